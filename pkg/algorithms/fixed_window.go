@@ -1,0 +1,82 @@
+package algorithms
+
+import (
+	"math"
+	"math/bits"
+	"time"
+)
+
+// FixedWindow admits Requests hits in each window [k*Period, (k+1)*Period) since the Unix epoch, and so up to twice as many
+// across a boundary.
+const FixedWindow Algorithm = 1
+
+// fixedWindow keeps the count of the window that the last charge fell into, in a.
+type fixedWindow struct{}
+
+func (fixedWindow) name() string { return "fixed_window" }
+
+// count returns the count of now's window, and now held at the last charge.
+func (fixedWindow) count(l Limit, s State, now Instant) (uint64, Instant) {
+	if s.Unused() {
+		return 0, now
+	}
+	now = max(now, s.last)
+	if windowStart(l.Period, s.last) != windowStart(l.Period, now) {
+		return 0, now
+	}
+	return s.a, now
+}
+
+func (f fixedWindow) take(l Limit, s State, now Instant, hits int64, countRejected bool) (State, Decision) {
+	count, now := f.count(l, s, now)
+	limit := uint64(l.Requests)
+	d := Decision{Allowed: true, ResetAfter: l.Period - elapsed(l.Period, now)}
+
+	switch {
+	case hits < 0:
+		count -= min(uint64(-hits), count)
+		s = State{last: now, a: count}
+	case hits == 0:
+		d.Allowed = count <= limit
+	case count <= limit && uint64(hits) <= limit-count:
+		count += uint64(hits)
+		s = State{last: now, a: count}
+	default:
+		d.Allowed = false
+		if countRejected {
+			var carry uint64
+			if count, carry = bits.Add64(count, uint64(hits), 0); carry != 0 {
+				count = math.MaxUint64
+			}
+			s = State{last: now, a: count}
+		}
+	}
+	if !d.Allowed {
+		d.RetryAfter = d.ResetAfter
+	}
+	if count < limit {
+		d.Remaining = uint32(limit - count)
+	}
+	return s, d
+}
+
+func (fixedWindow) freshAt(l Limit, s State) Instant {
+	return s.last.Add(l.Period - elapsed(l.Period, s.last))
+}
+
+func (fixedWindow) change(_, _ Limit, s State, _ Instant) State { return s }
+
+// elapsed returns how far now lies in its aligned window: 0 up to, not including, the period.
+func elapsed(period time.Duration, now Instant) time.Duration {
+	e := time.Duration(now) % period
+	if e < 0 {
+		e += period
+	}
+	return e
+}
+
+// windowStart returns the start of now's aligned window. Where that lies before the first instant it wraps, which keeps
+// starts distinct.
+func windowStart(period time.Duration, now Instant) Instant {
+	return now - Instant(elapsed(period, now))
+}

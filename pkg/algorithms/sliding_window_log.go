@@ -1,0 +1,215 @@
+package algorithms
+
+import (
+	"math"
+	"time"
+)
+
+// SlidingWindowLog admits Requests hits in any half-open interval of length Period, exactly: the hits of (now-Period, now].
+// It remembers every instant at which it admitted hits, so its memory is of the order of Requests per key.
+const SlidingWindowLog Algorithm = 3
+
+type slidingWindowLog struct{}
+
+func (slidingWindowLog) name() string { return "sliding_window_log" }
+
+// Log is the state of sliding_window_log for one key: the admitted hits and their instants, newest last. The zero value is
+// a key never used. It holds at most 2*Requests entries of 16 bytes; it allocates when it grows. Not safe for concurrent use.
+type Log struct {
+	ring []logged // its length is a power of two; entries head, head+1, … (mod length)
+	head int
+	len  int
+	hits uint64  // of all entries
+	last Instant // instant of the last charge
+}
+
+// logged is hits admitted at one instant; hits is at least 1.
+type logged struct {
+	at   Instant
+	hits uint64
+}
+
+// Pending is hits decided on but not yet in the log: what [Log.Decide] adds up and [Log.Apply] brings in. It lets several
+// charges of one key be decided one after another, as one step that can still be dropped. The zero value is none.
+type Pending struct {
+	added    uint64 // hits at the instant of the decision
+	refunded uint64 // hits given back of the newest that the log holds
+}
+
+// Adds reports whether applying p puts hits into the log.
+func (p Pending) Adds() bool { return p.added > 0 }
+
+// Unused reports whether the log is that of a key never used, so that it need not be kept.
+func (g *Log) Unused() bool { return g.len == 0 }
+
+// Take applies hits at instant now and returns the decision: [Log.Decide] and [Log.Apply] in one. See the function Take for
+// the meaning of its arguments; with countRejected the hits counted reach at most 2*Requests.
+func (g *Log) Take(l Limit, now Instant, hits int64, countRejected bool) Decision {
+	p, d := g.Decide(l, now, Pending{}, hits, countRejected)
+	g.Apply(l, now, p)
+	return d
+}
+
+// Decide returns what hits would do on top of p, and the decision. It changes nothing.
+func (g *Log) Decide(l Limit, now Instant, p Pending, hits int64, countRejected bool) (Pending, Decision) {
+	hits = min(max(hits, -MaxHits), MaxHits)
+	now = g.held(now)
+	first, logged := g.live(l, now)
+	limit := uint64(l.Requests)
+	used := logged - min(p.refunded, logged) + p.added
+	d := Decision{Allowed: true}
+
+	switch {
+	case hits < 0:
+		back := min(uint64(-hits), used)
+		fromAdded := min(back, p.added)
+		p.added -= fromAdded
+		p.refunded += back - fromAdded
+		used -= back
+	case used <= limit && uint64(hits) <= limit-used:
+		p.added += uint64(hits)
+		used += uint64(hits)
+	case hits > 0 && limit == 0:
+		return p, refused(l.Period)
+	default:
+		d.Allowed = false
+		if countRejected && used < 2*limit {
+			counted := min(uint64(hits), 2*limit-used)
+			p.added += counted
+			used += counted
+		}
+	}
+	if used < limit {
+		d.Remaining = uint32(limit - used)
+	}
+	if used > 0 {
+		d.ResetAfter = g.reset(l, now, p)
+	}
+	switch {
+	case d.Allowed:
+	case uint64(hits) > limit:
+		d.RetryAfter = never(l, d.ResetAfter)
+	default:
+		d.RetryAfter = g.retry(l, now, first, used-p.added, used+uint64(hits)-limit)
+	}
+	return p, d
+}
+
+// Apply brings pending hits that were decided on at instant now into the log and drops what has expired by then.
+func (g *Log) Apply(l Limit, now Instant, p Pending) {
+	if p == (Pending{}) {
+		return
+	}
+	now = g.held(now)
+	g.last = now
+	for g.len > 0 && g.expired(l, g.at(0), now) {
+		g.hits -= g.at(0).hits
+		g.head = (g.head + 1) & (len(g.ring) - 1)
+		g.len--
+	}
+	for p.refunded > 0 && g.len > 0 {
+		newest := g.at(g.len - 1)
+		back := min(newest.hits, p.refunded)
+		newest.hits -= back
+		g.hits -= back
+		p.refunded -= back
+		if newest.hits == 0 {
+			g.len--
+		}
+	}
+	if p.added == 0 {
+		return
+	}
+	g.hits += p.added
+	if g.len > 0 && g.at(g.len-1).at == now {
+		g.at(g.len - 1).hits += p.added
+		return
+	}
+	g.push(logged{at: now, hits: p.added})
+}
+
+// FreshAt returns the instant from which the key is as if never used, as the function FreshAt does for other states.
+func (g *Log) FreshAt(l Limit) Instant {
+	if g.len == 0 {
+		return math.MinInt64
+	}
+	return g.at(g.len - 1).at.Add(l.Period)
+}
+
+// Size returns the memory that the log holds beyond the Log itself, in bytes.
+func (g *Log) Size() int { return 16 * len(g.ring) }
+
+// held returns now held at the last charge.
+func (g *Log) held(now Instant) Instant {
+	if g.len == 0 {
+		return now
+	}
+	return max(now, g.last)
+}
+
+// at returns the i-th oldest entry; i is less than g.len.
+func (g *Log) at(i int) *logged { return &g.ring[(g.head+i)&(len(g.ring)-1)] }
+
+// expired reports whether an entry no longer counts at now: one of exactly now-Period does not.
+func (g *Log) expired(l Limit, e *logged, now Instant) bool {
+	return past(e.at, now) >= uint64(l.Period)
+}
+
+// left returns the wait until an entry that still counts at now has expired.
+func (g *Log) left(l Limit, e *logged, now Instant) time.Duration {
+	return l.Period - time.Duration(past(e.at, now))
+}
+
+// live returns the first entry that still counts at now and the hits of all that do. Its cost is that of the expired ones.
+func (g *Log) live(l Limit, now Instant) (first int, hits uint64) {
+	hits = g.hits
+	for first < g.len && g.expired(l, g.at(first), now) {
+		hits -= g.at(first).hits
+		first++
+	}
+	return first, hits
+}
+
+// retry returns the wait until that many hits have expired, the oldest first. logged of them are in the log from entry
+// first on; further ones are of this instant.
+func (g *Log) retry(l Limit, now Instant, first int, logged, hits uint64) time.Duration {
+	if hits > logged {
+		return l.Period
+	}
+	for i := first; i < g.len; i++ {
+		e := g.at(i)
+		if hits <= e.hits {
+			return g.left(l, e, now)
+		}
+		hits -= e.hits
+	}
+	return l.Period
+}
+
+// reset returns the wait until the newest hit has expired that is left when the log gives back the refunded ones.
+func (g *Log) reset(l Limit, now Instant, p Pending) time.Duration {
+	if p.added > 0 {
+		return l.Period
+	}
+	refunded := p.refunded
+	for i := g.len - 1; i >= 0; i-- {
+		e := g.at(i)
+		if refunded < e.hits {
+			return g.left(l, e, now)
+		}
+		refunded -= e.hits
+	}
+	return 0
+}
+
+func (g *Log) push(e logged) {
+	if g.len == len(g.ring) {
+		grown := make([]logged, max(4, 2*len(g.ring)))
+		for i := range g.len {
+			grown[i] = *g.at(i)
+		}
+		g.ring, g.head = grown, 0
+	}
+	g.len++
+	*g.at(g.len - 1) = e
+}

@@ -1,0 +1,93 @@
+package algorithms
+
+// TokenBucket holds at most Burst tokens, starts full and gains Requests tokens per Period continuously. Hits are taken
+// whole or not at all.
+const TokenBucket Algorithm = 2
+
+// tokenBucket keeps the deficit: how much the level is below the capacity, in units of 1/Period token. In that unit a
+// nanosecond gains exactly Requests units and a hit costs exactly Period units, so nothing is ever rounded. The deficit
+// (a is its high, b its low word) is at most 2*Burst*Period < 2^92.
+type tokenBucket struct{}
+
+func (tokenBucket) name() string { return "token_bucket" }
+
+// settled returns the deficit at now, and now held at the last charge.
+func (tokenBucket) settled(l Limit, s State, now Instant) (wide, Instant) {
+	if s.Unused() {
+		return wide{}, now
+	}
+	now = max(now, s.last)
+	return wide{s.a, s.b}.minus(product(past(s.last, now), uint64(l.Requests))), now
+}
+
+func (t tokenBucket) take(l Limit, s State, now Instant, hits int64, countRejected bool) (State, Decision) {
+	period := uint64(l.Period)
+	capacity := product(uint64(l.Capacity()), period)
+	deficit, now := t.settled(l, s, now)
+
+	switch {
+	case hits < 0:
+		deficit = deficit.minus(product(uint64(-hits), period))
+		s = State{last: now, a: deficit.hi, b: deficit.lo}
+	case hits == 0 && deficit.atMost(capacity):
+	case hits > 0 && l.Requests == 0:
+		return s, refused(l.Period)
+	default:
+		after := deficit.plus(product(uint64(hits), period))
+		if !after.atMost(capacity) {
+			if countRejected && hits > 0 {
+				after = least(after, capacity.plus(capacity))
+				s = State{last: now, a: after.hi, b: after.lo}
+				deficit = after
+			}
+			d := t.describe(l, deficit)
+			short := deficit.plus(product(uint64(hits), period)).minus(capacity)
+			d.Allowed, d.RetryAfter = false, saturate(l.gain(short))
+			return s, d
+		}
+		deficit = after
+		s = State{last: now, a: deficit.hi, b: deficit.lo}
+	}
+	return s, t.describe(l, deficit)
+}
+
+// describe returns the decision for hits that were allowed and left the deficit behind.
+func (tokenBucket) describe(l Limit, deficit wide) Decision {
+	d := Decision{Allowed: true}
+	if used := deficit.ceilDiv(uint64(l.Period)); used < uint64(l.Capacity()) {
+		d.Remaining = l.Capacity() - uint32(used)
+	}
+	if deficit != (wide{}) {
+		d.ResetAfter = saturate(l.gain(deficit))
+	}
+	return d
+}
+
+func (tokenBucket) freshAt(l Limit, s State) Instant {
+	return s.last.after(l.gain(wide{s.a, s.b}))
+}
+
+func (t tokenBucket) change(from, to Limit, s State, now Instant) State {
+	deficit, now := t.settled(from, s, now)
+	period := uint64(to.Period)
+	was, is := product(uint64(from.Capacity()), period), product(uint64(to.Capacity()), period)
+	deficit = least(deficit.plus(is).minus(was), is.plus(is))
+	return State{last: now, a: deficit.hi, b: deficit.lo}
+}
+
+// gain returns the nanoseconds in which the limit's rate makes up for units of 1/Period hit, rounded up; a ban never does,
+// and reports its period.
+func (l Limit) gain(units wide) uint64 {
+	if l.Requests == 0 {
+		return uint64(l.Period)
+	}
+	return units.ceilDiv(uint64(l.Requests))
+}
+
+// least returns the smaller of two.
+func least(x, y wide) wide {
+	if x.atMost(y) {
+		return x
+	}
+	return y
+}

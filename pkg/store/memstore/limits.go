@@ -1,0 +1,49 @@
+package memstore
+
+import "github.com/weirproxy/weir/pkg/algorithms"
+
+// limits numbers the distinct limits that the states of one shard were last charged under, so that a slot names its limit in
+// two bytes. A number lives as long as a slot has it. There are never more numbers than keys in the shard and one, and New
+// makes so many shards that these stay far below 65536. Not safe for concurrent use.
+type limits struct {
+	known   []knownLimit
+	numbers map[algorithms.Limit]uint16
+	free    []uint16
+}
+
+type knownLimit struct {
+	limit algorithms.Limit
+	slots int
+}
+
+// of returns the limit of that number.
+func (l *limits) of(number uint16) *algorithms.Limit { return &l.known[number].limit }
+
+// hold returns the number of the limit for one more slot.
+func (l *limits) hold(limit algorithms.Limit) uint16 {
+	number, ok := l.numbers[limit]
+	if !ok {
+		if n := len(l.free); n > 0 {
+			number, l.free = l.free[n-1], l.free[:n-1]
+		} else {
+			number = uint16(len(l.known))
+			l.known = append(l.known, knownLimit{})
+		}
+		l.known[number] = knownLimit{limit: limit}
+		if l.numbers == nil {
+			l.numbers = make(map[algorithms.Limit]uint16)
+		}
+		l.numbers[limit] = number
+	}
+	l.known[number].slots++
+	return number
+}
+
+// release gives up one slot's hold of the number.
+func (l *limits) release(number uint16) {
+	k := &l.known[number]
+	if k.slots--; k.slots == 0 {
+		delete(l.numbers, k.limit)
+		l.free = append(l.free, number)
+	}
+}

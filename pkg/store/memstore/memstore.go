@@ -1,0 +1,243 @@
+// Package memstore keeps rate limit states in this process: exactly, for a bounded number of keys, without anything for the
+// garbage collector to follow.
+//
+// States lie in shards, each with its own lock and a flat table of 40-byte slots (see table); those of sliding_window_log
+// lie apart, as their size varies. A key is kept as a digest of 128 bits. A background sweep frees states that are as if
+// never used. At Options.MaxKeys the state nearest to that goes first, and a key that is denied now is never forgotten.
+//
+// Time is the process's monotonic clock laid onto the wall clock of the start: windows are aligned to the Unix epoch, and a
+// step of the wall clock changes nothing.
+package memstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"math"
+	"math/bits"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+var _ store.Store = (*Store)(nil)
+
+// OnFull says what happens to a new key when the store is full of keys that are denied now.
+type OnFull uint8
+
+// The choices.
+const (
+	Allow OnFull = iota // it is decided as a key never used, and not remembered
+	Deny                // it is denied, until a key can be forgotten
+)
+
+// Defaults of Options.
+const (
+	DefaultMaxKeys       = 1_000_000
+	DefaultSweepInterval = 10 * time.Second
+)
+
+// Options is what New needs. The zero value is valid.
+type Options struct {
+	MaxKeys       int           // most keys remembered at once; 0 means DefaultMaxKeys
+	OnFull        OnFull        // what to do with a new key when nothing can be forgotten
+	SweepInterval time.Duration // time in which the sweep visits every key once; 0 means DefaultSweepInterval
+}
+
+// Store keeps states in memory. All methods are safe for concurrent use. Close it to end the sweep.
+type Store struct {
+	maxKeys int64
+	onFull  OnFull
+	start   time.Time // with its monotonic reading
+	epoch   int64     // start in Unix nanoseconds
+	seeds   [2]maphash.Seed
+	shards  []shard
+	offers  []offer // of shards[i], which the shard keeps up to date; apart so that a look at all is a look at little memory
+	scratch sync.Pool
+	counts  counts
+	stop    func()
+}
+
+// counts are the store's figures, on cache lines that a request without a new key does not touch.
+type counts struct {
+	keys                               atomic.Int64 // remembered, and places claimed for keys about to be
+	evicted, swept, allowed, deniedNew atomic.Uint64
+}
+
+// Stats is the store's figures at one moment.
+type Stats struct {
+	Keys        int    // remembered now
+	MaxKeys     int    // the bound
+	Evicted     uint64 // forgotten before their time to make room
+	Swept       uint64 // freed as they were as if never used
+	FullAllowed uint64 // new keys decided without being remembered, as the store was full
+	FullDenied  uint64 // new keys denied as the store was full
+}
+
+// New returns an empty store and starts its sweep. It fails when an option is out of bounds.
+func New(o Options) (*Store, error) {
+	var errs []error
+	if o.MaxKeys < 0 || o.MaxKeys > math.MaxInt32 {
+		errs = append(errs, fmt.Errorf("max_keys: %d: must be between 1 and %d", o.MaxKeys, math.MaxInt32))
+	}
+	if o.OnFull > Deny {
+		errs = append(errs, fmt.Errorf("on_full: %d: must be allow or deny", o.OnFull))
+	}
+	if o.SweepInterval < 0 {
+		errs = append(errs, fmt.Errorf("sweep interval: %v: must be more than 0", o.SweepInterval))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	if o.MaxKeys == 0 {
+		o.MaxKeys = DefaultMaxKeys
+	}
+	if o.SweepInterval == 0 {
+		o.SweepInterval = DefaultSweepInterval
+	}
+	start := time.Now()
+	s := &Store{
+		maxKeys: int64(o.MaxKeys),
+		onFull:  o.OnFull,
+		start:   start,
+		epoch:   start.UnixNano(),
+		seeds:   [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()},
+		shards:  make([]shard, shardCount(o.MaxKeys)),
+	}
+	s.offers = make([]offer, len(s.shards))
+	for i := range s.shards {
+		s.shards[i].offer = &s.offers[i]
+	}
+	s.scratch.New = func() any { return new(transaction) }
+	ctx, cancel := context.WithCancel(context.Background())
+	var sweeping sync.WaitGroup
+	sweeping.Go(func() { s.sweep(ctx, o.SweepInterval) })
+	s.stop = func() { cancel(); sweeping.Wait() }
+	return s, nil
+}
+
+// keysPerShard is how many keys a shard has when the store is full: few enough that a pass over one shard under its lock
+// takes tens of microseconds, and far below the 65536 that limits can number.
+const keysPerShard = 4096
+
+// shardCount returns the number of shards, a power of two. A store of few keys still gets several, so that cores do not wait
+// for each other.
+func shardCount(maxKeys int) int {
+	want := max(maxKeys/keysPerShard, min(64, maxKeys/64), 1)
+	return 1 << bits.Len(uint(want-1))
+}
+
+// Close ends the sweep and waits until it has. The store must not be used after. Closing twice is harmless.
+func (s *Store) Close() { s.stop() }
+
+// Stats returns the store's figures.
+func (s *Store) Stats() Stats {
+	return Stats{
+		Keys:        int(s.counts.keys.Load()),
+		MaxKeys:     int(s.maxKeys),
+		Evicted:     s.counts.evicted.Load(),
+		Swept:       s.counts.swept.Load(),
+		FullAllowed: s.counts.allowed.Load(),
+		FullDenied:  s.counts.deniedNew.Load(),
+	}
+}
+
+// Take implements [store.Store]. It fails only when ctx has ended.
+func (s *Store) Take(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	if len(charges) == 1 {
+		s.takeOne(&charges[0], &decisions[0])
+		return store.Admitted(charges, decisions), nil
+	}
+	return s.takeAll(charges, decisions), nil
+}
+
+// Peek implements [store.Store]. It fails only when ctx has ended.
+func (s *Store) Peek(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	for i := range charges {
+		c := &charges[i]
+		key := s.digest(c)
+		sh := s.shardOf(key)
+		sh.mu.Lock()
+		now := max(s.now(), sh.latest)
+		v := sh.loadLocked(key, &c.Limit, now)
+		decisions[i] = v.take(c, c.Hits, now, c.CountRejected)
+		sh.mu.Unlock()
+	}
+	return nil
+}
+
+// Reset implements [store.Store]. It fails only when ctx has ended.
+func (s *Store) Reset(ctx context.Context, charges []store.Charge) (int, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	forgotten := 0
+	for i := range charges {
+		key := s.digest(&charges[i])
+		sh := s.shardOf(key)
+		sh.mu.Lock()
+		if sh.forgetLocked(key) {
+			forgotten++
+			s.counts.keys.Add(-1)
+		}
+		sh.mu.Unlock()
+	}
+	return forgotten, nil
+}
+
+// takeOne applies a transaction of one charge: the common one, under one lock.
+func (s *Store) takeOne(c *store.Charge, d *algorithms.Decision) {
+	key := s.digest(c)
+	sh := s.shardOf(key)
+	var r room
+	for {
+		sh.mu.Lock()
+		now := sh.instantLocked(s.now())
+		v := sh.loadLocked(key, &c.Limit, now)
+		*d = v.take(c, c.Hits, now, c.CountRejected)
+		if v.grows() && !s.claim(&r, 1) {
+			sh.mu.Unlock()
+			s.makeRoom(&r, 1)
+			continue
+		}
+		if v.grows() && r.full {
+			s.full(d, now)
+		} else {
+			sh.commitLocked(s, &v, now, &r)
+		}
+		sh.mu.Unlock()
+		s.giveBack(&r)
+		return
+	}
+}
+
+// now returns the instant: the wall clock of the start and the monotonic time since.
+func (s *Store) now() algorithms.Instant {
+	return algorithms.Instant(s.epoch + int64(time.Since(s.start)))
+}
+
+// digest returns what stands for the charge's state: its key, algorithm and period.
+func (s *Store) digest(c *store.Charge) digest {
+	hi, lo := maphash.Bytes(s.seeds[0], c.Key), maphash.Bytes(s.seeds[1], c.Key)
+	// Odd multipliers spread the period over all bits; what an outsider knows of them says nothing of the keyed hashes.
+	hi ^= uint64(c.Limit.Period) * 0x9e3779b97f4a7c15
+	lo ^= (uint64(c.Limit.Period) ^ uint64(c.Limit.Algorithm)<<60) * 0xd6e8feb86659fd93
+	return digest{max(hi, 1), lo &^ (1<<limitBits - 1)}
+}
+
+func (s *Store) shardOf(d digest) *shard {
+	return &s.shards[s.shardNumber(d)]
+}
+
+// shardNumber takes bits of the digest that a table does not order its slots by.
+func (s *Store) shardNumber(d digest) int { return int(d.lo>>limitBits) & (len(s.shards) - 1) }

@@ -1,0 +1,143 @@
+package memstore
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// transaction is the scratch memory of a request of several charges, reused.
+type transaction struct {
+	refs   []ref
+	order  []int  // indices of refs, by shard and digest
+	views  []view // one for each distinct key, in that order
+	shards []int  // the distinct shards, ascending
+}
+
+// ref says which key a charge goes to.
+type ref struct {
+	key   digest
+	shard int
+	view  int
+}
+
+// takeAll applies a transaction of any number of charges. All its shards stay locked from the first look to the last write,
+// and are locked in ascending order, so that no two transactions wait for each other.
+func (s *Store) takeAll(charges []store.Charge, decisions []algorithms.Decision) (admitted bool) {
+	t := s.scratch.Get().(*transaction)
+	defer s.scratch.Put(t)
+	t.plan(s, charges)
+	var r room
+	for {
+		now := t.lock(s)
+		admitted = t.decide(s, charges, decisions, now, r.full)
+		grows := 0
+		for i := range t.views {
+			if t.views[i].grows() {
+				grows++
+			}
+		}
+		if !s.claim(&r, grows) {
+			t.unlock(s)
+			s.makeRoom(&r, grows)
+			continue
+		}
+		for i := range t.views {
+			if v := &t.views[i]; !v.grows() || !r.full {
+				v.shard.commitLocked(s, v, now, &r)
+			}
+		}
+		t.unlock(s)
+		s.giveBack(&r)
+		clear(t.views) // let go of what they point to
+		return admitted
+	}
+}
+
+// plan finds the distinct keys of the charges and the shards they lie in.
+func (t *transaction) plan(s *Store, charges []store.Charge) {
+	t.refs, t.order, t.views, t.shards = t.refs[:0], t.order[:0], t.views[:0], t.shards[:0]
+	for i := range charges {
+		key := s.digest(&charges[i])
+		t.refs = append(t.refs, ref{key: key, shard: s.shardNumber(key)})
+		t.order = append(t.order, i)
+	}
+	slices.SortFunc(t.order, func(i, j int) int {
+		a, b := &t.refs[i], &t.refs[j]
+		return cmp.Or(cmp.Compare(a.shard, b.shard), cmp.Compare(a.key.hi, b.key.hi), cmp.Compare(a.key.lo, b.key.lo))
+	})
+	for n, i := range t.order {
+		if n == 0 || t.refs[i].key != t.refs[t.order[n-1]].key {
+			t.views = append(t.views, view{})
+		}
+		t.refs[i].view = len(t.views) - 1
+		if shard := t.refs[i].shard; len(t.shards) == 0 || t.shards[len(t.shards)-1] != shard {
+			t.shards = append(t.shards, shard)
+		}
+	}
+}
+
+// lock locks the shards and returns the instant of the transaction, which none of them has passed.
+func (t *transaction) lock(s *Store) algorithms.Instant {
+	now := s.now()
+	for _, shard := range t.shards {
+		s.shards[shard].mu.Lock()
+		now = max(now, s.shards[shard].latest)
+	}
+	for _, shard := range t.shards {
+		s.shards[shard].latest = now
+	}
+	return now
+}
+
+func (t *transaction) unlock(s *Store) {
+	for _, shard := range t.shards {
+		s.shards[shard].mu.Unlock()
+	}
+}
+
+// load makes the views those of the keys as they are.
+func (t *transaction) load(s *Store, charges []store.Charge, now algorithms.Instant) {
+	for n, i := range t.order {
+		if n == 0 || t.refs[i].view != t.refs[t.order[n-1]].view {
+			r := &t.refs[i]
+			t.views[r.view] = s.shards[r.shard].loadLocked(r.key, &charges[i].Limit, now)
+		}
+	}
+}
+
+// decide evaluates the charges and leaves in the views what is to be committed, as package store says. With full a new key
+// cannot be remembered, and Options.OnFull says what becomes of its charges.
+func (t *transaction) decide(
+	s *Store, charges []store.Charge, decisions []algorithms.Decision, now algorithms.Instant, full bool,
+) (admitted bool) {
+	t.load(s, charges, now)
+	for i := range charges {
+		c, v := &charges[i], &t.views[t.refs[i].view]
+		decisions[i] = v.take(c, c.Hits, now, c.CountRejected)
+		if full && v.grows() {
+			s.full(&decisions[i], now)
+		}
+	}
+	if store.Admitted(charges, decisions) {
+		return true
+	}
+	t.load(s, charges, now)
+	for i := range charges {
+		c, v := &charges[i], &t.views[t.refs[i].view]
+		hits := c.Hits
+		if !c.CountRejected {
+			hits = 0
+		}
+		d := v.take(c, hits, now, c.CountRejected)
+		if !c.CountRejected {
+			d.Allowed, d.RetryAfter = true, 0
+		}
+		if decisions[i].Allowed {
+			decisions[i] = d
+		}
+	}
+	return false
+}

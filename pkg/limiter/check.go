@@ -1,0 +1,169 @@
+package limiter
+
+import (
+	"context"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/descriptors"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// Check decides a request and writes the answer to v. It fails with an [*InvalidError] when the request is not valid, and
+// with the error of the store or of ctx otherwise; nothing was charged then, and v says nothing.
+func (l *Limiter) Check(ctx context.Context, r *Request, v *Verdict) error {
+	set := l.current.Load()
+	if err := l.prepare(set, r, v); err != nil {
+		l.requests.failed.Add(1)
+		return err
+	}
+	if len(v.charges) > 0 {
+		admitted, err := l.store.Take(ctx, v.charges, v.decisions)
+		if err != nil {
+			l.requests.failed.Add(1)
+			return err
+		}
+		v.OverLimit = !admitted
+	}
+	for i := range v.Statuses {
+		s := &v.Statuses[i]
+		if s.Outcome == Limited {
+			v.sum(s)
+		}
+		l.count(set, r, v, i)
+	}
+	if v.OverLimit {
+		l.requests.overLimit.Add(1)
+	} else {
+		l.requests.passed.Add(1)
+	}
+	return nil
+}
+
+// prepare validates the request, matches its descriptors and fills in v's statuses and charges.
+func (l *Limiter) prepare(set *ruleSet, r *Request, v *Verdict) error {
+	v.reset()
+	if !l.valid(r) {
+		return l.violations(r)
+	}
+	domain := set.rules.Domain(r.Domain)
+	replacing := false
+	for i := range r.Descriptors {
+		d := &r.Descriptors[i]
+		s := DescriptorStatus{domain: domain, Hits: hits(r, d)}
+		if domain != nil {
+			if s.Rule = domain.Match(d.Entries); s.Rule == nil {
+				s.Rule = domain.Default
+			}
+			s.Overridden = d.HasOverride
+		}
+		replacing = replacing || s.Rule != nil && !s.Overridden && len(s.Rule.Replaces) > 0
+		v.Statuses = append(v.Statuses, s)
+	}
+	if replacing {
+		v.replace()
+	}
+	for i := range v.Statuses {
+		if err := l.charge(r, i, v); err != nil {
+			return err
+		}
+	}
+	if cap(v.decisions) < len(v.charges) {
+		v.decisions = make([]algorithms.Decision, len(v.charges)+cap(v.charges))
+	}
+	v.decisions = v.decisions[:cap(v.decisions)]
+	return nil
+}
+
+// hits returns what a descriptor charges: its own hits, else the request's, which count as 1 when they are 0.
+func hits(r *Request, d *Descriptor) int64 {
+	n := int64(max(r.Hits, 1))
+	if d.HasHits {
+		n = int64(d.Hits)
+	}
+	if d.Refund {
+		n = -n
+	}
+	return n
+}
+
+// replace marks the statuses whose rule is named by the replaces of another status's rule. A rule without limits has nothing
+// to take away, and an override is not the rule's.
+func (v *Verdict) replace() {
+	for i := range v.Statuses {
+		by := &v.Statuses[i]
+		if by.Rule == nil || by.Overridden {
+			continue
+		}
+		for _, name := range by.Rule.Replaces {
+			for j := range v.Statuses {
+				s := &v.Statuses[j]
+				if s.Rule != nil && !s.Overridden && s.Rule.Name == name && len(s.Rule.Limits) > 0 {
+					s.Outcome = Replaced
+				}
+			}
+		}
+	}
+}
+
+// charge adds the charges of descriptor i.
+func (l *Limiter) charge(r *Request, i int, v *Verdict) error {
+	d, s := &r.Descriptors[i], &v.Statuses[i]
+	switch {
+	case s.Overridden:
+		return l.chargeOverride(r, i, v)
+	case s.Rule == nil || s.Outcome == Replaced:
+		return nil
+	case s.Rule.Unlimited:
+		s.Outcome = Unlimited
+		return nil
+	case len(s.Rule.Limits) == 0:
+		return nil
+	}
+	s.Outcome, s.charge, s.count = Limited, len(v.charges), len(s.Rule.Limits)
+	mode := store.Enforce
+	if s.Rule.Shadow {
+		mode = store.Shadow
+	} else if s.Rule.Quota {
+		mode = store.Quota
+	}
+	for n := range s.Rule.Limits {
+		limit := &s.Rule.Limits[n]
+		from := len(v.keys)
+		v.keys = s.Rule.AppendKey(v.keys, r.Domain, d.Entries, limit)
+		v.charges = append(v.charges, store.Charge{
+			Key:           v.keys[from:],
+			Limit:         limit.Limit,
+			Hits:          s.Hits,
+			Rule:          i,
+			Mode:          mode,
+			CountRejected: limit.CountRejected,
+		})
+	}
+	return nil
+}
+
+// chargeOverride adds the charge of descriptor i, whose limit came with the request: of the matched rule's algorithm, on the
+// descriptor's own key, enforcing. As in envoyproxy/ratelimit nothing else of the rule applies to it.
+func (l *Limiter) chargeOverride(r *Request, i int, v *Verdict) error {
+	d, s := &r.Descriptors[i], &v.Statuses[i]
+	algorithm, countRejected := algorithms.FixedWindow, true
+	if s.Rule != nil && len(s.Rule.Limits) > 0 {
+		algorithm, countRejected = s.Rule.Limits[0].Algorithm, s.Rule.Limits[0].CountRejected
+	}
+	limit, err := l.override(d.Override, i, algorithm, countRejected)
+	if err != nil {
+		return err
+	}
+	v.limits = append(v.limits, limit)
+	s.Outcome, s.charge, s.count, s.Limit = Limited, len(v.charges), 1, &v.limits[len(v.limits)-1]
+	from := len(v.keys)
+	v.keys = descriptors.AppendKey(v.keys, r.Domain, d.Entries, s.Limit)
+	v.charges = append(v.charges, store.Charge{
+		Key:           v.keys[from:],
+		Limit:         limit.Limit,
+		Hits:          s.Hits,
+		Rule:          i,
+		CountRejected: countRejected,
+	})
+	return nil
+}

@@ -46,8 +46,8 @@ func (o *offer) at(now int64) int64 {
 // ranked bounds for how long a list is taken as it is: a key that was denied when it was made may be let go by then.
 const ranked = time.Second
 
-// evictLocked forgets the shard's nearest key and reports whether it did: not when there is none, and not when the order had
-// to be made first. mu must be held.
+// evictLocked forgets the key that the shard offers and reports whether it did: not when there is none, and not when the
+// order had to be made or mended first. mu must be held.
 func (sh *shard) evictLocked(now algorithms.Instant) bool {
 	n := &sh.nearest
 	if !n.known || now.Sub(n.made) >= ranked || len(n.list) == 0 {
@@ -55,17 +55,21 @@ func (sh *shard) evictLocked(now algorithms.Instant) bool {
 		return false // its place among the shards may be another now
 	}
 	defer sh.publishLocked()
-	for len(n.list) > 0 {
+	for offered := true; len(n.list) > 0; offered = false {
 		c := n.list[len(n.list)-1]
-		n.list = n.list[:len(n.list)-1]
 		fresh, opens, ok := sh.standingLocked(c.key, now)
+		stands := ok && fresh == c.fresh && opens <= now
+		if stands && !offered {
+			return false // not what the shard offered: another shard's may be nearer
+		}
+		n.list = n.list[:len(n.list)-1]
 		switch {
-		case !ok || fresh != c.fresh: // gone, or charged since: then it is in the list once more, or beyond bound
-		case opens > now:
-			n.opens = min(n.opens, opens)
-		default:
+		case stands:
 			sh.forgetLocked(c.key)
 			return true
+		case ok && fresh == c.fresh: // denied again
+			n.opens = min(n.opens, opens)
+		default: // gone, or charged since: then it is in the list once more, or beyond bound
 		}
 	}
 	n.known = n.bound == math.MaxInt64

@@ -1,0 +1,232 @@
+package memstore
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// hit takes hits of a key under a fixed window of 10 requests that ends after the period, and returns the decision.
+func hit(t *testing.T, s *Store, key string, period time.Duration, hits int64) algorithms.Decision {
+	t.Helper()
+	return take(t, s, key, algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: 10, Period: period}, hits)
+}
+
+func take(t *testing.T, s *Store, key string, l algorithms.Limit, hits int64) algorithms.Decision {
+	t.Helper()
+	decisions := make([]algorithms.Decision, 1)
+	if _, err := s.Take(t.Context(), []store.Charge{{Key: []byte(key), Limit: l, Hits: hits}}, decisions); err != nil {
+		t.Fatal(err)
+	}
+	return decisions[0]
+}
+
+func TestTheBoundIsExact(t *testing.T) {
+	for _, maxKeys := range []int{1, 2, 100, 5000} {
+		inBubble(t, Options{MaxKeys: maxKeys}, func(t *testing.T, s *Store) {
+			for i := range maxKeys {
+				hit(t, s, fmt.Sprint("key ", i), time.Hour, 1)
+			}
+			if got := s.Stats(); got.Keys != maxKeys || got.Evicted != 0 {
+				t.Errorf("after %d keys: %+v; want all of them", maxKeys, got)
+			}
+			for i := range maxKeys {
+				hit(t, s, fmt.Sprint("another ", i), time.Hour, 1)
+				if got := s.Stats().Keys; got != maxKeys {
+					t.Fatalf("max_keys %d: the store has %d keys", maxKeys, got)
+				}
+			}
+			if got := s.Stats().Evicted; got != uint64(maxKeys) {
+				t.Errorf("max_keys %d: %d evicted; want one for each new key", maxKeys, got)
+			}
+		})
+	}
+}
+
+func TestTheKeyNearestToFreshIsForgottenFirst(t *testing.T) {
+	const keys = 3000 // in 32 shards or so
+	inBubble(t, Options{MaxKeys: keys, SweepInterval: 1000 * time.Hour}, func(t *testing.T, s *Store) {
+		bucket := func(i int) algorithms.Limit { // fresh i+1 seconds after one hit
+			return algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 1, Period: time.Duration(i+1) * time.Second, Burst: 10}
+		}
+		for i := range keys {
+			take(t, s, fmt.Sprint("key ", i), bucket(i), 1)
+		}
+		for n := range 500 { // each new key is far from fresh, and takes the place of the n-th
+			take(t, s, fmt.Sprint("new ", n), bucket(1_000_000), 1)
+			if d := take(t, s, fmt.Sprint("key ", n), bucket(n), 0); d.Remaining != 10 {
+				t.Fatalf("the key nearest to fresh, %d, has %d remaining; want it forgotten", n, d.Remaining)
+			}
+			if d := take(t, s, fmt.Sprint("key ", n+1), bucket(n+1), 0); d.Remaining != 9 {
+				t.Fatalf("key %d is forgotten before its turn", n+1)
+			}
+		}
+	})
+}
+
+func TestADeniedKeyIsNeverForgottenForANewOne(t *testing.T) {
+	for _, a := range algorithms.Algorithms() {
+		for _, onFull := range []OnFull{Allow, Deny} {
+			t.Run(fmt.Sprint(a, " on_full ", onFull), func(t *testing.T) {
+				inBubble(t, Options{MaxKeys: 50, OnFull: onFull, SweepInterval: 1000 * time.Hour}, func(t *testing.T, s *Store) {
+					l := algorithms.Limit{Algorithm: a, Requests: 2, Period: time.Hour}
+					for i := range 50 {
+						take(t, s, fmt.Sprint("spent ", i), l, 2)
+					}
+					for i := range 200 {
+						d := take(t, s, fmt.Sprint("new ", i), l, 1)
+						if d.Allowed != (onFull == Allow) {
+							t.Fatalf("a new key in a store full of denied ones: %+v", d)
+						}
+						if onFull == Deny && (d.RetryAfter <= 0 || d.RetryAfter > 2*time.Hour) {
+							t.Fatalf("retry after %v; want until a key can be forgotten", d.RetryAfter)
+						}
+					}
+					for i := range 50 {
+						if d := take(t, s, fmt.Sprint("spent ", i), l, 1); d.Allowed {
+							t.Fatalf("spent key %d passes again: it was forgotten", i)
+						}
+					}
+					st := s.Stats()
+					if got := st.FullAllowed + st.FullDenied; got != 200 || (st.FullAllowed > 0) != (onFull == Allow) {
+						t.Errorf("stats %+v; want 200 decisions without room", st)
+					}
+					time.Sleep(2 * time.Hour) // every key can go now
+					if d := take(t, s, "later", l, 2); !d.Allowed {
+						t.Errorf("a new key after the denied ones' time: %+v", d)
+					}
+					if d := take(t, s, "later", l, 1); d.Allowed {
+						t.Error("the new key was not remembered")
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestAKeyThatOpensCanBeForgottenAtOnce(t *testing.T) {
+	inBubble(t, Options{MaxKeys: 2, OnFull: Deny, SweepInterval: 1000 * time.Hour}, func(t *testing.T, s *Store) {
+		l := algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 1, Period: time.Second, Burst: 10}
+		take(t, s, "a", l, 10)
+		take(t, s, "b", l, 10)
+		d := take(t, s, "c", l, 1)
+		if d.Allowed || d.RetryAfter != time.Second {
+			t.Fatalf("with both denied: %+v; want a wait of a second, until one hit passes", d)
+		}
+		time.Sleep(d.RetryAfter - 1)
+		if take(t, s, "c", l, 1).Allowed {
+			t.Error("a nanosecond before a key opens there is room")
+		}
+		time.Sleep(1)
+		if !take(t, s, "c", l, 1).Allowed {
+			t.Error("once a key opens there is no room")
+		}
+	})
+}
+
+func TestATransactionOfNewKeysFindsRoomForAll(t *testing.T) {
+	inBubble(t, Options{MaxKeys: 100, SweepInterval: 1000 * time.Hour}, func(t *testing.T, s *Store) {
+		l := algorithms.Limit{Algorithm: algorithms.SlidingWindowLog, Requests: 5, Period: time.Hour}
+		for n := range 30 {
+			var charges []store.Charge
+			for i := range 10 {
+				l.Algorithm = algorithms.Algorithms()[i%5]
+				charges = append(charges, store.Charge{Key: fmt.Append(nil, n, i), Limit: l, Hits: 1, Rule: i})
+			}
+			if ok, err := s.Take(t.Context(), charges, make([]algorithms.Decision, 10)); !ok || err != nil {
+				t.Fatalf("transaction %d: %v, %v", n, ok, err)
+			}
+			if got := s.Stats().Keys; got != min(100, 10*(n+1)) {
+				t.Fatalf("after transaction %d there are %d keys", n, got)
+			}
+		}
+	})
+}
+
+func TestTheSweepFreesWhatIsAsIfNeverUsed(t *testing.T) {
+	for _, a := range algorithms.Algorithms() {
+		inBubble(t, Options{SweepInterval: time.Second}, func(t *testing.T, s *Store) {
+			l := algorithms.Limit{Algorithm: a, Requests: 5, Period: time.Minute}
+			for i := range 20_000 {
+				take(t, s, fmt.Sprint("key ", i), l, 5)
+			}
+			if got := s.Stats().Keys; got != 20_000 {
+				t.Fatalf("%v: %d keys; want 20000", a, got)
+			}
+			time.Sleep(3 * time.Minute)
+			synctest.Wait()
+			if got := s.Stats(); got.Keys != 0 || got.Swept != 20_000 {
+				t.Errorf("%v: after three minutes %+v; want none left", a, got)
+			}
+			for i := range s.shards {
+				if n := len(s.shards[i].table.slots); n > 4*minHomes+tail {
+					t.Fatalf("%v: an empty shard still has %d slots", a, n)
+				}
+			}
+		})
+	}
+}
+
+func TestAFloodOfNewKeysKeepsTheBoundUnderConcurrency(t *testing.T) {
+	s, err := New(Options{MaxKeys: 500})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	spent := algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 1, Period: 1000 * time.Hour}
+	for i := range 100 {
+		take(t, s, fmt.Sprint("spent ", i), spent, 1)
+	}
+	var all sync.WaitGroup
+	for w := range 8 {
+		all.Go(func() {
+			decisions := make([]algorithms.Decision, 2)
+			for i := range 3000 {
+				l := algorithms.Limit{Algorithm: algorithms.Algorithms()[i%5], Requests: 5, Period: time.Hour}
+				charges := []store.Charge{
+					{Key: fmt.Append(nil, "flood ", w, i), Limit: l, Hits: 1},
+					{Key: fmt.Append(nil, "spent ", i%100), Limit: spent, Hits: 0, Rule: 1, Mode: store.Shadow},
+				}
+				if _, err := s.Take(t.Context(), charges[:1+i%2], decisions); err != nil {
+					t.Error(err)
+				}
+				if keys := s.Stats().Keys; keys > 500 {
+					t.Errorf("%d keys; want at most 500", keys)
+				}
+			}
+		})
+	}
+	all.Wait()
+	for i := range 100 {
+		if take(t, s, fmt.Sprint("spent ", i), spent, 1).Allowed {
+			t.Errorf("spent key %d was forgotten in the flood", i)
+		}
+	}
+	if got := s.count(); got != s.Stats().Keys {
+		t.Errorf("the store counts %d keys and has %d", s.Stats().Keys, got)
+	}
+}
+
+// count returns how many keys the shards hold.
+func (s *Store) count() (n int) {
+	for i := range s.shards {
+		sh := &s.shards[i]
+		sh.mu.Lock()
+		n += int(sh.table.count) + len(sh.logs)
+		sh.mu.Unlock()
+	}
+	return n
+}
+
+func TestOptionsOutOfBoundsAreAllReported(t *testing.T) {
+	_, err := New(Options{MaxKeys: -1, OnFull: 7, SweepInterval: -time.Second})
+	want := "max_keys: -1: must be between 1 and 2147483647\non_full: 7: must be allow or deny\nsweep interval: -1s: must be more than 0"
+	if err == nil || err.Error() != want {
+		t.Errorf("New = %v; want %s", err, want)
+	}
+}

@@ -1,0 +1,156 @@
+package storetest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+func modelCases() []Case {
+	return []Case{{"random_transactions_are_decided_as_a_plain_second_store_decides_them", agreesWithModel}}
+}
+
+// model is a store as plain as can be: it copies all states before a transaction and puts the copy back to undo one.
+type model struct {
+	states map[string]modelState
+}
+
+type modelState struct {
+	state algorithms.State
+	log   []taken // of sliding_window_log: what Take was called with, to be played again
+	limit algorithms.Limit
+}
+
+type taken struct {
+	at            algorithms.Instant
+	hits          int64
+	limit         algorithms.Limit
+	countRejected bool
+}
+
+func (m *model) take(c store.Charge, hits int64, now algorithms.Instant) algorithms.Decision {
+	name := fmt.Sprintf("%x %v %v", c.Key, c.Limit.Algorithm, c.Limit.Period)
+	s, known := m.states[name]
+	if c.Limit.Algorithm == algorithms.SlidingWindowLog {
+		var log algorithms.Log
+		for _, h := range s.log {
+			log.Take(h.limit, h.at, h.hits, h.countRejected)
+		}
+		s.log = append(s.log[:len(s.log):len(s.log)], taken{now, hits, c.Limit, c.CountRejected})
+		m.states[name] = s
+		return log.Take(c.Limit, now, hits, c.CountRejected)
+	}
+	if known {
+		s.state = algorithms.Change(s.limit, c.Limit, s.state, now)
+	}
+	var d algorithms.Decision
+	s.state, d = algorithms.Take(c.Limit, s.state, now, hits, c.CountRejected)
+	s.limit = c.Limit
+	m.states[name] = s
+	return d
+}
+
+func (m *model) transaction(charges []store.Charge, now algorithms.Instant) (bool, []algorithms.Decision) {
+	before := make(map[string]modelState, len(m.states))
+	for k, s := range m.states {
+		before[k] = s
+	}
+	decisions := make([]algorithms.Decision, len(charges))
+	for i, c := range charges {
+		decisions[i] = m.take(c, c.Hits, now)
+	}
+	if modelAdmits(charges, decisions) {
+		return true, decisions
+	}
+	m.states = before
+	for i, c := range charges {
+		var d algorithms.Decision
+		if c.CountRejected {
+			d = m.take(c, c.Hits, now)
+		} else {
+			d = m.take(c, 0, now)
+			d.Allowed, d.RetryAfter = true, 0
+		}
+		if decisions[i].Allowed {
+			decisions[i] = d
+		}
+	}
+	return false, decisions
+}
+
+// modelAdmits is the verdict, written from the text: any enforcing denial, or all quota rules over.
+func modelAdmits(charges []store.Charge, decisions []algorithms.Decision) bool {
+	quotas := map[int]bool{}
+	for i, c := range charges {
+		denied := !decisions[i].Allowed
+		if c.Mode == store.Enforce && denied {
+			return false
+		}
+		if c.Mode == store.Quota {
+			quotas[c.Rule] = quotas[c.Rule] || denied
+		}
+	}
+	for _, over := range quotas {
+		if !over {
+			return true
+		}
+	}
+	return len(quotas) == 0
+}
+
+func agreesWithModel(t *testing.T, e Env) {
+	seed := uint64(20261121)
+	r := rand.New(rand.NewPCG(seed, 1))
+	m := &model{states: map[string]modelState{}}
+	var scale []time.Duration
+	for _, d := range []time.Duration{0, time.Millisecond, 100 * time.Millisecond, 7 * time.Second, 31 * time.Second, 5 * time.Minute} {
+		scale = append(scale, d)
+	}
+	for step := range 3000 {
+		if pause := scale[r.IntN(len(scale))]; pause > 0 && r.IntN(3) == 0 {
+			e.Sleep(pause + time.Duration(r.IntN(1000))*time.Microsecond)
+		}
+		charges := randomCharges(r)
+		now := e.Now()
+		admitted, decisions := e.take(t, charges...)
+		wantAdmitted, want := m.transaction(charges, now)
+		if diff := cmp.Diff(want, decisions); diff != "" || admitted != wantAdmitted {
+			t.Fatalf("seed %d, step %d: admitted %v; want %v; charges %+v; decisions (-want +got):\n%s",
+				seed, step, admitted, wantAdmitted, charges, diff)
+		}
+	}
+}
+
+// randomCharges returns the charges of a request with few keys, so that they meet.
+func randomCharges(r *rand.Rand) []store.Charge {
+	charges := make([]store.Charge, 1+r.IntN(4)*r.IntN(2))
+	rule := 0
+	for i := range charges {
+		a := algorithms.Algorithms()[r.IntN(len(algorithms.Algorithms()))]
+		l := algorithms.Limit{Algorithm: a, Requests: uint32(r.IntN(12)), Period: time.Minute}
+		if a == algorithms.TokenBucket && l.Requests > 0 && r.IntN(2) == 0 {
+			l.Burst = 1 + uint32(r.IntN(20))
+		}
+		rule += r.IntN(2)
+		charges[i] = store.Charge{
+			Key:           []byte{byte('a' + r.IntN(4))},
+			Limit:         l,
+			Hits:          int64(r.IntN(8) - 2),
+			Rule:          rule,
+			Mode:          store.Mode(r.IntN(3)),
+			CountRejected: r.IntN(3) == 0,
+		}
+	}
+	for i := 1; i < len(charges); i++ { // the charges of a rule have its mode
+		if charges[i].Rule == charges[i-1].Rule {
+			charges[i].Mode = charges[i-1].Mode
+		}
+	}
+	return charges
+}

@@ -1,0 +1,96 @@
+// Package storetest is the contract of package store as cases that every store must pass. It knows no store: the tests of a
+// store run Cases, each on a fresh store and with a clock that only the case moves.
+//
+// A case is a function, not a subtest, so that the caller can put it into a testing/synctest bubble:
+//
+//	for _, c := range storetest.Cases() {
+//		t.Run(c.Name, func(t *testing.T) {
+//			synctest.Test(t, func(t *testing.T) {
+//				s := …
+//				defer s.Close()
+//				c.Run(t, storetest.Env{Store: s, Sleep: time.Sleep, Now: …})
+//			})
+//		})
+//	}
+package storetest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// Env is what a case runs on.
+type Env struct {
+	Store store.Store               // empty
+	Sleep func(time.Duration)       // moves the store's clock; nothing else does
+	Now   func() algorithms.Instant // the store's clock
+}
+
+// Case is one claim about a store.
+type Case struct {
+	Name string // the claim
+	Run  func(t *testing.T, e Env)
+}
+
+// Cases returns all cases.
+func Cases() []Case {
+	var all []Case
+	for _, group := range [][]Case{singleCases(), transactionCases(), changeCases(), readCases(), concurrentCases(), modelCases()} {
+		all = append(all, group...)
+	}
+	return all
+}
+
+// limit returns a limit of the algorithm in a period of one minute.
+func limit(a algorithms.Algorithm, requests uint32) algorithms.Limit {
+	return algorithms.Limit{Algorithm: a, Requests: requests, Period: time.Minute}
+}
+
+// charge returns a charge of one hit that does not count when it is denied.
+func charge(key string, l algorithms.Limit) store.Charge {
+	return store.Charge{Key: []byte(key), Limit: l, Hits: 1}
+}
+
+// take applies a transaction and fails the test on an error.
+func (e Env) take(t *testing.T, charges ...store.Charge) (bool, []algorithms.Decision) {
+	t.Helper()
+	decisions := make([]algorithms.Decision, len(charges))
+	admitted, err := e.Store.Take(t.Context(), charges, decisions)
+	if err != nil {
+		t.Fatalf("Take failed: %v", err)
+	}
+	return admitted, decisions
+}
+
+// remaining returns how many hits would pass.
+func (e Env) remaining(t *testing.T, c store.Charge) uint32 {
+	t.Helper()
+	c.Hits = 0
+	decisions := make([]algorithms.Decision, 1)
+	if err := e.Store.Peek(t.Context(), []store.Charge{c}, decisions); err != nil {
+		t.Fatalf("Peek failed: %v", err)
+	}
+	return decisions[0].Remaining
+}
+
+// wantRemaining fails the test unless that many hits would pass.
+func (e Env) wantRemaining(t *testing.T, c store.Charge, want uint32) {
+	t.Helper()
+	if got := e.remaining(t, c); got != want {
+		t.Errorf("remaining of %q = %d; want %d", c.Key, got, want)
+	}
+}
+
+// wantAdmitted fails the test unless the transaction is admitted as wanted, and returns the decisions.
+func (e Env) wantAdmitted(t *testing.T, want bool, charges ...store.Charge) []algorithms.Decision {
+	t.Helper()
+	got, decisions := e.take(t, charges...)
+	if got != want {
+		t.Errorf("Take(%d charges) admitted = %v; want %v; first decisions %+v",
+			len(charges), got, want, decisions[:min(4, len(decisions))])
+	}
+	return decisions
+}

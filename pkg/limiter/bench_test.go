@@ -1,0 +1,107 @@
+package limiter_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/weirproxy/weir/pkg/descriptors"
+	"github.com/weirproxy/weir/pkg/limiter"
+	"github.com/weirproxy/weir/pkg/store/memstore"
+)
+
+// manyRules returns a document of n tenants, each with a limit per user, nested two deep.
+func manyRules(n int) string {
+	var b strings.Builder
+	b.WriteString("domain: edge\ndefaults: {algorithm: token_bucket}\ndescriptors:\n")
+	b.WriteString("  - {key: tenant, descriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 1000}}]}\n")
+	for i := range n - 1 {
+		fmt.Fprintf(&b, "  - {key: tenant, value: big-%d, descriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 1000}}]}\n", i)
+	}
+	return b.String()
+}
+
+// BenchmarkCheck is match, key, one charge and the metrics, on random ones of a million keys, with few rules and many. The
+// keys are a thousand tenants of a thousand users, so that reading the names costs no memory access beside those measured.
+func BenchmarkCheck(b *testing.B) {
+	const names = 1000
+	for _, rules := range []int{10, 10_000} {
+		b.Run(fmt.Sprintf("rules=%d", rules), func(b *testing.B) {
+			s, err := memstore.New(memstore.Options{MaxKeys: 2 * names * names})
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer s.Close()
+			l, err := limiter.New(s, limiter.Options{})
+			if err != nil {
+				b.Fatal(err)
+			}
+			fixture{l, b}.rules(manyRules(rules))
+			var tenants, users [names]string
+			for i := range names {
+				tenants[i], users[i] = fmt.Sprintf("tenant-%03d", i), fmt.Sprintf("user-%03d", i)
+			}
+			r := &limiter.Request{Domain: "edge"}
+			d := r.Add()
+			d.Entries = append(d.Entries, descriptors.Entry{Key: "tenant"}, descriptors.Entry{Key: "user"})
+			var v limiter.Verdict
+			check := func(n uint64) {
+				d.Entries[0].Value, d.Entries[1].Value = tenants[n%names], users[n/names%names]
+				if err := l.Check(b.Context(), r, &v); err != nil {
+					b.Fatal(err)
+				}
+			}
+			for n := range uint64(names * names) {
+				check(n)
+			}
+			seed := uint64(1)
+			b.ReportAllocs()
+			for b.Loop() {
+				seed = seed*6364136223846793005 + 1442695040888963407
+				check(seed >> 33)
+			}
+			if got := s.Stats().Keys; got != names*names {
+				b.Fatalf("the store has %d keys; want %d", got, names*names)
+			}
+		})
+	}
+}
+
+// BenchmarkCheckOneKey is the same on one key, without what memory takes.
+func BenchmarkCheckOneKey(b *testing.B) {
+	for _, rules := range []int{10, 10_000} {
+		b.Run(fmt.Sprintf("rules=%d", rules), func(b *testing.B) {
+			f := newFixture(b, manyRules(rules))
+			r := request("edge", "tenant=t,user=u")
+			var v limiter.Verdict
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := f.Check(b.Context(), r, &v); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func TestCheckDoesNotAllocate(t *testing.T) {
+	f := newFixture(t, rules)
+	for name, r := range map[string]*limiter.Request{
+		"one":      request("edge", "path=/search,client=a"),
+		"two":      request("edge", "path=/search,client=a", "api_key=k"),
+		"override": request("edge", "path=/search override=5"),
+		"replaces": request("edge", "path=/search", "vip=x"),
+		"default":  request("edge", "nothing=matches"),
+	} {
+		var v limiter.Verdict
+		check := func() {
+			if err := f.Check(t.Context(), r, &v); err != nil {
+				t.Fatal(err)
+			}
+		}
+		check()
+		if got := testing.AllocsPerRun(100, check); got != 0 {
+			t.Errorf("%s: %v allocations a request; want none", name, got)
+		}
+	}
+}

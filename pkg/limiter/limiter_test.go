@@ -1,0 +1,426 @@
+package limiter_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/weirproxy/weir/internal/deptest"
+	"github.com/weirproxy/weir/pkg/descriptors"
+	"github.com/weirproxy/weir/pkg/limiter"
+	"github.com/weirproxy/weir/pkg/store/memstore"
+)
+
+// fixture is a limiter on a fresh store with rules.
+type fixture struct {
+	*limiter.Limiter
+	t testing.TB
+}
+
+func (f fixture) rules(text string) {
+	f.t.Helper()
+	rules, _, err := descriptors.Load([]descriptors.Source{{Name: "rules.yaml", Data: []byte(text)}}, descriptors.Options{})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.SetRules(rules, nil, time.Now())
+}
+
+func newFixture(t testing.TB, rules string) fixture {
+	t.Helper()
+	s, err := memstore.New(memstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	l, err := limiter.New(s, limiter.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := fixture{l, t}
+	f.rules(rules)
+	return f
+}
+
+// request writes a request as text: the domain, then descriptors of "k=v,k=v" with, each after a blank, "hits=N", "refund",
+// "override=N" (per minute).
+func request(domain string, texts ...string) *limiter.Request {
+	r := &limiter.Request{Domain: domain}
+	for _, text := range texts {
+		d := r.Add()
+		words := strings.Fields(text)
+		for _, pair := range strings.Split(words[0], ",") {
+			key, value, _ := strings.Cut(pair, "=")
+			d.Entries = append(d.Entries, descriptors.Entry{Key: key, Value: value})
+		}
+		for _, word := range words[1:] {
+			name, number, _ := strings.Cut(word, "=")
+			n := uint64(0)
+			for _, c := range number {
+				n = n*10 + uint64(c-'0')
+			}
+			switch name {
+			case "hits":
+				d.Hits, d.HasHits = n, true
+			case "refund":
+				d.Refund = true
+			case "override":
+				d.Override, d.HasOverride = limiter.Override{Requests: uint32(n), Unit: int32(descriptors.Minute)}, true
+			}
+		}
+	}
+	return r
+}
+
+// check decides a request and writes the answer as text: "OVER" or "OK", then each status as what it reports.
+func (f fixture) check(r *limiter.Request) string {
+	f.t.Helper()
+	var v limiter.Verdict
+	if err := f.Check(f.t.Context(), r, &v); err != nil {
+		return "error: " + err.Error()
+	}
+	words := []string{"OK"}
+	if v.OverLimit {
+		words[0] = "OVER"
+	}
+	for _, s := range v.Statuses {
+		words = append(words, describe(s))
+	}
+	return strings.Join(words, " ")
+}
+
+func describe(s limiter.DescriptorStatus) string {
+	switch s.Outcome {
+	case limiter.NoLimit:
+		return "none"
+	case limiter.Unlimited:
+		return "unlimited"
+	case limiter.Replaced:
+		return "replaced"
+	case limiter.Limited:
+	}
+	name := "ok"
+	if s.OverLimit {
+		name = "over"
+	} else if s.Shadowed {
+		name = "shadowed"
+	}
+	return name + ":" + string(itoa(s.Decision.Remaining)) + "/" + string(itoa(s.Limit.Requests))
+}
+
+func itoa(n uint32) []byte {
+	var b []byte
+	for ; n > 9; n /= 10 {
+		b = append([]byte{byte('0' + n%10)}, b...)
+	}
+	return append([]byte{byte('0' + n)}, b...)
+}
+
+const rules = `
+domain: edge
+default: {unit: minute, requests_per_unit: 2}
+descriptors:
+  - key: path
+    value: /search
+    rate_limit: {name: search, unit: minute, requests_per_unit: 3}
+    descriptors:
+      - key: client
+        rate_limit: {unit: minute, requests_per_unit: 2, algorithm: token_bucket}
+  - key: vip
+    rate_limit: {unit: hour, requests_per_unit: 100, replaces: [{name: search}]}
+  - key: staff
+    rate_limit: {unlimited: true, replaces: [{name: search}]}
+  - key: api_key
+    rate_limits:
+      - {unit: second, requests_per_unit: 2, count_rejected: false}
+      - {unit: day, requests_per_unit: 3, count_rejected: false}
+  - key: watched
+    shadow_mode: true
+    rate_limit: {unit: minute, requests_per_unit: 1}
+  - key: quota_a
+    quota_mode: true
+    rate_limit: {unit: minute, requests_per_unit: 1}
+  - key: quota_b
+    quota_mode: true
+    rate_limit: {unit: minute, requests_per_unit: 2}
+  - key: whitelisted
+  - key: folder
+    value: files/*
+    share_threshold: true
+    rate_limit: {unit: minute, requests_per_unit: 2}
+  - key: log
+    rate_limit: {unit: minute, requests_per_unit: 5, algorithm: sliding_window_log}
+---
+`
+
+func TestRequestsAreDecidedAsTheRulesSay(t *testing.T) {
+	type step struct {
+		request *limiter.Request
+		want    string
+	}
+	edge := func(texts ...string) *limiter.Request { return request("edge", texts...) }
+	for name, steps := range map[string][]step{
+		"a limit per value": {
+			{edge("path=/search,client=a"), "OK ok:1/2"},
+			{edge("path=/search,client=a"), "OK ok:0/2"},
+			{edge("path=/search,client=a"), "OVER over:0/2"},
+			{edge("path=/search,client=b"), "OK ok:1/2"},
+		},
+		"no match falls to the default, one count per descriptor": {
+			{edge("unknown=1"), "OK ok:1/2"},
+			{edge("unknown=2"), "OK ok:1/2"},
+			{edge("unknown=1"), "OK ok:0/2"},
+			{edge("unknown=1"), "OVER over:0/2"},
+			{edge("path=/search,client=a,more=1"), "OK ok:1/2"},
+		},
+		"a domain without rules does not limit":    {{request("nowhere", "path=/search", "x=y"), "OK none none"}},
+		"a node without a limit does not limit":    {{edge("whitelisted=x"), "OK none"}},
+		"an override in a domain without rules":    {{request("nowhere", "x=y override=1"), "OK none"}},
+		"an override of what nothing matches":      {{edge("x=y override=1"), "OK ok:0/1"}, {edge("x=y override=1"), "OVER over:0/1"}},
+		"an override shares the rule's count":      {{edge("path=/search"), "OK ok:2/3"}, {edge("path=/search override=9"), "OK ok:7/9"}, {edge("path=/search"), "OK ok:0/3"}},
+		"an override of a bucket keeps its tokens": {{edge("path=/search,client=a"), "OK ok:1/2"}, {edge("path=/search,client=a override=10"), "OK ok:0/10"}},
+		"an override is not in shadow":             {{edge("watched=1 override=0"), "OVER over:0/0"}},
+		"an override of a log is bounded":          {{edge("log=1 override=10001"), "error: descriptors[0].limit.requests_per_unit: 10001 is more than sliding_window_log remembers, must be at most 10000"}},
+		"hits of the descriptor":                   {{edge("path=/search hits=2"), "OK ok:1/3"}, {edge("path=/search hits=0"), "OK ok:1/3"}, {edge("path=/search hits=1 refund"), "OK ok:2/3"}},
+		"a refund without hits is of one":          {{edge("path=/search hits=3"), "OK ok:0/3"}, {edge("path=/search refund"), "OK ok:1/3"}},
+		"unlimited":                                {{edge("staff=me"), "OK unlimited"}},
+		"replaces":                                 {{edge("path=/search hits=3"), "OK ok:0/3"}, {edge("path=/search", "vip=x"), "OK replaced ok:99/100"}, {edge("vip=x", "path=/search"), "OK ok:98/100 replaced"}},
+		"an unlimited rule replaces":               {{edge("path=/search hits=3"), "OK ok:0/3"}, {edge("path=/search", "staff=me"), "OK replaced unlimited"}},
+		"an override is neither replaced nor does": {{edge("path=/search override=5", "vip=x"), "OK ok:4/5 ok:99/100"}, {edge("path=/search", "vip=x override=5"), "OK ok:1/3 ok:4/5"}},
+		"several limits: the least remaining is reported": {
+			{edge("api_key=k"), "OK ok:1/2"},
+			{edge("api_key=k"), "OK ok:0/2"},
+			{edge("api_key=k"), "OVER over:0/2"},
+		},
+		"several limits: the longest retry is reported": {{edge("api_key=k hits=4"), "OVER over:3/3"}},
+		"shadow reports OK and does not deny others": {
+			{edge("watched=1", "path=/search"), "OK ok:0/1 ok:2/3"},
+			{edge("watched=1", "path=/search"), "OK shadowed:0/1 ok:1/3"},
+		},
+		"quota: over only when all are": {
+			{edge("quota_a=1", "quota_b=1"), "OK ok:0/1 ok:1/2"},
+			{edge("quota_a=1", "quota_b=1"), "OK over:0/1 ok:0/2"},
+			{edge("quota_a=1", "quota_b=1"), "OVER over:0/1 over:0/2"},
+			{edge("quota_a=1"), "OVER over:0/1"},
+			{edge("quota_a=1", "whitelisted=1"), "OVER over:0/1 none"},
+		},
+		"all or nothing": {
+			{edge("path=/search,client=a hits=2", "log=1"), "OK ok:0/2 ok:4/5"},
+			{edge("path=/search,client=a", "log=1"), "OVER over:0/2 ok:4/5"},
+			{edge("log=1"), "OK ok:3/5"},
+		},
+		"fixed windows count what is denied": {
+			{edge("path=/search,client=a hits=2", "path=/search"), "OK ok:0/2 ok:2/3"},
+			{edge("path=/search,client=a", "path=/search"), "OVER over:0/2 ok:1/3"},
+			{edge("path=/search"), "OK ok:0/3"},
+		},
+		"the same descriptor twice": {{edge("path=/search", "path=/search"), "OK ok:2/3 ok:1/3"}},
+		"share_threshold counts all matches as one": {
+			{edge("folder=files/a"), "OK ok:1/2"},
+			{edge("folder=files/b"), "OK ok:0/2"},
+			{edge("folder=files/c"), "OVER over:0/2"},
+		},
+		"everything wrong is said at once": {
+			{request("", "=x hits=4294967296", "a=b"), "error: rate limit domain must not be empty; descriptors[0].entries[0].key: must not be empty; descriptors[0].hits_addend: 4294967296: must be at most 4294967295"},
+			{edge(), "error: rate limit descriptor list must not be empty"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t, rules)
+				for i, s := range steps {
+					if got := f.check(s.request); got != s.want {
+						t.Errorf("step %d: %s; want %s", i, got, s.want)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestRequestHitsCountForDescriptorsWithoutTheirOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, rules)
+		r := request("edge", "path=/search", "path=/search,client=a hits=1")
+		r.Hits = 2
+		if got, want := f.check(r), "OK ok:1/3 ok:1/2"; got != want {
+			t.Errorf("%s; want %s", got, want)
+		}
+	})
+}
+
+func TestOverridesThatAreNoLimitAreRefused(t *testing.T) {
+	f := newFixture(t, rules)
+	for _, unit := range []int32{0, 8, 99, -1, 256, 1 << 30} {
+		r := request("edge", "path=/search override=1")
+		r.Descriptors[0].Override.Unit = unit
+		var v limiter.Verdict
+		var invalid *limiter.InvalidError
+		if err := f.Check(t.Context(), r, &v); !errors.As(err, &invalid) || invalid.Violations[0].Field != "descriptors[0].limit.unit" {
+			t.Errorf("unit %d: %v; want a violation of the unit", unit, err)
+		}
+	}
+	for _, multiplier := range []uint32{0, 11, 1 << 31} {
+		r := request("edge", "path=/search override=1")
+		r.Descriptors[0].Override = limiter.Override{Requests: 1, Unit: int32(descriptors.Year), Multiplier: multiplier, HasMultiplier: true}
+		var v limiter.Verdict
+		var invalid *limiter.InvalidError
+		if err := f.Check(t.Context(), r, &v); !errors.As(err, &invalid) || invalid.Violations[0].Field != "descriptors[0].limit.unit_multiplier" {
+			t.Errorf("multiplier %d: %v; want a violation of the multiplier", multiplier, err)
+		}
+	}
+}
+
+func TestOverridesOfOtherPeriodsCountApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, rules)
+		for unit := descriptors.Second; unit <= descriptors.Week; unit++ {
+			for _, multiplier := range []uint32{1, 3} {
+				r := request("edge", "x=y override=5")
+				r.Descriptors[0].Override = limiter.Override{Requests: 5, Unit: int32(unit), Multiplier: multiplier, HasMultiplier: true}
+				if got := f.check(r); got != "OK ok:4/5" {
+					t.Errorf("%d of %v: %s; want a count of its own", multiplier, unit, got)
+				}
+			}
+		}
+	})
+}
+
+func TestCountsSurviveAReload(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, "domain: d\ndescriptors: [{key: a, rate_limit: {unit: minute, requests_per_unit: 5}}]\n")
+		f.check(request("d", "a=1 hits=4"))
+		f.rules("domain: d\ndescriptors: [{key: b}, {key: a, rate_limit: {unit: minute, requests_per_unit: 10}}]\n")
+		if got, want := f.check(request("d", "a=1")), "OK ok:5/10"; got != want {
+			t.Errorf("after the limit was raised: %s; want %s", got, want)
+		}
+		f.rules("domain: d\ndescriptors: [{key: a, rate_limit: {unit: hour, requests_per_unit: 10}}]\n")
+		if got, want := f.check(request("d", "a=1")), "OK ok:9/10"; got != want {
+			t.Errorf("after the period changed: %s; want a fresh count, %s", got, want)
+		}
+		total := uint64(0)
+		for c := range f.Counts() {
+			if c.Path == "a" {
+				total = c.Counts.Total().Hits[limiter.CodeOK]
+			}
+		}
+		if total != 6 {
+			t.Errorf("the rule's hits are counted as %d; want 6 through two reloads", total)
+		}
+	})
+}
+
+func TestARefusedReloadKeepsTheRulesAndSaysWhy(t *testing.T) {
+	f := newFixture(t, rules)
+	before := f.Status()
+	at := time.Unix(5, 0)
+	f.Refused([]string{"rules.yaml:1: bad"}, at)
+	after := f.Status()
+	if after.Rules != before.Rules || after.LoadedAt != before.LoadedAt || !after.AttemptedAt.Equal(at) {
+		t.Errorf("status after a refusal = %+v; want the rules of before", after)
+	}
+	if diff := cmp.Diff([]string{"rules.yaml:1: bad"}, after.Errors); diff != "" || after.Refusals != 1 || after.Loads != 1 {
+		t.Errorf("status after a refusal = %+v", after)
+	}
+	f.rules(rules)
+	if s := f.Status(); len(s.Errors) != 0 || s.Loads != 2 || s.Refusals != 1 {
+		t.Errorf("status after a good load = %+v; want no errors", s)
+	}
+}
+
+func TestExplainChargesNothingAndResetForgets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, rules)
+		r := request("edge", "api_key=k", "staff=x", "path=/search", "vip=v")
+		f.check(request("edge", "api_key=k"))
+		for range 3 {
+			all, err := f.Explain(t.Context(), r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := all[0].Limits; len(got) != 2 || got[0].Decision.Remaining != 0 || got[1].Decision.Remaining != 1 {
+				t.Fatalf("Explain of two limits after one hit = %+v; want what one more hit would leave", got)
+			}
+			if got, want := all[0].Limits[1].Key, "4:edge|7:api_key=1:k#fixed_window/1d"; got != want {
+				t.Errorf("key %s; want %s", got, want)
+			}
+			if all[1].Status.Outcome != limiter.Unlimited || all[2].Status.Outcome != limiter.Replaced || len(all[3].Limits) != 1 {
+				t.Errorf("outcomes %v, %v and %d limits; want unlimited, replaced, 1", all[1].Status.Outcome, all[2].Status.Outcome, len(all[3].Limits))
+			}
+		}
+		keys, forgotten, err := f.Reset(t.Context(), r)
+		if err != nil || len(keys) != 3 || forgotten != 2 {
+			t.Errorf("Reset = %q, %d, %v; want 3 keys of which 2 had a state", keys, forgotten, err)
+		}
+		if got, want := f.check(request("edge", "api_key=k hits=2")), "OK ok:0/2"; got != want {
+			t.Errorf("after Reset: %s; want %s", got, want)
+		}
+	})
+}
+
+func TestCountsSayWhatWasDecided(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, rules)
+		for range 3 {
+			f.check(request("edge", "path=/search hits=2", "watched=1", "staff=me"))
+		}
+		f.check(request("edge", "path=/search hits=2 refund"))
+		f.check(request("nowhere", "a=b", "c=d"))
+		f.check(request("", "a=b"))
+		got := map[string]limiter.Tally{}
+		for c := range f.Counts() {
+			got[c.Path] = c.Counts.Total()
+		}
+		search := got["path=/search"]
+		if search.Decisions[limiter.CodeReplaced] != 3 || search.Decisions[limiter.CodeOK] != 1 || search.Refunded != 2 {
+			t.Errorf("counts of the search rule = %+v", search)
+		}
+		if w := got["watched"]; w.Decisions[limiter.CodeOK] != 1 || w.Decisions[limiter.CodeShadowed] != 2 || w.Hits[limiter.CodeShadowed] != 2 {
+			t.Errorf("counts of the shadow rule = %+v", w)
+		}
+		if s := got["staff"]; s.Decisions[limiter.CodeUnlimited] != 3 {
+			t.Errorf("counts of the unlimited rule = %+v", s)
+		}
+		want := limiter.RequestCounts{OK: 5, Failed: 1, DomainNotFound: 2}
+		if diff := cmp.Diff(want, f.Requests()); diff != "" {
+			t.Errorf("requests (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestDetailedValuesAreBounded(t *testing.T) {
+	s, err := memstore.New(memstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	l, err := limiter.New(s, limiter.Options{DetailedValues: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := fixture{l, t}
+	f.rules("domain: d\ndescriptors: [{key: a, detailed_metric: true, rate_limit: {unit: minute, requests_per_unit: 5}}]\n")
+	for i := range 100 {
+		f.check(request("d", "a="+string(itoa(uint32(i)))))
+	}
+	for c := range f.Counts() {
+		values := c.Counts.Values()
+		if c.Path != "a" {
+			continue
+		}
+		if len(values) != 4 || values[limiter.OtherValue].Decisions[limiter.CodeOK] != 97 || values["a_0"].Decisions[limiter.CodeOK] != 1 {
+			t.Errorf("values = %+v; want three of their own and the others together", values)
+		}
+	}
+}
+
+func TestDeps(t *testing.T) {
+	deptest.Check(t, deptest.Rules{
+		Own:   []string{"pkg/algorithms", "pkg/descriptors", "pkg/store"},
+		Never: []string{"google.golang.org/grpc", "google.golang.org/protobuf", "github.com/spf13/viper"},
+	})
+}

@@ -14,9 +14,9 @@ import (
 func manyRules(n int) string {
 	var b strings.Builder
 	b.WriteString("domain: edge\ndefaults: {algorithm: token_bucket}\ndescriptors:\n")
-	b.WriteString("  - {key: tenant, descriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 1000}}]}\n")
+	b.WriteString("  - {key: tenant, descriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 100000}}]}\n")
 	for i := range n - 1 {
-		fmt.Fprintf(&b, "  - {key: tenant, value: big-%d, descriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 1000}}]}\n", i)
+		fmt.Fprintf(&b, "  - {key: tenant, value: big-%d, descriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 100000}}]}\n", i)
 	}
 	return b.String()
 }

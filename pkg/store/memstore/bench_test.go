@@ -19,7 +19,7 @@ import (
 func benchLimits() []algorithms.Limit {
 	var limits []algorithms.Limit
 	for _, a := range algorithms.Algorithms() {
-		limits = append(limits, algorithms.Limit{Algorithm: a, Requests: 1000, Period: time.Hour})
+		limits = append(limits, algorithms.Limit{Algorithm: a, Requests: 100_000, Period: 365 * 24 * time.Hour})
 	}
 	return limits
 }
@@ -182,7 +182,7 @@ func BenchmarkTransaction(b *testing.B) {
 }
 
 func benchLimitsOne() algorithms.Limit {
-	return algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 1000, Period: time.Hour}
+	return algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 100_000, Period: 365 * 24 * time.Hour}
 }
 
 // processBytes returns the memory of the process: what is resident, where the system tells that, after giving back what is

@@ -53,7 +53,7 @@ func request(domain string, texts ...string) *limiter.Request {
 	for _, text := range texts {
 		d := r.Add()
 		words := strings.Fields(text)
-		for _, pair := range strings.Split(words[0], ",") {
+		for pair := range strings.SplitSeq(words[0], ",") {
 			key, value, _ := strings.Cut(pair, "=")
 			d.Entries = append(d.Entries, descriptors.Entry{Key: key, Value: value})
 		}

@@ -19,7 +19,11 @@ import (
 func benchLimits() []algorithms.Limit {
 	var limits []algorithms.Limit
 	for _, a := range algorithms.Algorithms() {
-		limits = append(limits, algorithms.Limit{Algorithm: a, Requests: 100_000, Period: 365 * 24 * time.Hour})
+		limit := algorithms.Limit{Algorithm: a, Requests: 100_000, Period: 365 * 24 * time.Hour}
+		if a == algorithms.SlidingWindowLog {
+			limit.Requests, limit.Period = 1000, time.Second
+		}
+		limits = append(limits, limit)
 	}
 	return limits
 }

@@ -26,7 +26,7 @@ type ref struct {
 // takeAll applies a transaction of any number of charges. All its shards stay locked from the first look to the last write,
 // and are locked in ascending order, so that no two transactions wait for each other.
 func (s *Store) takeAll(charges []store.Charge, decisions []algorithms.Decision) (admitted bool) {
-	t := s.scratch.Get().(*transaction)
+	t, _ := s.scratch.Get().(*transaction)
 	defer s.scratch.Put(t)
 	t.plan(s, charges)
 	var r room

@@ -2,7 +2,9 @@ package storetest
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -42,7 +44,7 @@ func (m *model) take(c store.Charge, hits int64, now algorithms.Instant) algorit
 		for _, h := range s.log {
 			log.Take(h.limit, h.at, h.hits, h.countRejected)
 		}
-		s.log = append(s.log[:len(s.log):len(s.log)], taken{now, hits, c.Limit, c.CountRejected})
+		s.log = append(slices.Clip(s.log), taken{now, hits, c.Limit, c.CountRejected})
 		m.states[name] = s
 		return log.Take(c.Limit, now, hits, c.CountRejected)
 	}
@@ -57,10 +59,7 @@ func (m *model) take(c store.Charge, hits int64, now algorithms.Instant) algorit
 }
 
 func (m *model) transaction(charges []store.Charge, now algorithms.Instant) (bool, []algorithms.Decision) {
-	before := make(map[string]modelState, len(m.states))
-	for k, s := range m.states {
-		before[k] = s
-	}
+	before := maps.Clone(m.states)
 	decisions := make([]algorithms.Decision, len(charges))
 	for i, c := range charges {
 		decisions[i] = m.take(c, c.Hits, now)
@@ -108,10 +107,7 @@ func agreesWithModel(t *testing.T, e Env) {
 	seed := uint64(20261121)
 	r := rand.New(rand.NewPCG(seed, 1))
 	m := &model{states: map[string]modelState{}}
-	var scale []time.Duration
-	for _, d := range []time.Duration{0, time.Millisecond, 100 * time.Millisecond, 7 * time.Second, 31 * time.Second, 5 * time.Minute} {
-		scale = append(scale, d)
-	}
+	scale := []time.Duration{0, time.Millisecond, 100 * time.Millisecond, 7 * time.Second, 31 * time.Second, 5 * time.Minute}
 	for step := range 3000 {
 		if pause := scale[r.IntN(len(scale))]; pause > 0 && r.IntN(3) == 0 {
 			e.Sleep(pause + time.Duration(r.IntN(1000))*time.Microsecond)

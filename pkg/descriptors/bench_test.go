@@ -1,0 +1,116 @@
+package descriptors
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// benchmarkRules is rules of which one matches entries that are depth deep.
+func benchmarkRules(tb testing.TB, rules, depth int) (*Domain, []Entry) {
+	tb.Helper()
+	var b strings.Builder
+	b.WriteString("domain: edge\ndescriptors:\n")
+	indent := ""
+	var entries []Entry
+	for level := range depth {
+		for i := range rules / depth {
+			fmt.Fprintf(&b, "%s- {key: key%d, value: value%d, rate_limit: {unit: second, requests_per_unit: 1}}\n", indent, level, i)
+		}
+		key, value := fmt.Sprint("key", level), "any of the others"
+		fmt.Fprintf(&b, "%s- key: %s\n%s  rate_limit: {unit: second, requests_per_unit: 1}\n", indent, key, indent)
+		if level < depth-1 {
+			fmt.Fprintf(&b, "%s  descriptors:\n", indent)
+			indent += "  "
+		}
+		entries = append(entries, Entry{key, value})
+	}
+	return load(tb, b.String()).Domain("edge"), entries
+}
+
+func TestMatchAndKeysDoNotAllocate(t *testing.T) {
+	rules := load(t, `
+domain: edge
+descriptors:
+  - key: path
+    value: /a/*/c
+    share_threshold: true
+    descriptors:
+      - key: user
+        detailed_metric: true
+        rate_limit: {unit: second, requests_per_unit: 1}
+`)
+	entries := []Entry{{"path", "/a/b/c"}, {"user", "ann"}}
+	buffer := make([]byte, 0, 256)
+	got := testing.AllocsPerRun(100, func() {
+		r := rules.Domain("edge").Match(entries)
+		buffer = r.AppendKey(buffer[:0], r.Domain, entries, &r.Limits[0])
+		buffer = AppendKey(buffer[:0], r.Domain, entries, &r.Limits[0])
+		buffer = r.AppendMetricValue(buffer[:0], entries)
+	})
+	if got != 0 {
+		t.Errorf("got %v allocations, want 0", got)
+	}
+}
+
+func BenchmarkMatch(b *testing.B) {
+	for _, depth := range []int{1, 2, 4} {
+		for _, rules := range []int{10, 10_000} {
+			b.Run(fmt.Sprintf("depth=%d/rules=%d", depth, rules), func(b *testing.B) {
+				domain, entries := benchmarkRules(b, rules, depth)
+				b.ReportAllocs()
+				for b.Loop() {
+					if domain.Match(entries) == nil {
+						b.Fatal("no rule matched")
+					}
+				}
+			})
+		}
+	}
+}
+
+func BenchmarkMatchWildcard(b *testing.B) {
+	for _, n := range []int{1, 10, 100} {
+		b.Run(fmt.Sprintf("wildcards=%d", n), func(b *testing.B) {
+			var doc strings.Builder
+			doc.WriteString("domain: edge\ndescriptors:\n")
+			for i := range n {
+				fmt.Fprintf(&doc, "- {key: path, value: /v%d/*/items/*}\n", i)
+			}
+			domain := load(b, doc.String()).Domain("edge")
+			entries := []Entry{{"path", fmt.Sprintf("/v%d/shop/items/17", n-1)}}
+			b.ReportAllocs()
+			for b.Loop() {
+				if domain.Match(entries) == nil {
+					b.Fatal("no rule matched")
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkAppendKey(b *testing.B) {
+	domain, entries := benchmarkRules(b, 10, 2)
+	rule := domain.Match(entries)
+	buffer := make([]byte, 0, 256)
+	b.ReportAllocs()
+	for b.Loop() {
+		buffer = rule.AppendKey(buffer[:0], domain.Name, entries, &rule.Limits[0])
+	}
+}
+
+func BenchmarkLoad(b *testing.B) {
+	var doc strings.Builder
+	doc.WriteString("domain: edge\ndescriptors:\n")
+	for i := range 10_000 {
+		fmt.Fprintf(&doc, "- {key: key, value: value%d, rate_limit: {unit: second, requests_per_unit: 1}}\n", i)
+	}
+	data := []byte(doc.String())
+	b.SetBytes(int64(len(data)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, _, err := Load([]Source{{Data: data}}, Options{}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,185 @@
+package descriptors
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+)
+
+// document is a decoded document.
+type document struct {
+	*Domain
+	path string // of its domain
+}
+
+// defaults is what a document says of all its limits.
+type defaults struct {
+	algorithm     algorithms.Algorithm // 0: not one that is known, which has been reported
+	countRejected *bool                // nil: it depends on the algorithm
+}
+
+// tree builds the domain of one document.
+type tree struct {
+	*reader
+	domain   *Domain
+	defaults defaults
+	names    map[string]bool // of limits; false where another limit of the same rule has a different one
+	replaces []replaced      // whose names must be among them
+}
+
+// replaced is a name in a list of replaces.
+type replaced struct {
+	name string
+	at   value
+}
+
+// document decodes a document; false when it does not name its domain.
+func (r *reader) document(v value) (document, bool) {
+	fs, ok := r.fields(v, documentForm)
+	if !ok {
+		return document{}, false
+	}
+	t := &tree{reader: r, domain: &Domain{File: r.file, Line: v.line}, names: make(map[string]bool)}
+	t.defaults.algorithm = algorithms.FixedWindow
+	at, named := fs.get("domain")
+	if named {
+		t.domain.Line = at.line
+		t.domain.Name, ok = r.text(at)
+	} else {
+		at = v.under("domain")
+	}
+	if ok && t.domain.Name == "" {
+		r.fail(at, "is missing or empty, must be the name of the domain, as Envoy sends it")
+	}
+	if d, ok := fs.get("defaults"); ok {
+		t.readDefaults(d)
+	}
+	if d, ok := fs.get("descriptors"); ok {
+		t.descriptors(d, &t.domain.root)
+	}
+	if d, ok := fs.get("default"); ok {
+		t.readDefault(d)
+	}
+	t.checkReplaces()
+	return document{t.domain, at.place.String()}, t.domain.Name != ""
+}
+
+// readDefaults decodes what counts for all limits of the document.
+func (t *tree) readDefaults(v value) {
+	fs, _ := t.fields(v, defaultsForm)
+	if a, ok := fs.get("algorithm"); ok {
+		t.defaults.algorithm = t.algorithm(a)
+	}
+	if c, ok := fs.get("count_rejected"); ok {
+		is := t.countRejected(c)
+		t.defaults.countRejected = &is
+	}
+}
+
+// readDefault decodes the limit of descriptors that match nothing.
+func (t *tree) readDefault(v value) {
+	rule := &Rule{Domain: t.domain.Name, Path: "default", File: t.file, Line: v.line}
+	if l, ok := t.limit(v, ownLimitForm); ok {
+		t.setLimits(rule, []limit{l})
+	}
+	t.domain.Default = rule
+	t.domain.rules = append(t.domain.rules, rule)
+}
+
+// descriptors decodes the children of a node.
+func (t *tree) descriptors(v value, parent *node) {
+	for _, item := range t.items(v, "a list of descriptors") {
+		t.descriptor(item, parent)
+	}
+}
+
+func (t *tree) descriptor(v value, parent *node) {
+	fs, ok := t.fields(v, descriptorForm)
+	if !ok {
+		return
+	}
+	l, key, ok := t.level(v, fs)
+	label := key
+	if l.value != "" {
+		label += "=" + l.value
+	}
+	rule := &Rule{Domain: t.domain.Name, Path: label, File: t.file, Line: v.line}
+	if parent.rule != nil {
+		rule.Path = parent.rule.Path + "," + label
+		rule.levels = slices.Clone(parent.rule.levels)
+	}
+	rule.levels = append(rule.levels, l)
+	child := &node{rule: rule}
+	t.domain.rules = append(t.domain.rules, rule)
+	below := len(t.domain.rules)
+	if ok {
+		t.add(v, fs, parent, child, key, l.value, label)
+	}
+
+	rule.Shadow = t.flag(fs, "shadow_mode")
+	rule.Quota = t.flag(fs, "quota_mode")
+	rule.DetailedMetric = t.flag(fs, "detailed_metric")
+	rule.detailed = rule.DetailedMetric || slices.ContainsFunc(rule.levels, func(l level) bool { return l.valueToMetric })
+	if m, ok := fs.get("metadata"); ok {
+		rule.Metadata = t.metadata(m)
+	}
+	t.setLimits(rule, t.limits(fs))
+	if d, ok := fs.get("descriptors"); ok {
+		t.descriptors(d, child)
+	}
+	t.checkFlags(fs, rule, t.domain.rules[below:])
+}
+
+// level decodes what a descriptor says of its entry, and returns the entry's key; false when the descriptor matches nothing
+// that could be told.
+func (t *tree) level(v value, fs fields) (l level, key string, ok bool) {
+	at, given := fs.get("key")
+	if given {
+		key, ok = t.text(at)
+	} else {
+		at, ok = v.under("key"), true
+	}
+	if ok && key == "" {
+		t.fail(at, "is missing or empty, must be the key of an entry, as Envoy sends it")
+		ok = false
+	}
+	if at, given := fs.get("value"); given {
+		value, isText := t.text(at)
+		l.value, ok = value, ok && isText
+	}
+	if l.value == "" && strings.Contains(key, "*") {
+		t.warn(at, at.line, "a `*` in a key is a plain character: only values have wildcards")
+	}
+	l.valueToMetric = t.flag(fs, "value_to_metric")
+	if l.shared = t.flag(fs, "share_threshold"); l.shared && ok && !strings.Contains(l.value, "*") {
+		at, _ := fs.get("share_threshold")
+		t.fail(at, "is for wildcards, whose values then share one count: the value must have a `*`, but is %s", quote(l.value))
+	}
+	return l, key, ok
+}
+
+// add puts a node below its parent, which must have none for the same key and value yet.
+func (t *tree) add(v value, fs fields, parent, child *node, key, value, label string) {
+	b := parent.branchOf(key)
+	if first := b.find(value); first != nil {
+		t.fail(v, "%s is given twice%s: descriptors side by side must differ in key or value",
+			quote(label), line(", first in line %d", first.rule.Line))
+		return
+	}
+	at, ok := fs.get("value")
+	if !ok {
+		at = v
+	}
+	t.checkReach(at, b, value)
+	b.add(value, child)
+}
+
+// flag returns a boolean of a map, false when it is not given.
+func (t *tree) flag(fs fields, key string) bool {
+	v, ok := fs.get(key)
+	if !ok {
+		return false
+	}
+	return t.boolean(v)
+}

@@ -1,0 +1,92 @@
+package descriptors
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// DefaultMaxLogEntries is the bound of [Options] where none is given.
+const DefaultMaxLogEntries = 10_000
+
+// Options bounds what rules may ask for. The zero value is usable.
+type Options struct {
+	MaxLogEntries uint32 // largest requests_per_unit of a sliding_window_log, which remembers every hit; 0 is DefaultMaxLogEntries
+}
+
+// Source is where rule documents come from. The bytes are not kept.
+type Source struct {
+	Name string // as errors show it: the path of the file
+	Data []byte // one rule document (YAML or JSON); one document is one domain
+
+	// Inline says that Data is a settings file (YAML or JSON) whose list `domains`, when there is one, holds rule documents;
+	// its other keys are not looked at.
+	Inline bool
+
+	// Documents are rule documents that were decoded already, say from TOML; Data is not looked at when there are any. Keys are
+	// text, as in the document. Mistakes in them have no line.
+	Documents []map[string]any
+}
+
+// Load turns documents into rules. Either all of them are good, or the error is an [Errors] with every mistake in any of
+// them, sorted by file and line, and there are no rules. Warnings, sorted the same way, are about what is accepted and
+// probably not meant: what envoyproxy/ratelimit ignores without a word is ignored here with one. No source at all gives
+// rules without domains.
+//
+// A document is not trusted: Load does not panic, however deep or self-referential it is, and stops at bounds: 200 levels of
+// maps and lists, 500 000 values repeated through aliases, 64 MiB.
+func Load(sources []Source, o Options) (*Rules, []Warning, error) {
+	if o.MaxLogEntries == 0 {
+		o.MaxLogEntries = DefaultMaxLogEntries
+	}
+	var (
+		mistakes Errors
+		warnings []Warning
+		rules    = &Rules{domains: make(map[string]*Domain)}
+	)
+	for _, s := range sources {
+		r := &reader{file: s.Name, options: o}
+		for _, d := range r.documents(s) {
+			if first := rules.domains[d.Name]; first != nil {
+				r.errs = append(r.errs, Error{File: d.File, Line: d.Line, Path: d.path, Text: fmt.Sprintf(
+					"domain %s is defined already, at %s: a domain must be one document", quote(d.Name), position(first.File, first.Line))})
+				continue
+			}
+			rules.domains[d.Name] = d.Domain
+		}
+		mistakes = append(mistakes, r.errs...)
+		warnings = append(warnings, r.warnings...)
+	}
+	slices.SortStableFunc(mistakes, func(a, b Error) int {
+		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line))
+	})
+	slices.SortStableFunc(warnings, func(a, b Warning) int {
+		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line))
+	})
+	if len(mistakes) > 0 {
+		return nil, warnings, mistakes
+	}
+	for _, d := range rules.Domains() {
+		for _, r := range d.rules {
+			r.ID = len(rules.all)
+			rules.all = append(rules.all, r)
+		}
+	}
+	return rules, warnings, nil
+}
+
+// Domain returns the domain of that name, nil when there is none. Names are case-sensitive.
+func (r *Rules) Domain(name string) *Domain { return r.domains[name] }
+
+// Domains returns all domains, sorted by name.
+func (r *Rules) Domains() []*Domain {
+	return slices.SortedFunc(maps.Values(r.domains), func(a, b *Domain) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// All returns all rules, in the order of their IDs: domain by domain as [Rules.Domains], each in the order of its document,
+// a default last. The slice must not be changed.
+func (r *Rules) All() []*Rule { return r.all }
+
+// Len returns the number of rules.
+func (r *Rules) Len() int { return len(r.all) }

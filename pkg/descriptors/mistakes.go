@@ -1,0 +1,91 @@
+package descriptors
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Error is one mistake in a document.
+type Error struct {
+	File string // as its Source named it
+	Line int    // from 1; 0 where it is not known
+	Path string // of the value, such as descriptors[1].rate_limit.unit; "" for the whole document
+	Text string // what is wrong and what is allowed
+}
+
+// Error returns `file:line: path: text`, without what is not known.
+func (e Error) Error() string { return message(e.File, e.Line, "", e.Path, e.Text) }
+
+// Errors is every mistake of a set of documents, at least one, sorted by file and line.
+type Errors []Error
+
+// Error returns the mistakes, one per line.
+func (e Errors) Error() string {
+	lines := make([]string, len(e))
+	for i := range e {
+		lines[i] = e[i].Error()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Unwrap returns the mistakes one by one.
+func (e Errors) Unwrap() []error {
+	errs := make([]error, len(e))
+	for i := range e {
+		errs[i] = e[i]
+	}
+	return errs
+}
+
+// Warning is something in a document that is accepted and probably not meant. Its fields are those of [Error].
+type Warning struct {
+	File string
+	Line int
+	Path string
+	Text string
+}
+
+// String returns `file:line: warning: path: text`, without what is not known.
+func (w Warning) String() string { return message(w.File, w.Line, "warning: ", w.Path, w.Text) }
+
+func message(file string, line int, kind, path, text string) string {
+	var b strings.Builder
+	if p := position(file, line); p != "" {
+		b.WriteString(p + ": ")
+	}
+	b.WriteString(kind)
+	if path != "" {
+		b.WriteString(path + ": ")
+	}
+	b.WriteString(text)
+	return b.String()
+}
+
+// position returns `file:line`, without what is not known.
+func position(file string, line int) string {
+	switch {
+	case line == 0:
+		return file
+	case file == "":
+		return fmt.Sprintf("line %d", line)
+	default:
+		return fmt.Sprintf("%s:%d", file, line)
+	}
+}
+
+// line words a line number, "" where it is not known.
+func line(format string, n int) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf(format, n)
+}
+
+// quote quotes a text of a document for a message, shortened where it is long.
+func quote(s string) string {
+	const most = 80
+	if len(s) > most {
+		return fmt.Sprintf("%q…", strings.ToValidUTF8(s[:most], ""))
+	}
+	return fmt.Sprintf("%q", s)
+}

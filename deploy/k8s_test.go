@@ -1,0 +1,245 @@
+package deploy
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+
+	"github.com/weirproxy/weir/test/parts"
+)
+
+// manifests is what `kubectl apply -k deploy/k8s` would send.
+type manifests struct {
+	deployment *appsv1.Deployment
+	service    *corev1.Service
+	configMaps []*corev1.ConfigMap
+}
+
+// buildManifests builds the kustomization and decodes each object into its Kubernetes type. A field that the type does not have, a
+// duplicate one, and an object that the test does not know, are failures.
+func buildManifests(t *testing.T) manifests {
+	t.Helper()
+	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), "k8s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	decoder := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
+	var m manifests
+	for _, resource := range resources.Resources() {
+		document, err := resource.AsYAML()
+		if err != nil {
+			t.Fatal(err)
+		}
+		object, _, err := decoder.Decode(document, nil, nil)
+		if err != nil {
+			t.Fatalf("%s: %v", resource.CurId(), err)
+		}
+		switch object := object.(type) {
+		case *appsv1.Deployment:
+			m.deployment = object
+		case *corev1.Service:
+			m.service = object
+		case *corev1.ConfigMap:
+			m.configMaps = append(m.configMaps, object)
+		default:
+			t.Errorf("%s: nothing checks objects of this kind", resource.CurId())
+		}
+	}
+	if m.deployment == nil || m.service == nil || len(m.configMaps) != 2 {
+		t.Fatalf("got deployment %t, service %t, %d ConfigMaps; want both and 2", m.deployment != nil, m.service != nil, len(m.configMaps))
+	}
+	return m
+}
+
+// containers returns all containers of the pod, sidecars included.
+func (m manifests) containers() []corev1.Container {
+	pod := m.deployment.Spec.Template.Spec
+	return append(slices.Clone(pod.InitContainers), pod.Containers...)
+}
+
+// container returns the container with that name.
+func (m manifests) container(t *testing.T, name string) corev1.Container {
+	t.Helper()
+	for _, container := range m.containers() {
+		if container.Name == name {
+			return container
+		}
+	}
+	t.Fatalf("the pod has no container %q", name)
+	return corev1.Container{}
+}
+
+func TestEveryContainerIsLockedDownAndBounded(t *testing.T) {
+	m := buildManifests(t)
+	pod := m.deployment.Spec.Template.Spec
+	is := func(b *bool, want bool) bool { return b != nil && *b == want }
+	if c := pod.SecurityContext; c == nil || !is(c.RunAsNonRoot, true) || c.RunAsUser == nil || *c.RunAsUser == 0 ||
+		c.SeccompProfile == nil || c.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+		t.Errorf("the pod's security context: got %v, want non-root, a user, and seccomp RuntimeDefault", c)
+	}
+	if !is(pod.AutomountServiceAccountToken, false) {
+		t.Error("the pod has a service account token that nobody needs")
+	}
+	if got, want := len(m.containers()), 3; got != want {
+		t.Errorf("containers: got %d, want %d: the app, Envoy and Weir", got, want)
+	}
+	for _, container := range m.containers() {
+		t.Run(container.Name, func(t *testing.T) {
+			c := container.SecurityContext
+			if c == nil || !is(c.ReadOnlyRootFilesystem, true) || !is(c.AllowPrivilegeEscalation, false) ||
+				c.Capabilities == nil || !slices.Equal(c.Capabilities.Drop, []corev1.Capability{"ALL"}) || len(c.Capabilities.Add) != 0 {
+				t.Errorf("security context: got %v, want a read-only root, no escalation, no capability", c)
+			}
+			for _, resource := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+				limit, request := container.Resources.Limits[resource], container.Resources.Requests[resource]
+				if limit.IsZero() || request.IsZero() || request.Cmp(limit) > 0 {
+					t.Errorf("%s: got a request of %v and a limit of %v, want both and the request within the limit", resource, &request, &limit)
+				}
+			}
+			if _, tag, _ := strings.Cut(container.Image, ":"); tag == "" {
+				t.Errorf("image: got %q, want a tag", container.Image)
+			}
+		})
+	}
+}
+
+func TestWeirIsANativeSidecarThatIsProbed(t *testing.T) {
+	m := buildManifests(t)
+	pod := m.deployment.Spec.Template.Spec
+	if len(pod.InitContainers) != 1 || pod.InitContainers[0].Name != "weir" {
+		t.Fatalf("init containers: got %d, want weir alone", len(pod.InitContainers))
+	}
+	weir := pod.InitContainers[0]
+	if weir.RestartPolicy == nil || *weir.RestartPolicy != corev1.ContainerRestartPolicyAlways {
+		t.Errorf("restartPolicy: got %v, want Always: that is what makes it a sidecar", weir.RestartPolicy)
+	}
+	probes := map[string]*corev1.Probe{"/readyz": weir.ReadinessProbe, "/livez": weir.LivenessProbe, "/readyz, to start": weir.StartupProbe}
+	for name, probe := range probes {
+		path, _, _ := strings.Cut(name, ",")
+		if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Path != path || probe.HTTPGet.Port != intstr.FromString("weir-http") {
+			t.Errorf("probe of %s: got %v, want a GET on port weir-http", name, probe)
+		}
+	}
+	if got, want := weir.Ports[0].ContainerPort, int32(8080); got != want || !slices.Contains(weir.Args, "--http-address=:8080") {
+		t.Errorf("port weir-http: got %d with args %v, want %d on both sides", got, weir.Args, want)
+	}
+	envoy := m.container(t, "envoy")
+	if envoy.StartupProbe == nil || envoy.ReadinessProbe == nil || envoy.LivenessProbe == nil {
+		t.Error("Envoy has not all of its three probes")
+	}
+	if grace := m.deployment.Spec.Template.Spec.TerminationGracePeriodSeconds; grace == nil || *grace < 20 {
+		t.Errorf("grace period: got %v, want room for Envoy's sleep and Weir's drain", grace)
+	}
+}
+
+func TestWeirUnderstandsItsArguments(t *testing.T) {
+	root, err := parts.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	binary, err := parts.BuildSidecar(t.Context(), root, t.TempDir(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := func(args ...string) (string, error) {
+		out, err := exec.CommandContext(t.Context(), binary, append(args, "--help")...).CombinedOutput()
+		return string(out), err
+	}
+	weir := buildManifests(t).container(t, "weir")
+	if out, err := run(weir.Args...); err != nil {
+		t.Errorf("%v: %v\n%s", weir.Args, err, out)
+	}
+	if _, err := run("serve", "--no-such-flag"); err == nil {
+		t.Error("an unknown flag is accepted: the test shows nothing")
+	}
+}
+
+func TestPodMountsWhatTheConfigMapsHold(t *testing.T) {
+	m := buildManifests(t)
+	pod := m.deployment.Spec.Template.Spec
+	held := map[string]*corev1.ConfigMap{}
+	for _, configMap := range m.configMaps {
+		held[configMap.Name] = configMap
+	}
+	mounted := map[string]string{} // by name of volume
+	for _, volume := range pod.Volumes {
+		if volume.ConfigMap == nil {
+			continue
+		}
+		if held[volume.ConfigMap.Name] == nil {
+			t.Errorf("volume %s is made of ConfigMap %q, which is not there", volume.Name, volume.ConfigMap.Name)
+			continue
+		}
+		mounted[volume.Name] = volume.ConfigMap.Name
+	}
+	for name, file := range map[string]string{"weir-rules": "k8s/rules/edge.yaml", "envoy-config": "k8s/envoy.yaml"} {
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		configMap := held[mounted[name]]
+		if configMap == nil {
+			t.Errorf("no volume %s of a ConfigMap", name)
+			continue
+		}
+		if diff := cmp.Diff(string(want), configMap.Data[filepath.Base(file)]); diff != "" {
+			t.Errorf("%s of volume %s (-file +ConfigMap):\n%s", filepath.Base(file), name, diff)
+		}
+	}
+	// A change of the rules must reach pods that run, so their ConfigMap keeps its name, and no subPath stops the files from changing.
+	if held["weir-rules"] == nil {
+		t.Error("the ConfigMap of the rules has a name that changes")
+	}
+	for _, mount := range m.container(t, "weir").VolumeMounts {
+		if mount.SubPath != "" {
+			t.Errorf("%s is mounted with a subPath: it would never change", mount.Name)
+		}
+	}
+	// One directory of both holds the socket, and both say the same path.
+	const socket = "/run/weir/rls.sock"
+	if args := m.container(t, "weir").Args; !slices.Contains(args, "--grpc-socket="+socket) {
+		t.Errorf("Weir's arguments: got %v, want the socket %s", args, socket)
+	}
+	for _, name := range []string{"weir", "envoy"} {
+		if !slices.ContainsFunc(m.container(t, name).VolumeMounts, func(v corev1.VolumeMount) bool {
+			return v.Name == "weir-socket" && v.MountPath == filepath.Dir(socket) && !v.ReadOnly
+		}) {
+			t.Errorf("%s does not mount the socket's directory", name)
+		}
+	}
+}
+
+func TestServiceLeadsToEnvoy(t *testing.T) {
+	m := buildManifests(t)
+	if diff := cmp.Diff(m.deployment.Spec.Template.Labels, m.service.Spec.Selector); diff != "" {
+		t.Errorf("labels of the pod and selector of the service (-pod +service):\n%s", diff)
+	}
+	port := m.service.Spec.Ports[0]
+	for _, p := range m.container(t, "envoy").Ports {
+		if p.Name == port.TargetPort.StrVal {
+			if got, want := p.ContainerPort, int32(10000); got != want {
+				t.Errorf("port %s of Envoy: got %d, want %d, where it listens", p.Name, got, want)
+			}
+			return
+		}
+	}
+	t.Errorf("Envoy has no port %v", port.TargetPort)
+}

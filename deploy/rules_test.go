@@ -1,0 +1,135 @@
+package deploy
+
+import (
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/descriptors"
+)
+
+// load loads all rule files of a directory, as `sidecar --rules` does, and fails on mistakes and on warnings.
+func load(t *testing.T, directory string) *descriptors.Rules {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(directory, "*.yaml"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("rule files in %s: got %v, %v", directory, files, err)
+	}
+	var sources []descriptors.Source
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sources = append(sources, descriptors.Source{Name: file, Data: content})
+	}
+	rules, warnings, err := descriptors.Load(sources, descriptors.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, warning := range warnings {
+		t.Error(warning)
+	}
+	return rules
+}
+
+func TestRuleFilesLoadWithoutAWarningAndEnvoyNamesTheirDomain(t *testing.T) {
+	tests := []struct{ bootstrap, rules string }{
+		{"envoy.yaml", "rules"},
+		{"envoy-uds.yaml", "rules"},
+		{"k8s/envoy.yaml", "k8s/rules"},
+	}
+	for _, test := range tests {
+		t.Run(test.bootstrap, func(t *testing.T) {
+			rules := load(t, test.rules)
+			domain, _ := at(t, readYAML(t, test.bootstrap), "static_resources", "listeners", 0, "filter_chains", 0, "filters", 0,
+				"typed_config", "http_filters", 0, "typed_config", "domain").(string)
+			if rules.Domain(domain) == nil {
+				t.Errorf("%s asks about domain %q, for which %s has no rules", test.bootstrap, domain, test.rules)
+			}
+		})
+	}
+}
+
+// ruleKeys returns all keys that a rule file may have. Weir itself says so, to whoever writes another.
+func ruleKeys(t *testing.T) []string {
+	t.Helper()
+	const everyMap = `
+domain: wrong
+nope: 1
+default: {nope: 1}
+defaults: {nope: 1}
+descriptors:
+  - key: wrong
+    nope: 1
+    rate_limit: {nope: 1, replaces: [{nope: 1}]}
+`
+	_, _, err := descriptors.Load([]descriptors.Source{{Name: "wrong", Data: []byte(everyMap)}}, descriptors.Options{})
+	var mistakes descriptors.Errors
+	if !errors.As(err, &mistakes) {
+		t.Fatalf("rules with unknown keys: got %v, want descriptors.Errors", err)
+	}
+	keys := map[string]bool{}
+	lists := 0
+	for _, mistake := range mistakes {
+		if _, allowed, found := strings.Cut(mistake.Text, "must be one of "); found && strings.HasSuffix(mistake.Path, "nope") {
+			lists++
+			for key := range strings.SplitSeq(allowed, ", ") {
+				keys[key] = true
+			}
+		}
+	}
+	if want := strings.Count(everyMap, "nope"); lists != want {
+		t.Fatalf("unknown keys that were answered with a list of the known: got %d, want %d", lists, want)
+	}
+	return slices.Sorted(maps.Keys(keys))
+}
+
+func TestRuleFilesTogetherShowEveryKeyAndEveryAlgorithm(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join("rules", "*.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, chosen := map[string]bool{}, map[string]bool{}
+	for _, file := range files {
+		collect(readYAML(t, file), keys, chosen)
+	}
+	if diff := cmp.Diff(ruleKeys(t), slices.Sorted(maps.Keys(keys))); diff != "" {
+		t.Errorf("keys in rules/*.yaml (-want +got):\n%s", diff)
+	}
+	var all []string
+	for _, algorithm := range algorithms.Algorithms() {
+		all = append(all, algorithm.String())
+	}
+	slices.Sort(all)
+	if diff := cmp.Diff(all, slices.Sorted(maps.Keys(chosen))); diff != "" {
+		t.Errorf("algorithms in rules/*.yaml (-want +got):\n%s", diff)
+	}
+}
+
+// collect adds the keys of v, but not those inside metadata, which may be any, and the values of `algorithm`.
+func collect(v any, keys, algorithms map[string]bool) {
+	switch v := v.(type) {
+	case map[string]any:
+		for key, value := range v {
+			keys[key] = true
+			if name, ok := value.(string); ok && key == "algorithm" {
+				algorithms[name] = true
+			}
+			if key != "metadata" {
+				collect(value, keys, algorithms)
+			}
+		}
+	case []any:
+		for _, value := range v {
+			collect(value, keys, algorithms)
+		}
+	}
+}

@@ -1,0 +1,209 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"text/template"
+
+	"github.com/weirproxy/weir/test/parts"
+)
+
+// An envoyConfig is what a test says about Envoy; testdata/envoy.yaml.tmpl has the rest.
+type envoyConfig struct {
+	RateLimits      string   // YAML list: which descriptors a request has
+	Filters         string   // YAML list of HTTP filters that run before the rate limit filter
+	Endpoints       []string // addresses of sidecars, made by tcpAddress and pipeAddress
+	HealthChecked   bool     // sidecars are health checked every 100 ms
+	FailureModeDeny bool
+	NoRetryAfter    bool // Envoy does not make a retry-after header itself
+
+	Backend, AccessLog string // set by startEnvoy
+}
+
+// tcpAddress is host:port as Envoy writes an address.
+func tcpAddress(t *testing.T, hostPort string) string {
+	t.Helper()
+	host, port, err := net.SplitHostPort(hostPort)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("{ socket_address: { address: %q, port_value: %s } }", host, port)
+}
+
+// pipeAddress is a Unix socket as Envoy writes an address.
+func pipeAddress(path string) string {
+	return fmt.Sprintf("{ pipe: { path: %q } }", path)
+}
+
+// An envoy is a running Envoy with a backend behind it.
+type envoy struct {
+	*parts.Envoy
+	url       string // of its listener
+	accessLog string // path; one JSON object per request
+}
+
+// startEnvoy runs Envoy in front of the sidecars of c and of a backend of its own.
+func startEnvoy(t *testing.T, c envoyConfig) *envoy {
+	t.Helper()
+	binary := findEnvoy(t)
+	c.AccessLog = filepath.Join(t.TempDir(), "access.log")
+	c.Backend = tcpAddress(t, startBackend(t))
+	indent := func(n int, text string) string {
+		pad := strings.Repeat(" ", n)
+		return pad + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n"+pad)
+	}
+	file := filepath.Join("testdata", "envoy.yaml.tmpl")
+	tmpl, err := template.New(filepath.Base(file)).Funcs(template.FuncMap{"indent": indent}).ParseFiles(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var bootstrap bytes.Buffer
+	if err := tmpl.Execute(&bootstrap, c); err != nil {
+		t.Fatal(err)
+	}
+	e := startEnvoyOn(t, binary, bootstrap.String())
+	e.accessLog = c.AccessLog
+	return e
+}
+
+// startEnvoyOn runs Envoy with that bootstrap, which has a listener named ingress.
+func startEnvoyOn(t *testing.T, binary, bootstrap string) *envoy {
+	t.Helper()
+	dir := t.TempDir()
+	config := filepath.Join(dir, "envoy.yaml")
+	writeFile(t, config, bootstrap)
+	process, err := parts.StartEnvoy(deadline(t), binary, config, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		process.Kill()
+		if t.Failed() {
+			t.Logf("Envoy's last lines:\n%s", process.Tail(30))
+		}
+	})
+	address, err := process.Listener(deadline(t), "ingress")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &envoy{Envoy: process, url: "http://" + address}
+}
+
+// findEnvoy returns the path of Envoy's binary, or skips the test.
+func findEnvoy(t *testing.T) string {
+	t.Helper()
+	root, err := parts.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Not the usual deadline: the first call may have to fetch it.
+	binary, err := parts.FindEnvoy(t.Context(), root)
+	if err != nil && parts.Required("envoy") {
+		t.Fatal(err)
+	}
+	if err != nil {
+		t.Skip(err) // without Envoy there is nothing to test end to end
+	}
+	return binary
+}
+
+// startBackend serves what is behind Envoy and returns its host:port. It answers 200, and says in the header x-cost what the query asks
+// for: /?cost=4 gives x-cost: 4.
+func startBackend(t *testing.T) string {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if cost := r.URL.Query().Get("cost"); cost != "" {
+			w.Header().Set("x-cost", cost)
+		}
+		fmt.Fprintln(w, "backend")
+	}))
+	t.Cleanup(server.Close)
+	return server.Listener.Addr().String()
+}
+
+// An answer is what a client got.
+type answer struct {
+	code   int
+	header http.Header
+	body   string
+}
+
+// get sends a GET through Envoy. Headers are "name: value".
+func (e *envoy) get(t *testing.T, path string, headers ...string) answer {
+	t.Helper()
+	a, err := e.try(deadline(t), path, headers...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// try is get for goroutines that may not end the test.
+func (e *envoy) try(ctx context.Context, path string, headers ...string) (answer, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, e.url+path, nil)
+	if err != nil {
+		return answer{}, err
+	}
+	for _, header := range headers {
+		name, value, _ := strings.Cut(header, ": ")
+		request.Header.Set(name, value)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return answer{}, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(response.Body)
+	return answer{response.StatusCode, response.Header, string(body)}, err
+}
+
+// codes sends n times the same request and returns the status codes.
+func (e *envoy) codes(t *testing.T, n int, path string, headers ...string) []int {
+	t.Helper()
+	codes := make([]int, n)
+	for i := range codes {
+		codes[i] = e.get(t, path, headers...).code
+	}
+	return codes
+}
+
+// stat returns one of Envoy's counters or gauges.
+func (e *envoy) stat(t *testing.T, name string) int {
+	t.Helper()
+	n, err := e.Stat(deadline(t), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int(n)
+}
+
+// rateLimitStats returns how many of the backend's requests were judged, and how: ok, over_limit, error, failure_mode_allowed.
+func (e *envoy) rateLimitStats(t *testing.T) map[string]int {
+	t.Helper()
+	stats := map[string]int{}
+	for _, name := range []string{"ok", "over_limit", "error", "failure_mode_allowed"} {
+		if n := e.stat(t, "cluster.backend.ratelimit."+name); n != 0 {
+			stats[name] = n
+		}
+	}
+	return stats
+}
+
+// readFile returns a file's content or ends the test.
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}

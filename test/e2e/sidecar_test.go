@@ -1,0 +1,185 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/weirproxy/weir/test/parts"
+)
+
+// within is how long a test waits for something that takes milliseconds on an idle machine.
+const within = 30 * time.Second
+
+// A sidecar is a running sidecar and the rule file it serves.
+type sidecar struct {
+	*parts.Sidecar
+	rules   string // path of the rule file
+	stopped bool   // by the test: it may have ended
+}
+
+// startSidecar writes the rules to a file of its own and serves them, on ports the system chooses; later args win over that.
+func startSidecar(t *testing.T, rules string, args ...string) *sidecar {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "rules.yaml")
+	writeFile(t, file, rules)
+	return startSidecarOn(t, file, args...)
+}
+
+// startSidecarOn serves the rules at path, which may be a directory.
+func startSidecarOn(t *testing.T, path string, args ...string) *sidecar {
+	t.Helper()
+	args = append([]string{
+		"--rules=" + path, "--grpc-address=127.0.0.1:0", "--http-address=127.0.0.1:0", "--admin-address=127.0.0.1:0",
+		"--reload-debounce=10ms",
+	}, args...)
+	process, err := parts.StartSidecar(deadline(t), os.Getenv(sidecarVariable), args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &sidecar{Sidecar: process, rules: path}
+	t.Cleanup(func() { s.end(t) })
+	return s
+}
+
+// end ends the process, and checks what holds of every sidecar in every test: it never ended on its own account, and the race detector
+// found nothing.
+func (s *sidecar) end(t *testing.T) {
+	t.Helper()
+	select {
+	case <-s.Exited():
+		if !s.stopped {
+			t.Errorf("the sidecar ended by itself")
+		}
+	default:
+		s.Kill()
+	}
+	if log := strings.Join(s.Lines(), "\n"); strings.Contains(log, "DATA RACE") || strings.Contains(log, "panic:") {
+		t.Errorf("the sidecar raced or panicked:\n%s", log)
+		return
+	}
+	if t.Failed() {
+		t.Logf("the sidecar's last lines:\n%s", s.Tail(30))
+	}
+}
+
+// terminate sends SIGTERM.
+func (s *sidecar) terminate(t *testing.T) {
+	t.Helper()
+	s.stopped = true
+	if err := s.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// awaitExit waits for the end and wants exit code 0.
+func (s *sidecar) awaitExit(t *testing.T) {
+	t.Helper()
+	code, err := s.Wait(deadline(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if code != 0 {
+		t.Errorf("the sidecar's exit code after SIGTERM: got %d, want 0", code)
+	}
+}
+
+// reload replaces the rule file and waits until the sidecar says what it made of it: "rules loaded" or "rules refused".
+func (s *sidecar) reload(t *testing.T, rules, message string) {
+	t.Helper()
+	mark := s.Mark()
+	// Written beside and renamed, so that no half of it can be read. Names that start with a dot are not rules.
+	next := filepath.Join(filepath.Dir(s.rules), ".next")
+	writeFile(t, next, rules)
+	if err := os.Rename(next, s.rules); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.AwaitMessage(deadline(t), mark, message); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// metric returns the sum of the samples of a metric whose labels contain all of the given ones (`code="ok"`).
+func (s *sidecar) metric(t *testing.T, name string, labels ...string) int {
+	t.Helper()
+	request, err := http.NewRequestWithContext(deadline(t), http.MethodGet, "http://"+s.HTTP+"/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := 0.0
+	for line := range strings.Lines(string(body)) {
+		series, value, found := strings.Cut(strings.TrimSpace(line), " ")
+		bare, set, _ := strings.Cut(series, "{")
+		if !found || bare != name || !containsAll(set, labels) {
+			continue
+		}
+		n, err := strconv.ParseFloat(value, 64)
+		if err != nil {
+			t.Fatalf("metric %q: %v", line, err)
+		}
+		sum += n
+	}
+	return int(sum)
+}
+
+// containsAll reports whether s contains every one of the parts.
+func containsAll(s string, parts []string) bool {
+	for _, part := range parts {
+		if !strings.Contains(s, part) {
+			return false
+		}
+	}
+	return true
+}
+
+// deadline returns a context that ends with the test, or after `within`.
+func deadline(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeoutCause(t.Context(), within, fmt.Errorf("nothing within %s", within))
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// eventually polls until done returns "" and fails with what it said last when that takes too long.
+func eventually(t *testing.T, done func() string) {
+	t.Helper()
+	ctx := deadline(t)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		missing := done()
+		if missing == "" {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("after %s: %s", within, missing)
+		}
+	}
+}
+
+// writeFile writes a file or ends the test.
+func writeFile(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,161 @@
+package parts
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// ErrNoEnvoy says that there is no Envoy on this machine and that none could be fetched.
+var ErrNoEnvoy = errors.New("no Envoy")
+
+// Required reports whether the environment variable WEIR_REQUIRE, a list of names, says that the part must be there: then a test
+// that cannot find it fails instead of skipping.
+func Required(part string) bool {
+	for name := range strings.FieldsFuncSeq(os.Getenv("WEIR_REQUIRE"), func(r rune) bool { return r == ',' || r == ' ' }) {
+		if name == part {
+			return true
+		}
+	}
+	return false
+}
+
+// FindEnvoy returns the path of an Envoy binary as scripts/envoy.sh of the repository at root finds it: $ENVOY, else envoy on the PATH,
+// else a copy that it fetches into .cache once. An error wraps ErrNoEnvoy and is one line that says what is missing.
+func FindEnvoy(ctx context.Context, root string) (string, error) {
+	script := exec.CommandContext(ctx, filepath.Join(root, "scripts", "envoy.sh"))
+	var stderr strings.Builder
+	script.Stderr = &stderr
+	out, err := script.Output()
+	if err != nil {
+		why := strings.TrimPrefix(strings.TrimSpace(stderr.String()), ErrNoEnvoy.Error()+": ")
+		if why == "" {
+			why = err.Error()
+		}
+		return "", fmt.Errorf("%w: %s", ErrNoEnvoy, why)
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// An Envoy is a running Envoy that said it is live.
+type Envoy struct {
+	*Process
+	Admin string // host:port of its admin page
+}
+
+// StartEnvoy runs the Envoy at binary with the bootstrap config and waits until it is live: clusters known, the first health checks
+// done, listeners open. It keeps a file in dir. Ports may be 0 in the bootstrap; Listener tells which they became.
+func StartEnvoy(ctx context.Context, binary, config, dir string) (*Envoy, error) {
+	addressFile := filepath.Join(dir, "envoy-admin-address")
+	if err := os.Remove(addressFile); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("starting envoy: %w", err)
+	}
+	process, err := Start("envoy", binary, "--config-path", config, "--admin-address-path", addressFile,
+		"--concurrency", "2", "--disable-hot-restart", "--log-level", "warning", "--file-flush-interval-msec", "50")
+	if err != nil {
+		return nil, err
+	}
+	e := &Envoy{Process: process}
+	if err := e.awaitLive(ctx, addressFile); err != nil {
+		process.Kill()
+		return nil, err
+	}
+	return e, nil
+}
+
+// awaitLive polls until Envoy says that it is live.
+func (e *Envoy) awaitLive(ctx context.Context, addressFile string) error {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if address, err := os.ReadFile(addressFile); err == nil && len(address) > 0 {
+			e.Admin = string(address)
+			if body, err := e.Get(ctx, "/ready"); err == nil && strings.TrimSpace(body) == "LIVE" {
+				return nil
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-e.Exited():
+			return e.endError()
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for envoy to be live: %w; its last lines:\n%s", context.Cause(ctx), e.Tail(20))
+		}
+	}
+}
+
+// Get returns a page of Envoy's admin interface. Anything but a 200 is an error.
+func (e *Envoy) Get(ctx context.Context, path string) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+e.Admin+path, nil)
+	if err != nil {
+		return "", fmt.Errorf("envoy admin %s: %w", path, err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return "", fmt.Errorf("envoy admin %s: %w", path, err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return "", fmt.Errorf("envoy admin %s: %w", path, err)
+	}
+	if response.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("envoy admin %s: %s: %s", path, response.Status, body)
+	}
+	return string(body), nil
+}
+
+// Listener returns the loopback host:port of the listener with that name.
+func (e *Envoy) Listener(ctx context.Context, name string) (string, error) {
+	body, err := e.Get(ctx, "/listeners?format=json")
+	if err != nil {
+		return "", err
+	}
+	var page struct {
+		Statuses []struct {
+			Name         string `json:"name"`
+			LocalAddress struct {
+				SocketAddress struct {
+					Port int `json:"port_value"`
+				} `json:"socket_address"`
+			} `json:"local_address"`
+		} `json:"listener_statuses"`
+	}
+	if err := json.Unmarshal([]byte(body), &page); err != nil {
+		return "", fmt.Errorf("envoy admin /listeners: %w", err)
+	}
+	for _, status := range page.Statuses {
+		if status.Name == name {
+			return net.JoinHostPort("127.0.0.1", strconv.Itoa(status.LocalAddress.SocketAddress.Port)), nil
+		}
+	}
+	return "", fmt.Errorf("envoy has no listener %q: %s", name, body)
+}
+
+// Stat returns the counter or gauge with that name, 0 when Envoy has none (it makes most of them on first use).
+func (e *Envoy) Stat(ctx context.Context, name string) (int64, error) {
+	body, err := e.Get(ctx, "/stats")
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(body) {
+		if value, found := strings.CutPrefix(line, name+": "); found {
+			n, err := strconv.ParseInt(strings.TrimSpace(value), 10, 64)
+			if err != nil {
+				return 0, fmt.Errorf("envoy stat %s: %w", name, err)
+			}
+			return n, nil
+		}
+	}
+	return 0, nil
+}

@@ -1,0 +1,117 @@
+package parts
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// Root returns the top folder of the repository that the working directory is in: the one with go.mod.
+func Root() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", fmt.Errorf("looking for go.mod: %w", err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir, nil
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			return "", errors.New("looking for go.mod: not inside the repository")
+		}
+		dir = parent
+	}
+}
+
+// BuildSidecar compiles cmd/sidecar of the repository at root into the folder dir, with the race detector if race is true, and returns
+// the path of the binary.
+func BuildSidecar(ctx context.Context, root, dir string, race bool) (string, error) {
+	binary := filepath.Join(dir, "sidecar")
+	args := []string{"build", "-o", binary}
+	if race {
+		args = append(args, "-race")
+	}
+	build := exec.CommandContext(ctx, "go", append(args, "./cmd/sidecar")...)
+	build.Dir = root
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building cmd/sidecar: %w\n%s", err, out)
+	}
+	return binary, nil
+}
+
+// A Sidecar is a running `sidecar serve` that said that it is ready. An address is empty when that listener is off.
+type Sidecar struct {
+	*Process
+	GRPC   string // host:port of Envoy's rate limit service
+	Socket string // path of the Unix socket with the same service
+	HTTP   string // host:port of health and metrics
+	Admin  string // host:port of the admin service
+}
+
+// StartSidecar runs `binary serve args…` and waits until it is ready. Where args ask for port 0 the Sidecar has the port it got. Its
+// log is JSON, one object per line.
+func StartSidecar(ctx context.Context, binary string, args ...string) (*Sidecar, error) {
+	process, err := Start("sidecar", binary, append([]string{"serve", "--log-format=json"}, args...)...)
+	if err != nil {
+		return nil, err
+	}
+	s := &Sidecar{Process: process}
+	_, _, err = process.Await(ctx, 0, func(line string) bool {
+		entry := ParseLog(line)
+		if entry.Message == "listening" {
+			s.listening(entry)
+		}
+		return entry.Message == "ready"
+	})
+	if err != nil {
+		process.Kill()
+		return nil, err
+	}
+	return s, nil
+}
+
+// listening keeps the address of one "listening" line.
+func (s *Sidecar) listening(entry LogEntry) {
+	switch {
+	case entry.Server == "grpc" && entry.Network == "unix":
+		s.Socket = entry.Address
+	case entry.Server == "grpc":
+		s.GRPC = entry.Address
+	case entry.Server == "http":
+		s.HTTP = entry.Address
+	case entry.Server == "admin":
+		s.Admin = entry.Address
+	}
+}
+
+// A LogEntry is what callers need of one line of the sidecar's log.
+type LogEntry struct {
+	Level   string `json:"level"`
+	Message string `json:"msg"`
+	Server  string `json:"server"`  // of "listening": grpc, http or admin
+	Network string `json:"network"` // of "listening": tcp or unix
+	Address string `json:"address"` // of "listening"
+}
+
+// ParseLog reads one line of the sidecar's log; a line that is not JSON gives the zero LogEntry.
+func ParseLog(line string) LogEntry {
+	var entry LogEntry
+	if err := json.Unmarshal([]byte(line), &entry); err != nil {
+		return LogEntry{}
+	}
+	return entry
+}
+
+// AwaitMessage waits for a log line with that message, from the line with the number from on (see Process.Mark).
+func (s *Sidecar) AwaitMessage(ctx context.Context, from int, message string) (string, error) {
+	line, _, err := s.Await(ctx, from, func(line string) bool { return ParseLog(line).Message == message })
+	if err != nil {
+		return "", fmt.Errorf("no %q: %w", message, err)
+	}
+	return line, nil
+}

@@ -34,6 +34,7 @@ type logged struct {
 type Pending struct {
 	added    uint64 // hits at the instant of the decision
 	refunded uint64 // hits given back of the newest that the log holds
+	charged  bool   // reports whether there was a charge, though all of it may have been given back since
 }
 
 // Adds reports whether applying p puts hits into the log.
@@ -52,6 +53,9 @@ func (g *Log) Take(l Limit, now Instant, hits int64, countRejected bool) Decisio
 
 // Decide returns what hits would do on top of p, and the decision. It changes nothing.
 func (g *Log) Decide(l Limit, now Instant, p Pending, hits int64, countRejected bool) (Pending, Decision) {
+	if l.Period <= 0 {
+		return p, Decision{}
+	}
 	hits = min(max(hits, -MaxHits), MaxHits)
 	now = g.held(now)
 	first, logged := g.live(l, now)
@@ -65,9 +69,11 @@ func (g *Log) Decide(l Limit, now Instant, p Pending, hits int64, countRejected 
 		fromAdded := min(back, p.added)
 		p.added -= fromAdded
 		p.refunded += back - fromAdded
+		p.charged = p.charged || back > 0
 		used -= back
 	case used <= limit && uint64(hits) <= limit-used:
 		p.added += uint64(hits)
+		p.charged = p.charged || hits > 0
 		used += uint64(hits)
 	case hits > 0 && limit == 0:
 		return p, refused(l.Period)
@@ -76,6 +82,7 @@ func (g *Log) Decide(l Limit, now Instant, p Pending, hits int64, countRejected 
 		if countRejected && used < 2*limit {
 			counted := min(uint64(hits), 2*limit-used)
 			p.added += counted
+			p.charged = p.charged || counted > 0
 			used += counted
 		}
 	}
@@ -97,7 +104,7 @@ func (g *Log) Decide(l Limit, now Instant, p Pending, hits int64, countRejected 
 
 // Apply brings pending hits that were decided on at instant now into the log and drops what has expired by then.
 func (g *Log) Apply(l Limit, now Instant, p Pending) {
-	if p == (Pending{}) {
+	if !p.charged {
 		return
 	}
 	now = g.held(now)

@@ -3,7 +3,8 @@ package algorithms
 import "time"
 
 // TokenBucketInteger is a token bucket in whole tokens, for callers that count in coarse ticks and need the same answer in
-// every language. Its capacity is Requests. It admits slightly more than [TokenBucket] where Requests does not divide Period.
+// every language. Its capacity is Requests. It admits slightly more than [TokenBucket] where Requests does not divide Period:
+// each charge gains at most what a nanosecond makes. It is no limit for a rate of more than one token per nanosecond.
 const TokenBucketInteger Algorithm = 5
 
 // tokenBucketInteger keeps the deficit in whole tokens in a (at most 2*Requests), the mark up to which it was refilled in
@@ -89,6 +90,9 @@ func (tokenBucketInteger) freshAt(l Limit, s State) Instant {
 
 func (t tokenBucketInteger) change(from, to Limit, s State, now Instant) State {
 	deficit, mark, now := t.settled(from, s, now)
+	if deficit == 0 {
+		return State{}
+	}
 	was, is := uint64(from.Requests), uint64(to.Requests)
 	if was != is {
 		mark = now // Time that made no token at the old rate must not make many at the new one.

@@ -1,0 +1,111 @@
+package algorithms
+
+import (
+	"math"
+	"testing"
+	"time"
+)
+
+// Property 9 of the semantics: nothing panics, whatever comes in. That nothing overflows is in agreement_test.go.
+
+func TestNothingPanicsOnAnyInput(t *testing.T) {
+	holds(t, func(_ failer, c chooser, a Algorithm) { anything(c, a) })
+}
+
+func TestNothingPanicsOnAnUnknownAlgorithm(t *testing.T) {
+	for _, a := range []Algorithm{0, 6, math.MaxUint8} {
+		anything(seedChooser{newRand(uint64(a))}, a)
+	}
+}
+
+// anything calls everything there is with arguments that no caller should pass.
+func anything(c chooser, a Algorithm) {
+	l, other := anyLimit(c, a), anyLimit(c, a)
+	var g Log
+	for range 1 + c.upTo("steps", 8) {
+		s := State{last: anyInstant(c), a: anyWord(c), b: anyWord(c)}
+		now, hits, countRejected := anyInstant(c), int64(anyWord(c)), c.upTo("count rejected", 1) == 1
+		next, _ := Take(l, s, now, hits, countRejected)
+		Take(l, next, anyInstant(c), int64(anyWord(c)), countRejected)
+		FreshAt(l, s)
+		Change(l, other, s, now)
+		Change(Limit{Algorithm: a, Period: other.Period}, other, s, now)
+
+		g.Take(l, now, hits, countRejected)
+		p, _ := g.Decide(other, now, Pending{}, hits, countRejected)
+		p, _ = g.Decide(l, anyInstant(c), p, int64(anyWord(c)), countRejected)
+		g.Apply(other, now, p)
+		g.FreshAt(l)
+		g.Size()
+	}
+	_ = l.Validate()
+	_ = l.Capacity()
+	_ = a.String()
+	_ = anyInstant(c).Add(time.Duration(anyWord(c)))
+	_ = anyInstant(c).Sub(anyInstant(c))
+}
+
+func anyLimit(c chooser, a Algorithm) Limit {
+	return Limit{Algorithm: a, Requests: uint32(anyWord(c)), Period: time.Duration(anyWord(c)), Burst: uint32(anyWord(c))}
+}
+
+func anyInstant(c chooser) Instant { return Instant(anyWord(c)) }
+
+// anyWord returns any number, often one at an edge of its type.
+func anyWord(c chooser) uint64 {
+	return pick(c, "edge", 0, 1, math.MaxUint64, math.MaxInt64, 1<<63, math.MaxUint32, 1<<32, uint64(time.Second), c.upTo("any", math.MaxUint64))
+}
+
+func TestAnInvalidLimitDeniesEveryHit(t *testing.T) {
+	for _, a := range Algorithms() {
+		for _, period := range []time.Duration{0, -1, math.MinInt64} {
+			k := newKey(Limit{Algorithm: a, Requests: 10, Period: period})
+			if got := k.take(1, 1, true); got.Allowed || got.RetryAfter < 0 || got.ResetAfter < 0 {
+				t.Errorf("%v with a period of %v: got %+v; want denied", a, period, got)
+			}
+		}
+	}
+	if got := newKey(Limit{Period: time.Second, Requests: 10}).take(1, 1, false); got != (Decision{}) {
+		t.Errorf("no algorithm: got %+v; want denied", got)
+	}
+	if _, got := Take(Limit{Algorithm: SlidingWindowLog, Requests: 10, Period: time.Second}, State{}, 1, 1, false); got != (Decision{}) {
+		t.Errorf("Take of a log: got %+v; want denied", got)
+	}
+}
+
+func TestCountsStayWithinTheirBoundsOfDebt(t *testing.T) {
+	holds(t, func(t failer, c chooser, a Algorithm) {
+		k, now, d := used(c, a, true)
+		k.take(chooseNext(c, k.limit, now, d), MaxHits, true)
+		requests := uint64(k.limit.Requests)
+		switch a {
+		case FixedWindow: // It has none: see below.
+		case TokenBucket: // The level is at least -burst.
+			most := product(2*uint64(k.limit.Capacity()), uint64(k.limit.Period))
+			if deficit := (wide{k.state.a, k.state.b}); !deficit.atMost(most) {
+				t.Fatalf("deficit %v; want at most %v: %v", deficit, most, k)
+			}
+		case TokenBucketInteger:
+			if k.state.a > 2*requests {
+				t.Fatalf("deficit %d; want at most %d: %v", k.state.a, 2*requests, k)
+			}
+		case SlidingWindowCounter:
+			if k.state.a > 2*requests || k.state.b > 2*requests {
+				t.Fatalf("counts %d and %d; want at most %d: %v", k.state.a, k.state.b, 2*requests, k)
+			}
+		case SlidingWindowLog:
+			if k.log.hits > 2*requests || uint64(k.log.len) > 2*requests {
+				t.Fatalf("%d hits in %d entries; want at most %d: %v", k.log.hits, k.log.len, 2*requests, k)
+			}
+		}
+	})
+}
+
+// A fixed window's count has no bound of debt, so its bound is that of its type.
+func TestAFixedWindowCountIsHeldAtItsLargest(t *testing.T) {
+	l := Limit{Algorithm: FixedWindow, Requests: 1, Period: time.Second}
+	s, d := Take(l, State{last: 5, a: math.MaxUint64 - 1}, 5, MaxHits, true)
+	if want := (State{last: 5, a: math.MaxUint64}); d.Allowed || s != want {
+		t.Errorf("a hit on a full count: got %+v, %+v; want denied, %+v", s, d, want)
+	}
+}

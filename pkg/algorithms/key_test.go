@@ -1,0 +1,214 @@
+package algorithms
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+)
+
+// key is one key under test, in whichever way its algorithm keeps state.
+type key struct {
+	limit Limit
+	state State
+	log   Log
+}
+
+func newKey(l Limit) *key { return &key{limit: l} }
+
+func (k *key) take(now Instant, hits int64, countRejected bool) (d Decision) {
+	if k.limit.Algorithm == SlidingWindowLog {
+		return k.log.Take(k.limit, now, hits, countRejected)
+	}
+	k.state, d = Take(k.limit, k.state, now, hits, countRejected)
+	return d
+}
+
+// passes takes hits from a copy and reports whether they were allowed.
+func (k *key) passes(now Instant, hits int64) bool { return k.clone().take(now, hits, false).Allowed }
+
+func (k *key) change(to Limit, now Instant) {
+	if to.Algorithm != k.limit.Algorithm || to.Period != k.limit.Period {
+		k.log = Log{} // A Log is judged by whatever limit of its period it is given; there is nothing else to carry over.
+	}
+	k.state = Change(k.limit, to, k.state, now)
+	k.limit = to
+}
+
+func (k *key) freshAt() Instant {
+	if k.limit.Algorithm == SlidingWindowLog {
+		return k.log.FreshAt(k.limit)
+	}
+	return FreshAt(k.limit, k.state)
+}
+
+// unused reports whether there is no state to keep.
+func (k *key) unused() bool { return k.state.Unused() && k.log.Unused() }
+
+// last returns the instant of the last charge of a key that is not unused.
+func (k *key) last() Instant {
+	switch k.limit.Algorithm {
+	case SlidingWindowLog:
+		return k.log.last
+	case TokenBucketInteger:
+		return k.state.last + Instant(k.state.b)
+	default:
+		return k.state.last
+	}
+}
+
+// held returns now held at the last charge.
+func (k *key) held(now Instant) Instant {
+	if k.unused() {
+		return now
+	}
+	return max(now, k.last())
+}
+
+// entries returns what the log holds, oldest first.
+func (k *key) entries() []logged {
+	var all []logged
+	for i := range k.log.len {
+		all = append(all, *k.log.at(i))
+	}
+	return all
+}
+
+func (k *key) clone() *key {
+	c := *k
+	c.log.ring = slices.Clone(k.log.ring)
+	return &c
+}
+
+// same reports whether two keys are in one state, to the bit.
+func (k *key) same(o *key) bool {
+	return k.limit == o.limit && k.state == o.state && k.log.last == o.log.last && k.log.hits == o.log.hits &&
+		slices.Equal(k.entries(), o.entries())
+}
+
+func (k *key) String() string {
+	if k.limit.Algorithm == SlidingWindowLog {
+		return fmt.Sprintf("%+v entries %v last %d", k.limit, k.entries(), k.log.last)
+	}
+	return fmt.Sprintf("%+v %+v", k.limit, k.state)
+}
+
+// shift returns the instant d after now, or before it when d is negative, held at the ends of time.
+func shift(now Instant, d time.Duration) Instant {
+	switch sum := now + Instant(d); {
+	case d > 0 && sum < now:
+		return math.MaxInt64
+	case d < 0 && sum > now:
+		return math.MinInt64
+	default:
+		return sum
+	}
+}
+
+// chooser decides what a test does next: a seed, the shrinking rapid or the bytes of a fuzzer.
+type chooser interface {
+	upTo(what string, most uint64) uint64 // 0 to most
+}
+
+func pick[T any](c chooser, what string, from ...T) T {
+	return from[c.upTo(what, uint64(len(from)-1))]
+}
+
+// chooseLimit returns a valid limit of that algorithm, often one at the edge of what is valid.
+func chooseLimit(c chooser, a Algorithm) Limit {
+	l := Limit{
+		Algorithm: a,
+		Requests:  pick(c, "requests", 1, 2, 3, 5, 10, 100, 1000, 0, math.MaxUint32, math.MaxUint32-1, uint32(c.upTo("any requests", math.MaxUint32))),
+		Period: pick(c, "period", time.Second, 10, 7*time.Second, time.Minute, time.Minute+1, 24*time.Hour, MaxPeriod, MaxPeriod-1, MinPeriod, MinPeriod+1,
+			1<<20, time.Duration(c.upTo("any period", uint64(MaxPeriod)))),
+	}
+	l.Period = max(l.Period, MinPeriod)
+	if a == TokenBucket && l.Requests > 0 {
+		l.Burst = pick(c, "burst", 0, 1, 10, l.Requests, math.MaxUint32, uint32(c.upTo("any burst", math.MaxUint32)))
+	}
+	return l
+}
+
+// calm is a chooser for walks of many small steps and hits, which fill a log and refill a bucket again and again.
+type calm struct{ chooser }
+
+func (c calm) upTo(what string, most uint64) uint64 {
+	switch what {
+	case "next", "hits":
+		most = 4 // The first ones of their lists.
+	case "refund":
+		most = 15
+	}
+	return c.chooser.upTo(what, most)
+}
+
+// walk returns a chooser for one walk, which is calm or not, and the number of its steps.
+func walk(c chooser, steps uint64) (chooser, uint64) {
+	if c.upTo("calm", 1) == 1 {
+		c, steps = calm{c}, 2*steps
+	}
+	return c, 1 + c.upTo("steps", steps)
+}
+
+func chooseStart(c chooser) Instant {
+	return pick(c, "start", 1_700_000_000_000_000_000, 0, -1, 1, math.MinInt64, math.MinInt64+1, math.MaxInt64, math.MaxInt64-1,
+		math.MaxInt64-Instant(time.Hour), Instant(c.upTo("any start", math.MaxUint64)))
+}
+
+// chooseNext returns the instant of the next charge: most often where something is about to happen.
+func chooseNext(c chooser, l Limit, now Instant, d Decision) Instant {
+	token := l.Period / time.Duration(max(1, l.Requests))
+	some := time.Duration(c.upTo("some ns", uint64(2*l.Period)))
+	return pick(c, "next",
+		now,
+		shift(now, 1),
+		shift(now, token),
+		shift(now, token+1),
+		shift(now, some/64),
+		shift(now, some),
+		shift(now, some/8),
+		shift(now, d.RetryAfter),
+		shift(now, d.RetryAfter-1),
+		shift(now, d.ResetAfter),
+		shift(now, d.ResetAfter-1),
+		shift(now, l.Period),
+		shift(now, l.Period-1),
+		shift(now, l.Period-elapsed(l.Period, now)),
+		shift(now, 2*l.Period),
+		shift(now, -1),
+		shift(now, -some),
+		shift(now, 1<<62),
+		Instant(c.upTo("any instant", math.MaxUint64)),
+	)
+}
+
+// chooseHits returns hits for a charge: probes, takes and, where refunds is set, refunds.
+func chooseHits(c chooser, l Limit, d Decision, refunds bool) int64 {
+	most := int64(l.Capacity())
+	some := int64(c.upTo("some hits", uint64(most)))
+	hits := pick(c, "hits", 1, 1, 2, 3, 0, int64(d.Remaining), int64(d.Remaining)+1, most, most+1, some, some/4, MaxHits, MaxHits+1, math.MaxInt64)
+	if refunds && c.upTo("refund", 3) == 0 {
+		return pick(c, "refunded", -hits, -1, -some, -most, math.MinInt64)
+	}
+	return hits
+}
+
+// history is what was done to a key, for the words of a failure.
+type history struct{ lines []string }
+
+func (h *history) note(format string, args ...any) {
+	h.lines = append(h.lines, fmt.Sprintf(format, args...))
+}
+
+func (h *history) String() string { return strings.Join(h.lines, "\n") }
+
+// byInstant orders admissions for the properties that count them.
+func byInstant(x, y admission) int { return cmp.Compare(x.at, y.at) }
+
+// admission is hits that a key let through at an instant, held at the last charge.
+type admission struct {
+	at   Instant
+	hits int64
+}

@@ -1,0 +1,191 @@
+package algorithms
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// Properties 2, 3, 4, 6 and 7 of the semantics, of every algorithm.
+
+// used returns a key after a walk, with the instant it ended at and the last decision.
+func used(c chooser, a Algorithm, refunds bool) (k *key, now Instant, d Decision) {
+	c, steps := walk(c, 12)
+	l := chooseLimit(c, a)
+	k, now = newKey(l), chooseStart(c)
+	for range steps {
+		now = chooseNext(c, l, now, d)
+		d = k.take(now, chooseHits(c, l, d, refunds), c.upTo("count rejected", 2) == 1)
+	}
+	return k, now, d
+}
+
+func TestRetryIsTight(t *testing.T) {
+	holds(t, func(t failer, c chooser, a Algorithm) {
+		k, now, d := used(c, a, true)
+		now = k.held(chooseNext(c, k.limit, now, d))
+		hits := min(max(0, chooseHits(c, k.limit, d, false)), int64(k.limit.Capacity()))
+		countRejected := c.upTo("count rejected", 1) == 1
+		d = k.take(now, hits, countRejected)
+		retry := now.Add(d.RetryAfter)
+		if d.Allowed || d.RetryAfter == math.MaxInt64 || retry.Sub(now) != d.RetryAfter {
+			return // There is no such instant.
+		}
+		if k.limit.Requests == 0 && hits > 0 {
+			return // A ban never ends.
+		}
+		if !k.passes(retry, hits) {
+			t.Fatalf("%d hits at %d denied for %v, but do not pass then: %v", hits, now, d.RetryAfter, k)
+		}
+		if k.passes(retry-1, hits) && !(countRejected && perNanosecond(k.limit)) {
+			t.Fatalf("%d hits at %d denied for %v, but pass a nanosecond earlier: %v", hits, now, d.RetryAfter, k)
+		}
+	})
+}
+
+func TestDenialsAndProbesChangeNothing(t *testing.T) {
+	holds(t, func(t failer, c chooser, a Algorithm) {
+		k, now, d := used(c, a, true)
+		now = chooseNext(c, k.limit, now, d)
+		hits := chooseHits(c, k.limit, d, false)
+		before := k.clone()
+		if d = k.take(now, hits, hits == 0); (!d.Allowed || hits == 0) && !k.same(before) {
+			t.Fatalf("%d hits at %d, decision %+v, changed\n%v to\n%v", hits, now, d, before, k)
+		}
+	})
+}
+
+func TestAnEarlierInstantCountsAsThatOfTheLastCharge(t *testing.T) {
+	holds(t, func(t failer, c chooser, a Algorithm) {
+		k, now, d := used(c, a, true)
+		if k.unused() {
+			return
+		}
+		earlier := min(k.last(), chooseNext(c, k.limit, now, d))
+		hits, countRejected := chooseHits(c, k.limit, d, true), c.upTo("count rejected", 1) == 1
+		back, still := k.clone(), k.clone()
+		got, want := back.take(earlier, hits, countRejected), still.take(k.last(), hits, countRejected)
+		if got != want {
+			t.Fatalf("%d hits at %d, before the last charge: (-at the last charge +got)\n%s\n%v", hits, earlier, cmp.Diff(want, got), k)
+		}
+		if !back.same(still) {
+			t.Fatalf("%d hits at %d made %v, at the last charge %v, of %v", hits, earlier, back, still, k)
+		}
+	})
+}
+
+func TestForgettingIsFreeAfterResetAfter(t *testing.T) {
+	holds(t, func(t failer, c chooser, a Algorithm) {
+		k, now, _ := used(c, a, true)
+		d := k.take(now, 0, false)
+		reset := k.held(now).Add(d.ResetAfter)
+		if k.unused() {
+			reset = now
+		}
+		if fresh := k.freshAt(); fresh > reset && d.ResetAfter < math.MaxInt64 {
+			t.Fatalf("fresh at %d, later than the reset in %v of %d: %v", fresh, d.ResetAfter, now, k)
+		}
+		fresh := k.freshAt()
+		if fresh == math.MaxInt64 {
+			return // Never, within the instants there are.
+		}
+		// Whatever comes from then on, it is as if the state had been dropped.
+		dropped := newKey(k.limit)
+		kept := k.clone()
+		now = max(fresh, chooseNext(c, k.limit, fresh, d))
+		for range 1 + c.upTo("later steps", 8) {
+			hits, countRejected := chooseHits(c, k.limit, d, true), c.upTo("count rejected", 2) == 1
+			want := dropped.take(now, hits, countRejected)
+			got := kept.take(now, hits, countRejected)
+			if got != want {
+				t.Fatalf("%d hits at %d, after %v was fresh at %d: (-dropped +kept)\n%s", hits, now, k, fresh, cmp.Diff(want, got))
+			}
+			d = got
+			now = max(now, chooseNext(c, k.limit, now, d))
+		}
+	})
+}
+
+// TestNothingIsFreshBeforeFreshAt is why a store may keep states no shorter: a nanosecond earlier less would pass.
+func TestNothingIsFreshBeforeFreshAt(t *testing.T) {
+	holds(t, func(t failer, c chooser, a Algorithm) {
+		k, _, _ := used(c, a, true)
+		fresh := k.freshAt()
+		if k.unused() || k.limit.Requests == 0 || fresh == math.MaxInt64 || fresh <= k.last() || perNanosecond(k.limit) {
+			return
+		}
+		if got := k.clone().take(fresh-1, 0, false); got.Remaining >= k.limit.Capacity() {
+			t.Fatalf("a nanosecond before %d: got %+v; want less than the capacity: %v", fresh, got, k)
+		}
+	})
+}
+
+func TestRefundsClamp(t *testing.T) {
+	holds(t, func(t failer, c chooser, a Algorithm) {
+		k, now, d := used(c, a, true)
+		now = chooseNext(c, k.limit, now, d)
+		before := k.clone().take(now, 0, false)
+		fresh := k.freshAt()
+		hits := -max(1, min(MaxHits, chooseHits(c, k.limit, before, false)))
+		held := k.held(now)
+		after := k.take(now, hits, c.upTo("count rejected", 1) == 1)
+
+		if !after.Allowed || after.RetryAfter != 0 {
+			t.Fatalf("refund of %d hits at %d: got %+v; want allowed", -hits, now, after)
+		}
+		if after.Remaining < before.Remaining || after.Remaining > k.limit.Capacity() {
+			t.Fatalf("refund of %d hits at %d: remaining %d, was %d of %d", -hits, now, after.Remaining, before.Remaining, k.limit.Capacity())
+		}
+		if a == FixedWindow && after.ResetAfter != before.ResetAfter {
+			t.Fatalf("refund of %d hits at %d: reset after %v, was %v: a window's end moved", -hits, now, after.ResetAfter, before.ResetAfter)
+		}
+		if after.ResetAfter > before.ResetAfter || !k.unused() && k.freshAt() > fresh {
+			t.Fatalf("refund of %d hits at %d: reset after %v, was %v: it took time", -hits, now, after.ResetAfter, before.ResetAfter)
+		}
+		if more := int64(k.limit.Capacity()) + 1; more <= MaxHits && k.passes(held, more) {
+			t.Fatalf("refund of %d hits at %d: more than the capacity passes: %v", -hits, now, k)
+		}
+	})
+}
+
+// TestARefundUndoesACharge says what a refund is for: at the same instant it leaves things as they were.
+func TestARefundUndoesACharge(t *testing.T) {
+	holds(t, func(t failer, c chooser, a Algorithm) {
+		k, now, d := used(c, a, true)
+		now = chooseNext(c, k.limit, now, d)
+		want := k.clone().take(now, 0, false)
+		hits := min(MaxHits, chooseHits(c, k.limit, want, false))
+		if perNanosecond(k.limit) || !k.take(now, hits, false).Allowed {
+			return
+		}
+		got := k.take(now, -hits, false)
+		if a == TokenBucketInteger {
+			// Charging settles a refill, which can lose part of a nanosecond in the caller's favor.
+			if got.Remaining < want.Remaining || got.ResetAfter > want.ResetAfter {
+				t.Fatalf("%d hits taken and given back at %d: got %+v; want no less than %+v", hits, now, got, want)
+			}
+			return
+		}
+		if got != want {
+			t.Fatalf("%d hits taken and given back at %d: (-before +after)\n%s", hits, now, cmp.Diff(want, got))
+		}
+	})
+}
+
+func TestWaitingNeverTakesAnythingAway(t *testing.T) {
+	holds(t, func(t failer, c chooser, a Algorithm) {
+		k, now, d := used(c, a, true)
+		now = k.held(now)
+		sooner := k.clone().take(now, 0, false)
+		later := max(now, chooseNext(c, k.limit, now, d))
+		got := k.clone().take(later, 0, false)
+		if got.Remaining < sooner.Remaining || sooner.Allowed && !got.Allowed {
+			t.Fatalf("at %d: %+v, at %d: %+v of %v", now, sooner, later, got, k)
+		}
+		if waited := time.Duration(min(past(now, later), math.MaxInt64)); a != FixedWindow && got.ResetAfter > max(0, sooner.ResetAfter-waited) && sooner.ResetAfter < math.MaxInt64 {
+			t.Fatalf("at %d: %+v, at %d: %+v: the reset moved away: %v", now, sooner, later, got, k)
+		}
+	})
+}

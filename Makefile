@@ -39,7 +39,7 @@ run: build ## Serve the example rules on :8081 (gRPC) and :8080 (HTTP); ARGS='--
 
 .PHONY: demo
 demo: ## Put real Envoy and a small backend in front, and print the curl lines to try
-	@ENVOY=$$(scripts/envoy.sh); export ENVOY; go run ./test/demo $(ARGS)
+	@ENVOY=$$(scripts/envoy.sh); export ENVOY; go build -o bin/demo ./test/demo && exec bin/demo $(ARGS)
 
 .PHONY: test
 test: ## Run all tests: unit, property, end to end through real Envoy, with the race detector

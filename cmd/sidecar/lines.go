@@ -1,0 +1,153 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+)
+
+// lines reads the lines of an input that are not blank and do not begin with #, and numbers them.
+type lines struct {
+	in     *bufio.Reader
+	number int // of the last line, from 1
+}
+
+// maxLine bounds a line, in bytes.
+const maxLine = 1 << 20
+
+func newLines(in io.Reader) *lines { return &lines{in: bufio.NewReaderSize(in, maxLine)} }
+
+// next returns the next line without the space around it, good until the next call; io.EOF after the last.
+func (l *lines) next() ([]byte, error) {
+	for {
+		line, err := l.in.ReadSlice('\n')
+		if errors.Is(err, io.EOF) && len(line) == 0 {
+			return nil, io.EOF
+		}
+		l.number++
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+			return nil, l.wrong("is longer than %d bytes", maxLine)
+		case err != nil && !errors.Is(err, io.EOF):
+			return nil, fmt.Errorf("read requests: %w", err)
+		}
+		if line = bytes.TrimSpace(line); len(line) > 0 && line[0] != '#' {
+			return line, nil
+		}
+	}
+}
+
+// wrong returns the failure of the last line.
+func (l *lines) wrong(format string, args ...any) error {
+	return bad(fmt.Errorf("line %d: "+format, append([]any{l.number}, args...)...), exitUsage)
+}
+
+// request is one line of replay's input.
+type request struct {
+	client    []byte // good until the next line is read
+	timestamp int64  // in time units
+	at        algorithms.Instant
+	hits      int64 // 0 to algorithms.MaxHits
+}
+
+// parseRequest reads "request <client> <timestamp> [hits]".
+func parseRequest(line []byte, unit time.Duration) (request, error) {
+	const form = "request <client> <timestamp> [hits]"
+	var fields [5][]byte // one more than there may be
+	n := 0
+	for rest := line; len(rest) > 0 && n < len(fields); n++ {
+		end := bytes.IndexAny(rest, " \t\v\f\r")
+		if end < 0 {
+			end = len(rest)
+		}
+		fields[n], rest = rest[:end], bytes.TrimLeft(rest[end:], " \t\v\f\r")
+	}
+	if n < 3 || n > 4 || string(fields[0]) != "request" {
+		return request{}, fmt.Errorf("%s: must be %s", excerpt(line), form)
+	}
+	q := request{client: fields[1], hits: 1}
+	var err error
+	if q.timestamp, err = strconv.ParseInt(string(fields[2]), 10, 64); err != nil {
+		return request{}, fmt.Errorf("timestamp %s: must be a whole number of %v", excerpt(fields[2]), unit)
+	}
+	if q.timestamp > math.MaxInt64/int64(unit) || q.timestamp < math.MinInt64/int64(unit) {
+		return request{}, fmt.Errorf("timestamp %d times %v: must be within 292 years of 0", q.timestamp, unit)
+	}
+	q.at = algorithms.Instant(q.timestamp * int64(unit))
+	if n == 4 {
+		hits, err := strconv.ParseUint(string(fields[3]), 10, 32)
+		if err != nil {
+			return request{}, fmt.Errorf("hits %s: must be a whole number from 0 to %d", excerpt(fields[3]), uint64(algorithms.MaxHits))
+		}
+		q.hits = int64(hits)
+	}
+	return q, nil
+}
+
+// parseCount reads a line that holds one number.
+func parseCount(line []byte) (uint64, error) {
+	n, err := strconv.ParseUint(string(line), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%s: must be a whole number", excerpt(line))
+	}
+	return n, nil
+}
+
+// excerpt quotes a text of the input, shortened where it is long.
+func excerpt(text []byte) string {
+	const most = 60
+	if len(text) > most {
+		return fmt.Sprintf("%q…", bytes.ToValidUTF8(text[:most], nil))
+	}
+	return strconv.Quote(string(text))
+}
+
+// appendJSON appends a request and its decision as one JSON object.
+func appendJSON(dst []byte, q request, d algorithms.Decision) []byte {
+	dst = append(dst, `{"client":`...)
+	dst = appendText(dst, q.client)
+	dst = append(dst, `,"timestamp":`...)
+	dst = strconv.AppendInt(dst, q.timestamp, 10)
+	dst = append(dst, `,"hits":`...)
+	dst = strconv.AppendInt(dst, q.hits, 10)
+	dst = append(dst, `,"allowed":`...)
+	dst = strconv.AppendBool(dst, d.Allowed)
+	dst = append(dst, `,"remaining":`...)
+	dst = strconv.AppendUint(dst, uint64(d.Remaining), 10)
+	dst = append(dst, `,"retry_after_ns":`...)
+	dst = strconv.AppendInt(dst, int64(d.RetryAfter), 10)
+	dst = append(dst, `,"reset_after_ns":`...)
+	dst = strconv.AppendInt(dst, int64(d.ResetAfter), 10)
+	return append(dst, '}')
+}
+
+// appendText appends a text as a JSON string. Bytes that are no UTF-8 become U+FFFD.
+func appendText(dst, text []byte) []byte {
+	for _, c := range text {
+		if c < 0x20 || c > 0x7e || c == '"' || c == '\\' {
+			quoted, err := marshalText(string(text))
+			if err != nil { // a string always has a JSON form
+				return append(dst, `""`...)
+			}
+			return append(dst, quoted...)
+		}
+	}
+	return append(append(append(dst, '"'), text...), '"')
+}
+
+// marshalText returns the JSON string of a text, without the escapes that are for HTML.
+func marshalText(text string) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(text)
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
+}

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"os"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/weirproxy/weir/internal/deptest"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"sidecar": main})
+}
+
+// TestScripts runs the binary as its users do.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("GORACE", "atexit_sleep_ms=0") // it would wait a second at the end of each command that succeeds
+			return nil
+		},
+		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){"code": exitCode},
+	})
+}
+
+// exitCode is the script command `code N program args…`: the program must end with that exit code.
+func exitCode(ts *testscript.TestScript, _ bool, args []string) {
+	if len(args) < 2 {
+		ts.Fatalf("usage: code N program args…")
+	}
+	got := "0"
+	if err := ts.Exec(args[1], args[2:]...); err != nil {
+		got = "1"
+		if ended, ok := err.(interface{ ExitCode() int }); ok {
+			got = decimal(ended.ExitCode())
+		}
+	}
+	if got != args[0] {
+		ts.Fatalf("%v: exit code %s, want %s", args[1:], got, args[0])
+	}
+}
+
+func TestDeps(t *testing.T) {
+	deptest.Check(t, deptest.Rules{
+		Own: []string{"pkg/...", "proto/..."},
+		Third: []string{
+			"github.com/spf13/cobra", "github.com/spf13/pflag", "github.com/spf13/viper", "github.com/prometheus/client_golang/prometheus",
+			"github.com/KimMachineGun/automemlimit/memlimit", "golang.org/x/sync/errgroup", "golang.org/x/net/http/httpguts",
+			"google.golang.org/grpc/...", "google.golang.org/protobuf/...",
+		},
+		Never: []string{"testing"},
+	})
+}
+
+// unset removes an environment variable until the test ends.
+func unset(t *testing.T, name string) {
+	t.Helper()
+	t.Setenv(name, "") // puts it back
+	if err := os.Unsetenv(name); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/limiter"
+	"github.com/weirproxy/weir/pkg/reload"
+	"github.com/weirproxy/weir/pkg/server"
+	"github.com/weirproxy/weir/pkg/store/memstore"
+)
+
+// config is the settings of `serve`, as they are meant after flags, environment, settings file and defaults.
+type config struct {
+	File  string   // the settings file, which may hold rules; "" for none
+	Rules []string // files and directories
+
+	GRPCAddress    string // "" for off, as the others
+	GRPCSocket     string
+	GRPCSocketMode fs.FileMode
+	HTTPAddress    string
+	AdminAddress   string
+
+	MaxKeys              int
+	OnFull               string // allow or deny
+	MaxLogEntries        int
+	MaxDescriptors       int
+	MaxRequestBytes      int
+	DetailedMetricValues int
+
+	ResponseHeaders []string // of headerStyles
+	LimitHeader     string
+	RemainingHeader string
+	ResetHeader     string
+	DynamicMetadata bool
+
+	LogLevel  string
+	LogFormat string // text or json
+
+	DrainTimeout   time.Duration
+	ReloadDebounce time.Duration
+	ReloadPoll     time.Duration
+	Pprof          bool
+	Reflection     bool
+}
+
+// setting is one line of the table that flags, environment names, keys of the settings file and docs/settings.md are made of.
+type setting struct {
+	name  string // of the flag; with '-' or '_' the key in the settings file
+	value value
+	usual string // the default, as a flag would give it
+	help  string // what it does, units and bounds; one line, starting in lower case
+	local bool   // not a key of the settings file
+}
+
+// variable returns the name of the environment variable.
+func (s setting) variable() string {
+	return environmentPrefix + strings.ToUpper(strings.ReplaceAll(s.name, "-", "_"))
+}
+
+// environmentPrefix begins the names of our environment variables.
+const environmentPrefix = "WEIR_"
+
+// headerStyles is what --response-headers may name.
+func headerStyles() []string { return []string{"ratelimit", "ietf", "retry-after"} }
+
+// table returns all settings, which are stored in c.
+func table(c *config) []setting {
+	off := ` ("" = off)`
+	return []setting{
+		{"config", text(&c.File, "file", settingsFormat), "", "settings file: .yaml, .yml, .toml or .json; may hold rules under domains", true},
+		{"rules", list(&c.Rules, "path", nil), "", "rule file or directory of *.yaml, *.yml and *.json; repeatable", false},
+
+		{"grpc-address", text(&c.GRPCAddress, "address", address), ":8081", "host:port of Envoy's rate limit service" + off, false},
+		{"grpc-socket", text(&c.GRPCSocket, "path", nil), "", "Unix socket of the same service" + off + `; "@name" is an abstract one`, false},
+		{"grpc-socket-mode", mode(&c.GRPCSocketMode), "0660", "permissions of the Unix socket, octal", false},
+		{"http-address", text(&c.HTTPAddress, "address", address), ":8080", "host:port of health, metrics, /json and /rules" + off, false},
+		{"admin-address", text(&c.AdminAddress, "address", address), "127.0.0.1:8082", "host:port of the admin gRPC service" + off + "; it asks nobody who they are", false},
+
+		{"max-keys", number(&c.MaxKeys), decimal(memstore.DefaultMaxKeys), "most keys remembered at once, about 56 bytes each", false},
+		{"on-full", choice(&c.OnFull, "allow", "deny"), "allow", "what happens to a new key when all that are remembered are denied now", false},
+		{"max-log-entries", number(&c.MaxLogEntries), decimal(limiter.DefaultMaxLogEntries), "largest requests_per_unit of a sliding_window_log, which remembers every hit", false},
+		{"max-descriptors", number(&c.MaxDescriptors), decimal(limiter.DefaultMaxDescriptors), "most descriptors of one request", false},
+		{"max-request-bytes", number(&c.MaxRequestBytes), decimal(server.DefaultMaxRequestBytes), "largest request", false},
+		{"detailed-metric-values", number(&c.DetailedMetricValues), decimal(limiter.DefaultDetailedValues), "most values of a rule that metrics tell apart; the others are _other", false},
+
+		{"response-headers", list(&c.ResponseHeaders, "style", headerStyle), "", "headers for Envoy to add to responses: " + strings.Join(headerStyles(), ", "), false},
+		{"limit-header", text(&c.LimitHeader, "name", header), "RateLimit-Limit", "with ratelimit: name of the header with the hits per period", false},
+		{"remaining-header", text(&c.RemainingHeader, "name", header), "RateLimit-Remaining", "with ratelimit: name of the header with the hits that are left", false},
+		{"reset-header", text(&c.ResetHeader, "name", header), "RateLimit-Reset", "with ratelimit: name of the header with the seconds until reset", false},
+		{"dynamic-metadata", boolean(&c.DynamicMetadata), "false", "answer with dynamic metadata, as envoyproxy/ratelimit does", false},
+
+		{"log-level", choice(&c.LogLevel, "debug", "info", "warn", "error"), "info", "least level that is logged", false},
+		{"log-format", choice(&c.LogFormat, "text", "json"), "text", "form of the log, which goes to standard error", false},
+
+		{"drain-timeout", duration(&c.DrainTimeout, 0, time.Hour), "10s", "most time between SIGTERM and the end; 0 breaks what is in flight", false},
+		{"reload-debounce", duration(&c.ReloadDebounce, time.Millisecond, time.Minute), reload.DefaultDebounce.String(), "how long rule files must rest after a change before they are read", false},
+		{"reload-poll", duration(&c.ReloadPoll, 10*time.Millisecond, 24*time.Hour), reload.DefaultPoll.String(), "how often rule files are looked at where the file system tells of no change", false},
+		{"pprof", boolean(&c.Pprof), "false", "serve /debug/pprof/ on the HTTP address", false},
+		{"reflection", boolean(&c.Reflection), "true", "gRPC reflection on both gRPC services", false},
+	}
+}
+
+// check returns what is wrong with settings that are right one by one.
+func (c *config) check() []error {
+	var errs []error
+	if len(c.Rules) == 0 && c.File == "" {
+		errs = append(errs, fmt.Errorf("rules: there are none: name a file or directory with --rules or %sRULES, or a settings file that holds some under domains with --config", environmentPrefix))
+	}
+	if c.GRPCAddress == "" && c.GRPCSocket == "" && c.HTTPAddress == "" {
+		errs = append(errs, errors.New("grpc-address, grpc-socket, http-address: all are off, so nobody could ask"))
+	}
+	return errs
+}
+
+// settingsFormat accepts the name of a settings file.
+func settingsFormat(path string) error {
+	if path == "" || formatOf(path) != "" {
+		return nil
+	}
+	return errors.New("must be a file whose name ends in .yaml, .yml, .toml or .json")
+}
+
+// headerStyle accepts a style of response headers.
+func headerStyle(s string) error {
+	return choice(new(string), headerStyles()...).store(s)
+}
+
+// decimal writes a number as a flag would give it.
+func decimal(n int) string { return fmt.Sprint(n) }

@@ -1,0 +1,212 @@
+package main
+
+import (
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+)
+
+// read returns the settings of a command line.
+func read(t *testing.T, args ...string) (config, error) {
+	t.Helper()
+	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	addSettings(flags)
+	if err := flags.Parse(args); err != nil {
+		t.Fatal(err)
+	}
+	return readConfig(flags)
+}
+
+// settingsFile writes a settings file and returns its path.
+func settingsFile(t *testing.T, name, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestDefaults(t *testing.T) {
+	got, err := read(t, "--rules=rules")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := config{
+		Rules: []string{"rules"}, GRPCAddress: ":8081", GRPCSocketMode: 0o660, HTTPAddress: ":8080", AdminAddress: "127.0.0.1:8082",
+		MaxKeys: 1_000_000, OnFull: "allow", MaxLogEntries: 10_000, MaxDescriptors: 1000, MaxRequestBytes: 4 << 20,
+		DetailedMetricValues: 1000, ResponseHeaders: []string{}, LimitHeader: "RateLimit-Limit", RemainingHeader: "RateLimit-Remaining",
+		ResetHeader: "RateLimit-Reset", LogLevel: "info", LogFormat: "text", DrainTimeout: 10 * time.Second,
+		ReloadDebounce: 100 * time.Millisecond, ReloadPoll: 30 * time.Second, Reflection: true,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("settings (-want +got):\n%s", diff)
+	}
+}
+
+func TestAFlagWinsOverTheEnvironmentThatOverTheFile(t *testing.T) {
+	file := settingsFile(t, "weir.yaml", "rules: [file]\nmax-keys: 1\nmax_descriptors: 1\nlog-level: error\nreflection: false\n")
+	t.Setenv("WEIR_MAX_KEYS", "2")
+	t.Setenv("WEIR_MAX_DESCRIPTORS", "2")
+	t.Setenv("WEIR_CONFIG", file)
+	got, err := read(t, "--max-keys=3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.MaxKeys != 3 || got.MaxDescriptors != 2 || got.LogLevel != "error" || got.Reflection || !cmp.Equal(got.Rules, []string{"file"}) {
+		t.Errorf("settings: got %+v", got)
+	}
+}
+
+func TestAListIsRepeatedOrSeparatedByCommas(t *testing.T) {
+	got, err := read(t, "--rules=a,b", "--rules", "c", "--response-headers=ietf, retry-after")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"a", "b", "c"}, got.Rules); diff != "" {
+		t.Errorf("rules of flags (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"ietf", "retry-after"}, got.ResponseHeaders); diff != "" {
+		t.Errorf("response headers (-want +got):\n%s", diff)
+	}
+	t.Setenv("WEIR_RULES", "d,e,")
+	if got, err = read(t); err != nil || !cmp.Equal(got.Rules, []string{"d", "e"}) {
+		t.Errorf("rules of the environment: got %q, %v; want d and e", got.Rules, err)
+	}
+	file := settingsFile(t, "weir.yaml", "rules:\n- with, comma\n- f\n")
+	unset(t, "WEIR_RULES")
+	if got, err = read(t, "--config", file); err != nil || !cmp.Equal(got.Rules, []string{"with, comma", "f"}) {
+		t.Errorf("rules of a file: got %q, %v", got.Rules, err)
+	}
+}
+
+func TestAnEmptyAddressIsOff(t *testing.T) {
+	t.Setenv("WEIR_HTTP_ADDRESS", "")
+	got, err := read(t, "--rules=r", "--admin-address=")
+	if err != nil || got.HTTPAddress != "" || got.AdminAddress != "" || got.GRPCAddress == "" {
+		t.Errorf("addresses: got %+v, %v; want HTTP and admin off", got, err)
+	}
+}
+
+func TestAFileMeansTheSameInEveryFormat(t *testing.T) {
+	files := map[string]string{
+		"weir.yaml": "rules: [a, b]\nmax-keys: 5000\ngrpc_socket_mode: 0600\nreload-debounce: 1s\npprof: true\ndomains: []\n",
+		"weir.yml":  "RULES: a,b\nmax_keys: '5000'\ngrpc-socket-mode: '0600'\nreload_debounce: 1s\npprof: 'true'\n",
+		"weir.toml": "rules = ['a', 'b']\nmax-keys = 5_000\ngrpc-socket-mode = 0o600\nreload-debounce = '1s'\npprof = true\n[[domains]]\ndomain = 'x'\n",
+		"weir.json": `{"rules": ["a", "b"], "max_keys": 5000, "grpc-socket-mode": "0600", "reload-debounce": "1s", "pprof": true, "domains": []}`,
+	}
+	for name, content := range files {
+		t.Run(name, func(t *testing.T) {
+			got, err := read(t, "--config", settingsFile(t, name, content))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !cmp.Equal(got.Rules, []string{"a", "b"}) || got.MaxKeys != 5000 || got.GRPCSocketMode != fs.FileMode(0o600) ||
+				got.ReloadDebounce != time.Second || !got.Pprof {
+				t.Errorf("settings: got %+v", got)
+			}
+		})
+	}
+}
+
+func TestEveryMistakeIsToldAtOnce(t *testing.T) {
+	file := settingsFile(t, "weir.yaml", `max-kyes: 1
+drain_timeout: 5
+on-full: block
+pprof:
+log-level: info
+log_level: debug
+grpc:
+  address: :1
+`)
+	t.Setenv("WEIR_LIMIT_HEADER", "Rate Limit")
+	t.Setenv("WEIR_MAX_DESCRIPTORS", "many")
+	t.Setenv("WEIR_GRPC_ADRRESS", ":9")
+	t.Setenv("WEIR_SOMETHING_ELSE", "1")
+	_, err := read(t, "--config", file, "--max-keys=-1", "--grpc-address=8081", "--grpc-socket-mode=999", "--response-headers=ietf,old,older",
+		"--reload-poll=1ns")
+	want := []string{
+		"WEIR_GRPC_ADRRESS: is not a setting, did you mean WEIR_GRPC_ADDRESS?",
+		"WEIR_SOMETHING_ELSE: is not a setting",
+		file + ": grpc.address: is not a setting, did you mean grpc-address?",
+		file + ": log_level: is given twice, with '-' and with '_'",
+		file + ": max-kyes: is not a setting, did you mean max-keys?",
+		file + ": pprof: has no value",
+		`--grpc-address: "8081": must be host:port, such as :8081 or 127.0.0.1:8081, or "" for off`,
+		`--grpc-socket-mode: "999": must be the permissions of a file in octal, such as 0660`,
+		`--max-keys: "-1": must be a whole number from 1 to 2147483647`,
+		file + `: on-full: "block": must be allow or deny`,
+		`WEIR_MAX_DESCRIPTORS: "many": must be a whole number from 1 to 2147483647`,
+		`--response-headers: "old": must be ratelimit, ietf or retry-after`,
+		`--response-headers: "older": must be ratelimit, ietf or retry-after`,
+		`WEIR_LIMIT_HEADER: "Rate Limit": must be the name of an HTTP header`,
+		file + ": drain-timeout: 5: must be a duration from 0s to 1h0m0s, such as 1s, 250ms or 1m30s",
+		`--reload-poll: "1ns": must be a duration from 10ms to 24h0m0s, such as 1s, 250ms or 1m30s`,
+	}
+	if err == nil {
+		t.Fatal("settings full of mistakes are accepted")
+	}
+	if diff := cmp.Diff(want, strings.Split(err.Error(), "\n")); diff != "" {
+		t.Errorf("mistakes (-want +got):\n%s", diff)
+	}
+}
+
+func TestSettingsThatDoNotGoTogetherAreRefused(t *testing.T) {
+	_, err := read(t, "--grpc-address=", "--http-address=")
+	if err == nil || strings.Count(err.Error(), "\n") != 1 || !strings.Contains(err.Error(), "rules: there are none") ||
+		!strings.Contains(err.Error(), "all are off") {
+		t.Errorf("got %v; want two mistakes", err)
+	}
+}
+
+func TestASettingsFileThatCannotBeReadIsRefused(t *testing.T) {
+	tests := []struct{ name, file, want string }{
+		{"missing", "missing.yaml", "no such file or directory"},
+		{"syntax", settingsFile(t, "a.yaml", "max-keys: [\n"), "a.yaml: yaml: line"},
+		{"twice", settingsFile(t, "b.yaml", "max-keys: 1\nmax-keys: 2\n"), "already defined"},
+		{"toml", settingsFile(t, "c.toml", "max-keys\n"), "c.toml: "},
+		{"json", settingsFile(t, "d.json", "{"), "d.json: "},
+		{"format", "weir.ini", `--config: "weir.ini": must be a file whose name ends in .yaml, .yml, .toml or .json`},
+		{"itself", settingsFile(t, "e.yaml", "config: other.yaml\n"), "config: is not a setting"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if _, err := read(t, "--config", test.file, "--rules=r"); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v; want %q", err, test.want)
+			}
+		})
+	}
+}
+
+func TestVariablesOfKubernetesServicesAreNotOurs(t *testing.T) {
+	for name, content := range map[string]string{
+		"WEIR_SERVICE_HOST": "10.0.0.1", "WEIR_SERVICE_PORT": "8081", "WEIR_SERVICE_PORT_GRPC": "8081", "WEIR_PORT": "tcp://10.0.0.1:8081",
+		"WEIR_PORT_8081_TCP": "tcp://10.0.0.1:8081", "WEIR_PORT_8081_TCP_PROTO": "tcp", "WEIR_PORT_8081_TCP_ADDR": "10.0.0.1",
+		"WEIR_ADMIN_SERVICE_HOST": "10.0.0.1", "WEIR_ADMIN_PORT": "tcp://10.0.0.1:8082", "WEIR_ADMIN_PORT_8082_TCP_PORT": "8082",
+	} {
+		t.Setenv(name, content)
+	}
+	if _, err := read(t, "--rules=r"); err != nil {
+		t.Errorf("got %v", err)
+	}
+	t.Setenv("WEIR_GRPC_PORT", "8081") // somebody meant something
+	if _, err := read(t, "--rules=r"); err == nil {
+		t.Error("WEIR_GRPC_PORT=8081 is accepted")
+	}
+}
+
+func TestNoSettingLooksLikeAVariableOfKubernetes(t *testing.T) {
+	for _, s := range table(new(config)) {
+		if notOurs(s.variable(), "://") {
+			t.Errorf("%s would not be checked for typing errors", s.variable())
+		}
+	}
+}

@@ -1,0 +1,213 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"github.com/spf13/viper"
+)
+
+// addSettings adds a flag for every setting.
+func addSettings(flags *pflag.FlagSet) {
+	var unused config
+	for _, s := range table(&unused) {
+		f := flags.VarPF(&flagText{setting: s, text: s.usual}, s.name, "", fmt.Sprintf("%s [$%s]", s.help, s.variable()))
+		if s.value.kind == "bool" {
+			f.NoOptDefVal = "true"
+		}
+	}
+	flags.SortFlags = false
+}
+
+// flagText is what the command line says of a setting. What it means is found out with all other settings, so that all
+// mistakes are told at once.
+type flagText struct {
+	setting
+	text string
+	set  bool
+}
+
+// Set implements [pflag.Value].
+func (w *flagText) Set(s string) error {
+	if w.value.flag != nil {
+		if err := w.value.flag(s); err != nil {
+			return err
+		}
+	}
+	if w.value.items && w.set {
+		s = strings.Join([]string{w.text, s}, ",")
+	}
+	w.text, w.set = s, true
+	return nil
+}
+
+// String implements [pflag.Value].
+func (w *flagText) String() string { return w.text }
+
+// Type implements [pflag.Value].
+func (w *flagText) Type() string { return w.value.kind }
+
+// readConfig returns the settings: of the flags, else of the environment, else of the settings file, else the defaults. The
+// error joins everything that is wrong with any of them, unknown names included.
+func readConfig(flags *pflag.FlagSet) (config, error) {
+	var c config
+	settings := table(&c)
+	v := viper.New()
+	v.AllowEmptyEnv(true) // an empty address is off
+	errs := unknownVariables(os.Environ(), settings)
+	for _, s := range settings {
+		v.SetDefault(s.name, s.usual)
+		errs = append(errs, v.BindEnv(s.name, s.variable()), v.BindPFlag(s.name, flags.Lookup(s.name)))
+	}
+	file := v.GetString("config")
+	if file != "" && settingsFormat(file) == nil {
+		errs = append(errs, mergeFile(v, file, settings)...)
+	}
+	for _, s := range settings {
+		if err := s.value.store(v.Get(s.name)); err != nil {
+			for line := range strings.SplitSeq(err.Error(), "\n") {
+				errs = append(errs, fmt.Errorf("%s: %s", written(s, flags, v, file), line))
+			}
+		}
+	}
+	// What settings mean together is only worth a word when each is right.
+	if err := errors.Join(errs...); err != nil {
+		return c, err
+	}
+	return c, errors.Join(c.check()...)
+}
+
+// written names a setting as the operator wrote it.
+func written(s setting, flags *pflag.FlagSet, v *viper.Viper, file string) string {
+	_, inEnvironment := os.LookupEnv(s.variable())
+	switch {
+	case flags.Changed(s.name):
+		return "--" + s.name
+	case inEnvironment:
+		return s.variable()
+	case v.InConfig(s.name):
+		return file + ": " + s.name
+	default:
+		return s.name
+	}
+}
+
+// mergeFile has viper read a settings file, and returns what is wrong with its keys. The list `domains` holds rules, which
+// do not come from here: viper would turn their keys to lower case.
+func mergeFile(v *viper.Viper, file string, settings []setting) []error {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return []error{fmt.Errorf("config: %w", err)}
+	}
+	read := viper.New()
+	read.SetConfigType(formatOf(file))
+	if err := read.ReadConfig(bytes.NewReader(data)); err != nil {
+		return []error{fmt.Errorf("%s: %w", file, errors.Unwrap(err))}
+	}
+	var errs []error
+	names := make([]string, 0, len(settings))
+	for _, s := range settings {
+		if !s.local {
+			names = append(names, s.name)
+		}
+	}
+	known := make(map[string]any)
+	keys := read.AllKeys()
+	slices.Sort(keys)
+	for _, key := range keys {
+		name := strings.ReplaceAll(key, "_", "-")
+		top, _, _ := strings.Cut(key, ".")
+		switch {
+		case top == "domains":
+		case !slices.Contains(names, name):
+			errs = append(errs, fmt.Errorf("%s: %s: is not a setting%s", file, key, meant(name, append(names, "domains"))))
+		case known[name] != nil:
+			errs = append(errs, fmt.Errorf("%s: %s: is given twice, with '-' and with '_'", file, key))
+		case read.Get(key) == nil:
+			errs = append(errs, fmt.Errorf("%s: %s: has no value", file, key))
+		default:
+			known[name] = read.Get(key)
+		}
+	}
+	return append(errs, v.MergeConfigMap(known))
+}
+
+// formatOf returns the format of a settings file as viper names it, "" when it has none of ours.
+func formatOf(path string) string {
+	switch strings.ToLower(filepath.Ext(path)) {
+	case ".yaml", ".yml":
+		return "yaml"
+	case ".toml":
+		return "toml"
+	case ".json":
+		return "json"
+	}
+	return ""
+}
+
+// unknownVariables returns an error for each of our environment names that is no setting.
+func unknownVariables(environ []string, settings []setting) []error {
+	names := make([]string, 0, len(settings))
+	for _, s := range settings {
+		names = append(names, s.variable())
+	}
+	var errs []error
+	for _, pair := range slices.Sorted(slices.Values(environ)) {
+		name, content, _ := strings.Cut(pair, "=")
+		if !strings.HasPrefix(name, environmentPrefix) || slices.Contains(names, name) || notOurs(name, content) {
+			continue
+		}
+		errs = append(errs, fmt.Errorf("%s: is not a setting%s", name, meant(name, names)))
+	}
+	return errs
+}
+
+// notOurs reports whether a variable begins like ours for another reason: Kubernetes tells every pod of a Service that is
+// called weir or weir-something, and WEIR_REQUIRE tells the tests of this project what they must not skip.
+func notOurs(name, content string) bool {
+	return name == environmentPrefix+"REQUIRE" ||
+		regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`).MatchString(name) ||
+		strings.HasSuffix(name, "_PORT") && strings.Contains(content, "://")
+}
+
+// meant suggests the nearest of the names, "" when none is near.
+func meant(name string, names []string) string {
+	best, least := "", 1+len(name)/3
+	for _, n := range names {
+		if d := distance(name, n); d < least {
+			best, least = n, d
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return ", did you mean " + best + "?"
+}
+
+// distance returns how many letters must be added, dropped or replaced to make a of b (Levenshtein).
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			replaced := diagonal
+			if a[i] != b[j] {
+				replaced++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(row[j+1]+1, row[j]+1, replaced)
+		}
+	}
+	return row[len(b)]
+}

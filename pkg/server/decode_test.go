@@ -1,0 +1,203 @@
+package server
+
+import (
+	"testing"
+
+	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/weirproxy/weir/pkg/descriptors"
+	"github.com/weirproxy/weir/pkg/limiter"
+)
+
+// generated reads a request with generated code: what decode has to agree with.
+func generated(data []byte) (*limiter.Request, error) {
+	message := new(ratelimitv3.RateLimitRequest)
+	if err := proto.Unmarshal(data, message); err != nil {
+		return nil, err
+	}
+	r := &limiter.Request{Domain: message.GetDomain(), Hits: message.GetHitsAddend()}
+	for _, in := range message.GetDescriptors() {
+		d := limiter.Descriptor{Refund: in.GetIsNegativeHits()}
+		for _, e := range in.GetEntries() {
+			d.Entries = append(d.Entries, descriptors.Entry{Key: e.GetKey(), Value: e.GetValue()})
+		}
+		if in.GetHitsAddend() != nil {
+			d.HasHits, d.Hits = true, in.GetHitsAddend().GetValue()
+		}
+		if l := in.GetLimit(); l != nil {
+			d.HasOverride = true
+			d.Override = limiter.Override{
+				Requests:      l.GetRequestsPerUnit(),
+				Unit:          int32(l.GetUnit()),
+				HasMultiplier: l.GetUnitMultiplier() != nil,
+				Multiplier:    l.GetUnitMultiplier().GetValue(),
+			}
+		}
+		r.Descriptors = append(r.Descriptors, d)
+	}
+	return r, nil
+}
+
+// agree fails unless decode, into a request that was used before, reads what generated code reads.
+func agree(t *testing.T, data []byte) {
+	t.Helper()
+	want, wantErr := generated(data)
+	got := usedRequest()
+	gotErr := decode(data, got)
+	if (gotErr != nil) != (wantErr != nil) {
+		t.Fatalf("decode(%x): got error %v; want one as generated code: %v", data, gotErr, wantErr)
+	}
+	if gotErr != nil {
+		return
+	}
+	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("decode(%x) (-want +got):\n%s", data, diff)
+	}
+}
+
+// usedRequest returns a request that had everything in it, and was reset.
+func usedRequest() *limiter.Request {
+	r := &limiter.Request{Domain: "old", Hits: 9}
+	for range 3 {
+		d := r.Add()
+		d.Entries = append(d.Entries, descriptors.Entry{Key: "old", Value: "old"}, descriptors.Entry{Key: "old"})
+		d.HasHits, d.Hits, d.Refund, d.HasOverride = true, 9, true, true
+		d.Override = limiter.Override{Requests: 9, Unit: 9, HasMultiplier: true, Multiplier: 9}
+	}
+	r.Reset()
+	return r
+}
+
+// bytesField returns a field of wire type bytes.
+func bytesField(number protowire.Number, parts ...[]byte) []byte {
+	var all []byte
+	for _, p := range parts {
+		all = append(all, p...)
+	}
+	return protowire.AppendBytes(protowire.AppendTag(nil, number, protowire.BytesType), all)
+}
+
+// varintField returns a field of wire type varint.
+func varintField(number protowire.Number, value uint64) []byte {
+	return protowire.AppendVarint(protowire.AppendTag(nil, number, protowire.VarintType), value)
+}
+
+func join(parts ...[]byte) []byte {
+	var all []byte
+	for _, p := range parts {
+		all = append(all, p...)
+	}
+	return all
+}
+
+// messages are requests, well formed and not, that show each way in which bytes can be odd.
+func messages() map[string][]byte {
+	entry := bytesField(1, bytesField(1, []byte("k")), bytesField(2, []byte("v")))
+	full, err := proto.Marshal(&ratelimitv3.RateLimitRequest{
+		Domain: "edge", HitsAddend: 1<<32 - 1,
+		Descriptors: []*commonv3.RateLimitDescriptor{{
+			Entries:        []*commonv3.RateLimitDescriptor_Entry{{Key: "a", Value: "b"}, {Key: "c"}},
+			HitsAddend:     wrapperspb.UInt64(1<<64 - 1),
+			IsNegativeHits: true,
+			Limit: &commonv3.RateLimitDescriptor_RateLimitOverride{
+				RequestsPerUnit: 7, Unit: typev3.RateLimitUnit_DAY, UnitMultiplier: wrapperspb.UInt32(3),
+			},
+		}, {}, {HitsAddend: wrapperspb.UInt64(0)}},
+	})
+	if err != nil {
+		full = nil
+	}
+	group := func(number protowire.Number, inner []byte) []byte {
+		return protowire.AppendTag(append(protowire.AppendTag(nil, number, protowire.StartGroupType), inner...), number, protowire.EndGroupType)
+	}
+	return map[string][]byte{
+		"empty":                     {},
+		"full":                      full,
+		"last_domain_counts":        join(bytesField(1, []byte("a")), bytesField(1, []byte("b"))),
+		"last_hits_count":           join(varintField(3, 7), varintField(3, 0)),
+		"hits_truncated_to_32_bits": varintField(3, 1<<40|5),
+		"negative_unit":             bytesField(2, bytesField(2, varintField(2, 1<<64-1))),
+		"bool_of_any_number":        bytesField(2, varintField(4, 1<<40)),
+		"override_merged": bytesField(2,
+			bytesField(2, varintField(1, 5), varintField(2, 3), bytesField(3, varintField(1, 8))),
+			bytesField(2, varintField(2, 4), bytesField(3))),
+		"hits_merged":              bytesField(2, bytesField(3, varintField(1, 5)), bytesField(3)),
+		"hits_of_last":             bytesField(2, bytesField(3, varintField(1, 5)), bytesField(3, varintField(1, 0))),
+		"multiplier_of_64_bits":    bytesField(2, bytesField(2, bytesField(3, varintField(1, 1<<33|2)))),
+		"unknown_fields":           join(bytesField(99, []byte("x")), varintField(4, 1), bytesField(2, entry, varintField(77, 3)), group(12, varintField(1, 1))),
+		"fixed_fields":             join([]byte{0x0d, 1, 2, 3, 4}, []byte{0x11, 1, 2, 3, 4, 5, 6, 7, 8}, entry),
+		"fixed_field_cut_off":      {0x0d, 1, 2, 3},
+		"domain_as_varint":         varintField(1, 7),
+		"descriptor_as_varint":     varintField(2, 7),
+		"descriptor_as_group":      group(2, entry),
+		"hits_as_bytes":            bytesField(3, []byte{1, 2, 3}),
+		"hits_as_fixed":            {0x1d, 1, 2, 3, 4},
+		"group_not_ended":          {0x63, 0x08, 0x01},
+		"group_ended_by_another":   {0x63, 0x6c},
+		"end_of_no_group":          {0x0c},
+		"nested_groups":            group(5, group(6, group(7, varintField(1, 1)))),
+		"reserved_wire_type":       {0x0e},
+		"field_zero":               {0x02, 0x00},
+		"largest_field_number":     varintField(protowire.MaxValidNumber, 1),
+		"field_number_too_large":   protowire.AppendVarint(nil, (1<<29)<<3),
+		"tag_of_many_bytes":        {0x8a, 0x80, 0x80, 0x80, 0x00, 0x01, 'x'},
+		"tag_overflows":            {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f},
+		"tag_cut_off":              {0x8a},
+		"varint_cut_off":           {0x18, 0x80},
+		"varint_too_long":          {0x18, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01},
+		"length_beyond_the_end":    {0x0a, 0x05, 'a'},
+		"length_overflows":         {0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01},
+		"inner_beyond_its_message": {0x12, 0x03, 0x0a, 0x02, 0x0a, 0x01, 'k'},
+		"domain_not_utf8":          bytesField(1, []byte("\xff")),
+		"key_not_utf8":             bytesField(2, bytesField(1, bytesField(1, []byte("\xc3\x28")))),
+		"value_not_utf8":           bytesField(2, bytesField(1, bytesField(2, []byte("\xed\xa0\x80")))),
+		"not_utf8_before_the_last": join(bytesField(1, []byte("\xff")), bytesField(1, []byte("a"))),
+		"not_utf8_unknown":         bytesField(9, []byte("\xff")),
+	}
+}
+
+func TestDecodeAgreesWithGeneratedCode(t *testing.T) {
+	for name, data := range messages() {
+		t.Run(name, func(t *testing.T) { agree(t, data) })
+	}
+	t.Run("every_cut", func(t *testing.T) {
+		full := messages()["full"]
+		for n := range full {
+			agree(t, full[:n])
+		}
+	})
+}
+
+func TestDecodedTextsOutliveTheBytes(t *testing.T) {
+	data := bytesField(1, []byte("edge"))
+	var r limiter.Request
+	if err := decode(data, &r); err != nil {
+		t.Fatal(err)
+	}
+	clear(data)
+	if r.Domain != "edge" {
+		t.Errorf("domain after the bytes changed: got %q; want edge", r.Domain)
+	}
+}
+
+func TestDecodeSaysWhere(t *testing.T) {
+	data := bytesField(2, bytesField(1), bytesField(1, bytesField(1, []byte("\xff"))))
+	err := decode(data, new(limiter.Request))
+	if want := "descriptors[0]: entries[1]: key: invalid UTF-8"; err == nil || err.Error() != want {
+		t.Errorf("decode: got %v; want %s", err, want)
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	for _, data := range messages() {
+		f.Add(data)
+	}
+	f.Fuzz(agree)
+}

@@ -1,0 +1,120 @@
+package server
+
+import (
+	"math"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/weirproxy/weir/pkg/limiter"
+)
+
+// envoy.service.ratelimit.v3.RateLimitResponse.Code.
+const (
+	codeOK        = 1
+	codeOverLimit = 2
+)
+
+// appendResponse appends a RateLimitResponse to b: the overall code and one status per descriptor, in order.
+func appendResponse(b []byte, v *limiter.Verdict) []byte {
+	b = appendVarint(b, 1, code(v.OverLimit))
+	for i := range v.Statuses {
+		var inner int
+		b, inner = open(b, 2)
+		b = shut(appendStatus(b, &v.Statuses[i]), inner)
+	}
+	return b
+}
+
+// appendStatus appends the fields of a RateLimitResponse.DescriptorStatus.
+func appendStatus(b []byte, s *limiter.DescriptorStatus) []byte {
+	b = appendVarint(b, 1, code(s.OverLimit))
+	switch s.Outcome {
+	case limiter.Limited:
+		var inner int
+		b, inner = open(b, 2)
+		b = shut(appendLimit(b, s), inner)
+		b = appendVarint(b, 3, uint64(s.Decision.Remaining))
+		b, inner = open(b, 4)
+		b = shut(appendVarint(b, 1, wait(s)), inner)
+	case limiter.Unlimited:
+		b = appendVarint(b, 3, math.MaxUint32)
+	case limiter.NoLimit, limiter.Replaced:
+	}
+	return b
+}
+
+// appendLimit appends the fields of a RateLimitResponse.RateLimit.
+func appendLimit(b []byte, s *limiter.DescriptorStatus) []byte {
+	b = appendVarint(b, 1, uint64(s.Limit.Requests))
+	b = appendVarint(b, 2, uint64(s.Limit.Unit))
+	if s.Limit.Name != "" {
+		b = appendString(b, 3, s.Limit.Name)
+	}
+	if s.Limit.Multiplier > 1 {
+		var inner int
+		b, inner = open(b, 4)
+		b = shut(appendVarint(b, 1, uint64(s.Limit.Multiplier)), inner)
+	}
+	return b
+}
+
+// wait returns the whole seconds, rounded up, after which it is worth to come again: when the same hits would pass for what
+// is over limit, else when the key is as if never used. Envoy drops fractions, so there are none to send. A limit in shadow
+// mode that is over reports that it passed, and so its reset.
+func wait(s *limiter.DescriptorStatus) uint64 {
+	if s.OverLimit {
+		return seconds(s.Decision.RetryAfter)
+	}
+	return seconds(s.Decision.ResetAfter)
+}
+
+// seconds returns whole seconds, rounded up.
+func seconds(d time.Duration) uint64 {
+	n := uint64(d / time.Second)
+	if d%time.Second > 0 {
+		n++
+	}
+	return n
+}
+
+func code(overLimit bool) uint64 {
+	if overLimit {
+		return codeOverLimit
+	}
+	return codeOK
+}
+
+// appendVarint appends a field, nothing when it is 0, as proto3 has it.
+func appendVarint(b []byte, number protowire.Number, value uint64) []byte {
+	if value == 0 {
+		return b
+	}
+	return protowire.AppendVarint(protowire.AppendTag(b, number, protowire.VarintType), value)
+}
+
+func appendString(b []byte, number protowire.Number, value string) []byte {
+	return protowire.AppendString(protowire.AppendTag(b, number, protowire.BytesType), value)
+}
+
+// open begins a message in a field. Its own fields are appended next, and then it is shut.
+func open(b []byte, number protowire.Number) (opened []byte, inner int) {
+	b = append(protowire.AppendTag(b, number, protowire.BytesType), 0)
+	return b, len(b)
+}
+
+// shut ends the message whose fields begin at inner: it writes its length in front, for which one byte is kept.
+func shut(b []byte, inner int) []byte {
+	length := len(b) - inner
+	if length < 0x80 {
+		b[inner-1] = byte(length)
+		return b
+	}
+	more := protowire.SizeVarint(uint64(length)) - 1
+	for range more {
+		b = append(b, 0)
+	}
+	copy(b[inner+more:], b[inner:inner+length])
+	protowire.AppendVarint(b[:inner-1], uint64(length))
+	return b
+}

@@ -1,0 +1,172 @@
+package server
+
+import (
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/net/http2"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
+	reflectiongrpc "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	alphagrpc "google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/descriptorpb"
+)
+
+const fullName = "envoy.service.ratelimit.v3.RateLimitService"
+
+func TestHealthOfEveryNameUntilDrained(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, everything, nil)
+		client := healthgrpc.NewHealthClient(f.conn)
+		check := func(name string, want healthgrpc.HealthCheckResponse_ServingStatus) {
+			t.Helper()
+			got, err := client.Check(t.Context(), &healthgrpc.HealthCheckRequest{Service: name})
+			if err != nil || got.GetStatus() != want {
+				t.Errorf("health of %q: got %v, %v; want %v", name, got.GetStatus(), err, want)
+			}
+		}
+		names := []string{"", "ratelimit", fullName}
+		for _, name := range names {
+			check(name, healthgrpc.HealthCheckResponse_SERVING)
+		}
+		if _, err := client.Check(t.Context(), &healthgrpc.HealthCheckRequest{Service: "other"}); status.Code(err) != codes.NotFound {
+			t.Errorf("health of a service that is not there: got %v; want NotFound", err)
+		}
+		f.server.Drain()
+		for _, name := range names {
+			check(name, healthgrpc.HealthCheckResponse_NOT_SERVING)
+		}
+		f.ask(t, descriptor("minute", "a")) // is answered as before
+	})
+}
+
+func TestReflectionDescribesTheServices(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, everything, nil)
+		for service, conn := range map[string]*grpc.ClientConn{
+			fullName: f.conn, "weir.admin.v1.AdminService": dial(t, f.server.Admin()),
+		} {
+			stream, err := reflectiongrpc.NewServerReflectionClient(conn).ServerReflectionInfo(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			ask := func(request *reflectiongrpc.ServerReflectionRequest) *reflectiongrpc.ServerReflectionResponse {
+				t.Helper()
+				if err := stream.Send(request); err != nil {
+					t.Fatal(err)
+				}
+				response, err := stream.Recv()
+				if err != nil {
+					t.Fatal(err)
+				}
+				return response
+			}
+			var names []string
+			for _, s := range ask(&reflectiongrpc.ServerReflectionRequest{
+				MessageRequest: &reflectiongrpc.ServerReflectionRequest_ListServices{},
+			}).GetListServicesResponse().GetService() {
+				names = append(names, s.GetName())
+			}
+			for _, want := range []string{service, "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"} {
+				if !slices.Contains(names, want) {
+					t.Errorf("services: got %v; want %s among them", names, want)
+				}
+			}
+			files := ask(&reflectiongrpc.ServerReflectionRequest{
+				MessageRequest: &reflectiongrpc.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: service},
+			}).GetFileDescriptorResponse().GetFileDescriptorProto()
+			if len(files) == 0 || !describes(files[0], service) {
+				t.Errorf("the file of %s: got %d files; want one that describes it", service, len(files))
+			}
+		}
+		stream, err := alphagrpc.NewServerReflectionClient(f.conn).ServerReflectionInfo(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		request := new(alphagrpc.ServerReflectionRequest) //nolint:staticcheck // deprecated, and what older clients speak
+		request.MessageRequest = &alphagrpc.ServerReflectionRequest_ListServices{}
+		if err := stream.Send(request); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stream.Recv(); err != nil {
+			t.Errorf("v1alpha: got %v; want an answer", err)
+		}
+	})
+}
+
+// describes reports whether a FileDescriptorProto holds a service.
+func describes(file []byte, service string) bool {
+	d := new(descriptorpb.FileDescriptorProto)
+	return proto.Unmarshal(file, d) == nil && slices.ContainsFunc(d.GetService(), func(s *descriptorpb.ServiceDescriptorProto) bool {
+		return d.GetPackage()+"."+s.GetName() == service
+	})
+}
+
+func TestReflectionIsAnOption(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, everything, func(o *Options) { o.Reflection = false })
+		stream, err := reflectiongrpc.NewServerReflectionClient(f.conn).ServerReflectionInfo(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stream.Recv(); status.Code(err) != codes.Unimplemented {
+			t.Errorf("reflection: got %v; want Unimplemented", err)
+		}
+	})
+}
+
+// Envoy pings every connection_keepalive.interval, also connections without requests. gRPC by default hangs up after a few.
+func TestPingsEachSecondOnAnIdleConnectionAreAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, everything, nil)
+		listener := bufconn.Listen(1 << 20)
+		go func() { _ = f.server.GRPC().Serve(listener) }()
+		conn, err := listener.DialContext(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if err := pingEachSecond(conn, 100); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// pingEachSecond pings n times and waits for the answer of each.
+func pingEachSecond(conn net.Conn, n byte) error {
+	framer := http2.NewFramer(conn, conn)
+	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
+		return err
+	}
+	if err := framer.WriteSettings(); err != nil {
+		return err
+	}
+	for i := range n {
+		if err := framer.WritePing(false, [8]byte{i}); err != nil {
+			return err
+		}
+		for answered := false; !answered; {
+			frame, err := framer.ReadFrame()
+			if err != nil {
+				return err
+			}
+			switch frame := frame.(type) {
+			case *http2.PingFrame:
+				answered = frame.IsAck() && frame.Data == [8]byte{i}
+			case *http2.GoAwayFrame:
+				return errors.New("the server hangs up: " + string(frame.DebugData()))
+			}
+		}
+		time.Sleep(time.Second)
+	}
+	return nil
+}

@@ -1,0 +1,132 @@
+package server
+
+import (
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/descriptors"
+	"github.com/weirproxy/weir/pkg/limiter"
+)
+
+const headerRules = `
+domain: edge
+descriptors:
+  - {key: wide, rate_limit: {unit: minute, requests_per_unit: 100}}
+  - {key: narrow, rate_limit: {unit: second, requests_per_unit: 1, name: narrow}}
+  - {key: bucket, rate_limit: {unit: minute, requests_per_unit: 1, algorithm: token_bucket}}
+  - {key: quota, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 1}}
+  - {key: other, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 1}}
+  - {key: free, rate_limit: {unlimited: true}}
+  - key: both
+    rate_limits:
+      - {unit: second, requests_per_unit: 10, name: 'sp"ik\e'}
+      - {unit: day, unit_multiplier: 7, requests_per_unit: 1000}
+      - {period: 1500ms, requests_per_unit: 20}
+`
+
+// pairs returns the headers that a response asks to add, in order.
+func pairs(r *ratelimitv3.RateLimitResponse) [][2]string {
+	all := [][2]string{}
+	for _, h := range r.GetResponseHeadersToAdd() {
+		all = append(all, [2]string{h.GetKey(), h.GetValue()})
+	}
+	return all
+}
+
+func TestResponseHeaders(t *testing.T) {
+	classic := Headers{RateLimit: true}
+	named := Headers{RateLimit: true, Limit: "X-Most", Remaining: "X-Left", Reset: "X-Wait"}
+	retry := Headers{RetryAfter: true}
+	ietf := Headers{IETF: true}
+	twice := func(d *commonv3.RateLimitDescriptor) [][]*commonv3.RateLimitDescriptor {
+		return [][]*commonv3.RateLimitDescriptor{{d}, {d}}
+	}
+	once := func(all ...*commonv3.RateLimitDescriptor) [][]*commonv3.RateLimitDescriptor {
+		return [][]*commonv3.RateLimitDescriptor{all}
+	}
+	tests := []struct {
+		name    string
+		headers Headers
+		ask     [][]*commonv3.RateLimitDescriptor // the last answer counts; 10 s after midnight
+		want    [][2]string
+	}{
+		{"none_unless_asked_for", Headers{Limit: "X-Most"}, twice(descriptor("narrow", "a")), [][2]string{}},
+		{"least_remaining", classic, once(descriptor("wide", "a"), descriptor("narrow", "a")), [][2]string{
+			{"RateLimit-Limit", "1"}, {"RateLimit-Remaining", "0"}, {"RateLimit-Reset", "1"},
+		}},
+		{"own_names", named, once(descriptor("wide", "a")), [][2]string{{"X-Most", "100"}, {"X-Left", "99"}, {"X-Wait", "50"}}},
+		{"nothing_limited", classic, once(descriptor("free", "a"), descriptor("nothing", "a")), [][2]string{}},
+		{"denying_before_least_remaining", classic, once(
+			descriptor("narrow", "a"), hits(101, "wide", "a"), hits(1, "quota", "a"),
+		), [][2]string{{"RateLimit-Limit", "100"}, {"RateLimit-Remaining", "0"}, {"RateLimit-Reset", "50"}}},
+		{"last_of_the_denying", classic, once(hits(101, "wide", "a"), hits(2, "narrow", "a")), [][2]string{
+			{"RateLimit-Limit", "1"}, {"RateLimit-Remaining", "0"}, {"RateLimit-Reset", "1"},
+		}},
+		{"retry_after_over_limit", retry, twice(descriptor("bucket", "a")), [][2]string{{"retry-after", "60"}}},
+		{"no_retry_after_when_ok", retry, once(descriptor("bucket", "a")), [][2]string{}},
+		{"retry_after_of_the_last_to_have_room", retry, once(hits(2, "narrow", "a"), hits(101, "wide", "a")), [][2]string{{"retry-after", "50"}}},
+		{"retry_after_of_the_first_quota_to_have_room", retry, once(hits(2, "quota", "a"), hits(2, "other", "a")), [][2]string{{"retry-after", "3590"}}},
+		{"retry_after_not_of_a_quota_that_does_not_matter", retry, once(
+			hits(2, "other", "a"), descriptor("quota", "a"), hits(2, "narrow", "a"),
+		), [][2]string{{"retry-after", "1"}}},
+		{"ietf", ietf, once(descriptor("both", "a"), descriptor("wide", "a")), [][2]string{
+			{"RateLimit-Policy", `"sp\"ik\\e";q=10;w=1, "7day";q=1000;w=604800, "1.5s";q=20, "minute";q=100;w=60`},
+			{"RateLimit", `"sp\"ik\\e";r=9;t=1, "minute";r=99;t=50`},
+		}},
+		{"ietf_same_limit_twice", ietf, once(hits(5, "wide", "a"), descriptor("wide", "b")), [][2]string{
+			{"RateLimit-Policy", `"minute";q=100;w=60`}, {"RateLimit", `"minute";r=95;t=50`},
+		}},
+		{"ietf_same_name_twice", ietf, once(
+			descriptor("wide", "a"), override(7, typev3.RateLimitUnit_MINUTE, 0, "wide", "b"),
+		), [][2]string{
+			{"RateLimit-Policy", `"minute";q=100;w=60, "minute-2";q=7;w=60`}, {"RateLimit", `"minute";r=99;t=50, "minute-2";r=6;t=50`},
+		}},
+		{"ietf_nothing_limited", ietf, once(descriptor("free", "a")), [][2]string{}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := start(t, headerRules, func(o *Options) { o.Headers = test.headers })
+				time.Sleep(10 * time.Second)
+				var got *ratelimitv3.RateLimitResponse
+				for _, all := range test.ask {
+					got = f.ask(t, all...)
+				}
+				if diff := cmp.Diff(test.want, pairs(got)); diff != "" {
+					t.Errorf("response_headers_to_add (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+func TestRetryAfterIsAtLeastOneSecond(t *testing.T) {
+	limit := &descriptors.Limit{Limit: algorithms.Limit{Requests: 1}}
+	for _, retry := range []time.Duration{0, 1, time.Second, time.Second + 1} {
+		v := &limiter.Verdict{OverLimit: true, Statuses: []limiter.DescriptorStatus{
+			{Outcome: limiter.Limited, OverLimit: true, Limit: limit, Decision: algorithms.Decision{RetryAfter: retry}},
+		}}
+		want := "1"
+		if retry > time.Second {
+			want = strconv.Itoa(2)
+		}
+		h := Headers{RetryAfter: true}
+		if diff := cmp.Diff(appendHeader(nil, "retry-after", want), h.append(nil, v)); diff != "" {
+			t.Errorf("retry after %v (-want +got):\n%s", retry, diff)
+		}
+	}
+}
+
+func TestNamesInStructuredFieldsArePrintableASCII(t *testing.T) {
+	if got, want := string(appendItem(nil, "a\nb\u00e9c")), `"a?b?c"`; got != want {
+		t.Errorf("appendItem: got %s; want %s", got, want)
+	}
+}

@@ -1,0 +1,78 @@
+package server
+
+import (
+	"io"
+	"net/http"
+	"net/http/pprof"
+	"runtime/debug"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+func (s *Server) newHTTP() http.Handler {
+	mux := http.NewServeMux()
+	metrics := promhttp.HandlerFor(s.options.Registry, promhttp.HandlerOpts{
+		ErrorHandling:       promhttp.ContinueOnError,
+		MaxRequestsInFlight: 4,
+	})
+	mux.HandleFunc("GET /healthcheck", s.unlessDraining("OK"))
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { text(w, http.StatusOK, "OK") })
+	mux.HandleFunc("GET /readyz", s.readyz)
+	mux.Handle("GET /metrics", metrics)
+	mux.HandleFunc("POST /json", s.json)
+	mux.HandleFunc("GET /rules", s.rules)
+	if s.options.Pprof {
+		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+		mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+		mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+		mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+		mux.HandleFunc("POST /debug/pprof/symbol", pprof.Symbol)
+		mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	}
+	return s.recoverHTTP(mux)
+}
+
+// recoverHTTP keeps a panic in a page from going to net/http, which would log it on standard error.
+func (s *Server) recoverHTTP(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			switch v := recover(); v {
+			case nil:
+			case http.ErrAbortHandler:
+				panic(v) //nolint:forbidigo // it is how handlers tell net/http to cut the connection
+			default:
+				_ = s.service.faults.status(&panicError{v, debug.Stack()})
+				http.Error(w, textPanic, http.StatusInternalServerError)
+			}
+		}()
+		next.ServeHTTP(w, r)
+	})
+}
+
+// unlessDraining answers with a text, and 503 while draining.
+func (s *Server) unlessDraining(ok string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		if s.draining.Load() {
+			text(w, http.StatusServiceUnavailable, "draining")
+			return
+		}
+		text(w, http.StatusOK, ok)
+	}
+}
+
+// readyz answers 200 once rules are in force and until the server drains.
+func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
+	if s.options.Limiter.Status().LoadedAt.IsZero() {
+		text(w, http.StatusServiceUnavailable, "no rules loaded")
+		return
+	}
+	s.unlessDraining("OK")(w, r)
+}
+
+// text answers with a plain text.
+func text(w http.ResponseWriter, code int, body string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(code)
+	_, _ = io.WriteString(w, body)
+}

@@ -1,0 +1,216 @@
+package server
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	"github.com/weirproxy/weir/pkg/descriptors"
+)
+
+// fetch asks for a page.
+func (f *fixture) fetch(t *testing.T, method, path, body string) *httptest.ResponseRecorder {
+	t.Helper()
+	w := httptest.NewRecorder()
+	f.server.HTTP().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, path, strings.NewReader(body)))
+	return w
+}
+
+func TestPages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, everything, nil)
+		tests := []struct {
+			method, path string
+			code         int
+			body         string // part of it
+		}{
+			{"GET", "/healthcheck", 200, "OK"},
+			{"GET", "/livez", 200, "OK"},
+			{"GET", "/readyz", 200, "OK"},
+			{"HEAD", "/readyz", 200, ""},
+			{"GET", "/metrics", 200, "weir_requests_total"},
+			{"GET", "/rules", 200, `"path": "minute"`},
+			{"POST", "/healthcheck", 405, ""},
+			{"GET", "/json", 405, ""},
+			{"GET", "/", 404, ""},
+			{"GET", "/debug/pprof/", 404, ""},
+			{"GET", "/debug/vars", 404, ""},
+		}
+		for _, test := range tests {
+			got := f.fetch(t, test.method, test.path, "")
+			if got.Code != test.code || !strings.Contains(got.Body.String(), test.body) {
+				t.Errorf("%s %s: got %d %q; want %d with %q", test.method, test.path, got.Code, got.Body, test.code, test.body)
+			}
+		}
+	})
+}
+
+func TestProfilesOnlyWhenAskedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, everything, func(o *Options) { o.Pprof = true })
+		if got := f.fetch(t, "GET", "/debug/pprof/goroutine?debug=1", ""); got.Code != 200 || !strings.Contains(got.Body.String(), "goroutine profile") {
+			t.Errorf("/debug/pprof/goroutine: got %d %q; want the profile", got.Code, got.Body)
+		}
+	})
+}
+
+func TestReadyWithRulesUntilDrained(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, "", nil)
+		codes := func() [3]int {
+			return [3]int{f.fetch(t, "GET", "/livez", "").Code, f.fetch(t, "GET", "/healthcheck", "").Code, f.fetch(t, "GET", "/readyz", "").Code}
+		}
+		if got, want := codes(), [3]int{200, 200, 503}; got != want {
+			t.Errorf("livez, healthcheck, readyz without rules: got %v; want %v", got, want)
+		}
+		f.limiter.SetRules(load(t, everything), nil, time.Now())
+		if got, want := codes(), [3]int{200, 200, 200}; got != want {
+			t.Errorf("with rules: got %v; want %v", got, want)
+		}
+		f.server.Drain()
+		if got, want := codes(), [3]int{200, 503, 503}; got != want {
+			t.Errorf("drained: got %v; want %v", got, want)
+		}
+	})
+}
+
+func TestJSONIsShouldRateLimit(t *testing.T) {
+	const ask = `{"domain": "edge", "hitsAddend": 2, "descriptors": [{"entries": [{"key": "minute", "value": "a"}]}]}`
+	limit := `current_limit { requests_per_unit: 2 unit: MINUTE name: "per-minute" } duration_until_reset { seconds: 60 }`
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, everything, func(o *Options) { o.Headers.RetryAfter = true })
+		for _, want := range []struct {
+			code     int
+			response *ratelimitv3.RateLimitResponse
+		}{
+			{200, want(t, `overall_code: OK statuses { code: OK `+limit+`}`)},
+			{429, want(t, `overall_code: OVER_LIMIT statuses { code: OVER_LIMIT `+limit+`}
+				response_headers_to_add { key: "retry-after" value: "60" }`)},
+		} {
+			got := f.fetch(t, "POST", "/json", ask)
+			if got.Code != want.code || got.Header().Get("Content-Type") != "application/json" {
+				t.Errorf("/json: got %d %q; want %d, application/json", got.Code, got.Header(), want.code)
+			}
+			response := new(ratelimitv3.RateLimitResponse)
+			if err := protojson.Unmarshal(got.Body.Bytes(), response); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want.response, response, protocmp.Transform()); diff != "" {
+				t.Errorf("/json (-want +got):\n%s", diff)
+			}
+		}
+	})
+}
+
+func TestJSONErrors(t *testing.T) {
+	const ask = `{"domain": "edge", "descriptors": [{"entries": [{"key": "minute", "value": "a"}]}]}`
+	tests := []struct {
+		name  string
+		store failing
+		body  string
+		code  int
+		text  string
+	}{
+		{"no_json", failing{}, "hello", 400, "not a RateLimitRequest"},
+		{"unknown_field", failing{}, `{"domian": "edge"}`, 400, "domian"},
+		{"invalid", failing{}, `{"domain": "edge"}`, 400, "rate limit descriptor list must not be empty"},
+		{"too_large", failing{}, `{"domain": "` + strings.Repeat("d", 1000) + `"}`, 413, "too large"},
+		{"store", failing{err: errors.New("secret")}, ask, 503, textStore},
+		{"panic", failing{bug: "secret"}, ask, 500, textPanic},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := startOn(t, &test.store, everything, func(o *Options) { o.MaxRequestBytes = 1000 })
+				got := f.fetch(t, "POST", "/json", test.body)
+				if got.Code != test.code || !strings.Contains(got.Body.String(), test.text) || strings.Contains(got.Body.String(), "secret") {
+					t.Errorf("/json: got %d %q; want %d with %q", got.Code, got.Body, test.code, test.text)
+				}
+			})
+		})
+	}
+}
+
+func TestPanicsInPagesAreAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, everything, nil)
+		w := httptest.NewRecorder()
+		f.server.recoverHTTP(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { _ = boom("bug in a page") })).
+			ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", "/", nil))
+		if w.Code != 500 || !strings.Contains(f.logs.take(), "bug in a page") {
+			t.Errorf("a page that panics: got %d; want 500 and a log line", w.Code)
+		}
+	})
+}
+
+func TestRulesPageShowsWhatIsLoadedAndTheLastErrors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, "", func(o *Options) { o.Sources = []string{"rules.yaml"} })
+		page := func() map[string]any {
+			t.Helper()
+			got := make(map[string]any)
+			if err := json.Unmarshal(f.fetch(t, "GET", "/rules", "").Body.Bytes(), &got); err != nil {
+				t.Fatal(err)
+			}
+			return got
+		}
+		want := map[string]any{
+			"sources": []any{"rules.yaml"}, "loaded_at": nil, "attempted_at": nil, "loads": 0.0, "refusals": 0.0,
+			"errors": []any{}, "warnings": []any{}, "rules": []any{},
+		}
+		if diff := cmp.Diff(want, page()); diff != "" {
+			t.Errorf("/rules before any (-want +got):\n%s", diff)
+		}
+		warnings := []descriptors.Warning{{File: "rules.yaml", Line: 3, Path: "descriptors[0]", Text: "odd"}}
+		f.limiter.SetRules(load(t, `domain: edge
+default: {unit: minute, requests_per_unit: 9}
+descriptors:
+  - {key: a, value: "<x>", rate_limit: {unit: hour, unit_multiplier: 2, requests_per_unit: 5, algorithm: token_bucket, burst: 7, name: n}}
+  - {key: b, shadow_mode: true, metadata: {tier: gold}, rate_limit: {period: 1500ms, requests_per_unit: 5}}
+`), warnings, time.Now())
+		time.Sleep(time.Minute)
+		f.limiter.Refused([]string{"rules.yaml:1: no"}, time.Now())
+		want = map[string]any{
+			"sources": []any{"rules.yaml"}, "loaded_at": "2000-01-01T00:00:00Z", "attempted_at": "2000-01-01T00:01:00Z",
+			"loads": 1.0, "refusals": 1.0, "errors": []any{"rules.yaml:1: no"},
+			"warnings": []any{"rules.yaml:3: warning: descriptors[0]: odd"},
+			"rules": []any{
+				map[string]any{"domain": "edge", "path": "a=<x>", "file": "rules.yaml", "line": 4.0, "name": "n", "limits": []any{map[string]any{
+					"name": "n", "algorithm": "token_bucket", "requests_per_unit": 5.0, "unit": "hour", "unit_multiplier": 2.0,
+					"period": "2h0m0s", "burst": 7.0, "count_rejected": false,
+				}}},
+				map[string]any{
+					"domain": "edge", "path": "b", "file": "rules.yaml", "line": 5.0, "shadow_mode": true, "metadata": map[string]any{"tier": "gold"},
+					"limits": []any{map[string]any{
+						"algorithm": "fixed_window", "requests_per_unit": 5.0, "period": "1.5s", "count_rejected": true,
+					}},
+				},
+				map[string]any{"domain": "edge", "path": "default", "file": "rules.yaml", "line": 2.0, "limits": []any{map[string]any{
+					"algorithm": "fixed_window", "requests_per_unit": 9.0, "unit": "minute", "period": "1m0s", "count_rejected": true,
+				}}},
+			},
+		}
+		got := page()
+		for _, key := range []string{"loaded_at", "attempted_at"} { // in whatever zone this machine is
+			at, err := time.Parse(time.RFC3339, fmt.Sprint(got[key]))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got[key] = at.UTC().Format(time.RFC3339)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("/rules (-want +got):\n%s", diff)
+		}
+	})
+}

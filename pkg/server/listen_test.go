@@ -1,0 +1,104 @@
+package server
+
+import (
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+func listen(t *testing.T, network, address string, mode fs.FileMode) net.Listener {
+	t.Helper()
+	l, err := Listen(t.Context(), network, address, mode)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+// reach connects to a listener and fails when nobody answers.
+func reach(t *testing.T, l net.Listener) {
+	t.Helper()
+	conn, err := new(net.Dialer).DialContext(t.Context(), l.Addr().Network(), l.Addr().String())
+	if err != nil {
+		t.Fatalf("connect to %v: %v", l.Addr(), err)
+	}
+	_ = conn.Close()
+}
+
+func TestListenOnTCP(t *testing.T) {
+	reach(t, listen(t, "tcp", "127.0.0.1:0", 0))
+}
+
+func TestListenOnAnAbstractSocket(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux has abstract sockets")
+	}
+	name := "@weir-" + strings.ReplaceAll(t.TempDir(), "/", "-")
+	reach(t, listen(t, "unix", name, 0o600))
+	if _, err := Listen(t.Context(), "unix", name, 0o600); err == nil {
+		t.Error("the same name again: got no error; want one")
+	}
+}
+
+func TestSocketHasItsModeAndGoesWithTheListener(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	for _, mode := range []fs.FileMode{0o660, 0o600, 0o777} {
+		l := listen(t, "unix", path, mode)
+		reach(t, l)
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := info.Mode().Perm(); got != mode {
+			t.Errorf("mode: got %v; want %v", got, mode)
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(path); !os.IsNotExist(err) {
+			t.Errorf("the file after Close: got %v; want none", err)
+		}
+	}
+}
+
+func TestStaleSocketIsReplaced(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	old, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	old.SetUnlinkOnClose(false) // as a process that was killed
+	if err := old.Close(); err != nil {
+		t.Fatal(err)
+	}
+	reach(t, listen(t, "unix", path, 0o660))
+}
+
+func TestSocketInUseIsLeftAlone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	old := listen(t, "unix", path, 0o660)
+	_, err := Listen(t.Context(), "unix", path, 0o660)
+	if err == nil || !strings.Contains(err.Error(), "somebody else answers on it") {
+		t.Errorf("Listen: got %v; want one that says somebody answers", err)
+	}
+	reach(t, old)
+}
+
+func TestOtherFilesAreLeftAlone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Listen(t.Context(), "unix", path, 0o660)
+	if err == nil || !strings.Contains(err.Error(), "no socket") {
+		t.Errorf("Listen: got %v; want one that says it is no socket", err)
+	}
+	if got, err := os.ReadFile(path); err != nil || string(got) != "precious" {
+		t.Errorf("the file after: got %q, %v; want it as it was", got, err)
+	}
+}

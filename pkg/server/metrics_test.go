@@ -1,0 +1,210 @@
+package server
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// gather returns the metrics of a registry whose names begin so, as `name{label="value",…}`; of a histogram its buckets.
+func gather(t *testing.T, registry *prometheus.Registry, prefix string) map[string]float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := make(map[string]float64)
+	for _, family := range families {
+		if !strings.HasPrefix(family.GetName(), prefix) {
+			continue
+		}
+		for _, m := range family.GetMetric() {
+			var labels []string
+			for _, l := range m.GetLabel() {
+				labels = append(labels, fmt.Sprintf("%s=%q", l.GetName(), l.GetValue()))
+			}
+			name := family.GetName()
+			if labels != nil {
+				name += "{" + strings.Join(labels, ",") + "}"
+			}
+			switch {
+			case m.GetCounter() != nil:
+				all[name] = m.GetCounter().GetValue()
+			case m.GetGauge() != nil:
+				all[name] = m.GetGauge().GetValue()
+			case m.GetHistogram() != nil:
+				all[name+"_count"], all[name+"_sum"] = float64(m.GetHistogram().GetSampleCount()), m.GetHistogram().GetSampleSum()
+				for _, b := range m.GetHistogram().GetBucket() {
+					all[fmt.Sprintf("%s_le_%v", name, b.GetUpperBound())] = float64(b.GetCumulativeCount())
+				}
+			}
+		}
+	}
+	return all
+}
+
+func TestMetricsCountWhatWasDecided(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, `domain: edge
+descriptors:
+  - {key: a, rate_limit: {unit: minute, requests_per_unit: 2, name: a}}
+  - {key: shadow, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 0}}
+  - {key: free, rate_limit: {unlimited: true, replaces: [{name: a}]}}
+  - {key: each, value_to_metric: true, rate_limit: {unit: minute, requests_per_unit: 1}}
+`, nil)
+		time.Sleep(time.Minute)
+		f.limiter.Refused([]string{"no"}, time.Now())
+
+		f.ask(t, hits(2, "a", "x"))
+		f.ask(t, hits(5, "a", "x"))
+		f.ask(t, refund(1, "a", "x"))
+		f.ask(t, descriptor("a", "x"), descriptor("free", "x"))
+		f.ask(t, descriptor("shadow", "x"))
+		f.ask(t, descriptor("each", "x"))
+		f.ask(t, hits(3, "each", "y"))
+		f.ask(t, descriptor("nothing", "x"), override(5, 1, 0, "nothing", "x"))
+		if err := f.send(t, []byte("\xff")); err == nil {
+			t.Error("bytes that are no request: got no error")
+		}
+		if got := f.fetch(t, "POST", "/json", `{"domain": "elsewhere", "descriptors": [{}]}`); got.Code != 200 {
+			t.Errorf("/json: got %d", got.Code)
+		}
+		if got := f.fetch(t, "POST", "/json", `{"descriptors": [{}]}`); got.Code != 400 {
+			t.Errorf("/json: got %d", got.Code)
+		}
+		want := map[string]float64{
+			`weir_requests_total{code="ok"}`:         7,
+			`weir_requests_total{code="over_limit"}`: 2,
+			`weir_requests_total{code="error"}`:      2,
+
+			`weir_decisions_total{code="ok",domain="edge",rule="a"}`:                     2,
+			`weir_decisions_total{code="over_limit",domain="edge",rule="a"}`:             1,
+			`weir_decisions_total{code="replaced",domain="edge",rule="a"}`:               1,
+			`weir_decisions_total{code="ok",domain="edge",rule="shadow"}`:                0,
+			`weir_decisions_total{code="over_limit",domain="edge",rule="shadow"}`:        0,
+			`weir_decisions_total{code="shadow_over_limit",domain="edge",rule="shadow"}`: 1,
+			`weir_decisions_total{code="ok",domain="edge",rule="free"}`:                  0,
+			`weir_decisions_total{code="over_limit",domain="edge",rule="free"}`:          0,
+			`weir_decisions_total{code="unlimited",domain="edge",rule="free"}`:           1,
+			`weir_decisions_total{code="ok",domain="edge",rule="each"}`:                  1,
+			`weir_decisions_total{code="over_limit",domain="edge",rule="each"}`:          1,
+			`weir_decisions_total{code="ok",domain="edge",rule="override"}`:              1,
+			`weir_decisions_total{code="over_limit",domain="edge",rule="override"}`:      0,
+
+			`weir_hits_total{code="ok",domain="edge",rule="a"}`:                     2,
+			`weir_hits_total{code="over_limit",domain="edge",rule="a"}`:             5,
+			`weir_hits_total{code="replaced",domain="edge",rule="a"}`:               1,
+			`weir_hits_total{code="ok",domain="edge",rule="shadow"}`:                0,
+			`weir_hits_total{code="over_limit",domain="edge",rule="shadow"}`:        0,
+			`weir_hits_total{code="shadow_over_limit",domain="edge",rule="shadow"}`: 1,
+			`weir_hits_total{code="ok",domain="edge",rule="free"}`:                  0,
+			`weir_hits_total{code="over_limit",domain="edge",rule="free"}`:          0,
+			`weir_hits_total{code="unlimited",domain="edge",rule="free"}`:           1,
+			`weir_hits_total{code="ok",domain="edge",rule="each"}`:                  1,
+			`weir_hits_total{code="over_limit",domain="edge",rule="each"}`:          3,
+			`weir_hits_total{code="ok",domain="edge",rule="override"}`:              1,
+			`weir_hits_total{code="over_limit",domain="edge",rule="override"}`:      0,
+			`weir_refunded_hits_total{domain="edge",rule="a"}`:                      1,
+
+			`weir_detailed_decisions_total{code="ok",domain="edge",rule="each",value="each_x"}`:         1,
+			`weir_detailed_decisions_total{code="over_limit",domain="edge",rule="each",value="each_y"}`: 1,
+
+			`weir_unmatched_total{reason="domain_not_found"}`: 1,
+			`weir_unmatched_total{reason="no_match"}`:         2,
+
+			`weir_store_keys`:                       5,
+			`weir_store_max_keys`:                   1_000_000,
+			`weir_store_evictions_total`:            0,
+			`weir_store_full_total{action="allow"}`: 0,
+			`weir_store_full_total{action="deny"}`:  0,
+			`weir_store_swept_total`:                0,
+
+			`weir_config_last_reload_successful`:                0,
+			`weir_config_last_reload_success_timestamp_seconds`: 946684800,
+			`weir_config_reloads_total{result="success"}`:       1,
+			`weir_config_reloads_total{result="failure"}`:       1,
+			`weir_rules{domain="edge"}`:                         4,
+		}
+		got := gather(t, f.registry, "weir_")
+		maps.DeleteFunc(got, func(name string, _ float64) bool { return strings.HasPrefix(name, "weir_request_duration") })
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("metrics (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestMetricsOfTheProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, everything, nil)
+		all := slices.Collect(maps.Keys(gather(t, f.registry, "")))
+		for _, want := range []string{"go_goroutines", "go_build_info", "process_cpu_seconds_total"} {
+			if !slices.ContainsFunc(all, func(name string) bool { return strings.HasPrefix(name, want) }) {
+				t.Errorf("metrics: got %v; want %s among them", all, want)
+			}
+		}
+	})
+}
+
+func TestRulesThatReadTheSameAreAddedUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, `domain: edge
+descriptors:
+  - {key: a, value: b, rate_limit: {unit: minute, requests_per_unit: 9}}
+  - {key: a=b, rate_limit: {unit: minute, requests_per_unit: 9}}
+  - {key: override, rate_limit: {unit: minute, requests_per_unit: 9}}
+`, nil)
+		f.ask(t, descriptor("a", "b"), descriptor("a=b", "c"), descriptor("a=b", "c"))
+		f.ask(t, descriptor("override", "x"), override(5, 1, 0, "nothing", "x"))
+		got := gather(t, f.registry, "weir_decisions_total")
+		for name, want := range map[string]float64{
+			`weir_decisions_total{code="ok",domain="edge",rule="a=b"}`:      3,
+			`weir_decisions_total{code="ok",domain="edge",rule="override"}`: 2,
+		} {
+			if got[name] != want {
+				t.Errorf("%s: got %v; want %v", name, got[name], want)
+			}
+		}
+	})
+}
+
+func TestDurationsFallIntoTheirBuckets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, everything, nil)
+		for _, spent := range []time.Duration{0, 10 * time.Microsecond, 11 * time.Microsecond, 2 * time.Millisecond, time.Second} {
+			f.server.service.spent.since(time.Now().Add(-spent))
+		}
+		want := map[string]float64{"count": 5, "sum": 1.002021}
+		for le, n := range map[string]float64{
+			"1e-05": 2, "2.5e-05": 3, "5e-05": 3, "0.0001": 3, "0.00025": 3, "0.0005": 3, "0.001": 3,
+			"0.0025": 4, "0.005": 4, "0.01": 4, "0.025": 4, "0.05": 4, "0.1": 4,
+		} {
+			want["le_"+le] = n
+		}
+		got := make(map[string]float64)
+		for name, value := range gather(t, f.registry, "weir_request_duration") {
+			got[strings.TrimPrefix(name, "weir_request_duration_seconds_")] = value
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("weir_request_duration_seconds (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestEachRequestIsTimedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, everything, nil)
+		f.ask(t, descriptor("minute", "a"))
+		_ = f.send(t, []byte("\xff"))
+		f.fetch(t, "POST", "/json", `{}`)
+		if got := gather(t, f.registry, "weir_request_duration")["weir_request_duration_seconds_count"]; got != 3 {
+			t.Errorf("weir_request_duration_seconds_count: got %v; want 3", got)
+		}
+	})
+}

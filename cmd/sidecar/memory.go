@@ -27,8 +27,9 @@ func limitMemory(ctx context.Context, logger *slog.Logger) {
 }
 
 // headroom is how much is allocated between two collections at least, in bytes. A store of few keys leaves a few MiB alive,
-// and with Go's usual goal (collect when as much again was allocated, or 4 MiB) the garbage of gRPC would have the collector
-// run a hundred times a second, which takes a third of the CPU. 64 MiB make it a few times a second; more gains little.
+// and with Go's usual goal (collect when as much again was allocated, or 4 MiB) the garbage of gRPC has the collector run
+// nearly a hundred times a second. Measured over 200 000 requests at 40 000 a second: 12 collections instead of 405, 1.9 s of
+// CPU instead of 2.8 s, for 60 MiB more memory, which GOMEMLIMIT takes back where there is less.
 const headroom = 64 << 20
 
 // Bounds of the percentage, GOGC, that keeps the headroom.

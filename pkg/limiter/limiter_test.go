@@ -18,30 +18,30 @@ import (
 // fixture is a limiter on a fresh store with rules.
 type fixture struct {
 	*limiter.Limiter
-	t testing.TB
+	tb testing.TB
 }
 
 func (f fixture) rules(text string) {
-	f.t.Helper()
+	f.tb.Helper()
 	rules, _, err := descriptors.Load([]descriptors.Source{{Name: "rules.yaml", Data: []byte(text)}}, descriptors.Options{})
 	if err != nil {
-		f.t.Fatal(err)
+		f.tb.Fatal(err)
 	}
 	f.SetRules(rules, nil, time.Now())
 }
 
-func newFixture(t testing.TB, rules string) fixture {
-	t.Helper()
+func newFixture(tb testing.TB, rules string) fixture {
+	tb.Helper()
 	s, err := memstore.New(memstore.Options{})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(s.Close)
+	tb.Cleanup(s.Close)
 	l, err := limiter.New(s, limiter.Options{})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	f := fixture{l, t}
+	f := fixture{l, tb}
 	f.rules(rules)
 	return f
 }
@@ -78,9 +78,9 @@ func request(domain string, texts ...string) *limiter.Request {
 
 // check decides a request and writes the answer as text: "OVER" or "OK", then each status as what it reports.
 func (f fixture) check(r *limiter.Request) string {
-	f.t.Helper()
+	f.tb.Helper()
 	var v limiter.Verdict
-	if err := f.Check(f.t.Context(), r, &v); err != nil {
+	if err := f.Check(f.tb.Context(), r, &v); err != nil {
 		return "error: " + err.Error()
 	}
 	words := []string{"OK"}

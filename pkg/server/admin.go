@@ -55,11 +55,7 @@ func (a *admin) Explain(ctx context.Context, in *adminv1.ExplainRequest) (*admin
 
 // Reset implements the AdminService.
 func (a *admin) Reset(ctx context.Context, in *adminv1.ResetRequest) (*adminv1.ResetResponse, error) {
-	request := toRequest(in.GetDomain(), in.GetDescriptors())
-	for i := range request.Descriptors {
-		request.Descriptors[i].HasHits = false
-	}
-	keys, forgotten, err := a.options.Limiter.Reset(ctx, request)
+	keys, forgotten, err := a.options.Limiter.Reset(ctx, toRequest(in.GetDomain(), in.GetDescriptors()))
 	if err != nil {
 		return nil, a.faults.status(err)
 	}

@@ -181,9 +181,7 @@ func (d *decoder) field(at, end int) (f field, next int, err error) {
 		}
 		f.start, f.end = start, start+int(length)
 		return f, f.end, nil
-	case protowire.EndGroupType:
-		return f, 0, errTag
-	default: // of no field that is read here
+	default: // of no field that is read here; the end of a group, which is of no field at all, is an error
 		n := protowire.ConsumeFieldValue(f.number, f.wire, d.data[at:end])
 		if n < 0 {
 			return f, 0, errTruncated

@@ -70,6 +70,9 @@ func TestResponseHeaders(t *testing.T) {
 		{"last_of_the_denying", classic, once(hits(101, "wide", "a"), hits(2, "narrow", "a")), [][2]string{
 			{"RateLimit-Limit", "1"}, {"RateLimit-Remaining", "0"}, {"RateLimit-Reset", "1"},
 		}},
+		{"denying_before_a_spent_quota", classic, once(hits(101, "wide", "a"), hits(2, "quota", "a")), [][2]string{
+			{"RateLimit-Limit", "100"}, {"RateLimit-Remaining", "0"}, {"RateLimit-Reset", "50"},
+		}},
 		{"retry_after_over_limit", retry, twice(descriptor("bucket", "a")), [][2]string{{"retry-after", "60"}}},
 		{"no_retry_after_when_ok", retry, once(descriptor("bucket", "a")), [][2]string{}},
 		{"retry_after_of_the_last_to_have_room", retry, once(hits(2, "narrow", "a"), hits(101, "wide", "a")), [][2]string{{"retry-after", "50"}}},

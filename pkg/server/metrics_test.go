@@ -153,23 +153,27 @@ func TestMetricsOfTheProcess(t *testing.T) {
 }
 
 func TestRulesThatReadTheSameAreAddedUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := start(t, `domain: edge
+	const rules = `domain: edge
 descriptors:
   - {key: a, value: b, rate_limit: {unit: minute, requests_per_unit: 9}}
   - {key: a=b, rate_limit: {unit: minute, requests_per_unit: 9}}
   - {key: override, rate_limit: {unit: minute, requests_per_unit: 9}}
-`, nil)
+`
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, rules, nil)
+		count := func(rule string) float64 {
+			return gather(t, f.registry, "weir_decisions_total")[`weir_decisions_total{code="ok",domain="edge",rule="`+rule+`"}`]
+		}
 		f.ask(t, descriptor("a", "b"), descriptor("a=b", "c"), descriptor("a=b", "c"))
 		f.ask(t, descriptor("override", "x"), override(5, 1, 0, "nothing", "x"))
-		got := gather(t, f.registry, "weir_decisions_total")
-		for name, want := range map[string]float64{
-			`weir_decisions_total{code="ok",domain="edge",rule="a=b"}`:      3,
-			`weir_decisions_total{code="ok",domain="edge",rule="override"}`: 2,
-		} {
-			if got[name] != want {
-				t.Errorf("%s: got %v; want %v", name, got[name], want)
-			}
+		if got := [2]float64{count("a=b"), count("override")}; got != [2]float64{3, 2} {
+			t.Errorf("decisions of a=b and override: got %v; want [3 2]", got)
+		}
+		f.limiter.SetRules(load(t, rules), nil, time.Now()) // from here on the two count together
+		before := count("a=b")
+		f.ask(t, descriptor("a", "b"))
+		if got := count("a=b") - before; got != 1 {
+			t.Errorf("decisions of a=b for one more after a reload: got %v; want 1", got)
 		}
 	})
 }

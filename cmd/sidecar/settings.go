@@ -80,7 +80,7 @@ func table(c *config) []setting {
 		{"http-address", text(&c.HTTPAddress, "address", address), ":8080", "host:port of health, metrics, /json and /rules" + off, false},
 		{"admin-address", text(&c.AdminAddress, "address", address), "127.0.0.1:8082", "host:port of the admin gRPC service" + off + "; it asks nobody who they are", false},
 
-		{"max-keys", number(&c.MaxKeys), decimal(memstore.DefaultMaxKeys), "most keys remembered at once, about 56 bytes each", false},
+		{"max-keys", number(&c.MaxKeys), decimal(memstore.DefaultMaxKeys), "most keys remembered at once, a little over 50 bytes each", false},
 		{"on-full", choice(&c.OnFull, "allow", "deny"), "allow", "what happens to a new key when all that are remembered are denied now", false},
 		{"max-log-entries", number(&c.MaxLogEntries), decimal(limiter.DefaultMaxLogEntries), "largest requests_per_unit of a sliding_window_log, which remembers every hit", false},
 		{"max-descriptors", number(&c.MaxDescriptors), decimal(limiter.DefaultMaxDescriptors), "most descriptors of one request", false},

@@ -85,6 +85,11 @@ func (l Limit) Validate() error {
 	if l.Burst != 0 && l.Requests == 0 {
 		errs = append(errs, fmt.Errorf("burst: %d: requests_per_unit 0 denies every hit, so there is nothing to burst", l.Burst))
 	}
+	if l.Algorithm == TokenBucketInteger && int64(l.Requests) > int64(l.Period) && l.Period >= MinPeriod {
+		errs = append(errs, fmt.Errorf(
+			"requests: %d: token_bucket_integer cannot refill more than a token per nanosecond, must be at most %d for %v",
+			l.Requests, int64(l.Period), l.Period))
+	}
 	return errors.Join(errs...)
 }
 

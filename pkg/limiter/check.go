@@ -51,10 +51,10 @@ func (l *Limiter) prepare(set *ruleSet, r *Request, v *Verdict) error {
 		d := &r.Descriptors[i]
 		s := DescriptorStatus{domain: domain, Hits: hits(r, d)}
 		if domain != nil {
-			if s.Rule = domain.Match(d.Entries); s.Rule == nil {
+			s.Overridden = d.HasOverride
+			if s.Rule = domain.Match(d.Entries); s.Rule == nil && !s.Overridden {
 				s.Rule = domain.Default
 			}
-			s.Overridden = d.HasOverride
 		}
 		replacing = replacing || s.Rule != nil && !s.Overridden && len(s.Rule.Replaces) > 0
 		v.Statuses = append(v.Statuses, s)

@@ -152,6 +152,8 @@ descriptors:
     value: files/*
     share_threshold: true
     rate_limit: {unit: minute, requests_per_unit: 2}
+  - key: coarse
+    rate_limit: {period: 1ms, requests_per_unit: 1000000, algorithm: token_bucket_integer}
   - key: log
     rate_limit: {unit: minute, requests_per_unit: 5, algorithm: sliding_window_log}
 ---
@@ -180,6 +182,7 @@ func TestRequestsAreDecidedAsTheRulesSay(t *testing.T) {
 		"a domain without rules does not limit":    {{request("nowhere", "path=/search", "x=y"), "OK none none"}},
 		"a node without a limit does not limit":    {{edge("whitelisted=x"), "OK none"}},
 		"an override in a domain without rules":    {{request("nowhere", "x=y override=1"), "OK none"}},
+		"an override is not the default's":         {{edge("x=y"), "OK ok:1/2"}, {edge("x=y override=1"), "OVER over:0/1"}, {edge("y=z override=9"), "OK ok:8/9"}},
 		"an override of what nothing matches":      {{edge("x=y override=1"), "OK ok:0/1"}, {edge("x=y override=1"), "OVER over:0/1"}},
 		"an override shares the rule's count":      {{edge("path=/search"), "OK ok:2/3"}, {edge("path=/search override=9"), "OK ok:7/9"}, {edge("path=/search"), "OK ok:0/3"}},
 		"an override of a bucket keeps its tokens": {{edge("path=/search,client=a"), "OK ok:1/2"}, {edge("path=/search,client=a override=10"), "OK ok:0/10"}},
@@ -272,6 +275,21 @@ func TestOverridesThatAreNoLimitAreRefused(t *testing.T) {
 		if err := f.Check(t.Context(), r, &v); !errors.As(err, &invalid) || invalid.Violations[0].Field != "descriptors[0].limit.unit_multiplier" {
 			t.Errorf("multiplier %d: %v; want a violation of the multiplier", multiplier, err)
 		}
+	}
+}
+
+func TestAnOverrideThatItsAlgorithmCannotKeepIsRefused(t *testing.T) {
+	f := newFixture(t, rules)
+	r := request("edge", "coarse=1 override=4000000000")
+	r.Descriptors[0].Override.Unit = int32(descriptors.Second)
+	want := "error: descriptors[0].limit: requests: 4000000000: token_bucket_integer cannot refill more than a token per " +
+		"nanosecond, must be at most 1000000000 for 1s"
+	if got := f.check(r); got != want {
+		t.Errorf("%s; want %s", got, want)
+	}
+	r.Descriptors[0].Override.Unit = int32(descriptors.Minute)
+	if got, want := f.check(r), "OK ok:3999999999/4000000000"; got != want {
+		t.Errorf("%s; want %s", got, want)
 	}
 }
 

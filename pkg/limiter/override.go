@@ -40,10 +40,16 @@ func (l *Limiter) override(
 	if !o.HasMultiplier || o.Multiplier == 1 {
 		limit = l.units[unitKey{algorithm, unit}]
 		limit.Requests, limit.CountRejected = o.Requests, countRejected
-		return limit, nil
+	} else {
+		limit = descriptors.NewLimit(
+			algorithms.Limit{Algorithm: algorithm, Requests: o.Requests, Period: unit.Duration() * time.Duration(o.Multiplier)},
+			unit, o.Multiplier, countRejected, 1,
+		)
 	}
-	return descriptors.NewLimit(
-		algorithms.Limit{Algorithm: algorithm, Requests: o.Requests, Period: unit.Duration() * time.Duration(o.Multiplier)},
-		unit, o.Multiplier, countRejected, 1,
-	), nil
+	if err := limit.Validate(); err != nil {
+		e := &InvalidError{}
+		e.add(field(i, "limit"), "%v", err)
+		return limit, e
+	}
+	return limit, nil
 }

@@ -1,0 +1,114 @@
+package readme
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var (
+	link      = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	heading   = regexp.MustCompile(`^#+ (.*)$`)
+	entryLine = regexp.MustCompile(`^- \[(FEATURE|CHANGE|ENHANCEMENT|BUGFIX)\] [^:]+: \S`)
+)
+
+// TestLinksLeadSomewhere follows the links between the Markdown files of the repository, to headings too.
+func TestLinksLeadSomewhere(t *testing.T) {
+	n := 0
+	err := filepath.WalkDir(repository, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() && strings.HasPrefix(entry.Name(), ".") && path != repository {
+			return filepath.SkipDir
+		}
+		if filepath.Ext(path) != ".md" {
+			return nil
+		}
+		name, err := filepath.Rel(repository, path)
+		if err != nil {
+			return err
+		}
+		for i, line := range outside(readFile(t, name)) {
+			for _, m := range link.FindAllStringSubmatch(line, -1) {
+				if strings.Contains(m[1], "://") {
+					continue
+				}
+				n++
+				if problem := follow(t, filepath.Dir(name), name, m[1]); problem != "" {
+					t.Errorf("%s:%d: %s: %s", name, i+1, m[1], problem)
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n < 20 {
+		t.Errorf("got %d links, want the many that there are", n)
+	}
+}
+
+// follow says what is wrong with a link in the file name, "" when it leads somewhere.
+func follow(t *testing.T, dir, name, to string) string {
+	t.Helper()
+	file, anchor, _ := strings.Cut(to, "#")
+	if file == "" {
+		file = name
+	} else {
+		file = filepath.Join(dir, file)
+	}
+	if _, err := os.Stat(filepath.Join(repository, file)); err != nil {
+		return "there is no such file"
+	}
+	if anchor == "" {
+		return ""
+	}
+	for _, line := range outside(readFile(t, file)) {
+		if m := heading.FindStringSubmatch(line); m != nil && slug(m[1]) == anchor {
+			return ""
+		}
+	}
+	return "there is no such heading"
+}
+
+// outside returns the lines of a Markdown file, empty where they belong to a fenced block.
+func outside(text string) []string {
+	lines, inside := strings.Split(text, "\n"), false
+	for i, line := range lines {
+		if strings.HasPrefix(line, "```") {
+			inside = !inside
+			lines[i] = ""
+		} else if inside {
+			lines[i] = ""
+		}
+	}
+	return lines
+}
+
+// slug returns the anchor of a heading, as GitHub makes it.
+func slug(heading string) string {
+	heading = strings.ToLower(strings.ReplaceAll(heading, "`", ""))
+	heading = regexp.MustCompile(`[^\p{L}\p{N} _-]`).ReplaceAllString(heading, "")
+	return strings.ReplaceAll(heading, " ", "-")
+}
+
+func TestALinkToAHeadingIsItsSlug(t *testing.T) {
+	for heading, want := range map[string]string{"Which algorithm?": "which-algorithm", "`on_full`, and more": "on_full-and-more"} {
+		if got := slug(heading); got != want {
+			t.Errorf("%s: got %s, want %s", heading, got, want)
+		}
+	}
+}
+
+func TestChangelogLinesSayWhatKindOfChangeAndWhere(t *testing.T) {
+	for i, line := range outside(readFile(t, "CHANGELOG.md")) {
+		if strings.HasPrefix(line, "-") && !entryLine.MatchString(line) {
+			t.Errorf("CHANGELOG.md:%d: %q: must be [FEATURE] area: what an operator sees, or [CHANGE], [ENHANCEMENT], [BUGFIX]", i+1, line)
+		}
+	}
+}

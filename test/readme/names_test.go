@@ -1,0 +1,150 @@
+package readme
+
+import (
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/weirproxy/weir/internal/deptest"
+	"github.com/weirproxy/weir/test/parts"
+)
+
+func TestDeps(t *testing.T) {
+	deptest.Check(t, deptest.Rules{Own: []string{}, Third: []string{}})
+}
+
+var (
+	code     = regexp.MustCompile("`[^`]+`")
+	flagName = regexp.MustCompile(`(?:^|[\s` + "`" + `(])--([a-z][a-z0-9-]+)`)
+	variable = regexp.MustCompile(`\bWEIR_[A-Z_]+\b`)
+	metric   = regexp.MustCompile(`\bweir_[a-z_]+\b`)
+	target   = regexp.MustCompile(`(?:^|` + "`" + `)make ([a-z0-9]+)`)
+)
+
+// said returns the lines of a document that name something of the product: inline code, and commands, but for those that are to fail.
+func said(d document) []string {
+	var all []string
+	for _, line := range d.prose {
+		all = append(all, code.FindAllString(line, -1)...)
+	}
+	for _, b := range d.blocks {
+		if b.language == "sh" && b.option("exit") == "" {
+			all = append(all, strings.Split(b.text, "\n")...)
+		}
+	}
+	return all
+}
+
+func TestSettingsOfTheDocumentsExist(t *testing.T) {
+	help := ""
+	for _, command := range []string{"serve", "check", "match", "reset", "replay", "version"} {
+		out, err := exec.CommandContext(deadline(t), os.Getenv(sidecarVariable), command, "--help").CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s --help: %v", command, err)
+		}
+		help += string(out)
+	}
+	// Of other programs: kustomize, Envoy, docker.
+	others := []string{"rm", "mode", "concurrency"}
+	for _, d := range documents(t) {
+		for _, line := range said(d) {
+			for _, m := range flagName.FindAllStringSubmatch(line, -1) {
+				if !strings.Contains(help, "--"+m[1]+" ") && !slices.Contains(others, m[1]) {
+					t.Errorf("%s: there is no flag --%s", d.name, m[1])
+				}
+			}
+			for _, name := range variable.FindAllString(line, -1) {
+				if !strings.Contains(help, "[$"+name+"]") && name != "WEIR_REQUIRE" {
+					t.Errorf("%s: there is no setting %s", d.name, name)
+				}
+			}
+		}
+	}
+}
+
+func TestMetricsOfTheDocumentsExistAndAllOfThemAreInOne(t *testing.T) {
+	rules := filepath.Join(t.TempDir(), "rules.yaml")
+	const text = "domain: d\ndescriptors:\n  - {key: a, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 5}}\n"
+	if err := os.WriteFile(rules, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	sidecar, err := parts.StartSidecar(deadline(t), os.Getenv(sidecarVariable), "--rules="+rules,
+		"--grpc-address=127.0.0.1:0", "--http-address=127.0.0.1:0", "--admin-address=")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(sidecar.Kill)
+	// Some metrics appear with what they count: a value, a refund.
+	const refund = `{"domain":"d","descriptors":[{"entries":[{"key":"a","value":"b"}],"hitsAddend":1,"isNegativeHits":true}]}`
+	fetch(t, http.MethodPost, "http://"+sidecar.HTTP+"/json", refund)
+	known := make(map[string]bool)
+	for _, m := range regexp.MustCompile(`(?m)^# TYPE (weir_\S+)`).FindAllStringSubmatch(fetch(t, http.MethodGet, "http://"+sidecar.HTTP+"/metrics", ""), -1) {
+		known[m[1]] = false
+	}
+	for _, d := range documents(t) {
+		for _, line := range append(said(d), d.prose...) {
+			for _, name := range metric.FindAllString(line, -1) {
+				family := strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(name, "_bucket"), "_sum"), "_count")
+				if _, ok := known[family]; !ok {
+					t.Errorf("%s: there is no metric %s", d.name, name)
+					continue
+				}
+				known[family] = true
+			}
+		}
+	}
+	for name, named := range known {
+		if !named {
+			t.Errorf("no document names the metric %s", name)
+		}
+	}
+}
+
+// fetch returns the body of a page.
+func fetch(t *testing.T, method, url, body string) string {
+	t.Helper()
+	request, err := http.NewRequestWithContext(deadline(t), method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	page, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s, %v: %s", url, response.Status, err, page)
+	}
+	return string(page)
+}
+
+func TestMakeTargetsOfTheDocumentsExist(t *testing.T) {
+	makefile := readFile(t, "Makefile")
+	for _, d := range documents(t) {
+		for _, line := range said(d) {
+			for _, m := range target.FindAllStringSubmatch(line, -1) {
+				if !strings.Contains(makefile, "\n"+m[1]+":") {
+					t.Errorf("%s: there is no target %s", d.name, m[1])
+				}
+			}
+		}
+	}
+}
+
+func TestRequestsOfTheDemoAreThoseOfTheREADME(t *testing.T) {
+	readme := readFile(t, "README.md")
+	for line := range strings.Lines(readFile(t, "test/demo/main.go")) {
+		line = strings.TrimSpace(line)
+		if (strings.HasPrefix(line, "curl ") || strings.HasPrefix(line, "for ") && strings.Contains(line, "curl ")) &&
+			strings.Contains(line, ":10000") && !strings.Contains(readme, line) {
+			t.Errorf("`make demo` prints a request that README.md does not show: %s", line)
+		}
+	}
+}

@@ -1,0 +1,257 @@
+package readme
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weirproxy/weir/test/parts"
+)
+
+// within is how long a program has to start, or a command to end.
+const within = time.Minute
+
+// sidecarVariable is the environment variable that names the sidecar binary under test.
+const sidecarVariable = "SIDECAR"
+
+// TestMain builds the sidecar once for all tests, unless SIDECAR names one.
+func TestMain(m *testing.M) {
+	code, err := runWithSidecar(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// repository is the top folder of the repository, which tests that stand in a workspace cannot find.
+var repository string
+
+// runWithSidecar runs the tests with $SIDECAR set.
+func runWithSidecar(m *testing.M) (int, error) {
+	var err error
+	if repository, err = parts.Root(); err != nil {
+		return 0, err
+	}
+	if os.Getenv(sidecarVariable) != "" {
+		return m.Run(), nil
+	}
+	dir, err := os.MkdirTemp("", "weir-readme-")
+	if err != nil {
+		return 0, fmt.Errorf("building the sidecar: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	binary, err := parts.BuildSidecar(context.Background(), repository, dir, false)
+	if err != nil {
+		return 0, err
+	}
+	if err := os.Setenv(sidecarVariable, binary); err != nil {
+		return 0, err
+	}
+	return m.Run(), nil
+}
+
+// enterWorkspace makes a folder that looks like a fresh clone after `make build` the working directory of the test. Commands may write
+// new files there.
+func enterWorkspace(t *testing.T) {
+	t.Helper()
+	dir := t.TempDir()
+	entries, err := os.ReadDir(repository)
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := func(target, name string) {
+		if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, entry := range entries {
+		switch entry.Name() {
+		case ".git", "bin", "rules":
+		default:
+			link(filepath.Join(repository, entry.Name()), entry.Name())
+		}
+	}
+	if err := os.Mkdir(filepath.Join(dir, "bin"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	link(os.Getenv(sidecarVariable), filepath.Join("bin", "sidecar"))
+	// Where its output is no terminal curl would draw a meter.
+	if err := os.WriteFile(filepath.Join(dir, ".curlrc"), []byte("no-progress-meter\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("CURL_HOME", dir)
+	t.Setenv("PATH", filepath.Join(dir, "bin")+string(filepath.ListSeparator)+os.Getenv("PATH"))
+	t.Chdir(dir)
+}
+
+// A stage is the programs that commands of a document talk to, and their addresses.
+type stage struct {
+	ports [][2]string // documented and actual
+}
+
+// add notes where a documented port really is.
+func (s *stage) add(t *testing.T, documented, address string) {
+	t.Helper()
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.ports = append(s.ports, [2]string{documented, port})
+}
+
+// actual returns a command with the actual ports in it.
+func (s *stage) actual(command string) string {
+	for _, p := range s.ports {
+		for _, host := range []string{"localhost", "127.0.0.1"} {
+			command = strings.ReplaceAll(command, host+":"+p[0], "127.0.0.1:"+p[1])
+		}
+	}
+	return command
+}
+
+// documented returns what was printed with the documented ports in it.
+func (s *stage) documented(output string) string {
+	for _, p := range s.ports {
+		output = strings.ReplaceAll(output, ":"+p[1], ":"+p[0])
+	}
+	return output
+}
+
+// deadline returns a context that ends when the test has waited long enough.
+func deadline(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeoutCause(t.Context(), within, fmt.Errorf("not within %s", within))
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// serve starts the sidecar with arguments of serve until the test ends, on ports that are free.
+func (s *stage) serve(t *testing.T, args []string) {
+	t.Helper()
+	args = append([]string{"--grpc-address=127.0.0.1:0", "--http-address=127.0.0.1:0", "--admin-address=127.0.0.1:0"}, args...)
+	sidecar, err := parts.StartSidecar(deadline(t), os.Getenv(sidecarVariable), args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		sidecar.Kill()
+		if t.Failed() {
+			t.Logf("the sidecar's last lines:\n%s", sidecar.Tail(20))
+		}
+	})
+	s.add(t, "8081", sidecar.GRPC)
+	s.add(t, "8080", sidecar.HTTP)
+	s.add(t, "8082", sidecar.Admin)
+}
+
+// serveArgs returns the arguments of the one sidecar that a command starts: itself, or through make.
+func serveArgs(t *testing.T, command string) []string {
+	t.Helper()
+	if target, found := strings.CutPrefix(command, "make "); found {
+		out, err := exec.CommandContext(deadline(t), "make", "--no-print-directory", "-n", strings.TrimSpace(target)).Output()
+		if err != nil {
+			t.Fatalf("make -n %s: %v", target, err)
+		}
+		command = string(out)
+	}
+	for line := range strings.Lines(strings.ReplaceAll(command, "\\\n", " ")) {
+		if _, args, found := strings.Cut(line, "sidecar serve "); found {
+			return strings.Fields(args)
+		}
+	}
+	t.Fatalf("%q starts no sidecar", command)
+	return nil
+}
+
+// demo starts what test/demo starts, on ports that are free.
+func (s *stage) demo(t *testing.T) {
+	t.Helper()
+	binary, err := parts.FindEnvoy(t.Context(), repository)
+	if err != nil && parts.Required("envoy") {
+		t.Fatal(err)
+	}
+	if err != nil {
+		t.Skip(err)
+	}
+	s.serve(t, []string{"--rules=deploy/rules"})
+	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "hello from the backend: %s\n", r.URL.Path) // as test/demo says
+	}))
+	t.Cleanup(backend.Close)
+	s.add(t, "18080", backend.Listener.Addr().String())
+
+	text := readFile(t, "deploy/envoy.yaml")
+	for _, p := range s.ports {
+		text = strings.Replace(text, "port_value: "+p[0]+" ", "port_value: "+p[1]+" ", 1)
+	}
+	for _, replacement := range [][2]string{
+		{"address: 0.0.0.0, port_value: 10000", "address: 127.0.0.1, port_value: 0"},
+		{"port_value: 9901", "port_value: 0"},
+		{"timeout: 0.050s", "timeout: 10s"}, // a busy machine must not look like a fault
+	} {
+		if !strings.Contains(text, replacement[0]) {
+			t.Fatalf("deploy/envoy.yaml has no %q", replacement[0])
+		}
+		text = strings.Replace(text, replacement[0], replacement[1], 1)
+	}
+	dir := t.TempDir()
+	config := filepath.Join(dir, "envoy.yaml")
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	envoy, err := parts.StartEnvoy(deadline(t), binary, config, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(envoy.Kill)
+	address, err := envoy.Listener(deadline(t), "ingress")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.add(t, "10000", address)
+	s.add(t, "9901", envoy.Admin)
+}
+
+// run runs a command in a shell and returns what it printed, standard output and standard error together, and its exit code.
+func (s *stage) run(t *testing.T, command string) (output string, code int) {
+	t.Helper()
+	shell := exec.CommandContext(deadline(t), "bash", "-c", s.actual(command))
+	out, err := shell.CombinedOutput()
+	exit := new(exec.ExitError)
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatalf("%s: %v", command, err)
+	}
+	return s.documented(string(out)), shell.ProcessState.ExitCode()
+}
+
+// need skips the test, or fails it in CI, when a command would not start for want of a program.
+func need(t *testing.T, command string) {
+	t.Helper()
+	missing := ""
+	if strings.Contains(command, "curl ") {
+		if _, err := exec.LookPath("curl"); err != nil {
+			missing = "curl"
+		}
+	}
+	if strings.Contains(command, "go tool -modfile=tools/go.mod grpcurl") {
+		if out, err := exec.CommandContext(t.Context(), "go", "tool", "-modfile=tools/go.mod", "grpcurl", "-version").CombinedOutput(); err != nil {
+			missing = fmt.Sprintf("grpcurl (it cannot be built: %s)", strings.TrimSpace(string(out)))
+		}
+	}
+	if missing != "" && os.Getenv("CI") != "" {
+		t.Fatalf("%s is missing", missing)
+	}
+	if missing != "" {
+		t.Skipf("%s is missing", missing)
+	}
+}

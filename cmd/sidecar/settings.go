@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"strings"
 	"time"
 
@@ -80,12 +81,12 @@ func table(c *config) []setting {
 		{"http-address", text(&c.HTTPAddress, "address", address), ":8080", "host:port of health, metrics, /json and /rules" + off, false},
 		{"admin-address", text(&c.AdminAddress, "address", address), "127.0.0.1:8082", "host:port of the admin gRPC service" + off + "; it asks nobody who they are", false},
 
-		{"max-keys", number(&c.MaxKeys), decimal(memstore.DefaultMaxKeys), "most keys remembered at once, a little over 50 bytes each", false},
+		{"max-keys", number(&c.MaxKeys, math.MaxInt32), decimal(memstore.DefaultMaxKeys), "most keys remembered at once, a little over 50 bytes each", false},
 		{"on-full", choice(&c.OnFull, "allow", "deny"), "allow", "what happens to a new key when all that are remembered are denied now", false},
-		{"max-log-entries", number(&c.MaxLogEntries), decimal(limiter.DefaultMaxLogEntries), "largest requests_per_unit of a sliding_window_log, which remembers every hit", false},
-		{"max-descriptors", number(&c.MaxDescriptors), decimal(limiter.DefaultMaxDescriptors), "most descriptors of one request", false},
-		{"max-request-bytes", number(&c.MaxRequestBytes), decimal(server.DefaultMaxRequestBytes), "largest request", false},
-		{"detailed-metric-values", number(&c.DetailedMetricValues), decimal(limiter.DefaultDetailedValues), "most values of a rule that metrics tell apart; the others are _other", false},
+		{"max-log-entries", number(&c.MaxLogEntries, math.MaxInt32), decimal(limiter.DefaultMaxLogEntries), "largest requests_per_unit of a sliding_window_log, which remembers every hit", false},
+		{"max-descriptors", number(&c.MaxDescriptors, server.MaxItems), decimal(limiter.DefaultMaxDescriptors), "most descriptors of one request", false},
+		{"max-request-bytes", number(&c.MaxRequestBytes, math.MaxInt32), decimal(server.DefaultMaxRequestBytes), "largest request", false},
+		{"detailed-metric-values", number(&c.DetailedMetricValues, math.MaxInt32), decimal(limiter.DefaultDetailedValues), "most values of a rule that metrics tell apart; the others are _other", false},
 
 		{"response-headers", list(&c.ResponseHeaders, "style", headerStyle), "", "headers for Envoy to add to responses: " + strings.Join(headerStyles(), ", "), false},
 		{"limit-header", text(&c.LimitHeader, "name", header), "RateLimit-Limit", "with ratelimit: name of the header with the hits per period", false},

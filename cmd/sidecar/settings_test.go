@@ -144,7 +144,7 @@ grpc:
 		`--grpc-socket-mode: "999": must be the permissions of a file in octal, such as 0660`,
 		`--max-keys: "-1": must be a whole number from 1 to 2147483647`,
 		file + `: on-full: "block": must be allow or deny`,
-		`WEIR_MAX_DESCRIPTORS: "many": must be a whole number from 1 to 2147483647`,
+		`WEIR_MAX_DESCRIPTORS: "many": must be a whole number from 1 to 65536`,
 		`--response-headers: "old": must be ratelimit, ietf or retry-after`,
 		`--response-headers: "older": must be ratelimit, ietf or retry-after`,
 		`WEIR_LIMIT_HEADER: "Rate Limit": must be the name of an HTTP header`,

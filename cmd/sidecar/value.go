@@ -50,12 +50,12 @@ func choice(to *string, of ...string) value {
 	})
 }
 
-// number is how many, from 1; as much as fits a 32-bit int, so that it means the same everywhere.
-func number(to *int) value {
+// number is how many, from 1 to most.
+func number(to *int, most int) value {
 	return value{kind: "number", store: func(raw any) error {
 		n, ok := whole(raw)
-		if !ok || n < 1 || n > math.MaxInt32 {
-			return fmt.Errorf("%v: must be a whole number from 1 to %d", quoted(raw), math.MaxInt32)
+		if !ok || n < 1 || n > most {
+			return fmt.Errorf("%v: must be a whole number from 1 to %d", quoted(raw), most)
 		}
 		*to = n
 		return nil

@@ -17,13 +17,18 @@ var (
 	errTruncated = errors.New("a field is cut off or malformed")
 )
 
+// MaxItems bounds the descriptors of a request, and their entries together, before they are looked at: an empty one takes two
+// bytes of a message and fifty times as much in memory, so that one large message could fill a small container.
+const MaxItems = 1 << 16
+
 // decoder reads messages out of bytes. Decoded texts share one copy of the bytes.
 //
 // It reads what proto.Unmarshal reads: unknown fields, and known ones of another wire type, are skipped; of a field that
 // comes again the last counts; a message that comes again is merged into the first; texts must be UTF-8.
 type decoder struct {
-	data []byte
-	text string // data, as one string that outlives it
+	data    []byte
+	text    string // data, as one string that outlives it
+	entries int    // read so far, of all descriptors
 }
 
 // field is one field of a message.
@@ -49,6 +54,9 @@ func decode(data []byte, r *limiter.Request) error {
 				return fmt.Errorf("domain: %w", err)
 			}
 		case f.number == 2 && f.wire == protowire.BytesType:
+			if len(r.Descriptors) == MaxItems {
+				return fmt.Errorf("descriptors: more than %d in one request", MaxItems)
+			}
 			if err := d.descriptor(f, r.Add()); err != nil {
 				return fmt.Errorf("descriptors[%d]: %w", len(r.Descriptors)-1, err)
 			}
@@ -69,6 +77,9 @@ func (d *decoder) descriptor(in field, to *limiter.Descriptor) error {
 		at = next
 		switch {
 		case f.number == 1 && f.wire == protowire.BytesType:
+			if d.entries++; d.entries > MaxItems {
+				return fmt.Errorf("entries: more than %d in one request", MaxItems)
+			}
 			var e descriptors.Entry
 			if err := d.entry(f, &e); err != nil {
 				return fmt.Errorf("entries[%d]: %w", len(to.Entries), err)

@@ -1,6 +1,9 @@
 package server
 
 import (
+	"bytes"
+	"runtime"
+	"strings"
 	"testing"
 
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -201,4 +204,23 @@ func FuzzDecode(f *testing.F) {
 		f.Add(data)
 	}
 	f.Fuzz(agree)
+}
+
+func TestALargeMessageOfNothingTakesLittleMemory(t *testing.T) {
+	for name, data := range map[string][]byte{
+		"descriptors": bytes.Repeat(bytesField(2), 2<<20),
+		"entries":     bytesField(2, bytes.Repeat(bytesField(1), 2<<20)),
+	} {
+		var r limiter.Request
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		err := decode(data, &r)
+		runtime.ReadMemStats(&after)
+		if err == nil || !strings.HasSuffix(err.Error(), name+": more than 65536 in one request") {
+			t.Errorf("%s: got %v; want an error that says how many may be", name, err)
+		}
+		if got := after.TotalAlloc - before.TotalAlloc; got > 40<<20 {
+			t.Errorf("%s: decoding %d bytes took %d bytes of memory; want at most 40 MiB", name, len(data), got)
+		}
+	}
 }

@@ -21,15 +21,14 @@ type stateful interface {
 	change(from, to Limit, s State, now Instant) State // same algorithm and period; s is not fresh at now
 }
 
-// kindOf returns the kind of an algorithm, nil when there is none of that number. A new algorithm is one line here.
-func kindOf(a Algorithm) kind {
+// statefulOf returns the kind of an algorithm that keeps a State, nil when there is none of that number. A new algorithm is
+// one line here.
+func statefulOf(a Algorithm) stateful {
 	switch a {
 	case FixedWindow:
 		return fixedWindow{}
 	case TokenBucket:
 		return tokenBucket{}
-	case SlidingWindowLog:
-		return slidingWindowLog{}
 	case SlidingWindowCounter:
 		return slidingWindowCounter{}
 	case TokenBucketInteger:
@@ -37,6 +36,17 @@ func kindOf(a Algorithm) kind {
 	default:
 		return nil
 	}
+}
+
+// kindOf returns the kind of an algorithm, nil when there is none of that number.
+func kindOf(a Algorithm) kind {
+	if a == SlidingWindowLog {
+		return slidingWindowLog{}
+	}
+	if k := statefulOf(a); k != nil {
+		return k
+	}
+	return nil
 }
 
 // Algorithms returns every algorithm, in the order of their numbers.

@@ -15,7 +15,7 @@
 // that Cloudflare described in 2017 ("How we built rate limiting capable of scaling to millions of domains").
 //
 // The package keeps nothing and knows no keys: a store maps keys to states. Adding an algorithm takes one file that
-// defines its [Algorithm] constant and a kind, and one line in kindOf.
+// defines its [Algorithm] constant and a kind, and one line in statefulOf.
 package algorithms
 
 import (
@@ -122,8 +122,8 @@ func (s State) Unused() bool { return s.a|s.b == 0 }
 // An instant earlier than the last charge of the key counts as that of the last charge. The limit must be valid; its
 // algorithm must not be sliding_window_log ([Log] has its own Take), for which every hit is denied.
 func Take(l Limit, s State, now Instant, hits int64, countRejected bool) (State, Decision) {
-	k, ok := kindOf(l.Algorithm).(stateful)
-	if !ok || l.Period <= 0 {
+	k := statefulOf(l.Algorithm)
+	if k == nil || l.Period <= 0 {
 		return s, Decision{}
 	}
 	return k.take(l, s, now, min(max(hits, -MaxHits), MaxHits), countRejected)
@@ -131,8 +131,8 @@ func Take(l Limit, s State, now Instant, hits int64, countRejected bool) (State,
 
 // FreshAt returns the instant from which a key in state s is as if never used, so that forgetting it changes no decision.
 func FreshAt(l Limit, s State) Instant {
-	k, ok := kindOf(l.Algorithm).(stateful)
-	if !ok || l.Period <= 0 || s.Unused() {
+	k := statefulOf(l.Algorithm)
+	if k == nil || l.Period <= 0 || s.Unused() {
 		return math.MinInt64
 	}
 	return k.freshAt(l, s)
@@ -145,7 +145,7 @@ func Change(from, to Limit, s State, now Instant) State {
 	if from.Algorithm != to.Algorithm || from.Period != to.Period || FreshAt(from, s) <= now {
 		return State{}
 	}
-	if k, ok := kindOf(to.Algorithm).(stateful); ok {
+	if k := statefulOf(to.Algorithm); k != nil {
 		return k.change(from, to, s, now)
 	}
 	return State{}

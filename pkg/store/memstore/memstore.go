@@ -153,7 +153,7 @@ func (s *Store) Take(ctx context.Context, charges []store.Charge, decisions []al
 	}
 	if len(charges) == 1 {
 		s.takeOne(&charges[0], &decisions[0])
-		return store.Admitted(charges, decisions), nil
+		return decisions[0].Allowed || charges[0].Mode == store.Shadow, nil
 	}
 	return s.takeAll(charges, decisions), nil
 }
@@ -203,6 +203,10 @@ func (s *Store) takeOne(c *store.Charge, d *algorithms.Decision) {
 	for {
 		sh.mu.Lock()
 		now := sh.instantLocked(s.now())
+		if sh.takeKnownLocked(key, c, d, now) {
+			sh.mu.Unlock()
+			return
+		}
 		v := sh.loadLocked(key, &c.Limit, now)
 		*d = v.take(c, c.Hits, now, c.CountRejected)
 		if v.grows() && !s.claim(&r, 1) {

@@ -39,7 +39,7 @@ type view struct {
 	limit algorithms.Limit
 
 	state   algorithms.State   // of every algorithm but sliding_window_log
-	log     *algorithms.Log    // of sliding_window_log: as it is, not nil
+	log     *logState          // of sliding_window_log: as it is, or one to be remembered; not nil
 	pending algorithms.Pending // and what is decided on top
 }
 
@@ -53,11 +53,8 @@ func (sh *shard) instantLocked(now algorithms.Instant) algorithms.Instant {
 func (sh *shard) loadLocked(key digest, limit *algorithms.Limit, now algorithms.Instant) view {
 	v := view{key: key, shard: sh, limit: *limit}
 	if limit.Algorithm == algorithms.SlidingWindowLog {
-		state, ok := sh.logs[key]
-		if v.found = ok; ok {
-			v.log = &state.log
-		} else {
-			v.log = new(algorithms.Log)
+		if v.log, v.found = sh.logs[key]; !v.found {
+			v.log = new(logState)
 		}
 		return v
 	}
@@ -72,6 +69,34 @@ func (sh *shard) loadLocked(key digest, limit *algorithms.Limit, now algorithms.
 	return v
 }
 
+// takeKnownLocked applies a charge that is its request's only one and no refund, to a key that the shard remembers under the
+// same limit: the usual case, without a view. It reports false, having changed nothing, when that is not the case.
+// mu must be held.
+func (sh *shard) takeKnownLocked(key digest, c *store.Charge, d *algorithms.Decision, now algorithms.Instant) bool {
+	if sh.nearest.kept || c.Hits < 0 {
+		return false
+	}
+	if c.Limit.Algorithm == algorithms.SlidingWindowLog {
+		state := sh.logs[key]
+		if state == nil {
+			return false
+		}
+		state.limit = c.Limit
+		*d = state.log.Take(c.Limit, now, c.Hits, c.CountRejected)
+		return true
+	}
+	place, found := sh.table.find(key)
+	if !found {
+		return false
+	}
+	slot := &sh.table.slots[place]
+	if *sh.limits.of(slot.limit()) != c.Limit {
+		return false
+	}
+	slot.state, *d = algorithms.Take(c.Limit, slot.state, now, c.Hits, c.CountRejected)
+	return true
+}
+
 // take applies hits of the charge to the view and returns the decision.
 func (v *view) take(c *store.Charge, hits int64, now algorithms.Instant, countRejected bool) (d algorithms.Decision) {
 	if c.Limit != v.limit {
@@ -81,7 +106,7 @@ func (v *view) take(c *store.Charge, hits int64, now algorithms.Instant, countRe
 		v.limit = c.Limit
 	}
 	if v.log != nil {
-		v.pending, d = v.log.Decide(c.Limit, now, v.pending, hits, countRejected)
+		v.pending, d = v.log.log.Decide(c.Limit, now, v.pending, hits, countRejected)
 		return d
 	}
 	v.state, d = algorithms.Take(c.Limit, v.state, now, hits, countRejected)
@@ -136,12 +161,11 @@ func (sh *shard) commitLogLocked(s *Store, v *view, now algorithms.Instant, r *r
 	if !v.found && !v.used() {
 		return
 	}
-	state := sh.logs[v.key]
-	if state == nil {
+	state := v.log
+	if !v.found {
 		if sh.logs == nil {
 			sh.logs = make(map[digest]*logState)
 		}
-		state = new(logState)
 		sh.logs[v.key] = state
 		r.held--
 	}

@@ -46,7 +46,7 @@ const (
 	tail     = 24
 )
 
-// fill is the most keys a table of that many homes takes: 7/8.
+// fill is the most keys a table of that many homes takes, 5/6: fuller, and searches get long; emptier, and keys get large.
 func fill(homes int32) int32 { return homes - homes/6 }
 
 func (t *table) home(hi uint64) int {

@@ -121,9 +121,12 @@ func (l *Limiter) charge(r *Request, i int, v *Verdict) error {
 	}
 	s.Outcome, s.charge, s.count = Limited, len(v.charges), len(s.Rule.Limits)
 	mode := store.Enforce
-	if s.Rule.Shadow {
+	switch {
+	case s.Rule.Shadow && s.Rule.Quota:
+		mode = store.ShadowQuota
+	case s.Rule.Shadow:
 		mode = store.Shadow
-	} else if s.Rule.Quota {
+	case s.Rule.Quota:
 		mode = store.Quota
 	}
 	for n := range s.Rule.Limits {

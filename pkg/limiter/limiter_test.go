@@ -147,6 +147,10 @@ descriptors:
   - key: quota_b
     quota_mode: true
     rate_limit: {unit: minute, requests_per_unit: 2}
+  - key: quota_shadow
+    quota_mode: true
+    shadow_mode: true
+    rate_limit: {unit: minute, requests_per_unit: 0}
   - key: whitelisted
   - key: folder
     value: files/*
@@ -210,6 +214,11 @@ func TestRequestsAreDecidedAsTheRulesSay(t *testing.T) {
 			{edge("quota_a=1", "quota_b=1"), "OVER over:0/1 over:0/2"},
 			{edge("quota_a=1"), "OVER over:0/1"},
 			{edge("quota_a=1", "whitelisted=1"), "OVER over:0/1 none"},
+		},
+		"quota in shadow counts as one that is not over": {
+			{edge("quota_shadow=1"), "OK shadowed:0/0"},
+			{edge("quota_a=1 hits=2", "quota_shadow=1"), "OK over:0/1 shadowed:0/0"},
+			{edge("quota_a=1"), "OVER over:0/1"},
 		},
 		"all or nothing": {
 			{edge("path=/search,client=a hits=2", "log=1"), "OK ok:0/2 ok:4/5"},

@@ -76,7 +76,7 @@ func (v *Verdict) sum(s *DescriptorStatus) {
 		s.Limit = &s.Rule.Limits[best-s.charge]
 	}
 	if !s.Decision.Allowed {
-		s.OverLimit = v.charges[best].Mode != store.Shadow
+		s.OverLimit = !v.charges[best].Mode.Shadows()
 		s.Shadowed = !s.OverLimit
 	}
 }

@@ -31,10 +31,14 @@ type Mode uint8
 
 // The modes.
 const (
-	Enforce Mode = iota // the request is denied
-	Quota               // the request is denied when every rule in quota mode is
-	Shadow              // nothing: it is decided and counted only
+	Enforce     Mode = iota // the request is denied
+	Quota                   // the request is denied when every rule in quota mode is
+	Shadow                  // nothing: it is decided and counted only
+	ShadowQuota             // nothing, but it is a rule in quota mode that is not over, so that the others alone do not deny
 )
+
+// Shadows reports whether a denial means nothing for the request.
+func (m Mode) Shadows() bool { return m == Shadow || m == ShadowQuota }
 
 // Charge is hits applied to one key.
 type Charge struct {
@@ -62,7 +66,7 @@ type Store interface {
 }
 
 // Admitted gives the verdict on a request: it is denied when a charge in Enforce mode is, or when there are rules in Quota
-// mode and each of them has a denied charge. len(decisions) must be at least len(charges).
+// mode, each of them has a denied charge, and there is none in ShadowQuota mode. len(decisions) must be at least len(charges).
 func Admitted(charges []Charge, decisions []algorithms.Decision) bool {
 	quotas, over := 0, 0
 	for i := range charges {
@@ -81,6 +85,8 @@ func Admitted(charges []Charge, decisions []algorithms.Decision) bool {
 			if denied && !(again && ruleDenied(charges, decisions, i-1)) {
 				over++
 			}
+		case ShadowQuota:
+			quotas++
 		case Shadow:
 		}
 	}

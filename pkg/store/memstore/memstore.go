@@ -153,7 +153,7 @@ func (s *Store) Take(ctx context.Context, charges []store.Charge, decisions []al
 	}
 	if len(charges) == 1 {
 		s.takeOne(&charges[0], &decisions[0])
-		return decisions[0].Allowed || charges[0].Mode == store.Shadow, nil
+		return decisions[0].Allowed || charges[0].Mode.Shadows(), nil
 	}
 	return s.takeAll(charges, decisions), nil
 }

@@ -6,6 +6,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/weirproxy/weir/internal/deptest"
+	"github.com/weirproxy/weir/internal/race"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -115,7 +116,7 @@ func TestTakeDoesNotAllocate(t *testing.T) {
 		charges := []store.Charge{{Key: []byte("a"), Limit: limit, Hits: 1}, {Key: []byte("b"), Limit: limit, Hits: -1, Rule: 1}}
 		decisions := make([]algorithms.Decision, 2)
 		for n := 1; n <= 2; n++ {
-			if n == 2 && (raceEnabled || limit.Algorithm == algorithms.SlidingWindowLog) {
+			if n == 2 && (race.Enabled || limit.Algorithm == algorithms.SlidingWindowLog) {
 				continue // a refund of an unused key makes a log to look at
 			}
 			got := testing.AllocsPerRun(1000, func() { _, _ = s.Take(t.Context(), charges[:n], decisions) })

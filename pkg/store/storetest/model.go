@@ -91,8 +91,12 @@ func modelAdmits(charges []store.Charge, decisions []algorithms.Decision) bool {
 		if c.Mode == store.Enforce && denied {
 			return false
 		}
-		if c.Mode == store.Quota {
+		switch c.Mode {
+		case store.Quota:
 			quotas[c.Rule] = quotas[c.Rule] || denied
+		case store.ShadowQuota:
+			quotas[c.Rule] = false
+		case store.Enforce, store.Shadow:
 		}
 	}
 	for _, over := range quotas {
@@ -139,7 +143,7 @@ func randomCharges(r *rand.Rand) []store.Charge {
 			Limit:         l,
 			Hits:          int64(r.IntN(8) - 2),
 			Rule:          rule,
-			Mode:          store.Mode(r.IntN(3)),
+			Mode:          store.Mode(r.IntN(4)),
 			CountRejected: r.IntN(3) == 0,
 		}
 	}

@@ -19,6 +19,7 @@ func transactionCases() []Case {
 		{"one_quota_of_two_does_not_deny", oneQuotaOfTwo},
 		{"all_quotas_over_deny", allQuotasOver},
 		{"a_quota_rule_is_over_when_one_of_its_limits_is", quotaRuleOfTwoLimits},
+		{"a_quota_in_shadow_is_one_that_is_not_over", shadowQuota},
 		{"an_enforcing_denial_outweighs_quotas", enforcingOutweighsQuota},
 		{"a_thousand_charges_are_one_transaction", thousandCharges},
 	}
@@ -140,6 +141,16 @@ func quotaRuleOfTwoLimits(t *testing.T, e Env) {
 		e.wantAdmitted(t, false, narrow, wide)
 		other := quota("other", limit(a, 10), 8)
 		e.wantAdmitted(t, true, narrow, wide, other)
+	}
+}
+
+func shadowQuota(t *testing.T, e Env) {
+	for _, a := range algorithms.Algorithms() {
+		over, shadow := quota("over", limit(a, 0), 0), charge("shadow", limit(a, 0))
+		shadow.Mode, shadow.Rule = store.ShadowQuota, 1
+		e.wantAdmitted(t, false, over)
+		e.wantAdmitted(t, true, shadow)
+		e.wantAdmitted(t, true, over, shadow)
 	}
 }
 

@@ -1,5 +1,0 @@
-//go:build !race
-
-package memstore
-
-const raceEnabled = false

@@ -1,0 +1,140 @@
+package limiter_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/weirproxy/weir/pkg/limiter"
+	"github.com/weirproxy/weir/pkg/store/memstore"
+)
+
+func TestCountsSurviveAReload(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, "domain: d\ndescriptors: [{key: a, rate_limit: {unit: minute, requests_per_unit: 5}}]\n")
+		f.check(request("d", "a=1 hits=4"))
+		f.rules("domain: d\ndescriptors: [{key: b}, {key: a, rate_limit: {unit: minute, requests_per_unit: 10}}]\n")
+		if got, want := f.check(request("d", "a=1")), "OK ok:5/10"; got != want {
+			t.Errorf("after the limit was raised: %s; want %s", got, want)
+		}
+		f.rules("domain: d\ndescriptors: [{key: a, rate_limit: {unit: hour, requests_per_unit: 10}}]\n")
+		if got, want := f.check(request("d", "a=1")), "OK ok:9/10"; got != want {
+			t.Errorf("after the period changed: %s; want a fresh count, %s", got, want)
+		}
+		total := uint64(0)
+		for c := range f.Counts() {
+			if c.Path == "a" {
+				total = c.Counts.Total().Hits[limiter.CodeOK]
+			}
+		}
+		if total != 6 {
+			t.Errorf("the rule's hits are counted as %d; want 6 through two reloads", total)
+		}
+	})
+}
+
+func TestARefusedReloadKeepsTheRulesAndSaysWhy(t *testing.T) {
+	f := newFixture(t, rules)
+	before := f.Status()
+	at := time.Unix(5, 0)
+	f.Refused([]string{"rules.yaml:1: bad"}, at)
+	after := f.Status()
+	if after.Rules != before.Rules || after.LoadedAt != before.LoadedAt || !after.AttemptedAt.Equal(at) {
+		t.Errorf("status after a refusal = %+v; want the rules of before", after)
+	}
+	if diff := cmp.Diff([]string{"rules.yaml:1: bad"}, after.Errors); diff != "" || after.Refusals != 1 || after.Loads != 1 {
+		t.Errorf("status after a refusal = %+v", after)
+	}
+	f.rules(rules)
+	if s := f.Status(); len(s.Errors) != 0 || s.Loads != 2 || s.Refusals != 1 {
+		t.Errorf("status after a good load = %+v; want no errors", s)
+	}
+}
+
+func TestExplainChargesNothingAndResetForgets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, rules)
+		r := request("edge", "api_key=k", "staff=x", "path=/search", "vip=v")
+		f.check(request("edge", "api_key=k"))
+		for range 3 {
+			all, err := f.Explain(t.Context(), r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := all[0].Limits; len(got) != 2 || got[0].Decision.Remaining != 0 || got[1].Decision.Remaining != 1 {
+				t.Fatalf("Explain of two limits after one hit = %+v; want what one more hit would leave", got)
+			}
+			if got, want := all[0].Limits[1].Key, "4:edge|7:api_key=1:k#fixed_window/1d"; got != want {
+				t.Errorf("key %s; want %s", got, want)
+			}
+			if all[1].Status.Outcome != limiter.Unlimited || all[2].Status.Outcome != limiter.Replaced || len(all[3].Limits) != 1 {
+				t.Errorf("outcomes %v, %v and %d limits; want unlimited, replaced, 1", all[1].Status.Outcome, all[2].Status.Outcome, len(all[3].Limits))
+			}
+		}
+		keys, forgotten, err := f.Reset(t.Context(), r)
+		if err != nil || len(keys) != 3 || forgotten != 2 {
+			t.Errorf("Reset = %q, %d, %v; want 3 keys of which 2 had a state", keys, forgotten, err)
+		}
+		if got, want := f.check(request("edge", "api_key=k hits=2")), "OK ok:0/2"; got != want {
+			t.Errorf("after Reset: %s; want %s", got, want)
+		}
+	})
+}
+
+func TestCountsSayWhatWasDecided(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, rules)
+		for range 3 {
+			f.check(request("edge", "path=/search hits=2", "watched=1", "staff=me"))
+		}
+		f.check(request("edge", "path=/search hits=2 refund"))
+		f.check(request("nowhere", "a=b", "c=d"))
+		f.check(request("", "a=b"))
+		got := map[string]limiter.Tally{}
+		for c := range f.Counts() {
+			got[c.Path] = c.Counts.Total()
+		}
+		search := got["path=/search"]
+		if search.Decisions[limiter.CodeReplaced] != 3 || search.Decisions[limiter.CodeOK] != 1 || search.Refunded != 2 {
+			t.Errorf("counts of the search rule = %+v", search)
+		}
+		if w := got["watched"]; w.Decisions[limiter.CodeOK] != 1 || w.Decisions[limiter.CodeShadowed] != 2 || w.Hits[limiter.CodeShadowed] != 2 {
+			t.Errorf("counts of the shadow rule = %+v", w)
+		}
+		if s := got["staff"]; s.Decisions[limiter.CodeUnlimited] != 3 {
+			t.Errorf("counts of the unlimited rule = %+v", s)
+		}
+		want := limiter.RequestCounts{OK: 5, Failed: 1, DomainNotFound: 2}
+		if diff := cmp.Diff(want, f.Requests()); diff != "" {
+			t.Errorf("requests (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestDetailedValuesAreBounded(t *testing.T) {
+	s, err := memstore.New(memstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	l, err := limiter.New(s, limiter.Options{DetailedValues: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := fixture{l, t}
+	f.rules("domain: d\ndescriptors: [{key: a, detailed_metric: true, rate_limit: {unit: minute, requests_per_unit: 5}}]\n")
+	for i := range 100 {
+		f.check(request("d", "a="+string(itoa(uint32(i)))))
+	}
+	for c := range f.Counts() {
+		values := c.Counts.Values()
+		if c.Path != "a" {
+			continue
+		}
+		if len(values) != 4 || values[limiter.OtherValue].Decisions[limiter.CodeOK] != 97 || values["a_0"].Decisions[limiter.CodeOK] != 1 {
+			t.Errorf("values = %+v; want three of their own and the others together", values)
+		}
+	}
+}

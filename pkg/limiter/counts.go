@@ -41,8 +41,8 @@ func (c Code) String() string {
 
 // Counts is what was decided for one rule since the start. All its methods are safe for concurrent use.
 //
-// A rule with detailed_metric or value_to_metric is counted by value as well, for a bounded number of values: those that
-// come first; all others together under [OtherValue].
+// A rule with detailed_metric or value_to_metric is counted by value as well, for a bounded number of values of at most
+// MaxValue bytes: those that come first; all others together under [OtherValue].
 type Counts struct {
 	tally
 	most int // values counted apart
@@ -53,6 +53,10 @@ type Counts struct {
 
 // OtherValue stands for all values of a rule beyond those counted apart.
 const OtherValue = "_other"
+
+// MaxValue is the longest value that is counted apart, in bytes. A client chooses what it sends; a label of megabytes would be
+// kept, and told at every scrape.
+const MaxValue = 256
 
 // tally is one set of figures.
 type tally struct {
@@ -89,6 +93,9 @@ func (t *tally) read() (sum Tally) {
 
 // of returns the figures of a value, which are OtherValue's when there are too many.
 func (c *Counts) of(value []byte) *tally {
+	if len(value) > MaxValue {
+		value = append(value[:0], OtherValue...)
+	}
 	c.mu.RLock()
 	t := c.values[string(value)]
 	if t == nil && len(c.values) > c.most {

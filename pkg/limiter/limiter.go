@@ -103,12 +103,12 @@ func (l *Limiter) SetRules(rules *descriptors.Rules, warnings []descriptors.Warn
 		known[[2]string{r.Domain, r.Path}] = was.counts[r.ID]
 	}
 	next := &ruleSet{rules: rules, counts: make([]*Counts, rules.Len()), overrides: make(map[string]*Counts)}
-	for _, r := range rules.All() {
-		c := known[[2]string{r.Domain, r.Path}]
-		if c == nil {
-			c = newCounts(l.options.DetailedValues)
+	for _, r := range rules.All() { // those whose paths read the same (a=b alone, and a with the value b) share one
+		name := [2]string{r.Domain, r.Path}
+		if known[name] == nil {
+			known[name] = newCounts(l.options.DetailedValues)
 		}
-		next.counts[r.ID] = c
+		next.counts[r.ID] = known[name]
 	}
 	for _, d := range rules.Domains() {
 		c := was.overrides[d.Name]

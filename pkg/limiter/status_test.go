@@ -1,12 +1,14 @@
 package limiter_test
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store/memstore"
 )
@@ -33,6 +35,27 @@ func TestCountsSurviveAReload(t *testing.T) {
 			t.Errorf("the rule's hits are counted as %d; want 6 through two reloads", total)
 		}
 	})
+}
+
+func TestRulesWhosePathsReadTheSameShareTheirCountThroughReloads(t *testing.T) {
+	const same = "domain: d\ndescriptors: [{key: a=b, rate_limit: {unit: minute, requests_per_unit: 5}}, " +
+		"{key: a, value: b, rate_limit: {unit: minute, requests_per_unit: 5}}]\n"
+	f := newFixture(t, same)
+	r := request("d", "a=b")
+	other := request("d", "a=b")
+	other.Descriptors[0].Entries[0] = descriptors.Entry{Key: "a=b", Value: "x"}
+	for range 3 {
+		f.check(r)
+	}
+	f.check(other)
+	for range 2 {
+		f.rules(same)
+		for c := range f.Counts() {
+			if got := c.Counts.Total().Decisions[limiter.CodeOK]; c.Path == "a=b" && got != 4 {
+				t.Errorf("counted %d decisions; want the 4 of both rules", got)
+			}
+		}
+	}
 }
 
 func TestARefusedReloadKeepsTheRulesAndSaysWhy(t *testing.T) {
@@ -128,12 +151,13 @@ func TestDetailedValuesAreBounded(t *testing.T) {
 	for i := range 100 {
 		f.check(request("d", "a="+string(itoa(uint32(i)))))
 	}
+	f.check(request("d", "a="+strings.Repeat("x", 1<<20)))
 	for c := range f.Counts() {
 		values := c.Counts.Values()
 		if c.Path != "a" {
 			continue
 		}
-		if len(values) != 4 || values[limiter.OtherValue].Decisions[limiter.CodeOK] != 97 || values["a_0"].Decisions[limiter.CodeOK] != 1 {
+		if len(values) != 4 || values[limiter.OtherValue].Decisions[limiter.CodeOK] != 98 || values["a_0"].Decisions[limiter.CodeOK] != 1 {
 			t.Errorf("values = %+v; want three of their own and the others together", values)
 		}
 	}

@@ -21,8 +21,17 @@ type call struct {
 	answer  []byte    // the encoded response
 }
 
-// maxKept is the largest message whose call is kept for reuse: what it held stays with it until then.
-const maxKept = 64 << 10
+// Bounds of the calls that are kept for reuse: what they held stays with them until then. Empty descriptors and entries take
+// up to fifty times as much memory as in a message, so both are bounded.
+const (
+	maxKept            = 8 << 10 // bytes of the message
+	maxKeptDescriptors = 1024
+)
+
+// modest reports whether the call is small enough to be kept.
+func (c *call) modest() bool {
+	return c.size <= maxKept && cap(c.request.Descriptors) <= maxKeptDescriptors
+}
 
 // reset makes a used call as good as new.
 func (c *call) reset() {

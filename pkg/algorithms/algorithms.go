@@ -151,6 +151,31 @@ func Change(from, to Limit, s State, now Instant) State {
 	return State{}
 }
 
+// TakeAs is Take for a key in state s whose last charge was under the limit was: it carries the state over as [Change] does,
+// takes the hits under l, and returns the limit to go with the next state. That is l, but for a token bucket that had a larger
+// capacity: there the larger one goes on to say when the key is as if never used, for else a moment under a small burst would
+// make a spent bucket full again under the large one. What a bucket holds is clamped by a charge only, not by hits that took
+// nothing, and a ban that took nothing leaves state and limit as they were.
+func TakeAs(was, l Limit, s State, now Instant, hits int64, countRejected bool) (State, Limit, Decision) {
+	carried := Change(was, l, s, now)
+	next, d := Take(l, carried, now, hits, countRejected)
+	bucket := l.Algorithm == TokenBucket && was.Algorithm == TokenBucket && was.Period == l.Period
+	switch {
+	case !bucket || s.Unused() || FreshAt(was, s) <= now || was.Capacity() <= l.Capacity():
+		return next, l, d
+	case l.Requests == 0 && next == carried:
+		return s, was, d
+	case l.Requests == 0:
+		return next, l, d
+	}
+	wide := l
+	wide.Burst = was.Capacity()
+	if next == carried {
+		return tokenBucket{}.change(was, wide, s, now), wide, d
+	}
+	return tokenBucket{}.change(l, wide, next, now), wide, d
+}
+
 // refused is the decision for hits at a limit of 0, which never pass.
 func refused(wait time.Duration) Decision { return Decision{RetryAfter: wait, ResetAfter: wait} }
 

@@ -5,8 +5,7 @@
 // # The transaction
 //
 // A state is kept for each (Key, Limit.Algorithm, Limit.Period): charges that differ in any of them share nothing. Where
-// Limit.Requests or Limit.Burst differ from those of the state's last charge, the state is carried over as
-// [algorithms.Change] says.
+// Limit.Requests or Limit.Burst differ from those of the state's last charge, hits are taken as [algorithms.TakeAs] says.
 //
 // Take evaluates the charges in order, all at one instant, each on top of those before it; so a key charged twice is charged
 // twice. Then [Admitted] gives the verdict on the request as a whole:

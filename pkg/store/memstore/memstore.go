@@ -169,7 +169,7 @@ func (s *Store) Peek(ctx context.Context, charges []store.Charge, decisions []al
 		sh := s.shardOf(key)
 		sh.mu.Lock()
 		now := max(s.now(), sh.latest)
-		v := sh.loadLocked(key, &c.Limit, now)
+		v := sh.loadLocked(key, &c.Limit)
 		decisions[i] = v.take(c, c.Hits, now, c.CountRejected)
 		sh.mu.Unlock()
 	}
@@ -207,7 +207,7 @@ func (s *Store) takeOne(c *store.Charge, d *algorithms.Decision) {
 			sh.mu.Unlock()
 			return
 		}
-		v := sh.loadLocked(key, &c.Limit, now)
+		v := sh.loadLocked(key, &c.Limit)
 		*d = v.take(c, c.Hits, now, c.CountRejected)
 		if v.grows() && !s.claim(&r, 1) {
 			sh.mu.Unlock()

@@ -34,9 +34,9 @@ type logState struct {
 type view struct {
 	key   digest
 	shard *shard
-	place int  // in the shard's table, as long as nothing moved there
-	found bool // the shard remembers the key
-	limit algorithms.Limit
+	place int              // in the shard's table, as long as nothing moved there
+	found bool             // the shard remembers the key
+	limit algorithms.Limit // of the state
 
 	state   algorithms.State   // of every algorithm but sliding_window_log
 	log     *logState          // of sliding_window_log: as it is, or one to be remembered; not nil
@@ -49,8 +49,8 @@ func (sh *shard) instantLocked(now algorithms.Instant) algorithms.Instant {
 	return sh.latest
 }
 
-// loadLocked returns the view of a key as it is at now, carried over to the limit. mu must be held.
-func (sh *shard) loadLocked(key digest, limit *algorithms.Limit, now algorithms.Instant) view {
+// loadLocked returns the view of a key as it is. limit is that of the first charge. mu must be held.
+func (sh *shard) loadLocked(key digest, limit *algorithms.Limit) view {
 	v := view{key: key, shard: sh, limit: *limit}
 	if limit.Algorithm == algorithms.SlidingWindowLog {
 		if v.log, v.found = sh.logs[key]; !v.found {
@@ -61,10 +61,7 @@ func (sh *shard) loadLocked(key digest, limit *algorithms.Limit, now algorithms.
 	v.place, v.found = sh.table.find(key)
 	if v.found {
 		slot := &sh.table.slots[v.place]
-		v.state = slot.state
-		if was := sh.limits.of(slot.limit()); *was != *limit {
-			v.state = algorithms.Change(*was, *limit, v.state, now)
-		}
+		v.state, v.limit = slot.state, *sh.limits.of(slot.limit())
 	}
 	return v
 }
@@ -99,17 +96,16 @@ func (sh *shard) takeKnownLocked(key digest, c *store.Charge, d *algorithms.Deci
 
 // take applies hits of the charge to the view and returns the decision.
 func (v *view) take(c *store.Charge, hits int64, now algorithms.Instant, countRejected bool) (d algorithms.Decision) {
-	if c.Limit != v.limit {
-		if v.log == nil {
-			v.state = algorithms.Change(v.limit, c.Limit, v.state, now)
-		}
-		v.limit = c.Limit
-	}
 	if v.log != nil {
+		v.limit = c.Limit
 		v.pending, d = v.log.log.Decide(c.Limit, now, v.pending, hits, countRejected)
 		return d
 	}
-	v.state, d = algorithms.Take(c.Limit, v.state, now, hits, countRejected)
+	if v.limit == c.Limit {
+		v.state, d = algorithms.Take(c.Limit, v.state, now, hits, countRejected)
+	} else {
+		v.state, v.limit, d = algorithms.TakeAs(v.limit, c.Limit, v.state, now, hits, countRejected)
+	}
 	return d
 }
 

@@ -99,11 +99,11 @@ func (t *transaction) unlock(s *Store) {
 }
 
 // load makes the views those of the keys as they are.
-func (t *transaction) load(s *Store, charges []store.Charge, now algorithms.Instant) {
+func (t *transaction) load(s *Store, charges []store.Charge) {
 	for n, i := range t.order {
 		if n == 0 || t.refs[i].view != t.refs[t.order[n-1]].view {
 			r := &t.refs[i]
-			t.views[r.view] = s.shards[r.shard].loadLocked(r.key, &charges[i].Limit, now)
+			t.views[r.view] = s.shards[r.shard].loadLocked(r.key, &charges[i].Limit)
 		}
 	}
 }
@@ -113,7 +113,7 @@ func (t *transaction) load(s *Store, charges []store.Charge, now algorithms.Inst
 func (t *transaction) decide(
 	s *Store, charges []store.Charge, decisions []algorithms.Decision, now algorithms.Instant, full bool,
 ) (admitted bool) {
-	t.load(s, charges, now)
+	t.load(s, charges)
 	for i := range charges {
 		c, v := &charges[i], &t.views[t.refs[i].view]
 		decisions[i] = v.take(c, c.Hits, now, c.CountRejected)
@@ -124,7 +124,7 @@ func (t *transaction) decide(
 	if store.Admitted(charges, decisions) {
 		return true
 	}
-	t.load(s, charges, now)
+	t.load(s, charges)
 	for i := range charges {
 		c, v := &charges[i], &t.views[t.refs[i].view]
 		hits := c.Hits

@@ -48,12 +48,11 @@ func (m *model) take(c store.Charge, hits int64, now algorithms.Instant) algorit
 		m.states[name] = s
 		return log.Take(c.Limit, now, hits, c.CountRejected)
 	}
-	if known {
-		s.state = algorithms.Change(s.limit, c.Limit, s.state, now)
-	}
 	var d algorithms.Decision
-	s.state, d = algorithms.Take(c.Limit, s.state, now, hits, c.CountRejected)
-	s.limit = c.Limit
+	if !known {
+		s.limit = c.Limit
+	}
+	s.state, s.limit, d = algorithms.TakeAs(s.limit, c.Limit, s.state, now, hits, c.CountRejected)
 	m.states[name] = s
 	return d
 }

@@ -39,7 +39,8 @@ Timestamps are whole numbers of --time-unit; one earlier than the client's last 
 1 when it is left out; 0 asks and takes nothing. Blank lines and lines that begin with # are skipped. Each client has its own
 count. A denied request counts nothing, unless --count-rejected is given.
 
-With --header the first three lines hold one number each: the limit, the period in time units, and how many requests follow.`,
+With --header the first three lines hold one number each: the limit, the period in time units, and how many requests follow;
+they win over --limit and --period.`,
 		Example: `  printf 'request alice 0\nrequest alice 1\n' | sidecar replay --algorithm token_bucket --limit 1 --period 10s`,
 		Args:    arguments(0, 1, "at most one FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -84,10 +85,7 @@ func (f *replayFlags) replay(cmd *cobra.Command) (*replay, error) {
 		errs = append(errs, fmt.Errorf("--time-unit: %v: must be more than 0", f.unit))
 	}
 	for _, name := range []string{"limit", "period"} {
-		switch {
-		case f.header && given(name):
-			errs = append(errs, fmt.Errorf("--%s: must not be given together with --header, which gives it", name))
-		case !f.header && !given(name):
+		if !f.header && !given(name) {
 			errs = append(errs, fmt.Errorf("--%s: is missing, must be given unless --header is", name))
 		}
 	}

@@ -58,9 +58,16 @@ type instance struct {
 
 // serve runs a sidecar until ctx ends or a signal says so. Rules with mistakes end it before it listens.
 func serve(ctx context.Context, c config, stderr io.Writer) error {
-	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
-	defer signal.Stop(signals)
+	failed, fail := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer fail(nil)
+	stop, hurry := newStops(ctx, failed)
+	stops := make(chan os.Signal, 8)
+	signal.Notify(stops, syscall.SIGTERM, syscall.SIGINT)
+	defer signal.Stop(stops)
+	go heed(failed, stops, stop, hurry)
+	reloads := make(chan os.Signal, 1) // one that waits is as good as many
+	signal.Notify(reloads, syscall.SIGHUP)
+	defer signal.Stop(reloads)
 	logger := newLogger(stderr, c.LogLevel, c.LogFormat)
 	limitMemory(ctx, logger)
 
@@ -94,7 +101,12 @@ func serve(ctx context.Context, c config, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := i.reloader.Load(ctx); err != nil {
+	err = unlessOver(stop, i.reloader.Load)
+	if stop.Err() != nil {
+		logger.LogAttrs(ctx, slog.LevelInfo, "stopped", slog.String("cause", context.Cause(stop).Error()))
+		return nil
+	}
+	if err != nil {
 		return bad(err, exitBad)
 	}
 	i.server, err = server.New(server.Options{
@@ -117,7 +129,7 @@ func serve(ctx context.Context, c config, stderr io.Writer) error {
 	if i.listeners, err = i.listen(ctx); err != nil {
 		return err
 	}
-	return i.run(ctx, signals)
+	return i.run(failed, fail, reloads, stop, hurry)
 }
 
 // sources returns where rules come from, as the operator named it.
@@ -140,9 +152,9 @@ func (c *config) headers() server.Headers {
 	}
 }
 
-// run serves on all listeners until ctx ends, a signal says so or a listener fails. It returns when all that it started has
-// ended.
-func (i *instance) run(ctx context.Context, signals <-chan os.Signal) error {
+// run serves on all listeners until stop ends; when one of them fails it calls fail, which ends stop and hurry. It returns
+// when all that it started has ended, but for a reload: what that reads may never end.
+func (i *instance) run(ctx context.Context, fail context.CancelCauseFunc, reloads <-chan os.Signal, stop, hurry stopper) error {
 	i.http = &http.Server{
 		Handler:           i.server.HTTP(),
 		ReadHeaderTimeout: 5 * time.Second,
@@ -152,17 +164,17 @@ func (i *instance) run(ctx context.Context, signals <-chan os.Signal) error {
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(i.logger.Handler(), slog.LevelWarn),
 	}
-	all, failed := errgroup.WithContext(context.WithoutCancel(ctx))
+	all, failed := errgroup.WithContext(ctx)
+	context.AfterFunc(failed, func() { fail(context.Cause(failed)) })
 	background, end := context.WithCancel(failed)
-	all.Go(func() error { return i.reloader.Run(background) })
+	go heedReloads(background, reloads, i.reloader.Reload)
+	go func() { _ = i.reloader.Run(background) }() // nil
 	all.Go(func() error { keepHeadroom(background); return nil })
 	for _, l := range i.listeners {
 		all.Go(func() error { return i.serveOn(l) })
 	}
 	i.logger.LogAttrs(ctx, slog.LevelInfo, "ready", slog.Int("gomaxprocs", runtime.GOMAXPROCS(0)))
 
-	stop, hurry := newStops(ctx, failed)
-	all.Go(func() error { i.heed(background, signals, stop, hurry); return nil })
 	all.Go(func() error {
 		defer end()
 		<-stop.Done()

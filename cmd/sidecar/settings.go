@@ -77,7 +77,7 @@ func table(c *config) []setting {
 
 		{"grpc-address", text(&c.GRPCAddress, "address", address), ":8081", "host:port of Envoy's rate limit service" + off, false},
 		{"grpc-socket", text(&c.GRPCSocket, "path", nil), "", "Unix socket of the same service" + off + `; "@name" is an abstract one`, false},
-		{"grpc-socket-mode", mode(&c.GRPCSocketMode), "0660", "permissions of the Unix socket, octal", false},
+		{"grpc-socket-mode", mode(&c.GRPCSocketMode), "0660", "permissions of the Unix socket, octal; in quotes in a file", false},
 		{"http-address", text(&c.HTTPAddress, "address", address), ":8080", "host:port of health, metrics, /json and /rules" + off, false},
 		{"admin-address", text(&c.AdminAddress, "address", address), "127.0.0.1:8082", "host:port of the admin gRPC service" + off + "; it asks nobody who they are", false},
 

@@ -98,9 +98,9 @@ func TestAnEmptyAddressIsOff(t *testing.T) {
 
 func TestAFileMeansTheSameInEveryFormat(t *testing.T) {
 	files := map[string]string{
-		"weir.yaml": "rules: [a, b]\nmax-keys: 5000\ngrpc_socket_mode: 0600\nreload-debounce: 1s\npprof: true\ndomains: []\n",
+		"weir.yaml": "rules: [a, b]\nmax-keys: 5000\ngrpc_socket_mode: \"0600\"\nreload-debounce: 1s\npprof: true\ndomains: []\n",
 		"weir.yml":  "RULES: a,b\nmax_keys: '5000'\ngrpc-socket-mode: '0600'\nreload_debounce: 1s\npprof: 'true'\n",
-		"weir.toml": "rules = ['a', 'b']\nmax-keys = 5_000\ngrpc-socket-mode = 0o600\nreload-debounce = '1s'\npprof = true\n[[domains]]\ndomain = 'x'\n",
+		"weir.toml": "rules = ['a', 'b']\nmax-keys = 5_000\ngrpc-socket-mode = '0o600'\nreload-debounce = '1s'\npprof = true\n[[domains]]\ndomain = 'x'\n",
 		"weir.json": `{"rules": ["a", "b"], "max_keys": 5000, "grpc-socket-mode": "0600", "reload-debounce": "1s", "pprof": true, "domains": []}`,
 	}
 	for name, content := range files {
@@ -112,6 +112,26 @@ func TestAFileMeansTheSameInEveryFormat(t *testing.T) {
 			if !cmp.Equal(got.Rules, []string{"a", "b"}) || got.MaxKeys != 5000 || got.GRPCSocketMode != fs.FileMode(0o600) ||
 				got.ReloadDebounce != time.Second || !got.Pprof {
 				t.Errorf("settings: got %+v", got)
+			}
+		})
+	}
+}
+
+func TestAModeWithoutQuotesIsRefused(t *testing.T) {
+	files := map[string]string{
+		"440.yaml":  "grpc-socket-mode: 440\n",
+		"660.yaml":  "grpc-socket-mode: 660\n",
+		"0660.yaml": "grpc-socket-mode: 0660\n",
+		"440.toml":  "grpc-socket-mode = 440\n",
+		"440.json":  `{"grpc-socket-mode": 440}`,
+	}
+	for name, content := range files {
+		t.Run(name, func(t *testing.T) {
+			file := settingsFile(t, name, content)
+			got, err := read(t, "--rules=r", "--config", file)
+			want := file + `: grpc-socket-mode: must be the permissions of a file in octal, in quotes, such as "0660"`
+			if err == nil || err.Error() != want {
+				t.Errorf("got mode %v, %v; want %s", got.GRPCSocketMode, err, want)
 			}
 		})
 	}

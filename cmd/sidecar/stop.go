@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"sync"
-	"syscall"
 	"time"
 )
 
@@ -36,8 +35,9 @@ func newStops(ctx, failed context.Context) (stop, hurry stopper) {
 // and to its group, send it twice.
 const echo = 200 * time.Millisecond
 
-// heed acts on signals until background ends: SIGHUP reloads, the first other one stops, the next one hurries.
-func (i *instance) heed(background context.Context, signals <-chan os.Signal, stop, hurry stopper) {
+// heed acts on signals to stop until background ends: the first one stops, the next one hurries. It waits for nothing else,
+// so that none is lost.
+func heed(background context.Context, signals <-chan os.Signal, stop, hurry stopper) {
 	var first time.Time
 	for {
 		select {
@@ -45,8 +45,6 @@ func (i *instance) heed(background context.Context, signals <-chan os.Signal, st
 			return
 		case s := <-signals:
 			switch {
-			case s == syscall.SIGHUP:
-				_ = i.reloader.Reload(background) // logged
 			case first.IsZero():
 				first = time.Now()
 				stop.cancel(fmt.Errorf("signal: %s", s))
@@ -54,6 +52,31 @@ func (i *instance) heed(background context.Context, signals <-chan os.Signal, st
 				hurry.cancel(fmt.Errorf("second signal: %s", s))
 			}
 		}
+	}
+}
+
+// heedReloads reloads at each signal until background ends. Signals that come while it does are one when the channel holds one.
+func heedReloads(background context.Context, signals <-chan os.Signal, reload func(context.Context) error) {
+	for {
+		select {
+		case <-background.Done():
+			return
+		case <-signals:
+			_ = reload(background) // logged
+		}
+	}
+}
+
+// unlessOver does what reads files, which may take as long as it likes, and returns its error; or that of ctx as soon as ctx
+// ends, and leaves it alone then: there is nothing to lose.
+func unlessOver(ctx context.Context, do func(context.Context) error) error {
+	done := make(chan error, 1)
+	go func() { done <- do(ctx) }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }
 
@@ -104,8 +127,7 @@ func awaitQuiet(ctx context.Context, last func() time.Time) {
 // finish stops all servers when what is in flight is finished, or when ctx ends.
 func (i *instance) finish(ctx context.Context) {
 	var finishing sync.WaitGroup
-	finishing.Go(i.server.GRPC().GracefulStop)
-	finishing.Go(i.server.Admin().GracefulStop)
+	finishing.Go(i.server.GracefulStop)
 	finishing.Go(func() {
 		if i.http.Shutdown(ctx) != nil {
 			_ = i.http.Close() // breaking connections is what it is for

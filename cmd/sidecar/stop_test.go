@@ -3,7 +3,10 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"os"
+	"os/signal"
 	"strings"
 	"syscall"
 	"testing"
@@ -58,7 +61,7 @@ func heeded(t *testing.T) (signals chan<- os.Signal, stop, hurry stopper) {
 	background, end := context.WithCancel(t.Context())
 	stop, hurry = newStops(t.Context(), background)
 	t.Cleanup(end)
-	go new(instance).heed(background, all, stop, hurry)
+	go heed(background, all, stop, hurry)
 	return all, stop, hurry
 }
 
@@ -90,6 +93,89 @@ func TestASignalThatIsSentTwiceIsOne(t *testing.T) {
 			t.Errorf("after the same signal again: got hurry %v, want none", context.Cause(hurry))
 		}
 	})
+}
+
+func TestAReloadThatLastsHoldsUpNoStop(t *testing.T) {
+	file := rulesFile(t, rulesOf("5"))
+	r := start(t, "--rules", file, "--drain-timeout=0s", "--reload-debounce=1m")
+	manyRules(t, file)
+	// One at a time, as those that are pending are one for the system.
+	apart := time.NewTicker(time.Millisecond)
+	defer apart.Stop()
+	for range 40 {
+		raise(t, syscall.SIGHUP)
+		<-apart.C
+	}
+	raise(t, syscall.SIGTERM)
+	r.await(t, "stopped")
+	r.awaitEnd(t)
+	all, _ := r.log.lines()
+	if got := strings.Count(strings.Join(all, ""), `"msg":"rules loaded"`); got > 8 {
+		t.Errorf("rules were loaded %d times before the stop; want signals that wait to be one, and the stop not to wait", got)
+	}
+}
+
+func TestReloadsThatWaitAreOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		background, end := context.WithCancel(t.Context())
+		defer end()
+		signals := make(chan os.Signal, 1)
+		got := 0
+		go heedReloads(background, signals, func(context.Context) error { got++; time.Sleep(time.Minute); return nil })
+		for range 100 {
+			select {
+			case signals <- syscall.SIGHUP: // as signal.Notify does
+			default:
+			}
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if got != 2 {
+			t.Errorf("reloads: got %d, want the one that lasted and one for all signals meanwhile", got)
+		}
+	})
+}
+
+func TestAStopDuringTheFirstLoadEndsAtOnce(t *testing.T) {
+	ours := make(chan os.Signal, 1) // a signal that comes before the sidecar listens to it must not end the test
+	signal.Notify(ours, syscall.SIGTERM)
+	defer signal.Stop(ours)
+	file := rulesFile(t, rulesOf("5"))
+	manyRules(t, file)
+	log := newLineLog()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- run(context.Background(), []string{
+			"--rules", file, "--log-format=json", "--drain-timeout=0s",
+			"--grpc-address=127.0.0.1:0", "--http-address=127.0.0.1:0", "--admin-address=127.0.0.1:0",
+		}, strings.NewReader(""), io.Discard, log)
+	}()
+	again := time.NewTicker(time.Millisecond)
+	defer again.Stop()
+	for {
+		select {
+		case err := <-ended:
+			all, _ := log.lines()
+			if got := strings.Join(all, ""); err != nil || strings.Contains(got, `"msg":"ready"`) || !strings.Contains(got, `"msg":"stopped"`) {
+				t.Errorf("serve: got %v and the log\n%s\nwant it stopped before it was ready", err, got)
+			}
+			return
+		case <-again.C:
+			raise(t, syscall.SIGTERM)
+		}
+	}
+}
+
+// manyRules writes rules that take long to load.
+func manyRules(t *testing.T, file string) {
+	t.Helper()
+	var b strings.Builder
+	b.WriteString("domain: test\ndescriptors:\n")
+	for n := range 10_000 {
+		fmt.Fprintf(&b, "- {key: user, value: u%d, rate_limit: {unit: hour, requests_per_unit: 7}}\n", n)
+	}
+	writeRules(t, file, b.String())
 }
 
 func TestAFailureStopsAtOnce(t *testing.T) {

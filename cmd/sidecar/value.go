@@ -115,19 +115,17 @@ func duration(to *time.Duration, least, most time.Duration) value {
 	}}
 }
 
-// mode is the permissions of a file, in octal.
+// mode is the permissions of a file: text, in octal. A number of a settings file is refused: it has lost whether it was
+// written in octal, so 432 may stand for 0660 as well as for 0432.
 func mode(to *fs.FileMode) value {
 	return value{kind: "mode", store: func(raw any) error {
-		n, ok := raw.(int) // YAML reads 0660 and TOML reads 0o660 as the number it is
-		if i, is := raw.(int64); is {
-			n, ok = int(i), true
+		s, ok := raw.(string)
+		if !ok {
+			return errors.New(`must be the permissions of a file in octal, in quotes, such as "0660"`)
 		}
-		if s, isText := raw.(string); isText {
-			u, err := strconv.ParseUint(strings.TrimPrefix(s, "0o"), 8, 16)
-			n, ok = int(u), err == nil
-		}
-		if !ok || n < 0 || n > 0o777 {
-			return fmt.Errorf("%v: must be the permissions of a file in octal, such as 0660", quoted(raw))
+		n, err := strconv.ParseUint(strings.TrimPrefix(s, "0o"), 8, 16)
+		if err != nil || n > 0o777 {
+			return fmt.Errorf("%q: must be the permissions of a file in octal, such as 0660", s)
 		}
 		*to = fs.FileMode(n)
 		return nil

@@ -105,6 +105,10 @@ func (t *tree) descriptor(v value, parent *node) {
 		label += "=" + l.value
 	}
 	rule := &Rule{Domain: t.domain.Name, Path: label, File: t.file, Line: v.line}
+	if parent.rule != nil && len(parent.rule.Path)+len(label) > maxPath || len(label) > maxPath {
+		t.fail(v, "its keys and values from the root on are too long, must have at most %d bytes together", maxPath)
+		return
+	}
 	if parent.rule != nil {
 		rule.Path = parent.rule.Path + "," + label
 		rule.levels = slices.Clone(parent.rule.levels)
@@ -131,6 +135,10 @@ func (t *tree) descriptor(v value, parent *node) {
 	t.checkFlags(fs, rule, t.domain.rules[below:])
 }
 
+// maxPath bounds the keys and values of a descriptor and those above it, in bytes: each descriptor below repeats them, so that
+// a few aliases of a long text could fill the memory.
+const maxPath = 64 << 10
+
 // level decodes what a descriptor says of its entry, and returns the entry's key; false when the descriptor matches nothing
 // that could be told.
 func (t *tree) level(v value, fs fields) (l level, key string, ok bool) {
@@ -154,6 +162,11 @@ func (t *tree) level(v value, fs fields) (l level, key string, ok bool) {
 	l.valueToMetric = t.flag(fs, "value_to_metric")
 	if l.shared = t.flag(fs, "share_threshold"); l.shared && ok && !strings.Contains(l.value, "*") {
 		at, _ := fs.get("share_threshold")
+		l.shared = false
+		if strings.Contains(key, "*") { // the reference takes that for a wildcard
+			t.warn(at, at.line, "does nothing without a `*` in the value")
+			return l, key, ok
+		}
 		t.fail(at, "is for wildcards, whose values then share one count: the value must have a `*`, but is %s", quote(l.value))
 	}
 	return l, key, ok

@@ -138,6 +138,10 @@ func (t *tree) limit(v value, f form) (limit, bool) {
 		t.fail(at, "is %d, must be at most %d for sliding_window_log, which remembers every hit: use sliding_window_counter",
 			l.Requests, t.options.MaxLogEntries)
 	}
+	if most := int64(l.Period); l.Algorithm == algorithms.TokenBucketInteger && most > 0 && int64(l.Requests) > most {
+		at, _ := fs.get("requests_per_unit")
+		t.fail(at, "is %d, must be at most %d for token_bucket_integer, which refills at most a token per nanosecond", l.Requests, most)
+	}
 	if len(t.errs) == before && l.Algorithm != 0 {
 		if err := l.Validate(); err != nil {
 			t.fail(v, "%v", err)

@@ -62,10 +62,19 @@ func (r *reader) parse(s Source) (value, bool) {
 		r.failAt(0, "%d bytes are too many, must be at most %d", len(s.Data), maxBytes)
 		return value{}, false
 	}
-	data := plainJSON(s.Data)
+	data := plainJSON(bytes.TrimPrefix(s.Data, []byte("\xef\xbb\xbf"))) // UTF-8's byte order mark
 	var doc yaml.Node
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	err := decodeNode(dec, &doc)
+	if first := firstDocument(data); err != nil && !s.Inline && len(first) < len(data) {
+		// The parser looks ahead; what is wrong may lie in a document that is ignored anyway.
+		if dec = yaml.NewDecoder(bytes.NewReader(first)); decodeNode(dec, &doc) == nil && len(doc.Content) > 0 {
+			err = nil
+			r.warnings = append(r.warnings, Warning{
+				File: r.file, Line: bytes.Count(first, []byte("\n")) + 2, Text: ignored,
+			})
+		}
+	}
 	empty := errors.Is(err, io.EOF) || err == nil && (len(doc.Content) == 0 || doc.Content[0].ShortTag() == "!!null")
 	switch {
 	case empty && s.Inline:
@@ -86,11 +95,37 @@ func (r *reader) parse(s Source) (value, bool) {
 		if err := decodeNode(dec, &more); err == nil && len(more.Content) > 0 && more.Content[0].ShortTag() != "!!null" {
 			r.warnings = append(r.warnings, Warning{
 				File: r.file, Line: more.Content[0].Line,
-				Text: "a file holds one document: this one and all after it are ignored",
+				Text: ignored,
 			})
 		}
 	}
 	return r.root(doc.Content[0]), true
+}
+
+// ignored says of a document that it is not the first.
+const ignored = "a file holds one document: this one and all after it are ignored"
+
+// firstDocument returns the data up to the line that ends its first document, all of it when there is none. A line that
+// begins with --- is nothing else in YAML; where only comments stand before it, it begins the first document.
+func firstDocument(data []byte) []byte {
+	content := false
+	for start := 0; start < len(data); {
+		end := start + 1 + bytes.IndexByte(data[start:], '\n')
+		if end == start {
+			end = len(data)
+		}
+		switch line := bytes.TrimSpace(data[start:end]); {
+		case bytes.HasPrefix(data[start:end], []byte("---")):
+			if content {
+				return data[:start]
+			}
+			content = len(line) > len("---")
+		case len(line) > 0 && line[0] != '#' && line[0] != '%':
+			content = true
+		}
+		start = end
+	}
+	return data
 }
 
 // decodeNode reads the next document. The parser is not ours: what it panics with on some input becomes an error.
@@ -117,7 +152,12 @@ func syntaxText(err error) string {
 
 // syntaxLine returns the line that makes the parser fail: the last one of the shortest beginning of the data for which it
 // says the same. Without it the parser says nothing, or something else.
+// In a large file, which that would read too often, it is the parser's own line.
 func syntaxLine(err error, data []byte) int {
+	var line int
+	if n, _ := fmt.Sscanf(err.Error(), "yaml: line %d:", &line); n == 1 && len(data) > 1<<20 {
+		return line
+	}
 	lines := bytes.SplitAfter(data, []byte("\n"))
 	ends := make([]int, len(lines)) // of each line
 	end := 0

@@ -10,12 +10,12 @@ import (
 // places is where changes of rules can happen: which directories to watch, and which names in them matter.
 type places struct {
 	dirs  map[string]bool // to watch
-	names map[string]bool // full paths: files, and the symbolic links and directories on the way to them
+	names map[string]bool // full paths: files and directories of rules, and the symbolic links on the way to them
 	rules map[string]bool // directories whose rule files matter, also those yet to come
 }
 
-// placesOf follows the paths, symbolic links included, to all that would have to change for their content to change. What
-// is not there yet is expected in the last directory that is.
+// placesOf follows the paths, symbolic links included, to what changes when their content does. A directory further up that
+// is renamed is left to the poll: watching up to the root would wake for every change in /tmp or /etc. What is not there yet is expected in the last directory that is.
 func placesOf(paths []string) places {
 	p := places{dirs: make(map[string]bool), names: make(map[string]bool), rules: make(map[string]bool)}
 	for _, path := range paths {

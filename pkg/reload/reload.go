@@ -115,7 +115,7 @@ func (r *Reloader) read() ([]descriptors.Source, error) {
 // reportLocked is attemptLocked with a line in the log when the rules are refused. r.mu must be held.
 func (r *Reloader) reportLocked(ctx context.Context, sources []descriptors.Source, readErr error) error {
 	err := r.attemptLocked(ctx, sources, readErr)
-	if err != nil {
+	if err != nil && ctx.Err() == nil {
 		r.options.Logger.LogAttrs(ctx, slog.LevelError, "rules refused", slog.Any("errors", reasons(err)))
 	}
 	return err
@@ -126,8 +126,11 @@ func (r *Reloader) attemptLocked(ctx context.Context, sources []descriptors.Sour
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	r.attempted = fingerprintOf(sources, readErr)
 	rules, warnings, loadErr := descriptors.Load(sources, descriptors.Options{MaxLogEntries: r.options.MaxLogEntries})
+	if ctx.Err() != nil {
+		return context.Cause(ctx) // nobody waits for it any more
+	}
+	r.attempted = fingerprintOf(sources, readErr)
 	err := errors.Join(readErr, loadErr)
 	if err == nil && len(rules.Domains()) == 0 {
 		err = errors.New("there are no rules: name a file or directory with --rules, or put a list domains into the settings file")

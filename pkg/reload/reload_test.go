@@ -236,6 +236,30 @@ func TestNewNamesEveryMissingOption(t *testing.T) {
 	}
 }
 
+// ending is a context that ends once it has been asked whether it has.
+type ending struct {
+	context.Context
+	asked bool
+}
+
+func (e *ending) Err() error {
+	if e.asked {
+		return context.Canceled
+	}
+	e.asked = true
+	return nil
+}
+
+func TestAContextThatEndsMeanwhileChangesNothing(t *testing.T) {
+	dir := tree(t, map[string]string{"a.yaml": document("a", 1)})
+	l, r, _ := start(t, reload.Options{Paths: []string{dir}}, false)
+	write(t, filepath.Join(dir, "a.yaml"), document("a", 2))
+	_ = r.Reload(&ending{Context: t.Context()})
+	if got := requests(l, "a"); got != 1 || l.Status().Loads != 1 || l.Status().Refusals != 0 {
+		t.Errorf("got %d requests in force, status %+v; want those of before and no attempt", got, l.Status())
+	}
+}
+
 func TestAnEndedContextChangesNothing(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "a.yaml")
 	write(t, file, document("a", 1))

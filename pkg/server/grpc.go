@@ -6,9 +6,12 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health"
 	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/status"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
@@ -43,18 +46,35 @@ func (s *Server) grpcOptions() []grpc.ServerOption {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 		grpc.MaxRecvMsgSize(s.options.MaxRequestBytes),
 		grpc.UnaryInterceptor(s.service.recoverUnary),
-		grpc.StreamInterceptor(s.service.recoverStream),
+		grpc.ChainStreamInterceptor(s.endStream, s.service.recoverStream),
 	}
 }
 
-// addHealth adds the health service, for these names among others, and reflection.
+// addHealth adds a health service, for these names and "", and reflection.
 func (s *Server) addHealth(g *grpc.Server, names ...string) {
+	h := health.NewServer()
 	for _, name := range names {
-		s.health.SetServingStatus(name, healthgrpc.HealthCheckResponse_SERVING)
+		h.SetServingStatus(name, healthgrpc.HealthCheckResponse_SERVING)
 	}
-	healthgrpc.RegisterHealthServer(g, s.health)
+	s.healths = append(s.healths, h)
+	healthgrpc.RegisterHealthServer(g, h)
 	if s.options.Reflection {
 		reflection.Register(g) // v1 and v1alpha
+	}
+}
+
+// endStream ends a stream when GracefulStop is called, whatever its handler waits for: gRPC then cancels the stream's context,
+// which ends the handler.
+func (s *Server) endStream(
+	service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler,
+) error {
+	handled := make(chan error, 1)
+	go func() { handled <- handle(service, stream) }()
+	select {
+	case err := <-handled:
+		return err
+	case <-s.finishing:
+		return status.Error(codes.Unavailable, "shutting down")
 	}
 }
 

@@ -49,6 +49,82 @@ func TestHealthOfEveryNameUntilDrained(t *testing.T) {
 	})
 }
 
+func TestEachPortTellsTheHealthOfItsOwnServices(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, everything, nil)
+		const admin = "weir.admin.v1.AdminService"
+		for port, test := range map[string]struct {
+			conn        *grpc.ClientConn
+			own, others []string
+		}{
+			"grpc":  {f.conn, []string{"", "ratelimit", fullName}, []string{admin}},
+			"admin": {dial(t, f.server.Admin()), []string{"", admin}, []string{"ratelimit", fullName}},
+		} {
+			client := healthgrpc.NewHealthClient(test.conn)
+			for _, name := range test.own {
+				got, err := client.Check(t.Context(), &healthgrpc.HealthCheckRequest{Service: name})
+				if err != nil || got.GetStatus() != healthgrpc.HealthCheckResponse_SERVING {
+					t.Errorf("%s: health of %q: got %v, %v; want SERVING", port, name, got.GetStatus(), err)
+				}
+			}
+			for _, name := range test.others {
+				got, err := client.Check(t.Context(), &healthgrpc.HealthCheckRequest{Service: name})
+				if status.Code(err) != codes.NotFound {
+					t.Errorf("%s: health of %q: got %v, %v; want NotFound", port, name, got.GetStatus(), err)
+				}
+			}
+		}
+		f.server.Drain()
+		got, err := healthgrpc.NewHealthClient(dial(t, f.server.Admin())).Check(t.Context(), &healthgrpc.HealthCheckRequest{Service: admin})
+		if err != nil || got.GetStatus() != healthgrpc.HealthCheckResponse_NOT_SERVING {
+			t.Errorf("admin: health of %q when drained: got %v, %v; want NOT_SERVING", admin, got.GetStatus(), err)
+		}
+	})
+}
+
+// Who watches the health of a server never hangs up; the server is not to wait for it.
+func TestStreamsEndWhenTheServerStops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, everything, nil)
+		var next []func() error // of each stream
+		for _, conn := range []*grpc.ClientConn{f.conn, dial(t, f.server.Admin())} {
+			watch, err := healthgrpc.NewHealthClient(conn).Watch(t.Context(), new(healthgrpc.HealthCheckRequest))
+			if err != nil {
+				t.Fatal(err)
+			}
+			reflection, err := reflectiongrpc.NewServerReflectionClient(conn).ServerReflectionInfo(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := reflection.Send(&reflectiongrpc.ServerReflectionRequest{
+				MessageRequest: &reflectiongrpc.ServerReflectionRequest_ListServices{},
+			}); err != nil {
+				t.Fatal(err)
+			}
+			next = append(next,
+				func() error { _, err := watch.Recv(); return err },
+				func() error { _, err := reflection.Recv(); return err })
+		}
+		for _, receive := range next {
+			if err := receive(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		began := time.Now()
+		cut := time.AfterFunc(time.Minute, f.server.Close)
+		defer cut.Stop()
+		f.server.GracefulStop()
+		if got := time.Since(began); got != 0 {
+			t.Errorf("GracefulStop: got after %v; want at once", got)
+		}
+		for i, receive := range next {
+			if err := receive(); status.Code(err) != codes.Unavailable || status.Convert(err).Message() != "shutting down" {
+				t.Errorf("stream %d: got %v; want UNAVAILABLE: shutting down", i, err)
+			}
+		}
+	})
+}
+
 func TestReflectionDescribesTheServices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, everything, nil)

@@ -5,9 +5,18 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"runtime/debug"
+	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
+
+// writeTimeout is the most time from a request for a page to the end of its answer. It bounds how long readers that stall keep
+// others from /metrics.
+const writeTimeout = 15 * time.Second
+
+// profiles is where the pages are that take as long as they are asked to.
+const profiles = "/debug/pprof/"
 
 func (s *Server) newHTTP() http.Handler {
 	mux := http.NewServeMux()
@@ -22,14 +31,25 @@ func (s *Server) newHTTP() http.Handler {
 	mux.HandleFunc("POST /json", s.json)
 	mux.HandleFunc("GET /rules", s.rules)
 	if s.options.Pprof {
-		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
-		mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
-		mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
-		mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
-		mux.HandleFunc("POST /debug/pprof/symbol", pprof.Symbol)
-		mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+		mux.HandleFunc("GET "+profiles, pprof.Index)
+		mux.HandleFunc("GET "+profiles+"cmdline", pprof.Cmdline)
+		mux.HandleFunc("GET "+profiles+"profile", pprof.Profile)
+		mux.HandleFunc("GET "+profiles+"symbol", pprof.Symbol)
+		mux.HandleFunc("POST "+profiles+"symbol", pprof.Symbol)
+		mux.HandleFunc("GET "+profiles+"trace", pprof.Trace)
 	}
-	return s.recoverHTTP(mux)
+	return s.recoverHTTP(hurryHTTP(mux))
+}
+
+// hurryHTTP breaks the connection of who does not take a page within writeTimeout; profiles have the time of the http.Server.
+func hurryHTTP(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasPrefix(r.URL.Path, profiles) {
+			// A writer without deadlines is none of a connection.
+			_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // recoverHTTP keeps a panic in a page from going to net/http, which would log it on standard error.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -13,6 +14,7 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/testing/protocmp"
 
@@ -52,6 +54,34 @@ func TestPages(t *testing.T) {
 			if got.Code != test.code || !strings.Contains(got.Body.String(), test.body) {
 				t.Errorf("%s %s: got %d %q; want %d with %q", test.method, test.path, got.Code, got.Body, test.code, test.body)
 			}
+		}
+	})
+}
+
+func TestReadersThatStallAreBroken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, everything, nil)
+		listener := bufconn.Listen(16)
+		pages := &http.Server{Handler: f.server.HTTP(), ReadHeaderTimeout: time.Hour, WriteTimeout: time.Hour}
+		go func() { _ = pages.Serve(listener) }()
+		defer pages.Close()
+		for range 4 {
+			conn, err := listener.DialContext(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if _, err := io.WriteString(conn, "GET /metrics HTTP/1.1\r\nHost: weir\r\n\r\n"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		for _, want := range []int{503, 200} {
+			if got := f.fetch(t, "GET", "/metrics", "").Code; got != want {
+				t.Errorf("/metrics beside four that stall: got %d; want %d", got, want)
+			}
+			time.Sleep(writeTimeout)
+			synctest.Wait()
 		}
 	})
 }

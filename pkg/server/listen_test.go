@@ -1,12 +1,14 @@
 package server
 
 import (
+	"context"
 	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -66,16 +68,85 @@ func TestSocketHasItsModeAndGoesWithTheListener(t *testing.T) {
 	}
 }
 
-func TestStaleSocketIsReplaced(t *testing.T) {
+func TestClosingLeavesTheSocketOfASuccessor(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
-	old, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	old := listen(t, "unix", path, 0o660)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	successor := listen(t, "unix", path, 0o660)
+	for range 2 {
+		_ = old.Close() // the second one fails
+		reach(t, successor)
+	}
+	if err := successor.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(path); !os.IsNotExist(err) {
+		t.Errorf("the file after both are closed: got %v; want none", err)
+	}
+}
+
+func TestOneOfManyStartsGetsAStaleSocket(t *testing.T) {
+	for range 30 {
+		path := filepath.Join(t.TempDir(), "s")
+		leave(t, path)
+		var (
+			starts sync.WaitGroup
+			mu     sync.Mutex // guards got
+			got    []net.Listener
+		)
+		for range 8 {
+			starts.Go(func() {
+				if l, err := Listen(t.Context(), "unix", path, 0o660); err == nil {
+					mu.Lock()
+					defer mu.Unlock()
+					got = append(got, l)
+				}
+			})
+		}
+		starts.Wait()
+		if len(got) != 1 {
+			t.Errorf("listeners: got %d; want 1", len(got))
+		}
+		for _, l := range got {
+			reach(t, l)
+			_ = l.Close()
+		}
+	}
+}
+
+func TestListenWaitsForTheLockOfAnother(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	unlock, err := lockPath(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	old.SetUnlinkOnClose(false) // as a process that was killed
-	if err := old.Close(); err != nil {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Listen(ended, "unix", path, 0o660); err == nil || !strings.Contains(err.Error(), "somebody else holds it") {
+		t.Errorf("Listen: got %v; want one that says somebody holds the lock", err)
+	}
+	unlock()
+	reach(t, listen(t, "unix", path, 0o660))
+}
+
+// leave leaves a socket at path as a process does that is killed.
+func leave(t *testing.T, path string) {
+	t.Helper()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
 		t.Fatal(err)
 	}
+	l.SetUnlinkOnClose(false)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestStaleSocketIsReplaced(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	leave(t, path)
 	reach(t, listen(t, "unix", path, 0o660))
 }
 

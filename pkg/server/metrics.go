@@ -41,7 +41,7 @@ func newCollector(s *service) *collector {
 		options: s.options,
 		service: s,
 
-		requests:  desc("requests_total", "Rate limit requests, by what became of them.", "code"),
+		requests:  desc("requests_total", "Rate limit requests that could be read, by what became of them: without those too large and bodies of /json that are no request.", "code"),
 		duration:  desc("request_duration_seconds", "Time from the arrival of a rate limit request to its answer."),
 		decisions: desc("decisions_total", "Descriptors decided by a rule.", "domain", "rule", "code"),
 		hits:      desc("hits_total", "Hits of the descriptors decided by a rule, refunds left out.", "domain", "rule", "code"),
@@ -108,14 +108,12 @@ func (c *collector) collectReloads(to sink) {
 	}
 	to.counter(c.reloads, s.Loads, "success")
 	to.counter(c.reloads, s.Refusals, "failure")
+	n := make(map[string]int) // by domain
+	for _, r := range s.Rules.All() {
+		n[r.Domain]++
+	}
 	for _, d := range s.Rules.Domains() {
-		n := 0
-		for _, r := range s.Rules.All() {
-			if r.Domain == d.Name {
-				n++
-			}
-		}
-		to.gauge(c.rules, float64(n), d.Name)
+		to.gauge(c.rules, float64(n[d.Name]), d.Name)
 	}
 }
 

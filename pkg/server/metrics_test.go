@@ -11,6 +11,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
 // gather returns the metrics of a registry whose names begin so, as `name{label="value",…}`; of a histogram its buckets.
@@ -136,6 +140,43 @@ descriptors:
 		maps.DeleteFunc(got, func(name string, _ float64) bool { return strings.HasPrefix(name, "weir_request_duration") })
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("metrics (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestRulesAreCountedByDomain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, "", nil)
+		one := descriptors.Source{Name: "one.yaml", Data: []byte("domain: one\ndescriptors: [{key: a, rate_limit: {unlimited: true}}]")}
+		two := descriptors.Source{Name: "two.yaml", Data: []byte(
+			"domain: two\ndescriptors: [{key: a, rate_limit: {unlimited: true}}, {key: b, rate_limit: {unlimited: true}}]")}
+		none := descriptors.Source{Name: "none.yaml", Data: []byte("domain: none")}
+		rules, _, err := descriptors.Load([]descriptors.Source{one, two, none}, descriptors.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.limiter.SetRules(rules, nil, time.Now())
+		want := map[string]float64{`weir_rules{domain="one"}`: 1, `weir_rules{domain="two"}`: 2, `weir_rules{domain="none"}`: 0}
+		if diff := cmp.Diff(want, gather(t, f.registry, "weir_rules")); diff != "" {
+			t.Errorf("weir_rules (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// As the help of weir_requests_total says.
+func TestRequestsThatCannotBeReadAreNotCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, everything, func(o *Options) { o.MaxRequestBytes = 100 })
+		if err := f.send(t, make([]byte, 101)); status.Code(err) != codes.ResourceExhausted {
+			t.Errorf("a large message: got %v; want ResourceExhausted", err)
+		}
+		for body, want := range map[string]int{"no JSON": 400, strings.Repeat(" ", 101): 413} {
+			if got := f.fetch(t, "POST", "/json", body).Code; got != want {
+				t.Errorf("/json: got %d; want %d", got, want)
+			}
+		}
+		if got := gather(t, f.registry, "weir_requests")[`weir_requests_total{code="error"}`]; got != 0 {
+			t.Errorf("errors: got %v; want 0", got)
 		}
 	})
 }

@@ -12,6 +12,7 @@ package server
 import (
 	"fmt"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,11 +24,14 @@ import (
 type Server struct {
 	options  Options
 	service  *service
-	health   *health.Server
+	healths  []*health.Server // one for each of the gRPC servers
 	grpc     *grpc.Server
 	admin    *grpc.Server
 	http     http.Handler
 	draining atomic.Bool
+
+	finishing chan struct{} // closed when streams are to end
+	finish    func()        // closes finishing, once
 }
 
 // New returns a server that is ready to serve. It registers its metrics with o.Registry. It fails when an option is missing
@@ -37,7 +41,8 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{options: o, service: newService(o), health: health.NewServer()}
+	s := &Server{options: o, service: newService(o), finishing: make(chan struct{})}
+	s.finish = sync.OnceFunc(func() { close(s.finishing) })
 	if err := s.registerMetrics(); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
@@ -61,15 +66,27 @@ func (s *Server) HTTP() http.Handler { return s.http }
 // way back.
 func (s *Server) Drain() {
 	s.draining.Store(true)
-	s.health.Shutdown()
+	for _, h := range s.healths {
+		h.Shutdown()
+	}
 }
 
 // LastRequest returns when the latest rate limit request arrived, to the millisecond; the start of the server when there was
 // none.
 func (s *Server) LastRequest() time.Time { return s.service.latest.time() }
 
-// Close stops both gRPC servers at once, breaking what is in flight. Whoever wants to finish that calls their GracefulStop
-// first. Closing twice is harmless.
+// GracefulStop stops both gRPC servers and returns when the calls in flight are answered. Streams (health's Watch, reflection)
+// would never end by themselves: they end at once with UNAVAILABLE. Close cuts the waiting short.
+func (s *Server) GracefulStop() {
+	s.finish()
+	var stopping sync.WaitGroup
+	stopping.Go(s.grpc.GracefulStop)
+	stopping.Go(s.admin.GracefulStop)
+	stopping.Wait()
+}
+
+// Close stops both gRPC servers at once, breaking what is in flight. Whoever wants to finish that calls GracefulStop first.
+// Closing twice is harmless.
 func (s *Server) Close() {
 	s.grpc.Stop()
 	s.admin.Stop()

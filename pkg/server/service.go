@@ -93,7 +93,7 @@ func (s *service) answer(ctx context.Context, c *call) error {
 
 // release gives a call back for reuse.
 func (s *service) release(c *call) {
-	if c.size <= maxKept {
+	if c.modest() {
 		s.calls.Put(c)
 	}
 }

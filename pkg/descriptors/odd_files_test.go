@@ -1,0 +1,53 @@
+package descriptors
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestOddButValidFilesLoad(t *testing.T) {
+	for name, row := range map[string]struct {
+		text     string
+		warnings int
+	}{
+		"json_with_a_byte_order_mark":    {"\xef\xbb\xbf{\"domain\":\"a\\/b\",\"descriptors\":[{\"key\":\"\\ud83d\\ude00\"}]}", 0},
+		"a_broken_second_document":       {"domain: d\n---\n\"x\n", 1},
+		"a_broken_document_after_a_mark": {"# first\n---\ndomain: d\n---\n@x\n", 1},
+		"share_threshold_on_a_star_key":  {"domain: d\ndescriptors: [{key: \"path_*\", share_threshold: true, rate_limit: {unit: day, requests_per_unit: 1}}]\n", 2},
+	} {
+		rules, warnings, err := Load([]Source{{Name: "f", Data: []byte(row.text)}}, Options{})
+		if err != nil || rules.Len() < 0 || len(warnings) != row.warnings {
+			t.Errorf("%s: got %v, warnings %q; want it loaded with %d warnings", name, err, warnings, row.warnings)
+		}
+	}
+}
+
+func TestAFewAliasesOfALongTextAreRefused(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("domain: &k " + strings.Repeat("x", 1<<20) + "\ndescriptors:\n")
+	for depth := range 60 {
+		b.WriteString(strings.Repeat("  ", depth) + "- key: *k\n" + strings.Repeat("  ", depth) + "  descriptors:\n")
+	}
+	b.WriteString(strings.Repeat("  ", 60) + "- key: last\n")
+	_, _, err := Load([]Source{{Name: "f", Data: []byte(b.String())}}, Options{})
+	if err == nil || !strings.Contains(err.Error(), "must have at most 65536 bytes together") {
+		t.Errorf("got %.200v; want the length refused", err)
+	}
+}
+
+func TestALateSyntaxErrorInALargeFileIsFoundOnce(t *testing.T) {
+	text := "domain: d\ndescriptors:\n" + strings.Repeat("- {key: a}\n", 120_000) + "  bad: [\n"
+	_, _, err := Load([]Source{{Name: "f", Data: []byte(text)}}, Options{})
+	if err == nil || !strings.Contains(err.Error(), "not valid YAML") {
+		t.Errorf("got %v; want a syntax error", err)
+	}
+}
+
+func TestAllMistakesOfALimitAreToldAtOnce(t *testing.T) {
+	const text = "domain: d\ndescriptors:\n- key: a\n  rate_limit:\n    algorithm: token_bucket_integer\n" +
+		"    requests_per_unit: 4000000000\n    period: 1ms\n    burst: 3\n    count_rejected: 7\n"
+	_, _, err := Load([]Source{{Name: "f", Data: []byte(text)}}, Options{})
+	if err == nil || len(strings.Split(err.Error(), "\n")) != 3 || !strings.Contains(err.Error(), "f:6: descriptors[0].rate_limit.requests_per_unit: ") {
+		t.Errorf("got\n%v\nwant three mistakes, one of requests_per_unit", err)
+	}
+}

@@ -55,12 +55,8 @@ func (t *tree) checkFlags(fs fields, rule *Rule, below []*Rule) {
 // checkReplaces warns about names that replace nothing.
 func (t *tree) checkReplaces() {
 	for _, x := range t.replaces {
-		whole, found := t.names[x.name]
-		switch {
-		case !found:
+		if !t.names[x.name] {
 			t.warn(x.at, x.at.line, "no limit of this domain has the name %s, so this replaces nothing", quote(x.name))
-		case !whole:
-			t.warn(x.at, x.at.line, "the name %s is not that of all limits of its descriptor, so this replaces nothing", quote(x.name))
 		}
 	}
 }

@@ -48,8 +48,8 @@ type Rule struct {
 	File   string // the document, as its Source named it
 	Line   int    // of the descriptor in the document, from 1
 
-	Name           string         // what other rules may replace: the name that all its limits have; "" when they have none or differ
-	Replaces       []string       // names of rules whose limits are dropped from a request that matches this one
+	Name           string         // the name that all its limits have; "" when they have none or differ, see Limit.Name
+	Replaces       []string       // names of the limits that are dropped from a request that matches this one
 	Limits         []Limit        // all must admit; empty when Unlimited, and for a node that matches without limiting
 	Unlimited      bool           // matches and always passes
 	Shadow         bool           // decides and counts but reports OK
@@ -72,7 +72,7 @@ type level struct {
 type Limit struct {
 	algorithms.Limit
 
-	Name          string // as configured; "" when it has none. See also Rule.Name
+	Name          string // as configured, for replaces and for the answer; "" when it has none
 	CountRejected bool   // hits count even when they are denied
 	Unit          Unit   // as configured; of a period, the largest unit it is a whole multiple of, else UnitUnknown
 	Multiplier    uint32 // Period in Units, at least 1; 0 when the unit is UnitUnknown

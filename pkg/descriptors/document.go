@@ -24,7 +24,7 @@ type tree struct {
 	*reader
 	domain   *Domain
 	defaults defaults
-	names    map[string]bool // of limits; false where another limit of the same rule has a different one
+	names    map[string]bool // of limits
 	replaces []replaced      // whose names must be among them
 }
 

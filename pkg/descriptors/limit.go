@@ -91,7 +91,7 @@ func (t *tree) setLimits(rule *Rule, all []limit) {
 		rule.Limits = append(rule.Limits, own)
 	}
 	for _, l := range all {
-		t.names[l.Name] = t.names[l.Name] || l.Name == rule.Name
+		t.names[l.Name] = true
 	}
 }
 

@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"context"
+	"slices"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
@@ -46,7 +47,6 @@ func (l *Limiter) prepare(set *ruleSet, r *Request, v *Verdict) error {
 		return l.violations(r)
 	}
 	domain := set.rules.Domain(r.Domain)
-	replacing := false
 	for i := range r.Descriptors {
 		d := &r.Descriptors[i]
 		s := DescriptorStatus{domain: domain, Hits: hits(r, d)}
@@ -56,11 +56,10 @@ func (l *Limiter) prepare(set *ruleSet, r *Request, v *Verdict) error {
 				s.Rule = domain.Default
 			}
 		}
-		replacing = replacing || s.Rule != nil && !s.Overridden && len(s.Rule.Replaces) > 0
+		if s.Rule != nil && !s.Overridden {
+			v.replaced = append(v.replaced, s.Rule.Replaces...)
+		}
 		v.Statuses = append(v.Statuses, s)
-	}
-	if replacing {
-		v.replace()
 	}
 	for i := range v.Statuses {
 		if err := l.charge(r, i, v); err != nil {
@@ -86,32 +85,14 @@ func hits(r *Request, d *Descriptor) int64 {
 	return n
 }
 
-// replace marks the statuses whose rule is named by the replaces of another status's rule. A rule without limits has nothing
-// to take away, and an override is not the rule's.
-func (v *Verdict) replace() {
-	for i := range v.Statuses {
-		by := &v.Statuses[i]
-		if by.Rule == nil || by.Overridden {
-			continue
-		}
-		for _, name := range by.Rule.Replaces {
-			for j := range v.Statuses {
-				s := &v.Statuses[j]
-				if s.Rule != nil && !s.Overridden && s.Rule.Name == name && len(s.Rule.Limits) > 0 {
-					s.Outcome = Replaced
-				}
-			}
-		}
-	}
-}
-
-// charge adds the charges of descriptor i.
+// charge adds the charges of descriptor i: of all limits of its rule but those whose name another rule of the request
+// replaces. An override is not the rule's, and neither replaces nor is replaced.
 func (l *Limiter) charge(r *Request, i int, v *Verdict) error {
 	d, s := &r.Descriptors[i], &v.Statuses[i]
 	switch {
 	case s.Overridden:
 		return l.chargeOverride(r, i, v)
-	case s.Rule == nil || s.Outcome == Replaced:
+	case s.Rule == nil:
 		return nil
 	case s.Rule.Unlimited:
 		s.Outcome = Unlimited
@@ -119,7 +100,7 @@ func (l *Limiter) charge(r *Request, i int, v *Verdict) error {
 	case len(s.Rule.Limits) == 0:
 		return nil
 	}
-	s.Outcome, s.charge, s.count = Limited, len(v.charges), len(s.Rule.Limits)
+	s.Outcome, s.charge = Limited, len(v.charges)
 	mode := store.Enforce
 	switch {
 	case s.Rule.Shadow && s.Rule.Quota:
@@ -131,6 +112,10 @@ func (l *Limiter) charge(r *Request, i int, v *Verdict) error {
 	}
 	for n := range s.Rule.Limits {
 		limit := &s.Rule.Limits[n]
+		if limit.Name != "" && slices.Contains(v.replaced, limit.Name) {
+			continue
+		}
+		v.charged = append(v.charged, limit)
 		from := len(v.keys)
 		v.keys = s.Rule.AppendKey(v.keys, r.Domain, d.Entries, limit)
 		v.charges = append(v.charges, store.Charge{
@@ -141,6 +126,9 @@ func (l *Limiter) charge(r *Request, i int, v *Verdict) error {
 			Mode:          mode,
 			CountRejected: limit.CountRejected,
 		})
+	}
+	if s.count = len(v.charges) - s.charge; s.count == 0 {
+		s.Outcome = Replaced
 	}
 	return nil
 }
@@ -159,6 +147,7 @@ func (l *Limiter) chargeOverride(r *Request, i int, v *Verdict) error {
 	}
 	v.limits = append(v.limits, limit)
 	s.Outcome, s.charge, s.count, s.Limit = Limited, len(v.charges), 1, &v.limits[len(v.limits)-1]
+	v.charged = append(v.charged, s.Limit)
 	from := len(v.keys)
 	v.keys = descriptors.AppendKey(v.keys, r.Domain, d.Entries, s.Limit)
 	v.charges = append(v.charges, store.Charge{

@@ -34,11 +34,7 @@ func (l *Limiter) Explain(ctx context.Context, r *Request) ([]Explanation, error
 	for i := range v.Statuses {
 		s := v.Statuses[i]
 		for n := s.charge; n < s.charge+s.count; n++ {
-			limit := s.Limit
-			if limit == nil {
-				limit = &s.Rule.Limits[n-s.charge]
-			}
-			all[i].Limits = append(all[i].Limits, LimitState{*limit, string(v.charges[n].Key), v.decisions[n]})
+			all[i].Limits = append(all[i].Limits, LimitState{*v.charged[n], string(v.charges[n].Key), v.decisions[n]})
 		}
 		s.Limit = nil
 		all[i].Status = s

@@ -136,6 +136,14 @@ descriptors:
     rate_limits:
       - {unit: second, requests_per_unit: 2, count_rejected: false}
       - {unit: day, requests_per_unit: 3, count_rejected: false}
+  - key: plan
+    rate_limits:
+      - {name: per_second, unit: second, requests_per_unit: 1, count_rejected: false}
+      - {name: per_day, unit: day, requests_per_unit: 9, count_rejected: false}
+  - key: bursty
+    rate_limit: {unit: hour, requests_per_unit: 100, replaces: [{name: per_second}]}
+  - key: free
+    rate_limit: {unlimited: true, replaces: [{name: per_second}, {name: per_day}]}
   - key: watched
     shadow_mode: true
     rate_limit: {unit: minute, requests_per_unit: 1}
@@ -194,6 +202,12 @@ func TestRequestsAreDecidedAsTheRulesSay(t *testing.T) {
 		"a refund without hits is of one":          {{edge("path=/search hits=3"), "OK ok:0/3"}, {edge("path=/search refund"), "OK ok:1/3"}},
 		"unlimited":                                {{edge("staff=me"), "OK unlimited"}},
 		"replaces":                                 {{edge("path=/search hits=3"), "OK ok:0/3"}, {edge("path=/search", "vip=x"), "OK replaced ok:99/100"}, {edge("vip=x", "path=/search"), "OK ok:98/100 replaced"}},
+		"replaces of one limit of several": {
+			{edge("plan=a hits=5", "bursty=x"), "OK ok:4/9 ok:99/100"},
+			{edge("plan=a hits=5", "bursty=x"), "OVER over:4/9 ok:98/100"},
+			{edge("plan=a hits=5", "free=x"), "OK replaced unlimited"},
+			{edge("plan=a"), "OK ok:0/1"},
+		},
 		"an unlimited rule replaces":               {{edge("path=/search hits=3"), "OK ok:0/3"}, {edge("path=/search", "staff=me"), "OK replaced unlimited"}},
 		"an override is neither replaced nor does": {{edge("path=/search override=5", "vip=x"), "OK ok:4/5 ok:99/100"}, {edge("path=/search", "vip=x override=5"), "OK ok:1/3 ok:4/5"}},
 		"several limits: the least remaining is reported": {

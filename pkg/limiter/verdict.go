@@ -16,7 +16,9 @@ type Verdict struct {
 	decisions []algorithms.Decision
 	keys      []byte
 	values    []byte
-	limits    []descriptors.Limit // overrides of this request
+	limits    []descriptors.Limit  // overrides of this request
+	charged   []*descriptors.Limit // of charges[i]
+	replaced  []string             // names whose limits are taken out of this request
 }
 
 // Outcome says how a descriptor was treated.
@@ -26,7 +28,7 @@ type Outcome uint8
 const (
 	NoLimit   Outcome = iota // nothing matched, or a rule that does not limit
 	Unlimited                // a rule that lets everything pass
-	Replaced                 // another rule's replaces took the limits away
+	Replaced                 // another rule's replaces took all its limits away
 	Limited                  // Limit and Decision say what was found
 )
 
@@ -55,6 +57,7 @@ func (v *Verdict) reset() {
 	v.OverLimit = false
 	v.Statuses, v.charges = v.Statuses[:0], v.charges[:0]
 	v.keys, v.limits = v.keys[:0], v.limits[:0]
+	v.charged, v.replaced = v.charged[:0], v.replaced[:0]
 }
 
 // sum makes of the decisions on a descriptor's charges the one that its status reports.
@@ -72,9 +75,7 @@ func (v *Verdict) sum(s *DescriptorStatus) {
 		}
 	}
 	s.Decision = v.decisions[best]
-	if s.Limit == nil {
-		s.Limit = &s.Rule.Limits[best-s.charge]
-	}
+	s.Limit = v.charged[best]
 	if !s.Decision.Allowed {
 		s.OverLimit = !v.charges[best].Mode.Shadows()
 		s.Shadowed = !s.OverLimit

@@ -14,7 +14,8 @@
 //     rules) is not, unless it has CountRejected.
 //   - Denied: nothing is applied but the charges with CountRejected, all of those, in order. A charge that was denied keeps
 //     the decision it was given in the evaluation. One that was allowed but not applied stays Allowed; its Remaining and
-//     ResetAfter are those of the key as it is left.
+//     ResetAfter are those of the key as it is left. One that was allowed and is applied has the decision of that, which is a
+//     denial where it passed only thanks to a refund of the same request that is not applied.
 //
 // No other transaction sees a part of it. An instant earlier than one that the key has seen counts as that one.
 package store

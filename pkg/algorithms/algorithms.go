@@ -155,7 +155,7 @@ func Change(from, to Limit, s State, now Instant) State {
 // takes the hits under l, and returns the limit to go with the next state. That is l, but for a token bucket that had a larger
 // capacity: there the larger one goes on to say when the key is as if never used, for else a moment under a small burst would
 // make a spent bucket full again under the large one. What a bucket holds is clamped by a charge only, not by hits that took
-// nothing, and a ban that took nothing leaves state and limit as they were.
+// nothing, and a ban, which takes nothing, leaves state and limit as they were.
 func TakeAs(was, l Limit, s State, now Instant, hits int64, countRejected bool) (State, Limit, Decision) {
 	carried := Change(was, l, s, now)
 	next, d := Take(l, carried, now, hits, countRejected)
@@ -163,10 +163,8 @@ func TakeAs(was, l Limit, s State, now Instant, hits int64, countRejected bool) 
 	switch {
 	case !bucket || s.Unused() || FreshAt(was, s) <= now || was.Capacity() <= l.Capacity():
 		return next, l, d
-	case l.Requests == 0 && next == carried:
-		return s, was, d
 	case l.Requests == 0:
-		return next, l, d
+		return s, was, d
 	}
 	wide := l
 	wide.Burst = was.Capacity()

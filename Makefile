@@ -22,8 +22,10 @@ RACE = $$(if [ "$$(go env CGO_ENABLED)" = 1 ] || [ -n "$${CI:-}" ]; then echo -r
 # change, so they never run from its cache.
 UNITS = $$(go list ./... | grep -v '/weir/test/')
 
-# Sets ENVOY to a real Envoy; where there is none to be had, says so and goes on unless WEIR_REQUIRE asks for it.
+# Sets ENVOY to a real Envoy; where there is none to be had, says so and goes on unless WEIR_REQUIRE asks for it. So does
+# FIND_REDIS with REDIS_SERVER.
 FIND_ENVOY = if envoy=$$(scripts/envoy.sh); then export ENVOY="$$envoy"; else [[ "$${WEIR_REQUIRE:-}" != *envoy* ]]; fi
+FIND_REDIS = if redis=$$(scripts/redis.sh); then export REDIS_SERVER="$$redis"; else [[ "$${WEIR_REQUIRE:-}" != *redis* ]]; fi
 
 .PHONY: help
 help: ## Show the targets
@@ -42,17 +44,17 @@ demo: ## Put real Envoy and a small backend in front, and print the curl lines t
 	@ENVOY=$$(scripts/envoy.sh); export ENVOY; go build -o bin/demo ./test/demo && exec bin/demo $(ARGS)
 
 .PHONY: test
-test: ## Run all tests: unit, property, end to end through real Envoy, with the race detector
-	@units=$(UNITS); race=$(RACE); set -x; go test $$race $(TESTFLAGS) -timeout 15m $$units
-	@$(FIND_ENVOY); race=$(RACE); set -x; go test $$race $(TESTFLAGS) -count=1 -timeout 15m ./test/...
+test: ## Run all tests: unit, property, with real Redis, end to end through real Envoy, with the race detector
+	@$(FIND_REDIS); units=$(UNITS); race=$(RACE); set -x; go test $$race $(TESTFLAGS) -timeout 15m $$units
+	@$(FIND_ENVOY); $(FIND_REDIS); race=$(RACE); set -x; go test $$race $(TESTFLAGS) -count=1 -timeout 15m ./test/...
 
 .PHONY: race
 race: ## Run all tests but the end-to-end ones with the race detector
-	@units=$(UNITS); set -x; go test -race $(TESTFLAGS) -count=1 -timeout 15m $$units
+	@$(FIND_REDIS); units=$(UNITS); set -x; go test -race $(TESTFLAGS) -count=1 -timeout 15m $$units
 
 .PHONY: e2e
 e2e: ## Run the end-to-end tests alone, each named as it runs
-	@$(FIND_ENVOY); race=$(RACE); set -x; go test $$race $(TESTFLAGS) -count=1 -timeout 15m -v ./test/...
+	@$(FIND_ENVOY); $(FIND_REDIS); race=$(RACE); set -x; go test $$race $(TESTFLAGS) -count=1 -timeout 15m -v ./test/...
 
 .PHONY: bench
 bench: ## Run the benchmarks, and Weir against a bare gRPC server; BENCH=regexp chooses, BENCHFLAGS adds

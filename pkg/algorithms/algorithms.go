@@ -109,6 +109,18 @@ type State struct {
 	a, b uint64  // the algorithm's own; both 0 only in a key as if never used
 }
 
+// StateOf returns the state that Parts took apart, for stores that keep states in a form of their own. The parts mean:
+//
+//	algorithm               last                     a                              b
+//	fixed_window            the last charge          count of its window            0
+//	token_bucket            the last charge          deficit in 1/Period hits, its  high and low 64 bits
+//	sliding_window_counter  the last charge          count of its window            count of the window before
+//	token_bucket_integer    the refill mark          deficit in hits                nanoseconds from the mark to the last charge
+func StateOf(last Instant, a, b uint64) State { return State{last: last, a: a, b: b} }
+
+// Parts takes a state apart, see [StateOf].
+func (s State) Parts() (last Instant, a, b uint64) { return s.last, s.a, s.b }
+
 // Unused reports whether the state is that of a key never used, so that it need not be kept.
 func (s State) Unused() bool { return s.a|s.b == 0 }
 

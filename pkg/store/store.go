@@ -22,6 +22,7 @@ package store
 
 import (
 	"context"
+	"errors"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
@@ -40,6 +41,19 @@ const (
 // Shadows reports whether a denial means nothing for the request.
 func (m Mode) Shadows() bool { return m == Shadow || m == ShadowQuota }
 
+// OnError says what becomes of a charge when its store cannot be asked.
+type OnError uint8
+
+// The choices.
+const (
+	Local OnError = iota // the limit is kept in this process's own memory until the store is back
+	Allow                // the charge is allowed
+	Deny                 // the charge is denied
+)
+
+// ErrLimit is wrapped by the error of a store that cannot keep a limit exactly. It says nothing of the store's health.
+var ErrLimit = errors.New("this store cannot keep the limit exactly")
+
 // Charge is hits applied to one key.
 type Charge struct {
 	Key           []byte           // any bytes; belongs to the caller, who may change it after the call
@@ -48,6 +62,7 @@ type Charge struct {
 	Rule          int              // charges of one rule in a request carry the same number and stand side by side
 	Mode          Mode
 	CountRejected bool // the hits count even when they are denied
+	OnError       OnError
 }
 
 // Store keeps states. All methods are safe for concurrent use.

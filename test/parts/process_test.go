@@ -12,7 +12,7 @@ import (
 )
 
 func TestDeps(t *testing.T) {
-	deptest.Check(t, deptest.Rules{Own: []string{}, Third: []string{}})
+	deptest.Check(t, deptest.Rules{Own: []string{}, Third: []string{"github.com/redis/rueidis", "github.com/Shopify/toxiproxy/v2", "github.com/rs/zerolog"}})
 }
 
 // shell starts a script that the test's end kills.

@@ -1,0 +1,193 @@
+package fallback
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+	"github.com/weirproxy/weir/pkg/store/memstore"
+)
+
+var errDown = errors.New("connection refused")
+
+// scripted is a primary that admits everything, with 77 remaining, or fails as its script says.
+type scripted struct {
+	script atomic.Pointer[func(context.Context) error]
+	asked  atomic.Int64
+}
+
+func (p *scripted) follow(script func(context.Context) error) { p.script.Store(&script) }
+func (p *scripted) fail(err error)                            { p.follow(func(context.Context) error { return err }) }
+
+func (p *scripted) act(ctx context.Context) error {
+	p.asked.Add(1)
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if script := p.script.Load(); script != nil {
+		return (*script)(ctx)
+	}
+	return nil
+}
+
+func (p *scripted) Take(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
+	return true, p.Peek(ctx, charges, decisions)
+}
+
+func (p *scripted) Peek(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) error {
+	if err := p.act(ctx); err != nil {
+		return err
+	}
+	for i := range charges {
+		decisions[i] = algorithms.Decision{Allowed: true, Remaining: 77}
+	}
+	return nil
+}
+
+func (p *scripted) Reset(ctx context.Context, charges []store.Charge) (int, error) {
+	if err := p.act(ctx); err != nil {
+		return 0, err
+	}
+	return len(charges), nil
+}
+
+// rig is a store under test and what it is made of.
+type rig struct {
+	*Store
+	t       *testing.T // nil in a benchmark
+	primary *scripted
+	local   *memstore.Store
+	asking  atomic.Pointer[func(context.Context) error] // the probe
+	probes  atomic.Int64
+	lines   lines
+}
+
+func (r *rig) probeBy(probe func(context.Context) error) { r.asking.Store(&probe) }
+func (r *rig) probeAnswers(err error)                    { r.probeBy(func(context.Context) error { return err }) }
+
+// newRig returns a rig whose primary and probe are well, unless o says otherwise, and whose first probe may still be to come.
+// The test's end closes it.
+func newRig(tb testing.TB, o Options) *rig {
+	tb.Helper()
+	local, err := memstore.New(memstore.Options{SweepInterval: time.Minute})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(local.Close)
+	r := &rig{primary: &scripted{}, local: local}
+	r.t, _ = tb.(*testing.T)
+	if o.Probe == nil {
+		o.Probe = func(context.Context) error { return nil }
+	}
+	r.probeBy(o.Probe)
+	o.Local = local
+	if o.Primary == nil {
+		o.Primary = r.primary
+	}
+	o.Probe = func(ctx context.Context) error {
+		r.probes.Add(1)
+		return (*r.asking.Load())(ctx)
+	}
+	o.Logger = slogTo(&r.lines)
+	if r.Store, err = New(o); err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(r.Store.Close)
+	return r
+}
+
+// inBubble runs a test on a rig that is closed, in time that only the test's sleeps move.
+func inBubble(t *testing.T, o Options, test func(r *rig)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, o)
+		synctest.Wait()
+		r.want(Closed)
+		test(r)
+	})
+}
+
+// inBubbleAway is inBubble with a primary that fails and a breaker that is open.
+func inBubbleAway(t *testing.T, o Options, test func(r *rig)) {
+	t.Helper()
+	inBubble(t, o, func(r *rig) {
+		r.primary.fail(errDown)
+		r.probeAnswers(errDown)
+		for r.State() != Open {
+			r.hit()
+		}
+		synctest.Wait()
+		test(r)
+	})
+}
+
+// want fails the test unless the breaker is in that state.
+func (r *rig) want(want State) {
+	r.t.Helper()
+	if got := r.State(); got != want {
+		r.t.Fatalf("the breaker is %v; want %v", got, want)
+	}
+}
+
+// hit takes one hit of a key whose charge is allowed without the primary, and reports whether the primary decided.
+func (r *rig) hit() (primary bool) {
+	r.t.Helper()
+	c, decisions := charge("hit", 5), make([]algorithms.Decision, 1)
+	c.OnError = store.Allow
+	if admitted, err := r.Take(r.t.Context(), []store.Charge{c}, decisions); !admitted || err != nil {
+		r.t.Fatalf("Take = %v, %v; want admitted", admitted, err)
+	}
+	return decisions[0].Remaining == 77
+}
+
+// charge returns a charge of one hit under a fixed window of an hour.
+func charge(key string, requests uint32) store.Charge {
+	return store.Charge{
+		Key:   []byte(key),
+		Limit: algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: requests, Period: time.Hour},
+		Hits:  1,
+	}
+}
+
+// lines collects a log.
+type lines struct {
+	mu   sync.Mutex // guards text
+	text bytes.Buffer
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+// all returns the lines so far.
+func (l *lines) all() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.text.Len() == 0 {
+		return nil
+	}
+	return strings.Split(strings.TrimSpace(l.text.String()), "\n")
+}
+
+// slogTo returns a logger that writes lines without the time.
+func slogTo(l *lines) *slog.Logger {
+	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{
+		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey {
+				return slog.Attr{}
+			}
+			return a
+		},
+	}))
+}

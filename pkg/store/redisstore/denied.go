@@ -1,0 +1,338 @@
+package redisstore
+
+import (
+	"context"
+	"hash/maphash"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// denials remembers what Redis said of the keys of requests that it denied, so that more of the same costs Redis nothing. A
+// request is denied from here when every key of it is known and those that were denied deny it still, by package algorithms on
+// the states that Redis had: until the instant from which it would pass, if nothing else came. A request for fewer hits than
+// were denied asks Redis, and so does one whose limit is not the one that denied. What count_rejected limits have to count is
+// added up and sent every payInterval, and before the next question about the same key.
+//
+// It is bounded in keys and in age, and forgets a key at once that is refunded or reset here, and all when rules change.
+type denials struct {
+	store      *Store
+	maxAge     time.Duration
+	started    time.Time
+	seed       maphash.Seed
+	generation atomic.Uint64 // of what may be learned: a call that was begun before a refund says nothing any more
+	keys       atomic.Int64
+	shards     [denialShards]denialShard
+}
+
+const (
+	denialShards     = 64
+	denialsPerShard  = 1024
+	payInterval      = 100 * time.Millisecond
+	nothingWasDenied = math.MaxInt64
+)
+
+type denialShard struct {
+	mu    sync.Mutex // guards known
+	known map[string]*denial
+}
+
+// denial is what is known of a key.
+type denial struct {
+	limit   algorithms.Limit
+	hits    int64              // least that were denied; nothingWasDenied for another key of a denied request
+	now     algorithms.Instant // of the answer, by Redis's clock
+	heard   time.Duration      // and when it came, since denials.started
+	state   kept               // as the request left it, and with what was counted here since; not of sliding_window_log
+	log     algorithms.Decision
+	slot    uint16
+	owed    int64              // hits counted here that Redis does not know of
+	owedFor algorithms.Instant // when the latest of them came
+}
+
+func newDenials(s *Store, maxAge time.Duration) *denials {
+	d := &denials{store: s, maxAge: maxAge, started: time.Now(), seed: maphash.MakeSeed()}
+	for i := range d.shards {
+		d.shards[i].known = make(map[string]*denial)
+	}
+	return d
+}
+
+// len returns the number of keys.
+func (d *denials) len() int { return int(d.keys.Load()) }
+
+func (d *denials) shard(key []byte) *denialShard {
+	return &d.shards[maphash.Bytes(d.seed, key)%denialShards]
+}
+
+// instant returns Redis's time as far as it is known from a denial.
+func (d *denials) instant(e *denial) algorithms.Instant {
+	if d.store.given != nil {
+		return d.store.given()
+	}
+	return e.now.Add(time.Since(d.started) - e.heard)
+}
+
+// deny decides a request that is known to be denied. It reports whether it did.
+func (d *denials) deny(charges []store.Charge, decisions []algorithms.Decision) bool {
+	if d.keys.Load() == 0 {
+		for i := range charges {
+			if charges[i].Hits < 0 {
+				d.generation.Add(1)
+				break
+			}
+		}
+		return false
+	}
+	known := len(charges) <= maxKnownCharges
+	for i := range charges {
+		c := &charges[i]
+		switch {
+		case c.Hits < 0:
+			d.drop(charges[i : i+1])
+			known = false
+		case known:
+			known = d.decide(c, &decisions[i]) && !again(charges, i)
+		}
+	}
+	if !known || store.Admitted(charges, decisions) {
+		d.pay(charges)
+		return false
+	}
+	for i := range charges {
+		c := &charges[i]
+		switch {
+		case c.CountRejected:
+			d.count(c)
+		case decisions[i].Allowed && c.Limit.Algorithm != algorithms.SlidingWindowLog:
+			d.left(c, &decisions[i])
+		}
+	}
+	d.store.counts.deniedHere.Add(1)
+	return true
+}
+
+// maxKnownCharges is the most charges of a request that is denied from memory: each looks at those before it.
+const maxKnownCharges = 16
+
+// again reports whether the key of charge i is that of an earlier one: then it would have to be decided on top of that.
+func again(charges []store.Charge, i int) bool {
+	for n := range i {
+		if string(charges[n].Key) == string(charges[i].Key) {
+			return true
+		}
+	}
+	return false
+}
+
+// decide gives a charge the decision of what is known of its key. It reports whether that is enough to know it.
+func (d *denials) decide(c *store.Charge, to *algorithms.Decision) bool {
+	sh := d.shard(c.Key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	e := sh.known[string(c.Key)]
+	if e == nil || e.limit != c.Limit {
+		return false
+	}
+	now := d.instant(e)
+	age := now.Sub(e.now)
+	if age >= d.maxAge || now < e.now {
+		return false
+	}
+	if c.Limit.Algorithm == algorithms.SlidingWindowLog {
+		*to = e.log
+		if to.Allowed {
+			return c.Hits <= int64(to.Remaining)
+		}
+		to.RetryAfter -= age
+		to.ResetAfter -= age
+		return c.Hits == e.hits && to.RetryAfter > 0
+	}
+	k := e.state
+	*to = k.take(c.Limit, now, c.Hits, c.CountRejected)
+	return to.Allowed || c.Hits >= e.hits
+}
+
+// left gives a charge that would have been allowed the decision of its key as it is left.
+func (d *denials) left(c *store.Charge, to *algorithms.Decision) {
+	sh := d.shard(c.Key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if e := sh.known[string(c.Key)]; e != nil {
+		k := e.state
+		*to = k.take(c.Limit, d.instant(e), 0, false)
+		to.Allowed, to.RetryAfter = true, 0
+	}
+}
+
+// count counts the hits of a charge that counts though the request was denied.
+func (d *denials) count(c *store.Charge) {
+	sh := d.shard(c.Key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	e := sh.known[string(c.Key)]
+	if e == nil || c.Hits == 0 {
+		return
+	}
+	now := d.instant(e)
+	e.state.take(c.Limit, now, c.Hits, true)
+	e.owed, e.owedFor = e.owed+c.Hits, now
+}
+
+// learn takes from the end of a call what it says of its keys.
+func (d *denials) learn(c *call) {
+	if c.admitted {
+		if d.keys.Load() > 0 {
+			d.drop(c.charges)
+		}
+		return
+	}
+	heard := time.Since(d.started)
+	for i := range c.charges {
+		charge := &c.charges[i]
+		log := charge.Limit.Algorithm == algorithms.SlidingWindowLog
+		if c.generation != d.generation.Load() || charge.Hits < 0 || log && charge.CountRejected || again(c.charges, i) {
+			continue
+		}
+		e := &denial{limit: charge.Limit, hits: nothingWasDenied, now: c.now, heard: heard, slot: c.slot}
+		if !c.decisions[i].Allowed && charge.Hits > 0 {
+			e.hits = charge.Hits
+		}
+		if log {
+			e.log = c.decisions[i]
+		} else {
+			e.state = c.after[i]
+		}
+		d.put(charge.Key, e)
+	}
+}
+
+// put remembers a denial, unless there is no room.
+func (d *denials) put(key []byte, e *denial) {
+	sh := d.shard(key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	old := sh.known[string(key)]
+	if old == nil {
+		if len(sh.known) >= denialsPerShard && !d.sweepLocked(sh) {
+			return
+		}
+		d.keys.Add(1)
+	} else {
+		d.payLocked(key, old, nil)
+	}
+	sh.known[string(key)] = e
+}
+
+// drop forgets the keys of charges, and what was begun before is not learned.
+func (d *denials) drop(charges []store.Charge) {
+	d.generation.Add(1)
+	for i := range charges {
+		sh := d.shard(charges[i].Key)
+		sh.mu.Lock()
+		if e := sh.known[string(charges[i].Key)]; e != nil {
+			d.payLocked(charges[i].Key, e, nil)
+			delete(sh.known, string(charges[i].Key))
+			d.keys.Add(-1)
+		}
+		sh.mu.Unlock()
+	}
+}
+
+// forget forgets all keys.
+func (d *denials) forget() {
+	d.generation.Add(1)
+	for i := range d.shards {
+		sh := &d.shards[i]
+		sh.mu.Lock()
+		for key, e := range sh.known {
+			d.payLocked([]byte(key), e, nil)
+		}
+		d.keys.Add(-int64(len(sh.known)))
+		clear(sh.known)
+		sh.mu.Unlock()
+	}
+}
+
+// pay tells Redis of the hits counted here for the keys of charges, before it is asked about them.
+func (d *denials) pay(charges []store.Charge) {
+	if d.keys.Load() == 0 {
+		return
+	}
+	for i := range charges {
+		sh := d.shard(charges[i].Key)
+		sh.mu.Lock()
+		if e := sh.known[string(charges[i].Key)]; e != nil {
+			d.payLocked(charges[i].Key, e, d.store.laneFor(e.slot, charges[0].Key))
+		}
+		sh.mu.Unlock()
+	}
+}
+
+// payLocked has what is owed for a key sent, in a lane where it comes before the calls that follow; nil means any.
+func (d *denials) payLocked(key []byte, e *denial, l *lane) {
+	if e.owed == 0 {
+		return
+	}
+	hits := min(e.owed, algorithms.MaxHits)
+	c := newCall()
+	c.set(correct, e.slot, []store.Charge{{Key: key, Limit: e.limit, Hits: hits, CountRejected: true, Mode: store.Shadow}})
+	c.corrections = append(c.corrections, &correction{
+		at: int64(e.owedFor) / int64(Granularity), difference: hits, after: notAState,
+	})
+	c.then = func(err error) {
+		if err == nil {
+			d.store.counts.deferredHits.Add(uint64(hits))
+		} else {
+			d.store.counts.lostHits.Add(uint64(hits))
+		}
+	}
+	e.owed -= hits
+	if l == nil {
+		l = d.store.laneOf(c)
+	}
+	if !l.put(c) {
+		c.then(ErrUnavailable)
+	}
+}
+
+// sweepLocked forgets what is too old in a shard, and reports whether there was any.
+func (d *denials) sweepLocked(sh *denialShard) bool {
+	swept := false
+	for key, e := range sh.known {
+		if age := d.instant(e).Sub(e.now); age >= d.maxAge {
+			d.payLocked([]byte(key), e, nil)
+			delete(sh.known, key)
+			d.keys.Add(-1)
+			swept = true
+		}
+	}
+	return swept
+}
+
+// run pays what is owed and sweeps, until ctx ends; then it pays once more.
+func (d *denials) run(ctx context.Context) {
+	tick := time.NewTicker(payInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			for i := range d.shards {
+				sh := &d.shards[i]
+				sh.mu.Lock()
+				d.sweepLocked(sh)
+				for key, e := range sh.known {
+					d.payLocked([]byte(key), e, nil)
+				}
+				sh.mu.Unlock()
+			}
+		case <-ctx.Done():
+			d.forget()
+			return
+		}
+	}
+}

@@ -1,0 +1,244 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// lane sends the calls of some keys, in batches: those that come while one is on its way wait for the next. So the busier
+// Redis is, the more requests share a round trip, a call of the script and, where they are of one key, a read and a write.
+type lane struct {
+	store *Store
+	wake  chan struct{} // has one when calls wait
+
+	mu      sync.Mutex // guards waiting and closed
+	waiting []*call
+	closed  bool
+
+	// Of the lane's goroutine.
+	taken   []*call
+	batches []*batch
+	current map[uint16]*batch // by slot, those that take more
+}
+
+func newLane(s *Store) *lane {
+	return &lane{store: s, wake: make(chan struct{}, 1), current: make(map[uint16]*batch)}
+}
+
+// put queues a call. It reports whether the lane is still open.
+func (l *lane) put(c *call) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return false
+	}
+	l.waiting = append(l.waiting, c)
+	if len(l.waiting) == 1 {
+		select {
+		case l.wake <- struct{}{}:
+		default:
+		}
+	}
+	return true
+}
+
+// close makes run return once it has sent what waits.
+func (l *lane) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.closed {
+		l.closed = true
+		close(l.wake)
+	}
+}
+
+// run sends calls until the lane is closed.
+func (l *lane) run() {
+	for range l.wake {
+		l.mu.Lock()
+		l.taken, l.waiting = l.waiting, l.taken[:0]
+		l.mu.Unlock()
+		l.send()
+		clear(l.taken)
+	}
+	l.mu.Lock()
+	l.taken, l.waiting = l.waiting, nil
+	l.mu.Unlock()
+	l.send()
+}
+
+// takes reports whether a call can go into the batch, too. A correction cannot be played again on the states as they were
+// before it, so corrections have batches of their own.
+func (b *batch) takes(c *call) bool {
+	return len(b.all) == 0 || (b.all[0].first.kind == correct) == (c.kind == correct) && b.charge+len(c.charges) <= maxCharges
+}
+
+// maxCharges bounds what one call of the script evaluates, as nobody else is served meanwhile.
+const maxCharges = 256
+
+// send sends what was taken, and ends all calls of it.
+func (l *lane) send() {
+	used := 0
+	clear(l.current)
+	for _, c := range l.taken {
+		if !c.status.CompareAndSwap(waiting, sent) {
+			continue // abandoned
+		}
+		b := l.current[c.slot]
+		if b == nil || !b.takes(c) {
+			if used == len(l.batches) {
+				l.batches = append(l.batches, &batch{name: l.store.appendName, places: make(map[string]int)})
+			}
+			b = l.batches[used]
+			used++
+			b.reset()
+			l.current[c.slot] = b
+		}
+		b.add(c)
+	}
+	if used == 0 {
+		return
+	}
+	l.store.execute(l.batches[:used])
+	for _, b := range l.batches[:used] {
+		b.reset()
+	}
+}
+
+// execute has the script apply the batches, which go to Redis together, and ends their calls.
+func (s *Store) execute(batches []*batch) {
+	ctx, cancel := context.WithTimeout(s.running, s.timeout)
+	defer cancel()
+	begun := time.Now()
+	client, err := s.connection.client()
+	if err != nil {
+		for _, b := range batches {
+			b.fail(err)
+		}
+		return
+	}
+	commands := make([]rueidis.Completed, len(batches))
+	for i, b := range batches {
+		commands[i] = s.evalsha(client, b, s.deadline(b, begun))
+	}
+	results := client.DoMulti(ctx, commands...)
+	for i, b := range batches {
+		s.conclude(ctx, client, b, results[i], begun)
+	}
+}
+
+func (s *Store) evalsha(client rueidis.Client, b *batch, deadline int64) rueidis.Completed {
+	return client.B().Evalsha().Sha1(s.sha).Numkeys(int64(len(b.keys))).Key(b.keys...).
+		Arg(rueidis.BinaryString(b.request(s.givenNow(), deadline))).Build()
+}
+
+func (s *Store) eval(client rueidis.Client, b *batch, deadline int64) rueidis.Completed {
+	return client.B().Eval().Script(script).Numkeys(int64(len(b.keys))).Key(b.keys...).
+		Arg(rueidis.BinaryString(b.request(s.givenNow(), deadline))).Build()
+}
+
+// conclude ends the calls of a batch with what became of it. A server that does not know the script is given it; one whose
+// clock is not what it was is asked again.
+func (s *Store) conclude(ctx context.Context, client rueidis.Client, b *batch, result rueidis.RedisResult, begun time.Time) {
+	deadline := s.deadline(b, begun)
+	for attempt := 0; ; attempt++ {
+		reply, err := result.ToString()
+		if said, is := rueidis.IsRedisErr(err); is && said.IsNoScript() && attempt == 0 {
+			result = client.Do(ctx, s.eval(client, b, deadline))
+			continue
+		}
+		if err != nil {
+			s.connection.failed(err)
+			b.fail(err)
+			return
+		}
+		us, tooLate, err := b.finish(reply)
+		if err != nil {
+			b.fail(err)
+			return
+		}
+		s.clock.learn(b.slot(), us, begun)
+		if tooLate {
+			if attempt > 1 || ctx.Err() != nil {
+				b.fail(errLate)
+				return
+			}
+			deadline = 0 // somebody still waits, so its clock was taken for another
+			result = client.Do(ctx, s.evalsha(client, b, deadline))
+			continue
+		}
+		break
+	}
+	s.counts.roundTrip.Observe(time.Since(begun))
+	s.counts.calls.Add(1)
+	n := uint64(0)
+	for i := range b.all {
+		n += uint64(b.all[i].times)
+	}
+	s.counts.transactions.Add(n)
+	s.connection.recovered()
+	b.end()
+}
+
+// end ends all calls of the batch.
+func (b *batch) end() {
+	for i := range b.all {
+		for c := b.all[i].first; c != nil; {
+			next := c.next // what comes after it belongs to the caller
+			c.next = nil
+			c.end()
+			c = next
+		}
+	}
+}
+
+// fail ends all calls of the batch with an error.
+func (b *batch) fail(err error) {
+	for i := range b.all {
+		for c := b.all[i].first; c != nil; c = c.next {
+			c.err = err
+		}
+	}
+	b.end()
+}
+
+// slot returns the slot of the batch's keys; 0 where there are none.
+func (b *batch) slot() uint16 { return b.all[0].first.slot }
+
+// laneOf returns the lane of a call.
+func (s *Store) laneOf(c *call) *lane { return s.laneFor(c.slot, c.charges[0].Key) }
+
+// laneFor returns the lane of calls in a slot whose first charge has that key. In one lane calls stay in their order.
+func (s *Store) laneFor(slot uint16, key []byte) *lane {
+	h := uint32(slot)
+	if !s.cluster {
+		h = 2166136261 // FNV-1a
+		for _, b := range key {
+			h = (h ^ uint32(b)) * 16777619
+		}
+	}
+	return s.lanes[h%uint32(len(s.lanes))]
+}
+
+// wait waits until the call has ended, at most that long.
+func (s *Store) wait(ctx context.Context, c *call, atMost time.Duration) error {
+	timer, _ := s.timers.Get().(*time.Timer)
+	timer.Reset(atMost)
+	defer func() { timer.Stop(); s.timers.Put(timer) }()
+	var err error
+	select {
+	case <-c.done:
+		c.ended = true
+		return c.err
+	case <-timer.C:
+		err = context.DeadlineExceeded
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	c.status.CompareAndSwap(waiting, abandoned)
+	return fmt.Errorf("redis has not answered in time: %w", err)
+}

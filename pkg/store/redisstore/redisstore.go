@@ -1,0 +1,438 @@
+// Package redisstore keeps rate limit states in Redis or Valkey, so that many processes share one count for each key.
+//
+// A request is one call of one script (script.lua), which reads the states of the request's keys, decides, and writes them:
+// Redis runs it alone, so it is atomic. The instant is Redis's own time in microseconds. The script does the arithmetic of
+// package algorithms once more, in Lua, on whole numbers; it returns the states as they were, and the decisions are made from
+// those by package algorithms itself, to the nanosecond. Requests that wait at the same time share a call (lane, batch).
+//
+// In a cluster the keys of a request may lie in several slots. Then each slot's part is reserved on its own, and what a
+// request that turns out to be denied has reserved is given back (see takeSlots).
+//
+// A key of Redis is the prefix, Charge.Key, and algorithm and period: "weir:4:edge|4:path=7:/search#token_bucket/1s;2;1000000".
+// Its value is 14 to 27 bytes (see parse), for sliding_window_log a list of 12 bytes for each instant at which hits were
+// admitted; it expires when the key is as if never used.
+package redisstore
+
+import (
+	"context"
+	"crypto/sha1" //nolint:gosec // the name Redis gives to scripts
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weirproxy/weir/internal/durations"
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+var _ store.Store = (*Store)(nil)
+
+// Granularity is Redis's unit of time: a limit's period must be a whole number of it.
+const Granularity = time.Microsecond
+
+// Defaults of Options, and of the settings that stand for them.
+const (
+	DefaultPrefix    = "weir:"
+	DefaultTimeout   = 10 * time.Millisecond
+	DefaultDenyCache = time.Second
+)
+
+var errLate = errors.New("redis took the request for one that nobody waits for any more: its clock jumps")
+
+// Options is what New needs besides a Target. All but that and Logger may be zero.
+type Options struct {
+	Target    Target
+	Prefix    string                  // of every key; "" means DefaultPrefix
+	HashTag   func(key []byte) []byte // the part of a Charge.Key by which a cluster places it; nil: the whole key
+	Timeout   time.Duration           // longest wait for an answer; 0 means DefaultTimeout
+	DenyCache time.Duration           // how long a denial is remembered at most; 0: not at all
+	Logger    *slog.Logger
+}
+
+// Store keeps states in Redis. All methods are safe for concurrent use. Close it when it is no longer used.
+type Store struct {
+	prefix     string
+	hashTag    func(key []byte) []byte
+	timeout    time.Duration
+	sha        string
+	connection *connection
+	cluster    bool
+	clock      *clocks
+	denials    *denials // nil: none are remembered
+	lanes      []*lane
+	calls      sync.Pool // of *call
+	timers     sync.Pool // of *time.Timer, stopped
+	counts     counts
+	given      func() algorithms.Instant // the instant, in tests; nil: Redis's time
+
+	latest  chan *call      // calls of later
+	running context.Context // until what Close sends is sent
+	stop    func()
+}
+
+// counts are the store's figures.
+type counts struct {
+	calls, transactions                atomic.Uint64
+	deniedHere, deferredHits, lostHits atomic.Uint64
+	roundTrip                          durations.Histogram
+}
+
+// Stats is the store's figures at one moment.
+type Stats struct {
+	RoundTrips   uint64             // calls of the script
+	Transactions uint64             // requests, or the parts of them in one slot, in those calls
+	RoundTrip    durations.Snapshot // of the calls
+	DeniedHere   uint64             // requests denied from memory, without asking Redis
+	Denials      int                // keys whose denial is remembered now
+	DeferredHits uint64             // hits of requests denied from memory that Redis was told of later
+	LostHits     uint64             // those that it could not be told of
+}
+
+// New returns a store and starts to connect; it does not wait for that. It fails when an option is out of bounds.
+func New(o Options) (*Store, error) {
+	var errs []error
+	if o.Logger == nil {
+		errs = append(errs, errors.New("logger: must not be nil"))
+	}
+	if o.Timeout < 0 {
+		errs = append(errs, fmt.Errorf("timeout: %v: must be more than 0", o.Timeout))
+	}
+	if o.DenyCache < 0 {
+		errs = append(errs, fmt.Errorf("deny cache: %v: must be at least 0", o.DenyCache))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	if o.Prefix == "" {
+		o.Prefix = DefaultPrefix
+	}
+	if o.Timeout == 0 {
+		o.Timeout = DefaultTimeout
+	}
+	sum := sha1.Sum([]byte(script)) //nolint:gosec // see the import
+	s := &Store{
+		prefix:     o.Prefix,
+		hashTag:    o.HashTag,
+		timeout:    o.Timeout,
+		sha:        hex.EncodeToString(sum[:]),
+		connection: dial(o.Target, o.Logger),
+	}
+	s.cluster = s.connection.cluster()
+	known := 1
+	if s.cluster {
+		known = slots
+	}
+	s.clock = newClocks(known)
+	s.calls.New = func() any { return newCall() }
+	s.timers.New = func() any {
+		t := time.NewTimer(time.Hour)
+		t.Stop()
+		return t
+	}
+	s.start(o.DenyCache)
+	return s, nil
+}
+
+// start starts what runs until Close.
+func (s *Store) start(denyCache time.Duration) {
+	var sending, background sync.WaitGroup
+	running, cancel := context.WithCancel(context.Background())
+	s.running = running
+	for range laneCount {
+		l := newLane(s)
+		s.lanes = append(s.lanes, l)
+		sending.Go(l.run)
+	}
+	ctx, end := context.WithCancel(context.Background())
+	s.latest = make(chan *call, laterCalls)
+	background.Go(func() { s.runLater(ctx) })
+	if denyCache > 0 {
+		s.denials = newDenials(s, denyCache)
+		background.Go(func() { s.denials.run(ctx) })
+	}
+	s.stop = sync.OnceFunc(func() {
+		end()
+		background.Wait()
+		for _, l := range s.lanes {
+			l.close()
+		}
+		sending.Wait()
+		cancel()
+		s.connection.close()
+	})
+}
+
+// laneCount is how many batches may be on their way at once: so many that one waits while another is decided.
+const laneCount = 2
+
+// Close sends what waits to be sent, ends all that New started and closes the connection. The store must not be used after.
+// Closing twice is harmless.
+func (s *Store) Close() { s.stop() }
+
+// Await waits until the first attempt to connect has ended, and returns why it failed, if it did. Connecting goes on.
+func (s *Store) Await(ctx context.Context) error { return s.connection.first(ctx) }
+
+// Ping asks Redis for something that it can only do when it could apply a charge: a write, of nothing. In a cluster it asks
+// about one key, each time another, so that a part that is away is found in time. It waits for the first attempt to connect.
+func (s *Store) Ping(ctx context.Context) error {
+	if err := s.connection.first(ctx); err != nil && ctx.Err() != nil {
+		return err
+	}
+	client, err := s.connection.client()
+	if err != nil {
+		return err
+	}
+	name := fmt.Sprintf("%sping%d", s.prefix, rand.Uint32())
+	if err := client.Do(ctx, client.B().Del().Key(name).Build()).Error(); err != nil {
+		s.connection.failed(err)
+		return fmt.Errorf("asking redis: %w", err)
+	}
+	s.connection.recovered()
+	return nil
+}
+
+// Stats returns the store's figures.
+func (s *Store) Stats() Stats {
+	stats := Stats{
+		RoundTrips:   s.counts.calls.Load(),
+		Transactions: s.counts.transactions.Load(),
+		RoundTrip:    s.counts.roundTrip.Snapshot(),
+		DeniedHere:   s.counts.deniedHere.Load(),
+		DeferredHits: s.counts.deferredHits.Load(),
+		LostHits:     s.counts.lostHits.Load(),
+	}
+	if s.denials != nil {
+		stats.Denials = s.denials.len()
+	}
+	return stats
+}
+
+// Forget forgets which keys were denied, as when rules change: the next request for each asks Redis.
+func (s *Store) Forget() {
+	if s.denials != nil {
+		s.denials.forget()
+	}
+}
+
+// Take implements [store.Store]. Besides the error of ctx it fails with one that wraps [ErrUnavailable] when there is no
+// connection, [context.DeadlineExceeded] when Redis has not answered in time (then it may still have charged),
+// [store.ErrLimit] for a period that is no whole number of microseconds, and with what Redis said.
+func (s *Store) Take(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
+	atMost, err := s.patience(ctx)
+	if err != nil {
+		return false, err
+	}
+	if len(charges) == 0 {
+		return true, nil
+	}
+	if err := exact(charges); err != nil {
+		return false, err
+	}
+	if s.denials != nil && s.denials.deny(charges, decisions) {
+		return false, nil
+	}
+	slot, several := s.slot(charges)
+	if several {
+		return s.takeSlots(ctx, charges, decisions, atMost)
+	}
+	c := s.call(take, slot, charges)
+	if s.denials != nil {
+		c.generation = s.denials.generation.Load()
+	}
+	if err := s.do(ctx, c, atMost); err != nil {
+		return false, err
+	}
+	copy(decisions, c.decisions)
+	admitted := c.admitted
+	if s.denials != nil {
+		s.denials.learn(c)
+	}
+	s.calls.Put(c)
+	return admitted, nil
+}
+
+// Peek implements [store.Store]. It fails as Take does.
+func (s *Store) Peek(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) error {
+	atMost, err := s.patience(ctx)
+	if err != nil {
+		return err
+	}
+	if err := exact(charges); err != nil {
+		return err
+	}
+	calls := make([]*call, len(charges))
+	for i := range charges {
+		if s.denials != nil {
+			s.denials.pay(charges[i : i+1])
+		}
+		slot, _ := s.slot(charges[i : i+1])
+		calls[i] = s.call(peek, slot, charges[i:i+1])
+	}
+	if err := s.doAll(ctx, calls, atMost); err != nil {
+		return err
+	}
+	for i, c := range calls {
+		decisions[i] = c.decisions[0]
+		s.calls.Put(c)
+	}
+	return nil
+}
+
+// Reset implements [store.Store]. It fails as Take does.
+func (s *Store) Reset(ctx context.Context, charges []store.Charge) (int, error) {
+	if _, err := s.patience(ctx); err != nil {
+		return 0, err
+	}
+	if err := exact(charges); err != nil {
+		return 0, err
+	}
+	if s.denials != nil {
+		defer s.denials.drop(charges)
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	client, err := s.connection.client()
+	if err != nil {
+		return 0, err
+	}
+	forgotten := 0
+	for i := range charges { // one by one: they may lie in several slots
+		n, err := client.Do(ctx, client.B().Del().Key(s.name(&charges[i])).Build()).AsInt64()
+		if err != nil {
+			return forgotten, fmt.Errorf("resetting %q: %w", charges[i].Key, err)
+		}
+		forgotten += int(n)
+	}
+	return forgotten, nil
+}
+
+// patience returns how long a caller can wait: the timeout, or less when its deadline is nearer, of which a part is left for
+// it to answer without Redis.
+func (s *Store) patience(ctx context.Context) (time.Duration, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	atMost := s.timeout
+	if deadline, has := ctx.Deadline(); has {
+		atMost = min(atMost, time.Until(deadline)*3/4)
+	}
+	return atMost, nil
+}
+
+// exact returns an error unless Redis can keep the charges' limits exactly.
+func exact(charges []store.Charge) error {
+	for i := range charges {
+		if period := charges[i].Limit.Period; period%Granularity != 0 {
+			return fmt.Errorf("%w: period %v must be a whole number of microseconds", store.ErrLimit, period)
+		}
+	}
+	return nil
+}
+
+// call returns a call of charges in one slot.
+func (s *Store) call(k kind, slot uint16, charges []store.Charge) *call {
+	c, _ := s.calls.Get().(*call)
+	c.set(k, slot, charges)
+	return c
+}
+
+// do has a call applied. After an error the call must not be used again.
+func (s *Store) do(ctx context.Context, c *call, atMost time.Duration) error {
+	if !s.laneOf(c).put(c) {
+		return fmt.Errorf("%w: the store is closed", ErrUnavailable)
+	}
+	return s.wait(ctx, c, atMost)
+}
+
+// doAll has calls applied and returns the first error there is.
+func (s *Store) doAll(ctx context.Context, calls []*call, atMost time.Duration) error {
+	until := time.Now().Add(atMost)
+	var errs error
+	for _, c := range calls {
+		if !s.laneOf(c).put(c) {
+			c.err = fmt.Errorf("%w: the store is closed", ErrUnavailable)
+			c.end()
+		}
+	}
+	for _, c := range calls {
+		if err := s.wait(ctx, c, time.Until(until)); err != nil && errs == nil {
+			errs = err
+		}
+	}
+	return errs
+}
+
+// name returns the name of a charge's state in Redis.
+func (s *Store) name(c *store.Charge) string { return string(s.appendName(nil, c)) }
+
+// appendName appends the name of a charge's state. In a cluster a text in braces says where a name lies, so one that came with
+// a request must not be found there: empty braces before it make the whole name count, as it does without any.
+func (s *Store) appendName(dst []byte, c *store.Charge) []byte {
+	dst = append(dst, s.prefix...)
+	if s.cluster {
+		switch {
+		case strings.Contains(s.prefix, "{"):
+		case s.hashTag != nil:
+			dst = append(dst, '{')
+			for _, b := range s.hashTag(c.Key) {
+				if b == '}' {
+					b = ')' // would end it; which slot it is does not matter, only that it is the same
+				}
+				dst = append(dst, b)
+			}
+			dst = append(dst, '}', ':')
+		default:
+			for _, b := range c.Key {
+				if b == '{' {
+					dst = append(dst, '{', '}', ':')
+					break
+				}
+			}
+		}
+	}
+	return appendKey(dst, c)
+}
+
+// slot returns the slot of the charges' keys, and whether they lie in several.
+func (s *Store) slot(charges []store.Charge) (slot uint16, several bool) {
+	if !s.cluster {
+		return 0, false
+	}
+	for i := range charges {
+		at := slotOf(s.name(&charges[i]))
+		if i > 0 && at != slot {
+			return 0, true
+		}
+		slot = at
+	}
+	return slot, false
+}
+
+// givenNow returns the instant that a test gives, in microseconds; 0 when Redis's time counts.
+func (s *Store) givenNow() int64 {
+	if s.given == nil {
+		return 0
+	}
+	return int64(s.given()) / int64(Granularity)
+}
+
+// deadline returns the server's time from which nobody waits for a batch that was begun at that time; 0 when it is not known.
+func (s *Store) deadline(b *batch, begun time.Time) int64 {
+	if s.given != nil {
+		return 0
+	}
+	at := s.clock.at(b.slot(), begun)
+	if at == 0 {
+		return 0
+	}
+	return at + s.timeout.Microseconds() + clockSlack.Microseconds()
+}
+
+// clockSlack is how far the clocks of Redis and of this process may drift apart between two requests.
+const clockSlack = time.Millisecond

@@ -1,0 +1,39 @@
+package redisstore
+
+import (
+	"testing"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/store/storetest"
+)
+
+func TestRedisstoreKeepsTheContract(t *testing.T) {
+	contract(t, urlOf("redis", shared(t).Address()), Options{})
+}
+
+func TestRedisstoreKeepsTheContractInACluster(t *testing.T) {
+	contract(t, urlOf("redis-cluster", sharedCluster(t).Addresses()...), Options{})
+}
+
+func TestRedisstoreKeepsTheContractInOneSlotOfACluster(t *testing.T) {
+	contract(t, urlOf("redis-cluster", sharedCluster(t).Addresses()...), Options{
+		HashTag: func([]byte) []byte { return []byte("edge}") },
+	})
+}
+
+func TestRedisstoreKeepsTheContractWithDenialsRemembered(t *testing.T) {
+	contract(t, urlOf("redis", shared(t).Address()), Options{DenyCache: time.Hour})
+}
+
+// contract runs the cases of every store on fresh keys, with a clock that stands still but where a case moves it.
+func contract(t *testing.T, urls []string, o Options) {
+	t.Helper()
+	for _, c := range storetest.Cases() {
+		t.Run(c.Name, func(t *testing.T) {
+			clock := newClock()
+			s := open(t, urls, o)
+			s.given = clock.now
+			c.Run(t, storetest.Env{Store: s, Sleep: clock.sleep, Now: clock.now})
+		})
+	}
+}

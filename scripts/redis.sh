@@ -1,0 +1,84 @@
+#!/bin/sh
+# Prints the path of a real redis-server, 6.2 or newer: $REDIS_SERVER, else redis-server or valkey-server on the PATH, else a copy
+# in .cache/ that the first call unpacks from the Debian packages redis-server and redis-tools and what those need. Nothing is
+# installed, no service is started, root is not needed. Says in one line on standard error what is missing and exits 1 when there
+# is none to be had. May run several times at once: the copy appears in its place whole or not at all.
+set -eu
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+copy=$root/.cache/redis
+
+missing() {
+	echo "no Redis: $1 (set REDIS_SERVER=/path/to/redis-server, or put redis-server on the PATH)" >&2
+	exit 1
+}
+
+# recent says whether a program runs and is a Redis of 6.2 or newer, or a Valkey.
+recent() {
+	"$1" --version 2>/dev/null | sed -n 's/.* v=\([0-9]*\)\.\([0-9]*\).*/\1 \2/p' | {
+		read -r major minor && { [ "$major" -gt 6 ] || { [ "$major" -eq 6 ] && [ "$minor" -ge 2 ]; }; }
+	}
+}
+
+if [ -n "${REDIS_SERVER:-}" ]; then
+	[ -x "$REDIS_SERVER" ] && [ ! -d "$REDIS_SERVER" ] || missing "REDIS_SERVER=$REDIS_SERVER is not a program"
+	recent "$REDIS_SERVER" || missing "REDIS_SERVER=$REDIS_SERVER is not a redis-server of 6.2 or newer"
+	echo "$REDIS_SERVER"
+	exit
+fi
+for name in redis-server valkey-server; do
+	if path=$(command -v $name) && recent "$path"; then
+		echo "$path"
+		exit
+	fi
+done
+if [ -x "$copy/redis-server" ] && recent "$copy/redis-server"; then
+	echo "$copy/redis-server"
+	exit
+fi
+
+command -v apt-get >/dev/null && command -v dpkg >/dev/null ||
+	missing "apt-get and dpkg are missing, which fetch it; install the package redis-server or valkey-server"
+
+mkdir -p "$root/.cache"
+tmp=$(mktemp -d "$root/.cache/redis.XXXXXX")
+trap 'rm -rf "$tmp"' EXIT
+trap 'exit 1' HUP INT TERM
+
+# fetch runs apt-get with all that it writes in a folder of our own; a further argument can name other package lists.
+fetch() {
+	apt-get -q -o Dir::Cache="$tmp/apt" -o Debug::NoLocking=true -o APT::Sandbox::User=root "$@" >>"$tmp/log" 2>&1
+}
+
+# download gets the package and whatever of its dependencies is not installed. It reads the machine's package lists.
+download() {
+	fetch "$@" install --yes --download-only --reinstall --no-install-recommends redis-server redis-tools
+}
+
+mkdir -p "$tmp/apt/archives/partial" "$tmp/lists/partial" "$tmp/redis"
+lists=-oDir::State::Lists=$tmp/lists
+download || { fetch "$lists" update && download "$lists"; } ||
+	missing "apt-get cannot fetch the package redis-server: $(grep '^E:' "$tmp/log" | tail -n 1)"
+for package in "$tmp"/apt/archives/*.deb; do
+	dpkg -x "$package" "$tmp/redis" 2>"$tmp/log" || missing "dpkg cannot unpack ${package##*/}: $(tail -n 1 "$tmp/log")"
+done
+
+# The programs by their names beside each other, each with the libraries that were unpacked with it.
+for name in redis-server redis-cli; do
+	cat >"$tmp/redis/$name" <<-'WRAPPER'
+		#!/bin/sh
+		here=$(dirname "$0")
+		own=$(printf '%s:' "$here"/usr/lib/*-linux-* "$here"/lib/*-linux-*)
+		export LD_LIBRARY_PATH="${own%:}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+		exec "$here/usr/bin/${0##*/}" "$@"
+	WRAPPER
+	chmod +x "$tmp/redis/$name"
+done
+"$tmp/redis/redis-server" --version >"$tmp/log" 2>&1 || missing "the package redis-server does not run on this machine: $(tail -n 1 "$tmp/log")"
+recent "$tmp/redis/redis-server" || missing "the package redis-server is older than 6.2: $(tail -n 1 "$tmp/log")"
+# A copy that is there by now is another call's; one that does not run gives way.
+if [ -e "$copy" ] && ! recent "$copy/redis-server"; then
+	mv "$copy" "$tmp/old"
+fi
+mv -T "$tmp/redis" "$copy" 2>/dev/null || [ -x "$copy/redis-server" ] || missing "cannot move the copy to $copy"
+echo "$copy/redis-server"

@@ -1,0 +1,215 @@
+package parts
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// startProxy puts a proxy in front of a server that answers every byte with the same one.
+func startProxy(t *testing.T) *Proxy {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				_, _ = io.Copy(conn, conn)
+				_ = conn.Close()
+			}()
+		}
+	}()
+	p, err := StartProxy(listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+// connect opens a connection through the proxy.
+func connect(t *testing.T, p *Proxy) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", p.Address())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// ask sends a byte and returns how long its answer took; it waits for one at most that long.
+func ask(conn net.Conn, most time.Duration) (time.Duration, error) {
+	start := time.Now()
+	if err := conn.SetDeadline(start.Add(most)); err != nil {
+		return 0, err
+	}
+	if _, err := conn.Write([]byte{1}); err != nil {
+		return 0, err
+	}
+	_, err := conn.Read(make([]byte, 1))
+	return time.Since(start), err
+}
+
+const (
+	long  = 20 * time.Second      // for what should come
+	short = 50 * time.Millisecond // for what should not
+)
+
+// wantAnswer fails the test when the proxy does not pass a byte and its answer.
+func wantAnswer(t *testing.T, conn net.Conn) time.Duration {
+	t.Helper()
+	took, err := ask(conn, long)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return took
+}
+
+func TestAProxyPassesOnWhatItGets(t *testing.T) {
+	wantAnswer(t, connect(t, startProxy(t)))
+}
+
+func TestLatencyDelaysAnswersUntilClear(t *testing.T) {
+	p := startProxy(t)
+	conn := connect(t, p)
+	wantAnswer(t, conn)
+	for _, d := range []time.Duration{20 * time.Millisecond, 150 * time.Millisecond} {
+		if err := p.Latency(d, 0); err != nil {
+			t.Fatal(err)
+		}
+		if got := wantAnswer(t, conn); got < d {
+			t.Errorf("latency %s: an answer after %s", d, got)
+		}
+	}
+	if err := p.Clear(); err != nil {
+		t.Fatal(err)
+	}
+	if got := wantAnswer(t, conn); got >= 150*time.Millisecond {
+		t.Errorf("after Clear: an answer after %s", got)
+	}
+}
+
+func TestDownResetsConnectionsAndRefusesNewOnesUntilUp(t *testing.T) {
+	p := startProxy(t)
+	conn := connect(t, p)
+	wantAnswer(t, conn)
+	p.Down()
+	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("the open one: got %v, want a reset", err)
+	}
+	if _, err := net.Dial("tcp", p.Address()); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("a new one: got %v, want refused", err)
+	}
+	for range 2 {
+		if err := p.Up(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantAnswer(t, connect(t, p))
+}
+
+func TestCutResetsConnectionsAndTakesNewOnes(t *testing.T) {
+	p := startProxy(t)
+	conn := connect(t, p)
+	wantAnswer(t, conn)
+	if err := p.Cut(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ask(conn, long); !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE) {
+		t.Errorf("the open one: got %v, want a reset", err)
+	}
+	wantAnswer(t, connect(t, p))
+}
+
+func TestResetResetsOldAndNewConnectionsAtTheirFirstAnswer(t *testing.T) {
+	p := startProxy(t)
+	old := connect(t, p)
+	wantAnswer(t, old)
+	if err := p.Reset(); err != nil {
+		t.Fatal(err)
+	}
+	for name, conn := range map[string]net.Conn{"old": old, "new": connect(t, p)} {
+		if _, err := ask(conn, long); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("the %s one: got %v, want a reset", name, err)
+		}
+	}
+	if err := p.Clear(); err != nil {
+		t.Fatal(err)
+	}
+	wantAnswer(t, connect(t, p))
+}
+
+func TestHalfOpenConnectionsTakeDataAndNeverAnswer(t *testing.T) {
+	for name, fault := range map[string]func(*Proxy) error{"both ways": (*Proxy).HalfOpen, "answers": (*Proxy).Mute} {
+		t.Run(name, func(t *testing.T) {
+			p := startProxy(t)
+			old := connect(t, p)
+			wantAnswer(t, old)
+			if err := fault(p); err != nil {
+				t.Fatal(err)
+			}
+			for name, conn := range map[string]net.Conn{"old": old, "new": connect(t, p)} {
+				if _, err := ask(conn, short); !errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Errorf("the %s one: got %v, want no answer", name, err)
+				}
+			}
+			if err := p.Clear(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := ask(old, long); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("the old one after Clear: got %v, want that it has ended", err)
+			}
+			wantAnswer(t, connect(t, p))
+		})
+	}
+}
+
+func TestAProxyStandsInFrontOfRedis(t *testing.T) {
+	r := startOne(t, RedisOptions{})
+	p, err := StartProxy(r.Address())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	option := r.ClientOption()
+	option.InitAddress, option.Dialer.Timeout, option.PipelineMultiplex = []string{p.Address()}, time.Second, -1 // one connection
+	client, err := rueidis.NewClient(option)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	if err := p.Mute(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), short)
+	defer cancel()
+	if err := client.Do(ctx, client.B().Incr().Key("key").Build()).Error(); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v, want no answer in time", err)
+	}
+	if got := do(t, r, "GET", "key"); got != "1" {
+		t.Errorf("what was asked while answers vanish: got %s, want that it was done", got)
+	}
+	if err := p.Clear(); err != nil {
+		t.Fatal(err)
+	}
+	if err := poll(soon(t), "a new connection", func() error {
+		return client.Do(soon(t), client.B().Ping().Build()).Error()
+	}); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,88 @@
+package parts
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+)
+
+// RedisOptions says what a Redis is like. The zero value is an empty one on a free port that asks nobody for a password, has no TLS and
+// keeps nothing on disk.
+type RedisOptions struct {
+	// Port is the TCP port on 127.0.0.1; 0 means a free one.
+	Port int
+
+	// Username and Password are what Do and Client log in with. With a Password alone it is that of the default user (requirepass).
+	// With both, Username may do everything and the default user is off. Replicas use them too.
+	Username, Password string
+
+	// Users are further ACL users, each written as after "user" in redis.conf: "weir on >secret ~weir:* +@all".
+	Users []string
+
+	// TLS makes the TCP port a TLS port that lets in only clients with a certificate of that CA; nil means plain TCP. The Unix socket
+	// is always plain.
+	TLS *Certificates
+
+	// Cluster makes it a node of a cluster that has no slots yet; see StartCluster.
+	Cluster bool
+
+	// ReplicaOf is the host:port of the primary whose copy it is.
+	ReplicaOf string
+
+	// Config are further lines of redis.conf. They come last and win.
+	Config []string
+}
+
+// config is redis.conf.
+func (r *Redis) config() []string {
+	o := r.options
+	lines := append(r.listens(),
+		`save ""`, "appendonly no",
+		// A replica gets its copy at once and without the disk.
+		"repl-diskless-sync yes", "repl-diskless-sync-delay 0",
+		fmt.Sprintf("dbfilename redis-%d.rdb", r.port),
+	)
+	if r.socket != "" {
+		lines = append(lines, "unixsocket "+strconv.Quote(r.socket), "unixsocketperm 700")
+	}
+	lines = append(lines, r.credentials()...)
+	if o.Cluster {
+		lines = append(lines, "cluster-enabled yes", fmt.Sprintf("cluster-config-file nodes-%d.conf", r.port))
+		if o.TLS != nil {
+			lines = append(lines, "tls-cluster yes")
+		}
+	}
+	if host, port, err := net.SplitHostPort(o.ReplicaOf); err == nil {
+		lines = append(lines, fmt.Sprintf("replicaof %s %s", host, port))
+	}
+	return lines
+}
+
+// listens are the lines of redis.conf that say where it listens and where its files are.
+func (r *Redis) listens() []string {
+	lines := []string{"bind 127.0.0.1", "dir " + strconv.Quote(r.dir)}
+	t := r.options.TLS
+	if t == nil {
+		return append(lines, fmt.Sprintf("port %d", r.port))
+	}
+	return append(lines, "port 0", fmt.Sprintf("tls-port %d", r.port), "tls-replication yes", "tls-auth-clients yes",
+		"tls-ca-cert-file "+strconv.Quote(t.CA),
+		"tls-cert-file "+strconv.Quote(t.ServerCert), "tls-key-file "+strconv.Quote(t.ServerKey))
+}
+
+// credentials are the lines of redis.conf that say who may do what.
+func (r *Redis) credentials() []string {
+	o := r.options
+	var lines []string
+	switch {
+	case o.Username != "":
+		lines = append(lines, "user default off", fmt.Sprintf("user %s on >%s ~* &* +@all", o.Username, o.Password),
+			"masteruser "+o.Username, "masterauth "+o.Password)
+	case o.Password != "":
+		lines = append(lines, "requirepass "+o.Password, "masterauth "+o.Password)
+	}
+	for _, user := range o.Users {
+		lines = append(lines, "user "+user)
+	}
+	return lines
+}

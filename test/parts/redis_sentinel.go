@@ -1,0 +1,204 @@
+package parts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+)
+
+// SentinelName is what Sentinels call the primary that they watch.
+const SentinelName = "weir"
+
+// SentinelOptions says what Sentinels are like.
+type SentinelOptions struct {
+	// Data is what the three data nodes are like; Port and ReplicaOf are not looked at. With TLS the Sentinels have it too.
+	Data RedisOptions
+
+	// Username and Password are what a client of a Sentinel logs in with, as in RedisOptions: they are not those of the data nodes.
+	Username, Password string
+}
+
+// Sentinels are a primary, two replicas and three Sentinels that watch them: two of these agree that a primary is down when it has
+// been silent for half a second. Make them with StartSentinels; whoever does ends them, with Kill.
+type Sentinels struct {
+	Data      []*Redis // who is the primary changes, see Primary
+	Sentinels []*Redis
+}
+
+// StartSentinels starts all six and waits until the replicas have their copies and all Sentinels know all others.
+func StartSentinels(ctx context.Context, binary, dir string, options SentinelOptions) (*Sentinels, error) {
+	s := &Sentinels{}
+	if err := s.start(ctx, binary, dir, options); err != nil {
+		s.Kill()
+		return nil, err
+	}
+	return s, nil
+}
+
+// start starts all six; after an error some run.
+func (s *Sentinels) start(ctx context.Context, binary, dir string, options SentinelOptions) error {
+	data := options.Data
+	data.Port, data.ReplicaOf = 0, ""
+	for range 3 {
+		r, err := StartRedis(ctx, binary, dir, data)
+		if err != nil {
+			return err
+		}
+		s.Data = append(s.Data, r)
+		data.ReplicaOf = s.Data[0].Address()
+	}
+	for _, replica := range s.Data[1:] {
+		if err := awaitCopy(ctx, replica); err != nil {
+			return err
+		}
+	}
+	for range 3 {
+		own := RedisOptions{Username: options.Username, Password: options.Password, TLS: options.Data.TLS}
+		r := &Redis{binary: binary, dir: dir, options: own, sentinel: true}
+		r, err := startRedis(ctx, r, func(r *Redis) []string { return r.sentinelConfig(s.Data[0]) })
+		if err != nil {
+			return err
+		}
+		s.Sentinels = append(s.Sentinels, r)
+	}
+	return poll(ctx, "the Sentinels to know each other and the replicas", func() error {
+		for _, sentinel := range s.Sentinels {
+			if err := knowsAll(ctx, sentinel); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// sentinelConfig is the config file of a Sentinel that watches primary.
+func (r *Redis) sentinelConfig(primary *Redis) []string {
+	lines := r.listens()
+	own, data := r.options, primary.options
+	switch {
+	case own.Username != "":
+		lines = append(lines, "user default off", fmt.Sprintf("user %s on >%s ~* &* +@all", own.Username, own.Password),
+			"sentinel sentinel-user "+own.Username, "sentinel sentinel-pass "+own.Password)
+	case own.Password != "":
+		lines = append(lines, "requirepass "+own.Password, "sentinel sentinel-pass "+own.Password)
+	}
+	lines = append(lines,
+		fmt.Sprintf("sentinel monitor %s 127.0.0.1 %d 2", SentinelName, primary.Port()),
+		fmt.Sprintf("sentinel down-after-milliseconds %s 500", SentinelName),
+		fmt.Sprintf("sentinel failover-timeout %s 3000", SentinelName),
+		fmt.Sprintf("sentinel parallel-syncs %s 2", SentinelName))
+	if data.Username != "" {
+		lines = append(lines, fmt.Sprintf("sentinel auth-user %s %s", SentinelName, data.Username))
+	}
+	if data.Password != "" {
+		lines = append(lines, fmt.Sprintf("sentinel auth-pass %s %s", SentinelName, data.Password))
+	}
+	return lines
+}
+
+// knowsAll returns what a Sentinel does not know yet of the others.
+func knowsAll(ctx context.Context, sentinel *Redis) error {
+	message, err := sentinel.Do(ctx, "SENTINEL", "MASTER", SentinelName)
+	if err != nil {
+		return err
+	}
+	state, err := message.AsStrMap()
+	if err != nil {
+		return err
+	}
+	for name, want := range map[string]string{"flags": "master", "num-slaves": "2", "num-other-sentinels": "2"} {
+		if got := state[name]; got != want {
+			return fmt.Errorf("sentinel %s: %s is %q, not %q", sentinel.Address(), name, got, want)
+		}
+	}
+	return nil
+}
+
+// awaitCopy waits until a replica has its primary's data and follows.
+func awaitCopy(ctx context.Context, replica *Redis) error {
+	return poll(ctx, "a replica's copy", func() error {
+		state, err := replica.Info(ctx, "replication")
+		if err == nil && state["master_link_status"] != "up" {
+			err = fmt.Errorf("replica %s: role %s, link %s", replica.Address(), state["role"], state["master_link_status"])
+		}
+		return err
+	})
+}
+
+// Addresses are those of the Sentinels.
+func (s *Sentinels) Addresses() []string { return addresses(s.Sentinels) }
+
+// addresses are the host:port of each.
+func addresses(nodes []*Redis) []string {
+	all := make([]string, len(nodes))
+	for i, node := range nodes {
+		all[i] = node.Address()
+	}
+	return all
+}
+
+// Primary returns the node that all running Sentinels say is the primary and that says so itself. It is an error when there is none,
+// as during a failover.
+func (s *Sentinels) Primary(ctx context.Context) (*Redis, error) {
+	address := ""
+	for _, sentinel := range s.Sentinels {
+		if !sentinel.Running() {
+			continue
+		}
+		message, err := sentinel.Do(ctx, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", SentinelName)
+		if err != nil {
+			return nil, err
+		}
+		pair, err := message.AsStrSlice()
+		if err != nil || len(pair) != 2 {
+			return nil, fmt.Errorf("sentinel %s: the primary is %q: %w", sentinel.Address(), pair, err)
+		}
+		said := net.JoinHostPort(pair[0], pair[1])
+		if address != "" && address != said {
+			return nil, fmt.Errorf("the Sentinels do not agree on the primary: %s or %s", address, said)
+		}
+		address = said
+	}
+	i := slices.IndexFunc(s.Data, func(r *Redis) bool { return r.Address() == address })
+	if i < 0 {
+		return nil, fmt.Errorf("no node has the address of the primary, %q", address)
+	}
+	state, err := s.Data[i].Info(ctx, "replication")
+	if err == nil && state["role"] != "master" {
+		err = fmt.Errorf("redis %s: the Sentinels say it is the primary, it says it is %s", address, state["role"])
+	}
+	return s.Data[i], err
+}
+
+// AwaitNewPrimary waits until another node than old is the primary for all Sentinels, and returns it.
+func (s *Sentinels) AwaitNewPrimary(ctx context.Context, old *Redis) (*Redis, error) {
+	var primary *Redis
+	err := poll(ctx, "a new primary", func() error {
+		var err error
+		if primary, err = s.Primary(ctx); err == nil && primary == old {
+			err = errors.New("it is the old one")
+		}
+		return err
+	})
+	return primary, err
+}
+
+// FailOver kills the primary, waits for another and returns it. Restart brings the old one back, empty; the Sentinels make it a replica
+// some seconds later.
+func (s *Sentinels) FailOver(ctx context.Context) (*Redis, error) {
+	old, err := s.Primary(ctx)
+	if err != nil {
+		return nil, err
+	}
+	old.Kill()
+	return s.AwaitNewPrimary(ctx, old)
+}
+
+// Kill ends all that run, the Sentinels first, so that none of them acts on the others' end.
+func (s *Sentinels) Kill() {
+	for _, r := range slices.Concat(s.Sentinels, s.Data) {
+		r.Kill()
+	}
+}

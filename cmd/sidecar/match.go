@@ -13,7 +13,7 @@ import (
 // newMatch returns the command that says which rule a descriptor matches.
 func newMatch() *cobra.Command {
 	var server, output, settings string
-	var maxLogEntries uint32
+	var bounds ruleBounds
 	var hits uint32
 	cmd := &cobra.Command{
 		Use:   "match PATH… DOMAIN KEY=VALUE[,KEY=VALUE…]",
@@ -40,7 +40,7 @@ which also knows what is left. Nothing is charged.
 			if err != nil {
 				return usage("%w", err)
 			}
-			rules, _, _, err := loadRules(paths, settings, maxLogEntries)
+			rules, _, _, err := loadRules(paths, settings, bounds)
 			if err != nil {
 				return err
 			}
@@ -57,7 +57,7 @@ which also knows what is left. Nothing is charged.
 	flags.Uint32Var(&hits, "hits", 1, "with --server: hits to ask for; 0 asks what is left")
 	flags.StringVar(&settings, "config", "", "settings `file` whose rules under domains are used too")
 	flags.StringVar(&output, "output", outputText, "text|json")
-	addMaxLogEntries(cmd, &maxLogEntries)
+	addBounds(cmd, &bounds)
 	return cmd
 }
 
@@ -101,6 +101,7 @@ type matchedLimit struct {
 	Period        string `json:"period"`
 	Burst         uint32 `json:"burst,omitempty"`
 	CountRejected bool   `json:"count_rejected"`
+	OnStoreError  string `json:"on_store_error,omitempty"` // where the rules say
 	Key           string `json:"key"`
 
 	limit descriptors.Limit
@@ -134,10 +135,14 @@ func newMatched(rules *descriptors.Rules, domain string, entries []descriptors.E
 		Quota: rule.Quota, Replaces: rule.Replaces, Limits: []matchedLimit{},
 	}
 	for _, l := range rule.Limits {
-		m.Rule.Limits = append(m.Rule.Limits, matchedLimit{
+		own := matchedLimit{
 			Algorithm: l.Algorithm.String(), Requests: l.Requests, Period: l.Period.String(), Burst: l.Burst,
 			CountRejected: l.CountRejected, Key: string(rule.AppendKey(nil, domain, entries, &l)), limit: l,
-		})
+		}
+		if l.OnStoreError != descriptors.OnStoreErrorUnset {
+			own.OnStoreError = l.OnStoreError.String()
+		}
+		m.Rule.Limits = append(m.Rule.Limits, own)
 	}
 	return m
 }
@@ -190,7 +195,7 @@ func (m *matched) write(w io.Writer, rules *descriptors.Rules) error {
 	}
 	if r != nil {
 		for _, l := range r.Limits {
-			line("limit", "%s", describe(l.limit.Limit, l.CountRejected))
+			line("limit", "%s", describe(l.limit.Limit, l.CountRejected, l.OnStoreError))
 			line("key", "%s", l.Key)
 		}
 	}

@@ -33,13 +33,16 @@ func writeJSON(w io.Writer, v any) error {
 }
 
 // describe says what a limit is: "10 per 1s, token_bucket, burst 1000".
-func describe(l algorithms.Limit, countRejected bool) string {
+func describe(l algorithms.Limit, countRejected bool, onStoreError string) string {
 	text := fmt.Sprintf("%d per %s, %s", l.Requests, span(l.Period), l.Algorithm)
 	if l.Algorithm == algorithms.TokenBucket && l.Capacity() != l.Requests {
 		text += fmt.Sprintf(", burst %d", l.Capacity())
 	}
 	if countRejected {
 		text += ", denied hits count too"
+	}
+	if onStoreError != "" {
+		text += ", on store error: " + onStoreError
 	}
 	return text
 }

@@ -156,6 +156,9 @@ func limitText(l *adminv1.Limit) string {
 	if l.GetCountRejected() {
 		text += ", denied hits count too"
 	}
+	if policy := l.GetOnStoreError(); policy != "" {
+		text += ", on store error: " + policy
+	}
 	return text
 }
 

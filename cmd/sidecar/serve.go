@@ -20,7 +20,6 @@ import (
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/reload"
 	"github.com/weirproxy/weir/pkg/server"
-	"github.com/weirproxy/weir/pkg/store/memstore"
 )
 
 // newServe returns the command that serves.
@@ -71,19 +70,16 @@ func serve(ctx context.Context, c config, stderr io.Writer) error {
 	logger := newLogger(stderr, c.LogLevel, c.LogFormat)
 	limitMemory(ctx, logger)
 
-	onFull := memstore.Allow
-	if c.OnFull == "deny" {
-		onFull = memstore.Deny
-	}
-	store, err := memstore.New(memstore.Options{MaxKeys: c.MaxKeys, OnFull: onFull})
+	counts, err := newStores(&c, logger)
 	if err != nil {
 		return err
 	}
-	defer store.Close()
-	lim, err := limiter.New(store, limiter.Options{
+	defer counts.close()
+	lim, err := limiter.New(counts.store, limiter.Options{
 		MaxDescriptors: c.MaxDescriptors,
 		MaxLogEntries:  uint32(c.MaxLogEntries),
 		DetailedValues: c.DetailedMetricValues,
+		OnStoreError:   c.onStoreError(),
 	})
 	if err != nil {
 		return err
@@ -94,6 +90,7 @@ func serve(ctx context.Context, c config, stderr io.Writer) error {
 		Paths:         c.Rules,
 		Settings:      c.File,
 		MaxLogEntries: uint32(c.MaxLogEntries),
+		Granularity:   granularity(c.Store),
 		Debounce:      c.ReloadDebounce,
 		Poll:          c.ReloadPoll,
 		Logger:        logger,
@@ -109,11 +106,16 @@ func serve(ctx context.Context, c config, stderr io.Writer) error {
 	if err != nil {
 		return bad(err, exitBad)
 	}
+	if err := counts.tooOld(stop); err != nil {
+		return err
+	}
 	i.server, err = server.New(server.Options{
 		Limiter:         lim,
 		Logger:          logger,
 		Registry:        prometheus.NewRegistry(),
-		Stats:           func() server.StoreStats { return server.StoreStats(store.Stats()) },
+		Stats:           counts.stats,
+		Remote:          counts.remote(),
+		Ready:           counts.ready(&c),
 		Sources:         c.sources(),
 		Reload:          i.reloader.Reload,
 		MaxRequestBytes: c.MaxRequestBytes,

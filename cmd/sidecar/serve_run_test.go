@@ -192,7 +192,22 @@ func limitFor(t *testing.T, conn *grpc.ClientConn) uint32 {
 // get returns a page and its status code.
 func (r *running) get(t *testing.T, path string) (int, string) {
 	t.Helper()
-	response, err := http.Get("http://" + r.address["http tcp"] + path)
+	return r.fetch(t, http.MethodGet, path, "")
+}
+
+// post sends a body to a page and returns the answer and its status code.
+func (r *running) post(t *testing.T, path, body string) (int, string) {
+	t.Helper()
+	return r.fetch(t, http.MethodPost, path, body)
+}
+
+func (r *running) fetch(t *testing.T, method, path, send string) (int, string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), method, "http://"+r.address["http tcp"]+path, strings.NewReader(send))
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/weirproxy/weir/pkg/reload"
 	"github.com/weirproxy/weir/pkg/server"
 	"github.com/weirproxy/weir/pkg/store/memstore"
+	"github.com/weirproxy/weir/pkg/store/redisstore"
 )
 
 // config is the settings of `serve`, as they are meant after flags, environment, settings file and defaults.
@@ -24,6 +25,11 @@ type config struct {
 	GRPCSocketMode fs.FileMode
 	HTTPAddress    string
 	AdminAddress   string
+
+	Store              string // memory or redis
+	Redis              redisConfig
+	OnStoreError       string // local, allow or deny
+	ReadyRequiresStore bool
 
 	MaxKeys              int
 	OnFull               string // allow or deny
@@ -46,6 +52,29 @@ type config struct {
 	ReloadPoll     time.Duration
 	Pprof          bool
 	Reflection     bool
+
+	given map[string]string // settings that are no defaults, and how the operator wrote their names
+}
+
+// redisConfig is the settings of --store redis.
+type redisConfig struct {
+	URLs             []string
+	Username         string
+	Password         string
+	PasswordFile     string
+	SentinelUsername string
+	SentinelPassword string
+	SentinelFile     string // with its password
+	CAFile           string
+	CertFile         string
+	KeyFile          string
+	ServerName       string
+	Timeout          time.Duration
+	Prefix           string
+	HashTag          string // none or domain
+	DenyCache        time.Duration
+
+	target redisstore.Target // what most of the others mean together, with --store redis
 }
 
 // setting is one line of the table that flags, environment names, keys of the settings file and docs/settings.md are made of.
@@ -81,7 +110,26 @@ func table(c *config) []setting {
 		{"http-address", text(&c.HTTPAddress, "address", address), ":8080", "host:port of health, metrics, /json and /rules" + off, false},
 		{"admin-address", text(&c.AdminAddress, "address", address), "127.0.0.1:8082", "host:port of the admin gRPC service" + off + "; it asks nobody who they are", false},
 
-		{"max-keys", number(&c.MaxKeys, math.MaxInt32), decimal(memstore.DefaultMaxKeys), "most keys remembered at once, a little over 50 bytes each", false},
+		{"store", storeOf(&c.Store), storeMemory, "where counts are kept: in this process, or in Redis or Valkey, where several sidecars share them", false},
+		{"redis-url", urls(&c.Redis.URLs), "", "where Redis or Valkey is: redis://host:6379/0, rediss:// for TLS, unix:///path, redis-sentinel://host,host/primary, redis-cluster://host,host; repeatable", false},
+		{"redis-username", text(&c.Redis.Username, "name", nil), "", "ACL user", false},
+		{"redis-password", secret(&c.Redis.Password), "", "its password; in a file or the environment, a list of processes does not show it", false},
+		{"redis-password-file", text(&c.Redis.PasswordFile, "file", nil), "", "file that holds the password, read once", false},
+		{"redis-sentinel-username", text(&c.Redis.SentinelUsername, "name", nil), "", "ACL user of the sentinels", false},
+		{"redis-sentinel-password", secret(&c.Redis.SentinelPassword), "", "password of the sentinels", false},
+		{"redis-sentinel-password-file", text(&c.Redis.SentinelFile, "file", nil), "", "file that holds the password of the sentinels, read once", false},
+		{"redis-tls-ca", text(&c.Redis.CAFile, "file", nil), "", `certificates that sign the server's, PEM ("" = those of the system)`, false},
+		{"redis-tls-cert", text(&c.Redis.CertFile, "file", nil), "", "certificate to show to the server, PEM", false},
+		{"redis-tls-key", text(&c.Redis.KeyFile, "file", nil), "", "its key, PEM", false},
+		{"redis-tls-server-name", text(&c.Redis.ServerName, "name", nil), "", `name that the server's certificate must have ("" = the host of the URL)`, false},
+		{"redis-timeout", duration(&c.Redis.Timeout, time.Millisecond, 10*time.Second), redisstore.DefaultTimeout.String(), "most time that a request waits for Redis, less when its caller does not wait so long", false},
+		{"redis-prefix", text(&c.Redis.Prefix, "text", keyPrefix), redisstore.DefaultPrefix, "what all keys in Redis begin with", false},
+		{"redis-hash-tag", choice(&c.Redis.HashTag, hashTagNone, hashTagDomain), hashTagNone, "what keeps keys in one slot of a cluster: domain makes each request atomic, and loads one node per domain", false},
+		{"redis-deny-cache", duration(&c.Redis.DenyCache, 0, time.Minute), redisstore.DefaultDenyCache.String(), "how long a denied key is denied from memory at most, without asking Redis; 0 = not at all", false},
+		{"on-store-error", choice(&c.OnStoreError, onErrorLocal, onErrorAllow, onErrorDeny), onErrorLocal, "while Redis cannot be asked: limit by this process's memory, allow or deny, where the rule has no on_store_error", false},
+		{"ready-requires-store", boolean(&c.ReadyRequiresStore), "false", "say not ready while Redis cannot be asked", false},
+
+		{"max-keys", number(&c.MaxKeys, math.MaxInt32), decimal(memstore.DefaultMaxKeys), "most keys in memory at once, a little over 50 bytes each; with Redis, of what is limited while it cannot be asked", false},
 		{"on-full", choice(&c.OnFull, "allow", "deny"), "allow", "what happens to a new key when all that are remembered are denied now", false},
 		{"max-log-entries", number(&c.MaxLogEntries, math.MaxInt32), decimal(limiter.DefaultMaxLogEntries), "largest requests_per_unit of a sliding_window_log, which remembers every hit", false},
 		{"max-descriptors", number(&c.MaxDescriptors, server.MaxItems), decimal(limiter.DefaultMaxDescriptors), "most descriptors of one request", false},
@@ -105,7 +153,7 @@ func table(c *config) []setting {
 	}
 }
 
-// check returns what is wrong with settings that are right one by one.
+// check returns what is wrong with settings that are right one by one, and reads the files that some of them name.
 func (c *config) check() []error {
 	var errs []error
 	if len(c.Rules) == 0 && c.File == "" {
@@ -114,7 +162,7 @@ func (c *config) check() []error {
 	if c.GRPCAddress == "" && c.GRPCSocket == "" && c.HTTPAddress == "" {
 		errs = append(errs, errors.New("grpc-address, grpc-socket, http-address: all are off, so nobody could ask"))
 	}
-	return errs
+	return append(errs, c.completeStore()...)
 }
 
 // settingsFormat accepts the name of a settings file.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/spf13/pflag"
 )
 
@@ -42,12 +43,15 @@ func TestDefaults(t *testing.T) {
 	}
 	want := config{
 		Rules: []string{"rules"}, GRPCAddress: ":8081", GRPCSocketMode: 0o660, HTTPAddress: ":8080", AdminAddress: "127.0.0.1:8082",
-		MaxKeys: 1_000_000, OnFull: "allow", MaxLogEntries: 10_000, MaxDescriptors: 1000, MaxRequestBytes: 4 << 20,
+		Store: "memory", Redis: redisConfig{
+			URLs: []string{}, Timeout: 10 * time.Millisecond, Prefix: "weir:", HashTag: "none", DenyCache: time.Second,
+		},
+		OnStoreError: "local", MaxKeys: 1_000_000, OnFull: "allow", MaxLogEntries: 10_000, MaxDescriptors: 1000, MaxRequestBytes: 4 << 20,
 		DetailedMetricValues: 1000, ResponseHeaders: []string{}, LimitHeader: "RateLimit-Limit", RemainingHeader: "RateLimit-Remaining",
 		ResetHeader: "RateLimit-Reset", LogLevel: "info", LogFormat: "text", DrainTimeout: 10 * time.Second,
 		ReloadDebounce: 100 * time.Millisecond, ReloadPoll: 30 * time.Second, Reflection: true,
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(config{}, redisConfig{})); diff != "" {
 		t.Errorf("settings (-want +got):\n%s", diff)
 	}
 }

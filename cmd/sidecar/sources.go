@@ -81,7 +81,14 @@ func readConfig(flags *pflag.FlagSet) (config, error) {
 	if err := errors.Join(errs...); err != nil {
 		return c, err
 	}
-	return c, errors.Join(c.check()...)
+	c.given = make(map[string]string)
+	for _, s := range settings {
+		if name := written(s, flags, v, file); name != s.name {
+			c.given[s.name] = name
+		}
+	}
+	err := errors.Join(c.check()...)
+	return c, err
 }
 
 // written names a setting as the operator wrote it.

@@ -40,6 +40,18 @@ func text(to *string, kind string, check func(string) error) value {
 	}}
 }
 
+// secret is any text, which no message shows.
+func secret(to *string) value {
+	return value{kind: "secret", store: func(raw any) error {
+		s, ok := raw.(string)
+		if !ok {
+			return errors.New("must be text: put it in quotes")
+		}
+		*to = s
+		return nil
+	}}
+}
+
 // choice is one of several words.
 func choice(to *string, of ...string) value {
 	return text(to, strings.Join(of, "|"), func(s string) error {
@@ -169,6 +181,30 @@ func list(to *[]string, kind string, check func(string) error) value {
 		*to = kept
 		return errors.Join(errs...)
 	}}
+}
+
+// urls is a list of URLs, which may be lists of hosts themselves: what has no scheme belongs to the URL before. No message
+// shows them, as they may hold passwords.
+func urls(to *[]string) value {
+	var parts []string
+	v := list(&parts, "url", nil)
+	read := v.store
+	v.store = func(raw any) error {
+		if read(raw) != nil {
+			return errors.New("must be a URL or a list of URLs")
+		}
+		all := make([]string, 0, len(parts))
+		for _, part := range parts {
+			if n := len(all); n > 0 && !strings.Contains(part, "://") {
+				all[n-1] += "," + part
+				continue
+			}
+			all = append(all, part)
+		}
+		*to = all
+		return nil
+	}
+	return v
 }
 
 // address accepts host:port with any port from 0, and nothing at all.

@@ -72,10 +72,11 @@ type level struct {
 type Limit struct {
 	algorithms.Limit
 
-	Name          string // as configured, for replaces and for the answer; "" when it has none
-	CountRejected bool   // hits count even when they are denied
-	Unit          Unit   // as configured; of a period, the largest unit it is a whole multiple of, else UnitUnknown
-	Multiplier    uint32 // Period in Units, at least 1; 0 when the unit is UnitUnknown
+	Name          string       // as configured, for replaces and for the answer; "" when it has none
+	CountRejected bool         // hits count even when they are denied
+	OnStoreError  OnStoreError // as configured for the limit, else for its rule, else in the document's defaults
+	Unit          Unit         // as configured; of a period, the largest unit it is a whole multiple of, else UnitUnknown
+	Multiplier    uint32       // Period in Units, at least 1; 0 when the unit is UnitUnknown
 
 	suffix string // ends a key: which limit of the rule this is
 }

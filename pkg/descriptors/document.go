@@ -1,6 +1,7 @@
 package descriptors
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -17,6 +18,7 @@ type document struct {
 type defaults struct {
 	algorithm     algorithms.Algorithm // 0: not one that is known, which has been reported
 	countRejected *bool                // nil: it depends on the algorithm
+	onStoreError  OnStoreError
 }
 
 // tree builds the domain of one document.
@@ -75,6 +77,7 @@ func (t *tree) readDefaults(v value) {
 		is := t.countRejected(c)
 		t.defaults.countRejected = &is
 	}
+	t.defaults.onStoreError = t.onStoreError(fs)
 }
 
 // readDefault decodes the limit of descriptors that match nothing.
@@ -128,7 +131,12 @@ func (t *tree) descriptor(v value, parent *node) {
 	if m, ok := fs.get("metadata"); ok {
 		rule.Metadata = t.metadata(m)
 	}
-	t.setLimits(rule, t.limits(fs))
+	all := t.limits(fs)
+	ofAll := t.onStoreErrorOf(fs, all)
+	for i := range all {
+		all[i].OnStoreError = cmp.Or(all[i].OnStoreError, ofAll)
+	}
+	t.setLimits(rule, all)
 	if d, ok := fs.get("descriptors"); ok {
 		t.descriptors(d, child)
 	}

@@ -25,15 +25,15 @@ func (f form) keys() []string {
 	case descriptorForm:
 		return []string{
 			"key", "value", "rate_limit", "rate_limits", "descriptors", "shadow_mode", "quota_mode", "detailed_metric",
-			"value_to_metric", "share_threshold", "metadata",
+			"value_to_metric", "share_threshold", "metadata", "on_store_error",
 		}
 	case limitForm, ownLimitForm:
 		return []string{
 			"requests_per_unit", "unit", "unit_multiplier", "period", "algorithm", "burst", "count_rejected", "unlimited",
-			"name", "replaces",
+			"name", "replaces", "on_store_error",
 		}
 	case defaultsForm:
-		return []string{"algorithm", "count_rejected"}
+		return []string{"algorithm", "count_rejected", "on_store_error"}
 	default:
 		return []string{"name"}
 	}
@@ -53,9 +53,11 @@ func known(key string) bool {
 	return false
 }
 
-// home names the map that a key belongs in, "" when there is none.
+// home names the maps that a key belongs in, "" when there is none.
 func home(key string) string {
 	switch {
+	case key == "on_store_error":
+		return "defaults, a descriptor or a rate_limit"
 	case slices.Contains(descriptorForm.keys(), key):
 		return "a descriptor"
 	case slices.Contains(limitForm.keys(), key):

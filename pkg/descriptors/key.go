@@ -1,6 +1,7 @@
 package descriptors
 
 import (
+	"bytes"
 	"strconv"
 	"time"
 
@@ -55,6 +56,30 @@ func (r *Rule) AppendKey(dst []byte, domain string, entries []Entry, limit *Limi
 	}
 	return append(dst, limit.suffix...)
 }
+
+// KeyDomain returns the domain in a key that either AppendKey made, as a part of key: "edge" of the key above. It is nil when
+// the key is none of theirs.
+func KeyDomain(key []byte) []byte {
+	mark := bytes.IndexByte(key, ':')
+	if mark < 1 || mark > maxDigits || mark > 1 && key[0] == '0' {
+		return nil
+	}
+	length := 0
+	for _, c := range key[:mark] {
+		if c < '0' || c > '9' {
+			return nil
+		}
+		length = 10*length + int(c-'0')
+	}
+	text := key[mark+1:]
+	if length >= len(text) || text[length] != '|' && text[length] != '#' {
+		return nil
+	}
+	return text[:length:length]
+}
+
+// maxDigits is more than the length of any text has, and few enough for an int.
+const maxDigits = 9
 
 // appendText appends a text behind its length in bytes and a mark.
 func appendText(dst []byte, mark byte, text string) []byte {

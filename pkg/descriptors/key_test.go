@@ -1,6 +1,7 @@
 package descriptors
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"strconv"
@@ -90,6 +91,9 @@ func checkKey(t interface {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Fatalf("key %q (-want +got):\n%s", key, diff)
 	}
+	if domain := KeyDomain(key[len("kept:"):]); domain == nil || string(domain) != want.Domain {
+		t.Fatalf("domain of the key %q: got %q, want %q", key, domain, want.Domain)
+	}
 	if own := AppendKey([]byte("kept:"), want.Domain, entries, &limit); (string(own) == string(key)) == shared {
 		t.Fatalf("the descriptor's own key is %q, that of a rule %q, with share_threshold %t", own, key, shared)
 	}
@@ -115,6 +119,36 @@ func FuzzKey(f *testing.F) {
 	f.Fuzz(func(t *testing.T, domain, key1, value1 string, shared1 bool, key2, value2 string, shared2 bool) {
 		checkKey(t, counted{Domain: domain, Entries: []countedEntry{{key1, value1, shared1}, {key2, value2, shared2}}},
 			NewLimit(algorithms.Limit{Algorithm: algorithms.FixedWindow, Period: 90 * time.Second}, Second, 90, true, 2))
+	})
+}
+
+func TestWhatIsNoKeyHasNoDomain(t *testing.T) {
+	for _, key := range []string{
+		"", ":", "edge", "4:edge", "4:edg|", "4:edge=", "5:edge|", "04:edge|", "00:|", "-4:edge|", "+4:edge|", "4 :edge|", ":edge|",
+		"4edge|", "999999999:edge|", "1000000004:edge|", "18446744073709551620:edge|",
+	} {
+		if got := KeyDomain([]byte(key)); got != nil {
+			t.Errorf("%q: got the domain %q, want none", key, got)
+		}
+	}
+}
+
+// A domain that was found in any bytes at all is what they begin with.
+func FuzzKeyDomain(f *testing.F) {
+	for _, key := range []string{"4:edge|4:path=7:/search#token_bucket/1s", "0:#fixed_window/1s", "4:edge", "3:4:||"} {
+		f.Add([]byte(key))
+	}
+	f.Fuzz(func(t *testing.T, key []byte) {
+		domain := KeyDomain(key)
+		if domain == nil {
+			return
+		}
+		if rest, ok := bytes.CutPrefix(key, appendText(nil, ':', string(domain))); !ok || rest[0] != '|' && rest[0] != '#' {
+			t.Errorf("key %q is said to have the domain %q", key, domain)
+		}
+		if cap(domain) != len(domain) {
+			t.Errorf("to append to the domain of %q would write over the key", key)
+		}
 	})
 }
 

@@ -1,6 +1,7 @@
 package descriptors
 
 import (
+	"cmp"
 	"slices"
 
 	"go.yaml.in/yaml/v3"
@@ -87,7 +88,7 @@ func (t *tree) setLimits(rule *Rule, all []limit) {
 			}
 		}
 		own := NewLimit(l.Limit.Limit, l.Unit, l.Multiplier, l.CountRejected, ordinal)
-		own.Name = l.Name
+		own.Name, own.OnStoreError = l.Name, cmp.Or(l.OnStoreError, t.defaults.onStoreError)
 		rule.Limits = append(rule.Limits, own)
 	}
 	for _, l := range all {
@@ -133,6 +134,7 @@ func (t *tree) limit(v value, f form) (limit, bool) {
 	if at, ok := fs.get("count_rejected"); ok {
 		l.CountRejected = t.countRejected(at)
 	}
+	l.OnStoreError = t.onStoreError(fs)
 	if l.Algorithm == algorithms.SlidingWindowLog && l.Requests > t.options.MaxLogEntries {
 		at, _ := fs.get("requests_per_unit")
 		t.fail(at, "is %d, must be at most %d for sliding_window_log, which remembers every hit: use sliding_window_counter",
@@ -163,7 +165,7 @@ func (t *tree) checkUnlimited(fs fields) {
 					t.warn(f.value, f.keyLine, "has no effect beside unlimited")
 				}
 			}
-		case "unit_multiplier", "period", "algorithm", "burst", "count_rejected":
+		case "unit_multiplier", "period", "algorithm", "burst", "count_rejected", "on_store_error":
 			t.failKey(f.value, f.keyLine, "stands beside unlimited, must be left out")
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 )
 
 // DefaultMaxLogEntries is the bound of [Options] where none is given.
@@ -12,7 +13,8 @@ const DefaultMaxLogEntries = 10_000
 
 // Options bounds what rules may ask for. The zero value is usable.
 type Options struct {
-	MaxLogEntries uint32 // largest requests_per_unit of a sliding_window_log, which remembers every hit; 0 is DefaultMaxLogEntries
+	MaxLogEntries uint32        // largest requests_per_unit of a sliding_window_log, which remembers every hit; 0 is DefaultMaxLogEntries
+	Granularity   time.Duration // what every period must be a whole multiple of, as counts are kept in such steps; 0 is any
 }
 
 // Source is where rule documents come from. The bytes are not kept.

@@ -66,6 +66,8 @@ func (t *tree) readDuration(v value, l *Limit) {
 		t.fail(v, "%s is not a duration, must be a number and its unit (ms, s, m, h), such as 10s or 1h30m, and at most 87600h", quote(text))
 	case d < algorithms.MinPeriod || d > algorithms.MaxPeriod:
 		t.fail(v, "%s is out of range, must be from 1ms to 87600h (10 years)", quote(text))
+	case t.options.Granularity > 0 && d%t.options.Granularity != 0:
+		t.fail(v, "%s is too fine, must be a whole multiple of %v, the step in which the store counts time", quote(text), t.options.Granularity)
 	default:
 		l.Period = d
 		l.Unit, l.Multiplier = unitOf(d)

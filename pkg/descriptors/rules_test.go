@@ -64,6 +64,30 @@ func TestLogIsBoundedByTheOption(t *testing.T) {
 	}
 }
 
+func TestPeriodsAreMultiplesOfTheGranularity(t *testing.T) {
+	for _, tt := range []struct {
+		limit, want string // want is the mistake with microseconds
+	}{
+		{"{period: 1500us, requests_per_unit: 5}", ""},
+		{"{period: 0.001001s, requests_per_unit: 5}", ""},
+		{"{unit: week, unit_multiplier: 3, requests_per_unit: 5}", ""},
+		{"{period: 1.0000005s, requests_per_unit: 5}", `rules.yaml:2: default.period: "1.0000005s" is too fine, must be a whole multiple of 1µs, the step in which the store counts time`},
+		{"{period: 1ms1ns, requests_per_unit: 5}", `rules.yaml:2: default.period: "1ms1ns" is too fine, must be a whole multiple of 1µs, the step in which the store counts time`},
+	} {
+		sources := []Source{{Name: "rules.yaml", Data: []byte("domain: edge\ndefault: " + tt.limit)}}
+		if _, _, err := Load(sources, Options{}); err != nil {
+			t.Errorf("%s with any granularity: %v", tt.limit, err)
+		}
+		got := ""
+		if _, _, err := Load(sources, Options{Granularity: time.Microsecond}); err != nil {
+			got = err.Error()
+		}
+		if got != tt.want {
+			t.Errorf("%s in microseconds: got %q, want %q", tt.limit, got, tt.want)
+		}
+	}
+}
+
 func TestRuleHasWhatItsDescriptorSays(t *testing.T) {
 	rules := load(t, `
 domain: edge

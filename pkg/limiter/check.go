@@ -125,6 +125,7 @@ func (l *Limiter) charge(r *Request, i int, v *Verdict) error {
 			Rule:          i,
 			Mode:          mode,
 			CountRejected: limit.CountRejected,
+			OnError:       l.onError(limit.OnStoreError),
 		})
 	}
 	if s.count = len(v.charges) - s.charge; s.count == 0 {
@@ -133,15 +134,16 @@ func (l *Limiter) charge(r *Request, i int, v *Verdict) error {
 	return nil
 }
 
-// chargeOverride adds the charge of descriptor i, whose limit came with the request: of the matched rule's algorithm, on the
-// descriptor's own key, enforcing. As in envoyproxy/ratelimit nothing else of the rule applies to it.
+// chargeOverride adds the charge of descriptor i, whose limit came with the request: of the algorithm of the matched rule's
+// first limit, its count_rejected and on_store_error, on the descriptor's own key, enforcing. As in envoyproxy/ratelimit
+// nothing else of the rule applies to it.
 func (l *Limiter) chargeOverride(r *Request, i int, v *Verdict) error {
 	d, s := &r.Descriptors[i], &v.Statuses[i]
-	algorithm, countRejected := algorithms.FixedWindow, true
+	like := descriptors.Limit{Limit: algorithms.Limit{Algorithm: algorithms.FixedWindow}, CountRejected: true}
 	if s.Rule != nil && len(s.Rule.Limits) > 0 {
-		algorithm, countRejected = s.Rule.Limits[0].Algorithm, s.Rule.Limits[0].CountRejected
+		like = s.Rule.Limits[0]
 	}
-	limit, err := l.override(d.Override, i, algorithm, countRejected)
+	limit, err := l.override(d.Override, i, &like)
 	if err != nil {
 		return err
 	}
@@ -155,7 +157,22 @@ func (l *Limiter) chargeOverride(r *Request, i int, v *Verdict) error {
 		Limit:         limit.Limit,
 		Hits:          s.Hits,
 		Rule:          i,
-		CountRejected: countRejected,
+		CountRejected: limit.CountRejected,
+		OnError:       l.onError(limit.OnStoreError),
 	})
 	return nil
+}
+
+// onError returns what becomes of a charge of a limit with this setting when the store cannot be asked.
+func (l *Limiter) onError(o descriptors.OnStoreError) store.OnError {
+	switch o {
+	case descriptors.OnStoreErrorLocal:
+		return store.Local
+	case descriptors.OnStoreErrorAllow:
+		return store.Allow
+	case descriptors.OnStoreErrorDeny:
+		return store.Deny
+	default:
+		return l.options.OnStoreError
+	}
 }

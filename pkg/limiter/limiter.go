@@ -29,6 +29,8 @@ type Options struct {
 	MaxDescriptors int    // most descriptors of a request; 0 means DefaultMaxDescriptors
 	MaxLogEntries  uint32 // most requests of a sliding_window_log that a request may override a limit to; 0 means DefaultMaxLogEntries
 	DetailedValues int    // most values of a rule that are counted apart, see [Counts]; 0 means DefaultDetailedValues
+
+	OnStoreError store.OnError // of limits whose rules do not say what becomes of them when the store cannot be asked
 }
 
 // Limiter decides requests. All methods are safe for concurrent use. It starts nothing and needs no Close; its store may.
@@ -41,6 +43,9 @@ type Limiter struct {
 	requests requestCounts
 	setting  sync.Mutex // held while rules are set
 }
+
+// forgetter is a store that remembers what it decided by rules of before.
+type forgetter interface{ Forget() }
 
 // ruleSet is the rules in force and what is counted of each.
 type ruleSet struct {
@@ -73,6 +78,9 @@ func New(s store.Store, o Options) (*Limiter, error) {
 	if o.DetailedValues < 0 {
 		errs = append(errs, fmt.Errorf("detailed values: %d: must be at least 1", o.DetailedValues))
 	}
+	if o.OnStoreError > store.Deny {
+		errs = append(errs, fmt.Errorf("on store error: %d: must be Local, Allow or Deny", o.OnStoreError))
+	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
@@ -93,7 +101,8 @@ func New(s store.Store, o Options) (*Limiter, error) {
 }
 
 // SetRules puts rules in force, for every request that begins after it returns. at is the time of it, for Status. What was
-// counted of a rule goes on where the new rules have one of the same domain and path; states in the store stay.
+// counted of a rule goes on where the new rules have one of the same domain and path; states in the store stay. A store with a
+// method Forget is told, so that no answer it remembers is one of the rules of before.
 func (l *Limiter) SetRules(rules *descriptors.Rules, warnings []descriptors.Warning, at time.Time) {
 	l.setting.Lock()
 	defer l.setting.Unlock()
@@ -118,6 +127,9 @@ func (l *Limiter) SetRules(rules *descriptors.Rules, warnings []descriptors.Warn
 		next.overrides[d.Name] = c
 	}
 	l.current.Store(next)
+	if s, ok := l.store.(forgetter); ok {
+		s.Forget()
+	}
 	s := l.status.Load()
 	l.status.Store(&Status{
 		Rules: rules, Warnings: warnings, LoadedAt: at, AttemptedAt: at, Loads: s.Loads + 1, Refusals: s.Refusals,

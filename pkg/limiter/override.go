@@ -26,10 +26,10 @@ func newUnitLimits() unitLimits {
 	return known
 }
 
-// override returns the limit that came with descriptor i, or an [*InvalidError].
-func (l *Limiter) override(
-	o Override, i int, algorithm algorithms.Algorithm, countRejected bool,
-) (limit descriptors.Limit, err error) {
+// override returns the limit that came with descriptor i, like another in all that a request does not bring, or an
+// [*InvalidError].
+func (l *Limiter) override(o Override, i int, like *descriptors.Limit) (limit descriptors.Limit, err error) {
+	algorithm, countRejected := like.Algorithm, like.CountRejected
 	if algorithm == algorithms.SlidingWindowLog && o.Requests > l.options.MaxLogEntries {
 		e := &InvalidError{}
 		e.add(field(i, "limit.requests_per_unit"), "%d is more than sliding_window_log remembers, must be at most %d",
@@ -46,6 +46,7 @@ func (l *Limiter) override(
 			unit, o.Multiplier, countRejected, 1,
 		)
 	}
+	limit.OnStoreError = like.OnStoreError
 	if err := limit.Validate(); err != nil {
 		e := &InvalidError{}
 		e.add(field(i, "limit"), "%v", err)

@@ -29,6 +29,7 @@ type Options struct {
 	Paths         []string         // files and directories, as [Read] takes them
 	Settings      string           // settings file whose list `domains` holds rules; "" for none
 	MaxLogEntries uint32           // as in descriptors.Options
+	Granularity   time.Duration    // as in descriptors.Options
 	Debounce      time.Duration    // how long files must rest after a change before they are read; 0 means DefaultDebounce
 	Poll          time.Duration    // how often files are looked at in case no event told of a change; 0 means DefaultPoll
 	Logger        *slog.Logger     // for "rules loaded" and "rules refused"
@@ -126,7 +127,10 @@ func (r *Reloader) attemptLocked(ctx context.Context, sources []descriptors.Sour
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	rules, warnings, loadErr := descriptors.Load(sources, descriptors.Options{MaxLogEntries: r.options.MaxLogEntries})
+	rules, warnings, loadErr := descriptors.Load(sources, descriptors.Options{
+		MaxLogEntries: r.options.MaxLogEntries,
+		Granularity:   r.options.Granularity,
+	})
 	if ctx.Err() != nil {
 		return context.Cause(ctx) // nobody waits for it any more
 	}

@@ -164,5 +164,14 @@ func fromLimit(l *descriptors.Limit) *adminv1.Limit {
 		Period:        durationpb.New(l.Period),
 		Burst:         l.Capacity(),
 		CountRejected: l.CountRejected,
+		OnStoreError:  onStoreError(l),
 	}
+}
+
+// onStoreError returns what is configured for a limit, "" when nothing is.
+func onStoreError(l *descriptors.Limit) string {
+	if l.OnStoreError == descriptors.OnStoreErrorUnset {
+		return ""
+	}
+	return l.OnStoreError.String()
 }

@@ -215,7 +215,7 @@ func TestAdminErrorsHaveTheCodesOfTheService(t *testing.T) {
 
 func TestListRules(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := start(t, "domain: edge\ndescriptors:\n  - {key: a, rate_limit: {period: 1500ms, requests_per_unit: 5}}\n",
+		f := start(t, "domain: edge\ndescriptors:\n  - {key: a, rate_limit: {period: 1500ms, requests_per_unit: 5, on_store_error: allow}}\n",
 			func(o *Options) { o.Sources = []string{"rules.yaml"} })
 		f.limiter.Refused([]string{"rules.yaml:9: no"}, time.Now())
 		got, err := f.admin(t).ListRules(t.Context(), new(adminv1.ListRulesRequest))
@@ -224,7 +224,7 @@ func TestListRules(t *testing.T) {
 		}
 		is(t, got, new(adminv1.ListRulesResponse), `
 			domains { name: "edge" file: "rules.yaml" line: 1 rules { domain: "edge" path: "a" file: "rules.yaml" line: 3
-				limits { algorithm: "fixed_window" requests: 5 period { seconds: 1 nanos: 500000000 } burst: 5 count_rejected: true } } }
+				limits { algorithm: "fixed_window" requests: 5 period { seconds: 1 nanos: 500000000 } burst: 5 count_rejected: true on_store_error: "allow" } } }
 			loaded_at { seconds: 946684800 } sources: "rules.yaml" errors: "rules.yaml:9: no"`)
 	})
 }

@@ -27,14 +27,14 @@ func (s *Server) newGRPC() *grpc.Server {
 		grpc.NumStreamWorkers(streamWorkers),
 	)...)
 	g.RegisterService(s.service.describe(), s.service)
-	s.addHealth(g, "", legacyHealthName, ratelimitv3.RateLimitService_ServiceDesc.ServiceName)
+	s.addHealth(g, s.options.Ready, legacyHealthName, ratelimitv3.RateLimitService_ServiceDesc.ServiceName)
 	return g
 }
 
 func (s *Server) newAdmin() *grpc.Server {
 	g := grpc.NewServer(s.grpcOptions()...)
 	adminv1.RegisterAdminServiceServer(g, &admin{options: s.options, faults: &s.service.faults})
-	s.addHealth(g, adminv1.AdminService_ServiceDesc.ServiceName)
+	s.addHealth(g, nil, adminv1.AdminService_ServiceDesc.ServiceName)
 	return g
 }
 
@@ -50,14 +50,19 @@ func (s *Server) grpcOptions() []grpc.ServerOption {
 	}
 }
 
-// addHealth adds a health service, for these names and "", and reflection.
-func (s *Server) addHealth(g *grpc.Server, names ...string) {
+// addHealth adds a health service, for these names and "", and reflection. The names serve while ready returns nil; nil is
+// always.
+func (s *Server) addHealth(g *grpc.Server, ready func() error, names ...string) {
 	h := health.NewServer()
 	for _, name := range names {
 		h.SetServingStatus(name, healthgrpc.HealthCheckResponse_SERVING)
 	}
 	s.healths = append(s.healths, h)
-	healthgrpc.RegisterHealthServer(g, h)
+	if ready != nil {
+		healthgrpc.RegisterHealthServer(g, &readyHealth{Server: h, ready: ready, services: names})
+	} else {
+		healthgrpc.RegisterHealthServer(g, h)
+	}
 	if s.options.Reflection {
 		reflection.Register(g) // v1 and v1alpha
 	}

@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/pprof"
+	"os"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -32,7 +33,7 @@ func (s *Server) newHTTP() http.Handler {
 	mux.HandleFunc("GET /rules", s.rules)
 	if s.options.Pprof {
 		mux.HandleFunc("GET "+profiles, pprof.Index)
-		mux.HandleFunc("GET "+profiles+"cmdline", pprof.Cmdline)
+		mux.HandleFunc("GET "+profiles+"cmdline", program)
 		mux.HandleFunc("GET "+profiles+"profile", pprof.Profile)
 		mux.HandleFunc("GET "+profiles+"symbol", pprof.Symbol)
 		mux.HandleFunc("POST "+profiles+"symbol", pprof.Symbol)
@@ -40,6 +41,9 @@ func (s *Server) newHTTP() http.Handler {
 	}
 	return s.recoverHTTP(hurryHTTP(mux))
 }
+
+// program stands for pprof's page of the command line. It leaves the arguments out, which may hold passwords.
+func program(w http.ResponseWriter, _ *http.Request) { text(w, http.StatusOK, os.Args[0]) }
 
 // hurryHTTP breaks the connection of who does not take a page within writeTimeout; profiles have the time of the http.Server.
 func hurryHTTP(next http.Handler) http.Handler {
@@ -80,11 +84,17 @@ func (s *Server) unlessDraining(ok string) http.HandlerFunc {
 	}
 }
 
-// readyz answers 200 once rules are in force and until the server drains.
+// readyz answers 200 once rules are in force and until the server drains, while nothing else speaks against it.
 func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
 	if s.options.Limiter.Status().LoadedAt.IsZero() {
 		text(w, http.StatusServiceUnavailable, "no rules loaded")
 		return
+	}
+	if s.options.Ready != nil && !s.draining.Load() {
+		if err := s.options.Ready(); err != nil {
+			text(w, http.StatusServiceUnavailable, err.Error())
+			return
+		}
 	}
 	s.unlessDraining("OK")(w, r)
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -91,6 +92,9 @@ func TestProfilesOnlyWhenAskedFor(t *testing.T) {
 		f := start(t, everything, func(o *Options) { o.Pprof = true })
 		if got := f.fetch(t, "GET", "/debug/pprof/goroutine?debug=1", ""); got.Code != 200 || !strings.Contains(got.Body.String(), "goroutine profile") {
 			t.Errorf("/debug/pprof/goroutine: got %d %q; want the profile", got.Code, got.Body)
+		}
+		if got := f.fetch(t, "GET", "/debug/pprof/cmdline", ""); got.Code != 200 || got.Body.String() != os.Args[0] {
+			t.Errorf("/debug/pprof/cmdline: got %d %q; want the program without its arguments", got.Code, got.Body)
 		}
 	})
 }
@@ -207,7 +211,7 @@ func TestRulesPageShowsWhatIsLoadedAndTheLastErrors(t *testing.T) {
 default: {unit: minute, requests_per_unit: 9}
 descriptors:
   - {key: a, value: "<x>", rate_limit: {unit: hour, unit_multiplier: 2, requests_per_unit: 5, algorithm: token_bucket, burst: 7, name: n}}
-  - {key: b, shadow_mode: true, metadata: {tier: gold}, rate_limit: {period: 1500ms, requests_per_unit: 5}}
+  - {key: b, shadow_mode: true, on_store_error: deny, metadata: {tier: gold}, rate_limit: {period: 1500ms, requests_per_unit: 5}}
 `), warnings, time.Now())
 		time.Sleep(time.Minute)
 		f.limiter.Refused([]string{"rules.yaml:1: no"}, time.Now())
@@ -223,7 +227,7 @@ descriptors:
 				map[string]any{
 					"domain": "edge", "path": "b", "file": "rules.yaml", "line": 5.0, "shadow_mode": true, "metadata": map[string]any{"tier": "gold"},
 					"limits": []any{map[string]any{
-						"algorithm": "fixed_window", "requests_per_unit": 5.0, "period": "1.5s", "count_rejected": true,
+						"algorithm": "fixed_window", "requests_per_unit": 5.0, "period": "1.5s", "count_rejected": true, "on_store_error": "deny",
 					}},
 				},
 				map[string]any{"domain": "edge", "path": "default", "file": "rules.yaml", "line": 2.0, "limits": []any{map[string]any{

@@ -12,6 +12,11 @@ import (
 
 // registerMetrics registers what Weir counts, and the Go runtime, the process and the build.
 func (s *Server) registerMetrics() error {
+	if s.options.Remote != nil {
+		if err := s.options.Registry.Register(newRemoteCollector(s.options.Remote)); err != nil {
+			return err
+		}
+	}
 	return errors.Join(
 		s.options.Registry.Register(newCollector(s.service)),
 		s.options.Registry.Register(collectors.NewGoCollector()),
@@ -50,11 +55,11 @@ func newCollector(s *service) *collector {
 			"domain", "rule", "value", "code"),
 		unmatched: desc("unmatched_total", "Descriptors that no rule matched.", "reason"),
 
-		keys:      desc("store_keys", "Keys remembered now."),
-		maxKeys:   desc("store_max_keys", "Most keys remembered at once."),
-		evictions: desc("store_evictions_total", "Keys forgotten before their time to make room for others."),
-		full:      desc("store_full_total", "New keys that found the store full, by what was done about them.", "action"),
-		swept:     desc("store_swept_total", "Keys forgotten as they were as if never used."),
+		keys:      desc("store_keys", "Keys in memory now: with a remote store, of what it could not be asked about."),
+		maxKeys:   desc("store_max_keys", "Most keys in memory at once."),
+		evictions: desc("store_evictions_total", "Keys forgotten from memory before their time to make room for others."),
+		full:      desc("store_full_total", "New keys that found memory full, by what was done about them.", "action"),
+		swept:     desc("store_swept_total", "Keys forgotten from memory as they were as if never used."),
 
 		reloadOK: desc("config_last_reload_successful", "Whether the last attempt to load rules succeeded."),
 		reloadAt: desc("config_last_reload_success_timestamp_seconds", "When rules were last loaded."),
@@ -82,7 +87,7 @@ func (c *collector) Collect(all chan<- prometheus.Metric) {
 	to.counter(c.requests, r.Failed+c.service.lost.Load(), "error")
 	to.counter(c.unmatched, r.DomainNotFound, "domain_not_found")
 	to.counter(c.unmatched, r.NoMatch, "no_match")
-	to.send(c.service.spent.metric(c.duration))
+	to.send(histogram(c.duration, c.service.spent.Snapshot()))
 	c.collectRules(to)
 	c.collectReloads(to)
 	if c.options.Stats != nil {
@@ -98,11 +103,7 @@ func (c *collector) Collect(all chan<- prometheus.Metric) {
 
 func (c *collector) collectReloads(to sink) {
 	s := c.options.Limiter.Status()
-	ok := 0.0
-	if s.Loads > 0 && len(s.Errors) == 0 {
-		ok = 1
-	}
-	to.gauge(c.reloadOK, ok)
+	to.gauge(c.reloadOK, oneIf(s.Loads > 0 && len(s.Errors) == 0))
 	if !s.LoadedAt.IsZero() {
 		to.gauge(c.reloadAt, float64(s.LoadedAt.UnixNano())/1e9)
 	}

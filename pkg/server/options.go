@@ -20,7 +20,9 @@ type Options struct {
 	Limiter  *limiter.Limiter
 	Logger   *slog.Logger
 	Registry *prometheus.Registry            // must not have Go or process metrics yet: New adds them
-	Stats    func() StoreStats               // the store's figures, for metrics; nil: there are none. Safe for concurrent use
+	Stats    func() StoreStats               // the figures of memory, for metrics; nil: there are none. Safe for concurrent use
+	Remote   func() RemoteStats              // those of a store elsewhere, for metrics; nil: there is none. Safe for concurrent use
+	Ready    func() error                    // why requests should better not come now, nil when they should; nil: always. Safe for concurrent use
 	Sources  []string                        // where rules come from, as named to the program, for /rules and ListRules
 	Reload   func(ctx context.Context) error // loads the rules again; nil: the admin service says UNIMPLEMENTED
 
@@ -32,7 +34,7 @@ type Options struct {
 	DynamicMetadata bool // answers carry dynamic metadata: the request and the metadata of the rules that passed
 }
 
-// StoreStats is a store's figures at one moment. Its fields are those of memstore.Stats, so that one converts to the other.
+// StoreStats is the figures at one moment of a store in this process: the one that is asked, or what stands in for one elsewhere. Its fields are those of memstore.Stats, so that one converts to the other.
 type StoreStats struct {
 	Keys        int    // remembered now
 	MaxKeys     int    // the bound

@@ -46,6 +46,7 @@ type limitLine struct {
 	Period         string `json:"period"`
 	Burst          uint32 `json:"burst,omitempty"`
 	CountRejected  bool   `json:"count_rejected"`
+	OnStoreError   string `json:"on_store_error,omitempty"` // where the documents say
 }
 
 // rules shows what is loaded, from where and since when, and what became of the last attempt to load.
@@ -94,6 +95,7 @@ func newRuleLine(r *descriptors.Rule) ruleLine {
 			Period:        l.Period.String(),
 			Burst:         l.Burst,
 			CountRejected: l.CountRejected,
+			OnStoreError:  onStoreError(l),
 		}
 		if l.Unit != descriptors.UnitUnknown {
 			limit.Unit = l.Unit.String()

@@ -6,16 +6,19 @@ import (
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
+
+	"github.com/weirproxy/weir/internal/durations"
 )
 
 // service answers rate limit requests, whatever they came by. All methods are safe for concurrent use.
 type service struct {
 	options Options
 	calls   sync.Pool // of *call
-	spent   durations
+	spent   durations.Histogram
 	latest  latest
 	faults  faults
 	lost    atomic.Uint64 // requests that failed where the limiter does not count them
@@ -70,7 +73,7 @@ func (s *service) shouldRateLimit(ctx context.Context, dec func(any) error) (r a
 // answer decides a decoded call and encodes the response into it.
 func (s *service) answer(ctx context.Context, c *call) error {
 	s.latest.set(c.begun)
-	defer s.spent.since(c.begun)
+	defer func() { s.spent.Observe(time.Since(c.begun)) }()
 	if c.invalid != nil {
 		s.lost.Add(1)
 		return &malformedError{c.invalid}

@@ -70,9 +70,10 @@ func (s *Store) stand(charges []store.Charge, n Decided) (all []store.Charge, sc
 			continue
 		}
 		// Its own key, so that these spread over the store as keys do, but in a state that no rule has.
+		no := refused(c)
 		c.Limit = algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: algorithms.MaxHits, Period: s.unused}
 		c.CountRejected = false
-		if refused(c) {
+		if no {
 			c.Limit.Requests, c.Hits = 0, 1
 		} else {
 			c.Hits = 0

@@ -677,3 +677,47 @@ func TestCloseLeavesNothingBehind(t *testing.T) {
 		return nil
 	})
 }
+
+func TestZZDebug(t *testing.T) {
+	for i := range 6 {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			s, err := parts.StartSentinels(soon(t), redisBinary(t), t.TempDir(), parts.SentinelOptions{
+				Data: parts.RedisOptions{Password: "secret"}, Password: "hidden",
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(s.Kill)
+			c, _ := connectedTo(t, TargetOptions{
+				URLs: []string{"redis-sentinel://:secret@" + strings.Join(s.Addresses(), ",") + "/" + parts.SentinelName}, SentinelPassword: "hidden",
+			})
+			primary, err := s.FailOver(soon(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			await(t, "a command at the new primary", func() error { return worksAt(c, primary) })
+			begun := time.Now()
+			s.Sentinels[0].Kill()
+			primary.Kill()
+			for time.Since(begun) < 20*time.Second {
+				if c.works() == nil {
+					t.Log("works after", time.Since(begun))
+					return
+				}
+				time.Sleep(5*time.Millisecond)
+			}
+			p, err := s.AwaitNewPrimary(soon(t), primary)
+			if err == nil {
+				t.Log("sentinels say", p.Address())
+			} else {
+				t.Log(err)
+			}
+			for _, s := range s.Sentinels[1:] {
+				t.Log(s.Tail(20))
+			}
+			buf := make([]byte, 1<<20)
+			t.Log(string(buf[:runtime.Stack(buf, true)]))
+			t.Error("stuck")
+		})
+	}
+}

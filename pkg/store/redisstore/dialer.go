@@ -105,8 +105,10 @@ func (d *dialer) fetch(ctx context.Context, address string, _ *net.Dialer, _ *tl
 			d.mu.Unlock()
 			return c, nil
 		case l.err != nil && (failed || !patient):
+			err := l.err
 			d.mu.Unlock()
-			return nil, fmt.Errorf("%w: %w", ErrUnavailable, l.err)
+			d.trouble(address) // somebody sees to it already, or begins to
+			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
 		a := d.attemptLocked(address, l)
 		d.mu.Unlock()

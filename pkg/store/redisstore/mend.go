@@ -39,20 +39,17 @@ func (c *connection) mendUntil(l *link, address string, m *mending) {
 		l.mu.Lock()
 		m.again = false
 		l.mu.Unlock()
-		nodes := l.client.Nodes()
-		node, known := nodes[address]
+		node, known := l.client.Nodes()[address]
+		if !known {
+			c.left(l, address, m)
+		}
 		var err error
 		switch {
 		case known:
 			_, err = c.examine(l, node, address)
 		case l.dialer.wanted(address):
-			err = l.dialer.prepare(l.open, address) // a Sentinel, or the name of a cluster
-		default:
-			println("LEAVE", address)
-			c.leave(l, address, m)
-			return
+			err = l.dialer.prepare(l.open, address) // a Sentinel, or the name of a cluster, or a node that is about to be known
 		}
-		println(time.Now().Format("05.000"), "MEND", address, known, failures); if err != nil { println(err.Error()) }
 		if l.open.Err() != nil {
 			return
 		}
@@ -93,16 +90,15 @@ func (c *connection) mended(l *link, address string, m *mending) bool {
 	return true
 }
 
-// leave ends the mending of what is no node any more. Behind Sentinels that is a primary, and the one that took its place is
+// left notes that an address is no node's any more. Behind Sentinels it was the primary's, and the one that took its place is
 // asked what it is.
-func (c *connection) leave(l *link, address string, m *mending) {
-	l.mu.Lock()
-	delete(l.mending, address)
-	l.mu.Unlock()
-	if !m.since.IsZero() {
-		c.logger.LogAttrs(c.ctx, slog.LevelInfo, "redis goes on without a node that was not reachable", slog.String("node", address),
-			slog.Duration("after", time.Since(m.since)))
+func (c *connection) left(l *link, address string, m *mending) {
+	if m.since.IsZero() {
+		return
 	}
+	c.logger.LogAttrs(c.ctx, slog.LevelInfo, "redis goes on without a node that was not reachable", slog.String("node", address),
+		slog.Duration("after", time.Since(m.since)))
+	m.since = time.Time{}
 	if c.target.topology == topologySentinel {
 		for primary := range l.client.Nodes() {
 			c.mend(l, primary)

@@ -297,6 +297,9 @@ type Limit struct {
 	Burst uint32 `protobuf:"varint,4,opt,name=burst,proto3" json:"burst,omitempty"`
 	// Whether hits count even when they are denied.
 	CountRejected bool `protobuf:"varint,5,opt,name=count_rejected,json=countRejected,proto3" json:"count_rejected,omitempty"`
+	// What becomes of hits while the store of counts cannot be asked: local, allow or deny. Empty where the rule files do not
+	// say, and the setting on-store-error decides.
+	OnStoreError  string `protobuf:"bytes,6,opt,name=on_store_error,json=onStoreError,proto3" json:"on_store_error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -364,6 +367,13 @@ func (x *Limit) GetCountRejected() bool {
 		return x.CountRejected
 	}
 	return false
+}
+
+func (x *Limit) GetOnStoreError() string {
+	if x != nil {
+		return x.OnStoreError
+	}
+	return ""
 }
 
 // Rule is a place in the rule files that descriptors end at.
@@ -1190,13 +1200,14 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\aentries\x18\x01 \x03(\v2\x14.weir.admin.v1.EntryR\aentries\x12\x17\n" +
 	"\x04hits\x18\x02 \x01(\rH\x00R\x04hits\x88\x01\x01\x122\n" +
 	"\x05limit\x18\x03 \x01(\v2\x1c.weir.admin.v1.LimitOverrideR\x05limitB\a\n" +
-	"\x05_hits\"\xb1\x01\n" +
+	"\x05_hits\"\xd7\x01\n" +
 	"\x05Limit\x12\x1c\n" +
 	"\talgorithm\x18\x01 \x01(\tR\talgorithm\x12\x1a\n" +
 	"\brequests\x18\x02 \x01(\rR\brequests\x121\n" +
 	"\x06period\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x06period\x12\x14\n" +
 	"\x05burst\x18\x04 \x01(\rR\x05burst\x12%\n" +
-	"\x0ecount_rejected\x18\x05 \x01(\bR\rcountRejected\"\x84\x02\n" +
+	"\x0ecount_rejected\x18\x05 \x01(\bR\rcountRejected\x12$\n" +
+	"\x0eon_store_error\x18\x06 \x01(\tR\fonStoreError\"\x84\x02\n" +
 	"\x04Rule\x12\x16\n" +
 	"\x06domain\x18\x01 \x01(\tR\x06domain\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x12\n" +

@@ -1,0 +1,139 @@
+package limiter_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/descriptors"
+	"github.com/weirproxy/weir/pkg/limiter"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// recorder is a store that allows everything and notes what it is asked.
+type recorder struct {
+	onErrors []store.OnError
+	forget   func()
+}
+
+func (s *recorder) note(charges []store.Charge, decisions []algorithms.Decision) {
+	s.onErrors = nil
+	for i := range charges {
+		s.onErrors = append(s.onErrors, charges[i].OnError)
+		decisions[i] = algorithms.Decision{Allowed: true}
+	}
+}
+
+func (s *recorder) Take(_ context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
+	s.note(charges, decisions)
+	return true, nil
+}
+
+func (s *recorder) Peek(_ context.Context, charges []store.Charge, decisions []algorithms.Decision) error {
+	s.note(charges, decisions)
+	return nil
+}
+
+func (s *recorder) Reset(context.Context, []store.Charge) (int, error) { return 0, nil }
+
+func (s *recorder) Forget() { s.forget() }
+
+func TestChargesSayWhatBecomesOfThemWhenTheStoreFails(t *testing.T) {
+	const document = `
+domain: edge
+default: {unit: minute, requests_per_unit: 2, on_store_error: allow}
+descriptors:
+  - {key: unset, rate_limit: {unit: second, requests_per_unit: 1}}
+  - key: several
+    on_store_error: allow
+    rate_limits:
+      - {unit: second, requests_per_unit: 1}
+      - {unit: minute, requests_per_unit: 1, on_store_error: local}
+      - {unit: hour, requests_per_unit: 1, on_store_error: deny}
+  - {key: free, rate_limit: {unlimited: true}}
+`
+	for _, tt := range []struct {
+		name       string
+		descriptor string
+		usual      store.OnError // for rules that do not say
+		want       []store.OnError
+	}{
+		{"a rule that does not say", "unset=x", store.Deny, []store.OnError{store.Deny}},
+		{"neither rule nor option say", "unset=x", store.Local, []store.OnError{store.Local}},
+		{"each limit for itself", "several=x", store.Deny, []store.OnError{store.Allow, store.Local, store.Deny}},
+		{"the default limit of the domain", "other=x", store.Deny, []store.OnError{store.Allow}},
+		{"an override is as the rule's first limit", "several=x override=5", store.Deny, []store.OnError{store.Allow}},
+		{"an override of a rule that does not say", "unset=x override=5", store.Deny, []store.OnError{store.Deny}},
+		{"an override where no rule matches", "other=x override=5", store.Deny, []store.OnError{store.Deny}},
+		{"an override of an unlimited rule", "free=x override=5", store.Deny, []store.OnError{store.Deny}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := &recorder{forget: func() {}}
+			l, err := limiter.New(s, limiter.Options{OnStoreError: tt.usual})
+			if err != nil {
+				t.Fatal(err)
+			}
+			f := fixture{l, t}
+			f.rules(document)
+			r := request("edge", tt.descriptor)
+			f.check(r)
+			if diff := cmp.Diff(tt.want, s.onErrors); diff != "" {
+				t.Errorf("Take (-want +got):\n%s", diff)
+			}
+			if _, err := f.Explain(t.Context(), r); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, s.onErrors); diff != "" {
+				t.Errorf("Peek (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestAnOverrideIsShownWithWhatItTookFromTheRule(t *testing.T) {
+	f := newFixture(t, "domain: edge\ndescriptors: [{key: a, on_store_error: deny, rate_limit: {unit: second, requests_per_unit: 1}}]")
+	for _, text := range []string{"a=x override=5", "a=x"} {
+		all, err := f.Explain(t.Context(), request("edge", text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := all[0].Limits[0].Limit.OnStoreError; got != descriptors.OnStoreErrorDeny {
+			t.Errorf("%s: got %v, want deny", text, got)
+		}
+	}
+}
+
+func TestAStoreThatRemembersForgetsOnceNewRulesAreInForce(t *testing.T) {
+	s := new(recorder)
+	l, err := limiter.New(s, limiter.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := 0
+	s.forget = func() {
+		calls++
+		var v limiter.Verdict
+		if err := l.Check(t.Context(), request("edge", "a=x"), &v); err != nil || v.Statuses[0].Outcome != limiter.Limited {
+			t.Errorf("told to forget before the rules are in force: %+v, %v", v.Statuses, err)
+		}
+	}
+	rules, _, err := descriptors.Load([]descriptors.Source{{Data: []byte("domain: edge\ndefault: {unit: second, requests_per_unit: 1}")}}, descriptors.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetRules(rules, nil, time.Now())
+	l.Refused([]string{"bad"}, time.Now())
+	if calls != 1 {
+		t.Errorf("told to forget %d times, want once: rules were set once and refused once", calls)
+	}
+}
+
+func TestNewRefusesAnUnknownChoiceOnStoreErrors(t *testing.T) {
+	_, err := limiter.New(new(recorder), limiter.Options{OnStoreError: 3})
+	if want := "on store error: 3: must be Local, Allow or Deny"; err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}

@@ -51,17 +51,20 @@ const (
 
 var errAnswer = errors.New("the script's answer cannot be read")
 
-const headerSize = 8 + 8 + 5
+const headerSize = 8 + 8 + 5 + 1
 
 // appendHeader begins a request. now is 0 for the server's own time, deadline 0 for none, both in Unix microseconds.
 func appendHeader(b []byte, now, deadline int64) []byte {
 	b = binary.LittleEndian.AppendUint64(b, uint64(now))
 	b = binary.LittleEndian.AppendUint64(b, uint64(deadline))
-	return append(b, 0, 0, 0, 0, 0)
+	return append(b, 0, 0, 0, 0, 0, 0)
 }
 
 // appendTransaction adds the beginning of a transaction of n charges.
 func appendTransaction(b []byte, k kind, times, n int) []byte {
+	if n > 1 || k == correct {
+		b[headerSize-1] = 1
+	}
 	b = append(b, byte(k))
 	b = binary.LittleEndian.AppendUint32(b, uint32(times))
 	return binary.LittleEndian.AppendUint32(b, uint32(n))

@@ -4,6 +4,7 @@
 --   I8 instant in Unix microseconds, 0 for the server's own time; only tests give one
 --   I8 instant from which nothing is to be done, as nobody waits for the answer any more; 0 for never
 --   I1 for each of the five algorithms, in the order of their numbers: 1 if there are charges of it, else 0
+--   I1 1 if there are transactions of several charges or of kind 3, else 0
 --   then transactions: I1 kind, I4 repeat, I4 number of charges, and for each charge
 --     I4 key (index into KEYS), I1 algorithm, I1 flags, I4 requests, I4 capacity, I7 period in microseconds, i5 hits
 --   flags: 1 and 2 the mode, 4 count rejected hits, 8 of the same rule as the charge before, 16 a correction follows:
@@ -25,8 +26,8 @@ local TAKE, RESERVE, PEEK, CORRECT = 0, 1, 2, 3 -- kinds of transactions
 local LOG = 3 -- the number of sliding_window_log
 
 local request = ARGV[1]
-local now, deadline, uses_window, uses_bucket, uses_log, uses_counter, uses_integer, position =
-  unpack('<I8I8I1I1I1I1I1', request)
+local now, deadline, uses_window, uses_bucket, uses_log, uses_counter, uses_integer, general, position =
+  unpack('<I8I8I1I1I1I1I1I1', request)
 
 -- muldiv returns floor(x*y/m) and x*y mod m, exactly, for m up to 2^52.
 local function muldiv(x, y, m)
@@ -82,6 +83,7 @@ end
 
 function fixed_window.fresh(s, period) return (floor(s[1] / period) + 1) * period end
 
+if general == 1 then
 function fixed_window.correct(s, _, _, period, now, delta, at)
   if s and s[1] > now then now = s[1] end
   if floor(at / period) ~= floor(now / period) then return s end
@@ -89,6 +91,7 @@ function fixed_window.correct(s, _, _, period, now, delta, at)
   if s and floor(s[1] / period) == floor(now / period) then count = count + s[2] end
   if count >= EXACT then count = EXACT - 1 end
   return count > 0 and {now, count}
+end
 end
 
 algorithms[1] = fixed_window
@@ -167,6 +170,7 @@ function token_bucket.fresh(s, period)
   return s[1] + q + floor((r + s[3]) / s[4]) + 1
 end
 
+if general == 1 then
 -- correct gives back hits taken at an earlier instant, when the deficit was that much. What the bucket has gained since then
 -- and would not have gained without them, as it would have been full, is not given back.
 function token_bucket.correct(s, requests, capacity, period, now, delta, at, whole, part)
@@ -191,6 +195,7 @@ function token_bucket.correct(s, requests, capacity, period, now, delta, at, who
   if p < 0 then w, p = w - 1, p + period end
   if w < 0 then w, p = 0, 0 end
   return (w > 0 or p > 0) and {now, w, p, s[4], s[5]}
+end
 end
 
 algorithms[2] = token_bucket
@@ -244,6 +249,7 @@ function sliding_window_counter.fresh(s, period)
   return (floor(s[1] / period) + (s[2] > 0 and 2 or 1)) * period
 end
 
+if general == 1 then
 function sliding_window_counter.correct(s, requests, _, period, now, delta, at)
   local current, previous
   current, previous, now = sliding_window_counter.windows(s, period, now)
@@ -260,6 +266,7 @@ function sliding_window_counter.correct(s, requests, _, period, now, delta, at)
     return s
   end
   return sliding_window_counter.state(current, previous, now)
+end
 end
 
 algorithms[4] = sliding_window_counter
@@ -326,6 +333,7 @@ function token_bucket_integer.fresh(s, period)
   return s[1] + muldiv(period, s[4], s[5]) + 2
 end
 
+if general == 1 then
 function token_bucket_integer.correct(s, requests, _, period, now, delta, at, whole)
   if delta > 0 then
     local next = token_bucket_integer.take(s, requests, requests, period, now, delta, true)
@@ -341,14 +349,15 @@ function token_bucket_integer.correct(s, requests, _, period, now, delta, at, wh
   if back > 0 then deficit = deficit - back end
   return deficit > 0 and {last, since, since_ns, deficit, s[5]}
 end
+end
 
 algorithms[5] = token_bucket_integer
 end
 
 -- Those of sliding_window_log are a list: I7 instant and I5 hits of each entry, the newest last, and behind them I7 instant of
 -- the last charge and I5 hits of all entries. A state is what is to be done to it: {hits added, hits given back, charged}.
-local log = {}
-if uses_log == 1 then
+local log = uses_log == 1 and {} or nil
+if log then
 local ENTRY, CHUNK = '<I7I5', 32
 
 -- open returns what is known of the log: its length, its hits, the instant, how many entries have expired, the hits of the others.
@@ -390,7 +399,7 @@ function log.newest_left(g, back)
   end
 end
 
-function log.take(g, s, requests, hits, count_rejected)
+function log.take(s, requests, _, _, _, hits, count_rejected, g)
   local added, refunded, charged = s[1], s[2], s[3]
   local logged = g.live - math.min(refunded, g.live)
   local used = logged + added
@@ -442,11 +451,9 @@ function log.take(g, s, requests, hits, count_rejected)
   return {added, refunded, charged}, allowed, remaining, retry, reset
 end
 
-function log.correct(g, s, requests, delta, at)
-  if delta > 0 then
-    local next = log.take(g, s, requests, delta, true)
-    return next
-  end
+if general == 1 then
+-- correct takes hits of an earlier instant out of the log.
+function log.correct(g, s, delta, at)
   for i = g.len - 1, 0, -1 do
     local when, hits = unpack(ENTRY, redis.call('LINDEX', g.key, i))
     if when < at then break end
@@ -470,6 +477,7 @@ function log.correct(g, s, requests, delta, at)
     end
   end
   return s
+end
 end
 
 -- apply brings what is to be done into the list and returns from when on the key is as if never used.
@@ -511,42 +519,44 @@ function log.apply(g, s)
   redis.call('RPUSH', g.key, pack(ENTRY, g.now, g.hits))
   return newest + g.period
 end
+algorithms[LOG] = log
 
 end
 
 -- What follows is the transaction.
 
-local later = 0 -- milliseconds from the instants of states to those of expiry
+local time, later = redis.call('TIME'), 0 -- later: milliseconds from the instants of states to those of expiry
+local server = time[1] * 1000000 + time[2]
 if now == 0 then
-  local time = redis.call('TIME')
-  now = time[1] * 1000000 + time[2]
+  now = server
 else
-  local time = redis.call('TIME')
-  later = floor((time[1] * 1000000 + time[2] - now) / 1000) + 3600000
+  later = floor((server - now) / 1000) + 3600000
 end
 if deadline > 0 and now >= deadline then return pack('<I1I8', 1, now) end
 
+local CHARGE, CORRECTION, DECISION = '<I4I1I1I4I4I7i5', '<I8I5I7i5I1', '<I1I4I8I8I5'
 local answer = {} -- for each transaction
-local before, state, number, period_of = {}, {}, {}, {} -- by key
+local before, state, kept_by, period_of = {}, {}, {}, {} -- by key
+local several, correct
 
+if general == 1 then
 -- load makes a key's state known.
 local function load(key, algorithm, period)
-  number[key], period_of[key] = algorithm, period
-  if algorithm == LOG then
+  local by = algorithms[algorithm]
+  kept_by[key], period_of[key] = by, period
+  if by == log then
     before[key] = log.open(KEYS[key], period, now)
     state[key] = {0, 0, false}
     return
   end
   local raw = redis.call('GET', KEYS[key])
   before[key] = raw or ''
-  state[key] = raw and {unpack(algorithms[algorithm].format, raw)}
+  state[key] = raw and {unpack(by.format, raw)}
 end
 
 -- take takes hits from a key's state and returns the next one, whether they are allowed and, of a log, the decision.
 local function take(key, requests, capacity, hits, count_rejected)
-  local algorithm = number[key]
-  if algorithm == LOG then return log.take(before[key], state[key], requests, hits, count_rejected) end
-  return algorithms[algorithm].take(state[key], requests, capacity, period_of[key], now, hits, count_rejected)
+  return kept_by[key].take(state[key], requests, capacity, period_of[key], now, hits, count_rejected, before[key])
 end
 
 -- admitted gives the verdict on a transaction, as Admitted in package store does. Modes: 0 enforce, 1 quota, 2 shadow, 3 both.
@@ -566,33 +576,8 @@ local function admitted(n, flags, allowed)
   return quotas == 0 or over < quotas
 end
 
-local CHARGE, CORRECTION, DECISION = '<I4I1I1I4I4I7i5', '<I8I5I7i5I1', '<I1I4I8I8I5'
-local size = #request
-
--- single applies a transaction of one charge, several times over. It is as the general one, with less to remember.
-local function single(kind, times)
-  local key, algorithm, flags, requests, capacity, period, hits
-  key, algorithm, flags, requests, capacity, period, hits, position = unpack(CHARGE, request, position)
-  if before[key] == nil then load(key, algorithm, period) end
-  local count_rejected, enforced, passed = flags % 8 >= 4, flags % 4 < 2, 0
-  local keep = kind == TAKE or kind == RESERVE and hits >= 0
-  for i = 1, times do
-    local next, allowed, remaining, retry, reset = take(key, requests, capacity, hits, count_rejected)
-    if allowed or not enforced then passed = passed + 1 end
-    if algorithm == LOG then
-      local added = kind == RESERVE and keep and next[1] - state[key][1] or 0
-      answer[#answer + 1] = pack('<I4' .. DECISION, passed, allowed and 1 or 0, remaining, retry, reset, added)
-    elseif keep and next == state[key] and not allowed then -- and so with the rest of them
-      if not enforced then passed = times end
-      break
-    end
-    if keep then state[key] = next end
-  end
-  if algorithm ~= LOG then answer[#answer + 1] = pack('<I4', passed) end
-end
-
 -- several applies a transaction of any number of charges.
-local function several(kind, n)
+function several(kind, n)
   local keys, flags, requests, capacities, hits = {}, {}, {}, {}, {}
   local allowed, decisions, undo, net = {}, {}, {}, {}
   for i = 1, n do
@@ -612,7 +597,7 @@ local function several(kind, n)
     -- What is given back waits for the verdict on the whole request.
     local added = {}
     for key, was in pairs(undo) do
-      if number[key] == LOG then
+      if kept_by[key] == log then
         local is = state[key]
         added[key] = math.max(0, is[1] - was[1] - (is[2] - was[2]))
         state[key] = {was[1] + added[key], was[2], was[3] or added[key] > 0}
@@ -646,7 +631,7 @@ end
 -- correct sets right what a reservation has made of keys, or what it was not told of. Where nobody has charged the key since,
 -- it is put back as it was and charged with what should have been; else it is given or taken the difference. A log has
 -- instants, so that what was added to it can always be taken out again.
-local function correct(n)
+function correct(n)
   answer[#answer + 1] = pack('<I4', 1)
   local charges, again = {}, {}
   for i = 1, n do
@@ -663,12 +648,12 @@ local function correct(n)
       if first then load(key, algorithm, period) end
       if algorithm == LOG then
         again[key] = true
-        if difference ~= 0 then state[key] = log.correct(before[key], state[key], requests, difference, at) end
+        if difference ~= 0 then state[key] = log.correct(before[key], state[key], difference, at) end
       elseif first and before[key] == after then
         again[key] = true
         state[key] = was ~= '' and {unpack(algorithms[algorithm].format, was)}
       elseif difference ~= 0 then
-        state[key] = algorithms[algorithm].correct(state[key], requests, capacity, period, now, difference, at, whole, part)
+        state[key] = kept_by[key].correct(state[key], requests, capacity, period, now, difference, at, whole, part)
       end
     end
   end
@@ -680,35 +665,62 @@ local function correct(n)
   end
 end
 
-while position <= size do
+end
+
+while position <= #request do
   local kind, times, n
   kind, times, n, position = unpack('<I1I4I4', request, position)
   if kind == CORRECT then
     correct(n)
-  elseif n == 1 then
-    single(kind, times)
-  else
+  elseif n > 1 then
     several(kind, n)
+  else -- as several, but repeated and with less to remember
+    local key, algorithm, flags, requests, capacity, period, hits
+    key, algorithm, flags, requests, capacity, period, hits, position = unpack(CHARGE, request, position)
+    local by, is, was = algorithms[algorithm], state[key], before[key]
+    if was == nil then
+      if by == log then
+        was, is = log.open(KEYS[key], period, now), {0, 0, false}
+      else
+        was = redis.call('GET', KEYS[key])
+        is = was and {unpack(by.format, was)}
+      end
+      before[key], kept_by[key], period_of[key] = was or '', by, period
+    end
+    local count_rejected, enforced, passed = flags % 8 >= 4, flags % 4 < 2, 0
+    local keep = kind == TAKE or kind == RESERVE and hits >= 0
+    for _ = 1, times do
+      local next, allowed, remaining, retry, reset = by.take(is, requests, capacity, period, now, hits, count_rejected, was)
+      if allowed or not enforced then passed = passed + 1 end
+      if by == log then
+        local added = kind == RESERVE and keep and next[1] - is[1] or 0
+        answer[#answer + 1] = pack('<I4' .. DECISION, passed, allowed and 1 or 0, remaining, retry, reset, added)
+      elseif keep and next == is and not allowed then -- and so with the rest of them
+        if not enforced then passed = times end
+        break
+      end
+      if keep then is = next end
+    end
+    state[key] = is
+    if by ~= log then answer[#answer + 1] = pack('<I4', passed) end
   end
 end
 
 local states = {}
 for key = 1, #KEYS do
-  local was, is, algorithm = before[key], state[key], number[key]
-  if algorithm == LOG then
+  local by, was, is = kept_by[key], before[key], state[key]
+  if not by then
+    states[key] = '\0' -- nothing to be set right
+  elseif by == log then
     states[key] = '\0'
     local fresh = is[3] and log.apply(was, is)
-    if fresh then redis.call('PEXPIREAT', KEYS[key], string.format('%.0f', floor((fresh + 999) / 1000) + later)) end
-  elseif not algorithm then
-    states[key] = '\0' -- nothing to be set right
+    if fresh then redis.call('PEXPIREAT', KEYS[key], floor((fresh + 999) / 1000) + later) end
   else
     states[key] = pack('<I1', #was) .. was
     if is then
-      local kept = algorithms[algorithm]
-      local raw = pack(kept.format, is[1], is[2], is[3], is[4], is[5])
+      local raw = pack(by.format, is[1], is[2], is[3], is[4], is[5])
       if raw ~= was then
-        local fresh = kept.fresh(is, period_of[key])
-        redis.call('SET', KEYS[key], raw, 'PXAT', string.format('%.0f', floor((fresh + 999) / 1000) + later))
+        redis.call('SET', KEYS[key], raw, 'PXAT', floor((by.fresh(is, period_of[key]) + 999) / 1000) + later)
       end
     elseif was ~= '' then
       redis.call('DEL', KEYS[key])

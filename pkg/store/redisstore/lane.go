@@ -137,7 +137,7 @@ func (s *Store) evalsha(client rueidis.Client, b *batch, deadline int64) rueidis
 }
 
 func (s *Store) eval(client rueidis.Client, b *batch, deadline int64) rueidis.Completed {
-	return client.B().Eval().Script(script).Numkeys(int64(len(b.keys))).Key(b.keys...).
+	return client.B().Eval().Script(s.script).Numkeys(int64(len(b.keys))).Key(b.keys...).
 		Arg(rueidis.BinaryString(b.request(s.givenNow(), deadline))).Build()
 }
 
@@ -212,14 +212,15 @@ func (b *batch) slot() uint16 { return b.all[0].first.slot }
 // laneOf returns the lane of a call.
 func (s *Store) laneOf(c *call) *lane { return s.laneFor(c.slot, c.charges[0].Key) }
 
-// laneFor returns the lane of calls in a slot whose first charge has that key. In one lane calls stay in their order.
+// laneFor returns the lane of calls in a slot whose first charge has that key. In one lane calls stay in their order. Slots
+// that lie side by side share a lane, as they mostly lie on one server: then one that does not answer keeps up its own.
 func (s *Store) laneFor(slot uint16, key []byte) *lane {
-	h := uint32(slot)
-	if !s.cluster {
-		h = 2166136261 // FNV-1a
-		for _, b := range key {
-			h = (h ^ uint32(b)) * 16777619
-		}
+	if s.cluster {
+		return s.lanes[int(slot)*len(s.lanes)/slots]
+	}
+	h := uint32(2166136261) // FNV-1a
+	for _, b := range key {
+		h = (h ^ uint32(b)) * 16777619
 	}
 	return s.lanes[h%uint32(len(s.lanes))]
 }

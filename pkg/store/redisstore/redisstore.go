@@ -1,6 +1,6 @@
 // Package redisstore keeps rate limit states in Redis or Valkey, so that many processes share one count for each key.
 //
-// A request is one call of one script (script.lua), which reads the states of the request's keys, decides, and writes them:
+// A request is one call of one script (script/*.lua), which reads the states of the request's keys, decides, and writes them:
 // Redis runs it alone, so it is atomic. The instant is Redis's own time in microseconds. The script does the arithmetic of
 // package algorithms once more, in Lua, on whole numbers; it returns the states as they were, and the decisions are made from
 // those by package algorithms itself, to the nanosecond. Requests that wait at the same time share a call (lane, batch).
@@ -60,7 +60,8 @@ type Store struct {
 	prefix     string
 	hashTag    func(key []byte) []byte
 	timeout    time.Duration
-	sha        string
+	script     string
+	sha        string // of script, its name in Redis
 	connection *connection
 	cluster    bool
 	clock      *clocks
@@ -115,11 +116,16 @@ func New(o Options) (*Store, error) {
 	if o.Timeout == 0 {
 		o.Timeout = DefaultTimeout
 	}
+	script, err := readScript()
+	if err != nil {
+		return nil, err
+	}
 	sum := sha1.Sum([]byte(script)) //nolint:gosec // see the import
 	s := &Store{
 		prefix:     o.Prefix,
 		hashTag:    o.HashTag,
 		timeout:    o.Timeout,
+		script:     script,
 		sha:        hex.EncodeToString(sum[:]),
 		connection: dial(o.Target, o.Logger),
 	}
@@ -144,7 +150,11 @@ func (s *Store) start(denyCache time.Duration) {
 	var sending, background sync.WaitGroup
 	running, cancel := context.WithCancel(context.Background())
 	s.running = running
-	for range laneCount {
+	lanes := singleLanes
+	if s.cluster {
+		lanes = clusterLanes
+	}
+	for range lanes {
 		l := newLane(s)
 		s.lanes = append(s.lanes, l)
 		sending.Go(l.run)
@@ -168,8 +178,12 @@ func (s *Store) start(denyCache time.Duration) {
 	})
 }
 
-// laneCount is how many batches may be on their way at once: so many that one waits while another is decided.
-const laneCount = 2
+// How many batches may be on their way at once: so many that one waits while another is decided; in a cluster, that each
+// server has some of its own.
+const (
+	singleLanes  = 2
+	clusterLanes = 16
+)
 
 // Close sends what waits to be sent, ends all that New started and closes the connection. The store must not be used after.
 // Closing twice is harmless.
@@ -321,6 +335,9 @@ func (s *Store) patience(ctx context.Context) (time.Duration, error) {
 	atMost := s.timeout
 	if deadline, has := ctx.Deadline(); has {
 		atMost = min(atMost, time.Until(deadline)*3/4)
+	}
+	if atMost <= 0 {
+		return 0, context.DeadlineExceeded
 	}
 	return atMost, nil
 }

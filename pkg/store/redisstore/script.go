@@ -1,19 +1,37 @@
 package redisstore
 
 import (
-	_ "embed"
+	"embed"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// script applies transactions to the states of its keys. Its first comment says what it is given and what it returns.
+// parts of the script, in their order. The first comment says what the script is given and what it returns.
 //
-//go:embed script.lua
-var script string
+//go:embed script/*.lua
+var scriptParts embed.FS
+
+// readScript returns the script, which applies transactions to the states of its keys.
+func readScript() (string, error) {
+	var script strings.Builder
+	files, err := scriptParts.ReadDir("script")
+	if err != nil {
+		return "", err
+	}
+	for _, f := range files {
+		part, err := scriptParts.ReadFile("script/" + f.Name())
+		if err != nil {
+			return "", err
+		}
+		script.Write(part)
+	}
+	return script.String(), nil
+}
 
 // kind is what the script does with a transaction.
 type kind uint8

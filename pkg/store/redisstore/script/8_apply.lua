@@ -1,0 +1,61 @@
+while position <= #request do
+  local kind, times, n
+  kind, times, n, position = unpack('<I1I4I4', request, position)
+  if kind == CORRECT then
+    correct(n)
+  elseif n > 1 then
+    several(kind, n)
+  else -- as several, but repeated and with less to remember
+    local key, algorithm, flags, requests, capacity, period, hits
+    key, algorithm, flags, requests, capacity, period, hits, position = unpack(CHARGE, request, position)
+    local by, is, was = algorithms[algorithm], state[key], before[key]
+    if was == nil then
+      if by == log then
+        was, is = log.open(KEYS[key], period, now), {0, 0, false}
+      else
+        was = redis.call('GET', KEYS[key])
+        is = was and {unpack(by.format, was)}
+      end
+      before[key], kept_by[key], period_of[key] = was or '', by, period
+    end
+    local count_rejected, enforced, passed = flags % 8 >= 4, flags % 4 < 2, 0
+    local keep = kind == TAKE or kind == RESERVE and hits >= 0
+    for _ = 1, times do
+      local next, allowed, remaining, retry, reset = by.take(is, requests, capacity, period, now, hits, count_rejected, was)
+      if allowed or not enforced then passed = passed + 1 end
+      if by == log then
+        local added = kind == RESERVE and keep and next[1] - is[1] or 0
+        answer[#answer + 1] = pack('<I4' .. DECISION, passed, allowed and 1 or 0, remaining, retry, reset, added)
+      elseif keep and next == is and not allowed then -- and so with the rest of them
+        if not enforced then passed = times end
+        break
+      end
+      if keep then is = next end
+    end
+    state[key] = is
+    if by ~= log then answer[#answer + 1] = pack('<I4', passed) end
+  end
+end
+
+local states = {}
+for key = 1, #KEYS do
+  local by, was, is = kept_by[key], before[key], state[key]
+  if not by then
+    states[key] = '\0' -- nothing to be set right
+  elseif by == log then
+    states[key] = '\0'
+    local fresh = is[3] and log.apply(was, is)
+    if fresh then redis.call('PEXPIREAT', KEYS[key], floor((fresh + 999) / 1000) + later) end
+  else
+    states[key] = pack('<I1', #was) .. was
+    if is then
+      local raw = pack(by.format, is[1], is[2], is[3], is[4], is[5])
+      if raw ~= was then
+        redis.call('SET', KEYS[key], raw, 'PXAT', floor((by.fresh(is, period_of[key]) + 999) / 1000) + later)
+      end
+    elseif was ~= '' then
+      redis.call('DEL', KEYS[key])
+    end
+  end
+end
+return pack('<I1I8', 0, now) .. table.concat(states) .. table.concat(answer)

@@ -30,3 +30,26 @@ func (c *clocks) at(slot uint16, t time.Time) int64 {
 	}
 	return ahead - 1 + t.Sub(c.started).Microseconds()
 }
+
+// givenNow returns the instant that a test gives, in microseconds; 0 when Redis's time counts.
+func (s *Store) givenNow() int64 {
+	if s.given == nil {
+		return 0
+	}
+	return int64(s.given()) / int64(Granularity)
+}
+
+// deadline returns the server's time from which nobody waits for a batch that was begun at that time; 0 when it is not known.
+func (s *Store) deadline(b *batch, begun time.Time) int64 {
+	if s.given != nil {
+		return 0
+	}
+	at := s.clock.at(b.slot(), begun)
+	if at == 0 {
+		return 0
+	}
+	return at + s.timeout.Microseconds() + clockSlack.Microseconds()
+}
+
+// clockSlack is how far the clocks of Redis and of this process may drift apart between two requests.
+const clockSlack = time.Millisecond

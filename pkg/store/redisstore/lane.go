@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -71,15 +72,6 @@ func (l *lane) run() {
 	l.send()
 }
 
-// takes reports whether a call can go into the batch, too. A correction cannot be played again on the states as they were
-// before it, so corrections have batches of their own.
-func (b *batch) takes(c *call) bool {
-	return len(b.all) == 0 || (b.all[0].first.kind == correct) == (c.kind == correct) && b.charge+len(c.charges) <= maxCharges
-}
-
-// maxCharges bounds what one call of the script evaluates, as nobody else is served meanwhile.
-const maxCharges = 256
-
 // send sends what was taken, and ends all calls of it.
 func (l *lane) send() {
 	used := 0
@@ -91,7 +83,7 @@ func (l *lane) send() {
 		b := l.current[c.slot]
 		if b == nil || !b.takes(c) {
 			if used == len(l.batches) {
-				l.batches = append(l.batches, &batch{name: l.store.appendName, places: make(map[string]int)})
+				l.batches = append(l.batches, newBatch(l.store))
 			}
 			b = l.batches[used]
 			used++
@@ -142,7 +134,7 @@ func (s *Store) eval(client rueidis.Client, b *batch, deadline int64) rueidis.Co
 }
 
 // conclude ends the calls of a batch with what became of it. A server that does not know the script is given it; one whose
-// clock is not what it was is asked again.
+// clock is not what it was is asked again; and a value that is none of ours fails its own requests alone.
 func (s *Store) conclude(ctx context.Context, client rueidis.Client, b *batch, result rueidis.RedisResult, begun time.Time) {
 	deadline := s.deadline(b, begun)
 	for attempt := 0; ; attempt++ {
@@ -150,6 +142,10 @@ func (s *Store) conclude(ctx context.Context, client rueidis.Client, b *batch, r
 		if said, is := rueidis.IsRedisErr(err); is && said.IsNoScript() && attempt == 0 {
 			result = client.Do(ctx, s.eval(client, b, deadline))
 			continue
+		}
+		if foreign(err) && len(b.all) > 1 {
+			s.isolate(ctx, client, b, begun)
+			return
 		}
 		if err != nil {
 			s.connection.failed(err)
@@ -162,52 +158,41 @@ func (s *Store) conclude(ctx context.Context, client rueidis.Client, b *batch, r
 			return
 		}
 		s.clock.learn(b.slot(), us, begun)
-		if tooLate {
-			if attempt > 1 || ctx.Err() != nil {
-				b.fail(errLate)
-				return
-			}
-			deadline = 0 // somebody still waits, so its clock was taken for another
-			result = client.Do(ctx, s.evalsha(client, b, deadline))
-			continue
+		if !tooLate {
+			break
 		}
-		break
+		if attempt > 1 || ctx.Err() != nil {
+			b.fail(errLate)
+			return
+		}
+		deadline = 0 // somebody still waits, so its clock was taken for another
+		result = client.Do(ctx, s.evalsha(client, b, deadline))
 	}
 	s.counts.roundTrip.Observe(time.Since(begun))
 	s.counts.calls.Add(1)
-	n := uint64(0)
-	for i := range b.all {
-		n += uint64(b.all[i].times)
-	}
-	s.counts.transactions.Add(n)
+	s.counts.transactions.Add(b.transactions())
 	s.connection.recovered()
 	b.end()
 }
 
-// end ends all calls of the batch.
-func (b *batch) end() {
-	for i := range b.all {
-		for c := b.all[i].first; c != nil; {
-			next := c.next // what comes after it belongs to the caller
-			c.next = nil
-			c.end()
+// foreign reports whether the script has found a value that it has not written. It has written nothing then.
+func foreign(err error) bool {
+	said, is := rueidis.IsRedisErr(err)
+	return is && (strings.Contains(said.Error(), "WRONGTYPE") || strings.Contains(said.Error(), "data string too short"))
+}
+
+// isolate has the groups of a batch applied one by one.
+func (s *Store) isolate(ctx context.Context, client rueidis.Client, b *batch, begun time.Time) {
+	for _, g := range b.all {
+		alone := newBatch(s)
+		for c := g.first; c != nil; {
+			next := c.next
+			alone.add(c)
 			c = next
 		}
+		s.conclude(ctx, client, alone, client.Do(ctx, s.evalsha(client, alone, s.deadline(alone, begun))), begun)
 	}
 }
-
-// fail ends all calls of the batch with an error.
-func (b *batch) fail(err error) {
-	for i := range b.all {
-		for c := b.all[i].first; c != nil; c = c.next {
-			c.err = err
-		}
-	}
-	b.end()
-}
-
-// slot returns the slot of the batch's keys; 0 where there are none.
-func (b *batch) slot() uint16 { return b.all[0].first.slot }
 
 // laneOf returns the lane of a call.
 func (s *Store) laneOf(c *call) *lane { return s.laneFor(c.slot, c.charges[0].Key) }

@@ -21,12 +21,9 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/weirproxy/weir/internal/durations"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -75,24 +72,6 @@ type Store struct {
 	latest  chan *call      // calls of later
 	running context.Context // until what Close sends is sent
 	stop    func()
-}
-
-// counts are the store's figures.
-type counts struct {
-	calls, transactions                atomic.Uint64
-	deniedHere, deferredHits, lostHits atomic.Uint64
-	roundTrip                          durations.Histogram
-}
-
-// Stats is the store's figures at one moment.
-type Stats struct {
-	RoundTrips   uint64             // calls of the script
-	Transactions uint64             // requests, or the parts of them in one slot, in those calls
-	RoundTrip    durations.Snapshot // of the calls
-	DeniedHere   uint64             // requests denied from memory, without asking Redis
-	Denials      int                // keys whose denial is remembered now
-	DeferredHits uint64             // hits of requests denied from memory that Redis was told of later
-	LostHits     uint64             // those that it could not be told of
 }
 
 // New returns a store and starts to connect; it does not wait for that. It fails when an option is out of bounds.
@@ -209,22 +188,6 @@ func (s *Store) Ping(ctx context.Context) error {
 	}
 	s.connection.recovered()
 	return nil
-}
-
-// Stats returns the store's figures.
-func (s *Store) Stats() Stats {
-	stats := Stats{
-		RoundTrips:   s.counts.calls.Load(),
-		Transactions: s.counts.transactions.Load(),
-		RoundTrip:    s.counts.roundTrip.Snapshot(),
-		DeniedHere:   s.counts.deniedHere.Load(),
-		DeferredHits: s.counts.deferredHits.Load(),
-		LostHits:     s.counts.lostHits.Load(),
-	}
-	if s.denials != nil {
-		stats.Denials = s.denials.len()
-	}
-	return stats
 }
 
 // Forget forgets which keys were denied, as when rules change: the next request for each asks Redis.
@@ -384,72 +347,3 @@ func (s *Store) doAll(ctx context.Context, calls []*call, atMost time.Duration) 
 	}
 	return errs
 }
-
-// name returns the name of a charge's state in Redis.
-func (s *Store) name(c *store.Charge) string { return string(s.appendName(nil, c)) }
-
-// appendName appends the name of a charge's state. In a cluster a text in braces says where a name lies, so one that came with
-// a request must not be found there: empty braces before it make the whole name count, as it does without any.
-func (s *Store) appendName(dst []byte, c *store.Charge) []byte {
-	dst = append(dst, s.prefix...)
-	if s.cluster {
-		switch {
-		case strings.Contains(s.prefix, "{"):
-		case s.hashTag != nil:
-			dst = append(dst, '{')
-			for _, b := range s.hashTag(c.Key) {
-				if b == '}' {
-					b = ')' // would end it; which slot it is does not matter, only that it is the same
-				}
-				dst = append(dst, b)
-			}
-			dst = append(dst, '}', ':')
-		default:
-			for _, b := range c.Key {
-				if b == '{' {
-					dst = append(dst, '{', '}', ':')
-					break
-				}
-			}
-		}
-	}
-	return appendKey(dst, c)
-}
-
-// slot returns the slot of the charges' keys, and whether they lie in several.
-func (s *Store) slot(charges []store.Charge) (slot uint16, several bool) {
-	if !s.cluster {
-		return 0, false
-	}
-	for i := range charges {
-		at := slotOf(s.name(&charges[i]))
-		if i > 0 && at != slot {
-			return 0, true
-		}
-		slot = at
-	}
-	return slot, false
-}
-
-// givenNow returns the instant that a test gives, in microseconds; 0 when Redis's time counts.
-func (s *Store) givenNow() int64 {
-	if s.given == nil {
-		return 0
-	}
-	return int64(s.given()) / int64(Granularity)
-}
-
-// deadline returns the server's time from which nobody waits for a batch that was begun at that time; 0 when it is not known.
-func (s *Store) deadline(b *batch, begun time.Time) int64 {
-	if s.given != nil {
-		return 0
-	}
-	at := s.clock.at(b.slot(), begun)
-	if at == 0 {
-		return 0
-	}
-	return at + s.timeout.Microseconds() + clockSlack.Microseconds()
-}
-
-// clockSlack is how far the clocks of Redis and of this process may drift apart between two requests.
-const clockSlack = time.Millisecond

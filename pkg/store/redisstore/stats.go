@@ -1,0 +1,41 @@
+package redisstore
+
+import (
+	"sync/atomic"
+
+	"github.com/weirproxy/weir/internal/durations"
+)
+
+// counts are the store's figures.
+type counts struct {
+	calls, transactions                atomic.Uint64
+	deniedHere, deferredHits, lostHits atomic.Uint64
+	roundTrip                          durations.Histogram
+}
+
+// Stats is the store's figures at one moment.
+type Stats struct {
+	RoundTrips   uint64             // calls of the script
+	Transactions uint64             // requests, or the parts of them in one slot, in those calls
+	RoundTrip    durations.Snapshot // of the calls
+	DeniedHere   uint64             // requests denied from memory, without asking Redis
+	Denials      int                // keys whose denial is remembered now
+	DeferredHits uint64             // hits of requests denied from memory that Redis was told of later
+	LostHits     uint64             // those that it could not be told of
+}
+
+// Stats returns the store's figures.
+func (s *Store) Stats() Stats {
+	stats := Stats{
+		RoundTrips:   s.counts.calls.Load(),
+		Transactions: s.counts.transactions.Load(),
+		RoundTrip:    s.counts.roundTrip.Snapshot(),
+		DeniedHere:   s.counts.deniedHere.Load(),
+		DeferredHits: s.counts.deferredHits.Load(),
+		LostHits:     s.counts.lostHits.Load(),
+	}
+	if s.denials != nil {
+		stats.Denials = s.denials.len()
+	}
+	return stats
+}

@@ -37,12 +37,15 @@ const (
 )
 
 type denialShard struct {
-	mu    sync.Mutex // guards known
+	mu    sync.Mutex // guards what follows
 	known map[string]*denial
+	owing []*denial     // that have owed something since the last payment of all, known or not
+	swept time.Duration // when, since denials.started
 }
 
 // denial is what is known of a key.
 type denial struct {
+	key     string
 	limit   algorithms.Limit
 	hits    int64              // least that were denied; nothingWasDenied for another key of a denied request
 	now     algorithms.Instant // of the answer, by Redis's clock
@@ -180,6 +183,9 @@ func (d *denials) count(c *store.Charge) {
 	}
 	now := d.instant(e)
 	e.state.take(c.Limit, now, c.Hits, true)
+	if e.owed == 0 {
+		sh.owing = append(sh.owing, e)
+	}
 	e.owed, e.owedFor = e.owed+c.Hits, now
 }
 
@@ -198,7 +204,7 @@ func (d *denials) learn(c *call) {
 		if c.generation != d.generation.Load() || charge.Hits < 0 || log && charge.CountRejected || again(c.charges, i) {
 			continue
 		}
-		e := &denial{limit: charge.Limit, hits: nothingWasDenied, now: c.now, heard: heard, slot: c.slot}
+		e := &denial{key: string(charge.Key), limit: charge.Limit, hits: nothingWasDenied, now: c.now, heard: heard, slot: c.slot}
 		if !c.decisions[i].Allowed && charge.Hits > 0 {
 			e.hits = charge.Hits
 		}
@@ -207,25 +213,25 @@ func (d *denials) learn(c *call) {
 		} else {
 			e.state = c.after[i]
 		}
-		d.put(charge.Key, e)
+		d.put(e)
 	}
 }
 
 // put remembers a denial, unless there is no room.
-func (d *denials) put(key []byte, e *denial) {
-	sh := d.shard(key)
+func (d *denials) put(e *denial) {
+	sh := d.shard([]byte(e.key))
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	old := sh.known[string(key)]
+	old := sh.known[e.key]
 	if old == nil {
 		if len(sh.known) >= denialsPerShard && !d.sweepLocked(sh) {
 			return
 		}
 		d.keys.Add(1)
 	} else {
-		d.payLocked(key, old, nil)
+		d.payLocked(old, nil)
 	}
-	sh.known[string(key)] = e
+	sh.known[e.key] = e
 }
 
 // drop forgets the keys of charges, and what was begun before is not learned.
@@ -235,7 +241,7 @@ func (d *denials) drop(charges []store.Charge) {
 		sh := d.shard(charges[i].Key)
 		sh.mu.Lock()
 		if e := sh.known[string(charges[i].Key)]; e != nil {
-			d.payLocked(charges[i].Key, e, nil)
+			d.payLocked(e, nil)
 			delete(sh.known, string(charges[i].Key))
 			d.keys.Add(-1)
 		}
@@ -249,8 +255,8 @@ func (d *denials) forget() {
 	for i := range d.shards {
 		sh := &d.shards[i]
 		sh.mu.Lock()
-		for key, e := range sh.known {
-			d.payLocked([]byte(key), e, nil)
+		for _, e := range sh.known {
+			d.payLocked(e, nil)
 		}
 		d.keys.Add(-int64(len(sh.known)))
 		clear(sh.known)
@@ -267,20 +273,20 @@ func (d *denials) pay(charges []store.Charge) {
 		sh := d.shard(charges[i].Key)
 		sh.mu.Lock()
 		if e := sh.known[string(charges[i].Key)]; e != nil {
-			d.payLocked(charges[i].Key, e, d.store.laneFor(e.slot, charges[0].Key))
+			d.payLocked(e, d.store.laneFor(e.slot, charges[0].Key))
 		}
 		sh.mu.Unlock()
 	}
 }
 
 // payLocked has what is owed for a key sent, in a lane where it comes before the calls that follow; nil means any.
-func (d *denials) payLocked(key []byte, e *denial, l *lane) {
+func (d *denials) payLocked(e *denial, l *lane) {
 	if e.owed == 0 {
 		return
 	}
 	hits := min(e.owed, algorithms.MaxHits)
 	c := newCall()
-	c.set(correct, e.slot, []store.Charge{{Key: key, Limit: e.limit, Hits: hits, CountRejected: true, Mode: store.Shadow}})
+	c.set(correct, e.slot, []store.Charge{{Key: []byte(e.key), Limit: e.limit, Hits: hits, CountRejected: true, Mode: store.Shadow}})
 	c.corrections = append(c.corrections, &correction{
 		at: int64(e.owedFor) / int64(Granularity), difference: hits, after: notAState,
 	})
@@ -300,12 +306,17 @@ func (d *denials) payLocked(key []byte, e *denial, l *lane) {
 	}
 }
 
-// sweepLocked forgets what is too old in a shard, and reports whether there was any.
+// sweepLocked forgets what is too old in a shard, unless it has just done so, and reports whether there was any.
 func (d *denials) sweepLocked(sh *denialShard) bool {
+	at := time.Since(d.started)
+	if at-sh.swept < min(payInterval, d.maxAge) {
+		return false
+	}
+	sh.swept = at
 	swept := false
 	for key, e := range sh.known {
 		if age := d.instant(e).Sub(e.now); age >= d.maxAge {
-			d.payLocked([]byte(key), e, nil)
+			d.payLocked(e, nil)
 			delete(sh.known, key)
 			d.keys.Add(-1)
 			swept = true
@@ -314,20 +325,24 @@ func (d *denials) sweepLocked(sh *denialShard) bool {
 	return swept
 }
 
-// run pays what is owed and sweeps, until ctx ends; then it pays once more.
+// run pays what is owed, and sweeps, until ctx ends; then it pays once more.
 func (d *denials) run(ctx context.Context) {
 	tick := time.NewTicker(payInterval)
 	defer tick.Stop()
-	for {
+	for n := 0; ; n++ {
 		select {
 		case <-tick.C:
 			for i := range d.shards {
 				sh := &d.shards[i]
 				sh.mu.Lock()
-				d.sweepLocked(sh)
-				for key, e := range sh.known {
-					d.payLocked([]byte(key), e, nil)
+				if n%denialShards == i {
+					d.sweepLocked(sh)
 				}
+				for _, e := range sh.owing {
+					d.payLocked(e, nil)
+				}
+				clear(sh.owing)
+				sh.owing = sh.owing[:0]
 				sh.mu.Unlock()
 			}
 		case <-ctx.Done():

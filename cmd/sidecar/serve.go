@@ -106,7 +106,7 @@ func serve(ctx context.Context, c config, stderr io.Writer) error {
 	if err != nil {
 		return bad(err, exitBad)
 	}
-	if err := counts.tooOld(stop); err != nil {
+	if err := counts.unfit(stop); err != nil {
 		return err
 	}
 	i.server, err = server.New(server.Options{

@@ -81,15 +81,15 @@ type shared struct {
 // Forget forgets which keys Redis has denied.
 func (s shared) Forget() { s.redis.Forget() }
 
-// tooOld returns an error when Redis is there and older than what is needed: waiting would not help. It gives Redis a second
+// unfit returns an error when Redis is there and older than what is needed, or not what its URL says: waiting would not help. It gives Redis a second
 // to answer.
-func (s *stores) tooOld(ctx context.Context) error {
+func (s *stores) unfit(ctx context.Context) error {
 	if s.redis == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	if err := s.redis.Await(ctx); errors.Is(err, redisstore.ErrVersion) {
+	if err := s.redis.Await(ctx); errors.Is(err, redisstore.ErrVersion) || errors.Is(err, redisstore.ErrTopology) {
 		return err
 	}
 	return nil

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -19,32 +18,10 @@ import (
 // ErrNoEnvoy says that there is no Envoy on this machine and that none could be fetched.
 var ErrNoEnvoy = errors.New("no Envoy")
 
-// Required reports whether the environment variable WEIR_REQUIRE, a list of names, says that the part must be there: then a test
-// that cannot find it fails instead of skipping.
-func Required(part string) bool {
-	for name := range strings.FieldsFuncSeq(os.Getenv("WEIR_REQUIRE"), func(r rune) bool { return r == ',' || r == ' ' }) {
-		if name == part {
-			return true
-		}
-	}
-	return false
-}
-
 // FindEnvoy returns the path of an Envoy binary as scripts/envoy.sh of the repository at root finds it: $ENVOY, else envoy on the PATH,
 // else a copy that it fetches into .cache once. An error wraps ErrNoEnvoy and is one line that says what is missing.
 func FindEnvoy(ctx context.Context, root string) (string, error) {
-	script := exec.CommandContext(ctx, filepath.Join(root, "scripts", "envoy.sh"))
-	var stderr strings.Builder
-	script.Stderr = &stderr
-	out, err := script.Output()
-	if err != nil {
-		why := strings.TrimPrefix(strings.TrimSpace(stderr.String()), ErrNoEnvoy.Error()+": ")
-		if why == "" {
-			why = err.Error()
-		}
-		return "", fmt.Errorf("%w: %s", ErrNoEnvoy, why)
-	}
-	return strings.TrimSpace(string(out)), nil
+	return find(ctx, root, "envoy.sh", ErrNoEnvoy)
 }
 
 // An Envoy is a running Envoy that said it is live.

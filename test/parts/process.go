@@ -1,6 +1,7 @@
-// Package parts builds, finds, starts and stops the programs that the end-to-end tests and the demo put together: the sidecar and
-// Envoy. It knows how each of them says that it is ready and on which addresses. It asserts nothing: what a program should do is the
-// business of the caller.
+// Package parts builds, finds, starts and stops the programs that tests and the demo put together: the sidecar, Envoy, and Redis or
+// Valkey, alone, behind Sentinels or as a cluster. It knows how each of them says that it is ready and on which addresses, and how to
+// hurt it: kill it, stop it, have it fail over, or put a Proxy before it that does what networks do. It asserts nothing: what a program
+// should do is the business of the caller.
 package parts
 
 import (

@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -27,18 +26,7 @@ var errPortTaken = errors.New("the port is taken")
 // line that says what is missing.
 func FindRedis(ctx context.Context, root string) (string, error) {
 	_ = os.Getenv("REDIS_SERVER") // the script reads it; this tells `go test` that a result in its cache depends on it
-	script := exec.CommandContext(ctx, filepath.Join(root, "scripts", "redis.sh"))
-	var stderr strings.Builder
-	script.Stderr = &stderr
-	out, err := script.Output()
-	if err != nil {
-		why := strings.TrimPrefix(strings.TrimSpace(stderr.String()), ErrNoRedis.Error()+": ")
-		if why == "" {
-			why = err.Error()
-		}
-		return "", fmt.Errorf("%w: %s", ErrNoRedis, why)
-	}
-	return strings.TrimSpace(string(out)), nil
+	return find(ctx, root, "redis.sh", ErrNoRedis)
 }
 
 // A Redis is a redis-server (or valkey-server, or Sentinel) on 127.0.0.1 that answers, or did until it was stopped, paused or killed.

@@ -102,6 +102,16 @@ func (b *batch) end() {
 	}
 }
 
+// refuse ends all calls of the batch with an error, when they were certainly not applied.
+func (b *batch) refuse(err error) {
+	for i := range b.all {
+		for c := b.all[i].first; c != nil; c = c.next {
+			c.refused = true
+		}
+	}
+	b.fail(err)
+}
+
 // fail ends all calls of the batch with an error.
 func (b *batch) fail(err error) {
 	for i := range b.all {

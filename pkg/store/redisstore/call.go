@@ -1,7 +1,6 @@
 package redisstore
 
 import (
-	"errors"
 	"sync/atomic"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
@@ -25,6 +24,7 @@ type call struct {
 
 	// Set when it has ended.
 	err       error
+	refused   bool // it was not applied
 	admitted  bool
 	now       algorithms.Instant
 	decisions []algorithms.Decision
@@ -47,7 +47,7 @@ func newCall() *call { return &call{done: make(chan struct{}, 1)} }
 
 // set fills the call with copies of charges.
 func (c *call) set(k kind, slot uint16, charges []store.Charge) {
-	c.kind, c.slot, c.err, c.admitted, c.ended = k, slot, nil, false, false
+	c.kind, c.slot, c.err, c.refused, c.admitted, c.ended = k, slot, nil, false, false, false
 	c.status.Store(waiting)
 	c.charges, c.keys, c.corrections = c.charges[:0], c.keys[:0], c.corrections[:0]
 	for i := range charges {
@@ -90,7 +90,7 @@ func (c *call) applied(place int) int64 {
 // unsent reports whether the call was certainly not applied. Its caller has waited for it in vain.
 func (c *call) unsent() bool {
 	if c.ended {
-		return errors.Is(c.err, ErrUnavailable) || errors.Is(c.err, errLate)
+		return c.refused
 	}
 	return c.status.Load() == abandoned
 }

@@ -50,6 +50,7 @@ type denial struct {
 	hits    int64              // least that were denied; nothingWasDenied for another key of a denied request
 	now     algorithms.Instant // of the answer, by Redis's clock
 	heard   time.Duration      // and when it came, since denials.started
+	until   algorithms.Instant // from which the hits that were denied would pass, if nothing else came
 	state   kept               // as the request left it, and with what was counted here since; not of sliding_window_log
 	log     algorithms.Decision
 	slot    uint16
@@ -148,16 +149,19 @@ func (d *denials) decide(c *store.Charge, to *algorithms.Decision) bool {
 	}
 	if c.Limit.Algorithm == algorithms.SlidingWindowLog {
 		*to = e.log
-		if to.Allowed {
+		to.ResetAfter = max(to.ResetAfter-age, 0)
+		switch {
+		case c.CountRejected:
+			return false
+		case to.Allowed:
 			return c.Hits <= int64(to.Remaining)
 		}
 		to.RetryAfter -= age
-		to.ResetAfter -= age
-		return c.Hits == e.hits && to.RetryAfter > 0
+		return c.Hits == e.hits && now < e.until
 	}
 	k := e.state
 	*to = k.take(c.Limit, now, c.Hits, c.CountRejected)
-	return to.Allowed || c.Hits >= e.hits
+	return to.Allowed || c.Hits >= e.hits && now < e.until
 }
 
 // left gives a charge that would have been allowed the decision of its key as it is left.
@@ -183,6 +187,9 @@ func (d *denials) count(c *store.Charge) {
 	}
 	now := d.instant(e)
 	e.state.take(c.Limit, now, c.Hits, true)
+	if period := algorithms.Instant(e.limit.Period); e.owed > 0 && e.owedFor/period != now/period {
+		d.payLocked(e, nil) // they belong to another window
+	}
 	if e.owed == 0 {
 		sh.owing = append(sh.owing, e)
 	}
@@ -191,6 +198,11 @@ func (d *denials) count(c *store.Charge) {
 
 // learn takes from the end of a call what it says of its keys.
 func (d *denials) learn(c *call) {
+	for i := range c.charges {
+		if c.charges[i].Hits < 0 { // what was asked before it was given back is no answer any more
+			d.drop(c.charges[i : i+1])
+		}
+	}
 	if c.admitted {
 		if d.keys.Load() > 0 {
 			d.drop(c.charges)
@@ -199,22 +211,35 @@ func (d *denials) learn(c *call) {
 	}
 	heard := time.Since(d.started)
 	for i := range c.charges {
-		charge := &c.charges[i]
-		log := charge.Limit.Algorithm == algorithms.SlidingWindowLog
-		if c.generation != d.generation.Load() || charge.Hits < 0 || log && charge.CountRejected || again(c.charges, i) {
-			continue
-		}
-		e := &denial{key: string(charge.Key), limit: charge.Limit, hits: nothingWasDenied, now: c.now, heard: heard, slot: c.slot}
-		if !c.decisions[i].Allowed && charge.Hits > 0 {
-			e.hits = charge.Hits
-		}
-		if log {
-			e.log = c.decisions[i]
+		if e := c.denial(i); e != nil && c.generation == d.generation.Load() {
+			e.heard = heard
+			d.put(e)
 		} else {
-			e.state = c.after[i]
+			d.remove(c.charges[i].Key, true) // what is known of it is older
 		}
-		d.put(e)
 	}
+}
+
+// denial returns what a denied call says of the key of charge i, nil when that is nothing that can be answered from. Those of
+// sliding_window_log do not say what becomes of hits that count though denied, nor of more hits than ever fit.
+func (c *call) denial(i int) *denial {
+	charge, decision := &c.charges[i], c.decisions[i]
+	e := &denial{key: string(charge.Key), limit: charge.Limit, hits: nothingWasDenied, now: c.now, slot: c.slot}
+	if charge.Hits < 0 || again(c.charges, i) {
+		return nil
+	}
+	if charge.Limit.Algorithm == algorithms.SlidingWindowLog {
+		if charge.CountRejected || charge.Hits > int64(charge.Limit.Requests) {
+			return nil
+		}
+		e.log = decision
+	} else {
+		e.state = c.after[i]
+	}
+	if !decision.Allowed && charge.Hits > 0 {
+		e.hits, e.until = charge.Hits, c.now.Add(decision.RetryAfter)
+	}
+	return e
 }
 
 // put remembers a denial, unless there is no room.
@@ -235,18 +260,31 @@ func (d *denials) put(e *denial) {
 }
 
 // drop forgets the keys of charges, and what was begun before is not learned.
-func (d *denials) drop(charges []store.Charge) {
+func (d *denials) drop(charges []store.Charge) { d.discard(charges, true) }
+
+// discard is drop, which tells Redis what is owed for the keys or, where they are to be as if never used, does not.
+func (d *denials) discard(charges []store.Charge, pay bool) {
 	d.generation.Add(1)
 	for i := range charges {
-		sh := d.shard(charges[i].Key)
-		sh.mu.Lock()
-		if e := sh.known[string(charges[i].Key)]; e != nil {
-			d.payLocked(e, nil)
-			delete(sh.known, string(charges[i].Key))
-			d.keys.Add(-1)
-		}
-		sh.mu.Unlock()
+		d.remove(charges[i].Key, pay)
 	}
+}
+
+// remove forgets a key, with or without telling Redis what is owed for it.
+func (d *denials) remove(key []byte, pay bool) {
+	sh := d.shard(key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	e := sh.known[string(key)]
+	if e == nil {
+		return
+	}
+	if pay {
+		d.payLocked(e, nil)
+	}
+	e.owed = 0
+	delete(sh.known, string(key))
+	d.keys.Add(-1)
 }
 
 // forget forgets all keys.
@@ -281,28 +319,29 @@ func (d *denials) pay(charges []store.Charge) {
 
 // payLocked has what is owed for a key sent, in a lane where it comes before the calls that follow; nil means any.
 func (d *denials) payLocked(e *denial, l *lane) {
-	if e.owed == 0 {
-		return
-	}
-	hits := min(e.owed, algorithms.MaxHits)
-	c := newCall()
-	c.set(correct, e.slot, []store.Charge{{Key: []byte(e.key), Limit: e.limit, Hits: hits, CountRejected: true, Mode: store.Shadow}})
-	c.corrections = append(c.corrections, &correction{
-		at: int64(e.owedFor) / int64(Granularity), difference: hits, after: notAState,
-	})
-	c.then = func(err error) {
-		if err == nil {
-			d.store.counts.deferredHits.Add(uint64(hits))
-		} else {
-			d.store.counts.lostHits.Add(uint64(hits))
+	for e.owed > 0 {
+		hits := min(e.owed, algorithms.MaxHits)
+		e.owed -= hits
+		c := newCall()
+		c.set(correct, e.slot, []store.Charge{{
+			Key: []byte(e.key), Limit: e.limit, Hits: hits, CountRejected: true, Mode: store.Shadow,
+		}})
+		c.corrections = append(c.corrections, &correction{
+			at: int64(e.owedFor) / int64(Granularity), difference: hits, after: notAState,
+		})
+		c.then = func(err error) {
+			if err == nil {
+				d.store.counts.deferredHits.Add(uint64(hits))
+			} else {
+				d.store.counts.lostHits.Add(uint64(hits))
+			}
 		}
-	}
-	e.owed -= hits
-	if l == nil {
-		l = d.store.laneOf(c)
-	}
-	if !l.put(c) {
-		c.then(ErrUnavailable)
+		if l == nil {
+			l = d.store.laneOf(c)
+		}
+		if !l.put(c) {
+			c.then(ErrUnavailable)
+		}
 	}
 }
 

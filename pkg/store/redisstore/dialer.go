@@ -14,6 +14,8 @@ import (
 const (
 	patience    = time.Second            // for a connection, and for an answer on it, before it is given up
 	joinTime    = 100 * time.Millisecond // longest wait of rueidis's own for a connection, as commands with less time may wait with it
+	spacing     = 500 * time.Millisecond // between connections to one address, but for a first few
+	spaced      = 3                      // those few
 	unfetched   = 10 * time.Second       // how long a connection is kept that nobody has fetched
 	forgottenIn = 30 * time.Second       // after this an address that does not answer and nobody has asked for is forgotten
 )
@@ -24,7 +26,9 @@ const (
 //
 // So an address is dialed apart from who asks, by one attempt at a time, which ends when the server has answered a PING on
 // the new connection. Who asks waits for it as long as he may; later ones find it ready. Once an attempt has failed everybody
-// is told so at once, without another, until prepare, which the connection calls again and again, has succeeded.
+// is told so at once, without another, until prepare, which the connection calls again and again, has succeeded. And an address
+// is given to rueidis only so often: while Sentinels name a primary that is away, it comes back to them in a loop for each
+// connection that it was given before.
 //
 // All methods are safe for concurrent use. close ends all.
 type dialer struct {
@@ -48,6 +52,7 @@ type line struct {
 	open    map[*fetched]struct{}
 	err     error     // of the last attempt
 	asked   time.Time // last, by rueidis
+	next    time.Time // rueidis can be given another, as a token bucket: spaced more at once when this is long past
 }
 
 // attempt opens a connection, which is then the line's ready one.
@@ -97,7 +102,11 @@ func (d *dialer) fetch(ctx context.Context, address string, _ *net.Dialer, _ *tl
 		case d.closed:
 			d.mu.Unlock()
 			return nil, fmt.Errorf("%w: %w", ErrUnavailable, errClosed)
+		case !patient && !l.spareLocked():
+			d.mu.Unlock()
+			return nil, fmt.Errorf("%w: connections to %s do not last", ErrUnavailable, address)
 		case l.ready != nil:
+			l.next = l.next.Add(spacing)
 			c := &fetched{Conn: l.ready, dialer: d, address: address}
 			l.expiry.Stop()
 			l.ready, l.expiry = nil, nil
@@ -119,6 +128,15 @@ func (d *dialer) fetch(ctx context.Context, address string, _ *net.Dialer, _ *tl
 			return nil, fmt.Errorf("%w: still connecting to %s: %w", ErrUnavailable, address, ctx.Err())
 		}
 	}
+}
+
+// spareLocked reports whether rueidis can be given another connection now.
+func (l *line) spareLocked() bool {
+	now := time.Now()
+	if first := now.Add(-spaced * spacing); l.next.Before(first) {
+		l.next = first
+	}
+	return !l.next.After(now)
 }
 
 // prepare returns nil when there is a connection to the address, and opens one, for others to fetch, when there is none.
@@ -202,7 +220,7 @@ func (d *dialer) drop(address string) {
 	}
 	d.mu.Unlock()
 	for _, c := range open {
-		c.Close()
+		_ = c.Close() // it is given up
 	}
 }
 

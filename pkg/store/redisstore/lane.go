@@ -109,7 +109,7 @@ func (s *Store) execute(batches []*batch) {
 	client, err := s.connection.client()
 	if err != nil {
 		for _, b := range batches {
-			b.fail(err)
+			b.refuse(err)
 		}
 		return
 	}
@@ -149,7 +149,7 @@ func (s *Store) conclude(ctx context.Context, client rueidis.Client, b *batch, r
 		}
 		if err != nil {
 			s.connection.failed(err)
-			b.fail(err)
+			b.fail(lost(err))
 			return
 		}
 		us, tooLate, err := b.finish(reply)
@@ -162,7 +162,7 @@ func (s *Store) conclude(ctx context.Context, client rueidis.Client, b *batch, r
 			break
 		}
 		if attempt > 1 || ctx.Err() != nil {
-			b.fail(errLate)
+			b.refuse(errLate)
 			return
 		}
 		deadline = 0 // somebody still waits, so its clock was taken for another
@@ -224,6 +224,12 @@ func (s *Store) wait(ctx context.Context, c *call, atMost time.Duration) error {
 		err = context.DeadlineExceeded
 	case <-ctx.Done():
 		err = ctx.Err()
+	}
+	select {
+	case <-c.done: // it had ended, and the time had, too
+		c.ended = true
+		return c.err
+	default:
 	}
 	c.status.CompareAndSwap(waiting, abandoned)
 	return fmt.Errorf("redis has not answered in time: %w", err)

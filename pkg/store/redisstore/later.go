@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"errors"
 	"time"
 )
 
@@ -51,7 +50,7 @@ func (s *Store) makeLater(ctx context.Context, c *call) {
 			s.counts.deferredHits.Add(hits)
 			return
 		}
-		if !c.unsent() && !errors.Is(err, ErrUnavailable) {
+		if !c.unsent() {
 			break
 		}
 		c = c.again()

@@ -54,10 +54,7 @@ func (c *connection) mendUntil(l *link, address string, m *mending) {
 			return
 		}
 		if errors.Is(err, ErrVersion) || errors.Is(err, ErrTopology) {
-			select {
-			case l.unfit <- err:
-			default:
-			}
+			l.end(err, false)
 			return
 		}
 		if err == nil {
@@ -68,16 +65,30 @@ func (c *connection) mendUntil(l *link, address string, m *mending) {
 		}
 		if err != nil && m.since.IsZero() && known {
 			m.since = time.Now()
-			c.logger.LogAttrs(c.ctx, slog.LevelWarn, "redis is not reachable", slog.String("node", address), slog.String("error", err.Error()))
+			c.logger.LogAttrs(c.ctx, c.nodeLevel(slog.LevelWarn), "redis is not reachable", slog.String("node", address), slog.String("error", err.Error()))
+		}
+		if known && err != nil && c.target.topology == topologySentinel && time.Since(m.since) > allFailing {
+			// rueidis asks Sentinels for another primary in more and more goroutines until there is one.
+			l.end(unavailable(err), true)
+			return
 		}
 		pause(l.open, backoff(max(failures, 0)))
 	}
 }
 
+// nodeLevel is the level at which is said what becomes of a node: of a cluster, which goes on without it, that level, else one
+// for those who look closer, as for them that Redis is away is said anyway.
+func (c *connection) nodeLevel(l slog.Level) slog.Level {
+	if c.cluster() {
+		return l
+	}
+	return slog.LevelDebug
+}
+
 // mended ends the mending, unless there was more trouble since it was examined.
 func (c *connection) mended(l *link, address string, m *mending) bool {
 	if !m.since.IsZero() {
-		c.logger.LogAttrs(c.ctx, slog.LevelInfo, "redis is reachable again", slog.String("node", address),
+		c.logger.LogAttrs(c.ctx, c.nodeLevel(slog.LevelInfo), "redis is reachable again", slog.String("node", address),
 			slog.Duration("after", time.Since(m.since)))
 		m.since = time.Time{}
 	}

@@ -80,6 +80,9 @@ func New(o Options) (*Store, error) {
 	if o.Logger == nil {
 		errs = append(errs, errors.New("logger: must not be nil"))
 	}
+	if o.Target.topology == "" {
+		errs = append(errs, errors.New("target: must be one of ParseTarget"))
+	}
 	if o.Timeout < 0 {
 		errs = append(errs, fmt.Errorf("timeout: %v: must be more than 0", o.Timeout))
 	}
@@ -184,7 +187,7 @@ func (s *Store) Ping(ctx context.Context) error {
 	name := fmt.Sprintf("%sping%d", s.prefix, rand.Uint32())
 	if err := client.Do(ctx, client.B().Del().Key(name).Build()).Error(); err != nil {
 		s.connection.failed(err)
-		return fmt.Errorf("asking redis: %w", err)
+		return fmt.Errorf("asking redis: %w", lost(err))
 	}
 	s.connection.recovered()
 	return nil
@@ -263,16 +266,21 @@ func (s *Store) Peek(ctx context.Context, charges []store.Charge, decisions []al
 
 // Reset implements [store.Store]. It fails as Take does.
 func (s *Store) Reset(ctx context.Context, charges []store.Charge) (int, error) {
-	if _, err := s.patience(ctx); err != nil {
+	atMost, err := s.patience(ctx)
+	if err != nil {
 		return 0, err
 	}
 	if err := exact(charges); err != nil {
 		return 0, err
 	}
 	if s.denials != nil {
-		defer s.denials.drop(charges)
+		s.denials.discard(charges, false)
+		defer s.denials.discard(charges, false)
+		if err := s.settled(ctx, charges, atMost); err != nil {
+			return 0, err
+		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	ctx, cancel := context.WithTimeout(ctx, atMost)
 	defer cancel()
 	client, err := s.connection.client()
 	if err != nil {
@@ -282,11 +290,39 @@ func (s *Store) Reset(ctx context.Context, charges []store.Charge) (int, error) 
 	for i := range charges { // one by one: they may lie in several slots
 		n, err := client.Do(ctx, client.B().Del().Key(s.name(&charges[i])).Build()).AsInt64()
 		if err != nil {
-			return forgotten, fmt.Errorf("resetting %q: %w", charges[i].Key, err)
+			return forgotten, fmt.Errorf("resetting %q: %w", charges[i].Key, lost(err))
 		}
 		forgotten += int(n)
 	}
 	return forgotten, nil
+}
+
+// settled waits until what lanes have for the keys of charges has been sent: it puts something behind it.
+func (s *Store) settled(ctx context.Context, charges []store.Charge, atMost time.Duration) error {
+	var last []*call
+	for i := range charges {
+		slot, _ := s.slot(charges[i : i+1])
+		for _, l := range s.lanes {
+			c := s.call(peek, slot, charges[i:i+1])
+			if s.cluster {
+				l = s.laneOf(c)
+			}
+			if !l.put(c) {
+				return fmt.Errorf("%w: the store is closed", ErrUnavailable)
+			}
+			last = append(last, c)
+			if s.cluster {
+				break
+			}
+		}
+	}
+	until := time.Now().Add(atMost)
+	for _, c := range last {
+		if err := s.wait(ctx, c, time.Until(until)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // patience returns how long a caller can wait: the timeout, or less when its deadline is nearer, of which a part is left for

@@ -17,12 +17,13 @@ type kept struct {
 
 // take takes hits from the state.
 func (k *kept) take(l algorithms.Limit, now algorithms.Instant, hits int64, countRejected bool) algorithms.Decision {
-	was := k.limit
-	if was.Algorithm == 0 {
-		was = l
-	}
 	var d algorithms.Decision
-	k.state, k.limit, d = algorithms.TakeAs(was, l, k.state, now, hits, countRejected)
+	if k.limit.Algorithm == 0 || k.limit == l {
+		k.limit = l
+		k.state, d = algorithms.Take(l, k.state, now, hits, countRejected)
+	} else {
+		k.state, k.limit, d = algorithms.TakeAs(k.limit, l, k.state, now, hits, countRejected)
+	}
 	return d
 }
 

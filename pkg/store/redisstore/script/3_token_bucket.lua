@@ -47,8 +47,10 @@ if uses_bucket == 1 then
       else
         allowed = false
         if count_rejected then
-          whole, taken = after, true
-          if whole >= 2 * capacity then whole, part = 2 * capacity, 0 end
+          local part_is = part
+          if after >= 2 * capacity then after, part_is = 2 * capacity, 0 end
+          taken = after ~= whole or part_is ~= part -- not where there was all that debt before
+          whole, part = after, part_is
         end
       end
     end

@@ -22,16 +22,18 @@ if uses_integer == 1 then
 
   function token_bucket_integer.take(s, requests, _, period, now, hits, count_rejected)
     local deficit, last, since, since_ns = 0, now, 0, 0
-    if s then
-      deficit, last, since, since_ns = token_bucket_integer.settled(s[1], s[2], s[3], s[4], s[5], period, now)
-      if deficit > 0 and s[5] ~= requests then
-        since, since_ns = 0, 0
+    local carried = s
+    if s and s[5] == requests then
+      last, since, since_ns, deficit = s[1], s[2], s[3], s[4]
+    elseif s then
+      deficit, last = token_bucket_integer.settled(s[1], s[2], s[3], s[4], s[5], period, now)
+      if deficit > 0 then
         deficit = deficit + requests - s[5]
         if deficit < 0 then deficit = 0 end
         if deficit > 2 * requests then deficit = 2 * requests end
       end
+      carried = deficit > 0 and {last, 0, 0, deficit, requests}
     end
-    local carried = deficit > 0 and {last, since, since_ns, deficit, requests}
     deficit, last, since, since_ns = token_bucket_integer.settled(last, since, since_ns, deficit, requests, period, now)
     local allowed, taken = true, false
     if hits < 0 then
@@ -49,9 +51,6 @@ if uses_integer == 1 then
       end
     end
     if taken then return deficit > 0 and {last, since, since_ns, deficit, requests}, allowed end
-    if s and carried and s[4] == carried[4] and s[5] == requests and s[1] - s[2] == last - carried[2] and s[3] == carried[3] then
-      return s, allowed -- the same mark and deficit, seen later
-    end
     return carried, allowed
   end
 

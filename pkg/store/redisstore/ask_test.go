@@ -1,0 +1,100 @@
+package redisstore
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+	"github.com/weirproxy/weir/test/parts"
+)
+
+// hit returns a charge of one hit to a key of its own for each limit.
+func hit(key string, l algorithms.Limit) store.Charge {
+	return store.Charge{Key: []byte(key), Limit: l, Hits: 1}
+}
+
+// perAge returns a limit of requests in ten years, of which no window ends while a test runs.
+func perAge(a algorithms.Algorithm, requests uint32) algorithms.Limit {
+	return algorithms.Limit{Algorithm: a, Requests: requests, Period: algorithms.MaxPeriod}
+}
+
+// ask takes charges as one request and fails the test on an error.
+func ask(t testing.TB, s *Store, charges ...store.Charge) (bool, []algorithms.Decision) {
+	t.Helper()
+	decisions := make([]algorithms.Decision, len(charges))
+	admitted, err := s.Take(t.Context(), charges, decisions)
+	if err != nil {
+		t.Fatalf("Take: %v", err)
+	}
+	return admitted, decisions
+}
+
+// wants fails the test unless the request is admitted as wanted.
+func wants(t testing.TB, admitted bool, s *Store, charges ...store.Charge) []algorithms.Decision {
+	t.Helper()
+	got, decisions := ask(t, s, charges...)
+	if got != admitted {
+		t.Errorf("%v %q admitted: %v; want %v: %+v", charges[0].Limit.Algorithm, charges[0].Key, got, admitted, decisions)
+	}
+	return decisions
+}
+
+// remains returns how many hits a key has left, which it asks Redis.
+func remains(t testing.TB, s *Store, c store.Charge) uint32 {
+	t.Helper()
+	c.Hits = 0
+	decisions := make([]algorithms.Decision, 1)
+	if err := s.Peek(t.Context(), []store.Charge{c}, decisions); err != nil {
+		t.Fatalf("Peek: %v", err)
+	}
+	return decisions[0].Remaining
+}
+
+// eventually waits until a condition holds.
+func eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(20 * time.Second); !holds(); <-tick.C {
+		if time.Now().After(end) {
+			t.Fatalf("waited in vain until %s", what)
+		}
+	}
+}
+
+// scripts returns how often a server was asked to run a script, and did.
+func scripts(t testing.TB, r *parts.Redis) int {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	stats, err := r.Info(ctx, "commandstats")
+	if err != nil {
+		t.Fatal(err)
+	}
+	total := 0
+	for _, name := range []string{"cmdstat_eval", "cmdstat_evalsha"} {
+		for field := range strings.SplitSeq(stats[name], ",") {
+			if text, is := strings.CutPrefix(field, "calls="); is {
+				n, err := strconv.Atoi(text)
+				if err != nil {
+					t.Fatal(err)
+				}
+				total += n
+			}
+		}
+	}
+	return total
+}
+
+// given returns a store whose clock only the test moves.
+func given(t testing.TB, o Options) (*Store, *clock) {
+	t.Helper()
+	c := newClock()
+	s := open(t, urlOf("redis", shared(t).Address()), o)
+	s.given = c.now
+	return s, c
+}

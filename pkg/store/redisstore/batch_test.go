@@ -1,0 +1,230 @@
+package redisstore
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// emptyBatch returns a batch of a store.
+func emptyBatch(s *Store) *batch { return &batch{name: s.appendName, places: make(map[string]int)} }
+
+// run applies calls in one batch and returns them in the order in which it applied them.
+func run(t *testing.T, s *Store, calls ...*call) []*call {
+	t.Helper()
+	b := emptyBatch(s)
+	for _, c := range calls {
+		b.add(c)
+	}
+	var order []*call
+	for i := range b.all {
+		for c := b.all[i].first; c != nil; c = c.next {
+			order = append(order, c)
+		}
+	}
+	s.execute([]*batch{b})
+	for _, c := range order {
+		<-c.done
+		if c.err != nil {
+			t.Fatal(c.err)
+		}
+		c.ended = true
+	}
+	return order
+}
+
+// dump returns what Redis holds for a charge's key.
+func dump(t *testing.T, s *Store, c *store.Charge) string {
+	t.Helper()
+	if c.Limit.Algorithm == algorithms.SlidingWindowLog {
+		list, _ := command(t, s, "LRANGE", s.name(c), "0", "-1").AsStrSlice()
+		return strings.Join(list, " ")
+	}
+	raw, _ := command(t, s, "GET", s.name(c)).ToString()
+	return raw
+}
+
+// callOf returns a call of copies of charges.
+func callOf(k kind, charges ...store.Charge) *call {
+	c := newCall()
+	c.set(k, 0, charges)
+	return c
+}
+
+// randomCalls returns calls about few keys, of which many are equal.
+func randomCalls(r *rand.Rand, all []family, n int) []*call {
+	var calls []*call
+	for len(calls) < n {
+		charges := randomCharges(r, all, nil)
+		k := take
+		switch {
+		case len(charges) == 1 && r.IntN(6) == 0:
+			k = peek
+		case r.IntN(6) == 0:
+			k = reserve
+		}
+		for range 1 + r.IntN(5)*r.IntN(2) {
+			calls = append(calls, callOf(k, charges...))
+		}
+	}
+	r.Shuffle(len(calls), func(i, j int) { calls[i], calls[j] = calls[j], calls[i] })
+	return calls
+}
+
+// Equal requests are combined, and all of a batch share a read and a write of each key. Nobody sees it.
+func TestCallsOfOneBatchAreAnsweredAsOneAfterAnother(t *testing.T) {
+	together, apart := newClock(), newClock()
+	one := open(t, urlOf("redis", shared(t).Address()), Options{})
+	many := open(t, urlOf("redis", shared(t).Address()), Options{})
+	one.given, many.given = together.now, apart.now
+	rounds := 150
+	if testing.Short() {
+		rounds = 20
+	}
+	for seed := range rounds {
+		r := newRand(uint64(seed))
+		together.at.Store(newClock().at.Load())
+		apart.at.Store(newClock().at.Load())
+		all := families(r, fmt.Sprint("batch ", seed), 1+r.IntN(4))
+		for round := range 4 {
+			order := run(t, one, randomCalls(r, all, 1+r.IntN(30))...)
+			for i, c := range order {
+				same := callOf(c.kind, c.charges...)
+				run(t, many, same)
+				if c.admitted != same.admitted || !slices.Equal(c.decisions, same.decisions) {
+					t.Fatalf("seed %d, round %d, call %d of %d, kind %d, %+v:\nadmitted %v %+v\nalone    %v %+v",
+						seed, round, i, len(order), c.kind, c.charges, c.admitted, c.decisions, same.admitted, same.decisions)
+				}
+			}
+			for _, f := range all {
+				c := store.Charge{Key: []byte(f.key), Limit: f.limits[0]}
+				if x, y := dump(t, one, &c), dump(t, many, &c); x != y {
+					t.Fatalf("seed %d, round %d: the state of %+v is %x, alone %x", seed, round, c, x, y)
+				}
+			}
+			last := order[len(order)-1]
+			pause := randomPause(r, last.charges[0].Limit, last.decisions[0], together.now())
+			together.sleep(pause)
+			apart.sleep(pause)
+		}
+	}
+}
+
+// Concurrent requests of any hits on one key are answered as in some order: the admitted ones as a staircase from the limit
+// down, and each denied one on a step of it that was too low for it.
+func TestAnswersToConcurrentRequestsAreThoseOfSomeOrder(t *testing.T) {
+	for _, denyCache := range []time.Duration{0, time.Hour} {
+		clock := newClock()
+		s := open(t, urlOf("redis", shared(t).Address()), Options{DenyCache: denyCache})
+		s.given = clock.now
+		for _, a := range algorithms.Algorithms() {
+			for _, limit := range []uint32{1, 100, 1000} {
+				checkSomeOrder(t, s, store.Charge{
+					Key:   fmt.Appendf(nil, "%v %d %d", a, limit, denyCache),
+					Limit: algorithms.Limit{Algorithm: a, Requests: limit, Period: time.Hour},
+				})
+			}
+		}
+	}
+}
+
+func checkSomeOrder(t *testing.T, s *Store, c store.Charge) {
+	t.Helper()
+	type answered struct {
+		hits int64
+		d    algorithms.Decision
+	}
+	var mu sync.Mutex // guards all
+	var all []answered
+	var callers sync.WaitGroup
+	for n := range 32 {
+		callers.Go(func() {
+			r := newRand(uint64(n))
+			for range 10 {
+				c, d := c, make([]algorithms.Decision, 1)
+				c.Hits = 1 + r.Int64N(int64(c.Limit.Requests)/20+2)
+				if ok, err := s.Take(t.Context(), []store.Charge{c}, d); err != nil || ok != d[0].Allowed {
+					t.Errorf("%v: %v, %+v", err, ok, d)
+				}
+				mu.Lock()
+				all = append(all, answered{c.Hits, d[0]})
+				mu.Unlock()
+			}
+		})
+	}
+	callers.Wait()
+	slices.SortFunc(all, func(x, y answered) int { return cmp.Compare(y.d.Remaining, x.d.Remaining) })
+	left := int64(c.Limit.Requests)
+	steps := map[uint32]bool{c.Limit.Requests: true}
+	for _, x := range all {
+		if x.d.Allowed {
+			if left -= x.hits; left != int64(x.d.Remaining) {
+				t.Errorf("%s: %d hits were admitted and left %d; in order it is %d", c.Key, x.hits, x.d.Remaining, left)
+				left = int64(x.d.Remaining)
+			}
+			steps[x.d.Remaining] = true
+		}
+	}
+	for _, x := range all {
+		if !x.d.Allowed && (!steps[x.d.Remaining] || x.hits <= int64(x.d.Remaining)) {
+			t.Errorf("%s: %d hits were denied with %d remaining, of steps %v", c.Key, x.hits, x.d.Remaining, steps)
+		}
+	}
+	peeked := make([]algorithms.Decision, 1)
+	if err := s.Peek(t.Context(), []store.Charge{c}, peeked); err != nil || int64(peeked[0].Remaining) != left {
+		t.Errorf("%s: %v, %d remain; want %d", c.Key, err, peeked[0].Remaining, left)
+	}
+}
+
+// FuzzAnswer: whatever comes back as the script's answer, a batch says what is wrong with it and does not panic.
+func FuzzAnswer(f *testing.F) {
+	at := store.Charge{Key: []byte("k"), Hits: 1}
+	var charges []store.Charge
+	for _, a := range algorithms.Algorithms() {
+		at.Limit = algorithms.Limit{Algorithm: a, Requests: 10, Period: time.Second}
+		charges = append(charges, at)
+	}
+	batchOf := func(which uint8) (b *batch, n int) {
+		b = emptyBatch(&Store{prefix: "p"})
+		b.name = (&Store{prefix: "p"}).appendName
+		for i := range charges {
+			if which&(1<<i) != 0 {
+				b.add(callOf(kind(i%3), charges[i]))
+				b.add(callOf(take, charges[i]))
+			}
+		}
+		if which&(1<<5) != 0 {
+			b.add(callOf(take, charges...))
+			b.add(callOf(reserve, charges[:3]...))
+		}
+		if which&(1<<6) != 0 {
+			fix := callOf(correct, charges[2], charges[0])
+			fix.corrections = []*correction{{difference: -1}, nil}
+			b.add(fix)
+		}
+		return b, len(b.all)
+	}
+	for which := range uint8(128) {
+		f.Add(which, make([]byte, int(which)*3))
+		f.Add(which, []byte{late, 1, 2, 3, 4, 5, 6, 7, 8})
+	}
+	f.Fuzz(func(t *testing.T, which uint8, reply []byte) {
+		b, n := batchOf(which)
+		if n == 0 {
+			return
+		}
+		if _, _, err := b.finish(string(reply)); err != nil {
+			b.fail(err)
+		} else {
+			b.end()
+		}
+	})
+}

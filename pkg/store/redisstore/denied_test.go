@@ -1,0 +1,441 @@
+package redisstore
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+func TestFloodOverTheLimitCostsRedisNothing(t *testing.T) {
+	server := shared(t)
+	for _, a := range algorithms.Algorithms() {
+		s, _ := given(t, Options{DenyCache: time.Hour})
+		c := hit("k", perAge(a, 3))
+		for range 3 {
+			wants(t, true, s, c)
+		}
+		want := wants(t, false, s, c)
+		stats, asked := s.Stats(), scripts(t, server)
+		for range 5000 {
+			if got := wants(t, false, s, c); got[0] != want[0] {
+				t.Fatalf("%v: a denial from memory is %+v; Redis's was %+v", a, got[0], want[0])
+			}
+		}
+		now := s.Stats()
+		if n := scripts(t, server) - asked; n != 0 || now.RoundTrips != stats.RoundTrips || now.DeniedHere != stats.DeniedHere+5000 {
+			t.Errorf("%v: a flood of 5000 ran %d scripts: %+v, before %+v", a, n, now, stats)
+		}
+	}
+}
+
+func TestFloodIsDeniedUntilTheRetryInstantAndNotLonger(t *testing.T) {
+	for _, a := range algorithms.Algorithms() {
+		s, clock := given(t, Options{DenyCache: 24 * time.Hour})
+		c := hit("k", algorithms.Limit{Algorithm: a, Requests: 7, Period: time.Hour})
+		c.Hits = 5
+		wants(t, true, s, c)
+		d := wants(t, false, s, c)
+		clock.sleep(d[0].RetryAfter - Granularity)
+		before := s.Stats().RoundTrips
+		wants(t, false, s, c)
+		if n := s.Stats().RoundTrips - before; n != 0 {
+			t.Errorf("%v: just before its retry instant a request was asked for", a)
+		}
+		clock.sleep(Granularity)
+		wants(t, true, s, c)
+	}
+}
+
+// As above with Redis's clock, which is known to a round trip only.
+func TestFloodIsAllowedAtItsRetryInstantByRedisClock(t *testing.T) {
+	s := open(t, urlOf("redis", shared(t).Address()), Options{DenyCache: time.Minute})
+	for _, a := range algorithms.Algorithms() {
+		c := hit("k", algorithms.Limit{Algorithm: a, Requests: 2, Period: 40 * time.Millisecond})
+		c.Hits = 2
+		for range 5 {
+			admitted, d := ask(t, s, c)
+			for !admitted { // a flood in the meantime
+				retry := time.Now().Add(d[0].RetryAfter)
+				for time.Now().Before(retry) {
+					ask(t, s, store.Charge{Key: c.Key, Limit: c.Limit, Hits: 3}) // is denied always
+				}
+				if admitted, d = ask(t, s, c); !admitted {
+					t.Errorf("%v: denied at its retry instant: %+v", a, d)
+				}
+			}
+		}
+	}
+}
+
+func TestSmallerRequestsThanWereDeniedAskRedis(t *testing.T) {
+	for _, a := range algorithms.Algorithms() {
+		s, _ := given(t, Options{DenyCache: time.Hour})
+		c := hit("k", perAge(a, 10))
+		for _, step := range []struct {
+			hits     int64
+			admitted bool
+		}{{7, true}, {5, false}, {5, false}, {4, false}, {3, true}, {1, false}, {0, true}, {5, false}, {1, false}} {
+			c.Hits = step.hits
+			wants(t, step.admitted, s, c)
+		}
+	}
+}
+
+func TestDenialsAreForgottenAtOnce(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		change func(t *testing.T, s *Store, c *store.Charge)
+	}{
+		{"refund", func(t *testing.T, s *Store, c *store.Charge) {
+			refund := *c
+			refund.Hits = -1
+			wants(t, true, s, refund)
+		}},
+		{"refund_beside_another_charge", func(t *testing.T, s *Store, c *store.Charge) {
+			refund := *c
+			refund.Hits = -1
+			wants(t, true, s, hit("other", c.Limit), refund)
+		}},
+		{"reset", func(t *testing.T, s *Store, c *store.Charge) {
+			if n, err := s.Reset(t.Context(), []store.Charge{*c}); n != 1 || err != nil {
+				t.Errorf("Reset: %d, %v", n, err)
+			}
+		}},
+		{"raised_limit", func(t *testing.T, s *Store, c *store.Charge) {
+			c.Limit.Requests++
+			if a := c.Limit.Algorithm; a == algorithms.TokenBucket || a == algorithms.TokenBucketInteger { // keep their tokens: none
+				before := s.Stats().RoundTrips
+				wants(t, false, s, *c)
+				if s.Stats().RoundTrips == before {
+					t.Errorf("%v: nobody asked Redis", a)
+				}
+				refund := *c
+				refund.Hits = -1
+				wants(t, true, s, refund)
+			}
+		}},
+		{"forget", func(t *testing.T, s *Store, c *store.Charge) {
+			other := open(t, urlOf("redis", shared(t).Address()), Options{Prefix: s.prefix})
+			other.given = s.given
+			refund := *c
+			refund.Hits = -1
+			wants(t, true, other, refund) // of which s knows nothing
+			wants(t, false, s, *c)
+			s.Forget()
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			for _, a := range algorithms.Algorithms() {
+				s, _ := given(t, Options{DenyCache: time.Hour})
+				c := hit("k", perAge(a, 2))
+				wants(t, true, s, c)
+				wants(t, true, s, c)
+				wants(t, false, s, c)
+				wants(t, false, s, c)
+				test.change(t, s, &c)
+				wants(t, true, s, c)
+			}
+		})
+	}
+}
+
+// A denial whose caller wakes up late, after a refund that came after it, is not learned any more.
+func TestDenialFromBeforeARefundIsNotLearnedAfterIt(t *testing.T) {
+	s, _ := given(t, Options{DenyCache: time.Hour})
+	c := hit("k", perAge(algorithms.FixedWindow, 1))
+	refund := c
+	refund.Hits = -1
+	decisions := make([]algorithms.Decision, 1)
+	wants(t, true, s, c)
+	// This is what Take does in two goroutines, in one of the orders that they may run in.
+	if s.denials.deny([]store.Charge{refund}, decisions) {
+		t.Fatal("a refund was denied")
+	}
+	denied, back := callOf(take, c), callOf(take, refund)
+	denied.generation = s.denials.generation.Load()
+	back.generation = s.denials.generation.Load()
+	for _, c := range []*call{denied, back} {
+		if err := s.do(t.Context(), c, time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.denials.learn(back)
+	s.denials.learn(denied)
+	wants(t, true, s, c)
+}
+
+func TestDenialsAreBounded(t *testing.T) {
+	s, clock := given(t, Options{DenyCache: time.Hour})
+	const bound = denialShards * denialsPerShard
+	c := callOf(take, hit("", perAge(algorithms.FixedWindow, 1)))
+	c.after, c.decisions = []kept{{}}, []algorithms.Decision{{}}
+	c.now = clock.now()
+	for n := range 2 * bound {
+		c.charges[0].Key = fmt.Append(nil, n)
+		s.denials.learn(c)
+	}
+	if n := s.Stats().Denials; n > bound || n < bound*9/10 {
+		t.Errorf("%d keys are remembered; want at most %d, and about as many", n, bound)
+	}
+	for i := range s.denials.shards {
+		if n := len(s.denials.shards[i].known); n > denialsPerShard {
+			t.Errorf("shard %d remembers %d keys", i, n)
+		}
+	}
+	clock.sleep(time.Hour)
+	eventually(t, "old denials are forgotten", func() bool { return s.Stats().Denials == 0 })
+}
+
+func TestDenialsAge(t *testing.T) {
+	for _, a := range algorithms.Algorithms() {
+		s, clock := given(t, Options{DenyCache: time.Second})
+		c := hit("k", perAge(a, 1))
+		wants(t, true, s, c)
+		wants(t, false, s, c)
+		for range 3 {
+			before := s.Stats().RoundTrips
+			clock.sleep(time.Second - Granularity)
+			wants(t, false, s, c)
+			if n := s.Stats().RoundTrips - before; n != 0 {
+				t.Errorf("%v: a denial younger than a second asked Redis", a)
+			}
+			clock.sleep(Granularity)
+			wants(t, false, s, c)
+			if n := s.Stats().RoundTrips - before; n != 1 {
+				t.Errorf("%v: a denial of a second ago made %d round trips; want 1", a, n)
+			}
+		}
+	}
+}
+
+func TestNoDenialsAreRememberedWithoutACache(t *testing.T) {
+	s, _ := given(t, Options{})
+	c := hit("k", perAge(algorithms.FixedWindow, 0))
+	for range 10 {
+		wants(t, false, s, c)
+	}
+	if stats := s.Stats(); stats.RoundTrips != 10 || stats.DeniedHere != 0 || stats.Denials != 0 {
+		t.Errorf("%+v", stats)
+	}
+}
+
+// count returns the hits that Redis has of a fixed window, from a store that remembers nothing.
+func count(t *testing.T, s *Store, c store.Charge) uint64 {
+	t.Helper()
+	raw, err := command(t, s, "GET", s.name(&c)).ToString()
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := parse(raw, c.Limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, n, _ := k.state.Parts()
+	return n
+}
+
+// storm has many goroutines do something many times.
+func storm(goroutines, times int, do func(goroutine int)) {
+	var all sync.WaitGroup
+	for n := range goroutines {
+		all.Go(func() {
+			for range times {
+				do(n)
+			}
+		})
+	}
+	all.Wait()
+}
+
+func TestHitsThatCountThoughDeniedReachRedis(t *testing.T) {
+	for _, test := range []struct {
+		name      string
+		meanwhile func(t *testing.T, s *Store, c store.Charge)
+	}{
+		{"flood", func(*testing.T, *Store, store.Charge) {}},
+		{"while_denials_are_forgotten", func(_ *testing.T, s *Store, _ store.Charge) { s.Forget() }},
+		{"while_others_peek", func(t *testing.T, s *Store, c store.Charge) { remains(t, s, c) }},
+		{"while_the_limit_changes", func(t *testing.T, s *Store, c store.Charge) {
+			c.Limit.Requests++
+			c.Hits = 0
+			ask(t, s, c)
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			look := open(t, urlOf("redis", shared(t).Address()), Options{})
+			s := open(t, urlOf("redis", shared(t).Address()), Options{DenyCache: time.Minute, Prefix: look.prefix})
+			c := hit("k", perAge(algorithms.FixedWindow, 10))
+			c.CountRejected = true
+			var total atomic.Int64
+			storm(8, 3000, func(n int) {
+				c := c
+				if n == 0 {
+					test.meanwhile(t, s, c)
+					return
+				}
+				c.Hits = int64(n)
+				ask(t, s, c)
+				total.Add(c.Hits)
+			})
+			s.Close() // sends what is owed
+			if got := count(t, look, c); got != uint64(total.Load()) || s.Stats().LostHits != 0 {
+				t.Errorf("Redis counts %d of %d hits: %+v", got, total.Load(), s.Stats())
+			}
+			if stats := s.Stats(); stats.DeniedHere == 0 && test.name == "flood" {
+				t.Error("nothing was denied from memory")
+			}
+		})
+	}
+}
+
+func TestHitsThatCountReachRedisWithoutFurtherRequests(t *testing.T) {
+	s, _ := given(t, Options{DenyCache: time.Hour})
+	c := hit("k", perAge(algorithms.FixedWindow, 1))
+	c.CountRejected = true
+	for range 100 {
+		ask(t, s, c)
+	}
+	eventually(t, "Redis knows of all hits", func() bool { return count(t, s, c) == 100 })
+	if stats := s.Stats(); stats.DeferredHits != 98 || stats.DeniedHere != 98 {
+		t.Errorf("%+v", stats)
+	}
+}
+
+// A batch of more hits than one charge can have is no less than all of them.
+func TestHitsThatCountAreNotLostWhenTheyAreVeryMany(t *testing.T) {
+	look, clock := given(t, Options{})
+	s, _ := given(t, Options{DenyCache: time.Hour, Prefix: look.prefix})
+	s.given = clock.now
+	c := hit("k", perAge(algorithms.FixedWindow, 1))
+	c.CountRejected, c.Hits = true, algorithms.MaxHits
+	for range 10 {
+		wants(t, false, s, c)
+	}
+	s.Close()
+	if got := count(t, look, c); got != 10*algorithms.MaxHits {
+		t.Errorf("Redis counts %d hits; want %d", got, uint64(10*algorithms.MaxHits))
+	}
+}
+
+func TestHitsOfAWindowAreNotCountedInTheNext(t *testing.T) {
+	day := hit("day", algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: 1, Period: 24 * time.Hour})
+	for _, a := range []algorithms.Algorithm{algorithms.FixedWindow, algorithms.SlidingWindowCounter} {
+		second := hit("second", algorithms.Limit{Algorithm: a, Requests: 1000, Period: time.Second})
+		second.CountRejected = true
+		for _, test := range []struct {
+			name string
+			then func(t *testing.T, s *Store, clock *clock)
+		}{
+			{"asked_in_the_next", func(*testing.T, *Store, *clock) {}},
+			{"denied_in_the_next", func(t *testing.T, s *Store, _ *clock) {
+				for range 5 {
+					wants(t, false, s, second, day)
+				}
+			}},
+			{"denied_in_the_next_and_paid", func(t *testing.T, s *Store, _ *clock) {
+				for range 5 {
+					wants(t, false, s, second, day)
+				}
+				s.Forget()
+			}},
+		} {
+			t.Run(fmt.Sprint(a, "_", test.name), func(t *testing.T) {
+				s, clock := given(t, Options{DenyCache: time.Hour})
+				plain := second
+				plain.CountRejected = false
+				wants(t, true, s, plain, day)
+				for range 8 {
+					wants(t, false, s, second, day)
+				}
+				clock.sleep(2 * time.Second)
+				before := s.Stats().DeniedHere
+				test.then(t, s, clock)
+				want := uint32(1000 - (s.Stats().DeniedHere - before))
+				if got := remains(t, s, plain); got != want {
+					t.Errorf("%d of 1000 remain in a window of %d hits", got, 1000-want)
+				}
+			})
+		}
+	}
+}
+
+// Reset makes a key as if never used, whatever is still to be told of it.
+func TestResetForgetsHitsThatRedisDoesNotKnowOf(t *testing.T) {
+	s, _ := given(t, Options{DenyCache: time.Hour})
+	for n := range 10 {
+		c := hit(fmt.Sprint(n), perAge(algorithms.FixedWindow, 5))
+		c.CountRejected = true
+		for range 20 {
+			ask(t, s, c)
+		}
+		if _, err := s.Reset(t.Context(), []store.Charge{c}); err != nil {
+			t.Fatal(err)
+		}
+		if got := remains(t, s, c); got != 5 {
+			t.Errorf("%d of 5 remain after Reset", got)
+		}
+	}
+}
+
+func TestOtherLimitsOfADeniedRequestAreAnsweredFromMemory(t *testing.T) {
+	for _, a := range algorithms.Algorithms() {
+		for _, b := range algorithms.Algorithms() {
+			t.Run(fmt.Sprint(a, "_and_", b), func(t *testing.T) {
+				s, clock := given(t, Options{DenyCache: time.Hour})
+				m := model{}
+				second := hit("second", algorithms.Limit{Algorithm: a, Requests: 10, Period: time.Second})
+				day := hit("day", algorithms.Limit{Algorithm: b, Requests: 250, Period: 24 * time.Hour})
+				for n := range 30 {
+					wantAdmitted, want := m.transaction([]store.Charge{second, day}, clock.now())
+					got := wants(t, wantAdmitted, s, second, day)
+					if got[0] != want[0] || got[1] != want[1] {
+						t.Fatalf("request %d: got %+v; want %+v", n, got, want)
+					}
+					if n > 11 {
+						clock.sleep(3 * time.Millisecond)
+					}
+				}
+				if stats := s.Stats(); stats.RoundTrips != 11 {
+					t.Errorf("%+v; want 11 round trips, for 10 that pass and the first that does not", stats)
+				}
+			})
+		}
+	}
+}
+
+func TestTwoSidecarsShareOneLimit(t *testing.T) {
+	for _, a := range algorithms.Algorithms() {
+		one := open(t, urlOf("redis", shared(t).Address()), Options{DenyCache: time.Second})
+		two := open(t, urlOf("redis", shared(t).Address()), Options{DenyCache: time.Second, Prefix: one.prefix})
+		c := hit("k", perAge(a, 1000))
+		var admitted atomic.Int64
+		storm(16, 100, func(n int) {
+			s := one
+			if n%2 == 1 {
+				s = two
+			}
+			if ok, _ := ask(t, s, c); ok {
+				admitted.Add(1)
+			}
+		})
+		if got := admitted.Load(); got != 1000 {
+			t.Errorf("%v: %d admitted; want 1000", a, got)
+		}
+	}
+}
+
+// With denials remembered a store still answers as memstore does, and Redis has all hits in the end.
+func TestRandomTransactionsAreDecidedAsByMemstoreWithDenialsRemembered(t *testing.T) {
+	differ(t, urlOf("redis", shared(t).Address()), Options{DenyCache: 20 * 365 * 24 * time.Hour}, 100, 250,
+		func(t *testing.T, s *Store, world []recorded) error {
+			if err := payAll(t, s, world); err != nil {
+				return err
+			}
+			return holdsWhat(t, s, world)
+		})
+}

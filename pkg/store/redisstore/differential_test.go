@@ -1,0 +1,256 @@
+package redisstore
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+	"github.com/weirproxy/weir/pkg/store/memstore"
+)
+
+// operation is what was asked of a store.
+type operation uint8
+
+const (
+	opTake operation = iota
+	opPeek
+	opReset
+)
+
+// recorded is one question to memstore and its answer.
+type recorded struct {
+	op        operation
+	now       algorithms.Instant
+	charges   []store.Charge
+	admitted  bool
+	decisions []algorithms.Decision
+}
+
+// span is how much time a world has: instants end 292 years after 1970, and a bubble begins in 2000.
+const span = 200 * 365 * 24 * time.Hour
+
+// record asks memstore random questions in a bubble, whose clock only the world moves, by whole microseconds.
+func record(t *testing.T, seed uint64, steps int) []recorded {
+	t.Helper()
+	r := newRand(seed)
+	world := make([]recorded, 0, steps)
+	all := families(r, fmt.Sprintf("world %d", seed), 1+r.IntN(6))
+	synctest.Test(t, func(t *testing.T) {
+		m, err := memstore.New(memstore.Options{SweepInterval: span})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		begun := time.Now()
+		var last []algorithms.Decision
+		for range steps {
+			charges := randomCharges(r, all, last)
+			if len(last) > 0 && r.IntN(2) == 0 {
+				c := charges[r.IntN(len(charges))]
+				pause := randomPause(r, c.Limit, last[r.IntN(len(last))], algorithms.Instant(time.Now().UnixNano()))
+				if time.Since(begun) < span-pause {
+					time.Sleep(pause)
+				}
+			}
+			q := recorded{now: algorithms.Instant(time.Now().UnixNano()), charges: charges, decisions: make([]algorithms.Decision, len(charges))}
+			switch r.IntN(20) {
+			case 0:
+				q.op = opReset
+				_, err = m.Reset(t.Context(), charges)
+			case 1, 2:
+				q.op = opPeek
+				err = m.Peek(t.Context(), charges, q.decisions)
+			default:
+				q.admitted, err = m.Take(t.Context(), charges, q.decisions)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if q.op != opReset {
+				last = q.decisions
+			}
+			world = append(world, q)
+		}
+	})
+	return world
+}
+
+// replay asks a store the questions of a world at their instants and returns where it first answers otherwise.
+func replay(t *testing.T, s *Store, c *clock, world []recorded) error {
+	t.Helper()
+	for i, q := range world {
+		if s.denials != nil && int64(q.now) != c.at.Load() {
+			if err := payAll(t, s, world[:i]); err != nil {
+				return err
+			}
+		}
+		c.at.Store(int64(q.now))
+		decisions := make([]algorithms.Decision, len(q.charges))
+		var admitted bool
+		var err error
+		switch q.op {
+		case opTake:
+			admitted, err = s.Take(t.Context(), q.charges, decisions)
+		case opPeek:
+			err = s.Peek(t.Context(), q.charges, decisions)
+		case opReset:
+			_, err = s.Reset(t.Context(), q.charges)
+		}
+		if err != nil {
+			return fmt.Errorf("step %d: %w: %s", i, err, story(world[:i+1]))
+		}
+		if q.op == opReset {
+			continue
+		}
+		if admitted != q.admitted || !slices.Equal(decisions, q.decisions) {
+			return fmt.Errorf("step %d: admitted %v, want %v (-want +got)\n%s%s",
+				i, admitted, q.admitted, cmp.Diff(q.decisions, decisions), story(world[:i+1]))
+		}
+	}
+	return nil
+}
+
+// payAll tells Redis of all hits that it does not know of, of keys of questions that were asked.
+func payAll(t *testing.T, s *Store, asked []recorded) error {
+	t.Helper()
+	for i := range s.denials.shards {
+		sh := &s.denials.shards[i]
+		sh.mu.Lock()
+		for _, e := range sh.known {
+			s.denials.payLocked(e, nil)
+		}
+		sh.mu.Unlock()
+	}
+	for i := range asked { // after what was sent before
+		if err := s.Peek(t.Context(), asked[i].charges[:1], make([]algorithms.Decision, 1)); err != nil {
+			return err
+		}
+		if i > 20 {
+			break
+		}
+	}
+	return nil
+}
+
+// story returns what led to the last question: all before it about its keys.
+func story(world []recorded) string {
+	keys := map[string]bool{}
+	for _, c := range world[len(world)-1].charges {
+		keys[string(c.Key)] = true
+	}
+	text := ""
+	for i, q := range world {
+		concerns := false
+		for _, c := range q.charges {
+			concerns = concerns || keys[string(c.Key)]
+		}
+		if concerns {
+			text += fmt.Sprintf("\n%d at %d, %d:", i, q.now, q.op)
+			for n, c := range q.charges {
+				text += fmt.Sprintf("\n\t%s %+v hits %d rule %d mode %d counted %v: %+v", c.Key, c.Limit, c.Hits, c.Rule, c.Mode, c.CountRejected, q.decisions[n])
+			}
+		}
+	}
+	return text
+}
+
+// shrink leaves out of a world that stores answer otherwise what can be left out, with answers of the model.
+func shrink(t *testing.T, fresh func() (*Store, *clock), world []recorded) error {
+	t.Helper()
+	fails := func(world []recorded) error {
+		m := model{}
+		asked := make([]recorded, len(world))
+		for i := range world {
+			asked[i] = m.answer(world[i])
+		}
+		s, c := fresh()
+		defer s.Close()
+		return replay(t, s, c, asked)
+	}
+	err := fails(world)
+	if err == nil {
+		return errors.New("the model does not answer as memstore")
+	}
+	for size := len(world); size > 0; size /= 2 {
+		for at := 0; at+size <= len(world); {
+			less := slices.Concat(world[:at], world[at+size:])
+			if e := fails(less); e != nil {
+				world, err = less, e
+			} else {
+				at += size
+			}
+		}
+	}
+	for i := range world {
+		for n := 0; n < len(world[i].charges) && len(world[i].charges) > 1; {
+			less := slices.Clone(world)
+			less[i].charges = slices.Delete(slices.Clone(world[i].charges), n, n+1)
+			if e := fails(less); e != nil {
+				world, err = less, e
+			} else {
+				n++
+			}
+		}
+	}
+	return err
+}
+
+// differ replays worlds on several stores at once, as each waits for Redis most of the time.
+func differ(t *testing.T, urls []string, o Options, worlds, steps int, after func(t *testing.T, s *Store, world []recorded) error) {
+	t.Helper()
+	if testing.Short() {
+		worlds = max(1, worlds/10)
+	}
+	const stores = 8
+	queue := make(chan []recorded, stores)
+	var running sync.WaitGroup
+	for n := range stores {
+		tries := 0
+		fresh := func() (*Store, *clock) {
+			o := o
+			o.Prefix = fmt.Sprintf("%s %d %d %d:", t.Name(), n, tries, time.Now().UnixNano())
+			tries++
+			c, s := newClock(), open(t, urls, o)
+			s.given = c.now
+			return s, c
+		}
+		s, c := fresh()
+		running.Go(func() {
+			for world := range queue {
+				if t.Failed() {
+					continue
+				}
+				err := replay(t, s, c, world)
+				if err != nil {
+					t.Errorf("%.400s\nin short: %v", err, shrink(t, fresh, world))
+				} else if err := after(t, s, world); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for seed := range worlds {
+		if t.Failed() {
+			break
+		}
+		queue <- record(t, uint64(seed), steps)
+	}
+	close(queue)
+	running.Wait()
+}
+
+func TestRandomTransactionsAreDecidedAsByMemstore(t *testing.T) {
+	differ(t, urlOf("redis", shared(t).Address()), Options{}, 400, 250, holdsWhat)
+}
+
+func TestRandomTransactionsAreDecidedAsByMemstoreInACluster(t *testing.T) {
+	differ(t, urlOf("redis-cluster", sharedCluster(t).Addresses()...), Options{}, 40, 250, holdsWhat)
+}

@@ -1,0 +1,183 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// What somebody else has put at a key, or has cut short, is no count. It stays as it is, and so does what others of the same
+// batch are told.
+func TestForeignValuesAreErrorsAndStay(t *testing.T) {
+	s, _ := given(t, Options{})
+	for _, a := range algorithms.Algorithms() {
+		for what, set := range map[string][]string{
+			"a short text":    {"SET", "", "x"},
+			"an empty text":   {"SET", "", ""},
+			"a number":        {"SET", "", "12345"},
+			"13 bytes":        {"SET", "", strings.Repeat("\x01", 13)},
+			"40 bytes":        {"SET", "", strings.Repeat("\x01", 40)},
+			"256 bytes":       {"SET", "", strings.Repeat("\x00", 256)},
+			"a long text":     {"SET", "", strings.Repeat("x", 256+20)},
+			"a longer text":   {"SET", "", strings.Repeat("\xff", 100_000)},
+			"a hash":          {"HSET", "", "x", "y"},
+			"a list":          {"RPUSH", "", "x", "y"},
+			"a list of bytes": {"RPUSH", "", strings.Repeat("\x00", 12)},
+			"a set":           {"SADD", "", "x"},
+		} {
+			t.Run(fmt.Sprint(a, "/", what), func(t *testing.T) {
+				c, other := hit("k "+what, perAge(a, 10)), hit("other "+what, perAge(algorithms.FixedWindow, 10))
+				set[1] = s.name(&c)
+				if err := command(t, s, set...).Error(); err != nil {
+					t.Fatal(err)
+				}
+				before, _ := command(t, s, "DUMP", s.name(&c)).ToString()
+				for _, charges := range [][]store.Charge{{c}, {other, c}, {c, c}} {
+					if _, err := s.Take(t.Context(), charges, make([]algorithms.Decision, 2)); err == nil {
+						t.Errorf("Take of %d charges: no error", len(charges))
+					} else if errors.Is(err, ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
+						t.Errorf("Take: %v, as if Redis were away", err)
+					}
+				}
+				if err := s.Peek(t.Context(), []store.Charge{c}, make([]algorithms.Decision, 1)); err == nil {
+					t.Error("Peek: no error")
+				}
+				if after, _ := command(t, s, "DUMP", s.name(&c)).ToString(); after != before {
+					t.Errorf("it is %q now; it was %q", after, before)
+				}
+
+				// Somebody waits at the same time for another key.
+				calls := []*call{callOf(take, other), callOf(take, c), callOf(take, other)}
+				b := emptyBatch(s)
+				for _, c := range calls {
+					b.add(c)
+				}
+				s.execute([]*batch{b})
+				for _, c := range calls {
+					<-c.done
+				}
+				if calls[0].err != nil || calls[2].err != nil || calls[1].err == nil {
+					t.Errorf("three calls of one batch, of which the second is of that key: %v, %v, %v", calls[0].err, calls[1].err, calls[2].err)
+				}
+				if got := remains(t, s, other); calls[0].err == nil && got != 8 {
+					t.Errorf("%d of 10 remain of the other key after 2 hits", got)
+				}
+				if n, err := s.Reset(t.Context(), []store.Charge{c}); n != 1 || err != nil {
+					t.Errorf("Reset: %d, %v", n, err)
+				}
+				wants(t, true, s, c)
+			})
+		}
+	}
+}
+
+func TestScriptThatRedisForgetsIsSentAgain(t *testing.T) {
+	s, _ := given(t, Options{})
+	c := hit("k", perAge(algorithms.TokenBucket, 100))
+	for n := range 10 {
+		wants(t, true, s, c)
+		client, err := s.connection.client()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := client.Do(t.Context(), client.B().ScriptFlush().Build()).Error(); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := remains(t, s, c), uint32(99-n); got != want {
+			t.Errorf("%d remain; want %d", got, want)
+		}
+	}
+	cluster := clustered(t, Options{})
+	for n := range 30 {
+		if n%10 == 0 {
+			for _, node := range sharedCluster(t).Nodes[:3] {
+				if _, err := node.Do(t.Context(), "SCRIPT", "FLUSH"); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		wants(t, true, cluster, hit(fmt.Sprint(n), c.Limit), hit(fmt.Sprint("and ", n), c.Limit))
+	}
+}
+
+func TestPeriodsThatAreNoWholeMicrosecondsAreRefused(t *testing.T) {
+	s, _ := given(t, Options{DenyCache: time.Hour})
+	good, bad := hit("k", perAge(algorithms.FixedWindow, 10)), hit("k", perAge(algorithms.FixedWindow, 10))
+	bad.Limit.Period = time.Second + 1
+	for _, charges := range [][]store.Charge{{bad}, {good, bad}, {bad, good}} {
+		d := make([]algorithms.Decision, 2)
+		if _, err := s.Take(t.Context(), charges, d); !errors.Is(err, store.ErrLimit) {
+			t.Errorf("Take: %v; want ErrLimit", err)
+		}
+		if err := s.Peek(t.Context(), charges, d); !errors.Is(err, store.ErrLimit) {
+			t.Errorf("Peek: %v; want ErrLimit", err)
+		}
+		if _, err := s.Reset(t.Context(), charges); !errors.Is(err, store.ErrLimit) {
+			t.Errorf("Reset: %v; want ErrLimit", err)
+		}
+	}
+	if got := remains(t, s, good); got != 10 {
+		t.Errorf("%d of 10 remain", got)
+	}
+}
+
+func TestClosedStoreSaysSo(t *testing.T) {
+	for name, urls := range map[string][]string{
+		"single":  urlOf("redis", shared(t).Address()),
+		"cluster": urlOf("redis-cluster", sharedCluster(t).Addresses()...),
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := open(t, urls, Options{DenyCache: time.Second})
+			l := perAge(algorithms.FixedWindow, 10)
+			s.Close()
+			s.Close()
+			d := make([]algorithms.Decision, 3)
+			for _, charges := range [][]store.Charge{{hit("a", l)}, {hit("a", l), hit("b", l), hit("c", l)}} {
+				if _, err := s.Take(t.Context(), charges, d); !errors.Is(err, ErrUnavailable) {
+					t.Errorf("Take: %v; want ErrUnavailable", err)
+				}
+				if err := s.Peek(t.Context(), charges, d); !errors.Is(err, ErrUnavailable) {
+					t.Errorf("Peek: %v; want ErrUnavailable", err)
+				}
+				if _, err := s.Reset(t.Context(), charges); err == nil {
+					t.Error("Reset: no error")
+				}
+			}
+		})
+	}
+}
+
+// Close while requests are on their way: each has an answer or an error, and none hangs.
+func TestCloseDuringRequestsLeavesNoneWithoutAnswer(t *testing.T) {
+	for range 10 {
+		look, _ := given(t, Options{})
+		s := open(t, urlOf("redis", shared(t).Address()), Options{DenyCache: time.Second, Prefix: look.prefix})
+		c := hit("k", perAge(algorithms.FixedWindow, 1_000_000))
+		admitted := make(chan struct{}, 100_000)
+		closed := make(chan struct{})
+		go func() {
+			defer close(closed)
+			for range 200 {
+				<-admitted
+			}
+			s.Close()
+		}()
+		storm(8, 200, func(int) {
+			if ok, err := s.Take(t.Context(), []store.Charge{c}, make([]algorithms.Decision, 1)); ok {
+				admitted <- struct{}{}
+			} else if err == nil {
+				t.Error("denied")
+			}
+		})
+		<-closed
+		if got := count(t, look, c); got < 200 {
+			t.Errorf("Redis counts %d hits of at least 200", got)
+		}
+	}
+}

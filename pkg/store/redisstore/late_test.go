@@ -1,0 +1,170 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+	"github.com/weirproxy/weir/test/parts"
+)
+
+// ownRedis returns a Redis that a test may stop.
+func ownRedis(t *testing.T) *parts.Redis {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	r, err := parts.StartRedis(ctx, redisBinary(t), t.TempDir(), parts.RedisOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Kill)
+	return r
+}
+
+// paused stops Redis while something is done.
+func paused(t *testing.T, r *parts.Redis, do func()) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := r.Pause(ctx); err != nil {
+		t.Fatal(err)
+	}
+	do()
+	if err := r.Continue(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// settled waits until a store is answered again.
+func settled(t *testing.T, s *Store, c store.Charge) {
+	t.Helper()
+	c.Hits = 0
+	eventually(t, "Redis answers", func() bool {
+		return s.Peek(t.Context(), []store.Charge{c}, make([]algorithms.Decision, 1)) == nil
+	})
+}
+
+func TestRequestThatArrivesTooLateIsNotCharged(t *testing.T) {
+	r := ownRedis(t)
+	const timeout = 30 * time.Millisecond
+	s := open(t, urlOf("redis", r.Address()), Options{Timeout: timeout})
+	for _, a := range algorithms.Algorithms() {
+		c := hit("k", perAge(a, 100))
+		settled(t, s, c)
+		if ok, err := s.Take(t.Context(), []store.Charge{c}, make([]algorithms.Decision, 1)); !ok || err != nil {
+			t.Fatalf("%v: %v, %v", a, ok, err)
+		}
+		paused(t, r, func() {
+			for range 5 {
+				begun := time.Now()
+				_, err := s.Take(t.Context(), []store.Charge{c}, make([]algorithms.Decision, 1))
+				if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrUnavailable) {
+					t.Errorf("%v: %v; want a missed deadline", a, err)
+				}
+				if took := time.Since(begun); took > 20*timeout {
+					t.Errorf("%v: an answer after %v", a, took)
+				}
+			}
+			for end := time.Now().Add(2*timeout + clockSlack); time.Now().Before(end); {
+				time.Sleep(time.Millisecond) // until nobody waits by the server's clock either
+			}
+		})
+		settled(t, s, c)
+		if got := remains(t, s, c); got != 99 {
+			t.Errorf("%v: %d of 100 remain after one hit and 5 that came too late", a, got)
+		}
+	}
+}
+
+func TestCallersAreAnsweredInTimeWhileRedisStandsStill(t *testing.T) {
+	r := ownRedis(t)
+	const timeout = 20 * time.Millisecond
+	s := open(t, urlOf("redis", r.Address()), Options{Timeout: timeout, DenyCache: time.Second})
+	l := perAge(algorithms.TokenBucket, 1000)
+	settled(t, s, hit("k", l))
+	paused(t, r, func() {
+		storm(32, 10, func(n int) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(n)*time.Millisecond)
+			defer cancel()
+			want := min(timeout, time.Duration(n)*time.Millisecond)
+			begun := time.Now()
+			var err error
+			charges, d := []store.Charge{hit("k", l), hit("j", l)}, make([]algorithms.Decision, 2)
+			switch n % 3 {
+			case 0:
+				_, err = s.Take(ctx, charges, d)
+			case 1:
+				err = s.Peek(ctx, charges, d)
+			case 2:
+				_, err = s.Reset(ctx, charges)
+			}
+			if err == nil {
+				t.Error("an answer")
+			}
+			if took := time.Since(begun); took > want+500*time.Millisecond {
+				t.Errorf("after %v; want %v", took, want)
+			}
+		})
+	})
+	settled(t, s, hit("k", l))
+}
+
+func TestServerWhoseClockJumpsAheadIsAskedOnceMore(t *testing.T) {
+	server := shared(t)
+	s := open(t, urlOf("redis", server.Address()), Options{Timeout: 500 * time.Millisecond})
+	c := hit("k", perAge(algorithms.FixedWindow, 100))
+	wants(t, true, s, c)
+	for n := range uint32(5) {
+		s.clock.ahead[0].Add(-time.Minute.Microseconds()) // as if the server's had jumped ahead by that
+		before := scripts(t, server)
+		wants(t, true, s, c)
+		if n := scripts(t, server) - before; n != 2 {
+			t.Errorf("%d calls of the script; want 2", n)
+		}
+		before = scripts(t, server)
+		wants(t, true, s, c)
+		if n := scripts(t, server) - before; n != 1 {
+			t.Errorf("then %d calls of the script; want 1", n)
+		}
+		if got, want := remains(t, s, c), 99-2*(n+1); got != want {
+			t.Errorf("%d remain; want %d", got, want)
+		}
+	}
+	s.clock.ahead[0].Add(time.Hour.Microseconds()) // and back
+	wants(t, true, s, c)
+}
+
+func TestRequestWhoseContextEndsHasItsErrorAndIsNotCharged(t *testing.T) {
+	r := ownRedis(t)
+	s := open(t, urlOf("redis", r.Address()), Options{Timeout: 100 * time.Millisecond})
+	c := hit("k", perAge(algorithms.FixedWindow, 100))
+	settled(t, s, c)
+	wants(t, true, s, c)
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if _, err := s.Take(ended, []store.Charge{c}, make([]algorithms.Decision, 1)); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v; want context.Canceled", err)
+	}
+	paused(t, r, func() {
+		ctx, cancel := context.WithCancel(t.Context())
+		result := make(chan error)
+		go func() {
+			_, err := s.Take(ctx, []store.Charge{c}, make([]algorithms.Decision, 1))
+			result <- err
+		}()
+		cancel()
+		if err := <-result; !errors.Is(err, context.Canceled) {
+			t.Errorf("%v; want context.Canceled", err)
+		}
+		for end := time.Now().Add(250 * time.Millisecond); time.Now().Before(end); {
+			time.Sleep(time.Millisecond)
+		}
+	})
+	settled(t, s, c)
+	if got := remains(t, s, c); got != 99 {
+		t.Errorf("%d of 100 remain after one hit", got)
+	}
+}

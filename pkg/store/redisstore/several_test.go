@@ -1,0 +1,346 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// clustered returns a store on the shared cluster.
+func clustered(t testing.TB, o Options) *Store {
+	t.Helper()
+	return open(t, urlOf("redis-cluster", sharedCluster(t).Addresses()...), o)
+}
+
+// Requests over two of five keys each, and a third that denies half of them, all at once: what is admitted and what is left are
+// the limit together, so every denied request has given back all that it had reserved, and no other.
+func TestCrossingRequestsOverSlotsAdmitExactlyTheLimit(t *testing.T) {
+	for _, a := range algorithms.Algorithms() {
+		s := clustered(t, Options{})
+		const keys, limit = 5, 400
+		gate := hit("gate", perAge(a, 200))
+		var admitted [keys]atomic.Int64
+		storm(16, 60, func(n int) {
+			r := newRand(uint64(time.Now().UnixNano()))
+			charges := []store.Charge{gate}
+			var taken []int
+			for i := range 2 {
+				k := (n + i*(1+r.IntN(keys-1))) % keys
+				taken = append(taken, k)
+				c := hit(fmt.Sprint("key ", k), perAge(a, limit))
+				c.Rule, c.Hits = i+1, 1+r.Int64N(3)
+				charges = append(charges, c)
+			}
+			if r.IntN(3) > 0 {
+				charges = charges[1:]
+			}
+			if ok, _ := ask(t, s, charges...); ok {
+				for i, k := range taken {
+					admitted[k].Add(charges[len(charges)-2+i].Hits)
+				}
+			}
+		})
+		for k := range keys {
+			left := remains(t, s, hit(fmt.Sprint("key ", k), perAge(a, limit)))
+			if got := admitted[k].Load(); got+int64(left) != limit {
+				t.Errorf("%v: key %d: %d admitted and %d left; want %d together", a, k, got, left, limit)
+			}
+		}
+		if stats := s.Stats(); stats.LostHits != 0 {
+			t.Errorf("%v: %+v", a, stats)
+		}
+	}
+}
+
+// As above with buckets that fill while requests wait for their verdict: in no time is more admitted than burst and rate allow.
+func TestCrossingRequestsOverSlotsNeverGetMoreThanBurstAndRate(t *testing.T) {
+	for _, l := range []algorithms.Limit{
+		{Algorithm: algorithms.TokenBucket, Requests: 3000, Burst: 50, Period: time.Second},
+		{Algorithm: algorithms.TokenBucketInteger, Requests: 50, Period: 16 * time.Millisecond},
+	} {
+		s := clustered(t, Options{DenyCache: time.Second})
+		var admitted [3]atomic.Int64
+		begun := time.Now()
+		ban := hit("ban", perAge(algorithms.FixedWindow, 0))
+		storm(24, 150, func(n int) {
+			r := newRand(uint64(time.Now().UnixNano()))
+			var charges []store.Charge
+			x := r.IntN(3)
+			for i, k := range []int{x, (x + 1 + r.IntN(2)) % 3} {
+				c := hit(fmt.Sprint("key ", k), l)
+				c.Rule, c.Hits = i, 1+r.Int64N(20)
+				charges = append(charges, c)
+			}
+			if n%2 == 0 {
+				charges = append(charges, ban)
+			}
+			if ok, _ := ask(t, s, charges...); ok {
+				for _, c := range charges {
+					admitted[c.Key[4]-'0'].Add(c.Hits)
+				}
+			}
+		})
+		took := time.Since(begun)
+		most := int64(l.Capacity()) + int64(took)*int64(l.Requests)/int64(l.Period) + 1
+		for k := range admitted {
+			got := admitted[k].Load()
+			t.Logf("%v: key %d: %d admitted of %d", l.Algorithm, k, got, most)
+			if got > most {
+				t.Errorf("%v: key %d: %d admitted in %v; want at most %d", l.Algorithm, k, got, took, most)
+			}
+		}
+	}
+}
+
+// Reservations of many requests, whose verdicts come in any order and late, against a world in which only those were taken
+// that were admitted, at the instants of their reservation: there is never more room than that.
+func TestReservationsThatAreGivenBackNeverLeaveMoreRoom(t *testing.T) {
+	rounds := 300
+	if testing.Short() {
+		rounds = 30
+	}
+	s, clock := given(t, Options{})
+	for seed := range rounds {
+		r := newRand(uint64(seed))
+		a := algorithms.Algorithms()[seed%5]
+		l := algorithms.Limit{Algorithm: a, Requests: uint32(5 + r.IntN(50)), Period: time.Duration(1+r.IntN(1000)) * 10 * time.Millisecond}
+		if a == algorithms.TokenBucket && r.IntN(2) == 0 {
+			l.Burst = uint32(1 + r.IntN(100))
+		}
+		clock.at.Store(newClock().at.Load() + int64(r.IntN(int(l.Period)))/1000*1000)
+		key := fmt.Sprint("k ", seed)
+		type reserved struct {
+			call     *call
+			admitted bool
+		}
+		type taken struct {
+			at     algorithms.Instant
+			charge store.Charge
+		}
+		var open []reserved
+		var kept []taken // in the order of their instants
+		story := ""
+		settle := func(i int) {
+			x := open[i]
+			open = append(open[:i], open[i+1:]...)
+			story += fmt.Sprintf("%d settle %d: %v\n", clock.at.Load(), x.call.charges[0].Hits, x.admitted)
+			if fix := s.settle(x.call, x.admitted); fix != nil {
+				run(t, s, fix)
+			}
+		}
+		for range 30 {
+			switch {
+			case len(open) > 0 && r.IntN(2) == 0:
+				settle(r.IntN(len(open)))
+			case r.IntN(3) == 0:
+				clock.sleep(time.Duration(r.Int64N(int64(l.Period)/8 + 1)))
+			default:
+				c := hit(key, l)
+				c.Hits = 1 + r.Int64N(int64(l.Capacity())/2+1)
+				x := reserved{call: callOf(reserve, c)}
+				run(t, s, x.call)
+				x.admitted = x.call.admitted && r.IntN(2) == 0
+				story += fmt.Sprintf("%d reserve %d: %v %+v, will be %v\n", clock.at.Load(), c.Hits, x.call.admitted, x.call.decisions[0], x.admitted)
+				if x.admitted {
+					kept = append(kept, taken{clock.now(), c})
+				}
+				open = append(open, x)
+			}
+		}
+		for len(open) > 0 {
+			settle(len(open) - 1)
+		}
+		m := model{}
+		for _, k := range kept {
+			if ok, d := m.transaction([]store.Charge{k.charge}, k.at); !ok {
+				t.Fatalf("seed %d, %+v: %d hits at %d were admitted over the limit: %+v\n%s", seed, l, k.charge.Hits, k.at, d, story)
+			}
+		}
+		for range 3 {
+			probe := store.Charge{Key: []byte(key), Limit: l}
+			want, got := m.peek([]store.Charge{probe}, clock.now())[0].Remaining, remains(t, s, probe)
+			exact := a == algorithms.FixedWindow || a == algorithms.SlidingWindowLog || a == algorithms.SlidingWindowCounter
+			if got > want || exact && got != want {
+				t.Fatalf("seed %d, %+v: %d remain; want %d\n%s", seed, l, got, want, story)
+			}
+			clock.sleep(l.Period / 3)
+		}
+	}
+}
+
+// What a denied request has reserved in a log can be given back when it has expired there, too.
+func TestReservationInALogIsGivenBackLate(t *testing.T) {
+	for _, counted := range []bool{false, true} {
+		s, clock := given(t, Options{})
+		l := algorithms.Limit{Algorithm: algorithms.SlidingWindowLog, Requests: 10, Period: time.Second}
+		c := hit("k", l)
+		c.Hits, c.CountRejected = 3, counted
+		reserved := callOf(reserve, c)
+		run(t, s, reserved)
+		clock.sleep(l.Period / 2)
+		plain := hit("k", l)
+		plain.Hits = 4
+		wants(t, true, s, plain)
+		clock.sleep(l.Period / 2)
+		fix := s.settle(reserved, false)
+		if fix == nil {
+			t.Fatal("nothing is set right")
+		}
+		run(t, s, fix)
+		want := uint32(6)
+		if counted {
+			want = 3
+		}
+		if got := remains(t, s, plain); got > want {
+			t.Errorf("counted %v: %d remain; want %d", counted, got, want)
+		}
+		if err := holdsLog(t, s, s.name(&c), l, clock.now().Add(map[bool]time.Duration{false: l.Period / 2, true: l.Period}[counted])); err != nil {
+			t.Errorf("counted %v: %v", counted, err)
+		}
+	}
+}
+
+// A clock that goes back holds a log at its last instant; what is reserved meanwhile is given back all the same.
+func TestReservationIsGivenBackWhenTheClockWentBack(t *testing.T) {
+	for _, a := range algorithms.Algorithms() {
+		s, clock := given(t, Options{})
+		clock.sleep(30 * time.Minute)
+		c := hit("k", algorithms.Limit{Algorithm: a, Requests: 10, Period: time.Hour})
+		wants(t, true, s, c)
+		clock.at.Add(-int64(5 * time.Millisecond))
+		reserved := callOf(reserve, c)
+		run(t, s, reserved)
+		other := hit("k", c.Limit) // so that the state is another since
+		wants(t, true, s, other)
+		if fix := s.settle(reserved, false); fix != nil {
+			run(t, s, fix)
+		}
+		if got := remains(t, s, c); got != 8 {
+			t.Errorf("%v: %d remain; want 8", a, got)
+		}
+	}
+}
+
+func TestRefundsOverSlotsWaitForTheVerdict(t *testing.T) {
+	for _, a := range algorithms.Algorithms() {
+		s := clustered(t, Options{})
+		used, banned, free := hit("used", perAge(a, 10)), hit("banned", perAge(a, 0)), hit("free", perAge(a, 10))
+		used.Hits = 6
+		wants(t, true, s, used)
+		refund := used
+		refund.Hits = -4
+		wants(t, false, s, refund, banned, free)
+		if got := remains(t, s, used); got != 4 {
+			t.Errorf("%v: %d remain after a refund that was denied; want 4", a, got)
+		}
+		wants(t, true, s, refund, free)
+		if got := remains(t, s, used); got != 8 {
+			t.Errorf("%v: %d remain after a refund; want 8", a, got)
+		}
+		if got := remains(t, s, free); got != 9 {
+			t.Errorf("%v: %d remain beside a refund; want 9", a, got)
+		}
+	}
+}
+
+// What has come is not taken for late, however late it is looked at.
+func TestCallThatHasEndedIsNotLate(t *testing.T) {
+	s, _ := given(t, Options{})
+	for range 200 {
+		c := newCall()
+		c.set(take, 0, nil)
+		c.end()
+		if err := s.wait(t.Context(), c, -time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A request that fails is decided elsewhere, with all its hits.
+func TestWhatARequestThatFailedHasCountedIsGivenBack(t *testing.T) {
+	for _, a := range algorithms.Algorithms() {
+		for _, hits := range []int64{2, 12} { // allowed, and denied
+			s, _ := given(t, Options{})
+			c := hit("k", perAge(a, 10))
+			c.Hits, c.CountRejected = hits, true
+			reserved := callOf(reserve, c)
+			run(t, s, reserved)
+			other := hit("k", c.Limit)
+			other.Hits = -1 // so that the state is another since
+			wants(t, true, s, other)
+			s.giveBack(split{{call: reserved}})
+			end := time.Now().Add(time.Second)
+			for remains(t, s, c) != 10 && time.Now().Before(end) {
+				time.Sleep(time.Millisecond)
+			}
+			if got := remains(t, s, c); got != 10 {
+				t.Errorf("%v: %d of 10 remain after %d hits of a request that failed: %+v", a, got, hits, s.Stats())
+			}
+		}
+	}
+}
+
+// onNode returns a charge whose key lies on the primary of the first, or second, third of the slots.
+func onNode(s *Store, third int, l algorithms.Limit) store.Charge {
+	for n := 0; ; n++ {
+		c := hit(fmt.Sprint("n", n), l)
+		if slot, _ := s.slot([]store.Charge{c}); int(slot)*3/slots == third {
+			return c
+		}
+	}
+}
+
+func TestWhatOthersReservedIsGivenBackWhenANodeDoesNotAnswer(t *testing.T) {
+	cluster := sharedCluster(t)
+	for _, a := range []algorithms.Algorithm{algorithms.TokenBucket, algorithms.SlidingWindowLog} {
+		s := clustered(t, Options{Timeout: 50 * time.Millisecond})
+		one, two := onNode(s, 0, perAge(a, 100)), onNode(s, 1, perAge(a, 100))
+		one.Hits = 5
+		two.Rule = 1
+		wants(t, true, s, one, two)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		node := cluster.Nodes[1]
+		if err := node.Pause(ctx); err != nil {
+			t.Fatal(err)
+		}
+		for n := range 6 {
+			charges := []store.Charge{one, two}
+			if n%2 == 1 {
+				charges[0], charges[1] = two, one
+			}
+			begun := time.Now()
+			if _, err := s.Take(t.Context(), charges, make([]algorithms.Decision, 2)); err == nil {
+				t.Errorf("%v: a node that stands still answered", a)
+			}
+			if took := time.Since(begun); took > time.Second {
+				t.Errorf("%v: a request took %v", a, took)
+			}
+		}
+		if err := node.Continue(); err != nil {
+			t.Fatal(err)
+		}
+		left := func() uint32 {
+			decisions := make([]algorithms.Decision, 1)
+			probe := one
+			probe.Hits = 0
+			_ = s.Peek(t.Context(), []store.Charge{probe}, decisions) // may find a node that has just come back
+			return decisions[0].Remaining
+		}
+		end := time.Now().Add(3 * time.Second)
+		for left() != 95 && time.Now().Before(end) {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if got := left(); got != 95 {
+			t.Errorf("%v: %d of 95 remain on the node that answered: %+v", a, got, s.Stats())
+		}
+		if err := cluster.AwaitWhole(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

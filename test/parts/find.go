@@ -1,0 +1,38 @@
+package parts
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// Required reports whether the environment variable WEIR_REQUIRE, a list of names, says that the part must be there: then a test
+// that cannot find it fails instead of skipping.
+func Required(part string) bool {
+	for name := range strings.FieldsFuncSeq(os.Getenv("WEIR_REQUIRE"), func(r rune) bool { return r == ',' || r == ' ' }) {
+		if name == part {
+			return true
+		}
+	}
+	return false
+}
+
+// find returns the path that a script in the folder scripts of the repository at root prints. An error wraps missing, with which the
+// script begins what it says on standard error, and is that one line.
+func find(ctx context.Context, root, name string, missing error) (string, error) {
+	script := exec.CommandContext(ctx, filepath.Join(root, "scripts", name))
+	var stderr strings.Builder
+	script.Stderr = &stderr
+	out, err := script.Output()
+	if err != nil {
+		why := strings.TrimPrefix(strings.TrimSpace(stderr.String()), missing.Error()+": ")
+		if why == "" {
+			why = err.Error()
+		}
+		return "", fmt.Errorf("%w: %s", missing, why)
+	}
+	return strings.TrimSpace(string(out)), nil
+}

@@ -20,7 +20,7 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// manifests is what `kubectl apply -k deploy/k8s` would send.
+// manifests is what `kubectl apply -k` would send of a folder.
 type manifests struct {
 	deployment *appsv1.Deployment
 	service    *corev1.Service
@@ -29,9 +29,9 @@ type manifests struct {
 
 // buildManifests builds the kustomization and decodes each object into its Kubernetes type. A field that the type does not have, a
 // duplicate one, and an object that the test does not know, are failures.
-func buildManifests(t *testing.T) manifests {
+func buildManifests(t *testing.T, folder string) manifests {
 	t.Helper()
-	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), "k8s")
+	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), folder)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func (m manifests) container(t *testing.T, name string) corev1.Container {
 }
 
 func TestEveryContainerIsLockedDownAndBounded(t *testing.T) {
-	m := buildManifests(t)
+	m := buildManifests(t, "k8s")
 	pod := m.deployment.Spec.Template.Spec
 	is := func(b *bool, want bool) bool { return b != nil && *b == want }
 	if c := pod.SecurityContext; c == nil || !is(c.RunAsNonRoot, true) || c.RunAsUser == nil || *c.RunAsUser == 0 ||
@@ -122,7 +122,7 @@ func TestEveryContainerIsLockedDownAndBounded(t *testing.T) {
 }
 
 func TestWeirIsANativeSidecarThatIsProbed(t *testing.T) {
-	m := buildManifests(t)
+	m := buildManifests(t, "k8s")
 	pod := m.deployment.Spec.Template.Spec
 	if len(pod.InitContainers) != 1 || pod.InitContainers[0].Name != "weir" {
 		t.Fatalf("init containers: got %d, want weir alone", len(pod.InitContainers))
@@ -131,7 +131,8 @@ func TestWeirIsANativeSidecarThatIsProbed(t *testing.T) {
 	if weir.RestartPolicy == nil || *weir.RestartPolicy != corev1.ContainerRestartPolicyAlways {
 		t.Errorf("restartPolicy: got %v, want Always: that is what makes it a sidecar", weir.RestartPolicy)
 	}
-	probes := map[string]*corev1.Probe{"/readyz": weir.ReadinessProbe, "/livez": weir.LivenessProbe, "/readyz, to start": weir.StartupProbe}
+	// Start and life must not depend on Redis, on which readiness may.
+	probes := map[string]*corev1.Probe{"/readyz": weir.ReadinessProbe, "/livez": weir.LivenessProbe, "/livez, to start": weir.StartupProbe}
 	for name, probe := range probes {
 		path, _, _ := strings.Cut(name, ",")
 		if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Path != path || probe.HTTPGet.Port != intstr.FromString("weir-http") {
@@ -163,9 +164,11 @@ func TestWeirUnderstandsItsArguments(t *testing.T) {
 		out, err := exec.CommandContext(t.Context(), binary, append(args, "--help")...).CombinedOutput()
 		return string(out), err
 	}
-	weir := buildManifests(t).container(t, "weir")
-	if out, err := run(weir.Args...); err != nil {
-		t.Errorf("%v: %v\n%s", weir.Args, err, out)
+	for _, folder := range []string{"k8s", "k8s-redis"} {
+		weir := buildManifests(t, folder).container(t, "weir")
+		if out, err := run(weir.Args...); err != nil {
+			t.Errorf("%s: %v: %v\n%s", folder, weir.Args, err, out)
+		}
 	}
 	if _, err := run("serve", "--no-such-flag"); err == nil {
 		t.Error("an unknown flag is accepted: the test shows nothing")
@@ -173,7 +176,7 @@ func TestWeirUnderstandsItsArguments(t *testing.T) {
 }
 
 func TestPodMountsWhatTheConfigMapsHold(t *testing.T) {
-	m := buildManifests(t)
+	m := buildManifests(t, "k8s")
 	pod := m.deployment.Spec.Template.Spec
 	held := map[string]*corev1.ConfigMap{}
 	for _, configMap := range m.configMaps {
@@ -227,8 +230,42 @@ func TestPodMountsWhatTheConfigMapsHold(t *testing.T) {
 	}
 }
 
+func TestPodsThatShareTheirCountsDifferInWhereTheseAre(t *testing.T) {
+	alone, shared := buildManifests(t, "k8s"), buildManifests(t, "k8s-redis")
+	weir := &shared.deployment.Spec.Template.Spec.InitContainers[0]
+	before := alone.container(t, "weir")
+	more := weir.Args[len(before.Args):]
+	if !slices.Contains(more, "--store=redis") || !slices.ContainsFunc(more, func(arg string) bool { return strings.HasPrefix(arg, "--redis-url=") }) {
+		t.Errorf("Weir's further arguments: got %v, want the store and its URL", more)
+	}
+
+	// The password is a file of a secret, which Weir's user may read through its group.
+	i := slices.IndexFunc(weir.Args, func(arg string) bool { return strings.HasPrefix(arg, "--redis-password-file=") })
+	if i < 0 {
+		t.Fatalf("Weir's arguments: got %v, want a file with the password", weir.Args)
+	}
+	password := strings.TrimPrefix(weir.Args[i], "--redis-password-file=")
+	mount := weir.VolumeMounts[len(weir.VolumeMounts)-1]
+	pod := &shared.deployment.Spec.Template.Spec
+	volume := pod.Volumes[len(pod.Volumes)-1]
+	if mount.MountPath != filepath.Dir(password) || !mount.ReadOnly || mount.Name != volume.Name || volume.Secret == nil {
+		t.Fatalf("%s: got mount %v of volume %v, want a secret there", password, mount, volume)
+	}
+	if mode := volume.Secret.DefaultMode; mode == nil || *mode != 0o440 || pod.SecurityContext.FSGroup == nil {
+		t.Errorf("mode of the secret: got %v, want 0440 and a group", mode)
+	}
+
+	// All else is the same.
+	weir.Args = weir.Args[:len(before.Args)]
+	weir.VolumeMounts = weir.VolumeMounts[:len(weir.VolumeMounts)-1]
+	pod.Volumes = pod.Volumes[:len(pod.Volumes)-1]
+	if diff := cmp.Diff(alone.deployment, shared.deployment); diff != "" {
+		t.Errorf("what else differs (-alone +shared):\n%s", diff)
+	}
+}
+
 func TestServiceLeadsToEnvoy(t *testing.T) {
-	m := buildManifests(t)
+	m := buildManifests(t, "k8s")
 	if diff := cmp.Diff(m.deployment.Spec.Template.Labels, m.service.Spec.Selector); diff != "" {
 		t.Errorf("labels of the pod and selector of the service (-pod +service):\n%s", diff)
 	}

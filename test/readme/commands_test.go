@@ -38,7 +38,14 @@ func TestCommandsPrintWhatTheDocumentsSay(t *testing.T) {
 }
 
 // starts reports whether a block starts programs.
-func starts(b block) bool { return b.kind == "serve" || b.kind == "demo" || b.kind == "start" }
+func starts(b block) bool {
+	switch b.kind {
+	case "serve", "demo", "redis", "start":
+		return !b.has("and")
+	default:
+		return false
+	}
+}
 
 // A change is what a block should say.
 type change struct {
@@ -56,10 +63,12 @@ func play(t *testing.T, d document, act []block) (changes []change) {
 			s.serve(t, serveArgs(t, b.text))
 		case "start":
 			if !b.has("nothing") {
-				s.serve(t, b.words)
+				s.serve(t, arguments(b.text))
 			}
 		case "demo":
 			s.demo(t)
+		case "redis":
+			s.redis(t, b.text)
 		case "file":
 			writeFile(t, b.words[0], b.text)
 		case "run":

@@ -43,7 +43,9 @@ func (b *block) option(name string) string {
 func (b *block) has(word string) bool { return slices.Contains(b.words, word) }
 
 // kinds is how many words each kind of block needs after its own.
-var kinds = map[string]int{"serve": 0, "demo": 0, "start": 0, "run": 0, "file": 1, "rules": 0, "quote": 1, "not": 2}
+var kinds = map[string]int{
+	"serve": 0, "demo": 0, "redis": 0, "start": 0, "run": 0, "file": 1, "rules": 0, "topology": 1, "quote": 1, "not": 2,
+}
 
 var comment = regexp.MustCompile(`^<!-- test: (.*) -->$`)
 

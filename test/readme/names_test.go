@@ -50,8 +50,8 @@ func TestSettingsOfTheDocumentsExist(t *testing.T) {
 		}
 		help += string(out)
 	}
-	// Of other programs: kustomize, Envoy, docker.
-	others := []string{"rm", "mode", "concurrency"}
+	// Of other programs: kustomize, Envoy, docker, redis-server, redis-cli, kubectl.
+	others := []string{"rm", "mode", "concurrency", "save", "aclfile", "scan", "no-raw", "from-file"}
 	for _, d := range documents(t) {
 		for _, line := range said(d) {
 			for _, m := range flagName.FindAllStringSubmatch(line, -1) {
@@ -80,12 +80,22 @@ func TestMetricsOfTheDocumentsExistAndAllOfThemAreInOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(sidecar.Kill)
+	// Those of a remote store are there whether it is or not.
+	remote, err := parts.StartSidecar(deadline(t), os.Getenv(sidecarVariable), "--rules="+rules, "--store=redis",
+		"--redis-url=unix://"+filepath.Join(t.TempDir(), "none.sock"), "--grpc-address=127.0.0.1:0", "--http-address=127.0.0.1:0", "--admin-address=")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(remote.Kill)
 	// Some metrics appear with what they count: a value, a refund.
 	const refund = `{"domain":"d","descriptors":[{"entries":[{"key":"a","value":"b"}],"hitsAddend":1,"isNegativeHits":true}]}`
 	fetch(t, http.MethodPost, "http://"+sidecar.HTTP+"/json", refund)
 	known := make(map[string]bool)
-	for _, m := range regexp.MustCompile(`(?m)^# TYPE (weir_\S+)`).FindAllStringSubmatch(fetch(t, http.MethodGet, "http://"+sidecar.HTTP+"/metrics", ""), -1) {
-		known[m[1]] = false
+	for _, s := range []*parts.Sidecar{sidecar, remote} {
+		page := fetch(t, http.MethodGet, "http://"+s.HTTP+"/metrics", "")
+		for _, m := range regexp.MustCompile(`(?m)^# TYPE (weir_\S+)`).FindAllStringSubmatch(page, -1) {
+			known[m[1]] = false
+		}
 	}
 	for _, d := range documents(t) {
 		for _, line := range append(said(d), d.prose...) {

@@ -138,6 +138,19 @@ func deadline(t *testing.T) context.Context {
 // serve starts the sidecar with arguments of serve until the test ends, on ports that are free.
 func (s *stage) serve(t *testing.T, args []string) {
 	t.Helper()
+	ports := map[string]string{"--grpc-address": "8081", "--http-address": "8080", "--admin-address": "8082"}
+	remote := false
+	for i, arg := range args {
+		args[i] = s.actual(arg)
+		name, value, _ := strings.Cut(arg, "=")
+		if _, is := ports[name]; is && value != "" {
+			ports[name], args[i] = value[strings.LastIndexByte(value, ':')+1:], name+"=127.0.0.1:0"
+		}
+		remote = remote || arg == "--store=redis"
+	}
+	if remote {
+		args = append(args, "--redis-timeout=1s") // a busy machine must not look like a fault
+	}
 	args = append([]string{"--grpc-address=127.0.0.1:0", "--http-address=127.0.0.1:0", "--admin-address=127.0.0.1:0"}, args...)
 	sidecar, err := parts.StartSidecar(deadline(t), os.Getenv(sidecarVariable), args...)
 	if err != nil {
@@ -149,9 +162,16 @@ func (s *stage) serve(t *testing.T, args []string) {
 			t.Logf("the sidecar's last lines:\n%s", sidecar.Tail(20))
 		}
 	})
-	s.add(t, "8081", sidecar.GRPC)
-	s.add(t, "8080", sidecar.HTTP)
-	s.add(t, "8082", sidecar.Admin)
+	s.add(t, ports["--grpc-address"], sidecar.GRPC)
+	s.add(t, ports["--http-address"], sidecar.HTTP)
+	if sidecar.Admin != "" {
+		s.add(t, ports["--admin-address"], sidecar.Admin)
+	}
+	if remote {
+		if _, err := sidecar.AwaitMessage(deadline(t), 0, "store answers, its counts rule"); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // serveArgs returns the arguments of the one sidecar that a command starts: itself, or through make.
@@ -166,11 +186,25 @@ func serveArgs(t *testing.T, command string) []string {
 	}
 	for line := range strings.Lines(strings.ReplaceAll(command, "\\\n", " ")) {
 		if _, args, found := strings.Cut(line, "sidecar serve "); found {
-			return strings.Fields(args)
+			return arguments(args)
 		}
 	}
 	t.Fatalf("%q starts no sidecar", command)
 	return nil
+}
+
+// arguments returns the words of a command line, with --name and its value as one, --name=value.
+func arguments(line string) (args []string) {
+	for word := range strings.FieldsSeq(line) {
+		word = strings.Trim(word, `'"`)
+		last := len(args) - 1
+		if last >= 0 && strings.HasPrefix(args[last], "--") && !strings.Contains(args[last], "=") && !strings.HasPrefix(word, "--") {
+			args[last] += "=" + word
+			continue
+		}
+		args = append(args, word)
+	}
+	return args
 }
 
 // demo starts what test/demo starts, on ports that are free.

@@ -34,6 +34,7 @@ type phase struct {
 	before  *phase        // until the watcher has told the change
 
 	count atomic.Int64 // closed: failures since a success; half-open: successes
+	from  atomic.Int64 // closed: when the first of these failures came, in nanoseconds since Store.started
 	busy  atomic.Bool  // half-open: a request is at the primary
 }
 
@@ -82,13 +83,23 @@ func (s *Store) failed(ctx context.Context, p *phase, err error) error {
 		return err
 	}
 	s.countFailure(err)
-	if p.state == HalfOpen || p.count.Add(1) >= s.limit {
+	if p.state == HalfOpen || s.lasting(p) {
 		s.change(p, Open, err)
 	}
 	if canceled {
 		return ctx.Err()
 	}
 	return nil
+}
+
+// lasting counts a failure and reports whether there were enough of them, for long enough. The time keeps requests that fail
+// together, as those of one server of several do, from being taken for a primary that does nothing any more.
+func (s *Store) lasting(p *phase) bool {
+	now, n := int64(time.Since(s.started)), p.count.Add(1)
+	if n == 1 {
+		p.from.Store(now)
+	}
+	return n >= s.limit && time.Duration(now-p.from.Load()) >= s.failingFor
 }
 
 // change puts a phase of that state in p's place and wakes the watcher, unless p is no longer in force.

@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
 )
 
 func TestTheFirstProbeDecidesAndNoRequestWaitsForIt(t *testing.T) {
@@ -275,5 +278,74 @@ func TestLateResultsOfAnEarlierPhaseCountForNothing(t *testing.T) {
 			synctest.Wait()
 			r.want(Open)
 		})
+	})
+}
+
+func TestFailuresThatComeTogetherDoNotOpenTheBreaker(t *testing.T) {
+	const failingFor = 25 * time.Millisecond
+	inBubble(t, Options{FailingFor: failingFor}, func(r *rig) {
+		r.primary.fail(errDown)
+		for range 100 { // as those of one server of a cluster do
+			r.hit()
+		}
+		r.want(Closed)
+		time.Sleep(failingFor - time.Nanosecond)
+		r.hit()
+		r.want(Closed)
+		time.Sleep(time.Nanosecond)
+		r.hit()
+		r.want(Open)
+	})
+}
+
+func TestASuccessBeginsTheTimeOfFailuresAnew(t *testing.T) {
+	const failingFor = 25 * time.Millisecond
+	inBubble(t, Options{FailingFor: failingFor}, func(r *rig) {
+		for range 10 { // for far longer than failingFor in all
+			r.primary.fail(errDown)
+			for range 10 {
+				r.hit()
+			}
+			time.Sleep(failingFor - time.Nanosecond)
+			r.hit()
+			r.primary.follow(func(context.Context) error { return nil })
+			r.hit()
+		}
+		r.want(Closed)
+	})
+}
+
+func TestWhatIsKnownIsDecidedWithoutTheBreaker(t *testing.T) {
+	known := false
+	o := Options{Known: func(_ []store.Charge, decisions []algorithms.Decision) bool {
+		if known {
+			decisions[0] = algorithms.Decision{RetryAfter: time.Second}
+		}
+		return known
+	}}
+	inBubble(t, o, func(r *rig) {
+		take := func() (bool, algorithms.Decision) {
+			decisions := make([]algorithms.Decision, 1)
+			admitted, err := r.Take(t.Context(), []store.Charge{charge("k", 5)}, decisions)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return admitted, decisions[0]
+		}
+		r.primary.fail(errDown)
+		r.probeAnswers(errDown)
+		for range DefaultFailures { // what is known in between is no success of the primary
+			known = false
+			take()
+			known = true
+			asked := r.primary.asked.Load()
+			if admitted, d := take(); admitted || d.RetryAfter != time.Second || r.primary.asked.Load() != asked {
+				t.Fatalf("Take of what is known = %v, %+v after %d questions; want what was known, without one", admitted, d, r.primary.asked.Load()-asked)
+			}
+		}
+		r.want(Open)
+		if admitted, d := take(); admitted || d.RetryAfter != time.Second {
+			t.Errorf("Take of what is known with the primary away = %v, %+v; want what is known", admitted, d)
+		}
 	})
 }

@@ -10,7 +10,7 @@
 //
 // # The breaker
 //
-//	closed     the primary is asked. Options.Failures failures without a success in between open it.
+//	closed     the primary is asked. Options.Failures failures over Options.FailingFor, without a success in between, open it.
 //	open       the primary is not asked. After an interval Options.Probe is, by a goroutine; when it answers well the breaker
 //	           is half-open, else the interval doubles, from Options.MinOpen to Options.MaxOpen.
 //	half-open  one request at a time is let through, the others go on without the primary. Three successes in a row close the
@@ -42,10 +42,11 @@ var _ store.Store = (*Store)(nil)
 
 // Defaults and bounds of Options.
 const (
-	DefaultFailures = 5
-	DefaultMinOpen  = 100 * time.Millisecond
-	DefaultMaxOpen  = 5 * time.Second
-	LongestOpen     = time.Hour
+	DefaultFailures   = 5
+	DefaultFailingFor = 25 * time.Millisecond
+	DefaultMinOpen    = 100 * time.Millisecond
+	DefaultMaxOpen    = 5 * time.Second
+	LongestOpen       = time.Hour
 )
 
 // ProbeTimeout is how long Options.Probe has to answer.
@@ -61,9 +62,14 @@ type Options struct {
 	// Unavailable is what an error of the primary wraps when there is nothing to ask, for Stats; nil: not told apart.
 	Unavailable error
 
-	Failures int           // failures without a success in between that open the breaker; 0 means DefaultFailures
-	MinOpen  time.Duration // first interval; the waits drawn from one are three quarters of it to all of it; 0 means DefaultMinOpen
-	MaxOpen  time.Duration // longest interval, at most LongestOpen; 0 means DefaultMaxOpen, or MinOpen when that is longer
+	// Known decides a request, denying it, where that needs no asking of the primary; nil: every request is asked. What it
+	// decides says nothing of the primary's health. E.g. redisstore.Store.Known.
+	Known func(charges []store.Charge, decisions []algorithms.Decision) bool
+
+	Failures   int           // failures without a success in between that open the breaker; 0 means DefaultFailures
+	FailingFor time.Duration // and how long they must have gone on; 0 means DefaultFailingFor
+	MinOpen    time.Duration // first interval; the waits drawn from one are three quarters of it to all of it; 0 means DefaultMinOpen
+	MaxOpen    time.Duration // longest interval, at most LongestOpen; 0 means DefaultMaxOpen, or MinOpen when that is longer
 
 	Logger *slog.Logger // gets one line per change of the breaker's state
 }
@@ -73,7 +79,10 @@ type Store struct {
 	primary, local   store.Store
 	probe            func(context.Context) error
 	unavailable      error
-	limit            int64 // failures that open the breaker
+	known            func([]store.Charge, []algorithms.Decision) bool
+	started          time.Time
+	limit            int64         // failures that open the breaker
+	failingFor       time.Duration // and for how long
 	minOpen, maxOpen time.Duration
 	logger           *slog.Logger
 
@@ -94,6 +103,9 @@ func New(o Options) (*Store, error) {
 	if o.Failures == 0 {
 		o.Failures = DefaultFailures
 	}
+	if o.FailingFor == 0 {
+		o.FailingFor = DefaultFailingFor
+	}
 	if o.MinOpen == 0 {
 		o.MinOpen = DefaultMinOpen
 	}
@@ -105,7 +117,10 @@ func New(o Options) (*Store, error) {
 		local:       o.Local,
 		probe:       o.Probe,
 		unavailable: o.Unavailable,
+		known:       o.Known,
+		started:     time.Now(),
 		limit:       int64(o.Failures),
+		failingFor:  o.FailingFor,
 		minOpen:     o.MinOpen,
 		maxOpen:     o.MaxOpen,
 		logger:      o.Logger,
@@ -142,6 +157,9 @@ func (o *Options) validate() error {
 	if o.Failures < 0 {
 		errs = append(errs, fmt.Errorf("failures: %d: must be at least 1", o.Failures))
 	}
+	if o.FailingFor < 0 {
+		errs = append(errs, fmt.Errorf("failing for: %v: must be more than 0", o.FailingFor))
+	}
 	if o.MinOpen < 0 || o.MinOpen > LongestOpen {
 		errs = append(errs, fmt.Errorf("min open: %v: must be more than 0 and at most %v", o.MinOpen, LongestOpen))
 	}
@@ -164,6 +182,9 @@ func (s *Store) Close() { s.stop() }
 func (s *Store) Take(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
+	}
+	if s.known != nil && s.known(charges, decisions) {
+		return false, nil
 	}
 	if p := s.phase.Load(); p.enter() {
 		admitted, err := s.primary.Take(ctx, charges, decisions)

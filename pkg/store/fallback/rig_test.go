@@ -101,6 +101,7 @@ func newRig(tb testing.TB, o Options) *rig {
 	if r.Store, err = New(o); err != nil {
 		tb.Fatal(err)
 	}
+	r.failingFor = o.FailingFor // 0 where a test says nothing of it: failures open the breaker as soon as there are enough
 	tb.Cleanup(r.Store.Close)
 	return r
 }

@@ -23,57 +23,57 @@ func perAge(a algorithms.Algorithm, requests uint32) algorithms.Limit {
 }
 
 // ask takes charges as one request and fails the test on an error.
-func ask(t testing.TB, s *Store, charges ...store.Charge) (bool, []algorithms.Decision) {
-	t.Helper()
+func ask(tb testing.TB, s *Store, charges ...store.Charge) (bool, []algorithms.Decision) {
+	tb.Helper()
 	decisions := make([]algorithms.Decision, len(charges))
-	admitted, err := s.Take(t.Context(), charges, decisions)
+	admitted, err := s.Take(tb.Context(), charges, decisions)
 	if err != nil {
-		t.Fatalf("Take: %v", err)
+		tb.Fatalf("Take: %v", err)
 	}
 	return admitted, decisions
 }
 
 // wants fails the test unless the request is admitted as wanted.
-func wants(t testing.TB, admitted bool, s *Store, charges ...store.Charge) []algorithms.Decision {
-	t.Helper()
-	got, decisions := ask(t, s, charges...)
+func wants(tb testing.TB, admitted bool, s *Store, charges ...store.Charge) []algorithms.Decision {
+	tb.Helper()
+	got, decisions := ask(tb, s, charges...)
 	if got != admitted {
-		t.Errorf("%v %q admitted: %v; want %v: %+v", charges[0].Limit.Algorithm, charges[0].Key, got, admitted, decisions)
+		tb.Errorf("%v %q admitted: %v; want %v: %+v", charges[0].Limit.Algorithm, charges[0].Key, got, admitted, decisions)
 	}
 	return decisions
 }
 
 // remains returns how many hits a key has left, which it asks Redis.
-func remains(t testing.TB, s *Store, c store.Charge) uint32 {
-	t.Helper()
+func remains(tb testing.TB, s *Store, c store.Charge) uint32 {
+	tb.Helper()
 	c.Hits = 0
 	decisions := make([]algorithms.Decision, 1)
-	if err := s.Peek(t.Context(), []store.Charge{c}, decisions); err != nil {
-		t.Fatalf("Peek: %v", err)
+	if err := s.Peek(tb.Context(), []store.Charge{c}, decisions); err != nil {
+		tb.Fatalf("Peek: %v", err)
 	}
 	return decisions[0].Remaining
 }
 
 // eventually waits until a condition holds.
-func eventually(t testing.TB, what string, holds func() bool) {
-	t.Helper()
+func eventually(tb testing.TB, what string, holds func() bool) {
+	tb.Helper()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for end := time.Now().Add(20 * time.Second); !holds(); <-tick.C {
 		if time.Now().After(end) {
-			t.Fatalf("waited in vain until %s", what)
+			tb.Fatalf("waited in vain until %s", what)
 		}
 	}
 }
 
 // scripts returns how often a server was asked to run a script, and did.
-func scripts(t testing.TB, r *parts.Redis) int {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+func scripts(tb testing.TB, r *parts.Redis) int {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), 10*time.Second)
 	defer cancel()
 	stats, err := r.Info(ctx, "commandstats")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	total := 0
 	for _, name := range []string{"cmdstat_eval", "cmdstat_evalsha"} {
@@ -81,7 +81,7 @@ func scripts(t testing.TB, r *parts.Redis) int {
 			if text, is := strings.CutPrefix(field, "calls="); is {
 				n, err := strconv.Atoi(text)
 				if err != nil {
-					t.Fatal(err)
+					tb.Fatal(err)
 				}
 				total += n
 			}
@@ -91,10 +91,10 @@ func scripts(t testing.TB, r *parts.Redis) int {
 }
 
 // given returns a store whose clock only the test moves.
-func given(t testing.TB, o Options) (*Store, *clock) {
-	t.Helper()
+func given(tb testing.TB, o Options) (*Store, *clock) {
+	tb.Helper()
 	c := newClock()
-	s := open(t, urlOf("redis", shared(t).Address()), o)
+	s := open(tb, urlOf("redis", shared(tb).Address()), o)
 	s.given = c.now
 	return s, c
 }

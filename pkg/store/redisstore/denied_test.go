@@ -92,21 +92,25 @@ func TestDenialsAreForgottenAtOnce(t *testing.T) {
 		change func(t *testing.T, s *Store, c *store.Charge)
 	}{
 		{"refund", func(t *testing.T, s *Store, c *store.Charge) {
+			t.Helper()
 			refund := *c
 			refund.Hits = -1
 			wants(t, true, s, refund)
 		}},
 		{"refund_beside_another_charge", func(t *testing.T, s *Store, c *store.Charge) {
+			t.Helper()
 			refund := *c
 			refund.Hits = -1
 			wants(t, true, s, hit("other", c.Limit), refund)
 		}},
 		{"reset", func(t *testing.T, s *Store, c *store.Charge) {
+			t.Helper()
 			if n, err := s.Reset(t.Context(), []store.Charge{*c}); n != 1 || err != nil {
 				t.Errorf("Reset: %d, %v", n, err)
 			}
 		}},
 		{"raised_limit", func(t *testing.T, s *Store, c *store.Charge) {
+			t.Helper()
 			c.Limit.Requests++
 			if a := c.Limit.Algorithm; a == algorithms.TokenBucket || a == algorithms.TokenBucketInteger { // keep their tokens: none
 				before := s.Stats().RoundTrips
@@ -120,6 +124,7 @@ func TestDenialsAreForgottenAtOnce(t *testing.T) {
 			}
 		}},
 		{"forget", func(t *testing.T, s *Store, c *store.Charge) {
+			t.Helper()
 			other := open(t, urlOf("redis", shared(t).Address()), Options{Prefix: s.prefix})
 			other.given = s.given
 			refund := *c
@@ -188,7 +193,8 @@ func TestDenialsAreBounded(t *testing.T) {
 		}
 	}
 	clock.sleep(time.Hour)
-	eventually(t, "old denials are forgotten", func() bool { return s.Stats().Denials == 0 })
+	before := s.Stats().Denials
+	eventually(t, "old denials are forgotten", func() bool { return s.Stats().Denials < before*9/10 })
 }
 
 func TestDenialsAge(t *testing.T) {
@@ -259,8 +265,12 @@ func TestHitsThatCountThoughDeniedReachRedis(t *testing.T) {
 	}{
 		{"flood", func(*testing.T, *Store, store.Charge) {}},
 		{"while_denials_are_forgotten", func(_ *testing.T, s *Store, _ store.Charge) { s.Forget() }},
-		{"while_others_peek", func(t *testing.T, s *Store, c store.Charge) { remains(t, s, c) }},
+		{"while_others_peek", func(t *testing.T, s *Store, c store.Charge) {
+			t.Helper()
+			remains(t, s, c)
+		}},
 		{"while_the_limit_changes", func(t *testing.T, s *Store, c store.Charge) {
+			t.Helper()
 			c.Limit.Requests++
 			c.Hits = 0
 			ask(t, s, c)
@@ -300,7 +310,10 @@ func TestHitsThatCountReachRedisWithoutFurtherRequests(t *testing.T) {
 	for range 100 {
 		ask(t, s, c)
 	}
-	eventually(t, "Redis knows of all hits", func() bool { return count(t, s, c) == 100 })
+	eventually(t, "Redis has said that it knows of all hits", func() bool { return s.Stats().DeferredHits >= 98 })
+	if got := count(t, s, c); got != 100 {
+		t.Errorf("Redis counts %d hits; want 100", got)
+	}
 	if stats := s.Stats(); stats.DeferredHits != 98 || stats.DeniedHere != 98 {
 		t.Errorf("%+v", stats)
 	}
@@ -322,6 +335,71 @@ func TestHitsThatCountAreNotLostWhenTheyAreVeryMany(t *testing.T) {
 	}
 }
 
+// What is told later goes as deep into debt as if it had been told at once, and no deeper.
+func TestHitsThatCountGoAsDeepIntoDebtAsIfTakenAtOnce(t *testing.T) {
+	for _, a := range algorithms.Algorithms() {
+		s, clock := given(t, Options{DenyCache: time.Hour})
+		m := model{}
+		l := algorithms.Limit{Algorithm: a, Requests: 10, Period: time.Second}
+		both := func(hits int64, counted bool) {
+			c := hit("k", l)
+			c.Hits, c.CountRejected = hits, counted
+			admitted, want := m.transaction([]store.Charge{c}, clock.now())
+			if got := wants(t, admitted, s, c); got[0] != want[0] {
+				t.Errorf("%v: %d hits: got %+v; want %+v", a, hits, got[0], want[0])
+			}
+		}
+		both(10, false)
+		clock.sleep(time.Second + 50*time.Millisecond)
+		both(8, true)
+		for range 40 {
+			both(3, true)
+			both(1, true)
+		}
+		s.Forget()
+		for range 8 {
+			both(0, false)
+			both(1, false)
+			clock.sleep(300 * time.Millisecond)
+		}
+	}
+}
+
+// Hits that are told late count from when they came.
+func TestHitsThatCountAreTakenAtTheirInstant(t *testing.T) {
+	for _, a := range []algorithms.Algorithm{algorithms.TokenBucket, algorithms.TokenBucketInteger} {
+		s, clock := given(t, Options{DenyCache: time.Hour})
+		ban := hit("ban", perAge(algorithms.FixedWindow, 0))
+		c := hit("k", algorithms.Limit{Algorithm: a, Requests: 10, Period: time.Second})
+		c.CountRejected, c.Hits = true, 5
+		wants(t, false, s, c, ban)
+		clock.sleep(time.Second) // and it is full again
+		wants(t, false, s, c, ban)
+		clock.sleep(time.Second) // and again
+		if got := remains(t, s, c); got != 10 {
+			t.Errorf("%v: %d of 10 remain when it has had a second for 5 hits", a, got)
+		}
+	}
+}
+
+// A refund comes after the hits that it gives back, though it is asked for together with another key.
+func TestHitsThatCountComeBeforeARefundOfThem(t *testing.T) {
+	s, _ := given(t, Options{DenyCache: time.Hour})
+	for n := range 100 {
+		c, other := hit(fmt.Sprint("k ", n), perAge(algorithms.FixedWindow, 10)), hit(fmt.Sprint("other ", n), perAge(algorithms.FixedWindow, 10))
+		c.CountRejected = true
+		for range 12 {
+			ask(t, s, c) // the last of them is denied from memory
+		}
+		refund := c
+		refund.Hits = -12
+		wants(t, true, s, other, refund)
+		if got := remains(t, s, c); got != 10 {
+			t.Fatalf("%d of 10 remain after 12 hits and a refund of 12", got)
+		}
+	}
+}
+
 func TestHitsOfAWindowAreNotCountedInTheNext(t *testing.T) {
 	day := hit("day", algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: 1, Period: 24 * time.Hour})
 	for _, a := range []algorithms.Algorithm{algorithms.FixedWindow, algorithms.SlidingWindowCounter} {
@@ -333,11 +411,13 @@ func TestHitsOfAWindowAreNotCountedInTheNext(t *testing.T) {
 		}{
 			{"asked_in_the_next", func(*testing.T, *Store, *clock) {}},
 			{"denied_in_the_next", func(t *testing.T, s *Store, _ *clock) {
+				t.Helper()
 				for range 5 {
 					wants(t, false, s, second, day)
 				}
 			}},
 			{"denied_in_the_next_and_paid", func(t *testing.T, s *Store, _ *clock) {
+				t.Helper()
 				for range 5 {
 					wants(t, false, s, second, day)
 				}
@@ -433,6 +513,7 @@ func TestTwoSidecarsShareOneLimit(t *testing.T) {
 func TestRandomTransactionsAreDecidedAsByMemstoreWithDenialsRemembered(t *testing.T) {
 	differ(t, urlOf("redis", shared(t).Address()), Options{DenyCache: 20 * 365 * 24 * time.Hour}, 100, 250,
 		func(t *testing.T, s *Store, world []recorded) error {
+			t.Helper()
 			if err := payAll(t, s, world); err != nil {
 				return err
 			}

@@ -18,21 +18,20 @@ func TestForeignValuesAreErrorsAndStay(t *testing.T) {
 	s, _ := given(t, Options{})
 	for _, a := range algorithms.Algorithms() {
 		for what, set := range map[string][]string{
-			"a short text":    {"SET", "", "x"},
-			"an empty text":   {"SET", "", ""},
-			"a number":        {"SET", "", "12345"},
-			"13 bytes":        {"SET", "", strings.Repeat("\x01", 13)},
-			"40 bytes":        {"SET", "", strings.Repeat("\x01", 40)},
-			"256 bytes":       {"SET", "", strings.Repeat("\x00", 256)},
-			"a long text":     {"SET", "", strings.Repeat("x", 256+20)},
-			"a longer text":   {"SET", "", strings.Repeat("\xff", 100_000)},
-			"a hash":          {"HSET", "", "x", "y"},
-			"a list":          {"RPUSH", "", "x", "y"},
-			"a list of bytes": {"RPUSH", "", strings.Repeat("\x00", 12)},
-			"a set":           {"SADD", "", "x"},
+			"a short text":  {"SET", "", "x"},
+			"an empty text": {"SET", "", ""},
+			"a number":      {"SET", "", "12345"},
+			"13 bytes":      {"SET", "", strings.Repeat("\x01", 13)},
+			"40 bytes":      {"SET", "", strings.Repeat("\x01", 40)},
+			"256 bytes":     {"SET", "", strings.Repeat("\x00", 256)},
+			"a long text":   {"SET", "", strings.Repeat("x", 256+20)},
+			"a longer text": {"SET", "", strings.Repeat("\xff", 100_000)},
+			"a hash":        {"HSET", "", "x", "y"},
+			"a list":        {"RPUSH", "", "x", "y"},
+			"a set":         {"SADD", "", "x"},
 		} {
 			t.Run(fmt.Sprint(a, "/", what), func(t *testing.T) {
-				c, other := hit("k "+what, perAge(a, 10)), hit("other "+what, perAge(algorithms.FixedWindow, 10))
+				c, other := hit("k "+what, perAge(a, 10)), hit(fmt.Sprint("other ", a, what), perAge(algorithms.FixedWindow, 10))
 				set[1] = s.name(&c)
 				if err := command(t, s, set...).Error(); err != nil {
 					t.Fatal(err)

@@ -69,14 +69,14 @@ func TestNamesAreReadable(t *testing.T) {
 		Key:   []byte("4:edge|4:path=7:/search#token_bucket/1s"),
 		Limit: algorithms.Limit{Algorithm: algorithms.TokenBucket, Period: time.Second},
 	}
+	tagged := &Store{prefix: "a:", cluster: true, hashTag: func([]byte) []byte { return []byte("edge") }}
 	for _, test := range []struct {
 		store *Store
 		name  string
 	}{
 		{&Store{prefix: "weir:"}, "weir:4:edge|4:path=7:/search#token_bucket/1s;2;1000000"},
 		{&Store{prefix: "weir:", cluster: true}, "weir:4:edge|4:path=7:/search#token_bucket/1s;2;1000000"},
-		{&Store{prefix: "a:", cluster: true, hashTag: func([]byte) []byte { return []byte("edge") }},
-			"a:{edge}:4:edge|4:path=7:/search#token_bucket/1s;2;1000000"},
+		{tagged, "a:{edge}:4:edge|4:path=7:/search#token_bucket/1s;2;1000000"},
 	} {
 		if got := test.store.name(&c); got != test.name {
 			t.Errorf("got %s; want %s", got, test.name)
@@ -130,20 +130,20 @@ func TestSlotsAreThoseOfRedis(t *testing.T) {
 }
 
 // namesLeft returns the names of all keys of a store.
-func namesLeft(t testing.TB, s *Store) []string {
-	t.Helper()
+func namesLeft(tb testing.TB, s *Store) []string {
+	tb.Helper()
 	client, err := s.connection.client()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(tb.Context(), 10*time.Second)
 	defer cancel()
 	var names []string
 	for _, node := range client.Nodes() {
 		for cursor := uint64(0); ; {
 			page, err := node.Do(ctx, client.B().Scan().Cursor(cursor).Match(escaped(s.prefix)+"*").Count(10_000).Build()).AsScanEntry()
 			if err != nil {
-				t.Fatal(err)
+				tb.Fatal(err)
 			}
 			names = append(names, page.Elements...)
 			if cursor = page.Cursor; cursor == 0 {

@@ -178,7 +178,7 @@ func (s *Store) conclude(ctx context.Context, client rueidis.Client, b *batch, r
 // foreign reports whether the script has found a value that it has not written. It has written nothing then.
 func foreign(err error) bool {
 	said, is := rueidis.IsRedisErr(err)
-	return is && (strings.Contains(said.Error(), "WRONGTYPE") || strings.Contains(said.Error(), "data string too short"))
+	return is && (strings.Contains(said.Error(), "WRONGTYPE") || strings.Contains(said.Error(), "data string too "))
 }
 
 // isolate has the groups of a batch applied one by one.

@@ -33,49 +33,49 @@ func TestMain(m *testing.M) {
 }
 
 // redisBinary returns a redis-server, or skips the test where there is none and none is required.
-func redisBinary(t testing.TB) string {
-	t.Helper()
-	path, err := parts.FindRedis(t.Context(), filepath.Join("..", "..", ".."))
+func redisBinary(tb testing.TB) string {
+	tb.Helper()
+	path, err := parts.FindRedis(tb.Context(), filepath.Join("..", "..", ".."))
 	if err != nil && parts.Required("redis") {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	if err != nil {
-		t.Skip(err)
+		tb.Skip(err)
 	}
 	return path
 }
 
 // shared returns the Redis that tests share; each uses a prefix of its own.
-func shared(t testing.TB) *parts.Redis {
-	t.Helper()
+func shared(tb testing.TB) *parts.Redis {
+	tb.Helper()
 	if servers.single == nil {
-		binary := redisBinary(t)
-		dir, err := os.MkdirTemp("", "redis")
+		binary := redisBinary(tb)
+		dir, err := os.MkdirTemp("", "redis") //nolint:usetesting // it outlives the test
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(tb.Context(), 30*time.Second)
 		defer cancel()
 		if servers.single, err = parts.StartRedis(ctx, binary, dir, parts.RedisOptions{}); err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 	}
 	return servers.single
 }
 
 // sharedCluster returns the cluster that tests share.
-func sharedCluster(t testing.TB) *parts.Cluster {
-	t.Helper()
+func sharedCluster(tb testing.TB) *parts.Cluster {
+	tb.Helper()
 	if servers.cluster == nil {
-		binary := redisBinary(t)
-		dir, err := os.MkdirTemp("", "cluster")
+		binary := redisBinary(tb)
+		dir, err := os.MkdirTemp("", "cluster") //nolint:usetesting // it outlives the test
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(tb.Context(), time.Minute)
 		defer cancel()
 		if servers.cluster, err = parts.StartCluster(ctx, binary, dir, parts.RedisOptions{}); err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 	}
 	return servers.cluster
@@ -101,30 +101,30 @@ func (c *clock) sleep(d time.Duration) {
 }
 
 // open returns a store, closed with the test, that is connected. Its keys begin with a prefix of its own.
-func open(t testing.TB, urls []string, o Options) *Store {
-	t.Helper()
+func open(tb testing.TB, urls []string, o Options) *Store {
+	tb.Helper()
 	var err error
 	if o.Target, err = ParseTarget(TargetOptions{URLs: urls}); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if o.Prefix == "" {
-		o.Prefix = fmt.Sprintf("%s %d:", t.Name(), time.Now().UnixNano())
+		o.Prefix = fmt.Sprintf("%s %d:", tb.Name(), time.Now().UnixNano())
 	}
 	if o.Timeout == 0 {
 		o.Timeout = 5 * time.Second // of a machine that has other things to do
 	}
 	s, err := New(o)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(s.Close)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	tb.Cleanup(s.Close)
+	ctx, cancel := context.WithTimeout(tb.Context(), 10*time.Second)
 	defer cancel()
 	if err := s.Await(ctx); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return s
 }

@@ -174,8 +174,9 @@ func (s *Store) Close() { s.stop() }
 // Await waits until the first attempt to connect has ended, and returns why it failed, if it did. Connecting goes on.
 func (s *Store) Await(ctx context.Context) error { return s.connection.first(ctx) }
 
-// Ping asks Redis for something that it can only do when it could apply a charge: a write, of nothing. In a cluster it asks
-// about one key, each time another, so that a part that is away is found in time. It waits for the first attempt to connect.
+// Ping asks Redis for something that it can only do when it could apply a charge: to write, a key that is gone after a
+// millisecond. In a cluster that is each time another one, so that a part that is away is found in time. It waits for the first
+// attempt to connect.
 func (s *Store) Ping(ctx context.Context) error {
 	if err := s.connection.first(ctx); err != nil && ctx.Err() != nil {
 		return err
@@ -185,7 +186,7 @@ func (s *Store) Ping(ctx context.Context) error {
 		return err
 	}
 	name := fmt.Sprintf("%sping%d", s.prefix, rand.Uint32())
-	if err := client.Do(ctx, client.B().Del().Key(name).Build()).Error(); err != nil {
+	if err := client.Do(ctx, client.B().Set().Key(name).Value("").PxMilliseconds(1).Build()).Error(); err != nil {
 		s.connection.failed(err)
 		return fmt.Errorf("asking redis: %w", lost(err))
 	}
@@ -204,6 +205,33 @@ func (s *Store) Forget() {
 // connection, [context.DeadlineExceeded] when Redis has not answered in time (then it may still have charged),
 // [store.ErrLimit] for a period that is no whole number of microseconds, and with what Redis said.
 func (s *Store) Take(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	if s.Known(charges, decisions) {
+		return false, nil
+	}
+	return s.ask(ctx, charges, decisions)
+}
+
+// Known decides a request that is known to be denied without asking Redis, see Options.DenyCache, and reports whether it did.
+func (s *Store) Known(charges []store.Charge, decisions []algorithms.Decision) bool {
+	return s.denials != nil && len(charges) > 0 && s.denials.deny(charges, decisions)
+}
+
+// Asking returns the same store, but that its Take always asks Redis: for who looks at Known apart, as it wants to know
+// whether Redis answers.
+func (s *Store) Asking() store.Store { return asking{s} }
+
+type asking struct{ *Store }
+
+// Take implements [store.Store].
+func (a asking) Take(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
+	return a.ask(ctx, charges, decisions)
+}
+
+// ask is Take of a request that is not known to be denied.
+func (s *Store) ask(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
 	atMost, err := s.patience(ctx)
 	if err != nil {
 		return false, err
@@ -213,9 +241,6 @@ func (s *Store) Take(ctx context.Context, charges []store.Charge, decisions []al
 	}
 	if err := exact(charges); err != nil {
 		return false, err
-	}
-	if s.denials != nil && s.denials.deny(charges, decisions) {
-		return false, nil
 	}
 	slot, several := s.slot(charges)
 	if several {

@@ -271,6 +271,9 @@ func (s *Store) giveBack(parts split) {
 	for i := range parts {
 		c := parts[i].call
 		if !c.ended || c.err != nil {
+			if !c.unsent() {
+				s.counts.lostHits.Add(c.size())
+			}
 			continue
 		}
 		for n := range c.charges {

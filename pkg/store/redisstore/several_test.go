@@ -12,9 +12,9 @@ import (
 )
 
 // clustered returns a store on the shared cluster.
-func clustered(t testing.TB, o Options) *Store {
-	t.Helper()
-	return open(t, urlOf("redis-cluster", sharedCluster(t).Addresses()...), o)
+func clustered(tb testing.TB, o Options) *Store {
+	tb.Helper()
+	return open(tb, urlOf("redis-cluster", sharedCluster(tb).Addresses()...), o)
 }
 
 // Requests over two of five keys each, and a third that denies half of them, all at once: what is admitted and what is left are
@@ -60,8 +60,8 @@ func TestCrossingRequestsOverSlotsAdmitExactlyTheLimit(t *testing.T) {
 // As above with buckets that fill while requests wait for their verdict: in no time is more admitted than burst and rate allow.
 func TestCrossingRequestsOverSlotsNeverGetMoreThanBurstAndRate(t *testing.T) {
 	for _, l := range []algorithms.Limit{
-		{Algorithm: algorithms.TokenBucket, Requests: 3000, Burst: 50, Period: time.Second},
-		{Algorithm: algorithms.TokenBucketInteger, Requests: 50, Period: 16 * time.Millisecond},
+		{Algorithm: algorithms.TokenBucket, Requests: 500, Burst: 50, Period: time.Second},
+		{Algorithm: algorithms.TokenBucketInteger, Requests: 10, Period: 20 * time.Millisecond},
 	} {
 		s := clustered(t, Options{DenyCache: time.Second})
 		var admitted [3]atomic.Int64
@@ -73,7 +73,7 @@ func TestCrossingRequestsOverSlotsNeverGetMoreThanBurstAndRate(t *testing.T) {
 			x := r.IntN(3)
 			for i, k := range []int{x, (x + 1 + r.IntN(2)) % 3} {
 				c := hit(fmt.Sprint("key ", k), l)
-				c.Rule, c.Hits = i, 1+r.Int64N(20)
+				c.Rule, c.Hits = i, 1+r.Int64N(10)
 				charges = append(charges, c)
 			}
 			if n%2 == 0 {

@@ -16,13 +16,13 @@ import (
 )
 
 // command sends Redis a command of a test.
-func command(t testing.TB, s *Store, args ...string) rueidis.RedisResult {
-	t.Helper()
+func command(tb testing.TB, s *Store, args ...string) rueidis.RedisResult {
+	tb.Helper()
 	client, err := s.connection.client()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(tb.Context(), 10*time.Second)
 	defer cancel()
 	return client.Do(ctx, client.B().Arbitrary(args[0]).Keys(args[1]).Args(args[2:]...).Build())
 }
@@ -170,6 +170,7 @@ func FuzzParse(f *testing.F) {
 		f.Add(make([]byte, n), uint8(n), uint32(n), int64(n)*int64(time.Second), int64(n))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte, a uint8, requests uint32, period, hits int64) {
+		t.Helper()
 		l := algorithms.Limit{Algorithm: algorithms.Algorithm(a), Requests: requests, Period: time.Duration(period).Truncate(Granularity)}
 		if l.Validate() != nil {
 			return

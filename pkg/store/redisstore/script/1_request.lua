@@ -52,6 +52,13 @@ local function muldiv(x, y, m)
   return q, r
 end
 
+-- read returns the state that raw is.
+local function read(by, raw)
+  local state = {unpack(by.format, raw)}
+  if state[#state] ~= #raw + 1 then error('data string too long') end
+  return state
+end
+
 -- What follows are the algorithms; only those are made that are used, as that is much of the cost of a short script. A state is
 -- a table that is never changed, or false for a key never used. take returns the next state and whether the hits are allowed,
 -- which are those of TakeAs in package algorithms; fresh the instant from which a state is as if never used; correct the state

@@ -78,7 +78,7 @@ if uses_bucket == 1 then
     -- and would not have gained without them, as it would have been full, is not given back.
     function token_bucket.correct(s, requests, capacity, period, now, delta, at, whole, part)
       if delta > 0 then
-        local next = token_bucket.take(s, requests, capacity, period, now, delta, true)
+        local next = token_bucket.take(s, requests, capacity, period, at, delta, true)
         return next
       end
       if not s then return s end

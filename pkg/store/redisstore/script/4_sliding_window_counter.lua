@@ -52,9 +52,12 @@ if uses_counter == 1 then
       current, previous, now = sliding_window_counter.windows(s, period, now)
       local gone = floor(now / period) - floor(at / period)
       if gone == 0 then
+        if delta > 0 then
+          local next = sliding_window_counter.take(s, requests, requests, period, at, delta, true)
+          return next
+        end
         current = current + delta
         if current < 0 then current = 0 end
-        if delta > 0 and current > 2 * requests then current = 2 * requests end
       elseif gone == 1 then
         previous = previous + delta
         if previous < 0 then previous = 0 end

@@ -61,7 +61,7 @@ if uses_integer == 1 then
   if general == 1 then
     function token_bucket_integer.correct(s, requests, _, period, now, delta, at, whole)
       if delta > 0 then
-        local next = token_bucket_integer.take(s, requests, requests, period, now, delta, true)
+        local next = token_bucket_integer.take(s, requests, requests, period, at, delta, true)
         return next
       end
       if not s then return s end

@@ -104,18 +104,20 @@ if log then
         if when < at then break end
         if when == at then
           local back = math.min(hits, -delta)
-          g.hits, g.live = g.hits - back, g.live - back
+          g.hits = g.hits - back
+          if i >= g.first then g.live = g.live - back end -- else it has expired meanwhile
           if hits > back then
             redis.call('LSET', g.key, i, pack(ENTRY, when, hits - back))
             redis.call('LSET', g.key, -1, pack(ENTRY, g.now, g.hits))
           elseif g.len == 1 then
             redis.call('DEL', g.key)
-            g.len = 0
+            g.len, g.first = 0, 0
           else
             redis.call('LSET', g.key, i, '')
             redis.call('LREM', g.key, -1, '')
             redis.call('LSET', g.key, -1, pack(ENTRY, g.now, g.hits))
             g.len = g.len - 1
+            if i < g.first then g.first = g.first - 1 end
           end
           g.head = {}
           break

@@ -26,7 +26,7 @@ if general == 1 then
     end
     local raw = redis.call('GET', KEYS[key])
     before[key] = raw or ''
-    state[key] = raw and {unpack(by.format, raw)}
+    state[key] = raw and read(by, raw)
   end
 
   -- take takes hits from a key's state and returns the next one, whether they are allowed and, of a log, the decision.

@@ -14,7 +14,7 @@ while position <= #request do
         was, is = log.open(KEYS[key], period, now), {0, 0, false}
       else
         was = redis.call('GET', KEYS[key])
-        is = was and {unpack(by.format, was)}
+        is = was and read(by, was)
       end
       before[key], kept_by[key], period_of[key] = was or '', by, period
     end

@@ -1,0 +1,128 @@
+package redisstore
+
+import (
+	"fmt"
+	"runtime"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// benchLimit is a limit under which the keys of a benchmark stay allowed and alive.
+func benchLimit(a algorithms.Algorithm) algorithms.Limit {
+	if a == algorithms.SlidingWindowLog {
+		return algorithms.Limit{Algorithm: a, Requests: 10_000, Period: 100 * time.Millisecond}
+	}
+	return algorithms.Limit{Algorithm: a, Requests: 100_000_000, Period: 365 * 24 * time.Hour}
+}
+
+// benchKey returns the key of client n as the limiter writes keys.
+func benchKey(n int) []byte {
+	client := strconv.Itoa(100_000_000 + n)
+	return fmt.Appendf(nil, "4:edge|4:path=7:/search|6:client=%d:%s#token_bucket/1h0m0s", len(client), client)
+}
+
+// BenchmarkTake is a decision of Redis on one of some keys while so many callers wait for theirs. tx/call is how many of them
+// share a call of the script.
+func BenchmarkTake(b *testing.B) {
+	for _, a := range algorithms.Algorithms() {
+		for _, keys := range []int{1, 100_000} {
+			for _, callers := range []int{1, 100} {
+				b.Run(fmt.Sprintf("%v/keys=%d/callers=%d", a, keys, callers), func(b *testing.B) {
+					benchTake(b, benchLimit(a), keys, callers)
+				})
+			}
+		}
+	}
+}
+
+func benchTake(b *testing.B, l algorithms.Limit, keys, callers int) {
+	b.Helper()
+	s := open(b, urlOf("redis", shared(b).Address()), Options{})
+	names := make([][]byte, keys)
+	for i := range names {
+		names[i] = benchKey(i)
+	}
+	before := s.Stats()
+	b.ReportAllocs()
+	b.ResetTimer()
+	var next, failed atomic.Int64
+	take := func(n int64, charges []store.Charge, decisions []algorithms.Decision) {
+		charges[0].Key = names[n%int64(keys)]
+		if _, err := s.Take(b.Context(), charges, decisions); err != nil {
+			failed.Add(1)
+		}
+	}
+	if callers == 1 {
+		charges, decisions := []store.Charge{{Limit: l, Hits: 1}}, make([]algorithms.Decision, 1)
+		for n := range int64(b.N) {
+			take(n*7919, charges, decisions)
+		}
+	} else {
+		b.SetParallelism(max(1, callers/runtime.GOMAXPROCS(0)))
+		b.RunParallel(func(pb *testing.PB) {
+			charges, decisions := []store.Charge{{Limit: l, Hits: 1}}, make([]algorithms.Decision, 1)
+			for pb.Next() {
+				take(next.Add(1)*7919, charges, decisions)
+			}
+		})
+	}
+	b.StopTimer()
+	stats := s.Stats()
+	b.ReportMetric(float64(stats.Transactions-before.Transactions)/float64(max(1, stats.RoundTrips-before.RoundTrips)), "tx/call")
+	if n := failed.Load(); n > 0 {
+		b.Errorf("%d of %d failed", n, b.N)
+	}
+}
+
+// BenchmarkDenied is a decision on a key that Redis has denied, from memory.
+func BenchmarkDenied(b *testing.B) {
+	for _, a := range algorithms.Algorithms() {
+		for _, counted := range []bool{false, true} {
+			if counted && a == algorithms.SlidingWindowLog {
+				continue // which asks Redis
+			}
+			b.Run(fmt.Sprintf("%v/counted=%v", a, counted), func(b *testing.B) {
+				s := open(b, urlOf("redis", shared(b).Address()), Options{DenyCache: time.Hour})
+				c := hit("k", perAge(a, 1))
+				c.Key, c.CountRejected = benchKey(1), counted
+				charges, decisions := []store.Charge{c}, make([]algorithms.Decision, 1)
+				for range 2 {
+					if _, err := s.Take(b.Context(), charges, decisions); err != nil {
+						b.Fatal(err)
+					}
+				}
+				before := s.Stats().RoundTrips
+				b.ReportAllocs()
+				for b.Loop() {
+					if ok, err := s.Take(b.Context(), charges, decisions); ok || err != nil {
+						b.Fatal(ok, err)
+					}
+				}
+				if n := s.Stats().RoundTrips - before; !counted && n > 0 {
+					b.Errorf("%d round trips", n)
+				}
+			})
+		}
+	}
+}
+
+func TestDenyingFromMemoryDoesNotAllocate(t *testing.T) {
+	for _, a := range algorithms.Algorithms() {
+		s, _ := given(t, Options{DenyCache: time.Hour})
+		charges, decisions := []store.Charge{hit("k", perAge(a, 1))}, make([]algorithms.Decision, 1)
+		wants(t, true, s, charges...)
+		wants(t, false, s, charges...)
+		if n := testing.AllocsPerRun(1000, func() {
+			if _, err := s.Take(t.Context(), charges, decisions); err != nil {
+				t.Error(err)
+			}
+		}); n != 0 {
+			t.Errorf("%v: %v allocations", a, n)
+		}
+	}
+}

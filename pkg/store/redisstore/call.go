@@ -30,7 +30,7 @@ type call struct {
 	decisions []algorithms.Decision
 	before    []kept  // what the charges found; not of sliding_window_log
 	after     []kept  // what the transaction left of their keys; not of sliding_window_log
-	added     []int64 // of sliding_window_log: hits that a reservation has put into the key's log
+	added     []added // of sliding_window_log: what a reservation has put into the key's log
 
 	places []int // of charges, in a batch
 	next   *call // in a group

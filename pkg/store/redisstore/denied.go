@@ -93,14 +93,17 @@ func (d *denials) deny(charges []store.Charge, decisions []algorithms.Decision) 
 		return false
 	}
 	known := len(charges) <= maxKnownCharges
+	var at [maxKnownCharges]algorithms.Instant
 	for i := range charges {
 		c := &charges[i]
 		switch {
 		case c.Hits < 0:
+			d.pay(charges) // before the request, which goes in the lane of its first key
 			d.drop(charges[i : i+1])
 			known = false
 		case known:
-			known = d.decide(c, &decisions[i]) && !again(charges, i)
+			at[i], known = d.decide(c, &decisions[i])
+			known = known && !again(charges, i)
 		}
 	}
 	if !known || store.Admitted(charges, decisions) {
@@ -111,7 +114,7 @@ func (d *denials) deny(charges []store.Charge, decisions []algorithms.Decision) 
 		c := &charges[i]
 		switch {
 		case c.CountRejected:
-			d.count(c)
+			d.count(c, at[i])
 		case decisions[i].Allowed && c.Limit.Algorithm != algorithms.SlidingWindowLog:
 			d.left(c, &decisions[i])
 		}
@@ -133,35 +136,43 @@ func again(charges []store.Charge, i int) bool {
 	return false
 }
 
-// decide gives a charge the decision of what is known of its key. It reports whether that is enough to know it.
-func (d *denials) decide(c *store.Charge, to *algorithms.Decision) bool {
+// decide gives a charge the decision of what is known of its key, at an instant. It reports whether that is enough to know it.
+func (d *denials) decide(c *store.Charge, to *algorithms.Decision) (now algorithms.Instant, known bool) {
 	sh := d.shard(c.Key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	e := sh.known[string(c.Key)]
 	if e == nil || e.limit != c.Limit {
-		return false
+		return 0, false
 	}
-	now := d.instant(e)
+	now = d.instant(e)
 	age := now.Sub(e.now)
 	if age >= d.maxAge || now < e.now {
-		return false
+		return 0, false
 	}
 	if c.Limit.Algorithm == algorithms.SlidingWindowLog {
-		*to = e.log
-		to.ResetAfter = max(to.ResetAfter-age, 0)
-		switch {
-		case c.CountRejected:
-			return false
-		case to.Allowed:
-			return c.Hits <= int64(to.Remaining)
-		}
-		to.RetryAfter -= age
-		return c.Hits == e.hits && now < e.until
+		return now, e.decideLog(c, age, to)
 	}
 	k := e.state
 	*to = k.take(c.Limit, now, c.Hits, c.CountRejected)
-	return to.Allowed || c.Hits >= e.hits && now < e.until
+	return now, to.Allowed || c.Hits >= e.hits && now < e.until
+}
+
+// decideLog is decide for sliding_window_log, whose state is not known: that long after the answer.
+func (e *denial) decideLog(c *store.Charge, age time.Duration, to *algorithms.Decision) bool {
+	*to = e.log
+	switch {
+	case c.Limit.Requests == 0:
+		return c.Hits >= e.hits // for ever, with the same waits
+	case c.CountRejected:
+		return false
+	}
+	to.ResetAfter = max(to.ResetAfter-age, 0)
+	if to.Allowed {
+		return c.Hits <= int64(to.Remaining)
+	}
+	to.RetryAfter -= age
+	return c.Hits == e.hits && to.RetryAfter > 0
 }
 
 // left gives a charge that would have been allowed the decision of its key as it is left.
@@ -176,24 +187,28 @@ func (d *denials) left(c *store.Charge, to *algorithms.Decision) {
 	}
 }
 
-// count counts the hits of a charge that counts though the request was denied.
-func (d *denials) count(c *store.Charge) {
+// count counts the hits of a charge that counts though the request was denied, at an instant.
+func (d *denials) count(c *store.Charge, at algorithms.Instant) {
+	if c.Hits == 0 || c.Limit.Requests == 0 && c.Limit.Algorithm == algorithms.SlidingWindowLog {
+		return
+	}
 	sh := d.shard(c.Key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	e := sh.known[string(c.Key)]
-	if e == nil || c.Hits == 0 {
+	if e == nil || e.limit != c.Limit { // forgotten just now
+		slot, _ := d.store.slot([]store.Charge{*c})
+		d.payLocked(&denial{key: string(c.Key), limit: c.Limit, slot: slot, owed: c.Hits, owedFor: at}, nil)
 		return
 	}
-	now := d.instant(e)
-	e.state.take(c.Limit, now, c.Hits, true)
-	if period := algorithms.Instant(e.limit.Period); e.owed > 0 && e.owedFor/period != now/period {
+	e.state.take(c.Limit, at, c.Hits, true)
+	if period := algorithms.Instant(e.limit.Period); e.owed > 0 && e.owedFor/period != at/period {
 		d.payLocked(e, nil) // they belong to another window
 	}
 	if e.owed == 0 {
 		sh.owing = append(sh.owing, e)
 	}
-	e.owed, e.owedFor = e.owed+c.Hits, now
+	e.owed, e.owedFor = e.owed+c.Hits, at
 }
 
 // learn takes from the end of a call what it says of its keys.
@@ -229,7 +244,7 @@ func (c *call) denial(i int) *denial {
 		return nil
 	}
 	if charge.Limit.Algorithm == algorithms.SlidingWindowLog {
-		if charge.CountRejected || charge.Hits > int64(charge.Limit.Requests) {
+		if ban := charge.Limit.Requests == 0; !ban && (charge.CountRejected || charge.Hits > int64(charge.Limit.Requests)) {
 			return nil
 		}
 		e.log = decision

@@ -79,9 +79,9 @@ func (b *batch) state(c *call, i int) (*kept, error) {
 func (b *batch) single(c *call, a *answer) error {
 	charge, d := &c.charges[0], &c.decisions[0]
 	if charge.Limit.Algorithm == algorithms.SlidingWindowLog {
-		var added int64
-		*d, added = a.decision()
-		c.before, c.after, c.added = append(c.before[:0], kept{}), append(c.after[:0], kept{}), append(c.added[:0], added)
+		c.added = append(c.added[:0], added{})
+		*d, c.added[0] = a.decision()
+		c.before, c.after = append(c.before[:0], kept{}), append(c.after[:0], kept{})
 	} else {
 		k, err := b.state(c, 0)
 		if err != nil {
@@ -104,7 +104,7 @@ func (b *batch) single(c *call, a *answer) error {
 func (b *batch) several(c *call, a *answer, admitted bool) error {
 	logs := false
 	c.before = c.before[:0]
-	c.added = append(c.added[:0], make([]int64, len(c.charges))...)
+	c.added = append(c.added[:0], make([]added, len(c.charges))...)
 	for i := range c.charges {
 		if c.charges[i].Limit.Algorithm == algorithms.SlidingWindowLog {
 			logs = true

@@ -156,12 +156,15 @@ func (a *answer) uint(size int) uint64 {
 	return v
 }
 
+// added is what a reservation has put into a key's log: hits, at an instant in Unix microseconds.
+type added struct{ hits, at int64 }
+
 // decision reads a decision of sliding_window_log, and what a reservation has added to the log.
-func (a *answer) decision() (d algorithms.Decision, added int64) {
+func (a *answer) decision() (d algorithms.Decision, to added) {
 	d = algorithms.Decision{Allowed: a.uint(1) == 1, Remaining: uint32(a.uint(4))}
 	d.RetryAfter = microseconds(a.uint(8))
 	d.ResetAfter = microseconds(a.uint(8))
-	return d, int64(a.uint(5))
+	return d, added{hits: int64(a.uint(5)), at: int64(a.uint(7))}
 }
 
 // check returns an error unless all of the answer was read and nothing beyond.

@@ -44,24 +44,27 @@ func (s *Store) takeSlots(
 			decisions[at] = parts[i].call.decisions[n]
 		}
 	}
-	admitted := store.Admitted(charges, decisions)
+	passed, v := store.Admitted(charges, decisions), admitted
+	if !passed {
+		v = denied
+	}
 	fixes := make([]*call, len(parts)) // nil where nothing is to be set right
 	calls = calls[:0]
 	for i := range parts {
-		if fixes[i] = s.settle(parts[i].call, admitted); fixes[i] != nil {
+		if fixes[i] = s.settle(parts[i].call, v); fixes[i] != nil {
 			calls = append(calls, fixes[i])
 		}
 	}
-	if !admitted {
+	if !passed {
 		parts.left(decisions)
 	}
 	if len(calls) > 0 {
 		if err := s.doAll(ctx, calls, time.Until(until)); err != nil {
 			s.unsettled(calls)
-			return admitted, nil
+			return passed, nil
 		}
 	}
-	if !admitted {
+	if !passed {
 		parts.logsLeft(fixes, decisions)
 	}
 	for i := range parts {
@@ -70,12 +73,12 @@ func (s *Store) takeSlots(
 			for n, at := range parts[i].index {
 				c.decisions[n] = decisions[at]
 			}
-			c.generation, c.admitted = generation, admitted
+			c.generation, c.admitted = generation, passed
 			s.denials.learn(c)
 		}
 		s.calls.Put(c)
 	}
-	return admitted, nil
+	return passed, nil
 }
 
 // parts returns the parts of a request.
@@ -101,14 +104,24 @@ func (s *Store) parts(charges []store.Charge) split {
 	return parts
 }
 
+// verdict is what becomes of a request of several parts.
+type verdict uint8
+
+const (
+	admitted verdict = iota
+	denied           // what counts rejected hits counts
+	undone           // it is decided elsewhere
+)
+
 // settle returns the call that makes of a part's reservation what the verdict says; nil when that is what it is.
-func (s *Store) settle(c *call, admitted bool) *call {
+func (s *Store) settle(c *call, v verdict) *call {
 	fix, _ := s.calls.Get().(*call)
 	fix.set(correct, c.slot, nil)
 	seen, wrong := make(map[int]bool, len(c.places)), false
 	for i := range c.charges {
 		charge, place := c.charges[i], c.places[i]
-		if !charge.CountRejected && !(admitted && c.decisions[i].Allowed) {
+		counts := charge.CountRejected && v != undone
+		if !counts && !(v == admitted && c.decisions[i].Allowed) {
 			charge.Hits = 0
 		}
 		charge.CountRejected = true
@@ -116,7 +129,7 @@ func (s *Store) settle(c *call, admitted bool) *call {
 		var f *correction
 		if !seen[place] {
 			seen[place] = true
-			if f = c.correction(i, admitted); f != nil {
+			if f = c.correction(i, v); f != nil {
 				wrong = true
 			}
 		}
@@ -131,26 +144,36 @@ func (s *Store) settle(c *call, admitted bool) *call {
 }
 
 // correction returns what is to be set right of the key of charge i, the first of that key; nil when nothing is.
-func (c *call) correction(i int, admitted bool) *correction {
+func (c *call) correction(i int, v verdict) *correction {
 	charge, place := &c.charges[i], c.places[i]
-	f := &correction{at: int64(c.now) / int64(Granularity)}
 	is, should := max(c.applied(place), 0), c.applied(place)
-	if !admitted {
+	switch v {
+	case denied:
 		should = c.counted(place)
+	case undone:
+		should = 0
+	case admitted:
 	}
 	if charge.Limit.Algorithm == algorithms.SlidingWindowLog {
-		if is == should && is == c.added[i] && !c.refunds(place) && (admitted || !c.allows(place)) {
+		in := c.added[i]
+		if is == should && is == in.hits && !c.refunds(place) && (v == admitted || !c.allows(place)) {
 			return nil
 		}
-		f.difference = -c.added[i]
-		return f
+		return &correction{at: in.at, difference: -in.hits}
 	}
-	f.after, f.before = c.after[i].raw(), c.before[i].raw()
-	if is == should && (admitted || c.countsAll(place) || f.after == f.before && c.keepsLimit(i)) {
+	f := &correction{after: c.after[i].raw(), before: c.before[i].raw()}
+	untouched := f.after == f.before && c.keepsLimit(i)
+	if is == should && (v == admitted || v == denied && c.countsAll(place) || untouched) {
 		return nil
 	}
+	last, _, _ := c.before[i].state.Parts()
+	if c.before[i].state.Unused() {
+		last = c.now
+	}
+	at := max(c.now, last) // an instant earlier than that of the last charge counts as that
+	f.at = int64(at) / int64(Granularity)
 	f.difference = should - is
-	f.deficits = c.before[i].deficitsAt(charge.Limit, c.now)
+	f.deficits = c.before[i].deficitsAt(charge.Limit, at)
 	return f
 }
 
@@ -276,10 +299,7 @@ func (s *Store) giveBack(parts split) {
 			}
 			continue
 		}
-		for n := range c.charges {
-			c.charges[n].CountRejected = false // the request is decided elsewhere, which counts them
-		}
-		if fix := s.settle(c, false); fix != nil {
+		if fix := s.settle(c, undone); fix != nil {
 			s.later(fix)
 		}
 	}

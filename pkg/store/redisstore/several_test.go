@@ -129,7 +129,11 @@ func TestReservationsThatAreGivenBackNeverLeaveMoreRoom(t *testing.T) {
 			x := open[i]
 			open = append(open[:i], open[i+1:]...)
 			story += fmt.Sprintf("%d settle %d: %v\n", clock.at.Load(), x.call.charges[0].Hits, x.admitted)
-			if fix := s.settle(x.call, x.admitted); fix != nil {
+			v := denied
+			if x.admitted {
+				v = admitted
+			}
+			if fix := s.settle(x.call, v); fix != nil {
 				run(t, s, fix)
 			}
 		}
@@ -187,7 +191,7 @@ func TestReservationInALogIsGivenBackLate(t *testing.T) {
 		plain.Hits = 4
 		wants(t, true, s, plain)
 		clock.sleep(l.Period / 2)
-		fix := s.settle(reserved, false)
+		fix := s.settle(reserved, denied)
 		if fix == nil {
 			t.Fatal("nothing is set right")
 		}
@@ -217,7 +221,7 @@ func TestReservationIsGivenBackWhenTheClockWentBack(t *testing.T) {
 		run(t, s, reserved)
 		other := hit("k", c.Limit) // so that the state is another since
 		wants(t, true, s, other)
-		if fix := s.settle(reserved, false); fix != nil {
+		if fix := s.settle(reserved, denied); fix != nil {
 			run(t, s, fix)
 		}
 		if got := remains(t, s, c); got != 8 {

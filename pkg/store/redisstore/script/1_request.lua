@@ -14,7 +14,7 @@
 -- The answer is binary too: I1 0 (1: too late, and nothing done), I8 instant, for each key I1 length and the state before
 -- (none for those of sliding_window_log), then for each transaction I4 times admitted and for each of its charges of
 -- sliding_window_log I1 allowed, I4 remaining, I8 retry and I8 reset in microseconds, and of kind 1 how many hits are in the
--- key's log for the transaction (I5). Those do not repeat.
+-- key's log for the transaction (I5) and at which instant (I7). Those do not repeat.
 --
 -- Every number is a whole one below 2^53, where Lua's are exact; products beyond that go through muldiv.
 

@@ -9,7 +9,7 @@ else
 end
 if deadline > 0 and now >= deadline then return pack('<I1I8', 1, now) end
 
-local CHARGE, CORRECTION, DECISION = '<I4I1I1I4I4I7i5', '<I8I5I7i5I1', '<I1I4I8I8I5'
+local CHARGE, CORRECTION, DECISION = '<I4I1I1I4I4I7i5', '<I8I5I7i5I1', '<I1I4I8I8I5I7'
 local answer = {} -- for each transaction
 local before, state, kept_by, period_of = {}, {}, {}, {} -- by key
 local several, correct
@@ -99,7 +99,7 @@ if general == 1 then
     answer[#answer + 1] = pack('<I4', passed and 1 or 0)
     for i = 1, n do
       local d = decisions[i]
-      if d then answer[#answer + 1] = pack(DECISION, d[1], d[2], d[3], d[4], d[5]) end
+      if d then answer[#answer + 1] = pack(DECISION, d[1], d[2], d[3], d[4], d[5], before[keys[i]].now) end
     end
   end
 
@@ -136,7 +136,7 @@ if general == 1 then
       local c = charges[i]
       local key, allowed, remaining, retry, reset = c[1], false, 0, 0, 0
       if again[key] then state[key], allowed, remaining, retry, reset = take(key, c[2], c[3], c[4], c[5]) end
-      if c[6] == LOG then answer[#answer + 1] = pack(DECISION, allowed and 1 or 0, remaining, retry, reset, 0) end
+      if c[6] == LOG then answer[#answer + 1] = pack(DECISION, allowed and 1 or 0, remaining, retry, reset, 0, 0) end
     end
   end
 

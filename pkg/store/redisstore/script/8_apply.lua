@@ -25,7 +25,7 @@ while position <= #request do
       if allowed or not enforced then passed = passed + 1 end
       if by == log then
         local added = kind == RESERVE and keep and next[1] - is[1] or 0
-        answer[#answer + 1] = pack('<I4' .. DECISION, passed, allowed and 1 or 0, remaining, retry, reset, added)
+        answer[#answer + 1] = pack('<I4' .. DECISION, passed, allowed and 1 or 0, remaining, retry, reset, added, was.now)
       elseif keep and next == is and not allowed then -- and so with the rest of them
         if not enforced then passed = times end
         break

@@ -57,10 +57,14 @@ e2e: ## Run the end-to-end tests alone, each named as it runs
 	@$(FIND_ENVOY); $(FIND_REDIS); race=$(RACE); set -x; go test $$race $(TESTFLAGS) -count=1 -timeout 15m -v ./test/...
 
 .PHONY: bench
-bench: ## Run the benchmarks, and Weir against a bare gRPC server; BENCH=regexp chooses, BENCHFLAGS adds
+bench: ## Run the benchmarks, and Weir against a bare gRPC server, without and with Redis; BENCH=regexp chooses, BENCHFLAGS adds
 	go test -run '^$$' -bench '$(BENCH)' $(BENCHFLAGS) ./pkg/...
 	@scripts/h2load.sh >/dev/null
 	go run ./internal/bench/grpcbench $(ARGS)
+	@$(FIND_REDIS); [ -n "$${REDIS_SERVER:-}" ] || exit 0; set -x; \
+		go run ./internal/bench/grpcbench -store redis $(ARGS); \
+		go run ./internal/bench/latency; \
+		go run ./internal/bench/overadmission -n 100000
 
 .PHONY: lint
 lint: ## Lint the Go code

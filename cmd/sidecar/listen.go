@@ -24,6 +24,21 @@ type listener struct {
 	server string
 }
 
+// endpoint is where one of them listens.
+type endpoint struct {
+	setting, server, network, address string
+
+	mode   fs.FileMode // of a Unix socket
+	shared bool        // with other processes
+}
+
+func (e *endpoint) listen(ctx context.Context) (net.Listener, error) {
+	if e.shared {
+		return server.ListenShared(ctx, e.address)
+	}
+	return server.Listen(ctx, e.network, e.address, e.mode)
+}
+
 // listen opens all listeners that are on and logs where each is; or none, with every reason.
 func (i *instance) listen(ctx context.Context) ([]listener, error) {
 	c := &i.config
@@ -31,19 +46,16 @@ func (i *instance) listen(ctx context.Context) ([]listener, error) {
 		all  []listener
 		errs []error
 	)
-	for _, want := range []struct {
-		setting, server, network, address string
-		mode                              fs.FileMode
-	}{
-		{"grpc-address", grpcServer, "tcp", c.GRPCAddress, 0},
-		{"grpc-socket", grpcServer, "unix", c.GRPCSocket, c.GRPCSocketMode},
-		{"http-address", httpServer, "tcp", c.HTTPAddress, 0},
-		{"admin-address", adminServer, "tcp", c.AdminAddress, 0},
+	for _, want := range []endpoint{
+		{setting: "grpc-address", server: grpcServer, network: "tcp", address: c.GRPCAddress, shared: c.GRPCReusePort},
+		{setting: "grpc-socket", server: grpcServer, network: "unix", address: c.GRPCSocket, mode: c.GRPCSocketMode},
+		{setting: "http-address", server: httpServer, network: "tcp", address: c.HTTPAddress},
+		{setting: "admin-address", server: adminServer, network: "tcp", address: c.AdminAddress},
 	} {
 		if want.address == "" {
 			continue
 		}
-		l, err := server.Listen(ctx, want.network, want.address, want.mode)
+		l, err := want.listen(ctx)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", want.setting, err))
 			continue
@@ -57,8 +69,14 @@ func (i *instance) listen(ctx context.Context) ([]listener, error) {
 		return nil, err
 	}
 	for _, l := range all {
-		i.logger.LogAttrs(ctx, slog.LevelInfo, "listening", slog.String("server", l.server),
-			slog.String("network", l.Addr().Network()), slog.String("address", l.Addr().String()))
+		attrs := []slog.Attr{
+			slog.String("server", l.server),
+			slog.String("network", l.Addr().Network()), slog.String("address", l.Addr().String()),
+		}
+		if l.server == grpcServer && l.Addr().Network() == "tcp" && c.GRPCTLS.CertFile != "" {
+			attrs = append(attrs, slog.Bool("tls", true))
+		}
+		i.logger.LogAttrs(ctx, slog.LevelInfo, "listening", attrs...)
 	}
 	return all, nil
 }

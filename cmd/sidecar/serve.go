@@ -20,6 +20,7 @@ import (
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/reload"
 	"github.com/weirproxy/weir/pkg/server"
+	"github.com/weirproxy/weir/pkg/tracing"
 )
 
 // newServe returns the command that serves.
@@ -49,7 +50,9 @@ once.`,
 type instance struct {
 	config    config
 	logger    *slog.Logger
+	traces    *tracing.Tracing // nil when there are none
 	reloader  *reload.Reloader
+	feed      *feed // nil when no rules come by xDS
 	server    *server.Server
 	http      *http.Server
 	listeners []listener
@@ -70,7 +73,17 @@ func serve(ctx context.Context, c config, stderr io.Writer) error {
 	logger := newLogger(stderr, c.LogLevel, c.LogFormat)
 	limitMemory(ctx, logger)
 
-	counts, err := newStores(&c, logger)
+	traces, err := newTracing(ctx, &c, logger)
+	if err != nil {
+		return err
+	}
+	defer traces.Close(hurriedly())
+	secure, release, err := c.GRPCTLS.keep(logger)
+	if err != nil {
+		return err
+	}
+	defer release()
+	counts, err := newStores(&c, logger, traces)
 	if err != nil {
 		return err
 	}
@@ -84,11 +97,12 @@ func serve(ctx context.Context, c config, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	i := &instance{config: c, logger: logger}
+	i := &instance{config: c, logger: logger, traces: traces}
 	i.reloader, err = reload.New(reload.Options{
 		Limiter:       lim,
 		Paths:         c.Rules,
 		Settings:      c.File,
+		Pushed:        c.XDS.Address != "",
 		MaxLogEntries: uint32(c.MaxLogEntries),
 		Granularity:   granularity(c.Store),
 		Debounce:      c.ReloadDebounce,
@@ -109,18 +123,25 @@ func serve(ctx context.Context, c config, stderr io.Writer) error {
 	if err := counts.unfit(stop); err != nil {
 		return err
 	}
+	registry := prometheus.NewRegistry()
+	if i.feed, err = newFeed(&c, i.reloader, lim, registry, logger); err != nil {
+		return err
+	}
 	i.server, err = server.New(server.Options{
 		Limiter:         lim,
 		Logger:          logger,
-		Registry:        prometheus.NewRegistry(),
+		Registry:        registry,
 		Stats:           counts.stats,
 		Remote:          counts.remote(),
-		Ready:           counts.ready(&c),
+		Ready:           i.feed.ready(counts.ready(&c)),
 		Sources:         c.sources(),
 		Reload:          i.reloader.Reload,
 		MaxRequestBytes: c.MaxRequestBytes,
 		Reflection:      c.Reflection,
 		Pprof:           c.Pprof,
+		TLS:             secure,
+		Tracer:          traces.Tracer(),
+		Propagator:      traces.Propagator(),
 		Headers:         c.headers(),
 		DynamicMetadata: c.DynamicMetadata,
 	})
@@ -136,10 +157,11 @@ func serve(ctx context.Context, c config, stderr io.Writer) error {
 
 // sources returns where rules come from, as the operator named it.
 func (c *config) sources() []string {
+	all := slices.Concat(c.Rules, c.XDS.source())
 	if c.File == "" {
-		return c.Rules
+		return all
 	}
-	return append(slices.Clone(c.Rules), c.File)
+	return append(all, c.File)
 }
 
 // headers returns the response headers that were asked for.
@@ -172,6 +194,7 @@ func (i *instance) run(ctx context.Context, fail context.CancelCauseFunc, reload
 	go heedReloads(background, reloads, i.reloader.Reload)
 	go func() { _ = i.reloader.Run(background) }() // nil
 	all.Go(func() error { keepHeadroom(background); return nil })
+	all.Go(func() error { return i.feed.run(background) })
 	for _, l := range i.listeners {
 		all.Go(func() error { return i.serveOn(l) })
 	}

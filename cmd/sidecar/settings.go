@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,10 +20,13 @@ import (
 type config struct {
 	File  string   // the settings file, which may hold rules; "" for none
 	Rules []string // files and directories
+	XDS   xdsConfig
 
 	GRPCAddress    string // "" for off, as the others
 	GRPCSocket     string
 	GRPCSocketMode fs.FileMode
+	GRPCReusePort  bool
+	GRPCTLS        tlsConfig
 	HTTPAddress    string
 	AdminAddress   string
 
@@ -52,6 +56,7 @@ type config struct {
 	ReloadPoll     time.Duration
 	Pprof          bool
 	Reflection     bool
+	Tracing        bool
 
 	given map[string]string // settings that are no defaults, and how the operator wrote their names
 }
@@ -100,13 +105,18 @@ func headerStyles() []string { return []string{"ratelimit", "ietf", "retry-after
 // table returns all settings, which are stored in c.
 func table(c *config) []setting {
 	off := ` ("" = off)`
-	return []setting{
+	return slices.Concat([]setting{
 		{"config", text(&c.File, "file", settingsFormat), "", "settings file: .yaml, .yml, .toml or .json; may hold rules under domains", true},
 		{"rules", list(&c.Rules, "path", nil), "", "rule file or directory of *.yaml, *.yml and *.json; repeatable", false},
-
+	}, c.XDS.table(), []setting{
 		{"grpc-address", text(&c.GRPCAddress, "address", address), ":8081", "host:port of Envoy's rate limit service" + off, false},
 		{"grpc-socket", text(&c.GRPCSocket, "path", nil), "", "Unix socket of the same service" + off + `; "@name" is an abstract one`, false},
 		{"grpc-socket-mode", mode(&c.GRPCSocketMode), "0660", "permissions of the Unix socket, octal; in quotes in a file", false},
+		{"grpc-reuseport", boolean(&c.GRPCReusePort), "false", "share --grpc-address with other processes (SO_REUSEPORT); all must", false},
+		{"grpc-tls-cert", text(&c.GRPCTLS.CertFile, "file", nil), "", `certificate of --grpc-address, PEM ("" = no TLS); it, its key and the CA are read again when they change`, false},
+		{"grpc-tls-key", text(&c.GRPCTLS.KeyFile, "file", nil), "", "its key, PEM", false},
+		{"grpc-tls-client-ca", text(&c.GRPCTLS.ClientCAFile, "file", nil), "", `certificates one of which must have signed a client's, PEM ("" = clients need none); those of the system count for nothing`, false},
+		{"grpc-tls-client-san", list(&c.GRPCTLS.ClientNames, "name", nil), "", `name that a client's certificate must have, DNS, URI, IP or email; one of several ("" = any); repeatable`, false},
 		{"http-address", text(&c.HTTPAddress, "address", address), ":8080", "host:port of health, metrics, /json and /rules" + off, false},
 		{"admin-address", text(&c.AdminAddress, "address", address), "127.0.0.1:8082", "host:port of the admin gRPC service" + off + "; it asks nobody who they are", false},
 
@@ -150,18 +160,21 @@ func table(c *config) []setting {
 		{"reload-poll", duration(&c.ReloadPoll, 10*time.Millisecond, 24*time.Hour), reload.DefaultPoll.String(), "how often rule files are looked at where the file system tells of no change", false},
 		{"pprof", boolean(&c.Pprof), "false", "serve /debug/pprof/ on the HTTP address", false},
 		{"reflection", boolean(&c.Reflection), "true", "gRPC reflection on both gRPC services", false},
-	}
+		{"tracing", boolean(&c.Tracing), "false", "send a span of each request by OTLP, to where the OTEL_* variables say", false},
+	})
 }
 
 // check returns what is wrong with settings that are right one by one, and reads the files that some of them name.
 func (c *config) check() []error {
 	var errs []error
-	if len(c.Rules) == 0 && c.File == "" {
-		errs = append(errs, fmt.Errorf("rules: there are none: name a file or directory with --rules or %sRULES, or a settings file that holds some under domains with --config", environmentPrefix))
+	if len(c.Rules) == 0 && c.File == "" && c.XDS.Address == "" {
+		errs = append(errs, fmt.Errorf("rules: there are none: name a file or directory with --rules or %sRULES, a settings file that holds some under domains with --config, or an xDS server with --xds-address", environmentPrefix))
 	}
 	if c.GRPCAddress == "" && c.GRPCSocket == "" && c.HTTPAddress == "" {
 		errs = append(errs, errors.New("grpc-address, grpc-socket, http-address: all are off, so nobody could ask"))
 	}
+	errs = append(errs, c.XDS.check(c.given)...)
+	errs = append(errs, c.GRPCTLS.check(c.GRPCAddress)...)
 	return append(errs, c.completeStore()...)
 }
 

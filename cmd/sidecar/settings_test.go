@@ -42,7 +42,7 @@ func TestDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := config{
-		Rules: []string{"rules"}, GRPCAddress: ":8081", GRPCSocketMode: 0o660, HTTPAddress: ":8080", AdminAddress: "127.0.0.1:8082",
+		Rules: []string{"rules"}, XDS: xdsConfig{NodeID: "default", MaxMessageBytes: 64 << 20, Required: true}, GRPCAddress: ":8081", GRPCSocketMode: 0o660, GRPCTLS: tlsConfig{ClientNames: []string{}}, HTTPAddress: ":8080", AdminAddress: "127.0.0.1:8082",
 		Store: "memory", Redis: redisConfig{
 			URLs: []string{}, Timeout: 10 * time.Millisecond, Prefix: "weir:", HashTag: "none", DenyCache: time.Second,
 		},
@@ -164,7 +164,7 @@ grpc:
 		file + ": log_level: is given twice, with '-' and with '_'",
 		file + ": max-kyes: is not a setting, did you mean max-keys?",
 		file + ": pprof: has no value",
-		`--grpc-address: "8081": must be host:port, such as :8081 or 127.0.0.1:8081, or "" for off`,
+		`--grpc-address: "8081": must be host:port, such as :8081, 127.0.0.1:8081 or [::]:8081, or "" for off`,
 		`--grpc-socket-mode: "999": must be the permissions of a file in octal, such as 0660`,
 		`--max-keys: "-1": must be a whole number from 1 to 2147483647`,
 		file + `: on-full: "block": must be allow or deny`,

@@ -99,6 +99,7 @@ func (i *instance) shutdown(stop, hurry context.Context) {
 	if ctx.Err() != nil {
 		i.logger.LogAttrs(log, slog.LevelWarn, "broke what was in flight", slog.String("cause", context.Cause(ctx).Error()))
 	}
+	i.traces.Close(ctx) // what is left of the time is for spans that wait
 	i.logger.LogAttrs(log, slog.LevelInfo, "stopped")
 }
 

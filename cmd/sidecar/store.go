@@ -12,6 +12,7 @@ import (
 	"github.com/weirproxy/weir/pkg/store/fallback"
 	"github.com/weirproxy/weir/pkg/store/memstore"
 	"github.com/weirproxy/weir/pkg/store/redisstore"
+	"github.com/weirproxy/weir/pkg/tracing"
 )
 
 // stores is where counts are kept, and what others ask of that.
@@ -22,8 +23,9 @@ type stores struct {
 	guard  *fallback.Store   // nil with --store memory
 }
 
-// newStores makes the store that the settings ask for. It waits for nothing.
-func newStores(c *config, logger *slog.Logger) (*stores, error) {
+// newStores makes the store that the settings ask for, with spans for what it asks of Redis unless traces is nil. It waits for
+// nothing.
+func newStores(c *config, logger *slog.Logger, traces *tracing.Tracing) (*stores, error) {
 	onFull := memstore.Allow
 	if c.OnFull == "deny" {
 		onFull = memstore.Deny
@@ -34,7 +36,7 @@ func newStores(c *config, logger *slog.Logger) (*stores, error) {
 	}
 	s := &stores{store: memory, memory: memory}
 	if c.Store == storeRedis {
-		if err := s.share(&c.Redis, logger); err != nil {
+		if err := s.share(&c.Redis, logger, traces); err != nil {
 			s.close()
 			return nil, err
 		}
@@ -43,7 +45,7 @@ func newStores(c *config, logger *slog.Logger) (*stores, error) {
 }
 
 // share puts Redis before memory.
-func (s *stores) share(r *redisConfig, logger *slog.Logger) error {
+func (s *stores) share(r *redisConfig, logger *slog.Logger, traces *tracing.Tracing) error {
 	o := redisstore.Options{
 		Target:    r.target,
 		Prefix:    r.Prefix,
@@ -59,7 +61,8 @@ func (s *stores) share(r *redisConfig, logger *slog.Logger) error {
 		return err
 	}
 	s.guard, err = fallback.New(fallback.Options{
-		Primary:     s.redis,
+		Primary:     traces.Store(s.redis.Asking(), "redis"),
+		Known:       s.redis.Known,
 		Local:       s.memory,
 		Probe:       s.redis.Ping,
 		Unavailable: redisstore.ErrUnavailable,

@@ -217,7 +217,7 @@ func address(s string) error {
 		_, err = strconv.ParseUint(port, 10, 16)
 	}
 	if err != nil {
-		return errors.New(`must be host:port, such as :8081 or 127.0.0.1:8081, or "" for off`)
+		return errors.New(`must be host:port, such as :8081, 127.0.0.1:8081 or [::]:8081, or "" for off`)
 	}
 	return nil
 }

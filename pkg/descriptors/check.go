@@ -20,13 +20,17 @@ func (t *tree) checkReach(at value, b *branch, value string) {
 	for _, w := range b.wildcards[:min(len(b.wildcards), maxCovers)] {
 		earlier := w.node.rule
 		pattern := quote(earlier.levels[len(earlier.levels)-1].value)
+		where := line(" in line %d", earlier.Line)
+		if earlier.File != t.file {
+			where = " at " + position(earlier.File, earlier.Line)
+		}
 		switch {
 		case value == "" && w.matches("*"):
-			t.warn(at, at.line, "is never reached without a value: %s%s matches every value", pattern, line(" in line %d", earlier.Line))
+			t.warn(at, at.line, "is never reached without a value: %s%s matches every value", pattern, where)
 			return
 		case value != "" && w.matches(value):
 			t.warn(at, at.line, "is reached by its own text only: every other value that it matches goes to %s%s, which comes first",
-				pattern, line(" in line %d", earlier.Line))
+				pattern, where)
 			return
 		}
 	}

@@ -63,6 +63,7 @@ type Rule struct {
 
 // level is what a rule says of one entry of the descriptors it matches.
 type level struct {
+	key           string
 	value         string // as configured; "" for a key alone
 	shared        bool   // share_threshold: in keys the value as configured stands for that of the entry
 	valueToMetric bool   // value_to_metric

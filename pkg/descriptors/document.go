@@ -48,9 +48,11 @@ func (r *reader) document(v value) (document, bool) {
 	if named {
 		t.domain.Line = at.line
 		t.domain.Name, ok = r.text(at)
+		t.merge()
 	} else {
 		at = v.under("domain")
 	}
+	r.trees = append(r.trees, t)
 	if ok && t.domain.Name == "" {
 		r.fail(at, "is missing or empty, must be the name of the domain, as Envoy sends it")
 	}
@@ -63,8 +65,19 @@ func (r *reader) document(v value) (document, bool) {
 	if d, ok := fs.get("default"); ok {
 		t.readDefault(d)
 	}
-	t.checkReplaces()
 	return document{t.domain, at.place.String()}, t.domain.Name != ""
+}
+
+// merge makes the document one with those of its domain that came before it, when domains are to be merged.
+func (t *tree) merge() {
+	if !t.options.MergeDomains || t.domain.Name == "" {
+		return
+	}
+	if first := t.merged[t.domain.Name]; first != nil {
+		t.domain, t.names = first.domain, first.names
+		return
+	}
+	t.merged[t.domain.Name] = t
 }
 
 // readDefaults decodes what counts for all limits of the document.
@@ -82,6 +95,10 @@ func (t *tree) readDefaults(v value) {
 
 // readDefault decodes the limit of descriptors that match nothing.
 func (t *tree) readDefault(v value) {
+	if first := t.domain.Default; first != nil {
+		t.fail(v, "the domain has a default already, at %s: it can have one", position(first.File, first.Line))
+		return
+	}
 	rule := &Rule{Domain: t.domain.Name, Path: "default", File: t.file, Line: v.line}
 	if l, ok := t.limit(v, ownLimitForm); ok {
 		t.setLimits(rule, []limit{l})
@@ -150,6 +167,7 @@ const maxPath = 64 << 10
 // level decodes what a descriptor says of its entry, and returns the entry's key; false when the descriptor matches nothing
 // that could be told.
 func (t *tree) level(v value, fs fields) (l level, key string, ok bool) {
+	defer func() { l.key = key }()
 	at, given := fs.get("key")
 	if given {
 		key, ok = t.text(at)
@@ -184,8 +202,11 @@ func (t *tree) level(v value, fs fields) (l level, key string, ok bool) {
 func (t *tree) add(v value, fs fields, parent, child *node, key, value, label string) {
 	b := parent.branchOf(key)
 	if first := b.find(value); first != nil {
-		t.fail(v, "%s is given twice%s: descriptors side by side must differ in key or value",
-			quote(label), line(", first in line %d", first.rule.Line))
+		where := line(", first in line %d", first.rule.Line)
+		if first.rule.File != t.file {
+			where = ", first at " + position(first.rule.File, first.rule.Line)
+		}
+		t.fail(v, "%s is given twice%s: descriptors side by side must differ in key or value", quote(label), where)
 		return
 	}
 	at, ok := fs.get("value")

@@ -127,7 +127,7 @@ func (t *tree) limit(v value, f form) (limit, bool) {
 	if at, ok := fs.get("burst"); ok {
 		t.readBurst(at, &l.Limit)
 	}
-	l.CountRejected = l.Algorithm == algorithms.FixedWindow
+	l.CountRejected = l.Algorithm == algorithms.FixedWindow && !t.options.DropRejected
 	if t.defaults.countRejected != nil {
 		l.CountRejected = *t.defaults.countRejected
 	}

@@ -15,6 +15,14 @@ const DefaultMaxLogEntries = 10_000
 type Options struct {
 	MaxLogEntries uint32        // largest requests_per_unit of a sliding_window_log, which remembers every hit; 0 is DefaultMaxLogEntries
 	Granularity   time.Duration // what every period must be a whole multiple of, as counts are kept in such steps; 0 is any
+
+	// MergeDomains makes documents of one domain one, in the order of the sources: their descriptors stand side by side, where
+	// no two may be the same, and one of them may have a default. What a document says under defaults is for its own limits.
+	// Without it a domain is one document.
+	MergeDomains bool
+
+	// DropRejected leaves denied hits uncounted by fixed windows too, where neither limit nor document say otherwise.
+	DropRejected bool
 }
 
 // Source is where rule documents come from. The bytes are not kept.
@@ -29,6 +37,12 @@ type Source struct {
 	// Documents are rule documents that were decoded already, say from TOML; Data is not looked at when there are any. Keys are
 	// text, as in the document. Mistakes in them have no line.
 	Documents []map[string]any
+
+	// Decode makes a rule document of Data that is neither YAML nor JSON; nil: it is one of them. Each Load calls it anew, so that
+	// who keeps a Source keeps what is encoded and no more. It returns what is wrong with the data, and what it has to warn of,
+	// both without the File; a document of nil says that there is none. Mistakes in the document have no line. Neither Inline nor
+	// Documents are looked at.
+	Decode func(data []byte) (document map[string]any, mistakes []Error, warnings []Warning)
 }
 
 // Load turns documents into rules. Either all of them are good, or the error is an [Errors] with every mistake in any of
@@ -46,16 +60,24 @@ func Load(sources []Source, o Options) (*Rules, []Warning, error) {
 		mistakes Errors
 		warnings []Warning
 		rules    = &Rules{domains: make(map[string]*Domain)}
+		readers  = make([]*reader, 0, len(sources))
+		merged   = make(map[string]*tree)
 	)
 	for _, s := range sources {
-		r := &reader{file: s.Name, options: o}
+		r := &reader{file: s.Name, options: o, merged: merged}
+		readers = append(readers, r)
 		for _, d := range r.documents(s) {
-			if first := rules.domains[d.Name]; first != nil {
+			if first := rules.domains[d.Name]; first != nil && first != d.Domain {
 				r.errs = append(r.errs, Error{File: d.File, Line: d.Line, Path: d.path, Text: fmt.Sprintf(
 					"domain %s is defined already, at %s: a domain must be one document", quote(d.Name), position(first.File, first.Line))})
 				continue
 			}
 			rules.domains[d.Name] = d.Domain
+		}
+	}
+	for _, r := range readers {
+		for _, t := range r.trees { // which know all names by now
+			t.checkReplaces()
 		}
 		mistakes = append(mistakes, r.errs...)
 		warnings = append(warnings, r.warnings...)
@@ -70,6 +92,9 @@ func Load(sources []Source, o Options) (*Rules, []Warning, error) {
 		return nil, warnings, mistakes
 	}
 	for _, d := range rules.Domains() {
+		if i := slices.Index(d.rules, d.Default); i >= 0 { // of several documents it need not be last
+			d.rules = append(slices.Delete(d.rules, i, i+1), d.Default)
+		}
 		for _, r := range d.rules {
 			r.ID = len(rules.all)
 			rules.all = append(rules.all, r)

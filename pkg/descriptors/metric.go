@@ -15,21 +15,37 @@ func (r *Rule) AppendMetricValue(dst []byte, entries []Entry) []byte {
 		if i > 0 {
 			dst = append(dst, '.')
 		}
-		if i >= len(r.levels) {
-			dst = appendKeyValue(dst, entries[i].Key, entries[i].Value)
-			continue
-		}
-		l := &r.levels[i]
-		switch {
-		case l.shared:
-			dst = appendKeyValue(dst, entries[i].Key, l.value)
-		case r.DetailedMetric || l.valueToMetric:
-			dst = appendKeyValue(dst, entries[i].Key, entries[i].Value)
-		default:
-			dst = appendKeyValue(dst, entries[i].Key, l.value)
-		}
+		dst = r.appendLevel(dst, i, entries[i])
 	}
 	return dst
+}
+
+// appendLevel appends what metrics call the entry of a level.
+func (r *Rule) appendLevel(dst []byte, i int, e Entry) []byte {
+	if i >= len(r.levels) {
+		return appendKeyValue(dst, e.Key, e.Value)
+	}
+	l := &r.levels[i]
+	if !l.shared && (r.DetailedMetric || l.valueToMetric) {
+		return appendKeyValue(dst, e.Key, e.Value)
+	}
+	return appendKeyValue(dst, e.Key, l.value)
+}
+
+// MetricLevels returns the text of each level of a descriptor that the rule matches, of which AppendMetricValue makes one. Without
+// entries it is what is configured. A domain's default has none.
+func (r *Rule) MetricLevels(entries []Entry) []string {
+	if entries == nil {
+		entries = make([]Entry, len(r.levels))
+		for i := range r.levels {
+			entries[i] = Entry{Key: r.levels[i].key, Value: r.levels[i].value}
+		}
+	}
+	levels := make([]string, 0, len(entries))
+	for i := range entries {
+		levels = append(levels, string(r.appendLevel(nil, i, entries[i])))
+	}
+	return levels
 }
 
 // appendKeyValue appends `key_value`, or the key alone when there is no value.

@@ -22,6 +22,8 @@ type reader struct {
 	options  Options
 	errs     []Error
 	warnings []Warning
+	trees    []*tree          // of its documents
+	merged   map[string]*tree // by domain, of all sources: the first document of each, with MergeDomains
 
 	expanded int  // values reached through aliases so far
 	stopped  bool // a bound was hit: everything reads as empty

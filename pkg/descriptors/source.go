@@ -16,6 +16,9 @@ const maxBytes = 64 << 20
 
 // documents decodes all documents of a source. A document with mistakes may be missing or incomplete.
 func (r *reader) documents(s Source) []document {
+	if s.Decode != nil {
+		return r.decoded(s)
+	}
 	if s.Documents != nil {
 		list := &yaml.Node{Kind: yaml.SequenceNode}
 		for _, d := range s.Documents {
@@ -45,6 +48,38 @@ func (r *reader) documents(s Source) []document {
 	return nil
 }
 
+// decoded has a source decode its own data, and reads the document that comes of it.
+func (r *reader) decoded(s Source) []document {
+	if !r.fits(s.Data) {
+		return nil
+	}
+	decoded, mistakes, warnings := s.Decode(s.Data)
+	for _, e := range mistakes {
+		e.File = r.file
+		r.record(e)
+	}
+	for _, w := range warnings {
+		w.File = r.file
+		r.warnings = append(r.warnings, w)
+	}
+	if decoded == nil {
+		return nil
+	}
+	if d, ok := r.document(r.root(toNode(decoded, 0))); ok {
+		return []document{d}
+	}
+	return nil
+}
+
+// fits reports whether data are within the bound of a source.
+func (r *reader) fits(data []byte) bool {
+	if len(data) > maxBytes {
+		r.failAt(0, "%d bytes are too many, must be at most %d", len(data), maxBytes)
+		return false
+	}
+	return true
+}
+
 // list decodes a list of documents.
 func (r *reader) list(v value) []document {
 	var all []document
@@ -58,8 +93,7 @@ func (r *reader) list(v value) []document {
 
 // parse returns the first document of a source; false when there is none, which is a mistake but for a settings file.
 func (r *reader) parse(s Source) (value, bool) {
-	if len(s.Data) > maxBytes {
-		r.failAt(0, "%d bytes are too many, must be at most %d", len(s.Data), maxBytes)
+	if !r.fits(s.Data) {
 		return value{}, false
 	}
 	data := plainJSON(bytes.TrimPrefix(s.Data, []byte("\xef\xbb\xbf"))) // UTF-8's byte order mark

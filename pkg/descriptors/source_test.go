@@ -196,3 +196,39 @@ func TestMistakesAreErrorsOneByOne(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
+
+func TestASourceMayDecodeItsOwnData(t *testing.T) {
+	var given string
+	source := Source{Name: "wire:1", Data: []byte{0, 1}, Decode: func(data []byte) (map[string]any, []Error, []Warning) {
+		given = string(data)
+		return map[string]any{"domain": "edge", "descriptors": []any{
+			map[string]any{"key": "user", "rate_limit": map[string]any{"unit": "MINUTE", "requests_per_unit": uint32(7)}},
+		}}, nil, []Warning{{Path: "descriptors[0]", Text: "odd"}}
+	}}
+	rules, warnings, err := Load([]Source{source}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if given != "\x00\x01" || rules.All()[0].Limits[0].Requests != 7 || rules.All()[0].File != "wire:1" {
+		t.Errorf("rules of %q: got %+v", given, rules.All())
+	}
+	if diff := cmp.Diff([]Warning{{File: "wire:1", Path: "descriptors[0]", Text: "odd"}}, warnings); diff != "" {
+		t.Errorf("warnings (-want +got):\n%s", diff)
+	}
+}
+
+func TestMistakesOfDecodingComeWithThoseOfTheDocument(t *testing.T) {
+	got := messages(t, Source{Name: "wire:1", Decode: func([]byte) (map[string]any, []Error, []Warning) {
+		return map[string]any{"descriptors": []any{}}, []Error{{Path: "metadata", Text: "is no metadata"}}, nil
+	}}, Source{Name: "wire:2", Decode: func([]byte) (map[string]any, []Error, []Warning) {
+		return nil, []Error{{Text: "is noise"}}, nil
+	}})
+	want := []string{
+		"wire:1: metadata: is no metadata",
+		"wire:1: domain: is missing or empty, must be the name of the domain, as Envoy sends it",
+		"wire:2: is noise",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("mistakes (-want +got):\n%s", diff)
+	}
+}

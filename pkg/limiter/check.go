@@ -15,6 +15,7 @@ func (l *Limiter) Check(ctx context.Context, r *Request, v *Verdict) error {
 	set := l.current.Load()
 	if err := l.prepare(set, r, v); err != nil {
 		l.requests.failed.Add(1)
+		l.requests.invalid.Add(1)
 		return err
 	}
 	if len(v.charges) > 0 {
@@ -31,6 +32,10 @@ func (l *Limiter) Check(ctx context.Context, r *Request, v *Verdict) error {
 			v.sum(s)
 		}
 		l.count(set, r, v, i)
+	}
+	if v.OverLimit && l.options.Shadow {
+		v.OverLimit = false
+		l.requests.shadowed.Add(1)
 	}
 	if v.OverLimit {
 		l.requests.overLimit.Add(1)
@@ -65,6 +70,9 @@ func (l *Limiter) prepare(set *ruleSet, r *Request, v *Verdict) error {
 		if err := l.charge(r, i, v); err != nil {
 			return err
 		}
+	}
+	if l.options.Quota {
+		v.quotas()
 	}
 	if cap(v.decisions) < len(v.charges) {
 		v.decisions = make([]algorithms.Decision, len(v.charges)+cap(v.charges))
@@ -101,13 +109,14 @@ func (l *Limiter) charge(r *Request, i int, v *Verdict) error {
 		return nil
 	}
 	s.Outcome, s.charge = Limited, len(v.charges)
+	s.Quota = s.Rule.Quota || l.options.Quota
 	mode := store.Enforce
 	switch {
-	case s.Rule.Shadow && s.Rule.Quota:
+	case s.Rule.Shadow && s.Quota:
 		mode = store.ShadowQuota
 	case s.Rule.Shadow:
 		mode = store.Shadow
-	case s.Rule.Quota:
+	case s.Quota:
 		mode = store.Quota
 	}
 	for n := range s.Rule.Limits {
@@ -139,13 +148,17 @@ func (l *Limiter) charge(r *Request, i int, v *Verdict) error {
 // nothing else of the rule applies to it.
 func (l *Limiter) chargeOverride(r *Request, i int, v *Verdict) error {
 	d, s := &r.Descriptors[i], &v.Statuses[i]
-	like := descriptors.Limit{Limit: algorithms.Limit{Algorithm: algorithms.FixedWindow}, CountRejected: true}
+	like := descriptors.Limit{Limit: algorithms.Limit{Algorithm: algorithms.FixedWindow}, CountRejected: !l.options.DropRejected}
 	if s.Rule != nil && len(s.Rule.Limits) > 0 {
 		like = s.Rule.Limits[0]
 	}
 	limit, err := l.override(d.Override, i, &like)
 	if err != nil {
 		return err
+	}
+	mode := store.Enforce
+	if s.Quota = l.options.Quota; s.Quota {
+		mode = store.Quota
 	}
 	v.limits = append(v.limits, limit)
 	s.Outcome, s.charge, s.count, s.Limit = Limited, len(v.charges), 1, &v.limits[len(v.limits)-1]
@@ -157,6 +170,7 @@ func (l *Limiter) chargeOverride(r *Request, i int, v *Verdict) error {
 		Limit:         limit.Limit,
 		Hits:          s.Hits,
 		Rule:          i,
+		Mode:          mode,
 		CountRejected: limit.CountRejected,
 		OnError:       l.onError(limit.OnStoreError),
 	})

@@ -3,9 +3,12 @@ package limiter
 import (
 	"iter"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+
+	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
 // Code says under what a decision is counted.
@@ -48,7 +51,13 @@ type Counts struct {
 	most int // values counted apart
 
 	mu     sync.RWMutex // guards values, not what they point to
-	values map[string]*tally
+	values map[string]*valueTally
+}
+
+// valueTally is the figures of one value.
+type valueTally struct {
+	tally
+	levels []string // see descriptors.Rule.MetricLevels
 }
 
 // OtherValue stands for all values of a rule beyond those counted apart.
@@ -63,6 +72,7 @@ type tally struct {
 	decisions [Codes]atomic.Uint64
 	hits      [Codes]atomic.Uint64
 	refunded  atomic.Uint64
+	near      atomic.Uint64
 }
 
 // Tally is one set of figures at one moment.
@@ -70,12 +80,16 @@ type Tally struct {
 	Decisions [Codes]uint64 // by Code
 	Hits      [Codes]uint64 // by Code; hits that decisions were about, refunds left out
 	Refunded  uint64        // hits that refunds were about
+	Near      uint64        // of the hits of CodeOK those above the part of the limit that Options.NearLimit says
 }
 
 func newCounts(values int) *Counts { return &Counts{most: values} }
 
-func (t *tally) add(code Code, hits int64) {
+func (t *tally) add(code Code, hits int64, near uint64) {
 	t.decisions[code].Add(1)
+	if near > 0 {
+		t.near.Add(near)
+	}
 	if hits > 0 {
 		t.hits[code].Add(uint64(hits))
 	} else if hits < 0 {
@@ -87,12 +101,12 @@ func (t *tally) read() (sum Tally) {
 	for c := range Codes {
 		sum.Decisions[c], sum.Hits[c] = t.decisions[c].Load(), t.hits[c].Load()
 	}
-	sum.Refunded = t.refunded.Load()
+	sum.Refunded, sum.Near = t.refunded.Load(), t.near.Load()
 	return sum
 }
 
-// of returns the figures of a value, which are OtherValue's when there are too many.
-func (c *Counts) of(value []byte) *tally {
+// of returns the figures of a value, that of a rule and entries, which are OtherValue's when there are too many.
+func (c *Counts) of(value []byte, r *descriptors.Rule, entries []descriptors.Entry) *tally {
 	if len(value) > MaxValue {
 		value = append(value[:0], OtherValue...)
 	}
@@ -103,21 +117,25 @@ func (c *Counts) of(value []byte) *tally {
 	}
 	c.mu.RUnlock()
 	if t != nil {
-		return t
+		return &t.tally
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.values == nil {
-		c.values = map[string]*tally{OtherValue: new(tally)}
+		c.values = map[string]*valueTally{OtherValue: {levels: []string{OtherValue}}}
 	}
 	name := strings.ToValidUTF8(string(value), "\uFFFD")
 	if len(c.values) > c.most {
 		name = OtherValue
 	}
 	if c.values[name] == nil {
-		c.values[name] = new(tally)
+		levels := r.MetricLevels(entries)
+		for i := range levels {
+			levels[i] = strings.ToValidUTF8(levels[i], "\uFFFD")
+		}
+		c.values[name] = &valueTally{levels: levels}
 	}
-	return c.values[name]
+	return &c.values[name].tally
 }
 
 // Total returns the figures of the rule.
@@ -135,8 +153,23 @@ func (c *Counts) Values() map[string]Tally {
 	return sums
 }
 
+// Levels returns the figures by value as Values does, each with the text of every level apart: OtherValue's is one.
+func (c *Counts) Levels() iter.Seq2[[]string, Tally] {
+	return func(yield func([]string, Tally) bool) {
+		c.mu.RLock()
+		values := slices.Collect(maps.Values(c.values))
+		c.mu.RUnlock()
+		for _, t := range values {
+			if !yield(t.levels, t.read()) {
+				return
+			}
+		}
+	}
+}
+
 // RuleCounts is the counts of one rule.
 type RuleCounts struct {
+	Rule   *descriptors.Rule // nil for limits that requests brought themselves where no rule matched
 	Domain string
 	Path   string // Rule.Path; "override" for limits that requests brought themselves where no rule matched
 	Counts *Counts
@@ -147,12 +180,12 @@ func (l *Limiter) Counts() iter.Seq[RuleCounts] {
 	return func(yield func(RuleCounts) bool) {
 		set := l.current.Load()
 		for _, r := range set.rules.All() {
-			if !yield(RuleCounts{r.Domain, r.Path, set.counts[r.ID]}) {
+			if !yield(RuleCounts{r, r.Domain, r.Path, set.counts[r.ID]}) {
 				return
 			}
 		}
 		for domain, c := range set.overrides {
-			if !yield(RuleCounts{domain, "override", c}) {
+			if !yield(RuleCounts{nil, domain, "override", c}) {
 				return
 			}
 		}
@@ -162,12 +195,15 @@ func (l *Limiter) Counts() iter.Seq[RuleCounts] {
 // requestCounts is what became of requests.
 type requestCounts struct {
 	passed, overLimit, failed atomic.Uint64
+	invalid, shadowed         atomic.Uint64
 	noDomain, noMatch         atomic.Uint64
 }
 
 // RequestCounts is what became of requests since the start.
 type RequestCounts struct {
 	OK, OverLimit, Failed uint64 // requests
+	Invalid               uint64 // of those that failed, requests that were not valid
+	Shadowed              uint64 // of those that are OK, requests that were over limit but for Options.Shadow
 	DomainNotFound        uint64 // descriptors of a domain that has no rules
 	NoMatch               uint64 // descriptors that no rule of their domain matched
 }
@@ -178,6 +214,8 @@ func (l *Limiter) Requests() RequestCounts {
 		OK:             l.requests.passed.Load(),
 		OverLimit:      l.requests.overLimit.Load(),
 		Failed:         l.requests.failed.Load(),
+		Invalid:        l.requests.invalid.Load(),
+		Shadowed:       l.requests.shadowed.Load(),
 		DomainNotFound: l.requests.noDomain.Load(),
 		NoMatch:        l.requests.noMatch.Load(),
 	}
@@ -199,12 +237,32 @@ func (l *Limiter) count(set *ruleSet, r *Request, v *Verdict, i int) {
 			return
 		}
 	}
-	code := s.code()
-	c.add(code, s.Hits)
-	if s.Rule != nil && s.Rule.Detailed() {
-		v.values = s.Rule.AppendMetricValue(v.values[:0], r.Descriptors[i].Entries)
-		c.of(v.values).add(code, s.Hits)
+	code, near := s.code(), uint64(0)
+	if l.options.NearLimit > 0 && s.Outcome == Limited {
+		near = l.near(v, s)
 	}
+	c.add(code, s.Hits, near)
+	if s.Rule != nil && s.Rule.Detailed() {
+		entries := r.Descriptors[i].Entries
+		v.values = s.Rule.AppendMetricValue(v.values[:0], entries)
+		c.of(v.values, s.Rule, entries).add(code, s.Hits, near)
+	}
+}
+
+// near returns how many of the hits that a limit allowed are above the part of it that counts as near: those taken from there
+// on, or, of a request that another limit denied, those that would have been.
+func (l *Limiter) near(v *Verdict, s *DescriptorStatus) uint64 {
+	if !s.Decision.Allowed || s.Hits <= 0 {
+		return 0
+	}
+	capacity := s.Limit.Capacity()
+	after := int64(capacity) - int64(s.Decision.Remaining)
+	if v.OverLimit && !s.Limit.CountRejected {
+		after += s.Hits
+	}
+	// As envoyproxy/ratelimit rounds: in 32 bits.
+	from := int64(float32(capacity) * float32(l.options.NearLimit))
+	return uint64(min(max(after-from, 0), s.Hits))
 }
 
 func (s *DescriptorStatus) code() Code {

@@ -9,6 +9,7 @@ package limiter
 import (
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,6 +32,11 @@ type Options struct {
 	DetailedValues int    // most values of a rule that are counted apart, see [Counts]; 0 means DefaultDetailedValues
 
 	OnStoreError store.OnError // of limits whose rules do not say what becomes of them when the store cannot be asked
+
+	NearLimit    float64 // from which part of a limit on hits count as near it, see [Tally]; 0: none are counted
+	DropRejected bool    // denied hits of overrides that no rule matches do not count, as descriptors.Options has it for rules
+	Shadow       bool    // every request passes; its statuses say what was found
+	Quota        bool    // every limit is a quota; a request with a descriptor that no limit applies to passes
 }
 
 // Limiter decides requests. All methods are safe for concurrent use. It starts nothing and needs no Close; its store may.
@@ -77,6 +83,9 @@ func New(s store.Store, o Options) (*Limiter, error) {
 	}
 	if o.DetailedValues < 0 {
 		errs = append(errs, fmt.Errorf("detailed values: %d: must be at least 1", o.DetailedValues))
+	}
+	if !(o.NearLimit >= 0) || math.IsInf(o.NearLimit, 0) {
+		errs = append(errs, fmt.Errorf("near limit: %v: must be at least 0", o.NearLimit))
 	}
 	if o.OnStoreError > store.Deny {
 		errs = append(errs, fmt.Errorf("on store error: %d: must be Local, Allow or Deny", o.OnStoreError))

@@ -129,7 +129,7 @@ func TestCountsSayWhatWasDecided(t *testing.T) {
 		if s := got["staff"]; s.Decisions[limiter.CodeUnlimited] != 3 {
 			t.Errorf("counts of the unlimited rule = %+v", s)
 		}
-		want := limiter.RequestCounts{OK: 5, Failed: 1, DomainNotFound: 2}
+		want := limiter.RequestCounts{OK: 5, Failed: 1, Invalid: 1, DomainNotFound: 2}
 		if diff := cmp.Diff(want, f.Requests()); diff != "" {
 			t.Errorf("requests (-want +got):\n%s", diff)
 		}

@@ -1,6 +1,8 @@
 package limiter
 
 import (
+	"slices"
+
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/store"
@@ -45,6 +47,7 @@ type DescriptorStatus struct {
 	Hits     int64
 
 	OverLimit bool // what to report: denied, and not in shadow mode
+	Quota     bool // the limit is one of the request's quotas, of which one with room is enough
 	Shadowed  bool // denied in shadow mode, and so reported as if it were not
 
 	domain *descriptors.Domain
@@ -77,7 +80,18 @@ func (v *Verdict) sum(s *DescriptorStatus) {
 	s.Decision = v.decisions[best]
 	s.Limit = v.charged[best]
 	if !s.Decision.Allowed {
-		s.OverLimit = !v.charges[best].Mode.Shadows()
-		s.Shadowed = !s.OverLimit
+		s.Shadowed = s.Rule != nil && s.Rule.Shadow && !s.Overridden
+		s.OverLimit = !s.Shadowed
+	}
+}
+
+// quotas makes no charge deny the request when one of its descriptors has no limit: that is a quota with room, where all are
+// quotas.
+func (v *Verdict) quotas() {
+	free := slices.ContainsFunc(v.Statuses, func(s DescriptorStatus) bool { return s.Outcome == NoLimit || s.Outcome == Replaced })
+	for i := range v.charges {
+		if free {
+			v.charges[i].Mode = store.Shadow
+		}
 	}
 }

@@ -12,29 +12,39 @@ type places struct {
 	dirs  map[string]bool // to watch
 	names map[string]bool // full paths: files and directories of rules, and the symbolic links on the way to them
 	rules map[string]bool // directories whose rule files matter, also those yet to come
+	files Files
 }
 
 // placesOf follows the paths, symbolic links included, to what changes when their content does. A directory further up that
 // is renamed is left to the poll: watching up to the root would wake for every change in /tmp or /etc. What is not there yet is expected in the last directory that is.
-func placesOf(paths []string) places {
-	p := places{dirs: make(map[string]bool), names: make(map[string]bool), rules: make(map[string]bool)}
+func placesOf(paths []string, files Files) places {
+	p := places{dirs: make(map[string]bool), names: make(map[string]bool), rules: make(map[string]bool), files: files}
 	for _, path := range paths {
 		end, info := p.follow(path)
 		if info == nil || !info.IsDir() {
 			continue
 		}
-		p.dirs[end], p.rules[end] = true, true
-		entries, err := os.ReadDir(end)
-		if err != nil {
-			continue // watched all the same; reading the rules says what is wrong
-		}
-		for _, e := range entries {
-			if IsRuleFile(e.Name()) && e.Type()&fs.ModeSymlink != 0 {
-				p.follow(filepath.Join(end, e.Name()))
-			}
-		}
+		p.enter(end)
 	}
 	return p
+}
+
+// enter notes a directory of rules, the links in it, and the directories in it that count too.
+func (p *places) enter(dir string) {
+	p.dirs[dir], p.rules[dir] = true, true
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return // watched all the same; reading the rules says what is wrong
+	}
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		switch {
+		case e.IsDir() && p.files.below(e.Name()):
+			p.enter(path)
+		case p.files.match(e.Name()) && e.Type()&fs.ModeSymlink != 0:
+			p.follow(path)
+		}
+	}
 }
 
 // maxLinks bounds the symbolic links on the way of one path, as Linux does.
@@ -95,5 +105,6 @@ func root(path string) (top, rest string) {
 
 // concern reports whether an event on this path may change rules.
 func (p *places) concern(path string) bool {
-	return p.names[path] || p.rules[filepath.Dir(path)] && IsRuleFile(filepath.Base(path))
+	dir, name := filepath.Split(path)
+	return p.names[path] || p.rules[filepath.Clean(dir)] && (p.files.match(name) || p.files.below(name))
 }

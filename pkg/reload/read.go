@@ -19,20 +19,42 @@ import (
 // maxBytes bounds what is read of one file: one more than descriptors.Load accepts, so that it is the one to complain.
 const maxBytes = 64<<20 + 1
 
-// Read reads rule documents for [descriptors.Load]: from files, from the rule files of directories (see [IsRuleFile]; not
-// from directories in them), and from the list `domains` of a settings file ("" for none), which is YAML, TOML or JSON by its
+// Files says which files of a directory hold rules. The zero value: *.yaml, *.yml and *.json whose names do not start with a
+// dot, and none of directories in it.
+type Files struct {
+	Match func(name string) bool // of a file, by its name without the directory; nil means IsRuleFile
+	Below func(name string) bool // of a directory in it: its files count too. nil: none. Not asked of symbolic links
+}
+
+// match reports whether a file of this name holds rules.
+func (f Files) match(name string) bool {
+	if f.Match == nil {
+		return IsRuleFile(name)
+	}
+	return f.Match(name)
+}
+
+// below reports whether a directory of this name counts too.
+func (f Files) below(name string) bool { return f.Below != nil && f.Below(name) }
+
+// Read is [Files.Read] of the usual files.
+func Read(paths []string, settings string) ([]descriptors.Source, error) {
+	return Files{}.Read(paths, settings)
+}
+
+// Read reads rule documents for [descriptors.Load]: from files, from the rule files of directories, and from the list `domains` of a settings file ("" for none), which is YAML, TOML or JSON by its
 // name's extension. Symbolic links are followed, a path given twice is read once, and a directory must hold a rule file.
 //
 // It goes on after a mistake: the error joins, for each path that could not be read, `path: what is wrong`, and the sources
 // are what could be read.
-func Read(paths []string, settings string) ([]descriptors.Source, error) {
+func (f Files) Read(paths []string, settings string) ([]descriptors.Source, error) {
 	var (
 		sources []descriptors.Source
 		errs    []error
 		seen    = make(map[string]bool)
 	)
 	for _, path := range paths {
-		files, err := filesOf(path)
+		files, err := f.of(path)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", path, bare(err)))
 		}
@@ -60,7 +82,7 @@ func Read(paths []string, settings string) ([]descriptors.Source, error) {
 	return sources, errors.Join(errs...)
 }
 
-// IsRuleFile reports whether a file of this name (without its directory) is read from a directory: *.yaml, *.yml and *.json
+// IsRuleFile reports whether a file of this name (without its directory) is usually read from a directory: *.yaml, *.yml and *.json
 // are, unless they start with a dot.
 func IsRuleFile(name string) bool {
 	switch filepath.Ext(name) {
@@ -70,8 +92,8 @@ func IsRuleFile(name string) bool {
 	return false
 }
 
-// filesOf returns the files that a path stands for: itself, or the rule files in it, by name.
-func filesOf(path string) ([]string, error) {
+// of returns the files that a path stands for: itself, or the rule files in it, by name.
+func (f Files) of(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, err
@@ -79,23 +101,45 @@ func filesOf(path string) ([]string, error) {
 	if !info.IsDir() {
 		return []string{path}, nil
 	}
-	entries, err := os.ReadDir(path)
+	files, err := f.in(path)
+	switch {
+	case err != nil:
+		return files, err
+	case len(files) > 0:
+		return files, nil
+	case f.Match != nil:
+		return nil, errors.New("holds no rule file, must have at least one")
+	default:
+		return nil, errors.New("holds no rule file, must have at least one *.yaml, *.yml or *.json")
+	}
+}
+
+// in returns the rule files of a directory, by name.
+func (f Files) in(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, err
 	}
 	var files []string
 	for _, e := range entries {
-		if !IsRuleFile(e.Name()) {
+		path := filepath.Join(dir, e.Name())
+		if e.IsDir() {
+			if f.below(e.Name()) {
+				more, err := f.in(path)
+				if err != nil {
+					return files, fmt.Errorf("%s: %w", e.Name(), bare(err))
+				}
+				files = append(files, more...)
+			}
 			continue
 		}
-		file := filepath.Join(path, e.Name())
-		if info, err := os.Stat(file); err == nil && info.IsDir() {
+		if !f.match(e.Name()) {
 			continue
 		}
-		files = append(files, file)
-	}
-	if len(files) == 0 {
-		return nil, errors.New("holds no rule file, must have at least one *.yaml, *.yml or *.json")
+		if info, err := os.Stat(path); err == nil && info.IsDir() {
+			continue
+		}
+		files = append(files, path)
 	}
 	return files, nil
 }

@@ -1,6 +1,7 @@
 // Package reload keeps the rules of a limiter equal to the files they come from: it reads files, directories and the inline
 // rules of a settings file, has descriptors.Load judge all of them together, and puts them in force with one step, or leaves
-// the old ones in force and says why. It watches for changes and can be asked to look again.
+// the old ones in force and says why. It watches for changes and can be asked to look again. Rules that come from elsewhere, such
+// as over xDS, are pushed to it, and are judged document by document (Push).
 //
 // It decides when rules are read and what becomes of a bad set; what a rule means is the business of package descriptors.
 package reload
@@ -10,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,13 +25,17 @@ const (
 	DefaultPoll     = 30 * time.Second
 )
 
-// Options is what New needs. Limiter, Logger, and Paths or Settings must be set.
+// Options is what New needs. Limiter, Logger, and Paths, Settings or Pushed must be set.
 type Options struct {
 	Limiter       *limiter.Limiter // gets the rules
 	Paths         []string         // files and directories, as [Read] takes them
 	Settings      string           // settings file whose list `domains` holds rules; "" for none
+	Pushed        bool             // rules come by Push as well: files need not have any
 	MaxLogEntries uint32           // as in descriptors.Options
 	Granularity   time.Duration    // as in descriptors.Options
+	MergeDomains  bool             // as in descriptors.Options
+	DropRejected  bool             // as in descriptors.Options
+	Files         Files            // which files of a directory hold rules
 	Debounce      time.Duration    // how long files must rest after a change before they are read; 0 means DefaultDebounce
 	Poll          time.Duration    // how often files are looked at in case no event told of a change; 0 means DefaultPoll
 	Logger        *slog.Logger     // for "rules loaded" and "rules refused"
@@ -39,8 +45,13 @@ type Options struct {
 type Reloader struct {
 	options Options
 
-	mu        sync.Mutex  // guards attempted; held through an attempt, so that attempts come one after another
-	attempted fingerprint // of the sources of the last attempt, successful or not
+	mu        sync.Mutex                    // guards all below; held through an attempt, so that attempts come one after another
+	attempted fingerprint                   // of the files of the last attempt, successful or not
+	files     []descriptors.Source          // in force
+	wanted    []descriptors.Source          // what was pushed last, also what was refused of it
+	pushed    map[string]descriptors.Source // in force, by name
+	judged    bool                          // something was pushed
+	refusal   error                         // what is wrong with wanted
 }
 
 // New returns a Reloader. It fails, with every reason, when an option is missing or out of bounds.
@@ -52,7 +63,7 @@ func New(o Options) (*Reloader, error) {
 	if o.Logger == nil {
 		errs = append(errs, errors.New("logger: must not be nil"))
 	}
-	if len(o.Paths) == 0 && o.Settings == "" {
+	if len(o.Paths) == 0 && o.Settings == "" && !o.Pushed {
 		errs = append(errs, errors.New("rules: there is no file or directory to read them from"))
 	}
 	if o.Debounce < 0 || o.Poll < 0 {
@@ -110,42 +121,67 @@ func (r *Reloader) changed(f fingerprint) bool {
 
 // read reads all sources.
 func (r *Reloader) read() ([]descriptors.Source, error) {
-	return Read(r.options.Paths, r.options.Settings)
+	return r.options.Files.Read(r.options.Paths, r.options.Settings)
 }
 
 // reportLocked is attemptLocked with a line in the log when the rules are refused. r.mu must be held.
-func (r *Reloader) reportLocked(ctx context.Context, sources []descriptors.Source, readErr error) error {
-	err := r.attemptLocked(ctx, sources, readErr)
+func (r *Reloader) reportLocked(ctx context.Context, files []descriptors.Source, readErr error) error {
+	err := r.attemptLocked(ctx, files, readErr)
 	if err != nil && ctx.Err() == nil {
 		r.options.Logger.LogAttrs(ctx, slog.LevelError, "rules refused", slog.Any("errors", reasons(err)))
 	}
 	return err
 }
 
-// attemptLocked tries to put the sources' rules in force. All that can fail comes first. r.mu must be held.
-func (r *Reloader) attemptLocked(ctx context.Context, sources []descriptors.Source, readErr error) error {
+// attemptLocked tries to put the rules of files in force, beside what was pushed. All that can fail comes first. r.mu must be
+// held.
+func (r *Reloader) attemptLocked(ctx context.Context, files []descriptors.Source, readErr error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	rules, warnings, loadErr := descriptors.Load(sources, descriptors.Options{
-		MaxLogEntries: r.options.MaxLogEntries,
-		Granularity:   r.options.Granularity,
-	})
+	rules, warnings, loadErr := r.judge(files, inOrder(r.pushed))
 	if ctx.Err() != nil {
 		return context.Cause(ctx) // nobody waits for it any more
 	}
-	r.attempted = fingerprintOf(sources, readErr)
+	r.attempted = fingerprintOf(files, readErr)
 	err := errors.Join(readErr, loadErr)
-	if err == nil && len(rules.Domains()) == 0 {
+	if err == nil && len(rules.Domains()) == 0 && !r.options.Pushed {
 		err = errors.New("there are no rules: name a file or directory with --rules, or put a list domains into the settings file")
 	}
 	if err != nil {
 		r.options.Limiter.Refused(reasons(err), time.Now())
 		return err
 	}
+	r.files = files
+	if len(rules.Domains()) > 0 || !r.options.Limiter.Status().LoadedAt.IsZero() { // else rules are yet to be pushed
+		r.setLocked(ctx, rules, warnings)
+	}
+	if !r.completeLocked() {
+		_ = r.pushLocked(ctx, r.wanted) // what stood in the way may be gone; logged, and known to the limiter
+	}
+	return nil
+}
+
+// judge turns what was read and what was pushed into rules.
+func (r *Reloader) judge(files, pushed []descriptors.Source) (*descriptors.Rules, []descriptors.Warning, error) {
+	return descriptors.Load(slices.Concat(files, pushed), descriptors.Options{
+		MaxLogEntries: r.options.MaxLogEntries,
+		Granularity:   r.options.Granularity,
+		MergeDomains:  r.options.MergeDomains,
+		DropRejected:  r.options.DropRejected,
+	})
+}
+
+// setLocked puts rules in force, those of r.files and r.pushed. r.mu must be held.
+func (r *Reloader) setLocked(ctx context.Context, rules *descriptors.Rules, warnings []descriptors.Warning) {
 	r.options.Limiter.SetRules(rules, warnings, time.Now())
-	r.options.Logger.LogAttrs(ctx, slog.LevelInfo, "rules loaded",
-		slog.Int("files", len(sources)), slog.Int("domains", len(rules.Domains())), slog.Int("rules", rules.Len()))
+	attrs := []slog.Attr{
+		slog.Int("files", len(r.files)), slog.Int("domains", len(rules.Domains())), slog.Int("rules", rules.Len()),
+	}
+	if r.options.Pushed {
+		attrs = append(attrs, slog.Int("pushed", len(r.pushed)))
+	}
+	r.options.Logger.LogAttrs(ctx, slog.LevelInfo, "rules loaded", attrs...)
 	if len(warnings) > 0 {
 		texts := make([]string, 0, len(warnings))
 		for _, w := range warnings {
@@ -153,5 +189,4 @@ func (r *Reloader) attemptLocked(ctx context.Context, sources []descriptors.Sour
 		}
 		r.options.Logger.LogAttrs(ctx, slog.LevelWarn, "rules have warnings", slog.Any("warnings", texts))
 	}
-	return nil
 }

@@ -79,8 +79,8 @@ func (m messages) await(t *testing.T, message string, never ...string) slog.Reco
 	}
 }
 
-// start returns a limiter with a Reloader that has loaded the paths and, when run is set, watches them until the test ends.
-func start(t *testing.T, o reload.Options, run bool) (*limiter.Limiter, *reload.Reloader, messages) {
+// prepare returns a limiter with a Reloader that has loaded nothing yet.
+func prepare(t *testing.T, o reload.Options) (*limiter.Limiter, *reload.Reloader, messages) {
 	t.Helper()
 	s, err := memstore.New(memstore.Options{MaxKeys: 100})
 	if err != nil {
@@ -100,6 +100,13 @@ func start(t *testing.T, o reload.Options, run bool) (*limiter.Limiter, *reload.
 	if err != nil {
 		t.Fatal(err)
 	}
+	return l, r, log
+}
+
+// start returns a limiter with a Reloader that has loaded the paths and, when run is set, watches them until the test ends.
+func start(t *testing.T, o reload.Options, run bool) (*limiter.Limiter, *reload.Reloader, messages) {
+	t.Helper()
+	l, r, log := prepare(t, o)
 	if err := r.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}

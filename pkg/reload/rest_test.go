@@ -124,7 +124,7 @@ func TestPlacesFollowLinks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	p := placesOf([]string{filepath.Join(top, "absolute"), filepath.Join(top, "loop"), filepath.Join(top, "missing", "deep", "x.yaml")})
+	p := placesOf([]string{filepath.Join(top, "absolute"), filepath.Join(top, "loop"), filepath.Join(top, "missing", "deep", "x.yaml")}, Files{})
 	for _, dir := range []string{"", "real", "real/rules", "elsewhere"} {
 		if !p.dirs[filepath.Join(top, dir)] {
 			t.Errorf("%q is not watched", dir)

@@ -16,8 +16,12 @@ const storm = 50
 // Run reloads rules whenever their sources change, until ctx ends, and then returns nil. A change is read once no relevant
 // file has been touched for the debounce time, and put in force when the content is not that of the last attempt; so one
 // swap of a Kubernetes ConfigMap is one reload, and a touch is none. A file system that tells of no events is looked at
-// every poll time; a file caught half written by that is read again until it rests.
+// every poll time; a file caught half written by that is read again until it rests. Without any source to read it only waits.
 func (r *Reloader) Run(ctx context.Context) error {
+	if len(r.options.Paths) == 0 && r.options.Settings == "" {
+		<-ctx.Done()
+		return nil
+	}
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
 		r.options.Logger.LogAttrs(ctx, slog.LevelWarn, "rules are not watched",
@@ -116,7 +120,7 @@ func (w *watch) follow(ctx context.Context) {
 	if w.options.Settings != "" {
 		paths = append([]string{w.options.Settings}, paths...)
 	}
-	w.places = placesOf(paths)
+	w.places = placesOf(paths, w.options.Files)
 	if w.watcher == nil {
 		return
 	}

@@ -22,10 +22,14 @@ import (
 const legacyHealthName = "ratelimit"
 
 func (s *Server) newGRPC() *grpc.Server {
-	g := grpc.NewServer(append(s.grpcOptions(),
+	options := append(s.grpcOptions(),
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.NumStreamWorkers(streamWorkers),
-	)...)
+	)
+	if s.options.TLS != nil {
+		options = append(options, grpc.Creds(newSecured(s.options.TLS, s.options.Logger)))
+	}
+	g := grpc.NewServer(options...)
 	g.RegisterService(s.service.describe(), s.service)
 	s.addHealth(g, s.options.Ready, legacyHealthName, ratelimitv3.RateLimitService_ServiceDesc.ServiceName)
 	return g

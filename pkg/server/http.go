@@ -86,15 +86,15 @@ func (s *Server) unlessDraining(ok string) http.HandlerFunc {
 
 // readyz answers 200 once rules are in force and until the server drains, while nothing else speaks against it.
 func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
-	if s.options.Limiter.Status().LoadedAt.IsZero() {
-		text(w, http.StatusServiceUnavailable, "no rules loaded")
-		return
-	}
 	if s.options.Ready != nil && !s.draining.Load() {
-		if err := s.options.Ready(); err != nil {
+		if err := s.options.Ready(); err != nil { // which says more than that there are no rules
 			text(w, http.StatusServiceUnavailable, err.Error())
 			return
 		}
+	}
+	if s.options.Limiter.Status().LoadedAt.IsZero() {
+		text(w, http.StatusServiceUnavailable, "no rules loaded")
+		return
 	}
 	s.unlessDraining("OK")(w, r)
 }

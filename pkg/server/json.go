@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"go.opentelemetry.io/otel/propagation"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -62,7 +63,11 @@ func (s *Server) exchange(r *http.Request, message []byte, response *ratelimitv3
 	}()
 	c := new(call)
 	c.decode(message)
-	if err := s.service.answer(r.Context(), c); err != nil {
+	ctx := r.Context()
+	if s.options.Tracer != nil {
+		ctx = s.service.withParent(ctx, propagation.HeaderCarrier(r.Header))
+	}
+	if err := s.service.answer(ctx, c); err != nil {
 		return s.service.faults.status(err)
 	}
 	return proto.Unmarshal(c.answer, response)

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Listen listens on a TCP address ("host:port", port 0 takes any) for network "tcp", or on a Unix socket for network "unix":
@@ -28,6 +30,20 @@ func Listen(ctx context.Context, network, address string, mode fs.FileMode) (net
 		return nil, fmt.Errorf("listen on unix socket %s: %w", address, err)
 	}
 	return l, nil
+}
+
+// ListenShared listens on a TCP address on which other processes of the same user may listen too, as long as all of them do it
+// in this way (SO_REUSEPORT). The system spreads new connections over them; one that stops listening takes along those that
+// wait for it.
+func ListenShared(ctx context.Context, address string) (net.Listener, error) {
+	share := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+		var failed error
+		err := raw.Control(func(fd uintptr) {
+			failed = os.NewSyscallError("setsockopt SO_REUSEPORT", unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1))
+		})
+		return errors.Join(err, failed)
+	}}
+	return share.Listen(ctx, "tcp", address)
 }
 
 func listenOnPath(ctx context.Context, path string, mode fs.FileMode) (net.Listener, error) {

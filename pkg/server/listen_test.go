@@ -36,6 +36,66 @@ func TestListenOnTCP(t *testing.T) {
 	reach(t, listen(t, "tcp", "127.0.0.1:0", 0))
 }
 
+func TestListenOnIPv6(t *testing.T) {
+	if l, err := net.Listen("tcp6", "[::1]:0"); err != nil {
+		t.Skipf("there is no IPv6: %v", err)
+	} else {
+		_ = l.Close()
+	}
+	reach(t, listen(t, "tcp", "[::1]:0", 0))
+	for _, address := range []string{"[::]:0", ":0"} {
+		l := listen(t, "tcp", address, 0)
+		_, port, err := net.SplitHostPort(l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, host := range []string{"127.0.0.1", "::1"} {
+			conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", net.JoinHostPort(host, port))
+			if err != nil {
+				t.Errorf("%s, by %s: %v", address, host, err)
+				continue
+			}
+			_ = conn.Close()
+		}
+	}
+}
+
+func TestASharedAddressIsForThoseWhoShareIt(t *testing.T) {
+	shared := func(address string) net.Listener {
+		t.Helper()
+		l, err := ListenShared(t.Context(), address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = l.Close() })
+		return l
+	}
+	first := shared("127.0.0.1:0")
+	second := shared(first.Addr().String())
+	reach(t, first)
+	if _, err := Listen(t.Context(), "tcp", first.Addr().String(), 0); err == nil {
+		t.Error("who does not share it: got no error")
+	}
+	// Those that come after one is closed go to the other.
+	_ = first.Close()
+	accepted := make(chan error, 1)
+	go func() {
+		conn, err := second.Accept()
+		if err == nil {
+			err = conn.Close()
+		}
+		accepted <- err
+	}()
+	reach(t, second)
+	if err := <-accepted; err != nil {
+		t.Error(err)
+	}
+	alone := listen(t, "tcp", "127.0.0.1:0", 0)
+	if _, err := ListenShared(t.Context(), alone.Addr().String()); err == nil {
+		t.Error("an address that is not shared: got no error")
+	}
+}
+
 func TestListenOnAnAbstractSocket(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux has abstract sockets")

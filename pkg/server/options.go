@@ -2,12 +2,15 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/weirproxy/weir/pkg/limiter"
 )
@@ -29,6 +32,11 @@ type Options struct {
 	MaxRequestBytes int  // largest message, gRPC or HTTP; 0 means DefaultMaxRequestBytes
 	Reflection      bool // gRPC reflection, on both gRPC servers
 	Pprof           bool // /debug/pprof/ on the HTTP pages
+
+	TLS *tls.Config // of the connections of GRPC that come by no Unix socket; nil: they are plain. HTTP and Admin are none of its business
+
+	Tracer     trace.Tracer                  // makes a span of each request; nil: there are none, and they cost nothing
+	Propagator propagation.TextMapPropagator // reads from a request which span it belongs to; nil: it belongs to none
 
 	Headers         Headers
 	DynamicMetadata bool // answers carry dynamic metadata: the request and the metadata of the rules that passed

@@ -20,8 +20,8 @@ type RemoteStats struct {
 	Transactions  uint64             // requests in them, or the parts of requests
 	DeniedLocally uint64             // requests denied from memory, as the store had denied as much
 	DeniedKeys    int                // remembered for that now
-	DeferredHits  uint64             // hits of denied requests that were sent to the store later
-	LostHits      uint64             // hits of denied requests that could not be sent
+	DeferredHits  uint64             // hits that the store was told of later: of requests denied from memory, and given back
+	LostHits      uint64             // those that it could not be told of
 }
 
 // remoteCollector reads the figures of a remote store when they are asked for.
@@ -52,8 +52,8 @@ func newRemoteCollector(stats func() RemoteStats) *remoteCollector {
 
 		deniedLocally: desc("denied_locally_total", "Requests denied from memory, as the remote store had denied as many hits."),
 		deniedKeys:    desc("denied_keys", "Keys remembered as denied by the remote store."),
-		later:         desc("deferred_hits_total", "Hits of denied requests that were sent to the remote store later."),
-		lost:          desc("lost_hits_total", "Hits of denied requests that could not be sent to the remote store."),
+		later:         desc("deferred_hits_total", "Hits that the remote store was told of later: of requests denied from memory, and those to give back."),
+		lost:          desc("lost_hits_total", "Hits that the remote store could not be told of."),
 	}
 }
 

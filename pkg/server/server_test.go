@@ -25,8 +25,11 @@ import (
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
-		Own:   []string{"pkg/algorithms", "pkg/descriptors", "pkg/store", "pkg/limiter", "internal/durations", "proto/..."},
-		Never: []string{"github.com/spf13", "flag", "github.com/redis", "github.com/weirproxy/weir/pkg/store/memstore"},
+		Own: []string{"pkg/algorithms", "pkg/descriptors", "pkg/store", "pkg/limiter", "internal/durations", "proto/..."},
+		Never: []string{
+			"github.com/spf13", "flag", "github.com/redis", "github.com/weirproxy/weir/pkg/store/memstore",
+			"go.opentelemetry.io/otel/sdk", "go.opentelemetry.io/otel/exporters",
+		},
 	})
 }
 

@@ -61,6 +61,9 @@ func (s *service) shouldRateLimit(ctx context.Context, dec func(any) error) (r a
 		s.release(c)
 		return nil, err // of gRPC: too large, cut off, gone
 	}
+	if s.options.Tracer != nil {
+		ctx = s.withParent(ctx, incoming{ctx})
+	}
 	if err := s.answer(ctx, c); err != nil {
 		s.release(c)
 		return nil, s.faults.status(err)
@@ -70,8 +73,16 @@ func (s *service) shouldRateLimit(ctx context.Context, dec func(any) error) (r a
 	return answer, nil
 }
 
-// answer decides a decoded call and encodes the response into it.
+// answer decides a decoded call and encodes the response into it, in a span when there are any.
 func (s *service) answer(ctx context.Context, c *call) error {
+	if s.options.Tracer != nil {
+		return s.answerInSpan(ctx, c)
+	}
+	return s.decide(ctx, c)
+}
+
+// decide decides a decoded call and encodes the response into it.
+func (s *service) decide(ctx context.Context, c *call) error {
 	s.latest.set(c.begun)
 	defer func() { s.spent.Observe(time.Since(c.begun)) }()
 	if c.invalid != nil {

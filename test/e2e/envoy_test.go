@@ -22,6 +22,7 @@ type envoyConfig struct {
 	RateLimits      string   // YAML list: which descriptors a request has
 	Filters         string   // YAML list of HTTP filters that run before the rate limit filter
 	Endpoints       []string // addresses of sidecars, made by tcpAddress and pipeAddress
+	Transport       string   // YAML: transport socket of the connections to sidecars; "" is plain
 	HealthChecked   bool     // sidecars are health checked every 100 ms
 	FailureModeDeny bool
 	NoRetryAfter    bool // Envoy does not make a retry-after header itself
@@ -101,17 +102,23 @@ func startEnvoyOn(t *testing.T, binary, bootstrap string) *envoy {
 // findEnvoy returns the path of Envoy's binary, or skips the test.
 func findEnvoy(t *testing.T) string {
 	t.Helper()
+	return findPart(t, "envoy", parts.FindEnvoy)
+}
+
+// findPart returns the path of a program that tests need, or skips the test.
+func findPart(t *testing.T, name string, find func(ctx context.Context, root string) (string, error)) string {
+	t.Helper()
 	root, err := parts.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
 	// Not the usual deadline: the first call may have to fetch it.
-	binary, err := parts.FindEnvoy(t.Context(), root)
-	if err != nil && parts.Required("envoy") {
+	binary, err := find(t.Context(), root)
+	if err != nil && parts.Required(name) {
 		t.Fatal(err)
 	}
 	if err != nil {
-		t.Skip(err) // without Envoy there is nothing to test end to end
+		t.Skip(err) // without it there is nothing to test end to end
 	}
 	return binary
 }

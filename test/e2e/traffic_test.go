@@ -6,6 +6,7 @@ import (
 	"maps"
 	"sync"
 	"testing"
+	"time"
 )
 
 // traffic is requests that go on in the background while something else happens.
@@ -13,36 +14,54 @@ type traffic struct {
 	cancel  context.CancelFunc
 	workers sync.WaitGroup
 
-	mu    sync.Mutex     // guards what follows
-	seen  map[string]int // how often each outcome was seen: a status code, or an error
-	total int
+	mu      sync.Mutex     // guards what follows
+	seen    map[string]int // how often each outcome was seen: a status code, or an error
+	total   int
+	slowest time.Duration // longest wait for an outcome
 }
 
-// startTraffic sends the same request over and over from so many workers, each as fast as it gets answers, until stop.
-func (e *envoy) startTraffic(t *testing.T, workers int, path string, headers ...string) *traffic {
+// newTraffic has so many workers ask over and over until stop, each at most once in that time. What ask returns is the outcome.
+func newTraffic(t *testing.T, workers int, every time.Duration, ask func(ctx context.Context, worker int) string) *traffic {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	tr := &traffic{cancel: cancel, seen: map[string]int{}}
-	for range workers {
+	for worker := range workers {
 		tr.workers.Go(func() {
+			tick := time.NewTicker(every)
+			defer tick.Stop()
 			for {
-				a, err := e.try(ctx, path, headers...)
-				if ctx.Err() != nil {
+				select {
+				case <-tick.C:
+				case <-ctx.Done():
 					return
 				}
-				outcome := fmt.Sprint(a.code)
-				if err != nil {
-					outcome = err.Error()
+				begun := time.Now()
+				outcome := ask(ctx, worker)
+				if ctx.Err() != nil {
+					return
 				}
 				tr.mu.Lock()
 				tr.seen[outcome]++
 				tr.total++
+				tr.slowest = max(tr.slowest, time.Since(begun))
 				tr.mu.Unlock()
 			}
 		})
 	}
 	t.Cleanup(func() { tr.stop() })
 	return tr
+}
+
+// startTraffic sends the same request over and over from so many workers, each as fast as it gets answers, until stop.
+func (e *envoy) startTraffic(t *testing.T, workers int, path string, headers ...string) *traffic {
+	t.Helper()
+	return newTraffic(t, workers, time.Nanosecond, func(ctx context.Context, _ int) string {
+		a, err := e.try(ctx, path, headers...)
+		if err != nil {
+			return err.Error()
+		}
+		return fmt.Sprint(a.code)
+	})
 }
 
 // outcomes returns how often each outcome was seen so far.

@@ -87,11 +87,18 @@ func TestMetricsOfTheDocumentsExistAndAllOfThemAreInOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(remote.Kill)
+	// So are those of an xDS server.
+	fed, err := parts.StartSidecar(deadline(t), os.Getenv(sidecarVariable), "--rules="+rules, "--xds-address=127.0.0.1:1",
+		"--grpc-address=127.0.0.1:0", "--http-address=127.0.0.1:0", "--admin-address=")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(fed.Kill)
 	// Some metrics appear with what they count: a value, a refund.
 	const refund = `{"domain":"d","descriptors":[{"entries":[{"key":"a","value":"b"}],"hitsAddend":1,"isNegativeHits":true}]}`
 	fetch(t, http.MethodPost, "http://"+sidecar.HTTP+"/json", refund)
 	known := make(map[string]bool)
-	for _, s := range []*parts.Sidecar{sidecar, remote} {
+	for _, s := range []*parts.Sidecar{sidecar, remote, fed} {
 		page := fetch(t, http.MethodGet, "http://"+s.HTTP+"/metrics", "")
 		for _, m := range regexp.MustCompile(`(?m)^# TYPE (weir_\S+)`).FindAllStringSubmatch(page, -1) {
 			known[m[1]] = false

@@ -272,6 +272,11 @@ func (s *stage) run(t *testing.T, command string) (output string, code int) {
 func need(t *testing.T, command string) {
 	t.Helper()
 	missing := ""
+	if strings.Contains(command, "openssl ") {
+		if _, err := exec.LookPath("openssl"); err != nil {
+			missing = "openssl"
+		}
+	}
 	if strings.Contains(command, "curl ") {
 		if _, err := exec.LookPath("curl"); err != nil {
 			missing = "curl"

@@ -5,19 +5,23 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"regexp"
 	"slices"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
 
-	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/weirproxy/weir/internal/bench/drive"
 )
 
 const (
@@ -25,7 +29,8 @@ const (
 	codeOverLimit = ratelimitv3.RateLimitResponse_OVER_LIMIT
 )
 
-// ruleFile has one rule that never denies, the other denies from the second request on.
+// ruleFile has two rules that never deny, the bucket of which is never full either, and one that denies from the second request
+// on.
 const ruleFile = `domain: bench
 descriptors:
   - key: path
@@ -34,71 +39,156 @@ descriptors:
       - key: client_id
         rate_limit: {unit: second, requests_per_unit: 4294967295}
   - key: path
+    value: /bucket
+    descriptors:
+      - key: client_id
+        rate_limit: {algorithm: token_bucket, unit: year, requests_per_unit: 4294967295}
+  - key: path
     value: /login
     descriptors:
       - key: client_id
         rate_limit: {unit: year, requests_per_unit: 1}
 `
 
-// body returns a request as gRPC sends it: five bytes (not compressed, length) and the message.
-func body(path string) []byte {
-	message, err := proto.Marshal(&ratelimitv3.RateLimitRequest{
-		Domain: "bench",
-		Descriptors: []*commonv3.RateLimitDescriptor{{Entries: []*commonv3.RateLimitDescriptor_Entry{
-			{Key: "path", Value: path},
-			{Key: "client_id", Value: "c-4711"},
-		}}},
-	})
-	if err != nil {
-		return nil // it holds nothing that could fail
-	}
-	return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
+// message returns a request of one client.
+func message(path string, client int) ([]byte, error) {
+	return drive.Request("bench", []drive.Entry{{Key: "path", Value: path}, {Key: "client_id", Value: fmt.Sprintf("c-%d", client)}})
 }
 
-// load is what h2load is told.
+// body returns a request as gRPC sends it: five bytes (not compressed, length) and the message.
+func body(path string) ([]byte, error) {
+	m, err := message(path, 4711)
+	return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(m))), m...), err
+}
+
+// load is what h2load is told, and what those do that ask instead of it for several keys.
 type load struct {
-	path                           string
-	requests, connections, streams int
+	path                                 string
+	requests, connections, streams, keys int
+	patience                             time.Duration // grpc-timeout
 }
 
 // contender is a server with what it is asked.
 type contender struct {
 	name   string
 	server *server
+	redis  int    // the process of the Redis that it asks; 0: none
 	body   string // a file
+	path   string // in the body
 	want   ratelimitv3.RateLimitResponse_Code
-	costs  []time.Duration // CPU of each turn, per request
-	late   int             // requests that did not get an answer within grpc-timeout, of all turns
+	costs  []cost // CPU of each turn, per request
+	late   int    // requests that did not get an answer within grpc-timeout, of all turns
+	alone  int    // requests decided without the Redis that it should have asked, of all turns
 }
 
-// turn lets h2load ask and returns the CPU time of the server for each request. It fails when an answer is not what it should
-// be: one more is looked at, and of all of them the HTTP status. A server resets a request that it cannot answer within the
-// 20 ms that Envoy waits, which on a busy machine happens to a few; many are a failure.
-func (c *contender) turn(ctx context.Context, l load) (time.Duration, error) {
-	before, err := c.server.cpu()
-	if err != nil {
-		return 0, err
+// cost is CPU time for one request: of the server that was asked, and of Redis.
+type cost struct{ server, redis time.Duration }
+
+func (c cost) sum() time.Duration { return c.server + c.redis }
+
+// turn asks and returns the CPU time of the servers for each request. It fails when an answer is not what it should be: one
+// more is looked at, and of all of them the HTTP status. A server resets a request that it cannot answer within grpc-timeout,
+// which on a busy machine happens to a few; many are a failure.
+func (c *contender) turn(ctx context.Context, l load) (cost, error) {
+	var before, after cost
+	if err := c.used(&before); err != nil {
+		return cost{}, err
 	}
+	alone, err := c.decidedAlone(ctx)
+	if err != nil {
+		return cost{}, err
+	}
+	ask := c.h2load
+	if l.keys > 1 {
+		ask = c.clients
+	}
+	late, err := ask(ctx, l)
+	if err != nil {
+		return cost{}, err
+	}
+	if err := c.used(&after); err != nil {
+		return cost{}, err
+	}
+	if late > l.requests/20 {
+		return cost{}, fmt.Errorf("%s did not answer %d of %d requests", c.name, late, l.requests)
+	}
+	c.late += late
+	since, err := c.decidedAlone(ctx)
+	if err != nil {
+		return cost{}, err
+	}
+	if alone = since - alone; alone > l.requests/20 {
+		return cost{}, fmt.Errorf("%s decided %d of %d requests without Redis: the machine is too busy", c.name, alone, l.requests)
+	}
+	c.alone += alone
+	if err := c.check(ctx); err != nil {
+		return cost{}, fmt.Errorf("%s: %w", c.name, err)
+	}
+	n := time.Duration(l.requests)
+	return cost{(after.server - before.server) / n, (after.redis - before.redis) / n}, nil
+}
+
+// used reads what the servers have used.
+func (c *contender) used(to *cost) (err error) {
+	if to.server, err = drive.CPU(c.server.pid()); err != nil {
+		return err
+	}
+	to.redis, err = drive.CPU(c.redis)
+	return err
+}
+
+// decidedAlone returns how many requests the server has decided without its Redis.
+func (c *contender) decidedAlone(ctx context.Context) (int, error) {
+	if c.redis == 0 {
+		return 0, nil
+	}
+	m, err := drive.ReadMetrics(ctx, c.server.log.http())
+	return int(m.Sum("weir_store_fallback_decisions_total")), err
+}
+
+// h2load lets h2load ask, the same each time, and returns how many requests were not answered.
+func (c *contender) h2load(ctx context.Context, l load) (late int, err error) {
 	out, err := exec.CommandContext(ctx, l.path,
 		"-n", strconv.Itoa(l.requests), "-c", strconv.Itoa(l.connections), "-m", strconv.Itoa(l.streams),
-		"-d", c.body, "-H", "te: trailers", "-H", "content-type: application/grpc", "-H", "grpc-timeout: 20m",
+		"-d", c.body, "-H", "te: trailers", "-H", "content-type: application/grpc", "-H", "grpc-timeout: "+strconv.FormatInt(l.patience.Milliseconds(), 10)+"m",
 		"http://"+c.server.address+ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName).CombinedOutput()
 	if err != nil {
 		return 0, fmt.Errorf("h2load against %s: %w: %s", c.name, err, out)
 	}
-	after, err := c.server.cpu()
-	if err != nil {
-		return 0, err
+	return l.requests - succeeded(string(out)), nil
+}
+
+// clients asks as h2load would, for another key each time, and returns how many requests were not answered.
+func (c *contender) clients(ctx context.Context, l load) (late int, err error) {
+	requests := make([][]byte, l.keys)
+	for i := range requests {
+		if requests[i], err = message(c.path, i); err != nil {
+			return 0, err
+		}
 	}
-	late := l.requests - succeeded(string(out))
-	if late > l.requests/20 {
-		return 0, fmt.Errorf("%s did not answer %d of %d requests: %s", c.name, late, l.requests, out)
+	var left, unanswered atomic.Int64
+	left.Store(int64(l.requests))
+	var asking sync.WaitGroup
+	for range l.connections {
+		conn, err := drive.Dial(c.server.address)
+		if err != nil {
+			return 0, err
+		}
+		defer func() { _ = conn.Close() }()
+		for range l.streams {
+			asking.Go(func() {
+				for left.Add(-1) >= 0 {
+					ctx, cancel := context.WithTimeout(ctx, l.patience)
+					if _, err := conn.Ask(ctx, requests[rand.IntN(len(requests))]); err != nil {
+						unanswered.Add(1)
+					}
+					cancel()
+				}
+			})
+		}
 	}
-	c.late += late
-	if err := c.check(ctx); err != nil {
-		return 0, fmt.Errorf("%s: %w", c.name, err)
-	}
-	return (after - before) / time.Duration(l.requests), nil
+	asking.Wait()
+	return int(unanswered.Load()), ctx.Err()
 }
 
 // succeeded returns how many requests h2load says were answered with a 2xx, 0 when it says nothing.
@@ -146,33 +236,45 @@ func median(all []time.Duration) time.Duration {
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
-// report prints the cost of every turn, the medians, and how they compare to those of the first contender.
+// medians returns the middle costs: of the server, of Redis, and of both together.
+func (c *contender) medians() (server, redis, sum time.Duration) {
+	var all [3][]time.Duration
+	for _, cost := range c.costs {
+		all[0], all[1], all[2] = append(all[0], cost.server), append(all[1], cost.redis), append(all[2], cost.sum())
+	}
+	return median(all[0]), median(all[1]), median(all[2])
+}
+
+// report prints the cost of every turn, the medians, and how they compare to those of the first contender, and what is over a
+// limit in Redis to what is in memory, the last of them.
 func report(w io.Writer, o options, all []contender) {
-	fmt.Fprintf(w, "server CPU per ShouldRateLimit in microseconds; %d requests a turn, h2load -c %d -m %d\n\n",
-		o.requests, o.load.connections, o.load.streams)
-	fmt.Fprintf(w, "%-8s", "round")
-	for i := range all {
-		fmt.Fprintf(w, "%18s", all[i].name)
+	who := fmt.Sprintf("h2load -c %d -m %d", o.load.connections, o.load.streams)
+	if o.load.keys > 1 {
+		who = fmt.Sprintf("%d clients on %d connections, %d keys at random", o.load.connections*o.load.streams, o.load.connections, o.load.keys)
 	}
-	for round := range o.rounds {
-		fmt.Fprintf(w, "\n%-8d", round+1)
+	fmt.Fprintf(w, "server CPU per ShouldRateLimit in microseconds; %d requests a turn, %s\n\n", o.requests, who)
+	row := func(name, format string, value func(c *contender) any) {
+		fmt.Fprintf(w, "%-8s", name)
 		for i := range all {
-			fmt.Fprintf(w, "%18.2f", microseconds(all[i].costs[round]))
+			fmt.Fprintf(w, format, value(&all[i]))
 		}
+		fmt.Fprintln(w)
 	}
-	fmt.Fprintf(w, "\n%-8s", "median")
-	for i := range all {
-		fmt.Fprintf(w, "%18.2f", microseconds(median(all[i].costs)))
+	row("round", "%18s", func(c *contender) any { return c.name })
+	for round := range o.rounds {
+		row(strconv.Itoa(round+1), "%18.2f", func(c *contender) any { return microseconds(c.costs[round].sum()) })
 	}
-	fmt.Fprintf(w, "\n%-8s", "ratio")
-	for i := range all {
-		fmt.Fprintf(w, "%17.2fx", float64(median(all[i].costs))/float64(median(all[0].costs)))
+	_, _, first := all[0].medians()
+	if o.redis {
+		row("server", "%18.2f", func(c *contender) any { server, _, _ := c.medians(); return microseconds(server) })
+		row("redis", "%18.2f", func(c *contender) any { _, redis, _ := c.medians(); return microseconds(redis) })
 	}
-	fmt.Fprintf(w, "\n%-8s", "late")
-	for i := range all {
-		fmt.Fprintf(w, "%18d", all[i].late)
+	row("median", "%18.2f", func(c *contender) any { _, _, sum := c.medians(); return microseconds(sum) })
+	row("ratio", "%17.2fx", func(c *contender) any { _, _, sum := c.medians(); return float64(sum) / float64(first) })
+	row("late", "%18d", func(c *contender) any { return c.late })
+	if o.redis {
+		row("alone", "%18d", func(c *contender) any { return c.alone })
 	}
-	fmt.Fprintln(w)
 }
 
 func microseconds(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }

@@ -2,24 +2,15 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"io"
+	"os"
 	"strings"
 	"testing"
 	"time"
-)
 
-func TestCPUTimeIsUserPlusSystem(t *testing.T) {
-	const stat = "4711 (a ) b) S 1 2 3 4 5 6 7 8 9 10 250 50 13 14 20 0"
-	got, err := cpuOf(stat)
-	if want := 3 * time.Second; err != nil || got != want {
-		t.Errorf("cpuOf: got %v, %v; want %v", got, err, want)
-	}
-	for _, bad := range []string{"", "1 (x", "1 (x) S 1 2 3", strings.Replace(stat, "250", "x", 1)} {
-		if got, err := cpuOf(bad); err == nil {
-			t.Errorf("cpuOf(%q): got %v; want an error", bad, got)
-		}
-	}
-}
+	"github.com/weirproxy/weir/test/parts"
+)
 
 func TestSucceededReadsWhatH2loadSays(t *testing.T) {
 	const output = "requests: 100 total, 100 started, 100 done, 98 succeeded, 2 failed\nstatus codes: 98 2xx, 0 3xx, 0 4xx, 2 5xx\n"
@@ -45,8 +36,8 @@ func TestMedian(t *testing.T) {
 func TestReportComparesToTheFirst(t *testing.T) {
 	var out bytes.Buffer
 	report(&out, options{rounds: 2, requests: 10, load: load{connections: 4, streams: 50}}, []contender{
-		{name: "bare", costs: []time.Duration{10_000, 12_000}},
-		{name: "weir", costs: []time.Duration{5000, 6000}, late: 3},
+		{name: "bare", costs: []cost{{server: 10_000}, {server: 12_000}}},
+		{name: "weir", costs: []cost{{server: 5000}, {server: 6000}}, late: 3},
 	})
 	want := `server CPU per ShouldRateLimit in microseconds; 10 requests a turn, h2load -c 4 -m 50
 
@@ -62,6 +53,28 @@ late                     0                 3
 	}
 }
 
+func TestReportTellsSidecarAndRedisApart(t *testing.T) {
+	var out bytes.Buffer
+	report(&out, options{rounds: 1, requests: 10, redis: true, load: load{connections: 4, streams: 50, keys: 1000}}, []contender{
+		{name: "bare", costs: []cost{{server: 10_000}}},
+		{name: "weir", costs: []cost{{server: 12_000, redis: 3000}}, alone: 2},
+	})
+	want := `server CPU per ShouldRateLimit in microseconds; 10 requests a turn, 200 clients on 4 connections, 1000 keys at random
+
+round                 bare              weir
+1                    10.00             15.00
+server               10.00             12.00
+redis                 0.00              3.00
+median               10.00             15.00
+ratio                1.00x             1.50x
+late                     0                 0
+alone                    0                 2
+`
+	if got := out.String(); got != want {
+		t.Errorf("report: got\n%s\nwant\n%s", got, want)
+	}
+}
+
 func TestLogFindsTheGRPCListener(t *testing.T) {
 	l := newLog()
 	for _, part := range []string{
@@ -71,6 +84,9 @@ func TestLogFindsTheGRPCListener(t *testing.T) {
 		if _, err := l.Write([]byte(part)); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if got, want := l.http(), "127.0.0.1:1"; got != want {
+		t.Errorf("HTTP address: got %q; want %s", got, want)
 	}
 	select {
 	case got := <-l.address:
@@ -91,9 +107,28 @@ func TestMissingH2loadIsSaidPlainly(t *testing.T) {
 }
 
 func TestArgumentsAreBounded(t *testing.T) {
-	for _, args := range [][]string{{"-rounds=0"}, {"-requests=-1"}, {"more"}, {"-nonsense"}} {
+	for _, args := range [][]string{{"-rounds=0"}, {"-requests=-1"}, {"-keys=0"}, {"-store=disk"}, {"more"}, {"-nonsense"}} {
 		if _, err := parse(args, io.Discard); err == nil {
 			t.Errorf("parse(%q): got no error", args)
 		}
+	}
+}
+
+func TestCostsOfManyKeysInRedisAreMeasured(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes some seconds")
+	}
+	root, err := parts.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := parts.FindRedis(t.Context(), root); errors.Is(err, parts.ErrNoRedis) && !strings.Contains(os.Getenv("WEIR_REQUIRE"), "redis") {
+		t.Skip(err)
+	}
+	t.Chdir(root)
+	var out strings.Builder
+	err = run(t.Context(), []string{"-store=redis", "-keys=100", "-rounds=1", "-requests=2000", "-redis-timeout=5s"}, &out, io.Discard)
+	if t.Log("\n" + out.String()); err != nil || !strings.Contains(out.String(), "token_bucket") {
+		t.Error(err)
 	}
 }

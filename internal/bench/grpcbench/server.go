@@ -5,13 +5,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -75,32 +73,25 @@ func (s *server) stop() {
 	}
 }
 
-// cpu returns the CPU time that the server has used, in user and kernel, to a hundredth of a second.
-func (s *server) cpu() (time.Duration, error) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.cmd.Process.Pid))
-	if err != nil {
-		return 0, fmt.Errorf("read the CPU time of a server: %w", err)
-	}
-	return cpuOf(string(stat))
-}
+// pid is the server's process.
+func (s *server) pid() int { return s.cmd.Process.Pid }
 
-// cpuOf reads utime and stime, fields 14 and 15, of a line of /proc/PID/stat. They count ticks of USER_HZ, 100 a second on
-// every Linux that Go runs on. Field 2 is a name in brackets that may hold anything.
-func cpuOf(stat string) (time.Duration, error) {
-	i := strings.LastIndex(stat, ")")
-	fields := strings.Fields(stat[i+1:])
-	if i < 0 || len(fields) < 13 {
-		return 0, errors.New("/proc/PID/stat: not as expected")
-	}
-	var ticks uint64
-	for _, f := range fields[11:13] {
-		n, err := strconv.ParseUint(f, 10, 63)
-		if err != nil {
-			return 0, fmt.Errorf("/proc/PID/stat: %w", err)
+// http waits until a sidecar says where its HTTP server listens, and returns that.
+func (s *server) http(ctx context.Context) (string, error) {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if address := s.log.http(); address != "" {
+			return address, nil
 		}
-		ticks += n
+		select {
+		case <-tick.C:
+		case <-s.ended:
+			return "", fmt.Errorf("it ended: %s", s.log.text())
+		case <-ctx.Done():
+			return "", fmt.Errorf("it has no HTTP server: %w: %s", ctx.Err(), s.log.text())
+		}
 	}
-	return time.Duration(ticks) * (time.Second / 100), nil
 }
 
 // log takes the lines that a server writes and finds the one about its gRPC listener.
@@ -122,13 +113,31 @@ func (l *log) Write(p []byte) (int, error) {
 		l.all.Write(p)
 	}
 	for lines := bufio.NewScanner(bytes.NewReader(l.all.Bytes())); !l.found && lines.Scan(); {
-		var line struct{ Msg, Server, Address string }
-		if json.Unmarshal(lines.Bytes(), &line) == nil && line.Msg == "listening" && line.Server == "grpc" {
+		if address := listens(lines.Bytes(), "grpc"); address != "" {
 			l.found = true
-			l.address <- line.Address
+			l.address <- address
 		}
 	}
 	return len(p), nil
+}
+
+// listens returns the address of a line that says that one of a process's servers listens, "" for another line.
+func listens(line []byte, name string) string {
+	var l struct{ Msg, Server, Address string }
+	if json.Unmarshal(line, &l) != nil || l.Msg != "listening" || l.Server != name {
+		return ""
+	}
+	return l.Address
+}
+
+// http returns the address of the process's HTTP server, "" while it has said of none.
+func (l *log) http() string {
+	for line := range strings.Lines(l.text()) {
+		if address := listens([]byte(line), "http"); address != "" {
+			return address
+		}
+	}
+	return ""
 }
 
 func (l *log) text() string {

@@ -1,0 +1,191 @@
+// Overadmission counts how much more than its limits a fleet of sidecars with one Redis admits. It starts Redis (one, behind
+// Sentinels, or a cluster of six) and sidecars as built from this tree, lets clients ask them for a few keys as fast as they
+// get answers, and judges each algorithm by its own promise, from when each request was sent and when its answer came
+// (see oracle.go). It exits 1 when more was admitted than the promise allows, when noticeably less was than one process would
+// have admitted of the same requests, when there were errors, and when the load did not reach the limits.
+//
+//	go run ./internal/bench/overadmission -topology single -n 1000000
+//
+// It needs redis-server or valkey-server, as scripts/redis.sh finds it.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/test/parts"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "overadmission:", err)
+		os.Exit(1)
+	}
+}
+
+// Where Redis is.
+const (
+	single   = "single"
+	sentinel = "sentinel"
+	cluster  = "cluster"
+)
+
+// options is what a run does.
+type options struct {
+	topologies []string
+	algorithms []algorithms.Algorithm
+	decisions  int
+	clients    int
+	sidecars   int
+	keys       int
+	requests   int
+	period     time.Duration
+	several    bool
+	denyCache  time.Duration
+	sidecar    string
+	timeout    time.Duration
+	more       []string // arguments of serve
+}
+
+func parse(args []string, stderr io.Writer) (options, error) {
+	var o options
+	var topologies, names string
+	flags := flag.NewFlagSet("overadmission", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.Usage = func() {
+		fmt.Fprintln(stderr, "overadmission [flags] [-- further arguments of sidecar serve]")
+		flags.PrintDefaults()
+	}
+	flags.StringVar(&topologies, "topology", single, "where Redis is: single, sentinel, cluster, or several of them with commas")
+	flags.StringVar(&names, "algorithm", "", "one algorithm, or several with commas; empty for all")
+	flags.IntVar(&o.decisions, "n", 1_000_000, "decisions of each algorithm")
+	flags.IntVar(&o.clients, "clients", 64, "clients, each with one request at a time on a connection of its own")
+	flags.IntVar(&o.sidecars, "sidecars", 4, "sidecars, over which the clients are spread")
+	flags.IntVar(&o.keys, "keys", 10, "keys, of which the clients ask at random")
+	flags.IntVar(&o.requests, "requests", 150, "hits per period of each key")
+	flags.DurationVar(&o.period, "period", 500*time.Millisecond, "period of the limits")
+	flags.BoolVar(&o.several, "several", false, "two limits per request, with keys that a cluster puts in different slots")
+	flags.DurationVar(&o.denyCache, "redis-deny-cache", time.Second, "how long the sidecars remember a denial at most; 0: not at all")
+	flags.StringVar(&o.sidecar, "sidecar", "", "a binary to measure instead of building ./cmd/sidecar")
+	flags.DurationVar(&o.timeout, "timeout", time.Hour, "end of all patience")
+	if err := flags.Parse(args); err != nil {
+		return o, err
+	}
+	o.more = flags.Args()
+	if len(o.more) > 0 && !strings.HasPrefix(o.more[0], "-") {
+		return o, fmt.Errorf("unexpected argument %q", o.more[0])
+	}
+	if o.decisions < 1 || o.clients < 1 || o.sidecars < 1 || o.keys < 1 || o.requests < 1 || o.period < algorithms.MinPeriod {
+		return o, errors.New("n, clients, sidecars, keys and requests must be at least 1, the period at least 1ms")
+	}
+	for name := range strings.SplitSeq(topologies, ",") {
+		if !slices.Contains([]string{single, sentinel, cluster}, name) {
+			return o, fmt.Errorf("topology %q: must be single, sentinel or cluster", name)
+		}
+		o.topologies = append(o.topologies, name)
+	}
+	if names == "" {
+		o.algorithms = algorithms.Algorithms()
+		return o, nil
+	}
+	for name := range strings.SplitSeq(names, ",") {
+		a, err := algorithms.ParseAlgorithm(name)
+		if err != nil {
+			return o, fmt.Errorf("algorithm %w", err)
+		}
+		o.algorithms = append(o.algorithms, a)
+	}
+	return o, nil
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
+	o, err := parse(args, stderr)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	root, err := parts.Root()
+	if err != nil {
+		return err
+	}
+	redis, err := parts.FindRedis(ctx, root)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "overadmission")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if o.sidecar == "" {
+		if o.sidecar, err = parts.BuildSidecar(ctx, root, dir, false); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(stdout, "%d decisions of each algorithm on %d keys by %d sidecars for %d clients; %d per %v, deny cache %v\n\n",
+		o.decisions, o.keys, o.sidecars, o.clients, o.requests, o.period, o.denyCache)
+	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(table, "topology\talgorithm\tdecisions\tadmitted\tby one process\tover\terrors\twithout Redis\tfrom memory\tseconds\t")
+	var failures []error
+	for _, topology := range o.topologies {
+		failures = append(failures, measure(ctx, o, topology, redis, dir, table))
+	}
+	return errors.Join(table.Flush(), errors.Join(failures...))
+}
+
+// measure has all algorithms judged with Redis in one topology.
+func measure(ctx context.Context, o options, topology, redis, dir string, table io.Writer) error {
+	plans := make([]*plan, len(o.algorithms))
+	for i, a := range o.algorithms {
+		plan, err := newPlan(o, a)
+		if err != nil {
+			return err
+		}
+		plans[i] = plan
+	}
+	f, err := startFleet(ctx, o, topology, redis, dir, ruleFile(plans))
+	defer f.end()
+	if err != nil {
+		return fmt.Errorf("%s: %w", topology, err)
+	}
+	var failures []error
+	for _, plan := range plans {
+		before, err := f.figures(ctx)
+		if err != nil {
+			return err
+		}
+		began := time.Now()
+		history, failed, err := load(ctx, o, f, plan)
+		took := time.Since(began)
+		if err != nil {
+			return fmt.Errorf("%s, %v: %w", topology, plan.algorithm, err)
+		}
+		after, err := f.figures(ctx)
+		if err != nil {
+			return err
+		}
+		v := judge(plan, history)
+		v.errors, v.without = failed, int(after.without-before.without)
+		fmt.Fprintf(table, "%s\t%v\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%.1f\t\n", topology, plan.algorithm,
+			len(history)+failed.count, v.admitted, v.expected, v.over, v.errors.count, v.without, int(after.memory-before.memory), took.Seconds())
+		if err := v.err(); err != nil {
+			failures = append(failures, fmt.Errorf("%s, %v: %w", topology, plan.algorithm, err))
+		}
+	}
+	return errors.Join(failures...)
+}

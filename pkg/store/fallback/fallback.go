@@ -49,8 +49,8 @@ const (
 	LongestOpen       = time.Hour
 )
 
-// ProbeTimeout is how long Options.Probe has to answer.
-const ProbeTimeout = time.Second
+// ProbeTimeout is how long Options.Probe has to answer: longer than an attempt to connect, so that it can say why that failed.
+const ProbeTimeout = 3 * time.Second
 
 // Options is what New needs. Primary, Local, Probe and Logger must be given.
 type Options struct {

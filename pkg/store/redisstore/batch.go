@@ -1,6 +1,8 @@
 package redisstore
 
 import (
+	"time"
+
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -9,6 +11,7 @@ import (
 // together and are sent once, with how often: for the script and for each of the callers that is as if they had come right
 // after each other, which requests that wait at the same time may do.
 type batch struct {
+	until  time.Time // from then on the first of its callers waits no more; zero where nobody waits
 	name   func(dst []byte, c *store.Charge) []byte
 	keys   []string       // of Redis
 	places map[string]int // of keys
@@ -40,6 +43,7 @@ func (b *batch) reset() {
 	clear(b.places)
 	clear(b.keys)
 	clear(b.all)
+	b.until = time.Time{}
 	b.keys, b.states, b.all, b.charge = b.keys[:0], b.states[:0], b.all[:0], 0
 }
 
@@ -48,6 +52,9 @@ func (b *batch) add(c *call) {
 	c.places = c.places[:0]
 	for i := range c.charges {
 		c.places = append(c.places, b.place(&c.charges[i]))
+	}
+	if !c.until.IsZero() && (b.until.IsZero() || c.until.Before(b.until)) {
+		b.until = c.until
 	}
 	c.next = nil
 	b.charge += len(c.charges)

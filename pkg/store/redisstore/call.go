@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"sync/atomic"
+	"time"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
@@ -19,6 +20,8 @@ type call struct {
 	done        chan struct{} // receives once the call has ended, with capacity for that
 	then        func(error)   // called at the end instead, where nobody waits; nil where somebody does
 	generation  uint64        // of the denials, when the call began
+
+	put, until time.Time // when it began to wait, and until when its caller does; zero where nobody waits
 
 	ended bool // the caller has seen the end, and what follows is its own again
 
@@ -47,6 +50,7 @@ func newCall() *call { return &call{done: make(chan struct{}, 1)} }
 
 // set fills the call with copies of charges.
 func (c *call) set(k kind, slot uint16, charges []store.Charge) {
+	c.put, c.until = time.Time{}, time.Time{}
 	c.kind, c.slot, c.err, c.refused, c.admitted, c.ended = k, slot, nil, false, false, false
 	c.status.Store(waiting)
 	c.charges, c.keys, c.corrections = c.charges[:0], c.keys[:0], c.corrections[:0]

@@ -48,7 +48,11 @@ func (s *Store) deadline(b *batch, begun time.Time) int64 {
 	if at == 0 {
 		return 0
 	}
-	return at + s.timeout.Microseconds() + clockSlack.Microseconds()
+	patience := s.timeout
+	if !b.until.IsZero() {
+		patience = b.until.Sub(begun)
+	}
+	return at + patience.Microseconds() + clockSlack.Microseconds()
 }
 
 // clockSlack is how far the clocks of Redis and of this process may drift apart between two requests.

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/weirproxy/weir/pkg/store"
 )
 
 // lane sends the calls of some keys, in batches: those that come while one is on its way wait for the next. So the busier
@@ -76,9 +78,15 @@ func (l *lane) run() {
 func (l *lane) send() {
 	used := 0
 	clear(l.current)
+	now := time.Now()
 	for _, c := range l.taken {
 		if !c.status.CompareAndSwap(waiting, sent) {
 			continue // abandoned
+		}
+		if !c.until.IsZero() && now.Sub(c.put) > c.until.Sub(c.put)/2 {
+			c.refused, c.err = true, errLate // too little is left for Redis, which stands still
+			c.end()
+			continue
 		}
 		b := l.current[c.slot]
 		if b == nil || !b.takes(c) {
@@ -143,8 +151,12 @@ func (s *Store) conclude(ctx context.Context, client rueidis.Client, b *batch, r
 			result = client.Do(ctx, s.eval(client, b, deadline))
 			continue
 		}
-		if foreign(err) && len(b.all) > 1 {
+		if (foreign(err) || onTheMove(err)) && len(b.all) > 1 {
 			s.isolate(ctx, client, b, begun)
+			return
+		}
+		if onTheMove(err) {
+			b.fail(fmt.Errorf("%w now, as its keys are on the move between two nodes: %w", store.ErrLimit, err))
 			return
 		}
 		if err != nil {
@@ -161,7 +173,7 @@ func (s *Store) conclude(ctx context.Context, client rueidis.Client, b *batch, r
 		if !tooLate {
 			break
 		}
-		if attempt > 1 || ctx.Err() != nil {
+		if attempt > 1 || ctx.Err() != nil || !b.until.IsZero() && time.Now().After(b.until) {
 			b.refuse(errLate)
 			return
 		}
@@ -179,6 +191,12 @@ func (s *Store) conclude(ctx context.Context, client rueidis.Client, b *batch, r
 func foreign(err error) bool {
 	said, is := rueidis.IsRedisErr(err)
 	return is && (strings.Contains(said.Error(), "WRONGTYPE") || strings.Contains(said.Error(), "data string too "))
+}
+
+// onTheMove reports whether the keys of a script lay on two nodes, as their slot moves. It was not run then.
+func onTheMove(err error) bool {
+	said, is := rueidis.IsRedisErr(err)
+	return is && said.IsTryAgain()
 }
 
 // isolate has the groups of a batch applied one by one.

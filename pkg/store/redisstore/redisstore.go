@@ -174,24 +174,20 @@ func (s *Store) Close() { s.stop() }
 // Await waits until the first attempt to connect has ended, and returns why it failed, if it did. Connecting goes on.
 func (s *Store) Await(ctx context.Context) error { return s.connection.first(ctx) }
 
-// Ping asks Redis for something that it can only do when it could apply a charge: to write, a key that is gone after a
-// millisecond. In a cluster that is each time another one, so that a part that is away is found in time. It waits for the first
-// attempt to connect.
+// Ping asks Redis what requests ask of it, in the time that they have: to run the script and to write, a key that is gone
+// after a millisecond. In a cluster that is each time another one, so that a part that is away is found in time. It waits for
+// the first attempt to connect.
 func (s *Store) Ping(ctx context.Context) error {
 	if err := s.connection.first(ctx); err != nil && ctx.Err() != nil {
 		return err
 	}
-	client, err := s.connection.client()
-	if err != nil {
-		return err
+	c := store.Charge{
+		Key:   fmt.Appendf(nil, "ping%d", rand.Uint32()),
+		Limit: algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: algorithms.MaxHits, Period: algorithms.MinPeriod},
+		Hits:  1,
 	}
-	name := fmt.Sprintf("%sping%d", s.prefix, rand.Uint32())
-	if err := client.Do(ctx, client.B().Set().Key(name).Value("").PxMilliseconds(1).Build()).Error(); err != nil {
-		s.connection.failed(err)
-		return fmt.Errorf("asking redis: %w", lost(err))
-	}
-	s.connection.recovered()
-	return nil
+	_, err := s.ask(ctx, []store.Charge{c}, make([]algorithms.Decision, 1))
+	return err
 }
 
 // Forget forgets which keys were denied, as when rules change: the next request for each asks Redis.
@@ -385,6 +381,8 @@ func (s *Store) call(k kind, slot uint16, charges []store.Charge) *call {
 
 // do has a call applied. After an error the call must not be used again.
 func (s *Store) do(ctx context.Context, c *call, atMost time.Duration) error {
+	c.put = time.Now()
+	c.until = c.put.Add(atMost)
 	if !s.laneOf(c).put(c) {
 		return fmt.Errorf("%w: the store is closed", ErrUnavailable)
 	}
@@ -396,6 +394,7 @@ func (s *Store) doAll(ctx context.Context, calls []*call, atMost time.Duration) 
 	until := time.Now().Add(atMost)
 	var errs error
 	for _, c := range calls {
+		c.put, c.until = time.Now(), until
 		if !s.laneOf(c).put(c) {
 			c.err = fmt.Errorf("%w: the store is closed", ErrUnavailable)
 			c.end()

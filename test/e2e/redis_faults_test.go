@@ -1,0 +1,150 @@
+package e2e
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/weirproxy/weir/test/parts"
+)
+
+// durable is a Redis that has written down what it has said.
+var durable = []string{"appendonly yes", "appendfsync always"}
+
+func TestAKilledRedisCostsNoErrorAndWhenItIsBackItsCountsGoOn(t *testing.T) {
+	t.Parallel()
+	r := startRedis(t, parts.RedisOptions{Config: durable})
+	f := startFleet(t, urlOf(r.Address()))
+	f.awaitState(t, "closed")
+	f.holds(t)
+	traffic := f.begin(t)
+	user := f.use(t, 12, "window", "bucket")
+
+	r.Kill()
+	f.awaitState(t, "open")
+	traffic.awaitMore(t, 50)
+	// Each sidecar limits by itself, whatever Redis has counted.
+	for _, key := range []string{"window", "bucket"} {
+		if got, want := f.admitted(t, 2*few, key, "before"), 2*few; got != want {
+			t.Errorf("%s: while Redis is away %d requests passed at two sidecars, want %d", key, got, want)
+		}
+	}
+
+	if err := r.Restart(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	f.awaitQuiet(t)
+	f.left(t, few-12, "window", user)
+	f.left(t, few-12, "bucket", user)
+	f.holds(t)
+	f.finish(t)
+}
+
+func TestAStoppedRedisCostsNoErrorAndWhenItGoesOnSoDoItsCounts(t *testing.T) {
+	t.Parallel()
+	r := startRedis(t, parts.RedisOptions{})
+	f := startFleet(t, urlOf(r.Address()))
+	f.awaitState(t, "closed")
+	f.holds(t)
+	traffic := f.begin(t)
+	user := f.use(t, 12, "window", "bucket")
+
+	if err := r.Pause(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	f.awaitState(t, "open")
+	traffic.awaitMore(t, 50)
+	// Each sidecar limits by itself.
+	if got, want := f.admitted(t, 2*few, "window", user), 2*few; got != want {
+		t.Errorf("while Redis is stopped %d requests passed at two sidecars, want %d", got, want)
+	}
+
+	if err := r.Continue(); err != nil {
+		t.Fatal(err)
+	}
+	f.awaitQuiet(t)
+	f.left(t, few-12, "window", user)
+	f.left(t, few-12, "bucket", user)
+	f.holds(t)
+
+	// A sidecar need not wait for a Redis that does not answer to end.
+	if err := r.Pause(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	f.awaitState(t, "open")
+	f.finish(t)
+}
+
+func TestWhatAStoppedRedisWasAskedIsNotChargedLate(t *testing.T) {
+	t.Parallel()
+	r := startRedis(t, parts.RedisOptions{})
+	f := startFleet(t, urlOf(r.Address()))
+	f.awaitState(t, "closed")
+	f.begin(t)
+	user := f.use(t, 12, "window")
+	if err := r.Pause(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	// These are on their way to Redis, or wait behind others that are, and are answered without it.
+	if got := f.admitted(t, 4, "window", user); got != 8 {
+		t.Errorf("while Redis is stopped %d of 8 requests passed", got)
+	}
+	if err := r.Continue(); err != nil {
+		t.Fatal(err)
+	}
+	f.awaitQuiet(t)
+	f.left(t, few-12, "window", user)
+	f.finish(t)
+}
+
+func TestARedisThatComesBackEmptyCountsFromNothing(t *testing.T) {
+	t.Parallel()
+	r := startRedis(t, parts.RedisOptions{})
+	f := startFleet(t, urlOf(r.Address()))
+	f.awaitState(t, "closed")
+	f.begin(t)
+	user := f.use(t, 12, "window")
+
+	before := f.opened(t)
+	r.Kill()
+	f.awaitOpened(t, before)
+	if err := r.Restart(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	f.awaitQuiet(t)
+	f.left(t, few, "window", user)
+	f.holds(t)
+	f.finish(t)
+}
+
+func TestScriptsFlushedUnderTrafficAreSentAgainAndNoCountIsWrong(t *testing.T) {
+	t.Parallel()
+	r := startRedis(t, parts.RedisOptions{})
+	f := startFleet(t, urlOf(r.Address()), patientFleet)
+	f.awaitState(t, "closed")
+	traffic := f.begin(t)
+
+	away := f.away(t)
+	flushing := newTraffic(t, 2, 10*time.Millisecond, func(context.Context, int) string {
+		if _, err := r.Do(deadline(t), "SCRIPT", "FLUSH"); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	flushing.awaitMore(t, 20)
+	if got := f.admitted(t, 150, "many", "flushed"); got != 200 {
+		t.Errorf("%d requests passed, want 200", got)
+	}
+	flushing.awaitMore(t, 20)
+	traffic.awaitMore(t, 50)
+	for outcome := range flushing.stop() {
+		if outcome != "" {
+			t.Errorf("SCRIPT FLUSH: %s", outcome)
+		}
+	}
+	if got := f.away(t); got != away {
+		t.Errorf("%d charges were decided without Redis, which was always there", got-away)
+	}
+	f.holds(t)
+	f.finish(t)
+}

@@ -1,0 +1,85 @@
+package e2e
+
+import (
+	"testing"
+
+	"github.com/weirproxy/weir/test/parts"
+)
+
+// startProxy starts a proxy in front of a Redis.
+func startProxy(t *testing.T, r *parts.Redis) *parts.Proxy {
+	t.Helper()
+	p, err := parts.StartProxy(r.Address())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+func TestANetworkThatFailsCostsNoErrorAndWhenItIsBackTheLimitsHold(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name    string
+		disturb func(*parts.Proxy) error
+		exact   bool // what was asked while it was broken has not reached Redis
+	}{
+		{"latency beyond the timeout", func(p *parts.Proxy) error { return p.Latency(2*fleetTimeout, fleetTimeout/5) }, false},
+		{"connections reset", (*parts.Proxy).Reset, false},
+		{"connections half open", (*parts.Proxy).HalfOpen, true},
+		{"answers lost", (*parts.Proxy).Mute, false},
+		{"nobody there", func(p *parts.Proxy) error { p.Down(); return nil }, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			r := startRedis(t, parts.RedisOptions{})
+			p := startProxy(t, r)
+			f := startFleet(t, urlOf(p.Address()))
+			f.awaitState(t, "closed")
+			f.holds(t)
+			traffic := f.begin(t)
+			user := f.use(t, 12, "window")
+
+			before := f.opened(t)
+			if err := test.disturb(p); err != nil {
+				t.Fatal(err)
+			}
+			if got := f.admitted(t, 2, "window", user); got != 4 {
+				t.Errorf("while it is broken %d of 4 requests passed", got)
+			}
+			f.awaitOpened(t, before)
+			traffic.awaitMore(t, 50)
+
+			if err := p.Clear(); err != nil {
+				t.Fatal(err)
+			}
+			if err := p.Up(); err != nil {
+				t.Fatal(err)
+			}
+			f.awaitQuiet(t)
+			if test.exact {
+				f.left(t, few-12, "window", user)
+			}
+			f.holds(t)
+			f.finish(t)
+		})
+	}
+}
+
+func TestConnectionsCutOnceAreMadeAnewWithoutAnError(t *testing.T) {
+	t.Parallel()
+	r := startRedis(t, parts.RedisOptions{})
+	p := startProxy(t, r)
+	f := startFleet(t, urlOf(p.Address()))
+	f.awaitState(t, "closed")
+	traffic := f.begin(t)
+	for range 10 {
+		if err := p.Cut(); err != nil {
+			t.Fatal(err)
+		}
+		traffic.awaitMore(t, 20)
+	}
+	f.awaitQuiet(t)
+	f.holds(t)
+	f.finish(t)
+}

@@ -32,8 +32,8 @@ help: ## Show the targets
 	@sed -nE 's/^([a-z0-9]+):.*## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 
 .PHONY: build
-build: ## Build bin/sidecar, a static binary
-	CGO_ENABLED=0 go build -trimpath -o bin/sidecar ./cmd/sidecar
+build: ## Build bin/sidecar and bin/ratelimit, static binaries
+	CGO_ENABLED=0 go build -trimpath -o bin/ ./cmd/sidecar ./cmd/ratelimit
 
 .PHONY: run
 run: build ## Serve the example rules on :8081 (gRPC) and :8080 (HTTP); ARGS='--log-level debug' adds flags

@@ -120,12 +120,19 @@ func TestDockerfileMakesAStaticBinaryForNobody(t *testing.T) {
 	if !found {
 		t.Fatal("want an image FROM scratch: nothing but the binary")
 	}
-	for _, want := range []string{"USER 65532:65532\n", "ENTRYPOINT [\"/bin/sidecar\"]\n", "COPY --from=build /out/sidecar /bin/sidecar\n"} {
-		if !strings.Contains(image, want) {
-			t.Errorf("the image lacks %q", want)
+	_, drop, _ := strings.Cut(string(content), "\nFROM scratch AS ratelimit\n")
+	drop = strings.TrimSuffix(drop, "\nFROM scratch\n"+image)
+	for entry, image := range map[string]string{"sidecar": image, "ratelimit": drop} {
+		for _, want := range []string{
+			"USER 65532:65532\n", "ENTRYPOINT [\"/bin/" + entry + "\"]\n",
+			"COPY --from=build /out/sidecar /bin/sidecar\n", "COPY --from=build /out/ratelimit /bin/ratelimit\n",
+		} {
+			if !strings.Contains(image, want) {
+				t.Errorf("the image of %s lacks %q", entry, want)
+			}
 		}
 	}
-	for _, want := range []string{"CGO_ENABLED=0", "-trimpath", "./cmd/sidecar"} {
+	for _, want := range []string{"CGO_ENABLED=0", "-trimpath", "./cmd/sidecar", "./cmd/ratelimit"} {
 		if !strings.Contains(string(content), want) {
 			t.Errorf("the build lacks %q", want)
 		}

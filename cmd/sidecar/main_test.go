@@ -46,10 +46,10 @@ func exitCode(ts *testscript.TestScript, _ bool, args []string) {
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
-		Own: []string{"pkg/...", "proto/...", "internal/durations", "internal/certificates"},
+		Own: []string{"pkg/...", "proto/...", "internal/durations", "internal/certificates", "internal/serving"},
 		Third: []string{
 			"github.com/spf13/cobra", "github.com/spf13/pflag", "github.com/spf13/viper", "github.com/prometheus/client_golang/prometheus",
-			"github.com/KimMachineGun/automemlimit/memlimit", "golang.org/x/sync/errgroup", "golang.org/x/net/http/httpguts",
+			"golang.org/x/net/http/httpguts",
 			"google.golang.org/grpc/...", "google.golang.org/protobuf/...",
 		},
 		Never: []string{"testing"},

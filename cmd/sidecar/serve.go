@@ -2,25 +2,17 @@ package main
 
 import (
 	"context"
-	"errors"
 	"io"
 	"log/slog"
-	"net/http"
-	"os"
-	"os/signal"
-	"runtime"
 	"slices"
-	"syscall"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 
+	"github.com/weirproxy/weir/internal/serving"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/reload"
 	"github.com/weirproxy/weir/pkg/server"
-	"github.com/weirproxy/weir/pkg/tracing"
 )
 
 // newServe returns the command that serves.
@@ -46,38 +38,18 @@ once.`,
 	return cmd
 }
 
-// instance is a running sidecar.
-type instance struct {
-	config    config
-	logger    *slog.Logger
-	traces    *tracing.Tracing // nil when there are none
-	reloader  *reload.Reloader
-	feed      *feed // nil when no rules come by xDS
-	server    *server.Server
-	http      *http.Server
-	listeners []listener
-}
-
 // serve runs a sidecar until ctx ends or a signal says so. Rules with mistakes end it before it listens.
 func serve(ctx context.Context, c config, stderr io.Writer) error {
-	failed, fail := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer fail(nil)
-	stop, hurry := newStops(ctx, failed)
-	stops := make(chan os.Signal, 8)
-	signal.Notify(stops, syscall.SIGTERM, syscall.SIGINT)
-	defer signal.Stop(stops)
-	go heed(failed, stops, stop, hurry)
-	reloads := make(chan os.Signal, 1) // one that waits is as good as many
-	signal.Notify(reloads, syscall.SIGHUP)
-	defer signal.Stop(reloads)
+	signals := serving.Heed(ctx)
+	defer signals.Close()
 	logger := newLogger(stderr, c.LogLevel, c.LogFormat)
-	limitMemory(ctx, logger)
+	serving.LimitMemory(ctx, logger)
 
 	traces, err := newTracing(ctx, &c, logger)
 	if err != nil {
 		return err
 	}
-	defer traces.Close(hurriedly())
+	defer traces.Close(serving.Hurriedly())
 	secure, release, err := c.GRPCTLS.keep(logger)
 	if err != nil {
 		return err
@@ -87,8 +59,8 @@ func serve(ctx context.Context, c config, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer counts.close()
-	lim, err := limiter.New(counts.store, limiter.Options{
+	defer counts.Close()
+	lim, err := limiter.New(counts.Store, limiter.Options{
 		MaxDescriptors: c.MaxDescriptors,
 		MaxLogEntries:  uint32(c.MaxLogEntries),
 		DetailedValues: c.DetailedMetricValues,
@@ -97,14 +69,14 @@ func serve(ctx context.Context, c config, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	i := &instance{config: c, logger: logger, traces: traces}
-	i.reloader, err = reload.New(reload.Options{
+	reloader, err := reload.New(reload.Options{
 		Limiter:       lim,
 		Paths:         c.Rules,
 		Settings:      c.File,
 		Pushed:        c.XDS.Address != "",
+		Hint:          "name a file or directory with --rules, or put a list domains into the settings file",
 		MaxLogEntries: uint32(c.MaxLogEntries),
-		Granularity:   granularity(c.Store),
+		Granularity:   counts.Granularity(),
 		Debounce:      c.ReloadDebounce,
 		Poll:          c.ReloadPoll,
 		Logger:        logger,
@@ -112,30 +84,31 @@ func serve(ctx context.Context, c config, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	err = unlessOver(stop, i.reloader.Load)
-	if stop.Err() != nil {
+	err = serving.UnlessOver(signals.Stop(), reloader.Load)
+	if stop := signals.Stop(); stop.Err() != nil {
 		logger.LogAttrs(ctx, slog.LevelInfo, "stopped", slog.String("cause", context.Cause(stop).Error()))
 		return nil
 	}
 	if err != nil {
 		return bad(err, exitBad)
 	}
-	if err := counts.unfit(stop); err != nil {
+	if err := counts.Unfit(signals.Stop()); err != nil {
 		return err
 	}
 	registry := prometheus.NewRegistry()
-	if i.feed, err = newFeed(&c, i.reloader, lim, registry, logger); err != nil {
+	feed, err := newFeed(&c, reloader, lim, registry, logger)
+	if err != nil {
 		return err
 	}
-	i.server, err = server.New(server.Options{
+	s, err := server.New(server.Options{
 		Limiter:         lim,
 		Logger:          logger,
 		Registry:        registry,
-		Stats:           counts.stats,
-		Remote:          counts.remote(),
-		Ready:           i.feed.ready(counts.ready(&c)),
+		Stats:           counts.Stats,
+		Remote:          counts.Remote(),
+		Ready:           feed.Ready(c.ready(counts)),
 		Sources:         c.sources(),
-		Reload:          i.reloader.Reload,
+		Reload:          reloader.Reload,
 		MaxRequestBytes: c.MaxRequestBytes,
 		Reflection:      c.Reflection,
 		Pprof:           c.Pprof,
@@ -148,11 +121,30 @@ func serve(ctx context.Context, c config, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer i.server.Close()
-	if i.listeners, err = i.listen(ctx); err != nil {
-		return err
+	defer s.Close()
+	p := serving.Process{
+		Logger:       logger,
+		Server:       s,
+		Reloader:     reloader,
+		Endpoints:    c.endpoints(s),
+		Traces:       traces,
+		DrainTimeout: c.DrainTimeout,
+		Background:   []func(context.Context) error{feed.Run},
 	}
-	return i.run(failed, fail, reloads, stop, hurry)
+	return p.Serve(ctx, signals)
+}
+
+// endpoints returns where everything is served.
+func (c *config) endpoints(s *server.Server) []serving.Endpoint {
+	return []serving.Endpoint{
+		{
+			Setting: "grpc-address", Name: "grpc", Network: "tcp", Address: c.GRPCAddress, GRPC: s.GRPC(),
+			Shared: c.GRPCReusePort, TLS: c.GRPCTLS.CertFile != "",
+		},
+		{Setting: "grpc-socket", Name: "grpc", Network: "unix", Address: c.GRPCSocket, Mode: c.GRPCSocketMode, GRPC: s.GRPC()},
+		{Setting: "http-address", Name: "http", Network: "tcp", Address: c.HTTPAddress, HTTP: s.HTTP()},
+		{Setting: "admin-address", Name: "admin", Network: "tcp", Address: c.AdminAddress, GRPC: s.Admin()},
+	}
 }
 
 // sources returns where rules come from, as the operator named it.
@@ -174,56 +166,6 @@ func (c *config) headers() server.Headers {
 		Remaining:  c.RemainingHeader,
 		Reset:      c.ResetHeader,
 	}
-}
-
-// run serves on all listeners until stop ends; when one of them fails it calls fail, which ends stop and hurry. It returns
-// when all that it started has ended, but for a reload: what that reads may never end.
-func (i *instance) run(ctx context.Context, fail context.CancelCauseFunc, reloads <-chan os.Signal, stop, hurry stopper) error {
-	i.http = &http.Server{
-		Handler:           i.server.HTTP(),
-		ReadHeaderTimeout: 5 * time.Second,
-		ReadTimeout:       30 * time.Second,
-		WriteTimeout:      2 * time.Minute, // a profile takes 30 seconds unless asked for longer
-		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    64 << 10,
-		ErrorLog:          slog.NewLogLogger(i.logger.Handler(), slog.LevelWarn),
-	}
-	all, failed := errgroup.WithContext(ctx)
-	context.AfterFunc(failed, func() { fail(context.Cause(failed)) })
-	background, end := context.WithCancel(failed)
-	go heedReloads(background, reloads, i.reloader.Reload)
-	go func() { _ = i.reloader.Run(background) }() // nil
-	all.Go(func() error { keepHeadroom(background); return nil })
-	all.Go(func() error { return i.feed.run(background) })
-	for _, l := range i.listeners {
-		all.Go(func() error { return i.serveOn(l) })
-	}
-	i.logger.LogAttrs(ctx, slog.LevelInfo, "ready", slog.Int("gomaxprocs", runtime.GOMAXPROCS(0)))
-
-	all.Go(func() error {
-		defer end()
-		<-stop.Done()
-		i.shutdown(stop, hurry)
-		return nil
-	})
-	return all.Wait()
-}
-
-// serveOn serves on a listener until it is closed.
-func (i *instance) serveOn(l listener) error {
-	var err error
-	switch l.server {
-	case grpcServer:
-		err = i.server.GRPC().Serve(l.Listener)
-	case adminServer:
-		err = i.server.Admin().Serve(l.Listener)
-	default:
-		err = i.http.Serve(l.Listener)
-	}
-	if errors.Is(err, http.ErrServerClosed) {
-		return nil
-	}
-	return err
 }
 
 // newLogger returns the logger of --log-level and --log-format, which are valid.

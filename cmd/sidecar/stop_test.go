@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -10,90 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 )
-
-func TestADrainEndsASecondAfterTheLastRequest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		start := time.Now()
-		requests := start.Add(-time.Hour)
-		last := func() time.Time {
-			// Requests come every 300 ms, for 5 seconds.
-			if passed := time.Since(start); passed < 5*time.Second {
-				requests = start.Add(passed.Truncate(300 * time.Millisecond))
-			}
-			return requests
-		}
-		awaitQuiet(t.Context(), last)
-		if got := time.Since(requests); got < quiet || got > quiet+time.Millisecond || requests.Before(start.Add(4*time.Second)) {
-			t.Errorf("ended %v after the last request, at %v; want %v after one near 5s", got, requests.Sub(start), quiet)
-		}
-	})
-}
-
-func TestADrainWithoutRequestsTakesASecond(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		start := time.Now()
-		awaitQuiet(t.Context(), func() time.Time { return start.Add(-time.Hour) })
-		if got := time.Since(start); got != quiet {
-			t.Errorf("took %v, want %v", got, quiet)
-		}
-	})
-}
-
-func TestADrainUnderTrafficEndsWithItsTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
-		defer cancel()
-		start := time.Now()
-		awaitQuiet(ctx, time.Now)
-		if got := time.Since(start); got != 8*time.Second {
-			t.Errorf("took %v, want 8s", got)
-		}
-	})
-}
-
-// heeded runs heed and returns where to send signals.
-func heeded(t *testing.T) (signals chan<- os.Signal, stop, hurry stopper) {
-	t.Helper()
-	all := make(chan os.Signal)
-	background, end := context.WithCancel(t.Context())
-	stop, hurry = newStops(t.Context(), background)
-	t.Cleanup(end)
-	go heed(background, all, stop, hurry)
-	return all, stop, hurry
-}
-
-func TestASecondSignalHurries(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		signals, stop, hurry := heeded(t)
-		signals <- syscall.SIGTERM
-		synctest.Wait()
-		if got := context.Cause(stop); got == nil || got.Error() != "signal: terminated" || hurry.Err() != nil {
-			t.Fatalf("after the first signal: got stop %v, hurry %v; want stop alone", got, hurry.Err())
-		}
-		time.Sleep(time.Second)
-		signals <- syscall.SIGINT
-		synctest.Wait()
-		if got := context.Cause(hurry); got == nil || got.Error() != "second signal: interrupt" {
-			t.Errorf("after the second signal: got hurry %v", got)
-		}
-	})
-}
-
-func TestASignalThatIsSentTwiceIsOne(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		signals, _, hurry := heeded(t)
-		signals <- syscall.SIGTERM
-		time.Sleep(echo / 2)
-		signals <- syscall.SIGTERM
-		synctest.Wait()
-		if hurry.Err() != nil {
-			t.Errorf("after the same signal again: got hurry %v, want none", context.Cause(hurry))
-		}
-	})
-}
 
 func TestAReloadThatLastsHoldsUpNoStop(t *testing.T) {
 	file := rulesFile(t, rulesOf("5"))
@@ -113,28 +30,6 @@ func TestAReloadThatLastsHoldsUpNoStop(t *testing.T) {
 	if got := strings.Count(strings.Join(all, ""), `"msg":"rules loaded"`); got > 8 {
 		t.Errorf("rules were loaded %d times before the stop; want signals that wait to be one, and the stop not to wait", got)
 	}
-}
-
-func TestReloadsThatWaitAreOne(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		background, end := context.WithCancel(t.Context())
-		defer end()
-		signals := make(chan os.Signal, 1)
-		got := 0
-		go heedReloads(background, signals, func(context.Context) error { got++; time.Sleep(time.Minute); return nil })
-		for range 100 {
-			select {
-			case signals <- syscall.SIGHUP: // as signal.Notify does
-			default:
-			}
-			time.Sleep(time.Millisecond)
-		}
-		time.Sleep(time.Hour)
-		synctest.Wait()
-		if got != 2 {
-			t.Errorf("reloads: got %d, want the one that lasted and one for all signals meanwhile", got)
-		}
-	})
 }
 
 func TestAStopDuringTheFirstLoadEndsAtOnce(t *testing.T) {
@@ -176,17 +71,6 @@ func manyRules(t *testing.T, file string) {
 		fmt.Fprintf(&b, "- {key: user, value: u%d, rate_limit: {unit: hour, requests_per_unit: 7}}\n", n)
 	}
 	writeRules(t, file, b.String())
-}
-
-func TestAFailureStopsAtOnce(t *testing.T) {
-	failed, fail := context.WithCancelCause(t.Context())
-	stop, hurry := newStops(t.Context(), failed)
-	fail(context.DeadlineExceeded)
-	<-stop.Done()
-	<-hurry.Done()
-	if got := context.Cause(stop); !errors.Is(got, context.DeadlineExceeded) {
-		t.Errorf("cause: got %v, want the failure", got)
-	}
 }
 
 func TestReportWritesEveryReasonOnALine(t *testing.T) {

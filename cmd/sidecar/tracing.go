@@ -25,10 +25,3 @@ func newTracing(ctx context.Context, c *config, logger *slog.Logger) (*tracing.T
 		Logger:     logger,
 	})
 }
-
-// hurriedly returns a context that is over.
-func hurriedly() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
-}

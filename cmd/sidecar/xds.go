@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,11 +9,10 @@ import (
 	"net"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/weirproxy/weir/pkg/descriptors"
+	"github.com/weirproxy/weir/internal/serving"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/reload"
 	"github.com/weirproxy/weir/pkg/xds"
@@ -100,20 +98,14 @@ func (x *xdsConfig) source() []string {
 	return []string{xds.Prefix + x.Address}
 }
 
-// feed is what brings rules from an xDS server; nil brings none.
-type feed struct {
-	*xds.Client
-	required bool
-}
-
 // newFeed returns what brings rules from the xDS server that the settings name, nil when they name none, and registers its
-// metrics. Where rules are not waited for, there being none is in force until they come.
-func newFeed(c *config, r *reload.Reloader, l *limiter.Limiter, registry prometheus.Registerer, logger *slog.Logger) (*feed, error) {
+// metrics.
+func newFeed(c *config, r *reload.Reloader, l *limiter.Limiter, registry prometheus.Registerer, logger *slog.Logger) (*serving.Feed, error) {
 	x := &c.XDS
 	if x.Address == "" {
-		return nil, nil
+		return nil, nil //nolint:nilnil // a nil Feed is one that brings no rules
 	}
-	client, err := xds.New(xds.Options{
+	return serving.NewFeed(xds.Options{
 		Address:         x.Address,
 		Node:            xds.Node{ID: x.NodeID, Cluster: x.NodeCluster, Metadata: x.NodeMetadata},
 		Delta:           x.Delta,
@@ -122,38 +114,7 @@ func newFeed(c *config, r *reload.Reloader, l *limiter.Limiter, registry prometh
 		MaxMessageBytes: x.MaxMessageBytes,
 		Push:            r.Push,
 		Logger:          logger,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("xds: %w", err)
-	}
-	if err := registry.Register(client); err != nil {
-		return nil, fmt.Errorf("register metrics: %w", err)
-	}
-	if !x.Required && l.Status().LoadedAt.IsZero() {
-		l.SetRules(new(descriptors.Rules), nil, time.Now())
-	}
-	return &feed{client, x.Required}, nil
-}
-
-// run brings rules until ctx ends.
-func (f *feed) run(ctx context.Context) error {
-	if f == nil {
-		return nil
-	}
-	return f.Run(ctx)
-}
-
-// ready returns what tells whether rules have come, and what else must be ready; nil where nothing speaks against it ever.
-func (f *feed) ready(other func() error) func() error {
-	if f == nil || !f.required {
-		return other
-	}
-	return func() error {
-		if err := f.Ready(); err != nil || other == nil {
-			return err
-		}
-		return other()
-	}
+	}, x.Required, l, registry)
 }
 
 // xdsAddress accepts host:port, a Unix socket, and nothing at all.

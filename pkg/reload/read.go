@@ -108,9 +108,9 @@ func (f Files) of(path string) ([]string, error) {
 	case len(files) > 0:
 		return files, nil
 	case f.Match != nil:
-		return nil, errors.New("holds no rule file, must have at least one")
+		return nil, fmt.Errorf("%w, must have at least one", ErrNoFiles)
 	default:
-		return nil, errors.New("holds no rule file, must have at least one *.yaml, *.yml or *.json")
+		return nil, fmt.Errorf("%w, must have at least one *.yaml, *.yml or *.json", ErrNoFiles)
 	}
 }
 

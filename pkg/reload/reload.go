@@ -25,12 +25,19 @@ const (
 	DefaultPoll     = 30 * time.Second
 )
 
+// What is wrong where there is nothing that could be wrong.
+var (
+	ErrNoRules = errors.New("there are no rules") // in what was read
+	ErrNoFiles = errors.New("holds no rule file") // a directory
+)
+
 // Options is what New needs. Limiter, Logger, and Paths, Settings or Pushed must be set.
 type Options struct {
 	Limiter       *limiter.Limiter // gets the rules
 	Paths         []string         // files and directories, as [Read] takes them
 	Settings      string           // settings file whose list `domains` holds rules; "" for none
 	Pushed        bool             // rules come by Push as well: files need not have any
+	Hint          string           // where an operator says where rules are, for when there are none; "" for nothing
 	MaxLogEntries uint32           // as in descriptors.Options
 	Granularity   time.Duration    // as in descriptors.Options
 	MergeDomains  bool             // as in descriptors.Options
@@ -146,7 +153,9 @@ func (r *Reloader) attemptLocked(ctx context.Context, files []descriptors.Source
 	r.attempted = fingerprintOf(files, readErr)
 	err := errors.Join(readErr, loadErr)
 	if err == nil && len(rules.Domains()) == 0 && !r.options.Pushed {
-		err = errors.New("there are no rules: name a file or directory with --rules, or put a list domains into the settings file")
+		if err = ErrNoRules; r.options.Hint != "" {
+			err = fmt.Errorf("%w: %s", ErrNoRules, r.options.Hint)
+		}
 	}
 	if err != nil {
 		r.options.Limiter.Refused(reasons(err), time.Now())

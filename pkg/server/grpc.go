@@ -25,6 +25,9 @@ func (s *Server) newGRPC() *grpc.Server {
 	options := append(s.grpcOptions(),
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.NumStreamWorkers(streamWorkers),
+		grpc.KeepaliveParams(keepalive.ServerParameters{ // 0 is for ever in both
+			MaxConnectionAge: s.options.MaxConnectionAge, MaxConnectionAgeGrace: s.options.MaxConnectionAgeGrace,
+		}),
 	)
 	if s.options.TLS != nil {
 		options = append(options, grpc.Creds(newSecured(s.options.TLS, s.options.Logger)))

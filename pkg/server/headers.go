@@ -80,8 +80,7 @@ func retryAfter(v *limiter.Verdict) time.Duration {
 	return wait
 }
 
-// isQuota reports whether a limit is a quota, of which one with room is enough. Shadow mode goes before quota mode, and an
-// override has neither.
+// isQuota reports whether a limit is a quota, of which one with room is enough. Shadow mode goes before quota mode.
 func isQuota(s *limiter.DescriptorStatus) bool {
-	return !s.Overridden && s.Rule != nil && s.Rule.Quota && !s.Rule.Shadow
+	return s.Quota && (s.Overridden || s.Rule == nil || !s.Rule.Shadow)
 }

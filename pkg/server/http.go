@@ -21,25 +21,34 @@ const profiles = "/debug/pprof/"
 
 func (s *Server) newHTTP() http.Handler {
 	mux := http.NewServeMux()
-	metrics := promhttp.HandlerFor(s.options.Registry, promhttp.HandlerOpts{
-		ErrorHandling:       promhttp.ContinueOnError,
-		MaxRequestsInFlight: 4,
-	})
 	mux.HandleFunc("GET /healthcheck", s.unlessDraining("OK"))
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { text(w, http.StatusOK, "OK") })
 	mux.HandleFunc("GET /readyz", s.readyz)
-	mux.Handle("GET /metrics", metrics)
+	mux.Handle("GET /metrics", s.metrics())
 	mux.HandleFunc("POST /json", s.json)
 	mux.HandleFunc("GET /rules", s.rules)
 	if s.options.Pprof {
-		mux.HandleFunc("GET "+profiles, pprof.Index)
-		mux.HandleFunc("GET "+profiles+"cmdline", program)
-		mux.HandleFunc("GET "+profiles+"profile", pprof.Profile)
-		mux.HandleFunc("GET "+profiles+"symbol", pprof.Symbol)
-		mux.HandleFunc("POST "+profiles+"symbol", pprof.Symbol)
-		mux.HandleFunc("GET "+profiles+"trace", pprof.Trace)
+		addProfiles(mux)
 	}
 	return s.recoverHTTP(hurryHTTP(mux))
+}
+
+// metrics is the page of the registry.
+func (s *Server) metrics() http.Handler {
+	return promhttp.HandlerFor(s.options.Registry, promhttp.HandlerOpts{
+		ErrorHandling:       promhttp.ContinueOnError,
+		MaxRequestsInFlight: 4,
+	})
+}
+
+// addProfiles adds the pages of pprof.
+func addProfiles(mux *http.ServeMux) {
+	mux.HandleFunc("GET "+profiles, pprof.Index)
+	mux.HandleFunc("GET "+profiles+"cmdline", program)
+	mux.HandleFunc("GET "+profiles+"profile", pprof.Profile)
+	mux.HandleFunc("GET "+profiles+"symbol", pprof.Symbol)
+	mux.HandleFunc("POST "+profiles+"symbol", pprof.Symbol)
+	mux.HandleFunc("GET "+profiles+"trace", pprof.Trace)
 }
 
 // program stands for pprof's page of the command line. It leaves the arguments out, which may hold passwords.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/propagation"
@@ -32,6 +33,9 @@ type Options struct {
 	MaxRequestBytes int  // largest message, gRPC or HTTP; 0 means DefaultMaxRequestBytes
 	Reflection      bool // gRPC reflection, on both gRPC servers
 	Pprof           bool // /debug/pprof/ on the HTTP pages
+
+	MaxConnectionAge      time.Duration // of GRPC: when a client is asked to connect anew, give or take a tenth; 0: never
+	MaxConnectionAgeGrace time.Duration // how long it has for that before the connection is broken; 0: for ever
 
 	TLS *tls.Config // of the connections of GRPC that come by no Unix socket; nil: they are plain. HTTP and Admin are none of its business
 
@@ -78,6 +82,9 @@ func (o Options) complete() (Options, error) {
 	}
 	if o.MaxRequestBytes < 0 {
 		errs = append(errs, fmt.Errorf("max request bytes: %d: must be at least 1", o.MaxRequestBytes))
+	}
+	if o.MaxConnectionAge < 0 || o.MaxConnectionAgeGrace < 0 {
+		errs = append(errs, fmt.Errorf("max connection age %v, its grace %v: must not be negative", o.MaxConnectionAge, o.MaxConnectionAgeGrace))
 	}
 	if o.MaxRequestBytes == 0 {
 		o.MaxRequestBytes = DefaultMaxRequestBytes

@@ -18,6 +18,8 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
+
+	"github.com/weirproxy/weir/internal/durations"
 )
 
 // Server is the services around one limiter. All methods are safe for concurrent use.
@@ -74,6 +76,12 @@ func (s *Server) Drain() {
 // LastRequest returns when the latest rate limit request arrived, to the millisecond; the start of the server when there was
 // none.
 func (s *Server) LastRequest() time.Time { return s.service.latest.time() }
+
+// Spent returns how long rate limit requests took, from their arrival to the answer.
+func (s *Server) Spent() durations.Snapshot { return s.service.spent.Snapshot() }
+
+// Lost returns how many rate limit requests failed without the limiter knowing of them, as those whose bytes are no request.
+func (s *Server) Lost() uint64 { return s.service.lost.Load() }
 
 // GracefulStop stops both gRPC servers and returns when the calls in flight are answered. Streams (health's Watch, reflection)
 // would never end by themselves: they end at once with UNAVAILABLE. Close cuts the waiting short.

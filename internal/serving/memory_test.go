@@ -1,7 +1,8 @@
-package main
+package serving
 
 import (
 	"context"
+	"os"
 	"runtime"
 	"runtime/debug"
 	"testing"
@@ -40,7 +41,10 @@ func TestAliveSeesTheHeap(t *testing.T) {
 }
 
 func TestTheHeadroomEndsWithItsContext(t *testing.T) {
-	unset(t, "GOGC")
+	t.Setenv("GOGC", "") // puts it back
+	if err := os.Unsetenv("GOGC"); err != nil {
+		t.Fatal(err)
+	}
 	before := debug.SetGCPercent(123)
 	defer debug.SetGCPercent(before)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -1,14 +1,51 @@
-package main
+package serving
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
+	"os/signal"
 	"sync"
+	"syscall"
 	"time"
 )
+
+// Signals is what tells a process to stop, to hurry and to read its rules again: SIGTERM and SIGINT stop it, a second one
+// hurries, SIGHUP reloads. All methods are safe for concurrent use.
+type Signals struct {
+	failed      context.Context //nolint:containedctx // ends when something failed, whoever asks
+	fail        context.CancelCauseFunc
+	stop, hurry stopper
+	stops       chan os.Signal
+	reloads     chan os.Signal
+}
+
+// Heed begins to heed signals, and the end of ctx, which is a stop. Until Close none of them ends the process by itself.
+func Heed(ctx context.Context) *Signals {
+	s := &Signals{
+		stops:   make(chan os.Signal, 8),
+		reloads: make(chan os.Signal, 1), // one that waits is as good as many
+	}
+	s.failed, s.fail = context.WithCancelCause(context.WithoutCancel(ctx))
+	s.stop, s.hurry = newStops(ctx, s.failed)
+	signal.Notify(s.stops, syscall.SIGTERM, syscall.SIGINT)
+	go heed(s.failed, s.stops, s.stop, s.hurry)
+	signal.Notify(s.reloads, syscall.SIGHUP)
+	return s
+}
+
+// Stop returns a context that ends when it is time to stop. Its cause says why.
+func (s *Signals) Stop() context.Context { return s.stop }
+
+// Close heeds signals no more.
+func (s *Signals) Close() {
+	signal.Stop(s.reloads)
+	signal.Stop(s.stops)
+	s.fail(nil)
+}
 
 // quiet is how long no request must have come for a drain to be over: Envoy has noticed then.
 const quiet = time.Second
@@ -67,9 +104,9 @@ func heedReloads(background context.Context, signals <-chan os.Signal, reload fu
 	}
 }
 
-// unlessOver does what reads files, which may take as long as it likes, and returns its error; or that of ctx as soon as ctx
+// UnlessOver does what reads files, which may take as long as it likes, and returns its error; or that of ctx as soon as ctx
 // ends, and leaves it alone then: there is nothing to lose.
-func unlessOver(ctx context.Context, do func(context.Context) error) error {
+func UnlessOver(ctx context.Context, do func(context.Context) error) error {
 	done := make(chan error, 1)
 	go func() { done <- do(ctx) }()
 	select {
@@ -82,25 +119,25 @@ func unlessOver(ctx context.Context, do func(context.Context) error) error {
 
 // shutdown drains and stops everything that serves, within the drain timeout. It breaks what is in flight when that is over,
 // or when hurry ends.
-func (i *instance) shutdown(stop, hurry context.Context) {
-	patience := i.config.DrainTimeout
+func (p *Process) shutdown(stop, hurry context.Context, pages []*http.Server) {
+	patience := p.DrainTimeout
 	ctx, cancel := context.WithTimeoutCause(hurry, patience, errors.New("the drain timeout is over"))
 	defer cancel()
 	log := context.WithoutCancel(hurry)
-	i.server.Drain()
-	i.logger.LogAttrs(log, slog.LevelInfo, "draining",
+	p.Server.Drain()
+	p.Logger.LogAttrs(log, slog.LevelInfo, "draining",
 		slog.String("cause", context.Cause(stop).Error()), slog.String("drain_timeout", patience.String()))
 
 	// Most of the time is for Envoy to notice, the rest to finish what is in flight.
 	noticing, enough := context.WithTimeout(ctx, patience*4/5)
-	awaitQuiet(noticing, i.server.LastRequest)
+	awaitQuiet(noticing, p.Server.LastRequest)
 	enough()
-	i.finish(ctx)
+	p.finish(ctx, pages)
 	if ctx.Err() != nil {
-		i.logger.LogAttrs(log, slog.LevelWarn, "broke what was in flight", slog.String("cause", context.Cause(ctx).Error()))
+		p.Logger.LogAttrs(log, slog.LevelWarn, "broke what was in flight", slog.String("cause", context.Cause(ctx).Error()))
 	}
-	i.traces.Close(ctx) // what is left of the time is for spans that wait
-	i.logger.LogAttrs(log, slog.LevelInfo, "stopped")
+	p.Traces.Close(ctx) // what is left of the time is for spans that wait
+	p.Logger.LogAttrs(log, slog.LevelInfo, "stopped")
 }
 
 // awaitQuiet returns when no request has come for the time of quiet, counted from now at the earliest, or when ctx ends.
@@ -126,15 +163,17 @@ func awaitQuiet(ctx context.Context, last func() time.Time) {
 }
 
 // finish stops all servers when what is in flight is finished, or when ctx ends.
-func (i *instance) finish(ctx context.Context) {
+func (p *Process) finish(ctx context.Context, pages []*http.Server) {
 	var finishing sync.WaitGroup
-	finishing.Go(i.server.GracefulStop)
-	finishing.Go(func() {
-		if i.http.Shutdown(ctx) != nil {
-			_ = i.http.Close() // breaking connections is what it is for
-		}
-	})
-	broken := context.AfterFunc(ctx, i.server.Close)
+	finishing.Go(p.Server.GracefulStop)
+	for _, page := range pages {
+		finishing.Go(func() {
+			if page.Shutdown(ctx) != nil {
+				_ = page.Close() // breaking connections is what it is for
+			}
+		})
+	}
+	broken := context.AfterFunc(ctx, p.Server.Close)
 	finishing.Wait()
 	broken()
 }

@@ -1,4 +1,4 @@
-package main
+package serving
 
 import (
 	"context"
@@ -14,9 +14,9 @@ import (
 
 // Go 1.25 and later take GOMAXPROCS from the CPU limit of the container, but not GOMEMLIMIT from its memory limit.
 
-// limitMemory sets GOMEMLIMIT to 90 % of the container's memory limit, where there is one and GOMEMLIMIT is not set: the
+// LimitMemory sets GOMEMLIMIT to 90 % of the container's memory limit, where there is one and GOMEMLIMIT is not set: the
 // collector then works harder near the limit instead of being killed at it. The rest is for what is not Go's heap.
-func limitMemory(ctx context.Context, logger *slog.Logger) {
+func LimitMemory(ctx context.Context, logger *slog.Logger) {
 	limit, err := memlimit.Set(memlimit.WithProvider(memlimit.FromCgroup), memlimit.WithRatio(0.9))
 	switch {
 	case err != nil: // not in a container, or not on Linux

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+//go:generate go test -count=1 -run ^TestTheVariablesDocumentIsCurrent$ . -update
+
+var update = flag.Bool("update", false, "write docs/migrating-variables.md anew")
+
+// variablesDocument is where operators read about the variables.
+const variablesDocument = "../../docs/migrating-variables.md"
+
+// document writes the variables as they are documented.
+func document() string {
+	var b strings.Builder
+	b.WriteString(`# The variables of envoyproxy/ratelimit
+
+<!-- Written by go generate from cmd/ratelimit/environment.go. -->
+
+` + "`ratelimit`" + ` is started with the environment of envoyproxy/ratelimit. This is what becomes of each of its variables, and of the
+few beyond them. Values are read as the original reads them: durations are written ` + "`250ms`, `10s`, `1m30s`" + `, pairs ` + "`key:value,key:value`" + `.
+A variable that is set to nothing is no text, and a mistake where a number, a duration or a boolean must be. All mistakes are told
+at once, and the process exits with code 1. Variables that are not here, and arguments, are ignored. [migrating.md](migrating.md)
+has all that differs from the original.
+
+"No effect" means that the variable is accepted, that its value must be one that the original would start with, and why nothing
+follows from it.
+`)
+	for _, g := range table(new(config)) {
+		fmt.Fprintf(&b, "\n## %s\n\n| variable | default | what becomes of it |\n|---|---|---|\n", g.title)
+		for _, v := range g.variables {
+			usual, does := "", v.does
+			if v.usual != "" {
+				usual = "`" + v.usual + "`"
+			}
+			if v.idle {
+				does = "**no effect:** " + does
+			}
+			if strings.Contains(v.value.kind, ", ") {
+				does += " (" + v.value.kind + ")"
+			}
+			fmt.Fprintf(&b, "| `%s` | %s | %s |\n", v.name, usual, does)
+		}
+	}
+	b.WriteString(`
+Variables of other parts: ` + "`DOG_STATSD_MOGRIFIER_<NAME>_PATTERN`, `_NAME` and `_TAGS`" + ` belong to USE_DOG_STATSD_MOGRIFIERS, ` +
+		"`OTEL_*`" + `
+to TRACING_ENABLED, and ` + "`GOMEMLIMIT`, `GOGC` and `GOMAXPROCS`" + ` to the Go runtime. ` + "`GOSTATS_*`" + ` have no effect.
+`)
+	return b.String()
+}
+
+func TestTheVariablesDocumentIsCurrent(t *testing.T) {
+	want := document()
+	if *update {
+		if err := os.WriteFile(variablesDocument, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	got, err := os.ReadFile(variablesDocument)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != want {
+		t.Errorf("%s is not what cmd/ratelimit/environment.go says: run go generate ./cmd/ratelimit", variablesDocument)
+	}
+}
+
+func TestEveryVariableIsDocumentedOnOneLine(t *testing.T) {
+	seen := make(map[string]bool)
+	for _, g := range table(new(config)) {
+		for _, v := range g.variables {
+			if v.does == "" || strings.ContainsAny(v.does, "\n|") || strings.HasSuffix(v.does, ".") || seen[v.name] {
+				t.Errorf("%s: %q must be one line without |, and the name be there once", v.name, v.does)
+			}
+			seen[v.name] = true
+			if v.usual == "" {
+				continue
+			}
+			if err := v.value.store(v.usual); err != nil {
+				t.Errorf("%s: the default is not valid: %v", v.name, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"math"
+	"time"
+)
+
+func redisVariables(c *config) []variable {
+	r := &c.raw
+	return []variable{
+		used("REDIS_SOCKET_TYPE", socket(&r.redis.socket), "unix", "how Redis is reached"),
+		used("REDIS_TYPE", word(&r.redis.kind, kindSingle, kindCluster, kindSentinel), "SINGLE", "what REDIS_URL names, in any case"),
+		used("REDIS_URL", secret(&r.redis.url), "", "`host:port` or the path of a socket; of a cluster several, with commas between; of Sentinel the primary's name and then the sentinels. With BACKEND_TYPE=redis and without this it is `/var/run/nutcracker/ratelimit.sock`, as in the original"),
+		idle("REDIS_POOL_SIZE", number(new(int), 1, math.MaxInt32), "10", "requests of many callers share few connections"),
+		used("REDIS_AUTH", secret(&r.redis.auth), "", "`password` or `user:password`"),
+		used("REDIS_TLS", boolean(&r.redis.tls), "false", "over TLS"),
+		used("REDIS_TLS_CLIENT_CERT", text(&r.cert, nil), "", "file of the certificate to show"),
+		used("REDIS_TLS_CLIENT_KEY", text(&r.key, nil), "", "file of its key"),
+		used("REDIS_TLS_CACERT", text(&r.ca, nil), "", "file of the authorities that sign the server's"),
+		used("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", boolean(&r.skip), "false", "`true` with REDIS_TLS is refused: the certificate must be for the host in REDIS_URL, as long as this is not there"),
+		used("REDIS_SENTINEL_AUTH", secret(&r.redis.sentinelAuth), "", "`password` or `user:password` of the sentinels"),
+		idle("REDIS_PIPELINE_WINDOW", duration(new(time.Duration)), "0", "requests that wait together always travel together, and none waits for others"),
+		idle("REDIS_PIPELINE_LIMIT", number(new(int), math.MinInt, math.MaxInt), "0", "the original ignores it too"),
+		idle("REDIS_CLUSTER_PIPELINE_PARALLELISM", number(new(int), 0, math.MaxInt32), "1", "nodes of a cluster are always asked at once"),
+		idle("REDIS_TIMEOUT", duration(new(time.Duration)), "10s", "it bounds the making of a connection, for which no request waits here"),
+		idle("REDIS_POOL_ON_EMPTY_BEHAVIOR", text(new(string), nil), "WAIT", "there is no pool that could be empty; any value is accepted, also those at which the original panics"),
+		idle("REDIS_STARTUP_INITIAL_INTERVAL", duration(new(time.Duration)), "1s", "nothing waits for Redis at the start"),
+		idle("REDIS_STARTUP_MAX_INTERVAL", duration(new(time.Duration)), "30s", "nothing waits for Redis at the start"),
+		idle("REDIS_STARTUP_MAX_ELAPSED_TIME", duration(new(time.Duration)), "0", "nothing gives Redis up"),
+		used("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", boolean(&c.HealthyWithRedis), "false", "health is bad while Redis cannot be asked"),
+	}
+}
+
+func perSecondVariables(_ *config) []variable {
+	return []variable{
+		used("REDIS_PERSECOND", perSecond(), "false", "`true` is refused: a request is one transaction, and that is in one Redis; without it limits per second are in the Redis of the others"),
+		idle("REDIS_PERSECOND_SOCKET_TYPE", socket(new(string)), "unix", "see REDIS_PERSECOND"),
+		idle("REDIS_PERSECOND_TYPE", word(new(string), kindSingle, kindCluster, kindSentinel), "SINGLE", "see REDIS_PERSECOND"),
+		idle("REDIS_PERSECOND_URL", secret(new(string)), "/var/run/nutcracker/ratelimitpersecond.sock", "see REDIS_PERSECOND"),
+		idle("REDIS_PERSECOND_POOL_SIZE", number(new(int), 1, math.MaxInt32), "10", "see REDIS_PERSECOND"),
+		idle("REDIS_PERSECOND_AUTH", secret(new(string)), "", "see REDIS_PERSECOND"),
+		idle("REDIS_PERSECOND_TLS", boolean(new(bool)), "false", "see REDIS_PERSECOND"),
+		idle("REDIS_PERSECOND_SENTINEL_AUTH", secret(new(string)), "", "see REDIS_PERSECOND"),
+		idle("REDIS_PERSECOND_PIPELINE_WINDOW", duration(new(time.Duration)), "0", "see REDIS_PERSECOND"),
+		idle("REDIS_PERSECOND_PIPELINE_LIMIT", number(new(int), math.MinInt, math.MaxInt), "0", "see REDIS_PERSECOND"),
+		idle("REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM", number(new(int), 0, math.MaxInt32), "1", "see REDIS_PERSECOND"),
+		idle("REDIS_PERSECOND_TIMEOUT", duration(new(time.Duration)), "10s", "see REDIS_PERSECOND"),
+		idle("REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR", text(new(string), nil), "WAIT", "see REDIS_PERSECOND"),
+	}
+}
+
+func memcacheVariables(_ *config) []variable {
+	return []variable{
+		idle("MEMCACHE_HOST_PORT", list(new([]string)), "", "see BACKEND_TYPE"),
+		idle("MEMCACHE_SRV", text(new(string), nil), "", "see BACKEND_TYPE"),
+		idle("MEMCACHE_SRV_REFRESH", duration(new(time.Duration)), "0", "see BACKEND_TYPE"),
+		idle("MEMCACHE_MAX_IDLE_CONNS", number(new(int), math.MinInt, math.MaxInt), "2", "see BACKEND_TYPE"),
+		idle("MEMCACHE_TLS", boolean(new(bool)), "false", "see BACKEND_TYPE"),
+		idle("MEMCACHE_TLS_CLIENT_CERT", text(new(string), nil), "", "see BACKEND_TYPE"),
+		idle("MEMCACHE_TLS_CLIENT_KEY", text(new(string), nil), "", "see BACKEND_TYPE"),
+		idle("MEMCACHE_TLS_CACERT", text(new(string), nil), "", "see BACKEND_TYPE"),
+		idle("MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION", boolean(new(bool)), "false", "see BACKEND_TYPE"),
+	}
+}
+
+func tracingVariables(c *config) []variable {
+	return []variable{
+		used("TRACING_ENABLED", boolean(&c.Tracing.On), "false", "tells a collector about requests; where it is say `OTEL_EXPORTER_OTLP_*`"),
+		used("TRACING_SERVICE_NAME", text(&c.Tracing.Service, nil), "RateLimit", "name of the service"),
+		used("TRACING_SERVICE_NAMESPACE", text(&c.Tracing.Namespace, nil), "", "its namespace"),
+		used("TRACING_SERVICE_INSTANCE_ID", text(&c.Tracing.InstanceID, nil), "", "its instance; unset it is made up"),
+		used("TRACING_EXPORTER_PROTOCOL", word(&c.Tracing.Protocol, "http", "gRPC"), "http", "how the collector is told"),
+		used("TRACING_SAMPLING_RATE", fraction(&c.Tracing.Rate, 64), "1", "which part of the requests, 0 to 1, where the caller has not decided"),
+	}
+}

@@ -1,0 +1,345 @@
+package main
+
+import (
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// environ writes an environment as os.Environ returns it.
+func environ(pairs ...string) []string { return pairs }
+
+// read is readConfig, for an environment without mistakes.
+func read(t *testing.T, pairs ...string) config {
+	t.Helper()
+	c, err := readConfig(pairs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// variables returns the table, by name.
+func variables(c *config) map[string]variable {
+	all := make(map[string]variable)
+	for _, g := range table(c) {
+		for _, v := range g.variables {
+			all[v.name] = v
+		}
+	}
+	return all
+}
+
+// originals is the variables of the original with their defaults there, as ../shared/reference lists them.
+const originals = `
+HOST=0.0.0.0 PORT=8080 DEBUG_HOST=0.0.0.0 DEBUG_PORT=6070 GRPC_HOST=0.0.0.0 GRPC_PORT=8081 GRPC_UDS= GRPC_MAX_CONNECTION_AGE=24h
+GRPC_MAX_CONNECTION_AGE_GRACE=1h GRPC_SERVER_USE_TLS=false GRPC_SERVER_TLS_CERT= GRPC_SERVER_TLS_KEY= GRPC_CLIENT_TLS_CACERT=
+GRPC_CLIENT_TLS_SAN= LOG_LEVEL=WARN LOG_FORMAT=text
+
+CONFIG_TYPE=FILE FORCE_START_WITHOUT_INITIAL_CONFIG=false RUNTIME_ROOT=/srv/runtime_data/current RUNTIME_SUBDIRECTORY=
+RUNTIME_APPDIRECTORY=config RUNTIME_IGNOREDOTFILES=false RUNTIME_WATCH_ROOT=true MERGE_DOMAIN_CONFIG=false
+CONFIG_GRPC_XDS_NODE_ID=default CONFIG_GRPC_XDS_NODE_METADATA= CONFIG_GRPC_XDS_SERVER_URL=localhost:18000
+CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL=3s CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS= CONFIG_GRPC_XDS_SERVER_USE_TLS=false
+CONFIG_GRPC_XDS_CLIENT_TLS_CERT= CONFIG_GRPC_XDS_CLIENT_TLS_KEY= CONFIG_GRPC_XDS_SERVER_TLS_CACERT= CONFIG_GRPC_XDS_SERVER_TLS_SAN=
+XDS_CLIENT_BACKOFF_INITIAL_INTERVAL=10s XDS_CLIENT_BACKOFF_MAX_INTERVAL=60s XDS_CLIENT_BACKOFF_RANDOM_FACTOR=0.5
+XDS_CLIENT_BACKOFF_JITTER=true XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES=0
+
+USE_STATSD=true STATSD_HOST=localhost STATSD_PORT=8125 USE_DOG_STATSD=false USE_DOG_STATSD_MOGRIFIERS= USE_PROMETHEUS=false
+PROMETHEUS_ADDR=:9090 PROMETHEUS_PATH=/metrics PROMETHEUS_MAPPER_YAML= PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS=false EXTRA_TAGS=
+STATS_FLUSH_INTERVAL=10s DISABLE_STATS=false
+
+BACKEND_TYPE= EXPIRATION_JITTER_MAX_SECONDS=300 LOCAL_CACHE_SIZE_IN_BYTES=0 NEAR_LIMIT_RATIO=0.8 CACHE_KEY_PREFIX=
+STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT=false SHADOW_MODE=false QUOTA_MODE=false RESPONSE_DYNAMIC_METADATA=false
+LIMIT_RESPONSE_HEADERS_ENABLED=false LIMIT_LIMIT_HEADER=RateLimit-Limit LIMIT_REMAINING_HEADER=RateLimit-Remaining
+LIMIT_RESET_HEADER=RateLimit-Reset HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=false
+
+REDIS_SOCKET_TYPE=unix REDIS_TYPE=SINGLE REDIS_URL= REDIS_POOL_SIZE=10 REDIS_AUTH= REDIS_TLS=false REDIS_TLS_CLIENT_CERT=
+REDIS_TLS_CLIENT_KEY= REDIS_TLS_CACERT= REDIS_TLS_SKIP_HOSTNAME_VERIFICATION=false REDIS_SENTINEL_AUTH= REDIS_PIPELINE_WINDOW=0
+REDIS_PIPELINE_LIMIT=0 REDIS_CLUSTER_PIPELINE_PARALLELISM=1 REDIS_TIMEOUT=10s REDIS_POOL_ON_EMPTY_BEHAVIOR=WAIT
+REDIS_STARTUP_INITIAL_INTERVAL=1s REDIS_STARTUP_MAX_INTERVAL=30s REDIS_STARTUP_MAX_ELAPSED_TIME=0
+REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=false
+
+REDIS_PERSECOND=false REDIS_PERSECOND_SOCKET_TYPE=unix REDIS_PERSECOND_TYPE=SINGLE
+REDIS_PERSECOND_URL=/var/run/nutcracker/ratelimitpersecond.sock REDIS_PERSECOND_POOL_SIZE=10 REDIS_PERSECOND_AUTH=
+REDIS_PERSECOND_TLS=false REDIS_PERSECOND_SENTINEL_AUTH= REDIS_PERSECOND_PIPELINE_WINDOW=0 REDIS_PERSECOND_PIPELINE_LIMIT=0
+REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM=1 REDIS_PERSECOND_TIMEOUT=10s REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR=WAIT
+
+MEMCACHE_HOST_PORT= MEMCACHE_SRV= MEMCACHE_SRV_REFRESH=0 MEMCACHE_MAX_IDLE_CONNS=2 MEMCACHE_TLS=false MEMCACHE_TLS_CLIENT_CERT=
+MEMCACHE_TLS_CLIENT_KEY= MEMCACHE_TLS_CACERT= MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION=false
+
+TRACING_ENABLED=false TRACING_SERVICE_NAME=RateLimit TRACING_SERVICE_NAMESPACE= TRACING_SERVICE_INSTANCE_ID=
+TRACING_EXPORTER_PROTOCOL=http TRACING_SAMPLING_RATE=1
+`
+
+// BACKEND_TYPE (redis) and REDIS_URL (a socket) are the two whose absence means something else here: memory.
+func TestEveryVariableOfTheOriginalIsInTheTableWithItsDefault(t *testing.T) {
+	known := variables(new(config))
+	all := strings.Fields(originals)
+	if len(all) != 114 {
+		t.Fatalf("the list has %d variables, the original 114", len(all))
+	}
+	for _, pair := range all {
+		name, usual, _ := strings.Cut(pair, "=")
+		v, found := known[name]
+		if !found || v.usual != usual {
+			t.Errorf("%s: in the table %t, default %q, want %q", name, found, v.usual, usual)
+		}
+		delete(known, name)
+	}
+	more := slices.Sorted(maps.Keys(known))
+	want := []string{"GRPC_SERVER_TLS_CA_CERT", "REDIS_KEY_FORMAT", "REDIS_POOL_ON_EMPTY_WAIT_DURATION", "STATSD_PROTOCOL"}
+	if diff := cmp.Diff(want, more); diff != "" {
+		t.Errorf("variables beyond those of the original (-want +got):\n%s", diff)
+	}
+}
+
+func TestNoEnvironmentIsTheOriginalsDefaultsAndMemory(t *testing.T) {
+	want := config{
+		HTTPAddress: "0.0.0.0:8080", DebugAddress: "0.0.0.0:6070", GRPCAddress: "0.0.0.0:8081",
+		GRPCAge: 24 * time.Hour, GRPCGrace: time.Hour, LogLevel: slog.LevelWarn,
+		ConfigType: configFile,
+		Files:      fileSource{Dir: "/srv/runtime_data/current/config", DotFiles: true},
+		XDS:        xdsSource{Server: "localhost:18000", NodeID: "default", MinBackoff: 10 * time.Second, MaxBackoff: time.Minute, Jitter: true},
+		Stats:      statsConfig{Path: "/metrics", Statsd: "localhost:8125", StatsdTCP: true, Flush: 10 * time.Second},
+		Backend:    backendMemory,
+		Keys:       redisKeys{Format: keysWeir},
+		NearLimit:  float64(float32(0.8)), LimitHeader: "RateLimit-Limit", RemainingHeader: "RateLimit-Remaining", ResetHeader: "RateLimit-Reset",
+		Tracing: spans{Service: "RateLimit", Protocol: "http", Rate: 1},
+	}
+	got := read(t)
+	got.raw = raw{}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(config{}, raw{}, rawRedis{})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Each row of the table is set to something that is not its default, and the part of config it is for must say so. Idle
+// variables must change nothing.
+func TestEveryVariableDoesWhatItSays(t *testing.T) {
+	const redisOn = "REDIS_URL=redis:6379"
+	tests := map[string]struct {
+		with []string // what else is set
+		got  func(c config) any
+		want any
+	}{
+		"HOST=::":                             {got: func(c config) any { return c.HTTPAddress }, want: "[::]:8080"},
+		"PORT=0x1F91":                         {got: func(c config) any { return c.HTTPAddress }, want: "0.0.0.0:8081"},
+		"DEBUG_HOST=[::1]":                    {got: func(c config) any { return c.DebugAddress }, want: "[::1]:6070"},
+		"DEBUG_PORT=0":                        {got: func(c config) any { return c.DebugAddress }, want: "0.0.0.0:0"},
+		"GRPC_HOST=::":                        {got: func(c config) any { return c.GRPCAddress }, want: "[::]:8081"},
+		"GRPC_PORT=9000":                      {got: func(c config) any { return c.GRPCAddress }, want: "0.0.0.0:9000"},
+		"GRPC_UDS=/run/rl.sock":               {got: func(c config) any { return c.GRPCSocket + c.GRPCAddress }, want: "/run/rl.sock"},
+		"GRPC_MAX_CONNECTION_AGE=5m":          {got: func(c config) any { return c.GRPCAge }, want: 5 * time.Minute},
+		"GRPC_MAX_CONNECTION_AGE_GRACE=1m30s": {got: func(c config) any { return c.GRPCGrace }, want: 90 * time.Second},
+		"GRPC_SERVER_USE_TLS=true":            {with: []string{"GRPC_SERVER_TLS_CERT=c", "GRPC_SERVER_TLS_KEY=k"}, got: func(c config) any { return c.GRPCTLS }, want: serverTLS{On: true, Cert: "c", Key: "k"}},
+		"GRPC_SERVER_TLS_CERT=/c.crt":         {got: func(c config) any { return c.GRPCTLS.Cert }, want: "/c.crt"},
+		"GRPC_SERVER_TLS_KEY=/c.key":          {got: func(c config) any { return c.GRPCTLS.Key }, want: "/c.key"},
+		"GRPC_CLIENT_TLS_CACERT=/ca.crt":      {got: func(c config) any { return c.GRPCTLS.ClientCA }, want: "/ca.crt"},
+		"GRPC_CLIENT_TLS_SAN=envoy.local":     {got: func(c config) any { return c.GRPCTLS.ClientSAN }, want: "envoy.local"},
+		"LOG_LEVEL=Trace":                     {got: func(c config) any { return c.LogLevel }, want: slog.LevelDebug},
+		"LOG_FORMAT=JSON":                     {got: func(c config) any { return c.LogJSON }, want: true},
+
+		"CONFIG_TYPE=GRPC_XDS_SOTW":                        {got: func(c config) any { return c.ConfigType }, want: configXDS},
+		"FORCE_START_WITHOUT_INITIAL_CONFIG=1":             {got: func(c config) any { return c.ForceStart }, want: true},
+		"RUNTIME_ROOT=/data":                               {got: func(c config) any { return c.Files.Dir }, want: "/data/config"},
+		"RUNTIME_SUBDIRECTORY=ratelimit":                   {got: func(c config) any { return c.Files.Dir }, want: "/srv/runtime_data/current/ratelimit/config"},
+		"RUNTIME_APPDIRECTORY=":                            {got: func(c config) any { return c.Files.Dir }, want: "/srv/runtime_data/current"},
+		"RUNTIME_IGNOREDOTFILES=true":                      {got: func(c config) any { return c.Files.DotFiles }, want: false},
+		"MERGE_DOMAIN_CONFIG=true":                         {got: func(c config) any { return c.Merge }, want: true},
+		"CONFIG_GRPC_XDS_NODE_ID=n":                        {got: func(c config) any { return c.XDS.NodeID }, want: "n"},
+		"CONFIG_GRPC_XDS_NODE_METADATA=a=b,c=d=e":          {got: func(c config) any { return c.XDS.Metadata }, want: map[string]string{"a": "b", "c": "d=e"}},
+		"CONFIG_GRPC_XDS_SERVER_URL=x:1":                   {got: func(c config) any { return c.XDS.Server }, want: "x:1"},
+		"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=a:b":    {got: func(c config) any { return c.XDS.Headers }, want: map[string]string{"a": "b"}},
+		"CONFIG_GRPC_XDS_SERVER_USE_TLS=true":              {got: func(c config) any { return c.XDS.TLS }, want: true},
+		"CONFIG_GRPC_XDS_CLIENT_TLS_CERT=c":                {got: func(c config) any { return c.XDS.Cert }, want: "c"},
+		"CONFIG_GRPC_XDS_CLIENT_TLS_KEY=k":                 {got: func(c config) any { return c.XDS.Key }, want: "k"},
+		"CONFIG_GRPC_XDS_SERVER_TLS_CACERT=ca":             {got: func(c config) any { return c.XDS.CA }, want: "ca"},
+		"CONFIG_GRPC_XDS_SERVER_TLS_SAN=s":                 {got: func(c config) any { return c.XDS.ServerName }, want: "s"},
+		"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL=1s":           {got: func(c config) any { return c.XDS.MinBackoff }, want: time.Second},
+		"XDS_CLIENT_BACKOFF_MAX_INTERVAL=2m":               {got: func(c config) any { return c.XDS.MaxBackoff }, want: 2 * time.Minute},
+		"XDS_CLIENT_BACKOFF_JITTER=false":                  {got: func(c config) any { return c.XDS.Jitter }, want: false},
+		"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES=10485760":        {got: func(c config) any { return c.XDS.MaxMessage }, want: 10 << 20},
+		"USE_STATSD=false":                                 {got: func(c config) any { return c.Stats.Statsd }, want: ""},
+		"STATSD_HOST=statsd":                               {got: func(c config) any { return c.Stats.Statsd }, want: "statsd:8125"},
+		"STATSD_PORT=9125":                                 {got: func(c config) any { return c.Stats.Statsd }, want: "localhost:9125"},
+		"STATSD_PROTOCOL=udp":                              {got: func(c config) any { return c.Stats.StatsdTCP }, want: false},
+		"USE_DOG_STATSD=true":                              {got: func(c config) any { return c.Stats.Dog && !c.Stats.StatsdTCP && c.Stats.Statsd != "" }, want: true},
+		"USE_PROMETHEUS=true":                              {got: func(c config) any { return c.Stats.Prometheus + c.Stats.Statsd }, want: ":9090"},
+		"PROMETHEUS_ADDR=:19001":                           {with: []string{"USE_PROMETHEUS=true", "USE_STATSD=true"}, got: func(c config) any { return c.Stats.Prometheus + c.Stats.Statsd }, want: ":19001localhost:8125"},
+		"PROMETHEUS_PATH=/m":                               {got: func(c config) any { return c.Stats.Path }, want: "/m"},
+		"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS=true":    {got: func(c config) any { return c.Stats.Milliseconds }, want: true},
+		"EXTRA_TAGS=a:b,c:d":                               {got: func(c config) any { return c.Stats.Tags }, want: map[string]string{"a": "b", "c": "d"}},
+		"STATS_FLUSH_INTERVAL=1s":                          {got: func(c config) any { return c.Stats.Flush }, want: time.Second},
+		"DISABLE_STATS=true":                               {with: []string{"USE_PROMETHEUS=true"}, got: func(c config) any { return c.Stats.Statsd + c.Stats.Prometheus }, want: ""},
+		"USE_DOG_STATSD_MOGRIFIERS=tag":                    {with: []string{"DOG_STATSD_MOGRIFIER_TAG_PATTERN=^(a)$", "DOG_STATSD_MOGRIFIER_TAG_NAME=b", "DOG_STATSD_MOGRIFIER_TAG_TAGS=x:$1"}, got: func(c config) any { return c.Stats.Mogrifiers }, want: []mogrifier{{Pattern: "^(a)$", Name: "b", Tags: map[string]string{"x": "$1"}}}},
+		"BACKEND_TYPE=redis":                               {got: func(c config) any { return c.Redis.URLs }, want: []string{"unix:///var/run/nutcracker/ratelimit.sock"}},
+		"BACKEND_TYPE=":                                    {with: []string{redisOn}, got: func(c config) any { return c.Backend }, want: backendRedis},
+		"BACKEND_TYPE=memory":                              {with: []string{redisOn}, got: func(c config) any { return c.Backend }, want: backendMemory},
+		"EXPIRATION_JITTER_MAX_SECONDS=0":                  {got: nothing, want: ""},
+		"LOCAL_CACHE_SIZE_IN_BYTES=1000":                   {got: func(c config) any { return c.DenyCache }, want: true},
+		"NEAR_LIMIT_RATIO=0.5":                             {got: func(c config) any { return c.NearLimit }, want: 0.5},
+		"CACHE_KEY_PREFIX=p:":                              {got: func(c config) any { return c.Keys.Prefix }, want: "p:"},
+		"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT=true":     {got: func(c config) any { return c.StopCounting }, want: true},
+		"SHADOW_MODE=true":                                 {got: func(c config) any { return c.Shadow }, want: true},
+		"QUOTA_MODE=true":                                  {got: func(c config) any { return c.Quota }, want: true},
+		"RESPONSE_DYNAMIC_METADATA=true":                   {got: func(c config) any { return c.DynamicMetadata }, want: true},
+		"LIMIT_RESPONSE_HEADERS_ENABLED=true":              {got: func(c config) any { return c.Headers }, want: true},
+		"LIMIT_LIMIT_HEADER=x-l":                           {got: func(c config) any { return c.LimitHeader }, want: "x-l"},
+		"LIMIT_REMAINING_HEADER=x-r":                       {got: func(c config) any { return c.RemainingHeader }, want: "x-r"},
+		"LIMIT_RESET_HEADER=x-t":                           {got: func(c config) any { return c.ResetHeader }, want: "x-t"},
+		"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=true":     {got: func(c config) any { return c.HealthyWithRules }, want: true},
+		"REDIS_SOCKET_TYPE=tcp":                            {with: []string{redisOn}, got: func(c config) any { return c.Redis.URLs }, want: []string{"redis://redis:6379"}},
+		"REDIS_TYPE=cluster":                               {with: []string{"REDIS_URL=a:1,b:2"}, got: func(c config) any { return c.Redis.URLs }, want: []string{"redis-cluster://a:1,b:2"}},
+		"REDIS_TYPE=Sentinel":                              {with: []string{"REDIS_URL=main, a:1, b:2"}, got: func(c config) any { return c.Redis.URLs }, want: []string{"redis-sentinel://a:1,b:2/main"}},
+		"REDIS_URL=/run/a b.sock":                          {got: func(c config) any { return c.Redis.URLs }, want: []string{"unix:///run/a%20b.sock"}},
+		"REDIS_AUTH=user:p:w":                              {with: []string{redisOn}, got: func(c config) any { return []string{c.Redis.Username, c.Redis.Password} }, want: []string{"user", "p:w"}},
+		"REDIS_TLS=true":                                   {with: []string{redisOn, "REDIS_SOCKET_TYPE=tcp"}, got: func(c config) any { return c.Redis.URLs }, want: []string{"rediss://redis:6379"}},
+		"REDIS_TLS_CLIENT_CERT=c":                          {with: []string{redisOn, "REDIS_SOCKET_TYPE=tcp", "REDIS_TLS=true"}, got: func(c config) any { return c.Redis.Cert }, want: "c"},
+		"REDIS_TLS_CLIENT_KEY=k":                           {with: []string{redisOn, "REDIS_SOCKET_TYPE=tcp", "REDIS_TLS=true"}, got: func(c config) any { return c.Redis.Key }, want: "k"},
+		"REDIS_TLS_CACERT=ca":                              {with: []string{redisOn, "REDIS_SOCKET_TYPE=tcp", "REDIS_TLS=true"}, got: func(c config) any { return c.Redis.CA }, want: "ca"},
+		"REDIS_TLS_SKIP_HOSTNAME_VERIFICATION=true":        {with: []string{redisOn, "REDIS_SOCKET_TYPE=tcp"}, got: func(c config) any { return c.Redis.URLs }, want: []string{"redis://redis:6379"}},
+		"REDIS_SENTINEL_AUTH=pw":                           {with: []string{"REDIS_URL=main,a:1", "REDIS_TYPE=sentinel"}, got: func(c config) any { return c.Redis.SentinelPassword }, want: "pw"},
+		"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true":        {got: func(c config) any { return c.HealthyWithRedis }, want: true},
+		"REDIS_KEY_FORMAT=WEIR":                            {got: func(c config) any { return c.Keys.Format }, want: keysWeir},
+		"REDIS_PERSECOND=false":                            {got: nothing, want: ""},
+		"REDIS_PERSECOND_SOCKET_TYPE=tcp":                  {got: nothing, want: ""},
+		"REDIS_PERSECOND_TYPE=CLUSTER":                     {got: nothing, want: ""},
+		"REDIS_PERSECOND_URL=/run/s":                       {got: nothing, want: ""},
+		"REDIS_PERSECOND_AUTH=pw":                          {got: nothing, want: ""},
+		"REDIS_PERSECOND_TLS=true":                         {got: nothing, want: ""},
+		"REDIS_PERSECOND_SENTINEL_AUTH=u:pw":               {got: nothing, want: ""},
+		"TRACING_ENABLED=true":                             {got: func(c config) any { return c.Tracing.On }, want: true},
+		"TRACING_SERVICE_NAME=s":                           {got: func(c config) any { return c.Tracing.Service }, want: "s"},
+		"TRACING_SERVICE_NAMESPACE=n":                      {got: func(c config) any { return c.Tracing.Namespace }, want: "n"},
+		"TRACING_SERVICE_INSTANCE_ID=i":                    {got: func(c config) any { return c.Tracing.InstanceID }, want: "i"},
+		"TRACING_EXPORTER_PROTOCOL=gRPC":                   {got: func(c config) any { return c.Tracing.Protocol }, want: "grpc"},
+		"TRACING_SAMPLING_RATE=0.25":                       {got: func(c config) any { return c.Tracing.Rate }, want: 0.25},
+		"REDIS_POOL_ON_EMPTY_BEHAVIOR=CREATE":              {got: nothing, want: ""},
+		"REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR=ERROR":     {got: nothing, want: ""},
+		"REDIS_PIPELINE_LIMIT=100":                         {got: nothing, want: ""},
+		"REDIS_PERSECOND_PIPELINE_LIMIT=100":               {got: nothing, want: ""},
+		"REDIS_PIPELINE_WINDOW=150us":                      {got: nothing, want: ""},
+		"REDIS_PERSECOND_PIPELINE_WINDOW=150us":            {got: nothing, want: ""},
+		"REDIS_CLUSTER_PIPELINE_PARALLELISM=0":             {got: nothing, want: ""},
+		"REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM=4":   {got: nothing, want: ""},
+		"REDIS_POOL_SIZE=100":                              {got: nothing, want: ""},
+		"REDIS_PERSECOND_POOL_SIZE=100":                    {got: nothing, want: ""},
+		"REDIS_TIMEOUT=1s":                                 {got: nothing, want: ""},
+		"REDIS_PERSECOND_TIMEOUT=1s":                       {got: nothing, want: ""},
+		"REDIS_STARTUP_INITIAL_INTERVAL=5s":                {got: nothing, want: ""},
+		"REDIS_STARTUP_MAX_INTERVAL=5s":                    {got: nothing, want: ""},
+		"REDIS_STARTUP_MAX_ELAPSED_TIME=5s":                {got: nothing, want: ""},
+		"REDIS_POOL_ON_EMPTY_WAIT_DURATION=1s":             {got: nothing, want: ""},
+		"GRPC_SERVER_TLS_CA_CERT=/certs/ca.crt":            {got: nothing, want: ""},
+		"RUNTIME_WATCH_ROOT=false":                         {got: nothing, want: ""},
+		"PROMETHEUS_MAPPER_YAML=/etc/conf.yaml":            {got: func(c config) any { return c.Stats.Mapper }, want: "/etc/conf.yaml"},
+		"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL=1s": {got: nothing, want: ""},
+		"XDS_CLIENT_BACKOFF_RANDOM_FACTOR=2":               {got: nothing, want: ""},
+		"MEMCACHE_HOST_PORT=a:1,b:2":                       {got: nothing, want: ""},
+		"MEMCACHE_SRV=_m._tcp.x":                           {got: nothing, want: ""},
+		"MEMCACHE_SRV_REFRESH=1s":                          {got: nothing, want: ""},
+		"MEMCACHE_MAX_IDLE_CONNS=-1":                       {got: nothing, want: ""},
+		"MEMCACHE_TLS=true":                                {got: nothing, want: ""},
+		"MEMCACHE_TLS_CLIENT_CERT=c":                       {got: nothing, want: ""},
+		"MEMCACHE_TLS_CLIENT_KEY=k":                        {got: nothing, want: ""},
+		"MEMCACHE_TLS_CACERT=ca":                           {got: nothing, want: ""},
+		"MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION=true":     {got: nothing, want: ""},
+	}
+	untested := variables(new(config))
+	for pair, test := range tests {
+		name, _, _ := strings.Cut(pair, "=")
+		if _, found := variables(new(config))[name]; !found {
+			t.Errorf("%s is in no table", name)
+		}
+		delete(untested, name)
+		t.Run(name, func(t *testing.T) {
+			c := read(t, append(test.with, pair)...)
+			if diff := cmp.Diff(test.want, test.got(c)); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", pair, diff)
+			}
+		})
+	}
+	for name := range untested {
+		t.Errorf("%s is in no row of this test", name)
+	}
+}
+
+// nothing returns "" for settings that are as without any variable.
+func nothing(c config) any {
+	usual, err := readConfig(nil)
+	if err != nil {
+		return err.Error()
+	}
+	usual.raw, c.raw = raw{}, raw{}
+	return cmp.Diff(usual, c, cmp.AllowUnexported(config{}, raw{}, rawRedis{}))
+}
+
+func TestEveryMistakeIsToldAtOnceAndWithoutPasswords(t *testing.T) {
+	_, err := readConfig(environ(
+		"PORT=http", "GRPC_PORT=70000", "DEBUG_PORT=", "LOG_LEVEL=loud", "CONFIG_TYPE=file", "USE_STATSD=yes",
+		"GRPC_MAX_CONNECTION_AGE=5", "NEAR_LIMIT_RATIO=most", "EXTRA_TAGS=a,b:c:d", "BACKEND_TYPE=memcache",
+		"LIMIT_LIMIT_HEADER=no header", "REDIS_TYPE=ring", "REDIS_SOCKET_TYPE=pipe", "MEMCACHE_MAX_IDLE_CONNS=few",
+		"USE_DOG_STATSD_MOGRIFIERS=a", "DOG_STATSD_MOGRIFIER_A_PATTERN=(", "REDIS_KEY_FORMAT=theirs",
+		"TRACING_EXPORTER_PROTOCOL=smoke", "PROMETHEUS_ADDR=9090", "PROMETHEUS_PATH=metrics", "CONFIG_GRPC_XDS_NODE_METADATA=a",
+	))
+	if err == nil {
+		t.Fatal("no error")
+	}
+	got := make(map[string]int)
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		name, _, _ := strings.Cut(line, ": ")
+		got[name]++
+	}
+	want := map[string]int{
+		"PORT": 1, "GRPC_PORT": 1, "DEBUG_PORT": 1, "LOG_LEVEL": 1, "CONFIG_TYPE": 1, "USE_STATSD": 1, "GRPC_MAX_CONNECTION_AGE": 1,
+		"NEAR_LIMIT_RATIO": 1, "EXTRA_TAGS": 2, "BACKEND_TYPE": 1, "LIMIT_LIMIT_HEADER": 1, "REDIS_TYPE": 1, "REDIS_SOCKET_TYPE": 1,
+		"MEMCACHE_MAX_IDLE_CONNS": 1, "DOG_STATSD_MOGRIFIER_A": 2, "REDIS_KEY_FORMAT": 1,
+		"TRACING_EXPORTER_PROTOCOL": 1, "PROMETHEUS_ADDR": 1, "PROMETHEUS_PATH": 1, "CONFIG_GRPC_XDS_NODE_METADATA": 1,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("mistakes by variable (-want +got):\n%s\n%v", diff, err)
+	}
+
+	for name, pairs := range map[string][]string{
+		"a socket with TLS":              {"REDIS_URL=/run/hunter2", "REDIS_TLS=true"},
+		"Sentinel without sentinels":     {"REDIS_URL=hunter2", "REDIS_TYPE=sentinel"},
+		"per second":                     {"REDIS_PERSECOND=true", "REDIS_URL=x", "REDIS_AUTH=hunter2"},
+		"the original's keys":            {"REDIS_KEY_FORMAT=ratelimit", "REDIS_URL=x", "REDIS_AUTH=hunter2"},
+		"braces in keys":                 {"CACHE_KEY_PREFIX={a}", "REDIS_URL=x", "REDIS_AUTH=hunter2"},
+		"any certificate of Redis":       {"REDIS_URL=redis://:hunter2@x", "REDIS_TLS=true", "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION=true"},
+		"a name that nobody vouches for": {"GRPC_SERVER_USE_TLS=true", "GRPC_SERVER_TLS_CERT=c", "GRPC_SERVER_TLS_KEY=k", "GRPC_CLIENT_TLS_SAN=envoy"},
+		"TLS without a certificate":      {"GRPC_SERVER_USE_TLS=true"},
+		"half a certificate for xDS":     {"CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_USE_TLS=true", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY=k"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := readConfig(pairs)
+			if err == nil || strings.Contains(err.Error(), "hunter2") || strings.Contains(err.Error(), "\n") {
+				t.Errorf("error %v; want one line without the password", err)
+			}
+		})
+	}
+}
+
+func TestUnknownVariablesAndArgumentsAreIgnored(t *testing.T) {
+	c := read(t, "PATH=/bin", "KUBERNETES_SERVICE_HOST=10.0.0.1", "RATELIMIT_PORT=tcp://10.0.0.2:8081", "GOSTATS_LOGGING_SINK_DISABLED=true", "nonsense", "=C:=x")
+	if diff := nothing(c); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestReportWritesOneReasonPerLine(t *testing.T) {
+	var out strings.Builder
+	code := report(&out, errors.Join(errors.New("A: wrong"), errors.New("B: wrong")))
+	if want := "ratelimit: A: wrong\nratelimit: B: wrong\n"; code != 1 || out.String() != want {
+		t.Errorf("exit code %d, output %q; want 1, %q", code, out.String(), want)
+	}
+	if code := report(&out, nil); code != 0 {
+		t.Errorf("exit code %d without an error", code)
+	}
+}

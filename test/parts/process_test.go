@@ -12,7 +12,14 @@ import (
 )
 
 func TestDeps(t *testing.T) {
-	deptest.Check(t, deptest.Rules{Own: []string{}, Third: []string{"github.com/redis/rueidis", "github.com/Shopify/toxiproxy/v2", "github.com/rs/zerolog"}})
+	deptest.Check(t, deptest.Rules{Own: []string{}, Third: []string{
+		"github.com/redis/rueidis", "github.com/Shopify/toxiproxy/v2", "github.com/rs/zerolog", // redis.go and proxy.go
+		"github.com/envoyproxy/go-control-plane/envoy/config/core/v3", "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3",
+		"github.com/envoyproxy/go-control-plane/pkg/cache/types", "github.com/envoyproxy/go-control-plane/pkg/cache/v3",
+		"github.com/envoyproxy/go-control-plane/pkg/resource/v3", "github.com/envoyproxy/go-control-plane/pkg/server/v3",
+		"github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3",
+		"google.golang.org/grpc", "google.golang.org/grpc/metadata", // control_plane.go
+	}})
 }
 
 // shell starts a script that the test's end kills.

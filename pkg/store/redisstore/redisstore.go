@@ -163,7 +163,7 @@ func (s *Store) start(denyCache time.Duration) {
 // How many batches may be on their way at once: so many that one waits while another is decided; in a cluster, that each
 // server has some of its own.
 const (
-	singleLanes  = 2
+	singleLanes  = 4
 	clusterLanes = 16
 )
 

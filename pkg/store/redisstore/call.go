@@ -19,7 +19,7 @@ type call struct {
 	status      atomic.Int32
 	done        chan struct{} // receives once the call has ended, with capacity for that
 	then        func(error)   // called at the end instead, where nobody waits; nil where somebody does
-	generation  uint64        // of the denials, when the call began
+	generations []uint64      // of the charges' keys among the denials, when the call began
 
 	put, until time.Time // when it began to wait, and until when its caller does; zero where nobody waits
 
@@ -79,18 +79,6 @@ func (c *call) own() {
 	c.decisions = c.decisions[:len(c.charges)]
 }
 
-// applied returns the hits that a reservation has taken from a key, or would have: less than 0 when it gives back more than
-// it takes, which waits for the verdict.
-func (c *call) applied(place int) int64 {
-	var hits int64
-	for i := range c.charges {
-		if c.places[i] == place && (c.decisions[i].Allowed || c.charges[i].CountRejected) {
-			hits += c.charges[i].Hits
-		}
-	}
-	return hits
-}
-
 // unsent reports whether the call was certainly not applied. Its caller has waited for it in vain.
 func (c *call) unsent() bool {
 	if c.ended {
@@ -99,8 +87,8 @@ func (c *call) unsent() bool {
 	return c.status.Load() == abandoned
 }
 
-// again returns a call of the same charges. Those of a call that was sent must not be asked for until it has ended.
-func (c *call) again() *call {
+// copy returns a call of the same charges. Those of a call that was sent must not be asked for until it has ended.
+func (c *call) copy() *call {
 	other := newCall()
 	other.set(c.kind, c.slot, c.charges)
 	other.corrections = append(other.corrections, c.corrections...)

@@ -22,7 +22,7 @@ func (c *clocks) learn(slot uint16, us int64, begun time.Time) {
 	c.ahead[slot].Store(us - begun.Sub(c.started).Microseconds() + 1)
 }
 
-// at returns what a server's clock will show at a time, late by at most a round trip; 0 when it is not known.
+// at returns what a server's clock will show at a time, or less than a round trip more; 0 when it is not known.
 func (c *clocks) at(slot uint16, t time.Time) int64 {
 	ahead := c.ahead[slot].Load()
 	if ahead == 0 {

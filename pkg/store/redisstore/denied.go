@@ -1,7 +1,6 @@
 package redisstore
 
 import (
-	"context"
 	"hash/maphash"
 	"math"
 	"sync"
@@ -16,27 +15,26 @@ import (
 // request is denied from here when every key of it is known and those that were denied deny it still, by package algorithms on
 // the states that Redis had: until the instant from which it would pass, if nothing else came. A request for fewer hits than
 // were denied asks Redis, and so does one whose limit is not the one that denied. What count_rejected limits have to count is
-// added up and sent every payInterval, and before the next question about the same key.
+// owed to Redis and paid later.
 //
 // It is bounded in keys and in age, and forgets a key at once that is refunded or reset here, and all when rules change.
 type denials struct {
-	store      *Store
-	maxAge     time.Duration
-	started    time.Time
-	seed       maphash.Seed
-	generation atomic.Uint64 // of what may be learned: a call that was begun before a refund says nothing any more
-	keys       atomic.Int64
-	shards     [denialShards]denialShard
+	store   *Store
+	maxAge  time.Duration // 0: nothing is remembered
+	started time.Time
+	keys    atomic.Int64
+	shards  [denialShards]denialShard
 }
 
 const (
 	denialShards     = 64
 	denialsPerShard  = 1024
-	payInterval      = 100 * time.Millisecond
 	nothingWasDenied = math.MaxInt64
 )
 
 type denialShard struct {
+	generation atomic.Uint64 // a call that was begun in an earlier one says nothing any more: something was given back since
+
 	mu    sync.Mutex // guards what follows
 	known map[string]*denial
 	owing []*denial     // that have owed something since the last payment of all, known or not
@@ -59,18 +57,15 @@ type denial struct {
 }
 
 func newDenials(s *Store, maxAge time.Duration) *denials {
-	d := &denials{store: s, maxAge: maxAge, started: time.Now(), seed: maphash.MakeSeed()}
+	d := &denials{store: s, maxAge: maxAge, started: time.Now()}
 	for i := range d.shards {
 		d.shards[i].known = make(map[string]*denial)
 	}
 	return d
 }
 
-// len returns the number of keys.
-func (d *denials) len() int { return int(d.keys.Load()) }
-
 func (d *denials) shard(key []byte) *denialShard {
-	return &d.shards[maphash.Bytes(d.seed, key)%denialShards]
+	return &d.shards[maphash.Bytes(d.store.seed, key)%denialShards]
 }
 
 // instant returns Redis's time as far as it is known from a denial.
@@ -84,30 +79,18 @@ func (d *denials) instant(e *denial) algorithms.Instant {
 // deny decides a request that is known to be denied. It reports whether it did.
 func (d *denials) deny(charges []store.Charge, decisions []algorithms.Decision) bool {
 	if d.keys.Load() == 0 {
-		for i := range charges {
-			if charges[i].Hits < 0 {
-				d.generation.Add(1)
-				break
-			}
-		}
 		return false
 	}
 	known := len(charges) <= maxKnownCharges
 	var at [maxKnownCharges]algorithms.Instant
 	for i := range charges {
 		c := &charges[i]
-		switch {
-		case c.Hits < 0:
-			d.pay(charges) // before the request, which goes in the lane of its first key
-			d.drop(charges[i : i+1])
-			known = false
-		case known:
+		if known = known && c.Hits >= 0 && !again(charges, i); known {
 			at[i], known = d.decide(c, &decisions[i])
-			known = known && !again(charges, i)
 		}
 	}
 	if !known || store.Admitted(charges, decisions) {
-		d.pay(charges)
+		d.pay(charges) // before the request, which goes in the lane of its first key
 		return false
 	}
 	for i := range charges {
@@ -187,51 +170,37 @@ func (d *denials) left(c *store.Charge, to *algorithms.Decision) {
 	}
 }
 
-// count counts the hits of a charge that counts though the request was denied, at an instant.
-func (d *denials) count(c *store.Charge, at algorithms.Instant) {
-	if c.Hits == 0 || c.Limit.Requests == 0 && c.Limit.Algorithm == algorithms.SlidingWindowLog {
+// begin notes, before a call is made, what its end may be learned into.
+func (d *denials) begin(c *call) {
+	c.generations = c.generations[:0]
+	if d.maxAge == 0 {
 		return
 	}
-	sh := d.shard(c.Key)
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	e := sh.known[string(c.Key)]
-	if e == nil || e.limit != c.Limit { // forgotten just now
-		slot, _ := d.store.slot([]store.Charge{*c})
-		d.payLocked(&denial{key: string(c.Key), limit: c.Limit, slot: slot, owed: c.Hits, owedFor: at}, nil)
-		return
+	for i := range c.charges {
+		c.generations = append(c.generations, d.shard(c.charges[i].Key).generation.Load())
 	}
-	e.state.take(c.Limit, at, c.Hits, true)
-	if period := algorithms.Instant(e.limit.Period); e.owed > 0 && e.owedFor/period != at/period {
-		d.payLocked(e, nil) // they belong to another window
-	}
-	if e.owed == 0 {
-		sh.owing = append(sh.owing, e)
-	}
-	e.owed, e.owedFor = e.owed+c.Hits, at
 }
 
 // learn takes from the end of a call what it says of its keys.
 func (d *denials) learn(c *call) {
-	for i := range c.charges {
-		if c.charges[i].Hits < 0 { // what was asked before it was given back is no answer any more
-			d.drop(c.charges[i : i+1])
-		}
-	}
-	if c.admitted {
-		if d.keys.Load() > 0 {
-			d.drop(c.charges)
-		}
+	if d.maxAge == 0 || c.admitted && d.keys.Load() == 0 {
 		return
 	}
 	heard := time.Since(d.started)
 	for i := range c.charges {
-		if e := c.denial(i); e != nil && c.generation == d.generation.Load() {
-			e.heard = heard
-			d.put(e)
-		} else {
-			d.remove(c.charges[i].Key, true) // what is known of it is older
+		sh := d.shard(c.charges[i].Key)
+		var e *denial
+		if !c.admitted {
+			e = c.denial(i)
 		}
+		sh.mu.Lock()
+		if e != nil && sh.generation.Load() == c.generations[i] {
+			e.heard = heard
+			d.putLocked(sh, e)
+		} else {
+			d.removeLocked(sh, c.charges[i].Key, true) // what is known of it is older
+		}
+		sh.mu.Unlock()
 	}
 }
 
@@ -257,11 +226,8 @@ func (c *call) denial(i int) *denial {
 	return e
 }
 
-// put remembers a denial, unless there is no room.
-func (d *denials) put(e *denial) {
-	sh := d.shard([]byte(e.key))
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
+// putLocked remembers a denial, unless there is no room.
+func (d *denials) putLocked(sh *denialShard, e *denial) {
 	old := sh.known[e.key]
 	if old == nil {
 		if len(sh.known) >= denialsPerShard && !d.sweepLocked(sh) {
@@ -274,22 +240,36 @@ func (d *denials) put(e *denial) {
 	sh.known[e.key] = e
 }
 
-// drop forgets the keys of charges, and what was begun before is not learned.
-func (d *denials) drop(charges []store.Charge) { d.discard(charges, true) }
-
-// discard is drop, which tells Redis what is owed for the keys or, where they are to be as if never used, does not.
-func (d *denials) discard(charges []store.Charge, pay bool) {
-	d.generation.Add(1)
+// refunded forgets the keys of a request that charges to give back, at its end. What was asked before that is not learned.
+func (d *denials) refunded(charges []store.Charge) {
 	for i := range charges {
-		d.remove(charges[i].Key, pay)
+		if charges[i].Hits < 0 {
+			d.drop(charges[i].Key, true)
+		}
 	}
 }
 
-// remove forgets a key, with or without telling Redis what is owed for it.
-func (d *denials) remove(key []byte, pay bool) {
+// reset forgets keys that are to be as if never used, and what is owed for them. What was asked before is not learned.
+func (d *denials) reset(charges []store.Charge) {
+	for i := range charges {
+		d.drop(charges[i].Key, false)
+	}
+}
+
+// drop forgets a key and what was asked about it, with or without telling Redis what is owed for it.
+func (d *denials) drop(key []byte, pay bool) {
+	if d.maxAge == 0 {
+		return
+	}
 	sh := d.shard(key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
+	sh.generation.Add(1)
+	d.removeLocked(sh, key, pay)
+}
+
+// removeLocked forgets a key, with or without telling Redis what is owed for it.
+func (d *denials) removeLocked(sh *denialShard, key []byte, pay bool) {
 	e := sh.known[string(key)]
 	if e == nil {
 		return
@@ -298,65 +278,22 @@ func (d *denials) remove(key []byte, pay bool) {
 		d.payLocked(e, nil)
 	}
 	e.owed = 0
-	delete(sh.known, string(key))
+	delete(sh.known, e.key)
 	d.keys.Add(-1)
 }
 
-// forget forgets all keys.
+// forget forgets all keys, and what was asked about them.
 func (d *denials) forget() {
-	d.generation.Add(1)
 	for i := range d.shards {
 		sh := &d.shards[i]
 		sh.mu.Lock()
+		sh.generation.Add(1)
 		for _, e := range sh.known {
 			d.payLocked(e, nil)
 		}
 		d.keys.Add(-int64(len(sh.known)))
 		clear(sh.known)
 		sh.mu.Unlock()
-	}
-}
-
-// pay tells Redis of the hits counted here for the keys of charges, before it is asked about them.
-func (d *denials) pay(charges []store.Charge) {
-	if d.keys.Load() == 0 {
-		return
-	}
-	for i := range charges {
-		sh := d.shard(charges[i].Key)
-		sh.mu.Lock()
-		if e := sh.known[string(charges[i].Key)]; e != nil {
-			d.payLocked(e, d.store.laneFor(e.slot, charges[0].Key))
-		}
-		sh.mu.Unlock()
-	}
-}
-
-// payLocked has what is owed for a key sent, in a lane where it comes before the calls that follow; nil means any.
-func (d *denials) payLocked(e *denial, l *lane) {
-	for e.owed > 0 {
-		hits := min(e.owed, algorithms.MaxHits)
-		e.owed -= hits
-		c := newCall()
-		c.set(correct, e.slot, []store.Charge{{
-			Key: []byte(e.key), Limit: e.limit, Hits: hits, CountRejected: true, Mode: store.Shadow,
-		}})
-		c.corrections = append(c.corrections, &correction{
-			at: int64(e.owedFor) / int64(Granularity), difference: hits, after: notAState,
-		})
-		c.then = func(err error) {
-			if err == nil {
-				d.store.counts.deferredHits.Add(uint64(hits))
-			} else {
-				d.store.counts.lostHits.Add(uint64(hits))
-			}
-		}
-		if l == nil {
-			l = d.store.laneOf(c)
-		}
-		if !l.put(c) {
-			c.then(ErrUnavailable)
-		}
 	}
 }
 
@@ -377,31 +314,4 @@ func (d *denials) sweepLocked(sh *denialShard) bool {
 		}
 	}
 	return swept
-}
-
-// run pays what is owed, and sweeps, until ctx ends; then it pays once more.
-func (d *denials) run(ctx context.Context) {
-	tick := time.NewTicker(payInterval)
-	defer tick.Stop()
-	for n := 0; ; n++ {
-		select {
-		case <-tick.C:
-			for i := range d.shards {
-				sh := &d.shards[i]
-				sh.mu.Lock()
-				if n%denialShards == i {
-					d.sweepLocked(sh)
-				}
-				for _, e := range sh.owing {
-					d.payLocked(e, nil)
-				}
-				clear(sh.owing)
-				sh.owing = sh.owing[:0]
-				sh.mu.Unlock()
-			}
-		case <-ctx.Done():
-			d.forget()
-			return
-		}
-	}
 }

@@ -162,14 +162,16 @@ func TestDenialFromBeforeARefundIsNotLearnedAfterIt(t *testing.T) {
 		t.Fatal("a refund was denied")
 	}
 	denied, back := callOf(take, c), callOf(take, refund)
-	denied.generation = s.denials.generation.Load()
-	back.generation = s.denials.generation.Load()
+	for _, c := range []*call{denied, back} {
+		s.denials.begin(c)
+	}
 	for _, c := range []*call{denied, back} {
 		if err := s.do(t.Context(), c, time.Second); err != nil {
 			t.Fatal(err)
 		}
 	}
 	s.denials.learn(back)
+	s.denials.refunded(back.charges)
 	s.denials.learn(denied)
 	wants(t, true, s, c)
 }
@@ -182,6 +184,7 @@ func TestDenialsAreBounded(t *testing.T) {
 	c.now = clock.now()
 	for n := range 2 * bound {
 		c.charges[0].Key = fmt.Append(nil, n)
+		s.denials.begin(c)
 		s.denials.learn(c)
 	}
 	if n := s.Stats().Denials; n > bound || n < bound*9/10 {

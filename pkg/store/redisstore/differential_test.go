@@ -87,7 +87,7 @@ func record(t *testing.T, seed uint64, steps int) []recorded {
 func replay(t *testing.T, s *Store, c *clock, world []recorded) error {
 	t.Helper()
 	for i, q := range world {
-		if s.denials != nil && int64(q.now) != c.at.Load() {
+		if s.denials.maxAge > 0 && int64(q.now) != c.at.Load() {
 			if err := payAll(t, s, world[:i]); err != nil {
 				return err
 			}

@@ -16,6 +16,7 @@ import (
 // batch are told.
 func TestForeignValuesAreErrorsAndStay(t *testing.T) {
 	s, _ := given(t, Options{})
+	remembering, _ := given(t, Options{DenyCache: time.Hour, Prefix: s.prefix})
 	for _, a := range algorithms.Algorithms() {
 		for what, set := range map[string][]string{
 			"a short text":  {"SET", "", "x"},
@@ -67,10 +68,15 @@ func TestForeignValuesAreErrorsAndStay(t *testing.T) {
 				if got := remains(t, s, other); calls[0].err == nil && got != 8 {
 					t.Errorf("%d of 10 remain of the other key after 2 hits", got)
 				}
-				if n, err := s.Reset(t.Context(), []store.Charge{c}); n != 1 || err != nil {
-					t.Errorf("Reset: %d, %v", n, err)
+				for _, s := range []*Store{s, remembering} {
+					if n, err := s.Reset(t.Context(), []store.Charge{c}); n != 1 || err != nil {
+						t.Errorf("Reset: %d, %v", n, err)
+					}
+					wants(t, true, s, c)
+					if err := command(t, s, append([]string{"RESTORE", set[1], "0"}, before, "REPLACE")...).Error(); err != nil {
+						t.Fatal(err)
+					}
 				}
-				wants(t, true, s, c)
 			})
 		}
 	}

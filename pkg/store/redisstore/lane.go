@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"fmt"
+	"hash/maphash"
 	"strings"
 	"sync"
 	"time"
@@ -221,11 +222,7 @@ func (s *Store) laneFor(slot uint16, key []byte) *lane {
 	if s.cluster {
 		return s.lanes[int(slot)*len(s.lanes)/slots]
 	}
-	h := uint32(2166136261) // FNV-1a
-	for _, b := range key {
-		h = (h ^ uint32(b)) * 16777619
-	}
-	return s.lanes[h%uint32(len(s.lanes))]
+	return s.lanes[maphash.Bytes(s.seed, key)%uint64(len(s.lanes))]
 }
 
 // wait waits until the call has ended, at most that long.

@@ -53,7 +53,7 @@ func (s *Store) makeLater(ctx context.Context, c *call) {
 		if !c.unsent() {
 			break
 		}
-		c = c.again()
+		c = c.copy()
 		select {
 		case <-ctx.Done():
 		case <-time.After(laterPause):

@@ -36,19 +36,12 @@ func (s *Store) appendName(dst []byte, c *store.Charge) []byte {
 	return appendKey(dst, c)
 }
 
-// slot returns the slot of the charges' keys, and whether they lie in several.
-func (s *Store) slot(charges []store.Charge) (slot uint16, several bool) {
+// slot returns the slot of a charge's key; 0 where there are no slots.
+func (s *Store) slot(c *store.Charge) uint16 {
 	if !s.cluster {
-		return 0, false
+		return 0
 	}
-	for i := range charges {
-		at := slotOf(s.name(&charges[i]))
-		if i > 0 && at != slot {
-			return 0, true
-		}
-		slot = at
-	}
-	return slot, false
+	return slotOf(s.name(c))
 }
 
 // appendKey appends a charge's key and what else belongs to the name of its state: algorithm and period in microseconds. As

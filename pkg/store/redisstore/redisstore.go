@@ -6,7 +6,7 @@
 // those by package algorithms itself, to the nanosecond. Requests that wait at the same time share a call (lane, batch).
 //
 // In a cluster the keys of a request may lie in several slots. Then each slot's part is reserved on its own, and what a
-// request that turns out to be denied has reserved is given back (see takeSlots).
+// request that turns out to be denied has reserved is given back (see takeParts).
 //
 // A key of Redis is the prefix, Charge.Key, and algorithm and period: "weir:4:edge|4:path=7:/search#token_bucket/1s;2;1000000".
 // Its value is 14 to 27 bytes (see parse), for sliding_window_log a list of 12 bytes for each instant at which hits were
@@ -19,6 +19,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -62,7 +63,8 @@ type Store struct {
 	connection *connection
 	cluster    bool
 	clock      *clocks
-	denials    *denials // nil: none are remembered
+	seed       maphash.Seed // of keys
+	denials    *denials
 	lanes      []*lane
 	calls      sync.Pool // of *call
 	timers     sync.Pool // of *time.Timer, stopped
@@ -110,6 +112,7 @@ func New(o Options) (*Store, error) {
 		script:     script,
 		sha:        hex.EncodeToString(sum[:]),
 		connection: dial(o.Target, o.Logger),
+		seed:       maphash.MakeSeed(),
 	}
 	s.cluster = s.connection.cluster()
 	known := 1
@@ -144,10 +147,8 @@ func (s *Store) start(denyCache time.Duration) {
 	ctx, end := context.WithCancel(context.Background())
 	s.latest = make(chan *call, laterCalls)
 	background.Go(func() { s.runLater(ctx) })
-	if denyCache > 0 {
-		s.denials = newDenials(s, denyCache)
-		background.Go(func() { s.denials.run(ctx) })
-	}
+	s.denials = newDenials(s, denyCache)
+	background.Go(func() { s.denials.run(ctx) })
 	s.stop = sync.OnceFunc(func() {
 		end()
 		background.Wait()
@@ -191,11 +192,7 @@ func (s *Store) Ping(ctx context.Context) error {
 }
 
 // Forget forgets which keys were denied, as when rules change: the next request for each asks Redis.
-func (s *Store) Forget() {
-	if s.denials != nil {
-		s.denials.forget()
-	}
-}
+func (s *Store) Forget() { s.denials.forget() }
 
 // Take implements [store.Store]. Besides the error of ctx it fails with one that wraps [ErrUnavailable] when there is no
 // connection, [context.DeadlineExceeded] when Redis has not answered in time (then it may still have charged),
@@ -212,7 +209,7 @@ func (s *Store) Take(ctx context.Context, charges []store.Charge, decisions []al
 
 // Known decides a request that is known to be denied without asking Redis, see Options.DenyCache, and reports whether it did.
 func (s *Store) Known(charges []store.Charge, decisions []algorithms.Decision) bool {
-	return s.denials != nil && len(charges) > 0 && s.denials.deny(charges, decisions)
+	return s.denials.deny(charges, decisions)
 }
 
 // Asking returns the same store, but that its Take always asks Redis: for who looks at Known apart, as it wants to know
@@ -238,22 +235,20 @@ func (s *Store) ask(ctx context.Context, charges []store.Charge, decisions []alg
 	if err := exact(charges); err != nil {
 		return false, err
 	}
-	slot, several := s.slot(charges)
-	if several {
-		return s.takeSlots(ctx, charges, decisions, atMost)
+	defer s.denials.refunded(charges)
+	if s.cluster {
+		if parts := s.parts(charges); len(parts) > 1 {
+			return s.takeParts(ctx, parts, charges, decisions, atMost)
+		}
 	}
-	c := s.call(take, slot, charges)
-	if s.denials != nil {
-		c.generation = s.denials.generation.Load()
-	}
+	c := s.call(take, s.slot(&charges[0]), charges)
+	s.denials.begin(c)
 	if err := s.do(ctx, c, atMost); err != nil {
 		return false, err
 	}
 	copy(decisions, c.decisions)
 	admitted := c.admitted
-	if s.denials != nil {
-		s.denials.learn(c)
-	}
+	s.denials.learn(c)
 	s.calls.Put(c)
 	return admitted, nil
 }
@@ -269,13 +264,10 @@ func (s *Store) Peek(ctx context.Context, charges []store.Charge, decisions []al
 	}
 	calls := make([]*call, len(charges))
 	for i := range charges {
-		if s.denials != nil {
-			s.denials.pay(charges[i : i+1])
-		}
-		slot, _ := s.slot(charges[i : i+1])
-		calls[i] = s.call(peek, slot, charges[i:i+1])
+		s.denials.pay(charges[i : i+1])
+		calls[i] = s.call(peek, s.slot(&charges[i]), charges[i:i+1])
 	}
-	if err := s.doAll(ctx, calls, atMost); err != nil {
+	if err := s.doAll(ctx, calls, time.Now().Add(atMost)); err != nil {
 		return err
 	}
 	for i, c := range calls {
@@ -294,12 +286,10 @@ func (s *Store) Reset(ctx context.Context, charges []store.Charge) (int, error) 
 	if err := exact(charges); err != nil {
 		return 0, err
 	}
-	if s.denials != nil {
-		s.denials.discard(charges, false)
-		defer s.denials.discard(charges, false)
-		if err := s.settled(ctx, charges, atMost); err != nil {
-			return 0, err
-		}
+	s.denials.reset(charges)
+	defer s.denials.reset(charges)
+	if err := s.paid(ctx, charges, time.Now().Add(atMost)); err != nil {
+		return 0, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, atMost)
 	defer cancel()
@@ -318,28 +308,26 @@ func (s *Store) Reset(ctx context.Context, charges []store.Charge) (int, error) 
 	return forgotten, nil
 }
 
-// settled waits until what lanes have for the keys of charges has been sent: it puts something behind it.
-func (s *Store) settled(ctx context.Context, charges []store.Charge, atMost time.Duration) error {
+// paid waits until the lanes have sent what they have for the keys of charges: it puts something behind it. What Redis says to
+// that does not matter.
+func (s *Store) paid(ctx context.Context, charges []store.Charge, until time.Time) error {
+	if s.denials.maxAge == 0 {
+		return nil
+	}
 	var last []*call
 	for i := range charges {
-		slot, _ := s.slot(charges[i : i+1])
-		for _, l := range s.lanes {
-			c := s.call(peek, slot, charges[i:i+1])
-			if s.cluster {
-				l = s.laneOf(c)
-			}
-			if !l.put(c) {
-				return fmt.Errorf("%w: the store is closed", ErrUnavailable)
-			}
+		lanes := s.lanes // a key's payment goes in the lane of the request that it comes before
+		if s.cluster {
+			lanes = []*lane{s.laneFor(s.slot(&charges[i]), nil)}
+		}
+		for _, l := range lanes {
+			c := s.call(peek, s.slot(&charges[i]), charges[i:i+1])
+			s.put(l, c, until)
 			last = append(last, c)
-			if s.cluster {
-				break
-			}
 		}
 	}
-	until := time.Now().Add(atMost)
 	for _, c := range last {
-		if err := s.wait(ctx, c, time.Until(until)); err != nil {
+		if err := s.wait(ctx, c, time.Until(until)); err != nil && (!c.ended || c.refused) {
 			return err
 		}
 	}
@@ -381,29 +369,34 @@ func (s *Store) call(k kind, slot uint16, charges []store.Charge) *call {
 
 // do has a call applied. After an error the call must not be used again.
 func (s *Store) do(ctx context.Context, c *call, atMost time.Duration) error {
-	c.put = time.Now()
-	c.until = c.put.Add(atMost)
-	if !s.laneOf(c).put(c) {
-		return fmt.Errorf("%w: the store is closed", ErrUnavailable)
-	}
+	s.put(s.laneOf(c), c, time.Now().Add(atMost))
 	return s.wait(ctx, c, atMost)
 }
 
 // doAll has calls applied and returns the first error there is.
-func (s *Store) doAll(ctx context.Context, calls []*call, atMost time.Duration) error {
-	until := time.Now().Add(atMost)
-	var errs error
+func (s *Store) doAll(ctx context.Context, calls []*call, until time.Time) error {
 	for _, c := range calls {
-		c.put, c.until = time.Now(), until
-		if !s.laneOf(c).put(c) {
-			c.err = fmt.Errorf("%w: the store is closed", ErrUnavailable)
-			c.end()
+		s.put(s.laneOf(c), c, until)
+	}
+	return s.waitAll(ctx, calls, until)
+}
+
+// put puts a call into a lane, for a caller who waits until then. It ends the call when the store is closed.
+func (s *Store) put(l *lane, c *call, until time.Time) {
+	c.put, c.until = time.Now(), until
+	if !l.put(c) {
+		c.refused, c.err = true, unavailable(errClosed)
+		c.end()
+	}
+}
+
+// waitAll waits until all calls have ended, and returns the first error there is.
+func (s *Store) waitAll(ctx context.Context, calls []*call, until time.Time) error {
+	var first error
+	for _, c := range calls {
+		if err := s.wait(ctx, c, time.Until(until)); err != nil && first == nil {
+			first = err
 		}
 	}
-	for _, c := range calls {
-		if err := s.wait(ctx, c, time.Until(until)); err != nil && errs == nil {
-			errs = err
-		}
-	}
-	return errs
+	return first
 }

@@ -127,7 +127,8 @@ func (b *batch) several(c *call, a *answer, admitted bool) error {
 			c.admitted = store.Admitted(c.charges, c.decisions)
 		}
 		if !c.admitted {
-			b.again(c)
+			b.undo(c)
+			c.second(func(i int) *kept { return &b.states[c.places[i]].kept })
 		}
 	}
 	c.after = c.after[:0]
@@ -153,9 +154,9 @@ func (b *batch) hold(c *call) {
 	}
 }
 
-// again is the second half of a denied transaction: what counts rejected hits is charged, and the rest is looked at.
-func (b *batch) again(c *call) {
-	b.undo(c)
+// second is the second half of a denied transaction, on the states of the keys before it: what counts rejected hits is
+// charged, and the rest is looked at. state gives that of charge i's key. Those of sliding_window_log are the script's.
+func (c *call) second(state func(i int) *kept) {
 	for i := range c.charges {
 		charge := &c.charges[i]
 		if charge.Limit.Algorithm == algorithms.SlidingWindowLog {
@@ -165,7 +166,17 @@ func (b *batch) again(c *call) {
 		if !charge.CountRejected {
 			hits = 0
 		}
-		d := b.states[c.places[i]].kept.take(charge.Limit, c.now, hits, charge.CountRejected)
-		keep(&c.decisions[i], d, charge.CountRejected)
+		c.keep(i, state(i).take(charge.Limit, c.now, hits, charge.CountRejected))
+	}
+}
+
+// keep makes the decision of charge i of a denied transaction that of its second half, unless it was denied in the first.
+func (c *call) keep(i int, second algorithms.Decision) {
+	if !c.allowed(i) {
+		return
+	}
+	c.decisions[i] = second
+	if !c.counts(i) {
+		c.decisions[i].Allowed, c.decisions[i].RetryAfter = true, 0
 	}
 }

@@ -129,9 +129,9 @@ func TestReservationsThatAreGivenBackNeverLeaveMoreRoom(t *testing.T) {
 			x := open[i]
 			open = append(open[:i], open[i+1:]...)
 			story += fmt.Sprintf("%d settle %d: %v\n", clock.at.Load(), x.call.charges[0].Hits, x.admitted)
-			v := denied
+			v := isDenied
 			if x.admitted {
-				v = admitted
+				v = isAdmitted
 			}
 			if fix := s.settle(x.call, v); fix != nil {
 				run(t, s, fix)
@@ -191,7 +191,7 @@ func TestReservationInALogIsGivenBackLate(t *testing.T) {
 		plain.Hits = 4
 		wants(t, true, s, plain)
 		clock.sleep(l.Period / 2)
-		fix := s.settle(reserved, denied)
+		fix := s.settle(reserved, isDenied)
 		if fix == nil {
 			t.Fatal("nothing is set right")
 		}
@@ -221,7 +221,7 @@ func TestReservationIsGivenBackWhenTheClockWentBack(t *testing.T) {
 		run(t, s, reserved)
 		other := hit("k", c.Limit) // so that the state is another since
 		wants(t, true, s, other)
-		if fix := s.settle(reserved, denied); fix != nil {
+		if fix := s.settle(reserved, isDenied); fix != nil {
 			run(t, s, fix)
 		}
 		if got := remains(t, s, c); got != 8 {
@@ -277,7 +277,7 @@ func TestWhatARequestThatFailedHasCountedIsGivenBack(t *testing.T) {
 			other := hit("k", c.Limit)
 			other.Hits = -1 // so that the state is another since
 			wants(t, true, s, other)
-			s.giveBack(split{{call: reserved}})
+			s.giveBack([]part{{call: reserved}})
 			end := time.Now().Add(time.Second)
 			for remains(t, s, c) != 10 && time.Now().Before(end) {
 				time.Sleep(time.Millisecond)
@@ -293,7 +293,7 @@ func TestWhatARequestThatFailedHasCountedIsGivenBack(t *testing.T) {
 func onNode(s *Store, third int, l algorithms.Limit) store.Charge {
 	for n := 0; ; n++ {
 		c := hit(fmt.Sprint("n", n), l)
-		if slot, _ := s.slot([]store.Charge{c}); int(slot)*3/slots == third {
+		if int(s.slot(&c))*3/slots == third {
 			return c
 		}
 	}

@@ -26,16 +26,13 @@ type Stats struct {
 
 // Stats returns the store's figures.
 func (s *Store) Stats() Stats {
-	stats := Stats{
+	return Stats{
 		RoundTrips:   s.counts.calls.Load(),
 		Transactions: s.counts.transactions.Load(),
 		RoundTrip:    s.counts.roundTrip.Snapshot(),
 		DeniedHere:   s.counts.deniedHere.Load(),
+		Denials:      int(s.denials.keys.Load()),
 		DeferredHits: s.counts.deferredHits.Load(),
 		LostHits:     s.counts.lostHits.Load(),
 	}
-	if s.denials != nil {
-		stats.Denials = s.denials.len()
-	}
-	return stats
 }

@@ -1,7 +1,6 @@
 package descriptors
 
 import (
-	"bytes"
 	"strconv"
 	"time"
 
@@ -60,22 +59,28 @@ func (r *Rule) AppendKey(dst []byte, domain string, entries []Entry, limit *Limi
 // KeyDomain returns the domain in a key that either AppendKey made, as a part of key: "edge" of the key above. It is nil when
 // the key is none of theirs.
 func KeyDomain(key []byte) []byte {
-	mark := bytes.IndexByte(key, ':')
-	if mark < 1 || mark > maxDigits || mark > 1 && key[0] == '0' {
+	domain, mark, rest := cutText(key)
+	if mark != ':' || len(rest) == 0 || rest[0] != '|' && rest[0] != '#' {
 		return nil
 	}
-	length := 0
-	for _, c := range key[:mark] {
-		if c < '0' || c > '9' {
-			return nil
-		}
-		length = 10*length + int(c-'0')
+	return domain
+}
+
+// cutText takes a text off the front of a key: what stands behind its length and a mark. Without one mark is 0.
+func cutText(key []byte) (text []byte, mark byte, rest []byte) {
+	length, digits := 0, 0
+	for digits < len(key) && digits <= maxDigits && key[digits] >= '0' && key[digits] <= '9' {
+		length = 10*length + int(key[digits]-'0')
+		digits++
 	}
-	text := key[mark+1:]
-	if length >= len(text) || text[length] != '|' && text[length] != '#' {
-		return nil
+	if digits == 0 || digits > maxDigits || digits > 1 && key[0] == '0' || len(key)-digits-1 < length {
+		return nil, 0, nil
 	}
-	return text[:length:length]
+	if mark = key[digits]; mark != ':' && mark != '*' {
+		return nil, 0, nil
+	}
+	text, rest = key[digits+1:digits+1+length:digits+1+length], key[digits+1+length:]
+	return text, mark, rest
 }
 
 // maxDigits is more than the length of any text has, and few enough for an int.

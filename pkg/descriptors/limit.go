@@ -82,6 +82,9 @@ func (t *tree) setLimits(rule *Rule, all []limit) {
 			continue
 		}
 		ordinal := 1
+		if t.options.OriginalKeys && len(all) > 1 {
+			ordinal = 2 // no key of the first is one of the original's
+		}
 		for _, x := range rule.Limits {
 			if x.Algorithm == l.Algorithm && x.Period == l.Period {
 				ordinal++

@@ -21,6 +21,10 @@ type Options struct {
 	// Without it a domain is one document.
 	MergeDomains bool
 
+	// OriginalKeys is for counts that are kept under the keys of [AppendOriginalKey], which do not tell limits apart: it gives
+	// rules of several limits, which envoyproxy/ratelimit does not have, other keys.
+	OriginalKeys bool
+
 	// DropRejected leaves denied hits uncounted by fixed windows too, where neither limit nor document say otherwise.
 	DropRejected bool
 }

@@ -42,6 +42,7 @@ type Options struct {
 	Granularity   time.Duration    // as in descriptors.Options
 	MergeDomains  bool             // as in descriptors.Options
 	DropRejected  bool             // as in descriptors.Options
+	OriginalKeys  bool             // as in descriptors.Options
 	Files         Files            // which files of a directory hold rules
 	Debounce      time.Duration    // how long files must rest after a change before they are read; 0 means DefaultDebounce
 	Poll          time.Duration    // how often files are looked at in case no event told of a change; 0 means DefaultPoll
@@ -178,6 +179,7 @@ func (r *Reloader) judge(files, pushed []descriptors.Source) (*descriptors.Rules
 		Granularity:   r.options.Granularity,
 		MergeDomains:  r.options.MergeDomains,
 		DropRejected:  r.options.DropRejected,
+		OriginalKeys:  r.options.OriginalKeys,
 	})
 }
 

@@ -12,7 +12,7 @@ import (
 // after each other, which requests that wait at the same time may do.
 type batch struct {
 	until  time.Time // from then on the first of its callers waits no more; zero where nobody waits
-	name   func(dst []byte, c *store.Charge) []byte
+	store  *Store
 	keys   []string       // of Redis
 	places map[string]int // of keys
 	key    []byte         // scratch
@@ -36,7 +36,7 @@ type group struct {
 	times       int
 }
 
-func newBatch(s *Store) *batch { return &batch{name: s.appendName, places: make(map[string]int)} }
+func newBatch(s *Store) *batch { return &batch{store: s, places: make(map[string]int)} }
 
 // reset makes the batch empty.
 func (b *batch) reset() {
@@ -49,9 +49,10 @@ func (b *batch) reset() {
 
 // add adds a call.
 func (b *batch) add(c *call) {
-	c.places = c.places[:0]
+	c.places, c.counters = c.places[:0], c.counters[:0]
 	for i := range c.charges {
-		c.places = append(c.places, b.place(&c.charges[i]))
+		place, counter := b.place(&c.charges[i], c.at)
+		c.places, c.counters = append(c.places, place), append(c.counters, counter)
 	}
 	if !c.until.IsZero() && (b.until.IsZero() || c.until.Before(b.until)) {
 		b.until = c.until
@@ -84,8 +85,7 @@ const maxCharges = 256
 
 // alike reports whether two charges of one key do the same.
 func alike(x, y *store.Charge) bool {
-	return x.Hits == y.Hits && x.Limit.Requests == y.Limit.Requests && x.Limit.Burst == y.Limit.Burst &&
-		x.CountRejected == y.CountRejected && x.Mode == y.Mode
+	return x.Hits == y.Hits && x.Limit == y.Limit && x.CountRejected == y.CountRejected && x.Mode == y.Mode
 }
 
 // transactions returns how many transactions the batch holds.
@@ -132,9 +132,9 @@ func (b *batch) fail(err error) {
 // slot returns the slot of the batch's keys; 0 where there are none.
 func (b *batch) slot() uint16 { return b.all[0].first.slot }
 
-// place returns the number of the key that a charge goes to.
-func (b *batch) place(c *store.Charge) int {
-	b.key = b.name(b.key[:0], c)
+// place returns the number of the key that a charge of that instant goes to, and whether it is that of a counter.
+func (b *batch) place(c *store.Charge, at algorithms.Instant) (n int, counter bool) {
+	b.key, counter = b.store.appendName(b.key[:0], c, at)
 	n, known := b.places[string(b.key)]
 	if !known {
 		n = len(b.keys)
@@ -143,7 +143,7 @@ func (b *batch) place(c *store.Charge) int {
 		b.places[name] = n
 		b.states = append(b.states, place{algorithm: c.Limit.Algorithm})
 	}
-	return n
+	return n, counter
 }
 
 // request returns what the script is given.
@@ -159,7 +159,11 @@ func (b *batch) request(now, deadline int64) []byte {
 			if c.kind == correct {
 				fix = c.corrections[n]
 			}
-			r = appendCharge(r, c.places[n], &c.charges[n], n > 0 && c.charges[n-1].Rule == c.charges[n].Rule, fix)
+			algorithm, capacity := byte(c.charges[n].Limit.Algorithm), c.charges[n].Limit.Capacity()
+			if c.counters[n] {
+				algorithm, capacity = counter, b.store.jitter()
+			}
+			r = appendCharge(r, c.places[n], &c.charges[n], algorithm, capacity, n > 0 && c.charges[n-1].Rule == c.charges[n].Rule, fix)
 		}
 	}
 	return r

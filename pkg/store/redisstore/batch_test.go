@@ -14,13 +14,10 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// emptyBatch returns a batch of a store.
-func emptyBatch(s *Store) *batch { return &batch{name: s.appendName, places: make(map[string]int)} }
-
 // run applies calls in one batch and returns them in the order in which it applied them.
 func run(t *testing.T, s *Store, calls ...*call) []*call {
 	t.Helper()
-	b := emptyBatch(s)
+	b := newBatch(s)
 	for _, c := range calls {
 		b.add(c)
 	}
@@ -55,7 +52,7 @@ func dump(t *testing.T, s *Store, c *store.Charge) string {
 // callOf returns a call of copies of charges.
 func callOf(k kind, charges ...store.Charge) *call {
 	c := newCall()
-	c.set(k, 0, charges)
+	c.set(k, 0, 0, charges)
 	return c
 }
 
@@ -193,8 +190,7 @@ func FuzzAnswer(f *testing.F) {
 		charges = append(charges, at)
 	}
 	batchOf := func(which uint8) (b *batch, n int) {
-		b = emptyBatch(&Store{prefix: "p"})
-		b.name = (&Store{prefix: "p"}).appendName
+		b = newBatch(&Store{prefix: "p", counters: Counters{Name: func(dst, key []byte) ([]byte, bool) { return append(dst, key...), string(key) == "c_" }}})
 		for i := range charges {
 			if which&(1<<i) != 0 {
 				b.add(callOf(kind(i%3), charges[i]))
@@ -210,9 +206,15 @@ func FuzzAnswer(f *testing.F) {
 			fix.corrections = []*correction{{difference: -1}, nil}
 			b.add(fix)
 		}
+		if which&(1<<7) != 0 {
+			counted := charges[0]
+			counted.Key = []byte("c_")
+			b.add(callOf(take, counted))
+			b.add(callOf(reserve, charges[0], counted, counted))
+		}
 		return b, len(b.all)
 	}
-	for which := range uint8(128) {
+	for which := range uint8(255) {
 		f.Add(which, make([]byte, int(which)*3))
 		f.Add(which, []byte{late, 1, 2, 3, 4, 5, 6, 7, 8})
 	}

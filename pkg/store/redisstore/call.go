@@ -13,6 +13,7 @@ import (
 type call struct {
 	kind        kind
 	slot        uint16
+	at          algorithms.Instant // when it was made, by this process's clock: says in which window a counter of it is
 	charges     []store.Charge
 	keys        []byte        // that of charges
 	corrections []*correction // of charges; nil where the charge is not the first of its key
@@ -35,8 +36,9 @@ type call struct {
 	after     []kept  // what the transaction left of their keys; not of sliding_window_log
 	added     []added // of sliding_window_log: what a reservation has put into the key's log
 
-	places []int // of charges, in a batch
-	next   *call // in a group
+	places   []int  // of charges, in a batch
+	counters []bool // which of the charges are counted by window
+	next     *call  // in a group
 }
 
 // What has become of a call.
@@ -49,9 +51,10 @@ const (
 func newCall() *call { return &call{done: make(chan struct{}, 1)} }
 
 // set fills the call with copies of charges.
-func (c *call) set(k kind, slot uint16, charges []store.Charge) {
+func (c *call) set(k kind, slot uint16, at algorithms.Instant, charges []store.Charge) {
 	c.put, c.until = time.Time{}, time.Time{}
-	c.kind, c.slot, c.err, c.refused, c.admitted, c.ended = k, slot, nil, false, false, false
+	c.kind, c.slot, c.at = k, slot, at
+	c.err, c.refused, c.admitted, c.ended = nil, false, false, false
 	c.status.Store(waiting)
 	c.charges, c.keys, c.corrections = c.charges[:0], c.keys[:0], c.corrections[:0]
 	for i := range charges {
@@ -90,7 +93,7 @@ func (c *call) unsent() bool {
 // copy returns a call of the same charges. Those of a call that was sent must not be asked for until it has ended.
 func (c *call) copy() *call {
 	other := newCall()
-	other.set(c.kind, c.slot, c.charges)
+	other.set(c.kind, c.slot, c.at, c.charges)
 	other.corrections = append(other.corrections, c.corrections...)
 	return other
 }

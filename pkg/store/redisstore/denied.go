@@ -51,7 +51,6 @@ type denial struct {
 	until   algorithms.Instant // from which the hits that were denied would pass, if nothing else came
 	state   kept               // as the request left it, and with what was counted here since; not of sliding_window_log
 	log     algorithms.Decision
-	slot    uint16
 	owed    int64              // hits counted here that Redis does not know of
 	owedFor algorithms.Instant // when the latest of them came
 }
@@ -208,7 +207,7 @@ func (d *denials) learn(c *call) {
 // sliding_window_log do not say what becomes of hits that count though denied, nor of more hits than ever fit.
 func (c *call) denial(i int) *denial {
 	charge, decision := &c.charges[i], c.decisions[i]
-	e := &denial{key: string(charge.Key), limit: charge.Limit, hits: nothingWasDenied, now: c.now, slot: c.slot}
+	e := &denial{key: string(charge.Key), limit: charge.Limit, hits: nothingWasDenied, now: c.now}
 	if charge.Hits < 0 || again(c.charges, i) {
 		return nil
 	}
@@ -218,7 +217,9 @@ func (c *call) denial(i int) *denial {
 		}
 		e.log = decision
 	} else {
-		e.state = c.after[i]
+		if e.state = c.after[i]; c.counters[i] {
+			e.state.enter(charge.Limit, c.at, c.now) // the last that was charged may have been another limit
+		}
 	}
 	if !decision.Allowed && charge.Hits > 0 {
 		e.hits, e.until = charge.Hits, c.now.Add(decision.RetryAfter)

@@ -180,7 +180,7 @@ func TestDenialsAreBounded(t *testing.T) {
 	s, clock := given(t, Options{DenyCache: time.Hour})
 	const bound = denialShards * denialsPerShard
 	c := callOf(take, hit("", perAge(algorithms.FixedWindow, 1)))
-	c.after, c.decisions = []kept{{}}, []algorithms.Decision{{}}
+	c.after, c.decisions, c.counters = []kept{{}}, []algorithms.Decision{{}}, []bool{false}
 	c.now = clock.now()
 	for n := range 2 * bound {
 		c.charges[0].Key = fmt.Append(nil, n)

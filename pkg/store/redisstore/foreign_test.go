@@ -54,7 +54,7 @@ func TestForeignValuesAreErrorsAndStay(t *testing.T) {
 
 				// Somebody waits at the same time for another key.
 				calls := []*call{callOf(take, other), callOf(take, c), callOf(take, other)}
-				b := emptyBatch(s)
+				b := newBatch(s)
 				for _, c := range calls {
 					b.add(c)
 				}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"hash/maphash"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -191,7 +192,9 @@ func (s *Store) conclude(ctx context.Context, client rueidis.Client, b *batch, r
 // foreign reports whether the script has found a value that it has not written. It has written nothing then.
 func foreign(err error) bool {
 	said, is := rueidis.IsRedisErr(err)
-	return is && (strings.Contains(said.Error(), "WRONGTYPE") || strings.Contains(said.Error(), "data string too "))
+	return is && slices.ContainsFunc([]string{"WRONGTYPE", "data string too ", "a value that is not a count"}, func(text string) bool {
+		return strings.Contains(said.Error(), text)
+	})
 }
 
 // onTheMove reports whether the keys of a script lay on two nodes, as their slot moves. It was not run then.

@@ -5,15 +5,22 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// name returns the name of a charge's state in Redis.
-func (s *Store) name(c *store.Charge) string { return string(s.appendName(nil, c)) }
+// name returns the name of a charge's state in Redis, now.
+func (s *Store) name(c *store.Charge) string {
+	name, _ := s.appendName(nil, c, s.now())
+	return string(name)
+}
 
-// appendName appends the name of a charge's state. In a cluster a text in braces says where a name lies, so one that came with
+// appendName appends the name of the state of a charge of that instant, and reports whether it is a counter's. In a cluster a text in braces says where a name lies, so one that came with
 // a request must not be found there: empty braces before it make the whole name count, as it does without any.
-func (s *Store) appendName(dst []byte, c *store.Charge) []byte {
+func (s *Store) appendName(dst []byte, c *store.Charge, at algorithms.Instant) (name []byte, counter bool) {
+	if dst, counter = s.appendCounter(dst, c, at); counter {
+		return dst, true
+	}
 	dst = append(dst, s.prefix...)
 	if s.cluster {
 		switch {
@@ -33,15 +40,16 @@ func (s *Store) appendName(dst []byte, c *store.Charge) []byte {
 			}
 		}
 	}
-	return appendKey(dst, c)
+	return appendKey(dst, c), false
 }
 
-// slot returns the slot of a charge's key; 0 where there are no slots.
-func (s *Store) slot(c *store.Charge) uint16 {
+// slot returns the slot of the key of a charge of that instant; 0 where there are no slots.
+func (s *Store) slot(c *store.Charge, at algorithms.Instant) uint16 {
 	if !s.cluster {
 		return 0
 	}
-	return slotOf(s.name(c))
+	name, _ := s.appendName(nil, c, at)
+	return slotOf(string(name))
 }
 
 // appendKey appends a charge's key and what else belongs to the name of its state: algorithm and period in microseconds. As

@@ -22,7 +22,7 @@ func (d *denials) count(c *store.Charge, at algorithms.Instant) {
 	defer sh.mu.Unlock()
 	e := sh.known[string(c.Key)]
 	if e == nil || e.limit != c.Limit { // forgotten just now
-		d.payLocked(&denial{key: string(c.Key), limit: c.Limit, slot: d.store.slot(c), owed: c.Hits, owedFor: at}, nil)
+		d.payLocked(&denial{key: string(c.Key), limit: c.Limit, owed: c.Hits, owedFor: at}, nil)
 		return
 	}
 	e.state.take(c.Limit, at, c.Hits, true)
@@ -40,11 +40,15 @@ func (d *denials) pay(charges []store.Charge) {
 	if d.keys.Load() == 0 {
 		return
 	}
+	var l *lane // in a cluster that of the key, where the request goes, too
+	if !d.store.cluster {
+		l = d.store.laneFor(0, charges[0].Key)
+	}
 	for i := range charges {
 		sh := d.shard(charges[i].Key)
 		sh.mu.Lock()
 		if e := sh.known[string(charges[i].Key)]; e != nil {
-			d.payLocked(e, d.store.laneFor(e.slot, charges[0].Key))
+			d.payLocked(e, l)
 		}
 		sh.mu.Unlock()
 	}
@@ -55,10 +59,9 @@ func (d *denials) payLocked(e *denial, l *lane) {
 	for e.owed > 0 {
 		hits := min(e.owed, algorithms.MaxHits)
 		e.owed -= hits
+		charge := store.Charge{Key: []byte(e.key), Limit: e.limit, Hits: hits, CountRejected: true, Mode: store.Shadow}
 		c := newCall()
-		c.set(correct, e.slot, []store.Charge{{
-			Key: []byte(e.key), Limit: e.limit, Hits: hits, CountRejected: true, Mode: store.Shadow,
-		}})
+		c.set(correct, d.store.slot(&charge, e.owedFor), e.owedFor, []store.Charge{charge})
 		c.corrections = append(c.corrections, &correction{
 			at: int64(e.owedFor) / int64(Granularity), difference: hits, after: notAState,
 		})

@@ -48,6 +48,7 @@ type Options struct {
 	Target    Target
 	Prefix    string                  // of every key; "" means DefaultPrefix
 	HashTag   func(key []byte) []byte // the part of a Charge.Key by which a cluster places it; nil: the whole key
+	Counters  Counters                // fixed windows that others count, too
 	Timeout   time.Duration           // longest wait for an answer; 0 means DefaultTimeout
 	DenyCache time.Duration           // how long a denial is remembered at most; 0: not at all
 	Logger    *slog.Logger
@@ -57,6 +58,7 @@ type Options struct {
 type Store struct {
 	prefix     string
 	hashTag    func(key []byte) []byte
+	counters   Counters
 	timeout    time.Duration
 	script     string
 	sha        string // of script, its name in Redis
@@ -88,6 +90,9 @@ func New(o Options) (*Store, error) {
 	if o.Timeout < 0 {
 		errs = append(errs, fmt.Errorf("timeout: %v: must be more than 0", o.Timeout))
 	}
+	if j := o.Counters.Jitter; j < 0 || j > maxJitter {
+		errs = append(errs, fmt.Errorf("jitter of counters: %v: must be 0s to %v", j, maxJitter))
+	}
 	if o.DenyCache < 0 {
 		errs = append(errs, fmt.Errorf("deny cache: %v: must be at least 0", o.DenyCache))
 	}
@@ -108,6 +113,7 @@ func New(o Options) (*Store, error) {
 	s := &Store{
 		prefix:     o.Prefix,
 		hashTag:    o.HashTag,
+		counters:   o.Counters,
 		timeout:    o.Timeout,
 		script:     script,
 		sha:        hex.EncodeToString(sum[:]),
@@ -236,12 +242,13 @@ func (s *Store) ask(ctx context.Context, charges []store.Charge, decisions []alg
 		return false, err
 	}
 	defer s.denials.refunded(charges)
+	now := s.now()
 	if s.cluster {
-		if parts := s.parts(charges); len(parts) > 1 {
+		if parts := s.parts(now, charges); len(parts) > 1 {
 			return s.takeParts(ctx, parts, charges, decisions, atMost)
 		}
 	}
-	c := s.call(take, s.slot(&charges[0]), charges)
+	c := s.call(take, s.slot(&charges[0], now), now, charges)
 	s.denials.begin(c)
 	if err := s.do(ctx, c, atMost); err != nil {
 		return false, err
@@ -262,10 +269,10 @@ func (s *Store) Peek(ctx context.Context, charges []store.Charge, decisions []al
 	if err := exact(charges); err != nil {
 		return err
 	}
-	calls := make([]*call, len(charges))
+	now, calls := s.now(), make([]*call, len(charges))
 	for i := range charges {
 		s.denials.pay(charges[i : i+1])
-		calls[i] = s.call(peek, s.slot(&charges[i]), charges[i:i+1])
+		calls[i] = s.call(peek, s.slot(&charges[i], now), now, charges[i:i+1])
 	}
 	if err := s.doAll(ctx, calls, time.Now().Add(atMost)); err != nil {
 		return err
@@ -315,13 +322,14 @@ func (s *Store) paid(ctx context.Context, charges []store.Charge, until time.Tim
 		return nil
 	}
 	var last []*call
+	now := s.now()
 	for i := range charges {
-		lanes := s.lanes // a key's payment goes in the lane of the request that it comes before
+		slot, lanes := s.slot(&charges[i], now), s.lanes // a key's payment goes in the lane of the request that it comes before
 		if s.cluster {
-			lanes = []*lane{s.laneFor(s.slot(&charges[i]), nil)}
+			lanes = []*lane{s.laneFor(slot, nil)}
 		}
 		for _, l := range lanes {
-			c := s.call(peek, s.slot(&charges[i]), charges[i:i+1])
+			c := s.call(peek, slot, now, charges[i:i+1])
 			s.put(l, c, until)
 			last = append(last, c)
 		}
@@ -360,10 +368,10 @@ func exact(charges []store.Charge) error {
 	return nil
 }
 
-// call returns a call of charges in one slot.
-func (s *Store) call(k kind, slot uint16, charges []store.Charge) *call {
+// call returns a call of charges in one slot, of that instant by this process's clock.
+func (s *Store) call(k kind, slot uint16, at algorithms.Instant, charges []store.Charge) *call {
 	c, _ := s.calls.Get().(*call)
-	c.set(k, slot, charges)
+	c.set(k, slot, at, charges)
 	return c
 }
 

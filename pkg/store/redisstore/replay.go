@@ -68,12 +68,25 @@ func (b *batch) state(c *call, i int) (*kept, error) {
 	p := &b.states[c.places[i]]
 	if !p.parsed && p.raw != "" {
 		var err error
-		if p.kept, err = parse(p.raw, c.charges[i].Limit); err != nil {
+		read := parse
+		if c.counters[i] {
+			read = parseCounter
+		}
+		if p.kept, err = read(p.raw, c.charges[i].Limit); err != nil {
 			return nil, fmt.Errorf("key %q: %w", b.keys[c.places[i]], err)
 		}
 	}
 	p.parsed = true
 	return &p.kept, nil
+}
+
+// take takes hits of charge i from the state of its key.
+func (c *call) take(i int, k *kept, hits int64) algorithms.Decision {
+	l, now := c.charges[i].Limit, c.now
+	if c.counters[i] {
+		now = k.enter(l, c.at, now)
+	}
+	return k.take(l, now, hits, c.charges[i].CountRejected)
 }
 
 func (b *batch) single(c *call, a *answer) error {
@@ -88,7 +101,7 @@ func (b *batch) single(c *call, a *answer) error {
 			return err
 		}
 		was := *k
-		*d = k.take(charge.Limit, c.now, charge.Hits, charge.CountRejected)
+		*d = c.take(0, k, charge.Hits)
 		c.before = append(c.before[:0], was)
 		if c.kind == peek || c.kind == reserve && charge.Hits < 0 {
 			*k = was
@@ -117,7 +130,7 @@ func (b *batch) several(c *call, a *answer, admitted bool) error {
 			return err
 		}
 		c.before = append(c.before, *k)
-		c.decisions[i] = k.take(c.charges[i].Limit, c.now, c.charges[i].Hits, c.charges[i].CountRejected)
+		c.decisions[i] = c.take(i, k, c.charges[i].Hits)
 	}
 	c.admitted = admitted
 	if c.kind == reserve {
@@ -166,7 +179,7 @@ func (c *call) second(state func(i int) *kept) {
 		if !charge.CountRejected {
 			hits = 0
 		}
-		c.keep(i, state(i).take(charge.Limit, c.now, hits, charge.CountRejected))
+		c.keep(i, c.take(i, state(i), hits))
 	}
 }
 

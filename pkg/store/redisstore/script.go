@@ -69,13 +69,13 @@ const (
 
 var errAnswer = errors.New("the script's answer cannot be read")
 
-const headerSize = 8 + 8 + 5 + 1
+const headerSize = 8 + 8 + 6 + 1
 
 // appendHeader begins a request. now is 0 for the server's own time, deadline 0 for none, both in Unix microseconds.
 func appendHeader(b []byte, now, deadline int64) []byte {
 	b = binary.LittleEndian.AppendUint64(b, uint64(now))
 	b = binary.LittleEndian.AppendUint64(b, uint64(deadline))
-	return append(b, 0, 0, 0, 0, 0, 0)
+	return append(b, 0, 0, 0, 0, 0, 0, 0)
 }
 
 // appendTransaction adds the beginning of a transaction of n charges.
@@ -88,10 +88,10 @@ func appendTransaction(b []byte, k kind, times, n int) []byte {
 	return binary.LittleEndian.AppendUint32(b, uint32(n))
 }
 
-// appendCharge adds a charge to the key with that number, counted from 0, and notes its algorithm in the header of b.
-// A correction of that key may follow.
-func appendCharge(b []byte, key int, c *store.Charge, sameRule bool, fix *correction) []byte {
-	b[8+8+int(c.Limit.Algorithm)-1] = 1
+// appendCharge adds a charge to the key with that number, counted from 0, of an algorithm and a capacity as the script has
+// them, and notes the algorithm in the header of b. A correction of that key may follow.
+func appendCharge(b []byte, key int, c *store.Charge, algorithm byte, capacity uint32, sameRule bool, fix *correction) []byte {
+	b[8+8+int(algorithm)-1] = 1
 	flags := byte(c.Mode)
 	if c.CountRejected {
 		flags |= 4
@@ -104,9 +104,9 @@ func appendCharge(b []byte, key int, c *store.Charge, sameRule bool, fix *correc
 	}
 	hits := min(max(c.Hits, -algorithms.MaxHits), algorithms.MaxHits)
 	b = binary.LittleEndian.AppendUint32(b, uint32(key)+1)
-	b = append(b, byte(c.Limit.Algorithm), flags)
+	b = append(b, algorithm, flags)
 	b = binary.LittleEndian.AppendUint32(b, c.Limit.Requests)
-	b = binary.LittleEndian.AppendUint32(b, c.Limit.Capacity())
+	b = binary.LittleEndian.AppendUint32(b, capacity)
 	b = appendInt(b, int64(c.Limit.Period/Granularity), 7)
 	b = appendInt(b, hits, 5)
 	if fix == nil {

@@ -65,14 +65,14 @@ func (s *Store) takeParts(
 }
 
 // parts returns the parts of a request.
-func (s *Store) parts(charges []store.Charge) []part {
+func (s *Store) parts(at algorithms.Instant, charges []store.Charge) []part {
 	var parts []part
 	for i := range charges {
-		slot := s.slot(&charges[i])
+		slot := s.slot(&charges[i], at)
 		n := slices.IndexFunc(parts, func(p part) bool { return p.call.slot == slot })
 		if n < 0 {
 			n = len(parts)
-			parts = append(parts, part{call: s.call(reserve, slot, nil)})
+			parts = append(parts, part{call: s.call(reserve, slot, at, nil)})
 		}
 		parts[n].call.add(&charges[i])
 		parts[n].index = append(parts[n].index, i)

@@ -257,7 +257,7 @@ func TestCallThatHasEndedIsNotLate(t *testing.T) {
 	s, _ := given(t, Options{})
 	for range 200 {
 		c := newCall()
-		c.set(take, 0, nil)
+		c.set(take, 0, 0, nil)
 		c.end()
 		if err := s.wait(t.Context(), c, -time.Second); err != nil {
 			t.Fatal(err)
@@ -293,7 +293,7 @@ func TestWhatARequestThatFailedHasCountedIsGivenBack(t *testing.T) {
 func onNode(s *Store, third int, l algorithms.Limit) store.Charge {
 	for n := 0; ; n++ {
 		c := hit(fmt.Sprint("n", n), l)
-		if int(s.slot(&c))*3/slots == third {
+		if int(s.slot(&c, 0))*3/slots == third {
 			return c
 		}
 	}

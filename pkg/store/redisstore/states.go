@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"strconv"
 	"time"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
@@ -11,8 +12,9 @@ import (
 
 // kept is a state as package algorithms has it, with the limit of its last charge. That of a key never used has no limit.
 type kept struct {
-	limit algorithms.Limit
-	state algorithms.State
+	limit   algorithms.Limit
+	state   algorithms.State
+	counter bool // it is that of a counter
 }
 
 // take takes hits from the state.
@@ -70,6 +72,9 @@ func (k *kept) raw() string {
 		return ""
 	}
 	last, a, b := k.state.Parts()
+	if k.counter {
+		return strconv.FormatUint(a, 10)
+	}
 	us := int64(last) / int64(Granularity)
 	var raw []byte
 	switch k.limit.Algorithm {

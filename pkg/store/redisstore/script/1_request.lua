@@ -3,10 +3,11 @@
 -- ARGV[1] is binary, little-endian:
 --   I8 instant in Unix microseconds, 0 for the server's own time; only tests give one
 --   I8 instant from which nothing is to be done, as nobody waits for the answer any more; 0 for never
---   I1 for each of the five algorithms, in the order of their numbers: 1 if there are charges of it, else 0
+--   I1 for each of the five algorithms, in the order of their numbers, and for counters, 6: 1 if there are charges of it, else 0
 --   I1 1 if there are transactions of several charges or of kind 3, else 0
 --   then transactions: I1 kind, I4 repeat, I4 number of charges, and for each charge
---     I4 key (index into KEYS), I1 algorithm, I1 flags, I4 requests, I4 capacity, I7 period in microseconds, i5 hits
+--     I4 key (index into KEYS), I1 algorithm, I1 flags, I4 requests, I4 capacity (of a counter the seconds that it lives on
+--     after its period), I7 period in microseconds, i5 hits
 --   flags: 1 and 2 the mode, 4 count rejected hits, 8 of the same rule as the charge before, 16 a correction follows:
 --     I8 instant, I5 and I7 deficit before (whole hits and 1/period hits), i5 hits, I1 length and state as it was after,
 --     I1 length and state before
@@ -26,8 +27,8 @@ local TAKE, RESERVE, PEEK, CORRECT = 0, 1, 2, 3 -- kinds of transactions
 local LOG = 3 -- the number of sliding_window_log
 
 local request = ARGV[1]
-local now, deadline, uses_window, uses_bucket, uses_log, uses_counter, uses_integer, general, position =
-  unpack('<I8I8I1I1I1I1I1I1', request)
+local now, deadline, uses_window, uses_bucket, uses_log, uses_sliding, uses_integer, uses_counter, general, position =
+  unpack('<I8I8I1I1I1I1I1I1I1', request)
 
 -- muldiv returns floor(x*y/m) and x*y mod m, exactly, for m up to 2^52.
 local function muldiv(x, y, m)
@@ -54,6 +55,7 @@ end
 
 -- read returns the state that raw is.
 local function read(by, raw)
+  if by.read then return by.read(raw) end
   local state = {unpack(by.format, raw)}
   if state[#state] ~= #raw + 1 then error('data string too long') end
   return state

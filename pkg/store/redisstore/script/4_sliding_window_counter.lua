@@ -1,4 +1,4 @@
-if uses_counter == 1 then
+if uses_sliding == 1 then
   local sliding_window_counter = {format = '<I7I5I5'} -- {instant of the last charge, count of its window, count of the one before}
 
   function sliding_window_counter.windows(s, period, now)

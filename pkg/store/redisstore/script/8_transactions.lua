@@ -126,7 +126,7 @@ if general == 1 then
           if difference ~= 0 then state[key] = log.correct(before[key], state[key], difference, at) end
         elseif first and before[key] == after then
           again[key] = true
-          state[key] = was ~= '' and {unpack(algorithms[algorithm].format, was)}
+          state[key] = was ~= '' and read(algorithms[algorithm], was)
         elseif difference ~= 0 then
           state[key] = kept_by[key].correct(state[key], requests, capacity, period, now, difference, at, whole, part)
         end

@@ -48,7 +48,12 @@ for key = 1, #KEYS do
     if fresh then redis.call('PEXPIREAT', KEYS[key], floor((fresh + 999) / 1000) + later) end
   else
     states[key] = pack('<I1', #was) .. was
-    if is then
+    if is and by.write then
+      local raw = by.write(is)
+      if raw ~= was then
+        redis.call('SET', KEYS[key], raw, 'PX', math.max(is[2], math.ceil(period_of[key] / 1000)))
+      end
+    elseif is then
       local raw = pack(by.format, is[1], is[2], is[3], is[4], is[5])
       if raw ~= was then
         redis.call('SET', KEYS[key], raw, 'PXAT', floor((math.min(by.fresh(is, period_of[key]), EXACT) + 999) / 1000) + later)

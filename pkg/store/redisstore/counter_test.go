@@ -1,0 +1,275 @@
+package redisstore
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// counted has every fixed window of whole seconds counted under its key, as envoyproxy/ratelimit does, behind a prefix.
+func counted(prefix string) Counters {
+	return Counters{Name: func(dst, key []byte) ([]byte, bool) {
+		return append(append(append(dst, prefix...), key...), '_'), true
+	}}
+}
+
+// fresh returns a prefix that nobody has used.
+func fresh(tb testing.TB) string {
+	tb.Helper()
+	return fmt.Sprintf("%s %d_", tb.Name(), time.Now().UnixNano())
+}
+
+// But that limits of two periods are counted apart, which the names do not tell.
+func TestCountersKeepTheContract(t *testing.T) {
+	for name, urls := range map[string][]string{
+		"single":  urlOf("redis", shared(t).Address()),
+		"cluster": urlOf("redis-cluster", sharedCluster(t).Addresses()...),
+	} {
+		t.Run(name, func(t *testing.T) {
+			contract(t, urls, Options{Counters: counted("")}, "algorithm_and_period_make_states_of_their_own")
+		})
+	}
+}
+
+func TestRandomTransactionsOfCountersAreDecidedAsByMemstore(t *testing.T) {
+	alike := func(*testing.T, *Store, []recorded) error { return nil }
+	o := Options{Counters: counted(fresh(t))}
+	differ(t, urlOf("redis", shared(t).Address()), o, 100, 250, alike)
+	o.DenyCache, o.Counters = time.Hour, counted(fresh(t))
+	differ(t, urlOf("redis", shared(t).Address()), o, 50, 250, alike)
+	o.DenyCache, o.Counters = 0, counted(fresh(t))
+	differ(t, urlOf("redis-cluster", sharedCluster(t).Addresses()...), o, 20, 250, alike)
+}
+
+// original plays what envoyproxy/ratelimit does with a key: it returns the count after the hits.
+func original(t *testing.T, s *Store, name string, hits int64, seconds int) int64 {
+	t.Helper()
+	n, err := command(t, s, "INCRBY", name, strconv.FormatInt(hits, 10)).AsInt64()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := command(t, s, "EXPIRE", name, strconv.Itoa(seconds)).Error(); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// Each of the two goes on where the other has stopped.
+func TestCountersAreContinuedByTheOriginalAndTheOtherWayRound(t *testing.T) {
+	for name, urls := range map[string][]string{
+		"single":  urlOf("redis", shared(t).Address()),
+		"cluster": urlOf("redis-cluster", sharedCluster(t).Addresses()...),
+	} {
+		t.Run(name, func(t *testing.T) {
+			for seconds, start := range map[int]int64{ // of the window of 2026-11-21 10:00:01
+				1: 1_795_255_201, 60: 1_795_255_200, 3600: 1_795_255_200, 86_400: 1_795_219_200, 7 * 86_400: 1795046400,
+				30 * 86_400: 1793664000, 365 * 86_400: 1766016000,
+			} {
+				prefix := fresh(t)
+				clock := newClock()
+				clock.sleep(time.Second)
+				s := open(t, urls, Options{Counters: counted(prefix)})
+				s.given = clock.now
+				c := hit("edge_path_/search", algorithms.Limit{
+					Algorithm: algorithms.FixedWindow, Requests: 10, Period: time.Duration(seconds) * time.Second,
+				})
+				c.CountRejected = true
+				key := prefix + "edge_path_/search_" + strconv.FormatInt(start, 10)
+
+				wants(t, true, s, c)
+				if got := original(t, s, key, 3, seconds); got != 4 {
+					t.Fatalf("%d s: the original's first 3 hits make %d; want 4", seconds, got)
+				}
+				c.Hits = 5
+				if d := wants(t, true, s, c)[0]; d.Remaining != 1 {
+					t.Errorf("%d s: %d remain after 1, 3 and 5 of 10; want 1", seconds, d.Remaining)
+				}
+				if got := original(t, s, key, 1, seconds); got != 10 {
+					t.Errorf("%d s: the original counts %d; want 10", seconds, got)
+				}
+				c.Hits = 2
+				if d := wants(t, false, s, c)[0]; d.Remaining != 0 || d.RetryAfter != d.ResetAfter ||
+					d.ResetAfter != time.Duration(start+int64(seconds))*time.Second-time.Duration(clock.now()) {
+					t.Errorf("%d s: denied with %+v", seconds, d)
+				}
+				if raw, _ := command(t, s, "GET", key).ToString(); raw != "12" { // the original counts what it denies, too
+					t.Errorf("%d s: the key holds %q; want 12", seconds, raw)
+				}
+				c.Hits = -4
+				wants(t, true, s, c)
+				if got := original(t, s, key, 1, seconds); got != 9 {
+					t.Errorf("%d s: the original counts %d after 4 were given back; want 9", seconds, got)
+				}
+				clock.sleep(time.Duration(seconds) * time.Second)
+				c.Hits = 1
+				if d := wants(t, true, s, c)[0]; d.Remaining != 9 {
+					t.Errorf("%d s: %d remain in the next window; want 9", seconds, d.Remaining)
+				}
+			}
+		})
+	}
+}
+
+// A key lives for a period and the jitter, from its last hit on, and never without an end.
+func TestCountersLiveAsLongAsThoseOfTheOriginal(t *testing.T) {
+	prefix := fresh(t)
+	o := Options{Counters: counted(prefix)}
+	o.Counters.Jitter = 300 * time.Second
+	s, _ := given(t, o)
+	c := hit("k", perAge(algorithms.FixedWindow, 1000))
+	c.Limit.Period = time.Minute
+	lives := make(map[int64]bool)
+	for range 50 {
+		wants(t, true, s, c)
+		left, err := command(t, s, "TTL", s.name(&c)).AsInt64()
+		if err != nil || left < 59 || left > 60+300 {
+			t.Fatalf("the key lives for %d s, %v; want 60 to 360", left, err)
+		}
+		lives[left] = true
+	}
+	if len(lives) < 10 {
+		t.Errorf("50 lives of %d lengths; want them spread", len(lives))
+	}
+	if err := command(t, s, "PERSIST", s.name(&c)).Error(); err != nil { // the original has ended between its two commands
+		t.Fatal(err)
+	}
+	wants(t, true, s, c)
+	if left, _ := command(t, s, "TTL", s.name(&c)).AsInt64(); left < 59 {
+		t.Errorf("TTL is %d after a hit on a key without an end", left)
+	}
+}
+
+// What is named alike is counted together: limits of two units at the start of both windows, and other descriptors.
+func TestCountersOfOneNameAreOne(t *testing.T) {
+	s, clock := given(t, Options{Counters: counted(fresh(t))})
+	second, minute := hit("k", perAge(algorithms.FixedWindow, 5)), hit("k", perAge(algorithms.FixedWindow, 8))
+	second.Limit.Period, minute.Limit.Period = time.Second, time.Minute
+	minute.Rule = 1
+	got := wants(t, true, s, second, minute, second)
+	want := []algorithms.Decision{
+		{Allowed: true, Remaining: 4, ResetAfter: time.Second},
+		{Allowed: true, Remaining: 6, ResetAfter: time.Minute},
+		{Allowed: true, Remaining: 2, ResetAfter: time.Second},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	minute.Hits, minute.CountRejected = 6, true
+	got = wants(t, false, s, second, minute) // 3 before, 4 with the first, which does not count as the second is denied
+	want = []algorithms.Decision{
+		{Allowed: true, Remaining: 2, ResetAfter: time.Second},
+		{RetryAfter: time.Minute, ResetAfter: time.Minute},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	clock.sleep(time.Second)
+	if got := remains(t, s, second); got != 5 {
+		t.Errorf("%d of 5 remain in the second after; want 5", got)
+	}
+	if got := remains(t, s, minute); got != 0 {
+		t.Errorf("%d remain in the same minute; want 0", got)
+	}
+}
+
+// The window is that of the program's clock, as the name says; Redis's says only how far in it the request is.
+func TestCountersStayInTheirWindowWhenClocksDiffer(t *testing.T) {
+	s, clock := given(t, Options{Counters: counted(fresh(t))})
+	c := hit("k", perAge(algorithms.FixedWindow, 1))
+	c.Limit.Period = time.Minute
+	for _, test := range []struct {
+		ahead time.Duration // of the program's clock, which shows the start of a minute
+		reset time.Duration
+	}{
+		{5 * time.Second, time.Minute}, {-5 * time.Second, time.Minute - 5*time.Second}, {-2 * time.Minute, Granularity}, {0, time.Minute},
+	} {
+		clock.sleep(time.Hour)
+		window := clock.now()
+		for n, allowed := range []bool{true, false} {
+			c := callOf(take, c)
+			c.at = window
+			clock.at.Store(int64(window) - int64(test.ahead))
+			run(t, s, c)
+			if d := c.decisions[0]; d.Allowed != allowed || d.ResetAfter != test.reset {
+				t.Errorf("hit %d with a clock that is %v ahead: %+v; want allowed %v, reset %v", n, test.ahead, d, allowed, test.reset)
+			}
+		}
+		clock.at.Store(int64(window))
+	}
+}
+
+func TestCountersThatAreNoneAreErrorsAndStay(t *testing.T) {
+	s, _ := given(t, Options{Counters: counted(fresh(t))})
+	for n, value := range []string{"x", "", "-1", "1.5", "12 ", strings.Repeat("9", 16), "\x00\x01", strconv.FormatUint(math.MaxUint64, 10)} {
+		c, other := hit(fmt.Sprint("k", n), perAge(algorithms.FixedWindow, 10)), hit(fmt.Sprint("other", n), perAge(algorithms.FixedWindow, 10))
+		if err := command(t, s, "SET", s.name(&c), value).Error(); err != nil {
+			t.Fatal(err)
+		}
+		calls := []*call{callOf(take, other), callOf(take, c), callOf(take, other)}
+		b := newBatch(s)
+		for _, c := range calls {
+			c.at = s.now()
+			b.add(c)
+		}
+		s.execute([]*batch{b})
+		if calls[0].err != nil || calls[1].err == nil || calls[2].err != nil {
+			t.Errorf("%q: %v, %v, %v; want an error of the second", value, calls[0].err, calls[1].err, calls[2].err)
+		}
+		if got, _ := command(t, s, "GET", s.name(&c)).ToString(); got != value {
+			t.Errorf("%q is %q now", value, got)
+		}
+		if n, err := s.Reset(t.Context(), []store.Charge{c}); n != 1 || err != nil {
+			t.Errorf("Reset: %d, %v", n, err)
+		}
+		wants(t, true, s, c)
+	}
+	zero := hit("zero", perAge(algorithms.FixedWindow, 1)) // as the original leaves it when all is given back
+	if err := command(t, s, "SET", s.name(&zero), "0").Error(); err != nil {
+		t.Fatal(err)
+	}
+	wants(t, true, s, zero)
+	wants(t, false, s, zero)
+}
+
+// Hits of requests denied from memory are paid to the window in which they came.
+func TestCountersAreOwedToTheirWindow(t *testing.T) {
+	for name, urls := range map[string][]string{
+		"single":  urlOf("redis", shared(t).Address()),
+		"cluster": urlOf("redis-cluster", sharedCluster(t).Addresses()...),
+	} {
+		t.Run(name, func(t *testing.T) {
+			clock := newClock()
+			s := open(t, urls, Options{DenyCache: time.Hour, Counters: counted(fresh(t))})
+			s.given = clock.now
+			c := hit("k", perAge(algorithms.FixedWindow, 1))
+			c.Limit.Period, c.CountRejected = time.Minute, true
+			key := s.name(&c)
+			wants(t, true, s, c)
+			wants(t, false, s, c)
+			asked := s.Stats().RoundTrips
+			for range 5 {
+				wants(t, false, s, c)
+			}
+			if n := s.Stats().DeniedHere; n != 5 || s.Stats().RoundTrips-asked > 2 {
+				t.Errorf("%d denied from memory, with %d round trips; want 5", n, s.Stats().RoundTrips-asked)
+			}
+			clock.sleep(time.Minute)
+			wants(t, true, s, c)
+			eventually(t, "the window before has all 7", func() bool {
+				raw, _ := command(t, s, "GET", key).ToString()
+				return raw == "7"
+			})
+			if raw, _ := command(t, s, "GET", s.name(&c)).ToString(); raw != "1" {
+				t.Errorf("the window after has %q; want 1", raw)
+			}
+		})
+	}
+}

@@ -95,6 +95,6 @@ func given(tb testing.TB, o Options) (*Store, *clock) {
 	tb.Helper()
 	c := newClock()
 	s := open(tb, urlOf("redis", shared(tb).Address()), o)
-	s.given = c.now
+	c.drives(s)
 	return s, c
 }

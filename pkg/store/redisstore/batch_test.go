@@ -52,7 +52,7 @@ func dump(t *testing.T, s *Store, c *store.Charge) string {
 // callOf returns a call of copies of charges.
 func callOf(k kind, charges ...store.Charge) *call {
 	c := newCall()
-	c.set(k, 0, 0, charges)
+	c.set(k, location{}, 0, charges)
 	return c
 }
 

@@ -11,8 +11,8 @@ import (
 // call is a transaction, or the part of one that lies in one slot, on its way to Redis and back. It owns all that it holds,
 // so that a caller who has waited long enough can leave it behind.
 type call struct {
+	location
 	kind        kind
-	slot        uint16
 	at          algorithms.Instant // when it was made, by this process's clock: says in which window a counter of it is
 	charges     []store.Charge
 	keys        []byte        // that of charges
@@ -51,9 +51,9 @@ const (
 func newCall() *call { return &call{done: make(chan struct{}, 1)} }
 
 // set fills the call with copies of charges.
-func (c *call) set(k kind, slot uint16, at algorithms.Instant, charges []store.Charge) {
+func (c *call) set(k kind, where location, at algorithms.Instant, charges []store.Charge) {
 	c.put, c.until = time.Time{}, time.Time{}
-	c.kind, c.slot, c.at = k, slot, at
+	c.kind, c.location, c.at = k, where, at
 	c.err, c.refused, c.admitted, c.ended = nil, false, false, false
 	c.status.Store(waiting)
 	c.charges, c.keys, c.corrections = c.charges[:0], c.keys[:0], c.corrections[:0]
@@ -93,7 +93,7 @@ func (c *call) unsent() bool {
 // copy returns a call of the same charges. Those of a call that was sent must not be asked for until it has ended.
 func (c *call) copy() *call {
 	other := newCall()
-	other.set(c.kind, c.slot, c.at, c.charges)
+	other.set(c.kind, c.location, c.at, c.charges)
 	other.corrections = append(other.corrections, c.corrections...)
 	return other
 }

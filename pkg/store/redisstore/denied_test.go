@@ -163,6 +163,7 @@ func TestDenialFromBeforeARefundIsNotLearnedAfterIt(t *testing.T) {
 	}
 	denied, back := callOf(take, c), callOf(take, refund)
 	for _, c := range []*call{denied, back} {
+		c.server = s
 		s.denials.begin(c)
 	}
 	for _, c := range []*call{denied, back} {

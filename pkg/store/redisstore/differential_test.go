@@ -224,7 +224,7 @@ func differ(t *testing.T, urls []string, o Options, worlds, steps int, after fun
 			o.Prefix = fmt.Sprintf("%s %d %d %d:", t.Name(), n, tries, time.Now().UnixNano())
 			tries++
 			c, s := newClock(), open(t, urls, o)
-			s.given = c.now
+			c.drives(s)
 			return s, c
 		}
 		s, c := fresh()

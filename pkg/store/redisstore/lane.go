@@ -216,8 +216,18 @@ func (s *Store) isolate(ctx context.Context, client rueidis.Client, b *batch, be
 	}
 }
 
-// laneOf returns the lane of a call.
-func (s *Store) laneOf(c *call) *lane { return s.laneFor(c.slot, c.charges[0].Key) }
+// lane returns the lane of the call.
+func (c *call) lane() *lane { return c.server.laneFor(c.slot, c.charges[0].Key) }
+
+// laneBefore returns the lane in which what concerns charge i comes before a request; nil where that is the lane of its key.
+func (s *Store) laneBefore(charges []store.Charge, i int) *lane {
+	server := s.serverOf(&charges[i])
+	if server.cluster {
+		return nil
+	}
+	first := slices.IndexFunc(charges, func(c store.Charge) bool { return s.serverOf(&c) == server })
+	return server.laneFor(0, charges[first].Key)
+}
 
 // laneFor returns the lane of calls in a slot whose first charge has that key. In one lane calls stay in their order. Slots
 // that lie side by side share a lane, as they mostly lie on one server: then one that does not answer keeps up its own.

@@ -100,6 +100,14 @@ func (c *clock) sleep(d time.Duration) {
 	c.at.Add(int64((d + Granularity - 1).Truncate(Granularity)))
 }
 
+// drives has the clock be that of a store, and of its servers.
+func (c *clock) drives(s *Store) {
+	s.given = c.now
+	if s.seconds != nil {
+		s.seconds.given = c.now
+	}
+}
+
 // open returns a store, closed with the test, that is connected. Its keys begin with a prefix of its own.
 func open(tb testing.TB, urls []string, o Options) *Store {
 	tb.Helper()

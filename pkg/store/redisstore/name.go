@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
@@ -43,13 +44,27 @@ func (s *Store) appendName(dst []byte, c *store.Charge, at algorithms.Instant) (
 	return appendKey(dst, c), false
 }
 
-// slot returns the slot of the key of a charge of that instant; 0 where there are no slots.
-func (s *Store) slot(c *store.Charge, at algorithms.Instant) uint16 {
-	if !s.cluster {
-		return 0
+// location is where a key lies.
+type location struct {
+	server *Store
+	slot   uint16 // 0 where there are no slots
+}
+
+// locate returns where the key of a charge of that instant lies.
+func (s *Store) locate(c *store.Charge, at algorithms.Instant) location {
+	if s = s.serverOf(c); !s.cluster {
+		return location{server: s}
 	}
 	name, _ := s.appendName(nil, c, at)
-	return slotOf(string(name))
+	return location{s, slotOf(string(name))}
+}
+
+// serverOf returns the store that asks the server of a charge.
+func (s *Store) serverOf(c *store.Charge) *Store {
+	if s.seconds != nil && c.Limit.Period == time.Second {
+		return s.seconds
+	}
+	return s
 }
 
 // appendKey appends a charge's key and what else belongs to the name of its state: algorithm and period in microseconds. As

@@ -40,15 +40,11 @@ func (d *denials) pay(charges []store.Charge) {
 	if d.keys.Load() == 0 {
 		return
 	}
-	var l *lane // in a cluster that of the key, where the request goes, too
-	if !d.store.cluster {
-		l = d.store.laneFor(0, charges[0].Key)
-	}
 	for i := range charges {
 		sh := d.shard(charges[i].Key)
 		sh.mu.Lock()
 		if e := sh.known[string(charges[i].Key)]; e != nil {
-			d.payLocked(e, l)
+			d.payLocked(e, d.store.laneBefore(charges, i))
 		}
 		sh.mu.Unlock()
 	}
@@ -61,7 +57,7 @@ func (d *denials) payLocked(e *denial, l *lane) {
 		e.owed -= hits
 		charge := store.Charge{Key: []byte(e.key), Limit: e.limit, Hits: hits, CountRejected: true, Mode: store.Shadow}
 		c := newCall()
-		c.set(correct, d.store.slot(&charge, e.owedFor), e.owedFor, []store.Charge{charge})
+		c.set(correct, d.store.locate(&charge, e.owedFor), e.owedFor, []store.Charge{charge})
 		c.corrections = append(c.corrections, &correction{
 			at: int64(e.owedFor) / int64(Granularity), difference: hits, after: notAState,
 		})
@@ -73,7 +69,7 @@ func (d *denials) payLocked(e *denial, l *lane) {
 			}
 		}
 		if l == nil {
-			l = d.store.laneOf(c)
+			l = c.lane()
 		}
 		if !l.put(c) {
 			c.then(ErrUnavailable)

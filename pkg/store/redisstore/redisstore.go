@@ -5,8 +5,8 @@
 // package algorithms once more, in Lua, on whole numbers; it returns the states as they were, and the decisions are made from
 // those by package algorithms itself, to the nanosecond. Requests that wait at the same time share a call (lane, batch).
 //
-// In a cluster the keys of a request may lie in several slots. Then each slot's part is reserved on its own, and what a
-// request that turns out to be denied has reserved is given back (see takeParts).
+// In a cluster the keys of a request may lie in several slots, and limits of a second may be kept elsewhere. Then each part is
+// reserved on its own, and what a request that turns out to be denied has reserved is given back (see takeParts).
 //
 // A key of Redis is the prefix, Charge.Key, and algorithm and period: "weir:4:edge|4:path=7:/search#token_bucket/1s;2;1000000".
 // Its value is 14 to 27 bytes (see parse), for sliding_window_log a list of 12 bytes for each instant at which hits were
@@ -49,6 +49,7 @@ type Options struct {
 	Prefix    string                  // of every key; "" means DefaultPrefix
 	HashTag   func(key []byte) []byte // the part of a Charge.Key by which a cluster places it; nil: the whole key
 	Counters  Counters                // fixed windows that others count, too
+	Seconds   *Target                 // where limits of a second are kept; nil: where the others are
 	Timeout   time.Duration           // longest wait for an answer; 0 means DefaultTimeout
 	DenyCache time.Duration           // how long a denial is remembered at most; 0: not at all
 	Logger    *slog.Logger
@@ -70,7 +71,8 @@ type Store struct {
 	lanes      []*lane
 	calls      sync.Pool // of *call
 	timers     sync.Pool // of *time.Timer, stopped
-	counts     counts
+	counts     *counts
+	seconds    *Store                    // of Options.Seconds; nil where there is none
 	given      func() algorithms.Instant // the instant, in tests; nil: Redis's time
 
 	latest  chan *call      // calls of later
@@ -119,6 +121,7 @@ func New(o Options) (*Store, error) {
 		sha:        hex.EncodeToString(sum[:]),
 		connection: dial(o.Target, o.Logger),
 		seed:       maphash.MakeSeed(),
+		counts:     new(counts),
 	}
 	s.cluster = s.connection.cluster()
 	known := 1
@@ -131,6 +134,15 @@ func New(o Options) (*Store, error) {
 		t := time.NewTimer(time.Hour)
 		t.Stop()
 		return t
+	}
+	if o.Seconds != nil {
+		second := o
+		second.Target, second.Seconds, second.DenyCache = *o.Seconds, nil, 0
+		if s.seconds, err = New(second); err != nil {
+			s.connection.close()
+			return nil, fmt.Errorf("limits of a second: %w", err)
+		}
+		s.seconds.counts = s.counts
 	}
 	s.start(o.DenyCache)
 	return s, nil
@@ -162,6 +174,9 @@ func (s *Store) start(denyCache time.Duration) {
 			l.close()
 		}
 		sending.Wait()
+		if s.seconds != nil {
+			s.seconds.Close()
+		}
 		cancel()
 		s.connection.close()
 	})
@@ -179,12 +194,21 @@ const (
 func (s *Store) Close() { s.stop() }
 
 // Await waits until the first attempt to connect has ended, and returns why it failed, if it did. Connecting goes on.
-func (s *Store) Await(ctx context.Context) error { return s.connection.first(ctx) }
+func (s *Store) Await(ctx context.Context) error {
+	err := s.connection.first(ctx)
+	if s.seconds != nil {
+		err = errors.Join(err, s.seconds.Await(ctx))
+	}
+	return err
+}
 
 // Ping asks Redis what requests ask of it, in the time that they have: to run the script and to write, a key that is gone
-// after a millisecond. In a cluster that is each time another one, so that a part that is away is found in time. It waits for
-// the first attempt to connect.
+// after a millisecond. In a cluster that is each time another one, and of two servers one of them, so that a part that is away
+// is found in time. It waits for the first attempt to connect.
 func (s *Store) Ping(ctx context.Context) error {
+	if s.seconds != nil && rand.Uint32()%2 == 0 {
+		return s.seconds.Ping(ctx)
+	}
 	if err := s.connection.first(ctx); err != nil && ctx.Err() != nil {
 		return err
 	}
@@ -243,12 +267,12 @@ func (s *Store) ask(ctx context.Context, charges []store.Charge, decisions []alg
 	}
 	defer s.denials.refunded(charges)
 	now := s.now()
-	if s.cluster {
+	if s.cluster || s.seconds != nil && len(charges) > 1 {
 		if parts := s.parts(now, charges); len(parts) > 1 {
 			return s.takeParts(ctx, parts, charges, decisions, atMost)
 		}
 	}
-	c := s.call(take, s.slot(&charges[0], now), now, charges)
+	c := s.call(take, s.locate(&charges[0], now), now, charges)
 	s.denials.begin(c)
 	if err := s.do(ctx, c, atMost); err != nil {
 		return false, err
@@ -272,7 +296,7 @@ func (s *Store) Peek(ctx context.Context, charges []store.Charge, decisions []al
 	now, calls := s.now(), make([]*call, len(charges))
 	for i := range charges {
 		s.denials.pay(charges[i : i+1])
-		calls[i] = s.call(peek, s.slot(&charges[i], now), now, charges[i:i+1])
+		calls[i] = s.call(peek, s.locate(&charges[i], now), now, charges[i:i+1])
 	}
 	if err := s.doAll(ctx, calls, time.Now().Add(atMost)); err != nil {
 		return err
@@ -300,13 +324,14 @@ func (s *Store) Reset(ctx context.Context, charges []store.Charge) (int, error) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, atMost)
 	defer cancel()
-	client, err := s.connection.client()
-	if err != nil {
-		return 0, err
-	}
 	forgotten := 0
 	for i := range charges { // one by one: they may lie in several slots
-		n, err := client.Do(ctx, client.B().Del().Key(s.name(&charges[i])).Build()).AsInt64()
+		server := s.serverOf(&charges[i])
+		client, err := server.connection.client()
+		if err != nil {
+			return forgotten, err
+		}
+		n, err := client.Do(ctx, client.B().Del().Key(server.name(&charges[i])).Build()).AsInt64()
 		if err != nil {
 			return forgotten, fmt.Errorf("resetting %q: %w", charges[i].Key, lost(err))
 		}
@@ -324,12 +349,13 @@ func (s *Store) paid(ctx context.Context, charges []store.Charge, until time.Tim
 	var last []*call
 	now := s.now()
 	for i := range charges {
-		slot, lanes := s.slot(&charges[i], now), s.lanes // a key's payment goes in the lane of the request that it comes before
-		if s.cluster {
-			lanes = []*lane{s.laneFor(slot, nil)}
+		where := s.locate(&charges[i], now)
+		lanes := where.server.lanes // a key's payment goes in the lane of the request that it comes before
+		if where.server.cluster {
+			lanes = []*lane{where.server.laneFor(where.slot, nil)}
 		}
 		for _, l := range lanes {
-			c := s.call(peek, slot, now, charges[i:i+1])
+			c := s.call(peek, where, now, charges[i:i+1])
 			s.put(l, c, until)
 			last = append(last, c)
 		}
@@ -368,23 +394,23 @@ func exact(charges []store.Charge) error {
 	return nil
 }
 
-// call returns a call of charges in one slot, of that instant by this process's clock.
-func (s *Store) call(k kind, slot uint16, at algorithms.Instant, charges []store.Charge) *call {
+// call returns a call of charges at one location, of that instant by this process's clock.
+func (s *Store) call(k kind, where location, at algorithms.Instant, charges []store.Charge) *call {
 	c, _ := s.calls.Get().(*call)
-	c.set(k, slot, at, charges)
+	c.set(k, where, at, charges)
 	return c
 }
 
 // do has a call applied. After an error the call must not be used again.
 func (s *Store) do(ctx context.Context, c *call, atMost time.Duration) error {
-	s.put(s.laneOf(c), c, time.Now().Add(atMost))
+	s.put(c.lane(), c, time.Now().Add(atMost))
 	return s.wait(ctx, c, atMost)
 }
 
 // doAll has calls applied and returns the first error there is.
 func (s *Store) doAll(ctx context.Context, calls []*call, until time.Time) error {
 	for _, c := range calls {
-		s.put(s.laneOf(c), c, until)
+		s.put(c.lane(), c, until)
 	}
 	return s.waitAll(ctx, calls, until)
 }

@@ -40,7 +40,7 @@ func contract(t *testing.T, urls []string, o Options, but ...string) {
 				o.Counters = counted(fresh(t))
 			}
 			s := open(t, urls, o)
-			s.given = clock.now
+			clock.drives(s)
 			c.Run(t, storetest.Env{Store: s, Sleep: clock.sleep, Now: clock.now})
 		})
 	}

@@ -14,7 +14,7 @@ const (
 // settle returns the call that makes of a part's reservation what the verdict says; nil when that is what it is.
 func (s *Store) settle(c *call, v verdict) *call {
 	fix, _ := s.calls.Get().(*call)
-	fix.set(correct, c.slot, c.at, nil)
+	fix.set(correct, c.location, c.at, nil)
 	seen, wrong := make(map[int]bool, len(c.places)), false
 	for i := range c.charges {
 		charge, place := c.charges[i], c.places[i]

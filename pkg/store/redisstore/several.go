@@ -9,13 +9,13 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// part is the charges of a request that lie in one slot.
+// part is the charges of a request that one call can be about.
 type part struct {
 	call  *call
 	index []int // of the charges in the request
 }
 
-// takeParts applies a transaction whose keys lie in several slots of a cluster. Each part is reserved at once as if the
+// takeParts applies a transaction whose keys lie in several slots of a cluster, or on several servers. Each part is reserved at once as if the
 // request were admitted, all parts together in one round trip; what would give a key back more than it takes is left out. Then
 // the verdict is known, and a second round trip sets right what is not as it should be: nothing, mostly, when the request is
 // admitted; what a denied one has reserved is given back. In between a key has less room than it should, never more.
@@ -68,11 +68,11 @@ func (s *Store) takeParts(
 func (s *Store) parts(at algorithms.Instant, charges []store.Charge) []part {
 	var parts []part
 	for i := range charges {
-		slot := s.slot(&charges[i], at)
-		n := slices.IndexFunc(parts, func(p part) bool { return p.call.slot == slot })
+		where := s.locate(&charges[i], at)
+		n := slices.IndexFunc(parts, func(p part) bool { return p.call.location == where })
 		if n < 0 {
 			n = len(parts)
-			parts = append(parts, part{call: s.call(reserve, slot, at, nil)})
+			parts = append(parts, part{call: s.call(reserve, where, at, nil)})
 		}
 		parts[n].call.add(&charges[i])
 		parts[n].index = append(parts[n].index, i)

@@ -257,7 +257,7 @@ func TestCallThatHasEndedIsNotLate(t *testing.T) {
 	s, _ := given(t, Options{})
 	for range 200 {
 		c := newCall()
-		c.set(take, 0, 0, nil)
+		c.set(take, location{}, 0, nil)
 		c.end()
 		if err := s.wait(t.Context(), c, -time.Second); err != nil {
 			t.Fatal(err)
@@ -273,6 +273,7 @@ func TestWhatARequestThatFailedHasCountedIsGivenBack(t *testing.T) {
 			c := hit("k", perAge(a, 10))
 			c.Hits, c.CountRejected = hits, true
 			reserved := callOf(reserve, c)
+			reserved.server = s
 			run(t, s, reserved)
 			other := hit("k", c.Limit)
 			other.Hits = -1 // so that the state is another since
@@ -293,7 +294,7 @@ func TestWhatARequestThatFailedHasCountedIsGivenBack(t *testing.T) {
 func onNode(s *Store, third int, l algorithms.Limit) store.Charge {
 	for n := 0; ; n++ {
 		c := hit(fmt.Sprint("n", n), l)
-		if int(s.slot(&c, 0))*3/slots == third {
+		if int(s.locate(&c, 0).slot)*3/slots == third {
 			return c
 		}
 	}

@@ -1,0 +1,111 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+	"github.com/weirproxy/weir/test/parts"
+)
+
+// elsewhere returns another database of the server that tests share.
+func elsewhere(tb testing.TB) *Target {
+	tb.Helper()
+	target, err := ParseTarget(TargetOptions{URLs: []string{"redis://" + shared(tb).Address() + "/1"}})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return &target
+}
+
+func TestSecondsElsewhereKeepTheContract(t *testing.T) {
+	contract(t, urlOf("redis", shared(t).Address()), Options{Seconds: elsewhere(t)})
+}
+
+func TestRandomTransactionsOverTwoServersAreDecidedAsByMemstore(t *testing.T) {
+	alike := func(*testing.T, *Store, []recorded) error { return nil }
+	single, cluster := urlOf("redis", shared(t).Address()), urlOf("redis-cluster", sharedCluster(t).Addresses()...)
+	differ(t, single, Options{Seconds: elsewhere(t)}, 150, 250, alike)
+	differ(t, single, Options{Seconds: elsewhere(t), DenyCache: time.Hour}, 50, 250, alike)
+	differ(t, cluster, Options{Seconds: elsewhere(t), Counters: counted(fresh(t))}, 20, 250, alike)
+}
+
+func TestLimitsOfASecondAreKeptElsewhere(t *testing.T) {
+	s, _ := given(t, Options{Seconds: elsewhere(t)})
+	for _, a := range algorithms.Algorithms() {
+		second, minute := hit(fmt.Sprint("second ", a), perAge(a, 5)), hit(fmt.Sprint("minute ", a), perAge(a, 5))
+		second.Limit.Period, minute.Limit.Period, minute.Rule = time.Second, time.Minute, 1
+		wants(t, true, s, second, minute)
+		for _, c := range []store.Charge{second, minute} {
+			for server, here := range map[*Store]bool{s: c.Limit.Period == time.Minute, s.seconds: c.Limit.Period == time.Second} {
+				n, err := command(t, server, "EXISTS", s.name(&c)).AsInt64()
+				if err != nil || (n == 1) != here {
+					t.Errorf("%q is there: %d, %v; want %v", s.name(&c), n, err, here)
+				}
+			}
+		}
+		minute.Hits = 5 // is denied, so that the other is given back
+		wants(t, false, s, second, minute)
+		if got := remains(t, s, second); got != 4 {
+			t.Errorf("%v: %d remain of the limit of a second after a denied request; want 4", a, got)
+		}
+		if n, err := s.Reset(t.Context(), []store.Charge{second, minute}); n != 2 || err != nil {
+			t.Errorf("Reset: %d, %v", n, err)
+		}
+		if got := remains(t, s, second) + remains(t, s, minute); got != 10 {
+			t.Errorf("%v: %d of 10 remain after a reset", a, got)
+		}
+	}
+}
+
+// The one goes on while the other is away, and what a request of both has taken there is given back.
+func TestEachOfTwoServersGoesOnWithoutTheOther(t *testing.T) {
+	other, err := parts.StartRedis(t.Context(), redisBinary(t), t.TempDir(), parts.RedisOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(other.Kill)
+	target, err := ParseTarget(TargetOptions{URLs: urlOf("redis", other.Address())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, urlOf("redis", shared(t).Address()), Options{Seconds: &target, Timeout: 100 * time.Millisecond})
+	second, minute := hit("second", perAge(algorithms.TokenBucket, 100)), hit("minute", perAge(algorithms.TokenBucket, 100))
+	second.Limit.Period, minute.Limit.Period, minute.Rule = time.Second, 24*time.Hour, 1
+	eventually(t, "both answer", func() bool { return ok(t, s, second, minute) })
+	other.Kill()
+	eventually(t, "the one is away", func() bool { return !ok(t, s, second) })
+	if !ok(t, s, minute) {
+		t.Error("the other one does not go on")
+	}
+	eventually(t, "what was taken before is given back", func() bool { return remains(t, s, minute) == 98 })
+	for range 10 {
+		if ok(t, s, second, minute) {
+			t.Error("a request was decided without one of its servers")
+		}
+	}
+	eventually(t, "what they have taken is given back", func() bool { return remains(t, s, minute) == 98 })
+	failed := false
+	for range 100 {
+		failed = failed || s.Ping(t.Context()) != nil
+	}
+	if !failed {
+		t.Error("no ping says that a server is away")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := other.Restart(ctx); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "both answer again", func() bool { return ok(t, s, second, minute) })
+}
+
+// ok reports whether a request is decided, and admitted.
+func ok(t *testing.T, s *Store, charges ...store.Charge) bool {
+	t.Helper()
+	admitted, err := s.Take(t.Context(), charges, make([]algorithms.Decision, len(charges)))
+	return admitted && err == nil
+}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/store"
 )
 
@@ -23,26 +24,30 @@ func benchLimit(a algorithms.Algorithm) algorithms.Limit {
 // benchKey returns the key of client n as the limiter writes keys.
 func benchKey(n int) []byte {
 	client := strconv.Itoa(100_000_000 + n)
-	return fmt.Appendf(nil, "4:edge|4:path=7:/search|6:client=%d:%s#token_bucket/1h0m0s", len(client), client)
+	return fmt.Appendf(nil, "4:edge|4:path=7:/search|6:client=%d:%s#fixed_window/365d", len(client), client)
 }
 
 // BenchmarkTake is a decision of Redis on one of some keys while so many callers wait for theirs. tx/call is how many of them
 // share a call of the script.
 func BenchmarkTake(b *testing.B) {
 	for _, a := range algorithms.Algorithms() {
-		for _, keys := range []int{1, 100_000} {
-			for _, callers := range []int{1, 100} {
-				b.Run(fmt.Sprintf("%v/keys=%d/callers=%d", a, keys, callers), func(b *testing.B) {
-					benchTake(b, benchLimit(a), keys, callers)
-				})
-			}
+		benchTakes(b, a.String(), benchLimit(a), Options{})
+	}
+	benchTakes(b, "counter", benchLimit(algorithms.FixedWindow), Options{Counters: Counters{Name: descriptors.AppendOriginalKey}})
+}
+
+func benchTakes(b *testing.B, name string, l algorithms.Limit, o Options) {
+	b.Helper()
+	for _, keys := range []int{1, 100_000} {
+		for _, callers := range []int{1, 100} {
+			b.Run(fmt.Sprintf("%s/keys=%d/callers=%d", name, keys, callers), func(b *testing.B) { benchTake(b, l, o, keys, callers) })
 		}
 	}
 }
 
-func benchTake(b *testing.B, l algorithms.Limit, keys, callers int) {
+func benchTake(b *testing.B, l algorithms.Limit, o Options, keys, callers int) {
 	b.Helper()
-	s := open(b, urlOf("redis", shared(b).Address()), Options{})
+	s := open(b, urlOf("redis", shared(b).Address()), o)
 	names := make([][]byte, keys)
 	for i := range names {
 		names[i] = benchKey(i)

@@ -77,6 +77,7 @@ func (r *redisConfig) complete() []error {
 		Cert:             r.CertFile,
 		Key:              r.KeyFile,
 		ServerName:       r.ServerName,
+		AnyServerName:    r.AnyServerName,
 	})
 	if err != nil {
 		for line := range strings.SplitSeq(err.Error(), "\n") {

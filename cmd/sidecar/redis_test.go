@@ -75,6 +75,7 @@ func TestMistakesInTheSettingsOfRedis(t *testing.T) {
 		{"URLs that are none", []string{"--store=redis", "--redis-url=redis://", "--redis-url=http://x"}, `redis: URL "redis://": host 1: it has no name` + "\n" +
 			`redis: URL "http://x": not a URL of Redis: want redis://host:6379/0, rediss:// (TLS), unix:///path, redis-sentinel://host,host/primary or redis-cluster://host,host`},
 		{"a certificate without TLS", []string{"--store=redis", "--redis-url=redis://a", "--redis-tls-ca=ca.pem"}, "redis: a CA, a client certificate and a server name are for TLS: write the URL with rediss, rediss-sentinel or rediss-cluster"},
+		{"two names of the server", []string{"--store=redis", "--redis-url=rediss://a", "--redis-tls-server-name=b", "--redis-tls-any-server-name"}, "redis: a server name and any server name: there can be one of the two"},
 		{"policy", []string{"--store=redis", "--redis-url=redis://a", "--on-store-error=fail"}, `--on-store-error: "fail": must be local, allow or deny`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -84,9 +84,8 @@ func serve(ctx context.Context, c config, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	err = serving.UnlessOver(signals.Stop(), reloader.Load)
-	if stop := signals.Stop(); stop.Err() != nil {
-		logger.LogAttrs(ctx, slog.LevelInfo, "stopped", slog.String("cause", context.Cause(stop).Error()))
+	over, err := signals.Load(reloader, logger)
+	if over {
 		return nil
 	}
 	if err != nil {

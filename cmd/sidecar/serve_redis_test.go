@@ -1,30 +1,18 @@
 package main
 
 import (
-	"net"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/weirproxy/weir/test/parts"
 )
 
-// nobody returns an address that nobody listens on.
-func nobody(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return l.Addr().String()
-}
-
 func TestWithoutItsRedisASidecarServesFromMemoryAndSaysSoOnce(t *testing.T) {
-	url := "redis://weir:31415926@" + nobody(t)
+	url := "redis://weir:31415926@" + parts.Nowhere(t)
 	r := start(t, "--rules", rulesFile(t, rulesOf("2")), "--store=redis", "--redis-url", url)
 	conn := r.dial(t, r.address["grpc tcp"])
 	for range 3 {
@@ -48,8 +36,7 @@ func TestWithoutItsRedisASidecarServesFromMemoryAndSaysSoOnce(t *testing.T) {
 	}
 	raise(t, syscall.SIGTERM)
 	r.awaitEnd(t)
-	lines, _ := r.log.lines()
-	log := strings.Join(lines, "")
+	log := r.log.String()
 	if strings.Count(log, "store is away") != 1 || strings.Count(log, `"level":"ERROR"`) != 0 {
 		t.Errorf("the log does not say once that Redis is away:\n%s", log)
 	}
@@ -66,7 +53,7 @@ descriptors:
 `)
 	for policy, want := range map[string][]int{"local": {200, 429, 200, 200}, "allow": {200, 200, 200, 200}, "deny": {429, 429, 200, 200}} {
 		t.Run(policy, func(t *testing.T) {
-			r := start(t, "--store=redis", "--redis-url=redis://"+nobody(t), "--on-store-error", policy, "--rules", file)
+			r := start(t, "--store=redis", "--redis-url=redis://"+parts.Nowhere(t), "--on-store-error", policy, "--rules", file)
 			var got []int
 			for _, key := range []string{"unset", "unset", "set", "set"} {
 				code, _ := r.post(t, "/json", `{"domain": "test", "descriptors": [{"entries": [{"key": "`+key+`", "value": "x"}]}]}`)
@@ -80,7 +67,7 @@ descriptors:
 }
 
 func TestReadinessDependsOnRedisOnlyWhenAsked(t *testing.T) {
-	r := start(t, "--rules", rulesFile(t, rulesOf("2")), "--store=redis", "--redis-url=redis://"+nobody(t), "--ready-requires-store")
+	r := start(t, "--rules", rulesFile(t, rulesOf("2")), "--store=redis", "--redis-url=redis://"+parts.Nowhere(t), "--ready-requires-store")
 	conn := r.dial(t, r.address["grpc tcp"])
 	if code, body := r.get(t, "/readyz"); code != 503 || !strings.HasPrefix(body, "the store is away since ") {
 		t.Errorf("/readyz: got %d %q, want 503 and why", code, body)
@@ -102,7 +89,7 @@ func TestReadinessDependsOnRedisOnlyWhenAsked(t *testing.T) {
 
 func TestTheGranularityOfRedisIsThatOfRules(t *testing.T) {
 	file := rulesFile(t, rulesOf("5"))
-	r := start(t, "--rules", file, "--store=redis", "--redis-url=redis://"+nobody(t))
+	r := start(t, "--rules", file, "--store=redis", "--redis-url=redis://"+parts.Nowhere(t))
 	writeRules(t, file, "domain: test\ndefault: {period: 1ms1ns, requests_per_unit: 5}\n")
 	refused := r.await(t, "rules refused")
 	if len(refused.Errors) != 1 || !strings.Contains(refused.Errors[0], "must be a whole multiple of 1µs") {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"io"
@@ -9,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -18,38 +16,17 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/weirproxy/weir/internal/logtest"
+	"github.com/weirproxy/weir/test/parts"
 )
 
 // within is how long a test waits for what takes milliseconds on an idle machine.
 const within = 30 * time.Second
 
-// lineLog keeps the lines written to it. It is safe for concurrent use.
-type lineLog struct {
-	mu      sync.Mutex    // guards the rest
-	text    bytes.Buffer  // all that was written
-	changed chan struct{} // closed and replaced when text grows
-}
-
-func newLineLog() *lineLog { return &lineLog{changed: make(chan struct{})} }
-
-func (l *lineLog) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	close(l.changed)
-	l.changed = make(chan struct{})
-	return l.text.Write(b)
-}
-
-// lines returns what was written so far, and a channel that is closed when there is more.
-func (l *lineLog) lines() ([]string, <-chan struct{}) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.SplitAfter(l.text.String(), "\n"), l.changed
-}
-
 // running is a sidecar that runs in this process.
 type running struct {
-	log     *lineLog
+	log     *logtest.Log
 	read    int // lines of the log that await has seen
 	address map[string]string
 	ended   chan error
@@ -68,7 +45,7 @@ type logLine struct {
 // start runs a sidecar, on any port, until the test ends or it is stopped.
 func start(t *testing.T, args ...string) *running {
 	t.Helper()
-	r := &running{log: newLineLog(), address: make(map[string]string), ended: make(chan error, 1)}
+	r := &running{log: new(logtest.Log), address: make(map[string]string), ended: make(chan error, 1)}
 	ctx, cancel := context.WithCancel(context.Background())
 	args = append([]string{
 		"serve", "--log-format=json", "--grpc-address=127.0.0.1:0", "--http-address=127.0.0.1:0", "--admin-address=127.0.0.1:0",
@@ -86,8 +63,7 @@ func start(t *testing.T, args ...string) *running {
 			t.Error("the sidecar does not end")
 		}
 		if t.Failed() {
-			all, _ := r.log.lines()
-			t.Logf("log:\n%s", strings.Join(all, ""))
+			t.Logf("log:\n%s", r.log)
 		}
 	})
 	r.await(t, "ready")
@@ -97,28 +73,18 @@ func start(t *testing.T, args ...string) *running {
 // await returns the next line of the log with that message; what comes before it is skipped.
 func (r *running) await(t *testing.T, message string) logLine {
 	t.Helper()
-	deadline := time.After(within)
-	for {
-		all, more := r.log.lines()
-		for r.read < len(all)-1 { // the last is not complete
-			var line logLine
-			if err := json.Unmarshal([]byte(all[r.read]), &line); err != nil {
-				t.Fatalf("log line %q: %v", all[r.read], err)
-			}
-			r.read++
-			if line.Message == "listening" {
-				r.address[line.Server+" "+line.Network] = line.Address
-			}
-			if line.Message == message {
-				return line
-			}
+	var line logLine
+	_, r.read = r.log.Await(t, r.read, func(text string) bool {
+		line = logLine{}
+		if err := json.Unmarshal([]byte(text), &line); err != nil {
+			t.Fatalf("log line %q: %v", text, err)
 		}
-		select {
-		case <-more:
-		case <-deadline:
-			t.Fatalf("no %q in the log within %s", message, within)
+		if line.Message == "listening" {
+			r.address[line.Server+" "+line.Network] = line.Address
 		}
-	}
+		return line.Message == message
+	})
+	return line
 }
 
 // awaitEnd wants the sidecar to end without an error.
@@ -203,20 +169,11 @@ func (r *running) post(t *testing.T, path, body string) (int, string) {
 
 func (r *running) fetch(t *testing.T, method, path, send string) (int, string) {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), method, "http://"+r.address["http tcp"]+path, strings.NewReader(send))
+	answer, text, err := parts.Page(t.Context(), method, "http://"+r.address["http tcp"]+path, send)
 	if err != nil {
 		t.Fatal(err)
 	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = response.Body.Close() }()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return response.StatusCode, string(body)
+	return answer.StatusCode, text
 }
 
 // rulesFile writes rules to a file of its own.

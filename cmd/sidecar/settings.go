@@ -74,6 +74,7 @@ type redisConfig struct {
 	CertFile         string
 	KeyFile          string
 	ServerName       string
+	AnyServerName    bool
 	Timeout          time.Duration
 	Prefix           string
 	HashTag          string // none or domain
@@ -132,6 +133,7 @@ func table(c *config) []setting {
 		{"redis-tls-cert", text(&c.Redis.CertFile, "file", nil), "", "certificate to show to the server, PEM", false},
 		{"redis-tls-key", text(&c.Redis.KeyFile, "file", nil), "", "its key, PEM", false},
 		{"redis-tls-server-name", text(&c.Redis.ServerName, "name", nil), "", `name that the server's certificate must have ("" = the host of the URL)`, false},
+		{"redis-tls-any-server-name", boolean(&c.Redis.AnyServerName), "false", "take a certificate for any name, as long as one of redis-tls-ca signed it; without that, one of the system's, from whom nearly anybody can have one", false},
 		{"redis-timeout", duration(&c.Redis.Timeout, time.Millisecond, 10*time.Second), redisstore.DefaultTimeout.String(), "most time that a request waits for Redis, less when its caller does not wait so long", false},
 		{"redis-prefix", text(&c.Redis.Prefix, "text", keyPrefix), redisstore.DefaultPrefix, "what all keys in Redis begin with", false},
 		{"redis-hash-tag", choice(&c.Redis.HashTag, hashTagNone, hashTagDomain), hashTagNone, "what keeps keys in one slot of a cluster: domain makes each request atomic, and loads one node per domain", false},

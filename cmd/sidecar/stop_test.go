@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/weirproxy/weir/internal/logtest"
 )
 
 func TestAReloadThatLastsHoldsUpNoStop(t *testing.T) {
@@ -26,8 +28,7 @@ func TestAReloadThatLastsHoldsUpNoStop(t *testing.T) {
 	raise(t, syscall.SIGTERM)
 	r.await(t, "stopped")
 	r.awaitEnd(t)
-	all, _ := r.log.lines()
-	if got := strings.Count(strings.Join(all, ""), `"msg":"rules loaded"`); got > 8 {
+	if got := strings.Count(r.log.String(), `"msg":"rules loaded"`); got > 8 {
 		t.Errorf("rules were loaded %d times before the stop; want signals that wait to be one, and the stop not to wait", got)
 	}
 }
@@ -38,7 +39,7 @@ func TestAStopDuringTheFirstLoadEndsAtOnce(t *testing.T) {
 	defer signal.Stop(ours)
 	file := rulesFile(t, rulesOf("5"))
 	manyRules(t, file)
-	log := newLineLog()
+	log := new(logtest.Log)
 	ended := make(chan error, 1)
 	go func() {
 		ended <- run(context.Background(), []string{
@@ -51,8 +52,7 @@ func TestAStopDuringTheFirstLoadEndsAtOnce(t *testing.T) {
 	for {
 		select {
 		case err := <-ended:
-			all, _ := log.lines()
-			if got := strings.Join(all, ""); err != nil || strings.Contains(got, `"msg":"ready"`) || !strings.Contains(got, `"msg":"stopped"`) {
+			if got := log.String(); err != nil || strings.Contains(got, `"msg":"ready"`) || !strings.Contains(got, `"msg":"stopped"`) {
 				t.Errorf("serve: got %v and the log\n%s\nwant it stopped before it was ready", err, got)
 			}
 			return

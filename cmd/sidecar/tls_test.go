@@ -28,13 +28,13 @@ func TestMistakesOfTLSAreAllTold(t *testing.T) {
 		args []string
 		want []string
 	}{
-		{"no key", []string{"--grpc-tls-cert", certificate}, []string{"grpc-tls-cert: has no key: grpc-tls-key must name it"}},
-		{"no certificate", []string{"--grpc-tls-key", key}, []string{"grpc-tls-key: has no certificate: grpc-tls-cert must name it"}},
+		{"no key", []string{"--grpc-tls-cert", certificate}, []string{"grpc-tls-cert, grpc-tls-key: must both be given, or neither"}},
+		{"no certificate", []string{"--grpc-tls-key", key}, []string{"grpc-tls-cert, grpc-tls-key: must both be given, or neither"}},
 		{"another's key, and no authorities", []string{"--grpc-tls-cert", certificate, "--grpc-tls-key", other, "--grpc-tls-client-ca", missing, "--max-keys=0"}, []string{
 			`--max-keys: "0": must be a whole number from 1 to 2147483647`,
 		}},
 		{"another's key, no authorities, and more", []string{"--grpc-tls-cert", certificate, "--grpc-tls-key", other, "--grpc-tls-client-ca", missing, "--store=redis"}, []string{
-			"grpc-tls-client-ca: stat " + missing + ": no such file or directory",
+			"grpc-tls-client-ca: open " + missing + ": no such file or directory",
 			"grpc-tls-cert, grpc-tls-key: " + certificate + " and " + other + ": private key does not match public key",
 			"redis-url: there is none: --store redis needs to know where Redis is, such as redis://127.0.0.1:6379",
 		}},

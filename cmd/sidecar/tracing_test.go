@@ -16,6 +16,7 @@ import (
 	md "google.golang.org/grpc/metadata"
 
 	"github.com/weirproxy/weir/pkg/tracing/tracingtest"
+	"github.com/weirproxy/weir/test/parts"
 )
 
 // otel sets these variables and no other of OpenTelemetry's.
@@ -80,7 +81,7 @@ func TestSpansOfRequestsReachTheCollectorBeforeTheEnd(t *testing.T) {
 }
 
 func TestWithoutTracingNothingOfItRuns(t *testing.T) {
-	otel(t, "OTEL_EXPORTER_OTLP_ENDPOINT=http://"+nobody(t), "OTEL_TRACES_SAMPLER=nonsense")
+	otel(t, "OTEL_EXPORTER_OTLP_ENDPOINT=http://"+parts.Nowhere(t), "OTEL_TRACES_SAMPLER=nonsense")
 	r := start(t, "--rules", rulesFile(t, rulesOf("1")))
 	if got := limitFor(t, r.dial(t, r.address["grpc tcp"])); got != 1 {
 		t.Errorf("limit in force: got %d, want 1", got)

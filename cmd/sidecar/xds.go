@@ -106,14 +106,15 @@ func newFeed(c *config, r *reload.Reloader, l *limiter.Limiter, registry prometh
 		return nil, nil //nolint:nilnil // a nil Feed is one that brings no rules
 	}
 	return serving.NewFeed(xds.Options{
-		Address:         x.Address,
-		Node:            xds.Node{ID: x.NodeID, Cluster: x.NodeCluster, Metadata: x.NodeMetadata},
-		Delta:           x.Delta,
-		Headers:         x.Headers,
-		TLS:             x.secure(),
-		MaxMessageBytes: x.MaxMessageBytes,
-		Push:            r.Push,
-		Logger:          logger,
+		Address:           x.Address,
+		Node:              xds.Node{ID: x.NodeID, Cluster: x.NodeCluster, Metadata: x.NodeMetadata},
+		Delta:             x.Delta,
+		Headers:           x.Headers,
+		TLS:               x.secure(),
+		MaxMessageBytes:   x.MaxMessageBytes,
+		MaxMessageSetting: "--xds-max-message-bytes",
+		Push:              r.Push,
+		Logger:            logger,
 	}, x.Required, l, registry)
 }
 

@@ -1,5 +1,6 @@
-// Package certificates keeps a certificate, its key and the authorities to trust as files have them: the files are read again
-// when they change, and what is wrong leaves in force what was right before.
+// Package certificates reads a certificate, its key and the authorities to trust from files, for servers and for clients. A
+// client reads them for each connection. For a server a Keeper keeps them: they are read again when they change, and what is
+// wrong leaves in force what was right before.
 //
 // A change is what the files contain, whatever became of them: written over, renamed, or behind a symbolic link that was
 // turned, as Kubernetes does with a Secret. It is put in force as one, once two looks in a row have seen the same, so that a
@@ -27,6 +28,10 @@ type File struct {
 // Certificate and key are there together, or neither is.
 type Files struct {
 	Certificate, Key, Authorities File
+
+	// Bundle passes over authorities that cannot be read, as long as one can: who trusts a collection that others keep cannot
+	// mend it.
+	Bundle bool
 }
 
 // Set is what the files hold. It does not change.
@@ -44,32 +49,41 @@ type contents struct {
 // fingerprint stands for contents.
 type fingerprint [sha256.Size]byte
 
+// Read reads the files. The error says everything that is wrong with them.
+func (f Files) Read() (*Set, error) { return f.parse(f.read()) }
+
+// Check returns everything that is wrong with the files now.
+func (f Files) Check() error {
+	_, err := f.Read()
+	return err
+}
+
+// half reports whether there is a certificate without a key, or a key without a certificate.
+func (f *Files) half() bool { return (f.Certificate.Path == "") != (f.Key.Path == "") }
+
 // read reads the files.
 func (f *Files) read() contents {
 	var c contents
-	for _, one := range []struct {
-		file File
-		to   *[]byte
-	}{{f.Certificate, &c.certificate}, {f.Key, &c.key}, {f.Authorities, &c.authorities}} {
-		if one.file.Path == "" {
-			continue
+	take := func(one File) []byte {
+		if one.Path == "" {
+			return nil
 		}
-		data, err := readRegular(one.file.Path)
+		data, err := readRegular(one.Path)
 		if err != nil {
-			c.errs = append(c.errs, fmt.Errorf("%s: %w", one.file.Name, err))
+			c.errs = append(c.errs, fmt.Errorf("%s: %w", one.Name, err))
 		}
-		*one.to = data
+		return data
 	}
+	if !f.half() {
+		c.certificate, c.key = take(f.Certificate), take(f.Key)
+	}
+	c.authorities = take(f.Authorities)
 	return c
 }
 
 // readRegular reads a file that has an end.
 func readRegular(path string) ([]byte, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s: is no file", path)
 	}
 	return os.ReadFile(path)
@@ -91,11 +105,8 @@ func (c *contents) fingerprint() fingerprint {
 // parse makes a set of contents, or says everything that is wrong with them.
 func (f *Files) parse(c contents) (*Set, error) {
 	errs := c.errs
-	switch {
-	case f.Certificate.Path == "" && f.Key.Path != "":
-		errs = append(errs, fmt.Errorf("%s: has no certificate: %s must name it", f.Key.Name, f.Certificate.Name))
-	case f.Certificate.Path != "" && f.Key.Path == "":
-		errs = append(errs, fmt.Errorf("%s: has no key: %s must name it", f.Certificate.Name, f.Key.Name))
+	if f.half() {
+		errs = append(errs, fmt.Errorf("%s, %s: must both be given, or neither", f.Certificate.Name, f.Key.Name))
 	}
 	set := new(Set)
 	if c.certificate != nil && c.key != nil {
@@ -108,7 +119,7 @@ func (f *Files) parse(c contents) (*Set, error) {
 	}
 	if c.authorities != nil {
 		var err error
-		if set.Authorities, err = pool(c.authorities); err != nil {
+		if set.Authorities, err = pool(c.authorities, f.Bundle); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %s: %w", f.Authorities.Name, f.Authorities.Path, err))
 		}
 	}
@@ -118,8 +129,9 @@ func (f *Files) parse(c contents) (*Set, error) {
 	return set, nil
 }
 
-// pool reads certificates, one at least. Unlike [x509.CertPool.AppendCertsFromPEM] it passes over none that it cannot read.
-func pool(data []byte) (*x509.CertPool, error) {
+// pool reads certificates, one at least. Unlike [x509.CertPool.AppendCertsFromPEM] it passes over those that it cannot read only
+// in a bundle.
+func pool(data []byte, bundle bool) (*x509.CertPool, error) {
 	all, n := x509.NewCertPool(), 0
 	for {
 		var block *pem.Block
@@ -129,8 +141,11 @@ func pool(data []byte) (*x509.CertPool, error) {
 		if block.Type != "CERTIFICATE" {
 			continue
 		}
-		n++
 		certificate, err := x509.ParseCertificate(block.Bytes)
+		if err != nil && bundle {
+			continue
+		}
+		n++
 		if err != nil {
 			return nil, fmt.Errorf("certificate %d: %s", n, strings.TrimPrefix(err.Error(), "x509: "))
 		}

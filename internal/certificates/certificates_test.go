@@ -46,9 +46,9 @@ func TestCheckNamesEverythingThatIsWrongAndNeverTheKey(t *testing.T) {
 		{name: "authorities alone", cert: "-", key: "-", ca: string(ca.PEM)},
 		{name: "several authorities, and what is none", cert: "-", key: "-", ca: "ours\n" + string(ca.PEM) + string(pair.Key) + string(other.Certificate)},
 		{name: "nothing is there", want: []string{
-			"cert: stat DIR/tls.crt: no such file or directory",
-			"key: stat DIR/tls.key: no such file or directory",
-			"ca: stat DIR/ca.crt: no such file or directory",
+			"cert: open DIR/tls.crt: no such file or directory",
+			"key: open DIR/tls.key: no such file or directory",
+			"ca: open DIR/ca.crt: no such file or directory",
 		}},
 		{name: "a key that is another's", cert: string(pair.Certificate), key: string(other.Key), ca: "-", want: []string{
 			"cert, key: DIR/tls.crt and DIR/tls.key: private key does not match public key",
@@ -63,8 +63,8 @@ func TestCheckNamesEverythingThatIsWrongAndNeverTheKey(t *testing.T) {
 		{name: "an authority that is broken", cert: "-", key: "-", ca: string(ca.PEM) + "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", want: []string{
 			"ca: DIR/ca.crt: certificate 2: malformed certificate",
 		}},
-		{name: "no key", cert: string(pair.Certificate), key: "-", ca: "-", want: []string{"cert: has no key: key must name it"}},
-		{name: "no certificate", cert: "-", key: string(pair.Key), ca: "-", want: []string{"key: has no certificate: cert must name it"}},
+		{name: "no key", cert: string(pair.Certificate), key: "-", ca: "-", want: []string{"cert, key: must both be given, or neither"}},
+		{name: "no certificate", cert: "-", key: string(pair.Key), ca: "-", want: []string{"cert, key: must both be given, or neither"}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -90,6 +90,22 @@ func TestCheckNamesEverythingThatIsWrongAndNeverTheKey(t *testing.T) {
 				t.Errorf("mistakes (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+func TestABundleMayHoldWhatCannotBeRead(t *testing.T) {
+	ca := certtest.New(t, "ca")
+	const broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+	files := filesIn(t.TempDir())
+	files.Certificate, files.Key, files.Bundle = File{}, File{}, true
+	certtest.Write(t, files.Authorities.Path, []byte(broken+string(ca.PEM)+broken))
+	set, err := files.Read()
+	if err != nil || !set.Authorities.Equal(ca.Pool) || set.Certificate != nil {
+		t.Errorf("got %+v, %v; want the one authority", set, err)
+	}
+	certtest.Write(t, files.Authorities.Path, []byte(broken))
+	if err := files.Check(); err == nil || err.Error() != "ca: "+files.Authorities.Path+": holds no certificate: must be PEM" {
+		t.Errorf("without a right one: got %v", err)
 	}
 }
 

@@ -52,12 +52,6 @@ func Open(o Options) (*Keeper, error) {
 	return k, nil
 }
 
-// Check returns everything that is wrong with the files now.
-func (f Files) Check() error {
-	_, err := f.parse(f.read())
-	return err
-}
-
 // Now returns what is in force.
 func (k *Keeper) Now() *Set { return k.now.Load() }
 

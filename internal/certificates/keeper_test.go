@@ -1,12 +1,10 @@
 package certificates
 
 import (
-	"bytes"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,12 +12,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/weirproxy/weir/internal/certificates/certtest"
+	"github.com/weirproxy/weir/internal/logtest"
 )
 
 // open opens the files of a directory in a bubble, and returns what is logged.
-func open(t *testing.T, files Files) (*Keeper, *log) {
+func open(t *testing.T, files Files) (*Keeper, *logtest.Log) {
 	t.Helper()
-	log := new(log)
+	log := new(logtest.Log)
 	k, err := Open(Options{Files: files, Logger: slog.New(slog.NewTextHandler(log, nil))})
 	if err != nil {
 		t.Fatal(err)
@@ -28,36 +27,15 @@ func open(t *testing.T, files Files) (*Keeper, *log) {
 	return k, log
 }
 
-// log takes log lines. It is safe for concurrent use.
-type log struct {
-	mu   sync.Mutex // guards text
-	text bytes.Buffer
-}
-
-func (l *log) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-// take returns what was logged since the last time.
-func (l *log) take() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	text := l.text.String()
-	l.text.Reset()
-	return text
-}
-
 // name returns the name of the certificate in force.
 func (k *Keeper) name() string { return k.Now().Certificate.Leaf.Subject.CommonName }
 
 // pass lets time pass in a bubble, and returns the messages that were logged meanwhile.
-func pass(d time.Duration, log *log) []string {
+func pass(d time.Duration, log *logtest.Log) []string {
 	time.Sleep(d)
 	synctest.Wait()
 	var messages []string
-	for line := range strings.Lines(log.take()) {
+	for line := range strings.Lines(log.Take()) {
 		_, message, _ := strings.Cut(line, "msg=")
 		quoted := strings.SplitN(message, `"`, 3)
 		messages = append(messages, quoted[1])

@@ -30,15 +30,7 @@ func TestFilesSayWhichNamesAreReadAndHowDeep(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got []string
-	for _, s := range sources {
-		name, err := filepath.Rel(dir, s.Name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got = append(got, name)
-	}
-	if diff := cmp.Diff([]string{".c", "a.conf", "b", "b.d/deep/e.txt"}, got); diff != "" {
+	if diff := cmp.Diff([]string{".c", "a.conf", "b", "b.d/deep/e.txt"}, names(t, dir, sources)); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}
 	if _, err := anything().Read([]string{filepath.Join(dir, "..2026", "none")}, ""); err == nil {

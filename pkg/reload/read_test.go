@@ -28,6 +28,20 @@ func tree(t *testing.T, files map[string]string) string {
 	return dir
 }
 
+// names returns the names of sources in a directory.
+func names(t *testing.T, dir string, sources []descriptors.Source) []string {
+	t.Helper()
+	var all []string
+	for _, s := range sources {
+		name, err := filepath.Rel(dir, s.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, name)
+	}
+	return all
+}
+
 func TestReadTakesTheRuleFilesOfADirectoryAndNoOthers(t *testing.T) {
 	dir := tree(t, map[string]string{
 		"b.yml": "b", "a.yaml": "a", "c.json": "c", "notes.txt": "", "d.yaml~": "", ".hidden.yaml": "", "YAML": "",
@@ -40,15 +54,7 @@ func TestReadTakesTheRuleFilesOfADirectoryAndNoOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got []string
-	for _, s := range sources {
-		name, err := filepath.Rel(dir, s.Name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got = append(got, name)
-	}
-	if diff := cmp.Diff([]string{"a.yaml", "b.yml", "c.json", "link.yaml", "notes.txt"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"a.yaml", "b.yml", "c.json", "link.yaml", "notes.txt"}, names(t, dir, sources)); diff != "" {
 		t.Errorf("files read (-want +got):\n%s", diff)
 	}
 }

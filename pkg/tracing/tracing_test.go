@@ -1,7 +1,6 @@
 package tracing
 
 import (
-	"bytes"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -9,7 +8,6 @@ import (
 	"net"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -19,6 +17,7 @@ import (
 	tracev1 "go.opentelemetry.io/proto/otlp/trace/v1"
 
 	"github.com/weirproxy/weir/internal/deptest"
+	"github.com/weirproxy/weir/internal/logtest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 	"github.com/weirproxy/weir/pkg/tracing/tracingtest"
@@ -46,33 +45,15 @@ func environment(t *testing.T, pairs ...string) {
 }
 
 // begin begins to send spans and returns what is logged.
-func begin(t *testing.T, o Options) (*Tracing, *log) {
+func begin(t *testing.T, o Options) (*Tracing, *logtest.Log) {
 	t.Helper()
-	l := new(log)
+	l := new(logtest.Log)
 	o.Service, o.Logger = "weir", slog.New(slog.NewTextHandler(l, nil))
 	tracing, err := New(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return tracing, l
-}
-
-// log takes log lines. It is safe for concurrent use.
-type log struct {
-	mu   sync.Mutex // guards text
-	text bytes.Buffer
-}
-
-func (l *log) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *log) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
 
 // parentOf is the span that a request with these headers belongs to.
@@ -224,11 +205,7 @@ func TestACollectorThatIsAwayIsToldOfOnceAndHoldsUpNothing(t *testing.T) {
 			if spent := time.Since(start); spent > within {
 				t.Errorf("spans: %s", spent)
 			}
-			for deadline := time.Now().Add(within); !strings.Contains(l.String(), "spans are lost"); time.Sleep(time.Millisecond) {
-				if time.Now().After(deadline) {
-					t.Fatalf("nothing is said of lost spans:\n%s", l)
-				}
-			}
+			l.Await(t, 0, logtest.Has("spans are lost"))
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 			defer cancel()
 			start = time.Now()

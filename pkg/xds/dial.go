@@ -3,6 +3,7 @@ package xds
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -68,10 +69,12 @@ func (c *Client) open(ctx context.Context, service discoveryv3.AggregatedDiscove
 	return &sotw{client: c, stream: stream}, err
 }
 
-// explain says what an error of receiving means where gRPC's own words leave that open.
+// explain says what an error of receiving means where gRPC's own words leave that open. A control plane may have run out of something
+// too; only the words, which are gRPC's of this side, tell a response that is too large for us from that.
 func (c *Client) explain(err error) error {
-	if status.Code(err) == codes.ResourceExhausted {
-		return fmt.Errorf("a response may have at most %d bytes here (max message bytes): %w", c.options.MaxMessageBytes, err)
+	s := status.Convert(err)
+	if s.Code() == codes.ResourceExhausted && strings.HasPrefix(s.Message(), "grpc: ") && strings.Contains(s.Message(), "larger than max") {
+		return fmt.Errorf("a response may have at most %d bytes here (%s): %w", c.options.MaxMessageBytes, c.options.MaxMessageSetting, err)
 	}
 	return err
 }

@@ -2,10 +2,8 @@ package xds
 
 import (
 	"crypto/tls"
-	"crypto/x509"
-	"errors"
-	"fmt"
-	"os"
+
+	"github.com/weirproxy/weir/internal/certificates"
 )
 
 // TLS is how the connection to the control plane is secured. The files are read again for each connection, so that certificates
@@ -18,34 +16,23 @@ type TLS struct {
 }
 
 // Check reads the files and returns all that is wrong with them.
-func (t *TLS) Check() error {
-	_, err := t.config()
-	return err
+func (t *TLS) Check() error { return t.files().Check() }
+
+// files names the files.
+func (t *TLS) files() certificates.Files {
+	return certificates.Files{
+		Certificate: certificates.File{Name: "tls cert", Path: t.Cert},
+		Key:         certificates.File{Name: "tls key", Path: t.Key},
+		Authorities: certificates.File{Name: "tls ca", Path: t.CA},
+		Bundle:      true,
+	}
 }
 
 // config reads the files.
 func (t *TLS) config() (*tls.Config, error) {
-	var errs []error
-	c := &tls.Config{ServerName: t.ServerName, MinVersion: tls.VersionTLS12}
-	if t.CA != "" {
-		data, err := os.ReadFile(t.CA)
-		c.RootCAs = x509.NewCertPool()
-		if err == nil && !c.RootCAs.AppendCertsFromPEM(data) {
-			err = fmt.Errorf("%s: holds no certificate, must be PEM", t.CA)
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("tls ca: %w", err))
-		}
+	set, err := t.files().Read()
+	if err != nil {
+		return nil, err
 	}
-	switch {
-	case (t.Cert == "") != (t.Key == ""):
-		errs = append(errs, errors.New("tls cert, tls key: must both be given, or neither"))
-	case t.Cert != "":
-		pair, err := tls.LoadX509KeyPair(t.Cert, t.Key)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("tls cert %s, tls key %s: %w", t.Cert, t.Key, err))
-		}
-		c.Certificates = []tls.Certificate{pair}
-	}
-	return c, errors.Join(errs...)
+	return set.Client(t.ServerName), nil
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// certificates makes an authority and what it signed.
-func certificates(t *testing.T) *parts.Certificates {
+// newCertificates makes an authority and what it signed.
+func newCertificates(t *testing.T) *parts.Certificates {
 	t.Helper()
 	c, err := parts.NewCertificates(t.TempDir())
 	if err != nil {
@@ -46,7 +46,7 @@ func startSecurePlane(t *testing.T, c *parts.Certificates) *plane {
 }
 
 func TestBothSidesShowCertificates(t *testing.T) {
-	c := certificates(t)
+	c := newCertificates(t)
 	for name, delta := range kinds() {
 		t.Run(name, func(t *testing.T) {
 			for _, name := range []string{"", "localhost"} { // a name of the certificate that is not in the address
@@ -59,7 +59,7 @@ func TestBothSidesShowCertificates(t *testing.T) {
 }
 
 func TestWhoIsNotTrustedIsNotListenedTo(t *testing.T) {
-	c, other := certificates(t), certificates(t)
+	c, other := newCertificates(t), newCertificates(t)
 	tests := map[string]struct {
 		tls  *TLS
 		want string
@@ -88,7 +88,7 @@ func TestWhoIsNotTrustedIsNotListenedTo(t *testing.T) {
 }
 
 func TestCertificatesAreReadAgainForEachConnection(t *testing.T) {
-	c, other := certificates(t), certificates(t)
+	c, other := newCertificates(t), newCertificates(t)
 	ca := filepath.Join(t.TempDir(), "ca.pem")
 	replace := func(by string) {
 		t.Helper()
@@ -114,16 +114,16 @@ func TestCertificatesAreReadAgainForEachConnection(t *testing.T) {
 }
 
 func TestFilesOfTLSMustBeRight(t *testing.T) {
-	c := certificates(t)
+	c := newCertificates(t)
 	none := filepath.Join(t.TempDir(), "none.pem")
 	tests := map[string]struct {
 		tls  TLS
 		want string
 	}{
 		"no authority":              {TLS{CA: none}, "tls ca: open " + none},
-		"an authority that is none": {TLS{CA: c.ServerKey}, "tls ca: " + c.ServerKey + ": holds no certificate, must be PEM"},
+		"an authority that is none": {TLS{CA: c.ServerKey}, "tls ca: " + c.ServerKey + ": holds no certificate: must be PEM"},
 		"a certificate alone":       {TLS{Cert: c.ClientCert}, "tls cert, tls key: must both be given, or neither"},
-		"no certificate":            {TLS{Cert: none, Key: c.ClientKey}, "tls cert " + none + ", tls key " + c.ClientKey + ": "},
+		"no certificate":            {TLS{Cert: none, Key: c.ClientKey}, "tls cert: open " + none},
 		"a key of another":          {TLS{Cert: c.ClientCert, Key: c.ServerKey}, "private key does not match"},
 	}
 	for name, test := range tests {

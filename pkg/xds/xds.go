@@ -16,6 +16,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/net/http/httpguts"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -41,10 +42,11 @@ type Options struct {
 	Headers []Header
 	TLS     *TLS // nil: none
 
-	MaxMessageBytes int           // largest response; 0 means DefaultMaxMessageBytes
-	MinBackoff      time.Duration // wait after a first failure; 0 means DefaultMinBackoff
-	MaxBackoff      time.Duration // longest wait, which doubles with each failure; 0 means DefaultMaxBackoff
-	Steady          bool          // wait for just these times, not for half of them to all of them, at random
+	MaxMessageBytes   int           // largest response; 0 means DefaultMaxMessageBytes
+	MaxMessageSetting string        // what an operator knows that bound by, for the error of a larger one; "" means "max message bytes"
+	MinBackoff        time.Duration // wait after a first failure; 0 means DefaultMinBackoff
+	MaxBackoff        time.Duration // longest wait, which doubles with each failure; 0 means DefaultMaxBackoff
+	Steady            bool          // wait for just these times, not for half of them to all of them, at random
 
 	// Push puts rule documents in force, all that there are. It returns nil, or descriptors.Errors whose Files are the names of
 	// documents that are not in force, while the others are, or another error when nothing has changed. It is never called twice at
@@ -87,18 +89,12 @@ type Client struct {
 	status  atomic.Pointer[Status]
 }
 
-// New returns a client that does nothing until Run. It fails with everything that is wrong with the options; files that TLS names
-// must be there and be right.
-func New(o Options) (*Client, error) {
+// Check returns everything that is wrong with what an operator sets, which is all but Push and Logger. Files that TLS names must be
+// there and be right.
+func (o *Options) Check() error {
 	var errs []error
 	if o.Address == "" {
 		errs = append(errs, errors.New("address: must not be empty"))
-	}
-	if o.Push == nil {
-		errs = append(errs, errors.New("push: must not be nil"))
-	}
-	if o.Logger == nil {
-		errs = append(errs, errors.New("logger: must not be nil"))
 	}
 	if o.MaxMessageBytes < 0 || o.MinBackoff < 0 || o.MaxBackoff < 0 {
 		errs = append(errs, fmt.Errorf("max message bytes %d, min backoff %v, max backoff %v: must not be negative",
@@ -109,23 +105,52 @@ func New(o Options) (*Client, error) {
 			errs = append(errs, fmt.Errorf("header %w", err))
 		}
 	}
-	metadata, err := structpb.NewStruct(o.Node.Metadata)
-	if err != nil {
-		errs = append(errs, fmt.Errorf("node metadata: %w", err))
+	if _, err := o.Node.message(); err != nil {
+		errs = append(errs, err)
 	}
 	if o.TLS != nil {
 		if err := o.TLS.Check(); err != nil {
 			errs = append(errs, err)
 		}
 	}
-	if err := errors.Join(errs...); err != nil {
+	return errors.Join(errs...)
+}
+
+// message returns the node as it is sent. The error says everything that cannot be.
+func (n *Node) message() (*corev3.Node, error) {
+	var errs []error
+	if !utf8.ValidString(n.ID) || !utf8.ValidString(n.Cluster) {
+		errs = append(errs, fmt.Errorf("node id %q, node cluster %q: must be UTF-8", n.ID, n.Cluster))
+	}
+	metadata, err := structpb.NewStruct(n.Metadata)
+	if err != nil {
+		errs = append(errs, fmt.Errorf("node metadata: %w", err))
+	}
+	m := &corev3.Node{Id: n.ID, Cluster: n.Cluster, UserAgentName: "weir"}
+	if len(n.Metadata) > 0 {
+		m.Metadata = metadata
+	}
+	return m, errors.Join(errs...)
+}
+
+// New returns a client that does nothing until Run. It fails with everything that is wrong with the options.
+func New(o Options) (*Client, error) {
+	var errs []error
+	if o.Push == nil {
+		errs = append(errs, errors.New("push: must not be nil"))
+	}
+	if o.Logger == nil {
+		errs = append(errs, errors.New("logger: must not be nil"))
+	}
+	if err := errors.Join(o.Check(), errors.Join(errs...)); err != nil {
 		return nil, err
 	}
 	o.complete()
-	c := &Client{options: o, node: &corev3.Node{Id: o.Node.ID, Cluster: o.Node.Cluster, UserAgentName: "weir"}}
-	if len(o.Node.Metadata) > 0 {
-		c.node.Metadata = metadata
+	node, err := o.Node.message()
+	if err != nil {
+		return nil, err
 	}
+	c := &Client{options: o, node: node}
 	c.connect = c.dial
 	c.status.Store(&Status{})
 	return c, nil
@@ -138,6 +163,9 @@ func (o *Options) complete() {
 	}
 	if o.MaxMessageBytes == 0 {
 		o.MaxMessageBytes = DefaultMaxMessageBytes
+	}
+	if o.MaxMessageSetting == "" {
+		o.MaxMessageSetting = "max message bytes"
 	}
 	if o.MinBackoff == 0 {
 		o.MinBackoff = DefaultMinBackoff

@@ -21,7 +21,7 @@ import (
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
-		Own: []string{"pkg/algorithms", "pkg/descriptors"},
+		Own: []string{"pkg/algorithms", "pkg/descriptors", "internal/certificates"},
 		Third: []string{
 			"github.com/envoyproxy/go-control-plane/envoy/...", "github.com/envoyproxy/go-control-plane/ratelimit/...",
 			"github.com/prometheus/client_golang/prometheus", "golang.org/x/net/http/httpguts",
@@ -223,14 +223,14 @@ func TestNewNamesEverythingThatIsWrong(t *testing.T) {
 	})
 	want := []string{
 		"address: must not be empty",
-		"push: must not be nil",
-		"logger: must not be nil",
 		"max message bytes -1, min backoff 0s, max backoff 0s: must not be negative",
 		`header "a b": must be the name of an HTTP header, and not start with grpc-`,
 		"header ok: its value must be of printable ASCII characters",
 		`header "grpc-timeout": must be the name of an HTTP header, and not start with grpc-`,
 		"node metadata: proto: invalid type: chan int",
 		"tls cert, tls key: must both be given, or neither",
+		"push: must not be nil",
+		"logger: must not be nil",
 	}
 	if err == nil {
 		t.Fatal("New: got no error")

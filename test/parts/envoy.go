@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -73,23 +72,14 @@ func (e *Envoy) awaitLive(ctx context.Context, addressFile string) error {
 
 // Get returns a page of Envoy's admin interface. Anything but a 200 is an error.
 func (e *Envoy) Get(ctx context.Context, path string) (string, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+e.Admin+path, nil)
+	answer, text, err := Page(ctx, http.MethodGet, "http://"+e.Admin+path, "")
 	if err != nil {
 		return "", fmt.Errorf("envoy admin %s: %w", path, err)
 	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return "", fmt.Errorf("envoy admin %s: %w", path, err)
+	if answer.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("envoy admin %s: %s: %s", path, answer.Status, text)
 	}
-	defer func() { _ = response.Body.Close() }()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		return "", fmt.Errorf("envoy admin %s: %w", path, err)
-	}
-	if response.StatusCode != http.StatusOK {
-		return "", fmt.Errorf("envoy admin %s: %s: %s", path, response.Status, body)
-	}
-	return string(body), nil
+	return text, nil
 }
 
 // Listener returns the loopback host:port of the listener with that name.

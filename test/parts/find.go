@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"testing"
 )
 
 // Required reports whether the environment variable WEIR_REQUIRE, a list of names, says that the part must be there: then a test
@@ -18,6 +19,30 @@ func Required(part string) bool {
 		}
 	}
 	return false
+}
+
+// NeedEnvoy is FindEnvoy for a test. Without an Envoy it skips the test, or fails it where WEIR_REQUIRE says that one must be there.
+func NeedEnvoy(tb testing.TB, root string) string {
+	tb.Helper()
+	return need(tb, "envoy", root, FindEnvoy)
+}
+
+// NeedRedis is FindRedis for a test. Without a Redis it skips the test, or fails it where WEIR_REQUIRE says that one must be there.
+func NeedRedis(tb testing.TB, root string) string {
+	tb.Helper()
+	return need(tb, "redis", root, FindRedis)
+}
+
+func need(tb testing.TB, part, root string, find func(ctx context.Context, root string) (string, error)) string {
+	tb.Helper()
+	path, err := find(tb.Context(), root) // no deadline: the first call may have to fetch it
+	if err != nil && Required(part) {
+		tb.Fatal(err)
+	}
+	if err != nil {
+		tb.Skip(err)
+	}
+	return path
 }
 
 // find returns the path that a script in the folder scripts of the repository at root prints. An error wraps missing, with which the

@@ -33,6 +33,11 @@ type Process struct {
 
 // Start runs the program at path. Name is what errors call it.
 func Start(name, path string, args ...string) (*Process, error) {
+	return start(name, nil, path, args...)
+}
+
+// start is Start with another environment than that of this process, unless it is nil.
+func start(name string, environ []string, path string, args ...string) (*Process, error) {
 	p := &Process{
 		name:    name,
 		cmd:     exec.Command(path, args...),
@@ -42,6 +47,7 @@ func Start(name, path string, args ...string) (*Process, error) {
 	out := output{p}
 	p.cmd.Stdout, p.cmd.Stderr = out, out
 	p.cmd.SysProcAttr = attributes()
+	p.cmd.Env = environ
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting %s: %w", name, err)
 	}
@@ -143,6 +149,9 @@ func (p *Process) Await(ctx context.Context, from int, match func(line string) b
 func (p *Process) endError() error {
 	return fmt.Errorf("%s has ended (%s); its last lines:\n%s", p.name, p.cmd.ProcessState, p.Tail(20))
 }
+
+// PID is the number of the program's process.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
 
 // Exited is closed once the program has ended and all its lines are there.
 func (p *Process) Exited() <-chan struct{} { return p.exited }

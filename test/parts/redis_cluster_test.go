@@ -14,7 +14,7 @@ import (
 // startCluster starts a cluster that the test's end kills.
 func startCluster(t *testing.T, options RedisOptions) *Cluster {
 	t.Helper()
-	binary := findRedis(t)
+	binary := NeedRedis(t, "../..")
 	c, err := StartCluster(soon(t), binary, t.TempDir(), options)
 	if err != nil {
 		t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 // startSentinels starts Sentinels that the test's end kills.
 func startSentinels(t *testing.T, options SentinelOptions) *Sentinels {
 	t.Helper()
-	binary := findRedis(t)
+	binary := NeedRedis(t, "../..")
 	s, err := StartSentinels(soon(t), binary, t.TempDir(), options)
 	if err != nil {
 		t.Fatal(err)

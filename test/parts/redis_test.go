@@ -21,28 +21,10 @@ func soon(t *testing.T) context.Context {
 	return ctx
 }
 
-// findRedis returns the path of a redis-server, or skips the test.
-func findRedis(t *testing.T) string {
-	t.Helper()
-	root, err := Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	// Not soon: the first call may have to fetch it.
-	binary, err := FindRedis(t.Context(), root)
-	if err != nil && Required("redis") {
-		t.Fatal(err)
-	}
-	if err != nil {
-		t.Skip(err)
-	}
-	return binary
-}
-
 // startOne starts a Redis that the test's end kills.
 func startOne(t *testing.T, options RedisOptions) *Redis {
 	t.Helper()
-	binary := findRedis(t)
+	binary := NeedRedis(t, "../..")
 	r, err := StartRedis(soon(t), binary, t.TempDir(), options)
 	if err != nil {
 		t.Fatal(err)
@@ -160,14 +142,14 @@ func TestAPausedRedisAnswersNobodyUntilItContinues(t *testing.T) {
 
 func TestATakenPortIsAnError(t *testing.T) {
 	r := startOne(t, RedisOptions{})
-	_, err := StartRedis(soon(t), findRedis(t), t.TempDir(), RedisOptions{Port: r.Port()})
+	_, err := StartRedis(soon(t), NeedRedis(t, "../.."), t.TempDir(), RedisOptions{Port: r.Port()})
 	if err == nil || !strings.Contains(err.Error(), "Address already in use") {
 		t.Errorf("got %v, want that the address is in use", err)
 	}
 }
 
 func TestAWrongConfigLineIsAnErrorThatShowsIt(t *testing.T) {
-	_, err := StartRedis(soon(t), findRedis(t), t.TempDir(), RedisOptions{Config: []string{"no-such-line yes"}})
+	_, err := StartRedis(soon(t), NeedRedis(t, "../.."), t.TempDir(), RedisOptions{Config: []string{"no-such-line yes"}})
 	if err == nil || !strings.Contains(err.Error(), "no-such-line") {
 		t.Errorf("got %v, want no-such-line in it", err)
 	}
@@ -261,5 +243,18 @@ func TestFindRedisSaysInOneLineWhatIsMissing(t *testing.T) {
 		if !errors.Is(err, ErrNoRedis) || !strings.HasPrefix(err.Error(), "no Redis: "+want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("got %v, want ErrNoRedis: %s", err, want)
 		}
+	}
+}
+
+func TestWithoutARedisATestIsSkipped(t *testing.T) {
+	t.Setenv("REDIS_SERVER", "/nowhere/redis-server")
+	t.Setenv("WEIR_REQUIRE", "envoy")
+	skipped := false
+	t.Run("needs one", func(t *testing.T) {
+		defer func() { skipped = t.Skipped() }()
+		t.Errorf("it goes on with %q", NeedRedis(t, "../.."))
+	})
+	if !skipped {
+		t.Error("the test was not skipped")
 	}
 }

@@ -31,15 +31,20 @@ func Root() (string, error) {
 // BuildSidecar compiles cmd/sidecar of the repository at root into the folder dir, with the race detector if race is true, and returns
 // the path of the binary.
 func BuildSidecar(ctx context.Context, root, dir string, race bool) (string, error) {
-	binary := filepath.Join(dir, "sidecar")
-	args := []string{"build", "-o", binary}
+	return build(ctx, root, dir, "sidecar", race)
+}
+
+// build compiles the program of that name in cmd.
+func build(ctx context.Context, root, dir, name string, race bool) (string, error) {
+	binary := filepath.Join(dir, name)
+	args, cgo := []string{"build", "-o", binary}, "CGO_ENABLED=0" // as in the image
 	if race {
-		args = append(args, "-race")
+		args, cgo = append(args, "-race"), "CGO_ENABLED=1" // which the race detector needs
 	}
-	build := exec.CommandContext(ctx, "go", append(args, "./cmd/sidecar")...)
-	build.Dir = root
+	build := exec.CommandContext(ctx, "go", append(args, "./cmd/"+name)...)
+	build.Dir, build.Env = root, append(os.Environ(), cgo)
 	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building cmd/sidecar: %w\n%s", err, out)
+		return "", fmt.Errorf("building cmd/%s: %w\n%s", name, err, out)
 	}
 	return binary, nil
 }

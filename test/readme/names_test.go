@@ -1,7 +1,6 @@
 package readme
 
 import (
-	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -126,20 +125,14 @@ func TestMetricsOfTheDocumentsExistAndAllOfThemAreInOne(t *testing.T) {
 // fetch returns the body of a page.
 func fetch(t *testing.T, method, url, body string) string {
 	t.Helper()
-	request, err := http.NewRequestWithContext(deadline(t), method, url, strings.NewReader(body))
+	answer, page, err := parts.Page(deadline(t), method, url, body)
 	if err != nil {
 		t.Fatal(err)
 	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
+	if answer.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s: %s", url, answer.Status, page)
 	}
-	defer response.Body.Close()
-	page, err := io.ReadAll(response.Body)
-	if err != nil || response.StatusCode != http.StatusOK {
-		t.Fatalf("%s: %s, %v: %s", url, response.Status, err, page)
-	}
-	return string(page)
+	return page
 }
 
 func TestMakeTargetsOfTheDocumentsExist(t *testing.T) {

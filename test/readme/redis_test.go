@@ -14,23 +14,10 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// findRedis returns the path of a real redis-server, and skips the test where there is none.
-func findRedis(t *testing.T) string {
-	t.Helper()
-	binary, err := parts.FindRedis(t.Context(), repository)
-	if err != nil && parts.Required("redis") {
-		t.Fatal(err)
-	}
-	if err != nil {
-		t.Skip(err)
-	}
-	return binary
-}
-
 // redis starts a redis-server as the command says until the test ends, on a port that is free, and lets redis-cli find it.
 func (s *stage) redis(t *testing.T, command string) {
 	t.Helper()
-	binary := findRedis(t)
+	binary := parts.NeedRedis(t, repository)
 	_, line, found := strings.Cut(strings.TrimSpace(command), "redis-server")
 	if !found {
 		t.Fatalf("%q starts no redis-server", command)
@@ -80,7 +67,7 @@ type topology struct {
 // startTopology starts the servers that a document calls by that name, until the test ends.
 func startTopology(t *testing.T, name, dir string) topology {
 	t.Helper()
-	binary := findRedis(t)
+	binary := parts.NeedRedis(t, repository)
 	single := func(o parts.RedisOptions) topology {
 		r, err := parts.StartRedis(deadline(t), binary, dir, o)
 		if err != nil {
@@ -272,16 +259,11 @@ func connect(t *testing.T, b block) {
 // post sends a body and returns the code of the answer.
 func post(t *testing.T, url, body string) int {
 	t.Helper()
-	request, err := http.NewRequestWithContext(deadline(t), http.MethodPost, url, strings.NewReader(body))
+	answer, _, err := parts.Page(deadline(t), http.MethodPost, url, body)
 	if err != nil {
 		t.Fatal(err)
 	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = response.Body.Close()
-	return response.StatusCode
+	return answer.StatusCode
 }
 
 func TestTheACLOfTheDocumentsAllowsWhatTheScriptDoes(t *testing.T) {

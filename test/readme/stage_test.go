@@ -210,13 +210,7 @@ func arguments(line string) (args []string) {
 // demo starts what test/demo starts, on ports that are free.
 func (s *stage) demo(t *testing.T) {
 	t.Helper()
-	binary, err := parts.FindEnvoy(t.Context(), repository)
-	if err != nil && parts.Required("envoy") {
-		t.Fatal(err)
-	}
-	if err != nil {
-		t.Skip(err)
-	}
+	binary := parts.NeedEnvoy(t, repository)
 	s.serve(t, []string{"--rules=deploy/rules"})
 	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, "hello from the backend: %s\n", r.URL.Path) // as test/demo says

@@ -37,7 +37,7 @@ func run(ctx context.Context, logger *slog.Logger) error {
 	ratelimitv3.RegisterRateLimitServiceServer(g, constant{})
 	context.AfterFunc(ctx, g.Stop)
 	logger.LogAttrs(ctx, slog.LevelInfo, "listening",
-		slog.String("server", "grpc"), slog.String("network", "tcp"), slog.String("address", l.Addr().String()), slog.Int("pid", os.Getpid()))
+		slog.String("server", "grpc"), slog.String("network", "tcp"), slog.String("address", l.Addr().String()))
 	return g.Serve(l)
 }
 

@@ -2,13 +2,13 @@ package drive
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/weirproxy/weir/test/parts"
 )
 
 // Metrics are what a sidecar's page of metrics says at one moment.
@@ -16,20 +16,8 @@ type Metrics struct{ page string }
 
 // ReadMetrics reads the metrics of the sidecar with that HTTP address.
 func ReadMetrics(ctx context.Context, address string) (Metrics, error) {
-	url := "http://" + address + "/metrics"
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
-	if err != nil {
-		return Metrics{}, err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return Metrics{}, err
-	}
-	page, err := io.ReadAll(response.Body)
-	if err := errors.Join(err, response.Body.Close()); err != nil {
-		return Metrics{}, fmt.Errorf("reading %s: %w", url, err)
-	}
-	return Metrics{string(page)}, nil
+	_, page, err := parts.Page(ctx, http.MethodGet, "http://"+address+"/metrics", "")
+	return Metrics{page}, err
 }
 
 // Sum adds the samples of a metric up, of all its labels.

@@ -130,7 +130,7 @@ func (c *contender) turn(ctx context.Context, l load) (cost, error) {
 
 // used reads what the servers have used.
 func (c *contender) used(to *cost) (err error) {
-	if to.server, err = drive.CPU(c.server.pid()); err != nil {
+	if to.server, err = drive.CPU(c.server.PID()); err != nil {
 		return err
 	}
 	to.redis, err = drive.CPU(c.redis)
@@ -142,7 +142,7 @@ func (c *contender) decidedAlone(ctx context.Context) (int, error) {
 	if c.redis == 0 {
 		return 0, nil
 	}
-	m, err := drive.ReadMetrics(ctx, c.server.log.http())
+	m, err := drive.ReadMetrics(ctx, c.server.http)
 	return int(m.Sum("weir_store_fallback_decisions_total")), err
 }
 
@@ -151,7 +151,7 @@ func (c *contender) h2load(ctx context.Context, l load) (late int, err error) {
 	out, err := exec.CommandContext(ctx, l.path,
 		"-n", strconv.Itoa(l.requests), "-c", strconv.Itoa(l.connections), "-m", strconv.Itoa(l.streams),
 		"-d", c.body, "-H", "te: trailers", "-H", "content-type: application/grpc", "-H", "grpc-timeout: "+strconv.FormatInt(l.patience.Milliseconds(), 10)+"m",
-		"http://"+c.server.address+ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName).CombinedOutput()
+		"http://"+c.server.grpc+ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName).CombinedOutput()
 	if err != nil {
 		return 0, fmt.Errorf("h2load against %s: %w: %s", c.name, err, out)
 	}
@@ -170,7 +170,7 @@ func (c *contender) clients(ctx context.Context, l load) (late int, err error) {
 	left.Store(int64(l.requests))
 	var asking sync.WaitGroup
 	for range l.connections {
-		conn, err := drive.Dial(c.server.address)
+		conn, err := drive.Dial(c.server.grpc)
 		if err != nil {
 			return 0, err
 		}
@@ -214,7 +214,7 @@ func (c *contender) check(ctx context.Context) error {
 	if err := proto.Unmarshal(frame[5:], request); err != nil {
 		return err
 	}
-	conn, err := grpc.NewClient(c.server.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient(c.server.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return err
 	}

@@ -2,9 +2,7 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"io"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -75,29 +73,6 @@ alone                    0                 2
 	}
 }
 
-func TestLogFindsTheGRPCListener(t *testing.T) {
-	l := newLog()
-	for _, part := range []string{
-		"not json\n" + `{"msg":"listening","server":"http","address":"127.0.0.1:1"}` + "\n" + `{"msg":"listen`,
-		`ing","server":"grpc","address":"127.0.0.1:2"}` + "\n", "more\n",
-	} {
-		if _, err := l.Write([]byte(part)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if got, want := l.http(), "127.0.0.1:1"; got != want {
-		t.Errorf("HTTP address: got %q; want %s", got, want)
-	}
-	select {
-	case got := <-l.address:
-		if want := "127.0.0.1:2"; got != want {
-			t.Errorf("address: got %s; want %s", got, want)
-		}
-	default:
-		t.Error("address: got none")
-	}
-}
-
 func TestMissingH2loadIsSaidPlainly(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	err := run(t.Context(), nil, io.Discard, io.Discard)
@@ -118,16 +93,11 @@ func TestCostsOfManyKeysInRedisAreMeasured(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes some seconds")
 	}
-	root, err := parts.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := parts.FindRedis(t.Context(), root); errors.Is(err, parts.ErrNoRedis) && !strings.Contains(os.Getenv("WEIR_REQUIRE"), "redis") {
-		t.Skip(err)
-	}
+	const root = "../../.."
+	parts.NeedRedis(t, root)
 	t.Chdir(root)
 	var out strings.Builder
-	err = run(t.Context(), []string{"-store=redis", "-keys=100", "-rounds=1", "-requests=2000", "-redis-timeout=5s"}, &out, io.Discard)
+	err := run(t.Context(), []string{"-store=redis", "-keys=100", "-rounds=1", "-requests=2000", "-redis-timeout=5s"}, &out, io.Discard)
 	if t.Log("\n" + out.String()); err != nil || !strings.Contains(out.String(), "token_bucket") {
 		t.Error(err)
 	}

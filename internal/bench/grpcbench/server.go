@@ -1,147 +1,145 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
+	"path/filepath"
 	"slices"
-	"strings"
-	"sync"
-	"syscall"
+	"strconv"
 	"time"
-)
 
-// build builds a main package of this module into a file.
-func build(ctx context.Context, to, pkg string, stderr io.Writer) error {
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", to, pkg)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	cmd.Stdout, cmd.Stderr = stderr, stderr
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("build %s: %w", pkg, err)
-	}
-	return nil
-}
+	"github.com/weirproxy/weir/internal/bench/drive"
+	"github.com/weirproxy/weir/internal/bench/program"
+	"github.com/weirproxy/weir/test/parts"
+)
 
 // server is a process that serves gRPC.
 type server struct {
-	cmd     *exec.Cmd
-	log     *log
-	address string // host:port
-	ended   chan struct{}
+	*parts.Process
+	grpc, http string // host:port; the bare server has no HTTP
 }
 
-// launch starts a server and waits until it says where it listens. An empty gogc is none.
-func launch(ctx context.Context, gogc string, command []string) (*server, error) {
-	s := &server{cmd: exec.CommandContext(ctx, command[0], command[1:]...), log: newLog(), ended: make(chan struct{})}
-	s.cmd.Stderr = s.log
-	s.cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "GOGC=") })
-	if gogc != "" {
-		s.cmd.Env = append(s.cmd.Env, "GOGC="+gogc)
+// bench is the servers of a run.
+type bench struct {
+	o       options
+	dir     string
+	servers []*server
+	redis   *parts.Redis // nil: none
+}
+
+// end ends what was started.
+func (b *bench) end() {
+	for _, s := range b.servers {
+		s.Kill()
 	}
-	if err := s.cmd.Start(); err != nil {
+	if b.redis != nil {
+		b.redis.Kill()
+	}
+}
+
+// start builds and starts the servers and prepares what each is asked. What was started must be ended, also after an error.
+func (b *bench) start(ctx context.Context) ([]contender, error) {
+	if err := b.write("rules.yaml", []byte(ruleFile)); err != nil {
 		return nil, err
 	}
-	go func() {
-		_ = s.cmd.Wait() // how it ended is not asked; its log says why
-		close(s.ended)
-	}()
-	select {
-	case s.address = <-s.log.address:
-		return s, nil
-	case <-s.ended:
-		return nil, fmt.Errorf("it ended: %s", s.log.text())
-	case <-time.After(30 * time.Second):
-	case <-ctx.Done():
+	var err error
+	if b.o.sidecar, err = program.Sidecar(ctx, b.o.sidecar, b.dir); err != nil {
+		return nil, err
 	}
-	s.stop()
-	return nil, fmt.Errorf("it does not listen: %s", s.log.text())
-}
-
-// stop ends the server and waits until it has ended.
-func (s *server) stop() {
-	_ = s.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
-	select {
-	case <-s.ended:
-	case <-time.After(20 * time.Second):
-		_ = s.cmd.Process.Kill()
-		<-s.ended
+	// Servers have the environment of this process.
+	if err := os.Unsetenv("GOGC"); err != nil {
+		return nil, err
 	}
-}
-
-// pid is the server's process.
-func (s *server) pid() int { return s.cmd.Process.Pid }
-
-// http waits until a sidecar says where its HTTP server listens, and returns that.
-func (s *server) http(ctx context.Context) (string, error) {
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		if address := s.log.http(); address != "" {
-			return address, nil
-		}
-		select {
-		case <-tick.C:
-		case <-s.ended:
-			return "", fmt.Errorf("it ended: %s", s.log.text())
-		case <-ctx.Done():
-			return "", fmt.Errorf("it has no HTTP server: %w: %s", ctx.Err(), s.log.text())
+	process, err := program.StartBare(ctx, b.dir)
+	if err != nil {
+		return nil, err
+	}
+	bare := &server{process.Process, process.GRPC, ""}
+	b.servers = append(b.servers, bare)
+	if b.o.gogc != "" {
+		if err := os.Setenv("GOGC", b.o.gogc); err != nil {
+			return nil, err
 		}
 	}
-}
-
-// log takes the lines that a server writes and finds the one about its gRPC listener.
-type log struct {
-	address chan string
-
-	mu    sync.Mutex // guards what follows
-	all   bytes.Buffer
-	found bool
-}
-
-func newLog() *log { return &log{address: make(chan string, 1)} }
-
-// Write implements [io.Writer].
-func (l *log) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.all.Len() < 1<<20 {
-		l.all.Write(p)
+	weir, err := b.sidecar(ctx)
+	if err != nil {
+		return nil, err
 	}
-	for lines := bufio.NewScanner(bytes.NewReader(l.all.Bytes())); !l.found && lines.Scan(); {
-		if address := listens(lines.Bytes(), "grpc"); address != "" {
-			l.found = true
-			l.address <- address
+	all := []contender{{name: "bare grpc-go", server: bare, path: "/search", want: codeOK}}
+	denied := contender{name: "weir, over limit", server: weir, path: "/login", want: codeOverLimit}
+	if !b.o.redis {
+		all = append(all, contender{name: "weir, allowed", server: weir, path: "/search", want: codeOK}, denied)
+	} else {
+		shared, pid, err := b.sharing(ctx)
+		if err != nil {
+			return nil, err
+		}
+		denied.name = "over, in memory"
+		all = append(all,
+			contender{name: "fixed_window", server: shared, redis: pid, path: "/search", want: codeOK},
+			contender{name: "token_bucket", server: shared, redis: pid, path: "/bucket", want: codeOK},
+			contender{name: "over limit", server: shared, redis: pid, path: "/login", want: codeOverLimit},
+			denied)
+	}
+	if b.o.load.keys > 1 {
+		all = slices.DeleteFunc(all, func(c contender) bool { return c.want == codeOverLimit })
+	}
+	for i := range all {
+		c := &all[i]
+		c.body = filepath.Join(b.dir, filepath.Base(c.path))
+		text, err := body(c.path)
+		if err := errors.Join(err, b.write(filepath.Base(c.path), text)); err != nil {
+			return nil, err
 		}
 	}
-	return len(p), nil
+	return all, nil
 }
 
-// listens returns the address of a line that says that one of a process's servers listens, "" for another line.
-func listens(line []byte, name string) string {
-	var l struct{ Msg, Server, Address string }
-	if json.Unmarshal(line, &l) != nil || l.Msg != "listening" || l.Server != name {
-		return ""
+func (b *bench) write(name string, text []byte) error {
+	return os.WriteFile(filepath.Join(b.dir, name), text, 0o600)
+}
+
+// sidecar starts a sidecar, with further arguments.
+func (b *bench) sidecar(ctx context.Context, more ...string) (*server, error) {
+	args := []string{
+		"--rules=" + filepath.Join(b.dir, "rules.yaml"), "--grpc-address=127.0.0.1:0", "--http-address=127.0.0.1:0", "--admin-address=",
 	}
-	return l.Address
-}
-
-// http returns the address of the process's HTTP server, "" while it has said of none.
-func (l *log) http() string {
-	for line := range strings.Lines(l.text()) {
-		if address := listens([]byte(line), "http"); address != "" {
-			return address
-		}
+	if b.o.rules != "" {
+		args = append(args, "--rules="+b.o.rules)
 	}
-	return ""
+	process, err := parts.StartSidecar(ctx, b.o.sidecar, slices.Concat(args, more, b.o.more)...)
+	if err != nil {
+		return nil, err
+	}
+	s := &server{process.Process, process.GRPC, process.HTTP}
+	b.servers = append(b.servers, s)
+	return s, nil
 }
 
-func (l *log) text() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.TrimSpace(l.all.String())
+// sharing starts Redis and a sidecar that keeps its counts there, and returns that and the process of Redis.
+func (b *bench) sharing(ctx context.Context) (*server, int, error) {
+	binary, err := program.Redis(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	if b.redis, err = parts.StartRedis(ctx, binary, b.dir, parts.RedisOptions{}); err != nil {
+		return nil, 0, err
+	}
+	info, err := b.redis.Info(ctx, "server")
+	if err != nil {
+		return nil, 0, err
+	}
+	pid, err := strconv.Atoi(info["process_id"])
+	if err != nil {
+		return nil, 0, fmt.Errorf("the process of Redis: %w", err)
+	}
+	s, err := b.sidecar(ctx, "--store=redis", "--redis-url=redis://"+b.redis.Address(), "--redis-timeout="+b.o.redisTimeout.String())
+	if err != nil {
+		return nil, 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	return s, pid, drive.AwaitRedis(ctx, s.http)
 }

@@ -12,31 +12,20 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/weirproxy/weir/internal/bench/drive"
+	"github.com/weirproxy/weir/internal/bench/program"
 	"github.com/weirproxy/weir/test/parts"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	stop()
-	if err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "latency:", err)
-		os.Exit(1)
-	}
-}
+func main() { os.Exit(program.Main("latency", run)) }
 
 // options is what a run does.
 type options struct {
@@ -52,24 +41,18 @@ type options struct {
 
 func parse(args []string, stderr io.Writer) (options, error) {
 	var o options
-	flags := flag.NewFlagSet("latency", flag.ContinueOnError)
-	flags.SetOutput(stderr)
-	flags.Usage = func() {
-		fmt.Fprintln(stderr, "latency [flags] [-- further arguments of sidecar serve]")
-		flags.PrintDefaults()
-	}
-	flags.IntVar(&o.rate, "rate", 5000, "requests per second")
-	flags.DurationVar(&o.duration, "duration", 10*time.Second, "time that each server is asked")
-	flags.IntVar(&o.stops, "stops", 5, "times that Redis is stopped, for that part of the duration")
-	flags.IntVar(&o.connections, "connections", 4, "connections of the client")
-	flags.IntVar(&o.keys, "keys", 10_000, "keys to ask for at random")
-	flags.DurationVar(&o.timeout, "redis-timeout", 10*time.Millisecond, "--redis-timeout of the sidecar")
-	flags.StringVar(&o.sidecar, "sidecar", "", "a binary to measure instead of building ./cmd/sidecar")
-	if err := flags.Parse(args); err != nil {
+	var err error
+	o.more, err = program.Parse("latency", args, stderr, func(flags *flag.FlagSet) {
+		flags.IntVar(&o.rate, "rate", 5000, "requests per second")
+		flags.DurationVar(&o.duration, "duration", 10*time.Second, "time that each server is asked")
+		flags.IntVar(&o.stops, "stops", 5, "times that Redis is stopped, for that part of the duration")
+		flags.IntVar(&o.connections, "connections", 4, "connections of the client")
+		flags.IntVar(&o.keys, "keys", 10_000, "keys to ask for at random")
+		flags.DurationVar(&o.timeout, "redis-timeout", 10*time.Millisecond, "--redis-timeout of the sidecar")
+		flags.StringVar(&o.sidecar, "sidecar", "", "a binary to measure instead of building ./cmd/sidecar")
+	})
+	if err != nil {
 		return o, err
-	}
-	if o.more = flags.Args(); len(o.more) > 0 && o.more[0][:min(1, len(o.more[0]))] != "-" {
-		return o, fmt.Errorf("unexpected argument %q", o.more[0])
 	}
 	if o.rate < 1 || o.stops < 1 || o.connections < 1 || o.keys < 1 || o.duration < time.Duration(o.stops)*100*time.Millisecond {
 		return o, errors.New("rate, stops, connections and keys must be at least 1, the duration 100ms for each stop")
@@ -89,17 +72,10 @@ type bench struct {
 	o        options
 	dir      string
 	requests [][]byte
-	bare     *parts.Process
-	listens  listens // of bare
+	bare     *program.Bare
 	memory   *parts.Sidecar
 	shared   *parts.Sidecar
 	redis    *parts.Redis
-}
-
-// listens is what the bare server says of itself.
-type listens struct {
-	Address string
-	PID     int
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
@@ -135,33 +111,14 @@ func (b *bench) start(ctx context.Context) error {
 		}
 		b.requests = append(b.requests, r)
 	}
-	root, err := parts.Root()
+	binary, err := program.Redis(ctx)
 	if err != nil {
 		return err
 	}
-	binary, err := parts.FindRedis(ctx, root)
-	if err != nil {
+	if b.o.sidecar, err = program.Sidecar(ctx, b.o.sidecar, b.dir); err != nil {
 		return err
 	}
-	if b.o.sidecar == "" {
-		if b.o.sidecar, err = parts.BuildSidecar(ctx, root, b.dir, false); err != nil {
-			return err
-		}
-	}
-	bare := filepath.Join(b.dir, "bare")
-	build := exec.CommandContext(ctx, "go", "build", "-o", bare, "./internal/bench/bare")
-	build.Dir = root
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("building internal/bench/bare: %w\n%s", err, out)
-	}
-	if b.bare, err = parts.Start("bare", bare); err != nil {
-		return err
-	}
-	line, _, err := b.bare.Await(ctx, 0, func(line string) bool { return parts.ParseLog(line).Message == "listening" })
-	if err != nil {
-		return err
-	}
-	if err := json.Unmarshal([]byte(line), &b.listens); err != nil {
+	if b.bare, err = program.StartBare(ctx, b.dir); err != nil {
 		return err
 	}
 	if b.redis, err = parts.StartRedis(ctx, binary, b.dir, parts.RedisOptions{}); err != nil {

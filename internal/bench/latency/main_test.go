@@ -1,9 +1,7 @@
 package main
 
 import (
-	"errors"
 	"io"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -16,15 +14,9 @@ func TestNoRequestFailsThoughRedisStops(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes some seconds")
 	}
-	root, err := parts.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := parts.FindRedis(t.Context(), root); errors.Is(err, parts.ErrNoRedis) && !strings.Contains(os.Getenv("WEIR_REQUIRE"), "redis") {
-		t.Skip(err)
-	}
+	parts.NeedRedis(t, "../../..")
 	var out strings.Builder
-	err = run(t.Context(), []string{"-rate=500", "-duration=1s", "-stops=2"}, &out, io.Discard)
+	err := run(t.Context(), []string{"-rate=500", "-duration=1s", "-stops=2"}, &out, io.Discard)
 	t.Log("\n" + out.String())
 	if err != nil {
 		t.Error(err)

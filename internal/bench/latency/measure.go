@@ -32,7 +32,7 @@ func (b *bench) measure(ctx context.Context) ([]row, error) {
 		address string
 		sidecar *parts.Sidecar
 	}{
-		{"bare grpc-go", b.listens.Address, nil},
+		{"bare grpc-go", b.bare.GRPC, nil},
 		{"in memory", b.memory.GRPC, b.memory},
 		{"Redis", b.shared.GRPC, b.shared},
 	} {
@@ -89,7 +89,7 @@ func (b *bench) steady(ctx context.Context, name, address string, sidecar *parts
 // of the bare server.
 func (b *bench) used(ctx context.Context, sidecar *parts.Sidecar) (c cpu, without int, err error) {
 	if sidecar == nil {
-		c.server, err = drive.CPU(b.listens.PID)
+		c.server, err = drive.CPU(b.bare.PID())
 		return c, 0, err
 	}
 	m, err := drive.ReadMetrics(ctx, sidecar.HTTP)

@@ -16,26 +16,16 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 	"text/tabwriter"
 	"time"
 
+	"github.com/weirproxy/weir/internal/bench/program"
 	"github.com/weirproxy/weir/pkg/algorithms"
-	"github.com/weirproxy/weir/test/parts"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	stop()
-	if err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "overadmission:", err)
-		os.Exit(1)
-	}
-}
+func main() { os.Exit(program.Main("overadmission", run)) }
 
 // Where Redis is.
 const (
@@ -64,30 +54,23 @@ type options struct {
 func parse(args []string, stderr io.Writer) (options, error) {
 	var o options
 	var topologies, names string
-	flags := flag.NewFlagSet("overadmission", flag.ContinueOnError)
-	flags.SetOutput(stderr)
-	flags.Usage = func() {
-		fmt.Fprintln(stderr, "overadmission [flags] [-- further arguments of sidecar serve]")
-		flags.PrintDefaults()
-	}
-	flags.StringVar(&topologies, "topology", single, "where Redis is: single, sentinel, cluster, or several of them with commas")
-	flags.StringVar(&names, "algorithm", "", "one algorithm, or several with commas; empty for all")
-	flags.IntVar(&o.decisions, "n", 1_000_000, "decisions of each algorithm")
-	flags.IntVar(&o.clients, "clients", 64, "clients, each with one request at a time on a connection of its own")
-	flags.IntVar(&o.sidecars, "sidecars", 4, "sidecars, over which the clients are spread")
-	flags.IntVar(&o.keys, "keys", 10, "keys, of which the clients ask at random")
-	flags.IntVar(&o.requests, "requests", 150, "hits per period of each key")
-	flags.DurationVar(&o.period, "period", 500*time.Millisecond, "period of the limits")
-	flags.BoolVar(&o.several, "several", false, "two limits per request, with keys that a cluster puts in different slots")
-	flags.DurationVar(&o.denyCache, "redis-deny-cache", time.Second, "how long the sidecars remember a denial at most; 0: not at all")
-	flags.StringVar(&o.sidecar, "sidecar", "", "a binary to measure instead of building ./cmd/sidecar")
-	flags.DurationVar(&o.timeout, "timeout", time.Hour, "end of all patience")
-	if err := flags.Parse(args); err != nil {
+	var err error
+	o.more, err = program.Parse("overadmission", args, stderr, func(flags *flag.FlagSet) {
+		flags.StringVar(&topologies, "topology", single, "where Redis is: single, sentinel, cluster, or several of them with commas")
+		flags.StringVar(&names, "algorithm", "", "one algorithm, or several with commas; empty for all")
+		flags.IntVar(&o.decisions, "n", 1_000_000, "decisions of each algorithm")
+		flags.IntVar(&o.clients, "clients", 64, "clients, each with one request at a time on a connection of its own")
+		flags.IntVar(&o.sidecars, "sidecars", 4, "sidecars, over which the clients are spread")
+		flags.IntVar(&o.keys, "keys", 10, "keys, of which the clients ask at random")
+		flags.IntVar(&o.requests, "requests", 150, "hits per period of each key")
+		flags.DurationVar(&o.period, "period", 500*time.Millisecond, "period of the limits")
+		flags.BoolVar(&o.several, "several", false, "two limits per request, with keys that a cluster puts in different slots")
+		flags.DurationVar(&o.denyCache, "redis-deny-cache", time.Second, "how long the sidecars remember a denial at most; 0: not at all")
+		flags.StringVar(&o.sidecar, "sidecar", "", "a binary to measure instead of building ./cmd/sidecar")
+		flags.DurationVar(&o.timeout, "timeout", time.Hour, "end of all patience")
+	})
+	if err != nil {
 		return o, err
-	}
-	o.more = flags.Args()
-	if len(o.more) > 0 && !strings.HasPrefix(o.more[0], "-") {
-		return o, fmt.Errorf("unexpected argument %q", o.more[0])
 	}
 	if o.decisions < 1 || o.clients < 1 || o.sidecars < 1 || o.keys < 1 || o.requests < 1 || o.period < algorithms.MinPeriod {
 		return o, errors.New("n, clients, sidecars, keys and requests must be at least 1, the period at least 1ms")
@@ -119,11 +102,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	}
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
-	root, err := parts.Root()
-	if err != nil {
-		return err
-	}
-	redis, err := parts.FindRedis(ctx, root)
+	redis, err := program.Redis(ctx)
 	if err != nil {
 		return err
 	}
@@ -132,10 +111,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	if o.sidecar == "" {
-		if o.sidecar, err = parts.BuildSidecar(ctx, root, dir, false); err != nil {
-			return err
-		}
+	if o.sidecar, err = program.Sidecar(ctx, o.sidecar, dir); err != nil {
+		return err
 	}
 	fmt.Fprintf(stdout, "%d decisions of each algorithm on %d keys by %d sidecars for %d clients; %d per %v, deny cache %v\n\n",
 		o.decisions, o.keys, o.sidecars, o.clients, o.requests, o.period, o.denyCache)

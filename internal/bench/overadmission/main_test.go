@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"io"
 	"io/fs"
 	"os"
@@ -16,14 +15,9 @@ func TestNothingIsAdmittedBeyondTheLimitsByFourSidecars(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes some seconds")
 	}
-	root, err := parts.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
+	const root = "../../.."
 	noteSources(t, root)
-	if _, err := parts.FindRedis(t.Context(), root); errors.Is(err, parts.ErrNoRedis) && !strings.Contains(os.Getenv("WEIR_REQUIRE"), "redis") {
-		t.Skip(err)
-	}
+	parts.NeedRedis(t, root)
 	for name, args := range map[string][]string{
 		"one limit":              {"-n=20000"},
 		"two limits per request": {"-n=10000", "-several"},

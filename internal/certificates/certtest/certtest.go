@@ -27,36 +27,78 @@ type Authority struct {
 	key         *ecdsa.PrivateKey
 }
 
-// New makes an authority that signs itself.
+// New is NewAuthority for a test.
 func New(tb testing.TB, name string) *Authority {
 	tb.Helper()
-	t := template(name, time.Now().Add(24*time.Hour))
-	t.IsCA, t.BasicConstraintsValid, t.KeyUsage = true, true, x509.KeyUsageCertSign
-	a := &Authority{certificate: t, key: newKey(tb), Pool: x509.NewCertPool()}
-	der := a.sign(tb, t, a.key)
-	certificate, err := x509.ParseCertificate(der)
+	a, err := NewAuthority(name)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	a.certificate = certificate
-	a.PEM = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	a.Pool.AddCert(certificate)
 	return a
+}
+
+// NewAuthority makes an authority that signs itself.
+func NewAuthority(name string) (*Authority, error) { return newAuthority(name, nil) }
+
+// Below makes an authority that this one signs.
+func (a *Authority) Below(tb testing.TB, name string) *Authority {
+	tb.Helper()
+	below, err := newAuthority(name, a)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return below
+}
+
+// newAuthority makes an authority that another signs; nil stands for itself.
+func newAuthority(name string, by *Authority) (*Authority, error) {
+	t := template(name, tomorrow())
+	t.IsCA, t.BasicConstraintsValid, t.KeyUsage = true, true, x509.KeyUsageCertSign
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	if by == nil {
+		by = &Authority{certificate: t, key: key}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, t, by.certificate, key.Public(), by.key)
+	if err != nil {
+		return nil, err
+	}
+	certificate, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, err
+	}
+	a := &Authority{PEM: encode("CERTIFICATE", der), Pool: x509.NewCertPool(), certificate: certificate, key: key}
+	a.Pool.AddCert(certificate)
+	return a, nil
 }
 
 // Pair is a certificate and its key, both PEM.
 type Pair struct{ Certificate, Key []byte }
 
-// Issue makes a certificate, for servers and clients, that has these alternative names: IP addresses, URIs, the rest DNS. The
-// first is its common name.
+// Issue is Sign for a test.
 func (a *Authority) Issue(tb testing.TB, names ...string) Pair {
 	tb.Helper()
-	return a.IssueUntil(tb, time.Now().Add(24*time.Hour), names...)
+	return a.IssueUntil(tb, tomorrow(), names...)
 }
 
 // IssueUntil is Issue with the end of the certificate's time.
 func (a *Authority) IssueUntil(tb testing.TB, end time.Time, names ...string) Pair {
 	tb.Helper()
+	pair, err := a.signUntil(end, names)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return pair
+}
+
+// Sign makes a certificate, for servers and clients, that has these alternative names: IP addresses, URIs, the rest DNS. The
+// first is its common name.
+func (a *Authority) Sign(names ...string) (Pair, error) { return a.signUntil(tomorrow(), names) }
+
+// signUntil is Sign with the end of the certificate's time.
+func (a *Authority) signUntil(end time.Time, names []string) (Pair, error) {
 	t := template(names[0], end)
 	t.KeyUsage = x509.KeyUsageDigitalSignature
 	t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
@@ -72,15 +114,16 @@ func (a *Authority) IssueUntil(tb testing.TB, end time.Time, names ...string) Pa
 			t.DNSNames = append(t.DNSNames, name)
 		}
 	}
-	key := newKey(tb)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return Pair{}, err
+	}
 	private, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		tb.Fatal(err)
+		return Pair{}, err
 	}
-	return Pair{
-		Certificate: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.sign(tb, t, key)}),
-		Key:         pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}),
-	}
+	der, err := x509.CreateCertificate(rand.Reader, t, a.certificate, key.Public(), a.key)
+	return Pair{Certificate: encode("CERTIFICATE", der), Key: encode("PRIVATE KEY", private)}, err
 }
 
 // TLS returns the pair for crypto/tls.
@@ -111,23 +154,11 @@ func Write(tb testing.TB, path string, data []byte) string {
 	return path
 }
 
-// sign returns a certificate of a public key.
-func (a *Authority) sign(tb testing.TB, t *x509.Certificate, key *ecdsa.PrivateKey) []byte {
-	tb.Helper()
-	der, err := x509.CreateCertificate(rand.Reader, t, a.certificate, key.Public(), a.key)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return der
-}
+func tomorrow() time.Time { return time.Now().Add(24 * time.Hour) }
 
-func newKey(tb testing.TB) *ecdsa.PrivateKey {
-	tb.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return key
+// encode returns one block of PEM.
+func encode(kind string, der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
 }
 
 // template is what all certificates have.

@@ -258,7 +258,7 @@ func TestCountersAreOwedToTheirWindow(t *testing.T) {
 			for range 5 {
 				wants(t, false, s, c)
 			}
-			if n := s.Stats().DeniedHere; n != 5 || s.Stats().RoundTrips-asked > 2 {
+			if n := s.Stats().DeniedHits; n != 5 || s.Stats().RoundTrips-asked > 2 {
 				t.Errorf("%d denied from memory, with %d round trips; want 5", n, s.Stats().RoundTrips-asked)
 			}
 			clock.sleep(time.Minute)

@@ -92,8 +92,12 @@ func (d *denials) deny(charges []store.Charge, decisions []algorithms.Decision) 
 		d.pay(charges) // before the request, which goes in the lane of its first key
 		return false
 	}
+	denied := uint64(0)
 	for i := range charges {
 		c := &charges[i]
+		if !decisions[i].Allowed {
+			denied += uint64(c.Hits)
+		}
 		switch {
 		case c.CountRejected:
 			d.count(c, at[i])
@@ -102,6 +106,7 @@ func (d *denials) deny(charges []store.Charge, decisions []algorithms.Decision) 
 		}
 	}
 	d.store.counts.deniedHere.Add(1)
+	d.store.counts.deniedHits.Add(denied)
 	return true
 }
 

@@ -261,8 +261,8 @@ func (d *dialer) open(address string) (conn net.Conn, err error) {
 			conn.Close()
 		}
 	}()
-	if d.target.certificates != nil {
-		config, err := d.target.certificates.config(address)
+	if d.target.security != nil {
+		config, err := d.target.security.config(address)
 		if err != nil {
 			return conn, err
 		}

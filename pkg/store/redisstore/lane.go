@@ -86,7 +86,7 @@ func (l *lane) send() {
 			continue // abandoned
 		}
 		if !c.until.IsZero() && now.Sub(c.put) > c.until.Sub(c.put)/2 {
-			c.refused, c.err = true, errLate // too little is left for Redis, which stands still
+			c.refused, c.err = true, errBehind
 			c.end()
 			continue
 		}
@@ -236,29 +236,4 @@ func (s *Store) laneFor(slot uint16, key []byte) *lane {
 		return s.lanes[int(slot)*len(s.lanes)/slots]
 	}
 	return s.lanes[maphash.Bytes(s.seed, key)%uint64(len(s.lanes))]
-}
-
-// wait waits until the call has ended, at most that long.
-func (s *Store) wait(ctx context.Context, c *call, atMost time.Duration) error {
-	timer, _ := s.timers.Get().(*time.Timer)
-	timer.Reset(atMost)
-	defer func() { timer.Stop(); s.timers.Put(timer) }()
-	var err error
-	select {
-	case <-c.done:
-		c.ended = true
-		return c.err
-	case <-timer.C:
-		err = context.DeadlineExceeded
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	select {
-	case <-c.done: // it had ended, and the time had, too
-		c.ended = true
-		return c.err
-	default:
-	}
-	c.status.CompareAndSwap(waiting, abandoned)
-	return fmt.Errorf("redis has not answered in time: %w", err)
 }

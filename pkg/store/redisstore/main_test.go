@@ -35,14 +35,7 @@ func TestMain(m *testing.M) {
 // redisBinary returns a redis-server, or skips the test where there is none and none is required.
 func redisBinary(tb testing.TB) string {
 	tb.Helper()
-	path, err := parts.FindRedis(tb.Context(), filepath.Join("..", "..", ".."))
-	if err != nil && parts.Required("redis") {
-		tb.Fatal(err)
-	}
-	if err != nil {
-		tb.Skip(err)
-	}
-	return path
+	return parts.NeedRedis(tb, filepath.Join("..", "..", ".."))
 }
 
 // shared returns the Redis that tests share; each uses a prefix of its own.

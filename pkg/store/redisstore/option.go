@@ -43,7 +43,7 @@ func (t *Target) clientOption(d *dialer) rueidis.ClientOption {
 		// rueidis sends again only commands that read. The script is none, but nobody waits for what is sent again.
 		DisableRetry: true,
 	}
-	if t.certificates != nil {
+	if t.security != nil {
 		o.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12} // says which of a node's two ports to dial; the dialer does the rest
 	}
 	switch t.topology {

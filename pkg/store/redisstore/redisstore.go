@@ -10,7 +10,8 @@
 //
 // A key of Redis is the prefix, Charge.Key, and algorithm and period: "weir:4:edge|4:path=7:/search#token_bucket/1s;2;1000000".
 // Its value is 14 to 27 bytes (see parse), for sliding_window_log a list of 12 bytes for each instant at which hits were
-// admitted; it expires when the key is as if never used.
+// admitted; it expires when the key is as if never used. Fixed windows can be kept under names and as numbers that others count,
+// too (see Counters).
 package redisstore
 
 import (
@@ -41,7 +42,11 @@ const (
 	DefaultDenyCache = time.Second
 )
 
-var errLate = errors.New("redis took the request for one that nobody waits for any more: its clock jumps")
+// Reasons why a request was certainly not charged.
+var (
+	errLate   = errors.New("redis took the request for one that nobody waits for any more: its clock jumps")
+	errBehind = fmt.Errorf("redis has not answered those before in time: %w", context.DeadlineExceeded) // too little is left to ask
+)
 
 // Options is what New needs besides a Target. All but that and Logger may be zero.
 type Options struct {
@@ -308,82 +313,6 @@ func (s *Store) Peek(ctx context.Context, charges []store.Charge, decisions []al
 	return nil
 }
 
-// Reset implements [store.Store]. It fails as Take does.
-func (s *Store) Reset(ctx context.Context, charges []store.Charge) (int, error) {
-	atMost, err := s.patience(ctx)
-	if err != nil {
-		return 0, err
-	}
-	if err := exact(charges); err != nil {
-		return 0, err
-	}
-	s.denials.reset(charges)
-	defer s.denials.reset(charges)
-	if err := s.paid(ctx, charges, time.Now().Add(atMost)); err != nil {
-		return 0, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, atMost)
-	defer cancel()
-	forgotten := 0
-	for i := range charges { // one by one: they may lie in several slots
-		server := s.serverOf(&charges[i])
-		client, err := server.connection.client()
-		if err != nil {
-			return forgotten, err
-		}
-		n, err := client.Do(ctx, client.B().Del().Key(server.name(&charges[i])).Build()).AsInt64()
-		if err != nil {
-			return forgotten, fmt.Errorf("resetting %q: %w", charges[i].Key, lost(err))
-		}
-		forgotten += int(n)
-	}
-	return forgotten, nil
-}
-
-// paid waits until the lanes have sent what they have for the keys of charges: it puts something behind it. What Redis says to
-// that does not matter.
-func (s *Store) paid(ctx context.Context, charges []store.Charge, until time.Time) error {
-	if s.denials.maxAge == 0 {
-		return nil
-	}
-	var last []*call
-	now := s.now()
-	for i := range charges {
-		where := s.locate(&charges[i], now)
-		lanes := where.server.lanes // a key's payment goes in the lane of the request that it comes before
-		if where.server.cluster {
-			lanes = []*lane{where.server.laneFor(where.slot, nil)}
-		}
-		for _, l := range lanes {
-			c := s.call(peek, where, now, charges[i:i+1])
-			s.put(l, c, until)
-			last = append(last, c)
-		}
-	}
-	for _, c := range last {
-		if err := s.wait(ctx, c, time.Until(until)); err != nil && (!c.ended || c.refused) {
-			return err
-		}
-	}
-	return nil
-}
-
-// patience returns how long a caller can wait: the timeout, or less when its deadline is nearer, of which a part is left for
-// it to answer without Redis.
-func (s *Store) patience(ctx context.Context) (time.Duration, error) {
-	if err := ctx.Err(); err != nil {
-		return 0, err
-	}
-	atMost := s.timeout
-	if deadline, has := ctx.Deadline(); has {
-		atMost = min(atMost, time.Until(deadline)*3/4)
-	}
-	if atMost <= 0 {
-		return 0, context.DeadlineExceeded
-	}
-	return atMost, nil
-}
-
 // exact returns an error unless Redis can keep the charges' limits exactly.
 func exact(charges []store.Charge) error {
 	for i := range charges {
@@ -399,38 +328,4 @@ func (s *Store) call(k kind, where location, at algorithms.Instant, charges []st
 	c, _ := s.calls.Get().(*call)
 	c.set(k, where, at, charges)
 	return c
-}
-
-// do has a call applied. After an error the call must not be used again.
-func (s *Store) do(ctx context.Context, c *call, atMost time.Duration) error {
-	s.put(c.lane(), c, time.Now().Add(atMost))
-	return s.wait(ctx, c, atMost)
-}
-
-// doAll has calls applied and returns the first error there is.
-func (s *Store) doAll(ctx context.Context, calls []*call, until time.Time) error {
-	for _, c := range calls {
-		s.put(c.lane(), c, until)
-	}
-	return s.waitAll(ctx, calls, until)
-}
-
-// put puts a call into a lane, for a caller who waits until then. It ends the call when the store is closed.
-func (s *Store) put(l *lane, c *call, until time.Time) {
-	c.put, c.until = time.Now(), until
-	if !l.put(c) {
-		c.refused, c.err = true, unavailable(errClosed)
-		c.end()
-	}
-}
-
-// waitAll waits until all calls have ended, and returns the first error there is.
-func (s *Store) waitAll(ctx context.Context, calls []*call, until time.Time) error {
-	var first error
-	for _, c := range calls {
-		if err := s.wait(ctx, c, time.Until(until)); err != nil && first == nil {
-			first = err
-		}
-	}
-	return first
 }

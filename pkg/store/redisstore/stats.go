@@ -8,9 +8,10 @@ import (
 
 // counts are the store's figures.
 type counts struct {
-	calls, transactions                atomic.Uint64
-	deniedHere, deferredHits, lostHits atomic.Uint64
-	roundTrip                          durations.Histogram
+	calls, transactions    atomic.Uint64
+	deniedHere, deniedHits atomic.Uint64
+	deferredHits, lostHits atomic.Uint64
+	roundTrip              durations.Histogram
 }
 
 // Stats is the store's figures at one moment.
@@ -19,6 +20,7 @@ type Stats struct {
 	Transactions uint64             // requests, or the parts of them in one slot, in those calls
 	RoundTrip    durations.Snapshot // of the calls
 	DeniedHere   uint64             // requests denied from memory, without asking Redis
+	DeniedHits   uint64             // hits of those of their charges that were denied
 	Denials      int                // keys whose denial is remembered now
 	DeferredHits uint64             // hits of requests denied from memory that Redis was told of later
 	LostHits     uint64             // those that it could not be told of
@@ -31,6 +33,7 @@ func (s *Store) Stats() Stats {
 		Transactions: s.counts.transactions.Load(),
 		RoundTrip:    s.counts.roundTrip.Snapshot(),
 		DeniedHere:   s.counts.deniedHere.Load(),
+		DeniedHits:   s.counts.deniedHits.Load(),
 		Denials:      int(s.denials.keys.Load()),
 		DeferredHits: s.counts.deferredHits.Load(),
 		LostHits:     s.counts.lostHits.Load(),

@@ -23,7 +23,7 @@ type Target struct {
 
 	username, password                 string // "" and "": nobody logs in
 	sentinelUsername, sentinelPassword string
-	certificates                       *certificates // nil without TLS
+	security                           *security // nil without TLS
 }
 
 // topology is how the servers belong together.
@@ -61,6 +61,10 @@ type TargetOptions struct {
 	CA         string // PEM file of the authorities to trust instead of the system's
 	Cert, Key  string // PEM files of a client certificate; both or none
 	ServerName string // that the servers' certificates must be for; empty: the host dialed
+
+	// AnyServerName accepts certificates for any name, as long as the authorities signed them. With the system's authorities that
+	// is nearly anybody.
+	AnyServerName bool
 }
 
 // ParseTarget reads o. Its error is all mistakes, each with the URL it is in; no password is in it. Files are read, to find
@@ -85,12 +89,17 @@ func ParseTarget(o TargetOptions) (Target, error) {
 	}
 	tls := p.merge(&t, urls)
 
-	files := certificates{ca: o.CA, cert: o.Cert, key: o.Key, name: o.ServerName}
+	secure := security{ca: o.CA, cert: o.Cert, key: o.Key, name: o.ServerName, anyName: o.AnyServerName}
 	switch {
 	case tls:
-		t.certificates = &files
-		p.mistakes = append(p.mistakes, files.check()...)
-	case len(urls) > 0 && files != (certificates{}):
+		t.security = &secure
+		if secure.name != "" && secure.anyName {
+			p.mistake("a server name and any server name: there can be one of the two")
+		}
+		if err := secure.files().Check(); err != nil {
+			p.mistakes = append(p.mistakes, err)
+		}
+	case len(urls) > 0 && secure != (security{}):
 		p.mistake("a CA, a client certificate and a server name are for TLS: write the URL with rediss, rediss-sentinel or rediss-cluster")
 	}
 	if len(urls) > 0 && t.topology != topologySentinel && (o.SentinelUsername != "" || o.SentinelPassword != "") {
@@ -155,7 +164,7 @@ func (t Target) String() string {
 		return "nowhere"
 	}
 	scheme, path := "redis", ""
-	if t.certificates != nil {
+	if t.security != nil {
 		scheme = "rediss"
 	}
 	if t.topology != topologySingle {

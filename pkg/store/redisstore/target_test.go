@@ -36,26 +36,26 @@ func TestParseTargetReadsEveryForm(t *testing.T) {
 		{"user_without_password", []string{"redis://me:@a:1"}, "redis://me:@a:1", Target{topology: "single", network: "tcp", addresses: []string{"a:1"}, username: "me"}},
 		{"encoded", []string{"redis://m%40e:%40%2F%3F%23%25%2C:@a:1"}, "redis://m@e:***@a:1", Target{topology: "single", network: "tcp", addresses: []string{"a:1"}, username: "m@e", password: "@/?#%,:"}},
 		{"twice", []string{"redis://a", "valkey://a:6379"}, "redis://a:6379", Target{topology: "single", network: "tcp", addresses: []string{"a:6379"}}},
-		{"TLS", []string{"rediss://a:1"}, "", Target{topology: "single", network: "tcp", addresses: []string{"a:1"}, certificates: &certificates{}}},
-		{"valkeys", []string{"valkeys://a:1"}, "rediss://a:1", Target{topology: "single", network: "tcp", addresses: []string{"a:1"}, certificates: &certificates{}}},
+		{"TLS", []string{"rediss://a:1"}, "", Target{topology: "single", network: "tcp", addresses: []string{"a:1"}, security: &security{}}},
+		{"valkeys", []string{"valkeys://a:1"}, "rediss://a:1", Target{topology: "single", network: "tcp", addresses: []string{"a:1"}, security: &security{}}},
 		{"socket", []string{"unix:///run/redis.sock"}, "", Target{topology: "single", network: "unix", addresses: []string{"/run/redis.sock"}}},
 		{"socket_database", []string{"unix:///run/a%20b?db=2"}, "", Target{topology: "single", network: "unix", addresses: []string{"/run/a b"}, database: 2}},
 		{"socket_user", []string{"unix://me:secret@/run/s"}, "unix://me:***@/run/s", Target{topology: "single", network: "unix", addresses: []string{"/run/s"}, username: "me", password: "secret"}},
 		{"sentinel", []string{"redis-sentinel://a,b:1/main"}, "redis-sentinel://a:26379,b:1/main", Target{topology: "sentinel", network: "tcp", addresses: []string{"a:26379", "b:1"}, primary: "main"}},
 		{"sentinel_database", []string{"valkey-sentinel://a:1/main/2"}, "redis-sentinel://a:1/main/2", Target{topology: "sentinel", network: "tcp", addresses: []string{"a:1"}, primary: "main", database: 2}},
 		{"sentinel_parameter", []string{"redis-sentinel://a:1/main?db=2"}, "redis-sentinel://a:1/main/2", Target{topology: "sentinel", network: "tcp", addresses: []string{"a:1"}, primary: "main", database: 2}},
-		{"sentinel_TLS", []string{"rediss-sentinel://me:secret@a:1,[::1]/m%2Fx"}, "rediss-sentinel://me:***@a:1,[::1]:26379/m%2Fx", Target{topology: "sentinel", network: "tcp", addresses: []string{"a:1", "[::1]:26379"}, primary: "m/x", username: "me", password: "secret", certificates: &certificates{}}},
+		{"sentinel_TLS", []string{"rediss-sentinel://me:secret@a:1,[::1]/m%2Fx"}, "rediss-sentinel://me:***@a:1,[::1]:26379/m%2Fx", Target{topology: "sentinel", network: "tcp", addresses: []string{"a:1", "[::1]:26379"}, primary: "m/x", username: "me", password: "secret", security: &security{}}},
 		{"sentinels", []string{"redis-sentinel://a/main", "redis-sentinel://b,a/main"}, "redis-sentinel://a:26379,b:26379/main", Target{topology: "sentinel", network: "tcp", addresses: []string{"a:26379", "b:26379"}, primary: "main"}},
 		{"cluster", []string{"redis-cluster://a,b:1,[::1]:2"}, "redis-cluster://a:6379,b:1,[::1]:2", Target{topology: "cluster", network: "tcp", addresses: []string{"a:6379", "b:1", "[::1]:2"}}},
 		{"cluster_database_0", []string{"redis-cluster://a:1/0"}, "redis-cluster://a:1", Target{topology: "cluster", network: "tcp", addresses: []string{"a:1"}}},
-		{"clusters", []string{"valkeys-cluster://a:1", "rediss-cluster://:secret@b:1"}, "rediss-cluster://:***@a:1,b:1", Target{topology: "cluster", network: "tcp", addresses: []string{"a:1", "b:1"}, password: "secret", certificates: &certificates{}}},
+		{"clusters", []string{"valkeys-cluster://a:1", "rediss-cluster://:secret@b:1"}, "rediss-cluster://:***@a:1,b:1", Target{topology: "cluster", network: "tcp", addresses: []string{"a:1", "b:1"}, password: "secret", security: &security{}}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got, err := ParseTarget(TargetOptions{URLs: test.urls})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(test.want, got, cmp.AllowUnexported(Target{}, certificates{})); diff != "" {
+			if diff := cmp.Diff(test.want, got, cmp.AllowUnexported(Target{}, security{})); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 			want := test.text
@@ -138,8 +138,10 @@ func TestParseTargetNamesEveryMistake(t *testing.T) {
 		{"socket_escape", TargetOptions{URLs: []string{"unix:///%zz"}}, []string{"a % in the path"}},
 		{"TLS_file_without_TLS", TargetOptions{URLs: []string{"redis://a"}, CA: "x"}, []string{"are for TLS: write the URL with rediss"}},
 		{"server_name_without_TLS", TargetOptions{URLs: []string{"unix:///a"}, ServerName: "x"}, []string{"are for TLS"}},
-		{"files", TargetOptions{URLs: []string{"rediss://a"}, CA: "no-such-ca", Cert: "no-such-cert", Key: "no-such-key"}, []string{"reading the CA: open no-such-ca", "reading the client certificate: open no-such-cert"}},
-		{"key_alone", TargetOptions{URLs: []string{"rediss://a"}, Key: "x"}, []string{"a client certificate needs its key"}},
+		{"any_server_name_without_TLS", TargetOptions{URLs: []string{"redis://a"}, AnyServerName: true}, []string{"are for TLS"}},
+		{"files", TargetOptions{URLs: []string{"rediss://a"}, CA: "no-such-ca", Cert: "no-such-cert", Key: "no-such-key"}, []string{"client certificate: open no-such-cert", "client key: open no-such-key", "CA: open no-such-ca"}},
+		{"key_alone", TargetOptions{URLs: []string{"rediss://a"}, Key: "x"}, []string{"client certificate, client key: must both be given, or neither"}},
+		{"two_server_names", TargetOptions{URLs: []string{"rediss://a"}, ServerName: "x", AnyServerName: true}, []string{"a server name and any server name"}},
 		{"sentinel_password", TargetOptions{URLs: []string{"redis-cluster://a"}, SentinelPassword: "secret"}, []string{"are for redis-sentinel://"}},
 		{"all_at_once", TargetOptions{URLs: []string{"redis://a:x", "http://a"}, Cert: "x"}, []string{"host 1: its port", "not a URL of Redis"}},
 	} {
@@ -176,7 +178,7 @@ func TestFilesOfTLSAreReadAgainForEachConnection(t *testing.T) {
 	}
 	seen := func() (string, string) {
 		t.Helper()
-		config, err := target.certificates.config("a:6379")
+		config, err := target.security.config("a:6379")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -202,12 +204,12 @@ func TestFilesOfTLSAreReadAgainForEachConnection(t *testing.T) {
 	if err := os.WriteFile(first.CA, []byte("nothing"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := target.certificates.config("a:6379"); err == nil || !strings.Contains(err.Error(), "ca.pem: no certificate in it, want PEM") {
+	if _, err := target.security.config("a:6379"); err == nil || !strings.Contains(err.Error(), "ca.pem: holds no certificate: must be PEM") {
 		t.Errorf("got %v", err)
 	}
-	target.certificates.name = "b"
-	target.certificates.ca, target.certificates.cert = "", ""
-	if config, err := target.certificates.config("a:6379"); err != nil || config.ServerName != "b" || config.RootCAs != nil || config.GetClientCertificate != nil {
+	target.security.name = "b"
+	target.security.ca, target.security.cert, target.security.key = "", "", ""
+	if config, err := target.security.config("a:6379"); err != nil || config.ServerName != "b" || config.RootCAs != nil || config.GetClientCertificate != nil {
 		t.Errorf("got %v, %v", config, err)
 	}
 }

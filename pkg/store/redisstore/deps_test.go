@@ -1,0 +1,14 @@
+package redisstore
+
+import (
+	"testing"
+
+	"github.com/weirproxy/weir/internal/deptest"
+)
+
+func TestDeps(t *testing.T) {
+	deptest.Check(t, deptest.Rules{
+		Own:   []string{"pkg/algorithms", "pkg/store", "internal/certificates", "internal/durations"},
+		Third: []string{"github.com/redis/rueidis"},
+	})
+}

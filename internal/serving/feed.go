@@ -7,7 +7,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/xds"
 )
@@ -29,16 +28,9 @@ func NewFeed(o xds.Options, required bool, l *limiter.Limiter, registry promethe
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	if !required {
-		DoWithoutRules(l)
+		l.DoWithoutRules(time.Now())
 	}
 	return &Feed{client, required}, nil
-}
-
-// DoWithoutRules has there be no rules in force, where none are yet, rather than no answer to whether there are.
-func DoWithoutRules(l *limiter.Limiter) {
-	if l.Status().LoadedAt.IsZero() {
-		l.SetRules(new(descriptors.Rules), nil, time.Now())
-	}
 }
 
 // Run brings rules until ctx ends.

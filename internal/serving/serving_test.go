@@ -8,7 +8,7 @@ import (
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
-		Own: []string{"pkg/...", "proto/...", "internal/durations"},
+		Own: []string{"pkg/...", "proto/...", "internal/durations", "internal/certificates"},
 		Third: []string{
 			"github.com/prometheus/client_golang/prometheus", "github.com/KimMachineGun/automemlimit/memlimit",
 			"golang.org/x/sync/errgroup", "google.golang.org/grpc",

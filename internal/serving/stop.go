@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/weirproxy/weir/pkg/reload"
 )
 
 // Signals is what tells a process to stop, to hurry and to read its rules again: SIGTERM and SIGINT stop it, a second one
@@ -39,6 +41,22 @@ func Heed(ctx context.Context) *Signals {
 
 // Stop returns a context that ends when it is time to stop. Its cause says why.
 func (s *Signals) Stop() context.Context { return s.stop }
+
+// Load loads the first rules, which may take as long as they like. When it is time to stop before that has ended, it leaves that
+// alone, as there is nothing to lose, and returns true; the log says why.
+func (s *Signals) Load(r *reload.Reloader, logger *slog.Logger) (over bool, err error) {
+	done := make(chan error, 1)
+	go func() { done <- r.Load(s.stop) }()
+	select {
+	case err = <-done:
+	case <-s.stop.Done():
+	}
+	if s.stop.Err() == nil {
+		return false, err
+	}
+	logger.LogAttrs(s.stop, slog.LevelInfo, "stopped", slog.String("cause", context.Cause(s.stop).Error()))
+	return true, nil
+}
 
 // Close heeds signals no more.
 func (s *Signals) Close() {
@@ -101,19 +119,6 @@ func heedReloads(background context.Context, signals <-chan os.Signal, reload fu
 		case <-signals:
 			_ = reload(background) // logged
 		}
-	}
-}
-
-// UnlessOver does what reads files, which may take as long as it likes, and returns its error; or that of ctx as soon as ctx
-// ends, and leaves it alone then: there is nothing to lose.
-func UnlessOver(ctx context.Context, do func(context.Context) error) error {
-	done := make(chan error, 1)
-	go func() { done <- do(ctx) }()
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return context.Cause(ctx)
 	}
 }
 

@@ -95,8 +95,11 @@ func (s *Stores) Unfit(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	if err := s.redis.Await(ctx); errors.Is(err, redisstore.ErrVersion) || errors.Is(err, redisstore.ErrTopology) {
+	switch err := s.redis.Await(ctx); {
+	case errors.Is(err, redisstore.ErrVersion), errors.Is(err, redisstore.ErrTopology):
 		return err
+	case err == nil:
+		_ = s.guard.Await(ctx) // so that the first request is not decided without Redis
 	}
 	return nil
 }
@@ -137,7 +140,15 @@ func (s *Stores) DeniedLocally() uint64 {
 	if s.redis == nil {
 		return 0
 	}
-	return s.redis.Stats().DeniedHere
+	return s.redis.Stats().DeniedHits
+}
+
+// DecidedWithout returns how many requests were decided without Redis, as it could not be asked.
+func (s *Stores) DecidedWithout() uint64 {
+	if s.guard == nil {
+		return 0
+	}
+	return s.guard.Stats().Without
 }
 
 // Ready returns why the store cannot be asked now, nil when it can.

@@ -9,14 +9,19 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// Check decides a request and writes the answer to v. It fails with an [*InvalidError] when the request is not valid, and
-// with the error of the store or of ctx otherwise; nothing was charged then, and v says nothing.
+// Check decides a request and writes the answer to v. It fails with an [*InvalidError] when the request is not valid, with
+// [ErrNoRules] as Options.NeedRules says, and with the error of the store or of ctx otherwise; nothing was charged then, and v says nothing.
 func (l *Limiter) Check(ctx context.Context, r *Request, v *Verdict) error {
 	set := l.current.Load()
 	if err := l.prepare(set, r, v); err != nil {
 		l.requests.failed.Add(1)
 		l.requests.invalid.Add(1)
 		return err
+	}
+	if !set.loaded && l.options.NeedRules {
+		l.requests.failed.Add(1)
+		l.requests.early.Add(1)
+		return ErrNoRules
 	}
 	if len(v.charges) > 0 {
 		admitted, err := l.store.Take(ctx, v.charges, v.decisions)
@@ -124,18 +129,9 @@ func (l *Limiter) charge(r *Request, i int, v *Verdict) error {
 		if limit.Name != "" && slices.Contains(v.replaced, limit.Name) {
 			continue
 		}
-		v.charged = append(v.charged, limit)
 		from := len(v.keys)
 		v.keys = s.Rule.AppendKey(v.keys, r.Domain, d.Entries, limit)
-		v.charges = append(v.charges, store.Charge{
-			Key:           v.keys[from:],
-			Limit:         limit.Limit,
-			Hits:          s.Hits,
-			Rule:          i,
-			Mode:          mode,
-			CountRejected: limit.CountRejected,
-			OnError:       l.onError(limit.OnStoreError),
-		})
+		l.add(v, i, limit, v.keys[from:], mode)
 	}
 	if s.count = len(v.charges) - s.charge; s.count == 0 {
 		s.Outcome = Replaced
@@ -162,19 +158,24 @@ func (l *Limiter) chargeOverride(r *Request, i int, v *Verdict) error {
 	}
 	v.limits = append(v.limits, limit)
 	s.Outcome, s.charge, s.count, s.Limit = Limited, len(v.charges), 1, &v.limits[len(v.limits)-1]
-	v.charged = append(v.charged, s.Limit)
 	from := len(v.keys)
 	v.keys = descriptors.AppendKey(v.keys, r.Domain, d.Entries, s.Limit)
+	l.add(v, i, s.Limit, v.keys[from:], mode)
+	return nil
+}
+
+// add adds a charge of descriptor i.
+func (l *Limiter) add(v *Verdict, i int, limit *descriptors.Limit, key []byte, mode store.Mode) {
+	v.charged = append(v.charged, limit)
 	v.charges = append(v.charges, store.Charge{
-		Key:           v.keys[from:],
+		Key:           key,
 		Limit:         limit.Limit,
-		Hits:          s.Hits,
+		Hits:          v.Statuses[i].Hits,
 		Rule:          i,
 		Mode:          mode,
 		CountRejected: limit.CountRejected,
 		OnError:       l.onError(limit.OnStoreError),
 	})
-	return nil
 }
 
 // onError returns what becomes of a charge of a limit with this setting when the store cannot be asked.

@@ -195,7 +195,7 @@ func (l *Limiter) Counts() iter.Seq[RuleCounts] {
 // requestCounts is what became of requests.
 type requestCounts struct {
 	passed, overLimit, failed atomic.Uint64
-	invalid, shadowed         atomic.Uint64
+	invalid, early, shadowed  atomic.Uint64
 	noDomain, noMatch         atomic.Uint64
 }
 
@@ -203,6 +203,7 @@ type requestCounts struct {
 type RequestCounts struct {
 	OK, OverLimit, Failed uint64 // requests
 	Invalid               uint64 // of those that failed, requests that were not valid
+	Early                 uint64 // and those that came before the first rules, with Options.NeedRules
 	Shadowed              uint64 // of those that are OK, requests that were over limit but for Options.Shadow
 	DomainNotFound        uint64 // descriptors of a domain that has no rules
 	NoMatch               uint64 // descriptors that no rule of their domain matched
@@ -215,6 +216,7 @@ func (l *Limiter) Requests() RequestCounts {
 		OverLimit:      l.requests.overLimit.Load(),
 		Failed:         l.requests.failed.Load(),
 		Invalid:        l.requests.invalid.Load(),
+		Early:          l.requests.early.Load(),
 		Shadowed:       l.requests.shadowed.Load(),
 		DomainNotFound: l.requests.noDomain.Load(),
 		NoMatch:        l.requests.noMatch.Load(),
@@ -229,20 +231,22 @@ func (l *Limiter) count(set *ruleSet, r *Request, v *Verdict, i int) {
 		return
 	}
 	c := set.overrides[r.Domain]
-	if s.Rule != nil {
-		c = set.counts[s.Rule.ID]
-	} else {
+	limitless := s.Overridden && s.Rule != nil && len(s.Rule.Limits) == 0 // of which nothing is told
+	switch {
+	case s.Rule == nil:
 		l.requests.noMatch.Add(1)
 		if !s.Overridden {
 			return
 		}
+	case !limitless:
+		c = set.counts[s.Rule.ID]
 	}
 	code, near := s.code(), uint64(0)
 	if l.options.NearLimit > 0 && s.Outcome == Limited {
 		near = l.near(v, s)
 	}
 	c.add(code, s.Hits, near)
-	if s.Rule != nil && s.Rule.Detailed() {
+	if s.Rule != nil && s.Rule.Detailed() && !limitless {
 		entries := r.Descriptors[i].Entries
 		v.values = s.Rule.AppendMetricValue(v.values[:0], entries)
 		c.of(v.values, s.Rule, entries).add(code, s.Hits, near)

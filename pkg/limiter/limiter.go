@@ -37,7 +37,11 @@ type Options struct {
 	DropRejected bool    // denied hits of overrides that no rule matches do not count, as descriptors.Options has it for rules
 	Shadow       bool    // every request passes; its statuses say what was found
 	Quota        bool    // every limit is a quota; a request with a descriptor that no limit applies to passes
+	NeedRules    bool    // requests fail with ErrNoRules before the first SetRules; else they pass
 }
+
+// ErrNoRules says that a request came before the first rules, with Options.NeedRules.
+var ErrNoRules = errors.New("no rate limit configuration loaded")
 
 // Limiter decides requests. All methods are safe for concurrent use. It starts nothing and needs no Close; its store may.
 type Limiter struct {
@@ -55,6 +59,7 @@ type forgetter interface{ Forget() }
 
 // ruleSet is the rules in force and what is counted of each.
 type ruleSet struct {
+	loaded    bool // by SetRules
 	rules     *descriptors.Rules
 	counts    []*Counts          // by Rule.ID
 	overrides map[string]*Counts // by domain: limits that requests brought themselves where no rule matched
@@ -64,15 +69,15 @@ type ruleSet struct {
 type Status struct {
 	Rules       *descriptors.Rules    // in force; never nil
 	Warnings    []descriptors.Warning // of the rules in force
-	LoadedAt    time.Time             // when they came into force; zero when none were set yet
+	LoadedAt    time.Time             // when they came into force, or DoWithoutRules was called before any; else zero
 	AttemptedAt time.Time             // of the last attempt, successful or not
 	Errors      []string              // why the last attempt was refused; empty when it was not
 	Loads       uint64                // attempts that came into force
 	Refusals    uint64                // attempts that were refused
 }
 
-// New returns a limiter without rules: until [Limiter.SetRules] every request passes. It fails when an option is out of
-// bounds.
+// New returns a limiter without rules: until [Limiter.SetRules] every request passes, or fails with Options.NeedRules. It fails
+// when an option is out of bounds.
 func New(s store.Store, o Options) (*Limiter, error) {
 	var errs []error
 	if s == nil {
@@ -120,7 +125,7 @@ func (l *Limiter) SetRules(rules *descriptors.Rules, warnings []descriptors.Warn
 	for _, r := range was.rules.All() {
 		known[[2]string{r.Domain, r.Path}] = was.counts[r.ID]
 	}
-	next := &ruleSet{rules: rules, counts: make([]*Counts, rules.Len()), overrides: make(map[string]*Counts)}
+	next := &ruleSet{loaded: true, rules: rules, counts: make([]*Counts, rules.Len()), overrides: make(map[string]*Counts)}
 	for _, r := range rules.All() { // those whose paths read the same (a=b alone, and a with the value b) share one
 		name := [2]string{r.Domain, r.Path}
 		if known[name] == nil {
@@ -143,6 +148,16 @@ func (l *Limiter) SetRules(rules *descriptors.Rules, warnings []descriptors.Warn
 	l.status.Store(&Status{
 		Rules: rules, Warnings: warnings, LoadedAt: at, AttemptedAt: at, Loads: s.Loads + 1, Refusals: s.Refusals,
 	})
+}
+
+// DoWithoutRules has Status say that none are waited for, where none came yet. What becomes of requests until some do does not change.
+func (l *Limiter) DoWithoutRules(at time.Time) {
+	l.setting.Lock()
+	defer l.setting.Unlock()
+	if s := *l.status.Load(); s.LoadedAt.IsZero() {
+		s.LoadedAt = at
+		l.status.Store(&s)
+	}
 }
 
 // Refused records that an attempt to load rules failed, with every reason; the rules in force stay.

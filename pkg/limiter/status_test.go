@@ -1,6 +1,7 @@
 package limiter_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -134,6 +135,50 @@ func TestCountsSayWhatWasDecided(t *testing.T) {
 			t.Errorf("requests (-want +got):\n%s", diff)
 		}
 	})
+}
+
+// Of a rule without limits nothing is told, so that what is charged must not be counted there.
+func TestAnOverrideOfARuleWithoutLimitsIsCountedAsOneOfNoRule(t *testing.T) {
+	f := newFixture(t, "domain: d\ndescriptors: [{key: free, detailed_metric: true, rate_limit: {unlimited: true}}, {key: white}]\n")
+	f.check(request("d", "free=a hits=2 override=1", "white=a override=1"))
+	for c := range f.Counts() {
+		got, want := c.Counts.Total().Hits, [limiter.Codes]uint64{}
+		if c.Path == "override" {
+			want = [limiter.Codes]uint64{limiter.CodeOK: 1, limiter.CodeOverLimit: 2}
+		}
+		if got != want || len(c.Counts.Values()) != 0 {
+			t.Errorf("%s: hits %v, by value %v; want %v and none", c.Path, got, c.Counts.Values(), want)
+		}
+	}
+}
+
+func TestRequestsBeforeTheFirstRulesFailWhereTheyAreNeeded(t *testing.T) {
+	s, err := memstore.New(memstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	l, err := limiter.New(s, limiter.Options{NeedRules: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := fixture{l, t}
+	l.DoWithoutRules(time.Now())
+	if s := l.Status(); s.LoadedAt.IsZero() || s.Loads != 0 {
+		t.Errorf("status %+v; want one of no load that nobody waits for", s)
+	}
+	var v limiter.Verdict
+	if err := l.Check(t.Context(), request("d", "a=1"), &v); !errors.Is(err, limiter.ErrNoRules) {
+		t.Errorf("before the first rules: got %v, want ErrNoRules", err)
+	}
+	if _, invalid := errors.AsType[*limiter.InvalidError](l.Check(t.Context(), request("", "a=1"), &v)); !invalid {
+		t.Error("a request that is not valid: want that to be said")
+	}
+	l.SetRules(new(descriptors.Rules), nil, time.Now())
+	f.check(request("d", "a=1"))
+	if diff := cmp.Diff(limiter.RequestCounts{OK: 1, Failed: 2, Invalid: 1, Early: 1, DomainNotFound: 1}, l.Requests()); diff != "" {
+		t.Errorf("requests (-want +got):\n%s", diff)
+	}
 }
 
 func TestDetailedValuesAreBounded(t *testing.T) {

@@ -182,7 +182,7 @@ func TestPanicsInPagesAreAnswered(t *testing.T) {
 		w := httptest.NewRecorder()
 		f.server.recoverHTTP(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { _ = boom("bug in a page") })).
 			ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", "/", nil))
-		if w.Code != 500 || !strings.Contains(f.logs.take(), "bug in a page") {
+		if w.Code != 500 || !strings.Contains(f.logs.Take(), "bug in a page") {
 			t.Errorf("a page that panics: got %d; want 500 and a log line", w.Code)
 		}
 	})

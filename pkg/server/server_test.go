@@ -1,11 +1,9 @@
 package server
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
 	"net"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,6 +15,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/weirproxy/weir/internal/deptest"
+	"github.com/weirproxy/weir/internal/logtest"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store"
@@ -54,7 +53,7 @@ type fixture struct {
 	server   *Server
 	limiter  *limiter.Limiter
 	registry *prometheus.Registry
-	logs     *logs
+	logs     *logtest.Log
 	conn     *grpc.ClientConn
 	client   ratelimitv3.RateLimitServiceClient
 }
@@ -78,7 +77,7 @@ func start(tb testing.TB, rules string, change func(*Options)) *fixture {
 // startOn serves rules, "" for none, from a store.
 func startOn(tb testing.TB, s store.Store, rules string, change func(*Options)) *fixture {
 	tb.Helper()
-	f := &fixture{registry: prometheus.NewRegistry(), logs: new(logs)}
+	f := &fixture{registry: prometheus.NewRegistry(), logs: new(logtest.Log)}
 	var err error
 	if f.limiter, err = limiter.New(s, limiter.Options{}); err != nil {
 		tb.Fatal(err)
@@ -140,25 +139,4 @@ func descriptor(keysAndValues ...string) *commonv3.RateLimitDescriptor {
 		d.Entries = append(d.Entries, &commonv3.RateLimitDescriptor_Entry{Key: keysAndValues[i], Value: keysAndValues[i+1]})
 	}
 	return d
-}
-
-// logs takes log lines.
-type logs struct {
-	mu   sync.Mutex // guards text
-	text bytes.Buffer
-}
-
-func (l *logs) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-// take returns what was logged since the last time.
-func (l *logs) take() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	text := l.text.String()
-	l.text.Reset()
-	return text
 }

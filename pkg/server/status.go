@@ -35,6 +35,7 @@ func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
 //	*limiter.InvalidError                InvalidArgument   what is wrong, and google.rpc.BadRequest
 //	context.DeadlineExceeded             DeadlineExceeded
 //	context.Canceled                     Canceled
+//	limiter.ErrNoRules                   Unavailable       as it is
 //	a panic                              Internal          fixed text; logged with the stack
 //	anything else, which is the store's  Unavailable       fixed text; logged
 //
@@ -61,6 +62,8 @@ func (f *faults) status(err error) error {
 		return status.Error(codes.Internal, textPanic)
 	}
 	switch {
+	case errors.Is(err, limiter.ErrNoRules):
+		return status.Error(codes.Unavailable, limiter.ErrNoRules.Error())
 	case errors.Is(err, context.DeadlineExceeded):
 		return status.Error(codes.DeadlineExceeded, context.DeadlineExceeded.Error())
 	case errors.Is(err, context.Canceled):

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
@@ -96,7 +97,7 @@ func TestEveryErrorHasItsCode(t *testing.T) {
 				if got := status.Convert(err); got.Code() != test.code || got.Message() != test.message {
 					t.Errorf("ShouldRateLimit: got %v; want %v: %s", err, test.code, test.message)
 				}
-				logged := f.logs.take()
+				logged := f.logs.Take()
 				for _, want := range test.logged {
 					if !strings.Contains(logged, want) {
 						t.Errorf("log: got %q; want %q in it", logged, want)
@@ -110,6 +111,13 @@ func TestEveryErrorHasItsCode(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+func TestARequestBeforeTheFirstRulesIsUnavailable(t *testing.T) {
+	err := new(faults).status(limiter.ErrNoRules)
+	if s := status.Convert(err); s.Code() != codes.Unavailable || s.Message() != "no rate limit configuration loaded" {
+		t.Errorf("got %v", err)
 	}
 }
 
@@ -173,7 +181,7 @@ func TestAPastDeadlineIsNotCharged(t *testing.T) {
 func TestFaultsAreLoggedOnceASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := startOn(t, &failing{err: errors.New("down")}, everything, nil)
-		lines := func() int { return strings.Count(f.logs.take(), "store failed") }
+		lines := func() int { return strings.Count(f.logs.Take(), "store failed") }
 		for range 5 {
 			_, _ = f.client.ShouldRateLimit(t.Context(), &ratelimitv3.RateLimitRequest{Domain: "edge", Descriptors: asks(descriptor("minute", "a"))})
 		}
@@ -182,7 +190,7 @@ func TestFaultsAreLoggedOnceASecond(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		_, _ = f.client.ShouldRateLimit(t.Context(), &ratelimitv3.RateLimitRequest{Domain: "edge", Descriptors: asks(descriptor("minute", "a"))})
-		if got := f.logs.take(); strings.Count(got, "store failed") != 1 || !strings.Contains(got, "not_logged=4") {
+		if got := f.logs.Take(); strings.Count(got, "store failed") != 1 || !strings.Contains(got, "not_logged=4") {
 			t.Errorf("log a second later: got %q; want one line that says not_logged=4", got)
 		}
 	})

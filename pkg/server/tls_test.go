@@ -24,6 +24,7 @@ import (
 
 	"github.com/weirproxy/weir/internal/certificates"
 	"github.com/weirproxy/weir/internal/certificates/certtest"
+	"github.com/weirproxy/weir/internal/logtest"
 )
 
 // rotated is what a server is told of certificates that are looked at every millisecond.
@@ -31,13 +32,13 @@ type rotated struct {
 	dir    string
 	ca     *certtest.Authority
 	keeper *certificates.Keeper
-	logs   *logs
+	logs   *logtest.Log
 }
 
 // newRotated makes a certificate for localhost, and asks clients for one of the same authority.
 func newRotated(t *testing.T) *rotated {
 	t.Helper()
-	r := &rotated{dir: t.TempDir(), ca: certtest.New(t, "ca"), logs: new(logs)}
+	r := &rotated{dir: t.TempDir(), ca: certtest.New(t, "ca"), logs: new(logtest.Log)}
 	certificate, key := r.ca.Issue(t, "localhost").Write(t, r.dir)
 	var err error
 	r.keeper, err = certificates.Open(certificates.Options{
@@ -71,7 +72,7 @@ func (r *rotated) await(t *testing.T, name string) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); r.keeper.Now().Certificate.Leaf.Subject.CommonName != name; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%s does not come in force:\n%s", name, r.logs.take())
+			t.Fatalf("%s does not come in force:\n%s", name, r.logs)
 		}
 	}
 }
@@ -135,7 +136,7 @@ func TestTLSIsForTCPAndNotForTheUnixSocket(t *testing.T) {
 			t.Errorf("%s: got %v, want Unavailable", name, err)
 		}
 		f.server.GracefulStop() // so that all is logged
-		if log := f.logs.take(); !strings.Contains(log, refused.logged) || !strings.Contains(log, "TLS handshake failed") {
+		if log := f.logs.Take(); !strings.Contains(log, refused.logged) || !strings.Contains(log, "TLS handshake failed") {
 			t.Errorf("%s: the log does not say %s:\n%s", name, refused.logged, log)
 		}
 	}
@@ -158,7 +159,7 @@ func TestWhoOnlyTriesThePortIsNotLogged(t *testing.T) {
 		_ = conn.Close()
 	}
 	f.server.GracefulStop() // waits for all of them
-	if log := f.logs.take(); log != "" {
+	if log := f.logs.Take(); log != "" {
 		t.Errorf("logged:\n%s", log)
 	}
 }
@@ -210,17 +211,14 @@ func TestRotationUnderTrafficFailsNoRequest(t *testing.T) {
 			}
 		})
 	}
+	line := 0 // of the log
 	for _, name := range []string{"a", "b", "c", "d", "e", "f"} {
 		second := r.ca.Issue(t, name, "localhost")
 		second.Write(t, r.dir)
 		r.await(t, name)
 		// What is no pair changes nothing.
 		certtest.Write(t, filepath.Join(r.dir, "tls.key"), []byte("secret"))
-		for deadline := time.Now().Add(10 * time.Second); !strings.Contains(r.logs.take(), "certificates refused"); time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatal("a bad key is not refused")
-			}
-		}
+		_, line = r.logs.Await(t, line, logtest.Has("certificates refused"))
 		from := asked.Load()
 		for deadline := time.Now().Add(10 * time.Second); asked.Load() < from+10 && time.Now().Before(deadline); {
 			time.Sleep(time.Millisecond)

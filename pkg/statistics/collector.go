@@ -16,6 +16,26 @@ type CollectorOptions struct {
 	Milliseconds bool              // response times are in milliseconds, though their name says seconds
 }
 
+// Check returns why NewCollector would fail, nil when it would not.
+func (o CollectorOptions) Check() error {
+	_, err := o.labels()
+	return err
+}
+
+// labels returns the tags as labels.
+func (o CollectorOptions) labels() (prometheus.Labels, error) {
+	tags := make(prometheus.Labels, len(o.Tags))
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(o.Tags)) {
+		label := labelName(name)
+		if _, twice := tags[label]; twice || slices.Contains([]string{"domain", "key1", "key2", "key3", "err_type", "grpc_method", "le"}, label) {
+			errs = append(errs, fmt.Errorf("tag %q: is the label %s, which there is already", name, label))
+		}
+		tags[label] = strings.ToValidUTF8(o.Tags[name], "\uFFFD")
+	}
+	return tags, errors.Join(errs...)
+}
+
 // method is the only one of the rate limit service, as the label grpc_method.
 const method = "ShouldRateLimit"
 
@@ -36,16 +56,8 @@ type collector struct {
 // key1 and key2 are the first two levels of a rule, key3 all further ones; a label that is empty is, to Prometheus, none. A series
 // is there, with 0, as soon as its rule is; those of values once there is something to tell.
 func (r *Reader) NewCollector(o CollectorOptions) (prometheus.Collector, error) {
-	tags := make(prometheus.Labels, len(o.Tags))
-	var errs []error
-	for _, name := range slices.Sorted(maps.Keys(o.Tags)) {
-		label := labelName(name)
-		if _, twice := tags[label]; twice || slices.Contains([]string{"domain", "key1", "key2", "key3", "err_type", "grpc_method", "le"}, label) {
-			errs = append(errs, fmt.Errorf("tag %q: is the label %s, which there is already", name, label))
-		}
-		tags[label] = strings.ToValidUTF8(o.Tags[name], "\uFFFD")
-	}
-	if err := errors.Join(errs...); err != nil {
+	tags, err := o.labels()
+	if err != nil {
 		return nil, err
 	}
 	desc := func(name, help string, labels ...string) *prometheus.Desc {

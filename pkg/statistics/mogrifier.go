@@ -72,7 +72,10 @@ func (m *Mogrifier) apply(name string) (string, []string, bool) {
 	}
 	tags := make([]string, 0, len(m.tags))
 	for _, tag := range m.tags {
-		tags = append(tags, tag[0]+":"+fill(tag[1]))
+		tags = append(tags, dogTag(tag[0], fill(tag[1])))
 	}
-	return fill(m.name), tags, true
+	if short := without(fill(m.name), ":|"); short != "" {
+		name = short // else groups were empty
+	}
+	return name, tags, true
 }

@@ -66,8 +66,8 @@ func (r *Reader) NewReporter(o ReporterOptions) (*Reporter, error) {
 	}
 	p := &Reporter{reader: r, options: o, told: make(map[string]uint64)}
 	for _, name := range slices.Sorted(maps.Keys(o.Tags)) {
-		p.suffix += ".__" + name + "=" + strings.ReplaceAll(r.clean(o.Tags[name]), ".", "_")
-		p.tags = append(p.tags, r.clean(name)+":"+o.Tags[name])
+		p.suffix += ".__" + r.clean(name) + "=" + strings.ReplaceAll(r.clean(o.Tags[name]), ".", "_")
+		p.tags = append(p.tags, dogTag(name, o.Tags[name]))
 	}
 	return p, nil
 }

@@ -24,14 +24,15 @@ import (
 type daemon struct {
 	address string
 	lines   chan string
-	packets chan int // their sizes; TCP: never
+	packets chan int      // their sizes; TCP: never
+	read    chan struct{} // TCP: a connection was read to its end
 	close   func()
 }
 
 // listen starts a daemon on an address, "127.0.0.1:0" for any port.
 func listen(t *testing.T, tcp bool, address string) *daemon {
 	t.Helper()
-	d := &daemon{lines: make(chan string, 100_000), packets: make(chan int, 10_000)}
+	d := &daemon{lines: make(chan string, 100_000), packets: make(chan int, 10_000), read: make(chan struct{}, 1000)}
 	var reading sync.WaitGroup
 	if tcp {
 		l, err := net.Listen("tcp", address)
@@ -48,6 +49,7 @@ func listen(t *testing.T, tcp bool, address string) *daemon {
 					d.lines <- s.Text()
 				}
 				conn.Close()
+				d.read <- struct{}{}
 			}
 		})
 		d.address = l.Addr().String()
@@ -294,6 +296,11 @@ func TestTimesAreToldWithTheirNumber(t *testing.T) {
 				sum += took
 			}
 			p.report(t.Context())
+			select {
+			case <-d.read: // a listener that is closed forgets what it has not accepted yet
+			case <-time.After(10 * time.Second):
+				t.Fatal("nothing was told")
+			}
 			d.close()
 			close(d.lines)
 			var times, spent float64

@@ -116,6 +116,9 @@ func (p *Reporter) dog(conn net.Conn) (sink, error) {
 // flushEvery is how many lines are given to the client of DogStatsD at once: what finds its queue full is lost.
 const flushEvery = 512
 
+// dogTag returns a tag of DogStatsD. What it holds may come from a request, and must not become a second one.
+func dogTag(name, text string) string { return without(name, ":|,") + ":" + without(text, "|,") }
+
 // name returns what a name becomes, with its tags.
 func (s *dog) name(name string) (string, []string) {
 	for i := range s.mogrifiers {

@@ -25,6 +25,10 @@ type Options struct {
 	Spent         func() durations.Snapshot // how long requests took; nil: nobody knows
 	Lost          func() uint64             // requests that failed before the limiter had them; nil: none did
 	DeniedLocally func() uint64             // hits that were denied from memory without asking Redis; nil: none were
+
+	// DecidedWithout returns how many requests were decided without Redis, as it could not be asked; nil: none were. To the
+	// original that is an error of Redis.
+	DecidedWithout func() uint64
 }
 
 // Reader reads the figures. All methods are safe for concurrent use.
@@ -43,6 +47,9 @@ func New(o Options) (*Reader, error) {
 	}
 	if o.Lost == nil {
 		o.Lost = func() uint64 { return 0 }
+	}
+	if o.DecidedWithout == nil {
+		o.DecidedWithout = func() uint64 { return 0 }
 	}
 	if o.DeniedLocally == nil {
 		o.DeniedLocally = func() uint64 { return 0 }
@@ -145,16 +152,21 @@ func (r *Reader) add(all map[key]figures, domain string, levels []string, t limi
 // clean replaces what the original replaces in a name: colons, bars and the dots of an IPv4 remote_address; and what would end
 // a line of StatsD.
 func (r *Reader) clean(s string) string {
-	clean := strings.Map(func(c rune) rune {
-		if c == ':' || c == '|' || c < ' ' || c == 0x7f {
-			return '_'
-		}
-		return c
-	}, s)
+	clean := without(s, ":|")
 	if !strings.Contains(clean, ".") {
 		return clean
 	}
 	return r.address.ReplaceAllStringFunc(clean, func(ip string) string { return strings.ReplaceAll(ip, ".", "_") })
+}
+
+// without replaces some characters in a text by underscores, and all that control something, such as the end of a line.
+func without(s, characters string) string {
+	return strings.Map(func(c rune) rune {
+		if c < ' ' || c == 0x7f || strings.ContainsRune(characters, c) {
+			return '_'
+		}
+		return c
+	}, s)
 }
 
 // totals is the figures that are of no rule.
@@ -168,8 +180,8 @@ func (r *Reader) totals() totals {
 	n, s, lost := r.options.Limiter.Requests(), r.options.Limiter.Status(), r.options.Lost()
 	return totals{
 		requests:      n.OK + n.OverLimit + n.Failed + lost,
-		redisErrors:   n.Failed - min(n.Invalid, n.Failed),
-		serviceErrors: n.Invalid + lost,
+		redisErrors:   n.Failed - min(n.Invalid+n.Early, n.Failed) + r.options.DecidedWithout(),
+		serviceErrors: n.Invalid + n.Early + lost,
 		shadowed:      n.Shadowed,
 		notFound:      n.DomainNotFound,
 		deniedLocally: r.options.DeniedLocally(),

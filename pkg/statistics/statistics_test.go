@@ -217,6 +217,7 @@ func TestPrometheusGetsTheOriginalsNamesAndLabels(t *testing.T) {
 		f.spent.Observe(3 * time.Millisecond)
 		f.reader.options.Lost = func() uint64 { return 2 }
 		f.reader.options.DeniedLocally = func() uint64 { return 7 }
+		f.reader.options.DecidedWithout = func() uint64 { return 4 }
 		c, err := f.reader.NewCollector(CollectorOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -277,7 +278,7 @@ BUCKETSratelimit_service_response_time_seconds_sum{grpc_method="ShouldRateLimit"
 ratelimit_service_response_time_seconds_count{grpc_method="ShouldRateLimit"} 2
 # HELP ratelimit_service_should_rate_limit_error Requests that failed.
 # TYPE ratelimit_service_should_rate_limit_error counter
-ratelimit_service_should_rate_limit_error{err_type="redis_error"} 0
+ratelimit_service_should_rate_limit_error{err_type="redis_error"} 4
 ratelimit_service_should_rate_limit_error{err_type="service_error"} 3
 # HELP ratelimit_service_total_requests Requests.
 # TYPE ratelimit_service_total_requests counter

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -140,6 +141,7 @@ func (s *Store) change(p *phase, to State, reason error) {
 func (s *Store) watch(ctx context.Context, told *phase) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	answered := sync.OnceFunc(func() { close(s.answered) })
 	successes := int64(0) // of the phase told, when last looked at
 	for {
 		p := s.phase.Load()
@@ -178,6 +180,7 @@ func (s *Store) watch(ctx context.Context, told *phase) {
 		default:
 			s.change(p, HalfOpen, nil)
 		}
+		answered()
 	}
 }
 

@@ -2,6 +2,7 @@ package fallback
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,6 +14,24 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
+
+func TestAwaitEndsWithTheFirstProbe(t *testing.T) {
+	for _, answer := range []error{nil, errDown} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, Options{Probe: func(context.Context) error { time.Sleep(time.Second); return answer }})
+			early, cancel := context.WithTimeout(t.Context(), time.Second-1)
+			defer cancel()
+			if err := r.Await(early); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("before the probe has ended: %v", err)
+			}
+			start := time.Now()
+			if err := r.Await(t.Context()); err != nil || time.Since(start) != 1 {
+				t.Errorf("%v, %v after the probe; want no error and no wait", err, time.Since(start)-1)
+			}
+			r.want(map[bool]State{true: Closed, false: Open}[answer == nil])
+		})
+	}
+}
 
 func TestTheFirstProbeDecidesAndNoRequestWaitsForIt(t *testing.T) {
 	for _, tt := range []struct {
@@ -48,7 +67,7 @@ func TestTheFirstProbeDecidesAndNoRequestWaitsForIt(t *testing.T) {
 				if got := r.Stats().Opened; got != tt.opened {
 					t.Errorf("opened %d times; want %d", got, tt.opened)
 				}
-				if diff := cmp.Diff(tt.lines, r.lines.all()); diff != "" {
+				if diff := cmp.Diff(tt.lines, r.log.Lines()); diff != "" {
 					t.Errorf("log (-want +got):\n%s", diff)
 				}
 			})

@@ -86,12 +86,13 @@ type Store struct {
 	minOpen, maxOpen time.Duration
 	logger           *slog.Logger
 
-	unused  time.Duration // a period that no rule has
-	scratch sync.Pool     // of *[]store.Charge
-	phase   atomic.Pointer[phase]
-	changed chan struct{} // tells the watcher that a request changed the phase
-	counts  counts
-	stop    func()
+	unused   time.Duration // a period that no rule has
+	scratch  sync.Pool     // of *[]store.Charge
+	phase    atomic.Pointer[phase]
+	changed  chan struct{} // tells the watcher that a request changed the phase
+	answered chan struct{} // closed when the first probe has ended
+	counts   counts
+	stop     func()
 }
 
 // New returns a store whose breaker is open until the first probe has answered. It waits for nothing. It fails when
@@ -126,6 +127,7 @@ func New(o Options) (*Store, error) {
 		logger:      o.Logger,
 		unused:      algorithms.MaxPeriod - (1+rand.N[time.Duration](1<<47))*time.Microsecond,
 		changed:     make(chan struct{}, 1),
+		answered:    make(chan struct{}),
 	}
 	s.scratch.New = func() any { return new([]store.Charge) }
 	now := time.Now()
@@ -171,6 +173,16 @@ func (o *Options) validate() error {
 		errs = append(errs, fmt.Errorf("max open: %v: must be between min open (%v) and %v", o.MaxOpen, shortest, LongestOpen))
 	}
 	return errors.Join(errs...)
+}
+
+// Await waits until the first probe has ended, either way, and fails only when ctx ends before that.
+func (s *Store) Await(ctx context.Context) error {
+	select {
+	case <-s.answered:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // Close ends the probes and waits until they have. It closes neither store. The store must not be used after. Closing twice

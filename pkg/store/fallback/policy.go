@@ -13,6 +13,9 @@ import (
 func (s *Store) takeWithout(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
 	n := census(charges)
 	s.counts.add(n)
+	if len(charges) > 0 {
+		s.counts.without.Add(1)
+	}
 	if n.Allow+n.Deny > 0 && n.Local == 0 {
 		s.patch(charges, decisions)
 		return store.Admitted(charges, decisions), nil

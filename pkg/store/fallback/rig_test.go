@@ -1,17 +1,15 @@
 package fallback
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/weirproxy/weir/internal/logtest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 	"github.com/weirproxy/weir/pkg/store/memstore"
@@ -68,7 +66,7 @@ type rig struct {
 	local   *memstore.Store
 	asking  atomic.Pointer[func(context.Context) error] // the probe
 	probes  atomic.Int64
-	lines   lines
+	log     logtest.Log
 }
 
 func (r *rig) probeBy(probe func(context.Context) error) { r.asking.Store(&probe) }
@@ -97,7 +95,7 @@ func newRig(tb testing.TB, o Options) *rig {
 		r.probes.Add(1)
 		return (*r.asking.Load())(ctx)
 	}
-	o.Logger = slogTo(&r.lines)
+	o.Logger = slogTo(&r.log)
 	if r.Store, err = New(o); err != nil {
 		tb.Fatal(err)
 	}
@@ -159,30 +157,8 @@ func charge(key string, requests uint32) store.Charge {
 	}
 }
 
-// lines collects a log.
-type lines struct {
-	mu   sync.Mutex // guards text
-	text bytes.Buffer
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-// all returns the lines so far.
-func (l *lines) all() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.text.Len() == 0 {
-		return nil
-	}
-	return strings.Split(strings.TrimSpace(l.text.String()), "\n")
-}
-
 // slogTo returns a logger that writes lines without the time.
-func slogTo(l *lines) *slog.Logger {
+func slogTo(l *logtest.Log) *slog.Logger {
 	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{
 		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 			if a.Key == slog.TimeKey {

@@ -39,6 +39,7 @@ type Stats struct {
 	Opened   uint64    // times that the breaker opened, a first probe that failed included
 	Failures Failures
 	Decided  Decided
+	Without  uint64 // requests of which charges were decided without the primary
 }
 
 // Failures counts requests that the primary failed, by why. Probes do not count.
@@ -55,6 +56,7 @@ type Decided struct{ Local, Allow, Deny uint64 }
 type counts struct {
 	timeout, unavailable, other atomic.Uint64
 	local, allow, deny          atomic.Uint64
+	without                     atomic.Uint64
 }
 
 func (c *counts) add(n Decided) {
@@ -103,6 +105,7 @@ func (s *Store) Stats() Stats {
 			Other:       s.counts.other.Load(),
 		},
 		Decided: Decided{Local: s.counts.local.Load(), Allow: s.counts.allow.Load(), Deny: s.counts.deny.Load()},
+		Without: s.counts.without.Load(),
 	}
 }
 

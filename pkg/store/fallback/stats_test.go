@@ -44,7 +44,7 @@ func TestOneLinePerChangeOfState(t *testing.T) {
 			fmt.Sprintf(`level=INFO msg="store is back, its counts rule again" away=%v decided_without=%d`, away, 100-4+1),
 			`level=WARN msg="store is away, limits go by their on_store_error" error="connection refused"`,
 		}
-		if diff := cmp.Diff(want, r.lines.all()); diff != "" {
+		if diff := cmp.Diff(want, r.log.Lines()); diff != "" {
 			t.Errorf("log (-want +got):\n%s", diff)
 		}
 	})
@@ -61,7 +61,7 @@ func TestCloseEndsAProbeThatHangs(t *testing.T) {
 			t.Errorf("Close waited %v for the probe", waited)
 		}
 		r.want(Open)
-		if got := r.lines.all(); len(got) != 0 {
+		if got := r.log.Lines(); len(got) != 0 {
 			t.Errorf("log = %q; want nothing about a probe that was cut short", got)
 		}
 	})
@@ -74,7 +74,7 @@ func TestAProbeThatHangsIsAFailedOne(t *testing.T) {
 		synctest.Wait()
 		r.want(Open)
 		want := []string{`level=WARN msg="store is away, limits go by their on_store_error" error="context deadline exceeded"`}
-		if diff := cmp.Diff(want, r.lines.all()); diff != "" {
+		if diff := cmp.Diff(want, r.log.Lines()); diff != "" {
 			t.Errorf("log (-want +got):\n%s", diff)
 		}
 	})

@@ -58,22 +58,27 @@ func startEnvoy(t *testing.T, c envoyConfig) *envoy {
 	binary := findEnvoy(t)
 	c.AccessLog = filepath.Join(t.TempDir(), "access.log")
 	c.Backend = tcpAddress(t, startBackend(t))
+	e := startEnvoyOn(t, binary, bootstrap(t, "envoy.yaml.tmpl", c))
+	e.accessLog = c.AccessLog
+	return e
+}
+
+// bootstrap returns what the template of that name in testdata makes of data.
+func bootstrap(t *testing.T, name string, data any) string {
+	t.Helper()
 	indent := func(n int, text string) string {
 		pad := strings.Repeat(" ", n)
 		return pad + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n"+pad)
 	}
-	file := filepath.Join("testdata", "envoy.yaml.tmpl")
-	tmpl, err := template.New(filepath.Base(file)).Funcs(template.FuncMap{"indent": indent}).ParseFiles(file)
+	tmpl, err := template.New(name).Funcs(template.FuncMap{"indent": indent}).ParseFiles(filepath.Join("testdata", name))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var bootstrap bytes.Buffer
-	if err := tmpl.Execute(&bootstrap, c); err != nil {
+	var text bytes.Buffer
+	if err := tmpl.Execute(&text, data); err != nil {
 		t.Fatal(err)
 	}
-	e := startEnvoyOn(t, binary, bootstrap.String())
-	e.accessLog = c.AccessLog
-	return e
+	return text.String()
 }
 
 // startEnvoyOn runs Envoy with that bootstrap, which has a listener named ingress.
@@ -102,36 +107,24 @@ func startEnvoyOn(t *testing.T, binary, bootstrap string) *envoy {
 // findEnvoy returns the path of Envoy's binary, or skips the test.
 func findEnvoy(t *testing.T) string {
 	t.Helper()
-	return findPart(t, "envoy", parts.FindEnvoy)
-}
-
-// findPart returns the path of a program that tests need, or skips the test.
-func findPart(t *testing.T, name string, find func(ctx context.Context, root string) (string, error)) string {
-	t.Helper()
-	root, err := parts.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	// Not the usual deadline: the first call may have to fetch it.
-	binary, err := find(t.Context(), root)
-	if err != nil && parts.Required(name) {
-		t.Fatal(err)
-	}
-	if err != nil {
-		t.Skip(err) // without it there is nothing to test end to end
-	}
-	return binary
+	return parts.NeedEnvoy(t, "../..")
 }
 
 // startBackend serves what is behind Envoy and returns its host:port. It answers 200, and says in the header x-cost what the query asks
 // for: /?cost=4 gives x-cost: 4.
 func startBackend(t *testing.T) string {
 	t.Helper()
+	return startBackendNamed(t, "backend")
+}
+
+// startBackendNamed is startBackend with what its answers say.
+func startBackendNamed(t *testing.T, name string) string {
+	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if cost := r.URL.Query().Get("cost"); cost != "" {
 			w.Header().Set("x-cost", cost)
 		}
-		fmt.Fprintln(w, "backend")
+		fmt.Fprintln(w, name)
 	}))
 	t.Cleanup(server.Close)
 	return server.Listener.Addr().String()

@@ -9,12 +9,15 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// sidecarVariable is the environment variable that names the sidecar binary under test.
-const sidecarVariable = "SIDECAR"
+// The environment variables that name the binaries under test.
+const (
+	sidecarVariable   = "SIDECAR"
+	ratelimitVariable = "RATELIMIT"
+)
 
-// TestMain builds the sidecar once for all tests, unless SIDECAR names one.
+// TestMain builds the programs once for all tests, but for those that the environment names.
 func TestMain(m *testing.M) {
-	code, err := runWithSidecar(m)
+	code, err := runWithPrograms(m)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
@@ -22,26 +25,30 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// runWithSidecar runs the tests with $SIDECAR set.
-func runWithSidecar(m *testing.M) (int, error) {
-	if os.Getenv(sidecarVariable) != "" {
-		return m.Run(), nil
-	}
+// runWithPrograms runs the tests with $SIDECAR and $RATELIMIT set.
+func runWithPrograms(m *testing.M) (int, error) {
 	root, err := parts.Root()
 	if err != nil {
 		return 0, err
 	}
 	dir, err := os.MkdirTemp("", "weir-e2e-")
 	if err != nil {
-		return 0, fmt.Errorf("building the sidecar: %w", err)
+		return 0, fmt.Errorf("building what is tested: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	binary, err := parts.BuildSidecar(context.Background(), root, dir, raceEnabled)
-	if err != nil {
-		return 0, err
-	}
-	if err := os.Setenv(sidecarVariable, binary); err != nil {
-		return 0, err
+	for variable, build := range map[string]func(ctx context.Context, root, dir string, race bool) (string, error){
+		sidecarVariable: parts.BuildSidecar, ratelimitVariable: parts.BuildRatelimit,
+	} {
+		if os.Getenv(variable) != "" {
+			continue
+		}
+		binary, err := build(context.Background(), root, dir, raceEnabled)
+		if err != nil {
+			return 0, err
+		}
+		if err := os.Setenv(variable, binary); err != nil {
+			return 0, err
+		}
 	}
 	return m.Run(), nil
 }

@@ -67,7 +67,7 @@ func startRedis(t *testing.T, options parts.RedisOptions) *parts.Redis {
 // findRedis returns the path of redis-server's binary, or skips the test.
 func findRedis(t *testing.T) string {
 	t.Helper()
-	return findPart(t, "redis", parts.FindRedis)
+	return parts.NeedRedis(t, "../..")
 }
 
 // urlOf is the --redis-url of a single Redis, or of a proxy before one.

@@ -20,20 +20,7 @@ import (
 // page returns the code and the text of one of the sidecar's pages.
 func (s *sidecar) page(t *testing.T, path string) (int, string) {
 	t.Helper()
-	request, err := http.NewRequestWithContext(deadline(t), http.MethodGet, "http://"+s.HTTP+path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = response.Body.Close() }()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return response.StatusCode, string(body)
+	return fetch(t, "http://"+s.HTTP+path)
 }
 
 // awaitPage waits until a page has that code.

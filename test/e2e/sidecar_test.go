@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -50,24 +49,30 @@ func startSidecarOn(t *testing.T, path string, args ...string) *sidecar {
 	return s
 }
 
-// end ends the process, and checks what holds of every sidecar in every test: it never ended on its own account, and the race detector
-// found nothing.
+// end ends the process, and checks what holds of every sidecar in every test.
 func (s *sidecar) end(t *testing.T) {
 	t.Helper()
+	end(t, s.Process, s.stopped)
+}
+
+// end ends one of our programs, and checks what holds of both in every test: it never ended on its own account, unless the test has
+// stopped it, and the race detector found nothing.
+func end(t *testing.T, process *parts.Process, stopped bool) {
+	t.Helper()
 	select {
-	case <-s.Exited():
-		if !s.stopped {
-			t.Errorf("the sidecar ended by itself")
+	case <-process.Exited():
+		if !stopped {
+			t.Errorf("the program under test ended by itself")
 		}
 	default:
-		s.Kill()
+		process.Kill()
 	}
-	if log := strings.Join(s.Lines(), "\n"); strings.Contains(log, "DATA RACE") || strings.Contains(log, "panic:") {
-		t.Errorf("the sidecar raced or panicked:\n%s", log)
+	if log := strings.Join(process.Lines(), "\n"); strings.Contains(log, "DATA RACE") || strings.Contains(log, "panic:") {
+		t.Errorf("the program under test raced or panicked:\n%s", log)
 		return
 	}
 	if t.Failed() {
-		t.Logf("the sidecar's last lines:\n%s", s.Tail(30))
+		t.Logf("the last lines of the program under test:\n%s", process.Tail(30))
 	}
 }
 
@@ -110,21 +115,15 @@ func (s *sidecar) reload(t *testing.T, rules, message string) {
 // metric returns the sum of the samples of a metric whose labels contain all of the given ones (`code="ok"`).
 func (s *sidecar) metric(t *testing.T, name string, labels ...string) int {
 	t.Helper()
-	request, err := http.NewRequestWithContext(deadline(t), http.MethodGet, "http://"+s.HTTP+"/metrics", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = response.Body.Close() }()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, text := s.page(t, "/metrics")
+	return sum(t, text, name, labels...)
+}
+
+// sum is metric for the text of such a page.
+func sum(t *testing.T, text, name string, labels ...string) int {
+	t.Helper()
 	sum := 0.0
-	for line := range strings.Lines(string(body)) {
+	for line := range strings.Lines(text) {
 		series, value, found := strings.Cut(strings.TrimSpace(line), " ")
 		bare, set, _ := strings.Cut(series, "{")
 		if !found || bare != name || !containsAll(set, labels) {
@@ -137,6 +136,16 @@ func (s *sidecar) metric(t *testing.T, name string, labels ...string) int {
 		sum += n
 	}
 	return int(sum)
+}
+
+// fetch returns the code and the text of a page.
+func fetch(t *testing.T, url string) (int, string) {
+	t.Helper()
+	answer, text, err := parts.Page(deadline(t), http.MethodGet, url, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer.StatusCode, text
 }
 
 // containsAll reports whether s contains every one of the parts.

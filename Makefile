@@ -8,7 +8,7 @@ SHELL := bash
 MAKEFLAGS += --warn-undefined-variables --no-builtin-rules
 
 TOOL := go tool -modfile=tools/go.mod
-MODULES := $(patsubst %/go.mod,%,$(wildcard ./go.mod ./*/go.mod))
+MODULES := $(patsubst %/go.mod,%,$(wildcard ./go.mod ./*/go.mod ./*/*/go.mod))
 IMAGE ?= weir
 BENCH ?= .
 BENCHFLAGS ?= -benchmem

@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"cmp"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -8,105 +9,57 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-	appsv1 "k8s.io/api/apps/v1"
+	gocmp "github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"sigs.k8s.io/kustomize/api/krusty"
-	"sigs.k8s.io/kustomize/kyaml/filesys"
-
-	"github.com/weirproxy/weir/test/parts"
 )
 
-// manifests is what `kubectl apply -k` would send of a folder.
-type manifests struct {
-	deployment *appsv1.Deployment
-	service    *corev1.Service
-	configMaps []*corev1.ConfigMap
-}
-
-// buildManifests builds the kustomization and decodes each object into its Kubernetes type. A field that the type does not have, a
-// duplicate one, and an object that the test does not know, are failures.
-func buildManifests(t *testing.T, folder string) manifests {
+// buildPod builds a folder with an app behind Envoy: a Deployment, a Service, and the ConfigMaps of Weir and of Envoy.
+func buildPod(t *testing.T, folder string) manifests {
 	t.Helper()
-	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), folder)
-	if err != nil {
-		t.Fatal(err)
-	}
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			t.Fatal(err)
-		}
-	}
-	decoder := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
-	var m manifests
-	for _, resource := range resources.Resources() {
-		document, err := resource.AsYAML()
-		if err != nil {
-			t.Fatal(err)
-		}
-		object, _, err := decoder.Decode(document, nil, nil)
-		if err != nil {
-			t.Fatalf("%s: %v", resource.CurId(), err)
-		}
-		switch object := object.(type) {
-		case *appsv1.Deployment:
-			m.deployment = object
-		case *corev1.Service:
-			m.service = object
-		case *corev1.ConfigMap:
-			m.configMaps = append(m.configMaps, object)
-		default:
-			t.Errorf("%s: nothing checks objects of this kind", resource.CurId())
-		}
-	}
+	m := buildManifests(t, folder)
 	if m.deployment == nil || m.service == nil || len(m.configMaps) != 2 {
 		t.Fatalf("got deployment %t, service %t, %d ConfigMaps; want both and 2", m.deployment != nil, m.service != nil, len(m.configMaps))
 	}
 	return m
 }
 
-// containers returns all containers of the pod, sidecars included.
-func (m manifests) containers() []corev1.Container {
-	pod := m.deployment.Spec.Template.Spec
-	return append(slices.Clone(pod.InitContainers), pod.Containers...)
-}
-
-// container returns the container with that name.
-func (m manifests) container(t *testing.T, name string) corev1.Container {
-	t.Helper()
-	for _, container := range m.containers() {
-		if container.Name == name {
-			return container
-		}
-	}
-	t.Fatalf("the pod has no container %q", name)
-	return corev1.Container{}
-}
-
 func TestEveryContainerIsLockedDownAndBounded(t *testing.T) {
-	m := buildManifests(t, "k8s")
-	pod := m.deployment.Spec.Template.Spec
-	is := func(b *bool, want bool) bool { return b != nil && *b == want }
-	if c := pod.SecurityContext; c == nil || !is(c.RunAsNonRoot, true) || c.RunAsUser == nil || *c.RunAsUser == 0 ||
-		c.SeccompProfile == nil || c.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
-		t.Errorf("the pod's security context: got %v, want non-root, a user, and seccomp RuntimeDefault", c)
-	}
-	if !is(pod.AutomountServiceAccountToken, false) {
-		t.Error("the pod has a service account token that nobody needs")
+	m := buildPod(t, "k8s")
+	if c := m.deployment.Spec.Template.Spec.SecurityContext; c == nil || c.RunAsUser == nil || *c.RunAsUser == 0 {
+		t.Errorf("the pod's security context: got %v, want a user", c)
 	}
 	if got, want := len(m.containers()), 3; got != want {
 		t.Errorf("containers: got %d, want %d: the app, Envoy and Weir", got, want)
 	}
+	checkLockedDown(t, m)
+}
+
+// checkLockedDown holds that nothing in a pod may do more than it has to, or take more than it is given.
+func checkLockedDown(t *testing.T, m manifests) {
+	t.Helper()
+	pod := m.deployment.Spec.Template.Spec
+	is := func(b *bool, want bool) bool { return b != nil && *b == want }
+	if !is(pod.AutomountServiceAccountToken, false) {
+		t.Error("the pod has a service account token that nobody needs")
+	}
 	for _, container := range m.containers() {
 		t.Run(container.Name, func(t *testing.T) {
-			c := container.SecurityContext
-			if c == nil || !is(c.ReadOnlyRootFilesystem, true) || !is(c.AllowPrivilegeEscalation, false) ||
-				c.Capabilities == nil || !slices.Equal(c.Capabilities.Drop, []corev1.Capability{"ALL"}) || len(c.Capabilities.Add) != 0 {
-				t.Errorf("security context: got %v, want a read-only root, no escalation, no capability", c)
+			// What a container does not say its pod says.
+			own, whole := container.SecurityContext, pod.SecurityContext
+			if own == nil {
+				own = new(corev1.SecurityContext)
+			}
+			if whole == nil {
+				whole = new(corev1.PodSecurityContext)
+			}
+			nonRoot, profile := cmp.Or(own.RunAsNonRoot, whole.RunAsNonRoot), cmp.Or(own.SeccompProfile, whole.SeccompProfile)
+			if !is(nonRoot, true) || profile == nil || profile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+				t.Errorf("security context: got non-root %v and seccomp %v, want true and RuntimeDefault", nonRoot, profile)
+			}
+			if !is(own.ReadOnlyRootFilesystem, true) || !is(own.AllowPrivilegeEscalation, false) ||
+				own.Capabilities == nil || !slices.Equal(own.Capabilities.Drop, []corev1.Capability{"ALL"}) || len(own.Capabilities.Add) != 0 {
+				t.Errorf("security context: got %v, want a read-only root, no escalation, no capability", own)
 			}
 			for _, resource := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
 				limit, request := container.Resources.Limits[resource], container.Resources.Requests[resource]
@@ -122,7 +75,7 @@ func TestEveryContainerIsLockedDownAndBounded(t *testing.T) {
 }
 
 func TestWeirIsANativeSidecarThatIsProbed(t *testing.T) {
-	m := buildManifests(t, "k8s")
+	m := buildPod(t, "k8s")
 	pod := m.deployment.Spec.Template.Spec
 	if len(pod.InitContainers) != 1 || pod.InitContainers[0].Name != "weir" {
 		t.Fatalf("init containers: got %d, want weir alone", len(pod.InitContainers))
@@ -152,20 +105,13 @@ func TestWeirIsANativeSidecarThatIsProbed(t *testing.T) {
 }
 
 func TestWeirUnderstandsItsArguments(t *testing.T) {
-	root, err := parts.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	binary, err := parts.BuildSidecar(t.Context(), root, t.TempDir(), false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	binary := program(t, "sidecar")
 	run := func(args ...string) (string, error) {
 		out, err := exec.CommandContext(t.Context(), binary, append(args, "--help")...).CombinedOutput()
 		return string(out), err
 	}
 	for _, folder := range []string{"k8s", "k8s-redis"} {
-		weir := buildManifests(t, folder).container(t, "weir")
+		weir := buildPod(t, folder).container(t, "weir")
 		if out, err := run(weir.Args...); err != nil {
 			t.Errorf("%s: %v: %v\n%s", folder, weir.Args, err, out)
 		}
@@ -176,7 +122,7 @@ func TestWeirUnderstandsItsArguments(t *testing.T) {
 }
 
 func TestPodMountsWhatTheConfigMapsHold(t *testing.T) {
-	m := buildManifests(t, "k8s")
+	m := buildPod(t, "k8s")
 	pod := m.deployment.Spec.Template.Spec
 	held := map[string]*corev1.ConfigMap{}
 	for _, configMap := range m.configMaps {
@@ -203,7 +149,7 @@ func TestPodMountsWhatTheConfigMapsHold(t *testing.T) {
 			t.Errorf("no volume %s of a ConfigMap", name)
 			continue
 		}
-		if diff := cmp.Diff(string(want), configMap.Data[filepath.Base(file)]); diff != "" {
+		if diff := gocmp.Diff(string(want), configMap.Data[filepath.Base(file)]); diff != "" {
 			t.Errorf("%s of volume %s (-file +ConfigMap):\n%s", filepath.Base(file), name, diff)
 		}
 	}
@@ -231,7 +177,7 @@ func TestPodMountsWhatTheConfigMapsHold(t *testing.T) {
 }
 
 func TestPodsThatShareTheirCountsDifferInWhereTheseAre(t *testing.T) {
-	alone, shared := buildManifests(t, "k8s"), buildManifests(t, "k8s-redis")
+	alone, shared := buildPod(t, "k8s"), buildPod(t, "k8s-redis")
 	weir := &shared.deployment.Spec.Template.Spec.InitContainers[0]
 	before := alone.container(t, "weir")
 	more := weir.Args[len(before.Args):]
@@ -259,14 +205,14 @@ func TestPodsThatShareTheirCountsDifferInWhereTheseAre(t *testing.T) {
 	weir.Args = weir.Args[:len(before.Args)]
 	weir.VolumeMounts = weir.VolumeMounts[:len(weir.VolumeMounts)-1]
 	pod.Volumes = pod.Volumes[:len(pod.Volumes)-1]
-	if diff := cmp.Diff(alone.deployment, shared.deployment); diff != "" {
+	if diff := gocmp.Diff(alone.deployment, shared.deployment); diff != "" {
 		t.Errorf("what else differs (-alone +shared):\n%s", diff)
 	}
 }
 
 func TestServiceLeadsToEnvoy(t *testing.T) {
-	m := buildManifests(t, "k8s")
-	if diff := cmp.Diff(m.deployment.Spec.Template.Labels, m.service.Spec.Selector); diff != "" {
+	m := buildPod(t, "k8s")
+	if diff := gocmp.Diff(m.deployment.Spec.Template.Labels, m.service.Spec.Selector); diff != "" {
 		t.Errorf("labels of the pod and selector of the service (-pod +service):\n%s", diff)
 	}
 	port := m.service.Spec.Ports[0]

@@ -3,7 +3,6 @@ package xds
 import (
 	"errors"
 	"io"
-	"maps"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 )
@@ -14,10 +13,11 @@ type delta struct {
 	stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
 }
 
-// greet implements conversation. With the versions of what is in force, only what differs comes, and what is gone.
+// greet implements conversation. With the versions of what came into force, only what differs comes, and what is gone.
 func (d *delta) greet(r *rules) error {
+	r.resume()
 	return sent(d.stream.Send(&discoveryv3.DeltaDiscoveryRequest{
-		Node: d.client.node, TypeUrl: typeURL, InitialResourceVersions: maps.Clone(r.versions),
+		Node: d.client.node, TypeUrl: typeURL, InitialResourceVersions: r.versions(),
 	}))
 }
 

@@ -12,8 +12,14 @@ type sotw struct {
 	stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
 }
 
-// greet implements conversation. The version tells what is known; a nonce is worth nothing on another stream.
-func (s *sotw) greet(r *rules) error { return s.send(r.version, "", nil) }
+// greet implements conversation. The version tells what is known; a nonce is worth nothing on another stream. After a refusal, of
+// which the good part is in force, that is no version, so that the control plane sends what it has, whatever that is by now.
+func (s *sotw) greet(r *rules) error {
+	if r.refusal != nil {
+		return s.send("", "", nil)
+	}
+	return s.send(r.version, "", nil)
+}
 
 // answer implements conversation. The version of a refusal is that of the last response that was accepted.
 func (s *sotw) answer(in response, r *rules, refusal error) error {

@@ -2,7 +2,6 @@ package xds
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -36,10 +35,12 @@ func (c *Client) Ready() error {
 		return nil
 	case s.Refused > 0:
 		return fmt.Errorf("the configuration from xds server %s was refused: %s", c.options.Address, s.Reason)
+	case s.Connected: // whatever was the matter before
+		return fmt.Errorf("no configuration from xds server %s yet: it has sent none to node %q", c.options.Address, c.options.Node.ID)
 	case s.Reason != "":
 		return fmt.Errorf("no configuration from xds server %s yet: %s", c.options.Address, s.Reason)
 	default:
-		return errors.New("no configuration from xds server " + c.options.Address + " yet")
+		return fmt.Errorf("no configuration from xds server %s yet", c.options.Address)
 	}
 }
 

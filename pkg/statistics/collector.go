@@ -51,7 +51,7 @@ type collector struct {
 }
 
 // NewCollector returns the figures for a Prometheus registry, by the names and labels of the original's own mapping. It fails
-// when a tag has the name of a label that there is already.
+// when a tag has the name of a label that there is already. The collector is safe for concurrent use.
 //
 // key1 and key2 are the first two levels of a rule, key3 all further ones; a label that is empty is, to Prometheus, none. A series
 // is there, with 0, as soon as its rule is; those of values once there is something to tell.

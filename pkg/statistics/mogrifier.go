@@ -9,7 +9,8 @@ import (
 	"strconv"
 )
 
-// Mogrifier makes of the names that a pattern matches other names, with tags, for DogStatsD. Make one with NewMogrifier.
+// Mogrifier makes of the names that a pattern matches other names, with tags, for DogStatsD. Make one with NewMogrifier; it
+// does not change, and is safe for concurrent use.
 type Mogrifier struct {
 	pattern *regexp.Regexp
 	name    string

@@ -1,16 +1,13 @@
 package statistics
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"log/slog"
 	"math"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -19,91 +16,6 @@ import (
 	"github.com/weirproxy/weir/internal/durations"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
-
-// daemon is who is told: a real listener.
-type daemon struct {
-	address string
-	lines   chan string
-	packets chan int      // their sizes; TCP: never
-	read    chan struct{} // TCP: a connection was read to its end
-	close   func()
-}
-
-// listen starts a daemon on an address, "127.0.0.1:0" for any port.
-func listen(t *testing.T, tcp bool, address string) *daemon {
-	t.Helper()
-	d := &daemon{lines: make(chan string, 100_000), packets: make(chan int, 10_000), read: make(chan struct{}, 1000)}
-	var reading sync.WaitGroup
-	if tcp {
-		l, err := net.Listen("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		reading.Go(func() {
-			for {
-				conn, err := l.Accept()
-				if err != nil {
-					return
-				}
-				for s := bufio.NewScanner(conn); s.Scan(); {
-					d.lines <- s.Text()
-				}
-				conn.Close()
-				d.read <- struct{}{}
-			}
-		})
-		d.address = l.Addr().String()
-		d.close = sync.OnceFunc(func() { l.Close(); reading.Wait() })
-	} else {
-		conn, err := net.ListenPacket("udp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		reading.Go(func() {
-			packet := make([]byte, 1<<16)
-			for {
-				n, _, err := conn.ReadFrom(packet)
-				if err != nil {
-					return
-				}
-				d.packets <- n
-				for line := range strings.SplitSeq(strings.TrimSuffix(string(packet[:n]), "\n"), "\n") {
-					d.lines <- line
-				}
-			}
-		})
-		d.address = conn.LocalAddr().String()
-		d.close = sync.OnceFunc(func() { conn.Close(); reading.Wait() })
-	}
-	t.Cleanup(d.close)
-	return d
-}
-
-// take returns so many lines, sorted.
-func (d *daemon) take(t *testing.T, n int) []string {
-	t.Helper()
-	deadline := time.After(10 * time.Second)
-	var all []string
-	for len(all) < n {
-		select {
-		case line := <-d.lines:
-			all = append(all, line)
-		case <-deadline:
-			t.Fatalf("got %d lines, want %d:\n%s", len(all), n, strings.Join(all, "\n"))
-		}
-	}
-	slices.Sort(all)
-	return all
-}
-
-func (d *daemon) wantNothing(t *testing.T) {
-	t.Helper()
-	select {
-	case line := <-d.lines:
-		t.Errorf("got %q, want nothing more", line)
-	default:
-	}
-}
 
 // reporter returns a reporter to a daemon.
 func reporter(t *testing.T, f *fixture, o ReporterOptions) *Reporter {
@@ -182,33 +94,6 @@ func TestDogStatsDIsToldNamesAndTags(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, d.take(t, len(want))); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
-func TestAMogrifierMustMeanSomething(t *testing.T) {
-	for name, test := range map[string]struct {
-		pattern, name string
-		tags          map[string]string
-		mistakes      int
-	}{
-		"nothing":           {"", "", nil, 2},
-		"a bad pattern":     {"(", "x", nil, 1},
-		"a group too many":  {"(a)", "$2", map[string]string{"t": "$9999999999999999999999"}, 2},
-		"a tag of no name":  {"a", "x", map[string]string{"": "t"}, 1},
-		"a tag of no text":  {"a", "x", map[string]string{"t": ""}, 1},
-		"all is well":       {"(a)", "$1$0", map[string]string{"t": "$1"}, 0},
-		"a dollar on a sum": {"a", "$ 5", nil, 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			_, err := NewMogrifier(test.pattern, test.name, test.tags)
-			got := 0
-			if err != nil {
-				got = strings.Count(err.Error(), "\n") + 1
-			}
-			if got != test.mistakes {
-				t.Errorf("%d mistakes, want %d: %v", got, test.mistakes, err)
-			}
-		})
 	}
 }
 

@@ -1,5 +1,5 @@
 // Package statistics tells what a limiter counted under the names that envoyproxy/ratelimit has for it: to Prometheus
-// ([NewCollector]), to StatsD and DogStatsD ([NewReporter]) and as plain text ([Reader.WriteText]).
+// ([Reader.NewCollector]), to StatsD and DogStatsD ([Reader.NewReporter]) and as plain text ([Reader.WriteText]).
 //
 // It counts nothing itself. All figures are those of the limiter (see limiter.Counts), read when somebody wants them; so their
 // number is bounded by that of the rules and of the values that the limiter tells apart, whatever requests hold. Where the

@@ -47,3 +47,24 @@ func (l *limits) release(number uint16) {
 		l.free = append(l.free, number)
 	}
 }
+
+// leastLimits is how many numbers are not worth the work of giving them back.
+const leastLimits = 4 * minHomes
+
+// shrink gives back the room of numbers that no slot has any more, when these are most of them: requests that bring limits of their
+// own can make a number for each key. It returns the new numbers by the old ones, which all slots must get before anything else is
+// done; nil when nothing has changed.
+func (l *limits) shrink() (renumbered []uint16) {
+	if len(l.known) <= leastLimits || len(l.numbers) >= len(l.known)/2 {
+		return nil
+	}
+	renumbered = make([]uint16, len(l.known))
+	next := limits{known: make([]knownLimit, 0, len(l.numbers)), numbers: make(map[algorithms.Limit]uint16, len(l.numbers))}
+	for limit, number := range l.numbers {
+		renumbered[number] = uint16(len(next.known))
+		next.numbers[limit] = renumbered[number]
+		next.known = append(next.known, l.known[number])
+	}
+	*l = next
+	return renumbered
+}

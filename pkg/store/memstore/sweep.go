@@ -61,10 +61,16 @@ func (sh *shard) sweepLocked(now algorithms.Instant) int {
 	if t.homes > 4*minHomes && t.count < t.homes/2 {
 		t.resize(t.count + t.count/4)
 	}
+	if renumbered := sh.limits.shrink(); renumbered != nil {
+		t.renumber(renumbered)
+	}
 	for key, state := range sh.logs {
 		if state.log.FreshAt(state.limit) <= now {
 			delete(sh.logs, key)
 		}
+	}
+	if len(sh.logs) == 0 {
+		sh.logs = nil // an emptied map keeps its room
 	}
 	return before - int(t.count) - len(sh.logs)
 }

@@ -158,3 +158,12 @@ func (t *table) sweep(drop func(*slot) bool) {
 		next++
 	}
 }
+
+// renumber gives all slots the new numbers of their limits, by the old ones.
+func (t *table) renumber(numbers []uint16) {
+	for i := range t.slots {
+		if s := &t.slots[i]; !s.empty() {
+			s.setLimit(numbers[s.limit()])
+		}
+	}
+}

@@ -7,5 +7,5 @@ import (
 )
 
 func TestDeps(t *testing.T) {
-	deptest.Check(t, deptest.Rules{Own: []string{"test/parts"}, Third: []string{}})
+	deptest.Check(t, deptest.Rules{Own: []string{"internal/certificates/certtest", "test/parts"}, Third: []string{}})
 }

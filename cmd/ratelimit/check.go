@@ -5,21 +5,11 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"path"
 	"strings"
 
 	"golang.org/x/net/http/httpguts"
 )
-
-// moreVariables is what the original does not have, reads by other means, or is given by platforms all the same.
-func moreVariables(c *config) []variable {
-	r := &c.raw
-	return []variable{
-		used("REDIS_KEY_FORMAT", keyFormat(&c.Keys.Format), keysWeir, "with Redis: `weir` counts under keys of ours, which never collide; `ratelimit`, the original's keys, is refused as long as it is not there"),
-		used("STATSD_PROTOCOL", word(&r.statsdProtocol, "tcp", "udp"), "tcp", "how StatsD is told"),
-		idle("GRPC_SERVER_TLS_CA_CERT", text(new(string), nil), "", "Envoy Gateway sets it and the original does not know it: clients that show no certificate would be refused; GRPC_CLIENT_TLS_CACERT asks for that"),
-		idle("REDIS_POOL_ON_EMPTY_WAIT_DURATION", text(new(string), nil), "", "of the original's README only; there is no pool"),
-	}
-}
 
 // not is the opposite of a boolean.
 func not(to *bool) value {
@@ -37,40 +27,6 @@ func logLevel(to *string) value {
 		_, err := parseLevel(s)
 		return err
 	})
-}
-
-// keyFormat is how counts are written in Redis.
-func keyFormat(to *string) value {
-	return value{keysWeir, func(s string) error {
-		switch *to = keysWeir; {
-		case strings.EqualFold(s, keysWeir):
-			return nil
-		case strings.EqualFold(s, keysOriginal):
-			return errors.New("the original's keys are not there yet, so that old and new pods do not count together: must be weir")
-		}
-		return fmt.Errorf("%q: must be weir", s)
-	}}
-}
-
-// perSecond refuses a Redis of its own for limits per second.
-func perSecond() value {
-	on := new(bool)
-	v := boolean(on)
-	return value{v.kind, func(s string) error {
-		if err := v.store(s); err != nil || !*on {
-			return err
-		}
-		return errors.New("limits per second are not kept in a Redis of their own: a request is one transaction, and that is in one Redis; " +
-			"without it they are in the Redis of REDIS_URL")
-	}}
-}
-
-// keyPrefix accepts what keys in Redis may begin with. Braces are for hash tags.
-func keyPrefix(s string) error {
-	if strings.ContainsAny(s, "{}") {
-		return errors.New("must have no { and }")
-	}
-	return nil
 }
 
 // silent is a level above all that is logged.
@@ -136,6 +92,14 @@ func headerName(s string) error {
 	return nil
 }
 
+// hostName accepts what a port can stand behind.
+func hostName(s string) error {
+	if _, _, err := net.SplitHostPort(address(s, 0)); err != nil {
+		return errors.New("must be a name or an address, of IPv6 with or without brackets")
+	}
+	return nil
+}
+
 // listenAddress accepts what can be listened on.
 func listenAddress(s string) error {
 	if s == "" {
@@ -147,10 +111,14 @@ func listenAddress(s string) error {
 	return nil
 }
 
-// rooted accepts a path of a URL.
+// rooted accepts a path of a URL that a page can have: http.ServeMux takes no other.
 func rooted(s string) error {
-	if s != "" && !strings.HasPrefix(s, "/") || strings.ContainsAny(s, " {}") {
-		return errors.New("must be a path that begins with /")
+	clean := path.Clean("/" + s)
+	if strings.HasSuffix(s, "/") && clean != "/" {
+		clean += "/"
+	}
+	if s != "" && s != clean || strings.ContainsAny(s, " {}") {
+		return errors.New("must be a path that begins with /, without spaces, braces, . and .. and empty parts")
 	}
 	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"net"
-	"net/url"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -35,7 +34,10 @@ type config struct {
 
 	Backend string // backendMemory or backendRedis
 	Redis   redisTarget
+	Seconds *redisTarget // where limits of a second are; nil: where the others are
 	Keys    redisKeys
+
+	RedisPatience time.Duration // longest time that a request waits for Redis; 0 is the store's default
 
 	StopCounting bool // what is denied does not count, in fixed windows whose rules do not say otherwise
 	DenyCache    bool // a key that is over its limit is denied from memory
@@ -109,8 +111,7 @@ type xdsSource struct {
 type statsConfig struct {
 	Prometheus   string // address; "" for nobody
 	Path         string
-	Milliseconds bool   // response times are in milliseconds
-	Mapper       string // file; names are as without it
+	Milliseconds bool // response times are in milliseconds
 
 	Statsd     string // address; "" for nobody
 	StatsdTCP  bool
@@ -124,20 +125,6 @@ type statsConfig struct {
 type mogrifier struct {
 	Pattern, Name string
 	Tags          map[string]string
-}
-
-// redisTarget is where a Redis is, in the words of redisstore.TargetOptions.
-type redisTarget struct {
-	URLs                               []string
-	Username, Password                 string
-	SentinelUsername, SentinelPassword string
-	CA, Cert, Key                      string
-}
-
-// redisKeys is how counts are written in Redis.
-type redisKeys struct {
-	Format string // keysWeir
-	Prefix string // before ours
 }
 
 // protocolGRPC is the other value of TRACING_EXPORTER_PROTOCOL than http, in lower case.
@@ -171,16 +158,11 @@ type raw struct {
 	backend    string
 	cacheBytes int
 	redis      rawRedis
-	skip       bool
+	perSecond  bool
+	seconds    rawRedis
+	anyName    bool // of Redis, in its certificate
 	cert, key  string
 	ca         string
-}
-
-// rawRedis is the variables of one Redis.
-type rawRedis struct {
-	socket, kind, url  string
-	auth, sentinelAuth string
-	tls                bool
 }
 
 // complete finds out what variables mean together. set tells those that are there. Its error is everything that is wrong.
@@ -231,89 +213,6 @@ func (c *config) completeTLS() []error {
 		errs = append(errs, errors.New("CONFIG_GRPC_XDS_CLIENT_TLS_CERT, CONFIG_GRPC_XDS_CLIENT_TLS_KEY: must both be given, or none"))
 	}
 	return errs
-}
-
-// completeRedis finds out whether there is a Redis, and where.
-func (c *config) completeRedis() []error {
-	r := &c.raw
-	c.Backend = r.backend
-	if c.Backend == "" {
-		c.Backend = backendMemory
-		if r.redis.url != "" {
-			c.Backend = backendRedis
-		}
-	}
-	if c.Backend != backendRedis {
-		return nil
-	}
-	if r.redis.url == "" {
-		r.redis.url = originalSocket
-	}
-	if r.redis.tls && r.skip {
-		return []error{errors.New("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION: not there yet: the certificate of Redis must be for the host in REDIS_URL")}
-	}
-	var err error
-	c.Redis, err = r.target(&r.redis)
-	return lines("REDIS_URL", err)
-}
-
-// originalSocket is where the original looks for Redis when nobody tells it.
-const originalSocket = "/var/run/nutcracker/ratelimit.sock"
-
-// target returns where a Redis is.
-func (r *raw) target(of *rawRedis) (redisTarget, error) {
-	var t redisTarget
-	t.Username, t.Password = credentials(of.auth)
-	if of.kind == kindSentinel {
-		t.SentinelUsername, t.SentinelPassword = credentials(of.sentinelAuth)
-	}
-	if of.tls {
-		t.CA, t.Cert, t.Key = r.ca, r.cert, r.key
-	}
-	u, err := redisURL(of)
-	t.URLs = []string{u}
-	return t, err
-}
-
-// credentials takes `password` or `user:password` apart.
-func credentials(auth string) (user, password string) {
-	if name, rest, found := strings.Cut(auth, ":"); found {
-		return name, rest
-	}
-	return "", auth
-}
-
-// redisURL returns where a Redis is as one of our URLs. Its errors show no address, which may be a URL with a password.
-func redisURL(of *rawRedis) (string, error) {
-	scheme := "redis"
-	if of.tls {
-		scheme = "rediss"
-	}
-	hosts := strings.Split(of.url, ",")
-	for i := range hosts {
-		hosts[i] = strings.TrimSpace(hosts[i])
-	}
-	switch of.kind {
-	case kindCluster:
-		return scheme + "-cluster://" + strings.Join(hosts, ","), nil
-	case kindSentinel:
-		if len(hosts) < 2 {
-			return "", errors.New("must be the name of the primary and then the sentinels, with commas between: primary,host:26379,host:26379")
-		}
-		return scheme + "-sentinel://" + strings.Join(hosts[1:], ",") + "/" + url.PathEscape(hosts[0]), nil
-	}
-	given, rest, isURL := strings.Cut(of.url, "://")
-	switch {
-	case isURL && of.tls && given == "redis":
-		return scheme + "://" + rest, nil
-	case isURL:
-		return of.url, nil
-	case of.socket == "unix" && of.tls:
-		return "", errors.New("there is no TLS over a Unix socket: name a host and the socket type tcp, or switch TLS off")
-	case of.socket == "unix":
-		return (&url.URL{Scheme: "unix", Path: of.url}).String(), nil
-	}
-	return scheme + "://" + of.url, nil
 }
 
 // address joins host and port. A host may be an IPv6 address with or without brackets.

@@ -48,11 +48,11 @@ func table(c *config) []group {
 func serverVariables(c *config) []variable {
 	r := &c.raw
 	return []variable{
-		used("HOST", text(&r.host, nil), "0.0.0.0", "listens on this host for HTTP: `/json`, `/healthcheck`"),
+		used("HOST", text(&r.host, hostName), "0.0.0.0", "listens on this host for HTTP: `/json`, `/healthcheck`"),
 		used("PORT", port(&r.port), "8080", "and on this port"),
-		used("DEBUG_HOST", text(&r.debugHost, nil), "0.0.0.0", "listens on this host for the debug pages"),
+		used("DEBUG_HOST", text(&r.debugHost, hostName), "0.0.0.0", "listens on this host for the debug pages"),
 		used("DEBUG_PORT", port(&r.debugPort), "6070", "and on this port"),
-		used("GRPC_HOST", text(&r.grpcHost, nil), "0.0.0.0", "listens on this host for the rate limit service"),
+		used("GRPC_HOST", text(&r.grpcHost, hostName), "0.0.0.0", "listens on this host for the rate limit service"),
 		used("GRPC_PORT", port(&r.grpcPort), "8081", "and on this port"),
 		used("GRPC_UDS", text(&c.GRPCSocket, nil), "", "listens on this Unix socket instead"),
 		used("GRPC_MAX_CONNECTION_AGE", duration(&c.GRPCAge), "24h", "asks connections of that age, give or take a tenth, to go"),
@@ -82,7 +82,7 @@ func ruleVariables(c *config) []variable {
 		used("CONFIG_GRPC_XDS_NODE_METADATA", equations(&c.XDS.Metadata), "", "with xDS: the node's metadata"),
 		used("CONFIG_GRPC_XDS_SERVER_URL", text(&c.XDS.Server, nil), "localhost:18000", "with xDS: the server, host:port"),
 		idle("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", duration(new(time.Duration)), "3s", "attempts to connect wait as those after a broken stream do: see XDS_CLIENT_BACKOFF_INITIAL_INTERVAL"),
-		used("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", pairs(&c.XDS.Headers), "", "with xDS: metadata of the call"),
+		used("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", secretPairs(&c.XDS.Headers), "", "with xDS: metadata of the call"),
 		used("CONFIG_GRPC_XDS_SERVER_USE_TLS", boolean(&c.XDS.TLS), "false", "with xDS: over TLS"),
 		used("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", text(&c.XDS.Cert, nil), "", "file of the certificate to show"),
 		used("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", text(&c.XDS.Key, nil), "", "file of its key"),
@@ -100,14 +100,14 @@ func statsVariables(c *config) []variable {
 	r := &c.raw
 	return []variable{
 		used("USE_STATSD", boolean(&r.statsd), "true", "tells StatsD; the default gives way to USE_PROMETHEUS and USE_DOG_STATSD, and `true` beside them is no mistake"),
-		used("STATSD_HOST", text(&r.statsdHost, nil), "localhost", "host of StatsD or DogStatsD"),
+		used("STATSD_HOST", text(&r.statsdHost, hostName), "localhost", "host of StatsD or DogStatsD"),
 		used("STATSD_PORT", port(&r.statsdPort), "8125", "its port"),
 		used("USE_DOG_STATSD", boolean(&r.dog), "false", "tells DogStatsD, over UDP, instead of StatsD"),
 		used("USE_DOG_STATSD_MOGRIFIERS", list(&r.mogrifiers), "", "turns names into tags for DogStatsD, by `DOG_STATSD_MOGRIFIER_<NAME>_PATTERN`, `_NAME` and `_TAGS`; the first of the list that matches counts"),
 		used("USE_PROMETHEUS", boolean(&r.prometheus), "false", "serves metrics for Prometheus"),
 		used("PROMETHEUS_ADDR", text(&r.prometheusAddress, listenAddress), ":9090", "on this address"),
 		used("PROMETHEUS_PATH", text(&c.Stats.Path, rooted), "/metrics", "under this path"),
-		idle("PROMETHEUS_MAPPER_YAML", text(&c.Stats.Mapper, nil), "", "names and labels are always those of the original's own mapping, which this file would replace"),
+		idle("PROMETHEUS_MAPPER_YAML", text(new(string), nil), "", "names and labels are always those of the original's own mapping, which this file would replace"),
 		used("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", boolean(&c.Stats.Milliseconds), "false", "response times are in milliseconds, though their name says seconds"),
 		used("EXTRA_TAGS", pairs(&c.Stats.Tags), "", "labels of all metrics of the original's names; with StatsD `.__key=value` behind the name, with DogStatsD tags"),
 		used("STATS_FLUSH_INTERVAL", duration(&c.Stats.Flush), "10s", "how often StatsD and DogStatsD are told; Prometheus always reads the figures of now"),
@@ -119,10 +119,10 @@ func limitVariables(c *config) []variable {
 	r := &c.raw
 	return []variable{
 		used("BACKEND_TYPE", backend(&r.backend), "", "where counts are: `redis`; unset or empty it is Redis when there is a REDIS_URL and memory without; `memory` is ours; `memcache` is refused, as counts in it are not atomic and its failures pass unseen"),
-		idle("EXPIRATION_JITTER_MAX_SECONDS", number(new(int), 0, math.MaxInt32), "300", "a key in Redis goes when it is as if never used"),
+		used("EXPIRATION_JITTER_MAX_SECONDS", number(&c.Keys.Jitter, 0, math.MaxInt32), "300", "with Redis and the original's keys: how many seconds longer than a window they live at most, at random; keys of ours go when they are as if never used"),
 		used("LOCAL_CACHE_SIZE_IN_BYTES", number(&r.cacheBytes, 0, math.MaxInt), "0", "with Redis: more than 0 denies a key that is over its limit from memory, until the limit has room again or rules change; the size is ours to bound"),
 		used("NEAR_LIMIT_RATIO", fraction(&c.NearLimit, 32), "0.8", "from which part of a limit on hits count as near_limit"),
-		used("CACHE_KEY_PREFIX", text(&c.Keys.Prefix, keyPrefix), "", "with Redis: what keys begin with, before `weir:`; without `{` and `}`"),
+		used("CACHE_KEY_PREFIX", text(&c.Keys.Prefix, nil), "", "with Redis: what keys begin with; in those of ours `weir:` follows"),
 		used("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", boolean(&c.StopCounting), "false", "a request that is over limit counts nowhere, in one atomic step; for limits whose rules have no count_rejected"),
 		used("SHADOW_MODE", boolean(&c.Shadow), "false", "requests pass whatever is found; the statuses say what was"),
 		used("QUOTA_MODE", boolean(&c.Quota), "false", "requests are over limit only when all their limits are"),
@@ -132,5 +132,18 @@ func limitVariables(c *config) []variable {
 		used("LIMIT_REMAINING_HEADER", text(&c.RemainingHeader, headerName), "RateLimit-Remaining", "name of the header with what is left"),
 		used("LIMIT_RESET_HEADER", text(&c.ResetHeader, headerName), "RateLimit-Reset", "name of the header with the seconds until reset"),
 		used("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", boolean(&c.HealthyWithRules), "false", "health is bad until there are rules"),
+	}
+}
+
+// moreVariables is what the original does not have, reads by other means, or is given by platforms all the same.
+func moreVariables(c *config) []variable {
+	r := &c.raw
+	return []variable{
+		used("REDIS_KEY_FORMAT", word(&c.Keys.Format, keysOriginal, keysWeir), keysOriginal, "with Redis: `ratelimit` counts the original's limits under its keys, together with pods of it; `weir` counts all under keys of ours, which never collide"),
+		used("REDIS_OP_TIMEOUT", duration(&c.RedisPatience), "10ms", "with Redis: longest time that a request waits for it; more than that is decided as `on_store_error` says, by default in memory. 0 is the default"),
+		idle("REDIS_PERSECOND_OP_TIMEOUT", duration(new(time.Duration)), "10ms", "REDIS_OP_TIMEOUT is for both"),
+		used("STATSD_PROTOCOL", word(&r.statsdProtocol, "tcp", "udp"), "tcp", "how StatsD is told"),
+		idle("GRPC_SERVER_TLS_CA_CERT", text(new(string), nil), "", "Envoy Gateway sets it and the original does not know it: clients that show no certificate would be refused; GRPC_CLIENT_TLS_CACERT asks for that"),
+		idle("REDIS_POOL_ON_EMPTY_WAIT_DURATION", text(new(string), nil), "", "of the original's README only; there is no pool"),
 	}
 }

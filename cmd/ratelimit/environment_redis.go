@@ -17,7 +17,7 @@ func redisVariables(c *config) []variable {
 		used("REDIS_TLS_CLIENT_CERT", text(&r.cert, nil), "", "file of the certificate to show"),
 		used("REDIS_TLS_CLIENT_KEY", text(&r.key, nil), "", "file of its key"),
 		used("REDIS_TLS_CACERT", text(&r.ca, nil), "", "file of the authorities that sign the server's"),
-		used("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", boolean(&r.skip), "false", "`true` with REDIS_TLS is refused: the certificate must be for the host in REDIS_URL, as long as this is not there"),
+		used("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", boolean(&r.anyName), "false", "the server's certificate may be for any name; that one of the authorities signed it is still asked for"),
 		used("REDIS_SENTINEL_AUTH", secret(&r.redis.sentinelAuth), "", "`password` or `user:password` of the sentinels"),
 		idle("REDIS_PIPELINE_WINDOW", duration(new(time.Duration)), "0", "requests that wait together always travel together, and none waits for others"),
 		idle("REDIS_PIPELINE_LIMIT", number(new(int), math.MinInt, math.MaxInt), "0", "the original ignores it too"),
@@ -31,21 +31,22 @@ func redisVariables(c *config) []variable {
 	}
 }
 
-func perSecondVariables(_ *config) []variable {
+func perSecondVariables(c *config) []variable {
+	r := &c.raw
 	return []variable{
-		used("REDIS_PERSECOND", perSecond(), "false", "`true` is refused: a request is one transaction, and that is in one Redis; without it limits per second are in the Redis of the others"),
-		idle("REDIS_PERSECOND_SOCKET_TYPE", socket(new(string)), "unix", "see REDIS_PERSECOND"),
-		idle("REDIS_PERSECOND_TYPE", word(new(string), kindSingle, kindCluster, kindSentinel), "SINGLE", "see REDIS_PERSECOND"),
-		idle("REDIS_PERSECOND_URL", secret(new(string)), "/var/run/nutcracker/ratelimitpersecond.sock", "see REDIS_PERSECOND"),
-		idle("REDIS_PERSECOND_POOL_SIZE", number(new(int), 1, math.MaxInt32), "10", "see REDIS_PERSECOND"),
-		idle("REDIS_PERSECOND_AUTH", secret(new(string)), "", "see REDIS_PERSECOND"),
-		idle("REDIS_PERSECOND_TLS", boolean(new(bool)), "false", "see REDIS_PERSECOND"),
-		idle("REDIS_PERSECOND_SENTINEL_AUTH", secret(new(string)), "", "see REDIS_PERSECOND"),
-		idle("REDIS_PERSECOND_PIPELINE_WINDOW", duration(new(time.Duration)), "0", "see REDIS_PERSECOND"),
-		idle("REDIS_PERSECOND_PIPELINE_LIMIT", number(new(int), math.MinInt, math.MaxInt), "0", "see REDIS_PERSECOND"),
-		idle("REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM", number(new(int), 0, math.MaxInt32), "1", "see REDIS_PERSECOND"),
-		idle("REDIS_PERSECOND_TIMEOUT", duration(new(time.Duration)), "10s", "see REDIS_PERSECOND"),
-		idle("REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR", text(new(string), nil), "WAIT", "see REDIS_PERSECOND"),
+		used("REDIS_PERSECOND", boolean(&r.perSecond), "false", "with Redis: limits whose period is a second are kept in a Redis of their own"),
+		used("REDIS_PERSECOND_SOCKET_TYPE", socket(&r.seconds.socket), "unix", "as REDIS_SOCKET_TYPE"),
+		used("REDIS_PERSECOND_TYPE", word(&r.seconds.kind, kindSingle, kindCluster, kindSentinel), "SINGLE", "as REDIS_TYPE"),
+		used("REDIS_PERSECOND_URL", secret(&r.seconds.url), originalSecondsSocket, "as REDIS_URL"),
+		idle("REDIS_PERSECOND_POOL_SIZE", number(new(int), 1, math.MaxInt32), "10", "as REDIS_POOL_SIZE"),
+		used("REDIS_PERSECOND_AUTH", secret(&r.seconds.auth), "", "as REDIS_AUTH"),
+		used("REDIS_PERSECOND_TLS", boolean(&r.seconds.tls), "false", "as REDIS_TLS, with the same certificates"),
+		used("REDIS_PERSECOND_SENTINEL_AUTH", secret(&r.seconds.sentinelAuth), "", "as REDIS_SENTINEL_AUTH"),
+		idle("REDIS_PERSECOND_PIPELINE_WINDOW", duration(new(time.Duration)), "0", "as REDIS_PIPELINE_WINDOW"),
+		idle("REDIS_PERSECOND_PIPELINE_LIMIT", number(new(int), math.MinInt, math.MaxInt), "0", "as REDIS_PIPELINE_LIMIT"),
+		idle("REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM", number(new(int), 0, math.MaxInt32), "1", "as REDIS_CLUSTER_PIPELINE_PARALLELISM"),
+		idle("REDIS_PERSECOND_TIMEOUT", duration(new(time.Duration)), "10s", "as REDIS_TIMEOUT"),
+		idle("REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR", text(new(string), nil), "WAIT", "as REDIS_POOL_ON_EMPTY_BEHAVIOR"),
 	}
 }
 

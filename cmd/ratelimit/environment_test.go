@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"log/slog"
 	"maps"
 	"slices"
@@ -93,7 +92,7 @@ func TestEveryVariableOfTheOriginalIsInTheTableWithItsDefault(t *testing.T) {
 		delete(known, name)
 	}
 	more := slices.Sorted(maps.Keys(known))
-	want := []string{"GRPC_SERVER_TLS_CA_CERT", "REDIS_KEY_FORMAT", "REDIS_POOL_ON_EMPTY_WAIT_DURATION", "STATSD_PROTOCOL"}
+	want := []string{"GRPC_SERVER_TLS_CA_CERT", "REDIS_KEY_FORMAT", "REDIS_OP_TIMEOUT", "REDIS_PERSECOND_OP_TIMEOUT", "REDIS_POOL_ON_EMPTY_WAIT_DURATION", "STATSD_PROTOCOL"}
 	if diff := cmp.Diff(want, more); diff != "" {
 		t.Errorf("variables beyond those of the original (-want +got):\n%s", diff)
 	}
@@ -103,13 +102,14 @@ func TestNoEnvironmentIsTheOriginalsDefaultsAndMemory(t *testing.T) {
 	want := config{
 		HTTPAddress: "0.0.0.0:8080", DebugAddress: "0.0.0.0:6070", GRPCAddress: "0.0.0.0:8081",
 		GRPCAge: 24 * time.Hour, GRPCGrace: time.Hour, LogLevel: slog.LevelWarn,
-		ConfigType: configFile,
-		Files:      fileSource{Dir: "/srv/runtime_data/current/config", DotFiles: true},
-		XDS:        xdsSource{Server: "localhost:18000", NodeID: "default", MinBackoff: 10 * time.Second, MaxBackoff: time.Minute, Jitter: true},
-		Stats:      statsConfig{Path: "/metrics", Statsd: "localhost:8125", StatsdTCP: true, Flush: 10 * time.Second},
-		Backend:    backendMemory,
-		Keys:       redisKeys{Format: keysWeir},
-		NearLimit:  float64(float32(0.8)), LimitHeader: "RateLimit-Limit", RemainingHeader: "RateLimit-Remaining", ResetHeader: "RateLimit-Reset",
+		ConfigType:    configFile,
+		Files:         fileSource{Dir: "/srv/runtime_data/current/config", DotFiles: true},
+		XDS:           xdsSource{Server: "localhost:18000", NodeID: "default", MinBackoff: 10 * time.Second, MaxBackoff: time.Minute, Jitter: true},
+		Stats:         statsConfig{Path: "/metrics", Statsd: "localhost:8125", StatsdTCP: true, Flush: 10 * time.Second},
+		Backend:       backendMemory,
+		Keys:          redisKeys{Format: keysOriginal, Jitter: 300},
+		RedisPatience: 10 * time.Millisecond,
+		NearLimit:     float64(float32(0.8)), LimitHeader: "RateLimit-Limit", RemainingHeader: "RateLimit-Remaining", ResetHeader: "RateLimit-Reset",
 		Tracing: spans{Service: "RateLimit", Protocol: "http", Rate: 1},
 	}
 	got := read(t)
@@ -122,7 +122,7 @@ func TestNoEnvironmentIsTheOriginalsDefaultsAndMemory(t *testing.T) {
 // Each row of the table is set to something that is not its default, and the part of config it is for must say so. Idle
 // variables must change nothing.
 func TestEveryVariableDoesWhatItSays(t *testing.T) {
-	const redisOn = "REDIS_URL=redis:6379"
+	const redisOn, secondsOn = "REDIS_URL=redis:6379", "REDIS_PERSECOND_URL=seconds:6379"
 	tests := map[string]struct {
 		with []string // what else is set
 		got  func(c config) any
@@ -181,7 +181,7 @@ func TestEveryVariableDoesWhatItSays(t *testing.T) {
 		"BACKEND_TYPE=redis":                               {got: func(c config) any { return c.Redis.URLs }, want: []string{"unix:///var/run/nutcracker/ratelimit.sock"}},
 		"BACKEND_TYPE=":                                    {with: []string{redisOn}, got: func(c config) any { return c.Backend }, want: backendRedis},
 		"BACKEND_TYPE=memory":                              {with: []string{redisOn}, got: func(c config) any { return c.Backend }, want: backendMemory},
-		"EXPIRATION_JITTER_MAX_SECONDS=0":                  {got: nothing, want: ""},
+		"EXPIRATION_JITTER_MAX_SECONDS=0":                  {got: func(c config) any { return c.Keys.Jitter }, want: 0},
 		"LOCAL_CACHE_SIZE_IN_BYTES=1000":                   {got: func(c config) any { return c.DenyCache }, want: true},
 		"NEAR_LIMIT_RATIO=0.5":                             {got: func(c config) any { return c.NearLimit }, want: 0.5},
 		"CACHE_KEY_PREFIX=p:":                              {got: func(c config) any { return c.Keys.Prefix }, want: "p:"},
@@ -203,17 +203,22 @@ func TestEveryVariableDoesWhatItSays(t *testing.T) {
 		"REDIS_TLS_CLIENT_CERT=c":                          {with: []string{redisOn, "REDIS_SOCKET_TYPE=tcp", "REDIS_TLS=true"}, got: func(c config) any { return c.Redis.Cert }, want: "c"},
 		"REDIS_TLS_CLIENT_KEY=k":                           {with: []string{redisOn, "REDIS_SOCKET_TYPE=tcp", "REDIS_TLS=true"}, got: func(c config) any { return c.Redis.Key }, want: "k"},
 		"REDIS_TLS_CACERT=ca":                              {with: []string{redisOn, "REDIS_SOCKET_TYPE=tcp", "REDIS_TLS=true"}, got: func(c config) any { return c.Redis.CA }, want: "ca"},
-		"REDIS_TLS_SKIP_HOSTNAME_VERIFICATION=true":        {with: []string{redisOn, "REDIS_SOCKET_TYPE=tcp"}, got: func(c config) any { return c.Redis.URLs }, want: []string{"redis://redis:6379"}},
+		"REDIS_TLS_SKIP_HOSTNAME_VERIFICATION=true":        {with: []string{redisOn, "REDIS_SOCKET_TYPE=tcp", "REDIS_TLS=true"}, got: func(c config) any { return c.Redis.AnyServerName }, want: true},
+		"REDIS_TLS_SKIP_HOSTNAME_VERIFICATION=1":           {with: []string{redisOn, "REDIS_SOCKET_TYPE=tcp"}, got: func(c config) any { return c.Redis }, want: redisTarget{URLs: []string{"redis://redis:6379"}}},
 		"REDIS_SENTINEL_AUTH=pw":                           {with: []string{"REDIS_URL=main,a:1", "REDIS_TYPE=sentinel"}, got: func(c config) any { return c.Redis.SentinelPassword }, want: "pw"},
 		"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true":        {got: func(c config) any { return c.HealthyWithRedis }, want: true},
+		"REDIS_OP_TIMEOUT=50ms":                            {got: func(c config) any { return c.RedisPatience }, want: 50 * time.Millisecond},
+		"REDIS_PERSECOND_OP_TIMEOUT=50ms":                  {got: nothing, want: ""},
 		"REDIS_KEY_FORMAT=WEIR":                            {got: func(c config) any { return c.Keys.Format }, want: keysWeir},
-		"REDIS_PERSECOND=false":                            {got: nothing, want: ""},
-		"REDIS_PERSECOND_SOCKET_TYPE=tcp":                  {got: nothing, want: ""},
-		"REDIS_PERSECOND_TYPE=CLUSTER":                     {got: nothing, want: ""},
-		"REDIS_PERSECOND_URL=/run/s":                       {got: nothing, want: ""},
-		"REDIS_PERSECOND_AUTH=pw":                          {got: nothing, want: ""},
-		"REDIS_PERSECOND_TLS=true":                         {got: nothing, want: ""},
-		"REDIS_PERSECOND_SENTINEL_AUTH=u:pw":               {got: nothing, want: ""},
+		"REDIS_PERSECOND=false":                            {with: []string{redisOn, "REDIS_PERSECOND_URL=/run/s"}, got: func(c config) any { return c.Seconds == nil }, want: true},
+		"REDIS_PERSECOND=true":                             {with: []string{redisOn}, got: func(c config) any { return c.Seconds.URLs }, want: []string{"unix:///var/run/nutcracker/ratelimitpersecond.sock"}},
+		"REDIS_PERSECOND=1":                                {got: func(c config) any { return c.Backend }, want: backendMemory},
+		"REDIS_PERSECOND_SOCKET_TYPE=tcp":                  {with: []string{redisOn, secondsOn, "REDIS_PERSECOND=true"}, got: func(c config) any { return c.Seconds.URLs }, want: []string{"redis://seconds:6379"}},
+		"REDIS_PERSECOND_TYPE=CLUSTER":                     {with: []string{redisOn, "REDIS_PERSECOND=true", "REDIS_PERSECOND_URL=a:1,b:2"}, got: func(c config) any { return c.Seconds.URLs }, want: []string{"redis-cluster://a:1,b:2"}},
+		"REDIS_PERSECOND_URL=/run/s":                       {with: []string{redisOn, "REDIS_PERSECOND=true"}, got: func(c config) any { return c.Seconds.URLs }, want: []string{"unix:///run/s"}},
+		"REDIS_PERSECOND_AUTH=u:pw":                        {with: []string{redisOn, secondsOn, "REDIS_PERSECOND=true"}, got: func(c config) any { return []string{c.Seconds.Username, c.Seconds.Password, c.Redis.Password} }, want: []string{"u", "pw", ""}},
+		"REDIS_PERSECOND_TLS=true":                         {with: []string{redisOn, secondsOn, "REDIS_PERSECOND=true", "REDIS_PERSECOND_SOCKET_TYPE=tcp", "REDIS_TLS_CACERT=ca"}, got: func(c config) any { return []any{c.Seconds.URLs[0], c.Seconds.CA, c.Redis.CA} }, want: []any{"rediss://seconds:6379", "ca", ""}},
+		"REDIS_PERSECOND_SENTINEL_AUTH=u:pw":               {with: []string{redisOn, "REDIS_PERSECOND=true", "REDIS_PERSECOND_TYPE=sentinel", "REDIS_PERSECOND_URL=main,a:1"}, got: func(c config) any { return []string{c.Seconds.SentinelUsername, c.Seconds.SentinelPassword} }, want: []string{"u", "pw"}},
 		"TRACING_ENABLED=true":                             {got: func(c config) any { return c.Tracing.On }, want: true},
 		"TRACING_SERVICE_NAME=s":                           {got: func(c config) any { return c.Tracing.Service }, want: "s"},
 		"TRACING_SERVICE_NAMESPACE=n":                      {got: func(c config) any { return c.Tracing.Namespace }, want: "n"},
@@ -238,7 +243,7 @@ func TestEveryVariableDoesWhatItSays(t *testing.T) {
 		"REDIS_POOL_ON_EMPTY_WAIT_DURATION=1s":             {got: nothing, want: ""},
 		"GRPC_SERVER_TLS_CA_CERT=/certs/ca.crt":            {got: nothing, want: ""},
 		"RUNTIME_WATCH_ROOT=false":                         {got: nothing, want: ""},
-		"PROMETHEUS_MAPPER_YAML=/etc/conf.yaml":            {got: func(c config) any { return c.Stats.Mapper }, want: "/etc/conf.yaml"},
+		"PROMETHEUS_MAPPER_YAML=/etc/conf.yaml":            {got: nothing, want: ""},
 		"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL=1s": {got: nothing, want: ""},
 		"XDS_CLIENT_BACKOFF_RANDOM_FACTOR=2":               {got: nothing, want: ""},
 		"MEMCACHE_HOST_PORT=a:1,b:2":                       {got: nothing, want: ""},
@@ -278,68 +283,4 @@ func nothing(c config) any {
 	}
 	usual.raw, c.raw = raw{}, raw{}
 	return cmp.Diff(usual, c, cmp.AllowUnexported(config{}, raw{}, rawRedis{}))
-}
-
-func TestEveryMistakeIsToldAtOnceAndWithoutPasswords(t *testing.T) {
-	_, err := readConfig(environ(
-		"PORT=http", "GRPC_PORT=70000", "DEBUG_PORT=", "LOG_LEVEL=loud", "CONFIG_TYPE=file", "USE_STATSD=yes",
-		"GRPC_MAX_CONNECTION_AGE=5", "NEAR_LIMIT_RATIO=most", "EXTRA_TAGS=a,b:c:d", "BACKEND_TYPE=memcache",
-		"LIMIT_LIMIT_HEADER=no header", "REDIS_TYPE=ring", "REDIS_SOCKET_TYPE=pipe", "MEMCACHE_MAX_IDLE_CONNS=few",
-		"USE_DOG_STATSD_MOGRIFIERS=a", "DOG_STATSD_MOGRIFIER_A_PATTERN=(", "REDIS_KEY_FORMAT=theirs",
-		"TRACING_EXPORTER_PROTOCOL=smoke", "PROMETHEUS_ADDR=9090", "PROMETHEUS_PATH=metrics", "CONFIG_GRPC_XDS_NODE_METADATA=a",
-	))
-	if err == nil {
-		t.Fatal("no error")
-	}
-	got := make(map[string]int)
-	for line := range strings.SplitSeq(err.Error(), "\n") {
-		name, _, _ := strings.Cut(line, ": ")
-		got[name]++
-	}
-	want := map[string]int{
-		"PORT": 1, "GRPC_PORT": 1, "DEBUG_PORT": 1, "LOG_LEVEL": 1, "CONFIG_TYPE": 1, "USE_STATSD": 1, "GRPC_MAX_CONNECTION_AGE": 1,
-		"NEAR_LIMIT_RATIO": 1, "EXTRA_TAGS": 2, "BACKEND_TYPE": 1, "LIMIT_LIMIT_HEADER": 1, "REDIS_TYPE": 1, "REDIS_SOCKET_TYPE": 1,
-		"MEMCACHE_MAX_IDLE_CONNS": 1, "DOG_STATSD_MOGRIFIER_A": 2, "REDIS_KEY_FORMAT": 1,
-		"TRACING_EXPORTER_PROTOCOL": 1, "PROMETHEUS_ADDR": 1, "PROMETHEUS_PATH": 1, "CONFIG_GRPC_XDS_NODE_METADATA": 1,
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("mistakes by variable (-want +got):\n%s\n%v", diff, err)
-	}
-
-	for name, pairs := range map[string][]string{
-		"a socket with TLS":              {"REDIS_URL=/run/hunter2", "REDIS_TLS=true"},
-		"Sentinel without sentinels":     {"REDIS_URL=hunter2", "REDIS_TYPE=sentinel"},
-		"per second":                     {"REDIS_PERSECOND=true", "REDIS_URL=x", "REDIS_AUTH=hunter2"},
-		"the original's keys":            {"REDIS_KEY_FORMAT=ratelimit", "REDIS_URL=x", "REDIS_AUTH=hunter2"},
-		"braces in keys":                 {"CACHE_KEY_PREFIX={a}", "REDIS_URL=x", "REDIS_AUTH=hunter2"},
-		"any certificate of Redis":       {"REDIS_URL=redis://:hunter2@x", "REDIS_TLS=true", "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION=true"},
-		"a name that nobody vouches for": {"GRPC_SERVER_USE_TLS=true", "GRPC_SERVER_TLS_CERT=c", "GRPC_SERVER_TLS_KEY=k", "GRPC_CLIENT_TLS_SAN=envoy"},
-		"TLS without a certificate":      {"GRPC_SERVER_USE_TLS=true"},
-		"half a certificate for xDS":     {"CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_USE_TLS=true", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY=k"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			_, err := readConfig(pairs)
-			if err == nil || strings.Contains(err.Error(), "hunter2") || strings.Contains(err.Error(), "\n") {
-				t.Errorf("error %v; want one line without the password", err)
-			}
-		})
-	}
-}
-
-func TestUnknownVariablesAndArgumentsAreIgnored(t *testing.T) {
-	c := read(t, "PATH=/bin", "KUBERNETES_SERVICE_HOST=10.0.0.1", "RATELIMIT_PORT=tcp://10.0.0.2:8081", "GOSTATS_LOGGING_SINK_DISABLED=true", "nonsense", "=C:=x")
-	if diff := nothing(c); diff != "" {
-		t.Error(diff)
-	}
-}
-
-func TestReportWritesOneReasonPerLine(t *testing.T) {
-	var out strings.Builder
-	code := report(&out, errors.Join(errors.New("A: wrong"), errors.New("B: wrong")))
-	if want := "ratelimit: A: wrong\nratelimit: B: wrong\n"; code != 1 || out.String() != want {
-		t.Errorf("exit code %d, output %q; want 1, %q", code, out.String(), want)
-	}
-	if code := report(&out, nil); code != 0 {
-		t.Errorf("exit code %d without an error", code)
-	}
 }

@@ -23,6 +23,9 @@ func main() {
 // run runs the service until ctx ends or a signal says so.
 func run(ctx context.Context, environ []string, stderr io.Writer) error {
 	c, err := readConfig(environ)
+	if err == nil {
+		err = c.verify()
+	}
 	if err != nil {
 		return err
 	}

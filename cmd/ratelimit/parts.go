@@ -11,11 +11,13 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weirproxy/weir/internal/certificates"
 	"github.com/weirproxy/weir/internal/serving"
+	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/reload"
 	"github.com/weirproxy/weir/pkg/server"
@@ -30,10 +32,23 @@ func newStores(c *config, logger *slog.Logger, traces *tracing.Tracing) (*servin
 	o := serving.StoreOptions{Logger: logger, Traces: traces}
 	if c.Backend == backendRedis {
 		target, err := c.Redis.parse()
-		if err != nil {
-			return nil, errors.Join(lines("REDIS_URL", err)...)
+		errs := lines("REDIS_URL", err)
+		var seconds *redisstore.Target
+		if c.Seconds != nil {
+			seconds = new(redisstore.Target)
+			*seconds, err = c.Seconds.parse()
+			errs = append(errs, lines("REDIS_PERSECOND_URL", err)...)
 		}
-		o.Redis = &redisstore.Options{Target: target, Prefix: c.Keys.Prefix + redisstore.DefaultPrefix}
+		if len(errs) > 0 {
+			return nil, errors.Join(errs...)
+		}
+		o.Redis = &redisstore.Options{
+			Target:   target,
+			Seconds:  seconds,
+			Prefix:   c.Keys.Prefix + redisstore.DefaultPrefix,
+			Counters: c.Keys.counters(),
+			Timeout:  c.RedisPatience,
+		}
 		if c.DenyCache {
 			o.Redis.DenyCache = redisstore.DefaultDenyCache
 		}
@@ -52,7 +67,22 @@ func (r *redisTarget) parse() (redisstore.Target, error) {
 		CA:               r.CA,
 		Cert:             r.Cert,
 		Key:              r.Key,
+		AnyServerName:    r.AnyServerName,
 	})
+}
+
+// counters returns what is counted under the original's keys.
+func (k *redisKeys) counters() redisstore.Counters {
+	if !k.original() {
+		return redisstore.Counters{}
+	}
+	prefix := k.Prefix
+	return redisstore.Counters{
+		Name: func(dst, key []byte) ([]byte, bool) {
+			return descriptors.AppendOriginalKey(append(dst, prefix...), key)
+		},
+		Jitter: time.Duration(k.Jitter) * time.Second,
+	}
 }
 
 // keep reads the files of TLS again when they change, until end is called, and returns what the server needs of them; nil
@@ -61,14 +91,7 @@ func (t *serverTLS) keep(logger *slog.Logger) (config *tls.Config, end func(), e
 	if !t.On {
 		return nil, func() {}, nil
 	}
-	keeper, err := certificates.Open(certificates.Options{
-		Files: certificates.Files{
-			Certificate: certificates.File{Name: "GRPC_SERVER_TLS_CERT", Path: t.Cert},
-			Key:         certificates.File{Name: "GRPC_SERVER_TLS_KEY", Path: t.Key},
-			Authorities: certificates.File{Name: "GRPC_CLIENT_TLS_CACERT", Path: t.ClientCA},
-		},
-		Logger: logger,
-	})
+	keeper, err := certificates.Open(certificates.Options{Files: t.files(), Logger: logger})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -77,6 +100,15 @@ func (t *serverTLS) keep(logger *slog.Logger) (config *tls.Config, end func(), e
 		names = []string{t.ClientSAN}
 	}
 	return keeper.Server(names), keeper.Close, nil
+}
+
+// files names the files of TLS.
+func (t *serverTLS) files() certificates.Files {
+	return certificates.Files{
+		Certificate: certificates.File{Name: "GRPC_SERVER_TLS_CERT", Path: t.Cert},
+		Key:         certificates.File{Name: "GRPC_SERVER_TLS_KEY", Path: t.Key},
+		Authorities: certificates.File{Name: "GRPC_CLIENT_TLS_CACERT", Path: t.ClientCA},
+	}
 }
 
 // start begins to send spans; nil when nobody asked for any.
@@ -106,15 +138,21 @@ func (x *xdsSource) feed(
 	if c.ConfigType != configXDS {
 		return nil, nil //nolint:nilnil // a nil Feed is one that brings no rules
 	}
+	o := x.options()
+	o.Push, o.Logger = r.Push, logger
+	return serving.NewFeed(o, !c.ForceStart, l, registry)
+}
+
+// options returns what the variables say of xDS.
+func (x *xdsSource) options() xds.Options {
 	o := xds.Options{
-		Address:         x.Server,
-		Node:            xds.Node{ID: x.NodeID},
-		MaxMessageBytes: x.MaxMessage,
-		MinBackoff:      x.MinBackoff,
-		MaxBackoff:      x.MaxBackoff,
-		Steady:          !x.Jitter,
-		Push:            r.Push,
-		Logger:          logger,
+		Address:           x.Server,
+		Node:              xds.Node{ID: x.NodeID},
+		MaxMessageBytes:   x.MaxMessage,
+		MaxMessageSetting: "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES",
+		MinBackoff:        x.MinBackoff,
+		MaxBackoff:        x.MaxBackoff,
+		Steady:            !x.Jitter,
 	}
 	if len(x.Metadata) > 0 {
 		o.Node.Metadata = make(map[string]any, len(x.Metadata))
@@ -128,7 +166,7 @@ func (x *xdsSource) feed(
 	if x.TLS {
 		o.TLS = &xds.TLS{CA: x.CA, Cert: x.Cert, Key: x.Key, ServerName: x.ServerName}
 	}
-	return serving.NewFeed(o, !c.ForceStart, l, registry)
+	return o
 }
 
 // start registers the original's metrics where Prometheus was asked for, and returns what reads the figures, and what tells them to
@@ -136,8 +174,10 @@ func (x *xdsSource) feed(
 func (o *statsConfig) start(
 	s *server.Server, l *limiter.Limiter, counts *serving.Stores, registry prometheus.Registerer, logger *slog.Logger,
 ) (*statistics.Reader, func(context.Context) error, error) {
-	silent := func(context.Context) error { return nil }
-	figures, err := statistics.New(statistics.Options{Limiter: l, Spent: s.Spent, Lost: s.Lost, DeniedLocally: counts.DeniedLocally})
+	nobody := func(context.Context) error { return nil }
+	figures, err := statistics.New(statistics.Options{
+		Limiter: l, Spent: s.Spent, Lost: s.Lost, DeniedLocally: counts.DeniedLocally, DecidedWithout: counts.DecidedWithout,
+	})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -151,7 +191,7 @@ func (o *statsConfig) start(
 		}
 	}
 	if o.Statsd == "" {
-		return figures, silent, nil
+		return figures, nobody, nil
 	}
 	r := statistics.ReporterOptions{
 		Address: o.Statsd, TCP: o.StatsdTCP, Dog: o.Dog, Tags: o.Tags, Interval: o.Flush, Logger: logger,

@@ -7,88 +7,77 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// The environments that platforms start the original with, as they are.
-func TestPlatformsEnvironmentsAreReadUnchanged(t *testing.T) {
-	tests := map[string]struct {
-		environment string
-		change      func(want *config) // of the defaults
-	}{
-		"Envoy Gateway without Redis": {
-			`RUNTIME_ROOT=/data RUNTIME_SUBDIRECTORY=ratelimit RUNTIME_IGNOREDOTFILES=true RUNTIME_WATCH_ROOT=false LOG_LEVEL=info
-			USE_STATSD=false CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_URL=envoy-gateway:18001
-			CONFIG_GRPC_XDS_NODE_ID=envoy-ratelimit GRPC_SERVER_USE_TLS=true GRPC_SERVER_TLS_CERT=/certs/tls.crt
-			GRPC_SERVER_TLS_KEY=/certs/tls.key GRPC_SERVER_TLS_CA_CERT=/certs/ca.crt CONFIG_GRPC_XDS_SERVER_USE_TLS=true
-			CONFIG_GRPC_XDS_CLIENT_TLS_CERT=/certs/tls.crt CONFIG_GRPC_XDS_CLIENT_TLS_KEY=/certs/tls.key
-			CONFIG_GRPC_XDS_SERVER_TLS_CACERT=/certs/ca.crt FORCE_START_WITHOUT_INITIAL_CONFIG=true REDIS_SOCKET_TYPE=tcp
-			USE_PROMETHEUS=true PROMETHEUS_ADDR=:19001 PROMETHEUS_MAPPER_YAML=/etc/statsd-exporter/conf.yaml`,
-			envoyGateway,
-		},
-		"Envoy Gateway with Redis over TLS and traces": {
-			`RUNTIME_ROOT=/data RUNTIME_SUBDIRECTORY=ratelimit RUNTIME_IGNOREDOTFILES=true RUNTIME_WATCH_ROOT=false LOG_LEVEL=info
-			USE_STATSD=false CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_URL=envoy-gateway:18001
-			CONFIG_GRPC_XDS_NODE_ID=envoy-ratelimit GRPC_SERVER_USE_TLS=true GRPC_SERVER_TLS_CERT=/certs/tls.crt
-			GRPC_SERVER_TLS_KEY=/certs/tls.key GRPC_SERVER_TLS_CA_CERT=/certs/ca.crt CONFIG_GRPC_XDS_SERVER_USE_TLS=true
-			CONFIG_GRPC_XDS_CLIENT_TLS_CERT=/certs/tls.crt CONFIG_GRPC_XDS_CLIENT_TLS_KEY=/certs/tls.key
-			CONFIG_GRPC_XDS_SERVER_TLS_CACERT=/certs/ca.crt FORCE_START_WITHOUT_INITIAL_CONFIG=true REDIS_SOCKET_TYPE=tcp
-			REDIS_URL=redis.redis-system.svc.cluster.local:6379 REDIS_TLS=true REDIS_TLS_CLIENT_CERT=/redis-certs/tls.crt
-			REDIS_TLS_CLIENT_KEY=/redis-certs/tls.key
-			USE_PROMETHEUS=true PROMETHEUS_ADDR=:19001 PROMETHEUS_MAPPER_YAML=/etc/statsd-exporter/conf.yaml
-			TRACING_ENABLED=true TRACING_SERVICE_NAME=envoy-ratelimit TRACING_SERVICE_NAMESPACE=envoy-gateway-system
-			TRACING_SERVICE_INSTANCE_ID=pod-1 TRACING_SAMPLING_RATE=0.6 OTEL_EXPORTER_OTLP_ENDPOINT=http://trace-collector:4318`,
-			func(want *config) {
-				envoyGateway(want)
-				want.Backend = backendRedis
-				want.Redis = redisTarget{
-					URLs: []string{"rediss://redis.redis-system.svc.cluster.local:6379"},
-					Cert: "/redis-certs/tls.crt", Key: "/redis-certs/tls.key",
-				}
-				want.Tracing = spans{
-					On: true, Service: "envoy-ratelimit", Namespace: "envoy-gateway-system", InstanceID: "pod-1", Protocol: "http", Rate: 0.6,
-				}
-			},
-		},
-		"AI Gateway": {
-			`RUNTIME_ROOT=/data CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_URL=ai-gateway-controller:18002
+// Of Envoy Gateway's environment: what it always gives, and what it gives when it is told of a Redis over TLS and of a collector.
+const (
+	gatewayAlways = `RUNTIME_ROOT=/data RUNTIME_SUBDIRECTORY=ratelimit RUNTIME_IGNOREDOTFILES=true RUNTIME_WATCH_ROOT=false LOG_LEVEL=info
+		USE_STATSD=false CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_URL=envoy-gateway:18001
+		CONFIG_GRPC_XDS_NODE_ID=envoy-ratelimit GRPC_SERVER_USE_TLS=true GRPC_SERVER_TLS_CERT=/certs/tls.crt
+		GRPC_SERVER_TLS_KEY=/certs/tls.key GRPC_SERVER_TLS_CA_CERT=/certs/ca.crt CONFIG_GRPC_XDS_SERVER_USE_TLS=true
+		CONFIG_GRPC_XDS_CLIENT_TLS_CERT=/certs/tls.crt CONFIG_GRPC_XDS_CLIENT_TLS_KEY=/certs/tls.key
+		CONFIG_GRPC_XDS_SERVER_TLS_CACERT=/certs/ca.crt FORCE_START_WITHOUT_INITIAL_CONFIG=true REDIS_SOCKET_TYPE=tcp
+		USE_PROMETHEUS=true PROMETHEUS_ADDR=:19001 PROMETHEUS_MAPPER_YAML=/etc/statsd-exporter/conf.yaml `
+	gatewayMore = `REDIS_URL=redis.redis-system.svc.cluster.local:6379 REDIS_TLS=true REDIS_TLS_CLIENT_CERT=/redis-certs/tls.crt
+		REDIS_TLS_CLIENT_KEY=/redis-certs/tls.key
+		TRACING_ENABLED=true TRACING_SERVICE_NAME=envoy-ratelimit TRACING_SERVICE_NAMESPACE=envoy-gateway-system
+		TRACING_SERVICE_INSTANCE_ID=pod-1 TRACING_SAMPLING_RATE=0.6 OTEL_EXPORTER_OTLP_ENDPOINT=http://trace-collector:4318`
+)
+
+// platforms is the environments that platforms start the original with, word for word.
+func platforms() map[string]string {
+	return map[string]string{
+		"Envoy Gateway":                       gatewayAlways,
+		"Envoy Gateway with Redis and traces": gatewayAlways + gatewayMore,
+		"AI Gateway": `RUNTIME_ROOT=/data CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_URL=ai-gateway-controller:18002
 			CONFIG_GRPC_XDS_NODE_ID=envoy-ai-gateway-ratelimit USE_STATSD=false GRPC_PORT=8081`,
-			func(want *config) {
-				want.ConfigType = configXDS
-				want.XDS.Server, want.XDS.NodeID = "ai-gateway-controller:18002", "envoy-ai-gateway-ratelimit"
-				want.Files.Dir = "/data/config"
-				want.Stats.Statsd, want.Stats.StatsdTCP = "", false
-			},
-		},
-		"Istio": {
-			`LOG_LEVEL=debug REDIS_SOCKET_TYPE=tcp REDIS_URL=redis:6379 USE_STATSD=false RUNTIME_ROOT=/data
+		"Istio": `LOG_LEVEL=debug REDIS_SOCKET_TYPE=tcp REDIS_URL=redis:6379 USE_STATSD=false RUNTIME_ROOT=/data
 			RUNTIME_SUBDIRECTORY=ratelimit RUNTIME_WATCH_ROOT=false RUNTIME_IGNOREDOTFILES=true HOST=:: GRPC_HOST=::`,
-			func(want *config) {
-				files(want, "debug")
-				redis(want, "redis://redis:6379")
-				want.HTTPAddress, want.GRPCAddress = "[::]:8080", "[::]:8081"
-			},
-		},
-		"Contour": {
-			`LOG_LEVEL=debug REDIS_SOCKET_TYPE=tcp REDIS_URL=localhost:6379 USE_STATSD=false RUNTIME_ROOT=/data
+		"Contour": `LOG_LEVEL=debug REDIS_SOCKET_TYPE=tcp REDIS_URL=localhost:6379 USE_STATSD=false RUNTIME_ROOT=/data
 			RUNTIME_SUBDIRECTORY=ratelimit RUNTIME_WATCH_ROOT=false RUNTIME_IGNOREDOTFILES=true`,
-			func(want *config) {
-				files(want, "debug")
-				redis(want, "redis://localhost:6379")
-			},
-		},
-		"Contour on IPv6": {
-			`LOG_LEVEL=debug REDIS_SOCKET_TYPE=tcp REDIS_URL=localhost:6379 USE_STATSD=false RUNTIME_ROOT=/data
+		"Contour on IPv6": `LOG_LEVEL=debug REDIS_SOCKET_TYPE=tcp REDIS_URL=localhost:6379 USE_STATSD=false RUNTIME_ROOT=/data
 			RUNTIME_SUBDIRECTORY=ratelimit RUNTIME_WATCH_ROOT=false RUNTIME_IGNOREDOTFILES=true HOST=:: GRPC_HOST=:: DEBUG_HOST=::`,
-			func(want *config) {
-				files(want, "debug")
-				redis(want, "redis://localhost:6379")
-				want.HTTPAddress, want.GRPCAddress, want.DebugAddress = "[::]:8080", "[::]:8081", "[::]:6070"
-			},
+	}
+}
+
+func TestPlatformsEnvironmentsAreReadUnchanged(t *testing.T) {
+	changes := map[string]func(want *config){ // of the defaults
+		"Envoy Gateway": envoyGateway,
+		"Envoy Gateway with Redis and traces": func(want *config) {
+			envoyGateway(want)
+			want.Backend = backendRedis
+			want.Redis = redisTarget{
+				URLs: []string{"rediss://redis.redis-system.svc.cluster.local:6379"},
+				Cert: "/redis-certs/tls.crt", Key: "/redis-certs/tls.key",
+			}
+			want.Tracing = spans{
+				On: true, Service: "envoy-ratelimit", Namespace: "envoy-gateway-system", InstanceID: "pod-1", Protocol: "http", Rate: 0.6,
+			}
+		},
+		"AI Gateway": func(want *config) {
+			want.ConfigType = configXDS
+			want.XDS.Server, want.XDS.NodeID = "ai-gateway-controller:18002", "envoy-ai-gateway-ratelimit"
+			want.Files.Dir = "/data/config"
+			want.Stats.Statsd, want.Stats.StatsdTCP = "", false
+		},
+		"Istio": func(want *config) {
+			files(want, "debug")
+			redis(want, "redis://redis:6379")
+			want.HTTPAddress, want.GRPCAddress = "[::]:8080", "[::]:8081"
+		},
+		"Contour": func(want *config) {
+			files(want, "debug")
+			redis(want, "redis://localhost:6379")
+		},
+		"Contour on IPv6": func(want *config) {
+			files(want, "debug")
+			redis(want, "redis://localhost:6379")
+			want.HTTPAddress, want.GRPCAddress, want.DebugAddress = "[::]:8080", "[::]:8081", "[::]:6070"
 		},
 	}
-	for name, test := range tests {
+	for name, environment := range platforms() {
 		t.Run(name, func(t *testing.T) {
 			want := read(t)
-			test.change(&want)
-			got := read(t, strings.Fields(test.environment)...)
+			changes[name](&want)
+			got := read(t, strings.Fields(environment)...)
 			got.raw, want.raw = raw{}, raw{}
 			if diff := cmp.Diff(want, got, cmp.AllowUnexported(config{}, raw{}, rawRedis{})); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
@@ -103,7 +92,7 @@ func envoyGateway(want *config) {
 	want.XDS.Server, want.XDS.NodeID = "envoy-gateway:18001", "envoy-ratelimit"
 	want.XDS.TLS, want.XDS.Cert, want.XDS.Key, want.XDS.CA = true, "/certs/tls.crt", "/certs/tls.key", "/certs/ca.crt"
 	want.GRPCTLS = serverTLS{On: true, Cert: "/certs/tls.crt", Key: "/certs/tls.key"}
-	want.Stats.Prometheus, want.Stats.Mapper = ":19001", "/etc/statsd-exporter/conf.yaml"
+	want.Stats.Prometheus = ":19001"
 }
 
 // files is what the platforms have in common.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"unicode"
 
 	"github.com/weirproxy/weir/pkg/statistics"
 )
@@ -57,6 +58,10 @@ func lines(name string, err error) []error {
 func (c *config) readMogrifiers(given map[string]string) []error {
 	var errs []error
 	for _, key := range c.raw.mogrifiers {
+		if strings.ContainsFunc(key, func(r rune) bool { return r == '=' || !unicode.IsPrint(r) }) {
+			errs = append(errs, fmt.Errorf("USE_DOG_STATSD_MOGRIFIERS: %q: must be what the name of a variable may have in it", key))
+			continue
+		}
 		prefix := "DOG_STATSD_MOGRIFIER_" + strings.ToUpper(key)
 		m := mogrifier{Pattern: given[prefix+"_PATTERN"], Name: given[prefix+"_NAME"]}
 		err := pairs(&m.Tags).store(given[prefix+"_TAGS"])

@@ -1,13 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"io"
+	"fmt"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -15,40 +13,21 @@ import (
 	"google.golang.org/grpc"
 	secured "google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/weirproxy/weir/internal/logtest"
+	"github.com/weirproxy/weir/test/parts"
 )
 
 // within is how long a test waits for what takes milliseconds on an idle machine.
 const within = 30 * time.Second
 
-// lineLog keeps what is written to it. It is safe for concurrent use.
-type lineLog struct {
-	mu      sync.Mutex    // guards the rest
-	text    bytes.Buffer  // all that was written
-	changed chan struct{} // closed and replaced when text grows
-}
-
-func newLineLog() *lineLog { return &lineLog{changed: make(chan struct{})} }
-
-func (l *lineLog) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	close(l.changed)
-	l.changed = make(chan struct{})
-	return l.text.Write(b)
-}
-
-// all returns what was written so far, and a channel that is closed when there is more.
-func (l *lineLog) all() (string, <-chan struct{}) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String(), l.changed
-}
-
 // running is a service that runs in this process.
 type running struct {
-	log     *lineLog
+	log     *logtest.Log
 	address map[string]string // by the name of what serves
 	conn    *grpc.ClientConn
+	stop    context.CancelFunc
+	ended   chan error
 }
 
 // anyPort has it listen on any ports of this machine and log where.
@@ -72,30 +51,47 @@ func start(t *testing.T, rules string, environment ...string) *running {
 	return startAs(t, append(all, environment...), insecure.NewCredentials())
 }
 
-// startAs runs the service with exactly that environment, which must log where it listens as JSON.
+// startAs runs the service with exactly that environment, which must log where it listens as JSON, until the test ends.
 func startAs(t *testing.T, environment []string, secure secured.TransportCredentials) *running {
 	t.Helper()
-	r := &running{log: newLineLog(), address: make(map[string]string)}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- run(ctx, environment, r.log) }()
+	r := launch(environment)
 	t.Cleanup(func() {
-		cancel()
-		select {
-		case err := <-ended:
-			if err != nil {
-				t.Errorf("run: %v", err)
-			}
-		case <-time.After(within):
-			t.Error("the service does not end")
-		}
-		if text, _ := r.log.all(); t.Failed() {
-			t.Logf("log:\n%s", text)
+		r.stop()
+		r.awaitEnd(t)
+		if t.Failed() {
+			t.Logf("log:\n%s", r.log)
 		}
 	})
-	r.awaitLog(t, `"@message":"ready"`)
-	text, _ := r.log.all()
-	for line := range strings.Lines(text) {
+	r.connect(t, secure)
+	return r
+}
+
+// launch runs the service with exactly that environment until somebody calls stop.
+func launch(environment []string) *running {
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &running{log: new(logtest.Log), address: make(map[string]string), stop: cancel, ended: make(chan error, 1)}
+	go func() { r.ended <- run(ctx, environment, r.log) }()
+	return r
+}
+
+// awaitEnd waits until the service has ended after a stop.
+func (r *running) awaitEnd(t *testing.T) {
+	t.Helper()
+	select {
+	case err := <-r.ended:
+		if err != nil {
+			t.Errorf("run: %v", err)
+		}
+	case <-time.After(within):
+		t.Error("the service does not end")
+	}
+}
+
+// connect waits until the service is ready, and finds out where it listens.
+func (r *running) connect(t *testing.T, secure secured.TransportCredentials) {
+	t.Helper()
+	r.log.Await(t, 0, logtest.Has(`"@message":"ready"`))
+	for _, line := range r.log.Lines() {
 		var l struct{ Server, Address string }
 		if err := json.Unmarshal([]byte(line), &l); err != nil {
 			t.Fatalf("log line %q: %v", line, err)
@@ -107,24 +103,6 @@ func startAs(t *testing.T, environment []string, secure secured.TransportCredent
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = r.conn.Close() })
-	return r
-}
-
-// awaitLog waits until the log has a text.
-func (r *running) awaitLog(t *testing.T, part string) {
-	t.Helper()
-	deadline := time.After(within)
-	for {
-		text, more := r.log.all()
-		if strings.Contains(text, part) && strings.HasSuffix(text, "\n") {
-			return
-		}
-		select {
-		case <-more:
-		case <-deadline:
-			t.Fatalf("no %q in the log within %s:\n%s", part, within, text)
-		}
-	}
 }
 
 // ask makes one request.
@@ -138,36 +116,46 @@ func (r *running) ask(t *testing.T, request *ratelimitv3.RateLimitRequest) (*rat
 // page makes one request of HTTP.
 func (r *running) page(t *testing.T, method, server, path, body string) (int, string) {
 	t.Helper()
+	answer, text := r.fetch(t, method, server, path, body)
+	return answer.StatusCode, text
+}
+
+// fetch makes one request of HTTP and returns the answer, which is read, with its body.
+func (r *running) fetch(t *testing.T, method, server, path, body string) (*http.Response, string) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, method, "http://"+r.address[server]+path, strings.NewReader(body))
+	answer, text, err := parts.Page(ctx, method, "http://"+r.address[server]+path, body)
 	if err != nil {
 		t.Fatal(err)
 	}
-	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return answer.StatusCode, string(text)
+	return answer, text
 }
 
 // awaitPage waits until a page has that code and a text in it.
 func (r *running) awaitPage(t *testing.T, server, path string, code int, part string) {
 	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(within); ; <-tick.C {
+	eventually(t, within, func() string {
 		got, body := r.page(t, http.MethodGet, server, path, "")
 		if got == code && strings.Contains(body, part) {
+			return ""
+		}
+		return fmt.Sprintf("%s: got %d %q; want %d and %q", path, got, body, code, part)
+	})
+}
+
+// eventually polls until missing returns "", and fails with what it said last when that takes too long.
+func eventually(t *testing.T, long time.Duration, missing func() string) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(long); ; <-tick.C {
+		said := missing()
+		if said == "" {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%s: got %d %q; want %d and %q", path, got, body, code, part)
+			t.Fatalf("after %v: %s", long, said)
 		}
 	}
 }

@@ -46,6 +46,7 @@ func serve(ctx context.Context, c *config, stderr io.Writer) error {
 		DropRejected: c.StopCounting,
 		Shadow:       c.Shadow,
 		Quota:        c.Quota,
+		NeedRules:    c.ConfigType == configXDS, // as the original: what then becomes of a request is Envoy's to say
 	})
 	if err != nil {
 		return err
@@ -54,9 +55,8 @@ func serve(ctx context.Context, c *config, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	err = serving.UnlessOver(signals.Stop(), reloader.Load)
-	if stop := signals.Stop(); stop.Err() != nil {
-		logger.LogAttrs(ctx, slog.LevelInfo, "stopped", slog.String("cause", context.Cause(stop).Error()))
+	over, err := signals.Load(reloader, logger)
+	if over {
 		return nil
 	}
 	if err != nil {
@@ -64,7 +64,7 @@ func serve(ctx context.Context, c *config, stderr io.Writer) error {
 			return err
 		}
 		logger.LogAttrs(ctx, slog.LevelWarn, "there are no rules yet", slog.String("error", err.Error()))
-		serving.DoWithoutRules(lim)
+		lim.DoWithoutRules(time.Now())
 	}
 	if err := counts.Unfit(signals.Stop()); err != nil {
 		return err
@@ -118,6 +118,7 @@ func (c *config) rules(lim *limiter.Limiter, granularity time.Duration, logger *
 		Granularity:  granularity,
 		MergeDomains: c.Merge,
 		DropRejected: c.StopCounting,
+		OriginalKeys: c.Backend == backendRedis && c.Keys.original(),
 		Hint:         c.Files.Dir + ": RUNTIME_ROOT, RUNTIME_SUBDIRECTORY and RUNTIME_APPDIRECTORY say where their files are",
 		Logger:       logger,
 	}

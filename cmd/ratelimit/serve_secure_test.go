@@ -2,13 +2,9 @@ package main
 
 import (
 	"crypto/tls"
-	"io"
 	"net/http"
-	"net/http/httptest"
 	"path/filepath"
-	"strings"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -16,6 +12,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/weirproxy/weir/internal/certificates/certtest"
+	"github.com/weirproxy/weir/internal/logtest"
+	"github.com/weirproxy/weir/test/parts"
 )
 
 func TestClientsShowACertificateOfTheGivenAuthorityAndName(t *testing.T) {
@@ -52,30 +50,32 @@ func TestClientsShowACertificateOfTheGivenAuthorityAndName(t *testing.T) {
 	}
 }
 
-func TestTracesGoWhereTheEnvironmentSays(t *testing.T) {
-	bodies := make(chan string, 16)
-	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		select {
-		case bodies <- r.URL.Path + " " + string(body):
-		default:
-		}
-	}))
-	defer collector.Close()
-	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL)
-	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
-	r := start(t, scripted, "TRACING_ENABLED=true", "TRACING_SERVICE_NAME=rls-1", "TRACING_SERVICE_NAMESPACE=edge-1", "TRACING_SERVICE_INSTANCE_ID=pod-1")
-	if _, err := r.ask(t, parseRequest(t, "d | plain=a")); err != nil {
+func TestTheCertificateOfRedisMayBeForAnyNameWhereThatIsAskedFor(t *testing.T) {
+	t.Parallel()
+	certificates, err := parts.NewCertificates(t.TempDir(), "redis.internal")
+	if err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case body := <-bodies:
-		for _, want := range []string{"/v1/traces ", "service.name", "rls-1", "service.namespace", "edge-1", "service.instance.id", "pod-1"} {
-			if !strings.Contains(body, want) {
-				t.Errorf("the spans lack %q:\n%q", want, body)
-			}
-		}
-	case <-time.After(within):
-		t.Fatal("no spans came")
+	others, err := parts.NewCertificates(t.TempDir(), "redis.internal")
+	if err != nil {
+		t.Fatal(err)
+	}
+	redis := startRedis(t, parts.RedisOptions{TLS: certificates})
+	for name, test := range map[string]struct {
+		ca, skip string
+		code     int
+		logged   string
+	}{
+		"the name is asked for":             {certificates.CA, "false", http.StatusServiceUnavailable, "cannot validate certificate for 127.0.0.1"},
+		"the name is not asked for":         {certificates.CA, "true", http.StatusOK, "redis connected"},
+		"the authority is always asked for": {others.CA, "true", http.StatusServiceUnavailable, "signed by unknown authority"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := start(t, scripted, "REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+redis.Address(), "REDIS_TLS=true", "REDIS_TLS_CACERT="+test.ca,
+				"REDIS_TLS_CLIENT_CERT="+certificates.ClientCert, "REDIS_TLS_CLIENT_KEY="+certificates.ClientKey,
+				"REDIS_TLS_SKIP_HOSTNAME_VERIFICATION="+test.skip, "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true")
+			r.log.Await(t, 0, logtest.Has(test.logged))
+			r.awaitPage(t, "http", "/healthcheck", test.code, "")
+		})
 	}
 }

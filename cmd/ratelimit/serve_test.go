@@ -1,21 +1,14 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
-	"time"
 
-	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	"google.golang.org/grpc/codes"
 	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/status"
 
 	"github.com/weirproxy/weir/internal/deptest"
 )
@@ -117,92 +110,6 @@ func TestDisabledStatsTellNobody(t *testing.T) {
 	}
 }
 
-func TestStatsDIsToldAtTheEndAtTheLatest(t *testing.T) {
-	t.Parallel()
-	statsd, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer statsd.Close()
-	host, port, _ := net.SplitHostPort(statsd.LocalAddr().String())
-	r := start(t, scripted, "USE_STATSD=true", "STATSD_PROTOCOL=udp", "STATSD_HOST="+host, "STATSD_PORT="+port, "STATS_FLUSH_INTERVAL=10ms")
-	if _, err := r.ask(t, parseRequest(t, "d | plain=a")); err != nil {
-		t.Fatal(err)
-	}
-	if err := statsd.SetReadDeadline(time.Now().Add(within)); err != nil {
-		t.Fatal(err)
-	}
-	packet := make([]byte, 64<<10)
-	for {
-		n, _, err := statsd.ReadFrom(packet)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if bytes.Contains(packet[:n], []byte("ratelimit.service.rate_limit.d.plain.total_hits:1|c")) {
-			return
-		}
-	}
-}
-
-func TestABadFirstConfigurationInFilesEndsTheProcess(t *testing.T) {
-	good := rules("a", "k", 1)
-	tests := map[string]struct {
-		files map[string]string
-		with  []string
-		want  []string // lines
-	}{
-		"mistakes": {
-			files: map[string]string{"config/good.yaml": good, "config/x.yaml": "domain: x\ndescriptors:\n- {key: '', rate_limit: {unit: eon, requests_per_unit: 1}}\n"},
-			want:  []string{"x.yaml:3: descriptors[0].key: ", "x.yaml:3: descriptors[0].rate_limit.unit: "},
-		},
-		"mistakes all the same": {
-			files: map[string]string{"config/x.yaml": "domain: ''\n"}, with: []string{"FORCE_START_WITHOUT_INITIAL_CONFIG=true"},
-			want: []string{"x.yaml:1: domain: "},
-		},
-		"no file":      {files: map[string]string{"config/README.md": ""}, want: []string{"holds no rule file"}},
-		"no directory": {files: map[string]string{"other/x.yaml": good}, want: []string{"no such file or directory"}},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			root := t.TempDir()
-			lay(t, root, test.files)
-			var log, out bytes.Buffer
-			err := run(t.Context(), append(anyPort(), append(test.with, "RUNTIME_ROOT="+root)...), &log)
-			if code := report(&out, err); code != 1 {
-				t.Errorf("exit code: got %d, want 1", code)
-			}
-			for _, want := range test.want {
-				if !strings.Contains(out.String(), want) {
-					t.Errorf("got\n%s\nwithout %q", out.String(), want)
-				}
-			}
-			if strings.Contains(log.String(), "listening") {
-				t.Errorf("it listened:\n%s", log.String())
-			}
-		})
-	}
-}
-
-func TestABadLaterConfigurationChangesNothing(t *testing.T) {
-	t.Parallel()
-	root := t.TempDir()
-	lay(t, root, map[string]string{"config/a.yaml": rules("d", "k", 5)})
-	r := start(t, "", "RUNTIME_ROOT="+root)
-	lay(t, root, map[string]string{"config/a.yaml": "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: hour, requests_per_unit: many}}\n"})
-	r.awaitPage(t, "debug", "/rlconfig", http.StatusOK, "a.yaml:3: descriptors[0].rate_limit.requests_per_unit: ")
-	r.awaitPage(t, "debug", "/rlconfig", http.StatusOK, "d.k: unit=HOUR requests_per_unit=5, ")
-	r.awaitPage(t, "debug", "/stats", http.StatusOK, "ratelimit.service.config_load_error: 1\n")
-	answer, err := r.ask(t, parseRequest(t, "d | k=v"))
-	if got := show(t, answer, err); got != "OK | OK 5/3 left 4 reset" {
-		t.Errorf("a request: got %s", got)
-	}
-	if code, _ := r.page(t, "GET", "http", "/healthcheck", ""); code != 200 {
-		t.Errorf("/healthcheck: got %d", code)
-	}
-	lay(t, root, map[string]string{"config/a.yaml": rules("d", "k", 7)})
-	r.awaitPage(t, "debug", "/rlconfig", http.StatusOK, "d.k: unit=HOUR requests_per_unit=7, ")
-}
-
 func TestFilesNeedNotBeThereWhereTheStartIsForced(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -219,62 +126,6 @@ func TestFilesNeedNotBeThereWhereTheStartIsForced(t *testing.T) {
 	}
 	lay(t, root, map[string]string{"config/a.yaml": rules("d", "k", 5)})
 	r.awaitPage(t, "http", "/healthcheck", http.StatusOK, "OK")
-}
-
-// The original dies of the first and grows by hundreds of MiB with the others.
-func TestNoRequestEndsTheProcessOrMakesItGrow(t *testing.T) {
-	r := start(t, scripted, "USE_PROMETHEUS=true")
-	for _, unit := range []string{"0", "8"} {
-		_, err := r.ask(t, parseRequest(t, "d | plain=a @5/"+unit))
-		if status.Code(err) != codes.InvalidArgument {
-			t.Errorf("override of unit %s: got %v, want InvalidArgument", unit, err)
-		}
-	}
-	alive := func() int64 {
-		runtime.GC()
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc)
-	}
-	flood := func(from, to int) {
-		t.Helper()
-		for n := from; n < to; n += 500 {
-			overrides := new(ratelimitv3.RateLimitRequest)
-			for i := range 500 {
-				one := parseRequest(t, fmt.Sprintf("d | key%d=value%d @%d/1", n+i, n+i, n+i+1))
-				overrides.Domain, overrides.Descriptors = "d", append(overrides.Descriptors, one.GetDescriptors()...)
-			}
-			if _, err := r.ask(t, overrides); err != nil {
-				t.Fatal(err)
-			}
-		}
-		for n := from; n < to; n += 20 { // a request has one domain
-			if _, err := r.ask(t, parseRequest(t, fmt.Sprintf("domain%d | k=v", n))); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	flood(0, 10_000)
-	before := alive()
-	flood(10_000, 110_000)
-	r.page(t, "GET", "metrics", "/metrics", "")
-	// What is left are counts, until their second is over.
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(within); ; <-tick.C {
-		grown := alive() - before
-		if grown <= 10<<20 {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("100 000 overrides left %d bytes more than 10 000, want at most 10 MiB", grown)
-		}
-	}
-	_, page := r.page(t, "GET", "metrics", "/metrics", "")
-	if n := strings.Count(page, "\n"); n > 2000 {
-		t.Errorf("/metrics has %d lines", n)
-	}
 }
 
 func TestAUnixSocketTakesThePlaceOfThePort(t *testing.T) {

@@ -123,15 +123,25 @@ func list(to *[]string) value {
 
 // pairs is key:value with commas between them; none for blank text. Neither may hold a colon or a comma.
 func pairs(to *map[string]string) value {
-	return value{"k:v,k:v", func(s string) error { return storePairs(to, s, ":") }}
+	return value{"k:v,k:v", func(s string) error { return storePairs(to, s, ":", strconv.Quote) }}
+}
+
+// secretPairs is pairs, which no message shows.
+func secretPairs(to *map[string]string) value {
+	v := pairs(to)
+	v.store = func(s string) error {
+		return storePairs(to, s, ":", func(string) string { return "one of the pairs" })
+	}
+	return v
 }
 
 // equations is key=value with commas between them. A value may hold further equals signs.
 func equations(to *map[string]string) value {
-	return value{"k=v,k=v", func(s string) error { return storePairs(to, s, "=") }}
+	return value{"k=v,k=v", func(s string) error { return storePairs(to, s, "=", strconv.Quote) }}
 }
 
-func storePairs(to *map[string]string, s, between string) error {
+// storePairs keeps pairs. show is how a message names one that is wrong.
+func storePairs(to *map[string]string, s, between string, show func(item string) string) error {
 	*to = nil
 	if strings.TrimSpace(s) == "" {
 		return nil
@@ -141,7 +151,7 @@ func storePairs(to *map[string]string, s, between string) error {
 	for item := range strings.SplitSeq(s, ",") {
 		key, content, found := strings.Cut(item, between)
 		if !found || between == ":" && strings.Contains(content, ":") {
-			errs = append(errs, fmt.Errorf("%q: must be a key, one %q and a value, with commas between such pairs", item, between))
+			errs = append(errs, fmt.Errorf("%s: must be a key, one %q and a value, with commas between such pairs", show(item), between))
 			continue
 		}
 		all[key] = content

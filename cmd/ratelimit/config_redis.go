@@ -1,0 +1,122 @@
+package main
+
+import (
+	"errors"
+	"net/url"
+	"strings"
+)
+
+// redisTarget is where a Redis is, in the words of redisstore.TargetOptions.
+type redisTarget struct {
+	URLs                               []string
+	Username, Password                 string
+	SentinelUsername, SentinelPassword string
+	CA, Cert, Key                      string
+	AnyServerName                      bool
+}
+
+// redisKeys is how counts are written in Redis.
+type redisKeys struct {
+	Format string // keysOriginal or keysWeir
+	Prefix string // of all
+	Jitter int    // seconds that the original's live longer at most
+}
+
+// original reports whether what the original counts is under its keys.
+func (k *redisKeys) original() bool { return k.Format == keysOriginal }
+
+// rawRedis is the variables of one Redis.
+type rawRedis struct {
+	socket, kind, url  string
+	auth, sentinelAuth string
+	tls                bool
+}
+
+// completeRedis finds out whether there is a Redis, and where.
+func (c *config) completeRedis() []error {
+	r := &c.raw
+	c.Backend = r.backend
+	if c.Backend == "" {
+		c.Backend = backendMemory
+		if r.redis.url != "" {
+			c.Backend = backendRedis
+		}
+	}
+	if c.Backend != backendRedis {
+		return nil
+	}
+	if r.redis.url == "" {
+		r.redis.url = originalSocket
+	}
+	var err error
+	c.Redis, err = r.target(&r.redis)
+	errs := lines("REDIS_URL", err)
+	if r.perSecond {
+		c.Seconds = new(redisTarget)
+		*c.Seconds, err = r.target(&r.seconds)
+		errs = append(errs, lines("REDIS_PERSECOND_URL", err)...)
+	}
+	return errs
+}
+
+// Where the original looks for Redis when nobody tells it.
+const (
+	originalSocket        = "/var/run/nutcracker/ratelimit.sock"
+	originalSecondsSocket = "/var/run/nutcracker/ratelimitpersecond.sock"
+)
+
+// target returns where a Redis is.
+func (r *raw) target(of *rawRedis) (redisTarget, error) {
+	var t redisTarget
+	t.Username, t.Password = credentials(of.auth)
+	if of.kind == kindSentinel {
+		t.SentinelUsername, t.SentinelPassword = credentials(of.sentinelAuth)
+	}
+	if of.tls {
+		t.CA, t.Cert, t.Key, t.AnyServerName = r.ca, r.cert, r.key, r.anyName
+	}
+	u, err := redisURL(of)
+	t.URLs = []string{u}
+	return t, err
+}
+
+// credentials takes `password` or `user:password` apart.
+func credentials(auth string) (user, password string) {
+	if name, rest, found := strings.Cut(auth, ":"); found {
+		return name, rest
+	}
+	return "", auth
+}
+
+// redisURL returns where a Redis is as one of our URLs. Its errors show no address, which may be a URL with a password.
+func redisURL(of *rawRedis) (string, error) {
+	scheme := "redis"
+	if of.tls {
+		scheme = "rediss"
+	}
+	hosts := strings.Split(of.url, ",")
+	for i := range hosts {
+		hosts[i] = strings.TrimSpace(hosts[i])
+	}
+	switch of.kind {
+	case kindCluster:
+		return scheme + "-cluster://" + strings.Join(hosts, ","), nil
+	case kindSentinel:
+		if len(hosts) < 2 {
+			return "", errors.New("must be the name of the primary and then the sentinels, with commas between: primary,host:26379,host:26379")
+		}
+		return scheme + "-sentinel://" + strings.Join(hosts[1:], ",") + "/" + url.PathEscape(hosts[0]), nil
+	}
+	given, rest, isURL := strings.Cut(of.url, "://")
+	switch {
+	case isURL && of.tls && given == "redis":
+		return scheme + "://" + rest, nil
+	case isURL:
+		return of.url, nil
+	case of.socket == "unix" && of.tls:
+		return "", errors.New("there is no TLS over a Unix socket: name a host and the socket type tcp, or switch TLS off")
+	case of.socket == "unix":
+		return (&url.URL{Scheme: "unix", Path: of.url}).String(), nil
+	}
+	return scheme + "://" + of.url, nil
+}

@@ -1,0 +1,213 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weirproxy/weir/test/parts"
+)
+
+// The units are years, so that no window ends meanwhile.
+const fleetRules = `
+domain: edge
+descriptors:
+  - key: path
+    value: /search
+    rate_limit: {unit: year, requests_per_unit: 10}
+    descriptors:
+      - key: client
+        rate_limit: {unit: year, requests_per_unit: 5}
+  - {key: file, value: "f/*", share_threshold: true, rate_limit: {unit: year, requests_per_unit: 3}}
+  - {key: bucket, rate_limit: {unit: year, requests_per_unit: 3, algorithm: token_bucket}}
+  - key: two
+    rate_limits: [{unit: year, requests_per_unit: 3}, {unit: day, requests_per_unit: 5}]
+`
+
+// patient is for machines that have other things to do.
+const patient = "REDIS_OP_TIMEOUT=10s"
+
+// asOriginal plays what envoyproxy/ratelimit does with a key, and returns the count after it.
+func asOriginal(t *testing.T, redis *parts.Redis, key string, hits int) int64 {
+	t.Helper()
+	message, err := redis.Do(t.Context(), "INCRBY", key, strconv.Itoa(hits))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := redis.Do(t.Context(), "EXPIRE", key, strconv.Itoa(365*86400+7)); err != nil {
+		t.Fatal(err)
+	}
+	count, err := message.AsInt64()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return count
+}
+
+// keysOf returns the names of all keys of a server, but those of probes, with W for the start of this year's window.
+func keysOf(t *testing.T, redis *parts.Redis, window string) []string {
+	t.Helper()
+	message, err := redis.Do(t.Context(), "KEYS", "*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, err := message.AsStrSlice()
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys = slices.DeleteFunc(keys, func(key string) bool { return strings.Contains(key, "weir:ping") })
+	for i := range keys {
+		keys[i] = strings.ReplaceAll(keys[i], window, "W")
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// A pod of the original and one of ours, in front of one Redis, keep one count.
+func TestOldAndNewPodsCountTogether(t *testing.T) {
+	t.Parallel()
+	redis := startRedis(t, parts.RedisOptions{})
+	const year = 365 * 86400
+	window := strconv.FormatInt(time.Now().Unix()/year*year, 10)
+	with := func(more ...string) *running {
+		r := start(t, fleetRules, append(more, "REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+redis.Address(),
+			"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true", patient, "CACHE_KEY_PREFIX=p:", "EXPIRATION_JITTER_MAX_SECONDS=10")...)
+		r.awaitPage(t, "http", "/healthcheck", http.StatusOK, "OK")
+		return r
+	}
+	wants := func(of *running, request, want string) {
+		t.Helper()
+		answer, err := of.ask(t, parseRequest(t, request))
+		if got := show(t, answer, err); got != want {
+			t.Errorf("%s: got %s, want %s", request, got, want)
+		}
+	}
+	a, b, cached := with(), with(), with("LOCAL_CACHE_SIZE_IN_BYTES=1000")
+
+	search := "p:edge_path_/search_" + window
+	wants(a, "edge +2 | path=/search", "OK | OK 10/6 left 8 reset")
+	if got := asOriginal(t, redis, search, 3); got != 5 {
+		t.Errorf("the original counts %d; want 5", got)
+	}
+	wants(b, "edge | path=/search", "OK | OK 10/6 left 4 reset")
+	wants(cached, "edge +5 | path=/search", "OVER_LIMIT | OVER_LIMIT 10/6 reset")
+	wants(cached, "edge +5 | path=/search", "OVER_LIMIT | OVER_LIMIT 10/6 reset")
+	for end, got := time.Now().Add(10*time.Second), int64(0); got != 16; { // what is denied counts, from memory a little later
+		if got = asOriginal(t, redis, search, 0); got != 16 && time.Now().After(end) {
+			t.Fatalf("the original counts %d; want 16", got)
+		}
+	}
+
+	// An override is counted with the rule, a shared pattern under the pattern, and a probe creates nothing.
+	wants(a, "edge | path=/search @20/6", "OK | OK 20/6 left 3 reset")
+	wants(a, "edge | path=/search,client=c1 | file=f/a", "OK | OK 5/6 left 4 reset | OK 3/6 left 2 reset")
+	wants(b, "edge | file=f/b", "OK | OK 3/6 left 1 reset")
+	wants(b, "edge | path=/search,client=c2 +0", "OK | OK 5/6 left 5 reset")
+	if got := asOriginal(t, redis, "p:edge_path_/search_client_c1_"+window, 4); got != 5 {
+		t.Errorf("the original counts %d; want 5", got)
+	}
+	wants(b, "edge | path=/search,client=c1", "OVER_LIMIT | OVER_LIMIT 5/6 reset")
+
+	// What the original does not have has keys of ours.
+	wants(a, "edge | bucket=x", "OK | OK 3/6 left 2 reset")
+	wants(b, "edge | bucket=x", "OK | OK 3/6 left 1 reset")
+	wants(a, "edge | two=x", "OK | OK 3/6 left 2 reset")
+	want := []string{
+		"p:edge_file_f/*_W", "p:edge_path_/search_W", "p:edge_path_/search_client_c1_W",
+		fmt.Sprintf("p:weir:4:edge|3:two=1:x#fixed_window/1d.2;1;%d", 86400_000_000),
+		fmt.Sprintf("p:weir:4:edge|3:two=1:x#fixed_window/365d.2;1;%d", year*1_000_000),
+		fmt.Sprintf("p:weir:4:edge|6:bucket=1:x#token_bucket/365d;2;%d", year*1_000_000),
+	}
+	if got := keysOf(t, redis, window); !slices.Equal(got, want) {
+		t.Errorf("keys %q, want %q", got, want)
+	}
+	for _, key := range []string{search, "p:edge_file_f/*_" + window} {
+		left, err := redis.Do(t.Context(), "TTL", key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, _ := left.AsInt64(); n < year-60 || n > year+10 {
+			t.Errorf("%s lives for %d s; want a year and at most 10 s", key, n)
+		}
+	}
+
+	// The switch: nothing is shared with the original any more.
+	ours := with("REDIS_KEY_FORMAT=weir")
+	wants(ours, "edge | path=/search", "OK | OK 10/6 left 9 reset")
+	wants(ours, "edge | two=x", "OK | OK 3/6 left 2 reset")
+	if got := asOriginal(t, redis, search, 0); got != 17 {
+		t.Errorf("the original counts %d after a hit with REDIS_KEY_FORMAT=weir; want 17", got)
+	}
+}
+
+// In a cluster the original's keys lie where they may, each in a slot of its own, and a request is one transaction all the same.
+func TestOldAndNewPodsCountTogetherInACluster(t *testing.T) {
+	t.Parallel()
+	cluster, err := parts.StartCluster(t.Context(), parts.NeedRedis(t, "../.."), t.TempDir(), parts.RedisOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cluster.Kill)
+	r := start(t, fleetRules, "REDIS_SOCKET_TYPE=tcp", "REDIS_TYPE=CLUSTER", "REDIS_URL="+strings.Join(cluster.Addresses(), ","),
+		"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true", patient, "CACHE_KEY_PREFIX={fleet}")
+	r.awaitPage(t, "http", "/healthcheck", http.StatusOK, "OK")
+	answer, err := r.ask(t, parseRequest(t, "edge | path=/search | path=/search,client=c1 | bucket=x"))
+	if got, want := show(t, answer, err), "OK | OK 10/6 left 9 reset | OK 5/6 left 4 reset | OK 3/6 left 2 reset"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	key := fmt.Sprintf("{fleet}edge_path_/search_%d", time.Now().Unix()/(365*86400)*(365*86400))
+	slot, err := cluster.Slot(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	primary, err := cluster.PrimaryOf(t.Context(), slot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := asOriginal(t, primary, key, 9); got != 10 {
+		t.Errorf("the original counts %d; want 10", got)
+	}
+	answer, err = r.ask(t, parseRequest(t, "edge | path=/search,client=c1 | path=/search"))
+	if got, want := show(t, answer, err), "OVER_LIMIT | OK 5/6 left 3 reset | OVER_LIMIT 10/6 reset"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestLimitsOfASecondAreInTheRedisOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	redis, seconds := startRedis(t, parts.RedisOptions{}), startRedis(t, parts.RedisOptions{})
+	r := start(t, `
+domain: edge
+descriptors:
+  - {key: fast, rate_limit: {unit: second, requests_per_unit: 1000}}
+  - {key: bucket, rate_limit: {unit: second, requests_per_unit: 1000, algorithm: token_bucket}}
+  - {key: slow, rate_limit: {unit: year, requests_per_unit: 3}}
+`, "REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+redis.Address(), "REDIS_PERSECOND=true", "REDIS_PERSECOND_SOCKET_TYPE=tcp",
+		"REDIS_PERSECOND_URL="+seconds.Address(), "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true", patient, "EXPIRATION_JITTER_MAX_SECONDS=3600")
+	r.awaitPage(t, "http", "/healthcheck", http.StatusOK, "OK")
+	for n := range 4 {
+		answer, err := r.ask(t, parseRequest(t, "edge | fast=x | slow=x | bucket=x"))
+		if err != nil || answer.GetOverallCode().String() != map[bool]string{true: "OK", false: "OVER_LIMIT"}[n < 3] {
+			t.Errorf("request %d: %v, %v", n, answer, err)
+		}
+	}
+	window := strconv.FormatInt(time.Now().Unix()/(365*86400)*(365*86400), 10)
+	if got, want := keysOf(t, redis, window), []string{"edge_slow_x_W"}; !slices.Equal(got, want) {
+		t.Errorf("keys %q, want %q", got, want)
+	}
+	hits := int64(0)
+	for _, key := range keysOf(t, seconds, window) {
+		if strings.HasPrefix(key, "edge_fast_x_") {
+			hits += asOriginal(t, seconds, key, 0)
+		} else if !strings.HasPrefix(key, "weir:4:edge|6:bucket=1:x#token_bucket/1s;") {
+			t.Errorf("key %q is in the Redis of limits of a second", key)
+		}
+	}
+	if hits != 4 {
+		t.Errorf("%d hits are counted in the Redis of limits of a second; want 4", hits)
+	}
+}

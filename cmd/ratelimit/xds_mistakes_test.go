@@ -1,0 +1,144 @@
+package main
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
+
+	"github.com/weirproxy/weir/internal/logtest"
+)
+
+// spoiled is a resource with two mistakes, beside a rule that is good.
+func spoiled(domain string) *ratelimitv3.RateLimitConfig {
+	c := perHour(domain, 1)
+	c.Descriptors = append(c.Descriptors,
+		&ratelimitv3.RateLimitDescriptor{Key: "", RateLimit: &ratelimitv3.RateLimitPolicy{Unit: 9, RequestsPerUnit: 1}})
+	return c
+}
+
+// reasonsOf is what is wrong with it.
+func reasonsOf(domain string) []string {
+	return []string{
+		"xds:of-" + domain + ": descriptors[1].key: is missing or empty, must be the key of an entry, as Envoy sends it",
+		"xds:of-" + domain + `: descriptors[1].rate_limit.unit: "unit(9)" is not a unit, ` + unitWords,
+	}
+}
+
+// refused is what the log says of rules that were refused.
+type refused struct {
+	Errors  []string
+	Older   []string `json:"older_in_force"`
+	Without []string `json:"not_in_force"`
+}
+
+// awaitRefused wants the next line of the log, from the one of that number on, that says that rules were refused to say this. It returns
+// the number of the line after it.
+func (r *running) awaitRefused(t *testing.T, from int, want refused) int {
+	t.Helper()
+	line, next := r.log.Await(t, from, logtest.Has(`"level":"error","@message":"rules refused"`))
+	var got refused
+	if err := json.Unmarshal([]byte(line), &got); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("the log (-want +got):\n%s", diff)
+	}
+	return next
+}
+
+func TestABadFirstConfigurationByXDSIsNotReadyAndSaysWhy(t *testing.T) {
+	t.Parallel()
+	p := controlPlane(t)
+	r := start(t, "", "CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL="+p.Address)
+	// health wants the same of both kinds, of a service by name, and of requests.
+	health := func(body string, want healthgrpc.HealthCheckResponse_ServingStatus, answer string) {
+		t.Helper()
+		code := http.StatusServiceUnavailable
+		if body == "OK" {
+			code = http.StatusOK
+		}
+		r.awaitPage(t, "http", "/healthcheck", code, body)
+		if _, got := r.page(t, http.MethodGet, "http", "/healthcheck", ""); strings.TrimSpace(got) != body {
+			t.Errorf("/healthcheck: got %q, want %q", got, body)
+		}
+		if got := r.health(t, "ratelimit"); got != want {
+			t.Errorf("health of ratelimit: got %v, want %v", got, want)
+		}
+		r.wantAnswer(t, "bad +1 | k=v +0", answer)
+	}
+	const none = "Unavailable: no rate limit configuration loaded"
+	health("no configuration from xds server "+p.Address+` yet: it has sent none to node "default"`, healthgrpc.HealthCheckResponse_NOT_SERVING, none)
+
+	sets(t, p, "1", spoiled("bad"))
+	from := r.awaitRefused(t, 0, refused{reasonsOf("bad"), nil, []string{"xds:of-bad"}})
+	health("the configuration from xds server "+p.Address+" was refused: "+strings.Join(reasonsOf("bad"), "\n"),
+		healthgrpc.HealthCheckResponse_NOT_SERVING, none)
+	if got := awaitRefusal(t, p); got.Refusal != strings.Join(reasonsOf("bad"), "\n") || got.Version != "" {
+		t.Errorf("the control plane heard %q, version %q", got.Refusal, got.Version)
+	}
+	if code, body := r.page(t, http.MethodGet, "debug", "/rlconfig", ""); code != http.StatusOK ||
+		body != "# refused: "+strings.Join(reasonsOf("bad"), "\n# refused: ")+"\n" {
+		t.Errorf("/rlconfig: got %d %q", code, body)
+	}
+
+	sets(t, p, "2", perHour("bad", 2))
+	health("OK", healthgrpc.HealthCheckResponse_SERVING, "OK | OK 2/3 left 2 reset")
+
+	// A bad later one changes nothing.
+	r.wantAnswer(t, "bad | k=v", "OK | OK 2/3 left 1 reset")
+	sets(t, p, "3", spoiled("bad"))
+	r.awaitRefused(t, from, refused{reasonsOf("bad"), []string{"xds:of-bad"}, nil})
+	health("OK", healthgrpc.HealthCheckResponse_SERVING, "OK | OK 2/3 left 1 reset")
+}
+
+func TestOneBadDomainByXDSDoesNotTakeDownTheOthers(t *testing.T) {
+	t.Parallel()
+	p := controlPlane(t)
+	sets(t, p, "1", perHour("good", 5), spoiled("bad"), spoiled("worse"))
+	r := start(t, "", "CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL="+p.Address)
+	both := append(reasonsOf("bad"), reasonsOf("worse")...)
+	from := r.awaitRefused(t, 0, refused{both, nil, []string{"xds:of-bad", "xds:of-worse"}})
+	r.awaitPage(t, "http", "/healthcheck", http.StatusOK, "OK")
+	if got := awaitRefusal(t, p); got.Refusal != strings.Join(both, "\n") || got.Version != "" {
+		t.Errorf("the control plane heard %q, version %q", got.Refusal, got.Version)
+	}
+	r.wantAnswer(t, "good | k=v", "OK | OK 5/3 left 4 reset")
+	r.wantAnswer(t, "bad | k=v", "OK | OK") // a domain without rules
+	r.wantAnswer(t, "worse | k=v", "OK | OK")
+
+	// One is mended, and the good one changes; the other stays out.
+	sets(t, p, "2", perHour("good", 6), perHour("bad", 7), spoiled("worse"))
+	from = r.awaitRefused(t, from, refused{reasonsOf("worse"), nil, []string{"xds:of-worse"}})
+	r.awaitAnswer(t, "good +1 | k=v +0", "OK | OK 6/3 left 5 reset")
+	r.wantAnswer(t, "bad | k=v", "OK | OK 7/3 left 6 reset")
+	r.wantAnswer(t, "worse | k=v", "OK | OK")
+
+	// It turns bad again: its older rules stay, and count on.
+	sets(t, p, "3", perHour("good", 8), spoiled("bad"), perHour("worse", 9))
+	r.awaitRefused(t, from, refused{reasonsOf("bad"), []string{"xds:of-bad"}, nil})
+	r.awaitAnswer(t, "good +1 | k=v +0", "OK | OK 8/3 left 7 reset")
+	r.wantAnswer(t, "bad | k=v", "OK | OK 7/3 left 5 reset")
+	r.wantAnswer(t, "worse | k=v", "OK | OK 9/3 left 8 reset")
+	want := "# refused: " + strings.Join(reasonsOf("bad"), "\n# refused: ") + "\n" +
+		"bad.k: unit=HOUR requests_per_unit=7, shadow_mode: false, quota_mode: false\n" +
+		"good.k: unit=HOUR requests_per_unit=8, shadow_mode: false, quota_mode: false\n" +
+		"worse.k: unit=HOUR requests_per_unit=9, shadow_mode: false, quota_mode: false\n"
+	if _, got := r.page(t, http.MethodGet, "debug", "/rlconfig", ""); got != want {
+		t.Errorf("/rlconfig (-want +got):\n%s", cmp.Diff(want, got))
+	}
+
+	// What the control plane no longer has is gone, also when it was bad.
+	sets(t, p, "4", perHour("good", 8))
+	r.awaitAnswer(t, "bad | k=v", "OK | OK")
+	r.wantAnswer(t, "good +1 | k=v +0", "OK | OK 8/3 left 7 reset")
+	eventually(t, within, func() string {
+		_, got := r.page(t, http.MethodGet, "debug", "/rlconfig", "")
+		return cmp.Diff("good.k: unit=HOUR requests_per_unit=8, shadow_mode: false, quota_mode: false\n", got)
+	})
+}

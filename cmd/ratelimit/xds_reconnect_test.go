@@ -1,0 +1,150 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+
+	"github.com/weirproxy/weir/internal/logtest"
+)
+
+func TestTheControlPlaneMayGoAndComeBack(t *testing.T) {
+	t.Parallel()
+	p := controlPlane(t)
+	sets(t, p, "1", perHour("a", 5), perHour("b", 6))
+	r := start(t, "", "CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL="+p.Address, "USE_PROMETHEUS=true",
+		"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL=10ms", "XDS_CLIENT_BACKOFF_MAX_INTERVAL=80ms", "XDS_CLIENT_BACKOFF_JITTER=false")
+	r.awaitPage(t, "http", "/healthcheck", http.StatusOK, "OK")
+	r.wantAnswer(t, "a | k=v", "OK | OK 5/3 left 4 reset")
+	for version := range 3 {
+		p.Stop()
+		r.awaitPage(t, "metrics", "/metrics", http.StatusOK, "\nweir_xds_connected 0\n")
+		// Without it all goes on.
+		r.wantAnswer(t, "a +1 | k=v +0", fmt.Sprintf("OK | OK %d/3 left %d reset", 5+version, 4+version))
+		if code, body := r.page(t, http.MethodGet, "http", "/healthcheck", ""); code != http.StatusOK || strings.TrimSpace(body) != "OK" {
+			t.Errorf("/healthcheck without a control plane: got %d %q", code, body)
+		}
+		sets(t, p, fmt.Sprint(version+2), perHour("a", uint32(6+version)))
+		if err := p.Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		r.awaitAnswer(t, "a +1 | k=v +0", fmt.Sprintf("OK | OK %d/3 left %d reset", 6+version, 5+version))
+		r.awaitAnswer(t, "b | k=v", "OK | OK")
+		r.awaitPage(t, "metrics", "/metrics", http.StatusOK, "\nweir_xds_connected 1\n")
+	}
+}
+
+// resetter is what is in the place of a control plane and breaks each stream as soon as it is opened. It speaks HTTP/2 itself.
+type resetter struct {
+	address string
+	code    http2.ErrCode
+
+	mu    sync.Mutex // guards opens
+	opens []opening
+}
+
+// opening is when a connection was made, and how many streams it had.
+type opening struct {
+	at      time.Time
+	streams int
+}
+
+func startResetter(t *testing.T, code http2.ErrCode) *resetter {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := &resetter{address: l.Addr().String(), code: code}
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			serving.Go(func() { defer conn.Close(); x.serve(conn) })
+		}
+	})
+	t.Cleanup(func() { _ = l.Close(); serving.Wait() })
+	return x
+}
+
+// serve resets the streams of one connection until it ends.
+func (x *resetter) serve(conn net.Conn) {
+	x.mu.Lock()
+	n := len(x.opens)
+	x.opens = append(x.opens, opening{at: time.Now()})
+	x.mu.Unlock()
+	if _, err := io.ReadFull(conn, make([]byte, len(http2.ClientPreface))); err != nil {
+		return
+	}
+	framer := http2.NewFramer(conn, conn)
+	err := framer.WriteSettings()
+	for err == nil {
+		var frame http2.Frame
+		if frame, err = framer.ReadFrame(); err != nil {
+			return
+		}
+		switch f := frame.(type) {
+		case *http2.SettingsFrame:
+			if !f.IsAck() {
+				err = framer.WriteSettingsAck()
+			}
+		case *http2.HeadersFrame:
+			x.mu.Lock()
+			x.opens[n].streams++
+			x.mu.Unlock()
+			err = framer.WriteRSTStream(f.StreamID, x.code)
+		}
+	}
+}
+
+func (x *resetter) all() []opening {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return slices.Clone(x.opens)
+}
+
+// The original opens streams as fast as it can here (its pull request 503).
+func TestStreamsThatAreResetAreNoHotLoop(t *testing.T) {
+	for _, code := range []http2.ErrCode{http2.ErrCodeInternal, http2.ErrCodeNo, http2.ErrCodeRefusedStream, http2.ErrCodeEnhanceYourCalm, http2.ErrCodeCancel} {
+		t.Run(code.String(), func(t *testing.T) {
+			t.Parallel()
+			x, begun := startResetter(t, code), time.Now()
+			r := start(t, "", "CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL="+x.address,
+				"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL=20ms", "XDS_CLIENT_BACKOFF_MAX_INTERVAL=200ms", "XDS_CLIENT_BACKOFF_JITTER=false")
+			// As many attempts as there are waits, which are told; and each comes when the waits before it are over.
+			waits := []time.Duration{20, 40, 80, 160, 200, 200}
+			from := 0
+			for i := range waits {
+				waits[i] *= time.Millisecond
+				_, from = r.log.Await(t, from, logtest.Has(fmt.Sprintf(`"next_attempt_in":"%v"`, waits[i])))
+			}
+			all := x.all()
+			if len(all) < len(waits) || len(all) > len(waits)+1 {
+				t.Fatalf("connections: got %d, want %d", len(all), len(waits))
+			}
+			var due time.Duration
+			for i, o := range all[:len(waits)] {
+				// What a server says that it has not looked at gRPC sends once more at once.
+				if o.streams < 1 || o.streams > 2 || o.streams == 2 && code != http2.ErrCodeRefusedStream {
+					t.Errorf("connection %d had %d streams", i, o.streams)
+				}
+				if after := o.at.Sub(begun); after < due {
+					t.Errorf("attempt %d came after %v, want %v or more", i, after, due)
+				}
+				due += waits[i]
+			}
+			r.awaitPage(t, "http", "/healthcheck", http.StatusServiceUnavailable, "no configuration from xds server "+x.address+" yet: rpc error: code = ")
+		})
+	}
+}

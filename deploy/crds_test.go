@@ -3,6 +3,7 @@ package deploy
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -10,14 +11,31 @@ import (
 // crds gives documents to the program of the folder crds and returns what it says.
 func crds(t *testing.T, documents ...string) string {
 	t.Helper()
-	run := exec.CommandContext(t.Context(), "go", "run", ".")
-	run.Dir = "crds"
+	run := exec.CommandContext(t.Context(), crdsProgram(t))
+	run.Dir = "crds" // it asks there where the schemas are
 	run.Stdin = strings.NewReader(strings.Join(documents, "\n---\n"))
 	out, err := run.CombinedOutput()
 	if err != nil && len(out) == 0 {
 		t.Fatal(err)
 	}
 	return string(out)
+}
+
+// crdsProgram builds the program of the folder crds, once, and returns its path. Its modules may have to be fetched for that.
+func crdsProgram(t *testing.T) string {
+	t.Helper()
+	buildMu.Lock()
+	defer buildMu.Unlock()
+	binary := filepath.Join(binaries, "crds")
+	if exists(binary) {
+		return binary
+	}
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, ".")
+	build.Dir = "crds"
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return binary
 }
 
 // customDocuments returns all that is not of Kubernetes itself: what the folders have, and what lies beside them.

@@ -30,10 +30,11 @@ func run(in io.Reader, stderr io.Writer) int {
 		if errors.Is(err, io.EOF) {
 			return code
 		}
-		if err == nil {
-			err = check(document)
-		}
 		if err != nil {
+			fmt.Fprintln(stderr, err)
+			return 1
+		}
+		if err := check(document); err != nil {
 			fmt.Fprintln(stderr, err)
 			code = 1
 		}

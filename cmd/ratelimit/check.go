@@ -52,10 +52,11 @@ func parseLevel(name string) (slog.Level, error) {
 // configType is where rules come from. The original compares it as it is.
 func configType(to *string) value {
 	return text(to, func(s string) error {
-		if s != configFile && s != configXDS {
-			return fmt.Errorf("must be %s or %s", configFile, configXDS)
+		switch s {
+		case configFile, configXDS, configXDSDelta:
+			return nil
 		}
-		return nil
+		return fmt.Errorf("must be %s, %s or %s", configFile, configXDS, configXDSDelta)
 	})
 }
 

@@ -24,7 +24,7 @@ type config struct {
 	LogLevel slog.Level
 	LogJSON  bool
 
-	ConfigType string // configFile or configXDS
+	ConfigType string // configFile, configXDS or configXDSDelta
 	ForceStart bool   // listen and be healthy before there are rules
 	Files      fileSource
 	XDS        xdsSource
@@ -61,8 +61,9 @@ type config struct {
 
 // What the variables CONFIG_TYPE and BACKEND_TYPE may name, and what the store is without the latter.
 const (
-	configFile = "FILE"
-	configXDS  = "GRPC_XDS_SOTW"
+	configFile     = "FILE"
+	configXDS      = "GRPC_XDS_SOTW"
+	configXDSDelta = "GRPC_XDS_DELTA" // which the original does not have
 
 	backendRedis    = "redis"
 	backendMemory   = "memory"
@@ -165,6 +166,9 @@ type raw struct {
 	ca         string
 }
 
+// overXDS reports whether rules come by xDS, not from files.
+func (c *config) overXDS() bool { return c.ConfigType != configFile }
+
 // complete finds out what variables mean together. set tells those that are there. Its error is everything that is wrong.
 func (c *config) complete(set func(name string) bool) []error {
 	r := &c.raw
@@ -209,7 +213,7 @@ func (c *config) completeTLS() []error {
 	if t := c.GRPCTLS; t.On && t.ClientSAN != "" && t.ClientCA == "" {
 		errs = append(errs, errors.New("GRPC_CLIENT_TLS_SAN: nobody vouches for the name: GRPC_CLIENT_TLS_CACERT is needed"))
 	}
-	if x := c.XDS; c.ConfigType == configXDS && x.TLS && (x.Cert == "") != (x.Key == "") {
+	if x := c.XDS; c.overXDS() && x.TLS && (x.Cert == "") != (x.Key == "") {
 		errs = append(errs, errors.New("CONFIG_GRPC_XDS_CLIENT_TLS_CERT, CONFIG_GRPC_XDS_CLIENT_TLS_KEY: must both be given, or none"))
 	}
 	return errs

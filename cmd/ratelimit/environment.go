@@ -70,7 +70,7 @@ func serverVariables(c *config) []variable {
 func ruleVariables(c *config) []variable {
 	r := &c.raw
 	return []variable{
-		used("CONFIG_TYPE", configType(&c.ConfigType), "FILE", "where rules come from"),
+		used("CONFIG_TYPE", configType(&c.ConfigType), "FILE", "where rules come from: `FILE`, `GRPC_XDS_SOTW`, and, which the original does not have, `GRPC_XDS_DELTA`: by xDS, what changes alone"),
 		used("FORCE_START_WITHOUT_INITIAL_CONFIG", boolean(&c.ForceStart), "false", "listens before there are rules"),
 		used("RUNTIME_ROOT", text(&r.root, nil), "/srv/runtime_data/current", "rules are the files in `RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY`, and in directories below it"),
 		used("RUNTIME_SUBDIRECTORY", text(&r.sub, nil), "", "see RUNTIME_ROOT"),

@@ -146,6 +146,7 @@ func TestEveryVariableDoesWhatItSays(t *testing.T) {
 		"LOG_FORMAT=JSON":                     {got: func(c config) any { return c.LogJSON }, want: true},
 
 		"CONFIG_TYPE=GRPC_XDS_SOTW":                        {got: func(c config) any { return c.ConfigType }, want: configXDS},
+		"CONFIG_TYPE=GRPC_XDS_DELTA":                       {got: func(c config) any { return c.ConfigType }, want: configXDSDelta},
 		"FORCE_START_WITHOUT_INITIAL_CONFIG=1":             {got: func(c config) any { return c.ForceStart }, want: true},
 		"RUNTIME_ROOT=/data":                               {got: func(c config) any { return c.Files.Dir }, want: "/data/config"},
 		"RUNTIME_SUBDIRECTORY=ratelimit":                   {got: func(c config) any { return c.Files.Dir }, want: "/srv/runtime_data/current/ratelimit/config"},

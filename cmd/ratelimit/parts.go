@@ -135,11 +135,11 @@ func (x *xdsSource) source() string { return xds.Prefix + x.Server }
 func (x *xdsSource) feed(
 	c *config, r *reload.Reloader, l *limiter.Limiter, registry prometheus.Registerer, logger *slog.Logger,
 ) (*serving.Feed, error) {
-	if c.ConfigType != configXDS {
+	if !c.overXDS() {
 		return nil, nil //nolint:nilnil // a nil Feed is one that brings no rules
 	}
 	o := x.options()
-	o.Push, o.Logger = r.Push, logger
+	o.Delta, o.Push, o.Logger = c.ConfigType == configXDSDelta, r.Push, logger
 	return serving.NewFeed(o, !c.ForceStart, l, registry)
 }
 

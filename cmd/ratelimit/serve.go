@@ -46,7 +46,7 @@ func serve(ctx context.Context, c *config, stderr io.Writer) error {
 		DropRejected: c.StopCounting,
 		Shadow:       c.Shadow,
 		Quota:        c.Quota,
-		NeedRules:    c.ConfigType == configXDS, // as the original: what then becomes of a request is Envoy's to say
+		NeedRules:    c.overXDS(), // as the original: what then becomes of a request is Envoy's to say
 	})
 	if err != nil {
 		return err
@@ -122,7 +122,7 @@ func (c *config) rules(lim *limiter.Limiter, granularity time.Duration, logger *
 		Hint:         c.Files.Dir + ": RUNTIME_ROOT, RUNTIME_SUBDIRECTORY and RUNTIME_APPDIRECTORY say where their files are",
 		Logger:       logger,
 	}
-	if c.ConfigType == configXDS {
+	if c.overXDS() {
 		o.Pushed = true
 	} else {
 		o.Paths, o.Files = []string{c.Files.Dir}, ruleFiles(c.Files.DotFiles)
@@ -137,7 +137,7 @@ func missing(err error) bool {
 
 // sources returns where rules come from.
 func (c *config) sources() []string {
-	if c.ConfigType == configXDS {
+	if c.overXDS() {
 		return []string{c.XDS.source()}
 	}
 	return []string{c.Files.Dir}

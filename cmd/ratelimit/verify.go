@@ -21,7 +21,7 @@ func (c *config) verify() error {
 			errs = append(errs, lines("REDIS_PERSECOND_URL", err)...)
 		}
 	}
-	if c.ConfigType == configXDS {
+	if c.overXDS() {
 		o := c.XDS.options()
 		errs = append(errs, lines("xds", o.Check())...)
 	}

@@ -99,46 +99,51 @@ func TestABadFirstConfigurationByXDSIsNotReadyAndSaysWhy(t *testing.T) {
 
 func TestOneBadDomainByXDSDoesNotTakeDownTheOthers(t *testing.T) {
 	t.Parallel()
-	p := controlPlane(t)
-	sets(t, p, "1", perHour("good", 5), spoiled("bad"), spoiled("worse"))
-	r := start(t, "", "CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL="+p.Address)
-	both := append(reasonsOf("bad"), reasonsOf("worse")...)
-	from := r.awaitRefused(t, 0, refused{both, nil, []string{"xds:of-bad", "xds:of-worse"}})
-	r.awaitPage(t, "http", "/healthcheck", http.StatusOK, "OK")
-	if got := awaitRefusal(t, p); got.Refusal != strings.Join(both, "\n") || got.Version != "" {
-		t.Errorf("the control plane heard %q, version %q", got.Refusal, got.Version)
+	for _, kind := range []string{configXDS, configXDSDelta} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			p := controlPlane(t)
+			sets(t, p, "1", perHour("good", 5), spoiled("bad"), spoiled("worse"))
+			r := start(t, "", "CONFIG_TYPE="+kind, "CONFIG_GRPC_XDS_SERVER_URL="+p.Address)
+			both := append(reasonsOf("bad"), reasonsOf("worse")...)
+			from := r.awaitRefused(t, 0, refused{both, nil, []string{"xds:of-bad", "xds:of-worse"}})
+			r.awaitPage(t, "http", "/healthcheck", http.StatusOK, "OK")
+			if got := awaitRefusal(t, p); got.Refusal != strings.Join(both, "\n") || got.Version != "" {
+				t.Errorf("the control plane heard %q, version %q", got.Refusal, got.Version)
+			}
+			r.wantAnswer(t, "good | k=v", "OK | OK 5/3 left 4 reset")
+			r.wantAnswer(t, "bad | k=v", "OK | OK") // a domain without rules
+			r.wantAnswer(t, "worse | k=v", "OK | OK")
+
+			// One is mended, and the good one changes; the other stays out.
+			sets(t, p, "2", perHour("good", 6), perHour("bad", 7), spoiled("worse"))
+			from = r.awaitRefused(t, from, refused{reasonsOf("worse"), nil, []string{"xds:of-worse"}})
+			r.awaitAnswer(t, "good +1 | k=v +0", "OK | OK 6/3 left 5 reset")
+			r.wantAnswer(t, "bad | k=v", "OK | OK 7/3 left 6 reset")
+			r.wantAnswer(t, "worse | k=v", "OK | OK")
+
+			// It turns bad again: its older rules stay, and count on.
+			sets(t, p, "3", perHour("good", 8), spoiled("bad"), perHour("worse", 9))
+			r.awaitRefused(t, from, refused{reasonsOf("bad"), []string{"xds:of-bad"}, nil})
+			r.awaitAnswer(t, "good +1 | k=v +0", "OK | OK 8/3 left 7 reset")
+			r.wantAnswer(t, "bad | k=v", "OK | OK 7/3 left 5 reset")
+			r.wantAnswer(t, "worse | k=v", "OK | OK 9/3 left 8 reset")
+			want := "# refused: " + strings.Join(reasonsOf("bad"), "\n# refused: ") + "\n" +
+				"bad.k: unit=HOUR requests_per_unit=7, shadow_mode: false, quota_mode: false\n" +
+				"good.k: unit=HOUR requests_per_unit=8, shadow_mode: false, quota_mode: false\n" +
+				"worse.k: unit=HOUR requests_per_unit=9, shadow_mode: false, quota_mode: false\n"
+			if _, got := r.page(t, http.MethodGet, "debug", "/rlconfig", ""); got != want {
+				t.Errorf("/rlconfig (-want +got):\n%s", cmp.Diff(want, got))
+			}
+
+			// What the control plane no longer has is gone, also when it was bad.
+			sets(t, p, "4", perHour("good", 8))
+			r.awaitAnswer(t, "bad | k=v", "OK | OK")
+			r.wantAnswer(t, "good +1 | k=v +0", "OK | OK 8/3 left 7 reset")
+			eventually(t, within, func() string {
+				_, got := r.page(t, http.MethodGet, "debug", "/rlconfig", "")
+				return cmp.Diff("good.k: unit=HOUR requests_per_unit=8, shadow_mode: false, quota_mode: false\n", got)
+			})
+		})
 	}
-	r.wantAnswer(t, "good | k=v", "OK | OK 5/3 left 4 reset")
-	r.wantAnswer(t, "bad | k=v", "OK | OK") // a domain without rules
-	r.wantAnswer(t, "worse | k=v", "OK | OK")
-
-	// One is mended, and the good one changes; the other stays out.
-	sets(t, p, "2", perHour("good", 6), perHour("bad", 7), spoiled("worse"))
-	from = r.awaitRefused(t, from, refused{reasonsOf("worse"), nil, []string{"xds:of-worse"}})
-	r.awaitAnswer(t, "good +1 | k=v +0", "OK | OK 6/3 left 5 reset")
-	r.wantAnswer(t, "bad | k=v", "OK | OK 7/3 left 6 reset")
-	r.wantAnswer(t, "worse | k=v", "OK | OK")
-
-	// It turns bad again: its older rules stay, and count on.
-	sets(t, p, "3", perHour("good", 8), spoiled("bad"), perHour("worse", 9))
-	r.awaitRefused(t, from, refused{reasonsOf("bad"), []string{"xds:of-bad"}, nil})
-	r.awaitAnswer(t, "good +1 | k=v +0", "OK | OK 8/3 left 7 reset")
-	r.wantAnswer(t, "bad | k=v", "OK | OK 7/3 left 5 reset")
-	r.wantAnswer(t, "worse | k=v", "OK | OK 9/3 left 8 reset")
-	want := "# refused: " + strings.Join(reasonsOf("bad"), "\n# refused: ") + "\n" +
-		"bad.k: unit=HOUR requests_per_unit=7, shadow_mode: false, quota_mode: false\n" +
-		"good.k: unit=HOUR requests_per_unit=8, shadow_mode: false, quota_mode: false\n" +
-		"worse.k: unit=HOUR requests_per_unit=9, shadow_mode: false, quota_mode: false\n"
-	if _, got := r.page(t, http.MethodGet, "debug", "/rlconfig", ""); got != want {
-		t.Errorf("/rlconfig (-want +got):\n%s", cmp.Diff(want, got))
-	}
-
-	// What the control plane no longer has is gone, also when it was bad.
-	sets(t, p, "4", perHour("good", 8))
-	r.awaitAnswer(t, "bad | k=v", "OK | OK")
-	r.wantAnswer(t, "good +1 | k=v +0", "OK | OK 8/3 left 7 reset")
-	eventually(t, within, func() string {
-		_, got := r.page(t, http.MethodGet, "debug", "/rlconfig", "")
-		return cmp.Diff("good.k: unit=HOUR requests_per_unit=8, shadow_mode: false, quota_mode: false\n", got)
-	})
 }

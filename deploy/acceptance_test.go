@@ -63,9 +63,9 @@ func entriesOf(t *testing.T, actions list, header string) []string {
 	t.Helper()
 	var entries []string
 	for _, action := range actions {
-		for kind, specifier := range tableAt(t, action, "ActionSpecifier") {
-			key := textAt(t, specifier, "descriptor_key")
-			value, _ := tableAt(t, specifier)["descriptor_value"].(string)
+		for kind, specifier := range as[table](t, action, "ActionSpecifier") {
+			key := as[string](t, specifier, "descriptor_key")
+			value, _ := as[table](t, specifier)["descriptor_value"].(string)
 			switch {
 			case kind == "RequestHeaders":
 				value = header
@@ -116,9 +116,9 @@ func TestEnvoyGatewaysOwnCasesAreAnswered(t *testing.T) {
 			awaitPage(t, "http://"+s.HTTP+"/readyz", http.StatusOK, "OK")
 			asked := 0
 			for _, route := range readAll(t, routes) {
-				for domain, all := range tableAt(t, route, "rateLimitsByDomain") {
-					for i, rateLimit := range listAt(t, all) {
-						entries := entriesOf(t, listAt(t, rateLimit, "actions"), fmt.Sprintf("_%d*=/:|", i))
+				for domain, all := range as[table](t, route, "rateLimitsByDomain") {
+					for i, rateLimit := range as[list](t, all) {
+						entries := entriesOf(t, as[list](t, rateLimit, "actions"), fmt.Sprintf("_%d*=/:|", i))
 						var found *ratelimitv3.RateLimitDescriptor
 						for _, config := range configs {
 							if config.GetDomain() == domain {

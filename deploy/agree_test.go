@@ -60,7 +60,7 @@ func TestEnvoyFiltersNameTheServiceAndItsDomain(t *testing.T) {
 	m, rules := buildManifests(t, "istio"), load(t, filepath.Join("istio", "rules"))
 	filters := readAll(t, "istio/envoyfilters.yaml")
 	filter := at(t, filters[0], "spec", "configPatches", 0, "patch", "value", "typed_config")
-	if domain := textAt(t, filter, "domain"); rules.Domain(domain) == nil {
+	if domain := as[string](t, filter, "domain"); rules.Domain(domain) == nil {
 		t.Errorf("domain: there are no rules for %q", domain)
 	}
 	host := fmt.Sprintf("%s.%s.svc.cluster.local", m.service.Name, m.service.Namespace)
@@ -84,7 +84,7 @@ func TestEnvoyFiltersNameTheServiceAndItsDomain(t *testing.T) {
 func TestContourIsToldWhereTheServiceIsAndItsDomain(t *testing.T) {
 	m, rules := buildManifests(t, "contour"), load(t, filepath.Join("contour", "rules"))
 	told := at(t, readYAML(t, "contour/contour.yaml"), "rateLimitService")
-	if domain := textAt(t, told, "domain"); rules.Domain(domain) == nil {
+	if domain := as[string](t, told, "domain"); rules.Domain(domain) == nil {
 		t.Errorf("domain: there are no rules for %q", domain)
 	}
 	extension := readYAML(t, "contour/extensionservice.yaml")
@@ -101,7 +101,7 @@ func TestContourIsToldWhereTheServiceIsAndItsDomain(t *testing.T) {
 	}
 
 	// The ContourConfiguration says the same in another form.
-	crd := tableAt(t, readYAML(t, "contour/contourconfiguration.yaml"), "spec", "rateLimitService")
+	crd := as[table](t, readYAML(t, "contour/contourconfiguration.yaml"), "spec", "rateLimitService")
 	crd["extensionService"] = fmt.Sprintf("%s/%s", at(t, crd, "extensionService", "namespace"), at(t, crd, "extensionService", "name"))
 	if diff := cmp.Diff(told, any(crd)); diff != "" {
 		t.Errorf("rate limit service (-contour.yaml +ContourConfiguration):\n%s", diff)
@@ -117,9 +117,9 @@ func TestWhatEnvoyGatewayMakesOfThePolicyHasItsLimits(t *testing.T) {
 		shadow   bool
 	}
 	asked, found := []limit{}, []limit{}
-	for _, rule := range listAt(t, readAll(t, policy)[3], "spec", "rateLimit", "global", "rules") {
+	for _, rule := range as[list](t, readAll(t, policy)[3], "spec", "rateLimit", "global", "rules") {
 		requests, _ := at(t, rule, "limit", "requests").(int)
-		asked = append(asked, limit{requests, strings.ToUpper(textAt(t, rule, "limit", "unit")), tableAt(t, rule)["shadowMode"] == true})
+		asked = append(asked, limit{requests, strings.ToUpper(as[string](t, rule, "limit", "unit")), as[table](t, rule)["shadowMode"] == true})
 	}
 	var walk func(v any)
 	walk = func(v any) {

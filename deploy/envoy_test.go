@@ -46,32 +46,13 @@ type (
 	table = map[string]any
 )
 
-// tableAt is at where there must be a table.
-func tableAt(t *testing.T, v any, path ...any) table {
+// as is at where there must be a table, a list or a text.
+func as[T table | list | string](t *testing.T, v any, path ...any) T {
 	t.Helper()
-	found, ok := at(t, v, path...).(table)
+	there := at(t, v, path...)
+	found, ok := there.(T)
 	if !ok {
-		t.Fatalf("no table at %v", path)
-	}
-	return found
-}
-
-// listAt is at where there must be a list.
-func listAt(t *testing.T, v any, path ...any) list {
-	t.Helper()
-	found, ok := at(t, v, path...).(list)
-	if !ok {
-		t.Fatalf("no list at %v", path)
-	}
-	return found
-}
-
-// textAt is at where there must be a text.
-func textAt(t *testing.T, v any, path ...any) string {
-	t.Helper()
-	found, ok := at(t, v, path...).(string)
-	if !ok {
-		t.Fatalf("no text at %v", path)
+		t.Fatalf("at %v: got %T, want %T", path, there, found)
 	}
 	return found
 }

@@ -38,7 +38,7 @@ func patient(v any) any {
 // istioPatch returns what a patch of the EnvoyFilters puts in, as it is.
 func istioPatch(t *testing.T, document int) table {
 	t.Helper()
-	return tableAt(t, readAll(t, "istio/envoyfilters.yaml")[document], "spec", "configPatches", 0, "patch", "value")
+	return as[table](t, readAll(t, "istio/envoyfilters.yaml")[document], "spec", "configPatches", 0, "patch", "value")
 }
 
 func TestEnvoyFiltersHoldWhatEnvoyKnows(t *testing.T) {
@@ -65,7 +65,7 @@ func TestIstiosGatewayLimits(t *testing.T) {
 	host := table{"name": "*:80", "domains": list{"*"}, "routes": list{table{"match": table{"prefix": "/"}, "route": table{"cluster": "backend"}}}}
 	maps.Copy(host, istioPatch(t, 1))
 	filter := patient(istioPatch(t, 0))
-	name := textAt(t, filter, "typed_config", "rate_limit_service", "grpc_service", "envoy_grpc", "cluster_name")
+	name := as[string](t, filter, "typed_config", "rate_limit_service", "grpc_service", "envoy_grpc", "cluster_name")
 	e := startEnvoy(t, binary, bootstrap(table{"virtual_hosts": list{host}}, list{filter, router()},
 		cluster(t, "backend", startBackend(t), nil), cluster(t, name, s.GRPC, speaksHTTP2())))
 	awaitRoom(t)
@@ -82,13 +82,13 @@ func TestIstiosGatewayLimits(t *testing.T) {
 func contourActions(t *testing.T, policy any) list {
 	t.Helper()
 	var all list
-	for _, descriptor := range listAt(t, policy, "global", "descriptors") {
+	for _, descriptor := range as[list](t, policy, "global", "descriptors") {
 		var actions list
-		for _, entry := range listAt(t, descriptor, "entries") {
-			entry := tableAt(t, entry)
+		for _, entry := range as[list](t, descriptor, "entries") {
+			entry := as[table](t, entry)
 			switch {
 			case entry["genericKey"] != nil:
-				key := tableAt(t, entry, "genericKey")
+				key := as[table](t, entry, "genericKey")
 				action := table{"descriptor_value": key["value"]}
 				if key["key"] != nil {
 					action["descriptor_key"] = key["key"]
@@ -114,14 +114,14 @@ func TestContoursEnvoyLimits(t *testing.T) {
 	s := startService(t, buildManifests(t, "contour"), surroundings{})
 	proxy, told := readYAML(t, "contour/httpproxy.yaml"), at(t, readYAML(t, "contour/contour.yaml"), "rateLimitService")
 	var routes list
-	for _, route := range listAt(t, proxy, "spec", "routes") {
+	for _, route := range as[list](t, proxy, "spec", "routes") {
 		action := table{"cluster": "backend"}
-		if policy := tableAt(t, route)["rateLimitPolicy"]; policy != nil {
+		if policy := as[table](t, route)["rateLimitPolicy"]; policy != nil {
 			action["rate_limits"] = contourActions(t, policy)
 		}
 		routes = append(routes, table{"match": table{"prefix": at(t, route, "conditions", 0, "prefix")}, "route": action})
 	}
-	prefix := func(route any) string { return textAt(t, route, "match", "prefix") }
+	prefix := func(route any) string { return as[string](t, route, "match", "prefix") }
 	slices.SortFunc(routes, func(a, b any) int { return cmp.Compare(len(prefix(b)), len(prefix(a))) })
 	host := table{
 		"name": "local", "domains": list{at(t, proxy, "spec", "virtualhost", "fqdn")}, "routes": routes,
@@ -154,10 +154,10 @@ func TestTheCentralServicesEnvoyLimits(t *testing.T) {
 	s := startService(t, m, surroundings{secrets: map[string]string{"ratelimit-redis/auth": "weir:secret"}, with: map[string]string{"REDIS_URL": parts.Nowhere(t)}})
 	file := patient(readYAML(t, "central/envoy.yaml"))
 	for _, at := range [][]any{{"admin"}, {"static_resources", "listeners", 0}} {
-		tableAt(t, file, append(at, "address", "socket_address")...)["port_value"] = 0
+		as[table](t, file, append(at, "address", "socket_address")...)["port_value"] = 0
 	}
 	for i, address := range []string{s.GRPC, startBackend(t)} {
-		endpoint := tableAt(t, file, "static_resources", "clusters", i, "load_assignment", "endpoints", 0, "lb_endpoints", 0, "endpoint")
+		endpoint := as[table](t, file, "static_resources", "clusters", i, "load_assignment", "endpoints", 0, "lb_endpoints", 0, "endpoint")
 		endpoint["address"] = socket(t, address)
 	}
 	e := startEnvoy(t, binary, file)
@@ -183,31 +183,31 @@ func TestEnvoyGatewaysEnvoyLimits(t *testing.T) {
 
 	// What differs from what Envoy Gateway says: whatever comes over xDS is in the file, patience, and that clients of a test are on
 	// the loopback. What tells the cost of an answer is a header.
-	documents := listAt(t, patient(readAll(t, "envoy-gateway/testdata/xds.yaml")))
-	manager := tableAt(t, documents[0], "default_filter_chain", "filters", 0, "typed_config")
+	documents := as[list](t, patient(readAll(t, "envoy-gateway/testdata/xds.yaml")))
+	manager := as[table](t, documents[0], "default_filter_chain", "filters", 0, "typed_config")
 	delete(manager, "access_log")
 	delete(manager, "rds")
-	route := tableAt(t, documents[1], "virtual_hosts", 0, "routes", 0)
-	actions := listAt(t, route, "typed_per_filter_config", "envoy.filters.http.ratelimit", "rate_limits", 1, "actions")
+	route := as[table](t, documents[1], "virtual_hosts", 0, "routes", 0)
+	actions := as[list](t, route, "typed_per_filter_config", "envoy.filters.http.ratelimit", "rate_limits", 1, "actions")
 	for _, action := range actions[1:] {
-		ranges := tableAt(t, action, "remote_address_match", "address_matcher", "ranges", 0)
+		ranges := as[table](t, action, "remote_address_match", "address_matcher", "ranges", 0)
 		if ranges["address_prefix"] != "10.0.0.0" {
 			t.Fatalf("got %v, want the network of the policy", ranges)
 		}
 		ranges["address_prefix"] = "127.0.0.0"
 	}
 	manager["route_config"] = documents[1]
-	filters := listAt(t, manager, "http_filters")
+	filters := as[list](t, manager, "http_filters")
 	manager["http_filters"] = append(list{table{"name": "envoy.filters.http.header_to_metadata", "typed_config": table{
 		"@type": "type.googleapis.com/envoy.extensions.filters.http.header_to_metadata.v3.Config",
 		"response_rules": list{table{"header": "x-tokens", "on_header_present": table{
 			"metadata_namespace": "io.envoy.ai_gateway", "key": "total_tokens", "type": "NUMBER",
 		}}},
 	}}}, filters...)
-	service := tableAt(t, documents[2])
+	service := as[table](t, documents[2])
 	delete(service, "eds_cluster_config")
 	maps.Copy(service, cluster(t, "ratelimit_cluster", s.GRPC, nil))
-	common := tableAt(t, service, "transport_socket", "typed_config", "common_tls_context")
+	common := as[table](t, service, "transport_socket", "typed_config", "common_tls_context")
 	delete(common, "tls_certificate_sds_secret_configs")
 	common["tls_certificates"] = list{table{"certificate_chain": table{"filename": certificate}, "private_key": table{"filename": key}}}
 	common["validation_context"] = table{"trusted_ca": table{"filename": trusted}}

@@ -21,18 +21,7 @@ func TestAnswersAreThoseOfTheReference(t *testing.T) {
 	for _, keys := range []string{keysOriginal, keysWeir} {
 		t.Run("redis by the keys of "+keys, func(t *testing.T) {
 			t.Parallel()
-			binary, err := parts.FindRedis(t.Context(), "../..")
-			if err != nil {
-				if parts.Required("redis") {
-					t.Fatal(err)
-				}
-				t.Skip(err)
-			}
-			redis, err := parts.StartRedis(t.Context(), binary, t.TempDir(), parts.RedisOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(redis.Kill)
+			redis := startRedis(t, parts.RedisOptions{})
 			programs := 0
 			performAll(t, scripts, keys, func() []string {
 				programs++

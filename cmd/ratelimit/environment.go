@@ -3,6 +3,8 @@ package main
 import (
 	"math"
 	"time"
+
+	"github.com/weirproxy/weir/pkg/store/redisstore"
 )
 
 // variable is one line of the table that the environment is read by and docs/migrating-variables.md is made of.
@@ -119,7 +121,7 @@ func limitVariables(c *config) []variable {
 	r := &c.raw
 	return []variable{
 		used("BACKEND_TYPE", backend(&r.backend), "", "where counts are: `redis`; unset or empty it is Redis when there is a REDIS_URL and memory without; `memory` is ours; `memcache` is refused, as counts in it are not atomic and its failures pass unseen"),
-		used("EXPIRATION_JITTER_MAX_SECONDS", number(&c.Keys.Jitter, 0, math.MaxInt32), "300", "with Redis and the original's keys: how many seconds longer than a window they live at most, at random; keys of ours go when they are as if never used"),
+		used("EXPIRATION_JITTER_MAX_SECONDS", number(&c.Keys.Jitter, 0, int(redisstore.MaxJitter/time.Second)), "300", "with Redis and the original's keys: how many seconds longer than a window they live at most, at random; keys of ours go when they are as if never used"),
 		used("LOCAL_CACHE_SIZE_IN_BYTES", number(&r.cacheBytes, 0, math.MaxInt), "0", "with Redis: more than 0 denies a key that is over its limit from memory, until the limit has room again or rules change; the size is ours to bound"),
 		used("NEAR_LIMIT_RATIO", fraction(&c.NearLimit, 32), "0.8", "from which part of a limit on hits count as near_limit"),
 		used("CACHE_KEY_PREFIX", text(&c.Keys.Prefix, nil), "", "with Redis: what keys begin with; in those of ours `weir:` follows"),

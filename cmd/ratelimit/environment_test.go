@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/weirproxy/weir/pkg/store/redisstore"
 )
 
 // environ writes an environment as os.Environ returns it.
@@ -182,6 +184,7 @@ func TestEveryVariableDoesWhatItSays(t *testing.T) {
 		"BACKEND_TYPE=redis":                               {got: func(c config) any { return c.Redis.URLs }, want: []string{"unix:///var/run/nutcracker/ratelimit.sock"}},
 		"BACKEND_TYPE=":                                    {with: []string{redisOn}, got: func(c config) any { return c.Backend }, want: backendRedis},
 		"BACKEND_TYPE=memory":                              {with: []string{redisOn}, got: func(c config) any { return c.Backend }, want: backendMemory},
+		"EXPIRATION_JITTER_MAX_SECONDS=2147483647":         {got: func(c config) any { return c.Keys.counters().Jitter }, want: redisstore.MaxJitter},
 		"EXPIRATION_JITTER_MAX_SECONDS=0":                  {got: func(c config) any { return c.Keys.Jitter }, want: 0},
 		"LOCAL_CACHE_SIZE_IN_BYTES=1000":                   {got: func(c config) any { return c.DenyCache }, want: true},
 		"NEAR_LIMIT_RATIO=0.5":                             {got: func(c config) any { return c.NearLimit }, want: 0.5},

@@ -226,11 +226,5 @@ func TestASwapOfTheRootAndAChangeOfAFileAreBothSeen(t *testing.T) {
 // await waits for limits to be in force.
 func await(t *testing.T, l *limiter.Limiter, want map[string]uint32) {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
-	for !cmp.Equal(want, inForce(l)) {
-		if time.Now().After(deadline) {
-			t.Fatalf("limits in force (-want +got):\n%s", cmp.Diff(want, inForce(l)))
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	eventually(t, 30*time.Second, func() string { return cmp.Diff(want, inForce(l)) })
 }

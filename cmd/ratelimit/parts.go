@@ -31,16 +31,9 @@ import (
 func newStores(c *config, logger *slog.Logger, traces *tracing.Tracing) (*serving.Stores, error) {
 	o := serving.StoreOptions{Logger: logger, Traces: traces}
 	if c.Backend == backendRedis {
-		target, err := c.Redis.parse()
-		errs := lines("REDIS_URL", err)
-		var seconds *redisstore.Target
-		if c.Seconds != nil {
-			seconds = new(redisstore.Target)
-			*seconds, err = c.Seconds.parse()
-			errs = append(errs, lines("REDIS_PERSECOND_URL", err)...)
-		}
-		if len(errs) > 0 {
-			return nil, errors.Join(errs...)
+		target, seconds, err := c.redisTargets()
+		if err != nil {
+			return nil, err
 		}
 		o.Redis = &redisstore.Options{
 			Target:   target,
@@ -54,6 +47,18 @@ func newStores(c *config, logger *slog.Logger, traces *tracing.Tracing) (*servin
 		}
 	}
 	return serving.NewStores(o)
+}
+
+// redisTargets returns where Redis is, and that of limits of a second; nil where there is none of their own.
+func (c *config) redisTargets() (target redisstore.Target, seconds *redisstore.Target, err error) {
+	target, err = c.Redis.parse()
+	errs := lines("REDIS_URL", err)
+	if c.Seconds != nil {
+		seconds = new(redisstore.Target)
+		*seconds, err = c.Seconds.parse()
+		errs = append(errs, lines("REDIS_PERSECOND_URL", err)...)
+	}
+	return target, seconds, errors.Join(errs...)
 }
 
 // parse finds out where Redis is, and that the files of its certificates can be read.

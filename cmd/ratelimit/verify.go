@@ -14,12 +14,8 @@ func (c *config) verify() error {
 		errs = append(errs, c.GRPCTLS.files().Check())
 	}
 	if c.Backend == backendRedis {
-		_, err := c.Redis.parse()
-		errs = append(errs, lines("REDIS_URL", err)...)
-		if c.Seconds != nil {
-			_, err = c.Seconds.parse()
-			errs = append(errs, lines("REDIS_PERSECOND_URL", err)...)
-		}
+		_, _, err := c.redisTargets()
+		errs = append(errs, err)
 	}
 	if c.overXDS() {
 		o := c.XDS.options()

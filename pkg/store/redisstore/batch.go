@@ -161,7 +161,7 @@ func (b *batch) request(now, deadline int64) []byte {
 			}
 			algorithm, capacity := byte(c.charges[n].Limit.Algorithm), c.charges[n].Limit.Capacity()
 			if c.counters[n] {
-				algorithm, capacity = counter, b.store.jitter()
+				algorithm, capacity = asCounter, b.store.jitter()
 			}
 			r = appendCharge(r, c.places[n], &c.charges[n], algorithm, capacity, n > 0 && c.charges[n-1].Rule == c.charges[n].Rule, fix)
 		}

@@ -13,7 +13,7 @@ import (
 type call struct {
 	location
 	kind        kind
-	at          algorithms.Instant // when it was made, by this process's clock: says in which window a counter of it is
+	at          algorithms.Instant // when it was made, by this process's clock: says in which window it counts; 0 without counters
 	charges     []store.Charge
 	keys        []byte        // that of charges
 	corrections []*correction // of charges; nil where the charge is not the first of its key

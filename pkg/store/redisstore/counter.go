@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strconv"
 	"time"
@@ -12,22 +13,23 @@ import (
 
 // Counters says which fixed windows are kept as envoyproxy/ratelimit keeps them, so that both count together: as a decimal
 // number for each window. The start of the window, in Unix seconds by this process's clock, ends the name of its key, and the
-// key lives for a period, and a little longer, from its last hit on. In what else differs see package store: a key forgets
-// nothing when the clock goes back, and two limits of other periods share a count where their names are the same. The zero
-// value keeps none so.
+// key lives for a period, and a little longer, from its last hit on. Two things are then other than package store has them: when
+// this process's clock goes back, hits are counted in the window that it shows; and limits of two periods share a count where
+// their names are the same. The zero value keeps none so.
 type Counters struct {
 	// Name appends the name under which the fixed window of a Charge.Key is counted, with a prefix of its own in place of that of
-	// the store, and without the start of the window; false says that it is counted as all others. The limit's period must be whole seconds where it is
-	// true. It must not depend on anything but key; it is called concurrently.
+	// the store, and without the start of the window; false says that it is counted as all others, as it is where the period is
+	// no whole number of seconds. It must not depend on anything but key; it is called concurrently.
 	Name func(dst, key []byte) (name []byte, counted bool)
 
-	Jitter time.Duration // how much longer than a period a key lives at most, a random whole number of seconds; at most 10 years
+	Jitter time.Duration // how much longer than a period a key lives at most: 0 to MaxJitter, of which a random whole number of seconds is taken
 }
 
-const (
-	counter   = 6 // as the script numbers what it does with counters, after the algorithms
-	maxJitter = 10 * 365 * 24 * time.Hour
-)
+// MaxJitter is the largest Counters.Jitter.
+const MaxJitter = math.MaxInt32 * time.Second
+
+// asCounter is how the script numbers what it does with counters, after the algorithms.
+const asCounter = 6
 
 // appendCounter appends the name of the counter of a charge at an instant, and reports whether the charge has one.
 func (s *Store) appendCounter(dst []byte, c *store.Charge, at algorithms.Instant) (name []byte, counted bool) {
@@ -54,9 +56,12 @@ func (s *Store) jitter() uint32 {
 	return 0
 }
 
-// now returns the instant by this process's clock.
+// now returns the instant by this process's clock; 0 where there are no counters, as nothing else goes by it.
 func (s *Store) now() algorithms.Instant {
-	if s.given != nil {
+	switch {
+	case s.counters.Name == nil:
+		return 0
+	case s.given != nil:
 		return s.given()
 	}
 	return algorithms.Instant(time.Now().UnixNano())

@@ -147,6 +147,24 @@ func TestCountersLiveAsLongAsThoseOfTheOriginal(t *testing.T) {
 	}
 }
 
+func TestTheJitterOfCountersHasABound(t *testing.T) {
+	o := Options{Counters: counted(fresh(t))}
+	o.Counters.Jitter = MaxJitter
+	s, _ := given(t, o)
+	c := hit("k", perAge(algorithms.FixedWindow, 10))
+	c.Limit.Period = 365 * 24 * time.Hour
+	wants(t, true, s, c)
+	if left, err := command(t, s, "TTL", s.name(&c)).AsInt64(); err != nil || left < 365*86400-1 || left > 365*86400+math.MaxInt32 {
+		t.Errorf("the key lives for %d s, %v", left, err)
+	}
+	for _, jitter := range []time.Duration{-1, MaxJitter + 1} {
+		o.Counters.Jitter = jitter
+		if s, err := New(o); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("jitter of counters: %v: must be 0s to", jitter)) {
+			t.Errorf("%v: %v, %v", jitter, s, err)
+		}
+	}
+}
+
 // What is named alike is counted together: limits of two units at the start of both windows, and other descriptors.
 func TestCountersOfOneNameAreOne(t *testing.T) {
 	s, clock := given(t, Options{Counters: counted(fresh(t))})

@@ -16,8 +16,9 @@ func (s *Store) name(c *store.Charge) string {
 	return string(name)
 }
 
-// appendName appends the name of the state of a charge of that instant, and reports whether it is a counter's. In a cluster a text in braces says where a name lies, so one that came with
-// a request must not be found there: empty braces before it make the whole name count, as it does without any.
+// appendName appends the name of the state of a charge of that instant, and reports whether it is a counter's. In a cluster a
+// text in braces says where a name lies, so one that came with a request must not be found there: empty braces before it make the
+// whole name count, as it does without any. Names of counters are another's, and lie where they lie.
 func (s *Store) appendName(dst []byte, c *store.Charge, at algorithms.Instant) (name []byte, counter bool) {
 	if dst, counter = s.appendCounter(dst, c, at); counter {
 		return dst, true

@@ -43,7 +43,7 @@ func (d *denials) pay(charges []store.Charge) {
 	for i := range charges {
 		sh := d.shard(charges[i].Key)
 		sh.mu.Lock()
-		if e := sh.known[string(charges[i].Key)]; e != nil {
+		if e := sh.known[string(charges[i].Key)]; e != nil && e.owed > 0 {
 			d.payLocked(e, d.store.laneBefore(charges, i))
 		}
 		sh.mu.Unlock()

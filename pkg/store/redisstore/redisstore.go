@@ -97,8 +97,8 @@ func New(o Options) (*Store, error) {
 	if o.Timeout < 0 {
 		errs = append(errs, fmt.Errorf("timeout: %v: must be more than 0", o.Timeout))
 	}
-	if j := o.Counters.Jitter; j < 0 || j > maxJitter {
-		errs = append(errs, fmt.Errorf("jitter of counters: %v: must be 0s to %v", j, maxJitter))
+	if j := o.Counters.Jitter; j < 0 || j > MaxJitter {
+		errs = append(errs, fmt.Errorf("jitter of counters: %v: must be 0s to %v", j, MaxJitter))
 	}
 	if o.DenyCache < 0 {
 		errs = append(errs, fmt.Errorf("deny cache: %v: must be at least 0", o.DenyCache))

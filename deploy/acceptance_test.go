@@ -18,7 +18,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 )
 
-// envoyGatewayModule returns where the module of Envoy Gateway is, by whose types crds checks.
+// envoyGatewayModule returns the directory of the Envoy Gateway module that crds uses.
 func envoyGatewayModule(t *testing.T) string {
 	t.Helper()
 	const module = "github.com/envoyproxy/gateway"
@@ -36,7 +36,7 @@ func envoyGatewayModule(t *testing.T) string {
 	return ""
 }
 
-// rulesOf reads what Envoy Gateway's own tests want it to tell the rate limit service.
+// rulesOf reads the rules that Envoy Gateway's own tests expect.
 func rulesOf(t *testing.T, file string) []*ratelimitv3.RateLimitConfig {
 	t.Helper()
 	var all []*ratelimitv3.RateLimitConfig
@@ -95,8 +95,8 @@ func limitOf(all []*ratelimitv3.RateLimitDescriptor, entries []string) *ratelimi
 	return limitOf(found.GetDescriptors(), entries[1:])
 }
 
-// TestEnvoyGatewaysOwnCasesAreAnswered has every case of Envoy Gateway's tests sent over xDS, and asks what its Envoys would ask: each
-// limit is found, and is what the rules say. Headers have what could be taken for a pattern or a separator.
+// TestEnvoyGatewaysOwnCasesAreAnswered sends every case of Envoy Gateway's tests over xDS, and sends the requests of its Envoys. Each
+// limit is found, and equals the rules. Header values contain characters of patterns and separators.
 func TestEnvoyGatewaysOwnCasesAreAnswered(t *testing.T) {
 	cases, err := filepath.Glob(filepath.Join(envoyGatewayModule(t), "internal/xds/translator/testdata/out/ratelimit-config/*.routes.yaml"))
 	if err != nil || len(cases) < 20 {

@@ -141,7 +141,7 @@ func TestWhatEnvoyGatewayMakesOfThePolicyHasItsLimits(t *testing.T) {
 		t.Errorf("limits (-policy +rules); generate.sh writes the latter anew:\n%s", diff)
 	}
 
-	// All of testdata is of the version by whose types the policy is checked.
+	// All files of testdata have the version whose types check the policy.
 	version := versionOf(t, "github.com/envoyproxy/gateway")
 	files, err := filepath.Glob("envoy-gateway/testdata/*.yaml")
 	if err != nil || len(files) != 4 {
@@ -158,7 +158,7 @@ func TestWhatEnvoyGatewayMakesOfThePolicyHasItsLimits(t *testing.T) {
 	}
 }
 
-// versionOf returns the version of a module by whose types crds checks.
+// versionOf returns the version of a module whose types crds uses.
 func versionOf(t *testing.T, module string) string {
 	t.Helper()
 	mod, err := os.ReadFile("crds/go.mod")

@@ -22,10 +22,10 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// A question is what an Envoy asks, and the answer.
+// A question is a request of an Envoy, and the answer.
 type question struct {
 	descriptors string // key=value key=value +hits; and after " | " another
-	want        string // of each: its code, its limit, what is left
+	want        string // of each: its code, its limit, the remaining hits
 }
 
 // awaitRoom waits until the current hour has room for a test: counts by the hour begin anew with it.
@@ -81,7 +81,7 @@ func (s *service) ask(t *testing.T, secure credentials.TransportCredentials, dom
 	}
 }
 
-// show writes an answer: the verdict, and each status with its limit and what is left.
+// show writes an answer: the verdict, and each status with its limit and the remaining hits.
 func show(answer *ratelimitv3.RateLimitResponse) string {
 	text := answer.GetOverallCode().String()
 	for _, s := range answer.GetStatuses() {
@@ -210,7 +210,8 @@ func TestEnvoyGatewaysServiceAnswersAsThePolicySays(t *testing.T) {
 	}
 }
 
-// startEnvoyGatewaysService starts what Envoy Gateway deploys, beside a control plane that has the rules of the policy, both over TLS.
+// startEnvoyGatewaysService starts the Deployment of Envoy Gateway beside a control plane with the rules of the policy, both over
+// TLS.
 func startEnvoyGatewaysService(t *testing.T, m manifests) (*service, *certtest.Authority) {
 	t.Helper()
 	authority := certtest.New(t, "envoy-gateway")

@@ -33,7 +33,7 @@ func TestTheCentralServiceIsScaledAndKeptByWhatSelectsIt(t *testing.T) {
 	if diff := cmp.Diff(labels, m.budget.Spec.Selector.MatchLabels); diff != "" {
 		t.Errorf("what is kept from disruption (-pod +budget):\n%s", diff)
 	}
-	// Never none of the replicas that there must be.
+	// A disruption takes at most one replica at a time.
 	if most := m.budget.Spec.MaxUnavailable; most == nil || most.IntVal != 1 || m.budget.Spec.MinAvailable != nil {
 		t.Errorf("disruptions: got %v, want one at a time", most)
 	}

@@ -8,11 +8,11 @@ import (
 	"testing"
 )
 
-// crds gives documents to the program of the folder crds and returns what it says.
+// crds gives documents to the program of the folder crds and returns the program's output.
 func crds(t *testing.T, documents ...string) string {
 	t.Helper()
 	run := exec.CommandContext(t.Context(), crdsProgram(t))
-	run.Dir = "crds" // it asks there where the schemas are
+	run.Dir = "crds" // the program asks for the schemas there
 	run.Stdin = strings.NewReader(strings.Join(documents, "\n---\n"))
 	out, err := run.CombinedOutput()
 	if err != nil && len(out) == 0 {
@@ -21,7 +21,7 @@ func crds(t *testing.T, documents ...string) string {
 	return string(out)
 }
 
-// crdsProgram builds the program of the folder crds, once, and returns its path. Its modules may have to be fetched for that.
+// crdsProgram builds the program of the folder crds, once, and returns its path. The Go command may have to fetch modules.
 func crdsProgram(t *testing.T) string {
 	t.Helper()
 	buildMu.Lock()
@@ -38,7 +38,7 @@ func crdsProgram(t *testing.T) string {
 	return binary
 }
 
-// customDocuments returns all that is not of Kubernetes itself: what the folders have, and what lies beside them.
+// customDocuments returns all objects that are not Kubernetes' own: from the folders, and from the files beside them.
 func customDocuments(t *testing.T) []string {
 	t.Helper()
 	var all []string

@@ -1,5 +1,5 @@
-// Package deploy holds examples of how to run Weir: Envoy bootstraps, rules, Kubernetes manifests, a Dockerfile. Its tests hold each of
-// them against what will read it: Envoy, Weir, the API types of Kubernetes. That they work together is shown by test/e2e.
+// Package deploy holds examples of how to run Weir: Envoy bootstraps, rules, Kubernetes manifests, a Dockerfile. The tests check each
+// example with its reader: Envoy, Weir, the API types of Kubernetes. That they work together is shown by test/e2e.
 package deploy
 
 import (
@@ -13,7 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// readYAML returns what is in a YAML file.
+// readYAML returns the content of a YAML file.
 func readYAML(t *testing.T, file string) any {
 	t.Helper()
 	content, err := os.ReadFile(file)
@@ -27,7 +27,7 @@ func readYAML(t *testing.T, file string) any {
 	return v
 }
 
-// at returns what is at a path of map keys and list indices, and fails when nothing is.
+// at returns the value at a path of map keys and list indices, and fails when there is no value.
 func at(t *testing.T, v any, path ...any) any {
 	t.Helper()
 	for i, step := range path {

@@ -27,7 +27,7 @@ func findEnvoy(t *testing.T) string {
 	return parts.NeedEnvoy(t, root)
 }
 
-// startBackend serves what is behind Envoy and returns its address. /?tokens=4 is answered with x-tokens: 4.
+// startBackend serves the backend of Envoy and returns its address. /?tokens=4 is answered with x-tokens: 4.
 func startBackend(t *testing.T) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -67,7 +67,7 @@ func socket(t *testing.T, address string) table {
 	return table{"socket_address": table{"address": host, "port_value": portOf(t, address)}}
 }
 
-// cluster is one that a test puts in the place of what a platform finds out.
+// cluster is a static cluster, which replaces the service discovery of a platform.
 func cluster(t *testing.T, name, address string, more table) table {
 	t.Helper()
 	c := table{"name": name, "type": "STATIC", "connect_timeout": "10s", "load_assignment": table{"cluster_name": name, "endpoints": list{
@@ -77,7 +77,7 @@ func cluster(t *testing.T, name, address string, more table) table {
 	return c
 }
 
-// speaksHTTP2 is what a cluster has that leads to gRPC.
+// speaksHTTP2 returns the options of a cluster for gRPC.
 func speaksHTTP2() table {
 	const options = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 	return table{"typed_extension_protocol_options": table{options: table{
@@ -94,7 +94,7 @@ func bootstrap(routes any, filters list, clusters ...any) table {
 	}, clusters...)
 }
 
-// withManager is an Envoy with one listener, which does what a connection manager says.
+// withManager is an Envoy with one listener and the given connection manager.
 func withManager(manager any, clusters ...any) table {
 	loopback := table{"socket_address": table{"address": "127.0.0.1", "port_value": 0}}
 	return table{
@@ -162,7 +162,7 @@ type call struct {
 	headers      []string // name: value
 }
 
-// send sends a request on a connection of its own and returns the answer, whose body was read.
+// send sends a request on a new connection and returns the answer; send has read the body.
 func (e *envoy) send(t *testing.T, c call) *http.Response {
 	t.Helper()
 	if c.from == "" {

@@ -12,13 +12,13 @@ import (
 	"time"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
-	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ratelimit/v3" // what typed_config holds
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ratelimit/v3" // the value of typed_config
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// patient is a document with the patience that a busy machine does not exhaust.
+// patient is a document with timeouts that are long enough for a busy machine.
 func patient(v any) any {
 	switch v := v.(type) {
 	case table:
@@ -35,7 +35,7 @@ func patient(v any) any {
 	return v
 }
 
-// istioPatch returns what a patch of the EnvoyFilters puts in, as it is.
+// istioPatch returns the value that a patch of the EnvoyFilters inserts, unchanged.
 func istioPatch(t *testing.T, document int) table {
 	t.Helper()
 	return as[table](t, readAll(t, "istio/envoyfilters.yaml")[document], "spec", "configPatches", 0, "patch", "value")
@@ -61,7 +61,7 @@ func TestIstiosGatewayLimits(t *testing.T) {
 		t.Skip("there is no IPv6, on which the manifest has it listen")
 	}
 	s := startService(t, buildManifests(t, "istio"), surroundings{with: map[string]string{"REDIS_URL": parts.Nowhere(t)}})
-	// What Istio has made of a Gateway and a VirtualService, and patches.
+	// The configuration that Istio makes of a Gateway and a VirtualService, and patches.
 	host := table{"name": "*:80", "domains": list{"*"}, "routes": list{table{"match": table{"prefix": "/"}, "route": table{"cluster": "backend"}}}}
 	maps.Copy(host, istioPatch(t, 1))
 	filter := patient(istioPatch(t, 0))
@@ -78,7 +78,7 @@ func TestIstiosGatewayLimits(t *testing.T) {
 	e.withoutAnswer(t, s, call{path: "/productpage"})
 }
 
-// contourActions is what Contour makes of a rateLimitPolicy.
+// contourActions are the actions that Contour makes of a rateLimitPolicy.
 func contourActions(t *testing.T, policy any) list {
 	t.Helper()
 	var all list
@@ -172,7 +172,7 @@ func TestEnvoyGatewaysEnvoyLimits(t *testing.T) {
 	binary := findEnvoy(t)
 	s, authority := startEnvoyGatewaysService(t, readManifests(t, "envoy-gateway/testdata/deployment-memory.yaml"))
 	awaitPage(t, "http://"+s.Debug+"/rlconfig", http.StatusOK, "default/limits.default/limits/rule/5")
-	// Its certificate, and the authority, are mounted in Envoy's pod too.
+	// The certificate and the authority are mounted in Envoy's pod too.
 	certs := t.TempDir()
 	pair := authority.Issue(t, "envoy")
 	certificate, key := pair.Write(t, certs)
@@ -181,8 +181,8 @@ func TestEnvoyGatewaysEnvoyLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// What differs from what Envoy Gateway says: whatever comes over xDS is in the file, patience, and that clients of a test are on
-	// the loopback. What tells the cost of an answer is a header.
+	// The differences to Envoy Gateway's configuration: resources of xDS are in the file, timeouts are long, and clients of a test
+	// are on the loopback. A header gives the cost of the answer.
 	documents := as[list](t, patient(readAll(t, "envoy-gateway/testdata/xds.yaml")))
 	manager := as[table](t, documents[0], "default_filter_chain", "filters", 0, "typed_config")
 	delete(manager, "access_log")

@@ -22,13 +22,16 @@ func TestDockerfileMakesAStaticBinaryForNobody(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What the last FROM starts is the image.
+	// The last FROM starts the image.
 	_, image, found := strings.Cut(string(content), "\nFROM scratch\n")
 	if !found {
 		t.Fatal("want an image FROM scratch: nothing but the binary")
 	}
 	_, drop, _ := strings.Cut(string(content), "\nFROM scratch AS ratelimit\n")
-	drop = strings.TrimSuffix(drop, "\nFROM scratch\n"+image)
+	drop, alone, found := strings.Cut(strings.TrimSuffix(drop, "\nFROM scratch\n"+image), "\nFROM scratch AS sidecar\n")
+	if !found || strings.Contains(alone, "ratelimit") || !strings.HasSuffix(alone, "ENTRYPOINT [\"/bin/sidecar\"]\n") {
+		t.Errorf("the target sidecar: got %q, want sidecar alone", alone)
+	}
 	for entry, image := range map[string]string{"sidecar": image, "ratelimit": drop} {
 		for _, want := range []string{
 			"USER 65532:65532\n", "ENTRYPOINT [\"/bin/" + entry + "\"]\n",
@@ -41,12 +44,12 @@ func TestDockerfileMakesAStaticBinaryForNobody(t *testing.T) {
 				t.Errorf("the image of %s lacks %q", entry, want)
 			}
 		}
-		// Arguments of an entry point would be before those of a manifest.
+		// Arguments of an entry point would come before the arguments of a manifest.
 		if strings.Contains(image, "\nCMD ") {
 			t.Errorf("the image of %s has arguments of its own", entry)
 		}
 	}
-	for _, want := range []string{"CGO_ENABLED=0", "-trimpath", "./cmd/sidecar", "./cmd/ratelimit"} {
+	for _, want := range []string{"CGO_ENABLED=0", "-trimpath", "version.linked=$VERSION", "version.revision=$REVISION", "./cmd/sidecar", "./cmd/ratelimit"} {
 		if !strings.Contains(string(content), want) {
 			t.Errorf("the build lacks %q", want)
 		}
@@ -68,8 +71,8 @@ func TestProgramsOfTheImageNeedNoLibrary(t *testing.T) {
 	}
 }
 
-// TestRatelimitRunsAsNobodyInAFileSystemThatIsEmptyAndReadOnly starts the program with what the image has and what a pod mounts, where it
-// may write nothing.
+// TestRatelimitRunsAsNobodyInAFileSystemThatIsEmptyAndReadOnly starts the program with the files of the image and of a pod's mounts.
+// The program may write nowhere.
 func TestRatelimitRunsAsNobodyInAFileSystemThatIsEmptyAndReadOnly(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root may make an empty file system the whole one")

@@ -45,7 +45,7 @@ func checkLockedDown(t *testing.T, m manifests) {
 	}
 	for _, container := range m.containers() {
 		t.Run(container.Name, func(t *testing.T) {
-			// What a container does not say its pod says.
+			// The pod's security context fills gaps of a container's.
 			own, whole := container.SecurityContext, pod.SecurityContext
 			if own == nil {
 				own = new(corev1.SecurityContext)

@@ -12,7 +12,7 @@ import (
 
 var (
 	binaries string     // where programs are built, once for all tests
-	buildMu  sync.Mutex // guards what is there
+	buildMu  sync.Mutex // guards the files
 )
 
 func TestMain(m *testing.M) {

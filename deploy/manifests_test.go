@@ -18,14 +18,14 @@ import (
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 )
 
-// manifests is what `kubectl apply` would send: of each kind one at most, but for ConfigMaps and what is not Kubernetes' own.
+// manifests are the objects that `kubectl apply` would send: at most one of each kind, but many ConfigMaps and custom resources.
 type manifests struct {
 	deployment *appsv1.Deployment
 	service    *corev1.Service
 	autoscaler *autoscalingv2.HorizontalPodAutoscaler
 	budget     *policyv1.PodDisruptionBudget
 	configMaps []*corev1.ConfigMap
-	custom     []string // YAML documents, of custom resources and of the ConfigMaps: what crds checks
+	custom     []string // YAML documents, of custom resources and of the ConfigMaps, for crds
 }
 
 // buildManifests builds the kustomization of a folder.
@@ -55,7 +55,7 @@ func readManifests(t *testing.T, file string) manifests {
 	}
 	var m manifests
 	for i, document := range bytes.Split(content, []byte("\n---\n")) {
-		if i > 0 || bytes.Contains(document, []byte("\nkind: ")) { // else what stands before the first is comments
+		if i > 0 || bytes.Contains(document, []byte("\nkind: ")) { // else only comments stand before the first
 			m.add(t, file, document)
 		}
 	}

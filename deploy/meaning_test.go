@@ -5,14 +5,13 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store/memstore"
 )
 
-// asked is a request and what the comments in rules/*.yaml say becomes of it.
+// asked is a request and the answer that the comments in rules/*.yaml give.
 type asked struct {
 	hits        uint32
 	descriptors string // such as "plan=pro,user=u1 contract=acme"; "0:user=u1" is a probe
@@ -29,7 +28,7 @@ func ask(t *testing.T, l *limiter.Limiter, domain string, a asked) bool {
 	request.Domain, request.Hits = domain, a.hits
 	for text := range strings.FieldsSeq(a.descriptors) {
 		d := request.Add()
-		text, d.HasHits = strings.CutPrefix(text, "0:")
+		text, d.Probe = strings.CutPrefix(text, "0:")
 		for entry := range strings.SplitSeq(text, ",") {
 			key, value, _ := strings.Cut(entry, "=")
 			d.Entries = append(d.Entries, descriptors.Entry{Key: key, Value: value})
@@ -140,7 +139,7 @@ func TestRuleFilesDoWhatTheirCommentsSay(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				l.SetRules(rules, nil, time.Now())
+				l.SetRules(rules)
 				for i, a := range test.asked {
 					if got := ask(t, l, test.domain, a); got != a.denied {
 						t.Errorf("%s: denied: got %t, want %t", fmt.Sprintf("request %d, %d hits on %s", i+1, a.hits, a.descriptors), got, a.denied)

@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// services returns all that run `ratelimit` for others: folders that are applied as they are, and what Envoy Gateway deploys when it is
-// given our settings.
+// services returns all Deployments that run `ratelimit` for others: folders that are applied as they are, and the Deployments of
+// Envoy Gateway with our settings.
 func services(t *testing.T) map[string]manifests {
 	t.Helper()
 	all := make(map[string]manifests)
@@ -139,13 +139,13 @@ func regexpCut(text, expression string) (before, after string, found bool) {
 // drain returns the most time from SIGTERM to the end of `ratelimit`, as it has it itself.
 func drain(t *testing.T) time.Duration {
 	t.Helper()
-	source, err := os.ReadFile("../cmd/ratelimit/serve.go")
+	source, err := os.ReadFile("../cmd/ratelimit/main.go")
 	if err != nil {
 		t.Fatal(err)
 	}
 	m := regexp.MustCompile(`const drainTimeout = ([0-9]+) \* time\.Second`).FindSubmatch(source)
 	if m == nil {
-		t.Fatal("cmd/ratelimit/serve.go does not say how long it drains")
+		t.Fatal("cmd/ratelimit/main.go does not say how long it drains")
 	}
 	seconds, err := strconv.Atoi(string(m[1]))
 	if err != nil {

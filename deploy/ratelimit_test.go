@@ -17,7 +17,7 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// within is how long a test waits for what takes milliseconds on an idle machine.
+// within is how long a test waits for a step that takes milliseconds on an idle machine.
 const within = time.Minute
 
 // soon returns a context for one such wait.
@@ -28,7 +28,7 @@ func soon(t *testing.T) context.Context {
 	return ctx
 }
 
-// variables returns the environment of a container; secrets are what its Secrets hold, by NAME/KEY.
+// variables returns the environment of a container; secrets are the values of its Secrets, by NAME/KEY.
 func variables(t *testing.T, c corev1.Container, secrets map[string]string) map[string]string {
 	t.Helper()
 	env := make(map[string]string)
@@ -46,10 +46,10 @@ func variables(t *testing.T, c corev1.Container, secrets map[string]string) map[
 	return env
 }
 
-// A surroundings is what a container of `ratelimit` finds in the test.
+// surroundings are the files and secrets that a container of `ratelimit` finds in the test.
 type surroundings struct {
-	secrets map[string]string            // what Secrets hold that variables are from, by NAME/KEY
-	volumes map[string]map[string]string // what Secrets hold that are mounted, by the name of the volume and of the file
+	secrets map[string]string            // values of Secrets for variables, by NAME/KEY
+	volumes map[string]map[string]string // contents of mounted Secrets, by the name of the volume and of the file
 	with    map[string]string            // variables that have to be others here
 }
 
@@ -104,7 +104,7 @@ func startService(t *testing.T, m manifests, in surroundings) *service {
 	return &service{r}
 }
 
-// files returns what a volume of the pod holds.
+// files returns the files of a volume of the pod.
 func (m manifests) files(t *testing.T, volume string, in surroundings) map[string]string {
 	t.Helper()
 	for _, v := range m.deployment.Spec.Template.Spec.Volumes {
@@ -159,7 +159,7 @@ func awaitPage(t *testing.T, url string, code int, part string) {
 	}
 }
 
-// checkProbes asks what the kubelet asks.
+// checkProbes sends the probes of the kubelet.
 func (s *service) checkProbes(t *testing.T, c corev1.Container) {
 	t.Helper()
 	for _, probe := range []*corev1.Probe{c.StartupProbe, c.ReadinessProbe, c.LivenessProbe} {

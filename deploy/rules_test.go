@@ -58,7 +58,7 @@ func TestRuleFilesLoadWithoutAWarningAndEnvoyNamesTheirDomain(t *testing.T) {
 	}
 }
 
-// ruleKeys returns all keys that a rule file may have. Weir itself says so, to whoever writes another.
+// ruleKeys returns all keys that a rule file may have. Weir itself warns authors of such rules.
 func ruleKeys(t *testing.T) []string {
 	t.Helper()
 	const everyMap = `

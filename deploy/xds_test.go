@@ -26,7 +26,7 @@ func startControlPlane(t *testing.T, options ...grpc.ServerOption) *parts.Contro
 	return plane
 }
 
-// decode reads what a YAML document has as a message. An unknown field is a failure.
+// decode reads a YAML document as a message. An unknown field is a failure.
 func decode(t *testing.T, document any, into proto.Message) {
 	t.Helper()
 	text, err := json.Marshal(document)
@@ -57,7 +57,7 @@ func quotaMode(d *ratelimitv3.RateLimitDescriptor) *ratelimitv3.RateLimitDescrip
 	return d
 }
 
-// What the controller of AI Gateway makes of a QuotaPolicy with a limit for a model, and one for the gold tier of another.
+// The rules that the controller of AI Gateway makes of a QuotaPolicy: a limit for a model, and one for the gold tier of another.
 func TestAIGatewaysServiceIsReadyWithRulesAndAnswersAsTheQuotaSays(t *testing.T) {
 	m := buildManifests(t, "ai-gateway")
 	plane := startControlPlane(t)
@@ -88,7 +88,7 @@ func TestAIGatewaysServiceIsReadyWithRulesAndAnswersAsTheQuotaSays(t *testing.T)
 	const small, large = "backend_name=default/openai model_name_override=small", "backend_name=default/openai model_name_override=large"
 	s.ask(t, insecure.NewCredentials(), "ai-gateway-quota", []question{
 		{small + " +0", "OK | OK 10/hour left 10"},
-		{small + " +11", "OVER_LIMIT | OVER_LIMIT 10/hour left 0"}, // of the answer, whose cost is known when it is over
+		{small + " +11", "OVER_LIMIT | OVER_LIMIT 10/hour left 0"}, // of the answer, known at the end of the answer
 		{small + " +0", "OVER_LIMIT | OVER_LIMIT 10/hour left 0"},
 		// The tier and everybody: over limit when both are.
 		{large + " " + gold + "=" + gold + " | " + large + " rule-1-match--1=rule-1-match--1 +3", "OK | OK 5/hour left 4 | OVER_LIMIT 2/hour left 0"},

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Prints the path of h2load, the HTTP/2 load generator of nghttp2 that drives the gRPC benchmark. Installs it where it is
-# missing and this is root on a Debian-like system; else says in one line on standard error what is missing and exits 1.
+# Prints the path of h2load, the HTTP/2 load generator of nghttp2 that drives the gRPC benchmark. Installs h2load as root on a
+# Debian-like system. Elsewhere the script names the missing package in one line on standard error and exits 1.
 set -eu
 
 if command -v h2load; then

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Prints the path of a real redis-server, 6.2 or newer: $REDIS_SERVER, else redis-server or valkey-server on the PATH, else a copy
-# in .cache/ that the first call unpacks from the Debian packages redis-server and redis-tools and what those need. Nothing is
-# installed, no service is started, root is not needed. Says in one line on standard error what is missing and exits 1 when there
-# is none to be had. May run several times at once: the copy appears in its place whole or not at all.
+# Prints the path of a real redis-server, 6.2 or newer: $REDIS_SERVER, else redis-server or valkey-server on the PATH, else a copy in
+# .cache/. The first call unpacks that copy from the Debian packages redis-server and redis-tools and their dependencies. Nothing is
+# installed, no service is started, root is not needed. Without a Redis, the script names the missing part in one line on standard
+# error and exits 1. May run several times at once: the copy appears in its place whole or not at all.
 set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -50,7 +50,7 @@ fetch() {
 	apt-get -q -o Dir::Cache="$tmp/apt" -o Debug::NoLocking=true -o APT::Sandbox::User=root "$@" >>"$tmp/log" 2>&1
 }
 
-# download gets the package and whatever of its dependencies is not installed. It reads the machine's package lists.
+# download gets the package and its dependencies that are not installed. The function reads the machine's package lists.
 download() {
 	fetch "$@" install --yes --download-only --reinstall --no-install-recommends redis-server redis-tools
 }

@@ -21,7 +21,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/encoding/prototext"
 
-	"github.com/weirproxy/weir/pkg/store/redisstore"
+	"github.com/weirproxy/weir/pkg/store/denycache"
 	"github.com/weirproxy/weir/test/parts"
 )
 
@@ -70,7 +70,7 @@ func perform(t *testing.T, s *script, c *scriptCase, environment ...string) *pla
 		p.step(step)
 	}
 	remembers := slices.ContainsFunc(c.begin.env, func(pair string) bool { return strings.HasPrefix(pair, "LOCAL_CACHE_SIZE_IN_BYTES=") })
-	p.missed = remembers && time.Since(begun) > redisstore.DefaultDenyCache*3/4
+	p.missed = remembers && time.Since(begun) > denycache.DefaultMaxAge*3/4
 	return p
 }
 

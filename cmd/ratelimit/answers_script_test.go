@@ -18,7 +18,7 @@ import (
 //	rules [FILE]                a rule file, whose lines follow behind bars: the program's, or, after a request, the one it finds next
 //	push                        what a control plane has from now on: configurations in the text format of protobuf, with --- between them
 //	case TITLE                  begins a case; the title starts with the section of the reference whose row it is
-//	differs TABLE: ROW          the case shows that row of a table of docs/migrating.md
+//	differs TABLE: ROW          the case shows that row of a table of docs/migrating-differences.md
 //	store NAME …                on which alone it is played: memory, and Redis with the keys of ratelimit or of weir
 //	ask REQUEST                 a request in the form of parseRequest
 //	send TEXT                   a request in the text format of protobuf

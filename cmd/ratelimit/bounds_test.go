@@ -26,21 +26,15 @@ descriptors:
 // The original remembers metrics for all that it was ever asked: it grows by hundreds of MiB, also where nobody is told the figures.
 // Here nothing that a request holds is remembered but counts, until they are as if never used.
 func TestAFloodOfOverridesAndUnknownDomainsLeavesMemoryWhereItWas(t *testing.T) {
-	const all = 100_000
-	for name, test := range map[string]struct {
-		domains int // at the least; so that the race detector does not take minutes, not all in all modes
-		sinks   []string
-	}{
-		"Prometheus and StatsD": {all, []string{"USE_PROMETHEUS=true", "USE_STATSD=true", "STATS_FLUSH_INTERVAL=50ms"}},
-		"DISABLE_STATS":         {all / 5, []string{"DISABLE_STATS=true", "USE_PROMETHEUS=true", "USE_STATSD=true"}},
+	all := race.Scale(100_000)
+	for name, sinks := range map[string][]string{
+		"Prometheus and StatsD": {"USE_PROMETHEUS=true", "USE_STATSD=true", "STATS_FLUSH_INTERVAL=50ms"},
+		"DISABLE_STATS":         {"DISABLE_STATS=true", "USE_PROMETHEUS=true", "USE_STATSD=true"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			domains := all
-			if race.Enabled {
-				domains = test.domains
-			}
 			statsd := startStatsD(t, "tcp")
-			r := start(t, bounded, append(test.sinks, statsd.environment...)...)
+			r := start(t, bounded, append(sinks, statsd.environment...)...)
 			const warm = 2000
 			flood(t, r, all, warm, warm)
 			before := alive()

@@ -2,150 +2,71 @@ package main
 
 import (
 	"cmp"
+	"crypto/rand"
 	"errors"
 	"log/slog"
+	"maps"
 	"net"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/weirproxy/weir/internal/reload"
+	"github.com/weirproxy/weir/internal/serving"
+	"github.com/weirproxy/weir/internal/settings"
+	"github.com/weirproxy/weir/internal/tracing"
+	"github.com/weirproxy/weir/internal/xds"
+	"github.com/weirproxy/weir/pkg/descriptors"
+	"github.com/weirproxy/weir/pkg/store/denycache"
+	"github.com/weirproxy/weir/pkg/store/redisstore"
 )
 
-// config is what the environment means. It is plain: nothing in it has been opened or read.
+// config is the environment. Most variables are part of serving.Config; readConfig fills in both, and reads no file.
 type config struct {
-	HTTPAddress  string // of /json and /healthcheck
-	DebugAddress string
-	GRPCAddress  string // "" with a socket
-	GRPCSocket   string // Unix socket instead of the address
-	GRPCAge      time.Duration
-	GRPCGrace    time.Duration
-	GRPCTLS      serverTLS
-
+	serving.Config
 	LogLevel slog.Level
 	LogJSON  bool
 
+	UseTLS     bool   // serve gRPC over TLS
+	ClientName string // DNS name that a client's certificate must have; "" for any
+
 	ConfigType string // configFile, configXDS or configXDSDelta
-	ForceStart bool   // listen and be healthy before there are rules
-	Files      fileSource
-	XDS        xdsSource
-	Merge      bool // documents of one domain are one
+	DotFiles   bool   // read rule files whose names start with one dot
+	XDSHeaders map[string]string
+	XDSUsesTLS bool
+	XDSTLS     xds.TLS
 
-	Stats statsConfig
+	Backend       string // backendMemory or backendRedis
+	Redis         redisstore.Options
+	OriginalKeys  bool // count the original's limits under its keys
+	JitterSeconds int  // longest extra life of those keys
 
-	Backend string // backendMemory or backendRedis
-	Redis   redisTarget
-	Seconds *redisTarget // where limits of a second are; nil: where the others are
-	Keys    redisKeys
-
-	RedisPatience time.Duration // longest time that a request waits for Redis; 0 is the store's default
-
-	StopCounting bool // what is denied does not count, in fixed windows whose rules do not say otherwise
-	DenyCache    bool // a key that is over its limit is denied from memory
-	NearLimit    float64
-	Shadow       bool // requests pass, whatever the verdict
-	Quota        bool // every limit is a quota
-
-	Headers         bool
-	LimitHeader     string
-	RemainingHeader string
-	ResetHeader     string
-	DynamicMetadata bool
-
-	HealthyWithRules bool // health is bad until there are rules
-	HealthyWithRedis bool // health is bad while Redis is away
-
-	Tracing spans
+	Traced     bool
+	Spans      tracing.Options
+	Namespace  string
+	InstanceID string
 
 	raw raw
 }
 
-// What the variables CONFIG_TYPE and BACKEND_TYPE may name, and what the store is without the latter.
+// The values of CONFIG_TYPE and BACKEND_TYPE.
 const (
 	configFile     = "FILE"
 	configXDS      = "GRPC_XDS_SOTW"
-	configXDSDelta = "GRPC_XDS_DELTA" // which the original does not have
+	configXDSDelta = "GRPC_XDS_DELTA" // not in the original
 
 	backendRedis    = "redis"
 	backendMemory   = "memory"
 	backendMemcache = "memcache"
-
-	keysOriginal = "ratelimit"
-	keysWeir     = "weir"
-
-	kindSingle   = "SINGLE"
-	kindCluster  = "CLUSTER"
-	kindSentinel = "SENTINEL"
 )
-
-// serverTLS is what the gRPC server shows and asks for. Off, nothing else in it means anything.
-type serverTLS struct {
-	On        bool
-	Cert, Key string // files, PEM
-	ClientCA  string // file, PEM; "" asks for no certificate
-	ClientSAN string // DNS name that the client's certificate must have; "" for any
-}
-
-// fileSource is where rule files are.
-type fileSource struct {
-	Dir      string // RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY
-	DotFiles bool   // names that start with one dot are read too
-}
-
-// xdsSource is where rules come from by xDS.
-type xdsSource struct {
-	Server     string // host:port
-	NodeID     string
-	Metadata   map[string]string
-	Headers    map[string]string
-	MinBackoff time.Duration
-	MaxBackoff time.Duration
-	Jitter     bool
-	MaxMessage int // bytes; 0 is ours to say
-
-	TLS        bool
-	Cert, Key  string // files, PEM
-	CA         string // file, PEM; "" trusts those of the system
-	ServerName string // that the server's certificate must have; "" is the host of Server
-}
-
-// statsConfig is who is told the figures.
-type statsConfig struct {
-	Prometheus   string // address; "" for nobody
-	Path         string
-	Milliseconds bool // response times are in milliseconds
-
-	Statsd     string // address; "" for nobody
-	StatsdTCP  bool
-	Dog        bool // in the form of DogStatsD
-	Mogrifiers []mogrifier
-	Tags       map[string]string
-	Flush      time.Duration
-}
-
-// mogrifier is what statistics.NewMogrifier makes one of.
-type mogrifier struct {
-	Pattern, Name string
-	Tags          map[string]string
-}
-
-// protocolGRPC is the other value of TRACING_EXPORTER_PROTOCOL than http, in lower case.
-const protocolGRPC = "grpc"
-
-// spans is what is told about requests to a collector. The variables OTEL_* say where that is.
-type spans struct {
-	On         bool
-	Service    string
-	Namespace  string
-	InstanceID string
-	Protocol   string // http or grpc
-	Rate       float64
-}
 
 // raw is variables that mean something only together with others.
 type raw struct {
 	host, debugHost, grpcHost string
 	port, debugPort, grpcPort int
-	logLevel, logFormat       string
+	logFormat                 string
 
 	root, sub, app string
 
@@ -153,15 +74,14 @@ type raw struct {
 	prometheusAddress            string
 	statsdHost                   string
 	statsdPort                   int
-	statsdProtocol               string
+	statsdTCP                    bool
 	mogrifiers                   []string
 
-	backend    string
 	cacheBytes int
 	redis      rawRedis
 	perSecond  bool
 	seconds    rawRedis
-	anyName    bool // of Redis, in its certificate
+	anyName    bool // in the certificate of Redis
 	cert, key  string
 	ca         string
 }
@@ -169,54 +89,134 @@ type raw struct {
 // overXDS reports whether rules come by xDS, not from files.
 func (c *config) overXDS() bool { return c.ConfigType != configFile }
 
-// complete finds out what variables mean together. set tells those that are there. Its error is everything that is wrong.
+// complete combines variables. set reports whether a variable is in the environment. The result is every mistake.
 func (c *config) complete(set func(name string) bool) []error {
 	r := &c.raw
-	c.HTTPAddress = address(r.host, r.port)
-	c.DebugAddress = address(r.debugHost, r.debugPort)
-	if c.GRPCSocket == "" {
-		c.GRPCAddress = address(r.grpcHost, r.grpcPort)
+	c.HTTP.Address = address(r.host, r.port)
+	c.Debug.Address = address(r.debugHost, r.debugPort)
+	if c.Socket.Address == "" {
+		c.GRPC.Address = address(r.grpcHost, r.grpcPort)
 	}
-	c.LogLevel, _ = parseLevel(r.logLevel)
+	c.Admin.Spare = !set("WEIR_ADMIN_ADDRESS") // the original would start
 	c.LogJSON = strings.EqualFold(r.logFormat, "json")
-	c.Files.Dir = filepath.Join(r.root, r.sub, r.app)
-	c.DenyCache = r.cacheBytes > 0
-	c.Tracing.Protocol = strings.ToLower(c.Tracing.Protocol)
-	c.completeStats(set)
-	errs := c.completeTLS()
-	return append(errs, c.completeRedis()...)
+	c.Rules.Paths = []string{filepath.Join(r.root, r.sub, r.app)}
+	if r.cacheBytes > 0 {
+		c.Store.DenyCache = denycache.DefaultMaxAge
+	}
+	c.completeStatistics(set)
+	return append(c.completeTLS(), c.completeRedis()...)
 }
 
-// completeStats finds out who is told the figures. What was asked for by name goes before what the original does unless it is
-// told otherwise, which is StatsD.
-func (c *config) completeStats(set func(name string) bool) {
-	r := &c.raw
+// completeStatistics chooses the sinks of the metrics. The original's default, StatsD, gives way to a sink that the environment names.
+func (c *config) completeStatistics(set func(name string) bool) {
+	r, s := &c.raw, &c.Statistics
+	s.StatsD.Tags = s.Collector.Tags
 	if r.off {
 		return
 	}
-	if r.prometheus {
-		c.Stats.Prometheus = cmp.Or(r.prometheusAddress, ":9090")
+	if s.Prometheus = r.prometheus; r.prometheus {
+		c.Metrics.Address = cmp.Or(r.prometheusAddress, ":9090")
 	}
-	c.Stats.Path = cmp.Or(c.Stats.Path, "/metrics")
-	asked := set("USE_STATSD") || !r.prometheus && !r.dog
-	if c.Stats.Dog = r.dog; r.dog || r.statsd && asked {
-		c.Stats.Statsd = address(r.statsdHost, r.statsdPort)
-		c.Stats.StatsdTCP = !r.dog && r.statsdProtocol != "udp"
+	named := set("USE_STATSD") || !r.prometheus && !r.dog
+	if s.StatsD.Dog = r.dog; r.dog || r.statsd && named {
+		s.StatsD.Address = address(r.statsdHost, r.statsdPort)
+		s.StatsD.TCP = !r.dog && r.statsdTCP
 	}
 }
 
 func (c *config) completeTLS() []error {
 	var errs []error
-	if t := c.GRPCTLS; t.On && (t.Cert == "" || t.Key == "") {
+	if c.UseTLS && (c.TLS.Certificate.Path == "" || c.TLS.Key.Path == "") {
 		errs = append(errs, errors.New("GRPC_SERVER_USE_TLS: a certificate and its key are needed: GRPC_SERVER_TLS_CERT, GRPC_SERVER_TLS_KEY"))
 	}
-	if t := c.GRPCTLS; t.On && t.ClientSAN != "" && t.ClientCA == "" {
-		errs = append(errs, errors.New("GRPC_CLIENT_TLS_SAN: nobody vouches for the name: GRPC_CLIENT_TLS_CACERT is needed"))
+	if c.UseTLS && c.ClientName != "" && c.TLS.Authorities.Path == "" {
+		errs = append(errs, errors.New("GRPC_CLIENT_TLS_SAN: no authority signs the name: GRPC_CLIENT_TLS_CACERT is needed"))
 	}
-	if x := c.XDS; c.overXDS() && x.TLS && (x.Cert == "") != (x.Key == "") {
-		errs = append(errs, errors.New("CONFIG_GRPC_XDS_CLIENT_TLS_CERT, CONFIG_GRPC_XDS_CLIENT_TLS_KEY: must both be given, or none"))
+	if c.overXDS() && c.XDSUsesTLS && (c.XDSTLS.Cert == "") != (c.XDSTLS.Key == "") {
+		errs = append(errs, errors.New("CONFIG_GRPC_XDS_CLIENT_TLS_CERT, CONFIG_GRPC_XDS_CLIENT_TLS_KEY: must both be given, or neither"))
 	}
 	return errs
+}
+
+// finish completes serving.Config, and reads the certificates. The error joins every mistake. The parts that a variable has switched
+// off become zero.
+func (c *config) finish() error {
+	c.DrainTimeout, c.Legacy = drainTimeout, true
+	c.GRPC.Setting, c.Socket.Setting, c.HTTP.Setting = "GRPC_HOST, GRPC_PORT", "GRPC_UDS", "HOST, PORT"
+	c.Debug.Setting, c.Metrics.Setting, c.Admin.Setting = "DEBUG_HOST, DEBUG_PORT", "PROMETHEUS_ADDR", "WEIR_ADMIN_ADDRESS"
+	c.GRPC.Shared, c.HTTP.Shared, c.Socket.Mode = true, true, 0o660 // as the original
+	c.Rules.Hint = c.Rules.Paths[0] + ": RUNTIME_ROOT, RUNTIME_SUBDIRECTORY and RUNTIME_APPDIRECTORY say where their files are"
+	c.Rules.Files = ruleFiles(c.DotFiles)
+	c.Rules.DropRejected = c.Limiter.DropRejected
+	c.Rules.OriginalKeys = c.Backend == backendRedis && c.OriginalKeys
+	errs := c.finishTLS()
+	if c.Backend == backendRedis {
+		c.finishRedis()
+		errs = append(errs, settings.Mistakes("REDIS_URL", c.Redis.Target.Check())...)
+		if c.Redis.Seconds != nil {
+			errs = append(errs, settings.Mistakes("REDIS_PERSECOND_URL", c.Redis.Seconds.Check())...)
+		}
+	}
+	errs = append(errs, c.finishXDS()...)
+	if c.Statistics.Prometheus {
+		errs = append(errs, settings.Mistakes("EXTRA_TAGS", c.Statistics.Collector.Check())...)
+	}
+	if c.Traced {
+		c.Tracing = &c.Spans
+		c.Spans.Attributes = map[string]string{"service.instance.id": cmp.Or(c.InstanceID, rand.Text())}
+		if c.Namespace != "" {
+			c.Spans.Attributes["service.namespace"] = c.Namespace
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (c *config) finishTLS() []error {
+	if !c.UseTLS {
+		c.TLS = serving.TLS{}
+		return nil
+	}
+	t := &c.TLS
+	t.Certificate.Name, t.Key.Name, t.Authorities.Name = "GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY", "GRPC_CLIENT_TLS_CACERT"
+	if c.ClientName != "" {
+		t.ClientNames = []string{c.ClientName}
+	}
+	return []error{t.Check()}
+}
+
+func (c *config) finishRedis() {
+	c.Store.Redis = &c.Redis
+	prefix := c.Redis.Prefix
+	c.Redis.Prefix += redisstore.DefaultPrefix
+	if !c.OriginalKeys {
+		return
+	}
+	c.Redis.Counters = redisstore.Counters{
+		Name: func(dst, key []byte) ([]byte, bool) {
+			return descriptors.AppendOriginalKey(append(dst, prefix...), key)
+		},
+		Jitter: time.Duration(c.JitterSeconds) * time.Second,
+	}
+}
+
+// finishXDS leaves one source of rules, files or xDS, as in the original.
+func (c *config) finishXDS() []error {
+	if !c.overXDS() {
+		c.XDS = xds.Options{}
+		return nil
+	}
+	c.Rules.Paths, c.Rules.Files = nil, reload.Files{}
+	c.Limiter.NeedRules = true // until then requests fail, and Envoy decides
+	c.XDSRequired = !c.StartWithoutRules
+	c.XDS.Delta = c.ConfigType == configXDSDelta
+	c.XDS.MaxMessageSetting = "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES"
+	if c.XDSUsesTLS {
+		c.XDS.TLS = &c.XDSTLS
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.XDSHeaders)) {
+		c.XDS.Headers = append(c.XDS.Headers, xds.Header{Name: name, Value: c.XDSHeaders[name]})
+	}
+	return settings.Mistakes("xds", c.XDS.Check())
 }
 
 // address joins host and port. A host may be an IPv6 address with or without brackets.

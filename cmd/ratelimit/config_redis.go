@@ -4,26 +4,10 @@ import (
 	"errors"
 	"net/url"
 	"strings"
+
+	"github.com/weirproxy/weir/internal/settings"
+	"github.com/weirproxy/weir/pkg/store/redisstore"
 )
-
-// redisTarget is where a Redis is, in the words of redisstore.TargetOptions.
-type redisTarget struct {
-	URLs                               []string
-	Username, Password                 string
-	SentinelUsername, SentinelPassword string
-	CA, Cert, Key                      string
-	AnyServerName                      bool
-}
-
-// redisKeys is how counts are written in Redis.
-type redisKeys struct {
-	Format string // keysOriginal or keysWeir
-	Prefix string // of all
-	Jitter int    // seconds that the original's live longer at most
-}
-
-// original reports whether what the original counts is under its keys.
-func (k *redisKeys) original() bool { return k.Format == keysOriginal }
 
 // rawRedis is the variables of one Redis.
 type rawRedis struct {
@@ -32,10 +16,22 @@ type rawRedis struct {
 	tls                bool
 }
 
+// The values of REDIS_TYPE.
+const (
+	kindSingle   = "SINGLE"
+	kindCluster  = "CLUSTER"
+	kindSentinel = "SENTINEL"
+)
+
+// redisType is the topology of a Redis, in upper or lower case.
+func redisType(to *string) settings.Value {
+	kinds := []string{kindSingle, kindCluster, kindSentinel}
+	return settings.OneOfAnyCase(to, kinds, kinds...)
+}
+
 // completeRedis finds out whether there is a Redis, and where.
 func (c *config) completeRedis() []error {
 	r := &c.raw
-	c.Backend = r.backend
 	if c.Backend == "" {
 		c.Backend = backendMemory
 		if r.redis.url != "" {
@@ -49,12 +45,12 @@ func (c *config) completeRedis() []error {
 		r.redis.url = originalSocket
 	}
 	var err error
-	c.Redis, err = r.target(&r.redis)
-	errs := lines("REDIS_URL", err)
+	c.Redis.Target, err = r.target(&r.redis)
+	errs := settings.Mistakes("REDIS_URL", err)
 	if r.perSecond {
-		c.Seconds = new(redisTarget)
-		*c.Seconds, err = r.target(&r.seconds)
-		errs = append(errs, lines("REDIS_PERSECOND_URL", err)...)
+		c.Redis.Seconds = new(redisstore.Target)
+		*c.Redis.Seconds, err = r.target(&r.seconds)
+		errs = append(errs, settings.Mistakes("REDIS_PERSECOND_URL", err)...)
 	}
 	return errs
 }
@@ -66,8 +62,8 @@ const (
 )
 
 // target returns where a Redis is.
-func (r *raw) target(of *rawRedis) (redisTarget, error) {
-	var t redisTarget
+func (r *raw) target(of *rawRedis) (redisstore.Target, error) {
+	var t redisstore.Target
 	t.Username, t.Password = credentials(of.auth)
 	if of.kind == kindSentinel {
 		t.SentinelUsername, t.SentinelPassword = credentials(of.sentinelAuth)
@@ -88,7 +84,7 @@ func credentials(auth string) (user, password string) {
 	return "", auth
 }
 
-// redisURL returns where a Redis is as one of our URLs. Its errors show no address, which may be a URL with a password.
+// redisURL returns the address of a Redis as one of our URLs. No error shows the address, which may be a URL with a password.
 func redisURL(of *rawRedis) (string, error) {
 	scheme := "redis"
 	if of.tls {

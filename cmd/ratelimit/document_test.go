@@ -41,8 +41,8 @@ follows from it.
 			if v.idle {
 				does = "**no effect:** " + does
 			}
-			if strings.Contains(v.value.kind, ", ") {
-				does += " (" + v.value.kind + ")"
+			if strings.Contains(v.value.Kind, "|") {
+				does += " (" + strings.ReplaceAll(v.value.Kind, "|", ", ") + ")"
 			}
 			fmt.Fprintf(&b, "| `%s` | %s | %s |\n", v.name, usual, does)
 		}
@@ -83,7 +83,7 @@ func TestEveryVariableIsDocumentedOnOneLine(t *testing.T) {
 			if v.usual == "" {
 				continue
 			}
-			if err := v.value.store(v.usual); err != nil {
+			if err := v.value.Set(v.usual); err != nil {
 				t.Errorf("%s: the default is not valid: %v", v.name, err)
 			}
 		}

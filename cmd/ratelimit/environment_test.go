@@ -3,6 +3,7 @@ package main
 import (
 	"log/slog"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +11,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/weirproxy/weir/internal/reload"
+	"github.com/weirproxy/weir/internal/serving"
+	"github.com/weirproxy/weir/internal/statistics"
+	"github.com/weirproxy/weir/internal/tracing"
+	"github.com/weirproxy/weir/internal/xds"
+	"github.com/weirproxy/weir/pkg/limiter"
+	"github.com/weirproxy/weir/pkg/server"
+	"github.com/weirproxy/weir/pkg/store/denycache"
 	"github.com/weirproxy/weir/pkg/store/redisstore"
 )
 
@@ -94,7 +103,7 @@ func TestEveryVariableOfTheOriginalIsInTheTableWithItsDefault(t *testing.T) {
 		delete(known, name)
 	}
 	more := slices.Sorted(maps.Keys(known))
-	want := []string{"GRPC_SERVER_TLS_CA_CERT", "REDIS_KEY_FORMAT", "REDIS_OP_TIMEOUT", "REDIS_PERSECOND_OP_TIMEOUT", "REDIS_POOL_ON_EMPTY_WAIT_DURATION", "STATSD_PROTOCOL"}
+	want := []string{"GRPC_SERVER_TLS_CA_CERT", "REDIS_KEY_FORMAT", "REDIS_OP_TIMEOUT", "REDIS_PERSECOND_OP_TIMEOUT", "REDIS_POOL_ON_EMPTY_WAIT_DURATION", "STATSD_PROTOCOL", "WEIR_ADMIN_ADDRESS"}
 	if diff := cmp.Diff(want, more); diff != "" {
 		t.Errorf("variables beyond those of the original (-want +got):\n%s", diff)
 	}
@@ -102,17 +111,28 @@ func TestEveryVariableOfTheOriginalIsInTheTableWithItsDefault(t *testing.T) {
 
 func TestNoEnvironmentIsTheOriginalsDefaultsAndMemory(t *testing.T) {
 	want := config{
-		HTTPAddress: "0.0.0.0:8080", DebugAddress: "0.0.0.0:6070", GRPCAddress: "0.0.0.0:8081",
-		GRPCAge: 24 * time.Hour, GRPCGrace: time.Hour, LogLevel: slog.LevelWarn,
-		ConfigType:    configFile,
-		Files:         fileSource{Dir: "/srv/runtime_data/current/config", DotFiles: true},
-		XDS:           xdsSource{Server: "localhost:18000", NodeID: "default", MinBackoff: 10 * time.Second, MaxBackoff: time.Minute, Jitter: true},
-		Stats:         statsConfig{Path: "/metrics", Statsd: "localhost:8125", StatsdTCP: true, Flush: 10 * time.Second},
-		Backend:       backendMemory,
-		Keys:          redisKeys{Format: keysOriginal, Jitter: 300},
-		RedisPatience: 10 * time.Millisecond,
-		NearLimit:     float64(float32(0.8)), LimitHeader: "RateLimit-Limit", RemainingHeader: "RateLimit-Remaining", ResetHeader: "RateLimit-Reset",
-		Tracing: spans{Service: "RateLimit", Protocol: "http", Rate: 1},
+		Config: serving.Config{
+			HTTP:        serving.Endpoint{Address: "0.0.0.0:8080"},
+			Debug:       serving.Endpoint{Address: "0.0.0.0:6070"},
+			GRPC:        serving.Endpoint{Address: "0.0.0.0:8081"},
+			Admin:       serving.Endpoint{Address: "127.0.0.1:8082", Spare: true},
+			MetricsPath: "/metrics",
+			Rules:       reload.Options{Paths: []string{"/srv/runtime_data/current/config"}},
+			XDS: xds.Options{
+				Address: "localhost:18000", Node: xds.Node{ID: "default"}, MinBackoff: 10 * time.Second, MaxBackoff: time.Minute,
+			},
+			Limiter: limiter.Options{NearLimit: float64(float32(0.8))},
+			Server: server.Options{
+				MaxConnectionAge: 24 * time.Hour, MaxConnectionAgeGrace: time.Hour,
+				Headers: server.Headers{Limit: "RateLimit-Limit", Remaining: "RateLimit-Remaining", Reset: "RateLimit-Reset"},
+			},
+			Statistics: serving.Statistics{
+				StatsD: statistics.ReporterOptions{Address: "localhost:8125", TCP: true, Interval: 10 * time.Second},
+			},
+		},
+		LogLevel: slog.LevelWarn, ConfigType: configFile, DotFiles: true, Backend: backendMemory,
+		Redis: redisstore.Options{Timeout: 10 * time.Millisecond}, OriginalKeys: true, JitterSeconds: 300,
+		Spans: tracing.Options{Service: "RateLimit", Protocol: tracing.ProtocolProtobuf, Ratio: 1},
 	}
 	got := read(t)
 	got.raw = raw{}
@@ -130,105 +150,114 @@ func TestEveryVariableDoesWhatItSays(t *testing.T) {
 		got  func(c config) any
 		want any
 	}{
-		"HOST=::":                             {got: func(c config) any { return c.HTTPAddress }, want: "[::]:8080"},
-		"PORT=0x1F91":                         {got: func(c config) any { return c.HTTPAddress }, want: "0.0.0.0:8081"},
-		"DEBUG_HOST=[::1]":                    {got: func(c config) any { return c.DebugAddress }, want: "[::1]:6070"},
-		"DEBUG_PORT=0":                        {got: func(c config) any { return c.DebugAddress }, want: "0.0.0.0:0"},
-		"GRPC_HOST=::":                        {got: func(c config) any { return c.GRPCAddress }, want: "[::]:8081"},
-		"GRPC_PORT=9000":                      {got: func(c config) any { return c.GRPCAddress }, want: "0.0.0.0:9000"},
-		"GRPC_UDS=/run/rl.sock":               {got: func(c config) any { return c.GRPCSocket + c.GRPCAddress }, want: "/run/rl.sock"},
-		"GRPC_MAX_CONNECTION_AGE=5m":          {got: func(c config) any { return c.GRPCAge }, want: 5 * time.Minute},
-		"GRPC_MAX_CONNECTION_AGE_GRACE=1m30s": {got: func(c config) any { return c.GRPCGrace }, want: 90 * time.Second},
-		"GRPC_SERVER_USE_TLS=true":            {with: []string{"GRPC_SERVER_TLS_CERT=c", "GRPC_SERVER_TLS_KEY=k"}, got: func(c config) any { return c.GRPCTLS }, want: serverTLS{On: true, Cert: "c", Key: "k"}},
-		"GRPC_SERVER_TLS_CERT=/c.crt":         {got: func(c config) any { return c.GRPCTLS.Cert }, want: "/c.crt"},
-		"GRPC_SERVER_TLS_KEY=/c.key":          {got: func(c config) any { return c.GRPCTLS.Key }, want: "/c.key"},
-		"GRPC_CLIENT_TLS_CACERT=/ca.crt":      {got: func(c config) any { return c.GRPCTLS.ClientCA }, want: "/ca.crt"},
-		"GRPC_CLIENT_TLS_SAN=envoy.local":     {got: func(c config) any { return c.GRPCTLS.ClientSAN }, want: "envoy.local"},
+		"HOST=::":                             {got: func(c config) any { return c.HTTP.Address }, want: "[::]:8080"},
+		"PORT=0x1F91":                         {got: func(c config) any { return c.HTTP.Address }, want: "0.0.0.0:8081"},
+		"DEBUG_HOST=[::1]":                    {got: func(c config) any { return c.Debug.Address }, want: "[::1]:6070"},
+		"DEBUG_PORT=0":                        {got: func(c config) any { return c.Debug.Address }, want: "0.0.0.0:0"},
+		"GRPC_HOST=::":                        {got: func(c config) any { return c.GRPC.Address }, want: "[::]:8081"},
+		"GRPC_PORT=9000":                      {got: func(c config) any { return c.GRPC.Address }, want: "0.0.0.0:9000"},
+		"GRPC_UDS=/run/rl.sock":               {got: func(c config) any { return c.Socket.Address + c.GRPC.Address }, want: "/run/rl.sock"},
+		"GRPC_MAX_CONNECTION_AGE=5m":          {got: func(c config) any { return c.Server.MaxConnectionAge }, want: 5 * time.Minute},
+		"GRPC_MAX_CONNECTION_AGE_GRACE=1m30s": {got: func(c config) any { return c.Server.MaxConnectionAgeGrace }, want: 90 * time.Second},
+		"GRPC_SERVER_USE_TLS=true":            {with: []string{"GRPC_SERVER_TLS_CERT=c", "GRPC_SERVER_TLS_KEY=k"}, got: func(c config) any { return []any{c.UseTLS, c.TLS.Certificate.Path, c.TLS.Key.Path} }, want: []any{true, "c", "k"}},
+		"GRPC_SERVER_TLS_CERT=/c.crt":         {got: func(c config) any { return c.TLS.Certificate.Path }, want: "/c.crt"},
+		"GRPC_SERVER_TLS_KEY=/c.key":          {got: func(c config) any { return c.TLS.Key.Path }, want: "/c.key"},
+		"GRPC_CLIENT_TLS_CACERT=/ca.crt":      {got: func(c config) any { return c.TLS.Authorities.Path }, want: "/ca.crt"},
+		"GRPC_CLIENT_TLS_SAN=envoy.local":     {got: func(c config) any { return c.ClientName }, want: "envoy.local"},
 		"LOG_LEVEL=Trace":                     {got: func(c config) any { return c.LogLevel }, want: slog.LevelDebug},
 		"LOG_FORMAT=JSON":                     {got: func(c config) any { return c.LogJSON }, want: true},
 
-		"CONFIG_TYPE=GRPC_XDS_SOTW":                        {got: func(c config) any { return c.ConfigType }, want: configXDS},
-		"CONFIG_TYPE=GRPC_XDS_DELTA":                       {got: func(c config) any { return c.ConfigType }, want: configXDSDelta},
-		"FORCE_START_WITHOUT_INITIAL_CONFIG=1":             {got: func(c config) any { return c.ForceStart }, want: true},
-		"RUNTIME_ROOT=/data":                               {got: func(c config) any { return c.Files.Dir }, want: "/data/config"},
-		"RUNTIME_SUBDIRECTORY=ratelimit":                   {got: func(c config) any { return c.Files.Dir }, want: "/srv/runtime_data/current/ratelimit/config"},
-		"RUNTIME_APPDIRECTORY=":                            {got: func(c config) any { return c.Files.Dir }, want: "/srv/runtime_data/current"},
-		"RUNTIME_IGNOREDOTFILES=true":                      {got: func(c config) any { return c.Files.DotFiles }, want: false},
-		"MERGE_DOMAIN_CONFIG=true":                         {got: func(c config) any { return c.Merge }, want: true},
-		"CONFIG_GRPC_XDS_NODE_ID=n":                        {got: func(c config) any { return c.XDS.NodeID }, want: "n"},
-		"CONFIG_GRPC_XDS_NODE_METADATA=a=b,c=d=e":          {got: func(c config) any { return c.XDS.Metadata }, want: map[string]string{"a": "b", "c": "d=e"}},
-		"CONFIG_GRPC_XDS_SERVER_URL=x:1":                   {got: func(c config) any { return c.XDS.Server }, want: "x:1"},
-		"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=a:b":    {got: func(c config) any { return c.XDS.Headers }, want: map[string]string{"a": "b"}},
-		"CONFIG_GRPC_XDS_SERVER_USE_TLS=true":              {got: func(c config) any { return c.XDS.TLS }, want: true},
-		"CONFIG_GRPC_XDS_CLIENT_TLS_CERT=c":                {got: func(c config) any { return c.XDS.Cert }, want: "c"},
-		"CONFIG_GRPC_XDS_CLIENT_TLS_KEY=k":                 {got: func(c config) any { return c.XDS.Key }, want: "k"},
-		"CONFIG_GRPC_XDS_SERVER_TLS_CACERT=ca":             {got: func(c config) any { return c.XDS.CA }, want: "ca"},
-		"CONFIG_GRPC_XDS_SERVER_TLS_SAN=s":                 {got: func(c config) any { return c.XDS.ServerName }, want: "s"},
-		"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL=1s":           {got: func(c config) any { return c.XDS.MinBackoff }, want: time.Second},
-		"XDS_CLIENT_BACKOFF_MAX_INTERVAL=2m":               {got: func(c config) any { return c.XDS.MaxBackoff }, want: 2 * time.Minute},
-		"XDS_CLIENT_BACKOFF_JITTER=false":                  {got: func(c config) any { return c.XDS.Jitter }, want: false},
-		"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES=10485760":        {got: func(c config) any { return c.XDS.MaxMessage }, want: 10 << 20},
-		"USE_STATSD=false":                                 {got: func(c config) any { return c.Stats.Statsd }, want: ""},
-		"STATSD_HOST=statsd":                               {got: func(c config) any { return c.Stats.Statsd }, want: "statsd:8125"},
-		"STATSD_PORT=9125":                                 {got: func(c config) any { return c.Stats.Statsd }, want: "localhost:9125"},
-		"STATSD_PROTOCOL=udp":                              {got: func(c config) any { return c.Stats.StatsdTCP }, want: false},
-		"USE_DOG_STATSD=true":                              {got: func(c config) any { return c.Stats.Dog && !c.Stats.StatsdTCP && c.Stats.Statsd != "" }, want: true},
-		"USE_PROMETHEUS=true":                              {got: func(c config) any { return c.Stats.Prometheus + c.Stats.Statsd }, want: ":9090"},
-		"PROMETHEUS_ADDR=:19001":                           {with: []string{"USE_PROMETHEUS=true", "USE_STATSD=true"}, got: func(c config) any { return c.Stats.Prometheus + c.Stats.Statsd }, want: ":19001localhost:8125"},
-		"PROMETHEUS_PATH=/m":                               {got: func(c config) any { return c.Stats.Path }, want: "/m"},
-		"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS=true":    {got: func(c config) any { return c.Stats.Milliseconds }, want: true},
-		"EXTRA_TAGS=a:b,c:d":                               {got: func(c config) any { return c.Stats.Tags }, want: map[string]string{"a": "b", "c": "d"}},
-		"STATS_FLUSH_INTERVAL=1s":                          {got: func(c config) any { return c.Stats.Flush }, want: time.Second},
-		"DISABLE_STATS=true":                               {with: []string{"USE_PROMETHEUS=true"}, got: func(c config) any { return c.Stats.Statsd + c.Stats.Prometheus }, want: ""},
-		"USE_DOG_STATSD_MOGRIFIERS=tag":                    {with: []string{"DOG_STATSD_MOGRIFIER_TAG_PATTERN=^(a)$", "DOG_STATSD_MOGRIFIER_TAG_NAME=b", "DOG_STATSD_MOGRIFIER_TAG_TAGS=x:$1"}, got: func(c config) any { return c.Stats.Mogrifiers }, want: []mogrifier{{Pattern: "^(a)$", Name: "b", Tags: map[string]string{"x": "$1"}}}},
-		"BACKEND_TYPE=redis":                               {got: func(c config) any { return c.Redis.URLs }, want: []string{"unix:///var/run/nutcracker/ratelimit.sock"}},
-		"BACKEND_TYPE=":                                    {with: []string{redisOn}, got: func(c config) any { return c.Backend }, want: backendRedis},
-		"BACKEND_TYPE=memory":                              {with: []string{redisOn}, got: func(c config) any { return c.Backend }, want: backendMemory},
-		"EXPIRATION_JITTER_MAX_SECONDS=2147483647":         {got: func(c config) any { return c.Keys.counters().Jitter }, want: redisstore.MaxJitter},
-		"EXPIRATION_JITTER_MAX_SECONDS=0":                  {got: func(c config) any { return c.Keys.Jitter }, want: 0},
-		"LOCAL_CACHE_SIZE_IN_BYTES=1000":                   {got: func(c config) any { return c.DenyCache }, want: true},
-		"NEAR_LIMIT_RATIO=0.5":                             {got: func(c config) any { return c.NearLimit }, want: 0.5},
-		"CACHE_KEY_PREFIX=p:":                              {got: func(c config) any { return c.Keys.Prefix }, want: "p:"},
-		"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT=true":     {got: func(c config) any { return c.StopCounting }, want: true},
-		"SHADOW_MODE=true":                                 {got: func(c config) any { return c.Shadow }, want: true},
-		"QUOTA_MODE=true":                                  {got: func(c config) any { return c.Quota }, want: true},
-		"RESPONSE_DYNAMIC_METADATA=true":                   {got: func(c config) any { return c.DynamicMetadata }, want: true},
-		"LIMIT_RESPONSE_HEADERS_ENABLED=true":              {got: func(c config) any { return c.Headers }, want: true},
-		"LIMIT_LIMIT_HEADER=x-l":                           {got: func(c config) any { return c.LimitHeader }, want: "x-l"},
-		"LIMIT_REMAINING_HEADER=x-r":                       {got: func(c config) any { return c.RemainingHeader }, want: "x-r"},
-		"LIMIT_RESET_HEADER=x-t":                           {got: func(c config) any { return c.ResetHeader }, want: "x-t"},
-		"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=true":     {got: func(c config) any { return c.HealthyWithRules }, want: true},
-		"REDIS_SOCKET_TYPE=tcp":                            {with: []string{redisOn}, got: func(c config) any { return c.Redis.URLs }, want: []string{"redis://redis:6379"}},
-		"REDIS_TYPE=cluster":                               {with: []string{"REDIS_URL=a:1,b:2"}, got: func(c config) any { return c.Redis.URLs }, want: []string{"redis-cluster://a:1,b:2"}},
-		"REDIS_TYPE=Sentinel":                              {with: []string{"REDIS_URL=main, a:1, b:2"}, got: func(c config) any { return c.Redis.URLs }, want: []string{"redis-sentinel://a:1,b:2/main"}},
-		"REDIS_URL=/run/a b.sock":                          {got: func(c config) any { return c.Redis.URLs }, want: []string{"unix:///run/a%20b.sock"}},
-		"REDIS_AUTH=user:p:w":                              {with: []string{redisOn}, got: func(c config) any { return []string{c.Redis.Username, c.Redis.Password} }, want: []string{"user", "p:w"}},
-		"REDIS_TLS=true":                                   {with: []string{redisOn, "REDIS_SOCKET_TYPE=tcp"}, got: func(c config) any { return c.Redis.URLs }, want: []string{"rediss://redis:6379"}},
-		"REDIS_TLS_CLIENT_CERT=c":                          {with: []string{redisOn, "REDIS_SOCKET_TYPE=tcp", "REDIS_TLS=true"}, got: func(c config) any { return c.Redis.Cert }, want: "c"},
-		"REDIS_TLS_CLIENT_KEY=k":                           {with: []string{redisOn, "REDIS_SOCKET_TYPE=tcp", "REDIS_TLS=true"}, got: func(c config) any { return c.Redis.Key }, want: "k"},
-		"REDIS_TLS_CACERT=ca":                              {with: []string{redisOn, "REDIS_SOCKET_TYPE=tcp", "REDIS_TLS=true"}, got: func(c config) any { return c.Redis.CA }, want: "ca"},
-		"REDIS_TLS_SKIP_HOSTNAME_VERIFICATION=true":        {with: []string{redisOn, "REDIS_SOCKET_TYPE=tcp", "REDIS_TLS=true"}, got: func(c config) any { return c.Redis.AnyServerName }, want: true},
-		"REDIS_TLS_SKIP_HOSTNAME_VERIFICATION=1":           {with: []string{redisOn, "REDIS_SOCKET_TYPE=tcp"}, got: func(c config) any { return c.Redis }, want: redisTarget{URLs: []string{"redis://redis:6379"}}},
-		"REDIS_SENTINEL_AUTH=pw":                           {with: []string{"REDIS_URL=main,a:1", "REDIS_TYPE=sentinel"}, got: func(c config) any { return c.Redis.SentinelPassword }, want: "pw"},
-		"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true":        {got: func(c config) any { return c.HealthyWithRedis }, want: true},
-		"REDIS_OP_TIMEOUT=50ms":                            {got: func(c config) any { return c.RedisPatience }, want: 50 * time.Millisecond},
-		"REDIS_PERSECOND_OP_TIMEOUT=50ms":                  {got: nothing, want: ""},
-		"REDIS_KEY_FORMAT=WEIR":                            {got: func(c config) any { return c.Keys.Format }, want: keysWeir},
-		"REDIS_PERSECOND=false":                            {with: []string{redisOn, "REDIS_PERSECOND_URL=/run/s"}, got: func(c config) any { return c.Seconds == nil }, want: true},
-		"REDIS_PERSECOND=true":                             {with: []string{redisOn}, got: func(c config) any { return c.Seconds.URLs }, want: []string{"unix:///var/run/nutcracker/ratelimitpersecond.sock"}},
-		"REDIS_PERSECOND=1":                                {got: func(c config) any { return c.Backend }, want: backendMemory},
-		"REDIS_PERSECOND_SOCKET_TYPE=tcp":                  {with: []string{redisOn, secondsOn, "REDIS_PERSECOND=true"}, got: func(c config) any { return c.Seconds.URLs }, want: []string{"redis://seconds:6379"}},
-		"REDIS_PERSECOND_TYPE=CLUSTER":                     {with: []string{redisOn, "REDIS_PERSECOND=true", "REDIS_PERSECOND_URL=a:1,b:2"}, got: func(c config) any { return c.Seconds.URLs }, want: []string{"redis-cluster://a:1,b:2"}},
-		"REDIS_PERSECOND_URL=/run/s":                       {with: []string{redisOn, "REDIS_PERSECOND=true"}, got: func(c config) any { return c.Seconds.URLs }, want: []string{"unix:///run/s"}},
-		"REDIS_PERSECOND_AUTH=u:pw":                        {with: []string{redisOn, secondsOn, "REDIS_PERSECOND=true"}, got: func(c config) any { return []string{c.Seconds.Username, c.Seconds.Password, c.Redis.Password} }, want: []string{"u", "pw", ""}},
-		"REDIS_PERSECOND_TLS=true":                         {with: []string{redisOn, secondsOn, "REDIS_PERSECOND=true", "REDIS_PERSECOND_SOCKET_TYPE=tcp", "REDIS_TLS_CACERT=ca"}, got: func(c config) any { return []any{c.Seconds.URLs[0], c.Seconds.CA, c.Redis.CA} }, want: []any{"rediss://seconds:6379", "ca", ""}},
-		"REDIS_PERSECOND_SENTINEL_AUTH=u:pw":               {with: []string{redisOn, "REDIS_PERSECOND=true", "REDIS_PERSECOND_TYPE=sentinel", "REDIS_PERSECOND_URL=main,a:1"}, got: func(c config) any { return []string{c.Seconds.SentinelUsername, c.Seconds.SentinelPassword} }, want: []string{"u", "pw"}},
-		"TRACING_ENABLED=true":                             {got: func(c config) any { return c.Tracing.On }, want: true},
-		"TRACING_SERVICE_NAME=s":                           {got: func(c config) any { return c.Tracing.Service }, want: "s"},
-		"TRACING_SERVICE_NAMESPACE=n":                      {got: func(c config) any { return c.Tracing.Namespace }, want: "n"},
-		"TRACING_SERVICE_INSTANCE_ID=i":                    {got: func(c config) any { return c.Tracing.InstanceID }, want: "i"},
-		"TRACING_EXPORTER_PROTOCOL=gRPC":                   {got: func(c config) any { return c.Tracing.Protocol }, want: "grpc"},
-		"TRACING_SAMPLING_RATE=0.25":                       {got: func(c config) any { return c.Tracing.Rate }, want: 0.25},
+		"CONFIG_TYPE=GRPC_XDS_SOTW":                     {got: func(c config) any { return c.ConfigType }, want: configXDS},
+		"CONFIG_TYPE=GRPC_XDS_DELTA":                    {got: func(c config) any { return c.ConfigType }, want: configXDSDelta},
+		"FORCE_START_WITHOUT_INITIAL_CONFIG=1":          {got: func(c config) any { return c.StartWithoutRules }, want: true},
+		"RUNTIME_ROOT=/data":                            {got: func(c config) any { return c.Rules.Paths[0] }, want: "/data/config"},
+		"RUNTIME_SUBDIRECTORY=ratelimit":                {got: func(c config) any { return c.Rules.Paths[0] }, want: "/srv/runtime_data/current/ratelimit/config"},
+		"RUNTIME_APPDIRECTORY=":                         {got: func(c config) any { return c.Rules.Paths[0] }, want: "/srv/runtime_data/current"},
+		"RUNTIME_IGNOREDOTFILES=true":                   {got: func(c config) any { return c.DotFiles }, want: false},
+		"MERGE_DOMAIN_CONFIG=true":                      {got: func(c config) any { return c.Rules.MergeDomains }, want: true},
+		"CONFIG_GRPC_XDS_NODE_ID=n":                     {got: func(c config) any { return c.XDS.Node.ID }, want: "n"},
+		"CONFIG_GRPC_XDS_NODE_METADATA=a=b,c=d=e":       {got: func(c config) any { return c.XDS.Node.Metadata }, want: map[string]any{"a": "b", "c": "d=e"}},
+		"CONFIG_GRPC_XDS_SERVER_URL=x:1":                {got: func(c config) any { return c.XDS.Address }, want: "x:1"},
+		"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=a:b": {got: func(c config) any { return c.XDSHeaders }, want: map[string]string{"a": "b"}},
+		"CONFIG_GRPC_XDS_SERVER_USE_TLS=true":           {got: func(c config) any { return c.XDSUsesTLS }, want: true},
+		"CONFIG_GRPC_XDS_CLIENT_TLS_CERT=c":             {got: func(c config) any { return c.XDSTLS.Cert }, want: "c"},
+		"CONFIG_GRPC_XDS_CLIENT_TLS_KEY=k":              {got: func(c config) any { return c.XDSTLS.Key }, want: "k"},
+		"CONFIG_GRPC_XDS_SERVER_TLS_CACERT=ca":          {got: func(c config) any { return c.XDSTLS.CA }, want: "ca"},
+		"CONFIG_GRPC_XDS_SERVER_TLS_SAN=s":              {got: func(c config) any { return c.XDSTLS.ServerName }, want: "s"},
+		"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL=1s":        {got: func(c config) any { return c.XDS.MinBackoff }, want: time.Second},
+		"XDS_CLIENT_BACKOFF_MAX_INTERVAL=2m":            {got: func(c config) any { return c.XDS.MaxBackoff }, want: 2 * time.Minute},
+		"XDS_CLIENT_BACKOFF_JITTER=false":               {got: func(c config) any { return c.XDS.Steady }, want: true},
+		"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES=10485760":     {got: func(c config) any { return c.XDS.MaxMessageBytes }, want: 10 << 20},
+		"USE_STATSD=false":                              {got: func(c config) any { return c.Statistics.StatsD.Address }, want: ""},
+		"STATSD_HOST=statsd":                            {got: func(c config) any { return c.Statistics.StatsD.Address }, want: "statsd:8125"},
+		"STATSD_PORT=9125":                              {got: func(c config) any { return c.Statistics.StatsD.Address }, want: "localhost:9125"},
+		"STATSD_PROTOCOL=udp":                           {got: func(c config) any { return c.Statistics.StatsD.TCP }, want: false},
+		"USE_DOG_STATSD=true": {got: func(c config) any {
+			return c.Statistics.StatsD.Dog && !c.Statistics.StatsD.TCP && c.Statistics.StatsD.Address != ""
+		}, want: true},
+		"USE_PROMETHEUS=true":                           {got: func(c config) any { return c.Metrics.Address + c.Statistics.StatsD.Address }, want: ":9090"},
+		"PROMETHEUS_ADDR=:19001":                        {with: []string{"USE_PROMETHEUS=true", "USE_STATSD=true"}, got: func(c config) any { return c.Metrics.Address + c.Statistics.StatsD.Address }, want: ":19001localhost:8125"},
+		"WEIR_ADMIN_ADDRESS=":                           {got: func(c config) any { return c.Admin }, want: serving.Endpoint{}},
+		"PROMETHEUS_PATH=/m":                            {got: func(c config) any { return c.MetricsPath }, want: "/m"},
+		"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS=true": {got: func(c config) any { return c.Statistics.Collector.Milliseconds }, want: true},
+		"EXTRA_TAGS=a:b,c:d":                            {got: func(c config) any { return c.Statistics.Collector.Tags }, want: map[string]string{"a": "b", "c": "d"}},
+		"STATS_FLUSH_INTERVAL=1s":                       {got: func(c config) any { return c.Statistics.StatsD.Interval }, want: time.Second},
+		"DISABLE_STATS=true":                            {with: []string{"USE_PROMETHEUS=true"}, got: func(c config) any { return c.Statistics.StatsD.Address + c.Metrics.Address }, want: ""},
+		"USE_DOG_STATSD_MOGRIFIERS=tag": {with: []string{"DOG_STATSD_MOGRIFIER_TAG_PATTERN=^(a)$", "DOG_STATSD_MOGRIFIER_TAG_NAME=b", "DOG_STATSD_MOGRIFIER_TAG_TAGS=x:$1"}, got: func(c config) any {
+			return reflect.DeepEqual(c.Statistics.StatsD.Mogrifiers, []statistics.Mogrifier{wantMogrifier(t)})
+		}, want: true},
+		"BACKEND_TYPE=redis":                           {got: func(c config) any { return c.Redis.Target.URLs }, want: []string{"unix:///var/run/nutcracker/ratelimit.sock"}},
+		"BACKEND_TYPE=":                                {with: []string{redisOn}, got: func(c config) any { return c.Backend }, want: backendRedis},
+		"BACKEND_TYPE=memory":                          {with: []string{redisOn}, got: func(c config) any { return c.Backend }, want: backendMemory},
+		"EXPIRATION_JITTER_MAX_SECONDS=2147483647":     {got: func(c config) any { return time.Duration(c.JitterSeconds) * time.Second }, want: redisstore.MaxJitter},
+		"EXPIRATION_JITTER_MAX_SECONDS=0":              {got: func(c config) any { return c.JitterSeconds }, want: 0},
+		"LOCAL_CACHE_SIZE_IN_BYTES=1000":               {got: func(c config) any { return c.Store.DenyCache }, want: denycache.DefaultMaxAge},
+		"NEAR_LIMIT_RATIO=0.5":                         {got: func(c config) any { return c.Limiter.NearLimit }, want: 0.5},
+		"CACHE_KEY_PREFIX=p:":                          {got: func(c config) any { return c.Redis.Prefix }, want: "p:"},
+		"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT=true": {got: func(c config) any { return c.Limiter.DropRejected }, want: true},
+		"SHADOW_MODE=true":                             {got: func(c config) any { return c.Limiter.Shadow }, want: true},
+		"QUOTA_MODE=true":                              {got: func(c config) any { return c.Limiter.Quota }, want: true},
+		"RESPONSE_DYNAMIC_METADATA=true":               {got: func(c config) any { return c.Server.DynamicMetadata }, want: true},
+		"LIMIT_RESPONSE_HEADERS_ENABLED=true":          {got: func(c config) any { return c.Server.Headers.RateLimit }, want: true},
+		"LIMIT_LIMIT_HEADER=x-l":                       {got: func(c config) any { return c.Server.Headers.Limit }, want: "x-l"},
+		"LIMIT_REMAINING_HEADER=x-r":                   {got: func(c config) any { return c.Server.Headers.Remaining }, want: "x-r"},
+		"LIMIT_RESET_HEADER=x-t":                       {got: func(c config) any { return c.Server.Headers.Reset }, want: "x-t"},
+		"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=true": {got: func(c config) any { return c.ReadyRequiresRules }, want: true},
+		"REDIS_SOCKET_TYPE=tcp":                        {with: []string{redisOn}, got: func(c config) any { return c.Redis.Target.URLs }, want: []string{"redis://redis:6379"}},
+		"REDIS_TYPE=cluster":                           {with: []string{"REDIS_URL=a:1,b:2"}, got: func(c config) any { return c.Redis.Target.URLs }, want: []string{"redis-cluster://a:1,b:2"}},
+		"REDIS_TYPE=Sentinel":                          {with: []string{"REDIS_URL=main, a:1, b:2"}, got: func(c config) any { return c.Redis.Target.URLs }, want: []string{"redis-sentinel://a:1,b:2/main"}},
+		"REDIS_URL=/run/a b.sock":                      {got: func(c config) any { return c.Redis.Target.URLs }, want: []string{"unix:///run/a%20b.sock"}},
+		"REDIS_AUTH=user:p:w":                          {with: []string{redisOn}, got: func(c config) any { return []string{c.Redis.Target.Username, c.Redis.Target.Password} }, want: []string{"user", "p:w"}},
+		"REDIS_TLS=true":                               {with: []string{redisOn, "REDIS_SOCKET_TYPE=tcp"}, got: func(c config) any { return c.Redis.Target.URLs }, want: []string{"rediss://redis:6379"}},
+		"REDIS_TLS_CLIENT_CERT=c":                      {with: []string{redisOn, "REDIS_SOCKET_TYPE=tcp", "REDIS_TLS=true"}, got: func(c config) any { return c.Redis.Target.Cert }, want: "c"},
+		"REDIS_TLS_CLIENT_KEY=k":                       {with: []string{redisOn, "REDIS_SOCKET_TYPE=tcp", "REDIS_TLS=true"}, got: func(c config) any { return c.Redis.Target.Key }, want: "k"},
+		"REDIS_TLS_CACERT=ca":                          {with: []string{redisOn, "REDIS_SOCKET_TYPE=tcp", "REDIS_TLS=true"}, got: func(c config) any { return c.Redis.Target.CA }, want: "ca"},
+		"REDIS_TLS_SKIP_HOSTNAME_VERIFICATION=true":    {with: []string{redisOn, "REDIS_SOCKET_TYPE=tcp", "REDIS_TLS=true"}, got: func(c config) any { return c.Redis.Target.AnyServerName }, want: true},
+		"REDIS_TLS_SKIP_HOSTNAME_VERIFICATION=1":       {with: []string{redisOn, "REDIS_SOCKET_TYPE=tcp"}, got: func(c config) any { return c.Redis.Target }, want: redisstore.Target{URLs: []string{"redis://redis:6379"}}},
+		"REDIS_SENTINEL_AUTH=pw":                       {with: []string{"REDIS_URL=main,a:1", "REDIS_TYPE=sentinel"}, got: func(c config) any { return c.Redis.Target.SentinelPassword }, want: "pw"},
+		"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true":    {got: func(c config) any { return c.ReadyRequiresStore }, want: true},
+		"REDIS_OP_TIMEOUT=50ms":                        {got: func(c config) any { return c.Redis.Timeout }, want: 50 * time.Millisecond},
+		"REDIS_PERSECOND_OP_TIMEOUT=50ms":              {got: nothing, want: ""},
+		"REDIS_KEY_FORMAT=WEIR":                        {got: func(c config) any { return c.OriginalKeys }, want: false},
+		"REDIS_PERSECOND=false":                        {with: []string{redisOn, "REDIS_PERSECOND_URL=/run/s"}, got: func(c config) any { return c.Redis.Seconds == nil }, want: true},
+		"REDIS_PERSECOND=true":                         {with: []string{redisOn}, got: func(c config) any { return c.Redis.Seconds.URLs }, want: []string{"unix:///var/run/nutcracker/ratelimitpersecond.sock"}},
+		"REDIS_PERSECOND=1":                            {got: func(c config) any { return c.Backend }, want: backendMemory},
+		"REDIS_PERSECOND_SOCKET_TYPE=tcp":              {with: []string{redisOn, secondsOn, "REDIS_PERSECOND=true"}, got: func(c config) any { return c.Redis.Seconds.URLs }, want: []string{"redis://seconds:6379"}},
+		"REDIS_PERSECOND_TYPE=CLUSTER":                 {with: []string{redisOn, "REDIS_PERSECOND=true", "REDIS_PERSECOND_URL=a:1,b:2"}, got: func(c config) any { return c.Redis.Seconds.URLs }, want: []string{"redis-cluster://a:1,b:2"}},
+		"REDIS_PERSECOND_URL=/run/s":                   {with: []string{redisOn, "REDIS_PERSECOND=true"}, got: func(c config) any { return c.Redis.Seconds.URLs }, want: []string{"unix:///run/s"}},
+		"REDIS_PERSECOND_AUTH=u:pw": {with: []string{redisOn, secondsOn, "REDIS_PERSECOND=true"}, got: func(c config) any {
+			return []string{c.Redis.Seconds.Username, c.Redis.Seconds.Password, c.Redis.Target.Password}
+		}, want: []string{"u", "pw", ""}},
+		"REDIS_PERSECOND_TLS=true": {with: []string{redisOn, secondsOn, "REDIS_PERSECOND=true", "REDIS_PERSECOND_SOCKET_TYPE=tcp", "REDIS_TLS_CACERT=ca"}, got: func(c config) any { return []any{c.Redis.Seconds.URLs[0], c.Redis.Seconds.CA, c.Redis.Target.CA} }, want: []any{"rediss://seconds:6379", "ca", ""}},
+		"REDIS_PERSECOND_SENTINEL_AUTH=u:pw": {with: []string{redisOn, "REDIS_PERSECOND=true", "REDIS_PERSECOND_TYPE=sentinel", "REDIS_PERSECOND_URL=main,a:1"}, got: func(c config) any {
+			return []string{c.Redis.Seconds.SentinelUsername, c.Redis.Seconds.SentinelPassword}
+		}, want: []string{"u", "pw"}},
+		"TRACING_ENABLED=true":                             {got: func(c config) any { return c.Traced }, want: true},
+		"TRACING_SERVICE_NAME=s":                           {got: func(c config) any { return c.Spans.Service }, want: "s"},
+		"TRACING_SERVICE_NAMESPACE=n":                      {got: func(c config) any { return c.Namespace }, want: "n"},
+		"TRACING_SERVICE_INSTANCE_ID=i":                    {got: func(c config) any { return c.InstanceID }, want: "i"},
+		"TRACING_EXPORTER_PROTOCOL=gRPC":                   {got: func(c config) any { return c.Spans.Protocol }, want: tracing.ProtocolGRPC},
+		"TRACING_SAMPLING_RATE=0.25":                       {got: func(c config) any { return c.Spans.Ratio }, want: 0.25},
 		"REDIS_POOL_ON_EMPTY_BEHAVIOR=CREATE":              {got: nothing, want: ""},
 		"REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR=ERROR":     {got: nothing, want: ""},
 		"REDIS_PIPELINE_LIMIT=100":                         {got: nothing, want: ""},
@@ -277,6 +306,16 @@ func TestEveryVariableDoesWhatItSays(t *testing.T) {
 	for name := range untested {
 		t.Errorf("%s is in no row of this test", name)
 	}
+}
+
+// wantMogrifier is the mogrifier of a row of TestEveryVariableDoesWhatItSays.
+func wantMogrifier(t *testing.T) statistics.Mogrifier {
+	t.Helper()
+	m, err := statistics.NewMogrifier("^(a)$", "b", map[string]string{"x": "$1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
 }
 
 // nothing returns "" for settings that are as without any variable.

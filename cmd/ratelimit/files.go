@@ -5,12 +5,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/weirproxy/weir/pkg/reload"
+	"github.com/weirproxy/weir/internal/reload"
 )
 
-// ruleFiles returns which files the original would read from its directory and those below: all of them. Left out, as there they
-// can only break everything, are what Kubernetes keeps behind names with two dots, git's own, and what documentation and editors
-// leave behind; and names with one dot unless they are wanted.
+// ruleFiles chooses the rule files: all files in the directory and below, as in the original. Exceptions are names with two dots, which
+// Kubernetes makes, .git, documentation and the files of editors. dotFiles includes names with one dot.
 func ruleFiles(dotFiles bool) reload.Files {
 	visible := func(name string) bool {
 		return !strings.HasPrefix(name, "..") && name != ".git" && (dotFiles || !strings.HasPrefix(name, "."))

@@ -10,9 +10,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/weirproxy/weir/internal/reload"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
-	"github.com/weirproxy/weir/pkg/reload"
 	"github.com/weirproxy/weir/pkg/store/memstore"
 )
 
@@ -60,7 +60,7 @@ func load(t *testing.T, root string, environment ...string) (*limiter.Limiter, *
 		t.Fatal(err)
 	}
 	r, err := reload.New(reload.Options{
-		Limiter: l, Paths: []string{c.Files.Dir}, Files: ruleFiles(c.Files.DotFiles), MergeDomains: c.Merge, Logger: slog.New(slog.DiscardHandler),
+		Limiter: l, Paths: []string{c.Rules.Paths[0]}, Files: ruleFiles(c.DotFiles), Options: descriptors.Options{MergeDomains: c.Rules.MergeDomains}, Logger: slog.New(slog.DiscardHandler),
 		Debounce: 10 * time.Millisecond, Poll: time.Hour,
 	})
 	if err != nil {
@@ -72,7 +72,7 @@ func load(t *testing.T, root string, environment ...string) (*limiter.Limiter, *
 // inForce returns the limits in force, as domain/key.
 func inForce(l *limiter.Limiter) map[string]uint32 {
 	all := make(map[string]uint32)
-	for _, r := range l.Status().Rules.All() {
+	for _, r := range l.Rules().All() {
 		for _, limit := range r.Limits {
 			all[r.Domain+"/"+r.Path] = limit.Requests
 		}
@@ -181,7 +181,7 @@ func TestMergedFilesAreInTheOrderOfTheirNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rule := l.Status().Rules.Domain("d").Match([]descriptors.Entry{{Key: "k", Value: "foobar"}})
+	rule := l.Rules().Domain("d").Match([]descriptors.Entry{{Key: "k", Value: "foobar"}})
 	if rule == nil || rule.Limits[0].Requests != 0 {
 		t.Errorf("foobar meets %+v, want that of a/x.yaml", rule)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"maps"
@@ -8,16 +9,16 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/weirproxy/weir/internal/serving"
+	"github.com/weirproxy/weir/internal/statistics"
+	"github.com/weirproxy/weir/internal/xds"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/server"
-	"github.com/weirproxy/weir/pkg/statistics"
 	"github.com/weirproxy/weir/pkg/store/memstore"
-	"github.com/weirproxy/weir/pkg/xds"
 )
 
 // workshop is what a service is made with, but for its environment.
@@ -42,7 +43,7 @@ func newWorkshop(tb testing.TB) *workshop {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	w.limiter.SetRules(rules, nil, time.Now())
+	w.limiter.SetRules(rules)
 	w.server, err = server.New(server.Options{
 		Limiter: w.limiter, Logger: w.logger, Registry: prometheus.NewRegistry(), Reload: func(context.Context) error { return nil },
 	})
@@ -56,16 +57,16 @@ func newWorkshop(tb testing.TB) *workshop {
 // make makes what an environment without mistakes asks for, which must not fail; nothing of it is started.
 func (w *workshop) make(t *testing.T, c *config) {
 	t.Helper()
-	o := c.XDS.options()
+	o := c.XDS
 	o.Push, o.Logger = func(context.Context, []descriptors.Source) error { return nil }, w.logger
-	if _, err := xds.New(o); err != nil {
+	if _, err := xds.New(o); c.overXDS() && err != nil {
 		t.Errorf("xDS: %v", err)
 	}
 	reader, err := statistics.New(statistics.Options{Limiter: w.limiter})
 	if err != nil {
 		t.Fatal(err)
 	}
-	collector, err := reader.NewCollector(statistics.CollectorOptions{Tags: c.Stats.Tags})
+	collector, err := reader.NewCollector(c.Statistics.Collector)
 	if err != nil {
 		t.Fatalf("Prometheus: %v", err)
 	}
@@ -77,24 +78,17 @@ func (w *workshop) make(t *testing.T, c *config) {
 	if err != nil || len(families) != 12 {
 		t.Errorf("Prometheus: %d metrics, %v; want 12", len(families), err)
 	}
-	for _, m := range c.Stats.Mogrifiers {
-		if _, err := statistics.NewMogrifier(m.Pattern, m.Name, m.Tags); err != nil {
-			t.Errorf("mogrifiers: %v", err)
-		}
-	}
-	if c.Stats.Statsd != "" {
-		_, err = reader.NewReporter(statistics.ReporterOptions{
-			Address: c.Stats.Statsd, TCP: c.Stats.StatsdTCP, Dog: c.Stats.Dog, Tags: c.Stats.Tags, Interval: c.Stats.Flush, Logger: w.logger,
-		})
-		if err != nil {
+	if statsd := c.Statistics.StatsD; statsd.Address != "" {
+		statsd.Logger = w.logger
+		if _, err := reader.NewReporter(statsd); err != nil {
 			t.Errorf("StatsD: %v", err)
 		}
 	}
-	if w.server.Metrics(c.Stats.Path) == nil {
+	if w.server.Metrics(cmp.Or(c.MetricsPath, "/metrics")) == nil {
 		t.Error("no page of metrics")
 	}
-	for _, e := range c.endpoints(w.server, reader.WriteText) {
-		if _, _, err := net.SplitHostPort(e.Address); e.Network == "tcp" && e.Address != "" && err != nil {
+	for _, e := range []serving.Endpoint{c.GRPC, c.HTTP, c.Debug, c.Metrics, c.Admin} {
+		if _, _, err := net.SplitHostPort(e.Address); e.Address != "" && err != nil {
 			t.Errorf("%s: %v", e.Setting, err)
 		}
 	}
@@ -130,7 +124,7 @@ func FuzzAVariableIsAMistakeOrMeansSomething(f *testing.F) {
 		)
 		c, err := readConfig(append(environment, name+"="+text))
 		if err == nil {
-			err = c.verify()
+			err = c.finish()
 		}
 		if err == nil {
 			w.make(t, &c)
@@ -171,7 +165,7 @@ func FuzzMistakesAboutRedisShowNoPassword(f *testing.F) {
 		}
 		c, err := readConfig(environment)
 		if err == nil {
-			err = c.verify()
+			err = c.finish()
 		}
 		if err != nil && strings.Contains(err.Error(), word) {
 			t.Errorf("%q: %v", environment, err)

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// newLogger returns the logger of LOG_LEVEL and LOG_FORMAT. As JSON its fields and levels are called what the original calls them.
+// newLogger returns the logger of LOG_LEVEL and LOG_FORMAT. In JSON the fields and levels have the original's names.
 func newLogger(w io.Writer, c *config) *slog.Logger {
 	o := &slog.HandlerOptions{Level: c.LogLevel}
 	if !c.LogJSON {

@@ -1,9 +1,8 @@
-// Command ratelimit is Weir in the place of envoyproxy/ratelimit: it reads that service's environment, rule files and xDS
-// resources, listens where it does, and answers, counts and tells figures as it does, without its faults. docs/migrating.md
-// lists what differs.
+// Command ratelimit is Weir in the place of envoyproxy/ratelimit. The program reads that service's environment, rule files and xDS
+// resources, and has the same ports, answers, counts and metrics. docs/migrating.md lists the differences.
 //
-// It takes no arguments and ignores those that it is given, as the original does. `ratelimit` is a thin program on the same
-// packages as `sidecar`.
+// The program ignores arguments, as the original does, except for a lone help or version. It translates its environment to a
+// serving.Config, as sidecar does with its settings.
 //
 // Exit codes: 0 after a signal; 1 variables or rules with mistakes, or a failure.
 package main
@@ -14,22 +13,66 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
+
+	"github.com/weirproxy/weir/internal/serving"
+	"github.com/weirproxy/weir/internal/version"
 )
 
+// drainTimeout is the longest time from a stop to the end. The original has none; Kubernetes kills after 30 seconds.
+const drainTimeout = 10 * time.Second
+
 func main() {
+	if about(os.Args[1:], os.Stdout) {
+		return
+	}
 	os.Exit(report(os.Stderr, run(context.Background(), os.Environ(), os.Stderr)))
+}
+
+// about answers a command line whose only argument asks for help or the version, and reports whether it did. The original ignores
+// arguments, and platforms pass some.
+func about(args []string, stdout io.Writer) bool {
+	if len(args) != 1 {
+		return false
+	}
+	switch args[0] {
+	case "help", "-h", "-help", "--help":
+		fmt.Fprint(stdout, help())
+	case "version", "-version", "--version":
+		fmt.Fprintln(stdout, version.Read())
+	default:
+		return false
+	}
+	return true
+}
+
+// help lists the variables that have an effect.
+func help() string {
+	var b strings.Builder
+	b.WriteString("ratelimit is Weir in the place of envoyproxy/ratelimit. The environment has all settings; there are no arguments:\n")
+	for _, g := range table(new(config)) {
+		fmt.Fprintf(&b, "\n%s:\n", g.title)
+		for _, v := range g.variables {
+			if !v.idle {
+				fmt.Fprintf(&b, "  %s=%s\n      %s\n", v.name, v.usual, v.does)
+			}
+		}
+	}
+	b.WriteString("\ndocs/migrating-variables.md also lists the variables without an effect.\n")
+	return b.String()
 }
 
 // run runs the service until ctx ends or a signal says so.
 func run(ctx context.Context, environ []string, stderr io.Writer) error {
 	c, err := readConfig(environ)
 	if err == nil {
-		err = c.verify()
+		err = c.finish()
 	}
 	if err != nil {
 		return err
 	}
-	return serve(ctx, &c, stderr)
+	c.Logger = newLogger(stderr, &c)
+	return serving.Run(ctx, c.Config)
 }
 
 // report writes an error, one reason per line, and returns the exit code; 0 for nil.

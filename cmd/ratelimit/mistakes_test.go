@@ -23,6 +23,7 @@ const asProgram = "RATELIMIT_TEST_AS_PROGRAM"
 func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
 		main()
+		os.Exit(0)
 	}
 	os.Exit(m.Run())
 }
@@ -215,9 +216,9 @@ ratelimit: PORT: "http": must be a whole number from 0 to 65535
 ratelimit: GRPC_PORT: "-1": must be a whole number from 0 to 65535
 ratelimit: CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: one of the pairs: must be a key, one ":" and a value, with commas between such pairs
 ratelimit: PROMETHEUS_PATH: "/a//b": must be a path that begins with /, without spaces, braces, . and .. and empty parts
-ratelimit: STATS_FLUSH_INTERVAL: "10": must be a duration of at least 0, such as 10s, 250ms or 0
-ratelimit: BACKEND_TYPE: "memcache": counts are not kept in memcached: a request could not be one step there, and what fails would pass; must be redis, or memory for counts in this process
-ratelimit: USE_DOG_STATSD_MOGRIFIERS: "a=b": must be what the name of a variable may have in it
+ratelimit: STATS_FLUSH_INTERVAL: "10": must be a duration of at least 0s, such as 10s, 250ms or 0
+ratelimit: BACKEND_TYPE: "memcache": counts are not kept in memcached: a request could not be one step there, and failures would pass; must be redis, or memory for counts in this process
+ratelimit: USE_DOG_STATSD_MOGRIFIERS: "a=b": must have only characters of a variable's name
 `,
 		},
 		"what they mean": {
@@ -226,11 +227,11 @@ ratelimit: USE_DOG_STATSD_MOGRIFIERS: "a=b": must be what the name of a variable
 				"USE_PROMETHEUS=true", "EXTRA_TAGS=domain:x,key-1:a,key_1:b"),
 			`ratelimit: GRPC_SERVER_TLS_CERT: open /nowhere/tls.crt: no such file or directory
 ratelimit: GRPC_SERVER_TLS_KEY: open /nowhere/tls.key: no such file or directory
-ratelimit: REDIS_URL: URL "redis://redis:***": host 1: its port is not a number from 1 to 65535
+ratelimit: REDIS_URL: URL "redis://redis:***": host 1: the port must be a number from 1 to 65535
 ratelimit: xds: address: must not be empty
 ratelimit: xds: header "grpc-x": must be the name of an HTTP header, and not start with grpc-
-ratelimit: EXTRA_TAGS: tag "domain": is the label domain, which there is already
-ratelimit: EXTRA_TAGS: tag "key_1": is the label key_1, which there is already
+ratelimit: EXTRA_TAGS: tag "domain": is the label domain, which another tag or the metric itself has
+ratelimit: EXTRA_TAGS: tag "key_1": is the label key_1, which another tag or the metric itself has
 `,
 		},
 	} {
@@ -246,5 +247,17 @@ ratelimit: EXTRA_TAGS: tag "key_1": is the label key_1, which there is already
 				t.Errorf("standard error (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+func TestALoneHelpOrVersionIsAnswered(t *testing.T) {
+	t.Parallel()
+	for arg, want := range map[string]string{
+		"--help": "\n  WEIR_ADMIN_ADDRESS=127.0.0.1:8082\n", "-h": "ratelimit is Weir", "help": "\n  REDIS_URL=\n", "--version": "weir ", "version": ", commit ",
+	} {
+		out, err := program(t, nil, arg).CombinedOutput()
+		if err != nil || !strings.Contains(string(out), want) || strings.Contains(string(out), "no such file") {
+			t.Errorf("%s: got %v and %q, want %q and exit code 0", arg, err, out, want)
+		}
 	}
 }

@@ -1,10 +1,14 @@
 package main
 
 import (
+	"log/slog"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/weirproxy/weir/internal/xds"
+	"github.com/weirproxy/weir/pkg/store/redisstore"
 )
 
 // Of Envoy Gateway's environment: what it always gives, and what it gives when it is told of a Redis over TLS and of a collector.
@@ -44,33 +48,32 @@ func TestPlatformsEnvironmentsAreReadUnchanged(t *testing.T) {
 		"Envoy Gateway with Redis and traces": func(want *config) {
 			envoyGateway(want)
 			want.Backend = backendRedis
-			want.Redis = redisTarget{
+			want.Redis.Target = redisstore.Target{
 				URLs: []string{"rediss://redis.redis-system.svc.cluster.local:6379"},
 				Cert: "/redis-certs/tls.crt", Key: "/redis-certs/tls.key",
 			}
-			want.Tracing = spans{
-				On: true, Service: "envoy-ratelimit", Namespace: "envoy-gateway-system", InstanceID: "pod-1", Protocol: "http", Rate: 0.6,
-			}
+			want.Traced, want.Namespace, want.InstanceID = true, "envoy-gateway-system", "pod-1"
+			want.Spans.Service, want.Spans.Ratio = "envoy-ratelimit", 0.6
 		},
 		"AI Gateway": func(want *config) {
 			want.ConfigType = configXDS
-			want.XDS.Server, want.XDS.NodeID = "ai-gateway-controller:18002", "envoy-ai-gateway-ratelimit"
-			want.Files.Dir = "/data/config"
-			want.Stats.Statsd, want.Stats.StatsdTCP = "", false
+			want.XDS.Address, want.XDS.Node.ID = "ai-gateway-controller:18002", "envoy-ai-gateway-ratelimit"
+			want.Rules.Paths = []string{"/data/config"}
+			want.Statistics.StatsD.Address, want.Statistics.StatsD.TCP = "", false
 		},
 		"Istio": func(want *config) {
-			files(want, "debug")
+			files(want, slog.LevelDebug)
 			redis(want, "redis://redis:6379")
-			want.HTTPAddress, want.GRPCAddress = "[::]:8080", "[::]:8081"
+			want.HTTP.Address, want.GRPC.Address = "[::]:8080", "[::]:8081"
 		},
 		"Contour": func(want *config) {
-			files(want, "debug")
+			files(want, slog.LevelDebug)
 			redis(want, "redis://localhost:6379")
 		},
 		"Contour on IPv6": func(want *config) {
-			files(want, "debug")
+			files(want, slog.LevelDebug)
 			redis(want, "redis://localhost:6379")
-			want.HTTPAddress, want.GRPCAddress, want.DebugAddress = "[::]:8080", "[::]:8081", "[::]:6070"
+			want.HTTP.Address, want.GRPC.Address, want.Debug.Address = "[::]:8080", "[::]:8081", "[::]:6070"
 		},
 	}
 	for name, environment := range platforms() {
@@ -87,22 +90,23 @@ func TestPlatformsEnvironmentsAreReadUnchanged(t *testing.T) {
 }
 
 func envoyGateway(want *config) {
-	files(want, "info")
-	want.ConfigType, want.ForceStart = configXDS, true
-	want.XDS.Server, want.XDS.NodeID = "envoy-gateway:18001", "envoy-ratelimit"
-	want.XDS.TLS, want.XDS.Cert, want.XDS.Key, want.XDS.CA = true, "/certs/tls.crt", "/certs/tls.key", "/certs/ca.crt"
-	want.GRPCTLS = serverTLS{On: true, Cert: "/certs/tls.crt", Key: "/certs/tls.key"}
-	want.Stats.Prometheus = ":19001"
+	files(want, slog.LevelInfo)
+	want.ConfigType, want.StartWithoutRules = configXDS, true
+	want.XDS.Address, want.XDS.Node.ID = "envoy-gateway:18001", "envoy-ratelimit"
+	want.XDSUsesTLS = true
+	want.XDSTLS = xds.TLS{Cert: "/certs/tls.crt", Key: "/certs/tls.key", CA: "/certs/ca.crt"}
+	want.UseTLS, want.TLS.Certificate.Path, want.TLS.Key.Path = true, "/certs/tls.crt", "/certs/tls.key"
+	want.Statistics.Prometheus, want.Metrics.Address = true, ":19001"
 }
 
 // files is what the platforms have in common.
-func files(want *config, level string) {
-	want.Files = fileSource{Dir: "/data/ratelimit/config"}
-	want.LogLevel, _ = parseLevel(level)
-	want.Stats.Statsd, want.Stats.StatsdTCP = "", false
+func files(want *config, level slog.Level) {
+	want.Rules.Paths, want.DotFiles = []string{"/data/ratelimit/config"}, false
+	want.LogLevel = level
+	want.Statistics.StatsD.Address, want.Statistics.StatsD.TCP = "", false
 }
 
 func redis(want *config, url string) {
 	want.Backend = backendRedis
-	want.Redis.URLs = []string{url}
+	want.Redis.Target.URLs = []string{url}
 }

@@ -6,10 +6,11 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/weirproxy/weir/pkg/statistics"
+	"github.com/weirproxy/weir/internal/settings"
+	"github.com/weirproxy/weir/internal/statistics"
 )
 
-// readConfig returns what an environment means, which is what os.Environ returns. The error joins everything that is wrong
+// readConfig returns the configuration in an environment, in the form of os.Environ. The error joins everything that is wrong
 // with it, one line each: nothing else is looked at before it is right. Variables that are in no table are ignored, as
 // platforms pass some.
 func readConfig(environ []string) (config, error) {
@@ -30,11 +31,11 @@ func readConfig(environ []string) (config, error) {
 			if !found {
 				text = v.usual
 			}
-			errs = append(errs, lines(v.name, v.value.store(text))...)
+			errs = append(errs, settings.Mistakes(v.name, v.value.Set(text))...)
 		}
 	}
 	errs = append(errs, c.readMogrifiers(given)...)
-	// What variables mean together is only worth a word when each is right.
+	// Mistakes in combinations are useful once each variable is right.
 	if err := errors.Join(errs...); err != nil {
 		return c, err
 	}
@@ -42,33 +43,21 @@ func readConfig(environ []string) (config, error) {
 	return c, errors.Join(c.complete(set)...)
 }
 
-// lines puts the name of a variable before each line of what is wrong with it; none for nil.
-func lines(name string, err error) []error {
-	if err == nil {
-		return nil
-	}
-	var all []error
-	for line := range strings.SplitSeq(err.Error(), "\n") {
-		all = append(all, fmt.Errorf("%s: %s", name, line))
-	}
-	return all
-}
-
 // readMogrifiers reads the variables of each mogrifier that USE_DOG_STATSD_MOGRIFIERS names.
 func (c *config) readMogrifiers(given map[string]string) []error {
 	var errs []error
 	for _, key := range c.raw.mogrifiers {
 		if strings.ContainsFunc(key, func(r rune) bool { return r == '=' || !unicode.IsPrint(r) }) {
-			errs = append(errs, fmt.Errorf("USE_DOG_STATSD_MOGRIFIERS: %q: must be what the name of a variable may have in it", key))
+			errs = append(errs, fmt.Errorf("USE_DOG_STATSD_MOGRIFIERS: %q: must have only characters of a variable's name", key))
 			continue
 		}
 		prefix := "DOG_STATSD_MOGRIFIER_" + strings.ToUpper(key)
-		m := mogrifier{Pattern: given[prefix+"_PATTERN"], Name: given[prefix+"_NAME"]}
-		err := pairs(&m.Tags).store(given[prefix+"_TAGS"])
-		errs = append(errs, lines(prefix+"_TAGS", err)...)
-		_, err = statistics.NewMogrifier(m.Pattern, m.Name, m.Tags)
-		errs = append(errs, lines(prefix, err)...)
-		c.Stats.Mogrifiers = append(c.Stats.Mogrifiers, m)
+		var tags map[string]string
+		err := settings.Pairs(&tags).Set(given[prefix+"_TAGS"])
+		errs = append(errs, settings.Mistakes(prefix+"_TAGS", err)...)
+		m, err := statistics.NewMogrifier(given[prefix+"_PATTERN"], given[prefix+"_NAME"], tags)
+		errs = append(errs, settings.Mistakes(prefix, err)...)
+		c.Statistics.StatsD.Mogrifiers = append(c.Statistics.StatsD.Mogrifiers, m)
 	}
 	return errs
 }

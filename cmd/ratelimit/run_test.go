@@ -34,7 +34,7 @@ type running struct {
 func anyPort() []string {
 	return environ(
 		"HOST=127.0.0.1", "PORT=0", "GRPC_HOST=127.0.0.1", "GRPC_PORT=0", "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0",
-		"PROMETHEUS_ADDR=127.0.0.1:0", "LOG_LEVEL=info", "LOG_FORMAT=json",
+		"PROMETHEUS_ADDR=127.0.0.1:0", "WEIR_ADMIN_ADDRESS=127.0.0.1:0", "LOG_LEVEL=info", "LOG_FORMAT=json",
 	)
 }
 

@@ -152,6 +152,9 @@ func TestOldAndNewPodsCountTogetherInACluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(cluster.Kill)
+	if err := cluster.DisableFailover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	r := start(t, fleetRules, "REDIS_SOCKET_TYPE=tcp", "REDIS_TYPE=CLUSTER", "REDIS_URL="+strings.Join(cluster.Addresses(), ","),
 		"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true", patient, "CACHE_KEY_PREFIX={fleet}")
 	r.awaitPage(t, "http", "/healthcheck", http.StatusOK, "OK")

@@ -67,7 +67,7 @@ func platformOf(t *testing.T, environment string, authority *certtest.Authority,
 	t.Helper()
 	c := read(t, strings.Fields(environment)...)
 	p := &platform{client: insecure.NewCredentials(), ready: true}
-	if c.GRPCTLS.On {
+	if c.UseTLS {
 		// No certificate is shown: GRPC_SERVER_TLS_CA_CERT asks for none.
 		p.client = secured.NewTLS(&tls.Config{RootCAs: authority.Pool, ServerName: "localhost"})
 	}
@@ -75,12 +75,12 @@ func platformOf(t *testing.T, environment string, authority *certtest.Authority,
 		return p
 	}
 	var options []grpc.ServerOption
-	if c.XDS.TLS {
+	if c.XDSUsesTLS {
 		options = append(options, grpc.Creds(secured.NewTLS(&tls.Config{
 			Certificates: []tls.Certificate{pair.TLS(t)}, ClientCAs: authority.Pool, ClientAuth: tls.RequireAndVerifyClientCert,
 		})))
 	}
-	p.node, p.plane, p.ready = c.XDS.NodeID, controlPlane(t, options...), c.ForceStart
+	p.node, p.plane, p.ready = c.XDS.Node.ID, controlPlane(t, options...), c.StartWithoutRules
 	return p
 }
 

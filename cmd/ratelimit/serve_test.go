@@ -15,8 +15,8 @@ import (
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
-		Own:   []string{"pkg/...", "proto/...", "internal/durations", "internal/certificates", "internal/serving"},
-		Third: []string{"github.com/prometheus/client_golang/prometheus", "golang.org/x/net/http/httpguts"},
+		Own:   []string{"internal/certificates", "internal/durations", "internal/metrics", "internal/redisconn", "internal/reload", "internal/render", "internal/serving", "internal/settings", "internal/statistics", "internal/tracing", "internal/version", "internal/xds", "pkg/...", "proto/..."},
+		Third: []string{},
 		Never: []string{"testing", "github.com/spf13"},
 	})
 }

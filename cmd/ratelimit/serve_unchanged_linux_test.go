@@ -98,7 +98,7 @@ func serveUnchanged(t *testing.T, environment, root string) {
 	p := platformOf(t, environment, authority, pair)
 	if p.plane != nil {
 		p.plane.Stop()
-		p.plane.Address = c.XDS.Server
+		p.plane.Address = c.XDS.Address
 		if err := p.plane.Restart(context.Background()); err != nil {
 			t.Fatal(err)
 		}
@@ -120,7 +120,7 @@ func serveUnchanged(t *testing.T, environment, root string) {
 		}
 	})
 	for server, address := range map[string]string{
-		"grpc": c.GRPCAddress, "http": c.HTTPAddress, "debug": c.DebugAddress, "metrics": c.Stats.Prometheus,
+		"grpc": c.GRPC.Address, "http": c.HTTP.Address, "debug": c.Debug.Address, "metrics": c.Metrics.Address, "admin": c.Admin.Address,
 	} {
 		if address != "" {
 			r.address[server] = reachable(t, address)

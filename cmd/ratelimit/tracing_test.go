@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/weirproxy/weir/pkg/tracing/tracingtest"
+	"github.com/weirproxy/weir/internal/tracing/tracingtest"
 )
 
 // otel sets variables of OpenTelemetry, and no other ones of these are set.

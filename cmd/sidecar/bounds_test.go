@@ -12,6 +12,8 @@ import (
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+
+	"github.com/weirproxy/weir/internal/race"
 )
 
 // What a request holds is not remembered, but for counts until they are as if never used. cmd/ratelimit has the same test with more
@@ -61,7 +63,8 @@ func TestAFloodOfOverridesAndUnknownDomainsLeavesMemoryWhereItWas(t *testing.T) 
 		runtime.ReadMemStats(&m)
 		return int64(m.HeapAlloc)
 	}
-	const overrides, domains, warm = 100_000, 10_000, 1000
+	const warm = 1000
+	overrides, domains := race.Scale(100_000), race.Scale(10_000)
 	flood(overrides, warm, warm)
 	before := alive()
 	flood(0, overrides, domains)

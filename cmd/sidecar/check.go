@@ -3,48 +3,117 @@ package main
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/weirproxy/weir/internal/reload"
+	"github.com/weirproxy/weir/internal/settings"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
-	"github.com/weirproxy/weir/pkg/reload"
+	"github.com/weirproxy/weir/pkg/store/redisstore"
 )
 
 // newCheck returns the command that looks for mistakes in rules.
 func newCheck() *cobra.Command {
 	var strict bool
-	var settings string
+	var file, output string
 	var bounds ruleBounds
 	cmd := &cobra.Command{
 		Use:   "check PATH…",
 		Short: "Check rule files and print every mistake",
-		Long: `Check rule files, and directories of them, as serve would load them together, and print every mistake and warning, one per
-line, on standard error. Exit code 1 when there is a mistake.`,
+		Long: `Check rule files, and directories of them, as serve would load them together. The command prints every mistake and warning, one
+per line, on standard error. Exit code 1 when there is a mistake, or with --strict a warning.
+
+In CI use --strict: a warning is about a rule that loads, and that probably has another effect than intended.`,
 		Args: arguments(0, -1, "rule files or directories"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 && settings == "" {
+			if err := outputFormat(output); err != nil {
+				return usage("%w", err)
+			}
+			if len(args) == 0 && file == "" {
 				return usage("%s: got no arguments, must be at least one rule file or directory, or --config", cmd.Name())
 			}
-			rules, files, warnings, err := loadRules(args, settings, bounds)
-			for _, w := range warnings {
-				fmt.Fprintln(cmd.ErrOrStderr(), w)
-			}
-			if err != nil {
+			rules, files, warnings, err := loadRules(args, file, bounds)
+			if f, ok := errors.AsType[failure](err); ok && f.code == exitUsage {
 				return err
 			}
-			if strict && len(warnings) > 0 {
-				return reported()
+			ok := err == nil && (!strict || len(warnings) == 0)
+			if output == outputJSON {
+				if err := writeJSON(cmd.OutOrStdout(), newChecked(ok, files, rules, err, warnings)); err != nil {
+					return err
+				}
+				err = nil
+			} else {
+				for _, w := range warnings {
+					fmt.Fprintln(cmd.ErrOrStderr(), w)
+				}
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "ok: %s, %s, %s\n",
-				count(files, "file"), count(len(rules.Domains()), "domain"), count(rules.Len(), "rule"))
+			switch {
+			case err != nil:
+				return err
+			case !ok:
+				return reported(exitBad)
+			case output == outputText:
+				fmt.Fprintf(cmd.OutOrStdout(), "ok: %s, %s, %s\n",
+					count(files, "file"), count(len(rules.Domains()), "domain"), count(rules.Count(), "rule"))
+			}
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&strict, "strict", false, "take warnings for mistakes")
-	cmd.Flags().StringVar(&settings, "config", "", "settings `file` whose rules under domains are checked too")
+	cmd.Flags().BoolVar(&strict, "strict", false, "fail when there is a warning")
+	cmd.Flags().StringVar(&file, "config", "", "settings `file` whose rules under domains are checked too")
+	cmd.Flags().StringVar(&output, "output", outputText, "text|json")
 	addBounds(cmd, &bounds)
 	return cmd
+}
+
+// checked is the result of check in JSON.
+type checked struct {
+	OK       bool      `json:"ok"`
+	Files    int       `json:"files"`
+	Domains  int       `json:"domains"`
+	Rules    int       `json:"rules"`
+	Mistakes []finding `json:"mistakes"`
+	Warnings []finding `json:"warnings"`
+}
+
+// finding is one mistake or warning. All but Text may be empty.
+type finding struct {
+	File string `json:"file"`
+	Line int    `json:"line"`
+	Path string `json:"path"`
+	Text string `json:"text"`
+}
+
+func newChecked(ok bool, files int, rules *descriptors.Rules, err error, warnings []descriptors.Warning) checked {
+	c := checked{OK: ok, Files: files, Mistakes: findings(err), Warnings: []finding{}}
+	if rules != nil {
+		c.Domains, c.Rules = len(rules.Domains()), rules.Count()
+	}
+	for _, w := range warnings {
+		c.Warnings = append(c.Warnings, finding(w))
+	}
+	return c
+}
+
+// findings returns the mistakes in an error, which may join several.
+func findings(err error) []finding {
+	all := []finding{}
+	switch e := err.(type) { //nolint:errorlint // each level of the tree counts
+	case nil:
+	case descriptors.Error:
+		all = append(all, finding(e))
+	case failure:
+		all = findings(e.error)
+	case interface{ Unwrap() []error }:
+		for _, part := range e.Unwrap() {
+			all = append(all, findings(part)...)
+		}
+	default:
+		all = append(all, finding{Text: err.Error()})
+	}
+	return all
 }
 
 // ruleBounds is the settings of serve that decide whether rules are right.
@@ -61,17 +130,21 @@ func addBounds(cmd *cobra.Command, to *ruleBounds) {
 
 // loadRules loads rules as serve does, and returns how many files they came from. Rules that are refused, and no rules at
 // all, are an error with every reason.
-func loadRules(paths []string, settings string, bounds ruleBounds) (*descriptors.Rules, int, []descriptors.Warning, error) {
-	if err := settingsFormat(settings); err != nil {
-		return nil, 0, nil, usage("--config: %q: %w", settings, err)
+func loadRules(paths []string, file string, bounds ruleBounds) (*descriptors.Rules, int, []descriptors.Warning, error) {
+	if err := settingsFormat(file); err != nil {
+		return nil, 0, nil, usage("--config: %q: %w", file, err)
 	}
-	if err := storeOf(&bounds.store).store(bounds.store); err != nil {
+	if err := settings.Choice(&bounds.store, stores()...).Set(bounds.store); err != nil {
 		return nil, 0, nil, usage("--store: %w", err)
 	}
-	sources, readErr := reload.Read(paths, settings)
+	var granularity time.Duration
+	if bounds.store == storeRedis {
+		granularity = redisstore.Granularity
+	}
+	sources, readErr := reload.Read(paths, file)
 	rules, warnings, err := descriptors.Load(sources, descriptors.Options{
 		MaxLogEntries: bounds.maxLogEntries,
-		Granularity:   granularity(bounds.store),
+		Granularity:   granularity,
 	})
 	if err := errors.Join(readErr, err); err != nil {
 		return nil, 0, warnings, bad(err, exitBad)

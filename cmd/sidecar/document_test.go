@@ -37,9 +37,9 @@ What is no setting, in the file or with a name that starts with ` + "`WEIR_`" + 
 		}
 		help := strings.ReplaceAll(s.help, "*", `\*`)
 		switch {
-		case strings.Contains(s.value.kind, "|"):
-			help += " (" + strings.ReplaceAll(s.value.kind, "|", ", ") + ")"
-		case s.local:
+		case strings.Contains(s.value.Kind, "|"):
+			help += " (" + strings.ReplaceAll(s.value.Kind, "|", ", ") + ")"
+		case s.onlyOutside():
 			help += "; not in the file itself"
 		}
 		fmt.Fprintf(&b, "| `--%s` | `%s` | %s | %s |\n", s.name, s.variable(), usual, help)
@@ -87,7 +87,7 @@ func TestEverySettingIsDocumentedOnOneLine(t *testing.T) {
 			t.Errorf("%s: help %q must be one line without | and `, and the name be there once", s.name, s.help)
 		}
 		seen[s.name] = true
-		if err := s.value.store(s.usual); err != nil {
+		if err := s.value.Set(s.usual); err != nil {
 			t.Errorf("%s: the default is not valid: %v", s.name, err)
 		}
 	}

@@ -5,19 +5,22 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/weirproxy/weir/internal/serving"
 )
 
 // Exit codes.
 const (
-	exitBad   = 1 // settings or rules with mistakes, or what was asked for failed
-	exitUsage = 2 // a command line or an input line that means nothing
+	exitBad   = 1 // settings or rules with mistakes, or a failure
+	exitUsage = 2 // a mistake in the command line or in an input line
+	exitNone  = 3 // match found no rule
 )
 
-// failure is an error with what the process makes of it.
+// failure is an error with its exit code.
 type failure struct {
 	error
 	code int
-	bare bool // its lines stand for themselves, such as "rules/edge.yaml:12: …"; others are said to come from the sidecar
+	bare bool // each line begins with a file, such as "rules/edge.yaml:12: …", and not with "sidecar: "
 }
 
 // Unwrap returns the error.
@@ -28,11 +31,11 @@ func usage(format string, args ...any) error {
 	return failure{error: fmt.Errorf(format, args...), code: exitUsage}
 }
 
-// bad is the failure of rules or an input, whose lines stand for themselves.
+// bad is the failure of rules or an input: each line begins with a file.
 func bad(err error, code int) error { return failure{error: err, code: code, bare: true} }
 
-// reported is a failure whose reasons have been written already.
-func reported() error { return failure{error: errors.New(""), code: exitBad, bare: true} }
+// reported is a failure whose reasons are written already.
+func reported(code int) error { return failure{error: errors.New(""), code: code, bare: true} }
 
 // report writes an error, one reason per line, and returns the exit code; 0 for nil.
 func report(stderr io.Writer, err error) int {
@@ -41,7 +44,8 @@ func report(stderr io.Writer, err error) int {
 	}
 	f, ok := errors.AsType[failure](err)
 	if !ok {
-		f = failure{error: err, code: exitBad}
+		_, bare := errors.AsType[serving.RulesError](err)
+		f = failure{error: err, code: exitBad, bare: bare}
 	}
 	for line := range strings.Lines(f.Error()) {
 		line = strings.TrimSuffix(line, "\n")

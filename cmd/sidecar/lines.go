@@ -110,44 +110,24 @@ func excerpt(text []byte) string {
 	return strconv.Quote(string(text))
 }
 
-// appendJSON appends a request and its decision as one JSON object.
-func appendJSON(dst []byte, q request, d algorithms.Decision) []byte {
-	dst = append(dst, `{"client":`...)
-	dst = appendText(dst, q.client)
-	dst = append(dst, `,"timestamp":`...)
-	dst = strconv.AppendInt(dst, q.timestamp, 10)
-	dst = append(dst, `,"hits":`...)
-	dst = strconv.AppendInt(dst, q.hits, 10)
-	dst = append(dst, `,"allowed":`...)
-	dst = strconv.AppendBool(dst, d.Allowed)
-	dst = append(dst, `,"remaining":`...)
-	dst = strconv.AppendUint(dst, uint64(d.Remaining), 10)
-	dst = append(dst, `,"retry_after_ns":`...)
-	dst = strconv.AppendInt(dst, int64(d.RetryAfter), 10)
-	dst = append(dst, `,"reset_after_ns":`...)
-	dst = strconv.AppendInt(dst, int64(d.ResetAfter), 10)
-	return append(dst, '}')
-}
-
-// appendText appends a text as a JSON string. Bytes that are no UTF-8 become U+FFFD.
-func appendText(dst, text []byte) []byte {
-	for _, c := range text {
-		if c < 0x20 || c > 0x7e || c == '"' || c == '\\' {
-			quoted, err := marshalText(string(text))
-			if err != nil { // a string always has a JSON form
-				return append(dst, `""`...)
-			}
-			return append(dst, quoted...)
-		}
+// appendJSON appends a request and its decision as one JSON object. Bytes of the client that are no UTF-8 become U+FFFD.
+func appendJSON(dst []byte, q request, d algorithms.Decision, never bool) []byte {
+	line := struct {
+		Client     string         `json:"client"`
+		Timestamp  int64          `json:"timestamp"`
+		Hits       int64          `json:"hits"`
+		Allowed    bool           `json:"allowed"`
+		Remaining  uint32         `json:"remaining"`
+		RetryAfter *time.Duration `json:"retry_after_ns"`
+		ResetAfter time.Duration  `json:"reset_after_ns"`
+		Never      bool           `json:"never,omitempty"`
+	}{string(q.client), q.timestamp, q.hits, d.Allowed, d.Remaining, &d.RetryAfter, d.ResetAfter, never}
+	if never {
+		line.RetryAfter = nil
 	}
-	return append(append(append(dst, '"'), text...), '"')
-}
-
-// marshalText returns the JSON string of a text, without the escapes that are for HTML.
-func marshalText(text string) ([]byte, error) {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
+	b := bytes.NewBuffer(dst)
+	e := json.NewEncoder(b)
 	e.SetEscapeHTML(false)
-	err := e.Encode(text)
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
+	_ = e.Encode(line) // texts, numbers and booleans always have a JSON form
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 }

@@ -1,27 +1,29 @@
 // Command sidecar is Weir: a rate limit service for Envoy to run beside it.
 //
-// It reads the settings (flags, WEIR_* environment variables, a settings file), wires store, limiter, reloader and server
-// together and turns signals into reloads and an orderly end. `check`, `match` and `replay` try out rules and algorithms
-// without serving; `match --server` and `reset` ask a running sidecar. Run `sidecar help` for all of it.
+// The command serve reads the settings (flags, WEIR_* environment variables, a settings file) and runs package serving. `check`,
+// `match` and `replay` try out rules and algorithms without a server; `match --server` and `reset` ask a running sidecar.
 //
-// Exit codes: 0 success; 1 settings or rules with mistakes, or a failure; 2 a command line, or a line of replay's input, that
-// means nothing.
+// The exit code is 0 for success, 1 for a failure or a mistake in settings or rules, and 2 for a mistake in the command line or
+// the input of replay. Exit code 3 says that match found no rule.
 package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/weirproxy/weir/internal/version"
 )
 
 func main() {
 	os.Exit(report(os.Stderr, run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr)))
 }
 
-// run runs one command line. It returns when the command is done; serve is when ctx ends or a signal says so.
+// run runs one command line. The command serve is done when ctx ends or a signal says so.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	root := newRoot()
 	root.SetArgs(args)
@@ -39,20 +41,42 @@ func newRoot() *cobra.Command {
 		Short: "Weir, a rate limit service for Envoy",
 		Long: `Weir, a rate limit service for Envoy. Without a command it serves.
 
-Each flag of serve can also be an environment variable, named in brackets, or a key of the settings file (--config), named
-as the flag with '-' or '_'. A flag wins over the environment, that over the settings file.`,
-		Args:              noCommand,
-		RunE:              serve.RunE,
-		SilenceErrors:     true,
-		SilenceUsage:      true,
-		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
+Each flag of serve can also be an environment variable, named in brackets. The settings file (--config) has the same names,
+with '-' or '_'. A flag wins over the environment, and the environment over the settings file.`,
+		Args:          noCommand,
+		RunE:          serve.RunE,
+		SilenceErrors: true,
+		SilenceUsage:  true,
 	}
 	addSettings(root.Flags())
+	plain := new(cobra.Command).UsageFunc()
+	root.SetUsageFunc(func(cmd *cobra.Command) error {
+		if cmd == root || cmd == serve {
+			return groupedUsage(cmd)
+		}
+		return plain(cmd)
+	})
+	root.SetHelpCommand(newHelp(root))
 	root.AddCommand(serve, newCheck(), newMatch(), newReset(), newReplay(), newVersion())
+	root.Version = version.Read().String()
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage("%w%s\nrun %s --help for its flags", err, meantFlag(cmd.Flags(), err), cmd.CommandPath())
 	})
 	return root
+}
+
+// newVersion returns the command that names this build.
+func newVersion() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print version, commit, Go version and platform",
+		Args:  arguments(0, 0, "none"),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), version.Read())
+			return err
+		},
+	}
 }
 
 // noCommand refuses arguments, which without a command can only be a command that there is not.
@@ -80,10 +104,10 @@ func meantFlag(flags *pflag.FlagSet, err error) string {
 	return meant("--"+unknown.GetSpecifiedName(), names)
 }
 
-// arguments returns a check of the number of arguments; what names them for the message.
-func arguments(least, most int, what string) cobra.PositionalArgs {
+// arguments returns a check of the number of arguments, whose error describes them with the text what.
+func arguments(min, max int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		if len(args) < least || most >= 0 && len(args) > most {
+		if len(args) < min || max >= 0 && len(args) > max {
 			return usage("%s: got %d arguments, must be %s", cmd.Name(), len(args), what)
 		}
 		return nil

@@ -4,10 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"strings"
-	"time"
 
-	"github.com/weirproxy/weir/pkg/algorithms"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 )
 
 // Forms of output.
@@ -32,43 +31,17 @@ func writeJSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// describe says what a limit is: "10 per 1s, token_bucket, burst 1000".
-func describe(l algorithms.Limit, countRejected bool, onStoreError string) string {
-	text := fmt.Sprintf("%d per %s, %s", l.Requests, span(l.Period), l.Algorithm)
-	if l.Algorithm == algorithms.TokenBucket && l.Capacity() != l.Requests {
-		text += fmt.Sprintf(", burst %d", l.Capacity())
+// writeAnswer writes a message of the admin service as JSON, or its text.
+func writeAnswer(w io.Writer, format string, answer proto.Message, text string) error {
+	if format != outputJSON {
+		_, err := io.WriteString(w, text)
+		return err
 	}
-	if countRejected {
-		text += ", denied hits count too"
+	data, err := protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.Marshal(answer)
+	if err != nil {
+		return err
 	}
-	if onStoreError != "" {
-		text += ", on store error: " + onStoreError
-	}
-	return text
-}
-
-// place is file:line, or the file where the line is not known.
-func place(file string, line int) string {
-	if line == 0 {
-		return file
-	}
-	return fmt.Sprintf("%s:%d", file, line)
-}
-
-// span writes a period without the units that are zero: "1m", "7d".
-func span(d time.Duration) string {
-	const day = 24 * time.Hour
-	if d > 0 && d%day == 0 {
-		return fmt.Sprintf("%dd", d/day)
-	}
-	text := d.String()
-	if strings.HasSuffix(text, "m0s") {
-		text = strings.TrimSuffix(text, "0s")
-	}
-	if strings.HasSuffix(text, "h0m") {
-		text = strings.TrimSuffix(text, "0m")
-	}
-	return text
+	return writeJSON(w, json.RawMessage(data)) // protojson varies the space between tokens, writeJSON does not
 }
 
 // count words a number of things.

@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"runtime/debug"
 	"strings"
 	"testing"
 	"time"
@@ -78,7 +77,7 @@ func FuzzRequestLine(f *testing.F) {
 			Client    string
 			Timestamp int64
 		}
-		if err := json.Unmarshal(appendJSON(nil, q, algorithms.Decision{}), &back); err != nil {
+		if err := json.Unmarshal(appendJSON(nil, q, algorithms.Decision{}, false), &back); err != nil {
 			t.Fatalf("%q: %v", line, err)
 		}
 		if want := string(q.client); back.Timestamp != q.timestamp || utf8.ValidString(want) && back.Client != want {
@@ -91,40 +90,5 @@ func TestALineThatNeverEndsIsRefused(t *testing.T) {
 	l := newLines(strings.NewReader("# short\n" + strings.Repeat("x", maxLine+1)))
 	if _, err := l.next(); err == nil || !strings.HasPrefix(err.Error(), "line 2: is longer than") {
 		t.Errorf("got %v", err)
-	}
-}
-
-func TestTheVersionIsThatOfTheBuild(t *testing.T) {
-	tests := []struct {
-		name            string
-		info            debug.BuildInfo
-		version, commit string
-	}{
-		{"unknown", debug.BuildInfo{Main: debug.Module{Version: "(devel)"}}, "unknown", "unknown"},
-		{"release", debug.BuildInfo{Main: debug.Module{Version: "v1.2.3"}, Settings: []debug.BuildSetting{
-			{Key: "vcs.revision", Value: "abc"}, {Key: "vcs.modified", Value: "false"},
-		}}, "v1.2.3", "abc"},
-		{"changed", debug.BuildInfo{Settings: []debug.BuildSetting{
-			{Key: "vcs.revision", Value: "abc"}, {Key: "vcs.modified", Value: "true"},
-		}}, "unknown", "abc with changes"},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			version, commit := versionOf(&test.info)
-			if diff := cmp.Diff([]string{test.version, test.commit}, []string{version, commit}); diff != "" {
-				t.Errorf("versionOf (-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
-func TestSpanLeavesOutWhatIsZero(t *testing.T) {
-	for d, want := range map[time.Duration]string{
-		time.Second: "1s", time.Minute: "1m", 90 * time.Second: "1m30s", time.Hour: "1h", 90 * time.Minute: "1h30m", 36 * time.Hour: "36h",
-		168 * time.Hour: "7d", 1500 * time.Millisecond: "1.5s", time.Hour + time.Second: "1h0m1s",
-	} {
-		if got := span(d); got != want {
-			t.Errorf("span(%v) = %q; want %q", d, got, want)
-		}
 	}
 }

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/weirproxy/weir/pkg/store"
+	"github.com/weirproxy/weir/pkg/store/redisstore"
 )
 
 // password is one that no message may show.
@@ -41,16 +41,19 @@ redis-sentinel-username: watcher
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := redisConfig{
+	want := redisstore.Target{
 		URLs:     []string{"redis-sentinel://s1,s2/main", "redis-sentinel://s3:1/main"},
-		Username: "weir", Password: password, SentinelUsername: "watcher", SentinelPassword: "other", SentinelFile: got.Redis.SentinelFile,
-		Timeout: 25 * time.Millisecond, Prefix: "edge:", HashTag: "domain",
+		Username: "weir", Password: password, SentinelUsername: "watcher", SentinelPassword: "other",
 	}
-	if diff := cmp.Diff(want, got.Redis, cmpopts.IgnoreUnexported(redisConfig{})); diff != "" {
+	if diff := cmp.Diff(want, got.Redis.Target); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if got.Store != "redis" || !got.ReadyRequiresStore || got.onStoreError() != store.Deny {
-		t.Errorf("store %q, ready requires store %t, on store error %v", got.Store, got.ReadyRequiresStore, got.onStoreError())
+	r := got.Store.Redis
+	if r == nil || r.Timeout != 25*time.Millisecond || r.Prefix != "edge:" || string(r.HashTag([]byte("4:edge|more"))) == "4:edge|more" || got.Store.DenyCache != 0 {
+		t.Errorf("options of the store: got %+v", r)
+	}
+	if !got.ReadyRequiresStore || got.Limiter.OnStoreError != store.Deny {
+		t.Errorf("ready requires store %t, on store error %v", got.ReadyRequiresStore, got.Limiter.OnStoreError)
 	}
 }
 
@@ -61,7 +64,7 @@ func TestMistakesInTheSettingsOfRedis(t *testing.T) {
 		args []string
 		want string
 	}{
-		{"no URL", []string{"--store=redis"}, "redis-url: there is none: --store redis needs to know where Redis is, such as redis://127.0.0.1:6379"},
+		{"no URL", []string{"--store=redis"}, "redis-url: is missing: --store redis needs the address of Redis, such as redis://127.0.0.1:6379"},
 		{"Redis without the store", []string{"--redis-url=redis://a", "--redis-timeout=5ms"}, "--redis-timeout, --redis-url: counts are not kept in Redis: name --store redis, or --store memory if that is meant"},
 		{"another store", []string{"--store=memcached"}, `--store: "memcached": must be memory or redis`},
 		{"two passwords", []string{"--store=redis", "--redis-url=redis://a", "--redis-password", password, "--redis-password-file", secret}, "redis-password, redis-password-file: both are given: must be one of the two"},
@@ -72,10 +75,10 @@ func TestMistakesInTheSettingsOfRedis(t *testing.T) {
 		{"empty prefix", []string{"--store=redis", "--redis-url=redis://a", "--redis-prefix="}, `--redis-prefix: "": must not be empty, and have no { and }`},
 		{"hash tag", []string{"--store=redis", "--redis-url=redis://a", "--redis-hash-tag=key"}, `--redis-hash-tag: "key": must be none or domain`},
 		{"timeout", []string{"--store=redis", "--redis-url=redis://a", "--redis-timeout=0"}, `--redis-timeout: "0": must be a duration from 1ms to 10s, such as 1s, 250ms or 1m30s`},
-		{"URLs that are none", []string{"--store=redis", "--redis-url=redis://", "--redis-url=http://x"}, `redis: URL "redis://": host 1: it has no name` + "\n" +
+		{"URLs that are none", []string{"--store=redis", "--redis-url=redis://", "--redis-url=http://x"}, `redis: URL "redis://": host 1: no name` + "\n" +
 			`redis: URL "http://x": not a URL of Redis: want redis://host:6379/0, rediss:// (TLS), unix:///path, redis-sentinel://host,host/primary or redis-cluster://host,host`},
 		{"a certificate without TLS", []string{"--store=redis", "--redis-url=redis://a", "--redis-tls-ca=ca.pem"}, "redis: a CA, a client certificate and a server name are for TLS: write the URL with rediss, rediss-sentinel or rediss-cluster"},
-		{"two names of the server", []string{"--store=redis", "--redis-url=rediss://a", "--redis-tls-server-name=b", "--redis-tls-any-server-name"}, "redis: a server name and any server name: there can be one of the two"},
+		{"two names of the server", []string{"--store=redis", "--redis-url=rediss://a", "--redis-tls-server-name=b", "--redis-tls-any-server-name"}, "redis: a server name and any server name: set only one of them"},
 		{"policy", []string{"--store=redis", "--redis-url=redis://a", "--on-store-error=fail"}, `--on-store-error: "fail": must be local, allow or deny`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -90,19 +93,19 @@ func TestMistakesInTheSettingsOfRedis(t *testing.T) {
 func TestURLsMayHaveCommasAndBeSeveral(t *testing.T) {
 	want := []string{"redis-cluster://a:1,b:2", "redis-cluster://c,d"}
 	got, err := read(t, "--rules=r", "--store=redis", "--redis-url=redis-cluster://a:1,b:2", "--redis-url=redis-cluster://c,d")
-	if diff := cmp.Diff(want, got.Redis.URLs); err != nil || diff != "" {
+	if diff := cmp.Diff(want, got.Redis.Target.URLs); err != nil || diff != "" {
 		t.Errorf("of flags: %v (-want +got):\n%s", err, diff)
 	}
 	t.Setenv("WEIR_STORE", "redis")
 	t.Setenv("WEIR_REDIS_URL", "redis-cluster://a:1,b:2, redis-cluster://c,d")
 	got, err = read(t, "--rules=r")
-	if diff := cmp.Diff(want, got.Redis.URLs); err != nil || diff != "" {
+	if diff := cmp.Diff(want, got.Redis.Target.URLs); err != nil || diff != "" {
 		t.Errorf("of the environment: %v (-want +got):\n%s", err, diff)
 	}
 	unset(t, "WEIR_REDIS_URL")
 	for _, content := range []string{"[redis-cluster://a:1,b:2, redis-cluster://c,d]", "\n- redis-cluster://a:1,b:2\n- redis-cluster://c,d"} {
 		got, err = read(t, "--rules=r", "--config", settingsFile(t, "weir.yaml", "redis-url: "+content+"\n"))
-		if diff := cmp.Diff(want, got.Redis.URLs); err != nil || diff != "" {
+		if diff := cmp.Diff(want, got.Redis.Target.URLs); err != nil || diff != "" {
 			t.Errorf("of a file with %s: %v (-want +got):\n%s", content, err, diff)
 		}
 	}
@@ -112,8 +115,8 @@ func TestURLsMayHaveCommasAndBeSeveral(t *testing.T) {
 func TestTheStoreOfThisProcessMayBeNamedBesideSettingsOfRedis(t *testing.T) {
 	file := settingsFile(t, "weir.yaml", "store: redis\nredis-url: redis://a\nredis-prefix: x\n")
 	t.Setenv("WEIR_STORE", "memory")
-	if got, err := read(t, "--rules=r", "--config", file); err != nil || got.Store != "memory" {
-		t.Errorf("got store %q, %v; want memory", got.Store, err)
+	if got, err := read(t, "--rules=r", "--config", file); err != nil || got.Store.Redis != nil {
+		t.Errorf("got Redis %v, %v; want memory", got.Store.Redis, err)
 	}
 }
 

@@ -13,19 +13,11 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// replayFlags is the flags of replay.
-type replayFlags struct {
-	algorithm     string
-	limit, burst  uint32
-	period, unit  time.Duration
-	countRejected bool
-	header        bool
-	output        string
-}
-
 // newReplay returns the command that runs an algorithm over requests of a file.
 func newReplay() *cobra.Command {
-	var f replayFlags
+	r := &replay{clients: make(map[string]*client)}
+	var algorithm, output string
+	var header bool
 	cmd := &cobra.Command{
 		Use:   "replay --algorithm NAME --limit N --period DURATION [FILE]",
 		Short: "Run an algorithm over requests in a file and print its decisions",
@@ -35,17 +27,19 @@ Requests come from FILE, or standard input, as lines
 
   request <client> <timestamp> [hits]
 
-Timestamps are whole numbers of --time-unit; one earlier than the client's last counts as that one. hits is 0 to 4294967295,
-1 when it is left out; 0 asks and takes nothing. Blank lines and lines that begin with # are skipped. Each client has its own
-count. A denied request counts nothing, unless --count-rejected is given.
+Timestamps are whole numbers of --time-unit; a timestamp before the client's last one counts as the last one. hits is 0 to
+4294967295 and 1 by default; 0 asks and takes nothing. The command skips blank lines and lines that begin with #. Each client
+has its own count. A denied request counts nothing, unless --count-rejected is given.
 
-With --header the first three lines hold one number each: the limit, the period in time units, and how many requests follow;
-they win over --limit and --period.`,
+A request for more hits than the limit ever has never passes. In JSON its line has "retry_after_ns":null and "never":true; in text a
+note on standard error counts such requests.
+
+With --header the first three lines hold one number each: the limit, the period in time units, and the number of requests. The
+header wins over --limit and --period.`,
 		Example: `  printf 'request alice 0\nrequest alice 1\n' | sidecar replay --algorithm token_bucket --limit 1 --period 10s`,
 		Args:    arguments(0, 1, "at most one FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r, err := f.replay(cmd)
-			if err != nil {
+			if err := r.complete(cmd.Flags().Changed, algorithm, output, header); err != nil {
 				return err
 			}
 			in := cmd.InOrStdin()
@@ -57,53 +51,50 @@ they win over --limit and --period.`,
 				defer func() { _ = file.Close() }() // nothing was written
 				in = file
 			}
-			return r.run(in, cmd.OutOrStdout(), f.header)
+			err := r.run(in, cmd.OutOrStdout(), header)
+			if r.never > 0 && !r.json {
+				cmd.PrintErrf("%s never: more hits than the limit ever has\n", count(r.never, "request"))
+			}
+			return err
 		},
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
-	flags.StringVar(&f.algorithm, "algorithm", "", "`name`: "+algorithms.Names())
-	flags.Uint32Var(&f.limit, "limit", 0, "hits per period; 0 denies every hit")
-	flags.DurationVar(&f.period, "period", 0, "`duration`, such as 10s or 1h30m")
-	flags.Uint32Var(&f.burst, "burst", 0, "token_bucket: total capacity (default the limit)")
-	flags.DurationVar(&f.unit, "time-unit", time.Second, "`duration` that timestamps count")
-	flags.BoolVar(&f.countRejected, "count-rejected", false, "denied hits count too")
-	flags.BoolVar(&f.header, "header", false, "the first three lines give limit, period and number of requests")
-	flags.StringVar(&f.output, "output", outputText, "text|json")
+	flags.StringVar(&algorithm, "algorithm", "", "`name`: "+algorithms.Names())
+	flags.Uint32Var(&r.limit.Requests, "limit", 0, "hits per period; 0 denies every hit")
+	flags.DurationVar(&r.limit.Period, "period", 0, "`duration`, such as 10s or 1h30m")
+	flags.Uint32Var(&r.limit.Burst, "burst", 0, "token_bucket: total capacity (default the limit)")
+	flags.DurationVar(&r.unit, "time-unit", time.Second, "`duration` that timestamps count")
+	flags.BoolVar(&r.countRejected, "count-rejected", false, "denied hits count too")
+	flags.BoolVar(&header, "header", false, "the first three lines give limit, period and number of requests")
+	flags.StringVar(&output, "output", outputText, "text|json")
 	return cmd
 }
 
-// replay checks the flags and returns what they ask for, or everything that is wrong with them.
-func (f *replayFlags) replay(cmd *cobra.Command) (*replay, error) {
-	given := cmd.Flags().Changed
+// complete takes the flags that r does not hold itself. The error has every mistake in the flags.
+func (r *replay) complete(given func(name string) bool, algorithm, output string, header bool) error {
 	var errs []error
-	a, err := algorithms.ParseAlgorithm(f.algorithm)
-	if err != nil {
+	var err error
+	if r.limit.Algorithm, err = algorithms.ParseAlgorithm(algorithm); err != nil {
 		errs = append(errs, fmt.Errorf("--algorithm: %w", err))
 	}
-	if f.unit <= 0 {
-		errs = append(errs, fmt.Errorf("--time-unit: %v: must be more than 0", f.unit))
+	if r.unit <= 0 {
+		errs = append(errs, fmt.Errorf("--time-unit: %v: must be more than 0", r.unit))
 	}
 	for _, name := range []string{"limit", "period"} {
-		if !f.header && !given(name) {
+		if !header && !given(name) {
 			errs = append(errs, fmt.Errorf("--%s: is missing, must be given unless --header is", name))
 		}
 	}
-	errs = append(errs, outputFormat(f.output))
-	r := &replay{
-		limit:         algorithms.Limit{Algorithm: a, Requests: f.limit, Period: f.period, Burst: f.burst},
-		unit:          f.unit,
-		countRejected: f.countRejected,
-		json:          f.output == outputJSON,
-		clients:       make(map[string]*client),
-	}
-	if errors.Join(errs...) == nil && !f.header {
+	errs = append(errs, outputFormat(output))
+	r.json = output == outputJSON
+	if errors.Join(errs...) == nil && !header {
 		errs = append(errs, r.limit.Validate())
 	}
 	if err := errors.Join(errs...); err != nil {
-		return nil, usage("%w", err)
+		return usage("%w", err)
 	}
-	return r, nil
+	return nil
 }
 
 // replay is a run of one algorithm over requests.
@@ -113,18 +104,18 @@ type replay struct {
 	countRejected bool
 	json          bool
 	clients       map[string]*client
-	log           bool   // the limit is a sliding_window_log
-	buf           []byte // of one line of output
+	never         int    // requests that never pass
+	buf           []byte // one line of output
 }
 
-// client is what is remembered of one client.
+// client is the state of one client.
 type client struct {
 	state algorithms.State
 	log   algorithms.Log
 	last  algorithms.Instant // latest seen
 }
 
-// run reads requests and writes decisions. What was decided before a line that is wrong is written.
+// run reads requests and writes decisions. Before an error about a line, run writes the decisions on the lines above.
 func (r *replay) run(in io.Reader, stdout io.Writer, header bool) (err error) {
 	out := bufio.NewWriterSize(stdout, 1<<16)
 	defer func() {
@@ -133,13 +124,12 @@ func (r *replay) run(in io.Reader, stdout io.Writer, header bool) (err error) {
 		}
 	}()
 	lines := newLines(in)
-	most := -1
+	announced := -1
 	if header {
-		if most, err = r.readHeader(lines); err != nil {
+		if announced, err = r.readHeader(lines); err != nil {
 			return err
 		}
 	}
-	r.log = r.limit.Algorithm == algorithms.SlidingWindowLog
 	n := 0
 	for ; ; n++ {
 		line, err := lines.next()
@@ -149,8 +139,8 @@ func (r *replay) run(in io.Reader, stdout io.Writer, header bool) (err error) {
 		if err != nil {
 			return err
 		}
-		if n == most {
-			return lines.wrong("there are more requests than the %d of the header", most)
+		if n == announced {
+			return lines.wrong("there are more requests than the %d of the header", announced)
 		}
 		q, err := parseRequest(line, r.unit)
 		if err != nil {
@@ -160,13 +150,13 @@ func (r *replay) run(in io.Reader, stdout io.Writer, header bool) (err error) {
 			return fmt.Errorf("write decisions: %w", err)
 		}
 	}
-	if n < most {
-		return lines.wrong("the input ends after %d requests, the header says %d", n, most)
+	if n < announced {
+		return lines.wrong("the input ends after %d requests, the header says %d", n, announced)
 	}
 	return nil
 }
 
-// readHeader reads limit, period and the number of requests, and returns the latter.
+// readHeader reads the limit and the period, and returns the number of requests.
 func (r *replay) readHeader(lines *lines) (int, error) {
 	var numbers [3]uint64
 	for i, what := range []string{"the limit", "the period", "the number of requests"} {
@@ -199,7 +189,7 @@ func (r *replay) readHeader(lines *lines) (int, error) {
 	return int(min(numbers[2], 1<<62)), nil
 }
 
-// decide takes the hits of a request and returns the line that says what became of them, good until the next call.
+// decide takes the hits of a request and returns the line about the decision, valid until the next call.
 func (r *replay) decide(q request) []byte {
 	c := r.clients[string(q.client)]
 	if c == nil {
@@ -208,15 +198,19 @@ func (r *replay) decide(q request) []byte {
 	}
 	c.last = max(c.last, q.at)
 	var d algorithms.Decision
-	if r.log {
-		d = c.log.Take(r.limit, c.last, q.hits, r.countRejected)
-	} else {
+	if r.limit.Algorithm.HasState() {
 		c.state, d = algorithms.Take(r.limit, c.state, c.last, q.hits, r.countRejected)
+	} else {
+		d = c.log.Take(r.limit, c.last, q.hits, r.countRejected)
+	}
+	never := q.hits > int64(r.limit.Capacity())
+	if never {
+		r.never++
 	}
 	r.buf = r.buf[:0]
 	switch {
 	case r.json:
-		r.buf = appendJSON(r.buf, q, d)
+		r.buf = appendJSON(r.buf, q, d, never)
 	case d.Allowed:
 		r.buf = append(r.buf, "allow"...)
 	default:

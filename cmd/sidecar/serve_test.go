@@ -103,7 +103,7 @@ func TestTheDrainTimeoutBreaksWhatIsInFlight(t *testing.T) {
 	conn := r.dial(t, r.address["grpc tcp"])
 	stream := inFlight(t, conn)
 	raise(t, syscall.SIGTERM)
-	if got := r.await(t, "broke what was in flight").Cause; got != "the drain timeout is over" {
+	if got := r.await(t, "requests in flight were canceled").Cause; got != "the drain timeout is over" {
 		t.Errorf("cause: got %q", got)
 	}
 	if err := stream.RecvMsg(new(ratelimitv3.RateLimitResponse)); status.Code(err) != codes.Unavailable {
@@ -246,8 +246,11 @@ func TestMatchAndResetAskARunningSidecar(t *testing.T) {
 	if got, want := sidecar("match", server, "--hits=0", "test", "user=x"), "allowed, 4 left after that"; !strings.Contains(got, want) {
 		t.Errorf("match after one request: got\n%s\nwant %q", got, want)
 	}
+	if got, want := sidecar("match", server, "--hits=1000", "test", "user=x"), "denied, 0 left, the same hits never pass, idle after "; !strings.Contains(got, want) {
+		t.Errorf("match of hits that never fit: got\n%s\nwant %q", got, want)
+	}
 	if got, want := sidecar("match", server, "test", "user=x", "other=y"), "denied hits count too\nkey     4:test|4:user=1:x#fixed_window/365d\n"; !strings.Contains(got, want) ||
-		!strings.Contains(got, "\n\nwhy     ") {
+		!strings.Contains(got, "\n\nentry   other=y: ") {
 		t.Errorf("match of two descriptors: got\n%s\nwant %q", got, want)
 	}
 	if got, want := sidecar("reset", server, "test", "user=x"), "key     4:test|4:user=1:x#fixed_window/365d\nforgot  1 key that had been used\n"; got != want {

@@ -3,94 +3,61 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io/fs"
+	"log/slog"
+	"maps"
 	"math"
+	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
+	"github.com/weirproxy/weir/internal/reload"
+	"github.com/weirproxy/weir/internal/serving"
+	"github.com/weirproxy/weir/internal/settings"
+	"github.com/weirproxy/weir/internal/tracing"
+	"github.com/weirproxy/weir/internal/version"
+	"github.com/weirproxy/weir/internal/xds"
+	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
-	"github.com/weirproxy/weir/pkg/reload"
 	"github.com/weirproxy/weir/pkg/server"
+	"github.com/weirproxy/weir/pkg/store"
+	"github.com/weirproxy/weir/pkg/store/denycache"
 	"github.com/weirproxy/weir/pkg/store/memstore"
 	"github.com/weirproxy/weir/pkg/store/redisstore"
 )
 
-// config is the settings of `serve`, as they are meant after flags, environment, settings file and defaults.
+// config is the settings of serve after flags, environment, settings file and defaults. Most are part of serving.Config already;
+// complete adds the others to it.
 type config struct {
-	File  string   // the settings file, which may hold rules; "" for none
-	Rules []string // files and directories
-	XDS   xdsConfig
+	serving.Config
+	LogLevel slog.Level
+	LogJSON  bool
 
-	GRPCAddress    string // "" for off, as the others
-	GRPCSocket     string
-	GRPCSocketMode fs.FileMode
-	GRPCReusePort  bool
-	GRPCTLS        tlsConfig
-	HTTPAddress    string
-	AdminAddress   string
+	InRedis      bool // the counts
+	Redis        redisstore.Options
+	PasswordFile string
+	SentinelFile string // with the password of the sentinels
 
-	Store              string // memory or redis
-	Redis              redisConfig
-	OnStoreError       string // local, allow or deny
-	ReadyRequiresStore bool
-
-	MaxKeys              int
-	OnFull               string // allow or deny
-	MaxLogEntries        int
-	MaxDescriptors       int
-	MaxRequestBytes      int
-	DetailedMetricValues int
-
+	MaxLogEntries   int
+	XDSUsesTLS      bool // also when XDSTLS has a file or a name
+	XDSTLS          xds.TLS
 	ResponseHeaders []string // of headerStyles
-	LimitHeader     string
-	RemainingHeader string
-	ResetHeader     string
-	DynamicMetadata bool
+	Traced          bool
 
-	LogLevel  string
-	LogFormat string // text or json
-
-	DrainTimeout   time.Duration
-	ReloadDebounce time.Duration
-	ReloadPoll     time.Duration
-	Pprof          bool
-	Reflection     bool
-	Tracing        bool
-
-	given map[string]string // settings that are no defaults, and how the operator wrote their names
+	given map[string]string // settings that are not defaults, and how the operator wrote their names
 }
 
-// redisConfig is the settings of --store redis.
-type redisConfig struct {
-	URLs             []string
-	Username         string
-	Password         string
-	PasswordFile     string
-	SentinelUsername string
-	SentinelPassword string
-	SentinelFile     string // with its password
-	CAFile           string
-	CertFile         string
-	KeyFile          string
-	ServerName       string
-	AnyServerName    bool
-	Timeout          time.Duration
-	Prefix           string
-	HashTag          string // none or domain
-	DenyCache        time.Duration
-
-	target redisstore.Target // what most of the others mean together, with --store redis
-}
-
-// setting is one line of the table that flags, environment names, keys of the settings file and docs/settings.md are made of.
+// setting is one row of the table from which flags, environment names, keys of the settings file and docs/settings.md are made.
 type setting struct {
 	name  string // of the flag; with '-' or '_' the key in the settings file
-	value value
+	value settings.Value
 	usual string // the default, as a flag would give it
-	help  string // what it does, units and bounds; one line, starting in lower case
-	local bool   // not a key of the settings file
+	help  string // effect, units and bounds; one line, starting in lower case
 }
+
+// onlyOutside reports whether the setting cannot be in the settings file.
+func (s setting) onlyOutside() bool { return s.name == "config" }
 
 // variable returns the name of the environment variable.
 func (s setting) variable() string {
@@ -100,84 +67,143 @@ func (s setting) variable() string {
 // environmentPrefix begins the names of our environment variables.
 const environmentPrefix = "WEIR_"
 
-// headerStyles is what --response-headers may name.
+// headerStyles are the values of --response-headers.
 func headerStyles() []string { return []string{"ratelimit", "ietf", "retry-after"} }
+
+// group is settings that help shows together.
+type group struct {
+	title    string
+	settings []setting
+}
 
 // table returns all settings, which are stored in c.
 func table(c *config) []setting {
-	off := ` ("" = off)`
-	return slices.Concat([]setting{
-		{"config", text(&c.File, "file", settingsFormat), "", "settings file: .yaml, .yml, .toml or .json; may hold rules under domains", true},
-		{"rules", list(&c.Rules, "path", nil), "", "rule file or directory of *.yaml, *.yml and *.json; repeatable", false},
-	}, c.XDS.table(), []setting{
-		{"grpc-address", text(&c.GRPCAddress, "address", address), ":8081", "host:port of Envoy's rate limit service" + off, false},
-		{"grpc-socket", text(&c.GRPCSocket, "path", nil), "", "Unix socket of the same service" + off + `; "@name" is an abstract one`, false},
-		{"grpc-socket-mode", mode(&c.GRPCSocketMode), "0660", "permissions of the Unix socket, octal; in quotes in a file", false},
-		{"grpc-reuseport", boolean(&c.GRPCReusePort), "false", "share --grpc-address with other processes (SO_REUSEPORT); all must", false},
-		{"grpc-tls-cert", text(&c.GRPCTLS.CertFile, "file", nil), "", `certificate of --grpc-address, PEM ("" = no TLS); it, its key and the CA are read again when they change`, false},
-		{"grpc-tls-key", text(&c.GRPCTLS.KeyFile, "file", nil), "", "its key, PEM", false},
-		{"grpc-tls-client-ca", text(&c.GRPCTLS.ClientCAFile, "file", nil), "", `certificates one of which must have signed a client's, PEM ("" = clients need none); those of the system count for nothing`, false},
-		{"grpc-tls-client-san", list(&c.GRPCTLS.ClientNames, "name", nil), "", `name that a client's certificate must have, DNS, URI, IP or email; one of several ("" = any); repeatable`, false},
-		{"http-address", text(&c.HTTPAddress, "address", address), ":8080", "host:port of health, metrics, /json and /rules" + off, false},
-		{"admin-address", text(&c.AdminAddress, "address", address), "127.0.0.1:8082", "host:port of the admin gRPC service" + off + "; it asks nobody who they are", false},
-
-		{"store", storeOf(&c.Store), storeMemory, "where counts are kept: in this process, or in Redis or Valkey, where several sidecars share them", false},
-		{"redis-url", urls(&c.Redis.URLs), "", "where Redis or Valkey is: redis://host:6379/0, rediss:// for TLS, unix:///path, redis-sentinel://host,host/primary, redis-cluster://host,host; repeatable", false},
-		{"redis-username", text(&c.Redis.Username, "name", nil), "", "ACL user", false},
-		{"redis-password", secret(&c.Redis.Password), "", "its password; in a file or the environment, a list of processes does not show it", false},
-		{"redis-password-file", text(&c.Redis.PasswordFile, "file", nil), "", "file that holds the password, read once", false},
-		{"redis-sentinel-username", text(&c.Redis.SentinelUsername, "name", nil), "", "ACL user of the sentinels", false},
-		{"redis-sentinel-password", secret(&c.Redis.SentinelPassword), "", "password of the sentinels", false},
-		{"redis-sentinel-password-file", text(&c.Redis.SentinelFile, "file", nil), "", "file that holds the password of the sentinels, read once", false},
-		{"redis-tls-ca", text(&c.Redis.CAFile, "file", nil), "", `certificates that sign the server's, PEM ("" = those of the system)`, false},
-		{"redis-tls-cert", text(&c.Redis.CertFile, "file", nil), "", "certificate to show to the server, PEM", false},
-		{"redis-tls-key", text(&c.Redis.KeyFile, "file", nil), "", "its key, PEM", false},
-		{"redis-tls-server-name", text(&c.Redis.ServerName, "name", nil), "", `name that the server's certificate must have ("" = the host of the URL)`, false},
-		{"redis-tls-any-server-name", boolean(&c.Redis.AnyServerName), "false", "take a certificate for any name, as long as one of redis-tls-ca signed it; without that, one of the system's, from whom nearly anybody can have one", false},
-		{"redis-timeout", duration(&c.Redis.Timeout, time.Millisecond, 10*time.Second), redisstore.DefaultTimeout.String(), "most time that a request waits for Redis, less when its caller does not wait so long", false},
-		{"redis-prefix", text(&c.Redis.Prefix, "text", keyPrefix), redisstore.DefaultPrefix, "what all keys in Redis begin with", false},
-		{"redis-hash-tag", choice(&c.Redis.HashTag, hashTagNone, hashTagDomain), hashTagNone, "what keeps keys in one slot of a cluster: domain makes each request atomic, and loads one node per domain", false},
-		{"redis-deny-cache", duration(&c.Redis.DenyCache, 0, time.Minute), redisstore.DefaultDenyCache.String(), "how long a denied key is denied from memory at most, without asking Redis; 0 = not at all", false},
-		{"on-store-error", choice(&c.OnStoreError, onErrorLocal, onErrorAllow, onErrorDeny), onErrorLocal, "while Redis cannot be asked: limit by this process's memory, allow or deny, where the rule has no on_store_error", false},
-		{"ready-requires-store", boolean(&c.ReadyRequiresStore), "false", "say not ready while Redis cannot be asked", false},
-
-		{"max-keys", number(&c.MaxKeys, math.MaxInt32), decimal(memstore.DefaultMaxKeys), "most keys in memory at once, a little over 50 bytes each; with Redis, of what is limited while it cannot be asked", false},
-		{"on-full", choice(&c.OnFull, "allow", "deny"), "allow", "what happens to a new key when all that are remembered are denied now", false},
-		{"max-log-entries", number(&c.MaxLogEntries, math.MaxInt32), decimal(limiter.DefaultMaxLogEntries), "largest requests_per_unit of a sliding_window_log, which remembers every hit", false},
-		{"max-descriptors", number(&c.MaxDescriptors, server.MaxItems), decimal(limiter.DefaultMaxDescriptors), "most descriptors of one request", false},
-		{"max-request-bytes", number(&c.MaxRequestBytes, math.MaxInt32), decimal(server.DefaultMaxRequestBytes), "largest request", false},
-		{"detailed-metric-values", number(&c.DetailedMetricValues, math.MaxInt32), decimal(limiter.DefaultDetailedValues), "most values of a rule that metrics tell apart; the others are _other", false},
-
-		{"response-headers", list(&c.ResponseHeaders, "style", headerStyle), "", "headers for Envoy to add to responses: " + strings.Join(headerStyles(), ", "), false},
-		{"limit-header", text(&c.LimitHeader, "name", header), "RateLimit-Limit", "with ratelimit: name of the header with the hits per period", false},
-		{"remaining-header", text(&c.RemainingHeader, "name", header), "RateLimit-Remaining", "with ratelimit: name of the header with the hits that are left", false},
-		{"reset-header", text(&c.ResetHeader, "name", header), "RateLimit-Reset", "with ratelimit: name of the header with the seconds until reset", false},
-		{"dynamic-metadata", boolean(&c.DynamicMetadata), "false", "answer with dynamic metadata, as envoyproxy/ratelimit does", false},
-
-		{"log-level", choice(&c.LogLevel, "debug", "info", "warn", "error"), "info", "least level that is logged", false},
-		{"log-format", choice(&c.LogFormat, "text", "json"), "text", "form of the log, which goes to standard error", false},
-
-		{"drain-timeout", duration(&c.DrainTimeout, 0, time.Hour), "10s", "most time between SIGTERM and the end; 0 breaks what is in flight", false},
-		{"reload-debounce", duration(&c.ReloadDebounce, time.Millisecond, time.Minute), reload.DefaultDebounce.String(), "how long rule files must rest after a change before they are read", false},
-		{"reload-poll", duration(&c.ReloadPoll, 10*time.Millisecond, 24*time.Hour), reload.DefaultPoll.String(), "how often rule files are looked at where the file system tells of no change", false},
-		{"pprof", boolean(&c.Pprof), "false", "serve /debug/pprof/ on the HTTP address", false},
-		{"reflection", boolean(&c.Reflection), "true", "gRPC reflection on both gRPC services", false},
-		{"tracing", boolean(&c.Tracing), "false", "send a span of each request by OTLP, to where the OTEL_* variables say", false},
-	})
+	var all []setting
+	for _, g := range groups(c) {
+		all = append(all, g.settings...)
+	}
+	return all
 }
 
-// check returns what is wrong with settings that are right one by one, and reads the files that some of them name.
-func (c *config) check() []error {
+// groups returns all settings, which are stored in c.
+func groups(c *config) []group {
+	off := ` ("" = off)`
+	return []group{{"Rules", []setting{
+		{"config", settings.Text(&c.Rules.Settings, "file", settingsFormat), "", "settings file: .yaml, .yml, .toml or .json; may hold rules under domains"},
+		{"rules", settings.List(&c.Rules.Paths, "path", nil), "", "rule file or directory of *.yaml, *.yml and *.json; repeatable"},
+		{"strict", settings.Bool(&c.Rules.Strict), "false", "refuse rules with warnings, as check --strict does"},
+	}}, {"Rules by xDS", xdsTable(c)}, {"Listeners", []setting{
+		{"grpc-address", settings.Text(&c.GRPC.Address, "address", address), ":8081", "host:port of Envoy's rate limit service" + off},
+		{"grpc-socket", settings.Text(&c.Socket.Address, "path", nil), "", "Unix socket of the same service" + off + `; "@name" is an abstract one`},
+		{"grpc-socket-mode", settings.Mode(&c.Socket.Mode), "0660", "permissions of the Unix socket, octal; in quotes in a file"},
+		{"grpc-reuseport", settings.Bool(&c.GRPC.Shared), "false", "share --grpc-address with other processes (SO_REUSEPORT); all must"},
+		{"grpc-tls-cert", settings.Text(&c.TLS.Certificate.Path, "file", nil), "", `certificate of --grpc-address, PEM ("" = no TLS); it, its key and the CA are read again when they change`},
+		{"grpc-tls-key", settings.Text(&c.TLS.Key.Path, "file", nil), "", "its key, PEM"},
+		{"grpc-tls-client-ca", settings.Text(&c.TLS.Authorities.Path, "file", nil), "", `authorities of client certificates, PEM ("" = clients need no certificate); the system's authorities do not count`},
+		{"grpc-tls-client-san", settings.List(&c.TLS.ClientNames, "name", nil), "", `name that a client's certificate must have, DNS, URI, IP or email; one of several ("" = any); repeatable`},
+		{"http-address", settings.Text(&c.HTTP.Address, "address", address), ":8080", "host:port of health, metrics, /json and /rules" + off},
+		{"admin-address", settings.Text(&c.Admin.Address, "address", address), "127.0.0.1:8082", "host:port of the admin gRPC service" + off + "; callers are not authenticated"},
+	}}, {"Counts", []setting{
+		{"store", settings.OneOf(&c.InRedis, stores(), false, true), storeMemory, "where counts are kept: in this process, or in Redis or Valkey, where several sidecars share them"},
+		{"redis-url", urls(&c.Redis.Target.URLs), "", "where Redis or Valkey is: redis://host:6379/0, rediss:// for TLS, unix:///path, redis-sentinel://host,host/primary, redis-cluster://host,host; repeatable"},
+		{"redis-username", settings.Text(&c.Redis.Target.Username, "name", nil), "", "ACL user"},
+		{"redis-password", settings.Secret(&c.Redis.Target.Password), "", "password of the ACL user; put it into a file or the environment, as a list of processes shows flags"},
+		{"redis-password-file", settings.Text(&c.PasswordFile, "file", nil), "", "file that holds the password, read once"},
+		{"redis-sentinel-username", settings.Text(&c.Redis.Target.SentinelUsername, "name", nil), "", "ACL user of the sentinels"},
+		{"redis-sentinel-password", settings.Secret(&c.Redis.Target.SentinelPassword), "", "password of the sentinels"},
+		{"redis-sentinel-password-file", settings.Text(&c.SentinelFile, "file", nil), "", "file that holds the password of the sentinels, read once"},
+		{"redis-tls-ca", settings.Text(&c.Redis.Target.CA, "file", nil), "", `authorities of the server's certificate, PEM ("" = the system's)`},
+		{"redis-tls-cert", settings.Text(&c.Redis.Target.Cert, "file", nil), "", "certificate to show to the server, PEM"},
+		{"redis-tls-key", settings.Text(&c.Redis.Target.Key, "file", nil), "", "its key, PEM"},
+		{"redis-tls-server-name", settings.Text(&c.Redis.Target.ServerName, "name", nil), "", `name that the server's certificate must have ("" = the host of the URL)`},
+		{"redis-tls-any-server-name", settings.Bool(&c.Redis.Target.AnyServerName), "false", "accept a server certificate for any name from an authority of redis-tls-ca; without redis-tls-ca nearly anybody can have one"},
+		{"redis-timeout", settings.Duration(&c.Redis.Timeout, time.Millisecond, 10*time.Second), redisstore.DefaultTimeout.String(), "longest wait of a request for Redis, less when the caller's deadline is earlier"},
+		{"redis-prefix", settings.Text(&c.Redis.Prefix, "text", keyPrefix), redisstore.DefaultPrefix, "prefix of every key in Redis"},
+		{"redis-hash-tag", settings.OneOf(&c.Redis.HashTag, []string{"none", "domain"}, nil, descriptors.KeyDomain), "none", "part of a key that decides its slot in a cluster: domain makes each request atomic, and loads one node per domain"},
+		{"redis-deny-cache", settings.Duration(&c.Store.DenyCache, 0, time.Minute), denycache.DefaultMaxAge.String(), "how long a denied key is denied from memory at most, without asking Redis; 0 = not at all"},
+		{"on-store-error", settings.OneOf(&c.Limiter.OnStoreError, []string{"local", "allow", "deny"}, store.Local, store.Allow, store.Deny), "local", "while Redis does not answer: limit by this process's memory, allow or deny, where the rule has no on_store_error"},
+		{"ready-requires-store", settings.Bool(&c.ReadyRequiresStore), "false", "not ready while Redis does not answer"},
+	}}, {"Bounds", []setting{
+		{"max-keys", settings.Number(&c.Store.MaxKeys, 1, math.MaxInt32), decimal(memstore.DefaultMaxKeys), "largest number of keys in memory, a little over 50 bytes each; with Redis, of the keys while Redis does not answer"},
+		{"on-full", settings.OneOf(&c.Store.OnFull, []string{"allow", "deny"}, memstore.Allow, memstore.Deny), "allow", "decision about a new key when memory is full of keys that are denied now"},
+		{"max-log-entries", settings.Number(&c.MaxLogEntries, 1, math.MaxInt32), decimal(limiter.DefaultMaxLogEntries), "largest requests_per_unit of a sliding_window_log, which remembers every hit"},
+		{"max-descriptors", settings.Number(&c.Limiter.MaxDescriptors, 1, server.MaxItems), decimal(limiter.DefaultMaxDescriptors), "largest number of descriptors in a request"},
+		{"max-request-bytes", settings.Number(&c.Server.MaxRequestBytes, 1, math.MaxInt32), decimal(server.DefaultMaxRequestBytes), "largest request"},
+		{"detailed-metric-values", settings.Number(&c.Limiter.DetailedValues, 1, math.MaxInt32), decimal(limiter.DefaultDetailedValues), "largest number of values of a rule with metrics of their own; the others are _other"},
+	}}, {"Answers", []setting{
+		{"response-headers", settings.List(&c.ResponseHeaders, "style", headerStyle), "", "headers for Envoy to add to responses: " + strings.Join(headerStyles(), ", ")},
+		{"limit-header", settings.Text(&c.Server.Headers.Limit, "name", settings.HeaderName), "RateLimit-Limit", "with ratelimit: name of the header with the hits per period"},
+		{"remaining-header", settings.Text(&c.Server.Headers.Remaining, "name", settings.HeaderName), "RateLimit-Remaining", "with ratelimit: name of the header with the hits that are left"},
+		{"reset-header", settings.Text(&c.Server.Headers.Reset, "name", settings.HeaderName), "RateLimit-Reset", "with ratelimit: name of the header with the seconds until reset"},
+		{"dynamic-metadata", settings.Bool(&c.Server.DynamicMetadata), "false", "answer with dynamic metadata, as envoyproxy/ratelimit does"},
+	}}, {"Process", []setting{
+		{"log-level", settings.OneOf(&c.LogLevel, []string{"debug", "info", "warn", "error"}, slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError), "info", "lowest level in the log"},
+		{"log-format", settings.OneOf(&c.LogJSON, []string{"text", "json"}, false, true), "text", "form of the log, which goes to standard error"},
+
+		{"drain-timeout", settings.Duration(&c.DrainTimeout, 0, time.Hour), "10s", "longest time between SIGTERM and the end; 0 cancels requests in flight"},
+		{"reload-debounce", settings.Duration(&c.Rules.Debounce, time.Millisecond, time.Minute), reload.DefaultDebounce.String(), "how long rule files must rest after a change before they are read"},
+		{"reload-poll", settings.Duration(&c.Rules.Poll, 10*time.Millisecond, 24*time.Hour), reload.DefaultPoll.String(), "how often rule files are looked at where the file system tells of no change"},
+		{"pprof", settings.Bool(&c.Server.Pprof), "false", "serve /debug/pprof/ on the HTTP address"},
+		{"reflection", settings.Bool(&c.Server.Reflection), "true", "gRPC reflection on both gRPC services"},
+		{"tracing", settings.Bool(&c.Traced), "false", "send a span of each request by OTLP, to where the OTEL_* variables say"},
+	}}}
+}
+
+// complete combines settings, and reads the files in them. The result is every mistake.
+func (c *config) complete() []error {
 	var errs []error
-	if len(c.Rules) == 0 && c.File == "" && c.XDS.Address == "" {
-		errs = append(errs, fmt.Errorf("rules: there are none: name a file or directory with --rules or %sRULES, a settings file that holds some under domains with --config, or an xDS server with --xds-address", environmentPrefix))
+	if len(c.Rules.Paths) == 0 && c.Rules.Settings == "" && c.XDS.Address == "" {
+		errs = append(errs, fmt.Errorf("rules: no source is set: set a file or directory with --rules or %sRULES, a settings file with a list domains with --config, or --xds-address", environmentPrefix))
 	}
-	if c.GRPCAddress == "" && c.GRPCSocket == "" && c.HTTPAddress == "" {
+	if c.GRPC.Address == "" && c.Socket.Address == "" && c.HTTP.Address == "" {
 		errs = append(errs, errors.New("grpc-address, grpc-socket, http-address: all are off, so nobody could ask"))
 	}
-	errs = append(errs, c.XDS.check(c.given)...)
-	errs = append(errs, c.GRPCTLS.check(c.GRPCAddress)...)
-	return append(errs, c.completeStore()...)
+	c.GRPC.Setting, c.Socket.Setting, c.HTTP.Setting, c.Admin.Setting = "grpc-address", "grpc-socket", "http-address", "admin-address"
+	c.Rules.Hint = "name a file or directory with --rules, or put a list domains into the settings file"
+	c.Rules.MaxLogEntries, c.Limiter.MaxLogEntries = uint32(c.MaxLogEntries), uint32(c.MaxLogEntries)
+	c.Server.Headers.RateLimit = slices.Contains(c.ResponseHeaders, "ratelimit")
+	c.Server.Headers.IETF = slices.Contains(c.ResponseHeaders, "ietf")
+	c.Server.Headers.RetryAfter = slices.Contains(c.ResponseHeaders, "retry-after")
+	if names := c.givenWith("limit-header", "remaining-header", "reset-header"); names != "" && !c.Server.Headers.RateLimit {
+		errs = append(errs, fmt.Errorf("%s: needs ratelimit among the --response-headers", names))
+	}
+	if c.Traced {
+		c.Tracing = &tracing.Options{Service: "weir", Attributes: map[string]string{"service.version": version.Read().Version}, Ratio: 1}
+	}
+	return slices.Concat(errs, c.completeXDS(), c.completeTLS(), c.completeStore())
+}
+
+// completeTLS returns every mistake in the settings of TLS and their files. A connection less secure than the operator intended is
+// a mistake.
+func (c *config) completeTLS() []error {
+	t := &c.TLS
+	t.Certificate.Name, t.Key.Name, t.Authorities.Name = "grpc-tls-cert", "grpc-tls-key", "grpc-tls-client-ca"
+	if t.Certificate.Path == "" && t.Key.Path == "" && t.Authorities.Path == "" && len(t.ClientNames) == 0 {
+		return nil
+	}
+	var errs []error
+	if c.GRPC.Address == "" {
+		errs = append(errs, errors.New("grpc-tls-cert: there is nothing to secure: TLS is for grpc-address, which is off; the Unix socket has its permissions"))
+	}
+	if t.Certificate.Path == "" && t.Key.Path == "" {
+		errs = append(errs, errors.New("grpc-tls-cert: is missing: clients can only show certificates to a server with grpc-tls-cert and grpc-tls-key"))
+	}
+	if t.Authorities.Path == "" && len(t.ClientNames) > 0 {
+		errs = append(errs, errors.New("grpc-tls-client-san: no authority signs the names: needs grpc-tls-client-ca"))
+	}
+	return append(errs, t.Check())
+}
+
+// givenWith lists the settings with one of the prefixes that are not defaults, as the operator wrote them.
+func (c *config) givenWith(prefixes ...string) string {
+	var names []string
+	for _, name := range slices.Sorted(maps.Keys(c.given)) {
+		begins := func(prefix string) bool { return strings.HasPrefix(name, prefix) }
+		if slices.ContainsFunc(prefixes, begins) && name != "xds-address" {
+			names = append(names, c.given[name])
+		}
+	}
+	return strings.Join(names, ", ")
 }
 
 // settingsFormat accepts the name of a settings file.
@@ -190,7 +216,22 @@ func settingsFormat(path string) error {
 
 // headerStyle accepts a style of response headers.
 func headerStyle(s string) error {
-	return choice(new(string), headerStyles()...).store(s)
+	return settings.Choice(new(string), headerStyles()...).Set(s)
+}
+
+// address accepts host:port with any port from 0, and the empty text for off.
+func address(s string) error {
+	if s == "" {
+		return nil
+	}
+	_, port, err := net.SplitHostPort(s)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
+		return errors.New(`must be host:port, such as :8081, 127.0.0.1:8081 or [::]:8081, or "" for off`)
+	}
+	return nil
 }
 
 // decimal writes a number as a flag would give it.

@@ -3,6 +3,7 @@ package main
 import (
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/spf13/pflag"
+
+	"github.com/weirproxy/weir/internal/certificates"
+	"github.com/weirproxy/weir/internal/reload"
+	"github.com/weirproxy/weir/internal/serving"
+	"github.com/weirproxy/weir/internal/xds"
+	"github.com/weirproxy/weir/pkg/descriptors"
+	"github.com/weirproxy/weir/pkg/limiter"
+	"github.com/weirproxy/weir/pkg/server"
+	"github.com/weirproxy/weir/pkg/store"
+	"github.com/weirproxy/weir/pkg/store/memstore"
+	"github.com/weirproxy/weir/pkg/store/redisstore"
 )
 
 // read returns the settings of a command line.
@@ -42,16 +54,34 @@ func TestDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := config{
-		Rules: []string{"rules"}, XDS: xdsConfig{NodeID: "default", MaxMessageBytes: 64 << 20, Required: true}, GRPCAddress: ":8081", GRPCSocketMode: 0o660, GRPCTLS: tlsConfig{ClientNames: []string{}}, HTTPAddress: ":8080", AdminAddress: "127.0.0.1:8082",
-		Store: "memory", Redis: redisConfig{
-			URLs: []string{}, Timeout: 10 * time.Millisecond, Prefix: "weir:", HashTag: "none", DenyCache: time.Second,
+		Config: serving.Config{
+			DrainTimeout: 10 * time.Second,
+			GRPC:         serving.Endpoint{Setting: "grpc-address", Address: ":8081"},
+			Socket:       serving.Endpoint{Setting: "grpc-socket", Mode: 0o660},
+			HTTP:         serving.Endpoint{Setting: "http-address", Address: ":8080"},
+			Admin:        serving.Endpoint{Setting: "admin-address", Address: "127.0.0.1:8082"},
+			TLS: serving.TLS{ClientNames: []string{}, Files: certificates.Files{
+				Certificate: certificates.File{Name: "grpc-tls-cert"}, Key: certificates.File{Name: "grpc-tls-key"},
+				Authorities: certificates.File{Name: "grpc-tls-client-ca"},
+			}},
+			Rules: reload.Options{
+				Paths: []string{"rules"}, Options: descriptors.Options{MaxLogEntries: 10_000}, Debounce: 100 * time.Millisecond, Poll: 30 * time.Second,
+				Hint: "name a file or directory with --rules, or put a list domains into the settings file",
+			},
+			XDS:     xds.Options{Node: xds.Node{ID: "default"}, MaxMessageBytes: 64 << 20},
+			Store:   serving.StoreOptions{MaxKeys: 1_000_000, OnFull: memstore.Allow, DenyCache: time.Second},
+			Limiter: limiter.Options{MaxDescriptors: 1000, MaxLogEntries: 10_000, DetailedValues: 1000, OnStoreError: store.Local},
+			Server: server.Options{MaxRequestBytes: 4 << 20, Reflection: true, Headers: server.Headers{
+				Limit: "RateLimit-Limit", Remaining: "RateLimit-Remaining", Reset: "RateLimit-Reset",
+			}},
+			XDSRequired: true,
 		},
-		OnStoreError: "local", MaxKeys: 1_000_000, OnFull: "allow", MaxLogEntries: 10_000, MaxDescriptors: 1000, MaxRequestBytes: 4 << 20,
-		DetailedMetricValues: 1000, ResponseHeaders: []string{}, LimitHeader: "RateLimit-Limit", RemainingHeader: "RateLimit-Remaining",
-		ResetHeader: "RateLimit-Reset", LogLevel: "info", LogFormat: "text", DrainTimeout: 10 * time.Second,
-		ReloadDebounce: 100 * time.Millisecond, ReloadPoll: 30 * time.Second, Reflection: true,
+		Redis: redisstore.Options{
+			Target: redisstore.Target{URLs: []string{}}, Timeout: 10 * time.Millisecond, Prefix: "weir:",
+		},
+		MaxLogEntries: 10_000, ResponseHeaders: []string{},
 	}
-	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(config{}, redisConfig{})); diff != "" {
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(config{})); diff != "" {
 		t.Errorf("settings (-want +got):\n%s", diff)
 	}
 }
@@ -65,7 +95,7 @@ func TestAFlagWinsOverTheEnvironmentThatOverTheFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.MaxKeys != 3 || got.MaxDescriptors != 2 || got.LogLevel != "error" || got.Reflection || !cmp.Equal(got.Rules, []string{"file"}) {
+	if got.Store.MaxKeys != 3 || got.Limiter.MaxDescriptors != 2 || got.LogLevel != slog.LevelError || got.Server.Reflection || !cmp.Equal(got.Rules.Paths, []string{"file"}) {
 		t.Errorf("settings: got %+v", got)
 	}
 }
@@ -75,27 +105,27 @@ func TestAListIsRepeatedOrSeparatedByCommas(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{"a", "b", "c"}, got.Rules); diff != "" {
+	if diff := cmp.Diff([]string{"a", "b", "c"}, got.Rules.Paths); diff != "" {
 		t.Errorf("rules of flags (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{"ietf", "retry-after"}, got.ResponseHeaders); diff != "" {
 		t.Errorf("response headers (-want +got):\n%s", diff)
 	}
 	t.Setenv("WEIR_RULES", "d,e,")
-	if got, err = read(t); err != nil || !cmp.Equal(got.Rules, []string{"d", "e"}) {
-		t.Errorf("rules of the environment: got %q, %v; want d and e", got.Rules, err)
+	if got, err = read(t); err != nil || !cmp.Equal(got.Rules.Paths, []string{"d", "e"}) {
+		t.Errorf("rules of the environment: got %q, %v; want d and e", got.Rules.Paths, err)
 	}
 	file := settingsFile(t, "weir.yaml", "rules:\n- with, comma\n- f\n")
 	unset(t, "WEIR_RULES")
-	if got, err = read(t, "--config", file); err != nil || !cmp.Equal(got.Rules, []string{"with, comma", "f"}) {
-		t.Errorf("rules of a file: got %q, %v", got.Rules, err)
+	if got, err = read(t, "--config", file); err != nil || !cmp.Equal(got.Rules.Paths, []string{"with, comma", "f"}) {
+		t.Errorf("rules of a file: got %q, %v", got.Rules.Paths, err)
 	}
 }
 
 func TestAnEmptyAddressIsOff(t *testing.T) {
 	t.Setenv("WEIR_HTTP_ADDRESS", "")
 	got, err := read(t, "--rules=r", "--admin-address=")
-	if err != nil || got.HTTPAddress != "" || got.AdminAddress != "" || got.GRPCAddress == "" {
+	if err != nil || got.HTTP.Address != "" || got.Admin.Address != "" || got.GRPC.Address == "" {
 		t.Errorf("addresses: got %+v, %v; want HTTP and admin off", got, err)
 	}
 }
@@ -113,8 +143,8 @@ func TestAFileMeansTheSameInEveryFormat(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !cmp.Equal(got.Rules, []string{"a", "b"}) || got.MaxKeys != 5000 || got.GRPCSocketMode != fs.FileMode(0o600) ||
-				got.ReloadDebounce != time.Second || !got.Pprof {
+			if !cmp.Equal(got.Rules.Paths, []string{"a", "b"}) || got.Store.MaxKeys != 5000 || got.Socket.Mode != fs.FileMode(0o600) ||
+				got.Rules.Debounce != time.Second || !got.Server.Pprof {
 				t.Errorf("settings: got %+v", got)
 			}
 		})
@@ -135,7 +165,7 @@ func TestAModeWithoutQuotesIsRefused(t *testing.T) {
 			got, err := read(t, "--rules=r", "--config", file)
 			want := file + `: grpc-socket-mode: must be the permissions of a file in octal, in quotes, such as "0660"`
 			if err == nil || err.Error() != want {
-				t.Errorf("got mode %v, %v; want %s", got.GRPCSocketMode, err, want)
+				t.Errorf("got mode %v, %v; want %s", got.Socket.Mode, err, want)
 			}
 		})
 	}
@@ -185,7 +215,7 @@ grpc:
 
 func TestSettingsThatDoNotGoTogetherAreRefused(t *testing.T) {
 	_, err := read(t, "--grpc-address=", "--http-address=")
-	if err == nil || strings.Count(err.Error(), "\n") != 1 || !strings.Contains(err.Error(), "rules: there are none") ||
+	if err == nil || strings.Count(err.Error(), "\n") != 1 || !strings.Contains(err.Error(), "rules: no source is set") ||
 		!strings.Contains(err.Error(), "all are off") {
 		t.Errorf("got %v; want two mistakes", err)
 	}

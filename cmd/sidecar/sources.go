@@ -12,6 +12,8 @@ import (
 
 	"github.com/spf13/pflag"
 	"github.com/spf13/viper"
+
+	"github.com/weirproxy/weir/internal/settings"
 )
 
 // addSettings adds a flag for every setting.
@@ -19,15 +21,14 @@ func addSettings(flags *pflag.FlagSet) {
 	var unused config
 	for _, s := range table(&unused) {
 		f := flags.VarPF(&flagText{setting: s, text: s.usual}, s.name, "", fmt.Sprintf("%s [$%s]", s.help, s.variable()))
-		if s.value.kind == "bool" {
+		if s.value.Kind == "bool" {
 			f.NoOptDefVal = "true"
 		}
 	}
 	flags.SortFlags = false
 }
 
-// flagText is what the command line says of a setting. What it means is found out with all other settings, so that all
-// mistakes are told at once.
+// flagText is the text of a flag. readConfig reads it together with all other settings, and reports every mistake at once.
 type flagText struct {
 	setting
 	text string
@@ -36,12 +37,12 @@ type flagText struct {
 
 // Set implements [pflag.Value].
 func (w *flagText) Set(s string) error {
-	if w.value.flag != nil {
-		if err := w.value.flag(s); err != nil {
+	if w.value.Kind == "bool" { // viper reads any other text as false
+		if err := w.value.Set(s); err != nil {
 			return err
 		}
 	}
-	if w.value.items && w.set {
+	if w.value.List && w.set {
 		s = strings.Join([]string{w.text, s}, ",")
 	}
 	w.text, w.set = s, true
@@ -52,42 +53,37 @@ func (w *flagText) Set(s string) error {
 func (w *flagText) String() string { return w.text }
 
 // Type implements [pflag.Value].
-func (w *flagText) Type() string { return w.value.kind }
+func (w *flagText) Type() string { return w.value.Kind }
 
 // readConfig returns the settings: of the flags, else of the environment, else of the settings file, else the defaults. The
 // error joins everything that is wrong with any of them, unknown names included.
 func readConfig(flags *pflag.FlagSet) (config, error) {
 	var c config
-	settings := table(&c)
+	all := table(&c)
 	v := viper.New()
 	v.AllowEmptyEnv(true) // an empty address is off
-	errs := unknownVariables(os.Environ(), settings)
-	for _, s := range settings {
+	errs := unknownVariables(os.Environ(), all)
+	for _, s := range all {
 		v.SetDefault(s.name, s.usual)
 		errs = append(errs, v.BindEnv(s.name, s.variable()), v.BindPFlag(s.name, flags.Lookup(s.name)))
 	}
 	file := v.GetString("config")
 	if file != "" && settingsFormat(file) == nil {
-		errs = append(errs, mergeFile(v, file, settings)...)
+		errs = append(errs, mergeFile(v, file, all)...)
 	}
-	for _, s := range settings {
-		if err := s.value.store(v.Get(s.name)); err != nil {
-			for line := range strings.SplitSeq(err.Error(), "\n") {
-				errs = append(errs, fmt.Errorf("%s: %s", written(s, flags, v, file), line))
-			}
+	c.given = make(map[string]string)
+	for _, s := range all {
+		name := written(s, flags, v, file)
+		if name != s.name {
+			c.given[s.name] = name
 		}
+		errs = append(errs, settings.Mistakes(name, s.value.Set(v.Get(s.name)))...)
 	}
-	// What settings mean together is only worth a word when each is right.
+	// Mistakes in combinations are useful once each setting is right.
 	if err := errors.Join(errs...); err != nil {
 		return c, err
 	}
-	c.given = make(map[string]string)
-	for _, s := range settings {
-		if name := written(s, flags, v, file); name != s.name {
-			c.given[s.name] = name
-		}
-	}
-	err := errors.Join(c.check()...)
+	err := errors.Join(c.complete()...)
 	return c, err
 }
 
@@ -106,9 +102,9 @@ func written(s setting, flags *pflag.FlagSet, v *viper.Viper, file string) strin
 	}
 }
 
-// mergeFile has viper read a settings file, and returns what is wrong with its keys. The list `domains` holds rules, which
-// do not come from here: viper would turn their keys to lower case.
-func mergeFile(v *viper.Viper, file string, settings []setting) []error {
+// mergeFile lets viper read a settings file, and returns mistakes in the keys. Package reload reads the rules in the list `domains`:
+// viper would turn their keys to lower case.
+func mergeFile(v *viper.Viper, file string, all []setting) []error {
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return []error{fmt.Errorf("config: %w", err)}
@@ -119,9 +115,9 @@ func mergeFile(v *viper.Viper, file string, settings []setting) []error {
 		return []error{fmt.Errorf("%s: %w", file, errors.Unwrap(err))}
 	}
 	var errs []error
-	names := make([]string, 0, len(settings))
-	for _, s := range settings {
-		if !s.local {
+	names := make([]string, 0, len(all))
+	for _, s := range all {
+		if !s.onlyOutside() {
 			names = append(names, s.name)
 		}
 	}
@@ -146,23 +142,19 @@ func mergeFile(v *viper.Viper, file string, settings []setting) []error {
 	return append(errs, v.MergeConfigMap(known))
 }
 
-// formatOf returns the format of a settings file as viper names it, "" when it has none of ours.
+// formatOf returns the format of a settings file as viper names it, "" for any other format.
 func formatOf(path string) string {
-	switch strings.ToLower(filepath.Ext(path)) {
-	case ".yaml", ".yml":
-		return "yaml"
-	case ".toml":
-		return "toml"
-	case ".json":
-		return "json"
+	switch ext := strings.ToLower(filepath.Ext(path)); ext {
+	case ".yaml", ".yml", ".toml", ".json":
+		return ext[1:]
 	}
 	return ""
 }
 
 // unknownVariables returns an error for each of our environment names that is no setting.
-func unknownVariables(environ []string, settings []setting) []error {
-	names := make([]string, 0, len(settings))
-	for _, s := range settings {
+func unknownVariables(environ []string, all []setting) []error {
+	names := make([]string, 0, len(all))
+	for _, s := range all {
 		names = append(names, s.variable())
 	}
 	var errs []error
@@ -176,20 +168,20 @@ func unknownVariables(environ []string, settings []setting) []error {
 	return errs
 }
 
-// notOurs reports whether a variable begins like ours for another reason: Kubernetes tells every pod of a Service that is
-// called weir or weir-something, and WEIR_REQUIRE tells the tests of this project what they must not skip.
+// notOurs reports whether a variable has our prefix for another reason. Kubernetes sets variables for each Service called weir or
+// weir-something, and WEIR_REQUIRE is for the tests of this project.
 func notOurs(name, content string) bool {
 	return name == environmentPrefix+"REQUIRE" ||
 		regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`).MatchString(name) ||
 		strings.HasSuffix(name, "_PORT") && strings.Contains(content, "://")
 }
 
-// meant suggests the nearest of the names, "" when none is near.
+// meant suggests the nearest name, "" when no name is near.
 func meant(name string, names []string) string {
-	best, least := "", 1+len(name)/3
+	best, min := "", 1+len(name)/3
 	for _, n := range names {
-		if d := distance(name, n); d < least {
-			best, least = n, d
+		if d := distance(name, n); d < min {
+			best, min = n, d
 		}
 	}
 	if best == "" {

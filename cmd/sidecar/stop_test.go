@@ -84,7 +84,7 @@ func TestReportWritesEveryReasonOnALine(t *testing.T) {
 		{"plain", context.Canceled, 1, "sidecar: context canceled\n"},
 		{"usage", usage("a\nb"), 2, "sidecar: a\nsidecar: b\n"},
 		{"rules", bad(usage("x.yaml:1: a\nx.yaml:2: b"), 1), 1, "x.yaml:1: a\nx.yaml:2: b\n"},
-		{"reported", reported(), 1, ""},
+		{"reported", reported(exitBad), 1, ""},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

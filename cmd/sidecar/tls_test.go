@@ -36,13 +36,13 @@ func TestMistakesOfTLSAreAllTold(t *testing.T) {
 		{"another's key, no authorities, and more", []string{"--grpc-tls-cert", certificate, "--grpc-tls-key", other, "--grpc-tls-client-ca", missing, "--store=redis"}, []string{
 			"grpc-tls-client-ca: open " + missing + ": no such file or directory",
 			"grpc-tls-cert, grpc-tls-key: " + certificate + " and " + other + ": private key does not match public key",
-			"redis-url: there is none: --store redis needs to know where Redis is, such as redis://127.0.0.1:6379",
+			"redis-url: is missing: --store redis needs the address of Redis, such as redis://127.0.0.1:6379",
 		}},
 		{"clients without a server's", []string{"--grpc-tls-client-ca", certificate}, []string{
-			"grpc-tls-cert: there is none: clients can only show certificates to a server that has one, with grpc-tls-key",
+			"grpc-tls-cert: is missing: clients can only show certificates to a server with grpc-tls-cert and grpc-tls-key",
 		}},
 		{"names that nobody vouches for", []string{"--grpc-tls-cert", certificate, "--grpc-tls-key", key, "--grpc-tls-client-san=envoy"}, []string{
-			"grpc-tls-client-san: nobody vouches for the names: needs grpc-tls-client-ca",
+			"grpc-tls-client-san: no authority signs the names: needs grpc-tls-client-ca",
 		}},
 		{"nothing to secure", []string{"--grpc-address=", "--grpc-socket=@weir", "--grpc-tls-cert", certificate, "--grpc-tls-key", key}, []string{
 			"grpc-tls-cert: there is nothing to secure: TLS is for grpc-address, which is off; the Unix socket has its permissions",

@@ -24,25 +24,21 @@ func perYear(domain string, requests uint32) *ratelimitv3.RateLimitConfig {
 
 // A snapshot of 10 MiB: all of it counts, a small change beside it works, and when one of its rules is bad all of it stays.
 func TestAConfigurationOfTenMiBComesByXDS(t *testing.T) {
-	const users = 104_000
+	users := uint32(race.Scale(104_000))
 	user := func(i uint32) string { return fmt.Sprintf("%06d-%s", i, strings.Repeat("x", 80)) }
 	large := perYear("large", 1)
-	for i := range uint32(users) {
+	for i := range users {
 		large.Descriptors = append(large.Descriptors, &ratelimitv3.RateLimitDescriptor{
 			Key: "user", Value: user(i), RateLimit: &ratelimitv3.RateLimitPolicy{Unit: 6, RequestsPerUnit: i + 1},
 		})
 	}
-	if n := proto.Size(large); n < 10<<20 {
+	if n := proto.Size(large); n < race.Scale(10<<20) {
 		t.Fatalf("the resource has %d bytes, want 10 MiB", n)
 	}
 	bad := proto.CloneOf(large)
 	bad.Descriptors[0].RateLimit.RequestsPerUnit = 9
 	bad.Descriptors[users].RateLimit.Unit = ratelimitv3.RateLimitUnit_UNKNOWN
-	kinds := []bool{true, false}
-	if race.Enabled {
-		kinds = kinds[:1] // the other is a test of cmd/ratelimit; loading so much takes the race detector half a minute
-	}
-	for _, delta := range kinds {
+	for _, delta := range []bool{true, false} {
 		t.Run(fmt.Sprintf("delta=%t", delta), func(t *testing.T) {
 			p := controlPlane(t)
 			set := func(version string, all ...*ratelimitv3.RateLimitConfig) {

@@ -13,28 +13,28 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
 
-	"github.com/weirproxy/weir/pkg/xds"
+	"github.com/weirproxy/weir/internal/xds"
 	"github.com/weirproxy/weir/test/parts"
 )
 
 func TestSettingsOfXDS(t *testing.T) {
 	tests := map[string]struct {
 		args []string
-		want xdsConfig // besides the defaults
+		want xds.Options // besides the defaults
 	}{
-		"an address": {[]string{"--xds-address=envoy-gateway:18001"}, xdsConfig{Address: "envoy-gateway:18001"}},
-		"a socket":   {[]string{"--xds-address=unix:///run/xds.sock"}, xdsConfig{Address: "unix:///run/xds.sock"}},
+		"an address": {[]string{"--xds-address=envoy-gateway:18001"}, xds.Options{Address: "envoy-gateway:18001"}},
+		"a socket":   {[]string{"--xds-address=unix:///run/xds.sock"}, xds.Options{Address: "unix:///run/xds.sock"}},
 		"metadata by name": {
 			[]string{"--xds-address=[::1]:1", "--xds-node-metadata=a=1, b = x=y,"},
-			xdsConfig{Address: "[::1]:1", NodeMetadata: map[string]any{"a": "1", "b ": " x=y"}},
+			xds.Options{Address: "[::1]:1", Node: xds.Node{Metadata: map[string]any{"a": "1", "b ": " x=y"}}},
 		},
 		"metadata in JSON": {
 			[]string{"--xds-address=dns:///a:1", `--xds-node-metadata={"a": {"b": [1, true]}, "c": "d,e"}`},
-			xdsConfig{Address: "dns:///a:1", NodeMetadata: map[string]any{"a": map[string]any{"b": []any{1.0, true}}, "c": "d,e"}},
+			xds.Options{Address: "dns:///a:1", Node: xds.Node{Metadata: map[string]any{"a": map[string]any{"b": []any{1.0, true}}, "c": "d,e"}}},
 		},
 		"headers": {
 			[]string{"--xds-address=a:1", "--xds-header=authorization=Bearer a=b", "--xds-header=x-a=1,x-b="},
-			xdsConfig{Address: "a:1", Headers: []xds.Header{{Name: "authorization", Value: "Bearer a=b"}, {Name: "x-a", Value: "1"}, {Name: "x-b"}}},
+			xds.Options{Address: "a:1", Headers: []xds.Header{{Name: "authorization", Value: "Bearer a=b"}, {Name: "x-a", Value: "1"}, {Name: "x-b"}}},
 		},
 	}
 	for name, test := range tests {
@@ -43,7 +43,7 @@ func TestSettingsOfXDS(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			test.want.NodeID, test.want.MaxMessageBytes, test.want.Required = "default", 64<<20, true
+			test.want.Node.ID, test.want.MaxMessageBytes, test.want.MaxMessageSetting = "default", 64<<20, "--xds-max-message-bytes"
 			if diff := cmp.Diff(test.want, got.XDS); diff != "" {
 				t.Errorf("settings (-want +got):\n%s", diff)
 			}
@@ -95,7 +95,7 @@ func TestTLSToXDSIsAskedForByAnyOfItsSettings(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := c.XDS.secure() != nil; got != want {
+		if got := c.XDS.TLS != nil; got != want {
 			t.Errorf("%s: TLS %t, want %t", arg, got, want)
 		}
 	}

@@ -1,10 +1,9 @@
-// Package certificates reads a certificate, its key and the authorities to trust from files, for servers and for clients. A
-// client reads them for each connection. For a server a Keeper keeps them: they are read again when they change, and what is
-// wrong leaves in force what was right before.
+// Package certificates reads a certificate, its key and the authorities to trust from files, for servers and for clients. A client
+// reads the files for each connection. A server has a Keeper, which reads the files again after a change. After a change with
+// mistakes the previous certificates stay in force.
 //
-// A change is what the files contain, whatever became of them: written over, renamed, or behind a symbolic link that was
-// turned, as Kubernetes does with a Secret. It is put in force as one, once two looks in a row have seen the same, so that a
-// certificate and a key of different times are no pair and no mistake.
+// A change is a change of the contents: by a write, by a rename, or by a new symbolic link, as Kubernetes changes a Secret. A
+// Keeper waits until two reads in a row return the same contents, so that a new certificate never meets an old key.
 package certificates
 
 import (
@@ -18,41 +17,40 @@ import (
 	"strings"
 )
 
-// File is one of the files. The zero value is none.
+// File is one of the files. The zero value means that there is no file.
 type File struct {
-	Name string // what messages call it, such as the setting that names it
-	Path string // "" is none
+	Name string // in errors, such as the setting of the path
+	Path string // "" means no file
 }
 
-// Files are a certificate with those that lead from it to its authority, the key of it, and the authorities to trust, all PEM.
-// Certificate and key are there together, or neither is.
+// Files are PEM files: a certificate with its intermediate certificates, the key, and the authorities to trust. Certificate and Key
+// are both given, or neither.
 type Files struct {
 	Certificate, Key, Authorities File
 
-	// Bundle passes over authorities that cannot be read, as long as one can: who trusts a collection that others keep cannot
-	// mend it.
+	// Bundle skips invalid authorities, as long as one is valid. Users of a bundle cannot repair the bundle.
 	Bundle bool
 }
 
-// Set is what the files hold. It does not change.
+// Set is the contents of the files. A Set does not change.
 type Set struct {
-	Certificate *tls.Certificate // with its leaf; nil when Files has none
-	Authorities *x509.CertPool   // these and no others; nil when Files has none
+	Certificate *tls.Certificate // with its leaf; nil without a Certificate in Files
+	Authorities *x509.CertPool   // of the file alone; nil without Authorities in Files
 }
 
-// contents is what was read.
+// contents is the data of the files, with the errors of reading.
 type contents struct {
 	certificate, key, authorities []byte
 	errs                          []error
 }
 
-// fingerprint stands for contents.
+// fingerprint identifies contents.
 type fingerprint [sha256.Size]byte
 
-// Read reads the files. The error says everything that is wrong with them.
+// Read reads the files. The error has all mistakes.
 func (f Files) Read() (*Set, error) { return f.parse(f.read()) }
 
-// Check returns everything that is wrong with the files now.
+// Check reads the files, and returns all mistakes.
 func (f Files) Check() error {
 	_, err := f.Read()
 	return err
@@ -81,15 +79,15 @@ func (f *Files) read() contents {
 	return c
 }
 
-// readRegular reads a file that has an end.
+// readRegular reads a regular file. A device may have no end.
 func readRegular(path string) ([]byte, error) {
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s: is no file", path)
+		return nil, fmt.Errorf("%s: not a regular file", path)
 	}
 	return os.ReadFile(path)
 }
 
-// fingerprint returns what other contents do not have.
+// fingerprint returns a hash of all data and errors.
 func (c *contents) fingerprint() fingerprint {
 	h := sha256.New()
 	for _, data := range [][]byte{c.certificate, c.key, c.authorities} {
@@ -102,7 +100,7 @@ func (c *contents) fingerprint() fingerprint {
 	return fingerprint(h.Sum(nil))
 }
 
-// parse makes a set of contents, or says everything that is wrong with them.
+// parse makes a set of contents. The error has all mistakes.
 func (f *Files) parse(c contents) (*Set, error) {
 	errs := c.errs
 	if f.half() {
@@ -129,8 +127,7 @@ func (f *Files) parse(c contents) (*Set, error) {
 	return set, nil
 }
 
-// pool reads certificates, one at least. Unlike [x509.CertPool.AppendCertsFromPEM] it passes over those that it cannot read only
-// in a bundle.
+// pool reads certificates, at least one. Unlike [x509.CertPool.AppendCertsFromPEM], pool skips invalid certificates only in a bundle.
 func pool(data []byte, bundle bool) (*x509.CertPool, error) {
 	all, n := x509.NewCertPool(), 0
 	for {

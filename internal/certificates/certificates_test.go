@@ -111,7 +111,7 @@ func TestABundleMayHoldWhatCannotBeRead(t *testing.T) {
 
 func TestWhatIsNoFileIsNotRead(t *testing.T) {
 	files := Files{Authorities: File{"ca", os.DevNull}}
-	if err := files.Check(); err == nil || err.Error() != "ca: "+os.DevNull+": is no file" {
+	if err := files.Check(); err == nil || err.Error() != "ca: "+os.DevNull+": not a regular file" {
 		t.Errorf("got %v", err)
 	}
 }

@@ -9,29 +9,29 @@ import (
 	"time"
 )
 
-// DefaultEvery is how often the files are looked at where Options does not say. It costs the reading of three small files.
+// DefaultEvery is the default of Options.Every. Each time a Keeper reads three small files.
 const DefaultEvery = time.Second
 
-// Options is what Open needs. Logger must be given.
+// Options are the options of Open. Logger must be set.
 type Options struct {
 	Files  Files
-	Every  time.Duration // how often the files are looked at; 0 means DefaultEvery
+	Every  time.Duration // between reads of the files; 0 means DefaultEvery
 	Logger *slog.Logger
 }
 
-// Keeper keeps what the files held when they last were right. All methods are safe for concurrent use.
+// Keeper keeps the last valid Set of the files. All methods are safe for concurrent use.
 type Keeper struct {
 	options Options
 	now     atomic.Pointer[Set]
 	stop    context.CancelFunc
 	stopped chan struct{}
 
-	// These belong to Open, and then to watch.
-	tried   fingerprint // what the last attempt was made of
-	expired *Set        // the one that was said to have expired
+	// For Open, and then for the goroutine of watch.
+	tried   fingerprint // the contents of the last attempt
+	expired *Set        // the set whose expiry is logged
 }
 
-// Open reads the files and looks at them until Close. The error says everything that is wrong with them.
+// Open reads the files, and watches them until Close. The error has all mistakes.
 func Open(o Options) (*Keeper, error) {
 	if o.Logger == nil {
 		return nil, errors.New("logger: must not be nil")
@@ -52,16 +52,16 @@ func Open(o Options) (*Keeper, error) {
 	return k, nil
 }
 
-// Now returns what is in force.
+// Now returns the set in force.
 func (k *Keeper) Now() *Set { return k.now.Load() }
 
-// Close ends the looking. What is in force stays.
+// Close ends the watch. The set in force stays.
 func (k *Keeper) Close() {
 	k.stop()
 	<-k.stopped
 }
 
-// watch looks at the files until ctx ends.
+// watch reads the files again and again until ctx ends.
 func (k *Keeper) watch(ctx context.Context) {
 	defer close(k.stopped)
 	tick := time.NewTicker(k.options.Every)
@@ -80,16 +80,16 @@ func (k *Keeper) watch(ctx context.Context) {
 			k.tried = seen
 		}
 		last = seen
-		k.sayExpired(ctx)
+		k.logExpired(ctx)
 	}
 }
 
-// try puts contents in force unless something is wrong with them.
+// try puts contents in force, unless the contents have mistakes.
 func (k *Keeper) try(ctx context.Context, c contents) {
 	set, err := k.options.Files.parse(c)
 	if err != nil {
 		k.options.Logger.LogAttrs(ctx, slog.LevelWarn, "certificates refused",
-			slog.Any("errors", strings.Split(err.Error(), "\n")), slog.String("in_force", "those before"))
+			slog.Any("errors", strings.Split(err.Error(), "\n")), slog.String("in_force", "the previous certificates"))
 		return
 	}
 	k.put(ctx, set)
@@ -107,12 +107,12 @@ func (k *Keeper) put(ctx context.Context, set *Set) {
 		attrs = append(attrs, slog.String("authorities", f.Authorities.Path))
 	}
 	k.options.Logger.LogAttrs(ctx, slog.LevelInfo, "certificates loaded", attrs...)
-	k.sayExpired(ctx)
+	k.logExpired(ctx)
 }
 
-// sayExpired logs once for each certificate that its time is over. It is shown all the same: not everybody looks, and to show
-// none helps nobody.
-func (k *Keeper) sayExpired(ctx context.Context) {
+// logExpired logs once that a certificate has expired. The certificate stays in force: some peers do not check the time, and without a
+// certificate all of them would fail.
+func (k *Keeper) logExpired(ctx context.Context) {
 	set := k.now.Load()
 	if set.Certificate == nil || set == k.expired || time.Now().Before(set.Certificate.Leaf.NotAfter) {
 		return

@@ -15,7 +15,7 @@ import (
 	"github.com/weirproxy/weir/internal/logtest"
 )
 
-// open opens the files of a directory in a bubble, and returns what is logged.
+// open opens the files of a directory in a bubble, and returns the log.
 func open(t *testing.T, files Files) (*Keeper, *logtest.Log) {
 	t.Helper()
 	log := new(logtest.Log)

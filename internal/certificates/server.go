@@ -9,17 +9,17 @@ import (
 	"strings"
 )
 
-// Server returns what a server of HTTP/2 needs for TLS 1.2 and later. Each handshake takes what is in force then; connections
-// that are there already stay. The keeper must have a certificate.
+// Server returns the configuration of an HTTP/2 server, for TLS 1.2 and later. Each handshake uses the set in force; open connections
+// stay. The keeper must have a certificate.
 //
-// When it has authorities, clients must show a certificate that one of them signed, directly or through others; those of the
-// system count for nothing. With names, one of them must be among the certificate's alternative names, whatever their kind (DNS
-// without regard to case, email, IP, URI): names are compared whole, and the common name is none of them.
+// With authorities, clients must show a certificate that one of the authorities signed, directly or through intermediates. The
+// system's authorities do not count. With names, the certificate must have one of them as an alternative name: DNS, email, IP or
+// URI. Names must be equal as a whole, DNS names except for case. The common name does not count.
 func (k *Keeper) Server(names []string) *tls.Config {
 	base := &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		NextProtos: []string{"h2"},
-		// Connections of gRPC last; a ticket would only carry a client past authorities that have changed.
+		// gRPC's connections are long. A ticket would let a client past changed authorities.
 		SessionTicketsDisabled: true,
 	}
 	if k.options.Files.Authorities.Path != "" {
@@ -32,33 +32,27 @@ func (k *Keeper) Server(names []string) *tls.Config {
 	config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		set, own := k.Now(), base.Clone()
 		own.Certificates = []tls.Certificate{*set.Certificate}
-		own.ClientCAs = set.Authorities // nil would be those of the system, but then no certificate is asked for
+		own.ClientCAs = set.Authorities // nil means the system's authorities, but then ClientAuth asks for no certificate
 		return own, nil
 	}
 	return config
 }
 
-// named returns an error unless the first certificate has one of the names.
+// named returns an error unless the client's certificate has one of the names.
 func named(chain []*x509.Certificate, names []string) error {
 	if len(chain) == 0 {
 		return fmt.Errorf("client shows no certificate, must be one for %s", strings.Join(names, " or "))
 	}
 	leaf := chain[0]
+	all := alternatives(leaf)
 	for _, name := range names {
-		if slices.ContainsFunc(leaf.DNSNames, func(own string) bool { return strings.EqualFold(own, name) }) ||
-			slices.Contains(leaf.EmailAddresses, name) {
-			return nil
-		}
-		for _, own := range leaf.URIs {
-			if own.String() == name {
-				return nil
-			}
-		}
-		if ip := net.ParseIP(name); ip != nil && slices.ContainsFunc(leaf.IPAddresses, ip.Equal) {
+		ip := net.ParseIP(name)
+		if slices.Contains(all, name) || ip != nil && slices.ContainsFunc(leaf.IPAddresses, ip.Equal) ||
+			slices.ContainsFunc(leaf.DNSNames, func(own string) bool { return strings.EqualFold(own, name) }) {
 			return nil
 		}
 	}
-	return fmt.Errorf("client certificate is for %q, must be for %s", alternatives(leaf), strings.Join(names, " or "))
+	return fmt.Errorf("client certificate is for %q, must be for %s", all, strings.Join(names, " or "))
 }
 
 // alternatives returns the alternative names of a certificate.

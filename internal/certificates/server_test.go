@@ -12,7 +12,7 @@ import (
 	"github.com/weirproxy/weir/internal/certificates/certtest"
 )
 
-// handshake returns what a server and a client say of a connection between them.
+// handshake connects a server and a client, and returns the client's state and both errors.
 func handshake(t *testing.T, server, client *tls.Config) (state tls.ConnectionState, serverErr, clientErr error) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -37,7 +37,7 @@ func handshake(t *testing.T, server, client *tls.Config) (state tls.ConnectionSt
 	defer near.Close()
 	c := tls.Client(near, client)
 	if clientErr = c.HandshakeContext(t.Context()); clientErr == nil {
-		_, clientErr = c.Read(make([]byte, 1)) // with TLS 1.3 a client learns only then what became of its certificate
+		_, clientErr = c.Read(make([]byte, 1)) // with TLS 1.3 the server's verdict on the client's certificate comes with the first read
 	}
 	return c.ConnectionState(), <-done, clientErr
 }

@@ -1,8 +1,8 @@
-// Package deptest keeps packages on their floor: it fails a test when the
-// package under test imports, directly or through others, what it must not.
+// Package deptest checks the imports of packages: a test fails when the package under test imports a forbidden one, directly or
+// through others.
 //
-// The test sits in the package that it guards, so that a new import changes
-// the test binary and `go test` never answers from its cache:
+// The test sits in the package that it guards, so that a new import changes the test binary and `go test` never answers from its
+// cache:
 //
 //	func TestDeps(t *testing.T) {
 //		deptest.Check(t, deptest.Rules{
@@ -11,8 +11,8 @@
 //		})
 //	}
 //
-// Only what the package itself is built from counts; its tests may import
-// anything. Files excluded by build constraints on this machine are not seen.
+// Only the imports of the package itself count; its tests may import anything. Files excluded by build constraints on this machine
+// are not seen.
 package deptest
 
 import (
@@ -27,36 +27,32 @@ import (
 	"testing"
 )
 
-// Rules says what one package may import. The zero value allows the whole
-// standard library and every third-party package, and no package of ours.
+// Rules are the imports that one package may have. The zero value allows the whole standard library and every third-party package,
+// and no package of ours.
 //
-// A path in a list covers exactly that package; with "/..." at its end it
-// covers the package and everything below. Never is the exception: there
-// every path covers everything below it.
+// A path in a list covers exactly that package; with "/..." at its end it covers the package and everything below. Never is the
+// exception: there every path covers everything below it.
 type Rules struct {
 	// Own lists the packages of this module that may be reached, directly or
 	// through others, as paths below the module root: "pkg/algorithms".
 	// Nil allows none.
 	Own []string
 
-	// Std lists the standard packages that may be imported directly. What
-	// they import in turn does not count, for fmt alone pulls in os and sync.
-	// Nil allows all, an empty list none.
+	// Std lists the standard packages that may be imported directly. Imports of standard packages do not count, for fmt alone
+	// imports os and sync. Nil allows all, an empty list none.
 	Std []string
 
 	// Third lists the third-party packages that may be imported directly.
 	// Nil allows all, an empty list none.
 	Third []string
 
-	// Never lists import paths that must not be reached: third-party ones and
-	// ours neither directly nor through others, standard ones not directly.
-	// It wins over the other lists.
+	// Never lists import paths that must not be reached: third-party ones and ours neither directly nor through others, standard
+	// ones not directly. Never wins over the other lists.
 	Never []string
 }
 
-// Check fails tb, once for every forbidden import with the way it is reached,
-// when the package in whose directory the test runs breaks rules. It asks the
-// go command, which must be on the PATH, as it is in every `go test`.
+// Check fails tb, once for every forbidden import with the way it is reached, when the package in whose directory the test runs
+// breaks rules. Check runs the go command, which must be on the PATH, as in every `go test`.
 func Check(tb testing.TB, rules Rules) {
 	tb.Helper()
 	findings, err := check(".", rules)
@@ -77,7 +73,7 @@ func check(dir string, rules Rules) ([]string, error) {
 	return g.findings(rules), nil
 }
 
-// listed is what `go list -json` says of one package.
+// listed is one package in the output of `go list -json`.
 type listed struct {
 	ImportPath string
 	Standard   bool
@@ -144,7 +140,7 @@ func (g graph) findings(rules Rules) []string {
 			from[path] = importer
 			if why := g.refusal(rules, path, importer == g.root); why != "" {
 				lines = append(lines, fmt.Sprintf("%s: %s", g.way(from, path), why))
-				continue // What hangs below it is no news.
+				continue // The packages below are no news.
 			}
 			if !standard {
 				queue = append(queue, path)

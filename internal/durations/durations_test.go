@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/weirproxy/weir/internal/deptest"
+	"github.com/weirproxy/weir/pkg/store"
 )
 
 func TestADurationAtABoundCountsBelowIt(t *testing.T) {
@@ -16,7 +17,7 @@ func TestADurationAtABoundCountsBelowIt(t *testing.T) {
 	for _, d := range []time.Duration{-time.Second, 0, 10 * time.Microsecond, 10*time.Microsecond + 1, 2 * time.Millisecond, 100 * time.Millisecond, time.Second} {
 		h.Observe(d)
 	}
-	want := Snapshot{
+	want := store.Durations{
 		Buckets: map[float64]uint64{
 			1e-05: 3, 2.5e-05: 4, 5e-05: 4, 1e-04: 4, 0.00025: 4, 0.0005: 4, 0.001: 4, 0.0025: 5, 0.005: 5, 0.01: 5, 0.025: 5,
 			0.05: 5, 0.1: 6,
@@ -49,12 +50,12 @@ func TestObservingLosesNothing(t *testing.T) {
 		})
 	}
 	observing.Wait()
-	want := Snapshot{Count: routines * each, Sum: routines * each * (each - 1) / 2 * time.Microsecond}
-	if diff := cmp.Diff(want, h.Snapshot(), cmpopts.IgnoreFields(Snapshot{}, "Buckets")); diff != "" {
+	want := store.Durations{Count: routines * each, Sum: routines * each * (each - 1) / 2 * time.Microsecond}
+	if diff := cmp.Diff(want, h.Snapshot(), cmpopts.IgnoreFields(store.Durations{}, "Buckets")); diff != "" {
 		t.Errorf("snapshot (-want +got):\n%s", diff)
 	}
 }
 
 func TestDeps(t *testing.T) {
-	deptest.Check(t, deptest.Rules{Own: []string{}, Third: []string{}})
+	deptest.Check(t, deptest.Rules{Own: []string{"pkg/algorithms", "pkg/store"}, Third: []string{}})
 }

@@ -1,4 +1,4 @@
-// Package logtest keeps what is logged while a test runs, for the test to read and to wait for.
+// Package logtest keeps the log of a test, so that the test can read log lines and wait for them.
 package logtest
 
 import (
@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// patience is how long Await waits for what takes milliseconds on an idle machine.
-const patience = 30 * time.Second
+// timeout is how long Await waits for a line that takes milliseconds on an idle machine.
+const timeout = 30 * time.Second
 
-// Log keeps what is written to it, such as by a handler of slog. The zero value is empty. It is safe for concurrent use.
+// Log keeps all bytes that a writer, such as a handler of slog, writes. The zero value is empty. A Log is safe for concurrent use.
 type Log struct {
 	mu    sync.Mutex // guards the rest
 	text  bytes.Buffer
@@ -31,14 +31,14 @@ func (l *Log) Write(p []byte) (int, error) {
 	return l.text.Write(p)
 }
 
-// String returns all that was written so far.
+// String returns the whole log so far.
 func (l *Log) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.String()
 }
 
-// Take returns what was written since the last time.
+// Take returns the lines since the last Take.
 func (l *Log) Take() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -64,16 +64,16 @@ func (l *Log) linesLocked() []string {
 	return lines
 }
 
-// Has returns what accepts lines with a part in them.
+// Has returns a function that accepts lines with the given part.
 func Has(part string) func(line string) bool {
 	return func(line string) bool { return strings.Contains(line, part) }
 }
 
-// Await returns the first line, from the line with the number from on, that match accepts, and the number of the line after it.
-// It waits for one, and ends the test when there is none for long.
+// Await returns the first line, from the line with the number from on, that match accepts, and the number of the line after it. Await
+// waits for a line, and ends the test when no line comes in time.
 func (l *Log) Await(tb testing.TB, from int, match func(line string) bool) (line string, next int) {
 	tb.Helper()
-	deadline := time.After(patience)
+	deadline := time.After(timeout)
 	for {
 		l.mu.Lock()
 		lines := l.linesLocked()
@@ -90,7 +90,7 @@ func (l *Log) Await(tb testing.TB, from int, match func(line string) bool) (line
 		select {
 		case <-more:
 		case <-deadline:
-			tb.Fatalf("the awaited line is not in the log within %v:\n%s", patience, l)
+			tb.Fatalf("the awaited line is not in the log within %v:\n%s", timeout, l)
 		}
 	}
 }

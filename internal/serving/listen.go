@@ -1,63 +1,78 @@
 package serving
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
 
 	"google.golang.org/grpc"
 
+	"github.com/weirproxy/weir/internal/statistics"
 	"github.com/weirproxy/weir/pkg/server"
 )
 
-// Endpoint is an address and what serves there: GRPC or HTTP, one of which must be given.
-type Endpoint struct {
-	Setting string // that names the address, for errors
-	Name    string // of what serves, for the log
-	Network string // tcp or unix
-	Address string // "" for off
-
-	Mode   fs.FileMode // of a Unix socket
-	Shared bool        // with other processes
-	TLS    bool        // for the log
-
-	GRPC *grpc.Server
-	HTTP http.Handler
+// endpoint is an Endpoint and its server: GRPC or HTTP.
+type endpoint struct {
+	Endpoint
+	name    string // in the log
+	network string // tcp or unix
+	tls     bool   // in the log
+	grpc    *grpc.Server
+	http    http.Handler
 }
 
-func (e *Endpoint) listen(ctx context.Context) (net.Listener, error) {
-	if e.Shared {
-		return server.ListenShared(ctx, e.Address)
+// endpoints returns every endpoint, also endpoints that are off.
+func (c *Config) endpoints(s *server.Server, reader *statistics.Reader) []endpoint {
+	pages := s.HTTP()
+	if c.Legacy {
+		pages = s.Legacy()
 	}
-	return server.Listen(ctx, e.Network, e.Address, e.Mode)
+	return []endpoint{
+		{Endpoint: c.GRPC, name: "grpc", network: "tcp", tls: c.Server.TLS != nil, grpc: s.GRPC()},
+		{Endpoint: c.Socket, name: "grpc", network: "unix", grpc: s.GRPC()},
+		{Endpoint: c.HTTP, name: "http", network: "tcp", http: pages},
+		{Endpoint: c.Debug, name: "debug", network: "tcp", http: s.Debug(reader.WriteText)},
+		{Endpoint: c.Metrics, name: "metrics", network: "tcp", http: s.Metrics(cmp.Or(c.MetricsPath, "/metrics"))},
+		{Endpoint: c.Admin, name: "admin", network: "tcp", grpc: s.Admin()},
+	}
 }
 
-// listener is a listener of an endpoint.
+func (e *endpoint) listen(ctx context.Context) (net.Listener, error) {
+	if e.Shared {
+		return listenShared(ctx, e.Address)
+	}
+	return listenOn(ctx, e.network, e.Address, e.Mode)
+}
+
+// listener is the listener of an endpoint.
 type listener struct {
 	net.Listener
-	of Endpoint
+	of endpoint
 }
 
-// listen opens all listeners that are on and logs where each is; or none, with every reason.
-func (p *Process) listen(ctx context.Context) ([]listener, error) {
+// listen opens a listener for each endpoint that is on, and logs its address. When one fails it closes all, and returns every error.
+func (p *process) listen(ctx context.Context) ([]listener, error) {
 	var (
 		all  []listener
 		errs []error
 	)
-	for _, want := range p.Endpoints {
-		if want.Address == "" {
+	for _, e := range p.endpoints {
+		if e.Address == "" {
 			continue
 		}
-		l, err := want.listen(ctx)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", want.Setting, err))
-			continue
+		switch l, err := e.listen(ctx); {
+		case err == nil:
+			all = append(all, listener{l, e})
+		case e.Spare:
+			p.config.Logger.LogAttrs(ctx, slog.LevelWarn, "an endpoint is off",
+				slog.String("server", e.name), slog.String("setting", e.Setting), slog.String("error", err.Error()))
+		default:
+			errs = append(errs, fmt.Errorf("%s: %w", e.Setting, err))
 		}
-		all = append(all, listener{l, want})
 	}
 	if err := errors.Join(errs...); err != nil {
 		for _, l := range all {
@@ -67,13 +82,13 @@ func (p *Process) listen(ctx context.Context) ([]listener, error) {
 	}
 	for _, l := range all {
 		attrs := []slog.Attr{
-			slog.String("server", l.of.Name),
+			slog.String("server", l.of.name),
 			slog.String("network", l.Addr().Network()), slog.String("address", l.Addr().String()),
 		}
-		if l.of.TLS {
+		if l.of.tls {
 			attrs = append(attrs, slog.Bool("tls", true))
 		}
-		p.Logger.LogAttrs(ctx, slog.LevelInfo, "listening", attrs...)
+		p.config.Logger.LogAttrs(ctx, slog.LevelInfo, "listening", attrs...)
 	}
 	return all, nil
 }

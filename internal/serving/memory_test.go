@@ -14,11 +14,11 @@ func TestTheCollectorWaitsForTheHeadroom(t *testing.T) {
 		alive uint64
 		want  int
 	}{
-		{"before_the_first_collection", 0, mostPercent},
-		{"next_to_nothing", 1 << 20, mostPercent},
+		{"before_the_first_collection", 0, maxPercent},
+		{"next_to_nothing", 1 << 20, maxPercent},
 		{"8_MiB", 8 << 20, 800},
 		{"64_MiB", 64 << 20, 100},
-		{"more_than_the_headroom", 1 << 30, usualPercent},
+		{"more_than_the_headroom", 1 << 30, minPercent},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -1,92 +1,222 @@
-// Package serving is what the programs of this project have in common once their settings are read: the store, listeners,
-// signals, the memory of the process, and an end that loses no request. What to serve and where is theirs to say.
+// Package serving runs a rate limit service from one Config: it connects stores, rules, servers and listeners, and handles
+// signals and the drain. The programs of this project translate their settings to a Config and call Run.
 package serving
 
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
-	"net/http"
-	"runtime"
-	"time"
 
-	"golang.org/x/sync/errgroup"
+	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/weirproxy/weir/pkg/reload"
+	"github.com/weirproxy/weir/internal/certificates"
+	"github.com/weirproxy/weir/internal/reload"
+	"github.com/weirproxy/weir/internal/statistics"
+	"github.com/weirproxy/weir/internal/tracing"
+	"github.com/weirproxy/weir/internal/version"
+	"github.com/weirproxy/weir/internal/xds"
+	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/server"
-	"github.com/weirproxy/weir/pkg/tracing"
 )
 
-// Process is what a program serves with. All but Traces and Background must be given.
-type Process struct {
-	Logger       *slog.Logger
-	Server       *server.Server
-	Reloader     *reload.Reloader
-	Endpoints    []Endpoint       // those without an address are off
-	Traces       *tracing.Tracing // nil when there are none
-	DrainTimeout time.Duration    // most time from the stop to the end; 0 breaks what is in flight
+// RulesError is the failure of the first load: each line is about one mistake in the rules.
+type RulesError struct{ error }
 
-	// Background runs beside the servers, until they have ended. What returns an error ends the process.
-	Background []func(context.Context) error
-}
+// Unwrap returns the error of package reload.
+func (e RulesError) Unwrap() error { return e.error }
 
-// Serve listens, and serves until signals say stop or something fails. It returns when all that it started has ended, but for a
-// reload: what that reads may never end.
-func (p *Process) Serve(ctx context.Context, signals *Signals) error {
-	listeners, err := p.listen(ctx)
+// Run serves until ctx ends, a signal says stop or something fails. Rules with mistakes end it before it listens, with a RulesError.
+// A process calls Run once.
+func Run(ctx context.Context, c Config) error {
+	signals := notify(ctx)
+	defer signals.close()
+	limitMemory(ctx, c.Logger)
+
+	traces, err := c.trace(ctx)
 	if err != nil {
 		return err
 	}
-	all, failed := errgroup.WithContext(signals.failed)
-	context.AfterFunc(failed, func() { signals.fail(context.Cause(failed)) })
-	background, end := context.WithCancel(failed)
-	go heedReloads(background, signals.reloads, p.Reloader.Reload)
-	go func() { _ = p.Reloader.Run(background) }() // nil
-	all.Go(func() error { keepHeadroom(background); return nil })
-	for _, run := range p.Background {
-		all.Go(func() error { return run(background) })
+	defer traces.Close(canceled())
+	keeper, err := c.keepCertificates()
+	if err != nil {
+		return err
 	}
-	var pages []*http.Server
-	for _, l := range listeners {
-		if l.of.GRPC != nil {
-			all.Go(func() error { return l.of.GRPC.Serve(l.Listener) })
-			continue
+	if keeper != nil {
+		defer keeper.Close()
+		c.Server.TLS = keeper.Server(c.TLS.ClientNames)
+	}
+	c.Store.Logger, c.Store.Traces = c.Logger, traces
+	stores, err := NewStores(c.Store)
+	if err != nil {
+		return err
+	}
+	defer stores.Close()
+	lim, err := limiter.New(stores.Store, c.Limiter)
+	if err != nil {
+		return err
+	}
+	c.Rules.Limiter, c.Rules.Granularity, c.Rules.Logger = lim, stores.Granularity(), c.Logger
+	c.Rules.Pushed = c.XDS.Address != ""
+	reloader, err := reload.New(c.Rules)
+	if err != nil {
+		return err
+	}
+	stopped, err := signals.load(reloader, c.Logger)
+	if stopped {
+		return nil
+	}
+	if err != nil {
+		if !c.StartWithoutRules || !missing(err) {
+			return RulesError{err}
 		}
-		page := p.newHTTP(l.of.HTTP)
-		pages = append(pages, page)
-		all.Go(func() error {
-			if err := page.Serve(l.Listener); !errors.Is(err, http.ErrServerClosed) {
+		c.Logger.LogAttrs(ctx, slog.LevelWarn, "there are no rules yet", slog.String("error", err.Error()))
+		reloader.DoWithoutRules()
+	}
+	if err := stores.Unfit(signals.stop); err != nil {
+		return err
+	}
+	registry := prometheus.NewRegistry()
+	if err := stores.register(registry); err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
+	source, err := c.follow(reloader, registry)
+	if err != nil {
+		return err
+	}
+	s, err := c.newServer(lim, stores, reloader, source, registry, traces)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	reader, reporter, err := c.newStatistics(s, lim, stores, reloader, registry)
+	if err != nil {
+		return err
+	}
+	p := process{config: &c, server: s, reloader: reloader, traces: traces}
+	p.endpoints = c.endpoints(s, reader)
+	if source != nil {
+		p.background = append(p.background, source.Run)
+	}
+	if reporter != nil {
+		p.background = append(p.background, func(ctx context.Context) error { reporter.Run(ctx); return nil })
+	}
+	return p.serve(ctx, signals)
+}
+
+// trace starts to send spans. A nil Tracing makes no spans.
+func (c *Config) trace(ctx context.Context) (*tracing.Tracing, error) {
+	if c.Tracing == nil {
+		return nil, nil //nolint:nilnil // see above
+	}
+	c.Tracing.Logger = c.Logger
+	return tracing.New(ctx, *c.Tracing)
+}
+
+// keepCertificates opens the certificates of the gRPC endpoint; nil without TLS.
+func (c *Config) keepCertificates() (*certificates.Keeper, error) {
+	if c.TLS.Certificate.Path == "" {
+		return nil, nil //nolint:nilnil // see above
+	}
+	return certificates.Open(certificates.Options{Files: c.TLS.Files, Logger: c.Logger})
+}
+
+// missing reports whether rules are missing, rather than wrong.
+func missing(err error) bool {
+	return errors.Is(err, reload.ErrNoRules) || errors.Is(err, reload.ErrNoFiles) || errors.Is(err, fs.ErrNotExist)
+}
+
+// follow returns the client of the xDS server, nil without one, and registers its metrics. Where its rules are not required, an
+// empty set of rules is in force until they come.
+func (c *Config) follow(r *reload.Reloader, registry prometheus.Registerer) (*xds.Client, error) {
+	if c.XDS.Address == "" {
+		return nil, nil //nolint:nilnil // see above
+	}
+	c.XDS.Push, c.XDS.Logger = r.Push, c.Logger
+	client, err := xds.New(c.XDS)
+	if err != nil {
+		return nil, fmt.Errorf("xds: %w", err)
+	}
+	if err := registry.Register(client.Metrics()); err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
+	}
+	if !c.XDSRequired {
+		r.DoWithoutRules()
+	}
+	return client, nil
+}
+
+// newServer returns the server of all endpoints.
+func (c *Config) newServer(
+	l *limiter.Limiter, stores *Stores, r *reload.Reloader, source *xds.Client, registry *prometheus.Registry, traces *tracing.Tracing,
+) (*server.Server, error) {
+	o := c.Server
+	o.Limiter, o.Logger, o.Registry = l, c.Logger, registry
+	build := version.Read()
+	o.Version, o.Revision = build.Version, build.Revision
+	o.Stats = stores.Stats
+	o.Reload = r.Reload
+	o.Loads = func() server.LoadStatus { return server.LoadStatus(r.Status()) }
+	o.Tracer, o.Propagator = traces.Tracer(), traces.Propagator()
+	o.Sources = append(o.Sources, c.Rules.Paths...)
+	if c.XDS.Address != "" {
+		o.Sources = append(o.Sources, xds.Prefix+c.XDS.Address)
+	}
+	if c.Rules.Settings != "" {
+		o.Sources = append(o.Sources, c.Rules.Settings)
+	}
+	o.Ready = func() error {
+		if source != nil && c.XDSRequired {
+			if err := source.Ready(); err != nil {
 				return err
 			}
-			return nil
-		})
-	}
-	p.Logger.LogAttrs(ctx, slog.LevelInfo, "ready", slog.Int("gomaxprocs", runtime.GOMAXPROCS(0)))
-
-	all.Go(func() error {
-		defer end()
-		<-signals.stop.Done()
-		p.shutdown(signals.stop, signals.hurry, pages)
+		}
+		if c.ReadyRequiresRules && len(l.Rules().Domains()) == 0 {
+			return reload.ErrNoRules
+		}
+		if c.ReadyRequiresStore {
+			return stores.Ready()
+		}
 		return nil
-	})
-	return all.Wait()
-}
-
-// newHTTP returns a server of pages.
-func (p *Process) newHTTP(pages http.Handler) *http.Server {
-	return &http.Server{
-		Handler:           pages,
-		ReadHeaderTimeout: 5 * time.Second,
-		ReadTimeout:       30 * time.Second,
-		WriteTimeout:      2 * time.Minute, // a profile takes 30 seconds unless asked for longer
-		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    64 << 10,
-		ErrorLog:          slog.NewLogLogger(p.Logger.Handler(), slog.LevelWarn),
 	}
+	return server.New(o)
 }
 
-// Hurriedly returns a context that is over, for what is closed once there is nothing left to wait for.
-func Hurriedly() context.Context {
+// newStatistics returns the reader of the metrics under the original's names, and the reporter to StatsD, which is nil without
+// one. The collector for Prometheus is registered here.
+func (c *Config) newStatistics(
+	s *server.Server, l *limiter.Limiter, stores *Stores, r *reload.Reloader, registry prometheus.Registerer,
+) (*statistics.Reader, *statistics.Reporter, error) {
+	reader, err := statistics.New(statistics.Options{
+		Limiter: l, Spent: s.Spent, Lost: s.Lost, DeniedLocally: stores.DeniedLocally, DecidedWithout: stores.DecidedWithout,
+		Loads: func() (succeeded, refused uint64) { now := r.Status(); return now.Loads, now.Refusals },
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	if c.Statistics.Prometheus {
+		collector, err := reader.NewCollector(c.Statistics.Collector)
+		if err == nil {
+			err = registry.Register(collector)
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	if c.Statistics.StatsD.Address == "" {
+		return reader, nil, nil
+	}
+	c.Statistics.StatsD.Logger = c.Logger
+	reporter, err := reader.NewReporter(c.Statistics.StatsD)
+	if err != nil {
+		return nil, nil, fmt.Errorf("StatsD: %w", err)
+	}
+	return reader, reporter, nil
+}
+
+// canceled returns a context that is over, for a Close that must not wait.
+func canceled() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	return ctx

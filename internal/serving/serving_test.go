@@ -8,11 +8,11 @@ import (
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
-		Own: []string{"pkg/...", "proto/...", "internal/durations", "internal/certificates"},
+		Own: []string{"internal/certificates", "internal/durations", "internal/metrics", "internal/redisconn", "internal/reload", "internal/render", "internal/statistics", "internal/tracing", "internal/version", "internal/xds", "pkg/...", "proto/..."},
 		Third: []string{
 			"github.com/prometheus/client_golang/prometheus", "github.com/KimMachineGun/automemlimit/memlimit",
-			"golang.org/x/sync/errgroup", "google.golang.org/grpc",
+			"golang.org/x/sync/errgroup", "golang.org/x/sys/unix", "google.golang.org/grpc",
 		},
-		Never: []string{"testing", "github.com/spf13", "github.com/weirproxy/weir/pkg/statistics"},
+		Never: []string{"testing", "github.com/spf13"},
 	})
 }

@@ -7,32 +7,38 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weirproxy/weir/internal/tracing"
 	"github.com/weirproxy/weir/pkg/server"
 	"github.com/weirproxy/weir/pkg/store"
+	"github.com/weirproxy/weir/pkg/store/denycache"
 	"github.com/weirproxy/weir/pkg/store/fallback"
 	"github.com/weirproxy/weir/pkg/store/memstore"
 	"github.com/weirproxy/weir/pkg/store/redisstore"
-	"github.com/weirproxy/weir/pkg/tracing"
 )
 
-// StoreOptions is where counts are to be kept. Logger must be given.
+// StoreOptions chooses the store of the counts. Logger must be given.
 type StoreOptions struct {
 	MaxKeys int // most in memory; 0 means memstore.DefaultMaxKeys
 	OnFull  memstore.OnFull
-	Redis   *redisstore.Options // without Logger; nil: there is none, and counts are in memory alone
-	Logger  *slog.Logger
-	Traces  *tracing.Tracing // of what is asked of Redis; nil: no spans
+	Redis   *redisstore.Options // without Logger; nil: counts are in memory alone
+	// DenyCache is how long a key that Redis has denied is denied from memory at most; 0: not at all.
+	DenyCache time.Duration
+	Logger    *slog.Logger
+	Traces    *tracing.Tracing // of calls to Redis; nil: no spans
 }
 
-// Stores is where counts are kept, and what others ask of that.
+// Stores is the store of the counts, with its status.
 type Stores struct {
 	Store  store.Store
-	memory *memstore.Store   // the store itself, or what stands in for Redis
+	memory *memstore.Store   // the store itself, or the substitute for Redis
 	redis  *redisstore.Store // nil without Redis
 	guard  *fallback.Store   // nil without Redis
+	denied *denycache.Store  // nil without Redis, and where denials are not remembered
 }
 
-// NewStores makes the store that was asked for. It waits for nothing. Close it when it is no longer used.
+// NewStores makes the store and waits for no connection. The caller closes the Stores.
 func NewStores(o StoreOptions) (*Stores, error) {
 	memory, err := memstore.New(memstore.Options{MaxKeys: cmp.Or(o.MaxKeys, memstore.DefaultMaxKeys), OnFull: o.OnFull})
 	if err != nil {
@@ -40,7 +46,7 @@ func NewStores(o StoreOptions) (*Stores, error) {
 	}
 	s := &Stores{Store: memory, memory: memory}
 	if o.Redis != nil {
-		if err := s.share(*o.Redis, o.Logger, o.Traces); err != nil {
+		if err := s.share(o); err != nil {
 			s.Close()
 			return nil, err
 		}
@@ -49,37 +55,35 @@ func NewStores(o StoreOptions) (*Stores, error) {
 }
 
 // share puts Redis before memory.
-func (s *Stores) share(r redisstore.Options, logger *slog.Logger, traces *tracing.Tracing) error {
-	r.Logger = logger
-	var err error
+func (s *Stores) share(o StoreOptions) (err error) {
+	r := *o.Redis
+	r.Logger = o.Logger
 	if s.redis, err = redisstore.New(r); err != nil {
 		return err
 	}
 	s.guard, err = fallback.New(fallback.Options{
-		Primary:     traces.Store(s.redis.Asking(), "redis"),
-		Known:       s.redis.Known,
+		Primary:     o.Traces.Store(s.redis, "redis"),
 		Local:       s.memory,
 		Probe:       s.redis.Ping,
 		Unavailable: redisstore.ErrUnavailable,
-		Logger:      logger,
+		Logger:      o.Logger,
 	})
 	if err != nil {
 		return err
 	}
-	s.Store = shared{s.guard, s.redis}
+	s.Store = s.guard
+	if o.DenyCache == 0 {
+		return nil
+	}
+	s.denied, err = denycache.New(denycache.Options{Store: s.guard, Outbox: s.redis, MaxAge: o.DenyCache})
+	if err != nil {
+		return err
+	}
+	s.Store = s.denied
 	return nil
 }
 
-// shared is the guarded store for a limiter, which tells it to forget denials when rules change.
-type shared struct {
-	*fallback.Store
-	redis *redisstore.Store
-}
-
-// Forget forgets which keys Redis has denied.
-func (s shared) Forget() { s.redis.Forget() }
-
-// Granularity returns what periods must be whole multiples of for the store to count them, 0 where any period will do.
+// Granularity returns the unit of time of the store: a period must be a whole multiple. 0 allows any period.
 func (s *Stores) Granularity() time.Duration {
 	if s.redis == nil {
 		return 0
@@ -87,8 +91,8 @@ func (s *Stores) Granularity() time.Duration {
 	return redisstore.Granularity
 }
 
-// Unfit returns an error when Redis is there and older than what is needed, or not what its URL says: waiting would not help. It gives Redis a second
-// to answer.
+// Unfit returns an error when Redis answers and is too old, or has another topology than the URL. Waiting would not help. Redis has
+// a second to answer.
 func (s *Stores) Unfit(ctx context.Context) error {
 	if s.redis == nil {
 		return nil
@@ -104,43 +108,27 @@ func (s *Stores) Unfit(ctx context.Context) error {
 	return nil
 }
 
-// Stats returns the figures of memory.
+// Stats returns the metrics of memory.
 func (s *Stores) Stats() server.StoreStats { return server.StoreStats(s.memory.Stats()) }
 
-// Remote returns what tells the figures of Redis, nil without it.
-func (s *Stores) Remote() func() server.RemoteStats {
+// register registers the metrics of Redis, if there is one.
+func (s *Stores) register(registry prometheus.Registerer) error {
 	if s.redis == nil {
 		return nil
 	}
-	return func() server.RemoteStats {
-		guard, redis := s.guard.Stats(), s.redis.Stats()
-		return server.RemoteStats{
-			State:         guard.State.String(),
-			Up:            guard.State == fallback.Closed,
-			Opened:        guard.Opened,
-			Timeouts:      guard.Failures.Timeout,
-			Unavailable:   guard.Failures.Unavailable,
-			Other:         guard.Failures.Other,
-			Local:         guard.Decided.Local,
-			Allow:         guard.Decided.Allow,
-			Deny:          guard.Decided.Deny,
-			RoundTrip:     redis.RoundTrip,
-			RoundTrips:    redis.RoundTrips,
-			Transactions:  redis.Transactions,
-			DeniedLocally: redis.DeniedHere,
-			DeniedKeys:    redis.Denials,
-			DeferredHits:  redis.DeferredHits,
-			LostHits:      redis.LostHits,
-		}
-	}
+	return registry.Register(newRemoteCollector(func() remoteStats {
+		return remoteStats{s.guard.Stats(), s.redis.Stats(), s.deniedStats()}
+	}))
 }
 
 // DeniedLocally returns how many hits were denied from memory without asking Redis.
-func (s *Stores) DeniedLocally() uint64 {
-	if s.redis == nil {
-		return 0
+func (s *Stores) DeniedLocally() uint64 { return s.deniedStats().Hits }
+
+func (s *Stores) deniedStats() denycache.Stats {
+	if s.denied == nil {
+		return denycache.Stats{}
 	}
-	return s.redis.Stats().DeniedHits
+	return s.denied.Stats()
 }
 
 // DecidedWithout returns how many requests were decided without Redis, as it could not be asked.
@@ -159,13 +147,16 @@ func (s *Stores) Ready() error {
 	return s.guard.Ready()
 }
 
-// Close ends what NewStores started. Nobody must ask the store any more.
+// Close ends everything that NewStores started. No request may use the store any more.
 func (s *Stores) Close() {
+	if s.denied != nil {
+		s.denied.Close()
+	}
 	if s.guard != nil {
 		s.guard.Close()
 	}
 	if s.redis != nil {
-		s.redis.Close() // sends what it has put off
+		s.redis.Close() // sends the requests in its outbox
 	}
 	s.memory.Close()
 }

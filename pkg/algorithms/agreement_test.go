@@ -29,7 +29,7 @@ func compare(t failer, c chooser, a Algorithm, changes bool) {
 	for range steps {
 		now = chooseNext(c, k.limit, now, d)
 		if changes && c.upTo("change", 4) == 0 {
-			// FreshAt is held at the last instant, at which a key may therefore not be fresh yet; nobody changes limits then.
+			// IdleAt is held at the last instant, at which a key may therefore not be fresh yet; nobody changes limits then.
 			now = min(now, math.MaxInt64-1)
 			to := chooseChange(c, k.limit)
 			h.note("%d change to %+v", now, to)
@@ -61,7 +61,7 @@ func chooseChange(c chooser, from Limit) Limit {
 	return to
 }
 
-// Extremes of everything at once, exhaustively: what a random walk may miss.
+// Extremes of everything at once, exhaustively, as a random walk may miss some.
 func TestTheLargestValidLimitsAgreeWithTheReference(t *testing.T) {
 	instants := []Instant{
 		math.MinInt64, math.MinInt64 + 1, math.MinInt64 + Instant(MaxPeriod), -1, 0, math.MaxInt64 - Instant(MaxPeriod), math.MaxInt64 - 1, math.MaxInt64,
@@ -93,7 +93,7 @@ func TestTheLargestValidLimitsAgreeWithTheReference(t *testing.T) {
 	}
 }
 
-// extremeLimits returns every corner of what is valid for an algorithm.
+// extremeLimits returns the valid limits of an algorithm with the smallest and largest fields.
 func extremeLimits(a Algorithm) []Limit {
 	var all []Limit
 	for _, requests := range []uint32{0, 1, math.MaxUint32} {

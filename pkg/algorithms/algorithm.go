@@ -5,24 +5,26 @@ import (
 	"strings"
 )
 
-// Algorithm names a way to keep a limit. The zero value is none and not valid. The numbers may be stored: they do not change.
+// Algorithm names a way to keep a limit. The zero value is not valid. The numbers may be stored and never change.
 type Algorithm uint8
 
-// kind is what one algorithm brings.
-type kind interface {
+// definition is the methods of every algorithm.
+type definition interface {
 	name() string // as in rule files
 }
 
-// stateful is a kind that keeps its state in a [State].
+// stateful is the methods of an algorithm that keeps a key in a [State].
 type stateful interface {
-	kind
+	definition
 	take(l Limit, s State, now Instant, hits int64, countRejected bool) (State, Decision)
-	freshAt(l Limit, s State) Instant                  // s is not unused
-	change(from, to Limit, s State, now Instant) State // same algorithm and period; s is not fresh at now
+	idleAt(l Limit, s State) Instant                   // s is not unused
+	change(from, to Limit, s State, now Instant) State // same algorithm and period; s is not idle at now
+	layout() string                                    // see Layout
+	record(l Limit, s State) numbers                   // s is not unused
+	restore(l Limit, n numbers) (State, Limit)
 }
 
-// statefulOf returns the kind of an algorithm that keeps a State, nil when there is none of that number. A new algorithm is
-// one line here.
+// statefulOf returns the algorithm of a number that keeps a [State], or nil. A new algorithm is one case here.
 func statefulOf(a Algorithm) stateful {
 	switch a {
 	case FixedWindow:
@@ -38,8 +40,8 @@ func statefulOf(a Algorithm) stateful {
 	}
 }
 
-// kindOf returns the kind of an algorithm, nil when there is none of that number.
-func kindOf(a Algorithm) kind {
+// definitionOf returns the algorithm of a number, or nil.
+func definitionOf(a Algorithm) definition {
 	if a == SlidingWindowLog {
 		return slidingWindowLog{}
 	}
@@ -49,10 +51,13 @@ func kindOf(a Algorithm) kind {
 	return nil
 }
 
+// HasState reports whether the algorithm keeps a key in a [State], as all but sliding_window_log do.
+func (a Algorithm) HasState() bool { return a != SlidingWindowLog }
+
 // Algorithms returns every algorithm, in the order of their numbers.
 func Algorithms() []Algorithm {
 	var all []Algorithm
-	for a := Algorithm(1); kindOf(a) != nil; a++ {
+	for a := Algorithm(1); definitionOf(a) != nil; a++ {
 		all = append(all, a)
 	}
 	return all
@@ -69,13 +74,13 @@ func Names() string {
 
 // String returns the algorithm's name as in rule files.
 func (a Algorithm) String() string {
-	if k := kindOf(a); k != nil {
+	if k := definitionOf(a); k != nil {
 		return k.name()
 	}
 	return fmt.Sprintf("algorithm(%d)", uint8(a))
 }
 
-// ParseAlgorithm returns the algorithm of that name, which is case-sensitive, or an error that lists the names there are.
+// ParseAlgorithm returns the algorithm of a name, which is case-sensitive, or an error that lists all names.
 func ParseAlgorithm(name string) (Algorithm, error) {
 	for _, a := range Algorithms() {
 		if a.String() == name {

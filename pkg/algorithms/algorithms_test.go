@@ -146,7 +146,7 @@ func TestAStateIsCreatedByTheFirstChargeAndNotBefore(t *testing.T) {
 		if !k.unused() {
 			t.Errorf("%v: a probe, a denial and a refund made %v", a, k)
 		}
-		if got := k.freshAt(); got != math.MinInt64 {
+		if got := k.idleAt(); got != math.MinInt64 {
 			t.Errorf("%v: a key never used is fresh at %d; want always", a, got)
 		}
 		k.take(4, 1, false)

@@ -20,7 +20,7 @@ func TestTakeDoesNotAllocate(t *testing.T) {
 				k.take(now, -101, false)
 			}
 			for range 1000 {
-				step() // A Log grows to what it needs.
+				step() // a Log grows to its final size
 			}
 			if got := testing.AllocsPerRun(1000, step); got != 0 {
 				t.Errorf("five charges allocate %v times; want 0", got)
@@ -77,7 +77,7 @@ func BenchmarkFreshAt(b *testing.B) {
 			k := newKey(Limit{Algorithm: a, Requests: 100, Period: time.Second})
 			k.take(1, 50, false)
 			for b.Loop() {
-				k.freshAt()
+				k.idleAt()
 			}
 		})
 	}

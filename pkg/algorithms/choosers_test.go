@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// rapidChooser chooses by rapid, which shrinks what fails and prints its seed.
+// rapidChooser chooses by rapid, which shrinks failures and prints the seed.
 type rapidChooser struct{ t *rapid.T }
 
 func (c rapidChooser) upTo(what string, most uint64) uint64 {

@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// What each field of a decision promises, tried out rather than computed again.
+// These tests try out the promise of each field of a decision, and do not compute the field again.
 
 func TestRemainingHitsPassRightNowAndOneMoreDoesNot(t *testing.T) {
 	holds(t, func(t failer, c chooser, a Algorithm) {
@@ -18,7 +18,7 @@ func TestRemainingHitsPassRightNowAndOneMoreDoesNot(t *testing.T) {
 	})
 }
 
-// remains checks that what a decision says remains of a key passes at its instant, and one hit more does not.
+// remains checks that the remaining hits of a decision pass at its instant, and that one more does not.
 func remains(t failer, k *key, now Instant, d Decision) {
 	t.Helper()
 	if d.Remaining > 0 && !k.passes(now, int64(d.Remaining)) {
@@ -45,7 +45,7 @@ func TestResetAfterIsWhenTheKeyIsFresh(t *testing.T) {
 		k, now, d := used(c, a, true)
 		now = k.held(chooseNext(c, k.limit, now, d))
 		d = k.take(now, chooseHits(c, k.limit, d, true), c.upTo("count rejected", 2) == 1)
-		switch fresh := k.freshAt(); {
+		switch fresh := k.idleAt(); {
 		case k.limit.Requests == 0: // Says when it ends for windows only; there is no state to forget in most.
 		case a == FixedWindow:
 			if want := k.limit.Period - elapsed(k.limit.Period, now); d.ResetAfter != want {
@@ -115,8 +115,8 @@ func TestSeveralPendingHitsAreTheSameAsOneAfterAnother(t *testing.T) {
 	})
 }
 
-// chain takes some hits at one instant as pending ones of a log, checks that a log that takes them one after another comes
-// to the same, and returns the last decision.
+// chain takes some hits at one instant as pending hits of a log, and returns the last decision. chain checks that a log which takes
+// the same hits one after another ends in the same state.
 func chain(t failer, c chooser, k *key, now Instant, d Decision) Decision {
 	t.Helper()
 	oneByOne, before := k.clone(), k.clone()

@@ -7,8 +7,8 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// A token bucket for each key: bursts of 5, and 2 requests per second in the long run. The states are a plain map, and the
-// time is whatever clock the caller has; here it is set by hand.
+// A token bucket for each key: bursts of 5, and 2 requests per second in the long run. The states are a plain map, and
+// the caller has the clock; here the example sets the time by hand.
 func Example_tokenBucket() {
 	limit := algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 2, Period: time.Second, Burst: 5}
 	if err := limit.Validate(); err != nil {
@@ -48,7 +48,7 @@ func Example_tokenBucket() {
 	// alice: allowed, 0 remaining
 }
 
-// A fixed window for each key: 2 requests in every minute of the clock. States that are as if never used need not be kept.
+// A fixed window for each key: 2 requests in every minute of the clock. The caller forgets the states of idle keys.
 func Example_fixedWindow() {
 	limit := algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: 2, Period: time.Minute}
 	states := make(map[string]algorithms.State)
@@ -70,7 +70,7 @@ func Example_fixedWindow() {
 
 	now = now.Add(time.Hour)
 	for key, state := range states {
-		if algorithms.FreshAt(limit, state) <= now {
+		if algorithms.IdleAt(limit, state) <= now {
 			delete(states, key)
 		}
 	}
@@ -109,7 +109,7 @@ func ExampleLog() {
 	// 10 s: allowed true, remaining 0, retry after 0s
 }
 
-// A cost that is only known afterwards: charge an estimate, then give back what was not used. A probe asks without charging.
+// A cost that is only known afterwards: charge an estimate, then give back the rest. A probe asks without charging.
 func ExampleTake_refund() {
 	limit := algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 100, Period: time.Minute}
 	var state algorithms.State // a key never used

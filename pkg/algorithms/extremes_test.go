@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Property 9 of the semantics: nothing panics, whatever comes in. That nothing overflows is in agreement_test.go.
+// Property 9 of the semantics: no input causes a panic. That nothing overflows is in agreement_test.go.
 
 func TestNothingPanicsOnAnyInput(t *testing.T) {
 	holds(t, func(_ failer, c chooser, a Algorithm) { anything(c, a) })
@@ -27,7 +27,7 @@ func anything(c chooser, a Algorithm) {
 		now, hits, countRejected := anyInstant(c), int64(anyWord(c)), c.upTo("count rejected", 1) == 1
 		next, _ := Take(l, s, now, hits, countRejected)
 		Take(l, next, anyInstant(c), int64(anyWord(c)), countRejected)
-		FreshAt(l, s)
+		IdleAt(l, s)
 		Change(l, other, s, now)
 		Change(Limit{Algorithm: a, Period: other.Period}, other, s, now)
 
@@ -35,7 +35,7 @@ func anything(c chooser, a Algorithm) {
 		p, _ := g.Decide(other, now, Pending{}, hits, countRejected)
 		p, _ = g.Decide(l, anyInstant(c), p, int64(anyWord(c)), countRejected)
 		g.Apply(other, now, p)
-		g.FreshAt(l)
+		g.IdleAt(l)
 		g.Size()
 	}
 	_ = l.Validate()
@@ -79,7 +79,7 @@ func TestCountsStayWithinTheirBoundsOfDebt(t *testing.T) {
 		k.take(chooseNext(c, k.limit, now, d), MaxHits, true)
 		requests := uint64(k.limit.Requests)
 		switch a {
-		case FixedWindow: // It has none: see below.
+		case FixedWindow: // debt has no bound, see below
 		case TokenBucket: // The level is at least -burst.
 			most := product(2*uint64(k.limit.Capacity()), uint64(k.limit.Period))
 			if deficit := (wide{k.state.a, k.state.b}); !deficit.atMost(most) {
@@ -101,7 +101,7 @@ func TestCountsStayWithinTheirBoundsOfDebt(t *testing.T) {
 	})
 }
 
-// A fixed window's count has no bound of debt, so its bound is that of its type.
+// The debt of a fixed window has no bound but the type of the count.
 func TestAFixedWindowCountIsHeldAtItsLargest(t *testing.T) {
 	l := Limit{Algorithm: FixedWindow, Requests: 1, Period: time.Second}
 	s, d := Take(l, State{last: 5, a: math.MaxUint64 - 1}, 5, MaxHits, true)

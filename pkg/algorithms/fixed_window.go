@@ -15,7 +15,7 @@ type fixedWindow struct{}
 
 func (fixedWindow) name() string { return "fixed_window" }
 
-// count returns the count of now's window, and now held at the last charge.
+// count returns the count of the window of now, and now held at the last charge.
 func (fixedWindow) count(l Limit, s State, now Instant) (uint64, Instant) {
 	if s.Unused() {
 		return 0, now
@@ -60,11 +60,20 @@ func (f fixedWindow) take(l Limit, s State, now Instant, hits int64, countReject
 	return s, d
 }
 
-func (fixedWindow) freshAt(l Limit, s State) Instant {
+func (fixedWindow) idleAt(l Limit, s State) Instant {
 	return s.last.Add(l.Period - elapsed(l.Period, s.last))
 }
 
 func (fixedWindow) change(_, _ Limit, s State, _ Instant) State { return s }
+
+// A record holds the instant of the last charge and the count of its window.
+func (fixedWindow) layout() string { return "77" }
+
+func (fixedWindow) record(_ Limit, s State) numbers { return numbers{s.last.ticks(), s.a} }
+
+func (fixedWindow) restore(l Limit, n numbers) (State, Limit) {
+	return State{last: instantOf(n[0]), a: n[1]}, l
+}
 
 // elapsed returns how far now lies in its aligned window: 0 up to, not including, the period.
 func elapsed(period time.Duration, now Instant) time.Duration {
@@ -75,8 +84,7 @@ func elapsed(period time.Duration, now Instant) time.Duration {
 	return e
 }
 
-// windowStart returns the start of now's aligned window. Where that lies before the first instant it wraps, which keeps
-// starts distinct.
+// windowStart returns the start of now's aligned window. A start before the first instant wraps, so that starts stay distinct.
 func windowStart(period time.Duration, now Instant) Instant {
 	return now - Instant(elapsed(period, now))
 }

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// The fuzzers read their input as choices (see byteChooser): the same walks as those of the property tests, steered by
-// coverage. The seeds are random walks of every algorithm.
+// The fuzzers read their input as choices (see byteChooser), so that coverage steers the walks of the property tests. The seeds are
+// random walks of every algorithm.
 
 // FuzzTake compares every decision of one algorithm, which the first byte chooses, with the reference.
 func FuzzTake(f *testing.F) {

@@ -31,17 +31,17 @@ func (k *key) passes(now Instant, hits int64) bool { return k.clone().take(now, 
 
 func (k *key) change(to Limit, now Instant) {
 	if to.Algorithm != k.limit.Algorithm || to.Period != k.limit.Period {
-		k.log = Log{} // A Log is judged by whatever limit of its period it is given; there is nothing else to carry over.
+		k.log = Log{} // within one period a Log fits every limit
 	}
 	k.state = Change(k.limit, to, k.state, now)
 	k.limit = to
 }
 
-func (k *key) freshAt() Instant {
+func (k *key) idleAt() Instant {
 	if k.limit.Algorithm == SlidingWindowLog {
-		return k.log.FreshAt(k.limit)
+		return k.log.IdleAt(k.limit)
 	}
-	return FreshAt(k.limit, k.state)
+	return IdleAt(k.limit, k.state)
 }
 
 // unused reports whether there is no state to keep.
@@ -67,7 +67,7 @@ func (k *key) held(now Instant) Instant {
 	return max(now, k.last())
 }
 
-// entries returns what the log holds, oldest first.
+// entries returns the entries of the log, oldest first.
 func (k *key) entries() []logged {
 	var all []logged
 	for i := range k.log.len {
@@ -107,7 +107,7 @@ func shift(now Instant, d time.Duration) Instant {
 	}
 }
 
-// chooser decides what a test does next: a seed, the shrinking rapid or the bytes of a fuzzer.
+// chooser makes the choices of a test: by a seed, by rapid, which shrinks, or by the bytes of a fuzzer.
 type chooser interface {
 	upTo(what string, most uint64) uint64 // 0 to most
 }
@@ -116,7 +116,7 @@ func pick[T any](c chooser, what string, from ...T) T {
 	return from[c.upTo(what, uint64(len(from)-1))]
 }
 
-// chooseLimit returns a valid limit of that algorithm, often one at the edge of what is valid.
+// chooseLimit returns a valid limit of that algorithm, often with extreme fields.
 func chooseLimit(c chooser, a Algorithm) Limit {
 	l := Limit{
 		Algorithm: a,
@@ -195,7 +195,7 @@ func chooseHits(c chooser, l Limit, d Decision, refunds bool) int64 {
 	return hits
 }
 
-// history is what was done to a key, for the words of a failure.
+// history is the operations on a key, for the text of a failure.
 type history struct{ lines []string }
 
 func (h *history) note(format string, args ...any) {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Property 1 of the semantics: whatever comes, never more is admitted than the limit promises. Refunds are left out: what
-// they give back was admitted before.
+// Property 1 of the semantics: no requests get more than the limit promises. The tests leave out refunds, which give back admitted
+// hits.
 
 func TestTokenBucketNeverAdmitsOverBurstAndRate(t *testing.T) {
 	holdsOf(t, 2000, []Algorithm{TokenBucket}, func(t failer, c chooser, a Algorithm) {
@@ -22,9 +22,9 @@ func TestTokenBucketNeverAdmitsOverBurstAndRate(t *testing.T) {
 	})
 }
 
-// Every charge can lose less than a nanosecond of the time that its refill took, and so gain what a nanosecond makes. With
-// up to one token per nanosecond that is the "slightly more" of the text; with more than one, which no caller with coarse
-// ticks has, every charge at one instant can gain some.
+// Every charge can lose less than a nanosecond of the time of its refill, and so gain the tokens of a nanosecond. With up to one
+// token per nanosecond that is the "slightly more" of the text. With more than one, every charge at one instant can gain some;
+// callers with coarse ticks have no such limit.
 func TestTokenBucketIntegerAdmitsAtMostANanosecondPerChargeMore(t *testing.T) {
 	holdsOf(t, 2000, []Algorithm{TokenBucketInteger}, func(t failer, c chooser, a Algorithm) {
 		l, admitted, _ := admissions(t, c, a, true)
@@ -118,13 +118,13 @@ func TestABurstPassesAtOnceAndOneMoreDoesNot(t *testing.T) {
 	})
 }
 
-// perNanosecond reports whether a limit makes more than one whole token per nanosecond, of which the arithmetic of
-// token_bucket_integer can find some again and again at one instant.
+// perNanosecond reports whether a limit makes more than one whole token per nanosecond. token_bucket_integer can then find tokens
+// again and again at one instant.
 func perNanosecond(l Limit) bool {
 	return l.Algorithm == TokenBucketInteger && int64(l.Requests) > int64(l.Period)
 }
 
-// admissions walks a key of that algorithm, time going backwards now and then, and returns what it let through.
+// admissions walks a key of that algorithm, with time going backwards now and then, and returns the admitted charges.
 func admissions(t failer, c chooser, a Algorithm, rejected bool) (Limit, []admission, *key) {
 	t.Helper()
 	c, steps := walk(c, 50)

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// num is an exact rational number of any size, never changed once made: what the reference implementation counts hits,
-// tokens and nanoseconds in, so that nothing in it can round or overflow. Whole numbers are kept as such, for speed alone.
+// num is an exact rational number of any size, and immutable. The reference implementation counts hits, tokens and nanoseconds in
+// nums, so that no number rounds or overflows. Whole numbers have a form of their own, for speed alone.
 type num struct {
 	integer *big.Int
 	ratio   *big.Rat // where integer is nil

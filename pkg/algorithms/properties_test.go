@@ -84,14 +84,14 @@ func TestForgettingIsFreeAfterResetAfter(t *testing.T) {
 		if k.unused() {
 			reset = now
 		}
-		if fresh := k.freshAt(); fresh > reset && d.ResetAfter < math.MaxInt64 {
+		if fresh := k.idleAt(); fresh > reset && d.ResetAfter < math.MaxInt64 {
 			t.Fatalf("fresh at %d, later than the reset in %v of %d: %v", fresh, d.ResetAfter, now, k)
 		}
-		fresh := k.freshAt()
+		fresh := k.idleAt()
 		if fresh == math.MaxInt64 {
-			return // Never, within the instants there are.
+			return // not before the last instant
 		}
-		// Whatever comes from then on, it is as if the state had been dropped.
+		// From then on every decision is as if the state had been dropped.
 		dropped := newKey(k.limit)
 		kept := k.clone()
 		now = max(fresh, chooseNext(c, k.limit, fresh, d))
@@ -112,7 +112,7 @@ func TestForgettingIsFreeAfterResetAfter(t *testing.T) {
 func TestNothingIsFreshBeforeFreshAt(t *testing.T) {
 	holds(t, func(t failer, c chooser, a Algorithm) {
 		k, _, _ := used(c, a, true)
-		fresh := k.freshAt()
+		fresh := k.idleAt()
 		if k.unused() || k.limit.Requests == 0 || fresh == math.MaxInt64 || fresh <= k.last() || perNanosecond(k.limit) {
 			return
 		}
@@ -127,7 +127,7 @@ func TestRefundsClamp(t *testing.T) {
 		k, now, d := used(c, a, true)
 		now = chooseNext(c, k.limit, now, d)
 		before := k.clone().take(now, 0, false)
-		fresh := k.freshAt()
+		fresh := k.idleAt()
 		hits := -max(1, min(MaxHits, chooseHits(c, k.limit, before, false)))
 		held := k.held(now)
 		after := k.take(now, hits, c.upTo("count rejected", 1) == 1)
@@ -141,7 +141,7 @@ func TestRefundsClamp(t *testing.T) {
 		if a == FixedWindow && after.ResetAfter != before.ResetAfter {
 			t.Fatalf("refund of %d hits at %d: reset after %v, was %v: a window's end moved", -hits, now, after.ResetAfter, before.ResetAfter)
 		}
-		if after.ResetAfter > before.ResetAfter || !k.unused() && k.freshAt() > fresh {
+		if after.ResetAfter > before.ResetAfter || !k.unused() && k.idleAt() > fresh {
 			t.Fatalf("refund of %d hits at %d: reset after %v, was %v: it took time", -hits, now, after.ResetAfter, before.ResetAfter)
 		}
 		if more := int64(k.limit.Capacity()) + 1; more <= MaxHits && k.passes(held, more) {
@@ -150,7 +150,7 @@ func TestRefundsClamp(t *testing.T) {
 	})
 }
 
-// TestARefundUndoesACharge says what a refund is for: at the same instant it leaves things as they were.
+// TestARefundUndoesACharge checks the purpose of a refund: at the same instant the state is again as before.
 func TestARefundUndoesACharge(t *testing.T) {
 	holds(t, func(t failer, c chooser, a Algorithm) {
 		k, now, d := used(c, a, true)

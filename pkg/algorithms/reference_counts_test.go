@@ -89,7 +89,7 @@ func (c *counterModel) take(l Limit, now, hits num, countRejected bool) Decision
 
 	d := Decision{Allowed: hits.less(zero) || estimate.plus(hits).atMost(limit)}
 	switch {
-	case hits.less(zero): // The newest hits first: those of the current window.
+	case hits.less(zero): // the newest hits first, from the current window
 		back := smaller(zero.minus(hits), current)
 		rest := smaller(zero.minus(hits).minus(back), previous)
 		c.set(now, current.minus(back), previous.minus(rest))

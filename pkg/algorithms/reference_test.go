@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// The reference: every algorithm a second time, written from the text of the semantics and not from the code, in exact
-// rationals, without regard to cost. A model keeps what the text talks about (a level, tokens, counts, a list of hits), and
-// waits that the code gets from a formula it looks for.
+// The reference is a second implementation of every algorithm, in exact rationals, without regard to cost. The source of
+// the reference is the text of the semantics, not the code. A model keeps the terms of the text: a level, tokens, counts, a list of hits. A model searches for the
+// waits that the code computes by a formula.
 //
-// What the text leaves open is decided here as the package's comments say:
-//   - "The last instant seen by the key" is that of the last charge: neither a probe nor a denial is one.
-//   - A key that a refund leaves as if never used is one never used, and remembers no instant.
+// The package's comments decide points that the text leaves open:
+//   - "The last instant seen by the key" is the instant of the last charge. A probe and a denial are no charges.
+//   - A key that a refund leaves idle is a key never used, and remembers no instant.
 
 // model is the reference of one algorithm for one key; its zero value is a key never used.
 type model interface {
@@ -187,8 +187,7 @@ func (b *integerModel) change(from, to Limit, now num) {
 	*b = integerModel{used: !tokens.is(capacity(to)), tokens: tokens, last: last, charged: now}
 }
 
-// hopeless is the wait reported for more hits than a sliding window ever admits: until the key is as if never used, or a
-// period where it is so already.
+// hopeless is the wait for more hits than a sliding window ever admits: until the key is idle, else a period.
 func hopeless(l Limit, resetAfter time.Duration) time.Duration {
 	if resetAfter == 0 {
 		return l.Period

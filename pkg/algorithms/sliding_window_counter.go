@@ -4,7 +4,7 @@ package algorithms
 // while it stays within Requests.
 const SlidingWindowCounter Algorithm = 4
 
-// slidingWindowCounter keeps the count of the last charge's window in a and that of the window before in b.
+// slidingWindowCounter keeps the count of the last charge's window in a, and the count of the window before in b.
 type slidingWindowCounter struct{}
 
 func (slidingWindowCounter) name() string { return "sliding_window_counter" }
@@ -51,8 +51,8 @@ func (w windows) fit(l Limit, hits uint64) bool {
 	return w.carried(l).atMost(product(limit-w.current-hits, uint64(l.Period)))
 }
 
-// retry returns the wait until the estimate has decayed so far that hits fit: the first such instant of this window or of
-// the next one. They do not fit now.
+// retry returns the wait until the estimate has decayed so far that hits fit, in this window or the next one. The hits must not fit
+// now.
 func (w windows) retry(l Limit, hits uint64) uint64 {
 	limit, period := uint64(l.Requests), uint64(l.Period)
 	if w.current <= limit && hits <= limit-w.current { // previous*(period-e) <= room*period, for the least e
@@ -95,8 +95,8 @@ func (c slidingWindowCounter) take(l Limit, s State, now Instant, hits int64, co
 			s = w.state()
 		}
 	default:
-		if most := 2 * uint64(l.Requests); countRejected && hits > 0 && w.used(l) < most {
-			w.current += min(uint64(hits), most-w.used(l))
+		if bound := 2 * uint64(l.Requests); countRejected && hits > 0 && w.used(l) < bound {
+			w.current += min(uint64(hits), bound-w.used(l))
 			s = w.state()
 		}
 	}
@@ -116,8 +116,19 @@ func (c slidingWindowCounter) take(l Limit, s State, now Instant, hits int64, co
 	return s, d
 }
 
-func (c slidingWindowCounter) freshAt(l Limit, s State) Instant {
+func (c slidingWindowCounter) idleAt(l Limit, s State) Instant {
 	return s.last.Add(saturate(c.windows(l, s, s.last).reset(l)))
 }
 
 func (slidingWindowCounter) change(_, _ Limit, s State, _ Instant) State { return s }
+
+// A record holds the instant of the last charge, the count of its window and the count of the window before.
+func (slidingWindowCounter) layout() string { return "755" }
+
+func (slidingWindowCounter) record(_ Limit, s State) numbers {
+	return numbers{s.last.ticks(), s.a, s.b}
+}
+
+func (slidingWindowCounter) restore(l Limit, n numbers) (State, Limit) {
+	return State{last: instantOf(n[0]), a: n[1], b: n[2]}, l
+}

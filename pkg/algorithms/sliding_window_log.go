@@ -5,53 +5,53 @@ import (
 	"time"
 )
 
-// SlidingWindowLog admits Requests hits in any half-open interval of length Period, exactly: the hits of (now-Period, now].
-// It remembers every instant at which it admitted hits, so its memory is of the order of Requests per key.
+// SlidingWindowLog admits Requests hits in any half-open interval of length Period, exactly: the hits of (now-Period, now]. A key
+// holds every instant of an admitted hit, and so takes memory of the order of Requests.
 const SlidingWindowLog Algorithm = 3
 
 type slidingWindowLog struct{}
 
 func (slidingWindowLog) name() string { return "sliding_window_log" }
 
-// Log is the state of sliding_window_log for one key: the admitted hits and their instants, newest last. The zero value is
-// a key never used. It holds at most 2*Requests entries of 16 bytes; it allocates when it grows. Not safe for concurrent use.
+// Log is the state of sliding_window_log for one key: the admitted hits and their instants, newest last. The zero value is a key
+// never used. A log has at most 2*Requests entries of 16 bytes, and allocates when it grows. Not safe for concurrent use.
 type Log struct {
-	ring []logged // its length is a power of two; entries head, head+1, … (mod length)
+	ring []logged // a power of two long; the entries are head, head+1, … (mod length)
 	head int
 	len  int
 	hits uint64  // of all entries
-	last Instant // instant of the last charge
+	last Instant // of the last charge
 }
 
-// logged is hits admitted at one instant; hits is at least 1.
+// logged is hits admitted at one instant, at least 1.
 type logged struct {
 	at   Instant
 	hits uint64
 }
 
-// Pending is hits decided on but not yet in the log: what [Log.Decide] adds up and [Log.Apply] brings in. It lets several
-// charges of one key be decided one after another, as one step that can still be dropped. The zero value is none.
+// Pending is hits that [Log.Decide] has decided on and [Log.Apply] has not yet put into the log. So a store can decide several
+// charges of one key one after another and still drop all of them. The zero value has no hits.
 type Pending struct {
 	added    uint64 // hits at the instant of the decision
 	refunded uint64 // hits given back of the newest that the log holds
-	charged  bool   // reports whether there was a charge, though all of it may have been given back since
+	charged  bool   // there was a charge, though all of it may have been given back since
 }
 
 // Adds reports whether applying p puts hits into the log.
 func (p Pending) Adds() bool { return p.added > 0 }
 
-// Unused reports whether the log is that of a key never used, so that it need not be kept.
+// Unused reports whether the log is empty, so that a store need not keep it.
 func (g *Log) Unused() bool { return g.len == 0 }
 
-// Take applies hits at instant now and returns the decision: [Log.Decide] and [Log.Apply] in one. See the function Take for
-// the meaning of its arguments; with countRejected the hits counted reach at most 2*Requests.
+// Take applies hits at instant now and returns the decision: [Log.Decide] and [Log.Apply] in one. The function Take explains the
+// arguments; with countRejected the hits in the log reach at most 2*Requests.
 func (g *Log) Take(l Limit, now Instant, hits int64, countRejected bool) Decision {
 	p, d := g.Decide(l, now, Pending{}, hits, countRejected)
 	g.Apply(l, now, p)
 	return d
 }
 
-// Decide returns what hits would do on top of p, and the decision. It changes nothing.
+// Decide decides on hits on top of p, and returns p with these hits and the decision. Decide does not change the log.
 func (g *Log) Decide(l Limit, now Instant, p Pending, hits int64, countRejected bool) (Pending, Decision) {
 	if l.Period <= 0 {
 		return p, Decision{}
@@ -102,7 +102,7 @@ func (g *Log) Decide(l Limit, now Instant, p Pending, hits int64, countRejected 
 	return p, d
 }
 
-// Apply brings pending hits that were decided on at instant now into the log and drops what has expired by then.
+// Apply puts pending hits, decided on at instant now, into the log and drops expired entries.
 func (g *Log) Apply(l Limit, now Instant, p Pending) {
 	if !p.charged {
 		return
@@ -135,8 +135,8 @@ func (g *Log) Apply(l Limit, now Instant, p Pending) {
 	g.push(logged{at: now, hits: p.added})
 }
 
-// FreshAt returns the instant from which the key is as if never used, as the function FreshAt does for other states.
-func (g *Log) FreshAt(l Limit) Instant {
+// IdleAt returns the instant from which the key is idle.
+func (g *Log) IdleAt(l Limit) Instant {
 	if g.len == 0 {
 		return math.MinInt64
 	}
@@ -157,7 +157,7 @@ func (g *Log) held(now Instant) Instant {
 // at returns the i-th oldest entry; i is less than g.len.
 func (g *Log) at(i int) *logged { return &g.ring[(g.head+i)&(len(g.ring)-1)] }
 
-// expired reports whether an entry no longer counts at now: one of exactly now-Period does not.
+// expired reports whether an entry no longer counts at now. An entry at now-Period has expired.
 func (g *Log) expired(l Limit, e *logged, now Instant) bool {
 	return past(e.at, now) >= uint64(l.Period)
 }
@@ -167,7 +167,7 @@ func (g *Log) left(l Limit, e *logged, now Instant) time.Duration {
 	return l.Period - time.Duration(past(e.at, now))
 }
 
-// live returns the first entry that still counts at now and the hits of all that do. Its cost is that of the expired ones.
+// live returns the first entry that still counts at now, and the hits from there on. live visits the expired entries only.
 func (g *Log) live(l Limit, now Instant) (first int, hits uint64) {
 	hits = g.hits
 	for first < g.len && g.expired(l, g.at(first), now) {
@@ -177,8 +177,8 @@ func (g *Log) live(l Limit, now Instant) (first int, hits uint64) {
 	return first, hits
 }
 
-// retry returns the wait until that many hits have expired, the oldest first. logged of them are in the log from entry
-// first on; further ones are of this instant.
+// retry returns the wait until that many hits have expired, the oldest first. The log holds logged hits from entry first on; further
+// hits are of this instant.
 func (g *Log) retry(l Limit, now Instant, first int, logged, hits uint64) time.Duration {
 	if hits > logged {
 		return l.Period
@@ -193,7 +193,7 @@ func (g *Log) retry(l Limit, now Instant, first int, logged, hits uint64) time.D
 	return l.Period
 }
 
-// reset returns the wait until the newest hit has expired that is left when the log gives back the refunded ones.
+// reset returns the wait until the newest hit has expired that a refund leaves in the log.
 func (g *Log) reset(l Limit, now Instant, p Pending) time.Duration {
 	if p.added > 0 {
 		return l.Period

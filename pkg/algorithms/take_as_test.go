@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A key whose limit changes all the time is decided as Change and Take say, whatever is remembered of it in between.
+// A key whose limit changes all the time gets the decisions of Change and Take, with any state in between.
 func TestTakeAsDecidesAsChangeAndTakeDo(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		algorithm := rapid.SampledFrom([]Algorithm{FixedWindow, TokenBucket, SlidingWindowCounter, TokenBucketInteger}).Draw(rt, "algorithm")
@@ -43,7 +43,7 @@ func TestABucketWhoseBurstChangesIsNeverOver(t *testing.T) {
 			if s, was, d = TakeAs(was, l, s, now, hits, false); d.Allowed {
 				admitted += hits
 			}
-			if FreshAt(was, s) <= now {
+			if IdleAt(was, s) <= now {
 				s = State{} // as a sweep forgets it
 			}
 			if allowed := most + int64(now.Sub(start)/time.Second); admitted > allowed {

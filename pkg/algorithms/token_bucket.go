@@ -1,5 +1,7 @@
 package algorithms
 
+import "math/bits"
+
 // TokenBucket holds at most Burst tokens, starts full and gains Requests tokens per Period continuously. Hits are taken
 // whole or not at all.
 const TokenBucket Algorithm = 2
@@ -36,7 +38,7 @@ func (t tokenBucket) take(l Limit, s State, now Instant, hits int64, countReject
 		after := deficit.plus(product(uint64(hits), period))
 		if !after.atMost(capacity) {
 			if countRejected && hits > 0 {
-				after = least(after, capacity.plus(capacity))
+				after = minOf(after, capacity.plus(capacity))
 				s = State{last: now, a: after.hi, b: after.lo}
 				deficit = after
 			}
@@ -63,7 +65,7 @@ func (tokenBucket) describe(l Limit, deficit wide) Decision {
 	return d
 }
 
-func (tokenBucket) freshAt(l Limit, s State) Instant {
+func (tokenBucket) idleAt(l Limit, s State) Instant {
 	return s.last.after(l.gain(wide{s.a, s.b}))
 }
 
@@ -71,12 +73,26 @@ func (t tokenBucket) change(from, to Limit, s State, now Instant) State {
 	deficit, now := t.settled(from, s, now)
 	period := uint64(to.Period)
 	was, is := product(uint64(from.Capacity()), period), product(uint64(to.Capacity()), period)
-	deficit = least(deficit.plus(is).minus(was), is.plus(is))
+	deficit = minOf(deficit.plus(is).minus(was), is.plus(is))
 	return State{last: now, a: deficit.hi, b: deficit.lo}
 }
 
-// gain returns the nanoseconds in which the limit's rate makes up for units of 1/Period hit, rounded up; a ban never does,
-// and reports its period.
+// A record holds the instant of the last charge, the deficit in whole hits, the rest of it in ticks/Period hits, Requests and capacity.
+func (tokenBucket) layout() string { return "75744" }
+
+func (tokenBucket) record(l Limit, s State) numbers {
+	whole, part := bits.Div64(s.a, s.b, uint64(l.Period)) // the deficit is at most twice the capacity, so a is below the period
+	return numbers{s.last.ticks(), whole, part / uint64(Tick), uint64(l.Requests), uint64(l.Capacity())}
+}
+
+func (tokenBucket) restore(l Limit, n numbers) (State, Limit) {
+	deficit := product(n[1], uint64(l.Period)).plus(wide{lo: n[2] * uint64(Tick)})
+	l.Requests, l.Burst = uint32(n[3]), uint32(n[4])
+	return State{last: instantOf(n[0]), a: deficit.hi, b: deficit.lo}, l
+}
+
+// gain returns the nanoseconds in which the limit gains units of 1/Period hit, rounded up. A ban gains nothing; gain then returns the
+// period.
 func (l Limit) gain(units wide) uint64 {
 	if l.Requests == 0 {
 		return uint64(l.Period)
@@ -84,8 +100,8 @@ func (l Limit) gain(units wide) uint64 {
 	return units.ceilDiv(uint64(l.Requests))
 }
 
-// least returns the smaller of two.
-func least(x, y wide) wide {
+// minOf returns the smaller of two.
+func minOf(x, y wide) wide {
 	if x.atMost(y) {
 		return x
 	}

@@ -3,12 +3,12 @@ package algorithms
 import "time"
 
 // TokenBucketInteger is a token bucket in whole tokens, for callers that count in coarse ticks and need the same answer in
-// every language. Its capacity is Requests. It admits slightly more than [TokenBucket] where Requests does not divide Period:
-// each charge gains at most what a nanosecond makes. It is no limit for a rate of more than one token per nanosecond.
+// every language. The capacity is Requests. If Requests does not divide Period, the bucket admits slightly more than [TokenBucket]:
+// at most the gain of one nanosecond more per charge. A rate above one token per nanosecond is not valid.
 const TokenBucketInteger Algorithm = 5
 
-// tokenBucketInteger keeps the deficit in whole tokens in a (at most 2*Requests), the mark up to which it was refilled in
-// last, and in b how far the last charge lay after that mark.
+// tokenBucketInteger keeps the deficit in whole tokens in a (at most 2*Requests), and the mark of the last refill in last. b is the
+// nanoseconds from that mark to the last charge.
 type tokenBucketInteger struct{}
 
 func (tokenBucketInteger) name() string { return "token_bucket_integer" }
@@ -57,12 +57,11 @@ func (t tokenBucketInteger) take(l Limit, s State, now Instant, hits int64, coun
 			s = State{last: mark, a: deficit, b: past(mark, now)}
 		}
 	}
-	// Where Requests does not divide Period, a refill of the new state at the same instant can find more tokens: one, or
-	// as many as a nanosecond makes.
+	// If Requests does not divide Period, a refill of the new state can find more tokens at once: one, or the gain of a nanosecond.
 	if deficit, _, _ = t.settled(l, s, now); deficit < capacity {
 		d.Remaining = uint32(capacity - deficit)
 	}
-	// Waits count from the mark that is kept: a refill that nobody charges for moves none.
+	// Waits count from the mark in the state: a refill without a charge does not move the mark.
 	missing, since := s.a, past(s.last, now)
 	if deficit == 0 {
 		missing, since = 0, 0
@@ -74,7 +73,7 @@ func (t tokenBucketInteger) take(l Limit, s State, now Instant, hits int64, coun
 	return s, d
 }
 
-// wait returns how much longer it takes to gain that many tokens when the last refill is since nanoseconds ago: the least
+// wait returns the time until the bucket gains that many tokens, if the last refill was since nanoseconds ago. The result is the least
 // wait with floor((since+wait)*Requests/Period) >= tokens.
 func (tokenBucketInteger) wait(l Limit, tokens, since uint64) time.Duration {
 	if tokens == 0 {
@@ -84,7 +83,7 @@ func (tokenBucketInteger) wait(l Limit, tokens, since uint64) time.Duration {
 	return saturate(needed - min(needed, since))
 }
 
-func (tokenBucketInteger) freshAt(l Limit, s State) Instant {
+func (tokenBucketInteger) idleAt(l Limit, s State) Instant {
 	return s.last.after(l.gain(product(s.a, uint64(l.Period))))
 }
 
@@ -95,7 +94,7 @@ func (t tokenBucketInteger) change(from, to Limit, s State, now Instant) State {
 	}
 	was, is := uint64(from.Requests), uint64(to.Requests)
 	if was != is {
-		mark = now // Time that made no token at the old rate must not make many at the new one.
+		mark = now // time that made no token at the old rate must not make many at the new rate
 	}
 	deficit += is
 	deficit = min(deficit-min(was, deficit), 2*is)
@@ -103,4 +102,17 @@ func (t tokenBucketInteger) change(from, to Limit, s State, now Instant) State {
 		return State{}
 	}
 	return State{last: mark, a: deficit, b: past(mark, now)}
+}
+
+// A record holds the instant of the last charge, the ticks and nanoseconds from the mark to that instant, the deficit and Requests.
+func (tokenBucketInteger) layout() string { return "77254" }
+
+func (tokenBucketInteger) record(l Limit, s State) numbers {
+	return numbers{(s.last + Instant(s.b)).ticks(), s.b / uint64(Tick), s.b % uint64(Tick), s.a, uint64(l.Requests)}
+}
+
+func (tokenBucketInteger) restore(l Limit, n numbers) (State, Limit) {
+	since := n[1]*uint64(Tick) + n[2]
+	l.Requests = uint32(n[4])
+	return State{last: instantOf(n[0]) - Instant(since), a: n[3], b: since}, l
 }

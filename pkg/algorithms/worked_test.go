@@ -20,10 +20,10 @@ var update = flag.Bool("update", false, "write the results in testdata/*.txt ane
 //
 //	# a comment
 //	limit ALGORITHM REQUESTS per PERIOD [burst N] [counting rejected]    a key never used, of that limit
-//	at TIME take HITS | at TIME probe | at TIME refund HITS              what comes
+//	at TIME take HITS | at TIME probe | at TIME refund HITS              a charge
 //	at TIME limit REQUESTS per PERIOD [burst N]                          the limit changes, the key stays
 //
-// and after each but the last comes, indented, what the decision was. `go test -run Worked -update` writes those.
+// and after each charge comes its decision, indented. `go test -run Worked -update` writes the decisions.
 func TestWorkedExamples(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -82,7 +82,7 @@ type example struct {
 	countRejected bool
 }
 
-// do carries out one line and returns what came of it.
+// do carries out one line and returns the decision as text.
 func (e *example) do(words []string) (string, error) {
 	if words[0] == "limit" && len(words) > 1 {
 		a, err := ParseAlgorithm(words[1])
@@ -136,7 +136,7 @@ func (e *example) do(words []string) (string, error) {
 	return describe(d), nil
 }
 
-// parseLimit reads "REQUESTS per PERIOD [burst N]" and returns what follows.
+// parseLimit reads "REQUESTS per PERIOD [burst N]" and returns the rest of the words.
 func parseLimit(a Algorithm, words []string) (Limit, []string, error) {
 	if len(words) < 3 || words[1] != "per" {
 		return Limit{}, nil, errors.New("must have REQUESTS per PERIOD")

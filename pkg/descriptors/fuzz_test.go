@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Whatever a document holds, Load returns rules or mistakes. What it returns can be used: every rule is found by its own
-// entries, and its keys can be read back.
+// FuzzLoad: for any document, Load returns rules or mistakes. The rules are usable: a rule's own entries find the rule, and its keys
+// can be read back.
 func FuzzLoad(f *testing.F) {
 	for _, pattern := range []string{"testdata/*/*.yaml", "testdata/*/*.txtar"} {
 		files, err := filepath.Glob(pattern)
@@ -27,7 +27,7 @@ func FuzzLoad(f *testing.F) {
 	}
 	f.Add([]byte(settings), true)
 	f.Fuzz(func(t *testing.T, data []byte, inline bool) {
-		rules, warnings, err := Load([]Source{{Name: "rules.yaml", Data: data, Inline: inline}}, Options{})
+		rules, warnings, err := Load([]Source{{Name: "rules.yaml", Data: data, Settings: inline}}, Options{})
 		for _, w := range warnings {
 			checkMessage(t, w.String())
 		}
@@ -95,8 +95,8 @@ func allExact(d *Domain, entries []Entry) bool {
 
 func checkRule(t *testing.T, d *Domain, r *Rule, entries []Entry) {
 	t.Helper()
-	if len(r.levels) != len(entries) {
-		t.Errorf("rule %q has %d levels, want %d", r.Path, len(r.levels), len(entries))
+	if len(r.Levels) != len(entries) {
+		t.Errorf("rule %q has %d levels, want %d", r.Path, len(r.Levels), len(entries))
 	}
 	r.AppendMetricValue(nil, entries)
 	seen := make(map[string]bool)

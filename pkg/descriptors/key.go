@@ -7,48 +7,51 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// NewLimit returns a limit with the end of its keys filled in. unit and multiplier are what is reported to clients; they
-// are not compared with l.Period. ordinal tells apart the limits of one rule that have the same algorithm and period: 1
-// for the first of them, 2 for the second and so on; anything below 1 counts as 1.
+// NewLimit returns a limit for the keys of [AppendKey]. unit and multiplier are for clients; NewLimit does not compare them with
+// l.Period. ordinal counts the limits of one rule with the same algorithm and period, from 1; anything below 1 means 1.
 func NewLimit(l algorithms.Limit, unit Unit, multiplier uint32, countRejected bool, ordinal int) Limit {
+	return Limit{Limit: l, CountRejected: countRejected, Unit: unit, Multiplier: multiplier, suffix: suffixOf(l, ordinal)}
+}
+
+// suffixOf returns the end of the keys of a limit.
+func suffixOf(l algorithms.Limit, ordinal int) string {
 	b := append([]byte{'#'}, l.Algorithm.String()...)
 	b = appendPeriod(append(b, '/'), l.Period)
 	if ordinal > 1 {
 		b = strconv.AppendInt(append(b, '.'), int64(ordinal), 10)
 	}
-	return Limit{Limit: l, CountRejected: countRejected, Unit: unit, Multiplier: multiplier, suffix: string(b)}
+	return string(b)
 }
 
-// AppendKey appends to dst the key under which the descriptor's own hits are counted: that of an override, and of a
-// domain's default. It is the key that a rule without share_threshold gives the same descriptor, so an override and a rule
-// of the same algorithm and period share one count. The limit must come from [Load] or [NewLimit].
+// AppendKey appends to dst the key under which the descriptor's own hits are counted, as for an override and a domain's default.
+// A rule without share_threshold gives the same descriptor the same key. So an override and a rule of the same algorithm and
+// period share one count. The limit must come from [Load] or [NewLimit].
 //
 // A key is text, readable where domain and entries are:
 //
 //	4:edge|4:path=7:/search|9:client_id=2:c1#token_bucket/1s
 //
-// that is the domain, each entry's key and value, and which limit: algorithm, period and, for a rule's second limit of the
-// same two, ".2". Every text stands behind its length in bytes, so that no two different descriptors have the same key
-// whatever they hold. Requests and burst are not part of it: counts outlive their change.
+// The parts are the domain, each entry's key and value, and the limit's algorithm and period. A rule's second limit of the same
+// algorithm and period ends in ".2". Every text follows its length in bytes, so that different descriptors always have different keys.
+// Requests and burst are not part of the key: counts outlive their change.
 func AppendKey(dst []byte, domain string, entries []Entry, limit *Limit) []byte {
-	dst = appendText(dst, ':', domain)
-	for i := range entries {
-		dst = appendText(append(dst, '|'), ':', entries[i].Key)
-		dst = appendText(append(dst, '='), ':', entries[i].Value)
-	}
-	return append(dst, limit.suffix...)
+	return appendKey(dst, domain, nil, entries, limit)
 }
 
-// AppendKey appends to dst the key of a charge for one of the rule's limits, made by a descriptor that the rule matches. It
-// is that of the function [AppendKey], but a level with share_threshold gives its pattern instead of the value, marked as
-// such ("6*free_*" for "6:free_a"), so that all values of the pattern share one count, and none with the value "free_*" of
-// a rule that does not share.
+// AppendKey appends to dst the key of a charge for one of the rule's limits, made by a descriptor that the rule matches. The
+// function [AppendKey] makes the same key, except at a level with share_threshold: there the pattern replaces the value, with a
+// mark of its own ("6*free_*" for "6:free_a"). So all values of the pattern share one count, and a rule that does not share
+// keeps its own count for the value "free_*".
 func (r *Rule) AppendKey(dst []byte, domain string, entries []Entry, limit *Limit) []byte {
+	return appendKey(dst, domain, r.Levels, entries, limit)
+}
+
+func appendKey(dst []byte, domain string, levels []Level, entries []Entry, limit *Limit) []byte {
 	dst = appendText(dst, ':', domain)
 	for i := range entries {
 		dst = appendText(append(dst, '|'), ':', entries[i].Key)
-		if i < len(r.levels) && r.levels[i].shared {
-			dst = appendText(append(dst, '='), '*', r.levels[i].value)
+		if i < len(levels) && levels[i].ShareThreshold {
+			dst = appendText(append(dst, '='), '*', levels[i].Value)
 		} else {
 			dst = appendText(append(dst, '='), ':', entries[i].Value)
 		}
@@ -56,8 +59,8 @@ func (r *Rule) AppendKey(dst []byte, domain string, entries []Entry, limit *Limi
 	return append(dst, limit.suffix...)
 }
 
-// KeyDomain returns the domain in a key that either AppendKey made, as a part of key: "edge" of the key above. It is nil when
-// the key is none of theirs.
+// KeyDomain returns the domain in a key that either AppendKey made, as a part of key: "edge" of the key above. For other texts
+// it returns nil.
 func KeyDomain(key []byte) []byte {
 	domain, mark, rest := cutText(key)
 	if mark != ':' || len(rest) == 0 || rest[0] != '|' && rest[0] != '#' {
@@ -66,7 +69,7 @@ func KeyDomain(key []byte) []byte {
 	return domain
 }
 
-// cutText takes a text off the front of a key: what stands behind its length and a mark. Without one mark is 0.
+// cutText splits a key behind its first text, which follows a length and a mark. The mark is 0 when the key begins with no text.
 func cutText(key []byte) (text []byte, mark byte, rest []byte) {
 	length, digits := 0, 0
 	for digits < len(key) && digits <= maxDigits && key[digits] >= '0' && key[digits] <= '9' {
@@ -83,7 +86,7 @@ func cutText(key []byte) (text []byte, mark byte, rest []byte) {
 	return text, mark, rest
 }
 
-// maxDigits is more than the length of any text has, and few enough for an int.
+// maxDigits is more than the digits of any length, and few enough for an int.
 const maxDigits = 9
 
 // appendText appends a text behind its length in bytes and a mark.
@@ -94,20 +97,11 @@ func appendText(dst []byte, mark byte, text string) []byte {
 
 // appendPeriod appends a period as a whole number of the largest of d, h, m, s, ms, us and ns.
 func appendPeriod(dst []byte, period time.Duration) []byte {
-	unit, name := time.Nanosecond, "ns"
-	switch {
-	case period%(24*time.Hour) == 0:
-		unit, name = 24*time.Hour, "d"
-	case period%time.Hour == 0:
-		unit, name = time.Hour, "h"
-	case period%time.Minute == 0:
-		unit, name = time.Minute, "m"
-	case period%time.Second == 0:
-		unit, name = time.Second, "s"
-	case period%time.Millisecond == 0:
-		unit, name = time.Millisecond, "ms"
-	case period%time.Microsecond == 0:
-		unit, name = time.Microsecond, "us"
+	names := [...]string{"d", "h", "m", "s", "ms", "us", "ns"}
+	lengths := [...]time.Duration{24 * time.Hour, time.Hour, time.Minute, time.Second, time.Millisecond, time.Microsecond, time.Nanosecond}
+	n := 0
+	for period%lengths[n] != 0 {
+		n++
 	}
-	return append(strconv.AppendInt(dst, int64(period/unit), 10), name...)
+	return append(strconv.AppendInt(dst, int64(period/lengths[n]), 10), names[n]...)
 }

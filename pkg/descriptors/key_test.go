@@ -15,7 +15,7 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// counted is what a key stands for. Two charges share a count if and only if these are equal.
+// counted is the content of a key. Two charges share a count if and only if their contents are equal.
 type counted struct {
 	Domain  string
 	Entries []countedEntry
@@ -75,11 +75,11 @@ func checkKey(t interface {
 	var entries []Entry
 	shared := false
 	for _, e := range want.Entries {
-		l, value := level{}, e.Value
+		l, value := Level{}, e.Value
 		if e.Shared {
-			l, value, shared = level{value: e.Value, shared: true}, "whatever matches", true
+			l, value, shared = Level{Value: e.Value, ShareThreshold: true}, "whatever matches", true
 		}
-		rule.levels = append(rule.levels, l)
+		rule.Levels = append(rule.Levels, l)
 		entries = append(entries, Entry{e.Key, value})
 	}
 	want.Limit = limit.suffix
@@ -122,7 +122,7 @@ func FuzzKey(f *testing.F) {
 	})
 }
 
-func TestWhatIsNoKeyHasNoDomain(t *testing.T) {
+func TestBytesThatAreNoKeyHaveNoDomain(t *testing.T) {
 	for _, key := range []string{
 		"", ":", "edge", "4:edge", "4:edg|", "4:edge=", "5:edge|", "04:edge|", "00:|", "-4:edge|", "+4:edge|", "4 :edge|", ":edge|",
 		"4edge|", "999999999:edge|", "1000000004:edge|", "18446744073709551620:edge|",
@@ -133,7 +133,7 @@ func TestWhatIsNoKeyHasNoDomain(t *testing.T) {
 	}
 }
 
-// A domain that was found in any bytes at all is what they begin with.
+// FuzzKeyDomain: bytes begin with the domain that KeyDomain finds in them.
 func FuzzKeyDomain(f *testing.F) {
 	for _, key := range []string{"4:edge|4:path=7:/search#token_bucket/1s", "0:#fixed_window/1s", "4:edge", "3:4:||"} {
 		f.Add([]byte(key))

@@ -9,6 +9,19 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
+// Limit is one limit of a rule.
+type Limit struct {
+	algorithms.Limit
+
+	Name          string       // as configured, for replaces and for the answer; "" for no name
+	CountRejected bool         // denied hits count too
+	OnStoreError  OnStoreError // of the limit, else of its rule, else of the document's defaults
+	Unit          Unit         // as configured; for a period, the largest unit that divides it, else UnitUnknown
+	Multiplier    uint32       // Period in Units, at least 1; 0 when the unit is UnitUnknown
+
+	suffix string // ends a key: which limit of the rule this is
+}
+
 // limit is a decoded rate_limit.
 type limit struct {
 	Limit
@@ -46,27 +59,25 @@ func (t *tree) limits(fs fields) []limit {
 		if !ok {
 			continue
 		}
-		if l.unlimited && len(items) > 1 {
+		same := slices.IndexFunc(all, func(x limit) bool {
+			return x.Algorithm == l.Algorithm && x.Period == l.Period && x.Requests == l.Requests && x.Capacity() == l.Capacity()
+		})
+		switch {
+		case l.unlimited && len(items) > 1:
 			t.fail(item, "is unlimited beside other limits: must be the only one")
-			continue
+		case same >= 0:
+			t.fail(item, "is the same limit again%s: limits of one descriptor must differ", line(", as in line %d", all[same].at.line))
+		default:
+			all = append(all, l)
 		}
-		if i := slices.IndexFunc(all, func(x limit) bool { return same(x.Limit.Limit, l.Limit.Limit) }); i >= 0 {
-			t.fail(item, "is the same limit again%s: limits of one descriptor must differ", line(", as in line %d", all[i].at.line))
-			continue
-		}
-		all = append(all, l)
 	}
 	return all
-}
-
-// same reports whether two limits always decide alike.
-func same(a, b algorithms.Limit) bool {
-	return a.Algorithm == b.Algorithm && a.Period == b.Period && a.Requests == b.Requests && a.Capacity() == b.Capacity()
 }
 
 // setLimits gives a rule its limits.
 func (t *tree) setLimits(rule *Rule, all []limit) {
 	for i, l := range all {
+		t.names[l.Name] = true
 		for _, name := range l.replaces {
 			if !slices.Contains(rule.Replaces, name) {
 				rule.Replaces = append(rule.Replaces, name)
@@ -83,23 +94,20 @@ func (t *tree) setLimits(rule *Rule, all []limit) {
 		}
 		ordinal := 1
 		if t.options.OriginalKeys && len(all) > 1 {
-			ordinal = 2 // no key of the first is one of the original's
+			ordinal = 2 // AppendOriginalKey refuses keys of a second limit
 		}
 		for _, x := range rule.Limits {
 			if x.Algorithm == l.Algorithm && x.Period == l.Period {
 				ordinal++
 			}
 		}
-		own := NewLimit(l.Limit.Limit, l.Unit, l.Multiplier, l.CountRejected, ordinal)
-		own.Name, own.OnStoreError = l.Name, cmp.Or(l.OnStoreError, t.defaults.onStoreError)
-		rule.Limits = append(rule.Limits, own)
-	}
-	for _, l := range all {
-		t.names[l.Name] = true
+		l.suffix = suffixOf(l.Limit.Limit, ordinal)
+		l.OnStoreError = cmp.Or(l.OnStoreError, t.defaults.onStoreError)
+		rule.Limits = append(rule.Limits, l.Limit)
 	}
 }
 
-// limit decodes one limit; false when there is none that could be told.
+// limit decodes one limit; false after a mistake. All options of a limit are read here.
 func (t *tree) limit(v value, f form) (limit, bool) {
 	fs, ok := t.fields(v, f)
 	if !ok {
@@ -113,8 +121,9 @@ func (t *tree) limit(v value, f form) (limit, bool) {
 	if at, ok := fs.get("replaces"); ok {
 		l.replaces = t.readReplaces(at, l.Name)
 	}
-	if at, ok := fs.get("requests_per_unit"); ok && !isNull(at) {
-		l.Requests, _ = t.count(at, 0)
+	requests, _ := fs.get("requests_per_unit")
+	if fs.has("requests_per_unit") {
+		l.Requests, _ = t.count(requests, 0)
 	} else if !l.unlimited && len(t.errs) == before {
 		t.warn(v, v.line, "has no requests_per_unit: that is 0, and denies every hit")
 	}
@@ -138,14 +147,14 @@ func (t *tree) limit(v value, f form) (limit, bool) {
 		l.CountRejected = t.countRejected(at)
 	}
 	l.OnStoreError = t.onStoreError(fs)
+
 	if l.Algorithm == algorithms.SlidingWindowLog && l.Requests > t.options.MaxLogEntries {
-		at, _ := fs.get("requests_per_unit")
-		t.fail(at, "is %d, must be at most %d for sliding_window_log, which remembers every hit: use sliding_window_counter",
+		t.fail(requests, "is %d, must be at most %d for sliding_window_log, which remembers every hit: use sliding_window_counter",
 			l.Requests, t.options.MaxLogEntries)
 	}
-	if most := int64(l.Period); l.Algorithm == algorithms.TokenBucketInteger && most > 0 && int64(l.Requests) > most {
-		at, _ := fs.get("requests_per_unit")
-		t.fail(at, "is %d, must be at most %d for token_bucket_integer, which refills at most a token per nanosecond", l.Requests, most)
+	if l.Algorithm == algorithms.TokenBucketInteger && l.Period > 0 && int64(l.Requests) > int64(l.Period) {
+		t.fail(requests, "is %d, must be at most %d for token_bucket_integer, which refills at most a token per nanosecond",
+			l.Requests, int64(l.Period))
 	}
 	if len(t.errs) == before && l.Algorithm != 0 {
 		if err := l.Validate(); err != nil {
@@ -155,26 +164,24 @@ func (t *tree) limit(v value, f form) (limit, bool) {
 	return l, len(t.errs) == before
 }
 
-// checkUnlimited records what makes no sense beside `unlimited: true`.
+// checkUnlimited records the options that have no meaning beside `unlimited: true`.
 func (t *tree) checkUnlimited(fs fields) {
+	_, own := limitForm.keys()
 	for _, f := range fs {
-		switch f.key {
-		case "unit":
-			// The reference accepts here what is no unit.
-			if name, ok := t.text(f.value); ok {
-				if _, ok := ParseUnit(name); ok {
-					t.failKey(f.value, f.keyLine, "stands beside unlimited, must be left out")
-				} else {
-					t.warn(f.value, f.keyLine, "has no effect beside unlimited")
-				}
+		mistake := slices.Contains(own, f.key)
+		if f.key == "unit" {
+			name, ok := t.text(f.value)
+			if _, mistake = ParseUnit(name); ok && !mistake { // the reference accepts any other text here
+				t.warn(f.value, f.keyLine, "has no effect beside unlimited")
 			}
-		case "unit_multiplier", "period", "algorithm", "burst", "count_rejected", "on_store_error":
+		}
+		if mistake {
 			t.failKey(f.value, f.keyLine, "stands beside unlimited, must be left out")
 		}
 	}
 }
 
-// countRejected decodes whether denied hits count. Empty is neither: it would not be the default.
+// countRejected decodes whether denied hits count. Null is a mistake: it would not mean the default.
 func (t *tree) countRejected(v value) bool {
 	if isNull(v) {
 		t.fail(v, "is empty, must be true or false")
@@ -183,21 +190,17 @@ func (t *tree) countRejected(v value) bool {
 	return t.boolean(v)
 }
 
-// algorithm decodes the name of an algorithm; 0 when there is none of that name.
+// algorithm decodes the name of an algorithm; 0 when no algorithm has that name.
 func (t *tree) algorithm(v value) algorithms.Algorithm {
 	name, ok := t.text(v)
-	if !ok {
-		return 0
-	}
 	a, err := algorithms.ParseAlgorithm(name)
-	if err != nil {
+	if ok && err != nil {
 		t.fail(v, "%s is not an algorithm, must be one of %s", quote(name), algorithms.Names())
-		return 0
 	}
 	return a
 }
 
-// readReplaces decodes the names of the limits that one of this name replaces.
+// readReplaces decodes the names of the limits that a limit with the name own replaces.
 func (t *tree) readReplaces(v value, own string) []string {
 	var names []string
 	for _, item := range t.items(v, "a list of maps with a name each") {
@@ -205,21 +208,12 @@ func (t *tree) readReplaces(v value, own string) []string {
 		if !ok {
 			continue
 		}
-		at, given := fs.get("name")
-		if !given {
-			at = item.under("name")
-		}
-		name := ""
-		if given {
-			if name, ok = t.text(at); !ok {
-				continue
-			}
-		}
-		switch name {
-		case "":
+		switch name, at, ok := t.textOf(fs, item, "name"); {
+		case !ok:
+		case name == "":
 			t.fail(at, "is missing or empty, must be the name of the limits to replace")
-		case own:
-			t.fail(at, "is the limit's own name %s, must be that of others", quote(name))
+		case name == own:
+			t.fail(at, "is the limit's own name %s, must be the name of another limit", quote(name))
 		default:
 			names = append(names, name)
 			t.replaces = append(t.replaces, replaced{name, at})

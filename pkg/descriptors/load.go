@@ -1,9 +1,9 @@
 package descriptors
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 )
@@ -11,55 +11,55 @@ import (
 // DefaultMaxLogEntries is the bound of [Options] where none is given.
 const DefaultMaxLogEntries = 10_000
 
-// Options bounds what rules may ask for. The zero value is usable.
+// Options bounds and adapts rules. The zero value is valid.
 type Options struct {
-	MaxLogEntries uint32        // largest requests_per_unit of a sliding_window_log, which remembers every hit; 0 is DefaultMaxLogEntries
-	Granularity   time.Duration // what every period must be a whole multiple of, as counts are kept in such steps; 0 is any
+	MaxLogEntries uint32        // maximum requests_per_unit of a sliding_window_log, which stores every hit; 0 means DefaultMaxLogEntries
+	Granularity   time.Duration // the step in which the store counts time: every period must be a multiple of it; 0 allows any period
 
-	// MergeDomains makes documents of one domain one, in the order of the sources: their descriptors stand side by side, where
-	// no two may be the same, and one of them may have a default. What a document says under defaults is for its own limits.
-	// Without it a domain is one document.
+	// MergeDomains joins all documents of one domain, in the order of the sources: their descriptors become siblings, must
+	// differ, and share one default at most. The defaults of a document apply to its own limits. Without MergeDomains, one
+	// document is one domain.
 	MergeDomains bool
 
-	// OriginalKeys is for counts that are kept under the keys of [AppendOriginalKey], which do not tell limits apart: it gives
-	// rules of several limits, which envoyproxy/ratelimit does not have, other keys.
+	// OriginalKeys gives a rule of several limits keys that [AppendOriginalKey] refuses: envoyproxy/ratelimit has one limit per
+	// rule, and its keys do not distinguish several limits.
 	OriginalKeys bool
 
-	// DropRejected leaves denied hits uncounted by fixed windows too, where neither limit nor document say otherwise.
+	// DropRejected leaves denied hits uncounted by a fixed window too, unless the limit or the document says otherwise.
 	DropRejected bool
+
+	// Strict treats every warning as a mistake.
+	Strict bool
 }
 
-// Source is where rule documents come from. The bytes are not kept.
+// Source is one rule document in bytes, or a settings file that holds a list of rule documents. Load does not keep Data.
 type Source struct {
-	Name string // as errors show it: the path of the file
-	Data []byte // one rule document (YAML or JSON); one document is one domain
+	Name string // the path of the file, say; begins every message about the source
+	Data []byte // YAML or JSON
 
-	// Inline says that Data is a settings file (YAML or JSON) whose list `domains`, when there is one, holds rule documents;
-	// its other keys are not looked at.
-	Inline bool
+	Settings  bool // Data is a settings file: its list `domains`, if any, holds rule documents, and Load ignores its other keys
+	Generated bool // a program wrote Data, so that messages show no line
 
-	// Documents are rule documents that were decoded already, say from TOML; Data is not looked at when there are any. Keys are
-	// text, as in the document. Mistakes in them have no line.
-	Documents []map[string]any
-
-	// Decode makes a rule document of Data that is neither YAML nor JSON; nil: it is one of them. Each Load calls it anew, so that
-	// who keeps a Source keeps what is encoded and no more. It returns what is wrong with the data, and what it has to warn of,
-	// both without the File; a document of nil says that there is none. Mistakes in the document have no line. Neither Inline nor
-	// Documents are looked at.
-	Decode func(data []byte) (document map[string]any, mistakes []Error, warnings []Warning)
+	// Mistakes and warnings of the program that generated Data, without File. Load reports both lists with its own. With mistakes,
+	// Data may be empty.
+	Mistakes []Error
+	Warnings []Warning
 }
 
-// Load turns documents into rules. Either all of them are good, or the error is an [Errors] with every mistake in any of
-// them, sorted by file and line, and there are no rules. Warnings, sorted the same way, are about what is accepted and
-// probably not meant: what envoyproxy/ratelimit ignores without a word is ignored here with one. No source at all gives
-// rules without domains.
+// Equal reports whether Load cannot tell two sources apart.
+func (s Source) Equal(o Source) bool {
+	return s.Name == o.Name && bytes.Equal(s.Data, o.Data) && s.Settings == o.Settings && s.Generated == o.Generated &&
+		slices.Equal(s.Mistakes, o.Mistakes) && slices.Equal(s.Warnings, o.Warnings)
+}
+
+// Load turns documents into rules. After a mistake in any document there are no rules, and the error is an [Errors] with every
+// mistake in all documents, sorted by file and line. Warnings, sorted the same way, are about accepted parts that the author
+// probably did not mean, such as every part that envoyproxy/ratelimit silently ignores. No sources make rules without domains.
 //
-// A document is not trusted: Load does not panic, however deep or self-referential it is, and stops at bounds: 200 levels of
-// maps and lists, 500 000 values repeated through aliases, 64 MiB.
+// Load does not trust documents. Deep or self-referential documents are mistakes, not panics. The bounds are 200 levels of maps
+// and lists, 500 000 values repeated through aliases, and 64 MiB.
 func Load(sources []Source, o Options) (*Rules, []Warning, error) {
-	if o.MaxLogEntries == 0 {
-		o.MaxLogEntries = DefaultMaxLogEntries
-	}
+	o.MaxLogEntries = cmp.Or(o.MaxLogEntries, DefaultMaxLogEntries)
 	var (
 		mistakes Errors
 		warnings []Warning
@@ -86,12 +86,15 @@ func Load(sources []Source, o Options) (*Rules, []Warning, error) {
 		mistakes = append(mistakes, r.errs...)
 		warnings = append(warnings, r.warnings...)
 	}
-	slices.SortStableFunc(mistakes, func(a, b Error) int {
-		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line))
-	})
-	slices.SortStableFunc(warnings, func(a, b Warning) int {
-		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line))
-	})
+	if o.Strict {
+		for _, w := range warnings {
+			mistakes = append(mistakes, Error(w))
+		}
+		warnings = nil
+	}
+	byPosition := func(a, b Error) int { return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line)) }
+	slices.SortStableFunc(mistakes, byPosition)
+	slices.SortStableFunc(warnings, func(a, b Warning) int { return byPosition(Error(a), Error(b)) })
 	if len(mistakes) > 0 {
 		return nil, warnings, mistakes
 	}
@@ -106,18 +109,3 @@ func Load(sources []Source, o Options) (*Rules, []Warning, error) {
 	}
 	return rules, warnings, nil
 }
-
-// Domain returns the domain of that name, nil when there is none. Names are case-sensitive.
-func (r *Rules) Domain(name string) *Domain { return r.domains[name] }
-
-// Domains returns all domains, sorted by name.
-func (r *Rules) Domains() []*Domain {
-	return slices.SortedFunc(maps.Values(r.domains), func(a, b *Domain) int { return cmp.Compare(a.Name, b.Name) })
-}
-
-// All returns all rules, in the order of their IDs: domain by domain as [Rules.Domains], each in the order of its document,
-// a default last. The slice must not be changed.
-func (r *Rules) All() []*Rule { return r.all }
-
-// Len returns the number of rules.
-func (r *Rules) Len() int { return len(r.all) }

@@ -70,7 +70,7 @@ func TestLoadReportsEveryMistakeWithItsLine(t *testing.T) {
 	testMessages(t, "testdata/bad/*.yaml", true)
 }
 
-// Every file in testdata/reference is one that envoyproxy/ratelimit takes. Warnings are what it does not say.
+// envoyproxy/ratelimit accepts every file in testdata/reference, and says nothing where Weir warns.
 func TestLoadTakesFilesOfTheReference(t *testing.T) {
 	testMessages(t, "testdata/reference/*.yaml", false)
 }

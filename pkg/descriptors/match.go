@@ -2,7 +2,7 @@ package descriptors
 
 import "strings"
 
-// node is one descriptor of a document: what it says, and where the next entry leads. The root of a domain has no rule.
+// node is one descriptor of a document: its rule, and the nodes of the next entry. The root of a domain has no rule.
 type node struct {
 	rule *Rule
 	keys map[string]*branch // by key of the next entry; nil at a leaf
@@ -10,28 +10,27 @@ type node struct {
 
 // branch is the sibling descriptors of one key.
 type branch struct {
-	exact     map[string]*node // by value; a wildcard stands here under its own text too, so that this text finds it first
+	exact     map[string]*node // by value; a wildcard too, by its own text, so that this text finds the wildcard first
 	wildcards []wildcard       // in file order
-	rest      *node            // the descriptor without a value; nil when there is none
+	rest      *node            // the descriptor without a value; may be nil
 }
 
 // wildcard is a value with at least one `*`, each of which stands for zero or more characters.
 type wildcard struct {
-	prefix string   // up to the first `*`
-	middle []string // between two `*`, none empty
-	suffix string   // from the last `*`
-	least  int      // length of the shortest value that matches
-	node   *node
+	prefix   string   // up to the first `*`
+	middle   []string // between two `*`, none empty
+	suffix   string   // from the last `*`
+	shortest int      // length of the shortest value that matches
+	node     *node
 }
 
-// Match returns the rule of the descriptor with these entries, nil when there is none (and for no entries); it does not
-// fall back to [Domain.Default]. A rule without limits means that the descriptor is known and not limited.
+// Match returns the rule of the descriptor with these entries, nil without a match or without entries. Match does not fall back
+// to [Domain.Default]. A rule without limits means that the descriptor is known and not limited.
 //
-// Entry by entry from the root of the tree the node is chosen that has the exact key and value, else the first wildcard of
-// the key in file order that the value matches, else the key without a value. Only the chosen node is entered: there is no
-// way back from it. Keys and values are compared byte by byte; a `*` in a key is a plain character. The rule is that of
-// the node where the entries end. Match does not allocate, and its cost does not depend on the number of rules, the
-// wildcards of one key under one parent excepted.
+// The search enters one node per entry, from the root of the tree: the exact key and value, else the first wildcard of the key in
+// file order that the value matches, else the key without a value. The search never goes back. The node of the last entry has
+// the rule. Keys and values are compared byte by byte; a `*` in a key is a plain character. Match does not allocate. Its cost
+// depends on the number of wildcards of one key under one parent, not on the number of rules.
 func (d *Domain) Match(entries []Entry) *Rule {
 	n := &d.root
 	for i := range entries {
@@ -42,7 +41,7 @@ func (d *Domain) Match(entries []Entry) *Rule {
 	return n.rule
 }
 
-// next returns the node that an entry leads to, nil when there is none.
+// next returns the node that an entry leads to, or nil.
 func (n *node) next(key, value string) *node {
 	b := n.keys[key]
 	if b == nil {
@@ -59,7 +58,7 @@ func (n *node) next(key, value string) *node {
 	return b.rest
 }
 
-// branchOf returns the branch of a key, made where there is none.
+// branchOf returns the branch of a key, and makes a missing one.
 func (n *node) branchOf(key string) *branch {
 	b := n.keys[key]
 	if b == nil {
@@ -72,7 +71,7 @@ func (n *node) branchOf(key string) *branch {
 	return b
 }
 
-// find returns the node that was added for a value as configured ("" for none), nil when there is none.
+// find returns the node of a value as configured, "" for the key alone, or nil.
 func (b *branch) find(value string) *node {
 	if value == "" {
 		return b.rest
@@ -94,10 +93,11 @@ func (b *branch) add(value string, n *node) {
 		w := newWildcard(value)
 		w.node = n
 		b.wildcards = append(b.wildcards, w)
+		n.rule.rank = len(b.wildcards)
 	}
 }
 
-// newWildcard splits a pattern, which holds at least one `*`.
+// newWildcard splits a pattern with at least one `*`.
 func newWildcard(pattern string) wildcard {
 	parts := strings.Split(pattern, "*")
 	last := len(parts) - 1
@@ -108,19 +108,18 @@ func newWildcard(pattern string) wildcard {
 		}
 	}
 	for _, p := range parts {
-		w.least += len(p)
+		w.shortest += len(p)
 	}
 	return w
 }
 
-// matches reports whether the value is one that the pattern stands for. Prefix and suffix are anchored, what is between
-// them is looked for from left to right: each part taken at its leftmost place leaves the most for the others, so that
-// no other choice need be tried.
+// matches reports whether the pattern matches the value. Prefix and suffix are anchored. The parts between them are searched from
+// left to right: the leftmost match of a part leaves most of the value to the other parts, so that no other match need be tried.
 //
-// Given the text of another pattern it reports whether every value of that pattern is also one of w: a `*` in the text
-// is in no part of w, so only a `*` of w can stand for it.
+// Given the text of another pattern, matches reports whether w matches every value of that pattern. No part of w has a `*`, so
+// that only a `*` of w can match a `*` of the text.
 func (w *wildcard) matches(value string) bool {
-	if len(value) < w.least || !strings.HasPrefix(value, w.prefix) || !strings.HasSuffix(value, w.suffix) {
+	if len(value) < w.shortest || !strings.HasPrefix(value, w.prefix) || !strings.HasSuffix(value, w.suffix) {
 		return false
 	}
 	value = value[len(w.prefix) : len(value)-len(w.suffix)]

@@ -14,9 +14,9 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// Every file in testdata/match has rules, descriptors (a line each: key=value key=value), and what is found for each of them:
-// the rule, its keys, and its value in metrics. Where there is no rule, the key is that of the domain's default or, without
-// one, of an override of a token bucket per second.
+// Every file in testdata/match has rules, descriptors (a line each: key=value key=value), and the expected results: the rule, its
+// keys, and its value in metrics. Without a rule, the key comes from the domain's default, or from an override of a token bucket
+// per second.
 func TestMatchFindsRuleKeyAndMetric(t *testing.T) {
 	files, err := filepath.Glob("testdata/match/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -143,7 +143,7 @@ func expression(pattern string) *regexp.Regexp {
 	return regexp.MustCompile(b.String() + `\z`)
 }
 
-func TestMatchIsWhatTheTextSays(t *testing.T) {
+func TestMatchAgreesWithASlowMatcher(t *testing.T) {
 	found := 0
 	rapid.Check(t, func(t *rapid.T) {
 		children, document := drawTree(t, 0, "")
@@ -222,7 +222,7 @@ func FuzzMatchWildcard(f *testing.F) {
 			t.Skip()
 		}
 		w := newWildcard(pattern)
-		// One byte, one character: whatever the bytes are.
+		// One byte is one character.
 		want := expression(latin(pattern)).MatchString(latin(value))
 		if got := w.matches(value); got != want {
 			t.Errorf("%q matches %q: got %t, want %t", pattern, value, got, want)

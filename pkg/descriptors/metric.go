@@ -1,15 +1,15 @@
 package descriptors
 
-// Detailed reports whether metrics tell the descriptors of this rule apart by values of theirs (detailed_metric on the rule,
-// or value_to_metric on one of its levels): see [Rule.AppendMetricValue].
+// Detailed reports whether metrics distinguish the descriptors of this rule by values: by detailed_metric of the rule, or by
+// value_to_metric of a level. See [Rule.AppendMetricValue].
 func (r *Rule) Detailed() bool { return r.detailed }
 
-// AppendMetricValue appends to dst what metrics call a descriptor that the rule matches: a text `key_value` per level,
-// joined by ".". With detailed_metric the values are those of the entries. Otherwise they are as configured (the pattern of a
-// wildcard; nothing for a key without a value) except at the levels with value_to_metric. Levels with share_threshold always
-// give their pattern. So does envoyproxy/ratelimit, which writes the domain in front.
+// AppendMetricValue appends to dst the name of a descriptor in metrics: for each level a text `key_value`, joined by ".". The rule
+// must match the descriptor. With detailed_metric of the rule or value_to_metric of a level, the value comes from the entry.
+// Otherwise the value is as configured: the pattern of a wildcard, nothing for a key alone. A level with share_threshold always
+// shows the pattern. envoyproxy/ratelimit uses the same names, behind the domain.
 //
-// The text is for people: different descriptors may have the same one, and values may hold any bytes.
+// The text is for people: two descriptors may have the same text, and values may hold any bytes.
 func (r *Rule) AppendMetricValue(dst []byte, entries []Entry) []byte {
 	for i := range entries {
 		if i > 0 {
@@ -20,25 +20,27 @@ func (r *Rule) AppendMetricValue(dst []byte, entries []Entry) []byte {
 	return dst
 }
 
-// appendLevel appends what metrics call the entry of a level.
+// appendLevel appends the text of one level: `key_value`, or the key alone when there is no value.
 func (r *Rule) appendLevel(dst []byte, i int, e Entry) []byte {
-	if i >= len(r.levels) {
-		return appendKeyValue(dst, e.Key, e.Value)
+	if i < len(r.Levels) {
+		if l := &r.Levels[i]; l.ShareThreshold || !r.DetailedMetric && !l.ValueToMetric {
+			e.Value = l.Value
+		}
 	}
-	l := &r.levels[i]
-	if !l.shared && (r.DetailedMetric || l.valueToMetric) {
-		return appendKeyValue(dst, e.Key, e.Value)
+	dst = append(dst, e.Key...)
+	if e.Value == "" {
+		return dst
 	}
-	return appendKeyValue(dst, e.Key, l.value)
+	return append(append(dst, '_'), e.Value...)
 }
 
-// MetricLevels returns the text of each level of a descriptor that the rule matches, of which AppendMetricValue makes one. Without
-// entries it is what is configured. A domain's default has none.
+// MetricLevels returns the texts that AppendMetricValue joins. Without entries, the values are as configured. A domain's default has
+// no levels.
 func (r *Rule) MetricLevels(entries []Entry) []string {
 	if entries == nil {
-		entries = make([]Entry, len(r.levels))
-		for i := range r.levels {
-			entries[i] = Entry{Key: r.levels[i].key, Value: r.levels[i].value}
+		entries = make([]Entry, len(r.Levels))
+		for i := range r.Levels {
+			entries[i] = Entry{Key: r.Levels[i].Key, Value: r.Levels[i].Value}
 		}
 	}
 	levels := make([]string, 0, len(entries))
@@ -46,13 +48,4 @@ func (r *Rule) MetricLevels(entries []Entry) []string {
 		levels = append(levels, string(r.appendLevel(nil, i, entries[i])))
 	}
 	return levels
-}
-
-// appendKeyValue appends `key_value`, or the key alone when there is no value.
-func appendKeyValue(dst []byte, key, value string) []byte {
-	dst = append(dst, key...)
-	if value == "" {
-		return dst
-	}
-	return append(append(dst, '_'), value...)
 }

@@ -7,13 +7,13 @@ import (
 
 // Error is one mistake in a document.
 type Error struct {
-	File string // as its Source named it
-	Line int    // from 1; 0 where it is not known
+	File string // the name of its Source
+	Line int    // from 1; 0 when unknown
 	Path string // of the value, such as descriptors[1].rate_limit.unit; "" for the whole document
-	Text string // what is wrong and what is allowed
+	Text string // the mistake, and what is allowed instead
 }
 
-// Error returns `file:line: path: text`, without what is not known.
+// Error returns `file:line: path: text`, without unknown parts.
 func (e Error) Error() string { return message(e.File, e.Line, "", e.Path, e.Text) }
 
 // Errors is every mistake of a set of documents, at least one, sorted by file and line.
@@ -37,15 +37,10 @@ func (e Errors) Unwrap() []error {
 	return errs
 }
 
-// Warning is something in a document that is accepted and probably not meant. Its fields are those of [Error].
-type Warning struct {
-	File string
-	Line int
-	Path string
-	Text string
-}
+// Warning is about something in a document that Load accepts and the author probably did not mean.
+type Warning Error
 
-// String returns `file:line: warning: path: text`, without what is not known.
+// String returns `file:line: warning: path: text`, without unknown parts.
 func (w Warning) String() string { return message(w.File, w.Line, "warning: ", w.Path, w.Text) }
 
 func message(file string, line int, kind, path, text string) string {
@@ -61,7 +56,7 @@ func message(file string, line int, kind, path, text string) string {
 	return b.String()
 }
 
-// position returns `file:line`, without what is not known.
+// position returns `file:line`, without unknown parts.
 func position(file string, line int) string {
 	switch {
 	case line == 0:
@@ -73,7 +68,7 @@ func position(file string, line int) string {
 	}
 }
 
-// line words a line number, "" where it is not known.
+// line formats a line number, "" when the line is unknown.
 func line(format string, n int) string {
 	if n == 0 {
 		return ""
@@ -81,11 +76,11 @@ func line(format string, n int) string {
 	return fmt.Sprintf(format, n)
 }
 
-// quote quotes a text of a document for a message, shortened where it is long.
+// quote quotes a text of a document for a message, and cuts a long text.
 func quote(s string) string {
-	const most = 80
-	if len(s) > most {
-		return fmt.Sprintf("%q…", strings.ToValidUTF8(s[:most], ""))
+	const longest = 80
+	if len(s) > longest {
+		return fmt.Sprintf("%q…", strings.ToValidUTF8(s[:longest], ""))
 	}
 	return fmt.Sprintf("%q", s)
 }

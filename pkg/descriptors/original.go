@@ -2,14 +2,14 @@ package descriptors
 
 import "bytes"
 
-// AppendOriginalKey appends to dst the text by which envoyproxy/ratelimit calls what a key that either AppendKey made counts,
-// as far as the start of the window, which it puts behind it: "edge_path_/search_client_id_c1_" of the key
+// AppendOriginalKey appends to dst the key of envoyproxy/ratelimit for the same count, without the start of the window at the end.
+// The result is "edge_path_/search_client_id_c1_" for this key, made by either AppendKey:
 //
 //	4:edge|4:path=7:/search|9:client_id=2:c1#fixed_window/1s
 //
-// It reports false, and leaves dst as it is, when the original counts nothing so: when the limit is no fixed window of one of
-// its units, or the second of its kind in a rule, or when the key is none of theirs. The texts stand side by side without their
-// lengths, so that different keys may have the same one; the unit is not part of it.
+// For a key without an equivalent, the result is false and dst unchanged: the original counts only fixed windows of its units, and
+// only one limit per rule. The original joins texts without their lengths, so that different keys may have the same result; the
+// unit is not part of the result.
 func AppendOriginalKey(dst, key []byte) (name []byte, counted bool) {
 	before := len(dst)
 	text, mark, rest := cutText(key)
@@ -30,7 +30,7 @@ func AppendOriginalKey(dst, key []byte) (name []byte, counted bool) {
 	return dst, true
 }
 
-// isOriginal reports whether the end of a key, which names the limit, is that of a limit that the original has.
+// isOriginal reports whether the original has a limit like the one at the end of a key.
 func isOriginal(suffix []byte) bool {
 	period, is := bytes.CutPrefix(suffix, []byte("#fixed_window/"))
 	if !is {

@@ -10,7 +10,7 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-func TestOriginalKeysAreThoseOfTheOriginal(t *testing.T) {
+func TestOriginalKeysEqualKeysOfTheOriginal(t *testing.T) {
 	minute := NewLimit(algorithms.Limit{Algorithm: algorithms.FixedWindow, Period: time.Minute}, Minute, 1, true, 1)
 	for _, test := range []struct {
 		entries []Entry
@@ -45,7 +45,7 @@ descriptors:
 	}
 }
 
-func TestOnlyWhatTheOriginalCountsHasItsKeys(t *testing.T) {
+func TestOnlyLimitsOfTheOriginalHaveOriginalKeys(t *testing.T) {
 	entries := []Entry{{"k", "v"}}
 	for _, test := range []struct {
 		algorithm algorithms.Algorithm
@@ -78,7 +78,7 @@ func TestOnlyWhatTheOriginalCountsHasItsKeys(t *testing.T) {
 	}
 }
 
-// What the original does not have keeps keys that tell its limits apart.
+// Keys of limits that the original does not have keep the limits apart.
 func TestRulesOfSeveralLimitsHaveNoOriginalKeys(t *testing.T) {
 	const document = `
 domain: d
@@ -106,7 +106,7 @@ descriptors:
 	}
 }
 
-// The original's name is the texts of the key in their order, whatever they hold.
+// The original's key has the texts of our key, in the same order, for any texts.
 func TestOriginalKeysOfAnyTexts(t *testing.T) {
 	text := rapid.StringOfN(rapid.SampledFrom([]rune("ab_:|=#*01/é\x00")), 0, 12, -1)
 	rapid.Check(t, func(t *rapid.T) {
@@ -125,7 +125,7 @@ func TestOriginalKeysOfAnyTexts(t *testing.T) {
 	})
 }
 
-// FuzzAppendOriginalKey: what is no key of ours leaves dst as it is, and nothing panics.
+// FuzzAppendOriginalKey: bytes that are no key of ours leave dst unchanged, and nothing panics.
 func FuzzAppendOriginalKey(f *testing.F) {
 	for _, seed := range []string{
 		"", "1:d", "1:d#fixed_window/1s", "1:d|1:k=1:v#fixed_window/1s", "1:d|1:k#fixed_window/1s", "1:d|1:k=1*v#fixed_window/7d",

@@ -6,7 +6,7 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// readPeriod decodes the length that requests_per_unit is for.
+// readPeriod decodes the period of a limit.
 func (t *tree) readPeriod(v value, fs fields, l *Limit) {
 	unit, hasUnit := fs.get("unit")
 	period, hasPeriod := fs.get("period")
@@ -22,9 +22,9 @@ func (t *tree) readPeriod(v value, fs fields, l *Limit) {
 		t.readDuration(period, l)
 		return
 	case !hasUnit:
-		if at, ok := fs.get("unlimited"); ok && !isNull(at) {
+		if at, _ := fs.get("unlimited"); fs.has("unlimited") {
 			if _, ok := truth(at.node); !ok {
-				return // Was to be unlimited, and has been reported.
+				return // the mistake is recorded already
 			}
 		}
 		t.fail(v, "has neither unit (second, minute, hour, day, week, month, year) nor period (such as 10s), must have one of the two")
@@ -47,8 +47,8 @@ func (t *tree) readPeriod(v value, fs fields, l *Limit) {
 	if !ok {
 		return
 	}
-	if most := uint32(algorithms.MaxPeriod / l.Unit.Duration()); l.Multiplier > most {
-		t.fail(multiplier, "is %d, must be at most %d for the unit %s: a period is at most 10 years", l.Multiplier, most, l.Unit)
+	if longest := uint32(algorithms.MaxPeriod / l.Unit.Duration()); l.Multiplier > longest {
+		t.fail(multiplier, "is %d, must be at most %d for the unit %s: a period is at most 10 years", l.Multiplier, longest, l.Unit)
 		return
 	}
 	l.Period = time.Duration(l.Multiplier) * l.Unit.Duration()

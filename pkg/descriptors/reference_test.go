@@ -14,8 +14,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// referenceRoot and what hangs below is how envoyproxy/ratelimit reads a document, which it gives to version 2 of the YAML
-// library, once for the keys and once for the values.
+// referenceRoot and the types below it mirror envoyproxy/ratelimit, which decodes a document twice with version 2 of the YAML
+// library: once for the keys and once for the values.
 type referenceRoot struct {
 	Domain      string
 	Descriptors []referenceDescriptor
@@ -62,7 +62,7 @@ func readReference(data []byte) (root referenceRoot, err error) {
 func checkReferenceKeys(all map[any]any) error {
 	for k, v := range all {
 		key, ok := k.(string)
-		if !ok || !known(key) {
+		if !ok || unknownToReference(key) {
 			return fmt.Errorf("key %v", k)
 		}
 		if key == "metadata" {
@@ -122,7 +122,7 @@ func checkReferenceDescriptors(list []referenceDescriptor) error {
 	return nil
 }
 
-// wantRules is what the rules of a document of the reference must be, one line each.
+// wantRules returns the expected rules of a document of the reference, one line each.
 func wantRules(list []referenceDescriptor, parent string) []string {
 	var lines []string
 	for _, d := range list {
@@ -154,9 +154,9 @@ func wantRules(list []referenceDescriptor, parent string) []string {
 func gotRules(rules *Rules) []string {
 	var lines []string
 	for _, r := range rules.All() {
-		last := r.levels[len(r.levels)-1]
+		last := r.Levels[len(r.Levels)-1]
 		line := fmt.Sprintf("%q shadow=%t quota=%t detailed=%t value=%t share=%t", r.Path, r.Shadow, r.Quota, r.DetailedMetric,
-			last.valueToMetric, last.shared)
+			last.ValueToMetric, last.ShareThreshold)
 		if r.Unlimited || len(r.Limits) > 0 {
 			line += fmt.Sprintf(" name=%q replaces=%q unlimited=%t", r.Name, r.Replaces, r.Unlimited)
 		}
@@ -168,7 +168,7 @@ func gotRules(rules *Rules) []string {
 	return lines
 }
 
-// differs says that a warning announces a meaning that is not that of the reference.
+// differs reports whether a warning announces another meaning than in the reference.
 func differs(warnings []Warning) bool {
 	return slices.ContainsFunc(warnings, func(w Warning) bool { return strings.Contains(w.Text, "(envoyproxy/ratelimit ") })
 }
@@ -218,7 +218,7 @@ func TestFilesOfTheReferenceMeanTheSame(t *testing.T) {
 	}
 }
 
-func TestWhatTheReferenceTakesMeansTheSame(t *testing.T) {
+func TestDrawnDocumentsMeanTheSameAsInTheReference(t *testing.T) {
 	all, same := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		_, compared := checkReference(t, []byte(documentOfReference().Draw(t, "document")))
@@ -251,4 +251,9 @@ func FuzzReference(f *testing.F) {
 		}
 		checkReference(t, data)
 	})
+}
+
+func unknownToReference(key string) bool {
+	_, original := home(key)
+	return !original
 }

@@ -2,6 +2,7 @@ package descriptors
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -88,7 +89,7 @@ func TestPeriodsAreMultiplesOfTheGranularity(t *testing.T) {
 	}
 }
 
-func TestRuleHasWhatItsDescriptorSays(t *testing.T) {
+func TestRuleHasTheOptionsOfItsDescriptor(t *testing.T) {
 	rules := load(t, `
 domain: edge
 descriptors:
@@ -145,7 +146,10 @@ default: {unit: second, requests_per_unit: 1, name: rest}
 			Limits: []Limit{limit(fixed(time.Second, 1, Second), "rest")},
 		},
 	}
-	unexported := cmp.FilterPath(func(p cmp.Path) bool { name := p.Last().String(); return name == ".levels" || name == ".detailed" }, cmp.Ignore())
+	unexported := cmp.FilterPath(func(p cmp.Path) bool {
+		name := p.Last().String()
+		return name == ".Levels" || name == ".detailed" || name == ".rank"
+	}, cmp.Ignore())
 	if diff := cmp.Diff(want, rules.All(), cmp.AllowUnexported(Rule{}, Limit{}), unexported); diff != "" {
 		t.Errorf("rules (-want +got):\n%s", diff)
 	}
@@ -222,12 +226,13 @@ func TestEarlierWildcardCoversLater(t *testing.T) {
 }
 
 func TestNearestKeyIsSuggested(t *testing.T) {
+	original, own := limitForm.keys()
 	for key, want := range map[string]string{
 		"requestsPerUnit": "requests_per_unit", "requests-per-unit": "requests_per_unit", "request_per_unit": "requests_per_unit",
 		"UNIT": "unit", "unti": "unit", "units": "unit", "brust": "burst", "algorihm": "algorithm", "replace": "replaces", "naem": "name",
 		"shade": "", "x": "", "": "", "rate": "", "limit": "",
 	} {
-		if got := nearest(key, limitForm.keys()); got != want {
+		if got := nearest(key, slices.Concat(original, own)); got != want {
 			t.Errorf("nearest(%q) = %q, want %q", key, got, want)
 		}
 	}

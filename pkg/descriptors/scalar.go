@@ -20,7 +20,7 @@ func isText(n *yaml.Node) bool {
 	}
 }
 
-// kind says what a value is, for "is …, must be …".
+// kind describes a value, for "is …, must be …".
 func kind(v value) string {
 	tag := v.node.ShortTag()
 	switch {
@@ -51,8 +51,8 @@ func clip(s string) string {
 	return s
 }
 
-// text returns a text; "" for null. Whole numbers and booleans without quotes are taken as they are written, which is what
-// the reference does; a float is refused, as it does, since who writes 1.10 may mean 1.1.
+// text returns a text; "" for null. Like the reference, text takes whole numbers and booleans without quotes as they are written,
+// and refuses a float: 1.10 and 1.1 are one number and two texts.
 func (r *reader) text(v value) (string, bool) {
 	switch {
 	case r.beyond(v):
@@ -91,8 +91,8 @@ func (r *reader) boolean(v value) bool {
 	return is
 }
 
-// truth returns what a scalar means as a boolean; false when it is none. The words of YAML 1.1 count, as they do for the
-// reference, where they are not quoted.
+// truth returns a boolean; ok is false for any other value. Without quotes, the words of YAML 1.1 are booleans too, as for the
+// reference.
 func truth(n *yaml.Node) (is, ok bool) {
 	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool" && (n.ShortTag() != "!!str" || n.Style != 0) {
 		return false, false
@@ -107,23 +107,24 @@ func truth(n *yaml.Node) (is, ok bool) {
 	}
 }
 
-// count returns a whole number from least to 2^32-1.
-func (r *reader) count(v value, least int64) (uint32, bool) {
+// count returns a whole number from lowest to 2^32-1.
+func (r *reader) count(v value, lowest int64) (uint32, bool) {
 	if r.beyond(v) {
 		return 0, false
 	}
-	if v.node.Kind != yaml.ScalarNode || v.node.ShortTag() != "!!int" {
-		if v.node.Kind == yaml.ScalarNode && isText(v.node) && strings.Trim(v.node.Value, "0123456789") == "" {
-			r.fail(v, "is %s, must be a whole number from %d to %d, without quotes", kind(v), least, uint32(math.MaxUint32))
-			return 0, false
-		}
-		r.fail(v, "is %s, must be a whole number from %d to %d", kind(v), least, uint32(math.MaxUint32))
-		return 0, false
-	}
+	scalar := v.node.Kind == yaml.ScalarNode
+	number := scalar && v.node.ShortTag() == "!!int"
 	n, err := strconv.ParseInt(strings.ReplaceAll(v.node.Value, "_", ""), 0, 64)
-	if err != nil || n < least || n > math.MaxUint32 {
-		r.fail(v, "is %s, must be a whole number from %d to %d", clip(v.node.Value), least, uint32(math.MaxUint32))
-		return 0, false
+	if number && err == nil && n >= lowest && n <= math.MaxUint32 {
+		return uint32(n), true
 	}
-	return uint32(n), true
+	is, quotes := kind(v), ""
+	switch {
+	case number:
+		is = clip(v.node.Value)
+	case scalar && isText(v.node) && strings.Trim(v.node.Value, "0123456789") == "":
+		quotes = ", without quotes"
+	}
+	r.fail(v, "is %s, must be a whole number from %d to %d%s", is, lowest, uint32(math.MaxUint32), quotes)
+	return 0, false
 }

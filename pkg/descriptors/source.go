@@ -15,198 +15,166 @@ import (
 const maxBytes = 64 << 20
 
 // documents decodes all documents of a source. A document with mistakes may be missing or incomplete.
-func (r *reader) documents(s Source) []document {
-	if s.Decode != nil {
-		return r.decoded(s)
+func (r *reader) documents(s Source) (all []document) {
+	for _, e := range s.Mistakes {
+		e.File = r.file
+		r.record(e)
 	}
-	if s.Documents != nil {
-		list := &yaml.Node{Kind: yaml.SequenceNode}
-		for _, d := range s.Documents {
-			list.Content = append(list.Content, toNode(d, 0))
-		}
-		return r.list(r.root(list).under("domains"))
+	for _, w := range s.Warnings {
+		w.File = r.file
+		r.warnings = append(r.warnings, w)
+	}
+	if len(s.Data) == 0 && len(s.Mistakes) > 0 {
+		return nil
 	}
 	root, ok := r.parse(s)
 	if !ok {
 		return nil
 	}
-	if !s.Inline {
-		if d, ok := r.document(root); ok {
-			return []document{d}
-		}
-		return nil
-	}
-	fields, ok := r.pairs(root)
-	if !ok {
-		return nil
-	}
-	for _, f := range fields {
-		if f.key == "domains" {
-			return r.list(f.value)
-		}
-	}
-	return nil
-}
-
-// decoded has a source decode its own data, and reads the document that comes of it.
-func (r *reader) decoded(s Source) []document {
-	if !r.fits(s.Data) {
-		return nil
-	}
-	decoded, mistakes, warnings := s.Decode(s.Data)
-	for _, e := range mistakes {
-		e.File = r.file
-		r.record(e)
-	}
-	for _, w := range warnings {
-		w.File = r.file
-		r.warnings = append(r.warnings, w)
-	}
-	if decoded == nil {
-		return nil
-	}
-	if d, ok := r.document(r.root(toNode(decoded, 0))); ok {
-		return []document{d}
-	}
-	return nil
-}
-
-// fits reports whether data are within the bound of a source.
-func (r *reader) fits(data []byte) bool {
-	if len(data) > maxBytes {
-		r.failAt(0, "%d bytes are too many, must be at most %d", len(data), maxBytes)
-		return false
-	}
-	return true
-}
-
-// list decodes a list of documents.
-func (r *reader) list(v value) []document {
-	var all []document
-	for _, item := range r.items(v, "a list of rule documents") {
-		if d, ok := r.document(item); ok {
+	read := func(v value) {
+		if d, ok := r.document(v); ok {
 			all = append(all, d)
+		}
+	}
+	if !s.Settings {
+		read(root)
+		return all
+	}
+	settings, _ := r.pairs(root)
+	if domains, ok := fields(settings).get("domains"); ok {
+		for _, item := range r.items(domains, "a list of rule documents") {
+			read(item)
 		}
 	}
 	return all
 }
 
-// parse returns the first document of a source; false when there is none, which is a mistake but for a settings file.
+// parse returns the content of a source; false for an empty source, which is a mistake except in a settings file.
 func (r *reader) parse(s Source) (value, bool) {
-	if !r.fits(s.Data) {
+	if len(s.Data) > maxBytes {
+		r.failAt(0, "%d bytes are too many, must be at most %d", len(s.Data), maxBytes)
 		return value{}, false
 	}
-	data := plainJSON(bytes.TrimPrefix(s.Data, []byte("\xef\xbb\xbf"))) // UTF-8's byte order mark
+	data := bytes.TrimPrefix(s.Data, []byte("\xef\xbb\xbf")) // UTF-8's byte order mark
 	var doc yaml.Node
-	dec := yaml.NewDecoder(bytes.NewReader(data))
-	err := decodeNode(dec, &doc)
-	if first := firstDocument(data); err != nil && !s.Inline && len(first) < len(data) {
-		// The parser looks ahead; what is wrong may lie in a document that is ignored anyway.
-		if dec = yaml.NewDecoder(bytes.NewReader(first)); decodeNode(dec, &doc) == nil && len(doc.Content) > 0 {
-			err = nil
-			r.warnings = append(r.warnings, Warning{
-				File: r.file, Line: bytes.Count(first, []byte("\n")) + 2, Text: ignored,
-			})
-		}
+	var ignored int // the line of a second document
+	var err error
+	if n, ok := jsonNode(data); ok {
+		doc = yaml.Node{Kind: yaml.DocumentNode, Content: []*yaml.Node{n}}
+	} else {
+		data, ignored = firstDocument(data)
+		err = decodeNode(data, &doc)
 	}
-	empty := errors.Is(err, io.EOF) || err == nil && (len(doc.Content) == 0 || doc.Content[0].ShortTag() == "!!null")
-	switch {
-	case empty && s.Inline:
+	switch empty := errors.Is(err, io.EOF) || err == nil && (len(doc.Content) == 0 || doc.Content[0].ShortTag() == "!!null"); {
+	case empty && s.Settings:
 		return value{}, false
 	case empty:
 		r.failAt(1, "the document is empty, must be a map with a domain and its descriptors")
 		return value{}, false
 	case err != nil:
-		r.failAt(syntaxLine(err, data), "not valid YAML: %s", syntaxText(err))
+		at := syntaxLine(err, data)
+		r.failAt(at, "not valid YAML: %s", syntaxText(err, data, at))
 		return value{}, false
 	}
 	if n := cycle(&doc, make(map[*yaml.Node]bool)); n != nil {
 		r.failAt(n.Line, "*%s stands inside &%s: a value must not contain itself", n.Value, n.Value)
 		return value{}, false
 	}
-	if !s.Inline {
-		var more yaml.Node
-		if err := decodeNode(dec, &more); err == nil && len(more.Content) > 0 && more.Content[0].ShortTag() != "!!null" {
-			r.warnings = append(r.warnings, Warning{
-				File: r.file, Line: more.Content[0].Line,
-				Text: ignored,
-			})
-		}
+	if s.Generated {
+		clearLines(&doc)
 	}
-	return r.root(doc.Content[0]), true
+	if ignored > 0 && !s.Settings {
+		r.warnings = append(r.warnings, Warning{
+			File: r.file, Line: ignored, Text: "a file holds one document: this one and all after it are ignored",
+		})
+	}
+	return r.resolve(value{node: doc.Content[0], line: doc.Content[0].Line}), true
 }
 
-// ignored says of a document that it is not the first.
-const ignored = "a file holds one document: this one and all after it are ignored"
+// clearLines makes every line unknown.
+func clearLines(n *yaml.Node) {
+	n.Line = 0
+	for _, c := range n.Content {
+		clearLines(c)
+	}
+}
 
-// firstDocument returns the data up to the line that ends its first document, all of it when there is none. A line that
-// begins with --- is nothing else in YAML; where only comments stand before it, it begins the first document.
-func firstDocument(data []byte) []byte {
-	content := false
-	for start := 0; start < len(data); {
-		end := start + 1 + bytes.IndexByte(data[start:], '\n')
-		if end == start {
-			end = len(data)
-		}
-		switch line := bytes.TrimSpace(data[start:end]); {
-		case bytes.HasPrefix(data[start:end], []byte("---")):
-			if content {
-				return data[:start]
+// firstDocument returns the data up to the line that ends the first document, and the line of the next document, else 0. A line that begins with --- or ... is always a mark; a mark before any content begins the first document.
+func firstDocument(data []byte) (first []byte, next int) {
+	first = data
+	content, ended, number := false, false, 0
+	start := 0
+	for line := range bytes.Lines(data) {
+		number++
+		text := bytes.TrimSpace(line)
+		if mark := len(text) == 3 || len(text) > 3 && (text[3] == ' ' || text[3] == '\t'); mark && (bytes.HasPrefix(line, []byte("---")) || bytes.HasPrefix(line, []byte("..."))) {
+			if content && !ended {
+				first, ended = data[:start], true
 			}
-			content = len(line) > len("---")
-		case len(line) > 0 && line[0] != '#' && line[0] != '%':
+			text = bytes.TrimSpace(text[3:])
+		}
+		if len(text) > 0 && text[0] != '#' && text[0] != '%' {
+			if ended {
+				return first, number
+			}
 			content = true
 		}
-		start = end
+		start += len(line)
 	}
-	return data
+	return first, 0
 }
 
-// decodeNode reads the next document. The parser is not ours: what it panics with on some input becomes an error.
-func decodeNode(dec *yaml.Decoder, doc *yaml.Node) (err error) {
+// decodeNode reads the first document of data. Some inputs make the parser panic: the panic becomes an error.
+func decodeNode(data []byte, doc *yaml.Node) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("the parser failed: %v", p)
 		}
 	}()
-	return dec.Decode(doc)
+	return yaml.NewDecoder(bytes.NewReader(data)).Decode(doc)
 }
 
-// syntaxText returns the parser's "yaml: line 3: text" without what is around the text: its lines are those where something
-// began, or one off.
-func syntaxText(err error) string {
+// syntaxText returns the text in the parser's "yaml: line 3: text", whose line may be wrong. The parser does not mention a tab in
+// the indentation; syntaxText does.
+func syntaxText(err error, data []byte, at int) string {
 	text := strings.TrimPrefix(err.Error(), "yaml: ")
 	if rest, ok := strings.CutPrefix(text, "line "); ok {
 		if _, rest, ok := strings.Cut(rest, ": "); ok {
-			return rest
+			text = rest
+		}
+	}
+	number := 0
+	for line := range bytes.Lines(data) {
+		indentation := line[:len(line)-len(bytes.TrimLeft(line, " \t"))]
+		if number++; number == at && bytes.ContainsRune(indentation, '\t') {
+			return fmt.Sprintf("a tab indents this line (in column %d), must be spaces", bytes.IndexByte(line, '\t')+1)
 		}
 	}
 	return text
 }
 
-// syntaxLine returns the line that makes the parser fail: the last one of the shortest beginning of the data for which it
-// says the same. Without it the parser says nothing, or something else.
-// In a large file, which that would read too often, it is the parser's own line.
+// syntaxLine returns the line that makes the parser fail: the last line of the shortest beginning of the data with the same error.
+// In a large file, which that search would read too often, syntaxLine returns the parser's own line.
 func syntaxLine(err error, data []byte) int {
 	var line int
 	if n, _ := fmt.Sscanf(err.Error(), "yaml: line %d:", &line); n == 1 && len(data) > 1<<20 {
 		return line
 	}
-	lines := bytes.SplitAfter(data, []byte("\n"))
-	ends := make([]int, len(lines)) // of each line
-	end := 0
-	for i, l := range lines {
-		end += len(l)
-		ends[i] = end
+	var ends []int // of each line
+	for l := range bytes.Lines(data) {
+		ends = append(ends, len(l))
+		if n := len(ends); n > 1 {
+			ends[n-1] += ends[n-2]
+		}
 	}
 	return 1 + sort.Search(len(ends)-1, func(i int) bool {
-		got := decodeNode(yaml.NewDecoder(bytes.NewReader(data[:ends[i]])), new(yaml.Node))
+		got := decodeNode(data[:ends[i]], new(yaml.Node))
 		return got != nil && got.Error() == err.Error()
 	})
 }
 
-// cycle returns an alias that stands inside of what it stands for, nil when there is none. An alias can only stand for what
-// began before it, so that every cycle has such a one.
+// cycle returns an alias inside the value that it repeats, or nil. An alias repeats a value that began before it,
+// so that every cycle has such an alias.
 func cycle(n *yaml.Node, open map[*yaml.Node]bool) *yaml.Node {
 	if n.Kind == yaml.AliasNode {
 		if open[n.Alias] {

@@ -1,14 +1,13 @@
 package descriptors
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
 const settings = `# A settings file.
@@ -24,7 +23,7 @@ domains:
 
 func TestSettingsFileHoldsDocuments(t *testing.T) {
 	rules, warnings, err := Load([]Source{
-		{Name: "weir.yaml", Data: []byte(settings), Inline: true},
+		{Name: "weir.yaml", Data: []byte(settings), Settings: true},
 		{Name: "three.yaml", Data: []byte("domain: Three\ndescriptors: [{key: a}]")},
 	}, Options{})
 	if err != nil || len(warnings) > 0 {
@@ -55,7 +54,7 @@ func TestSettingsFileHoldsDocuments(t *testing.T) {
 
 func TestSettingsFileNeedsNoDocuments(t *testing.T) {
 	for _, data := range []string{"", "# nothing\n", "---\n", "log_level: debug\n", "domains:\n", "domains: []\n", "{}", `{"domains": null}`} {
-		rules, warnings, err := Load([]Source{{Name: "weir.yaml", Data: []byte(data), Inline: true}}, Options{})
+		rules, warnings, err := Load([]Source{{Name: "weir.yaml", Data: []byte(data), Settings: true}}, Options{})
 		if err != nil || len(warnings) > 0 || rules.Len() != 0 || len(rules.Domains()) != 0 {
 			t.Errorf("%q: got %v, %v, %v, want no rules", data, rules, warnings, err)
 		}
@@ -64,18 +63,17 @@ func TestSettingsFileNeedsNoDocuments(t *testing.T) {
 
 func TestMistakesOfAllSourcesComeTogether(t *testing.T) {
 	inline := strings.Replace(settings, "unit: second, requests_per_unit: 2", "unit: fortnight", 1)
-	documents := []map[string]any{
-		{"domain": "One", "descriptors": []any{map[string]any{"key": "a", "rate_limit": map[string]any{"unit": "second", "requests_per_unit": "5"}}}},
-		{"domain": "four", "descriptors": []map[string]any{{"key": "a"}, {"key": "a"}, {"key": "b", "value": 1.5}}},
-	}
+	const generated = `{"domains": [
+		{"domain": "One", "descriptors": [{"key": "a", "rate_limit": {"unit": "second", "requests_per_unit": "5"}}]},
+		{"domain": "four", "descriptors": [{"key": "a"}, {"key": "a"}, {"key": "b", "value": 1.5}]}]}`
 	got := messages(
 		t,
 		Source{Name: "z.yaml", Data: []byte("domain: [")},
-		Source{Name: "weir.yaml", Data: []byte(inline), Inline: true},
-		Source{Name: "weir.toml", Documents: documents},
+		Source{Name: "weir.yaml", Data: []byte(inline), Settings: true},
+		Source{Name: "weir.toml", Data: []byte(generated), Settings: true, Generated: true},
 		Source{Name: "a.yaml", Data: []byte("\ndescriptors: [{}, 5]\ndomain: two\n")},
-		Source{Name: "list.yaml", Data: []byte("[]"), Inline: true},
-		Source{Name: "map.yaml", Data: []byte("a: 1\ndomains: {domain: x}"), Inline: true},
+		Source{Name: "list.yaml", Data: []byte("[]"), Settings: true},
+		Source{Name: "map.yaml", Data: []byte("a: 1\ndomains: {domain: x}"), Settings: true},
 	)
 	want := []string{
 		`a.yaml:2: descriptors[0].key: is missing or empty, must be the key of an entry, as Envoy sends it`,
@@ -96,20 +94,12 @@ func TestMistakesOfAllSourcesComeTogether(t *testing.T) {
 	}
 }
 
-func TestDecodedDocumentsMeanWhatTheirTextMeans(t *testing.T) {
-	document := map[string]any{
-		"domain":   "edge",
-		"defaults": map[string]any{"algorithm": "token_bucket", "count_rejected": true},
-		"descriptors": []any{
-			map[string]any{"key": "a", "value": int64(5), "rate_limit": map[string]any{"requests_per_unit": int64(7), "period": "10s", "burst": float64(9)}},
-			map[string]any{"key": "b", "value": "yes", "shadow_mode": true, "rate_limits": []map[string]any{{"requests_per_unit": uint16(7), "unit": "day"}}},
-			map[string]any{"key": "c", "value": true, "metadata": map[string]any{
-				"<<": "plain", "yes": "no", "float": 1.5, "float32": float32(0.5), "nil": nil, "number": json.Number("1e3"), "whole": json.Number("12"),
-				"date": time.Date(2024, 1, 2, 3, 4, 5, 0, time.UTC), "list": []any{1, "2"},
-			}},
-		},
-	}
-	got, _, err := Load([]Source{{Name: "rules", Documents: []map[string]any{document}}}, Options{})
+func TestGeneratedDocumentsMeanTheSameAsFiles(t *testing.T) {
+	const document = `{"domain": "edge", "defaults": {"algorithm": "token_bucket", "count_rejected": true}, "descriptors": [
+		{"key": "a", "value": 5, "rate_limit": {"requests_per_unit": 7, "period": "10s", "burst": 9}},
+		{"key": "b", "value": "yes", "shadow_mode": true, "rate_limits": [{"requests_per_unit": 7, "unit": "day"}]},
+		{"key": "c", "value": true, "metadata": {"<<": "plain", "yes": "no", "float": 1.5, "nil": null, "number": 1e3, "whole": 12, "list": [1, "2"]}}]}`
+	got, _, err := Load([]Source{{Name: "rules", Data: []byte(document), Generated: true}}, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,12 +111,21 @@ descriptors:
   - {key: b, value: "yes", shadow_mode: true, rate_limits: [{requests_per_unit: 7, unit: day}]}
   - key: c
     value: true
-    metadata: {"<<": plain, "yes": "no", float: 1.5, float32: 0.5, nil: , number: 1000, whole: 12, date: "2024-01-02 03:04:05 +0000 UTC", list: [1, "2"]}
+    metadata: {"<<": plain, "yes": "no", float: 1.5, nil: , number: 1000, whole: 12, list: [1, "2"]}
 `)
-	if diff := cmp.Diff(want.All(), got.All(), cmp.AllowUnexported(Rule{}, level{}, Limit{}), cmp.FilterPath(func(p cmp.Path) bool {
-		return p.Last().String() == ".File" || p.Last().String() == ".Line"
-	}, cmp.Ignore())); diff != "" {
-		t.Errorf("rules (-of text +of values):\n%s", diff)
+	if diff := cmp.Diff(want.All(), got.All(), cmp.AllowUnexported(Rule{}, Limit{}), cmpopts.IgnoreFields(Rule{}, "File", "Line")); diff != "" {
+		t.Errorf("rules (-file +generated):\n%s", diff)
+	}
+	if r := got.All()[0]; r.Line != 0 || got.Domain("edge").Line != 0 {
+		t.Errorf("lines: got %d and %d, want none", r.Line, got.Domain("edge").Line)
+	}
+}
+
+func TestJSONTextsHoldCharactersThatYAMLRefuses(t *testing.T) {
+	const odd = "del \x7f nel \u0085 end \u2028 \u2029 mark \ufeff none \ufffe\uffff smile \U0001f600"
+	rules := load(t, `{"domain": "edge", "descriptors": [{"key": "a", "value": "`+odd+`"}]}`)
+	if got := rules.All()[0].Levels[0].Value; got != odd {
+		t.Errorf("got %q, want %q", got, odd)
 	}
 }
 
@@ -157,19 +156,12 @@ func TestDeepDocumentsAreMistakes(t *testing.T) {
 		})
 	}
 	load(t, "domain: edge\ndescriptors: "+nested(95, "[{key: a, descriptors: ", "}]"))
-
-	cyclic := map[string]any{"key": "a"}
-	cyclic["descriptors"] = []any{cyclic}
-	got := messages(t, Source{Name: "rules", Documents: []map[string]any{cyclic}})
-	if !strings.Contains(strings.Join(got, "\n"), "nested too deeply") {
-		t.Errorf("a map inside itself: got %q, want a mistake", got)
-	}
 }
 
 func TestVeryManyMistakesAreCut(t *testing.T) {
 	got := messages(t, Source{Name: "rules.yaml", Data: []byte("domain: edge\ndescriptors:\n" + strings.Repeat("- 5\n", 5000))})
-	if len(got) != maxMistakes+1 || !strings.HasSuffix(got[maxMistakes], "too many mistakes, what follows was not read") {
-		t.Errorf("got %d mistakes, the last %q, want %d and a word on the rest", len(got), got[len(got)-1], maxMistakes)
+	if len(got) != maxMistakes+1 || !strings.HasSuffix(got[maxMistakes], "too many mistakes, the rest was not read") {
+		t.Errorf("got %d mistakes, the last %q, want %d and a line about the rest", len(got), got[len(got)-1], maxMistakes)
 	}
 }
 
@@ -197,38 +189,35 @@ func TestMistakesAreErrorsOneByOne(t *testing.T) {
 	}
 }
 
-func TestASourceMayDecodeItsOwnData(t *testing.T) {
-	var given string
-	source := Source{Name: "wire:1", Data: []byte{0, 1}, Decode: func(data []byte) (map[string]any, []Error, []Warning) {
-		given = string(data)
-		return map[string]any{"domain": "edge", "descriptors": []any{
-			map[string]any{"key": "user", "rate_limit": map[string]any{"unit": "MINUTE", "requests_per_unit": uint32(7)}},
-		}}, nil, []Warning{{Path: "descriptors[0]", Text: "odd"}}
-	}}
-	rules, warnings, err := Load([]Source{source}, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if given != "\x00\x01" || rules.All()[0].Limits[0].Requests != 7 || rules.All()[0].File != "wire:1" {
-		t.Errorf("rules of %q: got %+v", given, rules.All())
-	}
-	if diff := cmp.Diff([]Warning{{File: "wire:1", Path: "descriptors[0]", Text: "odd"}}, warnings); diff != "" {
-		t.Errorf("warnings (-want +got):\n%s", diff)
-	}
-}
-
-func TestMistakesOfDecodingComeWithThoseOfTheDocument(t *testing.T) {
-	got := messages(t, Source{Name: "wire:1", Decode: func([]byte) (map[string]any, []Error, []Warning) {
-		return map[string]any{"descriptors": []any{}}, []Error{{Path: "metadata", Text: "is no metadata"}}, nil
-	}}, Source{Name: "wire:2", Decode: func([]byte) (map[string]any, []Error, []Warning) {
-		return nil, []Error{{Text: "is noise"}}, nil
-	}})
+func TestMistakesOfAGeneratorComeWithMistakesOfTheDocument(t *testing.T) {
+	got := messages(
+		t,
+		Source{
+			Name: "wire:1", Data: []byte(`{"descriptors": [{"key": "a"}, {"key": "a"}]}`), Generated: true,
+			Mistakes: []Error{{Path: "metadata", Text: "is no metadata"}}, Warnings: []Warning{{Path: "descriptors[0]", Text: "odd"}},
+		},
+		Source{Name: "wire:2", Mistakes: []Error{{Text: "is noise"}}},
+	)
 	want := []string{
 		"wire:1: metadata: is no metadata",
 		"wire:1: domain: is missing or empty, must be the name of the domain, as Envoy sends it",
+		`wire:1: descriptors[1]: "a" is given twice: descriptors side by side must differ in key or value`,
 		"wire:2: is noise",
+		"wire:1: warning: descriptors[0]: odd",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("mistakes (-want +got):\n%s", diff)
+		t.Errorf("messages (-want +got):\n%s", diff)
+	}
+}
+
+func TestStrictTreatsWarningsAsMistakes(t *testing.T) {
+	source := Source{Name: "rules.yaml", Data: []byte("domain: edge\ndescriptors: [{key: a, rate_limit: }]")}
+	rules, warnings, err := Load([]Source{source}, Options{Strict: true})
+	const want = "rules.yaml:2: descriptors[0].rate_limit: is empty: the descriptor has no limit"
+	if rules != nil || len(warnings) > 0 || err == nil || err.Error() != want {
+		t.Errorf("got %v, %v, %v, want %s", rules, warnings, err, want)
+	}
+	if _, warnings, err := Load([]Source{source}, Options{}); err != nil || len(warnings) != 1 {
+		t.Errorf("without Strict: got %v, %v, want one warning", warnings, err)
 	}
 }

@@ -2,18 +2,18 @@ package descriptors
 
 import "fmt"
 
-// Reason says why an entry led where it did.
+// Reason is the way in which an entry led to a node.
 type Reason uint8
 
 // The reasons.
 const (
-	NoMatch  Reason = iota // no descriptor stands for the entry: the search ended here
+	NoMatch  Reason = iota // no descriptor matches the entry: the search ended
 	Exact                  // a descriptor has its key and value
 	Wildcard               // of the wildcards of its key, the first in file order that the value matches
 	KeyOnly                // a descriptor has its key and no value
 )
 
-// Step is what one entry of a descriptor met in the tree of a domain.
+// Step is the search for one entry of a descriptor in the tree of a domain.
 type Step struct {
 	Entry   Entry
 	Reason  Reason
@@ -21,7 +21,7 @@ type Step struct {
 	Rule    *Rule  // of the node that the entry led to; nil for NoMatch
 }
 
-// String says what the entry met, in words for people.
+// String returns the step in words for people.
 func (s Step) String() string {
 	entry := fmt.Sprintf("%s=%s", s.Entry.Key, s.Entry.Value)
 	switch s.Reason {
@@ -37,7 +37,7 @@ func (s Step) String() string {
 }
 
 // Trace returns how [Domain.Match] finds the rule of the descriptor with these entries: a step for each entry, ending early
-// with a NoMatch. It is for explanations, not for the path of a request.
+// with a NoMatch. Trace is for explanations, not for the path of a request.
 func (d *Domain) Trace(entries []Entry) []Step {
 	steps := make([]Step, 0, len(entries))
 	n := &d.root
@@ -54,7 +54,7 @@ func (d *Domain) Trace(entries []Entry) []Step {
 		case b.rest == next:
 			s.Reason = KeyOnly
 		default:
-			s.Reason, s.Pattern = Wildcard, next.rule.levels[len(next.rule.levels)-1].value
+			s.Reason, s.Pattern = Wildcard, next.rule.Levels[len(next.rule.Levels)-1].Value
 		}
 		steps = append(steps, s)
 		n = next

@@ -36,7 +36,7 @@ func traceDomain(t *testing.T) *descriptors.Domain {
 	return rules.Domain("edge")
 }
 
-func TestTraceSaysWhatEachEntryMet(t *testing.T) {
+func TestTraceHasAStepForEachEntry(t *testing.T) {
 	tests := []struct {
 		name    string
 		entries []descriptors.Entry

@@ -68,7 +68,7 @@ func BenchmarkCheck(b *testing.B) {
 	}
 }
 
-// BenchmarkCheckOneKey is the same on one key, without what memory takes.
+// BenchmarkCheckOneKey is the same on one key, without the cost of memory accesses.
 func BenchmarkCheckOneKey(b *testing.B) {
 	for _, rules := range []int{10, 10_000} {
 		b.Run(fmt.Sprintf("rules=%d", rules), func(b *testing.B) {
@@ -87,7 +87,7 @@ func BenchmarkCheckOneKey(b *testing.B) {
 
 func TestCheckDoesNotAllocate(t *testing.T) {
 	if race.Enabled {
-		t.Skip("the race detector makes sync.Pool drop what it is given")
+		t.Skip("the race detector makes sync.Pool drop objects")
 	}
 	f := newFixture(t, rules)
 	for name, r := range map[string]*limiter.Request{

@@ -9,8 +9,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// Check decides a request and writes the answer to v. It fails with an [*InvalidError] when the request is not valid, with
-// [ErrNoRules] as Options.NeedRules says, and with the error of the store or of ctx otherwise; nothing was charged then, and v says nothing.
+// Check decides a request and writes the answer to v. After an error nothing was charged, and v has no meaning. The error is an
+// [*InvalidError], [ErrNoRules] (see Options.NeedRules), or the error of the store or of ctx.
 func (l *Limiter) Check(ctx context.Context, r *Request, v *Verdict) error {
 	set := l.current.Load()
 	if err := l.prepare(set, r, v); err != nil {
@@ -53,15 +53,15 @@ func (l *Limiter) Check(ctx context.Context, r *Request, v *Verdict) error {
 // prepare validates the request, matches its descriptors and fills in v's statuses and charges.
 func (l *Limiter) prepare(set *ruleSet, r *Request, v *Verdict) error {
 	v.reset()
-	if !l.valid(r) {
-		return l.violations(r)
+	if all := l.violations(r); len(all) > 0 {
+		return &InvalidError{all}
 	}
 	domain := set.rules.Domain(r.Domain)
 	for i := range r.Descriptors {
 		d := &r.Descriptors[i]
 		s := DescriptorStatus{domain: domain, Hits: hits(r, d)}
 		if domain != nil {
-			s.Overridden = d.HasOverride
+			s.Overridden = d.Override != nil
 			if s.Rule = domain.Match(d.Entries); s.Rule == nil && !s.Overridden {
 				s.Rule = domain.Default
 			}
@@ -86,11 +86,11 @@ func (l *Limiter) prepare(set *ruleSet, r *Request, v *Verdict) error {
 	return nil
 }
 
-// hits returns what a descriptor charges: its own hits, else the request's, which count as 1 when they are 0.
+// hits returns the hits of a descriptor: its own, else the hits of the request, where 0 counts as 1.
 func hits(r *Request, d *Descriptor) int64 {
-	n := int64(max(r.Hits, 1))
-	if d.HasHits {
-		n = int64(d.Hits)
+	n := int64(d.Hits)
+	if n == 0 && !d.Probe {
+		n = int64(max(r.Hits, 1))
 	}
 	if d.Refund {
 		n = -n
@@ -98,8 +98,8 @@ func hits(r *Request, d *Descriptor) int64 {
 	return n
 }
 
-// charge adds the charges of descriptor i: of all limits of its rule but those whose name another rule of the request
-// replaces. An override is not the rule's, and neither replaces nor is replaced.
+// charge adds the charges of descriptor i: one for each limit of the rule, unless another rule of the request replaces the limit.
+// An override does not replace limits, and no rule replaces an override.
 func (l *Limiter) charge(r *Request, i int, v *Verdict) error {
 	d, s := &r.Descriptors[i], &v.Statuses[i]
 	switch {
@@ -139,9 +139,9 @@ func (l *Limiter) charge(r *Request, i int, v *Verdict) error {
 	return nil
 }
 
-// chargeOverride adds the charge of descriptor i, whose limit came with the request: of the algorithm of the matched rule's
-// first limit, its count_rejected and on_store_error, on the descriptor's own key, enforcing. As in envoyproxy/ratelimit
-// nothing else of the rule applies to it.
+// chargeOverride adds the charge of descriptor i with an override, on the descriptor's own key, enforcing. The algorithm,
+// count_rejected and on_store_error come from the first limit of the matched rule. As in envoyproxy/ratelimit, nothing else of the
+// rule applies.
 func (l *Limiter) chargeOverride(r *Request, i int, v *Verdict) error {
 	d, s := &r.Descriptors[i], &v.Statuses[i]
 	like := descriptors.Limit{Limit: algorithms.Limit{Algorithm: algorithms.FixedWindow}, CountRejected: !l.options.DropRejected}
@@ -178,7 +178,7 @@ func (l *Limiter) add(v *Verdict, i int, limit *descriptors.Limit, key []byte, m
 	})
 }
 
-// onError returns what becomes of a charge of a limit with this setting when the store cannot be asked.
+// onError returns the policy of a limit for the time when the store does not answer.
 func (l *Limiter) onError(o descriptors.OnStoreError) store.OnError {
 	switch o {
 	case descriptors.OnStoreErrorLocal:

@@ -11,7 +11,7 @@ import (
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
-// Code says under what a decision is counted.
+// Code classifies a decision in the counts.
 type Code uint8
 
 // The codes, in the order of [Counts].
@@ -21,53 +21,43 @@ const (
 	CodeShadowed              // denied in shadow mode
 	CodeUnlimited
 	CodeReplaced
-	Codes // how many there are
+	Codes // the number of codes
 )
 
 // String returns the code as metrics write it.
 func (c Code) String() string {
-	switch c {
-	case CodeOK:
-		return "ok"
-	case CodeOverLimit:
-		return "over_limit"
-	case CodeShadowed:
-		return "shadow_over_limit"
-	case CodeUnlimited:
-		return "unlimited"
-	case CodeReplaced:
-		return "replaced"
-	case Codes:
+	if names := [Codes]string{"ok", "over_limit", "shadow_over_limit", "unlimited", "replaced"}; c < Codes {
+		return names[c]
 	}
 	return "unknown"
 }
 
-// Counts is what was decided for one rule since the start. All its methods are safe for concurrent use.
+// Counts is the number of decisions for one rule since the start. All methods are safe for concurrent use.
 //
-// A rule with detailed_metric or value_to_metric is counted by value as well, for a bounded number of values of at most
-// MaxValue bytes: those that come first; all others together under [OtherValue].
+// A rule with detailed_metric or value_to_metric has counts by value too. The first values of at most MaxValue bytes have counts of
+// their own, up to a bound; all other values count together under [OtherValue].
 type Counts struct {
 	tally
-	most int // values counted apart
+	max int // values counted apart
 
-	mu     sync.RWMutex // guards values, not what they point to
+	mu     sync.RWMutex // guards values; a valueTally is atomic
 	values map[string]*valueTally
 }
 
-// valueTally is the figures of one value.
+// valueTally is the counts of one value.
 type valueTally struct {
 	tally
 	levels []string // see descriptors.Rule.MetricLevels
 }
 
-// OtherValue stands for all values of a rule beyond those counted apart.
+// OtherValue stands for all values of a rule that are not counted apart.
 const OtherValue = "_other"
 
-// MaxValue is the longest value that is counted apart, in bytes. A client chooses what it sends; a label of megabytes would be
-// kept, and told at every scrape.
+// MaxValue is the length of the longest value counted apart, in bytes. Clients choose values, and every scrape would send a label of
+// megabytes.
 const MaxValue = 256
 
-// tally is one set of figures.
+// tally is one set of counts.
 type tally struct {
 	decisions [Codes]atomic.Uint64
 	hits      [Codes]atomic.Uint64
@@ -75,15 +65,15 @@ type tally struct {
 	near      atomic.Uint64
 }
 
-// Tally is one set of figures at one moment.
+// Tally is one set of counts at one moment.
 type Tally struct {
 	Decisions [Codes]uint64 // by Code
-	Hits      [Codes]uint64 // by Code; hits that decisions were about, refunds left out
-	Refunded  uint64        // hits that refunds were about
-	Near      uint64        // of the hits of CodeOK those above the part of the limit that Options.NearLimit says
+	Hits      [Codes]uint64 // by Code, without refunds
+	Refunded  uint64        // hits of refunds
+	Near      uint64        // hits of CodeOK above the part of the limit in Options.NearLimit
 }
 
-func newCounts(values int) *Counts { return &Counts{most: values} }
+func newCounts(values int) *Counts { return &Counts{max: values} }
 
 func (t *tally) add(code Code, hits int64, near uint64) {
 	t.decisions[code].Add(1)
@@ -105,14 +95,14 @@ func (t *tally) read() (sum Tally) {
 	return sum
 }
 
-// of returns the figures of a value, that of a rule and entries, which are OtherValue's when there are too many.
+// of returns the counts of a value of rule r, or of OtherValue when there are too many values. The entries have this value.
 func (c *Counts) of(value []byte, r *descriptors.Rule, entries []descriptors.Entry) *tally {
 	if len(value) > MaxValue {
 		value = append(value[:0], OtherValue...)
 	}
 	c.mu.RLock()
 	t := c.values[string(value)]
-	if t == nil && len(c.values) > c.most {
+	if t == nil && len(c.values) > c.max {
 		t = c.values[OtherValue]
 	}
 	c.mu.RUnlock()
@@ -125,7 +115,7 @@ func (c *Counts) of(value []byte, r *descriptors.Rule, entries []descriptors.Ent
 		c.values = map[string]*valueTally{OtherValue: {levels: []string{OtherValue}}}
 	}
 	name := strings.ToValidUTF8(string(value), "\uFFFD")
-	if len(c.values) > c.most {
+	if len(c.values) > c.max {
 		name = OtherValue
 	}
 	if c.values[name] == nil {
@@ -138,10 +128,10 @@ func (c *Counts) of(value []byte, r *descriptors.Rule, entries []descriptors.Ent
 	return &c.values[name].tally
 }
 
-// Total returns the figures of the rule.
+// Total returns the counts of the rule.
 func (c *Counts) Total() Tally { return c.read() }
 
-// Values returns the figures by value, of a rule that is counted by value.
+// Values returns the counts by value.
 func (c *Counts) Values() map[string]Tally {
 	c.mu.RLock()
 	values := maps.Clone(c.values)
@@ -153,7 +143,7 @@ func (c *Counts) Values() map[string]Tally {
 	return sums
 }
 
-// Levels returns the figures by value as Values does, each with the text of every level apart: OtherValue's is one.
+// Levels returns the counts by value as Values does, with a text for each level; OtherValue is one level.
 func (c *Counts) Levels() iter.Seq2[[]string, Tally] {
 	return func(yield func([]string, Tally) bool) {
 		c.mu.RLock()
@@ -169,13 +159,13 @@ func (c *Counts) Levels() iter.Seq2[[]string, Tally] {
 
 // RuleCounts is the counts of one rule.
 type RuleCounts struct {
-	Rule   *descriptors.Rule // nil for limits that requests brought themselves where no rule matched
+	Rule   *descriptors.Rule // nil for overrides without a matching rule
 	Domain string
-	Path   string // Rule.Path; "override" for limits that requests brought themselves where no rule matched
+	Path   string // Rule.Path; "override" for overrides without a matching rule
 	Counts *Counts
 }
 
-// Counts returns what was decided for each rule in force.
+// Counts returns the counts of each rule in force.
 func (l *Limiter) Counts() iter.Seq[RuleCounts] {
 	return func(yield func(RuleCounts) bool) {
 		set := l.current.Load()
@@ -192,24 +182,24 @@ func (l *Limiter) Counts() iter.Seq[RuleCounts] {
 	}
 }
 
-// requestCounts is what became of requests.
+// requestCounts counts requests by outcome.
 type requestCounts struct {
 	passed, overLimit, failed atomic.Uint64
 	invalid, early, shadowed  atomic.Uint64
 	noDomain, noMatch         atomic.Uint64
 }
 
-// RequestCounts is what became of requests since the start.
+// RequestCounts is the number of requests by outcome since the start.
 type RequestCounts struct {
 	OK, OverLimit, Failed uint64 // requests
-	Invalid               uint64 // of those that failed, requests that were not valid
-	Early                 uint64 // and those that came before the first rules, with Options.NeedRules
-	Shadowed              uint64 // of those that are OK, requests that were over limit but for Options.Shadow
-	DomainNotFound        uint64 // descriptors of a domain that has no rules
-	NoMatch               uint64 // descriptors that no rule of their domain matched
+	Invalid               uint64 // failed requests that were not valid
+	Early                 uint64 // failed requests before the first rules, with Options.NeedRules
+	Shadowed              uint64 // OK requests that were over limit, with Options.Shadow
+	DomainNotFound        uint64 // descriptors of a domain without rules
+	NoMatch               uint64 // descriptors that no rule of the domain matched
 }
 
-// Requests returns what became of requests.
+// Requests returns the number of requests by outcome.
 func (l *Limiter) Requests() RequestCounts {
 	return RequestCounts{
 		OK:             l.requests.passed.Load(),
@@ -231,7 +221,7 @@ func (l *Limiter) count(set *ruleSet, r *Request, v *Verdict, i int) {
 		return
 	}
 	c := set.overrides[r.Domain]
-	limitless := s.Overridden && s.Rule != nil && len(s.Rule.Limits) == 0 // of which nothing is told
+	limitless := s.Overridden && s.Rule != nil && len(s.Rule.Limits) == 0 // such a rule has no counts of its own
 	switch {
 	case s.Rule == nil:
 		l.requests.noMatch.Add(1)
@@ -253,8 +243,8 @@ func (l *Limiter) count(set *ruleSet, r *Request, v *Verdict, i int) {
 	}
 }
 
-// near returns how many of the hits that a limit allowed are above the part of it that counts as near: those taken from there
-// on, or, of a request that another limit denied, those that would have been.
+// near returns the allowed hits above the part of a limit in Options.NearLimit. When another limit denied the request, near counts
+// the hits as if they had been charged.
 func (l *Limiter) near(v *Verdict, s *DescriptorStatus) uint64 {
 	if !s.Decision.Allowed || s.Hits <= 0 {
 		return 0
@@ -264,7 +254,7 @@ func (l *Limiter) near(v *Verdict, s *DescriptorStatus) uint64 {
 	if v.OverLimit && !s.Limit.CountRejected {
 		after += s.Hits
 	}
-	// As envoyproxy/ratelimit rounds: in 32 bits.
+	// envoyproxy/ratelimit rounds in 32 bits.
 	from := int64(float32(capacity) * float32(l.options.NearLimit))
 	return uint64(min(max(after-from, 0), s.Hits))
 }

@@ -7,21 +7,21 @@ import (
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
-// Explanation says how a descriptor would be treated, and why.
+// Explanation is the treatment of a descriptor, without a charge.
 type Explanation struct {
-	Status DescriptorStatus // its Limit and Decision are not set: see Limits
+	Status DescriptorStatus // without Limit and Decision: see Limits
 	Limits []LimitState     // one for each limit that would be charged; empty when Outcome is not Limited
 }
 
-// LimitState is a limit of a descriptor, the key it is counted under, and what a charge would find there now.
+// LimitState is a limit of a descriptor, the key of the count, and the decision on a charge now.
 type LimitState struct {
 	Limit    descriptors.Limit
 	Key      string
 	Decision algorithms.Decision
 }
 
-// Explain returns for each descriptor of the request how it would be treated now. It charges nothing and counts nothing.
-// Each limit is looked at alone: whether another limit would deny the request is not part of it. It fails as Check does.
+// Explain returns the treatment of each descriptor of the request now, and changes no state and no count. The decision on each limit
+// stands alone: other limits of the request do not change it. The errors are as in Check.
 func (l *Limiter) Explain(ctx context.Context, r *Request) ([]Explanation, error) {
 	var v Verdict
 	if err := l.prepare(l.current.Load(), r, &v); err != nil {
@@ -42,8 +42,8 @@ func (l *Limiter) Explain(ctx context.Context, r *Request) ([]Explanation, error
 	return all, nil
 }
 
-// Reset forgets the states that the request would charge, so that their keys are as if never used. It returns these keys and
-// how many of them had a state. It fails as Check does.
+// Reset forgets the states that the request would charge: the keys are idle then. Reset returns these keys, and the number of states
+// that it forgot. The errors are as in Check.
 func (l *Limiter) Reset(ctx context.Context, r *Request) (keys []string, forgotten int, err error) {
 	var v Verdict
 	if err := l.prepare(l.current.Load(), r, &v); err != nil {

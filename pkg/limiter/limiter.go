@@ -1,18 +1,18 @@
-// Package limiter is the heart of Weir: rules and a store make Check(request). It matches descriptors to rules, turns them
-// into the charges of one transaction, lets the store decide, and gives one verdict; overrides, replaced rules, shadow and
-// quota mode, and several limits of a rule are its doing. It is also the API for programs that embed Weir: it speaks in plain
-// Go types and knows no protocol.
+// Package limiter is the heart of Weir: rules and a store make Check(request). Check matches descriptors to rules, turns the rules
+// into the charges of one transaction, lets the store decide, and returns one verdict. Overrides, replaced rules, shadow and quota
+// mode, and several limits of a rule are decided here. The package is also the API for programs that embed Weir, in plain Go types:
+// [Limiter.Allow] is the short way.
 //
-// It does not read rules (package descriptors does), keep states (a store does) or know the time of day.
+// Package descriptors decodes rules, and a store keeps states and time.
 package limiter
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/store"
@@ -25,59 +25,45 @@ const (
 	DefaultDetailedValues = 1000
 )
 
-// Options is what New needs besides a store. The zero value is valid.
+// Options is the options of New. The zero value is valid.
 type Options struct {
-	MaxDescriptors int    // most descriptors of a request; 0 means DefaultMaxDescriptors
-	MaxLogEntries  uint32 // most requests of a sliding_window_log that a request may override a limit to; 0 means DefaultMaxLogEntries
-	DetailedValues int    // most values of a rule that are counted apart, see [Counts]; 0 means DefaultDetailedValues
+	MaxDescriptors int    // largest number of descriptors in a request; 0 means DefaultMaxDescriptors
+	MaxLogEntries  uint32 // largest number of requests of a sliding_window_log in rules and overrides; 0 means DefaultMaxLogEntries
+	DetailedValues int    // largest number of values of a rule that are counted apart, see [Counts]; 0 means DefaultDetailedValues
 
-	OnStoreError store.OnError // of limits whose rules do not say what becomes of them when the store cannot be asked
+	OnStoreError store.OnError // for limits without on_store_error, while the store does not answer
 
-	NearLimit    float64 // from which part of a limit on hits count as near it, see [Tally]; 0: none are counted
-	DropRejected bool    // denied hits of overrides that no rule matches do not count, as descriptors.Options has it for rules
-	Shadow       bool    // every request passes; its statuses say what was found
+	NearLimit    float64 // part of a limit above which hits count as near, see [Tally]; 0 counts no hits
+	DropRejected bool    // denied hits of overrides without a matching rule do not count; as in descriptors.Options
+	Shadow       bool    // every request passes; the statuses show the decisions
 	Quota        bool    // every limit is a quota; a request with a descriptor that no limit applies to passes
 	NeedRules    bool    // requests fail with ErrNoRules before the first SetRules; else they pass
 }
 
-// ErrNoRules says that a request came before the first rules, with Options.NeedRules.
+// ErrNoRules is the error of a request before the first rules, with Options.NeedRules.
 var ErrNoRules = errors.New("no rate limit configuration loaded")
 
-// Limiter decides requests. All methods are safe for concurrent use. It starts nothing and needs no Close; its store may.
+// Limiter decides requests. All methods are safe for concurrent use. A Limiter needs no Close; the store may.
 type Limiter struct {
 	store    store.Store
 	options  Options
 	units    unitLimits
 	current  atomic.Pointer[ruleSet]
-	status   atomic.Pointer[Status]
 	requests requestCounts
+	calls    sync.Pool  // of *call
 	setting  sync.Mutex // held while rules are set
 }
 
-// forgetter is a store that remembers what it decided by rules of before.
-type forgetter interface{ Forget() }
-
-// ruleSet is the rules in force and what is counted of each.
+// ruleSet is the rules in force, and the counts of each.
 type ruleSet struct {
 	loaded    bool // by SetRules
 	rules     *descriptors.Rules
 	counts    []*Counts          // by Rule.ID
-	overrides map[string]*Counts // by domain: limits that requests brought themselves where no rule matched
+	overrides map[string]*Counts // by domain: of overrides without a matching rule
 }
 
-// Status is what is loaded and what became of the last attempt to load. Its slices must not be changed.
-type Status struct {
-	Rules       *descriptors.Rules    // in force; never nil
-	Warnings    []descriptors.Warning // of the rules in force
-	LoadedAt    time.Time             // when they came into force, or DoWithoutRules was called before any; else zero
-	AttemptedAt time.Time             // of the last attempt, successful or not
-	Errors      []string              // why the last attempt was refused; empty when it was not
-	Loads       uint64                // attempts that came into force
-	Refusals    uint64                // attempts that were refused
-}
-
-// New returns a limiter without rules: until [Limiter.SetRules] every request passes, or fails with Options.NeedRules. It fails
-// when an option is out of bounds.
+// New returns a limiter without rules: until [Limiter.SetRules] every request passes, or fails with Options.NeedRules. An option
+// out of bounds is an error.
 func New(s store.Store, o Options) (*Limiter, error) {
 	var errs []error
 	if s == nil {
@@ -98,26 +84,18 @@ func New(s store.Store, o Options) (*Limiter, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	if o.MaxDescriptors == 0 {
-		o.MaxDescriptors = DefaultMaxDescriptors
-	}
-	if o.MaxLogEntries == 0 {
-		o.MaxLogEntries = DefaultMaxLogEntries
-	}
-	if o.DetailedValues == 0 {
-		o.DetailedValues = DefaultDetailedValues
-	}
+	o.MaxDescriptors = cmp.Or(o.MaxDescriptors, DefaultMaxDescriptors)
+	o.MaxLogEntries = cmp.Or(o.MaxLogEntries, DefaultMaxLogEntries)
+	o.DetailedValues = cmp.Or(o.DetailedValues, DefaultDetailedValues)
 	l := &Limiter{store: s, options: o, units: newUnitLimits()}
-	none := new(descriptors.Rules)
-	l.current.Store(&ruleSet{rules: none})
-	l.status.Store(&Status{Rules: none})
+	l.calls.New = func() any { return new(call) }
+	l.current.Store(&ruleSet{rules: new(descriptors.Rules)})
 	return l, nil
 }
 
-// SetRules puts rules in force, for every request that begins after it returns. at is the time of it, for Status. What was
-// counted of a rule goes on where the new rules have one of the same domain and path; states in the store stay. A store with a
-// method Forget is told, so that no answer it remembers is one of the rules of before.
-func (l *Limiter) SetRules(rules *descriptors.Rules, warnings []descriptors.Warning, at time.Time) {
+// SetRules puts rules in force, for every request that begins after it returns. The counts of a rule go on when the new rules have
+// a rule of the same domain and path. States in the store stay; a [store.Forgetter] forgets the answers by the earlier rules.
+func (l *Limiter) SetRules(rules *descriptors.Rules) {
 	l.setting.Lock()
 	defer l.setting.Unlock()
 	was := l.current.Load()
@@ -126,7 +104,7 @@ func (l *Limiter) SetRules(rules *descriptors.Rules, warnings []descriptors.Warn
 		known[[2]string{r.Domain, r.Path}] = was.counts[r.ID]
 	}
 	next := &ruleSet{loaded: true, rules: rules, counts: make([]*Counts, rules.Len()), overrides: make(map[string]*Counts)}
-	for _, r := range rules.All() { // those whose paths read the same (a=b alone, and a with the value b) share one
+	for _, r := range rules.All() { // rules with equal paths (the key a=b, and the key a with the value b) share counts
 		name := [2]string{r.Domain, r.Path}
 		if known[name] == nil {
 			known[name] = newCounts(l.options.DetailedValues)
@@ -141,34 +119,10 @@ func (l *Limiter) SetRules(rules *descriptors.Rules, warnings []descriptors.Warn
 		next.overrides[d.Name] = c
 	}
 	l.current.Store(next)
-	if s, ok := l.store.(forgetter); ok {
+	if s, ok := l.store.(store.Forgetter); ok {
 		s.Forget()
 	}
-	s := l.status.Load()
-	l.status.Store(&Status{
-		Rules: rules, Warnings: warnings, LoadedAt: at, AttemptedAt: at, Loads: s.Loads + 1, Refusals: s.Refusals,
-	})
 }
 
-// DoWithoutRules has Status say that none are waited for, where none came yet. What becomes of requests until some do does not change.
-func (l *Limiter) DoWithoutRules(at time.Time) {
-	l.setting.Lock()
-	defer l.setting.Unlock()
-	if s := *l.status.Load(); s.LoadedAt.IsZero() {
-		s.LoadedAt = at
-		l.status.Store(&s)
-	}
-}
-
-// Refused records that an attempt to load rules failed, with every reason; the rules in force stay.
-func (l *Limiter) Refused(reasons []string, at time.Time) {
-	l.setting.Lock()
-	defer l.setting.Unlock()
-	s := *l.status.Load()
-	s.Errors, s.AttemptedAt = reasons, at
-	s.Refusals++
-	l.status.Store(&s)
-}
-
-// Status returns what is loaded and what became of the last attempt to load.
-func (l *Limiter) Status() *Status { return l.status.Load() }
+// Rules returns the rules in force, never nil.
+func (l *Limiter) Rules() *descriptors.Rules { return l.current.Load().rules }

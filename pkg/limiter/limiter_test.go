@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/weirproxy/weir/internal/deptest"
 	"github.com/weirproxy/weir/pkg/descriptors"
@@ -25,7 +24,7 @@ func (f fixture) rules(text string) {
 	if err != nil {
 		f.tb.Fatal(err)
 	}
-	f.SetRules(rules, nil, time.Now())
+	f.SetRules(rules)
 }
 
 func newFixture(tb testing.TB, rules string) fixture {
@@ -63,18 +62,18 @@ func request(domain string, texts ...string) *limiter.Request {
 			}
 			switch name {
 			case "hits":
-				d.Hits, d.HasHits = n, true
+				d.Hits, d.Probe = n, n == 0
 			case "refund":
 				d.Refund = true
 			case "override":
-				d.Override, d.HasOverride = limiter.Override{Requests: uint32(n), Unit: int32(descriptors.Minute)}, true
+				d.Override = &limiter.Override{Requests: uint32(n), Unit: descriptors.Minute}
 			}
 		}
 	}
 	return r
 }
 
-// check decides a request and writes the answer as text: "OVER" or "OK", then each status as what it reports.
+// check decides a request and writes the answer as text: "OVER" or "OK", then each status.
 func (f fixture) check(r *limiter.Request) string {
 	f.tb.Helper()
 	var v limiter.Verdict
@@ -174,6 +173,11 @@ func TestRequestsAreDecidedAsTheRulesSay(t *testing.T) {
 		request *limiter.Request
 		want    string
 	}
+	probeOf := func(hits uint64) *limiter.Request {
+		r := request("edge", "path=/search")
+		r.Descriptors[0].Hits, r.Descriptors[0].Probe = hits, true
+		return r
+	}
 	edge := func(texts ...string) *limiter.Request { return request("edge", texts...) }
 	for name, steps := range map[string][]step{
 		"a limit per value": {
@@ -197,7 +201,7 @@ func TestRequestsAreDecidedAsTheRulesSay(t *testing.T) {
 		"an override shares the rule's count":      {{edge("path=/search"), "OK ok:2/3"}, {edge("path=/search override=9"), "OK ok:7/9"}, {edge("path=/search"), "OK ok:0/3"}},
 		"an override of a bucket keeps its tokens": {{edge("path=/search,client=a"), "OK ok:1/2"}, {edge("path=/search,client=a override=10"), "OK ok:0/10"}},
 		"an override is not in shadow":             {{edge("watched=1 override=0"), "OVER over:0/0"}},
-		"an override of a log is bounded":          {{edge("log=1 override=10001"), "error: descriptors[0].limit.requests_per_unit: 10001 is more than sliding_window_log remembers, must be at most 10000"}},
+		"an override of a log is bounded":          {{edge("log=1 override=10001"), "error: descriptor 0: override requests: 10001 is more than sliding_window_log remembers, must be at most 10000"}},
 		"hits of the descriptor":                   {{edge("path=/search hits=2"), "OK ok:1/3"}, {edge("path=/search hits=0"), "OK ok:1/3"}, {edge("path=/search hits=1 refund"), "OK ok:2/3"}},
 		"a refund without hits is of one":          {{edge("path=/search hits=3"), "OK ok:0/3"}, {edge("path=/search refund"), "OK ok:1/3"}},
 		"unlimited":                                {{edge("staff=me"), "OK unlimited"}},
@@ -248,8 +252,9 @@ func TestRequestsAreDecidedAsTheRulesSay(t *testing.T) {
 			{edge("folder=files/b"), "OK ok:0/2"},
 			{edge("folder=files/c"), "OVER over:0/2"},
 		},
+		"a probe with hits is a mistake": {{probeOf(5), "error: descriptor 0: hits: 5: must be 0 in a probe"}},
 		"everything wrong is said at once": {
-			{request("", "=x hits=4294967296", "a=b"), "error: rate limit domain must not be empty; descriptors[0].entries[0].key: must not be empty; descriptors[0].hits_addend: 4294967296: must be at most 4294967295"},
+			{request("", "=x hits=4294967296", "a=b"), "error: rate limit domain must not be empty; descriptor 0: entry 0: key: must not be empty; descriptor 0: hits: 4294967296: must be at most 4294967295"},
 			{edge(), "error: rate limit descriptor list must not be empty"},
 		},
 	} {
@@ -279,21 +284,21 @@ func TestRequestHitsCountForDescriptorsWithoutTheirOwn(t *testing.T) {
 
 func TestOverridesThatAreNoLimitAreRefused(t *testing.T) {
 	f := newFixture(t, rules)
-	for _, unit := range []int32{0, 8, 99, -1, 256, 1 << 30} {
+	for _, unit := range []descriptors.Unit{0, 8, 99, 255} {
 		r := request("edge", "path=/search override=1")
 		r.Descriptors[0].Override.Unit = unit
 		var v limiter.Verdict
 		var invalid *limiter.InvalidError
-		if err := f.Check(t.Context(), r, &v); !errors.As(err, &invalid) || invalid.Violations[0].Field != "descriptors[0].limit.unit" {
+		if err := f.Check(t.Context(), r, &v); !errors.As(err, &invalid) || invalid.Violations[0].Field != limiter.FieldOverrideUnit {
 			t.Errorf("unit %d: %v; want a violation of the unit", unit, err)
 		}
 	}
-	for _, multiplier := range []uint32{0, 11, 1 << 31} {
+	for _, multiplier := range []uint32{11, 1 << 31, 1<<32 - 1} {
 		r := request("edge", "path=/search override=1")
-		r.Descriptors[0].Override = limiter.Override{Requests: 1, Unit: int32(descriptors.Year), Multiplier: multiplier, HasMultiplier: true}
+		r.Descriptors[0].Override = &limiter.Override{Requests: 1, Unit: descriptors.Year, Multiplier: multiplier}
 		var v limiter.Verdict
 		var invalid *limiter.InvalidError
-		if err := f.Check(t.Context(), r, &v); !errors.As(err, &invalid) || invalid.Violations[0].Field != "descriptors[0].limit.unit_multiplier" {
+		if err := f.Check(t.Context(), r, &v); !errors.As(err, &invalid) || invalid.Violations[0].Field != limiter.FieldOverrideMultiplier {
 			t.Errorf("multiplier %d: %v; want a violation of the multiplier", multiplier, err)
 		}
 	}
@@ -302,13 +307,13 @@ func TestOverridesThatAreNoLimitAreRefused(t *testing.T) {
 func TestAnOverrideThatItsAlgorithmCannotKeepIsRefused(t *testing.T) {
 	f := newFixture(t, rules)
 	r := request("edge", "coarse=1 override=4000000000")
-	r.Descriptors[0].Override.Unit = int32(descriptors.Second)
-	want := "error: descriptors[0].limit: requests: 4000000000: token_bucket_integer cannot refill more than a token per " +
+	r.Descriptors[0].Override.Unit = descriptors.Second
+	want := "error: descriptor 0: override: requests: 4000000000: token_bucket_integer cannot refill more than a token per " +
 		"nanosecond, must be at most 1000000000 for 1s"
 	if got := f.check(r); got != want {
 		t.Errorf("%s; want %s", got, want)
 	}
-	r.Descriptors[0].Override.Unit = int32(descriptors.Minute)
+	r.Descriptors[0].Override.Unit = descriptors.Minute
 	if got, want := f.check(r), "OK ok:3999999999/4000000000"; got != want {
 		t.Errorf("%s; want %s", got, want)
 	}
@@ -320,7 +325,7 @@ func TestOverridesOfOtherPeriodsCountApart(t *testing.T) {
 		for unit := descriptors.Second; unit <= descriptors.Week; unit++ {
 			for _, multiplier := range []uint32{1, 3} {
 				r := request("edge", "x=y override=5")
-				r.Descriptors[0].Override = limiter.Override{Requests: 5, Unit: int32(unit), Multiplier: multiplier, HasMultiplier: true}
+				r.Descriptors[0].Override = &limiter.Override{Requests: 5, Unit: unit, Multiplier: multiplier}
 				if got := f.check(r); got != "OK ok:4/5" {
 					t.Errorf("%d of %v: %s; want a count of its own", multiplier, unit, got)
 				}

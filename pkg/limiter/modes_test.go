@@ -105,7 +105,7 @@ func TestDropRejectedIsForOverridesWithoutARule(t *testing.T) {
 	})
 }
 
-// The rows are those of envoyproxy/ratelimit with NEAR_LIMIT_RATIO 0.8, for hits that are allowed.
+// The rows are from envoyproxy/ratelimit with NEAR_LIMIT_RATIO 0.8, for allowed hits.
 func TestHitsNearALimitAreCounted(t *testing.T) {
 	tests := map[string]struct {
 		rule string

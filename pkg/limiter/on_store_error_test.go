@@ -3,7 +3,6 @@ package limiter_test
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -13,7 +12,7 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// recorder is a store that allows everything and notes what it is asked.
+// recorder is a store that allows everything and records the charges.
 type recorder struct {
 	onErrors []store.OnError
 	forget   func()
@@ -124,8 +123,7 @@ func TestAStoreThatRemembersForgetsOnceNewRulesAreInForce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.SetRules(rules, nil, time.Now())
-	l.Refused([]string{"bad"}, time.Now())
+	l.SetRules(rules)
 	if calls != 1 {
 		t.Errorf("told to forget %d times, want once: rules were set once and refused once", calls)
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
-// unitLimits holds a limit of 0 requests for every algorithm and unit, so that an override of a whole unit, the usual one,
-// needs no new key suffix.
+// unitLimits holds a limit of 0 requests for every algorithm and unit, so that the usual override, of one unit, needs no new key
+// suffix.
 type unitLimits map[unitKey]descriptors.Limit
 
 type unitKey struct {
@@ -26,31 +26,25 @@ func newUnitLimits() unitLimits {
 	return known
 }
 
-// override returns the limit that came with descriptor i, like another in all that a request does not bring, or an
-// [*InvalidError].
-func (l *Limiter) override(o Override, i int, like *descriptors.Limit) (limit descriptors.Limit, err error) {
-	algorithm, countRejected := like.Algorithm, like.CountRejected
-	if algorithm == algorithms.SlidingWindowLog && o.Requests > l.options.MaxLogEntries {
-		e := &InvalidError{}
-		e.add(field(i, "limit.requests_per_unit"), "%d is more than sliding_window_log remembers, must be at most %d",
-			o.Requests, l.options.MaxLogEntries)
-		return limit, e
+// override returns the limit of an override of descriptor i, or an [*InvalidError]. A request does not bring the algorithm,
+// count_rejected and on_store_error: these are as in like.
+func (l *Limiter) override(o *Override, i int, like *descriptors.Limit) (limit descriptors.Limit, err error) {
+	if like.Algorithm == algorithms.SlidingWindowLog && o.Requests > l.options.MaxLogEntries {
+		return limit, &InvalidError{[]Violation{violation(FieldOverrideRequests, i,
+			"%d is more than sliding_window_log remembers, must be at most %d", o.Requests, l.options.MaxLogEntries)}}
 	}
-	unit := descriptors.Unit(o.Unit)
-	if !o.HasMultiplier || o.Multiplier == 1 {
-		limit = l.units[unitKey{algorithm, unit}]
-		limit.Requests, limit.CountRejected = o.Requests, countRejected
+	if o.Multiplier <= 1 {
+		limit = l.units[unitKey{like.Algorithm, o.Unit}]
+		limit.Requests, limit.CountRejected = o.Requests, like.CountRejected
 	} else {
 		limit = descriptors.NewLimit(
-			algorithms.Limit{Algorithm: algorithm, Requests: o.Requests, Period: unit.Duration() * time.Duration(o.Multiplier)},
-			unit, o.Multiplier, countRejected, 1,
+			algorithms.Limit{Algorithm: like.Algorithm, Requests: o.Requests, Period: o.Unit.Duration() * time.Duration(o.Multiplier)},
+			o.Unit, o.Multiplier, like.CountRejected, 1,
 		)
 	}
 	limit.OnStoreError = like.OnStoreError
 	if err := limit.Validate(); err != nil {
-		e := &InvalidError{}
-		e.add(field(i, "limit"), "%v", err)
-		return limit, e
+		return limit, &InvalidError{[]Violation{violation(FieldOverride, i, "%v", err)}}
 	}
 	return limit, nil
 }

@@ -7,32 +7,33 @@ import (
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
-// Request is one call of a client: the descriptors to check in a domain. It belongs to the caller, who may reuse it: Reset,
-// then Add again, allocates nothing once it has grown. Its strings must not change during Check.
+// Request is one call of a client: the descriptors to check in a domain. The caller owns the request and may reuse it: Reset,
+// then Add again, allocates nothing after the request has grown. The strings must not change during Check.
 type Request struct {
-	Domain      string // which rules to look in; not empty
+	Domain      string // of the rules; not empty
 	Descriptors []Descriptor
-	Hits        uint32 // of descriptors that bring none of their own; 0 counts as 1
+	Hits        uint32 // of descriptors without hits of their own; 0 counts as 1
 }
 
-// Descriptor is an ordered list of entries to find a rule for, and what to charge.
+// Entry is one key and value of a descriptor.
+type Entry = descriptors.Entry
+
+// Descriptor is an ordered list of entries that a rule may match, and the hits to charge.
 type Descriptor struct {
-	Entries []descriptors.Entry // keys are not empty; values may be
+	Entries []Entry // keys are not empty; values may be
 
-	Hits    uint64 // of this descriptor, when HasHits; at most algorithms.MaxHits; 0 is a probe
-	HasHits bool
-	Refund  bool // the hits are given back
+	Hits   uint64 // at most algorithms.MaxHits; 0 means the hits of the request
+	Probe  bool   // charge nothing and report the remaining hits; Hits must be 0
+	Refund bool   // give the hits back
 
-	Override    Override // replaces the rule's limits, when HasOverride
-	HasOverride bool
+	Override *Override // replaces the limits of the rule; nil keeps them
 }
 
 // Override is a limit that comes with a request.
 type Override struct {
-	Requests      uint32 // hits per period
-	Unit          int32  // a descriptors.Unit, but UnitUnknown
-	Multiplier    uint32 // units per period, when HasMultiplier; at least 1
-	HasMultiplier bool
+	Requests   uint32           // hits per period
+	Unit       descriptors.Unit // any but UnitUnknown
+	Multiplier uint32           // units per period, which is at most algorithms.MaxPeriod; 0 means 1
 }
 
 // Reset empties the request for reuse.
@@ -41,8 +42,8 @@ func (r *Request) Reset() {
 	r.Descriptors = r.Descriptors[:0]
 }
 
-// Add appends an empty descriptor and returns it, reusing the memory of one that was there before a Reset. The pointer is
-// good until the next Add.
+// Add appends an empty descriptor and returns it, with the memory of a descriptor from before a Reset where there is one. The
+// pointer is valid until the next Add.
 func (r *Request) Add() *Descriptor {
 	if n := len(r.Descriptors); n < cap(r.Descriptors) {
 		r.Descriptors = r.Descriptors[:n+1]
@@ -54,28 +55,67 @@ func (r *Request) Add() *Descriptor {
 	return &r.Descriptors[len(r.Descriptors)-1]
 }
 
-// InvalidError says what is wrong with a request; nothing was charged.
+// InvalidError lists the mistakes in a request; nothing was charged.
 type InvalidError struct {
 	Violations []Violation // at least one
 }
 
 // Violation is one mistake in a request.
 type Violation struct {
-	Field       string // such as "descriptors[0].entries[1].key", in the names of Envoy's RateLimitRequest
-	Description string // what is wrong and what is allowed
+	Field       Field
+	Descriptor  int    // index in Request.Descriptors; -1 for FieldDomain and FieldDescriptors
+	Entry       int    // index in Descriptor.Entries for FieldKey, else -1
+	Description string // the mistake and the allowed values
 }
 
-// Error returns all violations, separated by "; ". A violation of the whole domain or descriptor list stands without its field.
+// Field is a part of a request.
+type Field uint8
+
+// The fields.
+const (
+	FieldDomain             Field = iota + 1 // Request.Domain
+	FieldDescriptors                         // Request.Descriptors
+	FieldKey                                 // Entry.Key
+	FieldHits                                // Descriptor.Hits
+	FieldOverride                            // Descriptor.Override
+	FieldOverrideRequests                    // Override.Requests
+	FieldOverrideUnit                        // Override.Unit
+	FieldOverrideMultiplier                  // Override.Multiplier
+)
+
+// String returns the field in words.
+func (f Field) String() string {
+	names := [...]string{
+		"", "domain", "descriptors", "key", "hits", "override", "override requests", "override unit", "override multiplier",
+	}
+	if f > 0 && int(f) < len(names) {
+		return names[f]
+	}
+	return fmt.Sprintf("field(%d)", uint8(f))
+}
+
+// String returns the place and the description: "descriptor 0: entry 1: key: must not be empty".
+func (v Violation) String() string {
+	switch {
+	case v.Descriptor < 0:
+		return v.Description
+	case v.Entry < 0:
+		return fmt.Sprintf("descriptor %d: %s: %s", v.Descriptor, v.Field, v.Description)
+	default:
+		return fmt.Sprintf("descriptor %d: entry %d: %s: %s", v.Descriptor, v.Entry, v.Field, v.Description)
+	}
+}
+
+// Error returns all violations, separated by "; ".
 func (e *InvalidError) Error() string {
 	texts := make([]string, len(e.Violations))
 	for i, v := range e.Violations {
-		if texts[i] = v.Description; strings.Contains(v.Field, "[") {
-			texts[i] = v.Field + ": " + v.Description
-		}
+		texts[i] = v.String()
 	}
 	return strings.Join(texts, "; ")
 }
 
-func (e *InvalidError) add(field, format string, args ...any) {
-	e.Violations = append(e.Violations, Violation{Field: field, Description: fmt.Sprintf(format, args...)})
+// violation returns a mistake that is not about one entry.
+func violation(f Field, descriptor int, format string, args ...any) Violation {
+	return Violation{f, descriptor, -1, fmt.Sprintf(format, args...)}
 }

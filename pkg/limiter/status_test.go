@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -56,24 +55,6 @@ func TestRulesWhosePathsReadTheSameShareTheirCountThroughReloads(t *testing.T) {
 				t.Errorf("counted %d decisions; want the 4 of both rules", got)
 			}
 		}
-	}
-}
-
-func TestARefusedReloadKeepsTheRulesAndSaysWhy(t *testing.T) {
-	f := newFixture(t, rules)
-	before := f.Status()
-	at := time.Unix(5, 0)
-	f.Refused([]string{"rules.yaml:1: bad"}, at)
-	after := f.Status()
-	if after.Rules != before.Rules || after.LoadedAt != before.LoadedAt || !after.AttemptedAt.Equal(at) {
-		t.Errorf("status after a refusal = %+v; want the rules of before", after)
-	}
-	if diff := cmp.Diff([]string{"rules.yaml:1: bad"}, after.Errors); diff != "" || after.Refusals != 1 || after.Loads != 1 {
-		t.Errorf("status after a refusal = %+v", after)
-	}
-	f.rules(rules)
-	if s := f.Status(); len(s.Errors) != 0 || s.Loads != 2 || s.Refusals != 1 {
-		t.Errorf("status after a good load = %+v; want no errors", s)
 	}
 }
 
@@ -137,7 +118,7 @@ func TestCountsSayWhatWasDecided(t *testing.T) {
 	})
 }
 
-// Of a rule without limits nothing is told, so that what is charged must not be counted there.
+// A rule without limits has no counts, so hits must not count there.
 func TestAnOverrideOfARuleWithoutLimitsIsCountedAsOneOfNoRule(t *testing.T) {
 	f := newFixture(t, "domain: d\ndescriptors: [{key: free, detailed_metric: true, rate_limit: {unlimited: true}}, {key: white}]\n")
 	f.check(request("d", "free=a hits=2 override=1", "white=a override=1"))
@@ -163,10 +144,6 @@ func TestRequestsBeforeTheFirstRulesFailWhereTheyAreNeeded(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := fixture{l, t}
-	l.DoWithoutRules(time.Now())
-	if s := l.Status(); s.LoadedAt.IsZero() || s.Loads != 0 {
-		t.Errorf("status %+v; want one of no load that nobody waits for", s)
-	}
 	var v limiter.Verdict
 	if err := l.Check(t.Context(), request("d", "a=1"), &v); !errors.Is(err, limiter.ErrNoRules) {
 		t.Errorf("before the first rules: got %v, want ErrNoRules", err)
@@ -174,7 +151,7 @@ func TestRequestsBeforeTheFirstRulesFailWhereTheyAreNeeded(t *testing.T) {
 	if _, invalid := errors.AsType[*limiter.InvalidError](l.Check(t.Context(), request("", "a=1"), &v)); !invalid {
 		t.Error("a request that is not valid: want that to be said")
 	}
-	l.SetRules(new(descriptors.Rules), nil, time.Now())
+	l.SetRules(new(descriptors.Rules))
 	f.check(request("d", "a=1"))
 	if diff := cmp.Diff(limiter.RequestCounts{OK: 1, Failed: 2, Invalid: 1, Early: 1, DomainNotFound: 1}, l.Requests()); diff != "" {
 		t.Errorf("requests (-want +got):\n%s", diff)

@@ -8,8 +8,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// Verdict is the answer to a request. It belongs to the caller, who may reuse it: Check overwrites it and allocates nothing
-// once it has grown. What it points to is good until the next Check into it.
+// Verdict is the answer to a request. The caller owns the verdict and may reuse it: Check overwrites a verdict, and allocates nothing
+// after it has grown. Pointers in a verdict are valid until the next Check into it.
 type Verdict struct {
 	OverLimit bool               // the request as a whole must not pass
 	Statuses  []DescriptorStatus // one for each descriptor, in order
@@ -20,18 +20,18 @@ type Verdict struct {
 	values    []byte
 	limits    []descriptors.Limit  // overrides of this request
 	charged   []*descriptors.Limit // of charges[i]
-	replaced  []string             // names whose limits are taken out of this request
+	replaced  []string             // names of limits that do not apply to this request
 }
 
-// Outcome says how a descriptor was treated.
+// Outcome is the treatment of a descriptor.
 type Outcome uint8
 
 // The outcomes.
 const (
 	NoLimit   Outcome = iota // nothing matched, or a rule that does not limit
 	Unlimited                // a rule that lets everything pass
-	Replaced                 // another rule's replaces took all its limits away
-	Limited                  // Limit and Decision say what was found
+	Replaced                 // another rule's replaces removed all limits
+	Limited                  // see Limit and Decision
 )
 
 // DescriptorStatus is the answer for one descriptor.
@@ -40,19 +40,19 @@ type DescriptorStatus struct {
 	Rule       *descriptors.Rule // nil when nothing matched
 	Overridden bool              // the limit came with the request
 
-	// Of a Limited descriptor: the limit that decided (of several, the denying one with the longest retry, else the one with
-	// the least remaining), what it decided and on how many hits (negative: a refund).
+	// Of a Limited descriptor: the limit that decided, the decision, and the hits (negative for a refund). Of several limits the
+	// denying one with the longest retry decides, else the one with the least remaining.
 	Limit    *descriptors.Limit
 	Decision algorithms.Decision
 	Hits     int64
 
-	OverLimit bool // what to report: denied, and not in shadow mode
-	Quota     bool // the limit is one of the request's quotas, of which one with room is enough
-	Shadowed  bool // denied in shadow mode, and so reported as if it were not
+	OverLimit bool // denied, and not in shadow mode
+	Quota     bool // the limit is a quota: the request passes while one of its quotas has room
+	Shadowed  bool // denied in shadow mode, and reported as allowed
 
 	domain *descriptors.Domain
-	charge int // first of its charges
-	count  int // and how many
+	charge int // index of the first charge
+	count  int // number of charges
 }
 
 // reset empties the verdict.
@@ -63,7 +63,7 @@ func (v *Verdict) reset() {
 	v.charged, v.replaced = v.charged[:0], v.replaced[:0]
 }
 
-// sum makes of the decisions on a descriptor's charges the one that its status reports.
+// sum chooses the decision that the status of a descriptor reports.
 func (v *Verdict) sum(s *DescriptorStatus) {
 	best := s.charge
 	for i := best + 1; i < s.charge+s.count; i++ {
@@ -85,8 +85,8 @@ func (v *Verdict) sum(s *DescriptorStatus) {
 	}
 }
 
-// quotas makes no charge deny the request when one of its descriptors has no limit: that is a quota with room, where all are
-// quotas.
+// quotas keeps charges from denying a request with a descriptor without a limit: with Options.Quota that descriptor is a quota with
+// room.
 func (v *Verdict) quotas() {
 	free := slices.ContainsFunc(v.Statuses, func(s DescriptorStatus) bool { return s.Outcome == NoLimit || s.Outcome == Replaced })
 	for i := range v.charges {

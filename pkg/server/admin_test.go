@@ -7,7 +7,6 @@ import (
 	"slices"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
@@ -73,7 +72,7 @@ func TestExplainTellsRuleKeyAndWhatIsLeft(t *testing.T) {
 		own.Limit = &adminv1.LimitOverride{RequestsPerUnit: 4, Unit: adminv1.Unit_UNIT_WEEK, UnitMultiplier: 2}
 		client := f.admin(t)
 		var got *adminv1.ExplainResponse
-		for range 2 { // it charges nothing
+		for range 2 { // Explain charges nothing
 			var err error
 			got, err = client.Explain(t.Context(), &adminv1.ExplainRequest{Domain: "edge", Descriptors: []*adminv1.Descriptor{probe, many, own}})
 			if err != nil {
@@ -82,11 +81,15 @@ func TestExplainTellsRuleKeyAndWhatIsLeft(t *testing.T) {
 		}
 		rule := `matched: true
 			rule { domain: "edge" path: "path=/a*,user" file: "rules.yaml" line: 7 name: "n"
-				limits { algorithm: "token_bucket" requests: 5 period { seconds: 1 } burst: 7 }
-				limits { algorithm: "fixed_window" requests: 100 period { seconds: 86400 } burst: 100 count_rejected: true } }`
-		bucket := `limit { algorithm: "token_bucket" requests: 5 period { seconds: 1 } burst: 7 }
+				limits { algorithm: "token_bucket" requests_per_unit: 5 period { seconds: 1 } burst: 7 name: "n" unit: "second" unit_multiplier: 1 }
+				limits { algorithm: "fixed_window" requests_per_unit: 100 period { seconds: 86400 } burst: 100 count_rejected: true name: "n"
+					unit: "day" unit_multiplier: 1 } }
+			steps { key: "path" value: "/about" reason: "wildcard" pattern: "/a*" file: "rules.yaml" line: 4 }
+			steps { key: "user" value: "u" reason: "key_only" file: "rules.yaml" line: 7 }`
+		bucket := `limit { algorithm: "token_bucket" requests_per_unit: 5 period { seconds: 1 } burst: 7 name: "n" unit: "second" unit_multiplier: 1 }
 			key: "4:edge|4:path=6:/about|4:user=1:u#token_bucket/1s"`
-		window := `limit { algorithm: "fixed_window" requests: 100 period { seconds: 86400 } burst: 100 count_rejected: true }
+		window := `limit { algorithm: "fixed_window" requests_per_unit: 100 period { seconds: 86400 } burst: 100 count_rejected: true name: "n"
+				unit: "day" unit_multiplier: 1 }
 			key: "4:edge|4:path=6:/about|4:user=1:u#fixed_window/1d" allowed: true retry_after {} reset_after { seconds: 86400 }`
 		is(t, got, new(adminv1.ExplainResponse), `
 			descriptors { why: "path=/about: wildcard /a*; user=u: key only; rule path=/a*,user applies" `+rule+`
@@ -96,9 +99,10 @@ func TestExplainTellsRuleKeyAndWhatIsLeft(t *testing.T) {
 				limits { `+bucket+` remaining: 4 retry_after { nanos: 400000000 } reset_after { nanos: 600000000 } }
 				limits { `+window+` remaining: 91 } }
 			descriptors { why: "path=/about: wildcard /a*; user=u: key only; the limit that came with the descriptor replaces those of rule path=/a*,user" `+rule+`
-				limits { limit { algorithm: "token_bucket" requests: 4 period { seconds: 1209600 } burst: 4 }
+				limits { limit { algorithm: "token_bucket" requests_per_unit: 4 period { seconds: 1209600 } burst: 4 unit: "week" unit_multiplier: 2 }
 					key: "4:edge|4:path=6:/about|4:user=1:u#token_bucket/14d"
-					allowed: true remaining: 3 retry_after {} reset_after { seconds: 302400 } } }`)
+					allowed: true remaining: 3 retry_after {} reset_after { seconds: 302400 } } }
+			domain { name: "edge" file: "rules.yaml" line: 1 }`)
 	})
 }
 
@@ -159,7 +163,7 @@ func TestExplainSaysWhy(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				f.limiter.SetRules(rules, nil, time.Now())
+				f.setRules(rules)
 				got, err := f.admin(t).Explain(t.Context(), &adminv1.ExplainRequest{Domain: test.domain, Descriptors: test.ask})
 				if err != nil {
 					t.Fatal(err)
@@ -217,15 +221,16 @@ func TestListRules(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, "domain: edge\ndescriptors:\n  - {key: a, rate_limit: {period: 1500ms, requests_per_unit: 5, on_store_error: allow}}\n",
 			func(o *Options) { o.Sources = []string{"rules.yaml"} })
-		f.limiter.Refused([]string{"rules.yaml:9: no"}, time.Now())
+		f.refuse("rules.yaml:9: no")
 		got, err := f.admin(t).ListRules(t.Context(), new(adminv1.ListRulesRequest))
 		if err != nil {
 			t.Fatal(err)
 		}
 		is(t, got, new(adminv1.ListRulesResponse), `
 			domains { name: "edge" file: "rules.yaml" line: 1 rules { domain: "edge" path: "a" file: "rules.yaml" line: 3
-				limits { algorithm: "fixed_window" requests: 5 period { seconds: 1 nanos: 500000000 } burst: 5 count_rejected: true on_store_error: "allow" } } }
-			loaded_at { seconds: 946684800 } sources: "rules.yaml" errors: "rules.yaml:9: no"`)
+				limits { algorithm: "fixed_window" requests_per_unit: 5 period { seconds: 1 nanos: 500000000 } burst: 5 count_rejected: true on_store_error: "allow" } } }
+			loaded_at { seconds: 946684800 } sources: "rules.yaml" errors: "rules.yaml:9: no"
+			hash: "`+f.limiter.Rules().Hash()+`"`)
 	})
 }
 
@@ -252,7 +257,7 @@ func TestReloadAnswersWithEveryMistake(t *testing.T) {
 				var f *fixture
 				f = start(t, "", func(o *Options) {
 					o.Reload = func(context.Context) error {
-						f.limiter.SetRules(load(t, "domain: edge\ndescriptors: [{key: a}]\n"), []descriptors.Warning{{File: "w.yaml", Text: "odd"}}, time.Now())
+						f.setRules(load(t, "domain: edge\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1}}]\n"), descriptors.Warning{File: "w.yaml", Text: "odd"}.String())
 						return test.err
 					}
 				})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/mem"
@@ -41,7 +40,7 @@ func benchServer(b *testing.B) *Server {
 	if err != nil {
 		b.Fatal(err)
 	}
-	l.SetRules(load(b, benchRules), nil, time.Now())
+	l.SetRules(load(b, benchRules))
 	server, err := New(Options{Limiter: l, Logger: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()})
 	if err != nil {
 		b.Fatal(err)

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/encoding"
-	_ "google.golang.org/grpc/encoding/proto" // the codec for everything but our own two types
+	_ "google.golang.org/grpc/encoding/proto" // the codec for all types but call and reply
 	"google.golang.org/grpc/mem"
 
 	"github.com/weirproxy/weir/pkg/limiter"
@@ -15,43 +15,43 @@ import (
 type call struct {
 	request limiter.Request
 	verdict limiter.Verdict
-	invalid error     // why the bytes that came are not a request; nil when they are
-	size    int       // of the bytes that came
-	begun   time.Time // when they had come
+	invalid error     // the mistake in a malformed message, else nil
+	size    int       // of the message, in bytes
+	begun   time.Time // when the message was complete
 	answer  []byte    // the encoded response
 }
 
-// Bounds of the calls that are kept for reuse: what they held stays with them until then. Empty descriptors and entries take
-// up to fifty times as much memory as in a message, so both are bounded.
+// Bounds of a call that is kept for reuse, with its memory. Both are bounded because empty descriptors and entries take up to
+// fifty times as much memory as in a message.
 const (
 	maxKept            = 8 << 10 // bytes of the message
 	maxKeptDescriptors = 1024
 )
 
-// modest reports whether the call is small enough to be kept.
+// modest reports whether the call is small enough to keep.
 func (c *call) modest() bool {
 	return c.size <= maxKept && cap(c.request.Descriptors) <= maxKeptDescriptors
 }
 
-// reset makes a used call as good as new.
+// reset empties a call for reuse.
 func (c *call) reset() {
 	c.request.Reset()
 	c.invalid, c.answer = nil, c.answer[:0]
 }
 
-// decode reads the bytes of a request. They are not kept.
+// decode reads the bytes of a request, and does not keep them.
 func (c *call) decode(data []byte) {
 	c.reset()
 	c.begun, c.size = time.Now(), len(data)
 	c.invalid = decode(data, &c.request)
 }
 
-// reply is the bytes of a response, for gRPC, which may write them long after the call is over. It is one piece of memory
-// where three would do: response, buffer and list of buffers.
+// reply is the encoded response for gRPC, which may write it after the call has returned. One allocation holds the response, the
+// buffer and the list of buffers.
 type reply struct {
 	list   [1]mem.Buffer
 	buffer mem.SliceBuffer
-	small  [72]byte // holds the response when it is no longer, as with one descriptor it never is but for a long name
+	small  [72]byte // enough for one descriptor, unless its limit has a long name
 }
 
 func newReply(response []byte) *reply {
@@ -61,7 +61,7 @@ func newReply(response []byte) *reply {
 	return r
 }
 
-// codec is gRPC's codec for protobuf that knows our two types as well.
+// codec is gRPC's codec for protobuf, and for call and reply.
 type codec struct{ encoding.CodecV2 }
 
 func newCodec() codec { return codec{encoding.GetCodecV2("proto")} }
@@ -74,8 +74,8 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	return c.CodecV2.Marshal(v)
 }
 
-// Unmarshal implements [encoding.CodecV2]. It does not fail for a call: gRPC would make INTERNAL of it, but bytes that are
-// no request are the sender's mistake.
+// Unmarshal implements [encoding.CodecV2]. A malformed message is not an error here, because gRPC would answer INTERNAL for a
+// mistake of the client.
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	to, ok := v.(*call)
 	if !ok {
@@ -91,7 +91,7 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// malformedError says that bytes are not a RateLimitRequest.
+// malformedError is a message that is not a RateLimitRequest.
 type malformedError struct{ reason error }
 
 func (e *malformedError) Error() string { return fmt.Sprintf("not a RateLimitRequest: %v", e.reason) }

@@ -3,6 +3,7 @@ package server
 import (
 	"errors"
 	"fmt"
+	"math"
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -11,24 +12,27 @@ import (
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
-// Why bytes are not a message. Which of them is not part of any contract, only that there is one.
+// The errors of a malformed message. Callers only look for an error.
 var (
 	errTag       = errors.New("bad field tag")
 	errTruncated = errors.New("a field is cut off or malformed")
 )
 
-// MaxItems bounds the descriptors of a request, and their entries together, before they are looked at: an empty one takes two
-// bytes of a message and fifty times as much in memory, so that one large message could fill a small container.
+// MaxItems bounds the descriptors of a request, and all entries together, while decoding. An empty descriptor takes two bytes of a
+// message and fifty times as much memory: one large message could fill a small container.
 const MaxItems = 1 << 16
+
+// zeroMultiplier stands for a unit_multiplier of 0, which to the limiter would mean 1. The limiter refuses both numbers.
+const zeroMultiplier = math.MaxUint32
 
 // decoder reads messages out of bytes. Decoded texts share one copy of the bytes.
 //
-// It reads what proto.Unmarshal reads: unknown fields, and known ones of another wire type, are skipped; of a field that
-// comes again the last counts; a message that comes again is merged into the first; texts must be UTF-8.
+// A decoder agrees with proto.Unmarshal. Unknown fields, and known fields of another wire type, are skipped. Of a repeated scalar the
+// last counts, and a repeated message is merged into the first. Texts must be UTF-8.
 type decoder struct {
 	data    []byte
 	text    string // data, as one string that outlives it
-	entries int    // read so far, of all descriptors
+	entries int    // decoded so far, of all descriptors
 }
 
 // field is one field of a message.
@@ -39,7 +43,7 @@ type field struct {
 	start, end int    // of bytes, in the decoder's data
 }
 
-// decode reads a RateLimitRequest into r, which must be reset. On an error r holds a part of it.
+// decode reads a RateLimitRequest into r, which must be empty. After an error r holds a part of the request.
 func decode(data []byte, r *limiter.Request) error {
 	d := decoder{data: data, text: string(data)}
 	for at := 0; at < len(data); {
@@ -86,15 +90,17 @@ func (d *decoder) descriptor(in field, to *limiter.Descriptor) error {
 			}
 			to.Entries = append(to.Entries, e)
 		case f.number == 2 && f.wire == protowire.BytesType:
-			to.HasOverride = true
-			if err := d.override(f, &to.Override); err != nil {
+			if to.Override == nil {
+				to.Override = new(limiter.Override)
+			}
+			if err := d.override(f, to.Override); err != nil {
 				return fmt.Errorf("limit: %w", err)
 			}
 		case f.number == 3 && f.wire == protowire.BytesType:
-			to.HasHits = true
 			if err := d.wrapped(f, &to.Hits); err != nil {
 				return fmt.Errorf("hits_addend: %w", err)
 			}
+			to.Probe = to.Hits == 0
 		case f.number == 4 && f.wire == protowire.VarintType:
 			to.Refund = f.value != 0
 		}
@@ -136,13 +142,18 @@ func (d *decoder) override(in field, to *limiter.Override) error {
 		case f.number == 1 && f.wire == protowire.VarintType:
 			to.Requests = uint32(f.value)
 		case f.number == 2 && f.wire == protowire.VarintType:
-			to.Unit = int32(f.value)
+			to.Unit = descriptors.Unit(int32(f.value))
 		case f.number == 3 && f.wire == protowire.BytesType:
 			multiplier := uint64(to.Multiplier)
+			if to.Multiplier == zeroMultiplier {
+				multiplier = 0
+			}
 			if err := d.wrapped(f, &multiplier); err != nil {
 				return fmt.Errorf("unit_multiplier: %w", err)
 			}
-			to.Multiplier, to.HasMultiplier = uint32(multiplier), true
+			if to.Multiplier = uint32(multiplier); to.Multiplier == 0 {
+				to.Multiplier = zeroMultiplier
+			}
 		}
 	}
 	return nil
@@ -172,7 +183,7 @@ func (d *decoder) string(f field) (string, error) {
 	return s, nil
 }
 
-// field reads the field at data[at:end] and returns it with the place of the next.
+// field reads the field at data[at:end], and returns the position of the next field too.
 func (d *decoder) field(at, end int) (f field, next int, err error) {
 	tag, at := d.varint(at, end)
 	if at < 0 || tag>>3 > uint64(protowire.MaxValidNumber) || tag>>3 < uint64(protowire.MinValidNumber) {
@@ -192,7 +203,7 @@ func (d *decoder) field(at, end int) (f field, next int, err error) {
 		}
 		f.start, f.end = start, start+int(length)
 		return f, f.end, nil
-	default: // of no field that is read here; the end of a group, which is of no field at all, is an error
+	default: // an unknown field; the end of a group is an error
 		n := protowire.ConsumeFieldValue(f.number, f.wire, d.data[at:end])
 		if n < 0 {
 			return f, 0, errTruncated
@@ -201,8 +212,7 @@ func (d *decoder) field(at, end int) (f field, next int, err error) {
 	}
 }
 
-// varint reads a varint at data[at:end] and returns it with the place after it, which is negative when there is none. Most
-// are one byte long.
+// varint reads a varint at data[at:end], and returns the position after it; -1 without a varint. Most varints are one byte long.
 func (d *decoder) varint(at, end int) (value uint64, next int) {
 	if at < end && d.data[at] < 0x80 {
 		return uint64(d.data[at]), at + 1

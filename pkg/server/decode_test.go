@@ -19,7 +19,7 @@ import (
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
-// generated reads a request with generated code: what decode has to agree with.
+// generated reads a request with generated code, which decode must agree with.
 func generated(data []byte) (*limiter.Request, error) {
 	message := new(ratelimitv3.RateLimitRequest)
 	if err := proto.Unmarshal(data, message); err != nil {
@@ -32,15 +32,16 @@ func generated(data []byte) (*limiter.Request, error) {
 			d.Entries = append(d.Entries, descriptors.Entry{Key: e.GetKey(), Value: e.GetValue()})
 		}
 		if in.GetHitsAddend() != nil {
-			d.HasHits, d.Hits = true, in.GetHitsAddend().GetValue()
+			d.Hits, d.Probe = in.GetHitsAddend().GetValue(), in.GetHitsAddend().GetValue() == 0
 		}
 		if l := in.GetLimit(); l != nil {
-			d.HasOverride = true
-			d.Override = limiter.Override{
-				Requests:      l.GetRequestsPerUnit(),
-				Unit:          int32(l.GetUnit()),
-				HasMultiplier: l.GetUnitMultiplier() != nil,
-				Multiplier:    l.GetUnitMultiplier().GetValue(),
+			d.Override = &limiter.Override{
+				Requests:   l.GetRequestsPerUnit(),
+				Unit:       descriptors.Unit(l.GetUnit()),
+				Multiplier: l.GetUnitMultiplier().GetValue(),
+			}
+			if l.GetUnitMultiplier() != nil && d.Override.Multiplier == 0 {
+				d.Override.Multiplier = zeroMultiplier
 			}
 		}
 		r.Descriptors = append(r.Descriptors, d)
@@ -48,7 +49,7 @@ func generated(data []byte) (*limiter.Request, error) {
 	return r, nil
 }
 
-// agree fails unless decode, into a request that was used before, reads what generated code reads.
+// agree fails unless decode, into a used request, and generated code read the same.
 func agree(t *testing.T, data []byte) {
 	t.Helper()
 	want, wantErr := generated(data)
@@ -65,14 +66,14 @@ func agree(t *testing.T, data []byte) {
 	}
 }
 
-// usedRequest returns a request that had everything in it, and was reset.
+// usedRequest returns a request that was full, and was reset.
 func usedRequest() *limiter.Request {
 	r := &limiter.Request{Domain: "old", Hits: 9}
 	for range 3 {
 		d := r.Add()
 		d.Entries = append(d.Entries, descriptors.Entry{Key: "old", Value: "old"}, descriptors.Entry{Key: "old"})
-		d.HasHits, d.Hits, d.Refund, d.HasOverride = true, 9, true, true
-		d.Override = limiter.Override{Requests: 9, Unit: 9, HasMultiplier: true, Multiplier: 9}
+		d.Hits, d.Probe, d.Refund = 9, true, true
+		d.Override = &limiter.Override{Requests: 9, Unit: 9, Multiplier: 9}
 	}
 	r.Reset()
 	return r

@@ -59,9 +59,8 @@ func appendLimit(b []byte, s *limiter.DescriptorStatus) []byte {
 	return b
 }
 
-// wait returns the whole seconds, rounded up, after which it is worth to come again: when the same hits would pass for what
-// is over limit, else when the key is as if never used. Envoy drops fractions, so there are none to send. A limit in shadow
-// mode that is over reports that it passed, and so its reset.
+// wait returns duration_until_reset in whole seconds, rounded up, because Envoy drops fractions. Over limit, the wait ends when the
+// same hits would pass, else when the key is idle. A limit in shadow mode always reports the latter.
 func wait(s *limiter.DescriptorStatus) uint64 {
 	if s.OverLimit {
 		return seconds(s.Decision.RetryAfter)
@@ -85,7 +84,7 @@ func code(overLimit bool) uint64 {
 	return codeOK
 }
 
-// appendVarint appends a field, nothing when it is 0, as proto3 has it.
+// appendVarint appends a field. As in proto3, a value of 0 is not written.
 func appendVarint(b []byte, number protowire.Number, value uint64) []byte {
 	if value == 0 {
 		return b
@@ -97,13 +96,13 @@ func appendString(b []byte, number protowire.Number, value string) []byte {
 	return protowire.AppendString(protowire.AppendTag(b, number, protowire.BytesType), value)
 }
 
-// open begins a message in a field. Its own fields are appended next, and then it is shut.
+// open begins a message in a field. The caller appends the fields of the message, and calls shut.
 func open(b []byte, number protowire.Number) (opened []byte, inner int) {
 	b = append(protowire.AppendTag(b, number, protowire.BytesType), 0)
 	return b, len(b)
 }
 
-// shut ends the message whose fields begin at inner: it writes its length in front, for which one byte is kept.
+// shut ends a message with fields from inner on: it writes the length before them, where open left one byte.
 func shut(b []byte, inner int) []byte {
 	length := len(b) - inner
 	if length < 0x80 {

@@ -18,7 +18,7 @@ import (
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
-// response writes a verdict with generated code: what appendResponse has to mean.
+// response writes a verdict with generated code, which appendResponse must agree with.
 func response(v *limiter.Verdict) *ratelimitv3.RateLimitResponse {
 	codes := map[bool]ratelimitv3.RateLimitResponse_Code{
 		false: ratelimitv3.RateLimitResponse_OK, true: ratelimitv3.RateLimitResponse_OVER_LIMIT,

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"runtime/debug"
 	"time"
 
 	"google.golang.org/grpc"
@@ -18,14 +17,14 @@ import (
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
-// legacyHealthName is what envoyproxy/ratelimit calls itself towards health checks.
+// legacyHealthName is the service name of envoyproxy/ratelimit in health checks.
 const legacyHealthName = "ratelimit"
 
 func (s *Server) newGRPC() *grpc.Server {
 	options := append(s.grpcOptions(),
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.NumStreamWorkers(streamWorkers),
-		grpc.KeepaliveParams(keepalive.ServerParameters{ // 0 is for ever in both
+		grpc.KeepaliveParams(keepalive.ServerParameters{ // 0 means without a bound in both
 			MaxConnectionAge: s.options.MaxConnectionAge, MaxConnectionAgeGrace: s.options.MaxConnectionAgeGrace,
 		}),
 	)
@@ -40,16 +39,15 @@ func (s *Server) newGRPC() *grpc.Server {
 
 func (s *Server) newAdmin() *grpc.Server {
 	g := grpc.NewServer(s.grpcOptions()...)
-	adminv1.RegisterAdminServiceServer(g, &admin{options: s.options, faults: &s.service.faults})
+	adminv1.RegisterAdminServiceServer(g, &admin{options: s.options, statuses: &s.service.statuses})
 	s.addHealth(g, nil, adminv1.AdminService_ServiceDesc.ServiceName)
 	return g
 }
 
-// grpcOptions returns what both gRPC servers have in common. There is no stats handler: even an empty one costs 17 % of a
-// call.
+// grpcOptions returns the options of both gRPC servers. A stats handler is not among them: even an empty one costs 17 % of a call.
 func (s *Server) grpcOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
-		// Envoy pings idle connections as often as it is told to; by default gRPC takes more than one in two hours for an attack.
+		// Envoy pings idle connections as often as its settings say; by default gRPC closes a connection with a second ping in two hours.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 		grpc.MaxRecvMsgSize(s.options.MaxRequestBytes),
 		grpc.UnaryInterceptor(s.service.recoverUnary),
@@ -57,8 +55,8 @@ func (s *Server) grpcOptions() []grpc.ServerOption {
 	}
 }
 
-// addHealth adds a health service, for these names and "", and reflection. The names serve while ready returns nil; nil is
-// always.
+// addHealth adds reflection, and a health service for these names and "". The names serve while ready returns nil; without a ready
+// they always serve.
 func (s *Server) addHealth(g *grpc.Server, ready func() error, names ...string) {
 	h := health.NewServer()
 	for _, name := range names {
@@ -75,8 +73,8 @@ func (s *Server) addHealth(g *grpc.Server, ready func() error, names ...string) 
 	}
 }
 
-// endStream ends a stream when GracefulStop is called, whatever its handler waits for: gRPC then cancels the stream's context,
-// which ends the handler.
+// endStream ends a stream when GracefulStop is called, even if the handler waits: gRPC then cancels the context of the stream,
+// and the handler returns.
 func (s *Server) endStream(
 	service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler,
 ) error {
@@ -90,26 +88,18 @@ func (s *Server) endStream(
 	}
 }
 
-// recoverUnary keeps a panic in a handler from ending the process.
+// recoverUnary turns a panic in a handler into an error.
 func (s *service) recoverUnary(
 	ctx context.Context, request any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler,
 ) (response any, err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			response, err = nil, s.faults.status(&panicError{v, debug.Stack()})
-		}
-	}()
+	defer s.statuses.recovered(&err)
 	return handle(ctx, request)
 }
 
-// recoverStream keeps a panic in a handler from ending the process.
+// recoverStream turns a panic in a handler into an error.
 func (s *service) recoverStream(
 	service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler,
 ) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = s.faults.status(&panicError{v, debug.Stack()})
-		}
-	}()
+	defer s.statuses.recovered(&err)
 	return handle(service, stream)
 }

@@ -82,7 +82,7 @@ func TestEachPortTellsTheHealthOfItsOwnServices(t *testing.T) {
 	})
 }
 
-// Who watches the health of a server never hangs up; the server is not to wait for it.
+// A client that watches the health of a server never ends the stream; the server must not wait for it.
 func TestStreamsEndWhenTheServerStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, everything, nil)
@@ -168,7 +168,7 @@ func TestReflectionDescribesTheServices(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		request := new(alphagrpc.ServerReflectionRequest) //nolint:staticcheck // deprecated, and what older clients speak
+		request := new(alphagrpc.ServerReflectionRequest) //nolint:staticcheck // deprecated, for older clients
 		request.MessageRequest = &alphagrpc.ServerReflectionRequest_ListServices{}
 		if err := stream.Send(request); err != nil {
 			t.Fatal(err)

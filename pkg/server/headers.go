@@ -34,8 +34,8 @@ func appendHeader(b []byte, name, value string) []byte {
 	return shut(appendString(appendString(b, 1, name), 2, value), inner)
 }
 
-// nearest returns the status that headers are about, nil when no descriptor has a limit. It is the one of
-// envoyproxy/ratelimit: the last that is over limit and not a quota, else the first of those with the least remaining.
+// nearest returns the status for the headers, nil when no descriptor has a limit. As in envoyproxy/ratelimit, the last status that
+// is over limit and not a quota wins, else the first with the least remaining.
 func nearest(v *limiter.Verdict) *limiter.DescriptorStatus {
 	var best *limiter.DescriptorStatus
 	denied := false
@@ -52,8 +52,8 @@ func nearest(v *limiter.Verdict) *limiter.DescriptorStatus {
 	return best
 }
 
-// retryAfter returns when a request that is over limit would pass if nothing else came: when the last of the limits that
-// each deny it has room, and at least one quota if all are spent.
+// retryAfter returns the wait after which a request that is over limit would pass without other traffic. Every limit that denies
+// alone must have room then, and at least one quota.
 func retryAfter(v *limiter.Verdict) time.Duration {
 	var wait, quota time.Duration
 	quotas, spent := 0, 0
@@ -80,7 +80,7 @@ func retryAfter(v *limiter.Verdict) time.Duration {
 	return wait
 }
 
-// isQuota reports whether a limit is a quota, of which one with room is enough. Shadow mode goes before quota mode.
+// isQuota reports whether the limit counts as a quota. Shadow mode goes before quota mode.
 func isQuota(s *limiter.DescriptorStatus) bool {
 	return s.Quota && (s.Overridden || s.Rule == nil || !s.Rule.Shadow)
 }

@@ -89,7 +89,7 @@ func TestWhoWatchesIsToldWithinASecond(t *testing.T) {
 		await(healthgrpc.HealthCheckResponse_NOT_SERVING)
 		s.away.Store(false)
 		await(healthgrpc.HealthCheckResponse_SERVING)
-		f.server.GracefulStop() // ends those who ask for others, or the bubble never ends
+		f.server.GracefulStop() // ends the streams, which the bubble waits for
 	})
 }
 
@@ -112,11 +112,11 @@ func TestPagesOfReadinessAlone(t *testing.T) {
 				t.Errorf("%s (-want +got):\n%s", when, diff)
 			}
 		}
-		ok := page{200, "OK"}
-		check("ready", map[string]page{"/readyz": ok, "/livez": ok, "/healthcheck": ok})
+		ok, line := page{200, "OK"}, page{200, "OK\n"}
+		check("ready", map[string]page{"/readyz": line, "/livez": line, "/healthcheck": ok})
 		s.away.Store(true)
-		check("not ready", map[string]page{"/readyz": {503, "the store is away"}, "/livez": ok, "/healthcheck": ok})
+		check("not ready", map[string]page{"/readyz": {503, "the store is away\n"}, "/livez": line, "/healthcheck": ok})
 		f.server.Drain()
-		check("drained", map[string]page{"/readyz": {503, "draining"}, "/livez": ok, "/healthcheck": {503, "draining"}})
+		check("drained", map[string]page{"/readyz": {503, "draining\n"}, "/livez": line, "/healthcheck": {503, "draining"}})
 	})
 }

@@ -1,36 +1,101 @@
 package server
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/pprof"
 	"os"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// writeTimeout is the most time from a request for a page to the end of its answer. It bounds how long readers that stall keep
-// others from /metrics.
+// writeTimeout bounds the time from a request for a page to the end of the answer: stalled readers must not block /metrics.
 const writeTimeout = 15 * time.Second
 
-// profiles is where the pages are that take as long as they are asked to.
+// profiles is the path of the pages of pprof. The client chooses how long these take.
 const profiles = "/debug/pprof/"
 
-func (s *Server) newHTTP() http.Handler {
+// page is a page of a listener.
+type page struct {
+	pattern string // as [http.ServeMux] has it
+	about   string // for the index; "" leaves the page out
+	handle  http.HandlerFunc
+}
+
+// newHTTP returns a handler of pages. A panic becomes an error 500, and a client that does not read within writeTimeout loses the
+// connection.
+func (s *Server) newHTTP(all ...page) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthcheck", s.unlessDraining("OK"))
-	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { text(w, http.StatusOK, "OK") })
-	mux.HandleFunc("GET /readyz", s.readyz)
-	mux.Handle("GET /metrics", s.metrics())
-	mux.HandleFunc("POST /json", s.json)
-	mux.HandleFunc("GET /rules", s.rules)
-	if s.options.Pprof {
-		addProfiles(mux)
+	for _, p := range all {
+		mux.HandleFunc(p.pattern, p.handle)
 	}
-	return s.recoverHTTP(hurryHTTP(mux))
+	return s.recoverHTTP(limitWrites(mux))
+}
+
+// index returns the pages with one more at /, which lists them.
+func index(all ...page) []page {
+	var lines []string
+	for _, p := range all {
+		if p.about != "" {
+			lines = append(lines, fmt.Sprintf("%s: %s\n", p.pattern[strings.Index(p.pattern, "/"):], p.about))
+		}
+	}
+	slices.Sort(lines)
+	return append(all, page{"GET /{$}", "", func(w http.ResponseWriter, _ *http.Request) {
+		text(w, http.StatusOK, strings.Join(lines, ""))
+	}})
+}
+
+// pages returns the pages of HTTP.
+func (s *Server) pages() http.Handler {
+	pages := append(s.probes(),
+		page{"GET /healthcheck", "OK, or 503 while the server drains", func(w http.ResponseWriter, _ *http.Request) {
+			if s.draining.Load() {
+				text(w, http.StatusServiceUnavailable, "draining")
+				return
+			}
+			text(w, http.StatusOK, "OK")
+		}},
+		page{"GET /metrics", "metrics for Prometheus", s.metrics().ServeHTTP},
+		page{"POST /json", "a RateLimitRequest as JSON", s.json(true)},
+		page{"GET /rules", "rules in force, their origin, and the last load", s.rules},
+	)
+	if s.options.Pprof {
+		pages = append(pages, profilePages()...)
+	}
+	return s.newHTTP(index(pages...)...)
+}
+
+// probes returns the pages for Kubernetes.
+func (s *Server) probes() []page {
+	return []page{
+		{"GET /livez", "OK while the process answers", func(w http.ResponseWriter, _ *http.Request) { text(w, http.StatusOK, "OK\n") }},
+		{"GET /readyz", "OK while requests should come, or 503 with the reason", func(w http.ResponseWriter, _ *http.Request) {
+			code, answer := s.ready()
+			text(w, code, answer+"\n")
+		}},
+	}
+}
+
+// ready returns 200 and OK once rules are in force and until the server drains, unless Options.Ready gives a reason against it.
+func (s *Server) ready() (code int, answer string) {
+	if s.draining.Load() {
+		return http.StatusServiceUnavailable, "draining"
+	}
+	if s.options.Ready != nil {
+		if err := s.options.Ready(); err != nil { // more precise than the absence of rules
+			return http.StatusServiceUnavailable, err.Error()
+		}
+	}
+	if s.options.Loads != nil && s.options.loads().LoadedAt.IsZero() {
+		return http.StatusServiceUnavailable, "no rules loaded"
+	}
+	return http.StatusOK, "OK"
 }
 
 // metrics is the page of the registry.
@@ -41,71 +106,44 @@ func (s *Server) metrics() http.Handler {
 	})
 }
 
-// addProfiles adds the pages of pprof.
-func addProfiles(mux *http.ServeMux) {
-	mux.HandleFunc("GET "+profiles, pprof.Index)
-	mux.HandleFunc("GET "+profiles+"cmdline", program)
-	mux.HandleFunc("GET "+profiles+"profile", pprof.Profile)
-	mux.HandleFunc("GET "+profiles+"symbol", pprof.Symbol)
-	mux.HandleFunc("POST "+profiles+"symbol", pprof.Symbol)
-	mux.HandleFunc("GET "+profiles+"trace", pprof.Trace)
+// profilePages returns the pages of pprof. The page of the command line leaves out the arguments, which may hold passwords.
+func profilePages() []page {
+	return []page{
+		{"GET " + profiles, "profiles of this process", pprof.Index},
+		{"GET " + profiles + "cmdline", "", func(w http.ResponseWriter, _ *http.Request) { text(w, http.StatusOK, os.Args[0]) }},
+		{"GET " + profiles + "profile", "", pprof.Profile},
+		{"GET " + profiles + "symbol", "", pprof.Symbol},
+		{"POST " + profiles + "symbol", "", pprof.Symbol},
+		{"GET " + profiles + "trace", "", pprof.Trace},
+	}
 }
 
-// program stands for pprof's page of the command line. It leaves the arguments out, which may hold passwords.
-func program(w http.ResponseWriter, _ *http.Request) { text(w, http.StatusOK, os.Args[0]) }
-
-// hurryHTTP breaks the connection of who does not take a page within writeTimeout; profiles have the time of the http.Server.
-func hurryHTTP(next http.Handler) http.Handler {
+// limitWrites bounds the time of all pages but profiles, which the http.Server bounds.
+func limitWrites(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !strings.HasPrefix(r.URL.Path, profiles) {
-			// A writer without deadlines is none of a connection.
+			// Fails for a writer without deadlines, which is not a connection.
 			_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// recoverHTTP keeps a panic in a page from going to net/http, which would log it on standard error.
+// recoverHTTP keeps a panic in a page from net/http, which would log the panic on standard error.
 func (s *Server) recoverHTTP(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
 			switch v := recover(); v {
 			case nil:
 			case http.ErrAbortHandler:
-				panic(v) //nolint:forbidigo // it is how handlers tell net/http to cut the connection
+				panic(v) //nolint:forbidigo // by this panic a handler tells net/http to cut the connection
 			default:
-				_ = s.service.faults.status(&panicError{v, debug.Stack()})
+				_ = s.service.statuses.status(&panicError{v, debug.Stack()})
 				http.Error(w, textPanic, http.StatusInternalServerError)
 			}
 		}()
 		next.ServeHTTP(w, r)
 	})
-}
-
-// unlessDraining answers with a text, and 503 while draining.
-func (s *Server) unlessDraining(ok string) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) {
-		if s.draining.Load() {
-			text(w, http.StatusServiceUnavailable, "draining")
-			return
-		}
-		text(w, http.StatusOK, ok)
-	}
-}
-
-// readyz answers 200 once rules are in force and until the server drains, while nothing else speaks against it.
-func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
-	if s.options.Ready != nil && !s.draining.Load() {
-		if err := s.options.Ready(); err != nil { // which says more than that there are no rules
-			text(w, http.StatusServiceUnavailable, err.Error())
-			return
-		}
-	}
-	if s.options.Limiter.Status().LoadedAt.IsZero() {
-		text(w, http.StatusServiceUnavailable, "no rules loaded")
-		return
-	}
-	s.unlessDraining("OK")(w, r)
 }
 
 // text answers with a plain text.

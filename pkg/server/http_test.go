@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -39,14 +40,15 @@ func TestPages(t *testing.T) {
 			body         string // part of it
 		}{
 			{"GET", "/healthcheck", 200, "OK"},
-			{"GET", "/livez", 200, "OK"},
-			{"GET", "/readyz", 200, "OK"},
+			{"GET", "/livez", 200, "OK\n"},
+			{"GET", "/readyz", 200, "OK\n"},
 			{"HEAD", "/readyz", 200, ""},
 			{"GET", "/metrics", 200, "weir_requests_total"},
 			{"GET", "/rules", 200, `"path": "minute"`},
 			{"POST", "/healthcheck", 405, ""},
 			{"GET", "/json", 405, ""},
-			{"GET", "/", 404, ""},
+			{"GET", "/", 200, "/healthcheck: OK, or 503 while the server drains\n/json: a RateLimitRequest as JSON\n/livez: "},
+			{"GET", "/nothing", 404, ""},
 			{"GET", "/debug/pprof/", 404, ""},
 			{"GET", "/debug/vars", 404, ""},
 		}
@@ -108,7 +110,7 @@ func TestReadyWithRulesUntilDrained(t *testing.T) {
 		if got, want := codes(), [3]int{200, 200, 503}; got != want {
 			t.Errorf("livez, healthcheck, readyz without rules: got %v; want %v", got, want)
 		}
-		f.limiter.SetRules(load(t, everything), nil, time.Now())
+		f.setRules(load(t, everything))
 		if got, want := codes(), [3]int{200, 200, 200}; got != want {
 			t.Errorf("with rules: got %v; want %v", got, want)
 		}
@@ -142,6 +144,28 @@ func TestJSONIsShouldRateLimit(t *testing.T) {
 			}
 			if diff := cmp.Diff(want.response, response, protocmp.Transform()); diff != "" {
 				t.Errorf("/json (-want +got):\n%s", diff)
+			}
+		}
+	})
+}
+
+func TestJSONShowsThatNoneAreLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, everything, nil)
+		const ask = `{"domain": "edge", "descriptors": [{"entries": [{"key": "minute", "value": "a"}], "hitsAddend": "2"}, {"entries": [{"key": "nothing"}]}]}`
+		for i, handler := range []http.Handler{f.server.HTTP(), f.server.Legacy()} {
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "POST", "/json", strings.NewReader(ask)))
+			var got struct{ Statuses []map[string]any }
+			if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || len(got.Statuses) != 2 {
+				t.Fatalf("/json: got %v of %s", err, w.Body)
+			}
+			// envoyproxy/ratelimit leaves the 0 out, and a descriptor without a limit has no number.
+			if left, shown := got.Statuses[0]["limitRemaining"]; shown != (i == 0) || shown && left != 0.0 {
+				t.Errorf("handler %d: limitRemaining: got %v, shown %t", i, left, shown)
+			}
+			if _, shown := got.Statuses[1]["limitRemaining"]; shown {
+				t.Errorf("handler %d: limitRemaining without a limit", i)
 			}
 		}
 	})
@@ -201,42 +225,52 @@ func TestRulesPageShowsWhatIsLoadedAndTheLastErrors(t *testing.T) {
 		}
 		want := map[string]any{
 			"sources": []any{"rules.yaml"}, "loaded_at": nil, "attempted_at": nil, "loads": 0.0, "refusals": 0.0,
-			"errors": []any{}, "warnings": []any{}, "rules": []any{},
+			"errors": []any{}, "warnings": []any{}, "rules": []any{}, "hash": "",
 		}
 		if diff := cmp.Diff(want, page()); diff != "" {
 			t.Errorf("/rules before any (-want +got):\n%s", diff)
 		}
-		warnings := []descriptors.Warning{{File: "rules.yaml", Line: 3, Path: "descriptors[0]", Text: "odd"}}
-		f.limiter.SetRules(load(t, `domain: edge
+		f.setRules(load(t, `domain: edge
 default: {unit: minute, requests_per_unit: 9}
 descriptors:
   - {key: a, value: "<x>", rate_limit: {unit: hour, unit_multiplier: 2, requests_per_unit: 5, algorithm: token_bucket, burst: 7, name: n}}
   - {key: b, shadow_mode: true, on_store_error: deny, metadata: {tier: gold}, rate_limit: {period: 1500ms, requests_per_unit: 5}}
-`), warnings, time.Now())
+`), descriptors.Warning{File: "rules.yaml", Line: 3, Path: "descriptors[0]", Text: "odd"}.String())
 		time.Sleep(time.Minute)
-		f.limiter.Refused([]string{"rules.yaml:1: no"}, time.Now())
+		f.refuse("rules.yaml:1: no")
+		// rule returns a rule of the page: the fields of every rule, and the given ones.
+		rule := func(own map[string]any) map[string]any {
+			all := map[string]any{
+				"domain": "edge", "file": "rules.yaml", "name": "", "replaces": []any{}, "unlimited": false, "shadow_mode": false, "quota_mode": false,
+				"detailed_metric": false, "metadata": nil, "share_threshold": []any{}, "value_to_metric": []any{},
+			}
+			maps.Copy(all, own)
+			return all
+		}
 		want = map[string]any{
 			"sources": []any{"rules.yaml"}, "loaded_at": "2000-01-01T00:00:00Z", "attempted_at": "2000-01-01T00:01:00Z",
-			"loads": 1.0, "refusals": 1.0, "errors": []any{"rules.yaml:1: no"},
+			"loads": 1.0, "refusals": 1.0, "errors": []any{"rules.yaml:1: no"}, "hash": f.limiter.Rules().Hash(),
 			"warnings": []any{"rules.yaml:3: warning: descriptors[0]: odd"},
 			"rules": []any{
-				map[string]any{"domain": "edge", "path": "a=<x>", "file": "rules.yaml", "line": 4.0, "name": "n", "limits": []any{map[string]any{
+				rule(map[string]any{"path": "a=<x>", "line": 4.0, "name": "n", "limits": []any{map[string]any{
 					"name": "n", "algorithm": "token_bucket", "requests_per_unit": 5.0, "unit": "hour", "unit_multiplier": 2.0,
-					"period": "2h0m0s", "burst": 7.0, "count_rejected": false,
-				}}},
-				map[string]any{
-					"domain": "edge", "path": "b", "file": "rules.yaml", "line": 5.0, "shadow_mode": true, "metadata": map[string]any{"tier": "gold"},
+					"period": "7200s", "burst": 7.0, "count_rejected": false, "on_store_error": "",
+				}}}),
+				rule(map[string]any{
+					"path": "b", "line": 5.0, "shadow_mode": true, "metadata": map[string]any{"tier": "gold"},
 					"limits": []any{map[string]any{
-						"algorithm": "fixed_window", "requests_per_unit": 5.0, "period": "1.5s", "count_rejected": true, "on_store_error": "deny",
+						"name": "", "algorithm": "fixed_window", "requests_per_unit": 5.0, "unit": "", "unit_multiplier": 0.0,
+						"period": "1.500s", "burst": 5.0, "count_rejected": true, "on_store_error": "deny",
 					}},
-				},
-				map[string]any{"domain": "edge", "path": "default", "file": "rules.yaml", "line": 2.0, "limits": []any{map[string]any{
-					"algorithm": "fixed_window", "requests_per_unit": 9.0, "unit": "minute", "period": "1m0s", "count_rejected": true,
-				}}},
+				}),
+				rule(map[string]any{"path": "default", "line": 2.0, "limits": []any{map[string]any{
+					"name": "", "algorithm": "fixed_window", "requests_per_unit": 9.0, "unit": "minute", "unit_multiplier": 1.0,
+					"period": "60s", "burst": 9.0, "count_rejected": true, "on_store_error": "",
+				}}}),
 			},
 		}
 		got := page()
-		for _, key := range []string{"loaded_at", "attempted_at"} { // in whatever zone this machine is
+		for _, key := range []string{"loaded_at", "attempted_at"} { // in the time zone of this machine
 			at, err := time.Parse(time.RFC3339, fmt.Sprint(got[key]))
 			if err != nil {
 				t.Fatal(err)

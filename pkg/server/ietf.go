@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"time"
@@ -9,18 +10,17 @@ import (
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
-// policy is a limit of a request, as draft-ietf-httpapi-ratelimit-headers-11 has them: what is promised in general
-// (section 3, field RateLimit-Policy) and what is left (section 4, field RateLimit).
+// policy is a limit of a request as in draft-ietf-httpapi-ratelimit-headers-11. Section 3 has the quota (RateLimit-Policy),
+// section 4 the rest of the quota (RateLimit).
 type policy struct {
 	limit     *descriptors.Limit
 	name      string // unique in one answer
-	reported  bool   // a status is about it, with:
+	reported  bool   // a status reports the limit; the rest is set
 	remaining uint32
 	seconds   uint64
 }
 
-// policiesOf returns the limits of all rules that apply to the request. Where several descriptors report the same limit, it
-// is the one with the least remaining that counts.
+// policiesOf returns the limits of all rules that apply to the request. Of several reports of one limit, the least remaining counts.
 func policiesOf(v *limiter.Verdict) []policy {
 	var all []policy
 	for i := range v.Statuses {
@@ -43,30 +43,29 @@ func policiesOf(v *limiter.Verdict) []policy {
 	return all
 }
 
-// add adds a policy for a limit, unless it has one.
+// add adds a policy for a limit, unless there is one.
 func add(all []policy, limit *descriptors.Limit) []policy {
 	if slices.ContainsFunc(all, func(p policy) bool { return p.limit == limit }) {
 		return all
 	}
-	usual := policyName(limit)
-	name := usual
+	base := cmp.Or(limit.Name, periodName(limit, limit.Unit.String()))
+	name := base
 	for n := 2; slices.ContainsFunc(all, func(p policy) bool { return p.name == name }); n++ {
-		name = usual + "-" + strconv.Itoa(n)
+		name = base + "-" + strconv.Itoa(n)
 	}
 	return append(all, policy{limit: limit, name: name})
 }
 
-// policyName returns the name of a limit as configured, else its period: "minute", "7day", "1.5s".
-func policyName(limit *descriptors.Limit) string {
+// periodName names the period of a limit: the unit, after the number of units if there are several ("minute", "7day"), or the
+// period without a unit ("1.5s"). unit is how the unit is written.
+func periodName(l *descriptors.Limit, unit string) string {
 	switch {
-	case limit.Name != "":
-		return limit.Name
-	case limit.Unit == descriptors.UnitUnknown:
-		return limit.Period.String()
-	case limit.Multiplier > 1:
-		return strconv.FormatUint(uint64(limit.Multiplier), 10) + limit.Unit.String()
+	case l.Unit == descriptors.UnitUnknown:
+		return l.Period.String()
+	case l.Multiplier > 1:
+		return strconv.FormatUint(uint64(l.Multiplier), 10) + unit
 	default:
-		return limit.Unit.String()
+		return unit
 	}
 }
 

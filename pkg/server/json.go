@@ -1,10 +1,10 @@
 package server
 
 import (
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
-	"runtime/debug"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"go.opentelemetry.io/otel/propagation"
@@ -14,53 +14,80 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// json answers a RateLimitRequest in the JSON form of protobuf with a RateLimitResponse: 200, 429 when it is over limit, 400
-// when the request is not valid, 413 when it is too large. It takes the way of ShouldRateLimit, through its bytes.
-func (s *Server) json(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(s.options.MaxRequestBytes)))
-	if err != nil {
-		code := http.StatusBadRequest
-		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-			code = http.StatusRequestEntityTooLarge
+// json returns the page that answers a RateLimitRequest in protobuf's JSON with a RateLimitResponse. The status is 200, 429 over
+// limit, 400 for an invalid request, and 413 for one that is too large. The request takes the way of ShouldRateLimit, through the bytes of the
+// message. With zeros the answer shows a limitRemaining of 0, which protobuf's JSON, and envoyproxy/ratelimit, leave out.
+func (s *Server) json(zeros bool) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(s.options.MaxRequestBytes)))
+		if err != nil {
+			code := http.StatusBadRequest
+			if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+				code = http.StatusRequestEntityTooLarge
+			}
+			text(w, code, err.Error())
+			return
 		}
-		text(w, code, err.Error())
-		return
+		request := new(ratelimitv3.RateLimitRequest)
+		if err := protojson.Unmarshal(body, request); err != nil {
+			text(w, http.StatusBadRequest, "not a RateLimitRequest: "+err.Error())
+			return
+		}
+		message, err := proto.Marshal(request)
+		if err != nil {
+			text(w, http.StatusBadRequest, "not a RateLimitRequest: "+err.Error())
+			return
+		}
+		response := new(ratelimitv3.RateLimitResponse)
+		if err := s.exchange(r, message, response); err != nil {
+			failed := status.Convert(err)
+			text(w, httpCode(failed.Code()), failed.Message())
+			return
+		}
+		answer, err := protojson.Marshal(response)
+		if err == nil && zeros {
+			answer, err = withZeros(answer)
+		}
+		if err != nil {
+			text(w, http.StatusInternalServerError, textPanic)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		if response.GetOverallCode() == ratelimitv3.RateLimitResponse_OVER_LIMIT {
+			w.WriteHeader(http.StatusTooManyRequests)
+		}
+		_, _ = w.Write(answer)
 	}
-	request := new(ratelimitv3.RateLimitRequest)
-	if err := protojson.Unmarshal(body, request); err != nil {
-		text(w, http.StatusBadRequest, "not a RateLimitRequest: "+err.Error())
-		return
-	}
-	message, err := proto.Marshal(request)
-	if err != nil {
-		text(w, http.StatusBadRequest, "not a RateLimitRequest: "+err.Error())
-		return
-	}
-	response := new(ratelimitv3.RateLimitResponse)
-	if err := s.exchange(r, message, response); err != nil {
-		fault := status.Convert(err)
-		text(w, httpCode(fault.Code()), fault.Message())
-		return
-	}
-	answer, err := protojson.Marshal(response)
-	if err != nil {
-		text(w, http.StatusInternalServerError, textPanic)
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	if response.GetOverallCode() == ratelimitv3.RateLimitResponse_OVER_LIMIT {
-		w.WriteHeader(http.StatusTooManyRequests)
-	}
-	_, _ = w.Write(answer)
 }
 
-// exchange decides the request in message and decodes the response. The error is a gRPC status.
-func (s *Server) exchange(r *http.Request, message []byte, response *ratelimitv3.RateLimitResponse) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = s.service.faults.status(&panicError{v, debug.Stack()})
+// withZeros adds a limitRemaining of 0 to every status of a RateLimitResponse that has a limit and none left.
+func withZeros(answer []byte) ([]byte, error) {
+	var response map[string]json.RawMessage
+	var statuses []map[string]json.RawMessage
+	if err := json.Unmarshal(answer, &response); err != nil {
+		return nil, err
+	}
+	if response["statuses"] == nil {
+		return answer, nil
+	}
+	if err := json.Unmarshal(response["statuses"], &statuses); err != nil {
+		return nil, err
+	}
+	for _, s := range statuses {
+		if s["currentLimit"] != nil && s["limitRemaining"] == nil {
+			s["limitRemaining"] = json.RawMessage("0")
 		}
-	}()
+	}
+	var err error
+	if response["statuses"], err = json.Marshal(statuses); err != nil {
+		return nil, err
+	}
+	return json.Marshal(response)
+}
+
+// exchange decides an encoded request and decodes the response. The error is a gRPC status.
+func (s *Server) exchange(r *http.Request, message []byte, response *ratelimitv3.RateLimitResponse) (err error) {
+	defer s.service.statuses.recovered(&err)
 	c := new(call)
 	c.decode(message)
 	ctx := r.Context()
@@ -68,12 +95,12 @@ func (s *Server) exchange(r *http.Request, message []byte, response *ratelimitv3
 		ctx = s.service.withParent(ctx, propagation.HeaderCarrier(r.Header))
 	}
 	if err := s.service.answer(ctx, c); err != nil {
-		return s.service.faults.status(err)
+		return s.service.statuses.status(err)
 	}
 	return proto.Unmarshal(c.answer, response)
 }
 
-// httpCode returns what HTTP calls the codes of package status.
+// httpCode returns the HTTP status of a code that statusMapper makes.
 func httpCode(c codes.Code) int {
 	switch c {
 	case codes.InvalidArgument:

@@ -5,57 +5,49 @@ import (
 	"io"
 	"net/http"
 	"strings"
-
-	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
-// Legacy returns the pages that envoyproxy/ratelimit has for its clients: /json, by any method, and /healthcheck, which is that of
-// HTTP's /readyz; and HTTP's /livez and /readyz.
+// Legacy returns the pages that envoyproxy/ratelimit has for its clients: /json, by any method, and /healthcheck, which answers as
+// /readyz does; and /livez and /readyz.
 func (s *Server) Legacy() http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("/json", s.json)
-	mux.HandleFunc("/healthcheck", s.readyz)
-	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { text(w, http.StatusOK, "OK") })
-	mux.HandleFunc("GET /readyz", s.readyz)
-	return s.recoverHTTP(hurryHTTP(mux))
+	return s.newHTTP(append(s.probes(),
+		page{"/json", "", s.json(false)},
+		page{"/healthcheck", "", func(w http.ResponseWriter, _ *http.Request) {
+			code, answer := s.ready()
+			text(w, code, answer)
+		}},
+	)...)
 }
 
 // Metrics returns the registry as one page at a path.
 func (s *Server) Metrics(path string) http.Handler {
-	mux := http.NewServeMux()
-	mux.Handle("GET "+path, s.metrics())
-	return s.recoverHTTP(hurryHTTP(mux))
+	return s.newHTTP(page{"GET " + path, "", s.metrics().ServeHTTP})
 }
 
-// Debug returns the pages that envoyproxy/ratelimit has for its operators: / lists them, /rlconfig shows the limits in force, /stats
-// what write writes, and /debug/pprof/ profiles. They ask nobody who they are.
+// Debug returns the pages that envoyproxy/ratelimit has for operators. / lists the pages, /rlconfig shows the limits in force,
+// /stats the output of write, and /debug/pprof/ profiles. The pages do not ask for credentials.
 func (s *Server) Debug(write func(io.Writer) error) http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		text(w, http.StatusOK, "/debug/pprof/: profiles of this process\n/rlconfig: limits in force, and why others are not\n/stats: counters\n")
-	})
-	mux.HandleFunc("GET /rlconfig", s.limitLines)
-	mux.HandleFunc("GET /stats", func(w http.ResponseWriter, _ *http.Request) {
-		var b strings.Builder
-		if err := write(&b); err != nil {
-			text(w, http.StatusInternalServerError, err.Error())
-			return
-		}
-		text(w, http.StatusOK, b.String())
-	})
-	addProfiles(mux)
-	return s.recoverHTTP(hurryHTTP(mux))
+	return s.newHTTP(index(append(profilePages(),
+		page{"GET /rlconfig", "limits in force, and why others are not", s.limitLines},
+		page{"GET /stats", "counters", func(w http.ResponseWriter, _ *http.Request) {
+			var b strings.Builder
+			if err := write(&b); err != nil {
+				text(w, http.StatusInternalServerError, err.Error())
+				return
+			}
+			text(w, http.StatusOK, b.String())
+		}},
+	)...)...)
 }
 
-// limitLines shows each limit on a line, as envoyproxy/ratelimit words it, in the order of the documents; and before them what is
-// wrong with the rules that were refused last, on lines that begin with #.
+// limitLines shows each limit on a line in the words of envoyproxy/ratelimit, in the order of the documents. Lines that begin with
+// # come first: the mistakes of the last load, if it was refused.
 func (s *Server) limitLines(w http.ResponseWriter, _ *http.Request) {
-	now := s.options.Limiter.Status()
 	var b strings.Builder
-	for _, reason := range now.Errors {
+	for _, reason := range s.options.loads().Errors {
 		fmt.Fprintf(&b, "# refused: %s\n", reason)
 	}
-	for _, r := range now.Rules.All() {
+	for _, r := range s.options.Limiter.Rules().All() {
 		levels := r.MetricLevels(nil)
 		if len(levels) == 0 { // a domain's default
 			levels = []string{r.Path}
@@ -67,20 +59,8 @@ func (s *Server) limitLines(w http.ResponseWriter, _ *http.Request) {
 		for i := range r.Limits {
 			l := &r.Limits[i]
 			fmt.Fprintf(&b, "%s: unit=%s requests_per_unit=%d, shadow_mode: %t, quota_mode: %t\n",
-				key, unitOf(l), l.Requests, r.Shadow, r.Quota)
+				key, periodName(l, strings.ToUpper(l.Unit.String())), l.Requests, r.Shadow, r.Quota)
 		}
 	}
 	text(w, http.StatusOK, b.String())
-}
-
-// unitOf names a limit's period: its unit, with a number before it where there are several, or the period where there is none.
-func unitOf(l *descriptors.Limit) string {
-	switch unit := strings.ToUpper(l.Unit.String()); {
-	case l.Unit == descriptors.UnitUnknown:
-		return l.Period.String()
-	case l.Multiplier > 1:
-		return fmt.Sprintf("%d%s", l.Multiplier, unit)
-	default:
-		return unit
-	}
 }

@@ -27,7 +27,7 @@ descriptors:
 - {key: free, rate_limit: {unlimited: true}}
 `
 
-// pageOf returns what pages answer.
+// pageOf returns the status and the body of a page.
 func pageOf(t *testing.T, pages http.Handler, method, path string) (int, string) {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -37,7 +37,7 @@ func pageOf(t *testing.T, pages http.Handler, method, path string) (int, string)
 
 func TestEachLimitIsALineOfRlconfig(t *testing.T) {
 	f := start(t, legacyRules, nil)
-	f.limiter.Refused([]string{"x.yaml:1: bad"}, time.Now())
+	f.refuse("x.yaml:1: bad")
 	_, got := pageOf(t, f.server.Debug(func(io.Writer) error { return nil }), "GET", "/rlconfig")
 	for _, want := range []string{
 		"# refused: x.yaml:1: bad\n",
@@ -87,14 +87,14 @@ func TestStatsThatCannotBeWrittenAreAnError(t *testing.T) {
 	}
 }
 
-func TestConnectionsThatAreOldAreAskedToGo(t *testing.T) {
+func TestOldConnectionsAreClosed(t *testing.T) {
 	f := start(t, legacyRules, func(o *Options) { o.MaxConnectionAge, o.MaxConnectionAgeGrace = 20*time.Millisecond, time.Second })
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	f.ask(t, descriptor("a", "b"))
 	for state := f.conn.GetState(); state != connectivity.Idle; state = f.conn.GetState() {
 		if !f.conn.WaitForStateChange(ctx, state) {
-			t.Fatalf("the connection is %v, want it given up", state)
+			t.Fatalf("the connection is %v, want it closed", state)
 		}
 	}
 }

@@ -1,7 +1,8 @@
 package server
 
 import (
-	"strconv"
+	"fmt"
+	"strings"
 
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/proto"
@@ -10,13 +11,13 @@ import (
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
-// appendMetadata appends the dynamic metadata of an answer to a RateLimitResponse. It has the shape of envoyproxy/ratelimit:
+// appendMetadata appends the dynamic metadata of an answer to a RateLimitResponse, in the shape of envoyproxy/ratelimit:
 //
 //	{domain: "edge", descriptors: [{entries: ["user=alice"], limit: "requests_per_unit:2 unit:MINUTE", hitsAddend: 3}],
 //	 hitsAddend: 2, metadata: {…}}
 //
-// where limit and both hitsAddend stand only where the request has them, and metadata is that of the rules that passed,
-// merged. The text of limit, unlike there, is always spaced the same.
+// limit and hitsAddend are absent when the request does not set them. metadata is merged from the rules that passed. The spaces in
+// the text of limit, unlike there, never vary.
 func appendMetadata(b []byte, r *limiter.Request, v *limiter.Verdict) ([]byte, error) {
 	all := make([]any, len(r.Descriptors))
 	for i := range r.Descriptors {
@@ -26,10 +27,10 @@ func appendMetadata(b []byte, r *limiter.Request, v *limiter.Verdict) ([]byte, e
 			entries[n] = e.Key + "=" + e.Value
 		}
 		descriptor := map[string]any{"entries": entries}
-		if d.HasOverride {
+		if d.Override != nil {
 			descriptor["limit"] = overrideText(d.Override)
 		}
-		if d.HasHits {
+		if d.Hits > 0 || d.Probe {
 			descriptor["hitsAddend"] = d.Hits
 		}
 		all[i] = descriptor
@@ -53,25 +54,18 @@ func appendMetadata(b []byte, r *limiter.Request, v *limiter.Verdict) ([]byte, e
 }
 
 // overrideText returns a RateLimitOverride in the text format of protobuf.
-func overrideText(o limiter.Override) string {
-	var b []byte
-	space := func() {
-		if len(b) > 0 {
-			b = append(b, ' ')
-		}
-	}
+func overrideText(o *limiter.Override) string {
+	var fields []string
 	if o.Requests != 0 {
-		b = strconv.AppendUint(append(b, "requests_per_unit:"...), uint64(o.Requests), 10)
+		fields = append(fields, fmt.Sprintf("requests_per_unit:%d", o.Requests))
 	}
 	if o.Unit != 0 {
-		space()
-		b = append(append(b, "unit:"...), typev3.RateLimitUnit(o.Unit).String()...)
+		fields = append(fields, fmt.Sprintf("unit:%v", typev3.RateLimitUnit(o.Unit)))
 	}
-	if o.HasMultiplier {
-		space()
-		b = append(strconv.AppendUint(append(b, "unit_multiplier:{value:"...), uint64(o.Multiplier), 10), '}')
+	if o.Multiplier != 0 {
+		fields = append(fields, fmt.Sprintf("unit_multiplier:{value:%d}", o.Multiplier))
 	}
-	return string(b)
+	return strings.Join(fields, " ")
 }
 
 // passedMetadata returns the metadata of the rules whose limits passed, merged in the order of the descriptors.
@@ -86,8 +80,7 @@ func passedMetadata(v *limiter.Verdict) map[string]any {
 	return all
 }
 
-// merge adds to into what it does not have. Maps are merged key by key; of anything else the first stays. It changes no map
-// of from.
+// merge adds the missing keys of from to into. Maps are merged key by key; other values in into stay. The maps of from stay unchanged.
 func merge(into, from map[string]any) {
 	for key, value := range from {
 		below, isMap := value.(map[string]any)

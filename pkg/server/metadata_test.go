@@ -98,10 +98,10 @@ func TestOverrideInWords(t *testing.T) {
 		{limiter.Override{}, ""},
 		{limiter.Override{Unit: 1}, "unit:SECOND"},
 		{limiter.Override{Requests: 5, Unit: 7}, "requests_per_unit:5 unit:7"}, // Envoy's enumeration for overrides has no week
-		{limiter.Override{Requests: 5, Unit: 4, HasMultiplier: true, Multiplier: 3}, "requests_per_unit:5 unit:DAY unit_multiplier:{value:3}"},
+		{limiter.Override{Requests: 5, Unit: 4, Multiplier: 3}, "requests_per_unit:5 unit:DAY unit_multiplier:{value:3}"},
 	}
 	for _, test := range tests {
-		if got := overrideText(test.override); got != test.want {
+		if got := overrideText(&test.override); got != test.want {
 			t.Errorf("overrideText(%+v) = %q; want %q", test.override, got, test.want)
 		}
 	}

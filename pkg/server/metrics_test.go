@@ -3,6 +3,7 @@ package server
 import (
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -10,49 +11,12 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/weirproxy/weir/internal/metrics/metricstest"
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
-
-// gather returns the metrics of a registry whose names begin so, as `name{label="value",…}`; of a histogram its buckets.
-func gather(t *testing.T, registry *prometheus.Registry, prefix string) map[string]float64 {
-	t.Helper()
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := make(map[string]float64)
-	for _, family := range families {
-		if !strings.HasPrefix(family.GetName(), prefix) {
-			continue
-		}
-		for _, m := range family.GetMetric() {
-			var labels []string
-			for _, l := range m.GetLabel() {
-				labels = append(labels, fmt.Sprintf("%s=%q", l.GetName(), l.GetValue()))
-			}
-			name := family.GetName()
-			if labels != nil {
-				name += "{" + strings.Join(labels, ",") + "}"
-			}
-			switch {
-			case m.GetCounter() != nil:
-				all[name] = m.GetCounter().GetValue()
-			case m.GetGauge() != nil:
-				all[name] = m.GetGauge().GetValue()
-			case m.GetHistogram() != nil:
-				all[name+"_count"], all[name+"_sum"] = float64(m.GetHistogram().GetSampleCount()), m.GetHistogram().GetSampleSum()
-				for _, b := range m.GetHistogram().GetBucket() {
-					all[fmt.Sprintf("%s_le_%v", name, b.GetUpperBound())] = float64(b.GetCumulativeCount())
-				}
-			}
-		}
-	}
-	return all
-}
 
 func TestMetricsCountWhatWasDecided(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -64,7 +28,7 @@ descriptors:
   - {key: each, value_to_metric: true, rate_limit: {unit: minute, requests_per_unit: 1}}
 `, nil)
 		time.Sleep(time.Minute)
-		f.limiter.Refused([]string{"no"}, time.Now())
+		f.refuse("no")
 
 		f.ask(t, hits(2, "a", "x"))
 		f.ask(t, hits(5, "a", "x"))
@@ -130,13 +94,15 @@ descriptors:
 			`weir_store_full_total{action="deny"}`:  0,
 			`weir_store_swept_total`:                0,
 
-			`weir_config_last_reload_successful`:                0,
-			`weir_config_last_reload_success_timestamp_seconds`: 946684800,
-			`weir_config_reloads_total{result="success"}`:       1,
-			`weir_config_reloads_total{result="failure"}`:       1,
-			`weir_rules{domain="edge"}`:                         4,
+			`weir_config_last_reload_successful`:                                                          0,
+			`weir_config_last_reload_success_timestamp_seconds`:                                           946684800,
+			`weir_config_reloads_total{result="success"}`:                                                 1,
+			`weir_config_reloads_total{result="failure"}`:                                                 1,
+			`weir_rules{domain="edge"}`:                                                                   4,
+			`weir_rules_info{hash="` + f.limiter.Rules().Hash() + `"}`:                                    1,
+			`weir_build_info{goversion="` + runtime.Version() + `",revision="unknown",version="unknown"}`: 1,
 		}
-		got := gather(t, f.registry, "weir_")
+		got := metricstest.Gather(t, f.registry, "weir_")
 		maps.DeleteFunc(got, func(name string, _ float64) bool { return strings.HasPrefix(name, "weir_request_duration") })
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("metrics (-want +got):\n%s", diff)
@@ -149,15 +115,18 @@ func TestRulesAreCountedByDomain(t *testing.T) {
 		f := start(t, "", nil)
 		one := descriptors.Source{Name: "one.yaml", Data: []byte("domain: one\ndescriptors: [{key: a, rate_limit: {unlimited: true}}]")}
 		two := descriptors.Source{Name: "two.yaml", Data: []byte(
-			"domain: two\ndescriptors: [{key: a, rate_limit: {unlimited: true}}, {key: b, rate_limit: {unlimited: true}}]")}
+			"domain: two\ndescriptors: [{key: a, rate_limit: {unlimited: true}}, {key: b, rate_limit: {unlimited: true}}, {key: c}]")}
 		none := descriptors.Source{Name: "none.yaml", Data: []byte("domain: none")}
 		rules, _, err := descriptors.Load([]descriptors.Source{one, two, none}, descriptors.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		f.limiter.SetRules(rules, nil, time.Now())
+		f.setRules(rules)
+		// A descriptor without limits is not a rule.
 		want := map[string]float64{`weir_rules{domain="one"}`: 1, `weir_rules{domain="two"}`: 2, `weir_rules{domain="none"}`: 0}
-		if diff := cmp.Diff(want, gather(t, f.registry, "weir_rules")); diff != "" {
+		got := metricstest.Gather(t, f.registry, "weir_rules")
+		delete(got, fmt.Sprintf("weir_rules_info{hash=%q}", rules.Hash()))
+		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("weir_rules (-want +got):\n%s", diff)
 		}
 	})
@@ -175,7 +144,7 @@ func TestRequestsThatCannotBeReadAreNotCounted(t *testing.T) {
 				t.Errorf("/json: got %d; want %d", got, want)
 			}
 		}
-		if got := gather(t, f.registry, "weir_requests")[`weir_requests_total{code="error"}`]; got != 0 {
+		if got := metricstest.Gather(t, f.registry, "weir_requests")[`weir_requests_total{code="error"}`]; got != 0 {
 			t.Errorf("errors: got %v; want 0", got)
 		}
 	})
@@ -184,7 +153,7 @@ func TestRequestsThatCannotBeReadAreNotCounted(t *testing.T) {
 func TestMetricsOfTheProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, everything, nil)
-		all := slices.Collect(maps.Keys(gather(t, f.registry, "")))
+		all := slices.Collect(maps.Keys(metricstest.Gather(t, f.registry, "")))
 		for _, want := range []string{"go_goroutines", "go_build_info", "process_cpu_seconds_total"} {
 			if !slices.ContainsFunc(all, func(name string) bool { return strings.HasPrefix(name, want) }) {
 				t.Errorf("metrics: got %v; want %s among them", all, want)
@@ -203,14 +172,14 @@ descriptors:
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, rules, nil)
 		count := func(rule string) float64 {
-			return gather(t, f.registry, "weir_decisions_total")[`weir_decisions_total{code="ok",domain="edge",rule="`+rule+`"}`]
+			return metricstest.Gather(t, f.registry, "weir_decisions_total")[`weir_decisions_total{code="ok",domain="edge",rule="`+rule+`"}`]
 		}
 		f.ask(t, descriptor("a", "b"), descriptor("a=b", "c"), descriptor("a=b", "c"))
 		f.ask(t, descriptor("override", "x"), override(5, 1, 0, "nothing", "x"))
 		if got := [2]float64{count("a=b"), count("override")}; got != [2]float64{3, 2} {
 			t.Errorf("decisions of a=b and override: got %v; want [3 2]", got)
 		}
-		f.limiter.SetRules(load(t, rules), nil, time.Now()) // from here on the two count together
+		f.setRules(load(t, rules)) // from here on the two count together
 		before := count("a=b")
 		f.ask(t, descriptor("a", "b"))
 		if got := count("a=b") - before; got != 1 {
@@ -233,7 +202,7 @@ func TestDurationsFallIntoTheirBuckets(t *testing.T) {
 			want["le_"+le] = n
 		}
 		got := make(map[string]float64)
-		for name, value := range gather(t, f.registry, "weir_request_duration") {
+		for name, value := range metricstest.Gather(t, f.registry, "weir_request_duration") {
 			got[strings.TrimPrefix(name, "weir_request_duration_seconds_")] = value
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
@@ -248,7 +217,7 @@ func TestEachRequestIsTimedOnce(t *testing.T) {
 		f.ask(t, descriptor("minute", "a"))
 		_ = f.send(t, []byte("\xff"))
 		f.fetch(t, "POST", "/json", `{}`)
-		if got := gather(t, f.registry, "weir_request_duration")["weir_request_duration_seconds_count"]; got != 3 {
+		if got := metricstest.Gather(t, f.registry, "weir_request_duration")["weir_request_duration_seconds_count"]; got != 3 {
 			t.Errorf("weir_request_duration_seconds_count: got %v; want 3", got)
 		}
 	})

@@ -1,17 +1,18 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
+	"golang.org/x/net/http/httpguts"
 
 	"github.com/weirproxy/weir/pkg/limiter"
 )
@@ -19,56 +20,79 @@ import (
 // DefaultMaxRequestBytes is the bound of Options.MaxRequestBytes where none is given.
 const DefaultMaxRequestBytes = 4 << 20
 
-// Options is what New needs. Limiter, Logger and Registry must be given; all else may be zero.
+// Options is the options of New. Limiter, Logger and Registry must be set; every other field may be zero.
 type Options struct {
 	Limiter  *limiter.Limiter
 	Logger   *slog.Logger
 	Registry *prometheus.Registry            // must not have Go or process metrics yet: New adds them
-	Stats    func() StoreStats               // the figures of memory, for metrics; nil: there are none. Safe for concurrent use
-	Remote   func() RemoteStats              // those of a store elsewhere, for metrics; nil: there is none. Safe for concurrent use
-	Ready    func() error                    // why requests should better not come now, nil when they should; nil: always. Safe for concurrent use
-	Sources  []string                        // where rules come from, as named to the program, for /rules and ListRules
-	Reload   func(ctx context.Context) error // loads the rules again; nil: the admin service says UNIMPLEMENTED
+	Stats    func() StoreStats               // metrics of the store in memory; nil: no such metrics. Safe for concurrent use
+	Ready    func() error                    // the reason why requests should not come now; a nil function: always ready. Safe for concurrent use
+	Sources  []string                        // the origins of rules as the operator named them, for /rules and ListRules
+	Loads    func() LoadStatus               // the outcome of loading rules; nil: the rules of Limiter count as loaded. Safe for concurrent use
+	Reload   func(ctx context.Context) error // loads the rules again; nil: the admin service answers UNIMPLEMENTED
+
+	Version  string // of the program, for weir_build_info; "" means unknown
+	Revision string // of its source, for weir_build_info; "" means unknown
 
 	MaxRequestBytes int  // largest message, gRPC or HTTP; 0 means DefaultMaxRequestBytes
 	Reflection      bool // gRPC reflection, on both gRPC servers
 	Pprof           bool // /debug/pprof/ on the HTTP pages
 
-	MaxConnectionAge      time.Duration // of GRPC: when a client is asked to connect anew, give or take a tenth; 0: never
-	MaxConnectionAgeGrace time.Duration // how long it has for that before the connection is broken; 0: for ever
+	MaxConnectionAge      time.Duration // of GRPC: age at which clients must connect again, plus or minus a tenth; 0: no bound
+	MaxConnectionAgeGrace time.Duration // time for that until the server closes the connection; 0: no bound
 
-	TLS *tls.Config // of the connections of GRPC that come by no Unix socket; nil: they are plain. HTTP and Admin are none of its business
+	TLS *tls.Config // of GRPC, except on Unix sockets; nil: no TLS. HTTP and Admin have no TLS
 
-	Tracer     trace.Tracer                  // makes a span of each request; nil: there are none, and they cost nothing
-	Propagator propagation.TextMapPropagator // reads from a request which span it belongs to; nil: it belongs to none
+	Tracer     trace.Tracer                  // makes a span of each request; nil: no spans
+	Propagator propagation.TextMapPropagator // reads the parent span from a request; nil: no parents
 
 	Headers         Headers
 	DynamicMetadata bool // answers carry dynamic metadata: the request and the metadata of the rules that passed
 }
 
-// StoreStats is the figures at one moment of a store in this process: the one that is asked, or what stands in for one elsewhere. Its fields are those of memstore.Stats, so that one converts to the other.
+// StoreStats is the state of the store in memory at one moment: the only store, or the substitute of a remote store. A
+// memstore.Stats converts to a StoreStats.
 type StoreStats struct {
-	Keys        int    // remembered now
-	MaxKeys     int    // the bound
-	Evicted     uint64 // forgotten before their time to make room
-	Swept       uint64 // freed as they were as if never used
-	FullAllowed uint64 // new keys decided without being remembered, as the store was full
-	FullDenied  uint64 // new keys denied as the store was full
+	Keys        int    // now
+	MaxKeys     int    // bound of Keys
+	Evicted     uint64 // keys forgotten before their time to make room
+	Swept       uint64 // idle keys forgotten
+	FullAllowed uint64 // new keys decided but not kept, in a full store
+	FullDenied  uint64 // new keys denied, in a full store
 }
 
-// Headers chooses the headers that Envoy is asked to add to the response to the client, whether it passes or not. The zero
-// value asks for none. X-RateLimit-* are none of ours: Envoy makes those itself.
+// LoadStatus is the outcome of loading rules so far.
+type LoadStatus struct {
+	Hash        string    // of the rules in force, see [descriptors.Rules.Hash]; "" where unknown
+	LoadedAt    time.Time // when these came into force; zero while rules are awaited
+	AttemptedAt time.Time // of the last load, successful or refused; zero before the first
+	Errors      []string  // the mistakes of the last load; empty after a success
+	Warnings    []string  // of the rules in force
+	Loads       uint64    // that succeeded
+	Refusals    uint64    // loads that were refused
+}
+
+// loads returns the outcome of loading rules.
+func (o *Options) loads() LoadStatus {
+	if o.Loads == nil {
+		return LoadStatus{}
+	}
+	return o.Loads()
+}
+
+// Headers chooses the headers that Envoy adds to the response to the client, also to one that passes. The zero value adds no headers.
+// Envoy itself makes X-RateLimit-*.
 type Headers struct {
-	RateLimit bool   // three headers about the limit nearest to its end, as envoyproxy/ratelimit has them
-	Limit     string // name of the one with the hits per period; "" means RateLimit-Limit
-	Remaining string // name of the one with the hits that are left; "" means RateLimit-Remaining
-	Reset     string // name of the one with the seconds until it resets; "" means RateLimit-Reset
+	RateLimit bool   // three headers about the limit nearest to its end, as in envoyproxy/ratelimit
+	Limit     string // name of the header with the hits per period; "" means RateLimit-Limit
+	Remaining string // name of the header with the remaining hits; "" means RateLimit-Remaining
+	Reset     string // name of the header with the seconds until the reset; "" means RateLimit-Reset
 
 	IETF       bool // RateLimit and RateLimit-Policy, of draft-ietf-httpapi-ratelimit-headers-11
-	RetryAfter bool // retry-after, on what is over limit only: seconds, at least 1
+	RetryAfter bool // retry-after, only over limit: seconds, at least 1
 }
 
-// complete returns the options with defaults filled in, or everything that is wrong with them.
+// complete returns the options with defaults, or every mistake in them.
 func (o Options) complete() (Options, error) {
 	var errs []error
 	if o.Limiter == nil {
@@ -86,27 +110,23 @@ func (o Options) complete() (Options, error) {
 	if o.MaxConnectionAge < 0 || o.MaxConnectionAgeGrace < 0 {
 		errs = append(errs, fmt.Errorf("max connection age %v, its grace %v: must not be negative", o.MaxConnectionAge, o.MaxConnectionAgeGrace))
 	}
-	if o.MaxRequestBytes == 0 {
-		o.MaxRequestBytes = DefaultMaxRequestBytes
-	}
+	o.MaxRequestBytes = cmp.Or(o.MaxRequestBytes, DefaultMaxRequestBytes)
 	errs = append(errs, o.Headers.complete()...)
 	return o, errors.Join(errs...)
 }
 
 func (h *Headers) complete() (errs []error) {
 	for _, name := range []struct {
-		is        *string
-		of, usual string
+		value       *string
+		of, initial string
 	}{
 		{&h.Limit, "limit header", "RateLimit-Limit"},
 		{&h.Remaining, "remaining header", "RateLimit-Remaining"},
 		{&h.Reset, "reset header", "RateLimit-Reset"},
 	} {
-		if *name.is == "" {
-			*name.is = name.usual
-		}
-		if !isToken(*name.is) {
-			errs = append(errs, fmt.Errorf("%s: %q: must be the name of an HTTP header: letters, digits and !#$%%&'*+-.^_`|~", name.of, *name.is))
+		*name.value = cmp.Or(*name.value, name.initial)
+		if !httpguts.ValidHeaderFieldName(*name.value) {
+			errs = append(errs, fmt.Errorf("%s: %q: must be the name of an HTTP header: letters, digits and !#$%%&'*+-.^_`|~", name.of, *name.value))
 		}
 	}
 	return errs
@@ -115,20 +135,7 @@ func (h *Headers) complete() (errs []error) {
 // any reports whether answers carry headers.
 func (h *Headers) any() bool { return h.RateLimit || h.IETF || h.RetryAfter }
 
-// isToken reports whether s is a token of RFC 9110, section 5.6.2, as the name of a header is.
-func isToken(s string) bool {
-	for i := range len(s) {
-		c := s[i]
-		letter := c|0x20 >= 'a' && c|0x20 <= 'z'
-		if !letter && (c < '0' || c > '9') && strings.IndexByte("!#$%&'*+-.^_`|~", c) < 0 {
-			return false
-		}
-	}
-	return s != ""
-}
-
-// streamWorkers is how many goroutines wait for gRPC calls; a call that finds all of them at work gets one of its own, which
-// costs it the growth of a stack. Measured with 200 calls at once (internal/bench/grpcbench) against a bare server: 0.70 of
-// its CPU with none, 0.60 with 32, 0.53 with 128, 0.50 with 256; with one call at once they make no difference. Each keeps
-// some 8 KiB of stack.
+// streamWorkers is the number of goroutines that wait for gRPC calls. A call beyond them gets a new goroutine, which must grow its
+// stack. Measured with 200 calls at once (bench/grpcbench), as a part of the CPU of a bare server: 0.70 without workers, 0.60 with
+// 32, 0.53 with 128, 0.50 with 256. With one call at once, workers make no difference. Each keeps some 8 KiB of stack.
 const streamWorkers = 256

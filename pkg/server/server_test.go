@@ -24,7 +24,7 @@ import (
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
-		Own: []string{"pkg/algorithms", "pkg/descriptors", "pkg/store", "pkg/limiter", "internal/durations", "proto/..."},
+		Own: []string{"pkg/algorithms", "pkg/descriptors", "pkg/store", "pkg/limiter", "internal/durations", "internal/metrics", "internal/render", "proto/..."},
 		Never: []string{
 			"github.com/spf13", "flag", "github.com/redis", "github.com/weirproxy/weir/pkg/store/memstore",
 			"go.opentelemetry.io/otel/sdk", "go.opentelemetry.io/otel/exporters",
@@ -54,6 +54,7 @@ type fixture struct {
 	limiter  *limiter.Limiter
 	registry *prometheus.Registry
 	logs     *logtest.Log
+	loads    LoadStatus // as a reloader would tell
 	conn     *grpc.ClientConn
 	client   ratelimitv3.RateLimitServiceClient
 }
@@ -83,9 +84,12 @@ func startOn(tb testing.TB, s store.Store, rules string, change func(*Options)) 
 		tb.Fatal(err)
 	}
 	if rules != "" {
-		f.limiter.SetRules(load(tb, rules), nil, time.Now())
+		f.setRules(load(tb, rules))
 	}
-	o := Options{Limiter: f.limiter, Registry: f.registry, Logger: slog.New(slog.NewTextHandler(f.logs, nil)), Reflection: true}
+	o := Options{
+		Limiter: f.limiter, Registry: f.registry, Logger: slog.New(slog.NewTextHandler(f.logs, nil)), Reflection: true,
+		Loads: func() LoadStatus { return f.loads },
+	}
 	if change != nil {
 		change(&o)
 	}
@@ -96,6 +100,20 @@ func startOn(tb testing.TB, s store.Store, rules string, change func(*Options)) 
 	f.conn = dial(tb, f.server.GRPC())
 	f.client = ratelimitv3.NewRateLimitServiceClient(f.conn)
 	return f
+}
+
+// setRules puts rules in force, as a reloader does.
+func (f *fixture) setRules(rules *descriptors.Rules, warnings ...string) {
+	f.limiter.SetRules(rules)
+	f.loads = LoadStatus{
+		Hash: rules.Hash(), LoadedAt: time.Now(), AttemptedAt: time.Now(), Warnings: warnings, Loads: f.loads.Loads + 1, Refusals: f.loads.Refusals,
+	}
+}
+
+// refuse records a refused load, as a reloader does.
+func (f *fixture) refuse(mistake string) {
+	f.loads.AttemptedAt, f.loads.Errors = time.Now(), []string{mistake}
+	f.loads.Refusals++
 }
 
 // dial serves g and connects to it, through memory.

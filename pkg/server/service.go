@@ -14,66 +14,63 @@ import (
 	"github.com/weirproxy/weir/internal/durations"
 )
 
-// service answers rate limit requests, whatever they came by. All methods are safe for concurrent use.
+// service answers rate limit requests, from gRPC and from /json. All methods are safe for concurrent use.
 type service struct {
-	options Options
-	calls   sync.Pool // of *call
-	spent   durations.Histogram
-	latest  latest
-	faults  faults
-	lost    atomic.Uint64 // requests that failed where the limiter does not count them
+	options  Options
+	calls    sync.Pool // of *call
+	spent    durations.Histogram
+	latest   latest
+	statuses statusMapper
+	lost     atomic.Uint64 // requests that failed before the limiter
 }
 
 func newService(o Options) *service {
-	s := &service{options: o, faults: faults{logger: o.Logger}}
+	s := &service{options: o, statuses: statusMapper{logger: o.Logger}}
 	s.calls.New = func() any { return new(call) }
 	s.latest.start()
 	return s
 }
 
-// describe returns the rate limit service as gRPC wants to know it. It is that of the generated code, but for the handler,
-// which decodes into a call; importing the generated code registers the descriptors that reflection shows.
+// describe returns the description of the rate limit service for gRPC: as in the generated code, but with a handler that decodes
+// into a call. The import of the generated code registers the descriptors that reflection shows.
 func (s *service) describe() *grpc.ServiceDesc {
-	generated := ratelimitv3.RateLimitService_ServiceDesc
-	return &grpc.ServiceDesc{
-		ServiceName: generated.ServiceName,
-		HandlerType: (*any)(nil),
-		Methods: []grpc.MethodDesc{{
-			MethodName: generated.Methods[0].MethodName,
-			Handler: func(_ any, ctx context.Context, dec func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
-				return s.shouldRateLimit(ctx, dec)
-			},
-		}},
-		Metadata: generated.Metadata,
-	}
+	d := ratelimitv3.RateLimitService_ServiceDesc
+	d.HandlerType = (*any)(nil)
+	d.Methods = []grpc.MethodDesc{{
+		MethodName: d.Methods[0].MethodName,
+		Handler: func(_ any, ctx context.Context, dec func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+			return s.shouldRateLimit(ctx, dec)
+		},
+	}}
+	return &d
 }
 
-// shouldRateLimit handles one call of ShouldRateLimit, which dec receives. It returns a *reply.
+// shouldRateLimit handles one call of ShouldRateLimit. dec receives the request; the result is a *reply.
 func (s *service) shouldRateLimit(ctx context.Context, dec func(any) error) (r any, err error) {
 	c, _ := s.calls.Get().(*call)
 	defer func() {
-		if v := recover(); v != nil { // c is in an unknown state: let it go
+		if v := recover(); v != nil { // c may be half written: drop it
 			s.lost.Add(1)
-			r, err = nil, s.faults.status(&panicError{v, debug.Stack()})
+			r, err = nil, s.statuses.status(&panicError{v, debug.Stack()})
 		}
 	}()
 	if err := dec(c); err != nil {
 		s.release(c)
-		return nil, err // of gRPC: too large, cut off, gone
+		return nil, err // from gRPC: the message is too large or cut off, or the client is gone
 	}
 	if s.options.Tracer != nil {
 		ctx = s.withParent(ctx, incoming{ctx})
 	}
 	if err := s.answer(ctx, c); err != nil {
 		s.release(c)
-		return nil, s.faults.status(err)
+		return nil, s.statuses.status(err)
 	}
 	answer := newReply(c.answer)
 	s.release(c)
 	return answer, nil
 }
 
-// answer decides a decoded call and encodes the response into it, in a span when there are any.
+// answer decides a decoded call and encodes the response into c.answer, in a span if tracing is on.
 func (s *service) answer(ctx context.Context, c *call) error {
 	if s.options.Tracer != nil {
 		return s.answerInSpan(ctx, c)
@@ -81,7 +78,7 @@ func (s *service) answer(ctx context.Context, c *call) error {
 	return s.decide(ctx, c)
 }
 
-// decide decides a decoded call and encodes the response into it.
+// decide decides a decoded call and encodes the response into c.answer.
 func (s *service) decide(ctx context.Context, c *call) error {
 	s.latest.set(c.begun)
 	defer func() { s.spent.Observe(time.Since(c.begun)) }()
@@ -105,9 +102,26 @@ func (s *service) decide(ctx context.Context, c *call) error {
 	return nil
 }
 
-// release gives a call back for reuse.
+// release keeps a call for reuse, unless it is large.
 func (s *service) release(c *call) {
 	if c.modest() {
 		s.calls.Put(c)
 	}
 }
+
+// latest is the time of the latest request, to the millisecond. Safe for concurrent use after start.
+type latest struct {
+	started time.Time
+	after   atomic.Int64 // nanoseconds since started
+}
+
+func (l *latest) start() { l.started = time.Now() }
+
+// set records a request. A write at most once per millisecond keeps cores from waiting for each other.
+func (l *latest) set(at time.Time) {
+	if after := int64(at.Sub(l.started)); after-l.after.Load() >= int64(time.Millisecond) {
+		l.after.Store(after)
+	}
+}
+
+func (l *latest) time() time.Time { return l.started.Add(time.Duration(l.after.Load())) }

@@ -14,20 +14,13 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// What the span of a request says. It carries no descriptors: their values are about people, such as addresses and accounts.
-const (
-	attributeDomain      = "weir.domain"
-	attributeDescriptors = "weir.descriptors" // how many
-	attributeCode        = "weir.code"        // as in weir_requests_total: ok, over_limit, error
-)
-
 // maxSpanText bounds texts in a span, in bytes: thousands of spans may wait for a collector.
 const maxSpanText = 255
 
-// spanName is what the request is called, as OpenTelemetry names calls of gRPC; one by /json is the same request.
+// spanName is the name of every request, as OpenTelemetry names calls of gRPC; requests by /json have it too.
 const spanName = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 
-// withParent returns ctx with the span that the request belongs to.
+// withParent returns ctx with the parent span of the request.
 func (s *service) withParent(ctx context.Context, carrier propagation.TextMapCarrier) context.Context {
 	if s.options.Propagator == nil {
 		return ctx
@@ -35,7 +28,7 @@ func (s *service) withParent(ctx context.Context, carrier propagation.TextMapCar
 	return s.options.Propagator.Extract(ctx, carrier)
 }
 
-// answerInSpan is answer in a span, which lasts from when the request had come.
+// answerInSpan is answer in a span, which begins with the arrival of the request.
 func (s *service) answerInSpan(ctx context.Context, c *call) error {
 	ctx, span := s.options.Tracer.Start(ctx, spanName, trace.WithTimestamp(c.begun), trace.WithSpanKind(trace.SpanKindServer))
 	defer span.End() // also of a panic, which goes on
@@ -51,15 +44,15 @@ func (s *service) answerInSpan(ctx context.Context, c *call) error {
 	case c.verdict.OverLimit:
 		code = "over_limit"
 	}
-	span.SetAttributes(
-		attribute.String(attributeDomain, clip(c.request.Domain)),
-		attribute.Int(attributeDescriptors, len(c.request.Descriptors)),
-		attribute.String(attributeCode, code),
+	span.SetAttributes( // not descriptors: the values may be personal, such as addresses and accounts
+		attribute.String("weir.domain", clip(c.request.Domain)),
+		attribute.Int("weir.descriptors", len(c.request.Descriptors)),
+		attribute.String("weir.code", code), // as in weir_requests_total
 	)
 	return err
 }
 
-// clip returns a copy of the beginning of a text, which may be a piece of a large message.
+// clip returns a copy of the beginning of a text. A copy does not keep a large message in memory.
 func clip(text string) string {
 	if len(text) > maxSpanText {
 		end := maxSpanText
@@ -71,7 +64,7 @@ func clip(text string) string {
 	return strings.Clone(text)
 }
 
-// incoming is the metadata that came with the call of ctx, for a propagator.
+// incoming is the metadata of the call in ctx, for a propagator.
 type incoming struct{ ctx context.Context } //nolint:containedctx // to copy no more of it than is asked for
 
 // Get implements [propagation.TextMapCarrier].
@@ -82,7 +75,7 @@ func (c incoming) Get(key string) string {
 	return ""
 }
 
-// Set implements [propagation.TextMapCarrier]. Nothing is put into what came.
+// Set implements [propagation.TextMapCarrier]. Incoming metadata does not change.
 func (c incoming) Set(string, string) {}
 
 // Keys implements [propagation.TextMapCarrier].

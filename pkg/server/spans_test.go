@@ -44,7 +44,7 @@ func traced(o *Options) *tracetest.InMemoryExporter {
 	return spans
 }
 
-// said returns the attributes of a span, and what else it says that is not the same each time.
+// said returns the attributes of a span, and its other fields that vary.
 func said(s *tracetest.SpanStub) map[string]any {
 	all := map[string]any{"name": s.Name, "kind": s.SpanKind, "status": s.Status, "parent": s.Parent.SpanID().String(), "trace": s.SpanContext.TraceID().String()}
 	for _, a := range s.Attributes {
@@ -123,7 +123,7 @@ func TestARequestWithoutACallersSpanBeginsATrace(t *testing.T) {
 // contextStore keeps the context that it was asked with.
 type contextStore struct {
 	store.Store
-	ctx context.Context //nolint:containedctx // it is what is tested
+	ctx context.Context //nolint:containedctx // the test is about this
 }
 
 func (s *contextStore) Take(ctx context.Context, _ []store.Charge, _ []algorithms.Decision) (bool, error) {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime/debug"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -15,13 +17,13 @@ import (
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
-// What clients see of faults that are ours. The cause is in the log.
+// The texts for clients about failures of this server. The log has the cause.
 const (
 	textPanic = "internal error"
 	textStore = "the store of rate limits cannot answer now"
 )
 
-// panicError is a panic that was caught.
+// panicError is a recovered panic.
 type panicError struct {
 	value any
 	stack []byte
@@ -29,35 +31,35 @@ type panicError struct {
 
 func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
 
-// faults makes status codes of errors and logs what is behind those that are ours. This is the only place that makes codes:
+// statusMapper turns errors into gRPC statuses, and logs the failures of this server:
 //
-//	bytes that are not a request         InvalidArgument   what is wrong
-//	*limiter.InvalidError                InvalidArgument   what is wrong, and google.rpc.BadRequest
-//	context.DeadlineExceeded             DeadlineExceeded
-//	context.Canceled                     Canceled
-//	limiter.ErrNoRules                   Unavailable       as it is
-//	a panic                              Internal          fixed text; logged with the stack
-//	anything else, which is the store's  Unavailable       fixed text; logged
+//	a malformed message                 InvalidArgument   the mistake
+//	*limiter.InvalidError               InvalidArgument   the mistakes, and google.rpc.BadRequest
+//	context.DeadlineExceeded            DeadlineExceeded
+//	context.Canceled                    Canceled
+//	limiter.ErrNoRules                  Unavailable       the text of the error
+//	a panic                             Internal          fixed text; logged with the stack
+//	any other error, from the store     Unavailable       fixed text; logged
 //
 // Safe for concurrent use.
-type faults struct {
+type statusMapper struct {
 	logger *slog.Logger
-	panics rare
-	store  rare
+	panics logLimiter
+	store  logLimiter
 }
 
-// status returns the error as a gRPC status, logged where that is due.
-func (f *faults) status(err error) error {
+// status returns the error as a gRPC status.
+func (m *statusMapper) status(err error) error {
 	if invalid, ok := errors.AsType[*limiter.InvalidError](err); ok {
 		return badRequest(invalid)
 	}
 	if malformed, ok := errors.AsType[*malformedError](err); ok {
 		return status.Error(codes.InvalidArgument, malformed.Error())
 	}
-	if caught, ok := errors.AsType[*panicError](err); ok {
-		if missed, ok := f.panics.due(); ok {
-			f.logger.LogAttrs(context.Background(), slog.LevelError, "panic while answering a request",
-				slog.Any("panic", caught.value), slog.String("stack", string(caught.stack)), slog.Uint64("not_logged", missed))
+	if panicked, ok := errors.AsType[*panicError](err); ok {
+		if missed, ok := m.panics.due(); ok {
+			m.logger.LogAttrs(context.Background(), slog.LevelError, "panic while answering a request",
+				slog.Any("panic", panicked.value), slog.String("stack", string(panicked.stack)), slog.Uint64("not_logged", missed))
 		}
 		return status.Error(codes.Internal, textPanic)
 	}
@@ -69,35 +71,69 @@ func (f *faults) status(err error) error {
 	case errors.Is(err, context.Canceled):
 		return status.Error(codes.Canceled, context.Canceled.Error())
 	}
-	if missed, ok := f.store.due(); ok {
-		f.logger.LogAttrs(context.Background(), slog.LevelError, "store failed",
+	if missed, ok := m.store.due(); ok {
+		m.logger.LogAttrs(context.Background(), slog.LevelError, "store failed",
 			slog.Any("error", err), slog.Uint64("not_logged", missed))
 	}
 	return status.Error(codes.Unavailable, textStore)
 }
 
-// badRequest names every field that is wrong.
-func badRequest(invalid *limiter.InvalidError) error {
-	s := status.New(codes.InvalidArgument, invalid.Error())
-	details := new(errdetails.BadRequest)
-	for _, v := range invalid.Violations {
-		details.FieldViolations = append(details.FieldViolations,
-			&errdetails.BadRequest_FieldViolation{Field: v.Field, Description: v.Description})
+// recovered turns a panic into an error. Functions must defer it directly.
+func (m *statusMapper) recovered(err *error) {
+	if v := recover(); v != nil {
+		*err = m.status(&panicError{v, debug.Stack()})
 	}
+}
+
+// badRequest names every wrong field as Envoy's RateLimitRequest does.
+func badRequest(invalid *limiter.InvalidError) error {
+	details := new(errdetails.BadRequest)
+	var texts []string
+	for _, v := range invalid.Violations {
+		path, text := fieldPath(v), v.Description
+		details.FieldViolations = append(details.FieldViolations, &errdetails.BadRequest_FieldViolation{Field: path, Description: text})
+		if v.Descriptor >= 0 {
+			text = path + ": " + text
+		}
+		texts = append(texts, text)
+	}
+	s := status.New(codes.InvalidArgument, strings.Join(texts, "; "))
 	if detailed, err := s.WithDetails(details); err == nil {
 		s = detailed
 	}
 	return s.Err()
 }
 
-// rare lets a log line through once a second and counts the others. The zero value is ready; safe for concurrent use.
-type rare struct {
+// fieldPath returns the field of a violation in Envoy's RateLimitRequest: "descriptors[0].entries[1].key".
+func fieldPath(v limiter.Violation) string {
+	var name string
+	switch v.Field {
+	case limiter.FieldDomain, limiter.FieldDescriptors:
+		return v.Field.String()
+	case limiter.FieldKey:
+		name = fmt.Sprintf("entries[%d].key", v.Entry)
+	case limiter.FieldHits:
+		name = "hits_addend"
+	case limiter.FieldOverride:
+		name = "limit"
+	case limiter.FieldOverrideRequests:
+		name = "limit.requests_per_unit"
+	case limiter.FieldOverrideUnit:
+		name = "limit.unit"
+	case limiter.FieldOverrideMultiplier:
+		name = "limit.unit_multiplier"
+	}
+	return fmt.Sprintf("descriptors[%d].%s", v.Descriptor, name)
+}
+
+// logLimiter passes one log line per second and counts the others. The zero value is ready; safe for concurrent use.
+type logLimiter struct {
 	last   atomic.Int64 // Unix nanoseconds of the last line
 	missed atomic.Uint64
 }
 
-// due reports whether to log now, and how many lines were left out since the last.
-func (r *rare) due() (missed uint64, ok bool) {
+// due reports whether to log now, and the number of lines left out since the last one.
+func (r *logLimiter) due() (missed uint64, ok bool) {
 	now, last := time.Now().UnixNano(), r.last.Load()
 	if last != 0 && now >= last && now-last < int64(time.Second) || !r.last.CompareAndSwap(last, now) {
 		r.missed.Add(1)

@@ -37,14 +37,14 @@ func (f *failing) Take(context.Context, []store.Charge, []algorithms.Decision) (
 
 // boom panics.
 func boom(bug any) error {
-	panic(bug) //nolint:forbidigo // that is what is tested
+	panic(bug) //nolint:forbidigo // the test is about this
 }
 
 func (f *failing) Peek(context.Context, []store.Charge, []algorithms.Decision) error { return f.err }
 
 func (f *failing) Reset(context.Context, []store.Charge) (int, error) { return 0, f.err }
 
-// raw sends bytes as they are, and throws away what comes.
+// raw sends bytes as they are, and drops the answer.
 type raw struct{ message []byte }
 
 func (r raw) Marshal(any) ([]byte, error) { return r.message, nil }
@@ -115,7 +115,7 @@ func TestEveryErrorHasItsCode(t *testing.T) {
 }
 
 func TestARequestBeforeTheFirstRulesIsUnavailable(t *testing.T) {
-	err := new(faults).status(limiter.ErrNoRules)
+	err := new(statusMapper).status(limiter.ErrNoRules)
 	if s := status.Convert(err); s.Code() != codes.Unavailable || s.Message() != "no rate limit configuration loaded" {
 		t.Errorf("got %v", err)
 	}
@@ -168,7 +168,7 @@ func TestAPastDeadlineIsNotCharged(t *testing.T) {
 		defer cancel()
 		c := new(call)
 		c.decode(join(bytesField(1, []byte("edge")), bytesField(2, bytesField(1, bytesField(1, []byte("minute")), bytesField(2, []byte("a"))))))
-		err := f.server.service.faults.status(f.server.service.answer(ctx, c))
+		err := f.server.service.statuses.status(f.server.service.answer(ctx, c))
 		if got := status.Code(err); got != codes.DeadlineExceeded {
 			t.Errorf("answer: got %v; want DeadlineExceeded", err)
 		}
@@ -178,7 +178,7 @@ func TestAPastDeadlineIsNotCharged(t *testing.T) {
 	})
 }
 
-func TestFaultsAreLoggedOnceASecond(t *testing.T) {
+func TestFailuresAreLoggedOnceASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := startOn(t, &failing{err: errors.New("down")}, everything, nil)
 		lines := func() int { return strings.Count(f.logs.Take(), "store failed") }

@@ -13,23 +13,22 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// secured is TLS for every connection that does not come by a Unix socket: there the permissions of the file say who may.
+// secured is TLS for every connection except on Unix sockets, which the permissions of the file protect.
 type secured struct {
 	credentials.TransportCredentials // TLS
 
-	plain  credentials.TransportCredentials
 	logger *slog.Logger
-	failed rare
+	failed logLimiter
 }
 
 func newSecured(config *tls.Config, logger *slog.Logger) *secured {
-	return &secured{TransportCredentials: credentials.NewTLS(config), plain: insecure.NewCredentials(), logger: logger}
+	return &secured{TransportCredentials: credentials.NewTLS(config), logger: logger}
 }
 
 // ServerHandshake implements [credentials.TransportCredentials].
 func (s *secured) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	if raw.LocalAddr().Network() == "unix" {
-		return s.plain.ServerHandshake(raw)
+		return insecure.NewCredentials().ServerHandshake(raw)
 	}
 	conn, info, err := s.TransportCredentials.ServerHandshake(raw)
 	if err != nil && !leftEarly(err) {
@@ -41,12 +40,12 @@ func (s *secured) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo,
 	return conn, info, err
 }
 
-// leftEarly reports whether a client went away without a word, as those do that only try whether a port is open.
+// leftEarly reports whether the client closed the connection without a handshake, as probes of an open port do.
 func leftEarly(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 // Clone implements [credentials.TransportCredentials].
 func (s *secured) Clone() credentials.TransportCredentials {
-	return &secured{TransportCredentials: s.TransportCredentials.Clone(), plain: s.plain, logger: s.logger}
+	return &secured{TransportCredentials: s.TransportCredentials.Clone(), logger: s.logger}
 }

@@ -27,7 +27,7 @@ import (
 	"github.com/weirproxy/weir/internal/logtest"
 )
 
-// rotated is what a server is told of certificates that are looked at every millisecond.
+// rotated is a directory of certificates that the server reads every millisecond.
 type rotated struct {
 	dir    string
 	ca     *certtest.Authority
@@ -57,7 +57,7 @@ func newRotated(t *testing.T) *rotated {
 	return r
 }
 
-// client is a client that trusts the authority, and shows the certificate whatever the server wants to see.
+// client is a client that trusts the authority, and always shows the certificate.
 func (r *rotated) client(t *testing.T, pairs ...tls.Certificate) credentials.TransportCredentials {
 	t.Helper()
 	config := &tls.Config{RootCAs: r.ca.Pool, ServerName: "localhost"}
@@ -67,7 +67,7 @@ func (r *rotated) client(t *testing.T, pairs ...tls.Certificate) credentials.Tra
 	return credentials.NewTLS(config)
 }
 
-// await waits until the certificate in force is that of the name.
+// await waits for the certificate of the name.
 func (r *rotated) await(t *testing.T, name string) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); r.keeper.Now().Certificate.Leaf.Subject.CommonName != name; time.Sleep(time.Millisecond) {
@@ -80,7 +80,11 @@ func (r *rotated) await(t *testing.T, name string) {
 // serveOn serves the service on a listener and returns its target.
 func (f *fixture) serveOn(t *testing.T, network, address string) string {
 	t.Helper()
-	l := listen(t, network, address, 0o600)
+	l, err := new(net.ListenConfig).Listen(t.Context(), network, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
 	go func() { _ = f.server.GRPC().Serve(l) }()
 	if network == "unix" {
 		return "unix:" + address
@@ -216,7 +220,7 @@ func TestRotationUnderTrafficFailsNoRequest(t *testing.T) {
 		second := r.ca.Issue(t, name, "localhost")
 		second.Write(t, r.dir)
 		r.await(t, name)
-		// What is no pair changes nothing.
+		// Files that are not a pair change nothing.
 		certtest.Write(t, filepath.Join(r.dir, "tls.key"), []byte("secret"))
 		_, line = r.logs.Await(t, line, logtest.Has("certificates refused"))
 		from := asked.Load()

@@ -1,23 +1,22 @@
-// Package store says what every store of rate limit states promises: to apply the charges of one request as one
-// transaction and to say what it decided. It keeps nothing itself; memstore keeps states in this process. The promises are
-// written as cases in storetest, which every store must pass.
+// Package store is the contract of every store of rate limit states: to apply the charges of one request as one transaction, and
+// to return the decisions. Package memstore keeps states in this process, package redisstore in Redis. Package storetest has the
+// contract as cases that every store must pass.
 //
 // # The transaction
 //
-// A state is kept for each (Key, Limit.Algorithm, Limit.Period): charges that differ in any of them share nothing. Where
-// Limit.Requests or Limit.Burst differ from those of the state's last charge, hits are taken as [algorithms.TakeAs] says.
+// Each (Key, Limit.Algorithm, Limit.Period) has a state of its own. Limit.Requests or Limit.Burst may differ from the last charge of
+// the state; then hits are taken as [algorithms.TakeAs] says.
 //
-// Take evaluates the charges in order, all at one instant, each on top of those before it; so a key charged twice is charged
+// Take evaluates the charges in order, all at one instant, each on top of the charges before. So a key charged twice is charged
 // twice. Then [Admitted] gives the verdict on the request as a whole:
 //
-//   - Admitted: every charge that its limit allows is applied. One that is denied (in shadow mode, or one of several quota
-//     rules) is not, unless it has CountRejected.
-//   - Denied: nothing is applied but the charges with CountRejected, all of those, in order. A charge that was denied keeps
-//     the decision it was given in the evaluation. One that was allowed but not applied stays Allowed; its Remaining and
-//     ResetAfter are those of the key as it is left. One that was allowed and is applied has the decision of that, which is a
-//     denial where it passed only thanks to a refund of the same request that is not applied.
+//   - Admitted: every charge that its limit allows is applied. A denied charge (in shadow mode, or of one of several quota rules) is
+//     applied only with CountRejected.
+//   - Denied: only the charges with CountRejected are applied, all of these, in order. A charge that was denied keeps its decision. A
+//     charge that was allowed but not applied stays Allowed, with the Remaining and ResetAfter that the request leaves. A charge that
+//     was allowed and is applied gets the decision of that: a denial if a refund that is not applied had made room.
 //
-// No other transaction sees a part of it. An instant earlier than one that the key has seen counts as that one.
+// No other transaction sees a part of a transaction. An instant before the last instant of a key counts as the last instant.
 package store
 
 import (
@@ -27,21 +26,21 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// Mode says what a denied charge means for the request.
+// Mode is the effect of a denied charge on the request.
 type Mode uint8
 
 // The modes.
 const (
 	Enforce     Mode = iota // the request is denied
 	Quota                   // the request is denied when every rule in quota mode is
-	Shadow                  // nothing: it is decided and counted only
-	ShadowQuota             // nothing, but it is a rule in quota mode that is not over, so that the others alone do not deny
+	Shadow                  // none: the charge is decided and counted only
+	ShadowQuota             // none, and the rule counts as a quota that is not over
 )
 
-// Shadows reports whether a denial means nothing for the request.
+// Shadows reports whether a denial has no effect on the request.
 func (m Mode) Shadows() bool { return m == Shadow || m == ShadowQuota }
 
-// OnError says what becomes of a charge when its store cannot be asked.
+// OnError is the policy for a charge whose store cannot be asked.
 type OnError uint8
 
 // The choices.
@@ -51,37 +50,41 @@ const (
 	Deny                 // the charge is denied
 )
 
-// ErrLimit is wrapped by the error of a store that cannot keep a limit exactly. It says nothing of the store's health.
+// ErrLimit is wrapped by the error of a store that cannot keep a limit exactly. The error is no sign of the store's health.
 var ErrLimit = errors.New("this store cannot keep the limit exactly")
 
 // Charge is hits applied to one key.
 type Charge struct {
-	Key           []byte           // any bytes; belongs to the caller, who may change it after the call
+	Key           []byte           // any bytes; belongs to the caller, who may change them after the call
 	Limit         algorithms.Limit // must be valid
 	Hits          int64            // -algorithms.MaxHits to algorithms.MaxHits; 0 is a probe, negative a refund
-	Rule          int              // charges of one rule in a request carry the same number and stand side by side
+	Rule          int              // a number that all charges of one rule in a request share; these stand side by side
 	Mode          Mode
-	CountRejected bool // the hits count even when they are denied
+	CountRejected bool // denied hits count, too
 	OnError       OnError
+
+	// Left receives the state of the key as the request leaves it, for callers that go on from the state. Nil: no need. A store that
+	// does not tell states leaves *Left as it is.
+	Left *State
 }
 
 // Store keeps states. All methods are safe for concurrent use.
 type Store interface {
 	// Take applies the charges as one transaction and writes the decision for charges[i] to decisions[i], which must be at
-	// least as long. It reports whether the request as a whole is admitted. An error (that of ctx when it has ended, or one
-	// of the store's own) means that nothing was decided; nothing was charged then as far as the store can know.
+	// least as long. Take reports whether the request as a whole is admitted. An error, of ctx or of the store, means that Take
+	// decided nothing. As far as the store can know it charged nothing then.
 	Take(ctx context.Context, charges []Charge, decisions []algorithms.Decision) (admitted bool, err error)
 
-	// Peek writes to decisions[i] what charges[i] alone would find now. It charges nothing and creates nothing.
+	// Peek writes the decision that charges[i] alone would get now to decisions[i]. Peek charges nothing and creates nothing.
 	Peek(ctx context.Context, charges []Charge, decisions []algorithms.Decision) error
 
-	// Reset forgets the states of the charges' keys, so that these are as if never used, and returns how many there were.
-	// Only Key, Limit.Algorithm and Limit.Period of a charge count.
+	// Reset forgets the states of the charges' keys, so that the keys are full, and returns the number of states. Only Key,
+	// Limit.Algorithm and Limit.Period of a charge count.
 	Reset(ctx context.Context, charges []Charge) (forgotten int, err error)
 }
 
-// Admitted gives the verdict on a request: it is denied when a charge in Enforce mode is, or when there are rules in Quota
-// mode, each of them has a denied charge, and there is none in ShadowQuota mode. len(decisions) must be at least len(charges).
+// Admitted gives the verdict on a request. A denied charge in Enforce mode denies the request. So do the rules in Quota mode, if there
+// is at least one, each has a denied charge, and no rule is in ShadowQuota mode. len(decisions) must be at least len(charges).
 func Admitted(charges []Charge, decisions []algorithms.Decision) bool {
 	quotas, over := 0, 0
 	for i := range charges {

@@ -1,8 +1,8 @@
-// Command demo shows Weir at work: it starts a small backend, the sidecar with the rules of deploy/rules, and real Envoy with
-// deploy/envoy.yaml, on the ports that those files name, prints requests to try, and ends everything on Ctrl-C or SIGTERM.
+// Command demo shows Weir at work. The command starts a small backend, the sidecar with deploy/rules, and real Envoy with
+// deploy/envoy.yaml, on the ports in those files. Then demo prints requests to try, and ends everything on Ctrl-C or SIGTERM.
 //
-// It is run from inside the repository (`make demo`). It exits 0 when it was asked to stop, and 1 when something could not be started
-// or ended by itself, which it names.
+// Run demo inside the repository (`make demo`). Demo exits 0 after a signal, and 1 when a part could not be started or ended by
+// itself; the error names the part.
 package main
 
 import (
@@ -22,8 +22,8 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// patience is how long a part may take to start, or to stop.
-const patience = 30 * time.Second
+// timeout is how long a part may take to start, or to stop.
+const timeout = 30 * time.Second
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -79,7 +79,7 @@ func quiet(ctx context.Context, err error) error {
 	return err
 }
 
-// A stage is what the demo is played with: all are paths.
+// A stage holds the paths of the demo's parts.
 type stage struct {
 	root    string // the repository
 	dir     string // for files of the moment
@@ -87,7 +87,7 @@ type stage struct {
 	envoy   string // the binary
 }
 
-// serve starts the parts one after the other, says what to try, and waits.
+// serve starts the parts one after the other, prints the requests to try, and waits.
 func serve(ctx context.Context, s stage, stdout io.Writer) (err error) {
 	backend, backendEnd, err := startBackend("127.0.0.1:18080")
 	if err != nil {
@@ -95,7 +95,7 @@ func serve(ctx context.Context, s stage, stdout io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, backend.Close()) }()
 
-	starting, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not ready within %s", patience))
+	starting, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not ready within %s", timeout))
 	defer cancel()
 	sidecar, err := parts.StartSidecar(starting, s.sidecar, "--rules="+filepath.Join(s.root, "deploy", "rules"))
 	if err != nil {
@@ -122,7 +122,7 @@ func serve(ctx context.Context, s stage, stdout io.Writer) (err error) {
 	}
 }
 
-// invitation says what to try. The numbers are those of deploy/rules/edge.yaml.
+// invitation is the text with requests to try. The numbers come from deploy/rules/edge.yaml.
 const invitation = `
 Envoy listens on :10000 and asks the sidecar on 127.0.0.1:8081 about every request. In another terminal:
 
@@ -149,12 +149,12 @@ func end(p *parts.Process) error {
 		return nil
 	default:
 	}
-	ctx, cancel := context.WithTimeoutCause(context.Background(), patience, fmt.Errorf("still there after %s", patience))
+	ctx, cancel := context.WithTimeoutCause(context.Background(), timeout, fmt.Errorf("still there after %s", timeout))
 	defer cancel()
 	return p.Stop(ctx)
 }
 
-// startBackend serves what Envoy forwards to. The channel gets the error that ends it before Close does.
+// startBackend serves the backend of Envoy. The channel gets the error that ends it before Close does.
 func startBackend(address string) (*http.Server, <-chan error, error) {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {

@@ -12,7 +12,7 @@ type port struct {
 	owner   string // the part that needs it
 }
 
-// ports are those of deploy/envoy.yaml and the sidecar's defaults.
+// ports are the ports of deploy/envoy.yaml and the sidecar's defaults.
 func ports() []port {
 	return []port{
 		{":10000", "Envoy"},

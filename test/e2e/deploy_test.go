@@ -21,8 +21,7 @@ func deployed(t *testing.T, elements ...string) string {
 	return filepath.Join(append([]string{root, "deploy"}, elements...)...)
 }
 
-// withPorts returns a bootstrap of deploy/ with what must differ in a test, and nothing else: ports that are free, and a patience that a
-// busy machine does not exhaust.
+// withPorts returns a bootstrap of deploy/ with only two changes: free ports, and timeouts that are long enough for a busy machine.
 func withPorts(t *testing.T, file string, replacements ...string) string {
 	t.Helper()
 	_, backend, err := net.SplitHostPort(startBackend(t))
@@ -50,7 +49,7 @@ func withPorts(t *testing.T, file string, replacements ...string) string {
 	return text
 }
 
-// checkDeployed sends what the comments of deploy/rules/edge.yaml promise something about.
+// checkDeployed sends the requests that the comments of deploy/rules/edge.yaml describe.
 func checkDeployed(t *testing.T, e *envoy) {
 	t.Helper()
 	hello := func(query string, headers ...string) []string {
@@ -103,7 +102,7 @@ func TestDeployedEnvoyAndRulesLimitOverTCP(t *testing.T) {
 	e := startEnvoyOn(t, binary, withPorts(t, "envoy.yaml", "port_value: 8081", "port_value: "+port))
 	checkDeployed(t, e)
 
-	// It fails open: with Weir gone everybody passes, and Envoy counts it.
+	// Envoy fails open: with Weir gone every request passes, and Envoy counts the failures.
 	s.terminate(t)
 	s.awaitExit(t)
 	if diff := cmp.Diff(repeat(3, 200), e.codes(t, 3, "/hello")); diff != "" {

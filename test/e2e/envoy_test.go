@@ -17,7 +17,7 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// An envoyConfig is what a test says about Envoy; testdata/envoy.yaml.tmpl has the rest.
+// An envoyConfig holds a test's options of Envoy; testdata/envoy.yaml.tmpl has the rest.
 type envoyConfig struct {
 	RateLimits      string   // YAML list: which descriptors a request has
 	Filters         string   // YAML list of HTTP filters that run before the rate limit filter
@@ -63,7 +63,7 @@ func startEnvoy(t *testing.T, c envoyConfig) *envoy {
 	return e
 }
 
-// bootstrap returns what the template of that name in testdata makes of data.
+// bootstrap renders the template of that name in testdata with data.
 func bootstrap(t *testing.T, name string, data any) string {
 	t.Helper()
 	indent := func(n int, text string) string {
@@ -110,14 +110,14 @@ func findEnvoy(t *testing.T) string {
 	return parts.NeedEnvoy(t, "../..")
 }
 
-// startBackend serves what is behind Envoy and returns its host:port. It answers 200, and says in the header x-cost what the query asks
-// for: /?cost=4 gives x-cost: 4.
+// startBackend serves the backend of Envoy and returns its host:port. The backend answers 200, with the query's cost in the header
+// x-cost: /?cost=4 gives x-cost: 4.
 func startBackend(t *testing.T) string {
 	t.Helper()
 	return startBackendNamed(t, "backend")
 }
 
-// startBackendNamed is startBackend with what its answers say.
+// startBackendNamed is startBackend with the given text in its answers.
 func startBackendNamed(t *testing.T, name string) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -130,7 +130,7 @@ func startBackendNamed(t *testing.T, name string) string {
 	return server.Listener.Addr().String()
 }
 
-// An answer is what a client got.
+// An answer is an answer as the client got it.
 type answer struct {
 	code   int
 	header http.Header

@@ -15,7 +15,7 @@ const (
 	ratelimitVariable = "RATELIMIT"
 )
 
-// TestMain builds the programs once for all tests, but for those that the environment names.
+// TestMain builds the programs once for all tests, except programs that the environment names.
 func TestMain(m *testing.M) {
 	code, err := runWithPrograms(m)
 	if err != nil {

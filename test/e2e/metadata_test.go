@@ -17,7 +17,7 @@ descriptors:
     rate_limit: {requests_per_unit: 5, unit: year}
     metadata: {tier: gold, contact: {team: [billing, sales]}}
 `
-	// What the access log says of a request: Weir's dynamic metadata, nil when there is none.
+	// The line of a request in the access log: Weir's dynamic metadata, nil without metadata.
 	logged := func(t *testing.T, args ...string) map[string]any {
 		t.Helper()
 		s := startSidecar(t, rules, args...)
@@ -43,7 +43,7 @@ descriptors:
 
 	t.Run("with --dynamic-metadata", func(t *testing.T) {
 		got := logged(t, "--dynamic-metadata")
-		// The shape is envoyproxy/ratelimit's: what was asked, and the metadata of the rules that passed.
+		// The shape is envoyproxy/ratelimit's: the request, and the metadata of the rules that passed.
 		if got["domain"] != "e2e" {
 			t.Errorf("domain: got %v, want e2e", got["domain"])
 		}

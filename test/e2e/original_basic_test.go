@@ -25,7 +25,7 @@ const (
 	perSecond    = "REDIS_PERSECOND=true"
 )
 
-// A variant is one way to run what the basic scenarios are played against.
+// A variant is one way to run the programs of the basic scenarios.
 type variant struct {
 	with  []string // of the variables above
 	redis bool
@@ -45,11 +45,11 @@ func (v variant) String() string {
 
 func (v variant) has(variable string) bool { return slices.Contains(v.with, variable) }
 
-// hits is what is counted of a rule.
+// hits are the counters of a rule.
 type hits struct{ Total, Within, Near, Over int }
 
-// A step is one request, what was answered, and what the original's counters of rules have grown by since the first one. Of a reset
-// that is there and within its unit, the answer says one second.
+// A step is one request, its answer, and the growth of the original's counters of rules since the first step. Of a reset that is
+// there and within its unit, the answer says one second.
 type step struct {
 	Asked   string // see parseRequest; $ stands for a value that nobody has used
 	Answer  *ratelimitv3.RateLimitResponse
@@ -93,7 +93,7 @@ func TestBasicScenariosOfTheOriginal(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 			r.resetDecreases(t)
-			// Whatever else it is, a local cache saves Redis some of what is over limit.
+			// In each variant, a local cache saves Redis some requests over the limit.
 			saved := r.stat(t, "ratelimit.service.rate_limit.over_limit_with_local_cache")
 			if saves := v.redis && v.has(localCache); saves != (saved > 0) {
 				t.Errorf("hits denied from the local cache: got %d, want some: %t", saved, saves)
@@ -109,7 +109,7 @@ func TestBasicScenariosOfTheOriginal(t *testing.T) {
 	}
 }
 
-// scenario is the steps, and what must come of them.
+// scenario is the steps, and their expected results.
 func (v variant) scenario() (all []step) {
 	counted := make(map[string]hits)
 	for _, rule := range []string{"basic.key1", "another.key2", "another.key3", "basic.folder.file_files/*", "basic.folder.file_files_no_share/*"} {
@@ -145,7 +145,7 @@ func (v variant) scenario() (all []step) {
 	for i := range 15 {
 		other := i + 1
 		if v.has(stopCounting) {
-			other = min(other, 10) // what the other key denies does not count
+			other = min(other, 10) // hits that the other key denies do not count
 			spent, both = 20, 10
 		}
 		ask("another key2=$-too key3=$", take("another.key2", 20, other), take("another.key3", 10, i+1))
@@ -165,11 +165,11 @@ func (v variant) scenario() (all []step) {
 	return all
 }
 
-// steps asks what the steps ask, with that value, and returns what comes of it.
+// steps sends the requests of the steps with that value, and returns the results.
 func (r *ratelimit) steps(t *testing.T, all []step, value string) (got []step) {
 	t.Helper()
 	c := dial(t, r.GRPC)
-	// counted is what was counted of each rule since.
+	// counted returns the growth of each rule's counters.
 	counted := func(since map[string]hits) map[string]hits {
 		_, page := fetch(t, "http://"+r.Debug+"/stats")
 		now := make(map[string]hits)

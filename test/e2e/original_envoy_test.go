@@ -13,7 +13,7 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// A stage is what the original's scenarios are played on: Envoy, cmd/ratelimit, and a backend and two services behind them.
+// A stage holds the programs of the original's scenarios: Envoy, cmd/ratelimit, and a backend and two services behind them.
 type stage struct {
 	*ratelimit
 
@@ -68,7 +68,7 @@ func TestScenariosOfTheOriginalThroughEnvoy(t *testing.T) {
 	})
 }
 
-// get sends a request of a client and says all that came back about limits, whose longest window has so many seconds:
+// get sends a request of a client and returns all parts of the answer about limits. The longest window has so many seconds:
 //
 //	<code> <body> | <Envoy's headers> | <ours> | <when it starts afresh>
 func (s *stage) get(t *testing.T, path, client string, window int) string {
@@ -102,7 +102,7 @@ func (s *stage) get(t *testing.T, path, client string, window int) string {
 	return said
 }
 
-// plays has a scenario played until nothing has disturbed it, and compares what it has seen, line by line.
+// plays runs a scenario until no run was disturbed, and compares the results line by line.
 func (s *stage) plays(t *testing.T, want string, play func(client string) []string) {
 	t.Helper()
 	if diff := cmp.Diff(lines(want), undisturbed(t, s.ratelimit, play)); diff != "" {
@@ -159,7 +159,7 @@ func triggerShadowModeKey(t *testing.T, s *stage) {
 	})
 }
 
-// counting returns what tells how much metrics of a rule have grown since, by the original's names.
+// counting returns a function that returns the growth of a rule's metrics, by the original's names.
 func (s *stage) counting(t *testing.T, labels ...string) func(names ...string) string {
 	t.Helper()
 	read := func() func(name string) int {

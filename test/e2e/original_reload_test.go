@@ -23,11 +23,11 @@ func ruleFile(domain string) string {
 	return "domain: " + domain + "\ndescriptors:\n  - {key: k, rate_limit: {unit: year, requests_per_unit: 5}}\n"
 }
 
-// A source has rules, and first those of the domain basic.
+// A source provides rules, at first the rules of the domain basic.
 type source struct {
 	environ []string
 	add     func(t *testing.T) // the domain reload
-	remove  func(t *testing.T) // what was added
+	remove  func(t *testing.T) // the growth
 }
 
 // watchedFiles has its files come and go.

@@ -26,7 +26,8 @@ type ratelimit struct {
 	fresh int // values that undisturbed has used
 }
 
-// startRatelimit runs cmd/ratelimit with that environment, on ports the system chooses. It tells Prometheus its figures.
+// startRatelimit runs cmd/ratelimit with that environment, on ports the system chooses. The program serves its metrics for
+// Prometheus.
 func startRatelimit(t *testing.T, environ ...string) *ratelimit {
 	t.Helper()
 	process, err := parts.StartRatelimit(deadline(t), os.Getenv(ratelimitVariable), append([]string{"USE_PROMETHEUS=true"}, environ...)...)
@@ -77,9 +78,9 @@ func (r *ratelimit) stat(t *testing.T, name string) int {
 	return sum(t, text, name+":")
 }
 
-// undisturbed plays something that tells what it saw, each time with a value that nobody has used, until all of its hits were decided by
-// the store: what a machine that is too busy had decided without Redis says nothing. It returns what was seen then. Whatever is played
-// may also say itself that it has to be played again, by returning nothing.
+// undisturbed repeats play, each time with a new value, until the store has decided all hits of one run. A machine that is too busy
+// decides some hits without Redis, and such a run proves nothing. undisturbed returns the results of that run. A run that returns nil
+// is repeated too.
 func undisturbed[T any](t *testing.T, r *ratelimit, play func(value string) []T) []T {
 	t.Helper()
 	var seen []T
@@ -175,7 +176,8 @@ func parseRequest(t *testing.T, text string) *ratelimitv3.RateLimitRequest {
 	return r
 }
 
-// answer asks what parseRequest makes of a text. A reset of the answer that is whole seconds within its unit becomes one second.
+// answer sends the request that parseRequest makes of a text. A reset of the answer that is whole seconds within its unit becomes one
+// second.
 func (c client) answer(t *testing.T, text string) *ratelimitv3.RateLimitResponse {
 	t.Helper()
 	answer, err := c.service.ShouldRateLimit(deadline(t), parseRequest(t, text))
@@ -202,7 +204,7 @@ func answerOf(statuses ...*ratelimitv3.RateLimitResponse_DescriptorStatus) *rate
 	return answer
 }
 
-// noLimit is the status of what has no limit.
+// noLimit is the status of a descriptor without a limit.
 func noLimit() *ratelimitv3.RateLimitResponse_DescriptorStatus {
 	return &ratelimitv3.RateLimitResponse_DescriptorStatus{Code: ratelimitv3.RateLimitResponse_OK}
 }

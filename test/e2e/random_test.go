@@ -22,7 +22,7 @@ import (
 // errNotBytes says that a rawCodec was given something else than a *[]byte.
 var errNotBytes = errors.New("not a *[]byte")
 
-// rawCodec sends and receives bytes as they are, so that a test can send what no message could hold.
+// rawCodec sends and receives bytes unchanged, so that a test can send bytes that no message encodes to.
 type rawCodec struct{}
 
 // Marshal returns the bytes.
@@ -42,21 +42,21 @@ func (rawCodec) Unmarshal(data []byte, v any) error {
 	return errNotBytes
 }
 
-// Name is that of the codec it stands for: what is sent says that it is a protobuf message.
+// Name is the name of the real codec: the head of a request then names protobuf.
 func (rawCodec) Name() string { return "proto" }
 
-// notUTF8 takes the place of placeholder once a message is bytes. They have the same length.
+// notUTF8 takes the place of placeholder once a message is bytes. Both have the same length.
 const (
 	placeholder = "\x01\x02\x03\x04"
 	notUTF8     = "\xff\xfe\xc3\x28"
 )
 
-// A randomRequest is the bytes of a RateLimitRequest, and what is known of the answer.
+// A randomRequest holds the bytes of a RateLimitRequest, and the known parts of its answer.
 type randomRequest struct {
 	message     []byte
 	descriptors int  // how many statuses an answer has
-	badText     bool // it holds text that is not UTF-8
-	garbled     bool // some of its bytes are not what they were: it may be another request now, or none
+	badText     bool // the request holds text that is not UTF-8
+	garbled     bool // some bytes were changed: the result may be another request, or no request
 }
 
 // newRandomRequest makes a request that may be odd in any of many ways, several of them at once.
@@ -175,7 +175,7 @@ descriptors:
 	}
 }
 
-// check returns what is wrong with the answer to the request, "" for nothing.
+// check returns the mistake of the answer to the request, or "".
 func (request randomRequest) check(reply []byte, err error) string {
 	if err != nil {
 		s := status.Convert(err)

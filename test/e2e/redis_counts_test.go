@@ -32,14 +32,14 @@ func (f *fleet) admitted(t *testing.T, n int, pairs ...string) int {
 	return int(passed.Load())
 }
 
-// probe asks one sidecar what is left of a key, and takes nothing.
+// probe asks one sidecar for the remaining hits of a key, without a hit.
 func (c client) probe(t *testing.T, key, value string) int {
 	t.Helper()
 	return int(c.ask(t, 0, key, value).GetLimitRemaining())
 }
 
-// undisturbed repeats what do does, each time with a value that nobody has used, until Redis has decided all of it: what a machine that
-// is too busy had decided without it says nothing. It returns the value.
+// undisturbed repeats do, each time with a new value, until Redis has decided all of one run. A machine that is too busy decides some
+// hits without Redis, and such a run proves nothing. undisturbed returns the value of that run.
 func (f *fleet) undisturbed(t *testing.T, do func(value string)) string {
 	t.Helper()
 	value := ""
@@ -102,7 +102,8 @@ func (f *fleet) holds(t *testing.T) {
 			}
 			got = f.admitted(t, few, pairs...)
 		})
-		// In several slots, what a request that is about to be denied has reserved is missing for a moment.
+		// In several slots, a request that will be denied holds its reservation for a moment, and other requests find those hits
+		// missing.
 		short := f.slots && len(keys) > 1
 		if got > few || got < few && !short {
 			t.Errorf("%v: %d requests passed, want %d", keys, got, few)

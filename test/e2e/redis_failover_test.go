@@ -171,7 +171,8 @@ func TestASlotThatMovesUnderTrafficCostsNoErrorAndNoCount(t *testing.T) {
 			f.begin(t)
 			user := f.use(t, 12, "many")
 			slot := slotOf(t, c, tag+":", "many", user)
-			// The keys of one request may lie on both sides for a while, then nobody can decide it; those of requests of one key cannot.
+			// For a while, the keys of one request may lie on both sides, and neither side can decide such a request. Requests of
+			// one key have no such moment.
 			var labels []string
 			if tag == "domain" {
 				labels = []string{`policy="deny"`} // which requests of one key have alone, many among them
@@ -196,7 +197,7 @@ func TestASlotThatMovesUnderTrafficCostsNoErrorAndNoCount(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				asking.awaitMore(t, 20) // what is there is decided here, what is new there
+				asking.awaitMore(t, 20) // one side decides keys that are there, the other side new keys
 				if _, err := m.Move(deadline(t), 150); err != nil {
 					t.Fatal(err)
 				}

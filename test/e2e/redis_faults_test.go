@@ -8,7 +8,7 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// durable is a Redis that has written down what it has said.
+// durable is a Redis that has written its answers to disk.
 var durable = []string{"appendonly yes", "appendfsync always"}
 
 func TestAKilledRedisCostsNoErrorAndWhenItIsBackItsCountsGoOn(t *testing.T) {
@@ -23,7 +23,7 @@ func TestAKilledRedisCostsNoErrorAndWhenItIsBackItsCountsGoOn(t *testing.T) {
 	r.Kill()
 	f.awaitState(t, "open")
 	traffic.awaitMore(t, 50)
-	// Each sidecar limits by itself, whatever Redis has counted.
+	// Each sidecar limits by itself, without the counts of Redis.
 	for _, key := range []string{"window", "bucket"} {
 		if got, want := f.admitted(t, 2*few, key, "before"), 2*few; got != want {
 			t.Errorf("%s: while Redis is away %d requests passed at two sidecars, want %d", key, got, want)
@@ -85,7 +85,7 @@ func TestWhatAStoppedRedisWasAskedIsNotChargedLate(t *testing.T) {
 	if err := r.Pause(deadline(t)); err != nil {
 		t.Fatal(err)
 	}
-	// These are on their way to Redis, or wait behind others that are, and are answered without it.
+	// These requests are on their way to Redis, or wait behind such requests, and get their answer without Redis.
 	if got := f.admitted(t, 4, "window", user); got != 8 {
 		t.Errorf("while Redis is stopped %d of 8 requests passed", got)
 	}

@@ -35,8 +35,9 @@ descriptors:
 	// fleetTimeout is the --redis-timeout of these tests: the 10 ms of real life are for machines that do nothing else.
 	fleetTimeout = 300 * time.Millisecond
 
-	// patience is what a caller of the service has: one that gets no answer by then has found a sidecar that hangs, and no busy machine.
-	patience = 15 * time.Second
+	// callTimeout is how long a caller waits for an answer. A later answer proves that a sidecar hangs, as no busy machine takes so
+	// long.
+	callTimeout = 15 * time.Second
 
 	// patientFleet is for tests in which Redis is always there and must decide all.
 	patientFleet = "--redis-timeout=5s"
@@ -73,7 +74,7 @@ func findRedis(t *testing.T) string {
 // urlOf is the --redis-url of a single Redis, or of a proxy before one.
 func urlOf(address string) string { return "redis://" + address }
 
-// startFleet starts two sidecars with fleetRules. It does not wait for Redis.
+// startFleet starts two sidecars with fleetRules. The function does not wait for Redis.
 func startFleet(t *testing.T, url string, args ...string) *fleet {
 	t.Helper()
 	f := &fleet{}
@@ -106,9 +107,9 @@ func questions(pairs ...string) *ratelimitv3.RateLimitRequest {
 	return r
 }
 
-// outcome asks and says what came of it: a code, or an error.
+// outcome sends a request and returns the result: a code, or an error.
 func (c client) outcome(ctx context.Context, r *ratelimitv3.RateLimitRequest) string {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	response, err := c.service.ShouldRateLimit(ctx, r)
 	if err != nil {
@@ -118,7 +119,8 @@ func (c client) outcome(ctx context.Context, r *ratelimitv3.RateLimitRequest) st
 	return response.GetOverallCode().String()
 }
 
-// begin sends some 250 requests a second, to all sidecars, for limits with each on_store_error, until finish. It returns when they flow.
+// begin sends some 250 requests a second, to all sidecars, for limits with each on_store_error, until finish. begin returns when
+// requests flow.
 func (f *fleet) begin(t *testing.T) *traffic {
 	t.Helper()
 	kinds := [][]string{{"local"}, {"allow"}, {"deny"}, {"local", "allow"}}
@@ -140,8 +142,8 @@ func (f *fleet) begin(t *testing.T) *traffic {
 	return f.traffic
 }
 
-// finish ends the traffic and checks what must be true of it whatever has happened to Redis, and that the sidecars are as they were:
-// they have no more goroutines than before, have not filled the log, and end when they are asked to.
+// finish ends the traffic and checks the claims that hold after every fault of Redis. Each sidecar is as before: no more goroutines,
+// a log that is not full, and an end after a signal.
 func (f *fleet) finish(t *testing.T) {
 	t.Helper()
 	const slack = 15 // connections come and go
@@ -162,7 +164,7 @@ func (f *fleet) finish(t *testing.T) {
 		}
 	}
 	// Not the promise, which needs a machine that does nothing else.
-	if longest := patience / 2; f.traffic.slowest > longest {
+	if longest := callTimeout / 2; f.traffic.slowest > longest {
 		t.Errorf("slowest answer: got %s, want at most %s", f.traffic.slowest, longest)
 	}
 	f.end(t)
@@ -199,7 +201,7 @@ func (s *sidecar) told(from int) []string {
 	return lines
 }
 
-// away returns how many charges all sidecars have decided without Redis so far, of those with these labels.
+// away returns the number of charges with these labels that all sidecars have decided without Redis so far.
 func (f *fleet) away(t *testing.T, labels ...string) int {
 	t.Helper()
 	sum := 0
@@ -219,7 +221,7 @@ func (f *fleet) opened(t *testing.T) []int {
 	return all
 }
 
-// awaitOpened waits until the breaker of each sidecar has opened since opened returned that. It may be half-open by now.
+// awaitOpened waits until the breaker of each sidecar has opened since opened returned that. The breaker may be half-open by now.
 func (f *fleet) awaitOpened(t *testing.T, before []int) {
 	t.Helper()
 	for i, s := range f.sidecars {

@@ -34,7 +34,7 @@ func (s *sidecar) awaitPage(t *testing.T, path string, want int) {
 	})
 }
 
-// messages are those of log lines.
+// messages returns the messages of log lines.
 func messages(lines []string) []string {
 	var all []string
 	for _, line := range lines {
@@ -78,7 +78,7 @@ func TestWithoutRedisASidecarServesAtOnceSaysSoOnceAndSwitchesWhenRedisAppears(t
 			t.Errorf("lines of sidecar %d that say that Redis is there: got\n%s", i, strings.Join(lines, "\n"))
 		}
 	}
-	f.left(t, few, "window", "alone") // of what was counted without it Redis knows nothing
+	f.left(t, few, "window", "alone") // Redis does not know hits that were counted without Redis
 	f.holds(t)
 	f.finish(t)
 }
@@ -247,7 +247,7 @@ func TestARedisWithTLSClientCertificatesAndAUserOfLittlePowerCounts(t *testing.T
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What a sidecar needs, and no more.
+	// The rights that a sidecar needs, and no more.
 	const user = "weir on >s3cret/@ ~weir:* resetchannels -@all +@read +@write +@scripting +@connection +time -@dangerous +info"
 	r := startRedis(t, parts.RedisOptions{Username: "admin", Password: "admin", TLS: certificates, Users: []string{user}})
 	password := t.TempDir() + "/password"

@@ -41,7 +41,7 @@ descriptors:
 		}
 	}
 
-	// The new limit holds for who is new, and for who was counted before: one request each so far.
+	// The new limit holds for new users, and for users with earlier hits: one request each so far.
 	if diff := cmp.Diff([]int{200, 200, 200, 429}, e.codes(t, 4, "/", "x-user: new")); diff != "" {
 		t.Errorf("a new user (-want +got):\n%s", diff)
 	}

@@ -19,7 +19,7 @@ descriptors:
     rate_limit: {requests_per_unit: 4000000000, unit: year}
 `
 
-// healthFlags returns what Envoy holds against the members of cluster rls, by address; nothing for a healthy one.
+// healthFlags returns Envoy's health flags of the members of cluster rls, by address; a healthy member has no flags.
 func (e *envoy) healthFlags(t *testing.T) map[string][]string {
 	t.Helper()
 	body, err := e.Get(deadline(t), "/clusters?format=json")
@@ -114,7 +114,7 @@ func TestEnvoysHealthCheckSeesServingAndThenDraining(t *testing.T) {
 		}
 		return ""
 	})
-	// It was told so: the sidecar was there to answer.
+	// Envoy got that news from the sidecar: the sidecar was there to answer.
 	if n := e.stat(t, "cluster.rls.health_check.network_failure"); n != 0 {
 		t.Errorf("health checks without an answer: got %d, want 0", n)
 	}

@@ -49,14 +49,14 @@ func startSidecarOn(t *testing.T, path string, args ...string) *sidecar {
 	return s
 }
 
-// end ends the process, and checks what holds of every sidecar in every test.
+// end ends the process, and checks the claims that hold for every sidecar in every test.
 func (s *sidecar) end(t *testing.T) {
 	t.Helper()
 	end(t, s.Process, s.stopped)
 }
 
-// end ends one of our programs, and checks what holds of both in every test: it never ended on its own account, unless the test has
-// stopped it, and the race detector found nothing.
+// end ends one of our programs, and checks two claims that hold in every test. The program never ended by itself, unless the test has
+// stopped it. The race detector found no race.
 func end(t *testing.T, process *parts.Process, stopped bool) {
 	t.Helper()
 	select {
@@ -97,7 +97,7 @@ func (s *sidecar) awaitExit(t *testing.T) {
 	}
 }
 
-// reload replaces the rule file and waits until the sidecar says what it made of it: "rules loaded" or "rules refused".
+// reload replaces the rule file and waits for the sidecar's message about the new rules: "rules loaded" or "rules refused".
 func (s *sidecar) reload(t *testing.T, rules, message string) {
 	t.Helper()
 	mark := s.Mark()
@@ -166,7 +166,7 @@ func deadline(t *testing.T) context.Context {
 	return ctx
 }
 
-// eventually polls until done returns "" and fails with what it said last when that takes too long.
+// eventually polls until done returns "". After a long time eventually fails with the last text of done.
 func eventually(t *testing.T, done func() string) {
 	t.Helper()
 	ctx := deadline(t)

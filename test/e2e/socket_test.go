@@ -28,7 +28,7 @@ descriptors:
     rate_limit: {requests_per_unit: 2, unit: year}
 `
 	path := socketPath(t)
-	// What a sidecar that was killed left behind is in nobody's way.
+	// A killed sidecar's socket file does not stop the next sidecar.
 	killed := startSidecar(t, rules, "--grpc-address=", "--grpc-socket="+path)
 	killed.stopped = true
 	killed.Kill()

@@ -135,7 +135,7 @@ func TestEnvoyOfAnotherNameIsRefused(t *testing.T) {
 	}
 }
 
-// TestWhatTheSystemTrustsIsNoClient holds what envoyproxy/ratelimit does not: there a client passes whose certificate any
+// TestWhatTheSystemTrustsIsNoClient checks a difference to envoyproxy/ratelimit, which accepts a client whose certificate any
 // authority of the system signed.
 func TestWhatTheSystemTrustsIsNoClient(t *testing.T) {
 	files, public := newSecure(t), certtest.New(t, "public")

@@ -14,13 +14,13 @@ type traffic struct {
 	cancel  context.CancelFunc
 	workers sync.WaitGroup
 
-	mu      sync.Mutex     // guards what follows
+	mu      sync.Mutex     // guards the fields below
 	seen    map[string]int // how often each outcome was seen: a status code, or an error
 	total   int
 	slowest time.Duration // longest wait for an outcome
 }
 
-// newTraffic has so many workers ask over and over until stop, each at most once in that time. What ask returns is the outcome.
+// newTraffic has so many workers ask over and over until stop, each at most once in that time. ask returns the outcome.
 func newTraffic(t *testing.T, workers int, every time.Duration, ask func(ctx context.Context, worker int) string) *traffic {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -34,12 +34,12 @@ type ControlPlane struct {
 	streams  []metadata.MD
 }
 
-// An XDSRequest is what tests want to know of a request of either kind.
+// An XDSRequest is the part of a request, of either kind, that tests look at.
 type XDSRequest struct {
 	Node      *corev3.Node
-	Resources []string          // that were named; none is all
+	Resources []string          // the names in the request; empty means all
 	Version   string            // state of the world: of the last response that was accepted
-	Initial   map[string]string // delta: versions of what is known, by resource
+	Initial   map[string]string // delta: versions that the client knows, by resource
 	Nonce     string            // "" on the first one of a stream
 	Refused   bool
 	Refusal   string // the reasons
@@ -104,7 +104,7 @@ func (p *ControlPlane) Set(node, version string, all ...*ratelimitv3.RateLimitCo
 	return p.cache.SetSnapshot(context.Background(), node, snapshot)
 }
 
-// Requests returns what was received so far.
+// Requests returns the requests so far.
 func (p *ControlPlane) Requests() []XDSRequest {
 	p.mu.Lock()
 	defer p.mu.Unlock()

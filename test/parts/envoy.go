@@ -17,8 +17,8 @@ import (
 // ErrNoEnvoy says that there is no Envoy on this machine and that none could be fetched.
 var ErrNoEnvoy = errors.New("no Envoy")
 
-// FindEnvoy returns the path of an Envoy binary as scripts/envoy.sh of the repository at root finds it: $ENVOY, else envoy on the PATH,
-// else a copy that it fetches into .cache once. An error wraps ErrNoEnvoy and is one line that says what is missing.
+// FindEnvoy returns the path of an Envoy binary: $ENVOY, else envoy on the PATH, else a copy in .cache that the first call fetches.
+// The script scripts/envoy.sh of the repository at root searches. An error wraps ErrNoEnvoy and names the missing part in one line.
 func FindEnvoy(ctx context.Context, root string) (string, error) {
 	return find(ctx, root, "envoy.sh", ErrNoEnvoy)
 }
@@ -30,7 +30,7 @@ type Envoy struct {
 }
 
 // StartEnvoy runs the Envoy at binary with the bootstrap config and waits until it is live: clusters known, the first health checks
-// done, listeners open. It keeps a file in dir. Ports may be 0 in the bootstrap; Listener tells which they became.
+// done, listeners open. StartEnvoy keeps a file in dir. Ports may be 0 in the bootstrap; Listener tells which they became.
 func StartEnvoy(ctx context.Context, binary, config, dir string) (*Envoy, error) {
 	addressFile := filepath.Join(dir, "envoy-admin-address")
 	if err := os.Remove(addressFile); err != nil && !errors.Is(err, os.ErrNotExist) {

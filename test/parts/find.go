@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// Required reports whether the environment variable WEIR_REQUIRE, a list of names, says that the part must be there: then a test
-// that cannot find it fails instead of skipping.
+// Required reports whether the environment variable WEIR_REQUIRE, a list of names, holds that name. A test that needs the part then
+// fails without it; else the test skips.
 func Required(part string) bool {
 	for name := range strings.FieldsFuncSeq(os.Getenv("WEIR_REQUIRE"), func(r rune) bool { return r == ',' || r == ' ' }) {
 		if name == part {
@@ -45,8 +45,8 @@ func need(tb testing.TB, part, root string, find func(ctx context.Context, root 
 	return path
 }
 
-// find returns the path that a script in the folder scripts of the repository at root prints. An error wraps missing, with which the
-// script begins what it says on standard error, and is that one line.
+// find returns the path that a script in the folder scripts of the repository at root prints. An error wraps missing, has one line,
+// and ends with the script's reason. The script writes that line on standard error, with the text of missing before the reason.
 func find(ctx context.Context, root, name string, missing error) (string, error) {
 	script := exec.CommandContext(ctx, filepath.Join(root, "scripts", name))
 	var stderr strings.Builder

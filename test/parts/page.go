@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// Page makes one request of HTTP and returns the answer, whose body has been read and closed, and that body.
+// Page makes one request of HTTP and returns the answer and its body. Page has read and closed the body.
 func Page(ctx context.Context, method, url, body string) (answer *http.Response, text string, err error) {
 	request, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {

@@ -1,7 +1,7 @@
-// Package parts builds, finds, starts and stops the programs that tests and the demo put together: the sidecar, Envoy, and Redis or
-// Valkey, alone, behind Sentinels or as a cluster. It knows how each of them says that it is ready and on which addresses, and how to
-// hurt it: kill it, stop it, have it fail over, or put a Proxy before it that does what networks do. It asserts nothing: what a program
-// should do is the business of the caller.
+// Package parts builds, finds, starts and stops the programs of tests and the demo: the sidecar, Envoy, and Redis or Valkey. Redis
+// runs alone, behind Sentinels or as a cluster. The package knows how each program reports that it is ready, and its addresses. The
+// package can also hurt a program: kill it, stop it, start a failover, or put a Proxy with network faults before it. The package
+// asserts nothing; callers judge the programs.
 package parts
 
 import (
@@ -17,26 +17,26 @@ import (
 	"syscall"
 )
 
-// A Process is a running program whose output (standard output and standard error together) is kept, line by line, in memory.
-// It is safe for concurrent use. Make one with Start; whoever starts one ends it, with Stop or Kill.
+// A Process is a running program whose output (standard output and standard error together) is kept, line by line, in memory. A
+// Process is safe for concurrent use. Make one with Start, and end it with Stop or Kill.
 type Process struct {
 	name   string
 	cmd    *exec.Cmd
 	exited chan struct{} // closed when the program has ended and all of its output is in lines
 
-	mu      sync.Mutex    // guards what follows
+	mu      sync.Mutex    // guards the fields below
 	lines   []string      // complete lines, without the newline
-	partial []byte        // what came after the last newline
+	partial []byte        // the output after the last newline
 	changed chan struct{} // closed, and replaced, whenever lines grows
-	err     error         // what Wait returned; set before exited is closed
+	err     error         // the result of Wait, set before exited is closed
 }
 
-// Start runs the program at path. Name is what errors call it.
+// Start runs the program at path. Name is the program's name in errors.
 func Start(name, path string, args ...string) (*Process, error) {
 	return start(name, nil, path, args...)
 }
 
-// start is Start with another environment than that of this process, unless it is nil.
+// start is Start with the given environment; nil means the environment of this process.
 func start(name string, environ []string, path string, args ...string) (*Process, error) {
 	p := &Process{
 		name:    name,
@@ -114,8 +114,8 @@ func (p *Process) Mark() int {
 	return len(p.lines)
 }
 
-// Await returns the first line, from the line with the number from on, that match accepts, and the number of the line after it. It
-// waits for one until ctx is done or the program has ended, which are errors that show the last lines.
+// Await returns the first line, from the line with the number from on, that match accepts, and the number of the line after it. Await
+// waits until ctx is done or the program has ended; both are errors that show the last lines.
 func (p *Process) Await(ctx context.Context, from int, match func(line string) bool) (string, int, error) {
 	for {
 		// Whether it has ended is asked before the lines are: after the end there are no new ones.
@@ -145,7 +145,7 @@ func (p *Process) Await(ctx context.Context, from int, match func(line string) b
 	}
 }
 
-// endError says that the program has ended, how, and what it said last.
+// endError reports that the program has ended, how, and its last lines.
 func (p *Process) endError() error {
 	return fmt.Errorf("%s has ended (%s); its last lines:\n%s", p.name, p.cmd.ProcessState, p.Tail(20))
 }

@@ -13,7 +13,7 @@ import (
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{Own: []string{"internal/certificates/certtest"}, Third: []string{
-		"github.com/redis/rueidis", "github.com/Shopify/toxiproxy/v2", "github.com/rs/zerolog", // redis.go and proxy.go
+		"github.com/redis/rueidis", // redis.go
 		"github.com/envoyproxy/go-control-plane/envoy/config/core/v3", "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3",
 		"github.com/envoyproxy/go-control-plane/pkg/cache/types", "github.com/envoyproxy/go-control-plane/pkg/cache/v3",
 		"github.com/envoyproxy/go-control-plane/pkg/resource/v3", "github.com/envoyproxy/go-control-plane/pkg/server/v3",

@@ -1,144 +1,227 @@
 package parts
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"strings"
+	"math/rand/v2"
+	"net"
 	"sync"
 	"time"
-
-	"github.com/Shopify/toxiproxy/v2"
-	"github.com/rs/zerolog"
 )
 
-// A Proxy is a TCP proxy in this process that makes the faults of a network between its clients and one address: slow answers, resets,
-// data that vanishes, nobody there. Faults add up until Clear. A connection that ends here is always ended by a reset (RST). It is safe
-// for concurrent use. Make one with StartProxy; whoever starts one ends it, with Close.
+// A Proxy is a TCP proxy in this process. A Proxy makes network faults between clients and one address: slow answers, resets, lost
+// data, a closed port. Faults add up until Clear. The proxy ends a connection always by a reset (RST). A Proxy is safe for concurrent
+// use. Make one with StartProxy and end it with Close.
 type Proxy struct {
-	address string
+	address, upstream string
 
-	mu     sync.Mutex // guards what follows
-	proxy  *toxiproxy.Proxy
-	faults []string // names of the toxics that Clear removes
+	mu       sync.Mutex // guards the fields below
+	listener net.Listener
+	links    map[*link]struct{}
+	faults   faults
 }
 
-// StartProxy listens on a free port of 127.0.0.1 and passes everything on to upstream, a host:port where nobody needs to be yet.
+// faults are the faults that a Proxy makes now. The zero value passes everything on.
+type faults struct {
+	latency, jitter time.Duration // delay of each answer
+	reset           bool          // the first answer resets its connection
+	dropRequests    bool
+	dropAnswers     bool
+}
+
+// A link is a client's connection and the connection to upstream that serves it.
+type link struct {
+	client, server *net.TCPConn
+	ended          chan struct{} // closed by reset
+	end            func()        // closes ended, once
+}
+
+// reset ends both connections by an RST.
+func (l *link) reset() {
+	l.end()
+	for _, conn := range []*net.TCPConn{l.client, l.server} {
+		_ = conn.SetLinger(0) // Close then sends an RST
+		_ = conn.Close()
+	}
+}
+
+// StartProxy listens on a free port of 127.0.0.1 and passes everything on to upstream, a host:port that may be closed at that time.
 func StartProxy(upstream string) (*Proxy, error) {
-	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
 	var err error
 	for range 10 {
-		// Not port 0: the port must still be there after Down, see firstPort.
-		port, portErr := freePort()
+		port, portErr := freePort() // port 0 would not do: Up listens on the same port again, see firstPort
 		if portErr != nil {
 			return nil, fmt.Errorf("starting a proxy: %w", portErr)
 		}
-		p := &Proxy{address: loopback(port), proxy: toxiproxy.NewProxy(server, "proxy", loopback(port), upstream)}
-		// A toxic for no connection, but the library sets the socket option with which closing means a reset where it sees one,
-		// and only on new connections: without this one Reset would end older ones in peace.
-		if err := p.add("linger", "reset_peer", "downstream", 0, ""); err != nil {
-			return nil, err
-		}
-		if err = p.proxy.Start(); err == nil {
+		p := &Proxy{address: loopback(port), upstream: upstream, links: make(map[*link]struct{})}
+		if err = p.Up(); err == nil {
 			return p, nil
 		}
 	}
 	return nil, fmt.Errorf("starting a proxy: %w", err)
 }
 
-// Address is its host:port, the same after Down and Up.
+// Address is the host:port of the proxy, the same after Down and Up.
 func (p *Proxy) Address() string { return p.address }
 
-// Down resets all connections at once and refuses new ones until Up.
-func (p *Proxy) Down() { p.proxy.Stop() }
-
-// Up listens again after Down. The faults are as they were.
+// Up listens again after Down. The faults stay as they were.
 func (p *Proxy) Up() error {
-	if err := p.proxy.Start(); err != nil && !errors.Is(err, toxiproxy.ErrProxyAlreadyStarted) {
-		return fmt.Errorf("proxy %s: listening again: %w", p.address, err)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.listener != nil {
+		return nil
 	}
+	listener, err := net.Listen("tcp", p.address)
+	if err != nil {
+		return fmt.Errorf("proxy %s: %w", p.address, err)
+	}
+	p.listener = listener
+	go p.accept(listener)
 	return nil
 }
 
-// Cut resets all connections at once, and takes new ones.
+// Down resets all connections at once and refuses new ones until Up.
+func (p *Proxy) Down() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.listener != nil {
+		_ = p.listener.Close()
+		p.listener = nil
+	}
+	p.resetLocked()
+}
+
+// Cut resets all connections at once, and accepts new ones.
 func (p *Proxy) Cut() error {
 	p.Down()
 	return p.Up()
 }
 
-// Latency delays each answer by d, give or take jitter, both in whole milliseconds. A second call replaces the first.
-func (p *Proxy) Latency(d, jitter time.Duration) error {
-	attributes := fmt.Sprintf(`"latency": %d, "jitter": %d`, d.Milliseconds(), jitter.Milliseconds())
-	return p.fault("latency", "latency", "downstream", attributes)
-}
-
-// Reset resets each connection, old or new, when the first answer comes back on it: what was asked is done, and the client never knows.
-func (p *Proxy) Reset() error {
-	return p.fault("reset", "reset_peer", "downstream", `"timeout": 0`)
-}
-
-// HalfOpen lets all data vanish, both ways, while connections stay open and new ones are taken. Clear then resets those from which
-// something can have vanished.
-func (p *Proxy) HalfOpen() error {
-	return errors.Join(
-		p.fault("vanish-up", "timeout", "upstream", `"timeout": 0`),
-		p.fault("vanish-down", "timeout", "downstream", `"timeout": 0`),
-	)
-}
-
-// Mute lets all answers vanish, and passes on what is asked: it is done, and the client waits. Clear then resets those connections.
-func (p *Proxy) Mute() error {
-	return p.fault("vanish-down", "timeout", "downstream", `"timeout": 0`)
-}
-
-// Clear takes all faults away, but does not undo Down.
-func (p *Proxy) Clear() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for len(p.faults) > 0 {
-		if err := p.removeLocked(p.faults[0]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// Close resets all connections and stops listening.
+// Close is Down.
 func (p *Proxy) Close() { p.Down() }
 
-// fault adds a toxic that Clear removes, in place of one with that name.
-func (p *Proxy) fault(name, kind, stream, attributes string) error {
+// Latency delays each answer by d, plus or minus at most jitter. An answer that arrives during the delay of another waits for both.
+// A second call replaces the first.
+func (p *Proxy) Latency(d, jitter time.Duration) {
+	p.fault(func(f *faults) { f.latency, f.jitter = d, jitter })
+}
+
+// Reset resets each connection, old or new, when its first answer arrives. Upstream has then done the request, and the client never
+// knows.
+func (p *Proxy) Reset() { p.fault(func(f *faults) { f.reset = true }) }
+
+// HalfOpen drops all data, both ways, while connections stay open and new ones are accepted. Clear resets those connections.
+func (p *Proxy) HalfOpen() {
+	p.fault(func(f *faults) { f.dropRequests, f.dropAnswers = true, true })
+}
+
+// Mute drops all answers and passes all requests on: upstream does the request, and the client waits. Clear resets those connections.
+func (p *Proxy) Mute() { p.fault(func(f *faults) { f.dropAnswers = true }) }
+
+// Clear ends all faults, but does not undo Down. Clear resets all connections when data was dropped, as no client can go on then.
+func (p *Proxy) Clear() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := p.removeLocked(name); err != nil {
-		return err
+	if p.faults.dropAnswers {
+		p.resetLocked()
 	}
-	if err := p.add(name, kind, stream, 1, attributes); err != nil {
-		return err
-	}
-	p.faults = append(p.faults, name)
-	return nil
+	p.faults = faults{}
 }
 
-// removeLocked takes a fault away; there may be none with that name.
-func (p *Proxy) removeLocked(name string) error {
-	for i, fault := range p.faults {
-		if fault == name {
-			p.faults = append(p.faults[:i], p.faults[i+1:]...)
-			if err := p.proxy.Toxics.RemoveToxic(context.Background(), name); err != nil {
-				return fmt.Errorf("proxy %s: removing %s: %w", p.address, name, err)
-			}
-			return nil
+// fault adds a fault.
+func (p *Proxy) fault(add func(*faults)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	add(&p.faults)
+}
+
+// resetLocked resets all connections; mu must be held.
+func (p *Proxy) resetLocked() {
+	for l := range p.links {
+		l.reset()
+	}
+	clear(p.links)
+}
+
+// accept serves the clients of one listener until Down closes it.
+func (p *Proxy) accept(listener net.Listener) {
+	for {
+		client, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		go p.serve(listener, client.(*net.TCPConn)) //nolint:errcheck // a listener on "tcp" accepts nothing else
+	}
+}
+
+// serve connects a client to upstream and copies the data of both until one ends.
+func (p *Proxy) serve(listener net.Listener, client *net.TCPConn) {
+	l := &link{client: client, server: client, ended: make(chan struct{})}
+	l.end = sync.OnceFunc(func() { close(l.ended) })
+	conn, err := net.Dial("tcp", p.upstream)
+	if err != nil {
+		l.reset()
+		return
+	}
+	l.server = conn.(*net.TCPConn) //nolint:errcheck // as above
+
+	p.mu.Lock()
+	down := p.listener != listener
+	if !down {
+		p.links[l] = struct{}{}
+	}
+	p.mu.Unlock()
+	if down {
+		l.reset()
+		return
+	}
+	go p.copy(l, l.client, l.server, false)
+	p.copy(l, l.server, l.client, true)
+}
+
+// copy passes data on in one direction, with the faults of that time, until a connection ends; then copy resets the link.
+func (p *Proxy) copy(l *link, from, to *net.TCPConn, answers bool) {
+	defer func() {
+		l.reset()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.links, l)
+	}()
+	buffer := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buffer)
+		if err != nil {
+			return
+		}
+		p.mu.Lock()
+		f := p.faults
+		p.mu.Unlock()
+		if answers && f.reset {
+			return
+		}
+		if answers && !l.wait(f.latency, f.jitter) {
+			return
+		}
+		if answers && f.dropAnswers || !answers && f.dropRequests {
+			continue
+		}
+		if _, err := to.Write(buffer[:n]); err != nil {
+			return
 		}
 	}
-	return nil
 }
 
-// add adds a toxic that acts on that share of all connections.
-func (p *Proxy) add(name, kind, stream string, share int, attributes string) error {
-	text := fmt.Sprintf(`{"name": %q, "type": %q, "stream": %q, "toxicity": %d, "attributes": {%s}}`, name, kind, stream, share, attributes)
-	if _, err := p.proxy.Toxics.AddToxicJson(strings.NewReader(text)); err != nil {
-		return fmt.Errorf("proxy %s: adding %s: %w", p.address, name, err)
+// wait waits for d plus or minus at most jitter, and reports false when the link ends before.
+func (l *link) wait(d, jitter time.Duration) bool {
+	if jitter > 0 {
+		d += rand.N(2*jitter) - jitter
 	}
-	return nil
+	if d <= 0 {
+		return true
+	}
+	select {
+	case <-time.After(d):
+		return true
+	case <-l.ended:
+		return false
+	}
 }

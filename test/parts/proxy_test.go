@@ -66,8 +66,8 @@ func ask(conn net.Conn, most time.Duration) (time.Duration, error) {
 }
 
 const (
-	long  = 20 * time.Second      // for what should come
-	short = 50 * time.Millisecond // for what should not
+	long  = 20 * time.Second      // for an answer that should come
+	short = 50 * time.Millisecond // for an answer that should not
 )
 
 // wantAnswer fails the test when the proxy does not pass a byte and its answer.
@@ -89,16 +89,12 @@ func TestLatencyDelaysAnswersUntilClear(t *testing.T) {
 	conn := connect(t, p)
 	wantAnswer(t, conn)
 	for _, d := range []time.Duration{20 * time.Millisecond, 150 * time.Millisecond} {
-		if err := p.Latency(d, 0); err != nil {
-			t.Fatal(err)
-		}
+		p.Latency(d, 0)
 		if got := wantAnswer(t, conn); got < d {
 			t.Errorf("latency %s: an answer after %s", d, got)
 		}
 	}
-	if err := p.Clear(); err != nil {
-		t.Fatal(err)
-	}
+	p.Clear()
 	if got := wantAnswer(t, conn); got >= 150*time.Millisecond {
 		t.Errorf("after Clear: an answer after %s", got)
 	}
@@ -140,37 +136,29 @@ func TestResetResetsOldAndNewConnectionsAtTheirFirstAnswer(t *testing.T) {
 	p := startProxy(t)
 	old := connect(t, p)
 	wantAnswer(t, old)
-	if err := p.Reset(); err != nil {
-		t.Fatal(err)
-	}
+	p.Reset()
 	for name, conn := range map[string]net.Conn{"old": old, "new": connect(t, p)} {
 		if _, err := ask(conn, long); !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("the %s one: got %v, want a reset", name, err)
 		}
 	}
-	if err := p.Clear(); err != nil {
-		t.Fatal(err)
-	}
+	p.Clear()
 	wantAnswer(t, connect(t, p))
 }
 
 func TestHalfOpenConnectionsTakeDataAndNeverAnswer(t *testing.T) {
-	for name, fault := range map[string]func(*Proxy) error{"both ways": (*Proxy).HalfOpen, "answers": (*Proxy).Mute} {
+	for name, fault := range map[string]func(*Proxy){"both ways": (*Proxy).HalfOpen, "answers": (*Proxy).Mute} {
 		t.Run(name, func(t *testing.T) {
 			p := startProxy(t)
 			old := connect(t, p)
 			wantAnswer(t, old)
-			if err := fault(p); err != nil {
-				t.Fatal(err)
-			}
+			fault(p)
 			for name, conn := range map[string]net.Conn{"old": old, "new": connect(t, p)} {
 				if _, err := ask(conn, short); !errors.Is(err, os.ErrDeadlineExceeded) {
 					t.Errorf("the %s one: got %v, want no answer", name, err)
 				}
 			}
-			if err := p.Clear(); err != nil {
-				t.Fatal(err)
-			}
+			p.Clear()
 			if _, err := ask(old, long); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Errorf("the old one after Clear: got %v, want that it has ended", err)
 			}
@@ -193,9 +181,7 @@ func TestAProxyStandsInFrontOfRedis(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
-	if err := p.Mute(); err != nil {
-		t.Fatal(err)
-	}
+	p.Mute()
 	ctx, cancel := context.WithTimeout(t.Context(), short)
 	defer cancel()
 	if err := client.Do(ctx, client.B().Incr().Key("key").Build()).Error(); !errors.Is(err, context.DeadlineExceeded) {
@@ -204,12 +190,53 @@ func TestAProxyStandsInFrontOfRedis(t *testing.T) {
 	if got := do(t, r, "GET", "key"); got != "1" {
 		t.Errorf("what was asked while answers vanish: got %s, want that it was done", got)
 	}
-	if err := p.Clear(); err != nil {
-		t.Fatal(err)
-	}
+	p.Clear()
 	if err := poll(soon(t), "a new connection", func() error {
 		return client.Do(soon(t), client.B().Ping().Build()).Error()
 	}); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestAProxyResetsAClientWhenNobodyIsUpstream(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = listener.Close()
+	p, err := StartProxy(listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	conn, err := net.Dial("tcp", p.Address())
+	if err == nil { // else the reset came at once
+		t.Cleanup(func() { _ = conn.Close() })
+		_, err = conn.Read(make([]byte, 1))
+	}
+	if !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("got %v, want a reset", err)
+	}
+}
+
+func TestAServerThatClosesMeansAResetForTheClient(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	p, err := StartProxy(listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	client := connect(t, p)
+	server, err := listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = server.Close()
+	if _, err := client.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("got %v, want a reset", err)
 	}
 }

@@ -21,13 +21,13 @@ type Ratelimit struct {
 	Metrics string // host:port of Prometheus's page
 }
 
-// StartRatelimit runs the program at binary and waits until it is ready. Its environment is the given one, as NAME=value, and before
-// that ports of 127.0.0.1 that the system chooses, no StatsD, and a log of JSON, one object per line; of a variable that is given twice
-// the later counts. It sees nothing of the environment of this process.
+// StartRatelimit runs the program at binary and waits until it is ready. environ holds variables as NAME=value. The defaults are
+// ports of 127.0.0.1 that the system chooses, no StatsD, and a log of JSON lines. Of two values of a variable the later counts. The
+// program gets no variable of this process.
 func StartRatelimit(ctx context.Context, binary string, environ ...string) (*Ratelimit, error) {
 	process, err := start("ratelimit", slices.Concat([]string{
 		"HOST=127.0.0.1", "PORT=0", "GRPC_HOST=127.0.0.1", "GRPC_PORT=0", "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0",
-		"PROMETHEUS_ADDR=127.0.0.1:0", "USE_STATSD=false", "LOG_LEVEL=info", "LOG_FORMAT=json",
+		"PROMETHEUS_ADDR=127.0.0.1:0", "WEIR_ADMIN_ADDRESS=127.0.0.1:0", "USE_STATSD=false", "LOG_LEVEL=info", "LOG_FORMAT=json",
 	}, environ), binary)
 	if err != nil {
 		return nil, err

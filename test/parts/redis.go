@@ -15,41 +15,40 @@ import (
 	"time"
 )
 
-// ErrNoRedis says that there is no Redis or Valkey on this machine and that none could be fetched.
+// ErrNoRedis says that this machine has no Redis or Valkey, and that the download failed.
 var ErrNoRedis = errors.New("no Redis")
 
-// errPortTaken says that a port was free when it was chosen and is not any more.
+// errPortTaken says that another process has taken the chosen port.
 var errPortTaken = errors.New("the port is taken")
 
-// FindRedis returns the path of a redis-server, 6.2 or newer, as scripts/redis.sh of the repository at root finds it: $REDIS_SERVER,
-// else redis-server or valkey-server on the PATH, else a copy that it fetches into .cache once. An error wraps ErrNoRedis and is one
-// line that says what is missing.
+// FindRedis returns the path of a redis-server, 6.2 or newer, from scripts/redis.sh of the repository at root. The script takes
+// $REDIS_SERVER, else redis-server or valkey-server on the PATH, else downloads a copy into .cache. An error wraps ErrNoRedis, and
+// names the missing part in one line.
 func FindRedis(ctx context.Context, root string) (string, error) {
-	_ = os.Getenv("REDIS_SERVER") // the script reads it; this tells `go test` that a result in its cache depends on it
+	_ = os.Getenv("REDIS_SERVER") // for the script; tells `go test` that a cached result depends on the variable
 	return find(ctx, root, "redis.sh", ErrNoRedis)
 }
 
-// A Redis is a redis-server (or valkey-server, or Sentinel) on 127.0.0.1 that answers, or did until it was stopped, paused or killed.
-// It is safe for concurrent use, but for Restart beside Stop or Kill. Make one with StartRedis; whoever starts one ends it, with Stop
-// or Kill.
+// A Redis is a redis-server (or valkey-server, or Sentinel) on 127.0.0.1. Make one with StartRedis, and end it with Stop or Kill. All
+// methods are safe for concurrent use, but not Restart beside Stop or Kill.
 type Redis struct {
 	binary, dir string
 	options     RedisOptions
 	sentinel    bool
 	port        int
-	socket      string // "" means none
+	socket      string // "": no socket
 
 	mu      sync.Mutex // guards process
 	process *Process
 }
 
-// StartRedis runs the redis-server at binary and waits until it answers. It keeps its files in dir, each with the port in its name, so
-// that several can share one.
+// StartRedis runs the redis-server at binary, and waits until the server answers. The files in dir have the port in their names, so that
+// several servers can share dir.
 func StartRedis(ctx context.Context, binary, dir string, options RedisOptions) (*Redis, error) {
 	return startRedis(ctx, &Redis{binary: binary, dir: dir, options: options}, (*Redis).config)
 }
 
-// startRedis starts r on a port of its own with what config says, and tries another port when somebody was faster to take one.
+// startRedis starts r with config on a free port, and tries another port when another process has taken the port.
 func startRedis(ctx context.Context, r *Redis, config func(*Redis) []string) (*Redis, error) {
 	for {
 		if r.port = r.options.Port; r.port == 0 {
@@ -77,18 +76,18 @@ func startRedis(ctx context.Context, r *Redis, config func(*Redis) []string) (*R
 	}
 }
 
-// maxSocketPath is how long the path of a Unix socket may be everywhere; Redis silently cuts what is longer than its system allows.
+// maxSocketPath is the longest path of a Unix socket on all systems. Redis silently shortens a longer path.
 const maxSocketPath = 100
 
-// Ports lie below those that Linux gives to outgoing connections (32768 and above), so that none of these takes the port of a Redis
-// that is about to come back. A cluster node has a second port, its bus, busOffset above the first.
+// Linux gives ports from 32768 up to outgoing connections. Lower ports stay free while a Redis restarts. A cluster node has a second
+// port, its bus, busOffset above the first.
 const (
 	firstPort = 12000
 	ports     = 10000
 	busOffset = 10000
 )
 
-// freePort returns a port that is free, and so is the one busOffset above it, at this moment.
+// freePort returns a port that is free now, as is the port busOffset above.
 func freePort() (int, error) {
 	var err error
 	for range 100 {
@@ -102,7 +101,7 @@ func freePort() (int, error) {
 	return 0, fmt.Errorf("no free port from %d to %d: %w", firstPort, firstPort+ports-1, err)
 }
 
-// probe returns why nobody can listen on a port.
+// probe returns the error of listening on a port.
 func probe(port int) error {
 	listener, err := net.Listen("tcp", loopback(port))
 	if err != nil {
@@ -111,17 +110,17 @@ func probe(port int) error {
 	return listener.Close()
 }
 
-// loopback is host:port of a port of this machine.
+// loopback returns host:port of a port on 127.0.0.1.
 func loopback(port int) string {
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 }
 
-// configPath is the file that the server reads, and Sentinel also writes.
+// configPath returns the path of the config file. A Sentinel writes the file, too.
 func (r *Redis) configPath() string {
 	return filepath.Join(r.dir, fmt.Sprintf("redis-%d.conf", r.port))
 }
 
-// start runs the server with the config file as it is and waits until it answers.
+// start runs the server with the present config file, and waits until the server answers.
 func (r *Redis) start(ctx context.Context) error {
 	args := []string{r.configPath()}
 	name, listens := "redis "+r.Address(), "Ready to accept connections"
@@ -150,26 +149,26 @@ func (r *Redis) start(ctx context.Context) error {
 	return nil
 }
 
-// Address is its host:port, the same after a Restart.
+// Address returns host:port, which a Restart keeps.
 func (r *Redis) Address() string { return loopback(r.port) }
 
-// Port is the port in Address.
+// Port returns the port in Address.
 func (r *Redis) Port() int { return r.port }
 
-// Socket is the path of its Unix socket, "" when the path of its folder is too long to have one.
+// Socket returns the path of the Unix socket, or "" when the path of the folder is too long for a socket.
 func (r *Redis) Socket() string { return r.socket }
 
-// Process is the running program, or the last one; Restart makes another.
+// Process returns the running process, or the last one. Restart makes another.
 func (r *Redis) Process() *Process {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.process
 }
 
-// Tail returns the last n lines of its log.
+// Tail returns the last n lines of the log.
 func (r *Redis) Tail(n int) string { return r.Process().Tail(n) }
 
-// Running reports whether the program has not ended. A paused one is running.
+// Running reports whether the process has not ended. A paused process is running.
 func (r *Redis) Running() bool {
 	select {
 	case <-r.Process().Exited():
@@ -179,7 +178,7 @@ func (r *Redis) Running() bool {
 	}
 }
 
-// Stop asks it to end and waits until it has; see Process.Stop.
+// Stop asks the process to end, and waits for the end; see Process.Stop.
 func (r *Redis) Stop(ctx context.Context) error {
 	if err := r.Continue(); err != nil {
 		return err
@@ -187,41 +186,41 @@ func (r *Redis) Stop(ctx context.Context) error {
 	return r.Process().Stop(ctx)
 }
 
-// Kill ends it with SIGKILL and waits until it is gone: its clients get a reset. It can be ended already.
+// Kill ends the process with SIGKILL, and waits for the end. Clients get a reset. A second Kill does nothing.
 func (r *Redis) Kill() { r.Process().Kill() }
 
-// Restart kills it, if it still runs, and starts it again on the same port: empty, unless Config says otherwise. A node of a cluster
-// remembers the cluster, and what CONFIG REWRITE wrote counts.
+// Restart kills the process, if the process runs, and starts another on the same port. Without persistence in Config the new server is
+// empty. A node of a cluster keeps its view of the cluster, and changes by CONFIG REWRITE stay.
 func (r *Redis) Restart(ctx context.Context) error {
 	r.Kill()
 	return r.start(ctx)
 }
 
-// Pause stops it with SIGSTOP and waits until it stands still: connections stay open and new ones are taken, but nobody answers.
+// Pause stops the process with SIGSTOP, and waits for the stop. Connections stay open and the kernel accepts new ones, without answers.
 func (r *Redis) Pause(ctx context.Context) error {
 	process := r.Process()
 	if err := process.Signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
 	stat := fmt.Sprintf("/proc/%d/stat", process.cmd.Process.Pid)
-	return poll(ctx, "redis to stand still", func() error {
+	return poll(ctx, "redis to stop", func() error {
 		text, err := os.ReadFile(stat)
 		if err != nil {
-			return nil // no such file where this is not Linux: the signal has to do
+			return nil // only Linux has the file
 		}
 		// pid (name) state …
 		if _, rest, _ := strings.Cut(string(text), ") "); !strings.HasPrefix(rest, "T") {
-			return errors.New("it runs")
+			return errors.New("the process runs")
 		}
 		return nil
 	})
 }
 
-// Continue lets it go on after Pause.
+// Continue resumes the process after Pause.
 func (r *Redis) Continue() error { return r.Process().Signal(syscall.SIGCONT) }
 
-// poll calls done every few milliseconds until it returns nil. When ctx is done before that, the error says what was waited for and
-// what done said last.
+// poll calls done every 10 ms until done returns nil. When ctx ends first, the error has the description, the cause of the end and the
+// last error of done.
 func poll(ctx context.Context, what string, done func() error) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()

@@ -10,8 +10,8 @@ import (
 	"github.com/weirproxy/weir/internal/certificates/certtest"
 )
 
-// Certificates are the certificate of an authority that nobody else trusts and two that it signed, all as PEM files, good for a day:
-// one for a server, which is also one for a client, as replicas need it; and one for a client.
+// Certificates are PEM files of an authority and of two certificates that the authority signed, valid for a day. One is for a server,
+// and as replicas need also for a client. The other is for a client.
 type Certificates struct {
 	CA                    string // path of the authority's certificate
 	ServerCert, ServerKey string // paths
@@ -22,8 +22,8 @@ type Certificates struct {
 	name    string // of the server
 }
 
-// NewCertificates makes an authority and its two certificates and writes them into dir. The server's is for those names; without any,
-// for localhost and 127.0.0.1.
+// NewCertificates makes an authority and its two certificates, and writes the files into dir. The server's certificate is for the names,
+// by default for localhost and 127.0.0.1.
 func NewCertificates(dir string, names ...string) (*Certificates, error) {
 	if len(names) == 0 {
 		names = []string{"localhost", "127.0.0.1"}
@@ -42,7 +42,7 @@ func NewCertificates(dir string, names ...string) (*Certificates, error) {
 	return c, nil
 }
 
-// make makes and writes what the files are to hold.
+// make makes the certificates, and writes the files.
 func (c *Certificates) make(names []string) error {
 	ca, err := certtest.NewAuthority("weir test authority")
 	if err != nil {
@@ -70,7 +70,7 @@ func (c *Certificates) make(names []string) error {
 	return nil
 }
 
-// ClientConfig trusts the authority alone and shows the client's certificate.
+// ClientConfig returns a configuration that trusts the authority alone, and shows the client's certificate.
 func (c *Certificates) ClientConfig() *tls.Config {
 	return &tls.Config{RootCAs: c.trusted, Certificates: []tls.Certificate{c.client}, ServerName: c.name}
 }

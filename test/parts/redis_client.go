@@ -10,7 +10,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// ClientOption is what a client needs to reach it over TCP, as the user that may do everything. The caller may change it.
+// ClientOption returns the options of a client over TCP, as the user with all permissions. The caller may change the options.
 func (r *Redis) ClientOption() rueidis.ClientOption {
 	option := rueidis.ClientOption{
 		InitAddress:       []string{r.Address()},
@@ -26,8 +26,8 @@ func (r *Redis) ClientOption() rueidis.ClientOption {
 	return option
 }
 
-// Do sends one command over a connection of its own and returns the answer, which can be nil (IsNil). An answer that is an error is an
-// error, and so is none before ctx is done.
+// Do sends one command over a connection of its own, and returns the answer, which can be nil (IsNil). An error of Redis is an error,
+// and so is a missing answer when ctx ends.
 func (r *Redis) Do(ctx context.Context, args ...string) (rueidis.RedisMessage, error) {
 	message, err := r.do(ctx, args)
 	if err != nil {
@@ -36,14 +36,14 @@ func (r *Redis) Do(ctx context.Context, args ...string) (rueidis.RedisMessage, e
 	return message, nil
 }
 
-// do is Do without saying where and what.
+// do is Do, without address and command in the error.
 func (r *Redis) do(ctx context.Context, args []string) (rueidis.RedisMessage, error) {
 	option := r.ClientOption()
-	// The client has no context of its own for what it does before the command.
+	// rueidis connects without the context of the command.
 	option.Dialer = net.Dialer{Timeout: remaining(ctx)}
 	option.ConnWriteTimeout = option.Dialer.Timeout
 	option.PipelineMultiplex = -1
-	option.AlwaysRESP2 = true // in RESP3 the text of INFO begins with its format
+	option.AlwaysRESP2 = true // in RESP3 a format precedes the text of INFO
 	option.ReadBufferEachConn, option.WriteBufferEachConn, option.RingScaleEachConn = 1<<14, 1<<14, 4
 	client, err := rueidis.NewClient(option)
 	if client != nil {
@@ -59,20 +59,20 @@ func (r *Redis) do(ctx context.Context, args []string) (rueidis.RedisMessage, er
 	return message, err
 }
 
-// remaining is how long ctx has, at most some seconds and at least an instant: 0 would mean for ever.
+// remaining returns the time until the deadline of ctx, from 1 ms to 10 s. 0 would mean no timeout.
 func remaining(ctx context.Context) time.Duration {
-	const most = 10 * time.Second
+	const maxTime = 10 * time.Second
 	if deadline, ok := ctx.Deadline(); ok {
-		return max(time.Millisecond, min(time.Until(deadline), most))
+		return max(time.Millisecond, min(time.Until(deadline), maxTime))
 	}
-	return most
+	return maxTime
 }
 
-// shorten is a command for an error: it can have thousands of words.
+// shorten returns the first words of a command, for an error. A command can have thousands of words.
 func shorten(args []string) string {
-	const most = 6
-	if len(args) > most {
-		return strings.Join(args[:most], " ") + " …"
+	const maxWords = 6
+	if len(args) > maxWords {
+		return strings.Join(args[:maxWords], " ") + " …"
 	}
 	return strings.Join(args, " ")
 }
@@ -90,7 +90,7 @@ func (r *Redis) Info(ctx context.Context, section string) (map[string]string, er
 	return fields(text), nil
 }
 
-// fields reads lines of "name:value", as INFO and CLUSTER INFO have them.
+// fields reads lines of "name:value", as in INFO and CLUSTER INFO.
 func fields(text string) map[string]string {
 	m := map[string]string{}
 	for line := range strings.Lines(text) {

@@ -10,18 +10,18 @@ import (
 	"time"
 )
 
-// slotCount is how many slots a cluster has.
+// slotCount is the number of slots of a cluster.
 const slotCount = 16384
 
-// A Cluster is a Redis Cluster of three primaries, with a third of the slots each, and a replica for each. A primary that has been
-// silent for a second is replaced by its replica. Make one with StartCluster; whoever does ends it, with Kill.
+// A Cluster is a Redis Cluster of three primaries, with a third of the slots each, and a replica for each. After a second of silence a
+// replica replaces its primary, see DisableFailover. Make one with StartCluster, and end it with Kill.
 type Cluster struct {
-	Nodes []*Redis // who is a primary changes; at the start the first three are, and the one with an index 3 higher is its replica
-	ids   []string // of Nodes, for ever
+	Nodes []*Redis // at the start the first three are primaries, and node i+3 is the replica of node i; a failover changes that
+	ids   []string // of Nodes; a restart keeps them
 }
 
-// StartCluster starts six nodes, each like options (Port, ReplicaOf and Cluster are not looked at), and waits until they are a whole
-// cluster, see AwaitWhole. It takes some seconds: a node refuses to serve sooner.
+// StartCluster starts six nodes with the options, but without Port, ReplicaOf and Cluster. StartCluster waits until the cluster is whole,
+// see AwaitWhole, which takes some seconds: a new node refuses commands for a while.
 func StartCluster(ctx context.Context, binary, dir string, options RedisOptions) (*Cluster, error) {
 	c := &Cluster{}
 	if err := c.start(ctx, binary, dir, options); err != nil {
@@ -31,13 +31,13 @@ func StartCluster(ctx context.Context, binary, dir string, options RedisOptions)
 	return c, nil
 }
 
-// start starts all nodes; after an error some run.
+// start starts all nodes. After an error some nodes may run.
 func (c *Cluster) start(ctx context.Context, binary, dir string, options RedisOptions) error {
 	options.Port, options.ReplicaOf, options.Cluster = 0, "", true
 	options.Config = append([]string{
 		"cluster-node-timeout 1000",
-		"cluster-replica-validity-factor 0", // a replica takes over however old its copy is
-		"cluster-migration-barrier 100",     // and belongs to its primary for ever
+		"cluster-replica-validity-factor 0", // a replica with an old copy takes over, too
+		"cluster-migration-barrier 100",     // a replica never changes its primary
 	}, options.Config...)
 	const primaries, replicas = 3, 3
 	for range primaries + replicas {
@@ -53,7 +53,7 @@ func (c *Cluster) start(ctx context.Context, binary, dir string, options RedisOp
 		c.ids = append(c.ids, id)
 	}
 	for i, node := range c.Nodes {
-		// Different epochs, so that nobody has to sort out who is right about a slot.
+		// With different epochs the nodes never disagree about the owner of a slot.
 		if _, err := node.Do(ctx, "CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1)); err != nil {
 			return err
 		}
@@ -80,7 +80,7 @@ func (c *Cluster) start(ctx context.Context, binary, dir string, options RedisOp
 	return c.AwaitWhole(ctx)
 }
 
-// addSlots is the command that gives a node the slots from first up to, but not with, end. 6.2 knows none that takes a range.
+// addSlots returns the command that gives a node the slots from first to end-1. Redis 6.2 has no command for a range.
 func addSlots(first, end int) []string {
 	args := []string{"CLUSTER", "ADDSLOTS"}
 	for slot := first; slot < end; slot++ {
@@ -89,7 +89,7 @@ func addSlots(first, end int) []string {
 	return args
 }
 
-// text is Do for an answer that is text.
+// text is Do, with the answer as a text.
 func (c *Cluster) text(ctx context.Context, node *Redis, args ...string) (string, error) {
 	message, err := node.Do(ctx, args...)
 	if err != nil {
@@ -98,10 +98,21 @@ func (c *Cluster) text(ctx context.Context, node *Redis, args ...string) (string
 	return message.ToString()
 }
 
-// Addresses are those of all nodes.
+// Addresses returns the addresses of all nodes.
 func (c *Cluster) Addresses() []string { return addresses(c.Nodes) }
 
-// Kill ends all nodes that run.
+// DisableFailover makes all nodes wait a minute for a silent node. On a busy machine a node may be silent for a second, and the cluster
+// refuses commands during a failover.
+func (c *Cluster) DisableFailover(ctx context.Context) error {
+	for _, node := range c.Nodes {
+		if _, err := node.Do(ctx, "CONFIG", "SET", "cluster-node-timeout", "60000"); err != nil {
+			return err
+		}
+	}
+	return c.AwaitWhole(ctx)
+}
+
+// Kill ends all nodes.
 func (c *Cluster) Kill() {
 	for _, node := range c.Nodes {
 		node.Kill()
@@ -137,7 +148,7 @@ func parseMember(line string) (member, error) {
 	}, nil
 }
 
-// has reports whether the slot is its own.
+// has reports whether the member owns the slot.
 func (m member) has(slot int) bool {
 	return slices.ContainsFunc(m.slots, func(text string) bool {
 		low, high, found := strings.Cut(text, "-")
@@ -150,7 +161,7 @@ func (m member) has(slot int) bool {
 	})
 }
 
-// members is the cluster as one node sees it. A node that is paused is an error soon.
+// members returns the cluster from the view of one node. A paused node is an error after a second.
 func (c *Cluster) members(ctx context.Context, node *Redis) ([]member, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -169,8 +180,8 @@ func (c *Cluster) members(ctx context.Context, node *Redis) ([]member, error) {
 	return all, nil
 }
 
-// AwaitWhole waits until all nodes that run agree on who has which slots, serve all of them, and have, if they are replicas, their
-// primary's data. It does not wait for nodes that do not run.
+// AwaitWhole waits until all running nodes agree on the owners of all slots, accept commands, and have the data of their primaries.
+// Nodes that do not run do not count.
 func (c *Cluster) AwaitWhole(ctx context.Context) error {
 	return poll(ctx, "a whole cluster", func() error {
 		agreed := ""
@@ -186,14 +197,14 @@ func (c *Cluster) AwaitWhole(ctx context.Context) error {
 				agreed = owners
 			}
 			if owners != agreed {
-				return fmt.Errorf("node %s does not see who has the slots as others do:\n%snot\n%s", node.Address(), owners, agreed)
+				return fmt.Errorf("node %s disagrees with others about the owners of slots:\n%snot\n%s", node.Address(), owners, agreed)
 			}
 		}
 		return nil
 	})
 }
 
-// owners is who has which slots as one node sees it, once it serves and knows all others.
+// owners returns the owners of slots from the view of one node, once the node accepts commands and knows all others.
 func (c *Cluster) owners(ctx context.Context, node *Redis) (string, error) {
 	text, err := c.text(ctx, node, "CLUSTER", "INFO")
 	if err != nil {
@@ -230,12 +241,12 @@ func (c *Cluster) owners(ctx context.Context, node *Redis) (string, error) {
 	return strings.Join(lines, ""), nil
 }
 
-// PrimaryOf returns the node that says that the slot is its own, the one with the newest knowledge if several do. It is an error when
-// none does, as during a failover.
+// PrimaryOf returns the node that claims the slot, and of several the node with the highest epoch. During a failover there may be no
+// such node: an error.
 func (c *Cluster) PrimaryOf(ctx context.Context, slot int) (*Redis, error) {
 	var found *Redis
 	epoch := int64(-1)
-	last := errors.New("nobody says so")
+	last := errors.New("no node claims it")
 	for _, node := range c.Nodes {
 		if !node.Running() {
 			continue
@@ -256,7 +267,7 @@ func (c *Cluster) PrimaryOf(ctx context.Context, slot int) (*Redis, error) {
 	return found, nil
 }
 
-// Slot returns the slot that a key lies in.
+// Slot returns the slot of a key.
 func (c *Cluster) Slot(ctx context.Context, key string) (int, error) {
 	var last error
 	for _, node := range c.Nodes {
@@ -270,8 +281,8 @@ func (c *Cluster) Slot(ctx context.Context, key string) (int, error) {
 	return 0, last
 }
 
-// FailOver kills the primary of a slot, waits until its replica has taken over for all nodes, and returns that. Restart brings the old
-// one back as a replica.
+// FailOver kills the primary of a slot, waits until all nodes know its replica as the primary, and returns the new primary. Restart
+// brings the old primary back as a replica.
 func (c *Cluster) FailOver(ctx context.Context, slot int) (*Redis, error) {
 	old, err := c.PrimaryOf(ctx, slot)
 	if err != nil {
@@ -281,13 +292,14 @@ func (c *Cluster) FailOver(ctx context.Context, slot int) (*Redis, error) {
 	return c.AwaitNewPrimary(ctx, slot, old)
 }
 
-// AwaitNewPrimary waits until another node than old is the primary of a slot and the cluster is whole again, and returns it.
+// AwaitNewPrimary waits until another node than old is the primary of a slot, and until the cluster is whole. AwaitNewPrimary returns
+// the new primary.
 func (c *Cluster) AwaitNewPrimary(ctx context.Context, slot int, old *Redis) (*Redis, error) {
 	var primary *Redis
 	err := poll(ctx, fmt.Sprintf("a new primary of slot %d", slot), func() error {
 		var err error
 		if primary, err = c.PrimaryOf(ctx, slot); err == nil && primary == old {
-			err = errors.New("it is the old one")
+			err = errors.New("still the old one")
 		}
 		return err
 	})

@@ -6,39 +6,37 @@ import (
 	"strconv"
 )
 
-// RedisOptions says what a Redis is like. The zero value is an empty one on a free port that asks nobody for a password, has no TLS and
-// keeps nothing on disk.
+// RedisOptions are the options of a Redis. The zero value means a free port, no password, no TLS and no data on disk.
 type RedisOptions struct {
-	// Port is the TCP port on 127.0.0.1; 0 means a free one.
+	// Port is the TCP port on 127.0.0.1; 0 means a free port.
 	Port int
 
-	// Username and Password are what Do and Client log in with. With a Password alone it is that of the default user (requirepass).
-	// With both, Username may do everything and the default user is off. Replicas use them too.
+	// Username and Password are the login of Do, of ClientOption and of replicas. A Password alone is the default user's (requirepass).
+	// With both, Username has all permissions, and the default user is off.
 	Username, Password string
 
 	// Users are further ACL users, each written as after "user" in redis.conf: "weir on >secret ~weir:* +@all".
 	Users []string
 
-	// TLS makes the TCP port a TLS port that lets in only clients with a certificate of that CA; nil means plain TCP. The Unix socket
-	// is always plain.
+	// TLS makes the TCP port a TLS port for clients with a certificate of that CA; nil means plain TCP. The Unix socket is always plain.
 	TLS *Certificates
 
-	// Cluster makes it a node of a cluster that has no slots yet; see StartCluster.
+	// Cluster makes the Redis a node of a cluster, without slots; see StartCluster.
 	Cluster bool
 
-	// ReplicaOf is the host:port of the primary whose copy it is.
+	// ReplicaOf is host:port of the primary; "" means that the Redis is a primary.
 	ReplicaOf string
 
-	// Config are further lines of redis.conf. They come last and win.
+	// Config are further lines of redis.conf. Later lines override earlier lines.
 	Config []string
 }
 
-// config is redis.conf.
+// config returns the lines of redis.conf.
 func (r *Redis) config() []string {
 	o := r.options
 	lines := append(r.listens(),
 		`save ""`, "appendonly no",
-		// A replica gets its copy at once and without the disk.
+		// A replica gets its copy at once, and without the disk.
 		"repl-diskless-sync yes", "repl-diskless-sync-delay 0",
 		fmt.Sprintf("dbfilename redis-%d.rdb", r.port),
 	)
@@ -58,7 +56,7 @@ func (r *Redis) config() []string {
 	return lines
 }
 
-// listens are the lines of redis.conf that say where it listens and where its files are.
+// listens returns the lines of redis.conf about listening, files and TLS.
 func (r *Redis) listens() []string {
 	lines := []string{"bind 127.0.0.1", "dir " + strconv.Quote(r.dir)}
 	t := r.options.TLS
@@ -70,7 +68,7 @@ func (r *Redis) listens() []string {
 		"tls-cert-file "+strconv.Quote(t.ServerCert), "tls-key-file "+strconv.Quote(t.ServerKey))
 }
 
-// credentials are the lines of redis.conf that say who may do what.
+// credentials returns the lines of redis.conf about users and passwords.
 func (r *Redis) credentials() []string {
 	o := r.options
 	var lines []string

@@ -7,16 +7,15 @@ import (
 	"strconv"
 )
 
-// A Migration is a slot on its way from one primary to another: while it lasts, From serves the keys that it still has and sends
-// clients for all others to To (ASK); a request for keys on both sides is told to try again (TRYAGAIN). Make one with BeginMigration
-// and end it with Finish.
+// A Migration moves a slot from one primary to another. Meanwhile From serves the keys that have not moved, and redirects other
+// requests to To (ASK). A request for keys on both nodes fails with TRYAGAIN. Make one with BeginMigration, and end it with Finish.
 type Migration struct {
 	From, To *Redis
 	Slot     int
 	cluster  *Cluster
 }
 
-// BeginMigration declares that the slot is on the move to another primary. No key has moved yet.
+// BeginMigration declares the move of a slot to another primary. No key has moved yet.
 func (c *Cluster) BeginMigration(ctx context.Context, slot int, to *Redis) (*Migration, error) {
 	from, err := c.PrimaryOf(ctx, slot)
 	if err != nil {
@@ -26,23 +25,23 @@ func (c *Cluster) BeginMigration(ctx context.Context, slot int, to *Redis) (*Mig
 		return nil, fmt.Errorf("slot %d is at %s already", slot, to.Address())
 	}
 	m := &Migration{From: from, To: to, Slot: slot, cluster: c}
-	// The receiver first: it must be ready when the first client is sent to it.
+	// To comes first, and is ready before From redirects a client.
 	if err := m.setSlot(ctx, to, "IMPORTING", from); err != nil {
 		return nil, err
 	}
 	return m, m.setSlot(ctx, from, "MIGRATING", to)
 }
 
-// setSlot tells a node what becomes of the slot, and which other node that is about.
+// setSlot sets the state of the slot on a node. other is the other node of the move, or the new owner.
 func (m *Migration) setSlot(ctx context.Context, node *Redis, state string, other *Redis) error {
 	id := m.cluster.ids[slices.Index(m.cluster.Nodes, other)]
 	_, err := node.Do(ctx, "CLUSTER", "SETSLOT", strconv.Itoa(m.Slot), state, id)
 	return err
 }
 
-// Move moves at most that many keys, with their values and lifetimes, and returns how many it found; 0 means that none was left.
-func (m *Migration) Move(ctx context.Context, most int) (int, error) {
-	message, err := m.From.Do(ctx, "CLUSTER", "GETKEYSINSLOT", strconv.Itoa(m.Slot), strconv.Itoa(most))
+// Move moves up to maxKeys keys, with their values and expiry, and returns the number of keys. 0 means that all keys have moved.
+func (m *Migration) Move(ctx context.Context, maxKeys int) (int, error) {
+	message, err := m.From.Do(ctx, "CLUSTER", "GETKEYSINSLOT", strconv.Itoa(m.Slot), strconv.Itoa(maxKeys))
 	if err != nil {
 		return 0, err
 	}
@@ -61,7 +60,7 @@ func (m *Migration) Move(ctx context.Context, most int) (int, error) {
 	return len(keys), err
 }
 
-// Finish moves the keys that are left, declares that the slot is To's, and waits until all nodes know.
+// Finish moves the remaining keys, declares To the owner of the slot, and waits until all nodes know.
 func (m *Migration) Finish(ctx context.Context) error {
 	for {
 		moved, err := m.Move(ctx, 100)
@@ -72,7 +71,7 @@ func (m *Migration) Finish(ctx context.Context) error {
 			break
 		}
 	}
-	// The receiver first: sent there by From, a client must not be sent back.
+	// To comes first: To must not redirect clients back to From.
 	for _, node := range []*Redis{m.To, m.From} {
 		if err := m.setSlot(ctx, node, "NODE", m.To); err != nil {
 			return err
@@ -81,7 +80,7 @@ func (m *Migration) Finish(ctx context.Context) error {
 	return m.cluster.AwaitWhole(ctx)
 }
 
-// MigrateSlot moves a slot with all its keys to another primary and waits until all nodes know.
+// MigrateSlot moves a slot with all its keys to another primary, and waits until all nodes know.
 func (c *Cluster) MigrateSlot(ctx context.Context, slot int, to *Redis) error {
 	m, err := c.BeginMigration(ctx, slot, to)
 	if err != nil {

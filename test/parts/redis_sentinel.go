@@ -8,26 +8,26 @@ import (
 	"slices"
 )
 
-// SentinelName is what Sentinels call the primary that they watch.
+// SentinelName is the Sentinels' name of the primary.
 const SentinelName = "weir"
 
-// SentinelOptions says what Sentinels are like.
+// SentinelOptions are the options of Sentinels and their data nodes.
 type SentinelOptions struct {
-	// Data is what the three data nodes are like; Port and ReplicaOf are not looked at. With TLS the Sentinels have it too.
+	// Data are the options of the three data nodes, without Port and ReplicaOf. TLS is for the Sentinels, too.
 	Data RedisOptions
 
-	// Username and Password are what a client of a Sentinel logs in with, as in RedisOptions: they are not those of the data nodes.
+	// Username and Password are the login of the Sentinels, as in RedisOptions. The login of the data nodes is in Data.
 	Username, Password string
 }
 
-// Sentinels are a primary, two replicas and three Sentinels that watch them: two of these agree that a primary is down when it has
-// been silent for half a second. Make them with StartSentinels; whoever does ends them, with Kill.
+// Sentinels are a primary, two replicas and three Sentinels. After half a second of silence two Sentinels agree that the primary is
+// down. Make them with StartSentinels, and end them with Kill.
 type Sentinels struct {
-	Data      []*Redis // who is the primary changes, see Primary
+	Data      []*Redis // a failover makes another one the primary, see Primary
 	Sentinels []*Redis
 }
 
-// StartSentinels starts all six and waits until the replicas have their copies and all Sentinels know all others.
+// StartSentinels starts all six, and waits until the replicas have their copies and all Sentinels know each other.
 func StartSentinels(ctx context.Context, binary, dir string, options SentinelOptions) (*Sentinels, error) {
 	s := &Sentinels{}
 	if err := s.start(ctx, binary, dir, options); err != nil {
@@ -37,7 +37,7 @@ func StartSentinels(ctx context.Context, binary, dir string, options SentinelOpt
 	return s, nil
 }
 
-// start starts all six; after an error some run.
+// start starts all six. After an error some may run.
 func (s *Sentinels) start(ctx context.Context, binary, dir string, options SentinelOptions) error {
 	data := options.Data
 	data.Port, data.ReplicaOf = 0, ""
@@ -73,7 +73,7 @@ func (s *Sentinels) start(ctx context.Context, binary, dir string, options Senti
 	})
 }
 
-// sentinelConfig is the config file of a Sentinel that watches primary.
+// sentinelConfig returns the config file of a Sentinel for the primary.
 func (r *Redis) sentinelConfig(primary *Redis) []string {
 	lines := r.listens()
 	own, data := r.options, primary.options
@@ -98,7 +98,7 @@ func (r *Redis) sentinelConfig(primary *Redis) []string {
 	return lines
 }
 
-// knowsAll returns what a Sentinel does not know yet of the others.
+// knowsAll returns an error until a Sentinel knows the others and the replicas.
 func knowsAll(ctx context.Context, sentinel *Redis) error {
 	message, err := sentinel.Do(ctx, "SENTINEL", "MASTER", SentinelName)
 	if err != nil {
@@ -116,7 +116,7 @@ func knowsAll(ctx context.Context, sentinel *Redis) error {
 	return nil
 }
 
-// awaitCopy waits until a replica has its primary's data and follows.
+// awaitCopy waits until a replica has its primary's data.
 func awaitCopy(ctx context.Context, replica *Redis) error {
 	return poll(ctx, "a replica's copy", func() error {
 		state, err := replica.Info(ctx, "replication")
@@ -127,10 +127,10 @@ func awaitCopy(ctx context.Context, replica *Redis) error {
 	})
 }
 
-// Addresses are those of the Sentinels.
+// Addresses returns the addresses of the Sentinels.
 func (s *Sentinels) Addresses() []string { return addresses(s.Sentinels) }
 
-// addresses are the host:port of each.
+// addresses returns host:port of each node.
 func addresses(nodes []*Redis) []string {
 	all := make([]string, len(nodes))
 	for i, node := range nodes {
@@ -139,8 +139,8 @@ func addresses(nodes []*Redis) []string {
 	return all
 }
 
-// Primary returns the node that all running Sentinels say is the primary and that says so itself. It is an error when there is none,
-// as during a failover.
+// Primary returns the node that all running Sentinels, and the node itself, call the primary. During a failover there may be no such
+// node: an error.
 func (s *Sentinels) Primary(ctx context.Context) (*Redis, error) {
 	address := ""
 	for _, sentinel := range s.Sentinels {
@@ -167,7 +167,7 @@ func (s *Sentinels) Primary(ctx context.Context) (*Redis, error) {
 	}
 	state, err := s.Data[i].Info(ctx, "replication")
 	if err == nil && state["role"] != "master" {
-		err = fmt.Errorf("redis %s: the Sentinels say it is the primary, it says it is %s", address, state["role"])
+		err = fmt.Errorf("redis %s: primary for the Sentinels, but its role is %s", address, state["role"])
 	}
 	return s.Data[i], err
 }
@@ -178,15 +178,15 @@ func (s *Sentinels) AwaitNewPrimary(ctx context.Context, old *Redis) (*Redis, er
 	err := poll(ctx, "a new primary", func() error {
 		var err error
 		if primary, err = s.Primary(ctx); err == nil && primary == old {
-			err = errors.New("it is the old one")
+			err = errors.New("still the old one")
 		}
 		return err
 	})
 	return primary, err
 }
 
-// FailOver kills the primary, waits for another and returns it. Restart brings the old one back, empty; the Sentinels make it a replica
-// some seconds later.
+// FailOver kills the primary, waits for another, and returns the new one. Restart brings the old one back, empty. Some seconds later the
+// Sentinels make the old one a replica.
 func (s *Sentinels) FailOver(ctx context.Context) (*Redis, error) {
 	old, err := s.Primary(ctx)
 	if err != nil {
@@ -196,7 +196,7 @@ func (s *Sentinels) FailOver(ctx context.Context) (*Redis, error) {
 	return s.AwaitNewPrimary(ctx, old)
 }
 
-// Kill ends all that run, the Sentinels first, so that none of them acts on the others' end.
+// Kill ends all six. The Sentinels end first, as otherwise they would begin a failover.
 func (s *Sentinels) Kill() {
 	for _, r := range slices.Concat(s.Sentinels, s.Data) {
 		r.Kill()

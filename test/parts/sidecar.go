@@ -8,16 +8,18 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 )
 
-// Root returns the top folder of the repository that the working directory is in: the one with go.mod.
+// Root returns the top folder of the repository that the working directory is in: the folder whose go.mod names Weir's own module.
+// The modules in deploy, bench and tools lie below that folder.
 func Root() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return "", fmt.Errorf("looking for go.mod: %w", err)
 	}
 	for {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+		if text, err := os.ReadFile(filepath.Join(dir, "go.mod")); err == nil && strings.HasPrefix(string(text), "module github.com/weirproxy/weir\n") {
 			return dir, nil
 		}
 		parent := filepath.Dir(dir)
@@ -28,8 +30,8 @@ func Root() (string, error) {
 	}
 }
 
-// BuildSidecar compiles cmd/sidecar of the repository at root into the folder dir, with the race detector if race is true, and returns
-// the path of the binary.
+// BuildSidecar compiles cmd/sidecar of the repository at root into the folder dir and returns the path of the binary. With race, the
+// binary has the race detector.
 func BuildSidecar(ctx context.Context, root, dir string, race bool) (string, error) {
 	return build(ctx, root, dir, "sidecar", race)
 }
@@ -58,7 +60,7 @@ type Sidecar struct {
 	Admin  string // host:port of the admin service
 }
 
-// StartSidecar runs `binary serve args…` and waits until it is ready. Where args ask for port 0 the Sidecar has the port it got. Its
+// StartSidecar runs `binary serve args…` and waits until it is ready. Where args ask for port 0 the Sidecar has the port it got. The
 // log is JSON, one object per line.
 func StartSidecar(ctx context.Context, binary string, args ...string) (*Sidecar, error) {
 	process, err := Start("sidecar", binary, append([]string{"serve", "--log-format=json"}, args...)...)
@@ -94,7 +96,7 @@ func (s *Sidecar) listening(entry LogEntry) {
 	}
 }
 
-// A LogEntry is what callers need of one line of the sidecar's log.
+// A LogEntry holds the parts of a log line that callers use.
 type LogEntry struct {
 	Level   string `json:"level"`
 	Message string `json:"msg"`

@@ -2,17 +2,21 @@ package readme
 
 import (
 	"flag"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 var update = flag.Bool("update", false, "write what commands print into the documents")
 
-// TestCommandsPrintWhatTheDocumentsSay runs every document from its beginning to its end. A block that starts programs begins a subtest,
-// whose end is theirs.
+// TestCommandsPrintWhatTheDocumentsSay runs every document from its beginning to its end. A block that starts programs begins a
+// subtest; the programs end with that subtest.
 func TestCommandsPrintWhatTheDocumentsSay(t *testing.T) {
 	for _, d := range documents(t) {
 		t.Run(d.name, func(t *testing.T) {
@@ -47,13 +51,13 @@ func starts(b block) bool {
 	}
 }
 
-// A change is what a block should say.
+// A change is a new text for a block.
 type change struct {
 	block block
 	text  string
 }
 
-// play does what the blocks of an act say, in order, and returns the outputs that differ when they are to be written anew.
+// play runs the blocks of an act in order, and returns the outputs to write anew.
 func play(t *testing.T, d document, act []block) (changes []change) {
 	t.Helper()
 	var s stage
@@ -111,18 +115,95 @@ func rewrite(t *testing.T, d document, changes []change) {
 	}
 }
 
-// writeFile writes a file of the workspace, which must not be one of the repository.
+// writeFile writes a file of the workspace. A file that the workspace holds already would be one of the repository: then writeFile fails
+// the test.
 func writeFile(t *testing.T, name, text string) {
 	t.Helper()
-	if dir := filepath.Dir(name); dir != "." {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
+	if err := save(name, text); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// save is writeFile, which returns its error.
+func save(name, text string) error {
+	if info, err := os.Lstat(name); err == nil && info.Mode()&os.ModeSymlink != 0 {
+		return fmt.Errorf("%s is a file of the repository: a document must not overwrite it", name)
+	}
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(name, []byte(text), 0o644)
+}
+
+// A reader who follows several documents in one checkout keeps the rules of each. Documents that save rules in one directory save the
+// same rules, and git ignores all files.
+func TestDocumentsDoNotOverwriteEachOthersRulesAndGitIgnoresThem(t *testing.T) {
+	type saved struct {
+		by    string
+		rules map[string]string
+	}
+	first := make(map[string]saved) // by directory
+	for _, d := range documents(t) {
+		own := make(map[string]map[string]string) // by directory and file
+		for _, b := range d.blocks {
+			if b.kind != "file" {
+				continue
+			}
+			file := b.words[0]
+			ignored := exec.CommandContext(t.Context(), "git", "check-ignore", "--quiet", "--no-index", file)
+			ignored.Dir = repository
+			if err := ignored.Run(); err != nil {
+				t.Errorf("%s:%d: git does not ignore %s: %v", d.name, b.from, file, err)
+			}
+			if filepath.Ext(file) != ".yaml" {
+				continue
+			}
+			dir := filepath.Dir(file)
+			if own[dir] == nil {
+				own[dir] = make(map[string]string)
+			}
+			own[dir][file] = b.text
+		}
+		for dir, rules := range own {
+			if other, taken := first[dir]; !taken {
+				first[dir] = saved{d.name, rules}
+			} else if diff := cmp.Diff(other.rules, rules); diff != "" {
+				t.Errorf("%s and %s save other rules in %s:\n%s", other.by, d.name, dir, diff)
+			}
 		}
 	}
-	if _, err := os.Stat(filepath.Join(repository, name)); err == nil {
-		t.Fatalf("%s is a file of the repository: a document must not have it written", name)
+	if len(first) == 0 {
+		t.Error("got no saved file, want the many that there are")
 	}
-	if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
+}
+
+// A reader's checkout holds the files that README.md and docs told the reader to save. The tests do not see these files.
+func TestFilesThatAReaderSavedDoNotDisturbTheTests(t *testing.T) {
+	dir := t.TempDir()
+	for _, command := range []string{
+		"git init --quiet", "mkdir -p rules docs/mine", "echo saved > rules/shop.yaml", "echo '[x](missing.md)' > docs/mine/note.md",
+		"echo tracked > README.md", "git add README.md",
+	} {
+		run := exec.CommandContext(t.Context(), "bash", "-c", command)
+		run.Dir = dir
+		if out, err := run.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v: %s", command, err, out)
+		}
+	}
+	real, binary := repository, os.Getenv(sidecarVariable)
+	t.Cleanup(func() { repository = real })
+	repository = dir
+	if diff := cmp.Diff([]string{"README.md"}, trackedFiles(t)); diff != "" {
+		t.Errorf("files (-want +got):\n%s", diff)
+	}
+	if !filepath.IsAbs(binary) {
+		t.Fatalf("%s: %q is no absolute path", sidecarVariable, binary)
+	}
+	enterWorkspace(t)
+	if err := save("rules/shop.yaml", "mine"); err != nil {
+		t.Errorf("a file that is saved in the checkout too: %v", err)
+	}
+	if err := save("README.md", "mine"); err == nil {
+		t.Error("a file of the repository: got no error")
 	}
 }

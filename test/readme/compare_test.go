@@ -18,16 +18,16 @@ import (
 // tolerance is how much longer or shorter a wait may be than the document says: a busy machine takes its time between two commands.
 const tolerance = 15 * time.Second
 
-// waits matches what tells a time to wait; its last group is that time, as a Go duration or in seconds.
+// waits match a time to wait; the last group is that time, as a Go duration or in seconds.
 var waits = []*regexp.Regexp{
 	regexp.MustCompile(`"durationUntilReset":\s*"([0-9.]+s)"`),
 	regexp.MustCompile(`"(?:retry|reset)_?[aA]fter":\s*"([0-9.]+s)"`),
 	regexp.MustCompile(`(?i)(?:x-ratelimit-reset|retry-after|ratelimit-reset): ([0-9]+)`),
-	regexp.MustCompile(`\bin ([0-9][0-9.hmsµn]*[hms])\b`),
+	regexp.MustCompile(`\b(?:in|after) ([0-9][0-9.hmsµn]*[hms])\b`),
 	regexp.MustCompile(`;t=([0-9]+)`),
 }
 
-// passing matches what is different at every run.
+// passing match the parts that differ at every run.
 var passing = []*regexp.Regexp{
 	regexp.MustCompile(`[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?Z`),
 	regexp.MustCompile(`(?mi)^date: .*$`),
@@ -35,7 +35,7 @@ var passing = []*regexp.Regexp{
 	regexp.MustCompile(`[0-9]\.[0-9]+e\+09\b`), // a time in Unix seconds
 }
 
-// differ returns how what was printed differs from what the document says, "" when it does not. anyWait takes waits of any length.
+// differ returns how the output differs from the document, or "". anyWait takes waits of any length.
 func differ(want, got string, anyWait bool) string {
 	want, wantWaits := plain(want)
 	got, gotWaits := plain(got)
@@ -53,7 +53,7 @@ func differ(want, got string, anyWait bool) string {
 	return ""
 }
 
-// plain returns a text without what may differ, and the waits that were in it. JSON is spaced anew.
+// plain returns a text without the parts that may differ, and the waits in the text. JSON is spaced anew.
 func plain(text string) (string, []time.Duration) {
 	text = strings.ReplaceAll(text, "\r", "")
 	if spaced, err := spaceJSON(text); err == nil {
@@ -159,8 +159,8 @@ func TestWhatDiffersAtEveryRunDoesNotCountAndAllElseDoes(t *testing.T) {
 		{"a wait much shorter", `{"durationUntilReset": "40s"}`, `{"durationUntilReset":"4s"}`, false},
 		{"a header a little shorter", "retry-after: 20\n", "retry-after: 19\n", true},
 		{"a header much longer", "retry-after: 20\n", "retry-after: 60\n", false},
-		{"words a little shorter", "never used in 59.9s\n", "never used in 58.1s\n", true},
-		{"words much shorter", "never used in 59.9s\n", "never used in 5s\n", false},
+		{"words a little shorter", "pass in 59.9s, idle after 60s\n", "pass in 58.1s, idle after 59s\n", true},
+		{"words much shorter", "idle after 59.9s\n", "idle after 5s\n", false},
 		{"no wait at all", "retry-after: 20\n", "retry-after: soon\n", false},
 	}
 	for _, test := range tests {

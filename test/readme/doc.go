@@ -1,8 +1,8 @@
-// Package readme holds the tests of README.md and docs/: they run the commands that the documents print against the sidecar as built
-// (and real Envoy, where a document says `make demo`, and real Redis), compare what comes out with what the documents say, load the rule files that
-// they show, and hold their quotes, links and names equal to what is there.
+// Package readme holds the tests of README.md and docs/. The tests run the documents' commands against a built sidecar, real Redis
+// and, for `make demo`, real Envoy, and compare the output with the documents. The tests also load the rule files of the documents,
+// and check quotes, links and names.
 //
-// What a fenced block is stands in a comment before it, which readers do not see:
+// A comment before a fenced block, which readers do not see, gives the block's kind:
 //
 //	<!-- test: serve [and] -->      the sidecar is started like this, on ports that are free; and: beside what runs already
 //	<!-- test: demo -->             so is what `make demo` starts
@@ -15,13 +15,14 @@
 //	<!-- test: rules -->            a rule document that loads, without a warning
 //	<!-- test: topology NAME -->    the sidecar is started like this where servers of that kind (see topologies) are at the addresses it names
 //	<!-- test: quote PATH -->       these lines stand in that file
+//	<!-- test: envoy -->            a part of a configuration of Envoy, which Envoy's own types decode
 //	<!-- test: not run REASON -->   nothing is tested
 //
-// In what commands print, a line `…` stands for any number of lines; dates do not count, and waits may differ by a few seconds
-// (`run waits=any`: by any time). `go test ./test/readme -update` writes what commands print anew.
+// In the output of commands, a line `…` stands for any number of lines. Dates do not count, and waits may differ by a few seconds
+// (`run waits=any`: by any time). `go test ./test/readme -update` writes the output of commands anew.
 //
-// What needs a Redis is skipped, with a message, where scripts/redis.sh finds none; WEIR_REQUIRE=redis makes that a failure.
+// Tests that need a Redis skip, with a message, where scripts/redis.sh finds no Redis; with WEIR_REQUIRE=redis these tests fail.
 //
-// Addresses that the documents name (localhost:8080, redis-cli without one, and so on) are replaced by those that the programs were given. Documents are read
-// in order, and a command sees what the ones before it did: files, and hits that were counted since the last start.
+// The tests replace addresses of the documents (localhost:8080, redis-cli without an address, and so on) by the addresses of the
+// programs. The tests read each document in order. A command sees the effects of earlier ones: files, and hits since the last start.
 package readme

@@ -17,19 +17,19 @@ type document struct {
 	name   string // path from the root of the repository
 	lines  []string
 	blocks []block
-	prose  []string // its lines, empty where they belong to a block
+	prose  []string // the lines, empty inside a block
 }
 
-// A block is a fenced block with what the comment before it says of it, or a comment that stands for itself.
+// A block is a fenced block with the words of the comment before it, or a comment alone.
 type block struct {
 	kind     string // the first word of the comment; "output" for the block after a run
 	words    []string
 	language string
 	text     string
-	from, to int // its lines are document.lines[from:to]
+	from, to int // the block is document.lines[from:to]
 }
 
-// option returns what follows NAME= in the comment.
+// option returns the text after NAME= in the comment.
 func (b *block) option(name string) string {
 	for _, word := range b.words {
 		if value, found := strings.CutPrefix(word, name+"="); found {
@@ -44,7 +44,7 @@ func (b *block) has(word string) bool { return slices.Contains(b.words, word) }
 
 // kinds is how many words each kind of block needs after its own.
 var kinds = map[string]int{
-	"serve": 0, "demo": 0, "redis": 0, "start": 0, "run": 0, "file": 1, "rules": 0, "topology": 1, "quote": 1, "not": 2,
+	"serve": 0, "demo": 0, "redis": 0, "start": 0, "run": 0, "file": 1, "rules": 0, "topology": 1, "quote": 1, "envoy": 0, "not": 2,
 }
 
 var comment = regexp.MustCompile(`^<!-- test: (.*) -->$`)
@@ -98,7 +98,7 @@ func parse(name, text string) (document, error) {
 	return d, nil
 }
 
-// documents returns README.md and docs/*.md, but for what is made by programs or says what a machine measured.
+// documents returns README.md and docs/*.md, without generated pages and pages of measurements.
 func documents(t *testing.T) []document {
 	t.Helper()
 	names := []string{"README.md"}

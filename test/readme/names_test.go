@@ -23,10 +23,10 @@ var (
 	flagName = regexp.MustCompile(`(?:^|[\s` + "`" + `(])--([a-z][a-z0-9-]+)`)
 	variable = regexp.MustCompile(`\bWEIR_[A-Z_]+\b`)
 	metric   = regexp.MustCompile(`\bweir_[a-z_]+\b`)
-	target   = regexp.MustCompile(`(?:^|` + "`" + `)make ([a-z0-9]+)`)
+	target   = regexp.MustCompile(`(?:^|` + "`" + `)make ([a-z0-9-]+)`)
 )
 
-// said returns the lines of a document that name something of the product: inline code, and commands, but for those that are to fail.
+// said returns the lines of a document that name a part of the product: inline code, and commands that are not meant to fail.
 func said(d document) []string {
 	var all []string
 	for _, line := range d.prose {
@@ -79,21 +79,21 @@ func TestMetricsOfTheDocumentsExistAndAllOfThemAreInOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(sidecar.Kill)
-	// Those of a remote store are there whether it is or not.
+	// The metrics of a remote store are there even without the store.
 	remote, err := parts.StartSidecar(deadline(t), os.Getenv(sidecarVariable), "--rules="+rules, "--store=redis",
 		"--redis-url=unix://"+filepath.Join(t.TempDir(), "none.sock"), "--grpc-address=127.0.0.1:0", "--http-address=127.0.0.1:0", "--admin-address=")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(remote.Kill)
-	// So are those of an xDS server.
+	// The metrics of an xDS server are there too.
 	fed, err := parts.StartSidecar(deadline(t), os.Getenv(sidecarVariable), "--rules="+rules, "--xds-address=127.0.0.1:1",
 		"--grpc-address=127.0.0.1:0", "--http-address=127.0.0.1:0", "--admin-address=")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(fed.Kill)
-	// Some metrics appear with what they count: a value, a refund.
+	// Some metrics appear with their first event: a value, a refund.
 	const refund = `{"domain":"d","descriptors":[{"entries":[{"key":"a","value":"b"}],"hitsAddend":1,"isNegativeHits":true}]}`
 	fetch(t, http.MethodPost, "http://"+sidecar.HTTP+"/json", refund)
 	known := make(map[string]bool)

@@ -56,9 +56,9 @@ func (s *stage) redis(t *testing.T, command string) {
 	}
 }
 
-// A topology is real servers, and what a document's command must be given to reach them.
+// A topology is real servers, and the arguments with which a document's command reaches them.
 type topology struct {
-	hosts     []string // in the place of those that the command names, in that order
+	hosts     []string // in the place of the addresses of the command, in that order
 	nodes     []*parts.Redis
 	sentinels []*parts.Redis
 	socket    string // in the place of namedSocket
@@ -98,6 +98,9 @@ func startTopology(t *testing.T, name, dir string) topology {
 			t.Fatal(err)
 		}
 		t.Cleanup(c.Kill)
+		if err := c.DisableFailover(deadline(t)); err != nil {
+			t.Fatal(err)
+		}
 		return topology{hosts: c.Addresses(), nodes: c.Nodes}
 	default:
 		t.Fatalf("there is no topology %q", name)
@@ -148,7 +151,7 @@ func checkNothingWasRefused(t *testing.T, nodes []*parts.Redis) {
 	}
 }
 
-// fileOf returns what a document has the reader save under that path.
+// fileOf returns the file that a document tells the reader to save under that path.
 func fileOf(t *testing.T, path string) string {
 	t.Helper()
 	for _, d := range documents(t) {
@@ -179,8 +182,8 @@ var (
 	ofAlgorithm  = regexp.MustCompile(`key: ([a-z_]+),`)
 )
 
-// TestTopologiesOfTheDocumentsConnect starts the servers that documents speak of, and the sidecar as they say: with their ACLs it gets a
-// count of each algorithm, for all keys of one request in one transaction, and nothing is refused.
+// TestTopologiesOfTheDocumentsConnect starts the servers of the documents, and the sidecar with the documents' flags and ACLs. The
+// sidecar counts with each algorithm, for all keys of one request in one transaction, and Redis refuses no command.
 func TestTopologiesOfTheDocumentsConnect(t *testing.T) {
 	n := 0
 	for _, d := range documents(t) {
@@ -201,10 +204,10 @@ func connect(t *testing.T, b block) {
 	t.Helper()
 	dir := t.TempDir()
 	at := startTopology(t, b.words[0], dir)
-	allow(t, at.nodes, fileOf(t, "users.acl"))
-	allow(t, at.sentinels, fileOf(t, "sentinel.acl"))
+	allow(t, at.nodes, fileOf(t, "rules/redis/users.acl"))
+	allow(t, at.sentinels, fileOf(t, "rules/redis/sentinel.acl"))
 	t.Chdir(dir)
-	for name, text := range map[string]string{"rules/all.yaml": rulesOfAll, "password": "change-me\n", "sentinel-password": "change-me-too\n"} {
+	for name, text := range map[string]string{"rules/redis/all.yaml": rulesOfAll, "password": "change-me\n", "sentinel-password": "change-me-too\n"} {
 		writeFile(t, name, text)
 	}
 	hosts := slices.Clone(at.hosts)
@@ -267,7 +270,7 @@ func post(t *testing.T, url, body string) int {
 }
 
 func TestTheACLOfTheDocumentsAllowsWhatTheScriptDoes(t *testing.T) {
-	acl := strings.Fields(fileOf(t, "users.acl"))
+	acl := strings.Fields(fileOf(t, "rules/redis/users.acl"))
 	pieces, err := filepath.Glob(filepath.Join(repository, "pkg/store/redisstore/script/*.lua"))
 	if err != nil {
 		t.Fatal(err)

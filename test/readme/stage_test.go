@@ -60,26 +60,46 @@ func runWithSidecar(m *testing.M) (int, error) {
 	return m.Run(), nil
 }
 
-// enterWorkspace makes a folder that looks like a fresh clone after `make build` the working directory of the test. Commands may write
+// trackedFiles returns the files of the repository that git tracks, by their paths from the root. Documents are tested against these
+// files alone, as a reader's checkout holds also the files that a document told the reader to save.
+func trackedFiles(t *testing.T) []string {
+	t.Helper()
+	list := exec.CommandContext(t.Context(), "git", "ls-files", "-z")
+	list.Dir = repository
+	out, err := list.Output()
+	if err != nil {
+		t.Fatalf("git ls-files: %v", err)
+	}
+	var files []string
+	for name := range strings.SplitSeq(strings.TrimRight(string(out), "\x00"), "\x00") {
+		if exists(filepath.Join(repository, name)) { // else deleted, and the deletion is not in the index yet
+			files = append(files, name)
+		}
+	}
+	return files
+}
+
+// exists reports whether there is a file or directory.
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// enterWorkspace makes a directory that looks like a fresh clone after `make build` the working directory of the test. Commands may write
 // new files there.
 func enterWorkspace(t *testing.T) {
 	t.Helper()
 	dir := t.TempDir()
-	entries, err := os.ReadDir(repository)
-	if err != nil {
-		t.Fatal(err)
-	}
 	link := func(target, name string) {
 		if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, entry := range entries {
-		switch entry.Name() {
-		case ".git", "bin", "rules":
-		default:
-			link(filepath.Join(repository, entry.Name()), entry.Name())
+	for _, name := range trackedFiles(t) {
+		if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(name)), 0o755); err != nil {
+			t.Fatal(err)
 		}
+		link(filepath.Join(repository, name), name)
 	}
 	if err := os.Mkdir(filepath.Join(dir, "bin"), 0o755); err != nil {
 		t.Fatal(err)
@@ -119,7 +139,7 @@ func (s *stage) actual(command string) string {
 	return command
 }
 
-// documented returns what was printed with the documented ports in it.
+// documented returns an output with the documented ports.
 func (s *stage) documented(output string) string {
 	for _, p := range s.ports {
 		output = strings.ReplaceAll(output, ":"+p[1], ":"+p[0])
@@ -207,7 +227,7 @@ func arguments(line string) (args []string) {
 	return args
 }
 
-// demo starts what test/demo starts, on ports that are free.
+// demo starts the parts of test/demo, on free ports.
 func (s *stage) demo(t *testing.T) {
 	t.Helper()
 	binary := parts.NeedEnvoy(t, repository)
@@ -250,7 +270,7 @@ func (s *stage) demo(t *testing.T) {
 	s.add(t, "9901", envoy.Admin)
 }
 
-// run runs a command in a shell and returns what it printed, standard output and standard error together, and its exit code.
+// run runs a command in a shell and returns its output, standard output and standard error together, and its exit code.
 func (s *stage) run(t *testing.T, command string) (output string, code int) {
 	t.Helper()
 	shell := exec.CommandContext(deadline(t), "bash", "-c", s.actual(command))

@@ -1,4 +1,4 @@
-// Package certtest makes authorities and certificates for tests. Nobody else trusts them, and they are good for a day.
+// Package certtest makes authorities and certificates for tests. The certificates are valid for a day.
 package certtest
 
 import (
@@ -9,7 +9,6 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
-	"math/big"
 	"net"
 	"net/url"
 	"os"
@@ -20,14 +19,14 @@ import (
 
 // Authority signs certificates.
 type Authority struct {
-	PEM  []byte         // its certificate
-	Pool *x509.CertPool // that trusts it alone
+	PEM  []byte         // the authority's certificate
+	Pool *x509.CertPool // of this authority alone
 
 	certificate *x509.Certificate
 	key         *ecdsa.PrivateKey
 }
 
-// New is NewAuthority for a test.
+// New is NewAuthority, and fails the test on an error.
 func New(tb testing.TB, name string) *Authority {
 	tb.Helper()
 	a, err := NewAuthority(name)
@@ -50,7 +49,7 @@ func (a *Authority) Below(tb testing.TB, name string) *Authority {
 	return below
 }
 
-// newAuthority makes an authority that another signs; nil stands for itself.
+// newAuthority makes an authority that by signs; nil means that the authority signs itself.
 func newAuthority(name string, by *Authority) (*Authority, error) {
 	t := template(name, tomorrow())
 	t.IsCA, t.BasicConstraintsValid, t.KeyUsage = true, true, x509.KeyUsageCertSign
@@ -77,13 +76,13 @@ func newAuthority(name string, by *Authority) (*Authority, error) {
 // Pair is a certificate and its key, both PEM.
 type Pair struct{ Certificate, Key []byte }
 
-// Issue is Sign for a test.
+// Issue is Sign, and fails the test on an error.
 func (a *Authority) Issue(tb testing.TB, names ...string) Pair {
 	tb.Helper()
 	return a.IssueUntil(tb, tomorrow(), names...)
 }
 
-// IssueUntil is Issue with the end of the certificate's time.
+// IssueUntil is Issue with an end of validity.
 func (a *Authority) IssueUntil(tb testing.TB, end time.Time, names ...string) Pair {
 	tb.Helper()
 	pair, err := a.signUntil(end, names)
@@ -97,7 +96,7 @@ func (a *Authority) IssueUntil(tb testing.TB, end time.Time, names ...string) Pa
 // first is its common name.
 func (a *Authority) Sign(names ...string) (Pair, error) { return a.signUntil(tomorrow(), names) }
 
-// signUntil is Sign with the end of the certificate's time.
+// signUntil is Sign with an end of validity.
 func (a *Authority) signUntil(end time.Time, names []string) (Pair, error) {
 	t := template(names[0], end)
 	t.KeyUsage = x509.KeyUsageDigitalSignature
@@ -142,7 +141,7 @@ func (p Pair) Write(tb testing.TB, dir string) (certificate, key string) {
 	return Write(tb, filepath.Join(dir, "tls.crt"), p.Certificate), Write(tb, filepath.Join(dir, "tls.key"), p.Key)
 }
 
-// Write writes a file beside its place, renames it and returns the path.
+// Write writes a file under another name, renames the file to path, and returns path.
 func Write(tb testing.TB, path string, data []byte) string {
 	tb.Helper()
 	if err := os.WriteFile(path+".next", data, 0o600); err != nil {
@@ -161,13 +160,11 @@ func encode(kind string, der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
 }
 
-// template is what all certificates have.
+// template returns the fields of all certificates.
 func template(name string, end time.Time) *x509.Certificate {
-	serial, _ := rand.Int(rand.Reader, big.NewInt(1<<62)) // never fails
-	return &x509.Certificate{
-		SerialNumber: serial,
-		Subject:      pkix.Name{CommonName: name},
-		NotBefore:    time.Now().Add(-2 * time.Hour),
-		NotAfter:     end,
+	return &x509.Certificate{ // CreateCertificate chooses the serial number
+		Subject:   pkix.Name{CommonName: name},
+		NotBefore: time.Now().Add(-2 * time.Hour),
+		NotAfter:  end,
 	}
 }

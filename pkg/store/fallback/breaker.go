@@ -13,33 +13,33 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// enough is how many successes in a row close a half-open breaker.
-const enough = 3
+// successesToClose is how many successes in a row close a half-open breaker.
+const successesToClose = 3
 
 // errUnasked is the reason not to ask the primary before the first probe has answered.
-var errUnasked = errors.New("it has not answered yet")
+var errUnasked = errors.New("no probe has answered yet")
 
-// phase is what holds between two events of the breaker. A change makes a new phase and puts it in place of the one it saw,
-// or finds that another was quicker; so what began in an earlier phase reaches that one's counters only. All but those is
-// set once, and before by the watcher.
+// phase is the breaker between two changes. A change replaces the phase that it saw, or does nothing if another change came
+// first. So a request that began in an earlier phase changes the counters of that phase only. Only the counters change, and
+// before, which the watcher clears.
 type phase struct {
 	state   State
 	first   bool          // no probe has answered yet
 	since   time.Time     // of the last change of state
-	opened  uint64        // times the breaker has opened
+	opened  uint64        // times that the breaker opened
 	reason  error         // open and half-open: the last error
 	wait    time.Duration // open and half-open: the interval
-	next    time.Time     // open: when the probe is due
+	next    time.Time     // open: time of the probe
 	away    time.Time     // when the breaker last left closed
-	decided uint64        // charges decided without the primary: up to then; closed: from then on, until it closed
-	before  *phase        // until the watcher has told the change
+	decided uint64        // charges decided without the primary: before away; closed: from away on
+	before  *phase        // nil once the watcher has logged the change
 
 	count atomic.Int64 // closed: failures since a success; half-open: successes
-	from  atomic.Int64 // closed: when the first of these failures came, in nanoseconds since Store.started
+	from  atomic.Int64 // closed: time of the first of these failures, in nanoseconds since Store.started
 	busy  atomic.Bool  // half-open: a request is at the primary
 }
 
-// enter reports whether a request may ask the primary. One that may calls succeeded or failed after.
+// enter reports whether a request may ask the primary. After the answer the request must call succeeded or failed.
 func (p *phase) enter() bool {
 	switch p.state {
 	case Closed:
@@ -51,7 +51,7 @@ func (p *phase) enter() bool {
 	}
 }
 
-// leave ends a request that says nothing of the primary's health.
+// leave ends a request that is no sign of the primary's health.
 func (p *phase) leave() {
 	if p.state == HalfOpen {
 		p.busy.Store(false)
@@ -61,18 +61,18 @@ func (p *phase) leave() {
 // succeeded ends a request that the primary answered.
 func (s *Store) succeeded(p *phase) {
 	if p.state == Closed {
-		if p.count.Load() != 0 { // hardly ever, so that cores need not pass the line around
+		if p.count.Load() != 0 { // hardly ever: a write would pass the cache line between cores
 			p.count.Store(0)
 		}
 		return
 	}
-	if p.count.Add(1) == enough {
+	if p.count.Add(1) == successesToClose {
 		s.change(p, Closed, nil)
 	}
 	p.busy.Store(false)
 }
 
-// failed ends a request that the primary failed. It returns the error for the caller, or nil when the policies are to answer.
+// failed ends a request that the primary failed, and returns the error for the caller; nil means that the policies should answer.
 func (s *Store) failed(ctx context.Context, p *phase, err error) error {
 	if errors.Is(err, store.ErrLimit) {
 		p.leave()
@@ -83,7 +83,7 @@ func (s *Store) failed(ctx context.Context, p *phase, err error) error {
 		p.leave()
 		return err
 	}
-	s.countFailure(err)
+	s.metrics.countFailure(err, s.unavailable)
 	if p.state == HalfOpen || s.lasting(p) {
 		s.change(p, Open, err)
 	}
@@ -93,17 +93,17 @@ func (s *Store) failed(ctx context.Context, p *phase, err error) error {
 	return nil
 }
 
-// lasting counts a failure and reports whether there were enough of them, for long enough. The time keeps requests that fail
-// together, as those of one server of several do, from being taken for a primary that does nothing any more.
+// lasting counts a failure, and reports whether the failures were many enough for long enough. When one server of several fails,
+// its requests fail together; the time keeps such a moment from opening the breaker.
 func (s *Store) lasting(p *phase) bool {
 	now, n := int64(time.Since(s.started)), p.count.Add(1)
 	if n == 1 {
 		p.from.Store(now)
 	}
-	return n >= s.limit && time.Duration(now-p.from.Load()) >= s.failingFor
+	return n >= s.failures && time.Duration(now-p.from.Load()) >= s.failingFor
 }
 
-// change puts a phase of that state in p's place and wakes the watcher, unless p is no longer in force.
+// change replaces p with a phase of another state and wakes the watcher, unless another phase has replaced p already.
 func (s *Store) change(p *phase, to State, reason error) {
 	if s.phase.Load() != p {
 		return
@@ -112,7 +112,7 @@ func (s *Store) change(p *phase, to State, reason error) {
 	n := &phase{state: to, since: now, opened: p.opened, reason: reason, wait: p.wait, away: p.away, decided: p.decided, before: p}
 	switch to {
 	case Closed:
-		n.wait, n.decided = 0, s.counts.decided()-p.decided
+		n.wait, n.decided = 0, s.metrics.decided()-p.decided
 	case HalfOpen:
 		n.reason = p.reason
 	case Open:
@@ -123,31 +123,31 @@ func (s *Store) change(p *phase, to State, reason error) {
 			n.opened++
 		}
 		if p.state == Closed {
-			n.away, n.decided = now, s.counts.decided()
+			n.away, n.decided = now, s.metrics.decided()
 		}
 		n.wait = min(max(2*p.wait, s.minOpen), s.maxOpen)
-		n.next = now.Add(n.wait - rand.N(n.wait/4+1)) // so that many processes do not ask in step
+		n.next = now.Add(n.wait - rand.N(n.wait/4+1)) // many processes should not probe in step
 	}
 	if !s.phase.CompareAndSwap(p, n) {
 		return
 	}
 	select {
 	case s.changed <- struct{}{}:
-	default: // it is about to look
+	default: // the watcher has not looked yet
 	}
 }
 
-// watch tells the changes of state and asks the probe where the breaker wants to know, until ctx ends.
-func (s *Store) watch(ctx context.Context, told *phase) {
+// watch logs the changes of state after the phase logged, and probes when that is due, until ctx ends.
+func (s *Store) watch(ctx context.Context, logged *phase) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	answered := sync.OnceFunc(func() { close(s.answered) })
-	successes := int64(0) // of the phase told, when last looked at
+	successes := int64(0) // of the phase logged, at the last look
 	for {
 		p := s.phase.Load()
-		if p != told {
-			s.tell(ctx, told, p)
-			told, successes = p, 0
+		if p != logged {
+			s.logChanges(ctx, logged, p)
+			logged, successes = p, 0
 		}
 		due := timer.C
 		switch p.state {
@@ -169,7 +169,7 @@ func (s *Store) watch(ctx context.Context, told *phase) {
 			successes = n
 			continue
 		}
-		err := s.ask(ctx)
+		err := s.callProbe(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -184,17 +184,16 @@ func (s *Store) watch(ctx context.Context, told *phase) {
 	}
 }
 
-// ask calls the probe.
-func (s *Store) ask(ctx context.Context) error {
+func (s *Store) callProbe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, ProbeTimeout)
 	defer cancel()
 	return s.probe(ctx)
 }
 
-// tell logs the changes of state after the phase told, up to the phase p.
-func (s *Store) tell(ctx context.Context, told, p *phase) {
+// logChanges logs the changes of state after the phase logged, up to p.
+func (s *Store) logChanges(ctx context.Context, logged, p *phase) {
 	var changes []*phase
-	for ; p != told; p = p.before {
+	for ; p != logged; p = p.before {
 		changes = append(changes, p)
 	}
 	for _, p := range slices.Backward(changes) {

@@ -10,9 +10,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/weirproxy/weir/pkg/algorithms"
-	"github.com/weirproxy/weir/pkg/store"
 )
 
 func TestAwaitEndsWithTheFirstProbe(t *testing.T) {
@@ -131,7 +128,7 @@ func TestAnOpenBreakerProbesAtIntervalsThatDoubleUpToTheBound(t *testing.T) {
 			r.primary.fail(nil)
 			time.Sleep(time.Second)
 			synctest.Wait()
-			for range enough {
+			for range successesToClose {
 				r.hit()
 			}
 			r.want(Closed)
@@ -160,7 +157,7 @@ func TestHalfOpenLetsExactlyOneRequestThrough(t *testing.T) {
 	inBubbleAway(t, Options{MinOpen: time.Second}, func(r *rig) {
 		t := r.t
 		r.halfOpen()
-		for turn := range enough {
+		for turn := range successesToClose {
 			r.want(HalfOpen)
 			gate := make(chan struct{})
 			r.primary.follow(func(context.Context) error { <-gate; return nil })
@@ -192,7 +189,7 @@ func TestHalfOpenClosesAfterSuccessesAndOpensForLongerAfterAFailure(t *testing.T
 	inBubbleAway(t, Options{}, func(r *rig) {
 		t := r.t
 		r.halfOpen()
-		for range enough - 1 {
+		for range successesToClose - 1 {
 			if !r.hit() {
 				t.Fatal("half-open: a request alone did not reach the primary")
 			}
@@ -206,7 +203,7 @@ func TestHalfOpenClosesAfterSuccessesAndOpensForLongerAfterAFailure(t *testing.T
 		if waited := time.Since(start); waited < 150*time.Millisecond || waited > 201*time.Millisecond {
 			t.Errorf("it was open for %v after the failure; want 150 to 200 ms", waited)
 		}
-		for range enough {
+		for range successesToClose {
 			r.want(HalfOpen) // the successes of the time before do not count
 			r.hit()
 		}
@@ -304,7 +301,7 @@ func TestFailuresThatComeTogetherDoNotOpenTheBreaker(t *testing.T) {
 	const failingFor = 25 * time.Millisecond
 	inBubble(t, Options{FailingFor: failingFor}, func(r *rig) {
 		r.primary.fail(errDown)
-		for range 100 { // as those of one server of a cluster do
+		for range 100 { // as when one server of a cluster fails
 			r.hit()
 		}
 		r.want(Closed)
@@ -331,40 +328,5 @@ func TestASuccessBeginsTheTimeOfFailuresAnew(t *testing.T) {
 			r.hit()
 		}
 		r.want(Closed)
-	})
-}
-
-func TestWhatIsKnownIsDecidedWithoutTheBreaker(t *testing.T) {
-	known := false
-	o := Options{Known: func(_ []store.Charge, decisions []algorithms.Decision) bool {
-		if known {
-			decisions[0] = algorithms.Decision{RetryAfter: time.Second}
-		}
-		return known
-	}}
-	inBubble(t, o, func(r *rig) {
-		take := func() (bool, algorithms.Decision) {
-			decisions := make([]algorithms.Decision, 1)
-			admitted, err := r.Take(t.Context(), []store.Charge{charge("k", 5)}, decisions)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return admitted, decisions[0]
-		}
-		r.primary.fail(errDown)
-		r.probeAnswers(errDown)
-		for range DefaultFailures { // what is known in between is no success of the primary
-			known = false
-			take()
-			known = true
-			asked := r.primary.asked.Load()
-			if admitted, d := take(); admitted || d.RetryAfter != time.Second || r.primary.asked.Load() != asked {
-				t.Fatalf("Take of what is known = %v, %+v after %d questions; want what was known, without one", admitted, d, r.primary.asked.Load()-asked)
-			}
-		}
-		r.want(Open)
-		if admitted, d := take(); admitted || d.RetryAfter != time.Second {
-			t.Errorf("Take of what is known with the primary away = %v, %+v; want what is known", admitted, d)
-		}
 	})
 }

@@ -95,7 +95,7 @@ func (nothing) Take(context.Context, []store.Charge, []algorithms.Decision) (boo
 	return true, nil
 }
 
-// BenchmarkHealthy is what the store adds to a primary that is well.
+// BenchmarkHealthy is the cost of the store in front of a primary that serves.
 func BenchmarkHealthy(b *testing.B) {
 	r := newRig(b, Options{Primary: nothing{}})
 	for r.State() != Closed {

@@ -132,12 +132,12 @@ func TestHalfOpenGoesOnAfterARequestThatSaysNothing(t *testing.T) {
 		t := r.t
 		r.halfOpen()
 		r.primary.fail(store.ErrLimit)
-		for range 2 * enough {
+		for range 2 * successesToClose {
 			r.hit()
 		}
 		r.want(HalfOpen)
 		r.primary.fail(nil)
-		for range enough {
+		for range successesToClose {
 			if !r.hit() {
 				t.Error("the next request did not get through")
 			}
@@ -201,7 +201,7 @@ func TestLocalCountsRuleUntilThePrimaryIsBackAndStay(t *testing.T) {
 			}
 		}
 		r.halfOpen()
-		for range enough {
+		for range successesToClose {
 			if got := take(); got.Remaining != 77 {
 				t.Errorf("once the primary is back: %+v; want its decision", got)
 			}

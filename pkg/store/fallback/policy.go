@@ -9,18 +9,18 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// takeWithout decides a request by its charges' policies. ctx may have ended.
+// takeWithout decides a request by the policies of its charges. ctx may have ended.
 func (s *Store) takeWithout(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
-	n := census(charges)
-	s.counts.add(n)
+	n := countByPolicy(charges)
+	s.metrics.add(n)
 	if len(charges) > 0 {
-		s.counts.without.Add(1)
+		s.metrics.without.Add(1)
 	}
 	if n.Allow+n.Deny > 0 && n.Local == 0 {
 		s.patch(charges, decisions)
 		return store.Admitted(charges, decisions), nil
 	}
-	all, scratch := s.stand(charges, n)
+	all, scratch := s.substitute(charges, n)
 	defer s.put(scratch)
 	admitted, err := s.local.Take(context.WithoutCancel(ctx), all, decisions)
 	if err != nil {
@@ -30,10 +30,10 @@ func (s *Store) takeWithout(ctx context.Context, charges []store.Charge, decisio
 	return admitted, nil
 }
 
-// peekWithout writes what each charge would find by its policy. ctx may have ended.
+// peekWithout decides each charge alone by its policy. ctx may have ended.
 func (s *Store) peekWithout(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) error {
-	if n := census(charges); n.Local > 0 {
-		all, scratch := s.stand(charges, n)
+	if n := countByPolicy(charges); n.Local > 0 {
+		all, scratch := s.substitute(charges, n)
 		defer s.put(scratch)
 		if err := s.local.Peek(context.WithoutCancel(ctx), all, decisions); err != nil {
 			return fmt.Errorf("peek into the local store: %w", err)
@@ -43,8 +43,8 @@ func (s *Store) peekWithout(ctx context.Context, charges []store.Charge, decisio
 	return nil
 }
 
-// census returns how many charges go by each policy.
-func census(charges []store.Charge) (n Decided) {
+// countByPolicy returns the number of charges of each policy.
+func countByPolicy(charges []store.Charge) (n Decided) {
 	for i := range charges {
 		switch charges[i].OnError {
 		case store.Allow:
@@ -58,10 +58,9 @@ func census(charges []store.Charge) (n Decided) {
 	return n
 }
 
-// stand returns charges that make the local store give the request's verdict and charge what is its own: in the place of
-// each charge that it does not decide stands one that it allows or denies whatever it remembers, and that leaves no trace.
-// put must be called with the scratch memory after.
-func (s *Store) stand(charges []store.Charge, n Decided) (all []store.Charge, scratch *[]store.Charge) {
+// substitute returns charges with which the local store gives the verdict on the whole request. A charge that the local store must
+// not decide is replaced: the substitute is always allowed or always denied, and leaves no state. Call put with scratch after.
+func (s *Store) substitute(charges []store.Charge, n Decided) (all []store.Charge, scratch *[]store.Charge) {
 	if n.Allow+n.Deny == 0 {
 		return charges, nil
 	}
@@ -72,29 +71,27 @@ func (s *Store) stand(charges []store.Charge, n Decided) (all []store.Charge, sc
 		if c.OnError != store.Allow && c.OnError != store.Deny {
 			continue
 		}
-		// Its own key, so that these spread over the store as keys do, but in a state that no rule has.
-		no := refused(c)
-		c.Limit = algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: algorithms.MaxHits, Period: s.unused}
-		c.CountRejected = false
-		if no {
-			c.Limit.Requests, c.Hits = 0, 1
-		} else {
-			c.Hits = 0
+		// The same key, so that substitutes spread over the shards, but a period that no rule has.
+		requests, hits := uint32(algorithms.MaxHits), int64(0)
+		if refused(c) {
+			requests, hits = 0, 1
 		}
+		c.Limit = algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: requests, Period: s.unused}
+		c.Hits, c.CountRejected = hits, false
 	}
 	return *scratch, scratch
 }
 
-// put gives back what stand took, if anything.
+// put returns the scratch memory of substitute, which may be nil.
 func (s *Store) put(scratch *[]store.Charge) {
 	if scratch != nil {
-		clear(*scratch) // let go of the keys
+		clear(*scratch) // releases the keys
 		s.scratch.Put(scratch)
 	}
 }
 
-// refused reports whether the charge's policy denies it, or allows it though its limit is a ban, which needs no store to be
-// kept. A refund and a probe are nothing to deny.
+// refused reports whether a charge is denied: by its policy, or by a limit of 0, for which no store is needed. A refund and a probe
+// are never denied.
 func refused(c *store.Charge) bool {
 	return c.Hits > 0 && (c.OnError == store.Deny || c.OnError == store.Allow && c.Limit.Requests == 0)
 }

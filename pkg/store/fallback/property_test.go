@@ -110,7 +110,7 @@ func TestRequestsWithoutThePrimaryAreDecidedAsAPlainModelDecidesThem(t *testing.
 		t := r.t
 		// Without its Deadline, which a bubble has not.
 		rapid.Check(struct{ rapid.TB }{t}, func(rt *rapid.T) {
-			time.Sleep(30 * time.Minute) // every key is as if never used
+			time.Sleep(30 * time.Minute) // every key is idle
 			synctest.Wait()
 			m := &model{states: map[string]algorithms.State{}}
 			for range rapid.IntRange(1, 30).Draw(rt, "requests") {

@@ -58,7 +58,7 @@ func (p *scripted) Reset(ctx context.Context, charges []store.Charge) (int, erro
 	return len(charges), nil
 }
 
-// rig is a store under test and what it is made of.
+// rig is a store under test, with its parts.
 type rig struct {
 	*Store
 	t       *testing.T // nil in a benchmark
@@ -72,7 +72,7 @@ type rig struct {
 func (r *rig) probeBy(probe func(context.Context) error) { r.asking.Store(&probe) }
 func (r *rig) probeAnswers(err error)                    { r.probeBy(func(context.Context) error { return err }) }
 
-// newRig returns a rig whose primary and probe are well, unless o says otherwise, and whose first probe may still be to come.
+// newRig returns a rig. Its primary and probe serve, unless o says otherwise, and the first probe may still come.
 // The test's end closes it.
 func newRig(tb testing.TB, o Options) *rig {
 	tb.Helper()

@@ -8,109 +8,94 @@ import (
 	"time"
 )
 
-// State is what the breaker does with requests.
+// State is a state of the breaker.
 type State uint8
 
 // The states.
 const (
 	Closed   State = iota // the primary is asked
-	Open                  // it is not
-	HalfOpen              // it is, by one request at a time
+	Open                  // the primary is not asked
+	HalfOpen              // one request at a time asks the primary
 )
 
-// String returns the state as it stands in metrics: closed, open or half_open.
+// String returns the name in metrics: closed, open or half_open.
 func (s State) String() string {
-	switch s {
-	case Closed:
-		return "closed"
-	case Open:
-		return "open"
-	case HalfOpen:
-		return "half_open"
-	default:
-		return fmt.Sprintf("state(%d)", uint8(s))
+	if names := [...]string{"closed", "open", "half_open"}; int(s) < len(names) {
+		return names[s]
 	}
+	return fmt.Sprintf("state(%d)", uint8(s))
 }
 
-// Stats is the store's figures at one moment.
+// Stats is the store's metrics at one moment.
 type Stats struct {
 	State    State
 	Since    time.Time // of the last change of state
-	Opened   uint64    // times that the breaker opened, a first probe that failed included
+	Opened   uint64    // times that the breaker opened, also after a first probe that failed
 	Failures Failures
 	Decided  Decided
-	Without  uint64 // requests of which charges were decided without the primary
+	Without  uint64 // requests with charges that were decided without the primary
 }
 
-// Failures counts requests that the primary failed, by why. Probes do not count.
+// Failures counts requests that the primary failed, by cause. Probes do not count.
 type Failures struct {
 	Timeout     uint64 // no answer in time
 	Unavailable uint64 // errors that wrap Options.Unavailable
 	Other       uint64
 }
 
-// Decided counts charges that were decided without the primary, by their policy. Those of Peek do not count.
+// Decided counts charges that were decided without the primary, by policy. Peek does not count.
 type Decided struct{ Local, Allow, Deny uint64 }
 
-// counts are the store's figures, all of what goes wrong, so that a healthy store never writes them.
-type counts struct {
+// metrics counts for Stats. While the primary serves nobody writes here.
+type metrics struct {
 	timeout, unavailable, other atomic.Uint64
 	local, allow, deny          atomic.Uint64
 	without                     atomic.Uint64
 }
 
-func (c *counts) add(n Decided) {
-	for _, each := range [...]struct {
-		total *atomic.Uint64
-		more  uint64
-	}{{&c.local, n.Local}, {&c.allow, n.Allow}, {&c.deny, n.Deny}} {
-		if each.more > 0 {
-			each.total.Add(each.more)
-		}
-	}
+func (m *metrics) add(n Decided) {
+	m.local.Add(n.Local)
+	m.allow.Add(n.Allow)
+	m.deny.Add(n.Deny)
 }
 
 // decided returns how many charges were decided without the primary.
-func (c *counts) decided() uint64 { return c.local.Load() + c.allow.Load() + c.deny.Load() }
+func (m *metrics) decided() uint64 { return m.local.Load() + m.allow.Load() + m.deny.Load() }
 
-// countFailure counts a failure of the primary.
-func (s *Store) countFailure(err error) {
+// countFailure counts a failure of the primary. See Options.Unavailable, which may be nil.
+func (m *metrics) countFailure(err, unavailable error) {
 	timeout, ok := errors.AsType[interface {
 		error
 		Timeout() bool
 	}](err)
 	switch {
-	case s.unavailable != nil && errors.Is(err, s.unavailable):
-		s.counts.unavailable.Add(1)
+	case unavailable != nil && errors.Is(err, unavailable):
+		m.unavailable.Add(1)
 	case errors.Is(err, context.DeadlineExceeded), ok && timeout.Timeout():
-		s.counts.timeout.Add(1)
+		m.timeout.Add(1)
 	default:
-		s.counts.other.Add(1)
+		m.other.Add(1)
 	}
 }
 
 // State returns the breaker's state.
 func (s *Store) State() State { return s.phase.Load().state }
 
-// Stats returns the store's figures.
+// Stats returns the store's metrics.
 func (s *Store) Stats() Stats {
 	p := s.phase.Load()
+	m := &s.metrics
 	return Stats{
-		State:  p.state,
-		Since:  p.since,
-		Opened: p.opened,
-		Failures: Failures{
-			Timeout:     s.counts.timeout.Load(),
-			Unavailable: s.counts.unavailable.Load(),
-			Other:       s.counts.other.Load(),
-		},
-		Decided: Decided{Local: s.counts.local.Load(), Allow: s.counts.allow.Load(), Deny: s.counts.deny.Load()},
-		Without: s.counts.without.Load(),
+		State:    p.state,
+		Since:    p.since,
+		Opened:   p.opened,
+		Failures: Failures{Timeout: m.timeout.Load(), Unavailable: m.unavailable.Load(), Other: m.other.Load()},
+		Decided:  Decided{Local: m.local.Load(), Allow: m.allow.Load(), Deny: m.deny.Load()},
+		Without:  m.without.Load(),
 	}
 }
 
-// Ready returns nil when requests may ask the primary, all or single ones; else an error that says since when they may not
-// and wraps the last reason.
+// Ready returns nil when the breaker is closed or half-open. When it is open the error says since when and wraps the last reason.
 func (s *Store) Ready() error {
 	p := s.phase.Load()
 	if p.state != Open {

@@ -26,12 +26,12 @@ func TestOneLinePerChangeOfState(t *testing.T) {
 		synctest.Wait()
 		r.halfOpen()
 		r.primary.fail(nil)
-		for range enough {
+		for range successesToClose {
 			r.hit()
 		}
 		away := time.Since(opened)
 		r.primary.fail(errDown)
-		for range DefaultFailures { // it closes and opens again, maybe before the watcher has looked
+		for range DefaultFailures { // the breaker closes and opens again, maybe before the watcher has looked
 			r.hit()
 		}
 		synctest.Wait()
@@ -101,7 +101,7 @@ func TestStateSinceAndReadinessFollowTheBreaker(t *testing.T) {
 		half := time.Now() // or less than a millisecond ago
 		time.Sleep(2 * time.Millisecond)
 		check(HalfOpen, half, "half_open", "<nil>")
-		for range enough {
+		for range successesToClose {
 			r.hit()
 		}
 		check(Closed, time.Now(), "closed", "<nil>")

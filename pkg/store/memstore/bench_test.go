@@ -34,7 +34,7 @@ func benchKey(n int) []byte {
 	return fmt.Appendf(nil, "4:edge|4:path=7:/search|6:client=%d:%s#token_bucket/1h0m0s", len(client), client)
 }
 
-// random returns a sequence of 64-bit numbers (splitmix64), cheap beside what is measured.
+// random returns a sequence of 64-bit numbers (splitmix64), cheap beside the measured code.
 func random(seed uint64) func() uint64 {
 	return func() uint64 {
 		seed += 0x9e3779b97f4a7c15
@@ -189,8 +189,7 @@ func benchLimitsOne() algorithms.Limit {
 	return algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 100_000, Period: 365 * 24 * time.Hour}
 }
 
-// processBytes returns the memory of the process: what is resident, where the system tells that, after giving back what is
-// free.
+// processBytes returns the resident memory of the process, if the system tells that, after returning free memory to the system.
 func processBytes(b *testing.B) int64 {
 	b.Helper()
 	debug.FreeOSMemory()

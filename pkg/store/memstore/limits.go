@@ -2,9 +2,9 @@ package memstore
 
 import "github.com/weirproxy/weir/pkg/algorithms"
 
-// limits numbers the distinct limits that the states of one shard were last charged under, so that a slot names its limit in
-// two bytes. A number lives as long as a slot has it. There are never more numbers than keys in the shard and one, and New
-// makes so many shards that these stay far below 65536. Not safe for concurrent use.
+// limits numbers the distinct limits of the last charges of a shard's states, so that a slot names its limit in two bytes. A number
+// lives as long as a slot has it. There is at most one number more than keys in the shard, and New makes enough shards to stay far
+// below 65536. Not safe for concurrent use.
 type limits struct {
 	known   []knownLimit
 	numbers map[algorithms.Limit]uint16
@@ -48,14 +48,13 @@ func (l *limits) release(number uint16) {
 	}
 }
 
-// leastLimits is how many numbers are not worth the work of giving them back.
-const leastLimits = 4 * minHomes
+// minLimits is the number of limits up to which shrink does nothing.
+const minLimits = 4 * minHomes
 
-// shrink gives back the room of numbers that no slot has any more, when these are most of them: requests that bring limits of their
-// own can make a number for each key. It returns the new numbers by the old ones, which all slots must get before anything else is
-// done; nil when nothing has changed.
+// shrink frees the memory of unused numbers when these are the majority: requests with limits of their own can make a number for each
+// key. The result has the new numbers by the old ones, and all slots must get their new numbers at once. Nil: nothing has changed.
 func (l *limits) shrink() (renumbered []uint16) {
-	if len(l.known) <= leastLimits || len(l.numbers) >= len(l.known)/2 {
+	if len(l.known) <= minLimits || len(l.numbers) >= len(l.known)/2 {
 		return nil
 	}
 	renumbered = make([]uint16, len(l.known))

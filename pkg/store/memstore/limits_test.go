@@ -11,7 +11,7 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// TestLimitsOfSlotsSurviveShrinking compares what slots that hold, release and are renumbered name with a Go slice.
+// TestLimitsOfSlotsSurviveShrinking compares the limits of slots that hold, release and are renumbered with a Go slice.
 func TestLimitsOfSlotsSurviveShrinking(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var l limits
@@ -35,7 +35,7 @@ func TestLimitsOfSlotsSurviveShrinking(t *testing.T) {
 					for i := range numbers {
 						numbers[i] = renumbered[numbers[i]]
 					}
-				} else if len(l.known) > leastLimits && len(l.known) > 2*len(l.numbers)+1 {
+				} else if len(l.known) > minLimits && len(l.known) > 2*len(l.numbers)+1 {
 					rt.Fatalf("%d numbers are kept for %d limits", len(l.known), len(l.numbers))
 				}
 			}
@@ -58,7 +58,7 @@ func TestLimitsOfSlotsSurviveShrinking(t *testing.T) {
 	})
 }
 
-// A request may bring a limit of its own, and so a number for each key. What stays is as it was.
+// A request may bring a limit of its own, and so a number for each key. The others stay the same.
 func TestASweepGivesBackTheRoomOfLimitsThatAreGone(t *testing.T) {
 	inBubble(t, Options{}, func(t *testing.T, s *Store) {
 		const keys, staying = 100_000, 1000
@@ -77,7 +77,7 @@ func TestASweepGivesBackTheRoomOfLimitsThatAreGone(t *testing.T) {
 			for i := range keys {
 				take(t, s, fmt.Sprint(algorithm, i), algorithms.Limit{Algorithm: algorithm, Requests: uint32(i + 1), Period: time.Second}, 1)
 			}
-			for i := range staying { // among the last, so that their numbers are not those that they can keep
+			for i := range staying { // among the last, so that they cannot keep their numbers
 				take(t, s, fmt.Sprint("stays", i), year(i), 1)
 			}
 			time.Sleep(2 * DefaultSweepInterval)

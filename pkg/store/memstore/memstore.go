@@ -1,15 +1,16 @@
-// Package memstore keeps rate limit states in this process: exactly, for a bounded number of keys, without anything for the
-// garbage collector to follow.
+// Package memstore keeps rate limit states in this process: exactly, for a bounded number of keys, without pointers for the garbage
+// collector to follow.
 //
-// States lie in shards, each with its own lock and a flat table of 40-byte slots (see table); those of sliding_window_log
-// lie apart, as their size varies. A key is kept as a digest of 128 bits. A background sweep frees states that are as if
-// never used. At Options.MaxKeys the state nearest to that goes first, and a key that is denied now is never forgotten.
+// States lie in shards, each with its own lock and a flat table of 40-byte slots (see table). Logs of sliding_window_log lie apart,
+// as their size varies. A digest of 128 bits stands for a key. A background sweep frees idle states. At Options.MaxKeys the state that
+// is idle soonest goes first. A key that is denied now is never forgotten.
 //
-// Time is the process's monotonic clock laid onto the wall clock of the start: windows are aligned to the Unix epoch, and a
-// step of the wall clock changes nothing.
+// The instant is the wall clock of the start and the monotonic time since. So windows are aligned to the Unix epoch, and a step of the
+// wall clock changes nothing.
 package memstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,13 +27,13 @@ import (
 
 var _ store.Store = (*Store)(nil)
 
-// OnFull says what happens to a new key when the store is full of keys that are denied now.
+// OnFull is the policy for a new key when the store is full of keys that are denied now.
 type OnFull uint8
 
 // The choices.
 const (
-	Allow OnFull = iota // it is decided as a key never used, and not remembered
-	Deny                // it is denied, until a key can be forgotten
+	Allow OnFull = iota // the key is decided as a full one, and not remembered
+	Deny                // the key is denied until another one can be forgotten
 )
 
 // Defaults of Options.
@@ -41,10 +42,10 @@ const (
 	DefaultSweepInterval = 10 * time.Second
 )
 
-// Options is what New needs. The zero value is valid.
+// Options configures New. The zero value is valid.
 type Options struct {
 	MaxKeys       int           // most keys remembered at once; 0 means DefaultMaxKeys
-	OnFull        OnFull        // what to do with a new key when nothing can be forgotten
+	OnFull        OnFull        // the policy for a new key when no other can be forgotten
 	SweepInterval time.Duration // time in which the sweep visits every key once; 0 means DefaultSweepInterval
 }
 
@@ -56,29 +57,29 @@ type Store struct {
 	epoch   int64     // start in Unix nanoseconds
 	seeds   [2]maphash.Seed
 	shards  []shard
-	offers  []offer // of shards[i], which the shard keeps up to date; apart so that a look at all is a look at little memory
+	offers  []offer // of shards[i], kept up to date by the shard; apart, so that a look at all reads little memory
 	scratch sync.Pool
-	counts  counts
+	metrics metrics
 	stop    func()
 }
 
-// counts are the store's figures, on cache lines that a request without a new key does not touch.
-type counts struct {
-	keys                               atomic.Int64 // remembered, and places claimed for keys about to be
+// metrics counts for Stats, on cache lines that a request without a new key does not touch.
+type metrics struct {
+	keys                               atomic.Int64 // remembered, and places claimed for new keys
 	evicted, swept, allowed, deniedNew atomic.Uint64
 }
 
-// Stats is the store's figures at one moment.
+// Stats is the store's metrics at one moment.
 type Stats struct {
 	Keys        int    // remembered now
 	MaxKeys     int    // the bound
-	Evicted     uint64 // forgotten before their time to make room
-	Swept       uint64 // freed as they were as if never used
-	FullAllowed uint64 // new keys decided without being remembered, as the store was full
-	FullDenied  uint64 // new keys denied as the store was full
+	Evicted     uint64 // forgotten to make room
+	Swept       uint64 // freed because they were idle
+	FullAllowed uint64 // new keys that were decided but not remembered
+	FullDenied  uint64 // new keys that were denied
 }
 
-// New returns an empty store and starts its sweep. It fails when an option is out of bounds.
+// New returns an empty store and starts its sweep. New fails when an option is out of bounds.
 func New(o Options) (*Store, error) {
 	var errs []error
 	if o.MaxKeys < 0 || o.MaxKeys > math.MaxInt32 {
@@ -93,12 +94,7 @@ func New(o Options) (*Store, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	if o.MaxKeys == 0 {
-		o.MaxKeys = DefaultMaxKeys
-	}
-	if o.SweepInterval == 0 {
-		o.SweepInterval = DefaultSweepInterval
-	}
+	o.MaxKeys, o.SweepInterval = cmp.Or(o.MaxKeys, DefaultMaxKeys), cmp.Or(o.SweepInterval, DefaultSweepInterval)
 	start := time.Now()
 	s := &Store{
 		maxKeys: int64(o.MaxKeys),
@@ -120,8 +116,8 @@ func New(o Options) (*Store, error) {
 	return s, nil
 }
 
-// keysPerShard is how many keys a shard has when the store is full: few enough that a pass over one shard under its lock
-// takes tens of microseconds, and far below the 65536 that limits can number.
+// keysPerShard is the number of keys of a shard in a full store. A pass over one shard under its lock then takes tens of
+// microseconds. The number is far below the 65536 limits that a shard can number.
 const keysPerShard = 4096
 
 // shardCount returns the number of shards, a power of two. A store of few keys still gets several, so that cores do not wait
@@ -131,22 +127,22 @@ func shardCount(maxKeys int) int {
 	return 1 << bits.Len(uint(want-1))
 }
 
-// Close ends the sweep and waits until it has. The store must not be used after. Closing twice is harmless.
+// Close ends the sweep and waits for its end. The store must not be used after. Closing twice is harmless.
 func (s *Store) Close() { s.stop() }
 
-// Stats returns the store's figures.
+// Stats returns the store's metrics.
 func (s *Store) Stats() Stats {
 	return Stats{
-		Keys:        int(s.counts.keys.Load()),
+		Keys:        int(s.metrics.keys.Load()),
 		MaxKeys:     int(s.maxKeys),
-		Evicted:     s.counts.evicted.Load(),
-		Swept:       s.counts.swept.Load(),
-		FullAllowed: s.counts.allowed.Load(),
-		FullDenied:  s.counts.deniedNew.Load(),
+		Evicted:     s.metrics.evicted.Load(),
+		Swept:       s.metrics.swept.Load(),
+		FullAllowed: s.metrics.allowed.Load(),
+		FullDenied:  s.metrics.deniedNew.Load(),
 	}
 }
 
-// Take implements [store.Store]. It fails only when ctx has ended.
+// Take implements [store.Store]. Take fails only when ctx has ended.
 func (s *Store) Take(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
@@ -158,7 +154,7 @@ func (s *Store) Take(ctx context.Context, charges []store.Charge, decisions []al
 	return s.takeAll(charges, decisions), nil
 }
 
-// Peek implements [store.Store]. It fails only when ctx has ended.
+// Peek implements [store.Store]. Peek fails only when ctx has ended.
 func (s *Store) Peek(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -176,7 +172,7 @@ func (s *Store) Peek(ctx context.Context, charges []store.Charge, decisions []al
 	return nil
 }
 
-// Reset implements [store.Store]. It fails only when ctx has ended.
+// Reset implements [store.Store]. Reset fails only when ctx has ended.
 func (s *Store) Reset(ctx context.Context, charges []store.Charge) (int, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
@@ -188,14 +184,14 @@ func (s *Store) Reset(ctx context.Context, charges []store.Charge) (int, error) 
 		sh.mu.Lock()
 		if sh.forgetLocked(key) {
 			forgotten++
-			s.counts.keys.Add(-1)
+			s.metrics.keys.Add(-1)
 		}
 		sh.mu.Unlock()
 	}
 	return forgotten, nil
 }
 
-// takeOne applies a transaction of one charge: the common one, under one lock.
+// takeOne applies a transaction of one charge, the common case, under one lock.
 func (s *Store) takeOne(c *store.Charge, d *algorithms.Decision) {
 	key := s.digest(c)
 	sh := s.shardOf(key)
@@ -230,10 +226,10 @@ func (s *Store) now() algorithms.Instant {
 	return algorithms.Instant(s.epoch + int64(time.Since(s.start)))
 }
 
-// digest returns what stands for the charge's state: its key, algorithm and period.
+// digest returns the digest of a charge's key, algorithm and period.
 func (s *Store) digest(c *store.Charge) digest {
 	hi, lo := maphash.Bytes(s.seeds[0], c.Key), maphash.Bytes(s.seeds[1], c.Key)
-	// Odd multipliers spread the period over all bits; what an outsider knows of them says nothing of the keyed hashes.
+	// Odd multipliers spread the period over all bits. They are public, but the keyed hashes stay secret.
 	hi ^= uint64(c.Limit.Period) * 0x9e3779b97f4a7c15
 	lo ^= (uint64(c.Limit.Period) ^ uint64(c.Limit.Algorithm)<<60) * 0xd6e8feb86659fd93
 	return digest{max(hi, 1), lo &^ (1<<limitBits - 1)}
@@ -243,5 +239,5 @@ func (s *Store) shardOf(d digest) *shard {
 	return &s.shards[s.shardNumber(d)]
 }
 
-// shardNumber takes bits of the digest that a table does not order its slots by.
+// shardNumber uses other bits of the digest than the order of slots in a table.
 func (s *Store) shardNumber(d digest) int { return int(d.lo>>limitBits) & (len(s.shards) - 1) }

@@ -1,6 +1,7 @@
 package memstore
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"sync/atomic"
@@ -9,29 +10,29 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// nearest is a shard's keys in the order in which they are forgotten to make room: those nearest to as if never used, and
-// not denied now. It holds some of them at a time (it is truncated then) and is kept only while the store is about full.
+// nearest is the keys of a shard in the order in which they are forgotten to make room. The key that is idle soonest goes first; keys
+// that are denied now are left out. The list may have only some of the keys, and exists only while the store is about full.
 type nearest struct {
 	kept  bool
-	known bool               // list is made; else it must be before the shard can offer a key
+	known bool               // the list is made; else the shard must make the list before it can offer a key
 	list  []candidate        // the nearest last
-	bound algorithms.Instant // a key that is not in the list and not denied is fresh after bound; the largest instant: there is none
+	bound algorithms.Instant // a key that is not denied and not in the list is idle after bound; MaxInt64: no such key
 	made  algorithms.Instant
-	opens algorithms.Instant // the first instant at which a key that was denied when the list was made no longer is
+	opens algorithms.Instant // when the first of the keys that were denied at made is not denied any more
 }
 
 type candidate struct {
-	key   digest
-	fresh algorithms.Instant
+	key  digest
+	idle algorithms.Instant // when the key is idle
 }
 
-// offer is what a shard tells the others of its nearest key, in instants.
+// offer is a shard's nearest key for the other shards, as instants.
 type offer struct {
-	nearest atomic.Int64 // when that key is fresh; MaxInt64: there is none; 0, the start, when it must be looked for
-	opens   atomic.Int64 // as nearest.opens, for a shard whose keys are all denied; 0 at the start
+	nearest atomic.Int64 // when the key is idle; MaxInt64: there is no key; 0, at the start: the shard must look for one
+	opens   atomic.Int64 // nearest.opens, for a shard whose keys are all denied; 0 at the start
 }
 
-// at returns when the shard's nearest key is fresh, the least of all where it must be looked for.
+// at returns when the shard's nearest key is idle, or the smallest instant if the shard must look for a key.
 func (o *offer) at(now int64) int64 {
 	at := o.nearest.Load()
 	if at == math.MaxInt64 && o.opens.Load() <= now {
@@ -43,40 +44,40 @@ func (o *offer) at(now int64) int64 {
 	return at
 }
 
-// ranked bounds for how long a list is taken as it is: a key that was denied when it was made may be let go by then.
+// ranked is the longest use of a list: a key that was denied when the list was made may be free to go by then.
 const ranked = time.Second
 
-// evictLocked forgets the key that the shard offers and reports whether it did: not when there is none, and not when the
-// order had to be made or mended first. mu must be held.
+// evictLocked forgets the key that the shard offers, and reports whether it did. If there is no key, or the list must be made or
+// corrected first, it forgets nothing. mu must be held.
 func (sh *shard) evictLocked(now algorithms.Instant) bool {
 	n := &sh.nearest
 	if !n.known || now.Sub(n.made) >= ranked || len(n.list) == 0 {
 		sh.rankLocked(now)
-		return false // its place among the shards may be another now
+		return false // another shard may be nearer now
 	}
 	defer sh.publishLocked()
 	for offered := true; len(n.list) > 0; offered = false {
 		c := n.list[len(n.list)-1]
-		fresh, opens, ok := sh.standingLocked(c.key, now)
-		stands := ok && fresh == c.fresh && opens <= now
+		idle, opens, ok := sh.standingLocked(c.key, now)
+		stands := ok && idle == c.idle && opens <= now
 		if stands && !offered {
-			return false // not what the shard offered: another shard's may be nearer
+			return false // another key than the offered one: another shard may be nearer
 		}
 		n.list = n.list[:len(n.list)-1]
 		switch {
 		case stands:
 			sh.forgetLocked(c.key)
 			return true
-		case ok && fresh == c.fresh: // denied again
+		case ok && idle == c.idle: // denied again
 			n.opens = min(n.opens, opens)
-		default: // gone, or charged since: then it is in the list once more, or beyond bound
+		default: // gone, or charged since, and so in the list once more or beyond bound
 		}
 	}
 	n.known = n.bound == math.MaxInt64
 	return false
 }
 
-// publishLocked tells the shard's offer. mu must be held.
+// publishLocked writes the shard's offer. mu must be held.
 func (sh *shard) publishLocked() {
 	n := &sh.nearest
 	switch {
@@ -87,52 +88,43 @@ func (sh *shard) publishLocked() {
 		sh.offer.opens.Store(int64(n.opens))
 		sh.offer.nearest.Store(math.MaxInt64)
 	default:
-		sh.offer.nearest.Store(int64(n.list[len(n.list)-1].fresh))
+		sh.offer.nearest.Store(int64(n.list[len(n.list)-1].idle))
 	}
 }
 
-// standingLocked returns when the key is fresh, and when a hit to it passes if it is denied now, else an instant not after
-// now; ok is false when the shard does not remember the key. A key under a limit of 0 is denied with a state or without, so
-// that its state can go. mu must be held.
-func (sh *shard) standingLocked(key digest, now algorithms.Instant) (fresh, opens algorithms.Instant, ok bool) {
+// standingLocked returns when a key is idle, and when a hit passes if the key is denied now, else an instant not after now; ok is
+// false if the shard does not remember the key. Under a limit of 0 the key is denied also without a state, so the state can go. mu
+// must be held.
+func (sh *shard) standingLocked(key digest, now algorithms.Instant) (idle, opens algorithms.Instant, ok bool) {
 	var limit *algorithms.Limit
 	var d algorithms.Decision
 	if place, found := sh.table.find(key); found {
 		state := sh.table.slots[place].state
 		limit = sh.limits.of(sh.table.slots[place].limit())
-		fresh = algorithms.FreshAt(*limit, state)
+		idle = algorithms.IdleAt(*limit, state)
 		_, d = algorithms.Take(*limit, state, now, 1, false)
 	} else if state := sh.logs[key]; state != nil {
 		limit = &state.limit
-		fresh = state.log.FreshAt(*limit)
+		idle = state.log.IdleAt(*limit)
 		_, d = state.log.Decide(*limit, now, algorithms.Pending{}, 1, false)
 	} else {
 		return 0, 0, false
 	}
 	if d.Allowed || limit.Requests == 0 {
-		return fresh, now, true
+		return idle, now, true
 	}
-	return fresh, now.Add(d.RetryAfter), true
+	return idle, now.Add(d.RetryAfter), true
 }
 
-// noteLocked puts a key that was just charged into the list if it belongs there. mu must be held.
-func (sh *shard) noteLocked(key digest, fresh algorithms.Instant) {
+// noteLocked adds a key that was just charged to the list, if the key is idle before bound. mu must be held.
+func (sh *shard) noteLocked(key digest, idle algorithms.Instant) {
 	n := &sh.nearest
-	if !n.known || fresh > n.bound {
+	if !n.known || idle > n.bound {
 		return
 	}
-	i, _ := slices.BinarySearchFunc(n.list, fresh, func(c candidate, f algorithms.Instant) int {
-		switch {
-		case c.fresh > f:
-			return -1
-		case c.fresh < f:
-			return 1
-		default:
-			return 0
-		}
-	})
-	n.list = slices.Insert(n.list, i, candidate{key, fresh})
-	if len(n.list) > 2*keysPerShard { // too many that are gone or doubled: make it anew when it is needed
+	i, _ := slices.BinarySearchFunc(n.list, idle, func(c candidate, at algorithms.Instant) int { return cmp.Compare(at, c.idle) })
+	n.list = slices.Insert(n.list, i, candidate{key, idle})
+	if len(n.list) > 2*keysPerShard { // too many are gone or doubled: make the list anew when needed
 		*n = nearest{kept: true}
 	}
 	sh.publishLocked()
@@ -143,12 +135,12 @@ func (sh *shard) rankLocked(now algorithms.Instant) {
 	n := &sh.nearest
 	*n = nearest{kept: true, known: true, list: n.list[:0], bound: math.MaxInt64, made: now, opens: math.MaxInt64}
 	add := func(key digest) {
-		fresh, opens, _ := sh.standingLocked(key, now)
+		idle, opens, _ := sh.standingLocked(key, now)
 		if opens > now {
 			n.opens = min(n.opens, opens)
 			return
 		}
-		n.list = append(n.list, candidate{key, fresh})
+		n.list = append(n.list, candidate{key, idle})
 	}
 	for i := range sh.table.slots {
 		if s := &sh.table.slots[i]; !s.empty() {
@@ -158,19 +150,10 @@ func (sh *shard) rankLocked(now algorithms.Instant) {
 	for key := range sh.logs {
 		add(key)
 	}
-	slices.SortFunc(n.list, func(a, b candidate) int {
-		switch {
-		case a.fresh > b.fresh:
-			return -1
-		case a.fresh < b.fresh:
-			return 1
-		default:
-			return 0
-		}
-	})
-	if most := max(64, len(n.list)/16); len(n.list) > most {
-		n.bound = n.list[len(n.list)-most].fresh
-		n.list = append(n.list[:0], n.list[len(n.list)-most:]...)
+	slices.SortFunc(n.list, func(a, b candidate) int { return cmp.Compare(b.idle, a.idle) })
+	if maxList := max(64, len(n.list)/16); len(n.list) > maxList {
+		n.bound = n.list[len(n.list)-maxList].idle
+		n.list = append(n.list[:0], n.list[len(n.list)-maxList:]...)
 	}
 	sh.publishLocked()
 }

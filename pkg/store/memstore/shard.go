@@ -8,7 +8,7 @@ import (
 )
 
 // shard is a part of the store with a lock of its own. A transaction over several shards locks them in ascending order; a
-// goroutine that makes room or sweeps holds one lock at a time. What every charge needs stands first, to lie on one cache line.
+// goroutine that makes room or sweeps holds one lock at a time. The fields of every charge stand first, to lie on one cache line.
 type shard struct {
 	mu      sync.Mutex // guards all below
 	latest  algorithms.Instant
@@ -30,7 +30,7 @@ type logState struct {
 	limit algorithms.Limit // of the last charge
 }
 
-// view is one key's state within a transaction: what it is, and what the charges so far would make of it.
+// view is a key's state within a transaction, with the charges so far.
 type view struct {
 	key   digest
 	shard *shard
@@ -39,8 +39,8 @@ type view struct {
 	limit algorithms.Limit // of the state
 
 	state   algorithms.State   // of every algorithm but sliding_window_log
-	log     *logState          // of sliding_window_log: as it is, or one to be remembered; not nil
-	pending algorithms.Pending // and what is decided on top
+	log     *logState          // of sliding_window_log: the log of the key, or a new one; not nil
+	pending algorithms.Pending // charges on top of log
 }
 
 // instantLocked returns the instant of a transaction: now, but never earlier than one before it. mu must be held.
@@ -49,7 +49,7 @@ func (sh *shard) instantLocked(now algorithms.Instant) algorithms.Instant {
 	return sh.latest
 }
 
-// loadLocked returns the view of a key as it is. limit is that of the first charge. mu must be held.
+// loadLocked returns the view of a key. limit is the limit of the first charge. mu must be held.
 func (sh *shard) loadLocked(key digest, limit *algorithms.Limit) view {
 	v := view{key: key, shard: sh, limit: *limit}
 	if limit.Algorithm == algorithms.SlidingWindowLog {
@@ -66,9 +66,8 @@ func (sh *shard) loadLocked(key digest, limit *algorithms.Limit) view {
 	return v
 }
 
-// takeKnownLocked applies a charge that is its request's only one and no refund, to a key that the shard remembers under the
-// same limit: the usual case, without a view. It reports false, having changed nothing, when that is not the case.
-// mu must be held.
+// takeKnownLocked applies the only charge of a request without a view. It reports false and changes nothing unless this is the usual
+// case: no refund, and a key that the shard remembers under the same limit. mu must be held.
 func (sh *shard) takeKnownLocked(key digest, c *store.Charge, d *algorithms.Decision, now algorithms.Instant) bool {
 	if sh.nearest.kept || c.Hits < 0 {
 		return false
@@ -101,15 +100,11 @@ func (v *view) take(c *store.Charge, hits int64, now algorithms.Instant, countRe
 		v.pending, d = v.log.log.Decide(c.Limit, now, v.pending, hits, countRejected)
 		return d
 	}
-	if v.limit == c.Limit {
-		v.state, d = algorithms.Take(c.Limit, v.state, now, hits, countRejected)
-	} else {
-		v.state, v.limit, d = algorithms.TakeAs(v.limit, c.Limit, v.state, now, hits, countRejected)
-	}
+	v.state, v.limit, d = algorithms.TakeAs(v.limit, c.Limit, v.state, now, hits, countRejected)
 	return d
 }
 
-// used reports whether the view is of a key that must be remembered.
+// used reports whether the key must be remembered.
 func (v *view) used() bool {
 	if v.log != nil {
 		return v.pending.Adds()
@@ -120,7 +115,7 @@ func (v *view) used() bool {
 // grows reports whether committing the view adds a key to the store.
 func (v *view) grows() bool { return !v.found && v.used() }
 
-// commitLocked makes the view the key's state. A key that was not there takes one of the room's places. mu must be held.
+// commitLocked makes the view the key's state. A new key takes one of the room's places. mu must be held.
 func (sh *shard) commitLocked(s *Store, v *view, now algorithms.Instant, r *room) {
 	if v.log != nil {
 		sh.commitLogLocked(s, v, now, r)
@@ -132,7 +127,7 @@ func (sh *shard) commitLocked(s *Store, v *view, now algorithms.Instant, r *room
 	switch {
 	case v.found && !v.used():
 		sh.removeLocked(v.place)
-		s.counts.keys.Add(-1)
+		s.metrics.keys.Add(-1)
 		return
 	case v.found:
 		slot := &sh.table.slots[v.place]
@@ -149,7 +144,7 @@ func (sh *shard) commitLocked(s *Store, v *view, now algorithms.Instant, r *room
 		return
 	}
 	if sh.nearest.kept {
-		sh.noteLocked(v.key, algorithms.FreshAt(v.limit, v.state))
+		sh.noteLocked(v.key, algorithms.IdleAt(v.limit, v.state))
 	}
 }
 
@@ -169,11 +164,11 @@ func (sh *shard) commitLogLocked(s *Store, v *view, now algorithms.Instant, r *r
 	state.log.Apply(v.limit, now, v.pending)
 	if state.log.Unused() {
 		delete(sh.logs, v.key)
-		s.counts.keys.Add(-1)
+		s.metrics.keys.Add(-1)
 		return
 	}
 	if sh.nearest.kept {
-		sh.noteLocked(v.key, state.log.FreshAt(v.limit))
+		sh.noteLocked(v.key, state.log.IdleAt(v.limit))
 	}
 }
 

@@ -9,8 +9,8 @@ import (
 
 // sweep visits every shard once in an interval, a few at a time, until ctx ends.
 func (s *Store) sweep(ctx context.Context, interval time.Duration) {
-	const most = 100 // ticks in an interval
-	ticks := min(most, len(s.shards))
+	const maxTicks = 100 // in an interval
+	ticks := min(maxTicks, len(s.shards))
 	tick := time.NewTicker(max(interval/time.Duration(ticks), 1))
 	defer tick.Stop()
 	next := 0
@@ -29,17 +29,17 @@ func (s *Store) sweep(ctx context.Context, interval time.Duration) {
 	}
 }
 
-// sweepShard frees the shard's states that are as if never used. While the store is about full it also ranks the others, so
-// that a request which needs room finds that done.
+// sweepShard frees the idle states of a shard. While the store is about full sweepShard also ranks the others, so that a request that
+// needs room does not have to.
 func (s *Store) sweepShard(sh *shard) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	now := sh.instantLocked(s.now())
 	if freed := sh.sweepLocked(now); freed > 0 {
-		s.counts.keys.Add(-int64(freed))
-		s.counts.swept.Add(uint64(freed))
+		s.metrics.keys.Add(-int64(freed))
+		s.metrics.swept.Add(uint64(freed))
 	}
-	if s.counts.keys.Load() >= s.maxKeys-s.maxKeys/8 {
+	if s.metrics.keys.Load() >= s.maxKeys-s.maxKeys/8 {
 		sh.rankLocked(now)
 		return
 	}
@@ -47,16 +47,16 @@ func (s *Store) sweepShard(sh *shard) {
 	sh.publishLocked()
 }
 
-// sweepLocked frees the states that are as if never used and returns how many. mu must be held.
+// sweepLocked frees the idle states and returns their number. mu must be held.
 func (sh *shard) sweepLocked(now algorithms.Instant) int {
 	before := int(sh.table.count) + len(sh.logs)
 	t := &sh.table
 	t.sweep(func(s *slot) bool {
-		fresh := algorithms.FreshAt(*sh.limits.of(s.limit()), s.state) <= now
-		if fresh {
+		idle := algorithms.IdleAt(*sh.limits.of(s.limit()), s.state) <= now
+		if idle {
 			sh.limits.release(s.limit())
 		}
-		return fresh
+		return idle
 	})
 	if t.homes > 4*minHomes && t.count < t.homes/2 {
 		t.resize(t.count + t.count/4)
@@ -65,7 +65,7 @@ func (sh *shard) sweepLocked(now algorithms.Instant) int {
 		t.renumber(renumbered)
 	}
 	for key, state := range sh.logs {
-		if state.log.FreshAt(state.limit) <= now {
+		if state.log.IdleAt(state.limit) <= now {
 			delete(sh.logs, key)
 		}
 	}

@@ -6,9 +6,9 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// digest stands for a key: a hash under two secret random seeds, of which 112 bits are kept. Two keys share a digest with a
-// chance of n*n/2^113 among n live keys (for 10^9 keys 10^-16), and nobody who cannot read the process's memory can look for
-// such a pair. hi is never 0, which marks an empty slot.
+// digest stands for a key: 112 bits of a hash with two secret random seeds. Among n live keys two share a digest with a chance of
+// n*n/2^113, for 10^9 keys 10^-16. Only a reader of the process's memory could look for such a pair. hi is never 0, which marks an
+// empty slot.
 type digest struct {
 	hi uint64
 	lo uint64 // 48 bits; the low 16 are 0
@@ -28,11 +28,10 @@ func (s *slot) key() digest       { return digest{s.hi, s.lo &^ (1<<limitBits - 
 func (s *slot) limit() uint16     { return uint16(s.lo) }
 func (s *slot) setLimit(n uint16) { s.lo = s.lo&^(1<<limitBits-1) | uint64(n) }
 
-// table maps digests to states. It is an open-addressing table with linear probing in which all slots are ordered by
-// digest: a key's home is the place that its digest has when all digests are spread evenly (home grows with the digest), and
-// a key sits at its home or, where that is taken, as few places after it as the order allows. So a search stops at the first
-// larger digest, growing is one pass from one array to another, and a sweep is one pass in place; there are no tombstones.
-// Runs that reach past the last home go into a tail, so that nothing wraps around.
+// table maps digests to states, by open addressing with linear probing, with all slots in the order of their digests. A key's home is
+// the place that its digest would have if all digests were spread evenly. A key sits at its home, or as few places after its home as
+// the order allows. So a search stops at the first larger digest. Growing is one pass from one array to another, a sweep is one pass
+// in place, and there are no tombstones. Runs that reach past the last home go into a tail, so that no search wraps around.
 //
 // Not safe for concurrent use.
 type table struct {
@@ -46,7 +45,7 @@ const (
 	tail     = 24
 )
 
-// fill is the most keys a table of that many homes takes, 5/6: fuller, and searches get long; emptier, and keys get large.
+// fill is the maximum of keys for a number of homes, 5/6. A fuller table has long searches, an emptier one wastes memory.
 func fill(homes int32) int32 { return homes - homes/6 }
 
 func (t *table) home(hi uint64) int {
@@ -54,7 +53,7 @@ func (t *table) home(hi uint64) int {
 	return int(h)
 }
 
-// find returns the place of d and whether it is there; when it is not, the place is the one to insert it at.
+// find returns the place of d and reports whether d is there. If not, the place is the one to insert d.
 func (t *table) find(d digest) (int, bool) {
 	i := t.home(d.hi)
 	for ; i < len(t.slots); i++ {
@@ -75,7 +74,7 @@ func (t *table) find(d digest) (int, bool) {
 	return i, false
 }
 
-// insert puts d, which is not in the table, at the place that find gave, or where a larger table has it.
+// insert puts d, which must not be in the table, at the place that find returned, or into a larger table.
 func (t *table) insert(i int, d digest, st algorithms.State, limit uint16) {
 	for t.count >= fill(t.homes) || !t.open(i) {
 		t.resize(t.homes + max(t.homes/16, minHomes))
@@ -85,8 +84,7 @@ func (t *table) insert(i int, d digest, st algorithms.State, limit uint16) {
 	t.count++
 }
 
-// open makes place i free by moving the run that starts there one place on. It reports false, having moved nothing, when
-// there is no room for that.
+// open frees place i: it moves the run that starts there one place on. Without room for that open moves nothing and reports false.
 func (t *table) open(i int) bool {
 	end := i
 	for end < len(t.slots) && !t.slots[end].empty() {
@@ -99,7 +97,7 @@ func (t *table) open(i int) bool {
 	return true
 }
 
-// remove takes away the slot at place i.
+// remove removes the slot at place i.
 func (t *table) remove(i int) {
 	end := i + 1
 	for end < len(t.slots) && !t.slots[end].empty() && t.home(t.slots[end].hi) < end {
@@ -110,7 +108,7 @@ func (t *table) remove(i int) {
 	t.count--
 }
 
-// resize moves all slots to an array of that many homes, and of more where its runs need it.
+// resize moves all slots to an array with that many homes, or more if the runs need more.
 func (t *table) resize(homes int32) {
 	for homes = max(homes, minHomes); ; homes += max(homes/8, minHomes) {
 		next := table{slots: make([]slot, homes+tail), homes: homes}

@@ -55,7 +55,7 @@ func TestTableIsAMap(t *testing.T) {
 	})
 }
 
-// check fails unless the table holds what is wanted, ordered, each at its home or after with no gap between.
+// check fails unless the table holds the wanted keys, ordered, each at its home or after without a gap.
 func check(rt *rapid.T, tb *table, want map[digest]uint16) {
 	if int(tb.count) != len(want) {
 		rt.Fatalf("count = %d; want %d", tb.count, len(want))

@@ -23,8 +23,8 @@ type ref struct {
 	view  int
 }
 
-// takeAll applies a transaction of any number of charges. All its shards stay locked from the first look to the last write,
-// and are locked in ascending order, so that no two transactions wait for each other.
+// takeAll applies a transaction of any number of charges. Its shards stay locked from the first read to the last write. The order of
+// locking is ascending, so no two transactions wait for each other.
 func (s *Store) takeAll(charges []store.Charge, decisions []algorithms.Decision) (admitted bool) {
 	t, _ := s.scratch.Get().(*transaction)
 	defer s.scratch.Put(t)
@@ -51,7 +51,7 @@ func (s *Store) takeAll(charges []store.Charge, decisions []algorithms.Decision)
 		}
 		t.unlock(s)
 		s.giveBack(&r)
-		clear(t.views) // let go of what they point to
+		clear(t.views) // releases logs
 		return admitted
 	}
 }
@@ -79,7 +79,7 @@ func (t *transaction) plan(s *Store, charges []store.Charge) {
 	}
 }
 
-// lock locks the shards and returns the instant of the transaction, which none of them has passed.
+// lock locks the shards and returns the instant of the transaction, at or after the latest of each shard.
 func (t *transaction) lock(s *Store) algorithms.Instant {
 	now := s.now()
 	for _, shard := range t.shards {
@@ -98,7 +98,7 @@ func (t *transaction) unlock(s *Store) {
 	}
 }
 
-// load makes the views those of the keys as they are.
+// load fills the views with the keys' states.
 func (t *transaction) load(s *Store, charges []store.Charge) {
 	for n, i := range t.order {
 		if n == 0 || t.refs[i].view != t.refs[t.order[n-1]].view {
@@ -108,8 +108,8 @@ func (t *transaction) load(s *Store, charges []store.Charge) {
 	}
 }
 
-// decide evaluates the charges and leaves in the views what is to be committed, as package store says. With full a new key
-// cannot be remembered, and Options.OnFull says what becomes of its charges.
+// decide evaluates the charges as package store says. The views then have the states to commit. With full, a new key is not remembered,
+// and Options.OnFull decides its charges.
 func (t *transaction) decide(
 	s *Store, charges []store.Charge, decisions []algorithms.Decision, now algorithms.Instant, full bool,
 ) (admitted bool) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
+	"github.com/weirproxy/weir/pkg/store/denycache"
 	"github.com/weirproxy/weir/test/parts"
 )
 
@@ -23,7 +24,7 @@ func perAge(a algorithms.Algorithm, requests uint32) algorithms.Limit {
 }
 
 // ask takes charges as one request and fails the test on an error.
-func ask(tb testing.TB, s *Store, charges ...store.Charge) (bool, []algorithms.Decision) {
+func ask(tb testing.TB, s store.Store, charges ...store.Charge) (bool, []algorithms.Decision) {
 	tb.Helper()
 	decisions := make([]algorithms.Decision, len(charges))
 	admitted, err := s.Take(tb.Context(), charges, decisions)
@@ -34,7 +35,7 @@ func ask(tb testing.TB, s *Store, charges ...store.Charge) (bool, []algorithms.D
 }
 
 // wants fails the test unless the request is admitted as wanted.
-func wants(tb testing.TB, admitted bool, s *Store, charges ...store.Charge) []algorithms.Decision {
+func wants(tb testing.TB, admitted bool, s store.Store, charges ...store.Charge) []algorithms.Decision {
 	tb.Helper()
 	got, decisions := ask(tb, s, charges...)
 	if got != admitted {
@@ -44,7 +45,7 @@ func wants(tb testing.TB, admitted bool, s *Store, charges ...store.Charge) []al
 }
 
 // remains returns how many hits a key has left, which it asks Redis.
-func remains(tb testing.TB, s *Store, c store.Charge) uint32 {
+func remains(tb testing.TB, s store.Store, c store.Charge) uint32 {
 	tb.Helper()
 	c.Hits = 0
 	decisions := make([]algorithms.Decision, 1)
@@ -88,6 +89,39 @@ func scripts(tb testing.TB, r *parts.Redis) int {
 		}
 	}
 	return total
+}
+
+// cached is a store with a deny cache in front.
+type cached struct {
+	*denycache.Store
+	redis *Store
+}
+
+// remembering returns s with a deny cache in front, closed with the test. The cache has the clock of s.
+func remembering(tb testing.TB, s *Store, maxAge time.Duration) *cached {
+	tb.Helper()
+	front, err := denycache.New(denycache.Options{Store: s, Outbox: s, MaxAge: maxAge, Now: s.given})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(front.Close)
+	return &cached{front, s}
+}
+
+// givenRemembering is given with a deny cache.
+func givenRemembering(tb testing.TB, maxAge time.Duration, o Options) (*cached, *clock) {
+	tb.Helper()
+	s, c := given(tb, o)
+	return remembering(tb, s, maxAge), c
+}
+
+// front returns s with a deny cache in front, or s itself when the cache would remember nothing.
+func front(tb testing.TB, s *Store, maxAge time.Duration) store.Store {
+	tb.Helper()
+	if maxAge == 0 {
+		return s
+	}
+	return remembering(tb, s, maxAge)
 }
 
 // given returns a store whose clock only the test moves.

@@ -7,22 +7,22 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// batch is transactions that one call of the script applies, one after another. Equal transactions of one charge stand
-// together and are sent once, with how often: for the script and for each of the callers that is as if they had come right
-// after each other, which requests that wait at the same time may do.
+// batch is transactions that one run of the script applies, one after another. Equal transactions of one charge form a group, sent
+// once with their number. So they are applied right after each other, which is a valid order for requests that wait at the same time.
 type batch struct {
-	until  time.Time // from then on the first of its callers waits no more; zero where nobody waits
-	store  *Store
-	keys   []string       // of Redis
-	places map[string]int // of keys
-	key    []byte         // scratch
-	states []place        // of keys
-	all    []group
-	charge int // charges to evaluate, counting those that repeat
+	until   time.Time // when the first of the callers stops to wait; zero if nobody waits
+	server  *server
+	keys    []string       // names in Redis
+	places  map[string]int // of keys in keys and states
+	key     []byte         // scratch
+	states  []keyState
+	all     []group
+	charges int    // of all transactions
+	count   uint64 // of transactions
 }
 
-// place is what is known of one key of a batch.
-type place struct {
+// keyState is a key of a batch. raw, kept and parsed are set from the script's answer.
+type keyState struct {
 	algorithm algorithms.Algorithm
 	single    int // the last group of single transactions on the key, counted from 1
 	raw       string
@@ -30,13 +30,13 @@ type place struct {
 	parsed    bool
 }
 
-// group is calls that are sent as one transaction, in a list.
+// group is a list of calls that are sent as one transaction.
 type group struct {
 	first, last *call
 	times       int
 }
 
-func newBatch(s *Store) *batch { return &batch{store: s, places: make(map[string]int)} }
+func newBatch(s *server) *batch { return &batch{server: s, places: make(map[string]int)} }
 
 // reset makes the batch empty.
 func (b *batch) reset() {
@@ -44,7 +44,7 @@ func (b *batch) reset() {
 	clear(b.keys)
 	clear(b.all)
 	b.until = time.Time{}
-	b.keys, b.states, b.all, b.charge = b.keys[:0], b.states[:0], b.all[:0], 0
+	b.keys, b.states, b.all, b.charges, b.count = b.keys[:0], b.states[:0], b.all[:0], 0, 0
 }
 
 // add adds a call.
@@ -58,12 +58,13 @@ func (b *batch) add(c *call) {
 		b.until = c.until
 	}
 	c.next = nil
-	b.charge += len(c.charges)
-	if len(c.charges) == 1 && c.kind != correct && c.charges[0].Limit.Algorithm != algorithms.SlidingWindowLog {
+	b.charges += len(c.charges)
+	b.count++
+	if len(c.charges) == 1 && c.action != correct && c.charges[0].Limit.Algorithm.HasState() {
 		p := &b.states[c.places[0]]
 		if p.single > 0 {
 			g := &b.all[p.single-1]
-			if g.first.kind == c.kind && alike(&g.first.charges[0], &c.charges[0]) {
+			if g.first.action == c.action && alike(&g.first.charges[0], &c.charges[0]) {
 				g.last.next, g.last = c, c
 				g.times++
 				return
@@ -74,94 +75,77 @@ func (b *batch) add(c *call) {
 	b.all = append(b.all, group{first: c, last: c, times: 1})
 }
 
-// takes reports whether a call can go into the batch, too. A correction cannot be played again on the states as they were
-// before it, so corrections have batches of their own.
+// takes reports whether a call fits into the batch. Corrections have batches of their own, as this process cannot play them again
+// on the states before.
 func (b *batch) takes(c *call) bool {
-	return len(b.all) == 0 || (b.all[0].first.kind == correct) == (c.kind == correct) && b.charge+len(c.charges) <= maxCharges
+	return len(b.all) == 0 || (b.all[0].first.action == correct) == (c.action == correct) && b.charges+len(c.charges) <= maxCharges
 }
 
-// maxCharges bounds what one call of the script evaluates, as nobody else is served meanwhile.
+// maxCharges bounds one run of the script, during which Redis serves nobody else.
 const maxCharges = 256
 
-// alike reports whether two charges of one key do the same.
+// alike reports whether two charges of one key are equal.
 func alike(x, y *store.Charge) bool {
 	return x.Hits == y.Hits && x.Limit == y.Limit && x.CountRejected == y.CountRejected && x.Mode == y.Mode
 }
 
-// transactions returns how many transactions the batch holds.
-func (b *batch) transactions() uint64 {
-	n := uint64(0)
-	for i := range b.all {
-		n += uint64(b.all[i].times)
-	}
-	return n
-}
-
-// end ends all calls of the batch.
-func (b *batch) end() {
+// calls yields the calls of the batch, which may end meanwhile.
+func (b *batch) calls(yield func(*call) bool) {
 	for i := range b.all {
 		for c := b.all[i].first; c != nil; {
-			next := c.next // what comes after it belongs to the caller
-			c.next = nil
-			c.end()
+			next := c.next // after the end of a call its fields belong to the caller
+			if !yield(c) {
+				return
+			}
 			c = next
 		}
 	}
 }
 
-// refuse ends all calls of the batch with an error, when they were certainly not applied.
-func (b *batch) refuse(err error) {
-	for i := range b.all {
-		for c := b.all[i].first; c != nil; c = c.next {
-			c.refused = true
+// end ends all calls. An error is the error of each call; refused says that Redis has certainly not applied them.
+func (b *batch) end(err error, refused bool) {
+	for c := range b.calls {
+		c.next = nil
+		if err != nil {
+			c.err, c.refused = err, refused
 		}
+		c.end()
 	}
-	b.fail(err)
 }
 
-// fail ends all calls of the batch with an error.
-func (b *batch) fail(err error) {
-	for i := range b.all {
-		for c := b.all[i].first; c != nil; c = c.next {
-			c.err = err
-		}
-	}
-	b.end()
-}
-
-// slot returns the slot of the batch's keys; 0 where there are none.
+// slot returns the slot of the batch's keys; 0 without a cluster.
 func (b *batch) slot() uint16 { return b.all[0].first.slot }
 
-// place returns the number of the key that a charge of that instant goes to, and whether it is that of a counter.
+// place returns the place of the key of a charge at an instant, and reports whether the key is a counter's.
 func (b *batch) place(c *store.Charge, at algorithms.Instant) (n int, counter bool) {
-	b.key, counter = b.store.appendName(b.key[:0], c, at)
+	b.key, counter = b.server.appendName(b.key[:0], c, at)
 	n, known := b.places[string(b.key)]
 	if !known {
 		n = len(b.keys)
 		name := string(b.key)
 		b.keys = append(b.keys, name)
 		b.places[name] = n
-		b.states = append(b.states, place{algorithm: c.Limit.Algorithm})
+		b.states = append(b.states, keyState{algorithm: c.Limit.Algorithm})
 	}
 	return n, counter
 }
 
-// request returns what the script is given.
+// request returns the argument of the script.
 func (b *batch) request(now, deadline int64) []byte {
 	r := make([]byte, 0, headerSize+len(b.all)*(9+26))
 	r = appendHeader(r, now, deadline)
 	for i := range b.all {
 		g := &b.all[i]
 		c := g.first
-		r = appendTransaction(r, c.kind, g.times, len(c.charges))
+		r = appendTransaction(r, c.action, g.times, len(c.charges))
 		for n := range c.charges {
 			var fix *correction
-			if c.kind == correct {
+			if c.action == correct {
 				fix = c.corrections[n]
 			}
 			algorithm, capacity := byte(c.charges[n].Limit.Algorithm), c.charges[n].Limit.Capacity()
 			if c.counters[n] {
-				algorithm, capacity = asCounter, b.store.jitter()
+				algorithm, capacity = counterNumber, b.server.store.jitter()
 			}
 			r = appendCharge(r, c.places[n], &c.charges[n], algorithm, capacity, n > 0 && c.charges[n-1].Rule == c.charges[n].Rule, fix)
 		}

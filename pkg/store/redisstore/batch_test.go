@@ -3,6 +3,7 @@ package redisstore
 import (
 	"cmp"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirproxy/weir/internal/race"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -17,7 +19,7 @@ import (
 // run applies calls in one batch and returns them in the order in which it applied them.
 func run(t *testing.T, s *Store, calls ...*call) []*call {
 	t.Helper()
-	b := newBatch(s)
+	b := newBatch(s.main)
 	for _, c := range calls {
 		b.add(c)
 	}
@@ -27,7 +29,7 @@ func run(t *testing.T, s *Store, calls ...*call) []*call {
 			order = append(order, c)
 		}
 	}
-	s.execute([]*batch{b})
+	s.main.execute([]*batch{b})
 	for _, c := range order {
 		<-c.done
 		if c.err != nil {
@@ -38,7 +40,7 @@ func run(t *testing.T, s *Store, calls ...*call) []*call {
 	return order
 }
 
-// dump returns what Redis holds for a charge's key.
+// dump returns the value of a charge's key in Redis.
 func dump(t *testing.T, s *Store, c *store.Charge) string {
 	t.Helper()
 	if c.Limit.Algorithm == algorithms.SlidingWindowLog {
@@ -50,9 +52,9 @@ func dump(t *testing.T, s *Store, c *store.Charge) string {
 }
 
 // callOf returns a call of copies of charges.
-func callOf(k kind, charges ...store.Charge) *call {
+func callOf(a action, charges ...store.Charge) *call {
 	c := newCall()
-	c.set(k, location{}, 0, charges)
+	c.set(a, location{}, 0, charges)
 	return c
 }
 
@@ -82,10 +84,7 @@ func TestCallsOfOneBatchAreAnsweredAsOneAfterAnother(t *testing.T) {
 	one := open(t, urlOf("redis", shared(t).Address()), Options{})
 	many := open(t, urlOf("redis", shared(t).Address()), Options{})
 	one.given, many.given = together.now, apart.now
-	rounds := 150
-	if testing.Short() {
-		rounds = 20
-	}
+	rounds := race.Scale(150)
 	for seed := range rounds {
 		r := newRand(uint64(seed))
 		together.at.Store(newClock().at.Load())
@@ -94,11 +93,11 @@ func TestCallsOfOneBatchAreAnsweredAsOneAfterAnother(t *testing.T) {
 		for round := range 4 {
 			order := run(t, one, randomCalls(r, all, 1+r.IntN(30))...)
 			for i, c := range order {
-				same := callOf(c.kind, c.charges...)
+				same := callOf(c.action, c.charges...)
 				run(t, many, same)
 				if c.admitted != same.admitted || !slices.Equal(c.decisions, same.decisions) {
-					t.Fatalf("seed %d, round %d, call %d of %d, kind %d, %+v:\nadmitted %v %+v\nalone    %v %+v",
-						seed, round, i, len(order), c.kind, c.charges, c.admitted, c.decisions, same.admitted, same.decisions)
+					t.Fatalf("seed %d, round %d, call %d of %d, action %d, %+v:\nadmitted %v %+v\nalone    %v %+v",
+						seed, round, i, len(order), c.action, c.charges, c.admitted, c.decisions, same.admitted, same.decisions)
 				}
 			}
 			for _, f := range all {
@@ -115,13 +114,14 @@ func TestCallsOfOneBatchAreAnsweredAsOneAfterAnother(t *testing.T) {
 	}
 }
 
-// Concurrent requests of any hits on one key are answered as in some order: the admitted ones as a staircase from the limit
-// down, and each denied one on a step of it that was too low for it.
+// Concurrent requests for one key are answered as in some order. The admitted ones form a staircase from the limit down. Each denied
+// one stands on a step that was too low.
 func TestAnswersToConcurrentRequestsAreThoseOfSomeOrder(t *testing.T) {
 	for _, denyCache := range []time.Duration{0, time.Hour} {
 		clock := newClock()
-		s := open(t, urlOf("redis", shared(t).Address()), Options{DenyCache: denyCache})
-		s.given = clock.now
+		redis := open(t, urlOf("redis", shared(t).Address()), Options{})
+		redis.given = clock.now
+		s := front(t, redis, denyCache)
 		for _, a := range algorithms.Algorithms() {
 			for _, limit := range []uint32{1, 100, 1000} {
 				checkSomeOrder(t, s, store.Charge{
@@ -133,7 +133,7 @@ func TestAnswersToConcurrentRequestsAreThoseOfSomeOrder(t *testing.T) {
 	}
 }
 
-func checkSomeOrder(t *testing.T, s *Store, c store.Charge) {
+func checkSomeOrder(t *testing.T, s store.Store, c store.Charge) {
 	t.Helper()
 	type answered struct {
 		hits int64
@@ -190,10 +190,12 @@ func FuzzAnswer(f *testing.F) {
 		charges = append(charges, at)
 	}
 	batchOf := func(which uint8) (b *batch, n int) {
-		b = newBatch(&Store{prefix: "p", counters: Counters{Name: func(dst, key []byte) ([]byte, bool) { return append(dst, key...), string(key) == "c_" }}})
+		b = newBatch(unconnected(false, &Store{prefix: "p", logger: slog.New(slog.DiscardHandler), counters: Counters{
+			Name: func(dst, key []byte) ([]byte, bool) { return append(dst, key...), string(key) == "c_" },
+		}}).main)
 		for i := range charges {
 			if which&(1<<i) != 0 {
-				b.add(callOf(kind(i%3), charges[i]))
+				b.add(callOf(action(i%3), charges[i]))
 				b.add(callOf(take, charges[i]))
 			}
 		}
@@ -203,7 +205,7 @@ func FuzzAnswer(f *testing.F) {
 		}
 		if which&(1<<6) != 0 {
 			fix := callOf(correct, charges[2], charges[0])
-			fix.corrections = []*correction{{difference: -1}, nil}
+			fix.corrections = []*correction{{left: noValue}, nil}
 			b.add(fix)
 		}
 		if which&(1<<7) != 0 {
@@ -224,9 +226,9 @@ func FuzzAnswer(f *testing.F) {
 			return
 		}
 		if _, _, err := b.finish(string(reply)); err != nil {
-			b.fail(err)
+			b.end(err, false)
 		} else {
-			b.end()
+			b.end(nil, false)
 		}
 	})
 }

@@ -92,7 +92,7 @@ func BenchmarkDenied(b *testing.B) {
 				continue // which asks Redis
 			}
 			b.Run(fmt.Sprintf("%v/counted=%v", a, counted), func(b *testing.B) {
-				s := open(b, urlOf("redis", shared(b).Address()), Options{DenyCache: time.Hour})
+				s := remembering(b, open(b, urlOf("redis", shared(b).Address()), Options{}), time.Hour)
 				c := hit("k", perAge(a, 1))
 				c.Key, c.CountRejected = benchKey(1), counted
 				charges, decisions := []store.Charge{c}, make([]algorithms.Decision, 1)
@@ -101,14 +101,14 @@ func BenchmarkDenied(b *testing.B) {
 						b.Fatal(err)
 					}
 				}
-				before := s.Stats().RoundTrips
+				before := s.redis.Stats().RoundTrips
 				b.ReportAllocs()
 				for b.Loop() {
 					if ok, err := s.Take(b.Context(), charges, decisions); ok || err != nil {
 						b.Fatal(ok, err)
 					}
 				}
-				if n := s.Stats().RoundTrips - before; !counted && n > 0 {
+				if n := s.redis.Stats().RoundTrips - before; !counted && n > 0 {
 					b.Errorf("%d round trips", n)
 				}
 			})
@@ -118,7 +118,7 @@ func BenchmarkDenied(b *testing.B) {
 
 func TestDenyingFromMemoryDoesNotAllocate(t *testing.T) {
 	for _, a := range algorithms.Algorithms() {
-		s, _ := given(t, Options{DenyCache: time.Hour})
+		s, _ := givenRemembering(t, time.Hour, Options{})
 		charges, decisions := []store.Charge{hit("k", perAge(a, 1))}, make([]algorithms.Decision, 1)
 		wants(t, true, s, charges...)
 		wants(t, false, s, charges...)

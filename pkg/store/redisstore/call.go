@@ -8,68 +8,75 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// call is a transaction, or the part of one that lies in one slot, on its way to Redis and back. It owns all that it holds,
-// so that a caller who has waited long enough can leave it behind.
+// call is a transaction, or its part at one location, on the way to Redis and back. A call owns all its memory, so that a caller can
+// stop waiting and leave the call behind.
 type call struct {
 	location
-	kind        kind
-	at          algorithms.Instant // when it was made, by this process's clock: says in which window it counts; 0 without counters
+	action      action
+	at          algorithms.Instant // of the request by this process's clock, for windows of counters; 0 without counters
 	charges     []store.Charge
-	keys        []byte        // that of charges
-	corrections []*correction // of charges; nil where the charge is not the first of its key
+	keys        []byte        // memory of the charges' keys
+	index       []int         // of the charges in the request, if the call is a part
+	corrections []*correction // of the charges; nil where a charge is not the first of its key
 	status      atomic.Int32
-	done        chan struct{} // receives once the call has ended, with capacity for that
-	then        func(error)   // called at the end instead, where nobody waits; nil where somebody does
-	generations []uint64      // of the charges' keys among the denials, when the call began
+	done        chan struct{} // receives once, at the end; has room for that
+	outbox      *outbox       // told of the end in place of done; nil: a caller waits
+	resendUntil time.Time     // with an outbox
 
-	put, until time.Time // when it began to wait, and until when its caller does; zero where nobody waits
+	put, until time.Time // the time of put, and when the caller stops to wait; zero with an outbox
 
-	ended bool // the caller has seen the end, and what follows is its own again
+	ended bool // the caller has seen the end, and may read the fields below
 
-	// Set when it has ended.
+	// Set at the end.
 	err       error
-	refused   bool // it was not applied
+	refused   bool // the call was not applied
 	admitted  bool
 	now       algorithms.Instant
 	decisions []algorithms.Decision
-	before    []kept  // what the charges found; not of sliding_window_log
-	after     []kept  // what the transaction left of their keys; not of sliding_window_log
-	added     []added // of sliding_window_log: what a reservation has put into the key's log
+	before    []kept  // states of the charges' keys before each charge; not of lists
+	after     []kept  // states of the charges' keys after the transaction; not of lists
+	added     []added // entries that a reservation added to lists
 
-	places   []int  // of charges, in a batch
-	counters []bool // which of the charges are counted by window
+	places   []int  // of the charges' keys in the batch
+	counters []bool // which charges are counted by window
 	next     *call  // in a group
 }
 
-// What has become of a call.
+// The statuses of a call.
 const (
 	waiting   = iota
-	sent      // it may have been applied
-	abandoned // nobody waits for it
+	sent      // may have been applied
+	abandoned // nobody waits; will not be sent
 )
 
 func newCall() *call { return &call{done: make(chan struct{}, 1)} }
 
 // set fills the call with copies of charges.
-func (c *call) set(k kind, where location, at algorithms.Instant, charges []store.Charge) {
-	c.put, c.until = time.Time{}, time.Time{}
-	c.kind, c.location, c.at = k, where, at
-	c.err, c.refused, c.admitted, c.ended = nil, false, false, false
-	c.status.Store(waiting)
-	c.charges, c.keys, c.corrections = c.charges[:0], c.keys[:0], c.corrections[:0]
+func (c *call) set(a action, where location, at algorithms.Instant, charges []store.Charge) {
+	c.action, c.location, c.at = a, where, at
+	c.renew()
+	c.charges, c.keys, c.index, c.corrections = c.charges[:0], c.keys[:0], c.index[:0], c.corrections[:0]
 	for i := range charges {
 		c.add(&charges[i])
 	}
 	c.own()
 }
 
-// add adds a charge. When all are added, own must be called.
+// renew resets a call that has ended, so that it can be sent again.
+func (c *call) renew() {
+	c.put, c.until = time.Time{}, time.Time{}
+	c.err, c.refused, c.admitted, c.ended = nil, false, false, false
+	c.status.Store(waiting)
+}
+
+// add adds a charge. Call own after the last one.
 func (c *call) add(charge *store.Charge) {
 	c.charges = append(c.charges, *charge)
+	c.charges[len(c.charges)-1].Left = nil // belongs to the caller
 	c.keys = append(c.keys, charge.Key...)
 }
 
-// own makes the keys of the charges those that the call holds, and room for decisions.
+// own points the keys of the charges to the call's memory, and makes room for decisions.
 func (c *call) own() {
 	rest := c.keys
 	for i := range c.charges {
@@ -82,7 +89,7 @@ func (c *call) own() {
 	c.decisions = c.decisions[:len(c.charges)]
 }
 
-// unsent reports whether the call was certainly not applied. Its caller has waited for it in vain.
+// unsent reports whether the call was certainly not applied. Call it after wait.
 func (c *call) unsent() bool {
 	if c.ended {
 		return c.refused
@@ -90,27 +97,42 @@ func (c *call) unsent() bool {
 	return c.status.Load() == abandoned
 }
 
-// copy returns a call of the same charges. Those of a call that was sent must not be asked for until it has ended.
+// copy returns a call of the same charges, for an abandoned call, which may still lie in a queue.
 func (c *call) copy() *call {
 	other := newCall()
-	other.set(c.kind, c.location, c.at, c.charges)
+	other.set(c.action, c.location, c.at, c.charges)
 	other.corrections = append(other.corrections, c.corrections...)
 	return other
 }
 
-// size returns the call's hits, whichever way.
-func (c *call) size() uint64 {
-	var hits uint64
+// size returns the sum of the call's hits, each without its sign.
+func (c *call) size() int64 {
+	var hits int64
 	for i := range c.charges {
-		hits += uint64(max(c.charges[i].Hits, -c.charges[i].Hits))
+		hits += max(c.charges[i].Hits, -c.charges[i].Hits)
 	}
 	return hits
 }
 
+// tell writes the state that the call left of the key of charge i to a Charge.Left.
+func (c *call) tell(i int, to *store.State) {
+	if to == nil {
+		return
+	}
+	*to = store.State{Now: c.now}
+	if c.charges[i].Limit.Algorithm.HasState() {
+		k := c.after[i]
+		if c.counters[i] {
+			k.enter(c.charges[i].Limit, c.at, c.now) // the last charge may have been under another limit
+		}
+		to.Limit, to.State = k.limit, k.state
+	}
+}
+
 // end ends the call.
 func (c *call) end() {
-	if c.then != nil {
-		c.then(c.err)
+	if c.outbox != nil {
+		c.outbox.ended(c)
 		return
 	}
 	c.done <- struct{}{}

@@ -5,24 +5,24 @@ import (
 	"time"
 )
 
-// clocks is what is known of the servers' clocks: how far they are ahead of this process's. One for each slot, as slots lie
-// on different servers and move. With it a request can say from when on nobody waits for its answer: a server that was
-// stopped, or a network that kept it back, then does not charge for what was answered without it.
+// clocks is the lead of the servers' clocks over this process's clock, for each slot, as slots lie on several servers and move. So a
+// request can carry the server's time at which its caller stops to wait. A server that was stopped, or a request that the network
+// delayed, then charges nothing for a request that was decided without Redis.
 type clocks struct {
 	started time.Time
-	ahead   []atomic.Int64 // microseconds, and 1 added so that 0 is not known
+	ahead   []atomic.Int64 // microseconds plus 1; 0: not known
 }
 
 func newClocks(slots int) *clocks {
 	return &clocks{started: time.Now(), ahead: make([]atomic.Int64, slots)}
 }
 
-// learn notes that a server's clock showed that time after begun.
+// learn notes that a server's clock showed us microseconds at some time after begun.
 func (c *clocks) learn(slot uint16, us int64, begun time.Time) {
 	c.ahead[slot].Store(us - begun.Sub(c.started).Microseconds() + 1)
 }
 
-// at returns what a server's clock will show at a time, or less than a round trip more; 0 when it is not known.
+// at returns the server's time at t, or up to a round trip later; 0: not known.
 func (c *clocks) at(slot uint16, t time.Time) int64 {
 	ahead := c.ahead[slot].Load()
 	if ahead == 0 {
@@ -31,7 +31,7 @@ func (c *clocks) at(slot uint16, t time.Time) int64 {
 	return ahead - 1 + t.Sub(c.started).Microseconds()
 }
 
-// givenNow returns the instant that a test gives, in microseconds; 0 when Redis's time counts.
+// givenNow returns the instant that a test gives, in microseconds; 0: Redis's time counts.
 func (s *Store) givenNow() int64 {
 	if s.given == nil {
 		return 0
@@ -39,21 +39,21 @@ func (s *Store) givenNow() int64 {
 	return int64(s.given()) / int64(Granularity)
 }
 
-// deadline returns the server's time from which nobody waits for a batch that was begun at that time; 0 when it is not known.
-func (s *Store) deadline(b *batch, begun time.Time) int64 {
-	if s.given != nil {
+// deadline returns the server's time at which the callers of a batch stop to wait; 0: not known.
+func (s *server) deadline(b *batch, begun time.Time) int64 {
+	if s.store.given != nil {
 		return 0
 	}
 	at := s.clock.at(b.slot(), begun)
 	if at == 0 {
 		return 0
 	}
-	patience := s.timeout
+	timeout := s.store.timeout
 	if !b.until.IsZero() {
-		patience = b.until.Sub(begun)
+		timeout = b.until.Sub(begun)
 	}
-	return at + patience.Microseconds() + clockSlack.Microseconds()
+	return at + timeout.Microseconds() + clockSlack.Microseconds()
 }
 
-// clockSlack is how far the clocks of Redis and of this process may drift apart between two requests.
+// clockSlack is the drift between the clocks of Redis and of this process that is allowed between two requests.
 const clockSlack = time.Millisecond

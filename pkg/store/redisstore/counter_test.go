@@ -14,27 +14,27 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// counted has every fixed window of whole seconds counted under its key, as envoyproxy/ratelimit does, behind a prefix.
+// counted counts every fixed window of whole seconds under its key, behind a prefix, as envoyproxy/ratelimit does.
 func counted(prefix string) Counters {
 	return Counters{Name: func(dst, key []byte) ([]byte, bool) {
 		return append(append(append(dst, prefix...), key...), '_'), true
 	}}
 }
 
-// fresh returns a prefix that nobody has used.
+// fresh returns a new prefix.
 func fresh(tb testing.TB) string {
 	tb.Helper()
 	return fmt.Sprintf("%s %d_", tb.Name(), time.Now().UnixNano())
 }
 
-// But that limits of two periods are counted apart, which the names do not tell.
+// All but the case that limits of two periods count apart, which the names do not tell.
 func TestCountersKeepTheContract(t *testing.T) {
 	for name, urls := range map[string][]string{
 		"single":  urlOf("redis", shared(t).Address()),
 		"cluster": urlOf("redis-cluster", sharedCluster(t).Addresses()...),
 	} {
 		t.Run(name, func(t *testing.T) {
-			contract(t, urls, Options{Counters: counted("")}, "algorithm_and_period_make_states_of_their_own")
+			contract(t, urls, Options{Counters: counted("")}, 0, "algorithm_and_period_make_states_of_their_own")
 		})
 	}
 }
@@ -42,14 +42,14 @@ func TestCountersKeepTheContract(t *testing.T) {
 func TestRandomTransactionsOfCountersAreDecidedAsByMemstore(t *testing.T) {
 	alike := func(*testing.T, *Store, []recorded) error { return nil }
 	o := Options{Counters: counted(fresh(t))}
-	differ(t, urlOf("redis", shared(t).Address()), o, 100, 250, alike)
-	o.DenyCache, o.Counters = time.Hour, counted(fresh(t))
-	differ(t, urlOf("redis", shared(t).Address()), o, 50, 250, alike)
-	o.DenyCache, o.Counters = 0, counted(fresh(t))
-	differ(t, urlOf("redis-cluster", sharedCluster(t).Addresses()...), o, 20, 250, alike)
+	differ(t, urlOf("redis", shared(t).Address()), o, 0, 100, 250, alike)
+	o.Counters = counted(fresh(t))
+	differ(t, urlOf("redis", shared(t).Address()), o, time.Hour, 50, 250, alike)
+	o.Counters = counted(fresh(t))
+	differ(t, urlOf("redis-cluster", sharedCluster(t).Addresses()...), o, 0, 20, 250, alike)
 }
 
-// original plays what envoyproxy/ratelimit does with a key: it returns the count after the hits.
+// original charges a key as envoyproxy/ratelimit does, and returns the count after the hits.
 func original(t *testing.T, s *Store, name string, hits int64, seconds int) int64 {
 	t.Helper()
 	n, err := command(t, s, "INCRBY", name, strconv.FormatInt(hits, 10)).AsInt64()
@@ -62,7 +62,7 @@ func original(t *testing.T, s *Store, name string, hits int64, seconds int) int6
 	return n
 }
 
-// Each of the two goes on where the other has stopped.
+// Each of the two goes on from the count of the other.
 func TestCountersAreContinuedByTheOriginalAndTheOtherWayRound(t *testing.T) {
 	for name, urls := range map[string][]string{
 		"single":  urlOf("redis", shared(t).Address()),
@@ -100,7 +100,7 @@ func TestCountersAreContinuedByTheOriginalAndTheOtherWayRound(t *testing.T) {
 					d.ResetAfter != time.Duration(start+int64(seconds))*time.Second-time.Duration(clock.now()) {
 					t.Errorf("%d s: denied with %+v", seconds, d)
 				}
-				if raw, _ := command(t, s, "GET", key).ToString(); raw != "12" { // the original counts what it denies, too
+				if raw, _ := command(t, s, "GET", key).ToString(); raw != "12" { // the original counts denied hits, too
 					t.Errorf("%d s: the key holds %q; want 12", seconds, raw)
 				}
 				c.Hits = -4
@@ -165,7 +165,7 @@ func TestTheJitterOfCountersHasABound(t *testing.T) {
 	}
 }
 
-// What is named alike is counted together: limits of two units at the start of both windows, and other descriptors.
+// Limits with one name share a count: limits of two units at the start of both windows, and other descriptors.
 func TestCountersOfOneNameAreOne(t *testing.T) {
 	s, clock := given(t, Options{Counters: counted(fresh(t))})
 	second, minute := hit("k", perAge(algorithms.FixedWindow, 5)), hit("k", perAge(algorithms.FixedWindow, 8))
@@ -198,7 +198,7 @@ func TestCountersOfOneNameAreOne(t *testing.T) {
 	}
 }
 
-// The window is that of the program's clock, as the name says; Redis's says only how far in it the request is.
+// The name holds the window of the program's clock. Redis's clock only says how far in that window a request is.
 func TestCountersStayInTheirWindowWhenClocksDiffer(t *testing.T) {
 	s, clock := given(t, Options{Counters: counted(fresh(t))})
 	c := hit("k", perAge(algorithms.FixedWindow, 1))
@@ -232,12 +232,12 @@ func TestCountersThatAreNoneAreErrorsAndStay(t *testing.T) {
 			t.Fatal(err)
 		}
 		calls := []*call{callOf(take, other), callOf(take, c), callOf(take, other)}
-		b := newBatch(s)
+		b := newBatch(s.main)
 		for _, c := range calls {
 			c.at = s.now()
 			b.add(c)
 		}
-		s.execute([]*batch{b})
+		s.main.execute([]*batch{b})
 		if calls[0].err != nil || calls[1].err == nil || calls[2].err != nil {
 			t.Errorf("%q: %v, %v, %v; want an error of the second", value, calls[0].err, calls[1].err, calls[2].err)
 		}
@@ -257,7 +257,7 @@ func TestCountersThatAreNoneAreErrorsAndStay(t *testing.T) {
 	wants(t, false, s, zero)
 }
 
-// Hits of requests denied from memory are paid to the window in which they came.
+// Hits of requests denied from memory count in the window in which they came.
 func TestCountersAreOwedToTheirWindow(t *testing.T) {
 	for name, urls := range map[string][]string{
 		"single":  urlOf("redis", shared(t).Address()),
@@ -265,27 +265,28 @@ func TestCountersAreOwedToTheirWindow(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			clock := newClock()
-			s := open(t, urls, Options{DenyCache: time.Hour, Counters: counted(fresh(t))})
-			s.given = clock.now
+			redis := open(t, urls, Options{Counters: counted(fresh(t))})
+			redis.given = clock.now
+			s := remembering(t, redis, time.Hour)
 			c := hit("k", perAge(algorithms.FixedWindow, 1))
 			c.Limit.Period, c.CountRejected = time.Minute, true
-			key := s.name(&c)
+			key := redis.name(&c)
 			wants(t, true, s, c)
 			wants(t, false, s, c)
-			asked := s.Stats().RoundTrips
+			asked := redis.Stats().RoundTrips
 			for range 5 {
 				wants(t, false, s, c)
 			}
-			if n := s.Stats().DeniedHits; n != 5 || s.Stats().RoundTrips-asked > 2 {
-				t.Errorf("%d denied from memory, with %d round trips; want 5", n, s.Stats().RoundTrips-asked)
+			if n := s.Stats().Hits; n != 5 || redis.Stats().RoundTrips-asked > 2 {
+				t.Errorf("%d denied from memory, with %d round trips; want 5", n, redis.Stats().RoundTrips-asked)
 			}
 			clock.sleep(time.Minute)
 			wants(t, true, s, c)
 			eventually(t, "the window before has all 7", func() bool {
-				raw, _ := command(t, s, "GET", key).ToString()
+				raw, _ := command(t, redis, "GET", key).ToString()
 				return raw == "7"
 			})
-			if raw, _ := command(t, s, "GET", s.name(&c)).ToString(); raw != "1" {
+			if raw, _ := command(t, redis, "GET", redis.name(&c)).ToString(); raw != "1" {
 				t.Errorf("the window after has %q; want 1", raw)
 			}
 		})

@@ -14,36 +14,36 @@ import (
 func TestFloodOverTheLimitCostsRedisNothing(t *testing.T) {
 	server := shared(t)
 	for _, a := range algorithms.Algorithms() {
-		s, _ := given(t, Options{DenyCache: time.Hour})
+		s, _ := givenRemembering(t, time.Hour, Options{})
 		c := hit("k", perAge(a, 3))
 		for range 3 {
 			wants(t, true, s, c)
 		}
 		want := wants(t, false, s, c)
-		stats, asked := s.Stats(), scripts(t, server)
+		stats, before, asked := s.redis.Stats(), s.Stats().Denied, scripts(t, server)
 		for range 5000 {
 			if got := wants(t, false, s, c); got[0] != want[0] {
 				t.Fatalf("%v: a denial from memory is %+v; Redis's was %+v", a, got[0], want[0])
 			}
 		}
-		now := s.Stats()
-		if n := scripts(t, server) - asked; n != 0 || now.RoundTrips != stats.RoundTrips || now.DeniedHere != stats.DeniedHere+5000 {
-			t.Errorf("%v: a flood of 5000 ran %d scripts: %+v, before %+v", a, n, now, stats)
+		now, denied := s.redis.Stats(), s.Stats().Denied-before
+		if n := scripts(t, server) - asked; n != 0 || now.RoundTrips != stats.RoundTrips || denied != 5000 {
+			t.Errorf("%v: a flood of 5000 ran %d scripts, %d denied from memory: %+v, before %+v", a, n, denied, now, stats)
 		}
 	}
 }
 
 func TestFloodIsDeniedUntilTheRetryInstantAndNotLonger(t *testing.T) {
 	for _, a := range algorithms.Algorithms() {
-		s, clock := given(t, Options{DenyCache: 24 * time.Hour})
+		s, clock := givenRemembering(t, 24*time.Hour, Options{})
 		c := hit("k", algorithms.Limit{Algorithm: a, Requests: 7, Period: time.Hour})
 		c.Hits = 5
 		wants(t, true, s, c)
 		d := wants(t, false, s, c)
 		clock.sleep(d[0].RetryAfter - Granularity)
-		before := s.Stats().RoundTrips
+		before := s.redis.Stats().RoundTrips
 		wants(t, false, s, c)
-		if n := s.Stats().RoundTrips - before; n != 0 {
+		if n := s.redis.Stats().RoundTrips - before; n != 0 {
 			t.Errorf("%v: just before its retry instant a request was asked for", a)
 		}
 		clock.sleep(Granularity)
@@ -53,7 +53,7 @@ func TestFloodIsDeniedUntilTheRetryInstantAndNotLonger(t *testing.T) {
 
 // As above with Redis's clock, which is known to a round trip only.
 func TestFloodIsAllowedAtItsRetryInstantByRedisClock(t *testing.T) {
-	s := open(t, urlOf("redis", shared(t).Address()), Options{DenyCache: time.Minute})
+	s := remembering(t, open(t, urlOf("redis", shared(t).Address()), Options{}), time.Minute)
 	for _, a := range algorithms.Algorithms() {
 		c := hit("k", algorithms.Limit{Algorithm: a, Requests: 2, Period: 40 * time.Millisecond})
 		c.Hits = 2
@@ -74,7 +74,7 @@ func TestFloodIsAllowedAtItsRetryInstantByRedisClock(t *testing.T) {
 
 func TestSmallerRequestsThanWereDeniedAskRedis(t *testing.T) {
 	for _, a := range algorithms.Algorithms() {
-		s, _ := given(t, Options{DenyCache: time.Hour})
+		s, _ := givenRemembering(t, time.Hour, Options{})
 		c := hit("k", perAge(a, 10))
 		for _, step := range []struct {
 			hits     int64
@@ -89,33 +89,33 @@ func TestSmallerRequestsThanWereDeniedAskRedis(t *testing.T) {
 func TestDenialsAreForgottenAtOnce(t *testing.T) {
 	for _, test := range []struct {
 		name   string
-		change func(t *testing.T, s *Store, c *store.Charge)
+		change func(t *testing.T, s *cached, c *store.Charge)
 	}{
-		{"refund", func(t *testing.T, s *Store, c *store.Charge) {
+		{"refund", func(t *testing.T, s *cached, c *store.Charge) {
 			t.Helper()
 			refund := *c
 			refund.Hits = -1
 			wants(t, true, s, refund)
 		}},
-		{"refund_beside_another_charge", func(t *testing.T, s *Store, c *store.Charge) {
+		{"refund_beside_another_charge", func(t *testing.T, s *cached, c *store.Charge) {
 			t.Helper()
 			refund := *c
 			refund.Hits = -1
 			wants(t, true, s, hit("other", c.Limit), refund)
 		}},
-		{"reset", func(t *testing.T, s *Store, c *store.Charge) {
+		{"reset", func(t *testing.T, s *cached, c *store.Charge) {
 			t.Helper()
 			if n, err := s.Reset(t.Context(), []store.Charge{*c}); n != 1 || err != nil {
 				t.Errorf("Reset: %d, %v", n, err)
 			}
 		}},
-		{"raised_limit", func(t *testing.T, s *Store, c *store.Charge) {
+		{"raised_limit", func(t *testing.T, s *cached, c *store.Charge) {
 			t.Helper()
 			c.Limit.Requests++
 			if a := c.Limit.Algorithm; a == algorithms.TokenBucket || a == algorithms.TokenBucketInteger { // keep their tokens: none
-				before := s.Stats().RoundTrips
+				before := s.redis.Stats().RoundTrips
 				wants(t, false, s, *c)
-				if s.Stats().RoundTrips == before {
+				if s.redis.Stats().RoundTrips == before {
 					t.Errorf("%v: nobody asked Redis", a)
 				}
 				refund := *c
@@ -123,10 +123,10 @@ func TestDenialsAreForgottenAtOnce(t *testing.T) {
 				wants(t, true, s, refund)
 			}
 		}},
-		{"forget", func(t *testing.T, s *Store, c *store.Charge) {
+		{"forget", func(t *testing.T, s *cached, c *store.Charge) {
 			t.Helper()
-			other := open(t, urlOf("redis", shared(t).Address()), Options{Prefix: s.prefix})
-			other.given = s.given
+			other := open(t, urlOf("redis", shared(t).Address()), Options{Prefix: s.redis.prefix})
+			other.given = s.redis.given
 			refund := *c
 			refund.Hits = -1
 			wants(t, true, other, refund) // of which s knows nothing
@@ -136,7 +136,7 @@ func TestDenialsAreForgottenAtOnce(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			for _, a := range algorithms.Algorithms() {
-				s, _ := given(t, Options{DenyCache: time.Hour})
+				s, _ := givenRemembering(t, time.Hour, Options{})
 				c := hit("k", perAge(a, 2))
 				wants(t, true, s, c)
 				wants(t, true, s, c)
@@ -149,88 +149,25 @@ func TestDenialsAreForgottenAtOnce(t *testing.T) {
 	}
 }
 
-// A denial whose caller wakes up late, after a refund that came after it, is not learned any more.
-func TestDenialFromBeforeARefundIsNotLearnedAfterIt(t *testing.T) {
-	s, _ := given(t, Options{DenyCache: time.Hour})
-	c := hit("k", perAge(algorithms.FixedWindow, 1))
-	refund := c
-	refund.Hits = -1
-	decisions := make([]algorithms.Decision, 1)
-	wants(t, true, s, c)
-	// This is what Take does in two goroutines, in one of the orders that they may run in.
-	if s.denials.deny([]store.Charge{refund}, decisions) {
-		t.Fatal("a refund was denied")
-	}
-	denied, back := callOf(take, c), callOf(take, refund)
-	for _, c := range []*call{denied, back} {
-		c.server = s
-		s.denials.begin(c)
-	}
-	for _, c := range []*call{denied, back} {
-		if err := s.do(t.Context(), c, time.Second); err != nil {
-			t.Fatal(err)
-		}
-	}
-	s.denials.learn(back)
-	s.denials.refunded(back.charges)
-	s.denials.learn(denied)
-	wants(t, true, s, c)
-}
-
-func TestDenialsAreBounded(t *testing.T) {
-	s, clock := given(t, Options{DenyCache: time.Hour})
-	const bound = denialShards * denialsPerShard
-	c := callOf(take, hit("", perAge(algorithms.FixedWindow, 1)))
-	c.after, c.decisions, c.counters = []kept{{}}, []algorithms.Decision{{}}, []bool{false}
-	c.now = clock.now()
-	for n := range 2 * bound {
-		c.charges[0].Key = fmt.Append(nil, n)
-		s.denials.begin(c)
-		s.denials.learn(c)
-	}
-	if n := s.Stats().Denials; n > bound || n < bound*9/10 {
-		t.Errorf("%d keys are remembered; want at most %d, and about as many", n, bound)
-	}
-	for i := range s.denials.shards {
-		if n := len(s.denials.shards[i].known); n > denialsPerShard {
-			t.Errorf("shard %d remembers %d keys", i, n)
-		}
-	}
-	clock.sleep(time.Hour)
-	before := s.Stats().Denials
-	eventually(t, "old denials are forgotten", func() bool { return s.Stats().Denials < before*9/10 })
-}
-
 func TestDenialsAge(t *testing.T) {
 	for _, a := range algorithms.Algorithms() {
-		s, clock := given(t, Options{DenyCache: time.Second})
+		s, clock := givenRemembering(t, time.Second, Options{})
 		c := hit("k", perAge(a, 1))
 		wants(t, true, s, c)
 		wants(t, false, s, c)
 		for range 3 {
-			before := s.Stats().RoundTrips
+			before := s.redis.Stats().RoundTrips
 			clock.sleep(time.Second - Granularity)
 			wants(t, false, s, c)
-			if n := s.Stats().RoundTrips - before; n != 0 {
+			if n := s.redis.Stats().RoundTrips - before; n != 0 {
 				t.Errorf("%v: a denial younger than a second asked Redis", a)
 			}
 			clock.sleep(Granularity)
 			wants(t, false, s, c)
-			if n := s.Stats().RoundTrips - before; n != 1 {
+			if n := s.redis.Stats().RoundTrips - before; n != 1 {
 				t.Errorf("%v: a denial of a second ago made %d round trips; want 1", a, n)
 			}
 		}
-	}
-}
-
-func TestNoDenialsAreRememberedWithoutACache(t *testing.T) {
-	s, _ := given(t, Options{})
-	c := hit("k", perAge(algorithms.FixedWindow, 0))
-	for range 10 {
-		wants(t, false, s, c)
-	}
-	if stats := s.Stats(); stats.RoundTrips != 10 || stats.DeniedHere != 0 || stats.Denials != 0 {
-		t.Errorf("%+v", stats)
 	}
 }
 
@@ -251,7 +188,7 @@ func TestOtherLimitsOfADeniedRequestAreAnsweredFromMemory(t *testing.T) {
 	for _, a := range algorithms.Algorithms() {
 		for _, b := range algorithms.Algorithms() {
 			t.Run(fmt.Sprint(a, "_and_", b), func(t *testing.T) {
-				s, clock := given(t, Options{DenyCache: time.Hour})
+				s, clock := givenRemembering(t, time.Hour, Options{})
 				m := model{}
 				second := hit("second", algorithms.Limit{Algorithm: a, Requests: 10, Period: time.Second})
 				day := hit("day", algorithms.Limit{Algorithm: b, Requests: 250, Period: 24 * time.Hour})
@@ -265,7 +202,7 @@ func TestOtherLimitsOfADeniedRequestAreAnsweredFromMemory(t *testing.T) {
 						clock.sleep(3 * time.Millisecond)
 					}
 				}
-				if stats := s.Stats(); stats.RoundTrips != 11 {
+				if stats := s.redis.Stats(); stats.RoundTrips != 11 {
 					t.Errorf("%+v; want 11 round trips, for 10 that pass and the first that does not", stats)
 				}
 			})
@@ -275,8 +212,8 @@ func TestOtherLimitsOfADeniedRequestAreAnsweredFromMemory(t *testing.T) {
 
 func TestTwoSidecarsShareOneLimit(t *testing.T) {
 	for _, a := range algorithms.Algorithms() {
-		one := open(t, urlOf("redis", shared(t).Address()), Options{DenyCache: time.Second})
-		two := open(t, urlOf("redis", shared(t).Address()), Options{DenyCache: time.Second, Prefix: one.prefix})
+		one := remembering(t, open(t, urlOf("redis", shared(t).Address()), Options{}), time.Second)
+		two := remembering(t, open(t, urlOf("redis", shared(t).Address()), Options{Prefix: one.redis.prefix}), time.Second)
 		c := hit("k", perAge(a, 1000))
 		var admitted atomic.Int64
 		storm(16, 100, func(n int) {
@@ -296,12 +233,10 @@ func TestTwoSidecarsShareOneLimit(t *testing.T) {
 
 // With denials remembered a store still answers as memstore does, and Redis has all hits in the end.
 func TestRandomTransactionsAreDecidedAsByMemstoreWithDenialsRemembered(t *testing.T) {
-	differ(t, urlOf("redis", shared(t).Address()), Options{DenyCache: 20 * 365 * 24 * time.Hour}, 100, 250,
+	differ(t, urlOf("redis", shared(t).Address()), Options{}, 20*365*24*time.Hour, 100, 250,
 		func(t *testing.T, s *Store, world []recorded) error {
 			t.Helper()
-			if err := payAll(t, s, world); err != nil {
-				return err
-			}
+			payAll(t, s)
 			return holdsWhat(t, s, world)
 		})
 }

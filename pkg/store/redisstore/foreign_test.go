@@ -12,11 +12,11 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// What somebody else has put at a key, or has cut short, is no count. It stays as it is, and so does what others of the same
-// batch are told.
+// A value of another program, or a part of a state, is no count. The value stays, and other requests of the same batch have their
+// answers.
 func TestForeignValuesAreErrorsAndStay(t *testing.T) {
 	s, _ := given(t, Options{})
-	remembering, _ := given(t, Options{DenyCache: time.Hour, Prefix: s.prefix})
+	remembering, _ := givenRemembering(t, time.Hour, Options{Prefix: s.prefix})
 	for _, a := range algorithms.Algorithms() {
 		for what, set := range map[string][]string{
 			"a short text":  {"SET", "", "x"},
@@ -54,11 +54,11 @@ func TestForeignValuesAreErrorsAndStay(t *testing.T) {
 
 				// Somebody waits at the same time for another key.
 				calls := []*call{callOf(take, other), callOf(take, c), callOf(take, other)}
-				b := newBatch(s)
+				b := newBatch(s.main)
 				for _, c := range calls {
 					b.add(c)
 				}
-				s.execute([]*batch{b})
+				s.main.execute([]*batch{b})
 				for _, c := range calls {
 					<-c.done
 				}
@@ -68,11 +68,11 @@ func TestForeignValuesAreErrorsAndStay(t *testing.T) {
 				if got := remains(t, s, other); calls[0].err == nil && got != 8 {
 					t.Errorf("%d of 10 remain of the other key after 2 hits", got)
 				}
-				for _, s := range []*Store{s, remembering} {
-					if n, err := s.Reset(t.Context(), []store.Charge{c}); n != 1 || err != nil {
+				for _, front := range []store.Store{s, remembering} {
+					if n, err := front.Reset(t.Context(), []store.Charge{c}); n != 1 || err != nil {
 						t.Errorf("Reset: %d, %v", n, err)
 					}
-					wants(t, true, s, c)
+					wants(t, true, front, c)
 					if err := command(t, s, append([]string{"RESTORE", set[1], "0"}, before, "REPLACE")...).Error(); err != nil {
 						t.Fatal(err)
 					}
@@ -87,7 +87,7 @@ func TestScriptThatRedisForgetsIsSentAgain(t *testing.T) {
 	c := hit("k", perAge(algorithms.TokenBucket, 100))
 	for n := range 10 {
 		wants(t, true, s, c)
-		client, err := s.connection.client()
+		client, err := s.main.connection.Client()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -112,7 +112,7 @@ func TestScriptThatRedisForgetsIsSentAgain(t *testing.T) {
 }
 
 func TestPeriodsThatAreNoWholeMicrosecondsAreRefused(t *testing.T) {
-	s, _ := given(t, Options{DenyCache: time.Hour})
+	s, _ := givenRemembering(t, time.Hour, Options{})
 	good, bad := hit("k", perAge(algorithms.FixedWindow, 10)), hit("k", perAge(algorithms.FixedWindow, 10))
 	bad.Limit.Period = time.Second + 1
 	for _, charges := range [][]store.Charge{{bad}, {good, bad}, {bad, good}} {
@@ -138,10 +138,11 @@ func TestClosedStoreSaysSo(t *testing.T) {
 		"cluster": urlOf("redis-cluster", sharedCluster(t).Addresses()...),
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := open(t, urls, Options{DenyCache: time.Second})
+			redis := open(t, urls, Options{})
+			s := remembering(t, redis, time.Second)
 			l := perAge(algorithms.FixedWindow, 10)
-			s.Close()
-			s.Close()
+			redis.Close()
+			redis.Close()
 			d := make([]algorithms.Decision, 3)
 			for _, charges := range [][]store.Charge{{hit("a", l)}, {hit("a", l), hit("b", l), hit("c", l)}} {
 				if _, err := s.Take(t.Context(), charges, d); !errors.Is(err, ErrUnavailable) {
@@ -162,7 +163,7 @@ func TestClosedStoreSaysSo(t *testing.T) {
 func TestCloseDuringRequestsLeavesNoneWithoutAnswer(t *testing.T) {
 	for range 10 {
 		look, _ := given(t, Options{})
-		s := open(t, urlOf("redis", shared(t).Address()), Options{DenyCache: time.Second, Prefix: look.prefix})
+		s := remembering(t, open(t, urlOf("redis", shared(t).Address()), Options{Prefix: look.prefix}), time.Second)
 		c := hit("k", perAge(algorithms.FixedWindow, 1_000_000))
 		admitted := make(chan struct{}, 100_000)
 		closed := make(chan struct{})
@@ -171,7 +172,7 @@ func TestCloseDuringRequestsLeavesNoneWithoutAnswer(t *testing.T) {
 			for range 200 {
 				<-admitted
 			}
-			s.Close()
+			s.redis.Close()
 		}()
 		storm(8, 200, func(int) {
 			if ok, err := s.Take(t.Context(), []store.Charge{c}, make([]algorithms.Decision, 1)); ok {

@@ -39,7 +39,7 @@ func paused(t *testing.T, r *parts.Redis, do func()) {
 }
 
 // settled waits until a store is answered again.
-func settled(t *testing.T, s *Store, c store.Charge) {
+func settled(t *testing.T, s store.Store, c store.Charge) {
 	t.Helper()
 	c.Hits = 0
 	eventually(t, "Redis answers", func() bool {
@@ -82,7 +82,7 @@ func TestRequestThatArrivesTooLateIsNotCharged(t *testing.T) {
 func TestCallersAreAnsweredInTimeWhileRedisStandsStill(t *testing.T) {
 	r := ownRedis(t)
 	const timeout = 20 * time.Millisecond
-	s := open(t, urlOf("redis", r.Address()), Options{Timeout: timeout, DenyCache: time.Second})
+	s := remembering(t, open(t, urlOf("redis", r.Address()), Options{Timeout: timeout}), time.Second)
 	l := perAge(algorithms.TokenBucket, 1000)
 	settled(t, s, hit("k", l))
 	paused(t, r, func() {
@@ -118,7 +118,7 @@ func TestServerWhoseClockJumpsAheadIsAskedOnceMore(t *testing.T) {
 	c := hit("k", perAge(algorithms.FixedWindow, 100))
 	wants(t, true, s, c)
 	for n := range uint32(5) {
-		s.clock.ahead[0].Add(-time.Minute.Microseconds()) // as if the server's had jumped ahead by that
+		s.main.clock.ahead[0].Add(-time.Minute.Microseconds()) // as if the server's had jumped ahead by that
 		before := scripts(t, server)
 		wants(t, true, s, c)
 		if n := scripts(t, server) - before; n != 2 {
@@ -133,7 +133,7 @@ func TestServerWhoseClockJumpsAheadIsAskedOnceMore(t *testing.T) {
 			t.Errorf("%d remain; want %d", got, want)
 		}
 	}
-	s.clock.ahead[0].Add(time.Hour.Microseconds()) // and back
+	s.main.clock.ahead[0].Add(time.Hour.Microseconds()) // and back
 	wants(t, true, s, c)
 }
 

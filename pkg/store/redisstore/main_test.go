@@ -15,7 +15,7 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// servers are the Redis processes that tests share. They start when first needed.
+// servers are the Redis processes that tests share. The first test that needs a process starts it.
 var servers struct {
 	single  *parts.Redis
 	cluster *parts.Cluster
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// redisBinary returns a redis-server, or skips the test where there is none and none is required.
+// redisBinary returns the path of redis-server. Without one it skips the test, or fails if WEIR_REQUIRE demands Redis.
 func redisBinary(tb testing.TB) string {
 	tb.Helper()
 	return parts.NeedRedis(tb, filepath.Join("..", "..", ".."))
@@ -43,7 +43,7 @@ func shared(tb testing.TB) *parts.Redis {
 	tb.Helper()
 	if servers.single == nil {
 		binary := redisBinary(tb)
-		dir, err := os.MkdirTemp("", "redis") //nolint:usetesting // it outlives the test
+		dir, err := os.MkdirTemp("", "redis") //nolint:usetesting // outlives the test
 		if err != nil {
 			tb.Fatal(err)
 		}
@@ -61,13 +61,16 @@ func sharedCluster(tb testing.TB) *parts.Cluster {
 	tb.Helper()
 	if servers.cluster == nil {
 		binary := redisBinary(tb)
-		dir, err := os.MkdirTemp("", "cluster") //nolint:usetesting // it outlives the test
+		dir, err := os.MkdirTemp("", "cluster") //nolint:usetesting // outlives the test
 		if err != nil {
 			tb.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(tb.Context(), time.Minute)
 		defer cancel()
 		if servers.cluster, err = parts.StartCluster(ctx, binary, dir, parts.RedisOptions{}); err != nil {
+			tb.Fatal(err)
+		}
+		if err := servers.cluster.DisableFailover(ctx); err != nil {
 			tb.Fatal(err)
 		}
 	}
@@ -93,21 +96,15 @@ func (c *clock) sleep(d time.Duration) {
 	c.at.Add(int64((d + Granularity - 1).Truncate(Granularity)))
 }
 
-// drives has the clock be that of a store, and of its servers.
+// drives gives a store this clock.
 func (c *clock) drives(s *Store) {
 	s.given = c.now
-	if s.seconds != nil {
-		s.seconds.given = c.now
-	}
 }
 
-// open returns a store, closed with the test, that is connected. Its keys begin with a prefix of its own.
+// open returns a connected store with a prefix of its own, and closes the store with the test.
 func open(tb testing.TB, urls []string, o Options) *Store {
 	tb.Helper()
-	var err error
-	if o.Target, err = ParseTarget(TargetOptions{URLs: urls}); err != nil {
-		tb.Fatal(err)
-	}
+	o.Target.URLs = urls
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -127,5 +124,11 @@ func open(tb testing.TB, urls []string, o Options) *Store {
 	if err := s.Await(ctx); err != nil {
 		tb.Fatal(err)
 	}
+	return s
+}
+
+// unconnected returns s with a server to which nobody connects: for tests of names and formats.
+func unconnected(cluster bool, s *Store) *Store {
+	s.main = &server{store: s, cluster: cluster}
 	return s
 }

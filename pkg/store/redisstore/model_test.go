@@ -7,8 +7,7 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// model is a store as plain as can be, of package algorithms alone. Unlike memstore it can be given any instants, and its
-// states can be looked at.
+// model is a plain store of package algorithms alone. Unlike memstore, a model takes any instants and shows its states.
 type model map[string]modelKey
 
 type modelKey struct {
@@ -16,7 +15,7 @@ type modelKey struct {
 	log  algorithms.Log
 }
 
-// states is what a transaction makes of keys, until it is brought into the model.
+// states is the states of keys within a transaction, until apply writes them to the model.
 type states struct {
 	of    model
 	now   algorithms.Instant
@@ -102,7 +101,7 @@ func (m model) reset(charges []store.Charge) {
 	}
 }
 
-// answer asks the model what a recorded question asked, at its instant.
+// answer asks the model a recorded question, at its instant.
 func (m model) answer(q recorded) recorded {
 	switch q.op {
 	case opTake:

@@ -12,64 +12,80 @@ import (
 
 // name returns the name of a charge's state in Redis, now.
 func (s *Store) name(c *store.Charge) string {
-	name, _ := s.appendName(nil, c, s.now())
+	name, _ := s.serverOf(c).appendName(nil, c, s.now())
 	return string(name)
 }
 
-// appendName appends the name of the state of a charge of that instant, and reports whether it is a counter's. In a cluster a
-// text in braces says where a name lies, so one that came with a request must not be found there: empty braces before it make the
-// whole name count, as it does without any. Names of counters are another's, and lie where they lie.
-func (s *Store) appendName(dst []byte, c *store.Charge, at algorithms.Instant) (name []byte, counter bool) {
-	if dst, counter = s.appendCounter(dst, c, at); counter {
+// appendName appends the name of the state of a charge at an instant, and reports whether the state is a counter. In a cluster a
+// text in braces chooses the slot, so a client could choose with braces in a request. Empty braces in front prevent that: the
+// whole name counts then, as without braces. Names of counters are as other programs write them.
+func (s *server) appendName(dst []byte, c *store.Charge, at algorithms.Instant) (name []byte, counter bool) {
+	if dst, counter = s.store.appendCounter(dst, c, at); counter {
 		return dst, true
 	}
-	dst = append(dst, s.prefix...)
+	dst = append(dst, s.store.prefix...)
 	if s.cluster {
 		switch {
-		case strings.Contains(s.prefix, "{"):
-		case s.hashTag != nil:
-			dst = append(dst, '{')
-			for _, b := range s.hashTag(c.Key) {
+		case strings.Contains(s.store.prefix, "{"):
+		case s.store.hashTag != nil:
+			tag := len(dst) + 1
+			dst = append(append(dst, '{'), s.store.hashTag(c.Key)...)
+			for i, b := range dst[tag:] {
 				if b == '}' {
-					b = ')' // would end it; which slot it is does not matter, only that it is the same
+					dst[tag+i] = ')' // a brace would end the tag; any slot will do if it is always the same
 				}
-				dst = append(dst, b)
 			}
 			dst = append(dst, '}', ':')
-		default:
-			if slices.Contains(c.Key, '{') {
-				dst = append(dst, '{', '}', ':')
-			}
+		case slices.Contains(c.Key, '{'):
+			dst = append(dst, '{', '}', ':')
 		}
 	}
 	return appendKey(dst, c), false
 }
 
-// location is where a key lies.
+// location is the home of a key.
 type location struct {
-	server *Store
-	slot   uint16 // 0 where there are no slots
+	server *server
+	slot   uint16 // 0 without a cluster
 }
 
-// locate returns where the key of a charge of that instant lies.
+// locate returns the location of the key of a charge at an instant.
 func (s *Store) locate(c *store.Charge, at algorithms.Instant) location {
-	if s = s.serverOf(c); !s.cluster {
+	return s.serverOf(c).locate(c, at)
+}
+
+// locate returns the location that the key would have on this server.
+func (s *server) locate(c *store.Charge, at algorithms.Instant) location {
+	if !s.cluster {
 		return location{server: s}
 	}
 	name, _ := s.appendName(nil, c, at)
 	return location{s, slotOf(string(name))}
 }
 
-// serverOf returns the store that asks the server of a charge.
-func (s *Store) serverOf(c *store.Charge) *Store {
+// serverOf returns the server that keeps a charge's limit.
+func (s *Store) serverOf(c *store.Charge) *server {
 	if s.seconds != nil && c.Limit.Period == time.Second {
 		return s.seconds
 	}
-	return s
+	return s.main
 }
 
-// appendKey appends a charge's key and what else belongs to the name of its state: algorithm and period in microseconds. As
-// these are the last two fields and hold digits only, no two different states have one name.
+// queue returns the queue of the call.
+func (c *call) queue() *queue { return c.server.queueFor(c.slot, c.charges[0].Key) }
+
+// queueBefore returns the queue in which a call about charge i comes before a request of charges; nil means the queue of its key.
+func (s *Store) queueBefore(charges []store.Charge, i int) *queue {
+	server := s.serverOf(&charges[i])
+	if server.cluster {
+		return nil
+	}
+	first := slices.IndexFunc(charges, func(c store.Charge) bool { return s.serverOf(&c) == server })
+	return server.queueFor(0, charges[first].Key)
+}
+
+// appendKey appends a charge's key, algorithm, and period in microseconds. The last two fields are digits only, so no two states have
+// the same name.
 func appendKey(dst []byte, c *store.Charge) []byte {
 	dst = append(append(dst, c.Key...), ';')
 	dst = strconv.AppendUint(dst, uint64(c.Limit.Algorithm), 10)

@@ -18,7 +18,7 @@ type family struct {
 	limits []algorithms.Limit
 }
 
-// families returns some with limits of any size. Those of sliding_window_log are small, as configuration has them.
+// families returns families with limits of any size. Limits of sliding_window_log are small, as configuration bounds them.
 func families(r *rand.Rand, name string, n int) []family {
 	all := make([]family, n)
 	for i := range all {
@@ -34,7 +34,7 @@ func families(r *rand.Rand, name string, n int) []family {
 	return all
 }
 
-// randomPeriod returns one in whole microseconds.
+// randomPeriod returns a period in whole microseconds.
 func randomPeriod(r *rand.Rand) time.Duration {
 	some := []time.Duration{
 		algorithms.MinPeriod, algorithms.MinPeriod + Granularity, 7 * time.Millisecond, time.Second, 10 * time.Second, time.Minute,
@@ -74,7 +74,7 @@ func randomCount(r *rand.Rand) uint32 {
 	}
 }
 
-// randomCharges returns the charges of a request; hits are often just those that fit, or do not, after the last decisions.
+// randomCharges returns the charges of a request. After the last decisions the hits often just fit, or just do not.
 func randomCharges(r *rand.Rand, all []family, last []algorithms.Decision) []store.Charge {
 	charges := make([]store.Charge, 1+r.IntN(4)*r.IntN(2))
 	rule := 0
@@ -124,7 +124,7 @@ func randomHits(r *rand.Rand, l algorithms.Limit, last []algorithms.Decision) in
 	return min(some[r.IntN(len(some))], algorithms.MaxHits)
 }
 
-// randomPause returns how long nothing happens: often until something is about to, in whole microseconds.
+// randomPause returns a pause in whole microseconds, often until just before or after the next change of a decision.
 func randomPause(r *rand.Rand, l algorithms.Limit, d algorithms.Decision, now algorithms.Instant) time.Duration {
 	token := l.Period / time.Duration(max(1, l.Requests))
 	window := l.Period - time.Duration(now)%l.Period

@@ -1,98 +1,103 @@
 // Package redisstore keeps rate limit states in Redis or Valkey, so that many processes share one count for each key.
 //
-// A request is one call of one script (script/*.lua), which reads the states of the request's keys, decides, and writes them:
-// Redis runs it alone, so it is atomic. The instant is Redis's own time in microseconds. The script does the arithmetic of
-// package algorithms once more, in Lua, on whole numbers; it returns the states as they were, and the decisions are made from
-// those by package algorithms itself, to the nanosecond. Requests that wait at the same time share a call (lane, batch).
+// A request is one run of one script (script/*.lua), which reads the states of the request's keys, decides, and writes the states.
+// Redis runs a script alone, so a request is atomic. The instant is Redis's time in microseconds. The script does the arithmetic of
+// package algorithms in Lua, on whole numbers, and returns the states before. From these, package algorithms makes the decisions, to
+// the nanosecond. Requests that wait at the same time share a run of the script (queue, batch).
 //
-// In a cluster the keys of a request may lie in several slots, and limits of a second may be kept elsewhere. Then each part is
-// reserved on its own, and what a request that turns out to be denied has reserved is given back (see takeParts).
+// In a cluster the keys of a request may lie in several slots, and limits of a second may have a server of their own. Then each part
+// is reserved alone, and a request that turns out to be denied gives its reservations back (see takeParts).
 //
-// A key of Redis is the prefix, Charge.Key, and algorithm and period: "weir:4:edge|4:path=7:/search#token_bucket/1s;2;1000000".
-// Its value is 14 to 27 bytes (see parse), for sliding_window_log a list of 12 bytes for each instant at which hits were
-// admitted; it expires when the key is as if never used. Fixed windows can be kept under names and as numbers that others count,
-// too (see Counters).
+// A key in Redis is the prefix, Charge.Key, algorithm and period: "weir:4:edge|4:path=7:/search#token_bucket/1s;2;1000000". The value
+// has 14 to 27 bytes (see parse). For sliding_window_log the value is a list, with 12 bytes for each instant of an admission. The
+// value expires when the key is idle. Fixed windows can be kept under the names, and as the numbers, of other programs (see Counters).
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha1" //nolint:gosec // the name Redis gives to scripts
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"iter"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"time"
 
+	"github.com/weirproxy/weir/internal/redisconn"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
 
 var _ store.Store = (*Store)(nil)
 
-// Granularity is Redis's unit of time: a limit's period must be a whole number of it.
+// Granularity is Redis's unit of time. A limit's period must be a whole multiple.
 const Granularity = time.Microsecond
 
 // Defaults of Options, and of the settings that stand for them.
 const (
-	DefaultPrefix    = "weir:"
-	DefaultTimeout   = 10 * time.Millisecond
-	DefaultDenyCache = time.Second
+	DefaultPrefix  = "weir:"
+	DefaultTimeout = 10 * time.Millisecond
 )
 
 // Reasons why a request was certainly not charged.
 var (
-	errLate   = errors.New("redis took the request for one that nobody waits for any more: its clock jumps")
-	errBehind = fmt.Errorf("redis has not answered those before in time: %w", context.DeadlineExceeded) // too little is left to ask
+	errLate   = errors.New("redis refused the request as too late: its clock jumps")
+	errClosed = fmt.Errorf("%w: closed", ErrUnavailable)
+	errBehind = fmt.Errorf("redis has not answered earlier requests in time: %w", context.DeadlineExceeded) // too little time is left
 )
 
-// Options is what New needs besides a Target. All but that and Logger may be zero.
+// Options configures New. All but Target and Logger may be zero.
 type Options struct {
-	Target    Target
-	Prefix    string                  // of every key; "" means DefaultPrefix
-	HashTag   func(key []byte) []byte // the part of a Charge.Key by which a cluster places it; nil: the whole key
-	Counters  Counters                // fixed windows that others count, too
-	Seconds   *Target                 // where limits of a second are kept; nil: where the others are
-	Timeout   time.Duration           // longest wait for an answer; 0 means DefaultTimeout
-	DenyCache time.Duration           // how long a denial is remembered at most; 0: not at all
-	Logger    *slog.Logger
+	Target   Target
+	Prefix   string                  // of every key; "" means DefaultPrefix
+	HashTag  func(key []byte) []byte // the part of a Charge.Key that chooses the slot in a cluster; nil: the whole key
+	Counters Counters                // fixed windows that other programs count, too
+	Seconds  *Target                 // of limits of a second; nil: these lie on Target
+	Timeout  time.Duration           // longest wait for an answer; 0 means DefaultTimeout
+	Logger   *slog.Logger
 }
 
 // Store keeps states in Redis. All methods are safe for concurrent use. Close it when it is no longer used.
 type Store struct {
-	prefix     string
-	hashTag    func(key []byte) []byte
-	counters   Counters
-	timeout    time.Duration
-	script     string
-	sha        string // of script, its name in Redis
-	connection *connection
-	cluster    bool
-	clock      *clocks
-	seed       maphash.Seed // of keys
-	denials    *denials
-	lanes      []*lane
-	calls      sync.Pool // of *call
-	timers     sync.Pool // of *time.Timer, stopped
-	counts     *counts
-	seconds    *Store                    // of Options.Seconds; nil where there is none
-	given      func() algorithms.Instant // the instant, in tests; nil: Redis's time
+	prefix   string
+	hashTag  func(key []byte) []byte
+	counters Counters
+	timeout  time.Duration
+	script   string
+	sha      string // of script: its name in Redis
+	main     *server
+	seconds  *server      // of Options.Seconds; nil: main keeps limits of a second, too
+	seed     maphash.Seed // of keys
+	outbox   *outbox
+	calls    sync.Pool // of *call
+	timers   sync.Pool // of *time.Timer, stopped
+	logger   *slog.Logger
+	metrics  metrics
+	given    func() algorithms.Instant // the instant, in tests; nil: Redis's time
 
-	latest  chan *call      // calls of later
-	running context.Context // until what Close sends is sent
+	running context.Context // until the end of Close
 	stop    func()
 }
 
-// New returns a store and starts to connect; it does not wait for that. It fails when an option is out of bounds.
+// New returns a store and starts to connect, without waiting for the connection. New fails when an option is out of bounds.
 func New(o Options) (*Store, error) {
 	var errs []error
 	if o.Logger == nil {
 		errs = append(errs, errors.New("logger: must not be nil"))
 	}
-	if o.Target.topology == "" {
-		errs = append(errs, errors.New("target: must be one of ParseTarget"))
+	target, err := o.Target.parse()
+	if err != nil {
+		errs = append(errs, fmt.Errorf("target: %w", err))
+	}
+	var seconds redisconn.Target
+	if o.Seconds != nil {
+		if seconds, err = o.Seconds.parse(); err != nil {
+			errs = append(errs, fmt.Errorf("target of limits of a second: %w", err))
+		}
 	}
 	if o.Timeout < 0 {
 		errs = append(errs, fmt.Errorf("timeout: %v: must be more than 0", o.Timeout))
@@ -100,17 +105,8 @@ func New(o Options) (*Store, error) {
 	if j := o.Counters.Jitter; j < 0 || j > MaxJitter {
 		errs = append(errs, fmt.Errorf("jitter of counters: %v: must be 0s to %v", j, MaxJitter))
 	}
-	if o.DenyCache < 0 {
-		errs = append(errs, fmt.Errorf("deny cache: %v: must be at least 0", o.DenyCache))
-	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
-	}
-	if o.Prefix == "" {
-		o.Prefix = DefaultPrefix
-	}
-	if o.Timeout == 0 {
-		o.Timeout = DefaultTimeout
 	}
 	script, err := readScript()
 	if err != nil {
@@ -118,103 +114,85 @@ func New(o Options) (*Store, error) {
 	}
 	sum := sha1.Sum([]byte(script)) //nolint:gosec // see the import
 	s := &Store{
-		prefix:     o.Prefix,
-		hashTag:    o.HashTag,
-		counters:   o.Counters,
-		timeout:    o.Timeout,
-		script:     script,
-		sha:        hex.EncodeToString(sum[:]),
-		connection: dial(o.Target, o.Logger),
-		seed:       maphash.MakeSeed(),
-		counts:     new(counts),
+		prefix:   cmp.Or(o.Prefix, DefaultPrefix),
+		hashTag:  o.HashTag,
+		counters: o.Counters,
+		timeout:  cmp.Or(o.Timeout, DefaultTimeout),
+		script:   script,
+		sha:      hex.EncodeToString(sum[:]),
+		seed:     maphash.MakeSeed(),
+		logger:   o.Logger,
 	}
-	s.cluster = s.connection.cluster()
-	known := 1
-	if s.cluster {
-		known = slots
+	s.main = newServer(s, target, o.Logger)
+	if o.Seconds != nil {
+		s.seconds = newServer(s, seconds, o.Logger)
 	}
-	s.clock = newClocks(known)
 	s.calls.New = func() any { return newCall() }
 	s.timers.New = func() any {
 		t := time.NewTimer(time.Hour)
 		t.Stop()
 		return t
 	}
-	if o.Seconds != nil {
-		second := o
-		second.Target, second.Seconds, second.DenyCache = *o.Seconds, nil, 0
-		if s.seconds, err = New(second); err != nil {
-			s.connection.close()
-			return nil, fmt.Errorf("limits of a second: %w", err)
-		}
-		s.seconds.counts = s.counts
-	}
-	s.start(o.DenyCache)
+	s.start()
 	return s, nil
 }
 
-// start starts what runs until Close.
-func (s *Store) start(denyCache time.Duration) {
+// start starts the queues and the outbox, which run until Close.
+func (s *Store) start() {
 	var sending, background sync.WaitGroup
 	running, cancel := context.WithCancel(context.Background())
 	s.running = running
-	lanes := singleLanes
-	if s.cluster {
-		lanes = clusterLanes
-	}
-	for range lanes {
-		l := newLane(s)
-		s.lanes = append(s.lanes, l)
-		sending.Go(l.run)
+	for server := range s.servers() {
+		server.start(&sending)
 	}
 	ctx, end := context.WithCancel(context.Background())
-	s.latest = make(chan *call, laterCalls)
-	background.Go(func() { s.runLater(ctx) })
-	s.denials = newDenials(s, denyCache)
-	background.Go(func() { s.denials.run(ctx) })
+	s.outbox = newOutbox(s)
+	background.Go(func() { s.outbox.run(ctx) })
 	s.stop = sync.OnceFunc(func() {
 		end()
 		background.Wait()
-		for _, l := range s.lanes {
-			l.close()
+		for server := range s.servers() {
+			for _, q := range server.queues {
+				q.close()
+			}
 		}
 		sending.Wait()
-		if s.seconds != nil {
-			s.seconds.Close()
-		}
 		cancel()
-		s.connection.close()
+		for server := range s.servers() {
+			server.connection.Close()
+		}
 	})
 }
 
-// How many batches may be on their way at once: so many that one waits while another is decided; in a cluster, that each
-// server has some of its own.
-const (
-	singleLanes  = 4
-	clusterLanes = 16
-)
-
-// Close sends what waits to be sent, ends all that New started and closes the connection. The store must not be used after.
-// Closing twice is harmless.
-func (s *Store) Close() { s.stop() }
-
-// Await waits until the first attempt to connect has ended, and returns why it failed, if it did. Connecting goes on.
-func (s *Store) Await(ctx context.Context) error {
-	err := s.connection.first(ctx)
-	if s.seconds != nil {
-		err = errors.Join(err, s.seconds.Await(ctx))
+// servers yields the store's servers.
+func (s *Store) servers() iter.Seq[*server] {
+	return func(yield func(*server) bool) {
+		_ = yield(s.main) && s.seconds != nil && yield(s.seconds)
 	}
-	return err
 }
 
-// Ping asks Redis what requests ask of it, in the time that they have: to run the script and to write, a key that is gone
-// after a millisecond. In a cluster that is each time another one, and of two servers one of them, so that a part that is away
-// is found in time. It waits for the first attempt to connect.
-func (s *Store) Ping(ctx context.Context) error {
-	if s.seconds != nil && rand.Uint32()%2 == 0 {
-		return s.seconds.Ping(ctx)
+// Close sends the waiting calls and the outbox, ends all that New started and closes the connections. The store must not be used
+// after. Closing twice is harmless.
+func (s *Store) Close() { s.stop() }
+
+// Await waits for the end of the first attempt to connect, and returns its error. Attempts go on after an error.
+func (s *Store) Await(ctx context.Context) error {
+	var errs []error
+	for server := range s.servers() {
+		errs = append(errs, server.connection.Await(ctx))
 	}
-	if err := s.connection.first(ctx); err != nil && ctx.Err() != nil {
+	return errors.Join(errs...)
+}
+
+// Ping has Redis run the script, within the timeout of requests. The script writes a key that expires after a millisecond. Each ping
+// chooses another slot of a cluster, and one of two servers, so that pings find a part that is away. Ping waits for the first attempt
+// to connect.
+func (s *Store) Ping(ctx context.Context) error {
+	server := s.main
+	if s.seconds != nil && rand.Uint32()%2 == 0 {
+		server = s.seconds
+	}
+	if err := server.connection.Await(ctx); err != nil && ctx.Err() != nil {
 		return err
 	}
 	c := store.Charge{
@@ -222,88 +200,57 @@ func (s *Store) Ping(ctx context.Context) error {
 		Limit: algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: algorithms.MaxHits, Period: algorithms.MinPeriod},
 		Hits:  1,
 	}
-	_, err := s.ask(ctx, []store.Charge{c}, make([]algorithms.Decision, 1))
-	return err
+	until, err := s.until(ctx, nil)
+	if err != nil {
+		return err
+	}
+	now := s.now()
+	return s.do(ctx, until, s.call(take, server.locate(&c, now), now, []store.Charge{c}))
 }
 
-// Forget forgets which keys were denied, as when rules change: the next request for each asks Redis.
-func (s *Store) Forget() { s.denials.forget() }
-
-// Take implements [store.Store]. Besides the error of ctx it fails with one that wraps [ErrUnavailable] when there is no
-// connection, [context.DeadlineExceeded] when Redis has not answered in time (then it may still have charged),
-// [store.ErrLimit] for a period that is no whole number of microseconds, and with what Redis said.
+// Take implements [store.Store]. Besides the errors of ctx and of Redis there are three: [ErrUnavailable], if there is no connection;
+// [context.DeadlineExceeded], if Redis has not answered in time, but may have charged; [store.ErrLimit], for a period that is no
+// whole number of microseconds.
 func (s *Store) Take(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
-	if err := ctx.Err(); err != nil {
-		return false, err
-	}
-	if s.Known(charges, decisions) {
-		return false, nil
-	}
-	return s.ask(ctx, charges, decisions)
-}
-
-// Known decides a request that is known to be denied without asking Redis, see Options.DenyCache, and reports whether it did.
-func (s *Store) Known(charges []store.Charge, decisions []algorithms.Decision) bool {
-	return s.denials.deny(charges, decisions)
-}
-
-// Asking returns the same store, but that its Take always asks Redis: for who looks at Known apart, as it wants to know
-// whether Redis answers.
-func (s *Store) Asking() store.Store { return asking{s} }
-
-type asking struct{ *Store }
-
-// Take implements [store.Store].
-func (a asking) Take(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
-	return a.ask(ctx, charges, decisions)
-}
-
-// ask is Take of a request that is not known to be denied.
-func (s *Store) ask(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
-	atMost, err := s.patience(ctx)
+	until, err := s.until(ctx, charges)
 	if err != nil {
 		return false, err
 	}
 	if len(charges) == 0 {
 		return true, nil
 	}
-	if err := exact(charges); err != nil {
-		return false, err
-	}
-	defer s.denials.refunded(charges)
+	s.outbox.sendBefore(charges)
 	now := s.now()
-	if s.cluster || s.seconds != nil && len(charges) > 1 {
+	if s.main.cluster || s.seconds != nil && len(charges) > 1 {
 		if parts := s.parts(now, charges); len(parts) > 1 {
-			return s.takeParts(ctx, parts, charges, decisions, atMost)
+			return s.takeParts(ctx, until, parts, charges, decisions)
 		}
 	}
 	c := s.call(take, s.locate(&charges[0], now), now, charges)
-	s.denials.begin(c)
-	if err := s.do(ctx, c, atMost); err != nil {
+	if err := s.do(ctx, until, c); err != nil {
 		return false, err
 	}
 	copy(decisions, c.decisions)
+	for i := range charges {
+		c.tell(i, charges[i].Left)
+	}
 	admitted := c.admitted
-	s.denials.learn(c)
 	s.calls.Put(c)
 	return admitted, nil
 }
 
-// Peek implements [store.Store]. It fails as Take does.
+// Peek implements [store.Store]. Peek fails as Take does.
 func (s *Store) Peek(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) error {
-	atMost, err := s.patience(ctx)
+	until, err := s.until(ctx, charges)
 	if err != nil {
-		return err
-	}
-	if err := exact(charges); err != nil {
 		return err
 	}
 	now, calls := s.now(), make([]*call, len(charges))
 	for i := range charges {
-		s.denials.pay(charges[i : i+1])
+		s.outbox.sendBefore(charges[i : i+1])
 		calls[i] = s.call(peek, s.locate(&charges[i], now), now, charges[i:i+1])
 	}
-	if err := s.doAll(ctx, calls, time.Now().Add(atMost)); err != nil {
+	if err := s.do(ctx, until, calls...); err != nil {
 		return err
 	}
 	for i, c := range calls {
@@ -313,19 +260,9 @@ func (s *Store) Peek(ctx context.Context, charges []store.Charge, decisions []al
 	return nil
 }
 
-// exact returns an error unless Redis can keep the charges' limits exactly.
-func exact(charges []store.Charge) error {
-	for i := range charges {
-		if period := charges[i].Limit.Period; period%Granularity != 0 {
-			return fmt.Errorf("%w: period %v must be a whole number of microseconds", store.ErrLimit, period)
-		}
-	}
-	return nil
-}
-
-// call returns a call of charges at one location, of that instant by this process's clock.
-func (s *Store) call(k kind, where location, at algorithms.Instant, charges []store.Charge) *call {
+// call returns a call of charges at one location, with the instant by this process's clock.
+func (s *Store) call(a action, where location, at algorithms.Instant, charges []store.Charge) *call {
 	c, _ := s.calls.Get().(*call)
-	c.set(k, where, at, charges)
+	c.set(a, where, at, charges)
 	return c
 }

@@ -8,60 +8,58 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// Reset implements [store.Store]. It fails as Take does.
+// Reset implements [store.Store]. Reset fails as Take does.
 func (s *Store) Reset(ctx context.Context, charges []store.Charge) (int, error) {
-	atMost, err := s.patience(ctx)
+	until, err := s.until(ctx, charges)
 	if err != nil {
 		return 0, err
 	}
-	if err := exact(charges); err != nil {
+	s.outbox.forget(charges)
+	defer s.outbox.forget(charges)
+	if err := s.outboxAnswered(ctx, charges, until); err != nil {
 		return 0, err
 	}
-	s.denials.reset(charges)
-	defer s.denials.reset(charges)
-	if err := s.paid(ctx, charges, time.Now().Add(atMost)); err != nil {
-		return 0, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, atMost)
+	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
 	forgotten := 0
-	for i := range charges { // one by one: they may lie in several slots
+	for i := range charges { // one by one: keys may lie in several slots
 		server := s.serverOf(&charges[i])
-		client, err := server.connection.client()
+		client, err := server.connection.Client()
 		if err != nil {
 			return forgotten, err
 		}
-		n, err := client.Do(ctx, client.B().Del().Key(server.name(&charges[i])).Build()).AsInt64()
-		if err != nil {
-			return forgotten, fmt.Errorf("resetting %q: %w", charges[i].Key, lost(err))
+		n, err := client.Do(ctx, client.B().Del().Key(s.name(&charges[i])).Build()).AsInt64()
+		if err := server.connection.Report(err); err != nil {
+			return forgotten, fmt.Errorf("resetting %q: %w", charges[i].Key, err)
 		}
 		forgotten += int(n)
 	}
 	return forgotten, nil
 }
 
-// paid waits until the lanes have sent what they have for the keys of charges: it puts something behind it. What Redis says to
-// that does not matter.
-func (s *Store) paid(ctx context.Context, charges []store.Charge, until time.Time) error {
-	if s.denials.maxAge == 0 {
+// outboxAnswered waits until Redis has answered the outbox's calls about the keys of charges: it puts a call behind them. The answer
+// to that call does not matter.
+func (s *Store) outboxAnswered(ctx context.Context, charges []store.Charge, until time.Time) error {
+	if s.outbox.idle() {
 		return nil
 	}
 	var last []*call
 	now := s.now()
 	for i := range charges {
 		where := s.locate(&charges[i], now)
-		lanes := where.server.lanes // a key's payment goes in the lane of the request that it comes before
+		queues := where.server.queues // hits of a key go through the queue of the request behind them
 		if where.server.cluster {
-			lanes = []*lane{where.server.laneFor(where.slot, nil)}
+			queues = []*queue{where.server.queueFor(where.slot, nil)}
 		}
-		for _, l := range lanes {
+		for _, q := range queues {
 			c := s.call(peek, where, now, charges[i:i+1])
-			s.put(l, c, until)
+			s.put(q, c, until)
 			last = append(last, c)
 		}
 	}
+	err := s.wait(ctx, until, last...)
 	for _, c := range last {
-		if err := s.wait(ctx, c, time.Until(until)); err != nil && (!c.ended || c.refused) {
+		if !c.ended || c.refused {
 			return err
 		}
 	}

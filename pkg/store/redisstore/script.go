@@ -11,87 +11,104 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// parts of the script, in their order. The first comment says what the script is given and what it returns.
+// The parts of the script. request.lua describes the request and the answer. Each algorithm has a file of its name.
 //
 //go:embed script/*.lua
 var scriptParts embed.FS
 
+// maxAlgorithms bounds the numbers of algorithms, for which the header of a request has a byte each.
+const maxAlgorithms = 15
+
 // readScript returns the script, which applies transactions to the states of its keys.
 func readScript() (string, error) {
 	var script strings.Builder
-	files, err := scriptParts.ReadDir("script")
-	if err != nil {
-		return "", err
+	var errs []error
+	read := func(name string) {
+		text, err := scriptParts.ReadFile("script/" + name + ".lua")
+		errs = append(errs, err)
+		script.Write(text)
 	}
-	for _, f := range files {
-		part, err := scriptParts.ReadFile("script/" + f.Name())
-		if err != nil {
-			return "", err
+	algorithm := func(name string, number int, layout string) {
+		var format strings.Builder
+		for _, size := range layout {
+			format.WriteString("I" + string(size))
 		}
-		script.Write(part)
+		fmt.Fprintf(&script, "if uses_%d == 1 then\nlocal algorithm = {format = '<%s'}\n", number, format.String())
+		read(name)
+		fmt.Fprintf(&script, "algorithms[%d] = algorithm\nend\n", number)
 	}
-	return script.String(), nil
+	all := algorithms.Algorithms()
+	script.WriteString("local now, deadline, general")
+	for n := range len(all) + 1 {
+		fmt.Fprintf(&script, ", uses_%d", n)
+	}
+	fmt.Fprintf(&script, " = struct.unpack('<I8I8I1I1%s', ARGV[1])\n", strings.Repeat("I1", len(all)))
+	read("request")
+	algorithm("counter", counterNumber, "")
+	for _, a := range all {
+		algorithm(a.String(), int(a), a.Layout())
+	}
+	read("transactions")
+	read("apply")
+	if len(all) > maxAlgorithms {
+		errs = append(errs, fmt.Errorf("%d algorithms: must be at most %d", len(all), maxAlgorithms))
+	}
+	return script.String(), errors.Join(errs...)
 }
 
-// kind is what the script does with a transaction.
-type kind uint8
+// action is the way in which the script handles a transaction.
+type action uint8
 
-// The kinds, as the script numbers them.
+// The actions, as the script numbers them.
 const (
-	take    kind = iota // a transaction as package store has them
-	reserve             // the part of one that lies in one slot: as if the request were admitted, without what only gives back
-	peek                // one charge, of which nothing is kept
-	correct             // charges that belong to an earlier instant
+	take    action = iota // applies a transaction as package store says
+	reserve               // applies the part in one slot as if the request were admitted, without refunds that exceed the hits
+	peek                  // evaluates one charge and keeps nothing
+	correct               // charges hits that belong to an earlier instant
 )
 
-// correction is what the first charge of a key brings along in a transaction of kind correct. The charges are what should have
-// been applied to the state before; that is what happens when the state is what it was after what was applied instead. Else
-// the key is charged the difference, as at the instant to which it belongs.
+// correction comes with the first charge of a key in a transaction of action correct. If the value of the key is still left, the
+// script writes target instead. Otherwise the script charges the hits, as at the instant to which they belong.
 type correction struct {
-	at         int64    // the instant, in Unix microseconds
-	deficits   deficits // of the key at that instant, before what is now given back
-	difference int64    // hits
-	after      string   // as the script keeps states; notAState for none that there can be
-	before     string
+	at           int64  // the instant, in Unix microseconds
+	left, target string // values
+	was          string // value at the instant, before the hits that are given back
 }
 
-// notAState is no state of any algorithm.
-const notAState = "?"
+// noValue is a left that no key has.
+const noValue = "?"
 
-// deficits is how far a bucket is below its capacity: whole hits, and the rest in 1/period hits.
-type deficits struct{ whole, part uint64 }
-
-// What the answer says of the whole of it.
+// First byte of the script's answer.
 const (
 	done = 0
-	late = 1 // it came too late and was not applied
+	late = 1 // the deadline had passed, and the script did nothing
 )
 
-var errAnswer = errors.New("the script's answer cannot be read")
+var errReply = errors.New("the script's answer cannot be read")
 
-const headerSize = 8 + 8 + 6 + 1
+const headerSize = 8 + 8 + 1 + 1 + maxAlgorithms
 
 // appendHeader begins a request. now is 0 for the server's own time, deadline 0 for none, both in Unix microseconds.
 func appendHeader(b []byte, now, deadline int64) []byte {
 	b = binary.LittleEndian.AppendUint64(b, uint64(now))
 	b = binary.LittleEndian.AppendUint64(b, uint64(deadline))
-	return append(b, 0, 0, 0, 0, 0, 0, 0)
+	return append(b, make([]byte, headerSize-16)...)
 }
 
 // appendTransaction adds the beginning of a transaction of n charges.
-func appendTransaction(b []byte, k kind, times, n int) []byte {
-	if n > 1 || k == correct {
-		b[headerSize-1] = 1
+func appendTransaction(b []byte, a action, times, n int) []byte {
+	if n > 1 || a == correct {
+		b[16] = 1
 	}
-	b = append(b, byte(k))
+	b = append(b, byte(a))
 	b = binary.LittleEndian.AppendUint32(b, uint32(times))
 	return binary.LittleEndian.AppendUint32(b, uint32(n))
 }
 
-// appendCharge adds a charge to the key with that number, counted from 0, of an algorithm and a capacity as the script has
-// them, and notes the algorithm in the header of b. A correction of that key may follow.
+// appendCharge adds a charge to the key with that number, counted from 0, and marks the algorithm in the header of b. algorithm
+// and capacity are as the script has them. fix may be nil.
 func appendCharge(b []byte, key int, c *store.Charge, algorithm byte, capacity uint32, sameRule bool, fix *correction) []byte {
-	b[8+8+int(algorithm)-1] = 1
+	b[17+int(algorithm)] = 1
 	flags := byte(c.Mode)
 	if c.CountRejected {
 		flags |= 4
@@ -113,64 +130,54 @@ func appendCharge(b []byte, key int, c *store.Charge, algorithm byte, capacity u
 		return b
 	}
 	b = appendInt(b, fix.at, 8)
-	b = appendInt(b, int64(fix.deficits.whole), 5)
-	b = appendInt(b, int64(fix.deficits.part), 7)
-	b = appendInt(b, min(max(fix.difference, -algorithms.MaxHits), algorithms.MaxHits), 5)
-	for _, state := range []string{fix.after, fix.before} {
-		b = append(append(b, byte(len(state))), state...)
+	for _, value := range []string{fix.left, fix.target, fix.was} {
+		b = append(append(b, byte(len(value))), value...)
 	}
 	return b
 }
 
-// appendInt adds the low size bytes of v.
+// appendInt adds the low size bytes of v, at most 8.
 func appendInt(b []byte, v int64, size int) []byte {
-	for range size {
-		b = append(b, byte(v))
-		v >>= 8
-	}
-	return b
+	return binary.LittleEndian.AppendUint64(b, uint64(v))[:len(b)+size]
 }
 
-// answer reads what the script returned, from the front on.
-type answer struct {
+// reader reads the script's answer from the front on.
+type reader struct {
 	rest string
-	bad  bool // it was shorter than what was read of it
+	bad  bool // the answer was too short
 }
 
-func (a *answer) bytes(n int) string {
-	if len(a.rest) < n {
-		a.bad, a.rest = true, ""
+func (r *reader) bytes(n int) string {
+	if len(r.rest) < n {
+		r.bad, r.rest = true, ""
 		return ""
 	}
-	b := a.rest[:n]
-	a.rest = a.rest[n:]
+	b := r.rest[:n]
+	r.rest = r.rest[n:]
 	return b
 }
 
-func (a *answer) uint(size int) uint64 {
-	var v uint64
-	b := a.bytes(size)
-	for i := len(b) - 1; i >= 0; i-- {
-		v = v<<8 | uint64(b[i])
-	}
-	return v
+func (r *reader) uint(size int) uint64 {
+	var b [8]byte
+	copy(b[:], r.bytes(size))
+	return binary.LittleEndian.Uint64(b[:])
 }
 
-// added is what a reservation has put into a key's log: hits, at an instant in Unix microseconds.
+// added is the hits that a reservation has put into a list, and their instant in Unix microseconds.
 type added struct{ hits, at int64 }
 
-// decision reads a decision of sliding_window_log, and what a reservation has added to the log.
-func (a *answer) decision() (d algorithms.Decision, to added) {
-	d = algorithms.Decision{Allowed: a.uint(1) == 1, Remaining: uint32(a.uint(4))}
-	d.RetryAfter = microseconds(a.uint(8))
-	d.ResetAfter = microseconds(a.uint(8))
-	return d, added{hits: int64(a.uint(5)), at: int64(a.uint(7))}
+// decision reads a decision about a list, and the hits that a reservation has added.
+func (r *reader) decision() (d algorithms.Decision, in added) {
+	d = algorithms.Decision{Allowed: r.uint(1) == 1, Remaining: uint32(r.uint(4))}
+	d.RetryAfter = microseconds(r.uint(8))
+	d.ResetAfter = microseconds(r.uint(8))
+	return d, added{hits: int64(r.uint(5)), at: int64(r.uint(7))}
 }
 
-// check returns an error unless all of the answer was read and nothing beyond.
-func (a *answer) check() error {
-	if a.bad || a.rest != "" {
-		return fmt.Errorf("%w: %d bytes left, too short: %v", errAnswer, len(a.rest), a.bad)
+// check returns an error unless the answer was read to its end and not beyond.
+func (r *reader) check() error {
+	if r.bad || r.rest != "" {
+		return fmt.Errorf("%w: %d bytes left, too short: %v", errReply, len(r.rest), r.bad)
 	}
 	return nil
 }

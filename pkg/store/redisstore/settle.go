@@ -1,38 +1,49 @@
 package redisstore
 
-import "github.com/weirproxy/weir/pkg/algorithms"
+import (
+	"slices"
 
-// verdict is what becomes of a request of several parts.
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// verdict is the outcome of a request of several parts.
 type verdict uint8
 
 const (
 	isAdmitted verdict = iota
-	isDenied           // what counts rejected hits counts
-	isUndone           // it is decided elsewhere
+	isDenied           // charges with CountRejected count
+	isUndone           // the request is decided elsewhere, and no charge counts
 )
 
-// settle returns the call that makes of a part's reservation what the verdict says; nil when that is what it is.
+// settle plays the charges of a reservation again as the verdict demands. settle returns the call that changes Redis accordingly,
+// or nil if Redis needs no change. c then has the states that the verdict leaves and, if the request is denied, the decisions.
+// Decisions about lists come with the returned call, see look.
 func (s *Store) settle(c *call, v verdict) *call {
 	fix, _ := s.calls.Get().(*call)
 	fix.set(correct, c.location, c.at, nil)
-	seen, wrong := make(map[int]bool, len(c.places)), false
-	for i := range c.charges {
-		charge, place := c.charges[i], c.places[i]
-		if counts := c.counts(i) && v != isUndone; !counts && !(c.allowed(i) && v == isAdmitted) {
-			charge.Hits = 0
-		}
-		charge.CountRejected = true
-		fix.add(&charge)
-		var f *correction
-		if !seen[place] {
-			seen[place] = true
-			if f = c.correction(i, v); f != nil {
-				wrong = true
-			}
-		}
-		fix.corrections = append(fix.corrections, f)
+	reserved := slices.Clone(c.after)
+	switch v {
+	case isAdmitted:
+		c.again(func(int) bool { return true }, func(int, algorithms.Decision) {})
+	case isDenied:
+		c.again(c.counts, c.keep)
+	case isUndone:
+		copy(c.after, c.before)
 	}
-	if !wrong {
+	due := func(i int) bool { return v == isAdmitted && c.allowed(i) || v != isUndone && c.counts(i) }
+	for i := range c.charges {
+		if !c.charges[i].Limit.Algorithm.HasState() {
+			c.settleList(fix, i, v, due)
+			continue
+		}
+		f := &correction{left: reserved[i].value(), target: c.after[i].value()}
+		if c.first(i) == i && f.left != f.target {
+			f.at, f.was = c.before[i].seenAt(c.charges[i].Limit, c.now)
+			fix.correct(c.charges[i], c.sum(i, due)-max(c.applied(i), 0), f)
+		}
+	}
+	if len(fix.charges) == 0 {
 		s.calls.Put(fix)
 		return nil
 	}
@@ -40,57 +51,92 @@ func (s *Store) settle(c *call, v verdict) *call {
 	return fix
 }
 
-// correction returns what is to be set right of the key of charge i, the first of that key; nil when nothing is.
-func (c *call) correction(i int, v verdict) *correction {
-	charge, place := &c.charges[i], c.places[i]
-	is, should := max(c.applied(place), 0), c.applied(place)
-	switch v {
-	case isDenied:
-		should = c.sum(place, c.counts)
-	case isUndone:
-		should = 0
-	case isAdmitted:
+// settleList adds charge i of a list to a fix, and before the first charge of its key the removal of the reserved hits. The script
+// charges the list at the instant of the fix, as this process does not know the list.
+func (c *call) settleList(fix *call, i int, v verdict, due func(i int) bool) {
+	in := c.added[i]
+	if c.sum(i, due) == in.hits && c.applied(i) == in.hits && !c.any(i, c.refunds) && (v != isDenied || !c.any(i, c.allowed)) {
+		return
 	}
-	if charge.Limit.Algorithm == algorithms.SlidingWindowLog {
-		in := c.added[i]
-		if is == should && is == in.hits && !c.any(place, c.refunds) && (v == isAdmitted || !c.any(place, c.allowed)) {
-			return nil
-		}
-		return &correction{at: in.at, difference: -in.hits}
+	charge := c.charges[i]
+	if c.first(i) == i {
+		fix.correct(charge, -in.hits, &correction{at: in.at})
 	}
-	f := &correction{after: c.after[i].raw(), before: c.before[i].raw()}
-	untouched := f.after == f.before && c.keepsLimit(i)
-	countsAll := !c.any(place, func(n int) bool { return !c.counts(n) })
-	if is == should && (v == isAdmitted || v == isDenied && countsAll || untouched) {
-		return nil
+	if !due(i) {
+		charge.Hits = 0
 	}
-	last, _, _ := c.before[i].state.Parts()
-	if c.before[i].state.Unused() {
-		last = c.now
-	}
-	at := max(c.now, last) // an instant earlier than that of the last charge counts as that
-	f.at = int64(at) / int64(Granularity)
-	f.difference = should - is
-	f.deficits = c.before[i].deficitsAt(charge.Limit, at)
-	return f
+	charge.CountRejected = true
+	charge.Rule = i // look finds the charge by this number
+	fix.add(&charge)
+	fix.corrections = append(fix.corrections, nil)
 }
 
-// any reports whether one of a key's charges is so.
-func (c *call) any(place int, so func(i int) bool) bool {
+// look takes the decisions about lists from the fix of a denied reservation, unless the fix is nil.
+func (c *call) look(fix *call) {
+	if fix == nil {
+		return
+	}
+	for n, f := range fix.corrections {
+		if i := fix.charges[n].Rule; f == nil {
+			c.keep(i, fix.decisions[n])
+		}
+	}
+}
+
+// correct adds a correction of a charge's key: hits to charge, or to give back if negative.
+func (c *call) correct(charge store.Charge, hits int64, f *correction) {
+	charge.Hits, charge.CountRejected = hits, true
+	c.add(&charge)
+	c.corrections = append(c.corrections, f)
+}
+
+// again plays the charges once more on the states before: a charge that counts with its hits, any other with 0. decided gets the
+// decisions. again leaves out lists.
+func (c *call) again(counts func(i int) bool, decided func(i int, d algorithms.Decision)) {
+	c.after = append(c.after[:0], c.before...)
 	for i := range c.charges {
-		if c.places[i] == place && so(i) {
+		hits := c.charges[i].Hits
+		if !counts(i) {
+			hits = 0
+		}
+		if c.charges[i].Limit.Algorithm.HasState() {
+			decided(i, c.take(i, &c.after[c.first(i)], hits))
+		}
+	}
+	for i := range c.after {
+		c.after[i] = c.after[c.first(i)]
+	}
+}
+
+// keep sets the decision of charge i of a denied transaction, unless the charge was denied before.
+func (c *call) keep(i int, d algorithms.Decision) {
+	if !c.allowed(i) {
+		return
+	}
+	if !c.counts(i) {
+		d.Allowed, d.RetryAfter = true, 0
+	}
+	c.decisions[i] = d
+}
+
+// first returns the first charge of the key of charge i.
+func (c *call) first(i int) int { return slices.Index(c.places, c.places[i]) }
+
+// any reports whether a condition holds for a charge of the key of charge i.
+func (c *call) any(i int, holds func(n int) bool) bool {
+	for n, place := range c.places {
+		if place == c.places[i] && holds(n) {
 			return true
 		}
 	}
 	return false
 }
 
-// sum returns the hits of those of a key's charges that are so.
-func (c *call) sum(place int, so func(i int) bool) int64 {
-	var hits int64
-	for i := range c.charges {
-		if c.places[i] == place && so(i) {
-			hits += c.charges[i].Hits
+// sum returns the hits of the charges of the key of charge i for which a condition holds.
+func (c *call) sum(i int, holds func(n int) bool) (hits int64) {
+	for n, place := range c.places {
+		if place == c.places[i] && holds(n) {
+			hits += c.charges[n].Hits
 		}
 	}
 	return hits
@@ -100,38 +146,8 @@ func (c *call) allowed(i int) bool { return c.decisions[i].Allowed }
 func (c *call) counts(i int) bool  { return c.charges[i].CountRejected }
 func (c *call) refunds(i int) bool { return c.charges[i].Hits < 0 }
 
-// applied returns the hits that a reservation has taken from a key, or would have: less than 0 when it gives back more than
-// it takes, which waits for the verdict.
-func (c *call) applied(place int) int64 {
-	return c.sum(place, func(i int) bool { return c.allowed(i) || c.counts(i) })
-}
-
-// keepsLimit reports whether the charges of the key of charge i, the first of it, have the limit of its last charge: then those
-// that take nothing leave its state as it is.
-func (c *call) keepsLimit(i int) bool {
-	was := &c.before[i].limit
-	return !c.any(c.places[i], func(n int) bool {
-		l := &c.charges[n].Limit
-		return l.Requests != was.Requests || l.Capacity() != was.Capacity()
-	})
-}
-
-// left makes the decisions and states of a denied reservation those of the keys as they are left. The decisions of
-// sliding_window_log come from fix, which set them right; nil where that is not known.
-func (c *call) left(fix *call) {
-	states := make(map[int]*kept, len(c.places))
-	for i, place := range c.places {
-		if states[place] == nil {
-			was := c.before[i]
-			states[place] = &was
-		}
-	}
-	c.second(func(i int) *kept { return states[c.places[i]] })
-	c.after = c.after[:0]
-	for i, place := range c.places {
-		c.after = append(c.after, *states[place])
-		if fix != nil && c.charges[i].Limit.Algorithm == algorithms.SlidingWindowLog {
-			c.keep(i, fix.decisions[i])
-		}
-	}
+// applied returns the hits that a transaction takes from the key of charge i if the request is admitted. A reservation with a
+// negative sum waits for the verdict.
+func (c *call) applied(i int) int64 {
+	return c.sum(i, func(n int) bool { return c.allowed(n) || c.counts(n) })
 }

@@ -9,116 +9,102 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// part is the charges of a request that one call can be about.
-type part struct {
-	call  *call
-	index []int // of the charges in the request
-}
-
-// takeParts applies a transaction whose keys lie in several slots of a cluster, or on several servers. Each part is reserved at once as if the
-// request were admitted, all parts together in one round trip; what would give a key back more than it takes is left out. Then
-// the verdict is known, and a second round trip sets right what is not as it should be: nothing, mostly, when the request is
-// admitted; what a denied one has reserved is given back. In between a key has less room than it should, never more.
+// takeParts applies a transaction whose keys lie in several slots of a cluster, or on several servers. The first round trip
+// reserves each part as if the request were admitted, without net refunds. Then the verdict is known. A second round trip corrects
+// the parts: mostly nothing for an admitted request, while a denied request gives its reservations back. In between, a key has less
+// room than it should, never more.
 //
-// A process that ends between the two leaves the reserved hits taken, as if they had been used.
+// A process that ends between the two round trips leaves the reserved hits taken, as if they had been used.
 func (s *Store) takeParts(
-	ctx context.Context, parts []part, charges []store.Charge, decisions []algorithms.Decision, atMost time.Duration,
+	ctx context.Context, until time.Time, parts []*call, charges []store.Charge, decisions []algorithms.Decision,
 ) (bool, error) {
-	until := time.Now().Add(atMost)
-	calls := make([]*call, len(parts))
-	for i := range parts {
-		calls[i] = parts[i].call
-		s.denials.begin(calls[i])
-	}
-	if err := s.doAll(ctx, calls, until); err != nil {
+	if err := s.do(ctx, until, parts...); err != nil {
 		s.giveBack(parts)
 		return false, err
 	}
-	tell(parts, decisions)
-	passed, v := store.Admitted(charges, decisions), isAdmitted
-	if !passed {
+	collect(parts, decisions)
+	admitted, v := store.Admitted(charges, decisions), isAdmitted
+	if !admitted {
 		v = isDenied
 	}
-	fixes := make([]*call, len(parts)) // nil where nothing is to be set right
-	calls = calls[:0]
-	for i := range parts {
-		if fixes[i] = s.settle(parts[i].call, v); fixes[i] != nil {
-			calls = append(calls, fixes[i])
+	fixes := make([]*call, len(parts)) // nil where Redis needs no change
+	var needed []*call
+	for i, c := range parts {
+		if fixes[i] = s.settle(c, v); fixes[i] != nil {
+			needed = append(needed, fixes[i])
 		}
 	}
-	if err := s.doAll(ctx, calls, until); err != nil {
-		s.unsettled(calls)
+	if err := s.do(ctx, until, needed...); err != nil {
+		s.settleLater(needed)
 		clear(fixes)
 	}
-	for i := range parts {
-		c := parts[i].call
-		if c.admitted = passed; !passed {
-			c.left(fixes[i])
+	for i, c := range parts {
+		if c.admitted = admitted; !admitted {
+			c.look(fixes[i])
 		}
-		s.denials.learn(c)
 	}
-	tell(parts, decisions)
-	for i := range parts {
-		s.calls.Put(parts[i].call)
+	collect(parts, decisions)
+	for _, c := range parts {
+		for n, i := range c.index {
+			c.tell(n, charges[i].Left)
+		}
+		s.calls.Put(c)
 	}
-	return passed, nil
+	return admitted, nil
 }
 
-// parts returns the parts of a request.
-func (s *Store) parts(at algorithms.Instant, charges []store.Charge) []part {
-	var parts []part
+// parts returns one call for each location of the keys of a request.
+func (s *Store) parts(at algorithms.Instant, charges []store.Charge) []*call {
+	var parts []*call
 	for i := range charges {
 		where := s.locate(&charges[i], at)
-		n := slices.IndexFunc(parts, func(p part) bool { return p.call.location == where })
+		n := slices.IndexFunc(parts, func(c *call) bool { return c.location == where })
 		if n < 0 {
 			n = len(parts)
-			parts = append(parts, part{call: s.call(reserve, where, at, nil)})
+			parts = append(parts, s.call(reserve, where, at, nil))
 		}
-		parts[n].call.add(&charges[i])
+		parts[n].add(&charges[i])
 		parts[n].index = append(parts[n].index, i)
 	}
-	for i := range parts {
-		parts[i].call.own()
+	for _, c := range parts {
+		c.own()
 	}
 	return parts
 }
 
-// tell writes the decisions of the parts where the request wants them.
-func tell(parts []part, decisions []algorithms.Decision) {
-	for i := range parts {
-		for n, at := range parts[i].index {
-			decisions[at] = parts[i].call.decisions[n]
+// collect writes the decisions of the parts to the places of their charges in the request.
+func collect(parts []*call, decisions []algorithms.Decision) {
+	for _, c := range parts {
+		for n, i := range c.index {
+			decisions[i] = c.decisions[n]
 		}
 	}
 }
 
-// giveBack gives back, later, what those parts have reserved that were reserved, when others could not be. A call that its
-// caller has left is not looked at: what it has done, if anything, stays as if it had been used.
-func (s *Store) giveBack(parts []part) {
-	for i := range parts {
-		c := parts[i].call
-		if !c.ended || c.err != nil {
-			if !c.unsent() {
-				s.counts.lostHits.Add(c.size())
+// giveBack has the outbox give back the reservations of a request that failed. A part without an answer may have been applied, and
+// stays as if used.
+func (s *Store) giveBack(parts []*call) {
+	for _, c := range parts {
+		switch {
+		case c.ended && c.err == nil:
+			if fix := s.settle(c, isUndone); fix != nil {
+				s.outbox.send(fix, nil, time.Now().Add(outboxFor))
 			}
-			continue
-		}
-		if fix := s.settle(c, isUndone); fix != nil {
-			s.later(fix)
+		case !c.unsent():
+			s.outbox.lose(c.size())
 		}
 	}
 }
 
-// unsettled has those calls made later that were not made now, when the verdict is known though Redis did not set right in
-// time what it should.
-func (s *Store) unsettled(fixes []*call) {
+// settleLater has the outbox send the fixes that were not applied in time.
+func (s *Store) settleLater(fixes []*call) {
 	for _, c := range fixes {
 		switch {
 		case c.ended && c.err == nil:
 		case c.unsent():
-			s.later(c.copy())
-		default: // it may have been made
-			s.counts.lostHits.Add(c.size())
+			s.outbox.send(c.copy(), nil, time.Now().Add(outboxFor))
+		default: // Redis may have applied the fix
+			s.outbox.lose(c.size())
 		}
 	}
 }

@@ -3,10 +3,14 @@ package redisstore
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/weirproxy/weir/internal/race"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -17,16 +21,37 @@ func clustered(tb testing.TB, o Options) *Store {
 	return open(tb, urlOf("redis-cluster", sharedCluster(tb).Addresses()...), o)
 }
 
-// Requests over two of five keys each, and a third that denies half of them, all at once: what is admitted and what is left are
-// the limit together, so every denied request has given back all that it had reserved, and no other.
+// seeded returns a function that makes random sources, which goroutines may call. A test that fails prints the seed; WEIR_TEST_SEED
+// sets the seed of a run. The order of the goroutines stays random.
+func seeded(t *testing.T) func() *rand.Rand {
+	t.Helper()
+	seed := uint64(time.Now().UnixNano())
+	if text := os.Getenv("WEIR_TEST_SEED"); text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatalf("WEIR_TEST_SEED: %v", err)
+		}
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("again with WEIR_TEST_SEED=%d", seed)
+		}
+	})
+	var made atomic.Uint64
+	return func() *rand.Rand { return newRand(seed + made.Add(1)) }
+}
+
+// Concurrent requests take from two of five keys each, and some from a third that denies half of them. Admitted and remaining hits
+// together are the limit. So each denied request gave back exactly its reservations.
 func TestCrossingRequestsOverSlotsAdmitExactlyTheLimit(t *testing.T) {
 	for _, a := range algorithms.Algorithms() {
 		s := clustered(t, Options{})
 		const keys, limit = 5, 400
 		gate := hit("gate", perAge(a, 200))
 		var admitted [keys]atomic.Int64
+		random := seeded(t)
 		storm(16, 60, func(n int) {
-			r := newRand(uint64(time.Now().UnixNano()))
+			r := random()
 			charges := []store.Charge{gate}
 			var taken []int
 			for i := range 2 {
@@ -57,18 +82,19 @@ func TestCrossingRequestsOverSlotsAdmitExactlyTheLimit(t *testing.T) {
 	}
 }
 
-// As above with buckets that fill while requests wait for their verdict: in no time is more admitted than burst and rate allow.
+// As above, with buckets that fill while requests wait for their verdict: no interval has more admitted hits than burst and rate allow.
 func TestCrossingRequestsOverSlotsNeverGetMoreThanBurstAndRate(t *testing.T) {
 	for _, l := range []algorithms.Limit{
 		{Algorithm: algorithms.TokenBucket, Requests: 500, Burst: 50, Period: time.Second},
 		{Algorithm: algorithms.TokenBucketInteger, Requests: 10, Period: 20 * time.Millisecond},
 	} {
-		s := clustered(t, Options{DenyCache: time.Second})
+		s := remembering(t, clustered(t, Options{}), time.Second)
 		var admitted [3]atomic.Int64
 		begun := time.Now()
 		ban := hit("ban", perAge(algorithms.FixedWindow, 0))
+		random := seeded(t)
 		storm(24, 150, func(n int) {
-			r := newRand(uint64(time.Now().UnixNano()))
+			r := random()
 			var charges []store.Charge
 			x := r.IntN(3)
 			for i, k := range []int{x, (x + 1 + r.IntN(2)) % 3} {
@@ -97,17 +123,14 @@ func TestCrossingRequestsOverSlotsNeverGetMoreThanBurstAndRate(t *testing.T) {
 	}
 }
 
-// Reservations of many requests, whose verdicts come in any order and late, against a world in which only those were taken
-// that were admitted, at the instants of their reservation: there is never more room than that.
+// The verdicts on many reservations come late and in any order. A model takes only the admitted requests, at the instants of their
+// reservations. Redis never has more room than the model.
 func TestReservationsThatAreGivenBackNeverLeaveMoreRoom(t *testing.T) {
-	rounds := 300
-	if testing.Short() {
-		rounds = 30
-	}
+	rounds := race.Scale(300)
 	s, clock := given(t, Options{})
 	for seed := range rounds {
 		r := newRand(uint64(seed))
-		a := algorithms.Algorithms()[seed%5]
+		a := algorithms.Algorithms()[seed%len(algorithms.Algorithms())]
 		l := algorithms.Limit{Algorithm: a, Requests: uint32(5 + r.IntN(50)), Period: time.Duration(1+r.IntN(1000)) * 10 * time.Millisecond}
 		if a == algorithms.TokenBucket && r.IntN(2) == 0 {
 			l.Burst = uint32(1 + r.IntN(100))
@@ -177,7 +200,7 @@ func TestReservationsThatAreGivenBackNeverLeaveMoreRoom(t *testing.T) {
 	}
 }
 
-// What a denied request has reserved in a log can be given back when it has expired there, too.
+// Hits that a denied request reserved in a log can be given back after they have expired.
 func TestReservationInALogIsGivenBackLate(t *testing.T) {
 	for _, counted := range []bool{false, true} {
 		s, clock := given(t, Options{})
@@ -209,7 +232,7 @@ func TestReservationInALogIsGivenBackLate(t *testing.T) {
 	}
 }
 
-// A clock that goes back holds a log at its last instant; what is reserved meanwhile is given back all the same.
+// A clock that goes back holds a log at its last instant. Hits reserved meanwhile are given back all the same.
 func TestReservationIsGivenBackWhenTheClockWentBack(t *testing.T) {
 	for _, a := range algorithms.Algorithms() {
 		s, clock := given(t, Options{})
@@ -252,20 +275,20 @@ func TestRefundsOverSlotsWaitForTheVerdict(t *testing.T) {
 	}
 }
 
-// What has come is not taken for late, however late it is looked at.
+// An answer that has come is not late, however late the caller looks.
 func TestCallThatHasEndedIsNotLate(t *testing.T) {
 	s, _ := given(t, Options{})
 	for range 200 {
 		c := newCall()
 		c.set(take, location{}, 0, nil)
 		c.end()
-		if err := s.wait(t.Context(), c, -time.Second); err != nil {
+		if err := s.wait(t.Context(), time.Now().Add(-time.Second), c); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// A request that fails is decided elsewhere, with all its hits.
+// Another store decides a request that fails, with all its hits.
 func TestWhatARequestThatFailedHasCountedIsGivenBack(t *testing.T) {
 	for _, a := range algorithms.Algorithms() {
 		for _, hits := range []int64{2, 12} { // allowed, and denied
@@ -273,12 +296,12 @@ func TestWhatARequestThatFailedHasCountedIsGivenBack(t *testing.T) {
 			c := hit("k", perAge(a, 10))
 			c.Hits, c.CountRejected = hits, true
 			reserved := callOf(reserve, c)
-			reserved.server = s
+			reserved.server = s.main
 			run(t, s, reserved)
 			other := hit("k", c.Limit)
 			other.Hits = -1 // so that the state is another since
 			wants(t, true, s, other)
-			s.giveBack([]part{{call: reserved}})
+			s.giveBack([]*call{reserved})
 			end := time.Now().Add(time.Second)
 			for remains(t, s, c) != 10 && time.Now().Before(end) {
 				time.Sleep(time.Millisecond)
@@ -303,7 +326,7 @@ func onNode(s *Store, third int, l algorithms.Limit) store.Charge {
 func TestWhatOthersReservedIsGivenBackWhenANodeDoesNotAnswer(t *testing.T) {
 	cluster := sharedCluster(t)
 	for _, a := range []algorithms.Algorithm{algorithms.TokenBucket, algorithms.SlidingWindowLog} {
-		s := clustered(t, Options{Timeout: 50 * time.Millisecond})
+		s := clustered(t, Options{Timeout: 300 * time.Millisecond}) // of a busy machine, too
 		one, two := onNode(s, 0, perAge(a, 100)), onNode(s, 1, perAge(a, 100))
 		one.Hits = 5
 		two.Rule = 1
@@ -323,7 +346,7 @@ func TestWhatOthersReservedIsGivenBackWhenANodeDoesNotAnswer(t *testing.T) {
 			if _, err := s.Take(t.Context(), charges, make([]algorithms.Decision, 2)); err == nil {
 				t.Errorf("%v: a node that stands still answered", a)
 			}
-			if took := time.Since(begun); took > time.Second {
+			if took := time.Since(begun); took > 3*time.Second {
 				t.Errorf("%v: a request took %v", a, took)
 			}
 		}
@@ -337,7 +360,7 @@ func TestWhatOthersReservedIsGivenBackWhenANodeDoesNotAnswer(t *testing.T) {
 			_ = s.Peek(t.Context(), []store.Charge{probe}, decisions) // may find a node that has just come back
 			return decisions[0].Remaining
 		}
-		end := time.Now().Add(3 * time.Second)
+		end := time.Now().Add(10 * time.Second)
 		for left() != 95 && time.Now().Before(end) {
 			time.Sleep(10 * time.Millisecond)
 		}

@@ -2,11 +2,11 @@ package redisstore
 
 import "strings"
 
-// slots is how many there are in a cluster.
+// slots is the number of slots of a cluster.
 const slots = 16384
 
-// slotOf returns the slot of a Redis key: of what stands between its first { and the next }, if anything does, else of all.
-// See the Redis cluster specification.
+// slotOf returns the slot of a Redis key: of the text between the first { and the next }, or without such a text of the whole key. See
+// the Redis cluster specification.
 func slotOf(key string) uint16 {
 	if _, rest, found := strings.Cut(key, "{"); found {
 		if tag, _, closed := strings.Cut(rest, "}"); closed && tag != "" {
@@ -22,11 +22,7 @@ func crc16(s string) uint16 {
 	for i := range len(s) {
 		crc ^= uint16(s[i]) << 8
 		for range 8 {
-			if crc&0x8000 != 0 {
-				crc = crc<<1 ^ 0x1021
-			} else {
-				crc <<= 1
-			}
+			crc = crc<<1 ^ crc>>15*0x1021
 		}
 	}
 	return crc

@@ -18,7 +18,13 @@ import (
 // command sends Redis a command of a test.
 func command(tb testing.TB, s *Store, args ...string) rueidis.RedisResult {
 	tb.Helper()
-	client, err := s.connection.client()
+	return commandTo(tb, s.main, args...)
+}
+
+// commandTo is command for one of several servers.
+func commandTo(tb testing.TB, s *server, args ...string) rueidis.RedisResult {
+	tb.Helper()
+	client, err := s.connection.Client()
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -27,7 +33,7 @@ func command(tb testing.TB, s *Store, args ...string) rueidis.RedisResult {
 	return client.Do(ctx, client.B().Arbitrary(args[0]).Keys(args[1]).Args(args[2:]...).Build())
 }
 
-// seen is a kept state as it looks from a later instant: what must be equal however often it was looked at in between.
+// seen is a kept state as a later instant finds it. Probes in between must not change it.
 type seen struct {
 	Requests, Capacity uint32
 	Last               algorithms.Instant
@@ -35,7 +41,7 @@ type seen struct {
 }
 
 func seenAt(k kept, now algorithms.Instant) seen {
-	if k.state.Unused() || algorithms.FreshAt(k.limit, k.state) <= now {
+	if k.state.Unused() || algorithms.IdleAt(k.limit, k.state) <= now {
 		return seen{}
 	}
 	last, a, b := algorithms.Change(k.limit, k.limit, k.state, now).Parts()
@@ -63,7 +69,7 @@ func holdsWhat(t *testing.T, s *Store, world []recorded) error {
 	for name, l := range limits {
 		if l.Algorithm == algorithms.SlidingWindowLog {
 			log := m[name].log
-			if err := holdsLog(t, s, names[name], l, log.FreshAt(l)); err != nil {
+			if err := holdsLog(t, s, names[name], l, log.IdleAt(l)); err != nil {
 				return err
 			}
 			continue
@@ -77,8 +83,8 @@ func holdsWhat(t *testing.T, s *Store, world []recorded) error {
 			if k, err = parse(raw, l); err != nil {
 				return err
 			}
-			if k.raw() != raw {
-				return fmt.Errorf("%s: %x is written again as %x", name, raw, k.raw())
+			if k.value() != raw {
+				return fmt.Errorf("%s: %x is written again as %x", name, raw, k.value())
 			}
 		}
 		if diff := cmp.Diff(seenAt(m[name].kept, now), seenAt(k, now)); diff != "" {
@@ -88,7 +94,7 @@ func holdsWhat(t *testing.T, s *Store, world []recorded) error {
 	return nil
 }
 
-// holdsLog returns an error unless the list at a name is one of sliding_window_log that is as if never used at that instant.
+// holdsLog returns an error unless the list at a name is a valid sliding_window_log that is idle from that instant on.
 func holdsLog(t *testing.T, s *Store, name string, l algorithms.Limit, fresh algorithms.Instant) error {
 	t.Helper()
 	list, err := command(t, s, "LRANGE", name, "0", "-1").AsStrSlice()
@@ -111,7 +117,7 @@ func holdsLog(t *testing.T, s *Store, name string, l algorithms.Limit, fresh alg
 	}
 	if len(list) == 0 {
 		if fresh > 0 {
-			return fmt.Errorf("%s: none, but it should be as if never used at %d", name, fresh)
+			return fmt.Errorf("%s: none, but it should be idle from %d", name, fresh)
 		}
 		return nil
 	}
@@ -119,7 +125,7 @@ func holdsLog(t *testing.T, s *Store, name string, l algorithms.Limit, fresh alg
 		return fmt.Errorf("%s: %d hits are noted in %x", name, hits, list)
 	}
 	if got := instant(uint64(before)).Add(l.Period); got != fresh {
-		return fmt.Errorf("%s: as if never used at %d; want %d: %x", name, got, fresh, list)
+		return fmt.Errorf("%s: idle from %d; want %d: %x", name, got, fresh, list)
 	}
 	return nil
 }
@@ -138,7 +144,7 @@ func TestStatesThatAreWrittenAndReadAreTheSame(t *testing.T) {
 			l := f.limits[r.IntN(len(f.limits))]
 			d := k.take(l, now, randomHits(r, l, last), r.IntN(2) == 0)
 			last = []algorithms.Decision{d}
-			raw := k.raw()
+			raw := k.value()
 			if k.state.Unused() != (raw == "") {
 				t.Fatalf("%+v is written as %x", k, raw)
 			}
@@ -150,7 +156,7 @@ func TestStatesThatAreWrittenAndReadAreTheSame(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if read.state != k.state || read.raw() != raw || seenAt(read, now) != seenAt(k, now) {
+			if read.state != k.state || read.value() != raw || seenAt(read, now) != seenAt(k, now) {
 				t.Fatalf("%+v is read as %+v from %x", k, read, raw)
 			}
 			if len(raw) < 14 || len(raw) > 27 {
@@ -180,11 +186,11 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		now := algorithms.Instant(hits)
-		k.deficitsAt(l, now)
-		k.raw()
+		k.seenAt(l, now)
+		k.value()
 		k.take(l, now, hits, true)
 		k.take(l, now, -hits, false)
-		k.deficitsAt(l, now)
-		k.raw()
+		k.seenAt(l, now)
+		k.value()
 	})
 }

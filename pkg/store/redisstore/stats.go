@@ -4,38 +4,38 @@ import (
 	"sync/atomic"
 
 	"github.com/weirproxy/weir/internal/durations"
+	"github.com/weirproxy/weir/pkg/store"
 )
 
-// counts are the store's figures.
-type counts struct {
+// metrics counts for Stats.
+type metrics struct {
 	calls, transactions    atomic.Uint64
-	deniedHere, deniedHits atomic.Uint64
 	deferredHits, lostHits atomic.Uint64
+	disagreements          atomic.Uint64
+	disagreementLogged     atomic.Int64 // Unix seconds
 	roundTrip              durations.Histogram
 }
 
-// Stats is the store's figures at one moment.
+// Stats is the store's metrics at one moment.
 type Stats struct {
-	RoundTrips   uint64             // calls of the script
-	Transactions uint64             // requests, or the parts of them in one slot, in those calls
-	RoundTrip    durations.Snapshot // of the calls
-	DeniedHere   uint64             // requests denied from memory, without asking Redis
-	DeniedHits   uint64             // hits of those of their charges that were denied
-	Denials      int                // keys whose denial is remembered now
-	DeferredHits uint64             // hits of requests denied from memory that Redis was told of later
-	LostHits     uint64             // those that it could not be told of
+	RoundTrips   uint64          // calls of the script
+	Transactions uint64          // in these calls: requests, or the parts of requests in one slot
+	RoundTrip    store.Durations // of each call
+	DeferredHits uint64          // hits that were sent later, see [Store.Later]: charged or given back
+	LostHits     uint64          // hits that should have been, and were not for certain
+
+	Disagreements uint64 // transactions of which the script and package algorithms gave different verdicts; the script's counts
 }
 
-// Stats returns the store's figures.
+// Stats returns the store's metrics.
 func (s *Store) Stats() Stats {
 	return Stats{
-		RoundTrips:   s.counts.calls.Load(),
-		Transactions: s.counts.transactions.Load(),
-		RoundTrip:    s.counts.roundTrip.Snapshot(),
-		DeniedHere:   s.counts.deniedHere.Load(),
-		DeniedHits:   s.counts.deniedHits.Load(),
-		Denials:      int(s.denials.keys.Load()),
-		DeferredHits: s.counts.deferredHits.Load(),
-		LostHits:     s.counts.lostHits.Load(),
+		RoundTrips:   s.metrics.calls.Load(),
+		Transactions: s.metrics.transactions.Load(),
+		RoundTrip:    s.metrics.roundTrip.Snapshot(),
+		DeferredHits: s.metrics.deferredHits.Load(),
+		LostHits:     s.metrics.lostHits.Load(),
+
+		Disagreements: s.metrics.disagreements.Load(),
 	}
 }

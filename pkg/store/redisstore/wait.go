@@ -4,79 +4,78 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/weirproxy/weir/pkg/store"
 )
 
-// patience returns how long a caller can wait: the timeout, or less when its deadline is nearer, of which a part is left for
-// it to answer without Redis.
-func (s *Store) patience(ctx context.Context) (time.Duration, error) {
+// until returns when a request of charges stops to wait: after the timeout, or earlier if ctx has a deadline. Of the time to that
+// deadline the caller keeps a quarter, to answer without Redis. until fails if Redis cannot keep the charges' limits exactly.
+func (s *Store) until(ctx context.Context, charges []store.Charge) (time.Time, error) {
 	if err := ctx.Err(); err != nil {
-		return 0, err
+		return time.Time{}, err
 	}
-	atMost := s.timeout
+	for i := range charges {
+		if period := charges[i].Limit.Period; period%Granularity != 0 {
+			return time.Time{}, fmt.Errorf("%w: period %v must be a whole number of microseconds", store.ErrLimit, period)
+		}
+	}
+	timeout := s.timeout
 	if deadline, has := ctx.Deadline(); has {
-		atMost = min(atMost, time.Until(deadline)*3/4)
+		timeout = min(timeout, time.Until(deadline)*3/4)
 	}
-	if atMost <= 0 {
-		return 0, context.DeadlineExceeded
+	if timeout <= 0 {
+		return time.Time{}, context.DeadlineExceeded
 	}
-	return atMost, nil
+	return time.Now().Add(timeout), nil
 }
 
-// do has a call applied. After an error the call must not be used again.
-func (s *Store) do(ctx context.Context, c *call, atMost time.Duration) error {
-	s.put(c.lane(), c, time.Now().Add(atMost))
-	return s.wait(ctx, c, atMost)
-}
-
-// doAll has calls applied and returns the first error there is.
-func (s *Store) doAll(ctx context.Context, calls []*call, until time.Time) error {
+// do sends calls, waits for them and returns the first error. After an error do not use the calls again.
+func (s *Store) do(ctx context.Context, until time.Time, calls ...*call) error {
 	for _, c := range calls {
-		s.put(c.lane(), c, until)
+		s.put(c.queue(), c, until)
 	}
-	return s.waitAll(ctx, calls, until)
+	return s.wait(ctx, until, calls...)
 }
 
-// put puts a call into a lane, for a caller who waits until then. It ends the call when the store is closed.
-func (s *Store) put(l *lane, c *call, until time.Time) {
+// put puts a call into a queue, for a caller who waits until a time. If the store is closed put ends the call.
+func (s *Store) put(q *queue, c *call, until time.Time) {
 	c.put, c.until = time.Now(), until
-	if !l.put(c) {
-		c.refused, c.err = true, unavailable(errClosed)
-		c.end()
-	}
+	q.put(c)
 }
 
-// waitAll waits until all calls have ended, and returns the first error there is.
-func (s *Store) waitAll(ctx context.Context, calls []*call, until time.Time) error {
-	var first error
+// wait waits until the calls have ended, or until a time, and returns the first error. Calls that have not been sent by then never
+// are.
+func (s *Store) wait(ctx context.Context, until time.Time, calls ...*call) (first error) {
+	timer, _ := s.timers.Get().(*time.Timer)
+	timer.Reset(time.Until(until))
+	defer func() { timer.Stop(); s.timers.Put(timer) }()
+	var over error // why the wait is over
 	for _, c := range calls {
-		if err := s.wait(ctx, c, time.Until(until)); err != nil && first == nil {
-			first = err
+		if over == nil {
+			select {
+			case <-c.done:
+				c.ended = true
+			case <-timer.C:
+				over = context.DeadlineExceeded
+			case <-ctx.Done():
+				over = ctx.Err()
+			}
+		}
+		if !c.ended {
+			select {
+			case <-c.done: // at the same moment, or before
+				c.ended = true
+			default:
+				c.status.CompareAndSwap(waiting, abandoned)
+			}
+		}
+		switch {
+		case first != nil:
+		case c.ended: // otherwise c.err still belongs to the queue
+			first = c.err
+		default:
+			first = fmt.Errorf("redis has not answered in time: %w", over)
 		}
 	}
 	return first
-}
-
-// wait waits until the call has ended, at most that long.
-func (s *Store) wait(ctx context.Context, c *call, atMost time.Duration) error {
-	timer, _ := s.timers.Get().(*time.Timer)
-	timer.Reset(atMost)
-	defer func() { timer.Stop(); s.timers.Put(timer) }()
-	var err error
-	select {
-	case <-c.done:
-		c.ended = true
-		return c.err
-	case <-timer.C:
-		err = context.DeadlineExceeded
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	select {
-	case <-c.done: // it had ended, and the time had, too
-		c.ended = true
-		return c.err
-	default:
-	}
-	c.status.CompareAndSwap(waiting, abandoned)
-	return fmt.Errorf("redis has not answered in time: %w", err)
 }

@@ -95,7 +95,7 @@ func chargesAndRefunds(t *testing.T, e Env) {
 			for range 20 {
 				c.Hits = 1
 				if ok, err := e.Store.Take(t.Context(), []store.Charge{c}, decisions); err != nil || !ok {
-					t.Errorf("%v: worker %d was denied though each gives back what it takes: %v", a, w, err)
+					t.Errorf("%v: worker %d was denied though each gives its hits back: %v", a, w, err)
 				}
 				c.Hits = -1
 				if _, err := e.Store.Take(t.Context(), []store.Charge{c}, decisions); err != nil {

@@ -18,14 +18,14 @@ func modelCases() []Case {
 	return []Case{{"random_transactions_are_decided_as_a_plain_second_store_decides_them", agreesWithModel}}
 }
 
-// model is a store as plain as can be: it copies all states before a transaction and puts the copy back to undo one.
+// model is the plainest store: before a transaction it copies all states, and it puts the copy back to undo the transaction.
 type model struct {
 	states map[string]modelState
 }
 
 type modelState struct {
 	state algorithms.State
-	log   []taken // of sliding_window_log: what Take was called with, to be played again
+	log   []taken // of sliding_window_log: all calls of Take, to be played again
 	limit algorithms.Limit
 }
 
@@ -82,6 +82,15 @@ func (m *model) transaction(charges []store.Charge, now algorithms.Instant) (boo
 	return false, decisions
 }
 
+// peek decides a charge without keeping anything of it.
+func (m *model) peek(c store.Charge, now algorithms.Instant) algorithms.Decision {
+	states := maps.Clone(m.states)
+	c.CountRejected = false
+	d := m.take(c, c.Hits, now)
+	m.states = states
+	return d
+}
+
 // modelAdmits is the verdict, written from the text: any enforcing denial, or all quota rules over.
 func modelAdmits(charges []store.Charge, decisions []algorithms.Decision) bool {
 	quotas := map[int]bool{}
@@ -116,12 +125,26 @@ func agreesWithModel(t *testing.T, e Env) {
 			e.Sleep(pause + time.Duration(r.IntN(1000))*time.Microsecond)
 		}
 		charges := randomCharges(r)
+		told := make([]store.State, len(charges))
+		for i := range charges {
+			charges[i].Left = &told[i]
+		}
 		now := e.Now()
 		admitted, decisions := e.take(t, charges...)
 		wantAdmitted, want := m.transaction(charges, now)
 		if diff := cmp.Diff(want, decisions); diff != "" || admitted != wantAdmitted {
 			t.Fatalf("seed %d, step %d: admitted %v; want %v; charges %+v; decisions (-want +got):\n%s",
 				seed, step, admitted, wantAdmitted, charges, diff)
+		}
+		for i, c := range charges {
+			if told[i].Now == 0 || !c.Limit.Algorithm.HasState() {
+				continue // the store does not tell states
+			}
+			want, got := m.peek(c, now), told[i].Take(c.Limit, now, c.Hits, false)
+			if told[i].Now != now || got != want {
+				t.Fatalf("seed %d, step %d: charges %+v: the state told of charge %d, of instant %d, decides %+v; want %+v at %d",
+					seed, step, charges, i, told[i].Now, got, want, now)
+			}
 		}
 	}
 }

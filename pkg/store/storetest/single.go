@@ -167,7 +167,7 @@ func algorithmAndPeriodSeparate(t *testing.T, e Env) {
 func largestLimits(t *testing.T, e Env) {
 	for _, a := range algorithms.Algorithms() {
 		if a == algorithms.SlidingWindowLog {
-			continue // its size is bounded by configuration
+			continue // rules bound the size
 		}
 		l := algorithms.Limit{Algorithm: a, Requests: algorithms.MaxHits, Period: 1000 * time.Hour}
 		c := store.Charge{Key: []byte("k"), Limit: l, Hits: algorithms.MaxHits, CountRejected: true}

@@ -1,5 +1,5 @@
-// Package storetest is the contract of package store as cases that every store must pass. It knows no store: the tests of a
-// store run Cases, each on a fresh store and with a clock that only the case moves.
+// Package storetest is the contract of package store as cases that every store must pass. The tests of a store run Cases,
+// each on a new store and with a clock that only the case moves.
 //
 // A case is a function, not a subtest, so that the caller can put it into a testing/synctest bubble:
 //
@@ -22,7 +22,7 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// Env is what a case runs on.
+// Env is the environment of a case.
 type Env struct {
 	Store store.Store               // empty
 	Sleep func(time.Duration)       // moves the store's clock; nothing else does

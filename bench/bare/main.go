@@ -1,0 +1,62 @@
+// Bare is the smallest gRPC rate limit service in Go: a grpc-go server with default options whose ShouldRateLimit answers a constant.
+// Bare costs as much as grpc-go and generated code; grpcbench measures Weir against Bare.
+package main
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"syscall"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	logger := slog.New(slog.NewJSONHandler(os.Stderr, nil))
+	err := run(ctx, logger)
+	stop()
+	if err != nil {
+		logger.LogAttrs(ctx, slog.LevelError, "stopped", slog.Any("error", err))
+		os.Exit(1)
+	}
+}
+
+// run serves on any port of loopback until ctx ends, and says which one as sidecar does.
+func run(ctx context.Context, logger *slog.Logger) error {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	g := grpc.NewServer()
+	ratelimitv3.RegisterRateLimitServiceServer(g, constant{})
+	context.AfterFunc(ctx, g.Stop)
+	logger.LogAttrs(ctx, slog.LevelInfo, "listening",
+		slog.String("server", "grpc"), slog.String("network", "tcp"), slog.String("address", l.Addr().String()))
+	return g.Serve(l)
+}
+
+// constant always gives the same answer.
+type constant struct {
+	ratelimitv3.UnimplementedRateLimitServiceServer
+}
+
+// ShouldRateLimit answers that one descriptor is within its limit.
+func (constant) ShouldRateLimit(context.Context, *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
+	return &ratelimitv3.RateLimitResponse{
+		OverallCode: ratelimitv3.RateLimitResponse_OK,
+		Statuses: []*ratelimitv3.RateLimitResponse_DescriptorStatus{{
+			Code: ratelimitv3.RateLimitResponse_OK,
+			CurrentLimit: &ratelimitv3.RateLimitResponse_RateLimit{
+				RequestsPerUnit: 1000,
+				Unit:            ratelimitv3.RateLimitResponse_RateLimit_SECOND,
+			},
+			LimitRemaining:     999,
+			DurationUntilReset: durationpb.New(1e9),
+		}},
+	}, nil
+}

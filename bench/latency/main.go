@@ -1,0 +1,162 @@
+// Latency measures how long a decision takes at a steady rate of requests. Three servers answer in turns: a bare grpc-go server, a
+// sidecar that counts in memory, and a sidecar that counts in Redis. The first shows the share of the client and the machine. The
+// last is measured while Redis works, while Redis is stopped (SIGSTOP) with open connections, and afterwards. Requests come at random
+// instants (Poisson) whether those before have been answered or not, for keys at random.
+//
+//	go -C bench run ./latency -rate 5000 -duration 10s
+//
+// Client, sidecar and Redis share the cores of the machine. Times are from when a request was really sent; how late the client was
+// with that is shown apart. Latency needs redis-server or valkey-server, as scripts/redis.sh finds it. Latency exits 1 when a request
+// failed.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/weirproxy/weir/bench/drive"
+	"github.com/weirproxy/weir/bench/program"
+	"github.com/weirproxy/weir/test/parts"
+)
+
+func main() { os.Exit(program.Main("latency", run)) }
+
+// options are the settings of a run.
+type options struct {
+	rate        int
+	duration    time.Duration
+	stops       int
+	connections int
+	keys        int
+	timeout     time.Duration // of Redis
+	sidecar     string
+	more        []string // arguments of serve
+}
+
+func parse(args []string, stderr io.Writer) (options, error) {
+	var o options
+	var err error
+	o.more, err = program.Parse("latency", args, stderr, func(flags *flag.FlagSet) {
+		flags.IntVar(&o.rate, "rate", 5000, "requests per second")
+		flags.DurationVar(&o.duration, "duration", 10*time.Second, "time that each server is asked")
+		flags.IntVar(&o.stops, "stops", 5, "times that Redis is stopped, for that part of the duration")
+		flags.IntVar(&o.connections, "connections", 4, "connections of the client")
+		flags.IntVar(&o.keys, "keys", 10_000, "keys to ask for at random")
+		flags.DurationVar(&o.timeout, "redis-timeout", 10*time.Millisecond, "--redis-timeout of the sidecar")
+		flags.StringVar(&o.sidecar, "sidecar", "", "a binary to measure instead of building ./cmd/sidecar")
+	})
+	if err != nil {
+		return o, err
+	}
+	if o.rate < 1 || o.stops < 1 || o.connections < 1 || o.keys < 1 || o.duration < time.Duration(o.stops)*100*time.Millisecond {
+		return o, errors.New("rate, stops, connections and keys must be at least 1, the duration 100ms for each stop")
+	}
+	return o, nil
+}
+
+// rules never deny.
+const rules = `domain: latency
+descriptors:
+  - key: client_id
+    rate_limit: {algorithm: token_bucket, unit: year, requests_per_unit: 4294967295}
+`
+
+// bench is the programs of a run.
+type bench struct {
+	o        options
+	dir      string
+	requests [][]byte
+	bare     *program.Bare
+	memory   *parts.Sidecar
+	shared   *parts.Sidecar
+	redis    *parts.Redis
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
+	o, err := parse(args, stderr)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "latency")
+	if err != nil {
+		return err
+	}
+	b := &bench{o: o, dir: dir}
+	defer func() {
+		b.end()
+		err = errors.Join(err, os.RemoveAll(dir))
+	}()
+	if err := b.start(ctx); err != nil {
+		return err
+	}
+	fmt.Fprintf(stdout, "%d requests per second on %d connections for %d keys, %v each; --redis-timeout %v; times in milliseconds, CPU per request in microseconds\n\n",
+		o.rate, o.connections, o.keys, o.duration, o.timeout)
+	rows, err := b.measure(ctx)
+	report(stdout, rows)
+	return err
+}
+
+// start builds and starts all programs. The caller must end the servers, also after an error.
+func (b *bench) start(ctx context.Context) error {
+	for i := range b.o.keys {
+		r, err := drive.Request("latency", []drive.Entry{{Key: "client_id", Value: fmt.Sprintf("c-%d", i)}})
+		if err != nil {
+			return err
+		}
+		b.requests = append(b.requests, r)
+	}
+	binary, err := program.Redis(ctx)
+	if err != nil {
+		return err
+	}
+	if b.o.sidecar, err = program.Sidecar(ctx, b.o.sidecar, b.dir); err != nil {
+		return err
+	}
+	if b.bare, err = program.StartBare(ctx, b.dir); err != nil {
+		return err
+	}
+	if b.redis, err = parts.StartRedis(ctx, binary, b.dir, parts.RedisOptions{}); err != nil {
+		return err
+	}
+	path := filepath.Join(b.dir, "rules.yaml")
+	if err := os.WriteFile(path, []byte(rules), 0o600); err != nil {
+		return err
+	}
+	args := []string{"--rules=" + path, "--grpc-address=127.0.0.1:0", "--http-address=127.0.0.1:0", "--admin-address="}
+	if b.memory, err = parts.StartSidecar(ctx, b.o.sidecar, args...); err != nil {
+		return err
+	}
+	args = append(args, "--store=redis", "--redis-url=redis://"+b.redis.Address(), "--redis-timeout="+b.o.timeout.String())
+	if b.shared, err = parts.StartSidecar(ctx, b.o.sidecar, append(args, b.o.more...)...); err != nil {
+		return err
+	}
+	return b.awaitRedis(ctx)
+}
+
+// awaitRedis waits until the sidecar asks Redis.
+func (b *bench) awaitRedis(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	return drive.AwaitRedis(ctx, b.shared.HTTP)
+}
+
+// end ends all that was started.
+func (b *bench) end() {
+	for _, s := range []*parts.Sidecar{b.memory, b.shared} {
+		if s != nil {
+			s.Kill()
+		}
+	}
+	if b.bare != nil {
+		b.bare.Kill()
+	}
+	if b.redis != nil {
+		b.redis.Kill()
+	}
+}

@@ -1,0 +1,187 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+)
+
+// The oracle knows only the earliest and the latest instant of each decision, not the instant itself. A promise is broken when no
+// instants in those spans keep it: no false alarm. The spans leave little open, as each key gets far more requests than its limit
+// admits. A window that admits one too many is full even without the requests that may belong to the next.
+//
+//	fixed_window            requests that can be distributed over the windows they may belong to, none with too many
+//	token_bucket            in any interval at most burst + requests * its length / period, of what certainly fell in it
+//	token_bucket_integer    the same, and for each charge what a nanosecond makes
+//	sliding_window_log      in any interval shorter than the period at most requests, of what certainly fell in it
+//	sliding_window_counter  as fixed_window; and the estimate, of what certainly fell in either window, at the latest instant
+//
+// A second oracle finds a store that denies too much: one process decides the same requests, each in the middle of its span (see
+// replay).
+
+// granularity of instants in Redis: a decision may seem to fall so much before it was asked for.
+const granularity = int64(time.Microsecond)
+
+// span is from when to when something admitted may have been decided.
+type span struct{ from, to int64 }
+
+// verdict is the result of a plan.
+type verdict struct {
+	admitted int
+	denied   int
+	expected int // admitted by one process
+	least    int // the fewest hits that the store must admit
+	over     int // hits admitted beyond a promise, of all keys
+	without  int // charges decided without Redis
+	errors   failures
+}
+
+// remainder is the share of one process's admitted hits that may be missing, besides the hits in flight. One process knows a decision
+// at once; a client knows it when the answer has come. In a cluster a request that one slot denies has taken hits in another until
+// they are given back.
+func (p *plan) remainder() float64 {
+	if len(p.kinds) > 1 {
+		return 0.05
+	}
+	return 0.02
+}
+
+// err returns the mistakes of a verdict.
+func (v *verdict) err() error {
+	var errs []error
+	if v.over > 0 {
+		errs = append(errs, fmt.Errorf("%d hits more were admitted than the limits allow", v.over))
+	}
+	if v.admitted < v.least {
+		errs = append(errs, fmt.Errorf("%d hits were admitted where one process would have admitted %d: must be at least %d",
+			v.admitted, v.expected, v.least))
+	}
+	if v.denied == 0 {
+		errs = append(errs, errors.New("nothing was denied: the load did not reach the limits"))
+	}
+	if v.errors.count > 0 {
+		errs = append(errs, fmt.Errorf("%d errors, such as: %w", v.errors.count, v.errors.first))
+	}
+	return errors.Join(errs...)
+}
+
+// judge counts the admitted hits, and the hits that no promise allows.
+func judge(p *plan, history []asked) verdict {
+	v := verdict{expected: replay(p, history)}
+	v.least = int(float64(v.expected)*(1-p.remainder())) - p.clients
+	admitted := make([][]span, len(p.limits))
+	for i := range history {
+		a := &history[i]
+		if !a.admitted {
+			v.denied++
+			continue
+		}
+		v.admitted++
+		for _, key := range p.choices[a.choice].keys {
+			admitted[key] = append(admitted[key], span{a.sent - a.sent%granularity, a.received})
+		}
+	}
+	for key, spans := range admitted {
+		v.over += over(p.limits[key], spans)
+	}
+	return v
+}
+
+// over returns how many hits on one key are beyond its limit's promise.
+func over(l algorithms.Limit, spans []span) int {
+	slices.SortFunc(spans, func(x, y span) int { return cmp.Compare(x.to, y.to) })
+	switch l.Algorithm {
+	case algorithms.FixedWindow:
+		return overWindows(l, spans)
+	case algorithms.SlidingWindowCounter:
+		return max(overWindows(l, spans), overEstimate(l, spans))
+	case algorithms.SlidingWindowLog:
+		return overLog(l, spans)
+	default:
+		return overBucket(l, spans)
+	}
+}
+
+// overWindows returns how many hits do not find room in the windows they may belong to, however they are distributed. Each window in
+// order takes first the hits that no later window can take (Glover 1967, on matching in convex graphs).
+func overWindows(l algorithms.Limit, spans []span) int {
+	byFirst := make(map[int64][]int64) // the last windows of the spans
+	first, last := int64(-1), int64(-1)
+	for _, s := range spans {
+		from, to := window(s.from, l.Period), window(s.to, l.Period)
+		byFirst[from] = append(byFirst[from], to)
+		if first < 0 || from < first {
+			first = from
+		}
+		last = max(last, to)
+	}
+	homeless := 0
+	var waiting []int64
+	for w := first; w <= last; w++ {
+		waiting = append(waiting, byFirst[w]...)
+		slices.Sort(waiting)
+		waiting = waiting[min(len(waiting), int(l.Requests)):]
+		for len(waiting) > 0 && waiting[0] <= w {
+			homeless++
+			waiting = waiting[1:]
+		}
+	}
+	return homeless
+}
+
+// overEstimate returns by how much the estimate of each window was at most beyond the limit, summed up. Spans are in the order of
+// their ends; only spans inside one window count.
+func overEstimate(l algorithms.Limit, spans []span) int {
+	counts, worst := make(map[int64]int64), make(map[int64]int64)
+	period := int64(l.Period)
+	for _, s := range spans {
+		w := window(s.to, l.Period)
+		if window(s.from, l.Period) != w {
+			continue
+		}
+		counts[w]++
+		// The latest of these hits was decided at s.to or before; the estimate was at least this.
+		estimate := counts[w]*period + counts[w-1]*((w+1)*period-s.to)
+		worst[w] = max(worst[w], hits(estimate-int64(l.Requests)*period, period))
+	}
+	total := int64(0)
+	for _, n := range worst {
+		total += n
+	}
+	return int(total)
+}
+
+// overBucket returns the largest excess of an interval over the bucket's promise.
+func overBucket(l algorithms.Limit, spans []span) int {
+	slack := int64(0)
+	if l.Algorithm == algorithms.TokenBucketInteger {
+		slack = int64(l.Requests) // of each charge: a nanosecond
+	}
+	period, rate := int64(l.Period), int64(l.Requests)
+	t := newPeaks(spans, func(from int64) int64 { return rate * from })
+	worst := int64(0)
+	for _, s := range spans {
+		t.add(s.from, period-slack)
+		most := t.max(0, s.to) - rate*(s.to-t.origin)
+		worst = max(worst, hits(most-int64(l.Capacity())*period, period))
+	}
+	return int(worst)
+}
+
+// overLog returns by how much an interval shorter than the period had most beyond the limit.
+func overLog(l algorithms.Limit, spans []span) int {
+	t := newPeaks(spans, func(int64) int64 { return 0 })
+	worst := int64(0)
+	for _, s := range spans {
+		t.add(s.from, 1)
+		worst = max(worst, t.max(s.to-int64(l.Period)+1, s.to)-int64(l.Requests))
+	}
+	return int(worst)
+}
+
+// hits rounds up to whole ones.
+func hits(parts, whole int64) int64 { return (parts + whole - 1) / whole }

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/weirproxy/weir/internal/logtest"
+	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
+)
+
+func TestTheAdminServiceAnswers(t *testing.T) {
+	t.Parallel()
+	r := start(t, rules("d", "k", 5))
+	if host, _, err := net.SplitHostPort(r.address["admin"]); err != nil || host != "127.0.0.1" {
+		t.Fatalf("admin service: got address %q, want one of loopback", r.address["admin"])
+	}
+	conn, err := grpc.NewClient(r.address["admin"], grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	r.wantAnswer(t, "d | k=v", "OK | OK 5/3 left 4 reset")
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	answer, err := adminv1.NewAdminServiceClient(conn).Explain(ctx, &adminv1.ExplainRequest{
+		Domain: "d", Descriptors: []*adminv1.Descriptor{{Entries: []*adminv1.Entry{{Key: "k", Value: "v"}}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	limits := answer.GetDescriptors()[0].GetLimits()
+	if len(limits) != 1 || limits[0].GetRemaining() != 3 {
+		t.Errorf("got limits %v, want one with 3 left after another hit", limits)
+	}
+}
+
+// Two pods of one network namespace, or a neighbor with that port, must not keep the service from starting: the original would start.
+func TestATakenAdminAddressEndsTheProcessOnlyWhenItIsSet(t *testing.T) {
+	t.Parallel()
+	taken, err := net.Listen("tcp", "127.0.0.1:8082")
+	if err == nil {
+		defer func() { _ = taken.Close() }()
+	} // else another process has the port, which is as good
+	usual := slices.DeleteFunc(anyPort(), func(pair string) bool { return strings.HasPrefix(pair, "WEIR_ADMIN_ADDRESS=") })
+	root := t.TempDir()
+	lay(t, root, map[string]string{"config/rules.yaml": rules("d", "k", 5)})
+	usual = append(usual, "USE_STATSD=false", "RUNTIME_ROOT="+root)
+
+	r := startAs(t, usual, insecure.NewCredentials())
+	r.wantAnswer(t, "d | k=v", "OK | OK 5/3 left 4 reset")
+	line, _ := r.log.Await(t, 0, logtest.Has(`"@message":"an endpoint is off"`))
+	if !strings.Contains(line, `"level":"warning"`) || !strings.Contains(line, "WEIR_ADMIN_ADDRESS") || r.address["admin"] != "" {
+		t.Errorf("got %s, want a warning with the variable, and no admin service", line)
+	}
+
+	set := launch(append(usual, "WEIR_ADMIN_ADDRESS=127.0.0.1:8082"))
+	defer set.stop()
+	if err := <-set.ended; err == nil || !strings.HasPrefix(err.Error(), "WEIR_ADMIN_ADDRESS: ") {
+		t.Errorf("with the address set: got %v, want an error that begins with the variable", err)
+	}
+}

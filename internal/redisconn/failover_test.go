@@ -1,0 +1,222 @@
+package redisconn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weirproxy/weir/test/parts"
+)
+
+// startSentinels returns Sentinels, and a Conn to their primary.
+func startSentinels(t *testing.T) (*parts.Sentinels, *Conn, *logLines) {
+	t.Helper()
+	s, err := parts.StartSentinels(soon(t), redisBinary(t), t.TempDir(), parts.SentinelOptions{
+		Data: parts.RedisOptions{Password: "secret"}, Password: "hidden",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Kill)
+	c, lines := connectedTo(t, TargetOptions{
+		URLs: []string{"redis-sentinel://:secret@" + strings.Join(s.Addresses(), ",") + "/" + parts.SentinelName}, SentinelPassword: "hidden",
+	})
+	if err := c.patiently(); err != nil {
+		t.Fatal(err)
+	}
+	return s, c, lines
+}
+
+func TestFailoverBySentinelIsFollowed(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name  string
+		fault func(t *testing.T, s *parts.Sentinels, primary *parts.Redis)
+	}{
+		{"primary_killed", func(_ *testing.T, _ *parts.Sentinels, primary *parts.Redis) { primary.Kill() }},
+		{"primary_and_a_sentinel_killed", func(_ *testing.T, s *parts.Sentinels, primary *parts.Redis) {
+			s.Sentinels[0].Kill()
+			primary.Kill()
+		}},
+		{"primary_stopped", func(t *testing.T, _ *parts.Sentinels, primary *parts.Redis) {
+			t.Helper()
+			if err := primary.Pause(soon(t)); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		{"primary_lives_on_as_replica", func(t *testing.T, s *parts.Sentinels, _ *parts.Redis) {
+			t.Helper()
+			if _, err := s.Sentinels[1].Do(soon(t), "SENTINEL", "FAILOVER", parts.SentinelName); err != nil {
+				t.Fatal(err)
+			}
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			s, c, lines := startSentinels(t)
+			old, err := s.Primary(soon(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			begun := time.Now()
+			test.fault(t, s, old)
+			await(t, "a command at another primary", func() error {
+				at := time.Now()
+				err := c.works()
+				if took := time.Since(at); took > time.Second/2 {
+					t.Errorf("a command took %v to end with %v", took, err)
+				}
+				if err == nil && worksAt(c, old) == nil {
+					return errors.New("it is at the old one")
+				}
+				return err
+			})
+			t.Logf("commands succeed after %v", time.Since(begun))
+			primary, err := s.AwaitNewPrimary(soon(t), old)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := worksAt(c, primary); err != nil {
+				t.Error(err)
+			}
+			if test.name == "primary_lives_on_as_replica" {
+				return // the outage may be too short for a log line
+			}
+			await(t, "the log", func() error {
+				return lines.has("redis connected", "redis is not reachable", "redis goes on without an unreachable node")
+			})
+		})
+	}
+}
+
+func TestSentinelsThatNameADeadPrimaryAreNotHammered(t *testing.T) {
+	s, c, lines := startSentinels(t)
+	for _, r := range s.Data {
+		r.Kill()
+	}
+	goroutines := 0
+	await(t, "the client to be given up", func() error {
+		if err := c.works(); !errors.Is(err, ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		goroutines = max(goroutines, runtime.NumGoroutine())
+		if client, err := c.Client(); err == nil {
+			return fmt.Errorf("there is %v", client.Mode())
+		}
+		return nil
+	})
+	t.Logf("%d goroutines at most, %d in the end", goroutines, runtime.NumGoroutine())
+	if goroutines > 300 {
+		t.Errorf("%d goroutines", goroutines)
+	}
+	if err := s.Data[0].Restart(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	await(t, "a command", c.works)
+	t.Logf("commands succeed %v after the restart", time.Since(begun))
+	if err := lines.has("redis connected", "redis is not reachable", "redis connected"); err != nil {
+		t.Error(err)
+	}
+}
+
+// worksAt returns nil when the server answers commands.
+func worksAt(c *Conn, r *parts.Redis) error {
+	client, err := c.Client()
+	if err != nil {
+		return err
+	}
+	for address := range client.Nodes() {
+		if address != r.Address() {
+			return fmt.Errorf("they go to %s", address)
+		}
+	}
+	return c.patiently()
+}
+
+func TestFailoverOfAClusterIsFollowed(t *testing.T) {
+	t.Parallel()
+	cluster := startCluster(t, parts.RedisOptions{})
+	c, _ := connectedTo(t, TargetOptions{URLs: urlOf("redis-cluster", cluster.Addresses()[0])})
+	slot, err := cluster.Slot(soon(t), "{connection}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, err := cluster.PrimaryOf(soon(t), slot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.patiently(); err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	old.Kill()
+	await(t, "a command", func() error {
+		at := time.Now()
+		err := c.works()
+		if took := time.Since(at); took > time.Second/2 {
+			t.Errorf("a command took %v to end with %v", took, err)
+		}
+		return err
+	})
+	t.Logf("commands succeed %v after the primary's death", time.Since(begun))
+	if err := old.Restart(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := cluster.AwaitWhole(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cluster.FailOver(soon(t), slot); err != nil {
+		t.Fatal(err)
+	}
+	begun = time.Now()
+	await(t, "a command", c.works)
+	t.Logf("commands succeed %v after a failover that was asked for", time.Since(begun))
+}
+
+func TestStoppedNodeOfAClusterStopsNoOther(t *testing.T) {
+	t.Parallel()
+	cluster := startCluster(t, parts.RedisOptions{})
+	c, _ := connectedTo(t, TargetOptions{URLs: urlOf("redis-cluster", cluster.Addresses()...)})
+	slot, err := cluster.Slot(soon(t), "{connection}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopped, err := cluster.PrimaryOf(soon(t), slot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := "" // a key of another node
+	for i := 0; other == ""; i++ {
+		key := fmt.Sprint("key ", i)
+		slot, err := cluster.Slot(soon(t), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if primary, err := cluster.PrimaryOf(soon(t), slot); err != nil {
+			t.Fatal(err)
+		} else if primary != stopped {
+			other = key
+		}
+	}
+	if err := stopped.Pause(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	var slowest time.Duration
+	await(t, "a command to a new primary", func() error {
+		err := c.works()
+		at := time.Now()
+		// By default a cluster without one of its primaries refuses all commands.
+		if _, err := c.command(time.Second, "INCR", other); err != nil && errorCode(err) != "CLUSTERDOWN" {
+			t.Errorf("a command to another node: %v", err)
+		}
+		slowest = max(slowest, time.Since(at))
+		return err
+	})
+	t.Logf("commands succeed again after %v; those to another node took %v at most", time.Since(begun), slowest)
+}

@@ -1,0 +1,324 @@
+package redisconn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/weirproxy/weir/test/parts"
+)
+
+func TestServerThatAppearsLaterIsFound(t *testing.T) {
+	r := startRedis(t, parts.RedisOptions{})
+	r.Kill()
+	c, lines := connecting(t, TargetOptions{URLs: urlOf("redis", r.Address())})
+	if err := c.Await(soon(t)); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "connection refused") {
+		t.Errorf("the first attempt: %v", err)
+	}
+	if err := c.works(); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "connection refused") {
+		t.Errorf("a command before the server runs: %v", err)
+	}
+	if err := r.Restart(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "a command", c.works)
+	if err := lines.has("redis is not reachable", "redis connected"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRestartedServerIsReconnectedAndLoggedOnce(t *testing.T) {
+	t.Parallel()
+	for _, traffic := range []bool{true, false} {
+		t.Run(fmt.Sprintf("traffic=%t", traffic), func(t *testing.T) {
+			t.Parallel()
+			r := startRedis(t, parts.RedisOptions{})
+			c, lines := connectedTo(t, TargetOptions{URLs: urlOf("redis", r.Address())})
+			if err := c.patiently(); err != nil {
+				t.Fatal(err)
+			}
+			r.Kill()
+			for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+				if !traffic {
+					continue
+				}
+				begun := time.Now()
+				if err := c.works(); !errors.Is(err, ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) {
+					t.Fatalf("during the outage: %v", err)
+				}
+				if took := time.Since(begun); took > time.Second/2 {
+					t.Errorf("a command took %v to fail", took)
+				}
+			}
+			if err := r.Restart(soon(t)); err != nil {
+				t.Fatal(err)
+			}
+			begun := time.Now()
+			if traffic {
+				await(t, "a command", c.works)
+				t.Logf("commands succeed %v after the restart", time.Since(begun))
+			}
+			await(t, "the log", func() error {
+				return lines.has("redis connected", "redis is not reachable", "redis is reachable again")
+			})
+			t.Logf("reconnected %v after the restart", time.Since(begun))
+			if err := c.patiently(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestStoppedServerIsDisconnectedAndReconnected(t *testing.T) {
+	t.Parallel()
+	r := startRedis(t, parts.RedisOptions{})
+	c, lines := connectedTo(t, TargetOptions{URLs: urlOf("redis", r.Address())})
+	if err := c.patiently(); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Pause(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	begun, failed, unavailable := time.Now(), 0, time.Duration(0)
+	var slowest time.Duration
+	for time.Since(begun) < 3*time.Second {
+		at := time.Now()
+		err := c.works()
+		slowest = max(slowest, time.Since(at))
+		switch {
+		case err == nil:
+			t.Fatal("a stopped server answers")
+		case errors.Is(err, ErrUnavailable) && unavailable == 0:
+			unavailable = time.Since(begun)
+		default:
+			failed++
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if err := r.Continue(); err != nil {
+		t.Fatal(err)
+	}
+	begun = time.Now()
+	await(t, "a command", c.works)
+	back := time.Since(begun)
+	applied, err := c.command(time.Second, "GET", "{connection}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("connection closed after %v; commands failed after %v at most; commands succeed %v after the server resumed; %s of %d were applied",
+		unavailable, slowest, back, applied, failed)
+	if unavailable == 0 || unavailable > 2500*time.Millisecond {
+		t.Errorf("connection closed after %v; want at most 2.5s", unavailable)
+	}
+	await(t, "the log", func() error {
+		return lines.has("redis connected", "redis is not reachable", "redis is reachable again")
+	})
+}
+
+func TestCommandThatTimesOutCostsNoConnection(t *testing.T) {
+	r := startRedis(t, parts.RedisOptions{})
+	c, _ := connectedTo(t, TargetOptions{URLs: urlOf("redis", r.Address())})
+	id, err := c.command(time.Second, "CLIENT", "ID")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.command(time.Second, "CLIENT", "PAUSE", "200", "ALL"); err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	if err := c.works(); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrUnavailable) {
+		t.Errorf("during the pause: %v", err)
+	}
+	t.Logf("timeout after %v", time.Since(begun))
+	await(t, "a command", c.works)
+	if again, err := c.command(time.Second, "CLIENT", "ID"); err != nil || again != id {
+		t.Errorf("connection %s became %s, %v", id, again, err)
+	}
+}
+
+func TestWrongPasswordIsLoggedOnceAndRetried(t *testing.T) {
+	r := startRedis(t, parts.RedisOptions{
+		Username: "all", Password: "x", Users: []string{"weir on >right ~* &* +@all"},
+	})
+	c, lines := connecting(t, TargetOptions{URLs: []string{"redis://weir:wrong@" + r.Address()}})
+	for range 2 {
+		if err := c.Await(soon(t)); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "WRONGPASS") {
+			t.Errorf("got %v", err)
+		}
+	}
+	await(t, "some attempts", func() error {
+		message, err := r.Do(soon(t), "ACL", "LOG")
+		if err != nil {
+			return err
+		}
+		if text := fmt.Sprint(message.String()); !strings.Contains(text, "weir") {
+			return errors.New(text)
+		}
+		return nil
+	})
+	if _, err := r.Do(soon(t), "ACL", "SETUSER", "weir", ">wrong"); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "a command", c.works)
+	if err := lines.has("WRONGPASS", "redis connected"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestUserThatMayNotAskForTheVersionIsServed(t *testing.T) {
+	r := startRedis(t, parts.RedisOptions{
+		Username: "all", Password: "x", Users: []string{"weir on >secret ~* &* +@all -info"},
+	})
+	c, lines := connectedTo(t, TargetOptions{URLs: []string{"redis://weir:secret@" + r.Address()}})
+	if err := c.patiently(); err != nil {
+		t.Error(err)
+	}
+	_ = c.Report(context.DeadlineExceeded) // makes Conn inquire again
+	if err := r.Restart(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "a command", c.works)
+	text := strings.Join(lines.Lines(), "\n")
+	if strings.Count(text, "redis does not say its version") != 1 || !strings.Contains(text, "version=unknown") {
+		t.Errorf("log:\n%s", text)
+	}
+}
+
+func TestTopologyOtherThanTheURLsIsRefused(t *testing.T) {
+	t.Parallel()
+	cluster := steadyCluster(t, parts.RedisOptions{})
+	s, err := parts.StartSentinels(soon(t), redisBinary(t), t.TempDir(), parts.SentinelOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Kill)
+	for _, test := range []struct {
+		name string
+		urls []string
+		want string
+	}{
+		{"node_of_a_cluster", urlOf("redis", cluster.Addresses()[0]), "is a node of a cluster: write redis-cluster://host,host"},
+		{"sentinel", urlOf("redis", s.Addresses()[0]), "is a Sentinel: write redis-sentinel://host,host/primary"},
+		{"no_cluster", urlOf("redis-cluster", s.Data[0].Address()), "no cluster at " + s.Data[0].Address() + ": write redis://host"},
+		{"no_cluster_of_two", urlOf("redis-cluster", s.Data[0].Address(), s.Data[1].Address()), "no cluster at "},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c, lines := connecting(t, TargetOptions{URLs: test.urls})
+			err := c.Await(soon(t))
+			if !errors.Is(err, ErrTopology) || !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want %s", err, test.want)
+			}
+			if err := lines.has("redis is not reachable"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	c, _ := connecting(t, TargetOptions{URLs: []string{"redis-sentinel://" + s.Addresses()[0] + "/nobody"}})
+	if err := c.Await(soon(t)); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "No such master with that name") {
+		t.Errorf("an unknown primary: %v", err)
+	}
+}
+
+func TestClientIsMadeAnewWhenNothingSucceeds(t *testing.T) {
+	r := startRedis(t, parts.RedisOptions{})
+	c, lines := connectedTo(t, TargetOptions{URLs: urlOf("redis", r.Address())})
+	old, err := c.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	readOnly := old.Do(soon(t), old.B().Arbitrary("EVAL", "return redis.error_reply('READONLY it is a replica')", "0").Build()).Error()
+	_ = c.Report(readOnly)
+	c.failing.Store(time.Now().Add(-remakeAfter - time.Second).UnixNano())
+	_ = c.Report(old.Do(soon(t), old.B().Arbitrary("NONSENSE").Build()).Error()) // an answer
+	if c.failing.Load() != 0 {
+		t.Error("an error of Redis about a command counts as a failure")
+	}
+	c.failing.Store(time.Now().Add(-remakeAfter - time.Second).UnixNano())
+	_ = c.Report(readOnly)
+	await(t, "another client", func() error {
+		client, err := c.Client()
+		if err == nil && client == old {
+			err = errors.New("still the old client")
+		}
+		return err
+	})
+	if err := c.patiently(); err != nil {
+		t.Error(err)
+	}
+	if err := old.Do(soon(t), old.B().Ping().Build()).Error(); !errors.Is(err, rueidis.ErrClosing) {
+		await(t, "the old client to be closed", func() error {
+			if err := old.Do(soon(t), old.B().Ping().Build()).Error(); !errors.Is(c.Report(err), ErrUnavailable) {
+				return fmt.Errorf("the old client: %w", err)
+			}
+			return nil
+		})
+	}
+	if err := lines.has("redis connected"); err != nil {
+		t.Error(err)
+	}
+	if _, err := r.Do(soon(t), "PING"); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "one connection", func() error {
+		list, err := c.command(time.Second, "CLIENT", "LIST")
+		if n := strings.Count(list, "name=weir "); err != nil || n != 1 {
+			return fmt.Errorf("%d connections, %w", n, err)
+		}
+		return nil
+	})
+}
+
+func TestCloseLeavesNothingBehind(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts connections, and nobody answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	address := silent.Addr().String()
+	cluster := steadyCluster(t, parts.RedisOptions{}).Addresses()
+	for _, test := range []struct {
+		name string
+		urls []string
+		wait bool
+	}{
+		{"connected", urlOf("redis", startRedis(t, parts.RedisOptions{}).Address()), true},
+		{"cluster", urlOf("redis-cluster", cluster...), true},
+		{"connecting", urlOf("redis", address), false},
+		{"connecting_cluster", urlOf("redis-cluster", address, cluster[0]), false},
+		{"connecting_sentinel", []string{"redis-sentinel://" + address + "/x"}, false},
+		{"failed", urlOf("redis", address), true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c, _ := connecting(t, TargetOptions{URLs: test.urls})
+			if test.wait {
+				_ = c.Await(soon(t)) // some targets fail
+			}
+			begun := time.Now()
+			c.Close()
+			if took := time.Since(begun); took > 2*time.Second {
+				t.Errorf("Close took %v", took)
+			}
+			if _, err := c.Client(); !errors.Is(err, ErrUnavailable) || !errors.Is(err, errClosed) {
+				t.Errorf("afterwards: %v", err)
+			}
+		})
+	}
+	// rueidis closes the connections to a removed node some seconds later.
+	await(t, "goroutines to end", func() error {
+		stacks := make([]byte, 1<<20)
+		stacks = stacks[:runtime.Stack(stacks, true)]
+		for stack := range strings.SplitSeq(string(stacks), "\n\n") {
+			if strings.Contains(stack, "rueidis") || strings.Contains(stack, "redisconn.(*") {
+				return errors.New(stack)
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,230 @@
+// Package redisconn says where Redis or Valkey is, and keeps a rueidis client connected to it. Topologies: one server, Sentinel,
+// cluster; with or without TLS. redisconn knows no limits and no scripts.
+//
+// rueidis dials by itself, but not for commands that have 10 ms:
+//
+//   - rueidis dials, and logs in, with the context of the first command that lacks a connection. All other commands wait for this
+//     dial. When Redis is some milliseconds away behind TLS, each dial ends with its command, and no dial ever succeeds.
+//   - Only a command makes rueidis dial, and a dial after a failure waits for no backoff.
+//   - A stopped server accepts connections, as the kernel does so. rueidis hands commands to the connection until a PING fails.
+//   - While Sentinels name a dead primary, rueidis asks them in a loop, in more and more goroutines.
+//
+// So redisconn is rueidis's dial function. A session dials each address in the background, with a timeout of its own, and pings before
+// rueidis gets the connection. The session reconnects with backoff, and meanwhile fails commands at once. docs/decisions/0024 has a
+// report for rueidis, and says when dial.go and reconnect.go can go.
+package redisconn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// ErrUnavailable says that there is no connection to Redis. The error that wraps ErrUnavailable says why.
+var ErrUnavailable = errors.New("redis is not reachable")
+
+var (
+	errClosed     = fmt.Errorf("%w: closed", ErrUnavailable)
+	errConnecting = fmt.Errorf("%w: still connecting", ErrUnavailable)
+)
+
+const (
+	minBackoff = 100 * time.Millisecond
+	maxBackoff = 5 * time.Second
+
+	remakeAfter   = 10 * time.Second       // of nothing but errors: then Conn makes a new client
+	checkInterval = 500 * time.Millisecond // between checks of all nodes after failed commands
+)
+
+// Conn keeps a rueidis client for a target. Conn makes the client once servers answer that are new enough, and makes a new client
+// after nothing but errors. All methods are safe for concurrent use.
+type Conn struct {
+	target Target
+	logger *slog.Logger
+	state  atomic.Pointer[state]
+
+	failing  atomic.Int64  // the first of the errors since the last success, in Unix nanoseconds; 0: no error
+	failures chan struct{} // wakes serve after a failed command; holds one
+
+	ctx     context.Context
+	stop    context.CancelFunc
+	running sync.WaitGroup
+	tried   chan struct{} // closed after the first attempt
+	outcome error         // of the first attempt; set before tried is closed
+	warned  atomic.Bool   // of a server that refuses INFO
+}
+
+// state is a client, or the reason why there is no client.
+type state struct {
+	client rueidis.Client
+	err    error
+}
+
+// Dial returns a Conn that begins to connect, and does not wait. target must come from ParseTarget.
+func Dial(target Target, logger *slog.Logger) *Conn {
+	c := &Conn{target: target, logger: logger, failures: make(chan struct{}, 1), tried: make(chan struct{})}
+	c.ctx, c.stop = context.WithCancel(context.Background())
+	c.state.Store(&state{err: errConnecting})
+	c.running.Go(c.run)
+	return c
+}
+
+// Client returns the client, or an error that wraps ErrUnavailable. Client takes no lock. While a node is unreachable, commands to
+// the node fail at once.
+func (c *Conn) Client() (rueidis.Client, error) {
+	s := c.state.Load()
+	return s.client, s.err
+}
+
+// Cluster reports whether the target is a cluster.
+func (c *Conn) Cluster() bool { return c.target.topology == topologyCluster }
+
+// Await waits for the end of the first attempt to connect, and returns its error.
+func (c *Conn) Await(ctx context.Context) error {
+	select {
+	case <-c.tried:
+		return c.outcome
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Report takes the result of a command: nil after a success. Report returns err, wrapped in ErrUnavailable when the command lost
+// its connection. Errors of Redis and of the command's context stay as they are. An error of Redis counts as a success, unless the
+// error is about the role or the state of the server. Report never waits.
+func (c *Conn) Report(err error) error {
+	code := errorCode(err)
+	switch code {
+	case "READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "MOVED", "ASK", "TRYAGAIN", "NOAUTH":
+	default:
+		if err != nil && code == "" {
+			break // not an error of Redis
+		}
+		if c.failing.Load() != 0 {
+			c.failing.Store(0)
+		}
+		return err
+	}
+	c.failing.CompareAndSwap(0, time.Now().UnixNano())
+	select {
+	case c.failures <- struct{}{}:
+	default:
+	}
+	if code != "" || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return err
+	}
+	return unavailable(err)
+}
+
+// Close ends all goroutines and closes all connections.
+func (c *Conn) Close() {
+	c.stop()
+	c.running.Wait()
+	c.state.Store(&state{err: errClosed})
+}
+
+// run connects, and reconnects until Close. fallback logs an outage of Redis once at WARN: here lines are DEBUG, one for each kind
+// of error.
+func (c *Conn) run() {
+	logged := map[string]bool{} // kinds of errors since the last success
+	for attempt := 0; c.ctx.Err() == nil; attempt++ {
+		s, err := c.newSession()
+		if err == nil {
+			attempt = 0
+			clear(logged)
+			c.logger.LogAttrs(c.ctx, slog.LevelInfo, "redis connected", slog.Any("target", c.target),
+				slog.String("topology", string(c.target.topology)), slog.String("version", s.version.String()))
+			end := c.serve(s)
+			if c.ctx.Err() != nil {
+				return
+			}
+			err = end.err
+			logged[kindOf(err)] = end.logged
+		}
+		c.state.Store(&state{err: err})
+		if kind := kindOf(err); !logged[kind] && c.ctx.Err() == nil {
+			logged[kind] = true
+			c.logger.LogAttrs(c.ctx, slog.LevelDebug, "redis is not reachable", slog.Any("target", c.target), slog.String("error", err.Error()))
+		}
+		c.endFirst(err)
+		wait := backoff(attempt)
+		if isUnfit(err) {
+			wait = maxBackoff // an operator must act
+		}
+		pause(c.ctx, wait)
+	}
+	c.endFirst(c.ctx.Err())
+}
+
+// endFirst sets the outcome of the first attempt. Later calls do nothing.
+func (c *Conn) endFirst(err error) {
+	select {
+	case <-c.tried:
+	default:
+		c.outcome = err
+		close(c.tried)
+	}
+}
+
+// serve has commands use the session until the session fails, or until Close.
+func (c *Conn) serve(s *session) failure {
+	defer func() { s.close() }()
+	s.use()
+	c.endFirst(nil)
+	var checked time.Time
+	for {
+		select {
+		case <-c.ctx.Done():
+			return failure{err: c.ctx.Err()}
+		case f := <-s.failed:
+			c.state.Store(&state{err: f.err})
+			return f
+		case <-c.failures:
+		}
+		since := c.failing.Load()
+		switch {
+		case since == 0:
+		case time.Since(time.Unix(0, since)) > remakeAfter:
+			c.failing.Store(0)
+			if next, err := c.newSession(); err != nil {
+				c.logger.LogAttrs(c.ctx, slog.LevelDebug, "redis could not be connected anew", slog.String("error", err.Error()))
+			} else {
+				c.logger.LogAttrs(c.ctx, slog.LevelDebug, "redis connected anew, as commands kept failing")
+				next.use()
+				s.close()
+				s = next
+			}
+		case time.Since(checked) > checkInterval:
+			checked = time.Now()
+			for address := range s.client.Nodes() {
+				s.reconnect(address)
+			}
+		}
+	}
+}
+
+// backoff returns the wait after a number of failures. The wait is random, so that a fleet does not dial at once.
+func backoff(failures int) time.Duration {
+	d := maxBackoff
+	if failures < 6 {
+		d = min(d, minBackoff<<failures)
+	}
+	return d/2 + rand.N(d/2)
+}
+
+// pause waits for d, or until ctx is done.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,143 @@
+package redisconn
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/weirproxy/weir/test/parts"
+)
+
+func TestEachKindOfErrorIsItsOwn(t *testing.T) {
+	refused := func(port int) error {
+		return unavailable(&net.OpError{Op: "dial", Addr: &net.TCPAddr{Port: port}, Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)})
+	}
+	reset := unavailable(fmt.Errorf("a:1: no answer: %w", os.NewSyscallError("read", syscall.ECONNRESET)))
+	expired := func(detail string) error {
+		return unavailable(fmt.Errorf("TLS: %w", &tls.CertificateVerificationError{Err: x509.CertificateInvalidError{Detail: detail}}))
+	}
+	for _, test := range []struct {
+		name string
+		a, b error
+		same bool
+	}{
+		{"port", refused(1), refused(2), true},
+		{"reason", refused(1), reset, false},
+		{"detail", expired("now is 1"), expired("now is 2"), true},
+		{"TLS", expired(""), reset, false},
+		{"version", &unfitError{"1", ErrVersion}, &unfitError{"2", ErrVersion}, true},
+		{"version_or_topology", &unfitError{"1", ErrVersion}, &unfitError{"1", ErrTopology}, false},
+	} {
+		if a, b := kindOf(test.a), kindOf(test.b); (a == b) != test.same {
+			t.Errorf("%s: %v is %q, %v is %q", test.name, test.a, a, test.b, b)
+		}
+	}
+}
+
+func TestConnectsToEveryTopology(t *testing.T) {
+	t.Parallel()
+	binary := redisBinary(t)
+	certificates, err := parts.NewCertificates(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := TargetOptions{CA: certificates.CA, Cert: certificates.ClientCert, Key: certificates.ClientKey}
+	locked := parts.RedisOptions{Username: "all", Password: "pass/word@", Users: []string{"weir on >se:cret ~* &* +@all"}, TLS: certificates}
+	for _, test := range []struct {
+		name string
+		// start returns the options of a server, a text in the log, and texts in CLIENT INFO.
+		start func(t *testing.T) (TargetOptions, string, []string)
+	}{
+		{"TCP", func(t *testing.T) (TargetOptions, string, []string) {
+			t.Helper()
+			r := startRedis(t, parts.RedisOptions{})
+			return TargetOptions{URLs: urlOf("redis", r.Address())}, "topology=single", []string{"name=weir", "db=0", "user=default"}
+		}},
+		{"database_and_password", func(t *testing.T) (TargetOptions, string, []string) {
+			t.Helper()
+			r := startRedis(t, parts.RedisOptions{Password: "secret"})
+			return TargetOptions{URLs: []string{"redis://:secret@" + r.Address() + "/3"}}, "***", []string{"db=3", "user=default"}
+		}},
+		{"socket", func(t *testing.T) (TargetOptions, string, []string) {
+			t.Helper()
+			r := startRedis(t, parts.RedisOptions{Password: "secret"})
+			if r.Socket() == "" {
+				t.Skip("the path of the temporary folder is too long for a socket")
+			}
+			return TargetOptions{URLs: []string{"unix://" + r.Socket() + "?db=2"}, Password: "secret"}, "unix://", []string{"db=2", "flags=U"}
+		}},
+		{"TLS_certificate_user", func(t *testing.T) (TargetOptions, string, []string) {
+			t.Helper()
+			r := startRedis(t, locked)
+			o := files
+			o.URLs = []string{"rediss://weir:se%3Acret@" + r.Address()}
+			return o, "rediss://weir:***@", []string{"user=weir"}
+		}},
+		{"sentinel_TLS", func(t *testing.T) (TargetOptions, string, []string) {
+			t.Helper()
+			s, err := parts.StartSentinels(soon(t), binary, t.TempDir(), parts.SentinelOptions{Data: locked, Username: "watch", Password: "hidden"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(s.Kill)
+			o := files
+			o.URLs = []string{"rediss-sentinel://weir:se%3Acret@" + strings.Join(s.Addresses(), ",") + "/" + parts.SentinelName + "/1"}
+			o.SentinelUsername, o.SentinelPassword = "watch", "hidden"
+			return o, "topology=sentinel", []string{"db=1", "user=weir"}
+		}},
+		{"cluster_TLS", func(t *testing.T) (TargetOptions, string, []string) {
+			t.Helper()
+			c := steadyCluster(t, locked)
+			o := files
+			o.URLs = urlOf("rediss-cluster", c.Addresses()[:2]...)
+			o.Username, o.Password = "weir", "se:cret"
+			return o, "topology=cluster", []string{"user=weir"}
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			o, logged, want := test.start(t)
+			c, lines := connectedTo(t, o)
+			if err := lines.has(logged); err != nil {
+				t.Error(err)
+			}
+			if strings.Contains(strings.Join(lines.Lines(), ""), "secret") {
+				t.Errorf("a password is logged:\n%s", lines.Lines())
+			}
+			client, err := c.Client()
+			if err != nil {
+				t.Fatal(err)
+			}
+			info, err := client.Do(soon(t), client.B().ClientInfo().Build()).ToString()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, part := range want {
+				if !strings.Contains(info, part) {
+					t.Errorf("%q is not in %s", part, info)
+				}
+			}
+			if err := c.patiently(); err != nil {
+				t.Error(err)
+			}
+			// rueidis dials all addresses of a cluster at once, and closes a second connection to a node only later.
+			for address, node := range client.Nodes() {
+				await(t, "one connection to "+address, func() error {
+					list, err := node.Do(soon(t), node.B().Arbitrary("CLIENT", "LIST").Build()).ToString()
+					if n := strings.Count(list, "name=weir "); err != nil || n != 1 {
+						return fmt.Errorf("%d connections, %w:\n%s", n, err, list)
+					}
+					return nil
+				})
+			}
+			if n := len(client.Nodes()); c.Cluster() != (n >= 3) { // replicas follow later
+				t.Errorf("%d nodes", n)
+			}
+		})
+	}
+}

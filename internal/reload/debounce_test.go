@@ -1,0 +1,141 @@
+package reload
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/limiter"
+	"github.com/weirproxy/weir/pkg/store/memstore"
+)
+
+func TestAChangeWaitsForTheDebounceTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watch{Reloader: &Reloader{options: Options{Debounce: 100 * time.Millisecond}}}
+		start := time.Now()
+		for range 20 {
+			w.wait(time.Now())
+			time.Sleep(90 * time.Millisecond)
+		}
+		<-w.timer
+		if got, want := time.Since(start), 19*90*time.Millisecond+100*time.Millisecond; got != want {
+			t.Errorf("a change every 90 ms, read after %v; want %v", got, want)
+		}
+	})
+}
+
+func TestEndlessChangesDoNotHoldAReloadForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watch{Reloader: &Reloader{options: Options{Debounce: 100 * time.Millisecond}}}
+		start := time.Now()
+		for {
+			w.wait(time.Now())
+			select {
+			case <-w.timer:
+				if got, want := time.Since(start), (maxDebounce+1)*100*time.Millisecond; got > want {
+					t.Errorf("a change every 10 ms without end, read after %v; want at most %v", got, want)
+				}
+				return
+			case <-time.After(10 * time.Millisecond):
+			}
+			if time.Since(start) > time.Minute {
+				t.Fatal("endless changes keep a reload waiting")
+			}
+		}
+	})
+}
+
+// Without events, in fake time: file systems do not mind.
+func TestWithoutEventsSourcesAreLookedAt(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "a.yaml")
+	write := func(content string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		s, err := memstore.New(memstore.Options{MaxKeys: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		l, err := limiter.New(s, limiter.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := New(Options{
+			Limiter: l, Logger: slog.New(slog.DiscardHandler), Paths: []string{file}, Debounce: time.Second, Poll: 30 * time.Second,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		write("domain: a\n")
+		if err := r.Load(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go func() { _ = r.run(ctx, nil) }()
+
+		time.Sleep(29 * time.Second)
+		write("domain: b\n")
+		time.Sleep(1500 * time.Millisecond) // seen at 30 s, read again at 31 s
+		write("domain: [")                  // half of something
+		time.Sleep(1 * time.Second)         // at 31 s it was another one than at 30 s
+		write("domain: c\n")
+		time.Sleep(1 * time.Second)
+		if got := r.Status(); l.Rules().Domain("a") == nil || got.Refusals != 0 {
+			t.Errorf("while the file is being written: got %d domains, %d refusals; want those of before", len(l.Rules().Domains()), got.Refusals)
+		}
+		time.Sleep(3 * time.Second)
+		if got := r.Status(); l.Rules().Domain("c") == nil || got.Loads != 2 || got.Refusals != 0 {
+			t.Errorf("once it rests: got loads %d, refusals %d, errors %v; want the last content, loaded once", got.Loads, got.Refusals, got.Errors)
+		}
+		time.Sleep(10 * time.Minute)
+		if got := r.Status().Loads; got != 2 {
+			t.Errorf("loads after nothing changed: got %d, want 2", got)
+		}
+	})
+}
+
+func TestScopeFollowsLinks(t *testing.T) {
+	top, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{"real/rules", "elsewhere"} {
+		if err := os.MkdirAll(filepath.Join(top, dir), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	links := [][2]string{
+		{"real", "link"}, // link/rules leads to real/rules
+		{"../../elsewhere/a.yaml", "real/rules/a.yaml"}, // a file yet to come
+		{"loop", "loop"}, // leads nowhere
+		{filepath.Join(top, "link", "rules"), "absolute"}, // a link through a link
+	}
+	for _, l := range links {
+		if err := os.Symlink(l[0], filepath.Join(top, l[1])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := scopeOf([]string{filepath.Join(top, "absolute"), filepath.Join(top, "loop"), filepath.Join(top, "missing", "deep", "x.yaml")}, Files{})
+	for _, dir := range []string{"", "real", "real/rules", "elsewhere"} {
+		if !p.dirs[filepath.Join(top, dir)] {
+			t.Errorf("%q is not watched", dir)
+		}
+	}
+	for name, want := range map[string]bool{
+		"absolute": true, "link": true, "real/rules": true, "real/rules/new.yaml": true, "real/rules/a.yaml": true, "elsewhere/a.yaml": true,
+		"loop": true, "missing": true, "elsewhere/b.yaml": false, "real/rules/.new.yaml": false, "real/other": false, "x.yaml": false,
+	} {
+		if got := p.has(filepath.Join(top, name)); got != want {
+			t.Errorf("an event on %s matters: got %v, want %v", name, got, want)
+		}
+	}
+}

@@ -1,0 +1,163 @@
+package reload
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+
+	"github.com/weirproxy/weir/pkg/descriptors"
+)
+
+// Push puts rule documents in force that do not come from files. Each call brings all documents and replaces the documents of the
+// last call. No two documents have the same name, and no document has the name of a file.
+//
+// A bad document does not keep the others out of force. A document is bad when it has mistakes, or when an earlier document has
+// its domain. Files come first, then documents already in force, then the others by name. The document in force under the name
+// of a bad one stays, unless a new document has its domain. The error is then a [descriptors.Errors] with every reason; the File
+// of each is the name of the bad document. Status shows the reasons, and Push logs them. After any other
+// error nothing has changed.
+//
+// The Reloader tries refused documents again when the rules of the files change. A call with the same documents as the call
+// before does nothing and returns the same error.
+func (r *Reloader) Push(ctx context.Context, documents []descriptors.Source) error {
+	if !r.options.Pushed {
+		return errors.New("reload: rules were not to be pushed")
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.judged && slices.EqualFunc(r.requested, documents, descriptors.Source.Equal) {
+		return r.refusal
+	}
+	return r.pushLocked(ctx, documents)
+}
+
+// rank decides which of two documents keeps a domain that both have: the lower one.
+type rank uint8
+
+const (
+	unchanged rank = iota // in force
+	changed               // another version is in force
+	added
+	kept // in force, and no longer requested as it is: its new version is bad
+)
+
+// candidate is a document that may come into force.
+type candidate struct {
+	descriptors.Source
+	rank rank
+}
+
+// rankOf compares a pushed document with the documents in force.
+func (r *Reloader) rankOf(s descriptors.Source) rank {
+	was, known := r.pushed[s.Name]
+	switch {
+	case !known:
+		return added
+	case was.Equal(s):
+		return unchanged
+	default:
+		return changed
+	}
+}
+
+// pushLocked is Push. r.mu must be held.
+func (r *Reloader) pushLocked(ctx context.Context, documents []descriptors.Source) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	next := make(map[string]candidate, len(documents))
+	for _, s := range documents {
+		next[s.Name] = candidate{s, r.rankOf(s)}
+	}
+	var refused descriptors.Errors
+	rules, warnings, err := r.judge(r.files, byRank(next))
+	for err != nil {
+		mistakes, ok := errors.AsType[descriptors.Errors](err)
+		if !ok || !r.dropLocked(next, mistakes) {
+			return fmt.Errorf("rules in force: %w", err) // only documents that were not pushed have mistakes
+		}
+		refused = append(refused, mistakes...)
+		rules, warnings, err = r.judge(r.files, byRank(next))
+	}
+	good := make(map[string]descriptors.Source, len(next))
+	for name, c := range next {
+		good[name] = c.Source
+	}
+	if r.options.MergeDomains { // the order of documents has a meaning, which must not depend on their ranks
+		if rules, warnings, err = r.judge(r.files, byName(good)); err != nil {
+			return fmt.Errorf("rules that were good: %w", err)
+		}
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	before := r.pushed
+	r.requested, r.pushed, r.judged, r.refusal = documents, good, true, nil
+	if len(refused) == 0 || !maps.EqualFunc(before, r.pushed, descriptors.Source.Equal) {
+		r.setLocked(ctx, rules, warnings)
+	}
+	if len(refused) == 0 {
+		return nil
+	}
+	r.refuseLocked(refused)
+	var older, missing []string
+	for _, e := range refused {
+		list := &missing
+		if _, inForce := r.pushed[e.File]; inForce {
+			list = &older
+		}
+		if !slices.Contains(*list, e.File) {
+			*list = append(*list, e.File)
+		}
+	}
+	r.logRefused(ctx, refused, slog.Any("older_in_force", older), slog.Any("not_in_force", missing))
+	r.refusal = refused
+	return refused
+}
+
+// dropLocked replaces each document with mistakes by the version in force, or removes it. False means that next has
+// no such document; else each call leaves fewer bad documents.
+func (r *Reloader) dropLocked(next map[string]candidate, mistakes descriptors.Errors) bool {
+	dropped := make(map[string]bool)
+	for _, e := range mistakes {
+		c, ok := next[e.File]
+		if !ok || dropped[e.File] {
+			continue
+		}
+		dropped[e.File] = true
+		if was, known := r.pushed[e.File]; known && c.rank == changed {
+			next[e.File] = candidate{was, kept}
+		} else {
+			delete(next, e.File)
+		}
+	}
+	return len(dropped) > 0
+}
+
+// completeLocked reports whether all requested documents are in force. r.mu must be held.
+func (r *Reloader) completeLocked() bool {
+	return len(r.requested) == len(r.pushed) && !slices.ContainsFunc(r.requested, func(s descriptors.Source) bool {
+		return r.rankOf(s) != unchanged
+	})
+}
+
+// byName returns documents by name.
+func byName(documents map[string]descriptors.Source) []descriptors.Source {
+	return slices.SortedFunc(maps.Values(documents), func(a, b descriptors.Source) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// byRank returns documents in the order in which they get their domains.
+func byRank(candidates map[string]candidate) []descriptors.Source {
+	sorted := slices.SortedFunc(maps.Values(candidates), func(a, b candidate) int {
+		return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.Name, b.Name))
+	})
+	sources := make([]descriptors.Source, len(sorted))
+	for i, c := range sorted {
+		sources[i] = c.Source
+	}
+	return sources
+}

@@ -1,0 +1,215 @@
+package reload
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/pelletier/go-toml/v2"
+
+	"github.com/weirproxy/weir/pkg/descriptors"
+)
+
+// maxBytes bounds the bytes that are read of one file: one more than descriptors.Load accepts, so that Load reports the excess.
+const maxBytes = 64<<20 + 1
+
+// Files says which files of a directory hold rules. The zero value takes *.yaml, *.yml and *.json, except names that start with a
+// dot, and no directories below.
+type Files struct {
+	Match func(name string) bool // of a file, by its name without the directory; nil means IsRuleFile
+	Below func(name string) bool // of a directory below: its files count too; nil: no directory. Not asked about symbolic links
+}
+
+// match reports whether a file of this name holds rules.
+func (f Files) match(name string) bool {
+	if f.Match == nil {
+		return IsRuleFile(name)
+	}
+	return f.Match(name)
+}
+
+// below reports whether the files of a directory of this name count too.
+func (f Files) below(name string) bool { return f.Below != nil && f.Below(name) }
+
+// IsRuleFile reports whether Files without Match takes a file of this name (without its directory): *.yaml, *.yml and *.json,
+// unless the name starts with a dot.
+func IsRuleFile(name string) bool {
+	switch filepath.Ext(name) {
+	case ".yaml", ".yml", ".json":
+		return !strings.HasPrefix(name, ".")
+	}
+	return false
+}
+
+// Read calls [Files.Read] of the zero value.
+func Read(paths []string, settings string) ([]descriptors.Source, error) {
+	return Files{}.Read(paths, settings)
+}
+
+// Read reads rule documents for [descriptors.Load]: files, the rule files of directories, and the list `domains` of a settings
+// file ("" for no such file). The extension of a settings file decides between YAML, TOML and JSON. Read follows symbolic links,
+// and reads a path once. A directory must hold a rule file.
+//
+// Read continues after a mistake and returns all readable sources. The error joins `path: reason` for every other path.
+func (f Files) Read(paths []string, settings string) ([]descriptors.Source, error) {
+	var (
+		sources []descriptors.Source
+		errs    []error
+		seen    = make(map[string]bool)
+	)
+	for _, path := range paths {
+		files, err := f.of(path)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", path, bare(err)))
+		}
+		for _, file := range files {
+			if seen[filepath.Clean(file)] {
+				continue
+			}
+			seen[filepath.Clean(file)] = true
+			data, err := readFile(file)
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			sources = append(sources, descriptors.Source{Name: file, Data: data})
+		}
+	}
+	if settings != "" {
+		source, err := inline(settings)
+		if err != nil {
+			errs = append(errs, err)
+		} else {
+			sources = append(sources, source)
+		}
+	}
+	return sources, errors.Join(errs...)
+}
+
+// of returns the files at a path: the path itself, or the rule files of a directory, sorted by name.
+func (f Files) of(path string) ([]string, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.IsDir() {
+		return []string{path}, nil
+	}
+	files, err := f.in(path)
+	switch {
+	case err != nil || len(files) > 0:
+		return files, err
+	case f.Match != nil:
+		return nil, fmt.Errorf("%w, must have at least one", ErrNoFiles)
+	default:
+		return nil, fmt.Errorf("%w, must have at least one *.yaml, *.yml or *.json", ErrNoFiles)
+	}
+}
+
+// in returns the rule files of a directory, sorted by name.
+func (f Files) in(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var files []string
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		if e.IsDir() && f.below(e.Name()) {
+			more, err := f.in(path)
+			files = append(files, more...)
+			if err != nil {
+				return files, fmt.Errorf("%s: %w", e.Name(), bare(err))
+			}
+		}
+		if e.IsDir() || !f.match(e.Name()) {
+			continue
+		}
+		if info, err := os.Stat(path); err != nil || !info.IsDir() {
+			files = append(files, path)
+		}
+	}
+	return files, nil
+}
+
+// readFile reads a regular file, up to maxBytes. Other files are refused: reading a pipe could last for ever.
+func readFile(path string) (data []byte, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("%s: %w", path, bare(err))
+		}
+	}()
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, errors.New("must be a regular file")
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // nothing was written
+	return io.ReadAll(io.LimitReader(f, maxBytes))
+}
+
+// inline reads the rule documents of a settings file. TOML becomes JSON.
+func inline(path string) (descriptors.Source, error) {
+	source := descriptors.Source{Name: path, Settings: true}
+	var err error
+	if source.Data, err = readFile(path); err != nil || strings.ToLower(filepath.Ext(path)) != ".toml" {
+		return source, err
+	}
+	var settings map[string]any
+	if err := toml.Unmarshal(source.Data, &settings); err != nil {
+		at := path
+		if syntax, ok := errors.AsType[*toml.DecodeError](err); ok {
+			line, _ := syntax.Position()
+			at = fmt.Sprintf("%s:%d", path, line)
+		}
+		return source, fmt.Errorf("%s: not valid TOML: %w", at, err)
+	}
+	source.Generated = true
+	if source.Data, err = json.Marshal(map[string]any{"domains": settings["domains"]}); err != nil {
+		return source, fmt.Errorf("%s: domains: %w", path, err)
+	}
+	return source, nil
+}
+
+// bare drops the operation and the path from an error of package os: our messages start with the path.
+func bare(err error) error {
+	if at, ok := errors.AsType[*fs.PathError](err); ok {
+		return at.Err
+	}
+	return err
+}
+
+// reading is one reading of all sources.
+type reading struct {
+	sources []descriptors.Source
+	err     error
+}
+
+// equal reports whether two readings found the same files with the same content, or failed for the same reasons.
+func (r reading) equal(o reading) bool {
+	return slices.EqualFunc(r.sources, o.sources, descriptors.Source.Equal) && slices.Equal(reasons(r.err), reasons(o.err))
+}
+
+// reasons returns the texts of joined errors, one each.
+func reasons(err error) (all []string) {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, e := range joined.Unwrap() {
+			all = append(all, reasons(e)...)
+		}
+	} else if err != nil {
+		all = []string{err.Error()}
+	}
+	return all
+}

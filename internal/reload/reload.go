@@ -1,0 +1,221 @@
+// Package reload keeps the rules of a limiter equal to their files: rule files, directories, and the rules in a settings file.
+// Package descriptors judges all files together. A good set comes into force in one step; a bad set leaves the old rules in
+// force, and every reason in the log. A Reloader watches the files and reloads on request. Rules from another origin, such as
+// xDS, come through Push, which judges each document on its own.
+//
+// The package decides when rules are read and whether a set of rules is used. Package descriptors decides the meaning of a rule.
+package reload
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/descriptors"
+	"github.com/weirproxy/weir/pkg/limiter"
+)
+
+// Defaults of Options.
+const (
+	DefaultDebounce = 100 * time.Millisecond
+	DefaultPoll     = 30 * time.Second
+)
+
+// Errors of sources that exist and hold no rules.
+var (
+	ErrNoRules = errors.New("there are no rules") // all sources together are empty
+	ErrNoFiles = errors.New("holds no rule file") // of a directory
+)
+
+// Options holds the arguments of New. Limiter, Logger, and Paths, Settings or Pushed must be set.
+type Options struct {
+	descriptors.Options // bounds of the rules; with Strict, rules with warnings are refused
+
+	Limiter  *limiter.Limiter // receives the rules
+	Paths    []string         // files and directories, as [Read] takes them
+	Settings string           // settings file whose list `domains` holds rules; "" for no such file
+	Pushed   bool             // Push brings rules too: files may have no rules
+	Hint     string           // tells an operator where to put rules, for the error that there are no rules; may be ""
+	Files    Files            // which files of a directory hold rules
+	Debounce time.Duration    // how long files must stay unchanged before they are read; 0 means DefaultDebounce
+	Poll     time.Duration    // how often files are compared in case an event was lost; 0 means DefaultPoll
+	Logger   *slog.Logger     // for "rules loaded", "rules refused" and the changes between
+}
+
+// Reloader keeps a limiter's rules up to date. All methods are safe for concurrent use.
+type Reloader struct {
+	options Options
+	status  atomic.Pointer[Status]
+
+	mu        sync.Mutex                    // guards all below; held through an attempt, so that attempts come one after another
+	attempted reading                       // the files of the last attempt, successful or not
+	files     []descriptors.Source          // in force
+	requested []descriptors.Source          // the documents of the last Push, refused ones included
+	pushed    map[string]descriptors.Source // in force, by name
+	judged    bool                          // Push was called
+	refusal   error                         // the answer of the last Push
+}
+
+// New returns a Reloader. The error joins every reason why an option is missing or out of bounds.
+func New(o Options) (*Reloader, error) {
+	var errs []error
+	if o.Limiter == nil {
+		errs = append(errs, errors.New("limiter: must not be nil"))
+	}
+	if o.Logger == nil {
+		errs = append(errs, errors.New("logger: must not be nil"))
+	}
+	if len(o.Paths) == 0 && o.Settings == "" && !o.Pushed {
+		errs = append(errs, errors.New("rules: there is no file or directory to read them from"))
+	}
+	if o.Debounce < 0 || o.Poll < 0 {
+		errs = append(errs, fmt.Errorf("debounce %v, poll %v: must not be negative", o.Debounce, o.Poll))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	o.Debounce = cmp.Or(o.Debounce, DefaultDebounce)
+	o.Poll = cmp.Or(o.Poll, DefaultPoll)
+	r := &Reloader{options: o}
+	r.status.Store(new(Status))
+	return r, nil
+}
+
+// Status is the outcome of the loads so far. The caller must not change the slices.
+type Status struct {
+	Hash        string    // of the rules in force, see [descriptors.Rules.Hash]; "" before the first
+	LoadedAt    time.Time // when these came into force, or when DoWithoutRules was called before any; else zero
+	AttemptedAt time.Time // of the last load, successful or refused; zero before the first
+	Errors      []string  // the mistakes of the last load; empty after a success
+	Warnings    []string  // of the rules in force
+	Loads       uint64    // that succeeded
+	Refusals    uint64    // loads that were refused
+}
+
+// Status returns the outcome of the loads so far.
+func (r *Reloader) Status() Status { return *r.status.Load() }
+
+// DoWithoutRules makes an empty set of rules count as loaded, unless rules were loaded before. Requests do not change.
+func (r *Reloader) DoWithoutRules() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s := r.Status(); s.LoadedAt.IsZero() {
+		s.LoadedAt = time.Now()
+		r.status.Store(&s)
+	}
+}
+
+// refuseLocked records a refused load. r.mu must be held.
+func (r *Reloader) refuseLocked(err error) {
+	s := r.Status()
+	s.AttemptedAt, s.Errors = time.Now(), reasons(err)
+	s.Refusals++
+	r.status.Store(&s)
+}
+
+// Load is the first load, at the start of a process: as Reload, but the caller reports a refusal.
+func (r *Reloader) Load(ctx context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.attemptLocked(ctx, r.read())
+}
+
+// Reload reads all sources and puts their rules in force, even when nothing has changed. With a mistake in any source, the old
+// rules stay in force; the error joins every reason, Status shows the reasons, and Reload logs them.
+func (r *Reloader) Reload(ctx context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.reportLocked(ctx, r.read())
+}
+
+// reloadChanged puts the rules of a reading in force, unless the last attempt read the same; it reports whether it tried.
+func (r *Reloader) reloadChanged(ctx context.Context, read reading) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if read.equal(r.attempted) {
+		return false
+	}
+	_ = r.reportLocked(ctx, read) // logged, and in the status
+	return true
+}
+
+// changed reports whether a reading differs from the reading of the last attempt.
+func (r *Reloader) changed(read reading) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !read.equal(r.attempted)
+}
+
+// read reads all sources.
+func (r *Reloader) read() reading {
+	sources, err := r.options.Files.Read(r.options.Paths, r.options.Settings)
+	return reading{sources, err}
+}
+
+// reportLocked calls attemptLocked and logs a refusal. r.mu must be held.
+func (r *Reloader) reportLocked(ctx context.Context, read reading) error {
+	err := r.attemptLocked(ctx, read)
+	if err != nil && ctx.Err() == nil {
+		r.logRefused(ctx, err)
+	}
+	return err
+}
+
+// attemptLocked tries to put the rules of files in force beside the pushed rules. Nothing can fail after the first change.
+// r.mu must be held.
+func (r *Reloader) attemptLocked(ctx context.Context, read reading) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	rules, warnings, loadErr := r.judge(read.sources, byName(r.pushed))
+	if ctx.Err() != nil {
+		return context.Cause(ctx) // the caller has given up
+	}
+	r.attempted = read
+	err := errors.Join(read.err, loadErr)
+	if err == nil && len(rules.Domains()) == 0 && !r.options.Pushed {
+		if err = ErrNoRules; r.options.Hint != "" {
+			err = fmt.Errorf("%w: %s", ErrNoRules, r.options.Hint)
+		}
+	}
+	if err != nil {
+		r.refuseLocked(err)
+		return err
+	}
+	r.files = read.sources
+	if len(rules.Domains()) > 0 || !r.Status().LoadedAt.IsZero() { // else the first Push brings the first rules
+		r.setLocked(ctx, rules, warnings)
+	}
+	if !r.completeLocked() {
+		_ = r.pushLocked(ctx, r.requested) // the new files may allow these documents; logged, and in the status
+	}
+	return nil
+}
+
+// judge turns files and pushed documents into rules.
+func (r *Reloader) judge(files, pushed []descriptors.Source) (*descriptors.Rules, []descriptors.Warning, error) {
+	return descriptors.Load(slices.Concat(files, pushed), r.options.Options)
+}
+
+// setLocked puts the rules of r.files and r.pushed in force. r.mu must be held.
+func (r *Reloader) setLocked(ctx context.Context, rules *descriptors.Rules, warnings []descriptors.Warning) {
+	was := r.Status()
+	before := r.options.Limiter.Rules()
+	if was.LoadedAt.IsZero() {
+		before = nil
+	}
+	r.options.Limiter.SetRules(rules)
+	now := time.Now()
+	s := Status{Hash: rules.Hash(), LoadedAt: now, AttemptedAt: now, Loads: was.Loads + 1, Refusals: was.Refusals}
+	for _, w := range warnings {
+		s.Warnings = append(s.Warnings, w.String())
+	}
+	r.status.Store(&s)
+	r.logLoaded(ctx, rules, before)
+}

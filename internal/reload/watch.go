@@ -1,0 +1,130 @@
+package reload
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// maxDebounce bounds how long a change waits while files keep changing, in debounce times.
+const maxDebounce = 50
+
+// Run reloads rules whenever their sources change, until ctx ends, and then returns nil. Run reads the sources once no relevant
+// file has changed for the debounce time. New content comes into force, so that one swap of a Kubernetes ConfigMap is one reload,
+// and a touch is no reload. On a file system without events, Run compares the sources at every poll time, and reads a changed
+// file again until two readings are equal. Without sources, Run only waits.
+func (r *Reloader) Run(ctx context.Context) error {
+	if len(r.options.Paths) == 0 && r.options.Settings == "" {
+		<-ctx.Done()
+		return nil
+	}
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		r.options.Logger.LogAttrs(ctx, slog.LevelWarn, "rules are not watched",
+			slog.String("error", err.Error()), slog.Duration("looked_at_every", r.options.Poll))
+		return r.run(ctx, nil)
+	}
+	defer func() { _ = watcher.Close() }() // there is nothing to lose
+	return r.run(ctx, watcher)
+}
+
+// run is Run with a watcher, or with nil when the system offers no watcher.
+func (r *Reloader) run(ctx context.Context, watcher *fsnotify.Watcher) error {
+	var events chan fsnotify.Event
+	var errs chan error
+	if watcher != nil {
+		events, errs = watcher.Events, watcher.Errors
+	}
+	w := watch{Reloader: r, watcher: watcher}
+	w.follow(ctx)
+	poll := time.NewTicker(r.options.Poll)
+	defer poll.Stop()
+	// A change between the first load and the first watch caused no event.
+	w.wait(time.Now())
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case event := <-events:
+			if w.scope.has(event.Name) {
+				r.options.Logger.LogAttrs(ctx, slog.LevelDebug, "rule source touched", slog.String("event", event.String()))
+				w.polled = nil
+				w.wait(time.Now())
+			}
+		case err := <-errs: // such as an overflow that lost events
+			r.options.Logger.LogAttrs(ctx, slog.LevelWarn, "watching rules", slog.String("error", err.Error()))
+			w.wait(time.Now())
+		case <-poll.C:
+			if read := r.read(); w.timer == nil && r.changed(read) {
+				w.polled = &read
+				w.wait(time.Now())
+			}
+		case <-w.timer:
+			w.reload(ctx)
+		}
+	}
+}
+
+// watch is the state of Run. One goroutine owns it.
+type watch struct {
+	*Reloader
+	watcher *fsnotify.Watcher // nil when the system offers no watcher
+	scope   scope
+	timer   <-chan time.Time // ends the debounce time; nil when no change waits
+	since   time.Time        // of the first change that waits
+	polled  *reading         // by the last poll, when no event announced the change that waits
+}
+
+// wait starts the debounce time of a change, again after each change up to maxDebounce.
+func (w *watch) wait(now time.Time) {
+	if w.timer == nil {
+		w.since = now
+	}
+	if w.timer == nil || now.Sub(w.since) < maxDebounce*w.options.Debounce {
+		w.timer = time.After(w.options.Debounce)
+	}
+}
+
+// reload reads the sources after the debounce time, and puts changed rules in force.
+func (w *watch) reload(ctx context.Context) {
+	w.timer = nil
+	w.follow(ctx) // first, so that a change after the reading causes an event
+	read := w.read()
+	if w.polled != nil && !read.equal(*w.polled) {
+		w.polled = &read
+		w.wait(time.Now())
+		return
+	}
+	w.polled = nil
+	if !w.reloadChanged(ctx, read) {
+		w.options.Logger.LogAttrs(ctx, slog.LevelDebug, "rules unchanged")
+	}
+}
+
+// follow watches the directories in which the sources are now.
+func (w *watch) follow(ctx context.Context) {
+	paths := w.options.Paths
+	if w.options.Settings != "" {
+		paths = append([]string{w.options.Settings}, paths...)
+	}
+	w.scope = scopeOf(paths, w.options.Files)
+	if w.watcher == nil {
+		return
+	}
+	for _, dir := range w.watcher.WatchList() {
+		if !w.scope.dirs[dir] {
+			_ = w.watcher.Remove(dir) // fails when the directory is gone, and the watch with it
+		}
+	}
+	for dir := range w.scope.dirs {
+		// A directory that is watched already too: another directory may have its name now.
+		if err := w.watcher.Add(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			w.options.Logger.LogAttrs(ctx, slog.LevelWarn, "rule directory not watched",
+				slog.String("directory", dir), slog.String("error", err.Error()))
+		}
+	}
+}

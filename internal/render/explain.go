@@ -1,0 +1,140 @@
+package render
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/weirproxy/weir/pkg/descriptors"
+	"github.com/weirproxy/weir/pkg/limiter"
+	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
+)
+
+// Explain explains a request by the rules and the counts of a limiter. Explain charges nothing; the errors are as in
+// [limiter.Limiter.Explain].
+func Explain(ctx context.Context, l *limiter.Limiter, in *adminv1.ExplainRequest) (*adminv1.ExplainResponse, error) {
+	request := Request(in.GetDomain(), in.GetDescriptors())
+	all, err := l.Explain(ctx, request)
+	if err != nil {
+		return nil, err
+	}
+	rules := l.Rules()
+	found := rules.Domain(request.Domain)
+	out := &adminv1.ExplainResponse{Domain: domain(found)}
+	if found == nil {
+		for _, d := range rules.Domains() {
+			out.KnownDomains = append(out.KnownDomains, d.Name)
+		}
+	}
+	for i := range all {
+		out.Descriptors = append(out.Descriptors, explanation(found, request.Descriptors[i].Entries, &all[i]))
+	}
+	return out, nil
+}
+
+// Request returns the request that Envoy would send for these descriptors.
+func Request(domain string, all []*adminv1.Descriptor) *limiter.Request {
+	r := &limiter.Request{Domain: domain}
+	for _, in := range all {
+		d := r.Add()
+		for _, e := range in.GetEntries() {
+			d.Entries = append(d.Entries, descriptors.Entry{Key: e.GetKey(), Value: e.GetValue()})
+		}
+		if in != nil && in.Hits != nil {
+			d.Hits, d.Probe = uint64(in.GetHits()), in.GetHits() == 0
+		}
+		if l := in.GetLimit(); l != nil {
+			d.Override = &limiter.Override{
+				Requests:   l.GetRequestsPerUnit(),
+				Unit:       descriptors.Unit(l.GetUnit()),
+				Multiplier: l.GetUnitMultiplier(),
+			}
+		}
+	}
+	return r
+}
+
+// explanation returns the explanation of one descriptor as a message. d is nil when the domain has no rules.
+func explanation(d *descriptors.Domain, entries []descriptors.Entry, e *limiter.Explanation) *adminv1.DescriptorExplanation {
+	out := new(adminv1.DescriptorExplanation)
+	var why []string
+	if d != nil {
+		for _, s := range d.Trace(entries) {
+			out.Steps = append(out.Steps, step(s))
+			why = append(why, s.String())
+		}
+	}
+	out.Why = strings.Join(append(why, outcome(d, &e.Status)), "; ")
+	if rule := e.Status.Rule; rule != nil {
+		out.Matched, out.Default, out.Rule = true, rule == d.Default, Rule(rule)
+	}
+	for i := range e.Limits {
+		l := &e.Limits[i]
+		out.Limits = append(out.Limits, &adminv1.LimitExplanation{
+			Limit:      Limit(&l.Limit),
+			Key:        l.Key,
+			Allowed:    l.Decision.Allowed,
+			Remaining:  l.Decision.Remaining,
+			RetryAfter: durationpb.New(l.Decision.RetryAfter),
+			ResetAfter: durationpb.New(l.Decision.ResetAfter),
+			Never:      !l.Decision.Allowed && e.Status.Hits > int64(l.Limit.Capacity()),
+		})
+	}
+	return out
+}
+
+// step returns a step of the search as a message.
+func step(s descriptors.Step) *adminv1.Step {
+	out := &adminv1.Step{Key: s.Entry.Key, Value: s.Entry.Value, Reason: reason(s.Reason), Pattern: s.Pattern}
+	if s.Rule != nil {
+		out.File, out.Line = s.Rule.File, uint32(s.Rule.Line)
+	}
+	return out
+}
+
+// reason returns the name of a reason.
+func reason(r descriptors.Reason) string {
+	switch r {
+	case descriptors.Exact:
+		return "exact"
+	case descriptors.Wildcard:
+		return "wildcard"
+	case descriptors.KeyOnly:
+		return "key_only"
+	case descriptors.NoMatch:
+	}
+	return "no_match"
+}
+
+// outcome says which rule applies to a descriptor, and how.
+func outcome(domain *descriptors.Domain, s *limiter.DescriptorStatus) string {
+	switch {
+	case domain == nil:
+		return "there are no rules for this domain: not limited"
+	case s.Overridden && s.Rule == nil:
+		return "no rule matches: the limit that came with the descriptor applies"
+	case s.Overridden:
+		return fmt.Sprintf("the limit that came with the descriptor replaces those of rule %s", s.Rule.Path)
+	case s.Rule == nil:
+		return "no rule matches, and the domain has no default: not limited"
+	case s.Outcome == limiter.Replaced:
+		return fmt.Sprintf("rule %s is dropped: another rule that the request matches replaces %q", s.Rule.Path, s.Rule.Name)
+	case s.Outcome == limiter.Unlimited:
+		return fmt.Sprintf("rule %s is unlimited: always passes", s.Rule.Path)
+	case s.Outcome == limiter.NoLimit:
+		return fmt.Sprintf("rule %s has no limit: not limited", s.Rule.Path)
+	}
+	text := "rule " + s.Rule.Path + " applies"
+	if s.Rule == domain.Default {
+		text = "no rule matches: the default limit of the domain applies"
+	}
+	switch {
+	case s.Rule.Shadow:
+		text += ", in shadow mode: it decides and counts, and always reports OK"
+	case s.Rule.Quota:
+		text += ", as a quota: a request is denied when all its quotas are spent"
+	}
+	return text
+}

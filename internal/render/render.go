@@ -1,0 +1,90 @@
+// Package render is the one rendering of rules, limits and explanations: as the messages of the admin service, and as text for
+// people. The admin service, the page /rules and the command match all use it. Decisions come from package limiter.
+package render
+
+import (
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/weirproxy/weir/pkg/descriptors"
+	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
+)
+
+// Rule returns a rule as a message.
+func Rule(r *descriptors.Rule) *adminv1.Rule {
+	out := &adminv1.Rule{
+		Domain:         r.Domain,
+		Path:           r.Path,
+		File:           r.File,
+		Line:           uint32(r.Line),
+		Name:           r.Name,
+		ShadowMode:     r.Shadow,
+		QuotaMode:      r.Quota,
+		Unlimited:      r.Unlimited,
+		Replaces:       r.Replaces,
+		DetailedMetric: r.DetailedMetric,
+	}
+	for i := range r.Levels {
+		l := &r.Levels[i]
+		text := l.Key
+		if l.Value != "" {
+			text += "=" + l.Value
+		}
+		if l.ShareThreshold {
+			out.ShareThreshold = append(out.ShareThreshold, text)
+		}
+		if l.ValueToMetric {
+			out.ValueToMetric = append(out.ValueToMetric, text)
+		}
+	}
+	if len(r.Metadata) > 0 {
+		out.Metadata, _ = structpb.NewStruct(r.Metadata) // the metadata of rules is JSON, as in a Struct
+	}
+	for i := range r.Limits {
+		out.Limits = append(out.Limits, Limit(&r.Limits[i]))
+	}
+	return out
+}
+
+// Limit returns a limit as a message.
+func Limit(l *descriptors.Limit) *adminv1.Limit {
+	out := &adminv1.Limit{
+		Algorithm:       l.Algorithm.String(),
+		RequestsPerUnit: l.Requests,
+		Period:          durationpb.New(l.Period),
+		Burst:           l.Capacity(),
+		CountRejected:   l.CountRejected,
+		Name:            l.Name,
+		UnitMultiplier:  l.Multiplier,
+	}
+	if l.OnStoreError != descriptors.OnStoreErrorUnset {
+		out.OnStoreError = l.OnStoreError.String()
+	}
+	if l.Unit != descriptors.UnitUnknown {
+		out.Unit = l.Unit.String()
+	}
+	return out
+}
+
+// Domains returns all domains with their rules.
+func Domains(rules *descriptors.Rules) []*adminv1.Domain {
+	var all []*adminv1.Domain
+	byName := make(map[string]*adminv1.Domain)
+	for _, d := range rules.Domains() {
+		byName[d.Name] = domain(d)
+		all = append(all, byName[d.Name])
+	}
+	for _, r := range rules.All() {
+		d := byName[r.Domain]
+		d.Rules = append(d.Rules, Rule(r))
+	}
+	return all
+}
+
+// domain returns a domain without its rules; nil for nil.
+func domain(d *descriptors.Domain) *adminv1.Domain {
+	if d == nil {
+		return nil
+	}
+	return &adminv1.Domain{Name: d.Name, File: d.File, Line: uint32(d.Line)}
+}

@@ -1,0 +1,148 @@
+package render
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
+)
+
+// ExplanationText returns the explanation of a request in a domain as lines of a label and a text. The state of each key is left
+// out unless states is true.
+func ExplanationText(domain string, r *adminv1.ExplainResponse, states bool) string {
+	var b strings.Builder
+	line := func(label, format string, args ...any) {
+		fmt.Fprintf(&b, "%-7s "+format+"\n", append([]any{label}, args...)...)
+	}
+	d := r.GetDomain()
+	if d == nil {
+		line("domain", "%s: has no rules, so nothing is limited; there are %s", domain, and(r.GetKnownDomains()))
+	} else {
+		line("domain", "%s (%s)", domain, place(d.GetFile(), d.GetLine()))
+	}
+	for i, e := range r.GetDescriptors() {
+		if i > 0 {
+			b.WriteString("\n")
+		}
+		for _, s := range e.GetSteps() {
+			line("entry", "%s", stepText(s))
+		}
+		switch rule := e.GetRule(); {
+		case rule == nil && len(e.GetLimits()) > 0:
+			line("rule", "none: the limit came with the descriptor")
+		case rule == nil && d != nil:
+			line("rule", "none, so it is not limited")
+		case e.GetDefault():
+			line("rule", "the domain's default (%s)", place(rule.GetFile(), rule.GetLine()))
+		case rule != nil:
+			line("rule", "%s (%s)%s", rule.GetPath(), place(rule.GetFile(), rule.GetLine()), remarks(e))
+		}
+		for _, l := range e.GetLimits() {
+			line("limit", "%s", limitText(l.GetLimit()))
+			line("key", "%s", l.GetKey())
+			if states {
+				line("now", "%s", stateText(l))
+			}
+		}
+	}
+	return b.String()
+}
+
+// limitText returns a limit as text: "10 per 1s, token_bucket, burst 1000".
+func limitText(l *adminv1.Limit) string {
+	text := fmt.Sprintf("%d per %s, %s", l.GetRequestsPerUnit(), periodText(l.GetPeriod().AsDuration()), l.GetAlgorithm())
+	if l.GetBurst() != l.GetRequestsPerUnit() {
+		text += fmt.Sprintf(", burst %d", l.GetBurst())
+	}
+	if l.GetCountRejected() {
+		text += ", denied hits count too"
+	}
+	if policy := l.GetOnStoreError(); policy != "" {
+		text += ", on store error: " + policy
+	}
+	return text
+}
+
+// place returns file:line, or the file when the line is 0.
+func place(file string, line uint32) string {
+	if line == 0 {
+		return file
+	}
+	return fmt.Sprintf("%s:%d", file, line)
+}
+
+func stepText(s *adminv1.Step) string {
+	text := s.GetKey() + "=" + s.GetValue() + ": "
+	switch s.GetReason() {
+	case "exact":
+		text += "exact value"
+	case "wildcard":
+		text += "wildcard " + s.GetPattern()
+	case "key_only":
+		text += "key only"
+	default:
+		return text + "no descriptor for it here"
+	}
+	return text + " (" + place(s.GetFile(), s.GetLine()) + ")"
+}
+
+// remarks returns the special settings of the rule of an explanation, after a colon.
+func remarks(e *adminv1.DescriptorExplanation) string {
+	var all []string
+	add := func(applies bool, remark string) {
+		if applies {
+			all = append(all, remark)
+		}
+	}
+	r := e.GetRule()
+	add(r.GetUnlimited(), "unlimited")
+	add(!r.GetUnlimited() && len(r.GetLimits()) == 0, "does not limit")
+	add(len(r.GetLimits()) > 0 && len(e.GetLimits()) == 0, "replaced by another rule of the request")
+	add(r.GetShadowMode(), "shadow mode")
+	add(r.GetQuotaMode(), "quota mode")
+	add(r.GetName() != "", "name "+r.GetName())
+	add(len(r.GetReplaces()) > 0, "replaces "+and(r.GetReplaces()))
+	add(len(r.GetShareThreshold()) > 0, "shares the count of "+and(r.GetShareThreshold()))
+	if len(all) == 0 {
+		return ""
+	}
+	return ": " + strings.Join(all, ", ")
+}
+
+// stateText returns the decision of a limit on the hits of the request.
+func stateText(l *adminv1.LimitExplanation) string {
+	if l.GetAllowed() {
+		return fmt.Sprintf("allowed, %d left after that, idle after %v", l.GetRemaining(), l.GetResetAfter().AsDuration())
+	}
+	pass := fmt.Sprintf("the same hits pass in %v", l.GetRetryAfter().AsDuration())
+	if l.GetNever() {
+		pass = "the same hits never pass"
+	}
+	return fmt.Sprintf("denied, %d left, %s, idle after %v", l.GetRemaining(), pass, l.GetResetAfter().AsDuration())
+}
+
+// periodText returns a period without the units that are zero: "1m", "7d".
+func periodText(d time.Duration) string {
+	const day = 24 * time.Hour
+	if d > 0 && d%day == 0 {
+		return fmt.Sprintf("%dd", d/day)
+	}
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}
+
+// and joins words for a sentence: "a, b and c".
+func and(words []string) string {
+	if len(words) < 2 {
+		return strings.Join(words, "")
+	}
+	last := len(words) - 1
+	return strings.Join(words[:last], ", ") + " and " + words[last]
+}

@@ -1,0 +1,60 @@
+package serving
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weirproxy/weir/internal/metrics"
+	"github.com/weirproxy/weir/pkg/store/denycache"
+	"github.com/weirproxy/weir/pkg/store/fallback"
+	"github.com/weirproxy/weir/pkg/store/redisstore"
+)
+
+// remoteStats is the state of the remote store, and of its substitute, at one moment.
+type remoteStats struct {
+	fallback.Stats
+	redis  redisstore.Stats
+	denied denycache.Stats
+}
+
+// newRemoteCollector returns the collector of a remote store.
+func newRemoteCollector(stats func() remoteStats) prometheus.Collector {
+	return metrics.NewCollector("weir_store_", nil, func(to metrics.Scrape) { collectRemote(to, stats()) },
+		metrics.New("up", "Whether the remote store is asked: its circuit breaker is closed."),
+		metrics.New("state", "State of the circuit breaker of the remote store: 1 for the one it is in.", "state"),
+		metrics.New("opened_total", "How often the circuit breaker of the remote store has opened."),
+		metrics.New("errors_total", "Requests to the remote store that failed.", "kind"),
+		metrics.New("fallback_decisions_total", "Charges decided without the remote store, by on_store_error.", "policy"),
+
+		metrics.New("request_duration_seconds", "Time from a question to the remote store to its answer."),
+		metrics.New("round_trips_total", "Calls of the script of the remote store."),
+		metrics.New("transactions_total", "Requests, or parts of them, in the calls of the script of the remote store."),
+
+		metrics.New("denied_locally_total", "Requests denied from memory, as the remote store had denied as many hits."),
+		metrics.New("denied_keys", "Keys remembered as denied by the remote store."),
+		metrics.New("deferred_hits_total", "Hits that the remote store was told of later: of requests denied from memory, and those to give back."),
+		metrics.New("lost_hits_total", "Hits that the remote store has not confirmed; it may have counted some."),
+		metrics.New("disagreements_total", "Requests that the remote store decided otherwise than this program. The store's verdict counted."),
+	)
+}
+
+func collectRemote(to metrics.Scrape, s remoteStats) {
+	to.Bool("up", s.State == fallback.Closed)
+	for _, state := range []string{"closed", "open", "half_open"} {
+		to.Bool("state", s.State.String() == state, state)
+	}
+	to.Counter("opened_total", s.Opened)
+	to.Counter("errors_total", s.Failures.Timeout, "timeout")
+	to.Counter("errors_total", s.Failures.Unavailable, "unavailable")
+	to.Counter("errors_total", s.Failures.Other, "other")
+	to.Counter("fallback_decisions_total", s.Decided.Local, "local")
+	to.Counter("fallback_decisions_total", s.Decided.Allow, "allow")
+	to.Counter("fallback_decisions_total", s.Decided.Deny, "deny")
+	to.Histogram("request_duration_seconds", s.redis.RoundTrip)
+	to.Counter("round_trips_total", s.redis.RoundTrips)
+	to.Counter("transactions_total", s.redis.Transactions)
+	to.Counter("denied_locally_total", s.denied.Denied)
+	to.Gauge("denied_keys", float64(s.denied.Keys))
+	to.Counter("deferred_hits_total", s.redis.DeferredHits)
+	to.Counter("lost_hits_total", s.redis.LostHits)
+	to.Counter("disagreements_total", s.redis.Disagreements)
+}

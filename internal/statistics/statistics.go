@@ -1,0 +1,183 @@
+// Package statistics shows the counts of a limiter under the names of envoyproxy/ratelimit. The sinks are Prometheus
+// ([Reader.NewCollector]), StatsD and DogStatsD ([Reader.NewReporter]), and plain text ([Reader.WriteText]).
+//
+// The package counts nothing: each scrape or flush reads the counts of the limiter (see limiter.Counts). The rules, and the values
+// that the limiter counts apart, bound the number of metrics. Three mistakes of the original are not repeated. A domain or a value
+// with dots stays one label. Rules deeper than two levels have metrics of their own. Times are exact to the microsecond.
+// Package server shows Weir's own metrics (weir_*).
+package statistics
+
+import (
+	"cmp"
+	"errors"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/weirproxy/weir/pkg/limiter"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// Options is the options of New. Limiter must be given; all functions must be safe for concurrent use.
+type Options struct {
+	Limiter       *limiter.Limiter
+	Spent         func() store.Durations // times of requests; nil: unknown
+	Lost          func() uint64          // requests that failed before the limiter; nil means 0
+	DeniedLocally func() uint64          // hits denied from memory without a call of Redis; nil means 0
+
+	// DecidedWithout returns the requests decided while Redis did not answer, which the original counts as errors of Redis; nil
+	// means 0.
+	DecidedWithout func() uint64
+
+	Loads func() (succeeded, refused uint64) // loads of rules; nil: unknown
+}
+
+// Reader reads the counts. All methods are safe for concurrent use.
+type Reader struct {
+	options Options
+	address *regexp.Regexp // IPv4 of a remote_address
+}
+
+// New returns a reader. A missing limiter is an error.
+func New(o Options) (*Reader, error) {
+	if o.Limiter == nil {
+		return nil, errors.New("limiter: must not be nil")
+	}
+	if o.Spent == nil {
+		o.Spent = func() store.Durations { return store.Durations{} }
+	}
+	for _, count := range []*func() uint64{&o.Lost, &o.DecidedWithout, &o.DeniedLocally} {
+		if *count == nil {
+			*count = func() uint64 { return 0 }
+		}
+	}
+	if o.Loads == nil {
+		o.Loads = func() (succeeded, refused uint64) { return 0, 0 }
+	}
+	return &Reader{options: o, address: regexp.MustCompile(`remote_address_\d+\.\d+\.\d+\.\d+`)}, nil
+}
+
+// key names the hits of a rule, or of a value of a rule.
+type key struct{ domain, key1, key2, more string }
+
+// path returns the key as part of the original's names, with dots between the levels.
+func (k key) path() string {
+	levels := []string{k.domain, k.key1, k.key2, k.more}
+	for levels[len(levels)-1] == "" && len(levels) > 1 {
+		levels = levels[:len(levels)-1]
+	}
+	return strings.Join(levels, ".")
+}
+
+// hits is the counts under one key.
+type hits struct {
+	total, over, near, within, shadow, negative uint64
+	shadows                                     bool // a rule of the key is in shadow mode
+}
+
+// rules returns the hits of all rules, and the keys in order. Rules without limits are left out, as in the original. A rule with
+// detailed_metric or value_to_metric has keys for its values only.
+func (r *Reader) rules() (map[key]hits, []key) {
+	all := make(map[key]hits)
+	seen := make(map[*limiter.Counts]bool)
+	for c := range r.options.Limiter.Counts() {
+		if seen[c.Counts] || c.Rule != nil && len(c.Rule.Limits) == 0 {
+			continue
+		}
+		seen[c.Counts] = true
+		switch {
+		case c.Rule == nil:
+			if t := c.Counts.Total(); used(t) {
+				r.add(all, c.Domain, []string{c.Path}, t, false)
+			}
+		case c.Rule.Detailed():
+			for levels, t := range c.Counts.Levels() {
+				if used(t) {
+					r.add(all, c.Domain, levels, t, c.Rule.Shadow)
+				}
+			}
+		default:
+			levels := c.Rule.MetricLevels(nil)
+			if len(levels) == 0 { // a domain's default
+				levels = []string{c.Path}
+			}
+			r.add(all, c.Domain, levels, c.Counts.Total(), c.Rule.Shadow)
+		}
+	}
+	keys := slices.SortedFunc(maps.Keys(all), func(a, b key) int {
+		return cmp.Or(cmp.Compare(a.domain, b.domain), cmp.Compare(a.key1, b.key1), cmp.Compare(a.key2, b.key2), cmp.Compare(a.more, b.more))
+	})
+	return all, keys
+}
+
+// used reports whether there was a decision.
+func used(t limiter.Tally) bool { return t.Decisions != [limiter.Codes]uint64{} }
+
+// add adds counts to the hits of a key. Two rules may have the same key, because clean makes different names equal.
+func (r *Reader) add(all map[key]hits, domain string, levels []string, t limiter.Tally, shadow bool) {
+	k := key{domain: r.clean(domain)}
+	for i, level := range levels {
+		switch level = r.clean(level); i {
+		case 0:
+			k.key1 = level
+		case 1:
+			k.key2 = level
+		case 2:
+			k.more = level
+		default:
+			k.more += "." + level
+		}
+	}
+	h := all[k]
+	h.within += t.Hits[limiter.CodeOK]
+	h.shadow += t.Hits[limiter.CodeShadowed]
+	h.over += t.Hits[limiter.CodeOverLimit] + t.Hits[limiter.CodeShadowed]
+	h.near += t.Near
+	h.negative += t.Refunded
+	h.total = h.within + h.over
+	h.shadows = h.shadows || shadow
+	all[k] = h
+}
+
+// clean replaces the characters that the original replaces in a name: colons, bars and the dots of an IPv4 remote_address.
+// It also replaces control characters, which would end a line of StatsD.
+func (r *Reader) clean(s string) string {
+	clean := without(s, ":|")
+	if !strings.Contains(clean, ".") {
+		return clean
+	}
+	return r.address.ReplaceAllStringFunc(clean, func(ip string) string { return strings.ReplaceAll(ip, ".", "_") })
+}
+
+// without replaces these characters, and all control characters, by underscores.
+func without(s, characters string) string {
+	return strings.Map(func(c rune) rune {
+		if c < ' ' || c == 0x7f || strings.ContainsRune(characters, c) {
+			return '_'
+		}
+		return c
+	}, s)
+}
+
+// totals is the counts that do not belong to a rule.
+type totals struct {
+	requests, redisErrors, serviceErrors uint64
+	shadowed, notFound, deniedLocally    uint64
+	loads, refusals                      uint64
+}
+
+func (r *Reader) totals() totals {
+	n, lost := r.options.Limiter.Requests(), r.options.Lost()
+	loads, refusals := r.options.Loads()
+	return totals{
+		requests:      n.OK + n.OverLimit + n.Failed + lost,
+		redisErrors:   n.Failed - min(n.Invalid+n.Early, n.Failed) + r.options.DecidedWithout(),
+		serviceErrors: n.Invalid + n.Early + lost,
+		shadowed:      n.Shadowed,
+		notFound:      n.DomainNotFound,
+		deniedLocally: r.options.DeniedLocally(),
+		loads:         loads,
+		refusals:      refusals,
+	}
+}

@@ -1,0 +1,195 @@
+// Package tracing sends spans by OTLP with OpenTelemetry's SDK, as the environment says.
+//
+// The SDK reads the standard variables itself: OTEL_EXPORTER_OTLP_* (endpoint, headers, certificates, timeout, compression),
+// OTEL_TRACES_SAMPLER, OTEL_BSP_* (the queue), OTEL_SPAN_*, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES and OTEL_PROPAGATORS.
+// This package reads OTEL_EXPORTER_OTLP_PROTOCOL and OTEL_TRACES_EXPORTER. A request never waits for a collector: spans go into a
+// queue, and a full queue drops them.
+//
+// The server makes the spans of requests; this package makes spans for [Tracing.Store] alone.
+package tracing
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+
+	"go.opentelemetry.io/contrib/propagators/autoprop"
+	"go.opentelemetry.io/contrib/propagators/b3"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// scope is the instrumentation scope of all spans.
+const scope = "github.com/weirproxy/weir"
+
+// The protocols, with the default of OpenTelemetry.
+const (
+	ProtocolGRPC     = "grpc"
+	ProtocolProtobuf = "http/protobuf"
+	DefaultProtocol  = ProtocolProtobuf
+
+	protocolJSON = "http/json" // only by the environment
+)
+
+// Options is the options of New. The environment wins over them. Service and Logger must be set.
+type Options struct {
+	Service    string            // service.name
+	Attributes map[string]string // further attributes of the resource
+	Protocol   string            // "" means DefaultProtocol
+	Ratio      float64           // part of the traces beginning here that are sampled, 0 to 1; a trace from elsewhere keeps the decision made there
+	Logger     *slog.Logger
+}
+
+// Tracing makes spans and sends them. All methods are safe for concurrent use. A nil Tracing is valid, and makes no spans.
+type Tracing struct {
+	provider   *sdk.TracerProvider
+	queue      sdk.SpanProcessor // of ended spans
+	exporter   *exporter
+	propagator propagation.TextMapPropagator
+}
+
+// New begins to send spans, and does not wait for a collector. With OTEL_TRACES_EXPORTER=none the result is nil. The error lists the
+// mistakes in the options and in the environment, as far as the SDK reports them.
+//
+// The SDK has one error handler and one logger per process, which log to the logger of the latest New: a program calls New once.
+func New(ctx context.Context, o Options) (*Tracing, error) {
+	switch kind := os.Getenv("OTEL_TRACES_EXPORTER"); kind {
+	case "none":
+		return nil, nil //nolint:nilnil // a nil Tracing is one that makes no spans
+	case "", "otlp":
+	default:
+		return nil, fmt.Errorf("OTEL_TRACES_EXPORTER: %q: must be otlp or none", kind)
+	}
+	reports := collectReports(o.Logger)
+	t := &Tracing{propagator: autoprop.NewTextMapPropagator(
+		// The later wins. Baggage is not read.
+		b3.New(), propagation.TraceContext{},
+	)}
+	err := t.export(ctx, o)
+	if err = errors.Join(append([]error{err}, reports.logFromNow()...)...); err != nil {
+		if t.provider != nil {
+			canceled, cancel := context.WithCancel(ctx)
+			cancel()
+			t.Close(canceled)
+		}
+		return nil, fmt.Errorf("tracing: %w", err)
+	}
+	return t, nil
+}
+
+// export makes the provider.
+func (t *Tracing) export(ctx context.Context, o Options) error {
+	about := []attribute.KeyValue{attribute.String("service.name", o.Service)}
+	for name, value := range o.Attributes {
+		about = append(about, attribute.String(name, value))
+	}
+	res, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithAttributes(about...), resource.WithFromEnv())
+	if err != nil {
+		return fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: %w", err)
+	}
+	spans, err := newExporter(ctx, o.Protocol)
+	if err != nil {
+		return err
+	}
+	t.exporter = &exporter{SpanExporter: spans, logger: o.Logger, ended: make(chan struct{})}
+	t.queue = sdk.NewBatchSpanProcessor(t.exporter)
+	options := []sdk.TracerProviderOption{sdk.WithResource(res), sdk.WithSpanProcessor(t.queue)}
+	if os.Getenv("OTEL_TRACES_SAMPLER") == "" { // an option would override the variable
+		options = append(options, sdk.WithSampler(sdk.ParentBased(sdk.TraceIDRatioBased(o.Ratio))))
+	}
+	t.provider = sdk.NewTracerProvider(options...)
+	return nil
+}
+
+// newExporter returns an exporter of the protocol that the environment names, else of the given one.
+func newExporter(ctx context.Context, protocol string) (sdk.SpanExporter, error) {
+	name := "protocol"
+	for _, variable := range []string{"OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"} {
+		if set := os.Getenv(variable); set != "" {
+			name, protocol = variable, set
+		}
+	}
+	switch protocol = cmp.Or(protocol, DefaultProtocol); protocol {
+	case ProtocolGRPC:
+		return otlptracegrpc.New(ctx)
+	case ProtocolProtobuf, protocolJSON:
+		return otlptracehttp.New(ctx)
+	default:
+		return nil, fmt.Errorf("%s: %q: must be %s, %s or %s", name, protocol, ProtocolGRPC, ProtocolProtobuf, protocolJSON)
+	}
+}
+
+// Tracer returns the tracer of spans; nil for a nil Tracing.
+func (t *Tracing) Tracer() trace.Tracer {
+	if t == nil {
+		return nil
+	}
+	return t.provider.Tracer(scope)
+}
+
+// Propagator returns the reader of the parent span in a request; nil for a nil Tracing. Without OTEL_PROPAGATORS it reads
+// traceparent and the two forms of B3, which Envoy's tracers send.
+func (t *Tracing) Propagator() propagation.TextMapPropagator {
+	if t == nil {
+		return nil
+	}
+	return t.propagator
+}
+
+// Close sends the queued spans until ctx ends, drops the rest, and returns when no goroutine runs any more. A second Close does
+// nothing.
+func (t *Tracing) Close(ctx context.Context) {
+	if t == nil {
+		return
+	}
+	// The provider's Shutdown would stop nothing after the end of ctx.
+	if t.queue.Shutdown(ctx) != nil {
+		canceled, cancel := context.WithCancel(ctx)
+		cancel()
+		_ = t.exporter.SpanExporter.Shutdown(canceled) // cancels the call in flight
+	}
+	<-t.exporter.ended
+}
+
+// exporter logs the first failure to send spans, and the first success after a failure.
+type exporter struct {
+	sdk.SpanExporter
+
+	logger *slog.Logger
+	mu     sync.Mutex // guards losing
+	losing bool
+
+	end   sync.Once
+	ended chan struct{} // closed when the SDK has sent or dropped all spans
+}
+
+// ExportSpans implements [sdk.SpanExporter].
+func (e *exporter) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {
+	err := e.SpanExporter.ExportSpans(ctx, spans)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch lost := err != nil; {
+	case lost && !e.losing:
+		e.logger.LogAttrs(ctx, slog.LevelWarn, "spans are lost", slog.String("error", err.Error()))
+	case !lost && e.losing:
+		e.logger.LogAttrs(ctx, slog.LevelInfo, "spans arrive again")
+	}
+	e.losing = err != nil
+	return nil // the SDK would log every error
+}
+
+// Shutdown implements [sdk.SpanExporter].
+func (e *exporter) Shutdown(ctx context.Context) error {
+	err := e.SpanExporter.Shutdown(ctx)
+	e.end.Do(func() { close(e.ended) })
+	return err
+}

@@ -1,0 +1,81 @@
+package xds
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+)
+
+// Times of a connection. By default, a server of gRPC takes more than one ping in five minutes for an attack. TCP's own keepalive
+// finds a lost connection earlier.
+const (
+	pingAfter      = 5 * time.Minute // of silence
+	pingTimeout    = 20 * time.Second
+	connectTimeout = 10 * time.Second
+)
+
+// dial opens a stream on a new connection, so that each attempt reads the certificates and resolves the name again. The func closes
+// the connection.
+func (c *Client) dial(ctx context.Context) (stream, func(), error) {
+	o := &c.options
+	secure := insecure.NewCredentials()
+	if o.TLS != nil {
+		config, err := o.TLS.config()
+		if err != nil {
+			return nil, nil, err
+		}
+		secure = credentials.NewTLS(config)
+	}
+	connection, err := grpc.NewClient(o.Address,
+		grpc.WithTransportCredentials(secure),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(o.MaxMessageBytes)),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingAfter, Timeout: pingTimeout}),
+		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: connectTimeout}), // without backoff: it connects once
+		grpc.WithDisableServiceConfig(),                                               // a name server could send one
+		grpc.WithUserAgent(c.node.GetUserAgentName()),
+	)
+	if err != nil {
+		return nil, nil, err
+	}
+	end := func() { _ = connection.Close() } // fails on a closed connection
+	for _, h := range o.Headers {
+		ctx = metadata.AppendToOutgoingContext(ctx, h.Name, h.Value)
+	}
+	s, err := c.open(ctx, discoveryv3.NewAggregatedDiscoveryServiceClient(connection))
+	if err != nil {
+		end()
+		return nil, nil, err
+	}
+	return s, end, nil
+}
+
+// open opens a stream, state of the world or delta.
+func (c *Client) open(ctx context.Context, service discoveryv3.AggregatedDiscoveryServiceClient) (stream, error) {
+	if c.options.Delta {
+		s, err := service.DeltaAggregatedResources(ctx)
+		return &delta{c, s}, err
+	}
+	s, err := service.StreamAggregatedResources(ctx)
+	return &sotw{c, s}, err
+}
+
+// explain names the setting when a response is too large. Only the text, which gRPC on this side wrote, distinguishes that error from
+// a control plane that has run out of resources.
+func (c *Client) explain(err error) error {
+	s := status.Convert(err)
+	if s.Code() == codes.ResourceExhausted && strings.HasPrefix(s.Message(), "grpc: ") && strings.Contains(s.Message(), "larger than max") {
+		return fmt.Errorf("a response may have at most %d bytes here (%s): %w", c.options.MaxMessageBytes, c.options.MaxMessageSetting, err)
+	}
+	return err
+}

@@ -1,0 +1,128 @@
+package xds
+
+import (
+	"errors"
+	"io"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/codes"
+)
+
+// stream is one stream to the control plane, state of the world or delta.
+type stream interface {
+	// greet sends the first request: the node, and the versions that earlier streams brought.
+	greet(r *rules) error
+	// answer accepts a response, or refuses it for a reason. r.version is the version of the last accepted response.
+	answer(in response, r *rules, refusal error) error
+	// receive returns the next response. Another method may run at the same time.
+	receive() (response, error)
+}
+
+// response is one response of a control plane.
+type response struct {
+	version   string
+	nonce     string
+	whole     bool // resources is the whole state: the control plane has removed every other resource
+	resources []resource
+	removed   []string
+}
+
+// sotw is a state-of-the-world stream: each response has all resources.
+type sotw struct {
+	client *Client
+	discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
+}
+
+// greet implements stream. It sends the version of the last accepted response; a nonce has no meaning on another stream. After a
+// refusal, whose good part is in force, it sends no version, so that the control plane sends its current state.
+func (s *sotw) greet(r *rules) error {
+	if r.refusal != nil {
+		return s.request("", "", nil)
+	}
+	return s.request(r.version, "", nil)
+}
+
+// answer implements stream. A refusal too carries the version of the last accepted response.
+func (s *sotw) answer(in response, r *rules, refusal error) error {
+	return s.request(r.version, in.nonce, refusal)
+}
+
+// request sends a request, always with the node: some control planes forget the node of the first request.
+func (s *sotw) request(version, nonce string, refusal error) error {
+	return sent(s.Send(&discoveryv3.DiscoveryRequest{
+		Node: s.client.node, TypeUrl: typeURL, VersionInfo: version, ResponseNonce: nonce, ErrorDetail: errorDetail(refusal),
+	}))
+}
+
+// receive implements stream.
+func (s *sotw) receive() (response, error) {
+	for {
+		in, err := s.Recv()
+		if err != nil {
+			return response{}, s.client.explain(err)
+		}
+		if in.GetTypeUrl() == "" || in.GetTypeUrl() == typeURL { // else the client did not ask for it
+			return response{
+				version: in.GetVersionInfo(), nonce: in.GetNonce(), whole: true, resources: resourcesOf(in.GetResources()),
+			}, nil
+		}
+	}
+}
+
+// delta is an incremental stream: each response has the changes.
+type delta struct {
+	client *Client
+	discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
+}
+
+// greet implements stream. It sends the versions in force, so that the control plane sends only differences.
+func (d *delta) greet(r *rules) error {
+	r.resume()
+	return sent(d.Send(&discoveryv3.DeltaDiscoveryRequest{
+		Node: d.client.node, TypeUrl: typeURL, InitialResourceVersions: r.versions(),
+	}))
+}
+
+// answer implements stream.
+func (d *delta) answer(in response, _ *rules, refusal error) error {
+	return sent(d.Send(&discoveryv3.DeltaDiscoveryRequest{
+		Node: d.client.node, TypeUrl: typeURL, ResponseNonce: in.nonce, ErrorDetail: errorDetail(refusal),
+	}))
+}
+
+// receive implements stream.
+func (d *delta) receive() (response, error) {
+	for {
+		in, err := d.Recv()
+		if err != nil {
+			return response{}, d.client.explain(err)
+		}
+		if in.GetTypeUrl() != "" && in.GetTypeUrl() != typeURL {
+			continue // the client did not ask for it
+		}
+		r := response{version: in.GetSystemVersionInfo(), nonce: in.GetNonce(), removed: in.GetRemovedResources()}
+		for _, x := range in.GetResources() {
+			if x.GetResource() != nil { // else a heartbeat: the resource stays as it is
+				r.resources = append(r.resources, resource{x.GetName(), x.GetVersion(), sourceOf(x.GetName(), x.GetResource())})
+			}
+		}
+		return r, nil
+	}
+}
+
+// sent returns the error of sending, nil for io.EOF: after the end of a stream, receive returns the reason.
+func sent(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
+// errorDetail returns the refusal of a response as a message, nil for nil.
+func errorDetail(refusal error) *rpcstatus.Status {
+	if refusal == nil {
+		return nil
+	}
+	return &rpcstatus.Status{Code: int32(codes.InvalidArgument), Message: detail(refusal)}
+}

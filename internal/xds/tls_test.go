@@ -1,0 +1,136 @@
+package xds
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/weirproxy/weir/test/parts"
+)
+
+// newCertificates makes an authority and its certificates.
+func newCertificates(t *testing.T) *parts.Certificates {
+	t.Helper()
+	c, err := parts.NewCertificates(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// startSecurePlane serves with a certificate of the authority, to clients with a certificate of the same authority.
+func startSecurePlane(t *testing.T, c *parts.Certificates) *plane {
+	t.Helper()
+	own, err := tls.LoadX509KeyPair(c.ServerCert, c.ServerKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca, err := os.ReadFile(c.CA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clients := x509.NewCertPool()
+	clients.AppendCertsFromPEM(ca)
+	p := startPlane(t, grpc.Creds(credentials.NewTLS(&tls.Config{
+		Certificates: []tls.Certificate{own}, ClientCAs: clients, ClientAuth: tls.RequireAndVerifyClientCert,
+	})))
+	p.set("1", config("r1", "a", 1))
+	return p
+}
+
+func TestBothSidesShowCertificates(t *testing.T) {
+	c := newCertificates(t)
+	for name, delta := range kinds() {
+		t.Run(name, func(t *testing.T) {
+			for _, name := range []string{"", "localhost"} { // a name of the certificate that is not in the address
+				p := startSecurePlane(t, c)
+				s := startClient(t, p, Options{Delta: delta, TLS: &TLS{CA: c.CA, Cert: c.ClientCert, Key: c.ClientKey, ServerName: name}})
+				s.await(t, map[string]uint32{"a": 1})
+			}
+		})
+	}
+}
+
+func TestAnUntrustedServerIsIgnored(t *testing.T) {
+	c, other := newCertificates(t), newCertificates(t)
+	tests := map[string]struct {
+		tls  *TLS
+		want string
+	}{
+		"a server of another authority": {&TLS{CA: other.CA, Cert: c.ClientCert, Key: c.ClientKey}, "signed by unknown authority"},
+		"a server of another name":      {&TLS{CA: c.CA, Cert: c.ClientCert, Key: c.ClientKey, ServerName: "xds.example"}, "xds.example"},
+		"a client without certificate":  {&TLS{CA: c.CA}, "certificate required"},
+		"a client of another authority": {&TLS{CA: c.CA, Cert: other.ClientCert, Key: other.ClientKey}, "tls: "},
+		"a client without TLS":          {nil, ""},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			p := startSecurePlane(t, c)
+			s := startClient(t, p, Options{TLS: test.tls})
+			eventually(t, func() string {
+				if err := s.Ready(); s.Status().Failures == 0 || err == nil || !strings.Contains(err.Error(), test.want) {
+					return fmt.Sprintf("Ready: got %v, want an error with %q", err, test.want)
+				}
+				return ""
+			})
+			if len(s.inForce()) != 0 || len(p.Requests()) != 0 {
+				t.Errorf("rules %v, requests %v: want none", s.inForce(), p.Requests())
+			}
+		})
+	}
+}
+
+func TestCertificatesAreReadAgainForEachConnection(t *testing.T) {
+	c, other := newCertificates(t), newCertificates(t)
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	replace := func(by string) {
+		t.Helper()
+		data, err := os.ReadFile(by)
+		if err == nil {
+			err = os.WriteFile(ca, data, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	replace(other.CA)
+	p := startSecurePlane(t, c)
+	s := startClient(t, p, Options{TLS: &TLS{CA: ca, Cert: c.ClientCert, Key: c.ClientKey}})
+	eventually(t, func() string {
+		if s.Status().Failures == 0 {
+			return "no failure with the wrong authority"
+		}
+		return ""
+	})
+	replace(c.CA)
+	s.await(t, map[string]uint32{"a": 1})
+}
+
+func TestFilesOfTLSMustBeRight(t *testing.T) {
+	c := newCertificates(t)
+	none := filepath.Join(t.TempDir(), "none.pem")
+	tests := map[string]struct {
+		tls  TLS
+		want string
+	}{
+		"no authority":              {TLS{CA: none}, "tls ca: open " + none},
+		"an authority that is none": {TLS{CA: c.ServerKey}, "tls ca: " + c.ServerKey + ": holds no certificate: must be PEM"},
+		"a certificate alone":       {TLS{Cert: c.ClientCert}, "tls cert, tls key: must both be given, or neither"},
+		"no certificate":            {TLS{Cert: none, Key: c.ClientKey}, "tls cert: open " + none},
+		"a key of another":          {TLS{Cert: c.ClientCert, Key: c.ServerKey}, "private key does not match"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			if _, err := test.tls.config(); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("config: got %v, want an error with %q", err, test.want)
+			}
+		})
+	}
+}

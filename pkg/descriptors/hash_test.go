@@ -1,0 +1,110 @@
+package descriptors
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// hashOf returns the hash of documents, each a source of its own.
+func hashOf(t *testing.T, o Options, documents ...string) string {
+	t.Helper()
+	var sources []Source
+	for i, d := range documents {
+		sources = append(sources, Source{Name: string(rune('a'+i)) + ".yaml", Data: []byte(d)})
+	}
+	rules, _, err := Load(sources, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rules.Hash()
+}
+
+const hashed = "domain: edge\ndescriptors:\n- {key: a, value: x*, rate_limit: {unit: second, requests_per_unit: 1}}\n- {key: a, value: \"*y\"}\n- {key: b}\n"
+
+func TestHashDoesNotDependOnFilesAndTheirOrder(t *testing.T) {
+	const other = "domain: other\ndefault: {unit: day, requests_per_unit: 5}\n"
+	want := hashOf(t, Options{}, hashed, other)
+	if len(want) != 16 || strings.Trim(want, "0123456789abcdef") != "" {
+		t.Errorf("hash: got %q, want 16 hexadecimal digits", want)
+	}
+	for name, got := range map[string]string{
+		"files in another order": hashOf(t, Options{}, other, hashed),
+		"comments":               hashOf(t, Options{}, "# comment\n\n"+hashed, other),
+		"descriptors in another order": hashOf(t, Options{},
+			strings.Replace(hashed, "- {key: b}\n", "", 1)+"- {key: b}\n", other),
+		"another form of the same limit": hashOf(t, Options{}, strings.Replace(hashed, "unit: second", "period: 1s", 1), other),
+		"a domain in two files": hashOf(t, Options{MergeDomains: true}, strings.Replace(hashed, "- {key: b}\n", "", 1), other,
+			"domain: edge\ndescriptors: [{key: b}]\n"),
+	} {
+		if got != want {
+			t.Errorf("%s: got %s, want %s", name, got, want)
+		}
+	}
+}
+
+func TestHashChangesWithTheMeaning(t *testing.T) {
+	seen := map[string]string{hashOf(t, Options{}): "no rules", hashOf(t, Options{}, hashed): "the document"}
+	for name, document := range map[string]string{
+		"requests":         strings.Replace(hashed, "unit: 1", "unit: 2", 1),
+		"shadow":           strings.Replace(hashed, "key: a,", "key: a, shadow_mode: true,", 1),
+		"value_to_metric":  strings.Replace(hashed, "key: a,", "key: a, value_to_metric: true,", 1),
+		"count_rejected":   strings.Replace(hashed, "unit: 1", "unit: 1, count_rejected: false", 1),
+		"metadata":         strings.Replace(hashed, "key: b", "key: b, metadata: {a: 1}", 1),
+		"domain":           strings.Replace(hashed, "edge", "Edge", 1),
+		"key":              strings.Replace(hashed, "key: b", "key: c", 1),
+		"order":            strings.Replace(strings.Replace(hashed, "\"*y\"", "x", 1), "x*", "\"*y\"", 1),
+		"wildcard_order":   "domain: edge\ndescriptors:\n- {key: a, value: \"*y\"}\n- {key: a, value: x*, rate_limit: {unit: second, requests_per_unit: 1}}\n- {key: b}\n",
+		"without rules":    "domain: edge\n",
+		"node without use": strings.Replace(hashed, "- {key: b}\n", "", 1),
+	} {
+		got := hashOf(t, Options{}, document)
+		if other, ok := seen[got]; ok {
+			t.Errorf("%s and %s: got the same hash %s", name, other, got)
+		}
+		seen[got] = name
+	}
+}
+
+func TestCountLeavesOutNodesWithoutLimits(t *testing.T) {
+	rules := load(t, `
+domain: edge
+descriptors:
+  - key: path
+    value: /search
+    descriptors:
+      - {key: client, rate_limit: {unit: second, requests_per_unit: 1}}
+      - {key: partner, rate_limit: {unlimited: true}}
+  - key: known
+default: {unit: second, requests_per_unit: 5}
+`)
+	if rules.Count() != 3 || rules.Len() != 5 {
+		t.Errorf("got %d rules of %d nodes, want 3 of 5", rules.Count(), rules.Len())
+	}
+}
+
+func TestADomainWithoutRulesIsAChange(t *testing.T) {
+	load := func(documents ...string) *Rules {
+		t.Helper()
+		var sources []Source
+		for i, d := range documents {
+			sources = append(sources, Source{Name: string(rune('a'+i)) + ".yaml", Data: []byte(d)})
+		}
+		rules, _, err := Load(sources, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rules
+	}
+	with, without := load(hashed, "domain: empty\n"), load(hashed)
+	if diff := cmp.Diff([]Change{{Domain: "empty", Added: []string{noRules}}}, with.Since(without)); diff != "" {
+		t.Errorf("a new domain (-want +got)\n%s", diff)
+	}
+	if diff := cmp.Diff([]Change{{Domain: "empty", Removed: []string{noRules}}}, without.Since(with)); diff != "" {
+		t.Errorf("a domain that is gone (-want +got)\n%s", diff)
+	}
+	if got := with.Since(with); got != nil {
+		t.Errorf("the same rules: got %v, want no change", got)
+	}
+}

@@ -1,0 +1,145 @@
+package descriptors
+
+import (
+	"slices"
+	"strings"
+)
+
+// form is a kind of map in a document: it decides which keys the map may have.
+type form uint8
+
+const (
+	documentForm   form = iota
+	descriptorForm      // an element of descriptors
+	limitForm           // rate_limit
+	ownLimitForm        // an element of rate_limits, and default: the keys of limitForm in a map that only Weir knows
+	defaultsForm
+	replacesForm // an element of replaces
+)
+
+// keys returns the keys of a form: the keys of envoyproxy/ratelimit, and Weir's own keys. A new option is a key here, and a field
+// and a line in descriptor.go or limit.go.
+func (f form) keys() (original, own []string) {
+	switch f {
+	case documentForm:
+		return []string{"domain", "descriptors"}, []string{"default", "defaults"}
+	case descriptorForm:
+		return []string{
+			"key", "value", "rate_limit", "descriptors", "shadow_mode", "quota_mode", "detailed_metric", "value_to_metric",
+			"share_threshold", "metadata",
+		}, []string{"rate_limits", "on_store_error"}
+	case limitForm, ownLimitForm:
+		return []string{"requests_per_unit", "unit", "unlimited", "name", "replaces"},
+			[]string{"unit_multiplier", "period", "algorithm", "burst", "count_rejected", "on_store_error"}
+	case defaultsForm:
+		return nil, []string{"algorithm", "count_rejected", "on_store_error"}
+	default:
+		return []string{"name"}, nil
+	}
+}
+
+// home names the map that a key belongs in, "" for an unknown key, and reports whether envoyproxy/ratelimit knows the key. That
+// service accepts its keys in every map, and ignores keys that have no meaning there.
+func home(key string) (name string, original bool) {
+	if key == "on_store_error" {
+		return "defaults, a descriptor or a rate_limit", false
+	}
+	homes := []string{descriptorForm: "a descriptor", limitForm: "a rate_limit", documentForm: "the document itself"}
+	for _, f := range []form{descriptorForm, limitForm, documentForm} {
+		switch original, own := f.keys(); {
+		case slices.Contains(original, key):
+			return homes[f], true
+		case slices.Contains(own, key):
+			return homes[f], false
+		}
+	}
+	return "", false
+}
+
+// fields is the fields of a map of a form.
+type fields []field
+
+// fields returns the fields that a map of this form may have, and records the others as mistakes; false when v is no map.
+func (r *reader) fields(v value, f form) (fields, bool) {
+	all, ok := r.pairs(v)
+	if !ok {
+		return nil, false
+	}
+	original, own := f.keys()
+	keys := slices.Concat(original, own)
+	return slices.DeleteFunc(all, func(x field) bool {
+		if slices.Contains(keys, x.key) {
+			return false
+		}
+		name, original := home(x.key)
+		near := nearest(x.key, keys)
+		switch {
+		case original && f == limitForm && (x.key == "shadow_mode" || x.key == "quota_mode"):
+			r.warn(x.value, x.keyLine, "belongs in the descriptor, beside rate_limit: here it has no effect, and the limit enforces")
+		case original && f != ownLimitForm && f != defaultsForm:
+			r.warn(x.value, x.keyLine, "belongs in %s, has no effect here", name)
+		case name != "":
+			r.failKey(x.value, x.keyLine, "belongs in %s, must not be here", name)
+		case near != "":
+			r.failKey(x.value, x.keyLine, "is not a key that is known here, did you mean %s?", near)
+		default:
+			r.failKey(x.value, x.keyLine, "is not a key that is known here, must be one of %s", strings.Join(keys, ", "))
+		}
+		return true
+	}), true
+}
+
+// get returns the value of a key; false when the map does not have it.
+func (fs fields) get(key string) (value, bool) {
+	for i := range fs {
+		if fs[i].key == key {
+			return fs[i].value, true
+		}
+	}
+	return value{}, false
+}
+
+// has reports whether the map has a value other than null for one of the keys.
+func (fs fields) has(keys ...string) bool {
+	return slices.ContainsFunc(fs, func(f field) bool { return slices.Contains(keys, f.key) && !isNull(f.value) })
+}
+
+// nearest returns the key that the author probably meant, "" when no key is near. Near means that at most a third of the letters
+// differ, apart from case, `_` and `-`.
+func nearest(key string, keys []string) string {
+	if len(key) > 64 {
+		return ""
+	}
+	plain := func(s string) string { return strings.NewReplacer("_", "", "-", "").Replace(strings.ToLower(s)) }
+	best, shortest := "", 3
+	for _, k := range keys {
+		if d := distance(plain(key), plain(k)); d < shortest && 3*d <= len(plain(k))+1 {
+			best, shortest = k, d
+		}
+	}
+	return best
+}
+
+// distance returns how many steps turn a into b. A step adds, drops or replaces a byte, or swaps two neighbors (the optimal
+// string alignment distance).
+func distance(a, b string) int {
+	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		before, last, row = last, row, before
+		row[0] = i + 1
+		for j := range len(b) {
+			replaced := last[j]
+			if a[i] != b[j] {
+				replaced++
+			}
+			row[j+1] = min(last[j+1]+1, row[j]+1, replaced)
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+				row[j+1] = min(row[j+1], before[j-1]+1)
+			}
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,151 @@
+package descriptors
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+)
+
+// Rules is the rules of all domains, immutable and safe for concurrent use. The zero value has no rules.
+type Rules struct {
+	domains map[string]*Domain
+	all     []*Rule
+
+	once     sync.Once // for digest
+	meanings []meaning // of all
+	hash     string
+}
+
+// Domain returns the domain of that name, or nil. Names are case-sensitive.
+func (r *Rules) Domain(name string) *Domain { return r.domains[name] }
+
+// Domains returns all domains, sorted by name.
+func (r *Rules) Domains() []*Domain {
+	return slices.SortedFunc(maps.Values(r.domains), func(a, b *Domain) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// All returns every node of every domain, with limits or without, in the order of the IDs. Domains are sorted by name. Within a
+// domain, the order is that of the document, with the default last. The caller must not change the slice.
+func (r *Rules) All() []*Rule { return r.all }
+
+// Len returns the length of All: IDs are below it. [Rules.Count] counts the rules in the sense of the documentation.
+func (r *Rules) Len() int { return len(r.all) }
+
+// Count returns the number of rules in the sense of the documentation: nodes that have limits or are unlimited.
+func (r *Rules) Count() int {
+	n := 0
+	for _, rule := range r.all {
+		if rule.limiting() {
+			n++
+		}
+	}
+	return n
+}
+
+// limiting reports whether the node says how much may pass: it has limits or is unlimited.
+func (r *Rule) limiting() bool { return len(r.Limits) > 0 || r.Unlimited }
+
+// Hash identifies the meaning of the rules, in 16 hexadecimal digits: the beginning of a SHA-256 over all nodes and domains, sorted. Names,
+// lines and the order of files do not change the hash. The order of descriptors in a document changes the hash only for
+// wildcards, where the order decides matches. A new version of this package may give the same rules another hash. The first
+// call takes some microseconds per rule.
+func (r *Rules) Hash() string {
+	r.once.Do(r.digest)
+	return r.hash
+}
+
+// meaning identifies all that a node means: two nodes with the same meaning decide alike.
+type meaning [sha256.Size]byte
+
+// digest computes the meaning of every node and the hash of all.
+func (r *Rules) digest() {
+	r.meanings = make([]meaning, len(r.all))
+	for i, rule := range r.all {
+		same := *rule
+		same.ID, same.File, same.Line = 0, "", 0
+		text, err := json.Marshal(same)
+		if err != nil { // metadata is JSON already, and all else is plain
+			text = []byte(err.Error())
+		}
+		r.meanings[i] = sha256.Sum256(fmt.Append(text, " ", rule.rank))
+	}
+	sorted := slices.Clone(r.meanings)
+	slices.SortFunc(sorted, func(a, b meaning) int { return bytes.Compare(a[:], b[:]) })
+	hash := sha256.New()
+	for _, m := range sorted {
+		_, _ = hash.Write(m[:]) // a hash never fails
+	}
+	for _, d := range r.Domains() { // a domain without rules decides overrides, too
+		_, _ = fmt.Fprintf(hash, "%q", d.Name)
+	}
+	r.hash = hex.EncodeToString(hash.Sum(nil)[:8])
+}
+
+// Change is the difference between older and newer rules of one domain. The texts are paths, sorted, of rules in the sense of
+// [Rules.Count]. A domain that comes or goes without such rules has one text in place of a path.
+type Change struct {
+	Domain  string
+	Added   []string
+	Changed []string
+	Removed []string
+}
+
+// noRules stands for a domain that has no rules, in a Change.
+const noRules = "(domain without rules)"
+
+// Since returns the domains whose rules differ from the rules of an older set, sorted by name.
+func (r *Rules) Since(older *Rules) (changes []Change) {
+	was, is := older.byPath(), r.byPath()
+	domains := slices.AppendSeq(slices.Collect(maps.Keys(was)), maps.Keys(is))
+	slices.Sort(domains)
+	for _, domain := range slices.Compact(domains) {
+		c := Change{Domain: domain}
+		if _, known := was[domain]; !known && len(is[domain]) == 0 {
+			c.Added = append(c.Added, noRules)
+		}
+		if _, known := is[domain]; !known && len(was[domain]) == 0 {
+			c.Removed = append(c.Removed, noRules)
+		}
+		for path, meaning := range is[domain] {
+			if before, ok := was[domain][path]; !ok {
+				c.Added = append(c.Added, path)
+			} else if before != meaning {
+				c.Changed = append(c.Changed, path)
+			}
+		}
+		for path := range was[domain] {
+			if _, ok := is[domain][path]; !ok {
+				c.Removed = append(c.Removed, path)
+			}
+		}
+		slices.Sort(c.Added)
+		slices.Sort(c.Changed)
+		slices.Sort(c.Removed)
+		if len(c.Added)+len(c.Changed)+len(c.Removed) > 0 {
+			changes = append(changes, c)
+		}
+	}
+	return changes
+}
+
+// byPath returns the meanings of the rules by domain and path. Two rules may have one path: a=b alone, and a with the value b.
+func (r *Rules) byPath() map[string]map[string]string {
+	r.once.Do(r.digest)
+	all := make(map[string]map[string]string, len(r.domains))
+	for name := range r.domains {
+		all[name] = make(map[string]string)
+	}
+	for i, rule := range r.all {
+		if !rule.limiting() {
+			continue
+		}
+		all[rule.Domain][rule.Path] += string(r.meanings[i][:])
+	}
+	return all
+}

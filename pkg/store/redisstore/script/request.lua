@@ -1,0 +1,70 @@
+-- The script applies transactions to the states of KEYS at one instant, and returns the states as they were before.
+--
+-- ARGV[1] is binary and little-endian.
+--   I8 instant in Unix microseconds; 0 is the time of the server, and only tests give an instant.
+--   I8 deadline: from this instant on no caller waits for the answer, and the script does nothing. 0 is never.
+--   I1 1 if the request holds transactions of several charges or of action CORRECT.
+--   16 times I1: byte n is 1 if a charge has the algorithm number n. Number 0 stands for counters (counter.lua).
+--   Then the transactions: I1 action, I4 repeat, I4 number of charges, and the charges.
+--   A charge: I4 key (index into KEYS), I1 algorithm, I1 flags, I4 requests, I4 capacity (of counters: seconds to live after the
+--     period), I7 period in microseconds, i5 hits.
+--   Flags: 1 and 2 the mode, 4 count rejected hits, 8 same rule as the charge before, 16 a correction follows.
+--   A correction: I8 instant, and three values with a length of I1 each. correct in transactions.lua explains the values.
+--
+-- The answer is binary.
+--   I1 0; 1 if the deadline has passed. I8 instant.
+--   For each key I1 length and the value before. For lists the length is 0.
+--   For each transaction I4 how often the transaction was admitted, and a DECISION for each charge of a list.
+--   A DECISION: I1 allowed, I4 remaining, I8 retry and I8 reset in microseconds, I5 hits that a reservation put into the list, and I7
+--     their instant. Transactions with lists do not repeat.
+--
+-- Every number is a whole number below 2^53, where Lua is exact. muldiv computes products beyond that bound.
+--
+-- script.go adds lines before this file, which read the header, and wraps the file of each algorithm. The file runs only if the
+-- request uses the algorithm, as making functions takes much of the time of a short script. The file of an algorithm defines:
+--   algorithm.take(s, requests, capacity, period, now, hits, count_rejected) returns the next state, and whether the hits are
+--     allowed, as TakeAs in package algorithms. s is false for a key never used; take must not change the table s.
+--   algorithm.idle(s, period) returns the instant from which the key is idle.
+--   algorithm.correct(s, requests, capacity, period, now, difference, at, was) returns the state after a charge of the difference at
+--     an earlier instant. Negative hits are given back; was is the state at that instant without these hits.
+-- A state is a table of the numbers of a record (see AppendRecord in package algorithms). An algorithm with a list also defines open
+-- and apply (sliding_window_log.lua).
+
+if redis.replicate_commands then redis.replicate_commands() end -- Redis before version 7 needs this call to write after TIME
+
+local spread, floor, pack, unpack = unpack, math.floor, struct.pack, struct.unpack
+local EXACT = 9007199254740992 -- 2^53
+local TAKE, RESERVE, PEEK, CORRECT = 0, 1, 2, 3 -- actions
+local request, position, algorithms = ARGV[1], 34, {}
+
+-- muldiv returns floor(x*y/m) and x*y mod m, exactly, for m up to 2^52.
+local function muldiv(x, y, m)
+  local product = x * y
+  if product < EXACT then
+    local quotient = floor(product / m)
+    return quotient, product - quotient * m
+  end
+  local xq = floor(x / m)
+  local xr = x - xq * m
+  local q, r, bit = 0, 0, 1
+  while bit * 2 <= y do bit = bit * 2 end
+  while bit >= 1 do
+    q, r = q * 2, r * 2
+    if r >= m then q, r = q + 1, r - m end
+    if y >= bit then
+      y, q, r = y - bit, q + xq, r + xr
+      if r >= m then q, r = q + 1, r - m end
+    end
+    bit = bit / 2
+  end
+  return q, r
+end
+
+-- read returns the state in a value of Redis.
+local function read(by, raw)
+  if by.read then return by.read(raw) end
+  local state = {unpack(by.format, raw)}
+  if state[#state] ~= #raw + 1 then error('data string too long') end
+  return state
+end
+

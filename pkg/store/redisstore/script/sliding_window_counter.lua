@@ -1,0 +1,57 @@
+-- A state is {instant of the last charge, count of its window, count of the window before}.
+
+-- windows returns the counts of the window of an instant and of the window before, and the instant, held at the last charge.
+local function windows(s, period, now)
+  local current, previous = 0, 0
+  if s then
+    if s[1] > now then now = s[1] end
+    local gone = floor(now / period) - floor(s[1] / period)
+    if gone == 0 then current, previous = s[2], s[3] elseif gone == 1 then previous = s[2] end
+  end
+  return current, previous, now
+end
+
+function algorithm.take(s, requests, _, period, now, hits, count_rejected)
+  local current, previous
+  current, previous, now = windows(s, period, now)
+  if hits < 0 then
+    current = current + hits
+    if current < 0 then current, previous = 0, math.max(0, previous + current) end
+    return (current > 0 or previous > 0) and {now, current, previous}, true
+  end
+  local carried, rest = 0, 0
+  if previous > 0 then carried, rest = muldiv(period - (now - floor(now / period) * period), previous, period) end
+  local room = requests - current - hits
+  if room >= 0 and (carried < room or carried == room and rest == 0) then
+    if hits == 0 then return s, true end
+    return {now, current + hits, previous}, true
+  end
+  local used = current + carried
+  if rest > 0 then used = used + 1 end
+  if count_rejected and hits > 0 and used < 2 * requests then
+    return {now, current + math.min(hits, 2 * requests - used), previous}, false
+  end
+  return s, false
+end
+
+function algorithm.idle(s, period)
+  return (floor(s[1] / period) + (s[2] > 0 and 2 or 1)) * period
+end
+
+if general == 1 then
+  function algorithm.correct(s, requests, _, period, now, difference, at)
+    local current, previous
+    current, previous, now = windows(s, period, now)
+    local gone = floor(now / period) - floor(at / period)
+    if gone == 0 then
+      if difference > 0 then return algorithm.take(s, requests, requests, period, at, difference, true) end
+      current = math.max(0, current + difference)
+    elseif gone == 1 then
+      previous = math.max(0, previous + difference)
+      if difference > 0 then previous = math.min(previous, 2 * requests) end
+    else
+      return s
+    end
+    return (current > 0 or previous > 0) and {now, current, previous}
+  end
+end

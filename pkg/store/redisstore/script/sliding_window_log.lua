@@ -1,0 +1,148 @@
+-- The value in Redis is a list. An entry is I7 instant and I5 hits, the newest last. After the entries the list has I7 instant of
+-- the last charge and I5 hits of all entries. A state is {hits to add, hits to give back, charged}, for apply to do.
+local ENTRY, CHUNK = '<I7I5', 32
+
+-- open returns a table about the list: len entries with hits, the instant now, and first expired entries; the other entries have
+-- live hits.
+function algorithm.open(key, period, now)
+  local tail = redis.call('LINDEX', key, -1)
+  local g = {key = key, period = period, now = now, len = 0, hits = 0, first = 0, live = 0, head = {}}
+  if not tail then return g end
+  local last
+  last, g.hits = unpack(ENTRY, tail)
+  if last > now then g.now = last end
+  g.len = redis.call('LLEN', key) - 1
+  g.live = g.hits
+  while g.first < g.len do
+    local at, hits = algorithm.oldest(g, g.first)
+    if g.now - at < period then break end
+    g.first, g.live = g.first + 1, g.live - hits
+  end
+  return g
+end
+
+-- oldest returns entry i; entry 0 is the oldest.
+function algorithm.oldest(g, i)
+  local e = g.head[i]
+  if not e then
+    local chunk = redis.call('LRANGE', g.key, i, i + CHUNK - 1)
+    for n = 1, #chunk do g.head[i + n - 1] = chunk[n] end
+    e = chunk[1]
+  end
+  local at, hits = unpack(ENTRY, e)
+  return at, hits
+end
+
+-- newest_left returns the instant of the newest entry that keeps hits when that many are given back; nil if no entry does.
+local function newest_left(g, back)
+  for i = g.len - 1, 0, -1 do
+    local at, hits = unpack(ENTRY, redis.call('LINDEX', g.key, i))
+    if back < hits then return at end
+    back = back - hits
+  end
+end
+
+function algorithm.take(s, requests, _, _, _, hits, count_rejected, g)
+  local added, refunded, charged = s[1], s[2], s[3]
+  local logged = g.live - math.min(refunded, g.live)
+  local used = logged + added
+  local allowed = true
+  if hits < 0 then
+    local back = math.min(-hits, used)
+    local from_added = math.min(back, added)
+    added, refunded, charged = added - from_added, refunded + back - from_added, charged or back > 0
+    used = used - back
+  elseif used + hits <= requests then
+    added, used, charged = added + hits, used + hits, charged or hits > 0
+  elseif hits > 0 and requests == 0 then
+    return s, false, 0, g.period, g.period
+  else
+    allowed = false
+    if count_rejected and used < 2 * requests then
+      local counted = math.min(hits, 2 * requests - used)
+      added, used, charged = added + counted, used + counted, charged or counted > 0
+    end
+  end
+  local reset, retry = 0, 0
+  if added > 0 then
+    reset = g.period
+  elseif used > 0 then
+    local at = newest_left(g, refunded)
+    if at then reset = g.period - (g.now - at) end
+  end
+  if not allowed then
+    retry = g.period
+    local need = used + hits - requests
+    if hits > requests then
+      if reset > 0 then retry = reset end
+    elseif need <= used - added then
+      for i = g.first, g.len - 1 do
+        local at, n = algorithm.oldest(g, i)
+        if need <= n then
+          retry = g.period - (g.now - at)
+          break
+        end
+        need = need - n
+      end
+    end
+  end
+  return {added, refunded, charged}, allowed, math.max(0, requests - used), retry, reset
+end
+
+if general == 1 then
+  -- correct takes hits of an earlier instant out of the list.
+  function algorithm.correct(g, difference, at)
+    for i = g.len - 1, 0, -1 do
+      local when, hits = unpack(ENTRY, redis.call('LINDEX', g.key, i))
+      if when < at then return end
+      if when == at then
+        local back = math.min(hits, -difference)
+        g.hits, g.head = g.hits - back, {}
+        if i >= g.first then g.live = g.live - back end -- else the entry has expired since
+        if g.len == 1 and hits == back then
+          redis.call('DEL', g.key)
+          g.len, g.first = 0, 0
+          return
+        end
+        if hits > back then
+          redis.call('LSET', g.key, i, pack(ENTRY, when, hits - back))
+        else
+          redis.call('LSET', g.key, i, '')
+          redis.call('LREM', g.key, -1, '')
+          g.len = g.len - 1
+          if i < g.first then g.first = g.first - 1 end
+        end
+        redis.call('LSET', g.key, -1, pack(ENTRY, g.now, g.hits))
+        return
+      end
+    end
+  end
+end
+
+-- apply changes the list as the state says, and returns the instant from which the key is idle.
+function algorithm.apply(g, s)
+  local added, refunded = s[1], s[2]
+  if g.len > 0 then
+    redis.call('RPOP', g.key)
+    if g.first > 0 then redis.call('LTRIM', g.key, g.first, -1) end
+    g.hits, g.len = g.live, g.len - g.first
+  end
+  local newest, hits, entries = 0, 0, {} -- the newest entry with hits, and the entries to push
+  while g.len > 0 and hits == 0 do
+    newest, hits = unpack(ENTRY, redis.call('RPOP', g.key))
+    local back = math.min(hits, refunded)
+    hits, refunded, g.hits, g.len = hits - back, refunded - back, g.hits - back, g.len - 1
+  end
+  if hits > 0 and (added == 0 or newest < g.now) then
+    entries[1] = pack(ENTRY, newest, hits)
+    hits = 0
+  end
+  if added > 0 then
+    newest, g.hits = g.now, g.hits + added
+    entries[#entries + 1] = pack(ENTRY, newest, hits + added)
+  end
+  if #entries == 0 then return nil end
+  entries[#entries + 1] = pack(ENTRY, g.now, g.hits)
+  redis.call('RPUSH', g.key, spread(entries))
+  return newest + g.period
+end

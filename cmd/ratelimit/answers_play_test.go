@@ -167,10 +167,11 @@ func (p *play) write(s *step) {
 	if err := os.Rename(filepath.Join(p.root, "next"), filepath.Join(p.root, "config", name)); err != nil {
 		p.t.Fatal(err)
 	}
-	p.await(s.counters)
+	p.await(func() bool { return p.have(s.counters) })
 }
 
-// push has the control plane hold other configurations, and waits until the program has told what became of them.
+// push has the control plane hold other configurations, and waits for the program's reply to them: the program counts a load before
+// it changes its health, and replies after both.
 func (p *play) push(s *step) {
 	p.t.Helper()
 	var all []*configv3.RateLimitConfig
@@ -182,18 +183,35 @@ func (p *play) push(s *step) {
 		all = append(all, c)
 	}
 	p.pushes++
+	replies := p.replies()
 	if err := p.plane.Set("default", strconv.Itoa(p.pushes), all...); err != nil {
 		p.t.Fatal(err)
 	}
-	p.await(s.counters)
+	p.await(func() bool { return p.replies() > replies && p.have(s.counters) })
 }
 
-// await waits until counters have grown by that much, and not for ever: whoever called looks at them again.
-func (p *play) await(want map[string]uint64) {
+// replies counts the requests by xDS that answer a response.
+func (p *play) replies() (n int) {
+	for _, r := range p.plane.Requests() {
+		if r.Nonce != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// have reports whether the counters have grown by these numbers, and no other counter has.
+func (p *play) have(want map[string]uint64) bool {
+	p.t.Helper()
+	return maps.Equal(want, grown(p.counters, p.count()))
+}
+
+// await waits until done returns true, and gives up after `within`: the caller looks again and reports the difference.
+func (p *play) await(done func() bool) {
 	p.t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(within); !maps.Equal(want, grown(p.counters, p.count())) && time.Now().Before(deadline); <-tick.C {
+	for deadline := time.Now().Add(within); !done() && time.Now().Before(deadline); <-tick.C {
 		continue
 	}
 }

@@ -84,6 +84,46 @@ default: {unit: second, requests_per_unit: 5}
 	}
 }
 
+func TestOnlyWildcardsWhoseOrderMattersChange(t *testing.T) {
+	const (
+		limit  = "rate_limit: {unit: second, requests_per_unit: 1}"
+		first  = "- {key: a, value: x*, " + limit + "}\n"
+		second = "- {key: a, value: \"*y\", descriptors: [{key: b, " + limit + "}]}\n"
+		third  = "- {key: a, value: z*, " + limit + "}\n"
+		header = "domain: edge\ndescriptors:\n"
+	)
+	load := func(descriptors ...string) *Rules {
+		t.Helper()
+		return load(t, header+strings.Join(descriptors, ""))
+	}
+	older := load(first, second, third)
+	for _, test := range []struct {
+		name  string
+		newer *Rules
+		want  []Change
+	}{
+		{"a wildcard above", load("- {key: a, value: \"*\", "+limit+"}\n", first, second, third), []Change{{Domain: "edge", Added: []string{"a=*"}}}},
+		{"a rule without limits above", load("- {key: a, value: q*}\n", first, second, third), nil},
+		{"a wildcard between", load(first, "- {key: a, value: q*, "+limit+"}\n", second, third), []Change{{Domain: "edge", Added: []string{"a=q*"}}}},
+		{"without the first", load(second, third), []Change{{Domain: "edge", Removed: []string{"a=x*"}}}},
+		{"two that may match one value", load(second, first, third), []Change{{Domain: "edge", Changed: []string{"a=*y,b", "a=x*"}}}},
+		{"the last one first", load(third, first, second), []Change{{Domain: "edge", Changed: []string{"a=*y,b", "a=z*"}}}},
+		{"the last two", load(first, third, second), []Change{{Domain: "edge", Changed: []string{"a=*y,b", "a=z*"}}}},
+		{"another limit", load(first, second, strings.Replace(third, "unit: 1", "unit: 2", 1)), []Change{{Domain: "edge", Changed: []string{"a=z*"}}}},
+	} {
+		if diff := cmp.Diff(test.want, test.newer.Since(older)); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", test.name, diff)
+		}
+	}
+	apart := load(first, third)
+	if got := load(third, first).Since(apart); got != nil {
+		t.Errorf("no value matches both patterns: got %v, want no change", got)
+	}
+	if apart.Hash() == load(third, first).Hash() {
+		t.Error("another order of wildcards: got the same hash")
+	}
+}
+
 func TestADomainWithoutRulesIsAChange(t *testing.T) {
 	load := func(documents ...string) *Rules {
 		t.Helper()

@@ -132,3 +132,9 @@ func (w *wildcard) matches(value string) bool {
 	}
 	return true
 }
+
+// overlaps reports whether some value matches both patterns: the longer prefix, all parts between, and the longer suffix.
+func (w *wildcard) overlaps(o *wildcard) bool {
+	return (strings.HasPrefix(w.prefix, o.prefix) || strings.HasPrefix(o.prefix, w.prefix)) &&
+		(strings.HasSuffix(w.suffix, o.suffix) || strings.HasSuffix(o.suffix, w.suffix))
+}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -237,4 +238,35 @@ func latin(s string) string {
 		runes[i] = rune(s[i])
 	}
 	return string(runes)
+}
+
+func TestOverlapsAgreesWithMatches(t *testing.T) {
+	texts := func(alphabet string, length int) []string {
+		all, last := []string{""}, []string{""}
+		for range length {
+			var next []string
+			for _, text := range last {
+				for _, c := range alphabet {
+					next = append(next, text+string(c))
+				}
+			}
+			all, last = append(all, next...), next
+		}
+		return all
+	}
+	var patterns []wildcard
+	for _, text := range texts("ab*", 3) {
+		if strings.Contains(text, "*") {
+			patterns = append(patterns, newWildcard(text))
+		}
+	}
+	values := texts("ab", 5) // two patterns have at most four plain characters
+	for _, x := range patterns {
+		for _, y := range patterns {
+			want := slices.ContainsFunc(values, func(v string) bool { return x.matches(v) && y.matches(v) })
+			if got := x.overlaps(&y); got != want {
+				t.Errorf("%+v and %+v: got %t, want %t", x, y, got, want)
+			}
+		}
+	}
 }

@@ -60,7 +60,7 @@ func (r *Rules) Hash() string {
 	return r.hash
 }
 
-// meaning identifies all that a node means: two nodes with the same meaning decide alike.
+// meaning identifies all that a node means, except its place among wildcards: two nodes with the same meaning decide alike.
 type meaning [sha256.Size]byte
 
 // digest computes the meaning of every node and the hash of all.
@@ -73,9 +73,14 @@ func (r *Rules) digest() {
 		if err != nil { // metadata is JSON already, and all else is plain
 			text = []byte(err.Error())
 		}
-		r.meanings[i] = sha256.Sum256(fmt.Append(text, " ", rule.rank))
+		r.meanings[i] = sha256.Sum256(text)
 	}
 	sorted := slices.Clone(r.meanings)
+	for i, rule := range r.all {
+		if rule.rank > 0 {
+			sorted[i] = sha256.Sum256(fmt.Append(sorted[i][:], " ", rule.rank))
+		}
+	}
 	slices.SortFunc(sorted, func(a, b meaning) int { return bytes.Compare(a[:], b[:]) })
 	hash := sha256.New()
 	for _, m := range sorted {
@@ -85,67 +90,4 @@ func (r *Rules) digest() {
 		_, _ = fmt.Fprintf(hash, "%q", d.Name)
 	}
 	r.hash = hex.EncodeToString(hash.Sum(nil)[:8])
-}
-
-// Change is the difference between older and newer rules of one domain. The texts are paths, sorted, of rules in the sense of
-// [Rules.Count]. A domain that comes or goes without such rules has one text in place of a path.
-type Change struct {
-	Domain  string
-	Added   []string
-	Changed []string
-	Removed []string
-}
-
-// noRules stands for a domain that has no rules, in a Change.
-const noRules = "(domain without rules)"
-
-// Since returns the domains whose rules differ from the rules of an older set, sorted by name.
-func (r *Rules) Since(older *Rules) (changes []Change) {
-	was, is := older.byPath(), r.byPath()
-	domains := slices.AppendSeq(slices.Collect(maps.Keys(was)), maps.Keys(is))
-	slices.Sort(domains)
-	for _, domain := range slices.Compact(domains) {
-		c := Change{Domain: domain}
-		if _, known := was[domain]; !known && len(is[domain]) == 0 {
-			c.Added = append(c.Added, noRules)
-		}
-		if _, known := is[domain]; !known && len(was[domain]) == 0 {
-			c.Removed = append(c.Removed, noRules)
-		}
-		for path, meaning := range is[domain] {
-			if before, ok := was[domain][path]; !ok {
-				c.Added = append(c.Added, path)
-			} else if before != meaning {
-				c.Changed = append(c.Changed, path)
-			}
-		}
-		for path := range was[domain] {
-			if _, ok := is[domain][path]; !ok {
-				c.Removed = append(c.Removed, path)
-			}
-		}
-		slices.Sort(c.Added)
-		slices.Sort(c.Changed)
-		slices.Sort(c.Removed)
-		if len(c.Added)+len(c.Changed)+len(c.Removed) > 0 {
-			changes = append(changes, c)
-		}
-	}
-	return changes
-}
-
-// byPath returns the meanings of the rules by domain and path. Two rules may have one path: a=b alone, and a with the value b.
-func (r *Rules) byPath() map[string]map[string]string {
-	r.once.Do(r.digest)
-	all := make(map[string]map[string]string, len(r.domains))
-	for name := range r.domains {
-		all[name] = make(map[string]string)
-	}
-	for i, rule := range r.all {
-		if !rule.limiting() {
-			continue
-		}
-		all[rule.Domain][rule.Path] += string(r.meanings[i][:])
-	}
-	return all
 }

@@ -19,6 +19,7 @@ STAMP = -X github.com/weirproxy/weir/internal/version.linked=$(VERSION) -X githu
 BENCH ?= .
 BENCHFLAGS ?= -benchmem
 TESTFLAGS ?=
+GORACE ?=
 ARGS ?=
 
 # The race detector needs a C compiler; without one the tests run without the detector, except in CI.
@@ -42,6 +43,12 @@ FIND = for part in envoy redis; do if path=$$(scripts/$$part.sh); then \
 # Runs commands, each shown; all run, and `ended` fails when one failed.
 RUN = failed=0; run() { (set -x; "$$@") || failed=1; }; ended() { exit "$$failed"; }
 
+# Most tests wait for programs and timers more than they compute, so more of them run at once than there are cores.
+PARALLEL = -parallel $$((3 * $$(getconf _NPROCESSORS_ONLN)))
+GOTEST = go test $(PARALLEL) $(TESTFLAGS) -timeout 15m
+# The race detector sleeps this long at each end of a program, by default a second.
+export GORACE := atexit_sleep_ms=10 $(GORACE)
+
 .PHONY: help
 help: ## Show the targets
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -59,26 +66,30 @@ demo: ## Put real Envoy and a small backend in front, and print the curl lines t
 	@ENVOY=$$(scripts/envoy.sh); export ENVOY; go build -o bin/demo ./test/demo && exec bin/demo $(ARGS)
 
 .PHONY: test
-test: ## Run all tests: unit, property, with real Redis, end to end through real Envoy, with the race detector (about 8 minutes on two idle cores)
-	@$(FIND); $(RUN); units=$(UNITS); race=$(RACE); \
-		run go test $$race $(TESTFLAGS) -timeout 15m $$units; \
-		run go test $(TESTFLAGS) -timeout 15m ./$(PURE); \
-		run go test $(TESTFLAGS) -timeout 15m -run '$(WHOLE)' $$(grep -rl --include='*_test.go' '\<race\.[ES]' cmd internal pkg | xargs -n1 dirname | sort -u | sed 's|^|./|'); \
-		run go -C deploy test $$race $(TESTFLAGS) -timeout 15m ./...; \
-		run go test $$race $(TESTFLAGS) -count=1 -timeout 15m ./test/...; \
-		ended
+test: ## Run all tests: unit, property, with real Redis, end to end through real Envoy, with the race detector (about 5 minutes on two idle cores)
+	@$(FIND); $(MAKE) --no-print-directory --keep-going --jobs=2 race e2e sizes manifests
 
 .PHONY: test-short
 test-short: ## Run the unit tests with a part of their repetitions, without the race detector, Envoy or the end-to-end tests (2 minutes)
-	@$(FIND); units=$(UNITS); set -x; go test -short $(TESTFLAGS) -timeout 5m ./$(PURE) $$units
+	@$(FIND); units=$(UNITS); set -x; $(GOTEST) -short ./$(PURE) $$units
 
 .PHONY: race
-race: ## Run all tests but the end-to-end ones with the race detector
-	@$(FIND); units=$(UNITS); set -x; go test -race $(TESTFLAGS) -count=1 -timeout 15m $$units
+race: ## Run all unit tests with the race detector
+	@$(FIND); race=$(RACE); units=$(UNITS); set -x; $(GOTEST) $$race $$units
+
+.PHONY: sizes
+sizes: ## Run the tests of sizes, repetitions and allocations without the race detector, which would slow or spoil them
+	@$(FIND); $(RUN); run $(GOTEST) ./$(PURE); \
+		run $(GOTEST) -run '$(WHOLE)' $$(grep -rl --include='*_test.go' '\<race\.[ES]' cmd internal pkg | xargs -n1 dirname | sort -u | sed 's|^|./|'); \
+		ended
+
+.PHONY: manifests
+manifests: ## Run the tests of deploy/
+	@$(FIND); race=$(RACE); set -x; cd deploy; $(GOTEST) $$race ./...
 
 .PHONY: e2e
-e2e: ## Run the end-to-end tests alone, each named as it runs
-	@$(FIND); race=$(RACE); set -x; go test $$race $(TESTFLAGS) -count=1 -timeout 15m -v ./test/...
+e2e: ## Run the end-to-end tests; TESTFLAGS=-v names each as it runs
+	@$(FIND); race=$(RACE); set -x; $(filter-out -count=1,$(GOTEST)) -count=1 $$race ./test/...
 
 .PHONY: bench
 bench: ## Run the benchmarks, and Weir against a bare gRPC server, without and with Redis; BENCH=regexp chooses, BENCHFLAGS adds

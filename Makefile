@@ -29,7 +29,7 @@ RACE = $$(if [ "$$(go env CGO_ENABLED)" = 1 ] || [ -n "$${CI:-}" ]; then echo -r
 PURE := pkg/algorithms
 # The tests that use internal/race. With the race detector each does a tenth of its work, or nothing, so these tests run without as well.
 # A test of internal/race checks this list.
-WHOLE := Flood|TenMiB|TooLarge|LargeConf|Random|GivenBack|OneBatch|Allocate|Scale
+WHOLE := Contract|Sweep|Swept|Flood|TenMiB|TooLarge|LargeConf|Random|GivenBack|OneBatch|Allocate|Scale
 
 # The packages whose tests are built from the code under test. The tests below test/ start programs. `go test` does not see a change
 # of a program, so never take those results from the cache.
@@ -80,7 +80,7 @@ race: ## Run all unit tests with the race detector
 .PHONY: sizes
 sizes: ## Run the tests of sizes, repetitions and allocations without the race detector, which would slow or spoil them
 	@$(FIND); $(RUN); run $(GOTEST) ./$(PURE); \
-		run $(GOTEST) -run '$(WHOLE)' $$(grep -rl --include='*_test.go' '\<race\.[ES]' cmd internal pkg | xargs -n1 dirname | sort -u | sed 's|^|./|'); \
+		run $(GOTEST) -run '$(WHOLE)' $$(grep -rl --include='*_test.go' '\<race\.[ES]\|\<storetest\.Cases' cmd internal pkg | xargs -n1 dirname | sort -u | sed 's|^|./|'); \
 		ended
 
 .PHONY: manifests

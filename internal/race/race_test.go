@@ -55,7 +55,8 @@ func TestMakeRunsTestsThatUseThisPackageAlsoWithoutTheRaceDetector(t *testing.T)
 	}
 }
 
-// testsThatUseRace returns the names of a directory's tests that use this package, by themselves or through functions of other tests' files.
+// testsThatUseRace returns the names of a directory's tests that use this package, by themselves, through functions of other tests' files
+// or through the cases of storetest.
 func testsThatUseRace(t *testing.T, dir string) (tests []string) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
@@ -77,7 +78,7 @@ func testsThatUseRace(t *testing.T, dir string) (tests []string) {
 			ast.Inspect(function, func(n ast.Node) bool {
 				switch n := n.(type) {
 				case *ast.SelectorExpr:
-					if x, ok := n.X.(*ast.Ident); ok && x.Name == "race" {
+					if x, ok := n.X.(*ast.Ident); ok && (x.Name == "race" || x.Name == "storetest") {
 						uses[function.Name.Name] = true
 					}
 				case *ast.Ident:

@@ -3,6 +3,7 @@ package fallback
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -43,6 +44,7 @@ func TestRequestsGoOnWhileThePrimaryComesAndGoes(t *testing.T) {
 				if err := r.Ready(); err != nil && !errors.Is(err, errDown) && !errors.Is(err, errUnasked) {
 					t.Error(err)
 				}
+				runtime.Gosched() // the breaker and the turns need a processor too
 			}
 		})
 	}

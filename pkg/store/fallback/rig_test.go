@@ -76,7 +76,7 @@ func (r *rig) probeAnswers(err error)                    { r.probeBy(func(contex
 // The test's end closes it.
 func newRig(tb testing.TB, o Options) *rig {
 	tb.Helper()
-	local, err := memstore.New(memstore.Options{SweepInterval: time.Minute})
+	local, err := memstore.New(memstore.Options{SweepInterval: 10 * time.Minute})
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weirproxy/weir/internal/race"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -149,18 +150,19 @@ func TestATransactionOfNewKeysFindsRoomForAll(t *testing.T) {
 }
 
 func TestTheSweepFreesWhatIsAsIfNeverUsed(t *testing.T) {
+	keys := race.Scale(20_000)
 	for _, a := range algorithms.Algorithms() {
-		inBubble(t, Options{SweepInterval: time.Second}, func(t *testing.T, s *Store) {
+		inBubble(t, Options{SweepInterval: 10 * time.Second}, func(t *testing.T, s *Store) {
 			l := algorithms.Limit{Algorithm: a, Requests: 5, Period: time.Minute}
-			for i := range 20_000 {
+			for i := range keys {
 				take(t, s, fmt.Sprint("key ", i), l, 5)
 			}
-			if got := s.Stats().Keys; got != 20_000 {
-				t.Fatalf("%v: %d keys; want 20000", a, got)
+			if got := s.Stats().Keys; got != keys {
+				t.Fatalf("%v: %d keys; want %d", a, got, keys)
 			}
 			time.Sleep(3 * time.Minute)
 			synctest.Wait()
-			if got := s.Stats(); got.Keys != 0 || got.Swept != 20_000 {
+			if got := s.Stats(); got.Keys != 0 || got.Swept != uint64(keys) {
 				t.Errorf("%v: after three minutes %+v; want none left", a, got)
 			}
 			for i := range s.shards {
@@ -186,7 +188,7 @@ func TestAFloodOfNewKeysKeepsTheBoundUnderConcurrency(t *testing.T) {
 	for w := range 8 {
 		all.Go(func() {
 			decisions := make([]algorithms.Decision, 2)
-			for i := range 3000 {
+			for i := range race.Scale(3000) {
 				l := algorithms.Limit{Algorithm: algorithms.Algorithms()[i%5], Requests: 5, Period: time.Hour}
 				charges := []store.Charge{
 					{Key: fmt.Append(nil, "flood ", w, i), Limit: l, Hits: 1},

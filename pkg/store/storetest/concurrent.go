@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/weirproxy/weir/internal/race"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -35,12 +36,13 @@ func storm(work func(worker int)) {
 }
 
 func oneKeyConcurrently(t *testing.T, e Env) {
+	requests := race.Scale(1000)
 	for _, a := range algorithms.Algorithms() {
-		c := charge("hot", limit(a, 1000))
+		c := charge("hot", limit(a, uint32(requests)))
 		var admitted atomic.Int64
 		storm(func(int) {
 			decisions := make([]algorithms.Decision, 1)
-			for range 50 {
+			for range race.Scale(50) {
 				if ok, err := e.Store.Take(t.Context(), []store.Charge{c}, decisions); err != nil {
 					t.Errorf("Take failed: %v", err)
 				} else if ok {
@@ -48,23 +50,24 @@ func oneKeyConcurrently(t *testing.T, e Env) {
 				}
 			}
 		})
-		if got := admitted.Load(); got != 1000 {
-			t.Errorf("%v: %d admitted; want exactly 1000", a, got)
+		if got := admitted.Load(); got != int64(requests) {
+			t.Errorf("%v: %d admitted; want exactly %d", a, got, requests)
 		}
 	}
 }
 
 func crossingPairs(t *testing.T, e Env) {
 	const keys = 8
+	requests := race.Scale(300)
 	for _, a := range algorithms.Algorithms() {
 		var admitted [keys]atomic.Int64
 		storm(func(w int) {
 			decisions := make([]algorithms.Decision, 3)
-			for i := range 50 {
+			for i := range race.Scale(50) {
 				x, y, z := (w+i)%keys, (w+3*i+1)%keys, (w*5+i)%keys
 				charges := make([]store.Charge, 3)
 				for n, k := range []int{x, y, z} {
-					charges[n] = charge(fmt.Sprintf("key %d", k), limit(a, 300))
+					charges[n] = charge(fmt.Sprintf("key %d", k), limit(a, uint32(requests)))
 					charges[n].Rule = n
 				}
 				ok, err := e.Store.Take(t.Context(), charges, decisions)
@@ -79,9 +82,9 @@ func crossingPairs(t *testing.T, e Env) {
 		})
 		for k := range admitted {
 			got := admitted[k].Load()
-			left := e.remaining(t, charge(fmt.Sprintf("key %d", k), limit(a, 300)))
-			if got+int64(left) != 300 {
-				t.Errorf("%v: key %d admitted %d and has %d left; want 300 together", a, k, got, left)
+			left := e.remaining(t, charge(fmt.Sprintf("key %d", k), limit(a, uint32(requests))))
+			if got+int64(left) != int64(requests) {
+				t.Errorf("%v: key %d admitted %d and has %d left; want %d together", a, k, got, left, requests)
 			}
 		}
 	}
@@ -92,7 +95,7 @@ func chargesAndRefunds(t *testing.T, e Env) {
 		storm(func(w int) {
 			decisions := make([]algorithms.Decision, 1)
 			c := charge("shared", limit(a, goroutines))
-			for range 20 {
+			for range race.Scale(20) {
 				c.Hits = 1
 				if ok, err := e.Store.Take(t.Context(), []store.Charge{c}, decisions); err != nil || !ok {
 					t.Errorf("%v: worker %d was denied though each gives its hits back: %v", a, w, err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/weirproxy/weir/internal/race"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -120,7 +121,7 @@ func agreesWithModel(t *testing.T, e Env) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	m := &model{states: map[string]modelState{}}
 	scale := []time.Duration{0, time.Millisecond, 100 * time.Millisecond, 7 * time.Second, 31 * time.Second, 5 * time.Minute}
-	for step := range 3000 {
+	for step := range race.Scale(3000) {
 		if pause := scale[r.IntN(len(scale))]; pause > 0 && r.IntN(3) == 0 {
 			e.Sleep(pause + time.Duration(r.IntN(1000))*time.Microsecond)
 		}

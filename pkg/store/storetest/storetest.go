@@ -12,6 +12,8 @@
 //			})
 //		})
 //	}
+//
+// The concurrent and the random cases do a tenth of their work with the race detector or with -short.
 package storetest
 
 import (

@@ -109,8 +109,10 @@ func BenchmarkLoad(b *testing.B) {
 	b.SetBytes(int64(len(data)))
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, _, err := Load([]Source{{Data: data}}, Options{}); err != nil {
+		rules, _, err := Load([]Source{{Data: data}}, Options{})
+		if err != nil {
 			b.Fatal(err)
 		}
+		_ = rules.Hash() // as a reload does
 	}
 }

@@ -1,6 +1,8 @@
 package descriptors
 
 import (
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -64,6 +66,57 @@ func TestHashChangesWithTheMeaning(t *testing.T) {
 			t.Errorf("%s and %s: got the same hash %s", name, other, got)
 		}
 		seen[got] = name
+	}
+}
+
+// A new field of a rule must be part of its meaning.
+func TestEachFieldIsPartOfTheMeaning(t *testing.T) {
+	rule := Rule{Limits: make([]Limit, 1), Levels: make([]Level, 1)}
+	seen := map[string]string{string(rule.appendMeaning(nil)): "a rule of zeros"}
+	var change func(name string, v reflect.Value)
+	change = func(name string, v reflect.Value) {
+		old := reflect.ValueOf(v.Interface())
+		switch v.Kind() {
+		case reflect.Struct:
+			for i := range v.NumField() {
+				f := v.Type().Field(i)
+				if place := name == "Rule" && slices.Contains([]string{"ID", "File", "Line"}, f.Name); f.IsExported() && !place {
+					change(name+"."+f.Name, v.Field(i))
+				}
+			}
+			return
+		case reflect.Slice:
+			if v.Len() > 0 {
+				change(name+"[0]", v.Index(0))
+			}
+			v.Set(reflect.Append(v, reflect.Zero(v.Type().Elem())))
+		case reflect.Map:
+			v.Set(reflect.ValueOf(map[string]any{}))
+		case reflect.Bool:
+			v.SetBool(true)
+		case reflect.String:
+			v.SetString("x")
+		default:
+			v.Set(reflect.ValueOf(1).Convert(v.Type()))
+		}
+		text := string(rule.appendMeaning(nil))
+		if other, ok := seen[text]; ok {
+			t.Errorf("%s has the meaning of %s", name, other)
+		}
+		seen[text] = name
+		v.Set(old)
+	}
+	change("Rule", reflect.ValueOf(&rule).Elem())
+	if len(seen) < 20 {
+		t.Errorf("got %d fields, want at least 20", len(seen))
+	}
+}
+
+func TestHashAllocatesForAllRulesTogether(t *testing.T) {
+	domain, _ := benchmarkRules(t, 1000, 2)
+	rules := &Rules{all: domain.rules, domains: map[string]*Domain{domain.Name: domain}}
+	if got := testing.AllocsPerRun(10, rules.digest); got > 100 {
+		t.Errorf("got %v allocations for %d rules, want at most 100", got, rules.Len())
 	}
 }
 

@@ -105,6 +105,17 @@ func (c *call) copy() *call {
 	return other
 }
 
+// drop removes the charges of some keys from a correction that has ended.
+func (c *call) drop(keys map[string]int) {
+	charges, corrections := c.charges, c.corrections
+	c.charges, c.corrections = c.charges[:0], c.corrections[:0]
+	for i := range charges {
+		if keys[string(charges[i].Key)] == 0 {
+			c.charges, c.corrections = append(c.charges, charges[i]), append(c.corrections, corrections[i])
+		}
+	}
+}
+
 // size returns the sum of the call's hits, each without its sign.
 func (c *call) size() int64 {
 	var hits int64

@@ -25,12 +25,13 @@ type outbox struct {
 	keys   atomic.Int64 // with hits to send
 	shards [outboxShards]outboxShard
 
-	mu     sync.Mutex    // guards the fields below; locked after a shard's mu, before a queue's
-	calls  int           // under way, or in again
-	again  []*call       // to send again
-	failed bool          // a call was refused since the last tick
-	wait   time.Duration // backoff after failed calls
-	next   time.Time     // of the next sending
+	mu     sync.Mutex     // guards the fields below; locked after a shard's mu, before a queue's
+	calls  int            // under way, or in again
+	again  []*call        // to send again
+	failed bool           // a call was refused since the last tick
+	wait   time.Duration  // backoff after failed calls
+	next   time.Time      // of the next sending
+	resets map[string]int // the number of resets under way, by key
 	closed bool
 }
 
@@ -56,7 +57,7 @@ type deferred struct {
 }
 
 func newOutbox(s *Store) *outbox {
-	o := &outbox{store: s}
+	o := &outbox{store: s, resets: make(map[string]int)}
 	for i := range o.shards {
 		o.shards[i].keys = make(map[string]*deferred)
 	}
@@ -170,7 +171,8 @@ func (o *outbox) ended(c *call) {
 	defer o.mu.Unlock()
 	if c.err != nil && c.refused {
 		o.failed = true
-		if !o.closed && time.Now().Before(c.resendUntil) {
+		c.drop(o.resets)
+		if len(c.charges) > 0 && !o.closed && time.Now().Before(c.resendUntil) {
 			o.again = append(o.again, c)
 			return
 		}
@@ -230,7 +232,7 @@ func (o *outbox) sendAll() {
 	}
 }
 
-// sendAgain puts the refused calls into their queues. The calls change place under mu, so that forget and the peeks of
+// sendAgain puts the refused calls into their queues. The calls change place under mu, so that beginReset and the peeks of
 // outboxAnswered do not miss a call in between. Close closes the queues after the end of run, so put does not call ended, which locks mu.
 func (o *outbox) sendAgain() {
 	o.mu.Lock()
@@ -242,7 +244,37 @@ func (o *outbox) sendAgain() {
 	o.again = nil
 }
 
-// forget drops the hits of the keys of charges: the keys are reset.
+// beginReset drops all about the keys of charges that waits here. Until endReset, ended drops what Redis refuses about these keys: a
+// resend could charge a key after its reset.
+func (o *outbox) beginReset(charges []store.Charge) {
+	o.mu.Lock()
+	for i := range charges {
+		o.resets[string(charges[i].Key)]++
+	}
+	before := len(o.again)
+	o.again = slices.DeleteFunc(o.again, func(c *call) bool {
+		c.drop(o.resets)
+		return len(c.charges) == 0
+	})
+	o.calls -= before - len(o.again)
+	o.mu.Unlock()
+	o.forget(charges)
+}
+
+// endReset ends a beginReset with the same charges, and drops hits that came in between.
+func (o *outbox) endReset(charges []store.Charge) {
+	o.forget(charges)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for i := range charges {
+		key := string(charges[i].Key)
+		if o.resets[key]--; o.resets[key] == 0 {
+			delete(o.resets, key)
+		}
+	}
+}
+
+// forget drops the deferred hits of the keys of charges.
 func (o *outbox) forget(charges []store.Charge) {
 	for i := range charges {
 		sh := o.shard(charges[i].Key)
@@ -252,11 +284,4 @@ func (o *outbox) forget(charges []store.Charge) {
 		}
 		sh.mu.Unlock()
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	before := len(o.again)
-	o.again = slices.DeleteFunc(o.again, func(c *call) bool {
-		return len(c.charges) == 1 && slices.ContainsFunc(charges, func(r store.Charge) bool { return string(r.Key) == string(c.charges[0].Key) })
-	})
-	o.calls -= before - len(o.again)
 }

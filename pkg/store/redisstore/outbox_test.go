@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -288,8 +289,8 @@ func TestOutboxCountsWhatItDrops(t *testing.T) {
 	}
 }
 
-// Reset has Redis delete the key behind the outbox's calls. So forget must find each call in again, or leave the call in a queue.
-func TestForgetWaitsWhileTheOutboxSendsAgain(t *testing.T) {
+// Reset has Redis delete the key behind the outbox's calls. So beginReset must find each call in again, or leave the call in a queue.
+func TestResetWaitsWhileTheOutboxSendsAgain(t *testing.T) {
 	s := unconnected(false, &Store{seed: maphash.MakeSeed()})
 	q := newQueue(s.main) // does not run
 	s.main.queues = []*queue{q}
@@ -297,6 +298,7 @@ func TestForgetWaitsWhileTheOutboxSendsAgain(t *testing.T) {
 	charges := []store.Charge{hit("k", perAge(algorithms.FixedWindow, 10))}
 	refused := newCall()
 	refused.set(correct, s.locate(&charges[0], 0), 0, charges)
+	refused.corrections = make([]*correction, 1)
 	o.again, o.calls = []*call{refused}, 1
 
 	q.mu.Lock() // so the outbox cannot put the call
@@ -310,16 +312,95 @@ func TestForgetWaitsWhileTheOutboxSendsAgain(t *testing.T) {
 		return len(o.again) == 0
 	})
 	forgot := make(chan struct{})
-	go func() { o.forget(charges); close(forgot) }()
+	go func() { o.beginReset(charges); close(forgot) }()
 	select {
 	case <-forgot:
-		t.Error("forget returned while the call was on its way from again to the queue")
-	case <-time.After(100 * time.Millisecond): // forget waits
+		t.Error("beginReset returned while the call was on its way from again to the queue")
+	case <-time.After(100 * time.Millisecond): // beginReset waits
 	}
 	q.mu.Unlock()
 	<-forgot
 	sending.Wait()
 	if len(q.waiting) != 1 || o.idle() {
 		t.Errorf("%d calls wait in the queue, %d are under way; want 1 and 1", len(q.waiting), o.calls)
+	}
+}
+
+// A resend behind the DEL of a Reset would charge the key again.
+func TestRefusedCallsOfAKeyAreNotResentAfterItsReset(t *testing.T) {
+	s := unconnected(false, &Store{seed: maphash.MakeSeed()})
+	q := newQueue(s.main) // does not run
+	s.main.queues = []*queue{q}
+	k, other := hit("k", perAge(algorithms.FixedWindow, 10)), hit("other", perAge(algorithms.FixedWindow, 10))
+	for _, test := range []struct {
+		name    string
+		charges []store.Charge
+		order   func(o *outbox, refuse func())
+		want    []string // keys of the resends
+	}{
+		{"refused before the reset", []store.Charge{k}, func(o *outbox, refuse func()) {
+			refuse()
+			o.beginReset([]store.Charge{k})
+			o.endReset([]store.Charge{k})
+		}, nil},
+		{"refused during the reset", []store.Charge{k}, func(o *outbox, refuse func()) {
+			o.beginReset([]store.Charge{k})
+			refuse()
+			o.endReset([]store.Charge{k})
+		}, nil},
+		{"refused during one of two resets", []store.Charge{k}, func(o *outbox, refuse func()) {
+			o.beginReset([]store.Charge{k})
+			o.beginReset([]store.Charge{k})
+			o.endReset([]store.Charge{k})
+			refuse()
+			o.endReset([]store.Charge{k})
+		}, nil},
+		{"several keys, refused before", []store.Charge{other, k}, func(o *outbox, refuse func()) {
+			refuse()
+			o.beginReset([]store.Charge{k})
+			o.endReset([]store.Charge{k})
+		}, []string{"other"}},
+		{"several keys, refused during", []store.Charge{k, other, k}, func(o *outbox, refuse func()) {
+			o.beginReset([]store.Charge{k})
+			refuse()
+			o.endReset([]store.Charge{k})
+		}, []string{"other"}},
+		{"refused after", []store.Charge{k}, func(o *outbox, refuse func()) {
+			o.beginReset([]store.Charge{k})
+			o.endReset([]store.Charge{k})
+			refuse()
+		}, []string{"k"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			o := newOutbox(s)
+			c := newCall()
+			c.set(correct, s.locate(&test.charges[0], 0), 0, test.charges)
+			for i := range test.charges {
+				c.corrections = append(c.corrections, &correction{at: int64(i)})
+			}
+			o.send(c, q, time.Now().Add(time.Hour))
+			q.waiting = nil // Redis has the call
+			test.order(o, func() {
+				c.err, c.refused = ErrUnavailable, true
+				c.end()
+			})
+			o.sendAgain()
+			var got []string
+			for _, c := range q.waiting {
+				for i := range c.charges {
+					got = append(got, string(c.charges[i].Key))
+					if string(test.charges[c.corrections[i].at].Key) != got[i] {
+						t.Errorf("charge %d of %s has the correction of another charge", i, got[i])
+					}
+				}
+			}
+			if !slices.Equal(got, test.want) {
+				t.Errorf("resent charges of keys %q, want %q", got, test.want)
+			}
+			if o.idle() != (test.want == nil) || len(o.resets) > 0 {
+				t.Errorf("%d calls and %d resets are under way", o.calls, len(o.resets))
+			}
+			q.waiting = nil
+		})
 	}
 }

@@ -14,8 +14,8 @@ func (s *Store) Reset(ctx context.Context, charges []store.Charge) (int, error) 
 	if err != nil {
 		return 0, err
 	}
-	s.outbox.forget(charges)
-	defer s.outbox.forget(charges)
+	s.outbox.beginReset(charges)
+	defer s.outbox.endReset(charges)
 	if err := s.outboxAnswered(ctx, charges, until); err != nil {
 		return 0, err
 	}

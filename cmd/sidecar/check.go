@@ -104,6 +104,8 @@ func findings(err error) []finding {
 	case nil:
 	case descriptors.Error:
 		all = append(all, finding(e))
+	case reload.FileError:
+		all = append(all, finding{File: e.File, Line: e.Line, Text: e.Err.Error()})
 	case failure:
 		all = findings(e.error)
 	case interface{ Unwrap() []error }:

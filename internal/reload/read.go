@@ -56,7 +56,7 @@ func Read(paths []string, settings string) ([]descriptors.Source, error) {
 // file ("" for no such file). The extension of a settings file decides between YAML, TOML and JSON. Read follows symbolic links,
 // and reads a path once. A directory must hold a rule file.
 //
-// Read continues after a mistake and returns all readable sources. The error joins `path: reason` for every other path.
+// Read continues after a mistake and returns all readable sources. The error joins a FileError for every other path.
 func (f Files) Read(paths []string, settings string) ([]descriptors.Source, error) {
 	var (
 		sources []descriptors.Source
@@ -66,7 +66,7 @@ func (f Files) Read(paths []string, settings string) ([]descriptors.Source, erro
 	for _, path := range paths {
 		files, err := f.of(path)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", path, bare(err)))
+			errs = append(errs, FileError{File: path, Err: bare(err)})
 		}
 		for _, file := range files {
 			if seen[filepath.Clean(file)] {
@@ -91,6 +91,24 @@ func (f Files) Read(paths []string, settings string) ([]descriptors.Source, erro
 	}
 	return sources, errors.Join(errs...)
 }
+
+// FileError is the reason why a file or a directory cannot be read.
+type FileError struct {
+	File string
+	Line int // from 1; 0 when unknown
+	Err  error
+}
+
+// Error returns `file:line: reason`, without an unknown line.
+func (e FileError) Error() string {
+	if e.Line == 0 {
+		return fmt.Sprintf("%s: %v", e.File, e.Err)
+	}
+	return fmt.Sprintf("%s:%d: %v", e.File, e.Line, e.Err)
+}
+
+// Unwrap returns the reason.
+func (e FileError) Unwrap() error { return e.Err }
 
 // of returns the files at a path: the path itself, or the rule files of a directory, sorted by name.
 func (f Files) of(path string) ([]string, error) {
@@ -142,7 +160,7 @@ func (f Files) in(dir string) ([]string, error) {
 func readFile(path string) (data []byte, err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("%s: %w", path, bare(err))
+			err = FileError{File: path, Err: bare(err)}
 		}
 	}()
 	info, err := os.Stat(path)
@@ -169,16 +187,15 @@ func inline(path string) (descriptors.Source, error) {
 	}
 	var settings map[string]any
 	if err := toml.Unmarshal(source.Data, &settings); err != nil {
-		at := path
+		line := 0
 		if syntax, ok := errors.AsType[*toml.DecodeError](err); ok {
-			line, _ := syntax.Position()
-			at = fmt.Sprintf("%s:%d", path, line)
+			line, _ = syntax.Position()
 		}
-		return source, fmt.Errorf("%s: not valid TOML: %w", at, err)
+		return source, FileError{File: path, Line: line, Err: fmt.Errorf("not valid TOML: %w", err)}
 	}
 	source.Generated = true
 	if source.Data, err = json.Marshal(map[string]any{"domains": settings["domains"]}); err != nil {
-		return source, fmt.Errorf("%s: domains: %w", path, err)
+		return source, FileError{File: path, Err: fmt.Errorf("domains: %w", err)}
 	}
 	return source, nil
 }

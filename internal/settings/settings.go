@@ -63,12 +63,15 @@ func textual(kind string, set func(s string) error) Value {
 	}}
 }
 
+// errSecret refuses a secret that is not text, without showing the secret.
+var errSecret = errors.New("must be text: put it in quotes")
+
 // Secret accepts any text. No error shows the value.
 func Secret(to *string) Value {
 	return Value{Kind: "secret", Set: func(raw any) error {
 		s, ok := raw.(string)
 		if !ok {
-			return errors.New("must be text: put it in quotes")
+			return errSecret
 		}
 		*to = s
 		return nil
@@ -272,7 +275,15 @@ func Pairs(to *map[string]string) Value {
 // SecretPairs is Pairs. No error shows a pair.
 func SecretPairs(to *map[string]string) Value {
 	hide := func(string) string { return "one of the pairs" }
-	return pairs("k:v,k:v", ":", hide, to)
+	v := pairs("k:v,k:v", ":", hide, to)
+	set := v.Set
+	v.Set = func(raw any) error {
+		if _, ok := raw.(string); !ok {
+			return errSecret
+		}
+		return set(raw)
+	}
+	return v
 }
 
 // Equations accepts key=value with commas between the pairs. A value may contain further equal signs. Blank text has no pairs.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -94,24 +93,28 @@ func TestFailoverBySentinelIsFollowed(t *testing.T) {
 }
 
 func TestSentinelsThatNameADeadPrimaryAreNotHammered(t *testing.T) {
+	t.Parallel()
+	running := goroutines(t)
 	s, c, lines := startSentinels(t)
 	for _, r := range s.Data {
 		r.Kill()
 	}
-	goroutines := 0
+	most := 0
 	await(t, "the client to be given up", func() error {
 		if err := c.works(); !errors.Is(err, ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatal(err)
 		}
-		goroutines = max(goroutines, runtime.NumGoroutine())
+		n, _ := running()
+		most = max(most, n)
 		if client, err := c.Client(); err == nil {
 			return fmt.Errorf("there is %v", client.Mode())
 		}
 		return nil
 	})
-	t.Logf("%d goroutines at most, %d in the end", goroutines, runtime.NumGoroutine())
-	if goroutines > 300 {
-		t.Errorf("%d goroutines", goroutines)
+	last, _ := running()
+	t.Logf("%d goroutines at most, %d in the end", most, last)
+	if most > 300 {
+		t.Errorf("%d goroutines", most)
 	}
 	if err := s.Data[0].Restart(soon(t)); err != nil {
 		t.Fatal(err)

@@ -1,7 +1,10 @@
 package redisconn
 
 import (
+	"bytes"
+	"fmt"
 	"path/filepath"
+	"runtime/pprof"
 	"strings"
 	"testing"
 
@@ -57,4 +60,38 @@ func steadyCluster(t *testing.T, o parts.RedisOptions) *parts.Cluster {
 // urlOf returns the URL of one Redis, or of a cluster.
 func urlOf(scheme string, addresses ...string) []string {
 	return []string{scheme + "://" + strings.Join(addresses, ",")}
+}
+
+// goroutines labels the goroutine of a test, and so all goroutines that the test starts from then on. The function that it returns says
+// how many of them run now, and where. Tests beside this one do not count.
+func goroutines(t *testing.T) func() (running int, stacks []string) {
+	t.Helper()
+	labels := pprof.Labels("test", t.Name())
+	pprof.SetGoroutineLabels(pprof.WithLabels(t.Context(), labels))
+	mark := fmt.Sprintf("# labels: {%q:%q}", "test", t.Name())
+	return func() (running int, stacks []string) {
+		t.Helper()
+		var profile bytes.Buffer
+		if err := pprof.Lookup("goroutine").WriteTo(&profile, 1); err != nil {
+			t.Fatal(err)
+		}
+		for stack := range strings.SplitSeq(profile.String(), "\n\n") {
+			if !strings.Contains(stack, mark) {
+				continue
+			}
+			if first, rest, _ := strings.Cut(stack, "\n"); strings.HasPrefix(first, "goroutine profile:") {
+				stack = rest
+			}
+			n := 0
+			if _, err := fmt.Sscanf(stack, "%d @", &n); err != nil {
+				t.Fatalf("%v in %s", err, stack)
+			}
+			running += n
+			stacks = append(stacks, stack)
+		}
+		if running == 0 {
+			t.Fatal("the goroutine of the test has no label")
+		}
+		return running, stacks
+	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -276,6 +275,8 @@ func TestClientIsMadeAnewWhenNothingSucceeds(t *testing.T) {
 }
 
 func TestCloseLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
+	running := goroutines(t)
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts connections, and nobody answers
 	if err != nil {
 		t.Fatal(err)
@@ -312,9 +313,8 @@ func TestCloseLeavesNothingBehind(t *testing.T) {
 	}
 	// rueidis closes the connections to a removed node some seconds later.
 	await(t, "goroutines to end", func() error {
-		stacks := make([]byte, 1<<20)
-		stacks = stacks[:runtime.Stack(stacks, true)]
-		for stack := range strings.SplitSeq(string(stacks), "\n\n") {
+		_, stacks := running()
+		for _, stack := range stacks {
 			if strings.Contains(stack, "rueidis") || strings.Contains(stack, "redisconn.(*") {
 				return errors.New(stack)
 			}

@@ -15,7 +15,7 @@ import (
 )
 
 // counted counts every fixed window of whole seconds under its key, behind a prefix, as envoyproxy/ratelimit does. Redis ends a key by
-// its own clock, and the tests' clock stands still: the jitter keeps each key for longer than a test can take.
+// its own clock, and the tests' clock stands still. So the jitter keeps each key for longer than a test can take.
 func counted(prefix string) Counters {
 	return Counters{Jitter: MaxJitter, Name: func(dst, key []byte) ([]byte, bool) {
 		return append(append(append(dst, prefix...), key...), '_'), true

@@ -326,7 +326,7 @@ func onNode(s *Store, third int, l algorithms.Limit) store.Charge {
 
 func TestWhatOthersReservedIsGivenBackWhenANodeDoesNotAnswer(t *testing.T) {
 	for _, a := range []algorithms.Algorithm{algorithms.TokenBucket, algorithms.SlidingWindowLog} {
-		// The other node may answer too late on a busy machine. Its hits then are lost for good, and the store says so.
+		// The other node may answer too late on a busy machine. The store counts such hits as lost.
 		for try := 1; !givesBackWithout(t, a, sharedCluster(t).Nodes[1]) && !t.Failed(); try++ {
 			if try == 5 {
 				t.Fatalf("%v: hits were lost in each of %d tries", a, try)
@@ -335,7 +335,8 @@ func TestWhatOthersReservedIsGivenBackWhenANodeDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// givesBackWithout pauses a node during requests that need it and another node. It reports false when hits of the other node were lost.
+// givesBackWithout pauses a node during requests that need it and another node. The function returns false
+// when hits of the other node were lost.
 func givesBackWithout(t *testing.T, a algorithms.Algorithm, node *parts.Redis) bool {
 	t.Helper()
 	s := clustered(t, Options{Timeout: 300 * time.Millisecond}) // of a busy machine, too

@@ -75,8 +75,8 @@ func TestRestartedServerIsReconnectedAndLoggedOnce(t *testing.T) {
 	}
 }
 
+// The test runs beside no other test: a machine that starts clusters may take seconds for nothing.
 func TestStoppedServerIsDisconnectedAndReconnected(t *testing.T) {
-	t.Parallel()
 	r := startRedis(t, parts.RedisOptions{})
 	c, lines := connectedTo(t, TargetOptions{URLs: urlOf("redis", r.Address())})
 	if err := c.patiently(); err != nil {
@@ -87,15 +87,17 @@ func TestStoppedServerIsDisconnectedAndReconnected(t *testing.T) {
 	}
 	begun, failed, unavailable := time.Now(), 0, time.Duration(0)
 	var slowest time.Duration
-	for time.Since(begun) < 3*time.Second {
+	for unavailable == 0 {
 		at := time.Now()
 		err := c.works()
 		slowest = max(slowest, time.Since(at))
 		switch {
 		case err == nil:
 			t.Fatal("a stopped server answers")
-		case errors.Is(err, ErrUnavailable) && unavailable == 0:
+		case errors.Is(err, ErrUnavailable):
 			unavailable = time.Since(begun)
+		case time.Since(begun) > 3500*time.Millisecond: // rueidis by itself closes the connection after 4 s
+			t.Fatal("the connection is not closed")
 		default:
 			failed++
 		}
@@ -113,9 +115,6 @@ func TestStoppedServerIsDisconnectedAndReconnected(t *testing.T) {
 	}
 	t.Logf("connection closed after %v; commands failed after %v at most; commands succeed %v after the server resumed; %s of %d were applied",
 		unavailable, slowest, back, applied, failed)
-	if unavailable == 0 || unavailable > 2500*time.Millisecond {
-		t.Errorf("connection closed after %v; want at most 2.5s", unavailable)
-	}
 	await(t, "the log", func() error {
 		return lines.has("redis connected", "redis is not reachable", "redis is reachable again")
 	})

@@ -52,6 +52,10 @@ func (c *Cluster) start(ctx context.Context, binary, dir string, options RedisOp
 		}
 		c.ids = append(c.ids, id)
 	}
+	// A node forgets another node for good when their first exchange takes longer than the timeout, which a busy machine can cause.
+	if err := c.setNodeTimeout(ctx, time.Minute); err != nil {
+		return err
+	}
 	for i, node := range c.Nodes {
 		// With different epochs the nodes never disagree about the owner of a slot.
 		if _, err := node.Do(ctx, "CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1)); err != nil {
@@ -67,6 +71,21 @@ func (c *Cluster) start(ctx context.Context, binary, dir string, options RedisOp
 				return err
 			}
 		}
+	}
+	for _, node := range c.Nodes {
+		err := poll(ctx, "a node to know all others", func() error {
+			text, err := c.text(ctx, node, "CLUSTER", "NODES")
+			if err == nil && (strings.Count(text, "\n") != len(c.Nodes) || strings.Contains(text, "handshake")) {
+				err = errors.New(text)
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if err := c.setNodeTimeout(ctx, time.Second); err != nil {
+		return err
 	}
 	for i, replica := range c.Nodes[primaries:] {
 		err := poll(ctx, "a replica to know its primary", func() error {
@@ -104,12 +123,20 @@ func (c *Cluster) Addresses() []string { return addresses(c.Nodes) }
 // DisableFailover makes all nodes wait a minute for a silent node. On a busy machine a node may be silent for a second, and the cluster
 // refuses commands during a failover.
 func (c *Cluster) DisableFailover(ctx context.Context) error {
+	if err := c.setNodeTimeout(ctx, time.Minute); err != nil {
+		return err
+	}
+	return c.AwaitWhole(ctx)
+}
+
+// setNodeTimeout sets the time that all nodes wait for a silent node, until their restart.
+func (c *Cluster) setNodeTimeout(ctx context.Context, timeout time.Duration) error {
 	for _, node := range c.Nodes {
-		if _, err := node.Do(ctx, "CONFIG", "SET", "cluster-node-timeout", "60000"); err != nil {
+		if _, err := node.Do(ctx, "CONFIG", "SET", "cluster-node-timeout", strconv.FormatInt(timeout.Milliseconds(), 10)); err != nil {
 			return err
 		}
 	}
-	return c.AwaitWhole(ctx)
+	return nil
 }
 
 // Kill ends all nodes.

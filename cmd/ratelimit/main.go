@@ -64,15 +64,24 @@ func help() string {
 
 // run runs the service until ctx ends or a signal says so.
 func run(ctx context.Context, environ []string, stderr io.Writer) error {
+	c, err := configure(environ, stderr)
+	if err != nil {
+		return err
+	}
+	return serving.Run(ctx, c)
+}
+
+// configure translates the environment. The service logs to stderr.
+func configure(environ []string, stderr io.Writer) (serving.Config, error) {
 	c, err := readConfig(environ)
 	if err == nil {
 		err = c.finish()
 	}
 	if err != nil {
-		return err
+		return serving.Config{}, err
 	}
 	c.Logger = newLogger(stderr, &c)
-	return serving.Run(ctx, c.Config)
+	return c.Config, nil
 }
 
 // report writes an error, one reason per line, and returns the exit code; 0 for nil.

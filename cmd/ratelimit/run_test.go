@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/weirproxy/weir/internal/logtest"
+	"github.com/weirproxy/weir/internal/serving"
 	"github.com/weirproxy/weir/test/parts"
 )
 
@@ -66,11 +67,24 @@ func startAs(t *testing.T, environment []string, secure secured.TransportCredent
 	return r
 }
 
-// launch runs the service with exactly that environment until somebody calls stop.
-func launch(environment []string) *running {
+// shortDrain is the drain timeout in tests that claim nothing about the end: programs wait for four fifths of it.
+const shortDrain = 100 * time.Millisecond
+
+// launch runs the service with exactly that environment until somebody calls stop. The service drains for shortDrain at most.
+func launch(environment []string) *running { return launchWith(environment, shortDrain) }
+
+// launchWith is launch with a drain timeout.
+func launchWith(environment []string, drain time.Duration) *running {
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &running{log: new(logtest.Log), address: make(map[string]string), stop: cancel, ended: make(chan error, 1)}
-	go func() { r.ended <- run(ctx, environment, r.log) }()
+	go func() {
+		c, err := configure(environment, r.log)
+		if err == nil {
+			c.DrainTimeout = drain
+			err = serving.Run(ctx, c)
+		}
+		r.ended <- err
+	}()
 	return r
 }
 

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
@@ -99,7 +100,10 @@ func TestCertificatesMayTurnUnderTraffic(t *testing.T) {
 	defer end()
 	for range 4 {
 		going.Go(func() {
+			pace := time.NewTicker(time.Millisecond) // as fast as they can, the callers would take the processors from other tests
+			defer pace.Stop()
 			for client := ratelimitv3.NewRateLimitServiceClient(r.conn); traffic.Err() == nil; passed.Add(1) {
+				<-pace.C
 				if _, err := client.ShouldRateLimit(context.WithoutCancel(traffic), request); err != nil {
 					t.Errorf("on the connection that stays: %v", err)
 					return
@@ -112,7 +116,10 @@ func TestCertificatesMayTurnUnderTraffic(t *testing.T) {
 	defer connects.Wait()
 	defer enough()
 	connects.Go(func() {
+		pace := time.NewTicker(5 * time.Millisecond)
+		defer pace.Stop()
 		for ; connecting.Err() == nil; passed.Add(1) {
+			<-pace.C
 			if code, _ := fresh(envoy); code != codes.OK {
 				t.Errorf("on a new connection: %v", code)
 				return

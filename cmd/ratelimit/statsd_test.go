@@ -167,7 +167,7 @@ func TestStatsDIsTold(t *testing.T) {
 			s := startStatsD(t, test.network)
 			root := t.TempDir()
 			lay(t, root, map[string]string{"config/a.yaml": rules("d", "k", 5)})
-			r := launch(append(append(append(anyPort(), "RUNTIME_ROOT="+root, "STATS_FLUSH_INTERVAL=1h"), s.environment...), test.environment...))
+			r := launchWith(append(append(append(anyPort(), "RUNTIME_ROOT="+root, "STATS_FLUSH_INTERVAL=1h"), s.environment...), test.environment...), drainTimeout)
 			r.connect(t, insecure.NewCredentials())
 			for _, line := range []string{"d +5 | k=v", "d | k=v", "unknown | k=v", " | k=v"} {
 				if _, err := r.ask(t, parseRequest(t, line)); err != nil && line[0] != ' ' {

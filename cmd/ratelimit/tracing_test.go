@@ -38,7 +38,7 @@ func traced(t *testing.T, protocol, sampled string, environment ...string) *trac
 	otel(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+c.Endpoint, "OTEL_BSP_SCHEDULE_DELAY=3600000")
 	root := t.TempDir()
 	lay(t, root, map[string]string{"config/a.yaml": rules("d", "k", 1)})
-	r := launch(append(append(anyPort(), "USE_STATSD=false", "RUNTIME_ROOT="+root, "TRACING_ENABLED=true", "TRACING_EXPORTER_PROTOCOL="+protocol), environment...))
+	r := launchWith(append(append(anyPort(), "USE_STATSD=false", "RUNTIME_ROOT="+root, "TRACING_ENABLED=true", "TRACING_EXPORTER_PROTOCOL="+protocol), environment...), drainTimeout)
 	r.connect(t, insecure.NewCredentials())
 	ctx := t.Context()
 	if sampled != "" {

@@ -25,8 +25,9 @@ func perHour(domain string, requests uint32) *ratelimitv3.RateLimitConfig {
 	}}
 }
 
-// largeRules is how many rules of large a resource of 10 MiB has, beside the one of perHour.
-func largeRules() uint32 { return uint32(race.Scale(104_000)) }
+// largeRules is the number of rules in a resource of 10 MiB, beside the rule of perHour. Each rule has 1 KiB: bytes cost little, and
+// internal/xds has the test with as many short rules as 10 MiB can hold.
+func largeRules() uint32 { return uint32(race.Scale(10_400)) }
 
 // large is a resource of 10 MiB. The limit of value i is i+1 per hour.
 func large(t *testing.T) *ratelimitv3.RateLimitConfig {
@@ -46,7 +47,7 @@ func large(t *testing.T) *ratelimitv3.RateLimitConfig {
 // muchLater is how long a test waits for the loading of that, which takes seconds with the race detector on a busy machine.
 const muchLater = 4 * within
 
-func largeValue(i uint32) string { return fmt.Sprintf("%06d-%s", i, strings.Repeat("x", 80)) }
+func largeValue(i uint32) string { return fmt.Sprintf("%06d-%s", i, strings.Repeat("x", 1000)) }
 
 // sets makes resources all that a control plane has for the node "default".
 func sets(t *testing.T, p *parts.ControlPlane, version string, all ...*ratelimitv3.RateLimitConfig) {

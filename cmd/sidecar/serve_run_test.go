@@ -42,14 +42,14 @@ type logLine struct {
 	Errors  []string `json:"errors"`
 }
 
-// start runs a sidecar, on any port, until the test ends or it is stopped.
+// start runs a sidecar, on any port, until the test ends or it is stopped. Its drain is short, for tests that claim nothing about the end.
 func start(t *testing.T, args ...string) *running {
 	t.Helper()
 	r := &running{log: new(logtest.Log), address: make(map[string]string), ended: make(chan error, 1)}
 	ctx, cancel := context.WithCancel(context.Background())
 	args = append([]string{
 		"serve", "--log-format=json", "--grpc-address=127.0.0.1:0", "--http-address=127.0.0.1:0", "--admin-address=127.0.0.1:0",
-		"--reload-debounce=10ms",
+		"--reload-debounce=10ms", "--drain-timeout=100ms",
 	}, args...)
 	go func() { r.ended <- run(ctx, args, strings.NewReader(""), io.Discard, r.log); close(r.ended) }()
 	t.Cleanup(func() {

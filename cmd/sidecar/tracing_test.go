@@ -50,7 +50,7 @@ func TestSpansOfRequestsReachTheCollectorBeforeTheEnd(t *testing.T) {
 			c := tracingtest.Start(t, protocol)
 			// Nothing is sent before the end.
 			otel(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+c.Endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL="+protocol, "OTEL_BSP_SCHEDULE_DELAY=3600000")
-			r := start(t, "--rules", rulesFile(t, rulesOf("1")), "--tracing")
+			r := start(t, "--rules", rulesFile(t, rulesOf("1")), "--tracing", "--drain-timeout=10s")
 			client := ratelimitv3.NewRateLimitServiceClient(r.dial(t, r.address["grpc tcp"]))
 			for range 2 {
 				if _, err := client.ShouldRateLimit(asCaller(t), requestFor("x")); err != nil {

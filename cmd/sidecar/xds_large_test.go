@@ -22,10 +22,11 @@ func perYear(domain string, requests uint32) *ratelimitv3.RateLimitConfig {
 	}}
 }
 
-// A snapshot of 10 MiB: all of it counts, a small change beside it works, and when one of its rules is bad all of it stays.
+// A snapshot of 10 MiB: all of it counts, a small change beside it works, and when one of its rules is bad all of it stays. Each rule
+// has 1 KiB: internal/xds has the test with as many short rules as 10 MiB can hold.
 func TestAConfigurationOfTenMiBComesByXDS(t *testing.T) {
-	users := uint32(race.Scale(104_000))
-	user := func(i uint32) string { return fmt.Sprintf("%06d-%s", i, strings.Repeat("x", 80)) }
+	users := uint32(race.Scale(10_400))
+	user := func(i uint32) string { return fmt.Sprintf("%06d-%s", i, strings.Repeat("x", 1000)) }
 	large := perYear("large", 1)
 	for i := range users {
 		large.Descriptors = append(large.Descriptors, &ratelimitv3.RateLimitDescriptor{

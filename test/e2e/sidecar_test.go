@@ -124,6 +124,9 @@ func sum(t *testing.T, text, name string, labels ...string) int {
 	t.Helper()
 	sum := 0.0
 	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(line, name) {
+			continue
+		}
 		series, value, found := strings.Cut(strings.TrimSpace(line), " ")
 		bare, set, _ := strings.Cut(series, "{")
 		if !found || bare != name || !containsAll(set, labels) {
@@ -166,19 +169,19 @@ func deadline(t *testing.T) context.Context {
 	return ctx
 }
 
-// eventually polls until done returns "". After a long time eventually fails with the last text of done.
+// eventually polls until done returns "". After a long time eventually fails with the last text of done. The interval grows, because
+// a page of metrics costs milliseconds.
 func eventually(t *testing.T, done func() string) {
 	t.Helper()
 	ctx := deadline(t)
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for {
+	const longest = 100 * time.Millisecond
+	for interval := 5 * time.Millisecond; ; interval = min(2*interval, longest) {
 		missing := done()
 		if missing == "" {
 			return
 		}
 		select {
-		case <-tick.C:
+		case <-time.After(interval):
 		case <-ctx.Done():
 			t.Fatalf("after %s: %s", within, missing)
 		}

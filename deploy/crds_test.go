@@ -3,7 +3,6 @@ package deploy
 import (
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -11,7 +10,7 @@ import (
 // crds gives documents to the program of the folder crds and returns the program's output.
 func crds(t *testing.T, documents ...string) string {
 	t.Helper()
-	run := exec.CommandContext(t.Context(), crdsProgram(t))
+	run := exec.CommandContext(t.Context(), program(t, "crds"))
 	run.Dir = "crds" // the program asks for the schemas there
 	run.Stdin = strings.NewReader(strings.Join(documents, "\n---\n"))
 	out, err := run.CombinedOutput()
@@ -19,23 +18,6 @@ func crds(t *testing.T, documents ...string) string {
 		t.Fatal(err)
 	}
 	return string(out)
-}
-
-// crdsProgram builds the program of the folder crds, once, and returns its path. The Go command may have to fetch modules.
-func crdsProgram(t *testing.T) string {
-	t.Helper()
-	buildMu.Lock()
-	defer buildMu.Unlock()
-	binary := filepath.Join(binaries, "crds")
-	if exists(binary) {
-		return binary
-	}
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, ".")
-	build.Dir = "crds"
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	return binary
 }
 
 // customDocuments returns all objects that are not Kubernetes' own: from the folders, and from the files beside them.

@@ -1,49 +1,34 @@
 package deploy
 
 import (
-	"fmt"
+	"context"
 	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 
 	"github.com/weirproxy/weir/test/parts"
 )
 
-var (
-	binaries string     // where programs are built, once for all tests
-	buildMu  sync.Mutex // guards the files
-)
-
-func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "weir-deploy-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	binaries = dir
-	code := m.Run()
-	_ = os.RemoveAll(dir)
-	os.Exit(code)
+// programs builds each program of the tests at most once.
+var programs = map[string]func() (string, error){
+	"sidecar":   sync.OnceValues(func() (string, error) { return build("cmd/sidecar") }),
+	"ratelimit": sync.OnceValues(func() (string, error) { return build("cmd/ratelimit") }),
+	"crds":      sync.OnceValues(func() (string, error) { return build("deploy/crds") }),
 }
 
-// program builds a program of the image, static as it is there, and returns its path.
-func program(t *testing.T, name string) string {
-	t.Helper()
+// build builds the program in a folder of the repository, static as it is in the image.
+func build(folder string) (string, error) {
 	root, err := parts.Root()
 	if err != nil {
-		t.Fatal(err)
+		return "", err
 	}
-	build := parts.BuildRatelimit
-	if name == "sidecar" {
-		build = parts.BuildSidecar
-	}
-	buildMu.Lock()
-	defer buildMu.Unlock()
-	if binary := filepath.Join(binaries, name); exists(binary) {
-		return binary
-	}
-	binary, err := build(t.Context(), root, binaries, false)
+	return parts.Program(context.Background(), root, folder, false)
+}
+
+// program returns the path of a built program.
+func program(t *testing.T, name string) string {
+	t.Helper()
+	binary, err := programs[name]()
 	if err != nil {
 		t.Fatal(err)
 	}

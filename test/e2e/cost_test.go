@@ -10,6 +10,7 @@ import (
 )
 
 func TestHitsAddendFromAHeaderIsWhatARequestCosts(t *testing.T) {
+	t.Parallel()
 	const rules = `
 domain: e2e
 descriptors:
@@ -58,6 +59,7 @@ descriptors:
 }
 
 func TestCostKnownAtStreamEndIsChargedThen(t *testing.T) {
+	t.Parallel()
 	s := startSidecar(t, `
 domain: e2e
 descriptors:
@@ -104,6 +106,7 @@ descriptors:
 }
 
 func TestRefundGivesHitsBack(t *testing.T) {
+	t.Parallel()
 	s := startSidecar(t, `
 domain: e2e
 descriptors:
@@ -144,6 +147,7 @@ descriptors:
 }
 
 func TestMetadataOverridesTheLimitOfTheRule(t *testing.T) {
+	t.Parallel()
 	s := startSidecar(t, `
 domain: e2e
 descriptors:

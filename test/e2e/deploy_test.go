@@ -93,6 +93,7 @@ func checkDeployed(t *testing.T, e *envoy) {
 }
 
 func TestDeployedEnvoyAndRulesLimitOverTCP(t *testing.T) {
+	t.Parallel()
 	binary := findEnvoy(t)
 	s := startSidecarOn(t, deployed(t, "rules"))
 	_, port, err := net.SplitHostPort(s.GRPC)
@@ -114,6 +115,7 @@ func TestDeployedEnvoyAndRulesLimitOverTCP(t *testing.T) {
 }
 
 func TestDeployedEnvoyAndRulesLimitOverTheUnixSocket(t *testing.T) {
+	t.Parallel()
 	binary := findEnvoy(t)
 	path := socketPath(t)
 	startSidecarOn(t, deployed(t, "rules"), "--grpc-address=", "--grpc-socket="+path)

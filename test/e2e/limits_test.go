@@ -37,6 +37,7 @@ func (a answer) seconds(t *testing.T, name string, lo, hi int) int {
 }
 
 func TestAllowedRequestSaysLimitRemainingAndReset(t *testing.T) {
+	t.Parallel()
 	s := startSidecar(t, `
 domain: e2e
 descriptors:
@@ -63,6 +64,7 @@ descriptors:
 }
 
 func TestExactlyNRequestsPassAndTheNextIsTold429AndRetryAfter(t *testing.T) {
+	t.Parallel()
 	const n = 5
 	tests := []struct {
 		algorithm                    string
@@ -110,6 +112,7 @@ func TestExactlyNRequestsPassAndTheNextIsTold429AndRetryAfter(t *testing.T) {
 }
 
 func TestRequestsPassAgainOnceTheWindowIsOverAndNotBefore(t *testing.T) {
+	t.Parallel()
 	const period = 2 * time.Second
 	tests := []struct {
 		algorithm string
@@ -161,6 +164,7 @@ func TestRequestsPassAgainOnceTheWindowIsOverAndNotBefore(t *testing.T) {
 }
 
 func TestTwoDescriptorsOfOneRequestAreOneQuestionAndMustBothPass(t *testing.T) {
+	t.Parallel()
 	s := startSidecar(t, `
 domain: e2e
 descriptors:

@@ -10,6 +10,7 @@ import (
 )
 
 func TestDynamicMetadataOfTheDecisionIsInEnvoysAccessLog(t *testing.T) {
+	t.Parallel()
 	const rules = `
 domain: e2e
 descriptors:
@@ -64,6 +65,7 @@ descriptors:
 }
 
 func TestResponseHeadersReachTheClientAndRetryAfterOnlyOverLimit(t *testing.T) {
+	t.Parallel()
 	s := startSidecar(t, `
 domain: e2e
 descriptors:

@@ -128,6 +128,7 @@ func randomDescriptor(r *rand.Rand, n int) *commonv3.RateLimitDescriptor {
 func pick[T any](r *rand.Rand, choices ...T) T { return choices[r.IntN(len(choices))] }
 
 func TestAThousandRandomRequestsEachGetAnAnswerOrAClearError(t *testing.T) {
+	t.Parallel()
 	s := startSidecar(t, `
 domain: e2e
 default: {requests_per_unit: 100, unit: minute}

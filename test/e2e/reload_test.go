@@ -10,6 +10,7 @@ import (
 )
 
 func TestReloadUnderTrafficFailsNoRequestAndTheNewLimitHolds(t *testing.T) {
+	t.Parallel()
 	rules := func(requests int) string {
 		return fmt.Sprintf(`
 domain: e2e

@@ -62,6 +62,7 @@ func (e *envoy) healthFlags(t *testing.T) map[string][]string {
 }
 
 func TestSIGTERMUnderTrafficCostsEnvoyNoError(t *testing.T) {
+	t.Parallel()
 	a := startSidecar(t, manyRules)
 	b := startSidecar(t, manyRules)
 	e := startEnvoy(t, envoyConfig{
@@ -93,6 +94,7 @@ func TestSIGTERMUnderTrafficCostsEnvoyNoError(t *testing.T) {
 }
 
 func TestEnvoysHealthCheckSeesServingAndThenDraining(t *testing.T) {
+	t.Parallel()
 	s := startSidecar(t, manyRules, "--drain-timeout=60s")
 	e := startEnvoy(t, envoyConfig{RateLimits: byUser, Endpoints: []string{tcpAddress(t, s.GRPC)}, HealthChecked: true})
 	if diff := cmp.Diff(map[string][]string{s.GRPC: {}}, e.healthFlags(t)); diff != "" {
@@ -136,6 +138,7 @@ func askUntil(ctx context.Context, c client) error {
 }
 
 func TestWithWeirStoppedFailureModeDenyDecides(t *testing.T) {
+	t.Parallel()
 	const rules = `
 domain: e2e
 descriptors:

@@ -21,6 +21,7 @@ func socketPath(t *testing.T) string {
 }
 
 func TestEnvoyAsksOverTheUnixSocket(t *testing.T) {
+	t.Parallel()
 	const rules = `
 domain: e2e
 descriptors:

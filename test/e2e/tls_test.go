@@ -65,6 +65,7 @@ func (s *secure) args() []string {
 }
 
 func TestEnvoyAsksWithACertificateAndSeesNothingOfARotation(t *testing.T) {
+	t.Parallel()
 	files, client := newSecure(t), t.TempDir()
 	certificate, key := files.ca.Issue(t, "envoy").Write(t, client)
 	s := startSidecar(t, tlsRules, append(files.args(), "--grpc-tls-client-san=envoy")...)
@@ -120,6 +121,7 @@ func TestEnvoyAsksWithACertificateAndSeesNothingOfARotation(t *testing.T) {
 }
 
 func TestEnvoyOfAnotherNameIsRefused(t *testing.T) {
+	t.Parallel()
 	files, client := newSecure(t), t.TempDir()
 	certificate, key := files.ca.Issue(t, "thief").Write(t, client)
 	s := startSidecar(t, tlsRules, append(files.args(), "--grpc-tls-client-san=envoy")...)

@@ -48,6 +48,7 @@ func (c client) health(t *testing.T) healthgrpc.HealthCheckResponse_ServingStatu
 }
 
 func TestRulesComeByXDS(t *testing.T) {
+	t.Parallel()
 	for _, delta := range []bool{false, true} {
 		t.Run(fmt.Sprintf("delta=%t", delta), func(t *testing.T) {
 			p, err := parts.StartControlPlane(t.Context())

@@ -7,11 +7,6 @@ import (
 	"slices"
 )
 
-// BuildRatelimit is BuildSidecar for cmd/ratelimit.
-func BuildRatelimit(ctx context.Context, root, dir string, race bool) (string, error) {
-	return build(ctx, root, dir, "ratelimit", race)
-}
-
 // A Ratelimit is a running `ratelimit` that said that it is ready. An address is empty when that listener is off.
 type Ratelimit struct {
 	*Process

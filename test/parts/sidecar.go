@@ -3,53 +3,8 @@ package parts
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 )
-
-// Root returns the top folder of the repository that the working directory is in: the folder whose go.mod names Weir's own module.
-// The modules in deploy, bench and tools lie below that folder.
-func Root() (string, error) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return "", fmt.Errorf("looking for go.mod: %w", err)
-	}
-	for {
-		if text, err := os.ReadFile(filepath.Join(dir, "go.mod")); err == nil && strings.HasPrefix(string(text), "module github.com/weirproxy/weir\n") {
-			return dir, nil
-		}
-		parent := filepath.Dir(dir)
-		if parent == dir {
-			return "", errors.New("looking for go.mod: not inside the repository")
-		}
-		dir = parent
-	}
-}
-
-// BuildSidecar compiles cmd/sidecar of the repository at root into the folder dir and returns the path of the binary. With race, the
-// binary has the race detector.
-func BuildSidecar(ctx context.Context, root, dir string, race bool) (string, error) {
-	return build(ctx, root, dir, "sidecar", race)
-}
-
-// build compiles the program of that name in cmd.
-func build(ctx context.Context, root, dir, name string, race bool) (string, error) {
-	binary := filepath.Join(dir, name)
-	args, cgo := []string{"build", "-o", binary}, "CGO_ENABLED=0" // as in the image
-	if race {
-		args, cgo = append(args, "-race"), "CGO_ENABLED=1" // which the race detector needs
-	}
-	build := exec.CommandContext(ctx, "go", append(args, "./cmd/"+name)...)
-	build.Dir, build.Env = root, append(os.Environ(), cgo)
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building cmd/%s: %w\n%s", name, err, out)
-	}
-	return binary, nil
-}
 
 // A Sidecar is a running `sidecar serve` that said that it is ready. An address is empty when that listener is off.
 type Sidecar struct {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -42,15 +43,14 @@ func runWithSidecar(m *testing.M) (int, error) {
 	if repository, err = parts.Root(); err != nil {
 		return 0, err
 	}
+	if treesDir, err = os.MkdirTemp("", "weir-readme-"); err != nil {
+		return 0, fmt.Errorf("preparing workspaces: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(treesDir) }()
 	if os.Getenv(sidecarVariable) != "" {
 		return m.Run(), nil
 	}
-	dir, err := os.MkdirTemp("", "weir-readme-")
-	if err != nil {
-		return 0, fmt.Errorf("building the sidecar: %w", err)
-	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	binary, err := parts.BuildSidecar(context.Background(), repository, dir, false)
+	binary, err := parts.Program(context.Background(), repository, "cmd/sidecar", false)
 	if err != nil {
 		return 0, err
 	}
@@ -85,8 +85,61 @@ func exists(path string) bool {
 	return err == nil
 }
 
+// A tree is a directory of links to the tracked files of a repository. Workspaces share the tree, because it has hundreds of links.
+type tree struct {
+	dir   string
+	files int
+}
+
+// trees are by repository. runWithSidecar removes them with treesDir.
+var (
+	trees    = make(map[string]tree)
+	treesDir string
+)
+
+// linkTree returns the tree of the repository.
+func linkTree(t *testing.T) tree {
+	t.Helper()
+	if known, is := trees[repository]; is {
+		return known
+	}
+	dir, err := os.MkdirTemp(treesDir, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names, made := trackedFiles(t), make(map[string]bool)
+	for _, name := range names {
+		if folder := filepath.Join(dir, filepath.Dir(name)); !made[folder] {
+			if err := os.MkdirAll(folder, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			made[folder] = true
+		}
+		if err := os.Symlink(filepath.Join(repository, name), filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	trees[repository] = tree{dir: dir, files: len(names)}
+	return trees[repository]
+}
+
+// check fails the test when commands have added or removed files.
+func (shared tree) check(t *testing.T) {
+	t.Helper()
+	files := 0
+	err := filepath.WalkDir(shared.dir, func(_ string, entry fs.DirEntry, err error) error {
+		if err == nil && !entry.IsDir() {
+			files++
+		}
+		return err
+	})
+	if err != nil || files != shared.files {
+		t.Errorf("folders of the repository hold %d files after the commands (error: %v), want %d: save files in a new folder", files, err, shared.files)
+	}
+}
+
 // enterWorkspace makes a directory that looks like a fresh clone after `make build` the working directory of the test. Commands may write
-// new files there.
+// new files and new folders there, but not into folders of the repository.
 func enterWorkspace(t *testing.T) {
 	t.Helper()
 	dir := t.TempDir()
@@ -95,12 +148,15 @@ func enterWorkspace(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, name := range trackedFiles(t) {
-		if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(name)), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		link(filepath.Join(repository, name), name)
+	shared := linkTree(t)
+	top, err := os.ReadDir(shared.dir)
+	if err != nil {
+		t.Fatal(err)
 	}
+	for _, entry := range top {
+		link(filepath.Join(shared.dir, entry.Name()), entry.Name())
+	}
+	t.Cleanup(func() { shared.check(t) })
 	if err := os.Mkdir(filepath.Join(dir, "bin"), 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,7 @@ const (
 
 // raceVariable is the environment variable that gives the programs the race detector when the tests do not have it. The tests cost a
 // third less CPU then.
-const raceVariable = "WEIR_RACE"
+const raceVariable = "RACE_DETECTOR"
 
 // TestMain builds the programs once for all tests, except programs that the environment names.
 func TestMain(m *testing.M) {

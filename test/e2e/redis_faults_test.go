@@ -89,8 +89,8 @@ func TestWhatAStoppedRedisWasAskedIsNotChargedLate(t *testing.T) {
 	if got := f.admitted(t, 4, "window", user); got != 8 {
 		t.Errorf("while Redis is stopped %d of 8 requests passed", got)
 	}
-	// Redis may still charge a call until the call's deadline. The deadline is later than the answer of the sidecar by a round trip and
-	// a millisecond (decision 16), and every round trip is shorter than fleetTimeout.
+	// Redis may still charge a call until the call's deadline, which may be late by a round trip and a millisecond (decision 16). A round
+	// trip is shorter than fleetTimeout.
 	<-time.After(2 * fleetTimeout)
 	if err := r.Continue(); err != nil {
 		t.Fatal(err)

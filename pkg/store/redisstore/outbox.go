@@ -244,8 +244,8 @@ func (o *outbox) sendAgain() {
 	o.again = nil
 }
 
-// beginReset drops all about the keys of charges that waits here. Until endReset, ended drops what Redis refuses about these keys: a
-// resend could charge a key after its reset.
+// beginReset drops all about the keys of charges that waits here. Until endReset, ended drops refused charges of these
+// keys: a resend could charge a key after the reset.
 func (o *outbox) beginReset(charges []store.Charge) {
 	o.mu.Lock()
 	for i := range charges {

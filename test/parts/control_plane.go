@@ -47,8 +47,19 @@ type XDSRequest struct {
 
 // StartControlPlane serves on a port of 127.0.0.1.
 func StartControlPlane(ctx context.Context, options ...grpc.ServerOption) (*ControlPlane, error) {
-	p := &ControlPlane{Address: "127.0.0.1:0", cache: cachev3.NewSnapshotCache(false, cachev3.IDHash{}, nil), options: options}
-	return p, p.Restart(ctx)
+	p := &ControlPlane{cache: cachev3.NewSnapshotCache(false, cachev3.IDHash{}, nil), options: options}
+	var err error
+	for range 10 {
+		port, portErr := freePort() // port 0 would not do: another socket could take the port before Restart, see firstPort
+		if portErr != nil {
+			return nil, fmt.Errorf("starting a control plane: %w", portErr)
+		}
+		p.Address = loopback(port)
+		if err = p.Restart(ctx); err == nil {
+			return p, nil
+		}
+	}
+	return nil, err
 }
 
 // Restart serves at the same address again, after Stop.
@@ -57,7 +68,6 @@ func (p *ControlPlane) Restart(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("starting a control plane: %w", err)
 	}
-	p.Address = l.Addr().String()
 	serve, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	g := grpc.NewServer(p.options...)
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(g, serverv3.NewServer(serve, p.cache, serverv3.CallbackFuncs{

@@ -10,6 +10,11 @@
 // with a warning. Keys that only Weir knows are mistakes wherever they have no meaning.
 package descriptors
 
+import (
+	"encoding/binary"
+	"encoding/json"
+)
+
 // Entry is one key and value of a descriptor. The key is not empty; the value may be.
 type Entry struct {
 	Key   string
@@ -56,4 +61,34 @@ type Level struct {
 	Value          string // as configured, perhaps with wildcards; "" for a key alone
 	ShareThreshold bool   // share_threshold: all values that match Value share one count
 	ValueToMetric  bool   // value_to_metric: metrics carry the value of the entry
+}
+
+// appendMeaning appends all exported fields except ID, File and Line. Two rules have the same bytes only if these fields are equal.
+func (r *Rule) appendMeaning(dst []byte) []byte {
+	dst = appendSized(dst, r.Domain)
+	dst = appendSized(dst, r.Path)
+	dst = appendSized(dst, r.Name)
+	dst = binary.AppendUvarint(dst, uint64(len(r.Replaces)))
+	for _, name := range r.Replaces {
+		dst = appendSized(dst, name)
+	}
+	dst = binary.AppendUvarint(dst, uint64(len(r.Limits)))
+	for i := range r.Limits {
+		dst = r.Limits[i].appendMeaning(dst)
+	}
+	dst = appendFlags(dst, r.Unlimited, r.Shadow, r.Quota, r.DetailedMetric, r.Metadata != nil)
+	if r.Metadata != nil {
+		metadata, err := json.Marshal(r.Metadata)
+		if err != nil { // a document has no value that JSON lacks
+			metadata = []byte(err.Error())
+		}
+		dst = appendSized(dst, string(metadata))
+	}
+	dst = binary.AppendUvarint(dst, uint64(len(r.Levels)))
+	for _, l := range r.Levels {
+		dst = appendSized(dst, l.Key)
+		dst = appendSized(dst, l.Value)
+		dst = appendFlags(dst, l.ShareThreshold, l.ValueToMetric)
+	}
+	return dst
 }

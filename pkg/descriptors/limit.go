@@ -2,6 +2,7 @@ package descriptors
 
 import (
 	"cmp"
+	"encoding/binary"
 	"slices"
 
 	"go.yaml.in/yaml/v3"
@@ -20,6 +21,19 @@ type Limit struct {
 	Multiplier    uint32       // Period in Units, at least 1; 0 when the unit is UnitUnknown
 
 	suffix string // ends a key: which limit of the rule this is
+}
+
+// appendMeaning appends all exported fields.
+func (l *Limit) appendMeaning(dst []byte) []byte {
+	dst = appendSized(dst, l.Name)
+	dst = appendFlags(dst, l.CountRejected)
+	for _, n := range [...]uint64{
+		uint64(l.Algorithm), uint64(l.Requests), uint64(l.Period), uint64(l.Burst),
+		uint64(l.OnStoreError), uint64(l.Unit), uint64(l.Multiplier),
+	} {
+		dst = binary.AppendUvarint(dst, n)
+	}
+	return dst
 }
 
 // limit is a decoded rate_limit.

@@ -79,9 +79,9 @@ func TestAFailoverBySentinelsCostsNoErrorAndNoCount(t *testing.T) {
 }
 
 // startCluster starts a cluster for the test.
-func startCluster(t *testing.T) *parts.Cluster {
+func startCluster(t *testing.T, options parts.RedisOptions) *parts.Cluster {
 	t.Helper()
-	c, err := parts.StartCluster(deadline(t), findRedis(t), t.TempDir(), parts.RedisOptions{})
+	c, err := parts.StartCluster(deadline(t), findRedis(t), t.TempDir(), options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +124,7 @@ func slotOf(t *testing.T, c *parts.Cluster, prefix, key, value string) int {
 
 func TestAPrimaryOfAClusterThatIsKilledCostsNoErrorAndNoCount(t *testing.T) {
 	t.Parallel()
-	c := startCluster(t)
+	c := startCluster(t, parts.RedisOptions{})
 	f := startFleet(t, clusterURL(c))
 	f.slots = true
 	f.awaitState(t, "closed")
@@ -162,7 +162,7 @@ func TestAPrimaryOfAClusterThatIsKilledCostsNoErrorAndNoCount(t *testing.T) {
 
 func TestASlotThatMovesUnderTrafficCostsNoErrorAndNoCount(t *testing.T) {
 	t.Parallel()
-	c := startCluster(t)
+	c := startCluster(t, parts.RedisOptions{NodeTimeout: time.Minute})
 	for _, tag := range []string{"none", "domain"} {
 		t.Run("hash tag "+tag, func(t *testing.T) {
 			f := startFleet(t, clusterURL(c), patientFleet, "--redis-hash-tag="+tag, "--redis-prefix="+tag+":")

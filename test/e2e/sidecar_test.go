@@ -16,7 +16,7 @@ import (
 )
 
 // within is how long a test waits for something that takes milliseconds on an idle machine.
-const within = 30 * time.Second
+const within = 2 * time.Minute
 
 // A sidecar is a running sidecar and the rule file it serves.
 type sidecar struct {

@@ -1,10 +1,14 @@
 package parts
 
 import (
+	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -53,7 +57,7 @@ func StartProxy(upstream string) (*Proxy, error) {
 			return nil, fmt.Errorf("starting a proxy: %w", portErr)
 		}
 		p := &Proxy{address: loopback(port), upstream: upstream, links: make(map[*link]struct{})}
-		if err = p.Up(); err == nil {
+		if err = p.up(); err == nil {
 			return p, nil
 		}
 	}
@@ -63,8 +67,23 @@ func StartProxy(upstream string) (*Proxy, error) {
 // Address is the host:port of the proxy, the same after Down and Up.
 func (p *Proxy) Address() string { return p.address }
 
-// Up listens again after Down. The faults stay as they were.
+// Up listens again after Down. The faults stay as they were. A child of this process that another goroutine starts holds the old
+// listener for a moment, so Up tries for a while.
 func (p *Proxy) Up() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var err error
+	waited := poll(ctx, "the port of the proxy", func() error {
+		if err = p.up(); errors.Is(err, syscall.EADDRINUSE) {
+			return err
+		}
+		return nil
+	})
+	return cmp.Or(waited, err)
+}
+
+// up listens, unless the proxy listens already.
+func (p *Proxy) up() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.listener != nil {

@@ -13,8 +13,8 @@ import (
 // slotCount is the number of slots of a cluster.
 const slotCount = 16384
 
-// A Cluster is a Redis Cluster of three primaries, with a third of the slots each, and a replica for each. After a second of silence a
-// replica replaces its primary, see DisableFailover. Make one with StartCluster, and end it with Kill.
+// A Cluster is a Redis Cluster of three primaries, with a third of the slots each, and a replica for each. After a second of silence, or
+// RedisOptions.NodeTimeout, a replica replaces its primary, see DisableFailover. Make one with StartCluster, and end it with Kill.
 type Cluster struct {
 	Nodes []*Redis // at the start the first three are primaries, and node i+3 is the replica of node i; a failover changes that
 	ids   []string // of Nodes; a restart keeps them
@@ -96,7 +96,10 @@ func (c *Cluster) start(ctx context.Context, binary, dir string, options RedisOp
 			return err
 		}
 	}
-	return c.AwaitWhole(ctx)
+	if err := c.AwaitWhole(ctx); err != nil || options.NodeTimeout == 0 {
+		return err
+	}
+	return c.setNodeTimeout(ctx, options.NodeTimeout)
 }
 
 // addSlots returns the command that gives a node the slots from first to end-1. Redis 6.2 has no command for a range.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"time"
 )
 
 // RedisOptions are the options of a Redis. The zero value means a free port, no password, no TLS and no data on disk.
@@ -26,6 +27,10 @@ type RedisOptions struct {
 
 	// ReplicaOf is host:port of the primary; "" means that the Redis is a primary.
 	ReplicaOf string
+
+	// NodeTimeout is the silence after which nodes of a cluster take another node for dead; 0 means a second. A machine that is busy
+	// causes silences of a second, so tests in which no node dies choose a longer time.
+	NodeTimeout time.Duration
 
 	// Config are further lines of redis.conf. Later lines override earlier lines.
 	Config []string

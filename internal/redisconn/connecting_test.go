@@ -123,6 +123,28 @@ func (c *Conn) works() error {
 	return err
 }
 
+// A pace counts commands, and the late ones among them. The zero value has none.
+type pace struct{ commands, late int }
+
+// works returns the error of a command that writes. A command is late half a second after its start, long after its deadline.
+func (p *pace) works(c *Conn) error {
+	begun := time.Now()
+	err := c.works()
+	p.commands++
+	if time.Since(begun) > time.Second/2 {
+		p.late++
+	}
+	return err
+}
+
+// check fails the test when most commands were late. A busy machine delays a command now and then; a wait for a dial delays all.
+func (p *pace) check(t *testing.T) {
+	t.Helper()
+	if 2*p.late > p.commands {
+		t.Errorf("%d of %d commands ended more than 500 ms after their start", p.late, p.commands)
+	}
+}
+
 // patiently returns the error of a command that writes, with 5 s for a busy machine.
 func (c *Conn) patiently() error {
 	_, err := c.command(5*time.Second, "INCR", "{connection}")

@@ -35,6 +35,7 @@ func readAll(t *testing.T, file string) list {
 }
 
 func TestRulesOfThePlatformsLoadAndTheirPodsMountThem(t *testing.T) {
+	t.Parallel()
 	for _, folder := range []string{"central", "istio", "contour"} {
 		t.Run(folder, func(t *testing.T) {
 			load(t, filepath.Join(folder, "rules"))
@@ -57,6 +58,7 @@ func TestRulesOfThePlatformsLoadAndTheirPodsMountThem(t *testing.T) {
 }
 
 func TestEnvoyFiltersNameTheServiceAndItsDomain(t *testing.T) {
+	t.Parallel()
 	m, rules := buildManifests(t, "istio"), load(t, filepath.Join("istio", "rules"))
 	filters := readAll(t, "istio/envoyfilters.yaml")
 	filter := at(t, filters[0], "spec", "configPatches", 0, "patch", "value", "typed_config")
@@ -82,6 +84,7 @@ func TestEnvoyFiltersNameTheServiceAndItsDomain(t *testing.T) {
 }
 
 func TestContourIsToldWhereTheServiceIsAndItsDomain(t *testing.T) {
+	t.Parallel()
 	m, rules := buildManifests(t, "contour"), load(t, filepath.Join("contour", "rules"))
 	told := at(t, readYAML(t, "contour/contour.yaml"), "rateLimitService")
 	if domain := as[string](t, told, "domain"); rules.Domain(domain) == nil {
@@ -110,6 +113,7 @@ func TestContourIsToldWhereTheServiceIsAndItsDomain(t *testing.T) {
 
 // TestWhatEnvoyGatewayMakesOfThePolicyHasItsLimits holds that the files of testdata are of the policy as it is.
 func TestWhatEnvoyGatewayMakesOfThePolicyHasItsLimits(t *testing.T) {
+	t.Parallel()
 	const policy, made = "envoy-gateway/policy.yaml", "envoy-gateway/testdata/rules.yaml"
 	type limit struct {
 		requests int
@@ -174,6 +178,7 @@ func versionOf(t *testing.T, module string) string {
 }
 
 func TestTheDocumentNamesTheVersionsThatAreTested(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile("../docs/platforms.md")
 	if err != nil {
 		t.Fatal(err)

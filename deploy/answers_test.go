@@ -94,6 +94,7 @@ func show(answer *ratelimitv3.RateLimitResponse) string {
 }
 
 func TestCentralReplicasAnswerAsTheirRulesSay(t *testing.T) {
+	t.Parallel()
 	m := buildManifests(t, "central")
 	here := surroundings{secrets: map[string]string{"ratelimit-redis/auth": "weir:secret"}, with: map[string]string{"REDIS_URL": parts.Nowhere(t)}}
 	s := startService(t, m, here)
@@ -113,6 +114,7 @@ func TestCentralReplicasAnswerAsTheirRulesSay(t *testing.T) {
 }
 
 func TestCentralReplicasShareTheirCounts(t *testing.T) {
+	t.Parallel()
 	root, err := parts.Root()
 	if err != nil {
 		t.Fatal(err)
@@ -137,6 +139,7 @@ func TestCentralReplicasShareTheirCounts(t *testing.T) {
 }
 
 func TestIstiosServiceAnswersAsItsRulesSay(t *testing.T) {
+	t.Parallel()
 	if _, err := os.Stat("/proc/net/if_inet6"); err != nil {
 		t.Skip("there is no IPv6, on which the manifest has it listen")
 	}
@@ -155,6 +158,7 @@ func TestIstiosServiceAnswersAsItsRulesSay(t *testing.T) {
 }
 
 func TestContoursServiceAnswersAsItsRulesSay(t *testing.T) {
+	t.Parallel()
 	m := buildManifests(t, "contour")
 	s := startService(t, m, surroundings{})
 	s.checkProbes(t, m.ratelimit(t))
@@ -174,6 +178,7 @@ func TestContoursServiceAnswersAsItsRulesSay(t *testing.T) {
 
 // A control plane of Envoy Gateway shows its certificate and wants one; so does the rate limit service show one.
 func TestEnvoyGatewaysServiceAnswersAsThePolicySays(t *testing.T) {
+	t.Parallel()
 	const route = "httproute/default/backend/rule/0/match/0/*=httproute/default/backend/rule/0/match/0/*"
 	for _, file := range []string{"deployment.yaml", "deployment-memory.yaml"} {
 		t.Run(file, func(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 )
 
 func TestTheCentralServiceIsScaledAndKeptByWhatSelectsIt(t *testing.T) {
+	t.Parallel()
 	m := buildManifests(t, "central")
 	labels := m.deployment.Spec.Template.Labels
 	a := m.autoscaler
@@ -56,6 +57,7 @@ func TestTheCentralServiceIsScaledAndKeptByWhatSelectsIt(t *testing.T) {
 }
 
 func TestEnvoyKnowsEveryReplicaOfTheCentralService(t *testing.T) {
+	t.Parallel()
 	m := buildManifests(t, "central")
 	if got := m.service.Spec.ClusterIP; got != corev1.ClusterIPNone {
 		t.Errorf("clusterIP: got %q, want None: Envoy needs the address of each pod", got)

@@ -85,6 +85,7 @@ func flagOf(t *testing.T, command []string, name string) string {
 }
 
 func TestComposeSharesOneNetworkAndLocksWeirDown(t *testing.T) {
+	t.Parallel()
 	services := readCompose(t)
 	for _, name := range []string{"envoy", "backend"} {
 		if got := services[name].NetworkMode; got != "service:weir" {
@@ -122,6 +123,7 @@ func TestComposeSharesOneNetworkAndLocksWeirDown(t *testing.T) {
 
 // TestComposeLimitsThroughEnvoy starts the processes of the Compose file, on free ports.
 func TestComposeLimitsThroughEnvoy(t *testing.T) {
+	t.Parallel()
 	binary := findEnvoy(t)
 	services := readCompose(t)
 	weir := services["weir"]

@@ -44,6 +44,7 @@ func inConfigMap(name, text string) string {
 }
 
 func TestEveryProjectReadsWhatIsForIt(t *testing.T) {
+	t.Parallel()
 	all := customDocuments(t)
 	kinds := make(map[string]int)
 	for _, document := range all {
@@ -66,6 +67,7 @@ func TestEveryProjectReadsWhatIsForIt(t *testing.T) {
 
 // TestEveryProjectRefusesMistakes shows that the test above can fail: each mistake is one that reads well.
 func TestEveryProjectRefusesMistakes(t *testing.T) {
+	t.Parallel()
 	whole := strings.Join(customDocuments(t), "\n---\n")
 	tests := []struct{ right, wrong, said string }{
 		{"unit: Hour", "unit: Hours", "should be one of [Second Minute Hour Day Week Month Year]"},

@@ -50,6 +50,7 @@ func at(t *testing.T, v any, path ...any) any {
 }
 
 func TestEnvoyAcceptsEveryBootstrap(t *testing.T) {
+	t.Parallel()
 	envoy := findEnvoy(t) // nothing else knows all that it refuses
 	for _, file := range []string{"envoy.yaml", "envoy-uds.yaml", "k8s/envoy.yaml", "central/envoy.yaml"} {
 		t.Run(file, func(t *testing.T) {
@@ -68,6 +69,7 @@ func TestEnvoyAcceptsEveryBootstrap(t *testing.T) {
 }
 
 func TestSocketFormDiffersFromTCPFormInTheEndpointOnly(t *testing.T) {
+	t.Parallel()
 	endpoint := []any{"static_resources", "clusters", 0, "load_assignment", "endpoints", 0, "lb_endpoints", 0, "endpoint"}
 	tcp, uds := readYAML(t, "envoy.yaml"), readYAML(t, "envoy-uds.yaml")
 	pipe := map[string]any{"pipe": map[string]any{"path": "/run/weir/rls.sock"}}

@@ -42,6 +42,7 @@ func istioPatch(t *testing.T, document int) table {
 }
 
 func TestEnvoyFiltersHoldWhatEnvoyKnows(t *testing.T) {
+	t.Parallel()
 	filter, host := new(hcmv3.HttpFilter), new(routev3.VirtualHost)
 	decode(t, istioPatch(t, 0), filter)
 	decode(t, istioPatch(t, 1), host)
@@ -56,6 +57,7 @@ func TestEnvoyFiltersHoldWhatEnvoyKnows(t *testing.T) {
 }
 
 func TestIstiosGatewayLimits(t *testing.T) {
+	t.Parallel()
 	binary := findEnvoy(t)
 	if _, err := os.Stat("/proc/net/if_inet6"); err != nil {
 		t.Skip("there is no IPv6, on which the manifest has it listen")
@@ -110,6 +112,7 @@ func contourActions(t *testing.T, policy any) list {
 }
 
 func TestContoursEnvoyLimits(t *testing.T) {
+	t.Parallel()
 	binary := findEnvoy(t)
 	s := startService(t, buildManifests(t, "contour"), surroundings{})
 	proxy, told := readYAML(t, "contour/httpproxy.yaml"), at(t, readYAML(t, "contour/contour.yaml"), "rateLimitService")
@@ -149,6 +152,7 @@ func TestContoursEnvoyLimits(t *testing.T) {
 }
 
 func TestTheCentralServicesEnvoyLimits(t *testing.T) {
+	t.Parallel()
 	binary := findEnvoy(t)
 	m := buildManifests(t, "central")
 	s := startService(t, m, surroundings{secrets: map[string]string{"ratelimit-redis/auth": "weir:secret"}, with: map[string]string{"REDIS_URL": parts.Nowhere(t)}})
@@ -169,6 +173,7 @@ func TestTheCentralServicesEnvoyLimits(t *testing.T) {
 }
 
 func TestEnvoyGatewaysEnvoyLimits(t *testing.T) {
+	t.Parallel()
 	binary := findEnvoy(t)
 	s, authority := startEnvoyGatewaysService(t, readManifests(t, "envoy-gateway/testdata/deployment-memory.yaml"))
 	awaitPage(t, "http://"+s.Debug+"/rlconfig", http.StatusOK, "default/limits.default/limits/rule/5")

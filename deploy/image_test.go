@@ -18,6 +18,7 @@ import (
 )
 
 func TestDockerfileMakesAStaticBinaryForNobody(t *testing.T) {
+	t.Parallel()
 	content, err := os.ReadFile("Dockerfile")
 	if err != nil {
 		t.Fatal(err)
@@ -57,6 +58,7 @@ func TestDockerfileMakesAStaticBinaryForNobody(t *testing.T) {
 }
 
 func TestProgramsOfTheImageNeedNoLibrary(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"sidecar", "ratelimit"} {
 		file, err := elf.Open(program(t, name))
 		if err != nil {
@@ -74,6 +76,7 @@ func TestProgramsOfTheImageNeedNoLibrary(t *testing.T) {
 // TestRatelimitRunsAsNobodyInAFileSystemThatIsEmptyAndReadOnly starts the program with the files of the image and of a pod's mounts.
 // The program may write nowhere.
 func TestRatelimitRunsAsNobodyInAFileSystemThatIsEmptyAndReadOnly(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("only root may make an empty file system the whole one")
 	}

@@ -25,6 +25,7 @@ func buildPod(t *testing.T, folder string) manifests {
 }
 
 func TestEveryContainerIsLockedDownAndBounded(t *testing.T) {
+	t.Parallel()
 	m := buildPod(t, "k8s")
 	if c := m.deployment.Spec.Template.Spec.SecurityContext; c == nil || c.RunAsUser == nil || *c.RunAsUser == 0 {
 		t.Errorf("the pod's security context: got %v, want a user", c)
@@ -75,6 +76,7 @@ func checkLockedDown(t *testing.T, m manifests) {
 }
 
 func TestWeirIsANativeSidecarThatIsProbed(t *testing.T) {
+	t.Parallel()
 	m := buildPod(t, "k8s")
 	pod := m.deployment.Spec.Template.Spec
 	if len(pod.InitContainers) != 1 || pod.InitContainers[0].Name != "weir" {
@@ -105,6 +107,7 @@ func TestWeirIsANativeSidecarThatIsProbed(t *testing.T) {
 }
 
 func TestWeirUnderstandsItsArguments(t *testing.T) {
+	t.Parallel()
 	binary := program(t, "sidecar")
 	run := func(args ...string) (string, error) {
 		out, err := exec.CommandContext(t.Context(), binary, append(args, "--help")...).CombinedOutput()
@@ -122,6 +125,7 @@ func TestWeirUnderstandsItsArguments(t *testing.T) {
 }
 
 func TestPodMountsWhatTheConfigMapsHold(t *testing.T) {
+	t.Parallel()
 	m := buildPod(t, "k8s")
 	pod := m.deployment.Spec.Template.Spec
 	held := map[string]*corev1.ConfigMap{}
@@ -177,6 +181,7 @@ func TestPodMountsWhatTheConfigMapsHold(t *testing.T) {
 }
 
 func TestPodsThatShareTheirCountsDifferInWhereTheseAre(t *testing.T) {
+	t.Parallel()
 	alone, shared := buildPod(t, "k8s"), buildPod(t, "k8s-redis")
 	weir := &shared.deployment.Spec.Template.Spec.InitContainers[0]
 	before := alone.container(t, "weir")
@@ -211,6 +216,7 @@ func TestPodsThatShareTheirCountsDifferInWhereTheseAre(t *testing.T) {
 }
 
 func TestServiceLeadsToEnvoy(t *testing.T) {
+	t.Parallel()
 	m := buildPod(t, "k8s")
 	if diff := gocmp.Diff(m.deployment.Spec.Template.Labels, m.service.Spec.Selector); diff != "" {
 		t.Errorf("labels of the pod and selector of the service (-pod +service):\n%s", diff)

@@ -146,6 +146,7 @@ func folders(t *testing.T) []string {
 
 // TestEveryObjectIsOfItsKind builds and decodes all there is.
 func TestEveryObjectIsOfItsKind(t *testing.T) {
+	t.Parallel()
 	all := folders(t)
 	if len(all) < 8 {
 		t.Errorf("got %d folders, want the many that there are", len(all))

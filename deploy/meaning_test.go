@@ -41,6 +41,7 @@ func ask(t *testing.T, l *limiter.Limiter, domain string, a asked) bool {
 }
 
 func TestRuleFilesDoWhatTheirCommentsSay(t *testing.T) {
+	t.Parallel()
 	rules := load(t, "rules")
 	tests := []struct {
 		name, domain string

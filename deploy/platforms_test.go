@@ -39,6 +39,7 @@ func (m manifests) ratelimit(t *testing.T) corev1.Container {
 
 // Every platform names the command, so that the one image does for all: the Dockerfile has the program where they look for it.
 func TestEveryServiceRunsRatelimitOfTheImageLockedDown(t *testing.T) {
+	t.Parallel()
 	for name, m := range services(t) {
 		t.Run(name, func(t *testing.T) {
 			c := m.ratelimit(t)
@@ -80,6 +81,7 @@ func number(t *testing.T, c corev1.Container, port intstr.IntOrString) int32 {
 }
 
 func TestServicesAndProbesLeadToWhereRatelimitListens(t *testing.T) {
+	t.Parallel()
 	for name, m := range services(t) {
 		t.Run(name, func(t *testing.T) {
 			c := m.ratelimit(t)
@@ -155,6 +157,7 @@ func drain(t *testing.T) time.Duration {
 }
 
 func TestAPodHasTheTimeToEnd(t *testing.T) {
+	t.Parallel()
 	for name, m := range services(t) {
 		t.Run(name, func(t *testing.T) {
 			pod, sleep := m.deployment.Spec.Template.Spec, time.Duration(0)
@@ -174,6 +177,7 @@ func TestAPodHasTheTimeToEnd(t *testing.T) {
 }
 
 func TestReplicasShareTheirCountsOrThereIsOne(t *testing.T) {
+	t.Parallel()
 	for name, m := range services(t) {
 		t.Run(name, func(t *testing.T) {
 			env := variables(t, m.ratelimit(t), nil)
@@ -188,6 +192,7 @@ func TestReplicasShareTheirCountsOrThereIsOne(t *testing.T) {
 }
 
 func TestWhatEnvoyGatewayDeploysIsWhatItsSettingsSay(t *testing.T) {
+	t.Parallel()
 	for folder, file := range map[string]string{"envoy-gateway": "deployment.yaml", "envoy-gateway-memory": "deployment-memory.yaml"} {
 		t.Run(folder, func(t *testing.T) {
 			settings := readYAML(t, filepath.Join(folder, "envoy-gateway.yaml"))

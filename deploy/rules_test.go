@@ -41,6 +41,7 @@ func load(t *testing.T, directory string) *descriptors.Rules {
 }
 
 func TestRuleFilesLoadWithoutAWarningAndEnvoyNamesTheirDomain(t *testing.T) {
+	t.Parallel()
 	tests := []struct{ bootstrap, rules string }{
 		{"envoy.yaml", "rules"},
 		{"envoy-uds.yaml", "rules"},
@@ -93,6 +94,7 @@ descriptors:
 }
 
 func TestRuleFilesTogetherShowEveryKeyAndEveryAlgorithm(t *testing.T) {
+	t.Parallel()
 	files, err := filepath.Glob(filepath.Join("rules", "*.yaml"))
 	if err != nil {
 		t.Fatal(err)

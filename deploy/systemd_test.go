@@ -44,6 +44,7 @@ func readUnit(t *testing.T) map[string]string {
 }
 
 func TestSystemdAcceptsTheUnit(t *testing.T) {
+	t.Parallel()
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {
 		t.Skip(err)
@@ -74,6 +75,7 @@ func TestSystemdAcceptsTheUnit(t *testing.T) {
 
 // TestTheUnitStartsReloadsAndStopsTheSidecar runs the commands of the unit.
 func TestTheUnitStartsReloadsAndStopsTheSidecar(t *testing.T) {
+	t.Parallel()
 	unit := readUnit(t)
 	command := strings.Fields(unit["[Service]ExecStart"])
 	if len(command) < 2 || filepath.Base(command[0]) != "sidecar" || command[1] != "serve" {
@@ -135,6 +137,7 @@ func TestTheUnitStartsReloadsAndStopsTheSidecar(t *testing.T) {
 }
 
 func TestTheUnitMayDoLittle(t *testing.T) {
+	t.Parallel()
 	unit := readUnit(t)
 	for name, want := range map[string]string{
 		"DynamicUser": "yes", "NoNewPrivileges": "yes", "ProtectSystem": "strict", "ProtectHome": "yes", "PrivateTmp": "yes",

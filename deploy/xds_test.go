@@ -59,6 +59,7 @@ func quotaMode(d *ratelimitv3.RateLimitDescriptor) *ratelimitv3.RateLimitDescrip
 
 // The rules that the controller of AI Gateway makes of a QuotaPolicy: a limit for a model, and one for the gold tier of another.
 func TestAIGatewaysServiceIsReadyWithRulesAndAnswersAsTheQuotaSays(t *testing.T) {
+	t.Parallel()
 	m := buildManifests(t, "ai-gateway")
 	plane := startControlPlane(t)
 	s := startService(t, m, surroundings{with: map[string]string{"CONFIG_GRPC_XDS_SERVER_URL": plane.Address, "REDIS_URL": parts.Nowhere(t)}})

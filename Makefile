@@ -40,8 +40,9 @@ UNITS = $$(go list ./... | grep -v -e '/weir/test/' -e '/weir/$(PURE)$$')
 FIND = for part in envoy redis; do if path=$$(scripts/$$part.sh); then \
 	case $$part in envoy) export ENVOY="$$path" ;; redis) export REDIS_SERVER="$$path" ;; esac; fi; done
 
-# Runs commands, each shown; all run, and `ended` fails when one failed.
-RUN = failed=0; run() { (set -x; "$$@") || failed=1; }; ended() { exit "$$failed"; }
+# Runs commands, each shown; all run, and `ended` fails when one failed. Without the trap an interrupt would end one command alone: `go test`
+# exits like a test that failed.
+RUN = failed=0; trap 'exit 130' INT; run() { (set -x; "$$@") || failed=1; }; ended() { exit "$$failed"; }
 
 # Most tests wait for programs and timers more than they compute, so more of them run at once than there are cores.
 PARALLEL = -parallel $$((3 * $$(getconf _NPROCESSORS_ONLN)))

@@ -1,6 +1,7 @@
 package descriptors
 
 import (
+	"bytes"
 	"maps"
 	"slices"
 )
@@ -54,17 +55,22 @@ func (r *Rules) Since(older *Rules) (changes []Change) {
 }
 
 // byPath returns the meanings of the rules by domain and path. Two rules may have one path: a=b alone, and a with the value b.
+// The order of such rules does not matter.
 func (r *Rules) byPath() map[string]map[string]string {
 	r.once.Do(r.digest)
 	all := make(map[string]map[string]string, len(r.domains))
 	for name := range r.domains {
 		all[name] = make(map[string]string)
 	}
-	for i, rule := range r.all {
-		if !rule.limiting() {
-			continue
+	order := make([]int, len(r.all))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return bytes.Compare(r.meanings[a][:], r.meanings[b][:]) })
+	for _, i := range order {
+		if rule := r.all[i]; rule.limiting() {
+			all[rule.Domain][rule.Path] += string(r.meanings[i][:])
 		}
-		all[rule.Domain][rule.Path] += string(r.meanings[i][:])
 	}
 	return all
 }

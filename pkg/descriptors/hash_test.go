@@ -177,6 +177,25 @@ func TestOnlyWildcardsWhoseOrderMattersChange(t *testing.T) {
 	}
 }
 
+func TestTheOrderOfRulesWithOnePathIsNoChange(t *testing.T) {
+	const (
+		header = "domain: edge\ndescriptors:\n"
+		first  = "- {key: a=b, value: c=d, rate_limit: {unit: second, requests_per_unit: 1}}\n"
+		second = "- {key: a, value: b=c=d, rate_limit: {unit: second, requests_per_unit: 2}}\n"
+		third  = "- {key: a=b=c, value: d, rate_limit: {unit: second, requests_per_unit: 3}}\n"
+	)
+	older := load(t, header+first+second+third)
+	for _, text := range []string{second + first + third, third + second + first, first + third + second, second + third + first} {
+		if got := load(t, header+text).Since(older); got != nil {
+			t.Errorf("another order: got %v, want no change", got)
+		}
+	}
+	want := []Change{{Domain: "edge", Changed: []string{"a=b=c=d"}}}
+	if diff := cmp.Diff(want, load(t, header+third+first).Since(older)); diff != "" {
+		t.Errorf("without the second rule (-want +got)\n%s", diff)
+	}
+}
+
 func TestADomainWithoutRulesIsAChange(t *testing.T) {
 	load := func(documents ...string) *Rules {
 		t.Helper()

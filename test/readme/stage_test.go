@@ -103,7 +103,7 @@ func linkTree(t *testing.T) tree {
 	if known, is := trees[repository]; is {
 		return known
 	}
-	dir, err := os.MkdirTemp(treesDir, "")
+	dir, err := os.MkdirTemp(treesDir, "") //nolint:usetesting // other tests use the tree too
 	if err != nil {
 		t.Fatal(err)
 	}

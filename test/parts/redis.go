@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -78,37 +77,6 @@ func startRedis(ctx context.Context, r *Redis, config func(*Redis) []string) (*R
 
 // maxSocketPath is the longest path of a Unix socket on all systems. Redis silently shortens a longer path.
 const maxSocketPath = 100
-
-// Linux gives ports from 32768 up to outgoing connections. Lower ports stay free while a Redis restarts. A cluster node has a second
-// port, its bus, busOffset above the first.
-const (
-	firstPort = 12000
-	ports     = 10000
-	busOffset = 10000
-)
-
-// freePort returns a port that is free now, as is the port busOffset above.
-func freePort() (int, error) {
-	var err error
-	for range 100 {
-		port := firstPort + rand.N(ports)
-		if err = probe(port); err == nil {
-			if err = probe(port + busOffset); err == nil {
-				return port, nil
-			}
-		}
-	}
-	return 0, fmt.Errorf("no free port from %d to %d: %w", firstPort, firstPort+ports-1, err)
-}
-
-// probe returns the error of listening on a port.
-func probe(port int) error {
-	listener, err := net.Listen("tcp", loopback(port))
-	if err != nil {
-		return err
-	}
-	return listener.Close()
-}
 
 // loopback returns host:port of a port on 127.0.0.1.
 func loopback(port int) string {

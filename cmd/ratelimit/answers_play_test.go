@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/encoding/prototext"
 
+	"github.com/weirproxy/weir/internal/logtest"
 	"github.com/weirproxy/weir/pkg/store/denycache"
 	"github.com/weirproxy/weir/test/parts"
 )
@@ -65,6 +66,9 @@ func perform(t *testing.T, s *script, c *scriptCase, environment ...string) *pla
 	p.running = launch(all)
 	defer p.stop()
 	p.connect(t, insecure.NewCredentials())
+	if slices.ContainsFunc(environment, func(pair string) bool { return strings.HasPrefix(pair, "REDIS_URL=") }) {
+		p.running.log.Await(t, 0, logtest.Has(`"store answers, its counts rule"`))
+	}
 	p.counters = p.count()
 	for _, step := range c.steps {
 		p.step(step)

@@ -107,8 +107,8 @@ func TestACollectorThatIsAwayHoldsUpNeitherRequestsNorTheEnd(t *testing.T) {
 			r := start(t, "--rules", rulesFile(t, rulesOf("1")), "--tracing", "--drain-timeout="+drain.String())
 			client := ratelimitv3.NewRateLimitServiceClient(r.dial(t, r.address["grpc tcp"]))
 			for range 200 {
-				// A second each would be far too long, and is none for a busy machine.
-				ctx, cancel := context.WithTimeout(asCaller(t), time.Second)
+				// The exporter waits 10 s for the collector. A request that waits with the exporter fails, and a busy machine does not.
+				ctx, cancel := context.WithTimeout(asCaller(t), 5*time.Second)
 				_, err := client.ShouldRateLimit(ctx, requestFor("x"))
 				cancel()
 				if err != nil {

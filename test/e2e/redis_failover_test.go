@@ -161,7 +161,6 @@ func TestAPrimaryOfAClusterThatIsKilledCostsNoErrorAndNoCount(t *testing.T) {
 }
 
 func TestASlotThatMovesUnderTrafficCostsNoErrorAndNoCount(t *testing.T) {
-	t.Parallel()
 	c := startCluster(t, parts.RedisOptions{NodeTimeout: time.Minute})
 	for _, tag := range []string{"none", "domain"} {
 		t.Run("hash tag "+tag, func(t *testing.T) {

@@ -45,7 +45,7 @@ func (b *bench) start(ctx context.Context) ([]contender, error) {
 		return nil, err
 	}
 	var err error
-	if b.o.sidecar, err = program.Sidecar(ctx, b.o.sidecar, b.dir); err != nil {
+	if b.o.sidecar, err = program.Sidecar(ctx, b.o.sidecar); err != nil {
 		return nil, err
 	}
 	// Servers have the environment of this process.

@@ -115,7 +115,7 @@ func (b *bench) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if b.o.sidecar, err = program.Sidecar(ctx, b.o.sidecar, b.dir); err != nil {
+	if b.o.sidecar, err = program.Sidecar(ctx, b.o.sidecar); err != nil {
 		return err
 	}
 	if b.bare, err = program.StartBare(ctx, b.dir); err != nil {

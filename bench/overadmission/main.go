@@ -111,7 +111,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	if o.sidecar, err = program.Sidecar(ctx, o.sidecar, dir); err != nil {
+	if o.sidecar, err = program.Sidecar(ctx, o.sidecar); err != nil {
 		return err
 	}
 	fmt.Fprintf(stdout, "%d decisions of each algorithm on %d keys by %d sidecars for %d clients; %d per %v, deny cache %v\n\n",

@@ -47,8 +47,8 @@ func Parse(name string, args []string, stderr io.Writer, define func(*flag.FlagS
 	return serve, nil
 }
 
-// Sidecar returns the binary that was given, or else one that it builds into dir.
-func Sidecar(ctx context.Context, given, dir string) (string, error) {
+// Sidecar returns the given binary, or builds cmd/sidecar where none is given.
+func Sidecar(ctx context.Context, given string) (string, error) {
 	if given != "" {
 		return given, nil
 	}
@@ -56,7 +56,7 @@ func Sidecar(ctx context.Context, given, dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return parts.BuildSidecar(ctx, root, dir, false)
+	return parts.Program(ctx, root, "cmd/sidecar", false)
 }
 
 // Redis returns the path of a redis-server.

@@ -64,7 +64,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return quiet(ctx, err)
 	}
 	if *binary == "" {
-		if *binary, err = parts.BuildSidecar(ctx, root, dir, false); err != nil {
+		if *binary, err = parts.Program(ctx, root, "cmd/sidecar", false); err != nil {
 			return quiet(ctx, err)
 		}
 	}

@@ -30,14 +30,8 @@ func Root() (string, error) {
 	}
 }
 
-// BuildSidecar compiles cmd/sidecar of the repository at root into the folder dir and returns the path of the binary. With race, the
-// binary has the race detector.
-func BuildSidecar(ctx context.Context, root, dir string, race bool) (string, error) {
-	return build(ctx, root, dir, "cmd/sidecar", race)
-}
-
-// Program compiles a program as BuildSidecar does, and returns the absolute path of the binary. Folder is the folder of the program in
-// the repository at root, such as cmd/sidecar. The binary stays in .cache, so that the next call links again only after a change.
+// Program compiles a program and returns the absolute path of the binary. Folder is the folder of the program in the repository at
+// root, such as cmd/sidecar. With race, the binary has the race detector; without, it is static as in the image. The binary stays in .cache, so that the next call links again only after a change.
 // Tests of several packages may call Program at the same time. When the sources change meanwhile, a test may start a newer binary.
 func Program(ctx context.Context, root, folder string, race bool) (string, error) {
 	root, err := filepath.Abs(root)

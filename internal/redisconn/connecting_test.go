@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -123,26 +124,57 @@ func (c *Conn) works() error {
 	return err
 }
 
-// A pace counts commands, and the late ones among them. The zero value has none.
-type pace struct{ commands, late int }
+// A pace times the commands of a test, apart from the time in which this process did not run. Make one with newPace.
+type pace struct {
+	t *testing.T
 
-// works returns the error of a command that writes. A command is late half a second after its start, long after its deadline.
-func (p *pace) works(c *Conn) error {
-	begun := time.Now()
-	err := c.works()
-	p.commands++
-	if time.Since(begun) > time.Second/2 {
-		p.late++
-	}
-	return err
+	mu   sync.Mutex // guards the rest
+	tick time.Time  // of the latest tick
+	gap  time.Duration
 }
 
-// check fails the test when most commands were late. A busy machine delays a command now and then; a wait for a dial delays all.
-func (p *pace) check(t *testing.T) {
+// newPace starts a ticker, which ends with the test. A late tick shows that this process did not run.
+func newPace(t *testing.T) *pace {
 	t.Helper()
-	if 2*p.late > p.commands {
-		t.Errorf("%d of %d commands ended more than 500 ms after their start", p.late, p.commands)
+	p := &pace{t: t, tick: time.Now()}
+	ended := make(chan struct{})
+	t.Cleanup(func() { close(ended) })
+	go func() {
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				p.mu.Lock()
+				p.tick, p.gap = time.Now(), p.gapLocked()
+				p.mu.Unlock()
+			case <-ended:
+				return
+			}
+		}
+	}()
+	return p
+}
+
+// gapLocked returns the longest time without a tick since the start of the command.
+func (p *pace) gapLocked() time.Duration { return max(p.gap, time.Since(p.tick)) }
+
+// works returns the error of a command that writes. The command has a deadline of 10 ms, and must end within 500 ms: a command never
+// waits for a dial.
+func (p *pace) works(c *Conn) error {
+	p.t.Helper()
+	p.mu.Lock()
+	p.gap = 0
+	p.mu.Unlock()
+	begun := time.Now()
+	err := c.works()
+	took := time.Since(begun)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if gap := p.gapLocked(); took-gap > time.Second/2 {
+		p.t.Errorf("a command took %v to end with %v; the process did not run for %v at most", took, err, gap)
 	}
+	return err
 }
 
 // patiently returns the error of a command that writes, with 5 s for a busy machine.

@@ -105,12 +105,14 @@ func (c *call) copy() *call {
 	return other
 }
 
-// drop removes the charges of some keys from a correction that has ended.
-func (c *call) drop(keys map[string]int) {
+// drop removes the charges of keys that are being reset from a correction that has ended.
+func (c *call) drop(keys map[string]*resetting) {
 	charges, corrections := c.charges, c.corrections
 	c.charges, c.corrections = c.charges[:0], c.corrections[:0]
 	for i := range charges {
-		if keys[string(charges[i].Key)] == 0 {
+		if r := keys[string(charges[i].Key)]; r != nil {
+			r.drop(charges[i].Hits)
+		} else {
 			c.charges, c.corrections = append(c.charges, charges[i]), append(c.corrections, corrections[i])
 		}
 	}

@@ -25,13 +25,13 @@ type outbox struct {
 	keys   atomic.Int64 // with hits to send
 	shards [outboxShards]outboxShard
 
-	mu     sync.Mutex     // guards the fields below; locked after a shard's mu, before a queue's
-	calls  int            // under way, or in again
-	again  []*call        // to send again
-	failed bool           // a call was refused since the last tick
-	wait   time.Duration  // backoff after failed calls
-	next   time.Time      // of the next sending
-	resets map[string]int // the number of resets under way, by key
+	mu     sync.Mutex            // guards the fields below; locked after a shard's mu, before a queue's
+	calls  int                   // under way, or in again
+	again  []*call               // to send again
+	failed bool                  // a call was refused since the last tick
+	wait   time.Duration         // backoff after failed calls
+	next   time.Time             // of the next sending
+	resets map[string]*resetting // keys that are being reset
 	closed bool
 }
 
@@ -56,8 +56,14 @@ type deferred struct {
 	until  time.Time
 }
 
+// resetting is a key with resets under way.
+type resetting struct {
+	resets  int
+	dropped int64 // hits, each without its sign
+}
+
 func newOutbox(s *Store) *outbox {
-	o := &outbox{store: s, resets: make(map[string]int)}
+	o := &outbox{store: s, resets: make(map[string]*resetting)}
 	for i := range o.shards {
 		o.shards[i].keys = make(map[string]*deferred)
 	}
@@ -249,7 +255,11 @@ func (o *outbox) sendAgain() {
 func (o *outbox) beginReset(charges []store.Charge) {
 	o.mu.Lock()
 	for i := range charges {
-		o.resets[string(charges[i].Key)]++
+		key := string(charges[i].Key)
+		if o.resets[key] == nil {
+			o.resets[key] = new(resetting)
+		}
+		o.resets[key].resets++
 	}
 	before := len(o.again)
 	o.again = slices.DeleteFunc(o.again, func(c *call) bool {
@@ -261,27 +271,38 @@ func (o *outbox) beginReset(charges []store.Charge) {
 	o.forget(charges)
 }
 
-// endReset ends a beginReset with the same charges, and drops hits that came in between.
-func (o *outbox) endReset(charges []store.Charge) {
+// endReset ends a beginReset with the same charges, and drops hits that came in between. If the reset failed, the dropped hits of its
+// keys are lost.
+func (o *outbox) endReset(charges []store.Charge, failed bool) {
 	o.forget(charges)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for i := range charges {
 		key := string(charges[i].Key)
-		if o.resets[key]--; o.resets[key] == 0 {
+		r := o.resets[key]
+		if failed {
+			o.lose(r.dropped)
+		}
+		r.dropped = 0
+		if r.resets--; r.resets == 0 {
 			delete(o.resets, key)
 		}
 	}
 }
 
-// forget drops the deferred hits of the keys of charges.
+// forget drops the deferred hits of the keys of charges, which are being reset.
 func (o *outbox) forget(charges []store.Charge) {
 	for i := range charges {
 		sh := o.shard(charges[i].Key)
 		sh.mu.Lock()
 		if d := sh.keys[string(charges[i].Key)]; d != nil {
 			o.removeLocked(sh, d)
+			o.mu.Lock()
+			o.resets[string(charges[i].Key)].drop(d.charge.Hits)
+			o.mu.Unlock()
 		}
 		sh.mu.Unlock()
 	}
 }
+
+func (r *resetting) drop(hits int64) { r.dropped += max(hits, -hits) }

@@ -341,33 +341,33 @@ func TestRefusedCallsOfAKeyAreNotResentAfterItsReset(t *testing.T) {
 		{"refused before the reset", []store.Charge{k}, func(o *outbox, refuse func()) {
 			refuse()
 			o.beginReset([]store.Charge{k})
-			o.endReset([]store.Charge{k})
+			o.endReset([]store.Charge{k}, false)
 		}, nil},
 		{"refused during the reset", []store.Charge{k}, func(o *outbox, refuse func()) {
 			o.beginReset([]store.Charge{k})
 			refuse()
-			o.endReset([]store.Charge{k})
+			o.endReset([]store.Charge{k}, false)
 		}, nil},
 		{"refused during one of two resets", []store.Charge{k}, func(o *outbox, refuse func()) {
 			o.beginReset([]store.Charge{k})
 			o.beginReset([]store.Charge{k})
-			o.endReset([]store.Charge{k})
+			o.endReset([]store.Charge{k}, false)
 			refuse()
-			o.endReset([]store.Charge{k})
+			o.endReset([]store.Charge{k}, false)
 		}, nil},
 		{"several keys, refused before", []store.Charge{other, k}, func(o *outbox, refuse func()) {
 			refuse()
 			o.beginReset([]store.Charge{k})
-			o.endReset([]store.Charge{k})
+			o.endReset([]store.Charge{k}, false)
 		}, []string{"other"}},
 		{"several keys, refused during", []store.Charge{k, other, k}, func(o *outbox, refuse func()) {
 			o.beginReset([]store.Charge{k})
 			refuse()
-			o.endReset([]store.Charge{k})
+			o.endReset([]store.Charge{k}, false)
 		}, []string{"other"}},
 		{"refused after", []store.Charge{k}, func(o *outbox, refuse func()) {
 			o.beginReset([]store.Charge{k})
-			o.endReset([]store.Charge{k})
+			o.endReset([]store.Charge{k}, false)
 			refuse()
 		}, []string{"k"}},
 	} {
@@ -402,5 +402,31 @@ func TestRefusedCallsOfAKeyAreNotResentAfterItsReset(t *testing.T) {
 			}
 			q.waiting = nil
 		})
+	}
+}
+
+func TestHitsThatAResetDropsAreLostOnlyWhenTheResetFails(t *testing.T) {
+	s := unconnected(false, &Store{seed: maphash.MakeSeed()})
+	s.main.queues = []*queue{newQueue(s.main)} // does not run
+	k := hit("k", perAge(algorithms.FixedWindow, 10))
+	for failed, want := range map[bool]uint64{false: 0, true: 7} {
+		o, before := newOutbox(s), s.metrics.lostHits.Load()
+		refused, waiting := k, k
+		refused.Hits, waiting.Hits = -4, 3
+		c := newCall()
+		c.set(correct, s.locate(&refused, 0), 0, []store.Charge{refused})
+		c.corrections = append(c.corrections, new(correction))
+		o.send(c, s.main.queues[0], time.Now().Add(time.Hour))
+		o.add(&waiting, 0)
+		o.beginReset([]store.Charge{k, k})
+		c.err, c.refused = ErrUnavailable, true
+		c.end()
+		o.endReset([]store.Charge{k, k}, failed)
+		if got := s.metrics.lostHits.Load() - before; got != want {
+			t.Errorf("reset failed: %t: %d hits lost, want %d", failed, got, want)
+		}
+		if !o.idle() || len(o.resets) > 0 || o.keys.Load() > 0 {
+			t.Errorf("reset failed: %t: %d calls, %d resets and %d keys are left", failed, o.calls, len(o.resets), o.keys.Load())
+		}
 	}
 }

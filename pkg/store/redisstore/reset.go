@@ -9,19 +9,18 @@ import (
 )
 
 // Reset implements [store.Store]. Reset fails as Take does.
-func (s *Store) Reset(ctx context.Context, charges []store.Charge) (int, error) {
+func (s *Store) Reset(ctx context.Context, charges []store.Charge) (forgotten int, err error) {
 	until, err := s.until(ctx, charges)
 	if err != nil {
 		return 0, err
 	}
 	s.outbox.beginReset(charges)
-	defer s.outbox.endReset(charges)
+	defer func() { s.outbox.endReset(charges, err != nil) }()
 	if err := s.outboxAnswered(ctx, charges, until); err != nil {
 		return 0, err
 	}
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
-	forgotten := 0
 	for i := range charges { // one by one: keys may lie in several slots
 		server := s.serverOf(&charges[i])
 		client, err := server.connection.Client()

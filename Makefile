@@ -67,7 +67,7 @@ demo: ## Put real Envoy and a small backend in front, and print the curl lines t
 	@ENVOY=$$(scripts/envoy.sh); export ENVOY; go build -o bin/demo ./test/demo && exec bin/demo $(ARGS)
 
 .PHONY: test
-test: ## Run all tests: unit, property, with real Redis, end to end through real Envoy, with the race detector (about 5 minutes on two idle cores)
+test: ## Run all tests: unit, property, with real Redis, end to end through real Envoy, with the race detector (3 to 5 minutes on two cores)
 	@$(FIND); $(MAKE) --no-print-directory --keep-going --jobs=2 race e2e sizes manifests
 
 .PHONY: test-short
@@ -75,7 +75,7 @@ test-short: ## Run the unit tests with a part of their repetitions, without the 
 	@$(FIND); units=$(UNITS); set -x; $(GOTEST) -short ./$(PURE) $$units
 
 .PHONY: race
-race: ## Run all unit tests with the race detector
+race: ## Run the unit tests with the race detector, except pkg/algorithms, which has no goroutines
 	@$(FIND); race=$(RACE); units=$(UNITS); set -x; $(GOTEST) $$race $$units
 
 .PHONY: sizes

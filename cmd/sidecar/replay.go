@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"time"
 
@@ -31,6 +32,9 @@ Timestamps are whole numbers of --time-unit; a timestamp before the client's las
 4294967295 and 1 by default; 0 asks and takes nothing. The command skips blank lines and lines that begin with #. Each client
 has its own count. A denied request counts nothing, unless --count-rejected is given.
 
+token_bucket_integer counts in whole time units here: the period must be a whole number of time units, and all waits are. The
+service counts in nanoseconds, as this command does with --time-unit 1ns.
+
 A request for more hits than the limit ever has never passes. In JSON its line has "retry_after_ns":null and "never":true; in text a
 note on standard error counts such requests.
 
@@ -54,6 +58,11 @@ header wins over --limit and --period.`,
 			err := r.run(in, cmd.OutOrStdout(), header)
 			if r.never > 0 && !r.json {
 				cmd.PrintErrf("%s never: more hits than the limit ever has\n", count(r.never, "request"))
+			}
+			if err == nil && r.coarse() {
+				cmd.PrintErrf("note: %d hits in %d time units are more than one per unit, and not a whole number per unit: "+
+					"the formula then finds tokens again and again at one instant; timestamps in a smaller --time-unit avoid that\n",
+					r.limit.Requests, r.limit.Period/r.tick)
 			}
 			return err
 		},
@@ -89,7 +98,7 @@ func (r *replay) complete(given func(name string) bool, algorithm, output string
 	errs = append(errs, outputFormat(output))
 	r.json = output == outputJSON
 	if errors.Join(errs...) == nil && !header {
-		errs = append(errs, r.limit.Validate())
+		errs = append(errs, r.check())
 	}
 	if err := errors.Join(errs...); err != nil {
 		return usage("%w", err)
@@ -97,10 +106,36 @@ func (r *replay) complete(given func(name string) bool, algorithm, output string
 	return nil
 }
 
+// check returns all mistakes of the limit, and chooses the tick of its algorithm.
+func (r *replay) check() error {
+	r.tick = time.Nanosecond
+	if r.limit.Algorithm != algorithms.TokenBucketInteger {
+		return r.limit.Validate()
+	}
+	r.tick = r.unit
+	err := r.limit.Validate()
+	if err == nil && r.limit.Period%r.tick != 0 {
+		err = fmt.Errorf("period: %v: token_bucket_integer counts in whole time units, must be a whole number of --time-unit %v",
+			r.limit.Period, r.unit)
+	}
+	return err
+}
+
+// coarse reports whether the tick is too coarse for the limit. The mark then moves by less than the time of the tokens, and the bucket
+// gains tokens again at the same instant.
+func (r *replay) coarse() bool {
+	if r.limit.Algorithm != algorithms.TokenBucketInteger {
+		return false
+	}
+	requests, ticks := int64(r.limit.Requests), int64(r.limit.Period/r.tick)
+	return requests > ticks && requests%ticks != 0
+}
+
 // replay is a run of one algorithm over requests.
 type replay struct {
 	limit         algorithms.Limit
 	unit          time.Duration // of timestamps
+	tick          time.Duration // in which the algorithm counts: the nanosecond, or unit
 	countRejected bool
 	json          bool
 	clients       map[string]*client
@@ -181,7 +216,7 @@ func (r *replay) readHeader(lines *lines) (int, error) {
 				return 0, lines.wrong("the period: %d times %v: must be at most 10 years", numbers[1], r.unit)
 			}
 			r.limit.Period = time.Duration(numbers[1]) * r.unit
-			if err := r.limit.Validate(); err != nil {
+			if err := r.check(); err != nil {
 				return 0, lines.wrong("%w", err)
 			}
 		}
@@ -199,7 +234,7 @@ func (r *replay) decide(q request) []byte {
 	c.last = max(c.last, q.at)
 	var d algorithms.Decision
 	if r.limit.Algorithm.HasState() {
-		c.state, d = algorithms.Take(r.limit, c.state, c.last, q.hits, r.countRejected)
+		c.state, d = r.take(c.state, c.last, q.hits)
 	} else {
 		d = c.log.Take(r.limit, c.last, q.hits, r.countRejected)
 	}
@@ -218,4 +253,21 @@ func (r *replay) decide(q request) []byte {
 	}
 	r.buf = append(r.buf, '\n')
 	return r.buf
+}
+
+// take takes hits from a state. Package algorithms computes with whole numbers, and here each of its nanoseconds is one tick.
+func (r *replay) take(s algorithms.State, at algorithms.Instant, hits int64) (algorithms.State, algorithms.Decision) {
+	l := r.limit
+	l.Period /= r.tick
+	s, d := algorithms.Take(l, s, at/algorithms.Instant(r.tick), hits, r.countRejected)
+	d.RetryAfter, d.ResetAfter = times(d.RetryAfter, r.tick), times(d.ResetAfter, r.tick)
+	return s, d
+}
+
+// times returns n ticks as a duration, held at the largest.
+func times(n, tick time.Duration) time.Duration {
+	if n > math.MaxInt64/tick {
+		return math.MaxInt64
+	}
+	return n * tick
 }

@@ -185,3 +185,13 @@ func TestOrdinalBelowTwoIsTheFirst(t *testing.T) {
 		}
 	}
 }
+
+func TestTextsOfEveryLengthFollowTheirLengthInDigits(t *testing.T) {
+	for _, length := range []int{0, 1, 9, 10, 11, 99, 100, 101, 999, 1000, 65536} {
+		text := strings.Repeat("x", length)
+		key := AppendKey(nil, "d", []Entry{{Key: "k", Value: text}}, &Limit{})
+		if want := fmt.Sprintf("1:d|1:k=%d:%s", length, text); string(key) != want {
+			t.Errorf("length %d: key %.20q, want %.20q", length, key, want)
+		}
+	}
+}

@@ -1,0 +1,255 @@
+// Package connections bounds the open connections of listeners, and the time of a write.
+//
+// At the bound a new connection takes the place of an idle one, so that connections without requests cannot keep clients out. The
+// package does not know protocols: the server of a connection reports requests with [Conn.Begin] and [Conn.Done].
+package connections
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Ages at which a connection without a request gives way to a new connection.
+const (
+	// newAge protects a connection that has not completed its first request, while the request is under way.
+	newAge = time.Second
+	// idleAge protects a connection between two requests.
+	idleAge = time.Second
+)
+
+// maxCandidates bounds the connections that a new one is compared with, and so the time of a flood of connections: some 20 µs each.
+// Of more connections these are a random part.
+const maxCandidates = 1024
+
+// Options is the options of New. Logger must be set.
+type Options struct {
+	Server       string        // name in the log
+	Max          int           // bound of the open connections of all listeners together; 0: no bound
+	WriteTimeout time.Duration // longest time of one Write, then the connection ends; 0: no bound
+	SocketBuffer int           // bytes that the system may buffer in each direction of a TCP connection; 0: as the system is set
+	Logger       *slog.Logger
+}
+
+// Bound bounds the connections of listeners. All methods are safe for concurrent use.
+type Bound struct {
+	options  Options
+	begun    time.Time     // the zero of all instants
+	refused  atomic.Uint64 // new connections
+	replaced atomic.Uint64 // idle connections that a new one took the place of
+	logged   atomic.Int64  // nanoseconds after begun of the last log line, plus 1; 0: no line yet
+
+	mu   sync.Mutex // guards open
+	open map[*Conn]struct{}
+}
+
+// Stats is the state of a Bound at one moment.
+type Stats struct {
+	Open     int    // connections now
+	Max      int    // bound of Open; 0: no bound
+	Refused  uint64 // new connections that were closed at once
+	Replaced uint64 // idle connections that were closed for a new one
+}
+
+// New returns a Bound without connections.
+func New(o Options) *Bound {
+	return &Bound{options: o, begun: time.Now(), open: make(map[*Conn]struct{})}
+}
+
+// Stats returns the counts of all listeners together.
+func (b *Bound) Stats() Stats {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return Stats{Open: len(b.open), Max: b.options.Max, Refused: b.refused.Load(), Replaced: b.replaced.Load()}
+}
+
+// Listen returns l with bounded connections: each one is a [*Conn].
+func (b *Bound) Listen(l net.Listener) net.Listener { return &listener{Listener: l, bound: b} }
+
+type listener struct {
+	net.Listener
+	bound *Bound
+}
+
+// Accept implements [net.Listener]. It closes connections beyond the bound, and waits for the next one.
+func (l *listener) Accept() (net.Conn, error) {
+	for {
+		raw, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if c := l.bound.admit(raw); c != nil {
+			return c, nil
+		}
+		_ = raw.Close() // the client sees it
+	}
+}
+
+// admit returns the connection, or nil when there is no room for it.
+func (b *Bound) admit(raw net.Conn) *Conn {
+	if tcp, ok := raw.(*net.TCPConn); ok && b.options.SocketBuffer > 0 {
+		_ = tcp.SetReadBuffer(b.options.SocketBuffer) // the system's own size does too
+		_ = tcp.SetWriteBuffer(b.options.SocketBuffer)
+	}
+	c := &Conn{Conn: raw, bound: b}
+	c.quiet.Store(b.now())
+	victim, ok := b.place(c)
+	if victim != nil {
+		b.replaced.Add(1)
+		b.log("a new connection took the place of an idle one", victim.RemoteAddr())
+		_ = victim.Close()
+	}
+	if !ok {
+		b.refused.Add(1)
+		b.log("a new connection was refused: all connections are busy", raw.RemoteAddr())
+		return nil
+	}
+	return c
+}
+
+// place adds c, in the place of the victim where there is one. It reports false when there is no room.
+func (b *Bound) place(c *Conn) (victim *Conn, ok bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.options.Max > 0 && len(b.open) >= b.options.Max {
+		if victim = b.idleLocked(); victim == nil {
+			return nil, false
+		}
+		delete(b.open, victim)
+	}
+	b.open[c] = struct{}{}
+	return victim, true
+}
+
+// idleLocked returns the connection that can best be missed; nil when all are busy. Connections that never completed a request come
+// first, in the order of their age: a flood of connections replaces its own, and not a client between two requests.
+func (b *Bound) idleLocked() *Conn {
+	now, candidates := b.now(), 0
+	var fresh, idle *Conn
+	for c := range b.open {
+		if candidates++; candidates > maxCandidates {
+			break
+		}
+		age := now - c.quiet.Load()
+		switch {
+		case !c.served.Load():
+			if (!c.busy.Load() || age >= int64(newAge)) && (fresh == nil || c.quiet.Load() < fresh.quiet.Load()) {
+				fresh = c
+			}
+		case !c.busy.Load() && age >= int64(idleAge):
+			if idle == nil || c.quiet.Load() < idle.quiet.Load() {
+				idle = c
+			}
+		}
+	}
+	if fresh != nil {
+		return fresh
+	}
+	return idle
+}
+
+// now returns the nanoseconds since begun.
+func (b *Bound) now() int64 { return int64(time.Since(b.begun)) }
+
+// log writes at most one line per second. The metrics have the counts.
+func (b *Bound) log(text string, client net.Addr) {
+	now, last := b.now()+1, b.logged.Load()
+	if last != 0 && now-last < int64(time.Second) || !b.logged.CompareAndSwap(last, now) {
+		return
+	}
+	s := b.Stats()
+	b.options.Logger.LogAttrs(context.Background(), slog.LevelWarn, text, slog.String("server", b.options.Server),
+		slog.String("client", client.String()), slog.Int("max_connections", s.Max),
+		slog.Uint64("refused", s.Refused), slog.Uint64("replaced", s.Replaced))
+}
+
+// Conn is an open connection. Begin and Done, as the methods of net.Conn, are safe for concurrent use.
+type Conn struct {
+	net.Conn
+	bound  *Bound
+	closed atomic.Bool
+	quiet  atomic.Int64 // nanoseconds after begun of the last Done, or of the start
+	busy   atomic.Bool  // between Begin and Done
+	served atomic.Bool  // Done was called
+
+	writing  sync.Mutex // guards deadline
+	deadline time.Time  // of writes, set on Conn; zero: no deadline
+}
+
+// Begin marks the connection as busy: it does not give way to a new one, unless its first request takes longer than a second.
+func (c *Conn) Begin() { c.busy.Store(true) }
+
+// Done marks the connection as idle from now on, and as the connection of a client whose requests are answered.
+func (c *Conn) Done() {
+	c.quiet.Store(c.bound.now())
+	c.served.Store(true)
+	c.busy.Store(false)
+}
+
+// NetConn returns the connection below, as [tls.Conn.NetConn] does.
+func (c *Conn) NetConn() net.Conn { return c.Conn }
+
+// Write writes within the write timeout. After the timeout the connection is closed: its client does not read.
+func (c *Conn) Write(p []byte) (int, error) {
+	if err := c.delay(); err != nil {
+		return 0, err
+	}
+	n, err := c.Conn.Write(p)
+	if err != nil && c.bound.options.WriteTimeout > 0 {
+		var timeout net.Error
+		if errors.As(err, &timeout) && timeout.Timeout() {
+			c.bound.log("a connection was closed: the client does not read", c.RemoteAddr())
+			_ = c.Close()
+		}
+	}
+	return n, err
+}
+
+// delay moves the deadline of writes, unless at least half of the time is left.
+func (c *Conn) delay() error {
+	timeout := c.bound.options.WriteTimeout
+	if timeout <= 0 {
+		return nil
+	}
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	now := time.Now()
+	if c.deadline.Sub(now) >= timeout/2 {
+		return nil
+	}
+	if err := c.Conn.SetWriteDeadline(now.Add(timeout)); err != nil {
+		return err
+	}
+	c.deadline = now.Add(timeout)
+	return nil
+}
+
+// SetDeadline implements [net.Conn]. With a write timeout it is for reads alone.
+func (c *Conn) SetDeadline(t time.Time) error {
+	if c.bound.options.WriteTimeout > 0 {
+		return c.Conn.SetReadDeadline(t)
+	}
+	return c.Conn.SetDeadline(t)
+}
+
+// SetWriteDeadline implements [net.Conn]. With a write timeout it does nothing.
+func (c *Conn) SetWriteDeadline(t time.Time) error {
+	if c.bound.options.WriteTimeout > 0 {
+		return nil
+	}
+	return c.Conn.SetWriteDeadline(t)
+}
+
+// Close closes the connection, and makes room for another one.
+func (c *Conn) Close() error {
+	if c.closed.CompareAndSwap(false, true) {
+		c.bound.mu.Lock()
+		delete(c.bound.open, c)
+		c.bound.mu.Unlock()
+	}
+	return c.Conn.Close()
+}

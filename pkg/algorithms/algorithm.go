@@ -3,6 +3,7 @@ package algorithms
 import (
 	"fmt"
 	"strings"
+	"time"
 )
 
 // Algorithm names a way to keep a limit. The zero value is not valid. The numbers may be stored and never change.
@@ -17,10 +18,12 @@ type definition interface {
 type stateful interface {
 	definition
 	take(l Limit, s State, now Instant, hits int64, countRejected bool) (State, Decision)
-	idleAt(l Limit, s State) Instant                   // s is not unused
-	change(from, to Limit, s State, now Instant) State // same algorithm and period; s is not idle at now
-	layout() string                                    // see Layout
-	record(l Limit, s State) numbers                   // s is not unused
+	idleAt(l Limit, s State) Instant                                 // s is not unused
+	change(from, to Limit, s State, now Instant) State               // same algorithm and period; s is not idle at now
+	realign(l Limit, s State, now Instant, step time.Duration) State // s is not idle at now
+	clamp(l Limit, s State, now Instant) State                       // s is not unused
+	layout() string                                                  // see Layout
+	record(l Limit, s State) numbers                                 // s is not unused
 	restore(l Limit, n numbers) (State, Limit)
 }
 

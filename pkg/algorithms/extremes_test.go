@@ -31,7 +31,12 @@ func anything(c chooser, a Algorithm) {
 		Change(l, other, s, now)
 		Change(Limit{Algorithm: a, Period: other.Period}, other, s, now)
 
+		Realign(l, s, now, time.Duration(anyWord(c)))
+		Take(l, Clamp(l, s, now), anyInstant(c), hits, countRejected)
+
 		g.Take(l, now, hits, countRejected)
+		g.Realign(time.Duration(anyWord(c)))
+		g.Restore(l, LogEntry{At: anyInstant(c), Hits: anyWord(c)}, anyInstant(c))
 		p, _ := g.Decide(other, now, Pending{}, hits, countRejected)
 		p, _ = g.Decide(l, anyInstant(c), p, int64(anyWord(c)), countRejected)
 		g.Apply(other, now, p)

@@ -66,6 +66,14 @@ func (fixedWindow) idleAt(l Limit, s State) Instant {
 
 func (fixedWindow) change(_, _ Limit, s State, _ Instant) State { return s }
 
+func (fixedWindow) realign(l Limit, s State, now Instant, step time.Duration) State {
+	return State{last: windowAfter(l, max(now, s.last), now, step), a: s.a}
+}
+
+func (fixedWindow) clamp(l Limit, s State, now Instant) State {
+	return State{last: min(s.last, now.Add(l.Period)), a: s.a}
+}
+
 // A record holds the instant of the last charge and the count of its window.
 func (fixedWindow) layout() string { return "77" }
 

@@ -1,5 +1,7 @@
 package algorithms
 
+import "time"
+
 // SlidingWindowCounter weighs two aligned windows: the estimate is previous*(Period-elapsed)/Period + current, and hits pass
 // while it stays within Requests.
 const SlidingWindowCounter Algorithm = 4
@@ -121,6 +123,25 @@ func (c slidingWindowCounter) idleAt(l Limit, s State) Instant {
 }
 
 func (slidingWindowCounter) change(_, _ Limit, s State, _ Instant) State { return s }
+
+// realign keeps the estimate of now. A window that ends later than before gets a previous count that decays from that estimate more
+// slowly. A window that ends sooner gets the estimate as its own count.
+func (c slidingWindowCounter) realign(l Limit, s State, now Instant, step time.Duration) State {
+	w := c.windows(l, s, now)
+	carried, left := w.carried(l), uint64(l.Period)-w.elapsed
+	w.now = windowAfter(l, w.now, now, step)
+	if after := uint64(l.Period - elapsed(l.Period, w.now)); after >= left {
+		w.previous = carried.ceilDiv(after)
+	} else {
+		w.current, w.previous = w.current+carried.ceilDiv(uint64(l.Period)), 0
+	}
+	return w.state()
+}
+
+func (slidingWindowCounter) clamp(l Limit, s State, now Instant) State {
+	const most = 4 * MaxHits // twice the bound of debt: a step of the clock adds to a count
+	return State{last: min(s.last, now.Add(l.Period)), a: min(s.a, most), b: min(s.b, most)}
+}
 
 // A record holds the instant of the last charge, the count of its window and the count of the window before.
 func (slidingWindowCounter) layout() string { return "755" }

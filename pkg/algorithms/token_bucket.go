@@ -1,6 +1,9 @@
 package algorithms
 
-import "math/bits"
+import (
+	"math/bits"
+	"time"
+)
 
 // TokenBucket holds at most Burst tokens, starts full and gains Requests tokens per Period continuously. Hits are taken
 // whole or not at all.
@@ -75,6 +78,17 @@ func (t tokenBucket) change(from, to Limit, s State, now Instant) State {
 	was, is := product(uint64(from.Capacity()), period), product(uint64(to.Capacity()), period)
 	deficit = minOf(deficit.plus(is).minus(was), is.plus(is))
 	return State{last: now, a: deficit.hi, b: deficit.lo}
+}
+
+func (tokenBucket) realign(_ Limit, s State, _ Instant, step time.Duration) State {
+	s.last = s.last.moved(step)
+	return s
+}
+
+func (tokenBucket) clamp(l Limit, s State, now Instant) State {
+	most := product(2*uint64(l.Capacity()), uint64(l.Period))
+	deficit := minOf(wide{s.a, s.b}, most)
+	return State{last: min(s.last, now), a: deficit.hi, b: deficit.lo}
 }
 
 // A record holds the instant of the last charge, the deficit in whole hits, the rest of it in ticks/Period hits, Requests and capacity.

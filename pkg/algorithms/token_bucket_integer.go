@@ -104,6 +104,20 @@ func (t tokenBucketInteger) change(from, to Limit, s State, now Instant) State {
 	return State{last: mark, a: deficit, b: past(mark, now)}
 }
 
+func (tokenBucketInteger) realign(_ Limit, s State, _ Instant, step time.Duration) State {
+	s.last = s.last.moved(step)
+	return s
+}
+
+func (tokenBucketInteger) clamp(l Limit, s State, now Instant) State {
+	deficit := min(s.a, 2*uint64(l.Requests))
+	if deficit == 0 {
+		return State{}
+	}
+	since := min(s.b, 2*uint64(l.Period)) // a charge less than a token after the mark, and a token takes at most a period
+	return State{last: min(s.last, now.moved(-time.Duration(since))), a: deficit, b: since}
+}
+
 // A record holds the instant of the last charge, the ticks and nanoseconds from the mark to that instant, the deficit and Requests.
 func (tokenBucketInteger) layout() string { return "77254" }
 

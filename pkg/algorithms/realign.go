@@ -1,0 +1,105 @@
+package algorithms
+
+import (
+	"math"
+	"time"
+)
+
+// Realign carries a state over a step of the clock by which instants are told: now becomes now+step, forward or back. The time that has
+// passed since a charge stays as it was, so a step gives a bucket nothing. An idle state becomes the zero state.
+//
+// The windows of fixed_window and sliding_window_counter stay aligned to the epoch, so a step can end a window sooner or later. The
+// count of the window of now goes into the window of now+step. After a step back over a window's start, the key stays in the window that
+// it has begun. Where its window then ends d sooner than before, a fixed window can admit its limit d sooner, once. A sliding count can
+// gain d/Period of its limit, once. Realign never lowers an estimate at the instant of the step.
+//
+// Under sliding_window_log call [Log.Realign].
+func Realign(l Limit, s State, now Instant, step time.Duration) State {
+	if IdleAt(l, s) <= now {
+		return State{}
+	}
+	if k := statefulOf(l.Algorithm); k != nil {
+		return k.realign(l, s, now, step)
+	}
+	return State{}
+}
+
+// Clamp returns the state nearest to s that the algorithm can have reached by now. A state from outside, such as a file, needs it. The
+// limit must be valid. A state in the future becomes one of now, or of the next window after a step of the clock, see [Realign].
+func Clamp(l Limit, s State, now Instant) State {
+	k := statefulOf(l.Algorithm)
+	if k == nil || l.Period <= 0 || s.Unused() {
+		return State{}
+	}
+	return k.clamp(l, s, now)
+}
+
+// moved returns the instant step after i, or before it, held at the ends.
+func (i Instant) moved(step time.Duration) Instant {
+	sum := i + Instant(step)
+	switch {
+	case step > 0 && sum < i:
+		return math.MaxInt64
+	case step < 0 && sum > i:
+		return math.MinInt64
+	default:
+		return sum
+	}
+}
+
+// windowAfter returns the instant after a step that stands for the key's instant now, which is held at the last charge. That is
+// now+step, or the start of the key's window if that start is then less than a period ahead.
+func windowAfter(l Limit, held, now Instant, step time.Duration) Instant {
+	next := now.moved(step)
+	if start := windowStart(l.Period, held); start <= held && past(next, start) > 0 && past(next, start) < uint64(l.Period) {
+		return start
+	}
+	return next
+}
+
+// Realign carries the log over a step of the clock: every instant moves by the step, so that each hit keeps its age.
+func (g *Log) Realign(step time.Duration) {
+	for i := range g.len {
+		e := g.at(i)
+		e.at = e.at.moved(step)
+	}
+	g.last = g.last.moved(step)
+}
+
+// LogEntry is hits of a [Log] at one instant.
+type LogEntry struct {
+	At   Instant
+	Hits uint64
+}
+
+// Len returns the number of entries.
+func (g *Log) Len() int { return g.len }
+
+// AppendEntries appends the entries, oldest first, and returns the extended slice.
+func (g *Log) AppendEntries(to []LogEntry) []LogEntry {
+	for i := range g.len {
+		e := g.at(i)
+		to = append(to, LogEntry{At: e.at, Hits: e.hits})
+	}
+	return to
+}
+
+// Restore appends an entry from outside, such as a file. Entries come oldest first; an entry before the newest one counts as of the same
+// instant, and an entry after now as of now. Restore drops an entry without hits, an expired one, and hits that no log can have.
+func (g *Log) Restore(l Limit, e LogEntry, now Instant) {
+	at := min(e.At, now)
+	if g.len > 0 {
+		at = max(at, g.at(g.len-1).at)
+	}
+	hits := min(e.Hits, 2*MaxHits-min(g.hits, 2*MaxHits))
+	entry := logged{at: at, hits: hits}
+	if hits == 0 || g.expired(l, &entry, now) {
+		return
+	}
+	g.hits, g.last = g.hits+hits, at
+	if g.len > 0 && g.at(g.len-1).at == at {
+		g.at(g.len - 1).hits += hits
+		return
+	}
+	g.push(entry)
+}

@@ -2,8 +2,8 @@
 // collector to follow.
 //
 // States lie in shards, each with its own lock and a flat table of 40-byte slots (see table). Logs of sliding_window_log lie apart,
-// as their size varies. A digest of 128 bits stands for a key. A background sweep frees idle states. At Options.MaxKeys the state that
-// is idle soonest goes first. A key that is denied now is never forgotten.
+// as their size varies. A digest of 104 bits stands for a key. A background sweep frees idle states. At Options.MaxKeys a new key
+// replaces a key of its shard that has used little of its limit (see candidates). A key that is denied now is never forgotten.
 //
 // The instant is the wall clock of the start and the monotonic time since. So windows are aligned to the Unix epoch, and a step of the
 // wall clock changes nothing.
@@ -57,7 +57,8 @@ type Store struct {
 	epoch   int64     // start in Unix nanoseconds
 	seeds   [2]maphash.Seed
 	shards  []shard
-	offers  []offer // of shards[i], kept up to date by the shard; apart, so that a look at all reads little memory
+	opens   []atomic.Int64 // of shards[i].candidates; apart, so that a look at all reads little memory
+	turn    atomic.Uint32  // of the shards to make room for others
 	scratch sync.Pool
 	metrics metrics
 	stop    func()
@@ -104,9 +105,9 @@ func New(o Options) (*Store, error) {
 		seeds:   [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()},
 		shards:  make([]shard, shardCount(o.MaxKeys)),
 	}
-	s.offers = make([]offer, len(s.shards))
+	s.opens = make([]atomic.Int64, len(s.shards))
 	for i := range s.shards {
-		s.shards[i].offer = &s.offers[i]
+		s.shards[i].candidates.opens = &s.opens[i]
 	}
 	s.scratch.New = func() any { return new(transaction) }
 	ctx, cancel := context.WithCancel(context.Background())
@@ -194,20 +195,21 @@ func (s *Store) Reset(ctx context.Context, charges []store.Charge) (int, error) 
 // takeOne applies a transaction of one charge, the common case, under one lock.
 func (s *Store) takeOne(c *store.Charge, d *algorithms.Decision) {
 	key := s.digest(c)
-	sh := s.shardOf(key)
+	number := s.shardNumber(key)
+	sh := &s.shards[number]
 	var r room
 	for {
 		sh.mu.Lock()
 		now := sh.instantLocked(s.now())
 		if sh.takeKnownLocked(key, c, d, now) {
 			sh.mu.Unlock()
-			return
+			break
 		}
 		v := sh.loadLocked(key, &c.Limit)
 		*d = v.take(c, c.Hits, now, c.CountRejected)
-		if v.grows() && !s.claim(&r, 1) {
+		if v.grows() && !r.full && !s.claimLocked(&r, sh, now) {
 			sh.mu.Unlock()
-			s.makeRoom(&r, 1)
+			s.makeRoom(&r, number)
 			continue
 		}
 		if v.grows() && r.full {
@@ -216,9 +218,9 @@ func (s *Store) takeOne(c *store.Charge, d *algorithms.Decision) {
 			sh.commitLocked(s, &v, now, &r)
 		}
 		sh.mu.Unlock()
-		s.giveBack(&r)
-		return
+		break
 	}
+	s.giveBack(&r)
 }
 
 // now returns the instant: the wall clock of the start and the monotonic time since.
@@ -232,7 +234,7 @@ func (s *Store) digest(c *store.Charge) digest {
 	// Odd multipliers spread the period over all bits. They are public, but the keyed hashes stay secret.
 	hi ^= uint64(c.Limit.Period) * 0x9e3779b97f4a7c15
 	lo ^= (uint64(c.Limit.Period) ^ uint64(c.Limit.Algorithm)<<60) * 0xd6e8feb86659fd93
-	return digest{max(hi, 1), lo &^ (1<<limitBits - 1)}
+	return digest{max(hi, 1), lo &^ (1<<digestBits - 1)}
 }
 
 func (s *Store) shardOf(d digest) *shard {
@@ -240,4 +242,4 @@ func (s *Store) shardOf(d digest) *shard {
 }
 
 // shardNumber uses other bits of the digest than the order of slots in a table.
-func (s *Store) shardNumber(d digest) int { return int(d.lo>>limitBits) & (len(s.shards) - 1) }
+func (s *Store) shardNumber(d digest) int { return int(d.lo>>digestBits) & (len(s.shards) - 1) }

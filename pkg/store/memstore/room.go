@@ -1,7 +1,6 @@
 package memstore
 
 import (
-	"math"
 	"time"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
@@ -13,9 +12,9 @@ type room struct {
 	full bool // no key could be forgotten: new keys are not remembered
 }
 
-// claim claims places until r holds n, or reports false if the store has too few. A full r needs no place.
+// claim claims places until r holds n, or reports false if the store has too few.
 func (s *Store) claim(r *room, n int) bool {
-	if r.full || r.held >= n {
+	if r.held >= n {
 		return true
 	}
 	want := int64(n - r.held)
@@ -39,19 +38,66 @@ func (s *Store) giveBack(r *room) {
 	}
 }
 
-// makeRoom forgets keys until r holds n places: keys that are idle soonest, first. If too few can be forgotten r is full. No shard may
+// claimLocked claims a place for one new key of a locked shard. A full store, or a full shard, first forgets a key of that shard.
+// claimLocked reports false if another shard must forget a key.
+func (s *Store) claimLocked(r *room, sh *shard, now algorithms.Instant) bool {
+	full := sh.roomLocked() < 1
+	if !full && s.claim(r, 1) {
+		return true
+	}
+	if s.evictLocked(r, sh, now) {
+		return true
+	}
+	r.full = full
+	return full
+}
+
+// evictLocked forgets a key of a locked shard, so that r holds the key's place, or reports false.
+func (s *Store) evictLocked(r *room, sh *shard, now algorithms.Instant) bool {
+	if !sh.evictLocked(now) {
+		return false
+	}
+	r.held++
+	s.metrics.evicted.Add(1)
+	return true
+}
+
+// makeRoom forgets keys until r holds a place for a new key in each of the shards, which may repeat. Each shard makes room for its own
+// new keys. If each key of a shard is denied now, another shard makes room. If too few keys can be forgotten, r is full. No shard may
 // be locked.
-func (s *Store) makeRoom(r *room, n int) {
-	for r.held < n {
+func (s *Store) makeRoom(r *room, shards ...int) {
+	for r.held < len(shards) {
 		if s.claim(r, r.held+1) {
 			continue
 		}
-		if !s.evict() {
+		if !s.evict(r, shards[r.held]) && !s.evictElsewhere(r) {
 			r.full = true
 			return
 		}
-		r.held++ // the place of the forgotten key
 	}
+}
+
+// evictElsewhere forgets a key of any shard, or reports false. Each call starts at another shard, so that all shards give alike.
+func (s *Store) evictElsewhere(r *room) bool {
+	start := int(s.turn.Add(1))
+	for i := range s.shards {
+		if s.evict(r, (start+i)&(len(s.shards)-1)) {
+			return true
+		}
+	}
+	return false
+}
+
+// evict forgets a key of a shard, or reports false.
+func (s *Store) evict(r *room, shard int) bool {
+	now := s.now()
+	if int64(now) < s.opens[shard].Load() {
+		return false
+	}
+	sh := &s.shards[shard]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	return s.evictLocked(r, sh, sh.instantLocked(now))
 }
 
 // full gives the decision for a new key that is not remembered.
@@ -61,36 +107,10 @@ func (s *Store) full(d *algorithms.Decision, now algorithms.Instant) {
 		return
 	}
 	s.metrics.deniedNew.Add(1)
-	opens := algorithms.Instant(math.MaxInt64)
-	for i := range s.offers {
-		opens = min(opens, algorithms.Instant(s.offers[i].opens.Load()))
+	opens := algorithms.Instant(never)
+	for i := range s.opens {
+		opens = min(opens, algorithms.Instant(s.opens[i].Load()))
 	}
 	wait := max(opens.Sub(now), time.Nanosecond)
 	*d = algorithms.Decision{RetryAfter: wait, ResetAfter: wait}
-}
-
-// evict forgets the key that is idle soonest, of all keys that are not denied now, and reports whether there was one. The key's place
-// stays claimed.
-func (s *Store) evict() bool {
-	for range 4*len(s.shards) + 1024 { // a bound; a few turns suffice unless others evict at once
-		now := s.now()
-		best, at := -1, int64(math.MaxInt64)
-		for i := range s.offers {
-			if offered := s.offers[i].at(int64(now)); offered < at {
-				best, at = i, offered
-			}
-		}
-		if best < 0 {
-			return false
-		}
-		sh := &s.shards[best]
-		sh.mu.Lock()
-		evicted := sh.evictLocked(sh.instantLocked(now))
-		sh.mu.Unlock()
-		if evicted {
-			s.metrics.evicted.Add(1)
-			return true
-		}
-	}
-	return false
 }

@@ -29,32 +29,25 @@ func (s *Store) sweep(ctx context.Context, interval time.Duration) {
 	}
 }
 
-// sweepShard frees the idle states of a shard. While the store is about full sweepShard also ranks the others, so that a request that
-// needs room does not have to.
+// sweepShard frees the idle states of a shard. The shard then looks for keys to forget anew, as buckets have filled since.
 func (s *Store) sweepShard(sh *shard) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	now := sh.instantLocked(s.now())
-	if freed := sh.sweepLocked(now); freed > 0 {
+	if freed := sh.sweepLocked(sh.instantLocked(s.now())); freed > 0 {
 		s.metrics.keys.Add(-int64(freed))
 		s.metrics.swept.Add(uint64(freed))
 	}
-	if s.metrics.keys.Load() >= s.maxKeys-s.maxKeys/8 {
-		sh.rankLocked(now)
-		return
-	}
-	sh.nearest = nearest{}
-	sh.publishLocked()
+	sh.candidates.reset()
 }
 
 // sweepLocked frees the idle states and returns their number. mu must be held.
 func (sh *shard) sweepLocked(now algorithms.Instant) int {
-	before := int(sh.table.count) + len(sh.logs)
 	t := &sh.table
+	before := t.count
 	t.sweep(func(s *slot) bool {
-		idle := algorithms.IdleAt(*sh.limits.of(s.limit()), s.state) <= now
+		idle := sh.idleAtLocked(s) <= now
 		if idle {
-			sh.limits.release(s.limit())
+			sh.releaseLocked(s)
 		}
 		return idle
 	})
@@ -62,15 +55,25 @@ func (sh *shard) sweepLocked(now algorithms.Instant) int {
 		t.resize(t.count + t.count/4)
 	}
 	if renumbered := sh.limits.shrink(); renumbered != nil {
-		t.renumber(renumbered)
-	}
-	for key, state := range sh.logs {
-		if state.log.IdleAt(state.limit) <= now {
-			delete(sh.logs, key)
+		for s := range t.each {
+			s.setLimit(renumbered[s.limit()])
 		}
 	}
-	if len(sh.logs) == 0 {
-		sh.logs = nil // an emptied map keeps its room
+	if renumbered := sh.logs.shrink(); renumbered != nil {
+		for s := range t.each {
+			if !sh.limits.of(s.limit()).Algorithm.HasState() {
+				s.state = logState(renumbered[logNumber(s.state)])
+			}
+		}
 	}
-	return before - int(t.count) - len(sh.logs)
+	return int(before - t.count)
+}
+
+// idleAtLocked returns the instant from which the key of a slot is idle. mu must be held.
+func (sh *shard) idleAtLocked(s *slot) algorithms.Instant {
+	l := sh.limits.of(s.limit())
+	if l.Algorithm.HasState() {
+		return algorithms.IdleAt(*l, s.state)
+	}
+	return sh.logs.of(s.state).IdleAt(*l)
 }

@@ -6,27 +6,34 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// digest stands for a key: 112 bits of a hash with two secret random seeds. Among n live keys two share a digest with a chance of
-// n*n/2^113, for 10^9 keys 10^-16. Only a reader of the process's memory could look for such a pair. hi is never 0, which marks an
+// digest stands for a key: 104 bits of a hash with two secret random seeds. Among n live keys two share a digest with a chance of
+// n*n/2^105, for 10^9 keys 3*10^-14. Only a reader of the process's memory could look for such a pair. hi is never 0, which marks an
 // empty slot.
 type digest struct {
 	hi uint64
-	lo uint64 // 48 bits; the low 16 are 0
+	lo uint64 // 40 bits; the low 24 are 0
 }
 
 // slot is one key's state: 40 bytes without a pointer.
 type slot struct {
 	hi    uint64
-	lo    uint64 // of the digest, and in its low 16 bits the number of the state's limit in the shard's limits
-	state algorithms.State
+	lo    uint64           // of the digest; below, the denied hits in 8 bits; below, the number of the state's limit in the shard's limits
+	state algorithms.State // under sliding_window_log the name of the log in the shard's logs
 }
 
-const limitBits = 16
+const (
+	limitBits  = 16
+	digestBits = limitBits + deniedBits // that lo of a digest leaves free
+)
 
-func (s *slot) empty() bool       { return s.hi == 0 }
-func (s *slot) key() digest       { return digest{s.hi, s.lo &^ (1<<limitBits - 1)} }
-func (s *slot) limit() uint16     { return uint16(s.lo) }
-func (s *slot) setLimit(n uint16) { s.lo = s.lo&^(1<<limitBits-1) | uint64(n) }
+func (s *slot) empty() bool        { return s.hi == 0 }
+func (s *slot) key() digest        { return digest{s.hi, s.lo &^ (1<<digestBits - 1)} }
+func (s *slot) limit() uint16      { return uint16(s.lo) }
+func (s *slot) setLimit(n uint16)  { s.lo = s.lo&^(1<<limitBits-1) | uint64(n) }
+func (s *slot) denied() deniedHits { return deniedHits(s.lo >> limitBits) }
+func (s *slot) setDenied(h deniedHits) {
+	s.lo = s.lo&^(1<<digestBits-1) | uint64(h)<<limitBits | uint64(s.limit())
+}
 
 // table maps digests to states, by open addressing with linear probing, with all slots in the order of their digests. A key's home is
 // the place that its digest would have if all digests were spread evenly. A key sits at its home, or as few places after its home as
@@ -74,14 +81,16 @@ func (t *table) find(d digest) (int, bool) {
 	return i, false
 }
 
-// insert puts d, which must not be in the table, at the place that find returned, or into a larger table.
-func (t *table) insert(i int, d digest, st algorithms.State, limit uint16) {
+// insert puts d, which must not be in the table, at the place that find returned, or into a larger table. insert returns
+// the place in the table.
+func (t *table) insert(i int, d digest, st algorithms.State, limit uint16, denied deniedHits) int {
 	for t.count >= fill(t.homes) || !t.open(i) {
 		t.resize(t.homes + max(t.homes/16, minHomes))
 		i, _ = t.find(d)
 	}
-	t.slots[i] = slot{d.hi, d.lo | uint64(limit), st}
+	t.slots[i] = slot{d.hi, d.lo | uint64(denied)<<limitBits | uint64(limit), st}
 	t.count++
+	return i
 }
 
 // open frees place i: it moves the run that starts there one place on. Without room for that open moves nothing and reports false.
@@ -157,11 +166,11 @@ func (t *table) sweep(drop func(*slot) bool) {
 	}
 }
 
-// renumber gives all slots the new numbers of their limits, by the old ones.
-func (t *table) renumber(numbers []uint16) {
+// each calls yield for every slot, in order, until yield reports false.
+func (t *table) each(yield func(*slot) bool) {
 	for i := range t.slots {
-		if s := &t.slots[i]; !s.empty() {
-			s.setLimit(numbers[s.limit()])
+		if s := &t.slots[i]; !s.empty() && !yield(s) {
+			return
 		}
 	}
 }

@@ -23,7 +23,7 @@ func TestTableIsAMap(t *testing.T) {
 			if region > 1<<63 {
 				hi %= 6 // more of one home at the very end would never fit the tail
 			}
-			return digest{region + hi, lo << limitBits}
+			return digest{region + hi, lo << digestBits}
 		})
 		for range rapid.IntRange(0, 400).Draw(rt, "operations") {
 			d := digests.Draw(rt, "digest")
@@ -47,7 +47,9 @@ func TestTableIsAMap(t *testing.T) {
 				delete(want, d)
 			case !found:
 				number := uint16(len(want))
-				tb.insert(place, d, algorithms.State{}, number)
+				if at := tb.insert(place, d, algorithms.State{}, number, deniedHits(number)); tb.slots[at].key() != d {
+					rt.Fatalf("insert(%x) returned place %d of %x", d, at, tb.slots[at].key())
+				}
 				want[d] = number
 			}
 			check(rt, &tb, want)
@@ -68,7 +70,7 @@ func check(rt *rapid.T, tb *table, want map[digest]uint16) {
 			continue
 		}
 		seen++
-		if number, ok := want[s.key()]; !ok || number != s.limit() {
+		if number, ok := want[s.key()]; !ok || number != s.limit() || deniedHits(number) != s.denied() {
 			rt.Fatalf("slot %d is %x with limit %d; want %d, %v", i, s.key(), s.limit(), number, ok)
 		}
 		if s.hi < last.hi || s.hi == last.hi && s.key().lo <= last.lo {

@@ -14,6 +14,7 @@ type transaction struct {
 	order  []int  // indices of refs, by shard and digest
 	views  []view // one for each distinct key, in that order
 	shards []int  // the distinct shards, ascending
+	grows  []int  // the shards of views that add a key, ascending; a shard may repeat
 }
 
 // ref says which key a charge goes to.
@@ -33,16 +34,18 @@ func (s *Store) takeAll(charges []store.Charge, decisions []algorithms.Decision)
 	for {
 		now := t.lock(s)
 		admitted = t.decide(s, charges, decisions, now, r.full)
-		grows := 0
-		for i := range t.views {
-			if t.views[i].grows() {
-				grows++
+		if !r.full {
+			t.grow(s)
+			if crowded := t.crowded(s); crowded >= 0 {
+				t.unlock(s)
+				r.full = !s.evict(&r, crowded)
+				continue
 			}
-		}
-		if !s.claim(&r, grows) {
-			t.unlock(s)
-			s.makeRoom(&r, grows)
-			continue
+			if !s.claim(&r, len(t.grows)) {
+				t.unlock(s)
+				s.makeRoom(&r, t.grows...)
+				continue
+			}
 		}
 		for i := range t.views {
 			if v := &t.views[i]; !v.grows() || !r.full {
@@ -54,6 +57,30 @@ func (s *Store) takeAll(charges []store.Charge, decisions []algorithms.Decision)
 		clear(t.views) // releases logs
 		return admitted
 	}
+}
+
+// grow finds the shards of new keys.
+func (t *transaction) grow(s *Store) {
+	t.grows = t.grows[:0]
+	for i := range t.views {
+		if v := &t.views[i]; v.grows() {
+			t.grows = append(t.grows, s.shardNumber(v.key))
+		}
+	}
+}
+
+// crowded returns a shard that cannot number all its new keys, or -1.
+func (t *transaction) crowded(s *Store) int {
+	for i, n := 0, 0; i < len(t.grows); i++ {
+		shard := t.grows[i]
+		if n++; i > 0 && t.grows[i-1] != shard {
+			n = 1
+		}
+		if n > s.shards[shard].roomLocked() {
+			return shard
+		}
+	}
+	return -1
 }
 
 // plan finds the distinct keys of the charges and the shards they lie in.
@@ -137,6 +164,8 @@ func (t *transaction) decide(
 		}
 		if decisions[i].Allowed {
 			decisions[i] = d
+		} else {
+			v.denied = v.denied.after(&c.Limit, c.Hits, false)
 		}
 	}
 	return false

@@ -1,0 +1,139 @@
+package memstore
+
+import (
+	"slices"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+)
+
+// evictLocked forgets the first candidate of the shard and reports true, or reports false if each key of the shard is denied now. mu
+// must be held.
+func (sh *shard) evictLocked(now algorithms.Instant) bool {
+	q := &sh.candidates
+	if int64(now) < q.opens.Load() {
+		return false
+	}
+	if !q.whole {
+		sh.sampleLocked(sample, now)
+	}
+	for len(q.list) > 0 || sh.refillLocked(now) {
+		last := len(q.list) - 1
+		then := q.list[last]
+		place, found := sh.table.find(then.key)
+		if !found {
+			q.list = q.list[:last]
+			continue
+		}
+		c := sh.candidateLocked(place, now)
+		if c.compare(&then) > 0 { // charged since
+			q.list = q.list[:last]
+			q.add(&c)
+			continue
+		}
+		if c.opens > now {
+			q.opens.Store(int64(c.opens))
+			return false
+		}
+		q.list = q.list[:last]
+		sh.removeLocked(place)
+		return true
+	}
+	q.opens.Store(never)
+	return false
+}
+
+// refillLocked fills the empty list from a sample, or else from the whole shard, and reports whether there is a candidate. mu must be
+// held.
+func (sh *shard) refillLocked(now algorithms.Instant) bool {
+	q := &sh.candidates
+	if q.whole && q.bound.opens == never {
+		return false
+	}
+	q.whole = false
+	sh.sampleLocked(first, now)
+	if len(q.list) == 0 {
+		sh.surveyLocked(now)
+	}
+	return len(q.list) > 0
+}
+
+// sampleLocked looks at some keys, from the hand on. Digests order the table, so neighbors are keys at random. mu must be held.
+func (sh *shard) sampleLocked(keys int, now algorithms.Instant) {
+	q, slots := &sh.candidates, sh.table.slots
+	for range slots {
+		if q.hand++; q.hand >= len(slots) {
+			q.hand = 0
+		}
+		if slots[q.hand].empty() {
+			continue
+		}
+		c := sh.candidateLocked(q.hand, now)
+		q.add(&c)
+		if keys--; keys == 0 {
+			return
+		}
+	}
+}
+
+// surveyLocked looks at every key and lists the first ones. mu must be held.
+func (sh *shard) surveyLocked(now algorithms.Instant) {
+	q := &sh.candidates
+	q.whole, q.bound = true, candidate{opens: never}
+	q.list = slices.Grow(q.list[:0], min(int(sh.table.count), 2*listed))
+	for place := range sh.table.slots {
+		if sh.table.slots[place].empty() {
+			continue
+		}
+		c := sh.candidateLocked(place, now)
+		if c.compare(&q.bound) >= 0 {
+			continue
+		}
+		if len(q.list) == 2*listed {
+			q.sort()
+		}
+		q.list = append(q.list, c)
+	}
+	q.sort()
+}
+
+// sort sorts the list and keeps the first candidates.
+func (q *candidates) sort() {
+	slices.SortFunc(q.list, func(a, b candidate) int { return b.compare(&a) })
+	q.trim()
+}
+
+// noteLocked adds the key at that place to the list, if the list holds a key that goes later. A key must be noted when it is new, and
+// when a list of the whole shard is kept and the key may go sooner than before. mu must be held.
+func (sh *shard) noteLocked(place int, now algorithms.Instant) {
+	c := sh.candidateLocked(place, now)
+	sh.candidates.add(&c)
+}
+
+// candidateLocked looks at the key at that place. Under a limit of 0 a key is denied also without a state, so the state can go. mu
+// must be held.
+func (sh *shard) candidateLocked(place int, now algorithms.Instant) candidate {
+	sh.candidates.seen++
+	s := &sh.table.slots[place]
+	l := sh.limits.of(s.limit())
+	d := sh.decideLocked(s, l, now, 0)
+	c := candidate{key: s.key(), idle: now.Add(d.ResetAfter), capacity: l.Capacity()}
+	if l.Requests == 0 {
+		c.capacity = 1
+		return c
+	}
+	c.used = c.capacity - d.Remaining
+	if hits := s.denied().of(l); uint64(d.Remaining) < hits {
+		c.opens = now.Add(sh.decideLocked(s, l, now, int64(hits)).RetryAfter)
+	}
+	return c
+}
+
+// decideLocked returns the decision for hits of a key under the limit of its last charge. mu must be held.
+func (sh *shard) decideLocked(s *slot, l *algorithms.Limit, now algorithms.Instant, hits int64) (d algorithms.Decision) {
+	if l.Algorithm.HasState() {
+		_, d = algorithms.Take(*l, s.state, now, hits, false)
+	} else {
+		_, d = sh.logs.of(s.state).Decide(*l, now, algorithms.Pending{}, hits, false)
+	}
+	return d
+}

@@ -1,0 +1,393 @@
+package memstore
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirproxy/weir/internal/race"
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// forgetful is the plainest store that forgets: it knows the exact state of every key, and learns from a Store which keys are gone.
+type forgetful struct {
+	s    *Store
+	keys map[digest]known // that the Store must remember
+}
+
+// known is a key as its charges left the key.
+type known struct {
+	state  algorithms.State
+	log    []counted // of sliding_window_log: all charges, to be played again
+	limit  algorithms.Limit
+	denied uint64 // hits last denied, at most the capacity; 0: no denial since as many passed
+}
+
+type counted struct {
+	at            algorithms.Instant
+	hits          int64
+	limit         algorithms.Limit
+	countRejected bool
+}
+
+func (k *known) played() *algorithms.Log {
+	log := new(algorithms.Log)
+	for _, h := range k.log {
+		log.Take(h.limit, h.at, h.hits, h.countRejected)
+	}
+	return log
+}
+
+// take applies a charge to the key.
+func (k *known) take(c *store.Charge, hits int64, now algorithms.Instant) (d algorithms.Decision) {
+	if c.Limit.Algorithm == algorithms.SlidingWindowLog {
+		d = k.played().Take(c.Limit, now, hits, c.CountRejected)
+		k.log = append(slices.Clip(k.log), counted{now, hits, c.Limit, c.CountRejected})
+		k.limit = c.Limit
+	} else {
+		if k.limit == (algorithms.Limit{}) {
+			k.limit = c.Limit
+		}
+		k.state, k.limit, d = algorithms.TakeAs(k.limit, c.Limit, k.state, now, hits, c.CountRejected)
+	}
+	if d.Allowed && hits > 0 && uint64(hits) >= k.denied {
+		k.denied = 0
+	}
+	k.deny(c, hits, d.Allowed)
+	return d
+}
+
+// deny notes the hits of a denied charge.
+func (k *known) deny(c *store.Charge, hits int64, allowed bool) {
+	if !allowed && hits > 0 && c.Limit.Requests > 0 {
+		k.denied = min(uint64(hits), uint64(c.Limit.Capacity()))
+	}
+}
+
+func (k *known) unused() bool {
+	if len(k.log) > 0 {
+		return k.played().Unused()
+	}
+	return k.state.Unused()
+}
+
+func (k *known) idleAt() algorithms.Instant {
+	if len(k.log) > 0 {
+		return k.played().IdleAt(k.limit)
+	}
+	return algorithms.IdleAt(k.limit, k.state)
+}
+
+// wait returns how long the key is denied for hits, under its last limit. 0: the key may be forgotten.
+func (k *known) wait(hits uint64, now algorithms.Instant) time.Duration {
+	if k.limit.Requests == 0 {
+		return 0
+	}
+	hits = min(max(hits, 1), uint64(k.limit.Capacity()))
+	var d algorithms.Decision
+	if len(k.log) > 0 {
+		d = k.played().Take(k.limit, now, int64(hits), false)
+	} else {
+		_, d = algorithms.Take(k.limit, k.state, now, int64(hits), false)
+	}
+	return d.RetryAfter
+}
+
+// transaction decides the charges and returns the keys that the Store should then remember. With full, new keys are not remembered.
+func (m *forgetful) transaction(
+	charges []store.Charge, now algorithms.Instant, forgotten []digest, full bool,
+) (admitted bool, decisions []algorithms.Decision, after map[digest]known) {
+	before := maps.Clone(m.keys)
+	for _, key := range forgotten {
+		delete(before, key)
+	}
+	after = maps.Clone(before)
+	take := func(c *store.Charge, hits int64) algorithms.Decision {
+		key := m.s.digest(c)
+		k := after[key]
+		d := k.take(c, hits, now)
+		after[key] = k
+		return d
+	}
+	grows := func(key digest) bool {
+		_, old := before[key]
+		k := after[key]
+		return !old && !k.unused()
+	}
+	decisions = make([]algorithms.Decision, len(charges))
+	for i := range charges {
+		c := &charges[i]
+		decisions[i] = take(c, c.Hits)
+		if full && m.s.onFull == Deny && grows(m.s.digest(c)) {
+			decisions[i] = algorithms.Decision{}
+		}
+	}
+	admitted = store.Admitted(charges, decisions)
+	if !admitted {
+		after = maps.Clone(before)
+		for i := range charges {
+			c := &charges[i]
+			hits := c.Hits
+			if !c.CountRejected {
+				hits = 0
+			}
+			d := take(c, hits)
+			if !c.CountRejected {
+				d.Allowed, d.RetryAfter = true, 0
+			}
+			if decisions[i].Allowed {
+				decisions[i] = d
+				continue
+			}
+			k := after[m.s.digest(c)]
+			k.deny(c, c.Hits, false)
+			after[m.s.digest(c)] = k
+		}
+	}
+	for key, k := range after {
+		if k.unused() || full && grows(key) {
+			delete(after, key)
+		}
+	}
+	return admitted, decisions, after
+}
+
+// gone returns the keys that the Store does not remember any more, and their number.
+func (m *forgetful) gone() (keys []digest) {
+	for key := range m.keys {
+		if _, ok := m.s.shardOf(key).table.find(key); !ok {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// compare returns an error unless the Store remembers exactly the keys, each in its exact state.
+func (m *forgetful) compare() error {
+	for key, k := range m.keys {
+		sh := m.s.shardOf(key)
+		place, ok := sh.table.find(key)
+		if !ok {
+			return fmt.Errorf("a key is gone: %+v", k)
+		}
+		slot := &sh.table.slots[place]
+		if limit := *sh.limits.of(slot.limit()); limit != k.limit {
+			return fmt.Errorf("a key has the limit %+v; want %+v", limit, k.limit)
+		}
+		if k.limit.Algorithm.HasState() && slot.state != k.state {
+			return fmt.Errorf("a key has the state %+v; want %+v", slot.state, k.state)
+		}
+		if got := slot.denied().hits(); got < k.denied {
+			return fmt.Errorf("a key denied for %d hits is remembered as denied for %d", k.denied, got)
+		}
+	}
+	if got, want := m.s.count(), len(m.keys); got != want || m.s.Stats().Keys != want || want > int(m.s.maxKeys) {
+		return fmt.Errorf("the store has %d keys, and counts %d; want %d, at most %d", got, m.s.Stats().Keys, want, m.s.maxKeys)
+	}
+	return nil
+}
+
+// modelSeeds returns the number of seeds, from the environment for a long run.
+func modelSeeds() int {
+	if n, err := strconv.Atoi(os.Getenv("WEIR_EVICTION_SEEDS")); err == nil {
+		return n
+	}
+	return 20
+}
+
+// TestRandomTransactionsAtTheBoundForgetOnlyKeysThatMayGo plays random transactions to a store at its bound and to a forgetful one.
+func TestRandomTransactionsAtTheBoundForgetOnlyKeysThatMayGo(t *testing.T) {
+	var evicted, full uint64
+	for seed := range uint64(max(5, race.Scale(modelSeeds()))) {
+		r := rand.New(rand.NewPCG(seed, 2))
+		o := Options{
+			MaxKeys:       []int{1, 3, 20, 60, 600}[r.IntN(5)],
+			OnFull:        OnFull(r.IntN(2)),
+			SweepInterval: []time.Duration{5 * time.Second, 1000 * time.Hour}[r.IntN(2)],
+		}
+		t.Run(fmt.Sprintf("seed %d %+v", seed, o), func(t *testing.T) {
+			inBubble(t, o, func(t *testing.T, s *Store) {
+				m := &forgetful{s: s, keys: map[digest]known{}}
+				m.fill(t, r)
+				for step := range 1500 {
+					m.step(t, r, step)
+				}
+				st := s.Stats()
+				evicted, full = evicted+st.Evicted, full+st.FullAllowed+st.FullDenied
+			})
+		})
+	}
+	if evicted < 1000 || full < 100 {
+		t.Errorf("%d evictions and %d decisions without room are too few to show anything", evicted, full)
+	}
+}
+
+// fill brings the store to its bound.
+func (m *forgetful) fill(t *testing.T, r *rand.Rand) {
+	for i := 0; len(m.keys) < int(m.s.maxKeys); i++ {
+		c := modelCharge(r)
+		c.Key, c.Hits = fmt.Append(nil, "fill ", i), 1
+		m.play(t, r, []store.Charge{c})
+	}
+}
+
+// step does one random thing.
+func (m *forgetful) step(t *testing.T, r *rand.Rand, step int) {
+	t.Helper()
+	if r.IntN(20) == 0 {
+		scale := []time.Duration{time.Millisecond, 100 * time.Millisecond, 7 * time.Second, 31 * time.Second, 5 * time.Minute}
+		time.Sleep(scale[r.IntN(len(scale))] + time.Duration(r.IntN(1000))*time.Microsecond)
+		synctest.Wait()
+		for _, key := range m.gone() {
+			if k := m.keys[key]; k.idleAt() > m.s.now() {
+				t.Fatalf("step %d: the sweep freed a key that is not idle: %+v", step, k)
+			}
+			delete(m.keys, key)
+		}
+	}
+	charges := make([]store.Charge, 1+r.IntN(4)*r.IntN(2))
+	for i := range charges {
+		charges[i] = modelCharge(r)
+		charges[i].Rule = i
+		charges[i].Mode = store.Mode(r.IntN(4))
+	}
+	switch r.IntN(12) {
+	case 0:
+		forgotten, err := m.s.Reset(t.Context(), charges)
+		before := len(m.keys)
+		for i := range charges {
+			delete(m.keys, m.s.digest(&charges[i]))
+		}
+		if want := before - len(m.keys); err != nil || forgotten != want {
+			t.Fatalf("step %d: Reset forgot %d, %v; want %d", step, forgotten, err, want)
+		}
+	case 1:
+		got := make([]algorithms.Decision, 1)
+		if err := m.s.Peek(t.Context(), charges[:1], got); err != nil {
+			t.Fatal(err)
+		}
+		k := m.keys[m.s.digest(&charges[0])]
+		if want := k.take(&charges[0], charges[0].Hits, m.s.now()); got[0] != want {
+			t.Fatalf("step %d: Peek gives %+v; want %+v", step, got[0], want)
+		}
+	default:
+		m.play(t, r, charges)
+	}
+	if err := m.compare(); err != nil {
+		t.Fatalf("step %d: %v", step, err)
+	}
+}
+
+// play applies a transaction to both and compares. A transaction of several keys may make room by forgetting keys of its own, and then
+// decides about these as new ones.
+func (m *forgetful) play(t *testing.T, r *rand.Rand, charges []store.Charge) {
+	t.Helper()
+	now, before := m.s.now(), m.s.Stats()
+	got := make([]algorithms.Decision, len(charges))
+	admitted, err := m.s.Take(t.Context(), charges, got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st := m.s.Stats()
+	full := st.FullAllowed+st.FullDenied > before.FullAllowed+before.FullDenied
+	if full && len(charges) == 1 {
+		m.checkFull(t, got[0], now)
+	}
+	var may []digest // keys of the transaction that may have been forgotten for others of it
+	if len(charges) > 1 && st.Evicted > before.Evicted {
+		for i := range charges {
+			key := m.s.digest(&charges[i])
+			if k, ok := m.keys[key]; ok && !slices.Contains(may, key) && k.wait(k.denied, now) == 0 {
+				may = append(may, key)
+			}
+		}
+	}
+	was := m.keys
+	var mismatch error
+	for subset := range 1 << len(may) {
+		var forgotten []digest
+		for i, key := range may {
+			if subset>>i&1 == 1 {
+				forgotten = append(forgotten, key)
+			}
+		}
+		m.keys = was
+		wantAdmitted, want, after := m.transaction(charges, now, forgotten, full)
+		for i := range want {
+			if full && want[i] == (algorithms.Decision{}) && !got[i].Allowed && got[i].RetryAfter > 0 {
+				want[i] = got[i] // checkFull checks the wait
+			}
+		}
+		if admitted != wantAdmitted || !slices.Equal(got, want) {
+			mismatch = fmt.Errorf("decided as %v %+v; want %v %+v", admitted, got, wantAdmitted, want)
+			continue
+		}
+		m.keys = after
+		m.forget(t, was, now, st.Evicted-before.Evicted)
+		if mismatch = m.compare(); mismatch == nil {
+			return
+		}
+	}
+	t.Fatalf("full %v: charges %+v: %v", full, charges, mismatch)
+}
+
+// forget drops the keys that are gone after a transaction.
+func (m *forgetful) forget(t *testing.T, was map[digest]known, now algorithms.Instant, evicted uint64) {
+	t.Helper()
+	for _, key := range m.gone() {
+		k, ok := was[key]
+		if !ok {
+			t.Fatalf("a new key is not remembered: %+v", m.keys[key])
+		}
+		if wait := k.wait(k.denied, now); wait > 0 {
+			t.Fatalf("a key that is denied for %d hits for %v more was forgotten: %+v", max(k.denied, 1), wait, k)
+		}
+		delete(m.keys, key)
+		if evicted--; evicted+1 == 0 {
+			t.Fatal("more keys are gone than were counted")
+		}
+	}
+}
+
+// checkFull fails the test unless each key is denied now, for its last denied hits as the store rounds them. The wait of the new key
+// may be shorter than that of the first key to open: denied hits that count make a key open later.
+func (m *forgetful) checkFull(t *testing.T, d algorithms.Decision, now algorithms.Instant) {
+	t.Helper()
+	opens := time.Duration(never)
+	for key, k := range m.keys {
+		sh := m.s.shardOf(key)
+		place, _ := sh.table.find(key)
+		wait := k.wait(sh.table.slots[place].denied().hits(), now)
+		if wait == 0 {
+			t.Fatalf("a new key finds no room though a key may go: %+v", k)
+		}
+		opens = min(opens, wait)
+	}
+	if m.s.onFull == Deny && (d.Allowed || d.RetryAfter <= 0 || d.RetryAfter > opens || d.ResetAfter != d.RetryAfter) {
+		t.Fatalf("a new key in a full store: %+v; want a wait of at most %v", d, opens)
+	}
+}
+
+// modelCharge returns a charge of one of few hundred keys.
+func modelCharge(r *rand.Rand) store.Charge {
+	a := algorithms.Algorithms()[r.IntN(len(algorithms.Algorithms()))]
+	l := algorithms.Limit{Algorithm: a, Requests: uint32(r.IntN(12)), Period: []time.Duration{time.Minute, time.Second}[r.IntN(8)/7]}
+	if r.IntN(10) == 0 {
+		l.Requests = 100
+	}
+	if a == algorithms.TokenBucket && l.Requests > 0 && r.IntN(2) == 0 {
+		l.Burst = 1 + uint32(r.IntN(40))
+	}
+	hits := int64(r.IntN(9) - 2)
+	if r.IntN(10) == 0 {
+		hits = int64(r.IntN(120))
+	}
+	return store.Charge{Key: fmt.Append(nil, "key ", r.IntN(100)), Limit: l, Hits: hits, CountRejected: r.IntN(3) == 0}
+}

@@ -2,9 +2,12 @@ package main
 
 import (
 	"math"
+	"strconv"
 	"time"
 
+	"github.com/weirproxy/weir/internal/serving"
 	"github.com/weirproxy/weir/internal/settings"
+	"github.com/weirproxy/weir/pkg/server"
 	"github.com/weirproxy/weir/pkg/store/redisstore"
 )
 
@@ -156,6 +159,10 @@ func moreVariables(c *config) []variable {
 		idle("REDIS_PERSECOND_OP_TIMEOUT", duration(new(time.Duration)), "10ms", "REDIS_OP_TIMEOUT is for both"),
 		used("WEIR_ADMIN_ADDRESS", text(&c.Admin.Address, listenAddress), "127.0.0.1:8082", "listens on this address for the admin service, which `sidecar match --server` and `sidecar reset` ask; it authenticates nobody. Set to nothing it is off. When the default address is taken, the service logs a warning and starts without it"),
 		used("STATSD_PROTOCOL", settings.OneOfAnyCase(&r.statsdTCP, []string{"tcp", "udp"}, true, false), "tcp", "how StatsD is told"),
+		used("WEIR_MAX_REQUEST_BYTES", settings.Number(&c.Server.MaxRequestBytes, 1, math.MaxInt32), strconv.Itoa(server.DefaultMaxRequestBytes), "largest request in bytes, by gRPC or `/json`. The original's is 4194304"),
+		used("WEIR_MAX_CONNECTIONS", settings.Number(&c.MaxConnections, 1, math.MaxInt32), strconv.Itoa(serving.DefaultMaxConnections), "largest number of open gRPC connections; at the bound a new one takes the place of an idle one. The original has no bound"),
+		used("WEIR_MAX_CONCURRENT_STREAMS", settings.Number(&c.Server.MaxConcurrentStreams, 1, 1<<20), strconv.Itoa(server.DefaultMaxConcurrentStreams), "largest number of requests under way on a gRPC connection. The original has no bound"),
+		used("WEIR_MAX_BYTES_IN_FLIGHT", settings.Number(&c.Server.MaxBytesInFlight, 1<<20, math.MaxInt), strconv.Itoa(server.DefaultMaxBytesInFlight), "memory of all gRPC requests under way together in bytes, about 16000 each; beyond it requests are refused and connections end. The original has no bound"),
 		idle("GRPC_SERVER_TLS_CA_CERT", text(new(string), nil), "", "Envoy Gateway sets it and the original does not know it: clients that show no certificate would be refused; GRPC_CLIENT_TLS_CACERT asks for that"),
 		idle("REDIS_POOL_ON_EMPTY_WAIT_DURATION", text(new(string), nil), "", "of the original's README only; there is no pool"),
 	}

@@ -128,7 +128,10 @@ func groups(c *config) []group {
 		{"on-full", settings.OneOf(&c.Store.OnFull, []string{"allow", "deny"}, memstore.Allow, memstore.Deny), "allow", "decision about a new key when memory is full of keys that are denied now"},
 		{"max-log-entries", settings.Number(&c.MaxLogEntries, 1, math.MaxInt32), decimal(limiter.DefaultMaxLogEntries), "largest requests_per_unit of a sliding_window_log, which remembers every hit"},
 		{"max-descriptors", settings.Number(&c.Limiter.MaxDescriptors, 1, server.MaxItems), decimal(limiter.DefaultMaxDescriptors), "largest number of descriptors in a request"},
-		{"max-request-bytes", settings.Number(&c.Server.MaxRequestBytes, 1, math.MaxInt32), decimal(server.DefaultMaxRequestBytes), "largest request"},
+		{"max-request-bytes", settings.Number(&c.Server.MaxRequestBytes, 1, math.MaxInt32), decimal(server.DefaultMaxRequestBytes), "largest request, in bytes, by gRPC or /json"},
+		{"max-connections", settings.Number(&c.MaxConnections, 1, math.MaxInt32), decimal(serving.DefaultMaxConnections), "largest number of open gRPC connections; at the bound a new one takes the place of an idle one"},
+		{"max-concurrent-streams", settings.Number(&c.Server.MaxConcurrentStreams, 1, 1<<20), decimal(server.DefaultMaxConcurrentStreams), "largest number of requests under way on a gRPC connection"},
+		{"max-bytes-in-flight", settings.Number(&c.Server.MaxBytesInFlight, 1<<20, math.MaxInt), decimal(server.DefaultMaxBytesInFlight), "memory of all gRPC requests under way together, in bytes, about 16000 each; beyond it requests are refused and connections end"},
 		{"detailed-metric-values", settings.Number(&c.Limiter.DetailedValues, 1, math.MaxInt32), decimal(limiter.DefaultDetailedValues), "largest number of values of a rule with metrics of their own; the others are _other"},
 	}}, {"Answers", []setting{
 		{"response-headers", settings.List(&c.ResponseHeaders, "style", headerStyle), "", "headers for Envoy to add to responses: " + strings.Join(headerStyles(), ", ")},

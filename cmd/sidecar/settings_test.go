@@ -68,10 +68,11 @@ func TestDefaults(t *testing.T) {
 				Paths: []string{"rules"}, Options: descriptors.Options{MaxLogEntries: 10_000}, Debounce: 100 * time.Millisecond, Poll: 30 * time.Second,
 				Hint: "name a file or directory with --rules, or put a list domains into the settings file",
 			},
-			XDS:     xds.Options{Node: xds.Node{ID: "default"}, MaxMessageBytes: 64 << 20},
-			Store:   serving.StoreOptions{MaxKeys: 1_000_000, OnFull: memstore.Allow, DenyCache: time.Second},
-			Limiter: limiter.Options{MaxDescriptors: 1000, MaxLogEntries: 10_000, DetailedValues: 1000, OnStoreError: store.Local},
-			Server: server.Options{MaxRequestBytes: 4 << 20, Reflection: true, Headers: server.Headers{
+			XDS:            xds.Options{Node: xds.Node{ID: "default"}, MaxMessageBytes: 64 << 20},
+			Store:          serving.StoreOptions{MaxKeys: 1_000_000, OnFull: memstore.Allow, DenyCache: time.Second},
+			Limiter:        limiter.Options{MaxDescriptors: 1000, MaxLogEntries: 10_000, DetailedValues: 1000, OnStoreError: store.Local},
+			MaxConnections: 1000,
+			Server: server.Options{MaxRequestBytes: 64 << 10, MaxConcurrentStreams: 1024, MaxBytesInFlight: 32 << 20, Reflection: true, Headers: server.Headers{
 				Limit: "RateLimit-Limit", Remaining: "RateLimit-Remaining", Reset: "RateLimit-Reset",
 			}},
 			XDSRequired: true,

@@ -75,7 +75,7 @@ type listener struct {
 	bound *Bound
 }
 
-// Accept implements [net.Listener]. It closes connections beyond the bound, and waits for the next one.
+// Accept implements [net.Listener]. Accept closes connections beyond the bound, and waits for the next one.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
 		raw, err := l.Listener.Accept()
@@ -111,7 +111,7 @@ func (b *Bound) admit(raw net.Conn) *Conn {
 	return c
 }
 
-// place adds c, in the place of the victim where there is one. It reports false when there is no room.
+// place adds c, in the place of the victim where there is one. The result is false when there is no room.
 func (b *Bound) place(c *Conn) (victim *Conn, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -126,7 +126,7 @@ func (b *Bound) place(c *Conn) (victim *Conn, ok bool) {
 }
 
 // idleLocked returns the connection that can best be missed; nil when all are busy. Connections that never completed a request come
-// first, in the order of their age: a flood of connections replaces its own, and not a client between two requests.
+// first, the oldest before all others. So a flood of connections replaces its own connections, and no client between two requests.
 func (b *Bound) idleLocked() *Conn {
 	now, candidates := b.now(), 0
 	var fresh, idle *Conn
@@ -183,10 +183,12 @@ type Conn struct {
 // Begin marks the connection as busy: it does not give way to a new one, unless its first request takes longer than a second.
 func (c *Conn) Begin() { c.busy.Store(true) }
 
-// Done marks the connection as idle from now on, and as the connection of a client whose requests are answered.
-func (c *Conn) Done() {
-	c.quiet.Store(c.bound.now())
-	c.served.Store(true)
+// Done marks the connection as idle from now on. An answered request makes it the connection of a client, which gives way last.
+func (c *Conn) Done(answered bool) {
+	if answered {
+		c.quiet.Store(c.bound.now())
+		c.served.Store(true)
+	}
 	c.busy.Store(false)
 }
 

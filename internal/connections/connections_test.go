@@ -92,7 +92,7 @@ func TestANewConnectionTakesThePlaceOfTheOldestThatNeverAsked(t *testing.T) {
 		b := start(t, Options{Max: 3})
 		asked, first := b.dial(t)
 		first.Begin()
-		first.Done()
+		first.Done(true)
 		time.Sleep(time.Hour)
 		silent, _ := b.dial(t)
 		time.Sleep(time.Millisecond)
@@ -126,17 +126,17 @@ func TestABusyConnectionDoesNotGiveWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, Options{Max: 2})
 		newcomer, waits := b.dial(t)
-		waits.Begin() // its first request
+		waits.Begin()
 		_, busy := b.dial(t)
 		busy.Begin()
-		busy.Done()
+		busy.Done(true)
 		busy.Begin()
 		if client, server := b.dial(t); server != nil || open(t, client) {
 			t.Error("a connection beyond the bound was accepted, though all are busy")
 		}
-		waits.Done()
+		waits.Done(true)
 		waits.Begin()
-		waits.Done() // idle, but just now
+		waits.Done(true) // idle, but just now
 		if _, server := b.dial(t); server != nil {
 			t.Error("a connection was closed between two requests")
 		}
@@ -162,8 +162,14 @@ func TestAFirstRequestThatNeverEndsProtectsForASecond(t *testing.T) {
 			t.Error("the first request of a connection did not protect it")
 		}
 		time.Sleep(2 * newAge)
-		if _, other := b.dial(t); other == nil || open(t, held) {
+		second, other := b.dial(t)
+		if other == nil || open(t, held) {
 			t.Error("a first request that never ends keeps others out")
+		}
+		other.Begin()
+		other.Done(false) // given up
+		if _, third := b.dial(t); third == nil || open(t, second) {
+			t.Error("a request that was given up keeps others out")
 		}
 	})
 }

@@ -35,6 +35,8 @@ type Config struct {
 	XDS               xds.Options    // without an Address: off. Run sets Push and Logger
 	XDSRequired       bool           // not ready until rules have come by xDS
 
+	MaxConnections int // bound of the open connections of GRPC and Socket together; 0 means DefaultMaxConnections
+
 	Store   StoreOptions // Run sets Logger and Traces
 	Limiter limiter.Options
 	Server  server.Options // Run sets every field that is not a plain value

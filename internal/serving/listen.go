@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/weirproxy/weir/internal/connections"
 	"github.com/weirproxy/weir/internal/statistics"
 	"github.com/weirproxy/weir/pkg/server"
 )
@@ -23,29 +24,35 @@ type endpoint struct {
 	tls     bool   // in the log
 	grpc    *grpc.Server
 	http    http.Handler
+	bound   *connections.Bound // nil: no bound
 }
 
 // endpoints returns every endpoint, also endpoints that are off.
-func (c *Config) endpoints(s *server.Server, reader *statistics.Reader) []endpoint {
+func (c *Config) endpoints(s *server.Server, reader *statistics.Reader, b bounds) []endpoint {
 	pages := s.HTTP()
 	if c.Legacy {
 		pages = s.Legacy()
 	}
 	return []endpoint{
-		{Endpoint: c.GRPC, name: "grpc", network: "tcp", tls: c.Server.TLS != nil, grpc: s.GRPC()},
-		{Endpoint: c.Socket, name: "grpc", network: "unix", grpc: s.GRPC()},
+		{Endpoint: c.GRPC, name: "grpc", network: "tcp", tls: c.Server.TLS != nil, grpc: s.GRPC(), bound: b["grpc"]},
+		{Endpoint: c.Socket, name: "grpc", network: "unix", grpc: s.GRPC(), bound: b["grpc"]},
 		{Endpoint: c.HTTP, name: "http", network: "tcp", http: pages},
 		{Endpoint: c.Debug, name: "debug", network: "tcp", http: s.Debug(reader.WriteText)},
 		{Endpoint: c.Metrics, name: "metrics", network: "tcp", http: s.Metrics(cmp.Or(c.MetricsPath, "/metrics"))},
-		{Endpoint: c.Admin, name: "admin", network: "tcp", grpc: s.Admin()},
+		{Endpoint: c.Admin, name: "admin", network: "tcp", grpc: s.Admin(), bound: b["admin"]},
 	}
 }
 
 func (e *endpoint) listen(ctx context.Context) (net.Listener, error) {
+	open := func() (net.Listener, error) { return listenOn(ctx, e.network, e.Address, e.Mode) }
 	if e.Shared {
-		return listenShared(ctx, e.Address)
+		open = func() (net.Listener, error) { return listenShared(ctx, e.Address) }
 	}
-	return listenOn(ctx, e.network, e.Address, e.Mode)
+	l, err := open()
+	if err != nil || e.bound == nil {
+		return l, err
+	}
+	return e.bound.Listen(l), nil
 }
 
 // listener is the listener of an endpoint.

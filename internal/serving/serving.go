@@ -90,12 +90,16 @@ func Run(ctx context.Context, c Config) error {
 		return err
 	}
 	defer s.Close()
+	connected, err := c.newBounds(registry)
+	if err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
 	reader, reporter, err := c.newStatistics(s, lim, stores, reloader, registry)
 	if err != nil {
 		return err
 	}
 	p := process{config: &c, server: s, reloader: reloader, traces: traces}
-	p.endpoints = c.endpoints(s, reader)
+	p.endpoints = c.endpoints(s, reader, connected)
 	if source != nil {
 		p.background = append(p.background, source.Run)
 	}

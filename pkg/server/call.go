@@ -8,6 +8,7 @@ import (
 	_ "google.golang.org/grpc/encoding/proto" // the codec for all types but call and reply
 	"google.golang.org/grpc/mem"
 
+	"github.com/weirproxy/weir/internal/inflight"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
@@ -31,6 +32,24 @@ const (
 // modest reports whether the call is small enough to keep.
 func (c *call) modest() bool {
 	return c.size <= maxKept && cap(c.request.Descriptors) <= maxKeptDescriptors
+}
+
+// Memory of a decoded descriptor with its charge, state and status, and of a decoded entry, in bytes.
+const (
+	descriptorBytes = 1 << 10
+	entryBytes      = 64
+)
+
+// weight returns the memory of a decoded call in bytes, beyond the bytes that its stream counts for; 0 for nearly all calls.
+func (c *call) weight() int64 {
+	if len(c.request.Descriptors) <= inflight.StreamBytes/descriptorBytes/2 && c.size <= 1<<10 {
+		return 0
+	}
+	bytes := int64(len(c.request.Descriptors)) * descriptorBytes
+	for i := range c.request.Descriptors {
+		bytes += int64(len(c.request.Descriptors[i].Entries)) * entryBytes
+	}
+	return max(bytes-inflight.StreamBytes, 0)
 }
 
 // reset empties a call for reuse.

@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
@@ -20,28 +21,43 @@ import (
 // legacyHealthName is the service name of envoyproxy/ratelimit in health checks.
 const legacyHealthName = "ratelimit"
 
+// Bounds of a connection that no setting changes.
+const (
+	maxHeaderBytes   = 16 << 10 // headers of a request, decoded. Envoy sends a few hundred bytes
+	streamWindow     = 64 << 10 // bytes of a message that a client may send ahead
+	connectionWindow = 1 << 20  // the same of all streams; gRPC gives it back before it reads the messages
+	handshakeTimeout = 10 * time.Second
+	keepaliveTime    = time.Minute // without a byte from the client; then it is asked with a ping
+	keepaliveTimeout = 20 * time.Second
+)
+
 func (s *Server) newGRPC() *grpc.Server {
 	options := append(s.grpcOptions(),
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.NumStreamWorkers(streamWorkers),
-		grpc.KeepaliveParams(keepalive.ServerParameters{ // 0 means without a bound in both
+		grpc.KeepaliveParams(keepalive.ServerParameters{ // an age of 0 means without a bound
 			MaxConnectionAge: s.options.MaxConnectionAge, MaxConnectionAgeGrace: s.options.MaxConnectionAgeGrace,
+			Time: keepaliveTime, Timeout: keepaliveTimeout,
 		}),
 	)
+	secure := insecure.NewCredentials()
 	if s.options.TLS != nil {
-		options = append(options, grpc.Creds(newSecured(s.options.TLS, s.options.Logger)))
+		secure = newSecured(s.options.TLS, s.options.Logger)
 	}
-	g := grpc.NewServer(options...)
-	g.RegisterService(s.service.describe(), s.service)
+	options = append(options, grpc.Creds(&followed{secure, s.service.bound}))
+	g := guarded{grpc.NewServer(options...), s.service}
+	g.Server.RegisterService(s.service.describe(), s.service) // asks for itself
 	s.addHealth(g, s.options.Ready, legacyHealthName, ratelimitv3.RateLimitService_ServiceDesc.ServiceName)
-	return g
+	return g.Server
 }
 
 func (s *Server) newAdmin() *grpc.Server {
-	g := grpc.NewServer(s.grpcOptions()...)
+	options := append(s.grpcOptions(), grpc.Creds(&followed{insecure.NewCredentials(), s.service.bound}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}))
+	g := guarded{grpc.NewServer(options...), s.service}
 	adminv1.RegisterAdminServiceServer(g, &admin{options: s.options, statuses: &s.service.statuses})
 	s.addHealth(g, nil, adminv1.AdminService_ServiceDesc.ServiceName)
-	return g
+	return g.Server
 }
 
 // grpcOptions returns the options of both gRPC servers. A stats handler is not among them: even an empty one costs 17 % of a call.
@@ -50,14 +66,21 @@ func (s *Server) grpcOptions() []grpc.ServerOption {
 		// Envoy pings idle connections as often as its settings say; by default gRPC closes a connection with a second ping in two hours.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 		grpc.MaxRecvMsgSize(s.options.MaxRequestBytes),
+		grpc.MaxHeaderListSize(maxHeaderBytes),
+		grpc.MaxConcurrentStreams(uint32(s.options.MaxConcurrentStreams)),
+		grpc.ConnectionTimeout(handshakeTimeout),
+		// Windows of a fixed size. By default they grow with the bandwidth, which takes pings too.
+		grpc.InitialWindowSize(streamWindow),
+		grpc.InitialConnWindowSize(connectionWindow),
+		grpc.SharedWriteBuffer(true), // a connection has a buffer only while it writes
 		grpc.UnaryInterceptor(s.service.recoverUnary),
-		grpc.ChainStreamInterceptor(s.endStream, s.service.recoverStream),
+		grpc.ChainStreamInterceptor(s.endStream, s.service.recoverStream, s.service.guardStream),
 	}
 }
 
 // addHealth adds reflection, and a health service for these names and "". The names serve while ready returns nil; without a ready
 // they always serve.
-func (s *Server) addHealth(g *grpc.Server, ready func() error, names ...string) {
+func (s *Server) addHealth(g reflection.GRPCServer, ready func() error, names ...string) {
 	h := health.NewServer()
 	for _, name := range names {
 		h.SetServingStatus(name, healthgrpc.HealthCheckResponse_SERVING)

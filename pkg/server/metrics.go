@@ -41,6 +41,12 @@ func (s *Server) newCollector() prometheus.Collector {
 		metrics.New("detailed_decisions_total", "Descriptors decided by a rule with detailed_metric or value_to_metric, by value.", "domain", "rule", "value", "code"),
 		metrics.New("unmatched_total", "Descriptors that no rule matched.", "reason"),
 
+		metrics.New("in_flight_bytes", "Memory that gRPC requests under way make the server hold, as an upper estimate."),
+		metrics.New("in_flight_max_bytes", "The bound of the bytes in flight."),
+		metrics.New("in_flight_streams", "Open streams of all gRPC connections."),
+		metrics.New("in_flight_refused_total", "gRPC requests that were refused because too many bytes were in flight."),
+		metrics.New("in_flight_connections_ended_total", "gRPC connections that the server ended, by reason.", "reason"),
+
 		metrics.New("store_keys", "Keys in memory now: with a remote store, those counted here instead."),
 		metrics.New("store_max_keys", "The bound of the keys in memory."),
 		metrics.New("store_evictions_total", "Keys forgotten from memory before their time to make room for others."),
@@ -65,6 +71,7 @@ func (s *Server) collect(to metrics.Scrape) {
 	to.Counter("unmatched_total", r.DomainNotFound, "domain_not_found")
 	to.Counter("unmatched_total", r.NoMatch, "no_match")
 	to.Histogram("request_duration_seconds", s.Spent())
+	s.collectInFlight(to)
 	s.collectRules(to)
 	s.collectReloads(to)
 	if s.options.Stats != nil {
@@ -75,6 +82,17 @@ func (s *Server) collect(to metrics.Scrape) {
 		to.Counter("store_full_total", m.FullAllowed, "allow")
 		to.Counter("store_full_total", m.FullDenied, "deny")
 		to.Counter("store_swept_total", m.Swept)
+	}
+}
+
+func (s *Server) collectInFlight(to metrics.Scrape) {
+	now := s.service.bound.Stats()
+	to.Gauge("in_flight_bytes", float64(now.Bytes))
+	to.Gauge("in_flight_max_bytes", float64(now.MaxBytes))
+	to.Gauge("in_flight_streams", float64(now.Streams))
+	to.Counter("in_flight_refused_total", now.Refused)
+	for reason, n := range now.Ended {
+		to.Counter("in_flight_connections_ended_total", n, reason)
 	}
 }
 

@@ -17,8 +17,19 @@ import (
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
-// DefaultMaxRequestBytes is the bound of Options.MaxRequestBytes where none is given.
-const DefaultMaxRequestBytes = 4 << 20
+// The bounds of Options where none are given.
+const (
+	// DefaultMaxRequestBytes is two hundred times a usual request of Envoy.
+	DefaultMaxRequestBytes = 64 << 10
+	// DefaultMaxConcurrentStreams is the default of Envoy's max_requests. Before Envoy knows the bound of a new connection it may
+	// send as many requests at once, and it does not repeat refused ones.
+	DefaultMaxConcurrentStreams = 1024
+	// DefaultMaxBytesInFlight leaves room for a million keys in a container of 256 MiB. 1000 requests of Envoy at once take 16 MB.
+	DefaultMaxBytesInFlight = 32 << 20
+)
+
+// messagesInFlight is the smallest number of MaxBytesInFlight for each byte of MaxRequestBytes: two of the largest requests fit.
+const messagesInFlight = 16
 
 // Options is the options of New. Limiter, Logger and Registry must be set; every other field may be zero.
 type Options struct {
@@ -34,9 +45,12 @@ type Options struct {
 	Version  string // of the program, for weir_build_info; "" means unknown
 	Revision string // of its source, for weir_build_info; "" means unknown
 
-	MaxRequestBytes int  // largest message, gRPC or HTTP; 0 means DefaultMaxRequestBytes
-	Reflection      bool // gRPC reflection, on both gRPC servers
-	Pprof           bool // /debug/pprof/ on the HTTP pages
+	MaxRequestBytes      int // largest message, gRPC or HTTP; 0 means DefaultMaxRequestBytes
+	MaxConcurrentStreams int // open streams of one connection, at most 2^20; 0 means DefaultMaxConcurrentStreams
+	MaxBytesInFlight     int // memory of open streams and requests of all gRPC connections together; 0 means DefaultMaxBytesInFlight
+
+	Reflection bool // gRPC reflection, on both gRPC servers
+	Pprof      bool // /debug/pprof/ on the HTTP pages
 
 	MaxConnectionAge      time.Duration // of GRPC: age at which clients must connect again, plus or minus a tenth; 0: no bound
 	MaxConnectionAgeGrace time.Duration // time for that until the server closes the connection; 0: no bound
@@ -107,10 +121,21 @@ func (o Options) complete() (Options, error) {
 	if o.MaxRequestBytes < 0 {
 		errs = append(errs, fmt.Errorf("max request bytes: %d: must be at least 1", o.MaxRequestBytes))
 	}
+	if o.MaxConcurrentStreams < 0 || o.MaxConcurrentStreams > 1<<20 {
+		errs = append(errs, fmt.Errorf("max concurrent streams: %d: must be from 1 to %d", o.MaxConcurrentStreams, 1<<20))
+	}
+	if o.MaxBytesInFlight < 0 {
+		errs = append(errs, fmt.Errorf("max bytes in flight: %d: must be at least 1", o.MaxBytesInFlight))
+	}
 	if o.MaxConnectionAge < 0 || o.MaxConnectionAgeGrace < 0 {
 		errs = append(errs, fmt.Errorf("max connection age %v, its grace %v: must not be negative", o.MaxConnectionAge, o.MaxConnectionAgeGrace))
 	}
 	o.MaxRequestBytes = cmp.Or(o.MaxRequestBytes, DefaultMaxRequestBytes)
+	o.MaxConcurrentStreams = cmp.Or(o.MaxConcurrentStreams, DefaultMaxConcurrentStreams)
+	o.MaxBytesInFlight = cmp.Or(o.MaxBytesInFlight, DefaultMaxBytesInFlight)
+	if least := messagesInFlight * o.MaxRequestBytes; o.MaxRequestBytes > 0 && o.MaxBytesInFlight > 0 && o.MaxBytesInFlight < least {
+		errs = append(errs, fmt.Errorf("max bytes in flight: %d: must be at least %d, %d times max request bytes", o.MaxBytesInFlight, least, messagesInFlight))
+	}
 	errs = append(errs, o.Headers.complete()...)
 	return o, errors.Join(errs...)
 }

@@ -10,9 +10,15 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/weirproxy/weir/internal/durations"
+	"github.com/weirproxy/weir/internal/inflight"
 )
+
+// messageTimeout is the longest time from the headers of a call to the end of its message. Envoy sends both at once.
+const messageTimeout = 10 * time.Second
 
 // service answers rate limit requests, from gRPC and from /json. All methods are safe for concurrent use.
 type service struct {
@@ -22,10 +28,14 @@ type service struct {
 	latest   latest
 	statuses statusMapper
 	lost     atomic.Uint64 // requests that failed before the limiter
+	bound    *inflight.Bound
 }
 
 func newService(o Options) *service {
 	s := &service{options: o, statuses: statusMapper{logger: o.Logger}}
+	s.bound = inflight.New(inflight.Options{
+		MaxBytes: int64(o.MaxBytesInFlight), MaxStreams: 2 * o.MaxConcurrentStreams, MessageTimeout: messageTimeout, Logger: o.Logger,
+	})
 	s.calls.New = func() any { return new(call) }
 	s.latest.start()
 	return s
@@ -47,6 +57,9 @@ func (s *service) describe() *grpc.ServiceDesc {
 
 // shouldRateLimit handles one call of ShouldRateLimit. dec receives the request; the result is a *reply.
 func (s *service) shouldRateLimit(ctx context.Context, dec func(any) error) (r any, err error) {
+	if err := s.guard(ctx); err != nil {
+		return nil, err
+	}
 	c, _ := s.calls.Get().(*call)
 	defer func() {
 		if v := recover(); v != nil { // c may be half written: drop it
@@ -57,6 +70,14 @@ func (s *service) shouldRateLimit(ctx context.Context, dec func(any) error) (r a
 	if err := dec(c); err != nil {
 		s.release(c)
 		return nil, err // from gRPC: the message is too large or cut off, or the client is gone
+	}
+	if large := c.weight(); large > 0 {
+		if !s.bound.Take(large) {
+			s.lost.Add(1)
+			s.release(c)
+			return nil, status.Error(codes.ResourceExhausted, textCrowded)
+		}
+		defer s.bound.Give(large)
 	}
 	if s.options.Tracer != nil {
 		ctx = s.withParent(ctx, incoming{ctx})

@@ -165,6 +165,7 @@ func TestRandomRequestsGetAnAnswerOrAClearError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, everything+"default: {unit: year, requests_per_unit: 4294967295}\n", func(o *Options) {
 			o.DynamicMetadata, o.Headers = true, Headers{RateLimit: true, IETF: true, RetryAfter: true}
+			o.MaxRequestBytes, o.MaxBytesInFlight = 4<<20, 64<<20 // the random values are long
 		})
 		const seed1, seed2 = 7, 11
 		r := rand.New(rand.NewPCG(seed1, seed2))

@@ -11,7 +11,49 @@ import (
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/peer"
+
+	"github.com/weirproxy/weir/internal/inflight"
 )
+
+// followed is credentials, with connections that a bound on the bytes in flight follows.
+type followed struct {
+	credentials.TransportCredentials
+
+	bound *inflight.Bound
+}
+
+// followedInfo is the information of the credentials, with the connection.
+type followedInfo struct {
+	credentials.AuthInfo
+
+	conn *inflight.Conn
+}
+
+// ServerHandshake implements [credentials.TransportCredentials].
+func (f *followed) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := f.TransportCredentials.ServerHandshake(raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	c := f.bound.Follow(conn)
+	return c.Server(), followedInfo{info, c}, nil
+}
+
+// Clone implements [credentials.TransportCredentials].
+func (f *followed) Clone() credentials.TransportCredentials {
+	return &followed{TransportCredentials: f.TransportCredentials.Clone(), bound: f.bound}
+}
+
+// connection returns the connection of a call; nil when the bound does not follow the connection.
+func connection(ctx context.Context) *inflight.Conn {
+	p, _ := peer.FromContext(ctx)
+	if p == nil {
+		return nil
+	}
+	info, _ := p.AuthInfo.(followedInfo)
+	return info.conn
+}
 
 // secured is TLS for every connection except on Unix sockets, which the permissions of the file protect.
 type secured struct {

@@ -1,0 +1,306 @@
+package inflight
+
+import (
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// marker is a connection that wants to know about requests, such as a connections.Conn.
+type marker interface {
+	Begin()
+	Done(answered bool)
+}
+
+// Conn is the server's end of an HTTP/2 connection. One goroutine may read, another one write; the rest is safe for concurrent use.
+type Conn struct {
+	net.Conn
+	bound  *Bound
+	mark   marker        // nil: nobody wants to know
+	held   atomic.Int64  // bytes of the connection; changes under mu
+	writes atomic.Uint64 // odd while a Write is under way
+
+	sent frames // used by Write alone
+
+	mu       sync.Mutex // guards the rest
+	gone     bool       // nothing counts any more
+	received frames
+	skip     int // bytes of the preface still to come
+	streams  streams
+	backlog  int64 // bytes that are held until the Write under way has ended
+	series   int   // CONTINUATION frames since the last HEADERS
+	partial  int64 // instant since which a frame is incomplete; 0: none is
+
+	watched uint64 // the Write that was under way when the reader last looked
+	since   int64  // instant of the first such look
+}
+
+// Follow returns the server's end of a connection, counted from now on until Close. Behind TLS the connection must be the decrypted one.
+func (b *Bound) Follow(raw net.Conn) *Conn {
+	c := &Conn{Conn: raw, bound: b, skip: preface}
+	c.mark, _ = raw.(marker)
+	if below, ok := raw.(interface{ NetConn() net.Conn }); ok && c.mark == nil { // TLS
+		c.mark, _ = below.NetConn().(marker)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.open[c] = struct{}{}
+	if !b.looking {
+		b.looking = true
+		time.AfterFunc(lookEvery, b.look)
+	}
+	return c
+}
+
+// Read implements [net.Conn].
+func (c *Conn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if n > 0 {
+		c.receive(p[:n])
+	}
+	return n, err
+}
+
+// Write implements [net.Conn].
+func (c *Conn) Write(p []byte) (int, error) {
+	c.writes.Add(1)
+	n, err := c.Conn.Write(p)
+	c.wrote(p[:n])
+	return n, err
+}
+
+// Close implements [net.Conn].
+func (c *Conn) Close() error {
+	c.bound.mu.Lock()
+	delete(c.bound.open, c)
+	c.bound.mu.Unlock()
+	c.release()
+	return c.Conn.Close()
+}
+
+// receive counts what a client has sent.
+func (c *Conn) receive(chunk []byte) {
+	now := c.bound.now()
+	c.mu.Lock()
+	before, opened := c.held.Load(), c.streams.open
+	reason, ok := c.receiveLocked(chunk, now)
+	c.markLocked(opened, false)
+	crowded := c.settleLocked(before, opened)
+	c.mu.Unlock()
+	if !ok {
+		c.bound.end(c, reason)
+	} else if crowded {
+		c.bound.relieve()
+	}
+}
+
+// receiveLocked reports false with the reason when the connection must end.
+func (c *Conn) receiveLocked(chunk []byte, now int64) (reason int, ok bool) {
+	if c.gone {
+		return 0, true
+	}
+	if c.skip > 0 {
+		n := min(c.skip, len(chunk))
+		c.skip -= n
+		chunk = chunk[n:]
+	}
+	blocked := c.blockedLocked(now)
+	held, continued := c.held.Load(), true
+	for {
+		var more bool
+		if chunk, more = c.received.next(chunk); !more {
+			break
+		}
+		continued = false
+		bytes, bad := c.frameLocked(chunk, now, blocked)
+		if bad != reasons {
+			return bad, false
+		}
+		held += bytes
+	}
+	c.held.Store(held)
+	switch {
+	case !c.received.partial():
+		c.partial = 0
+	case c.partial == 0 || !continued: // the frame has begun in this chunk
+		c.partial = now
+	}
+	return 0, true
+}
+
+// frameLocked counts one frame: the bytes that the connection holds from now on, or less than none. Another reason than reasons must
+// end the connection.
+func (c *Conn) frameLocked(payload []byte, now int64, blocked bool) (bytes int64, reason int) {
+	f := &c.received
+	length := int64(f.length())
+	switch f.kind() {
+	case frameHeaders:
+		c.series = 0
+		return c.headersLocked(f, now, blocked)
+	case frameContinuation:
+		if c.series++; c.series > maxContinuations {
+			return 0, badFrames
+		}
+		if s := c.streams.find(f.stream()); s != nil {
+			s.bytes += headerFactor * length
+			return headerFactor * length, reasons
+		}
+		return 0, reasons
+	case frameData:
+		s := c.streams.find(f.stream())
+		if s == nil || s.complete && length == 0 {
+			return 0, reasons
+		}
+		if s.got == 0 {
+			s.want = f.message(payload)
+		}
+		s.got += length
+		s.complete = s.complete || f.has(flagEndStream) || s.want > 0 && s.got >= s.want
+		s.bytes += messageFactor * length
+		return messageFactor * length, reasons
+	case frameReset:
+		bytes := c.streams.end(f.stream())
+		if c.writes.Load()&1 == 1 { // the answer may wait behind the Write
+			c.backlog += bytes
+			return 0, reasons
+		}
+		return -bytes, reasons
+	case frameSettings:
+		if length > maxSettings {
+			return 0, badFrames
+		}
+	}
+	if blocked {
+		c.backlog += replyBytes + 2*length
+		return replyBytes + 2*length, reasons
+	}
+	return 0, reasons
+}
+
+// headersLocked counts a HEADERS frame: of a new stream, or trailers.
+func (c *Conn) headersLocked(f *frames, now int64, blocked bool) (bytes int64, reason int) {
+	bytes = headerFactor * int64(f.length())
+	id := f.stream()
+	if id <= c.streams.last {
+		s := c.streams.find(id)
+		if s == nil {
+			return 0, reasons // gRPC ends the connection
+		}
+		s.bytes += bytes
+		s.complete = s.complete || f.has(flagEndStream)
+		return bytes, reasons
+	}
+	bytes += StreamBytes
+	if blocked {
+		bytes = max(bytes, blockedBytes)
+	}
+	s := c.streams.add(id, bytes, now)
+	s.complete = f.has(flagEndStream)
+	if c.streams.open > c.bound.options.MaxStreams {
+		return 0, tooManyStreams
+	}
+	return bytes, reasons
+}
+
+// blockedLocked reports whether a Write has waited for the client for some milliseconds.
+func (c *Conn) blockedLocked(now int64) bool {
+	writes := c.writes.Load()
+	if writes&1 == 0 {
+		c.watched = 0
+		return false
+	}
+	if c.watched != writes {
+		c.watched, c.since = writes, now
+		return false
+	}
+	return now-c.since > int64(blockedAfter)
+}
+
+// wrote gives back what the server no longer holds.
+func (c *Conn) wrote(chunk []byte) {
+	c.mu.Lock()
+	before, opened := c.held.Load(), c.streams.open
+	held := before - c.backlog
+	c.backlog = 0
+	for {
+		var more bool
+		if chunk, more = c.sent.next(chunk); !more {
+			break
+		}
+		kind := c.sent.kind()
+		if kind == frameReset || kind == frameHeaders && c.sent.has(flagEndStream) {
+			held -= c.streams.end(c.sent.stream())
+		}
+	}
+	if !c.gone {
+		c.held.Store(held)
+	}
+	c.writes.Add(1)
+	c.markLocked(opened, true)
+	c.settleLocked(before, opened)
+	c.mu.Unlock()
+}
+
+// markLocked tells the connection below when its first stream begins, and when its last stream ends: answered, or given up.
+func (c *Conn) markLocked(opened int, answered bool) {
+	switch {
+	case c.mark == nil:
+	case opened == 0 && c.streams.open > 0:
+		c.mark.Begin()
+	case opened > 0 && c.streams.open == 0:
+		c.mark.Done(answered)
+	}
+}
+
+// settleLocked adds what has changed to the sums of the bound, and reports whether the bound is exceeded.
+func (c *Conn) settleLocked(before int64, opened int) (crowded bool) {
+	if c.gone {
+		return false
+	}
+	now := c.held.Load()
+	if n := c.streams.open - opened; n != 0 {
+		c.bound.streams.Add(int64(n))
+	}
+	switch {
+	case before == now:
+		return false
+	case before == 0:
+		c.bound.busy.Add(1)
+	case now == 0:
+		c.bound.busy.Add(-1)
+	}
+	return c.bound.held.Add(now-before) > c.bound.options.MaxBytes
+}
+
+// release gives back all that the connection holds. It reports false when that was done before.
+func (c *Conn) release() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.gone {
+		return false
+	}
+	before, opened := c.held.Swap(0), c.streams.open
+	c.streams = streams{}
+	c.settleLocked(before, opened)
+	c.gone = true
+	return true
+}
+
+// weight returns the bytes of the connection times the age of its oldest stream, in seconds.
+func (c *Conn) weight(now int64) float64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	age := int64(1e6)
+	if s := c.streams.oldest(); s != nil {
+		age = max(age, min(now-s.opened, int64(fullAge)))
+	}
+	return float64(c.held.Load()) * float64(age) / 1e9
+}
+
+// slow reports whether the client has not finished since the cutoff what it began to send.
+func (c *Conn) slow(cutoff int64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.partial != 0 && c.partial < cutoff || c.streams.waits(cutoff)
+}

@@ -1,0 +1,210 @@
+// Package inflight bounds the memory that clients of HTTP/2 connections can make a gRPC server hold.
+//
+// A gRPC server keeps a stream from its headers until its answer is written, and has no bound over all connections. A [Bound]
+// follows the frames of each connection in both directions, and counts the bytes of every stream as long as the server keeps it. The
+// bytes are an upper estimate: memory in place of bytes on the wire. Above three quarters of the bound the server should refuse
+// requests of connections with more than their share ([Bound.Admits]). At the bound the connection that has held most for longest ends.
+//
+// The package decodes no headers and no messages, and changes no frame.
+package inflight
+
+import (
+	"context"
+	"crypto/tls"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Memory of the parts of a request, as measured with Go 1.26 and grpc-go 1.85 (decision 28).
+const (
+	// StreamBytes is a stream with its context and goroutine, and headers out of the table of HPACK, which take next to no bytes
+	// on the wire.
+	StreamBytes = 12 << 10
+	// headerFactor is the memory of a header, by its bytes on the wire.
+	headerFactor = 32
+	// messageFactor is the memory of a message, by its bytes: receive buffers of up to 4 times the size, text, and answer.
+	messageFactor = 8
+	// blockedBytes is the memory of a stream whose answer waits for a client that does not read: headers in the text of an error.
+	blockedBytes = 64 << 10
+	// replyBytes is the memory of the answer to a frame such as PING, while the client does not read.
+	replyBytes = 256
+)
+
+// Bounds of a connection. An honest client is far below them.
+const (
+	maxSettings      = 1 << 10              // bytes of one SETTINGS frame
+	maxContinuations = 16                   // CONTINUATION frames of one list of headers
+	blockedAfter     = 5 * time.Millisecond // a write that takes longer waits for the client
+	fullAge          = 10 * time.Second     // the age from which on a stream weighs most
+	lookEvery        = time.Second          // time between two looks for streams without a message
+)
+
+// The reasons for the end of a connection.
+const (
+	heldMost = iota
+	slowMessage
+	tooManyStreams
+	badFrames
+	reasons
+)
+
+// reasonNames are the reasons in the metrics and the log.
+func reasonNames() [reasons]string {
+	return [reasons]string{"held_most", "slow_message", "too_many_streams", "bad_frames"}
+}
+
+// Options is the options of New. All must be set.
+type Options struct {
+	MaxBytes       int64         // that all connections may hold together
+	MaxStreams     int           // that one connection may have open; the server should announce a smaller number
+	MessageTimeout time.Duration // longest time from the headers of a stream to the end of its first message
+	Logger         *slog.Logger
+}
+
+// Bound bounds the bytes in flight of all connections together. All methods are safe for concurrent use.
+type Bound struct {
+	options Options
+	begun   time.Time     // the zero of all instants
+	held    atomic.Int64  // bytes of all connections, and of Take
+	busy    atomic.Int64  // connections that hold bytes
+	streams atomic.Int64  // open streams of all connections
+	refused atomic.Uint64 // requests, and Takes
+	ended   [reasons]atomic.Uint64
+	logged  atomic.Int64 // instant of the last line in the log, plus 1; 0: no line yet
+
+	mu      sync.Mutex // guards the rest. Lock order: mu of a Bound, then mu of a Conn
+	open    map[*Conn]struct{}
+	looking bool // a timer runs look
+}
+
+// Stats is the state of a Bound at one moment.
+type Stats struct {
+	Bytes    int64             // in flight
+	MaxBytes int64             // bound of Bytes
+	Streams  int64             // open now
+	Refused  uint64            // requests that found no room
+	Ended    map[string]uint64 // connections, by the reason of their end
+}
+
+// New returns a Bound without connections.
+func New(o Options) *Bound {
+	return &Bound{options: o, begun: time.Now(), open: make(map[*Conn]struct{})}
+}
+
+// Stats returns the counts of all connections together.
+func (b *Bound) Stats() Stats {
+	s := Stats{
+		Bytes: b.held.Load(), MaxBytes: b.options.MaxBytes, Streams: b.streams.Load(), Refused: b.refused.Load(),
+		Ended: make(map[string]uint64, reasons),
+	}
+	for reason, name := range reasonNames() {
+		s.Ended[name] = b.ended[reason].Load()
+	}
+	return s
+}
+
+// Crowded reports whether more than three quarters of the bound are in use. Then the server should ask Admits. It costs next to nothing.
+func (b *Bound) Crowded() bool { return b.held.Load() > b.options.MaxBytes/4*3 }
+
+// Admits reports whether a request of the connection, which is counted already, may be decided: the connection has no more than its
+// share of three quarters of the bound. A nil c always may.
+func (b *Bound) Admits(c *Conn) bool {
+	if c == nil || c.held.Load() <= b.options.MaxBytes/4*3/max(b.busy.Load(), 1) {
+		return true
+	}
+	b.refused.Add(1)
+	b.log("requests are refused: too many bytes are in flight", c.RemoteAddr())
+	return false
+}
+
+// Take counts bytes that no connection accounts for, such as a large decoded request. The caller must Give them back. Take reports
+// false, and counts nothing, when there is no room.
+func (b *Bound) Take(bytes int64) bool {
+	if b.held.Add(bytes) <= b.options.MaxBytes {
+		return true
+	}
+	b.held.Add(-bytes)
+	b.refused.Add(1)
+	b.log("requests are refused: too many bytes are in flight", nil)
+	return false
+}
+
+// Give gives back what Take has taken.
+func (b *Bound) Give(bytes int64) { b.held.Add(-bytes) }
+
+// relieve ends connections until the bound holds: first the connection with the most bytes times the age of its oldest stream. An
+// honest client holds bytes for milliseconds.
+func (b *Bound) relieve() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := b.now()
+	for b.held.Load() > b.options.MaxBytes {
+		var worst *Conn
+		var most float64
+		for c := range b.open {
+			if weight := c.weight(now); weight > most {
+				worst, most = c, weight
+			}
+		}
+		if worst == nil {
+			return // all is in Take
+		}
+		b.endLocked(worst, heldMost)
+	}
+}
+
+// look ends connections whose clients do not send what they began to send, and calls itself again while there are connections.
+func (b *Bound) look() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	cutoff := b.now() - int64(b.options.MessageTimeout)
+	for c := range b.open {
+		if c.slow(cutoff) {
+			b.endLocked(c, slowMessage)
+		}
+	}
+	if b.looking = len(b.open) > 0; b.looking {
+		time.AfterFunc(lookEvery, b.look)
+	}
+}
+
+// end ends a connection from outside of its server.
+func (b *Bound) end(c *Conn, reason int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.endLocked(c, reason)
+}
+
+func (b *Bound) endLocked(c *Conn, reason int) {
+	delete(b.open, c)
+	held := c.held.Load()
+	if !c.release() {
+		return // closed already
+	}
+	b.ended[reason].Add(1)
+	b.log("a connection was ended", c.RemoteAddr(), slog.String("reason", reasonNames()[reason]), slog.Int64("bytes_of_connection", held))
+	abrupt := c.Conn
+	if secure, ok := abrupt.(*tls.Conn); ok { // its Close waits for a blocked Write
+		abrupt = secure.NetConn()
+	}
+	_ = abrupt.Close() // the server's own Close follows
+}
+
+// now returns the nanoseconds since begun.
+func (b *Bound) now() int64 { return int64(time.Since(b.begun)) }
+
+// log writes at most one line per second. The metrics have the counts.
+func (b *Bound) log(text string, client net.Addr, more ...slog.Attr) {
+	now, last := b.now()+1, b.logged.Load()
+	if last != 0 && now-last < int64(time.Second) || !b.logged.CompareAndSwap(last, now) {
+		return
+	}
+	attrs := []slog.Attr{slog.Int64("bytes_in_flight", b.held.Load()), slog.Int64("max_bytes_in_flight", b.options.MaxBytes)}
+	if client != nil {
+		attrs = append(attrs, slog.String("client", client.String()))
+	}
+	b.options.Logger.LogAttrs(context.Background(), slog.LevelWarn, text, append(attrs, more...)...)
+}

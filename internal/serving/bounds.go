@@ -1,0 +1,57 @@
+package serving
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weirproxy/weir/internal/connections"
+	"github.com/weirproxy/weir/internal/metrics"
+)
+
+// Bounds of connections that no setting changes.
+const (
+	// DefaultMaxConnections is the bound of Config.MaxConnections where none is given.
+	DefaultMaxConnections = 1000
+	// adminConnections is enough for operators and their tools.
+	adminConnections = 32
+	// writeTimeout is the longest wait for a gRPC client that does not read.
+	writeTimeout = 10 * time.Second
+	// socketBuffer is what the system may buffer of a TCP connection, in each direction. The memory of the container counts it.
+	socketBuffer = 256 << 10
+)
+
+// bounds are the bounds of the connections of each server, by its name in the log.
+type bounds map[string]*connections.Bound
+
+// newBounds returns the bounds of the gRPC servers, and registers their metrics.
+func (c *Config) newBounds(registry prometheus.Registerer) (bounds, error) {
+	all := make(bounds)
+	for name, most := range map[string]int{"grpc": c.MaxConnections, "admin": adminConnections} {
+		if most == 0 {
+			most = DefaultMaxConnections
+		}
+		all[name] = connections.New(connections.Options{
+			Server: name, Max: most, WriteTimeout: writeTimeout, SocketBuffer: socketBuffer, Logger: c.Logger,
+		})
+	}
+	return all, registry.Register(all.collector())
+}
+
+// collector returns the metrics of all bounds.
+func (b bounds) collector() prometheus.Collector {
+	return metrics.NewCollector("weir_", nil, func(to metrics.Scrape) {
+		for name, bound := range b {
+			s := bound.Stats()
+			to.Gauge("connections", float64(s.Open), name)
+			to.Gauge("max_connections", float64(s.Max), name)
+			to.Counter("connections_refused_total", s.Refused, name)
+			to.Counter("connections_replaced_total", s.Replaced, name)
+		}
+	},
+		metrics.New("connections", "Open connections of a server.", "server"),
+		metrics.New("max_connections", "The bound of the open connections of a server.", "server"),
+		metrics.New("connections_refused_total", "New connections that were closed at once, because all others were busy.", "server"),
+		metrics.New("connections_replaced_total", "Idle connections that were closed for a new one.", "server"),
+	)
+}

@@ -159,7 +159,7 @@ func onTheMove(err error) bool {
 func unapplied(err error) bool {
 	if said, is := rueidis.IsRedisErr(err); is {
 		code, _, _ := strings.Cut(said.Error(), " ")
-		return slices.Contains([]string{"LOADING", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "MOVED", "ASK", "NOAUTH"}, code)
+		return slices.Contains([]string{"LOADING", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "MOVED", "ASK", "NOAUTH", "WRONGPASS"}, code)
 	}
 	return errors.Is(err, ErrUnavailable)
 }

@@ -268,7 +268,7 @@ func (in *snapshotReader) put(v view, idle, now algorithms.Instant) {
 	var r room
 	for {
 		sh.mu.Lock()
-		now = sh.instantLocked(now)
+		now = sh.instantLocked(s)
 		if _, known := sh.table.find(v.key); known { // twice in the snapshot, as no snapshot has it
 			sh.mu.Unlock()
 			break

@@ -147,7 +147,7 @@ func (o *snapshotWriter) record(key digest, denied deniedHits, limit *algorithms
 func (o *snapshotWriter) shard(s *Store, sh *shard) {
 	o.slots, o.limits = o.slots[:0], o.limits[:0]
 	sh.mu.Lock()
-	at := sh.instantLocked(s.now())
+	at := sh.instantLocked(s)
 	if sh.table.count > 0 {
 		o.slots = append(o.slots, sh.table.slots...)
 		for i := range sh.limits.known {
@@ -185,7 +185,7 @@ func (o *snapshotWriter) someLogs(s *Store, sh *shard, logged []slot) (others []
 	const enough = 4096 // entries to copy under one lock
 	o.logs, o.entries = o.logs[:0], o.entries[:0]
 	sh.mu.Lock()
-	at := sh.instantLocked(s.now())
+	at := sh.instantLocked(s)
 	for len(logged) > 0 && len(o.entries) < enough {
 		key := logged[0].key()
 		logged = logged[1:]

@@ -125,6 +125,32 @@ func TestStepsOfTheClockChangeNoDecisionWithoutWindows(t *testing.T) {
 	})
 }
 
+// Between the step and a shard's turn, a charge finds the shard as it was before the step.
+func TestAShardFollowsTheClockBeforeItsNextCharge(t *testing.T) {
+	for _, charges := range []int{1, 20} {
+		inSteppingBubble(t, Options{SweepInterval: never}, func(t *testing.T, s *Store, w *stepping) {
+			limit := algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: 10, Period: time.Minute}
+			all := make([]store.Charge, charges)
+			for i := range all {
+				all[i] = store.Charge{Key: fmt.Append(nil, i), Limit: limit, Hits: 10, Rule: i}
+			}
+			decisions := make([]algorithms.Decision, charges)
+			if admitted, _ := s.Take(t.Context(), all, decisions); !admitted {
+				t.Fatalf("%d empty keys: got %+v, want admitted", charges, decisions)
+			}
+			next := *s.clock.Load()
+			next.epoch += int64(90 * time.Second)
+			s.clock.Store(&next)
+			_, _ = s.Take(t.Context(), all, decisions)
+			for i, d := range decisions {
+				if d.Allowed || d.ResetAfter != 30*time.Second {
+					t.Errorf("key %d of %d: got %+v, want denied for 30s", i, charges, d)
+				}
+			}
+		})
+	}
+}
+
 // Transactions over several shards go on while the clock steps. Both keys of each transaction have one limit, so both counts stay alike:
 // a transaction that saw two clocks would count in two windows.
 func TestTransactionsSeeOneClock(t *testing.T) {

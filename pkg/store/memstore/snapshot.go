@@ -25,8 +25,8 @@ import (
 //
 // A record is the digest (13 bytes), the denied hits (1 byte), the number of the limit in the section, and the state. The first record
 // of a limit holds the limit, too: algorithm (1 byte), requests, period and burst. A state is the time from the last charge to the
-// section's instant, and its two words. The state of sliding_window_log is twice the number of its entries, plus one if the next record
-// has more of them; then the entries: time since the entry before, and hits. Numbers without a size are varints; times of a state, and of
+// section's instant, and its two words. The state of sliding_window_log begins with twice the number of its entries, plus one if the
+// next record has more entries. The entries follow: time since the entry before, and hits. Numbers without a size are varints; times of a state, and of
 // a first entry, are signed ones.
 const (
 	snapshotMagic   = "weir\r\n\x1a\x00" // no text, and damaged by a transfer as text

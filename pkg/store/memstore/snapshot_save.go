@@ -14,11 +14,10 @@ import (
 // microseconds, copies its states and writes the copy without a lock. So each key's state is exact, but keys are of slightly different
 // instants. Without decisions meanwhile the snapshot is exact as a whole.
 //
-// The memory of Save is at most the states of one shard (4096 keys of 40 bytes in a store of default size) or the entries of one log,
-// and 1 MiB. A snapshot takes 25 to 40 bytes per key, and about 10 for each instant in a log.
+// Save takes at most 1 MiB of memory, and a copy of one shard (about 4096 keys of 40 bytes) or of one log. A snapshot takes 25 to 40 bytes per key, and about 10 for each instant in a log.
 //
-// The snapshot holds the secret key of the digests. Its reader can find keys that share a digest, so only the owner of the process may
-// read a snapshot. No key of a client can be read from it.
+// The snapshot holds the secret key of the digests. With that key one can find clients' keys that share a digest, so
+// only the owner of the process may read a snapshot. A snapshot has no text of a client's key.
 //
 // Errors: ErrNotSavable, and the errors of w.
 func (s *Store) Save(w io.Writer) (Saved, error) {

@@ -2,6 +2,7 @@ package limiter_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -280,6 +281,25 @@ func TestRequestHitsCountForDescriptorsWithoutTheirOwn(t *testing.T) {
 			t.Errorf("%s; want %s", got, want)
 		}
 	})
+}
+
+// An empty entry takes two bytes of a message, and its mistake hundreds: in memory, and in the headers of a gRPC answer.
+func TestTheListOfMistakesIsBounded(t *testing.T) {
+	f := newFixture(t, rules)
+	entries := new(limiter.Request)
+	entries.Domain = "edge"
+	entries.Add().Entries = make([]descriptors.Entry, 5000)
+	for name, r := range map[string]*limiter.Request{
+		"descriptors": request("edge", slices.Repeat([]string{"=x hits=4294967296"}, 1000)...),
+		"entries":     entries,
+	} {
+		var v limiter.Verdict
+		var invalid *limiter.InvalidError
+		if err := f.Check(t.Context(), r, &v); !errors.As(err, &invalid) || len(invalid.Violations) > 25 ||
+			!strings.HasSuffix(err.Error(), "there may be more mistakes: only the first are listed") {
+			t.Errorf("%s: got %d mistakes; want about 20, and that there may be more", name, len(invalid.Violations))
+		}
+	}
 }
 
 func TestOverridesThatAreNoLimitAreRefused(t *testing.T) {

@@ -2,7 +2,10 @@ package limiter
 
 import "github.com/weirproxy/weir/pkg/algorithms"
 
-// violations returns every mistake in a request, and allocates nothing for a valid one.
+// maxViolations bounds the mistakes that are listed: an empty entry is a mistake, and takes two bytes of a message.
+const maxViolations = 20
+
+// violations returns the mistakes in a request, after maxViolations a note, and allocates nothing for a valid one.
 func (l *Limiter) violations(r *Request) (all []Violation) {
 	if r.Domain == "" {
 		all = append(all, violation(FieldDomain, -1, "rate limit domain must not be empty"))
@@ -19,6 +22,12 @@ func (l *Limiter) violations(r *Request) (all []Violation) {
 			if d.Entries[n].Key == "" {
 				all = append(all, Violation{FieldKey, i, n, "must not be empty"})
 			}
+			if len(all) >= maxViolations {
+				break
+			}
+		}
+		if len(all) >= maxViolations {
+			return append(all, violation(FieldDescriptors, -1, "there may be more mistakes: only the first are listed"))
 		}
 		if d.Hits > algorithms.MaxHits {
 			all = append(all, violation(FieldHits, i, "%d: must be at most %d", d.Hits, uint64(algorithms.MaxHits)))

@@ -115,6 +115,9 @@ func TestComposeSharesOneNetworkAndLocksWeirDown(t *testing.T) {
 			t.Errorf("envoy.yaml has no port %q", port)
 		}
 	}
+	if got := flagOf(t, weir.Command, "--http-json"); got != "off" {
+		t.Errorf("--http-json: got %q, want off: other containers reach the port", got)
+	}
 	_, http, _ := net.SplitHostPort(flagOf(t, weir.Command, "--http-address"))
 	if want := "127.0.0.1:" + http + ":" + http; !slices.Contains(weir.Ports, want) {
 		t.Errorf("ports: got %v, want %s", weir.Ports, want)

@@ -129,6 +129,21 @@ func TestServicesAndProbesLeadToWhereRatelimitListens(t *testing.T) {
 	}
 }
 
+// The pages are on a port that every pod of the cluster reaches, and /json asks for no credentials.
+func TestNobodyChargesByJSONInACluster(t *testing.T) {
+	t.Parallel()
+	for name, m := range services(t) {
+		if got := variables(t, m.ratelimit(t), nil)["WEIR_HTTP_JSON"]; got != "off" {
+			t.Errorf("%s: WEIR_HTTP_JSON: got %q, want off", name, got)
+		}
+	}
+	for _, folder := range []string{"k8s", "k8s-redis"} {
+		if args := buildPod(t, folder).container(t, "weir").Args; !slices.Contains(args, "--http-json=off") {
+			t.Errorf("%s: got %v, want --http-json=off", folder, args)
+		}
+	}
+}
+
 // regexpCut returns the two groups of an expression.
 func regexpCut(text, expression string) (before, after string, found bool) {
 	m := regexp.MustCompile(expression).FindStringSubmatch(text)

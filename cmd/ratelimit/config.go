@@ -19,6 +19,7 @@ import (
 	"github.com/weirproxy/weir/internal/tracing"
 	"github.com/weirproxy/weir/internal/xds"
 	"github.com/weirproxy/weir/pkg/descriptors"
+	"github.com/weirproxy/weir/pkg/server"
 	"github.com/weirproxy/weir/pkg/store/denycache"
 	"github.com/weirproxy/weir/pkg/store/redisstore"
 )
@@ -67,6 +68,7 @@ type raw struct {
 	host, debugHost, grpcHost string
 	port, debugPort, grpcPort int
 	logFormat                 string
+	allowedJSON               []string // of powers
 
 	root, sub, app string
 
@@ -103,6 +105,9 @@ func (c *config) complete(set func(name string) bool) []error {
 	if r.cacheBytes > 0 {
 		c.Store.DenyCache = denycache.DefaultMaxAge
 	}
+	j := &c.Server.JSON
+	j.Refunds, j.Overrides = slices.Contains(r.allowedJSON, "refund"), slices.Contains(r.allowedJSON, "override")
+	j.AnyClient = j.From == server.JSONFromAnywhere
 	c.completeStatistics(set)
 	return append(c.completeTLS(), c.completeRedis()...)
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"math"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/weirproxy/weir/internal/serving"
@@ -38,6 +39,12 @@ func duration(to *time.Duration) settings.Value { return settings.Duration(to, 0
 
 // port is a port number; 0 is any free port.
 func port(to *int) settings.Value { return settings.Integer(to, 0, math.MaxUint16) }
+
+// powers are the values of WEIR_HTTP_JSON_ALLOW.
+func powers() []string { return []string{"refund", "override"} }
+
+// power accepts one of them.
+func power(s string) error { return settings.Choice(new(string), powers()...).Set(s) }
 
 // group is variables that the document shows together.
 type group struct {
@@ -158,6 +165,9 @@ func moreVariables(c *config) []variable {
 		used("REDIS_OP_TIMEOUT", duration(&c.Redis.Timeout), "10ms", "with Redis: longest time that a request waits for it; more than that is decided as `on_store_error` says, by default in memory. 0 is the default"),
 		idle("REDIS_PERSECOND_OP_TIMEOUT", duration(new(time.Duration)), "10ms", "REDIS_OP_TIMEOUT is for both"),
 		used("WEIR_ADMIN_ADDRESS", text(&c.Admin.Address, listenAddress), "127.0.0.1:8082", "listens on this address for the admin service, which `sidecar match --server` and `sidecar reset` ask; it authenticates nobody. Set to nothing it is off. When the default address is taken, the service logs a warning and starts without it"),
+		used("WEIR_HTTP_JSON", settings.OneOf(&c.Server.JSON.From, []string{"off", "loopback", "on"}, server.JSONOff, server.JSONFromLoopback, server.JSONFromAnywhere), "on", "clients of `/json`: `on` takes any request that reaches HOST and PORT, as the original does. `loopback` takes requests of programs on this machine, and keeps web pages out ([operations.md](operations.md#json))"),
+		used("WEIR_HTTP_JSON_ALLOW", settings.List(&r.allowedJSON, "power", power), strings.Join(powers(), ","), "allows refunds (`is_negative_hits`) and overrides (`limit`) by `/json`, beside charges"),
+		used("WEIR_HTTP_JSON_HOSTS", settings.List(&c.Server.JSON.Hosts, "name", nil), "", "with `loopback`: names by which clients may reach `/json`, beside localhost and IP addresses"),
 		used("STATSD_PROTOCOL", settings.OneOfAnyCase(&r.statsdTCP, []string{"tcp", "udp"}, true, false), "tcp", "how StatsD is told"),
 		used("WEIR_MAX_REQUEST_BYTES", settings.Number(&c.Server.MaxRequestBytes, 1, math.MaxInt32), strconv.Itoa(server.DefaultMaxRequestBytes), "largest request in bytes, by gRPC or `/json`. The original's is 4194304"),
 		used("WEIR_MAX_CONNECTIONS", settings.Number(&c.MaxConnections, 1, math.MaxInt32), strconv.Itoa(serving.DefaultMaxConnections), "largest number of open gRPC connections; at the bound a new one takes the place of an idle one. The original has no bound"),

@@ -103,7 +103,7 @@ func TestEveryVariableOfTheOriginalIsInTheTableWithItsDefault(t *testing.T) {
 		delete(known, name)
 	}
 	more := slices.Sorted(maps.Keys(known))
-	want := []string{"GRPC_SERVER_TLS_CA_CERT", "REDIS_KEY_FORMAT", "REDIS_OP_TIMEOUT", "REDIS_PERSECOND_OP_TIMEOUT", "REDIS_POOL_ON_EMPTY_WAIT_DURATION", "STATSD_PROTOCOL", "WEIR_ADMIN_ADDRESS"}
+	want := []string{"GRPC_SERVER_TLS_CA_CERT", "REDIS_KEY_FORMAT", "REDIS_OP_TIMEOUT", "REDIS_PERSECOND_OP_TIMEOUT", "REDIS_POOL_ON_EMPTY_WAIT_DURATION", "STATSD_PROTOCOL", "WEIR_ADMIN_ADDRESS", "WEIR_HTTP_JSON", "WEIR_HTTP_JSON_ALLOW", "WEIR_HTTP_JSON_HOSTS"}
 	if diff := cmp.Diff(want, more); diff != "" {
 		t.Errorf("variables beyond those of the original (-want +got):\n%s", diff)
 	}
@@ -123,6 +123,7 @@ func TestNoEnvironmentIsTheOriginalsDefaultsAndMemory(t *testing.T) {
 			},
 			Limiter: limiter.Options{NearLimit: float64(float32(0.8))},
 			Server: server.Options{
+				JSON:             server.JSON{From: server.JSONFromAnywhere, Refunds: true, Overrides: true, AnyClient: true},
 				MaxConnectionAge: 24 * time.Hour, MaxConnectionAgeGrace: time.Hour,
 				Headers: server.Headers{Limit: "RateLimit-Limit", Remaining: "RateLimit-Remaining", Reset: "RateLimit-Reset"},
 			},
@@ -195,8 +196,17 @@ func TestEveryVariableDoesWhatItSays(t *testing.T) {
 		"USE_DOG_STATSD=true": {got: func(c config) any {
 			return c.Statistics.StatsD.Dog && !c.Statistics.StatsD.TCP && c.Statistics.StatsD.Address != ""
 		}, want: true},
-		"USE_PROMETHEUS=true":                           {got: func(c config) any { return c.Metrics.Address + c.Statistics.StatsD.Address }, want: ":9090"},
-		"PROMETHEUS_ADDR=:19001":                        {with: []string{"USE_PROMETHEUS=true", "USE_STATSD=true"}, got: func(c config) any { return c.Metrics.Address + c.Statistics.StatsD.Address }, want: ":19001localhost:8125"},
+		"USE_PROMETHEUS=true":    {got: func(c config) any { return c.Metrics.Address + c.Statistics.StatsD.Address }, want: ":9090"},
+		"PROMETHEUS_ADDR=:19001": {with: []string{"USE_PROMETHEUS=true", "USE_STATSD=true"}, got: func(c config) any { return c.Metrics.Address + c.Statistics.StatsD.Address }, want: ":19001localhost:8125"},
+		"WEIR_HTTP_JSON=loopback": {
+			got:  func(c config) any { return c.Server.JSON },
+			want: server.JSON{From: server.JSONFromLoopback, Refunds: true, Overrides: true},
+		},
+		"WEIR_HTTP_JSON_ALLOW=refund": {
+			got:  func(c config) any { return [2]bool{c.Server.JSON.Refunds, c.Server.JSON.Overrides} },
+			want: [2]bool{true, false},
+		},
+		"WEIR_HTTP_JSON_HOSTS=a,b":                      {got: func(c config) any { return c.Server.JSON.Hosts }, want: []string{"a", "b"}},
 		"WEIR_ADMIN_ADDRESS=":                           {got: func(c config) any { return c.Admin }, want: serving.Endpoint{}},
 		"PROMETHEUS_PATH=/m":                            {got: func(c config) any { return c.MetricsPath }, want: "/m"},
 		"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS=true": {got: func(c config) any { return c.Statistics.Collector.Milliseconds }, want: true},

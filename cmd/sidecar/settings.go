@@ -43,6 +43,7 @@ type config struct {
 	XDSUsesTLS      bool // also when XDSTLS has a file or a name
 	XDSTLS          xds.TLS
 	ResponseHeaders []string // of headerStyles
+	AllowedJSON     []string // of powers
 	Traced          bool
 
 	given map[string]string // settings that are not defaults, and how the operator wrote their names
@@ -69,6 +70,9 @@ const environmentPrefix = "WEIR_"
 
 // headerStyles are the values of --response-headers.
 func headerStyles() []string { return []string{"ratelimit", "ietf", "retry-after"} }
+
+// powers are the values of --http-json-allow.
+func powers() []string { return []string{"refund", "override"} }
 
 // group is settings that help shows together.
 type group struct {
@@ -102,6 +106,9 @@ func groups(c *config) []group {
 		{"grpc-tls-client-ca", settings.Text(&c.TLS.Authorities.Path, "file", nil), "", `authorities of client certificates, PEM ("" = clients need no certificate); the system's authorities do not count`},
 		{"grpc-tls-client-san", settings.List(&c.TLS.ClientNames, "name", nil), "", `name that a client's certificate must have, DNS, URI, IP or email; one of several ("" = any); repeatable`},
 		{"http-address", settings.Text(&c.HTTP.Address, "address", address), ":8080", "host:port of health, metrics, /json and /rules" + off},
+		{"http-json", settings.OneOf(&c.Server.JSON.From, []string{"off", "loopback", "on"}, server.JSONOff, server.JSONFromLoopback, server.JSONFromAnywhere), "loopback", "clients of /json, which can charge every key: none, programs on this machine, or all that reach --http-address"},
+		{"http-json-allow", settings.List(&c.AllowedJSON, "power", power), "", "allow to /json, beside charges: " + strings.Join(powers(), ", ")},
+		{"http-json-hosts", settings.List(&c.Server.JSON.Hosts, "name", hostName), "", "names by which clients may reach /json, beside localhost and IP addresses; repeatable"},
 		{"admin-address", settings.Text(&c.Admin.Address, "address", address), "127.0.0.1:8082", "host:port of the admin gRPC service" + off + "; callers are not authenticated"},
 	}}, {"Counts", []setting{
 		{"store", settings.OneOf(&c.InRedis, stores(), false, true), storeMemory, "where counts are kept: in this process, or in Redis or Valkey, where several sidecars share them"},
@@ -170,6 +177,11 @@ func (c *config) complete() []error {
 	if names := c.givenWith("limit-header", "remaining-header", "reset-header"); names != "" && !c.Server.Headers.RateLimit {
 		errs = append(errs, fmt.Errorf("%s: needs ratelimit among the --response-headers", names))
 	}
+	c.Server.JSON.Refunds = slices.Contains(c.AllowedJSON, "refund")
+	c.Server.JSON.Overrides = slices.Contains(c.AllowedJSON, "override")
+	if names := c.givenWith("http-json-allow", "http-json-hosts"); names != "" && c.Server.JSON.From == server.JSONOff {
+		errs = append(errs, fmt.Errorf("%s: needs --http-json loopback or on", names))
+	}
 	if c.Traced {
 		c.Tracing = &tracing.Options{Service: "weir", Attributes: map[string]string{"service.version": version.Read().Version}, Ratio: 1}
 	}
@@ -220,6 +232,19 @@ func settingsFormat(path string) error {
 // headerStyle accepts a style of response headers.
 func headerStyle(s string) error {
 	return settings.Choice(new(string), headerStyles()...).Set(s)
+}
+
+// power accepts a value of --http-json-allow.
+func power(s string) error {
+	return settings.Choice(new(string), powers()...).Set(s)
+}
+
+// hostName accepts a name that a Host header may have.
+func hostName(s string) error {
+	if strings.ContainsAny(s, ":/ ") {
+		return fmt.Errorf("%q: must be a name without a port, such as weir.example", s)
+	}
+	return nil
 }
 
 // address accepts host:port with any port from 0, and the empty text for off.

@@ -72,7 +72,7 @@ func TestDefaults(t *testing.T) {
 			Store:          serving.StoreOptions{MaxKeys: 1_000_000, OnFull: memstore.Allow, DenyCache: time.Second},
 			Limiter:        limiter.Options{MaxDescriptors: 1000, MaxLogEntries: 10_000, DetailedValues: 1000, OnStoreError: store.Local},
 			MaxConnections: 1000,
-			Server: server.Options{MaxRequestBytes: 64 << 10, MaxConcurrentStreams: 1024, MaxBytesInFlight: 32 << 20, Reflection: true, Headers: server.Headers{
+			Server: server.Options{MaxRequestBytes: 64 << 10, MaxConcurrentStreams: 1024, MaxBytesInFlight: 32 << 20, Reflection: true, JSON: server.JSON{Hosts: []string{}}, Headers: server.Headers{
 				Limit: "RateLimit-Limit", Remaining: "RateLimit-Remaining", Reset: "RateLimit-Reset",
 			}},
 			XDSRequired: true,
@@ -80,7 +80,7 @@ func TestDefaults(t *testing.T) {
 		Redis: redisstore.Options{
 			Target: redisstore.Target{URLs: []string{}}, Timeout: 10 * time.Millisecond, Prefix: "weir:",
 		},
-		MaxLogEntries: 10_000, ResponseHeaders: []string{},
+		MaxLogEntries: 10_000, ResponseHeaders: []string{}, AllowedJSON: []string{},
 	}
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(config{})); diff != "" {
 		t.Errorf("settings (-want +got):\n%s", diff)
@@ -169,6 +169,25 @@ func TestAModeWithoutQuotesIsRefused(t *testing.T) {
 				t.Errorf("got mode %v, %v; want %s", got.Socket.Mode, err, want)
 			}
 		})
+	}
+}
+
+func TestWhoMayUseJSONIsASetting(t *testing.T) {
+	got, err := read(t, "--rules=r", "--http-json=on", "--http-json-allow=refund", "--http-json-hosts=a.example,b.example")
+	want := server.JSON{From: server.JSONFromAnywhere, Hosts: []string{"a.example", "b.example"}, Refunds: true}
+	if diff := cmp.Diff(want, got.Server.JSON); diff != "" || err != nil {
+		t.Errorf("got %v (-want +got):\n%s", err, diff)
+	}
+	for args, want := range map[string]string{
+		"--http-json=all":                        `--http-json: "all": must be off, loopback or on`,
+		"--http-json-allow=refund,reset":         `--http-json-allow: "reset": must be refund or override`,
+		"--http-json-hosts=a:8080":               `--http-json-hosts: "a:8080": must be a name without a port, such as weir.example`,
+		"--http-json=off --http-json-hosts=a":    "--http-json-hosts: needs --http-json loopback or on",
+		"--http-json=off --http-json-allow=none": `--http-json-allow: "none": must be refund or override`,
+	} {
+		if _, err := read(t, append(strings.Fields(args), "--rules=r")...); err == nil || err.Error() != want {
+			t.Errorf("%s: got %v; want %s", args, err, want)
+		}
 	}
 }
 

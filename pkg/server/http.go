@@ -17,6 +17,9 @@ import (
 // writeTimeout bounds the time from a request for a page to the end of the answer: stalled readers must not block /metrics.
 const writeTimeout = 15 * time.Second
 
+// maxInFlight bounds the requests for a page with a long answer that are under way.
+const maxInFlight = 4
+
 // profiles is the path of the pages of pprof. The client chooses how long these take.
 const profiles = "/debug/pprof/"
 
@@ -28,13 +31,34 @@ type page struct {
 }
 
 // newHTTP returns a handler of pages. A panic becomes an error 500, and a client that does not read within writeTimeout loses the
-// connection.
+// connection. No page reads more of a body than Options.MaxRequestBytes.
 func (s *Server) newHTTP(all ...page) http.Handler {
 	mux := http.NewServeMux()
 	for _, p := range all {
 		mux.HandleFunc(p.pattern, p.handle)
 	}
-	return s.recoverHTTP(limitWrites(mux))
+	return s.recoverHTTP(limitTimes(http.MaxBytesHandler(mux, int64(s.options.MaxRequestBytes))))
+}
+
+// few bounds the requests for a costly page that are under way, the writing of the answers included. A request beyond is answered with
+// 503: a browser or a scraper asks again.
+func few(handle http.HandlerFunc) http.HandlerFunc {
+	places := make(chan struct{}, maxInFlight)
+	return func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case places <- struct{}{}:
+			defer func() { <-places }()
+			handle(w, r)
+		default:
+			busy(w)
+		}
+	}
+}
+
+// busy answers a request that is one too many. Not with 429: that is the answer of /json over limit.
+func busy(w http.ResponseWriter) {
+	w.Header().Set("Retry-After", "1")
+	text(w, http.StatusServiceUnavailable, "too many requests for this page are under way")
 }
 
 // index returns the pages with one more at /, which lists them.
@@ -62,9 +86,11 @@ func (s *Server) pages() http.Handler {
 			text(w, http.StatusOK, "OK")
 		}},
 		page{"GET /metrics", "metrics for Prometheus", s.metrics().ServeHTTP},
-		page{"POST /json", "a RateLimitRequest as JSON", s.json(true)},
-		page{"GET /rules", "rules in force, their origin, and the last load", s.rules},
+		page{"GET /rules", "rules in force, their origin, and the last load", few(s.rules)},
 	)
+	if s.options.JSON.From != JSONOff {
+		pages = append(pages, page{"POST /json", "a RateLimitRequest as JSON", s.json(true)})
+	}
 	if s.options.Pprof {
 		pages = append(pages, profilePages()...)
 	}
@@ -102,28 +128,32 @@ func (s *Server) ready() (code int, answer string) {
 func (s *Server) metrics() http.Handler {
 	return promhttp.HandlerFor(s.options.Registry, promhttp.HandlerOpts{
 		ErrorHandling:       promhttp.ContinueOnError,
-		MaxRequestsInFlight: 4,
+		MaxRequestsInFlight: maxInFlight,
 	})
 }
 
 // profilePages returns the pages of pprof. The page of the command line leaves out the arguments, which may hold passwords.
 func profilePages() []page {
 	return []page{
-		{"GET " + profiles, "profiles of this process", pprof.Index},
+		{"GET " + profiles, "profiles of this process", few(pprof.Index)},
 		{"GET " + profiles + "cmdline", "", func(w http.ResponseWriter, _ *http.Request) { text(w, http.StatusOK, os.Args[0]) }},
-		{"GET " + profiles + "profile", "", pprof.Profile},
-		{"GET " + profiles + "symbol", "", pprof.Symbol},
-		{"POST " + profiles + "symbol", "", pprof.Symbol},
-		{"GET " + profiles + "trace", "", pprof.Trace},
+		{"GET " + profiles + "profile", "", few(pprof.Profile)},
+		{"GET " + profiles + "symbol", "", few(pprof.Symbol)},
+		{"POST " + profiles + "symbol", "", few(pprof.Symbol)},
+		{"GET " + profiles + "trace", "", few(pprof.Trace)},
 	}
 }
 
-// limitWrites bounds the time of all pages but profiles, which the http.Server bounds.
-func limitWrites(next http.Handler) http.Handler {
+// limitTimes bounds the time to write a page. The client chooses how long a profile takes, within the bounds of the http.Server for
+// writing; its bound for reading would end the profile.
+func limitTimes(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !strings.HasPrefix(r.URL.Path, profiles) {
-			// Fails for a writer without deadlines, which is not a connection.
-			_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
+		// Deadlines fail for a writer that is not a connection.
+		switch c := http.NewResponseController(w); {
+		case !strings.HasPrefix(r.URL.Path, profiles):
+			_ = c.SetWriteDeadline(time.Now().Add(writeTimeout))
+		case r.ContentLength == 0:
+			_ = c.SetReadDeadline(time.Time{})
 		}
 		next.ServeHTTP(w, r)
 	})
@@ -148,8 +178,13 @@ func (s *Server) recoverHTTP(next http.Handler) http.Handler {
 
 // text answers with a plain text.
 func text(w http.ResponseWriter, code int, body string) {
+	plain(w, code)
+	_, _ = io.WriteString(w, body)
+}
+
+// plain begins an answer in plain text.
+func plain(w http.ResponseWriter, code int) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(code)
-	_, _ = io.WriteString(w, body)
 }

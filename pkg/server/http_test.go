@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,12 +24,21 @@ import (
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
-// fetch asks for a page.
+// fetch asks for a page, from this machine.
 func (f *fixture) fetch(t *testing.T, method, path, body string) *httptest.ResponseRecorder {
 	t.Helper()
 	w := httptest.NewRecorder()
-	f.server.HTTP().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, path, strings.NewReader(body)))
+	f.server.HTTP().ServeHTTP(w, fromHere(t, method, path, body))
 	return w
+}
+
+// fromHere returns a request of JSON by a program on this machine.
+func fromHere(t *testing.T, method, path, body string) *http.Request {
+	t.Helper()
+	r := httptest.NewRequestWithContext(t.Context(), method, path, strings.NewReader(body))
+	r.RemoteAddr, r.Host = "127.0.0.1:40000", "localhost:8080"
+	r.Header.Set("Content-Type", "application/json")
+	return r
 }
 
 func TestPages(t *testing.T) {
@@ -101,6 +111,82 @@ func TestProfilesOnlyWhenAskedFor(t *testing.T) {
 	})
 }
 
+func TestAProfileMayTakeLongerThanTheReadingOfARequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, everything, nil)
+		took := make(chan time.Duration, 1)
+		handler := f.server.newHTTP(page{"GET " + profiles + "long", "", func(_ http.ResponseWriter, r *http.Request) {
+			began := time.Now()
+			select {
+			case <-r.Context().Done():
+			case <-time.After(time.Minute):
+			}
+			took <- time.Since(began)
+		}})
+		listener := bufconn.Listen(16)
+		pages := &http.Server{Handler: handler, ReadTimeout: 10 * time.Second, ReadHeaderTimeout: time.Second}
+		go func() { _ = pages.Serve(listener) }()
+		defer pages.Close()
+		conn, err := listener.DialContext(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := io.WriteString(conn, "GET /debug/pprof/long HTTP/1.1\r\nHost: weir\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-took; got != time.Minute {
+			t.Errorf("the profile ended after %v, want a minute", got)
+		}
+	})
+}
+
+func TestCostlyPagesAreWrittenToAFewClientsAtOnce(t *testing.T) {
+	for path, of := range map[string]func(*Server) http.Handler{
+		"/rules":                      (*Server).HTTP,
+		"/debug/pprof/heap?debug=1":   (*Server).HTTP,
+		"/rlconfig":                   func(s *Server) http.Handler { return s.Debug(func(io.Writer) error { return nil }) },
+		"/debug/pprof/allocs?debug=1": func(s *Server) http.Handler { return s.Debug(func(io.Writer) error { return nil }) },
+	} {
+		f := start(t, everything, func(o *Options) { o.Pprof = true })
+		pages := of(f.server)
+		ask := func(w http.ResponseWriter) { pages.ServeHTTP(w, fromHere(t, "GET", path, "")) }
+		var asking sync.WaitGroup
+		stalls := make([]stalled, maxInFlight)
+		for i := range stalls {
+			stalls[i] = stalled{ResponseRecorder: httptest.NewRecorder(), begun: make(chan struct{}), read: make(chan struct{})}
+			asking.Go(func() { ask(&stalls[i]) })
+			<-stalls[i].begun
+		}
+		w := httptest.NewRecorder()
+		if ask(w); w.Code != 503 || w.Header().Get("Retry-After") != "1" {
+			t.Errorf("%s beside %d that stall: got %d, %q; want 503 and Retry-After", path, maxInFlight, w.Code, w.Header())
+		}
+		for i := range stalls {
+			close(stalls[i].read)
+		}
+		asking.Wait()
+		w = httptest.NewRecorder()
+		if ask(w); w.Code != 200 {
+			t.Errorf("%s afterwards: got %d, want 200", path, w.Code)
+		}
+	}
+}
+
+// stalled is a client that reads nothing until read is closed.
+type stalled struct {
+	*httptest.ResponseRecorder
+	once  sync.Once
+	begun chan struct{} // closed at the first write
+	read  chan struct{}
+}
+
+func (s *stalled) Write(b []byte) (int, error) {
+	s.once.Do(func() { close(s.begun) })
+	<-s.read
+	return s.ResponseRecorder.Write(b)
+}
+
 func TestReadyWithRulesUntilDrained(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, "", nil)
@@ -155,7 +241,7 @@ func TestJSONShowsThatNoneAreLeft(t *testing.T) {
 		const ask = `{"domain": "edge", "descriptors": [{"entries": [{"key": "minute", "value": "a"}], "hitsAddend": "2"}, {"entries": [{"key": "nothing"}]}]}`
 		for i, handler := range []http.Handler{f.server.HTTP(), f.server.Legacy()} {
 			w := httptest.NewRecorder()
-			handler.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "POST", "/json", strings.NewReader(ask)))
+			handler.ServeHTTP(w, fromHere(t, "POST", "/json", ask))
 			var got struct{ Statuses []map[string]any }
 			if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || len(got.Statuses) != 2 {
 				t.Fatalf("/json: got %v of %s", err, w.Body)

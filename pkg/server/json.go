@@ -2,8 +2,7 @@ package server
 
 import (
 	"encoding/json"
-	"errors"
-	"io"
+	"fmt"
 	"net/http"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -15,49 +14,83 @@ import (
 )
 
 // json returns the page that answers a RateLimitRequest in protobuf's JSON with a RateLimitResponse. The status is 200, 429 over
-// limit, 400 for an invalid request, and 413 for one that is too large. The request takes the way of ShouldRateLimit, through the bytes of the
-// message. With zeros the answer shows a limitRemaining of 0, which protobuf's JSON, and envoyproxy/ratelimit, leave out.
+// limit, 400 for an invalid request, 413 for a large one, and 503 when too many are under way. A request that Options.JSON does not allow
+// gets 403, 415 or 421. The request takes the way of ShouldRateLimit, through the bytes of the message. With zeros the answer shows a
+// limitRemaining of 0, which protobuf's JSON, and envoyproxy/ratelimit, leave out.
 func (s *Server) json(zeros bool) http.HandlerFunc {
+	o := s.options.JSON
+	bound := int64(s.options.MaxRequestBytes)
+	bodies, objects := newBudget(max(jsonBytes, bound)), newBudget(jsonObjects)
 	return func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(s.options.MaxRequestBytes)))
+		if no := o.refuse(r); no != nil {
+			text(w, no.code, no.text)
+			return
+		}
+		size := bound
+		if r.ContentLength >= 0 {
+			size = min(r.ContentLength, bound)
+		}
+		free, ok := bodies.take(r.Context(), size)
+		if !ok {
+			busy(w)
+			return
+		}
+		defer free()
+		body, err := readBody(w, r, bound)
 		if err != nil {
 			code := http.StatusBadRequest
-			if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-				code = http.StatusRequestEntityTooLarge
+			if isTooLarge(err) {
+				code, err = http.StatusRequestEntityTooLarge, fmt.Errorf("the body is too large: at most %d bytes are allowed", bound)
 			}
 			text(w, code, err.Error())
 			return
 		}
-		request := new(ratelimitv3.RateLimitRequest)
-		if err := protojson.Unmarshal(body, request); err != nil {
-			text(w, http.StatusBadRequest, "not a RateLimitRequest: "+err.Error())
+		n := countObjects(body)
+		free, ok = objects.take(r.Context(), int64(n))
+		if !ok {
+			busy(w)
 			return
 		}
-		message, err := proto.Marshal(request)
+		defer free()
+		request, err := parse(body, n)
 		if err != nil {
 			text(w, http.StatusBadRequest, "not a RateLimitRequest: "+err.Error())
 			return
 		}
-		response := new(ratelimitv3.RateLimitResponse)
-		if err := s.exchange(r, message, response); err != nil {
-			failed := status.Convert(err)
-			text(w, httpCode(failed.Code()), failed.Message())
+		if err := o.refuseContent(request); err != nil {
+			text(w, http.StatusForbidden, err.Error())
 			return
 		}
-		answer, err := protojson.Marshal(response)
-		if err == nil && zeros {
-			answer, err = withZeros(answer)
-		}
-		if err != nil {
-			text(w, http.StatusInternalServerError, textPanic)
-			return
-		}
-		w.Header().Set("Content-Type", "application/json")
-		if response.GetOverallCode() == ratelimitv3.RateLimitResponse_OVER_LIMIT {
-			w.WriteHeader(http.StatusTooManyRequests)
-		}
-		_, _ = w.Write(answer)
+		s.answerJSON(w, r, request, zeros)
 	}
+}
+
+// answerJSON decides a request and writes the answer.
+func (s *Server) answerJSON(w http.ResponseWriter, r *http.Request, request *ratelimitv3.RateLimitRequest, zeros bool) {
+	message, err := proto.Marshal(request)
+	if err != nil {
+		text(w, http.StatusBadRequest, "not a RateLimitRequest: "+err.Error())
+		return
+	}
+	response := new(ratelimitv3.RateLimitResponse)
+	if err := s.exchange(r, message, response); err != nil {
+		failed := status.Convert(err)
+		text(w, httpCode(failed.Code()), failed.Message())
+		return
+	}
+	answer, err := protojson.Marshal(response)
+	if err == nil && zeros {
+		answer, err = withZeros(answer)
+	}
+	if err != nil {
+		text(w, http.StatusInternalServerError, textPanic)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.GetOverallCode() == ratelimitv3.RateLimitResponse_OVER_LIMIT {
+		w.WriteHeader(http.StatusTooManyRequests)
+	}
+	_, _ = w.Write(answer)
 }
 
 // withZeros adds a limitRemaining of 0 to every status of a RateLimitResponse that has a limit and none left.

@@ -10,13 +10,14 @@ import (
 // Legacy returns the pages that envoyproxy/ratelimit has for its clients: /json, by any method, and /healthcheck, which answers as
 // /readyz does; and /livez and /readyz.
 func (s *Server) Legacy() http.Handler {
-	return s.newHTTP(append(s.probes(),
-		page{"/json", "", s.json(false)},
-		page{"/healthcheck", "", func(w http.ResponseWriter, _ *http.Request) {
-			code, answer := s.ready()
-			text(w, code, answer)
-		}},
-	)...)
+	pages := append(s.probes(), page{"/healthcheck", "", func(w http.ResponseWriter, _ *http.Request) {
+		code, answer := s.ready()
+		text(w, code, answer)
+	}})
+	if s.options.JSON.From != JSONOff {
+		pages = append(pages, page{"/json", "", s.json(false)})
+	}
+	return s.newHTTP(pages...)
 }
 
 // Metrics returns the registry as one page at a path.
@@ -28,24 +29,24 @@ func (s *Server) Metrics(path string) http.Handler {
 // /stats the output of write, and /debug/pprof/ profiles. The pages do not ask for credentials.
 func (s *Server) Debug(write func(io.Writer) error) http.Handler {
 	return s.newHTTP(index(append(profilePages(),
-		page{"GET /rlconfig", "limits in force, and why others are not", s.limitLines},
-		page{"GET /stats", "counters", func(w http.ResponseWriter, _ *http.Request) {
+		page{"GET /rlconfig", "limits in force, and why others are not", few(s.limitLines)},
+		page{"GET /stats", "counters", few(func(w http.ResponseWriter, _ *http.Request) {
 			var b strings.Builder
 			if err := write(&b); err != nil {
 				text(w, http.StatusInternalServerError, err.Error())
 				return
 			}
 			text(w, http.StatusOK, b.String())
-		}},
+		})},
 	)...)...)
 }
 
 // limitLines shows each limit on a line in the words of envoyproxy/ratelimit, in the order of the documents. Lines that begin with
 // # come first: the mistakes of the last load, if it was refused.
 func (s *Server) limitLines(w http.ResponseWriter, _ *http.Request) {
-	var b strings.Builder
+	plain(w, http.StatusOK)
 	for _, reason := range s.options.loads().Errors {
-		fmt.Fprintf(&b, "# refused: %s\n", reason)
+		fmt.Fprintf(w, "# refused: %s\n", reason)
 	}
 	for _, r := range s.options.Limiter.Rules().All() {
 		levels := r.MetricLevels(nil)
@@ -54,13 +55,12 @@ func (s *Server) limitLines(w http.ResponseWriter, _ *http.Request) {
 		}
 		key := r.Domain + "." + strings.Join(levels, ".")
 		if r.Unlimited {
-			fmt.Fprintf(&b, "%s: unlimited\n", key)
+			fmt.Fprintf(w, "%s: unlimited\n", key)
 		}
 		for i := range r.Limits {
 			l := &r.Limits[i]
-			fmt.Fprintf(&b, "%s: unit=%s requests_per_unit=%d, shadow_mode: %t, quota_mode: %t\n",
+			fmt.Fprintf(w, "%s: unit=%s requests_per_unit=%d, shadow_mode: %t, quota_mode: %t\n",
 				key, periodName(l, strings.ToUpper(l.Unit.String())), l.Requests, r.Shadow, r.Quota)
 		}
 	}
-	text(w, http.StatusOK, b.String())
 }

@@ -33,7 +33,7 @@ func (s *Server) registerMetrics() error {
 func (s *Server) newCollector() prometheus.Collector {
 	return metrics.NewCollector("weir_", nil, s.collect,
 		metrics.New("build_info", "The build of this program; always 1.", "version", "revision", "goversion"),
-		metrics.New("requests_total", "Rate limit requests that could be read, by outcome: without those too large and bodies of /json that are no request.", "code"),
+		metrics.New("requests_total", "Rate limit requests that could be read, by outcome: without requests that are too large, or that /json refuses or cannot read.", "code"),
 		metrics.New("request_duration_seconds", "Time from the arrival of a rate limit request to its answer."),
 		metrics.New("decisions_total", "Descriptors decided by a rule.", "domain", "rule", "code"),
 		metrics.New("hits_total", "Hits of the descriptors decided by a rule, refunds left out.", "domain", "rule", "code"),

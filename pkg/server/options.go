@@ -51,6 +51,7 @@ type Options struct {
 
 	Reflection bool // gRPC reflection, on both gRPC servers
 	Pprof      bool // /debug/pprof/ on the HTTP pages
+	JSON       JSON // clients of /json on the HTTP pages
 
 	MaxConnectionAge      time.Duration // of GRPC: age at which clients must connect again, plus or minus a tenth; 0: no bound
 	MaxConnectionAgeGrace time.Duration // time for that until the server closes the connection; 0: no bound
@@ -137,6 +138,7 @@ func (o Options) complete() (Options, error) {
 	if least := messagesInFlight * o.MaxRequestBytes; o.MaxRequestBytes > 0 && o.MaxBytesInFlight > 0 && o.MaxBytesInFlight < least {
 		errs = append(errs, fmt.Errorf("max bytes in flight: %d: must be at least %d, %d times max request bytes", o.MaxBytesInFlight, least, messagesInFlight))
 	}
+	errs = append(errs, o.JSON.check())
 	errs = append(errs, o.Headers.complete()...)
 	return o, errors.Join(errs...)
 }

@@ -60,8 +60,7 @@ func TestARequestIsASpanOfItsCaller(t *testing.T) {
 		_, _ = f.client.ShouldRateLimit(metadata.AppendToOutgoingContext(t.Context(), "traceparent", traceparent), r)
 	}
 	httpCall := func(*ratelimitv3.RateLimitRequest) {
-		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/json",
-			strings.NewReader(`{"domain":"edge","descriptors":[{"entries":[{"key":"user","value":"x"}]}]}`))
+		r := fromHere(t, http.MethodPost, "/json", `{"domain":"edge","descriptors":[{"entries":[{"key":"user","value":"x"}]}]}`)
 		r.Header.Set("Traceparent", traceparent)
 		f.server.HTTP().ServeHTTP(httptest.NewRecorder(), r)
 	}

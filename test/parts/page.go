@@ -10,13 +10,17 @@ import (
 	"testing"
 )
 
-// Page makes one request of HTTP and returns the answer and its body. Page has read and closed the body.
+// Page makes one request of HTTP, with a body of JSON unless body is empty, and returns the answer and its body. Page has read and
+// closed the answer's body.
 func Page(ctx context.Context, method, url, body string) (answer *http.Response, text string, err error) {
 	request, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
 		return nil, "", err
 	}
 	request.Header.Set("Accept-Encoding", "identity") // compression costs more than the loopback
+	if body != "" {
+		request.Header.Set("Content-Type", "application/json")
+	}
 	answer, err = http.DefaultClient.Do(request)
 	if err != nil {
 		return nil, "", err

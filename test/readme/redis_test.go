@@ -224,7 +224,7 @@ func connect(t *testing.T, b block) {
 		t.Skipf("the path of a socket in %s would be too long", dir)
 	}
 	command = strings.ReplaceAll(command, namedSocket, at.socket)
-	args := append(serveArgs(t, command), "--redis-timeout=1s", "--grpc-address=", "--http-address=127.0.0.1:0", "--admin-address=")
+	args := append(serveArgs(t, command), "--redis-timeout=1s", "--http-json-allow=refund", "--grpc-address=", "--http-address=127.0.0.1:0", "--admin-address=")
 	sidecar, err := parts.StartSidecar(deadline(t), os.Getenv(sidecarVariable), args...)
 	if err != nil {
 		t.Fatal(err)

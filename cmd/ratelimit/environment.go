@@ -162,7 +162,7 @@ func moreVariables(c *config) []variable {
 	r := &c.raw
 	return []variable{
 		used("REDIS_KEY_FORMAT", settings.OneOfAnyCase(&c.OriginalKeys, []string{"ratelimit", "weir"}, true, false), "ratelimit", "with Redis: `ratelimit` counts the original's limits under its keys, together with pods of it; `weir` counts all under keys of ours, which never collide"),
-		used("REDIS_OP_TIMEOUT", duration(&c.Redis.Timeout), "10ms", "with Redis: longest time that a request waits for it; more than that is decided as `on_store_error` says, by default in memory. 0 is the default"),
+		used("REDIS_OP_TIMEOUT", duration(&c.Redis.Timeout), "10ms", "with Redis: longest wait of a request without a deadline; a request with one waits three quarters of the time to it. After that `on_store_error` decides, by default in memory. 0 is the default"),
 		idle("REDIS_PERSECOND_OP_TIMEOUT", duration(new(time.Duration)), "10ms", "REDIS_OP_TIMEOUT is for both"),
 		used("WEIR_ADMIN_ADDRESS", text(&c.Admin.Address, listenAddress), "127.0.0.1:8082", "listens on this address for the admin service, which `sidecar match --server` and `sidecar reset` ask; it authenticates nobody. Set to nothing it is off. When the default address is taken, the service logs a warning and starts without it"),
 		used("WEIR_HTTP_JSON", settings.OneOf(&c.Server.JSON.From, []string{"off", "loopback", "on"}, server.JSONOff, server.JSONFromLoopback, server.JSONFromAnywhere), "on", "clients of `/json`: `on` takes any request that reaches HOST and PORT, as the original does. `loopback` takes requests of programs on this machine, and keeps web pages out ([operations.md](operations.md#json))"),

@@ -1,11 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 
-	"github.com/weirproxy/weir/internal/redisconn"
 	"github.com/weirproxy/weir/internal/settings"
 )
 
@@ -28,7 +29,7 @@ func (c *config) completeStore() []error {
 		}
 		return []error{fmt.Errorf("%s: counts are not kept in Redis: name --store redis, or --store memory if that is meant", idle)}
 	}
-	errs := c.passwordFiles()
+	errs := c.readPasswords()
 	if len(c.Redis.Target.URLs) == 0 {
 		return append(errs, errors.New("redis-url: is missing: --store redis needs the address of Redis, such as redis://127.0.0.1:6379"))
 	}
@@ -36,29 +37,31 @@ func (c *config) completeStore() []error {
 	return append(errs, settings.Mistakes("redis", c.Redis.Target.Check())...)
 }
 
-// passwordFiles passes on the files of passwords, after a look into them.
-func (c *config) passwordFiles() []error {
+// readPasswords reads the passwords that are in files.
+func (c *config) readPasswords() []error {
 	var errs []error
-	target := &c.Redis.Target
 	for _, p := range []struct {
-		setting, path, password string
-		to                      *string
+		setting, path string
+		to            *string
 	}{
-		{"redis-password", c.PasswordFile, target.Password, &target.PasswordFile},
-		{"redis-sentinel-password", c.SentinelFile, target.SentinelPassword, &target.SentinelPasswordFile},
+		{"redis-password", c.PasswordFile, &c.Redis.Target.Password},
+		{"redis-sentinel-password", c.SentinelFile, &c.Redis.Target.SentinelPassword},
 	} {
 		if p.path == "" {
 			continue
 		}
-		if p.password != "" {
+		if *p.to != "" {
 			errs = append(errs, fmt.Errorf("%s, %s-file: both are given: must be one of the two", p.setting, p.setting))
 			continue
 		}
-		if _, err := redisconn.ReadPassword(p.path); err != nil {
-			errs = append(errs, fmt.Errorf("%s-file: %w", p.setting, err))
-			continue
+		data, err := os.ReadFile(p.path)
+		if data = bytes.TrimRight(data, "\r\n"); err == nil && len(data) == 0 {
+			err = fmt.Errorf("%s: is empty, must hold the password", p.path)
 		}
-		*p.to = p.path
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s-file: %w", p.setting, err))
+		}
+		*p.to = string(data)
 	}
 	return errs
 }

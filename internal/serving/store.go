@@ -40,7 +40,7 @@ type Stores struct {
 
 // NewStores makes the store and waits for no connection. The caller closes the Stores.
 func NewStores(o StoreOptions) (*Stores, error) {
-	memory, err := memstore.New(memstore.Options{MaxKeys: cmp.Or(o.MaxKeys, memstore.DefaultMaxKeys), OnFull: o.OnFull, Logger: o.Logger})
+	memory, err := memstore.New(memstore.Options{MaxKeys: cmp.Or(o.MaxKeys, memstore.DefaultMaxKeys), OnFull: o.OnFull})
 	if err != nil {
 		return nil, err
 	}
@@ -66,6 +66,8 @@ func (s *Stores) share(o StoreOptions) (err error) {
 		Local:       s.memory,
 		Probe:       s.redis.Ping,
 		Unavailable: redisstore.ErrUnavailable,
+		Answered:    s.redis.Answered,
+		Silent:      s.redis.Silent,
 		Logger:      o.Logger,
 	})
 	if err != nil {

@@ -107,10 +107,12 @@ func questions(pairs ...string) *ratelimitv3.RateLimitRequest {
 	return r
 }
 
-// outcome sends a request and returns the result: a code, or an error.
+// outcome sends a request and returns the result: a code, or an error. The request has no deadline, of which Weir would wait three
+// quarters for Redis, in place of fleetTimeout.
 func (c client) outcome(ctx context.Context, r *ratelimitv3.RateLimitRequest) string {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	defer time.AfterFunc(callTimeout, cancel).Stop()
 	response, err := c.service.ShouldRateLimit(ctx, r)
 	if err != nil {
 		s := status.Convert(err)

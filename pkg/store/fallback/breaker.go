@@ -3,6 +3,7 @@ package fallback
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -16,8 +17,10 @@ import (
 // successesToClose is how many successes in a row close a half-open breaker.
 const successesToClose = 3
 
-// errUnasked is the reason not to ask the primary before the first probe has answered.
-var errUnasked = errors.New("no probe has answered yet")
+var (
+	errUnasked = errors.New("no probe has answered yet") // the reason not to ask the primary before
+	errSilent  = errors.New("the store has not answered any call")
+)
 
 // phase is the breaker between two changes. A change replaces the phase that it saw, or does nothing if another change came
 // first. So a request that began in an earlier phase changes the counters of that phase only. Only the counters change, and
@@ -84,6 +87,13 @@ func (s *Store) failed(ctx context.Context, p *phase, err error) error {
 		return err
 	}
 	s.metrics.countFailure(err, s.unavailable)
+	if errors.Is(err, context.DeadlineExceeded) && s.isAlive(p) {
+		p.leave()
+		if canceled {
+			return ctx.Err()
+		}
+		return nil
+	}
 	if p.state == HalfOpen || s.lasting(p) {
 		s.change(p, Open, err)
 	}
@@ -91,6 +101,42 @@ func (s *Store) failed(ctx context.Context, p *phase, err error) error {
 		return ctx.Err()
 	}
 	return nil
+}
+
+// isAlive reports whether the primary has completed a round trip since the first failure of a closed phase, or since a half-open phase
+// began. The failures of a closed phase then begin anew.
+func (s *Store) isAlive(p *phase) bool {
+	if s.answeredAt == nil {
+		return false
+	}
+	since := p.since
+	if p.state == Closed {
+		if p.count.Load() == 0 {
+			return false // the first failure
+		}
+		since = s.started.Add(time.Duration(p.from.Load()))
+	}
+	if !s.answeredAt().After(since) {
+		return false
+	}
+	p.count.Store(0) // no successes in a row, either
+	if p.state == Closed {
+		s.lasting(p) // this failure is the first in a row
+	}
+	return true
+}
+
+// isSilent opens a closed breaker if the primary owes answers for too long, and reports whether it does.
+func (s *Store) isSilent(p *phase) bool {
+	if s.silent == nil || p.state != Closed {
+		return false
+	}
+	silent := s.silent()
+	if silent <= s.failingFor {
+		return false
+	}
+	s.change(p, Open, fmt.Errorf("%w for %v", errSilent, silent.Round(time.Millisecond)))
+	return true
 }
 
 // lasting counts a failure, and reports whether the failures were many enough for long enough. When one server of several fails,

@@ -21,6 +21,10 @@
 // Two errors are no failures of the primary: the caller's cancellation, and [store.ErrLimit], after which the policies decide that
 // one request. A deadline that passes while the primary is asked is a failure, also the caller's own deadline. The policies then
 // still answer, in microseconds.
+//
+// A slow primary is not an absent one. A missed deadline does not count if the primary has completed a round trip since the first of
+// the failures in a row (Options.Answered). A primary that owes answers and gives none is absent also if no request has failed yet, as
+// callers may wait long (Options.Silent).
 package fallback
 
 import (
@@ -62,6 +66,12 @@ type Options struct {
 	// Unavailable marks errors of a primary without a connection, which wrap it, for Stats. Nil: Stats has no such errors.
 	Unavailable error
 
+	// Answered returns when the primary last completed a round trip, in time for its callers or not. Nil: only requests tell.
+	Answered func() time.Time
+	// Silent returns how long the primary has owed answers without giving one; 0 as long as that is usual. More than FailingFor opens
+	// the breaker. Nil: only requests tell. Each request calls Silent.
+	Silent func() time.Duration
+
 	Failures   int           // failures without a success in between that open the breaker; 0 means DefaultFailures
 	FailingFor time.Duration // shortest time from the first of these failures to the last; 0 means DefaultFailingFor
 	MinOpen    time.Duration // first interval, of which three quarters to all are waited; 0 means DefaultMinOpen
@@ -75,6 +85,8 @@ type Store struct {
 	primary, local   store.Store
 	probe            func(context.Context) error
 	unavailable      error
+	answeredAt       func() time.Time     // may be nil
+	silent           func() time.Duration // may be nil
 	started          time.Time
 	failures         int64
 	failingFor       time.Duration
@@ -102,6 +114,8 @@ func New(o Options) (*Store, error) {
 		local:       o.Local,
 		probe:       o.Probe,
 		unavailable: o.Unavailable,
+		answeredAt:  o.Answered,
+		silent:      o.Silent,
 		started:     time.Now(),
 		failures:    int64(cmp.Or(o.Failures, DefaultFailures)),
 		failingFor:  cmp.Or(o.FailingFor, DefaultFailingFor),
@@ -178,7 +192,7 @@ func (s *Store) ask(ctx context.Context, primary func() error) (answered bool, e
 		return false, err
 	}
 	p := s.phase.Load()
-	if !p.enter() {
+	if !p.enter() || s.isSilent(p) {
 		return false, nil
 	}
 	if err := primary(); err != nil {

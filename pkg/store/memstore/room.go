@@ -90,13 +90,14 @@ func (s *Store) evictElsewhere(r *room) bool {
 
 // evict forgets a key of a shard, or reports false.
 func (s *Store) evict(r *room, shard int) bool {
-	if int64(s.now()) < s.opens[shard].Load() {
+	now := s.now()
+	if int64(now) < s.opens[shard].Load() {
 		return false
 	}
 	sh := &s.shards[shard]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	return s.evictLocked(r, sh, sh.instantLocked(s))
+	return s.evictLocked(r, sh, sh.instantLocked(now))
 }
 
 // full gives the decision for a new key that is not remembered.

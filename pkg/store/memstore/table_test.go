@@ -133,9 +133,8 @@ func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
 		Own: []string{"pkg/algorithms", "pkg/store"},
 		Std: []string{
-			"bufio", "cmp", "context", "crypto/rand", "encoding/binary", "errors", "fmt", "hash/crc32", "hash/maphash", "io", "log/slog",
-			"math", "math/bits", "runtime", "slices", "sync", "sync/atomic", "time",
+			"cmp", "context", "errors", "fmt", "hash/maphash", "math", "math/bits", "slices", "sync", "sync/atomic", "time",
 		},
-		Third: []string{"github.com/dchest/siphash"},
+		Third: []string{},
 	})
 }

@@ -11,6 +11,7 @@ import (
 // once with their number. So they are applied right after each other, which is a valid order for requests that wait at the same time.
 type batch struct {
 	until   time.Time // when the first of the callers stops to wait; zero if nobody waits
+	last    time.Time // when the last of the callers stops to wait
 	server  *server
 	keys    []string       // names in Redis
 	places  map[string]int // of keys in keys and states
@@ -43,7 +44,7 @@ func (b *batch) reset() {
 	clear(b.places)
 	clear(b.keys)
 	clear(b.all)
-	b.until = time.Time{}
+	b.until, b.last = time.Time{}, time.Time{}
 	b.keys, b.states, b.all, b.charges, b.count = b.keys[:0], b.states[:0], b.all[:0], 0, 0
 }
 
@@ -56,6 +57,9 @@ func (b *batch) add(c *call) {
 	}
 	if !c.until.IsZero() && (b.until.IsZero() || c.until.Before(b.until)) {
 		b.until = c.until
+	}
+	if c.until.After(b.last) {
+		b.last = c.until
 	}
 	c.next = nil
 	b.charges += len(c.charges)

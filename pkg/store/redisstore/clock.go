@@ -1,6 +1,8 @@
 package redisstore
 
 import (
+	"context"
+	"log/slog"
 	"sync/atomic"
 	"time"
 )
@@ -11,15 +13,40 @@ import (
 type clocks struct {
 	started time.Time
 	ahead   []atomic.Int64 // microseconds plus 1; 0: not known
+	logged  atomic.Int64   // when a step was last logged, in seconds since started plus stepLogged; 0: never
 }
+
+const (
+	// clockSlack is the drift between the clocks of Redis and of this process that is allowed between two requests.
+	clockSlack = time.Millisecond
+	// clockStep is the smallest step of a server's clock that is logged.
+	clockStep = time.Second
+	// clockTeaches is the longest round trip that teaches a lead, which is too large by a round trip at most.
+	clockTeaches = clockStep / 2
+	// stepLogged is the time for which one line about a step suffices: each slot notices the step by itself.
+	stepLogged = time.Minute
+)
 
 func newClocks(slots int) *clocks {
 	return &clocks{started: time.Now(), ahead: make([]atomic.Int64, slots)}
 }
 
-// learn notes that a server's clock showed us microseconds at some time after begun.
-func (c *clocks) learn(slot uint16, us int64, begun time.Time) {
-	c.ahead[slot].Store(us - begun.Sub(c.started).Microseconds() + 1)
+// learn notes that a server's clock showed us microseconds at some time from begun to now. learn returns how far the clock has jumped
+// since the last answer: ahead, or back if negative. 0: the two round trips may explain the difference.
+func (c *clocks) learn(slot uint16, us int64, begun, now time.Time) (step time.Duration) {
+	most, least := us-begun.Sub(c.started).Microseconds(), us-now.Sub(c.started).Microseconds() // bounds of the lead
+	old := c.ahead[slot].Load() - 1
+	known := old >= 0 // Unix time is
+	switch {
+	case known && least > old+clockSlack.Microseconds():
+		step = time.Duration(least-old) * time.Microsecond
+	case now.Sub(begun) > clockTeaches:
+		return 0 // the known lead is better
+	case known && most < old-clockStep.Microseconds():
+		step = time.Duration(most-old) * time.Microsecond
+	}
+	c.ahead[slot].Store(most + 1)
+	return step
 }
 
 // at returns the server's time at t, or up to a round trip later; 0: not known.
@@ -31,6 +58,29 @@ func (c *clocks) at(slot uint16, t time.Time) int64 {
 	return ahead - 1 + t.Sub(c.started).Microseconds()
 }
 
+// learn is learn of the server's clock. learn logs steps, and reports whether the clock has jumped ahead.
+func (s *server) learn(slot uint16, us int64, begun, now time.Time) (ahead bool) {
+	if s.store.given != nil {
+		return false
+	}
+	step := s.clock.learn(slot, us, begun, now)
+	if step.Abs() >= clockStep && s.clock.mayLog(now) {
+		text := "the clock of Redis jumped ahead: windows end early and buckets fill early"
+		if step < 0 {
+			text = "the clock of Redis went back: keys that stand in its future go on from now"
+		}
+		s.store.logger.LogAttrs(context.Background(), slog.LevelWarn, text,
+			slog.Any("redis", s.target), slog.Duration("by", step.Abs().Round(time.Millisecond)))
+	}
+	return step > 0
+}
+
+// mayLog reports whether a step should be logged, and notes that it was.
+func (c *clocks) mayLog(now time.Time) bool {
+	at, last := int64((now.Sub(c.started)+stepLogged)/time.Second), c.logged.Load()
+	return (last == 0 || at-last >= int64(stepLogged/time.Second)) && c.logged.CompareAndSwap(last, at)
+}
+
 // givenNow returns the instant that a test gives, in microseconds; 0: Redis's time counts.
 func (s *Store) givenNow() int64 {
 	if s.given == nil {
@@ -39,7 +89,12 @@ func (s *Store) givenNow() int64 {
 	return int64(s.given()) / int64(Granularity)
 }
 
-// deadline returns the server's time at which the callers of a batch stop to wait; 0: not known.
+// longestLife is how long a call may lie on its way for a patient caller. redisconn needs longer to give up a connection that is
+// silent: then the caller's request is decided elsewhere, and Redis may still read the call.
+const longestLife = 500 * time.Millisecond
+
+// deadline returns the server's time from which on a batch must not be applied; 0: not known. A caller stops to wait
+// then, or the life of the call ends.
 func (s *server) deadline(b *batch, begun time.Time) int64 {
 	if s.store.given != nil {
 		return 0
@@ -50,10 +105,7 @@ func (s *server) deadline(b *batch, begun time.Time) int64 {
 	}
 	timeout := s.store.timeout
 	if !b.until.IsZero() {
-		timeout = b.until.Sub(begun)
+		timeout = min(b.until.Sub(begun), max(timeout, longestLife, 2*s.store.pulse.usually()))
 	}
 	return at + timeout.Microseconds() + clockSlack.Microseconds()
 }
-
-// clockSlack is the drift between the clocks of Redis and of this process that is allowed between two requests.
-const clockSlack = time.Millisecond

@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"hash/maphash"
 	"slices"
@@ -91,7 +92,7 @@ func (o *outbox) add(c *store.Charge, at algorithms.Instant) {
 	defer sh.mu.Unlock()
 	d := sh.keys[string(c.Key)]
 	if d != nil && (d.charge.Limit != c.Limit || window(c.Limit.Period, d.at) != window(c.Limit.Period, at)) {
-		o.sendKeyLocked(sh, d, nil)
+		o.sendKeyLocked(sh, d, putCall)
 		d = nil
 	}
 	if d == nil {
@@ -120,14 +121,15 @@ func (o *outbox) sendBefore(charges []store.Charge) {
 		sh := o.shard(charges[i].Key)
 		sh.mu.Lock()
 		if d := sh.keys[string(charges[i].Key)]; d != nil {
-			o.sendKeyLocked(sh, d, o.store.queueBefore(charges, i))
+			q := o.store.queueBefore(charges, i)
+			o.sendKeyLocked(sh, d, func(c *call) { cmp.Or(q, c.queue()).putBefore(c) })
 		}
 		sh.mu.Unlock()
 	}
 }
 
-// sendKeyLocked sends the hits of a key through q; nil means the key's own queue. The shard's mu must be held.
-func (o *outbox) sendKeyLocked(sh *outboxShard, d *deferred, q *queue) {
+// sendKeyLocked sends the hits of a key through put, which puts a call into a queue. The shard's mu must be held.
+func (o *outbox) sendKeyLocked(sh *outboxShard, d *deferred, put func(*call)) {
 	o.removeLocked(sh, d)
 	for left := d.charge.Hits; left != 0; {
 		charge := d.charge
@@ -136,7 +138,7 @@ func (o *outbox) sendKeyLocked(sh *outboxShard, d *deferred, q *queue) {
 		c := newCall()
 		c.set(correct, o.store.locate(&charge, d.at), d.at, []store.Charge{charge})
 		c.corrections = append(c.corrections, &correction{at: int64(d.at) / int64(Granularity), left: noValue})
-		o.send(c, q, d.until)
+		o.send(c, put, d.until)
 	}
 }
 
@@ -145,8 +147,8 @@ func (o *outbox) removeLocked(sh *outboxShard, d *deferred) {
 	o.keys.Add(-1)
 }
 
-// send sends a call through q, and again until a time; a nil q means the call's own queue. The call belongs to the outbox then.
-func (o *outbox) send(c *call, q *queue, until time.Time) {
+// send sends a call through put, and again until a time through the call's own queue. The call belongs to the outbox then.
+func (o *outbox) send(c *call, put func(*call), until time.Time) {
 	o.mu.Lock()
 	full := o.calls >= outboxCalls
 	if !full {
@@ -158,11 +160,11 @@ func (o *outbox) send(c *call, q *queue, until time.Time) {
 		return
 	}
 	c.outbox, c.resendUntil = o, until
-	if q == nil {
-		q = c.queue()
-	}
-	q.put(c)
+	put(c)
 }
+
+// putCall puts a call into its own queue.
+func putCall(c *call) { c.queue().put(c) }
 
 // idle reports whether no call of the outbox is under way.
 func (o *outbox) idle() bool {
@@ -232,7 +234,7 @@ func (o *outbox) sendAll() {
 		sh := &o.shards[i]
 		sh.mu.Lock()
 		for _, d := range sh.keys {
-			o.sendKeyLocked(sh, d, nil)
+			o.sendKeyLocked(sh, d, putCall)
 		}
 		sh.mu.Unlock()
 	}
@@ -245,7 +247,7 @@ func (o *outbox) sendAgain() {
 	defer o.mu.Unlock()
 	for _, c := range o.again {
 		c.renew()
-		c.queue().put(c)
+		putCall(c)
 	}
 	o.again = nil
 }

@@ -292,7 +292,7 @@ func TestOutboxCountsWhatItDrops(t *testing.T) {
 // Reset has Redis delete the key behind the outbox's calls. So beginReset must find each call in again, or leave the call in a queue.
 func TestResetWaitsWhileTheOutboxSendsAgain(t *testing.T) {
 	s := unconnected(false, &Store{seed: maphash.MakeSeed()})
-	q := newQueue(s.main) // does not run
+	q := newQueue(s.main, 0, nil) // does not run
 	s.main.queues = []*queue{q}
 	o := newOutbox(s)
 	charges := []store.Charge{hit("k", perAge(algorithms.FixedWindow, 10))}
@@ -329,7 +329,7 @@ func TestResetWaitsWhileTheOutboxSendsAgain(t *testing.T) {
 // A resend behind the DEL of a Reset would charge the key again.
 func TestRefusedCallsOfAKeyAreNotResentAfterItsReset(t *testing.T) {
 	s := unconnected(false, &Store{seed: maphash.MakeSeed()})
-	q := newQueue(s.main) // does not run
+	q := newQueue(s.main, 0, nil) // does not run
 	s.main.queues = []*queue{q}
 	k, other := hit("k", perAge(algorithms.FixedWindow, 10)), hit("other", perAge(algorithms.FixedWindow, 10))
 	for _, test := range []struct {
@@ -378,7 +378,7 @@ func TestRefusedCallsOfAKeyAreNotResentAfterItsReset(t *testing.T) {
 			for i := range test.charges {
 				c.corrections = append(c.corrections, &correction{at: int64(i)})
 			}
-			o.send(c, q, time.Now().Add(time.Hour))
+			o.send(c, q.put, time.Now().Add(time.Hour))
 			q.waiting = nil // Redis has the call
 			test.order(o, func() {
 				c.err, c.refused = ErrUnavailable, true
@@ -407,7 +407,7 @@ func TestRefusedCallsOfAKeyAreNotResentAfterItsReset(t *testing.T) {
 
 func TestHitsThatAResetDropsAreLostOnlyWhenTheResetFails(t *testing.T) {
 	s := unconnected(false, &Store{seed: maphash.MakeSeed()})
-	s.main.queues = []*queue{newQueue(s.main)} // does not run
+	s.main.queues = []*queue{newQueue(s.main, 0, nil)} // does not run
 	k := hit("k", perAge(algorithms.FixedWindow, 10))
 	for failed, want := range map[bool]uint64{false: 0, true: 7} {
 		o, before := newOutbox(s), s.metrics.lostHits.Load()
@@ -416,7 +416,7 @@ func TestHitsThatAResetDropsAreLostOnlyWhenTheResetFails(t *testing.T) {
 		c := newCall()
 		c.set(correct, s.locate(&refused, 0), 0, []store.Charge{refused})
 		c.corrections = append(c.corrections, new(correction))
-		o.send(c, s.main.queues[0], time.Now().Add(time.Hour))
+		o.send(c, s.main.queues[0].put, time.Now().Add(time.Hour))
 		o.add(&waiting, 0)
 		o.beginReset([]store.Charge{k, k})
 		c.err, c.refused = ErrUnavailable, true

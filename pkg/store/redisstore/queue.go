@@ -1,41 +1,74 @@
 package redisstore
 
 import (
+	"hash/maphash"
 	"sync"
 	"time"
 )
 
-// queue sends the calls of some keys to a server, in batches. Calls that come while a batch is under way wait for the next
-// one. So the busier Redis is, the more requests share a round trip, a run of the script, and a read and a write of a key.
+// queue sends the calls of some keys to a server, in flights: the batches of all calls that wait. While a flight is under way, calls
+// wait for each other. So they share a round trip, a run of the script, and a read and a write of a key. While Redis answers
+// fast, one flight after another is under way. A call that waits for a slow Redis gets a flight of its own in time (see gapLocked).
+//
+// Calls about one key may be applied in any order, except after a call of the outbox. Later calls about the keys of that call wait for
+// its end, or are in the same flight behind it.
 type queue struct {
-	server *server
-	wake   chan struct{} // holds a value when calls wait
+	server  *server
+	most    int             // flights under way at once, and workers
+	sending *sync.WaitGroup // of the workers
+	wake    chan struct{}   // holds a value when an idle worker may take a flight
 
-	mu      sync.Mutex // guards waiting and closed
-	waiting []*call
-	closed  bool
-
-	// Used by the goroutine of run alone.
-	taken   []*call
-	batches []*batch
-	current map[uint16]*batch // by slot: the batch that takes more calls
+	mu       sync.Mutex // guards the fields below
+	waiting  []*call
+	patience time.Duration // shortest wait of a caller of a waiting call, from put to until
+	workers  int           // that run
+	idle     int           // workers that wait for wake
+	under    int           // flights under way
+	lost     int           // flights since the last answer that ended without one
+	begun    time.Time     // when the newest flight began
+	trip     time.Duration // the longest of the last round trips, as gapLocked reckons
+	alarm    *time.Timer   // rings when waiting calls may fly; nil until the first use
+	rings    time.Time     // when the alarm rings; zero: it does not
+	fenced   map[uint64]int
+	closed   bool
 }
 
-func newQueue(s *server) *queue {
-	return &queue{server: s, wake: make(chan struct{}, 1), current: make(map[uint16]*batch)}
+const (
+	longestGap  = 5 * time.Millisecond // for which calls wait for each other
+	followsSoon = time.Millisecond     // within which a request follows the hits that come before it
+	tripMemory  = 16                   // round trips after which trip has forgotten two thirds of a long one
+)
+
+func newQueue(s *server, most int, sending *sync.WaitGroup) *queue {
+	return &queue{
+		server: s, most: most, sending: sending, wake: make(chan struct{}, 1),
+		trip: s.store.timeout, // until the first round trips: no call should wait too long for the others
+	}
 }
 
 // put appends a call. If the queue is closed put ends the call.
-func (q *queue) put(c *call) {
+func (q *queue) put(c *call) { q.append(c, false) }
+
+// putBefore is put for a call that another call follows at once. Both then mostly share a flight.
+func (q *queue) putBefore(c *call) { q.append(c, true) }
+
+func (q *queue) append(c *call, followed bool) {
+	now, patience := c.put, c.until.Sub(c.put)
+	if c.until.IsZero() {
+		now, patience = time.Now(), q.server.store.timeout
+	}
 	q.mu.Lock()
 	closed := q.closed
 	if !closed {
+		if len(q.waiting) == 0 {
+			q.patience = patience
+		}
+		q.patience = min(q.patience, patience)
 		q.waiting = append(q.waiting, c)
-		if len(q.waiting) == 1 {
-			select {
-			case q.wake <- struct{}{}:
-			default:
-			}
+		if followed {
+			q.ringLocked(now.Add(followsSoon))
+		} else {
+			q.nudgeLocked(now)
 		}
 	}
 	q.mu.Unlock()
@@ -45,59 +78,247 @@ func (q *queue) put(c *call) {
 	}
 }
 
-// close makes run return after the calls that wait are sent.
+// close makes the workers return after the calls that wait are sent.
 func (q *queue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.closed {
 		q.closed = true
 		close(q.wake)
+		if q.alarm != nil {
+			q.alarm.Stop()
+		}
 	}
 }
 
-// run sends calls until the queue is closed.
+// nudgeLocked has a worker take the waiting calls, now or when they may fly.
+func (q *queue) nudgeLocked(now time.Time) {
+	if len(q.waiting) == 0 || q.closed || q.under >= q.mostLocked() {
+		return // at the end of a flight its worker looks again
+	}
+	if at := q.nextLocked(); at.After(now) {
+		q.ringLocked(at)
+		return
+	}
+	if q.idle == 0 && q.workers < q.most {
+		q.workers++
+		q.sending.Go(q.run)
+		return
+	}
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+// mostLocked returns how many flights may be under way. A server that answers nothing gets one at a time: calls that nobody waits for
+// lie on the connection, which has no endless room.
+func (q *queue) mostLocked() int {
+	if q.lost > q.most/4 {
+		return 1
+	}
+	return q.most
+}
+
+// nextLocked returns when the waiting calls may fly. The number of flights must be below mostLocked.
+func (q *queue) nextLocked() time.Time {
+	if q.under == 0 {
+		return time.Time{}
+	}
+	return q.begun.Add(q.gapLocked())
+}
+
+// gapLocked returns the shortest time from the beginning of the newest flight to the next one. A call waits for others at
+// most a quarter of the time that a round trip leaves its caller. A round trip of more than half of the caller's time leaves none. The
+// second half of the flights is spread over a round trip, so that no call must wait for a whole one.
+func (q *queue) gapLocked() (gap time.Duration) {
+	trip := min(q.trip, q.patience)
+	if trip <= q.patience/2 {
+		gap = min((q.patience-trip)/4, longestGap)
+	}
+	if half := q.most / 2; q.under >= half {
+		gap = max(gap, trip/time.Duration(half))
+	}
+	return gap
+}
+
+// ringLocked sets the alarm to a time, unless it rings earlier.
+func (q *queue) ringLocked(at time.Time) {
+	switch {
+	case q.closed || !q.rings.IsZero() && !q.rings.After(at):
+		return
+	case q.alarm == nil:
+		q.alarm = time.AfterFunc(time.Until(at), q.ring)
+	default:
+		q.alarm.Reset(time.Until(at))
+	}
+	q.rings = at
+}
+
+// ring is called by the alarm.
+func (q *queue) ring() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.rings = time.Time{}
+	q.nudgeLocked(time.Now())
+}
+
+// run is a worker: it sends flights until the queue is closed.
 func (q *queue) run() {
-	for open := true; open; {
-		_, open = <-q.wake
-		q.mu.Lock()
-		q.taken, q.waiting = q.waiting, q.taken[:0]
-		q.mu.Unlock()
-		q.send()
-		clear(q.taken)
+	f := &flight{server: q.server, current: make(map[uint16]*batch)}
+	for q.take(f) {
+		q.land(f, f.fly())
 	}
 }
 
-// send sends the taken calls and ends them.
-func (q *queue) send() {
+// take waits until a flight may begin, and moves the calls that may fly into it. take returns false when the queue is closed and no
+// call is left for this worker.
+func (q *queue) take(f *flight) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for {
+		now := time.Now()
+		if q.takeLocked(f, now) {
+			return true
+		}
+		if q.closed {
+			q.workers--
+			return false
+		}
+		q.idle++
+		q.mu.Unlock()
+		<-q.wake
+		q.mu.Lock()
+		q.idle--
+	}
+}
+
+// takeLocked is take without waiting.
+func (q *queue) takeLocked(f *flight, now time.Time) bool {
+	if len(q.waiting) == 0 {
+		return false
+	}
+	if !q.closed {
+		if q.under >= q.mostLocked() {
+			return false
+		}
+		if at := q.nextLocked(); at.After(now) {
+			q.ringLocked(at)
+			return false
+		}
+	}
+	stay := q.waiting[:0]
+	for _, c := range q.waiting {
+		if q.heldLocked(c) {
+			stay = append(stay, c)
+		} else {
+			f.calls = append(f.calls, c)
+		}
+	}
+	clear(q.waiting[len(stay):])
+	q.waiting = stay
+	if len(f.calls) == 0 {
+		return false // until a flight with a fence ends
+	}
+	for _, c := range f.calls {
+		if c.outbox != nil {
+			q.fenceLocked(f, c)
+		}
+	}
+	q.under++
+	q.begun, f.begun = now, now
+	return true
+}
+
+// heldLocked reports whether a call must wait for a call of the outbox about the same key.
+func (q *queue) heldLocked(c *call) bool {
+	if len(q.fenced) == 0 {
+		return false
+	}
+	for i := range c.charges {
+		if q.fenced[q.hash(c, i)] > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// fenceLocked holds later calls about the keys of a call until the flight ends.
+func (q *queue) fenceLocked(f *flight, c *call) {
+	if q.fenced == nil {
+		q.fenced = make(map[uint64]int)
+	}
+	for i := range c.charges {
+		key := q.hash(c, i)
+		q.fenced[key]++
+		f.fences = append(f.fences, key)
+	}
+}
+
+// hash returns a number for the key of charge i. Two keys with one number only wait for each other.
+func (q *queue) hash(c *call, i int) uint64 {
+	return maphash.Bytes(q.server.store.seed, c.charges[i].Key)
+}
+
+// land ends a flight. answered says that Redis has answered it.
+func (q *queue) land(f *flight, answered bool) {
+	took := time.Since(f.begun)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.under--
+	if q.lost++; answered {
+		q.lost = 0
+	}
+	q.trip = max(took, q.trip-(q.trip-took)/tripMemory)
+	for _, key := range f.fences {
+		if q.fenced[key]--; q.fenced[key] == 0 {
+			delete(q.fenced, key)
+		}
+	}
+	f.fences = f.fences[:0]
+}
+
+// flight is the calls that a worker sends at once, and the worker's memory for them.
+type flight struct {
+	server  *server
+	begun   time.Time
+	calls   []*call
+	fences  []uint64 // keys of calls of the outbox
+	batches []*batch
+	current map[uint16]*batch // by slot: the batch that takes more calls
+}
+
+// fly sends the calls, ends them, and reports whether Redis has answered.
+func (f *flight) fly() (answered bool) {
+	answered = true
 	used := 0
-	clear(q.current)
-	now := time.Now()
-	for _, c := range q.taken {
+	clear(f.current)
+	for _, c := range f.calls {
+		if !c.until.IsZero() && !f.begun.Before(c.until) {
+			continue // the caller is about to abandon the call
+		}
 		if !c.status.CompareAndSwap(waiting, sent) {
 			continue // abandoned
 		}
-		if !c.until.IsZero() && now.Sub(c.put) > c.until.Sub(c.put)/2 {
-			c.refused, c.err = true, errBehind
-			c.end()
-			continue
-		}
-		b := q.current[c.slot]
+		b := f.current[c.slot]
 		if b == nil || !b.takes(c) {
-			if used == len(q.batches) {
-				q.batches = append(q.batches, newBatch(q.server))
+			if used == len(f.batches) {
+				f.batches = append(f.batches, newBatch(f.server))
 			}
-			b = q.batches[used]
+			b = f.batches[used]
 			used++
 			b.reset()
-			q.current[c.slot] = b
+			f.current[c.slot] = b
 		}
 		b.add(c)
 	}
-	if used == 0 {
-		return
+	if used > 0 {
+		answered = f.server.execute(f.batches[:used])
 	}
-	q.server.execute(q.batches[:used])
-	for _, b := range q.batches[:used] {
+	for _, b := range f.batches[:used] {
 		b.reset()
 	}
+	clear(f.calls)
+	f.calls = f.calls[:0]
+	return answered
 }

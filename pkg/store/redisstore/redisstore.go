@@ -45,9 +45,9 @@ const (
 
 // Reasons why a request was certainly not charged.
 var (
-	errLate   = errors.New("redis refused the request as too late: its clock jumps")
-	errClosed = fmt.Errorf("%w: closed", ErrUnavailable)
-	errBehind = fmt.Errorf("redis has not answered earlier requests in time: %w", context.DeadlineExceeded) // too little time is left
+	errLate    = fmt.Errorf("redis received the request after its deadline, and did not charge it: %w", context.DeadlineExceeded)
+	errStepped = errors.New("redis refused the request as too late: its clock jumped ahead")
+	errClosed  = fmt.Errorf("%w: closed", ErrUnavailable)
 )
 
 // Options configures New. All but Target and Logger may be zero.
@@ -57,7 +57,7 @@ type Options struct {
 	HashTag  func(key []byte) []byte // the part of a Charge.Key that chooses the slot in a cluster; nil: the whole key
 	Counters Counters                // fixed windows that other programs count, too
 	Seconds  *Target                 // of limits of a second; nil: these lie on Target
-	Timeout  time.Duration           // longest wait for an answer; 0 means DefaultTimeout
+	Timeout  time.Duration           // wait for an answer of a request without a deadline; 0 means DefaultTimeout
 	Logger   *slog.Logger
 }
 
@@ -77,6 +77,7 @@ type Store struct {
 	timers   sync.Pool // of *time.Timer, stopped
 	logger   *slog.Logger
 	metrics  metrics
+	pulse    pulse
 	given    func() algorithms.Instant // the instant, in tests; nil: Redis's time
 
 	running context.Context // until the end of Close
@@ -85,6 +86,11 @@ type Store struct {
 
 // New returns a store and starts to connect, without waiting for the connection. New fails when an option is out of bounds.
 func New(o Options) (*Store, error) {
+	return newStore(o, func(target redisconn.Target) connection { return redisconn.Dial(target, o.Logger) })
+}
+
+// newStore is New with another way to connect.
+func newStore(o Options, connect func(redisconn.Target) connection) (*Store, error) {
 	var errs []error
 	if o.Logger == nil {
 		errs = append(errs, errors.New("logger: must not be nil"))
@@ -122,10 +128,11 @@ func New(o Options) (*Store, error) {
 		sha:      hex.EncodeToString(sum[:]),
 		seed:     maphash.MakeSeed(),
 		logger:   o.Logger,
+		pulse:    pulse{started: time.Now()},
 	}
-	s.main = newServer(s, target, o.Logger)
+	s.main = newServer(s, target, connect(target))
 	if o.Seconds != nil {
-		s.seconds = newServer(s, seconds, o.Logger)
+		s.seconds = newServer(s, seconds, connect(seconds))
 	}
 	s.calls.New = func() any { return newCall() }
 	s.timers.New = func() any {
@@ -184,7 +191,7 @@ func (s *Store) Await(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Ping has Redis run the script, within the timeout of requests. The script writes a key that expires after a millisecond. Each ping
+// Ping has Redis run the script, within the time that a request with the deadline of ctx has. The script writes a key that expires after a millisecond. Each ping
 // chooses another slot of a cluster, and one of two servers, so that pings find a part that is away. Ping waits for the first attempt
 // to connect.
 func (s *Store) Ping(ctx context.Context) error {

@@ -20,42 +20,49 @@ import (
 // server is one Redis server or one cluster: its connection, the state of its clock, and the queues of calls to it.
 type server struct {
 	store      *Store
-	connection *redisconn.Conn
+	target     slog.LogValuer // in logs
+	connection connection
 	cluster    bool
 	clock      *clocks
 	queues     []*queue
 }
 
-// The number of queues is the number of batches that may be under way at once. On a single server one batch waits there while
-// another is decided. In a cluster each node should have some queues.
+// connection is a [redisconn.Conn].
+type connection interface {
+	Cluster() bool
+	Client() (rueidis.Client, error)
+	Report(err error) error
+	Await(ctx context.Context) error
+	Close()
+}
+
+// A queue keeps some batches under way at once. On a single server one batch waits there while another is decided. In a cluster each
+// node should have some queues. Together the flights must stay well below the commands that redisconn keeps in flight on a connection.
 const (
-	singleQueues  = 4
-	clusterQueues = 16
+	singleQueues, singleFlights   = 4, 32
+	clusterQueues, clusterFlights = 16, 16
 )
 
-// newServer returns a server and starts to connect to it. start starts its queues.
-func newServer(s *Store, target redisconn.Target, logger *slog.Logger) *server {
-	c := redisconn.Dial(target, logger)
+// newServer returns a server with a connection to the target. start starts its queues.
+func newServer(s *Store, target redisconn.Target, c connection) *server {
 	if c.Cluster() {
-		return &server{store: s, connection: c, cluster: true, clock: newClocks(slots)}
+		return &server{store: s, target: target, connection: c, cluster: true, clock: newClocks(slots)}
 	}
-	return &server{store: s, connection: c, clock: newClocks(1)}
+	return &server{store: s, target: target, connection: c, clock: newClocks(1)}
 }
 
 // start starts to send calls, in goroutines of the group, until the queues are closed.
 func (s *server) start(sending *sync.WaitGroup) {
-	n := singleQueues
+	queues, flights := singleQueues, singleFlights
 	if s.cluster {
-		n = clusterQueues
+		queues, flights = clusterQueues, clusterFlights
 	}
-	for range n {
-		q := newQueue(s)
-		s.queues = append(s.queues, q)
-		sending.Go(q.run)
+	for range queues {
+		s.queues = append(s.queues, newQueue(s, flights, sending))
 	}
 }
 
-// queueFor returns the queue of calls in a slot whose first charge has that key. A queue keeps the order of its calls. Adjacent
+// queueFor returns the queue of calls in a slot whose first charge has that key. Adjacent
 // slots share a queue, as one node mostly has them all: a node that does not answer then delays its own calls only.
 func (s *server) queueFor(slot uint16, key []byte) *queue {
 	if s.cluster {
@@ -64,26 +71,39 @@ func (s *server) queueFor(slot uint16, key []byte) *queue {
 	return s.queues[maphash.Bytes(s.store.seed, key)%uint64(len(s.queues))]
 }
 
-// execute sends batches to Redis, together, and ends their calls.
-func (s *server) execute(batches []*batch) {
-	ctx, cancel := context.WithTimeout(s.store.running, s.store.timeout)
-	defer cancel()
+// execute sends batches to Redis, together, and ends their calls. execute waits for answers as long as a caller does, and at
+// least for the timeout. An answer that comes too late for callers still shows that Redis is there. execute reports whether each batch was
+// answered, or could not be sent.
+func (s *server) execute(batches []*batch) (answered bool) {
 	begun := time.Now()
+	end := begun.Add(s.store.timeout)
+	for _, b := range batches {
+		if b.last.After(end) {
+			end = b.last
+		}
+	}
+	ctx, cancel := context.WithDeadline(s.store.running, end)
+	defer cancel()
 	client, err := s.connection.Client()
 	if err != nil {
 		for _, b := range batches {
 			b.end(err, true)
 		}
-		return
+		return true
 	}
+	s.store.pulse.begin()
+	defer s.store.pulse.end()
 	commands := make([]rueidis.Completed, len(batches))
 	for i, b := range batches {
 		commands[i] = s.evalsha(client, b, s.deadline(b, begun))
 	}
 	results := client.DoMulti(ctx, commands...)
+	answered = true
 	for i, b := range batches {
+		answered = answered && !errors.Is(results[i].NonRedisError(), context.DeadlineExceeded)
 		s.conclude(ctx, client, b, results[i], begun)
 	}
+	return answered
 }
 
 func (s *server) evalsha(client rueidis.Client, b *batch, deadline int64) rueidis.Completed {
@@ -96,14 +116,13 @@ func (s *server) eval(client rueidis.Client, b *batch, deadline int64) rueidis.C
 		Arg(rueidis.BinaryString(b.request(s.store.givenNow(), deadline))).Build()
 }
 
-// conclude ends the calls of a batch after the answer. A server without the script gets the script. A server whose clock jumped is
-// asked again. A value that the script has not written fails only the requests for its key.
+// conclude ends the calls of a batch after the answer. A server without the script gets the script. A value that the script has not
+// written fails only the requests for its key. Calls that came too late are sent again if their callers still wait.
 func (s *server) conclude(ctx context.Context, client rueidis.Client, b *batch, result rueidis.RedisResult, begun time.Time) {
-	deadline := s.deadline(b, begun)
-	for attempt := 0; ; attempt++ {
+	for attempt, late := 0, 0; ; attempt++ {
 		reply, err := result.ToString()
 		if said, is := rueidis.IsRedisErr(err); is && said.IsNoScript() && attempt == 0 {
-			result = client.Do(ctx, s.eval(client, b, deadline))
+			result = client.Do(ctx, s.eval(client, b, s.deadline(b, begun)))
 			continue
 		}
 		if (foreign(err) || onTheMove(err)) && len(b.all) > 1 {
@@ -123,22 +142,47 @@ func (s *server) conclude(ctx context.Context, client rueidis.Client, b *batch, 
 			b.end(err, false)
 			return
 		}
-		s.clock.learn(b.slot(), us, begun)
+		now := time.Now()
+		s.store.pulse.answered(now, now.Sub(begun))
+		stepped := s.learn(b.slot(), us, begun, now)
 		if !tooLate {
 			break
 		}
-		if attempt > 1 || ctx.Err() != nil || !b.until.IsZero() && time.Now().After(b.until) {
-			b.end(errLate, true)
+		if b = s.again(b, stepped, begun, now, late > 1 || ctx.Err() != nil); b == nil {
 			return
 		}
-		deadline = 0 // callers still wait, so the clock jumped
-		result = client.Do(ctx, s.evalsha(client, b, deadline))
+		late++
+		result = client.Do(ctx, s.evalsha(client, b, s.deadline(b, now)))
 	}
 	s.store.metrics.roundTrip.Observe(time.Since(begun))
 	s.store.metrics.calls.Add(1)
 	s.store.metrics.transactions.Add(b.count)
 	_ = s.connection.Report(nil)
 	b.end(nil, false)
+}
+
+// again returns a new batch for a refused one, with the calls whose callers still wait; nil if no call is left. again ends the other
+// calls, or with giveUp all of them. Without a step of the server's clock the refused batch was held up on the way.
+func (s *server) again(b *batch, stepped bool, begun, now time.Time, giveUp bool) *batch {
+	err := error(errStepped)
+	if !stepped {
+		err = fmt.Errorf("%w: refused %v after it was sent", errLate, now.Sub(begun).Round(100*time.Microsecond))
+	}
+	rest := newBatch(s)
+	for c := range b.calls {
+		c.next = nil
+		waits := now.Before(c.until) || c.until.IsZero() && stepped // the outbox sends its calls again by itself
+		if giveUp || !waits {
+			c.err, c.refused = err, true
+			c.end()
+			continue
+		}
+		rest.add(c)
+	}
+	if len(rest.all) == 0 {
+		return nil
+	}
+	return rest
 }
 
 // foreign reports whether the script found a value of other programs. The script has not written anything then.
@@ -159,7 +203,7 @@ func onTheMove(err error) bool {
 func unapplied(err error) bool {
 	if said, is := rueidis.IsRedisErr(err); is {
 		code, _, _ := strings.Cut(said.Error(), " ")
-		return slices.Contains([]string{"LOADING", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "MOVED", "ASK", "NOAUTH", "WRONGPASS"}, code)
+		return slices.Contains([]string{"LOADING", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "MOVED", "ASK", "NOAUTH"}, code)
 	}
 	return errors.Is(err, ErrUnavailable)
 }

@@ -88,7 +88,7 @@ func (s *Store) giveBack(parts []*call) {
 		switch {
 		case c.ended && c.err == nil:
 			if fix := s.settle(c, isUndone); fix != nil {
-				s.outbox.send(fix, nil, time.Now().Add(outboxFor))
+				s.outbox.send(fix, putCall, time.Now().Add(outboxFor))
 			}
 		case !c.unsent():
 			s.outbox.lose(c.size())
@@ -102,7 +102,7 @@ func (s *Store) settleLater(fixes []*call) {
 		switch {
 		case c.ended && c.err == nil:
 		case c.unsent():
-			s.outbox.send(c.copy(), nil, time.Now().Add(outboxFor))
+			s.outbox.send(c.copy(), putCall, time.Now().Add(outboxFor))
 		default: // Redis may have applied the fix
 			s.outbox.lose(c.size())
 		}

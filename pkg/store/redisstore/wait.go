@@ -8,8 +8,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// until returns when a request of charges stops to wait: after the timeout, or earlier if ctx has a deadline. Of the time to that
-// deadline the caller keeps a quarter, to answer without Redis. until fails if Redis cannot keep the charges' limits exactly.
+// until returns when a request of charges stops to wait: after three quarters of the time to the deadline of ctx. Without a deadline
+// the request waits for the timeout. The caller keeps a quarter to answer without Redis. until fails if Redis cannot keep the charges' limits exactly.
 func (s *Store) until(ctx context.Context, charges []store.Charge) (time.Time, error) {
 	if err := ctx.Err(); err != nil {
 		return time.Time{}, err
@@ -21,7 +21,7 @@ func (s *Store) until(ctx context.Context, charges []store.Charge) (time.Time, e
 	}
 	timeout := s.timeout
 	if deadline, has := ctx.Deadline(); has {
-		timeout = min(timeout, time.Until(deadline)*3/4)
+		timeout = time.Until(deadline) / 4 * 3
 	}
 	if timeout <= 0 {
 		return time.Time{}, context.DeadlineExceeded

@@ -1,0 +1,59 @@
+package redisstore
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// pulse says whether Redis answers, however late.
+type pulse struct {
+	started time.Time
+	under   atomic.Int64 // flights under way
+	heard   atomic.Int64 // when Redis last answered a call of the script, in nanoseconds since started; 0: never
+	quiet   atomic.Int64 // since when flights are under way without an answer, likewise
+	usual   atomic.Int64 // the longest of the last round trips, in nanoseconds, which later ones slowly forget
+}
+
+// begin notes that a flight begins.
+func (p *pulse) begin() {
+	if p.under.Add(1) == 1 {
+		p.quiet.Store(int64(time.Since(p.started)))
+	}
+}
+
+// end notes that a flight has ended.
+func (p *pulse) end() { p.under.Add(-1) }
+
+// answered notes an answer to the script.
+func (p *pulse) answered(now time.Time, took time.Duration) {
+	at := max(1, int64(now.Sub(p.started)))
+	p.heard.Store(at)
+	p.quiet.Store(at)
+	usual := p.usual.Load()
+	p.usual.Store(max(int64(took), usual-(usual-int64(took))/tripMemory))
+}
+
+// usually returns the longest of the last round trips.
+func (p *pulse) usually() time.Duration { return time.Duration(p.usual.Load()) }
+
+// Answered returns when Redis last answered a call, in time for its callers or not; the zero time if it never has.
+func (s *Store) Answered() time.Time {
+	if at := s.pulse.heard.Load(); at > 0 {
+		return s.pulse.started.Add(time.Duration(at))
+	}
+	return time.Time{}
+}
+
+// Silent returns how long calls have been under way without any answer; 0 if no call is. Silent also returns 0 while an answer may
+// take that long: for the timeout, and for twice the longest of the last round trips.
+func (s *Store) Silent() time.Duration {
+	p := &s.pulse
+	if p.under.Load() == 0 {
+		return 0
+	}
+	silent := time.Since(p.started) - time.Duration(p.quiet.Load())
+	if silent <= max(s.timeout, 2*p.usually()) {
+		return 0
+	}
+	return silent
+}

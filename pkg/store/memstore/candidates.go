@@ -47,14 +47,14 @@ type candidates struct {
 const never = math.MaxInt64
 
 const (
-	sample = 8   // keys that the shard looks at to forget one
+	sample = 4   // keys that the shard looks at to forget one
 	first  = 32  // keys that the shard looks at when the list is empty
 	kept   = 16  // length of the list with samples
 	listed = 256 // length of the list of the whole shard
 )
 
-// add puts a candidate into the list, unless the list is full of candidates before it.
-func (q *candidates) add(c *candidate) {
+// add puts a candidate into the list after its equals, unless the list is full of candidates before it.
+func (q *candidates) add(c candidate) {
 	if q.whole {
 		q.addToWhole(c)
 		return
@@ -62,30 +62,37 @@ func (q *candidates) add(c *candidate) {
 	if c.opens != 0 || len(q.list) >= kept && c.compare(&q.list[0]) >= 0 {
 		return
 	}
-	if i := slices.IndexFunc(q.list, func(known candidate) bool { return known.key == c.key }); i >= 0 {
-		q.list = slices.Delete(q.list, i, i+1)
-	} else if len(q.list) >= kept {
-		q.list = slices.Delete(q.list, 0, 1)
+	hole := 0 // for the candidate: the place of the same key, a new place, or the place of the last to go
+	for hole < len(q.list) && q.list[hole].key != c.key {
+		hole++
 	}
-	q.insert(c)
+	switch {
+	case hole < len(q.list):
+	case hole < kept:
+		q.list = append(q.list, candidate{})
+	default:
+		hole = 0
+	}
+	for ; hole+1 < len(q.list) && c.compare(&q.list[hole+1]) < 0; hole++ {
+		q.list[hole] = q.list[hole+1]
+	}
+	for ; hole > 0 && c.compare(&q.list[hole-1]) >= 0; hole-- {
+		q.list[hole] = q.list[hole-1]
+	}
+	q.list[hole] = c
 }
 
 // addToWhole is add for a list of the whole shard, in which a key may stand twice.
-func (q *candidates) addToWhole(c *candidate) {
+func (q *candidates) addToWhole(c candidate) {
 	if c.compare(&q.bound) >= 0 {
 		return
 	}
-	q.insert(c)
+	i, _ := slices.BinarySearchFunc(q.list, c, func(known, c candidate) int { return c.compare(&known) })
+	q.list = slices.Insert(q.list, i, c)
 	if len(q.list) > 2*listed {
 		q.trim()
 	}
 	q.opens.Store(min(q.opens.Load(), int64(c.opens)))
-}
-
-// insert puts a candidate after its equals: it goes later.
-func (q *candidates) insert(c *candidate) {
-	i, _ := slices.BinarySearchFunc(q.list, c, func(known candidate, c *candidate) int { return c.compare(&known) })
-	q.list = slices.Insert(q.list, i, *c)
 }
 
 // trim keeps the first candidates of a sorted list.

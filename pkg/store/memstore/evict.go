@@ -27,7 +27,7 @@ func (sh *shard) evictLocked(now algorithms.Instant) bool {
 		c := sh.candidateLocked(place, now)
 		if c.compare(&then) > 0 { // charged since
 			q.list = q.list[:last]
-			q.add(&c)
+			q.add(c)
 			continue
 		}
 		if c.opens > now {
@@ -67,8 +67,7 @@ func (sh *shard) sampleLocked(keys int, now algorithms.Instant) {
 		if slots[q.hand].empty() {
 			continue
 		}
-		c := sh.candidateLocked(q.hand, now)
-		q.add(&c)
+		q.add(sh.candidateLocked(q.hand, now))
 		if keys--; keys == 0 {
 			return
 		}
@@ -102,11 +101,10 @@ func (q *candidates) sort() {
 	q.trim()
 }
 
-// noteLocked adds the key at that place to the list, if the list holds a key that goes later. A key must be noted when it is new, and
-// when a list of the whole shard is kept and the key may go sooner than before. mu must be held.
+// noteLocked adds the key at that place to the list, if the list holds a key that goes later. A new key must be noted. With a list of
+// the whole shard, so must a key that may go sooner than before. mu must be held.
 func (sh *shard) noteLocked(place int, now algorithms.Instant) {
-	c := sh.candidateLocked(place, now)
-	sh.candidates.add(&c)
+	sh.candidates.add(sh.candidateLocked(place, now))
 }
 
 // candidateLocked looks at the key at that place. Under a limit of 0 a key is denied also without a state, so the state can go. mu

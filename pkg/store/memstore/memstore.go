@@ -122,9 +122,9 @@ func New(o Options) (*Store, error) {
 const keysPerShard = 4096
 
 // shardCount returns the number of shards, a power of two. A store of few keys still gets several, so that cores do not wait
-// for each other.
+// for each other. Each shard chooses the keys to forget among its own, so a shard needs some hundred keys for a good choice.
 func shardCount(maxKeys int) int {
-	want := max(maxKeys/keysPerShard, min(64, maxKeys/64), 1)
+	want := max(maxKeys/keysPerShard, min(64, maxKeys/256), 1)
 	return 1 << bits.Len(uint(want-1))
 }
 

@@ -356,8 +356,8 @@ func (m *forgetful) forget(t *testing.T, was map[digest]known, now algorithms.In
 	}
 }
 
-// checkFull fails the test unless each key is denied now, for its last denied hits as the store rounds them. The wait of the new key
-// may be shorter than that of the first key to open: denied hits that count make a key open later.
+// checkFull fails the test unless each key is denied now, for its last denied hits as the store rounds them. The new key
+// may wait for less time, as denied hits that count make another key open later.
 func (m *forgetful) checkFull(t *testing.T, d algorithms.Decision, now algorithms.Instant) {
 	t.Helper()
 	opens := time.Duration(never)

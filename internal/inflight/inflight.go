@@ -69,11 +69,12 @@ type Bound struct {
 	options Options
 	begun   time.Time     // the zero of all instants
 	held    atomic.Int64  // bytes of all connections, and of Take
+	taken   atomic.Int64  // bytes of Take
 	busy    atomic.Int64  // connections that hold bytes
 	streams atomic.Int64  // open streams of all connections
 	refused atomic.Uint64 // requests, and Takes
 	ended   [reasons]atomic.Uint64
-	logged  atomic.Int64 // instant of the last line in the log, plus 1; 0: no line yet
+	logged  atomic.Int64 // instant of the last line in the log; 0: no line yet
 
 	mu      sync.Mutex // guards the rest. Lock order: mu of a Bound, then mu of a Conn
 	open    map[*Conn]struct{}
@@ -120,20 +121,26 @@ func (b *Bound) Admits(c *Conn) bool {
 	return false
 }
 
-// Take counts bytes that no connection accounts for, such as a large decoded request. The caller must Give them back. Take reports
-// false, and counts nothing, when there is no room.
-func (b *Bound) Take(bytes int64) bool {
-	if b.held.Add(bytes) <= b.options.MaxBytes {
-		return true
+// Take counts bytes that no connection accounts for, such as a large decoded request. The caller must Give back the bytes that Take
+// returns: no more than a quarter of the bound. Take reports false, and counts nothing, when there is no room: all Takes together may
+// fill half of the bound, and no Take the last quarter, which is for what connections send.
+func (b *Bound) Take(bytes int64) (taken int64, ok bool) {
+	bytes = min(bytes, b.options.MaxBytes/4)
+	all, held := b.taken.Add(bytes), b.held.Add(bytes)
+	if all <= b.options.MaxBytes/2 && held <= b.options.MaxBytes/4*3 {
+		return bytes, true
 	}
-	b.held.Add(-bytes)
+	b.Give(bytes)
 	b.refused.Add(1)
 	b.log("requests are refused: too many bytes are in flight", nil)
-	return false
+	return 0, false
 }
 
 // Give gives back what Take has taken.
-func (b *Bound) Give(bytes int64) { b.held.Add(-bytes) }
+func (b *Bound) Give(bytes int64) {
+	b.taken.Add(-bytes)
+	b.held.Add(-bytes)
+}
 
 // relieve ends connections until the bound holds: first the connection with the most bytes times the age of its oldest stream. An
 // honest client holds bytes for milliseconds.
@@ -193,12 +200,12 @@ func (b *Bound) endLocked(c *Conn, reason int) {
 	_ = abrupt.Close() // the server's own Close follows
 }
 
-// now returns the nanoseconds since begun.
-func (b *Bound) now() int64 { return int64(time.Since(b.begun)) }
+// now returns the nanoseconds since begun, plus 1: never 0.
+func (b *Bound) now() int64 { return int64(time.Since(b.begun)) + 1 }
 
 // log writes at most one line per second. The metrics have the counts.
 func (b *Bound) log(text string, client net.Addr, more ...slog.Attr) {
-	now, last := b.now()+1, b.logged.Load()
+	now, last := b.now(), b.logged.Load()
 	if last != 0 && now-last < int64(time.Second) || !b.logged.CompareAndSwap(last, now) {
 		return
 	}

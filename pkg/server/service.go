@@ -72,12 +72,13 @@ func (s *service) shouldRateLimit(ctx context.Context, dec func(any) error) (r a
 		return nil, err // from gRPC: the message is too large or cut off, or the client is gone
 	}
 	if large := c.weight(); large > 0 {
-		if !s.bound.Take(large) {
+		taken, ok := s.bound.Take(large)
+		if !ok {
 			s.lost.Add(1)
 			s.release(c)
 			return nil, status.Error(codes.ResourceExhausted, textCrowded)
 		}
-		defer s.bound.Give(large)
+		defer s.bound.Give(taken)
 	}
 	if s.options.Tracer != nil {
 		ctx = s.withParent(ctx, incoming{ctx})

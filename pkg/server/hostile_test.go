@@ -1,0 +1,438 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding/gzip"
+	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
+	reflectiongrpc "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/weirproxy/weir/internal/metrics/metricstest"
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
+)
+
+// frames is a client that sends single frames.
+type frames struct {
+	net.Conn
+	*http2.Framer
+	text bytes.Buffer
+	code *hpack.Encoder
+}
+
+// dialFrames connects to g through memory that holds so many bytes in each direction.
+func dialFrames(t *testing.T, g *grpc.Server, buffer int, settings ...http2.Setting) *frames {
+	t.Helper()
+	l := bufconn.Listen(buffer)
+	go func() { _ = g.Serve(l) }()
+	conn, err := l.DialContext(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	c := &frames{Conn: conn, Framer: http2.NewFramer(conn, conn)}
+	c.code = hpack.NewEncoder(&c.text)
+	c.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.WriteSettings(settings...); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// call sends the headers of a ShouldRateLimit, with more fields.
+func (c *frames) call(id uint32, end bool, more ...hpack.HeaderField) error {
+	c.text.Reset()
+	for _, field := range append([]hpack.HeaderField{
+		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"}, {Name: ":authority", Value: "weir"},
+		{Name: ":path", Value: ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName}, {Name: "content-type", Value: "application/grpc"},
+	}, more...) {
+		if err := c.code.WriteField(field); err != nil {
+			return err
+		}
+	}
+	const most = 16 << 10
+	block, rest := c.text.Bytes(), []byte(nil)
+	if len(block) > most {
+		block, rest = block[:most], block[most:]
+	}
+	err := c.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block, EndStream: end, EndHeaders: len(rest) == 0})
+	for len(rest) > 0 && err == nil {
+		n := min(len(rest), most)
+		err = c.WriteContinuation(id, n == len(rest), rest[:n])
+		rest = rest[n:]
+	}
+	return err
+}
+
+// drain reads until the connection ends.
+func (c *frames) drain() { _, _ = io.Copy(io.Discard, c.Conn) }
+
+// reset waits for a RST_STREAM and returns its stream and code.
+func (c *frames) reset(t *testing.T) (id uint32, code http2.ErrCode) {
+	t.Helper()
+	for {
+		frame, err := c.ReadFrame()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r, ok := frame.(*http2.RSTStreamFrame); ok {
+			return r.StreamID, r.ErrCode
+		}
+	}
+}
+
+// message is a request with the head that gRPC gives it.
+func message(request []byte) []byte {
+	n := len(request)
+	return append([]byte{0, byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}, request...)
+}
+
+// asking is an encoded request of n descriptors.
+func asking(n int) []byte {
+	d := bytesField(2, bytesField(1, bytesField(1, []byte("minute")), bytesField(2, []byte("a"))))
+	return append(bytesField(1, []byte("edge")), bytes.Repeat(d, n)...)
+}
+
+func TestACompressedRequestIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, everything, nil)
+		admin := dial(t, f.server.Admin())
+		packed := grpc.UseCompressor(gzip.Name) // registers gzip, as the exporter of traces does
+		for name, call := range map[string]func() error{
+			"ShouldRateLimit": func() error {
+				_, err := f.client.ShouldRateLimit(t.Context(), &ratelimitv3.RateLimitRequest{Domain: "edge", Descriptors: asks(descriptor("minute", "a"))}, packed)
+				return err
+			},
+			"Check": func() error {
+				_, err := healthgrpc.NewHealthClient(f.conn).Check(t.Context(), &healthgrpc.HealthCheckRequest{Service: "x"}, packed)
+				return err
+			},
+			"ListRules": func() error {
+				_, err := adminv1.NewAdminServiceClient(admin).ListRules(t.Context(), new(adminv1.ListRulesRequest), packed)
+				return err
+			},
+			"reflection": func() error {
+				stream, err := reflectiongrpc.NewServerReflectionClient(admin).ServerReflectionInfo(t.Context(), packed)
+				if err == nil {
+					_ = stream.Send(new(reflectiongrpc.ServerReflectionRequest)) // EOF when the server has answered already
+					_, err = stream.Recv()
+				}
+				return err
+			},
+		} {
+			if err := call(); status.Code(err) != codes.Unimplemented || !strings.Contains(status.Convert(err).Message(), `grpc-encoding "gzip"`) {
+				t.Errorf("%s with gzip: got %v; want UNIMPLEMENTED that names gzip", name, err)
+			}
+		}
+		f.ask(t, descriptor("minute", "a"))
+	})
+}
+
+func TestHeadersOfARequestAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, everything, nil)
+		c := dialFrames(t, f.server.GRPC(), 1<<20)
+		if err := c.call(1, false, slices.Repeat([]hpack.HeaderField{{Name: "a", Value: "b"}}, 60_000)...); err != nil {
+			t.Log(err) // the server may hang up before the end
+		}
+		for {
+			frame, err := c.ReadFrame()
+			if err != nil {
+				break // the connection has ended
+			}
+			if _, ok := frame.(*http2.RSTStreamFrame); ok {
+				break
+			}
+		}
+		if got := f.server.service.bound.Stats().Streams; got > 1 {
+			t.Errorf("streams: got %d", got)
+		}
+		c = dialFrames(t, f.server.GRPC(), 1<<20)
+		if err := c.call(1, false, slices.Repeat([]hpack.HeaderField{{Name: "a", Value: strings.Repeat("b", 100)}}, 17<<10/100)...); err != nil {
+			t.Fatal(err)
+		}
+		if id, code := c.reset(t); id != 1 || code != http2.ErrCodeFrameSize {
+			t.Errorf("17 KiB of headers: got stream %d, %v; want 1, FRAME_SIZE_ERROR", id, code)
+		}
+		f.ask(t, descriptor("minute", "a"))
+	})
+}
+
+func TestStreamsOfAConnectionAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, everything, func(o *Options) { o.MaxConcurrentStreams = 10 })
+		c := dialFrames(t, f.server.GRPC(), 1<<20)
+		for id := uint32(1); id <= 21; id += 2 {
+			if err := c.call(id, false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if id, code := c.reset(t); id != 21 || code != http2.ErrCodeRefusedStream {
+			t.Errorf("11 streams: got stream %d, %v; want 21, REFUSED_STREAM", id, code)
+		}
+		go c.drain()
+		for id := uint32(23); id < 100; id += 2 { // the server has answered each, as the client does not know
+			_ = c.call(id, false)
+			synctest.Wait()
+		}
+		if got := f.server.service.bound.Stats().Streams; got != 10 {
+			t.Errorf("streams: got %d, want 10", got)
+		}
+		f.ask(t, descriptor("minute", "a"))
+	})
+}
+
+// Each attack would make a server without the bound hold many times as much. An honest client beside is answered throughout.
+func TestBytesInFlightStayBelowTheirBound(t *testing.T) {
+	const (
+		most        = 2 << 20
+		connections = 20
+		calls       = 60
+	)
+	body, request := message(make([]byte, 60<<10)), message(asking(200))
+	for name, test := range map[string]struct {
+		settings []http2.Setting
+		silent   bool // does not read
+		attack   func(c *frames, id uint32) error
+	}{
+		"messages_held_open": {nil, false, func(c *frames, id uint32) error {
+			err := c.call(id, false)
+			for at := 0; at < len(body)-1 && err == nil; at += 16 << 10 {
+				err = c.WriteData(id, false, body[at:min(at+16<<10, len(body)-1)])
+			}
+			return err
+		}},
+		"streams_without_a_message": {nil, false, func(c *frames, id uint32) error { return c.call(id, false) }},
+		"indexed_headers": {nil, false, func(c *frames, id uint32) error {
+			return c.call(id, false, slices.Repeat([]hpack.HeaderField{{Name: "a", Value: "b"}}, 400)...)
+		}},
+		"answers_never_read": {nil, true, func(c *frames, id uint32) error {
+			if err := c.call(id, false); err != nil {
+				return err
+			}
+			return c.WriteData(id, true, request)
+		}},
+		"answers_without_a_window": {[]http2.Setting{{ID: http2.SettingInitialWindowSize, Val: 0}}, false, func(c *frames, id uint32) error {
+			if err := c.call(id, false); err != nil {
+				return err
+			}
+			return c.WriteData(id, true, request)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := start(t, everything, func(o *Options) { o.MaxBytesInFlight = most })
+				f.ask(t, descriptor("nothing", "a")) // connects
+				var clients []*frames
+				for range connections {
+					c := dialFrames(t, f.server.GRPC(), 64<<10, test.settings...)
+					if !test.silent {
+						go c.drain()
+					}
+					clients = append(clients, c)
+				}
+				for id := uint32(1); id < 2*calls; id += 2 {
+					for _, c := range clients {
+						if err := c.SetWriteDeadline(time.Now().Add(time.Millisecond)); err != nil {
+							t.Fatal(err)
+						}
+						_ = test.attack(c, id) // fails once the server has ended the connection, or does not read it
+					}
+					synctest.Wait()
+					if got := f.server.service.bound.Stats().Bytes; got > most {
+						t.Fatalf("round %d: got %d bytes in flight, want at most %d", id, got, most)
+					}
+					f.ask(t, descriptor("nothing", "a"))
+				}
+				now := f.server.service.bound.Stats()
+				if now.Ended["held_most"] == 0 && now.Refused == 0 {
+					t.Errorf("no connection ended and no request was refused: %+v", now)
+				}
+				if got := metricstest.Gather(t, f.registry, "weir_in_flight")["weir_in_flight_max_bytes"]; got != most {
+					t.Errorf("weir_in_flight_max_bytes: got %v", got)
+				}
+				for _, c := range clients {
+					_ = c.Close()
+				}
+				synctest.Wait()
+				if got := f.server.service.bound.Stats(); got.Bytes != 0 || got.Streams != 0 {
+					t.Errorf("when all clients have gone: got %+v, want nothing", got)
+				}
+			})
+		})
+	}
+}
+
+// waiting is a store that answers when it is told to.
+type waiting struct {
+	store.Store
+	release chan struct{}
+}
+
+func (w *waiting) Take(ctx context.Context, _ []store.Charge, _ []algorithms.Decision) (bool, error) {
+	select {
+	case <-w.release:
+		return true, nil
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+}
+
+// While the store is slow, decoded requests wait in memory.
+func TestLargeRequestsThatWaitAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &waiting{release: make(chan struct{})}
+		f := startOn(t, w, everything, func(o *Options) { o.MaxBytesInFlight = 4 << 20 })
+		answers := make(chan error)
+		const all = 8
+		for range all {
+			go func() {
+				answers <- f.conn.Invoke(t.Context(), ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName,
+					new(raw), new(raw), grpc.ForceCodec(raw{asking(1000)}))
+			}()
+		}
+		synctest.Wait()
+		if got := f.server.service.bound.Stats(); got.Bytes > 4<<20 || got.Bytes < 1<<20 {
+			t.Errorf("got %d bytes in flight, want one to two requests of a thousand descriptors", got.Bytes)
+		}
+		small := make(chan error)
+		go func() {
+			small <- f.send(t, asking(1))
+		}()
+		synctest.Wait()
+		close(w.release)
+		if err := <-small; err != nil {
+			t.Errorf("a small request beside them: got %v", err)
+		}
+		refused := 0
+		for range all {
+			switch err := <-answers; status.Code(err) {
+			case codes.OK:
+			case codes.ResourceExhausted:
+				refused++
+				if got := status.Convert(err).Message(); got != textCrowded {
+					t.Errorf("got %q, want %q", got, textCrowded)
+				}
+			default:
+				t.Errorf("got %v", err)
+			}
+		}
+		if now := f.server.service.bound.Stats(); refused == 0 || refused == all || now.Refused != uint64(refused) || now.Bytes != 0 {
+			t.Errorf("refused: got %d, %+v; want some, and nothing in flight", refused, now)
+		}
+		if f.send(t, asking(1000)) != nil {
+			t.Error("a large request alone was refused")
+		}
+	})
+}
+
+func TestAConnectionWithMoreThanItsShareIsRefusedAndOthersAreNot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, everything, func(o *Options) { o.MaxBytesInFlight = 2 << 20 })
+		f.ask(t, descriptor("nothing", "a"))
+		c := dialFrames(t, f.server.GRPC(), 1<<20)
+		id := uint32(1)
+		for ; !f.server.service.bound.Crowded(); id += 2 {
+			if err := c.call(id, false); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		if err := c.call(id, false); err != nil {
+			t.Fatal(err)
+		}
+		for refused := false; !refused; {
+			frame, err := c.ReadFrame()
+			if err != nil {
+				t.Fatal(err)
+			}
+			h, ok := frame.(*http2.MetaHeadersFrame)
+			refused = ok && slices.Contains(h.Fields, hpack.HeaderField{Name: "grpc-status", Value: "8"})
+		}
+		f.ask(t, descriptor("nothing", "a"))
+		if got := f.server.service.bound.Stats(); got.Refused == 0 || got.Ended["held_most"] != 0 {
+			t.Errorf("got %+v, want a refused request and no connection ended", got)
+		}
+	})
+}
+
+func TestAClientThatSendsNoMessageLosesItsConnection(t *testing.T) {
+	for name, test := range map[string]struct {
+		send func(c net.Conn) error
+		want time.Duration
+	}{
+		"nothing":        {func(net.Conn) error { return nil }, handshakeTimeout},
+		"half_a_preface": {func(c net.Conn) error { _, err := io.WriteString(c, http2.ClientPreface[:10]); return err }, handshakeTimeout},
+		"HTTP/1": {func(c net.Conn) error {
+			_, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: weir\r\n\r\n")
+			return err
+		}, 0},
+		"TLS": {func(c net.Conn) error {
+			_, err := c.Write(append([]byte{0x16, 3, 1, 2, 0}, make([]byte, 200)...))
+			return err
+		}, 0},
+		"headers_alone": {func(c net.Conn) error {
+			client := &frames{Conn: c, Framer: http2.NewFramer(c, c)}
+			client.code = hpack.NewEncoder(&client.text)
+			_, err := io.WriteString(c, http2.ClientPreface)
+			return errors.Join(err, client.WriteSettings(), client.call(1, false))
+		}, messageTimeout},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := start(t, everything, nil)
+				l := bufconn.Listen(1 << 20)
+				go func() { _ = f.server.GRPC().Serve(l) }()
+				conn, err := l.DialContext(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+				began := time.Now()
+				if err := test.send(conn); err != nil {
+					t.Fatal(err)
+				}
+				if err := conn.SetReadDeadline(began.Add(time.Hour)); err != nil {
+					t.Fatal(err)
+				}
+				_, err = io.Copy(io.Discard, conn)
+				if took := time.Since(began); took < test.want || took > test.want+3*time.Second {
+					t.Errorf("the connection ended after %v (%v), want %v", took, err, test.want)
+				}
+			})
+		})
+	}
+}
+
+func TestAnErrorNamesABoundedNumberOfFields(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, everything, nil)
+		entries := bytesField(2, bytes.Repeat(bytesField(1, nil), 1000))
+		err := f.send(t, append(bytesField(1, []byte("edge")), entries...))
+		got := status.Convert(err)
+		if got.Code() != codes.InvalidArgument || len(got.Message()) > 2000 || !strings.HasSuffix(got.Message(), "and 980 more mistakes") {
+			t.Errorf("1000 empty entries: got %v, %d bytes", err, len(got.Message()))
+		}
+	})
+}

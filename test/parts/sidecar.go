@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 )
 
 // A Sidecar is a running `sidecar serve` that said that it is ready. An address is empty when that listener is off.
@@ -76,4 +77,13 @@ func (s *Sidecar) AwaitMessage(ctx context.Context, from int, message string) (s
 		return "", fmt.Errorf("no %q: %w", message, err)
 	}
 	return line, nil
+}
+
+// AwaitStore waits until the counts in Redis rule. A first connection may fail on a busy machine, and the log then says "is back".
+func (s *Sidecar) AwaitStore(ctx context.Context) error {
+	_, _, err := s.Await(ctx, 0, func(line string) bool { return strings.Contains(ParseLog(line).Message, "its counts rule") })
+	if err != nil {
+		return fmt.Errorf("the counts in Redis do not rule: %w", err)
+	}
+	return nil
 }

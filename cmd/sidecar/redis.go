@@ -1,12 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 
+	"github.com/weirproxy/weir/internal/redisconn"
 	"github.com/weirproxy/weir/internal/settings"
 )
 
@@ -29,7 +28,7 @@ func (c *config) completeStore() []error {
 		}
 		return []error{fmt.Errorf("%s: counts are not kept in Redis: name --store redis, or --store memory if that is meant", idle)}
 	}
-	errs := c.readPasswords()
+	errs := c.passwordFiles()
 	if len(c.Redis.Target.URLs) == 0 {
 		return append(errs, errors.New("redis-url: is missing: --store redis needs the address of Redis, such as redis://127.0.0.1:6379"))
 	}
@@ -37,31 +36,29 @@ func (c *config) completeStore() []error {
 	return append(errs, settings.Mistakes("redis", c.Redis.Target.Check())...)
 }
 
-// readPasswords reads the passwords that are in files.
-func (c *config) readPasswords() []error {
+// passwordFiles passes on the files of passwords, after a look into them.
+func (c *config) passwordFiles() []error {
 	var errs []error
+	target := &c.Redis.Target
 	for _, p := range []struct {
-		setting, path string
-		to            *string
+		setting, path, password string
+		to                      *string
 	}{
-		{"redis-password", c.PasswordFile, &c.Redis.Target.Password},
-		{"redis-sentinel-password", c.SentinelFile, &c.Redis.Target.SentinelPassword},
+		{"redis-password", c.PasswordFile, target.Password, &target.PasswordFile},
+		{"redis-sentinel-password", c.SentinelFile, target.SentinelPassword, &target.SentinelPasswordFile},
 	} {
 		if p.path == "" {
 			continue
 		}
-		if *p.to != "" {
+		if p.password != "" {
 			errs = append(errs, fmt.Errorf("%s, %s-file: both are given: must be one of the two", p.setting, p.setting))
 			continue
 		}
-		data, err := os.ReadFile(p.path)
-		if data = bytes.TrimRight(data, "\r\n"); err == nil && len(data) == 0 {
-			err = fmt.Errorf("%s: is empty, must hold the password", p.path)
-		}
-		if err != nil {
+		if _, err := redisconn.ReadPassword(p.path); err != nil {
 			errs = append(errs, fmt.Errorf("%s-file: %w", p.setting, err))
+			continue
 		}
-		*p.to = string(data)
+		*p.to = p.path
 	}
 	return errs
 }

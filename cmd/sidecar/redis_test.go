@@ -36,14 +36,15 @@ redis-sentinel-username: watcher
 	t.Setenv("WEIR_REDIS_PASSWORD", password)
 	t.Setenv("WEIR_REDIS_TIMEOUT", "25ms")
 	t.Setenv("WEIR_READY_REQUIRES_STORE", "true")
+	secret := secretFile(t, "other\n")
 	got, err := read(t, "--rules=r", "--config", file, "--redis-deny-cache=0", "--on-store-error=deny", "--redis-username=weir",
-		"--redis-sentinel-password-file", secretFile(t, "other\n"))
+		"--redis-sentinel-password-file", secret)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := redisstore.Target{
 		URLs:     []string{"redis-sentinel://s1,s2/main", "redis-sentinel://s3:1/main"},
-		Username: "weir", Password: password, SentinelUsername: "watcher", SentinelPassword: "other",
+		Username: "weir", Password: password, SentinelUsername: "watcher", SentinelPasswordFile: secret,
 	}
 	if diff := cmp.Diff(want, got.Redis.Target); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

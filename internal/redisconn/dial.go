@@ -3,12 +3,10 @@ package redisconn
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"maps"
 	"net"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -24,7 +22,7 @@ const (
 // endpoint is the state of one address. session.mu guards all fields.
 type endpoint struct {
 	dialing *dialing // nil when no dial runs
-	ready   net.Conn // dialed, and not yet fetched; may be nil
+	ready   *checked // dialed, and not yet fetched; may be nil
 	expiry  *time.Timer
 	fetched map[*fetched]struct{} // and still open
 	err     error                 // of the last dial
@@ -53,7 +51,7 @@ func (s *session) endpointLocked(address string) *endpoint {
 // fetch is rueidis's ClientOption.DialCtxFn. fetch returns the ready connection to an address, or waits for a dial. After a failed
 // dial fetch returns the error at once, until a reconnect succeeds. A session that is not in use yet waits for ctx alone, and dials
 // once more after an error.
-func (s *session) fetch(ctx context.Context, address string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
+func (s *session) fetch(ctx context.Context, address string, dialer *net.Dialer, _ *tls.Config) (net.Conn, error) {
 	s.mu.Lock()
 	inUse := s.inUse
 	s.endpointLocked(address).asked = time.Now()
@@ -65,8 +63,12 @@ func (s *session) fetch(ctx context.Context, address string, _ *net.Dialer, _ *t
 	}
 	for failed := inUse; ; {
 		conn, d, err := s.tryFetch(address, inUse, failed)
-		if d == nil {
-			return conn, err
+		switch {
+		case err != nil:
+			return nil, err
+		case conn != nil:
+			conn.sentinel = dialer.LocalAddr == toSentinel{}
+			return conn, nil
 		}
 		select {
 		case <-d.done:
@@ -78,7 +80,7 @@ func (s *session) fetch(ctx context.Context, address string, _ *net.Dialer, _ *t
 }
 
 // tryFetch returns a connection, an error, or a dial to wait for. After failed the error of the last dial counts.
-func (s *session) tryFetch(address string, inUse, failed bool) (net.Conn, *dialing, error) {
+func (s *session) tryFetch(address string, inUse, failed bool) (*fetched, *dialing, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.endpointLocked(address)
@@ -89,7 +91,7 @@ func (s *session) tryFetch(address string, inUse, failed bool) (net.Conn, *diali
 		return nil, nil, fmt.Errorf("%w: connections to %s do not last", ErrUnavailable, address)
 	case e.ready != nil:
 		e.next = e.next.Add(fetchInterval)
-		c := &fetched{Conn: e.ready, session: s, address: address}
+		c := &fetched{checked: e.ready, session: s, address: address}
 		e.expiry.Stop()
 		e.ready = nil
 		e.fetched[c] = struct{}{}
@@ -155,7 +157,7 @@ func (s *session) dialLocked(address string, e *endpoint) *dialing {
 }
 
 // expire closes a connection that rueidis did not fetch.
-func (s *session) expire(e *endpoint, conn net.Conn) {
+func (s *session) expire(e *endpoint, conn *checked) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e.ready == conn {
@@ -199,7 +201,7 @@ func (s *session) disconnect() {
 	var open []net.Conn
 	for _, e := range s.endpoints {
 		for c := range e.fetched {
-			open = append(open, c.Conn)
+			open = append(open, c.checked)
 		}
 		if e.ready != nil {
 			open = append(open, e.ready)
@@ -214,12 +216,12 @@ func (s *session) disconnect() {
 }
 
 // dial returns a connection on which the server has answered a PING: the kernel accepts connections for a stopped server, too.
-func (s *session) dial(address string) (conn net.Conn, err error) {
+func (s *session) dial(address string) (_ *checked, err error) {
 	ctx, cancel := context.WithTimeout(s.ctx, 2*timeout)
 	defer cancel()
 	target := &s.conn.target
 	dialer := net.Dialer{Timeout: timeout}
-	conn, err = dialer.DialContext(ctx, target.network, address)
+	conn, err := dialer.DialContext(ctx, target.network, address)
 	if err != nil {
 		return nil, err
 	}
@@ -231,78 +233,18 @@ func (s *session) dial(address string) (conn net.Conn, err error) {
 	if target.security != nil {
 		config, err := target.security.config(address)
 		if err != nil {
-			return conn, err
+			return nil, err
 		}
 		secure := tls.Client(conn, config)
 		if err := secure.HandshakeContext(ctx); err != nil {
-			return conn, fmt.Errorf("TLS with %s: %w", address, err)
+			return nil, fmt.Errorf("TLS with %s: %w", address, err)
 		}
 		conn = secure
 	}
-	opened := conn // conn is written at the return
+	opened := &checked{Conn: conn, address: address, invalid: s.conn.invalidReply}
 	defer context.AfterFunc(ctx, func() { opened.Close() })()
-	if err := ping(conn); err != nil {
-		return conn, fmt.Errorf("%s: %w", address, err)
+	if err := opened.ping(); err != nil {
+		return nil, fmt.Errorf("%s: %w", address, err)
 	}
-	return conn, nil
-}
-
-// ping returns nil once the server has answered. A demand for a password is an answer.
-func ping(conn net.Conn) error {
-	if err := conn.SetDeadline(time.Now().Add(timeout)); err != nil {
-		return err
-	}
-	if _, err := conn.Write([]byte("*1\r\n$4\r\nPING\r\n")); err != nil {
-		return err
-	}
-	var answer []byte
-	for buffer := make([]byte, 256); len(answer) < 1024; {
-		n, err := conn.Read(buffer)
-		answer = append(answer, buffer[:n]...)
-		if text, found := strings.CutSuffix(string(answer), "\r\n"); found {
-			// After these errors the server closes the connection.
-			if strings.HasPrefix(text, "-DENIED") || strings.HasPrefix(text, "-ERR max number of clients") {
-				return errors.New(text[1:])
-			}
-			return conn.SetDeadline(time.Time{})
-		}
-		if slow := net.Error(nil); errors.As(err, &slow) && slow.Timeout() {
-			return fmt.Errorf("no answer within %v", timeout)
-		}
-		if err != nil {
-			return fmt.Errorf("no answer: %w", err)
-		}
-	}
-	return errors.New("the answer is not Redis's")
-}
-
-// fetched is a connection that rueidis has.
-type fetched struct {
-	net.Conn
-	session *session
-	address string
-}
-
-// SetDeadline extends the deadline of the login. rueidis takes the deadline from the first command, and with AlwaysPipelining sets
-// no other.
-func (c *fetched) SetDeadline(t time.Time) error {
-	if !t.IsZero() {
-		t = time.Now().Add(timeout)
-	}
-	return c.Conn.SetDeadline(t)
-}
-
-// Close closes the connection, and has the address dialed again.
-func (c *fetched) Close() error {
-	err := c.Conn.Close()
-	s := c.session
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if e := s.endpoints[c.address]; e != nil {
-		if _, open := e.fetched[c]; open {
-			delete(e.fetched, c)
-			s.reconnectLocked(c.address)
-		}
-	}
-	return err
+	return opened, nil
 }

@@ -11,20 +11,20 @@ import (
 )
 
 // clientOption returns the options of rueidis.
-func (t *Target) clientOption(dial func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error)) rueidis.ClientOption {
+func (c *Conn) clientOption(dial func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error)) rueidis.ClientOption {
+	t := &c.target
 	// Timeout bounds the login. After KeepAlive without an answer rueidis sends a PING on a connection, and closes the connection
 	// ConnWriteTimeout later. reconnect is faster when commands fail.
 	dialer := net.Dialer{Timeout: timeout, KeepAlive: time.Second}
 	o := rueidis.ClientOption{
-		InitAddress:      slices.Clone(t.addresses), // ShuffleInit shuffles the slice
-		DialCtxFn:        dial,
-		Dialer:           dialer,
-		ConnWriteTimeout: timeout,
-		Username:         t.username,
-		Password:         t.password,
-		SelectDB:         t.database,
-		ClientName:       "weir",
-		ClientSetInfo:    rueidis.DisableClientSetInfo, // Redis before 7.2 does not know the command
+		InitAddress:       slices.Clone(t.addresses), // ShuffleInit shuffles the slice
+		DialCtxFn:         dial,
+		AuthCredentialsFn: c.credentials,
+		Dialer:            dialer,
+		ConnWriteTimeout:  timeout,
+		SelectDB:          t.database,
+		ClientName:        "weir",
+		ClientSetInfo:     rueidis.DisableClientSetInfo, // Redis before 7.2 does not know the command
 
 		DisableCache: true, // no client-side caching
 
@@ -50,12 +50,11 @@ func (t *Target) clientOption(dial func(context.Context, string, *net.Dialer, *t
 		o.ForceSingleClient = true
 	case topologySentinel:
 		o.ShuffleInit = true
+		dialer.LocalAddr = toSentinel{}
 		o.Sentinel = rueidis.SentinelOption{
 			Dialer:     dialer,
 			TLSConfig:  o.TLSConfig,
 			MasterSet:  t.primary,
-			Username:   t.sentinelUsername,
-			Password:   t.sentinelPassword,
 			ClientName: o.ClientName,
 			// A demoted primary goes on to answer, so that rueidis would never notice a missed +switch-master.
 			TopologyRefreshInterval: maxBackoff,

@@ -12,6 +12,9 @@
 // So redisconn is rueidis's dial function. A session dials each address in the background, with a timeout of its own, and pings before
 // rueidis gets the connection. The session reconnects with backoff, and meanwhile fails commands at once. docs/decisions/0024 has a
 // report for rueidis, and says when dial.go and reconnect.go can go.
+//
+// rueidis also trusts the server: an invalid reply makes rueidis panic. Each connection checks all replies, see package resp and
+// docs/decisions/0031.
 package redisconn
 
 import (
@@ -50,6 +53,9 @@ type Conn struct {
 	logger *slog.Logger
 	state  atomic.Pointer[state]
 
+	password, sentinelPassword password
+	invalid                    invalidReplies
+
 	failing  atomic.Int64  // the first of the errors since the last success, in Unix nanoseconds; 0: no error
 	failures chan struct{} // wakes serve after a failed command; holds one
 
@@ -70,6 +76,8 @@ type state struct {
 // Dial returns a Conn that begins to connect, and does not wait. target must come from ParseTarget.
 func Dial(target Target, logger *slog.Logger) *Conn {
 	c := &Conn{target: target, logger: logger, failures: make(chan struct{}, 1), tried: make(chan struct{})}
+	c.password = password{of: "the servers", path: target.passwordFile, current: target.password}
+	c.sentinelPassword = password{of: "the Sentinels", path: target.sentinelPasswordFile, current: target.sentinelPassword}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.state.Store(&state{err: errConnecting})
 	c.running.Go(c.run)
@@ -102,7 +110,7 @@ func (c *Conn) Await(ctx context.Context) error {
 func (c *Conn) Report(err error) error {
 	code := errorCode(err)
 	switch code {
-	case "READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "MOVED", "ASK", "TRYAGAIN", "NOAUTH":
+	case "READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "MOVED", "ASK", "TRYAGAIN", "NOAUTH", "WRONGPASS":
 	default:
 		if err != nil && code == "" {
 			break // not an error of Redis

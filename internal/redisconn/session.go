@@ -38,7 +38,7 @@ func (c *Conn) newSession() (*session, error) {
 	s := &session{conn: c, failed: make(chan failure, 1), endpoints: map[string]*endpoint{}}
 	s.ctx, s.stop = context.WithCancel(c.ctx)
 	defer context.AfterFunc(s.ctx, s.disconnect)() // NewClient has no time limit
-	client, err := rueidis.NewClient(c.target.clientOption(s.fetch))
+	client, err := rueidis.NewClient(c.clientOption(s.fetch))
 	if client != nil { // rueidis may return a client and an error
 		s.client = client
 	}
@@ -67,6 +67,7 @@ func (s *session) use() {
 			s.reconnect(address)
 		}
 	}
+	s.running.Go(s.keepOrder)
 }
 
 // fail makes Conn close the session.

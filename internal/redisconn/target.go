@@ -23,6 +23,7 @@ type Target struct {
 
 	username, password                 string // "" and "": no login
 	sentinelUsername, sentinelPassword string
+	passwordFile, sentinelPasswordFile string    // read again at each login; "": no file
 	security                           *security // nil without TLS
 }
 
@@ -41,19 +42,22 @@ type TargetOptions struct {
 	URLs                               []string
 	Username, Password                 string
 	SentinelUsername, SentinelPassword string
+	PasswordFile, SentinelPasswordFile string
 	CA, Cert, Key                      string
 	ServerName                         string
 	AnyServerName                      bool
 }
 
 // ParseTarget returns the target of o. The error has all mistakes, each with its URL, and no password. ParseTarget reads the files of
-// TLS to check them; each new connection reads the files again.
+// TLS and of passwords to check them; each new connection reads the files again.
 func ParseTarget(o TargetOptions) (Target, error) {
 	var p targetParser
 	t := Target{
 		username: o.Username, password: o.Password,
 		sentinelUsername: o.SentinelUsername, sentinelPassword: o.SentinelPassword,
 	}
+	p.file("password", o.PasswordFile, &t.password, &t.passwordFile)
+	p.file("password of Sentinel", o.SentinelPasswordFile, &t.sentinelPassword, &t.sentinelPasswordFile)
 	var urls []parsedURL
 	for _, text := range o.URLs {
 		p.at = fmt.Sprintf("URL %q: ", redactURL(text))
@@ -81,13 +85,28 @@ func ParseTarget(o TargetOptions) (Target, error) {
 	case len(urls) > 0 && secure != (security{}):
 		p.mistake("a CA, a client certificate and a server name are for TLS: write the URL with rediss, rediss-sentinel or rediss-cluster")
 	}
-	if len(urls) > 0 && t.topology != topologySentinel && (o.SentinelUsername != "" || o.SentinelPassword != "") {
+	if len(urls) > 0 && t.topology != topologySentinel && (o.SentinelUsername != "" || o.SentinelPassword != "" || o.SentinelPasswordFile != "") {
 		p.mistake("a user name and a password of Sentinel are for redis-sentinel:// and rediss-sentinel:// URLs")
 	}
 	if err := errors.Join(p.mistakes...); err != nil {
 		return Target{}, err
 	}
 	return t, nil
+}
+
+// file reads a password from its file.
+func (p *targetParser) file(name, path string, password, to *string) {
+	if path == "" {
+		return
+	}
+	if *password != "" {
+		p.mistake("a %s, and a file of the %s: set only one of them", name, name)
+	}
+	text, err := ReadPassword(path)
+	if err != nil {
+		p.mistake("file of the %s: %w", name, err)
+	}
+	*password, *to = text, path
 }
 
 const urlForms = "redis://host:6379/0, rediss:// (TLS), unix:///path, redis-sentinel://host,host/primary or redis-cluster://host,host"

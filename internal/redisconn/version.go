@@ -67,7 +67,7 @@ func askVersion(ctx context.Context, node rueidis.Client, address string, want t
 		if err != nil {
 			return version{}, err
 		}
-	case "NOAUTH", "BUSY", "LOADING", "MASTERDOWN", "CLUSTERDOWN":
+	case "NOAUTH", "WRONGPASS", "BUSY", "LOADING", "MASTERDOWN", "CLUSTERDOWN":
 		return version{}, err
 	default:
 		return version{}, fmt.Errorf("%w: %w", errNoInfo, err)

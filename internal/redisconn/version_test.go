@@ -2,6 +2,7 @@ package redisconn
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -46,12 +47,16 @@ func TestVersionsThatAreSupported(t *testing.T) {
 // fakeRedis is a server on loopback that answers the first commands of a connection.
 type fakeRedis struct {
 	listener net.Listener
-	version  atomic.Pointer[string] // in the answer to INFO
-	login    atomic.Int64           // nanoseconds of a login
-	accepted atomic.Int64           // connections
-	mu       sync.Mutex             // guards open
+	version  atomic.Pointer[string]                                     // in the answer to INFO
+	login    atomic.Int64                                               // nanoseconds of a login
+	accepted atomic.Int64                                               // connections
+	answer   atomic.Pointer[func(from net.Conn, words []string) string] // to a command; nil or "": as the server is
+	mu       sync.Mutex                                                 // guards open
 	open     map[net.Conn]struct{}
 }
+
+// none as the answer of fakeRedis.answer is no answer.
+const none = "none"
 
 func newFakeRedis(t *testing.T, version string) *fakeRedis {
 	t.Helper()
@@ -116,6 +121,9 @@ func (f *fakeRedis) serve(conn net.Conn) {
 		case "INFO":
 			text := fmt.Sprintf("# Server\r\nredis_version:%s\r\nredis_mode:standalone\r\n", *f.version.Load())
 			answer = fmt.Sprintf("$%d\r\n%s\r\n", len(text), text)
+		}
+		if own := f.answer.Load(); own != nil {
+			answer = strings.TrimSuffix(cmp.Or((*own)(conn, words), answer), none)
 		}
 		if _, err := io.WriteString(conn, answer); err != nil {
 			return

@@ -34,6 +34,7 @@ func newRemoteCollector(stats func() remoteStats) prometheus.Collector {
 		metrics.New("deferred_hits_total", "Hits that the remote store was told of later: of requests denied from memory, and those to give back."),
 		metrics.New("lost_hits_total", "Hits that the remote store has not confirmed; it may have counted some."),
 		metrics.New("disagreements_total", "Requests that the remote store decided otherwise than this program. The store's verdict counted."),
+		metrics.New("invalid_replies_total", "Connections to the remote store that ended because of a reply that cannot be one."),
 	)
 }
 
@@ -57,4 +58,5 @@ func collectRemote(to metrics.Scrape, s remoteStats) {
 	to.Counter("deferred_hits_total", s.redis.DeferredHits)
 	to.Counter("lost_hits_total", s.redis.LostHits)
 	to.Counter("disagreements_total", s.redis.Disagreements)
+	to.Counter("invalid_replies_total", s.redis.InvalidReplies)
 }

@@ -40,7 +40,7 @@ type Stores struct {
 
 // NewStores makes the store and waits for no connection. The caller closes the Stores.
 func NewStores(o StoreOptions) (*Stores, error) {
-	memory, err := memstore.New(memstore.Options{MaxKeys: cmp.Or(o.MaxKeys, memstore.DefaultMaxKeys), OnFull: o.OnFull})
+	memory, err := memstore.New(memstore.Options{MaxKeys: cmp.Or(o.MaxKeys, memstore.DefaultMaxKeys), OnFull: o.OnFull, Logger: o.Logger})
 	if err != nil {
 		return nil, err
 	}

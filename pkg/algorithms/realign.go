@@ -47,8 +47,8 @@ func (i Instant) moved(step time.Duration) Instant {
 	}
 }
 
-// windowAfter returns the instant after a step that stands for the key's instant now, which is held at the last charge. That is
-// now+step, or the start of the key's window if that start is then less than a period ahead.
+// windowAfter returns the instant after a step that stands for the key's instant now, which is held at the last charge. The
+// result is now+step, or the start of the key's window if the window then starts less than a period ahead.
 func windowAfter(l Limit, held, now Instant, step time.Duration) Instant {
 	next := now.moved(step)
 	if start := windowStart(l.Period, held); start <= held && past(next, start) > 0 && past(next, start) < uint64(l.Period) {

@@ -53,7 +53,7 @@ func TestAStepOfTheClockChangesNoDecisionWithoutWindows(t *testing.T) {
 	})
 }
 
-// A step frees no window: it stays as full as it was, until it ends by the clock after the step, at a multiple of the period.
+// A step frees no window: the window stays as full as it was. The window ends by the clock after the step, at a multiple of the period.
 func TestAStepOfTheClockCarriesTheCountOfTheWindow(t *testing.T) {
 	holdsOf(t, 4000, []Algorithm{FixedWindow}, func(t failer, c chooser, a Algorithm) {
 		k, now, _ := aligned(c, a)
@@ -81,8 +81,8 @@ func TestAStepOfTheClockCarriesTheCountOfTheWindow(t *testing.T) {
 	})
 }
 
-// A step lowers no estimate at its instant. Later it lowers the estimate at most by the part of the count that would have stayed longer:
-// count*sooner/Period, where the window ends sooner than before.
+// A step lowers no estimate at its instant. If the window ends sooner than before, the estimate can be lower later. The difference is at
+// most count*sooner/Period.
 func TestAStepOfTheClockHardlyLowersAnEstimate(t *testing.T) {
 	estimate := func(k *key, at Instant) *big.Rat {
 		w := slidingWindowCounter{}.windows(k.limit, k.state, at)
@@ -128,7 +128,8 @@ func TestAStepOfTheClockHardlyLowersAnEstimate(t *testing.T) {
 	})
 }
 
-// Under a clock that steps at random, a key admits its promise of the time that passed, and with windows one limit more for each step.
+// Under a clock that steps at random, a key admits its promise for the time that has passed. With windows the key may admit one limit
+// more for each step.
 func TestRandomStepsOfTheClockMintNothing(t *testing.T) {
 	holds(t, func(t failer, c chooser, a Algorithm) {
 		l := Limit{Algorithm: a, Requests: uint32(1 + c.upTo("requests", 20)), Period: time.Duration(1+c.upTo("period", 50)) * time.Second}

@@ -52,6 +52,7 @@ func (s *Server) newCollector() prometheus.Collector {
 		metrics.New("store_evictions_total", "Keys forgotten from memory before their time to make room for others."),
 		metrics.New("store_full_total", "New keys that found memory full, by action.", "action"),
 		metrics.New("store_swept_total", "Idle keys forgotten from memory."),
+		metrics.New("store_clock_steps_total", "Steps of the wall clock after which windows in memory were realigned."),
 
 		metrics.New("config_last_reload_successful", "Whether the last attempt to load rules succeeded."),
 		metrics.New("config_last_reload_success_timestamp_seconds", "When rules were last loaded."),
@@ -82,6 +83,7 @@ func (s *Server) collect(to metrics.Scrape) {
 		to.Counter("store_full_total", m.FullAllowed, "allow")
 		to.Counter("store_full_total", m.FullDenied, "deny")
 		to.Counter("store_swept_total", m.Swept)
+		to.Counter("store_clock_steps_total", m.ClockSteps)
 	}
 }
 

@@ -101,6 +101,7 @@ descriptors:
 			`weir_store_full_total{action="allow"}`: 0,
 			`weir_store_full_total{action="deny"}`:  0,
 			`weir_store_swept_total`:                0,
+			`weir_store_clock_steps_total`:          0,
 
 			`weir_config_last_reload_successful`:                                                          0,
 			`weir_config_last_reload_success_timestamp_seconds`:                                           946684800,

@@ -74,6 +74,7 @@ type StoreStats struct {
 	Swept       uint64 // idle keys forgotten
 	FullAllowed uint64 // new keys decided but not kept, in a full store
 	FullDenied  uint64 // new keys denied, in a full store
+	ClockSteps  uint64 // steps of the wall clock after which windows were realigned
 }
 
 // LoadStatus is the outcome of loading rules so far.

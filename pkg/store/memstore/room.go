@@ -90,14 +90,13 @@ func (s *Store) evictElsewhere(r *room) bool {
 
 // evict forgets a key of a shard, or reports false.
 func (s *Store) evict(r *room, shard int) bool {
-	now := s.now()
-	if int64(now) < s.opens[shard].Load() {
+	if int64(s.now()) < s.opens[shard].Load() {
 		return false
 	}
 	sh := &s.shards[shard]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	return s.evictLocked(r, sh, sh.instantLocked(now))
+	return s.evictLocked(r, sh, sh.instantLocked(s))
 }
 
 // full gives the decision for a new key that is not remembered.

@@ -8,20 +8,17 @@ import (
 )
 
 // shard is a part of the store with a lock of its own. A transaction over several shards locks them in ascending order; a
-// goroutine that makes room or sweeps holds one lock at a time. The fields of every charge stand first, to lie on one cache line.
+// goroutine that makes room or sweeps holds one lock at a time. The fields of every charge stand first, to lie on one cache line. The size is
+// a multiple of 64, so that the next shard's lock lies on another one.
 type shard struct {
 	mu         sync.Mutex // guards all below
 	latest     algorithms.Instant
+	epoch      int64 // of the clock that told the instants of the states
 	table      table
 	limits     limits
 	logs       logs
 	candidates candidates
-
-	_ [shardPad]byte // keeps the next shard's lock off this shard's cache lines
 }
-
-// shardPad makes the size of a shard a multiple of 64.
-const shardPad = 8
 
 // maxShardKeys is the bound of keys in a shard, so that each key can have a limit of its own. One number of limits stays free for the
 // moment in which a key changes its limit.
@@ -45,8 +42,16 @@ type view struct {
 }
 
 // instantLocked returns the instant of a transaction: now, but never earlier than one before it. mu must be held.
-func (sh *shard) instantLocked(now algorithms.Instant) algorithms.Instant {
-	sh.latest = max(sh.latest, now)
+func (sh *shard) instantLocked(s *Store) algorithms.Instant {
+	return sh.instantOfLocked(s, s.clock.Load())
+}
+
+// instantOfLocked is instantLocked by a clock that was loaded while mu was held. mu must be held.
+func (sh *shard) instantOfLocked(s *Store, c *clock) algorithms.Instant {
+	if sh.epoch != c.epoch {
+		sh.followLocked(s, c)
+	}
+	sh.latest = max(sh.latest, c.now())
 	return sh.latest
 }
 

@@ -7,7 +7,7 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// sweep visits every shard once in an interval, a few at a time, until ctx ends.
+// sweep visits every shard once in an interval, a few at a time, until ctx ends. Each time it also looks at the wall clock.
 func (s *Store) sweep(ctx context.Context, interval time.Duration) {
 	const maxTicks = 100 // in an interval
 	ticks := min(maxTicks, len(s.shards))
@@ -20,6 +20,7 @@ func (s *Store) sweep(ctx context.Context, interval time.Duration) {
 			return
 		case <-tick.C:
 		}
+		s.followWallClock()
 		for end := (turn%ticks + 1) * len(s.shards) / ticks; next < end; next++ {
 			s.sweepShard(&s.shards[next])
 		}
@@ -33,7 +34,7 @@ func (s *Store) sweep(ctx context.Context, interval time.Duration) {
 func (s *Store) sweepShard(sh *shard) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if freed := sh.sweepLocked(sh.instantLocked(s.now())); freed > 0 {
+	if freed := sh.sweepLocked(sh.instantLocked(s)); freed > 0 {
 		s.metrics.keys.Add(-int64(freed))
 		s.metrics.swept.Add(uint64(freed))
 	}

@@ -133,8 +133,9 @@ func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
 		Own: []string{"pkg/algorithms", "pkg/store"},
 		Std: []string{
-			"cmp", "context", "errors", "fmt", "hash/maphash", "math", "math/bits", "slices", "sync", "sync/atomic", "time",
+			"bufio", "cmp", "context", "crypto/rand", "encoding/binary", "errors", "fmt", "hash/crc32", "hash/maphash", "io", "log/slog",
+			"math", "math/bits", "runtime", "slices", "sync", "sync/atomic", "time",
 		},
-		Third: []string{},
+		Third: []string{"github.com/dchest/siphash"},
 	})
 }

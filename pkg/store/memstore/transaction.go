@@ -108,10 +108,13 @@ func (t *transaction) plan(s *Store, charges []store.Charge) {
 
 // lock locks the shards and returns the instant of the transaction, at or after the latest of each shard.
 func (t *transaction) lock(s *Store) algorithms.Instant {
-	now := s.now()
 	for _, shard := range t.shards {
 		s.shards[shard].mu.Lock()
-		now = max(now, s.shards[shard].latest)
+	}
+	c := s.clock.Load() // one for all shards
+	now := c.now()
+	for _, shard := range t.shards {
+		now = max(now, s.shards[shard].instantOfLocked(s, c))
 	}
 	for _, shard := range t.shards {
 		s.shards[shard].latest = now

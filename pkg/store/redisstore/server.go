@@ -30,6 +30,7 @@ type server struct {
 // connection is a [redisconn.Conn].
 type connection interface {
 	Cluster() bool
+	InvalidReplies() uint64
 	Client() (rueidis.Client, error)
 	Report(err error) error
 	Await(ctx context.Context) error
@@ -203,7 +204,7 @@ func onTheMove(err error) bool {
 func unapplied(err error) bool {
 	if said, is := rueidis.IsRedisErr(err); is {
 		code, _, _ := strings.Cut(said.Error(), " ")
-		return slices.Contains([]string{"LOADING", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "MOVED", "ASK", "NOAUTH"}, code)
+		return slices.Contains([]string{"LOADING", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "MOVED", "ASK", "NOAUTH", "WRONGPASS"}, code)
 	}
 	return errors.Is(err, ErrUnavailable)
 }

@@ -39,6 +39,7 @@ type far struct {
 func (f *far) Client() (rueidis.Client, error) { return f.client, nil }
 func (f *far) Report(err error) error          { return err }
 func (f *far) Cluster() bool                   { return false }
+func (f *far) InvalidReplies() uint64          { return 0 }
 func (f *far) Await(context.Context) error     { return nil }
 func (f *far) Close()                          { f.client.Close() }
 func (f *far) dial(context.Context, string, *net.Dialer) (net.Conn, error) {

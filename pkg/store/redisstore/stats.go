@@ -25,10 +25,16 @@ type Stats struct {
 	LostHits     uint64          // hits that should have been, and were not for certain
 
 	Disagreements uint64 // transactions of which the script and package algorithms gave different verdicts; the script's counts
+
+	InvalidReplies uint64 // connections that ended because Redis sent a reply that cannot be one
 }
 
 // Stats returns the store's metrics.
 func (s *Store) Stats() Stats {
+	var invalid uint64
+	for server := range s.servers() {
+		invalid += server.connection.InvalidReplies()
+	}
 	return Stats{
 		RoundTrips:   s.metrics.calls.Load(),
 		Transactions: s.metrics.transactions.Load(),
@@ -37,5 +43,7 @@ func (s *Store) Stats() Stats {
 		LostHits:     s.metrics.lostHits.Load(),
 
 		Disagreements: s.metrics.disagreements.Load(),
+
+		InvalidReplies: invalid,
 	}
 }

@@ -35,6 +35,10 @@ type Target struct {
 	// SentinelUsername and SentinelPassword log in to the Sentinels.
 	SentinelUsername, SentinelPassword string
 
+	// PasswordFile and SentinelPasswordFile are files that hold the passwords, in place of Password and SentinelPassword. Line ends at
+	// the end do not count. While a file cannot be read, or is empty, the last password stays in use.
+	PasswordFile, SentinelPasswordFile string
+
 	CA         string // PEM file of the authorities to trust instead of the system's
 	Cert, Key  string // PEM files of a client certificate; both or none
 	ServerName string // in the servers' certificates; empty: the dialed host
@@ -44,8 +48,8 @@ type Target struct {
 	AnyServerName bool
 }
 
-// Check returns all mistakes of t, each with its URL, and without passwords. Check reads the files of TLS. Later each new connection
-// reads the files again.
+// Check returns all mistakes of t, each with its URL, and without passwords. Check reads the files of TLS and of passwords. Later
+// each new connection reads the files again.
 func (t Target) Check() error {
 	_, err := t.parse()
 	return err

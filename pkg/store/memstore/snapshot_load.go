@@ -1,0 +1,292 @@
+package memstore
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+)
+
+// Load reads a snapshot that Save wrote, into an empty store. No other method may be called before Load has returned. The store then
+// decides as the saved store would have: the time between Save and Load counts as time passed. If the wall clock has gone back since,
+// no time counts as passed. The store may have another bound than the saved one; a smaller store forgets keys as it does at its bound.
+//
+// Load believes nothing: limits must be valid, states become the nearest ones that their algorithm can have made by then. The memory of
+// Load, beside the store, is at most 1.2 MiB. After an error the store is empty and usable.
+//
+// Errors: ErrNotSavable, ErrInUse, ErrVersion, ErrSnapshot, and the errors of r.
+func (s *Store) Load(r io.Reader) (Loaded, error) {
+	switch {
+	case !s.savable:
+		return Loaded{}, ErrNotSavable
+	case s.metrics.keys.Load() > 0:
+		return Loaded{}, ErrInUse
+	}
+	in := snapshotReader{store: s, r: bufio.NewReaderSize(r, 128<<10), checksum: newChecksum()}
+	if err := in.read(); err != nil {
+		s.clear()
+		return Loaded{}, err
+	}
+	s.hashKey = in.key
+	return in.loaded, nil
+}
+
+// clear forgets every key.
+func (s *Store) clear() {
+	for i := range s.shards {
+		sh := &s.shards[i]
+		sh.mu.Lock()
+		s.metrics.keys.Add(-int64(sh.table.count))
+		sh.table, sh.limits, sh.logs = table{}, limits{}, logs{}
+		sh.candidates.reset()
+		sh.mu.Unlock()
+	}
+}
+
+// snapshotReader reads sections into a store.
+type snapshotReader struct {
+	store    *Store
+	r        *bufio.Reader
+	checksum checksum
+	content  []byte
+	key      hashKey
+	records  uint64
+	loaded   Loaded
+
+	limits  []algorithms.Limit // of the section
+	partial *algorithms.Log    // a log with more entries in the next record
+	of      loadedKey          // of that log
+}
+
+// loadedKey is a record without its state.
+type loadedKey struct {
+	key    digest
+	denied deniedHits
+	limit  algorithms.Limit
+}
+
+func (in *snapshotReader) read() error {
+	var head [len(snapshotMagic) + 4]byte
+	if err := readFull(in.r, head[:]); err != nil {
+		return err
+	}
+	if string(head[:len(snapshotMagic)]) != snapshotMagic {
+		return fmt.Errorf("%w: it begins with other bytes than a snapshot", ErrSnapshot)
+	}
+	if v := binary.LittleEndian.Uint32(head[len(snapshotMagic):]); v != snapshotVersion {
+		return fmt.Errorf("%w: it is of version %d, must be %d", ErrVersion, v, snapshotVersion)
+	}
+	if err := in.readHead(); err != nil {
+		return err
+	}
+	for {
+		kind, err := in.section()
+		if err != nil {
+			return err
+		}
+		switch kind {
+		case sectionKeys:
+			if err := in.readKeys(); err != nil {
+				return err
+			}
+		case sectionEnd:
+			return in.readEnd()
+		default:
+			return in.damaged("has an unknown kind")
+		}
+	}
+}
+
+// damaged returns the error of the section that was read last.
+func (in *snapshotReader) damaged(how string) error {
+	return fmt.Errorf("%w: section %d %s", ErrSnapshot, in.checksum.number, how)
+}
+
+// section reads a section into content.
+func (in *snapshotReader) section() (kind byte, err error) {
+	var head [5]byte
+	if err := readFull(in.r, head[:]); err != nil {
+		return 0, err
+	}
+	size := binary.LittleEndian.Uint32(head[1:])
+	if size > maxSection {
+		return 0, in.damaged("is too long")
+	}
+	if cap(in.content) < int(size) {
+		in.content = make([]byte, size)
+	}
+	in.content = in.content[:size]
+	if err := readFull(in.r, in.content); err != nil {
+		return 0, err
+	}
+	var sum [4]byte
+	if err := readFull(in.r, sum[:]); err != nil {
+		return 0, err
+	}
+	if in.checksum.number == 0 && size == headSize { // the head's checksum covers its own identity
+		copy(in.checksum.identity[:], in.content)
+	}
+	if in.checksum.next(head[0], in.content) != binary.LittleEndian.Uint32(sum[:]) {
+		return 0, in.damaged("has a wrong checksum")
+	}
+	return head[0], nil
+}
+
+func (in *snapshotReader) readHead() error {
+	kind, err := in.section()
+	if err != nil {
+		return err
+	}
+	f := fields{rest: in.content}
+	f.bytes(len(in.checksum.identity))
+	hash := f.byte()
+	in.key = hashKey{f.uint64(), f.uint64()}
+	in.loaded.Time = time.Unix(0, int64(f.uint64()))
+	if kind != sectionHead || f.failed || len(f.rest) > 0 {
+		return in.damaged("is no head")
+	}
+	if hash != hashSip {
+		return fmt.Errorf("%w: its hash has the number %d, must be %d", ErrVersion, hash, hashSip)
+	}
+	return nil
+}
+
+func (in *snapshotReader) readEnd() error {
+	f := fields{rest: in.content}
+	records := f.uint64()
+	if f.failed || len(f.rest) > 0 || in.partial != nil {
+		return in.damaged("is no end")
+	}
+	if records != in.records {
+		return fmt.Errorf("%w: it has %d records, must have %d", ErrSnapshot, in.records, records)
+	}
+	if _, err := in.r.ReadByte(); !errors.Is(err, io.EOF) {
+		if err != nil {
+			return err
+		}
+		return fmt.Errorf("%w: more bytes follow its end", ErrSnapshot)
+	}
+	return nil
+}
+
+// readKeys reads the records of a section.
+func (in *snapshotReader) readKeys() error {
+	f := fields{rest: in.content}
+	at := algorithms.Instant(f.uint64())
+	in.limits = in.limits[:0]
+	for len(f.rest) > 0 {
+		in.records++
+		k := loadedKey{key: digest{hi: f.uint64()}}
+		var lo [8]byte
+		copy(lo[:], f.bytes(digestSize-8))
+		k.key.lo = binary.LittleEndian.Uint64(lo[:]) << digestBits
+		k.denied = deniedHits(f.byte())
+		switch number := f.uvarint(); {
+		case number < uint64(len(in.limits)):
+			k.limit = in.limits[number]
+		case number == uint64(len(in.limits)):
+			k.limit = f.limit()
+			in.limits = append(in.limits, k.limit)
+		default:
+			f.failed = true
+		}
+		switch {
+		case f.failed || k.key.hi == 0 || in.partial != nil && k != in.of:
+			f.failed = true
+		case k.limit.Algorithm.HasState():
+			last, a, b := at-algorithms.Instant(f.varint()), f.uvarint(), f.uvarint()
+			if !f.failed {
+				in.state(&k, algorithms.StateOf(last, a, b), at)
+			}
+		default:
+			in.log(&f, k, at)
+		}
+		if f.failed {
+			return in.damaged("has a wrong record")
+		}
+	}
+	if f.failed {
+		return in.damaged("is too short")
+	}
+	return nil
+}
+
+// state puts a state of instant at into the store.
+func (in *snapshotReader) state(k *loadedKey, state algorithms.State, at algorithms.Instant) {
+	state = algorithms.Clamp(k.limit, state, at)
+	now := in.store.now()
+	if at > now { // the clock has gone back: no time has passed
+		state = algorithms.Realign(k.limit, state, at, -at.Sub(now))
+	}
+	in.put(view{key: k.key, limit: k.limit, denied: k.denied, state: state}, algorithms.IdleAt(k.limit, state), now)
+}
+
+// log reads entries of a log, and puts the log into the store after its last record.
+func (in *snapshotReader) log(f *fields, k loadedKey, at algorithms.Instant) {
+	log := in.partial
+	if log == nil {
+		log = new(algorithms.Log)
+	}
+	number := f.uvarint()
+	entry := algorithms.LogEntry{At: at - algorithms.Instant(f.varint())}
+	for i := range number / 2 {
+		if i > 0 {
+			entry.At = entry.At.Add(time.Duration(f.uvarint() & (1<<63 - 1)))
+		}
+		entry.Hits = f.uvarint()
+		if f.failed {
+			return
+		}
+		log.Restore(k.limit, entry, at)
+	}
+	in.partial, in.of = nil, k
+	if number%2 == 1 {
+		in.partial = log
+		return
+	}
+	now := in.store.now()
+	if at > now {
+		log.Realign(-at.Sub(now))
+	}
+	in.put(view{key: k.key, limit: k.limit, denied: k.denied, log: log}, log.IdleAt(k.limit), now)
+}
+
+// put makes the view's state the state of its key.
+func (in *snapshotReader) put(v view, idle, now algorithms.Instant) {
+	if idle <= now {
+		in.loaded.Idle++
+		return
+	}
+	s := in.store
+	number := s.shardNumber(v.key)
+	sh := &s.shards[number]
+	v.shard = sh
+	var r room
+	for {
+		sh.mu.Lock()
+		now = sh.instantLocked(s)
+		if _, known := sh.table.find(v.key); known { // twice in the snapshot, as no snapshot has it
+			sh.mu.Unlock()
+			break
+		}
+		if !r.full && !s.claimLocked(&r, sh, now) {
+			sh.mu.Unlock()
+			s.makeRoom(&r, number)
+			continue
+		}
+		if r.full {
+			in.loaded.NoRoom++
+		} else {
+			sh.insertLocked(&v, now)
+			r.held--
+			in.loaded.Keys++
+		}
+		sh.mu.Unlock()
+		break
+	}
+	s.giveBack(&r)
+}

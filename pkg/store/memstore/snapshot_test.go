@@ -1,0 +1,438 @@
+package memstore
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// savable returns a store that can be saved.
+func savable(t failer, o Options) *Store {
+	t.Helper()
+	o.Savable = true
+	s, err := New(o)
+	if err != nil {
+		t.Fatalf("New: %v", err)
+	}
+	return s
+}
+
+// failer is the part of a test that both testing and rapid have.
+type failer interface {
+	Helper()
+	Fatalf(format string, args ...any)
+}
+
+func save(t failer, s *Store) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	if _, err := s.Save(&b); err != nil {
+		t.Fatalf("Save: %v", err)
+	}
+	return b.Bytes()
+}
+
+// restored returns a store with the states of a snapshot.
+func restored(t failer, o Options, snapshot []byte) (*Store, Loaded) {
+	t.Helper()
+	s := savable(t, o)
+	loaded, err := s.Load(bytes.NewReader(snapshot))
+	if err != nil {
+		t.Fatalf("Load: %v", err)
+	}
+	return s, loaded
+}
+
+// drawCharges draws a transaction over few keys, so that they are charged again and again.
+func drawCharges(rt *rapid.T) []store.Charge {
+	charges := make([]store.Charge, rapid.IntRange(1, 4).Draw(rt, "charges"))
+	for i := range charges {
+		a := rapid.SampledFrom(algorithms.Algorithms()).Draw(rt, "algorithm")
+		l := algorithms.Limit{
+			Algorithm: a,
+			Requests:  rapid.SampledFrom([]uint32{1, 3, 10, 100, 0, 1 << 31}).Draw(rt, "requests"),
+			Period:    rapid.SampledFrom([]time.Duration{time.Second, 7 * time.Second, time.Minute, 24 * time.Hour}).Draw(rt, "period"),
+		}
+		if a == algorithms.TokenBucket && l.Requests > 0 {
+			l.Burst = rapid.SampledFrom([]uint32{0, 1, 50}).Draw(rt, "burst")
+		}
+		if a == algorithms.TokenBucketInteger {
+			l.Requests = min(l.Requests, uint32(min(int64(l.Period), 1<<31)))
+		}
+		charges[i] = store.Charge{
+			Key:           fmt.Append(nil, "key", rapid.IntRange(0, 5).Draw(rt, "key")),
+			Limit:         l,
+			Hits:          rapid.SampledFrom([]int64{1, 1, 2, 7, 0, -1, -100}).Draw(rt, "hits"),
+			Rule:          i,
+			CountRejected: rapid.Bool().Draw(rt, "count rejected"),
+		}
+	}
+	return charges
+}
+
+// A restarted store decides as one that was not restarted, after any history and any time between.
+func TestARestoredStoreDecidesAsTheSavedOne(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := savable(rt, Options{SweepInterval: never}) // time flies here
+			defer s.Close()
+			wait := func(what string) {
+				time.Sleep(rapid.SampledFrom([]time.Duration{
+					0, 1, time.Millisecond, 300 * time.Millisecond, time.Second, 11 * time.Second, time.Minute, 25 * time.Hour,
+				}).Draw(rt, what))
+			}
+			take := func(s *Store, charges []store.Charge) []algorithms.Decision {
+				decisions := make([]algorithms.Decision, len(charges))
+				if _, err := s.Take(t.Context(), charges, decisions); err != nil {
+					rt.Fatalf("Take: %v", err)
+				}
+				return decisions
+			}
+			for range rapid.IntRange(0, 40).Draw(rt, "history") {
+				wait("wait")
+				take(s, drawCharges(rt))
+			}
+			snapshot := save(rt, s)
+			wait("between")
+			r, loaded := restored(rt, Options{
+				MaxKeys: rapid.SampledFrom([]int{1000, 5_000_000}).Draw(rt, "max keys"), SweepInterval: never,
+			}, snapshot)
+			defer r.Close()
+			if loaded.NoRoom != 0 {
+				rt.Fatalf("Load forgot keys: %+v", loaded)
+			}
+			for range rapid.IntRange(1, 20).Draw(rt, "after") {
+				charges := drawCharges(rt)
+				want, got := take(s, charges), take(r, charges)
+				if diff := cmp.Diff(want, got); diff != "" {
+					rt.Fatalf("%+v: (-not restarted +restarted)\n%s", charges, diff)
+				}
+				wait("wait after")
+			}
+		})
+	})
+}
+
+// A restart frees no denied key: the hits that were last denied come along.
+func TestASnapshotKeepsTheDeniedHits(t *testing.T) {
+	inBubble(t, Options{Savable: true}, func(t *testing.T, s *Store) {
+		for _, a := range algorithms.Algorithms() {
+			limit := algorithms.Limit{Algorithm: a, Requests: 100, Period: time.Hour}
+			for range 15 {
+				take(t, s, "spent", limit, 7)
+			}
+		}
+		r, _ := restored(t, Options{}, save(t, s))
+		defer r.Close()
+		want, got := deniedOf(s), deniedOf(r)
+		if len(got) != len(algorithms.Algorithms()) || !cmp.Equal(want, got) {
+			t.Errorf("denied hits after the restart: got %v, want %v", got, want)
+		}
+	})
+}
+
+// deniedOf returns the denied hits of all keys.
+func deniedOf(s *Store) map[digest]deniedHits {
+	all := make(map[digest]deniedHits)
+	for i := range s.shards {
+		for _, slot := range s.shards[i].table.slots {
+			if !slot.empty() {
+				all[slot.key()] = slot.denied()
+			}
+		}
+	}
+	return all
+}
+
+// The clock of the machine was ahead at the stop, by any time. Then no time counts as passed, and nobody waits longer than before.
+func TestAClockThatWentBackBeforeTheStartStarvesNobody(t *testing.T) {
+	for _, back := range []time.Duration{time.Second, time.Hour, 400 * 24 * time.Hour} {
+		for _, a := range algorithms.Algorithms() {
+			t.Run(fmt.Sprint(back, "/", a), func(t *testing.T) {
+				limit := algorithms.Limit{Algorithm: a, Requests: 10, Period: time.Minute}
+				var snapshot []byte
+				synctest.Test(t, func(t *testing.T) {
+					time.Sleep(back + 7*time.Second)
+					s := savable(t, Options{})
+					defer s.Close()
+					for range 11 {
+						take(t, s, "key", limit, 1)
+					}
+					snapshot = save(t, s)
+				})
+				synctest.Test(t, func(t *testing.T) { // starts at midnight 2000-01-01 again
+					time.Sleep(7 * time.Second)
+					r, loaded := restored(t, Options{}, snapshot)
+					defer r.Close()
+					if loaded.Keys != 1 {
+						t.Fatalf("Load: got %+v, want 1 key", loaded)
+					}
+					d := take(t, r, "key", limit, 1)
+					if d.Allowed {
+						t.Fatalf("at once after the start: got %+v, want denied", d)
+					}
+					if d.ResetAfter > 2*limit.Period {
+						t.Errorf("at once after the start: reset in %v, want at most two periods", d.ResetAfter)
+					}
+					time.Sleep(2 * limit.Period)
+					if d := take(t, r, "key", limit, 10); !d.Allowed {
+						t.Errorf("two periods later: got %+v, want allowed", d)
+					}
+				})
+			})
+		}
+	}
+}
+
+// A smaller store takes the keys that its order keeps: all denied ones here.
+func TestASmallerStoreKeepsDeniedKeys(t *testing.T) {
+	inBubble(t, Options{Savable: true, MaxKeys: 10_000}, func(t *testing.T, s *Store) {
+		limit := algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: 10, Period: 365 * 24 * time.Hour}
+		for i := range 5000 {
+			take(t, s, fmt.Sprint("some", i), limit, 1)
+		}
+		for i := range 300 {
+			take(t, s, fmt.Sprint("denied", i), limit, 10)
+			take(t, s, fmt.Sprint("denied", i), limit, 1)
+		}
+		r, loaded := restored(t, Options{MaxKeys: 1000}, save(t, s))
+		defer r.Close()
+		if got := r.Stats().Keys; got != 1000 {
+			t.Errorf("the store has %d keys of %+v, want 1000", got, loaded)
+		}
+		for i := range 300 {
+			if d := take(t, r, fmt.Sprint("denied", i), limit, 1); d.Allowed {
+				t.Fatalf("key %d is free again: %+v", i, d)
+			}
+		}
+	})
+}
+
+func TestIdleKeysAreNotRead(t *testing.T) {
+	inBubble(t, Options{Savable: true}, func(t *testing.T, s *Store) {
+		for _, a := range algorithms.Algorithms() {
+			take(t, s, "short", algorithms.Limit{Algorithm: a, Requests: 10, Period: time.Second}, 1)
+			take(t, s, "long", algorithms.Limit{Algorithm: a, Requests: 10, Period: time.Hour}, 10)
+		}
+		snapshot := save(t, s)
+		time.Sleep(3 * time.Second)
+		r, loaded := restored(t, Options{}, snapshot)
+		defer r.Close()
+		if n := len(algorithms.Algorithms()); loaded.Keys != n || loaded.Idle != n || r.Stats().Keys != n {
+			t.Errorf("got %+v and %d keys, want %d keys and as many idle ones", loaded, r.Stats().Keys, n)
+		}
+	})
+}
+
+// A log of more entries than a record has goes through several records.
+func TestALongLogIsSaved(t *testing.T) {
+	inBubble(t, Options{Savable: true}, func(t *testing.T, s *Store) {
+		limit := algorithms.Limit{Algorithm: algorithms.SlidingWindowLog, Requests: 3*maxRecord + 5, Period: time.Hour}
+		for range limit.Requests {
+			take(t, s, "long", limit, 1)
+			time.Sleep(time.Microsecond)
+		}
+		r, _ := restored(t, Options{}, save(t, s))
+		defer r.Close()
+		want, got := take(t, s, "long", limit, 1000), take(t, r, "long", limit, 1000)
+		if want.Allowed || got != want {
+			t.Errorf("after the restart: got %+v, want %+v", got, want)
+		}
+	})
+}
+
+func TestSaveAndLoadRefuseAStoreThatCannot(t *testing.T) {
+	plain, err := New(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plain.Close()
+	if _, err := plain.Save(new(bytes.Buffer)); !errors.Is(err, ErrNotSavable) {
+		t.Errorf("Save: got %v, want ErrNotSavable", err)
+	}
+	if _, err := plain.Load(new(bytes.Buffer)); !errors.Is(err, ErrNotSavable) {
+		t.Errorf("Load: got %v, want ErrNotSavable", err)
+	}
+	s := savable(t, Options{})
+	defer s.Close()
+	take(t, s, "key", benchLimitsOne(), 1)
+	if _, err := s.Load(bytes.NewReader(save(t, s))); !errors.Is(err, ErrInUse) {
+		t.Errorf("Load into a used store: got %v, want ErrInUse", err)
+	}
+}
+
+// small returns a snapshot with a state of each algorithm.
+func small(t failer) []byte {
+	s := savable(t, Options{MaxKeys: 100})
+	defer s.Close()
+	for i, l := range benchLimits() {
+		l.Period = 365 * 24 * time.Hour
+		charges := []store.Charge{{Key: fmt.Append(nil, i), Limit: l, Hits: 3}}
+		s.takeOne(&charges[0], new(algorithms.Decision))
+	}
+	return save(t, s)
+}
+
+// refused loads bytes that are not a snapshot, and then uses the store.
+func refused(t *testing.T, snapshot []byte, want error, what string) {
+	t.Helper()
+	s := savable(t, Options{MaxKeys: 100})
+	defer s.Close()
+	if _, err := s.Load(bytes.NewReader(snapshot)); !errors.Is(err, want) {
+		t.Errorf("%s: got %v, want %v", what, err, want)
+	}
+	if keys := s.Stats().Keys; keys != 0 {
+		t.Errorf("%s: %d keys are left of the refused snapshot", what, keys)
+	}
+	if d := take(t, s, "0", benchLimitsOne(), 1); !d.Allowed {
+		t.Errorf("%s: the store denies the first hit: %+v", what, d)
+	}
+}
+
+func TestDamagedSnapshotsAreRefused(t *testing.T) {
+	whole := small(t)
+	for n := range whole {
+		refused(t, whole[:n], ErrSnapshot, fmt.Sprintf("the first %d of %d bytes", n, len(whole)))
+		damaged := bytes.Clone(whole)
+		damaged[n] ^= 1 << (n % 8)
+		want := ErrSnapshot
+		if at := len(snapshotMagic); n >= at && n < at+4 {
+			want = ErrVersion
+		}
+		refused(t, damaged, want, fmt.Sprintf("byte %d of %d changed", n, len(whole)))
+	}
+	refused(t, append(bytes.Clone(whole), 0), ErrSnapshot, "a byte more")
+	refused(t, append(bytes.Clone(whole), whole...), ErrSnapshot, "two snapshots")
+	newer := bytes.Clone(whole)
+	newer[len(snapshotMagic)]++
+	refused(t, newer, ErrVersion, "a newer version")
+
+	// Sections that are whole, but of another snapshot or in another order.
+	other := small(t)
+	one, two := sections(whole), sections(other)
+	refused(t, bytes.Join([][]byte{one[0], one[1], two[2], one[len(one)-1]}, nil), ErrSnapshot, "a section of another snapshot")
+	one[2], one[3] = one[3], one[2]
+	refused(t, bytes.Join(one, nil), ErrSnapshot, "two sections in another order")
+}
+
+// sections cuts a snapshot into its magic with the version, and its sections.
+func sections(snapshot []byte) [][]byte {
+	at := len(snapshotMagic) + 4
+	all := [][]byte{snapshot[:at]}
+	for at < len(snapshot) {
+		size := 5 + int(binary.LittleEndian.Uint32(snapshot[at+1:])) + 4
+		all = append(all, snapshot[at:at+size])
+		at += size
+	}
+	return all
+}
+
+// Decisions go on while a snapshot is written, and each of its keys has a state between the one before and the one after.
+func TestASnapshotWhileDecisionsGoOn(t *testing.T) {
+	s := savable(t, Options{})
+	defer s.Close()
+	const keys = 2000
+	limit := algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: 1 << 20, Period: 3000 * 24 * time.Hour}
+	log := algorithms.Limit{Algorithm: algorithms.SlidingWindowLog, Requests: 100_000, Period: 3000 * 24 * time.Hour}
+	hit := func(s *Store, key int, hits int64) [2]uint32 {
+		var left [2]uint32
+		for i, l := range []algorithms.Limit{limit, log} {
+			var d algorithms.Decision
+			s.takeOne(&store.Charge{Key: fmt.Append(nil, key), Limit: l, Hits: hits}, &d)
+			left[i] = d.Remaining
+		}
+		return left
+	}
+	var before [keys][2]uint32
+	for i := range before {
+		before[i] = hit(s, i, 1)
+	}
+	done := make(chan struct{})
+	var hitting sync.WaitGroup
+	for worker := range 2 {
+		hitting.Go(func() {
+			for i := worker; ; i = (i + 7) % keys {
+				select {
+				case <-done:
+					return
+				default:
+					hit(s, i, 1)
+				}
+			}
+		})
+	}
+	var last []byte
+	for range 5 {
+		last = save(t, s)
+	}
+	close(done)
+	hitting.Wait()
+	r, loaded := restored(t, Options{}, last)
+	defer r.Close()
+	if loaded.Keys != 2*keys {
+		t.Fatalf("Load: got %+v, want %d keys", loaded, 2*keys)
+	}
+	for i := range before {
+		after, got := hit(s, i, 0), hit(r, i, 0)
+		for j := range got {
+			if got[j] > before[i][j] || got[j] < after[j] {
+				t.Fatalf("key %d has %d left after the restart, want %d to %d", i, got[j], after[j], before[i][j])
+			}
+		}
+	}
+}
+
+// FuzzLoad reads snapshots with right checksums and any content.
+func FuzzLoad(f *testing.F) {
+	for _, section := range sections(small(f))[1:] {
+		f.Add(section[0], section[5:len(section)-4])
+	}
+	f.Fuzz(func(t *testing.T, kind byte, content []byte) {
+		s := savable(t, Options{MaxKeys: 100})
+		defer s.Close()
+		var b bytes.Buffer
+		out := newSnapshotWriter(&b)
+		out.head(hashKey{1, 2}, s.now())
+		out.content = append(out.content, content...)
+		out.section(kind)
+		out.records = 1
+		out.end()
+		if _, err := s.Load(&b); err != nil {
+			return
+		}
+		for i := range s.shards {
+			sh := &s.shards[i]
+			for _, slot := range sh.table.slots {
+				if slot.empty() {
+					continue
+				}
+				for _, hits := range []int64{0, 1, -1, algorithms.MaxHits} {
+					limit := *sh.limits.of(slot.limit())
+					var d algorithms.Decision
+					if limit.Algorithm.HasState() {
+						_, d = algorithms.Take(limit, slot.state, s.now(), hits, true)
+					} else {
+						d = sh.logs.of(slot.state).Take(limit, s.now(), hits, true)
+					}
+					if d.Remaining > limit.Capacity() || d.RetryAfter < 0 || d.ResetAfter < 0 {
+						t.Fatalf("%+v: %d hits: got %+v", limit, hits, d)
+					}
+				}
+			}
+		}
+		for i := range s.shards {
+			s.sweepShard(&s.shards[i])
+		}
+	})
+}

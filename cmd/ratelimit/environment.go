@@ -8,6 +8,7 @@ import (
 
 	"github.com/weirproxy/weir/internal/serving"
 	"github.com/weirproxy/weir/internal/settings"
+	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/server"
 	"github.com/weirproxy/weir/pkg/store/redisstore"
 )
@@ -164,6 +165,7 @@ func moreVariables(c *config) []variable {
 		used("REDIS_KEY_FORMAT", settings.OneOfAnyCase(&c.OriginalKeys, []string{"ratelimit", "weir"}, true, false), "ratelimit", "with Redis: `ratelimit` counts the original's limits under its keys, together with pods of it; `weir` counts all under keys of ours, which never collide"),
 		used("REDIS_OP_TIMEOUT", duration(&c.Redis.Timeout), "10ms", "with Redis: longest wait of a request without a deadline; a request with one waits three quarters of the time to it. After that `on_store_error` decides, by default in memory. 0 is the default"),
 		idle("REDIS_PERSECOND_OP_TIMEOUT", duration(new(time.Duration)), "10ms", "REDIS_OP_TIMEOUT is for both"),
+		used("WEIR_MAX_RULES_BYTES", settings.Integer(&c.Rules.MaxBytes, 1, math.MaxInt32), strconv.Itoa(descriptors.DefaultMaxBytes), "largest size of all rules together, also by xDS; a value counts at least 12 bytes; loading takes up to 35 times that memory"),
 		used("WEIR_ADMIN_ADDRESS", text(&c.Admin.Address, listenAddress), "127.0.0.1:8082", "listens on this address for the admin service, which `sidecar match --server` and `sidecar reset` ask; it authenticates nobody. Set to nothing it is off. When the default address is taken, the service logs a warning and starts without it"),
 		used("WEIR_HTTP_JSON", settings.OneOf(&c.Server.JSON.From, []string{"off", "loopback", "on"}, server.JSONOff, server.JSONFromLoopback, server.JSONFromAnywhere), "on", "clients of `/json`: `on` takes any request that reaches HOST and PORT, as the original does. `loopback` takes requests of programs on this machine, and keeps web pages out ([operations.md](operations.md#json))"),
 		used("WEIR_HTTP_JSON_ALLOW", settings.List(&r.allowedJSON, "power", power), strings.Join(powers(), ","), "allows refunds (`is_negative_hits`) and overrides (`limit`) by `/json`, beside charges"),

@@ -16,6 +16,7 @@ import (
 	"github.com/weirproxy/weir/internal/statistics"
 	"github.com/weirproxy/weir/internal/tracing"
 	"github.com/weirproxy/weir/internal/xds"
+	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/server"
 	"github.com/weirproxy/weir/pkg/store/denycache"
@@ -103,7 +104,7 @@ func TestEveryVariableOfTheOriginalIsInTheTableWithItsDefault(t *testing.T) {
 		delete(known, name)
 	}
 	more := slices.Sorted(maps.Keys(known))
-	want := []string{"GRPC_SERVER_TLS_CA_CERT", "REDIS_KEY_FORMAT", "REDIS_OP_TIMEOUT", "REDIS_PERSECOND_OP_TIMEOUT", "REDIS_POOL_ON_EMPTY_WAIT_DURATION", "STATSD_PROTOCOL", "WEIR_ADMIN_ADDRESS", "WEIR_HTTP_JSON", "WEIR_HTTP_JSON_ALLOW", "WEIR_HTTP_JSON_HOSTS"}
+	want := []string{"GRPC_SERVER_TLS_CA_CERT", "REDIS_KEY_FORMAT", "REDIS_OP_TIMEOUT", "REDIS_PERSECOND_OP_TIMEOUT", "REDIS_POOL_ON_EMPTY_WAIT_DURATION", "STATSD_PROTOCOL", "WEIR_ADMIN_ADDRESS", "WEIR_HTTP_JSON", "WEIR_HTTP_JSON_ALLOW", "WEIR_HTTP_JSON_HOSTS", "WEIR_MAX_RULES_BYTES"}
 	if diff := cmp.Diff(want, more); diff != "" {
 		t.Errorf("variables beyond those of the original (-want +got):\n%s", diff)
 	}
@@ -117,7 +118,9 @@ func TestNoEnvironmentIsTheOriginalsDefaultsAndMemory(t *testing.T) {
 			GRPC:        serving.Endpoint{Address: "0.0.0.0:8081"},
 			Admin:       serving.Endpoint{Address: "127.0.0.1:8082", Spare: true},
 			MetricsPath: "/metrics",
-			Rules:       reload.Options{Paths: []string{"/srv/runtime_data/current/config"}},
+			Rules: reload.Options{
+				Paths: []string{"/srv/runtime_data/current/config"}, Options: descriptors.Options{MaxBytes: 20 << 20},
+			},
 			XDS: xds.Options{
 				Address: "localhost:18000", Node: xds.Node{ID: "default"}, MinBackoff: 10 * time.Second, MaxBackoff: time.Minute,
 			},
@@ -207,6 +210,7 @@ func TestEveryVariableDoesWhatItSays(t *testing.T) {
 			want: [2]bool{true, false},
 		},
 		"WEIR_HTTP_JSON_HOSTS=a,b":                      {got: func(c config) any { return c.Server.JSON.Hosts }, want: []string{"a", "b"}},
+		"WEIR_MAX_RULES_BYTES=1000":                     {got: func(c config) any { return c.Rules.MaxBytes }, want: 1000},
 		"WEIR_ADMIN_ADDRESS=":                           {got: func(c config) any { return c.Admin }, want: serving.Endpoint{}},
 		"PROMETHEUS_PATH=/m":                            {got: func(c config) any { return c.MetricsPath }, want: "/m"},
 		"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS=true": {got: func(c config) any { return c.Statistics.Collector.Milliseconds }, want: true},

@@ -121,12 +121,14 @@ func findings(err error) []finding {
 // ruleBounds is the settings of serve that decide whether rules are right.
 type ruleBounds struct {
 	maxLogEntries uint32
+	maxBytes      int
 	store         string
 }
 
 // addBounds adds the flags of ruleBounds.
 func addBounds(cmd *cobra.Command, to *ruleBounds) {
 	cmd.Flags().Uint32Var(&to.maxLogEntries, "max-log-entries", limiter.DefaultMaxLogEntries, "as of serve: largest requests_per_unit of a sliding_window_log")
+	cmd.Flags().IntVar(&to.maxBytes, "max-rules-bytes", descriptors.DefaultMaxBytes, "as of serve: largest size of all rules together, at least 1")
 	cmd.Flags().StringVar(&to.store, "store", storeMemory, "as of serve: `memory|redis`, which counts time in microseconds")
 }
 
@@ -143,11 +145,14 @@ func loadRules(paths []string, file string, bounds ruleBounds) (*descriptors.Rul
 	if bounds.store == storeRedis {
 		granularity = redisstore.Granularity
 	}
-	sources, readErr := reload.Read(paths, file)
-	rules, warnings, err := descriptors.Load(sources, descriptors.Options{
-		MaxLogEntries: bounds.maxLogEntries,
-		Granularity:   granularity,
-	})
+	if bounds.maxBytes < 1 {
+		return nil, 0, nil, usage("--max-rules-bytes: %d: must be at least 1", bounds.maxBytes)
+	}
+	options := descriptors.Options{
+		MaxLogEntries: bounds.maxLogEntries, MaxBytes: bounds.maxBytes, MaxBytesSetting: "--max-rules-bytes", Granularity: granularity,
+	}
+	sources, readErr := reload.Files{Bounds: options}.Read(paths, file)
+	rules, warnings, err := descriptors.Load(sources, options)
 	if err := errors.Join(readErr, err); err != nil {
 		return nil, 0, warnings, bad(err, exitBad)
 	}

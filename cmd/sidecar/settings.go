@@ -134,6 +134,7 @@ func groups(c *config) []group {
 		{"max-keys", settings.Number(&c.Store.MaxKeys, 1, math.MaxInt32), decimal(memstore.DefaultMaxKeys), "largest number of keys in memory, a little over 50 bytes each; with Redis, of the keys while Redis does not answer"},
 		{"on-full", settings.OneOf(&c.Store.OnFull, []string{"allow", "deny"}, memstore.Allow, memstore.Deny), "allow", "decision about a new key when memory is full of keys that are denied now"},
 		{"max-log-entries", settings.Number(&c.MaxLogEntries, 1, math.MaxInt32), decimal(limiter.DefaultMaxLogEntries), "largest requests_per_unit of a sliding_window_log, which remembers every hit"},
+		{"max-rules-bytes", settings.Number(&c.Rules.MaxBytes, 1, math.MaxInt32), decimal(descriptors.DefaultMaxBytes), "largest size of all rules together, also by xDS; a value counts at least 12 bytes; loading takes up to 35 times that memory"},
 		{"max-descriptors", settings.Number(&c.Limiter.MaxDescriptors, 1, server.MaxItems), decimal(limiter.DefaultMaxDescriptors), "largest number of descriptors in a request"},
 		{"max-request-bytes", settings.Number(&c.Server.MaxRequestBytes, 1, math.MaxInt32), decimal(server.DefaultMaxRequestBytes), "largest request, in bytes, by gRPC or /json"},
 		{"max-connections", settings.Number(&c.MaxConnections, 1, math.MaxInt32), decimal(serving.DefaultMaxConnections), "largest number of open gRPC connections; at the bound a new one takes the place of an idle one"},
@@ -170,6 +171,7 @@ func (c *config) complete() []error {
 	}
 	c.GRPC.Setting, c.Socket.Setting, c.HTTP.Setting, c.Admin.Setting = "grpc-address", "grpc-socket", "http-address", "admin-address"
 	c.Rules.Hint = "name a file or directory with --rules, or put a list domains into the settings file"
+	c.Rules.MaxBytesSetting = "--max-rules-bytes"
 	c.Rules.MaxLogEntries, c.Limiter.MaxLogEntries = uint32(c.MaxLogEntries), uint32(c.MaxLogEntries)
 	c.Server.Headers.RateLimit = slices.Contains(c.ResponseHeaders, "ratelimit")
 	c.Server.Headers.IETF = slices.Contains(c.ResponseHeaders, "ietf")

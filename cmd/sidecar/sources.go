@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/viper"
 
 	"github.com/weirproxy/weir/internal/settings"
+	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
 // addSettings adds a flag for every setting.
@@ -105,9 +106,21 @@ func written(s setting, flags *pflag.FlagSet, v *viper.Viper, file string) strin
 // mergeFile lets viper read a settings file, and returns mistakes in the keys. Package reload reads the rules in the list `domains`:
 // viper would turn their keys to lower case.
 func mergeFile(v *viper.Viper, file string, all []setting) []error {
+	info, err := os.Stat(file)
+	if err != nil {
+		return []error{fmt.Errorf("config: %w", err)}
+	}
+	// Viper needs as much memory as rules. The bound in the file itself is not known yet.
+	bounds := descriptors.Options{MaxBytes: max(0, v.GetInt("max-rules-bytes")), MaxBytesSetting: "--max-rules-bytes"}
+	if text, tooLarge := bounds.TooLarge(int(info.Size()), 0); tooLarge {
+		return []error{fmt.Errorf("%s: %s", file, text)}
+	}
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return []error{fmt.Errorf("config: %w", err)}
+	}
+	if text, tooLarge := bounds.TooLarge(descriptors.Size(data), 0); tooLarge {
+		return []error{fmt.Errorf("%s: %s", file, text)}
 	}
 	read := viper.New()
 	read.SetConfigType(formatOf(file))

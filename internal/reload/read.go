@@ -1,6 +1,8 @@
 package reload
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,12 +18,11 @@ import (
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
-// maxBytes bounds the bytes that are read of one file: one more than descriptors.Load accepts, so that Load reports the excess.
-const maxBytes = 64<<20 + 1
-
 // Files says which files of a directory hold rules. The zero value takes *.yaml, *.yml and *.json, except names that start with a
 // dot, and no directories below.
 type Files struct {
+	Bounds descriptors.Options // MaxBytes holds for all files together; New sets Bounds
+
 	Match func(name string) bool // of a file, by its name without the directory; nil means IsRuleFile
 	Below func(name string) bool // of a directory below: its files count too; nil: no directory. Not asked about symbolic links
 }
@@ -56,12 +57,14 @@ func Read(paths []string, settings string) ([]descriptors.Source, error) {
 // file ("" for no such file). The extension of a settings file decides between YAML, TOML and JSON. Read follows symbolic links,
 // and reads a path once. A directory must hold a rule file.
 //
-// Read continues after a mistake and returns all readable sources. The error joins a FileError for every other path.
+// Read does not read a file with which all files are too large: its source has no data, but a mistake. Read continues after
+// a mistake and returns all readable sources. The error joins a FileError for every other path.
 func (f Files) Read(paths []string, settings string) ([]descriptors.Source, error) {
 	var (
 		sources []descriptors.Source
 		errs    []error
 		seen    = make(map[string]bool)
+		size    int // of all files so far
 	)
 	for _, path := range paths {
 		files, err := f.of(path)
@@ -73,16 +76,16 @@ func (f Files) Read(paths []string, settings string) ([]descriptors.Source, erro
 				continue
 			}
 			seen[filepath.Clean(file)] = true
-			data, err := readFile(file)
+			source, err := f.readFile(file, &size)
 			if err != nil {
 				errs = append(errs, err)
 				continue
 			}
-			sources = append(sources, descriptors.Source{Name: file, Data: data})
+			sources = append(sources, source)
 		}
 	}
 	if settings != "" {
-		source, err := inline(settings)
+		source, err := f.inline(settings, &size)
 		if err != nil {
 			errs = append(errs, err)
 		} else {
@@ -156,8 +159,10 @@ func (f Files) in(dir string) ([]string, error) {
 	return files, nil
 }
 
-// readFile reads a regular file, up to maxBytes. Other files are refused: reading a pipe could last for ever.
-func readFile(path string) (data []byte, err error) {
+// readFile reads a regular file, beside files of the size before, and adds its size. Other files are refused: reading a pipe could last
+// for ever.
+func (f Files) readFile(path string, size *int) (source descriptors.Source, err error) {
+	source.Name = path
 	defer func() {
 		if err != nil {
 			err = FileError{File: path, Err: bare(err)}
@@ -165,25 +170,40 @@ func readFile(path string) (data []byte, err error) {
 	}()
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, err
+		return source, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, errors.New("must be a regular file")
+		return source, errors.New("must be a regular file")
 	}
-	f, err := os.Open(path)
+	if text, tooLarge := f.Bounds.TooLarge(int(info.Size()), *size); tooLarge {
+		source.Mistakes = []descriptors.Error{{File: path, Text: text}}
+		return source, nil
+	}
+	file, err := os.Open(path)
 	if err != nil {
-		return nil, err
+		return source, err
 	}
-	defer func() { _ = f.Close() }() // nothing was written
-	return io.ReadAll(io.LimitReader(f, maxBytes))
+	defer func() { _ = file.Close() }() // nothing was written
+	data := bytes.NewBuffer(make([]byte, 0, info.Size()+bytes.MinRead))
+	most := cmp.Or(f.Bounds.MaxBytes, descriptors.DefaultMaxBytes) // Load refuses a file that has grown above
+	if _, err := data.ReadFrom(io.LimitReader(file, int64(most)+1)); err != nil {
+		return source, err
+	}
+	source.Data = data.Bytes()
+	*size += len(source.Data)
+	return source, nil
 }
 
 // inline reads the rule documents of a settings file. TOML becomes JSON.
-func inline(path string) (descriptors.Source, error) {
-	source := descriptors.Source{Name: path, Settings: true}
-	var err error
-	if source.Data, err = readFile(path); err != nil || strings.ToLower(filepath.Ext(path)) != ".toml" {
+func (f Files) inline(path string, size *int) (descriptors.Source, error) {
+	source, err := f.readFile(path, size)
+	source.Settings = true
+	if err != nil || len(source.Mistakes) > 0 || strings.ToLower(filepath.Ext(path)) != ".toml" {
 		return source, err
+	}
+	const values = 24 // bytes of a key and a value, as descriptors.Size counts them
+	if text, tooLarge := f.Bounds.TooLarge(values*bytes.Count(source.Data, []byte("=")), 0); tooLarge {
+		return descriptors.Source{Name: path, Settings: true, Mistakes: []descriptors.Error{{File: path, Text: text}}}, nil
 	}
 	var settings map[string]any
 	if err := toml.Unmarshal(source.Data, &settings); err != nil {

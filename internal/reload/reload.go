@@ -82,6 +82,7 @@ func New(o Options) (*Reloader, error) {
 	}
 	o.Debounce = cmp.Or(o.Debounce, DefaultDebounce)
 	o.Poll = cmp.Or(o.Poll, DefaultPoll)
+	o.Files.Bounds = o.Options
 	r := &Reloader{options: o}
 	r.status.Store(new(Status))
 	return r, nil

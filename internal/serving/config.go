@@ -32,7 +32,7 @@ type Config struct {
 
 	Rules             reload.Options // Run sets Limiter, Granularity, Pushed and Logger
 	StartWithoutRules bool           // serve when the rule files are missing
-	XDS               xds.Options    // without an Address: off. Run sets Push and Logger
+	XDS               xds.Options    // without an Address: off. Run sets Push, Bounds and Logger
 	XDSRequired       bool           // not ready until rules have come by xDS
 
 	MaxConnections int // bound of the open connections of GRPC and Socket together; 0 means DefaultMaxConnections

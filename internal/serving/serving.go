@@ -137,7 +137,7 @@ func (c *Config) follow(r *reload.Reloader, registry prometheus.Registerer) (*xd
 	if c.XDS.Address == "" {
 		return nil, nil //nolint:nilnil // see above
 	}
-	c.XDS.Push, c.XDS.Logger = r.Push, c.Logger
+	c.XDS.Push, c.XDS.Logger, c.XDS.Bounds = r.Push, c.Logger, c.Rules.Options
 	client, err := xds.New(c.XDS)
 	if err != nil {
 		return nil, fmt.Errorf("xds: %w", err)

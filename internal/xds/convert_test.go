@@ -18,7 +18,7 @@ import (
 
 // load loads one resource, by the name r.
 func load(data []byte) (*descriptors.Rules, []descriptors.Warning, error) {
-	return descriptors.Load([]descriptors.Source{sourceOf("r", &anypb.Any{TypeUrl: typeURL, Value: data})}, descriptors.Options{})
+	return descriptors.Load([]descriptors.Source{sourceOf("r", &anypb.Any{TypeUrl: typeURL, Value: data}, descriptors.Options{}, new(int))}, descriptors.Options{})
 }
 
 func TestAResourceMeansTheSameAsAFile(t *testing.T) {
@@ -238,7 +238,7 @@ func TestResourcesOfAStateOfTheWorldAreKnownByName(t *testing.T) {
 		{TypeUrl: "type.googleapis.com/x"},
 		body("line\nfeed", "l"),
 		{TypeUrl: typeURL, Value: append(wire(t, config("cut", "c", 1)), 0x1a, 0x7f)},
-	})
+	}, descriptors.Options{})
 	var names, wrong []string
 	for _, r := range all {
 		names = append(names, r.name+" "+r.Name)
@@ -278,7 +278,7 @@ func FuzzResource(f *testing.F) {
 	}
 	f.Add(data.GetValue())
 	f.Fuzz(func(t *testing.T, data []byte) {
-		all := resourcesOf([]*anypb.Any{{TypeUrl: typeURL, Value: data}})
+		all := resourcesOf([]*anypb.Any{{TypeUrl: typeURL, Value: data}}, descriptors.Options{})
 		if len(all) != 1 || all[0].name == "" || strings.ContainsAny(all[0].Name, "\n") {
 			t.Fatalf("resources: got %+v", all)
 		}

@@ -8,8 +8,7 @@ import (
 	"unicode"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	ratelimitv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
-	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/weirproxy/weir/pkg/descriptors"
@@ -32,13 +31,14 @@ type resource struct {
 }
 
 // resourcesOf returns the resources of a state of the world. Each holds its own name.
-func resourcesOf(all []*anypb.Any) []resource {
+func resourcesOf(all []*anypb.Any, bounds descriptors.Options) []resource {
 	resources := make([]resource, 0, len(all))
+	size := 0
 	seen := make(map[string]bool, len(all))
 	for i, body := range all {
 		name, body := unwrap(body)
 		name = cmp.Or(name, nameOf(body.GetValue()), "#"+strconv.Itoa(i))
-		source := sourceOf(name, body)
+		source := sourceOf(name, body, bounds, &size)
 		if seen[name] {
 			name += "#" + strconv.Itoa(i)
 			source = broken(name, "has the name of another resource, must have one of its own")
@@ -63,16 +63,33 @@ func unwrap(body *anypb.Any) (name string, inner *anypb.Any) {
 
 // nameOf returns the name of a RateLimitConfig, else its domain, else "". Of malformed data, the beginning counts.
 func nameOf(data []byte) string {
-	var config ratelimitv3.RateLimitConfig
-	_ = proto.Unmarshal(data, &config) // convert reports the error
-	return cmp.Or(config.GetName(), config.GetDomain())
+	var names [domainField + 1]string
+	for len(data) > 0 {
+		number, kind, n := protowire.ConsumeField(data)
+		if n < 0 {
+			break // convert reports the error
+		}
+		if (number == nameField || number == domainField) && kind == protowire.BytesType {
+			_, _, tag := protowire.ConsumeTag(data)
+			text, _ := protowire.ConsumeBytes(data[tag:])
+			names[number] = string(text)
+		}
+		data = data[n:]
+	}
+	return cmp.Or(names[nameField], names[domainField])
 }
 
-// sourceOf returns a resource as a document to load.
-func sourceOf(name string, body *anypb.Any) descriptors.Source {
+// sourceOf returns a resource as a document to load, beside resources of the size before, and adds its size. A resource with
+// which the response is too large is not decoded.
+func sourceOf(name string, body *anypb.Any, bounds descriptors.Options, size *int) descriptors.Source {
 	if body.GetTypeUrl() != typeURL {
 		return broken(name, fmt.Sprintf("is of the type %q, must be %s", body.GetTypeUrl(), typeURL))
 	}
+	own := sizeOf(body.GetValue())
+	if text, tooLarge := bounds.TooLarge(own, *size); tooLarge {
+		return broken(name, text)
+	}
+	*size += own
 	return convert(documentName(name), body.GetValue())
 }
 
@@ -87,4 +104,35 @@ func documentName(name string) string {
 		name = strconv.Quote(name)
 	}
 	return Prefix + name
+}
+
+// Fields of RateLimitConfig and RateLimitDescriptor.
+const (
+	nameField        = 1 // of a RateLimitConfig
+	domainField      = 2
+	descriptorsField = 3
+	belowField       = 4 // descriptors of a RateLimitDescriptor
+)
+
+// sizeOf returns the size of an encoded RateLimitConfig, as descriptors.Size: its length, or 24 bytes for each field if that is more. A
+// field has a key and a value. An empty descriptor has two bytes, and takes hundreds of bytes in memory.
+func sizeOf(data []byte) int { return max(len(data), 24*fieldsOf(data, descriptorsField, 0)) }
+
+// fieldsOf returns the number of fields of a message and of the descriptors in it, which are in one of its fields.
+func fieldsOf(data []byte, descriptors protowire.Number, level int) int {
+	fields := 0
+	for len(data) > 0 {
+		number, kind, n := protowire.ConsumeField(data)
+		if n < 0 {
+			break // convert reports the error
+		}
+		fields++
+		if number == descriptors && kind == protowire.BytesType && level < maxLevels {
+			_, _, tag := protowire.ConsumeTag(data)
+			below, _ := protowire.ConsumeBytes(data[tag:])
+			fields += fieldsOf(below, belowField, level+1)
+		}
+		data = data[n:]
+	}
+	return fields
 }

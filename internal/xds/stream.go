@@ -64,7 +64,7 @@ func (s *sotw) receive() (response, error) {
 		}
 		if in.GetTypeUrl() == "" || in.GetTypeUrl() == typeURL { // else the client did not ask for it
 			return response{
-				version: in.GetVersionInfo(), nonce: in.GetNonce(), whole: true, resources: resourcesOf(in.GetResources()),
+				version: in.GetVersionInfo(), nonce: in.GetNonce(), whole: true, resources: resourcesOf(in.GetResources(), s.client.options.Bounds),
 			}, nil
 		}
 	}
@@ -102,9 +102,11 @@ func (d *delta) receive() (response, error) {
 			continue // the client did not ask for it
 		}
 		r := response{version: in.GetSystemVersionInfo(), nonce: in.GetNonce(), removed: in.GetRemovedResources()}
+		size := 0
 		for _, x := range in.GetResources() {
 			if x.GetResource() != nil { // else a heartbeat: the resource stays as it is
-				r.resources = append(r.resources, resource{x.GetName(), x.GetVersion(), sourceOf(x.GetName(), x.GetResource())})
+				source := sourceOf(x.GetName(), x.GetResource(), d.client.options.Bounds, &size)
+				r.resources = append(r.resources, resource{x.GetName(), x.GetVersion(), source})
 			}
 		}
 		return r, nil

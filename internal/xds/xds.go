@@ -49,6 +49,8 @@ type Options struct {
 	MaxBackoff        time.Duration // longest wait, which doubles with each failure; 0 means DefaultMaxBackoff
 	Steady            bool          // wait for exactly these times; else for a random time, at least half as long
 
+	Bounds descriptors.Options // MaxBytes holds for the resources of a response, before Weir decodes these
+
 	// Push puts rule documents in force, and replaces all documents of the last call. After descriptors.Errors, the documents that
 	// the errors name are not in force, and all others are. After another error nothing has changed. Calls do not overlap.
 	Push   func(ctx context.Context, documents []descriptors.Source) error

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+
+	"go.yaml.in/yaml/v3"
 )
 
 // maxPath bounds the keys and values of a descriptor and of the descriptors above it, in bytes. The path of every descriptor
@@ -12,9 +14,14 @@ const maxPath = 64 << 10
 
 // descriptors decodes the children of a node.
 func (t *tree) descriptors(fs fields, parent *node) {
-	if v, ok := fs.get("descriptors"); ok {
-		for _, item := range t.items(v, "a list of descriptors") {
-			t.descriptor(item, parent)
+	v, ok := fs.get("descriptors")
+	if !ok {
+		return
+	}
+	for item := range t.each(v, "a list of descriptors") {
+		t.descriptor(item, parent)
+		if !t.aliases {
+			*item.node = yaml.Node{} // frees the values below: rules may be as large
 		}
 	}
 }

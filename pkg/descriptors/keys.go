@@ -66,11 +66,14 @@ func (r *reader) fields(v value, f form) (fields, bool) {
 		return nil, false
 	}
 	original, own := f.keys()
-	keys := slices.Concat(original, own)
 	return slices.DeleteFunc(all, func(x field) bool {
-		if slices.Contains(keys, x.key) {
+		if slices.Contains(original, x.key) || slices.Contains(own, x.key) {
 			return false
 		}
+		if r.stopped {
+			return true
+		}
+		keys := slices.Concat(original, own)
 		name, original := home(x.key)
 		near := nearest(x.key, keys)
 		switch {

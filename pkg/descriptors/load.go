@@ -30,6 +30,9 @@ type Options struct {
 
 	// Strict treats every warning as a mistake.
 	Strict bool
+
+	MaxBytes        int    // maximum [Size] of all sources together; 0 means DefaultMaxBytes
+	MaxBytesSetting string // the operator's name of that bound, for mistakes; "" means "max bytes"
 }
 
 // Source is one rule document in bytes, or a settings file that holds a list of rule documents. Load does not keep Data.
@@ -57,7 +60,8 @@ func (s Source) Equal(o Source) bool {
 // probably did not mean, such as every part that envoyproxy/ratelimit silently ignores. No sources make rules without domains.
 //
 // Load does not trust documents. Deep or self-referential documents are mistakes, not panics. The bounds are 200 levels of maps
-// and lists, 500 000 values repeated through aliases, and 64 MiB.
+// and lists, 500 000 values repeated through aliases, and Options.MaxBytes. Load refuses a source above that bound unread, and
+// goes on without it.
 func Load(sources []Source, o Options) (*Rules, []Warning, error) {
 	o.MaxLogEntries = cmp.Or(o.MaxLogEntries, DefaultMaxLogEntries)
 	var (
@@ -66,11 +70,12 @@ func Load(sources []Source, o Options) (*Rules, []Warning, error) {
 		rules    = &Rules{domains: make(map[string]*Domain)}
 		readers  = make([]*reader, 0, len(sources))
 		merged   = make(map[string]*tree)
+		size     int // of the sources so far
 	)
 	for _, s := range sources {
 		r := &reader{file: s.Name, options: o, merged: merged}
 		readers = append(readers, r)
-		for _, d := range r.documents(s) {
+		for _, d := range r.documents(s, &size) {
 			if first := rules.domains[d.Name]; first != nil && first != d.Domain {
 				r.errs = append(r.errs, Error{File: d.File, Line: d.Line, Path: d.path, Text: fmt.Sprintf(
 					"domain %s is defined already, at %s: a domain must be one document", quote(d.Name), position(first.File, first.Line))})

@@ -26,7 +26,7 @@ func (t *tree) json(v value) any {
 		return t.jsonMap(v)
 	case v.node.Kind == yaml.SequenceNode:
 		list := []any{}
-		for _, item := range t.items(v, "a list") {
+		for item := range t.each(v, "a list") {
 			list = append(list, t.json(item))
 		}
 		return list

@@ -2,6 +2,7 @@ package descriptors
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,6 +26,7 @@ type reader struct {
 	trees    []*tree          // of its documents
 	merged   map[string]*tree // of all sources, with MergeDomains: the first document of each domain
 
+	aliases  bool // the document has aliases: a value may stand in several places
 	expanded int  // values reached through aliases so far
 	stopped  bool // a bound was reached: everything else reads as empty
 	deep     bool // the bound of depth was reported
@@ -124,21 +126,27 @@ func (r *reader) warn(v value, line int, format string, args ...any) {
 }
 
 // items returns the values of a list; null is an empty list. must completes "must be" in a mistake.
-func (r *reader) items(v value, must string) []value {
-	switch {
-	case r.beyond(v) || isNull(v):
-		return nil
-	case v.node.Kind != yaml.SequenceNode:
-		r.fail(v, "is %s, must be %s", kind(v), must)
-		return nil
+func (r *reader) items(v value, must string) []value { return slices.Collect(r.each(v, must)) }
+
+// each yields the values of a list one by one; null is an empty list. must completes "must be" in a mistake.
+func (r *reader) each(v value, must string) iter.Seq[value] {
+	return func(yield func(value) bool) {
+		switch {
+		case r.beyond(v) || isNull(v):
+			return
+		case v.node.Kind != yaml.SequenceNode:
+			r.fail(v, "is %s, must be %s", kind(v), must)
+			return
+		}
+		for i, n := range v.node.Content {
+			item := r.resolve(value{
+				node: n, line: n.Line, place: &place{parent: v.place, index: i}, depth: v.depth + 1, aliased: v.aliased,
+			})
+			if r.stopped || !yield(item) {
+				return
+			}
+		}
 	}
-	all := make([]value, 0, len(v.node.Content))
-	for i, n := range v.node.Content {
-		all = append(all, r.resolve(value{
-			node: n, line: n.Line, place: &place{parent: v.place, index: i}, depth: v.depth + 1, aliased: v.aliased,
-		}))
-	}
-	return all
 }
 
 // field is one key of a map and its value.
@@ -152,7 +160,42 @@ type field struct {
 // fieldSet is fields by key, in the order in which the keys first came.
 type fieldSet struct {
 	list  []field
-	index map[string]int
+	index map[string]int // nil for a small set
+}
+
+// smallSet is the number of fields up to which a look at all is faster than an index, and needs no memory.
+const smallSet = 16
+
+func newFieldSet(size int) *fieldSet {
+	set := &fieldSet{list: make([]field, 0, size)}
+	if size > smallSet {
+		set.index = make(map[string]int)
+	}
+	return set
+}
+
+// find returns the place of a key in the list; false for an unknown key.
+func (s *fieldSet) find(key string) (int, bool) {
+	if s.index != nil {
+		i, known := s.index[key]
+		return i, known
+	}
+	i := slices.IndexFunc(s.list, func(f field) bool { return f.key == key })
+	return i, i >= 0
+}
+
+// add adds a field of a new key.
+func (s *fieldSet) add(f field) {
+	if s.index == nil && len(s.list) == smallSet { // merge keys brought many
+		s.index = make(map[string]int)
+		for i := range s.list {
+			s.index[s.list[i].key] = i
+		}
+	}
+	if s.index != nil {
+		s.index[f.key] = len(s.list)
+	}
+	s.list = append(s.list, f)
 }
 
 // pairs returns the fields of a map with any keys, each key once; false when v is no map. Of a key given twice the last counts. A
@@ -169,9 +212,8 @@ func (r *reader) pairs(v value) ([]field, bool) {
 		r.fail(v, "%sis %s, must be a map", document, kind(v))
 		return nil, false
 	}
-	size := len(v.node.Content) / 2
-	set := &fieldSet{make([]field, 0, size), make(map[string]int, size)}
-	for i := 0; i+1 < len(v.node.Content); i += 2 {
+	set := newFieldSet(min(len(v.node.Content)/2, maxMistakes))
+	for i := 0; i+1 < len(v.node.Content) && !r.stopped; i += 2 {
 		k, n := v.node.Content[i], v.node.Content[i+1]
 		line := k.Line
 		for k.Kind == yaml.AliasNode && k.Alias != nil {
@@ -220,10 +262,9 @@ func (r *reader) merge(f field, v value, to *fieldSet) {
 // set adds a field. Of two fields of one key the later counts, except a merged one after one of the map itself. Warnings report
 // a key given twice, and cases in which the reference takes the other field, or keys of the other field.
 func (r *reader) set(to *fieldSet, f field) {
-	i, known := to.index[f.key]
+	i, known := to.find(f.key)
 	if !known {
-		to.index[f.key] = len(to.list)
-		to.list = append(to.list, f)
+		to.add(f)
 		return
 	}
 	first := to.list[i]

@@ -11,11 +11,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxBytes bounds the bytes of one source.
-const maxBytes = 64 << 20
-
-// documents decodes all documents of a source. A document with mistakes may be missing or incomplete.
-func (r *reader) documents(s Source) (all []document) {
+// documents decodes all documents of a source, beside sources of the size before, and adds its size. A document with mistakes may be
+// missing or incomplete.
+func (r *reader) documents(s Source, size *int) (all []document) {
 	for _, e := range s.Mistakes {
 		e.File = r.file
 		r.record(e)
@@ -25,6 +23,10 @@ func (r *reader) documents(s Source) (all []document) {
 		r.warnings = append(r.warnings, w)
 	}
 	if len(s.Data) == 0 && len(s.Mistakes) > 0 {
+		return nil
+	}
+	var ok bool
+	if *size, ok = r.fits(s.Data, *size); !ok {
 		return nil
 	}
 	root, ok := r.parse(s)
@@ -42,7 +44,7 @@ func (r *reader) documents(s Source) (all []document) {
 	}
 	settings, _ := r.pairs(root)
 	if domains, ok := fields(settings).get("domains"); ok {
-		for _, item := range r.items(domains, "a list of rule documents") {
+		for item := range r.each(domains, "a list of rule documents") {
 			read(item)
 		}
 	}
@@ -51,10 +53,6 @@ func (r *reader) documents(s Source) (all []document) {
 
 // parse returns the content of a source; false for an empty source, which is a mistake except in a settings file.
 func (r *reader) parse(s Source) (value, bool) {
-	if len(s.Data) > maxBytes {
-		r.failAt(0, "%d bytes are too many, must be at most %d", len(s.Data), maxBytes)
-		return value{}, false
-	}
 	data := bytes.TrimPrefix(s.Data, []byte("\xef\xbb\xbf")) // UTF-8's byte order mark
 	var doc yaml.Node
 	var ignored int // the line of a second document
@@ -76,7 +74,7 @@ func (r *reader) parse(s Source) (value, bool) {
 		r.failAt(at, "not valid YAML: %s", syntaxText(err, data, at))
 		return value{}, false
 	}
-	if n := cycle(&doc, make(map[*yaml.Node]bool)); n != nil {
+	if n := r.cycle(&doc, make(map[*yaml.Node]bool)); n != nil {
 		r.failAt(n.Line, "*%s stands inside &%s: a value must not contain itself", n.Value, n.Value)
 		return value{}, false
 	}
@@ -173,10 +171,11 @@ func syntaxLine(err error, data []byte) int {
 	})
 }
 
-// cycle returns an alias inside the value that it repeats, or nil. An alias repeats a value that began before it,
-// so that every cycle has such an alias.
-func cycle(n *yaml.Node, open map[*yaml.Node]bool) *yaml.Node {
+// cycle returns an alias inside the value that it repeats, or nil, and notes whether the document has aliases. An alias repeats a
+// value that began before it, so that every cycle has such an alias.
+func (r *reader) cycle(n *yaml.Node, open map[*yaml.Node]bool) *yaml.Node {
 	if n.Kind == yaml.AliasNode {
+		r.aliases = true
 		if open[n.Alias] {
 			return n
 		}
@@ -185,10 +184,12 @@ func cycle(n *yaml.Node, open map[*yaml.Node]bool) *yaml.Node {
 	if len(n.Content) == 0 {
 		return nil
 	}
-	open[n] = true
-	defer delete(open, n)
+	if n.Anchor != "" {
+		open[n] = true
+		defer delete(open, n)
+	}
 	for _, c := range n.Content {
-		if found := cycle(c, open); found != nil {
+		if found := r.cycle(c, open); found != nil {
 			return found
 		}
 	}

@@ -165,13 +165,6 @@ func TestVeryManyMistakesAreCut(t *testing.T) {
 	}
 }
 
-func TestTooLargeDocumentsAreMistakes(t *testing.T) {
-	got := messages(t, Source{Name: "rules.yaml", Data: make([]byte, maxBytes+1)})
-	if want := []string{"rules.yaml: 67108865 bytes are too many, must be at most 67108864"}; !cmp.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
 func TestMistakesAreErrorsOneByOne(t *testing.T) {
 	_, _, err := Load([]Source{{Name: "rules.yaml", Data: []byte("domain: edge\ndescriptors: [5, 6]")}}, Options{})
 	var mistakes Errors

@@ -28,9 +28,9 @@ func limitMemory(ctx context.Context, logger *slog.Logger) {
 }
 
 // Garbage between two collections. A store of few keys leaves a few MiB alive. With Go's own goal (100 % of the live heap, at least 4
-// MiB) the garbage of gRPC starts nearly a hundred collections a second. A large store gets less garbage, so that all of it fits into a
-// container: the tables of keys hold no pointers, and a collection costs little however large they are. GOMEMLIMIT takes the garbage
-// back where there is less memory.
+// MiB) the garbage of gRPC starts nearly a hundred collections a second. A large store gets less garbage, and fits into a container with
+// it. The tables of keys hold no pointers, so a collection costs little however large the tables are. GOMEMLIMIT takes the garbage back
+// where there is less memory.
 const (
 	headroom = 32 << 20 // bytes of garbage, however much is alive
 	smallest = 64 << 20 // bytes of the whole heap before a collection is worth while
@@ -42,9 +42,9 @@ const (
 	maxPercent = 1600 // for 4 MiB alive; Go takes less than that as so much
 )
 
-// keepHeadroom adjusts GOGC to the live heap after each collection until ctx ends, and then restores GOGC. So the heap grows at most by
-// the headroom beyond everything alive (or to the smallest heap worth a collection), also when a burst leaves much alive at once. With GOGC in the environment keepHeadroom does
-// nothing. GOMEMLIMIT still holds: near the limit the collector runs as often as necessary.
+// keepHeadroom adjusts GOGC to the live heap after each collection until ctx ends, and then restores GOGC. So a burst that leaves much
+// alive at once does not multiply the heap. With GOGC in the environment keepHeadroom does nothing. GOMEMLIMIT still holds: near the
+// limit the collector runs as often as necessary.
 func keepHeadroom(ctx context.Context) {
 	if _, set := os.LookupEnv("GOGC"); set {
 		return
@@ -83,7 +83,7 @@ func (k *keeper) end() {
 // afterCollections calls adjust after each collection, from the goroutine of finalizers, until adjust returns false.
 func afterCollections(adjust func() bool) {
 	// The collector finds the object unreachable each time, because only its own finalizer sees the object. The runtime calls a finalizer
-	// when it has swept the object's memory. It sweeps objects above 32 KiB first (nextSpanForSweep), so the call comes at once.
+	// when the runtime has swept the object's memory. Objects above 32 KiB come first (nextSpanForSweep), so the call comes at once.
 	type large [40 << 10]byte
 	var again func(*large)
 	again = func(object *large) {

@@ -16,9 +16,15 @@ type marker interface {
 // Conn is the server's end of an HTTP/2 connection. One goroutine may read, another one write; the rest is safe for concurrent use.
 type Conn struct {
 	net.Conn
-	bound  *Bound
-	mark   marker        // nil: nobody wants to know
-	held   atomic.Int64  // bytes of the connection; changes under mu
+	bound *Bound
+	mark  marker       // nil: nobody wants to know
+	held  atomic.Int64 // bytes of the connection; changes under mu
+	open  atomic.Int64 // streams; changes under mu
+
+	// answered counts the answers that the client has taken, as far as the system tells. Errors and streams that the client has reset do
+	// not count. Changes under mu.
+	answered atomic.Int64
+
 	writes atomic.Uint64 // odd while a Write is under way
 
 	sent frames // used by Write alone
@@ -228,8 +234,20 @@ func (c *Conn) wrote(chunk []byte) {
 		if chunk, more = c.sent.next(chunk); !more {
 			break
 		}
-		kind := c.sent.kind()
-		if kind == frameReset || kind == frameHeaders && c.sent.has(flagEndStream) {
+		switch c.sent.kind() {
+		case frameData:
+			if s := c.streams.find(c.sent.stream()); s != nil {
+				s.replied = true
+			}
+		case frameHeaders:
+			if !c.sent.has(flagEndStream) {
+				continue
+			}
+			if s := c.streams.find(c.sent.stream()); s != nil && s.replied {
+				c.answered.Add(1)
+			}
+			held -= c.streams.end(c.sent.stream())
+		case frameReset:
 			held -= c.streams.end(c.sent.stream())
 		}
 	}
@@ -261,6 +279,7 @@ func (c *Conn) settleLocked(before int64, opened int) (crowded bool) {
 	now := c.held.Load()
 	if n := c.streams.open - opened; n != 0 {
 		c.bound.streams.Add(int64(n))
+		c.open.Add(int64(n))
 	}
 	switch {
 	case before == now:
@@ -287,7 +306,8 @@ func (c *Conn) release() bool {
 	return true
 }
 
-// weight returns the bytes of the connection times the age of its oldest stream, in seconds.
+// weight returns the bytes of the connection times the age of its oldest stream, in seconds, divided by the answers that its client
+// has taken. An honest client whose requests wait behind the requests of others may hold as much as a hostile one, but has a history.
 func (c *Conn) weight(now int64) float64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -295,7 +315,7 @@ func (c *Conn) weight(now int64) float64 {
 	if s := c.streams.oldest(); s != nil {
 		age = max(age, min(now-s.opened, int64(fullAge)))
 	}
-	return float64(c.held.Load()) * float64(age) / 1e9
+	return float64(c.held.Load()) * float64(age) / 1e9 / float64(1+c.answered.Load())
 }
 
 // slow reports whether the client has not finished since the cutoff what it began to send.

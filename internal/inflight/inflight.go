@@ -110,10 +110,10 @@ func (b *Bound) Stats() Stats {
 // Crowded reports whether more than three quarters of the bound are in use. Then the server should ask Admits. It costs next to nothing.
 func (b *Bound) Crowded() bool { return b.held.Load() > b.options.MaxBytes/4*3 }
 
-// Admits reports whether a request of the connection, which is counted already, may be decided: the connection has no more than its
-// share of three quarters of the bound. A nil c always may.
+// Admits reports whether a request of the connection, which is counted already, may be decided. The connection must have no more than
+// its share of three quarters of the bound, or no more open requests than its client has taken answers. A nil c always may.
 func (b *Bound) Admits(c *Conn) bool {
-	if c == nil || c.held.Load() <= b.options.MaxBytes/4*3/max(b.busy.Load(), 1) {
+	if c == nil || c.held.Load() <= b.share() || c.open.Load() <= c.answered.Load() {
 		return true
 	}
 	b.refused.Add(1)
@@ -142,8 +142,11 @@ func (b *Bound) Give(bytes int64) {
 	b.held.Add(-bytes)
 }
 
-// relieve ends connections until the bound holds: first the connection with the most bytes times the age of its oldest stream. An
-// honest client holds bytes for milliseconds.
+// share returns the bytes that each connection may hold while the bound is nearly reached.
+func (b *Bound) share() int64 { return b.options.MaxBytes / 4 * 3 / max(b.busy.Load(), 1) }
+
+// relieve ends connections until the bound holds: first the connection with the largest weight. An honest client holds bytes for
+// milliseconds, and takes its answers.
 func (b *Bound) relieve() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -5,6 +5,7 @@ type stream struct {
 	id       uint32
 	complete bool  // the first message is there, or the client has nothing more to send
 	ended    bool  // waits to be dropped from the list
+	replied  bool  // a part of the answer is sent
 	bytes    int64 // that the stream holds
 	opened   int64 // instant
 	got      int64 // bytes of messages so far

@@ -85,7 +85,7 @@ func (c *Conn) Close() error {
 	return c.Conn.Close()
 }
 
-// receive counts what a client has sent.
+// receive counts the frames of a client.
 func (c *Conn) receive(chunk []byte) {
 	now := c.bound.now()
 	c.mu.Lock()
@@ -101,129 +101,7 @@ func (c *Conn) receive(chunk []byte) {
 	}
 }
 
-// receiveLocked reports false with the reason when the connection must end.
-func (c *Conn) receiveLocked(chunk []byte, now int64) (reason int, ok bool) {
-	if c.gone {
-		return 0, true
-	}
-	if c.skip > 0 {
-		n := min(c.skip, len(chunk))
-		c.skip -= n
-		chunk = chunk[n:]
-	}
-	blocked := c.blockedLocked(now)
-	held, continued := c.held.Load(), true
-	for {
-		var more bool
-		if chunk, more = c.received.next(chunk); !more {
-			break
-		}
-		continued = false
-		bytes, bad := c.frameLocked(chunk, now, blocked)
-		if bad != reasons {
-			return bad, false
-		}
-		held += bytes
-	}
-	c.held.Store(held)
-	switch {
-	case !c.received.partial():
-		c.partial = 0
-	case c.partial == 0 || !continued: // the frame has begun in this chunk
-		c.partial = now
-	}
-	return 0, true
-}
-
-// frameLocked counts one frame: the bytes that the connection holds from now on, or less than none. Another reason than reasons must
-// end the connection.
-func (c *Conn) frameLocked(payload []byte, now int64, blocked bool) (bytes int64, reason int) {
-	f := &c.received
-	length := int64(f.length())
-	switch f.kind() {
-	case frameHeaders:
-		c.series = 0
-		return c.headersLocked(f, now, blocked)
-	case frameContinuation:
-		if c.series++; c.series > maxContinuations {
-			return 0, badFrames
-		}
-		if s := c.streams.find(f.stream()); s != nil {
-			s.bytes += headerFactor * length
-			return headerFactor * length, reasons
-		}
-		return 0, reasons
-	case frameData:
-		s := c.streams.find(f.stream())
-		if s == nil || s.complete && length == 0 {
-			return 0, reasons
-		}
-		if s.got == 0 {
-			s.want = f.message(payload)
-		}
-		s.got += length
-		s.complete = s.complete || f.has(flagEndStream) || s.want > 0 && s.got >= s.want
-		s.bytes += messageFactor * length
-		return messageFactor * length, reasons
-	case frameReset:
-		bytes := c.streams.end(f.stream())
-		if c.writes.Load()&1 == 1 { // the answer may wait behind the Write
-			c.backlog += bytes
-			return 0, reasons
-		}
-		return -bytes, reasons
-	case frameSettings:
-		if length > maxSettings {
-			return 0, badFrames
-		}
-	}
-	if blocked {
-		c.backlog += replyBytes + 2*length
-		return replyBytes + 2*length, reasons
-	}
-	return 0, reasons
-}
-
-// headersLocked counts a HEADERS frame: of a new stream, or trailers.
-func (c *Conn) headersLocked(f *frames, now int64, blocked bool) (bytes int64, reason int) {
-	bytes = headerFactor * int64(f.length())
-	id := f.stream()
-	if id <= c.streams.last {
-		s := c.streams.find(id)
-		if s == nil {
-			return 0, reasons // gRPC ends the connection
-		}
-		s.bytes += bytes
-		s.complete = s.complete || f.has(flagEndStream)
-		return bytes, reasons
-	}
-	bytes += StreamBytes
-	if blocked {
-		bytes = max(bytes, blockedBytes)
-	}
-	s := c.streams.add(id, bytes, now)
-	s.complete = f.has(flagEndStream)
-	if c.streams.open > c.bound.options.MaxStreams {
-		return 0, tooManyStreams
-	}
-	return bytes, reasons
-}
-
-// blockedLocked reports whether a Write has waited for the client for some milliseconds.
-func (c *Conn) blockedLocked(now int64) bool {
-	writes := c.writes.Load()
-	if writes&1 == 0 {
-		c.watched = 0
-		return false
-	}
-	if c.watched != writes {
-		c.watched, c.since = writes, now
-		return false
-	}
-	return now-c.since > int64(blockedAfter)
-}
-
-// wrote gives back what the server no longer holds.
+// wrote gives back the bytes of answers that have gone out.
 func (c *Conn) wrote(chunk []byte) {
 	c.mu.Lock()
 	before, opened := c.held.Load(), c.streams.open
@@ -271,7 +149,7 @@ func (c *Conn) markLocked(opened int, answered bool) {
 	}
 }
 
-// settleLocked adds what has changed to the sums of the bound, and reports whether the bound is exceeded.
+// settleLocked adds the changes since before to the sums of the bound, and reports whether the bound is exceeded.
 func (c *Conn) settleLocked(before int64, opened int) (crowded bool) {
 	if c.gone {
 		return false
@@ -292,7 +170,7 @@ func (c *Conn) settleLocked(before int64, opened int) (crowded bool) {
 	return c.bound.held.Add(now-before) > c.bound.options.MaxBytes
 }
 
-// release gives back all that the connection holds. It reports false when that was done before.
+// release gives back all bytes of the connection. A second release does nothing and reports false.
 func (c *Conn) release() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -318,7 +196,7 @@ func (c *Conn) weight(now int64) float64 {
 	return float64(c.held.Load()) * float64(age) / 1e9 / float64(1+c.answered.Load())
 }
 
-// slow reports whether the client has not finished since the cutoff what it began to send.
+// slow reports whether a frame or a first message that began before the cutoff is incomplete.
 func (c *Conn) slow(cutoff int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

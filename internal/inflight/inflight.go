@@ -20,8 +20,7 @@ import (
 
 // Memory of the parts of a request, as measured with Go 1.26 and grpc-go 1.85 (decision 28).
 const (
-	// StreamBytes is a stream with its context and goroutine, and headers out of the table of HPACK, which take next to no bytes
-	// on the wire.
+	// StreamBytes is a stream with its context, goroutine and map of headers.
 	StreamBytes = 12 << 10
 	// headerFactor is the memory of a header, by its bytes on the wire.
 	headerFactor = 32
@@ -107,11 +106,12 @@ func (b *Bound) Stats() Stats {
 	return s
 }
 
-// Crowded reports whether more than three quarters of the bound are in use. Then the server should ask Admits. It costs next to nothing.
+// Crowded reports whether more than three quarters of the bound are in use. Then the server should ask Admits. A call takes a
+// nanosecond.
 func (b *Bound) Crowded() bool { return b.held.Load() > b.options.MaxBytes/4*3 }
 
 // Admits reports whether a request of the connection, which is counted already, may be decided. The connection must have no more than
-// its share of three quarters of the bound, or no more open requests than its client has taken answers. A nil c always may.
+// its share of three quarters of the bound, or no more open requests than its client has taken answers. For a nil c the result is true.
 func (b *Bound) Admits(c *Conn) bool {
 	if c == nil || c.held.Load() <= b.share() || c.open.Load() <= c.answered.Load() {
 		return true
@@ -122,8 +122,8 @@ func (b *Bound) Admits(c *Conn) bool {
 }
 
 // Take counts bytes that no connection accounts for, such as a large decoded request. The caller must Give back the bytes that Take
-// returns: no more than a quarter of the bound. Take reports false, and counts nothing, when there is no room: all Takes together may
-// fill half of the bound, and no Take the last quarter, which is for what connections send.
+// returns: no more than a quarter of the bound. Without room Take reports false, and counts nothing. All Takes together may fill half
+// of the bound. No Take may fill the last quarter, which is for connections.
 func (b *Bound) Take(bytes int64) (taken int64, ok bool) {
 	bytes = min(bytes, b.options.MaxBytes/4)
 	all, held := b.taken.Add(bytes), b.held.Add(bytes)
@@ -136,7 +136,7 @@ func (b *Bound) Take(bytes int64) (taken int64, ok bool) {
 	return 0, false
 }
 
-// Give gives back what Take has taken.
+// Give gives back bytes of a Take.
 func (b *Bound) Give(bytes int64) {
 	b.taken.Add(-bytes)
 	b.held.Add(-bytes)
@@ -166,7 +166,7 @@ func (b *Bound) relieve() {
 	}
 }
 
-// look ends connections whose clients do not send what they began to send, and calls itself again while there are connections.
+// look ends connections with an incomplete message that is too old, and calls itself again while there are connections.
 func (b *Bound) look() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -197,7 +197,7 @@ func (b *Bound) endLocked(c *Conn, reason int) {
 	b.ended[reason].Add(1)
 	b.log("a connection was ended", c.RemoteAddr(), slog.String("reason", reasonNames()[reason]), slog.Int64("bytes_of_connection", held))
 	abrupt := c.Conn
-	if secure, ok := abrupt.(*tls.Conn); ok { // its Close waits for a blocked Write
+	if secure, ok := abrupt.(*tls.Conn); ok { // the Close of tls.Conn waits for a blocked Write
 		abrupt = secure.NetConn()
 	}
 	_ = abrupt.Close() // the server's own Close follows

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// Server returns the connection as a gRPC server should read it: without a buffer while nothing is there to read, where the system
-// can say so. TLS cannot.
+// Server returns the connection for a gRPC server. Where the system can tell that there are bytes to read, the server needs no buffer
+// before. With TLS the server keeps a buffer.
 func (c *Conn) Server() net.Conn {
 	below := c.Conn
 	if _, secure := below.(*tls.Conn); secure {

@@ -17,7 +17,7 @@ const (
 	adminConnections = 32
 	// writeTimeout is the longest wait for a gRPC client that does not read.
 	writeTimeout = 10 * time.Second
-	// socketBuffer is what the system may buffer of a TCP connection, in each direction. The memory of the container counts it.
+	// socketBuffer bounds the bytes in the system's buffer of a TCP connection, in each direction. The container pays for the buffer.
 	socketBuffer = 256 << 10
 )
 

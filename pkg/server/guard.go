@@ -11,8 +11,8 @@ import (
 // textCrowded is the reason of RESOURCE_EXHAUSTED while clients make the server hold too much.
 const textCrowded = "too many bytes are in flight: see max-bytes-in-flight"
 
-// guard returns an error for a call whose message must not be read: a compressed one, or one of a connection with more than its
-// share of the bytes in flight. gRPC calls handlers before it reads the message.
+// guard returns an error for a call whose message must not be read. The message is compressed, or the connection has more than its
+// share of the bytes in flight. gRPC calls handlers before the message is read.
 //
 // Compression is refused here, because gRPC accepts any that is registered in the process: the exporter of traces registers gzip. A
 // message of 4 KB may hold 4 MB.

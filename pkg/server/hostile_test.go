@@ -1,8 +1,6 @@
 package server
 
 import (
-	"bytes"
-	"context"
 	"errors"
 	"io"
 	"net"
@@ -12,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc"
@@ -22,97 +21,9 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
-	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-
 	"github.com/weirproxy/weir/internal/metrics/metricstest"
-	"github.com/weirproxy/weir/pkg/algorithms"
-	"github.com/weirproxy/weir/pkg/store"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
-
-// frames is a client that sends single frames.
-type frames struct {
-	net.Conn
-	*http2.Framer
-	text bytes.Buffer
-	code *hpack.Encoder
-}
-
-// dialFrames connects to g through memory that holds so many bytes in each direction.
-func dialFrames(t *testing.T, g *grpc.Server, buffer int, settings ...http2.Setting) *frames {
-	t.Helper()
-	l := bufconn.Listen(buffer)
-	go func() { _ = g.Serve(l) }()
-	conn, err := l.DialContext(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	c := &frames{Conn: conn, Framer: http2.NewFramer(conn, conn)}
-	c.code = hpack.NewEncoder(&c.text)
-	c.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
-	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.WriteSettings(settings...); err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
-// call sends the headers of a ShouldRateLimit, with more fields.
-func (c *frames) call(id uint32, end bool, more ...hpack.HeaderField) error {
-	c.text.Reset()
-	for _, field := range append([]hpack.HeaderField{
-		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"}, {Name: ":authority", Value: "weir"},
-		{Name: ":path", Value: ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName}, {Name: "content-type", Value: "application/grpc"},
-	}, more...) {
-		if err := c.code.WriteField(field); err != nil {
-			return err
-		}
-	}
-	const most = 16 << 10
-	block, rest := c.text.Bytes(), []byte(nil)
-	if len(block) > most {
-		block, rest = block[:most], block[most:]
-	}
-	err := c.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block, EndStream: end, EndHeaders: len(rest) == 0})
-	for len(rest) > 0 && err == nil {
-		n := min(len(rest), most)
-		err = c.WriteContinuation(id, n == len(rest), rest[:n])
-		rest = rest[n:]
-	}
-	return err
-}
-
-// drain reads until the connection ends.
-func (c *frames) drain() { _, _ = io.Copy(io.Discard, c.Conn) }
-
-// reset waits for a RST_STREAM and returns its stream and code.
-func (c *frames) reset(t *testing.T) (id uint32, code http2.ErrCode) {
-	t.Helper()
-	for {
-		frame, err := c.ReadFrame()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if r, ok := frame.(*http2.RSTStreamFrame); ok {
-			return r.StreamID, r.ErrCode
-		}
-	}
-}
-
-// message is a request with the head that gRPC gives it.
-func message(request []byte) []byte {
-	n := len(request)
-	return append([]byte{0, byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}, request...)
-}
-
-// asking is an encoded request of n descriptors.
-func asking(n int) []byte {
-	d := bytesField(2, bytesField(1, bytesField(1, []byte("minute")), bytesField(2, []byte("a"))))
-	return append(bytesField(1, []byte("edge")), bytes.Repeat(d, n)...)
-}
 
 func TestACompressedRequestIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -284,99 +195,6 @@ func TestBytesInFlightStayBelowTheirBound(t *testing.T) {
 	}
 }
 
-// waiting is a store that answers when it is told to.
-type waiting struct {
-	store.Store
-	release chan struct{}
-}
-
-func (w *waiting) Take(ctx context.Context, _ []store.Charge, _ []algorithms.Decision) (bool, error) {
-	select {
-	case <-w.release:
-		return true, nil
-	case <-ctx.Done():
-		return false, ctx.Err()
-	}
-}
-
-// While the store is slow, decoded requests wait in memory.
-func TestLargeRequestsThatWaitAreBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := &waiting{release: make(chan struct{})}
-		f := startOn(t, w, everything, func(o *Options) { o.MaxBytesInFlight = 4 << 20 })
-		answers := make(chan error)
-		const all = 8
-		for range all {
-			go func() {
-				answers <- f.conn.Invoke(t.Context(), ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName,
-					new(raw), new(raw), grpc.ForceCodec(raw{asking(1000)}))
-			}()
-		}
-		synctest.Wait()
-		if got := f.server.service.bound.Stats(); got.Bytes > 4<<20 || got.Bytes < 1<<20 {
-			t.Errorf("got %d bytes in flight, want one to two requests of a thousand descriptors", got.Bytes)
-		}
-		small := make(chan error)
-		go func() {
-			small <- f.send(t, asking(1))
-		}()
-		synctest.Wait()
-		close(w.release)
-		if err := <-small; err != nil {
-			t.Errorf("a small request beside them: got %v", err)
-		}
-		refused := 0
-		for range all {
-			switch err := <-answers; status.Code(err) {
-			case codes.OK:
-			case codes.ResourceExhausted:
-				refused++
-				if got := status.Convert(err).Message(); got != textCrowded {
-					t.Errorf("got %q, want %q", got, textCrowded)
-				}
-			default:
-				t.Errorf("got %v", err)
-			}
-		}
-		if now := f.server.service.bound.Stats(); refused == 0 || refused == all || now.Refused != uint64(refused) || now.Bytes != 0 {
-			t.Errorf("refused: got %d, %+v; want some, and nothing in flight", refused, now)
-		}
-		if f.send(t, asking(1000)) != nil {
-			t.Error("a large request alone was refused")
-		}
-	})
-}
-
-func TestAConnectionWithMoreThanItsShareIsRefusedAndOthersAreNot(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := start(t, everything, func(o *Options) { o.MaxBytesInFlight = 2 << 20 })
-		f.ask(t, descriptor("nothing", "a"))
-		c := dialFrames(t, f.server.GRPC(), 1<<20)
-		id := uint32(1)
-		for ; !f.server.service.bound.Crowded(); id += 2 {
-			if err := c.call(id, false); err != nil {
-				t.Fatal(err)
-			}
-			synctest.Wait()
-		}
-		if err := c.call(id, false); err != nil {
-			t.Fatal(err)
-		}
-		for refused := false; !refused; {
-			frame, err := c.ReadFrame()
-			if err != nil {
-				t.Fatal(err)
-			}
-			h, ok := frame.(*http2.MetaHeadersFrame)
-			refused = ok && slices.Contains(h.Fields, hpack.HeaderField{Name: "grpc-status", Value: "8"})
-		}
-		f.ask(t, descriptor("nothing", "a"))
-		if got := f.server.service.bound.Stats(); got.Refused == 0 || got.Ended["held_most"] != 0 {
-			t.Errorf("got %+v, want a refused request and no connection ended", got)
-		}
-	})
-}
-
 func TestAClientThatSendsNoMessageLosesItsConnection(t *testing.T) {
 	for name, test := range map[string]struct {
 		send func(c net.Conn) error
@@ -423,16 +241,4 @@ func TestAClientThatSendsNoMessageLosesItsConnection(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestAnErrorNamesABoundedNumberOfFields(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := start(t, everything, nil)
-		entries := bytesField(2, bytes.Repeat(bytesField(1, nil), 1000))
-		err := f.send(t, append(bytesField(1, []byte("edge")), entries...))
-		got := status.Convert(err)
-		if got.Code() != codes.InvalidArgument || len(got.Message()) > 2000 || !strings.HasSuffix(got.Message(), "and 980 more mistakes") {
-			t.Errorf("1000 empty entries: got %v, %d bytes", err, len(got.Message()))
-		}
-	})
 }

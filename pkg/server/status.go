@@ -85,18 +85,11 @@ func (m *statusMapper) recovered(err *error) {
 	}
 }
 
-// maxViolations bounds the wrong fields in an error. A message of empty entries would be answered with fifty times its size.
-const maxViolations = 20
-
-// badRequest names wrong fields as Envoy's RateLimitRequest does.
+// badRequest names every wrong field as Envoy's RateLimitRequest does.
 func badRequest(invalid *limiter.InvalidError) error {
 	details := new(errdetails.BadRequest)
 	var texts []string
-	for i, v := range invalid.Violations {
-		if i == maxViolations {
-			texts = append(texts, fmt.Sprintf("and %d more mistakes", len(invalid.Violations)-i))
-			break
-		}
+	for _, v := range invalid.Violations {
 		path, text := fieldPath(v), v.Description
 		details.FieldViolations = append(details.FieldViolations, &errdetails.BadRequest_FieldViolation{Field: path, Description: text})
 		if v.Descriptor >= 0 {

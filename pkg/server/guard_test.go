@@ -1,0 +1,111 @@
+package server
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// waiting is a store that answers when it is told to.
+type waiting struct {
+	store.Store
+	release chan struct{}
+}
+
+func (w *waiting) Take(ctx context.Context, _ []store.Charge, _ []algorithms.Decision) (bool, error) {
+	select {
+	case <-w.release:
+		return true, nil
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+}
+
+// While the store is slow, decoded requests wait in memory.
+func TestLargeRequestsThatWaitAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &waiting{release: make(chan struct{})}
+		f := startOn(t, w, everything, func(o *Options) { o.MaxBytesInFlight = 4 << 20 })
+		answers := make(chan error)
+		const all = 8
+		for range all {
+			go func() {
+				answers <- f.conn.Invoke(t.Context(), ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName,
+					new(raw), new(raw), grpc.ForceCodec(raw{asking(1000)}))
+			}()
+		}
+		synctest.Wait()
+		if got := f.server.service.bound.Stats(); got.Bytes > 4<<20 || got.Bytes < 1<<20 {
+			t.Errorf("got %d bytes in flight, want one to two requests of a thousand descriptors", got.Bytes)
+		}
+		small := make(chan error)
+		go func() {
+			small <- f.send(t, asking(1))
+		}()
+		synctest.Wait()
+		close(w.release)
+		if err := <-small; err != nil {
+			t.Errorf("a small request beside them: got %v", err)
+		}
+		refused := 0
+		for range all {
+			switch err := <-answers; status.Code(err) {
+			case codes.OK:
+			case codes.ResourceExhausted:
+				refused++
+				if got := status.Convert(err).Message(); got != textCrowded {
+					t.Errorf("got %q, want %q", got, textCrowded)
+				}
+			default:
+				t.Errorf("got %v", err)
+			}
+		}
+		if now := f.server.service.bound.Stats(); refused == 0 || refused == all || now.Refused != uint64(refused) || now.Bytes != 0 {
+			t.Errorf("refused: got %d, %+v; want some, and nothing in flight", refused, now)
+		}
+		if f.send(t, asking(1000)) != nil {
+			t.Error("a large request alone was refused")
+		}
+	})
+}
+
+func TestAConnectionWithMoreThanItsShareIsRefusedAndOthersAreNot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, everything, func(o *Options) { o.MaxBytesInFlight = 2 << 20 })
+		f.ask(t, descriptor("nothing", "a"))
+		c := dialFrames(t, f.server.GRPC(), 1<<20)
+		id := uint32(1)
+		for ; !f.server.service.bound.Crowded(); id += 2 {
+			if err := c.call(id, false); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		if err := c.call(id, false); err != nil {
+			t.Fatal(err)
+		}
+		for refused := false; !refused; {
+			frame, err := c.ReadFrame()
+			if err != nil {
+				t.Fatal(err)
+			}
+			h, ok := frame.(*http2.MetaHeadersFrame)
+			refused = ok && slices.Contains(h.Fields, hpack.HeaderField{Name: "grpc-status", Value: "8"})
+		}
+		f.ask(t, descriptor("nothing", "a"))
+		if got := f.server.service.bound.Stats(); got.Refused == 0 || got.Ended["held_most"] != 0 {
+			t.Errorf("got %+v, want a refused request and no connection ended", got)
+		}
+	})
+}

@@ -33,6 +33,10 @@ type Options struct {
 	WriteTimeout time.Duration // longest time of one Write, then the connection ends; 0: no bound
 	SocketBuffer int           // bytes that the system may buffer in each direction of a TCP connection; 0: as the system is set
 	Logger       *slog.Logger
+
+	// At the bound the connection goes that has been quiet for longest, without regard to completed requests and ages. This is for HTTP/1:
+	// clients connect again at once, and an attack must make Max new connections before a client has sent its request.
+	QuietFirst bool
 }
 
 // Bound bounds the connections of listeners. All methods are safe for concurrent use.
@@ -136,6 +140,10 @@ func (b *Bound) idleLocked() *Conn {
 		}
 		age := now - c.quiet.Load()
 		switch {
+		case b.options.QuietFirst:
+			if !c.busy.Load() && (idle == nil || c.quiet.Load() < idle.quiet.Load()) {
+				idle = c
+			}
 		case !c.served.Load():
 			if (!c.busy.Load() || age >= int64(newAge)) && (fresh == nil || c.quiet.Load() < fresh.quiet.Load()) {
 				fresh = c

@@ -1,6 +1,7 @@
 package serving
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,25 +16,32 @@ const (
 	DefaultMaxConnections = 1000
 	// adminConnections is enough for operators and their tools.
 	adminConnections = 32
+	// httpConnections is enough for probes, scrapers and operators. Each may hold 16 KiB of headers, in ten times as much memory.
+	httpConnections = 128
 	// writeTimeout is the longest wait for a gRPC client that does not read.
 	writeTimeout = 10 * time.Second
 	// socketBuffer bounds the bytes in the system's buffer of a TCP connection, in each direction. The container pays for the buffer.
 	socketBuffer = 256 << 10
+	// httpBuffer is the same for pages.
+	httpBuffer = 64 << 10
 )
 
 // bounds are the bounds of the connections of each server, by its name in the log.
 type bounds map[string]*connections.Bound
 
-// newBounds returns the bounds of the gRPC servers, and registers their metrics.
+// newBounds returns the bounds of the servers, and registers their metrics.
 func (c *Config) newBounds(registry prometheus.Registerer) (bounds, error) {
 	all := make(bounds)
-	for name, most := range map[string]int{"grpc": c.MaxConnections, "admin": adminConnections} {
-		if most == 0 {
-			most = DefaultMaxConnections
-		}
+	for name, most := range map[string]int{"grpc": cmp.Or(c.MaxConnections, DefaultMaxConnections), "admin": adminConnections} {
 		all[name] = connections.New(connections.Options{
 			Server: name, Max: most, WriteTimeout: writeTimeout, SocketBuffer: socketBuffer, Logger: c.Logger,
 		})
+	}
+	for name, e := range map[string]Endpoint{"http": c.HTTP, "debug": c.Debug, "metrics": c.Metrics} {
+		if e.Address != "" {
+			// Pages set their own deadlines of writes.
+			all[name] = connections.New(connections.Options{Server: name, Max: httpConnections, SocketBuffer: httpBuffer, QuietFirst: true, Logger: c.Logger})
+		}
 	}
 	return all, registry.Register(all.collector())
 }

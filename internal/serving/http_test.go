@@ -6,12 +6,19 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/weirproxy/weir/internal/connections"
 )
+
+// maxConns is the bound of the connections of pagesOn.
+const maxConns = 8
 
 // pagesOn serves a page that reads its body, in memory, and returns a function that connects.
 func pagesOn(t *testing.T) (dial func() io.ReadWriteCloser) {
@@ -21,8 +28,9 @@ func pagesOn(t *testing.T) (dial func() io.ReadWriteCloser) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		_, _ = io.WriteString(w, r.Proto)
 	}))
-	l := bufconn.Listen(1 << 20)
-	go func() { _ = s.Serve(l) }()
+	l := bufconn.Listen(64 << 10)
+	bound := connections.New(connections.Options{Server: "http", Max: maxConns, QuietFirst: true, Logger: p.config.Logger})
+	go func() { _ = s.Serve(bound.Listen(l)) }()
 	t.Cleanup(func() {
 		_ = s.Close()
 		time.Sleep(time.Second) // net/http gives the client a moment to read the answer
@@ -102,4 +110,63 @@ func TestHTTPIsNotHTTP2(t *testing.T) {
 			t.Errorf("got %v, %v; want an answer in HTTP/1", answer, err)
 		}
 	})
+}
+
+// Each attacker keeps its connection for as long as the server lets it, and then takes a new one. Attackers and rounds are few: with the
+// race detector, many timers in bubbles end the program (golang/go issue 78156).
+func TestSlowClientsOfHTTPDoNotKeepOthersOut(t *testing.T) {
+	const ok = "GET / HTTP/1.1\r\nHost: weir\r\n\r\n"
+	for name, attack := range map[string]func(io.ReadWriteCloser){
+		"nothing":             func(c io.ReadWriteCloser) { _, _ = io.Copy(io.Discard, c) },
+		"slow headers":        func(c io.ReadWriteCloser) { trickle(c, "GET / HTTP/1.1\r\n", "X: y\r\n") },
+		"slow headers, later": func(c io.ReadWriteCloser) { trickle(c, ok+"GET / HTTP/1.1\r\n", "X: y\r\n") },
+		"slow body": func(c io.ReadWriteCloser) {
+			trickle(c, "POST / HTTP/1.1\r\nHost: weir\r\nContent-Length: 99\r\n\r\n", "x")
+		},
+		"slow body, later": func(c io.ReadWriteCloser) {
+			trickle(c, ok+"POST / HTTP/1.1\r\nHost: weir\r\nContent-Length: 99\r\n\r\n", "x")
+		},
+		"idle":                     func(c io.ReadWriteCloser) { trickle(c, ok, "") },
+		"reads nothing, pipelined": func(c io.ReadWriteCloser) { _, _ = io.WriteString(c, strings.Repeat(ok, 500)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				dial := pagesOn(t)
+				var over atomic.Bool
+				var attacking sync.WaitGroup
+				for range 2 * maxConns {
+					attacking.Go(func() {
+						for !over.Load() {
+							time.Sleep(500 * time.Millisecond)
+							c := dial()
+							attack(c)
+							_ = c.Close()
+						}
+					})
+				}
+				for range 4 {
+					time.Sleep(1733 * time.Millisecond) // not at an instant of the attackers
+					c := dial()
+					_, _ = io.WriteString(c, ok)
+					answer, err := http.ReadResponse(bufio.NewReader(c), nil)
+					if err != nil || answer.StatusCode != http.StatusOK {
+						t.Errorf("beside the attack: got %v, %v; want 200", answer, err)
+					}
+					_ = c.Close()
+				}
+				over.Store(true)
+				attacking.Wait()
+			})
+		})
+	}
+}
+
+// trickle sends a text, and another one each second until the connection ends.
+func trickle(c io.ReadWriteCloser, begin, each string) {
+	go func() { _, _ = io.Copy(io.Discard, c) }()
+	_, err := io.WriteString(c, begin)
+	for err == nil {
+		time.Sleep(time.Second)
+		_, err = io.WriteString(c, each)
+	}
 }

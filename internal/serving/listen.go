@@ -36,9 +36,9 @@ func (c *Config) endpoints(s *server.Server, reader *statistics.Reader, b bounds
 	return []endpoint{
 		{Endpoint: c.GRPC, name: "grpc", network: "tcp", tls: c.Server.TLS != nil, grpc: s.GRPC(), bound: b["grpc"]},
 		{Endpoint: c.Socket, name: "grpc", network: "unix", grpc: s.GRPC(), bound: b["grpc"]},
-		{Endpoint: c.HTTP, name: "http", network: "tcp", http: pages},
-		{Endpoint: c.Debug, name: "debug", network: "tcp", http: s.Debug(reader.WriteText)},
-		{Endpoint: c.Metrics, name: "metrics", network: "tcp", http: s.Metrics(cmp.Or(c.MetricsPath, "/metrics"))},
+		{Endpoint: c.HTTP, name: "http", network: "tcp", http: pages, bound: b["http"]},
+		{Endpoint: c.Debug, name: "debug", network: "tcp", http: s.Debug(reader.WriteText), bound: b["debug"]},
+		{Endpoint: c.Metrics, name: "metrics", network: "tcp", http: s.Metrics(cmp.Or(c.MetricsPath, "/metrics")), bound: b["metrics"]},
 		{Endpoint: c.Admin, name: "admin", network: "tcp", grpc: s.Admin(), bound: b["admin"]},
 	}
 }

@@ -81,25 +81,6 @@ func serveGRPC(s *grpc.Server, l net.Listener) error {
 	return nil
 }
 
-// maxHeaderBytes bounds the headers of a request. net/http adds 4 KiB. In the memory of a request headers take ten times as much.
-const maxHeaderBytes = 12 << 10
-
-// newHTTP returns a server of pages, for HTTP/1.1 alone: without TLS no browser asks for HTTP/2.
-func (p *process) newHTTP(pages http.Handler) *http.Server {
-	protocols := new(http.Protocols)
-	protocols.SetHTTP1(true)
-	return &http.Server{
-		Handler:           pages,
-		Protocols:         protocols,
-		ReadHeaderTimeout: 5 * time.Second,
-		ReadTimeout:       10 * time.Second, // with the body
-		WriteTimeout:      2 * time.Minute,  // a profile takes 30 seconds unless asked for longer
-		IdleTimeout:       2 * time.Minute,  // longer than between two scrapes
-		MaxHeaderBytes:    maxHeaderBytes,
-		ErrorLog:          slog.NewLogLogger(p.config.Logger.Handler(), slog.LevelWarn),
-	}
-}
-
 // shutdown drains and stops every server within the drain timeout. When the timeout or forceStop ends, it cancels requests in flight.
 func (p *process) shutdown(stop, forceStop context.Context, pages []*http.Server) {
 	timeout, logger := p.config.DrainTimeout, p.config.Logger

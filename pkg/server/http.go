@@ -40,10 +40,12 @@ func (s *Server) newHTTP(all ...page) http.Handler {
 	return s.recoverHTTP(limitTimes(http.MaxBytesHandler(mux, int64(s.options.MaxRequestBytes))))
 }
 
-// few bounds the requests for a costly page that are under way, the writing of the answers included. A request beyond is answered with
-// 503: a browser or a scraper asks again.
-func few(handle http.HandlerFunc) http.HandlerFunc {
-	places := make(chan struct{}, maxInFlight)
+// few bounds the requests for a page with a long answer that are under way, the writing of the answers included.
+func few(handle http.HandlerFunc) http.HandlerFunc { return atMost(maxInFlight, handle) }
+
+// atMost bounds the requests for a page that are under way. A request beyond is answered with 503: a browser or a scraper asks again.
+func atMost(n int, handle http.HandlerFunc) http.HandlerFunc {
+	places := make(chan struct{}, n)
 	return func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case places <- struct{}{}:

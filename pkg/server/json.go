@@ -21,7 +21,7 @@ func (s *Server) json(zeros bool) http.HandlerFunc {
 	o := s.options.JSON
 	bound := int64(s.options.MaxRequestBytes)
 	bodies, objects := newBudget(max(jsonBytes, bound)), newBudget(jsonObjects)
-	return func(w http.ResponseWriter, r *http.Request) {
+	return atMost(jsonRequests, func(w http.ResponseWriter, r *http.Request) {
 		if no := o.refuse(r); no != nil {
 			text(w, no.code, no.text)
 			return
@@ -62,7 +62,7 @@ func (s *Server) json(zeros bool) http.HandlerFunc {
 			return
 		}
 		s.answerJSON(w, r, request, zeros)
-	}
+	})
 }
 
 // answerJSON decides a request and writes the answer.

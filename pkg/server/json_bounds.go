@@ -16,10 +16,11 @@ import (
 // Bounds of all requests of /json together. A request beyond them waits up to jsonWait for others to end. A request with more bytes
 // or objects than the bound waits until it is alone.
 const (
-	jsonBytes   = 512 << 10 // of bodies
-	jsonObjects = 16 << 10  // of requests: descriptors, entries and limits. One takes up to 2 KiB, with its part of the answer
-	jsonWait    = time.Second
-	jsonArrival = 5 * time.Second // longest time for a body to arrive
+	jsonRequests = 96        // the next one does not wait. Waiting requests must leave connections for probes
+	jsonBytes    = 512 << 10 // of bodies
+	jsonObjects  = 16 << 10  // of requests: descriptors, entries and limits. One takes up to 2 KiB, with its part of the answer
+	jsonWait     = time.Second
+	jsonArrival  = 5 * time.Second // longest time for a body to arrive
 )
 
 // budget is an amount that requests share.

@@ -75,6 +75,7 @@ func (sh *shard) followLocked(s *Store, c *clock) {
 		limit := sh.limits.of(slot.limit())
 		if !limit.Algorithm.HasState() {
 			sh.logs.of(slot.state).Realign(step)
+			sh.summarizeLocked(slot, before+algorithms.Instant(step))
 			return false
 		}
 		slot.state = algorithms.Realign(*limit, slot.state, before, step)

@@ -113,14 +113,25 @@ func (sh *shard) candidateLocked(place int, now algorithms.Instant) candidate {
 	sh.candidates.seen++
 	s := &sh.table.slots[place]
 	l := sh.limits.of(s.limit())
-	d := sh.decideLocked(s, l, now, 0)
-	c := candidate{key: s.key(), idle: now.Add(d.ResetAfter), capacity: l.Capacity()}
+	c := candidate{key: s.key(), capacity: l.Capacity()}
 	if l.Requests == 0 {
 		c.capacity = 1
 		return c
 	}
-	c.used = c.capacity - d.Remaining
-	if hits := s.denied().of(l); uint64(d.Remaining) < hits {
+	hits := s.denied().of(l)
+	if l.Algorithm == algorithms.SlidingWindowLog {
+		log := logStateOf(s.state)
+		c.idle, c.used = log.idle, min(log.used, c.capacity)
+		if c.idle <= now {
+			c.used = 0
+		}
+		if uint64(c.capacity-c.used) >= hits {
+			return c // not denied, as hits that expire only make room
+		}
+	}
+	d := sh.decideLocked(s, l, now, 0)
+	c.idle, c.used = now.Add(d.ResetAfter), c.capacity-d.Remaining
+	if uint64(d.Remaining) < hits {
 		c.opens = now.Add(sh.decideLocked(s, l, now, int64(hits)).RetryAfter)
 	}
 	return c

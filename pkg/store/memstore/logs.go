@@ -2,8 +2,8 @@ package memstore
 
 import "github.com/weirproxy/weir/pkg/algorithms"
 
-// logs keeps the logs of sliding_window_log by numbers: a slot names its log in its state. A number lives as long as its slot. Not
-// safe for concurrent use.
+// logs keeps the logs of sliding_window_log by numbers. The state of a slot names its log, and has a summary of the log, so that a look
+// at many keys need not read their logs. A number lives as long as its slot. Not safe for concurrent use.
 type logs struct {
 	known []*algorithms.Log
 	free  []uint32
@@ -15,18 +15,18 @@ func (l *logs) hold(log *algorithms.Log) algorithms.State {
 		number := l.free[n-1]
 		l.free = l.free[:n-1]
 		l.known[number] = log
-		return logState(number)
+		return logState{number: number}.state()
 	}
 	l.known = append(l.known, log)
-	return logState(uint32(len(l.known) - 1))
+	return logState{number: uint32(len(l.known) - 1)}.state()
 }
 
 // of returns the log that the state of a slot names.
-func (l *logs) of(s algorithms.State) *algorithms.Log { return l.known[logNumber(s)] }
+func (l *logs) of(s algorithms.State) *algorithms.Log { return l.known[logStateOf(s).number] }
 
 // release gives up the log that the state of a slot names.
 func (l *logs) release(s algorithms.State) {
-	number := logNumber(s)
+	number := logStateOf(s).number
 	l.known[number] = nil
 	l.free = append(l.free, number)
 }
@@ -49,10 +49,35 @@ func (l *logs) shrink() (renumbered []uint32) {
 	return renumbered
 }
 
-// logState returns the state of a slot that names a log by its number.
-func logState(number uint32) algorithms.State { return algorithms.StateOf(0, 1, uint64(number)) }
+// logState is the state of a slot with a log.
+type logState struct {
+	idle   algorithms.Instant // when the log is idle
+	used   uint32             // hits of the limit used at the last charge; some may have expired since
+	number uint32             // of the log
+}
 
-func logNumber(s algorithms.State) uint32 {
-	_, _, number := s.Parts()
-	return uint32(number)
+func logStateOf(s algorithms.State) logState {
+	idle, used, number := s.Parts()
+	return logState{idle, uint32(used), uint32(number)}
+}
+
+func (l logState) state() algorithms.State {
+	return algorithms.StateOf(l.idle, uint64(l.used), uint64(l.number))
+}
+
+// after returns the state after a decision on the log.
+func (l logState) after(limit *algorithms.Limit, now algorithms.Instant, d algorithms.Decision) algorithms.State {
+	if limit.Requests > 0 { // a ban says nothing about the log
+		l.idle, l.used = now.Add(d.ResetAfter), limit.Capacity()-d.Remaining
+	}
+	return l.state()
+}
+
+// summarizeLocked updates the state of a slot whose log has changed otherwise than by one charge. mu must be held.
+func (sh *shard) summarizeLocked(s *slot, now algorithms.Instant) {
+	limit := sh.limits.of(s.limit())
+	_, d := sh.logs.of(s.state).Decide(*limit, now, algorithms.Pending{}, 0, false)
+	l := logStateOf(s.state)
+	l.idle, l.used = now.Add(d.ResetAfter), limit.Capacity()-d.Remaining
+	s.state = l.state()
 }

@@ -184,6 +184,9 @@ func (m *forgetful) compare() error {
 		if k.limit.Algorithm.HasState() && slot.state != k.state {
 			return fmt.Errorf("a key has the state %+v; want %+v", slot.state, k.state)
 		}
+		if now := m.s.now(); max(sh.idleAtLocked(slot), now) != max(k.idleAt(), now) {
+			return fmt.Errorf("a key is idle at %d; want %d: %+v", sh.idleAtLocked(slot), k.idleAt(), k)
+		}
 		if got := slot.denied().hits(); got < k.denied {
 			return fmt.Errorf("a key denied for %d hits is remembered as denied for %d", k.denied, got)
 		}

@@ -92,6 +92,7 @@ func (sh *shard) takeKnownLocked(key digest, c *store.Charge, d *algorithms.Deci
 	}
 	if c.Limit.Algorithm == algorithms.SlidingWindowLog {
 		*d = sh.logs.of(slot.state).Take(c.Limit, now, c.Hits, c.CountRejected)
+		slot.state = logStateOf(slot.state).after(&c.Limit, now, *d)
 	} else {
 		slot.state, *d = algorithms.Take(c.Limit, slot.state, now, c.Hits, c.CountRejected)
 	}
@@ -171,6 +172,9 @@ func (sh *shard) insertLocked(v *view, now algorithms.Instant) {
 	}
 	place, _ := sh.table.find(v.key)
 	place = sh.table.insert(place, v.key, v.state, sh.limits.hold(v.limit), v.denied)
+	if v.log != nil {
+		sh.summarizeLocked(&sh.table.slots[place], now)
+	}
 	if len(sh.candidates.list) > 0 || sh.candidates.whole {
 		sh.noteLocked(place, now)
 	}
@@ -188,7 +192,9 @@ func (sh *shard) updateLocked(v *view, now algorithms.Instant) {
 		sh.limits.release(number)
 	}
 	slot.setDenied(v.denied)
-	if v.log == nil {
+	if v.log != nil {
+		sh.summarizeLocked(slot, now)
+	} else {
 		slot.state = v.state
 	}
 	if sh.candidates.whole {

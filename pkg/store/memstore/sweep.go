@@ -63,7 +63,9 @@ func (sh *shard) sweepLocked(now algorithms.Instant) int {
 	if renumbered := sh.logs.shrink(); renumbered != nil {
 		for s := range t.each {
 			if !sh.limits.of(s.limit()).Algorithm.HasState() {
-				s.state = logState(renumbered[logNumber(s.state)])
+				l := logStateOf(s.state)
+				l.number = renumbered[l.number]
+				s.state = l.state()
 			}
 		}
 	}
@@ -76,5 +78,5 @@ func (sh *shard) idleAtLocked(s *slot) algorithms.Instant {
 	if l.Algorithm.HasState() {
 		return algorithms.IdleAt(*l, s.state)
 	}
-	return sh.logs.of(s.state).IdleAt(*l)
+	return logStateOf(s.state).idle
 }

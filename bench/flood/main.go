@@ -1,6 +1,5 @@
-// Flood sends keys that nobody has seen to a store in memory at its bound, as an attacker does who invents keys. Beside the flood it
-// tries keys again that are denied. It measures the CPU time of a decision from the first to the last key, the longest pauses, and the
-// resident memory.
+// Flood sends new keys to a store in memory at its bound, as an attacker who invents keys. Beside them flood tries keys again that are
+// denied. Flood measures the CPU time of a decision from the first to the last key, the longest pauses, and the resident memory.
 //
 //	go -C bench run ./flood -keys 100000000
 //

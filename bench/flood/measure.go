@@ -49,7 +49,7 @@ type flood struct {
 
 // measure fills a store to its bound and beyond.
 func measure(ctx context.Context, o options, a algorithms.Algorithm, weight int64) (r result, err error) {
-	runtime.LockOSThread() // so that the CPU time of a thread is that of the decisions
+	runtime.LockOSThread() // so that the thread's CPU time is the time of the decisions
 	defer runtime.UnlockOSThread()
 	s, err := memstore.New(memstore.Options{MaxKeys: o.maxKeys})
 	if err != nil {

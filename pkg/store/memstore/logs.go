@@ -2,8 +2,8 @@ package memstore
 
 import "github.com/weirproxy/weir/pkg/algorithms"
 
-// logs keeps the logs of sliding_window_log by numbers. The state of a slot names its log, and has a summary of the log, so that a look
-// at many keys need not read their logs. A number lives as long as its slot. Not safe for concurrent use.
+// logs keeps the logs of sliding_window_log by numbers. The state of a slot names its log and summarizes the log, so that samples and
+// sweeps read no logs. A number lives as long as its slot. Not safe for concurrent use.
 type logs struct {
 	known []*algorithms.Log
 	free  []uint32

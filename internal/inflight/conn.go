@@ -31,10 +31,13 @@ type Conn struct {
 
 	mu       sync.Mutex // guards the rest
 	gone     bool       // nothing counts any more
+	left     int64      // bytes that the connection held in the end, until leave
 	received frames
 	skip     int // bytes of the preface still to come
 	streams  streams
 	backlog  int64 // bytes that are held until the Write under way has ended
+	reset    int64 // bytes of streams that the client has reset, until letGo
+	letting  bool  // letGo runs
 	series   int   // CONTINUATION frames since the last HEADERS
 	partial  int64 // instant since which a frame is incomplete; 0: none is
 
@@ -82,7 +85,9 @@ func (c *Conn) Close() error {
 	delete(c.bound.open, c)
 	c.bound.mu.Unlock()
 	c.release()
-	return c.Conn.Close()
+	err := c.Conn.Close()
+	c.leave()
+	return err
 }
 
 // receive counts the frames of a client.
@@ -99,6 +104,7 @@ func (c *Conn) receive(chunk []byte) {
 	} else if crowded {
 		c.bound.relieve()
 	}
+	c.bound.catchUp()
 }
 
 // wrote gives back the bytes of answers that have gone out.
@@ -178,6 +184,8 @@ func (c *Conn) release() bool {
 		return false
 	}
 	before, opened := c.held.Swap(0), c.streams.open
+	c.left = before
+	c.bound.leaving.Add(before)
 	c.streams = streams{}
 	c.settleLocked(before, opened)
 	c.gone = true

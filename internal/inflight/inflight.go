@@ -69,6 +69,7 @@ type Bound struct {
 	begun   time.Time     // the zero of all instants
 	held    atomic.Int64  // bytes of all connections, and of Take
 	taken   atomic.Int64  // bytes of Take
+	leaving atomic.Int64  // bytes of connections that have ended; not in held
 	busy    atomic.Int64  // connections that hold bytes
 	streams atomic.Int64  // open streams of all connections
 	refused atomic.Uint64 // requests, and Takes
@@ -108,7 +109,9 @@ func (b *Bound) Stats() Stats {
 
 // Crowded reports whether more than three quarters of the bound are in use. Then the server should ask Admits. A call takes a
 // nanosecond.
-func (b *Bound) Crowded() bool { return b.held.Load() > b.options.MaxBytes/4*3 }
+func (b *Bound) Crowded() bool {
+	return b.held.Load()+b.leaving.Load() > b.options.MaxBytes/4*3
+}
 
 // Admits reports whether a request of the connection, which is counted already, may be decided. The connection must have no more than
 // its share of three quarters of the bound, or no more open requests than its client has taken answers. For a nil c the result is true.
@@ -126,7 +129,7 @@ func (b *Bound) Admits(c *Conn) bool {
 // of the bound. No Take may fill the last quarter, which is for connections.
 func (b *Bound) Take(bytes int64) (taken int64, ok bool) {
 	bytes = min(bytes, b.options.MaxBytes/4)
-	all, held := b.taken.Add(bytes), b.held.Add(bytes)
+	all, held := b.taken.Add(bytes), b.held.Add(bytes)+b.leaving.Load()
 	if all <= b.options.MaxBytes/2 && held <= b.options.MaxBytes/4*3 {
 		return bytes, true
 	}

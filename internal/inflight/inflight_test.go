@@ -52,6 +52,11 @@ func TestAStreamHoldsBytesFromItsHeadersToItsAnswer(t *testing.T) {
 }
 
 func TestChunksOfAnySizeCountTheSame(t *testing.T) {
+	synctest.Test(t, testChunks)
+}
+
+func testChunks(t *testing.T) {
+	t.Helper()
 	var sent bytes.Buffer
 	sent.WriteString(http2.ClientPreface)
 	f := http2.NewFramer(&sent, nil)
@@ -82,6 +87,7 @@ func TestChunksOfAnySizeCountTheSame(t *testing.T) {
 			c.receive(chunk[:n])
 			chunk = chunk[n:]
 		}
+		synctest.Wait()
 		got := b.Stats()
 		if size == sent.Len() {
 			want = got.Bytes
@@ -146,6 +152,10 @@ func TestWhenCrowdedAConnectionWithMoreThanItsShareIsRefused(t *testing.T) {
 			t.Error("a connection ended below the bound")
 		}
 		_, _ = greedy.server.Close(), honest.server.Close()
+		if !b.Crowded() {
+			t.Error("the bytes of connections were given back before their goroutines had a turn")
+		}
+		synctest.Wait()
 		for range 2 { // each gets a quarter of the bound at most
 			if got, ok := b.Take(most); !ok || got != most/4 {
 				t.Errorf("Take: got %d, %t; want %d", got, ok, most/4)

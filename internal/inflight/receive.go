@@ -70,7 +70,10 @@ func (c *Conn) frameLocked(payload []byte, now int64, blocked bool) (bytes int64
 			c.backlog += bytes
 			return 0, reasons
 		}
-		return -bytes, reasons
+		if bytes > 0 {
+			c.letGoLocked(bytes)
+		}
+		return 0, reasons
 	case frameSettings:
 		if length > maxSettings {
 			return 0, badFrames

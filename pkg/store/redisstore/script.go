@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
@@ -18,6 +19,10 @@ var scriptParts embed.FS
 
 // maxAlgorithms bounds the numbers of algorithms, for which the header of a request has a byte each.
 const maxAlgorithms = 15
+
+// farthestBack is how far the last charge of a key may lie ahead of Redis's clock. Up to that the key stands still until the clock has
+// caught up. A key further ahead goes on from now, as the clock must have gone back.
+const farthestBack = 2 * time.Second
 
 // readScript returns the script, which applies transactions to the states of its keys.
 func readScript() (string, error) {
@@ -38,6 +43,7 @@ func readScript() (string, error) {
 		fmt.Fprintf(&script, "algorithms[%d] = algorithm\nend\n", number)
 	}
 	all := algorithms.Algorithms()
+	fmt.Fprintf(&script, "local BACK = %d\n", farthestBack/Granularity)
 	script.WriteString("local now, deadline, general")
 	for n := range len(all) + 1 {
 		fmt.Fprintf(&script, ", uses_%d", n)

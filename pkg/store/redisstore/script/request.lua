@@ -28,7 +28,8 @@
 --   algorithm.correct(s, requests, capacity, period, now, difference, at, was) returns the state after a charge of the difference at
 --     an earlier instant. Negative hits are given back; was is the state at that instant without these hits.
 -- A state is a table of the numbers of a record (see AppendRecord in package algorithms). An algorithm with a list also defines open
--- and apply (sliding_window_log.lua).
+-- and apply (sliding_window_log.lua). algorithm.back(s, period) is for states whose weight depends on
+-- the place of the instant in a window. back makes the weight of this instant the weight of all.
 
 if redis.replicate_commands then redis.replicate_commands() end -- Redis before version 7 needs this call to write after TIME
 
@@ -36,6 +37,7 @@ local spread, floor, pack, unpack = unpack, math.floor, struct.pack, struct.unpa
 local EXACT = 9007199254740992 -- 2^53
 local TAKE, RESERVE, PEEK, CORRECT = 0, 1, 2, 3 -- actions
 local request, position, algorithms = ARGV[1], 34, {}
+local later = 0 -- milliseconds from the instants of states to instants of expiry
 
 -- muldiv returns floor(x*y/m) and x*y mod m, exactly, for m up to 2^52.
 local function muldiv(x, y, m)
@@ -60,11 +62,16 @@ local function muldiv(x, y, m)
   return q, r
 end
 
--- read returns the state in a value of Redis.
-local function read(by, raw)
+-- read returns the state in a value of Redis. With a period, a state that lies further than BACK ahead goes on from now: the clock has
+-- gone back since.
+local function read(by, raw, period)
   if by.read then return by.read(raw) end
   local state = {unpack(by.format, raw)}
   if state[#state] ~= #raw + 1 then error('data string too long') end
+  if period and state[1] - now > BACK then
+    if by.back then by.back(state, period) end
+    state[1] = now
+  end
   return state
 end
 

@@ -11,6 +11,14 @@ local function windows(s, period, now)
   return current, previous, now
 end
 
+-- back counts the hits of the window before, as far as they weigh at the instant of the state, in its window.
+function algorithm.back(s, period)
+  if s[3] == 0 then return end
+  local carried, rest = muldiv(period - (s[1] - floor(s[1] / period) * period), s[3], period)
+  if rest > 0 then carried = carried + 1 end
+  s[2], s[3] = math.min(s[2] + carried, 1099511627775), 0
+end
+
 function algorithm.take(s, requests, _, period, now, hits, count_rejected)
   local current, previous
   current, previous, now = windows(s, period, now)

@@ -2,6 +2,21 @@
 -- the last charge and I5 hits of all entries. A state is {hits to add, hits to give back, charged}, for apply to do.
 local ENTRY, CHUNK = '<I7I5', 32
 
+-- move moves all instants of a list back, in microseconds.
+local function move(key, period, by)
+  local all = redis.call('LRANGE', key, 0, -1)
+  redis.call('DEL', key)
+  for first = 1, #all, CHUNK do
+    local some = {}
+    for i = first, math.min(first + CHUNK - 1, #all) do
+      local at, hits = unpack(ENTRY, all[i])
+      some[#some + 1] = pack(ENTRY, math.max(0, at - by), hits)
+    end
+    redis.call('RPUSH', key, spread(some))
+  end
+  redis.call('PEXPIREAT', key, floor((unpack(ENTRY, all[#all]) - by + period + 999) / 1000) + later)
+end
+
 -- open returns a table about the list: len entries with hits, the instant now, and first expired entries; the other entries have
 -- live hits.
 function algorithm.open(key, period, now)
@@ -10,6 +25,10 @@ function algorithm.open(key, period, now)
   if not tail then return g end
   local last
   last, g.hits = unpack(ENTRY, tail)
+  if last - now > BACK then -- the clock has gone back: each hit keeps its age
+    move(key, period, last - now)
+    last = now
+  end
   if last > now then g.now = last end
   g.len = redis.call('LLEN', key) - 1
   g.live = g.hits

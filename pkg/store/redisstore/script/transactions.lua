@@ -1,4 +1,4 @@
-local time, later = redis.call('TIME'), 0 -- later: milliseconds from the instants of states to instants of expiry
+local time = redis.call('TIME')
 local server = time[1] * 1000000 + time[2]
 if now == 0 then
   now = server
@@ -21,7 +21,7 @@ if general == 1 then
       before[key], state[key] = by.open(KEYS[key], period, now), {0, 0, false}
     else
       local raw = redis.call('GET', KEYS[key])
-      before[key], state[key] = raw or '', raw and read(by, raw)
+      before[key], state[key] = raw or '', raw and read(by, raw, period)
     end
   end
 
@@ -117,6 +117,7 @@ if general == 1 then
       else
         local at, left, target, was
         at, left, target, was, position = unpack(CORRECTION, request, position)
+        if at - now > BACK then at = now end
         if by.open then
           by.correct(before[key], hits, at)
         elseif first and before[key] == left then

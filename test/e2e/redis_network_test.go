@@ -29,6 +29,7 @@ func TestANetworkThatFailsCostsNoErrorAndWhenItIsBackTheLimitsHold(t *testing.T)
 		{"connections half open", (*parts.Proxy).HalfOpen, true},
 		{"answers lost", (*parts.Proxy).Mute, false},
 		{"nobody there", (*parts.Proxy).Down, true},
+		{"garbage between answers", (*parts.Proxy).Garbage, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

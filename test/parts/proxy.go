@@ -1,19 +1,21 @@
 package parts
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
 )
 
 // A Proxy is a TCP proxy in this process. A Proxy makes network faults between clients and one address: slow answers, resets, lost
-// data, a closed port. Faults add up until Clear. The proxy ends a connection always by a reset (RST). A Proxy is safe for concurrent
+// data, a closed port, data that nobody sent. Faults add up until Clear. The proxy ends a connection always by a reset (RST). A Proxy is safe for concurrent
 // use. Make one with StartProxy and end it with Close.
 type Proxy struct {
 	address, upstream string
@@ -30,6 +32,7 @@ type faults struct {
 	reset           bool          // the first answer resets its connection
 	dropRequests    bool
 	dropAnswers     bool
+	garbage         bool
 }
 
 // A link is a client's connection and the connection to upstream that serves it.
@@ -136,6 +139,9 @@ func (p *Proxy) HalfOpen() {
 // Mute drops all answers and passes all requests on: upstream does the request, and the client waits. Clear resets those connections.
 func (p *Proxy) Mute() { p.fault(func(f *faults) { f.dropAnswers = true }) }
 
+// Garbage adds data after every second answer, at random: replies of Redis that are too many or impossible, and other bytes.
+func (p *Proxy) Garbage() { p.fault(func(f *faults) { f.garbage = true }) }
+
 // Clear ends all faults, but does not undo Down. Clear resets all connections when data was dropped, as no client can go on then.
 func (p *Proxy) Clear() {
 	p.mu.Lock()
@@ -223,10 +229,30 @@ func (p *Proxy) copy(l *link, from, to *net.TCPConn, answers bool) {
 		if answers && f.dropAnswers || !answers && f.dropRequests {
 			continue
 		}
-		if _, err := to.Write(buffer[:n]); err != nil {
+		answer := buffer[:n]
+		if answers && f.garbage && rand.IntN(2) == 0 {
+			answer = append(bytes.Clone(answer), garbage()...)
+		}
+		if _, err := to.Write(answer); err != nil {
 			return
 		}
 	}
+}
+
+// garbage returns bytes that nobody sent.
+func garbage() []byte {
+	known := []string{
+		"+OK\r\n", "$-5\r\n", "*2147483647\r\n", "%-1\r\n", "$?\r\n;-5\r\n", ">3\r\n+subscribe\r\n+a\r\n:1\r\n",
+		"-MOVED 1\r\n", "HTTP/1.1 502 Bad Gateway\r\n\r\n", strings.Repeat("*1\r\n", 1<<14),
+	}
+	if i := rand.IntN(2 * len(known)); i < len(known) {
+		return []byte(known[i])
+	}
+	random := make([]byte, 1+rand.IntN(64))
+	for i := range random {
+		random[i] = byte(rand.IntN(256))
+	}
+	return random
 }
 
 // wait waits for d plus or minus at most jitter, and reports false when the link ends before.

@@ -17,6 +17,7 @@ const (
 	unsubscribe      // pushes, and no reply
 	pong             // of the PING that follows each unsubscribe
 	echo             // of a PING with a text
+	ping             // of another PING: no list
 )
 
 // command is a command whose reply is special.
@@ -61,6 +62,8 @@ func (e *expected) add(c *commandReader) {
 		k = pong
 	case first.is("PING") && c.args == 2:
 		k = echo
+	case first.is("PING"):
+		k = ping
 	}
 	if e.hello2 && !e.loggedIn && (k == subscribe || k == unsubscribe || first.is("PING")) {
 		e.login, e.loggedIn = e.sent, true
@@ -124,6 +127,8 @@ func (e *expected) reply(r *replyReader) error {
 		e.done() // rueidis takes the PONG for the answer to both commands
 	case kind == echo && !isError && !e.special[0].text.is(text):
 		return invalid("a PING with the answer to another command")
+	case kind == ping && r.elements > 0 && text != "pong":
+		return invalid("a PING that is answered with a list") // rueidis may take it for a push, after a login that failed
 	case kind == pong && !isPong(r):
 		return invalid("a PING without a PONG")
 	}

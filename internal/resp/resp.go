@@ -94,7 +94,7 @@ func (c *Checker) Commands() uint64 {
 func (c *Checker) begin(typ byte) error {
 	r, e := &c.replies, &c.expected
 	r.begin(typ, e.next())
-	if typ == '>' || typ == '*' && e.arrayIsPush() {
+	if typ == '>' || (typ == '*' || typ == '~' || typ == '%') && e.arrayIsPush() {
 		r.push = true
 		return nil
 	}
@@ -107,7 +107,7 @@ func (c *Checker) begin(typ byte) error {
 // end checks a whole reply against its command.
 func (c *Checker) end() error {
 	r, e := &c.replies, &c.expected
-	if r.push && !(r.typ == '*' && (r.elements == 0 || string(r.text(0)) == "pong")) {
+	if r.push && !(r.typ != '>' && (r.elements == 0 || string(r.text(0)) == "pong")) {
 		return e.push(r)
 	}
 	return e.reply(r)

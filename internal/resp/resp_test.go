@@ -81,6 +81,8 @@ func TestInvalidRepliesAreRefused(t *testing.T) {
 		{"ASK without a node", "EVALSHA a", "-ERR ASK\r\n", "names no node"},
 		{"a blob error without a node", "EVALSHA a", "!5\r\nMOVED\r\n", "names no node"},
 		{"a PING with another answer", "PING abc", "$3\r\nabd\r\n", "the answer to another command"},
+		{"a PING that is answered with a list", "PING", "*3\r\n+subscribe\r\n+a\r\n:1\r\n", "answered with a list"},
+		{"a set of RESP2 that is a subscription", "HELLO 2\nPING", "+OK\r\n~3\r\n+subscribe\r\n+a\r\n:1\r\n", "without a command"},
 		{"an empty role", "ROLE", "*0\r\n", "without a role"},
 		{"an address without a port", "SENTINEL GET-MASTER-ADDR-BY-NAME main", "*1\r\n$1\r\na\r\n", "without host and port"},
 		{"an empty address", "SENTINEL GET-MASTER-ADDR-BY-NAME main", "*0\r\n", "without host and port"},

@@ -109,7 +109,9 @@ func (c *config) complete(set func(name string) bool) []error {
 	j.Refunds, j.Overrides = slices.Contains(r.allowedJSON, "refund"), slices.Contains(r.allowedJSON, "override")
 	j.AnyClient = j.From == server.JSONFromAnywhere
 	c.completeStatistics(set)
-	return append(c.completeTLS(), c.completeRedis()...)
+	c.State.Setting = "WEIR_STATE_DIR"
+	errs := append(c.completeTLS(), c.completeRedis()...)
+	return append(errs, c.State.Check("WEIR_STATE_INTERVAL", c.Backend == backendRedis)...)
 }
 
 // completeStatistics chooses the sinks of the metrics. The original's default, StatsD, gives way to a sink that the environment names.

@@ -170,6 +170,8 @@ func moreVariables(c *config) []variable {
 		used("WEIR_HTTP_JSON", settings.OneOf(&c.Server.JSON.From, []string{"off", "loopback", "on"}, server.JSONOff, server.JSONFromLoopback, server.JSONFromAnywhere), "on", "clients of `/json`: `on` takes any request that reaches HOST and PORT, as the original does. `loopback` takes requests of programs on this machine, and keeps web pages out ([operations.md](operations.md#json))"),
 		used("WEIR_HTTP_JSON_ALLOW", settings.List(&r.allowedJSON, "power", power), strings.Join(powers(), ","), "allows refunds (`is_negative_hits`) and overrides (`limit`) by `/json`, beside charges"),
 		used("WEIR_HTTP_JSON_HOSTS", settings.List(&c.Server.JSON.Hosts, "name", nil), "", "with `loopback`: names by which clients may reach `/json`, beside localhost and IP addresses"),
+		used("WEIR_STATE_DIR", text(&c.State.Dir, nil), "", "with BACKEND_TYPE `memory`: directory in which counts outlive a restart. One process at a time may use it"),
+		used("WEIR_STATE_INTERVAL", duration(&c.State.Interval), "0s", "with WEIR_STATE_DIR: time between snapshots, at least `1s`; 0 writes only at the end"),
 		used("STATSD_PROTOCOL", settings.OneOfAnyCase(&r.statsdTCP, []string{"tcp", "udp"}, true, false), "tcp", "how StatsD is told"),
 		used("WEIR_MAX_REQUEST_BYTES", settings.Number(&c.Server.MaxRequestBytes, 1, math.MaxInt32), strconv.Itoa(server.DefaultMaxRequestBytes), "largest request in bytes, by gRPC or `/json`. The original's is 4194304"),
 		used("WEIR_MAX_CONNECTIONS", settings.Number(&c.MaxConnections, 1, math.MaxInt32), strconv.Itoa(serving.DefaultMaxConnections), "largest number of open gRPC connections; at the bound a new one takes the place of an idle one. The original has no bound"),

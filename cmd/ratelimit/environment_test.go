@@ -104,7 +104,7 @@ func TestEveryVariableOfTheOriginalIsInTheTableWithItsDefault(t *testing.T) {
 		delete(known, name)
 	}
 	more := slices.Sorted(maps.Keys(known))
-	want := []string{"GRPC_SERVER_TLS_CA_CERT", "REDIS_KEY_FORMAT", "REDIS_OP_TIMEOUT", "REDIS_PERSECOND_OP_TIMEOUT", "REDIS_POOL_ON_EMPTY_WAIT_DURATION", "STATSD_PROTOCOL", "WEIR_ADMIN_ADDRESS", "WEIR_HTTP_JSON", "WEIR_HTTP_JSON_ALLOW", "WEIR_HTTP_JSON_HOSTS", "WEIR_MAX_RULES_BYTES"}
+	want := []string{"GRPC_SERVER_TLS_CA_CERT", "REDIS_KEY_FORMAT", "REDIS_OP_TIMEOUT", "REDIS_PERSECOND_OP_TIMEOUT", "REDIS_POOL_ON_EMPTY_WAIT_DURATION", "STATSD_PROTOCOL", "WEIR_ADMIN_ADDRESS", "WEIR_HTTP_JSON", "WEIR_HTTP_JSON_ALLOW", "WEIR_HTTP_JSON_HOSTS", "WEIR_MAX_RULES_BYTES", "WEIR_STATE_DIR", "WEIR_STATE_INTERVAL"}
 	if diff := cmp.Diff(want, more); diff != "" {
 		t.Errorf("variables beyond those of the original (-want +got):\n%s", diff)
 	}
@@ -124,6 +124,7 @@ func TestNoEnvironmentIsTheOriginalsDefaultsAndMemory(t *testing.T) {
 			XDS: xds.Options{
 				Address: "localhost:18000", Node: xds.Node{ID: "default"}, MinBackoff: 10 * time.Second, MaxBackoff: time.Minute,
 			},
+			State:   serving.State{Setting: "WEIR_STATE_DIR"},
 			Limiter: limiter.Options{NearLimit: float64(float32(0.8))},
 			Server: server.Options{
 				JSON:             server.JSON{From: server.JSONFromAnywhere, Refunds: true, Overrides: true, AnyClient: true},
@@ -211,6 +212,8 @@ func TestEveryVariableDoesWhatItSays(t *testing.T) {
 		},
 		"WEIR_HTTP_JSON_HOSTS=a,b":                      {got: func(c config) any { return c.Server.JSON.Hosts }, want: []string{"a", "b"}},
 		"WEIR_MAX_RULES_BYTES=1000":                     {got: func(c config) any { return c.Rules.MaxBytes }, want: 1000},
+		"WEIR_STATE_DIR=/var/lib/weir":                  {got: func(c config) any { return c.State.Dir }, want: "/var/lib/weir"},
+		"WEIR_STATE_INTERVAL=10s":                       {with: []string{"WEIR_STATE_DIR=/var/lib/weir"}, got: func(c config) any { return c.State.Interval }, want: 10 * time.Second},
 		"WEIR_ADMIN_ADDRESS=":                           {got: func(c config) any { return c.Admin }, want: serving.Endpoint{}},
 		"PROMETHEUS_PATH=/m":                            {got: func(c config) any { return c.MetricsPath }, want: "/m"},
 		"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS=true": {got: func(c config) any { return c.Statistics.Collector.Milliseconds }, want: true},

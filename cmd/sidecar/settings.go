@@ -130,6 +130,8 @@ func groups(c *config) []group {
 		{"redis-deny-cache", settings.Duration(&c.Store.DenyCache, 0, time.Minute), denycache.DefaultMaxAge.String(), "how long a denied key is denied from memory at most, without asking Redis; 0 = not at all"},
 		{"on-store-error", settings.OneOf(&c.Limiter.OnStoreError, []string{"local", "allow", "deny"}, store.Local, store.Allow, store.Deny), "local", "while Redis does not answer: limit by this process's memory, allow or deny, where the rule has no on_store_error"},
 		{"ready-requires-store", settings.Bool(&c.ReadyRequiresStore), "false", "not ready while Redis does not answer"},
+		{"state-dir", settings.Text(&c.State.Dir, "directory", nil), "", `directory in which counts in memory outlive a restart; made if it is missing, for one process at a time ("" = off)`},
+		{"state-interval", settings.Duration(&c.State.Interval, 0, 24*time.Hour), "0s", "with state-dir: time between snapshots, at least 1s; 0 = only at the end, so that a crash loses all since the start"},
 	}}, {"Bounds", []setting{
 		{"max-keys", settings.Number(&c.Store.MaxKeys, 1, math.MaxInt32), decimal(memstore.DefaultMaxKeys), "largest number of keys in memory, a little over 50 bytes each; with Redis, of the keys while Redis does not answer"},
 		{"on-full", settings.OneOf(&c.Store.OnFull, []string{"allow", "deny"}, memstore.Allow, memstore.Deny), "allow", "decision about a new key when memory is full of keys that are denied now"},
@@ -170,6 +172,7 @@ func (c *config) complete() []error {
 		errs = append(errs, errors.New("grpc-address, grpc-socket, http-address: all are off, so nobody could ask"))
 	}
 	c.GRPC.Setting, c.Socket.Setting, c.HTTP.Setting, c.Admin.Setting = "grpc-address", "grpc-socket", "http-address", "admin-address"
+	c.State.Setting = "state-dir"
 	c.Rules.Hint = "name a file or directory with --rules, or put a list domains into the settings file"
 	c.Rules.MaxBytesSetting = "--max-rules-bytes"
 	c.Rules.MaxLogEntries, c.Limiter.MaxLogEntries = uint32(c.MaxLogEntries), uint32(c.MaxLogEntries)
@@ -187,7 +190,7 @@ func (c *config) complete() []error {
 	if c.Traced {
 		c.Tracing = &tracing.Options{Service: "weir", Attributes: map[string]string{"service.version": version.Read().Version}, Ratio: 1}
 	}
-	return slices.Concat(errs, c.completeXDS(), c.completeTLS(), c.completeStore())
+	return slices.Concat(errs, c.completeXDS(), c.completeTLS(), c.completeStore(), c.State.Check("state-interval", c.InRedis))
 }
 
 // completeTLS returns every mistake in the settings of TLS and their files. A connection less secure than the operator intended is

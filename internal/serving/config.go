@@ -37,7 +37,8 @@ type Config struct {
 
 	MaxConnections int // bound of the open connections of GRPC and Socket together; 0 means DefaultMaxConnections
 
-	Store   StoreOptions // Run sets Logger and Traces
+	Store   StoreOptions // Run sets Savable, Logger and Traces
+	State   State
 	Limiter limiter.Options
 	Server  server.Options // Run sets every field that is not a plain value
 

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/weirproxy/weir/internal/reload"
+	"github.com/weirproxy/weir/internal/snapshots"
 	"github.com/weirproxy/weir/internal/tracing"
 	"github.com/weirproxy/weir/internal/version"
 	"github.com/weirproxy/weir/pkg/server"
@@ -25,6 +26,7 @@ type process struct {
 	server     *server.Server
 	reloader   *reload.Reloader
 	traces     *tracing.Tracing
+	state      *snapshots.Keeper // nil: counts end with the process
 	endpoints  []endpoint
 	background []func(context.Context) error // runs beside the servers; an error ends the process
 }
@@ -98,6 +100,9 @@ func (p *process) shutdown(stop, forceStop context.Context, pages []*http.Server
 	p.finish(ctx, pages)
 	if ctx.Err() != nil {
 		logger.LogAttrs(log, slog.LevelWarn, "requests in flight were canceled", slog.String("cause", context.Cause(ctx).Error()))
+	}
+	if p.state != nil { // no decision is made any more
+		_ = p.state.Save(log) // logged
 	}
 	p.traces.Close(ctx) // sends the spans in the queue in the time that is left
 	logger.LogAttrs(log, slog.LevelInfo, "stopped")

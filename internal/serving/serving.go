@@ -47,7 +47,7 @@ func Run(ctx context.Context, c Config) error {
 		defer keeper.Close()
 		c.Server.TLS = keeper.Server(c.TLS.ClientNames)
 	}
-	c.Store.Logger, c.Store.Traces = c.Logger, traces
+	c.Store.Logger, c.Store.Traces, c.Store.Savable = c.Logger, traces, c.State.Dir != ""
 	stores, err := NewStores(c.Store)
 	if err != nil {
 		return err
@@ -81,6 +81,13 @@ func Run(ctx context.Context, c Config) error {
 	if err := stores.register(registry); err != nil {
 		return fmt.Errorf("register metrics: %w", err)
 	}
+	state, err := c.keepState(ctx, stores, registry)
+	if err != nil {
+		return err
+	}
+	if state != nil {
+		defer state.Close()
+	}
 	source, err := c.follow(reloader, registry)
 	if err != nil {
 		return err
@@ -98,10 +105,13 @@ func Run(ctx context.Context, c Config) error {
 	if err != nil {
 		return err
 	}
-	p := process{config: &c, server: s, reloader: reloader, traces: traces}
+	p := process{config: &c, server: s, reloader: reloader, traces: traces, state: state}
 	p.endpoints = c.endpoints(s, reader, connected)
 	if source != nil {
 		p.background = append(p.background, source.Run)
+	}
+	if state != nil {
+		p.background = append(p.background, state.Run)
 	}
 	if reporter != nil {
 		p.background = append(p.background, func(ctx context.Context) error { reporter.Run(ctx); return nil })

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/weirproxy/weir/internal/lockfile"
 )
 
 // listenOn listens on a TCP address ("host:port", port 0 takes any) for network "tcp", or on a Unix socket for network "unix":
@@ -50,7 +52,7 @@ func listenOnPath(ctx context.Context, path string, mode fs.FileMode) (net.Liste
 	if room := len(syscall.RawSockaddrUnix{}.Path) - 1; len(path) > room {
 		return nil, fmt.Errorf("the path has %d bytes, must have at most %d", len(path), room)
 	}
-	unlock, err := lockPath(ctx, path)
+	unlock, err := lockfile.Lock(ctx, path)
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +93,7 @@ func (s *socket) Close() error {
 }
 
 func (s *socket) remove() error {
-	unlock, err := lockPath(context.Background(), s.path)
+	unlock, err := lockfile.Lock(context.Background(), s.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // the directory is gone, and the socket with it
 	}
@@ -104,36 +106,6 @@ func (s *socket) remove() error {
 		return nil //nolint:nilerr // the file is gone, or of a successor
 	}
 	return os.Remove(s.path)
-}
-
-// lockTimeout bounds the wait for other processes that make or remove the same socket, which takes at most a second.
-const lockTimeout = 3 * time.Second
-
-// lockPath locks path+".lock" until the caller calls unlock or the process ends. The lock file must never be removed: a process
-// that waits for the lock of a removed file would lock nothing.
-func lockPath(ctx context.Context, path string) (unlock func(), err error) {
-	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
-	defer cancel()
-	f, err := os.OpenFile(path+".lock", os.O_RDONLY|os.O_CREATE|syscall.O_NOFOLLOW, 0o640)
-	if err != nil {
-		return nil, err
-	}
-	retry := time.NewTicker(10 * time.Millisecond)
-	defer retry.Stop()
-	for {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if err == nil {
-			return func() { _ = f.Close() }, nil // closing unlocks
-		}
-		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
-			return nil, errors.Join(fmt.Errorf("lock %s: %w", f.Name(), err), f.Close())
-		}
-		select {
-		case <-ctx.Done():
-			return nil, errors.Join(fmt.Errorf("lock %s: another process holds it: %w", f.Name(), ctx.Err()), f.Close())
-		case <-retry.C:
-		}
-	}
 }
 
 // removeStale removes a socket that no process answers on.

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/weirproxy/weir/internal/lockfile"
 )
 
 func mustListen(t *testing.T, network, address string, mode fs.FileMode) net.Listener {
@@ -178,7 +180,7 @@ func TestOneOfManyStartsGetsAStaleSocket(t *testing.T) {
 
 func TestListenWaitsForTheLockOfAnotherProcess(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
-	unlock, err := lockPath(t.Context(), path)
+	unlock, err := lockfile.Lock(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
 	}

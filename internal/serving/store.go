@@ -25,6 +25,7 @@ type StoreOptions struct {
 	Redis   *redisstore.Options // without Logger; nil: counts are in memory alone
 	// DenyCache is how long a key that Redis has denied is denied from memory at most; 0: not at all.
 	DenyCache time.Duration
+	Savable   bool // the counts in memory can be saved
 	Logger    *slog.Logger
 	Traces    *tracing.Tracing // of calls to Redis; nil: no spans
 }
@@ -40,7 +41,9 @@ type Stores struct {
 
 // NewStores makes the store and waits for no connection. The caller closes the Stores.
 func NewStores(o StoreOptions) (*Stores, error) {
-	memory, err := memstore.New(memstore.Options{MaxKeys: cmp.Or(o.MaxKeys, memstore.DefaultMaxKeys), OnFull: o.OnFull, Logger: o.Logger})
+	memory, err := memstore.New(memstore.Options{
+		MaxKeys: cmp.Or(o.MaxKeys, memstore.DefaultMaxKeys), OnFull: o.OnFull, Savable: o.Savable, Logger: o.Logger,
+	})
 	if err != nil {
 		return nil, err
 	}

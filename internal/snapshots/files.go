@@ -1,0 +1,102 @@
+package snapshots
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/store/memstore"
+)
+
+// files is the operations that change the directory; a test lets them fail.
+type files interface {
+	create(path string) (file, error) // of mode 0600; replaces a file
+	rename(from, to string) error
+	remove(path string) error
+	syncDir(path string) error
+}
+
+type file interface {
+	io.WriteCloser
+	Sync() error
+}
+
+// system is the files of the operating system.
+type system struct{}
+
+func (system) create(path string) (file, error) {
+	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
+}
+
+func (system) rename(from, to string) error { return os.Rename(from, to) }
+func (system) remove(path string) error     { return os.Remove(path) }
+
+func (system) syncDir(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// counter counts bytes.
+type counter struct {
+	to    io.Writer
+	bytes int64
+}
+
+func (c *counter) Write(p []byte) (int, error) {
+	n, err := c.to.Write(p)
+	c.bytes += int64(n)
+	return n, err
+}
+
+// write replaces the file at path by a snapshot of the store, in one step. The bytes go to the disk before the file gets its name, so no
+// crash leaves half a file there. A failure leaves no new file.
+func write(f files, path string, s *memstore.Store, counted *counter) (saved memstore.Saved, err error) {
+	fresh := path + ".new"
+	to, err := f.create(fresh)
+	if err != nil {
+		return saved, err
+	}
+	counted.to = to
+	saved, err = s.Save(counted)
+	if err == nil {
+		err = to.Sync()
+	}
+	err = errors.Join(err, to.Close())
+	if err == nil {
+		err = f.rename(fresh, path)
+	}
+	if err != nil {
+		return saved, errors.Join(err, f.remove(fresh))
+	}
+	return saved, f.syncDir(filepath.Dir(path))
+}
+
+// maxRefused is the number of files set aside that stay.
+const maxRefused = 3
+
+// setAside gives the file at path another name, and removes the oldest files that were set aside.
+func setAside(f files, path string) (aside string, err error) {
+	aside = path + ".refused-" + time.Now().UTC().Format("20060102T150405.000000000Z")
+	if err := f.rename(path, aside); err != nil {
+		return "", err
+	}
+	all, err := filepath.Glob(path + ".refused-*")
+	if err != nil {
+		return aside, err
+	}
+	slices.Sort(all) // by time
+	for len(all) > maxRefused {
+		if err := f.remove(all[0]); err != nil {
+			return aside, err
+		}
+		all = all[1:]
+	}
+	return aside, f.syncDir(filepath.Dir(path))
+}

@@ -1,0 +1,232 @@
+// Package snapshots keeps the states of a store in memory in a directory, so that counts outlive the process. A snapshot replaces the
+// one before in one step. A damaged or foreign file is set aside, and never ends the start.
+//
+// The directory has these files, all of mode 0600:
+//
+//	states                 the last snapshot; see memstore for its format
+//	states.new             a snapshot that is being written; the next start removes it
+//	states.refused-TIME    a file that could not be read; the newest three stay
+//	states.lock            locked while a process uses the directory
+package snapshots
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/weirproxy/weir/internal/lockfile"
+	"github.com/weirproxy/weir/pkg/store/memstore"
+)
+
+// MinInterval is the smallest Options.Interval.
+const MinInterval = time.Second
+
+// Options configures Open.
+type Options struct {
+	Dir      string          // made with mode 0700 if it is missing
+	Interval time.Duration   // time between snapshots; 0: only Save makes them; else at least MinInterval
+	Store    *memstore.Store // savable, and not yet in use
+	Logger   *slog.Logger
+}
+
+// Keeper saves the states of a store. All methods are safe for concurrent use.
+type Keeper struct {
+	options Options
+	files   files
+
+	mu     sync.Mutex // guards unlock and the directory; held while a snapshot is written
+	unlock func()     // nil without the lock of the directory
+	failed string     // the error of the last snapshot, if it failed; guarded by mu
+
+	statsMu sync.Mutex // guards stats; taken after mu
+	stats   Stats
+}
+
+// Stats is the metrics of a Keeper at one moment.
+type Stats struct {
+	Saves, Failures uint64
+	Refused         uint64 // files that were set aside
+	Loaded          int    // keys at the start
+
+	Time     time.Time     // of the last snapshot; zero: there was none
+	Bytes    int64         // of the last snapshot
+	Keys     int           // of the last snapshot
+	Duration time.Duration // of the last snapshot, from its start until it was safe
+}
+
+// Open locks the directory, and loads the last snapshot into the store. The only error, besides a bad option, is another process that
+// uses the directory. A directory that cannot be used, and a snapshot that cannot be read, go to the log; the store is then empty.
+func Open(ctx context.Context, o Options) (*Keeper, error) { return open(ctx, o, system{}) }
+
+func open(ctx context.Context, o Options, f files) (*Keeper, error) {
+	if o.Interval != 0 && o.Interval < MinInterval {
+		return nil, fmt.Errorf("interval: %v: must be 0 or at least %v", o.Interval, MinInterval)
+	}
+	k := &Keeper{options: o, files: f}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err := k.lockLocked(ctx); err != nil {
+		if errors.Is(err, lockfile.ErrHeld) {
+			return nil, fmt.Errorf("%s: another process keeps its counts there: %w", o.Dir, err)
+		}
+		k.failLocked(ctx, err)
+		return k, nil
+	}
+	k.loadLocked(ctx)
+	return k, nil
+}
+
+func (k *Keeper) path() string { return filepath.Join(k.options.Dir, "states") }
+
+// lockLocked makes and locks the directory, if that is yet to be done, and removes what a killed process left. mu must be held.
+func (k *Keeper) lockLocked(ctx context.Context) error {
+	if k.unlock != nil {
+		return nil
+	}
+	if err := os.MkdirAll(k.options.Dir, 0o700); err != nil {
+		return err
+	}
+	unlock, err := lockfile.Lock(ctx, k.path())
+	if err != nil {
+		return err
+	}
+	k.unlock = unlock
+	if err := k.files.remove(k.path() + ".new"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		k.options.Logger.LogAttrs(ctx, slog.LevelWarn, "an unfinished snapshot stays", slog.String("error", err.Error()))
+	}
+	return nil
+}
+
+// loadLocked loads the last snapshot. mu must be held.
+func (k *Keeper) loadLocked(ctx context.Context) {
+	start := time.Now()
+	loaded, err := load(k.options.Store, k.path())
+	logger := k.options.Logger
+	switch {
+	case err == nil:
+		k.count(func(s *Stats) { s.Loaded = loaded.Keys })
+		logger.LogAttrs(ctx, slog.LevelInfo, "counts loaded",
+			slog.Int("keys", loaded.Keys), slog.Int("idle", loaded.Idle), slog.Int("without_room", loaded.NoRoom),
+			slog.Time("saved", loaded.Time), slog.String("took", time.Since(start).String()))
+	case errors.Is(err, fs.ErrNotExist):
+		logger.LogAttrs(ctx, slog.LevelInfo, "there are no saved counts", slog.String("file", k.path()))
+	default:
+		k.count(func(s *Stats) { s.Refused++ })
+		aside, asideErr := setAside(k.files, k.path())
+		attrs := []slog.Attr{slog.String("file", k.path()), slog.String("error", err.Error())}
+		if asideErr != nil {
+			attrs = append(attrs, slog.String("not_set_aside", asideErr.Error()))
+		} else {
+			attrs = append(attrs, slog.String("set_aside", aside))
+		}
+		logger.LogAttrs(ctx, slog.LevelError, "saved counts refused: all keys start anew", attrs...)
+	}
+}
+
+// load reads the file. Only a regular file is read: a pipe could keep the start waiting.
+func load(s *memstore.Store, path string) (memstore.Loaded, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return memstore.Loaded{}, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return memstore.Loaded{}, err
+	}
+	if !info.Mode().IsRegular() {
+		return memstore.Loaded{}, errors.New("it is not a regular file")
+	}
+	return s.Load(f)
+}
+
+// Save writes a snapshot. After Save has returned nil the snapshot outlives a crash of the machine. After an error, which is also in
+// the log and in Stats, the snapshot before is untouched.
+func (k *Keeper) Save(ctx context.Context) error { return k.save(ctx, slog.LevelInfo) }
+
+// save is Save with the level of its line in the log.
+func (k *Keeper) save(ctx context.Context, level slog.Level) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	start := time.Now()
+	err := k.lockLocked(ctx)
+	if err != nil {
+		k.failLocked(ctx, err)
+		return err
+	}
+	counted := &counter{}
+	saved, err := write(k.files, k.path(), k.options.Store, counted)
+	if err != nil {
+		k.failLocked(ctx, err)
+		return err
+	}
+	took := time.Since(start)
+	k.count(func(s *Stats) {
+		s.Saves++
+		s.Time, s.Bytes, s.Keys, s.Duration = start, counted.bytes, saved.Keys, took
+	})
+	if k.failed != "" {
+		k.failed, level = "", slog.LevelInfo
+	}
+	k.options.Logger.LogAttrs(ctx, level, "counts saved",
+		slog.Int("keys", saved.Keys), slog.Int64("bytes", counted.bytes), slog.String("took", took.String()))
+	return nil
+}
+
+// failLocked counts a failure, and logs it unless the last one was the same. mu must be held.
+func (k *Keeper) failLocked(ctx context.Context, err error) {
+	k.count(func(s *Stats) { s.Failures++ })
+	if text := err.Error(); text != k.failed {
+		k.failed = text
+		k.options.Logger.LogAttrs(ctx, slog.LevelError, "counts cannot be saved",
+			slog.String("directory", k.options.Dir), slog.String("error", text))
+	}
+}
+
+// Run saves at each interval until ctx ends. Without an interval Run returns at once. The result is nil.
+func (k *Keeper) Run(ctx context.Context) error {
+	if k.options.Interval == 0 {
+		return nil
+	}
+	tick := time.NewTicker(k.options.Interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			_ = k.save(ctx, slog.LevelDebug) // logged and counted
+		}
+	}
+}
+
+// Stats returns the metrics.
+func (k *Keeper) Stats() Stats {
+	k.statsMu.Lock()
+	defer k.statsMu.Unlock()
+	return k.stats
+}
+
+// count changes the metrics.
+func (k *Keeper) count(change func(*Stats)) {
+	k.statsMu.Lock()
+	defer k.statsMu.Unlock()
+	change(&k.stats)
+}
+
+// Close gives the directory to other processes. Close saves nothing. The Keeper must not be used after.
+func (k *Keeper) Close() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.unlock != nil {
+		k.unlock()
+		k.unlock = nil
+	}
+}

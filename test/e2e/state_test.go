@@ -1,0 +1,111 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// stateRules have a limit of each kind of state. A year has no end within a test, but at New Year.
+const stateRules = `
+domain: e2e
+descriptors:
+  - key: user
+    rate_limits:
+      - {requests_per_unit: 10, unit: year, algorithm: token_bucket}
+      - {requests_per_unit: 12, unit: year, algorithm: sliding_window_counter}
+      - {requests_per_unit: 14, unit: year, algorithm: sliding_window_log}
+`
+
+// passed asks n times through Envoy and returns how many requests passed.
+func (e *envoy) passed(t *testing.T, n int, user string) int {
+	t.Helper()
+	passed := 0
+	for _, code := range e.codes(t, n, "/", "x-user: "+user) {
+		if code == 200 {
+			passed++
+		}
+	}
+	return passed
+}
+
+// A sidecar is stopped and started again under Envoy, as the kubelet does with a container in a pod: the directory outlives the
+// process. At most the limit passes before and after together.
+func TestCountsOutliveARestartUnderEnvoy(t *testing.T) {
+	t.Parallel()
+	dir, socket := t.TempDir(), filepath.Join(t.TempDir(), "rls.sock")
+	args := []string{"--grpc-address=", "--grpc-socket=" + socket, "--state-dir=" + dir}
+	s := startSidecar(t, stateRules, args...)
+	e := startEnvoy(t, envoyConfig{RateLimits: byUser, Endpoints: []string{pipeAddress(socket)}, HealthChecked: true})
+	if got := e.passed(t, 6, "alice"); got != 6 {
+		t.Fatalf("before the restart: %d of 6 passed, want all", got)
+	}
+	if got := e.passed(t, 11, "bob"); got != 10 {
+		t.Fatalf("before the restart: %d of 11 passed, want 10", got)
+	}
+	s.terminate(t)
+	s.awaitExit(t)
+	s = startSidecarOn(t, s.rules, args...)
+	if n := s.metric(t, "weir_state_loaded_keys"); n != 6 {
+		t.Errorf("weir_state_loaded_keys: got %d, want the 3 limits of 2 users", n)
+	}
+	awaitRateLimited(t, e)
+	if got := e.passed(t, 10, "alice"); got != 4 {
+		t.Errorf("after the restart: %d passed, want the 4 that were left", got)
+	}
+	if got := e.passed(t, 3, "bob"); got != 0 {
+		t.Errorf("after the restart: %d passed of a spent limit, want 0", got)
+	}
+}
+
+// A killed sidecar loses at most the hits of the last interval.
+func TestAKilledSidecarLosesAtMostTheInterval(t *testing.T) {
+	t.Parallel()
+	dir, socket := t.TempDir(), filepath.Join(t.TempDir(), "rls.sock")
+	args := []string{"--grpc-address=", "--grpc-socket=" + socket, "--state-dir=" + dir, "--state-interval=1s"}
+	s := startSidecar(t, stateRules, args...)
+	e := startEnvoy(t, envoyConfig{RateLimits: byUser, Endpoints: []string{pipeAddress(socket)}, HealthChecked: true})
+	passed := 0
+	for restart := range 3 {
+		passed += e.passed(t, 4, "alice")
+		before := s.metric(t, "weir_state_saves_total", `result="success"`)
+		eventually(t, func() string { // a snapshot that began after the hits
+			if saves := s.metric(t, "weir_state_saves_total", `result="success"`); saves < before+2 {
+				return fmt.Sprintf("%d snapshots", saves)
+			}
+			return ""
+		})
+		s.stopped = true
+		s.Kill()
+		<-s.Exited()
+		s = startSidecarOn(t, s.rules, args...)
+		if log := strings.Join(s.Lines(), "\n"); !strings.Contains(log, "counts loaded") {
+			t.Fatalf("restart %d loads no counts:\n%s", restart, log)
+		}
+		awaitRateLimited(t, e)
+	}
+	passed += e.passed(t, 4, "alice")
+	if passed != 10 {
+		t.Errorf("%d requests passed over three kills, want the limit of 10", passed)
+	}
+	if files, err := os.ReadDir(dir); err != nil || len(files) > 3 {
+		t.Errorf("the directory has %v, %v; want the snapshot, its lock, and perhaps one being written", files, err)
+	}
+}
+
+// awaitRateLimited waits until Envoy asks the sidecar again: a probe user of its own gets through, and is counted.
+func awaitRateLimited(t *testing.T, e *envoy) {
+	t.Helper()
+	start := time.Now()
+	eventually(t, func() string {
+		asked := e.rateLimitStats(t)["ok"]
+		e.codes(t, 1, "/", fmt.Sprint("x-user: probe", start.UnixNano()))
+		if e.rateLimitStats(t)["ok"] == asked {
+			return "Envoy does not ask the sidecar yet"
+		}
+		return ""
+	})
+}

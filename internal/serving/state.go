@@ -10,7 +10,7 @@ import (
 	"github.com/weirproxy/weir/internal/snapshots"
 )
 
-// State is the directory in which counts in memory outlive the process. Without a Dir it is off. It needs a store without Redis.
+// State is the directory in which counts in memory outlive the process. Without a Dir it is off. A State needs a store without Redis.
 type State struct {
 	Setting  string // name of the setting with the directory, for errors
 	Dir      string

@@ -85,7 +85,7 @@ func open(ctx context.Context, o Options, f files) (*Keeper, error) {
 
 func (k *Keeper) path() string { return filepath.Join(k.options.Dir, "states") }
 
-// lockLocked makes and locks the directory, if that is yet to be done, and removes what a killed process left. mu must be held.
+// lockLocked makes and locks the directory, if that is yet to be done, and removes the leftovers of a killed process. mu must be held.
 func (k *Keeper) lockLocked(ctx context.Context) error {
 	if k.unlock != nil {
 		return nil
@@ -142,7 +142,7 @@ func load(s *memstore.Store, path string) (memstore.Loaded, error) {
 		return memstore.Loaded{}, err
 	}
 	if !info.Mode().IsRegular() {
-		return memstore.Loaded{}, errors.New("it is not a regular file")
+		return memstore.Loaded{}, errors.New("a regular file must be there")
 	}
 	return s.Load(f)
 }

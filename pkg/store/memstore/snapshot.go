@@ -16,7 +16,8 @@ import (
 //
 //	file     magic, version (4 bytes), sections
 //	section  kind (1 byte), length of the content (4 bytes), content, checksum (4 bytes)
-//	head     identity (8 random bytes), hash (1 byte), key of the hash (16 bytes), time of the snapshot (8 bytes, Unix ns)
+//	head     identity (8 random bytes), hash (1 byte), key of the hash (16 bytes), time of the snapshot (8 bytes, Unix ns),
+//	         about how many keys follow (8 bytes)
 //	keys     instant of the states (8 bytes, Unix ns), records
 //	end      number of records (8 bytes)
 //
@@ -38,7 +39,7 @@ const (
 
 	hashSip = 1 // SipHash-2-4 with 128 bits
 
-	headSize   = 8 + 1 + 16 + 8
+	headSize   = 8 + 1 + 16 + 8 + 8
 	digestSize = 8 + 5
 
 	maxSection = 1 << 20  // bytes of content

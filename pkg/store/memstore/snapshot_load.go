@@ -58,6 +58,7 @@ type snapshotReader struct {
 	loaded   Loaded
 
 	limits  []algorithms.Limit // of the section
+	now     algorithms.Instant // of the section
 	partial *algorithms.Log    // a log with more entries in the next record
 	of      loadedKey          // of that log
 }
@@ -146,13 +147,29 @@ func (in *snapshotReader) readHead() error {
 	hash := f.byte()
 	in.key = hashKey{f.uint64(), f.uint64()}
 	in.loaded.Time = time.Unix(0, int64(f.uint64()))
+	keys := f.uint64()
 	if kind != sectionHead || f.failed || len(f.rest) > 0 {
 		return in.damaged("is no head")
 	}
 	if hash != hashSip {
 		return fmt.Errorf("%w: its hash has the number %d, must be %d", ErrVersion, hash, hashSip)
 	}
+	in.store.reserve(keys)
 	return nil
+}
+
+// reserve makes the tables large enough for that many keys at once, up to the bound.
+func (s *Store) reserve(keys uint64) {
+	each := int32(min(keys, uint64(s.maxKeys))) / int32(len(s.shards))
+	if each < keysPerShard/8 {
+		return
+	}
+	for i := range s.shards {
+		sh := &s.shards[i]
+		sh.mu.Lock()
+		sh.table.resize(each + each/4) // for a fill of 5/6, and shards above the mean
+		sh.mu.Unlock()
+	}
 }
 
 func (in *snapshotReader) readEnd() error {
@@ -177,7 +194,7 @@ func (in *snapshotReader) readEnd() error {
 func (in *snapshotReader) readKeys() error {
 	f := fields{rest: in.content}
 	at := algorithms.Instant(f.uint64())
-	in.limits = in.limits[:0]
+	in.limits, in.now = in.limits[:0], in.store.now()
 	for len(f.rest) > 0 {
 		in.records++
 		k := loadedKey{key: digest{hi: f.uint64()}}
@@ -218,7 +235,7 @@ func (in *snapshotReader) readKeys() error {
 // state puts a state of instant at into the store.
 func (in *snapshotReader) state(k *loadedKey, state algorithms.State, at algorithms.Instant) {
 	state = algorithms.Clamp(k.limit, state, at)
-	now := in.store.now()
+	now := in.now
 	if at > now { // the clock has gone back: no time has passed
 		state = algorithms.Realign(k.limit, state, at, -at.Sub(now))
 	}
@@ -248,7 +265,7 @@ func (in *snapshotReader) log(f *fields, k loadedKey, at algorithms.Instant) {
 		in.partial = log
 		return
 	}
-	now := in.store.now()
+	now := in.now
 	if at > now {
 		log.Realign(-at.Sub(now))
 	}

@@ -25,7 +25,7 @@ func (s *Store) Save(w io.Writer) (Saved, error) {
 		return Saved{}, ErrNotSavable
 	}
 	out := newSnapshotWriter(w)
-	out.head(s.hashKey, s.now())
+	out.head(s.hashKey, s.now(), s.metrics.keys.Load())
 	for i := range s.shards {
 		out.shard(s, &s.shards[i])
 		if out.err != nil {
@@ -88,13 +88,14 @@ func (o *snapshotWriter) section(kind byte) {
 	o.content = o.content[:0]
 }
 
-func (o *snapshotWriter) head(key hashKey, now algorithms.Instant) {
+func (o *snapshotWriter) head(key hashKey, now algorithms.Instant, keys int64) {
 	_, _ = rand.Read(o.checksum.identity[:]) // never fails
 	o.content = append(o.content, o.checksum.identity[:]...)
 	o.content = append(o.content, hashSip)
 	o.content = binary.LittleEndian.AppendUint64(o.content, key[0])
 	o.content = binary.LittleEndian.AppendUint64(o.content, key[1])
 	o.content = binary.LittleEndian.AppendUint64(o.content, uint64(now))
+	o.content = binary.LittleEndian.AppendUint64(o.content, uint64(keys))
 	o.section(sectionHead)
 }
 

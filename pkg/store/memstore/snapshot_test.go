@@ -403,7 +403,7 @@ func FuzzLoad(f *testing.F) {
 		defer s.Close()
 		var b bytes.Buffer
 		out := newSnapshotWriter(&b)
-		out.head(hashKey{1, 2}, s.now())
+		out.head(hashKey{1, 2}, s.now(), 1)
 		out.content = append(out.content, content...)
 		out.section(kind)
 		out.records = 1

@@ -34,8 +34,8 @@ type Options struct {
 	SocketBuffer int           // bytes that the system may buffer in each direction of a TCP connection; 0: as the system is set
 	Logger       *slog.Logger
 
-	// At the bound the connection goes that has been quiet for longest, without regard to completed requests and ages. This is for HTTP/1:
-	// clients connect again at once, and an attack must make Max new connections before a client has sent its request.
+	// At the bound the connection goes that has been quiet for longest, without regard to completed requests and ages. HTTP/1 needs this
+	// rule: clients connect again at once, and only an attack with Max new connections in the time of a request keeps a client out.
 	QuietFirst bool
 }
 

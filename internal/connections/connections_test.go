@@ -87,6 +87,25 @@ func open(t *testing.T, client net.Conn) bool {
 	return !errors.Is(err, io.EOF)
 }
 
+func TestTheConnectionThatIsQuietForLongestGoesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, Options{Max: 3, QuietFirst: true})
+		busy, first := b.dial(t)
+		first.Begin()
+		time.Sleep(time.Millisecond)
+		asked, second := b.dial(t)
+		second.Begin()
+		second.Done(true)
+		time.Sleep(time.Millisecond)
+		silent, _ := b.dial(t) // never asked, but is younger
+		time.Sleep(time.Millisecond)
+		last, server := b.dial(t)
+		if server == nil || open(t, asked) || !open(t, busy) || !open(t, silent) || !open(t, last) {
+			t.Errorf("got server %v; want the connection that had asked closed, and the others open", server)
+		}
+	})
+}
+
 func TestANewConnectionTakesThePlaceOfTheOldestThatNeverAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, Options{Max: 3})

@@ -4,6 +4,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -17,9 +18,10 @@ type marker interface {
 type Conn struct {
 	net.Conn
 	bound *Bound
-	mark  marker       // nil: nobody wants to know
-	held  atomic.Int64 // bytes of the connection; changes under mu
-	open  atomic.Int64 // streams; changes under mu
+	raw   syscall.RawConn // without TLS; nil where there is none
+	mark  marker          // nil: nobody wants to know
+	held  atomic.Int64    // bytes of the connection; changes under mu
+	open  atomic.Int64    // streams; changes under mu
 
 	// answered counts the answers that the client has taken, as far as the system tells. Errors and streams that the client has reset do
 	// not count. Changes under mu.
@@ -47,7 +49,7 @@ type Conn struct {
 
 // Follow returns the server's end of a connection, counted from now on until Close. Behind TLS the connection must be the decrypted one.
 func (b *Bound) Follow(raw net.Conn) *Conn {
-	c := &Conn{Conn: raw, bound: b, skip: preface}
+	c := &Conn{Conn: raw, bound: b, raw: system(raw), skip: preface}
 	c.mark, _ = raw.(marker)
 	if below, ok := raw.(interface{ NetConn() net.Conn }); ok && c.mark == nil { // TLS
 		c.mark, _ = below.NetConn().(marker)

@@ -34,11 +34,11 @@ const (
 
 // Bounds of a connection. An honest client is far below them.
 const (
-	maxSettings      = 1 << 10              // bytes of one SETTINGS frame
-	maxContinuations = 16                   // CONTINUATION frames of one list of headers
-	blockedAfter     = 5 * time.Millisecond // a write that takes longer waits for the client
-	fullAge          = 10 * time.Second     // the age from which on a stream weighs most
-	lookEvery        = time.Second          // time between two looks for streams without a message
+	maxSettings      = 1 << 10               // bytes of one SETTINGS frame
+	maxContinuations = 16                    // CONTINUATION frames of one list of headers
+	blockedAfter     = 20 * time.Millisecond // a write that takes longer may wait for the client, or for a processor
+	fullAge          = 10 * time.Second      // the age from which on a stream weighs most
+	lookEvery        = time.Second           // time between two looks for streams without a message
 )
 
 // The reasons for the end of a connection.

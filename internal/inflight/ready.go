@@ -6,15 +6,14 @@ import (
 	"net"
 	"syscall"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/mem"
 )
 
-// Server returns the connection for a gRPC server. Where the system can tell that there are bytes to read, the server needs no buffer
-// before. With TLS the server keeps a buffer.
-func (c *Conn) Server() net.Conn {
-	below := c.Conn
+// system returns the connection of the system below a connection without TLS; nil where there is none.
+func system(below net.Conn) syscall.RawConn {
 	if _, secure := below.(*tls.Conn); secure {
-		return c
+		return nil
 	}
 	if bounded, ok := below.(interface{ NetConn() net.Conn }); ok {
 		below = bounded.NetConn()
@@ -22,17 +21,39 @@ func (c *Conn) Server() net.Conn {
 	switch below.(type) {
 	case *net.TCPConn, *net.UnixConn:
 	default:
-		return c
+		return nil
 	}
-	system, ok := below.(syscall.Conn)
+	conn, ok := below.(syscall.Conn)
 	if !ok {
-		return c
+		return nil
 	}
-	raw, err := system.SyscallConn()
+	raw, err := conn.SyscallConn()
 	if err != nil {
+		return nil
+	}
+	return raw
+}
+
+// fullLocked reports whether the system's buffer for the client is full. Where the system cannot tell, the result is true.
+func (c *Conn) fullLocked() bool {
+	if c.raw == nil {
+		return true
+	}
+	full := true
+	err := c.raw.Control(func(fd uintptr) {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, 0)
+		full = err != nil || n == 0
+	})
+	return full || err != nil
+}
+
+// Server returns the connection for a gRPC server. Where the system can tell that there are bytes to read, the server needs no buffer
+// before. With TLS the server keeps a buffer.
+func (c *Conn) Server() net.Conn {
+	if c.raw == nil {
 		return c
 	}
-	r := &ready{Conn: c, raw: raw}
+	r := &ready{Conn: c}
 	r.attempt = r.read
 	return r
 }
@@ -40,7 +61,6 @@ func (c *Conn) Server() net.Conn {
 // ready is a connection of the system. gRPC looks for its method ReadOnReady.
 type ready struct {
 	*Conn
-	raw     syscall.RawConn
 	attempt func(fd uintptr) bool
 
 	// Of one ReadOnReady.

@@ -122,5 +122,5 @@ func (c *Conn) blockedLocked(now int64) bool {
 		c.watched, c.since = writes, now
 		return false
 	}
-	return now-c.since > int64(blockedAfter)
+	return now-c.since > int64(blockedAfter) && c.fullLocked()
 }

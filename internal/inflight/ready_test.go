@@ -1,0 +1,92 @@
+package inflight
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/mem"
+)
+
+// loopback returns both ends of a connection of the system.
+func loopback(t *testing.T) (client, server net.Conn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if client, err = net.Dial("tcp", l.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	if server, err = l.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = client.Close(), server.Close() })
+	return client, server
+}
+
+// A Write on a busy machine may take long although its client reads.
+func TestAClientThatDoesNotReadIsToldFromABusyMachine(t *testing.T) {
+	b, _ := newBound(t)
+	_, server := loopback(t)
+	c := b.Follow(server)
+	defer c.Close()
+	c.mu.Lock()
+	full := c.fullLocked()
+	c.mu.Unlock()
+	if full {
+		t.Error("the buffer of a new connection is full")
+	}
+	if err := server.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	for err := error(nil); err == nil; _, err = server.Write(make([]byte, 1<<20)) { // until both buffers are full
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			break
+		}
+	}
+	c.mu.Lock()
+	full = c.fullLocked()
+	c.mu.Unlock()
+	if !full {
+		t.Error("the buffer is not full, though the client does not read")
+	}
+}
+
+func TestReadOnReadyReadsTheSameBytesAndTheEnd(t *testing.T) {
+	b, _ := newBound(t)
+	client, server := loopback(t)
+	c := b.Follow(server)
+	defer c.Close()
+	r, ok := c.Server().(interface {
+		ReadOnReady(size int, pool mem.BufferPool) (*[]byte, int, error)
+	})
+	if !ok {
+		t.Fatal("gRPC would keep a buffer for each idle connection")
+	}
+	sent := bytes.Repeat([]byte("0123456789"), 1000)
+	go func() {
+		_, _ = client.Write(sent)
+		_ = client.Close()
+	}()
+	var got []byte
+	for {
+		buffer, n, err := r.ReadOnReady(512, mem.DefaultBufferPool())
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, (*buffer)[:n]...)
+		mem.DefaultBufferPool().Put(buffer)
+	}
+	if !bytes.Equal(got, sent) {
+		t.Errorf("got %d bytes, want the %d that were sent", len(got), len(sent))
+	}
+}

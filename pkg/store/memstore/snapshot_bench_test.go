@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"io"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -31,10 +32,25 @@ func millionKeys(b *testing.B) *Store {
 	return s
 }
 
+// cpu reports the time of the processor per operation, which other processes of the machine hardly change.
+func cpu(b *testing.B) (done func()) {
+	b.Helper()
+	used := func() time.Duration {
+		var u syscall.Rusage
+		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+			b.Fatal(err)
+		}
+		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	before := used()
+	return func() { b.ReportMetric(float64(used()-before)/float64(b.N), "cpu-ns/op") }
+}
+
 // BenchmarkSave writes a million keys, to nowhere.
 func BenchmarkSave(b *testing.B) {
 	s := millionKeys(b)
 	b.ReportAllocs()
+	defer cpu(b)()
 	for b.Loop() {
 		if _, err := s.Save(io.Discard); err != nil {
 			b.Fatal(err)
@@ -48,7 +64,8 @@ func BenchmarkLoad(b *testing.B) {
 	if _, err := millionKeys(b).Save(&snapshot); err != nil {
 		b.Fatal(err)
 	}
-	b.ReportMetric(float64(snapshot.Len())/1e6, "B/key")
+	defer func() { b.ReportMetric(float64(snapshot.Len())/1e6, "B/key") }()
+	defer cpu(b)()
 	for b.Loop() {
 		s, err := New(Options{MaxKeys: 1_100_000, Savable: true})
 		if err != nil {
@@ -114,6 +131,7 @@ func BenchmarkSavable(b *testing.B) {
 			charges := []store.Charge{{Key: benchKey(1), Limit: benchLimitsOne(), Hits: 1}}
 			decisions := make([]algorithms.Decision, 1)
 			b.ReportAllocs()
+			defer cpu(b)()
 			for b.Loop() {
 				_, _ = s.Take(b.Context(), charges, decisions)
 			}

@@ -43,6 +43,7 @@ type snapshotWriter struct {
 	checksum checksum
 	records  uint64
 	content  []byte
+	frame    []byte // around content
 	err      error
 
 	at      algorithms.Instant // of the section
@@ -79,12 +80,11 @@ func (o *snapshotWriter) write(b []byte) {
 
 // section writes a section with the content.
 func (o *snapshotWriter) section(kind byte) {
-	var head [5]byte
-	head[0] = kind
-	binary.LittleEndian.PutUint32(head[1:], uint32(len(o.content)))
-	o.write(head[:])
+	o.frame = binary.LittleEndian.AppendUint32(append(o.frame[:0], kind), uint32(len(o.content)))
+	o.write(o.frame)
 	o.write(o.content)
-	o.write(binary.LittleEndian.AppendUint32(nil, o.checksum.next(kind, o.content)))
+	o.frame = binary.LittleEndian.AppendUint32(o.frame[:0], o.checksum.next(kind, o.content))
+	o.write(o.frame)
 	o.content = o.content[:0]
 }
 

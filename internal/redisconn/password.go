@@ -24,7 +24,7 @@ func ReadPassword(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }()
 	data, err := io.ReadAll(io.LimitReader(file, maxPassword+1))
 	if err != nil {
 		return "", err

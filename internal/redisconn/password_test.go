@@ -128,8 +128,10 @@ func TestTheLastPasswordStaysWhileTheFileCannotBeRead(t *testing.T) {
 		files map[string]string
 		lines int // WARN
 	}{
-		{nil, 1}, {nil, 1}, // no file
-		{map[string]string{"password": "\n"}, 2}, {map[string]string{"password": "\n"}, 2},
+		{nil, 1}, // no file
+		{nil, 1},
+		{map[string]string{"password": "\n"}, 2},
+		{map[string]string{"password": "\n"}, 2},
 		{map[string]string{"password": strings.Repeat("a", maxPassword+1)}, 3},
 		{map[string]string{"password": "first"}, 3},
 		{nil, 4},

@@ -8,7 +8,7 @@ import (
 // commandReader reads commands as clients write them: *2\r\n$3\r\nGET\r\n$3\r\nkey\r\n.
 type commandReader struct {
 	at     commandPart
-	number int // that is being read, or bytes left of an argument and its line end
+	number int // read so far; in an argument: its bytes left, with the line end
 	args   int // of the command
 	left   int // arguments still to be read
 	words  [2]word

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// kind says what is special about the reply to a command.
+// kind is the rule for the reply to a command.
 type kind uint8
 
 const (
@@ -28,7 +28,7 @@ type command struct {
 	text     word // of a PING
 }
 
-// expected is the replies that are to come. It follows the rules of rueidis v1.0.79 (pipe.go, _backgroundRead).
+// expected is the replies to come. expected follows the rules of rueidis v1.0.79 (pipe.go, _backgroundRead).
 type expected struct {
 	sent, answered uint64 // commands
 	special        []command

@@ -38,7 +38,7 @@ type replyReader struct {
 	left  [maxDepth]int // elements still to be read, for each array that is being read
 
 	element  byte   // type of the element that is being read
-	number   uint64 // that is being read
+	number   uint64 // read so far
 	digits   int
 	negative bool
 	size     int  // of a line so far, or left of a text

@@ -4,11 +4,11 @@
 // rueidis trusts the server. After an invalid reply rueidis panics in goroutines of its own, or runs out of memory, so that the process
 // ends. docs/decisions/0031 lists these places. A Checker refuses:
 //
-//   - bytes that are not RESP2 or RESP3, and the forms of RESP3 that no server sends: attributes, chunks, pushes inside replies
-//   - replies that need more memory than a reply can have, or that are nested too deeply
-//   - replies without a command, and confirmations without a subscription
-//   - the answer to a PING with a text, if it has another text: then a reply too many has shifted all replies
-//   - the few replies that rueidis reads without a look at their length: of ROLE, of Sentinels, and errors that name another node
+//   - Bytes that are not RESP2 or RESP3, and the forms of RESP3 that no server sends: attributes, chunks, pushes inside replies.
+//   - Replies that need more memory than a reply can have, and replies that are nested too deeply.
+//   - Replies without a command, and confirmations without a subscription.
+//   - Another text in the answer to a PING with a text: a reply too many has shifted all replies.
+//   - The few replies that rueidis reads without a look at their length: of ROLE, of Sentinels, and errors that name another node.
 package resp
 
 import (

@@ -28,7 +28,7 @@ func connectionAttacks() []attack {
 			name:  "idle_handshakes",
 			how:   "10 000 connections of HTTP/2 ask nothing",
 			bound: "`--max-connections`",
-			run:   func(a *assault) { a.crowd(10_000, a.address, []byte(http2.ClientPreface+emptySettings)) },
+			run:   func(a *assault) { a.crowd(10_000, a.address, []byte(greeting)) },
 		},
 		{
 			name:  "foreign_protocols",
@@ -50,8 +50,8 @@ func connectionAttacks() []attack {
 	}
 }
 
-// emptySettings is an empty SETTINGS frame.
-const emptySettings = "\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+// greeting begins a connection of HTTP/2: the preface and an empty SETTINGS frame.
+const greeting = http2.ClientPreface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 
 func foreignProtocols(a *assault) {
 	noise := make([]byte, 32<<10)
@@ -68,14 +68,14 @@ func foreignProtocols(a *assault) {
 	next := 0
 	a.repeat(100, func(ctx context.Context) error {
 		mu.Lock()
-		greeting := greetings[next%len(greetings)]
+		first := greetings[next%len(greetings)]
 		next++
 		mu.Unlock()
 		conn, err := a.dial(ctx, a.address)
 		if err != nil {
 			return err
 		}
-		if _, err := conn.Write(greeting); err != nil {
+		if _, err := conn.Write(first); err != nil {
 			return err
 		}
 		_, err = io.Copy(io.Discard, conn)

@@ -30,6 +30,7 @@ type attack struct {
 
 	socket bool                     // through the Unix socket; else through TCP
 	fresh  bool                     // brings keys of its own: the store may fill up to --max-keys
+	empty  bool                     // begins with an empty store
 	away   bool                     // takes the store away: denials are not exact then
 	liar   func(t *testing.T) *liar // starts the Redis that keeps the counts; nil: counts are in memory
 }
@@ -37,7 +38,7 @@ type attack struct {
 // attacks returns every attack.
 func attacks() []attack {
 	return slices.Concat(messageAttacks(), headerAttacks(), floodAttacks(), slowAttacks(), connectionAttacks(), pageAttacks(), keyAttacks(),
-		adminAttacks(), socketAttacks(), redisAttacks())
+		adminAttacks(), socketAttacks(), redisAttacks(), togetherAttacks())
 }
 
 // TestNoAttackHurtsTheServiceOrItsHonestClient is the suite.
@@ -65,6 +66,9 @@ func assail(t *testing.T, row attack) {
 		liar = row.liar(t)
 		args = append(args, "--store=redis", "--redis-url=redis://"+liar.address)
 		form.keys = 10_000
+	}
+	if row.empty {
+		form.keys = 0
 	}
 	s := start(t, args...)
 	to := addresses{s.GRPC, s.HTTP, s.Admin, s.Socket}

@@ -20,9 +20,7 @@ func keyAttacks() []attack {
 			how:   "4 clients invent keys without end, 1000 in each request",
 			bound: "`--max-keys`; a denied key is never forgotten",
 			fresh: true,
-			run: func(a *assault) {
-				chargeNew(a, 1000, func(n int64) *commonv3.RateLimitDescriptor { return descriptor("flood", fmt.Sprintf("new-%d", n)) })
-			},
+			run:   uniqueKeys,
 		},
 		{
 			name:  "unique_limits",
@@ -35,6 +33,17 @@ func keyAttacks() []attack {
 					d.Limit = &commonv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: uint32(n + 1), Unit: typev3.RateLimitUnit_DAY}
 					return d
 				})
+			},
+		},
+		{
+			name:  "unique_logs",
+			how:   "4 clients invent keys of `sliding_window_log` without end, 1000 in each request; a log is as large as four other keys",
+			bound: "`--max-keys=250000`",
+			args:  []string{"--max-keys=250000"},
+			fresh: true,
+			empty: true,
+			run: func(a *assault) {
+				chargeNew(a, 1000, func(n int64) *commonv3.RateLimitDescriptor { return descriptor("log", fmt.Sprintf("new-%d", n)) })
 			},
 		},
 		{
@@ -57,6 +66,10 @@ func keyAttacks() []attack {
 			},
 		},
 	}
+}
+
+func uniqueKeys(a *assault) {
+	chargeNew(a, 1000, func(n int64) *commonv3.RateLimitDescriptor { return descriptor("flood", fmt.Sprintf("new-%d", n)) })
 }
 
 func descriptor(key, value string) *commonv3.RateLimitDescriptor {

@@ -26,9 +26,7 @@ func pageAttacks() []attack {
 			name:  "json_of_many_items_in_small_bodies",
 			how:   "200 POSTs to `/json` at once, with 20 000 empty entries in 60 KB",
 			bound: "items while decoding, bodies under way",
-			run: func(a *assault) {
-				post(a, 200, `{"descriptors":[{"entries":[`+strings.Repeat("{},", 19_999)+`{}]}]}`, nil)
-			},
+			run:   smallBodies,
 		},
 		{
 			name:  "json_of_many_levels",
@@ -48,15 +46,13 @@ func pageAttacks() []attack {
 			name:  "large_http_headers",
 			how:   "2 000 connections send 60 KB of headers each and wait with the body",
 			bound: "16 KiB of headers, 10 seconds for a request, connections",
-			run: func(a *assault) {
-				var head strings.Builder
-				head.WriteString("POST /json HTTP/1.1\r\nHost: " + a.addresses.HTTP + "\r\nContent-Type: application/json\r\nContent-Length: 10\r\n")
-				for i := range 6000 {
-					fmt.Fprintf(&head, "X%d: v\r\n", i)
-				}
-				head.WriteString("\r\n")
-				a.crowd(2000, a.addresses.HTTP, []byte(head.String()))
-			},
+			run:   func(a *assault) { largeHeaders(a, 6000) },
+		},
+		{
+			name:  "held_http_headers",
+			how:   "2 000 connections send 1600 headers in 15 KB each and wait with the body",
+			bound: "10 seconds for a request, connections",
+			run:   func(a *assault) { largeHeaders(a, 1600) },
 		},
 		{
 			name:  "slowloris",
@@ -109,6 +105,21 @@ func post(a *assault, n int, body string, fields map[string]string) {
 		}
 		return nil
 	})
+}
+
+func smallBodies(a *assault) {
+	post(a, 200, `{"descriptors":[{"entries":[`+strings.Repeat("{},", 19_999)+`{}]}]}`, nil)
+}
+
+// largeHeaders sends so many headers on each of 2000 connections, and no body.
+func largeHeaders(a *assault, fields int) {
+	var head strings.Builder
+	head.WriteString("POST /json HTTP/1.1\r\nHost: " + a.addresses.HTTP + "\r\nContent-Type: application/json\r\nContent-Length: 10\r\n")
+	for i := range fields {
+		fmt.Fprintf(&head, "X%d: v\r\n", i)
+	}
+	head.WriteString("\r\n")
+	a.crowd(2000, a.addresses.HTTP, []byte(head.String()))
 }
 
 // foreignRefunds gives back hits of the keys that the honest client must find spent.

@@ -35,7 +35,7 @@ type Options struct {
 	Logger       *slog.Logger
 
 	// At the bound the connection goes that has been quiet for longest, without regard to completed requests and ages. HTTP/1 needs this
-	// rule: clients connect again at once, and only an attack with Max new connections in the time of a request keeps a client out.
+	// rule: its clients connect again at once. Only Max new connections in the time of one request keep a client out.
 	QuietFirst bool
 }
 

@@ -111,7 +111,7 @@ func TestRequestsOfJSONTogetherAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &held{free: make(chan struct{})}
 		f := startOn(t, s, everything, nil)
-		const callers = 40 // of 2001 objects each
+		const callers = 20 // of 2001 objects each
 		codes := make(chan int, callers)
 		var asking sync.WaitGroup
 		began := time.Now()

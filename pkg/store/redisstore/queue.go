@@ -20,16 +20,18 @@ type queue struct {
 
 	mu       sync.Mutex // guards the fields below
 	waiting  []*call
-	patience time.Duration // shortest wait of a caller of a waiting call, from put to until
-	workers  int           // that run
-	idle     int           // workers that wait for wake
-	under    int           // flights under way
-	lost     int           // flights since the last answer that ended without one
-	begun    time.Time     // when the newest flight began
-	trip     time.Duration // the longest of the last round trips, as gapLocked reckons
-	alarm    *time.Timer   // rings when waiting calls may fly; nil until the first use
-	rings    time.Time     // when the alarm rings; zero: it does not
-	fenced   map[uint64]int
+	patience time.Duration  // shortest wait of a caller of a waiting call, from put to until
+	workers  int            // that run
+	idle     int            // workers that wait for wake
+	under    int            // flights under way
+	lost     int            // flights since the last answer that ended without one
+	begun    time.Time      // when the newest flight began
+	trip     time.Duration  // the longest of the last round trips, as gapLocked reckons
+	follows  time.Time      // until when the newest call waits for the call that follows it; zero: none does
+	alarm    *time.Timer    // rings when waiting calls may fly; nil until the first use
+	rings    time.Time      // when the alarm rings; zero: it does not
+	fenced   map[uint64]int // by number of a key: flights with a call of the outbox about it
+	spare    []*flight      // memory of workers that have ended, at most as many as there may be flights
 	closed   bool
 }
 
@@ -65,11 +67,11 @@ func (q *queue) append(c *call, followed bool) {
 		}
 		q.patience = min(q.patience, patience)
 		q.waiting = append(q.waiting, c)
+		q.follows = time.Time{}
 		if followed {
-			q.ringLocked(now.Add(followsSoon))
-		} else {
-			q.nudgeLocked(now)
+			q.follows = now.Add(followsSoon)
 		}
+		q.nudgeLocked(now)
 	}
 	q.mu.Unlock()
 	if closed {
@@ -123,9 +125,13 @@ func (q *queue) mostLocked() int {
 // nextLocked returns when the waiting calls may fly. The number of flights must be below mostLocked.
 func (q *queue) nextLocked() time.Time {
 	if q.under == 0 {
-		return time.Time{}
+		return q.follows
 	}
-	return q.begun.Add(q.gapLocked())
+	at := q.begun.Add(q.gapLocked())
+	if at.Before(q.follows) {
+		return q.follows
+	}
+	return at
 }
 
 // gapLocked returns the shortest time from the beginning of the newest flight to the next one. A call waits for others at
@@ -163,16 +169,28 @@ func (q *queue) ring() {
 	q.nudgeLocked(time.Now())
 }
 
-// run is a worker: it sends flights until the queue is closed.
+// spareFlight returns the memory of a worker that has ended, or new memory.
+func (q *queue) spareFlight() *flight {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if n := len(q.spare); n > 0 {
+		f := q.spare[n-1]
+		q.spare = q.spare[:n-1]
+		return f
+	}
+	return &flight{server: q.server, current: make(map[uint16]*batch)}
+}
+
+// run is a worker: it sends flights as long as calls wait, or as the only one that waits for them.
 func (q *queue) run() {
-	f := &flight{server: q.server, current: make(map[uint16]*batch)}
+	f := q.spareFlight()
 	for q.take(f) {
 		q.land(f, f.fly())
 	}
 }
 
-// take waits until a flight may begin, and moves the calls that may fly into it. take returns false when the queue is closed and no
-// call is left for this worker.
+// take waits until a flight may begin, and moves the calls that may fly into it. take returns false when no call is left for this
+// worker and another worker waits already, or the queue is closed.
 func (q *queue) take(f *flight) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -181,8 +199,9 @@ func (q *queue) take(f *flight) bool {
 		if q.takeLocked(f, now) {
 			return true
 		}
-		if q.closed {
+		if q.closed || q.idle > 0 {
 			q.workers--
+			q.spare = append(q.spare, f)
 			return false
 		}
 		q.idle++

@@ -289,3 +289,22 @@ func TestFastRedisHasOneCallOfAQueueUnderWay(t *testing.T) {
 		}
 	})
 }
+
+func TestWorkersOfASlowTimeEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &far{trip: func() time.Duration { return 9 * time.Millisecond }}
+		s := away(t, f, Options{})
+		arrivals(t, s, 6000, 200*time.Millisecond, 0)
+		if most := f.most.Load(); most <= singleQueues {
+			t.Fatalf("at most %d calls were under way at once", most)
+		}
+		time.Sleep(time.Second)
+		for i, q := range s.main.queues {
+			q.mu.Lock()
+			if q.workers != 1 || q.idle != 1 || len(q.spare) >= singleFlights {
+				t.Errorf("queue %d has %d workers, of which %d wait, and spare memory for %d", i, q.workers, q.idle, len(q.spare))
+			}
+			q.mu.Unlock()
+		}
+	})
+}

@@ -18,7 +18,7 @@ type marker interface {
 type Conn struct {
 	net.Conn
 	bound *Bound
-	raw   syscall.RawConn // without TLS; nil where there is none
+	raw   syscall.RawConn // without TLS; may be nil
 	mark  marker          // nil: nobody wants to know
 	held  atomic.Int64    // bytes of the connection; changes under mu
 	open  atomic.Int64    // streams; changes under mu

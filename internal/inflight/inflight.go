@@ -113,8 +113,8 @@ func (b *Bound) Crowded() bool {
 	return b.held.Load()+b.leaving.Load() > b.options.MaxBytes/4*3
 }
 
-// Admits reports whether a request of the connection, which is counted already, may be decided. The connection must have no more than
-// its share of three quarters of the bound, or no more open requests than its client has taken answers. For a nil c the result is true.
+// Admits reports whether a request of the connection, which is counted already, may be decided. The connection must have at most its
+// share of three quarters of the bound. Otherwise its client must have taken as many answers as it has open requests. For a nil c the result is true.
 func (b *Bound) Admits(c *Conn) bool {
 	if c == nil || c.held.Load() <= b.share() || c.open.Load() <= c.answered.Load() {
 		return true

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// system returns the connection of the system below a connection without TLS; nil where there is none.
+// system returns the connection of the system below a connection without TLS, or nil.
 func system(below net.Conn) syscall.RawConn {
 	if _, secure := below.(*tls.Conn); secure {
 		return nil

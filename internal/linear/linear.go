@@ -1,9 +1,9 @@
-// Package linear checks that a store is linearizable: histories of concurrent calls have an order that the plain model explains, and
-// in that order no call comes before a call that had ended when it began. The model is package algorithms, one call after
+// Package linear checks that a store is linearizable: the plain model explains a history of concurrent calls by an order of the calls.
+// In that order no call comes before a call that had ended earlier. The model is package algorithms, one call after
 // another. Porcupine (github.com/anishathalye/porcupine) searches the order.
 //
 // Calls of a history take, refund, probe, peek and reset a few keys, while a reload changes the limits of these keys. The clock moves
-// only between two phases, while no call is under way: the instant of each call is known, and so is every answer, to the nanosecond.
+// only between two phases, while no call is under way. So the instant of each call is known, and every answer too, to the nanosecond.
 //
 // The package is for tests. For a long run, LINEAR_OPERATIONS in the environment replaces the number of calls of a test, and LINEAR_SEED its first
 // seed.
@@ -77,7 +77,7 @@ func number(tb testing.TB, name string, usual int) int {
 	return n
 }
 
-// longest is the time that the search for one order may take. It mostly takes less than a millisecond.
+// longest is the time that the search for one order may take. Most searches take less than a millisecond.
 const longest = time.Minute
 
 // Check records histories of that many calls, starting with a seed, and fails the test for the first one without an order. Check

@@ -77,8 +77,8 @@ func (p Plan) model() porcupine.Model {
 
 // partsModel returns the model of requests whose keys lie in several slots. Decision 14 promises less of these. Each part is atomic, but
 // others may see the parts of two requests in another order. So each key has an order of its own. While a request is under way, its
-// keys have less room than the model's: another call may be denied that would pass, and sees at most the rest of the model. Whatever is
-// admitted is admitted by the model too, a denial changes nothing, and once all calls have ended the rest of each key is exact. A refund
+// keys have less room than the keys of the model. Another call may be denied that would pass, and sees at most the rest of the model. The model
+// admits each admitted call too, and a denial changes nothing. Once all calls have ended the rest of each key is exact. A refund
 // waits for the verdict, and its answer shows the rest before the wait.
 func partsModel() porcupine.Model {
 	m := modelOf(1, call.promised)

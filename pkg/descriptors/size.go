@@ -44,7 +44,7 @@ func ends(data []byte, i int) bool {
 	return i == len(data) || strings.IndexByte(" \t\r\n,[]{}\xc2\xe2", data[i]) >= 0
 }
 
-// TooLarge returns the text of the mistake of a source of a size, beside sources of the size before, and whether there is one: all sources
+// TooLarge reports whether a source is too large beside the sources before, and returns the text of that mistake. All sources
 // together may have MaxBytes. A caller that knows the length of a source can refuse the source unread.
 func (o Options) TooLarge(size, before int) (text string, tooLarge bool) {
 	most := cmp.Or(o.MaxBytes, DefaultMaxBytes)

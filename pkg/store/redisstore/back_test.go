@@ -51,7 +51,7 @@ func TestClockThatGoesBackALittleHoldsTheKey(t *testing.T) {
 // wandering moves a clock on by real time, and by steps, of which back says how large they are.
 type wandering struct {
 	*clock
-	real, ahead time.Duration // that have passed: of real time, and of steps ahead
+	real, ahead time.Duration // real time since the start, and the sum of all steps ahead
 	steps       int           // back
 }
 
@@ -73,8 +73,8 @@ func (w *wandering) move(seed uint64, n int, onlyBack bool) {
 	w.at.Add(int64(step))
 }
 
-// Steps back never mint: what is admitted is at most what the limit allows in the real time that has passed, and in the steps ahead, which
-// nobody can tell from time. A window that begins at another place in real time may begin anew after each step.
+// Steps back never mint. Admitted hits are at most the hits that the limit allows in real time and in the steps ahead. Nobody can tell
+// a step ahead from time. A window that begins at another place in real time may begin anew after each step.
 func TestTimeThatGoesBackAndForthNeverMints(t *testing.T) {
 	const requests = 20
 	for _, a := range algorithms.Algorithms() {
@@ -175,7 +175,7 @@ func TestLogMovesWithTheClock(t *testing.T) {
 	}
 }
 
-// Hits that were told before a step count at its end, and give the bucket none of the time that the step took back.
+// Hits from before a step count at the end of the step. The bucket does not gain the time that the step took back.
 func TestDeferredHitsOfBeforeAStepMintNothing(t *testing.T) {
 	for _, a := range []algorithms.Algorithm{algorithms.TokenBucket, algorithms.TokenBucketInteger, algorithms.FixedWindow, algorithms.SlidingWindowCounter} {
 		s, clock := given(t, Options{})

@@ -104,7 +104,8 @@ func TestEveryVariableOfTheOriginalIsInTheTableWithItsDefault(t *testing.T) {
 		delete(known, name)
 	}
 	more := slices.Sorted(maps.Keys(known))
-	want := []string{"GRPC_SERVER_TLS_CA_CERT", "REDIS_KEY_FORMAT", "REDIS_OP_TIMEOUT", "REDIS_PERSECOND_OP_TIMEOUT", "REDIS_POOL_ON_EMPTY_WAIT_DURATION", "STATSD_PROTOCOL", "WEIR_ADMIN_ADDRESS", "WEIR_HTTP_JSON", "WEIR_HTTP_JSON_ALLOW", "WEIR_HTTP_JSON_HOSTS", "WEIR_MAX_RULES_BYTES", "WEIR_STATE_DIR", "WEIR_STATE_INTERVAL"}
+	want := []string{"GRPC_SERVER_TLS_CA_CERT", "REDIS_KEY_FORMAT", "REDIS_OP_TIMEOUT", "REDIS_PERSECOND_OP_TIMEOUT", "REDIS_POOL_ON_EMPTY_WAIT_DURATION", "STATSD_PROTOCOL", "WEIR_ADMIN_ADDRESS", "WEIR_HTTP_JSON", "WEIR_HTTP_JSON_ALLOW", "WEIR_HTTP_JSON_HOSTS", "WEIR_MAX_BYTES_IN_FLIGHT",
+		"WEIR_MAX_CONCURRENT_STREAMS", "WEIR_MAX_CONNECTIONS", "WEIR_MAX_REQUEST_BYTES", "WEIR_MAX_RULES_BYTES", "WEIR_STATE_DIR", "WEIR_STATE_INTERVAL"}
 	if diff := cmp.Diff(want, more); diff != "" {
 		t.Errorf("variables beyond those of the original (-want +got):\n%s", diff)
 	}
@@ -124,9 +125,11 @@ func TestNoEnvironmentIsTheOriginalsDefaultsAndMemory(t *testing.T) {
 			XDS: xds.Options{
 				Address: "localhost:18000", Node: xds.Node{ID: "default"}, MinBackoff: 10 * time.Second, MaxBackoff: time.Minute,
 			},
-			State:   serving.State{Setting: "WEIR_STATE_DIR"},
-			Limiter: limiter.Options{NearLimit: float64(float32(0.8))},
+			MaxConnections: 1000,
+			State:          serving.State{Setting: "WEIR_STATE_DIR"},
+			Limiter:        limiter.Options{NearLimit: float64(float32(0.8))},
 			Server: server.Options{
+				MaxRequestBytes: 64 << 10, MaxConcurrentStreams: 1024, MaxBytesInFlight: 32 << 20,
 				JSON:             server.JSON{From: server.JSONFromAnywhere, Refunds: true, Overrides: true, AnyClient: true},
 				MaxConnectionAge: 24 * time.Hour, MaxConnectionAgeGrace: time.Hour,
 				Headers: server.Headers{Limit: "RateLimit-Limit", Remaining: "RateLimit-Remaining", Reset: "RateLimit-Reset"},
@@ -211,6 +214,10 @@ func TestEveryVariableDoesWhatItSays(t *testing.T) {
 			want: [2]bool{true, false},
 		},
 		"WEIR_HTTP_JSON_HOSTS=a,b":                      {got: func(c config) any { return c.Server.JSON.Hosts }, want: []string{"a", "b"}},
+		"WEIR_MAX_REQUEST_BYTES=1000":                   {got: func(c config) any { return c.Server.MaxRequestBytes }, want: 1000},
+		"WEIR_MAX_CONNECTIONS=7":                        {got: func(c config) any { return c.MaxConnections }, want: 7},
+		"WEIR_MAX_CONCURRENT_STREAMS=8":                 {got: func(c config) any { return c.Server.MaxConcurrentStreams }, want: 8},
+		"WEIR_MAX_BYTES_IN_FLIGHT=2000000":              {got: func(c config) any { return c.Server.MaxBytesInFlight }, want: 2000000},
 		"WEIR_MAX_RULES_BYTES=1000":                     {got: func(c config) any { return c.Rules.MaxBytes }, want: 1000},
 		"WEIR_STATE_DIR=/var/lib/weir":                  {got: func(c config) any { return c.State.Dir }, want: "/var/lib/weir"},
 		"WEIR_STATE_INTERVAL=10s":                       {with: []string{"WEIR_STATE_DIR=/var/lib/weir"}, got: func(c config) any { return c.State.Interval }, want: 10 * time.Second},

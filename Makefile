@@ -9,8 +9,8 @@ MAKEFLAGS += --warn-undefined-variables --no-builtin-rules
 
 TOOL := go tool -modfile=tools/go.mod
 MODULES := $(patsubst %/go.mod,%,$(wildcard ./go.mod ./*/go.mod ./*/*/go.mod))
-# The modules with Go code of ours that is linted and vetted; the other modules pin tools.
-LINTED := . bench deploy
+# The modules with Go code of ours that is linted and vetted; deploy/crds only pins modules.
+LINTED := . bench deploy tools
 IMAGE ?= weir
 # The version in binaries and images; a build without git says its own: make build VERSION=v1.2.3.
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
@@ -52,7 +52,7 @@ export GORACE := atexit_sleep_ms=10 $(GORACE)
 
 .PHONY: help
 help: ## Show the targets
-	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 .PHONY: build
 build: ## Build bin/sidecar and bin/ratelimit, static binaries
@@ -85,8 +85,11 @@ sizes: ## Run the tests of sizes, repetitions and allocations without the race d
 		ended
 
 .PHONY: manifests
-manifests: ## Run the tests of deploy/
-	@$(FIND); race=$(RACE); set -x; cd deploy; $(GOTEST) $$race ./...
+manifests: ## Run the tests of deploy/ and tools/
+	@$(FIND); $(RUN); race=$(RACE); \
+		cd deploy; run $(GOTEST) $$race ./...; \
+		cd ../tools; run $(GOTEST) ./...; \
+		ended
 
 .PHONY: e2e
 # RACE_DETECTOR gives the race detector to the programs under test. The tests themselves do without, which saves a third of their CPU.
@@ -120,6 +123,14 @@ check: lint ## Check all that is not a test: lint, vet, protobuf, generated code
 	scripts/breaking.sh
 	scripts/generated.sh
 	@for module in $(MODULES); do (set -x; cd "$$module"; go mod tidy -diff); done
+
+.PHONY: vulnerabilities
+vulnerabilities: ## Find known vulnerabilities in code that Weir calls; ARGS=-db=URL chooses a database
+	@scripts/vulnerabilities.sh $(ARGS) ./...
+
+.PHONY: bom
+bom: build ## Write bin/sidecar.bom.json and bin/ratelimit.bom.json, software bills of materials
+	@scripts/bom.sh '$(VERSION)' bin/sidecar bin/ratelimit
 
 .PHONY: generate
 generate: ## Write the generated code anew

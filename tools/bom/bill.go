@@ -79,8 +79,8 @@ func library(path, version string) cyclonedx.Component {
 	return component(cyclonedx.ComponentTypeLibrary, path, version, path)
 }
 
-// component makes a component whose reference is PATH@VERSION, and whose package URL is that of the module. The specification of
-// package URLs wants lower case for Go, and a plus sign escaped.
+// component makes a component with the reference PATH@VERSION and the package URL of the module. The specification of package URLs
+// wants lower case for Go, and a plus sign escaped.
 func component(kind cyclonedx.ComponentType, path, version, module string) cyclonedx.Component {
 	ref, purl := path, "pkg:golang/"+strings.ToLower(module)
 	if version != "" {

@@ -21,8 +21,17 @@ func TestAFloodFreesNoDeniedKey(t *testing.T) {
 
 func TestArgumentsAreBounded(t *testing.T) {
 	for _, args := range [][]string{
-		{"-keys=1"}, {"-parts=0"}, {"-denied=0"}, {"-max-keys=10"}, {"-weights=0"}, {"-weights=101"}, {"-weights=x"}, {"-algorithms=leaky"},
-		{"more"}, {"--", "--more"}, {"-nonsense"},
+		{"-keys=1"},
+		{"-parts=0"},
+		{"-denied=0"},
+		{"-max-keys=10"},
+		{"-weights=0"},
+		{"-weights=101"},
+		{"-weights=x"},
+		{"-algorithms=leaky"},
+		{"more"},
+		{"--", "--more"},
+		{"-nonsense"},
 	} {
 		if _, err := parse(args, io.Discard); err == nil {
 			t.Errorf("parse(%q): got no error", args)

@@ -170,6 +170,7 @@ func (b *Bound) log(text string, client net.Addr) {
 		return
 	}
 	s := b.Stats()
+	//nolint:sloglint // the callers give constants
 	b.options.Logger.LogAttrs(context.Background(), slog.LevelWarn, text, slog.String("server", b.options.Server),
 		slog.String("client", client.String()), slog.Int("max_connections", s.Max),
 		slog.Uint64("refused", s.Refused), slog.Uint64("replaced", s.Replaced))

@@ -219,5 +219,6 @@ func (b *Bound) log(text string, client net.Addr, more ...slog.Attr) {
 	if client != nil {
 		attrs = append(attrs, slog.String("client", client.String()))
 	}
+	//nolint:sloglint // the callers give constants
 	b.options.Logger.LogAttrs(context.Background(), slog.LevelWarn, text, append(attrs, more...)...)
 }

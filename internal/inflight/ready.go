@@ -2,6 +2,7 @@ package inflight
 
 import (
 	"crypto/tls"
+	"errors"
 	"io"
 	"net"
 	"syscall"
@@ -101,5 +102,5 @@ func (r *ready) read(fd uintptr) bool {
 		r.pool.Put(r.buffer)
 		r.buffer, r.n = nil, 0
 	}
-	return r.err != syscall.EAGAIN && r.err != syscall.EINTR
+	return !errors.Is(r.err, syscall.EAGAIN) && !errors.Is(r.err, syscall.EINTR)
 }

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -37,12 +38,13 @@ type call struct {
 
 // String shows a call.
 func (c call) String() string {
-	text := []string{"Take", "Peek", "Reset"}[c.method]
+	var text strings.Builder
+	text.WriteString([]string{"Take", "Peek", "Reset"}[c.method])
 	for i := range c.charges {
 		x := &c.charges[i]
-		text += fmt.Sprintf(" [key %d hits %d of %d per %v mode %d counted %t]", c.keys[i], x.Hits, x.Limit.Capacity(), x.Limit.Period, x.Mode, x.CountRejected)
+		fmt.Fprintf(&text, " [key %d hits %d of %d per %v mode %d counted %t]", c.keys[i], x.Hits, x.Limit.Capacity(), x.Limit.Period, x.Mode, x.CountRejected)
 	}
-	return fmt.Sprintf("%s at %d", text, c.now)
+	return fmt.Sprintf("%s at %d", &text, c.now)
 }
 
 // answer is the output of an operation.
@@ -175,8 +177,10 @@ func record(t *testing.T, e Env, p Plan, seed uint64) (history []porcupine.Opera
 	}
 	for key := range p.Keys { // the rest of each key, exact in any plan
 		l := s.limits[s.loaded.Load()]
-		c := call{method: peek, now: e.Now(), keys: []int{key}, alone: true,
-			charges: []store.Charge{{Key: fmt.Appendf(nil, "%s-%d", s.name, key), Limit: l, Hits: 1}}}
+		c := call{
+			method: peek, now: e.Now(), keys: []int{key}, alone: true,
+			charges: []store.Charge{{Key: fmt.Appendf(nil, "%s-%d", s.name, key), Limit: l, Hits: 1}},
+		}
 		o, err := play(t, e.Store, c, 0, &order)
 		if err != nil {
 			failed.Store(&err)
@@ -191,6 +195,7 @@ func record(t *testing.T, e Env, p Plan, seed uint64) (history []porcupine.Opera
 
 // play calls the store.
 func play(t *testing.T, s store.Store, c call, client int, order *atomic.Int64) (porcupine.Operation, error) {
+	t.Helper()
 	out := answer{decisions: make([]algorithms.Decision, len(c.charges))}
 	o := porcupine.Operation{ClientId: client, Input: c, Call: order.Add(1)}
 	var err error

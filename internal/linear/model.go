@@ -151,6 +151,7 @@ func step(keys []key, c call) ([]key, answer) {
 		next := slices.Clone(keys)
 		next[c.keys[0]] = key{}
 		return next, answer{forgotten: 1}
+	case take: // below
 	}
 	next, decisions := slices.Clone(keys), make([]algorithms.Decision, len(c.charges))
 	for i := range c.charges {

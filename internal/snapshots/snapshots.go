@@ -136,7 +136,7 @@ func load(s *memstore.Store, path string) (memstore.Loaded, error) {
 	if err != nil {
 		return memstore.Loaded{}, err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // was only read
 	info, err := f.Stat()
 	if err != nil {
 		return memstore.Loaded{}, err

@@ -23,6 +23,7 @@ import (
 	"github.com/weirproxy/weir/pkg/store/memstore"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
 // process is a store with its keeper, as one process has them.
@@ -109,7 +110,7 @@ func TestCountsOutliveTheProcess(t *testing.T) {
 		t.Errorf("after the restart: %d keys, want 100; log:\n%s", got, &second.log)
 	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(second.Metrics(), prometheus.NewGoCollector())
+	registry.MustRegister(second.Metrics(), collectors.NewGoCollector())
 	if err := second.Save(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -19,8 +19,10 @@ func TestAResponseAboveTheBoundIsNotDecoded(t *testing.T) {
 		want string
 	}{
 		"long": {wire(t, &ratelimitv3.RateLimitConfig{Name: "r", Domain: strings.Repeat("x", 2<<20)}), "xds:r: has 2097160 bytes, must be at most 1048576 together (--bound)"},
-		"empty descriptors": {append(wire(t, config("r", "d", 1)), strings.Repeat("\x1a\x00", 1<<19)...),
-			"xds:r: has 12583032 bytes, must be at most 1048576 together (--bound)"},
+		"empty descriptors": {
+			append(wire(t, config("r", "d", 1)), strings.Repeat("\x1a\x00", 1<<19)...),
+			"xds:r: has 12583032 bytes, must be at most 1048576 together (--bound)",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var before, after runtime.MemStats

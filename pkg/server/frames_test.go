@@ -47,8 +47,11 @@ func dialFrames(t *testing.T, g *grpc.Server, buffer int, settings ...http2.Sett
 func (c *frames) call(id uint32, end bool, more ...hpack.HeaderField) error {
 	c.text.Reset()
 	for _, field := range append([]hpack.HeaderField{
-		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"}, {Name: ":authority", Value: "weir"},
-		{Name: ":path", Value: ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName}, {Name: "content-type", Value: "application/grpc"},
+		{Name: ":method", Value: "POST"},
+		{Name: ":scheme", Value: "http"},
+		{Name: ":authority", Value: "weir"},
+		{Name: ":path", Value: ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName},
+		{Name: "content-type", Value: "application/grpc"},
 	}, more...) {
 		if err := c.code.WriteField(field); err != nil {
 			return err

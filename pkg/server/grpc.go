@@ -72,7 +72,6 @@ func (s *Server) grpcOptions() []grpc.ServerOption {
 		// Windows of a fixed size. By default they grow with the bandwidth, which takes pings too.
 		grpc.InitialWindowSize(streamWindow),
 		grpc.InitialConnWindowSize(connectionWindow),
-		grpc.SharedWriteBuffer(true), // a connection has a buffer only while it writes
 		grpc.UnaryInterceptor(s.service.recoverUnary),
 		grpc.ChainStreamInterceptor(s.endStream, s.service.recoverStream, s.service.guardStream),
 	}

@@ -60,8 +60,11 @@ func TestJSONTakesRequestsOfThisMachineOnly(t *testing.T) {
 		{"an_unlisted_name_where_all_may", JSON{From: JSONFromAnywhere}, "192.0.2.1:1", map[string]string{"Host": "evil.example"}, 421, ""},
 
 		{
-			"as_the_original", JSON{From: JSONFromAnywhere, AnyClient: true}, "192.0.2.1:1",
-			map[string]string{"Host": "evil.example", "Origin": "https://evil.example", "Content-Type": "text/plain"}, 200, "",
+			"as_the_original",
+			JSON{From: JSONFromAnywhere, AnyClient: true},
+			"192.0.2.1:1",
+			map[string]string{"Host": "evil.example", "Origin": "https://evil.example", "Content-Type": "text/plain"},
+			200, "",
 		},
 	}
 	for _, test := range tests {

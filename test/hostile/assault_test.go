@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -72,8 +73,8 @@ func attackAlone(name, to string, lasting time.Duration) error {
 	if err := a.failed.Load(); err != nil {
 		return *err
 	}
-	fmt.Printf("%d attempts, %d refused\n", a.attempts.Load(), a.refusals.Load())
-	return nil
+	_, err := fmt.Fprintf(os.Stdout, "%d attempts, %d refused\n", a.attempts.Load(), a.refusals.Load())
+	return err
 }
 
 // repeat runs work on n goroutines, again and again until the end. An error is a refusal; work then starts anew after a moment.

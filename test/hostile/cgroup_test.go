@@ -31,7 +31,7 @@ func newCgroup(t *testing.T) (*cgroup, error) {
 			return nil, fmt.Errorf("delegation: %w", err)
 		}
 	}
-	dir, err := os.MkdirTemp(parent, "weir-hostile-")
+	dir, err := os.MkdirTemp(parent, "weir-hostile-") //nolint:usetesting // a cgroup is a directory of its own file system
 	if err != nil {
 		return nil, err
 	}

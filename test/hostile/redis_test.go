@@ -18,7 +18,7 @@ func redisAttacks() []attack {
 	row := func(name, how string, lies ...lie) attack {
 		return attack{
 			name: name, how: how, bound: "each reply is checked; nonsense ends the connection; `--on-store-error` decides",
-			away: true, liar: func(t *testing.T) *liar { return newLiar(t, lies...) }, run: func(a *assault) { a.liar.lying.Store(true); <-a.ctx.Done() },
+			away: true, liar: func(t *testing.T) *liar { t.Helper(); return newLiar(t, lies...) }, run: func(a *assault) { a.liar.lying.Store(true); <-a.ctx.Done() },
 		}
 	}
 	replace := func(text string) lie { return func([]byte, io.Writer) []byte { return []byte(text) } }
@@ -31,7 +31,7 @@ func redisAttacks() []attack {
 		row("redis_pushes", "the Redis sends pushes without end", endless(strings.Repeat(">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n", 1000))),
 		{
 			name: "redis_slow", how: "the Redis answers after 50 ms", bound: "`--redis-timeout`", away: true,
-			liar: func(t *testing.T) *liar { return newLiar(t) },
+			liar: func(t *testing.T) *liar { t.Helper(); return newLiar(t) },
 			run:  func(a *assault) { a.liar.delay.Store(int64(50 * time.Millisecond)); <-a.ctx.Done() },
 		},
 	}

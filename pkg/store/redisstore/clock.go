@@ -65,12 +65,14 @@ func (s *server) learn(slot uint16, us int64, begun, now time.Time) (ahead bool)
 	}
 	step := s.clock.learn(slot, us, begun, now)
 	if step.Abs() >= clockStep && s.clock.mayLog(now) {
-		text := "the clock of Redis jumped ahead: windows end early and buckets fill early"
+		redis, by := slog.Any("redis", s.target), slog.Duration("by", step.Abs().Round(time.Millisecond))
 		if step < 0 {
-			text = "the clock of Redis went back: keys that stand in its future go on from now"
+			s.store.logger.LogAttrs(context.Background(), slog.LevelWarn,
+				"the clock of Redis went back: keys that stand in its future go on from now", redis, by)
+		} else {
+			s.store.logger.LogAttrs(context.Background(), slog.LevelWarn,
+				"the clock of Redis jumped ahead: windows end early and buckets fill early", redis, by)
 		}
-		s.store.logger.LogAttrs(context.Background(), slog.LevelWarn, text,
-			slog.Any("redis", s.target), slog.Duration("by", step.Abs().Round(time.Millisecond)))
 	}
 	return step > 0
 }

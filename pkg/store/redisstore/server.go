@@ -165,7 +165,7 @@ func (s *server) conclude(ctx context.Context, client rueidis.Client, b *batch, 
 // again returns a new batch for a refused one, with the calls whose callers still wait; nil if no call is left. again ends the other
 // calls, or with giveUp all of them. Without a step of the server's clock the refused batch was held up on the way.
 func (s *server) again(b *batch, stepped bool, begun, now time.Time, giveUp bool) *batch {
-	err := error(errStepped)
+	err := errStepped
 	if !stepped {
 		err = fmt.Errorf("%w: refused %v after it was sent", errLate, now.Sub(begun).Round(100*time.Microsecond))
 	}

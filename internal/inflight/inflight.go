@@ -16,6 +16,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 )
 
 // Memory of the parts of a request, as measured with Go 1.26 and grpc-go 1.85 (decision 28).
@@ -38,6 +40,8 @@ const (
 	maxContinuations = 16                    // CONTINUATION frames of one list of headers
 	blockedAfter     = 20 * time.Millisecond // a write that takes longer may wait for the client, or for a processor
 	fullAge          = 10 * time.Second      // the age from which on a stream weighs most
+	takeWait         = time.Second           // longest wait of a Take
+	takenPart        = 4                     // Takes together have this part of the bound: a quarter
 	lookEvery        = time.Second           // time between two looks for streams without a message
 )
 
@@ -66,13 +70,13 @@ type Options struct {
 // Bound bounds the bytes in flight of all connections together. All methods are safe for concurrent use.
 type Bound struct {
 	options Options
-	begun   time.Time     // the zero of all instants
-	held    atomic.Int64  // bytes of all connections, and of Take
-	taken   atomic.Int64  // bytes of Take
-	leaving atomic.Int64  // bytes of connections that have ended; not in held
-	busy    atomic.Int64  // connections that hold bytes
-	streams atomic.Int64  // open streams of all connections
-	refused atomic.Uint64 // requests, and Takes
+	begun   time.Time           // the zero of all instants
+	held    atomic.Int64        // bytes of all connections, and of Take
+	room    *semaphore.Weighted // bytes that Take may still count
+	leaving atomic.Int64        // bytes of connections that have ended; not in held
+	busy    atomic.Int64        // connections that hold bytes
+	streams atomic.Int64        // open streams of all connections
+	refused atomic.Uint64       // requests, and Takes
 	ended   [reasons]atomic.Uint64
 	logged  atomic.Int64 // instant of the last line in the log; 0: no line yet
 
@@ -92,7 +96,7 @@ type Stats struct {
 
 // New returns a Bound without connections.
 func New(o Options) *Bound {
-	return &Bound{options: o, begun: time.Now(), open: make(map[*Conn]struct{})}
+	return &Bound{options: o, begun: time.Now(), open: make(map[*Conn]struct{}), room: semaphore.NewWeighted(o.MaxBytes / takenPart)}
 }
 
 // Stats returns the counts of all connections together.
@@ -124,25 +128,26 @@ func (b *Bound) Admits(c *Conn) bool {
 	return false
 }
 
-// Take counts bytes that no connection accounts for, such as a large decoded request. The caller must Give back the bytes that Take
-// returns: no more than a quarter of the bound. Without room Take reports false, and counts nothing. All Takes together may fill half
-// of the bound. No Take may fill the last quarter, which is for connections.
-func (b *Bound) Take(bytes int64) (taken int64, ok bool) {
-	bytes = min(bytes, b.options.MaxBytes/4)
-	all, held := b.taken.Add(bytes), b.held.Add(bytes)+b.leaving.Load()
-	if all <= b.options.MaxBytes/2 && held <= b.options.MaxBytes/4*3 {
-		return bytes, true
+// Take counts bytes that no connection accounts for, such as a large decoded request. All Takes together may fill a quarter of the
+// bound. Take waits for room up to a second, or until ctx ends, first come first served. Without room Take reports false, and counts
+// nothing. The caller must Give back the bytes that Take returns: no more than a quarter of the bound.
+func (b *Bound) Take(ctx context.Context, bytes int64) (taken int64, ok bool) {
+	bytes = min(bytes, b.options.MaxBytes/takenPart)
+	ctx, cancel := context.WithTimeout(ctx, takeWait)
+	defer cancel()
+	if b.room.Acquire(ctx, bytes) != nil {
+		b.refused.Add(1)
+		b.log("requests are refused: too many bytes are in flight", nil)
+		return 0, false
 	}
-	b.Give(bytes)
-	b.refused.Add(1)
-	b.log("requests are refused: too many bytes are in flight", nil)
-	return 0, false
+	b.held.Add(bytes)
+	return bytes, true
 }
 
 // Give gives back bytes of a Take.
 func (b *Bound) Give(bytes int64) {
-	b.taken.Add(-bytes)
 	b.held.Add(-bytes)
+	b.room.Release(bytes)
 }
 
 // share returns the bytes that each connection may hold while the bound is nearly reached.

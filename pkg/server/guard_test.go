@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"golang.org/x/net/http2"
@@ -32,52 +33,58 @@ func (w *waiting) Take(ctx context.Context, _ []store.Charge, _ []algorithms.Dec
 	}
 }
 
-// While the store is slow, decoded requests wait in memory.
+// While the store is slow, decoded requests wait in memory. More of them wait for that memory, and are refused after a second.
 func TestLargeRequestsThatWaitAreBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := &waiting{release: make(chan struct{})}
-		f := startOn(t, w, everything, func(o *Options) { o.MaxBytesInFlight = 4 << 20 })
-		answers := make(chan error)
-		const all = 8
-		for range all {
-			go func() {
-				answers <- f.conn.Invoke(t.Context(), ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName,
-					new(raw), new(raw), grpc.ForceCodec(raw{asking(1000)}))
-			}()
-		}
-		synctest.Wait()
-		if got := f.server.service.bound.Stats(); got.Bytes > 4<<20 || got.Bytes < 1<<20 {
-			t.Errorf("got %d bytes in flight, want one to two requests of a thousand descriptors", got.Bytes)
-		}
-		small := make(chan error)
-		go func() {
-			small <- f.send(t, asking(1))
-		}()
-		synctest.Wait()
-		close(w.release)
-		if err := <-small; err != nil {
-			t.Errorf("a small request beside them: got %v", err)
-		}
-		refused := 0
-		for range all {
-			switch err := <-answers; status.Code(err) {
-			case codes.OK:
-			case codes.ResourceExhausted:
-				refused++
-				if got := status.Convert(err).Message(); got != textCrowded {
-					t.Errorf("got %q, want %q", got, textCrowded)
+	for _, c := range []struct {
+		name string
+		slow time.Duration
+		all  bool // every request is answered
+	}{{"store_answers_within_a_second", time.Second / 2, true}, {"store_is_slower", 2 * time.Second, false}} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := &waiting{release: make(chan struct{})}
+				f := startOn(t, w, everything, func(o *Options) { o.MaxBytesInFlight = 8 << 20 })
+				answers := make(chan error)
+				const all = 8
+				for range all {
+					go func() {
+						answers <- f.conn.Invoke(t.Context(), ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName,
+							new(raw), new(raw), grpc.ForceCodec(raw{asking(1000)}))
+					}()
 				}
-			default:
-				t.Errorf("got %v", err)
-			}
-		}
-		if now := f.server.service.bound.Stats(); refused == 0 || refused == all || now.Refused != uint64(refused) || now.Bytes != 0 {
-			t.Errorf("refused: got %d, %+v; want some, and nothing in flight", refused, now)
-		}
-		if f.send(t, asking(1000)) != nil {
-			t.Error("a large request alone was refused")
-		}
-	})
+				synctest.Wait()
+				bound := f.server.service.bound
+				if got := bound.Stats(); got.Bytes > 8<<20 || got.Bytes < 1<<20 {
+					t.Errorf("got %d bytes in flight, want at least one request of a thousand descriptors", got.Bytes)
+				}
+				small := make(chan error)
+				go func() { small <- f.send(t, asking(1)) }()
+				time.AfterFunc(c.slow, func() { close(w.release) })
+				if err := <-small; err != nil {
+					t.Errorf("a small request beside them: got %v", err)
+				}
+				refused := 0
+				for range all {
+					switch err := <-answers; status.Code(err) {
+					case codes.OK:
+					case codes.ResourceExhausted:
+						refused++
+						if got := status.Convert(err).Message(); got != textCrowded {
+							t.Errorf("got %q, want %q", got, textCrowded)
+						}
+					default:
+						t.Errorf("got %v", err)
+					}
+				}
+				if now := bound.Stats(); (refused == 0) != c.all || refused == all || now.Refused != uint64(refused) || now.Bytes != 0 {
+					t.Errorf("refused: got %d of %d, %+v; want all answered %t, and nothing in flight", refused, all, now, c.all)
+				}
+				if f.send(t, asking(1000)) != nil {
+					t.Error("a large request alone was refused")
+				}
+			})
+		})
+	}
 }
 
 func TestAConnectionWithMoreThanItsShareIsRefusedAndOthersAreNot(t *testing.T) {

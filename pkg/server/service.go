@@ -72,7 +72,7 @@ func (s *service) shouldRateLimit(ctx context.Context, dec func(any) error) (r a
 		return nil, err // from gRPC: the message is too large or cut off, or the client is gone
 	}
 	if large := c.weight(); large > 0 {
-		taken, ok := s.bound.Take(large)
+		taken, ok := s.bound.Take(ctx, large)
 		if !ok {
 			s.lost.Add(1)
 			s.release(c)

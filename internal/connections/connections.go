@@ -176,7 +176,7 @@ func (b *Bound) log(text string, client net.Addr) {
 		slog.Uint64("refused", s.Refused), slog.Uint64("replaced", s.Replaced))
 }
 
-// Conn is an open connection. Begin and Done, as the methods of net.Conn, are safe for concurrent use.
+// Conn is an open connection. Begin, Answered and Done, as the methods of net.Conn, are safe for concurrent use.
 type Conn struct {
 	net.Conn
 	bound  *Bound
@@ -199,6 +199,12 @@ func (c *Conn) Done(answered bool) {
 		c.served.Store(true)
 	}
 	c.busy.Store(false)
+}
+
+// Answered makes the connection the connection of a client, which gives way last, also while other requests are under way.
+func (c *Conn) Answered() {
+	c.quiet.Store(c.bound.now())
+	c.served.Store(true)
 }
 
 // NetConn returns the connection below, as [tls.Conn.NetConn] does.

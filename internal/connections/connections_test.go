@@ -141,6 +141,24 @@ func TestANewConnectionTakesThePlaceOfTheOldestThatNeverAsked(t *testing.T) {
 	})
 }
 
+// A health check that watches, or a busy Envoy, always has an open request.
+func TestAConnectionWithAnswersAndAnOpenRequestOutlivesAFlood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, Options{Max: 3})
+		busy, server := b.dial(t)
+		server.Begin()
+		server.Answered()
+		time.Sleep(time.Hour)
+		for range 100 {
+			b.dial(t)
+			time.Sleep(time.Millisecond)
+		}
+		if !open(t, busy) {
+			t.Error("the flood closed a connection with answers, because one of its requests is open")
+		}
+	})
+}
+
 func TestABusyConnectionDoesNotGiveWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, Options{Max: 2})

@@ -11,6 +11,7 @@ import (
 // marker is a connection that wants to know about requests, such as a connections.Conn.
 type marker interface {
 	Begin()
+	Answered() // one request, while others may be open
 	Done(answered bool)
 }
 
@@ -131,6 +132,9 @@ func (c *Conn) wrote(chunk []byte) {
 			}
 			if s := c.streams.find(c.sent.stream()); s != nil && s.replied {
 				c.answered.Add(1)
+				if c.mark != nil {
+					c.mark.Answered()
+				}
 			}
 			held -= c.streams.end(c.sent.stream())
 		case frameReset:

@@ -216,7 +216,8 @@ type marked struct {
 	calls []string
 }
 
-func (m *marked) Begin() { m.calls = append(m.calls, "begin") }
+func (m *marked) Begin()    { m.calls = append(m.calls, "begin") }
+func (m *marked) Answered() { m.calls = append(m.calls, "one") }
 func (m *marked) Done(answered bool) {
 	m.calls = append(m.calls, map[bool]string{true: "answered", false: "given up"}[answered])
 }

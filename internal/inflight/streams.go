@@ -14,6 +14,9 @@ type stream struct {
 
 // streams are the open streams of a connection, in the order of their numbers, which is the order of their headers. The zero value
 // is empty. Not safe for concurrent use.
+// keptStreams is the number of streams for which an idle connection keeps memory.
+const keptStreams = 64
+
 type streams struct {
 	list  []stream // from first on; ended ones among them
 	first int
@@ -68,7 +71,9 @@ func (s *streams) end(id uint32) int64 {
 	bytes := found.bytes
 	found.ended = true
 	if s.open--; s.open == 0 {
-		s.list, s.first = s.list[:0], 0
+		if s.list, s.first = s.list[:0], 0; cap(s.list) > keptStreams {
+			s.list = nil
+		}
 		return bytes
 	}
 	for s.list[s.first].ended {

@@ -155,8 +155,13 @@ func (k *Keeper) Save(ctx context.Context) error { return k.save(ctx, slog.Level
 func (k *Keeper) save(ctx context.Context, level slog.Level) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	start := time.Now()
+	start, locked := time.Now(), k.unlock != nil
 	err := k.lockLocked(ctx)
+	if err == nil && !locked { // the start could not read the snapshot that may be there
+		if _, err = setAside(k.files, k.path()); errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+	}
 	if err != nil {
 		k.failLocked(ctx, err)
 		return err

@@ -255,3 +255,28 @@ func TestDeps(t *testing.T) {
 		Never: []string{"google.golang.org/grpc", "github.com/redis", "github.com/spf13"},
 	})
 }
+
+func TestASnapshotThatTheStartCouldNotReadIsSetAside(t *testing.T) {
+	dir := t.TempDir()
+	first := start(t, dir, system{})
+	first.hit(t, 7)
+	if err := first.Save(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	first.Close()
+	lock := filepath.Join(dir, "states.lock")
+	if err := errors.Join(os.Remove(lock), os.Symlink(filepath.Join(dir, "nowhere", "x"), lock)); err != nil {
+		t.Fatal(err)
+	}
+	second := start(t, dir, system{})
+	if err := os.Remove(lock); err != nil {
+		t.Fatal(err)
+	}
+	if err := second.Save(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	aside, err := filepath.Glob(filepath.Join(dir, "states.refused-*"))
+	if err != nil || len(aside) != 1 {
+		t.Errorf("set aside: %q, %v; want the first snapshot\n%s", aside, err, &second.log)
+	}
+}

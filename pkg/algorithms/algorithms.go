@@ -176,6 +176,9 @@ func TakeAs(was, l Limit, s State, now Instant, hits int64, countRejected bool) 
 	}
 	carried := Change(was, l, s, now)
 	next, d := Take(l, carried, now, hits, countRejected)
+	if l.Requests == 0 && l.Algorithm == TokenBucketInteger && was.Algorithm == l.Algorithm && was.Period == l.Period && IdleAt(was, s) > now {
+		return s, was, d // a ban leaves state and limit
+	}
 	bucket := l.Algorithm == TokenBucket && was.Algorithm == TokenBucket && was.Period == l.Period
 	switch {
 	case !bucket || s.Unused() || IdleAt(was, s) <= now || was.Capacity() <= l.Capacity():

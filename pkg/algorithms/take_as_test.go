@@ -52,3 +52,26 @@ func TestABucketWhoseBurstChangesIsNeverOver(t *testing.T) {
 		}
 	})
 }
+
+func TestABanLeavesAUsedUpLimitUsedUp(t *testing.T) {
+	for _, a := range Algorithms() {
+		if !a.HasState() {
+			continue
+		}
+		for _, counted := range []bool{false, true} {
+			l, now := Limit{Algorithm: a, Requests: 100, Period: 24 * time.Hour}, Instant(1_000_000_000_000)
+			ban := l
+			ban.Requests = 0
+			s, was, d := TakeAs(l, l, State{}, now, 100, counted)
+			if !d.Allowed {
+				t.Fatalf("%v: %+v", a, d)
+			}
+			if s, was, d = TakeAs(was, ban, s, now, 1, counted); d.Allowed {
+				t.Errorf("%v: a ban allowed a hit", a)
+			}
+			if _, _, d = TakeAs(was, l, s, now, 1, counted); d.Allowed {
+				t.Errorf("%v, count_rejected %t: a hit passes after a ban, though the limit is used up", a, counted)
+			}
+		}
+	}
+}

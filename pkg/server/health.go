@@ -19,7 +19,8 @@ type readyHealth struct {
 
 	ready    func() error
 	services []string
-	mu       sync.Mutex // held by update, so that an older state does not replace a newer one
+	mu       sync.Mutex                                   // held by update, so that an older state does not replace a newer one; guards state
+	state    healthgrpc.HealthCheckResponse_ServingStatus // of all listed services; UNKNOWN before the first update
 }
 
 // update sets the state of all listed services.
@@ -30,6 +31,10 @@ func (h *readyHealth) update() {
 	if h.ready() != nil {
 		state = healthgrpc.HealthCheckResponse_NOT_SERVING
 	}
+	if state == h.state {
+		return // each SetServingStatus tells all clients that watch
+	}
+	h.state = state
 	for _, name := range h.services {
 		h.SetServingStatus(name, state) // has no effect after Drain
 	}

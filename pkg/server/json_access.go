@@ -45,9 +45,20 @@ type refusal struct {
 	text string
 }
 
-// forwarded are the headers by which proxies say that a request is not their own.
-func forwarded() []string {
-	return []string{"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-Ip"}
+// forwarded returns a header by which a proxy says that a request is not its own; "" without one. Envoy adds X-Forwarded-Proto and
+// X-Request-Id to each request.
+func forwarded(h http.Header) string {
+	for name := range h {
+		if strings.HasPrefix(name, "X-Forwarded-") || strings.HasPrefix(name, "X-Envoy-") {
+			return name
+		}
+	}
+	for _, name := range []string{"Forwarded", "Via", "X-Real-Ip", "X-Request-Id"} {
+		if len(h[name]) > 0 {
+			return name
+		}
+	}
+	return ""
 }
 
 // refuse returns the reason why the client may not use /json, nil without one. refuse reads the headers alone.
@@ -56,10 +67,8 @@ func (j *JSON) refuse(r *http.Request) *refusal {
 		if !fromLoopback(r) {
 			return &refusal{http.StatusForbidden, "/json takes requests from loopback addresses only, not from " + r.RemoteAddr}
 		}
-		for _, name := range forwarded() {
-			if len(r.Header[name]) > 0 {
-				return &refusal{http.StatusForbidden, "/json takes requests of this machine only, and a proxy forwarded this one: it has the header " + name}
-			}
+		if name := forwarded(r.Header); name != "" {
+			return &refusal{http.StatusForbidden, "/json takes requests of this machine only, and a proxy forwarded this one: it has the header " + name}
 		}
 	}
 	if j.AnyClient {

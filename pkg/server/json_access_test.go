@@ -30,6 +30,8 @@ func TestJSONTakesRequestsOfThisMachineOnly(t *testing.T) {
 		{"no_address", JSON{}, "@", nil, 403, "loopback"},
 		{"another_machine_allowed", JSON{From: JSONFromAnywhere}, "192.0.2.1:1", nil, 200, ""},
 		{"forwarded", JSON{}, "127.0.0.1:1", map[string]string{"X-Forwarded-For": "192.0.2.1"}, 403, "X-Forwarded-For"},
+		{"forwarded_by_Envoy", JSON{}, "127.0.0.6:1", map[string]string{"X-Forwarded-Proto": "http"}, 403, "X-Forwarded-Proto"},
+		{"forwarded_by_Envoy_to_its_own_address", JSON{}, "127.0.0.1:1", map[string]string{"X-Envoy-Internal": "true"}, 403, "X-Envoy-Internal"},
 		{"forwarded_by_the_standard", JSON{}, "127.0.0.1:1", map[string]string{"Forwarded": "for=192.0.2.1"}, 403, "Forwarded"},
 		{"via", JSON{}, "127.0.0.1:1", map[string]string{"Via": "1.1 proxy"}, 403, "Via"},
 		{"forwarded_where_all_may", JSON{From: JSONFromAnywhere}, "192.0.2.1:1", map[string]string{"Via": "1.1 proxy"}, 200, ""},

@@ -34,7 +34,9 @@ type service struct {
 func newService(o Options) *service {
 	s := &service{options: o, statuses: statusMapper{logger: o.Logger}}
 	s.bound = inflight.New(inflight.Options{
-		MaxBytes: int64(o.MaxBytesInFlight), MaxStreams: 2 * o.MaxConcurrentStreams, MessageTimeout: messageTimeout, Logger: o.Logger,
+		MaxBytes: int64(o.MaxBytesInFlight), MessageTimeout: messageTimeout, Logger: o.Logger,
+		// Before a client knows the bound of streams it may send as many as Envoy does, and gets REFUSED_STREAM.
+		MaxStreams: 2 * max(o.MaxConcurrentStreams, DefaultMaxConcurrentStreams),
 	})
 	s.calls.New = func() any { return new(call) }
 	s.latest.start()

@@ -39,6 +39,7 @@ type phase struct {
 
 	count atomic.Int64 // closed: failures since a success; half-open: successes
 	from  atomic.Int64 // closed: time of the first of these failures, in nanoseconds since Store.started
+	quiet atomic.Int64 // closed: when a request first saw the present silence, likewise; 0: none did
 	busy  atomic.Bool  // half-open: a request is at the primary
 }
 
@@ -126,13 +127,22 @@ func (s *Store) isAlive(p *phase) bool {
 	return true
 }
 
-// isSilent opens a closed breaker if the primary owes answers for too long, and reports whether it does.
+// isSilent opens a closed breaker if the primary owes answers for too long, and reports whether it does. Two requests must see the
+// same silence, some time apart. After a stall of this process a request may run before answers that are there have been read.
 func (s *Store) isSilent(p *phase) bool {
 	if s.silent == nil || p.state != Closed {
 		return false
 	}
 	silent := s.silent()
 	if silent <= s.failingFor {
+		return false
+	}
+	now, seen := int64(time.Since(s.started)), p.quiet.Load()
+	if seen == 0 || seen < now-int64(silent) { // the silence before has ended
+		p.quiet.CompareAndSwap(seen, max(1, now))
+		return false
+	}
+	if time.Duration(now-seen) < s.failingFor {
 		return false
 	}
 	s.change(p, Open, fmt.Errorf("%w for %v", errSilent, silent.Round(time.Millisecond)))

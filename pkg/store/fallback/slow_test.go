@@ -91,7 +91,16 @@ func TestSilentPrimaryIsNotAskedThoughNoRequestHasFailed(t *testing.T) {
 			r.t.Error("the primary was not asked")
 		}
 		r.want(Closed)
-		p.silent.Store(int64(40 * time.Millisecond))
+		begun := time.Now()
+		silence := func() { p.silent.Store(int64(40*time.Millisecond + time.Since(begun))) }
+		silence()
+		r.hit()
+		time.Sleep(DefaultFailingFor - 1)
+		silence()
+		r.hit()
+		r.want(Closed) // one stall of this process looks the same
+		time.Sleep(2 * time.Nanosecond)
+		silence()
 		asked := r.primary.asked.Load()
 		for range 10 {
 			r.hit()
@@ -100,7 +109,7 @@ func TestSilentPrimaryIsNotAskedThoughNoRequestHasFailed(t *testing.T) {
 		if got := r.primary.asked.Load(); got != asked {
 			r.t.Errorf("a silent primary was asked %d times", got-asked)
 		}
-		if err := r.Ready(); err == nil || !strings.Contains(err.Error(), "the store has not answered any call for 40ms") {
+		if err := r.Ready(); err == nil || !strings.Contains(err.Error(), "the store has not answered any call for 65ms") {
 			r.t.Errorf("the reason is %v", err)
 		}
 		p.silent.Store(0)

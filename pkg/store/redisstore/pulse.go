@@ -16,9 +16,10 @@ type pulse struct {
 
 // begin notes that a flight begins.
 func (p *pulse) begin() {
-	if p.under.Add(1) == 1 {
+	if p.under.Load() == 0 { // first, so that nobody sees this flight with the silence of an idle time
 		p.quiet.Store(int64(time.Since(p.started)))
 	}
+	p.under.Add(1)
 }
 
 // end notes that a flight has ended.

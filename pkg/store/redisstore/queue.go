@@ -85,6 +85,10 @@ func (q *queue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.closed {
+		if len(q.waiting) > 0 && q.workers == 0 { // the alarm would have started one
+			q.workers++
+			q.sending.Go(q.run)
+		}
 		q.closed = true
 		close(q.wake)
 		if q.alarm != nil {
@@ -185,7 +189,8 @@ func (q *queue) spareFlight() *flight {
 func (q *queue) run() {
 	f := q.spareFlight()
 	for q.take(f) {
-		q.land(f, f.fly())
+		sent, answered := f.fly()
+		q.land(f, sent, answered)
 	}
 }
 
@@ -227,9 +232,13 @@ func (q *queue) takeLocked(f *flight, now time.Time) bool {
 		}
 	}
 	stay := q.waiting[:0]
+	var behind map[uint64]int // keys of calls of the outbox that stay: later calls about them must stay behind
 	for _, c := range q.waiting {
-		if q.heldLocked(c) {
+		if q.about(c, q.fenced) || q.about(c, behind) {
 			stay = append(stay, c)
+			if c.outbox != nil {
+				behind = q.fence(c, behind)
+			}
 		} else {
 			f.calls = append(f.calls, c)
 		}
@@ -249,28 +258,35 @@ func (q *queue) takeLocked(f *flight, now time.Time) bool {
 	return true
 }
 
-// heldLocked reports whether a call must wait for a call of the outbox about the same key.
-func (q *queue) heldLocked(c *call) bool {
-	if len(q.fenced) == 0 {
+// about reports whether a call is about one of the keys, by hash.
+func (q *queue) about(c *call, keys map[uint64]int) bool {
+	if len(keys) == 0 {
 		return false
 	}
 	for i := range c.charges {
-		if q.fenced[q.hash(c, i)] > 0 {
+		if keys[q.hash(c, i)] > 0 {
 			return true
 		}
 	}
 	return false
 }
 
-// fenceLocked holds later calls about the keys of a call until the flight ends.
-func (q *queue) fenceLocked(f *flight, c *call) {
-	if q.fenced == nil {
-		q.fenced = make(map[uint64]int)
+// fence adds the keys of a call to keys, by hash, and returns keys. A nil map is made.
+func (q *queue) fence(c *call, keys map[uint64]int) map[uint64]int {
+	if keys == nil {
+		keys = make(map[uint64]int)
 	}
 	for i := range c.charges {
-		key := q.hash(c, i)
-		q.fenced[key]++
-		f.fences = append(f.fences, key)
+		keys[q.hash(c, i)]++
+	}
+	return keys
+}
+
+// fenceLocked holds later calls about the keys of a call until the flight ends.
+func (q *queue) fenceLocked(f *flight, c *call) {
+	q.fenced = q.fence(c, q.fenced)
+	for i := range c.charges {
+		f.fences = append(f.fences, q.hash(c, i))
 	}
 }
 
@@ -279,16 +295,18 @@ func (q *queue) hash(c *call, i int) uint64 {
 	return maphash.Bytes(q.server.store.seed, c.charges[i].Key)
 }
 
-// land ends a flight. answered says that Redis has answered it.
-func (q *queue) land(f *flight, answered bool) {
+// land ends a flight. sent says that the flight had calls to send, and answered that Redis has answered one of them.
+func (q *queue) land(f *flight, sent, answered bool) {
 	took := time.Since(f.begun)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.under--
-	if q.lost++; answered {
-		q.lost = 0
+	if sent {
+		if q.lost++; answered {
+			q.lost = 0
+		}
+		q.trip = max(took, q.trip-(q.trip-took)/tripMemory)
 	}
-	q.trip = max(took, q.trip-(q.trip-took)/tripMemory)
 	for _, key := range f.fences {
 		if q.fenced[key]--; q.fenced[key] == 0 {
 			delete(q.fenced, key)
@@ -307,9 +325,8 @@ type flight struct {
 	current map[uint16]*batch // by slot: the batch that takes more calls
 }
 
-// fly sends the calls, ends them, and reports whether Redis has answered.
-func (f *flight) fly() (answered bool) {
-	answered = true
+// fly sends the calls and ends them. fly reports whether a call was left to send, and whether Redis has answered a call.
+func (f *flight) fly() (sentSome, answered bool) {
 	used := 0
 	clear(f.current)
 	for _, c := range f.calls {
@@ -339,5 +356,5 @@ func (f *flight) fly() (answered bool) {
 	}
 	clear(f.calls)
 	f.calls = f.calls[:0]
-	return answered
+	return used > 0, answered
 }

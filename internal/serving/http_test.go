@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/weirproxy/weir/internal/connections"
+	"github.com/weirproxy/weir/internal/race"
 )
 
 // maxConns is the bound of the connections of pagesOn.
@@ -112,9 +113,12 @@ func TestHTTPIsNotHTTP2(t *testing.T) {
 	})
 }
 
-// Each attacker keeps its connection for as long as the server lets it, and then takes a new one. Attackers and rounds are few: with the
+// Each attacker keeps its connection for as long as the server lets it, and then takes a new one. With the
 // race detector, many timers in bubbles end the program (golang/go issue 78156).
 func TestSlowClientsOfHTTPDoNotKeepOthersOut(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector has a fault with many timers in a bubble; make test runs this test without it, too")
+	}
 	const ok = "GET / HTTP/1.1\r\nHost: weir\r\n\r\n"
 	for name, attack := range map[string]func(io.ReadWriteCloser){
 		"nothing":             func(c io.ReadWriteCloser) { _, _ = io.Copy(io.Discard, c) },

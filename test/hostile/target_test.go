@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -152,6 +153,9 @@ func (s *target) metric(ctx context.Context, name string) (float64, error) {
 
 func writeFile(t *testing.T, path, text string, mode os.FileMode) {
 	t.Helper()
+	// A process that another goroutine starts meanwhile would hold the file open for writing, and nobody could run the file.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	if err := os.WriteFile(path, []byte(text), mode); err != nil {
 		t.Fatal(err)
 	}

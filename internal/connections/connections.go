@@ -12,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/weirproxy/weir/internal/loglimit"
 )
 
 // Ages at which a connection without a request gives way to a new connection.
@@ -45,7 +47,7 @@ type Bound struct {
 	begun    time.Time     // the zero of all instants
 	refused  atomic.Uint64 // new connections
 	replaced atomic.Uint64 // idle connections that a new one took the place of
-	logged   atomic.Int64  // nanoseconds after begun of the last log line, plus 1; 0: no line yet
+	logged   loglimit.Limiter
 
 	mu   sync.Mutex // guards open
 	open map[*Conn]struct{}
@@ -165,8 +167,7 @@ func (b *Bound) now() int64 { return int64(time.Since(b.begun)) }
 
 // log writes at most one line per second. The metrics have the counts.
 func (b *Bound) log(text string, client net.Addr) {
-	now, last := b.now()+1, b.logged.Load()
-	if last != 0 && now-last < int64(time.Second) || !b.logged.CompareAndSwap(last, now) {
+	if _, due := b.logged.Due(time.Second); !due {
 		return
 	}
 	s := b.Stats()
@@ -181,9 +182,9 @@ type Conn struct {
 	net.Conn
 	bound  *Bound
 	closed atomic.Bool
-	quiet  atomic.Int64 // nanoseconds after begun of the last Done, or of the start
+	quiet  atomic.Int64 // nanoseconds after begun of the last Answered, or of the start
 	busy   atomic.Bool  // between Begin and Done
-	served atomic.Bool  // Done was called
+	served atomic.Bool  // Answered was called
 
 	writing  sync.Mutex // guards deadline
 	deadline time.Time  // of writes, set on Conn; zero: no deadline
@@ -192,16 +193,10 @@ type Conn struct {
 // Begin marks the connection as busy: it does not give way to a new one, unless its first request takes longer than a second.
 func (c *Conn) Begin() { c.busy.Store(true) }
 
-// Done marks the connection as idle from now on. An answered request makes it the connection of a client, which gives way last.
-func (c *Conn) Done(answered bool) {
-	if answered {
-		c.quiet.Store(c.bound.now())
-		c.served.Store(true)
-	}
-	c.busy.Store(false)
-}
+// Done marks the connection as idle: no request is open.
+func (c *Conn) Done() { c.busy.Store(false) }
 
-// Answered makes the connection the connection of a client, which gives way last, also while other requests are under way.
+// Answered makes the connection the connection of a client, which gives way last, also while other requests are open.
 func (c *Conn) Answered() {
 	c.quiet.Store(c.bound.now())
 	c.served.Store(true)

@@ -16,7 +16,7 @@ import (
 )
 
 func TestDeps(t *testing.T) {
-	deptest.Check(t, deptest.Rules{Own: []string{}, Third: []string{}})
+	deptest.Check(t, deptest.Rules{Own: []string{"internal/loglimit"}, Third: []string{}})
 }
 
 // pipes is a listener of connections in memory.
@@ -95,7 +95,8 @@ func TestTheConnectionThatIsQuietForLongestGoesFirst(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		asked, second := b.dial(t)
 		second.Begin()
-		second.Done(true)
+		second.Answered()
+		second.Done()
 		time.Sleep(time.Millisecond)
 		silent, _ := b.dial(t) // never asked, but is younger
 		time.Sleep(time.Millisecond)
@@ -111,7 +112,8 @@ func TestANewConnectionTakesThePlaceOfTheOldestThatNeverAsked(t *testing.T) {
 		b := start(t, Options{Max: 3})
 		asked, first := b.dial(t)
 		first.Begin()
-		first.Done(true)
+		first.Answered()
+		first.Done()
 		time.Sleep(time.Hour)
 		silent, _ := b.dial(t)
 		time.Sleep(time.Millisecond)
@@ -166,14 +168,17 @@ func TestABusyConnectionDoesNotGiveWay(t *testing.T) {
 		waits.Begin()
 		_, busy := b.dial(t)
 		busy.Begin()
-		busy.Done(true)
+		busy.Answered()
+		busy.Done()
 		busy.Begin()
 		if client, server := b.dial(t); server != nil || open(t, client) {
 			t.Error("a connection beyond the bound was accepted, though all are busy")
 		}
-		waits.Done(true)
+		waits.Answered()
+		waits.Done()
 		waits.Begin()
-		waits.Done(true) // idle, but just now
+		waits.Answered()
+		waits.Done() // idle, but just now
 		if _, server := b.dial(t); server != nil {
 			t.Error("a connection was closed between two requests")
 		}
@@ -204,7 +209,7 @@ func TestAFirstRequestThatNeverEndsProtectsForASecond(t *testing.T) {
 			t.Error("a first request that never ends keeps others out")
 		}
 		other.Begin()
-		other.Done(false) // given up
+		other.Done() // given up
 		if _, third := b.dial(t); third == nil || open(t, second) {
 			t.Error("a request that was given up keeps others out")
 		}

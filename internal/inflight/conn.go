@@ -10,9 +10,9 @@ import (
 
 // marker is a connection that wants to know about requests, such as a connections.Conn.
 type marker interface {
-	Begin()
-	Answered() // one request, while others may be open
-	Done(answered bool)
+	Begin()    // the first request is open
+	Answered() // a request is answered
+	Done()     // no request is open
 }
 
 // Conn is the server's end of an HTTP/2 connection. One goroutine may read, another one write; the rest is safe for concurrent use.
@@ -99,7 +99,7 @@ func (c *Conn) receive(chunk []byte) {
 	c.mu.Lock()
 	before, opened := c.held.Load(), c.streams.open
 	reason, ok := c.receiveLocked(chunk, now)
-	c.markLocked(opened, false)
+	c.markLocked(opened)
 	crowded := c.settleLocked(before, opened)
 	c.mu.Unlock()
 	if !ok {
@@ -130,12 +130,7 @@ func (c *Conn) wrote(chunk []byte) {
 			if !c.sent.has(flagEndStream) {
 				continue
 			}
-			if s := c.streams.find(c.sent.stream()); s != nil && s.replied {
-				c.answered.Add(1)
-				if c.mark != nil {
-					c.mark.Answered()
-				}
-			}
+			c.answeredLocked(c.streams.find(c.sent.stream()))
 			held -= c.streams.end(c.sent.stream())
 		case frameReset:
 			held -= c.streams.end(c.sent.stream())
@@ -145,19 +140,32 @@ func (c *Conn) wrote(chunk []byte) {
 		c.held.Store(held)
 	}
 	c.writes.Add(1)
-	c.markLocked(opened, true)
+	c.markLocked(opened)
 	c.settleLocked(before, opened)
 	c.mu.Unlock()
 }
 
-// markLocked tells the connection below when its first stream begins, and when its last stream ends: answered, or given up.
-func (c *Conn) markLocked(opened int, answered bool) {
+// answeredLocked notes the end of an answer, also of an error. s is its stream, nil when the client has reset the stream.
+func (c *Conn) answeredLocked(s *stream) {
+	if s == nil {
+		return
+	}
+	if s.replied {
+		c.answered.Add(1)
+	}
+	if c.mark != nil {
+		c.mark.Answered()
+	}
+}
+
+// markLocked tells the connection below when its first stream begins, and when its last stream ends.
+func (c *Conn) markLocked(opened int) {
 	switch {
 	case c.mark == nil:
 	case opened == 0 && c.streams.open > 0:
 		c.mark.Begin()
 	case opened > 0 && c.streams.open == 0:
-		c.mark.Done(answered)
+		c.mark.Done()
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/semaphore"
+	"github.com/weirproxy/weir/internal/loglimit"
 )
 
 // Memory of the parts of a request, as measured with Go 1.26 and grpc-go 1.85 (decision 28).
@@ -40,7 +40,6 @@ const (
 	maxContinuations = 16                    // CONTINUATION frames of one list of headers
 	blockedAfter     = 20 * time.Millisecond // a write that takes longer may wait for the client, or for a processor
 	fullAge          = 10 * time.Second      // the age from which on a stream weighs most
-	takeWait         = time.Second           // longest wait of a Take
 	takenPart        = 4                     // Takes together have this part of the bound: a quarter
 	lookEvery        = time.Second           // time between two looks for streams without a message
 )
@@ -70,15 +69,15 @@ type Options struct {
 // Bound bounds the bytes in flight of all connections together. All methods are safe for concurrent use.
 type Bound struct {
 	options Options
-	begun   time.Time           // the zero of all instants
-	held    atomic.Int64        // bytes of all connections, and of Take
-	room    *semaphore.Weighted // bytes that Take may still count
-	leaving atomic.Int64        // bytes of connections that have ended; not in held
-	busy    atomic.Int64        // connections that hold bytes
-	streams atomic.Int64        // open streams of all connections
-	refused atomic.Uint64       // requests, and Takes
+	begun   time.Time     // the zero of all instants
+	held    atomic.Int64  // bytes of all connections, and of Take
+	large   *Budget       // a part of the bound for Take
+	leaving atomic.Int64  // bytes of connections that have ended; not in held
+	busy    atomic.Int64  // connections that hold bytes
+	streams atomic.Int64  // open streams of all connections
+	refused atomic.Uint64 // requests, and Takes
 	ended   [reasons]atomic.Uint64
-	logged  atomic.Int64 // instant of the last line in the log; 0: no line yet
+	logged  loglimit.Limiter
 
 	mu      sync.Mutex // guards the rest. Lock order: mu of a Bound, then mu of a Conn
 	open    map[*Conn]struct{}
@@ -96,7 +95,7 @@ type Stats struct {
 
 // New returns a Bound without connections.
 func New(o Options) *Bound {
-	return &Bound{options: o, begun: time.Now(), open: make(map[*Conn]struct{}), room: semaphore.NewWeighted(o.MaxBytes / takenPart)}
+	return &Bound{options: o, begun: time.Now(), open: make(map[*Conn]struct{}), large: NewBudget(o.MaxBytes / takenPart)}
 }
 
 // Stats returns the counts of all connections together.
@@ -129,25 +128,22 @@ func (b *Bound) Admits(c *Conn) bool {
 }
 
 // Take counts bytes that no connection accounts for, such as a large decoded request. All Takes together may fill a quarter of the
-// bound. Take waits for room up to a second, or until ctx ends, first come first served. Without room Take reports false, and counts
+// bound. Take waits for room as [Budget.Take] does. Without room Take reports false, and counts
 // nothing. The caller must Give back the bytes that Take returns: no more than a quarter of the bound.
 func (b *Bound) Take(ctx context.Context, bytes int64) (taken int64, ok bool) {
-	bytes = min(bytes, b.options.MaxBytes/takenPart)
-	ctx, cancel := context.WithTimeout(ctx, takeWait)
-	defer cancel()
-	if b.room.Acquire(ctx, bytes) != nil {
+	if taken, ok = b.large.Take(ctx, bytes); !ok {
 		b.refused.Add(1)
 		b.log("requests are refused: too many bytes are in flight", nil)
 		return 0, false
 	}
-	b.held.Add(bytes)
-	return bytes, true
+	b.held.Add(taken)
+	return taken, true
 }
 
 // Give gives back bytes of a Take.
 func (b *Bound) Give(bytes int64) {
 	b.held.Add(-bytes)
-	b.room.Release(bytes)
+	b.large.Give(bytes)
 }
 
 // share returns the bytes that each connection may hold while the bound is nearly reached.
@@ -216,8 +212,7 @@ func (b *Bound) now() int64 { return int64(time.Since(b.begun)) + 1 }
 
 // log writes at most one line per second. The metrics have the counts.
 func (b *Bound) log(text string, client net.Addr, more ...slog.Attr) {
-	now, last := b.now(), b.logged.Load()
-	if last != 0 && now-last < int64(time.Second) || !b.logged.CompareAndSwap(last, now) {
+	if _, due := b.logged.Due(time.Second); !due {
 		return
 	}
 	attrs := []slog.Attr{slog.Int64("bytes_in_flight", b.held.Load()), slog.Int64("max_bytes_in_flight", b.options.MaxBytes)}

@@ -15,7 +15,7 @@ import (
 )
 
 func TestDeps(t *testing.T) {
-	deptest.Check(t, deptest.Rules{Own: []string{}, Third: []string{"golang.org/x/sync/semaphore", "golang.org/x/sys/unix", "google.golang.org/grpc/..."}})
+	deptest.Check(t, deptest.Rules{Own: []string{"internal/loglimit"}, Third: []string{"golang.org/x/sync/semaphore", "golang.org/x/sys/unix", "google.golang.org/grpc/..."}})
 }
 
 func TestAStreamHoldsBytesFromItsHeadersToItsAnswer(t *testing.T) {
@@ -217,10 +217,8 @@ type marked struct {
 }
 
 func (m *marked) Begin()    { m.calls = append(m.calls, "begin") }
-func (m *marked) Answered() { m.calls = append(m.calls, "one") }
-func (m *marked) Done(answered bool) {
-	m.calls = append(m.calls, map[bool]string{true: "answered", false: "given up"}[answered])
-}
+func (m *marked) Answered() { m.calls = append(m.calls, "answered") }
+func (m *marked) Done()     { m.calls = append(m.calls, "done") }
 
 func TestTheConnectionBelowHearsOfRequests(t *testing.T) {
 	b, _ := newBound(t)
@@ -256,7 +254,7 @@ func TestTheConnectionBelowHearsOfRequests(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.receive(sent.Bytes())
-	if got, want := strings.Join(m.calls, ", "), "begin, answered, begin, given up"; got != want {
+	if got, want := strings.Join(m.calls, ", "), "begin, answered, done, begin, done"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }

@@ -62,7 +62,7 @@ func (c *Conn) leave() {
 // connections faster than they go away is slowed down.
 func (b *Bound) catchUp() {
 	for range 100 {
-		if b.held.Load()+b.leaving.Load() <= b.options.MaxBytes/4*5 {
+		if b.held.Load()+b.leaving.Load()-b.options.MaxBytes <= b.options.MaxBytes/4 {
 			return
 		}
 		runtime.Gosched()

@@ -12,11 +12,11 @@ type stream struct {
 	want     int64 // bytes of the first message; 0: not known
 }
 
-// streams are the open streams of a connection, in the order of their numbers, which is the order of their headers. The zero value
-// is empty. Not safe for concurrent use.
 // keptStreams is the number of streams for which an idle connection keeps memory.
 const keptStreams = 64
 
+// streams are the open streams of a connection, in the order of their numbers, which is the order of their headers. The zero value
+// is empty. Not safe for concurrent use.
 type streams struct {
 	list  []stream // from first on; ended ones among them
 	first int

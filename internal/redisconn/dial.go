@@ -91,7 +91,7 @@ func (s *session) tryFetch(address string, inUse, failed bool) (*fetched, *diali
 		return nil, nil, fmt.Errorf("%w: connections to %s do not last", ErrUnavailable, address)
 	case e.ready != nil:
 		e.next = e.next.Add(fetchInterval)
-		c := &fetched{checked: e.ready, session: s, address: address}
+		c := &fetched{checked: e.ready, session: s}
 		e.expiry.Stop()
 		e.ready = nil
 		e.fetched[c] = struct{}{}

@@ -75,7 +75,6 @@ func (c *checked) ping() error {
 type fetched struct {
 	*checked
 	session  *session
-	address  string
 	sentinel bool // the server is a Sentinel
 }
 

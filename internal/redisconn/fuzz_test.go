@@ -45,7 +45,7 @@ func driveRueidis(tb testing.TB, mode uint8, data []byte) {
 		near, far := net.Pipe()
 		go answerWith(far, login, answers)
 		open := &checked{Conn: near, address: address, invalid: func(string, error) {}}
-		return &fetched{checked: open, session: s, address: address, sentinel: dialer.LocalAddr == toSentinel{}}, nil
+		return &fetched{checked: open, session: s, sentinel: dialer.LocalAddr == toSentinel{}}, nil
 	}))
 	if client == nil {
 		return

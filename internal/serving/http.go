@@ -54,7 +54,8 @@ func reported(pages http.Handler) http.Handler {
 		} else {
 			r.Body = &arriving{r.Body, c}
 		}
-		defer c.Done(true)
+		defer c.Done()
+		defer c.Answered()
 		pages.ServeHTTP(w, r)
 	})
 }

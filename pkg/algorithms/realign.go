@@ -34,6 +34,27 @@ func Clamp(l Limit, s State, now Instant) State {
 	return k.clamp(l, s, now)
 }
 
+// Rewind carries a state over to now after the clock has gone back. If the last charge lies more than tolerance ahead of now, the charge
+// counts as of now. A bucket gains nothing, and the count of a window becomes the count of the window of now. Other states stay as
+// they are.
+func Rewind(l Limit, s State, now Instant, tolerance time.Duration) State {
+	if s.Unused() {
+		return s
+	}
+	if k, ok := statefulOf(l.Algorithm).(rewinder); ok {
+		return k.rewind(l, s, now, tolerance)
+	}
+	if s.last > now.Add(tolerance) {
+		s.last = now
+	}
+	return s
+}
+
+// rewinder is an algorithm whose states are more than an instant and a weight that is the same everywhere.
+type rewinder interface {
+	rewind(l Limit, s State, now Instant, tolerance time.Duration) State // see Rewind; s is not unused
+}
+
 // moved returns the instant step after i, or before it, held at the ends.
 func (i Instant) moved(step time.Duration) Instant {
 	sum := i + Instant(step)

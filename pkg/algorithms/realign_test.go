@@ -231,3 +231,31 @@ func TestARestoredLogDecidesAsBefore(t *testing.T) {
 		}
 	})
 }
+
+// A clock that goes back by more than the tolerance makes the last charge one of now, and mints nothing at that instant.
+func TestAStateOfTheFutureGoesOnAtNow(t *testing.T) {
+	const tolerance = 2 * time.Second
+	for _, a := range Algorithms() {
+		if !a.HasState() {
+			continue
+		}
+		l, now := Limit{Algorithm: a, Requests: 10, Period: time.Minute}, Instant(1_000_000_000_000_000)
+		s, _ := Take(l, State{}, now-Instant(20*time.Second), 6, false)
+		s, before := Take(l, s, now, 1, false)
+		if got := Rewind(l, s, now-Instant(tolerance), tolerance); got != s {
+			t.Errorf("%v: a state within the tolerance became %+v, was %+v", a, got, s)
+		}
+		back := now - Instant(time.Hour)
+		rewound := Rewind(l, s, back, tolerance)
+		_, after := Take(l, rewound, back, 0, false)
+		if after.Remaining > before.Remaining {
+			t.Errorf("%v: %d hits remain after the clock went back, %d before", a, after.Remaining, before.Remaining)
+		}
+		if _, d := Take(l, rewound, back.Add(2*l.Period), 10, false); !d.Allowed {
+			t.Errorf("%v: the key starves: %+v", a, d)
+		}
+		if again := Rewind(l, rewound, back, tolerance); again != rewound {
+			t.Errorf("%v: a second Rewind changed %+v to %+v", a, rewound, again)
+		}
+	}
+}

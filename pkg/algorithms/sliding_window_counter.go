@@ -138,6 +138,15 @@ func (c slidingWindowCounter) realign(l Limit, s State, now Instant, step time.D
 	return w.state()
 }
 
+// rewind counts the hits of the window before, as far as they weigh at the last charge, in its window.
+func (c slidingWindowCounter) rewind(l Limit, s State, now Instant, tolerance time.Duration) State {
+	const most = 1<<40 - 1 // that a number of the record holds
+	if s.last <= now.Add(tolerance) {
+		return s
+	}
+	return State{last: now, a: min(c.windows(l, s, s.last).used(l), most)}
+}
+
 func (slidingWindowCounter) clamp(l Limit, s State, now Instant) State {
 	const most = 4 * MaxHits // twice the bound of debt: a step of the clock adds to a count
 	return State{last: min(s.last, now.Add(l.Period)), a: min(s.a, most), b: min(s.b, most)}

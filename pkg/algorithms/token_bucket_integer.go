@@ -109,6 +109,15 @@ func (tokenBucketInteger) realign(_ Limit, s State, _ Instant, step time.Duratio
 	return s
 }
 
+// rewind moves the mark, so that the last charge stays as long after the mark.
+func (tokenBucketInteger) rewind(_ Limit, s State, now Instant, tolerance time.Duration) State {
+	since := time.Duration(s.b)
+	if s.last.Add(since) > now.Add(tolerance) {
+		s.last = now.moved(-since)
+	}
+	return s
+}
+
 func (tokenBucketInteger) clamp(l Limit, s State, now Instant) State {
 	deficit := min(s.a, 2*uint64(l.Requests))
 	if deficit == 0 {

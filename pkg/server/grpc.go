@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
@@ -32,19 +33,13 @@ const (
 )
 
 func (s *Server) newGRPC() *grpc.Server {
-	options := append(s.grpcOptions(),
-		grpc.ForceServerCodecV2(newCodec()),
-		grpc.NumStreamWorkers(streamWorkers),
-		grpc.KeepaliveParams(keepalive.ServerParameters{ // an age of 0 means without a bound
-			MaxConnectionAge: s.options.MaxConnectionAge, MaxConnectionAgeGrace: s.options.MaxConnectionAgeGrace,
-			Time: keepaliveTime, Timeout: keepaliveTimeout,
-		}),
-	)
 	secure := insecure.NewCredentials()
 	if s.options.TLS != nil {
 		secure = newSecured(s.options.TLS, s.options.Logger)
 	}
-	options = append(options, grpc.Creds(&followed{secure, s.service.bound}))
+	options := append(s.grpcOptions(secure, keepalive.ServerParameters{ // an age of 0 means without a bound
+		MaxConnectionAge: s.options.MaxConnectionAge, MaxConnectionAgeGrace: s.options.MaxConnectionAgeGrace,
+	}), grpc.ForceServerCodecV2(newCodec()), grpc.NumStreamWorkers(streamWorkers))
 	g := guarded{grpc.NewServer(options...), s.service}
 	g.Server.RegisterService(s.service.describe(), s.service) // asks for itself
 	s.addHealth(g, s.options.Ready, legacyHealthName, ratelimitv3.RateLimitService_ServiceDesc.ServiceName)
@@ -52,17 +47,18 @@ func (s *Server) newGRPC() *grpc.Server {
 }
 
 func (s *Server) newAdmin() *grpc.Server {
-	options := append(s.grpcOptions(), grpc.Creds(&followed{insecure.NewCredentials(), s.service.bound}),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}))
-	g := guarded{grpc.NewServer(options...), s.service}
+	g := guarded{grpc.NewServer(s.grpcOptions(insecure.NewCredentials(), keepalive.ServerParameters{})...), s.service}
 	adminv1.RegisterAdminServiceServer(g, &admin{options: s.options, statuses: &s.service.statuses})
 	s.addHealth(g, nil, adminv1.AdminService_ServiceDesc.ServiceName)
 	return g.Server
 }
 
 // grpcOptions returns the options of both gRPC servers. A stats handler is not among them: even an empty one costs 17 % of a call.
-func (s *Server) grpcOptions() []grpc.ServerOption {
+func (s *Server) grpcOptions(secure credentials.TransportCredentials, connections keepalive.ServerParameters) []grpc.ServerOption {
+	connections.Time, connections.Timeout = keepaliveTime, keepaliveTimeout
 	return []grpc.ServerOption{
+		grpc.Creds(&followed{secure, s.service.bound}),
+		grpc.KeepaliveParams(connections),
 		// Envoy pings idle connections as often as its settings say; by default gRPC closes a connection with a second ping in two hours.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 		grpc.MaxRecvMsgSize(s.options.MaxRequestBytes),

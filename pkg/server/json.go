@@ -11,6 +11,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/weirproxy/weir/internal/inflight"
 )
 
 // json returns the page that answers a RateLimitRequest in protobuf's JSON with a RateLimitResponse. The status is 200, 429 over
@@ -20,7 +22,7 @@ import (
 func (s *Server) json(zeros bool) http.HandlerFunc {
 	o := s.options.JSON
 	bound := int64(s.options.MaxRequestBytes)
-	bodies, objects := newBudget(max(jsonBytes, bound)), newBudget(jsonObjects)
+	bodies, objects := inflight.NewBudget(max(jsonBytes, bound)), inflight.NewBudget(jsonObjects)
 	return atMost(jsonRequests, func(w http.ResponseWriter, r *http.Request) {
 		if no := o.refuse(r); no != nil {
 			text(w, no.code, no.text)
@@ -30,12 +32,12 @@ func (s *Server) json(zeros bool) http.HandlerFunc {
 		if r.ContentLength >= 0 {
 			size = min(r.ContentLength, bound)
 		}
-		free, ok := bodies.take(r.Context(), size)
+		taken, ok := bodies.Take(r.Context(), size)
 		if !ok {
 			busy(w)
 			return
 		}
-		defer free()
+		defer bodies.Give(taken)
 		body, err := readBody(w, r, bound)
 		if err != nil {
 			code := http.StatusBadRequest
@@ -46,12 +48,12 @@ func (s *Server) json(zeros bool) http.HandlerFunc {
 			return
 		}
 		n := countObjects(body)
-		free, ok = objects.take(r.Context(), int64(n))
+		made, ok := objects.Take(r.Context(), int64(n))
 		if !ok {
 			busy(w)
 			return
 		}
-		defer free()
+		defer objects.Give(made)
 		request, err := parse(body, n)
 		if err != nil {
 			text(w, http.StatusBadRequest, "not a RateLimitRequest: "+err.Error())

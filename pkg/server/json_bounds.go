@@ -2,45 +2,23 @@ package server
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	"golang.org/x/sync/semaphore"
 	"google.golang.org/protobuf/encoding/protojson"
 )
 
-// Bounds of all requests of /json together. A request beyond them waits up to jsonWait for others to end. A request with more bytes
+// Bounds of all requests of /json together. A request beyond them waits up to [inflight.BudgetWait] for others to end. A request with more bytes
 // or objects than the bound waits until it is alone.
 const (
-	jsonRequests = 96        // the next one does not wait. Waiting requests must leave connections for probes
-	jsonBytes    = 512 << 10 // of bodies
-	jsonObjects  = 16 << 10  // of requests: descriptors, entries and limits. One takes up to 2 KiB, with its part of the answer
-	jsonWait     = time.Second
+	jsonRequests = 96              // the next one does not wait. Waiting requests must leave connections for probes
+	jsonBytes    = 512 << 10       // of bodies
+	jsonObjects  = 16 << 10        // of requests: descriptors, entries and limits. One takes up to 2 KiB, with its part of the answer
 	jsonArrival  = 5 * time.Second // longest time for a body to arrive
 )
-
-// budget is an amount that requests share.
-type budget struct {
-	size int64
-	left *semaphore.Weighted
-}
-
-func newBudget(size int64) budget { return budget{size, semaphore.NewWeighted(size)} }
-
-// take waits for a part of the budget, at most jsonWait. The caller must call release when ok.
-func (b budget) take(ctx context.Context, part int64) (release func(), ok bool) {
-	part = min(part, b.size)
-	ctx, cancel := context.WithTimeout(ctx, jsonWait)
-	defer cancel()
-	if b.left.Acquire(ctx, part) != nil {
-		return nil, false
-	}
-	return func() { b.left.Release(part) }, true
-}
 
 // readBody reads the body of a request, at most bound bytes, within jsonArrival. A body above the bound is a *http.MaxBytesError.
 func readBody(w http.ResponseWriter, r *http.Request, bound int64) ([]byte, error) {

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/weirproxy/weir/internal/inflight"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -125,7 +126,7 @@ func TestRequestsOfJSONTogetherAreBounded(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		time.Sleep(2 * jsonWait) // a second for the body, and a second for the objects
+		time.Sleep(2 * inflight.BudgetWait) // a second for the body, and a second for the objects
 		synctest.Wait()
 		counts := make(map[int]int)
 		for range len(codes) {

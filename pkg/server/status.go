@@ -7,13 +7,13 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/weirproxy/weir/internal/loglimit"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
@@ -44,8 +44,8 @@ func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
 // Safe for concurrent use.
 type statusMapper struct {
 	logger *slog.Logger
-	panics logLimiter
-	store  logLimiter
+	panics loglimit.Limiter
+	store  loglimit.Limiter
 }
 
 // status returns the error as a gRPC status.
@@ -57,7 +57,7 @@ func (m *statusMapper) status(err error) error {
 		return status.Error(codes.InvalidArgument, malformed.Error())
 	}
 	if panicked, ok := errors.AsType[*panicError](err); ok {
-		if missed, ok := m.panics.due(); ok {
+		if missed, ok := m.panics.Due(time.Second); ok {
 			m.logger.LogAttrs(context.Background(), slog.LevelError, "panic while answering a request",
 				slog.Any("panic", panicked.value), slog.String("stack", string(panicked.stack)), slog.Uint64("not_logged", missed))
 		}
@@ -71,7 +71,7 @@ func (m *statusMapper) status(err error) error {
 	case errors.Is(err, context.Canceled):
 		return status.Error(codes.Canceled, context.Canceled.Error())
 	}
-	if missed, ok := m.store.due(); ok {
+	if missed, ok := m.store.Due(time.Second); ok {
 		m.logger.LogAttrs(context.Background(), slog.LevelError, "store failed",
 			slog.Any("error", err), slog.Uint64("not_logged", missed))
 	}
@@ -124,20 +124,4 @@ func fieldPath(v limiter.Violation) string {
 		name = "limit.unit_multiplier"
 	}
 	return fmt.Sprintf("descriptors[%d].%s", v.Descriptor, name)
-}
-
-// logLimiter passes one log line per second and counts the others. The zero value is ready; safe for concurrent use.
-type logLimiter struct {
-	last   atomic.Int64 // Unix nanoseconds of the last line
-	missed atomic.Uint64
-}
-
-// due reports whether to log now, and the number of lines left out since the last one.
-func (r *logLimiter) due() (missed uint64, ok bool) {
-	now, last := time.Now().UnixNano(), r.last.Load()
-	if last != 0 && now >= last && now-last < int64(time.Second) || !r.last.CompareAndSwap(last, now) {
-		r.missed.Add(1)
-		return 0, false
-	}
-	return r.missed.Swap(0), true
 }

@@ -8,12 +8,14 @@ import (
 	"log/slog"
 	"net"
 	"syscall"
+	"time"
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/peer"
 
 	"github.com/weirproxy/weir/internal/inflight"
+	"github.com/weirproxy/weir/internal/loglimit"
 )
 
 // followed is credentials, with connections that a bound on the bytes in flight follows.
@@ -60,7 +62,7 @@ type secured struct {
 	credentials.TransportCredentials // TLS
 
 	logger *slog.Logger
-	failed logLimiter
+	failed loglimit.Limiter
 }
 
 func newSecured(config *tls.Config, logger *slog.Logger) *secured {
@@ -74,7 +76,7 @@ func (s *secured) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo,
 	}
 	conn, info, err := s.TransportCredentials.ServerHandshake(raw)
 	if err != nil && !leftEarly(err) {
-		if missed, ok := s.failed.due(); ok {
+		if missed, ok := s.failed.Due(time.Second); ok {
 			s.logger.LogAttrs(context.Background(), slog.LevelWarn, "TLS handshake failed",
 				slog.String("client", raw.RemoteAddr().String()), slog.String("error", err.Error()), slog.Uint64("not_logged", missed))
 		}

@@ -85,10 +85,7 @@ func (sh *shard) followLocked(s *Store, c *clock) {
 		}
 		return false
 	})
-	if freed := count - sh.table.count; freed > 0 {
-		s.metrics.keys.Add(-int64(freed))
-		s.metrics.swept.Add(uint64(freed))
-	}
+	s.metrics.free(int(count - sh.table.count))
 	sh.latest = before + algorithms.Instant(step)
 	sh.epoch = c.epoch
 	sh.candidates.reset()

@@ -66,18 +66,17 @@ func (l logState) state() algorithms.State {
 }
 
 // after returns the state after a decision on the log.
-func (l logState) after(limit *algorithms.Limit, now algorithms.Instant, d algorithms.Decision) algorithms.State {
+func (l logState) after(log *algorithms.Log, limit *algorithms.Limit, d algorithms.Decision) algorithms.State {
+	l.idle = log.IdleAt(*limit)
 	if limit.Requests > 0 { // a ban says nothing about the log
-		l.idle, l.used = now.Add(d.ResetAfter), limit.Capacity()-d.Remaining
+		l.used = limit.Capacity() - d.Remaining
 	}
 	return l.state()
 }
 
 // summarizeLocked updates the state of a slot whose log has changed otherwise than by one charge. mu must be held.
 func (sh *shard) summarizeLocked(s *slot, now algorithms.Instant) {
-	limit := sh.limits.of(s.limit())
-	_, d := sh.logs.of(s.state).Decide(*limit, now, algorithms.Pending{}, 0, false)
-	l := logStateOf(s.state)
-	l.idle, l.used = now.Add(d.ResetAfter), limit.Capacity()-d.Remaining
-	s.state = l.state()
+	limit, log := sh.limits.of(s.limit()), sh.logs.of(s.state)
+	_, d := log.Decide(*limit, now, algorithms.Pending{}, 0, false)
+	s.state = logStateOf(s.state).after(log, limit, d)
 }

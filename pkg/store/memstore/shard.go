@@ -91,8 +91,9 @@ func (sh *shard) takeKnownLocked(key digest, c *store.Charge, d *algorithms.Deci
 		return false
 	}
 	if c.Limit.Algorithm == algorithms.SlidingWindowLog {
-		*d = sh.logs.of(slot.state).Take(c.Limit, now, c.Hits, c.CountRejected)
-		slot.state = logStateOf(slot.state).after(&c.Limit, now, *d)
+		log := sh.logs.of(slot.state)
+		*d = log.Take(c.Limit, now, c.Hits, c.CountRejected)
+		slot.state = logStateOf(slot.state).after(log, &c.Limit, *d)
 	} else {
 		slot.state, *d = algorithms.Take(c.Limit, slot.state, now, c.Hits, c.CountRejected)
 	}

@@ -124,23 +124,24 @@ func (f *fields) bytes(n int) []byte {
 func (f *fields) byte() byte     { return f.bytes(1)[0] }
 func (f *fields) uint64() uint64 { return binary.LittleEndian.Uint64(f.bytes(8)) }
 
-func (f *fields) uvarint() uint64 {
-	x, n := binary.Uvarint(f.rest)
+// skip goes on behind a number of n bytes; n <= 0 is a failure, and the number is 0.
+func (f *fields) skip(n int) {
 	if n <= 0 {
 		f.failed, f.rest = true, nil
-		return 0
+		return
 	}
 	f.rest = f.rest[n:]
+}
+
+func (f *fields) uvarint() uint64 {
+	x, n := binary.Uvarint(f.rest)
+	f.skip(n)
 	return x
 }
 
 func (f *fields) varint() int64 {
 	x, n := binary.Varint(f.rest)
-	if n <= 0 {
-		f.failed, f.rest = true, nil
-		return 0
-	}
-	f.rest = f.rest[n:]
+	f.skip(n)
 	return x
 }
 

@@ -34,11 +34,16 @@ func (s *Store) sweep(ctx context.Context, interval time.Duration) {
 func (s *Store) sweepShard(sh *shard) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if freed := sh.sweepLocked(sh.instantLocked(s)); freed > 0 {
-		s.metrics.keys.Add(-int64(freed))
-		s.metrics.swept.Add(uint64(freed))
-	}
+	s.metrics.free(sh.sweepLocked(sh.instantLocked(s)))
 	sh.candidates.reset()
+}
+
+// free counts keys that were idle and are forgotten.
+func (m *metrics) free(keys int) {
+	if keys > 0 {
+		m.keys.Add(-int64(keys))
+		m.swept.Add(uint64(keys))
+	}
 }
 
 // sweepLocked frees the idle states and returns their number. mu must be held.

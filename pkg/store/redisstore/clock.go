@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"sync/atomic"
 	"time"
+
+	"github.com/weirproxy/weir/internal/loglimit"
 )
 
 // clocks is the lead of the servers' clocks over this process's clock, for each slot, as slots lie on several servers and move. So a
@@ -13,7 +15,7 @@ import (
 type clocks struct {
 	started time.Time
 	ahead   []atomic.Int64 // microseconds plus 1; 0: not known
-	logged  atomic.Int64   // when a step was last logged, in seconds since started plus stepLogged; 0: never
+	logged  loglimit.Limiter
 }
 
 const (
@@ -64,7 +66,15 @@ func (s *server) learn(slot uint16, us int64, begun, now time.Time) (ahead bool)
 		return false
 	}
 	step := s.clock.learn(slot, us, begun, now)
-	if step.Abs() >= clockStep && s.clock.mayLog(now) {
+	if step.Abs() >= clockStep {
+		s.logStep(step)
+	}
+	return step > 0
+}
+
+// logStep logs a step of the server's clock, unless a step was logged within stepLogged.
+func (s *server) logStep(step time.Duration) {
+	if _, due := s.clock.logged.Due(stepLogged); due {
 		redis, by := slog.Any("redis", s.target), slog.Duration("by", step.Abs().Round(time.Millisecond))
 		if step < 0 {
 			s.store.logger.LogAttrs(context.Background(), slog.LevelWarn,
@@ -74,13 +84,6 @@ func (s *server) learn(slot uint16, us int64, begun, now time.Time) (ahead bool)
 				"the clock of Redis jumped ahead: windows end early and buckets fill early", redis, by)
 		}
 	}
-	return step > 0
-}
-
-// mayLog reports whether a step should be logged, and notes that it was.
-func (c *clocks) mayLog(now time.Time) bool {
-	at, last := int64((now.Sub(c.started)+stepLogged)/time.Second), c.logged.Load()
-	return (last == 0 || at-last >= int64(stepLogged/time.Second)) && c.logged.CompareAndSwap(last, at)
 }
 
 // givenNow returns the instant that a test gives, in microseconds; 0: Redis's time counts.

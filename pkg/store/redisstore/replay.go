@@ -97,7 +97,7 @@ func (b *batch) play(c *call, r *reader, admitted bool) error {
 // log gets one line a second. The request gets decisions that fit the script's verdict.
 func (s *Store) disagreed(c *call) {
 	n := s.metrics.disagreements.Add(1)
-	if now, last := time.Now().Unix(), s.metrics.disagreementLogged.Load(); now > last && s.metrics.disagreementLogged.CompareAndSwap(last, now) {
+	if _, due := s.metrics.disagreementLogged.Due(time.Second); due {
 		charge := &c.charges[0]
 		s.logger.LogAttrs(context.Background(), slog.LevelWarn, "the script in Redis and this program decided differently, the script's verdict counts",
 			slog.Bool("admitted", c.admitted), slog.String("algorithm", charge.Limit.Algorithm.String()),
@@ -123,7 +123,8 @@ func (b *batch) state(c *call, i int) (*kept, error) {
 		if c.counters[i] {
 			p.kept, err = parseCounter(p.raw, c.charges[i].Limit)
 		} else {
-			p.kept, err = parse(notAhead(p.raw, c.charges[i].Limit, c.now), c.charges[i].Limit)
+			p.kept, err = parse(p.raw, c.charges[i].Limit)
+			p.kept.rewind(c.now)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("key %q: %w", b.keys[c.places[i]], err)

@@ -1,10 +1,8 @@
 package redisstore
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math"
-	"math/bits"
 	"strconv"
 	"time"
 
@@ -24,6 +22,11 @@ func (k *kept) take(l algorithms.Limit, now algorithms.Instant, hits int64, coun
 	return d
 }
 
+// rewind makes a state that lies further than farthestBack ahead of now go on from now, as the script does.
+func (k *kept) rewind(now algorithms.Instant) {
+	k.state = algorithms.Rewind(k.limit, k.state, now, farthestBack)
+}
+
 // parse reads the value of a key that is charged under a limit.
 func parse(value string, l algorithms.Limit) (kept, error) {
 	state, limit, err := algorithms.ParseRecord(value, l)
@@ -31,41 +34,6 @@ func parse(value string, l algorithms.Limit) (kept, error) {
 		return kept{}, fmt.Errorf("%w: %w", errReply, err)
 	}
 	return kept{limit: limit, state: state}, nil
-}
-
-// recordInstant is the size of the instant that begins each record.
-const recordInstant = 7
-
-// notAhead returns the value of a key as the script takes it at an instant. A record that lies further than farthestBack ahead goes on
-// from now. The count of a window becomes the count of the window of now. A bucket gains nothing.
-func notAhead(value string, l algorithms.Limit, now algorithms.Instant) string {
-	if len(value) < recordInstant {
-		return value // parse names the mistake
-	}
-	var b [8]byte
-	copy(b[:], value[:recordInstant])
-	at, us := binary.LittleEndian.Uint64(b[:]), uint64(now/algorithms.Instant(Granularity))
-	if at <= us+uint64(farthestBack/Granularity) {
-		return value
-	}
-	moved := append(appendInt(nil, int64(us), recordInstant), value[recordInstant:]...)
-	if l.Algorithm == algorithms.SlidingWindowCounter && len(moved) == recordInstant+2*5 {
-		moved = fixed(moved, at, uint64(l.Period/Granularity))
-	}
-	return string(moved)
-}
-
-// fixed returns a record of sliding_window_counter in which the window before no longer counts. The count of the window has the
-// weight at an instant instead. Instant and period are in microseconds.
-func fixed(record []byte, at, period uint64) []byte {
-	r := reader{rest: string(record[recordInstant:])}
-	current, previous := r.uint(5), r.uint(5)
-	hi, lo := bits.Mul64(previous, period-at%period)
-	carried, rest := bits.Div64(hi, lo, period) // previous has 40 bits, so hi is less than any period
-	if rest > 0 {
-		carried++
-	}
-	return appendInt(appendInt(record[:recordInstant], int64(min(current+carried, 1<<40-1)), 5), 0, 5)
 }
 
 // value returns the state as the script writes it to Redis; "" for a key never used.

@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/weirproxy/weir/internal/durations"
+	"github.com/weirproxy/weir/internal/loglimit"
 	"github.com/weirproxy/weir/pkg/store"
 )
 
@@ -12,7 +13,7 @@ type metrics struct {
 	calls, transactions    atomic.Uint64
 	deferredHits, lostHits atomic.Uint64
 	disagreements          atomic.Uint64
-	disagreementLogged     atomic.Int64 // Unix seconds
+	disagreementLogged     loglimit.Limiter
 	roundTrip              durations.Histogram
 }
 

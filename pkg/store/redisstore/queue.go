@@ -1,7 +1,6 @@
 package redisstore
 
 import (
-	"hash/maphash"
 	"sync"
 	"time"
 )
@@ -43,7 +42,7 @@ const (
 
 func newQueue(s *server, most int, sending *sync.WaitGroup) *queue {
 	return &queue{
-		server: s, most: most, sending: sending, wake: make(chan struct{}, 1),
+		server: s, most: most, sending: sending, wake: make(chan struct{}, 1), fenced: map[uint64]int{},
 		trip: s.store.timeout, // until the first round trips: no call should wait too long for the others
 	}
 }
@@ -232,12 +231,14 @@ func (q *queue) takeLocked(f *flight, now time.Time) bool {
 		}
 	}
 	stay := q.waiting[:0]
-	var behind map[uint64]int // keys of calls of the outbox that stay: later calls about them must stay behind
+	behind := map[uint64]int{} // keys of calls of the outbox that stay: later calls about them must stay behind
 	for _, c := range q.waiting {
 		if q.about(c, q.fenced) || q.about(c, behind) {
 			stay = append(stay, c)
 			if c.outbox != nil {
-				behind = q.fence(c, behind)
+				for _, key := range q.appendKeys(nil, c) {
+					behind[key]++
+				}
 			}
 		} else {
 			f.calls = append(f.calls, c)
@@ -256,105 +257,4 @@ func (q *queue) takeLocked(f *flight, now time.Time) bool {
 	q.under++
 	q.begun, f.begun = now, now
 	return true
-}
-
-// about reports whether a call is about one of the keys, by hash.
-func (q *queue) about(c *call, keys map[uint64]int) bool {
-	if len(keys) == 0 {
-		return false
-	}
-	for i := range c.charges {
-		if keys[q.hash(c, i)] > 0 {
-			return true
-		}
-	}
-	return false
-}
-
-// fence adds the keys of a call to keys, by hash, and returns keys. A nil map is made.
-func (q *queue) fence(c *call, keys map[uint64]int) map[uint64]int {
-	if keys == nil {
-		keys = make(map[uint64]int)
-	}
-	for i := range c.charges {
-		keys[q.hash(c, i)]++
-	}
-	return keys
-}
-
-// fenceLocked holds later calls about the keys of a call until the flight ends.
-func (q *queue) fenceLocked(f *flight, c *call) {
-	q.fenced = q.fence(c, q.fenced)
-	for i := range c.charges {
-		f.fences = append(f.fences, q.hash(c, i))
-	}
-}
-
-// hash returns a number for the key of charge i. Two keys with one number only wait for each other.
-func (q *queue) hash(c *call, i int) uint64 {
-	return maphash.Bytes(q.server.store.seed, c.charges[i].Key)
-}
-
-// land ends a flight. sent says that the flight had calls to send, and answered that Redis has answered one of them.
-func (q *queue) land(f *flight, sent, answered bool) {
-	took := time.Since(f.begun)
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.under--
-	if sent {
-		if q.lost++; answered {
-			q.lost = 0
-		}
-		q.trip = max(took, q.trip-(q.trip-took)/tripMemory)
-	}
-	for _, key := range f.fences {
-		if q.fenced[key]--; q.fenced[key] == 0 {
-			delete(q.fenced, key)
-		}
-	}
-	f.fences = f.fences[:0]
-}
-
-// flight is the calls that a worker sends at once, and the worker's memory for them.
-type flight struct {
-	server  *server
-	begun   time.Time
-	calls   []*call
-	fences  []uint64 // keys of calls of the outbox
-	batches []*batch
-	current map[uint16]*batch // by slot: the batch that takes more calls
-}
-
-// fly sends the calls and ends them. fly reports whether a call was left to send, and whether Redis has answered a call.
-func (f *flight) fly() (sentSome, answered bool) {
-	used := 0
-	clear(f.current)
-	for _, c := range f.calls {
-		if !c.until.IsZero() && !f.begun.Before(c.until) {
-			continue // the caller is about to abandon the call
-		}
-		if !c.status.CompareAndSwap(waiting, sent) {
-			continue // abandoned
-		}
-		b := f.current[c.slot]
-		if b == nil || !b.takes(c) {
-			if used == len(f.batches) {
-				f.batches = append(f.batches, newBatch(f.server))
-			}
-			b = f.batches[used]
-			used++
-			b.reset()
-			f.current[c.slot] = b
-		}
-		b.add(c)
-	}
-	if used > 0 {
-		answered = f.server.execute(f.batches[:used])
-	}
-	for _, b := range f.batches[:used] {
-		b.reset()
-	}
-	clear(f.calls)
-	f.calls = f.calls[:0]
-	return used > 0, answered
 }

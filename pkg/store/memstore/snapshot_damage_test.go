@@ -1,0 +1,139 @@
+package memstore
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+func TestSaveAndLoadRefuseAStoreThatCannot(t *testing.T) {
+	plain, err := New(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plain.Close()
+	if _, err := plain.Save(new(bytes.Buffer)); !errors.Is(err, ErrNotSavable) {
+		t.Errorf("Save: got %v, want ErrNotSavable", err)
+	}
+	if _, err := plain.Load(new(bytes.Buffer)); !errors.Is(err, ErrNotSavable) {
+		t.Errorf("Load: got %v, want ErrNotSavable", err)
+	}
+	s := savable(t, Options{})
+	defer s.Close()
+	take(t, s, "key", benchLimitsOne(), 1)
+	if _, err := s.Load(bytes.NewReader(save(t, s))); !errors.Is(err, ErrInUse) {
+		t.Errorf("Load into a used store: got %v, want ErrInUse", err)
+	}
+}
+
+func small(t failer) []byte {
+	s := savable(t, Options{MaxKeys: 100})
+	defer s.Close()
+	for i, l := range benchLimits() {
+		l.Period = 365 * 24 * time.Hour
+		charges := []store.Charge{{Key: fmt.Append(nil, i), Limit: l, Hits: 3}}
+		s.takeOne(&charges[0], new(algorithms.Decision))
+	}
+	return save(t, s)
+}
+
+func refused(t *testing.T, snapshot []byte, want error, what string) {
+	t.Helper()
+	s := savable(t, Options{MaxKeys: 100})
+	defer s.Close()
+	if _, err := s.Load(bytes.NewReader(snapshot)); !errors.Is(err, want) {
+		t.Errorf("%s: got %v, want %v", what, err, want)
+	}
+	if keys := s.Stats().Keys; keys != 0 {
+		t.Errorf("%s: %d keys are left of the refused snapshot", what, keys)
+	}
+	if d := take(t, s, "0", benchLimitsOne(), 1); !d.Allowed {
+		t.Errorf("%s: the store denies the first hit: %+v", what, d)
+	}
+}
+
+func TestDamagedSnapshotsAreRefused(t *testing.T) {
+	whole := small(t)
+	for n := range whole {
+		refused(t, whole[:n], ErrSnapshot, fmt.Sprintf("the first %d of %d bytes", n, len(whole)))
+		damaged := bytes.Clone(whole)
+		damaged[n] ^= 1 << (n % 8)
+		want := ErrSnapshot
+		if at := len(snapshotMagic); n >= at && n < at+4 {
+			want = ErrVersion
+		}
+		refused(t, damaged, want, fmt.Sprintf("byte %d of %d changed", n, len(whole)))
+	}
+	refused(t, append(bytes.Clone(whole), 0), ErrSnapshot, "a byte more")
+	refused(t, append(bytes.Clone(whole), whole...), ErrSnapshot, "two snapshots")
+	newer := bytes.Clone(whole)
+	newer[len(snapshotMagic)]++
+	refused(t, newer, ErrVersion, "a newer version")
+
+	// Sections that are whole, but of another snapshot or in another order.
+	other := small(t)
+	one, two := sections(whole), sections(other)
+	refused(t, bytes.Join([][]byte{one[0], one[1], two[2], one[len(one)-1]}, nil), ErrSnapshot, "a section of another snapshot")
+	one[2], one[3] = one[3], one[2]
+	refused(t, bytes.Join(one, nil), ErrSnapshot, "two sections in another order")
+}
+
+func sections(snapshot []byte) [][]byte {
+	at := len(snapshotMagic) + 4
+	all := [][]byte{snapshot[:at]}
+	for at < len(snapshot) {
+		size := 5 + int(binary.LittleEndian.Uint32(snapshot[at+1:])) + 4
+		all = append(all, snapshot[at:at+size])
+		at += size
+	}
+	return all
+}
+
+func FuzzLoad(f *testing.F) {
+	for _, section := range sections(small(f))[1:] {
+		f.Add(section[0], section[5:len(section)-4])
+	}
+	f.Fuzz(func(t *testing.T, kind byte, content []byte) {
+		s := savable(t, Options{MaxKeys: 100})
+		defer s.Close()
+		var b bytes.Buffer
+		out := newSnapshotWriter(&b)
+		out.head(hashKey{1, 2}, s.now(), 1)
+		out.content = append(out.content, content...)
+		out.section(kind)
+		out.records = 1
+		out.end()
+		if _, err := s.Load(&b); err != nil {
+			return
+		}
+		for i := range s.shards {
+			sh := &s.shards[i]
+			for _, slot := range sh.table.slots {
+				if slot.empty() {
+					continue
+				}
+				for _, hits := range []int64{0, 1, -1, algorithms.MaxHits} {
+					limit := *sh.limits.of(slot.limit())
+					var d algorithms.Decision
+					if limit.Algorithm.HasState() {
+						_, d = algorithms.Take(limit, slot.state, s.now(), hits, true)
+					} else {
+						d = sh.logs.of(slot.state).Take(limit, s.now(), hits, true)
+					}
+					if d.Remaining > limit.Capacity() || d.RetryAfter < 0 || d.ResetAfter < 0 {
+						t.Fatalf("%+v: %d hits: got %+v", limit, hits, d)
+					}
+				}
+			}
+		}
+		for i := range s.shards {
+			s.sweepShard(&s.shards[i])
+		}
+	})
+}

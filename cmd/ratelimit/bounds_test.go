@@ -110,7 +110,7 @@ func flood(t *testing.T, r *running, first, overrides, domains int) {
 	}
 	send := func(n int, request func(i int) *ratelimitv3.RateLimitRequest) {
 		var sending sync.WaitGroup
-		const callers = 32
+		const callers = 8
 		for caller := range callers {
 			sending.Go(func() {
 				for i := caller; i < n && !t.Failed(); i += callers {

@@ -8,7 +8,7 @@ import (
 )
 
 // BudgetWait is the longest wait for a part of a Budget.
-const BudgetWait = time.Second
+const BudgetWait = 5 * time.Second
 
 // Budget is an amount that requests share, such as bytes. Safe for concurrent use.
 type Budget struct {

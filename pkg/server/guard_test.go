@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/weirproxy/weir/internal/inflight"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -33,13 +34,13 @@ func (w *waiting) Take(ctx context.Context, _ []store.Charge, _ []algorithms.Dec
 	}
 }
 
-// While the store is slow, decoded requests wait in memory. More of them wait for that memory, and are refused after a second.
+// While the store is slow, decoded requests wait in memory. More of them wait for that memory, and are refused after [inflight.BudgetWait].
 func TestLargeRequestsThatWaitAreBounded(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		slow time.Duration
 		all  bool // every request is answered
-	}{{"store_answers_within_a_second", time.Second / 2, true}, {"store_is_slower", 2 * time.Second, false}} {
+	}{{"store_answers_in_time", time.Second / 2, true}, {"store_is_slower", 2 * inflight.BudgetWait, false}} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := &waiting{release: make(chan struct{})}

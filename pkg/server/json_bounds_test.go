@@ -126,7 +126,7 @@ func TestRequestsOfJSONTogetherAreBounded(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		time.Sleep(2 * inflight.BudgetWait) // a second for the body, and a second for the objects
+		time.Sleep(2 * inflight.BudgetWait) // for the body, and for the objects
 		synctest.Wait()
 		counts := make(map[int]int)
 		for range len(codes) {

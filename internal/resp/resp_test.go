@@ -141,6 +141,7 @@ func TestValidRepliesPass(t *testing.T) {
 		{"other types", "INFO\nGET a\nGET a\nGET a", "=8\r\ntxt:a\r\nb\r\n~2\r\n+a\r\n+b\r\n!3\r\nERR\r\n*0\r\n"},
 		{"a carriage return in an error", "GET a", "-ERR a\rb\r\r\n"},
 		{"redirections", "EVALSHA a\nEVALSHA a", "-MOVED 3999 127.0.0.1:6381\r\n-ASK 3999 127.0.0.1:6381\r\n"},
+		{"a redirection of Valkey, which rueidis does not follow", "EVALSHA a\nEVALSHA a", "-REDIRECT 127.0.0.1:6381\r\n-REDIRECT\r\n"},
 		{"pushes between replies", "GET a\nGET a", "+a\r\n>2\r\n+invalidate\r\n*1\r\n+k\r\n>1\r\n+x\r\n+b\r\n>2\r\n+unknown\r\n:1\r\n"},
 		{"subscriptions", subscribed + "\nPING", confirmations("subscribe", 6) + "+PONG\r\n"},
 		{"a refused subscription", subscribed + "\nPING", "-NOPERM this user\r\n+PONG\r\n"},

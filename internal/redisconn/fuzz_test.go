@@ -57,6 +57,9 @@ func driveRueidis(tb testing.TB, mode uint8, data []byte) {
 	ctx, cancel := context.WithTimeout(c.ctx, 20*time.Millisecond)
 	defer cancel()
 	get := client.B().Get().Key("a").Build().Pin()
+	if client.Mode() == rueidis.ClientModeCluster {
+		_ = s.askNode(client)
+	}
 	client.DoMulti(ctx, get, get, get)
 	_ = client.Do(ctx, client.B().Ping().Message("0123").Build()).Error()
 	_ = client.Receive(ctx, client.B().Subscribe().Channel("a", "b").Build(), func(rueidis.PubSubMessage) {})
@@ -69,7 +72,8 @@ func answerPieces() []string {
 		":1\r\n", "$-1\r\n", "*-1\r\n", "_\r\n", "+OK\r\n", "$5\r\nhello\r\n", "*0\r\n", "*2\r\n+h\r\n+1\r\n", "*1\r\n+a\r\n", "%0\r\n", "",
 		"$-5\r\n", "*2147483647\r\n", "%-1\r\n", "$?\r\n;-5\r\n", "|1\r\n+a\r\n+b\r\n", ">-1\r\n", ">0\r\n", ".\r\n", strings.Repeat("*1\r\n", 1000),
 		"*1\r\n%2\r\n+slots\r\n*2\r\n:0\r\n:16383\r\n+nodes\r\n*1\r\n%4\r\n+port\r\n:1\r\n+endpoint\r\n+h\r\n+role\r\n+master\r\n+health\r\n+online\r\n",
-		"*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n+h\r\n:1\r\n",
+		"*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n+h\r\n:1\r\n", "*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n+h\r\n:1\r\n+id\r\n",
+		"*1\r\n*3\r\n:-5\r\n:9999999\r\n*3\r\n+h\r\n:1\r\n+id\r\n", "*1\r\n*3\r\n:9\r\n:-9\r\n*3\r\n+h\r\n:1\r\n_\r\n",
 		"-MOVED 1\r\n", "-MOVED 1 h:1\r\n", "-ERR ASK\r\n", "-ASK 1 h:1\r\n", "-REDIRECT\r\n", "-REDIRECT h:1\r\n", "-NOPERM\r\n", "-LOADING\r\n", "-BUSY\r\n", "-ERR the 'ping' command\r\n",
 		"+PONG\r\n", "*2\r\n+pong\r\n+\r\n", "+QUEUED\r\n", "-QUEUED\r\n", "*1\r\n+master\r\n", "$4\r\n0123\r\n", "*1\r\n>2\r\n+a\r\n+b\r\n",
 		strings.Repeat(">3\r\n+subscribe\r\n+c\r\n:1\r\n", 6), strings.Repeat("*3\r\n+subscribe\r\n+c\r\n:1\r\n", 6), ">3\r\n+subscribe\r\n+a\r\n:1\r\n",

@@ -56,6 +56,10 @@ type Conn struct {
 	password, sentinelPassword password
 	invalid                    invalidReplies
 
+	nodes       atomic.Pointer[Nodes] // of a cluster; nil: unknown
+	primariesMu sync.Mutex            // guards primaries
+	primaries   []string              // ids of the primaries in nodes, by number; "": the number is free
+
 	failing  atomic.Int64  // the first of the errors since the last success, in Unix nanoseconds; 0: no error
 	failures chan struct{} // wakes serve after a failed command; holds one
 

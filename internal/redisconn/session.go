@@ -52,6 +52,9 @@ func (c *Conn) newSession() (*session, error) {
 		s.close()
 		return nil, unavailable(err)
 	}
+	if c.Cluster() {
+		_ = s.askNodes() // keepNodes asks again
+	}
 	return s, nil
 }
 
@@ -68,6 +71,9 @@ func (s *session) use() {
 		}
 	}
 	s.running.Go(s.keepOrder)
+	if s.conn.Cluster() {
+		s.running.Go(s.keepNodes)
+	}
 }
 
 // fail makes Conn close the session.

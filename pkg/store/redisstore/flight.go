@@ -50,21 +50,25 @@ func (f *flight) fly() (sentSome, answered bool) {
 }
 
 // land ends a flight. sent says that the flight had calls to send, and answered that Redis has answered one of them.
-func (q *queue) land(f *flight, sent, answered bool) {
+func (l *lane) land(f *flight, sent, answered bool) {
 	took := time.Since(f.begun)
+	q := l.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.under--
+	l.under--
 	if sent {
-		if q.lost++; answered {
-			q.lost = 0
+		if l.lost++; answered {
+			l.lost = 0
 		}
-		q.trip = max(took, q.trip-(q.trip-took)/tripMemory)
+		l.trip = max(took, l.trip-(l.trip-took)/tripMemory)
 	}
 	for _, key := range f.fences {
 		if q.fenced[key]--; q.fenced[key] == 0 {
 			delete(q.fenced, key)
 		}
+	}
+	if len(f.fences) > 0 {
+		q.nudgeLocked(l) // calls about the keys may be in another lane, since slots have changed their nodes
 	}
 	f.fences = f.fences[:0]
 }

@@ -2,10 +2,12 @@ package redisstore
 
 import (
 	"hash/maphash"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/weirproxy/weir/internal/redisconn"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -48,7 +50,8 @@ func TestCloseSendsCallsThatWaitForTheNext(t *testing.T) {
 func TestNoCallOvertakesAWaitingCallOfTheOutbox(t *testing.T) {
 	s := unconnected(false, &Store{timeout: 10 * time.Millisecond, seed: maphash.MakeSeed()})
 	q := newQueue(s.main, singleFlights, nil)
-	q.workers = singleFlights
+	l := q.laneLocked(0)
+	l.workers = singleFlights
 	one, two := hit("k1", perAge(algorithms.FixedWindow, 10)), hit("k2", perAge(algorithms.FixedWindow, 10))
 	of := func(o *outbox, charges ...store.Charge) *call {
 		c := newCall()
@@ -59,12 +62,12 @@ func TestNoCallOvertakesAWaitingCallOfTheOutbox(t *testing.T) {
 	o := newOutbox(s)
 	var first, second flight
 	q.put(of(o, one))
-	if !q.takeLocked(&first, time.Now()) {
+	if !l.takeLocked(&first, time.Now()) {
 		t.Fatal("the first call does not fly")
 	}
 	q.put(of(o, one, two))
 	q.put(of(nil, two))
-	if q.takeLocked(&second, time.Now().Add(time.Second)) {
+	if l.takeLocked(&second, time.Now().Add(time.Second)) {
 		t.Errorf("%d calls fly; want both to wait", len(second.calls))
 	}
 }
@@ -73,14 +76,57 @@ func TestNoCallOvertakesAWaitingCallOfTheOutbox(t *testing.T) {
 func TestAFlightWithoutCallsIsNoAnswer(t *testing.T) {
 	s := unconnected(false, &Store{timeout: 10 * time.Millisecond, seed: maphash.MakeSeed()})
 	q := newQueue(s.main, singleFlights, nil)
-	q.workers, q.lost, q.under = singleFlights, singleFlights, 1
+	l := q.laneLocked(0)
+	l.workers, l.lost, l.under = singleFlights, singleFlights, 1
 	c := newCall()
 	c.set(take, location{server: s.main}, 0, []store.Charge{hit("k1", perAge(algorithms.FixedWindow, 10))})
 	c.status.Store(abandoned)
 	f := &flight{server: s.main, current: map[uint16]*batch{}, calls: []*call{c}, begun: time.Now()}
 	sent, answered := f.fly()
-	q.land(f, sent, answered)
-	if got := q.mostLocked(); got != 1 {
+	l.land(f, sent, answered)
+	if got := l.mostLocked(); got != 1 {
 		t.Errorf("%d flights at once; want 1 until Redis answers", got)
+	}
+}
+
+// Slots may change their node while calls wait. Calls about one key then go on in their order, and behind the same calls of the outbox.
+func TestNoCallOvertakesTheOutboxWhenSlotsChangeTheirNode(t *testing.T) {
+	at := &farCluster{}
+	s := &Store{timeout: 10 * time.Millisecond, seed: maphash.MakeSeed()}
+	s.main = &server{store: s, cluster: true, connection: at}
+	q := newQueue(s.main, clusterFlights, nil)
+	q.lanes = []*lane{newLane(q), newLane(q)}
+	for _, l := range q.lanes {
+		l.workers = clusterFlights
+	}
+	of := func(o *outbox, slot uint16, key string) *call {
+		c := newCall()
+		c.set(take, location{server: s.main, slot: slot}, 0, []store.Charge{hit(key, perAge(algorithms.FixedWindow, 10))})
+		c.outbox = o
+		return c
+	}
+	o := newOutbox(s)
+	first, second := of(o, 7, "k"), of(o, 7, "k")
+	question, other := of(nil, 7, "k"), of(nil, 7, "other")
+	var sent, behind, last flight
+	at.nodes = new(redisconn.Nodes)
+	q.put(first)
+	if !q.lanes[0].takeLocked(&sent, time.Now()) {
+		t.Fatal("the first call does not fly")
+	}
+	q.put(second)
+	at.nodes = &redisconn.Nodes{7: 1}
+	q.put(question)
+	q.put(other)
+	soon := time.Now().Add(time.Second)
+	if n := len(q.lanes[0].waiting); n != 0 {
+		t.Errorf("%d calls wait for the node before; want 0", n)
+	}
+	if !q.lanes[1].takeLocked(&behind, soon) || len(behind.calls) != 1 || behind.calls[0] != other {
+		t.Errorf("%d calls fly while a call of the outbox is under way; want the one about another key", len(behind.calls))
+	}
+	q.lanes[0].land(&sent, true, true)
+	if !q.lanes[1].takeLocked(&last, soon.Add(time.Second)) || !slices.Equal(last.calls, []*call{second, question}) {
+		t.Errorf("%d calls fly after the end of that call; want 2, in their order", len(last.calls))
 	}
 }

@@ -30,6 +30,7 @@ type server struct {
 // connection is a [redisconn.Conn].
 type connection interface {
 	Cluster() bool
+	Nodes() *redisconn.Nodes
 	InvalidReplies() uint64
 	Client() (rueidis.Client, error)
 	Report(err error) error
@@ -63,8 +64,16 @@ func (s *server) start(sending *sync.WaitGroup) {
 	}
 }
 
+// nodes returns the nodes of the slots; nil: unknown, or no cluster.
+func (s *server) nodes() *redisconn.Nodes {
+	if !s.cluster {
+		return nil
+	}
+	return s.connection.Nodes()
+}
+
 // queueFor returns the queue of calls in a slot whose first charge has that key. Adjacent
-// slots share a queue, as one node mostly has them all: a node that does not answer then delays its own calls only.
+// slots share a queue, as one node mostly has them all, and calls to one node can share a flight.
 func (s *server) queueFor(slot uint16, key []byte) *queue {
 	if s.cluster {
 		return s.queues[int(slot)*len(s.queues)/slots]

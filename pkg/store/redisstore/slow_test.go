@@ -34,11 +34,17 @@ type far struct {
 	under  atomic.Int64         // calls under way
 	most   atomic.Int64         // that ever were
 	ran    func(request []byte) // gets each request as the server runs it; may be nil
+	slots  func() string        // the answer to CLUSTER SLOTS; nil: no cluster
+	hangs  atomic.Int64         // added to each trip
 }
+
+// hang delays the answers from now on.
+func (f *far) hang(by time.Duration) { f.hangs.Store(int64(by)) }
 
 func (f *far) Client() (rueidis.Client, error) { return f.client, nil }
 func (f *far) Report(err error) error          { return err }
 func (f *far) Cluster() bool                   { return false }
+func (f *far) Nodes() *redisconn.Nodes         { return nil }
 func (f *far) InvalidReplies() uint64          { return 0 }
 func (f *far) Await(context.Context) error     { return nil }
 func (f *far) Close()                          { f.client.Close() }
@@ -94,7 +100,7 @@ func (f *far) serve(conn net.Conn) {
 		}
 		var trip time.Duration
 		if strings.HasPrefix(command[0], "EVAL") {
-			trip = f.trip()
+			trip = f.trip() + time.Duration(f.hangs.Load())
 			f.most.Store(max(f.most.Load(), f.under.Add(1)))
 			f.calls.Add(1)
 		}
@@ -114,6 +120,8 @@ func (f *far) run(command []string) string {
 	case "HELLO":
 		return "%2\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n$5\r\nproto\r\n:3\r\n"
 	case "EVALSHA", "EVAL":
+	case "CLUSTER":
+		return f.slots()
 	default:
 		return "+OK\r\n"
 	}
@@ -301,8 +309,8 @@ func TestWorkersOfASlowTimeEnd(t *testing.T) {
 		time.Sleep(time.Second)
 		for i, q := range s.main.queues {
 			q.mu.Lock()
-			if q.workers != 1 || q.idle != 1 || len(q.spare) >= singleFlights {
-				t.Errorf("queue %d has %d workers, of which %d wait, and spare memory for %d", i, q.workers, q.idle, len(q.spare))
+			if l := q.laneLocked(0); l.workers != 1 || l.idle != 1 || len(q.spare) >= singleFlights {
+				t.Errorf("queue %d has %d workers, of which %d wait, and spare memory for %d", i, l.workers, l.idle, len(q.spare))
 			}
 			q.mu.Unlock()
 		}

@@ -1,0 +1,151 @@
+package redisconn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// Nodes has for each slot of a cluster the number of its primary. Numbers are small, and a primary keeps its number while it has slots.
+type Nodes [16384]uint16
+
+const (
+	nodesInterval = 30 * time.Second // as rueidis asks for the slots
+	nodesTick     = time.Second      // between looks at the addresses that rueidis knows
+	nodesTimeout  = timeout / 4      // of one node's answer; then another node is asked
+)
+
+// Nodes returns the primaries of the slots; nil: unknown, or no cluster. Nodes takes no lock, and is the same pointer as before unless a slot
+// has changed its primary. rueidis may know of a change up to 30 s earlier.
+func (c *Conn) Nodes() *Nodes { return c.nodes.Load() }
+
+// keepNodes asks for the primaries of the slots until the session ends: after nodesInterval, when rueidis knows other addresses, and
+// after a failure.
+func (s *session) keepNodes() {
+	tick := time.NewTicker(nodesTick)
+	defer tick.Stop()
+	asked, addresses := time.Now(), s.addresses() // newSession has just asked
+	known := s.conn.Nodes() != nil
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-tick.C:
+		}
+		now := s.addresses()
+		if !known || time.Since(asked) >= nodesInterval || !slices.Equal(now, addresses) {
+			asked, addresses = time.Now(), now
+			known = s.askNodes() == nil
+		}
+	}
+}
+
+// addresses returns the addresses that rueidis knows, sorted.
+func (s *session) addresses() []string { return slices.Sorted(maps.Keys(s.client.Nodes())) }
+
+// askNodes asks one node after another for the primaries of the slots, until one answers.
+func (s *session) askNodes() error {
+	err := errors.New("no node is known")
+	for _, node := range s.client.Nodes() { // in random order
+		if err = s.askNode(node); err == nil || s.ctx.Err() != nil {
+			return err
+		}
+	}
+	return err
+}
+
+func (s *session) askNode(node rueidis.Client) error {
+	ctx, cancel := context.WithTimeout(s.ctx, nodesTimeout)
+	defer cancel()
+	ranges, err := node.Do(ctx, node.B().ClusterSlots().Build()).ToArray()
+	if err != nil {
+		return err
+	}
+	return s.conn.learnNodes(ranges)
+}
+
+// learnNodes learns the primaries of the slots from the answer to CLUSTER SLOTS. Slots without a primary get number 0.
+func (c *Conn) learnNodes(ranges []rueidis.RedisMessage) error {
+	c.primariesMu.Lock()
+	defer c.primariesMu.Unlock()
+	var nodes Nodes
+	slotsOf := map[string][][2]int64{}
+	for i := range ranges {
+		first, last, id, err := readRange(ranges[i])
+		if err != nil {
+			return fmt.Errorf("CLUSTER SLOTS: range %d: %w", i, err)
+		}
+		slotsOf[id] = append(slotsOf[id], [2]int64{first, last})
+	}
+	c.primaries = number(c.primaries, slices.Collect(maps.Keys(slotsOf)))
+	for n, id := range c.primaries {
+		for _, r := range slotsOf[id] {
+			for slot := r[0]; slot <= r[1]; slot++ {
+				nodes[slot] = uint16(n)
+			}
+		}
+	}
+	if old := c.nodes.Load(); old == nil || *old != nodes {
+		c.nodes.Store(&nodes)
+	}
+	return nil
+}
+
+// number returns the ids of primaries by their numbers. A primary keeps its number. A new one gets the smallest that is free: "".
+func number(primaries, now []string) []string {
+	primaries = slices.Clone(primaries)
+	for n, id := range primaries {
+		if !slices.Contains(now, id) {
+			primaries[n] = ""
+		}
+	}
+	slices.Sort(now)
+	for _, id := range now {
+		if slices.Contains(primaries, id) {
+			continue
+		}
+		if free := slices.Index(primaries, ""); free >= 0 {
+			primaries[free] = id
+		} else {
+			primaries = append(primaries, id)
+		}
+	}
+	return primaries
+}
+
+// readRange reads one range of slots: first slot, last slot, and the nodes, of which the first is the primary. A node is its host, its
+// port and its id.
+func readRange(of rueidis.RedisMessage) (first, last int64, id string, err error) {
+	parts, err := of.ToArray()
+	if err != nil {
+		return 0, 0, "", err
+	}
+	if len(parts) < 3 {
+		return 0, 0, "", fmt.Errorf("%d parts: must be at least 3", len(parts))
+	}
+	if first, err = parts[0].AsInt64(); err != nil {
+		return 0, 0, "", err
+	}
+	if last, err = parts[1].AsInt64(); err != nil {
+		return 0, 0, "", err
+	}
+	if first < 0 || last >= int64(len(Nodes{})) {
+		return 0, 0, "", fmt.Errorf("slots %d to %d: must be from 0 to %d", first, last, len(Nodes{})-1)
+	}
+	primary, err := parts[2].ToArray()
+	if err != nil {
+		return 0, 0, "", err
+	}
+	if len(primary) < 3 {
+		return 0, 0, "", fmt.Errorf("a node of %d parts: must be at least 3", len(primary))
+	}
+	if id, err = primary[2].ToString(); err == nil && id == "" {
+		err = errors.New("a node without an id")
+	}
+	return first, last, id, err
+}

@@ -1,0 +1,71 @@
+package redisconn
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/weirproxy/weir/test/parts"
+)
+
+func TestNodesSayThePrimaryOfEachSlot(t *testing.T) {
+	t.Parallel()
+	cluster := steadyCluster(t, parts.RedisOptions{})
+	c, _ := connectedTo(t, TargetOptions{URLs: urlOf("redis-cluster", cluster.Addresses()...)})
+	first := c.Nodes()
+	if first == nil {
+		t.Fatal("the nodes are unknown once the cluster is connected")
+	}
+	const slotCount = 16384
+	var ends []int // slots after which another node follows
+	for slot := range slotCount - 1 {
+		if first[slot] != first[slot+1] {
+			ends = append(ends, slot)
+		}
+	}
+	if want := []int{slotCount/3 - 1, 2*slotCount/3 - 1}; !slices.Equal(ends, want) {
+		t.Errorf("other nodes follow after slots %d; want %d", ends, want)
+	}
+	learn := func() *Nodes {
+		t.Helper()
+		answer, err := cluster.Nodes[0].Do(soon(t), "CLUSTER", "SLOTS")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ranges, err := answer.ToArray()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.learnNodes(ranges); err != nil {
+			t.Fatal(err)
+		}
+		return c.Nodes()
+	}
+	if learn() != first {
+		t.Error("the nodes are another pointer though no slot has another node")
+	}
+	if err := cluster.MigrateSlot(soon(t), 0, cluster.Nodes[2]); err != nil {
+		t.Fatal(err)
+	}
+	want := *first
+	want[0] = first[slotCount-1]
+	if got := learn(); *got != want {
+		t.Errorf("slot 0 has node %d after its migration, and slot 1 has node %d; want %d and %d", got[0], got[1], want[0], want[1])
+	}
+}
+
+func TestNumbersOfNodesStaySmallAndTheSame(t *testing.T) {
+	for _, test := range []struct {
+		before, now []string
+		want        []string
+	}{
+		{nil, []string{"b", "a"}, []string{"a", "b"}},
+		{[]string{"b", "a"}, []string{"a", "b", "c"}, []string{"b", "a", "c"}},
+		{[]string{"a", "b", "c"}, []string{"a", "d", "c"}, []string{"a", "d", "c"}},
+		{[]string{"a", "b", "c"}, []string{"c"}, []string{"", "", "c"}},
+		{[]string{"", "", "c"}, []string{"c", "x", "y", "z"}, []string{"x", "y", "c", "z"}},
+	} {
+		if got := number(test.before, test.now); !slices.Equal(got, test.want) {
+			t.Errorf("from %q, with %q: %q; want %q", test.before, test.now, got, test.want)
+		}
+	}
+}

@@ -1,0 +1,222 @@
+package redisstore
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/weirproxy/weir/internal/redisconn"
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+	"github.com/weirproxy/weir/test/parts"
+)
+
+// farCluster is a cluster of far servers, for tests in a bubble. farCluster implements connection.
+type farCluster struct {
+	client rueidis.Client
+	fars   []*far
+	nodes  *redisconn.Nodes
+}
+
+func (c *farCluster) Client() (rueidis.Client, error) { return c.client, nil }
+func (c *farCluster) Report(err error) error          { return err }
+func (c *farCluster) Cluster() bool                   { return true }
+func (c *farCluster) Nodes() *redisconn.Nodes         { return c.nodes }
+func (c *farCluster) InvalidReplies() uint64          { return 0 }
+func (c *farCluster) Await(context.Context) error     { return nil }
+func (c *farCluster) Close()                          { c.client.Close() }
+
+// calls returns the calls of the script that all servers got.
+func (c *farCluster) calls() (n int64) {
+	for _, f := range c.fars {
+		n += f.calls.Load()
+	}
+	return n
+}
+
+// slots returns the answer to CLUSTER SLOTS.
+func (c *farCluster) slots() string {
+	var ranges strings.Builder
+	n := 0
+	for first := 0; first < slots; n++ {
+		last := first
+		for last+1 < slots && c.nodes[last+1] == c.nodes[first] {
+			last++
+		}
+		fmt.Fprintf(&ranges, "*3\r\n:%d\r\n:%d\r\n*3\r\n$4\r\nfar%d\r\n:1\r\n$1\r\n%d\r\n", first, last, c.nodes[first], c.nodes[first])
+		first = last + 1
+	}
+	return fmt.Sprintf("*%d\r\n%s", n, ranges.String())
+}
+
+// awayCluster returns a store in a bubble that asks a cluster of three servers, each at a constant distance. The bubble's end closes
+// the store.
+func awayCluster(t *testing.T, distance time.Duration, of func(slot int) int) (*Store, *farCluster) {
+	t.Helper()
+	c := &farCluster{nodes: new(redisconn.Nodes)}
+	for slot := range c.nodes {
+		c.nodes[slot] = uint16(of(slot))
+	}
+	for range 3 {
+		c.fars = append(c.fars, &far{trip: func() time.Duration { return distance }, slots: c.slots})
+	}
+	client, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{"far0:1"}, AlwaysPipelining: true, DisableCache: true, DisableRetry: true,
+		PipelineMultiplex: -1, BlockingPipeline: -1, RingScaleEachConn: 8, ClientSetInfo: rueidis.DisableClientSetInfo,
+		ReadBufferEachConn: 64 << 10, WriteBufferEachConn: 64 << 10,
+		DialCtxFn: func(ctx context.Context, to string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+			n, err := strconv.Atoi(strings.TrimSuffix(strings.TrimPrefix(to, "far"), ":1"))
+			if err != nil {
+				return nil, err
+			}
+			return c.fars[n].dial(ctx, to, d)
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.client = client
+	o := Options{Target: Target{URLs: []string{"redis-cluster://127.0.0.1:1"}}, Logger: slog.New(slog.DiscardHandler)}
+	s, err := newStore(o, func(redisconn.Target) connection { return c })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		s.Close()
+		time.Sleep(20 * time.Second) // rueidis closes the connections of a cluster in the background
+	})
+	return s, c
+}
+
+// layouts are ways to give slots to three nodes.
+func layouts() map[string]func(slot int) int {
+	return map[string]func(slot int) int{
+		"thirds":      func(slot int) int { return slot * 3 / slots },
+		"interleaved": func(slot int) int { return slot / 16 % 3 },
+	}
+}
+
+func TestNodeThatHangsDelaysItsOwnCallsOnly(t *testing.T) {
+	for name, layout := range layouts() {
+		for _, perSecond := range []float64{400, 1500, 6000} {
+			t.Run(fmt.Sprintf("%s, %v per second", name, perSecond), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s, c := awayCluster(t, time.Millisecond, layout)
+					const hangs = 1
+					ask := func(during time.Duration) (asked, failed [3]int) {
+						var mu sync.Mutex // guards the counts
+						var requests sync.WaitGroup
+						random := newRand(uint64(perSecond))
+						for end := time.Now().Add(during); time.Now().Before(end); {
+							time.Sleep(time.Duration(random.ExpFloat64() * float64(time.Second) / perSecond))
+							x := hit(strconv.Itoa(random.Int()), perAge(algorithms.FixedWindow, 10))
+							node := c.nodes[s.locate(&x, 0).slot]
+							requests.Go(func() {
+								_, err := s.Take(t.Context(), []store.Charge{x}, make([]algorithms.Decision, 1))
+								mu.Lock()
+								defer mu.Unlock()
+								if asked[node]++; err != nil {
+									failed[node]++
+								}
+							})
+						}
+						requests.Wait()
+						return asked, failed
+					}
+					asked, failed := ask(300 * time.Millisecond)
+					if failed != [3]int{} {
+						t.Errorf("%v of %v requests failed while all nodes answer", failed, asked)
+					}
+					t.Logf("%v requests in %d calls", asked, c.calls())
+					c.fars[hangs].hang(10 * time.Second)
+					asked, failed = ask(500 * time.Millisecond)
+					for node := range asked {
+						if want := map[bool]int{true: asked[node]}[node == hangs]; failed[node] != want {
+							t.Errorf("%d of %d requests to node %d failed while node %d hangs; want %d", failed[node], asked[node], node, hangs, want)
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestNodeOfARealClusterThatStopsDelaysItsOwnCallsOnly(t *testing.T) {
+	cluster := sharedCluster(t)
+	s := clustered(t, Options{Timeout: 500 * time.Millisecond}) // of a busy machine, too
+	var live, stopped []store.Charge                            // whose slots share a queue
+	boundary := slots/3 + 1                                     // the first slot of node 1
+	shared := s.main.queueFor(uint16(boundary), nil)
+	for n := 0; len(live) < 16 || len(stopped) < 16; n++ {
+		c := hit(fmt.Sprint("b", n), perAge(algorithms.FixedWindow, 1_000_000))
+		switch slot := s.locate(&c, 0).slot; {
+		case s.main.queueFor(slot, nil) != shared:
+		case int(slot) < boundary:
+			live = append(live, c)
+		default:
+			stopped = append(stopped, c)
+		}
+	}
+	settled(t, s, live[0])
+	settled(t, s, stopped[0])
+	for try := 1; ; try++ { // a busy machine may take longer for an answer
+		failedLive, failedStopped := askBeside(t, s, cluster.Nodes[1], live, stopped)
+		t.Logf("of %d requests %d to live nodes failed, and %d to the stopped node", besideRounds, failedLive, failedStopped)
+		if failedStopped != besideRounds {
+			t.Errorf("%d of %d requests to the stopped node failed; want all", failedStopped, besideRounds)
+		}
+		if failedLive == 0 {
+			return
+		}
+		if try == 3 {
+			t.Fatalf("%d of %d requests to live nodes failed in try %d; want 0", failedLive, besideRounds, try)
+		}
+	}
+}
+
+const besideRounds = 100
+
+// askBeside stops a node. Each millisecond askBeside then asks for a key of the stopped node and for one of another node, which mostly
+// wait together for a flight. askBeside returns how many requests failed.
+func askBeside(t *testing.T, s *Store, node *parts.Redis, live, stopped []store.Charge) (failedLive, failedStopped int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := node.Pause(ctx); err != nil {
+		t.Fatal(err)
+	}
+	var asking sync.WaitGroup
+	var failed [2]atomic.Int64
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for n := range besideRounds {
+		for i, charges := range [][]store.Charge{live, stopped} {
+			asking.Go(func() {
+				if _, err := s.Take(t.Context(), []store.Charge{charges[n%len(charges)]}, make([]algorithms.Decision, 1)); err != nil {
+					failed[i].Add(1)
+				}
+			})
+		}
+		<-tick.C
+	}
+	asking.Wait()
+	if err := node.Continue(); err != nil {
+		t.Fatal(err)
+	}
+	if err := sharedCluster(t).AwaitWhole(ctx); err != nil {
+		t.Fatal(err)
+	}
+	settled(t, s, stopped[0])
+	return int(failed[0].Load()), int(failed[1].Load())
+}

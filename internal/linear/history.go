@@ -60,6 +60,7 @@ type script struct {
 	name    string
 	limits  [2]algorithms.Limit // before and after a reload
 	counted bool
+	resets  bool         // calls reset keys; with Parts no call refunds then
 	loaded  atomic.Int32 // the limits in force
 }
 
@@ -75,6 +76,7 @@ func newScript(p Plan, r *rand.Rand, name string) *script {
 		s.limits[1].Requests = max(1, s.limits[1].Requests)
 	}
 	s.counted = !p.Parts && r.IntN(3) == 0
+	s.resets = !p.Parts || r.IntN(2) == 0
 	return s
 }
 
@@ -92,7 +94,7 @@ func (s *client) next(now algorithms.Instant) call {
 	switch n := r.IntN(20); {
 	case n == 0 && !s.plan.Parts:
 		s.loaded.Store(1 - s.loaded.Load())
-	case n == 1 && !s.plan.Parts:
+	case n == 1 && s.resets:
 		c.method = reset
 	case n <= 4:
 		c.method = peek
@@ -108,6 +110,7 @@ func (s *client) next(now algorithms.Instant) call {
 		switch n := r.IntN(10); {
 		case n == 0:
 			x.Hits = 0
+		case n <= 2 && s.plan.Parts && s.resets: // a refund of hits that a reset forgot would take from reservations
 		case n <= 2 && s.plan.Parts:
 			x.Hits = -min(x.Hits, used[key])
 			used[key] += x.Hits

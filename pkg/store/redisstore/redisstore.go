@@ -63,22 +63,23 @@ type Options struct {
 
 // Store keeps states in Redis. All methods are safe for concurrent use. Close it when it is no longer used.
 type Store struct {
-	prefix   string
-	hashTag  func(key []byte) []byte
-	counters Counters
-	timeout  time.Duration
-	script   string
-	sha      string // of script: its name in Redis
-	main     *server
-	seconds  *server      // of Options.Seconds; nil: main keeps limits of a second, too
-	seed     maphash.Seed // of keys
-	outbox   *outbox
-	calls    sync.Pool // of *call
-	timers   sync.Pool // of *time.Timer, stopped
-	logger   *slog.Logger
-	metrics  metrics
-	pulse    pulse
-	given    func() algorithms.Instant // the instant, in tests; nil: Redis's time
+	prefix       string
+	hashTag      func(key []byte) []byte
+	counters     Counters
+	timeout      time.Duration
+	script       string
+	sha          string // of script: its name in Redis
+	main         *server
+	seconds      *server      // of Options.Seconds; nil: main keeps limits of a second, too
+	seed         maphash.Seed // of keys
+	outbox       *outbox
+	reservations reservations
+	calls        sync.Pool // of *call
+	timers       sync.Pool // of *time.Timer, stopped
+	logger       *slog.Logger
+	metrics      metrics
+	pulse        pulse
+	given        func() algorithms.Instant // the instant, in tests; nil: Redis's time
 
 	running context.Context // until the end of Close
 	stop    func()
@@ -230,6 +231,10 @@ func (s *Store) Take(ctx context.Context, charges []store.Charge, decisions []al
 	now := s.now()
 	if s.main.cluster || s.seconds != nil && len(charges) > 1 {
 		if parts := s.parts(now, charges); len(parts) > 1 {
+			if err := s.reservations.begin(ctx, until, s.seed, charges); err != nil {
+				return false, err
+			}
+			defer s.reservations.end(s.seed, charges)
 			return s.takeParts(ctx, until, parts, charges, decisions)
 		}
 	}

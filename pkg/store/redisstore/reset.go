@@ -16,6 +16,10 @@ func (s *Store) Reset(ctx context.Context, charges []store.Charge) (forgotten in
 	}
 	s.outbox.beginReset(charges)
 	defer func() { s.outbox.endReset(charges, err != nil) }()
+	defer s.reservations.endReset(s.seed, charges)
+	if err := s.reservations.beginReset(ctx, until, s.seed, charges); err != nil {
+		return 0, err
+	}
 	if err := s.outboxAnswered(ctx, charges, until); err != nil {
 		return 0, err
 	}

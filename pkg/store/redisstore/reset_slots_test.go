@@ -1,0 +1,108 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"hash/maphash"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// A request reserves hits of one key, and waits for another node, which denies. Between the two a reset forgets the key. The hits
+// that others take after the reset stay.
+func TestResetBetweenReserveAndSettleGivesNothingBackTwice(t *testing.T) {
+	for _, a := range algorithms.Algorithms() {
+		s := clustered(t, Options{})
+		node := sharedCluster(t).Nodes[1]
+		one, banned := onNode(s, 0, perAge(a, 10)), onNode(s, 1, perAge(a, 0))
+		one.Hits, banned.Rule = 5, 1
+		settled(t, s, banned)
+		settled(t, s, one)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := node.Pause(ctx); err != nil {
+			t.Fatal(err)
+		}
+		denied, reset := make(chan bool, 1), make(chan error, 1)
+		go func() {
+			admitted, err := s.Take(ctx, []store.Charge{one, banned}, make([]algorithms.Decision, 2))
+			denied <- !admitted && err == nil
+		}()
+		eventually(t, "the first node has reserved", func() bool { return remains(t, s, one) == 5 })
+		go func() {
+			_, err := s.Reset(ctx, []store.Charge{one})
+			reset <- err
+		}()
+		after := one
+		after.Hits = 8
+		hasReset := false
+		select {
+		case err := <-reset:
+			if hasReset = true; err != nil {
+				t.Errorf("%v: %v", a, err)
+			}
+			wants(t, true, s, after)
+		case <-time.After(100 * time.Millisecond): // the reset waits for the request
+		}
+		if err := node.Continue(); err != nil {
+			t.Fatal(err)
+		}
+		if !<-denied {
+			t.Errorf("%v: the request was not denied", a)
+		}
+		if !hasReset {
+			if err := <-reset; err != nil {
+				t.Errorf("%v: %v", a, err)
+			}
+			wants(t, true, s, after)
+		}
+		if got := remains(t, s, one); got != 2 {
+			t.Errorf("%v: %d of 10 remain after a reset and 8 hits; want 2", a, got)
+		}
+		if err := sharedCluster(t).AwaitWhole(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestResetsAndRequestsOverSlotsWaitForEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r reservations
+		seed := maphash.MakeSeed()
+		one, two := []store.Charge{hit("one", algorithms.Limit{})}, []store.Charge{hit("two", algorithms.Limit{})}
+		both := append(slices.Clone(one), two...)
+		begun := time.Now()
+		in := func(d time.Duration) time.Time { return begun.Add(d) }
+		if err := r.begin(t.Context(), in(time.Second), seed, both); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.beginReset(t.Context(), in(10*time.Millisecond), seed, one); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a reset of a key with reserved hits: %v; want a missed deadline", err)
+		}
+		r.endReset(seed, one)
+		time.AfterFunc(time.Until(in(20*time.Millisecond)), func() { r.end(seed, both) })
+		if err := r.beginReset(t.Context(), in(time.Second), seed, two); err != nil || time.Now().Before(in(20*time.Millisecond)) {
+			t.Errorf("a reset began after %v: %v; want 20ms, as the request ended", time.Since(begun), err)
+		}
+		if err := r.begin(t.Context(), in(time.Second), seed, one); err != nil || time.Now().After(in(20*time.Millisecond)) {
+			t.Errorf("a request for another key began after %v: %v; want no wait", time.Since(begun), err)
+		}
+		r.end(seed, one)
+		if err := r.begin(t.Context(), in(30*time.Millisecond), seed, both); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a request during a reset: %v; want a missed deadline", err)
+		}
+		time.AfterFunc(10*time.Millisecond, func() { r.endReset(seed, two) })
+		if err := r.begin(t.Context(), in(time.Second), seed, both); err != nil || time.Now().Before(in(40*time.Millisecond)) {
+			t.Errorf("a request began after %v: %v; want 40ms, as the reset ended", time.Since(begun), err)
+		}
+		r.end(seed, both)
+		if r.requests != [reservedNumbers]int32{} || r.resets != [reservedNumbers]int32{} {
+			t.Error("requests or resets are left")
+		}
+	})
+}

@@ -36,18 +36,30 @@ func BenchmarkTake(b *testing.B) {
 	benchTakes(b, "counter", benchLimit(algorithms.FixedWindow), Options{Counters: Counters{Name: descriptors.AppendOriginalKey}})
 }
 
-func benchTakes(b *testing.B, name string, l algorithms.Limit, o Options) {
-	b.Helper()
-	for _, keys := range []int{1, 100_000} {
+// BenchmarkTakeInACluster is BenchmarkTake on the three nodes of a cluster, for requests of one key and of two keys, which lie in two slots.
+func BenchmarkTakeInACluster(b *testing.B) {
+	for _, charges := range []int{1, 2} {
 		for _, callers := range []int{1, 100} {
-			b.Run(fmt.Sprintf("%s/keys=%d/callers=%d", name, keys, callers), func(b *testing.B) { benchTake(b, l, o, keys, callers) })
+			b.Run(fmt.Sprintf("charges=%d/callers=%d", charges, callers), func(b *testing.B) {
+				benchTake(b, clustered(b, Options{}), benchLimit(algorithms.FixedWindow), charges, 100_000, callers)
+			})
 		}
 	}
 }
 
-func benchTake(b *testing.B, l algorithms.Limit, o Options, keys, callers int) {
+func benchTakes(b *testing.B, name string, l algorithms.Limit, o Options) {
 	b.Helper()
-	s := open(b, urlOf("redis", shared(b).Address()), o)
+	for _, keys := range []int{1, 100_000} {
+		for _, callers := range []int{1, 100} {
+			b.Run(fmt.Sprintf("%s/keys=%d/callers=%d", name, keys, callers), func(b *testing.B) {
+				benchTake(b, open(b, urlOf("redis", shared(b).Address()), o), l, 1, keys, callers)
+			})
+		}
+	}
+}
+
+func benchTake(b *testing.B, s *Store, l algorithms.Limit, charges, keys, callers int) {
+	b.Helper()
 	names := make([][]byte, keys)
 	for i := range names {
 		names[i] = benchKey(i)
@@ -57,20 +69,29 @@ func benchTake(b *testing.B, l algorithms.Limit, o Options, keys, callers int) {
 	b.ResetTimer()
 	var next, failed atomic.Int64
 	take := func(n int64, charges []store.Charge, decisions []algorithms.Decision) {
-		charges[0].Key = names[n%int64(keys)]
+		for i := range charges {
+			charges[i].Key = names[(n+int64(i))%int64(keys)]
+		}
 		if _, err := s.Take(b.Context(), charges, decisions); err != nil {
 			failed.Add(1)
 		}
 	}
+	request := func() ([]store.Charge, []algorithms.Decision) {
+		all := make([]store.Charge, charges)
+		for i := range all {
+			all[i] = store.Charge{Limit: l, Hits: 1, Rule: i}
+		}
+		return all, make([]algorithms.Decision, charges)
+	}
 	if callers == 1 {
-		charges, decisions := []store.Charge{{Limit: l, Hits: 1}}, make([]algorithms.Decision, 1)
+		charges, decisions := request()
 		for n := range int64(b.N) {
 			take(n*7919, charges, decisions)
 		}
 	} else {
 		b.SetParallelism(max(1, callers/runtime.GOMAXPROCS(0)))
 		b.RunParallel(func(pb *testing.PB) {
-			charges, decisions := []store.Charge{{Limit: l, Hits: 1}}, make([]algorithms.Decision, 1)
+			charges, decisions := request()
 			for pb.Next() {
 				take(next.Add(1)*7919, charges, decisions)
 			}

@@ -2,6 +2,7 @@ package algorithms
 
 import (
 	"math"
+	"math/bits"
 	"time"
 )
 
@@ -14,7 +15,8 @@ type slidingWindowLog struct{}
 func (slidingWindowLog) name() string { return "sliding_window_log" }
 
 // Log is the state of sliding_window_log for one key: the admitted hits and their instants, newest last. The zero value is a key
-// never used. A log has at most 2*Requests entries of 16 bytes, and allocates when it grows. Not safe for concurrent use.
+// never used. A log has at most 2*Requests entries of 16 bytes, and allocates when it grows. A log that has shrunk to an eighth gives
+// memory back. Not safe for concurrent use.
 type Log struct {
 	ring []logged // a power of two long; the entries are head, head+1, … (mod length)
 	head int
@@ -28,6 +30,11 @@ type logged struct {
 	at   Instant
 	hits uint64
 }
+
+const (
+	logEntry   = 16 // bytes of a logged
+	logShrinks = 16 // entries of the smallest ring that gives memory back; a smaller one would save less than the work costs
+)
 
 // Pending is hits that [Log.Decide] has decided on and [Log.Apply] has not yet put into the log. So a store can decide several
 // charges of one key one after another and still drop all of them. The zero value has no hits.
@@ -104,9 +111,39 @@ func (g *Log) Decide(l Limit, now Instant, p Pending, hits int64, countRejected 
 
 // Apply puts pending hits, decided on at instant now, into the log and drops expired entries.
 func (g *Log) Apply(l Limit, now Instant, p Pending) {
-	if !p.charged {
-		return
+	if p.charged {
+		g.apply(l, now, p)
+		g.shrink()
 	}
+}
+
+// ApplyInPlace is Apply for a log that must not grow. Where Apply would grow the log, the hits join the newest entry, and the instant of
+// that entry becomes now. So hits expire later than they should, and never sooner. A log without entries has no entry to join, and must
+// not need one.
+func (g *Log) ApplyInPlace(l Limit, now Instant, p Pending) {
+	if g.SizeAfter(l, now, p) > g.Size() && g.len > 0 {
+		g.at(g.len - 1).at = g.held(now)
+	}
+	g.Apply(l, now, p)
+}
+
+// SizeAfter returns an upper bound of Size after Apply with the same arguments: Size, or more if Apply makes the log grow.
+func (g *Log) SizeAfter(l Limit, now Instant, p Pending) int {
+	if g.len < len(g.ring) || p.added == 0 {
+		return g.Size()
+	}
+	if g.len > 0 {
+		now = g.held(now)
+		newest := g.at(g.len - 1)
+		if newest.at == now || newest.hits <= p.refunded || g.expired(l, g.at(0), now) {
+			return g.Size()
+		}
+	}
+	return logEntry * g.grown()
+}
+
+// apply is Apply for a charge, without giving memory back.
+func (g *Log) apply(l Limit, now Instant, p Pending) {
 	now = g.held(now)
 	g.last = now
 	for g.len > 0 && g.expired(l, g.at(0), now) {
@@ -144,7 +181,7 @@ func (g *Log) IdleAt(l Limit) Instant {
 }
 
 // Size returns the memory that the log holds beyond the Log itself, in bytes.
-func (g *Log) Size() int { return 16 * len(g.ring) }
+func (g *Log) Size() int { return logEntry * len(g.ring) }
 
 // held returns now held at the last charge.
 func (g *Log) held(now Instant) Instant {
@@ -209,14 +246,30 @@ func (g *Log) reset(l Limit, now Instant, p Pending) time.Duration {
 	return 0
 }
 
+// grown returns the length of the next larger ring. A key with one hit needs one entry.
+func (g *Log) grown() int { return max(1, 2*len(g.ring)) }
+
 func (g *Log) push(e logged) {
 	if g.len == len(g.ring) {
-		grown := make([]logged, max(4, 2*len(g.ring)))
-		for i := range g.len {
-			grown[i] = *g.at(i)
-		}
-		g.ring, g.head = grown, 0
+		g.resize(g.grown())
 	}
 	g.len++
 	*g.at(g.len - 1) = e
+}
+
+// shrink gives memory back if an eighth of the ring is enough. The next ring is at most half full, so that a log at the edge does not
+// shrink and grow with each hit.
+func (g *Log) shrink() {
+	if len(g.ring) >= logShrinks && 8*g.len <= len(g.ring) {
+		g.resize(1 << bits.Len(uint(2*max(g.len, 1)-1)))
+	}
+}
+
+// resize moves the entries to a ring of that length, a power of two.
+func (g *Log) resize(length int) {
+	ring := make([]logged, length)
+	for i := range g.len {
+		ring[i] = *g.at(i)
+	}
+	g.ring, g.head = ring, 0
 }

@@ -48,9 +48,10 @@ func (s *Server) newCollector() prometheus.Collector {
 		metrics.New("in_flight_connections_ended_total", "gRPC connections that the server ended, by reason.", "reason"),
 
 		metrics.New("store_keys", "Keys in memory now: with a remote store, those counted here instead."),
-		metrics.New("store_max_keys", "The bound of the keys in memory."),
+		metrics.New("store_places", "Places in memory that the keys take: one for a key, three or more for a key of sliding_window_log."),
+		metrics.New("store_max_keys", "The bound of the places in memory."),
 		metrics.New("store_evictions_total", "Keys forgotten from memory before their time to make room for others."),
-		metrics.New("store_full_total", "New keys that found memory full, by action.", "action"),
+		metrics.New("store_full_total", "New keys, and logs that had to grow, that found memory full, by action.", "action"),
 		metrics.New("store_swept_total", "Idle keys forgotten from memory."),
 		metrics.New("store_clock_steps_total", "Steps of the wall clock after which windows in memory were realigned."),
 
@@ -78,10 +79,12 @@ func (s *Server) collect(to metrics.Scrape) {
 	if s.options.Stats != nil {
 		m := s.options.Stats()
 		to.Gauge("store_keys", float64(m.Keys))
+		to.Gauge("store_places", float64(m.Places))
 		to.Gauge("store_max_keys", float64(m.MaxKeys))
 		to.Counter("store_evictions_total", m.Evicted)
 		to.Counter("store_full_total", m.FullAllowed, "allow")
 		to.Counter("store_full_total", m.FullDenied, "deny")
+		to.Counter("store_full_total", m.FullJoined, "join")
 		to.Counter("store_swept_total", m.Swept)
 		to.Counter("store_clock_steps_total", m.ClockSteps)
 	}

@@ -88,6 +88,7 @@ descriptors:
 			`weir_unmatched_total{reason="no_match"}`:         2,
 
 			`weir_store_keys`:              5,
+			`weir_store_places`:            5,
 			`weir_in_flight_bytes`:         0,
 			`weir_in_flight_max_bytes`:     32 << 20,
 			`weir_in_flight_streams`:       0,
@@ -100,6 +101,7 @@ descriptors:
 			`weir_store_evictions_total`:            0,
 			`weir_store_full_total{action="allow"}`: 0,
 			`weir_store_full_total{action="deny"}`:  0,
+			`weir_store_full_total{action="join"}`:  0,
 			`weir_store_swept_total`:                0,
 			`weir_store_clock_steps_total`:          0,
 

@@ -69,11 +69,13 @@ type Options struct {
 // memstore.Stats converts to a StoreStats.
 type StoreStats struct {
 	Keys        int    // now
-	MaxKeys     int    // bound of Keys
+	Places      int    // that these keys take, see memstore.Options
+	MaxKeys     int    // bound of Places
 	Evicted     uint64 // keys forgotten before their time to make room
 	Swept       uint64 // idle keys forgotten
 	FullAllowed uint64 // new keys decided but not kept, in a full store
 	FullDenied  uint64 // new keys denied, in a full store
+	FullJoined  uint64 // charges of a known log that joined its newest hits, in a full store
 	ClockSteps  uint64 // steps of the wall clock after which windows were realigned
 }
 

@@ -37,11 +37,9 @@ func keyAttacks() []attack {
 		},
 		{
 			name:  "unique_logs",
-			how:   "4 clients invent keys of `sliding_window_log` without end, 1000 in each request; a log is as large as four other keys",
-			bound: "`--max-keys=250000`",
-			args:  []string{"--max-keys=250000"},
+			how:   "4 clients invent keys of `sliding_window_log` without end, 1000 in each request; a log takes three places",
+			bound: "`--max-keys` counts places",
 			fresh: true,
-			empty: true,
 			run: func(a *assault) {
 				chargeNew(a, 1000, func(n int64) *commonv3.RateLimitDescriptor { return descriptor("log", fmt.Sprintf("new-%d", n)) })
 			},

@@ -35,12 +35,13 @@ func (c *candidate) compare(d *candidate) int {
 // samples find no such key, the list holds the first keys of the whole shard. The list is empty until the store is full. Not safe for
 // concurrent use, but for opens.
 type candidates struct {
-	list  []candidate   // the first to go is last
-	hand  int           // the place in the table where the next sample starts
-	whole bool          // each key of the shard is in the list, or not before bound
-	bound candidate     // with whole; opens is never if each key is in the list
-	opens *atomic.Int64 // set in New: no key of the shard may go before this instant; 0: maybe a key may go now
-	seen  uint64        // keys that the shard has looked at to make room
+	list   []candidate   // the first to go is last
+	hand   int           // the place in the table where the next sample starts
+	whole  bool          // each key of the shard is in the list, or not before bound
+	bound  candidate     // with whole; opens is never if each key is in the list
+	opens  *atomic.Int64 // set in New: no key of the shard may go before this instant; 0: maybe a key may go now
+	seen   uint64        // keys that the shard has looked at to make room
+	spared []digest      // keys that need the room themselves: they must not go now
 }
 
 // never is the instant at which a key opens that does not exist.
@@ -93,6 +94,13 @@ func (q *candidates) addToWhole(c candidate) {
 		q.trim()
 	}
 	q.opens.Store(min(q.opens.Load(), int64(c.opens)))
+}
+
+// open notes that no key of the shard may go before that instant. A spared key may go sooner.
+func (q *candidates) open(at algorithms.Instant) {
+	if len(q.spared) == 0 {
+		q.opens.Store(int64(at))
+	}
 }
 
 // trim keeps the first candidates of a sorted list.

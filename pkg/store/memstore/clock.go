@@ -70,7 +70,7 @@ func (s *Store) followWallClock() {
 func (sh *shard) followLocked(s *Store, c *clock) {
 	step := time.Duration(c.epoch - sh.epoch)
 	before := max(sh.latest, c.now()-algorithms.Instant(step))
-	count := sh.table.count
+	count, places := sh.table.count, 0
 	sh.table.sweep(func(slot *slot) (idle bool) {
 		limit := sh.limits.of(slot.limit())
 		if !limit.Algorithm.HasState() {
@@ -80,12 +80,12 @@ func (sh *shard) followLocked(s *Store, c *clock) {
 		}
 		slot.state = algorithms.Realign(*limit, slot.state, before, step)
 		if slot.state.Unused() {
-			sh.releaseLocked(slot)
+			places += sh.releaseLocked(slot)
 			return true
 		}
 		return false
 	})
-	s.metrics.free(int(count - sh.table.count))
+	s.metrics.free(int(count-sh.table.count), places)
 	sh.latest = before + algorithms.Instant(step)
 	sh.epoch = c.epoch
 	sh.candidates.reset()

@@ -6,12 +6,12 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// evictLocked forgets the first candidate of the shard and reports true, or reports false if each key of the shard is denied now. mu
-// must be held.
-func (sh *shard) evictLocked(now algorithms.Instant) bool {
+// evictLocked forgets the first candidate of the shard and returns the places that the key took. 0: each key of the shard is denied now
+// or spared. mu must be held.
+func (sh *shard) evictLocked(now algorithms.Instant) (places int) {
 	q := &sh.candidates
 	if int64(now) < q.opens.Load() {
-		return false
+		return 0
 	}
 	if !q.whole {
 		sh.sampleLocked(sample, now)
@@ -31,15 +31,31 @@ func (sh *shard) evictLocked(now algorithms.Instant) bool {
 			continue
 		}
 		if c.opens > now {
-			q.opens.Store(int64(c.opens))
-			return false
+			q.open(c.opens)
+			return 0
 		}
 		q.list = q.list[:last]
-		sh.removeLocked(place)
-		return true
+		return sh.removeLocked(place)
 	}
-	q.opens.Store(never)
-	return false
+	q.open(never)
+	return 0
+}
+
+// evictForLocked is evictLocked for keys that need further places themselves: the shard spares these keys. mu must be held.
+func (sh *shard) evictForLocked(keys []digest, now algorithms.Instant) (places int) {
+	if len(keys) == 0 {
+		return sh.evictLocked(now)
+	}
+	q := &sh.candidates
+	q.spared = keys
+	places = sh.evictLocked(now)
+	q.spared = nil
+	for _, key := range keys { // the list has them as denied keys
+		if place, found := sh.table.find(key); found {
+			sh.noteLocked(place, now)
+		}
+	}
+	return places
 }
 
 // refillLocked fills the empty list from a sample, or else from the whole shard, and reports whether there is a candidate. mu must be
@@ -107,13 +123,17 @@ func (sh *shard) noteLocked(place int, now algorithms.Instant) {
 	sh.candidates.add(sh.candidateLocked(place, now))
 }
 
-// candidateLocked looks at the key at that place. Under a limit of 0 a key is denied also without a state, so the state can go. mu
-// must be held.
+// candidateLocked looks at the key at that place. Under a limit of 0 alone a key is denied also without a state, so the state can
+// go. mu must be held.
 func (sh *shard) candidateLocked(place int, now algorithms.Instant) candidate {
 	sh.candidates.seen++
 	s := &sh.table.slots[place]
 	l := sh.limits.of(s.limit())
 	c := candidate{key: s.key(), capacity: l.Capacity()}
+	if slices.Contains(sh.candidates.spared, c.key) {
+		c.opens = never - 1 // as a key that is denied, longer than any other
+		return c
+	}
 	if l.Requests == 0 {
 		c.capacity = 1
 		return c

@@ -94,7 +94,7 @@ func TestAlmostSpentKeysOutliveAFloodOfKeysWithOneHit(t *testing.T) {
 	for _, a := range algorithms.Algorithms() {
 		for _, spent := range []int{100, 500, 900} {
 			t.Run(fmt.Sprint(a, " ", spent, " of 1000"), func(t *testing.T) {
-				inBubble(t, Options{MaxKeys: 1000, SweepInterval: 1000 * time.Hour}, func(t *testing.T, s *Store) {
+				inBubble(t, Options{MaxKeys: 1000 * placesOfNew(a), SweepInterval: 1000 * time.Hour}, func(t *testing.T, s *Store) {
 					l := algorithms.Limit{Algorithm: a, Requests: 100, Period: time.Hour}
 					for i := range spent {
 						take(t, s, fmt.Sprint("spent ", i), l, 99)

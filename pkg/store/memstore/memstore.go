@@ -3,7 +3,8 @@
 //
 // States lie in shards, each with its own lock and a flat table of 40-byte slots (see table). Logs of sliding_window_log lie apart,
 // as their size varies. A digest of 104 bits stands for a key. A background sweep frees idle states. At Options.MaxKeys a new key
-// replaces a key of its shard that has used little of its limit (see candidates). A key that is denied now is never forgotten.
+// replaces a key of its shard that has used little of its limit (see candidates). A key that is denied now is never forgotten. The bound
+// counts places, so it bounds logs too.
 //
 // The instant is the wall clock of the start and the monotonic time since. So windows are aligned to the Unix epoch. After a step of the
 // wall clock the store realigns them: the time that has passed since a charge stays as it was (see clock).
@@ -47,7 +48,7 @@ const (
 
 // Options configures New. The zero value is valid.
 type Options struct {
-	MaxKeys       int           // most keys remembered at once; 0 means DefaultMaxKeys
+	MaxKeys       int           // most places: a key takes one, and a key of sliding_window_log three or more (see places); 0 means DefaultMaxKeys
 	OnFull        OnFull        // the policy for a new key when no other can be forgotten
 	SweepInterval time.Duration // time in which the sweep visits every key once; 0 means DefaultSweepInterval
 	Logger        *slog.Logger  // of steps of the wall clock, at WARN; nil: no log
@@ -74,19 +75,22 @@ type Store struct {
 
 // metrics counts for Stats, on cache lines that a request without a new key does not touch.
 type metrics struct {
-	keys                               atomic.Int64 // remembered, and places claimed for new keys
+	places                             atomic.Int64 // of remembered keys, and claimed for others
 	evicted, swept, allowed, deniedNew atomic.Uint64
+	joined                             atomic.Uint64
 	clockSteps                         atomic.Uint64
 }
 
 // Stats is the store's metrics at one moment.
 type Stats struct {
 	Keys        int    // remembered now
+	Places      int    // that these keys take, at most MaxKeys: one for a key, and three or more for a key of sliding_window_log
 	MaxKeys     int    // the bound
 	Evicted     uint64 // forgotten to make room
 	Swept       uint64 // freed because they were idle
 	FullAllowed uint64 // new keys that were decided but not remembered
 	FullDenied  uint64 // new keys that were denied
+	FullJoined  uint64 // charges of known logs that joined the newest hits, as the log found no place to grow
 	ClockSteps  uint64 // steps of the wall clock that the store has followed
 }
 
@@ -152,14 +156,27 @@ func (s *Store) Close() { s.stop() }
 // Stats returns the store's metrics.
 func (s *Store) Stats() Stats {
 	return Stats{
-		Keys:        int(s.metrics.keys.Load()),
+		Keys:        s.keys(),
+		Places:      int(s.metrics.places.Load()),
 		MaxKeys:     int(s.maxKeys),
 		Evicted:     s.metrics.evicted.Load(),
 		Swept:       s.metrics.swept.Load(),
 		FullAllowed: s.metrics.allowed.Load(),
 		FullDenied:  s.metrics.deniedNew.Load(),
+		FullJoined:  s.metrics.joined.Load(),
 		ClockSteps:  s.metrics.clockSteps.Load(),
 	}
+}
+
+// keys returns the number of keys that the shards remember, one shard after the other.
+func (s *Store) keys() (n int) {
+	for i := range s.shards {
+		sh := &s.shards[i]
+		sh.mu.Lock()
+		n += int(sh.table.count)
+		sh.mu.Unlock()
+	}
+	return n
 }
 
 // Take implements [store.Store]. Take fails only when ctx has ended.
@@ -202,9 +219,9 @@ func (s *Store) Reset(ctx context.Context, charges []store.Charge) (int, error) 
 		key := s.digest(&charges[i])
 		sh := s.shardOf(key)
 		sh.mu.Lock()
-		if sh.forgetLocked(key) {
+		if places := sh.forgetLocked(key); places > 0 {
 			forgotten++
-			s.metrics.keys.Add(-1)
+			s.metrics.places.Add(-int64(places))
 		}
 		sh.mu.Unlock()
 	}
@@ -214,21 +231,20 @@ func (s *Store) Reset(ctx context.Context, charges []store.Charge) (int, error) 
 // takeOne applies a transaction of one charge, the common case, under one lock.
 func (s *Store) takeOne(c *store.Charge, d *algorithms.Decision) {
 	key := s.digest(c)
-	number := s.shardNumber(key)
-	sh := &s.shards[number]
+	sh := s.shardOf(key)
 	var r room
 	for {
 		sh.mu.Lock()
 		now := sh.instantLocked(s)
-		if sh.takeKnownLocked(key, c, d, now) {
+		if sh.takeKnownLocked(s, key, c, d, now) {
 			sh.mu.Unlock()
 			break
 		}
 		v := sh.loadLocked(key, &c.Limit)
 		*d = v.take(c, c.Hits, now, c.CountRejected)
-		if v.grows() && !r.full && !s.claimLocked(&r, sh, now) {
+		if want := r.wantLocked(s, &v, now); want.places > 0 && !s.claimLocked(&r, sh, want, now) {
 			sh.mu.Unlock()
-			s.makeRoom(&r, number)
+			s.makeRoom(&r, want)
 			continue
 		}
 		if v.grows() && r.full {

@@ -20,6 +20,7 @@ import (
 type forgetful struct {
 	s    *Store
 	keys map[digest]known // that the Store must remember
+	logs bool             // most charges go to few logs
 }
 
 // known is a key as its charges left the key.
@@ -35,27 +36,40 @@ type counted struct {
 	hits          int64
 	limit         algorithms.Limit
 	countRejected bool
+	joins         bool // the log found no place to grow: after this charge the two newest entries are one, at the later instant
 }
 
 func (k *known) played() *algorithms.Log {
 	log := new(algorithms.Log)
 	for _, h := range k.log {
 		log.Take(h.limit, h.at, h.hits, h.countRejected)
+		if entries := log.AppendEntries(nil); h.joins && len(entries) >= 2 {
+			newest := &entries[len(entries)-1]
+			newest.Hits += entries[len(entries)-2].Hits
+			log = new(algorithms.Log)
+			for _, e := range append(entries[:len(entries)-2], *newest) {
+				log.Restore(h.limit, e, h.at)
+			}
+		}
 	}
 	return log
 }
 
 // take applies a charge to the key.
 func (k *known) take(c *store.Charge, hits int64, now algorithms.Instant) (d algorithms.Decision) {
+	was := k.limit
 	if c.Limit.Algorithm == algorithms.SlidingWindowLog {
 		d = k.played().Take(c.Limit, now, hits, c.CountRejected)
-		k.log = append(slices.Clip(k.log), counted{now, hits, c.Limit, c.CountRejected})
+		k.log = append(slices.Clip(k.log), counted{at: now, hits: hits, limit: c.Limit, countRejected: c.CountRejected})
 		k.limit = c.Limit
 	} else {
 		if k.limit == (algorithms.Limit{}) {
 			k.limit = c.Limit
 		}
 		k.state, k.limit, d = algorithms.TakeAs(k.limit, c.Limit, k.state, now, hits, c.CountRejected)
+	}
+	if c.Limit.Requests == 0 && was.Requests > 0 {
+		k.limit = was // a ban says nothing about the state
 	}
 	if d.Allowed && hits > 0 && uint64(hits) >= k.denied {
 		k.denied = 0
@@ -69,6 +83,11 @@ func (k *known) deny(c *store.Charge, hits int64, allowed bool) {
 	if !allowed && hits > 0 && c.Limit.Requests > 0 {
 		k.denied = min(uint64(hits), uint64(c.Limit.Capacity()))
 	}
+}
+
+// alive returns the entries of a log that have not expired.
+func (k *known) alive(log *algorithms.Log, now algorithms.Instant) []algorithms.LogEntry {
+	return slices.DeleteFunc(log.AppendEntries(nil), func(e algorithms.LogEntry) bool { return now.Sub(e.At) >= k.limit.Period })
 }
 
 func (k *known) unused() bool {
@@ -100,9 +119,10 @@ func (k *known) wait(hits uint64, now algorithms.Instant) time.Duration {
 	return d.RetryAfter
 }
 
-// transaction decides the charges and returns the keys that the Store should then remember. With full, new keys are not remembered.
+// transaction decides the charges and returns the keys that the Store should then remember. With full, new keys are not remembered. The
+// logs of the keys in joined found no place to grow.
 func (m *forgetful) transaction(
-	charges []store.Charge, now algorithms.Instant, forgotten []digest, full bool,
+	charges []store.Charge, now algorithms.Instant, forgotten, joined []digest, full bool,
 ) (admitted bool, decisions []algorithms.Decision, after map[digest]known) {
 	before := maps.Clone(m.keys)
 	for _, key := range forgotten {
@@ -151,6 +171,12 @@ func (m *forgetful) transaction(
 			after[m.s.digest(c)] = k
 		}
 	}
+	for _, key := range joined {
+		k := after[key]
+		k.log = slices.Clone(k.log)
+		k.log[len(k.log)-1].joins = true
+		after[key] = k
+	}
 	for key, k := range after {
 		if k.unused() || full && grows(key) {
 			delete(after, key)
@@ -184,6 +210,12 @@ func (m *forgetful) compare() error {
 		if k.limit.Algorithm.HasState() && slot.state != k.state {
 			return fmt.Errorf("a key has the state %+v; want %+v", slot.state, k.state)
 		}
+		if len(k.log) > 0 {
+			got, want := k.alive(sh.logs.of(slot.state), m.s.now()), k.alive(k.played(), m.s.now())
+			if !slices.Equal(got, want) {
+				return fmt.Errorf("a log has the entries %v; want %v", got, want)
+			}
+		}
 		if now := m.s.now(); max(sh.idleAtLocked(slot), now) != max(k.idleAt(), now) {
 			return fmt.Errorf("a key is idle at %d; want %d: %+v", sh.idleAtLocked(slot), k.idleAt(), k)
 		}
@@ -191,10 +223,25 @@ func (m *forgetful) compare() error {
 			return fmt.Errorf("a key denied for %d hits is remembered as denied for %d", k.denied, got)
 		}
 	}
-	if got, want := m.s.count(), len(m.keys); got != want || m.s.Stats().Keys != want || want > int(m.s.maxKeys) {
-		return fmt.Errorf("the store has %d keys, and counts %d; want %d, at most %d", got, m.s.Stats().Keys, want, m.s.maxKeys)
+	if got, want := m.s.Stats().Keys, len(m.keys); got != want {
+		return fmt.Errorf("the store has %d keys; want %d", got, want)
 	}
-	return nil
+	return m.comparePlaces()
+}
+
+// comparePlaces returns an error unless the places of all keys are within the bound, and enough for their slots and entries.
+func (m *forgetful) comparePlaces() error {
+	least := 0
+	for _, k := range m.keys {
+		least++
+		if len(k.log) > 0 {
+			least += (logBytes + 16*k.played().Len() + placeBytes - 1) / placeBytes
+		}
+	}
+	if got := m.s.Stats().Places; got < least {
+		return fmt.Errorf("the keys take %d places; want at least %d", got, least)
+	}
+	return m.s.checkPlaces()
 }
 
 // modelSeeds returns the number of seeds, from the environment for a long run.
@@ -207,7 +254,7 @@ func modelSeeds() int {
 
 // TestRandomTransactionsAtTheBoundForgetOnlyKeysThatMayGo plays random transactions to a store at its bound and to a forgetful one.
 func TestRandomTransactionsAtTheBoundForgetOnlyKeysThatMayGo(t *testing.T) {
-	var evicted, full uint64
+	var evicted, full, joined uint64
 	for seed := range uint64(max(5, race.Scale(modelSeeds()))) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		o := Options{
@@ -217,25 +264,26 @@ func TestRandomTransactionsAtTheBoundForgetOnlyKeysThatMayGo(t *testing.T) {
 		}
 		t.Run(fmt.Sprintf("seed %d %+v", seed, o), func(t *testing.T) {
 			inBubble(t, o, func(t *testing.T, s *Store) {
-				m := &forgetful{s: s, keys: map[digest]known{}}
+				m := &forgetful{s: s, keys: map[digest]known{}, logs: seed%2 == 1}
 				m.fill(t, r)
 				for step := range 1500 {
 					m.step(t, r, step)
 				}
 				st := s.Stats()
-				evicted, full = evicted+st.Evicted, full+st.FullAllowed+st.FullDenied
+				evicted, full, joined = evicted+st.Evicted, full+st.FullAllowed+st.FullDenied, joined+st.FullJoined
 			})
 		})
 	}
-	if evicted < 1000 || full < 100 {
-		t.Errorf("%d evictions and %d decisions without room are too few to show anything", evicted, full)
+	t.Logf("%d evictions, %d decisions and %d logs without room", evicted, full, joined)
+	if evicted < 1000 || full < 100 || joined == 0 {
+		t.Errorf("%d evictions, %d decisions without room and %d logs without room are too few to show anything", evicted, full, joined)
 	}
 }
 
 // fill brings the store to its bound.
 func (m *forgetful) fill(t *testing.T, r *rand.Rand) {
-	for i := 0; len(m.keys) < int(m.s.maxKeys); i++ {
-		c := modelCharge(r)
+	for i := 0; m.s.Stats().Places < int(m.s.maxKeys) && m.s.Stats().Evicted == 0 && i < 10*int(m.s.maxKeys); i++ {
+		c := m.charge(r)
 		c.Key, c.Hits = fmt.Append(nil, "fill ", i), 1
 		m.play(t, r, []store.Charge{c})
 	}
@@ -255,9 +303,10 @@ func (m *forgetful) step(t *testing.T, r *rand.Rand, step int) {
 			delete(m.keys, key)
 		}
 	}
+	time.Sleep(time.Duration(r.IntN(3))) // a log has an entry for each instant
 	charges := make([]store.Charge, 1+r.IntN(4)*r.IntN(2))
 	for i := range charges {
-		charges[i] = modelCharge(r)
+		charges[i] = m.charge(r)
 		charges[i].Rule = i
 		charges[i].Mode = store.Mode(r.IntN(4))
 	}
@@ -300,29 +349,36 @@ func (m *forgetful) play(t *testing.T, r *rand.Rand, charges []store.Charge) {
 	}
 	st := m.s.Stats()
 	full := st.FullAllowed+st.FullDenied > before.FullAllowed+before.FullDenied
-	if full && len(charges) == 1 {
-		m.checkFull(t, got[0], now)
-	}
-	var may []digest // keys of the transaction that may have been forgotten for others of it
-	if len(charges) > 1 && st.Evicted > before.Evicted {
-		for i := range charges {
-			key := m.s.digest(&charges[i])
-			if k, ok := m.keys[key]; ok && !slices.Contains(may, key) && k.wait(k.denied, now) == 0 {
-				may = append(may, key)
-			}
+	joined := int(st.FullJoined - before.FullJoined)
+	var may, logs []digest // keys of the transaction that may have been forgotten for others of it; logs that may have joined hits
+	for i := range charges {
+		key := m.s.digest(&charges[i])
+		k, ok := m.keys[key]
+		if ok && len(charges) > 1 && st.Evicted > before.Evicted && !slices.Contains(may, key) && k.wait(k.denied, now) == 0 {
+			may = append(may, key)
+		}
+		if ok && joined > 0 && len(k.log) > 0 && !slices.Contains(logs, key) {
+			logs = append(logs, key)
 		}
 	}
 	was := m.keys
 	var mismatch error
-	for subset := range 1 << len(may) {
-		var forgotten []digest
-		for i, key := range may {
-			if subset>>i&1 == 1 {
+	for subset := range 1 << (len(may) + len(logs)) {
+		var forgotten, joins []digest
+		for i, key := range slices.Concat(may, logs) {
+			switch {
+			case subset>>i&1 == 0:
+			case i < len(may):
 				forgotten = append(forgotten, key)
+			default:
+				joins = append(joins, key)
 			}
 		}
+		if len(joins) != joined {
+			continue
+		}
 		m.keys = was
-		wantAdmitted, want, after := m.transaction(charges, now, forgotten, full)
+		wantAdmitted, want, after := m.transaction(charges, now, forgotten, joins, full)
 		for i := range want {
 			if full && want[i] == (algorithms.Decision{}) && !got[i].Allowed && got[i].RetryAfter > 0 {
 				want[i] = got[i] // checkFull checks the wait
@@ -335,6 +391,9 @@ func (m *forgetful) play(t *testing.T, r *rand.Rand, charges []store.Charge) {
 		m.keys = after
 		m.forget(t, was, now, st.Evicted-before.Evicted)
 		if mismatch = m.compare(); mismatch == nil {
+			if (full || joined > 0) && len(charges) == 1 {
+				m.checkFull(t, &charges[0], got[0], now)
+			}
 			return
 		}
 	}
@@ -359,12 +418,23 @@ func (m *forgetful) forget(t *testing.T, was map[digest]known, now algorithms.In
 	}
 }
 
-// checkFull fails the test unless each key is denied now, for its last denied hits as the store rounds them. The new key
-// may wait for less time, as denied hits that count make another key open later.
-func (m *forgetful) checkFull(t *testing.T, d algorithms.Decision, now algorithms.Instant) {
+// checkFull fails the test unless each other key is denied now, for its last denied hits as the store rounds them. A key that needs more
+// places than the store has proves nothing. The new key may wait for less time, as denied hits that count make another key open later.
+func (m *forgetful) checkFull(t *testing.T, c *store.Charge, d algorithms.Decision, now algorithms.Instant) {
 	t.Helper()
+	own, needs := m.s.digest(c), 1
+	if c.Limit.Algorithm == algorithms.SlidingWindowLog {
+		k := m.keys[own]
+		needs += placesOf(16 * max(1, 2*k.played().Len())) // a log without room is full; its length is a power of two
+	}
+	if needs > int(m.s.maxKeys) {
+		return
+	}
 	opens := time.Duration(never)
 	for key, k := range m.keys {
+		if key == own {
+			continue
+		}
 		sh := m.s.shardOf(key)
 		place, _ := sh.table.find(key)
 		wait := k.wait(sh.table.slots[place].denied().hits(), now)
@@ -373,14 +443,21 @@ func (m *forgetful) checkFull(t *testing.T, d algorithms.Decision, now algorithm
 		}
 		opens = min(opens, wait)
 	}
-	if m.s.onFull == Deny && (d.Allowed || d.RetryAfter <= 0 || d.RetryAfter > opens || d.ResetAfter != d.RetryAfter) {
+	if _, known := m.keys[own]; !known && m.s.onFull == Deny && (d.Allowed || d.RetryAfter <= 0 || d.RetryAfter > opens || d.ResetAfter != d.RetryAfter) {
 		t.Fatalf("a new key in a full store: %+v; want a wait of at most %v", d, opens)
 	}
 }
 
-// modelCharge returns a charge of one of few hundred keys.
-func modelCharge(r *rand.Rand) store.Charge {
-	a := algorithms.Algorithms()[r.IntN(len(algorithms.Algorithms()))]
+// charge returns a charge of one of few hundred keys. With logs, most charges go to a few logs, or to keys that are denied after a hit.
+func (m *forgetful) charge(r *rand.Rand) store.Charge {
+	a, keys := algorithms.Algorithms()[r.IntN(len(algorithms.Algorithms()))], 100
+	switch {
+	case m.logs && r.IntN(2) > 0:
+		a, keys = algorithms.SlidingWindowLog, 10
+	case m.logs && r.IntN(2) > 0: // keys that are denied fill the store
+		spent := algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: 1, Period: 1000 * time.Hour}
+		return store.Charge{Key: fmt.Append(nil, "key ", r.IntN(keys)), Limit: spent, Hits: 1}
+	}
 	l := algorithms.Limit{Algorithm: a, Requests: uint32(r.IntN(12)), Period: []time.Duration{time.Minute, time.Second}[r.IntN(8)/7]}
 	if r.IntN(10) == 0 {
 		l.Requests = 100
@@ -392,5 +469,5 @@ func modelCharge(r *rand.Rand) store.Charge {
 	if r.IntN(10) == 0 {
 		hits = int64(r.IntN(120))
 	}
-	return store.Charge{Key: fmt.Append(nil, "key ", r.IntN(100)), Limit: l, Hits: hits, CountRejected: r.IntN(3) == 0}
+	return store.Charge{Key: fmt.Append(nil, "key ", r.IntN(keys)), Limit: l, Hits: hits, CountRejected: r.IntN(3) == 0}
 }

@@ -6,10 +6,52 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// room is the places that a transaction has claimed for new keys.
+// room is the places that a transaction has claimed.
 type room struct {
-	held int  // claimed and not yet taken
-	full bool // no key could be forgotten: new keys are not remembered
+	held   int      // claimed and not yet taken
+	full   bool     // too few keys could be forgotten: new keys are not remembered
+	tight  bool     // too few keys could be forgotten, or room is full: logs do not grow
+	spared []digest // logs that grow: they must not go to make room for themselves
+}
+
+// want is the further places that one key of a transaction needs.
+type want struct {
+	key    digest
+	places int
+	adds   bool // the key is new
+}
+
+// nearby is how many keys a shard forgets for one of its keys before other shards do. A long log grows by many places. These places come
+// from all shards. So the log's shard keeps its other keys, and nobody waits for the shard.
+const nearby = 4
+
+// wantLocked returns the further places that the view needs. A view without room needs none. A key that is larger than the
+// whole store finds no room, so that no other key goes in vain. The view's shard must be locked.
+func (r *room) wantLocked(s *Store, v *view, now algorithms.Instant) want {
+	w := want{key: v.key, places: v.wantsLocked(now), adds: !v.found}
+	if w.places > 0 && int64(v.heldLocked()+w.places) > s.maxKeys {
+		r.refuse(w.adds)
+	}
+	if r.tight && (r.full || !w.adds) {
+		w.places = 0
+	}
+	return w
+}
+
+// refuse notes that there is no room for a new key, or for a log to grow.
+func (r *room) refuse(adds bool) {
+	r.full = r.full || adds
+	r.tight = true
+}
+
+// spare protects the logs that grow.
+func (r *room) spare(wants ...want) {
+	r.spared = r.spared[:0]
+	for i := range wants {
+		if !wants[i].adds {
+			r.spared = append(r.spared, wants[i].key)
+		}
+	}
 }
 
 // claim claims places until r holds n, or reports false if the store has too few.
@@ -17,13 +59,13 @@ func (s *Store) claim(r *room, n int) bool {
 	if r.held >= n {
 		return true
 	}
-	want := int64(n - r.held)
+	further := int64(n - r.held)
 	for {
-		keys := s.metrics.keys.Load()
-		if keys+want > s.maxKeys {
+		places := s.metrics.places.Load()
+		if places+further > s.maxKeys {
 			return false
 		}
-		if s.metrics.keys.CompareAndSwap(keys, keys+want) {
+		if s.metrics.places.CompareAndSwap(places, places+further) {
 			r.held = n
 			return true
 		}
@@ -33,46 +75,59 @@ func (s *Store) claim(r *room, n int) bool {
 // giveBack returns the places that were not taken.
 func (s *Store) giveBack(r *room) {
 	if r.held > 0 {
-		s.metrics.keys.Add(-int64(r.held))
+		s.metrics.places.Add(-int64(r.held))
 		r.held = 0
 	}
 }
 
-// claimLocked claims a place for one new key of a locked shard. A full store, or a full shard, first forgets a key of that shard.
-// claimLocked reports false if another shard must forget a key.
-func (s *Store) claimLocked(r *room, sh *shard, now algorithms.Instant) bool {
-	full := sh.roomLocked() < 1
-	if !full && s.claim(r, 1) {
+// claimLocked claims the places that a key of a locked shard wants. A full store, or a full shard, first forgets keys of that shard.
+// claimLocked reports false if other shards must forget keys.
+func (s *Store) claimLocked(r *room, sh *shard, w want, now algorithms.Instant) bool {
+	crowded := w.adds && sh.roomLocked() < 1
+	if !crowded && s.claim(r, w.places) {
 		return true
 	}
-	if s.evictLocked(r, sh, now) {
+	r.spare(w)
+	if crowded && !s.evictLocked(r, sh, now) {
+		r.refuse(w.adds)
 		return true
 	}
-	r.full = full
-	return full
+	for range nearby {
+		if s.claim(r, w.places) {
+			return true
+		}
+		if !s.evictLocked(r, sh, now) {
+			return false
+		}
+	}
+	return s.claim(r, w.places)
 }
 
-// evictLocked forgets a key of a locked shard, so that r holds the key's place, or reports false.
+// evictLocked forgets a key of a locked shard, so that r holds the key's places, or reports false.
 func (s *Store) evictLocked(r *room, sh *shard, now algorithms.Instant) bool {
-	if !sh.evictLocked(now) {
+	places := sh.evictForLocked(r.spared, now)
+	if places == 0 {
 		return false
 	}
-	r.held++
+	r.held += places
 	s.metrics.evicted.Add(1)
 	return true
 }
 
-// makeRoom forgets keys until r holds a place for a new key in each of the shards, which may repeat. Each shard makes room for its own
-// new keys. If each key of a shard is denied now, another shard makes room. If too few keys can be forgotten, r is full. No shard may
-// be locked.
-func (s *Store) makeRoom(r *room, shards ...int) {
-	for r.held < len(shards) {
-		if s.claim(r, r.held+1) {
-			continue
-		}
-		if !s.evict(r, shards[r.held]) && !s.evictElsewhere(r) {
-			r.full = true
-			return
+// makeRoom forgets keys until r holds the places that all keys want. The new keys must stand first. Each shard makes room for its own
+// keys. If each key of a shard is denied now, or after some keys, another shard makes room. If too few keys can be forgotten, r is full
+// or tight. No shard may be locked.
+func (s *Store) makeRoom(r *room, wants ...want) {
+	r.spare(wants...)
+	places := 0
+	for i := range wants {
+		w := &wants[i]
+		places += w.places
+		for n := 0; !s.claim(r, places); n++ {
+			if (n >= nearby || !s.evict(r, s.shardNumber(w.key))) && !s.evictElsewhere(r) {
+				r.refuse(w.adds)
+				return
+			}
 		}
 	}
 }

@@ -18,6 +18,7 @@ type shard struct {
 	limits     limits
 	logs       logs
 	candidates candidates
+	_          [40]byte
 }
 
 // maxShardKeys is the bound of keys in a shard, so that each key can have a limit of its own. One number of limits stays free for the
@@ -77,8 +78,8 @@ func (sh *shard) loadLocked(key digest, limit *algorithms.Limit) view {
 }
 
 // takeKnownLocked applies the only charge of a request without a view. takeKnownLocked reports false and changes nothing unless this is
-// the usual case: no refund, and a key that the shard remembers under the same limit. mu must be held.
-func (sh *shard) takeKnownLocked(key digest, c *store.Charge, d *algorithms.Decision, now algorithms.Instant) bool {
+// the usual case. Then the shard remembers the key under the same limit, and there is no refund and no further place. mu must be held.
+func (sh *shard) takeKnownLocked(s *Store, key digest, c *store.Charge, d *algorithms.Decision, now algorithms.Instant) bool {
 	if c.Hits < 0 {
 		return false
 	}
@@ -92,7 +93,16 @@ func (sh *shard) takeKnownLocked(key digest, c *store.Charge, d *algorithms.Deci
 	}
 	if c.Limit.Algorithm == algorithms.SlidingWindowLog {
 		log := sh.logs.of(slot.state)
-		*d = log.Take(c.Limit, now, c.Hits, c.CountRejected)
+		p, decided := log.Decide(c.Limit, now, algorithms.Pending{}, c.Hits, c.CountRejected)
+		before := log.Size()
+		if log.SizeAfter(c.Limit, now, p) > before {
+			return false
+		}
+		log.Apply(c.Limit, now, p)
+		if after := log.Size(); after < before {
+			s.metrics.places.Add(int64(placesOf(after) - placesOf(before)))
+		}
+		*d = decided
 		slot.state = logStateOf(slot.state).after(log, &c.Limit, *d)
 	} else {
 		slot.state, *d = algorithms.Take(c.Limit, slot.state, now, c.Hits, c.CountRejected)
@@ -119,11 +129,15 @@ func (sh *shard) markLocked(place int, c *store.Charge, allowed bool, now algori
 
 // take applies hits of the charge to the view and returns the decision.
 func (v *view) take(c *store.Charge, hits int64, now algorithms.Instant, countRejected bool) (d algorithms.Decision) {
+	was := v.limit
 	if v.log != nil {
 		v.limit = c.Limit
 		v.pending, d = v.log.Decide(c.Limit, now, v.pending, hits, countRejected)
 	} else {
 		v.state, v.limit, d = algorithms.TakeAs(v.limit, c.Limit, v.state, now, hits, countRejected)
+	}
+	if c.Limit.Requests == 0 && was.Requests > 0 {
+		v.limit = was // a ban says nothing about the state: a key that is denied under its own limit stays denied
 	}
 	v.denied = v.denied.after(&c.Limit, hits, d.Allowed)
 	return d
@@ -140,22 +154,40 @@ func (v *view) used() bool {
 // grows reports whether committing the view adds a key to the store.
 func (v *view) grows() bool { return !v.found && v.used() }
 
-// commitLocked makes the view the key's state. A new key takes one of the room's places. mu must be held.
+// commitLocked makes the view the key's state. A new key, and a log that grows, take places of the room. If the room says that no log may
+// grow, further hits join the newest ones. mu must be held.
 func (sh *shard) commitLocked(s *Store, v *view, now algorithms.Instant, r *room) {
+	before := v.heldLocked()
 	if v.log != nil {
-		v.log.Apply(v.limit, now, v.pending)
+		if v.found && r.tight {
+			s.joinLocked(v, now)
+		} else {
+			v.log.Apply(v.limit, now, v.pending)
+		}
 	}
 	switch {
 	case v.grows():
-		sh.insertLocked(v, now)
-		r.held--
+		r.held -= sh.insertLocked(v, now)
 	case !v.found:
 	case v.unused():
+		s.metrics.places.Add(-int64(before))
 		sh.forgetLocked(v.key)
-		s.metrics.keys.Add(-1)
 	default:
+		if more := v.heldLocked() - before; more > 0 {
+			r.held -= more
+		} else if more < 0 {
+			s.metrics.places.Add(int64(more))
+		}
 		sh.updateLocked(v, now)
 	}
+}
+
+// joinLocked applies the pending hits of a log that must not grow. mu must be held.
+func (s *Store) joinLocked(v *view, now algorithms.Instant) {
+	if v.log.SizeAfter(v.limit, now, v.pending) > v.log.Size() {
+		s.metrics.joined.Add(1)
+	}
+	v.log.ApplyInPlace(v.limit, now, v.pending)
 }
 
 // unused reports whether the key of the committed view need not be remembered.
@@ -166,10 +198,12 @@ func (v *view) unused() bool {
 	return v.state.Unused()
 }
 
-// insertLocked adds the key of the view. mu must be held.
-func (sh *shard) insertLocked(v *view, now algorithms.Instant) {
+// insertLocked adds the key of the view, and returns the places that the key takes. mu must be held.
+func (sh *shard) insertLocked(v *view, now algorithms.Instant) (places int) {
+	places = 1
 	if v.log != nil {
 		v.state = sh.logs.hold(v.log)
+		places += placesOf(v.log.Size())
 	}
 	place, _ := sh.table.find(v.key)
 	place = sh.table.insert(place, v.key, v.state, sh.limits.hold(v.limit), v.denied)
@@ -179,6 +213,7 @@ func (sh *shard) insertLocked(v *view, now algorithms.Instant) {
 	if len(sh.candidates.list) > 0 || sh.candidates.whole {
 		sh.noteLocked(place, now)
 	}
+	return places
 }
 
 // updateLocked changes the state of the view's key. mu must be held.
@@ -203,26 +238,29 @@ func (sh *shard) updateLocked(v *view, now algorithms.Instant) {
 	}
 }
 
-// removeLocked forgets the key at that place of the table. mu must be held.
-func (sh *shard) removeLocked(place int) {
-	sh.releaseLocked(&sh.table.slots[place])
+// removeLocked forgets the key at that place of the table, and returns the places that the key took in the store. mu must be held.
+func (sh *shard) removeLocked(place int) (places int) {
+	places = sh.releaseLocked(&sh.table.slots[place])
 	sh.table.remove(place)
+	return places
 }
 
-// releaseLocked gives up the numbers of a slot that goes. mu must be held.
-func (sh *shard) releaseLocked(s *slot) {
+// releaseLocked gives up the numbers of a slot that goes, and returns its places. mu must be held.
+func (sh *shard) releaseLocked(s *slot) (places int) {
+	places = sh.placesLocked(s)
 	number := s.limit()
 	if !sh.limits.of(number).Algorithm.HasState() {
 		sh.logs.release(s.state)
 	}
 	sh.limits.release(number)
+	return places
 }
 
-// forgetLocked forgets a key and reports whether it was there. mu must be held.
-func (sh *shard) forgetLocked(key digest) bool {
+// forgetLocked forgets a key and returns the places that the key took; 0 if the shard does not remember the key. mu must be held.
+func (sh *shard) forgetLocked(key digest) (places int) {
 	place, ok := sh.table.find(key)
-	if ok {
-		sh.removeLocked(place)
+	if !ok {
+		return 0
 	}
-	return ok
+	return sh.removeLocked(place)
 }

@@ -23,7 +23,7 @@ func (s *Store) Load(r io.Reader) (Loaded, error) {
 	switch {
 	case !s.savable:
 		return Loaded{}, ErrNotSavable
-	case s.metrics.keys.Load() > 0:
+	case s.metrics.places.Load() > 0:
 		return Loaded{}, ErrInUse
 	}
 	in := snapshotReader{store: s, r: bufio.NewReaderSize(r, 128<<10), checksum: newChecksum()}
@@ -40,7 +40,9 @@ func (s *Store) clear() {
 	for i := range s.shards {
 		sh := &s.shards[i]
 		sh.mu.Lock()
-		s.metrics.keys.Add(-int64(sh.table.count))
+		for slot := range sh.table.each {
+			s.metrics.places.Add(-int64(sh.placesLocked(slot)))
+		}
 		sh.table, sh.limits, sh.logs = table{}, limits{}, logs{}
 		sh.candidates.reset()
 		sh.mu.Unlock()
@@ -279,9 +281,12 @@ func (in *snapshotReader) put(v view, idle, now algorithms.Instant) {
 		return
 	}
 	s := in.store
-	number := s.shardNumber(v.key)
-	sh := &s.shards[number]
+	sh := s.shardOf(v.key)
 	v.shard = sh
+	want := want{key: v.key, places: 1, adds: true}
+	if v.log != nil {
+		want.places += placesOf(v.log.Size())
+	}
 	var r room
 	for {
 		sh.mu.Lock()
@@ -290,16 +295,15 @@ func (in *snapshotReader) put(v view, idle, now algorithms.Instant) {
 			sh.mu.Unlock()
 			break
 		}
-		if !r.full && !s.claimLocked(&r, sh, now) {
+		if !r.full && !s.claimLocked(&r, sh, want, now) {
 			sh.mu.Unlock()
-			s.makeRoom(&r, number)
+			s.makeRoom(&r, want)
 			continue
 		}
 		if r.full {
 			in.loaded.NoRoom++
 		} else {
-			sh.insertLocked(&v, now)
-			r.held--
+			r.held -= sh.insertLocked(&v, now)
 			in.loaded.Keys++
 		}
 		sh.mu.Unlock()

@@ -25,7 +25,7 @@ func (s *Store) Save(w io.Writer) (Saved, error) {
 		return Saved{}, ErrNotSavable
 	}
 	out := newSnapshotWriter(w)
-	out.head(s.hashKey, s.now(), s.metrics.keys.Load())
+	out.head(s.hashKey, s.now(), int64(s.keys()))
 	for i := range s.shards {
 		out.shard(s, &s.shards[i])
 		if out.err != nil {

@@ -38,28 +38,26 @@ func (s *Store) sweepShard(sh *shard) {
 	sh.candidates.reset()
 }
 
-// free counts keys that were idle and are forgotten.
-func (m *metrics) free(keys int) {
+// free counts keys that were idle and are forgotten, and gives their places back.
+func (m *metrics) free(keys, places int) {
 	if keys > 0 {
-		m.keys.Add(-int64(keys))
+		m.places.Add(-int64(places))
 		m.swept.Add(uint64(keys))
 	}
 }
 
-// sweepLocked frees the idle states and returns their number. mu must be held.
-func (sh *shard) sweepLocked(now algorithms.Instant) int {
+// sweepLocked frees the idle states and returns their number and the places that they took. mu must be held.
+func (sh *shard) sweepLocked(now algorithms.Instant) (keys, places int) {
 	t := &sh.table
 	before := t.count
 	t.sweep(func(s *slot) bool {
 		idle := sh.idleAtLocked(s) <= now
 		if idle {
-			sh.releaseLocked(s)
+			places += sh.releaseLocked(s)
 		}
 		return idle
 	})
-	if t.homes > 4*minHomes && t.count < t.homes/2 {
-		t.resize(t.count + t.count/4)
-	}
+	t.shrink()
 	if renumbered := sh.limits.shrink(); renumbered != nil {
 		for s := range t.each {
 			s.setLimit(renumbered[s.limit()])
@@ -74,7 +72,7 @@ func (sh *shard) sweepLocked(now algorithms.Instant) int {
 			}
 		}
 	}
-	return int(before - t.count)
+	return int(before - t.count), places
 }
 
 // idleAtLocked returns the instant from which the key of a slot is idle. mu must be held.

@@ -106,7 +106,7 @@ func (t *table) open(i int) bool {
 	return true
 }
 
-// remove removes the slot at place i.
+// remove removes the slot at place i. The others may move.
 func (t *table) remove(i int) {
 	end := i + 1
 	for end < len(t.slots) && !t.slots[end].empty() && t.home(t.slots[end].hi) < end {
@@ -115,6 +115,15 @@ func (t *table) remove(i int) {
 	copy(t.slots[i:end-1], t.slots[i+1:end])
 	t.slots[end-1] = slot{}
 	t.count--
+	t.shrink()
+}
+
+// shrink gives memory back if the table has become much emptier than after it grew. Long logs replace many keys, and must not find the
+// memory of their slots taken.
+func (t *table) shrink() {
+	if t.homes > 4*minHomes && t.count < t.homes/3*2 {
+		t.resize(t.count + t.count/4)
+	}
 }
 
 // resize moves all slots to an array with that many homes, or more if the runs need more.

@@ -14,7 +14,7 @@ type transaction struct {
 	order  []int  // indices of refs, by shard and digest
 	views  []view // one for each distinct key, in that order
 	shards []int  // the distinct shards, ascending
-	grows  []int  // the shards of views that add a key, ascending; a shard may repeat
+	wants  []want // of views that need places: first the new keys, in the order of views
 }
 
 // ref says which key a charge goes to.
@@ -32,20 +32,25 @@ func (s *Store) takeAll(charges []store.Charge, decisions []algorithms.Decision)
 	t.plan(s, charges)
 	var r room
 	for {
-		now := t.lock(s)
-		admitted = t.decide(s, charges, decisions, now, r.full)
-		if !r.full {
-			t.grow(s)
-			if crowded := t.crowded(s); crowded >= 0 {
-				t.unlock(s)
-				r.full = !s.evict(&r, crowded)
-				continue
+		now, full := t.lock(s), r.full
+		admitted = t.decide(s, charges, decisions, now, full)
+		places := t.wantLocked(s, &r, now)
+		if r.full != full {
+			t.unlock(s)
+			continue
+		}
+		if crowded := t.crowdedLocked(s); crowded >= 0 {
+			t.unlock(s)
+			r.spare(t.wants...)
+			if !s.evict(&r, crowded) {
+				r.refuse(true)
 			}
-			if !s.claim(&r, len(t.grows)) {
-				t.unlock(s)
-				s.makeRoom(&r, t.grows...)
-				continue
-			}
+			continue
+		}
+		if !s.claim(&r, places) {
+			t.unlock(s)
+			s.makeRoom(&r, t.wants...)
+			continue
 		}
 		for i := range t.views {
 			if v := &t.views[i]; !v.grows() || !r.full {
@@ -59,22 +64,34 @@ func (s *Store) takeAll(charges []store.Charge, decisions []algorithms.Decision)
 	}
 }
 
-// grow finds the shards of new keys.
-func (t *transaction) grow(s *Store) {
-	t.grows = t.grows[:0]
-	for i := range t.views {
-		if v := &t.views[i]; v.grows() {
-			t.grows = append(t.grows, s.shardNumber(v.key))
+// wantLocked finds the places that views need, and returns their sum.
+func (t *transaction) wantLocked(s *Store, r *room, now algorithms.Instant) (places int) {
+	t.wants = t.wants[:0]
+	for _, adds := range []bool{true, false} {
+		for i := range t.views {
+			v := &t.views[i]
+			if v.found == adds {
+				continue
+			}
+			if w := r.wantLocked(s, v, now); w.places > 0 {
+				t.wants = append(t.wants, w)
+				places += w.places
+			}
 		}
 	}
+	return places
 }
 
-// crowded returns a shard that cannot number all its new keys, or -1.
-func (t *transaction) crowded(s *Store) int {
-	for i, n := 0, 0; i < len(t.grows); i++ {
-		shard := t.grows[i]
-		if n++; i > 0 && t.grows[i-1] != shard {
-			n = 1
+// crowdedLocked returns a shard that cannot number all its new keys, or -1.
+func (t *transaction) crowdedLocked(s *Store) int {
+	last, n := -1, 0
+	for i := range t.wants {
+		if !t.wants[i].adds {
+			break
+		}
+		shard := s.shardNumber(t.wants[i].key)
+		if n++; shard != last {
+			last, n = shard, 1
 		}
 		if n > s.shards[shard].roomLocked() {
 			return shard

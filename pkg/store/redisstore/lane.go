@@ -6,7 +6,7 @@ import "time"
 // a round trip, a run of the script, and a read and a write of a key. While Redis answers fast, one flight after another is under
 // way. A call that waits for a slow Redis gets a flight of its own in time (see gapLocked).
 type lane struct {
-	queue *queue        // whose mu guards the fields below
+	queue *queue        // mu of the queue guards the fields below
 	wake  chan struct{} // holds a value when an idle worker may take a flight
 
 	waiting  []*call

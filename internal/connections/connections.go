@@ -1,10 +1,11 @@
 // Package connections bounds the open connections of listeners, and the time of a write.
 //
-// At the bound a new connection takes the place of an idle one, so that connections without requests cannot keep clients out. The
-// package does not know protocols: the server of a connection reports requests with [Conn.Begin] and [Conn.Done].
+// At the bound a new connection takes the place of an idle one, or of a busy one without answers. So quiet connections cannot keep clients
+// out. The package does not know protocols: the server of a connection reports requests with [Conn.Begin], [Conn.Answered] and [Conn.Done].
 package connections
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -16,12 +17,14 @@ import (
 	"github.com/weirproxy/weir/internal/loglimit"
 )
 
-// Ages at which a connection without a request gives way to a new connection.
+// Ages at which a connection gives way to a new connection.
 const (
 	// newAge protects a connection that has not completed its first request, while the request is under way.
 	newAge = time.Second
 	// idleAge protects a connection between two requests.
 	idleAge = time.Second
+	// silentAge protects a connection with open requests, after its last answer.
+	silentAge = 10 * time.Second
 )
 
 // maxCandidates bounds the connections that a new one is compared with, and so the time of a flood of connections: some 20 µs each.
@@ -46,7 +49,7 @@ type Bound struct {
 	options  Options
 	begun    time.Time     // the zero of all instants
 	refused  atomic.Uint64 // new connections
-	replaced atomic.Uint64 // idle connections that a new one took the place of
+	replaced atomic.Uint64 // idle and silent connections that a new one took the place of
 	logged   loglimit.Limiter
 
 	mu   sync.Mutex // guards open
@@ -58,7 +61,7 @@ type Stats struct {
 	Open     int    // connections now
 	Max      int    // bound of Open; 0: no bound
 	Refused  uint64 // new connections that were closed at once
-	Replaced uint64 // idle connections that were closed for a new one
+	Replaced uint64 // idle and silent connections that were closed for a new one
 }
 
 // New returns a Bound without connections.
@@ -106,7 +109,11 @@ func (b *Bound) admit(raw net.Conn) *Conn {
 	victim, ok := b.place(c)
 	if victim != nil {
 		b.replaced.Add(1)
-		b.log("a new connection took the place of an idle one", victim.RemoteAddr())
+		if !b.options.QuietFirst && victim.served.Load() && victim.busy.Load() {
+			b.log("a new connection took the place of a silent one: its requests had no answer for a long time", victim.RemoteAddr())
+		} else {
+			b.log("a new connection took the place of an idle one", victim.RemoteAddr())
+		}
 		_ = victim.Close()
 	}
 	if !ok {
@@ -132,10 +139,11 @@ func (b *Bound) place(c *Conn) (victim *Conn, ok bool) {
 }
 
 // idleLocked returns the connection that can best be missed; nil when all are busy. Connections that never completed a request come
-// first, the oldest before all others. So a flood of connections replaces its own connections, and no client between two requests.
+// first, the oldest before all others. So a flood of connections replaces its own connections, and no client between two requests. A
+// busy connection without answers comes last: the honest one among them is a health check that watches, and connects again.
 func (b *Bound) idleLocked() *Conn {
 	now, candidates := b.now(), 0
-	var fresh, idle *Conn
+	var fresh, idle, silent *Conn
 	for c := range b.open {
 		if candidates++; candidates > maxCandidates {
 			break
@@ -150,16 +158,15 @@ func (b *Bound) idleLocked() *Conn {
 			if (!c.busy.Load() || age >= int64(newAge)) && (fresh == nil || c.quiet.Load() < fresh.quiet.Load()) {
 				fresh = c
 			}
-		case !c.busy.Load() && age >= int64(idleAge):
-			if idle == nil || c.quiet.Load() < idle.quiet.Load() {
+		case !c.busy.Load():
+			if age >= int64(idleAge) && (idle == nil || c.quiet.Load() < idle.quiet.Load()) {
 				idle = c
 			}
+		case now-c.silent() >= int64(silentAge) && (silent == nil || c.silent() < silent.silent()):
+			silent = c
 		}
 	}
-	if fresh != nil {
-		return fresh
-	}
-	return idle
+	return cmp.Or(fresh, idle, silent)
 }
 
 // now returns the nanoseconds since begun.
@@ -183,6 +190,7 @@ type Conn struct {
 	bound  *Bound
 	closed atomic.Bool
 	quiet  atomic.Int64 // nanoseconds after begun of the last Answered, or of the start
+	asked  atomic.Int64 // nanoseconds after begun of the first Begin since the last Answered
 	busy   atomic.Bool  // between Begin and Done
 	served atomic.Bool  // Answered was called
 
@@ -190,8 +198,17 @@ type Conn struct {
 	deadline time.Time  // of writes, set on Conn; zero: no deadline
 }
 
-// Begin marks the connection as busy: it does not give way to a new one, unless its first request takes longer than a second.
-func (c *Conn) Begin() { c.busy.Store(true) }
+// Begin marks the connection as busy: it does not give way to a new one. The exceptions are a first request of more than a second, and
+// ten seconds without an answer.
+func (c *Conn) Begin() {
+	if c.asked.Load() <= c.quiet.Load() { // a request that is given up and begins anew does not end the silence
+		c.asked.Store(c.bound.now())
+	}
+	c.busy.Store(true)
+}
+
+// silent returns the instant, in nanoseconds after begun, since which a busy connection has no answer.
+func (c *Conn) silent() int64 { return max(c.asked.Load(), c.quiet.Load()) }
 
 // Done marks the connection as idle: no request is open.
 func (c *Conn) Done() { c.busy.Store(false) }

@@ -60,6 +60,6 @@ func (b bounds) collector() prometheus.Collector {
 		metrics.New("connections", "Open connections of a server.", "server"),
 		metrics.New("max_connections", "The bound of the open connections of a server.", "server"),
 		metrics.New("connections_refused_total", "New connections that were closed at once, because all others were busy.", "server"),
-		metrics.New("connections_replaced_total", "Idle connections that were closed for a new one.", "server"),
+		metrics.New("connections_replaced_total", "Idle connections, and busy ones without answers, that were closed for a new one.", "server"),
 	)
 }

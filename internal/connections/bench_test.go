@@ -1,0 +1,20 @@
+package connections
+
+import (
+	"log/slog"
+	"net"
+	"testing"
+)
+
+func BenchmarkRequest(b *testing.B) {
+	bound := New(Options{Max: 10, Logger: slog.New(slog.DiscardHandler)})
+	client, server := net.Pipe()
+	defer client.Close()
+	c := bound.admit(server)
+	defer c.Close()
+	for b.Loop() {
+		c.Begin()
+		c.Answered()
+		c.Done()
+	}
+}

@@ -24,23 +24,28 @@ type Conn struct {
 	held  atomic.Int64    // bytes of the connection; changes under mu
 	open  atomic.Int64    // streams; changes under mu
 
-	// answered counts the answers that the client has taken, as far as the system tells. Errors and streams that the client has reset do
-	// not count. Changes under mu.
+	// answered is the history of answers that the client has taken, as far as the system tells: answerUnit for each, which fades. Errors and
+	// streams that the client has reset do not count. Changes under mu.
 	answered atomic.Int64
 
 	writes atomic.Uint64 // odd while a Write is under way
 
-	sent frames // used by Write alone
+	sent     frames // used by Write alone
+	resetAny bool   // the last Read has seen a reset; used by Read alone
 
 	mu       sync.Mutex // guards the rest
 	gone     bool       // nothing counts any more
 	left     int64      // bytes that the connection held in the end, until leave
+	kept     int64      // bytes that the most streams leave behind
+	peaked   int64      // instant of the last change of kept
 	received frames
 	skip     int // bytes of the preface still to come
 	streams  streams
 	backlog  int64 // bytes that are held until the Write under way has ended
-	reset    int64 // bytes of streams that the client has reset, until letGo
+	reset    int64 // bytes of streams that the client has reset, in frames that the server may not have seen
+	going    int64 // bytes of streams that the client has reset before, until letGo
 	letting  bool  // letGo runs
+	large    int   // large answers, as far as they may not have gone out
 	series   int   // CONTINUATION frames since the last HEADERS
 	partial  int64 // instant since which a frame is incomplete; 0: none is
 
@@ -67,9 +72,10 @@ func (b *Bound) Follow(raw net.Conn) *Conn {
 
 // Read implements [net.Conn].
 func (c *Conn) Read(p []byte) (int, error) {
+	c.sawResets()
 	n, err := c.Conn.Read(p)
-	if n > 0 {
-		c.receive(p[:n])
+	if n > 0 && !c.receive(p[:n]) {
+		return 0, net.ErrClosed
 	}
 	return n, err
 }
@@ -93,21 +99,27 @@ func (c *Conn) Close() error {
 	return err
 }
 
-// receive counts the frames of a client.
-func (c *Conn) receive(chunk []byte) {
+// receive counts the frames of a client. The result is false when the connection has ended: the server must not see frames that would
+// open streams without a bound.
+func (c *Conn) receive(chunk []byte) (open bool) {
 	now := c.bound.now()
 	c.mu.Lock()
 	before, opened := c.held.Load(), c.streams.open
 	reason, ok := c.receiveLocked(chunk, now)
 	c.markLocked(opened)
 	crowded := c.settleLocked(before, opened)
+	overfull := c.keepLocked(now)
+	c.resetAny = c.reset > 0
 	c.mu.Unlock()
 	if !ok {
 		c.bound.end(c, reason)
-	} else if crowded {
+	} else if crowded || overfull {
 		c.bound.relieve()
 	}
 	c.bound.catchUp()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.gone
 }
 
 // wrote gives back the bytes of answers that have gone out.
@@ -137,7 +149,7 @@ func (c *Conn) wrote(chunk []byte) {
 		}
 	}
 	if !c.gone {
-		c.held.Store(held)
+		c.held.Store(held - c.sentLargeLocked())
 	}
 	c.writes.Add(1)
 	c.markLocked(opened)
@@ -151,7 +163,7 @@ func (c *Conn) answeredLocked(s *stream) {
 		return
 	}
 	if s.replied {
-		c.answered.Add(1)
+		c.answered.Add(answerUnit)
 	}
 	if c.mark != nil {
 		c.mark.Answered()
@@ -190,6 +202,17 @@ func (c *Conn) settleLocked(before int64, opened int) (crowded bool) {
 	return c.bound.held.Add(now-before) > c.bound.options.MaxBytes
 }
 
+// keepLocked counts the bytes that the most streams leave behind, and reports whether all connections together keep too much.
+func (c *Conn) keepLocked(now int64) (overfull bool) {
+	kept := int64(c.streams.most-freeStreams) * keptBytes
+	if kept <= c.kept {
+		return false
+	}
+	more := kept - c.kept
+	c.kept, c.peaked = kept, now
+	return c.bound.kept.Add(more) > c.bound.mayKeep()
+}
+
 // release gives back all bytes of the connection. A second release does nothing and reports false.
 func (c *Conn) release() bool {
 	c.mu.Lock()
@@ -200,10 +223,37 @@ func (c *Conn) release() bool {
 	before, opened := c.held.Swap(0), c.streams.open
 	c.left = before
 	c.bound.leaving.Add(before)
+	c.bound.kept.Add(-c.kept)
 	c.streams = streams{}
 	c.settleLocked(before, opened)
 	c.gone = true
 	return true
+}
+
+// LargeAnswer counts LargeAnswerBytes for one of the open streams, until so many streams have ended that the answer must have gone out.
+// Call LargeAnswer at the start of a call. LargeAnswer may end this connection, or another one. A nil c is valid.
+func (c *Conn) LargeAnswer() {
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	before := c.held.Load()
+	if !c.gone {
+		c.large++
+		c.held.Store(before + LargeAnswerBytes - c.sentLargeLocked())
+	}
+	crowded := c.settleLocked(before, c.streams.open)
+	c.mu.Unlock()
+	if crowded {
+		c.bound.relieve()
+	}
+}
+
+// sentLargeLocked returns the bytes of large answers that are no more: no stream has more than one.
+func (c *Conn) sentLargeLocked() int64 {
+	sent := max(c.large-c.streams.open, 0)
+	c.large -= sent
+	return int64(sent) * LargeAnswerBytes
 }
 
 // weight returns the bytes of the connection times the age of its oldest stream, in seconds, divided by the answers that its client
@@ -211,16 +261,43 @@ func (c *Conn) release() bool {
 func (c *Conn) weight(now int64) float64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	age := int64(1e6)
-	if s := c.streams.oldest(); s != nil {
-		age = max(age, min(now-s.opened, int64(fullAge)))
-	}
-	return float64(c.held.Load()) * float64(age) / 1e9 / float64(1+c.answered.Load())
+	return c.weighLocked(c.held.Load(), c.ageLocked(now))
 }
 
-// slow reports whether a frame or a first message that began before the cutoff is incomplete.
-func (c *Conn) slow(cutoff int64) bool {
+// oldWeight is weight for a connection with an old stream and more than its share, and 0 for others.
+func (c *Conn) oldWeight(now int64) float64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.ageLocked(now) < int64(fullAge) || c.held.Load() <= c.bound.share() {
+		return 0
+	}
+	return c.weighLocked(c.held.Load(), int64(fullAge))
+}
+
+// keptWeight is weight for the bytes that the most streams leave behind. These bytes stay as long as the connection. So the age
+// counts up to firstAnswers alone.
+func (c *Conn) keptWeight(now int64) float64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.weighLocked(c.kept, min(now-c.peaked, int64(firstAnswers)))
+}
+
+// ageLocked returns the age of the oldest stream in nanoseconds, at most fullAge.
+func (c *Conn) ageLocked(now int64) int64 {
+	if s := c.streams.oldest(); s != nil {
+		return min(now-s.opened, int64(fullAge))
+	}
+	return 0
+}
+
+func (c *Conn) weighLocked(bytes, age int64) float64 {
+	return float64(bytes) * float64(max(age, int64(youngAge))) / 1e9 / (1 + float64(c.answered.Load())/answerUnit)
+}
+
+// look lets the history fade, and reports whether a frame or a first message that began before the cutoff is incomplete.
+func (c *Conn) look(cutoff int64) (slow bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.answered.Add(-(c.answered.Load() + answerFade - 1) / answerFade)
 	return c.partial != 0 && c.partial < cutoff || c.streams.waits(cutoff)
 }

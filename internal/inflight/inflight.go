@@ -3,7 +3,8 @@
 // A gRPC server keeps a stream from its headers until its answer is written, and has no bound over all connections. A [Bound]
 // follows the frames of each connection in both directions, and counts the bytes of every stream as long as the server keeps it. The
 // bytes are an upper estimate: memory in place of bytes on the wire. Above three quarters of the bound the server should refuse
-// requests of connections with more than their share ([Bound.Admits]). At the bound the connection that has held most for longest ends.
+// requests of connections with more than their share ([Bound.Admits]). While that lasts, connections with old streams end. At the bound
+// the connection that has held most for longest ends.
 //
 // The package decodes no headers and no messages, and changes no frame.
 package inflight
@@ -32,16 +33,28 @@ const (
 	blockedBytes = 64 << 10
 	// replyBytes is the memory of the answer to a frame such as PING, while the client does not read.
 	replyBytes = 256
+	// keptBytes is the memory that two maps of grpc-go keep for a stream, as long as the connection is open. The maps grow with the most
+	// streams at once, and never shrink. The first freeStreams are in the 19 KB of a connection.
+	keptBytes   = 112
+	freeStreams = 64
+	// LargeAnswerBytes is an answer that is much larger than its request, such as the descriptors of reflection: grpc-go takes 64 KiB, and
+	// one message more.
+	LargeAnswerBytes = 128 << 10
 )
 
 // Bounds of a connection. An honest client is far below them.
 const (
-	maxSettings      = 1 << 10               // bytes of one SETTINGS frame
-	maxContinuations = 16                    // CONTINUATION frames of one list of headers
-	blockedAfter     = 20 * time.Millisecond // a write that takes longer may wait for the client, or for a processor
-	fullAge          = 10 * time.Second      // the age from which on a stream weighs most
-	takenPart        = 4                     // Takes together have this part of the bound: a quarter
-	lookEvery        = time.Second           // time between two looks for streams without a message
+	maxSettings      = 1 << 10                // bytes of one SETTINGS frame
+	maxContinuations = 16                     // CONTINUATION frames of one list of headers
+	blockedAfter     = 20 * time.Millisecond  // a write that takes longer may wait for the client, or for a processor
+	fullAge          = 10 * time.Second       // the age from which on a stream is old, and weighs most
+	takenPart        = 4                      // Takes together have this part of the bound: a quarter
+	keptPart         = 2                      // most streams may leave this part of the bound behind, beside the bound: a half
+	lookEvery        = time.Second            // time between two looks at all connections
+	youngAge         = 20 * time.Millisecond  // the smallest age that weighs: Envoy waits as long for an answer
+	firstAnswers     = 100 * time.Millisecond // for a thousand requests of a new connection
+	answerUnit       = 1 << 8                 // one answer in a history
+	answerFade       = 8                      // each look takes this part of a history: an eighth
 )
 
 // The reasons for the end of a connection.
@@ -73,6 +86,7 @@ type Bound struct {
 	held    atomic.Int64  // bytes of all connections, and of Take
 	large   *Budget       // a part of the bound for Take
 	leaving atomic.Int64  // bytes of connections that have ended; not in held
+	kept    atomic.Int64  // bytes that the most streams of open connections leave behind; not in held
 	busy    atomic.Int64  // connections that hold bytes
 	streams atomic.Int64  // open streams of all connections
 	refused atomic.Uint64 // requests, and Takes
@@ -82,6 +96,7 @@ type Bound struct {
 	mu      sync.Mutex // guards the rest. Lock order: mu of a Bound, then mu of a Conn
 	open    map[*Conn]struct{}
 	looking bool // a timer runs look
+	crowded bool // at the last look
 }
 
 // Stats is the state of a Bound at one moment.
@@ -110,6 +125,9 @@ func (b *Bound) Stats() Stats {
 	return s
 }
 
+// heldMuch reports whether open connections, and Takes, hold more than three quarters of the bound.
+func (b *Bound) heldMuch() bool { return b.held.Load() > b.options.MaxBytes/4*3 }
+
 // Crowded reports whether more than three quarters of the bound are in use. Then the server should ask Admits. A call takes a
 // nanosecond.
 func (b *Bound) Crowded() bool {
@@ -117,9 +135,10 @@ func (b *Bound) Crowded() bool {
 }
 
 // Admits reports whether a request of the connection, which is counted already, may be decided. The connection must have at most its
-// share of three quarters of the bound. Otherwise its client must have taken as many answers as it has open requests. For a nil c the result is true.
+// share of three quarters of the bound. Otherwise its client must have taken as many answers in the last seconds as it has open requests.
+// For a nil c the result is true.
 func (b *Bound) Admits(c *Conn) bool {
-	if c == nil || c.held.Load() <= b.share() || c.open.Load() <= c.answered.Load() {
+	if c == nil || c.held.Load() <= b.share() || c.open.Load()*answerUnit <= c.answered.Load() {
 		return true
 	}
 	b.refused.Add(1)
@@ -154,32 +173,45 @@ func (b *Bound) share() int64 { return b.options.MaxBytes / 4 * 3 / max(b.busy.L
 func (b *Bound) relieve() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now := b.now()
-	for b.held.Load() > b.options.MaxBytes {
-		var worst *Conn
-		var most float64
-		for c := range b.open {
-			if weight := c.weight(now); weight > most {
-				worst, most = c, weight
-			}
-		}
-		if worst == nil {
-			return // all is in Take
-		}
-		b.endLocked(worst, heldMost)
+	for b.held.Load() > b.options.MaxBytes && b.endWorstLocked((*Conn).weight) {
+	}
+	for b.kept.Load() > b.mayKeep() && b.endWorstLocked((*Conn).keptWeight) {
 	}
 }
 
-// look ends connections with an incomplete message that is too old, and calls itself again while there are connections.
+// mayKeep returns the bound of kept.
+func (b *Bound) mayKeep() int64 { return b.options.MaxBytes / keptPart }
+
+// endWorstLocked ends the connection with the largest weight. The result is false when all weights are 0.
+func (b *Bound) endWorstLocked(weigh func(c *Conn, now int64) float64) bool {
+	now := b.now()
+	var worst *Conn
+	var most float64
+	for c := range b.open {
+		if weight := weigh(c, now); weight > most {
+			worst, most = c, weight
+		}
+	}
+	if worst != nil {
+		b.endLocked(worst, heldMost)
+	}
+	return worst != nil
+}
+
+// look ends connections with an incomplete message that is too old. While the bound stays crowded, look also ends connections with old
+// streams and more than their share. look calls itself again while there are connections.
 func (b *Bound) look() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	cutoff := b.now() - int64(b.options.MessageTimeout)
 	for c := range b.open {
-		if c.slow(cutoff) {
+		if c.look(cutoff) {
 			b.endLocked(c, slowMessage)
 		}
 	}
+	for b.crowded && b.heldMuch() && b.endWorstLocked((*Conn).oldWeight) {
+	}
+	b.crowded = b.heldMuch()
 	if b.looking = len(b.open) > 0; b.looking {
 		time.AfterFunc(lookEvery, b.look)
 	}

@@ -87,6 +87,7 @@ func testChunks(t *testing.T) {
 			c.receive(chunk[:n])
 			chunk = chunk[n:]
 		}
+		c.sawResets()
 		synctest.Wait()
 		got := b.Stats()
 		if size == sent.Len() {

@@ -16,10 +16,18 @@ func awaitTurns() {
 	}
 }
 
-// letGoLocked gives back the bytes of streams that the client has reset, later.
-func (c *Conn) letGoLocked(bytes int64) {
-	c.reset += bytes
-	if !c.letting {
+// sawResets gives back the bytes of streams that the client has reset, later. A Read calls sawResets first: only now has the server seen
+// the frames of the Read before. A client may open and reset a thousand streams in one chunk.
+func (c *Conn) sawResets() {
+	if !c.resetAny {
+		return
+	}
+	c.resetAny = false
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.going += c.reset
+	c.reset = 0
+	if !c.letting && c.going > 0 {
 		c.letting = true
 		go c.letGo()
 	}
@@ -28,7 +36,7 @@ func (c *Conn) letGoLocked(bytes int64) {
 func (c *Conn) letGo() {
 	for again := true; again; {
 		c.mu.Lock()
-		bytes := c.reset
+		bytes := c.going
 		c.mu.Unlock()
 		awaitTurns()
 		c.mu.Lock()
@@ -37,8 +45,8 @@ func (c *Conn) letGo() {
 			c.held.Store(before - bytes)
 			c.settleLocked(before, c.streams.open)
 		}
-		c.reset -= bytes
-		again = c.reset > 0
+		c.going -= bytes
+		again = c.going > 0
 		c.letting = again
 		c.mu.Unlock()
 	}

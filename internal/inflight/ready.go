@@ -74,6 +74,7 @@ type ready struct {
 
 // ReadOnReady waits until there is something to read, and reads it into a buffer of the pool. One goroutine may read.
 func (r *ready) ReadOnReady(size int, pool mem.BufferPool) (buffer *[]byte, n int, err error) {
+	r.sawResets()
 	r.pool, r.size = pool, size
 	err = r.raw.Read(r.attempt)
 	buffer, n = r.buffer, r.n
@@ -90,7 +91,10 @@ func (r *ready) ReadOnReady(size int, pool mem.BufferPool) (buffer *[]byte, n in
 		}
 		return nil, 0, err
 	}
-	r.receive((*buffer)[:n])
+	if !r.receive((*buffer)[:n]) {
+		pool.Put(buffer)
+		return nil, 0, net.ErrClosed
+	}
 	return buffer, n, nil
 }
 

@@ -24,7 +24,7 @@ func (c *Conn) receiveLocked(chunk []byte, now int64) (reason int, ok bool) {
 		}
 		held += bytes
 	}
-	c.held.Store(held)
+	c.held.Store(held - c.sentLargeLocked())
 	switch {
 	case !c.received.partial():
 		c.partial = 0
@@ -70,9 +70,7 @@ func (c *Conn) frameLocked(payload []byte, now int64, blocked bool) (bytes int64
 			c.backlog += bytes
 			return 0, reasons
 		}
-		if bytes > 0 {
-			c.letGoLocked(bytes)
-		}
+		c.reset += bytes
 		return 0, reasons
 	case frameSettings:
 		if length > maxSettings {

@@ -81,6 +81,14 @@ func refusal(id uint32) []byte {
 	return trailers
 }
 
+// reset is a RST_STREAM frame of a client.
+func reset(id uint32) []byte {
+	frame := make([]byte, frameHead+4)
+	frame[2], frame[3] = 4, frameReset
+	frame[7], frame[8] = byte(id>>8), byte(id)
+	return frame
+}
+
 // followed returns a connection that has sent its preface.
 func followed(t *testing.T, b *Bound) *Conn {
 	t.Helper()

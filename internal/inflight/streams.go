@@ -21,6 +21,7 @@ type streams struct {
 	list  []stream // from first on; ended ones among them
 	first int
 	open  int
+	most  int    // streams at once, so far
 	last  uint32 // the largest number so far
 }
 
@@ -31,6 +32,7 @@ func (s *streams) add(id uint32, bytes, now int64) *stream {
 	}
 	s.last = id
 	s.open++
+	s.most = max(s.most, s.open)
 	s.list = append(s.list, stream{id: id, bytes: bytes, opened: now})
 	return &s.list[len(s.list)-1]
 }

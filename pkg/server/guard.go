@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -28,10 +29,13 @@ func (s *service) guard(ctx context.Context) error {
 	return nil
 }
 
-// guardStream guards a method with streams.
-func (s *service) guardStream(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+// guardStream guards a method with streams. A request of reflection has some bytes, and its answer 70 KB of descriptors.
+func (s *service) guardStream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 	if err := s.guard(stream.Context()); err != nil {
 		return err
+	}
+	if strings.HasPrefix(info.FullMethod, "/grpc.reflection.") {
+		connection(stream.Context()).LargeAnswer()
 	}
 	return handle(service, stream)
 }

@@ -12,7 +12,9 @@ import (
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	reflectiongrpc "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/weirproxy/weir/internal/inflight"
 	"github.com/weirproxy/weir/pkg/algorithms"
@@ -114,6 +116,48 @@ func TestAConnectionWithMoreThanItsShareIsRefusedAndOthersAreNot(t *testing.T) {
 		f.ask(t, descriptor("nothing", "a"))
 		if got := f.server.service.bound.Stats(); got.Refused == 0 || got.Ended["held_most"] != 0 {
 			t.Errorf("got %+v, want a refused request and no connection ended", got)
+		}
+	})
+}
+
+// The answers of reflection are much larger than its requests.
+func TestAnswersOfReflectionCountUntilTheirStreamsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, everything, nil)
+		const several = 32
+		var streams []reflectiongrpc.ServerReflection_ServerReflectionInfoClient
+		for range several {
+			stream, err := reflectiongrpc.NewServerReflectionClient(f.conn).ServerReflectionInfo(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			streams = append(streams, stream)
+			if err := stream.Send(&reflectiongrpc.ServerReflectionRequest{MessageRequest: &reflectiongrpc.ServerReflectionRequest_FileContainingSymbol{
+				FileContainingSymbol: ratelimitv3.RateLimitService_ServiceDesc.ServiceName,
+			}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		bound := f.server.service.bound
+		if got, want := bound.Stats().Bytes, int64(several*inflight.LargeAnswerBytes); got < want {
+			t.Errorf("with %d streams: got %d bytes in flight, want at least %d", several, got, want)
+		}
+		for _, stream := range streams {
+			answer, err := stream.Recv()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := proto.Size(answer); got < 32<<10 || got > inflight.LargeAnswerBytes/2 {
+				t.Errorf("the answer has %d bytes; a stream counts %d", got, inflight.LargeAnswerBytes)
+			}
+			if err := stream.CloseSend(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		if got := bound.Stats(); got.Bytes != 0 || got.Ended["held_most"] != 0 {
+			t.Errorf("afterwards: got %+v, want nothing in flight and no connection ended", got)
 		}
 	})
 }

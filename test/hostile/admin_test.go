@@ -7,15 +7,19 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	reflectiongrpc "google.golang.org/grpc/reflection/grpc_reflection_v1"
 )
+
+// reflection is the path of the calls that describe the services.
+const reflection = reflectiongrpc.ServerReflection_ServerReflectionInfo_FullMethodName
 
 // adminAttacks are other calls than ShouldRateLimit: streams that never end on the gRPC port, and calls of the admin port.
 func adminAttacks() []attack {
 	const (
-		watch      = "/grpc.health.v1.Health/Watch"
-		reflection = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
-		reload     = "/weir.admin.v1.AdminService/Reload"
-		rules      = "/weir.admin.v1.AdminService/ListRules"
+		watch  = "/grpc.health.v1.Health/Watch"
+		reload = "/weir.admin.v1.AdminService/Reload"
+		rules  = "/weir.admin.v1.AdminService/ListRules"
 	)
 	empty := frame(nil, false)
 	onAdmin := func(a *assault) *assault {

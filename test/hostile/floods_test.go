@@ -2,6 +2,7 @@ package hostile
 
 import (
 	"context"
+	"io"
 
 	"golang.org/x/net/http2"
 )
@@ -26,6 +27,12 @@ func floodAttacks() []attack {
 				}
 				return p.WriteRSTStream(p.stream, http2.ErrCodeCancel)
 			}),
+		{
+			name:  "reset_peaks_of_many_connections",
+			how:   "1000 connections open 1000 streams each, reset them and stay open",
+			bound: "half of `--max-bytes-in-flight`, for the room that the most streams leave behind",
+			run:   resetPeaks,
+		},
 		row("settings_flood", "8 connections send SETTINGS and never read the acknowledgements",
 			"no frame is read while 50 answers wait; 10 seconds for a client that reads", false, func(p *peer, _ []byte) error {
 				return p.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 65_535})
@@ -72,5 +79,43 @@ func flood(a *assault, reads bool, send func(p *peer, body []byte) error) {
 			}
 		}
 		return nil
+	})
+}
+
+// resetPeaks opens and resets a thousand streams on one connection after the other, eight at a time, and keeps the connections.
+func resetPeaks(a *assault) {
+	const streams = 1000
+	turns := make(chan struct{}, 8)
+	a.repeat(1000, func(ctx context.Context) error {
+		p, err := a.raw(ctx)
+		if err != nil {
+			return err
+		}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_, _ = io.Copy(io.Discard, p.Conn)
+		}()
+		turns <- struct{}{}
+		err = func() error {
+			defer func() { <-turns }()
+			for range streams {
+				a.attempts.Add(1)
+				if err := p.open(true); err != nil {
+					return err
+				}
+			}
+			for n := range uint32(streams) {
+				if err := p.WriteRSTStream(2*n+1, http2.ErrCodeCancel); err != nil {
+					return err
+				}
+			}
+			return p.out.Flush()
+		}()
+		if err != nil {
+			return err
+		}
+		<-ended // with ctx, or by the program
+		return io.EOF
 	})
 }

@@ -20,6 +20,7 @@ type peer struct {
 	out    *bufio.Writer
 	block  bytes.Buffer // header block under construction
 	fields *hpack.Encoder
+	path   string // of the calls
 	stream uint32 // last stream
 }
 
@@ -29,7 +30,7 @@ func (a *assault) raw(ctx context.Context, settings ...http2.Setting) (*peer, er
 	if err != nil {
 		return nil, err
 	}
-	p := &peer{Conn: conn, out: bufio.NewWriterSize(conn, 32<<10)}
+	p := &peer{Conn: conn, out: bufio.NewWriterSize(conn, 32<<10), path: method}
 	p.Framer = http2.NewFramer(p.out, nil)
 	p.AllowIllegalWrites = true
 	p.fields = hpack.NewEncoder(&p.block)
@@ -53,7 +54,7 @@ func (p *peer) open(whole bool, more ...hpack.HeaderField) error {
 	fields := append([]hpack.HeaderField{
 		{Name: ":method", Value: "POST"},
 		{Name: ":scheme", Value: "http"},
-		{Name: ":path", Value: method},
+		{Name: ":path", Value: p.path},
 		{Name: ":authority", Value: "weir"},
 		{Name: "content-type", Value: "application/grpc"},
 		{Name: "te", Value: "trailers"},

@@ -7,7 +7,10 @@ import (
 	"net"
 	"time"
 
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"golang.org/x/net/http2"
+	reflectiongrpc "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/protobuf/proto"
 )
 
 // slowAttacks are peers that take no answers, or give and take a byte a second.
@@ -51,6 +54,12 @@ func slowAttacks() []attack {
 			how:   "100 connections send requests of 1000 descriptors and read a byte each second",
 			bound: "`--max-concurrent-streams`, `--max-bytes-in-flight`",
 			run:   slowReaders,
+		},
+		{
+			name:  "window_zero_of_reflection",
+			how:   "200 connections ask reflection for 70 KB of descriptors on 20 streams each, and never open their window for the answers",
+			bound: "`--max-bytes-in-flight`",
+			run:   unreadReflection,
 		},
 	}
 }
@@ -108,5 +117,31 @@ func slowReaders(a *assault) {
 			}
 		}()
 		return a.insist(ctx, p, body)
+	})
+}
+
+func unreadReflection(a *assault) {
+	message, err := proto.Marshal(&reflectiongrpc.ServerReflectionRequest{MessageRequest: &reflectiongrpc.ServerReflectionRequest_FileContainingSymbol{
+		FileContainingSymbol: ratelimitv3.RateLimitService_ServiceDesc.ServiceName,
+	}})
+	a.fail(err)
+	body := frame(message, false)
+	a.repeat(200, func(ctx context.Context) error {
+		p, err := a.raw(ctx, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+		if err != nil {
+			return err
+		}
+		p.path = reflection
+		for range 20 {
+			a.attempts.Add(1)
+			if err := p.send(body); err != nil {
+				return err
+			}
+		}
+		if err := p.out.Flush(); err != nil {
+			return err
+		}
+		_, err = io.Copy(io.Discard, p.Conn)
+		return err
 	})
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 
@@ -22,31 +23,46 @@ import (
 func (s *Server) json(zeros bool) http.HandlerFunc {
 	o := s.options.JSON
 	bound := int64(s.options.MaxRequestBytes)
-	bodies, objects := inflight.NewBudget(max(jsonBytes, bound)), inflight.NewBudget(jsonObjects)
-	return atMost(jsonRequests, func(w http.ResponseWriter, r *http.Request) {
+	large := inflight.NewBudget(max(jsonLarge, bound))
+	answer := s.answerBody(zeros, max(jsonBytes, bound))
+	return atMost(jsonArriving, func(w http.ResponseWriter, r *http.Request) {
 		if no := o.refuse(r); no != nil {
 			text(w, no.code, no.text)
 			return
 		}
-		size := bound
-		if r.ContentLength >= 0 {
-			size = min(r.ContentLength, bound)
+		body, err := readBody(w, r, bound, large)
+		switch {
+		case errors.Is(err, errBusy):
+			busy(w)
+		case isTooLarge(err):
+			text(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is too large: at most %d bytes are allowed", bound))
+		case err != nil:
+			text(w, http.StatusBadRequest, err.Error())
+		default:
+			answer(w, r, body)
 		}
-		taken, ok := bodies.Take(r.Context(), size)
+	})
+}
+
+// answerBody returns a function that answers a request whose body has arrived. The requests under way have at most so many bytes together.
+func (s *Server) answerBody(zeros bool, most int64) func(w http.ResponseWriter, r *http.Request, body []byte) {
+	o := s.options.JSON
+	places := make(chan struct{}, jsonRequests)
+	bodies, objects := inflight.NewBudget(most), inflight.NewBudget(jsonObjects)
+	return func(w http.ResponseWriter, r *http.Request, body []byte) {
+		select {
+		case places <- struct{}{}:
+			defer func() { <-places }()
+		default:
+			busy(w)
+			return
+		}
+		taken, ok := bodies.Take(r.Context(), int64(len(body)))
 		if !ok {
 			busy(w)
 			return
 		}
 		defer bodies.Give(taken)
-		body, err := readBody(w, r, bound)
-		if err != nil {
-			code := http.StatusBadRequest
-			if isTooLarge(err) {
-				code, err = http.StatusRequestEntityTooLarge, fmt.Errorf("the body is too large: at most %d bytes are allowed", bound)
-			}
-			text(w, code, err.Error())
-			return
-		}
 		n := countObjects(body)
 		made, ok := objects.Take(r.Context(), int64(n))
 		if !ok {
@@ -64,7 +80,7 @@ func (s *Server) json(zeros bool) http.HandlerFunc {
 			return
 		}
 		s.answerJSON(w, r, request, zeros)
-	})
+	}
 }
 
 // answerJSON decides a request and writes the answer.

@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Apply takes the memory that SizeAfter says, and no more than eight times what the entries need.
+// Apply takes the memory that SizeAfter says. A log has memory for less than eight times its entries.
 func TestALogTakesTheMemoryThatItSaysBefore(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var g Log
@@ -31,7 +31,7 @@ func TestALogTakesTheMemoryThatItSaysBefore(t *testing.T) {
 	})
 }
 
-// A log that must not grow keeps its size. It admits no more than a log that may, and comes as close to the limit at one instant.
+// A log that must not grow keeps its size, and never admits more than its limit.
 func TestALogInPlaceIsStricterAndNoLarger(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var g Log

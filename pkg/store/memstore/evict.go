@@ -50,6 +50,9 @@ func (sh *shard) evictForLocked(keys []digest, now algorithms.Instant) (places i
 	q.spared = keys
 	places = sh.evictLocked(now)
 	q.spared = nil
+	if !q.whole {
+		return places // samples will find them again
+	}
 	for _, key := range keys { // the list has them as denied keys
 		if place, found := sh.table.find(key); found {
 			sh.noteLocked(place, now)

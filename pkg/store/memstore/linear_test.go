@@ -18,6 +18,9 @@ func TestRandomHistoriesAreLinearizable(t *testing.T) {
 				inBubble(t, Options{MaxKeys: 16_384, SweepInterval: time.Second}, func(t *testing.T, s *Store) {
 					calls += linear.Check(t, linear.Env{Store: s, Sleep: time.Sleep, Now: s.now}, p, seed, min(batch, all-calls))
 					synctest.Wait()
+					if err := s.checkPlaces(); err != nil {
+						t.Error(err)
+					}
 				})
 			}
 			t.Logf("%d calls", calls)

@@ -242,7 +242,7 @@ func (s *Store) takeOne(c *store.Charge, d *algorithms.Decision) {
 		}
 		v := sh.loadLocked(key, &c.Limit)
 		*d = v.take(c, c.Hits, now, c.CountRejected)
-		if want := r.wantLocked(s, &v, now); want.places > 0 && !s.claimLocked(&r, sh, want, now) {
+		if want := r.wantLocked(s, &v, now); want.places > 0 && !s.claimLocked(&r, want, now) {
 			sh.mu.Unlock()
 			s.makeRoom(&r, want)
 			continue

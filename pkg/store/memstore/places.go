@@ -3,13 +3,12 @@ package memstore
 import "github.com/weirproxy/weir/pkg/algorithms"
 
 // The bound of a store is in places, so that the bound holds for memory too. A key takes one place, for its slot. A key of
-// sliding_window_log takes further places for its log: two with one instant, and in the long run a place for 3 instants or more. A place
-// may hold less than placeBytes, and never more.
+// sliding_window_log takes further places for its log, rounded up: two with one instant.
 const (
-	// placeBytes is the memory of one place in bytes: a slot of 40 bytes in a table that is 0.78 full, as tables are while they grow.
+	// placeBytes is the memory of one place in bytes: a slot of 40 bytes in a table that is 0.78 full. Growing leaves tables so full.
 	placeBytes = 52
-	// logBytes is the memory of a log without its entries, in bytes: the Log, which the allocator rounds up to 64, its pointer of 8 bytes, and
-	// its number of 4 bytes among the free ones. The slices of pointers and numbers are up to twice as large as their content.
+	// logBytes is the memory of a log without its entries, in bytes. The allocator rounds the Log up to 64. There is a pointer of 8 bytes to
+	// the log, and a number of 4 bytes among the free ones. Slices of both are up to twice as large as their content.
 	logBytes = 64 + 2*8 + 2*4
 )
 

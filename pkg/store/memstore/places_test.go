@@ -210,3 +210,37 @@ func TestABanFreesNoDeniedKey(t *testing.T) {
 		}
 	}
 }
+
+// One request may grow many logs of the same shards at once, which must not forget each other.
+func TestAThousandLogsThatGrowTogetherReplaceOtherKeys(t *testing.T) {
+	const logs, maxKeys = 1000, 131_072
+	inBubble(t, Options{MaxKeys: maxKeys, SweepInterval: 1000 * time.Hour}, func(t *testing.T, s *Store) {
+		flood(t, s, maxKeys, 50, algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: 100, Period: 1000 * time.Hour})
+		charges, decisions := make([]store.Charge, logs), make([]algorithms.Decision, logs)
+		for i := range charges {
+			charges[i] = store.Charge{Key: fmt.Append(nil, "log ", i), Limit: logLimit(1000), Hits: 1, Rule: i}
+		}
+		for n := range 65 {
+			ok, err := s.Take(t.Context(), charges, decisions)
+			if err != nil || !ok {
+				t.Fatal(ok, err)
+			}
+			for i := range decisions {
+				if want := uint32(1000 - n - 1); decisions[i].Remaining != want {
+					t.Fatalf("hit %d of log %d: %+v; want %d remaining", n+1, i, decisions[i], want)
+				}
+			}
+			time.Sleep(time.Millisecond)
+		}
+		st := s.Stats()
+		if want := maxKeys - logs*placesOf(16*128); st.Keys != want || st.Evicted != uint64(maxKeys+logs-want) || st.FullJoined != 0 {
+			t.Errorf("%+v; want %d keys", st, want)
+		}
+		if each := float64(s.seen()) / float64(st.Evicted); each > 12 {
+			t.Errorf("looked at %.1f keys to forget one; want at most 12", each)
+		}
+		if err := s.checkPlaces(); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,6 +1,7 @@
 package memstore
 
 import (
+	"slices"
 	"time"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
@@ -11,7 +12,7 @@ type room struct {
 	held   int      // claimed and not yet taken
 	full   bool     // too few keys could be forgotten: new keys are not remembered
 	tight  bool     // too few keys could be forgotten, or room is full: logs do not grow
-	spared []digest // logs that grow: they must not go to make room for themselves
+	spared []digest // logs that grow, by shard: they must not go to make room for themselves
 }
 
 // want is the further places that one key of a transaction needs.
@@ -21,9 +22,12 @@ type want struct {
 	adds   bool // the key is new
 }
 
-// nearby is how many keys a shard forgets for one of its keys before other shards do. A long log grows by many places. These places come
-// from all shards. So the log's shard keeps its other keys, and nobody waits for the shard.
-const nearby = 4
+// A long log grows by many places. These places come from all shards, so that the log's shard keeps its other keys, and nobody waits
+// long for a shard.
+const (
+	nearby = 4  // keys that a shard forgets for one of its keys before other shards do
+	others = 16 // keys that another shard forgets at once, which takes tens of microseconds
+)
 
 // wantLocked returns the further places that the view needs. A view without room needs none. A key that is larger than the
 // whole store finds no room, so that no other key goes in vain. The view's shard must be locked.
@@ -44,7 +48,7 @@ func (r *room) refuse(adds bool) {
 	r.tight = true
 }
 
-// spare protects the logs that grow.
+// spare protects the logs that grow. The wants of logs must be in the order of shards.
 func (r *room) spare(wants ...want) {
 	r.spared = r.spared[:0]
 	for i := range wants {
@@ -52,6 +56,16 @@ func (r *room) spare(wants ...want) {
 			r.spared = append(r.spared, wants[i].key)
 		}
 	}
+}
+
+// sparedIn returns the spared keys of a shard. A request may grow a thousand logs, and each shard has few of them.
+func (s *Store) sparedIn(r *room, shard int) []digest {
+	first, _ := slices.BinarySearchFunc(r.spared, shard, func(key digest, shard int) int { return s.shardNumber(key) - shard })
+	end := first
+	for end < len(r.spared) && s.shardNumber(r.spared[end]) == shard {
+		end++
+	}
+	return r.spared[first:end]
 }
 
 // claim claims places until r holds n, or reports false if the store has too few.
@@ -82,13 +96,14 @@ func (s *Store) giveBack(r *room) {
 
 // claimLocked claims the places that a key of a locked shard wants. A full store, or a full shard, first forgets keys of that shard.
 // claimLocked reports false if other shards must forget keys.
-func (s *Store) claimLocked(r *room, sh *shard, w want, now algorithms.Instant) bool {
-	crowded := w.adds && sh.roomLocked() < 1
+func (s *Store) claimLocked(r *room, w want, now algorithms.Instant) bool {
+	shard := s.shardNumber(w.key)
+	crowded := w.adds && s.shards[shard].roomLocked() < 1
 	if !crowded && s.claim(r, w.places) {
 		return true
 	}
 	r.spare(w)
-	if crowded && !s.evictLocked(r, sh, now) {
+	if crowded && !s.evictLocked(r, shard, now) {
 		r.refuse(w.adds)
 		return true
 	}
@@ -96,7 +111,7 @@ func (s *Store) claimLocked(r *room, sh *shard, w want, now algorithms.Instant) 
 		if s.claim(r, w.places) {
 			return true
 		}
-		if !s.evictLocked(r, sh, now) {
+		if !s.evictLocked(r, shard, now) {
 			return false
 		}
 	}
@@ -104,8 +119,8 @@ func (s *Store) claimLocked(r *room, sh *shard, w want, now algorithms.Instant) 
 }
 
 // evictLocked forgets a key of a locked shard, so that r holds the key's places, or reports false.
-func (s *Store) evictLocked(r *room, sh *shard, now algorithms.Instant) bool {
-	places := sh.evictForLocked(r.spared, now)
+func (s *Store) evictLocked(r *room, shard int, now algorithms.Instant) bool {
+	places := s.shards[shard].evictForLocked(s.sparedIn(r, shard), now)
 	if places == 0 {
 		return false
 	}
@@ -123,8 +138,9 @@ func (s *Store) makeRoom(r *room, wants ...want) {
 	for i := range wants {
 		w := &wants[i]
 		places += w.places
-		for n := 0; !s.claim(r, places); n++ {
-			if (n >= nearby || !s.evict(r, s.shardNumber(w.key))) && !s.evictElsewhere(r) {
+		s.evictFor(r, s.shardNumber(w.key), places, nearby)
+		for r.held < places {
+			if !s.evictElsewhere(r, places) {
 				r.refuse(w.adds)
 				return
 			}
@@ -132,26 +148,43 @@ func (s *Store) makeRoom(r *room, wants ...want) {
 	}
 }
 
-// evictElsewhere forgets a key of any shard, or reports false. Each call starts at another shard, so that all shards give alike.
-func (s *Store) evictElsewhere(r *room) bool {
+// evictElsewhere forgets keys of any shard for so many places, or reports false. Each call starts at another shard, so that all shards
+// give alike.
+func (s *Store) evictElsewhere(r *room, places int) bool {
 	start := int(s.turn.Add(1))
 	for i := range s.shards {
-		if s.evict(r, (start+i)&(len(s.shards)-1)) {
+		if s.evictFor(r, (start+i)&(len(s.shards)-1), places, others) {
 			return true
 		}
 	}
 	return false
 }
 
-// evict forgets a key of a shard, or reports false.
-func (s *Store) evict(r *room, shard int) bool {
-	if int64(s.now()) < s.opens[shard].Load() {
-		return false
+// evictFor forgets keys of a shard until r holds so many places, but at most that many keys. evictFor reports whether r then holds more
+// places than before.
+func (s *Store) evictFor(r *room, shard, places, most int) bool {
+	before := r.held
+	if s.claim(r, places) || int64(s.now()) < s.opens[shard].Load() {
+		return r.held > before
 	}
 	sh := &s.shards[shard]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	return s.evictLocked(r, sh, sh.instantLocked(s))
+	now := sh.instantLocked(s)
+	for range most {
+		if !s.evictLocked(r, shard, now) || s.claim(r, places) {
+			break
+		}
+	}
+	return r.held > before
+}
+
+// evict forgets a key of a shard, or reports false.
+func (s *Store) evict(r *room, shard int) bool {
+	sh := &s.shards[shard]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	return s.evictLocked(r, shard, sh.instantLocked(s))
 }
 
 // full gives the decision for a new key that is not remembered.

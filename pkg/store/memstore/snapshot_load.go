@@ -295,7 +295,7 @@ func (in *snapshotReader) put(v view, idle, now algorithms.Instant) {
 			sh.mu.Unlock()
 			break
 		}
-		if !r.full && !s.claimLocked(&r, sh, want, now) {
+		if !r.full && !s.claimLocked(&r, want, now) {
 			sh.mu.Unlock()
 			s.makeRoom(&r, want)
 			continue

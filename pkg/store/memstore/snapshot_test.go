@@ -110,6 +110,11 @@ func TestARestoredStoreDecidesAsTheSavedOne(t *testing.T) {
 			if loaded.NoRoom != 0 {
 				rt.Fatalf("Load forgot keys: %+v", loaded)
 			}
+			for _, of := range []*Store{s, r} {
+				if err := of.checkPlaces(); err != nil {
+					rt.Fatalf("%v", err)
+				}
+			}
 			for range rapid.IntRange(1, 20).Draw(rt, "after") {
 				charges := drawCharges(rt)
 				want, got := take(s, charges), take(r, charges)
@@ -191,30 +196,6 @@ func TestAClockThatWentBackBeforeTheStartStarvesNobody(t *testing.T) {
 			})
 		}
 	}
-}
-
-// A smaller store takes the keys that its order keeps: all denied ones here.
-func TestASmallerStoreKeepsDeniedKeys(t *testing.T) {
-	inBubble(t, Options{Savable: true, MaxKeys: 10_000}, func(t *testing.T, s *Store) {
-		limit := algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: 10, Period: 365 * 24 * time.Hour}
-		for i := range 5000 {
-			take(t, s, fmt.Sprint("some", i), limit, 1)
-		}
-		for i := range 300 {
-			take(t, s, fmt.Sprint("denied", i), limit, 10)
-			take(t, s, fmt.Sprint("denied", i), limit, 1)
-		}
-		r, loaded := restored(t, Options{MaxKeys: 1000}, save(t, s))
-		defer r.Close()
-		if got := r.Stats().Keys; got != 1000 {
-			t.Errorf("the store has %d keys of %+v, want 1000", got, loaded)
-		}
-		for i := range 300 {
-			if d := take(t, r, fmt.Sprint("denied", i), limit, 1); d.Allowed {
-				t.Fatalf("key %d is free again: %+v", i, d)
-			}
-		}
-	})
 }
 
 func TestIdleKeysAreNotRead(t *testing.T) {

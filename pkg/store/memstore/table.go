@@ -42,9 +42,10 @@ func (s *slot) setDenied(h deniedHits) {
 //
 // Not safe for concurrent use.
 type table struct {
-	slots []slot
-	homes int32 // len(slots) - tail, or 0
-	count int32
+	slots   []slot
+	homes   int32 // len(slots) - tail, or 0
+	count   int32
+	shrinks int32 // the count at which the table gives memory back; set in resize
 }
 
 const (
@@ -121,8 +122,8 @@ func (t *table) remove(i int) {
 // shrink gives memory back if the table has become much emptier than after it grew. Long logs replace many keys, and must not find the
 // memory of their slots taken.
 func (t *table) shrink() {
-	if t.homes > 4*minHomes && t.count < t.homes/3*2 {
-		t.resize(t.count + t.count/4)
+	if t.homes > 4*minHomes && t.count < t.shrinks {
+		t.resize(t.count + t.count/3)
 	}
 }
 
@@ -132,6 +133,8 @@ func (t *table) resize(homes int32) {
 		next := table{slots: make([]slot, homes+tail), homes: homes}
 		if t.moveTo(&next) {
 			*t = next
+			// Runs may have needed more homes than asked for. So the count must fall, too.
+			t.shrinks = min(t.homes/8*5, t.count-t.count/8)
 			return
 		}
 	}

@@ -139,3 +139,35 @@ func TestDeps(t *testing.T) {
 		Third: []string{"github.com/dchest/siphash"},
 	})
 }
+
+// A table that loses its keys gives their memory back in few steps, though long runs may need more homes than the table asks for.
+func TestATableThatEmptiesMovesSeldom(t *testing.T) {
+	for seed := range uint64(20) {
+		next, most := random(seed), 0
+		var tb table
+		var keys []digest
+		for range 4096 {
+			d := digest{max(next(), 1), next() &^ (1<<digestBits - 1)}
+			place, _ := tb.find(d)
+			tb.insert(place, d, algorithms.State{}, 0, 0)
+			keys = append(keys, d)
+		}
+		moves, size := 0, len(tb.slots)
+		for _, d := range keys {
+			place, found := tb.find(d)
+			if !found {
+				t.Fatal("a key is gone")
+			}
+			tb.remove(place)
+			if len(tb.slots) != size {
+				moves, size = moves+1, len(tb.slots)
+			}
+			if n := int(tb.count); n > 64 && size > 2*n+tail {
+				t.Fatalf("%d keys are left in %d slots", n, size)
+			}
+		}
+		if most = max(most, moves); most > 40 {
+			t.Errorf("a table moved %d times until it was empty; want at most 40", most)
+		}
+	}
+}

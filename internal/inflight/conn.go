@@ -224,36 +224,11 @@ func (c *Conn) release() bool {
 	c.left = before
 	c.bound.leaving.Add(before)
 	c.bound.kept.Add(-c.kept)
+	c.bound.answers.Add(-int64(c.large))
 	c.streams = streams{}
 	c.settleLocked(before, opened)
 	c.gone = true
 	return true
-}
-
-// LargeAnswer counts LargeAnswerBytes for one of the open streams, until so many streams have ended that the answer must have gone out.
-// Call LargeAnswer at the start of a call. LargeAnswer may end this connection, or another one. A nil c is valid.
-func (c *Conn) LargeAnswer() {
-	if c == nil {
-		return
-	}
-	c.mu.Lock()
-	before := c.held.Load()
-	if !c.gone {
-		c.large++
-		c.held.Store(before + LargeAnswerBytes - c.sentLargeLocked())
-	}
-	crowded := c.settleLocked(before, c.streams.open)
-	c.mu.Unlock()
-	if crowded {
-		c.bound.relieve()
-	}
-}
-
-// sentLargeLocked returns the bytes of large answers that are no more: no stream has more than one.
-func (c *Conn) sentLargeLocked() int64 {
-	sent := max(c.large-c.streams.open, 0)
-	c.large -= sent
-	return int64(sent) * LargeAnswerBytes
 }
 
 // weight returns the bytes of the connection times the age of its oldest stream, in seconds, divided by the answers that its client

@@ -37,9 +37,6 @@ const (
 	// streams at once, and never shrink. The first freeStreams are in the 19 KB of a connection.
 	keptBytes   = 112
 	freeStreams = 64
-	// LargeAnswerBytes is an answer that is much larger than its request, such as the descriptors of reflection: grpc-go takes 64 KiB, and
-	// one message more.
-	LargeAnswerBytes = 128 << 10
 )
 
 // Bounds of a connection. An honest client is far below them.
@@ -87,6 +84,7 @@ type Bound struct {
 	large   *Budget       // a part of the bound for Take
 	leaving atomic.Int64  // bytes of connections that have ended; not in held
 	kept    atomic.Int64  // bytes that the most streams of open connections leave behind; not in held
+	answers atomic.Int64  // large answers of open connections
 	busy    atomic.Int64  // connections that hold bytes
 	streams atomic.Int64  // open streams of all connections
 	refused atomic.Uint64 // requests, and Takes
@@ -199,7 +197,8 @@ func (b *Bound) endWorstLocked(weigh func(c *Conn, now int64) float64) bool {
 }
 
 // look ends connections with an incomplete message that is too old. While the bound stays crowded, look also ends connections with old
-// streams and more than their share. look calls itself again while there are connections.
+// streams and more than their share, and while there is no room for a large answer, connections with old ones. look calls itself again while
+// there are connections.
 func (b *Bound) look() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -210,6 +209,8 @@ func (b *Bound) look() {
 		}
 	}
 	for b.crowded && b.heldMuch() && b.endWorstLocked((*Conn).oldWeight) {
+	}
+	for b.answers.Load() >= b.mayAnswer() && b.endWorstLocked((*Conn).answersWeight) {
 	}
 	b.crowded = b.heldMuch()
 	if b.looking = len(b.open) > 0; b.looking {

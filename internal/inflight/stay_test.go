@@ -172,36 +172,6 @@ func TestTheMostStreamsOfAConnectionCountAsLongAsItIsOpen(t *testing.T) {
 	})
 }
 
-// A large answer that the client does not read waits in grpc-go.
-func TestALargeAnswerCountsUntilItsStreamEnds(t *testing.T) {
-	b, _ := newBound(t)
-	c := followed(t, b)
-	c.receive(headers(1))
-	c.receive(headers(3))
-	small := b.Stats().Bytes
-	c.LargeAnswer()
-	c.LargeAnswer()
-	if got, want := b.Stats().Bytes, small+2*LargeAnswerBytes; got != want {
-		t.Errorf("with two large answers: got %d bytes, want %d", got, want)
-	}
-	c.wrote(answer(1))
-	if got, want := b.Stats().Bytes, small/2+LargeAnswerBytes; got != want {
-		t.Errorf("with one stream left: got %d bytes, want %d", got, want)
-	}
-	c.wrote(answer(3))
-	c.LargeAnswer() // its client has given up
-	if got := b.Stats(); got.Bytes != 0 {
-		t.Errorf("afterwards: got %+v, want nothing", got)
-	}
-	for id := uint32(5); id < 50 && !c.ended(); id += 2 {
-		c.receive(headers(id))
-		c.LargeAnswer()
-	}
-	if got := b.Stats(); !c.ended() || got.Bytes > most {
-		t.Errorf("without end: got %+v, want the connection ended", got)
-	}
-}
-
 // A client opens and resets a thousand streams in one chunk. Their bytes count until the server has seen the chunk.
 func TestStreamsOfOneChunkCountUntilTheServerHasSeenIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -35,7 +35,9 @@ func (s *service) guardStream(service any, stream grpc.ServerStream, info *grpc.
 		return err
 	}
 	if strings.HasPrefix(info.FullMethod, "/grpc.reflection.") {
-		connection(stream.Context()).LargeAnswer()
+		if !connection(stream.Context()).LargeAnswer() {
+			return status.Error(codes.ResourceExhausted, textCrowded)
+		}
 	}
 	return handle(service, stream)
 }

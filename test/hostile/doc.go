@@ -6,7 +6,7 @@
 // The attacks are rows of tables: messages, headers, floods, slow peers, connections, pages, keys, the admin service, a Unix socket
 // and a hostile Redis. SECURITY.md names each attack and the bound that holds; a test compares the page with the tables.
 //
-// Without more each attack takes less than a second and meets a store of 100 000 keys. With the environment variable HOSTILE=30s each lasts so
+// Without more each attack takes less than a second and meets a store of 20 000 keys. With the environment variable HOSTILE=30s each lasts so
 // long, and meets a million keys. `go test -v` prints the figures: memory, answers, and the latency of the honest client.
 //
 // The tests need Linux, and a writable cgroup of version 1 or 2. Without the cgroup the program gets GOMEMLIMIT as in such a cgroup,

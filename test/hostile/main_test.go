@@ -82,7 +82,7 @@ func currentForm(t *testing.T) form {
 	t.Helper()
 	text := os.Getenv("HOSTILE")
 	if text == "" {
-		return form{800 * time.Millisecond, 100_000}
+		return form{800 * time.Millisecond, 20_000}
 	}
 	attack, err := time.ParseDuration(text)
 	if err != nil {

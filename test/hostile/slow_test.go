@@ -58,7 +58,7 @@ func slowAttacks() []attack {
 		{
 			name:  "window_zero_of_reflection",
 			how:   "200 connections ask reflection for 70 KB of descriptors on 20 streams each, and never open their window for the answers",
-			bound: "`--max-bytes-in-flight`",
+			bound: "a quarter of `--max-bytes-in-flight`",
 			run:   unreadReflection,
 		},
 	}

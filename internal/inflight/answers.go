@@ -1,0 +1,64 @@
+package inflight
+
+// LargeAnswerBytes is an answer that is much larger than its request, such as the descriptors of reflection. grpc-go takes 64 KiB of
+// answers that a client does not read, and one message more.
+const LargeAnswerBytes = 128 << 10
+
+// LargeAnswer counts LargeAnswerBytes for one of the open streams, until so many streams have ended that the answer must have gone out.
+// Call LargeAnswer at the start of a call. All large answers together may fill a quarter of the bound. Without room, and when the
+// connection has ended, LargeAnswer reports false: the call should be refused. For a nil c the result is true.
+func (c *Conn) LargeAnswer() bool {
+	if c == nil {
+		return true
+	}
+	crowded, ok := c.countAnswer()
+	if crowded {
+		c.bound.relieve()
+	}
+	if !ok {
+		c.bound.refused.Add(1)
+		c.bound.log("requests are refused: too many bytes are in flight", c.RemoteAddr())
+	}
+	return ok
+}
+
+// countAnswer reports whether the bound is exceeded, and whether there was room.
+func (c *Conn) countAnswer() (crowded, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.gone {
+		return false, false
+	}
+	if c.bound.answers.Add(1) > c.bound.mayAnswer() {
+		c.bound.answers.Add(-1)
+		return false, false
+	}
+	before := c.held.Load()
+	c.large++
+	c.held.Store(before + LargeAnswerBytes - c.sentLargeLocked())
+	return c.settleLocked(before, c.streams.open), true
+}
+
+// sentLargeLocked returns the bytes of large answers that are no more: no stream has more than one.
+func (c *Conn) sentLargeLocked() int64 {
+	sent := c.large - c.streams.open
+	if sent <= 0 {
+		return 0
+	}
+	c.large -= sent
+	c.bound.answers.Add(-int64(sent))
+	return int64(sent) * LargeAnswerBytes
+}
+
+// answersWeight is the number of large answers of a connection with an old stream, and 0 for others.
+func (c *Conn) answersWeight(now int64) float64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ageLocked(now) < int64(fullAge) {
+		return 0
+	}
+	return float64(c.large)
+}
+
+// mayAnswer returns the bound of large answers.
+func (b *Bound) mayAnswer() int64 { return max(b.options.MaxBytes/takenPart/LargeAnswerBytes, 1) }

@@ -1,0 +1,65 @@
+package inflight
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A large answer that the client does not read waits in grpc-go.
+func TestALargeAnswerCountsUntilItsStreamEnds(t *testing.T) {
+	b, _ := newBound(t)
+	c := followed(t, b)
+	c.receive(headers(1))
+	c.receive(headers(3))
+	small := b.Stats().Bytes
+	if !c.LargeAnswer() || !c.LargeAnswer() {
+		t.Error("a quarter of the bound is two large answers, and was refused")
+	}
+	if got, want := b.Stats().Bytes, small+2*LargeAnswerBytes; got != want {
+		t.Errorf("with two large answers: got %d bytes, want %d", got, want)
+	}
+	if c.LargeAnswer() || b.Stats().Refused != 1 {
+		t.Errorf("a third large answer: got %+v, want it refused", b.Stats())
+	}
+	c.wrote(answer(1))
+	if got, want := b.Stats().Bytes, small/2+LargeAnswerBytes; got != want {
+		t.Errorf("with one stream left: got %d bytes, want %d", got, want)
+	}
+	c.wrote(answer(3))
+	c.LargeAnswer() // its client has given up
+	if got := b.Stats(); got.Bytes != 0 || b.answers.Load() != 0 {
+		t.Errorf("afterwards: got %+v, want nothing", got)
+	}
+	c.receive(headers(5))
+	c.LargeAnswer()
+	_ = c.Close()
+	if c.LargeAnswer() || b.answers.Load() != 0 {
+		t.Error("a large answer counts on a connection that has ended")
+	}
+}
+
+// Clients that do not read their large answers must not keep others from theirs for ever.
+func TestOldLargeAnswersMakeWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, _ := newBound(t)
+		held, honest := followed(t, b), followed(t, b)
+		whole := headers(1)
+		whole[4] |= flagEndStream
+		held.receive(whole)
+		for held.LargeAnswer() {
+			whole[8] += 2
+			held.receive(whole)
+		}
+		honest.receive(headers(1))
+		if honest.LargeAnswer() || held.ended() {
+			t.Error("there was room for one more")
+		}
+		honest.wrote(refusal(1))
+		time.Sleep(fullAge + 2*lookEvery)
+		honest.receive(headers(3))
+		if !held.ended() || !honest.LargeAnswer() || honest.ended() {
+			t.Errorf("after %v: ended %t, want room for another client", fullAge, held.ended())
+		}
+	})
+}

@@ -127,6 +127,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	defer redis.Kill()
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
+	defer table.Flush() // the rows before an error
 	fmt.Fprintln(table, "distance\tper second\trequests\twithout Redis\tshare\tover the limit\tp50\tp99\tlongest\tstalls over 1ms\t3ms\tlongest stall")
 	for _, d := range o.distances {
 		for _, rate := range o.rates {
@@ -139,7 +140,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 				m.stalls.small, m.stalls.large, short(m.stalls.longest))
 		}
 	}
-	return table.Flush()
+	return nil
 }
 
 func short(d time.Duration) time.Duration { return d.Round(100 * time.Microsecond) }

@@ -172,6 +172,8 @@ func (sh *shard) commitLocked(s *Store, v *view, now algorithms.Instant, r *room
 	case v.unused():
 		s.metrics.places.Add(-int64(before))
 		sh.forgetLocked(v.key)
+	case v.log == nil:
+		sh.updateLocked(v, now)
 	default:
 		if more := v.heldLocked() - before; more > 0 {
 			r.held -= more

@@ -70,8 +70,8 @@ func (t *transaction) wantLocked(s *Store, r *room, now algorithms.Instant) (pla
 	for _, adds := range []bool{true, false} {
 		for i := range t.views {
 			v := &t.views[i]
-			if v.found == adds {
-				continue
+			if v.found == adds || v.found && v.log == nil {
+				continue // of another pass, or a key that never needs a further place
 			}
 			if w := r.wantLocked(s, v, now); w.places > 0 {
 				t.wants = append(t.wants, w)

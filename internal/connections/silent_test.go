@@ -13,7 +13,8 @@ func hold(c *Conn) {
 	c.Answered()
 }
 
-// Clients that take one answer each and then hold a health Watch, or a message that never ends, must not lock a newcomer out for ever.
+// A client takes one answer and then holds a health Watch, or a message that never ends. Such clients must not lock a newcomer out for
+// ever.
 func TestABusyConnectionThatIsSilentForLongestMakesWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, Options{Max: 3})

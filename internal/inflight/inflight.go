@@ -197,8 +197,8 @@ func (b *Bound) endWorstLocked(weigh func(c *Conn, now int64) float64) bool {
 }
 
 // look ends connections with an incomplete message that is too old. While the bound stays crowded, look also ends connections with old
-// streams and more than their share, and while there is no room for a large answer, connections with old ones. look calls itself again while
-// there are connections.
+// streams and more than their share. While there is no room for a large answer, look ends connections with old ones. look calls itself
+// again while there are connections.
 func (b *Bound) look() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -146,7 +146,7 @@ func TestTheMostStreamsOfAConnectionCountAsLongAsItIsOpen(t *testing.T) {
 		if got := b.Stats(); got.Ended["held_most"] != 0 || b.Crowded() {
 			t.Errorf("%d connections of Envoys: got %+v, want all open", honest, got)
 		}
-		// A thousand connections of an attacker end one after the other, and those of the Envoys do not.
+		// The connections of an attacker end one after the other, and no connection of an Envoy.
 		for n := range 300 {
 			c := followed(t, b)
 			for id := uint32(1); id < 2*1024; id += 2 {
@@ -172,7 +172,7 @@ func TestTheMostStreamsOfAConnectionCountAsLongAsItIsOpen(t *testing.T) {
 	})
 }
 
-// A client opens and resets a thousand streams in one chunk. Their bytes count until the server has seen the chunk.
+// A client opens and resets a thousand streams in one chunk. The bytes count until the server has seen the chunk.
 func TestStreamsOfOneChunkCountUntilTheServerHasSeenIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, _ := newBound(t)

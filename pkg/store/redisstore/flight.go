@@ -50,17 +50,17 @@ func (f *flight) fly() (sentSome, answered bool) {
 }
 
 // land ends a flight. sent says that the flight had calls to send, and answered that Redis has answered one of them.
-func (l *lane) land(f *flight, sent, answered bool) {
+func (n *nodeQueue) land(f *flight, sent, answered bool) {
 	took := time.Since(f.begun)
-	q := l.queue
+	q := n.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	l.under--
+	n.under--
 	if sent {
-		if l.lost++; answered {
-			l.lost = 0
+		if n.lost++; answered {
+			n.lost = 0
 		}
-		l.trip = max(took, l.trip-(l.trip-took)/tripMemory)
+		n.trip = max(took, n.trip-(n.trip-took)/tripMemory)
 	}
 	for _, key := range f.fences {
 		if q.fenced[key]--; q.fenced[key] == 0 {
@@ -68,7 +68,7 @@ func (l *lane) land(f *flight, sent, answered bool) {
 		}
 	}
 	if len(f.fences) > 0 {
-		q.nudgeLocked(l) // calls about the keys may be in another lane, since slots have changed their nodes
+		q.nudgeLocked(n) // calls about the keys may be in another node queue, since slots have changed their nodes
 	}
 	f.fences = f.fences[:0]
 }

@@ -60,8 +60,8 @@ func TestResetWaitsWhileTheOutboxSendsAgain(t *testing.T) {
 	q.mu.Unlock()
 	<-forgot
 	sending.Wait()
-	if len(q.lanes[0].waiting) != 1 || o.idle() {
-		t.Errorf("%d calls wait in the queue, %d are under way; want 1 and 1", len(q.lanes[0].waiting), o.calls)
+	if len(q.byNode[0].waiting) != 1 || o.idle() {
+		t.Errorf("%d calls wait in the queue, %d are under way; want 1 and 1", len(q.byNode[0].waiting), o.calls)
 	}
 }
 
@@ -117,14 +117,14 @@ func TestRefusedCallsOfAKeyAreNotResentAfterItsReset(t *testing.T) {
 				c.corrections = append(c.corrections, &correction{at: int64(i)})
 			}
 			o.send(c, q.put, time.Now().Add(time.Hour))
-			q.laneLocked(0).waiting = nil // Redis has the call
+			q.nodeQueueLocked(0).waiting = nil // Redis has the call
 			test.order(o, func() {
 				c.err, c.refused = ErrUnavailable, true
 				c.end()
 			})
 			o.sendAgain()
 			var got []string
-			for _, c := range q.laneLocked(0).waiting {
+			for _, c := range q.nodeQueueLocked(0).waiting {
 				for i := range c.charges {
 					got = append(got, string(c.charges[i].Key))
 					if string(test.charges[c.corrections[i].at].Key) != got[i] {
@@ -138,7 +138,7 @@ func TestRefusedCallsOfAKeyAreNotResentAfterItsReset(t *testing.T) {
 			if o.idle() != (test.want == nil) || len(o.resets) > 0 {
 				t.Errorf("%d calls and %d resets are under way", o.calls, len(o.resets))
 			}
-			q.laneLocked(0).waiting = nil
+			q.nodeQueueLocked(0).waiting = nil
 		})
 	}
 }

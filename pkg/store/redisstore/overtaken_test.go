@@ -50,7 +50,7 @@ func TestCloseSendsCallsThatWaitForTheNext(t *testing.T) {
 func TestNoCallOvertakesAWaitingCallOfTheOutbox(t *testing.T) {
 	s := unconnected(false, &Store{timeout: 10 * time.Millisecond, seed: maphash.MakeSeed()})
 	q := newQueue(s.main, singleFlights, nil)
-	l := q.laneLocked(0)
+	l := q.nodeQueueLocked(0)
 	l.workers = singleFlights
 	one, two := hit("k1", perAge(algorithms.FixedWindow, 10)), hit("k2", perAge(algorithms.FixedWindow, 10))
 	of := func(o *outbox, charges ...store.Charge) *call {
@@ -76,7 +76,7 @@ func TestNoCallOvertakesAWaitingCallOfTheOutbox(t *testing.T) {
 func TestAFlightWithoutCallsIsNoAnswer(t *testing.T) {
 	s := unconnected(false, &Store{timeout: 10 * time.Millisecond, seed: maphash.MakeSeed()})
 	q := newQueue(s.main, singleFlights, nil)
-	l := q.laneLocked(0)
+	l := q.nodeQueueLocked(0)
 	l.workers, l.lost, l.under = singleFlights, singleFlights, 1
 	c := newCall()
 	c.set(take, location{server: s.main}, 0, []store.Charge{hit("k1", perAge(algorithms.FixedWindow, 10))})
@@ -95,8 +95,8 @@ func TestNoCallOvertakesTheOutboxWhenSlotsChangeTheirNode(t *testing.T) {
 	s := &Store{timeout: 10 * time.Millisecond, seed: maphash.MakeSeed()}
 	s.main = &server{store: s, cluster: true, connection: at}
 	q := newQueue(s.main, clusterFlights, nil)
-	q.lanes = []*lane{newLane(q), newLane(q)}
-	for _, l := range q.lanes {
+	q.byNode = []*nodeQueue{newNodeQueue(q), newNodeQueue(q)}
+	for _, l := range q.byNode {
 		l.workers = clusterFlights
 	}
 	of := func(o *outbox, slot uint16, key string) *call {
@@ -111,7 +111,7 @@ func TestNoCallOvertakesTheOutboxWhenSlotsChangeTheirNode(t *testing.T) {
 	var sent, behind, last flight
 	at.nodes = new(redisconn.Nodes)
 	q.put(first)
-	if !q.lanes[0].takeLocked(&sent, time.Now()) {
+	if !q.byNode[0].takeLocked(&sent, time.Now()) {
 		t.Fatal("the first call does not fly")
 	}
 	q.put(second)
@@ -119,14 +119,14 @@ func TestNoCallOvertakesTheOutboxWhenSlotsChangeTheirNode(t *testing.T) {
 	q.put(question)
 	q.put(other)
 	soon := time.Now().Add(time.Second)
-	if n := len(q.lanes[0].waiting); n != 0 {
+	if n := len(q.byNode[0].waiting); n != 0 {
 		t.Errorf("%d calls wait for the node before; want 0", n)
 	}
-	if !q.lanes[1].takeLocked(&behind, soon) || len(behind.calls) != 1 || behind.calls[0] != other {
+	if !q.byNode[1].takeLocked(&behind, soon) || len(behind.calls) != 1 || behind.calls[0] != other {
 		t.Errorf("%d calls fly while a call of the outbox is under way; want the one about another key", len(behind.calls))
 	}
-	q.lanes[0].land(&sent, true, true)
-	if !q.lanes[1].takeLocked(&last, soon.Add(time.Second)) || !slices.Equal(last.calls, []*call{second, question}) {
+	q.byNode[0].land(&sent, true, true)
+	if !q.byNode[1].takeLocked(&last, soon.Add(time.Second)) || !slices.Equal(last.calls, []*call{second, question}) {
 		t.Errorf("%d calls fly after the end of that call; want 2, in their order", len(last.calls))
 	}
 }

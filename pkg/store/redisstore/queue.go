@@ -8,18 +8,18 @@ import (
 )
 
 // queue sends the calls of some keys to a server, in flights. Each flight has calls to one node only, so that a node that does not
-// answer delays its own calls only: see lane.
+// answer delays its own calls only: see nodeQueue.
 //
 // Calls about one key may be applied in any order, except after a call of the outbox. Later calls about the keys of that call wait for
 // its end, or are in the same flight behind it.
 type queue struct {
 	server  *server
-	most    int             // flights of a lane under way at once, and workers
+	most    int             // flights of a node queue under way at once, and workers
 	sending *sync.WaitGroup // of the workers
 
-	mu     sync.Mutex       // guards the fields below, and the lanes
-	nodes  *redisconn.Nodes // by which the calls were put into lanes; nil: all calls are in lane 0
-	lanes  []*lane          // by number of the node; nil until the first call
+	mu     sync.Mutex       // guards the fields below, and the node queues
+	nodes  *redisconn.Nodes // by which the calls were put into node queues; nil: all calls are in node queue 0
+	byNode []*nodeQueue     // by number of the node; nil until the first call
 	fenced map[uint64]int   // by number of a key: flights with a call of the outbox about it
 	spare  []*flight        // memory of workers that have ended, at most as many as there may be flights
 	closed bool
@@ -43,7 +43,7 @@ func (q *queue) append(c *call, followed bool) {
 	q.mu.Lock()
 	closed := q.closed
 	if !closed {
-		l := q.laneLocked(c.slot)
+		l := q.nodeQueueLocked(c.slot)
 		l.appendLocked(c)
 		l.follows = time.Time{}
 		if followed {
@@ -58,8 +58,8 @@ func (q *queue) append(c *call, followed bool) {
 	}
 }
 
-// laneLocked returns the lane of the calls in a slot.
-func (q *queue) laneLocked(slot uint16) *lane {
+// nodeQueueLocked returns the node queue of the calls in a slot.
+func (q *queue) nodeQueueLocked(slot uint16) *nodeQueue {
 	if nodes := q.server.nodes(); nodes != q.nodes {
 		q.nodes = nodes
 		q.sortLocked()
@@ -68,20 +68,20 @@ func (q *queue) laneLocked(slot uint16) *lane {
 	if q.nodes != nil {
 		n = int(q.nodes[slot])
 	}
-	for n >= len(q.lanes) {
-		q.lanes = append(q.lanes, nil)
+	for n >= len(q.byNode) {
+		q.byNode = append(q.byNode, nil)
 	}
-	if q.lanes[n] == nil {
-		q.lanes[n] = newLane(q)
+	if q.byNode[n] == nil {
+		q.byNode[n] = newNodeQueue(q)
 	}
-	return q.lanes[n]
+	return q.byNode[n]
 }
 
-// sortLocked puts the waiting calls into the lanes of their nodes, after slots have changed their nodes. So all waiting calls about a key
-// are in one lane, in their order.
+// sortLocked puts the waiting calls into the node queues of their nodes, after slots have changed their nodes. So all waiting calls about a key
+// are in one node queue, in their order.
 func (q *queue) sortLocked() {
 	var all []*call
-	for _, l := range q.lanes {
+	for _, l := range q.byNode {
 		if l != nil {
 			all = append(all, l.waiting...)
 			clear(l.waiting)
@@ -89,15 +89,15 @@ func (q *queue) sortLocked() {
 		}
 	}
 	for _, c := range all {
-		q.laneLocked(c.slot).appendLocked(c)
+		q.nodeQueueLocked(c.slot).appendLocked(c)
 	}
 	q.nudgeLocked(nil)
 }
 
-// nudgeLocked has workers of all lanes but one take the waiting calls, now or when they may fly.
-func (q *queue) nudgeLocked(but *lane) {
+// nudgeLocked has workers of all node queues but one take the waiting calls, now or when they may fly.
+func (q *queue) nudgeLocked(but *nodeQueue) {
 	now := time.Now()
-	for _, l := range q.lanes {
+	for _, l := range q.byNode {
 		switch {
 		case l == nil || l == but:
 		case q.closed:
@@ -116,7 +116,7 @@ func (q *queue) close() {
 		return
 	}
 	q.closed = true
-	for _, l := range q.lanes {
+	for _, l := range q.byNode {
 		if l != nil {
 			l.closeLocked()
 		}

@@ -309,7 +309,7 @@ func TestWorkersOfASlowTimeEnd(t *testing.T) {
 		time.Sleep(time.Second)
 		for i, q := range s.main.queues {
 			q.mu.Lock()
-			if l := q.laneLocked(0); l.workers != 1 || l.idle != 1 || len(q.spare) >= singleFlights {
+			if l := q.nodeQueueLocked(0); l.workers != 1 || l.idle != 1 || len(q.spare) >= singleFlights {
 				t.Errorf("queue %d has %d workers, of which %d wait, and spare memory for %d", i, l.workers, l.idle, len(q.spare))
 			}
 			q.mu.Unlock()

@@ -110,6 +110,7 @@ func (c *Conn) receive(chunk []byte) (open bool) {
 	crowded := c.settleLocked(before, opened)
 	overfull := c.keepLocked(now)
 	c.resetAny = c.reset > 0
+	open = !c.gone
 	c.mu.Unlock()
 	if !ok {
 		c.bound.end(c, reason)
@@ -117,6 +118,9 @@ func (c *Conn) receive(chunk []byte) (open bool) {
 		c.bound.relieve()
 	}
 	c.bound.catchUp()
+	if ok && !crowded && !overfull {
+		return open
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return !c.gone

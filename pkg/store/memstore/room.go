@@ -138,7 +138,7 @@ func (s *Store) makeRoom(r *room, wants ...want) {
 	for i := range wants {
 		w := &wants[i]
 		places += w.places
-		s.evictFor(r, s.shardNumber(w.key), places, nearby)
+		s.evictFor(r, s.shardNumber(w.key), places, nearby, s.now())
 		for r.held < places {
 			if !s.evictElsewhere(r, places) {
 				r.refuse(w.adds)
@@ -149,28 +149,31 @@ func (s *Store) makeRoom(r *room, wants ...want) {
 }
 
 // evictElsewhere forgets keys of any shard for so many places, or reports false. Each call starts at another shard, so that all shards
-// give alike.
+// give alike. A store full of denied keys has no shard to lock, so one look at the clock serves all shards.
 func (s *Store) evictElsewhere(r *room, places int) bool {
-	start := int(s.turn.Add(1))
+	start, now := int(s.turn.Add(1)), s.now()
 	for i := range s.shards {
-		if s.evictFor(r, (start+i)&(len(s.shards)-1), places, others) {
+		if s.evictFor(r, (start+i)&(len(s.shards)-1), places, others, now) {
 			return true
 		}
 	}
-	return false
+	return s.claim(r, places) // others may have given places back meanwhile
 }
 
 // evictFor forgets keys of a shard until r holds so many places, but at most that many keys. evictFor reports whether r then holds more
 // places than before.
-func (s *Store) evictFor(r *room, shard, places, most int) bool {
+func (s *Store) evictFor(r *room, shard, places, most int, now algorithms.Instant) bool {
+	if int64(now) < s.opens[shard].Load() {
+		return false
+	}
 	before := r.held
-	if s.claim(r, places) || int64(s.now()) < s.opens[shard].Load() {
+	if s.claim(r, places) {
 		return r.held > before
 	}
 	sh := &s.shards[shard]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	now := sh.instantLocked(s)
+	now = sh.instantLocked(s)
 	for range most {
 		if !s.evictLocked(r, shard, now) || s.claim(r, places) {
 			break

@@ -51,13 +51,31 @@ func TestASmallerStoreKeepsDeniedLogs(t *testing.T) {
 		if err := r.checkPlaces(); err != nil {
 			t.Errorf("%v: %+v", err, loaded)
 		}
-		if got := r.Stats(); got.Places < 990 || loaded.Keys != 1100 {
-			t.Errorf("%+v of %+v; want a full store", got, loaded)
+		if got := r.Stats(); got.Places < 990 || loaded.Keys != got.Keys || loaded.Keys+loaded.NoRoom != 1100 {
+			t.Errorf("%+v of %+v; want a full store, and each key read or without room", got, loaded)
 		}
 		for i := range 100 {
 			if d := take(t, r, fmt.Sprint("denied", i), limit, 1); d.Allowed {
 				t.Fatalf("log %d is free again: %+v", i, d)
 			}
+		}
+	})
+}
+
+// A log of a snapshot that is larger than the whole store makes no other key go.
+func TestALogLargerThanASmallerStoreForgetsNoOtherKey(t *testing.T) {
+	inBubble(t, Options{Savable: true, MaxKeys: 10_000}, func(t *testing.T, s *Store) {
+		for i := range 200 {
+			hit(t, s, fmt.Sprint("other ", i), time.Hour, 1)
+		}
+		for range 1000 {
+			take(t, s, "log", logLimit(10_000), 1)
+			time.Sleep(time.Millisecond)
+		}
+		r, loaded := restored(t, Options{MaxKeys: 300}, save(t, s))
+		defer r.Close()
+		if got := r.Stats(); got.Keys != 200 || got.Evicted != 0 || loaded.Keys != 200 || loaded.NoRoom != 1 {
+			t.Errorf("%+v of %+v; want all 200 other keys", got, loaded)
 		}
 	})
 }

@@ -27,11 +27,15 @@ func (s *Store) Load(r io.Reader) (Loaded, error) {
 		return Loaded{}, ErrInUse
 	}
 	in := snapshotReader{store: s, r: bufio.NewReaderSize(r, 128<<10), checksum: newChecksum()}
+	evicted := s.metrics.evicted.Load()
 	if err := in.read(); err != nil {
 		s.clear()
 		return Loaded{}, err
 	}
 	s.hashKey = in.key
+	forgotten := int(s.metrics.evicted.Load() - evicted)
+	in.loaded.Keys -= forgotten
+	in.loaded.NoRoom += forgotten
 	return in.loaded, nil
 }
 
@@ -288,6 +292,9 @@ func (in *snapshotReader) put(v view, idle, now algorithms.Instant) {
 		want.places += placesOf(v.log.Size())
 	}
 	var r room
+	if int64(want.places) > s.maxKeys {
+		r.refuse(true) // as wantLocked does: no other key goes in vain
+	}
 	for {
 		sh.mu.Lock()
 		now = sh.instantLocked(s)

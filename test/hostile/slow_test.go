@@ -3,6 +3,7 @@ package hostile
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"time"
@@ -60,6 +61,12 @@ func slowAttacks() []attack {
 			how:   "200 connections ask reflection for 70 KB of descriptors on 20 streams each, and never open their window for the answers",
 			bound: "a quarter of `--max-bytes-in-flight`",
 			run:   unreadReflection,
+		},
+		{
+			name:  "unread_answers_in_the_kernel",
+			how:   "990 connections ask reflection for 280 KB of descriptors each, one after the other, and read nothing",
+			bound: "16 KiB of answers in the buffer of a Unix socket, 256 KiB with TCP",
+			run:   leaveAnswers,
 		},
 	}
 }
@@ -120,12 +127,17 @@ func slowReaders(a *assault) {
 	})
 }
 
-func unreadReflection(a *assault) {
+// askReflection returns a request for 70 KB of descriptors.
+func (a *assault) askReflection() []byte {
 	message, err := proto.Marshal(&reflectiongrpc.ServerReflectionRequest{MessageRequest: &reflectiongrpc.ServerReflectionRequest_FileContainingSymbol{
 		FileContainingSymbol: ratelimitv3.RateLimitService_ServiceDesc.ServiceName,
 	}})
 	a.fail(err)
-	body := frame(message, false)
+	return frame(message, false)
+}
+
+func unreadReflection(a *assault) {
+	body := a.askReflection()
 	a.repeat(200, func(ctx context.Context) error {
 		p, err := a.raw(ctx, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
 		if err != nil {
@@ -142,6 +154,33 @@ func unreadReflection(a *assault) {
 			return err
 		}
 		_, err = io.Copy(io.Discard, p.Conn)
+		return err
+	})
+}
+
+// leaveAnswers asks slowly for so many bytes that the buffers of the kernel hold all answers. Then no request is in flight.
+func leaveAnswers(a *assault) {
+	body := a.askReflection()
+	turns := make(chan struct{}, 2) // more at once would fill the bound of bytes in flight
+	a.repeat(990, func(ctx context.Context) error {
+		p, err := a.raw(ctx, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 30})
+		if err != nil {
+			return err
+		}
+		if err := p.WriteWindowUpdate(0, 1<<30); err != nil {
+			return err
+		}
+		p.path = reflection
+		turns <- struct{}{}
+		for range 4 {
+			a.attempts.Add(1)
+			if err = errors.Join(p.send(body), p.out.Flush()); err != nil {
+				break
+			}
+			a.pause(5 * time.Millisecond)
+		}
+		<-turns
+		<-ctx.Done()
 		return err
 	})
 }

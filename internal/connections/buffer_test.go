@@ -1,0 +1,40 @@
+package connections
+
+import (
+	"log/slog"
+	"net"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+func TestTheSystemKeepsFewAnswersForAUnixSocketThatNobodyReads(t *testing.T) {
+	below, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := New(Options{UnixBuffer: 16 << 10, Logger: slog.New(slog.DiscardHandler)}).Listen(below)
+	defer l.Close()
+	client, err := net.Dial("unix", below.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	server, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	if err := server.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	sent := 0
+	for answer := make([]byte, 4<<10); err == nil; {
+		var n int
+		n, err = server.Write(answer)
+		sent += n
+	}
+	if sent == 0 || sent > 40<<10 { // twice 16 KiB and a part of an answer; the system's own size is 208 KiB
+		t.Errorf("%d bytes in the buffer; want at most %d", sent, 40<<10)
+	}
+}

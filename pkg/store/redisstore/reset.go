@@ -8,36 +8,46 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// Reset implements [store.Store]. Reset fails as Take does.
+// Reset implements [store.Store]. Reset fails as Take does. The keys are reset one by one: they may lie in several slots, and requests
+// over several slots wait for one key at most.
 func (s *Store) Reset(ctx context.Context, charges []store.Charge) (forgotten int, err error) {
 	until, err := s.until(ctx, charges)
 	if err != nil {
 		return 0, err
 	}
-	s.outbox.beginReset(charges)
-	defer func() { s.outbox.endReset(charges, err != nil) }()
-	defer s.reservations.endReset(s.seed, charges)
-	if err := s.reservations.beginReset(ctx, until, s.seed, charges); err != nil {
+	for i := range charges {
+		n, err := s.resetKey(ctx, until, charges[i:i+1])
+		if err != nil {
+			return forgotten, err
+		}
+		forgotten += n
+	}
+	return forgotten, nil
+}
+
+// resetKey resets the key of one charge.
+func (s *Store) resetKey(ctx context.Context, until time.Time, charge []store.Charge) (forgotten int, err error) {
+	s.outbox.beginReset(charge)
+	defer func() { s.outbox.endReset(charge, err != nil) }()
+	defer s.reservations.endReset(s.seed, charge)
+	if err := s.reservations.beginReset(ctx, until, s.seed, charge); err != nil {
 		return 0, err
 	}
-	if err := s.outboxAnswered(ctx, charges, until); err != nil {
+	if err := s.outboxAnswered(ctx, charge, until); err != nil {
+		return 0, err
+	}
+	server := s.serverOf(&charge[0])
+	client, err := server.connection.Client()
+	if err != nil {
 		return 0, err
 	}
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
-	for i := range charges { // one by one: keys may lie in several slots
-		server := s.serverOf(&charges[i])
-		client, err := server.connection.Client()
-		if err != nil {
-			return forgotten, err
-		}
-		n, err := client.Do(ctx, client.B().Del().Key(s.name(&charges[i])).Build()).AsInt64()
-		if err := server.connection.Report(err); err != nil {
-			return forgotten, fmt.Errorf("resetting %q: %w", charges[i].Key, err)
-		}
-		forgotten += int(n)
+	n, err := client.Do(ctx, client.B().Del().Key(s.name(&charge[0])).Build()).AsInt64()
+	if err := server.connection.Report(err); err != nil {
+		return 0, fmt.Errorf("resetting %q: %w", charge[0].Key, err)
 	}
-	return forgotten, nil
+	return int(n), nil
 }
 
 // outboxAnswered waits until Redis has answered the outbox's calls about the keys of charges: it puts a call behind them. The answer

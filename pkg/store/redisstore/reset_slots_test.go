@@ -3,8 +3,10 @@ package redisstore
 import (
 	"context"
 	"errors"
+	"fmt"
 	"hash/maphash"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -105,4 +107,52 @@ func TestResetsAndRequestsOverSlotsWaitForEachOther(t *testing.T) {
 			t.Error("requests or resets are left")
 		}
 	})
+}
+
+// A reset of many keys holds up requests for one key at a time. So other requests over several slots go on, also when a node hangs.
+func TestResetOfManyKeysFailsNoRequestsOverSlots(t *testing.T) {
+	for name, hangs := range map[string]time.Duration{"all nodes answer": 0, "the node of the reset hangs": 10 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, c := awayCluster(t, time.Millisecond, layouts()["thirds"])
+				at := func(prefix string, n int) []store.Charge { // keys of two nodes that do not hang
+					var charges []store.Charge
+					for i := 0; len(charges) < n; i++ {
+						x := hit(fmt.Sprint(prefix, i), perAge(algorithms.FixedWindow, 10))
+						if x.Rule = len(charges); c.nodes[s.locate(&x, 0).slot] != 2 {
+							charges = append(charges, x)
+						}
+					}
+					return charges
+				}
+				reset := at("reset ", 400)
+				if hangs > 0 {
+					c.fars[2].hang(hangs)
+					for c.nodes[s.locate(&reset[0], 0).slot] != 2 {
+						reset[0].Key = append(reset[0].Key, 'x')
+					}
+				}
+				var resetting sync.WaitGroup
+				ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+				defer cancel()
+				resetting.Go(func() {
+					n, err := s.Reset(ctx, reset)
+					if hangs == 0 && (n != len(reset) || err != nil) {
+						t.Errorf("%d keys were reset, %v; want %d", n, err, len(reset))
+					}
+				})
+				failed, asked := 0, 0
+				for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); asked++ {
+					charges := at(fmt.Sprint("other ", asked, " "), 3)
+					if _, err := s.Take(t.Context(), charges, make([]algorithms.Decision, len(charges))); err != nil {
+						failed++
+					}
+				}
+				resetting.Wait()
+				if failed > asked/50 { // keys may share a number with the key of the reset
+					t.Errorf("%d of %d other requests failed during a reset; want hardly any", failed, asked)
+				}
+			})
+		})
+	}
 }

@@ -103,6 +103,8 @@ func (f *far) serve(conn net.Conn) {
 			trip = f.trip() + time.Duration(f.hangs.Load())
 			f.most.Store(max(f.most.Load(), f.under.Add(1)))
 			f.calls.Add(1)
+		} else if command[0] == "DEL" {
+			trip = f.trip() + time.Duration(f.hangs.Load())
 		}
 		now := time.Now()
 		p := pending{command, now.Add(trip / 2), now.Add(trip)}
@@ -122,6 +124,8 @@ func (f *far) run(command []string) string {
 	case "EVALSHA", "EVAL":
 	case "CLUSTER":
 		return f.slots()
+	case "DEL":
+		return fmt.Sprintf(":%d\r\n", len(command)-1)
 	default:
 		return "+OK\r\n"
 	}

@@ -18,6 +18,7 @@ const (
 	nodesInterval = 30 * time.Second // as rueidis asks for the slots
 	nodesTick     = time.Second      // between looks at the addresses that rueidis knows
 	nodesTimeout  = timeout / 4      // of one node's answer; then another node is asked
+	maxPrimaries  = 1000             // as many as Redis recommends for a cluster at most
 )
 
 // Nodes returns the primaries of the slots; nil: unknown, or no cluster. Nodes takes no lock, and is the same pointer as before unless a slot
@@ -74,13 +75,17 @@ func (c *Conn) learnNodes(ranges []rueidis.RedisMessage) error {
 	c.primariesMu.Lock()
 	defer c.primariesMu.Unlock()
 	var nodes Nodes
-	slotsOf := map[string][][2]int64{}
+	known, slotsOf := 0, map[string][][2]int64{}
 	for i := range ranges {
 		first, last, id, err := readRange(ranges[i])
 		if err != nil {
 			return fmt.Errorf("CLUSTER SLOTS: range %d: %w", i, err)
 		}
 		slotsOf[id] = append(slotsOf[id], [2]int64{first, last})
+		known += int(last-first) + 1
+		if err := checkSize(known, len(slotsOf)); err != nil {
+			return fmt.Errorf("CLUSTER SLOTS: %w", err)
+		}
 	}
 	c.primaries = number(c.primaries, slices.Collect(maps.Keys(slotsOf)))
 	for n, id := range c.primaries {
@@ -94,6 +99,18 @@ func (c *Conn) learnNodes(ranges []rueidis.RedisMessage) error {
 		c.nodes.Store(&nodes)
 	}
 	return nil
+}
+
+// checkSize reports more slots or primaries than a cluster has. Each primary costs callers memory, and each slot time.
+func checkSize(known, primaries int) error {
+	switch {
+	case known > len(Nodes{}):
+		return fmt.Errorf("more than %d slots", len(Nodes{}))
+	case primaries > maxPrimaries:
+		return fmt.Errorf("more than %d primaries", maxPrimaries)
+	default:
+		return nil
+	}
 }
 
 // number returns the ids of primaries by their numbers. A primary keeps its number. A new one gets the smallest that is free: "".
@@ -134,8 +151,8 @@ func readRange(of rueidis.RedisMessage) (first, last int64, id string, err error
 	if last, err = parts[1].AsInt64(); err != nil {
 		return 0, 0, "", err
 	}
-	if first < 0 || last >= int64(len(Nodes{})) {
-		return 0, 0, "", fmt.Errorf("slots %d to %d: must be from 0 to %d", first, last, len(Nodes{})-1)
+	if first < 0 || last < first || last >= int64(len(Nodes{})) {
+		return 0, 0, "", fmt.Errorf("slots %d to %d: must be in order, from 0 to %d", first, last, len(Nodes{})-1)
 	}
 	primary, err := parts[2].ToArray()
 	if err != nil {

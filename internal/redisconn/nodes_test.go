@@ -53,6 +53,34 @@ func TestNodesSayThePrimaryOfEachSlot(t *testing.T) {
 	}
 }
 
+// A hostile Redis must not cost Weir a worker of each queue for each slot, nor time for slots that it repeats.
+func TestMoreNodesOrSlotsThanAClusterHasAreRefused(t *testing.T) {
+	t.Parallel()
+	r := startRedis(t, parts.RedisOptions{})
+	for _, test := range []struct {
+		name, ranges string // a loop in Lua that appends to t
+		refused      bool
+	}{
+		{"1000 primaries", "for i = 0, 999 do t[#t+1] = {i, i, {'host', 1, 'id' .. i}} end", false},
+		{"1001 primaries", "for i = 0, 1000 do t[#t+1] = {i, i, {'host', 1, 'id' .. i}} end", true},
+		{"all slots twice", "for i = 0, 1 do t[#t+1] = {0, 16383, {'host', 1, 'id' .. i}} end", true},
+		{"a range that ends before it begins", "t[1] = {100, 0, {'host', 1, 'id'}}", true},
+	} {
+		answer, err := r.Do(soon(t), "EVAL", "local t = {} "+test.ranges+" return t", "0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ranges, err := answer.ToArray()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var c Conn
+		if err := c.learnNodes(ranges); (err != nil) != test.refused || (c.Nodes() == nil) != test.refused {
+			t.Errorf("%s: %v; want refused: %v", test.name, err, test.refused)
+		}
+	}
+}
+
 func TestNumbersOfNodesStaySmallAndTheSame(t *testing.T) {
 	for _, test := range []struct {
 		before, now []string

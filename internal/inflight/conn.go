@@ -15,12 +15,18 @@ type marker interface {
 	Done()     // no request is open
 }
 
+// decrypter is a connection below TLS that wants to know when TLS has read on.
+type decrypter interface {
+	Decrypted() // TLS has given bytes to the server
+}
+
 // Conn is the server's end of an HTTP/2 connection. One goroutine may read, another one write; the rest is safe for concurrent use.
 type Conn struct {
 	net.Conn
 	bound *Bound
 	raw   syscall.RawConn // without TLS; may be nil
 	mark  marker          // nil: nobody wants to know
+	plain decrypter       // the same
 	held  atomic.Int64    // bytes of the connection; changes under mu
 	open  atomic.Int64    // streams; changes under mu
 
@@ -57,8 +63,16 @@ type Conn struct {
 func (b *Bound) Follow(raw net.Conn) *Conn {
 	c := &Conn{Conn: raw, bound: b, raw: system(raw), skip: preface}
 	c.mark, _ = raw.(marker)
-	if below, ok := raw.(interface{ NetConn() net.Conn }); ok && c.mark == nil { // TLS
-		c.mark, _ = below.NetConn().(marker)
+	for at := raw; c.mark == nil; { // TLS
+		below, ok := at.(interface{ NetConn() net.Conn })
+		if !ok {
+			break
+		}
+		at = below.NetConn()
+		c.mark, _ = at.(marker)
+		if plain, ok := at.(decrypter); ok {
+			c.plain = plain
+		}
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -74,6 +88,9 @@ func (b *Bound) Follow(raw net.Conn) *Conn {
 func (c *Conn) Read(p []byte) (int, error) {
 	c.sawResets()
 	n, err := c.Conn.Read(p)
+	if c.plain != nil && n > 0 {
+		c.plain.Decrypted()
+	}
 	if n > 0 && !c.receive(p[:n]) {
 		return 0, net.ErrClosed
 	}

@@ -6,7 +6,7 @@ const LargeAnswerBytes = 128 << 10
 
 // LargeAnswer counts LargeAnswerBytes for one of the open streams, until so many streams have ended that the answer must have gone out.
 // Call LargeAnswer at the start of a call. All large answers together may fill a quarter of the bound. Without room, and when the
-// connection has ended, LargeAnswer reports false: the call should be refused. For a nil c the result is true.
+// connection or the stream has ended, LargeAnswer reports false: the call should be refused. For a nil c the result is true.
 func (c *Conn) LargeAnswer() bool {
 	if c == nil {
 		return true
@@ -26,7 +26,7 @@ func (c *Conn) LargeAnswer() bool {
 func (c *Conn) countAnswer() (crowded, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.gone {
+	if c.gone || c.large >= c.streams.open { // the client has reset the stream
 		return false, false
 	}
 	if c.bound.answers.Add(1) > c.bound.mayAnswer() {

@@ -65,3 +65,26 @@ func TestOldLargeAnswersMakeWay(t *testing.T) {
 		}
 	})
 }
+
+// grpc-go keeps the large answer of a stream that its client has reset, while a Write waits for the client.
+func TestALargeAnswerOfAResetStreamCountsUntilTheWriteHasEnded(t *testing.T) {
+	b, _ := newBound(t)
+	c := followed(t, b)
+	c.receive(headers(1))
+	if !c.LargeAnswer() {
+		t.Fatal("refused")
+	}
+	c.writes.Add(1) // a Write begins
+	before := b.Stats().Bytes
+	c.receive(reset(1))
+	if got := b.Stats().Bytes; got != before {
+		t.Errorf("while the Write waits: got %d bytes, want %d", got, before)
+	}
+	if c.LargeAnswer() {
+		t.Error("a call without a stream may make a large answer")
+	}
+	c.wrote(nil)
+	if got := b.Stats().Bytes; got != 0 || b.answers.Load() != 0 {
+		t.Errorf("afterwards: got %d bytes, want none", got)
+	}
+}

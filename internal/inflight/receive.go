@@ -65,7 +65,7 @@ func (c *Conn) frameLocked(payload []byte, now int64, blocked bool) (bytes int64
 		s.bytes += messageFactor * length
 		return messageFactor * length, reasons
 	case frameReset:
-		bytes := c.streams.end(f.stream())
+		bytes := c.streams.end(f.stream()) + c.sentLargeLocked()
 		if c.writes.Load()&1 == 1 { // the answer may wait behind the Write
 			c.backlog += bytes
 			return 0, reasons

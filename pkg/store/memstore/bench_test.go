@@ -205,3 +205,20 @@ func processBytes(b *testing.B) int64 {
 	}
 	return resident * int64(os.Getpagesize())
 }
+
+// While all keys are denied, each new key asks all shards.
+func BenchmarkNewKeyInAStoreOfDeniedKeys(b *testing.B) {
+	s, err := New(Options{MaxKeys: 1_000_000, SweepInterval: 1000 * time.Hour})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	s.metrics.places.Store(s.maxKeys)
+	for i := range s.opens {
+		s.opens[i].Store(never)
+	}
+	c := store.Charge{Key: []byte("new"), Limit: algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: 1, Period: time.Hour}, Hits: 1}
+	for b.Loop() {
+		s.takeOne(&c, new(algorithms.Decision))
+	}
+}

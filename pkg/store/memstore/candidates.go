@@ -42,6 +42,8 @@ type candidates struct {
 	opens  *atomic.Int64 // set in New: no key of the shard may go before this instant; 0: maybe a key may go now
 	seen   uint64        // keys that the shard has looked at to make room
 	spared []digest      // keys that need the room themselves: they must not go now
+
+	surveyed int // keys that the shard has looked at in passes over all keys
 }
 
 // never is the instant at which a key opens that does not exist.
@@ -113,6 +115,6 @@ func (q *candidates) trim() {
 
 // reset drops the list, so that the shard looks at its keys anew. For keys that have changed in another way than by a charge.
 func (q *candidates) reset() {
-	*q = candidates{hand: q.hand, opens: q.opens, seen: q.seen}
+	*q = candidates{hand: q.hand, opens: q.opens, seen: q.seen, surveyed: q.surveyed}
 	q.opens.Store(0)
 }

@@ -96,6 +96,7 @@ func (sh *shard) sampleLocked(keys int, now algorithms.Instant) {
 // surveyLocked looks at every key and lists the first ones. mu must be held.
 func (sh *shard) surveyLocked(now algorithms.Instant) {
 	q := &sh.candidates
+	q.surveyed += int(sh.table.count)
 	q.whole, q.bound = true, candidate{opens: never}
 	q.list = slices.Grow(q.list[:0], min(int(sh.table.count), 2*listed))
 	for place := range sh.table.slots {

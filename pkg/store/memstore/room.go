@@ -13,6 +13,8 @@ type room struct {
 	full   bool     // too few keys could be forgotten: new keys are not remembered
 	tight  bool     // too few keys could be forgotten, or room is full: logs do not grow
 	spared []digest // logs that grow, by shard: they must not go to make room for themselves
+
+	surveyed int // keys that other shards looked at because their samples showed denied keys alone
 }
 
 // want is the further places that one key of a transaction needs.
@@ -28,6 +30,10 @@ const (
 	nearby = 4  // keys that a shard forgets for one of its keys before other shards do
 	others = 16 // keys that another shard forgets at once, which takes tens of microseconds
 )
+
+// maxSurveyed bounds the keys that other shards look at for one request when their samples show denied keys alone: some milliseconds.
+// Then the key finds no room, and the next request looks on. Without the bound, one request looked at a million keys.
+const maxSurveyed = 8192
 
 // wantLocked returns the further places that the view needs. A view without room needs none. A key that is larger than the
 // whole store finds no room, so that no other key goes in vain. The view's shard must be locked.
@@ -148,11 +154,14 @@ func (s *Store) makeRoom(r *room, wants ...want) {
 	}
 }
 
-// evictElsewhere forgets keys of any shard for so many places, or reports false. Each call starts at another shard, so that all shards
-// give alike. A store full of denied keys has no shard to lock, so one look at the clock serves all shards.
+// evictElsewhere forgets keys of any shard for so many places, or reports false, also after maxSurveyed keys. Each call starts at another
+// shard, so that all shards give alike. A store full of denied keys has no shard to lock, so one look at the clock serves all shards.
 func (s *Store) evictElsewhere(r *room, places int) bool {
 	start, now := int(s.turn.Add(1)), s.now()
 	for i := range s.shards {
+		if r.surveyed >= maxSurveyed {
+			break
+		}
 		if s.evictFor(r, (start+i)&(len(s.shards)-1), places, others, now) {
 			return true
 		}
@@ -174,6 +183,8 @@ func (s *Store) evictFor(r *room, shard, places, most int, now algorithms.Instan
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	now = sh.instantLocked(s)
+	surveyed := sh.candidates.surveyed
+	defer func() { r.surveyed += sh.candidates.surveyed - surveyed }()
 	for range most {
 		if !s.evictLocked(r, shard, now) || s.claim(r, places) {
 			break

@@ -59,40 +59,30 @@ func TestAFloodIntoAStoreOfDeniedKeysLooksAtThemOnce(t *testing.T) {
 	}
 }
 
-// Keys of one request per period open one after the other, and each makes room for one new key, which is denied at once.
-// While all keys are denied, each new key asks all shards, so a shard must cost less than a look at the clock. The shortest of many times
-// counts, as the machine may be busy.
-func TestAFullStoreOfDeniedKeysTellsTheTimeOnceForEachNewOne(t *testing.T) {
-	s, err := New(Options{MaxKeys: 4_000_000, SweepInterval: 1000 * time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	s.metrics.places.Store(s.maxKeys)
-	for i := range s.opens {
-		s.opens[i].Store(never)
-	}
-	c := store.Charge{Key: []byte("new"), Limit: algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: 1, Period: time.Hour}, Hits: 1}
-	decision, look := time.Hour, time.Hour
-	for range 500 {
-		begun := time.Now()
-		s.takeOne(&c, new(algorithms.Decision))
-		decision = min(decision, time.Since(begun))
-		begun = time.Now()
-		for range s.shards {
-			s.now()
+// The first new key after the others were denied must not wait until the store has looked at a million keys.
+func TestADecisionLooksAtAPartOfAStoreOfDeniedKeys(t *testing.T) {
+	const maxKeys = 65_536
+	inBubble(t, Options{MaxKeys: maxKeys, SweepInterval: 1000 * time.Hour}, func(t *testing.T, s *Store) {
+		l := algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: 1, Period: time.Hour}
+		flood(t, s, maxKeys-1, 1, l)
+		take(t, s, "may go", algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: 2, Period: time.Hour}, 1)
+		shard := 2 * maxKeys / len(s.shards)
+		requests := 0
+		for s.Stats().Evicted == 0 && requests < maxKeys {
+			before := s.seen()
+			take(t, s, fmt.Sprint("new ", requests), l, 1)
+			if looks := int(s.seen() - before); looks > maxSurveyed+2*shard+len(s.shards)*(first+sample) {
+				t.Errorf("request %d looked at %d keys; want about %d", requests, looks, maxSurveyed)
+			}
+			requests++
 		}
-		look = min(look, time.Since(begun))
-	}
-	if st := s.Stats(); st.FullAllowed != 500 {
-		t.Fatalf("%+v; want each key without room", st)
-	}
-	t.Logf("a decision takes %v, %d looks at the clock %v", decision, len(s.shards), look)
-	if decision > look/2 && !race.Enabled {
-		t.Errorf("a decision takes %v; want less than half of %v for %d looks at the clock", decision, look, len(s.shards))
-	}
+		if most := maxKeys/maxSurveyed + 1; requests > most {
+			t.Errorf("%d requests found the key that may go; want at most %d", requests, most)
+		}
+	})
 }
 
+// Keys of one request per period open one after the other, and each makes room for one new key, which is denied at once.
 func TestAFloodOfKeysThatOpenInTurnLooksAtFewOfThem(t *testing.T) {
 	const maxKeys = 4096
 	inBubble(t, Options{MaxKeys: maxKeys, OnFull: Deny, SweepInterval: 1000 * time.Hour}, func(t *testing.T, s *Store) {

@@ -13,7 +13,7 @@ func TestTheSystemKeepsFewAnswersForAUnixSocketThatNobodyReads(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := New(Options{UnixBuffer: 16 << 10, Logger: slog.New(slog.DiscardHandler)}).Listen(below)
+	l := New(Options{SocketBuffer: 16 << 10, Logger: slog.New(slog.DiscardHandler)}).Listen(below)
 	defer l.Close()
 	client, err := net.Dial("unix", below.Addr().String())
 	if err != nil {

@@ -36,8 +36,7 @@ type Options struct {
 	Server       string        // name in the log
 	Max          int           // bound of the open connections of all listeners together; 0: no bound
 	WriteTimeout time.Duration // longest time of one Write, then the connection ends; 0: no bound
-	SocketBuffer int           // bytes that the system may buffer in each direction of a TCP connection; 0: as the system is set
-	UnixBuffer   int           // bytes of answers that the system may buffer on a Unix socket; 0: as the system is set. Linux takes twice as many
+	SocketBuffer int           // bytes that the system may buffer in each direction of a connection; 0: as the system is set. Linux takes twice as many
 	Logger       *slog.Logger
 
 	// At the bound the connection goes that has been quiet for longest, without regard to completed requests and ages. HTTP/1 needs this
@@ -105,8 +104,8 @@ func (b *Bound) admit(raw net.Conn) *Conn {
 		_ = tcp.SetReadBuffer(b.options.SocketBuffer) // the system's own size does too
 		_ = tcp.SetWriteBuffer(b.options.SocketBuffer)
 	}
-	if unix, ok := raw.(*net.UnixConn); ok && b.options.UnixBuffer > 0 {
-		_ = unix.SetWriteBuffer(b.options.UnixBuffer) // as above; the requests are in the client's buffer
+	if unix, ok := raw.(*net.UnixConn); ok && b.options.SocketBuffer > 0 {
+		_ = unix.SetWriteBuffer(b.options.SocketBuffer) // as above; the requests are in the client's buffer
 	}
 	c := &Conn{Conn: raw, bound: b}
 	c.quiet.Store(b.now())

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/proto" // the codec for all types but call and reply
 	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/weirproxy/weir/internal/inflight"
 	"github.com/weirproxy/weir/pkg/limiter"
@@ -85,10 +86,17 @@ type codec struct{ encoding.CodecV2 }
 
 func newCodec() codec { return codec{encoding.GetCodecV2("proto")} }
 
+// maxPooled is the largest message, in bytes, for which gRPC's pool has a buffer of a like size. The next size is 1 MiB.
+const maxPooled = 32 << 10
+
 // Marshal implements [encoding.CodecV2].
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	if r, ok := v.(*reply); ok {
 		return r.list[:], nil
+	}
+	if m, ok := v.(proto.Message); ok && proto.Size(m) > maxPooled {
+		data, err := proto.Marshal(m)
+		return mem.BufferSlice{mem.SliceBuffer(data)}, err
 	}
 	return c.CodecV2.Marshal(v)
 }

@@ -39,7 +39,7 @@ func (s *Server) newGRPC() *grpc.Server {
 	}
 	options := append(s.grpcOptions(secure, keepalive.ServerParameters{ // an age of 0 means without a bound
 		MaxConnectionAge: s.options.MaxConnectionAge, MaxConnectionAgeGrace: s.options.MaxConnectionAgeGrace,
-	}), grpc.ForceServerCodecV2(newCodec()), grpc.NumStreamWorkers(streamWorkers))
+	}), grpc.NumStreamWorkers(streamWorkers))
 	g := guarded{grpc.NewServer(options...), s.service}
 	g.Server.RegisterService(s.service.describe(), s.service) // asks for itself
 	s.addHealth(g, s.options.Ready, legacyHealthName, ratelimitv3.RateLimitService_ServiceDesc.ServiceName)
@@ -58,6 +58,7 @@ func (s *Server) grpcOptions(secure credentials.TransportCredentials, connection
 	connections.Time, connections.Timeout = keepaliveTime, keepaliveTimeout
 	return []grpc.ServerOption{
 		grpc.Creds(&followed{secure, s.service.bound}),
+		grpc.ForceServerCodecV2(newCodec()),
 		grpc.KeepaliveParams(connections),
 		// Envoy pings idle connections as often as its settings say; by default gRPC closes a connection with a second ping in two hours.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),

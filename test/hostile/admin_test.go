@@ -72,7 +72,8 @@ func socketAttacks() []attack {
 	var rows []attack
 	for _, row := range slices.Concat(messageAttacks(), headerAttacks(), connectionAttacks(), slowAttacks()) {
 		switch row.name {
-		case "held_messages_on_many_connections", "indexed_headers", "idle_handshakes", "unread_answers", "unread_answers_in_the_kernel":
+		case "held_messages_on_many_connections", "indexed_headers", "idle_handshakes", "unread_answers", "unread_answers_in_the_kernel",
+			"reset_answers_of_reflection":
 			row.name, row.how, row.socket = "socket_"+row.name, "through the Unix socket: "+strings.Replace(row.how, "10 000", "3 000", 1), true
 			rows = append(rows, row)
 		}

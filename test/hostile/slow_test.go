@@ -65,8 +65,14 @@ func slowAttacks() []attack {
 		{
 			name:  "unread_answers_in_the_kernel",
 			how:   "990 connections ask reflection for 280 KB of descriptors each, one after the other, and read nothing",
-			bound: "16 KiB of answers in the buffer of a Unix socket, 256 KiB with TCP",
+			bound: "16 KiB of answers in the buffer of a socket",
 			run:   leaveAnswers,
+		},
+		{
+			name:  "reset_answers_of_reflection",
+			how:   "100 connections ask reflection for 70 KB on 60 streams at once, read nothing and reset all, three times",
+			bound: "a quarter of `--max-bytes-in-flight`",
+			run:   resetAnswers,
 		},
 	}
 }
@@ -158,19 +164,25 @@ func unreadReflection(a *assault) {
 	})
 }
 
+// wide opens a connection whose windows take a gigabyte of answers.
+func (a *assault) wide(ctx context.Context) (*peer, error) {
+	p, err := a.raw(ctx, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 30})
+	if err != nil {
+		return nil, err
+	}
+	p.path = reflection
+	return p, p.WriteWindowUpdate(0, 1<<30)
+}
+
 // leaveAnswers asks slowly for so many bytes that the buffers of the kernel hold all answers. Then no request is in flight.
 func leaveAnswers(a *assault) {
 	body := a.askReflection()
 	turns := make(chan struct{}, 2) // more at once would fill the bound of bytes in flight
 	a.repeat(990, func(ctx context.Context) error {
-		p, err := a.raw(ctx, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 30})
+		p, err := a.wide(ctx)
 		if err != nil {
 			return err
 		}
-		if err := p.WriteWindowUpdate(0, 1<<30); err != nil {
-			return err
-		}
-		p.path = reflection
 		turns <- struct{}{}
 		for range 4 {
 			a.attempts.Add(1)
@@ -183,4 +195,48 @@ func leaveAnswers(a *assault) {
 		<-ctx.Done()
 		return err
 	})
+}
+
+// resetAnswers resets streams before the server has waited so long for the client that more bytes count.
+func resetAnswers(a *assault) {
+	body := a.askReflection()
+	turns := make(chan struct{}, 1)
+	a.repeat(100, func(ctx context.Context) error {
+		p, err := a.wide(ctx)
+		if err != nil {
+			return err
+		}
+		turns <- struct{}{}
+		err = errors.Join(p.send(body), p.out.Flush()) // the Write of its answer waits
+		for range 3 {
+			if err != nil {
+				break
+			}
+			a.pause(5 * time.Millisecond)
+			err = resetSixty(a, p, body)
+		}
+		<-turns
+		<-ctx.Done()
+		return err
+	})
+}
+
+func resetSixty(a *assault, p *peer, body []byte) error {
+	begun := p.stream
+	for range 60 {
+		a.attempts.Add(1)
+		if err := p.send(body); err != nil {
+			return err
+		}
+	}
+	if err := p.out.Flush(); err != nil {
+		return err
+	}
+	a.pause(18 * time.Millisecond)
+	for id := begun + 2; id <= p.stream; id += 2 {
+		if err := p.WriteRSTStream(id, http2.ErrCodeCancel); err != nil {
+			return err
+		}
+	}
+	return p.out.Flush()
 }

@@ -32,9 +32,14 @@ func (k key) equal(o key) bool {
 func (k key) take(c *store.Charge, hits int64, now algorithms.Instant) (key, algorithms.Decision) {
 	var d algorithms.Decision
 	if c.Limit.Algorithm.HasState() {
+		was := k.limit
 		k.state, k.limit, d = algorithms.TakeAs(k.limit, c.Limit, k.state, now, hits, c.CountRejected)
-		if k.state.Unused() {
+		switch {
+		case k.state.Unused():
 			k.limit = algorithms.Limit{}
+		case c.Limit.Requests == 0 && was.Requests > 0:
+			// As memstore (decision 27). The limit changes no answer, but for the number of a Reset of an idle key.
+			k.limit = was
 		}
 		return k, d
 	}

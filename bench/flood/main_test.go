@@ -9,13 +9,21 @@ import (
 // Times say nothing on a machine that runs tests. The error says whether a denied key was free again.
 func TestAFloodFreesNoDeniedKey(t *testing.T) {
 	var out strings.Builder
-	err := run(t.Context(), []string{"-keys=40000", "-max-keys=5000", "-denied=200", "-parts=2"}, &out, io.Discard)
+	err := run(t.Context(), []string{"-keys=60000", "-max-keys=10000", "-denied=200", "-parts=2"}, &out, io.Discard)
 	t.Log("\n" + out.String())
 	if err != nil {
 		t.Error(err)
 	}
 	if rows := strings.Count(out.String(), " MiB"); rows != 10 {
 		t.Errorf("%d rows; want five algorithms with two weights each", rows)
+	}
+}
+
+// Each log of 100 instants takes 42 places.
+func TestAStoreThatIsTooSmallForTheDeniedLogsIsAnError(t *testing.T) {
+	err := run(t.Context(), []string{"-keys=40000", "-max-keys=5000", "-denied=200", "-algorithms=sliding_window_log", "-weights=1"}, io.Discard, io.Discard)
+	if err == nil || !strings.Contains(err.Error(), "max-keys is too small") {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -91,16 +91,17 @@ func (f *flood) take(ctx context.Context, number uint64) (bool, error) {
 	return f.store.Take(ctx, charges[:], decisions[:])
 }
 
-// deny charges the first keys until they are denied.
+// deny charges the first keys until they are denied. A store that is full of denied logs denies no further key.
 func (f *flood) deny(ctx context.Context) error {
 	for ; f.next < uint64(f.denied); f.next++ {
-		for {
-			allowed, err := f.take(ctx, f.next)
-			if err != nil {
-				return err
+		allowed := true
+		for used := int64(0); allowed; used += f.weight {
+			if used > requests {
+				return fmt.Errorf("max-keys is too small for %d denied keys of %v, which take several places each", f.denied, f.algorithm)
 			}
-			if !allowed {
-				break
+			var err error
+			if allowed, err = f.take(ctx, f.next); err != nil {
+				return err
 			}
 		}
 	}

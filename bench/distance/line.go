@@ -41,7 +41,7 @@ func (l *line) address() string { return l.listener.Addr().String() }
 
 // close closes all connections.
 func (l *line) close() {
-	l.listener.Close()
+	_ = l.listener.Close()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, c := range l.conns {

@@ -103,7 +103,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 }
 
 // run prints a row for each distance and rate.
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
 	o, err := parse(args, stderr)
 	if err != nil {
 		return err
@@ -120,14 +120,14 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	redis, err := parts.StartRedis(ctx, binary, dir, parts.RedisOptions{})
 	if err != nil {
 		return err
 	}
 	defer redis.Kill()
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
-	defer table.Flush() // the rows before an error
+	defer func() { _ = table.Flush() }() // the rows before an error, as with all that is printed
 	fmt.Fprintln(table, "distance\tper second\trequests\twithout Redis\tshare\tover the limit\tp50\tp99\tlongest\tstalls over 1ms\t3ms\tlongest stall")
 	for _, d := range o.distances {
 		for _, rate := range o.rates {

@@ -36,8 +36,18 @@ func TestAPatientFleetDecidesNothingWithoutAFarRedis(t *testing.T) {
 
 func TestArgumentsAreBounded(t *testing.T) {
 	for _, args := range [][]string{
-		{"-rates=0"}, {"-rates=x"}, {"-rates="}, {"-distances=x"}, {"-distances=2ms-1ms"}, {"-distances=-1ms"}, {"-distances=1ms-"},
-		{"-stores=0"}, {"-duration=10ms"}, {"-deadline=-1s"}, {"more"}, {"-nonsense"},
+		{"-rates=0"},
+		{"-rates=x"},
+		{"-rates="},
+		{"-distances=x"},
+		{"-distances=2ms-1ms"},
+		{"-distances=-1ms"},
+		{"-distances=1ms-"},
+		{"-stores=0"},
+		{"-duration=10ms"},
+		{"-deadline=-1s"},
+		{"more"},
+		{"-nonsense"},
 	} {
 		if _, err := parse(args, io.Discard); err == nil {
 			t.Errorf("parse(%q): got no error", args)

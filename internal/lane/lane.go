@@ -1,0 +1,138 @@
+// Package lane is the server's side of HTTP/2 for one unary gRPC method, without input and output: bytes in, bytes out.
+//
+// A [Lane] holds what all connections share: options, and the tables of HPACK. A [Conn] is one connection: a state machine that
+// owns no goroutine, lock, clock or socket. The caller reads from the socket, calls [Conn.Receive] with the bytes, and writes the
+// bytes of [Conn.Output]:
+//
+//	c := l.Open(now, foreign, age)
+//	for {
+//		write(c.Output(spare))               // the first one holds the server's preface
+//		n := read(buffer)
+//		if err := c.Receive(buffer[:n], now); err != nil {
+//			write(c.Output(spare))           // a GOAWAY
+//			break
+//		}
+//	}
+//	c.Close()
+//
+// A request whose HEADERS and DATA lie side by side is decided and answered in place: no stream, no copy, no allocation. A request
+// that is cut, large, or decided later becomes a stream. Streams of other methods go to a [Foreign], which speaks to a gRPC server;
+// [Back] is one, again without input and output.
+//
+// Instants are nanoseconds since any fixed moment. Only their differences mean something, and they never go back.
+//
+// The package follows RFC 9113 (HTTP/2), RFC 7541 (HPACK) and gRPC's PROTOCOL-HTTP2.md. Where these leave a choice, the package does
+// as grpc-go 1.85, which serves all other methods. The numbers of HPACK come from golang.org/x/net/http2/hpack.
+package lane
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/net/http2/hpack"
+)
+
+// Options is the options of New. Path, Handler and MaxMessage must be set.
+type Options struct {
+	Path       string  // of the method: "/package.Service/Method"
+	Handler    Handler // answers calls of the method
+	MaxMessage int     // bytes of the largest request message. A larger one gets RESOURCE_EXHAUSTED
+
+	// MaxInPlace is the largest message that the Handler may answer at once, in bytes. The Handler answers a larger one later, so
+	// that it delays no other request of the connection. 0 means DefaultMaxInPlace.
+	MaxInPlace int
+
+	MaxStreams    int // open streams of one connection, as announced; 0 means 1024. More get REFUSED_STREAM
+	MaxHeaderList int // bytes of the headers of one request, decoded, as RFC 9113 counts them; 0 means 16 KiB
+	StreamWindow  int // bytes that a client may send ahead on one stream, at least 65535; 0 means 64 KiB
+	ConnWindow    int // the same of all streams of a connection; 0 means 1 MiB
+
+	Metadata bool // calls have all metadata of the request, not only the authority. Costs allocations
+
+	MessageTimeout   time.Duration // from the headers of a call, or the first byte of a frame, to its end; 0 means 10 s
+	ResponseTimeout  time.Duration // that a response waits for the client's window; 0 means 10 s
+	KeepaliveTime    time.Duration // without a byte from the client, then it gets a PING; 0 means one minute
+	KeepaliveTimeout time.Duration // without a byte after that PING, then the connection ends; 0 means 20 s
+	PingInterval     time.Duration // shortest time between PINGs of a client without a response in between; 0 means one second
+	AgeGrace         time.Duration // from the GOAWAY at the age of a connection to its end; 0: no bound
+
+	// HandOver makes Receive return ErrForeignFirst when the first request of a connection is for another method.
+	HandOver bool
+}
+
+// DefaultMaxInPlace is twenty times a usual request of Envoy, in bytes.
+const DefaultMaxInPlace = 4 << 10
+
+// Handler answers the calls of the method. The machine of a connection calls it from Receive, Tick and Close alone, so under the
+// same lock or goroutine as these. A Handler must not call methods of the Conn from within its own methods.
+type Handler interface {
+	// Answer appends the response message to dst and returns it with the status, or returns a Reply that is Later. call and message
+	// are valid until Answer returns; when call.Large is set the message belongs to the Handler, which must say Later.
+	//
+	// After Later the machine keeps the stream until the caller feeds the answer to [Conn.Finish]. It must do so once for each such
+	// call, also after Cancel. What was appended to dst is dropped.
+	Answer(call *Call, message, dst []byte) (response []byte, reply Reply)
+
+	// Cancel says that nobody waits for the answer of a call that is under way: the client has reset the stream, or the connection
+	// has ended.
+	Cancel(stream uint32)
+}
+
+// Reply is the status of an answer. The zero value is OK.
+type Reply struct {
+	Later   bool   // the answer will come by Conn.Finish
+	Code    uint32 // the status of gRPC, such as codes.InvalidArgument. With a code but 0 there is no response message
+	Message string // any text
+	Details []byte // an encoded google.rpc.Status with details; empty: none
+}
+
+// Foreign takes the streams of other methods, and of requests for the method that are not ours to answer. The machine calls it from
+// Receive, Tick and Close alone. The answers come by the methods of Conn that begin with Foreign.
+type Foreign interface {
+	// Begin begins a stream. The header fields are checked and complete; they belong to the callee. end says that there is no DATA.
+	Begin(stream uint32, fields []hpack.HeaderField, end bool)
+	// Data is DATA of a stream, without padding, valid until Data returns; empty only with end. The client's window for the bytes
+	// opens by [Conn.ForeignCredit].
+	Data(stream uint32, data []byte, end bool)
+	// Reset ends a stream that the client has reset, or the machine. Nothing may follow, in either direction.
+	Reset(stream uint32, code Code)
+	// Credit says that so many bytes of [Conn.ForeignData] have gone out, or were dropped.
+	Credit(stream uint32, bytes int)
+}
+
+// Code is an error code of HTTP/2, RFC 9113 section 7.
+type Code uint32
+
+// The error codes that the machine uses.
+const (
+	NoError          Code = 0x0
+	ProtocolError    Code = 0x1
+	InternalError    Code = 0x2
+	FlowControlError Code = 0x3
+	StreamClosed     Code = 0x5
+	FrameSizeError   Code = 0x6
+	RefusedStream    Code = 0x7
+	Cancel           Code = 0x8
+	CompressionError Code = 0x9
+	EnhanceYourCalm  Code = 0xb
+)
+
+// ConnError is the end of a connection. The output of the Conn ends with a GOAWAY of that code, if the client speaks HTTP/2.
+type ConnError struct {
+	Code   Code
+	Reason string // for a log, and the debug data of the GOAWAY
+}
+
+func (e *ConnError) Error() string {
+	return fmt.Sprintf("HTTP/2 connection ends with code 0x%x: %s", uint32(e.Code), e.Reason)
+}
+
+// Errors of Receive that are no mistakes of a client of the method.
+var (
+	// ErrNotHTTP2 is a connection that does not begin with the preface of HTTP/2.
+	ErrNotHTTP2 = errors.New("the client does not speak HTTP/2")
+	// ErrForeignFirst is a connection whose first request is for another method, with Options.HandOver. The caller may replay all
+	// bytes so far to another server.
+	ErrForeignFirst = errors.New("the first request is for another method")
+)

@@ -1,24 +1,63 @@
 package lane
 
 import (
+	"cmp"
+	"errors"
+	"fmt"
+	"sync"
 	"time"
-
-	"golang.org/x/net/http2/hpack"
 )
 
 // Lane is what all connections of one method share. Safe for concurrent use.
 type Lane struct {
 	options Options
+	tables  *tables
+	fields  sync.Pool // of *fields
+	streams sync.Pool // of *stream
 }
 
 // New returns a lane. A missing option, or one out of bounds, is an error.
-func New(o Options) (*Lane, error) { return nil, nil }
-
-// Open returns the machine of a new connection, which holds the server's preface in its output.
-//
-// foreign takes the streams of other methods; nil: they get UNIMPLEMENTED. age is the age at which the client must connect again, as
-// the caller drew it; 0: no bound.
-func (l *Lane) Open(now int64, foreign Foreign, age time.Duration) *Conn { return nil }
+func New(o Options) (*Lane, error) {
+	o.MaxInPlace = cmp.Or(o.MaxInPlace, DefaultMaxInPlace)
+	o.MaxStreams = cmp.Or(o.MaxStreams, 1024)
+	o.MaxHeaderList = cmp.Or(o.MaxHeaderList, 16<<10)
+	o.StreamWindow = cmp.Or(o.StreamWindow, 64<<10)
+	o.ConnWindow = cmp.Or(o.ConnWindow, 1<<20)
+	o.MessageTimeout = cmp.Or(o.MessageTimeout, 10*time.Second)
+	o.ResponseTimeout = cmp.Or(o.ResponseTimeout, 10*time.Second)
+	o.KeepaliveTime = cmp.Or(o.KeepaliveTime, time.Minute)
+	o.KeepaliveTimeout = cmp.Or(o.KeepaliveTimeout, 20*time.Second)
+	o.PingInterval = cmp.Or(o.PingInterval, time.Second)
+	var errs []error
+	if len(o.Path) == 0 || o.Path[0] != '/' {
+		errs = append(errs, fmt.Errorf("path: %q: must be /package.Service/Method", o.Path))
+	}
+	if o.Handler == nil {
+		errs = append(errs, errors.New("handler: must not be nil"))
+	}
+	for _, n := range []struct {
+		name               string
+		value, least, most int
+	}{
+		{"max message", o.MaxMessage, 1, 1 << 30},
+		{"max in place", o.MaxInPlace, 1, maxFrame},
+		{"max streams", o.MaxStreams, 1, 1 << 20},
+		{"max header list", o.MaxHeaderList, 1, 1 << 20},
+		{"stream window", o.StreamWindow, defaultWindow, maxWindow},
+		{"connection window", o.ConnWindow, defaultWindow, maxWindow},
+	} {
+		if n.value < n.least || n.value > n.most {
+			errs = append(errs, fmt.Errorf("%s: %d: must be from %d to %d", n.name, n.value, n.least, n.most))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	l := &Lane{options: o, tables: newTables()}
+	l.fields.New = func() any { return new(fields) }
+	l.streams.New = func() any { return new(stream) }
+	return l, nil
+}
 
 // Conn is the server's end of one connection. The zero value is not usable. Not safe for concurrent use: every method is called
 // under one lock, or by one goroutine.
@@ -26,61 +65,136 @@ func (l *Lane) Open(now int64, foreign Foreign, age time.Duration) *Conn { retur
 // Each method may append to the output, so the caller writes [Conn.Output] after it. The methods keep no argument, and call the
 // Handler and the Foreign of the connection.
 type Conn struct {
-	lane *Lane
+	lane    *Lane
+	foreign Foreign
+	err     error // the connection has ended
+	out     []byte
+	call    Call // of the request that is answered in place
+	now     int64
+
+	skip    int    // bytes of the preface that have come
+	greeted bool   // the first SETTINGS has come
+	asked   bool   // a request has come
+	partial []byte // of a frame
+	block   block  // a header block that continues
+
+	decoder   decoder
+	cache     cache
+	authority string // of the last decoded request
+	head      head   // of the last decoded request
+
+	last   uint32 // the largest stream of the client
+	used   uint64 // bit n: the stream last - 2n has been opened
+	quit   uint64 // bit n: the machine has reset that stream
+	opened streams
+
+	peer       peer  // settings of the client
+	sendWindow int64 // of the connection, may be negative
+	window     int   // bytes of DATA that the client may send now
+	consumed   int   // bytes to open window by
+	waiting    []*stream
+
+	guard guard
+	alive alive
+	drain drain
+
+	answered uint64
 }
 
-// Receive takes the next bytes from the client, which may be cut anywhere. Bytes of an incomplete frame are copied.
+// peer is the settings of a client that matter to a server.
+type peer struct {
+	window        int64 // SETTINGS_INITIAL_WINDOW_SIZE
+	maxFrame      int
+	maxHeaderList uint32
+	tableSize     uint32
+	tableUpdate   bool // the next header block must begin with a dynamic table size update
+}
+
+// Open returns the machine of a new connection, which holds the server's preface in its output.
 //
-// An error ends the connection: the caller writes the output, closes the socket, and calls Close. It is a *ConnError, ErrNotHTTP2,
-// or ErrForeignFirst.
-func (c *Conn) Receive(chunk []byte, now int64) error { return nil }
+// foreign takes the streams of other methods; nil: they get UNIMPLEMENTED. age is the age at which the client must connect again, as
+// the caller drew it; 0: no bound.
+func (l *Lane) Open(now int64, foreign Foreign, age time.Duration) *Conn {
+	o := &l.options
+	c := &Conn{
+		lane: l, foreign: foreign, now: now,
+		decoder:    decoder{tables: l.tables, bound: maxTable},
+		peer:       peer{window: defaultWindow, maxFrame: maxFrame, maxHeaderList: 1<<32 - 1, tableSize: maxTable},
+		sendWindow: defaultWindow, window: o.ConnWindow,
+	}
+	c.alive.start(now, o)
+	if age > 0 {
+		c.drain.ageAt = now + int64(age)
+	}
+	c.alive.by(c.drain.ageAt)
+	settings := appendSetting(nil, settingMaxFrame, maxFrame) // in the order of grpc-go
+	settings = appendSetting(settings, settingMaxStreams, o.MaxStreams)
+	if o.StreamWindow != defaultWindow {
+		settings = appendSetting(settings, settingWindow, o.StreamWindow)
+	}
+	settings = appendSetting(settings, settingMaxHeaderList, o.MaxHeaderList)
+	c.out = append(appendFrame(c.out, len(settings), frameSettings, 0, 0), settings...)
+	if more := o.ConnWindow - defaultWindow; more > 0 {
+		c.out = appendWindow(c.out, 0, more)
+	}
+	return c
+}
 
 // Output returns the bytes to send so far, and forgets them. The Conn appends the next ones to spare[:0], so that two buffers may
 // take turns; a nil spare is allowed. Without bytes Output returns nil and does not take spare.
-func (c *Conn) Output(spare []byte) []byte { return nil }
-
-// Finish answers a call for which the Handler said Later. response is the message, used when reply is OK. The answer of a stream
-// that is gone is dropped. Finish must be called once for each such call, unless Close was.
-func (c *Conn) Finish(stream uint32, response []byte, reply Reply, now int64) {}
-
-// Tick does what is due by now: keepalive, the age of the connection, requests and responses that take too long. An error is as in
-// Receive. It costs nanoseconds when nothing is due.
-func (c *Conn) Tick(now int64) error { return nil }
-
-// Deadline returns the instant of the next useful Tick. The instant may move back after each method; a Tick every second is
-// enough.
-func (c *Conn) Deadline() int64 { return 0 }
-
-// Shutdown begins the end of the connection: a GOAWAY and a PING, then a GOAWAY with the last stream, so that no request is lost.
-// The reason is the debug data. A second Shutdown does nothing.
-func (c *Conn) Shutdown(reason string, now int64) {}
-
-// Finished reports whether Shutdown is complete: no stream is open, and none will be. The caller writes the output and closes the
-// socket.
-func (c *Conn) Finished() bool { return false }
-
-// Close forgets the streams, and tells the Handler and the Foreign so. The other methods do nothing afterwards.
-func (c *Conn) Close() {}
+func (c *Conn) Output(spare []byte) []byte {
+	if len(c.out) == 0 {
+		return nil
+	}
+	out := c.out
+	c.out = spare[:0]
+	return out
+}
 
 // Open returns the streams that are open now, as the client counts them.
-func (c *Conn) Open() int { return 0 }
+func (c *Conn) Open() int { return c.opened.open }
+
+// Answered returns the calls that were answered with OK, in all.
+func (c *Conn) Answered() uint64 { return c.answered }
+
+// Memory of a stream with its headers, beyond its message and response, in bytes.
+const streamBytes = 512
 
 // Held returns the bytes of memory that the client makes the connection hold beyond an idle one, by an upper estimate: parts of
 // frames, messages, headers, responses that wait, streams, and the output.
-func (c *Conn) Held() int { return 0 }
+func (c *Conn) Held() int {
+	return len(c.opened.byID)*streamBytes + c.opened.messages + c.opened.queued + len(c.partial) + len(c.block.bytes) + len(c.out)
+}
 
-// Answered returns the calls that were answered with OK, in all.
-func (c *Conn) Answered() uint64 { return 0 }
+// Close forgets the streams, and tells the Handler and the Foreign so. The other methods do nothing afterwards.
+func (c *Conn) Close() {
+	if c.err == nil {
+		c.err = errClosed
+	}
+	for id, s := range c.opened.byID {
+		switch {
+		case s.foreign:
+			c.foreign.Reset(id, Cancel)
+		case s.later && !s.gone:
+			c.lane.options.Handler.Cancel(id)
+		}
+	}
+	c.opened, c.waiting, c.partial, c.block = streams{}, nil, nil, block{}
+}
 
-// ForeignHeaders sends header fields of a foreign stream: the headers, or with end the trailers. It keeps no field.
-func (c *Conn) ForeignHeaders(stream uint32, fields []hpack.HeaderField, end bool) {}
+// errClosed is the end of a connection by Close.
+var errClosed = errors.New("the connection is closed")
 
-// ForeignData sends DATA of a foreign stream. What does not fit the client's windows waits as a copy; Foreign.Credit says when bytes
-// have gone out. The caller bounds the bytes that wait with that.
-func (c *Conn) ForeignData(stream uint32, data []byte, end bool) {}
+// fail ends the connection. A *ConnError becomes a GOAWAY.
+func (c *Conn) fail(err error) error {
+	if ended, ok := errors.AsType[*ConnError](err); ok && c.skip == len(preface) {
+		c.out = appendGoAway(c.out, c.last, ended.Code, ended.Reason)
+	}
+	c.err = err
+	return err
+}
 
-// ForeignReset ends a foreign stream.
-func (c *Conn) ForeignReset(stream uint32, code Code) {}
-
-// ForeignCredit says that so many bytes from Foreign.Data have been consumed: the client may send as many more.
-func (c *Conn) ForeignCredit(stream uint32, bytes int) {}
+// protocolError is the end of a connection whose client breaks RFC 9113.
+func protocolError(format string, args ...any) error {
+	return &ConnError{ProtocolError, fmt.Sprintf(format, args...)}
+}

@@ -19,7 +19,7 @@
 // that is cut, large, or decided later becomes a stream. Streams of other methods go to a [Foreign], which speaks to a gRPC server;
 // [Back] is one, again without input and output.
 //
-// Instants are nanoseconds since any fixed moment. Only their differences mean something, and they never go back.
+// Instants are nanoseconds since any fixed moment, above 0. Only their differences mean something, and they never go back.
 //
 // The package follows RFC 9113 (HTTP/2), RFC 7541 (HPACK) and gRPC's PROTOCOL-HTTP2.md. Where these leave a choice, the package does
 // as grpc-go 1.85, which serves all other methods. The numbers of HPACK come from golang.org/x/net/http2/hpack.
@@ -93,7 +93,7 @@ type Foreign interface {
 	// Begin begins a stream. The header fields are checked and complete; they belong to the callee. end says that there is no DATA.
 	Begin(stream uint32, fields []hpack.HeaderField, end bool)
 	// Data is DATA of a stream, without padding, valid until Data returns; empty only with end. The client's window for the bytes
-	// opens by [Conn.ForeignCredit].
+	// opens by [Conn.ForeignCredit], also for bytes that are dropped.
 	Data(stream uint32, data []byte, end bool)
 	// Reset ends a stream that the client has reset, or the machine. Nothing may follow, in either direction.
 	Reset(stream uint32, code Code)

@@ -1,9 +1,238 @@
 package lane
 
-import "golang.org/x/net/http2/hpack"
+import (
+	"bytes"
+	"encoding/base64"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
 
-// head is the header list of a request, checked.
+	"golang.org/x/net/http2/hpack"
+)
+
+// head is the header list of a request, checked. It does not change, and keeps no bytes of the header block.
 type head struct {
-	authority string
-	metadata  []hpack.HeaderField
+	ours       bool // a valid call of the method
+	hasTimeout bool
+	timeout    time.Duration       // grpc-timeout
+	subtype    string              // of the content-type: what follows "application/grpc+"
+	authority  string              // or the host
+	length     int64               // content-length; -1: not set
+	metadata   []hpack.HeaderField // of a call, with Options.Metadata
+	foreign    []hpack.HeaderField // all fields of a request that is not ours
+	refused    *refusal            // the request is answered at once
+}
+
+// refusal is the answer to a request that the machine does not pass on.
+type refusal struct {
+	reset   Code   // RST_STREAM with this code, and nothing else; NoError: the rest is sent
+	http    int    // status
+	code    uint32 // status of gRPC
+	message string
+}
+
+// The statuses of gRPC that the machine makes.
+const (
+	statusDeadlineExceeded  = 4
+	statusInvalidArgument   = 3
+	statusResourceExhausted = 8
+	statusUnimplemented     = 12
+	statusInternal          = 13
+)
+
+// baseContentType is the content-type of gRPC, alone or before a subtype.
+const baseContentType = "application/grpc"
+
+// reader turns decoded fields into a head, and notes what is wrong in the order in which grpc-go looks at it.
+type reader struct {
+	lane   *Lane
+	seen   [kindPseudo]bool // pseudo-header fields
+	hosts  int
+	method []byte
+	path   []byte
+
+	host        []byte
+	contentType []byte // not of gRPC
+	encoding    []byte // grpc-encoding
+	grpc        bool   // the content-type is of gRPC
+	malformed   bool   // RFC 9113, section 8.1.1
+	wrong       string // a mistake in a header of gRPC
+	head        head
+}
+
+// read returns the head of a request. known is a recent authority, which saves a copy. foreign says that there is a Foreign.
+func (l *Lane) read(from *fields, known string, foreign bool) head {
+	r := reader{lane: l}
+	r.head.length = -1
+	r.head.authority = known
+	if from.over {
+		return head{refused: &refusal{reset: FrameSizeError}} // as grpc-go
+	}
+	regular := false
+	for i := range from.list {
+		f := &from.list[i]
+		pseudo := f.kind >= kindMethod && f.kind <= kindPseudo
+		r.malformed = r.malformed || f.bad || pseudo && regular
+		regular = regular || !pseudo
+		r.field(f)
+	}
+	if r.malformed || !r.seen[kindMethod] || !r.seen[kindScheme] || len(r.path) == 0 {
+		return head{refused: &refusal{reset: ProtocolError}}
+	}
+	ours := string(r.path) == l.options.Path
+	if !ours && foreign {
+		return head{foreign: copies(from.list), length: r.head.length}
+	}
+	if r.head.refused = r.check(); r.head.refused == nil && !ours {
+		r.head.refused = unknown(string(r.path))
+	}
+	r.head.ours = r.head.refused == nil
+	if l.options.Metadata && r.head.ours {
+		r.head.metadata = metadata(from.list)
+	}
+	return r.head
+}
+
+// field notes one field.
+func (r *reader) field(f *field) {
+	switch f.kind {
+	case kindMethod, kindScheme, kindPath, kindAuthority:
+		r.malformed = r.malformed || r.seen[f.kind]
+		r.seen[f.kind] = true
+		switch f.kind {
+		case kindMethod:
+			r.method = f.value
+		case kindPath:
+			r.path = f.value
+		default:
+			r.setAuthority(f.value)
+		}
+	case kindPseudo, kindConnection, kindInvalid:
+		r.malformed = true
+	case kindTE:
+		r.malformed = r.malformed || string(f.value) != "trailers"
+	case kindContentLength:
+		n, err := strconv.ParseUint(string(f.value), 10, 62)
+		r.malformed = r.malformed || err != nil || r.head.length >= 0 && r.head.length != int64(n)
+		r.head.length = int64(n)
+	case kindHost:
+		r.hosts++
+		r.host = f.value
+	case kindContentType:
+		subtype, ok := contentSubtype(f.value)
+		if !ok {
+			r.contentType = f.value
+			break
+		}
+		r.grpc, r.head.subtype = true, subtype
+	case kindTimeout:
+		var err error
+		if r.head.timeout, err = parseTimeout(f.value); err != nil {
+			r.wrong = "malformed grpc-timeout: " + err.Error()
+		}
+		r.head.hasTimeout = true
+	case kindEncoding:
+		r.encoding = f.value
+	case kindBinary:
+		if _, err := decodeBinary(string(f.value)); err != nil {
+			r.wrong = fmt.Sprintf("malformed binary metadata %q in header %q: %v", f.value, f.name, err)
+		}
+	}
+}
+
+func (r *reader) setAuthority(value []byte) {
+	if r.head.authority != string(value) {
+		r.head.authority = string(value)
+	}
+}
+
+// check returns the refusal of a request that grpc-go would refuse, or nil.
+func (r *reader) check() *refusal {
+	hasAuthority := r.seen[kindAuthority]
+	switch {
+	case r.hosts > 1:
+		authorities := 0
+		if hasAuthority {
+			authorities = 1
+		}
+		return &refusal{http: 400, code: statusInternal, message: fmt.Sprintf("num values of :authority: %v, num values of host: %v, "+
+			"both must only have 1 value as per HTTP/2 spec", authorities, r.hosts)}
+	case !r.grpc:
+		return &refusal{http: 415, code: statusInvalidArgument, message: fmt.Sprintf("invalid gRPC request content-type %q", r.contentType)}
+	case r.wrong != "":
+		return &refusal{http: 400, code: statusInternal, message: r.wrong}
+	case !hasAuthority && r.hosts == 0:
+		return &refusal{http: 400, code: statusInternal, message: "no host or :authority header present"}
+	case string(r.method) != "POST":
+		return &refusal{http: 405, code: statusInternal,
+			message: fmt.Sprintf("Received a HEADERS frame with :method %q which should be POST", r.method)}
+	case r.head.hasTimeout && r.head.timeout == 0:
+		return &refusal{http: 200, code: statusDeadlineExceeded, message: "context deadline exceeded"}
+	case len(r.encoding) > 0 && string(r.encoding) != "identity":
+		return &refusal{http: 200, code: statusUnimplemented,
+			message: fmt.Sprintf("grpc-encoding %q: compressed requests are refused, send them without compression", r.encoding)}
+	}
+	if !hasAuthority {
+		r.setAuthority(r.host)
+	}
+	return nil
+}
+
+// unknown is the answer for another method when nobody else serves it.
+func unknown(path string) *refusal {
+	name, ok := strings.CutPrefix(path, "/")
+	at := strings.LastIndex(name, "/")
+	if !ok || at < 0 {
+		return &refusal{http: 200, code: statusUnimplemented, message: fmt.Sprintf("malformed method name: %q", path)}
+	}
+	return &refusal{http: 200, code: statusUnimplemented, message: "unknown service " + name[:at]}
+}
+
+// copies returns header fields that do not belong to the decoder.
+func copies(list []field) []hpack.HeaderField {
+	all := make([]hpack.HeaderField, len(list))
+	for i := range list {
+		all[i] = hpack.HeaderField{Name: string(list[i].name), Value: string(list[i].value)}
+	}
+	return all
+}
+
+// metadata returns the fields that grpc-go shows to handlers.
+func metadata(list []field) []hpack.HeaderField {
+	var all []hpack.HeaderField
+	for i := range list {
+		f := &list[i]
+		switch f.kind {
+		case kindOther, kindContentType, kindContentLength, kindAuthority:
+			all = append(all, hpack.HeaderField{Name: string(f.name), Value: string(f.value)})
+		case kindBinary:
+			value, _ := decodeBinary(string(f.value)) // read has checked it
+			all = append(all, hpack.HeaderField{Name: string(f.name), Value: string(value)})
+		}
+	}
+	return all
+}
+
+// contentSubtype returns what follows "application/grpc+", or reports false for another type.
+func contentSubtype(value []byte) (subtype string, ok bool) {
+	if string(value) == baseContentType {
+		return "", true
+	}
+	rest, ok := bytes.CutPrefix(value, []byte(baseContentType))
+	if !ok || rest[0] != '+' && rest[0] != ';' {
+		return "", false
+	}
+	if string(rest) == "+proto" { // of grpc-java and others
+		return "proto", true
+	}
+	return string(rest[1:]), true
+}
+
+// decodeBinary decodes the value of a key that ends in "-bin", with padding or without.
+func decodeBinary(value string) ([]byte, error) {
+	if len(value)%4 == 0 {
+		return base64.StdEncoding.DecodeString(value)
+	}
+	return base64.RawStdEncoding.DecodeString(value)
 }

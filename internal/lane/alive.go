@@ -1,0 +1,146 @@
+package lane
+
+import (
+	"math"
+	"time"
+)
+
+// alive is the clock of a connection: when something must have happened.
+type alive struct {
+	due     int64 // instant of the next Tick; not later than useful
+	opened  int64 // instant
+	heard   int64 // instant of the last bytes from the client
+	pinged  int64 // instant of a PING to the client, without bytes from it since; 0: none
+	partial int64 // instant of the first byte of an incomplete frame; 0: none is
+
+	spoke    bool // HEADERS or DATA were sent since the last PING of the client
+	lastPing int64
+	strikes  int // PINGs of the client that came too early
+}
+
+// maxStrikes is the number of PINGs that may come too early, as in grpc-go.
+const maxStrikes = 2
+
+func (a *alive) start(now int64, o *Options) {
+	a.opened, a.heard, a.lastPing, a.due = now, now, math.MinInt64/2, math.MaxInt64
+	a.by(now + int64(min(o.MessageTimeout, o.KeepaliveTime)))
+}
+
+// by asks for a Tick at that instant; 0: not.
+func (a *alive) by(at int64) {
+	if at != 0 && at < a.due {
+		a.due = at
+	}
+}
+
+// Deadline returns the instant of the next useful Tick. The instant may move back after each method; a Tick every second is
+// enough.
+func (c *Conn) Deadline() int64 { return c.alive.due }
+
+// Tick does what is due by now: keepalive, the age of the connection, requests and responses that take too long. An error is as in
+// Receive. It costs nanoseconds when nothing is due.
+func (c *Conn) Tick(now int64) error {
+	if c.err != nil || now < c.alive.due {
+		return c.err
+	}
+	c.now = now
+	c.alive.due = math.MaxInt64
+	if err := c.tick(); err != nil {
+		return c.fail(err)
+	}
+	return nil
+}
+
+// passed reports whether the time after an instant is over; otherwise there will be a Tick. No instant is 0.
+func (c *Conn) passed(since int64, after time.Duration) bool {
+	if since == 0 {
+		return false
+	}
+	if at := since + int64(after); at > c.now {
+		c.alive.by(at)
+		return false
+	}
+	return true
+}
+
+func (c *Conn) tick() error {
+	o, a := &c.lane.options, &c.alive
+	switch {
+	case c.passed(a.partial, o.MessageTimeout), c.block.stream != 0 && c.passed(c.block.since, o.MessageTimeout):
+		return &ConnError{EnhanceYourCalm, "a frame is not complete in time"}
+	case !c.greeted && c.passed(a.opened, o.MessageTimeout):
+		return &ConnError{EnhanceYourCalm, "the client has sent no SETTINGS in time"}
+	}
+	if err := c.tickStreams(); err != nil {
+		return err
+	}
+	if a.pinged == 0 && c.passed(a.heard, o.KeepaliveTime) {
+		c.out = appendPing(c.out, 0, make([]byte, 8))
+		a.pinged = c.now
+	}
+	if c.passed(a.pinged, o.KeepaliveTimeout) {
+		return &ConnError{NoError, "the client does not answer a PING"}
+	}
+	return c.tickDrain()
+}
+
+// tickStreams ends streams whose message or response takes too long.
+func (c *Conn) tickStreams() error {
+	o := &c.lane.options
+	if c.opened.incomplete > 0 {
+		for _, s := range c.opened.byID {
+			switch {
+			case s.foreign || s.ended:
+			case c.passed(s.opened, o.MessageTimeout):
+				return &ConnError{EnhanceYourCalm, "a request is not complete in time"}
+			case s.head.hasTimeout && c.passed(s.opened, s.head.timeout):
+				if err := c.resetStream(s.id, Cancel); err != nil { // as grpc-go
+					return err
+				}
+			}
+		}
+	}
+	for i := 0; i < len(c.waiting); {
+		s := c.waiting[i]
+		if !c.passed(s.since, o.ResponseTimeout) {
+			i++
+			continue
+		}
+		if err := c.resetStream(s.id, Cancel); err != nil { // takes s off the list
+			return err
+		}
+	}
+	return nil
+}
+
+// hear notes bytes from the client.
+func (a *alive) hear(now int64) { a.heard, a.pinged = now, 0 }
+
+// ping takes a PING.
+func (c *Conn) ping(f frame, payload []byte) error {
+	switch {
+	case f.stream != 0:
+		return protocolError("PING on stream %d", f.stream)
+	case f.length != 8:
+		return &ConnError{FrameSizeError, "PING must have 8 bytes"}
+	case f.has(flagAck):
+		if string(payload) == drainPing {
+			c.finishDrain()
+		}
+		return c.spend(costUnknown)
+	}
+	c.out = appendPing(c.out, flagAck, payload)
+	a := &c.alive
+	early := c.now-a.lastPing < int64(c.lane.options.PingInterval)
+	a.lastPing = c.now
+	switch {
+	case a.spoke:
+		a.spoke, a.strikes = false, 0
+	case early:
+		a.strikes++
+	}
+	if a.strikes > maxStrikes {
+		return &ConnError{EnhanceYourCalm, "too_many_pings"} // the text that clients of gRPC know
+	}
+	return c.spend(costPing)
+}

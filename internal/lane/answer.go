@@ -1,0 +1,170 @@
+package lane
+
+import (
+	"encoding/binary"
+	"slices"
+)
+
+// Header blocks of responses. They do not use the dynamic table, so that no SETTINGS of a client changes them.
+const (
+	okBlock   = "\x88\x0f\x10\x10application/grpc" // :status 200, content-type
+	doneBlock = "\x00\x0bgrpc-status\x010"
+)
+
+// responseHead is the length of DATA's head and the message's head: the part before the response message.
+const responseHead = frameHead + messageHead
+
+// maxQueued bounds the responses of a connection that wait for the client's window, in bytes.
+const maxQueued = 1 << 20
+
+// ask gives a call to the Handler, and sends the answer. s is nil for a call that has no stream.
+func (c *Conn) ask(id uint32, h *head, message []byte, s *stream) error {
+	o := &c.lane.options
+	c.call = Call{Stream: id, Arrived: c.now, Large: len(message) > o.MaxInPlace, head: h}
+	if h.hasTimeout {
+		c.call.Timeout = h.timeout
+	}
+	start := len(c.out)
+	out := c.appendOK(c.out, id, h.subtype)
+	data := len(out)
+	out = append(out, make([]byte, responseHead)...)
+	response, reply := o.Handler.Answer(&c.call, message, out)
+	c.call.head = nil
+	c.refund()
+	if s != nil && (reply.Later || reply.Code != 0) {
+		c.dropMessage(s) // else closeStream does
+	}
+	switch {
+	case reply.Later:
+		c.out = out[:start]
+		if s == nil {
+			s = c.begin(id, h, true)
+		}
+		s.later = true
+		return nil
+	case reply.Code != 0:
+		c.out = out[:start]
+		c.sendStatus(id, h.subtype, 200, &reply, s)
+		return nil
+	}
+	size := int64(len(response) - data - frameHead)
+	window := c.peer.window
+	if s != nil {
+		window = s.sendWindow
+	}
+	if size > min(c.sendWindow, window, int64(c.peer.maxFrame)) {
+		c.out = response[:data]
+		if s == nil {
+			s = c.begin(id, h, true)
+		}
+		return c.enqueue(s, response[data+responseHead:])
+	}
+	writeHeads(response[data:], id, int(size))
+	c.sendWindow -= size
+	c.out = appendDone(response, id)
+	c.spoke(s)
+	return nil
+}
+
+// Finish answers a call for which the Handler said Later. response is the message, used when reply is OK. The answer of a stream
+// that is gone is dropped. Finish must be called once for each such call, unless Close was.
+//
+// An error ends the connection, as in Receive.
+func (c *Conn) Finish(id uint32, response []byte, reply Reply, now int64) error {
+	if c.err != nil {
+		return c.err
+	}
+	s := c.opened.byID[id]
+	if s == nil || !s.later {
+		return nil
+	}
+	c.now = now
+	s.later = false
+	if s.gone {
+		c.opened.gone--
+		c.release(s)
+		return nil
+	}
+	if reply.Code != 0 {
+		c.sendStatus(id, s.head.subtype, 200, &reply, s)
+		return nil
+	}
+	size := int64(messageHead + len(response))
+	c.out = c.appendOK(c.out, id, s.head.subtype)
+	if size > min(c.sendWindow, s.sendWindow, int64(c.peer.maxFrame)) {
+		if err := c.enqueue(s, response); err != nil {
+			return c.fail(err)
+		}
+		return nil
+	}
+	c.sendWindow -= size
+	data := len(c.out)
+	c.out = append(append(c.out, make([]byte, responseHead)...), response...)
+	writeHeads(c.out[data:], id, int(size))
+	c.out = appendDone(c.out, id)
+	c.spoke(s)
+	return nil
+}
+
+// enqueue sends a response message of a stream whose headers are out, as far as the client's windows allow. The rest waits.
+func (c *Conn) enqueue(s *stream, message []byte) error {
+	s.answered = true
+	s.queue = binary.BigEndian.AppendUint32(append(slices.Grow(s.queue, messageHead+len(message)), 0), uint32(len(message)))
+	s.queue = append(s.queue, message...)
+	s.trailer, s.over = append(s.trailer, doneBlock...), true
+	c.opened.queued += len(s.queue)
+	c.flush(s)
+	if c.opened.queued > maxQueued {
+		return &ConnError{EnhanceYourCalm, "too many responses wait for the client's window"}
+	}
+	return nil
+}
+
+// spoke ends a call that was answered with OK. s is nil for a call that has no stream.
+func (c *Conn) spoke(s *stream) {
+	c.answered++
+	c.alive.spoke = true
+	if s != nil {
+		c.closeStream(s)
+	}
+}
+
+// appendOK appends the HEADERS of a response with a message.
+func (c *Conn) appendOK(b []byte, id uint32, subtype string) []byte {
+	if subtype != "" || c.peer.tableUpdate {
+		block := append(make([]byte, 0, 64), okBlock[0])
+		return c.appendBlock(b, id, appendField(block, "content-type", contentType(subtype)), false)
+	}
+	b = appendFrame(b, len(okBlock), frameHeaders, flagEndHeaders, id)
+	return append(b, okBlock...)
+}
+
+// appendDone appends the HEADERS behind a response message. It must follow a block in the same output.
+func appendDone(b []byte, id uint32) []byte {
+	b = appendFrame(b, len(doneBlock), frameHeaders, flagEndHeaders|flagEndStream, id)
+	return append(b, doneBlock...)
+}
+
+// writeHeads writes the head of a DATA frame and the head of the message in it. size is the payload of the frame.
+func writeHeads(to []byte, id uint32, size int) {
+	appendFrame(to[:0], size, frameData, 0, id)
+	to[frameHead] = 0
+	binary.BigEndian.PutUint32(to[frameHead+1:], uint32(size-messageHead))
+}
+
+// appendBlock appends a header block as frames, with the table size update that the client waits for.
+func (c *Conn) appendBlock(b []byte, id uint32, block []byte, end bool) []byte {
+	c.alive.spoke = true
+	if c.peer.tableUpdate {
+		c.peer.tableUpdate = false
+		block = append([]byte{0x20}, block...) // size 0
+	}
+	return appendHeaderFrames(b, id, block, end, c.peer.maxFrame)
+}
+
+func contentType(subtype string) string {
+	if subtype == "" {
+		return baseContentType
+	}
+	return baseContentType + "+" + subtype
+}

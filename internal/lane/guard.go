@@ -1,0 +1,47 @@
+package lane
+
+// guard bounds the frames of a client that take time and lead to no answer, RFC 9113 section 10.5. Each costs points; points vanish
+// with time, and with each request that is complete. Honest clients stay below a hundred.
+type guard struct {
+	points int64
+	at     int64 // instant of points
+}
+
+// Points of a guard.
+const (
+	guardMost   = 10000 // then the connection ends
+	guardSecond = 1000  // vanish in a second
+	guardAnswer = 10    // vanish with a request
+)
+
+// Costs of frames, in points. A PING also has a rule of its own.
+const (
+	costUnknown      = 1 // also frames of a stream that has ended
+	costPriority     = 1
+	costWindow       = 1
+	costPing         = 1
+	costReset        = 1
+	costContinuation = 5
+	costStreamError  = 10
+	costRefused      = 10 // a request that grpc-go would refuse
+	costGoAway       = 10
+	costEmpty        = 10 // DATA without data, and without the end of the stream
+	costSettings     = 20
+	costUnfinished   = 20 // RST_STREAM of a request that is not complete
+)
+
+// spend adds points, and ends a connection that has too many.
+func (c *Conn) spend(points int64) error {
+	g := &c.guard
+	if elapsed := c.now - g.at; elapsed > 1e6 {
+		g.points = max(0, g.points-int64(float64(elapsed)*guardSecond/1e9))
+		g.at = c.now
+	}
+	if g.points += points; g.points > guardMost {
+		return &ConnError{EnhanceYourCalm, "too many frames without a request"}
+	}
+	return nil
+}
+
+// refund takes points off for a request that is complete.
+func (c *Conn) refund() { c.guard.points = max(0, c.guard.points-guardAnswer) }

@@ -1,0 +1,170 @@
+package lane
+
+import (
+	"bytes"
+	"encoding/binary"
+)
+
+// Bounds of a header block in several frames.
+const (
+	maxContinuations = 16 // frames
+	maxBlockFactor   = 2  // times Options.MaxHeaderList, in bytes
+)
+
+// block is a header block that continues in the next frame.
+type block struct {
+	stream uint32 // 0: none
+	end    bool   // of the stream
+	self   bool   // the stream depends on itself
+	bytes  []byte
+	frames int
+	since  int64 // instant
+}
+
+// headers takes a HEADERS frame. rest is behind the frame; more is the length of a DATA frame in rest that was taken too.
+func (c *Conn) headers(f frame, payload, rest []byte) (more int, err error) {
+	if f.stream&1 == 0 {
+		return 0, protocolError("HEADERS on stream %d", f.stream)
+	}
+	payload, ok := unpad(f, payload)
+	if !ok {
+		return 0, protocolError("HEADERS with more padding than payload")
+	}
+	self := false
+	if f.has(flagPriority) {
+		if len(payload) < 5 {
+			return 0, &ConnError{FrameSizeError, "HEADERS is too short"}
+		}
+		self = binary.BigEndian.Uint32(payload)&maxStreamID == f.stream
+		payload = payload[5:]
+	}
+	if !f.has(flagEndHeaders) {
+		c.block = block{stream: f.stream, end: f.has(flagEndStream), self: self, bytes: bytes.Clone(payload), since: c.now}
+		c.alive.by(c.now + int64(c.lane.options.MessageTimeout))
+		return 0, nil
+	}
+	return c.headerBlock(f.stream, f.has(flagEndStream), self, payload, rest)
+}
+
+// continuation takes a CONTINUATION frame.
+func (c *Conn) continuation(f frame, payload []byte) error {
+	b := &c.block
+	if b.stream == 0 {
+		return protocolError("CONTINUATION without HEADERS")
+	}
+	b.frames++
+	if b.frames > maxContinuations || len(b.bytes)+len(payload) > max(maxFrame, maxBlockFactor*c.lane.options.MaxHeaderList) {
+		return &ConnError{EnhanceYourCalm, "a header block is too large"}
+	}
+	b.bytes = append(b.bytes, payload...)
+	if err := c.spend(costContinuation); err != nil || !f.has(flagEndHeaders) {
+		return err
+	}
+	whole := *b
+	c.block = block{}
+	_, err := c.headerBlock(whole.stream, whole.end, whole.self, whole.bytes, nil)
+	return err
+}
+
+// headerBlock takes a whole header block: of a new request, or of trailers.
+func (c *Conn) headerBlock(id uint32, end, self bool, block, rest []byte) (more int, err error) {
+	if id <= c.last || c.drain.ignores(id) {
+		return 0, c.lateBlock(id, end, block)
+	}
+	h := c.cache.find(block, c.decoder.changes)
+	if h == nil {
+		if h, err = c.decode(block); err != nil {
+			return 0, err
+		}
+	}
+	if c.lane.options.HandOver && !c.asked && h.foreign != nil {
+		return 0, ErrForeignFirst
+	}
+	c.asked = true
+	c.markOpened(id)
+	switch {
+	case self:
+		return 0, c.resetStream(id, ProtocolError)
+	case h.refused != nil && h.refused.reset != NoError:
+		return 0, c.resetStream(id, h.refused.reset)
+	case h.refused != nil:
+		c.refuse(id, h.subtype, end, h.refused)
+		return 0, c.spend(costRefused)
+	case end && h.length > 0:
+		return 0, c.resetStream(id, ProtocolError)
+	case c.opened.open >= c.lane.options.MaxStreams:
+		return 0, c.resetStream(id, RefusedStream)
+	case h.foreign != nil:
+		c.beginForeign(id, h, end)
+		return 0, nil
+	case end:
+		c.refuse(id, h.subtype, true, noMessage())
+		return 0, nil
+	}
+	if data, ok := c.whole(id, h, rest); ok {
+		c.window -= len(data)
+		c.credit(len(data))
+		return frameHead + len(data), c.ask(id, h, data[messageHead:], nil)
+	}
+	c.begin(id, h, false)
+	c.opened.incomplete++
+	c.alive.by(c.now + int64(c.lane.options.MessageTimeout))
+	if h.hasTimeout {
+		c.alive.by(c.now + int64(h.timeout))
+	}
+	return 0, nil
+}
+
+// decode decodes the header block of a request. The head is valid until the next call.
+func (c *Conn) decode(block []byte) (*head, error) {
+	from, _ := c.lane.fields.Get().(*fields)
+	defer c.lane.fields.Put(from)
+	from.reset(c.lane.options.MaxHeaderList)
+	before := c.decoder.changes
+	if err := c.decoder.decode(block, from); err != nil {
+		return nil, &ConnError{CompressionError, err.Error()}
+	}
+	c.head = c.lane.read(from, c.authority, c.foreign != nil)
+	c.authority = c.head.authority
+	if c.head.ours && c.decoder.changes == before {
+		c.cache.add(block, before, c.head)
+	}
+	return &c.head, nil
+}
+
+// lateBlock takes a header block that opens no stream: trailers, or a mistake. The table must follow it in any case.
+func (c *Conn) lateBlock(id uint32, end bool, block []byte) error {
+	from, _ := c.lane.fields.Get().(*fields)
+	defer c.lane.fields.Put(from)
+	from.reset(c.lane.options.MaxHeaderList)
+	if err := c.decoder.decode(block, from); err != nil {
+		return &ConnError{CompressionError, err.Error()}
+	}
+	s := c.opened.find(id)
+	switch {
+	case c.drain.ignores(id):
+		return c.spend(costUnknown)
+	case s != nil && s.ended:
+		return c.resetStream(id, StreamClosed)
+	case s != nil && (!end || !validTrailers(from)):
+		return c.resetStream(id, ProtocolError)
+	case s != nil:
+		return c.endOfData(s, nil)
+	case ordinal(c.last)-ordinal(id) >= 64 || c.wasQuit(id):
+		return c.spend(costUnknown)
+	case c.used>>(ordinal(c.last)-ordinal(id))&1 == 0:
+		return protocolError("HEADERS on stream %d after stream %d", id, c.last)
+	}
+	return &ConnError{StreamClosed, "HEADERS on a closed stream"}
+}
+
+// validTrailers reports whether the fields may be trailers.
+func validTrailers(from *fields) bool {
+	for i := range from.list {
+		switch f := &from.list[i]; {
+		case f.bad, f.kind >= kindMethod && f.kind <= kindPseudo, f.kind == kindConnection, f.kind == kindInvalid:
+			return false
+		}
+	}
+	return !from.over
+}

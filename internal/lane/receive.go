@@ -1,0 +1,177 @@
+package lane
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// Receive takes the next bytes from the client, which may be cut anywhere. Bytes of an incomplete frame are copied.
+//
+// An error ends the connection: the caller writes the output, closes the socket, and calls Close. It is a *ConnError, ErrNotHTTP2,
+// or ErrForeignFirst.
+func (c *Conn) Receive(chunk []byte, now int64) error {
+	if c.err != nil || len(chunk) == 0 {
+		return c.err
+	}
+	c.now = now
+	c.alive.hear(now)
+	chunk, err := c.resume(chunk)
+	for err == nil && len(chunk) > 0 {
+		var n int
+		if n, err = c.step(chunk); n == 0 {
+			break
+		}
+		chunk = chunk[n:]
+	}
+	if err != nil {
+		return c.fail(err)
+	}
+	if len(chunk) > 0 { // with an incomplete frame before it, the chunk is empty by now
+		c.partial = append(c.partial, chunk...)
+		c.alive.partial = now
+		c.alive.by(now + int64(c.lane.options.MessageTimeout))
+	}
+	return nil
+}
+
+// keptPartial is the memory that an idle connection keeps for the next incomplete frame, in bytes.
+const keptPartial = 512
+
+// resume completes the frame whose beginning came before, and returns the bytes behind it.
+func (c *Conn) resume(chunk []byte) (rest []byte, err error) {
+	for len(c.partial) > 0 && len(chunk) > 0 {
+		want := frameHead
+		if len(c.partial) >= frameHead {
+			f := parseFrame(c.partial)
+			want += f.length
+		}
+		if c.skip < len(preface) {
+			want = len(preface)
+		}
+		n := min(want-len(c.partial), len(chunk))
+		c.partial = append(c.partial, chunk[:n]...)
+		chunk = chunk[n:]
+		n, err := c.step(c.partial)
+		if err != nil {
+			return nil, err
+		}
+		if n == 0 {
+			continue
+		}
+		c.alive.partial = 0
+		if c.partial = c.partial[:0]; cap(c.partial) > keptPartial {
+			c.partial = nil
+		}
+	}
+	return chunk, nil
+}
+
+// step takes one frame, or the two of a request, and returns their length; 0 when the frame is incomplete.
+func (c *Conn) step(chunk []byte) (n int, err error) {
+	if c.skip < len(preface) {
+		return c.preface(chunk)
+	}
+	if len(chunk) < frameHead {
+		return 0, nil
+	}
+	f := parseFrame(chunk)
+	switch {
+	case f.length > maxFrame:
+		return 0, &ConnError{FrameSizeError, fmt.Sprintf("a frame of %d bytes: the bound is %d", f.length, maxFrame)}
+	case !c.greeted && (f.kind != frameSettings || f.has(flagAck)):
+		return 0, protocolError("the first frame is not SETTINGS")
+	case c.block.stream != 0 && (f.kind != frameContinuation || f.stream != c.block.stream):
+		return 0, protocolError("a header block is not continued")
+	}
+	n = frameHead + f.length
+	if len(chunk) < n {
+		return 0, nil
+	}
+	payload := chunk[frameHead:n]
+	if f.kind == frameHeaders {
+		more, err := c.headers(f, payload, chunk[n:])
+		return n + more, err
+	}
+	return n, c.frame(f, payload)
+}
+
+// preface takes the first bytes of a client.
+func (c *Conn) preface(chunk []byte) (n int, err error) {
+	n = min(len(preface), len(chunk))
+	if string(chunk[:n]) != preface[:n] {
+		return 0, ErrNotHTTP2
+	}
+	if n < len(preface) {
+		return 0, nil
+	}
+	c.skip = n
+	return n, nil
+}
+
+// frame takes any frame but HEADERS.
+func (c *Conn) frame(f frame, payload []byte) error {
+	switch f.kind {
+	case frameData:
+		return c.data(f, payload)
+	case framePriority:
+		return c.priority(f, payload)
+	case frameReset:
+		return c.resetByClient(f, payload)
+	case frameSettings:
+		return c.settings(f, payload)
+	case framePush:
+		return protocolError("PUSH_PROMISE from a client")
+	case framePing:
+		return c.ping(f, payload)
+	case frameGoAway:
+		if f.stream != 0 {
+			return protocolError("GOAWAY on a stream")
+		}
+		if f.length < 8 {
+			return &ConnError{FrameSizeError, "GOAWAY is too short"}
+		}
+		return c.spend(costGoAway)
+	case frameWindow:
+		return c.windowUpdate(f, payload)
+	case frameContinuation:
+		return c.continuation(f, payload)
+	}
+	return c.spend(costUnknown)
+}
+
+// priority checks a PRIORITY frame. Priorities change nothing.
+func (c *Conn) priority(f frame, payload []byte) error {
+	if f.stream == 0 {
+		return protocolError("PRIORITY on stream 0")
+	}
+	if f.length != 5 {
+		return c.resetStream(f.stream, FrameSizeError)
+	}
+	if binary.BigEndian.Uint32(payload)&maxStreamID == f.stream {
+		return c.resetStream(f.stream, ProtocolError)
+	}
+	return c.spend(costPriority)
+}
+
+// resetByClient takes a RST_STREAM.
+func (c *Conn) resetByClient(f frame, payload []byte) error {
+	switch {
+	case f.stream == 0 || c.idle(f.stream):
+		return protocolError("RST_STREAM on stream %d, which is idle", f.stream)
+	case f.length != 4:
+		return &ConnError{FrameSizeError, fmt.Sprintf("RST_STREAM of %d bytes", f.length)}
+	}
+	s := c.opened.find(f.stream)
+	if s == nil {
+		return c.spend(costReset)
+	}
+	cost := int64(costReset)
+	if !s.ended && !s.foreign {
+		cost = costUnfinished
+	}
+	c.abandon(s, Code(binary.BigEndian.Uint32(payload)))
+	if c.opened.gone > c.lane.options.MaxStreams {
+		return &ConnError{EnhanceYourCalm, "too many requests under way were reset"}
+	}
+	return c.spend(cost)
+}

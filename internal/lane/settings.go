@@ -1,0 +1,64 @@
+package lane
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// maxSettings bounds one SETTINGS frame, in bytes: 170 settings.
+const maxSettings = 1 << 10
+
+// settings takes a SETTINGS frame.
+func (c *Conn) settings(f frame, payload []byte) error {
+	switch {
+	case f.stream != 0:
+		return protocolError("SETTINGS on stream %d", f.stream)
+	case f.length%6 != 0 || f.has(flagAck) && f.length > 0:
+		return &ConnError{FrameSizeError, fmt.Sprintf("SETTINGS of %d bytes", f.length)}
+	case f.has(flagAck):
+		return c.spend(costUnknown)
+	case f.length > maxSettings:
+		return &ConnError{EnhanceYourCalm, "SETTINGS is too large"}
+	}
+	c.greeted = true
+	for ; len(payload) > 0; payload = payload[6:] {
+		if err := c.setting(binary.BigEndian.Uint16(payload), binary.BigEndian.Uint32(payload[2:])); err != nil {
+			return err
+		}
+	}
+	c.out = appendFrame(c.out, 0, frameSettings, flagAck, 0)
+	c.flushAll()
+	return c.spend(costSettings)
+}
+
+// setting applies one setting of the client.
+func (c *Conn) setting(id uint16, value uint32) error {
+	switch id {
+	case settingTableSize: // this encoder uses no table, but must say so after a reduction: RFC 9113, section 4.3.1
+		c.peer.tableUpdate = c.peer.tableUpdate || value < c.peer.tableSize
+		c.peer.tableSize = value
+	case settingPush:
+		if value > 1 {
+			return protocolError("SETTINGS_ENABLE_PUSH %d", value)
+		}
+	case settingWindow:
+		if value > maxWindow {
+			return &ConnError{FlowControlError, "SETTINGS_INITIAL_WINDOW_SIZE is above 2^31-1"}
+		}
+		more := int64(value) - c.peer.window
+		c.peer.window = int64(value)
+		for _, s := range c.opened.byID {
+			if s.sendWindow += more; s.sendWindow > maxWindow {
+				return &ConnError{FlowControlError, "SETTINGS_INITIAL_WINDOW_SIZE makes a window larger than 2^31-1"}
+			}
+		}
+	case settingMaxFrame:
+		if value < maxFrame || value > 1<<24-1 {
+			return protocolError("SETTINGS_MAX_FRAME_SIZE %d", value)
+		}
+		c.peer.maxFrame = int(value)
+	case settingMaxHeaderList:
+		c.peer.maxHeaderList = value
+	}
+	return nil
+}

@@ -1,0 +1,92 @@
+package lane
+
+import (
+	"encoding/base64"
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// sendStatus answers a call without a message. s is nil for a call that has no stream; an open stream ends.
+func (c *Conn) sendStatus(id uint32, subtype string, http int, r *Reply, s *stream) {
+	fields := []struct{ name, value string }{
+		{":status", strconv.Itoa(http)},
+		{"content-type", contentType(subtype)},
+		{"grpc-status", strconv.FormatUint(uint64(r.Code), 10)},
+		{"grpc-message", percentEncode(r.Message)},
+		{"grpc-status-details-bin", base64.RawStdEncoding.EncodeToString(r.Details)},
+	}
+	if len(r.Details) == 0 {
+		fields = fields[:4]
+	}
+	var block []byte
+	size := 0
+	for _, f := range fields {
+		size += len(f.name) + len(f.value) + fieldOverhead
+		block = appendField(block, f.name, f.value)
+	}
+	if uint64(size) > uint64(c.peer.maxHeaderList) {
+		c.out = appendReset(c.out, id, InternalError) // as grpc-go
+		c.markQuit(id)
+	} else {
+		c.out = c.appendBlock(c.out, id, block, true)
+	}
+	if s != nil {
+		c.closeStream(s)
+	}
+}
+
+// refuse answers a request that gets no further. With more to come from the client, RST_STREAM tells it to stop.
+func (c *Conn) refuse(id uint32, subtype string, ended bool, r *refusal) {
+	c.sendStatus(id, subtype, r.http, &Reply{Code: r.code, Message: r.message}, nil)
+	if !ended {
+		c.out = appendReset(c.out, id, NoError)
+		c.markQuit(id)
+	}
+}
+
+// refuseStream is refuse for an open stream.
+func (c *Conn) refuseStream(s *stream, r *refusal) {
+	c.refuse(s.id, s.head.subtype, s.ended, r)
+	c.closeStream(s)
+}
+
+// appendField appends a literal field that no table remembers, RFC 7541 section 6.2.2.
+func appendField(b []byte, name, value string) []byte {
+	return appendString(appendString(append(b, 0), name), value)
+}
+
+// appendString appends a string without Huffman's code.
+func appendString(b []byte, text string) []byte {
+	const most = 1<<7 - 1 // of the first byte
+	n := len(text)
+	if n < most {
+		b = append(b, byte(n))
+		return append(b, text...)
+	}
+	b = append(b, most)
+	for n -= most; n >= 0x80; n >>= 7 {
+		b = append(b, byte(n)|0x80)
+	}
+	return append(append(b, byte(n)), text...)
+}
+
+// percentEncode encodes a grpc-message: everything but printable ASCII, and the percent sign. What is not UTF-8 becomes U+FFFD.
+func percentEncode(text string) string {
+	plain := func(r rune) bool { return r >= ' ' && r <= '~' && r != '%' }
+	if strings.IndexFunc(text, func(r rune) bool { return !plain(r) }) < 0 {
+		return text
+	}
+	var b strings.Builder
+	for _, r := range text { // U+FFFD for each wrong byte
+		if plain(r) {
+			b.WriteRune(r)
+			continue
+		}
+		for _, octet := range utf8.AppendRune(nil, r) {
+			fmt.Fprintf(&b, "%%%02X", octet)
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,151 @@
+package lane
+
+// stream is an open stream, or a call under way whose stream is gone.
+type stream struct {
+	id       uint32
+	foreign  bool
+	later    bool // the Handler has the call
+	gone     bool // the client does not wait: only the Handler still has it
+	ended    bool // the client has nothing more to send
+	answered bool // with OK; counts when the response has gone out
+	over     bool // the end of the response is in the queue, or has gone out
+	quit     bool // RST_STREAM with NoError follows the end of the response
+	waits    bool // in Conn.waiting
+
+	head    head
+	opened  int64 // instant
+	got     int64 // bytes of DATA so far, without padding
+	message message
+
+	window   int // bytes of DATA that the client may send now
+	consumed int // bytes to open window by
+
+	sendWindow int64  // of the client; may be negative
+	queue      []byte // of the response: waits for the client's windows, from sent on
+	sent       int
+	trailer    []byte // header block behind the queue; nil: none
+	since      int64  // instant from which on the queue waits
+}
+
+// streams are the streams of a connection. The zero value is empty.
+type streams struct {
+	byID       map[uint32]*stream
+	most       int // streams at once since the map was made
+	open       int // as the client counts: without those that are gone
+	gone       int
+	incomplete int // calls without a whole message
+	messages   int // bytes of messages
+	queued     int // bytes of queues
+}
+
+// find returns the stream with that number, or nil when the client does not have it open.
+func (s *streams) find(id uint32) *stream {
+	if f := s.byID[id]; f != nil && !f.gone {
+		return f
+	}
+	return nil
+}
+
+// Memory that is kept for the next streams.
+const (
+	keptStreams = 64      // in the map of an idle connection
+	keptQueue   = 4 << 10 // bytes, of a stream that waits for its next use
+)
+
+// begin opens a stream.
+func (c *Conn) begin(id uint32, h *head, ended bool) *stream {
+	s, _ := c.lane.streams.Get().(*stream)
+	*s = stream{
+		id: id, head: *h, ended: ended, opened: c.now, queue: s.queue[:0],
+		window: c.lane.options.StreamWindow, sendWindow: c.peer.window,
+	}
+	if c.opened.byID == nil {
+		c.opened.byID = make(map[uint32]*stream)
+	}
+	c.opened.byID[id] = s
+	c.opened.open++
+	c.opened.most = max(c.opened.most, len(c.opened.byID))
+	return s
+}
+
+// release forgets a stream that nobody has any more.
+func (c *Conn) release(s *stream) {
+	c.dropMessage(s)
+	c.opened.queued -= len(s.queue) - s.sent
+	c.unwait(s)
+	delete(c.opened.byID, s.id)
+	if len(c.opened.byID) == 0 && c.opened.most > keptStreams {
+		c.opened.byID, c.opened.most = nil, 0
+	}
+	if cap(s.queue) > keptQueue {
+		s.queue = nil
+	}
+	s.head, s.trailer = head{}, nil
+	c.lane.streams.Put(s)
+}
+
+// dropMessage forgets the message of a stream.
+func (c *Conn) dropMessage(s *stream) {
+	c.opened.messages -= len(s.message.bytes)
+	s.message = message{}
+}
+
+// closeStream ends an open stream for the client. A call that the Handler has stays until Finish.
+func (c *Conn) closeStream(s *stream) {
+	c.opened.open--
+	if !s.ended && !s.foreign {
+		c.opened.incomplete--
+	}
+	if !s.later {
+		c.release(s)
+		return
+	}
+	s.gone = true
+	c.opened.gone++
+	c.lane.options.Handler.Cancel(s.id)
+}
+
+// abandon ends an open stream before its response is complete. Its Handler or Foreign hears of it.
+func (c *Conn) abandon(s *stream, code Code) {
+	if s.foreign {
+		c.foreign.Reset(s.id, code)
+		if n := len(s.queue) - s.sent; n > 0 {
+			c.foreign.Credit(s.id, n)
+		}
+	}
+	c.closeStream(s)
+}
+
+// resetStream ends a stream with RST_STREAM, open or not.
+func (c *Conn) resetStream(id uint32, code Code) error {
+	if s := c.opened.find(id); s != nil {
+		c.abandon(s, code)
+	}
+	c.out = appendReset(c.out, id, code)
+	c.markQuit(id)
+	return c.spend(costStreamError)
+}
+
+// ordinal is the position of a stream of the client among all that it may open.
+func ordinal(id uint32) uint32 { return (id + 1) / 2 }
+
+// markOpened notes that the client has opened a stream, with a larger number than all others.
+func (c *Conn) markOpened(id uint32) {
+	skipped := ordinal(id) - ordinal(c.last)
+	c.used = c.used<<skipped | 1
+	c.quit <<= skipped
+	c.last = id
+}
+
+// markQuit notes that frames of the stream may still be on the way, although it has ended here.
+func (c *Conn) markQuit(id uint32) {
+	if id <= c.last {
+		c.quit |= 1 << (ordinal(c.last) - ordinal(id))
+	}
+}
+
+// wasQuit reports whether the machine has ended the stream, one of the last 64, before its client.
+func (c *Conn) wasQuit(id uint32) bool { return c.quit>>(ordinal(c.last)-ordinal(id))&1 != 0 }
+
+// idle reports whether the client has not yet opened the stream.
+func (c *Conn) idle(id uint32) bool { return id > c.last || id&1 == 0 }

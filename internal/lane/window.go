@@ -1,0 +1,147 @@
+package lane
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// credit gives back bytes of the connection's window to the client, in portions of half the window.
+func (c *Conn) credit(bytes int) {
+	c.consumed += bytes
+	if c.consumed >= c.lane.options.ConnWindow/2 {
+		c.out = appendWindow(c.out, 0, c.consumed)
+		c.window += c.consumed
+		c.consumed = 0
+	}
+}
+
+// creditStream is credit for a stream.
+func (c *Conn) creditStream(s *stream, bytes int) {
+	s.consumed += bytes
+	if s.consumed >= c.lane.options.StreamWindow/2 {
+		c.out = appendWindow(c.out, s.id, s.consumed)
+		s.window += s.consumed
+		s.consumed = 0
+	}
+}
+
+// windowUpdate takes a WINDOW_UPDATE.
+func (c *Conn) windowUpdate(f frame, payload []byte) error {
+	if f.length != 4 {
+		return &ConnError{FrameSizeError, fmt.Sprintf("WINDOW_UPDATE of %d bytes", f.length)}
+	}
+	increment := int64(binary.BigEndian.Uint32(payload) & maxWindow)
+	if err := c.spend(costWindow); err != nil {
+		return err
+	}
+	if f.stream == 0 {
+		switch c.sendWindow += increment; {
+		case increment == 0:
+			return protocolError("WINDOW_UPDATE of 0")
+		case c.sendWindow > maxWindow:
+			return &ConnError{FlowControlError, "the window of the connection is above 2^31-1"}
+		}
+		c.flushAll()
+		return nil
+	}
+	if c.idle(f.stream) {
+		if c.drain.ignores(f.stream) {
+			return nil
+		}
+		return protocolError("WINDOW_UPDATE on stream %d, which is idle", f.stream)
+	}
+	s := c.opened.find(f.stream)
+	switch {
+	case increment == 0:
+		return c.resetStream(f.stream, ProtocolError)
+	case s == nil:
+		return nil
+	case s.sendWindow+increment > maxWindow:
+		return c.resetStream(f.stream, FlowControlError)
+	}
+	s.sendWindow += increment
+	c.flush(s)
+	return nil
+}
+
+// flushAll sends what waits, the oldest first, as far as the windows allow.
+func (c *Conn) flushAll() {
+	for i := 0; i < len(c.waiting) && c.sendWindow > 0; {
+		s := c.waiting[i]
+		if c.flush(s); i < len(c.waiting) && c.waiting[i] == s {
+			i++
+		}
+	}
+}
+
+// flush sends the queue of a stream as far as the windows allow, and what follows the queue.
+func (c *Conn) flush(s *stream) {
+	for {
+		left := len(s.queue) - s.sent
+		n := int(min(int64(left), c.sendWindow, s.sendWindow, int64(c.peer.maxFrame)))
+		if left == 0 || n <= 0 {
+			break
+		}
+		flags := byte(0)
+		if n == left && s.over && s.trailer == nil {
+			flags = flagEndStream
+		}
+		c.out = append(appendFrame(c.out, n, frameData, flags, s.id), s.queue[s.sent:s.sent+n]...)
+		c.alive.spoke = true
+		s.sent += n
+		s.sendWindow -= int64(n)
+		c.sendWindow -= int64(n)
+		c.opened.queued -= n
+		if s.foreign {
+			c.foreign.Credit(s.id, n)
+		}
+	}
+	if s.sent < len(s.queue) {
+		if !s.waits {
+			s.waits, s.since = true, c.now
+			c.waiting = append(c.waiting, s)
+			c.alive.by(c.now + int64(c.lane.options.ResponseTimeout))
+		}
+		return
+	}
+	s.queue, s.sent = s.queue[:0], 0
+	c.unwait(s)
+	if s.over {
+		c.endResponse(s)
+	}
+}
+
+// unwait takes a stream off the list of those that wait.
+func (c *Conn) unwait(s *stream) {
+	if !s.waits {
+		return
+	}
+	s.waits = false
+	for i, other := range c.waiting {
+		if other == s {
+			c.waiting = append(c.waiting[:i], c.waiting[i+1:]...)
+			break
+		}
+	}
+	if len(c.waiting) == 0 {
+		c.waiting = nil
+	}
+}
+
+// endResponse sends the trailers of a stream whose queue is empty, and closes the stream when the client is done too.
+func (c *Conn) endResponse(s *stream) {
+	if s.trailer != nil {
+		c.out = c.appendBlock(c.out, s.id, s.trailer, true)
+		s.trailer = nil
+	}
+	switch {
+	case s.answered:
+		c.spoke(s)
+	case s.quit:
+		c.out = appendReset(c.out, s.id, NoError)
+		c.markQuit(s.id)
+		c.closeStream(s)
+	case s.ended:
+		c.closeStream(s)
+	}
+}

@@ -45,6 +45,7 @@ type backStream struct {
 	queue      []byte // DATA that waits for the server's windows
 	ended      bool   // the client has nothing more to send, behind queue
 	sent       bool   // so has the server heard
+	over       bool   // the server has nothing more to send
 	consumed   int    // bytes to open the stream's window by
 }
 
@@ -148,6 +149,14 @@ func (b *Back) flush(id uint32, s *backStream) {
 			b.conn.ForeignCredit(id, n)
 		}
 	}
+	b.closeBoth(id, s)
+}
+
+// closeBoth forgets a stream that both ends have ended.
+func (b *Back) closeBoth(id uint32, s *backStream) {
+	if s.sent && s.over {
+		b.drop(id, s)
+	}
 }
 
 // Reset implements [Foreign].
@@ -247,12 +256,13 @@ func (b *Back) data(f frame, payload []byte, padding int) {
 	if padding > 0 {
 		b.Credit(f.stream, padding)
 	}
-	if s := b.streams[f.stream]; s == nil {
+	s := b.streams[f.stream]
+	if s == nil || s.over {
 		b.Credit(f.stream, len(payload))
 		return
-	} else if f.has(flagEndStream) && s.sent {
-		b.drop(f.stream, s)
 	}
+	s.over = f.has(flagEndStream)
+	b.closeBoth(f.stream, s)
 	b.conn.ForeignData(f.stream, payload, f.has(flagEndStream))
 }
 
@@ -266,12 +276,11 @@ func (b *Back) headers(f frame) error {
 		return fmt.Errorf("the gRPC server sent a header block that is wrong: %w", err)
 	}
 	s := b.streams[b.stream]
-	if s == nil {
+	if s == nil || s.over {
 		return nil
 	}
-	if b.end && s.sent {
-		b.drop(b.stream, s)
-	}
+	s.over = b.end
+	b.closeBoth(b.stream, s)
 	b.conn.ForeignHeaders(b.stream, fields, b.end)
 	return nil
 }

@@ -1,0 +1,41 @@
+package lane
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestAWholeRequestIsAnsweredInPlace(t *testing.T) {
+	c := newTalk(t)
+	for _, id := range []uint32{1, 3, 7} {
+		c.ask(id, "hello")
+	}
+	got, err := c.send()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for _, id := range []string{"1", "3", "7"} {
+		want = append(want, id+" HEADERS :status=200 content-type=application/grpc", id+` DATA "\x00\x00\x00\x00\x05hello"`,
+			id+" HEADERS grpc-status=0 END")
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+	if c.conn.Open() != 0 || c.conn.Answered() != 3 || c.conn.Held() != 0 {
+		t.Errorf("got %d streams, %d answered, %d bytes held, want 0, 3, 0", c.conn.Open(), c.conn.Answered(), c.conn.Held())
+	}
+}
+
+func TestTheFirstOutputIsThePrefaceOfTheServer(t *testing.T) {
+	c := newClient(t)
+	conn := newLane(t, echo{}).Open(start, nil, 0)
+	want := []string{
+		"SETTINGS [MAX_FRAME_SIZE = 16384] [MAX_CONCURRENT_STREAMS = 1024] [INITIAL_WINDOW_SIZE = 65536] [MAX_HEADER_LIST_SIZE = 16384]",
+		"0 WINDOW_UPDATE 983041",
+	}
+	if d := cmp.Diff(want, c.read(conn.Output(nil))); d != "" {
+		t.Error(d)
+	}
+}

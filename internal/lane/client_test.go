@@ -10,6 +10,10 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 )
 
 const (
@@ -17,7 +21,7 @@ const (
 	start    = int64(1e9) // the first instant of a test
 )
 
-// later is the handler of tests. A message is a word: "later" waits for finish, "fail" gets a status, "long" a long answer. Other
+// handler is the handler of tests. A message is a word: "later" waits for finish, "fail" gets a status, "long" a long answer. Other
 // messages come back.
 type handler struct {
 	calls     []uint32 // that wait
@@ -32,11 +36,18 @@ func (h *handler) Answer(call *Call, message, dst []byte) ([]byte, Reply) {
 		h.calls = append(h.calls, call.Stream)
 		return append(dst, "dropped"...), Reply{Later: true}
 	case word == "fail":
-		return append(dst, "dropped"...), Reply{Code: 9, Message: "100% wrong\n", Details: []byte{1, 2, 3}}
+		details, _ := proto.Marshal(failure().Proto())
+		return append(dst, "dropped"...), Reply{Code: uint32(failure().Code()), Message: failure().Message(), Details: details}
 	case word == "long":
 		return append(dst, bytes.Repeat([]byte("long"), 20000)...), Reply{}
 	}
 	return append(dst, message...), Reply{}
+}
+
+// failure is the status of the word "fail".
+func failure() *status.Status {
+	s, _ := status.New(codes.FailedPrecondition, "100% wrong\n£ \x7f").WithDetails(&errdetails.ErrorInfo{Reason: "because"})
+	return s
 }
 
 func (h *handler) Cancel(id uint32) { h.cancelled = append(h.cancelled, id) }

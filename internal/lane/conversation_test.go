@@ -42,7 +42,7 @@ func (c *conversation) fields() []string {
 		{":method", "GET"}, {"grpc-timeout", "1"}, {"grpc-timeout", "0m"}, {"grpc-timeout", "12x"}, {"grpc-timeout", "123456789S"},
 		{"grpc-timeout", "-1S"}, {"grpc-timeout", "99999999H"}, {":authority", ""}, {":authority", "", "host", "limits"}, {"host", "limits"},
 		{"host", "a", "host2", "b"}, {"x-bin", "AAA"}, {"x-bin", "A*A"}, {"grpc-encoding", "gzip"}, {"grpc-encoding", "identity"},
-		{"connection", "close"}, {"X-Upper", "no"}, {"x-value", "a\x00b"}, {"x-large", strings.Repeat("y", 17000)}, {":late", "pseudo"},
+		{"connection", "close"}, {"X-Upper", "no"}, {"x-value", "a\x00b"}, {"x-large", strings.Repeat("y", 9000), "x-larger", strings.Repeat("z", 9000)}, {":late", "pseudo"},
 		{"grpc-accept-encoding", "identity,gzip"}, {"user-agent", "a test"}, {"x-trace", fmt.Sprint(c.r.Uint64())},
 	}
 	if c.r.IntN(3) > 0 {

@@ -89,7 +89,7 @@ func (l *Lane) read(from *fields, known string, foreign bool) head {
 	}
 	r.head.ours = r.head.refused == nil
 	if l.options.Metadata && r.head.ours {
-		r.head.metadata = metadata(from.list)
+		r.head.metadata = visible(from.list)
 	}
 	return r.head
 }
@@ -198,8 +198,8 @@ func copies(list []field) []hpack.HeaderField {
 	return all
 }
 
-// metadata returns the fields that grpc-go shows to handlers.
-func metadata(list []field) []hpack.HeaderField {
+// visible returns the fields that grpc-go shows to handlers.
+func visible(list []field) []hpack.HeaderField {
 	var all []hpack.HeaderField
 	for i := range list {
 		f := &list[i]

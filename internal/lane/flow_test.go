@@ -1,0 +1,233 @@
+package lane
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+func (c *talk) expect(want ...string) {
+	c.t.Helper()
+	got, err := c.send()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		c.t.Error(d)
+	}
+}
+
+func (c *talk) window(id, n uint32) { c.must(c.framer.WriteWindowUpdate(id, n)) }
+
+const okHeaders = " HEADERS :status=200 content-type=application/grpc"
+
+func TestAResponseWaitsForTheWindow(t *testing.T) {
+	c := newTalk(t)
+	c.must(c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 7}))
+	c.ask(1, "hello")
+	c.ask(3, "")
+	c.expect("SETTINGS ack", "1"+okHeaders, `1 DATA "\x00\x00\x00\x00\x05he"`, "3"+okHeaders, `3 DATA "\x00\x00\x00\x00\x00"`, "3 HEADERS grpc-status=0 END")
+	if c.conn.Open() != 1 || c.conn.Answered() != 1 || c.conn.Held() < 3 {
+		t.Errorf("got %d streams, %d answered, %d bytes held", c.conn.Open(), c.conn.Answered(), c.conn.Held())
+	}
+	c.window(0, 100)
+	c.window(1, 1)
+	c.expect(`1 DATA "l"`)
+	c.must(c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})) // 7 less: below 0
+	c.window(1, 7)
+	c.expect("SETTINGS ack")
+	c.window(1, 1)
+	c.expect(`1 DATA "l"`)
+	c.must(c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1}))
+	c.expect("SETTINGS ack", `1 DATA "o"`, "1 HEADERS grpc-status=0 END")
+	if c.conn.Open() != 0 || c.conn.Answered() != 2 || c.conn.Held() != 0 {
+		t.Errorf("got %d streams, %d answered, %d bytes held", c.conn.Open(), c.conn.Answered(), c.conn.Held())
+	}
+}
+
+func TestResponsesWaitForTheWindowOfTheConnection(t *testing.T) {
+	c := newTalk(t)
+	for id := uint32(1); id < 7; id += 2 {
+		c.ask(id, "long") // 80005 bytes with the head, of 65535
+	}
+	got, err := c.send()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sum int
+	for _, text := range got {
+		var n int
+		if _, err := fmt.Sscanf(text, "1 DATA %d bytes", &n); err == nil {
+			sum += n
+		}
+	}
+	if sum != 65535 {
+		t.Errorf("stream 1 got %d bytes, want all of the window: %q", sum, got)
+	}
+	c.window(1, 1<<20)
+	c.window(5, 1<<20)
+	c.window(0, 1<<20)
+	got, err = c.send()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "1 HEADERS grpc-status=0 END"; got[1] != want {
+		t.Errorf("got %q, want %q second", got, want)
+	}
+	c.window(3, 1<<20)
+	if _, err := c.send(); err != nil || c.conn.Open() != 0 || c.conn.Answered() != 3 {
+		t.Errorf("got %v, %d streams, %d answered", err, c.conn.Open(), c.conn.Answered())
+	}
+}
+
+func TestResponsesThatWaitAreBounded(t *testing.T) {
+	c := newTalk(t)
+	c.must(c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}))
+	for id := uint32(1); id < 40; id += 2 {
+		c.ask(id, "long")
+	}
+	_, err := c.send()
+	if want := "HTTP/2 connection ends with code 0xb: too many responses wait for the client's window"; fmt.Sprint(err) != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	if held := c.conn.Held(); held > maxQueued+100000 {
+		t.Errorf("%d bytes are held", held)
+	}
+}
+
+func TestAResponseThatWaitsTooLongIsReset(t *testing.T) {
+	c := newTalk(t)
+	c.must(c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}))
+	c.ask(1, "hello")
+	if _, err := c.send(); err != nil {
+		t.Fatal(err)
+	}
+	c.tick(10*time.Second-1, "")
+	c.tick(1, "", "1 RST_STREAM CANCEL")
+	if c.conn.Open() != 0 || c.conn.Held() != 0 {
+		t.Errorf("got %d streams, %d bytes held", c.conn.Open(), c.conn.Held())
+	}
+}
+
+// tick moves the clock. failure is the end of the connection.
+func (c *talk) tick(by time.Duration, failure string, want ...string) {
+	c.t.Helper()
+	c.now += int64(by)
+	err := c.conn.Tick(c.now)
+	if err == nil && failure != "" || err != nil && !strings.HasSuffix(err.Error(), ": "+failure) {
+		c.t.Errorf("got error %v, want %q", err, failure)
+	}
+	if d := cmp.Diff(want, c.read(c.conn.Output(nil))); d != "" {
+		c.t.Error(d)
+	}
+	if err == nil && c.conn.Deadline() <= c.now {
+		c.t.Errorf("the next Tick is due now: %d at %d", c.conn.Deadline(), c.now)
+	}
+}
+
+func TestTheWindowForMessagesOpensAgain(t *testing.T) {
+	c := newTalk(t, func(o *Options) { o.MaxMessage = 1 << 20 })
+	c.headers(1, false, usual()...)
+	message := prefixed(strings.Repeat("m", 300000))
+	window, stream, sent := 1<<20, 64<<10, 0
+	for len(message) > 0 {
+		n := min(len(message), 16000, stream, window)
+		if n == 0 {
+			t.Fatalf("no window is left after %d bytes", sent)
+		}
+		c.must(c.framer.WriteData(1, n == len(message), message[:n]))
+		message, sent, window, stream = message[n:], sent+n, window-n, stream-n
+		got, err := c.send()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range got {
+			var id, more int
+			if _, err := fmt.Sscanf(text, "%d WINDOW_UPDATE %d", &id, &more); err == nil && id == 0 {
+				window += more
+			} else if err == nil {
+				stream += more
+			}
+		}
+	}
+	if len(c.handler.calls) != 1 {
+		t.Error("the message did not arrive")
+	}
+}
+
+// silent is a Foreign that consumes nothing.
+type silent struct{ bytes int }
+
+func (s *silent) Begin(uint32, []hpack.HeaderField, bool) {}
+func (s *silent) Data(_ uint32, data []byte, _ bool)      { s.bytes += len(data) }
+func (s *silent) Reset(uint32, Code)                      {}
+func (s *silent) Credit(uint32, int)                      {}
+
+func TestMoreThanTheWindowIsAnError(t *testing.T) {
+	c := newTalk(t)
+	behind := new(silent)
+	c.conn = newLane(t, c.handler).Open(start, behind, 0)
+	c.greet()
+	if _, err := c.send(); err != nil {
+		t.Fatal(err)
+	}
+	data := make([]byte, 16384)
+	for id := uint32(1); id < 33; id += 2 { // 16 streams have 1 MiB
+		c.headers(id, false, usual(":path", "/another/method")...)
+		for range 4 {
+			c.must(c.framer.WriteData(id, false, data))
+		}
+		c.expect()
+	}
+	c.headers(33, false, usual(":path", "/another/method")...)
+	c.must(c.framer.WriteData(33, false, data[:1]))
+	_, err := c.send()
+	if fmt.Sprint(err) != "HTTP/2 connection ends with code 0x3: more DATA than the window of the connection" {
+		t.Errorf("got %v", err)
+	}
+	if behind.bytes != 1<<20 {
+		t.Errorf("%d bytes have come through, want 1 MiB", behind.bytes)
+	}
+}
+
+func TestMoreThanTheWindowOfAStreamResetsIt(t *testing.T) {
+	c := newTalk(t)
+	c.conn = newLane(t, c.handler).Open(start, new(silent), 0)
+	c.greet()
+	if _, err := c.send(); err != nil {
+		t.Fatal(err)
+	}
+	c.headers(1, false, usual(":path", "/another/method")...)
+	for range 4 {
+		c.must(c.framer.WriteData(1, false, make([]byte, 16384)))
+	}
+	c.must(c.framer.WriteData(1, false, make([]byte, 1)))
+	c.expect("1 RST_STREAM FLOW_CONTROL_ERROR")
+}
+
+func TestAReductionOfTheTableIsAnnounced(t *testing.T) {
+	c := newTalk(t)
+	c.must(c.framer.WriteSettings(http2.Setting{ID: http2.SettingHeaderTableSize, Val: 0}))
+	c.ask(1, "hello")
+	c.ask(3, "hello")
+	if err := c.conn.Receive(c.take(), c.now); err != nil {
+		t.Fatal(err)
+	}
+	out := c.conn.Output(nil)
+	if first := out[2*frameHead]; first != 0x20 {
+		t.Errorf("the first header block begins with %x, want 20", first)
+	}
+	if n := bytes.Count(out, []byte("\x20\x88")); n != 1 {
+		t.Errorf("got %d updates, want 1", n)
+	}
+	c.dec.SetAllowedMaxDynamicTableSize(0)
+	if got := c.read(out); len(got) != 7 {
+		t.Errorf("got %q", got)
+	}
+}

@@ -1,0 +1,132 @@
+package lane
+
+import (
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+)
+
+const drainAck = "\x01\x06\x01\x08\x00\x03\x03\x09"
+
+func TestADrainLosesNoRequest(t *testing.T) {
+	c := newTalk(t)
+	c.ask(1, "later")
+	c.expect()
+	c.conn.Shutdown("graceful_stop", c.now)
+	c.conn.Shutdown("again", c.now)
+	c.expect("GOAWAY 2147483647 NO_ERROR graceful_stop", "PING 0106010800030309")
+	c.ask(3, "later") // was on the way
+	c.must(c.framer.WritePing(true, [8]byte([]byte(drainAck))))
+	c.expect("GOAWAY 3 NO_ERROR graceful_stop")
+	c.headers(5, false, usual("x-new", "5")...) // is too late, and fills the table
+	c.must(c.framer.WriteData(5, false, []byte("ignored")))
+	c.window(5, 1)
+	c.expect()
+	for _, id := range []uint32{1, 3} {
+		if c.conn.Finished() {
+			t.Errorf("the drain is over before stream %d", id)
+		}
+		c.must(c.conn.Finish(id, nil, Reply{}, c.now))
+	}
+	if !c.conn.Finished() {
+		t.Error("the drain is not over")
+	}
+	if len(c.handler.seen) != 2 {
+		t.Errorf("%d calls were decided", len(c.handler.seen))
+	}
+}
+
+func TestADrainDoesNotWaitForAPingForever(t *testing.T) {
+	c := newTalk(t)
+	c.conn.Shutdown("graceful_stop", c.now)
+	c.expect("GOAWAY 2147483647 NO_ERROR graceful_stop", "PING 0106010800030309")
+	c.tick(5*time.Second-1, "")
+	c.tick(1, "", "GOAWAY 0 NO_ERROR graceful_stop")
+	if !c.conn.Finished() {
+		t.Error("the drain is not over")
+	}
+}
+
+func TestAConnectionDrainsAtItsAge(t *testing.T) {
+	c := newTalk(t)
+	c.conn = newLane(t, c.handler, func(o *Options) { o.AgeGrace = time.Minute }).Open(c.now, nil, time.Hour)
+	c.greet()
+	c.ask(1, "later")
+	if _, err := c.send(); err != nil {
+		t.Fatal(err)
+	}
+	for c.now += int64(59 * time.Minute); c.now < start+int64(time.Hour); c.now += int64(time.Second) {
+		c.must(c.framer.WritePing(true, [8]byte{}))
+		c.expect()
+		c.tick(0, "")
+	}
+	c.tick(0, "", "GOAWAY 2147483647 NO_ERROR max_age", "PING 0106010800030309")
+	c.must(c.framer.WritePing(true, [8]byte([]byte(drainAck))))
+	c.expect("GOAWAY 1 NO_ERROR max_age")
+	c.tick(59*time.Second, "")
+	c.must(c.framer.WritePing(true, [8]byte{}))
+	c.expect()
+	c.tick(time.Second, "the connection is too old", "GOAWAY 1 NO_ERROR the connection is too old")
+}
+
+func TestASilentClientIsAskedAndLeft(t *testing.T) {
+	c := newTalk(t)
+	c.tick(time.Minute-1, "")
+	c.tick(1, "", "PING 0000000000000000")
+	c.tick(20*time.Second-1, "")
+	c.must(c.framer.WritePing(true, [8]byte{}))
+	c.expect()
+	c.tick(time.Minute-1, "")
+	c.tick(1, "", "PING 0000000000000000")
+	c.tick(20*time.Second, "the client does not answer a PING", "GOAWAY 0 NO_ERROR the client does not answer a PING")
+}
+
+func TestWhatIsIncompleteForTooLongEndsTheConnection(t *testing.T) {
+	for _, row := range []struct {
+		name, reason string
+		does         func(c *talk)
+	}{
+		{"a frame", "a frame is not complete in time", func(c *talk) {
+			c.ask(1, "hello", "grpc-timeout", "1H")
+			c.sent.Truncate(c.sent.Len() - 1)
+		}},
+		{"a header block", "a frame is not complete in time", func(c *talk) {
+			c.must(c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: []byte{0x82}}))
+		}},
+		{"a message", "a request is not complete in time", func(c *talk) {
+			c.headers(1, false, usual("grpc-timeout", "1H")...)
+			c.must(c.framer.WriteData(1, false, []byte{0, 0, 0, 0, 1}))
+		}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			c := newTalk(t)
+			row.does(c)
+			if _, err := c.send(); err != nil {
+				t.Fatal(err)
+			}
+			c.tick(10*time.Second-1, "")
+			c.now++
+			if err := c.conn.Tick(c.now); err == nil || err.Error() != "HTTP/2 connection ends with code 0xb: "+row.reason {
+				t.Errorf("got %v, want %s", err, row.reason)
+			}
+		})
+	}
+	t.Run("the greeting", func(t *testing.T) {
+		conn := newLane(t, echo{}).Open(start, nil, 0)
+		if err := conn.Tick(start + int64(10*time.Second) - 1); err != nil {
+			t.Error(err)
+		}
+		if err := conn.Tick(start + int64(10*time.Second)); err == nil {
+			t.Error("got no error")
+		}
+	})
+}
+
+func TestTheTimeoutOfAnIncompleteRequestResetsItsStream(t *testing.T) {
+	c := newTalk(t)
+	c.headers(1, false, usual("grpc-timeout", "20m")...)
+	c.expect()
+	c.tick(20*time.Millisecond-1, "")
+	c.tick(1, "", "1 RST_STREAM CANCEL")
+}

@@ -33,6 +33,14 @@ func (a *alive) by(at int64) {
 	}
 }
 
+// instant returns the instant so long after another one, at most the last one there is.
+func instant(since int64, after time.Duration) int64 {
+	if int64(after) > math.MaxInt64-since {
+		return math.MaxInt64
+	}
+	return since + int64(after)
+}
+
 // Deadline returns the instant of the next useful Tick. The instant may move back after each method; a Tick every second is
 // enough.
 func (c *Conn) Deadline() int64 { return c.alive.due }
@@ -56,7 +64,7 @@ func (c *Conn) passed(since int64, after time.Duration) bool {
 	if since == 0 {
 		return false
 	}
-	if at := since + int64(after); at > c.now {
+	if at := instant(since, after); at > c.now {
 		c.alive.by(at)
 		return false
 	}

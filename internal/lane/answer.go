@@ -3,6 +3,7 @@ package lane
 import (
 	"encoding/binary"
 	"slices"
+	"time"
 )
 
 // Header blocks of responses. They do not use the dynamic table, so that no SETTINGS of a client changes them.
@@ -23,6 +24,9 @@ func (c *Conn) ask(id uint32, h *head, message []byte, s *stream) error {
 	c.call = Call{Stream: id, Arrived: c.now, Large: len(message) > o.MaxInPlace, head: h}
 	if h.hasTimeout {
 		c.call.Timeout = h.timeout
+		if s != nil {
+			c.call.Timeout = max(h.timeout-time.Duration(c.now-s.opened), 1)
+		}
 	}
 	start := len(c.out)
 	out := c.appendOK(c.out, id, h.subtype)
@@ -31,8 +35,8 @@ func (c *Conn) ask(id uint32, h *head, message []byte, s *stream) error {
 	response, reply := o.Handler.Answer(&c.call, message, out)
 	c.call.head = nil
 	c.refund()
-	if s != nil && (reply.Later || reply.Code != 0) {
-		c.dropMessage(s) // else closeStream does
+	if s != nil {
+		c.dropMessage(s)
 	}
 	switch {
 	case reply.Later:

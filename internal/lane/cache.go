@@ -4,8 +4,9 @@ import "bytes"
 
 // Bounds of a cache of header blocks.
 const (
-	maxCached      = 8   // blocks
-	maxCachedBytes = 512 // of one block
+	maxCached      = 8       // blocks
+	maxCachedBytes = 512     // of one block
+	maxCachedList  = 2 << 10 // bytes of the header list of one block
 )
 
 // cache remembers header blocks with their heads. A block that left the dynamic table unchanged means the same again as long as the

@@ -2,13 +2,14 @@ package lane
 
 import (
 	"slices"
+	"strings"
 	"time"
 )
 
 // Call is one call of the method. It is valid until [Handler.Answer] returns; Clone gives a copy that stays.
 type Call struct {
 	Stream  uint32        // unique on the connection
-	Timeout time.Duration // from the client, since Arrived; 0: no timeout
+	Timeout time.Duration // that is left at Arrived, of the client's; 0: no timeout
 	Arrived int64         // instant of the Receive that got the end of the message
 	Large   bool          // the message is above Options.MaxInPlace, and belongs to the handler
 
@@ -27,7 +28,7 @@ func (c *Call) Clone() *Call {
 // Authority returns the :authority of the request, or the host without one. The bytes are valid as long as the call.
 func (c *Call) Authority() string { return c.head.authority }
 
-// Get returns the first value of that key in the metadata, "" without one. Keys are in lower case, and values of keys that end in
+// Get returns the first value of that key in the metadata, "" without one. Upper case in key does not matter, and values of keys that end in
 // "-bin" are decoded. Without Options.Metadata only ":authority" has a value. Get, Set and Keys are the methods of a
 // propagation.TextMapCarrier.
 func (c *Call) Get(key string) string {
@@ -35,7 +36,7 @@ func (c *Call) Get(key string) string {
 		return c.head.authority
 	}
 	for _, f := range c.head.metadata {
-		if f.Name == key {
+		if strings.EqualFold(f.Name, key) {
 			return f.Value
 		}
 	}

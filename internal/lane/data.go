@@ -103,8 +103,9 @@ func (c *Conn) endOfData(s *stream, payload []byte) error {
 	}
 	if s.foreign {
 		s.ended = true
-		c.foreign.Data(s.id, payload, true)
-		if s.over && len(s.queue) == s.sent {
+		id := s.id
+		c.foreign.Data(id, payload, true)
+		if s = c.opened.find(id); s != nil && s.over && len(s.queue) == s.sent {
 			c.closeStream(s)
 		}
 		return nil

@@ -1,6 +1,7 @@
 package lane
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -129,4 +130,14 @@ func TestTheTimeoutOfAnIncompleteRequestResetsItsStream(t *testing.T) {
 	c.expect()
 	c.tick(20*time.Millisecond-1, "")
 	c.tick(1, "", "1 RST_STREAM CANCEL")
+	c.headers(3, false, usual("grpc-timeout", "99999999H")...)
+	c.expect()
+	c.tick(time.Second, "")
+	c.must(c.framer.WriteData(3, true, prefixed("hello")))
+	if got, err := c.send(); err != nil || len(got) != 3 {
+		t.Errorf("got %q, %v", got, err)
+	}
+	if left := c.handler.seen[0].Timeout; left != math.MaxInt64-time.Second {
+		t.Errorf("%v of the timeout are left", left)
+	}
 }

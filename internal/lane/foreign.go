@@ -26,8 +26,16 @@ func (c *Conn) ForeignHeaders(id uint32, fields []hpack.HeaderField, end bool) {
 		return
 	}
 	var block []byte
+	size := uint32(0)
 	for _, f := range fields {
 		block = appendField(block, f.Name, f.Value)
+		size += f.Size()
+	}
+	if size > c.peer.maxHeaderList {
+		c.out = appendReset(c.out, id, InternalError) // as grpc-go
+		c.markQuit(id)
+		c.abandon(s, InternalError)
+		return
 	}
 	if !end {
 		c.out = c.appendBlock(c.out, id, block, false)

@@ -27,7 +27,7 @@ const (
 	costGoAway       = 10
 	costEmpty        = 10 // DATA without data, and without the end of the stream
 	costSettings     = 20
-	costUnfinished   = 20 // RST_STREAM of a request that is not complete
+	costUnfinished   = 20 // RST_STREAM of a request that is not complete, or of another method and not answered
 )
 
 // spend adds points, and ends a connection that has too many.

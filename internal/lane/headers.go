@@ -43,7 +43,9 @@ func (c *Conn) headers(f frame, payload, rest []byte) (more int, err error) {
 		c.alive.by(c.now + int64(c.lane.options.MessageTimeout))
 		return 0, nil
 	}
-	return c.headerBlock(f.stream, f.has(flagEndStream), self, payload, rest)
+	more, err = c.headerBlock(f.stream, f.has(flagEndStream), self, payload, rest)
+	c.head.metadata, c.head.foreign = nil, nil // an idle connection keeps no headers
+	return more, err
 }
 
 // continuation takes a CONTINUATION frame.
@@ -110,7 +112,7 @@ func (c *Conn) headerBlock(id uint32, end, self bool, block, rest []byte) (more 
 	c.opened.incomplete++
 	c.alive.by(c.now + int64(c.lane.options.MessageTimeout))
 	if h.hasTimeout {
-		c.alive.by(c.now + int64(h.timeout))
+		c.alive.by(instant(c.now, h.timeout))
 	}
 	return 0, nil
 }
@@ -125,8 +127,10 @@ func (c *Conn) decode(block []byte) (*head, error) {
 		return nil, &ConnError{CompressionError, err.Error()}
 	}
 	c.head = c.lane.read(from, c.authority, c.foreign != nil)
-	c.authority = c.head.authority
-	if c.head.ours && c.decoder.changes == before {
+	if len(c.head.authority) <= maxCachedBytes {
+		c.authority = c.head.authority
+	}
+	if c.head.ours && c.decoder.changes == before && c.lane.options.MaxHeaderList-from.left <= maxCachedList {
 		c.cache.add(block, before, c.head)
 	}
 	return &c.head, nil

@@ -166,7 +166,7 @@ func (c *Conn) resetByClient(f frame, payload []byte) error {
 		return c.spend(costReset)
 	}
 	cost := int64(costReset)
-	if !s.ended && !s.foreign {
+	if !s.ended || s.foreign && !s.over {
 		cost = costUnfinished
 	}
 	c.abandon(s, Code(binary.BigEndian.Uint32(payload)))

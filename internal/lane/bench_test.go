@@ -2,6 +2,7 @@ package lane
 
 import (
 	"fmt"
+	"runtime"
 	"testing"
 )
 
@@ -80,4 +81,107 @@ func BenchmarkRequest(b *testing.B) {
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*requests), "ns/request")
 		})
 	}
+}
+
+// With tracing every header block has a new traceparent, and changes the dynamic table.
+func BenchmarkTracedRequest(b *testing.B) {
+	cl := newClient(b)
+	c := newLane(b, echo{}).Open(start, nil, 0)
+	cl.greet()
+	const cycle = 4000 // different blocks: the table is the same after each cycle
+	var pieces [][]byte
+	id := uint32(1)
+	for n := range cycle + 100 {
+		cl.ask(id, "a message of a usual length: some seventy bytes, as Envoy sends for one",
+			"traceparent", fmt.Sprintf("00-%032x-%016x-01", n%cycle, n%cycle))
+		pieces = append(pieces, cl.take())
+		id += 2
+	}
+	for _, piece := range pieces[:100] {
+		if err := c.Receive(piece, start); err != nil {
+			b.Fatal(err)
+		}
+	}
+	var spare []byte
+	n := 100
+	b.ReportAllocs()
+	for b.Loop() {
+		piece := pieces[n]
+		if n++; n == len(pieces) {
+			n = 100
+		}
+		for _, at := range []int{0, frameHead + parseFrame(piece).length} {
+			copy(piece[at+5:], []byte{byte(id >> 24), byte(id >> 16), byte(id >> 8), byte(id)})
+		}
+		id += 2
+		if err := c.Receive(piece, start); err != nil {
+			b.Fatal(err)
+		}
+		reopen(c)
+		if out := c.Output(spare); out != nil {
+			spare = out
+		}
+	}
+}
+
+// wait is a handler that answers later.
+type wait struct{}
+
+func (wait) Answer(_ *Call, _, dst []byte) ([]byte, Reply) { return dst, Reply{Later: true} }
+func (wait) Cancel(uint32)                                 {}
+
+func BenchmarkRequestThatWaits(b *testing.B) {
+	c, next := chunks(b, 20)
+	c.lane.options.Handler = wait{}
+	var spare []byte
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := c.Receive(next(), start); err != nil {
+			b.Fatal(err)
+		}
+		for n := range uint32(20) {
+			if err := c.Finish(c.last-2*n, []byte("an answer of the usual length"), Reply{}, start); err != nil {
+				b.Fatal(err)
+			}
+		}
+		reopen(c)
+		if out := c.Output(spare); out != nil {
+			spare = out
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*20), "ns/request")
+}
+
+func TestAnIdleConnectionIsSmall(t *testing.T) {
+	const connections, most = 500, 4 << 10
+	l := newLane(t, echo{})
+	cl := newClient(t)
+	cl.greet()
+	for id := uint32(1); id < 99; id += 2 {
+		cl.ask(id, "hello", "user-agent", "envoy", "x-forwarded-for", "10.0.0.1")
+	}
+	sent := cl.take()
+	all := make([]*Conn, connections)
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	for i := range all {
+		all[i] = l.Open(start, nil, 0)
+		spare := all[i].Output(nil)
+		for _, piece := range [][]byte{sent[:len(sent)/2], sent[len(sent)/2:]} {
+			if err := all[i].Receive(piece, start); err != nil {
+				t.Fatal(err)
+			}
+		}
+		all[i].Output(spare)
+		all[i].out = nil // belongs to the caller
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	if each := int(after.HeapAlloc-before.HeapAlloc) / connections; each > most {
+		t.Errorf("an idle connection has %d bytes, want at most %d", each, most)
+	} else {
+		t.Logf("an idle connection has %d bytes", each)
+	}
+	runtime.KeepAlive(all)
 }

@@ -2,6 +2,8 @@ package lane
 
 import (
 	"bytes"
+	"encoding/binary"
+	"slices"
 
 	"golang.org/x/net/http2/hpack"
 )
@@ -60,13 +62,32 @@ func (h *huffman) build() {
 // decode appends the decoded text to dst. It reports false for a text that is not a sequence of codes, or whose padding is not the
 // beginning of EOS and shorter than a byte.
 func (h *huffman) decode(dst, src []byte) ([]byte, bool) {
-	var bits uint64 // the next bits, from the highest one on; zeros behind them
-	have := 0
+	dst = slices.Grow(dst, len(src)*8/5) // no code has less than five bits
+	var bits uint64                      // the next bits, from the highest one on
+	have := 0                            // so many are complete
 	for {
-		for have <= 56 && len(src) > 0 {
-			bits |= uint64(src[0]) << (56 - have)
-			have += 8
-			src = src[1:]
+		if len(src) >= 8 { // bits beyond have are the same the next time
+			bits |= binary.BigEndian.Uint64(src) >> have
+			n := (63 - have) / 8
+			src = src[n:]
+			have += 8 * n
+		} else {
+			for ; have <= 56 && len(src) > 0; have += 8 {
+				bits |= uint64(src[0]) << (56 - have)
+				src = src[1:]
+			}
+		}
+		for have >= shortBits {
+			s := h.short[bits>>(64-shortBits)]
+			if s == 0 {
+				break
+			}
+			dst = append(dst, byte(s>>4))
+			bits <<= s & 15
+			have -= int(s & 15)
+		}
+		if have < 30 && len(src) > 0 {
+			continue
 		}
 		symbol, length := h.next(bits)
 		if length == 0 || length > have {

@@ -45,8 +45,8 @@ func instant(since int64, after time.Duration) int64 {
 // enough.
 func (c *Conn) Deadline() int64 { return c.alive.due }
 
-// Tick does what is due by now: keepalive, the age of the connection, requests and responses that take too long. An error is as in
-// Receive. It costs nanoseconds when nothing is due.
+// Tick does the work that is due by now: keepalive, the age of the connection, requests and responses that take too long. An error is
+// as in Receive. When nothing is due, Tick costs nanoseconds.
 func (c *Conn) Tick(now int64) error {
 	if c.err != nil || now < c.alive.due {
 		return c.err

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Header blocks of responses. They do not use the dynamic table, so that no SETTINGS of a client changes them.
+// Header blocks of responses. The blocks do not use the dynamic table, so that no SETTINGS of a client changes the blocks.
 const (
 	okBlock   = "\x88\x0f\x10\x10application/grpc" // :status 200, content-type
 	doneBlock = "\x00\x0bgrpc-status\x010"
@@ -71,7 +71,7 @@ func (c *Conn) ask(id uint32, h *head, message []byte, s *stream) error {
 }
 
 // Finish answers a call for which the Handler said Later. response is the message, used when reply is OK. The answer of a stream
-// that is gone is dropped. Finish must be called once for each such call, unless Close was.
+// that is gone is dropped. The caller must call Finish once for each such call, unless Close was called.
 //
 // An error ends the connection, as in Receive.
 func (c *Conn) Finish(id uint32, response []byte, reply Reply, now int64) error {
@@ -143,7 +143,7 @@ func (c *Conn) appendOK(b []byte, id uint32, subtype string) []byte {
 	return append(b, okBlock...)
 }
 
-// appendDone appends the HEADERS behind a response message. It must follow a block in the same output.
+// appendDone appends the HEADERS behind a response message. appendOK must have come before in the same output.
 func appendDone(b []byte, id uint32) []byte {
 	b = appendFrame(b, len(doneBlock), frameHeaders, flagEndHeaders|flagEndStream, id)
 	return append(b, doneBlock...)

@@ -3,6 +3,7 @@ package lane
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"strings"
@@ -212,7 +213,7 @@ func TestStreamsOfAllSizesRunBesideTheLane(t *testing.T) {
 			}
 			_ = stream.CloseSend()
 			var got []byte
-			if err := stream.RecvMsg(&got); err != io.EOF {
+			if err := stream.RecvMsg(&got); !errors.Is(err, io.EOF) {
 				t.Errorf("got %v, want the end", err)
 			}
 			if got := stream.Trailer().Get("x-end"); len(got) != 1 || got[0] != "of stream" {
@@ -234,7 +235,7 @@ func TestStreamsOfAllSizesRunBesideTheLane(t *testing.T) {
 	s.quiet(t)
 }
 
-// quiet waits until no stream is open on any connection, and compares what is left.
+// quiet waits until no stream is open on any connection, and compares the counts that are left.
 func (s *served) quiet(t *testing.T) {
 	t.Helper()
 	for _, l := range s.loops {

@@ -10,7 +10,7 @@ const (
 )
 
 // cache remembers header blocks with their heads. A block that left the dynamic table unchanged means the same again as long as the
-// table stays so: clients with one configuration repeat one block for hours.
+// table stays so. Clients with one configuration repeat one block for hours.
 type cache struct {
 	blocks []cached
 	last   int // found last

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// Call is one call of the method. It is valid until [Handler.Answer] returns; Clone gives a copy that stays.
+// Call is one call of the method. A Call is valid until [Handler.Answer] returns; Clone gives a copy that stays.
 type Call struct {
 	Stream  uint32        // unique on the connection
-	Timeout time.Duration // that is left at Arrived, of the client's; 0: no timeout
+	Timeout time.Duration // left at Arrived, as the client has set it; 0: no timeout
 	Arrived int64         // instant of the Receive that got the end of the message
 	Large   bool          // the message is above Options.MaxInPlace, and belongs to the handler
 

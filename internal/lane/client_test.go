@@ -24,9 +24,9 @@ const (
 // handler is the handler of tests. A message is a word: "later" waits for finish, "fail" gets a status, "long" a long answer. Other
 // messages come back.
 type handler struct {
-	calls     []uint32 // that wait
-	cancelled []uint32
-	seen      []Call // metadata included
+	calls    []uint32 // that wait
+	canceled []uint32
+	seen     []Call // metadata included
 }
 
 func (h *handler) Answer(call *Call, message, dst []byte) ([]byte, Reply) {
@@ -50,7 +50,7 @@ func failure() *status.Status {
 	return s
 }
 
-func (h *handler) Cancel(id uint32) { h.cancelled = append(h.cancelled, id) }
+func (h *handler) Cancel(id uint32) { h.canceled = append(h.canceled, id) }
 
 // echo answers with the message, without allocating.
 type echo struct{}
@@ -60,7 +60,7 @@ func (echo) Answer(_ *Call, message, dst []byte) ([]byte, Reply) {
 }
 func (echo) Cancel(uint32) {}
 
-// client makes the bytes of a client with another implementation, and reads those of the server.
+// client makes the bytes of a client with another implementation, and reads the bytes of the server.
 type client struct {
 	t      testing.TB
 	sent   bytes.Buffer
@@ -70,9 +70,9 @@ type client struct {
 	dec    *hpack.Decoder
 }
 
-func newClient(t testing.TB) *client {
-	t.Helper()
-	c := &client{t: t, dec: hpack.NewDecoder(4096, nil)}
+func newClient(tb testing.TB) *client {
+	tb.Helper()
+	c := &client{t: tb, dec: hpack.NewDecoder(4096, nil)}
 	c.framer = http2.NewFramer(&c.sent, nil)
 	c.framer.AllowIllegalWrites = true
 	c.coder = hpack.NewEncoder(&c.text)
@@ -92,7 +92,7 @@ func (c *client) must(err error) {
 	}
 }
 
-// take returns what was written since the last take.
+// take returns the bytes since the last take.
 func (c *client) take() []byte {
 	b := bytes.Clone(c.sent.Bytes())
 	c.sent.Reset()
@@ -206,15 +206,15 @@ func ended(end bool) string {
 }
 
 // newLane returns a lane for tests.
-func newLane(t testing.TB, h Handler, change ...func(*Options)) *Lane {
-	t.Helper()
+func newLane(tb testing.TB, h Handler, change ...func(*Options)) *Lane {
+	tb.Helper()
 	o := Options{Path: testPath, Handler: h, MaxMessage: 64 << 10}
 	for _, f := range change {
 		f(&o)
 	}
 	l, err := New(o)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return l
 }
@@ -227,19 +227,19 @@ type talk struct {
 	now     int64
 }
 
-func newTalk(t testing.TB, change ...func(*Options)) *talk {
-	t.Helper()
+func newTalk(tb testing.TB, change ...func(*Options)) *talk {
+	tb.Helper()
 	h := new(handler)
-	c := &talk{client: newClient(t), conn: newLane(t, h, change...).Open(start, nil, 0), handler: h, now: start}
+	c := &talk{client: newClient(tb), conn: newLane(tb, h, change...).Open(start, nil, 0), handler: h, now: start}
 	c.greet()
 	if err := c.conn.Receive(c.take(), c.now); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	c.conn.Output(nil)
 	return c
 }
 
-// send gives the server what the client has written, and returns the server's frames and the end of the connection.
+// send gives the server the bytes of the client, and returns the server's frames and the end of the connection.
 func (c *talk) send() ([]string, error) {
 	c.t.Helper()
 	err := c.conn.Receive(c.take(), c.now)

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Lane is what all connections of one method share. Safe for concurrent use.
+// Lane is the part that all connections of one method share. Safe for concurrent use.
 type Lane struct {
 	options Options
 	tables  *tables
@@ -160,8 +160,8 @@ func (c *Conn) Answered() uint64 { return c.answered }
 // Memory of a stream with its headers, beyond its message and response, in bytes.
 const streamBytes = 512
 
-// Held returns the bytes of memory that the client makes the connection hold beyond an idle one, by an upper estimate: parts of
-// frames, messages, headers, responses that wait, streams, and the output.
+// Held returns the bytes of memory that the client makes the connection hold beyond an idle one, by an upper estimate. These are
+// parts of frames, messages, headers, responses that wait, streams, and the output.
 func (c *Conn) Held() int {
 	return len(c.opened.byID)*streamBytes + c.opened.messages + c.opened.queued + len(c.partial) + len(c.block.bytes) + len(c.out)
 }

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/weirproxy/weir/internal/deptest"
 )
 
 func TestAWholeRequestIsAnsweredInPlace(t *testing.T) {
@@ -38,4 +40,14 @@ func TestTheFirstOutputIsThePrefaceOfTheServer(t *testing.T) {
 	if d := cmp.Diff(want, c.read(conn.Output(nil))); d != "" {
 		t.Error(d)
 	}
+}
+
+func TestDeps(t *testing.T) {
+	deptest.Check(t, deptest.Rules{
+		Std: []string{
+			"bytes", "cmp", "encoding/base64", "encoding/binary", "errors", "fmt", "math", "slices", "strconv", "strings", "sync", "time",
+			"unicode/utf8",
+		},
+		Third: []string{"golang.org/x/net/http/httpguts", "golang.org/x/net/http2/hpack"},
+	})
 }

@@ -12,18 +12,18 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// conversation writes what a client may say on one connection: requests of all kinds, with frames of their streams mixed.
+// conversation writes the bytes of a client on one connection: requests of all kinds, with frames of their streams mixed.
 type conversation struct {
 	*client
 	r       *rand.Rand
 	ids     []uint32
 	pending [][]func() // frames that are still to come, of each open request
-	strict  bool       // only what grpc-go answers in one way
+	strict  bool       // only requests that grpc-go answers in one way
 }
 
-func newConversation(t testing.TB, seed uint64, strict bool) *conversation {
-	t.Helper()
-	return &conversation{client: newClient(t), r: rand.New(rand.NewPCG(seed, 2)), strict: strict}
+func newConversation(tb testing.TB, seed uint64, strict bool) *conversation {
+	tb.Helper()
+	return &conversation{client: newClient(tb), r: rand.New(rand.NewPCG(seed, 2)), strict: strict}
 }
 
 // words are messages of all kinds for the handler of tests.
@@ -165,8 +165,8 @@ func (c *conversation) write(requests int) []byte {
 func small(o *Options) { o.MaxMessage, o.MaxInPlace = 1000, 400 }
 
 // play gives the bytes to a new connection in pieces, and returns all that the connection sends. Calls that wait are finished in the end.
-func play(t testing.TB, l func(*handler) *Conn, pieces [][]byte) ([]byte, error) {
-	t.Helper()
+func play(tb testing.TB, l func(*handler) *Conn, pieces [][]byte) ([]byte, error) {
+	tb.Helper()
 	h := new(handler)
 	conn := l(h)
 	var out []byte
@@ -181,13 +181,13 @@ func play(t testing.TB, l func(*handler) *Conn, pieces [][]byte) ([]byte, error)
 	for _, id := range h.calls {
 		_ = conn.Finish(id, []byte("at last"), Reply{}, start)
 	}
-	checkCounts(t, conn)
+	checkCounts(tb, conn)
 	return append(out, conn.Output(nil)...), err
 }
 
 // checkCounts compares the counts of a connection with its streams.
-func checkCounts(t testing.TB, c *Conn) {
-	t.Helper()
+func checkCounts(tb testing.TB, c *Conn) {
+	tb.Helper()
 	want := streams{byID: c.opened.byID, most: c.opened.most}
 	for _, s := range c.opened.byID {
 		want.messages += len(s.message.bytes)
@@ -202,7 +202,7 @@ func checkCounts(t testing.TB, c *Conn) {
 		}
 	}
 	if d := cmp.Diff(fmt.Sprintf("%+v", want), fmt.Sprintf("%+v", c.opened)); d != "" {
-		t.Errorf("the counts of streams are wrong: %s", d)
+		tb.Errorf("the counts of streams are wrong: %s", d)
 	}
 }
 
@@ -258,7 +258,7 @@ func TestBytesCutAnywhereMeanTheSame(t *testing.T) {
 func FuzzBytes(f *testing.F) {
 	for seed := range uint64(20) {
 		c := newConversation(f, seed, false)
-		f.Add(c.write(3)[len(preface):], uint64(seed))
+		f.Add(c.write(3)[len(preface):], seed)
 	}
 	now := new(struct{ Handler })
 	l := newLane(f, now, small)

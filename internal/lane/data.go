@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// whole returns the payload of a DATA frame at the beginning of rest that is the whole message of the request, small enough to be
-// answered at once.
+// whole returns the payload of the DATA frame at the beginning of rest. The payload must be the whole message of the request, and small
+// enough to be answered at once.
 func (c *Conn) whole(id uint32, h *head, rest []byte) (payload []byte, ok bool) {
 	if len(rest) < frameHead+messageHead {
 		return nil, false
@@ -145,8 +145,10 @@ func (c *Conn) take(s *stream, payload []byte) *refusal {
 			}
 			size := binary.BigEndian.Uint32(m.head[1:])
 			if most := c.lane.options.MaxMessage; uint64(size) > uint64(most) {
-				return &refusal{http: 200, code: statusResourceExhausted,
-					message: fmt.Sprintf("grpc: received message larger than max (%d vs. %d)", size, most)}
+				return &refusal{
+					http: 200, code: statusResourceExhausted,
+					message: fmt.Sprintf("grpc: received message larger than max (%d vs. %d)", size, most),
+				}
 			}
 			m.left = int(size)
 		}

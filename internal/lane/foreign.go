@@ -19,7 +19,7 @@ func (c *Conn) foreignStream(id uint32) *stream {
 	return nil
 }
 
-// ForeignHeaders sends header fields of a foreign stream: the headers, or with end the trailers. It keeps no field.
+// ForeignHeaders sends header fields of a foreign stream: the headers, or with end the trailers. ForeignHeaders keeps no field.
 func (c *Conn) ForeignHeaders(id uint32, fields []hpack.HeaderField, end bool) {
 	s := c.foreignStream(id)
 	if s == nil {
@@ -45,8 +45,8 @@ func (c *Conn) ForeignHeaders(id uint32, fields []hpack.HeaderField, end bool) {
 	c.flush(s)
 }
 
-// ForeignData sends DATA of a foreign stream. What does not fit the client's windows waits as a copy; Foreign.Credit says when bytes
-// have gone out. The caller bounds the bytes that wait with that.
+// ForeignData sends DATA of a foreign stream. Bytes beyond the client's windows wait as a copy; Foreign.Credit says when bytes have
+// gone out. The caller bounds the bytes that wait with that.
 func (c *Conn) ForeignData(id uint32, data []byte, end bool) {
 	s := c.foreignStream(id)
 	if s == nil {

@@ -26,7 +26,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// raw is a codec of messages that are bytes, and of those of another codec.
+// raw is a codec of messages that are bytes, and of the messages of another codec.
 type raw struct{ encoding.CodecV2 }
 
 func (r raw) Marshal(v any) (mem.BufferSlice, error) {
@@ -51,8 +51,8 @@ func newRaw() raw { return raw{encoding.GetCodecV2("proto")} }
 func (raw) Name() string { return "raw" }
 
 // newServer returns a server of grpc-go with the options of Weir, that answers as the handler of tests does.
-func newServer(t testing.TB, o Options) *grpc.Server {
-	t.Helper()
+func newServer(tb testing.TB, o Options) *grpc.Server {
+	tb.Helper()
 	s := grpc.NewServer(grpc.ForceServerCodecV2(newRaw()), grpc.MaxRecvMsgSize(o.MaxMessage), grpc.MaxHeaderListSize(16<<10),
 		grpc.MaxConcurrentStreams(1024), grpc.InitialWindowSize(64<<10), grpc.InitialConnWindowSize(1<<20))
 	check := func(_ any, ctx context.Context, dec func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
@@ -79,7 +79,7 @@ func newServer(t testing.TB, o Options) *grpc.Server {
 		Streams: []grpc.StreamDesc{{StreamName: "Echo", Handler: echoStream, ClientStreams: true, ServerStreams: true}},
 	}, nil)
 	healthgrpc.RegisterHealthServer(s, health.NewServer())
-	t.Cleanup(s.Stop)
+	tb.Cleanup(s.Stop)
 	return s
 }
 
@@ -116,7 +116,7 @@ func (l connections) Accept() (net.Conn, error) {
 func (l connections) Close() error   { close(l); return nil }
 func (l connections) Addr() net.Addr { return &net.UnixAddr{Name: "test", Net: "unix"} }
 
-// answers is what a server sent on each stream: header fields, DATA, and the end.
+// answers are the frames of a server on each stream: header fields, DATA, and the end.
 type answers map[uint32]string
 
 // collect adds the frames of a server to the answers, until done says so.

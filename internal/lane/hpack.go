@@ -20,7 +20,7 @@ const maxTable = 4096
 // staticFields is the number of fields in the static table of RFC 7541, appendix A.
 const staticFields = 61
 
-// tables are the fixed tables of HPACK. They do not change after newTables.
+// tables are the fixed tables of HPACK. The tables do not change after newTables.
 type tables struct {
 	static  [staticFields + 1]field // from 1 on
 	huffman huffman
@@ -60,7 +60,7 @@ func (to *fields) add(f *field) {
 	to.list = append(to.list, *f)
 }
 
-// decoder decodes the header blocks of one connection, RFC 7541. It keeps the meaning of each name in its table.
+// decoder decodes the header blocks of one connection, RFC 7541. The dynamic table keeps the meaning of each name.
 type decoder struct {
 	tables  *tables
 	dynamic []field // the oldest first; from first on

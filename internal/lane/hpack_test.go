@@ -13,11 +13,11 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-func unhex(t testing.TB, text string) []byte {
-	t.Helper()
+func unhex(tb testing.TB, text string) []byte {
+	tb.Helper()
 	b, err := hex.DecodeString(strings.ReplaceAll(text, " ", ""))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return b
 }
@@ -193,8 +193,8 @@ func TestRandomRequestsDecodeAsInTheOtherImplementation(t *testing.T) {
 }
 
 // compare decodes a block with both decoders, and reports whether it is a header block.
-func compare(t testing.TB, other *hpack.Decoder, d *decoder, to *fields, block []byte) bool {
-	t.Helper()
+func compare(tb testing.TB, other *hpack.Decoder, d *decoder, to *fields, block []byte) bool {
+	tb.Helper()
 	to.reset(1 << 30)
 	want, wantErr := other.DecodeFull(block)
 	err := d.decode(block, to)
@@ -204,7 +204,7 @@ func compare(t testing.TB, other *hpack.Decoder, d *decoder, to *fields, block [
 		if errors.Is(err, errTableSize) || err == nil && strings.Contains(wantErr.Error(), "size update MUST occur at the beginning") {
 			return false
 		}
-		t.Fatalf("block %x: got error %v, want %v", block, err, wantErr)
+		tb.Fatalf("block %x: got error %v, want %v", block, err, wantErr)
 	}
 	if err != nil {
 		return false
@@ -214,10 +214,10 @@ func compare(t testing.TB, other *hpack.Decoder, d *decoder, to *fields, block [
 		all = append(all, fmt.Sprintf("%s: %s", f.Name, f.Value))
 	}
 	if diff := cmp.Diff(all, lines(to.list)); diff != "" {
-		t.Fatalf("block %x: %s", block, diff)
+		tb.Fatalf("block %x: %s", block, diff)
 	}
 	if d.size > d.bound || d.bound > maxTable {
-		t.Fatalf("the table has %d bytes of %d", d.size, d.bound)
+		tb.Fatalf("the table has %d bytes of %d", d.size, d.bound)
 	}
 	return true
 }

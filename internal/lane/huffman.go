@@ -8,7 +8,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// Codes of Huffman up to this length, in bits, are found in one step. They cover all printable characters but a few.
+// Codes of Huffman up to this length, in bits, are found in one step. Nearly all printable characters have such codes.
 const shortBits = 10
 
 // huffman decodes the code of RFC 7541, appendix B. The code is canonical: the codes of one length are successive numbers, in the
@@ -59,8 +59,8 @@ func (h *huffman) build() {
 	}
 }
 
-// decode appends the decoded text to dst. It reports false for a text that is not a sequence of codes, or whose padding is not the
-// beginning of EOS and shorter than a byte.
+// decode appends the decoded text to dst, and reports whether src is a sequence of codes with padding. The padding must be the beginning
+// of EOS, and shorter than a byte.
 func (h *huffman) decode(dst, src []byte) ([]byte, bool) {
 	dst = slices.Grow(dst, len(src)*8/5) // no code has less than five bits
 	var bits uint64                      // the next bits, from the highest one on

@@ -1,6 +1,6 @@
 // Package lane is the server's side of HTTP/2 for one unary gRPC method, without input and output: bytes in, bytes out.
 //
-// A [Lane] holds what all connections share: options, and the tables of HPACK. A [Conn] is one connection: a state machine that
+// A [Lane] holds the options and the tables of HPACK for all connections. A [Conn] is one connection: a state machine that
 // owns no goroutine, lock, clock or socket. The caller reads from the socket, calls [Conn.Receive] with the bytes, and writes the
 // bytes of [Conn.Output]:
 //
@@ -70,11 +70,11 @@ type Handler interface {
 	// Answer appends the response message to dst and returns it with the status, or returns a Reply that is Later. call and message
 	// are valid until Answer returns; when call.Large is set the message belongs to the Handler, which must say Later.
 	//
-	// After Later the machine keeps the stream until the caller feeds the answer to [Conn.Finish]. It must do so once for each such
-	// call, also after Cancel. What was appended to dst is dropped.
+	// After Later the machine keeps the stream until the caller feeds the answer to [Conn.Finish]. The caller must do so once for each
+	// such call, also after Cancel. Bytes that Answer appended to dst are dropped.
 	Answer(call *Call, message, dst []byte) (response []byte, reply Reply)
 
-	// Cancel says that nobody waits for the answer of a call that is under way: the client has reset the stream, or the connection
+	// Cancel says that nobody waits for the answer of a call that is under way. The client has reset the stream, or the connection
 	// has ended.
 	Cancel(stream uint32)
 }

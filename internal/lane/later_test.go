@@ -45,7 +45,7 @@ func TestTheHandlerHearsOfAResetAndMustStillFinish(t *testing.T) {
 	c.ask(1, "later")
 	c.must(c.framer.WriteRSTStream(1, http2.ErrCodeCancel))
 	c.expect()
-	if d := cmp.Diff([]uint32{1}, c.handler.cancelled); d != "" {
+	if d := cmp.Diff([]uint32{1}, c.handler.canceled); d != "" {
 		t.Error(d)
 	}
 	if c.conn.Open() != 0 || c.conn.Held() != streamBytes {
@@ -65,7 +65,7 @@ func TestTheHandlerHearsOfTheEndOfAConnection(t *testing.T) {
 	c.must(c.framer.WriteRSTStream(3, http2.ErrCodeCancel))
 	c.expect()
 	c.conn.Close()
-	if d := cmp.Diff([]uint32{3, 1}, c.handler.cancelled); d != "" {
+	if d := cmp.Diff([]uint32{3, 1}, c.handler.canceled); d != "" {
 		t.Error(d)
 	}
 	if err := c.conn.Finish(1, nil, Reply{}, c.now); err == nil {

@@ -1,6 +1,7 @@
 package lane
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -9,7 +10,7 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// What RFC 9113 demands of a server, most of it as h2spec asks. A connection that goes on answers the call on stream 99.
+// The demands of RFC 9113 on a server, most of them as h2spec asks. A connection that goes on answers the call on stream 99.
 func TestFramesOfAllKinds(t *testing.T) {
 	const stay = `99 DATA "\x00\x00\x00\x00\x04stay"`
 	ended := func(last int, code, text string) []string {
@@ -143,7 +144,7 @@ func TestFramesOfAllKinds(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			c := newTalk(t)
 			row.does(c)
-			_ = c.framer.WriteRawFrame(0xee, 0, 0, nil) // whatever came is complete
+			_ = c.framer.WriteRawFrame(0xee, 0, 0, nil) // all frames before are complete
 			c.ask(99, "stay")
 			got, err := c.send()
 			if err == nil {
@@ -164,7 +165,7 @@ func TestAnotherProtocolIsRefusedAtItsFirstBytes(t *testing.T) {
 	for _, text := range []string{"GET / HTTP/1.1\r\n", "\x16\x03\x01", "PRI * HTTP/2.0\r\n\r\nXX"} {
 		conn := newLane(t, echo{}).Open(start, nil, 0)
 		conn.Output(nil)
-		if err := conn.Receive([]byte(text), start); err != ErrNotHTTP2 {
+		if err := conn.Receive([]byte(text), start); !errors.Is(err, ErrNotHTTP2) {
 			t.Errorf("%q: got %v, want ErrNotHTTP2", text, err)
 		}
 		if out := conn.Output(nil); out != nil {

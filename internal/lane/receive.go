@@ -7,8 +7,8 @@ import (
 
 // Receive takes the next bytes from the client, which may be cut anywhere. Bytes of an incomplete frame are copied.
 //
-// An error ends the connection: the caller writes the output, closes the socket, and calls Close. It is a *ConnError, ErrNotHTTP2,
-// or ErrForeignFirst.
+// An error ends the connection: the caller writes the output, closes the socket, and calls Close. The error is a *ConnError,
+// ErrNotHTTP2, or ErrForeignFirst.
 func (c *Conn) Receive(chunk []byte, now int64) error {
 	if c.err != nil || len(chunk) == 0 {
 		return c.err

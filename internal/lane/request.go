@@ -11,12 +11,12 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// head is the header list of a request, checked. It does not change, and keeps no bytes of the header block.
+// head is the header list of a request, checked. A head does not change, and keeps no bytes of the header block.
 type head struct {
 	ours       bool // a valid call of the method
 	hasTimeout bool
 	timeout    time.Duration       // grpc-timeout
-	subtype    string              // of the content-type: what follows "application/grpc+"
+	subtype    string              // of the content-type, behind "application/grpc+"
 	authority  string              // or the host
 	length     int64               // content-length; -1: not set
 	metadata   []hpack.HeaderField // of a call, with Options.Metadata
@@ -44,7 +44,7 @@ const (
 // baseContentType is the content-type of gRPC, alone or before a subtype.
 const baseContentType = "application/grpc"
 
-// reader turns decoded fields into a head, and notes what is wrong in the order in which grpc-go looks at it.
+// reader turns decoded fields into a head, and notes mistakes in the order in which grpc-go looks for them.
 type reader struct {
 	lane   *Lane
 	seen   [kindPseudo]bool // pseudo-header fields
@@ -138,6 +138,7 @@ func (r *reader) field(f *field) {
 		if _, err := decodeBinary(string(f.value)); err != nil {
 			r.wrong = fmt.Sprintf("malformed binary metadata %q in header %q: %v", f.value, f.name, err)
 		}
+	case kindOther, kindReserved:
 	}
 }
 
@@ -165,8 +166,9 @@ func (r *reader) check() *refusal {
 	case !hasAuthority && r.hosts == 0:
 		return &refusal{http: 400, code: statusInternal, message: "no host or :authority header present"}
 	case string(r.method) != "POST":
-		return &refusal{http: 405, code: statusInternal,
-			message: fmt.Sprintf("Received a HEADERS frame with :method %q which should be POST", r.method)}
+		return &refusal{
+			http: 405, code: statusInternal, message: fmt.Sprintf("Received a HEADERS frame with :method %q which should be POST", r.method),
+		}
 	case r.head.hasTimeout && r.head.timeout == 0:
 		return &refusal{http: 200, code: statusDeadlineExceeded, message: "context deadline exceeded"}
 	case len(r.encoding) > 0 && string(r.encoding) != "identity":
@@ -209,12 +211,13 @@ func visible(list []field) []hpack.HeaderField {
 		case kindBinary:
 			value, _ := decodeBinary(string(f.value)) // read has checked it
 			all = append(all, hpack.HeaderField{Name: string(f.name), Value: string(value)})
+		default:
 		}
 	}
 	return all
 }
 
-// contentSubtype returns what follows "application/grpc+", or reports false for another type.
+// contentSubtype returns the text behind "application/grpc+", or reports false for another type.
 func contentSubtype(value []byte) (subtype string, ok bool) {
 	if string(value) == baseContentType {
 		return "", true

@@ -72,7 +72,7 @@ func appendString(b []byte, text string) []byte {
 	return append(append(b, byte(n)), text...)
 }
 
-// percentEncode encodes a grpc-message: everything but printable ASCII, and the percent sign. What is not UTF-8 becomes U+FFFD.
+// percentEncode encodes a grpc-message: everything but printable ASCII, and the percent sign. Bytes that are not UTF-8 become U+FFFD.
 func percentEncode(text string) string {
 	plain := func(r rune) bool { return r >= ' ' && r <= '~' && r != '%' }
 	if strings.IndexFunc(text, func(r rune) bool { return !plain(r) }) < 0 {

@@ -31,7 +31,7 @@ type stream struct {
 type streams struct {
 	byID       map[uint32]*stream
 	most       int // streams at once since the map was made
-	open       int // as the client counts: without those that are gone
+	open       int // as the client counts: without the gone ones
 	gone       int
 	incomplete int // calls without a whole message
 	messages   int // bytes of messages
@@ -105,7 +105,7 @@ func (c *Conn) closeStream(s *stream) {
 	c.lane.options.Handler.Cancel(s.id)
 }
 
-// abandon ends an open stream before its response is complete. Its Handler or Foreign hears of it.
+// abandon ends an open stream before its response is complete. The Handler or the Foreign hears of the end.
 func (c *Conn) abandon(s *stream, code Code) {
 	if s.foreign {
 		c.foreign.Reset(s.id, code)

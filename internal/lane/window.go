@@ -64,7 +64,7 @@ func (c *Conn) windowUpdate(f frame, payload []byte) error {
 	return nil
 }
 
-// flushAll sends what waits, the oldest first, as far as the windows allow.
+// flushAll sends the queues, the oldest first, as far as the windows allow.
 func (c *Conn) flushAll() {
 	for i := 0; i < len(c.waiting) && c.sendWindow > 0; {
 		s := c.waiting[i]
@@ -74,7 +74,7 @@ func (c *Conn) flushAll() {
 	}
 }
 
-// flush sends the queue of a stream as far as the windows allow, and what follows the queue.
+// flush sends the queue of a stream as far as the windows allow, and the end of the response behind the queue.
 func (c *Conn) flush(s *stream) {
 	for {
 		left := len(s.queue) - s.sent
@@ -111,7 +111,7 @@ func (c *Conn) flush(s *stream) {
 	}
 }
 
-// unwait takes a stream off the list of those that wait.
+// unwait takes a stream off the list of streams that wait.
 func (c *Conn) unwait(s *stream) {
 	if !s.waits {
 		return

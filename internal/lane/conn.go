@@ -160,8 +160,8 @@ func (c *Conn) Answered() uint64 { return c.answered }
 // Memory of a stream with its headers, beyond its message and response, in bytes.
 const streamBytes = 512
 
-// Held returns the bytes of memory that the client makes the connection hold beyond an idle one, by an upper estimate. These are
-// parts of frames, messages, headers, responses that wait, streams, and the output.
+// Held returns the bytes of memory that the client makes the connection hold beyond an idle one, by an upper estimate. Parts
+// of frames, messages, headers, responses that wait, streams, and the output count.
 func (c *Conn) Held() int {
 	return len(c.opened.byID)*streamBytes + c.opened.messages + c.opened.queued + len(c.partial) + len(c.block.bytes) + len(c.out)
 }

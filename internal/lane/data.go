@@ -179,8 +179,10 @@ func (m *message) complete() *refusal {
 	case m.head[0] != 0:
 		return &refusal{http: 200, code: statusInternal, message: fmt.Sprintf("grpc: received unexpected payload format %d", m.head[0])}
 	case m.count > 1:
-		return &refusal{http: 200, code: statusInternal,
-			message: "cardinality violation: received multiple request messages for non-client-streaming RPC"}
+		return &refusal{
+			http: 200, code: statusInternal,
+			message: "cardinality violation: received multiple request messages for non-client-streaming RPC",
+		}
 	}
 	return nil
 }
@@ -197,6 +199,8 @@ func (m *message) end() *refusal {
 }
 
 func noMessage() *refusal {
-	return &refusal{http: 200, code: statusInternal,
-		message: "cardinality violation: received no request message from non-client-streaming RPC"}
+	return &refusal{
+		http: 200, code: statusInternal,
+		message: "cardinality violation: received no request message from non-client-streaming RPC",
+	}
 }

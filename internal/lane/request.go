@@ -172,8 +172,10 @@ func (r *reader) check() *refusal {
 	case r.head.hasTimeout && r.head.timeout == 0:
 		return &refusal{http: 200, code: statusDeadlineExceeded, message: "context deadline exceeded"}
 	case len(r.encoding) > 0 && string(r.encoding) != "identity":
-		return &refusal{http: 200, code: statusUnimplemented,
-			message: fmt.Sprintf("grpc-encoding %q: compressed requests are refused, send them without compression", r.encoding)}
+		return &refusal{
+			http: 200, code: statusUnimplemented,
+			message: fmt.Sprintf("grpc-encoding %q: compressed requests are refused, send them without compression", r.encoding),
+		}
 	}
 	if !hasAuthority {
 		r.setAuthority(r.host)

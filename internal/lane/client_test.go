@@ -108,7 +108,7 @@ func (c *client) block(pairs ...string) []byte {
 	return bytes.Clone(c.text.Bytes())
 }
 
-// usual returns the header fields of a call by Envoy; more replace or follow.
+// usual returns the header fields of a call by Envoy; more replace or follow, without a value remove, and follow where the name begins with a plus.
 func usual(more ...string) []string {
 	fields := []string{
 		":method", "POST", ":scheme", "http", ":path", testPath, ":authority", "limits", "te", "trailers",
@@ -117,6 +117,8 @@ func usual(more ...string) []string {
 	for i := 0; i < len(more); i += 2 {
 		at := slices.Index(fields, more[i])
 		switch {
+		case more[i][0] == '+': // once more
+			fields = append(fields, more[i][1:], more[i+1])
 		case at < 0 || at%2 == 1:
 			fields = append(fields, more[i], more[i+1])
 		case more[i+1] == "":

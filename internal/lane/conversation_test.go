@@ -52,7 +52,7 @@ func (c *conversation) fields() []string {
 		{":authority", ""},
 		{":authority", "", "host", "limits"},
 		{"host", "limits"},
-		{"host", "a", "host2", "b"},
+		{"host", "a", "+host", "b"}, {":authority", "", "host", "a", "+host", "b"}, {"x-bin", "AAE="},
 		{"x-bin", "AAA"},
 		{"x-bin", "A*A"},
 		{"grpc-encoding", "gzip"},

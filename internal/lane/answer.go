@@ -28,7 +28,7 @@ func (c *Conn) ask(id uint32, h *head, message []byte, s *stream) error {
 			c.call.Timeout = max(h.timeout-time.Duration(c.now-s.opened), 1)
 		}
 	}
-	start := len(c.out)
+	start, update := len(c.out), c.peer.tableUpdate
 	out := c.appendOK(c.out, id, h.subtype)
 	data := len(out)
 	out = append(out, make([]byte, responseHead)...)
@@ -38,16 +38,17 @@ func (c *Conn) ask(id uint32, h *head, message []byte, s *stream) error {
 	if s != nil {
 		c.dropMessage(s)
 	}
+	if reply.Later || reply.Code != 0 { // these headers do not go out
+		c.out, c.peer.tableUpdate = out[:start], update
+	}
 	switch {
 	case reply.Later:
-		c.out = out[:start]
 		if s == nil {
 			s = c.begin(id, h, true)
 		}
 		s.later = true
 		return nil
 	case reply.Code != 0:
-		c.out = out[:start]
 		c.sendStatus(id, h.subtype, 200, &reply, s)
 		return nil
 	}

@@ -19,12 +19,12 @@ type cache struct {
 
 type cached struct {
 	block   []byte
-	changes uint32 // of the decoder's table, when the block was decoded
+	changes uint64 // of the decoder's table, when the block was decoded
 	head    head
 }
 
 // find returns the head of a block, or nil. The head is valid until the next add.
-func (c *cache) find(block []byte, changes uint32) *head {
+func (c *cache) find(block []byte, changes uint64) *head {
 	if c.last < len(c.blocks) {
 		if b := &c.blocks[c.last]; b.changes == changes && bytes.Equal(b.block, block) {
 			return &b.head
@@ -40,7 +40,7 @@ func (c *cache) find(block []byte, changes uint32) *head {
 }
 
 // add remembers a block, in the place of the oldest one when the cache is full.
-func (c *cache) add(block []byte, changes uint32, h head) {
+func (c *cache) add(block []byte, changes uint64, h head) {
 	if len(block) > maxCachedBytes {
 		return
 	}

@@ -108,7 +108,8 @@ func (c *client) block(pairs ...string) []byte {
 	return bytes.Clone(c.text.Bytes())
 }
 
-// usual returns the header fields of a call by Envoy; more replace or follow, without a value remove, and follow where the name begins with a plus.
+// usual returns the header fields of a call by Envoy. Fields in more replace, or follow; without a value they remove. A name that begins with
+// a plus always follows.
 func usual(more ...string) []string {
 	fields := []string{
 		":method", "POST", ":scheme", "http", ":path", testPath, ":authority", "limits", "te", "trailers",

@@ -211,6 +211,23 @@ func TestMoreThanTheWindowOfAStreamResetsIt(t *testing.T) {
 	c.expect("1 RST_STREAM FLOW_CONTROL_ERROR")
 }
 
+// The announcement must not get lost with headers that are not sent.
+func TestAReductionOfTheTableIsAnnouncedWithAnyAnswer(t *testing.T) {
+	for _, message := range []string{"later", "fail"} {
+		c := newTalk(t)
+		c.must(c.framer.WriteSettings(http2.Setting{ID: http2.SettingHeaderTableSize, Val: 0}))
+		c.ask(1, message)
+		if err := c.conn.Receive(c.take(), c.now); err != nil {
+			t.Fatal(err)
+		}
+		c.must(c.conn.Finish(1, nil, Reply{}, c.now))
+		out := c.conn.Output(nil)
+		if first := out[2*frameHead]; first != 0x20 {
+			t.Errorf("%s: the first header block begins with %x, want 20", message, first)
+		}
+	}
+}
+
 func TestAReductionOfTheTableIsAnnounced(t *testing.T) {
 	c := newTalk(t)
 	c.must(c.framer.WriteSettings(http2.Setting{ID: http2.SettingHeaderTableSize, Val: 0}))

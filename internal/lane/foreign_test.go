@@ -28,6 +28,7 @@ func (r *recorder) Begin(id uint32, fields []hpack.HeaderField, end bool) {
 		r.begin(id)
 	}
 }
+
 func (r *recorder) Data(id uint32, data []byte, end bool) {
 	r.note("data %d %q%s", id, data, ended(end))
 }
@@ -138,6 +139,18 @@ func TestAForeignStreamThatWaitsTooLongIsReset(t *testing.T) {
 	c.conn.ForeignData(1, []byte("answer"), false)
 	c.tick(10*time.Second, "", "1 RST_STREAM CANCEL")
 	r.expect(t, "reset 1 8", "credit 1 6")
+}
+
+func TestAForeignStreamThatGoesOnIsNotReset(t *testing.T) {
+	c, _ := newForeign(t)
+	c.must(c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}))
+	c.expect("SETTINGS ack")
+	c.conn.ForeignData(1, []byte("answer"), false)
+	for _, letter := range "answe" {
+		c.tick(9*time.Second, "")
+		c.window(1, 1)
+		c.expect(fmt.Sprintf(`1 DATA %q`, string(letter)))
+	}
 }
 
 func TestTheForeignHearsOfTheEndOfAStream(t *testing.T) {

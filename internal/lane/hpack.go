@@ -67,7 +67,7 @@ type decoder struct {
 	first   int
 	size    int    // of dynamic, in bytes
 	bound   int    // of size
-	changes uint32 // of the dynamic table so far
+	changes uint64 // of the dynamic table so far
 }
 
 // decode appends the fields of a block to to. All strings of literal fields are valid as long as block and to.

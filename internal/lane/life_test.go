@@ -116,7 +116,7 @@ func (l *life) credit() {
 	}
 }
 
-// Whatever happens in any order, counts stay right, no window is lost, and the output is HTTP/2.
+// In any order of events, counts stay right, no window is lost, and the output is HTTP/2.
 func TestLivesOfConnections(t *testing.T) {
 	ends := make(map[string]int)
 	for seed := range uint64(60) {
@@ -136,6 +136,7 @@ func TestLivesOfConnections(t *testing.T) {
 
 // run lives one life, and returns the end of the connection.
 func (l *life) run(t *testing.T) error {
+	t.Helper()
 	for range 500 {
 		if err := l.step(); err != nil {
 			return err

@@ -22,8 +22,12 @@ func (c *Conn) sendStatus(id uint32, subtype string, http int, r *Reply, s *stre
 	}
 	var block []byte
 	size := 0
-	for _, f := range fields {
+	for i, f := range fields {
 		size += len(f.name) + len(f.value) + fieldOverhead
+		if i == 0 && http == 200 {
+			block = append(block, okBlock[0])
+			continue
+		}
 		block = appendField(block, f.name, f.value)
 	}
 	if uint64(size) > uint64(c.peer.maxHeaderList) {

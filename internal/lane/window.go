@@ -93,6 +93,7 @@ func (c *Conn) flush(s *stream) {
 		c.sendWindow -= int64(n)
 		c.opened.queued -= n
 		if s.foreign {
+			s.since = c.now // a stream may last for hours
 			c.foreign.Credit(s.id, n)
 		}
 	}

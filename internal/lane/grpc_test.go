@@ -164,7 +164,7 @@ func TestAnswersAreThoseOfAnotherServer(t *testing.T) {
 	listener := make(connections)
 	go func() { _ = server.Serve(listener) }()
 	kinds := make(map[string]int)
-	for seed := range uint64(150) {
+	for seed := range seeds(t, 150) {
 		c := newConversation(t, seed, true)
 		sent := c.write(1 + c.r.IntN(10))
 		out, err := play(t, func(h *handler) *Conn { return newLane(t, h, small).Open(start, nil, 0) }, cut(c.r, sent))

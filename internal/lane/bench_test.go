@@ -61,6 +61,28 @@ func TestAWholeRequestAllocatesNothing(t *testing.T) {
 	}
 }
 
+// Requests that lie in two chunks become streams, whose memory serves again.
+func TestACutRequestAllocatesNothing(t *testing.T) {
+	c, next := chunks(t, 20)
+	var spare []byte
+	cut := 0
+	allocs := testing.AllocsPerRun(3000, func() {
+		chunk := next()
+		cut = (cut + 7) % len(chunk)
+		first, third := chunk[:cut/3], chunk[cut:]
+		for _, piece := range [][]byte{first, chunk[len(first) : 2*cut/3], chunk[2*cut/3 : cut], third} {
+			if err := c.Receive(piece, start); err != nil {
+				t.Fatal(err)
+			}
+		}
+		reopen(c)
+		spare = c.Output(spare)
+	})
+	if allocs != 0 {
+		t.Errorf("got %v allocations, want 0", allocs)
+	}
+}
+
 func BenchmarkRequest(b *testing.B) {
 	for _, requests := range []int{1, 20} {
 		b.Run(fmt.Sprintf("chunk=%d", requests), func(b *testing.B) {

@@ -56,7 +56,7 @@ const (
 func (c *Conn) begin(id uint32, h *head, ended bool) *stream {
 	s, _ := c.lane.streams.Get().(*stream)
 	*s = stream{
-		id: id, head: *h, ended: ended, opened: c.now, queue: s.queue[:0],
+		id: id, head: *h, ended: ended, opened: c.now, queue: s.queue[:0], message: message{bytes: s.message.bytes[:0]},
 		window: c.lane.options.StreamWindow, sendWindow: c.peer.window,
 	}
 	if c.opened.byID == nil {
@@ -84,10 +84,14 @@ func (c *Conn) release(s *stream) {
 	c.lane.streams.Put(s)
 }
 
-// dropMessage forgets the message of a stream.
+// dropMessage forgets the message of a stream. The memory of a small one serves again; a large one belongs to the Handler.
 func (c *Conn) dropMessage(s *stream) {
 	c.opened.messages -= len(s.message.bytes)
-	s.message = message{}
+	if kept := s.message.bytes; cap(kept) <= c.lane.options.MaxInPlace {
+		s.message = message{bytes: kept[:0]}
+	} else {
+		s.message = message{}
+	}
 }
 
 // closeStream ends an open stream for the client. A call that the Handler has stays until Finish.

@@ -51,21 +51,21 @@ type backStream struct {
 const backWindow = 512 << 10
 
 // NewBack returns a Back that is not connected.
-func NewBack() *Back {
-	b := new(Back)
-	b.reset()
-	return b
-}
+func NewBack() *Back { return &Back{most: maxStreamID} }
 
 // Attach gives the Conn whose streams the Back takes. The caller must call Attach before the first Receive of the Conn.
 func (b *Back) Attach(c *Conn) { b.conn = c }
 
-func (b *Back) reset() {
+// connect begins a connection to the gRPC server. Most connections of clients need none.
+func (b *Back) connect() {
 	*b = Back{
-		conn: b.conn, decoder: hpack.NewDecoder(maxTable, nil), streams: make(map[uint32]*backStream), most: maxStreamID,
+		conn: b.conn, begun: true, decoder: hpack.NewDecoder(maxTable, nil), streams: make(map[uint32]*backStream), most: maxStreamID,
 		peerWindow: defaultWindow, maxFrame: maxFrame, sendWindow: defaultWindow,
 	}
 	b.encoder = hpack.NewEncoder(&b.text)
+	b.out = append(b.out, preface...)
+	b.out = appendSetting(appendFrame(b.out, 6, frameSettings, 0, 0), settingPush, 0)
+	b.out = appendWindow(b.out, 0, backWindow-defaultWindow)
 }
 
 // Output is as [Conn.Output], for the gRPC server.
@@ -84,7 +84,7 @@ func (b *Back) Idle() bool { return len(b.streams) == 0 }
 // Lost forgets the connection to the gRPC server. The streams of that connection get REFUSED_STREAM.
 func (b *Back) Lost() {
 	streams := b.streams
-	b.reset()
+	*b = Back{conn: b.conn, most: maxStreamID}
 	for id, s := range streams {
 		b.conn.ForeignCredit(id, len(s.queue))
 		b.conn.ForeignReset(id, RefusedStream)
@@ -98,10 +98,7 @@ func (b *Back) Begin(id uint32, fields []hpack.HeaderField, end bool) {
 		return
 	}
 	if !b.begun {
-		b.begun = true
-		b.out = append(b.out, preface...)
-		b.out = appendSetting(appendFrame(b.out, 6, frameSettings, 0, 0), settingPush, 0)
-		b.out = appendWindow(b.out, 0, backWindow-defaultWindow)
+		b.connect()
 	}
 	b.text.Reset()
 	for _, f := range fields {
@@ -175,6 +172,9 @@ func (b *Back) drop(id uint32, s *backStream) {
 
 // Credit implements [Foreign].
 func (b *Back) Credit(id uint32, n int) {
+	if !b.begun {
+		return
+	}
 	if b.consumed += n; b.consumed >= backWindow/2 {
 		b.out = appendWindow(b.out, 0, b.consumed)
 		b.consumed = 0

@@ -61,7 +61,7 @@ func TestAWholeRequestAllocatesNothing(t *testing.T) {
 	}
 }
 
-// Requests that lie in two chunks become streams, whose memory serves again.
+// A request in two chunks becomes a stream. The memory of streams serves again.
 func TestACutRequestAllocatesNothing(t *testing.T) {
 	c, next := chunks(t, 20)
 	var spare []byte

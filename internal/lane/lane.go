@@ -57,7 +57,8 @@ type Options struct {
 	PingInterval     time.Duration // shortest time between PINGs of a client without a response in between; 0 means one second
 	AgeGrace         time.Duration // from the GOAWAY at the age of a connection to its end; 0: no bound
 
-	// HandOver makes Receive return ErrForeignFirst when the first request of a connection is for another method.
+	// HandOver makes Receive return ErrForeignFirst when the first request of a connection is for another method. By then the machine
+	// has sent the server's preface, and has acknowledged SETTINGS and PING: another server must not do so again.
 	HandOver bool
 }
 
@@ -71,7 +72,8 @@ type Handler interface {
 	// are valid until Answer returns; when call.Large is set the message belongs to the Handler, which must say Later.
 	//
 	// After Later the machine keeps the stream until the caller feeds the answer to [Conn.Finish]. The caller must do so once for each
-	// such call, also after Cancel. Bytes that Answer appended to dst are dropped.
+	// such call, also after Cancel. Bytes that Answer appended to dst are dropped. The Handler watches the timeout of the call: the
+	// machine does not end a stream whose message is complete.
 	Answer(call *Call, message, dst []byte) (response []byte, reply Reply)
 
 	// Cancel says that nobody waits for the answer of a call that is under way. The client has reset the stream, or the connection

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
+
+	"github.com/weirproxy/weir/internal/race"
 )
 
 // Each flood ends its connection, soon enough, and not too soon.
@@ -99,7 +101,7 @@ func TestFloodsEndTheConnection(t *testing.T) {
 // An honest client at its worst: each request times out at Envoy and is reset, with a WINDOW_UPDATE and now and then a PING.
 func TestAnHonestClientIsNoFlood(t *testing.T) {
 	c := newTalk(t)
-	for n := range uint32(100000) {
+	for n := range uint32(race.Scale(100_000)) {
 		id := 2*n + 1
 		c.ask(id, []string{"later", "hello"}[n%2])
 		c.window(0, 100)

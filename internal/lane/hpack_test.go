@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/net/http2/hpack"
+
+	"github.com/weirproxy/weir/internal/race"
 )
 
 func unhex(tb testing.TB, text string) []byte {
@@ -163,7 +165,7 @@ func TestAHeaderListThatIsTooLargeStillFillsTheTable(t *testing.T) {
 // Decoders of two implementations get the same random requests: the fields, and so the tables, must agree.
 func TestRandomRequestsDecodeAsInTheOtherImplementation(t *testing.T) {
 	compared := 0
-	for seed := range seeds(t, 50) {
+	for seed := range seeds(t, uint64(race.Scale(50))) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		c := newClient(t)
 		other, d, to := hpack.NewDecoder(maxTable, nil), decoder{tables: newTables(), bound: maxTable}, new(fields)
@@ -187,7 +189,7 @@ func TestRandomRequestsDecodeAsInTheOtherImplementation(t *testing.T) {
 			compared++
 		}
 	}
-	if compared < 1000 {
+	if compared < race.Scale(1000) {
 		t.Errorf("only %d blocks were compared", compared)
 	}
 }

@@ -32,7 +32,7 @@ func (c *Conn) ask(id uint32, h *head, message []byte, s *stream) error {
 	out := c.appendOK(c.out, id, h.subtype)
 	data := len(out)
 	out = append(out, make([]byte, responseHead)...)
-	response, reply := o.Handler.Answer(&c.call, message, out)
+	response, reply := c.handler.Answer(&c.call, message, out)
 	c.call.head = nil
 	c.refund()
 	if s != nil {

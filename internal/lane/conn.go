@@ -32,9 +32,6 @@ func New(o Options) (*Lane, error) {
 	if len(o.Path) == 0 || o.Path[0] != '/' {
 		errs = append(errs, fmt.Errorf("path: %q: must be /package.Service/Method", o.Path))
 	}
-	if o.Handler == nil {
-		errs = append(errs, errors.New("handler: must not be nil"))
-	}
 	for _, n := range []struct {
 		name               string
 		value, least, most int
@@ -66,6 +63,7 @@ func New(o Options) (*Lane, error) {
 // Handler and the Foreign of the connection.
 type Conn struct {
 	lane    *Lane
+	handler Handler
 	foreign Foreign
 	err     error // the connection has ended
 	out     []byte
@@ -117,7 +115,7 @@ type peer struct {
 func (l *Lane) Open(now int64, foreign Foreign, age time.Duration) *Conn {
 	o := &l.options
 	c := &Conn{
-		lane: l, foreign: foreign, now: now,
+		lane: l, handler: o.Handler, foreign: foreign, now: now,
 		decoder:    decoder{tables: l.tables, bound: maxTable},
 		peer:       peer{window: defaultWindow, maxFrame: maxFrame, maxHeaderList: 1<<32 - 1, tableSize: maxTable},
 		sendWindow: defaultWindow, window: o.ConnWindow,
@@ -151,6 +149,21 @@ func (c *Conn) Output(spare []byte) []byte {
 	return out
 }
 
+// Handle makes h the Handler of this connection, in place of Options.Handler. The caller must call Handle before the first Receive. A
+// Handler that answers later must know its connection, for Finish.
+func (c *Conn) Handle(h Handler) { c.handler = h }
+
+// Lend gives the Conn memory for its next output, while it has none: the next Output returns the memory with the bytes in it. So an
+// idle connection holds no buffer.
+func (c *Conn) Lend(buffer []byte) {
+	if len(c.out) == 0 {
+		c.out = buffer[:0]
+	}
+}
+
+// Asked reports whether a request has come. From then on Receive does not return ErrForeignFirst.
+func (c *Conn) Asked() bool { return c.asked }
+
 // Open returns the streams that are open now, as the client counts them.
 func (c *Conn) Open() int { return c.opened.open }
 
@@ -176,7 +189,7 @@ func (c *Conn) Close() {
 		case s.foreign:
 			c.foreign.Reset(id, Cancel)
 		case s.later && !s.gone:
-			c.lane.options.Handler.Cancel(id)
+			c.handler.Cancel(id)
 		}
 	}
 	c.opened, c.waiting, c.partial, c.block = streams{}, nil, nil, block{}

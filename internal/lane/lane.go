@@ -33,10 +33,10 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// Options is the options of New. Path, Handler and MaxMessage must be set.
+// Options is the options of New. Path and MaxMessage must be set.
 type Options struct {
 	Path       string  // of the method: "/package.Service/Method"
-	Handler    Handler // answers calls of the method
+	Handler    Handler // answers calls of the method; nil: each connection gets one by Conn.Handle
 	MaxMessage int     // bytes of the largest request message. A larger one gets RESOURCE_EXHAUSTED
 
 	// MaxInPlace is the largest message that the Handler may answer at once, in bytes. The Handler answers a larger one later, so

@@ -106,7 +106,7 @@ func (c *Conn) closeStream(s *stream) {
 	}
 	s.gone = true
 	c.opened.gone++
-	c.lane.options.Handler.Cancel(s.id)
+	c.handler.Cancel(s.id)
 }
 
 // abandon ends an open stream before its response is complete. The Handler or the Foreign hears of the end.

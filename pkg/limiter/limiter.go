@@ -126,3 +126,9 @@ func (l *Limiter) SetRules(rules *descriptors.Rules) {
 
 // Rules returns the rules in force, never nil.
 func (l *Limiter) Rules() *descriptors.Rules { return l.current.Load().rules }
+
+// Prompt reports whether Check never waits, see [store.Prompt].
+func (l *Limiter) Prompt() bool {
+	s, ok := l.store.(store.Prompt)
+	return ok && s.Prompt()
+}

@@ -83,6 +83,13 @@ type Store interface {
 	Reset(ctx context.Context, charges []Charge) (forgotten int, err error)
 }
 
+// Prompt is a store that may decide without waiting.
+type Prompt interface {
+	// Prompt reports whether Take never waits for a network, a file or another process. Locks that are held for microseconds are no
+	// wait. A server may then call Take on the goroutine that reads a connection. The answer never changes.
+	Prompt() bool
+}
+
 // Admitted gives the verdict on a request. A denied charge in Enforce mode denies the request. So do the rules in Quota mode, if there
 // is at least one, each has a denied charge, and no rule is in ShadowQuota mode. len(decisions) must be at least len(charges).
 func Admitted(charges []Charge, decisions []algorithms.Decision) bool {

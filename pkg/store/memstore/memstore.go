@@ -29,7 +29,10 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-var _ store.Store = (*Store)(nil)
+var (
+	_ store.Store  = (*Store)(nil)
+	_ store.Prompt = (*Store)(nil)
+)
 
 // OnFull is the policy for a new key when the store is full of keys that are denied now.
 type OnFull uint8
@@ -178,6 +181,9 @@ func (s *Store) keys() (n int) {
 	}
 	return n
 }
+
+// Prompt implements [store.Prompt].
+func (s *Store) Prompt() bool { return true }
 
 // Take implements [store.Store]. Take fails only when ctx has ended.
 func (s *Store) Take(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {

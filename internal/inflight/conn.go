@@ -55,6 +55,10 @@ type Conn struct {
 	series   int   // CONTINUATION frames since the last HEADERS
 	partial  int64 // instant since which a frame is incomplete; 0: none is
 
+	told    bool   // by Hold: no frames are seen
+	answers uint64 // in the last Hold
+	holding int64  // instant of the last answer, or since which the connection holds bytes
+
 	watched uint64 // the Write that was under way when the reader last looked
 	since   int64  // instant of the first such look
 }
@@ -280,6 +284,12 @@ func (c *Conn) keptWeight(now int64) float64 {
 
 // ageLocked returns the age of the oldest stream in nanoseconds, at most fullAge.
 func (c *Conn) ageLocked(now int64) int64 {
+	if c.told {
+		if c.held.Load() == 0 {
+			return 0
+		}
+		return min(now-c.holding, int64(fullAge))
+	}
 	if s := c.streams.oldest(); s != nil {
 		return min(now-s.opened, int64(fullAge))
 	}

@@ -1,0 +1,266 @@
+package laneserver
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/weirproxy/weir/internal/lane"
+)
+
+// marker is a connection that wants to know about requests, such as a connections.Conn.
+type marker interface {
+	Begin()    // the first request is open
+	Answered() // a request is answered
+	Done()     // no request is open
+}
+
+// Sizes of buffers, in bytes.
+const (
+	readSize = 32 << 10
+	keptSize = 64 << 10 // largest output buffer that is kept for the next use
+
+	heldFactor = 3 // memory of buffers that grow, by the bytes in them
+)
+
+// buffers is the memory to read and answer one batch of requests.
+type buffers struct {
+	in  [readSize]byte
+	out []byte
+}
+
+// Conn is a connection of the lane. Finish and the methods for a Server are safe for concurrent use.
+//
+// Only one goroutine at a time writes, see take and give: it takes the output of the machine as long as there is some. Others leave
+// their output in the machine for it. The reader waits while another one writes, so a client that does not read is not read from.
+type Conn struct {
+	server *Server
+	conn   net.Conn // as accepted
+	info   any      // of the handshake
+	socket socket   // set by serve, before the machine
+	mark   marker   // nil: nobody wants to know
+	counts Account  // nil: nobody counts
+
+	mu      sync.Mutex // guards the rest
+	idle    sync.Cond  // nobody writes
+	writing bool
+	machine *lane.Conn // nil during the handshake
+	others  others
+	early   *early // nil: a request has come
+	ended   int64  // instant since which the client should close the connection; 0: it should not
+	busy    bool   // as mark knows
+	marked  uint64 // answers that mark knows
+	held    int64  // bytes that counts knows
+	sending int64  // bytes that wait for the client, and bytes that the reader has read
+	kept    int64  // bytes of calls that the Handler has
+}
+
+// serve serves the connection to its end.
+func (c *Conn) serve() {
+	conn, ok := c.handshake()
+	if !ok {
+		_ = c.conn.Close() // nobody has sent a request
+		return
+	}
+	c.socket = newSocket(conn)
+	s := c.server
+	if s.options.Account != nil {
+		c.counts = s.options.Account(conn)
+		defer c.counts.Leave()
+	}
+	c.mu.Lock()
+	c.early, c.others.conn = &early{conn: conn}, c
+	c.machine = s.options.Lane.Open(s.now(), &c.others, s.age())
+	c.machine.Handle(s.options.Handler(c))
+	if s.isDraining() {
+		c.machine.Shutdown(shutdownReason, s.now())
+	}
+	c.writing = true
+	c.writeLocked(nil)
+	c.mu.Unlock()
+	var handed *Handed
+	for handed == nil {
+		b, n, err := c.socket.read(s)
+		if err != nil {
+			break
+		}
+		handed = c.receive(b.in[:n], b)
+		s.buffers.Put(b)
+	}
+	c.close()
+	if handed != nil && c.counts != nil {
+		c.counts.Leave()
+	}
+	if handed == nil || !s.others.give(handed) {
+		_ = conn.Close() // a client that is gone has closed it
+	}
+}
+
+// close ends the machine, after the last write.
+func (c *Conn) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for c.writing {
+		c.idle.Wait()
+	}
+	c.ended = c.server.now()
+	c.machine.Close()
+	c.others.closeLocked()
+	c.noteLocked()
+}
+
+// handshake secures the connection.
+func (c *Conn) handshake() (secured net.Conn, ok bool) {
+	if c.server.options.Handshake == nil {
+		return c.conn, true
+	}
+	if c.conn.SetDeadline(time.Now().Add(handshakeTimeout)) != nil {
+		return nil, false
+	}
+	secured, info, err := c.server.options.Handshake(c.conn)
+	if err != nil || c.conn.SetDeadline(time.Time{}) != nil {
+		return nil, false // the function writes the log
+	}
+	c.info = info
+	return secured, true
+}
+
+// receive gives bytes to the machine and writes its output. A result but nil is for another server.
+func (c *Conn) receive(chunk []byte, b *buffers) *Handed {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended != 0 {
+		return nil
+	}
+	for c.writing {
+		c.idle.Wait()
+	}
+	c.writing = true
+	c.machine.Lend(b.out)
+	now := c.server.now()
+	err := c.machine.Receive(chunk, now)
+	if c.early != nil {
+		if handed := c.earlyLocked(chunk, err); handed != nil {
+			c.writing = false
+			return handed
+		}
+	}
+	c.others.flushLocked()
+	c.noteLocked()
+	c.endLocked(err)
+	c.writeLocked(b)
+	return nil
+}
+
+// earlyLocked notes bytes before the first request. A connection whose first request is for another method is for another server.
+func (c *Conn) earlyLocked(chunk []byte, err error) *Handed {
+	switch {
+	case errors.Is(err, lane.ErrForeignFirst):
+		c.early.bytes = append(c.early.bytes, chunk...)
+		return c.early.hand(c)
+	case c.machine.Asked(), err != nil:
+		c.early = nil
+	case len(c.early.bytes)+len(chunk) > maxEarly:
+		c.early = nil
+		c.endLocked(errEarly)
+	default:
+		c.early.bytes = append(c.early.bytes, chunk...)
+	}
+	return nil
+}
+
+// Finish answers a call for which the Handler said Later, see [lane.Conn.Finish], and gives back the bytes of Keep. Answers that are ready at the same time go out
+// together: the writer first lets other goroutines run.
+func (c *Conn) Finish(stream uint32, response []byte, reply lane.Reply, kept int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.kept -= int64(kept)
+	err := c.machine.Finish(stream, response, reply, c.server.now())
+	c.noteLocked()
+	c.endLocked(err)
+	if c.takeLocked() {
+		c.mu.Unlock()
+		runtime.Gosched()
+		c.mu.Lock()
+		c.writeLocked(nil)
+	} else {
+		c.countLocked() // the answer waits for the writer
+	}
+}
+
+// tick lets the machine do its due work.
+func (c *Conn) tick() {
+	now := c.server.now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.machine == nil:
+		return
+	case c.ended != 0 && now-c.ended > int64(lingerTime): // a write waits for the client, or would
+		_ = c.conn.Close()
+		return
+	case c.ended != 0:
+		return
+	}
+	c.others.tickLocked(now)
+	c.endLocked(c.machine.Tick(now))
+	c.others.flushLocked()
+	c.noteLocked()
+	c.writeLaterLocked()
+}
+
+// shutdown tells the client to connect again.
+func (c *Conn) shutdown() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.machine == nil {
+		return // serve looks after the handshake
+	}
+	c.machine.Shutdown(shutdownReason, c.server.now())
+	c.writeLaterLocked()
+}
+
+// The reasons for the end of a connection that are no mistakes of HTTP/2.
+var (
+	errFinished = errors.New("the connection is drained")
+	errEarly    = errors.New("the client sends too much before its first request")
+)
+
+// endLocked begins the end of the connection after an error: the client has a second to read the output and to close.
+func (c *Conn) endLocked(err error) {
+	if err == nil || c.ended != 0 {
+		return
+	}
+	c.ended = c.server.now()
+	if errors.Is(err, lane.ErrNotHTTP2) {
+		_ = c.conn.Close() // there is nothing to read for the client
+		return
+	}
+	c.server.options.Logger.LogAttrs(context.Background(), slog.LevelDebug, "a connection ends",
+		slog.String("client", c.conn.RemoteAddr().String()), slog.String("reason", err.Error()))
+	if c.conn.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
+		_ = c.conn.Close() // closed already
+	}
+}
+
+// noteLocked tells mark about requests.
+func (c *Conn) noteLocked() {
+	if c.mark == nil {
+		return
+	}
+	if busy := c.machine.Open() > 0; busy != c.busy {
+		if c.busy = busy; busy {
+			c.mark.Begin()
+		} else {
+			c.mark.Done()
+		}
+	}
+	if answered := c.machine.Answered(); answered != c.marked {
+		c.marked = answered
+		c.mark.Answered()
+	}
+}

@@ -1,0 +1,240 @@
+// Package laneserver puts [lane.Conn] machines on listeners: it reads, writes, ticks, drains and hands over.
+//
+// Each connection has one goroutine, which reads up to 32 KiB, gives the bytes to the machine, and writes its output at once. An idle
+// connection holds no buffer. On Linux the system calls for plain TCP and Unix sockets bypass the bookkeeping of Go's scheduler, as
+// they never block (see socket_linux.go). Elsewhere and under TLS package net makes the system calls.
+//
+// A connection whose first request is for another method goes to [Server.Others] whole, for a gRPC server to serve.
+package laneserver
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/weirproxy/weir/internal/lane"
+)
+
+// Times of a connection that no option changes.
+const (
+	handshakeTimeout = 10 * time.Second
+	tickEvery        = time.Second
+	lingerTime       = time.Second // for the client to close a connection that has ended
+)
+
+// shutdownReason is the debug data of a GOAWAY, as in grpc-go.
+const shutdownReason = "graceful_stop"
+
+// Options is the options of New. Lane, Handler and Logger must be set.
+type Options struct {
+	Lane    *lane.Lane
+	Handler func(c *Conn) lane.Handler // of a new connection
+	Logger  *slog.Logger
+
+	// Handshake secures a new connection, within ten seconds. The info goes with a connection that is handed over. Nil: connections
+	// stay as they are.
+	Handshake func(raw net.Conn) (secured net.Conn, info any, err error)
+
+	// Account returns the account of a new connection, behind the handshake. Nil: nobody counts.
+	Account func(conn net.Conn) Account
+
+	MaxConnectionAge time.Duration // at which a client must connect again, plus or minus a tenth; 0: no bound
+}
+
+// Account counts the bytes of a connection, such as an inflight.Conn. An account may close the connection.
+type Account interface {
+	// Hold says how many bytes and streams the connection holds now, and how many calls were answered with OK in all.
+	Hold(bytes int64, streams int, answers uint64)
+	// Leave ends the account.
+	Leave()
+}
+
+// Server serves connections of the lane. All methods are safe for concurrent use.
+type Server struct {
+	options Options
+	begun   time.Time // the zero of all instants
+	others  *handover
+	buffers sync.Pool // of *buffers
+	serving sync.WaitGroup
+	stopped chan struct{} // closed by the first GracefulStop or Stop
+	stop    func()        // closes stopped, once
+
+	mu        sync.Mutex // guards the rest
+	listeners map[net.Listener]struct{}
+	open      map[*Conn]struct{}
+	draining  bool
+	ticking   bool // a timer runs tick
+}
+
+// New returns a server without listeners.
+func New(o Options) *Server {
+	s := &Server{
+		options: o, begun: time.Now().Add(-time.Nanosecond), others: newHandover(), stopped: make(chan struct{}),
+		listeners: make(map[net.Listener]struct{}), open: make(map[*Conn]struct{}),
+	}
+	s.stop = sync.OnceFunc(func() { close(s.stopped) })
+	s.buffers.New = func() any { return new(buffers) }
+	return s
+}
+
+// Others returns the listener of connections whose first request is for another method. Each one is a [*Handed].
+func (s *Server) Others() net.Listener { return s.others }
+
+// Begun returns the instant 0 of [lane.Call.Arrived].
+func (s *Server) Begun() time.Time { return s.begun }
+
+// Serve serves the connections of l, and closes l in the end. The result is nil after a stop, also a stop before.
+func (s *Server) Serve(l net.Listener) error {
+	s.mu.Lock()
+	if s.draining {
+		s.mu.Unlock()
+		return l.Close()
+	}
+	s.listeners[l] = struct{}{}
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.listeners, l)
+		s.mu.Unlock()
+		_ = l.Close() // closed already after a stop
+	}()
+	var delay time.Duration
+	for {
+		raw, err := l.Accept()
+		if err == nil {
+			delay = 0
+			s.begin(raw)
+			continue
+		}
+		select {
+		case <-s.stopped:
+			return nil
+		default:
+		}
+		if delay, err = s.retry(err, delay); err != nil {
+			return err
+		}
+	}
+}
+
+// retry waits after an error that may pass, such as too many open files, as grpc-go does. Other errors are the result.
+func (s *Server) retry(err error, last time.Duration) (delay time.Duration, final error) {
+	var passing interface{ Temporary() bool }
+	if !errors.As(err, &passing) || !passing.Temporary() {
+		return 0, err
+	}
+	delay = min(max(2*last, 5*time.Millisecond), time.Second)
+	s.options.Logger.LogAttrs(context.Background(), slog.LevelWarn, "a connection was not accepted",
+		slog.String("error", err.Error()), slog.String("next_attempt_in", delay.String()))
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-s.stopped:
+	}
+	return delay, nil
+}
+
+// begin serves a new connection.
+func (s *Server) begin(raw net.Conn) {
+	c := &Conn{server: s, conn: raw}
+	c.idle.L = &c.mu
+	c.mark, _ = raw.(marker)
+	s.mu.Lock()
+	if s.draining {
+		s.mu.Unlock()
+		_ = raw.Close() // as if the listener were closed already
+		return
+	}
+	s.open[c] = struct{}{}
+	s.serving.Add(1)
+	if !s.ticking {
+		s.ticking = true
+		time.AfterFunc(tickEvery, s.tick)
+	}
+	s.mu.Unlock()
+	go func() {
+		defer s.serving.Done()
+		c.serve()
+		s.mu.Lock()
+		delete(s.open, c)
+		s.mu.Unlock()
+	}()
+}
+
+// tick ticks all connections, and calls itself again while there are connections.
+func (s *Server) tick() {
+	for _, c := range s.all() {
+		c.tick()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ticking = len(s.open) > 0; s.ticking {
+		time.AfterFunc(tickEvery, s.tick)
+	}
+}
+
+func (s *Server) all() []*Conn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]*Conn, 0, len(s.open))
+	for c := range s.open {
+		all = append(all, c)
+	}
+	return all
+}
+
+// GracefulStop closes the listeners, tells clients to connect elsewhere, and returns when all connections have ended. Stop ends the
+// wait. Connections that were handed over are not among them.
+func (s *Server) GracefulStop() {
+	s.close()
+	for _, c := range s.all() {
+		c.shutdown()
+	}
+	s.serving.Wait()
+}
+
+// Stop closes the listeners and all connections at once. GracefulStop returns afterwards.
+func (s *Server) Stop() {
+	s.close()
+	for _, c := range s.all() {
+		_ = c.conn.Close() // the goroutine of the connection sees the end
+	}
+}
+
+// close closes the listeners.
+func (s *Server) close() {
+	s.stop()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.draining = true
+	for l := range s.listeners {
+		_ = l.Close() // Accept returns
+	}
+}
+
+// isDraining reports whether a stop has begun.
+func (s *Server) isDraining() bool {
+	select {
+	case <-s.stopped:
+		return true
+	default:
+		return false
+	}
+}
+
+// now returns the nanoseconds since begun: never 0.
+func (s *Server) now() int64 { return int64(time.Since(s.begun)) }
+
+// age draws the age of a new connection: within a tenth of the option, so that clients do not connect again all at once.
+func (s *Server) age() time.Duration {
+	age := s.options.MaxConnectionAge
+	if spread := int64(age / 5); spread > 0 {
+		age += time.Duration(rand.Int64N(spread) - spread/2)
+	}
+	return age
+}

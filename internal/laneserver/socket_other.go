@@ -1,0 +1,7 @@
+//go:build !linux
+
+package laneserver
+
+import "net"
+
+func newSocket(conn net.Conn) socket { return &netSocket{Conn: conn} }

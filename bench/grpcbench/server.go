@@ -70,7 +70,12 @@ func (b *bench) start(ctx context.Context) ([]contender, error) {
 	all := []contender{{name: "bare grpc-go", server: bare, path: "/search", want: codeOK}}
 	denied := contender{name: "weir, over limit", server: weir, path: "/login", want: codeOverLimit}
 	if !b.o.redis {
-		all = append(all, contender{name: "weir, allowed", server: weir, path: "/search", want: codeOK}, denied)
+		lane, err := b.sidecar(ctx, "--grpc-server=lane")
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, contender{name: "weir, allowed", server: weir, path: "/search", want: codeOK}, denied,
+			contender{name: "lane, allowed", server: lane, path: "/search", want: codeOK})
 	} else {
 		shared, pid, err := b.sharing(ctx)
 		if err != nil {

@@ -9,8 +9,6 @@ import (
 	"net"
 	"net/http"
 
-	"google.golang.org/grpc"
-
 	"github.com/weirproxy/weir/internal/connections"
 	"github.com/weirproxy/weir/internal/statistics"
 	"github.com/weirproxy/weir/pkg/server"
@@ -19,10 +17,10 @@ import (
 // endpoint is an Endpoint and its server: GRPC or HTTP.
 type endpoint struct {
 	Endpoint
-	name    string // in the log
-	network string // tcp or unix
-	tls     bool   // in the log
-	grpc    *grpc.Server
+	name    string                   // in the log
+	network string                   // tcp or unix
+	tls     bool                     // in the log
+	grpc    func(net.Listener) error // serves until a stop; nil: http
 	http    http.Handler
 	bound   *connections.Bound // nil: no bound
 }
@@ -34,12 +32,12 @@ func (c *Config) endpoints(s *server.Server, reader *statistics.Reader, b bounds
 		pages = s.Legacy()
 	}
 	return []endpoint{
-		{Endpoint: c.GRPC, name: "grpc", network: "tcp", tls: c.Server.TLS != nil, grpc: s.GRPC(), bound: b["grpc"]},
-		{Endpoint: c.Socket, name: "grpc", network: "unix", grpc: s.GRPC(), bound: b["grpc"]},
+		{Endpoint: c.GRPC, name: "grpc", network: "tcp", tls: c.Server.TLS != nil, grpc: s.Serve, bound: b["grpc"]},
+		{Endpoint: c.Socket, name: "grpc", network: "unix", grpc: s.Serve, bound: b["grpc"]},
 		{Endpoint: c.HTTP, name: "http", network: "tcp", http: pages, bound: b["http"]},
 		{Endpoint: c.Debug, name: "debug", network: "tcp", http: s.Debug(reader.WriteText), bound: b["debug"]},
 		{Endpoint: c.Metrics, name: "metrics", network: "tcp", http: s.Metrics(cmp.Or(c.MetricsPath, "/metrics")), bound: b["metrics"]},
-		{Endpoint: c.Admin, name: "admin", network: "tcp", grpc: s.Admin(), bound: b["admin"]},
+		{Endpoint: c.Admin, name: "admin", network: "tcp", grpc: s.ServeAdmin, bound: b["admin"]},
 	}
 }
 

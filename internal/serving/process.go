@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net"
 	"net/http"
 	"runtime"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc"
 
 	"github.com/weirproxy/weir/internal/reload"
 	"github.com/weirproxy/weir/internal/snapshots"
@@ -50,7 +48,7 @@ func (p *process) serve(ctx context.Context, signals *signals) error {
 	var pages []*http.Server
 	for _, l := range listeners {
 		if l.of.grpc != nil {
-			all.Go(func() error { return serveGRPC(l.of.grpc, l.Listener) })
+			all.Go(func() error { return l.of.grpc(l.Listener) })
 			continue
 		}
 		page := p.newHTTP(l.of.http)
@@ -73,14 +71,6 @@ func (p *process) serve(ctx context.Context, signals *signals) error {
 		return nil
 	})
 	return all.Wait()
-}
-
-// serveGRPC serves until a stop. A stop may come before the server begins to serve, and is no error then either.
-func serveGRPC(s *grpc.Server, l net.Listener) error {
-	if err := s.Serve(l); !errors.Is(err, grpc.ErrServerStopped) {
-		return err
-	}
-	return nil
 }
 
 // shutdown drains and stops every server within the drain timeout. When the timeout or forceStop ends, it cancels requests in flight.

@@ -37,7 +37,7 @@ descriptors:
 
 func (f *fixture) admin(t *testing.T) adminv1.AdminServiceClient {
 	t.Helper()
-	return adminv1.NewAdminServiceClient(dial(t, f.server.Admin()))
+	return adminv1.NewAdminServiceClient(dial(t, f.server.ServeAdmin))
 }
 
 // adminDescriptor makes a descriptor of keys and values.
@@ -283,7 +283,7 @@ func TestReloadThatWasInterruptedIsAnError(t *testing.T) {
 func TestAdminHealth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, adminRules, nil)
-		got, err := healthgrpc.NewHealthClient(dial(t, f.server.Admin())).
+		got, err := healthgrpc.NewHealthClient(dial(t, f.server.ServeAdmin)).
 			Check(t.Context(), &healthgrpc.HealthCheckRequest{Service: "weir.admin.v1.AdminService"})
 		if err != nil || got.GetStatus() != healthgrpc.HealthCheckResponse_SERVING {
 			t.Errorf("health: got %v, %v; want SERVING", got, err)

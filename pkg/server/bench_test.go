@@ -55,7 +55,7 @@ func BenchmarkDecode(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		r.Reset()
-		if err := decode(data, &r); err != nil {
+		if err := decode(data, string(data), &r); err != nil {
 			b.Fatal(err)
 		}
 	}

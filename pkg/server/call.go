@@ -3,6 +3,7 @@ package server
 import (
 	"fmt"
 	"time"
+	"unsafe"
 
 	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/proto" // the codec for all types but call and reply
@@ -63,7 +64,15 @@ func (c *call) reset() {
 func (c *call) decode(data []byte) {
 	c.reset()
 	c.begun, c.size = time.Now(), len(data)
-	c.invalid = decode(data, &c.request)
+	c.invalid = decode(data, string(data), &c.request)
+}
+
+// decodeInPlace reads the bytes of a request, which must not change while the call is in use. The texts of the request are parts of
+// these bytes. A text that stays for longer must be copied.
+func (c *call) decodeInPlace(data []byte, begun time.Time) {
+	c.reset()
+	c.begun, c.size = begun, len(data)
+	c.invalid = decode(data, unsafe.String(unsafe.SliceData(data), len(data)), &c.request)
 }
 
 // reply is the encoded response for gRPC, which may write it after the call has returned. One allocation holds the response, the

@@ -25,13 +25,13 @@ const MaxItems = 1 << 16
 // zeroMultiplier stands for a unit_multiplier of 0, which to the limiter would mean 1. The limiter refuses both numbers.
 const zeroMultiplier = math.MaxUint32
 
-// decoder reads messages out of bytes. Decoded texts share one copy of the bytes.
+// decoder reads messages out of bytes. Decoded texts share one string.
 //
 // A decoder agrees with proto.Unmarshal. Unknown fields, and known fields of another wire type, are skipped. Of a repeated scalar the
 // last counts, and a repeated message is merged into the first. Texts must be UTF-8.
 type decoder struct {
 	data    []byte
-	text    string // data, as one string that outlives it
+	text    string // data, as one string
 	entries int    // decoded so far, of all descriptors
 }
 
@@ -43,9 +43,10 @@ type field struct {
 	start, end int    // of bytes, in the decoder's data
 }
 
-// decode reads a RateLimitRequest into r, which must be empty. After an error r holds a part of the request.
-func decode(data []byte, r *limiter.Request) error {
-	d := decoder{data: data, text: string(data)}
+// decode reads a RateLimitRequest into r, which must be empty. text has the same bytes as data, and the decoded texts are parts of it.
+// After an error r holds a part of the request.
+func decode(data []byte, text string, r *limiter.Request) error {
+	d := decoder{data: data, text: text}
 	for at := 0; at < len(data); {
 		f, next, err := d.field(at, len(data))
 		if err != nil {

@@ -54,7 +54,7 @@ func agree(t *testing.T, data []byte) {
 	t.Helper()
 	want, wantErr := generated(data)
 	got := usedRequest()
-	gotErr := decode(data, got)
+	gotErr := decode(data, string(data), got)
 	if (gotErr != nil) != (wantErr != nil) {
 		t.Fatalf("decode(%x): got error %v; want one as generated code: %v", data, gotErr, wantErr)
 	}
@@ -183,7 +183,7 @@ func TestDecodeAgreesWithGeneratedCode(t *testing.T) {
 func TestDecodedTextsOutliveTheBytes(t *testing.T) {
 	data := bytesField(1, []byte("edge"))
 	var r limiter.Request
-	if err := decode(data, &r); err != nil {
+	if err := decode(data, string(data), &r); err != nil {
 		t.Fatal(err)
 	}
 	clear(data)
@@ -194,7 +194,7 @@ func TestDecodedTextsOutliveTheBytes(t *testing.T) {
 
 func TestDecodeSaysWhere(t *testing.T) {
 	data := bytesField(2, bytesField(1), bytesField(1, bytesField(1, []byte("\xff"))))
-	err := decode(data, new(limiter.Request))
+	err := decode(data, string(data), new(limiter.Request))
 	if want := "descriptors[0]: entries[1]: key: invalid UTF-8"; err == nil || err.Error() != want {
 		t.Errorf("decode: got %v; want %s", err, want)
 	}
@@ -215,7 +215,7 @@ func TestALargeMessageOfNothingTakesLittleMemory(t *testing.T) {
 		var r limiter.Request
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		err := decode(data, &r)
+		err := decode(data, string(data), &r)
 		runtime.ReadMemStats(&after)
 		if err == nil || !strings.HasSuffix(err.Error(), name+": more than 65536 in one request") {
 			t.Errorf("%s: got %v; want an error that says how many may be", name, err)

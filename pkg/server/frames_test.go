@@ -9,7 +9,6 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/test/bufconn"
 )
 
@@ -21,11 +20,11 @@ type frames struct {
 	code *hpack.Encoder
 }
 
-// dialFrames connects to g through memory that holds so many bytes in each direction.
-func dialFrames(t *testing.T, g *grpc.Server, buffer int, settings ...http2.Setting) *frames {
+// dialFrames serves and connects to the server through memory that holds so many bytes in each direction.
+func dialFrames(t *testing.T, serve func(net.Listener) error, buffer int, settings ...http2.Setting) *frames {
 	t.Helper()
 	l := bufconn.Listen(buffer)
-	go func() { _ = g.Serve(l) }()
+	go func() { _ = serve(l) }()
 	conn, err := l.DialContext(t.Context())
 	if err != nil {
 		t.Fatal(err)

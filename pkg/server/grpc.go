@@ -34,12 +34,15 @@ const (
 
 func (s *Server) newGRPC() *grpc.Server {
 	secure := insecure.NewCredentials()
-	if s.options.TLS != nil {
-		secure = newSecured(s.options.TLS, s.options.Logger)
+	if s.secure != nil {
+		secure = s.secure
 	}
-	options := append(s.grpcOptions(secure, keepalive.ServerParameters{ // an age of 0 means without a bound
+	options := s.grpcOptions(secure, keepalive.ServerParameters{ // an age of 0 means without a bound
 		MaxConnectionAge: s.options.MaxConnectionAge, MaxConnectionAgeGrace: s.options.MaxConnectionAgeGrace,
-	}), grpc.NumStreamWorkers(streamWorkers))
+	})
+	if !s.options.Lane { // else the workers are the lane's
+		options = append(options, grpc.NumStreamWorkers(streamWorkers))
+	}
 	g := guarded{grpc.NewServer(options...), s.service}
 	g.Server.RegisterService(s.service.describe(), s.service) // asks for itself
 	s.addHealth(g, s.options.Ready, legacyHealthName, ratelimitv3.RateLimitService_ServiceDesc.ServiceName)

@@ -58,7 +58,7 @@ func TestEachPortTellsTheHealthOfItsOwnServices(t *testing.T) {
 			own, others []string
 		}{
 			"grpc":  {f.conn, []string{"", "ratelimit", fullName}, []string{admin}},
-			"admin": {dial(t, f.server.Admin()), []string{"", admin}, []string{"ratelimit", fullName}},
+			"admin": {dial(t, f.server.ServeAdmin), []string{"", admin}, []string{"ratelimit", fullName}},
 		} {
 			client := healthgrpc.NewHealthClient(test.conn)
 			for _, name := range test.own {
@@ -75,7 +75,7 @@ func TestEachPortTellsTheHealthOfItsOwnServices(t *testing.T) {
 			}
 		}
 		f.server.Drain()
-		got, err := healthgrpc.NewHealthClient(dial(t, f.server.Admin())).Check(t.Context(), &healthgrpc.HealthCheckRequest{Service: admin})
+		got, err := healthgrpc.NewHealthClient(dial(t, f.server.ServeAdmin)).Check(t.Context(), &healthgrpc.HealthCheckRequest{Service: admin})
 		if err != nil || got.GetStatus() != healthgrpc.HealthCheckResponse_NOT_SERVING {
 			t.Errorf("admin: health of %q when drained: got %v, %v; want NOT_SERVING", admin, got.GetStatus(), err)
 		}
@@ -87,7 +87,7 @@ func TestStreamsEndWhenTheServerStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, everything, nil)
 		var next []func() error // of each stream
-		for _, conn := range []*grpc.ClientConn{f.conn, dial(t, f.server.Admin())} {
+		for _, conn := range []*grpc.ClientConn{f.conn, dial(t, f.server.ServeAdmin)} {
 			watch, err := healthgrpc.NewHealthClient(conn).Watch(t.Context(), new(healthgrpc.HealthCheckRequest))
 			if err != nil {
 				t.Fatal(err)
@@ -129,7 +129,7 @@ func TestReflectionDescribesTheServices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, everything, nil)
 		for service, conn := range map[string]*grpc.ClientConn{
-			fullName: f.conn, "weir.admin.v1.AdminService": dial(t, f.server.Admin()),
+			fullName: f.conn, "weir.admin.v1.AdminService": dial(t, f.server.ServeAdmin),
 		} {
 			stream, err := reflectiongrpc.NewServerReflectionClient(conn).ServerReflectionInfo(t.Context())
 			if err != nil {
@@ -205,7 +205,7 @@ func TestPingsEachSecondOnAnIdleConnectionAreAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, everything, nil)
 		listener := bufconn.Listen(1 << 20)
-		go func() { _ = f.server.GRPC().Serve(listener) }()
+		go func() { _ = f.server.Serve(listener) }()
 		conn, err := listener.DialContext(t.Context())
 		if err != nil {
 			t.Fatal(err)

@@ -93,8 +93,11 @@ func TestLargeRequestsThatWaitAreBounded(t *testing.T) {
 func TestAConnectionWithMoreThanItsShareIsRefusedAndOthersAreNot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, everything, func(o *Options) { o.MaxBytesInFlight = 2 << 20 })
+		if f.server.lane != nil {
+			t.Skip("streams without a message are too small for that on the lane")
+		}
 		f.ask(t, descriptor("nothing", "a"))
-		c := dialFrames(t, f.server.GRPC(), 1<<20)
+		c := dialFrames(t, f.server.Serve, 1<<20)
 		id := uint32(1)
 		for ; !f.server.service.bound.Crowded(); id += 2 {
 			if err := c.call(id, false); err != nil {

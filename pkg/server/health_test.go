@@ -26,7 +26,7 @@ func TestServicesServeWhileReadyAndTheServerAlways(t *testing.T) {
 		var s switched
 		f := start(t, everything, func(o *Options) { o.Ready = s.ready })
 		client := healthgrpc.NewHealthClient(f.conn)
-		admin := healthgrpc.NewHealthClient(dial(t, f.server.Admin()))
+		admin := healthgrpc.NewHealthClient(dial(t, f.server.ServeAdmin))
 		const serving, not = healthgrpc.HealthCheckResponse_SERVING, healthgrpc.HealthCheckResponse_NOT_SERVING
 		type answers map[string]healthgrpc.HealthCheckResponse_ServingStatus
 		check := func(when string, want answers) {

@@ -28,7 +28,7 @@ import (
 func TestACompressedRequestIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, everything, nil)
-		admin := dial(t, f.server.Admin())
+		admin := dial(t, f.server.ServeAdmin)
 		packed := grpc.UseCompressor(gzip.Name) // registers gzip, as the exporter of traces does
 		for name, call := range map[string]func() error{
 			"ShouldRateLimit": func() error {
@@ -63,7 +63,7 @@ func TestACompressedRequestIsRefused(t *testing.T) {
 func TestHeadersOfARequestAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, everything, nil)
-		c := dialFrames(t, f.server.GRPC(), 1<<20)
+		c := dialFrames(t, f.server.Serve, 1<<20)
 		if err := c.call(1, false, slices.Repeat([]hpack.HeaderField{{Name: "a", Value: "b"}}, 60_000)...); err != nil {
 			t.Log(err) // the server may hang up before the end
 		}
@@ -79,7 +79,7 @@ func TestHeadersOfARequestAreBounded(t *testing.T) {
 		if got := f.server.service.bound.Stats().Streams; got > 1 {
 			t.Errorf("streams: got %d", got)
 		}
-		c = dialFrames(t, f.server.GRPC(), 1<<20)
+		c = dialFrames(t, f.server.Serve, 1<<20)
 		if err := c.call(1, false, slices.Repeat([]hpack.HeaderField{{Name: "a", Value: strings.Repeat("b", 100)}}, 17<<10/100)...); err != nil {
 			t.Fatal(err)
 		}
@@ -93,7 +93,7 @@ func TestHeadersOfARequestAreBounded(t *testing.T) {
 func TestStreamsOfAConnectionAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, everything, func(o *Options) { o.MaxConcurrentStreams = 10 })
-		c := dialFrames(t, f.server.GRPC(), 1<<20)
+		c := dialFrames(t, f.server.Serve, 1<<20)
 		for id := uint32(1); id <= 21; id += 2 {
 			if err := c.call(id, false); err != nil {
 				t.Fatal(err)
@@ -157,7 +157,7 @@ func TestBytesInFlightStayBelowTheirBound(t *testing.T) {
 				f.ask(t, descriptor("nothing", "a")) // connects
 				var clients []*frames
 				for range connections {
-					c := dialFrames(t, f.server.GRPC(), 64<<10, test.settings...)
+					c := dialFrames(t, f.server.Serve, 64<<10, test.settings...)
 					if !test.silent {
 						go c.drain()
 					}
@@ -177,7 +177,7 @@ func TestBytesInFlightStayBelowTheirBound(t *testing.T) {
 					f.ask(t, descriptor("nothing", "a"))
 				}
 				now := f.server.service.bound.Stats()
-				if now.Ended["held_most"] == 0 && now.Refused == 0 {
+				if now.Ended["held_most"] == 0 && now.Refused == 0 && f.server.lane == nil { // some attacks are too small for the lane
 					t.Errorf("no connection ended and no request was refused: %+v", now)
 				}
 				if got := metricstest.Gather(t, f.registry, "weir_in_flight")["weir_in_flight_max_bytes"]; got != most {
@@ -221,7 +221,7 @@ func TestAClientThatSendsNoMessageLosesItsConnection(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := start(t, everything, nil)
 				l := bufconn.Listen(1 << 20)
-				go func() { _ = f.server.GRPC().Serve(l) }()
+				go func() { _ = f.server.Serve(l) }()
 				conn, err := l.DialContext(t.Context())
 				if err != nil {
 					t.Fatal(err)

@@ -56,6 +56,8 @@ type Options struct {
 	MaxConnectionAge      time.Duration // of GRPC: age at which clients must connect again, plus or minus a tenth; 0: no bound
 	MaxConnectionAgeGrace time.Duration // time for that until the server closes the connection; 0: no bound
 
+	Lane bool // Serve answers rate limit requests by a server of our own, and everything else by the one of GRPC
+
 	TLS *tls.Config // of GRPC, except on Unix sockets; nil: no TLS. HTTP and Admin have no TLS
 
 	Tracer     trace.Tracer                  // makes a span of each request; nil: no spans

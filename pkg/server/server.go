@@ -10,15 +10,19 @@
 package server
 
 import (
+	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
 
+	"github.com/weirproxy/weir/internal/laneserver"
 	"github.com/weirproxy/weir/pkg/store"
 )
 
@@ -26,14 +30,18 @@ import (
 type Server struct {
 	options  Options
 	service  *service
-	healths  []*health.Server // of both gRPC servers
+	healths  []*health.Server                 // of both gRPC servers
+	secure   credentials.TransportCredentials // of GRPC; nil: none
 	grpc     *grpc.Server
+	lane     *laneserver.Server // nil: GRPC alone
+	others   func()             // serves the other methods of lane, once
 	admin    *grpc.Server
 	http     http.Handler
 	draining atomic.Bool
 
 	finishing chan struct{} // closed when streams must end
 	finish    func()        // closes finishing, once
+	end       func()        // ends workers, once
 }
 
 // New returns a server that is ready to serve. New registers metrics with o.Registry. A missing option, an
@@ -45,13 +53,49 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{options: o, service: newService(o), finishing: make(chan struct{})}
 	s.finish = sync.OnceFunc(func() { close(s.finishing) })
+	s.end = sync.OnceFunc(s.service.workers.close)
 	if err := s.registerMetrics(); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
+	if o.TLS != nil {
+		s.secure = newSecured(o.TLS, o.Logger)
+	}
 	s.grpc = s.newGRPC()
+	if o.Lane {
+		if s.lane, err = s.newLane(); err != nil {
+			return nil, fmt.Errorf("lane: %w", err)
+		}
+		s.others = sync.OnceFunc(func() { go s.serveOthers() })
+	}
 	s.admin = s.newAdmin()
 	s.http = s.pages()
 	return s, nil
+}
+
+// Serve serves the rate limit service, health and reflection on l, and closes l in the end. The result is nil after GracefulStop and
+// Close, also when these came before.
+func (s *Server) Serve(l net.Listener) error {
+	if s.lane != nil {
+		s.others()
+		return s.lane.Serve(l)
+	}
+	return serve(s.grpc, l)
+}
+
+// ServeAdmin is Serve for the admin service, health and reflection. Clients need no credentials: the listener must be one that only
+// operators reach.
+func (s *Server) ServeAdmin(l net.Listener) error { return serve(s.admin, l) }
+
+func serve(s *grpc.Server, l net.Listener) error {
+	if err := s.Serve(l); !errors.Is(err, grpc.ErrServerStopped) {
+		return err
+	}
+	return nil
+}
+
+// serveOthers serves the connections that the lane hands over.
+func (s *Server) serveOthers() {
+	_ = serve(s.grpc, s.lane.Others()) // the listener has no errors
 }
 
 // GRPC returns the server of the rate limit service, health and reflection.
@@ -88,6 +132,9 @@ func (s *Server) GracefulStop() {
 	s.finish()
 	var stopping sync.WaitGroup
 	stopping.Go(s.grpc.GracefulStop)
+	if s.lane != nil {
+		stopping.Go(s.lane.GracefulStop)
+	}
 	stopping.Go(s.admin.GracefulStop)
 	stopping.Wait()
 }
@@ -95,5 +142,9 @@ func (s *Server) GracefulStop() {
 // Close stops both gRPC servers at once and cancels the calls in flight; GracefulStop finishes them. A second Close does nothing.
 func (s *Server) Close() {
 	s.grpc.Stop()
+	if s.lane != nil {
+		s.lane.Stop()
+	}
+	s.end()
 	s.admin.Stop()
 }

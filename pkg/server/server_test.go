@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"os"
 	"testing"
 	"time"
 
@@ -24,7 +25,7 @@ import (
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
-		Own: []string{"pkg/algorithms", "pkg/descriptors", "pkg/store", "pkg/limiter", "internal/durations", "internal/inflight", "internal/loglimit", "internal/metrics", "internal/render", "proto/..."},
+		Own: []string{"pkg/algorithms", "pkg/descriptors", "pkg/store", "pkg/limiter", "internal/durations", "internal/inflight", "internal/lane", "internal/laneserver", "internal/loglimit", "internal/metrics", "internal/render", "proto/..."},
 		Never: []string{
 			"github.com/spf13", "flag", "github.com/redis", "github.com/weirproxy/weir/pkg/store/memstore",
 			"go.opentelemetry.io/otel/sdk", "go.opentelemetry.io/otel/exporters",
@@ -89,6 +90,7 @@ func startOn(tb testing.TB, s store.Store, rules string, change func(*Options)) 
 	o := Options{
 		Limiter: f.limiter, Registry: f.registry, Logger: slog.New(slog.NewTextHandler(f.logs, nil)), Reflection: true,
 		Loads: func() LoadStatus { return f.loads },
+		Lane:  os.Getenv("WEIR_GRPC_SERVER") == "lane", // all tests hold for both
 	}
 	if change != nil {
 		change(&o)
@@ -97,7 +99,7 @@ func startOn(tb testing.TB, s store.Store, rules string, change func(*Options)) 
 		tb.Fatal(err)
 	}
 	tb.Cleanup(f.server.Close)
-	f.conn = dial(tb, f.server.GRPC())
+	f.conn = dial(tb, f.server.Serve)
 	f.client = ratelimitv3.NewRateLimitServiceClient(f.conn)
 	return f
 }
@@ -116,11 +118,11 @@ func (f *fixture) refuse(mistake string) {
 	f.loads.Refusals++
 }
 
-// dial serves g and connects to it, through memory.
-func dial(tb testing.TB, g *grpc.Server) *grpc.ClientConn {
+// dial serves and connects to the server, through memory.
+func dial(tb testing.TB, serve func(net.Listener) error) *grpc.ClientConn {
 	tb.Helper()
 	listener := bufconn.Listen(1 << 20)
-	go func() { _ = g.Serve(listener) }()
+	go func() { _ = serve(listener) }()
 	conn, err := grpc.NewClient("passthrough:///memory",
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))

@@ -29,10 +29,11 @@ type service struct {
 	statuses statusMapper
 	lost     atomic.Uint64 // requests that failed before the limiter
 	bound    *inflight.Bound
+	workers  *workers // of the lane
 }
 
 func newService(o Options) *service {
-	s := &service{options: o, statuses: statusMapper{logger: o.Logger}}
+	s := &service{options: o, statuses: statusMapper{logger: o.Logger}, workers: newWorkers()}
 	s.bound = inflight.New(inflight.Options{
 		MaxBytes: int64(o.MaxBytesInFlight), MessageTimeout: messageTimeout, Logger: o.Logger,
 		// Before a client knows the bound of streams it may send as many as Envoy does, and gets REFUSED_STREAM.
@@ -57,41 +58,52 @@ func (s *service) describe() *grpc.ServiceDesc {
 	return &d
 }
 
-// shouldRateLimit handles one call of ShouldRateLimit. dec receives the request; the result is a *reply.
+// shouldRateLimit handles one call of ShouldRateLimit that came through gRPC. dec receives the request; the result is a *reply.
 func (s *service) shouldRateLimit(ctx context.Context, dec func(any) error) (r any, err error) {
 	if err := s.guard(ctx); err != nil {
 		return nil, err
 	}
 	c, _ := s.calls.Get().(*call)
-	defer func() {
-		if v := recover(); v != nil { // c may be half written: drop it
-			s.lost.Add(1)
-			r, err = nil, s.statuses.status(&panicError{v, debug.Stack()})
-		}
-	}()
+	defer s.survive(&err) // a panic drops c, which may be half written
 	if err := dec(c); err != nil {
 		s.release(c)
 		return nil, err // from gRPC: the message is too large or cut off, or the client is gone
 	}
-	if large := c.weight(); large > 0 {
-		taken, ok := s.bound.Take(ctx, large)
-		if !ok {
-			s.lost.Add(1)
-			s.release(c)
-			return nil, status.Error(codes.ResourceExhausted, textCrowded)
-		}
-		defer s.bound.Give(taken)
-	}
 	if s.options.Tracer != nil {
 		ctx = s.withParent(ctx, incoming{ctx})
 	}
-	if err := s.answer(ctx, c); err != nil {
+	if err := s.handle(ctx, c); err != nil {
 		s.release(c)
-		return nil, s.statuses.status(err)
+		return nil, err
 	}
 	answer := newReply(c.answer)
 	s.release(c)
 	return answer, nil
+}
+
+// handle decides a decoded call of any weight and encodes the response into c.answer. The error is a gRPC status. A heavy call waits for
+// room.
+func (s *service) handle(ctx context.Context, c *call) error {
+	if heavy := c.weight(); heavy > 0 {
+		taken, ok := s.bound.Take(ctx, heavy)
+		if !ok {
+			s.lost.Add(1)
+			return status.Error(codes.ResourceExhausted, textCrowded)
+		}
+		defer s.bound.Give(taken)
+	}
+	if err := s.answer(ctx, c); err != nil {
+		return s.statuses.status(err)
+	}
+	return nil
+}
+
+// survive turns a panic into a gRPC status. Functions must defer it directly.
+func (s *service) survive(err *error) {
+	if v := recover(); v != nil {
+		s.lost.Add(1)
+		*err = s.statuses.status(&panicError{v, debug.Stack()})
+	}
 }
 
 // answer decides a decoded call and encodes the response into c.answer, in a span if tracing is on.

@@ -199,7 +199,7 @@ func TestFailuresAreLoggedOnceASecond(t *testing.T) {
 func TestPanicsInOtherServicesEndNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, everything, func(o *Options) { o.Reload = func(context.Context) error { return boom("bug in reload") } })
-		client := adminv1.NewAdminServiceClient(dial(t, f.server.Admin()))
+		client := adminv1.NewAdminServiceClient(dial(t, f.server.ServeAdmin))
 		if _, err := client.Reload(t.Context(), new(adminv1.ReloadRequest)); status.Code(err) != codes.Internal {
 			t.Errorf("Reload: got %v; want Internal", err)
 		}

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/weirproxy/weir/internal/inflight"
+	"github.com/weirproxy/weir/internal/laneserver"
 	"github.com/weirproxy/weir/internal/loglimit"
 )
 
@@ -35,12 +36,24 @@ type followedInfo struct {
 
 // ServerHandshake implements [credentials.TransportCredentials].
 func (f *followed) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	conn, info, err := f.TransportCredentials.ServerHandshake(raw)
+	conn, info, err := f.handshake(raw)
 	if err != nil {
 		return nil, nil, err
 	}
 	c := f.bound.Follow(conn)
 	return c.Server(), followedInfo{info, c}, nil
+}
+
+// handshake secures a connection, unless the lane has done so before it handed the connection over.
+func (f *followed) handshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	handed, ok := raw.(*laneserver.Handed)
+	if !ok {
+		return f.TransportCredentials.ServerHandshake(raw)
+	}
+	if info, ok := handed.Info.(credentials.AuthInfo); ok {
+		return handed, info, nil
+	}
+	return insecure.NewCredentials().ServerHandshake(handed)
 }
 
 // Clone implements [credentials.TransportCredentials].

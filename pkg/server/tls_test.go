@@ -85,7 +85,7 @@ func (f *fixture) serveOn(t *testing.T, network, address string) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	go func() { _ = f.server.GRPC().Serve(l) }()
+	go func() { _ = f.server.Serve(l) }()
 	if network == "unix" {
 		return "unix:" + address
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"slices"
 )
 
@@ -18,8 +19,11 @@ type Ratelimit struct {
 
 // StartRatelimit runs the program at binary and waits until it is ready. environ holds variables as NAME=value. The defaults are
 // ports of 127.0.0.1 that the system chooses, no StatsD, and a log of JSON lines. Of two values of a variable the later counts. The
-// program gets no variable of this process.
+// program gets WEIR_GRPC_SERVER of this process, so that all tests can run over either server, and no other variable.
 func StartRatelimit(ctx context.Context, binary string, environ ...string) (*Ratelimit, error) {
+	if server := os.Getenv("WEIR_GRPC_SERVER"); server != "" {
+		environ = append([]string{"WEIR_GRPC_SERVER=" + server}, environ...)
+	}
 	process, err := start("ratelimit", slices.Concat([]string{
 		"HOST=127.0.0.1", "PORT=0", "GRPC_HOST=127.0.0.1", "GRPC_PORT=0", "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0",
 		"PROMETHEUS_ADDR=127.0.0.1:0", "WEIR_ADMIN_ADDRESS=127.0.0.1:0", "USE_STATSD=false", "LOG_LEVEL=info", "LOG_FORMAT=json",

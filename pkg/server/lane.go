@@ -1,0 +1,217 @@
+package server
+
+import (
+	"context"
+	"net"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/weirproxy/weir/internal/inflight"
+	"github.com/weirproxy/weir/internal/lane"
+	"github.com/weirproxy/weir/internal/laneserver"
+)
+
+// newLane returns the server that answers ShouldRateLimit without gRPC's library, and hands all other methods over to it.
+func (s *Server) newLane() (*laneserver.Server, error) {
+	l, err := lane.New(lane.Options{
+		Path: ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName, MaxMessage: s.options.MaxRequestBytes,
+		MaxStreams: s.options.MaxConcurrentStreams, MaxHeaderList: maxHeaderBytes,
+		StreamWindow: streamWindow, ConnWindow: connectionWindow,
+		Metadata:       s.options.Tracer != nil && s.options.Propagator != nil,
+		MessageTimeout: messageTimeout, ResponseTimeout: responseTimeout,
+		KeepaliveTime: keepaliveTime, KeepaliveTimeout: keepaliveTimeout, PingInterval: pingInterval,
+		AgeGrace: s.options.MaxConnectionAgeGrace, HandOver: true,
+	})
+	if err != nil {
+		return nil, err
+	}
+	options := laneserver.Options{
+		Lane: l, Logger: s.options.Logger, MaxConnectionAge: s.options.MaxConnectionAge,
+		Account: func(conn net.Conn) laneserver.Account { return s.service.bound.Count(conn) },
+	}
+	if s.secure != nil {
+		options.Handshake = func(raw net.Conn) (net.Conn, any, error) { return s.secure.ServerHandshake(raw) }
+	}
+	prompt := s.options.Limiter.Prompt()
+	if !prompt {
+		s.service.workers.start()
+	}
+	var served *laneserver.Server
+	options.Handler = func(c *laneserver.Conn) lane.Handler {
+		counts, _ := c.Account().(*inflight.Conn)
+		return &laneHandler{service: s.service, conn: c, counts: counts, begun: served.Begun(), prompt: prompt}
+	}
+	served = laneserver.New(options)
+	return served, nil
+}
+
+// Bounds of connections of the lane, beside the bounds of gRPC.
+const (
+	responseTimeout = 10 * time.Second // that a response waits for a client that takes none
+	pingInterval    = time.Second      // as in the policy of gRPC
+)
+
+// laneHandler answers the calls of one connection of the lane.
+type laneHandler struct {
+	service *service
+	conn    *laneserver.Conn
+	counts  *inflight.Conn
+	begun   time.Time // of instants
+	prompt  bool      // the limiter never waits
+
+	mu    sync.Mutex // guards later
+	later map[uint32]context.CancelFunc
+}
+
+// Answer implements [lane.Handler]. The call is decided in place, unless it may wait or takes long.
+func (h *laneHandler) Answer(in *lane.Call, message, dst []byte) (response []byte, r lane.Reply) {
+	if b := h.service.bound; b.Crowded() && !b.Admits(h.counts) {
+		return dst, lane.Reply{Code: uint32(codes.ResourceExhausted), Message: textCrowded}
+	}
+	begun := h.begun.Add(time.Duration(in.Arrived))
+	if h.prompt && !in.Large {
+		response, heavy, err := h.service.inPlace(in, begun, message, dst)
+		if !heavy {
+			return response, laneReply(err)
+		}
+	}
+	l := laterCall{handler: h, stream: in.Stream, begun: begun}
+	if in.Large {
+		l.message, l.kept = message, decodedBytes+decodedFactor*len(message) // ours
+	} else {
+		l.kept = decodedBytes + decodedFactor*len(message)
+		var err error
+		if l.call, err = h.service.copied(begun, message); err != nil {
+			return dst, laneReply(err)
+		}
+	}
+	h.conn.Keep(l.kept)
+	h.start(in, l)
+	return dst, lane.Reply{Later: true}
+}
+
+// Bytes of memory of a call that waits: of a decoded call with a context, and for each byte of a message.
+const (
+	decodedBytes  = 1 << 10
+	decodedFactor = 8
+)
+
+// inPlace decides a call of the lane, unless the call is heavy, and appends the response to dst. The error is a gRPC status.
+func (s *service) inPlace(in *lane.Call, begun time.Time, message, dst []byte) (response []byte, heavy bool, err error) {
+	c, _ := s.calls.Get().(*call)
+	defer s.survive(&err) // a panic drops c, which may be half written
+	c.decodeInPlace(message, begun)
+	if c.weight() > 0 {
+		s.release(c)
+		return dst, true, nil
+	}
+	ctx := context.Background()
+	if s.options.Tracer != nil {
+		ctx = s.withParent(ctx, in)
+	}
+	own := c.answer
+	c.answer = dst
+	err = s.answer(ctx, c)
+	response, c.answer = c.answer, own
+	s.release(c)
+	if err != nil {
+		err = s.statuses.status(err)
+	}
+	return response, false, err
+}
+
+// copied decodes a copy of a message. The error is a gRPC status.
+func (s *service) copied(begun time.Time, message []byte) (c *call, err error) {
+	c, _ = s.calls.Get().(*call)
+	defer s.survive(&err)
+	c.decode(message)
+	c.begun = begun
+	return c, nil
+}
+
+// laterCall is a call that a worker decides.
+type laterCall struct {
+	handler *laneHandler
+	ctx     context.Context //nolint:containedctx // of the call, on its way to the worker
+	stream  uint32
+	begun   time.Time
+	call    *call  // decoded; nil: message is to decode
+	message []byte // does not change
+	kept    int    // bytes
+}
+
+// start lets a worker decide a call.
+func (h *laneHandler) start(in *lane.Call, l laterCall) {
+	ctx := context.Background()
+	if h.service.options.Tracer != nil {
+		ctx = h.service.withParent(ctx, in)
+	}
+	var cancel context.CancelFunc
+	if in.Timeout > 0 {
+		l.ctx, cancel = context.WithDeadline(ctx, l.begun.Add(in.Timeout))
+	} else {
+		l.ctx, cancel = context.WithCancel(ctx)
+	}
+	h.mu.Lock()
+	if h.later == nil {
+		h.later = make(map[uint32]context.CancelFunc)
+	}
+	h.later[in.Stream] = cancel
+	h.mu.Unlock()
+	h.service.workers.do(l)
+}
+
+// decide decides the call and answers it.
+func (l *laterCall) decide() {
+	h, s := l.handler, l.handler.service
+	err := l.check(s)
+	h.mu.Lock()
+	cancel := h.later[l.stream]
+	delete(h.later, l.stream)
+	h.mu.Unlock()
+	cancel()
+	if err != nil {
+		h.conn.Finish(l.stream, nil, laneReply(err), l.kept) // after a panic the call is dropped
+		return
+	}
+	h.conn.Finish(l.stream, l.call.answer, lane.Reply{}, l.kept)
+	s.release(l.call)
+}
+
+// check decides the call. The error is a gRPC status.
+func (l *laterCall) check(s *service) (err error) {
+	defer s.survive(&err)
+	if l.call == nil {
+		l.call, _ = s.calls.Get().(*call)
+		l.call.decodeInPlace(l.message, l.begun)
+	}
+	return s.handle(l.ctx, l.call)
+}
+
+// Cancel implements [lane.Handler].
+func (h *laneHandler) Cancel(stream uint32) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if cancel := h.later[stream]; cancel != nil {
+		cancel()
+	}
+}
+
+// laneReply returns a gRPC status, nil for OK, as the reply of a call.
+func laneReply(err error) lane.Reply {
+	if err == nil {
+		return lane.Reply{}
+	}
+	of := status.Convert(err)
+	r := lane.Reply{Code: uint32(of.Code()), Message: of.Message()}
+	if p := of.Proto(); len(p.GetDetails()) > 0 {
+		r.Details, _ = proto.Marshal(p) // without details the code and the text are left
+	}
+	return r
+}

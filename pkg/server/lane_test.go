@@ -1,0 +1,298 @@
+package server
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/weirproxy/weir/internal/lane"
+	"github.com/weirproxy/weir/internal/race"
+)
+
+const laneRules = `
+domain: edge
+default: {requests_per_unit: 100, unit: minute}
+descriptors:
+  - key: user
+    detailed_metric: true
+    rate_limits:
+      - {requests_per_unit: 4294967295, unit: year}
+      - {requests_per_unit: 100, unit: second, algorithm: token_bucket, burst: 4294967295, count_rejected: true}
+    descriptors:
+      - {key: user, value: "*", quota_mode: true, rate_limit: {requests_per_unit: 10, unit: hour, algorithm: sliding_window_log}}
+  - key: shop
+    shadow_mode: true
+    value_to_metric: true
+    rate_limit: {requests_per_unit: 10, period: 1s, algorithm: sliding_window_counter}
+`
+
+// bytesCodec sends and receives bytes.
+type bytesCodec struct{}
+
+var errNotBytes = errors.New("not a *[]byte")
+
+func (bytesCodec) Marshal(v any) ([]byte, error) {
+	if b, ok := v.(*[]byte); ok {
+		return *b, nil
+	}
+	return nil, errNotBytes
+}
+
+func (bytesCodec) Unmarshal(data []byte, v any) error {
+	if b, ok := v.(*[]byte); ok {
+		*b = bytes.Clone(data)
+		return nil
+	}
+	return errNotBytes
+}
+
+func (bytesCodec) Name() string { return "proto" }
+
+func pick[T any](r *rand.Rand, choices ...T) T { return choices[r.IntN(len(choices))] }
+
+// randomMessage is a request that may be odd in several ways at once.
+func randomMessage(t *testing.T, r *rand.Rand) []byte {
+	t.Helper()
+	in := &ratelimitv3.RateLimitRequest{
+		Domain: pick(r, "edge", "edge", "edge", "edge", "elsewhere", ""), HitsAddend: pick[uint32](r, 0, 0, 1, 7, 1<<32-1),
+	}
+	n := pick(r, 0, 1, 1, 1, 2, 3, 10)
+	if r.IntN(50) == 0 {
+		n = pick(r, 200, 1000, 1001, 3000)
+	}
+	for range n {
+		d := &commonv3.RateLimitDescriptor{IsNegativeHits: r.IntN(8) == 0}
+		for range pick(r, 0, 1, 1, 1, 2, 5) {
+			value := pick(r, "", "alice", "bob", "*", strings.Repeat("é", 100), fmt.Sprint(r.Uint64()))
+			if n < 4 && r.IntN(20) == 0 {
+				value = strings.Repeat("v", pick(r, 3000, 5000, 30_000, 70_000))
+			}
+			key := pick(r, "user", "user", "user", "shop", "nobody", "user_alice", "shop", "user", "user", "")
+			d.Entries = append(d.Entries, &commonv3.RateLimitDescriptor_Entry{Key: key, Value: value})
+		}
+		if r.IntN(3) == 0 {
+			d.HitsAddend = wrapperspb.UInt64(pick[uint64](r, 0, 1, 1<<32-1, 1<<32, 1<<64-1))
+		}
+		if r.IntN(6) == 0 && n < 20 {
+			d.Limit = &commonv3.RateLimitDescriptor_RateLimitOverride{
+				RequestsPerUnit: pick[uint32](r, 0, 1, 1<<32-1), Unit: typev3.RateLimitUnit(r.Int32N(9)),
+			}
+		}
+		in.Descriptors = append(in.Descriptors, d)
+	}
+	data, err := proto.Marshal(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(data) > 0 && r.IntN(10) == 0 {
+		for range pick(r, 1, 2, 10) {
+			data[r.IntN(len(data))] = byte(r.UintN(256))
+		}
+		data = data[:pick(r, len(data), len(data), r.IntN(len(data)))]
+	}
+	return data
+}
+
+// answerOf is everything that a client sees.
+type answerOf struct {
+	Response        []byte
+	Status          string
+	Details         []string
+	Header, Trailer metadata.MD
+}
+
+// Time stands still in a bubble, so that both servers decide at the same instant.
+func TestTheLaneAndGRPCGiveEqualAnswersToRandomRequests(t *testing.T) {
+	requests := 2000
+	if n, err := strconv.Atoi(os.Getenv("WEIR_RANDOM_REQUESTS")); err == nil {
+		requests = n
+	}
+	synctest.Test(t, func(t *testing.T) {
+		var conns []*grpc.ClientConn
+		for _, served := range []bool{false, true} {
+			f := start(t, laneRules, func(o *Options) {
+				o.Lane, o.DynamicMetadata = served, true
+				o.Headers = Headers{RateLimit: true, IETF: true, RetryAfter: true}
+			})
+			conns = append(conns, f.conn)
+		}
+		const seed1, seed2 = 3, 4
+		r := rand.New(rand.NewPCG(seed1, seed2))
+		seen := map[string]int{}
+		for i := range requests {
+			data := randomMessage(t, r)
+			var answers []answerOf
+			for _, conn := range conns {
+				var a answerOf
+				err := conn.Invoke(t.Context(), ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName, &data, &a.Response,
+					grpc.ForceCodec(bytesCodec{}), grpc.Header(&a.Header), grpc.Trailer(&a.Trailer))
+				s := status.Convert(err)
+				a.Status = fmt.Sprintf("%v: %s", s.Code(), s.Message())
+				for _, d := range s.Details() {
+					a.Details = append(a.Details, fmt.Sprint(d))
+				}
+				answers = append(answers, a)
+				seen[s.Code().String()]++
+			}
+			if diff := cmp.Diff(answers[0], answers[1]); diff != "" {
+				t.Fatalf("request %d of seed %d, %d: %x (-grpc +lane):\n%s", i, seed1, seed2, data, diff)
+			}
+		}
+		if seen["OK"] < requests/2 || seen["InvalidArgument"] < requests/10 || seen["ResourceExhausted"] == 0 {
+			t.Errorf("codes: got %v, want many answers and refusals: else the requests show little", seen)
+		}
+	})
+}
+
+// inPlaceHandler is the handler of a connection that is not there.
+func inPlaceHandler(f *fixture) *laneHandler {
+	return &laneHandler{service: f.server.service, prompt: true}
+}
+
+// frameOf appends a request as Envoy sends it: HEADERS and DATA.
+func frameOf(t *testing.T, message []byte) []byte {
+	t.Helper()
+	var headers, out bytes.Buffer
+	code := hpack.NewEncoder(&headers)
+	for _, f := range [][2]string{
+		{":method", "POST"},
+		{":scheme", "http"},
+		{":path", ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName},
+		{":authority", "weir"},
+		{"te", "trailers"},
+		{"grpc-timeout", "20m"},
+		{"content-type", "application/grpc"},
+	} {
+		if err := code.WriteField(hpack.HeaderField{Name: f[0], Value: f[1], Sensitive: true}); err != nil { // keeps the table as it is
+			t.Fatal(err)
+		}
+	}
+	framer := http2.NewFramer(&out, nil)
+	data := append([]byte{0, 0, 0, 0, 0}, message...)
+	binary.BigEndian.PutUint32(data[1:], uint32(len(message)))
+	err := framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: headers.Bytes(), EndHeaders: true})
+	if err = errors.Join(err, framer.WriteData(1, true, data)); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+func TestARequestOnTheLaneAllocatesNothing(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector drops parts of pools")
+	}
+	f := start(t, "domain: edge\ndescriptors:\n  - {key: user, detailed_metric: true, rate_limit: {requests_per_unit: 4294967295, unit: year}}\n", nil)
+	l, err := lane.New(lane.Options{Path: ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName, MaxMessage: 64 << 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := int64(1)
+	c := l.Open(now, nil, 0)
+	c.Handle(inPlaceHandler(f))
+	hello := bytes.NewBufferString(http2.ClientPreface)
+	framer := http2.NewFramer(hello, nil)
+	if err := errors.Join(framer.WriteSettings(), framer.WriteWindowUpdate(0, 1<<30), c.Receive(hello.Bytes(), now)); err != nil {
+		t.Fatal(err)
+	}
+	c.Output(nil)
+	one := frameOf(t, join(bytesField(1, []byte("edge")), bytesField(2, bytesField(1, bytesField(1, []byte("user")), bytesField(2, []byte("alice"))))))
+	batch := bytes.Repeat(one, 20)
+	second := 9 + int(one[0])<<16 + int(one[1])<<8 + int(one[2]) // DATA
+	id := uint32(1)
+	out := make([]byte, 0, 64<<10)
+	allocs := testing.AllocsPerRun(100, func() {
+		for at := 0; at < len(batch); at += len(one) {
+			binary.BigEndian.PutUint32(batch[at+5:], id)
+			binary.BigEndian.PutUint32(batch[at+second+5:], id)
+			id += 2
+		}
+		now += 1000
+		c.Lend(out)
+		if err := c.Receive(batch, now); err != nil {
+			t.Fatal(err)
+		}
+		if c.Output(nil) == nil {
+			t.Fatal("no answer")
+		}
+	})
+	if got := c.Answered(); allocs != 0 || got != 20*101 {
+		t.Errorf("20 requests: got %v allocations, %d answers in all; want 0, %d", allocs, got, 20*101)
+	}
+}
+
+// The texts of a request are parts of the buffer, which the next bytes of the client overwrite.
+func TestNothingKeepsTheBytesOfARequestOnTheLane(t *testing.T) {
+	var all [2][]string
+	for i := range all {
+		synctest.Test(t, func(t *testing.T) {
+			var spans *tracetest.InMemoryExporter
+			f := start(t, laneRules, func(o *Options) {
+				o.DynamicMetadata, o.Headers = true, Headers{RateLimit: true, IETF: true, RetryAfter: true}
+				spans = traced(o)
+				o.Propagator = nil
+			})
+			h := inPlaceHandler(f)
+			r := rand.New(rand.NewPCG(5, 6))
+			for range 3000 {
+				message := randomMessage(t, r)
+				response, reply := h.service.inPlaceOrNot(message)
+				if i == 1 {
+					for n := range message {
+						message[n] = 'x'
+					}
+				}
+				all[i] = append(all[i], fmt.Sprintf("%x %+v", response, reply))
+			}
+			for c := range f.limiter.Counts() {
+				var counts []string
+				for levels, tally := range c.Counts.Levels() {
+					counts = append(counts, fmt.Sprintf("%q %+v", levels, tally))
+				}
+				for value, tally := range c.Counts.Values() {
+					counts = append(counts, fmt.Sprintf("%q %+v", value, tally))
+				}
+				slices.Sort(counts)
+				all[i] = append(all[i], c.Path)
+				all[i] = append(all[i], counts...)
+			}
+			for _, s := range spans.GetSpans() {
+				s.SpanContext = s.SpanContext.WithTraceID([16]byte{1}).WithSpanID([8]byte{1})
+				all[i] = append(all[i], fmt.Sprint(said(&s)))
+			}
+			all[i] = append(all[i], f.logs.String())
+		})
+	}
+	if diff := cmp.Diff(all[0], all[1]); diff != "" {
+		t.Errorf("(-as it was +overwritten):\n%s", diff)
+	}
+}
+
+// inPlaceOrNot decides a call in place, unless it is heavy.
+func (s *service) inPlaceOrNot(message []byte) (response []byte, reply lane.Reply) {
+	response, heavy, err := s.inPlace(new(lane.Call), s.latest.started, message, nil)
+	if heavy {
+		return nil, lane.Reply{Later: true}
+	}
+	return response, laneReply(err)
+}

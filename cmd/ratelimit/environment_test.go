@@ -105,7 +105,7 @@ func TestEveryVariableOfTheOriginalIsInTheTableWithItsDefault(t *testing.T) {
 	}
 	more := slices.Sorted(maps.Keys(known))
 	want := []string{
-		"GRPC_SERVER_TLS_CA_CERT", "REDIS_KEY_FORMAT", "REDIS_OP_TIMEOUT", "REDIS_PERSECOND_OP_TIMEOUT", "REDIS_POOL_ON_EMPTY_WAIT_DURATION", "STATSD_PROTOCOL", "WEIR_ADMIN_ADDRESS", "WEIR_HTTP_JSON", "WEIR_HTTP_JSON_ALLOW", "WEIR_HTTP_JSON_HOSTS", "WEIR_MAX_BYTES_IN_FLIGHT",
+		"GRPC_SERVER_TLS_CA_CERT", "REDIS_KEY_FORMAT", "REDIS_OP_TIMEOUT", "REDIS_PERSECOND_OP_TIMEOUT", "REDIS_POOL_ON_EMPTY_WAIT_DURATION", "STATSD_PROTOCOL", "WEIR_ADMIN_ADDRESS", "WEIR_GRPC_SERVER", "WEIR_HTTP_JSON", "WEIR_HTTP_JSON_ALLOW", "WEIR_HTTP_JSON_HOSTS", "WEIR_MAX_BYTES_IN_FLIGHT",
 		"WEIR_MAX_CONCURRENT_STREAMS", "WEIR_MAX_CONNECTIONS", "WEIR_MAX_REQUEST_BYTES", "WEIR_MAX_RULES_BYTES", "WEIR_STATE_DIR", "WEIR_STATE_INTERVAL",
 	}
 	if diff := cmp.Diff(want, more); diff != "" {
@@ -216,6 +216,7 @@ func TestEveryVariableDoesWhatItSays(t *testing.T) {
 			want: [2]bool{true, false},
 		},
 		"WEIR_HTTP_JSON_HOSTS=a,b":                      {got: func(c config) any { return c.Server.JSON.Hosts }, want: []string{"a", "b"}},
+		"WEIR_GRPC_SERVER=lane":                         {got: func(c config) any { return c.Server.Lane }, want: true},
 		"WEIR_MAX_REQUEST_BYTES=1000":                   {got: func(c config) any { return c.Server.MaxRequestBytes }, want: 1000},
 		"WEIR_MAX_CONNECTIONS=7":                        {got: func(c config) any { return c.MaxConnections }, want: 7},
 		"WEIR_MAX_CONCURRENT_STREAMS=8":                 {got: func(c config) any { return c.Server.MaxConcurrentStreams }, want: 8},

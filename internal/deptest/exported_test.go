@@ -39,6 +39,10 @@ func internalTypes(name string, source any) ([]string, error) {
 	var lines []string
 	ast.Inspect(file, func(n ast.Node) bool {
 		switch n := n.(type) {
+		case *ast.FuncDecl: // FileExports keeps the methods of types that are not exported
+			if n.Recv != nil && !exportedReceiver(n.Recv.List[0].Type) {
+				return false
+			}
 		case *ast.BlockStmt: // a body is not a signature
 			return false
 		case *ast.ValueSpec: // nor is a value, such as an error
@@ -51,6 +55,17 @@ func internalTypes(name string, source any) ([]string, error) {
 		return true
 	})
 	return lines, nil
+}
+
+func exportedReceiver(e ast.Expr) bool {
+	if star, ok := e.(*ast.StarExpr); ok {
+		e = star.X
+	}
+	if of, ok := e.(*ast.IndexExpr); ok { // a type parameter
+		e = of.X
+	}
+	name, ok := e.(*ast.Ident)
+	return !ok || name.IsExported()
 }
 
 func TestNoExportedSignatureNamesAnInternalType(t *testing.T) {
@@ -90,6 +105,7 @@ type small struct{ A hidden.Type }
 func F(x *other.Type) { hidden.G() }
 func g(x hidden.Type) {}
 func (T) M() []hidden.Elem { return nil }
+func (s *small) M() []hidden.Elem { return nil }
 `
 	got, err := internalTypes("p.go", file)
 	if err != nil {

@@ -156,7 +156,7 @@ func TestNodeOfARealClusterThatStopsDelaysItsOwnCallsOnly(t *testing.T) {
 	cluster := sharedCluster(t)
 	s := clustered(t, Options{Timeout: 500 * time.Millisecond}) // of a busy machine, too
 	var live, stopped []store.Charge                            // of slots that share a queue
-	boundary := slots/3 + 1                                     // the first slot of node 1
+	boundary := slots / 3                                       // the first slot of node 1
 	shared := s.main.queueFor(uint16(boundary), nil)
 	for n := 0; len(live) < 16 || len(stopped) < 16; n++ {
 		c := hit(fmt.Sprint("b", n), perAge(algorithms.FixedWindow, 1_000_000))

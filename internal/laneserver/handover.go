@@ -78,7 +78,7 @@ func (e *early) hand(c *Conn) *Handed {
 	if e.sent.bad {
 		return nil
 	}
-	return &Handed{Conn: e.conn, Info: c.info, early: e.bytes, mark: c.mark, sent: e.sent}
+	return &Handed{Conn: e.conn, Info: c.info, early: e.bytes, mark: c.mark, below: belowTLS(e.conn), sent: e.sent}
 }
 
 // Handed is a connection for another server. Read begins with the first byte of the client. Write drops the frames that the
@@ -88,6 +88,7 @@ type Handed struct {
 	Info  any // of Options.Handshake
 	early []byte
 	mark  marker
+	below decrypting // nil: nobody wants to know
 
 	// Of Write.
 	sent sent
@@ -106,7 +107,11 @@ func (h *Handed) Read(p []byte) (int, error) {
 		}
 		return n, nil
 	}
-	return h.Conn.Read(p)
+	n, err := h.Conn.Read(p)
+	if h.below != nil && n > 0 {
+		h.below.Decrypted()
+	}
+	return n, err
 }
 
 // Write implements [net.Conn].

@@ -19,7 +19,21 @@ const netSize = 4 << 10
 type netSocket struct {
 	net.Conn
 	buffer []byte
+	below  decrypting // nil: nobody wants to know
 }
+
+// decrypting is a connection below TLS that counts bytes until TLS has decrypted some.
+type decrypting interface{ Decrypted() }
+
+// belowTLS returns the connection below TLS that counts, or nil.
+func belowTLS(conn net.Conn) (below decrypting) {
+	if secure, ok := conn.(interface{ NetConn() net.Conn }); ok {
+		below, _ = secure.NetConn().(decrypting)
+	}
+	return below
+}
+
+func newNetSocket(conn net.Conn) *netSocket { return &netSocket{Conn: conn, below: belowTLS(conn)} }
 
 func (n *netSocket) read(s *Server) (b *buffers, read int, err error) {
 	if n.buffer == nil {
@@ -28,6 +42,9 @@ func (n *netSocket) read(s *Server) (b *buffers, read int, err error) {
 	read, err = n.Read(n.buffer)
 	if read == 0 && err != nil {
 		return nil, 0, err
+	}
+	if n.below != nil {
+		n.below.Decrypted()
 	}
 	b, _ = s.buffers.Get().(*buffers)
 	copy(b.in[:], n.buffer[:read])

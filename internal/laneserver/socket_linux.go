@@ -20,20 +20,20 @@ func newSocket(conn net.Conn) socket {
 		below = bounded.NetConn()
 	}
 	if _, secure := conn.(*tls.Conn); secure {
-		return &netSocket{Conn: conn}
+		return newNetSocket(conn)
 	}
 	switch below.(type) {
 	case *net.TCPConn, *net.UnixConn:
 	default:
-		return &netSocket{Conn: conn}
+		return newNetSocket(conn)
 	}
 	system, ok := below.(syscall.Conn)
 	if !ok {
-		return &netSocket{Conn: conn}
+		return newNetSocket(conn)
 	}
 	raw, err := system.SyscallConn()
 	if err != nil {
-		return &netSocket{Conn: conn}
+		return newNetSocket(conn)
 	}
 	r := &rawSocket{conn: conn, raw: raw}
 	r.reading, r.writing = r.tryRead, r.tryWrite

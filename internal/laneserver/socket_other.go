@@ -4,4 +4,4 @@ package laneserver
 
 import "net"
 
-func newSocket(conn net.Conn) socket { return &netSocket{Conn: conn} }
+func newSocket(conn net.Conn) socket { return newNetSocket(conn) }

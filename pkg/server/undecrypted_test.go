@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"google.golang.org/grpc"
+	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
 )
 
 // A client without a certificate may send 256 KiB as a certificate, and crypto/tls would keep them.
@@ -46,6 +47,22 @@ func TestAConnectionWithTLSCarriesManyRequests(t *testing.T) {
 	defer conn.Close()
 	for range 1000 { // each has some 80 bytes
 		if err := askOn(t.Context(), conn); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// The lane hands this connection over, as its first request is of another method.
+func TestAConnectionWithTLSCarriesManyHealthChecks(t *testing.T) {
+	r := newRotated(t)
+	f := start(t, spanRules, func(o *Options) { o.TLS = r.keeper.Server(nil) })
+	conn, err := grpc.NewClient(f.serveOn(t, "tcp", "127.0.0.1:0"), grpc.WithTransportCredentials(r.client(t, r.ca.Issue(t, "envoy").TLS(t))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for range 1000 { // each has some 80 bytes
+		if _, err := healthgrpc.NewHealthClient(conn).Check(t.Context(), &healthgrpc.HealthCheckRequest{}); err != nil {
 			t.Fatal(err)
 		}
 	}

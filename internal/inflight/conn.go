@@ -5,30 +5,19 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
-	"time"
+
+	"github.com/weirproxy/weir/internal/connections"
 )
-
-// marker is a connection that wants to know about requests, such as a connections.Conn.
-type marker interface {
-	Begin()    // the first request is open
-	Answered() // a request is answered
-	Done()     // no request is open
-}
-
-// decrypter is a connection below TLS that wants to know when TLS has read on.
-type decrypter interface {
-	Decrypted() // TLS has given bytes to the server
-}
 
 // Conn is the server's end of an HTTP/2 connection. One goroutine may read, another one write; the rest is safe for concurrent use.
 type Conn struct {
 	net.Conn
 	bound *Bound
-	raw   syscall.RawConn // without TLS; may be nil
-	mark  marker          // nil: nobody wants to know
-	plain decrypter       // the same
-	held  atomic.Int64    // bytes of the connection; changes under mu
-	open  atomic.Int64    // streams; changes under mu
+	raw   syscall.RawConn       // without TLS; may be nil
+	mark  connections.Marker    // nil: nobody wants to know
+	plain connections.Decrypter // the same
+	held  atomic.Int64          // bytes of the connection; changes under mu
+	open  atomic.Int64          // streams; changes under mu
 
 	// answered is the history of answers that the client has taken, as far as the system tells: answerUnit for each, which fades. Errors and
 	// streams that the client has reset do not count. Changes under mu.
@@ -66,25 +55,8 @@ type Conn struct {
 // Follow returns the server's end of a connection, counted from now on until Close. Behind TLS the connection must be the decrypted one.
 func (b *Bound) Follow(raw net.Conn) *Conn {
 	c := &Conn{Conn: raw, bound: b, raw: system(raw), skip: preface}
-	c.mark, _ = raw.(marker)
-	for at := raw; c.mark == nil; { // TLS
-		below, ok := at.(interface{ NetConn() net.Conn })
-		if !ok {
-			break
-		}
-		at = below.NetConn()
-		c.mark, _ = at.(marker)
-		if plain, ok := at.(decrypter); ok {
-			c.plain = plain
-		}
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.open[c] = struct{}{}
-	if !b.looking {
-		b.looking = true
-		time.AfterFunc(lookEvery, b.look)
-	}
+	c.mark, c.plain = connections.Below(raw)
+	b.add(c)
 	return c
 }
 
@@ -111,10 +83,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 
 // Close implements [net.Conn].
 func (c *Conn) Close() error {
-	c.bound.mu.Lock()
-	delete(c.bound.open, c)
-	c.bound.mu.Unlock()
-	c.release()
+	c.bound.remove(c)
 	err := c.Conn.Close()
 	c.leave()
 	return err

@@ -1,21 +1,12 @@
 package inflight
 
-import (
-	"net"
-	"time"
-)
+import "net"
 
 // Count returns a connection whose server counts the bytes and streams itself, and says so by [Conn.Hold], until
 // [Conn.Leave]. The server closes the connection.
 func (b *Bound) Count(raw net.Conn) *Conn {
 	c := &Conn{Conn: raw, bound: b, told: true}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.open[c] = struct{}{}
-	if !b.looking {
-		b.looking = true
-		time.AfterFunc(lookEvery, b.look)
-	}
+	b.add(c)
 	return c
 }
 
@@ -46,9 +37,6 @@ func (c *Conn) Hold(bytes int64, streams int, answers uint64) {
 
 // Leave ends the counting. A second Leave does nothing.
 func (c *Conn) Leave() {
-	c.bound.mu.Lock()
-	delete(c.bound.open, c)
-	c.bound.mu.Unlock()
-	c.release()
+	c.bound.remove(c)
 	c.leave()
 }

@@ -111,6 +111,25 @@ func New(o Options) *Bound {
 	return &Bound{options: o, begun: time.Now(), open: make(map[*Conn]struct{}), large: NewBudget(o.MaxBytes / takenPart)}
 }
 
+// add adds a connection, and looks at all connections from now on.
+func (b *Bound) add(c *Conn) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.open[c] = struct{}{}
+	if !b.looking {
+		b.looking = true
+		time.AfterFunc(lookEvery, b.look)
+	}
+}
+
+// remove removes a connection that ends, and gives its bytes back.
+func (b *Bound) remove(c *Conn) {
+	b.mu.Lock()
+	delete(b.open, c)
+	b.mu.Unlock()
+	c.release()
+}
+
 // Stats returns the counts of all connections together.
 func (b *Bound) Stats() Stats {
 	s := Stats{

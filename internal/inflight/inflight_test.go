@@ -15,7 +15,7 @@ import (
 )
 
 func TestDeps(t *testing.T) {
-	deptest.Check(t, deptest.Rules{Own: []string{"internal/loglimit"}, Third: []string{"golang.org/x/sync/semaphore", "golang.org/x/sys/unix", "google.golang.org/grpc/..."}})
+	deptest.Check(t, deptest.Rules{Own: []string{"internal/connections", "internal/loglimit"}, Third: []string{"golang.org/x/sync/semaphore", "golang.org/x/sys/unix", "google.golang.org/grpc/..."}})
 }
 
 func TestAStreamHoldsBytesFromItsHeadersToItsAnswer(t *testing.T) {

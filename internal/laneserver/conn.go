@@ -9,15 +9,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weirproxy/weir/internal/connections"
 	"github.com/weirproxy/weir/internal/lane"
 )
-
-// marker is a connection that wants to know about requests, such as a connections.Conn.
-type marker interface {
-	Begin()    // the first request is open
-	Answered() // a request is answered
-	Done()     // no request is open
-}
 
 // Sizes of buffers, in bytes.
 const (
@@ -35,15 +29,17 @@ type buffers struct {
 
 // Conn is a connection of the lane. Finish and the methods for a Server are safe for concurrent use.
 //
-// Only one goroutine at a time writes, see take and give: it takes the output of the machine as long as there is some. Others leave
-// their output in the machine for it. The reader waits while another one writes, so a client that does not read is not read from.
+// Only one goroutine at a time writes, see takeLocked and writeLocked: it takes the output of the machine as long as there is some.
+// Others leave their output in the machine for it. The reader waits while another one writes, so a client that does not read is not read
+// from.
 type Conn struct {
 	server *Server
-	conn   net.Conn // as accepted
-	info   any      // of the handshake
-	socket socket   // set by serve, before the machine
-	mark   marker   // nil: nobody wants to know
-	counts Account  // nil: nobody counts
+	conn   net.Conn              // as accepted
+	info   any                   // of the handshake
+	socket socket                // set by serve, before the machine
+	mark   connections.Marker    // nil: nobody wants to know
+	plain  connections.Decrypter // the same
+	counts Account               // nil: nobody counts
 
 	mu      sync.Mutex // guards the rest
 	idle    sync.Cond  // nobody writes
@@ -66,7 +62,8 @@ func (c *Conn) serve() {
 		_ = c.conn.Close() // nobody has sent a request
 		return
 	}
-	c.socket = newSocket(conn)
+	c.mark, c.plain = connections.Below(conn)
+	c.socket = newSocket(conn, c.plain)
 	s := c.server
 	if s.options.Account != nil {
 		c.counts = s.options.Account(conn)
@@ -173,8 +170,8 @@ func (c *Conn) earlyLocked(chunk []byte, err error) *Handed {
 	return nil
 }
 
-// Finish answers a call for which the Handler said Later, see [lane.Conn.Finish], and gives back the bytes of Keep. Answers that are ready at the same time go out
-// together: the writer first lets other goroutines run.
+// Finish answers a call for which the Handler said Later, see [lane.Conn.Finish], and gives back the bytes of Keep. Answers that are ready
+// at the same time go out together: the writer first lets other goroutines run.
 func (c *Conn) Finish(stream uint32, response []byte, reply lane.Reply, kept int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -6,6 +6,8 @@ import (
 	"sync"
 
 	"golang.org/x/net/http2"
+
+	"github.com/weirproxy/weir/internal/connections"
 )
 
 // maxEarly bounds the bytes before the first request, which are kept for another server. Clients send a hundred bytes.
@@ -78,7 +80,7 @@ func (e *early) hand(c *Conn) *Handed {
 	if e.sent.bad {
 		return nil
 	}
-	return &Handed{Conn: e.conn, Info: c.info, early: e.bytes, mark: c.mark, below: belowTLS(e.conn), sent: e.sent}
+	return &Handed{Conn: e.conn, Info: c.info, early: e.bytes, mark: c.mark, plain: c.plain, sent: e.sent}
 }
 
 // Handed is a connection for another server. Read begins with the first byte of the client. Write drops the frames that the
@@ -87,8 +89,8 @@ type Handed struct {
 	net.Conn
 	Info  any // of Options.Handshake
 	early []byte
-	mark  marker
-	below decrypting // nil: nobody wants to know
+	mark  connections.Marker    // nil: nobody wants to know
+	plain connections.Decrypter // the same
 
 	// Of Write.
 	sent sent
@@ -108,8 +110,8 @@ func (h *Handed) Read(p []byte) (int, error) {
 		return n, nil
 	}
 	n, err := h.Conn.Read(p)
-	if h.below != nil && n > 0 {
-		h.below.Decrypted()
+	if h.plain != nil && n > 0 {
+		h.plain.Decrypted()
 	}
 	return n, err
 }
@@ -188,9 +190,6 @@ func newHandover() *handover {
 
 // give hands a connection to the other server. The result is false when no server takes the connection.
 func (h *handover) give(c *Handed) bool {
-	if c == nil {
-		return false
-	}
 	select {
 	case h.conns <- c:
 		return true

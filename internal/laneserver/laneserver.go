@@ -66,7 +66,6 @@ type Server struct {
 	mu        sync.Mutex // guards the rest
 	listeners map[net.Listener]struct{}
 	open      map[*Conn]struct{}
-	draining  bool
 	ticking   bool // a timer runs tick
 }
 
@@ -90,7 +89,7 @@ func (s *Server) Begun() time.Time { return s.begun }
 // Serve serves the connections of l, and closes l in the end. The result is nil after a stop, also a stop before.
 func (s *Server) Serve(l net.Listener) error {
 	s.mu.Lock()
-	if s.draining {
+	if s.isDraining() {
 		s.mu.Unlock()
 		return l.Close()
 	}
@@ -143,9 +142,8 @@ func (s *Server) retry(err error, last time.Duration) (delay time.Duration, fina
 func (s *Server) begin(raw net.Conn) {
 	c := &Conn{server: s, conn: raw}
 	c.idle.L = &c.mu
-	c.mark, _ = raw.(marker)
 	s.mu.Lock()
-	if s.draining {
+	if s.isDraining() {
 		s.mu.Unlock()
 		_ = raw.Close() // as if the listener were closed already
 		return
@@ -206,12 +204,11 @@ func (s *Server) Stop() {
 	}
 }
 
-// close closes the listeners.
+// close closes the listeners. A connection or a listener that came before is known afterwards, and a later one is refused.
 func (s *Server) close() {
 	s.stop()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.draining = true
 	for l := range s.listeners {
 		_ = l.Close() // Accept returns
 	}

@@ -31,7 +31,7 @@ import (
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
-		Own:   []string{"internal/lane"},
+		Own:   []string{"internal/connections", "internal/lane", "internal/loglimit"},
 		Never: []string{"google.golang.org/grpc", "google.golang.org/protobuf", "github.com/spf13", "flag"},
 	})
 }

@@ -1,6 +1,10 @@
 package laneserver
 
-import "net"
+import (
+	"net"
+
+	"github.com/weirproxy/weir/internal/connections"
+)
 
 // socket reads and writes the bytes of a connection. One goroutine may read, another one write.
 type socket interface {
@@ -19,21 +23,8 @@ const netSize = 4 << 10
 type netSocket struct {
 	net.Conn
 	buffer []byte
-	below  decrypting // nil: nobody wants to know
+	plain  connections.Decrypter // nil: nobody wants to know
 }
-
-// decrypting is a connection below TLS that counts bytes until TLS has decrypted some.
-type decrypting interface{ Decrypted() }
-
-// belowTLS returns the connection below TLS that counts, or nil.
-func belowTLS(conn net.Conn) (below decrypting) {
-	if secure, ok := conn.(interface{ NetConn() net.Conn }); ok {
-		below, _ = secure.NetConn().(decrypting)
-	}
-	return below
-}
-
-func newNetSocket(conn net.Conn) *netSocket { return &netSocket{Conn: conn, below: belowTLS(conn)} }
 
 func (n *netSocket) read(s *Server) (b *buffers, read int, err error) {
 	if n.buffer == nil {
@@ -43,8 +34,8 @@ func (n *netSocket) read(s *Server) (b *buffers, read int, err error) {
 	if read == 0 && err != nil {
 		return nil, 0, err
 	}
-	if n.below != nil {
-		n.below.Decrypted()
+	if n.plain != nil {
+		n.plain.Decrypted()
 	}
 	b, _ = s.buffers.Get().(*buffers)
 	copy(b.in[:], n.buffer[:read])

@@ -7,6 +7,8 @@ import (
 	"net"
 	"syscall"
 	"unsafe"
+
+	"github.com/weirproxy/weir/internal/connections"
 )
 
 // newSocket returns the socket of a connection. Without TLS it makes raw system calls.
@@ -14,26 +16,26 @@ import (
 // Sockets of Go never block, so a read or a write of one returns at once. An ordinary system call tells Go's scheduler nevertheless that
 // the call may block. After a pause that wakes the monitor of the scheduler, which then polls every 20 µs. With one request at a time
 // the polls took a fifth of the processor time. A raw call tells nothing, and holds a processor for the copy of at most 32 KiB.
-func newSocket(conn net.Conn) socket {
+func newSocket(conn net.Conn, plain connections.Decrypter) socket {
 	below := conn
 	if bounded, ok := below.(interface{ NetConn() net.Conn }); ok {
 		below = bounded.NetConn()
 	}
 	if _, secure := conn.(*tls.Conn); secure {
-		return newNetSocket(conn)
+		return &netSocket{Conn: conn, plain: plain}
 	}
 	switch below.(type) {
 	case *net.TCPConn, *net.UnixConn:
 	default:
-		return newNetSocket(conn)
+		return &netSocket{Conn: conn, plain: plain}
 	}
 	system, ok := below.(syscall.Conn)
 	if !ok {
-		return newNetSocket(conn)
+		return &netSocket{Conn: conn, plain: plain}
 	}
 	raw, err := system.SyscallConn()
 	if err != nil {
-		return newNetSocket(conn)
+		return &netSocket{Conn: conn, plain: plain}
 	}
 	r := &rawSocket{conn: conn, raw: raw}
 	r.reading, r.writing = r.tryRead, r.tryWrite

@@ -2,6 +2,12 @@
 
 package laneserver
 
-import "net"
+import (
+	"net"
 
-func newSocket(conn net.Conn) socket { return newNetSocket(conn) }
+	"github.com/weirproxy/weir/internal/connections"
+)
+
+func newSocket(conn net.Conn, plain connections.Decrypter) socket {
+	return &netSocket{Conn: conn, plain: plain}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/mem"
@@ -64,7 +65,7 @@ func BenchmarkDecode(b *testing.B) {
 func BenchmarkEncode(b *testing.B) {
 	s := benchServer(b)
 	c := new(call)
-	c.decode(benchMessage())
+	c.decode(benchMessage(), time.Now())
 	if err := s.service.answer(b.Context(), c); err != nil {
 		b.Fatal(err)
 	}

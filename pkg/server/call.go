@@ -60,19 +60,19 @@ func (c *call) reset() {
 	c.invalid, c.answer = nil, c.answer[:0]
 }
 
-// decode reads the bytes of a request, and does not keep them.
-func (c *call) decode(data []byte) {
-	c.reset()
-	c.begun, c.size = time.Now(), len(data)
-	c.invalid = decode(data, string(data), &c.request)
-}
+// decode reads the bytes of a request that was complete at begun, and does not keep them.
+func (c *call) decode(data []byte, begun time.Time) { c.read(data, string(data), begun) }
 
 // decodeInPlace reads the bytes of a request, which must not change while the call is in use. The texts of the request are parts of
 // these bytes. A text that stays for longer must be copied.
 func (c *call) decodeInPlace(data []byte, begun time.Time) {
+	c.read(data, unsafe.String(unsafe.SliceData(data), len(data)), begun)
+}
+
+func (c *call) read(data []byte, text string, begun time.Time) {
 	c.reset()
 	c.begun, c.size = begun, len(data)
-	c.invalid = decode(data, unsafe.String(unsafe.SliceData(data), len(data)), &c.request)
+	c.invalid = decode(data, text, &c.request)
 }
 
 // reply is the encoded response for gRPC, which may write it after the call has returned. One allocation holds the response, the
@@ -118,12 +118,12 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 		return c.CodecV2.Unmarshal(data, v)
 	}
 	if len(data) == 1 {
-		to.decode(data[0].ReadOnlyData())
+		to.decode(data[0].ReadOnlyData(), time.Now())
 		return nil
 	}
 	whole := data.MaterializeToBuffer(mem.DefaultBufferPool())
 	defer whole.Free()
-	to.decode(whole.ReadOnlyData())
+	to.decode(whole.ReadOnlyData(), time.Now())
 	return nil
 }
 

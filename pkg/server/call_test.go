@@ -3,6 +3,7 @@ package server
 import (
 	"bytes"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -39,7 +40,7 @@ func TestOnlyModestCallsAreKept(t *testing.T) {
 		"many_empty_entries":     {bytesField(2, bytes.Repeat(bytesField(1), 32_000)), false},
 	} {
 		var c call
-		c.decode(row.message)
+		c.decode(row.message, time.Now())
 		if got := c.modest(); got != row.want {
 			t.Errorf("%s: a call of %d bytes is kept: got %v; want %v", name, c.size, got, row.want)
 		}

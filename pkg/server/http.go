@@ -45,17 +45,31 @@ func few(handle http.HandlerFunc) http.HandlerFunc { return atMost(maxInFlight, 
 
 // atMost bounds the requests for a page that are under way. A request beyond is answered with 503: a browser or a scraper asks again.
 func atMost(n int, handle http.HandlerFunc) http.HandlerFunc {
-	places := make(chan struct{}, n)
+	p := make(places, n)
 	return func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case places <- struct{}{}:
-			defer func() { <-places }()
-			handle(w, r)
-		default:
+		if !p.take() {
 			busy(w)
+			return
 		}
+		defer p.give()
+		handle(w, r)
 	}
 }
+
+// places bounds the requests under way by its capacity. Safe for concurrent use.
+type places chan struct{}
+
+// take takes a place without waiting, or reports false. The caller must give it back.
+func (p places) take() bool {
+	select {
+	case p <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (p places) give() { <-p }
 
 // busy answers a request that is one too many. Not with 429: that is the answer of /json over limit.
 func busy(w http.ResponseWriter) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"go.opentelemetry.io/otel/propagation"
@@ -47,16 +48,14 @@ func (s *Server) json(zeros bool) http.HandlerFunc {
 // answerBody returns a function that answers a request whose body has arrived. The requests under way have at most so many bytes together.
 func (s *Server) answerBody(zeros bool, most int64) func(w http.ResponseWriter, r *http.Request, body []byte) {
 	o := s.options.JSON
-	places := make(chan struct{}, jsonRequests)
+	decided := make(places, jsonRequests)
 	bodies, objects := inflight.NewBudget(most), inflight.NewBudget(jsonObjects)
 	return func(w http.ResponseWriter, r *http.Request, body []byte) {
-		select {
-		case places <- struct{}{}:
-			defer func() { <-places }()
-		default:
+		if !decided.take() {
 			busy(w)
 			return
 		}
+		defer decided.give()
 		taken, ok := bodies.Take(r.Context(), int64(len(body)))
 		if !ok {
 			busy(w)
@@ -140,7 +139,7 @@ func withZeros(answer []byte) ([]byte, error) {
 func (s *Server) exchange(r *http.Request, message []byte, response *ratelimitv3.RateLimitResponse) (err error) {
 	defer s.service.statuses.recovered(&err)
 	c := new(call)
-	c.decode(message)
+	c.decode(message, time.Now())
 	ctx := r.Context()
 	if s.options.Tracer != nil {
 		ctx = s.service.withParent(ctx, propagation.HeaderCarrier(r.Header))

@@ -130,8 +130,7 @@ func (s *service) inPlace(in *lane.Call, begun time.Time, message, dst []byte) (
 func (s *service) copied(begun time.Time, message []byte) (c *call, err error) {
 	c, _ = s.calls.Get().(*call)
 	defer s.survive(&err)
-	c.decode(message)
-	c.begun = begun
+	c.decode(message, begun)
 	return c, nil
 }
 

@@ -53,12 +53,12 @@ type Options struct {
 	Pprof      bool // /debug/pprof/ on the HTTP pages
 	JSON       JSON // clients of /json on the HTTP pages
 
-	MaxConnectionAge      time.Duration // of GRPC: age at which clients must connect again, plus or minus a tenth; 0: no bound
+	MaxConnectionAge      time.Duration // of Serve: age at which clients must connect again, plus or minus a tenth; 0: no bound
 	MaxConnectionAgeGrace time.Duration // time for that until the server closes the connection; 0: no bound
 
-	Lane bool // Serve answers rate limit requests by a server of our own, and everything else by the one of GRPC
+	Lane bool // Serve answers ShouldRateLimit without gRPC's library (decision 37), and other methods with it
 
-	TLS *tls.Config // of GRPC, except on Unix sockets; nil: no TLS. HTTP and Admin have no TLS
+	TLS *tls.Config // of Serve, except on Unix sockets; nil: no TLS. HTTP and ServeAdmin have no TLS
 
 	Tracer     trace.Tracer                  // makes a span of each request; nil: no spans
 	Propagator propagation.TextMapPropagator // reads the parent span from a request; nil: no parents

@@ -5,8 +5,8 @@
 // nothing. The field numbers come from envoy/service/ratelimit/v3/rls.proto as of Envoy 1.40. Messages are read and written with
 // protowire instead of generated code; a fuzz test compares the two.
 //
-// The package does not listen, read settings or know the kind of store: the caller gives listeners to the servers of
-// [Server.GRPC], [Server.Admin] and [Server.HTTP].
+// The package does not listen, read settings or know the kind of store. The caller gives listeners to [Server.Serve] and
+// [Server.ServeAdmin], and serves [Server.HTTP].
 package server
 
 import (
@@ -31,9 +31,9 @@ type Server struct {
 	options  Options
 	service  *service
 	healths  []*health.Server                 // of both gRPC servers
-	secure   credentials.TransportCredentials // of GRPC; nil: none
+	secure   credentials.TransportCredentials // of Serve; nil: none
 	grpc     *grpc.Server
-	lane     *laneserver.Server // nil: GRPC alone
+	lane     *laneserver.Server // nil: grpc alone
 	others   func()             // serves the other methods of lane, once
 	admin    *grpc.Server
 	http     http.Handler
@@ -97,13 +97,6 @@ func serve(s *grpc.Server, l net.Listener) error {
 func (s *Server) serveOthers() {
 	_ = serve(s.grpc, s.lane.Others()) // the listener has no errors
 }
-
-// GRPC returns the server of the rate limit service, health and reflection.
-func (s *Server) GRPC() *grpc.Server { return s.grpc }
-
-// Admin returns the server of the admin service, health and reflection. Clients need no credentials: the listener must be
-// one that only operators reach.
-func (s *Server) Admin() *grpc.Server { return s.admin }
 
 // HTTP returns the pages: /healthcheck, /livez, /readyz, /metrics, /json, /rules and, with Options.Pprof, /debug/pprof/. The page
 // / lists them.

@@ -167,7 +167,7 @@ func TestAPastDeadlineIsNotCharged(t *testing.T) {
 		ctx, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
 		defer cancel()
 		c := new(call)
-		c.decode(join(bytesField(1, []byte("edge")), bytesField(2, bytesField(1, bytesField(1, []byte("minute")), bytesField(2, []byte("a"))))))
+		c.decode(join(bytesField(1, []byte("edge")), bytesField(2, bytesField(1, bytesField(1, []byte("minute")), bytesField(2, []byte("a"))))), time.Now())
 		err := f.server.service.statuses.status(f.server.service.answer(ctx, c))
 		if got := status.Code(err); got != codes.DeadlineExceeded {
 			t.Errorf("answer: got %v; want DeadlineExceeded", err)

@@ -35,17 +35,23 @@ const (
 // Then the key finds no room, and the next request looks on. Without the bound, one request looked at a million keys.
 const maxSurveyed = 8192
 
-// wantLocked returns the further places that the view needs. A view without room needs none. A key that is larger than the
-// whole store finds no room, so that no other key goes in vain. The view's shard must be locked.
+// wantLocked returns the further places that the view needs. A view without room needs none. The view's shard must be locked.
 func (r *room) wantLocked(s *Store, v *view, now algorithms.Instant) want {
 	w := want{key: v.key, places: v.wantsLocked(now), adds: !v.found}
-	if w.places > 0 && int64(v.heldLocked()+w.places) > s.maxKeys {
-		r.refuse(w.adds)
+	if w.places > 0 {
+		r.refuseLarger(s, v.heldLocked()+w.places, w.adds)
 	}
 	if r.tight && (r.full || !w.adds) {
 		w.places = 0
 	}
 	return w
+}
+
+// refuseLarger refuses a key of more places than the whole store has, so that no other key goes in vain.
+func (r *room) refuseLarger(s *Store, places int, adds bool) {
+	if int64(places) > s.maxKeys {
+		r.refuse(adds)
+	}
 }
 
 // refuse notes that there is no room for a new key, or for a log to grow.

@@ -292,9 +292,7 @@ func (in *snapshotReader) put(v view, idle, now algorithms.Instant) {
 		want.places += placesOf(v.log.Size())
 	}
 	var r room
-	if int64(want.places) > s.maxKeys {
-		r.refuse(true) // as wantLocked does: no other key goes in vain
-	}
+	r.refuseLarger(s, want.places, true)
 	for {
 		sh.mu.Lock()
 		now = sh.instantLocked(s)

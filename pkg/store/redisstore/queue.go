@@ -43,13 +43,13 @@ func (q *queue) append(c *call, followed bool) {
 	q.mu.Lock()
 	closed := q.closed
 	if !closed {
-		l := q.nodeQueueLocked(c.slot)
-		l.appendLocked(c)
-		l.follows = time.Time{}
+		n := q.nodeQueueLocked(c.slot)
+		n.appendLocked(c)
+		n.follows = time.Time{}
 		if followed {
-			l.follows = now.Add(followsSoon)
+			n.follows = now.Add(followsSoon)
 		}
-		l.nudgeLocked(now)
+		n.nudgeLocked(now)
 	}
 	q.mu.Unlock()
 	if closed {
@@ -77,15 +77,15 @@ func (q *queue) nodeQueueLocked(slot uint16) *nodeQueue {
 	return q.byNode[n]
 }
 
-// sortLocked puts the waiting calls into the node queues of their nodes, after slots have changed their nodes. So all waiting calls about a key
-// are in one node queue, in their order.
+// sortLocked puts the waiting calls into the node queues of their nodes, after slots have changed their nodes. So all waiting calls about
+// a key are in one node queue, in their order.
 func (q *queue) sortLocked() {
 	var all []*call
-	for _, l := range q.byNode {
-		if l != nil {
-			all = append(all, l.waiting...)
-			clear(l.waiting)
-			l.waiting = l.waiting[:0]
+	for _, n := range q.byNode {
+		if n != nil {
+			all = append(all, n.waiting...)
+			clear(n.waiting)
+			n.waiting = n.waiting[:0]
 		}
 	}
 	for _, c := range all {
@@ -97,13 +97,13 @@ func (q *queue) sortLocked() {
 // nudgeLocked has workers of all node queues but one take the waiting calls, now or when they may fly.
 func (q *queue) nudgeLocked(but *nodeQueue) {
 	now := time.Now()
-	for _, l := range q.byNode {
+	for _, n := range q.byNode {
 		switch {
-		case l == nil || l == but:
+		case n == nil || n == but:
 		case q.closed:
-			l.finishLocked()
+			n.finishLocked()
 		default:
-			l.nudgeLocked(now)
+			n.nudgeLocked(now)
 		}
 	}
 }
@@ -116,9 +116,9 @@ func (q *queue) close() {
 		return
 	}
 	q.closed = true
-	for _, l := range q.byNode {
-		if l != nil {
-			l.closeLocked()
+	for _, n := range q.byNode {
+		if n != nil {
+			n.closeLocked()
 		}
 	}
 }

@@ -63,23 +63,23 @@ type Options struct {
 
 // Store keeps states in Redis. All methods are safe for concurrent use. Close it when it is no longer used.
 type Store struct {
-	prefix       string
-	hashTag      func(key []byte) []byte
-	counters     Counters
-	timeout      time.Duration
-	script       string
-	sha          string // of script: its name in Redis
-	main         *server
-	seconds      *server      // of Options.Seconds; nil: main keeps limits of a second, too
-	seed         maphash.Seed // of keys
-	outbox       *outbox
-	reservations reservations
-	calls        sync.Pool // of *call
-	timers       sync.Pool // of *time.Timer, stopped
-	logger       *slog.Logger
-	metrics      metrics
-	pulse        pulse
-	given        func() algorithms.Instant // the instant, in tests; nil: Redis's time
+	prefix    string
+	hashTag   func(key []byte) []byte
+	counters  Counters
+	timeout   time.Duration
+	script    string
+	sha       string // of script: its name in Redis
+	main      *server
+	seconds   *server      // of Options.Seconds; nil: main keeps limits of a second, too
+	seed      maphash.Seed // of keys
+	outbox    *outbox
+	resetGate resetGate
+	calls     sync.Pool // of *call
+	timers    sync.Pool // of *time.Timer, stopped
+	logger    *slog.Logger
+	metrics   metrics
+	pulse     pulse
+	given     func() algorithms.Instant // the instant, in tests; nil: Redis's time
 
 	running context.Context // until the end of Close
 	stop    func()
@@ -121,15 +121,16 @@ func newStore(o Options, connect func(redisconn.Target) connection) (*Store, err
 	}
 	sum := sha1.Sum([]byte(script)) //nolint:gosec // see the import
 	s := &Store{
-		prefix:   cmp.Or(o.Prefix, DefaultPrefix),
-		hashTag:  o.HashTag,
-		counters: o.Counters,
-		timeout:  cmp.Or(o.Timeout, DefaultTimeout),
-		script:   script,
-		sha:      hex.EncodeToString(sum[:]),
-		seed:     maphash.MakeSeed(),
-		logger:   o.Logger,
-		pulse:    pulse{started: time.Now()},
+		prefix:    cmp.Or(o.Prefix, DefaultPrefix),
+		hashTag:   o.HashTag,
+		counters:  o.Counters,
+		timeout:   cmp.Or(o.Timeout, DefaultTimeout),
+		script:    script,
+		sha:       hex.EncodeToString(sum[:]),
+		seed:      maphash.MakeSeed(),
+		resetGate: resetGate{seed: maphash.MakeSeed()},
+		logger:    o.Logger,
+		pulse:     pulse{started: time.Now()},
 	}
 	s.main = newServer(s, target, connect(target))
 	if o.Seconds != nil {
@@ -231,10 +232,10 @@ func (s *Store) Take(ctx context.Context, charges []store.Charge, decisions []al
 	now := s.now()
 	if s.main.cluster || s.seconds != nil && len(charges) > 1 {
 		if parts := s.parts(now, charges); len(parts) > 1 {
-			if err := s.reservations.begin(ctx, until, s.seed, charges); err != nil {
+			if err := s.resetGate.begin(ctx, until, charges); err != nil {
 				return false, err
 			}
-			defer s.reservations.end(s.seed, charges)
+			defer s.resetGate.end(charges)
 			return s.takeParts(ctx, until, parts, charges, decisions)
 		}
 	}

@@ -29,8 +29,8 @@ func (s *Store) Reset(ctx context.Context, charges []store.Charge) (forgotten in
 func (s *Store) resetKey(ctx context.Context, until time.Time, charge []store.Charge) (forgotten int, err error) {
 	s.outbox.beginReset(charge)
 	defer func() { s.outbox.endReset(charge, err != nil) }()
-	defer s.reservations.endReset(s.seed, charge)
-	if err := s.reservations.beginReset(ctx, until, s.seed, charge); err != nil {
+	defer s.resetGate.endReset(charge)
+	if err := s.resetGate.beginReset(ctx, until, charge); err != nil {
 		return 0, err
 	}
 	if err := s.outboxAnswered(ctx, charge, until); err != nil {

@@ -74,36 +74,35 @@ func TestResetBetweenReserveAndSettleGivesNothingBackTwice(t *testing.T) {
 
 func TestResetsAndRequestsOverSlotsWaitForEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var r reservations
-		seed := maphash.MakeSeed()
+		g := resetGate{seed: maphash.MakeSeed()}
 		one, two := []store.Charge{hit("one", algorithms.Limit{})}, []store.Charge{hit("two", algorithms.Limit{})}
 		both := append(slices.Clone(one), two...)
 		begun := time.Now()
 		in := func(d time.Duration) time.Time { return begun.Add(d) }
-		if err := r.begin(t.Context(), in(time.Second), seed, both); err != nil {
+		if err := g.begin(t.Context(), in(time.Second), both); err != nil {
 			t.Fatal(err)
 		}
-		if err := r.beginReset(t.Context(), in(10*time.Millisecond), seed, one); !errors.Is(err, context.DeadlineExceeded) {
+		if err := g.beginReset(t.Context(), in(10*time.Millisecond), one); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a reset of a key with reserved hits: %v; want a missed deadline", err)
 		}
-		r.endReset(seed, one)
-		time.AfterFunc(time.Until(in(20*time.Millisecond)), func() { r.end(seed, both) })
-		if err := r.beginReset(t.Context(), in(time.Second), seed, two); err != nil || time.Now().Before(in(20*time.Millisecond)) {
+		g.endReset(one)
+		time.AfterFunc(time.Until(in(20*time.Millisecond)), func() { g.end(both) })
+		if err := g.beginReset(t.Context(), in(time.Second), two); err != nil || time.Now().Before(in(20*time.Millisecond)) {
 			t.Errorf("a reset began after %v: %v; want 20ms, as the request ended", time.Since(begun), err)
 		}
-		if err := r.begin(t.Context(), in(time.Second), seed, one); err != nil || time.Now().After(in(20*time.Millisecond)) {
+		if err := g.begin(t.Context(), in(time.Second), one); err != nil || time.Now().After(in(20*time.Millisecond)) {
 			t.Errorf("a request for another key began after %v: %v; want no wait", time.Since(begun), err)
 		}
-		r.end(seed, one)
-		if err := r.begin(t.Context(), in(30*time.Millisecond), seed, both); !errors.Is(err, context.DeadlineExceeded) {
+		g.end(one)
+		if err := g.begin(t.Context(), in(30*time.Millisecond), both); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a request during a reset: %v; want a missed deadline", err)
 		}
-		time.AfterFunc(10*time.Millisecond, func() { r.endReset(seed, two) })
-		if err := r.begin(t.Context(), in(time.Second), seed, both); err != nil || time.Now().Before(in(40*time.Millisecond)) {
+		time.AfterFunc(10*time.Millisecond, func() { g.endReset(two) })
+		if err := g.begin(t.Context(), in(time.Second), both); err != nil || time.Now().Before(in(40*time.Millisecond)) {
 			t.Errorf("a request began after %v: %v; want 40ms, as the reset ended", time.Since(begun), err)
 		}
-		r.end(seed, both)
-		if r.requests != [reservedNumbers]int32{} || r.resets != [reservedNumbers]int32{} {
+		g.end(both)
+		if g.requests != [gateNumbers]int32{} || g.resets != [gateNumbers]int32{} {
 			t.Error("requests or resets are left")
 		}
 	})

@@ -75,8 +75,11 @@ test-short: ## Run the unit tests with a part of their repetitions, without the 
 	@$(FIND); units=$(UNITS); set -x; $(GOTEST) -short ./$(PURE) $$units
 
 .PHONY: race
-race: ## Run the unit tests with the race detector, except pkg/algorithms, which has no goroutines
-	@$(FIND); race=$(RACE); units=$(UNITS); set -x; $(GOTEST) $$race $$units
+race: ## Run the unit tests with the race detector, except pkg/algorithms, which has no goroutines; the server's also over the lane
+	@$(FIND); $(RUN); race=$(RACE); units=$(UNITS); \
+		run $(GOTEST) $$race $$units; \
+		run env WEIR_GRPC_SERVER=lane $(GOTEST) $$race ./pkg/server; \
+		ended
 
 .PHONY: sizes
 sizes: ## Run the tests of sizes, repetitions and allocations without the race detector, which would slow or spoil them

@@ -10,7 +10,7 @@ import (
 // keep their numbers. Header blocks are decoded and encoded again. Each side has its own flow control.
 //
 //	b := lane.NewBack()
-//	c := l.Open(now, b, age)
+//	c := l.Open(now, handler, b, age)
 //	b.Attach(c)
 //
 // After each method of the Conn or the Back the caller writes the output of both. The first output of a Back comes with the first
@@ -69,14 +69,7 @@ func (b *Back) connect() {
 }
 
 // Output is as [Conn.Output], for the gRPC server.
-func (b *Back) Output(spare []byte) []byte {
-	if len(b.out) == 0 {
-		return nil
-	}
-	out := b.out
-	b.out = spare[:0]
-	return out
-}
+func (b *Back) Output() []byte { return takeOutput(&b.out) }
 
 // Idle reports whether no stream is open. The caller may then close the connection to the gRPC server, and call Lost.
 func (b *Back) Idle() bool { return len(b.streams) == 0 }

@@ -61,7 +61,7 @@ func (l *loop) run() {
 
 func (l *loop) writeLocked() {
 	for {
-		front, back := l.conn.Output(nil), l.back.Output(nil)
+		front, back := l.conn.Output(), l.back.Output()
 		if front == nil && back == nil {
 			return
 		}
@@ -115,7 +115,7 @@ func serve(t *testing.T) *served {
 	t.Helper()
 	o := Options{MaxMessage: 1 << 20}
 	s := &served{server: newServer(t, o)}
-	l := newLane(t, echo{})
+	l := newLane(t)
 	inner := bufconn.Listen(1 << 16)
 	outer := bufconn.Listen(1 << 16)
 	var done sync.WaitGroup
@@ -127,7 +127,7 @@ func serve(t *testing.T) *served {
 				return
 			}
 			b := NewBack()
-			one := &loop{front: front, back: b, conn: l.Open(time.Now().UnixNano(), b, 0), dial: func() net.Conn {
+			one := &loop{front: front, back: b, conn: l.Open(time.Now().UnixNano(), echo{}, b, 0), dial: func() net.Conn {
 				c, err := inner.Dial()
 				if err != nil {
 					t.Error(err)
@@ -241,7 +241,7 @@ func (s *served) quiet(t *testing.T) {
 	for _, l := range s.loops {
 		for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
 			l.mu.Lock()
-			open, behind := l.conn.Open(), len(l.back.streams)
+			open, behind := l.conn.Streams(), len(l.back.streams)
 			if open == 0 && behind == 0 {
 				checkCounts(t, l.conn)
 				if o := l.conn.lane.options; l.conn.window+l.conn.consumed != o.ConnWindow {

@@ -20,18 +20,18 @@ type behind struct {
 func newBehind(t *testing.T) *behind {
 	t.Helper()
 	b := &behind{talk: newTalk(t), back: NewBack(), server: newClient(t)}
-	b.conn = newLane(t, b.handler).Open(start, b.back, 0)
+	b.conn = newLane(t).Open(start, b.handler, b.back, 0)
 	b.back.Attach(b.conn)
 	b.greet()
 	if _, err := b.send(); err != nil {
 		t.Fatal(err)
 	}
-	if b.back.Output(nil) != nil || !b.back.Idle() {
+	if b.back.Output() != nil || !b.back.Idle() {
 		t.Error("the Back speaks without a stream")
 	}
 	b.other(1, false)
 	b.expect()
-	got := b.back.Output(nil)
+	got := b.back.Output()
 	if !bytes.HasPrefix(got, []byte(preface)) {
 		t.Errorf("got %q first", got)
 	}
@@ -56,7 +56,7 @@ func (b *behind) answer(want ...string) {
 	for _, piece := range [][]byte{sent[:len(sent)/2], sent[len(sent)/2:]} {
 		b.must(b.back.Receive(piece, b.now))
 	}
-	if d := cmp.Diff(want, b.read(b.conn.Output(nil))); d != "" {
+	if d := cmp.Diff(want, b.read(b.conn.Output())); d != "" {
 		b.t.Error(d)
 	}
 }
@@ -64,7 +64,7 @@ func (b *behind) answer(want ...string) {
 // behindGot compares the frames for the server.
 func (b *behind) behindGot(want ...string) {
 	b.t.Helper()
-	if d := cmp.Diff(want, b.server.read(b.back.Output(nil))); d != "" {
+	if d := cmp.Diff(want, b.server.read(b.back.Output())); d != "" {
 		b.t.Error(d)
 	}
 }
@@ -75,7 +75,7 @@ func TestTheServerBehindMayResetAStream(t *testing.T) {
 	b.server.must(b.server.framer.WriteRSTStream(1, http2.ErrCodeCancel))
 	b.answer("1 RST_STREAM REFUSED_STREAM")
 	b.behindGot()
-	if !b.back.Idle() || b.conn.Open() != 0 {
+	if !b.back.Idle() || b.conn.Streams() != 0 {
 		t.Error("the stream is open")
 	}
 }
@@ -163,7 +163,7 @@ func TestASettingOfTheServerBehindBoundsTheTable(t *testing.T) {
 	b.server.dec.SetAllowedMaxDynamicTableSize(0)
 	b.other(3, true)
 	b.expect()
-	if got := b.server.read(b.back.Output(nil)); len(got) != 1 || !strings.HasPrefix(got[0], "3 HEADERS :method=POST") {
+	if got := b.server.read(b.back.Output()); len(got) != 1 || !strings.HasPrefix(got[0], "3 HEADERS :method=POST") {
 		t.Errorf("got %q", got)
 	}
 }

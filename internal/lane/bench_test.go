@@ -8,15 +8,15 @@ import (
 	"github.com/weirproxy/weir/internal/race"
 )
 
-// chunks returns reads of so many requests each, and a connection that has read the greeting and one chunk.
-func chunks(tb testing.TB, requests int, more ...string) (c *Conn, next func() []byte) {
+// chunks returns reads of so many requests each, and a connection that has read the greeting and three requests.
+func chunks(tb testing.TB, h Handler, requests int) (c *Conn, next func() []byte) {
 	tb.Helper()
 	cl := newClient(tb)
-	c = newLane(tb, echo{}).Open(start, nil, 0)
+	c = newLane(tb).Open(start, h, nil, 0)
 	cl.greet()
 	id := uint32(1)
 	for range 3 {
-		cl.ask(id, "a message of a usual length: some seventy bytes, as Envoy sends for one", more...)
+		cl.ask(id, "a message of a usual length: some seventy bytes, as Envoy sends for one")
 		id += 2
 	}
 	if err := c.Receive(cl.take(), start); err != nil {
@@ -25,7 +25,7 @@ func chunks(tb testing.TB, requests int, more ...string) (c *Conn, next func() [
 	var starts []int
 	for range requests {
 		starts = append(starts, cl.sent.Len())
-		cl.ask(1, "a message of a usual length: some seventy bytes, as Envoy sends for one", more...)
+		cl.ask(1, "a message of a usual length: some seventy bytes, as Envoy sends for one")
 	}
 	chunk := cl.take()
 	return c, func() []byte {
@@ -40,22 +40,23 @@ func chunks(tb testing.TB, requests int, more ...string) (c *Conn, next func() [
 	}
 }
 
-// credit opens the client's window again, as a client does now and then.
-func reopen(c *Conn) { c.sendWindow = defaultWindow }
+// turn opens the client's window again, as a client does now and then, and takes the output. The memory serves again.
+func turn(c *Conn) {
+	c.sendWindow = defaultWindow
+	c.Lend(c.Output())
+}
 
 func TestAWholeRequestAllocatesNothing(t *testing.T) {
 	if race.Enabled {
 		t.Skip("the race detector changes what is allocated")
 	}
 	for _, requests := range []int{1, 20} {
-		c, next := chunks(t, requests)
-		var spare []byte
+		c, next := chunks(t, echo{}, requests)
 		allocs := testing.AllocsPerRun(1000, func() {
 			if err := c.Receive(next(), start); err != nil {
 				t.Fatal(err)
 			}
-			reopen(c)
-			spare = c.Output(spare)
+			turn(c)
 		})
 		if allocs != 0 {
 			t.Errorf("%d requests in one chunk: %v allocations, want 0", requests, allocs)
@@ -71,8 +72,7 @@ func TestACutRequestAllocatesNothing(t *testing.T) {
 	if race.Enabled {
 		t.Skip("the race detector changes what is allocated")
 	}
-	c, next := chunks(t, 20)
-	var spare []byte
+	c, next := chunks(t, echo{}, 20)
 	cut := 0
 	allocs := testing.AllocsPerRun(3000, func() {
 		chunk := next()
@@ -83,8 +83,7 @@ func TestACutRequestAllocatesNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		reopen(c)
-		spare = c.Output(spare)
+		turn(c)
 	})
 	if allocs != 0 {
 		t.Errorf("got %v allocations, want 0", allocs)
@@ -94,17 +93,13 @@ func TestACutRequestAllocatesNothing(t *testing.T) {
 func BenchmarkRequest(b *testing.B) {
 	for _, requests := range []int{1, 20} {
 		b.Run(fmt.Sprintf("chunk=%d", requests), func(b *testing.B) {
-			c, next := chunks(b, requests)
-			var spare []byte
+			c, next := chunks(b, echo{}, requests)
 			b.ReportAllocs()
 			for b.Loop() {
 				if err := c.Receive(next(), start); err != nil {
 					b.Fatal(err)
 				}
-				reopen(c)
-				if out := c.Output(spare); out != nil {
-					spare = out
-				}
+				turn(c)
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*requests), "ns/request")
 		})
@@ -114,7 +109,7 @@ func BenchmarkRequest(b *testing.B) {
 // With tracing every header block has a new traceparent, and changes the dynamic table.
 func BenchmarkTracedRequest(b *testing.B) {
 	cl := newClient(b)
-	c := newLane(b, echo{}).Open(start, nil, 0)
+	c := newLane(b).Open(start, echo{}, nil, 0)
 	cl.greet()
 	const cycle = 4000 // different blocks: the table is the same after each cycle
 	var pieces [][]byte
@@ -130,7 +125,6 @@ func BenchmarkTracedRequest(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	var spare []byte
 	n := 100
 	b.ReportAllocs()
 	for b.Loop() {
@@ -145,10 +139,7 @@ func BenchmarkTracedRequest(b *testing.B) {
 		if err := c.Receive(piece, start); err != nil {
 			b.Fatal(err)
 		}
-		reopen(c)
-		if out := c.Output(spare); out != nil {
-			spare = out
-		}
+		turn(c)
 	}
 }
 
@@ -159,9 +150,7 @@ func (wait) Answer(_ *Call, _, dst []byte) ([]byte, Reply) { return dst, Reply{L
 func (wait) Cancel(uint32)                                 {}
 
 func BenchmarkRequestThatWaits(b *testing.B) {
-	c, next := chunks(b, 20)
-	c.lane.options.Handler = wait{}
-	var spare []byte
+	c, next := chunks(b, wait{}, 20)
 	b.ReportAllocs()
 	for b.Loop() {
 		if err := c.Receive(next(), start); err != nil {
@@ -172,17 +161,14 @@ func BenchmarkRequestThatWaits(b *testing.B) {
 				b.Fatal(err)
 			}
 		}
-		reopen(c)
-		if out := c.Output(spare); out != nil {
-			spare = out
-		}
+		turn(c)
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*20), "ns/request")
 }
 
 func TestAnIdleConnectionIsSmall(t *testing.T) {
 	const connections, most = 500, 4 << 10
-	l := newLane(t, echo{})
+	l := newLane(t)
 	cl := newClient(t)
 	cl.greet()
 	for id := uint32(1); id < 99; id += 2 {
@@ -194,15 +180,14 @@ func TestAnIdleConnectionIsSmall(t *testing.T) {
 	runtime.GC()
 	runtime.ReadMemStats(&before)
 	for i := range all {
-		all[i] = l.Open(start, nil, 0)
-		spare := all[i].Output(nil)
+		all[i] = l.Open(start, echo{}, nil, 0)
+		all[i].Lend(all[i].Output())
 		for _, piece := range [][]byte{sent[:len(sent)/2], sent[len(sent)/2:]} {
 			if err := all[i].Receive(piece, start); err != nil {
 				t.Fatal(err)
 			}
 		}
-		all[i].Output(spare)
-		all[i].out = nil // belongs to the caller
+		all[i].Output() // belongs to the caller
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)

@@ -209,9 +209,9 @@ func ended(end bool) string {
 }
 
 // newLane returns a lane for tests.
-func newLane(tb testing.TB, h Handler, change ...func(*Options)) *Lane {
+func newLane(tb testing.TB, change ...func(*Options)) *Lane {
 	tb.Helper()
-	o := Options{Path: testPath, Handler: h, MaxMessage: 64 << 10}
+	o := Options{Path: testPath, MaxMessage: 64 << 10}
 	for _, f := range change {
 		f(&o)
 	}
@@ -233,12 +233,12 @@ type talk struct {
 func newTalk(tb testing.TB, change ...func(*Options)) *talk {
 	tb.Helper()
 	h := new(handler)
-	c := &talk{client: newClient(tb), conn: newLane(tb, h, change...).Open(start, nil, 0), handler: h, now: start}
+	c := &talk{client: newClient(tb), conn: newLane(tb, change...).Open(start, h, nil, 0), handler: h, now: start}
 	c.greet()
 	if err := c.conn.Receive(c.take(), c.now); err != nil {
 		tb.Fatal(err)
 	}
-	c.conn.Output(nil)
+	c.conn.Output()
 	return c
 }
 
@@ -246,5 +246,5 @@ func newTalk(tb testing.TB, change ...func(*Options)) *talk {
 func (c *talk) send() ([]string, error) {
 	c.t.Helper()
 	err := c.conn.Receive(c.take(), c.now)
-	return c.read(c.conn.Output(nil)), err
+	return c.read(c.conn.Output()), err
 }

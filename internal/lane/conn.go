@@ -110,12 +110,13 @@ type peer struct {
 
 // Open returns the machine of a new connection, which holds the server's preface in its output.
 //
+// handler answers the calls. A handler that answers later must know its connection, for Finish.
 // foreign takes the streams of other methods; nil: they get UNIMPLEMENTED. age is the age at which the client must connect again, as
 // the caller drew it; 0: no bound.
-func (l *Lane) Open(now int64, foreign Foreign, age time.Duration) *Conn {
+func (l *Lane) Open(now int64, handler Handler, foreign Foreign, age time.Duration) *Conn {
 	o := &l.options
 	c := &Conn{
-		lane: l, handler: o.Handler, foreign: foreign, now: now,
+		lane: l, handler: handler, foreign: foreign, now: now,
 		decoder:    decoder{tables: l.tables, bound: maxTable},
 		peer:       peer{window: defaultWindow, maxFrame: maxFrame, maxHeaderList: 1<<32 - 1, tableSize: maxTable},
 		sendWindow: defaultWindow, window: o.ConnWindow,
@@ -138,22 +139,20 @@ func (l *Lane) Open(now int64, foreign Foreign, age time.Duration) *Conn {
 	return c
 }
 
-// Output returns the bytes to send so far, and forgets them. The Conn appends the next ones to spare[:0], so that two buffers may
-// take turns; a nil spare is allowed. Without bytes Output returns nil and does not take spare.
-func (c *Conn) Output(spare []byte) []byte {
-	if len(c.out) == 0 {
+// Output returns the bytes to send so far, nil without any, and forgets them. Their memory belongs to the caller, also the memory of Lend.
+func (c *Conn) Output() []byte { return takeOutput(&c.out) }
+
+// takeOutput returns the bytes of an output, nil without any, and leaves no memory in it.
+func takeOutput(from *[]byte) []byte {
+	out := *from
+	*from = nil
+	if len(out) == 0 {
 		return nil
 	}
-	out := c.out
-	c.out = spare[:0]
 	return out
 }
 
-// Handle makes h the Handler of this connection, in place of Options.Handler. The caller must call Handle before the first Receive. A
-// Handler that answers later must know its connection, for Finish.
-func (c *Conn) Handle(h Handler) { c.handler = h }
-
-// Lend gives the Conn memory for its next output, while it has none: the next Output returns the memory with the bytes in it. So an
+// Lend gives the Conn memory for its next output, while it has no output: the next Output returns the memory with the bytes in it. So an
 // idle connection holds no buffer.
 func (c *Conn) Lend(buffer []byte) {
 	if len(c.out) == 0 {
@@ -164,8 +163,8 @@ func (c *Conn) Lend(buffer []byte) {
 // Asked reports whether a request has come. From then on Receive does not return ErrForeignFirst.
 func (c *Conn) Asked() bool { return c.asked }
 
-// Open returns the streams that are open now, as the client counts them.
-func (c *Conn) Open() int { return c.opened.open }
+// Streams returns the number of streams that are open now, as the client counts them.
+func (c *Conn) Streams() int { return c.opened.open }
 
 // Answered returns the calls that were answered with OK, in all.
 func (c *Conn) Answered() uint64 { return c.answered }

@@ -25,19 +25,19 @@ func TestAWholeRequestIsAnsweredInPlace(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
-	if c.conn.Open() != 0 || c.conn.Answered() != 3 || c.conn.Held() != 0 {
-		t.Errorf("got %d streams, %d answered, %d bytes held, want 0, 3, 0", c.conn.Open(), c.conn.Answered(), c.conn.Held())
+	if c.conn.Streams() != 0 || c.conn.Answered() != 3 || c.conn.Held() != 0 {
+		t.Errorf("got %d streams, %d answered, %d bytes held, want 0, 3, 0", c.conn.Streams(), c.conn.Answered(), c.conn.Held())
 	}
 }
 
 func TestTheFirstOutputIsThePrefaceOfTheServer(t *testing.T) {
 	c := newClient(t)
-	conn := newLane(t, echo{}).Open(start, nil, 0)
+	conn := newLane(t).Open(start, echo{}, nil, 0)
 	want := []string{
 		"SETTINGS [MAX_FRAME_SIZE = 16384] [MAX_CONCURRENT_STREAMS = 1024] [INITIAL_WINDOW_SIZE = 65536] [MAX_HEADER_LIST_SIZE = 16384]",
 		"0 WINDOW_UPDATE 983041",
 	}
-	if d := cmp.Diff(want, c.read(conn.Output(nil))); d != "" {
+	if d := cmp.Diff(want, c.read(conn.Output())); d != "" {
 		t.Error(d)
 	}
 }

@@ -27,7 +27,7 @@ func newConversation(tb testing.TB, seed uint64, strict bool) *conversation {
 	return &conversation{client: newClient(tb), r: rand.New(rand.NewPCG(seed, 2)), strict: strict}
 }
 
-// words are messages of all kinds for the handler of tests.
+// message returns a message of any kind for the handler of tests.
 func (c *conversation) message() string {
 	words := []string{"", "hello", "fail", strings.Repeat("x", c.r.IntN(900)), "hello", "hello", "later"}
 	if c.strict {
@@ -191,15 +191,15 @@ func (c *conversation) write(requests int) []byte {
 func small(o *Options) { o.MaxMessage, o.MaxInPlace = 1000, 400 }
 
 // play gives the bytes to a new connection in pieces, and returns all that the connection sends. Calls that wait are finished in the end.
-func play(tb testing.TB, l func(*handler) *Conn, pieces [][]byte) ([]byte, error) {
+func play(tb testing.TB, l *Lane, pieces [][]byte) ([]byte, error) {
 	tb.Helper()
 	h := new(handler)
-	conn := l(h)
+	conn := l.Open(start, h, nil, 0)
 	var out []byte
 	var err error
 	for _, piece := range pieces {
 		err = conn.Receive(piece, start)
-		out = append(out, conn.Output(nil)...)
+		out = append(out, conn.Output()...)
 		if err != nil {
 			break
 		}
@@ -208,7 +208,7 @@ func play(tb testing.TB, l func(*handler) *Conn, pieces [][]byte) ([]byte, error
 		_ = conn.Finish(id, []byte("at last"), Reply{}, start)
 	}
 	checkCounts(tb, conn)
-	return append(out, conn.Output(nil)...), err
+	return append(out, conn.Output()...), err
 }
 
 // checkCounts compares the counts of a connection with its streams.
@@ -246,18 +246,13 @@ func cut(r *rand.Rand, b []byte) [][]byte {
 
 func TestBytesCutAnywhereMeanTheSame(t *testing.T) {
 	answered := 0
-	now := new(struct{ Handler })
-	l := newLane(t, now, small)
-	open := func(h *handler) *Conn {
-		now.Handler = h
-		return l.Open(start, nil, 0)
-	}
+	l := newLane(t, small)
 	for seed := range seeds(t, 150) {
 		c := newConversation(t, seed, false)
 		sent := c.write(1 + c.r.IntN(30))
-		want, wantErr := play(t, open, [][]byte{sent})
+		want, wantErr := play(t, l, [][]byte{sent})
 		for range 3 {
-			got, err := play(t, open, cut(c.r, sent))
+			got, err := play(t, l, cut(c.r, sent))
 			if fmt.Sprint(err) != fmt.Sprint(wantErr) {
 				t.Fatalf("seed %d: cut: got error %v, want %v", seed, err, wantErr)
 			}
@@ -291,29 +286,27 @@ func FuzzBytes(f *testing.F) {
 		c := newConversation(f, seed, false)
 		f.Add(c.write(3)[len(preface):], seed)
 	}
-	now := new(struct{ Handler })
-	l := newLane(f, now, small)
+	l := newLane(f, small)
 	f.Fuzz(func(t *testing.T, sent []byte, seed uint64) {
-		open := func(h *handler) *Conn {
-			now.Handler = h
-			c := l.Open(start, nil, 0)
-			_ = c.Receive([]byte(preface), start)
-			return c
-		}
-		want, wantErr := play(t, open, [][]byte{sent})
-		got, err := play(t, open, cut(rand.New(rand.NewPCG(seed, 3)), sent))
-		if fmt.Sprint(err) != fmt.Sprint(wantErr) || !bytes.Equal(got, want) {
-			t.Errorf("whole: %x, %v\ncut: %x, %v", want, wantErr, got, err)
-		}
-		newClient(t).read(want) // frames, and header blocks of HPACK
+		playCut(t, l, append([]byte(preface), sent...), rand.New(rand.NewPCG(seed, 3)))
 	})
+}
+
+// playCut plays the bytes whole and cut, and compares the outputs.
+func playCut(t *testing.T, l *Lane, sent []byte, r *rand.Rand) {
+	t.Helper()
+	want, wantErr := play(t, l, [][]byte{sent})
+	got, err := play(t, l, cut(r, sent))
+	if fmt.Sprint(err) != fmt.Sprint(wantErr) || !bytes.Equal(got, want) {
+		t.Errorf("whole: %x, %v\ncut: %x, %v", want, wantErr, got, err)
+	}
+	newClient(t).read(want) // frames, and header blocks of HPACK
 }
 
 // FuzzFrames makes frames of the bytes, so that more of them get behind the checks of a frame's head.
 func FuzzFrames(f *testing.F) {
 	f.Add([]byte{0, 1, 5, 1, 4, 9, 9, 9, 9})
-	now := new(struct{ Handler })
-	l := newLane(f, now, small)
+	l := newLane(f, small)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		c := newConversation(t, uint64(len(b)), false)
 		sent := c.write(2)
@@ -322,15 +315,6 @@ func FuzzFrames(f *testing.F) {
 			sent = append(appendFrame(sent, n, b[1]%11, b[2], uint32(b[3]%16)), b[4:4+n]...)
 			b = b[4+n:]
 		}
-		open := func(h *handler) *Conn {
-			now.Handler = h
-			return l.Open(start, nil, 0)
-		}
-		want, wantErr := play(t, open, [][]byte{sent})
-		got, err := play(t, open, cut(c.r, sent))
-		if fmt.Sprint(err) != fmt.Sprint(wantErr) || !bytes.Equal(got, want) {
-			t.Errorf("whole: %x, %v\ncut: %x, %v", want, wantErr, got, err)
-		}
-		newClient(t).read(want)
+		playCut(t, l, sent, c.r)
 	})
 }

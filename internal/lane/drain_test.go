@@ -51,7 +51,7 @@ func TestADrainDoesNotWaitForAPingForever(t *testing.T) {
 
 func TestAConnectionDrainsAtItsAge(t *testing.T) {
 	c := newTalk(t)
-	c.conn = newLane(t, c.handler, func(o *Options) { o.AgeGrace = time.Minute }).Open(c.now, nil, time.Hour)
+	c.conn = newLane(t, func(o *Options) { o.AgeGrace = time.Minute }).Open(c.now, c.handler, nil, time.Hour)
 	c.greet()
 	c.ask(1, "later")
 	if _, err := c.send(); err != nil {
@@ -114,7 +114,7 @@ func TestWhatIsIncompleteForTooLongEndsTheConnection(t *testing.T) {
 		})
 	}
 	t.Run("the greeting", func(t *testing.T) {
-		conn := newLane(t, echo{}).Open(start, nil, 0)
+		conn := newLane(t).Open(start, echo{}, nil, 0)
 		if err := conn.Tick(start + int64(10*time.Second) - 1); err != nil {
 			t.Error(err)
 		}

@@ -33,8 +33,8 @@ func TestAResponseWaitsForTheWindow(t *testing.T) {
 	c.ask(1, "hello")
 	c.ask(3, "")
 	c.expect("SETTINGS ack", "1"+okHeaders, `1 DATA "\x00\x00\x00\x00\x05he"`, "3"+okHeaders, `3 DATA "\x00\x00\x00\x00\x00"`, "3 HEADERS grpc-status=0 END")
-	if c.conn.Open() != 1 || c.conn.Answered() != 1 || c.conn.Held() < 3 {
-		t.Errorf("got %d streams, %d answered, %d bytes held", c.conn.Open(), c.conn.Answered(), c.conn.Held())
+	if c.conn.Streams() != 1 || c.conn.Answered() != 1 || c.conn.Held() < 3 {
+		t.Errorf("got %d streams, %d answered, %d bytes held", c.conn.Streams(), c.conn.Answered(), c.conn.Held())
 	}
 	c.window(0, 100)
 	c.window(1, 1)
@@ -46,8 +46,8 @@ func TestAResponseWaitsForTheWindow(t *testing.T) {
 	c.expect(`1 DATA "l"`)
 	c.must(c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1}))
 	c.expect("SETTINGS ack", `1 DATA "o"`, "1 HEADERS grpc-status=0 END")
-	if c.conn.Open() != 0 || c.conn.Answered() != 2 || c.conn.Held() != 0 {
-		t.Errorf("got %d streams, %d answered, %d bytes held", c.conn.Open(), c.conn.Answered(), c.conn.Held())
+	if c.conn.Streams() != 0 || c.conn.Answered() != 2 || c.conn.Held() != 0 {
+		t.Errorf("got %d streams, %d answered, %d bytes held", c.conn.Streams(), c.conn.Answered(), c.conn.Held())
 	}
 }
 
@@ -81,8 +81,8 @@ func TestResponsesWaitForTheWindowOfTheConnection(t *testing.T) {
 		t.Errorf("got %q, want %q second", got, want)
 	}
 	c.window(3, 1<<20)
-	if _, err := c.send(); err != nil || c.conn.Open() != 0 || c.conn.Answered() != 3 {
-		t.Errorf("got %v, %d streams, %d answered", err, c.conn.Open(), c.conn.Answered())
+	if _, err := c.send(); err != nil || c.conn.Streams() != 0 || c.conn.Answered() != 3 {
+		t.Errorf("got %v, %d streams, %d answered", err, c.conn.Streams(), c.conn.Answered())
 	}
 }
 
@@ -110,8 +110,8 @@ func TestAResponseThatWaitsTooLongIsReset(t *testing.T) {
 	}
 	c.tick(10*time.Second-1, "")
 	c.tick(1, "", "1 RST_STREAM CANCEL")
-	if c.conn.Open() != 0 || c.conn.Held() != 0 {
-		t.Errorf("got %d streams, %d bytes held", c.conn.Open(), c.conn.Held())
+	if c.conn.Streams() != 0 || c.conn.Held() != 0 {
+		t.Errorf("got %d streams, %d bytes held", c.conn.Streams(), c.conn.Held())
 	}
 }
 
@@ -123,7 +123,7 @@ func (c *talk) tick(by time.Duration, failure string, want ...string) {
 	if err == nil && failure != "" || err != nil && !strings.HasSuffix(err.Error(), ": "+failure) {
 		c.t.Errorf("got error %v, want %q", err, failure)
 	}
-	if d := cmp.Diff(want, c.read(c.conn.Output(nil))); d != "" {
+	if d := cmp.Diff(want, c.read(c.conn.Output())); d != "" {
 		c.t.Error(d)
 	}
 	if err == nil && c.conn.Deadline() <= c.now {
@@ -172,7 +172,7 @@ func (s *silent) Credit(uint32, int)                      {}
 func TestMoreThanTheWindowIsAnError(t *testing.T) {
 	c := newTalk(t)
 	behind := new(silent)
-	c.conn = newLane(t, c.handler).Open(start, behind, 0)
+	c.conn = newLane(t).Open(start, c.handler, behind, 0)
 	c.greet()
 	if _, err := c.send(); err != nil {
 		t.Fatal(err)
@@ -198,7 +198,7 @@ func TestMoreThanTheWindowIsAnError(t *testing.T) {
 
 func TestMoreThanTheWindowOfAStreamResetsIt(t *testing.T) {
 	c := newTalk(t)
-	c.conn = newLane(t, c.handler).Open(start, new(silent), 0)
+	c.conn = newLane(t).Open(start, c.handler, new(silent), 0)
 	c.greet()
 	if _, err := c.send(); err != nil {
 		t.Fatal(err)
@@ -221,7 +221,7 @@ func TestAReductionOfTheTableIsAnnouncedWithAnyAnswer(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.must(c.conn.Finish(1, nil, Reply{}, c.now))
-		out := c.conn.Output(nil)
+		out := c.conn.Output()
 		if first := out[2*frameHead]; first != 0x20 {
 			t.Errorf("%s: the first header block begins with %x, want 20", message, first)
 		}
@@ -236,7 +236,7 @@ func TestAReductionOfTheTableIsAnnounced(t *testing.T) {
 	if err := c.conn.Receive(c.take(), c.now); err != nil {
 		t.Fatal(err)
 	}
-	out := c.conn.Output(nil)
+	out := c.conn.Output()
 	if first := out[2*frameHead]; first != 0x20 {
 		t.Errorf("the first header block begins with %x, want 20", first)
 	}

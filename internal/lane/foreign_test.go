@@ -39,7 +39,7 @@ func (r *recorder) Credit(id uint32, n int)    { r.note("credit %d %d", id, n) }
 func newForeign(t *testing.T, change ...func(*Options)) (*talk, *recorder) {
 	t.Helper()
 	c, r := newTalk(t, change...), new(recorder)
-	c.conn = newLane(t, c.handler, change...).Open(start, r, 0)
+	c.conn = newLane(t, change...).Open(start, c.handler, r, 0)
 	c.greet()
 	c.other(1, false)
 	if _, err := c.send(); err != nil {
@@ -85,8 +85,8 @@ func TestAForeignStreamPassesThrough(t *testing.T) {
 	c.conn.ForeignReset(1, Cancel)
 	c.expect()
 	r.expect(t, "credit 1 14")
-	if c.conn.Open() != 0 {
-		t.Errorf("%d streams are open", c.conn.Open())
+	if c.conn.Streams() != 0 {
+		t.Errorf("%d streams are open", c.conn.Streams())
 	}
 }
 
@@ -106,7 +106,7 @@ func TestAForeignResponseMayEndWithData(t *testing.T) {
 		c.conn.ForeignHeaders(1, pairs(":status", "200"), false)
 		c.conn.ForeignData(1, []byte(row.data), true)
 		c.expect("1 HEADERS :status=200", row.want)
-		if c.conn.Open() != 0 {
+		if c.conn.Streams() != 0 {
 			t.Errorf("%q: the stream is open", row.data)
 		}
 	}
@@ -127,8 +127,8 @@ func TestAForeignResponseWaitsForTheWindow(t *testing.T) {
 	r.expect(t, "credit 1 3")
 	c.must(c.framer.WriteData(1, true, []byte("on the way")))
 	c.expect()
-	if c.conn.Open() != 0 || c.conn.Held() != 0 {
-		t.Errorf("%d streams are open, %d bytes held", c.conn.Open(), c.conn.Held())
+	if c.conn.Streams() != 0 || c.conn.Held() != 0 {
+		t.Errorf("%d streams are open, %d bytes held", c.conn.Streams(), c.conn.Held())
 	}
 }
 
@@ -167,7 +167,7 @@ func TestTheForeignHearsOfTheEndOfAStream(t *testing.T) {
 	c.conn.ForeignHeaders(3, pairs(":status", "200"), true)
 	c.conn.ForeignData(3, []byte("late"), true)
 	c.conn.ForeignCredit(3, 9)
-	if out := c.conn.Output(nil); out != nil {
+	if out := c.conn.Output(); out != nil {
 		t.Errorf("a closed connection sends %x", out)
 	}
 }
@@ -177,8 +177,8 @@ func TestAForeignMayRefuseAStreamAtOnce(t *testing.T) {
 	r.begin = func(id uint32) { c.conn.ForeignReset(id, RefusedStream) }
 	c.other(3, false)
 	c.expect("3 RST_STREAM REFUSED_STREAM")
-	if c.conn.Open() != 1 {
-		t.Errorf("%d streams are open, want 1", c.conn.Open())
+	if c.conn.Streams() != 1 {
+		t.Errorf("%d streams are open, want 1", c.conn.Streams())
 	}
 }
 
@@ -197,7 +197,7 @@ func TestALargeHeaderBlockIsContinued(t *testing.T) {
 	c, _ := newForeign(t)
 	large := strings.Repeat("l", 40000)
 	c.conn.ForeignHeaders(1, pairs(":status", "200", "x-large", large), true)
-	out := c.conn.Output(nil)
+	out := c.conn.Output()
 	for _, want := range []struct {
 		kind, flags byte
 		length      int
@@ -212,7 +212,7 @@ func TestALargeHeaderBlockIsContinued(t *testing.T) {
 
 func TestAFirstRequestOfAnotherMethodMayBeHandedOver(t *testing.T) {
 	c := newTalk(t, func(o *Options) { o.HandOver = true })
-	c.conn = newLane(t, c.handler, func(o *Options) { o.HandOver = true }).Open(start, new(recorder), 0)
+	c.conn = newLane(t, func(o *Options) { o.HandOver = true }).Open(start, c.handler, new(recorder), 0)
 	c.greet()
 	if _, err := c.send(); err != nil {
 		t.Fatal(err)
@@ -222,7 +222,7 @@ func TestAFirstRequestOfAnotherMethodMayBeHandedOver(t *testing.T) {
 	if !errors.Is(err, ErrForeignFirst) || len(got) != 0 {
 		t.Errorf("got %q, %v", got, err)
 	}
-	c.conn = newLane(t, c.handler, func(o *Options) { o.HandOver = true }).Open(start, new(recorder), 0)
+	c.conn = newLane(t, func(o *Options) { o.HandOver = true }).Open(start, c.handler, new(recorder), 0)
 	c.coder = hpack.NewEncoder(&c.text)
 	c.greet()
 	c.ask(1, "hello")

@@ -158,16 +158,15 @@ func (a answers) complete(id uint32) bool {
 
 // Conversations with the lane and with grpc-go's server have the same answers on every stream.
 func TestAnswersAreThoseOfAnotherServer(t *testing.T) {
-	o := Options{Path: testPath}
-	small(&o)
-	server := newServer(t, o)
+	l := newLane(t, small)
+	server := newServer(t, l.options)
 	listener := make(connections)
 	go func() { _ = server.Serve(listener) }()
 	kinds := make(map[string]int)
 	for seed := range seeds(t, 150) {
 		c := newConversation(t, seed, true)
 		sent := c.write(1 + c.r.IntN(10))
-		out, err := play(t, func(h *handler) *Conn { return newLane(t, h, small).Open(start, nil, 0) }, cut(c.r, sent))
+		out, err := play(t, l, cut(c.r, sent))
 		if err != nil {
 			t.Fatal(err)
 		}

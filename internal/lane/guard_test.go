@@ -89,7 +89,7 @@ func TestFloodsEndTheConnection(t *testing.T) {
 				if held = c.conn.Held(); held > 2<<20 {
 					t.Fatalf("%d bytes are held after %d repetitions", held, n)
 				}
-				c.conn.Output(nil)
+				c.conn.Output()
 			}
 			if fmt.Sprint(err) != calm+row.reason || n < row.least || n > row.most {
 				t.Errorf("after %d repetitions, want %d to %d: %v", n, row.least, row.most, err)
@@ -118,7 +118,7 @@ func TestAnHonestClientIsNoFlood(t *testing.T) {
 		if n%2 == 0 {
 			c.must(c.conn.Finish(id, nil, Reply{}, c.now))
 		}
-		c.conn.Output(nil)
+		c.conn.Output()
 	}
 }
 
@@ -144,8 +144,8 @@ func TestMoreStreamsThanAnnouncedAreRefused(t *testing.T) {
 	c.must(c.conn.Finish(1, nil, Reply{Code: 1}, c.now))
 	c.ask(9, "later")
 	c.expect("1 HEADERS :status=200 content-type=application/grpc grpc-status=1 grpc-message= END")
-	if c.conn.Open() != 2 {
-		t.Errorf("got %d streams", c.conn.Open())
+	if c.conn.Streams() != 2 {
+		t.Errorf("got %d streams", c.conn.Streams())
 	}
 }
 

@@ -4,12 +4,12 @@
 // owns no goroutine, lock, clock or socket. The caller reads from the socket, calls [Conn.Receive] with the bytes, and writes the
 // bytes of [Conn.Output]:
 //
-//	c := l.Open(now, foreign, age)
+//	c := l.Open(now, handler, foreign, age)
 //	for {
-//		write(c.Output(spare))               // the first one holds the server's preface
+//		write(c.Output())                    // the first one holds the server's preface
 //		n := read(buffer)
 //		if err := c.Receive(buffer[:n], now); err != nil {
-//			write(c.Output(spare))           // a GOAWAY
+//			write(c.Output())                // a GOAWAY
 //			break
 //		}
 //	}
@@ -35,9 +35,8 @@ import (
 
 // Options is the options of New. Path and MaxMessage must be set.
 type Options struct {
-	Path       string  // of the method: "/package.Service/Method"
-	Handler    Handler // answers calls of the method; nil: each connection gets one by Conn.Handle
-	MaxMessage int     // bytes of the largest request message. A larger one gets RESOURCE_EXHAUSTED
+	Path       string // of the method: "/package.Service/Method"
+	MaxMessage int    // bytes of the largest request message. A larger one gets RESOURCE_EXHAUSTED
 
 	// MaxInPlace is the largest message that the Handler may answer at once, in bytes. The Handler answers a larger one later, so
 	// that it delays no other request of the connection. 0 means DefaultMaxInPlace.
@@ -65,7 +64,7 @@ type Options struct {
 // DefaultMaxInPlace is twenty times a usual request of Envoy, in bytes.
 const DefaultMaxInPlace = 4 << 10
 
-// Handler answers the calls of the method. The machine of a connection calls it from Receive, Tick and Close alone, so under the
+// Handler answers the calls of the method on one connection. The machine of a connection calls it from Receive, Tick and Close alone, so under the
 // same lock or goroutine as these. A Handler must not call methods of the Conn from within its own methods.
 type Handler interface {
 	// Answer appends the response message to dst and returns it with the status, or returns a Reply that is Later. call and message

@@ -13,15 +13,15 @@ func TestACallThatWaitsDelaysNoOther(t *testing.T) {
 	c.ask(1, "later")
 	c.ask(3, "hello")
 	c.expect("3"+okHeaders, `3 DATA "\x00\x00\x00\x00\x05hello"`, "3 HEADERS grpc-status=0 END")
-	if c.conn.Open() != 1 {
-		t.Errorf("got %d streams, want 1", c.conn.Open())
+	if c.conn.Streams() != 1 {
+		t.Errorf("got %d streams, want 1", c.conn.Streams())
 	}
 	c.must(c.conn.Finish(1, []byte("done"), Reply{}, c.now))
 	c.expect("1"+okHeaders, `1 DATA "\x00\x00\x00\x00\x04done"`, "1 HEADERS grpc-status=0 END")
 	c.must(c.conn.Finish(1, []byte("again"), Reply{}, c.now))
 	c.expect()
-	if c.conn.Open() != 0 || c.conn.Held() != 0 {
-		t.Errorf("got %d streams, %d bytes held", c.conn.Open(), c.conn.Held())
+	if c.conn.Streams() != 0 || c.conn.Held() != 0 {
+		t.Errorf("got %d streams, %d bytes held", c.conn.Streams(), c.conn.Held())
 	}
 }
 
@@ -48,8 +48,8 @@ func TestTheHandlerHearsOfAResetAndMustStillFinish(t *testing.T) {
 	if d := cmp.Diff([]uint32{1}, c.handler.canceled); d != "" {
 		t.Error(d)
 	}
-	if c.conn.Open() != 0 || c.conn.Held() != streamBytes {
-		t.Errorf("got %d streams, %d bytes held", c.conn.Open(), c.conn.Held())
+	if c.conn.Streams() != 0 || c.conn.Held() != streamBytes {
+		t.Errorf("got %d streams, %d bytes held", c.conn.Streams(), c.conn.Held())
 	}
 	c.must(c.conn.Finish(1, []byte("nobody hears"), Reply{}, c.now))
 	c.expect()
@@ -71,7 +71,7 @@ func TestTheHandlerHearsOfTheEndOfAConnection(t *testing.T) {
 	if err := c.conn.Finish(1, nil, Reply{}, c.now); err == nil {
 		t.Error("Finish after Close: got no error")
 	}
-	if c.conn.Output(nil) != nil || c.conn.Held() != 0 {
+	if c.conn.Output() != nil || c.conn.Held() != 0 {
 		t.Error("a closed connection sends, or holds memory")
 	}
 }

@@ -122,7 +122,7 @@ func TestLivesOfConnections(t *testing.T) {
 	for seed := range seeds(t, 40) {
 		c := newTalk(t)
 		l := &life{talk: c, r: rand.New(rand.NewPCG(seed, 4)), owner: &owner{bytes: make(map[uint32]int)}, next: 1}
-		c.conn = newLane(t, c.handler, func(o *Options) { o.MaxInPlace = 1500 }).Open(start, l.owner, 0)
+		c.conn = newLane(t, func(o *Options) { o.MaxInPlace = 1500 }).Open(start, c.handler, l.owner, 0)
 		c.greet()
 		ends[fmt.Sprint(l.run(t))]++
 		if t.Failed() {
@@ -173,7 +173,7 @@ func (l *life) run(t *testing.T) error {
 	if err == nil && len(l.conn.opened.byID) > 0 {
 		t.Errorf("%d streams are left", len(l.conn.opened.byID))
 	}
-	l.read(l.conn.Output(nil))
+	l.read(l.conn.Output())
 	l.conn.Close()
 	checkCounts(t, l.conn)
 	if held := l.conn.Held(); held != 0 {

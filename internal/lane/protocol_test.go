@@ -163,12 +163,12 @@ func TestFramesOfAllKinds(t *testing.T) {
 
 func TestAnotherProtocolIsRefusedAtItsFirstBytes(t *testing.T) {
 	for _, text := range []string{"GET / HTTP/1.1\r\n", "\x16\x03\x01", "PRI * HTTP/2.0\r\n\r\nXX"} {
-		conn := newLane(t, echo{}).Open(start, nil, 0)
-		conn.Output(nil)
+		conn := newLane(t).Open(start, echo{}, nil, 0)
+		conn.Output()
 		if err := conn.Receive([]byte(text), start); !errors.Is(err, ErrNotHTTP2) {
 			t.Errorf("%q: got %v, want ErrNotHTTP2", text, err)
 		}
-		if out := conn.Output(nil); out != nil {
+		if out := conn.Output(); out != nil {
 			t.Errorf("%q: got %q, want no answer", text, out)
 		}
 	}
@@ -176,14 +176,14 @@ func TestAnotherProtocolIsRefusedAtItsFirstBytes(t *testing.T) {
 
 func TestTheFirstFrameMustBeSettings(t *testing.T) {
 	c := newClient(t)
-	conn := newLane(t, echo{}).Open(start, nil, 0)
-	conn.Output(nil)
+	conn := newLane(t).Open(start, echo{}, nil, 0)
+	conn.Output()
 	c.sent.WriteString(http2.ClientPreface)
 	c.ask(1, "hello")
 	if err := conn.Receive(c.take(), start); err == nil {
 		t.Error("got no error")
 	}
-	if d := cmp.Diff([]string{"GOAWAY 0 PROTOCOL_ERROR the first frame is not SETTINGS"}, c.read(conn.Output(nil))); d != "" {
+	if d := cmp.Diff([]string{"GOAWAY 0 PROTOCOL_ERROR the first frame is not SETTINGS"}, c.read(conn.Output())); d != "" {
 		t.Error(d)
 	}
 }

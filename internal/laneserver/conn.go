@@ -71,8 +71,7 @@ func (c *Conn) serve() {
 	}
 	c.mu.Lock()
 	c.early, c.others.conn = &early{conn: conn}, c
-	c.machine = s.options.Lane.Open(s.now(), &c.others, s.age())
-	c.machine.Handle(s.options.Handler(c))
+	c.machine = s.options.Lane.Open(s.now(), s.options.Handler(c), &c.others, s.age())
 	if s.isDraining() {
 		c.machine.Shutdown(shutdownReason, s.now())
 	}
@@ -249,7 +248,7 @@ func (c *Conn) noteLocked() {
 	if c.mark == nil {
 		return
 	}
-	if busy := c.machine.Open() > 0; busy != c.busy {
+	if busy := c.machine.Streams() > 0; busy != c.busy {
 		if c.busy = busy; busy {
 			c.mark.Begin()
 		} else {

@@ -341,7 +341,7 @@ func TestADrainLosesNoCall(t *testing.T) {
 			open = 0
 			for _, c := range f.all() {
 				c.mu.Lock()
-				open += c.machine.Open()
+				open += c.machine.Streams()
 				c.mu.Unlock()
 			}
 			time.Sleep(time.Millisecond)

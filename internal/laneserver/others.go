@@ -29,7 +29,7 @@ func (o *others) flushLocked() {
 	if o.back == nil {
 		return
 	}
-	out := o.back.Output(nil)
+	out := o.back.Output()
 	if out == nil {
 		return
 	}

@@ -25,9 +25,8 @@ func (c *Conn) takeLocked() bool {
 // during a write. b is the memory that the machine was lent, or nil.
 func (c *Conn) writeLocked(b *buffers) {
 	for {
-		out := c.machine.Output(nil)
-		if out == nil {
-			c.machine.Lend(nil) // b is for other connections from now on
+		out := c.machine.Output()
+		if out == nil { // the machine has no memory of b from now on
 			break
 		}
 		if c.early != nil {
@@ -74,7 +73,7 @@ func (c *Conn) countLocked() {
 	}
 	if held := heldFactor*(int64(c.machine.Held())+c.sending) + c.kept; held != c.held || held != 0 {
 		c.held = held
-		c.counts.Hold(held, c.machine.Open(), c.machine.Answered())
+		c.counts.Hold(held, c.machine.Streams(), c.machine.Answered())
 	}
 }
 

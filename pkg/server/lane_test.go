@@ -208,14 +208,13 @@ func TestARequestOnTheLaneAllocatesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	now := int64(1)
-	c := l.Open(now, nil, 0)
-	c.Handle(inPlaceHandler(f))
+	c := l.Open(now, inPlaceHandler(f), nil, 0)
 	hello := bytes.NewBufferString(http2.ClientPreface)
 	framer := http2.NewFramer(hello, nil)
 	if err := errors.Join(framer.WriteSettings(), framer.WriteWindowUpdate(0, 1<<30), c.Receive(hello.Bytes(), now)); err != nil {
 		t.Fatal(err)
 	}
-	c.Output(nil)
+	c.Output()
 	one := frameOf(t, join(bytesField(1, []byte("edge")), bytesField(2, bytesField(1, bytesField(1, []byte("user")), bytesField(2, []byte("alice"))))))
 	batch := bytes.Repeat(one, 20)
 	second := 9 + int(one[0])<<16 + int(one[1])<<8 + int(one[2]) // DATA
@@ -232,7 +231,7 @@ func TestARequestOnTheLaneAllocatesNothing(t *testing.T) {
 		if err := c.Receive(batch, now); err != nil {
 			t.Fatal(err)
 		}
-		if c.Output(nil) == nil {
+		if c.Output() == nil {
 			t.Fatal("no answer")
 		}
 	})

@@ -39,7 +39,8 @@ func anything(c chooser, a Algorithm) {
 		g.Restore(l, LogEntry{At: anyInstant(c), Hits: anyWord(c)}, anyInstant(c))
 		p, _ := g.Decide(other, now, Pending{}, hits, countRejected)
 		p, _ = g.Decide(l, anyInstant(c), p, int64(anyWord(c)), countRejected)
-		if g.SizeAfter(other, now, p); g.Len() > 0 {
+		g.SizeAfter(other, now, p)
+		if g.Len() > 0 {
 			g.ApplyInPlace(other, now, p)
 		}
 		g.Apply(other, now, p)

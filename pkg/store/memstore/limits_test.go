@@ -2,7 +2,6 @@ package memstore
 
 import (
 	"fmt"
-	"runtime"
 	"testing"
 	"time"
 
@@ -66,18 +65,11 @@ func TestASweepGivesBackTheRoomOfLimitsThatAreGone(t *testing.T) {
 	}
 	inBubble(t, Options{}, func(t *testing.T, s *Store) {
 		const keys, staying = 100_000, 1000
-		alive := func() int64 {
-			runtime.GC()
-			runtime.GC()
-			var m runtime.MemStats
-			runtime.ReadMemStats(&m)
-			return int64(m.HeapAlloc)
-		}
 		year := func(i int) algorithms.Limit {
 			return algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: uint32(i + 10), Period: 365 * 24 * time.Hour}
 		}
 		for _, algorithm := range []algorithms.Algorithm{algorithms.FixedWindow, algorithms.SlidingWindowLog} {
-			before := alive()
+			before := heapBytes()
 			for i := range keys {
 				take(t, s, fmt.Sprint(algorithm, i), algorithms.Limit{Algorithm: algorithm, Requests: uint32(i + 1), Period: time.Second}, 1)
 			}
@@ -85,7 +77,7 @@ func TestASweepGivesBackTheRoomOfLimitsThatAreGone(t *testing.T) {
 				take(t, s, fmt.Sprint("stays", i), year(i), 1)
 			}
 			time.Sleep(2 * DefaultSweepInterval)
-			if grown := alive() - before; grown > 1<<20 {
+			if grown := heapBytes() - before; grown > 1<<20 {
 				t.Errorf("%v: %d keys, each of a limit of its own, left %d bytes; want at most 1 MiB", algorithm, keys, grown)
 			}
 		}

@@ -129,10 +129,7 @@ func TestALogThatShrinksGivesPlacesBack(t *testing.T) {
 	for _, l := range []algorithms.Limit{logLimit(1000), logLimit(3)} {
 		inBubble(t, Options{SweepInterval: 1000 * time.Hour}, func(t *testing.T, s *Store) {
 			for range 200 {
-				charge := []store.Charge{{Key: []byte("log"), Limit: logLimit(1000), Hits: 1}}
-				if _, err := s.Take(t.Context(), charge, make([]algorithms.Decision, 1)); err != nil {
-					t.Fatal(err)
-				}
+				take(t, s, "log", logLimit(1000), 1)
 				time.Sleep(time.Millisecond)
 			}
 			if got, want := s.Stats().Places, 1+placesOf(16*256); got != want {

@@ -32,6 +32,7 @@ func TestSaveAndLoadRefuseAStoreThatCannot(t *testing.T) {
 	}
 }
 
+// small returns a snapshot with a state of each algorithm.
 func small(t failer) []byte {
 	s := savable(t, Options{MaxKeys: 100})
 	defer s.Close()
@@ -43,6 +44,7 @@ func small(t failer) []byte {
 	return save(t, s)
 }
 
+// refused loads bytes that are not a snapshot, and then uses the store.
 func refused(t *testing.T, snapshot []byte, want error, what string) {
 	t.Helper()
 	s := savable(t, Options{MaxKeys: 100})
@@ -84,6 +86,7 @@ func TestDamagedSnapshotsAreRefused(t *testing.T) {
 	refused(t, bytes.Join(one, nil), ErrSnapshot, "two sections in another order")
 }
 
+// sections cuts a snapshot into its magic with the version, and its sections.
 func sections(snapshot []byte) [][]byte {
 	at := len(snapshotMagic) + 4
 	all := [][]byte{snapshot[:at]}
@@ -95,6 +98,7 @@ func sections(snapshot []byte) [][]byte {
 	return all
 }
 
+// FuzzLoad reads snapshots with right checksums and any content.
 func FuzzLoad(f *testing.F) {
 	for _, section := range sections(small(f))[1:] {
 		f.Add(section[0], section[5:len(section)-4])

@@ -231,9 +231,6 @@ func TestALongLogIsSaved(t *testing.T) {
 	})
 }
 
-// small returns a snapshot with a state of each algorithm.
-// refused loads bytes that are not a snapshot, and then uses the store.
-// sections cuts a snapshot into its magic with the version, and its sections.
 // Decisions go on while a snapshot is written, and each of its keys has a state between the one before and the one after.
 func TestASnapshotWhileDecisionsGoOn(t *testing.T) {
 	s := savable(t, Options{})
@@ -288,5 +285,3 @@ func TestASnapshotWhileDecisionsGoOn(t *testing.T) {
 		}
 	}
 }
-
-// FuzzLoad reads snapshots with right checksums and any content.

@@ -46,18 +46,15 @@ func TestOldLargeAnswersMakeWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, _ := newBound(t)
 		held, honest := followed(t, b), followed(t, b)
-		whole := headers(1)
-		whole[4] |= flagEndStream
-		held.receive(whole)
-		for held.LargeAnswer() {
-			whole[8] += 2
-			held.receive(whole)
+		for id, room := uint32(1), true; room; id += 2 {
+			held.receive(ending(id))
+			room = held.LargeAnswer()
 		}
 		honest.receive(headers(1))
 		if honest.LargeAnswer() || held.ended() {
 			t.Error("there was room for one more")
 		}
-		honest.wrote(refusal(1))
+		honest.wrote(ending(1))
 		time.Sleep(fullAge + 2*lookEvery)
 		honest.receive(headers(3))
 		if !held.ended() || !honest.LargeAnswer() || honest.ended() {

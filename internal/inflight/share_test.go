@@ -51,7 +51,7 @@ func TestTheBoundEndsTheConnectionsWithoutAHistoryFirst(t *testing.T) {
 		hostile[i] = followed(t, b)
 		for id := uint32(1); id < 12; id += 2 {
 			hostile[i].receive(headers(id))
-			hostile[i].wrote(refusal(id)) // an answer without a message is no history
+			hostile[i].wrote(ending(id)) // an answer without a message is no history
 			hostile[i].receive(headers(id + 100))
 		}
 	}
@@ -71,14 +71,14 @@ func answer(id uint32) []byte {
 	frames := headers(id)
 	data := headers(id)
 	data[3], data[4] = frameData, 0
-	return append(append(frames, data...), refusal(id)...)
+	return append(append(frames, data...), ending(id)...)
 }
 
-// refusal is an answer of trailers alone.
-func refusal(id uint32) []byte {
-	trailers := headers(id)
-	trailers[4] |= flagEndStream
-	return trailers
+// ending is headers that end their side of a stream: a request without a message, or an answer of trailers alone.
+func ending(id uint32) []byte {
+	frame := headers(id)
+	frame[4] |= flagEndStream
+	return frame
 }
 
 // reset is a RST_STREAM frame of a client.

@@ -14,9 +14,7 @@ func TestOldConnectionsEndWhileTheBoundStaysCrowded(t *testing.T) {
 		b, _ := newBound(t)
 		watch := func(c *Conn, ids ...uint32) {
 			for _, id := range ids {
-				whole := headers(id)
-				whole[4] |= flagEndStream
-				c.receive(whole)
+				c.receive(ending(id))
 			}
 		}
 		few, busy := followed(t, b), followed(t, b)
@@ -100,26 +98,28 @@ func TestTheHistoryOfAConnectionFades(t *testing.T) {
 	})
 }
 
+// wave opens so many streams at once, and answers all of them.
+func (c *Conn) wave(streams uint32) {
+	first := c.streams.last + 1 + c.streams.last%2
+	for id := first; id < first+2*streams; id += 2 {
+		c.receive(headers(id))
+	}
+	for id := first; id < first+2*streams; id += 2 {
+		c.wrote(answer(id))
+	}
+}
+
 // The maps of grpc-go keep the room of the most streams that were open at once.
 func TestTheMostStreamsOfAConnectionCountAsLongAsItIsOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := New(Options{MaxBytes: 32 << 20, MaxStreams: 2048, MessageTimeout: time.Minute, Logger: slog.New(slog.DiscardHandler)})
-		wave := func(c *Conn, streams uint32) {
-			first := c.streams.last + 1 + c.streams.last%2
-			for id := first; id < first+2*streams; id += 2 {
-				c.receive(headers(id))
-			}
-			for id := first; id < first+2*streams; id += 2 {
-				c.wrote(answer(id))
-			}
-		}
 		usual, most := followed(t, b), followed(t, b)
-		wave(usual, freeStreams)
+		usual.wave(freeStreams)
 		if got := b.kept.Load(); got != 0 {
 			t.Errorf("after %d streams at once: got %d bytes, want 0", freeStreams, got)
 		}
 		for range 3 { // the second wave finds the room of the first
-			wave(most, 1024)
+			most.wave(1024)
 			if got, want := b.kept.Load(), int64((1024-freeStreams)*keptBytes); got != want {
 				t.Errorf("after 1024 streams at once: got %d bytes, want %d", got, want)
 			}
@@ -129,24 +129,30 @@ func TestTheMostStreamsOfAConnectionCountAsLongAsItIsOpen(t *testing.T) {
 		if got := b.kept.Load(); got != 0 {
 			t.Errorf("after the end of the connection: got %d bytes, want 0", got)
 		}
-		// Envoys that each had 1024 requests before the server's SETTINGS arrived, on many connections.
+	})
+}
+
+// Each Envoy had 1024 requests before the server's SETTINGS arrived. The connections of an attacker that has as many streams end one after
+// the other.
+func TestTheMostStreamsOfAnAttackerEndNoConnectionOfAnEnvoy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := New(Options{MaxBytes: 32 << 20, MaxStreams: 2048, MessageTimeout: time.Minute, Logger: slog.New(slog.DiscardHandler)})
 		const honest = 150
 		var envoys []*Conn
 		for range honest {
 			c := followed(t, b)
-			wave(c, 1024)
+			c.wave(1024)
 			envoys = append(envoys, c)
 		}
 		for range 20 { // each asks once a second
 			time.Sleep(time.Second)
 			for _, c := range envoys {
-				wave(c, 1)
+				c.wave(1)
 			}
 		}
 		if got := b.Stats(); got.Ended["held_most"] != 0 || b.Crowded() {
 			t.Errorf("%d connections of Envoys: got %+v, want all open", honest, got)
 		}
-		// The connections of an attacker end one after the other, and no connection of an Envoy.
 		for n := range 300 {
 			c := followed(t, b)
 			for id := uint32(1); id < 2*1024; id += 2 {
@@ -157,8 +163,8 @@ func TestTheMostStreamsOfAConnectionCountAsLongAsItIsOpen(t *testing.T) {
 			}
 			c.sawResets()
 			time.Sleep(10 * time.Millisecond)
-			for _, c := range envoys[n%10*15:][:15] {
-				wave(c, 1)
+			for _, c := range envoys[n%10*honest/10:][:honest/10] {
+				c.wave(1)
 			}
 		}
 		for _, c := range envoys {
@@ -172,21 +178,28 @@ func TestTheMostStreamsOfAConnectionCountAsLongAsItIsOpen(t *testing.T) {
 	})
 }
 
-// A client opens and resets a thousand streams in one chunk. The bytes count until the server has seen the chunk.
+// sending returns the connection of a client that sends its preface and frames in one chunk, and then ends.
+func sending(t *testing.T, b *Bound, frames []byte) *Conn {
+	t.Helper()
+	client, server := net.Pipe()
+	c := b.Follow(server)
+	t.Cleanup(func() { _ = c.Close() })
+	go func() {
+		defer client.Close()
+		_, _ = client.Write(append(make([]byte, preface), frames...))
+	}()
+	return c
+}
+
+// A client opens and resets twenty streams in one chunk. The bytes count until the server has seen the chunk.
 func TestStreamsOfOneChunkCountUntilTheServerHasSeenIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, _ := newBound(t)
-		client, server := net.Pipe()
-		c := b.Follow(server)
-		defer c.Close()
-		go func() {
-			defer client.Close()
-			chunk := make([]byte, preface)
-			for id := uint32(1); id < 40; id += 2 {
-				chunk = append(append(chunk, headers(id)...), reset(id)...)
-			}
-			_, _ = client.Write(chunk)
-		}()
+		var frames []byte
+		for id := uint32(1); id < 40; id += 2 {
+			frames = append(append(frames, headers(id)...), reset(id)...)
+		}
+		c := sending(t, b, frames)
 		if _, err := c.Read(make([]byte, 4096)); err != nil {
 			t.Fatal(err)
 		}
@@ -206,16 +219,11 @@ func TestStreamsOfOneChunkCountUntilTheServerHasSeenIt(t *testing.T) {
 func TestTheServerSeesNoFramesOfAnEndedConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, _ := newBound(t)
-		client, server := net.Pipe()
-		c := b.Follow(server)
-		defer c.Close()
-		go func() {
-			chunk := make([]byte, preface)
-			for id := uint32(1); id < 200; id += 2 {
-				chunk = append(chunk, headers(id)...)
-			}
-			_, _ = client.Write(chunk)
-		}()
+		var frames []byte
+		for id := uint32(1); id < 200; id += 2 {
+			frames = append(frames, headers(id)...)
+		}
+		c := sending(t, b, frames)
 		if n, err := c.Read(make([]byte, 4096)); n != 0 || err == nil {
 			t.Errorf("got %d bytes, %v; want an error, as the chunk goes beyond the bound", n, err)
 		}

@@ -10,7 +10,6 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	reflectiongrpc "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
@@ -38,22 +37,19 @@ func (w *waiting) Take(ctx context.Context, _ []store.Charge, _ []algorithms.Dec
 
 // While the store is slow, decoded requests wait in memory. More of them wait for that memory, and are refused after [inflight.BudgetWait].
 func TestLargeRequestsThatWaitAreBounded(t *testing.T) {
-	for _, c := range []struct {
-		name string
-		slow time.Duration
-		all  bool // every request is answered
+	for _, test := range []struct {
+		name     string
+		slow     time.Duration
+		answered bool // all requests are
 	}{{"store_answers_in_time", time.Second / 2, true}, {"store_is_slower", 2 * inflight.BudgetWait, false}} {
-		t.Run(c.name, func(t *testing.T) {
+		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := &waiting{release: make(chan struct{})}
 				f := startOn(t, w, everything, func(o *Options) { o.MaxBytesInFlight = 8 << 20 })
 				answers := make(chan error)
 				const all = 8
 				for range all {
-					go func() {
-						answers <- f.conn.Invoke(t.Context(), ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName,
-							new(raw), new(raw), grpc.ForceCodec(raw{asking(1000)}))
-					}()
+					go func() { answers <- f.send(t, asking(1000)) }()
 				}
 				synctest.Wait()
 				bound := f.server.service.bound
@@ -62,7 +58,7 @@ func TestLargeRequestsThatWaitAreBounded(t *testing.T) {
 				}
 				small := make(chan error)
 				go func() { small <- f.send(t, asking(1)) }()
-				time.AfterFunc(c.slow, func() { close(w.release) })
+				time.AfterFunc(test.slow, func() { close(w.release) })
 				if err := <-small; err != nil {
 					t.Errorf("a small request beside them: got %v", err)
 				}
@@ -79,8 +75,8 @@ func TestLargeRequestsThatWaitAreBounded(t *testing.T) {
 						t.Errorf("got %v", err)
 					}
 				}
-				if now := bound.Stats(); (refused == 0) != c.all || refused == all || now.Refused != uint64(refused) || now.Bytes != 0 {
-					t.Errorf("refused: got %d of %d, %+v; want all answered %t, and nothing in flight", refused, all, now, c.all)
+				if now := bound.Stats(); (refused == 0) != test.answered || refused == all || now.Refused != uint64(refused) || now.Bytes != 0 {
+					t.Errorf("refused: got %d of %d, %+v; want all answered %t, and nothing in flight", refused, all, now, test.answered)
 				}
 				if f.send(t, asking(1000)) != nil {
 					t.Error("a large request alone was refused")

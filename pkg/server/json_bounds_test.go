@@ -152,25 +152,36 @@ func TestRequestsOfJSONTogetherAreBounded(t *testing.T) {
 	})
 }
 
+// beginBodies serves the pages through memory. The returned function sends the head of a request of JSON and a part of its body, which has
+// length bytes.
+func (f *fixture) beginBodies(t *testing.T) (begin func(length int, part string)) {
+	t.Helper()
+	f.server.http = fromLocal(f.server.http)
+	listener := bufconn.Listen(16)
+	pages := &http.Server{Handler: f.server.HTTP(), ReadHeaderTimeout: time.Hour}
+	go func() { _ = pages.Serve(listener) }()
+	t.Cleanup(func() { _ = pages.Close() })
+	return func(length int, part string) {
+		t.Helper()
+		conn, err := listener.DialContext(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		go func() { _, _ = io.Copy(io.Discard, conn) }()
+		if _, err := fmt.Fprintf(conn, "POST /json HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", length, part); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestBodiesThatDoNotArriveKeepNobodyOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, everything, func(o *Options) { o.MaxRequestBytes = 64 << 10 })
-		f.server.http = fromLocal(f.server.http)
-		listener := bufconn.Listen(16)
-		pages := &http.Server{Handler: f.server.HTTP(), ReadHeaderTimeout: time.Hour}
-		go func() { _ = pages.Serve(listener) }()
-		defer pages.Close()
-		parts := []string{"{", strings.Repeat(" ", 64<<10-1)} // nearly nothing, and nearly all
-		for i := range 2 * jsonRequests {
-			conn, err := listener.DialContext(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Close()
-			go func() { _, _ = io.Copy(io.Discard, conn) }()
-			if _, err := io.WriteString(conn, "POST /json HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 65536\r\n\r\n"+parts[i%2]); err != nil {
-				t.Fatal(err)
-			}
+		begin := f.beginBodies(t)
+		for range jsonRequests {
+			begin(64<<10, "{")                           // nearly nothing
+			begin(64<<10, strings.Repeat(" ", 64<<10-1)) // nearly all
 		}
 		synctest.Wait()
 		const ask = `{"domain":"edge","descriptors":[{"entries":[{"key":"minute"}]}]}`
@@ -187,21 +198,7 @@ func TestBodiesThatDoNotArriveKeepNobodyOut(t *testing.T) {
 func TestLargeBodiesThatDoNotArriveKeepOtherLargeOnesOutForAMoment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, everything, func(o *Options) { o.MaxRequestBytes, o.MaxBytesInFlight = 4<<20, 64<<20 })
-		f.server.http = fromLocal(f.server.http)
-		listener := bufconn.Listen(16)
-		pages := &http.Server{Handler: f.server.HTTP(), ReadHeaderTimeout: time.Hour}
-		go func() { _ = pages.Serve(listener) }()
-		defer pages.Close()
-		conn, err := listener.DialContext(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		go func() { _, _ = io.Copy(io.Discard, conn) }()
-		if _, err := fmt.Fprintf(conn, "POST /json HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
-			4<<20, strings.Repeat(" ", 100<<10)); err != nil {
-			t.Fatal(err)
-		}
+		f.beginBodies(t)(4<<20, strings.Repeat(" ", 100<<10))
 		synctest.Wait()
 		const ask = `{"domain":"edge","descriptors":[{"entries":[{"key":"minute"}]}]}`
 		time.Sleep(time.Second)

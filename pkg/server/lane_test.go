@@ -47,28 +47,6 @@ descriptors:
     rate_limit: {requests_per_unit: 10, period: 1s, algorithm: sliding_window_counter}
 `
 
-// bytesCodec sends and receives bytes.
-type bytesCodec struct{}
-
-var errNotBytes = errors.New("not a *[]byte")
-
-func (bytesCodec) Marshal(v any) ([]byte, error) {
-	if b, ok := v.(*[]byte); ok {
-		return *b, nil
-	}
-	return nil, errNotBytes
-}
-
-func (bytesCodec) Unmarshal(data []byte, v any) error {
-	if b, ok := v.(*[]byte); ok {
-		*b = bytes.Clone(data)
-		return nil
-	}
-	return errNotBytes
-}
-
-func (bytesCodec) Name() string { return "proto" }
-
 func pick[T any](r *rand.Rand, choices ...T) T { return choices[r.IntN(len(choices))] }
 
 // randomMessage is a request that may be odd in several ways at once.
@@ -146,7 +124,7 @@ func TestTheLaneAndGRPCGiveEqualAnswersToRandomRequests(t *testing.T) {
 			for _, conn := range conns {
 				var a answerOf
 				err := conn.Invoke(t.Context(), ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName, &data, &a.Response,
-					grpc.ForceCodec(bytesCodec{}), grpc.Header(&a.Header), grpc.Trailer(&a.Trailer))
+					grpc.ForceCodec(raw{}), grpc.Header(&a.Header), grpc.Trailer(&a.Trailer))
 				s := status.Convert(err)
 				a.Status = fmt.Sprintf("%v: %s", s.Code(), s.Message())
 				for _, d := range s.Details() {

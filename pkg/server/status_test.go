@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"strings"
@@ -44,16 +45,31 @@ func (f *failing) Peek(context.Context, []store.Charge, []algorithms.Decision) e
 
 func (f *failing) Reset(context.Context, []store.Charge) (int, error) { return 0, f.err }
 
-// raw sends bytes as they are, and drops the answer.
-type raw struct{ message []byte }
+// raw sends and receives bytes as they are. Each message is a *[]byte.
+type raw struct{}
 
-func (r raw) Marshal(any) ([]byte, error) { return r.message, nil }
-func (raw) Unmarshal([]byte, any) error   { return nil }
-func (raw) Name() string                  { return "proto" }
+var errNotBytes = errors.New("not a *[]byte")
+
+func (raw) Marshal(v any) ([]byte, error) {
+	if b, ok := v.(*[]byte); ok {
+		return *b, nil
+	}
+	return nil, errNotBytes
+}
+
+func (raw) Unmarshal(data []byte, v any) error {
+	if b, ok := v.(*[]byte); ok {
+		*b = bytes.Clone(data)
+		return nil
+	}
+	return errNotBytes
+}
+
+func (raw) Name() string { return "proto" }
 
 func (f *fixture) send(t *testing.T, message []byte) error {
 	t.Helper()
-	return f.conn.Invoke(t.Context(), ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName, new(raw), new(raw), grpc.ForceCodec(raw{message}))
+	return f.conn.Invoke(t.Context(), ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName, &message, new([]byte), grpc.ForceCodec(raw{}))
 }
 
 func TestEveryErrorHasItsCode(t *testing.T) {

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -37,34 +38,30 @@ func TestTLSKeepsFewBytesOfAHandshakeThatIsNotComplete(t *testing.T) {
 	}
 }
 
+// The lane hands the connection of the health checks over, as its first request is of another method.
 func TestAConnectionWithTLSCarriesManyRequests(t *testing.T) {
 	r := newRotated(t)
 	f := start(t, spanRules, func(o *Options) { o.TLS = r.keeper.Server(nil) })
-	conn, err := grpc.NewClient(f.serveOn(t, "tcp", "127.0.0.1:0"), grpc.WithTransportCredentials(r.client(t, r.ca.Issue(t, "envoy").TLS(t))))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	for range 1000 { // each has some 80 bytes
-		if err := askOn(t.Context(), conn); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-// The lane hands this connection over, as its first request is of another method.
-func TestAConnectionWithTLSCarriesManyHealthChecks(t *testing.T) {
-	r := newRotated(t)
-	f := start(t, spanRules, func(o *Options) { o.TLS = r.keeper.Server(nil) })
-	conn, err := grpc.NewClient(f.serveOn(t, "tcp", "127.0.0.1:0"), grpc.WithTransportCredentials(r.client(t, r.ca.Issue(t, "envoy").TLS(t))))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	for range 1000 { // each has some 80 bytes
-		if _, err := healthgrpc.NewHealthClient(conn).Check(t.Context(), &healthgrpc.HealthCheckRequest{}); err != nil {
-			t.Fatal(err)
-		}
+	address := f.serveOn(t, "tcp", "127.0.0.1:0")
+	for name, call := range map[string]func(context.Context, *grpc.ClientConn) error{
+		"ShouldRateLimit": askOn,
+		"health Check": func(ctx context.Context, conn *grpc.ClientConn) error {
+			_, err := healthgrpc.NewHealthClient(conn).Check(ctx, new(healthgrpc.HealthCheckRequest))
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(r.client(t, r.ca.Issue(t, "envoy").TLS(t))))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			for range 1000 { // each has some 80 bytes
+				if err := call(t.Context(), conn); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
 	}
 }
 

@@ -4,7 +4,7 @@
 //
 //	go -C bench run ./distance
 //
-// Stores, delay line and clients share this process. A stall of the process fails requests, too. A goroutine that sleeps for a
+// Stores, delay line and clients share this process. A stall of the process fails requests, too. A goroutine that waits for a
 // millisecond counts the stalls: wakes that are late. Distance needs redis-server or valkey-server, as scripts/redis.sh finds it. Distance
 // exits 1 after an error, and judges no figures.
 package main
@@ -108,11 +108,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	if err != nil {
 		return err
 	}
-	root, err := parts.Root()
-	if err != nil {
-		return err
-	}
-	binary, err := parts.FindRedis(ctx, root)
+	binary, err := program.Redis(ctx)
 	if err != nil {
 		return err
 	}

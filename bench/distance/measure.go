@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weirproxy/weir/bench/drive"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 	"github.com/weirproxy/weir/pkg/store/fallback"
@@ -106,7 +107,6 @@ func measure(ctx context.Context, o options, redis string, d distance, rate int)
 	var admitted [hotKeys]atomic.Int64
 	var mu sync.Mutex // guards took
 	var took []time.Duration
-	before := make([]uint64, len(fleet))
 	ask := func(of int, c store.Charge, key int) {
 		ctx := ctx
 		if o.deadline > 0 {
@@ -124,18 +124,16 @@ func measure(ctx context.Context, o options, redis string, d distance, rate int)
 		defer mu.Unlock()
 		took = append(took, after)
 	}
-	load := func(during time.Duration, name string, hot algorithms.Limit) {
+	load := func(during time.Duration, name string, ofHot algorithms.Limit) {
 		var asking sync.WaitGroup
-		begun := time.Now()
-		for due, n := time.Duration(0), 0; due < during && ctx.Err() == nil; due, n = due+time.Duration(rand.ExpFloat64()/float64(rate)*float64(time.Second)), n+1 {
-			if wait := due - time.Since(begun); wait > 0 {
-				time.Sleep(wait)
-			}
+		n := 0
+		for range drive.Arrivals(ctx, rate, during) {
 			c, key := store.Charge{Key: []byte(name + strconv.Itoa(n)), Limit: plain, Hits: 1}, -1
 			if n%2 == 0 {
 				key = rand.IntN(hotKeys)
-				c.Key, c.Limit = []byte(name+"hot"+strconv.Itoa(key)), hot
+				c.Key, c.Limit = []byte(name+"hot"+strconv.Itoa(key)), ofHot
 			}
+			n++
 			of := rand.IntN(len(fleet))
 			asking.Go(func() { ask(of, c, key) })
 		}
@@ -146,6 +144,7 @@ func measure(ctx context.Context, o options, redis string, d distance, rate int)
 	for i := range admitted {
 		admitted[i].Store(0)
 	}
+	before := make([]uint64, len(fleet))
 	for i, n := range fleet {
 		before[i] = n.guard.Stats().Without
 	}
@@ -172,14 +171,13 @@ func watchStalls() func() stalls {
 	go func() {
 		var s stalls
 		for {
+			begun := time.Now()
 			select {
 			case <-end:
 				result <- s
 				return
-			default:
+			case <-time.After(time.Millisecond):
 			}
-			begun := time.Now()
-			time.Sleep(time.Millisecond)
 			late := time.Since(begun) - time.Millisecond
 			if late > time.Millisecond {
 				s.small++

@@ -41,17 +41,10 @@ func (b *bench) ask(ctx context.Context, address string, span time.Duration) ([]
 	var all []answer
 	var mu sync.Mutex // guards all
 	var asking sync.WaitGroup
-	start := time.Now()
-	for due := time.Duration(0); due < span; due += time.Duration(rand.ExpFloat64() / float64(b.o.rate) * float64(time.Second)) {
-		if wait := due - time.Since(start); wait > 0 {
-			time.Sleep(wait)
-		}
-		if ctx.Err() != nil {
-			break
-		}
+	for due := range drive.Arrivals(ctx, b.o.rate, span) {
 		asking.Go(func() {
 			a := answer{sent: time.Now()}
-			a.late = a.sent.Sub(start.Add(due))
+			a.late = a.sent.Sub(due)
 			_, a.err = conns[rand.IntN(len(conns))].Ask(ctx, b.requests[rand.IntN(len(b.requests))])
 			a.took = time.Since(a.sent)
 			mu.Lock()

@@ -105,12 +105,7 @@ func resetPeaks(a *assault) {
 					return err
 				}
 			}
-			for n := range uint32(streams) {
-				if err := p.WriteRSTStream(2*n+1, http2.ErrCodeCancel); err != nil {
-					return err
-				}
-			}
-			return p.out.Flush()
+			return p.reset(1)
 		}()
 		if err != nil {
 			return err

@@ -67,6 +67,16 @@ func (p *peer) open(whole bool, more ...hpack.HeaderField) error {
 	return p.WriteHeaders(http2.HeadersFrameParam{StreamID: p.stream, BlockFragment: p.block.Bytes(), EndHeaders: whole})
 }
 
+// reset resets the streams from first to the last one.
+func (p *peer) reset(first uint32) error {
+	for id := first; id <= p.stream; id += 2 {
+		if err := p.WriteRSTStream(id, http2.ErrCodeCancel); err != nil {
+			return err
+		}
+	}
+	return p.out.Flush()
+}
+
 // send makes a whole call on the next stream. The frames wait in the buffer.
 func (p *peer) send(body []byte) error {
 	if err := p.open(true); err != nil {

@@ -3,7 +3,6 @@ package hostile
 import (
 	"bytes"
 	"context"
-	"errors"
 	"io"
 	"net"
 	"time"
@@ -142,6 +141,17 @@ func (a *assault) askReflection() []byte {
 	return frame(message, false)
 }
 
+// ask sends so many whole requests at once.
+func (a *assault) ask(p *peer, body []byte, times int) error {
+	for range times {
+		a.attempts.Add(1)
+		if err := p.send(body); err != nil {
+			return err
+		}
+	}
+	return p.out.Flush()
+}
+
 func unreadReflection(a *assault) {
 	body := a.askReflection()
 	a.repeat(200, func(ctx context.Context) error {
@@ -150,13 +160,7 @@ func unreadReflection(a *assault) {
 			return err
 		}
 		p.path = reflection
-		for range 20 {
-			a.attempts.Add(1)
-			if err := p.send(body); err != nil {
-				return err
-			}
-		}
-		if err := p.out.Flush(); err != nil {
+		if err := a.ask(p, body, 20); err != nil {
 			return err
 		}
 		_, err = io.Copy(io.Discard, p.Conn)
@@ -185,8 +189,7 @@ func leaveAnswers(a *assault) {
 		}
 		turns <- struct{}{}
 		for range 4 {
-			a.attempts.Add(1)
-			if err = errors.Join(p.send(body), p.out.Flush()); err != nil {
+			if err = a.ask(p, body, 1); err != nil {
 				break
 			}
 			a.pause(5 * time.Millisecond)
@@ -207,7 +210,7 @@ func resetAnswers(a *assault) {
 			return err
 		}
 		turns <- struct{}{}
-		err = errors.Join(p.send(body), p.out.Flush()) // the Write of its answer waits
+		err = a.ask(p, body, 1) // the Write of its answer waits
 		for range 3 {
 			if err != nil {
 				break
@@ -223,20 +226,9 @@ func resetAnswers(a *assault) {
 
 func resetSixty(a *assault, p *peer, body []byte) error {
 	begun := p.stream
-	for range 60 {
-		a.attempts.Add(1)
-		if err := p.send(body); err != nil {
-			return err
-		}
-	}
-	if err := p.out.Flush(); err != nil {
+	if err := a.ask(p, body, 60); err != nil {
 		return err
 	}
 	a.pause(18 * time.Millisecond)
-	for id := begun + 2; id <= p.stream; id += 2 {
-		if err := p.WriteRSTStream(id, http2.ErrCodeCancel); err != nil {
-			return err
-		}
-	}
-	return p.out.Flush()
+	return p.reset(begun + 2)
 }

@@ -71,22 +71,16 @@ func awayCluster(t *testing.T, distance time.Duration, of func(slot int) int) (*
 	for range 3 {
 		c.fars = append(c.fars, &far{trip: func() time.Duration { return distance }, slots: c.slots})
 	}
-	client, err := rueidis.NewClient(rueidis.ClientOption{
-		InitAddress: []string{"far0:1"}, AlwaysPipelining: true, DisableCache: true, DisableRetry: true,
-		PipelineMultiplex: -1, BlockingPipeline: -1, RingScaleEachConn: 8, ClientSetInfo: rueidis.DisableClientSetInfo,
-		ReadBufferEachConn: 64 << 10, WriteBufferEachConn: 64 << 10,
-		DialCtxFn: func(ctx context.Context, to string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+	c.client = farClient(t, rueidis.ClientOption{
+		InitAddress: []string{"far0:1"},
+		DialCtxFn: func(ctx context.Context, to string, d *net.Dialer, secure *tls.Config) (net.Conn, error) {
 			n, err := strconv.Atoi(strings.TrimSuffix(strings.TrimPrefix(to, "far"), ":1"))
 			if err != nil {
 				return nil, err
 			}
-			return c.fars[n].dial(ctx, to, d)
+			return c.fars[n].dial(ctx, to, d, secure)
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.client = client
 	o := Options{Target: Target{URLs: []string{"redis-cluster://127.0.0.1:1"}}, Logger: slog.New(slog.DiscardHandler)}
 	s, err := newStore(o, func(redisconn.Target) connection { return c })
 	if err != nil {
@@ -116,22 +110,16 @@ func TestNodeThatHangsDelaysItsOwnCallsOnly(t *testing.T) {
 					const hangs = 1
 					ask := func(during time.Duration) (asked, failed [3]int) {
 						var mu sync.Mutex // guards the counts
-						var requests sync.WaitGroup
-						random := newRand(uint64(perSecond))
-						for end := time.Now().Add(during); time.Now().Before(end); {
-							time.Sleep(time.Duration(random.ExpFloat64() * float64(time.Second) / perSecond))
-							x := hit(strconv.Itoa(random.Int()), perAge(algorithms.FixedWindow, 10))
+						atRandom(perSecond, during, func(n int) {
+							x := hit(strconv.Itoa(n), perAge(algorithms.FixedWindow, 10))
 							node := c.nodes[s.locate(&x, 0).slot]
-							requests.Go(func() {
-								_, err := s.Take(t.Context(), []store.Charge{x}, make([]algorithms.Decision, 1))
-								mu.Lock()
-								defer mu.Unlock()
-								if asked[node]++; err != nil {
-									failed[node]++
-								}
-							})
-						}
-						requests.Wait()
+							_, err := s.Take(t.Context(), []store.Charge{x}, make([]algorithms.Decision, 1))
+							mu.Lock()
+							defer mu.Unlock()
+							if asked[node]++; err != nil {
+								failed[node]++
+							}
+						})
 						return asked, failed
 					}
 					asked, failed := ask(300 * time.Millisecond)
@@ -142,7 +130,11 @@ func TestNodeThatHangsDelaysItsOwnCallsOnly(t *testing.T) {
 					c.fars[hangs].hang(10 * time.Second)
 					asked, failed = ask(500 * time.Millisecond)
 					for node := range asked {
-						if want := map[bool]int{true: asked[node]}[node == hangs]; failed[node] != want {
+						want := 0
+						if node == hangs {
+							want = asked[node]
+						}
+						if failed[node] != want {
 							t.Errorf("%d of %d requests to node %d failed while node %d hangs; want %d", failed[node], asked[node], node, hangs, want)
 						}
 					}

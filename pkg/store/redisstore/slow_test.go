@@ -1,250 +1,53 @@
 package redisstore
 
 import (
-	"bufio"
 	"context"
-	"crypto/tls"
-	"encoding/binary"
 	"fmt"
-	"io"
-	"log/slog"
 	"math/rand/v2"
-	"net"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/rueidis"
-
-	"github.com/weirproxy/weir/internal/redisconn"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
-
-// far is a server, for tests in a bubble, that admits everything, with answers that take their time. The bubble's clock is the
-// server's. far implements connection.
-type far struct {
-	client rueidis.Client
-	trip   func() time.Duration // of the next call; calls are answered in their order
-	calls  atomic.Int64         // of the script
-	under  atomic.Int64         // calls under way
-	most   atomic.Int64         // that ever were
-	ran    func(request []byte) // gets each request as the server runs it; may be nil
-	slots  func() string        // the answer to CLUSTER SLOTS; nil: no cluster
-	hangs  atomic.Int64         // added to each trip
-}
-
-// hang delays the answers from now on.
-func (f *far) hang(by time.Duration) { f.hangs.Store(int64(by)) }
-
-func (f *far) Client() (rueidis.Client, error) { return f.client, nil }
-func (f *far) Report(err error) error          { return err }
-func (f *far) Cluster() bool                   { return false }
-func (f *far) Nodes() *redisconn.Nodes         { return nil }
-func (f *far) InvalidReplies() uint64          { return 0 }
-func (f *far) Await(context.Context) error     { return nil }
-func (f *far) Close()                          { f.client.Close() }
-func (f *far) dial(context.Context, string, *net.Dialer) (net.Conn, error) {
-	ours, theirs := net.Pipe()
-	go f.serve(theirs)
-	return ours, nil
-}
-
-// serve answers one connection. Half of a trip is the way to the server.
-func (f *far) serve(conn net.Conn) {
-	type pending struct {
-		command []string
-		runs    time.Time
-		answers time.Time
-	}
-	line := make(chan pending, 1<<16)
-	answers := make(chan func(), 1<<16)
-	ended := make(chan struct{})
-	defer close(ended)
-	defer close(line)
-	until := func(at time.Time) {
-		select {
-		case <-time.After(time.Until(at)):
-		case <-ended:
-		}
-	}
-	go func() { // the server
-		defer close(answers)
-		for p := range line {
-			until(p.runs)
-			text := f.run(p.command)
-			answers <- func() {
-				until(p.answers)
-				if strings.HasPrefix(p.command[0], "EVAL") {
-					f.under.Add(-1)
-				}
-				_, _ = io.WriteString(conn, text)
-			}
-		}
-	}()
-	go func() {
-		for answer := range answers {
-			answer()
-		}
-	}()
-	in := bufio.NewReader(conn)
-	var last time.Time
-	for {
-		command, err := readCommand(in)
-		if err != nil {
-			return
-		}
-		var trip time.Duration
-		if strings.HasPrefix(command[0], "EVAL") {
-			trip = f.trip() + time.Duration(f.hangs.Load())
-			f.most.Store(max(f.most.Load(), f.under.Add(1)))
-			f.calls.Add(1)
-		} else if command[0] == "DEL" {
-			trip = f.trip() + time.Duration(f.hangs.Load())
-		}
-		now := time.Now()
-		p := pending{command, now.Add(trip / 2), now.Add(trip)}
-		if p.answers.Before(last) { // one connection keeps the order
-			p.answers = last
-		}
-		last = p.answers
-		line <- p
-	}
-}
-
-// run returns the answer to a command.
-func (f *far) run(command []string) string {
-	switch command[0] {
-	case "HELLO":
-		return "%2\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n$5\r\nproto\r\n:3\r\n"
-	case "EVALSHA", "EVAL":
-	case "CLUSTER":
-		return f.slots()
-	case "DEL":
-		return fmt.Sprintf(":%d\r\n", len(command)-1)
-	default:
-		return "+OK\r\n"
-	}
-	keys, _ := strconv.Atoi(command[2])
-	request := []byte(command[3+keys])
-	if f.ran != nil {
-		f.ran(request)
-	}
-	now := uint64(time.Now().UnixMicro())
-	answer := binary.LittleEndian.AppendUint64([]byte{done}, now)
-	if deadline := binary.LittleEndian.Uint64(request[8:]); deadline > 0 && now >= deadline {
-		answer[0] = late
-	} else {
-		answer = append(answer, make([]byte, keys)...) // no key has a value
-		for rest := request[headerSize:]; len(rest) > 0; {
-			times, charges := rest[1:5], int(binary.LittleEndian.Uint32(rest[5:]))
-			if action(rest[0]) == correct {
-				times = []byte{1, 0, 0, 0}
-			}
-			answer = append(answer, times...)
-			for rest = rest[9:]; charges > 0; charges-- {
-				corrected := rest[5]&16 != 0
-				rest = rest[26:]
-				if corrected {
-					rest = rest[8:]
-					for range 3 {
-						rest = rest[1+int(rest[0]):]
-					}
-				}
-			}
-		}
-	}
-	return fmt.Sprintf("$%d\r\n%s\r\n", len(answer), answer)
-}
-
-// readCommand reads a command as an array of bulk strings.
-func readCommand(in *bufio.Reader) ([]string, error) {
-	number := func(kind byte) (int, error) {
-		text, err := in.ReadString('\n')
-		if err != nil {
-			return 0, err
-		}
-		if text[0] != kind {
-			return 0, fmt.Errorf("%q: must begin with %c", text, kind)
-		}
-		return strconv.Atoi(strings.TrimSpace(text[1:]))
-	}
-	n, err := number('*')
-	if err != nil {
-		return nil, err
-	}
-	command := make([]string, n)
-	for i := range command {
-		size, err := number('$')
-		if err != nil {
-			return nil, err
-		}
-		b := make([]byte, size+2)
-		if _, err := io.ReadFull(in, b); err != nil {
-			return nil, err
-		}
-		command[i] = string(b[:size])
-	}
-	return command, nil
-}
-
-// away returns a store in a bubble that asks f. The bubble's end closes the store.
-func away(t *testing.T, f *far, o Options) *Store {
-	t.Helper()
-	client, err := rueidis.NewClient(rueidis.ClientOption{
-		InitAddress: []string{"far"}, ForceSingleClient: true, AlwaysPipelining: true, DisableCache: true, DisableRetry: true,
-		PipelineMultiplex: -1, BlockingPipeline: -1, RingScaleEachConn: 8, ClientSetInfo: rueidis.DisableClientSetInfo,
-		ReadBufferEachConn: 64 << 10, WriteBufferEachConn: 64 << 10,
-		DialCtxFn: func(ctx context.Context, to string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
-			return f.dial(ctx, to, d)
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.client = client
-	o.Target.URLs = []string{"redis://127.0.0.1:1"}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	s, err := newStore(o, func(redisconn.Target) connection { return f })
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
-	return s
-}
 
 // arrivals has requests of different keys come at random for a time, so many in a second. arrivals returns their number and the
 // errors.
 func arrivals(t *testing.T, s *Store, perSecond float64, during, deadline time.Duration) (n int, failed []error) {
 	t.Helper()
 	var mu sync.Mutex // guards failed
+	n = atRandom(perSecond, during, func(n int) {
+		ctx := t.Context()
+		if deadline > 0 {
+			var cancel func()
+			ctx, cancel = context.WithTimeout(ctx, deadline)
+			defer cancel()
+		}
+		c := hit(strconv.Itoa(n), perAge(algorithms.FixedWindow, 10))
+		if _, err := s.Take(ctx, []store.Charge{c}, make([]algorithms.Decision, 1)); err != nil {
+			mu.Lock()
+			failed = append(failed, err)
+			mu.Unlock()
+		}
+	})
+	return n, failed
+}
+
+// atRandom calls request on goroutines for a time, at random, so many in a second. atRandom waits for all, and returns their number.
+func atRandom(perSecond float64, during time.Duration, request func(n int)) int {
 	var requests sync.WaitGroup
-	random := newRand(uint64(perSecond))
+	random, n := newRand(uint64(perSecond)), 0
 	for end := time.Now().Add(during); time.Now().Before(end); n++ {
 		time.Sleep(time.Duration(random.ExpFloat64() * float64(time.Second) / perSecond))
-		c := hit(strconv.Itoa(n), perAge(algorithms.FixedWindow, 10))
-		requests.Go(func() {
-			ctx := t.Context()
-			if deadline > 0 {
-				var cancel func()
-				ctx, cancel = context.WithTimeout(ctx, deadline)
-				defer cancel()
-			}
-			if _, err := s.Take(ctx, []store.Charge{c}, make([]algorithms.Decision, 1)); err != nil {
-				mu.Lock()
-				failed = append(failed, err)
-				mu.Unlock()
-			}
-		})
+		number := n
+		requests.Go(func() { request(number) })
 	}
 	requests.Wait()
-	return n, failed
+	return n
 }
 
 func between(r *rand.Rand, least, most time.Duration) func() time.Duration {

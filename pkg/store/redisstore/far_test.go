@@ -1,0 +1,218 @@
+package redisstore
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/weirproxy/weir/internal/redisconn"
+)
+
+// far is a server, for tests in a bubble, that admits everything, with answers that take their time. The bubble's clock is the
+// server's. far implements connection.
+type far struct {
+	client rueidis.Client
+	trip   func() time.Duration // of the next call; calls are answered in their order
+	calls  atomic.Int64         // of the script
+	under  atomic.Int64         // calls under way
+	most   atomic.Int64         // that ever were
+	ran    func(request []byte) // gets each request as the server runs it; may be nil
+	slots  func() string        // the answer to CLUSTER SLOTS; nil: no cluster
+	hangs  atomic.Int64         // added to each trip
+}
+
+// hang delays the answers from now on.
+func (f *far) hang(by time.Duration) { f.hangs.Store(int64(by)) }
+
+func (f *far) Client() (rueidis.Client, error) { return f.client, nil }
+func (f *far) Report(err error) error          { return err }
+func (f *far) Cluster() bool                   { return false }
+func (f *far) Nodes() *redisconn.Nodes         { return nil }
+func (f *far) InvalidReplies() uint64          { return 0 }
+func (f *far) Await(context.Context) error     { return nil }
+func (f *far) Close()                          { f.client.Close() }
+func (f *far) dial(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
+	ours, theirs := net.Pipe()
+	go f.serve(theirs)
+	return ours, nil
+}
+
+// serve answers one connection. Half of a trip is the way to the server.
+func (f *far) serve(conn net.Conn) {
+	type pending struct {
+		command []string
+		runs    time.Time
+		answers time.Time
+	}
+	line := make(chan pending, 1<<16)
+	answers := make(chan func(), 1<<16)
+	ended := make(chan struct{})
+	defer close(ended)
+	defer close(line)
+	until := func(at time.Time) {
+		select {
+		case <-time.After(time.Until(at)):
+		case <-ended:
+		}
+	}
+	go func() { // the server
+		defer close(answers)
+		for p := range line {
+			until(p.runs)
+			text := f.run(p.command)
+			answers <- func() {
+				until(p.answers)
+				if strings.HasPrefix(p.command[0], "EVAL") {
+					f.under.Add(-1)
+				}
+				_, _ = io.WriteString(conn, text)
+			}
+		}
+	}()
+	go func() {
+		for answer := range answers {
+			answer()
+		}
+	}()
+	in := bufio.NewReader(conn)
+	var last time.Time
+	for {
+		command, err := readCommand(in)
+		if err != nil {
+			return
+		}
+		var trip time.Duration
+		script := strings.HasPrefix(command[0], "EVAL")
+		if script || command[0] == "DEL" {
+			trip = f.trip() + time.Duration(f.hangs.Load())
+		}
+		if script {
+			f.most.Store(max(f.most.Load(), f.under.Add(1)))
+			f.calls.Add(1)
+		}
+		now := time.Now()
+		p := pending{command, now.Add(trip / 2), now.Add(trip)}
+		if p.answers.Before(last) { // one connection keeps the order
+			p.answers = last
+		}
+		last = p.answers
+		line <- p
+	}
+}
+
+// run returns the answer to a command.
+func (f *far) run(command []string) string {
+	switch command[0] {
+	case "HELLO":
+		return "%2\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n$5\r\nproto\r\n:3\r\n"
+	case "EVALSHA", "EVAL":
+	case "CLUSTER":
+		return f.slots()
+	case "DEL":
+		return fmt.Sprintf(":%d\r\n", len(command)-1)
+	default:
+		return "+OK\r\n"
+	}
+	keys, _ := strconv.Atoi(command[2])
+	request := []byte(command[3+keys])
+	if f.ran != nil {
+		f.ran(request)
+	}
+	now := uint64(time.Now().UnixMicro())
+	answer := binary.LittleEndian.AppendUint64([]byte{done}, now)
+	if deadline := binary.LittleEndian.Uint64(request[8:]); deadline > 0 && now >= deadline {
+		answer[0] = late
+	} else {
+		answer = append(answer, make([]byte, keys)...) // no key has a value
+		for rest := request[headerSize:]; len(rest) > 0; {
+			times, charges := rest[1:5], int(binary.LittleEndian.Uint32(rest[5:]))
+			if action(rest[0]) == correct {
+				times = []byte{1, 0, 0, 0}
+			}
+			answer = append(answer, times...)
+			for rest = rest[9:]; charges > 0; charges-- {
+				corrected := rest[5]&16 != 0
+				rest = rest[26:]
+				if corrected {
+					rest = rest[8:]
+					for range 3 {
+						rest = rest[1+int(rest[0]):]
+					}
+				}
+			}
+		}
+	}
+	return fmt.Sprintf("$%d\r\n%s\r\n", len(answer), answer)
+}
+
+// readCommand reads a command as an array of bulk strings.
+func readCommand(in *bufio.Reader) ([]string, error) {
+	number := func(kind byte) (int, error) {
+		text, err := in.ReadString('\n')
+		if err != nil {
+			return 0, err
+		}
+		if text[0] != kind {
+			return 0, fmt.Errorf("%q: must begin with %c", text, kind)
+		}
+		return strconv.Atoi(strings.TrimSpace(text[1:]))
+	}
+	n, err := number('*')
+	if err != nil {
+		return nil, err
+	}
+	command := make([]string, n)
+	for i := range command {
+		size, err := number('$')
+		if err != nil {
+			return nil, err
+		}
+		b := make([]byte, size+2)
+		if _, err := io.ReadFull(in, b); err != nil {
+			return nil, err
+		}
+		command[i] = string(b[:size])
+	}
+	return command, nil
+}
+
+// farClient returns a client in a bubble. o says which servers it asks, and how the client connects to them.
+func farClient(t *testing.T, o rueidis.ClientOption) rueidis.Client {
+	t.Helper()
+	o.AlwaysPipelining, o.DisableCache, o.DisableRetry, o.ClientSetInfo = true, true, true, rueidis.DisableClientSetInfo
+	o.PipelineMultiplex, o.BlockingPipeline, o.RingScaleEachConn = -1, -1, 8
+	o.ReadBufferEachConn, o.WriteBufferEachConn = 64<<10, 64<<10
+	client, err := rueidis.NewClient(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+// away returns a store in a bubble that asks f. The bubble's end closes the store.
+func away(t *testing.T, f *far, o Options) *Store {
+	t.Helper()
+	f.client = farClient(t, rueidis.ClientOption{InitAddress: []string{"far"}, ForceSingleClient: true, DialCtxFn: f.dial})
+	o.Target.URLs = []string{"redis://127.0.0.1:1"}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	s, err := newStore(o, func(redisconn.Target) connection { return f })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}

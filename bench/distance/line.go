@@ -100,6 +100,7 @@ func (l *line) hold(server net.Conn, held chan<- piece) {
 func release(client net.Conn, held <-chan piece) {
 	defer client.Close()
 	runtime.LockOSThread()
+	defer runtime.UnlockOSThread() // else the thread would end, and with it the Redis that this thread may have started (Pdeathsig)
 	for p := range held {
 		if wait := time.Until(p.due); wait > 0 {
 			rest := syscall.NsecToTimespec(int64(wait))

@@ -41,12 +41,8 @@ func instant(since int64, after time.Duration) int64 {
 	return since + int64(after)
 }
 
-// Deadline returns the instant of the next useful Tick. The instant may move back after each method; a Tick every second is
-// enough.
-func (c *Conn) Deadline() int64 { return c.alive.due }
-
 // Tick does the work that is due by now: keepalive, the age of the connection, requests and responses that take too long. An error is
-// as in Receive. When nothing is due, Tick costs nanoseconds.
+// as in Receive. A Tick every second is enough. When nothing is due, Tick costs nanoseconds.
 func (c *Conn) Tick(now int64) error {
 	if c.err != nil || now < c.alive.due {
 		return c.err

@@ -21,7 +21,7 @@ const maxQueued = 1 << 20
 // ask gives a call to the Handler, and sends the answer. s is nil for a call that has no stream.
 func (c *Conn) ask(id uint32, h *head, message []byte, s *stream) error {
 	o := &c.lane.options
-	c.call = Call{Stream: id, Arrived: c.now, Large: len(message) > o.MaxInPlace, head: h}
+	c.call = Call{Stream: id, Arrived: c.now, Large: len(message) > o.MaxInPlace, metadata: h.metadata}
 	if h.hasTimeout {
 		c.call.Timeout = h.timeout
 		if s != nil {
@@ -33,7 +33,7 @@ func (c *Conn) ask(id uint32, h *head, message []byte, s *stream) error {
 	data := len(out)
 	out = append(out, make([]byte, responseHead)...)
 	response, reply := c.handler.Answer(&c.call, message, out)
-	c.call.head = nil
+	c.call.metadata = nil
 	c.refund()
 	if s != nil {
 		c.dropMessage(s)

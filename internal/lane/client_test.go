@@ -30,7 +30,7 @@ type handler struct {
 }
 
 func (h *handler) Answer(call *Call, message, dst []byte) ([]byte, Reply) {
-	h.seen = append(h.seen, *call.Clone())
+	h.seen = append(h.seen, *call)
 	switch word := string(message); {
 	case call.Large || strings.HasPrefix(word, "later"):
 		h.calls = append(h.calls, call.Stream)

@@ -18,7 +18,7 @@ type Lane struct {
 
 // New returns a lane. A missing option, or one out of bounds, is an error.
 func New(o Options) (*Lane, error) {
-	o.MaxInPlace = cmp.Or(o.MaxInPlace, DefaultMaxInPlace)
+	o.MaxInPlace = cmp.Or(o.MaxInPlace, 4<<10)
 	o.MaxStreams = cmp.Or(o.MaxStreams, 1024)
 	o.MaxHeaderList = cmp.Or(o.MaxHeaderList, 16<<10)
 	o.StreamWindow = cmp.Or(o.StreamWindow, 64<<10)
@@ -76,10 +76,9 @@ type Conn struct {
 	partial []byte // of a frame
 	block   block  // a header block that continues
 
-	decoder   decoder
-	cache     cache
-	authority string // of the last decoded request
-	head      head   // of the last decoded request
+	decoder decoder
+	cache   cache
+	head    head // of the last decoded request
 
 	last   uint32 // the largest stream of the client
 	used   uint64 // bit n: the stream last - 2n has been opened
@@ -139,7 +138,7 @@ func (l *Lane) Open(now int64, handler Handler, foreign Foreign, age time.Durati
 	return c
 }
 
-// Output returns the bytes to send so far, nil without any, and forgets them. Their memory belongs to the caller, also the memory of Lend.
+// Output returns the bytes to send so far, nil without any, and forgets them. The memory belongs to the caller, also memory of Lend.
 func (c *Conn) Output() []byte { return takeOutput(&c.out) }
 
 // takeOutput returns the bytes of an output, nil without any, and leaves no memory in it.

@@ -126,8 +126,8 @@ func (c *talk) tick(by time.Duration, failure string, want ...string) {
 	if d := cmp.Diff(want, c.read(c.conn.Output())); d != "" {
 		c.t.Error(d)
 	}
-	if err == nil && c.conn.Deadline() <= c.now {
-		c.t.Errorf("the next Tick is due now: %d at %d", c.conn.Deadline(), c.now)
+	if err == nil && c.conn.alive.due <= c.now {
+		c.t.Errorf("the next Tick is due now: %d at %d", c.conn.alive.due, c.now)
 	}
 }
 

@@ -126,10 +126,7 @@ func (c *Conn) decode(block []byte) (*head, error) {
 	if err := c.decoder.decode(block, from); err != nil {
 		return nil, &ConnError{CompressionError, err.Error()}
 	}
-	c.head = c.lane.read(from, c.authority, c.foreign != nil)
-	if len(c.head.authority) <= maxCachedBytes {
-		c.authority = c.head.authority
-	}
+	c.head = c.lane.read(from, c.foreign != nil)
 	if c.head.ours && c.decoder.changes == before && c.lane.options.MaxHeaderList-from.left <= maxCachedList {
 		c.cache.add(block, before, c.head)
 	}

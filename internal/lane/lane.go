@@ -39,7 +39,7 @@ type Options struct {
 	MaxMessage int    // bytes of the largest request message. A larger one gets RESOURCE_EXHAUSTED
 
 	// MaxInPlace is the largest message that the Handler may answer at once, in bytes. The Handler answers a larger one later, so
-	// that it delays no other request of the connection. 0 means DefaultMaxInPlace.
+	// that it delays no other request of the connection. 0 means 4 KiB, twenty times a usual request of Envoy.
 	MaxInPlace int
 
 	MaxStreams    int // open streams of one connection, as announced; 0 means 1024. More get REFUSED_STREAM
@@ -47,7 +47,7 @@ type Options struct {
 	StreamWindow  int // bytes that a client may send ahead on one stream, at least 65535; 0 means 64 KiB
 	ConnWindow    int // the same of all streams of a connection; 0 means 1 MiB
 
-	Metadata bool // calls have all metadata of the request, not only the authority. Costs allocations
+	Metadata bool // calls have the metadata of the request. Costs allocations
 
 	MessageTimeout   time.Duration // from the headers of a call, or the first byte of a frame, to its end; 0 means 10 s
 	ResponseTimeout  time.Duration // that a response waits for the client's window; 0 means 10 s
@@ -60,9 +60,6 @@ type Options struct {
 	// has sent the server's preface, and has acknowledged SETTINGS and PING: another server must not do so again.
 	HandOver bool
 }
-
-// DefaultMaxInPlace is twenty times a usual request of Envoy, in bytes.
-const DefaultMaxInPlace = 4 << 10
 
 // Handler answers the calls of the method on one connection. The machine of a connection calls it from Receive, Tick and Close alone, so under the
 // same lock or goroutine as these. A Handler must not call methods of the Conn from within its own methods.

@@ -27,8 +27,8 @@ func TestACallThatWaitsDelaysNoOther(t *testing.T) {
 
 func TestALargeMessageBelongsToTheHandler(t *testing.T) {
 	c := newTalk(t)
-	c.ask(1, strings.Repeat("m", DefaultMaxInPlace))
-	c.ask(3, strings.Repeat("m", DefaultMaxInPlace+1))
+	c.ask(1, strings.Repeat("m", 4<<10))
+	c.ask(3, strings.Repeat("m", 4<<10+1))
 	if _, err := c.send(); err != nil {
 		t.Fatal(err)
 	}
@@ -87,12 +87,12 @@ func TestACallHasTheMetadataOfItsRequest(t *testing.T) {
 		}
 		for i := range c.handler.seen {
 			call := &c.handler.seen[i]
-			if call.Authority() != "limits" || call.Timeout.String() != "1.5ms" || call.Arrived != start || call.Stream != uint32(2*i+1) {
-				t.Errorf("got %+v, authority %q", call, call.Authority())
+			if call.Timeout.String() != "1.5ms" || call.Arrived != start || call.Stream != uint32(2*i+1) {
+				t.Errorf("got %+v", call)
 			}
 			want := map[string]string{"traceparent": "00-1", "x-bin": "\x00\x01", ":authority": "limits", "content-type": "application/grpc"}
 			if !whole {
-				want = map[string]string{":authority": "limits", "traceparent": ""}
+				want = map[string]string{":authority": "", "traceparent": ""}
 			}
 			for key, value := range want {
 				if got := call.Get(key); got != value {
@@ -103,5 +103,16 @@ func TestACallHasTheMetadataOfItsRequest(t *testing.T) {
 				t.Errorf("got %d keys", got)
 			}
 		}
+	}
+}
+
+func TestTheHostIsTheAuthorityWithoutOne(t *testing.T) {
+	c := newTalk(t, func(o *Options) { o.Metadata = true })
+	c.ask(1, "hello", ":authority", "", "host", "limits")
+	if _, err := c.send(); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.handler.seen[0].Get(":authority"); got != "limits" {
+		t.Errorf("got authority %q, want the host", got)
 	}
 }

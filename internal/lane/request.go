@@ -17,7 +17,6 @@ type head struct {
 	hasTimeout bool
 	timeout    time.Duration       // grpc-timeout
 	subtype    string              // of the content-type, behind "application/grpc+"
-	authority  string              // or the host
 	length     int64               // content-length; -1: not set
 	metadata   []hpack.HeaderField // of a call, with Options.Metadata
 	foreign    []hpack.HeaderField // all fields of a request that is not ours
@@ -61,11 +60,10 @@ type reader struct {
 	head        head
 }
 
-// read returns the head of a request. known is a recent authority, which saves a copy. foreign says that there is a Foreign.
-func (l *Lane) read(from *fields, known string, foreign bool) head {
+// read returns the head of a request. foreign says that there is a Foreign.
+func (l *Lane) read(from *fields, foreign bool) head {
 	r := reader{lane: l}
 	r.head.length = -1
-	r.head.authority = known
 	if from.over {
 		return head{refused: &refusal{reset: FrameSizeError}} // as grpc-go
 	}
@@ -90,6 +88,9 @@ func (l *Lane) read(from *fields, known string, foreign bool) head {
 	r.head.ours = r.head.refused == nil
 	if l.options.Metadata && r.head.ours {
 		r.head.metadata = visible(from.list)
+		if !r.seen[kindAuthority] {
+			r.head.metadata = append(r.head.metadata, hpack.HeaderField{Name: ":authority", Value: string(r.host)})
+		}
 	}
 	return r.head
 }
@@ -106,7 +107,6 @@ func (r *reader) field(f *field) {
 		case kindPath:
 			r.path = f.value
 		default:
-			r.setAuthority(f.value)
 		}
 	case kindPseudo, kindConnection, kindInvalid:
 		r.malformed = true
@@ -142,12 +142,6 @@ func (r *reader) field(f *field) {
 	}
 }
 
-func (r *reader) setAuthority(value []byte) {
-	if r.head.authority != string(value) {
-		r.head.authority = string(value)
-	}
-}
-
 // check returns the refusal of a request that grpc-go would refuse, or nil.
 func (r *reader) check() *refusal {
 	hasAuthority := r.seen[kindAuthority]
@@ -176,9 +170,6 @@ func (r *reader) check() *refusal {
 			http: 200, code: statusUnimplemented,
 			message: fmt.Sprintf("grpc-encoding %q: compressed requests are refused, send them without compression", r.encoding),
 		}
-	}
-	if !hasAuthority {
-		r.setAuthority(r.host)
 	}
 	return nil
 }

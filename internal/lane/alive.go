@@ -23,15 +23,14 @@ const maxStrikes = 2
 
 func (a *alive) start(now int64, o *Options) {
 	a.opened, a.heard, a.lastPing, a.due = now, now, math.MinInt64/2, math.MaxInt64
-	a.by(now + int64(min(o.MessageTimeout, o.KeepaliveTime)))
+	a.by(instant(now, min(o.MessageTimeout, o.KeepaliveTime)))
 }
 
-// by asks for a Tick at that instant; 0: not.
-func (a *alive) by(at int64) {
-	if at != 0 && at < a.due {
-		a.due = at
-	}
-}
+// by asks for a Tick at that instant.
+func (a *alive) by(at int64) { a.due = min(a.due, at) }
+
+// tickIn asks for a Tick so long after now.
+func (c *Conn) tickIn(after time.Duration) { c.alive.by(instant(c.now, after)) }
 
 // instant returns the instant so long after another one, at most the last one there is.
 func instant(since int64, after time.Duration) int64 {
@@ -97,7 +96,7 @@ func (c *Conn) tickStreams() error {
 			case s.foreign || s.ended:
 			case c.passed(s.opened, o.MessageTimeout):
 				return &ConnError{EnhanceYourCalm, "a request is not complete in time"}
-			case s.head.hasTimeout && c.passed(s.opened, s.head.timeout):
+			case s.head.timeout > 0 && c.passed(s.opened, s.head.timeout):
 				if err := c.resetStream(s.id, Cancel); err != nil { // as grpc-go
 					return err
 				}

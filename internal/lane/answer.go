@@ -21,12 +21,9 @@ const maxQueued = 1 << 20
 // ask gives a call to the Handler, and sends the answer. s is nil for a call that has no stream.
 func (c *Conn) ask(id uint32, h *head, message []byte, s *stream) error {
 	o := &c.lane.options
-	c.call = Call{Stream: id, Arrived: c.now, Large: len(message) > o.MaxInPlace, metadata: h.metadata}
-	if h.hasTimeout {
-		c.call.Timeout = h.timeout
-		if s != nil {
-			c.call.Timeout = max(h.timeout-time.Duration(c.now-s.opened), 1)
-		}
+	c.call = Call{Stream: id, Timeout: h.timeout, Arrived: c.now, Large: len(message) > o.MaxInPlace, metadata: h.metadata}
+	if s != nil && h.timeout > 0 {
+		c.call.Timeout = max(h.timeout-time.Duration(c.now-s.opened), 1)
 	}
 	start, update := len(c.out), c.peer.tableUpdate
 	out := c.appendOK(c.out, id, h.subtype)

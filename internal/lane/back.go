@@ -19,19 +19,18 @@ import (
 type Back struct {
 	conn    *Conn
 	out     []byte
-	begun   bool   // the preface was sent
 	partial []byte // of a frame
-	block   []byte // a header block that continues
-	stream  uint32 // of block; 0: none continues
+	block   []byte // the header block that came last, as far as it is there
+	stream  uint32 // of block
 	end     bool   // of the stream of block
 
 	text    bytes.Buffer // the output of encoder
 	encoder *hpack.Encoder
 	decoder *hpack.Decoder
 
-	streams    map[uint32]*backStream
-	most       uint32 // the largest stream that the server takes
-	peerWindow int64  // SETTINGS_INITIAL_WINDOW_SIZE of the server
+	streams    map[uint32]*backStream // nil: not connected
+	most       uint32                 // the largest stream that the server takes
+	peerWindow int64                  // SETTINGS_INITIAL_WINDOW_SIZE of the server
 	maxFrame   int
 	sendWindow int64 // of the connection
 	consumed   int   // bytes to open the connection's window by
@@ -59,7 +58,7 @@ func (b *Back) Attach(c *Conn) { b.conn = c }
 // connect begins a connection to the gRPC server. Most connections of clients need none.
 func (b *Back) connect() {
 	*b = Back{
-		conn: b.conn, begun: true, decoder: hpack.NewDecoder(maxTable, nil), streams: make(map[uint32]*backStream), most: maxStreamID,
+		conn: b.conn, decoder: hpack.NewDecoder(maxTable, nil), streams: make(map[uint32]*backStream), most: maxStreamID,
 		peerWindow: defaultWindow, maxFrame: maxFrame, sendWindow: defaultWindow,
 	}
 	b.encoder = hpack.NewEncoder(&b.text)
@@ -90,7 +89,7 @@ func (b *Back) Begin(id uint32, fields []hpack.HeaderField, end bool) {
 		b.conn.ForeignReset(id, RefusedStream)
 		return
 	}
-	if !b.begun {
+	if b.streams == nil {
 		b.connect()
 	}
 	b.text.Reset()
@@ -165,7 +164,7 @@ func (b *Back) drop(id uint32, s *backStream) {
 
 // Credit implements [Foreign].
 func (b *Back) Credit(id uint32, n int) {
-	if !b.begun {
+	if b.streams == nil {
 		return
 	}
 	if b.consumed += n; b.consumed >= backWindow/2 {

@@ -54,7 +54,7 @@ func (b *Back) frame(f frame, payload []byte) error {
 			b.conn.ForeignReset(f.stream, Code(binary.BigEndian.Uint32(payload)))
 		}
 	case frameSettings:
-		return b.settings(f, payload)
+		b.settings(f, payload)
 	case framePing:
 		if !f.has(flagAck) {
 			b.out = appendPing(b.out, flagAck, payload)
@@ -102,9 +102,9 @@ func (b *Back) headers(f frame) error {
 }
 
 // settings applies the SETTINGS of the gRPC server.
-func (b *Back) settings(f frame, payload []byte) error {
+func (b *Back) settings(f frame, payload []byte) {
 	if f.has(flagAck) {
-		return nil
+		return
 	}
 	for ; len(payload) >= 6; payload = payload[6:] {
 		value := binary.BigEndian.Uint32(payload[2:])
@@ -123,7 +123,6 @@ func (b *Back) settings(f frame, payload []byte) error {
 	}
 	b.out = appendFrame(b.out, 0, frameSettings, flagAck, 0)
 	b.flushAll()
-	return nil
 }
 
 func (b *Back) flushAll() {

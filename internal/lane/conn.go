@@ -70,7 +70,7 @@ type Conn struct {
 	call    Call // of the request that is answered in place
 	now     int64
 
-	skip    int    // bytes of the preface that have come
+	begun   bool   // the preface has come
 	greeted bool   // the first SETTINGS has come
 	asked   bool   // a request has come
 	partial []byte // of a frame
@@ -122,9 +122,9 @@ func (l *Lane) Open(now int64, handler Handler, foreign Foreign, age time.Durati
 	}
 	c.alive.start(now, o)
 	if age > 0 {
-		c.drain.ageAt = now + int64(age)
+		c.drain.ageAt = instant(now, age)
+		c.alive.by(c.drain.ageAt)
 	}
-	c.alive.by(c.drain.ageAt)
 	settings := appendSetting(nil, settingMaxFrame, maxFrame) // in the order of grpc-go
 	settings = appendSetting(settings, settingMaxStreams, o.MaxStreams)
 	if o.StreamWindow != defaultWindow {
@@ -198,7 +198,7 @@ var errClosed = errors.New("the connection is closed")
 
 // fail ends the connection. A *ConnError becomes a GOAWAY.
 func (c *Conn) fail(err error) error {
-	if ended, ok := errors.AsType[*ConnError](err); ok && c.skip == len(preface) {
+	if ended, ok := errors.AsType[*ConnError](err); ok && c.begun {
 		c.out = appendGoAway(c.out, c.last, ended.Code, ended.Reason)
 	}
 	c.err = err

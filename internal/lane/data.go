@@ -86,7 +86,7 @@ func (c *Conn) data(f frame, payload []byte) error {
 func (c *Conn) lateData(f frame) error {
 	c.credit(f.length)
 	switch {
-	case c.drain.ignores(f.stream):
+	case c.tooLate(f.stream):
 		return c.spend(costUnknown)
 	case c.idle(f.stream):
 		return protocolError("DATA on stream %d, which is idle", f.stream)

@@ -5,11 +5,10 @@ import "time"
 // drain is the end of a connection in good order.
 type drain struct {
 	reason  string
-	begun   int64  // instant of the first GOAWAY; 0: none was sent
-	final   bool   // the second GOAWAY was sent
-	last    uint32 // the stream in it
-	ageAt   int64  // instant at which the drain begins by itself; 0: never
-	graceAt int64  // instant at which the connection ends; 0: never
+	begun   int64 // instant of the first GOAWAY; 0: none was sent
+	final   bool  // the second GOAWAY was sent: no stream begins any more
+	ageAt   int64 // instant at which the drain begins by itself; 0: never
+	graceAt int64 // instant at which the connection ends; 0: never
 }
 
 // drainPing is the data of the PING behind the first GOAWAY, as in grpc-go.
@@ -18,8 +17,8 @@ const drainPing = "\x01\x06\x01\x08\x00\x03\x03\x09"
 // drainWait is the longest wait for the answer to that PING.
 const drainWait = 5 * time.Second
 
-// ignores reports whether frames of the stream are dropped, because it is behind the last one that the client may open.
-func (d *drain) ignores(id uint32) bool { return d.final && id > d.last }
+// tooLate reports whether frames of the stream are dropped: the stream is behind the last one of the second GOAWAY.
+func (c *Conn) tooLate(id uint32) bool { return c.drain.final && id > c.last }
 
 // Shutdown begins the end of the connection: a GOAWAY and a PING, then a GOAWAY with the last stream, so that no request is lost.
 // The reason is the debug data. A second Shutdown does nothing.
@@ -31,7 +30,7 @@ func (c *Conn) Shutdown(reason string, now int64) {
 	c.drain.reason, c.drain.begun = reason, now
 	c.out = appendGoAway(c.out, maxStreamID, NoError, reason)
 	c.out = appendPing(c.out, 0, []byte(drainPing))
-	c.alive.by(now + int64(drainWait))
+	c.tickIn(drainWait)
 }
 
 // finishDrain sends the second GOAWAY.
@@ -39,7 +38,7 @@ func (c *Conn) finishDrain() {
 	if c.drain.begun == 0 || c.drain.final {
 		return
 	}
-	c.drain.final, c.drain.last = true, c.last
+	c.drain.final = true
 	c.out = appendGoAway(c.out, c.last, NoError, c.drain.reason)
 }
 
@@ -53,7 +52,7 @@ func (c *Conn) tickDrain() error {
 	if d.begun == 0 && c.passed(d.ageAt, 0) {
 		c.Shutdown("max_age", c.now)
 		if o.AgeGrace > 0 {
-			d.graceAt = c.now + int64(o.AgeGrace)
+			d.graceAt = instant(c.now, o.AgeGrace)
 		}
 	}
 	if c.passed(d.graceAt, 0) {

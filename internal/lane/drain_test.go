@@ -8,8 +8,6 @@ import (
 	"golang.org/x/net/http2"
 )
 
-const drainAck = "\x01\x06\x01\x08\x00\x03\x03\x09"
-
 func TestADrainLosesNoRequest(t *testing.T) {
 	c := newTalk(t)
 	c.ask(1, "later")
@@ -18,7 +16,7 @@ func TestADrainLosesNoRequest(t *testing.T) {
 	c.conn.Shutdown("again", c.now)
 	c.expect("GOAWAY 2147483647 NO_ERROR graceful_stop", "PING 0106010800030309")
 	c.ask(3, "later") // was on the way
-	c.must(c.framer.WritePing(true, [8]byte([]byte(drainAck))))
+	c.must(c.framer.WritePing(true, [8]byte([]byte(drainPing))))
 	c.expect("GOAWAY 3 NO_ERROR graceful_stop")
 	c.headers(5, false, usual("x-new", "5")...) // is too late, and fills the table
 	c.must(c.framer.WriteData(5, false, []byte("ignored")))
@@ -63,7 +61,7 @@ func TestAConnectionDrainsAtItsAge(t *testing.T) {
 		c.tick(0, "")
 	}
 	c.tick(0, "", "GOAWAY 2147483647 NO_ERROR max_age", "PING 0106010800030309")
-	c.must(c.framer.WritePing(true, [8]byte([]byte(drainAck))))
+	c.must(c.framer.WritePing(true, [8]byte([]byte(drainPing))))
 	c.expect("GOAWAY 1 NO_ERROR max_age")
 	c.tick(59*time.Second, "")
 	c.must(c.framer.WritePing(true, [8]byte{}))

@@ -1,5 +1,7 @@
 package lane
 
+import "time"
+
 // guard bounds the frames of a client that take time and lead to no answer, RFC 9113 section 10.5. Each costs points; points vanish
 // with time, and with each request that is complete. Honest clients stay below a hundred.
 type guard struct {
@@ -9,9 +11,9 @@ type guard struct {
 
 // Points of a guard.
 const (
-	guardMost   = 10000 // then the connection ends
-	guardSecond = 1000  // vanish in a second
-	guardAnswer = 10    // vanish with a request
+	guardMost   = 10000                   // then the connection ends
+	guardEvery  = int64(time.Millisecond) // in which one point vanishes
+	guardAnswer = 10                      // vanish with a request
 )
 
 // Costs of frames, in points. A PING also has a rule of its own.
@@ -33,8 +35,8 @@ const (
 // spend adds points, and ends a connection that has too many.
 func (c *Conn) spend(points int64) error {
 	g := &c.guard
-	if elapsed := c.now - g.at; elapsed > 1e6 {
-		g.points = max(0, g.points-int64(float64(elapsed)*guardSecond/1e9))
+	if elapsed := c.now - g.at; elapsed > guardEvery {
+		g.points = max(0, g.points-elapsed/guardEvery)
 		g.at = c.now
 	}
 	if g.points += points; g.points > guardMost {

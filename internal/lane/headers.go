@@ -40,7 +40,7 @@ func (c *Conn) headers(f frame, payload, rest []byte) (more int, err error) {
 	}
 	if !f.has(flagEndHeaders) {
 		c.block = block{stream: f.stream, end: f.has(flagEndStream), self: self, bytes: bytes.Clone(payload), since: c.now}
-		c.alive.by(c.now + int64(c.lane.options.MessageTimeout))
+		c.tickIn(c.lane.options.MessageTimeout)
 		return 0, nil
 	}
 	more, err = c.headerBlock(f.stream, f.has(flagEndStream), self, payload, rest)
@@ -70,7 +70,7 @@ func (c *Conn) continuation(f frame, payload []byte) error {
 
 // headerBlock takes a whole header block: of a new request, or of trailers.
 func (c *Conn) headerBlock(id uint32, end, self bool, block, rest []byte) (more int, err error) {
-	if id <= c.last || c.drain.ignores(id) {
+	if id <= c.last || c.drain.final {
 		return 0, c.lateBlock(id, end, block)
 	}
 	h := c.cache.find(block, c.decoder.changes)
@@ -110,9 +110,9 @@ func (c *Conn) headerBlock(id uint32, end, self bool, block, rest []byte) (more 
 	}
 	c.begin(id, h, false)
 	c.opened.incomplete++
-	c.alive.by(c.now + int64(c.lane.options.MessageTimeout))
-	if h.hasTimeout {
-		c.alive.by(instant(c.now, h.timeout))
+	c.tickIn(c.lane.options.MessageTimeout)
+	if h.timeout > 0 {
+		c.tickIn(h.timeout)
 	}
 	return 0, nil
 }
@@ -143,7 +143,7 @@ func (c *Conn) lateBlock(id uint32, end bool, block []byte) error {
 	}
 	s := c.opened.find(id)
 	switch {
-	case c.drain.ignores(id):
+	case c.tooLate(id):
 		return c.spend(costUnknown)
 	case s != nil && s.ended:
 		return c.resetStream(id, StreamClosed)

@@ -29,7 +29,7 @@ func (c *Conn) Receive(chunk []byte, now int64) error {
 	if len(chunk) > 0 { // with an incomplete frame before it, the chunk is empty by now
 		c.partial = append(c.partial, chunk...)
 		c.alive.partial = now
-		c.alive.by(now + int64(c.lane.options.MessageTimeout))
+		c.tickIn(c.lane.options.MessageTimeout)
 	}
 	return nil
 }
@@ -41,12 +41,12 @@ const keptPartial = 512
 func (c *Conn) resume(chunk []byte) (rest []byte, err error) {
 	for len(c.partial) > 0 && len(chunk) > 0 {
 		want := frameHead
-		if len(c.partial) >= frameHead {
+		switch {
+		case !c.begun:
+			want = len(preface)
+		case len(c.partial) >= frameHead:
 			f := parseFrame(c.partial)
 			want += f.length
-		}
-		if c.skip < len(preface) {
-			want = len(preface)
 		}
 		n := min(want-len(c.partial), len(chunk))
 		c.partial = append(c.partial, chunk[:n]...)
@@ -68,7 +68,7 @@ func (c *Conn) resume(chunk []byte) (rest []byte, err error) {
 
 // step takes one frame, or the two of a request, and returns their length; 0 when the frame is incomplete.
 func (c *Conn) step(chunk []byte) (n int, err error) {
-	if c.skip < len(preface) {
+	if !c.begun {
 		return c.preface(chunk)
 	}
 	if len(chunk) < frameHead {
@@ -104,7 +104,7 @@ func (c *Conn) preface(chunk []byte) (n int, err error) {
 	if n < len(preface) {
 		return 0, nil
 	}
-	c.skip = n
+	c.begun = true
 	return n, nil
 }
 

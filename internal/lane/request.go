@@ -13,14 +13,13 @@ import (
 
 // head is the header list of a request, checked. A head does not change, and keeps no bytes of the header block.
 type head struct {
-	ours       bool // a valid call of the method
-	hasTimeout bool
-	timeout    time.Duration       // grpc-timeout
-	subtype    string              // of the content-type, behind "application/grpc+"
-	length     int64               // content-length; -1: not set
-	metadata   []hpack.HeaderField // of a call, with Options.Metadata
-	foreign    []hpack.HeaderField // all fields of a request that is not ours
-	refused    *refusal            // the request is answered at once
+	ours     bool                // a valid call of the method
+	timeout  time.Duration       // grpc-timeout; 0: not set
+	subtype  string              // of the content-type, behind "application/grpc+"
+	length   int64               // content-length; -1: not set
+	metadata []hpack.HeaderField // of a call, with Options.Metadata
+	foreign  []hpack.HeaderField // all fields of a request that is not ours
+	refused  *refusal            // the request is answered at once
 }
 
 // refusal is the answer to a request that the machine does not pass on.
@@ -54,6 +53,7 @@ type reader struct {
 	host        []byte
 	contentType []byte // not of gRPC
 	encoding    []byte // grpc-encoding
+	timed       bool   // there is a grpc-timeout
 	grpc        bool   // the content-type is of gRPC
 	malformed   bool   // RFC 9113, section 8.1.1
 	wrong       string // a mistake in a header of gRPC
@@ -131,7 +131,7 @@ func (r *reader) field(f *field) {
 		if r.head.timeout, err = parseTimeout(f.value); err != nil {
 			r.wrong = "malformed grpc-timeout: " + err.Error()
 		}
-		r.head.hasTimeout = true
+		r.timed = true
 	case kindEncoding:
 		r.encoding = f.value
 	case kindBinary:
@@ -163,7 +163,7 @@ func (r *reader) check() *refusal {
 		return &refusal{
 			http: 405, code: statusInternal, message: fmt.Sprintf("Received a HEADERS frame with :method %q which should be POST", r.method),
 		}
-	case r.head.hasTimeout && r.head.timeout == 0:
+	case r.timed && r.head.timeout == 0:
 		return &refusal{http: 200, code: statusDeadlineExceeded, message: "context deadline exceeded"}
 	case len(r.encoding) > 0 && string(r.encoding) != "identity":
 		return &refusal{

@@ -3,6 +3,7 @@ package lane
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 )
 
 // credit gives back bytes of the connection's window to the client, in portions of half the window.
@@ -45,7 +46,7 @@ func (c *Conn) windowUpdate(f frame, payload []byte) error {
 		return nil
 	}
 	if c.idle(f.stream) {
-		if c.drain.ignores(f.stream) {
+		if c.tooLate(f.stream) {
 			return nil
 		}
 		return protocolError("WINDOW_UPDATE on stream %d, which is idle", f.stream)
@@ -101,7 +102,7 @@ func (c *Conn) flush(s *stream) {
 		if !s.waits {
 			s.waits, s.since = true, c.now
 			c.waiting = append(c.waiting, s)
-			c.alive.by(c.now + int64(c.lane.options.ResponseTimeout))
+			c.tickIn(c.lane.options.ResponseTimeout)
 		}
 		return
 	}
@@ -118,13 +119,8 @@ func (c *Conn) unwait(s *stream) {
 		return
 	}
 	s.waits = false
-	for i, other := range c.waiting {
-		if other == s {
-			c.waiting = append(c.waiting[:i], c.waiting[i+1:]...)
-			break
-		}
-	}
-	if len(c.waiting) == 0 {
+	i := slices.Index(c.waiting, s)
+	if c.waiting = slices.Delete(c.waiting, i, i+1); len(c.waiting) == 0 {
 		c.waiting = nil
 	}
 }

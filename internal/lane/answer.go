@@ -49,21 +49,27 @@ func (c *Conn) ask(id uint32, h *head, message []byte, s *stream) error {
 		c.sendStatus(id, h.subtype, 200, &reply, s)
 		return nil
 	}
-	size := int64(len(response) - data - frameHead)
+	return c.respond(id, h, response, data, s)
+}
+
+// respond sends a response with a message. out is the output with the headers, with responseHead bytes from data on, and with the
+// message. s is nil for a call that has no stream.
+func (c *Conn) respond(id uint32, h *head, out []byte, data int, s *stream) error {
+	size := int64(len(out) - data - frameHead)
 	window := c.peer.window
 	if s != nil {
 		window = s.sendWindow
 	}
 	if size > min(c.sendWindow, window, int64(c.peer.maxFrame)) {
-		c.out = response[:data]
+		c.out = out[:data]
 		if s == nil {
 			s = c.begin(id, h, true)
 		}
-		return c.enqueue(s, response[data+responseHead:])
+		return c.enqueue(s, out[data+responseHead:])
 	}
-	writeHeads(response[data:], id, int(size))
+	writeHeads(out[data:], id, int(size))
 	c.sendWindow -= size
-	c.out = appendDone(response, id)
+	c.out = appendDone(out, id)
 	c.spoke(s)
 	return nil
 }
@@ -91,20 +97,12 @@ func (c *Conn) Finish(id uint32, response []byte, reply Reply, now int64) error 
 		c.sendStatus(id, s.head.subtype, 200, &reply, s)
 		return nil
 	}
-	size := int64(messageHead + len(response))
-	c.out = c.appendOK(c.out, id, s.head.subtype)
-	if size > min(c.sendWindow, s.sendWindow, int64(c.peer.maxFrame)) {
-		if err := c.enqueue(s, response); err != nil {
-			return c.fail(err)
-		}
-		return nil
+	out := c.appendOK(c.out, id, s.head.subtype)
+	data := len(out)
+	out = append(append(out, make([]byte, responseHead)...), response...)
+	if err := c.respond(id, &s.head, out, data, s); err != nil {
+		return c.fail(err)
 	}
-	c.sendWindow -= size
-	data := len(c.out)
-	c.out = append(append(c.out, make([]byte, responseHead)...), response...)
-	writeHeads(c.out[data:], id, int(size))
-	c.out = appendDone(c.out, id)
-	c.spoke(s)
 	return nil
 }
 

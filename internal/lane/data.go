@@ -1,9 +1,6 @@
 package lane
 
-import (
-	"encoding/binary"
-	"fmt"
-)
+import "encoding/binary"
 
 // whole returns the payload of the DATA frame at the beginning of rest. The payload must be the whole message of the request, and small
 // enough to be answered at once.
@@ -59,17 +56,15 @@ func (c *Conn) data(f frame, payload []byte) error {
 			return err
 		}
 	}
-	now := f.length // opens again at once
+	taken := f.length
 	if s.foreign {
-		now -= len(payload)
+		taken -= len(payload) // the Foreign credits these
 	}
-	c.credit(now)
-	if !end {
-		c.creditStream(s, now)
-	}
+	c.credit(taken)
 	if end {
 		return c.endOfData(s, payload)
 	}
+	c.creditStream(s, taken)
 	if s.foreign {
 		if len(payload) > 0 {
 			c.foreign.Data(s.id, payload, false)
@@ -145,10 +140,7 @@ func (c *Conn) take(s *stream, payload []byte) *refusal {
 			}
 			size := binary.BigEndian.Uint32(m.head[1:])
 			if most := c.lane.options.MaxMessage; uint64(size) > uint64(most) {
-				return &refusal{
-					http: 200, code: statusResourceExhausted,
-					message: fmt.Sprintf("grpc: received message larger than max (%d vs. %d)", size, most),
-				}
+				return refused(statusResourceExhausted, "grpc: received message larger than max (%d vs. %d)", size, most)
 			}
 			m.left = int(size)
 		}
@@ -175,14 +167,11 @@ func (m *message) complete() *refusal {
 	m.have = 0
 	switch {
 	case m.head[0] == 1:
-		return &refusal{http: 200, code: statusInternal, message: "grpc: compressed flag set with identity or empty encoding"}
+		return refused(statusInternal, "grpc: compressed flag set with identity or empty encoding")
 	case m.head[0] != 0:
-		return &refusal{http: 200, code: statusInternal, message: fmt.Sprintf("grpc: received unexpected payload format %d", m.head[0])}
+		return refused(statusInternal, "grpc: received unexpected payload format %d", m.head[0])
 	case m.count > 1:
-		return &refusal{
-			http: 200, code: statusInternal,
-			message: "cardinality violation: received multiple request messages for non-client-streaming RPC",
-		}
+		return refused(statusInternal, "cardinality violation: received multiple request messages for non-client-streaming RPC")
 	}
 	return nil
 }
@@ -191,7 +180,7 @@ func (m *message) complete() *refusal {
 func (m *message) end() *refusal {
 	switch {
 	case m.have > 0:
-		return &refusal{http: 200, code: statusInternal, message: "unexpected EOF"}
+		return refused(statusInternal, "unexpected EOF")
 	case m.count == 0:
 		return noMessage()
 	}
@@ -199,8 +188,5 @@ func (m *message) end() *refusal {
 }
 
 func noMessage() *refusal {
-	return &refusal{
-		http: 200, code: statusInternal,
-		message: "cardinality violation: received no request message from non-client-streaming RPC",
-	}
+	return refused(statusInternal, "cardinality violation: received no request message from non-client-streaming RPC")
 }

@@ -25,15 +25,8 @@ func (c *Conn) ForeignHeaders(id uint32, fields []hpack.HeaderField, end bool) {
 	if s == nil {
 		return
 	}
-	var block []byte
-	size := uint32(0)
-	for _, f := range fields {
-		block = appendField(block, f.Name, f.Value)
-		size += f.Size()
-	}
-	if size > c.peer.maxHeaderList {
-		c.out = appendReset(c.out, id, InternalError) // as grpc-go
-		c.markQuit(id)
+	block, ok := c.encode(id, fields)
+	if !ok {
 		c.abandon(s, InternalError)
 		return
 	}
@@ -74,8 +67,7 @@ func (c *Conn) ForeignReset(id uint32, code Code) {
 		s.quit = true
 		return
 	}
-	c.out = appendReset(c.out, id, code)
-	c.markQuit(id)
+	c.sendReset(id, code)
 	c.closeStream(s)
 }
 

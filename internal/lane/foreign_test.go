@@ -201,7 +201,7 @@ func TestALargeHeaderBlockIsContinued(t *testing.T) {
 	for _, want := range []struct {
 		kind, flags byte
 		length      int
-	}{{frameHeaders, flagEndStream, 16384}, {frameContinuation, 0, 16384}, {frameContinuation, flagEndHeaders, 7258}} {
+	}{{frameHeaders, flagEndStream, 16384}, {frameContinuation, 0, 16384}, {frameContinuation, flagEndHeaders, 7246}} {
 		f := parseFrame(out)
 		if f.kind != want.kind || f.flags != want.flags || f.length != want.length {
 			t.Errorf("got %+v, want %+v", f, want)

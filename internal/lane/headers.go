@@ -163,7 +163,7 @@ func (c *Conn) lateBlock(id uint32, end bool, block []byte) error {
 func validTrailers(from *fields) bool {
 	for i := range from.list {
 		switch f := &from.list[i]; {
-		case f.bad, f.kind >= kindMethod && f.kind <= kindPseudo, f.kind == kindConnection, f.kind == kindInvalid:
+		case f.bad, f.kind.pseudo(), f.kind == kindConnection, f.kind == kindInvalid:
 			return false
 		}
 	}

@@ -30,10 +30,15 @@ type refusal struct {
 	message string
 }
 
+// refused is a refusal with status 200 of HTTP, and a status of gRPC.
+func refused(code uint32, format string, args ...any) *refusal {
+	return &refusal{http: 200, code: code, message: fmt.Sprintf(format, args...)}
+}
+
 // The statuses of gRPC that the machine makes.
 const (
-	statusDeadlineExceeded  = 4
 	statusInvalidArgument   = 3
+	statusDeadlineExceeded  = 4
 	statusResourceExhausted = 8
 	statusUnimplemented     = 12
 	statusInternal          = 13
@@ -70,9 +75,8 @@ func (l *Lane) read(from *fields, foreign bool) head {
 	regular := false
 	for i := range from.list {
 		f := &from.list[i]
-		pseudo := f.kind >= kindMethod && f.kind <= kindPseudo
-		r.malformed = r.malformed || f.bad || pseudo && regular
-		regular = regular || !pseudo
+		r.malformed = r.malformed || f.bad || regular && f.kind.pseudo()
+		regular = regular || !f.kind.pseudo()
 		r.field(f)
 	}
 	if r.malformed || !r.seen[kindMethod] || !r.seen[kindScheme] || len(r.path) == 0 {
@@ -164,12 +168,9 @@ func (r *reader) check() *refusal {
 			http: 405, code: statusInternal, message: fmt.Sprintf("Received a HEADERS frame with :method %q which should be POST", r.method),
 		}
 	case r.timed && r.head.timeout == 0:
-		return &refusal{http: 200, code: statusDeadlineExceeded, message: "context deadline exceeded"}
+		return refused(statusDeadlineExceeded, "context deadline exceeded")
 	case len(r.encoding) > 0 && string(r.encoding) != "identity":
-		return &refusal{
-			http: 200, code: statusUnimplemented,
-			message: fmt.Sprintf("grpc-encoding %q: compressed requests are refused, send them without compression", r.encoding),
-		}
+		return refused(statusUnimplemented, "grpc-encoding %q: compressed requests are refused, send them without compression", r.encoding)
 	}
 	return nil
 }
@@ -179,9 +180,9 @@ func unknown(path string) *refusal {
 	name, ok := strings.CutPrefix(path, "/")
 	at := strings.LastIndex(name, "/")
 	if !ok || at < 0 {
-		return &refusal{http: 200, code: statusUnimplemented, message: fmt.Sprintf("malformed method name: %q", path)}
+		return refused(statusUnimplemented, "malformed method name: %q", path)
 	}
-	return &refusal{http: 200, code: statusUnimplemented, message: "unknown service " + name[:at]}
+	return refused(statusUnimplemented, "unknown service %s", name[:at])
 }
 
 // copies returns header fields that do not belong to the decoder.

@@ -6,34 +6,23 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"golang.org/x/net/http2/hpack"
 )
 
 // sendStatus answers a call without a message. s is nil for a call that has no stream; an open stream ends.
 func (c *Conn) sendStatus(id uint32, subtype string, http int, r *Reply, s *stream) {
-	fields := []struct{ name, value string }{
-		{":status", strconv.Itoa(http)},
-		{"content-type", contentType(subtype)},
-		{"grpc-status", strconv.FormatUint(uint64(r.Code), 10)},
-		{"grpc-message", percentEncode(r.Message)},
-		{"grpc-status-details-bin", base64.RawStdEncoding.EncodeToString(r.Details)},
+	fields := []hpack.HeaderField{
+		{Name: ":status", Value: strconv.Itoa(http)},
+		{Name: "content-type", Value: contentType(subtype)},
+		{Name: "grpc-status", Value: strconv.FormatUint(uint64(r.Code), 10)},
+		{Name: "grpc-message", Value: percentEncode(r.Message)},
+		{Name: "grpc-status-details-bin", Value: base64.RawStdEncoding.EncodeToString(r.Details)},
 	}
 	if len(r.Details) == 0 {
 		fields = fields[:4]
 	}
-	var block []byte
-	size := 0
-	for i, f := range fields {
-		size += len(f.name) + len(f.value) + fieldOverhead
-		if i == 0 && http == 200 {
-			block = append(block, okBlock[0])
-			continue
-		}
-		block = appendField(block, f.name, f.value)
-	}
-	if uint64(size) > uint64(c.peer.maxHeaderList) {
-		c.out = appendReset(c.out, id, InternalError) // as grpc-go
-		c.markQuit(id)
-	} else {
+	if block, ok := c.encode(id, fields); ok {
 		c.out = c.appendBlock(c.out, id, block, true)
 	}
 	if s != nil {
@@ -41,12 +30,29 @@ func (c *Conn) sendStatus(id uint32, subtype string, http int, r *Reply, s *stre
 	}
 }
 
+// encode returns the header block of the fields. A list above the client's bound resets the stream instead, as grpc-go does.
+func (c *Conn) encode(id uint32, fields []hpack.HeaderField) (block []byte, ok bool) {
+	size := uint32(0)
+	for _, f := range fields {
+		size += f.Size()
+		if f.Name == ":status" && f.Value == "200" {
+			block = append(block, okBlock[0])
+			continue
+		}
+		block = appendField(block, f.Name, f.Value)
+	}
+	if size > c.peer.maxHeaderList {
+		c.sendReset(id, InternalError)
+		return nil, false
+	}
+	return block, true
+}
+
 // refuse answers a request that gets no further. With more to come from the client, RST_STREAM tells it to stop.
 func (c *Conn) refuse(id uint32, subtype string, ended bool, r *refusal) {
 	c.sendStatus(id, subtype, r.http, &Reply{Code: r.code, Message: r.message}, nil)
 	if !ended {
-		c.out = appendReset(c.out, id, NoError)
-		c.markQuit(id)
+		c.sendReset(id, NoError)
 	}
 }
 

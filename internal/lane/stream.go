@@ -125,9 +125,16 @@ func (c *Conn) resetStream(id uint32, code Code) error {
 	if s := c.opened.find(id); s != nil {
 		c.abandon(s, code)
 	}
-	c.out = appendReset(c.out, id, code)
-	c.markQuit(id)
+	c.sendReset(id, code)
 	return c.spend(costStreamError)
+}
+
+// sendReset sends RST_STREAM. Frames of the stream may still be on the way.
+func (c *Conn) sendReset(id uint32, code Code) {
+	c.out = appendReset(c.out, id, code)
+	if id <= c.last {
+		c.quit |= 1 << (ordinal(c.last) - ordinal(id))
+	}
 }
 
 // ordinal is the position of a stream of the client among all that it may open.
@@ -141,14 +148,7 @@ func (c *Conn) markOpened(id uint32) {
 	c.last = id
 }
 
-// markQuit notes that frames of the stream may still be on the way, although it has ended here.
-func (c *Conn) markQuit(id uint32) {
-	if id <= c.last {
-		c.quit |= 1 << (ordinal(c.last) - ordinal(id))
-	}
-}
-
-// wasQuit reports whether the machine has ended the stream, one of the last 64, before its client.
+// wasQuit reports whether the machine has reset the stream, one of the last 64.
 func (c *Conn) wasQuit(id uint32) bool { return c.quit>>(ordinal(c.last)-ordinal(id))&1 != 0 }
 
 // idle reports whether the client has not yet opened the stream.

@@ -135,8 +135,7 @@ func (c *Conn) endResponse(s *stream) {
 	case s.answered:
 		c.spoke(s)
 	case s.quit:
-		c.out = appendReset(c.out, s.id, NoError)
-		c.markQuit(s.id)
+		c.sendReset(s.id, NoError)
 		c.closeStream(s)
 	case s.ended:
 		c.closeStream(s)

@@ -21,7 +21,7 @@ const maxQueued = 1 << 20
 // ask gives a call to the Handler, and sends the answer. s is nil for a call that has no stream.
 func (c *Conn) ask(id uint32, h *head, message []byte, s *stream) error {
 	o := &c.lane.options
-	c.call = Call{Stream: id, Timeout: h.timeout, Arrived: c.now, Large: len(message) > o.MaxInPlace, metadata: h.metadata}
+	c.call = Call{Stream: id, Timeout: h.timeout, Arrived: c.now, Large: len(message) > o.MaxInPlace, head: h}
 	if s != nil && h.timeout > 0 {
 		c.call.Timeout = max(h.timeout-time.Duration(c.now-s.opened), 1)
 	}
@@ -30,7 +30,7 @@ func (c *Conn) ask(id uint32, h *head, message []byte, s *stream) error {
 	data := len(out)
 	out = append(out, make([]byte, responseHead)...)
 	response, reply := c.handler.Answer(&c.call, message, out)
-	c.call.metadata = nil
+	c.call.head = nil
 	c.refund()
 	if s != nil {
 		c.dropMessage(s)

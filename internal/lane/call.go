@@ -4,8 +4,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"golang.org/x/net/http2/hpack"
 )
 
 // Call is one call of the method. A Call is valid until [Handler.Answer] returns.
@@ -15,13 +13,13 @@ type Call struct {
 	Arrived int64         // instant of the Receive that got the end of the message
 	Large   bool          // the message is above Options.MaxInPlace, and belongs to the handler
 
-	metadata []hpack.HeaderField // with Options.Metadata
+	head *head
 }
 
 // Get returns the first value of that key in the metadata, "" without one. Upper case in key does not matter, and values of keys that end in
 // "-bin" are decoded. Without Options.Metadata there are no values. Get, Set and Keys are the methods of a propagation.TextMapCarrier.
 func (c *Call) Get(key string) string {
-	for _, f := range c.metadata {
+	for _, f := range c.head.metadata {
 		if strings.EqualFold(f.Name, key) {
 			return f.Value
 		}
@@ -35,7 +33,7 @@ func (c *Call) Set(string, string) {}
 // Keys returns the keys of the metadata, each one once.
 func (c *Call) Keys() []string {
 	var keys []string
-	for _, f := range c.metadata {
+	for _, f := range c.head.metadata {
 		if !slices.Contains(keys, f.Name) {
 			keys = append(keys, f.Name)
 		}

@@ -30,7 +30,9 @@ type handler struct {
 }
 
 func (h *handler) Answer(call *Call, message, dst []byte) ([]byte, Reply) {
-	h.seen = append(h.seen, *call)
+	seen, kept := *call, *call.head // the machine changes both
+	seen.head = &kept
+	h.seen = append(h.seen, seen)
 	switch word := string(message); {
 	case call.Large || strings.HasPrefix(word, "later"):
 		h.calls = append(h.calls, call.Stream)

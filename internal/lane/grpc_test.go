@@ -65,7 +65,7 @@ func newServer(tb testing.TB, o Options) *grpc.Server {
 		if err := dec(&message); err != nil {
 			return nil, err
 		}
-		response, reply := new(handler).Answer(&Call{Large: len(message) > o.MaxInPlace}, message, nil)
+		response, reply := new(handler).Answer(&Call{Large: len(message) > o.MaxInPlace, head: new(head)}, message, nil)
 		if reply.Later {
 			response = []byte("at last")
 		}

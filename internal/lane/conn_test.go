@@ -1,6 +1,7 @@
 package lane
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -39,6 +40,18 @@ func TestTheFirstOutputIsThePrefaceOfTheServer(t *testing.T) {
 	}
 	if d := cmp.Diff(want, c.read(conn.Output())); d != "" {
 		t.Error(d)
+	}
+}
+
+func TestWrongOptionsAreRefusedAllAtOnce(t *testing.T) {
+	_, err := New(Options{Path: "Check", MaxMessage: -1, StreamWindow: 1, MaxInPlace: 1 << 20})
+	for _, want := range []string{
+		`path: "Check": must be /package.Service/Method`, "max message: -1: must be from 1 to 1073741824",
+		"stream window: 1: must be from 65535 to 2147483647", "max in place: 1048576: must be from 1 to 16384",
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q in it", err, want)
+		}
 	}
 }
 

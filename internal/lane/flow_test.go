@@ -7,25 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 )
-
-func (c *talk) expect(want ...string) {
-	c.t.Helper()
-	got, err := c.send()
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	if d := cmp.Diff(want, got); d != "" {
-		c.t.Error(d)
-	}
-}
-
-func (c *talk) window(id, n uint32) { c.must(c.framer.WriteWindowUpdate(id, n)) }
-
-const okHeaders = " HEADERS :status=200 content-type=application/grpc"
 
 func TestAResponseWaitsForTheWindow(t *testing.T) {
 	c := newTalk(t)
@@ -112,22 +96,6 @@ func TestAResponseThatWaitsTooLongIsReset(t *testing.T) {
 	c.tick(1, "", "1 RST_STREAM CANCEL")
 	if c.conn.Streams() != 0 || c.conn.Held() != 0 {
 		t.Errorf("got %d streams, %d bytes held", c.conn.Streams(), c.conn.Held())
-	}
-}
-
-// tick moves the clock. failure is the end of the connection.
-func (c *talk) tick(by time.Duration, failure string, want ...string) {
-	c.t.Helper()
-	c.now += int64(by)
-	err := c.conn.Tick(c.now)
-	if err == nil && failure != "" || err != nil && !strings.HasSuffix(err.Error(), ": "+failure) {
-		c.t.Errorf("got error %v, want %q", err, failure)
-	}
-	if d := cmp.Diff(want, c.read(c.conn.Output())); d != "" {
-		c.t.Error(d)
-	}
-	if err == nil && c.conn.alive.due <= c.now {
-		c.t.Errorf("the next Tick is due now: %d at %d", c.conn.alive.due, c.now)
 	}
 }
 

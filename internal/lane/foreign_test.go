@@ -241,15 +241,3 @@ func TestWithoutAForeignOtherMethodsAreUnknown(t *testing.T) {
 	c.expect("1"+head+"unknown service other.Service END", "3"+head+`malformed method name: "nothing" END`,
 		"5"+head+`malformed method name: "/nothing" END`)
 }
-
-func TestWrongOptionsAreRefusedAllAtOnce(t *testing.T) {
-	_, err := New(Options{Path: "Check", MaxMessage: -1, StreamWindow: 1, MaxInPlace: 1 << 20})
-	for _, want := range []string{
-		`path: "Check": must be /package.Service/Method`, "max message: -1: must be from 1 to 1073741824",
-		"stream window: 1: must be from 65535 to 2147483647", "max in place: 1048576: must be from 1 to 16384",
-	} {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want %q in it", err, want)
-		}
-	}
-}

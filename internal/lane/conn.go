@@ -59,8 +59,8 @@ func New(o Options) (*Lane, error) {
 // Conn is the server's end of one connection. The zero value is not usable. Not safe for concurrent use: every method is called
 // under one lock, or by one goroutine.
 //
-// Each method may append to the output, so the caller writes [Conn.Output] after it. The methods keep no argument, and call the
-// Handler and the Foreign of the connection.
+// Each method may append to the output, so the caller writes [Conn.Output] after it. Only Lend keeps the memory of an argument. The
+// methods call the Handler and the Foreign of the connection.
 type Conn struct {
 	lane    *Lane
 	handler Handler

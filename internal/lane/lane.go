@@ -85,8 +85,8 @@ type Reply struct {
 	Details []byte // an encoded google.rpc.Status with details; empty: none
 }
 
-// Foreign takes the streams of other methods, and of requests for the method that are not ours to answer. The machine calls it from
-// Receive, Tick and Close alone. The answers come by the methods of Conn that begin with Foreign.
+// Foreign takes the streams of other methods. The answers come by the methods of Conn that begin with Foreign. The machine calls a
+// Foreign from Receive, Tick and Close, and from these methods.
 type Foreign interface {
 	// Begin begins a stream. The header fields are checked and complete; they belong to the callee. end says that there is no DATA.
 	Begin(stream uint32, fields []hpack.HeaderField, end bool)

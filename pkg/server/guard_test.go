@@ -75,6 +75,7 @@ func TestLargeRequestsThatWaitAreBounded(t *testing.T) {
 						t.Errorf("got %v", err)
 					}
 				}
+				synctest.Wait() // the server leaves a call after it has answered
 				if now := bound.Stats(); (refused == 0) != test.answered || refused == all || now.Refused != uint64(refused) || now.Bytes != 0 {
 					t.Errorf("refused: got %d of %d, %+v; want all answered %t, and nothing in flight", refused, all, now, test.answered)
 				}

@@ -183,7 +183,7 @@ func TestTransactionsSeeOneClock(t *testing.T) {
 	for worker := range 2 {
 		takers.Go(func() {
 			decisions := make([]algorithms.Decision, 2)
-			for i := range rounds {
+			for i := 0; i < rounds || s.Stats().ClockSteps == 0; i++ {
 				pair := (i + worker) % pairs
 				_, _ = s.Take(t.Context(), charges(pair, 1), decisions)
 				if decisions[0].Remaining != decisions[1].Remaining || decisions[0].ResetAfter != decisions[1].ResetAfter {

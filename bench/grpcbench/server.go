@@ -70,12 +70,12 @@ func (b *bench) start(ctx context.Context) ([]contender, error) {
 	all := []contender{{name: "bare grpc-go", server: bare, path: "/search", want: codeOK}}
 	denied := contender{name: "weir, over limit", server: weir, path: "/login", want: codeOverLimit}
 	if !b.o.redis {
-		lane, err := b.sidecar(ctx, "--grpc-server=lane")
+		library, err := b.sidecar(ctx, "--grpc-server=grpc")
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, contender{name: "weir, allowed", server: weir, path: "/search", want: codeOK}, denied,
-			contender{name: "lane, allowed", server: lane, path: "/search", want: codeOK})
+			contender{name: "with grpc-go", server: library, path: "/search", want: codeOK})
 	} else {
 		shared, pid, err := b.sharing(ctx)
 		if err != nil {

@@ -216,7 +216,7 @@ func TestEveryVariableDoesWhatItSays(t *testing.T) {
 			want: [2]bool{true, false},
 		},
 		"WEIR_HTTP_JSON_HOSTS=a,b":                      {got: func(c config) any { return c.Server.JSON.Hosts }, want: []string{"a", "b"}},
-		"WEIR_GRPC_SERVER=lane":                         {got: func(c config) any { return c.Server.Lane }, want: true},
+		"WEIR_GRPC_SERVER=grpc":                         {got: func(c config) any { return c.Server.GRPCGo }, want: true},
 		"WEIR_MAX_REQUEST_BYTES=1000":                   {got: func(c config) any { return c.Server.MaxRequestBytes }, want: 1000},
 		"WEIR_MAX_CONNECTIONS=7":                        {got: func(c config) any { return c.MaxConnections }, want: 7},
 		"WEIR_MAX_CONCURRENT_STREAMS=8":                 {got: func(c config) any { return c.Server.MaxConcurrentStreams }, want: 8},

@@ -100,7 +100,7 @@ func groups(c *config) []group {
 		{"grpc-address", settings.Text(&c.GRPC.Address, "address", address), ":8081", "host:port of Envoy's rate limit service" + off},
 		{"grpc-socket", settings.Text(&c.Socket.Address, "path", nil), "", "Unix socket of the same service" + off + `; "@name" is an abstract one`},
 		{"grpc-socket-mode", settings.Mode(&c.Socket.Mode), "0660", "permissions of the Unix socket, octal; in quotes in a file"},
-		{"grpc-server", settings.OneOf(&c.Server.Lane, []string{"grpc", "lane"}, false, true), "grpc", "server of Envoy's calls: grpc is grpc-go; lane takes a fifth of its processor time with counts in memory"},
+		{"grpc-server", settings.OneOf(&c.Server.GRPCGo, []string{"lane", "grpc"}, false, true), "lane", "server of Envoy's calls: lane is Weir's own; grpc is grpc-go, which takes five times the processor time with counts in memory"},
 		{"grpc-reuseport", settings.Bool(&c.GRPC.Shared), "false", "share --grpc-address with other processes (SO_REUSEPORT); all must"},
 		{"grpc-tls-cert", settings.Text(&c.TLS.Certificate.Path, "file", nil), "", `certificate of --grpc-address, PEM ("" = no TLS); it, its key and the CA are read again when they change`},
 		{"grpc-tls-key", settings.Text(&c.TLS.Key.Path, "file", nil), "", "its key, PEM"},

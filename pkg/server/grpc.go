@@ -40,7 +40,7 @@ func (s *Server) newGRPC() *grpc.Server {
 	options := s.grpcOptions(secure, keepalive.ServerParameters{ // an age of 0 means without a bound
 		MaxConnectionAge: s.options.MaxConnectionAge, MaxConnectionAgeGrace: s.options.MaxConnectionAgeGrace,
 	})
-	if !s.options.Lane { // else the workers are the lane's
+	if s.options.GRPCGo { // else the workers are the lane's
 		options = append(options, grpc.NumStreamWorkers(streamWorkers))
 	}
 	g := guarded{grpc.NewServer(options...), s.service}

@@ -108,9 +108,9 @@ func TestTheLaneAndGRPCGiveEqualAnswersToRandomRequests(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		var conns []*grpc.ClientConn
-		for _, served := range []bool{false, true} {
+		for _, library := range []bool{true, false} {
 			f := start(t, laneRules, func(o *Options) {
-				o.Lane, o.DynamicMetadata = served, true
+				o.GRPCGo, o.DynamicMetadata = library, true
 				o.Headers = Headers{RateLimit: true, IETF: true, RetryAfter: true}
 			})
 			conns = append(conns, f.conn)

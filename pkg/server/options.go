@@ -56,7 +56,7 @@ type Options struct {
 	MaxConnectionAge      time.Duration // of Serve: age at which clients must connect again, plus or minus a tenth; 0: no bound
 	MaxConnectionAgeGrace time.Duration // time for that until the server closes the connection; 0: no bound
 
-	Lane bool // Serve answers ShouldRateLimit without gRPC's library (decision 37), and other methods with it
+	GRPCGo bool // Serve answers ShouldRateLimit with gRPC's library too, which takes more CPU. Else the library serves the other methods alone (decision 37)
 
 	TLS *tls.Config // of Serve, except on Unix sockets; nil: no TLS. HTTP and ServeAdmin have no TLS
 

@@ -61,7 +61,7 @@ func New(o Options) (*Server, error) {
 		s.secure = newSecured(o.TLS, o.Logger)
 	}
 	s.grpc = s.newGRPC()
-	if o.Lane {
+	if !o.GRPCGo {
 		if s.lane, err = s.newLane(); err != nil {
 			return nil, fmt.Errorf("lane: %w", err)
 		}

@@ -89,8 +89,8 @@ func startOn(tb testing.TB, s store.Store, rules string, change func(*Options)) 
 	}
 	o := Options{
 		Limiter: f.limiter, Registry: f.registry, Logger: slog.New(slog.NewTextHandler(f.logs, nil)), Reflection: true,
-		Loads: func() LoadStatus { return f.loads },
-		Lane:  os.Getenv("WEIR_GRPC_SERVER") == "lane", // all tests hold for both
+		Loads:  func() LoadStatus { return f.loads },
+		GRPCGo: os.Getenv("WEIR_GRPC_SERVER") == "grpc", // all tests hold for both
 	}
 	if change != nil {
 		change(&o)

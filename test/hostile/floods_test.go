@@ -34,7 +34,7 @@ func floodAttacks() []attack {
 			run:   resetPeaks,
 		},
 		row("settings_flood", "8 connections send SETTINGS and never read the acknowledgements",
-			"no frame is read while 50 answers wait; 10 seconds for a client that reads", false, func(p *peer, _ []byte) error {
+			"no frame is read while the client does not read; 10 seconds for a client that reads; points of frames without an answer", false, func(p *peer, _ []byte) error {
 				return p.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 65_535})
 			}),
 		row("ping_flood", "8 connections send PING and never read the answers",

@@ -35,6 +35,9 @@ WHOLE := Contract|Sweep|Swept|Flood|TenMiB|TooLarge|LargeConf|Random|GivenBack|O
 # of a program, so never take those results from the cache.
 UNITS = $$(go list ./... | grep -v -e '/weir/test/' -e '/weir/$(PURE)$$')
 
+# The tests of programs also run with grpc-go as the server of Envoy's calls, except these: another server changes nothing for them.
+ONCE := ASoak|H2spec|Redis|Cluster|Sentinels|Slot|Scripts|Network|ConnectionsCut|KilledSidecar|XDS
+
 # Sets ENVOY to a real Envoy and REDIS_SERVER to a real Redis. Where one is missing the script says so, and tests that need it skip, or
 # fail where WEIR_REQUIRE names it.
 FIND = for part in envoy redis; do if path=$$(scripts/$$part.sh); then \
@@ -75,10 +78,10 @@ test-short: ## Run the unit tests with a part of their repetitions, without the 
 	@$(FIND); units=$(UNITS); set -x; $(GOTEST) -short ./$(PURE) $$units
 
 .PHONY: race
-race: ## Run the unit tests with the race detector, except pkg/algorithms, which has no goroutines; the server's also over the lane
+race: ## Run the unit tests with the race detector, except pkg/algorithms, which has no goroutines; the server's also over grpc-go
 	@$(FIND); $(RUN); race=$(RACE); units=$(UNITS); \
 		run $(GOTEST) $$race $$units; \
-		run env WEIR_GRPC_SERVER=lane $(GOTEST) $$race ./pkg/server; \
+		run env WEIR_GRPC_SERVER=grpc $(GOTEST) $$race ./pkg/server; \
 		ended
 
 .PHONY: sizes
@@ -96,10 +99,11 @@ manifests: ## Run the tests of deploy/ and tools/
 
 .PHONY: e2e
 # RACE_DETECTOR gives the race detector to the programs under test. The tests themselves do without, which saves a third of their CPU.
-e2e: ## Run the end-to-end tests; TESTFLAGS=-v names each as it runs
+e2e: ## Run the end-to-end tests, and most also over grpc-go; TESTFLAGS=-v names each as it runs
 	@$(FIND); $(RUN); race=$(RACE); export RACE_DETECTOR=$$race; \
 		run $(filter-out -count=1,$(GOTEST)) -count=1 $$race ./test/parts/... ./test/demo/...; \
 		run $(filter-out -count=1,$(GOTEST)) -count=1 $$(go list ./test/... | grep -v -e /test/parts -e /test/demo); \
+		run env WEIR_GRPC_SERVER=grpc $(filter-out -count=1,$(GOTEST)) -count=1 -skip '$(ONCE)' ./test/e2e ./test/hostile; \
 		ended
 
 .PHONY: bench

@@ -24,6 +24,7 @@ type envoyConfig struct {
 	Endpoints       []string // addresses of sidecars, made by tcpAddress and pipeAddress
 	Transport       string   // YAML: transport socket of the connections to sidecars; "" is plain
 	HealthChecked   bool     // sidecars are health checked every 100 ms
+	MaxRequests     int      // of one connection to a sidecar; then Envoy makes another. 0: no bound
 	FailureModeDeny bool
 	NoRetryAfter    bool // Envoy does not make a retry-after header itself
 

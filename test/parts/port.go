@@ -18,6 +18,13 @@ const (
 	busOffset = 10000
 )
 
+// FreeAddress returns a host:port of loopback for a program that starts again at the same address. No other caller on this machine gets
+// the address until this process ends.
+func FreeAddress() (string, error) {
+	port, err := freePort()
+	return loopback(port), err
+}
+
 // freePort returns a port that is free now, as is the port busOffset above. No other call of freePort on this machine returns the port
 // until this process ends, so a Redis finds its port free at a restart.
 func freePort() (int, error) {

@@ -168,13 +168,13 @@ func (c *Conn) Streams() int { return c.opened.open }
 // Answered returns the calls that were answered with OK, in all.
 func (c *Conn) Answered() uint64 { return c.answered }
 
-// Memory of a stream with its headers, beyond its message and response, in bytes.
+// Memory of a stream with usual headers, beyond its message and response, in bytes.
 const streamBytes = 512
 
 // Held returns the bytes of memory that the client makes the connection hold beyond an idle one, by an upper estimate. Parts
 // of frames, messages, headers, responses that wait, streams, and the output count.
 func (c *Conn) Held() int {
-	return len(c.opened.byID)*streamBytes + c.opened.messages + c.opened.queued + len(c.partial) + len(c.block.bytes) + len(c.out)
+	return len(c.opened.byID)*streamBytes + c.opened.heads + c.opened.messages + c.opened.queued + len(c.partial) + len(c.block.bytes) + len(c.out)
 }
 
 // Close forgets the streams, and tells the Handler and the Foreign so. The other methods do nothing afterwards.

@@ -45,5 +45,14 @@ func (c *Conn) spend(points int64) error {
 	return nil
 }
 
+// spendReset is spend for a stream that the client has reset, or made the machine reset. The Handler may still have its call: the calls
+// of such streams are bounded too.
+func (c *Conn) spendReset(points int64) error {
+	if c.opened.gone > c.lane.options.MaxStreams {
+		return &ConnError{EnhanceYourCalm, "too many requests under way were reset"}
+	}
+	return c.spend(points)
+}
+
 // refund takes points off for a request that is complete.
 func (c *Conn) refund() { c.guard.points = max(0, c.guard.points-guardAnswer) }

@@ -29,6 +29,10 @@ func TestFloodsEndTheConnection(t *testing.T) {
 			c.ask(2*n+1, "later")
 			c.must(c.framer.WriteRSTStream(2*n+1, http2.ErrCodeCancel))
 		}, 1024, 1025, "too many requests under way were reset"},
+		{"requests under way that the server resets", nil, func(c *talk, n uint32) {
+			c.ask(2*n+1, "later")
+			c.window(2*n+1, 0) // a mistake
+		}, 1024, 1025, "too many requests under way were reset"},
 		{"malformed requests", nil, func(c *talk, n uint32) {
 			c.headers(2*n+1, true, usual("connection", "close")...)
 		}, 900, 1100, "too many frames without a request"},

@@ -44,7 +44,7 @@ func (c *Conn) headers(f frame, payload, rest []byte) (more int, err error) {
 		return 0, nil
 	}
 	more, err = c.headerBlock(f.stream, f.has(flagEndStream), self, payload, rest)
-	c.head.metadata, c.head.foreign = nil, nil // an idle connection keeps no headers
+	c.head = head{} // an idle connection keeps no headers
 	return more, err
 }
 
@@ -65,6 +65,7 @@ func (c *Conn) continuation(f frame, payload []byte) error {
 	whole := *b
 	c.block = block{}
 	_, err := c.headerBlock(whole.stream, whole.end, whole.self, whole.bytes, nil)
+	c.head = head{} // as headers does
 	return err
 }
 

@@ -130,7 +130,7 @@ func (d *decoder) literal(block []byte, to *fields) (rest []byte, err error) {
 	}
 	f.bad = !validValue(f.value)
 	if indexing {
-		d.insert(&f, index == 0)
+		d.insert(&f, index == 0 || index > staticFields)
 	}
 	to.add(&f)
 	return block, nil
@@ -165,7 +165,8 @@ func (d *decoder) at(index uint64) *field {
 	return nil
 }
 
-// insert adds a copy of f to the dynamic table, with the name of the copy where named is set. f then has the bytes of the copy.
+// insert adds a copy of f to the dynamic table. Where named is set, the name is copied too: all but names of the static table. A name that
+// is a part of another entry would keep all bytes of that entry. f then has the bytes of the copy.
 func (d *decoder) insert(f *field, named bool) {
 	d.changes++
 	size := f.size()

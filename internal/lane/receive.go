@@ -3,20 +3,41 @@ package lane
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 )
 
 // Receive takes the next bytes from the client, which may be cut anywhere. Bytes of an incomplete frame are copied.
 //
 // An error ends the connection: the caller writes the output, closes the socket, and calls Close. The error is a *ConnError,
 // ErrNotHTTP2, or ErrForeignFirst.
+//
+// The output has no bound: a request of 20 bytes may get a refusal of 14 KB. See [Conn.ReceiveSome].
 func (c *Conn) Receive(chunk []byte, now int64) error {
+	_, err := c.receive(chunk, now, math.MaxInt)
+	return err
+}
+
+// fullOutput is the output at which ReceiveSome takes no more frames, in bytes. Answers to 32 KiB of usual requests are of that size.
+const fullOutput = 64 << 10
+
+// ReceiveSome is Receive up to the frame at which the output has more than 64 KiB. The caller writes the output, and goes on
+// with the rest.
+func (c *Conn) ReceiveSome(chunk []byte, now int64) (rest []byte, err error) {
+	return c.receive(chunk, now, fullOutput)
+}
+
+// receive takes frames while the output has at most so many bytes.
+func (c *Conn) receive(chunk []byte, now int64, most int) (rest []byte, err error) {
 	if c.err != nil || len(chunk) == 0 {
-		return c.err
+		return nil, c.err
 	}
 	c.now = now
 	c.alive.hear(now)
-	chunk, err := c.resume(chunk)
+	chunk, err = c.resume(chunk)
 	for err == nil && len(chunk) > 0 {
+		if len(c.out) > most {
+			return chunk, nil
+		}
 		var n int
 		if n, err = c.step(chunk); n == 0 {
 			break
@@ -24,14 +45,14 @@ func (c *Conn) Receive(chunk []byte, now int64) error {
 		chunk = chunk[n:]
 	}
 	if err != nil {
-		return c.fail(err)
+		return nil, c.fail(err)
 	}
 	if len(chunk) > 0 { // with an incomplete frame before it, the chunk is empty by now
 		c.partial = append(c.partial, chunk...)
 		c.alive.partial = now
 		c.tickIn(c.lane.options.MessageTimeout)
 	}
-	return nil
+	return nil, nil
 }
 
 // keptPartial is the memory that an idle connection keeps for the next incomplete frame, in bytes.
@@ -170,8 +191,5 @@ func (c *Conn) resetByClient(f frame, payload []byte) error {
 		cost = costUnfinished
 	}
 	c.abandon(s, Code(binary.BigEndian.Uint32(payload)))
-	if c.opened.gone > c.lane.options.MaxStreams {
-		return &ConnError{EnhanceYourCalm, "too many requests under way were reset"}
-	}
-	return c.spend(cost)
+	return c.spendReset(cost)
 }

@@ -22,6 +22,18 @@ type head struct {
 	refused  *refusal            // the request is answered at once
 }
 
+// fieldBytes is the memory of a kept header field, beyond its name and value, in bytes.
+const fieldBytes = 64
+
+// size returns the memory of the header fields that a stream keeps, in bytes. Usual requests have none.
+func (h *head) size() int {
+	size := len(h.subtype)
+	for i := range h.metadata {
+		size += len(h.metadata[i].Name) + len(h.metadata[i].Value) + fieldBytes
+	}
+	return size
+}
+
 // refusal is the answer to a request that the machine does not pass on.
 type refusal struct {
 	reset   Code   // RST_STREAM with this code, and nothing else; NoError: the rest is sent

@@ -34,6 +34,7 @@ type streams struct {
 	open       int // as the client counts: without the gone ones
 	gone       int
 	incomplete int // calls without a whole message
+	heads      int // bytes of heads
 	messages   int // bytes of messages
 	queued     int // bytes of queues
 }
@@ -63,6 +64,7 @@ func (c *Conn) begin(id uint32, h *head, ended bool) *stream {
 		c.opened.byID = make(map[uint32]*stream)
 	}
 	c.opened.byID[id] = s
+	c.opened.heads += s.head.size()
 	c.opened.open++
 	c.opened.most = max(c.opened.most, len(c.opened.byID))
 	return s
@@ -80,6 +82,7 @@ func (c *Conn) release(s *stream) {
 	if cap(s.queue) > keptQueue {
 		s.queue = nil
 	}
+	c.opened.heads -= s.head.size()
 	s.head, s.trailer = head{}, nil
 	c.lane.streams.Put(s)
 }
@@ -126,7 +129,7 @@ func (c *Conn) resetStream(id uint32, code Code) error {
 		c.abandon(s, code)
 	}
 	c.sendReset(id, code)
-	return c.spend(costStreamError)
+	return c.spendReset(costStreamError)
 }
 
 // sendReset sends RST_STREAM. Frames of the stream may still be on the way.

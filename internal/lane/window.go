@@ -99,6 +99,9 @@ func (c *Conn) flush(s *stream) {
 		}
 	}
 	if s.sent < len(s.queue) {
+		if s.sent > len(s.queue)/2 { // a queue that is never empty must not grow with all bytes so far
+			s.queue, s.sent = append(s.queue[:0], s.queue[s.sent:]...), 0
+		}
 		if !s.waits {
 			s.waits, s.since = true, c.now
 			c.waiting = append(c.waiting, s)

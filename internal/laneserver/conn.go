@@ -125,30 +125,29 @@ func (c *Conn) handshake() (secured net.Conn, ok bool) {
 	return secured, true
 }
 
-// receive gives bytes to the machine and writes its output. A result but nil is for another server.
+// receive gives bytes to the machine and writes its output, as often as there is much. A result but nil is for another server.
 func (c *Conn) receive(chunk []byte, b *buffers) *Handed {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.ended != 0 {
-		return nil
-	}
-	for c.writing {
-		c.idle.Wait()
-	}
-	c.writing = true
-	c.machine.Lend(b.out)
-	now := c.server.now()
-	err := c.machine.Receive(chunk, now)
-	if c.early != nil {
-		if handed := c.earlyLocked(chunk, err); handed != nil {
-			c.writing = false
-			return handed
+	for len(chunk) > 0 && c.ended == 0 {
+		for c.writing {
+			c.idle.Wait()
 		}
+		c.writing = true
+		c.machine.Lend(b.out)
+		rest, err := c.machine.ReceiveSome(chunk, c.server.now())
+		if c.early != nil {
+			if handed := c.earlyLocked(chunk[:len(chunk)-len(rest)], err); handed != nil {
+				c.writing = false
+				return handed
+			}
+		}
+		c.others.flushLocked()
+		c.noteLocked()
+		c.endLocked(err)
+		c.writeLocked(b)
+		chunk = rest
 	}
-	c.others.flushLocked()
-	c.noteLocked()
-	c.endLocked(err)
-	c.writeLocked(b)
 	return nil
 }
 

@@ -23,7 +23,7 @@ func (c *Conn) ask(id uint32, h *head, message []byte, s *stream) error {
 	o := &c.lane.options
 	c.call = Call{Stream: id, Timeout: h.timeout, Arrived: c.now, Large: len(message) > o.MaxInPlace, head: h}
 	if s != nil && h.timeout > 0 {
-		c.call.Timeout = max(h.timeout-time.Duration(c.now-s.opened), 1)
+		c.call.Timeout = h.timeout - time.Duration(c.now-s.opened) // above 0, see endOfData
 	}
 	start, update := len(c.out), c.peer.tableUpdate
 	out := c.appendOK(c.out, id, h.subtype)

@@ -105,6 +105,9 @@ func (c *Conn) endOfData(s *stream, payload []byte) error {
 		}
 		return nil
 	}
+	if s.head.timeout > 0 && instant(s.opened, s.head.timeout) <= c.now {
+		return c.resetStream(s.id, Cancel) // as Tick would
+	}
 	r := c.take(s, payload)
 	s.ended = true
 	c.opened.incomplete--

@@ -3,6 +3,7 @@ package lane
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/net/http2"
@@ -114,5 +115,22 @@ func TestTheHostIsTheAuthorityWithoutOne(t *testing.T) {
 	}
 	if got := c.handler.seen[0].Get(":authority"); got != "limits" {
 		t.Errorf("got authority %q, want the host", got)
+	}
+}
+
+// A Tick comes each second, and a message may come before it.
+func TestAMessageBehindItsTimeoutIsNotDecided(t *testing.T) {
+	c := newTalk(t)
+	c.headers(1, false, usual("grpc-timeout", "1m")...)
+	c.expect()
+	c.now += int64(time.Millisecond)
+	c.headers(3, false, usual("grpc-timeout", "1m")...)
+	c.must(c.framer.WriteData(1, true, prefixed("hello")))
+	c.expect("1 RST_STREAM CANCEL")
+	c.now += int64(time.Millisecond) - 1
+	c.must(c.framer.WriteData(3, true, prefixed("hello")))
+	c.expect("3"+okHeaders, `3 DATA "\x00\x00\x00\x00\x05hello"`, "3 HEADERS grpc-status=0 END")
+	if got := c.handler.seen; len(got) != 1 || got[0].Timeout != 1 {
+		t.Errorf("got %d calls, want one with 1 ns left: %+v", len(got), got)
 	}
 }

@@ -134,20 +134,20 @@ func TestStreamsThatAreResetAreNoHotLoop(t *testing.T) {
 				waits[i] *= time.Millisecond
 				_, from = r.log.Await(t, from, logtest.Has(fmt.Sprintf(`"next_attempt_in":"%v"`, waits[i])))
 			}
-			all := x.all()
-			if len(all) < len(waits) || len(all) > len(waits)+1 {
+			all := x.all() // more than were awaited, if this machine is busy
+			if len(all) < len(waits) {
 				t.Fatalf("connections: got %d, want %d", len(all), len(waits))
 			}
 			var due time.Duration
-			for i, o := range all[:len(waits)] {
+			for i, o := range all {
 				// What a server says that it has not looked at gRPC sends once more at once.
-				if o.streams < 1 || o.streams > 2 || o.streams == 2 && code != http2.ErrCodeRefusedStream {
+				if i < len(waits) && (o.streams < 1 || o.streams > 2 || o.streams == 2 && code != http2.ErrCodeRefusedStream) {
 					t.Errorf("connection %d had %d streams", i, o.streams)
 				}
 				if after := o.at.Sub(begun); after < due {
 					t.Errorf("attempt %d came after %v, want %v or more", i, after, due)
 				}
-				due += waits[i]
+				due += waits[min(i, len(waits)-1)]
 			}
 			r.awaitPage(t, "http", "/healthcheck", http.StatusServiceUnavailable, "no configuration from xds server "+x.address+" yet: rpc error: code = ")
 		})

@@ -25,10 +25,12 @@ func TestAReloadThatLastsHoldsUpNoStop(t *testing.T) {
 		raise(t, syscall.SIGHUP)
 		<-apart.C
 	}
+	loads := func() int { return strings.Count(r.log.String(), `"msg":"rules loaded"`) }
+	before := loads()
 	raise(t, syscall.SIGTERM)
 	r.await(t, "stopped")
 	r.awaitEnd(t)
-	if got := strings.Count(r.log.String(), `"msg":"rules loaded"`); got > 8 {
+	if got := loads() - before; got > 2 { // one that was under way, and one for all signals meanwhile
 		t.Errorf("rules were loaded %d times before the stop; want signals that wait to be one, and the stop not to wait", got)
 	}
 }

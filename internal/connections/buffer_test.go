@@ -25,16 +25,16 @@ func TestTheSystemKeepsFewAnswersForAUnixSocketThatNobodyReads(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	if err := server.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
-		t.Fatal(err)
-	}
 	sent := 0
-	for answer := make([]byte, 4<<10); err == nil; {
+	for answer := make([]byte, 4<<10); err == nil || sent == 0; {
+		if err := server.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)); err != nil { // which a busy machine may miss
+			t.Fatal(err)
+		}
 		var n int
 		n, err = server.Write(answer)
 		sent += n
 	}
-	if sent == 0 || sent > 40<<10 { // twice 16 KiB and a part of an answer; the system's own size is 208 KiB
+	if sent > 40<<10 { // twice 16 KiB and a part of an answer; the system's own size is 208 KiB
 		t.Errorf("%d bytes in the buffer; want at most %d", sent, 40<<10)
 	}
 }

@@ -96,10 +96,9 @@ func TestLatencyDelaysAnswersUntilClear(t *testing.T) {
 			t.Errorf("latency %s: an answer after %s", d, got)
 		}
 	}
+	p.Latency(time.Hour, 0)
 	p.Clear()
-	if got := wantAnswer(t, conn); got >= 150*time.Millisecond {
-		t.Errorf("after Clear: an answer after %s", got)
-	}
+	wantAnswer(t, conn)
 }
 
 func TestDownResetsConnectionsAndRefusesNewOnesUntilUp(t *testing.T) {

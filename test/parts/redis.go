@@ -37,8 +37,9 @@ type Redis struct {
 	port        int
 	socket      string // "": no socket
 
-	mu      sync.Mutex // guards process
+	mu      sync.Mutex // guards the fields below
 	process *Process
+	paused  bool // since Pause
 }
 
 // StartRedis runs the redis-server at binary, and waits until the server answers. The files in dir have the port in their names, so that
@@ -101,7 +102,7 @@ func (r *Redis) start(ctx context.Context) error {
 		return err
 	}
 	r.mu.Lock()
-	r.process = process
+	r.process, r.paused = process, false
 	r.mu.Unlock()
 	_, _, err = process.Await(ctx, 0, func(line string) bool { return strings.Contains(line, listens) })
 	if err == nil {
@@ -167,6 +168,7 @@ func (r *Redis) Restart(ctx context.Context) error {
 // Pause stops the process with SIGSTOP, and waits for the stop. Connections stay open and the kernel accepts new ones, without answers.
 func (r *Redis) Pause(ctx context.Context) error {
 	process := r.Process()
+	r.setPaused(true)
 	if err := process.Signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
@@ -185,7 +187,23 @@ func (r *Redis) Pause(ctx context.Context) error {
 }
 
 // Continue resumes the process after Pause.
-func (r *Redis) Continue() error { return r.Process().Signal(syscall.SIGCONT) }
+func (r *Redis) Continue() error {
+	r.setPaused(false)
+	return r.Process().Signal(syscall.SIGCONT)
+}
+
+func (r *Redis) setPaused(paused bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.paused = paused
+}
+
+// isPaused reports whether Pause was called, and not Continue since.
+func (r *Redis) isPaused() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.paused
+}
 
 // poll calls done every 10 ms until done returns nil. When ctx ends first, the error has the description, the cause of the end and the
 // last error of done.

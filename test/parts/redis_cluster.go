@@ -191,10 +191,11 @@ func (m member) has(slot int) bool {
 	})
 }
 
-// members returns the cluster from the view of one node. A paused node is an error after a second.
+// members returns the cluster from the view of one node. A paused node is an error.
 func (c *Cluster) members(ctx context.Context, node *Redis) ([]member, error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
+	if node.isPaused() {
+		return nil, fmt.Errorf("node %s is paused", node.Address())
+	}
 	text, err := c.text(ctx, node, "CLUSTER", "NODES")
 	if err != nil {
 		return nil, err

@@ -146,9 +146,9 @@ func TestNodeThatHangsDelaysItsOwnCallsOnly(t *testing.T) {
 
 func TestNodeOfARealClusterThatStopsDelaysItsOwnCallsOnly(t *testing.T) {
 	cluster := sharedCluster(t)
-	s := clustered(t, Options{Timeout: 500 * time.Millisecond}) // of a busy machine, too
-	var live, stopped []store.Charge                            // of slots that share a queue
-	boundary := slots / 3                                       // the first slot of node 1
+	s := clustered(t, Options{Timeout: 2 * time.Second}) // of a busy machine, too
+	var live, stopped []store.Charge                     // of slots that share a queue
+	boundary := slots / 3                                // the first slot of node 1
 	shared := s.main.queueFor(uint16(boundary), nil)
 	for n := 0; len(live) < 16 || len(stopped) < 16; n++ {
 		c := hit(fmt.Sprint("b", n), perAge(algorithms.FixedWindow, 1_000_000))

@@ -226,7 +226,8 @@ func TestOutboxSendsAgainWhenRedisIsBack(t *testing.T) {
 	eventually(t, "Redis is away", func() bool {
 		return errors.Is(s.Peek(t.Context(), []store.Charge{c}, make([]algorithms.Decision, 1)), ErrUnavailable)
 	})
-	at := algorithms.Instant(time.Now().UnixNano())
+	begun := time.Now()
+	at := algorithms.Instant(begun.UnixNano())
 	for range 7 {
 		s.Later(&c, at)
 	}
@@ -241,6 +242,9 @@ func TestOutboxSendsAgainWhenRedisIsBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the hits are sent or lost", func() bool { return s.Stats().DeferredHits+s.Stats().LostHits == 7 })
+	if away := time.Since(begun); away >= outboxFor { // a busy machine took so long to start Redis
+		t.Skipf("the hits were sent or lost after %v; the outbox keeps them for %v", away, outboxFor)
+	}
 	if got := count(t, s, c); got != 7 || s.Stats().LostHits != 0 {
 		t.Errorf("Redis counts %d of 7 hits: %+v", got, s.Stats())
 	}

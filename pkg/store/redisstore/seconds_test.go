@@ -65,7 +65,7 @@ func TestEachOfTwoServersGoesOnWithoutTheOther(t *testing.T) {
 	}
 	t.Cleanup(other.Kill)
 	target := Target{URLs: urlOf("redis", other.Address())}
-	s := open(t, urlOf("redis", shared(t).Address()), Options{Seconds: &target, Timeout: 100 * time.Millisecond})
+	s := open(t, urlOf("redis", shared(t).Address()), Options{Seconds: &target})
 	second, minute := hit("second", perAge(algorithms.TokenBucket, 100)), hit("minute", perAge(algorithms.TokenBucket, 100))
 	second.Limit.Period, minute.Limit.Period, minute.Rule = time.Second, 24*time.Hour, 1
 	eventually(t, "both answer", func() bool { return ok(t, s, second, minute) })

@@ -303,13 +303,9 @@ func TestWhatARequestThatFailedHasCountedIsGivenBack(t *testing.T) {
 			other.Hits = -1 // so that the state is another since
 			wants(t, true, s, other)
 			s.giveBack([]*call{reserved})
-			end := time.Now().Add(time.Second)
-			for remains(t, s, c) != 10 && time.Now().Before(end) {
-				time.Sleep(time.Millisecond)
-			}
-			if got := remains(t, s, c); got != 10 {
-				t.Errorf("%v: %d of 10 remain after %d hits of a request that failed: %+v", a, got, hits, s.Stats())
-			}
+			eventually(t, fmt.Sprintf("10 of 10 of %v remain after %d hits of a request that failed", a, hits), func() bool {
+				return remains(t, s, c) == 10
+			})
 		}
 	}
 }

@@ -45,7 +45,7 @@ func TestInvalidReplyIsAnOutage(t *testing.T) {
 				invalidReplyIsAnOutage(t, test.command, test.reply)
 				return
 			}
-			child := exec.CommandContext(soon(t), os.Args[0], "-test.run=^TestInvalidReplyIsAnOutage$/^"+test.name+"$", "-test.v") //nolint:gosec // this test itself
+			child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestInvalidReplyIsAnOutage$/^"+test.name+"$", "-test.v") //nolint:gosec // this test itself
 			child.Env = append(os.Environ(), inChild+"=1")
 			if output, err := child.CombinedOutput(); err != nil || !bytes.Contains(output, []byte("--- PASS: TestInvalidReplyIsAnOutage/"+test.name)) {
 				t.Errorf("%v: %.2000s", err, output)
@@ -74,9 +74,7 @@ func invalidReplyIsAnOutage(t *testing.T, command, reply string) {
 		f.hangUp()
 	}
 	await(t, "an invalid reply", func() error {
-		if err := c.works(); err == nil && command != "INCR" {
-			return nil // the connection of before
-		} else if err != nil && !errors.Is(err, ErrUnavailable) && !errors.Is(err, os.ErrDeadlineExceeded) && !strings.Contains(err.Error(), "deadline") {
+		if err := c.works(); err != nil && !errors.Is(err, ErrUnavailable) && !errors.Is(err, os.ErrDeadlineExceeded) && !strings.Contains(err.Error(), "deadline") {
 			t.Fatalf("not an outage: %v", err)
 		}
 		if n := c.InvalidReplies(); n < 2 {
@@ -96,8 +94,9 @@ func invalidReplyIsAnOutage(t *testing.T, command, reply string) {
 	if n := strings.Count(lines.String(), "redis sent an invalid reply"); n != 1 {
 		t.Errorf("%d log lines about invalid replies, want 1", n)
 	}
+	before := c.InvalidReplies()
 	for range 100 {
-		if err := c.patiently(); err != nil {
+		if err := c.patiently(); err != nil && (!isSlow(err) || c.InvalidReplies() > before) {
 			t.Fatalf("after the invalid replies: %v", err)
 		}
 	}
@@ -204,7 +203,8 @@ func TestAReplyTooManyOnABusyConnectionIsFound(t *testing.T) {
 	if before == 0 || wrong.Load() > before+8 {
 		t.Errorf("%d wrong answers while the replies were shifted, %d at the end; want some, and no more", before, wrong.Load())
 	}
-	if !strings.Contains(lines.String(), "the answer to another command") {
+	// When a busy machine breaks the connection, the reply too many comes while no command waits.
+	if text := lines.String(); !strings.Contains(text, "the answer to another command") && !strings.Contains(text, "no answer within") {
 		t.Error("the log does not have the reason")
 	}
 	stop()

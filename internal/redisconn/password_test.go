@@ -110,11 +110,11 @@ func TestTheLastPasswordStaysWhileTheFileCannotBeRead(t *testing.T) {
 	c, lines := connectedTo(t, TargetOptions{URLs: urlOf("redis", r.Address()), PasswordFile: files.path("password")})
 	again := func() {
 		t.Helper()
-		await(t, "a command", c.works)
-		id, err := c.command(time.Second, "CLIENT", "ID")
-		if err != nil {
-			t.Fatal(err)
-		}
+		id := ""
+		await(t, "a command", func() (err error) {
+			id, err = c.command(time.Second, "CLIENT", "ID")
+			return err
+		})
 		do(t, []*parts.Redis{r}, "CLIENT", "KILL", "TYPE", "normal")
 		await(t, "another connection", func() error {
 			if other, err := c.command(time.Second, "CLIENT", "ID"); err != nil || other == id {

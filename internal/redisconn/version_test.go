@@ -111,6 +111,9 @@ func (f *fakeRedis) serve(conn net.Conn) {
 		switch strings.ToUpper(words[0]) {
 		case "PING":
 			answer = "+PONG\r\n"
+			if len(words) > 1 { // of keepOrder, each second
+				answer = fmt.Sprintf("$%d\r\n%s\r\n", len(words[1]), words[1])
+			}
 		case "INCR":
 			answer = ":1\r\n"
 		case "HELLO":
@@ -163,11 +166,13 @@ func readNumber(in *bufio.Reader, kind string) (int, error) {
 func TestServerTooOldIsRefusedUntilItIsNot(t *testing.T) {
 	t.Parallel()
 	f := newFakeRedis(t, "6.0.16")
-	c, lines := connecting(t, TargetOptions{URLs: urlOf("redis", f.listener.Addr().String())})
+	c, lines, err := attempt(t, TargetOptions{URLs: urlOf("redis", f.listener.Addr().String())})
 	want := "redis 6.0.16 at " + f.listener.Addr().String() + ": Weir needs Redis >= 6.2 or Valkey >= 7.2"
-	if err := c.Await(soon(t)); !errors.Is(err, ErrVersion) || !errors.Is(err, ErrUnavailable) || err.Error() != want {
+	if !errors.Is(err, ErrVersion) || !errors.Is(err, ErrUnavailable) || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
+	// A command may be under way when the first server closes the connection, and a busy machine may answer late.
+	lines.ignored = regexp.MustCompile(`"redis is not reachable".*(EOF|broken pipe|connection reset by peer|` + slow + `)|"redis is reachable again"`)
 	if err := c.works(); !errors.Is(err, ErrVersion) || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
@@ -178,8 +183,7 @@ func TestServerTooOldIsRefusedUntilItIsNot(t *testing.T) {
 		t.Error(err)
 	}
 
-	// Another server takes its place. A command may be under way when the first one closes the connection.
-	lines.ignored = regexp.MustCompile(`"redis is not reachable" node=.*(EOF|broken pipe|connection reset by peer|use of closed network connection)`)
+	// Another server takes its place.
 	f.version.Store(&older)
 	f.hangUp()
 	await(t, "the refusal", func() error {
@@ -196,9 +200,9 @@ func TestLoginMayTakeLongerThanACommand(t *testing.T) {
 	c, _ := connectedTo(t, TargetOptions{URLs: urlOf("redis", f.listener.Addr().String())})
 	f.login.Store(int64(200 * time.Millisecond))
 	f.hangUp()
-	before := f.accepted.Load()
+	begun, before := time.Now(), f.accepted.Load()
 	await(t, "a command", c.works)
-	if n := f.accepted.Load() - before; n > 2 {
+	if n := f.accepted.Load() - before; n > 2+int64(time.Since(begun)/timeout) { // on a busy machine a login may take too long
 		t.Errorf("it took %d connections", n)
 	}
 }
@@ -210,12 +214,12 @@ func TestServerThatIsAwayIsNotHammered(t *testing.T) {
 	f.login.Store(int64(time.Hour)) // the cleanup ends the login
 	t.Cleanup(func() { f.login.Store(0) })
 	f.hangUp()
-	before := f.accepted.Load()
+	begun, before := time.Now(), f.accepted.Load()
 	commands := 0
-	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); commands++ {
+	for ; time.Since(begun) < 2*time.Second; commands++ {
 		_ = c.works() // fails
 	}
-	if n := f.accepted.Load() - before; n > 8 {
+	if n := f.accepted.Load() - before; n > 4+int64(2*time.Since(begun)/time.Second) {
 		t.Errorf("%d commands made %d connections", commands, n)
 	}
 }

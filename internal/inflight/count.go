@@ -1,6 +1,9 @@
 package inflight
 
-import "net"
+import (
+	"log/slog"
+	"net"
+)
 
 // Count returns a connection whose server counts the bytes and streams itself, and says so by [Conn.Hold], until
 // [Conn.Leave]. The server closes the connection.
@@ -33,6 +36,18 @@ func (c *Conn) Hold(bytes int64, streams int, answers uint64) {
 		c.bound.relieve()
 	}
 	c.bound.catchUp()
+}
+
+// Ended counts the end of the connection by its server. A connection that was ended already does not count again.
+func (c *Conn) Ended(reason Reason) {
+	c.mu.Lock()
+	gone, held := c.gone, c.held.Load()
+	c.mu.Unlock()
+	if !gone {
+		c.bound.ended[reason].Add(1)
+		c.bound.log("a connection was ended", c.RemoteAddr(),
+			slog.String("reason", reasonNames()[reason]), slog.Int64("bytes_of_connection", held))
+	}
 }
 
 // Leave ends the counting. A second Leave does nothing.

@@ -54,18 +54,24 @@ const (
 	answerFade       = 8                      // each look takes this part of a history: an eighth
 )
 
-// The reasons for the end of a connection.
+// Reason is why a connection was ended from its server's side.
+type Reason int
+
+// The reasons.
 const (
-	heldMost = iota
-	slowMessage
+	heldMost Reason = iota
+	SlowMessage
 	tooManyStreams
-	badFrames
+	BadFrames     // of an attack
+	ProtocolError // a mistake of HTTP/2
+	UnreadAnswers // too many answers wait for the client's window
+	Silent        // the client does not answer a PING
 	reasons
 )
 
 // reasonNames are the reasons in the metrics and the log.
 func reasonNames() [reasons]string {
-	return [reasons]string{"held_most", "slow_message", "too_many_streams", "bad_frames"}
+	return [reasons]string{"held_most", "slow_message", "too_many_streams", "bad_frames", "protocol_error", "unread_answers", "silent"}
 }
 
 // Options is the options of New. All must be set.
@@ -224,7 +230,7 @@ func (b *Bound) look() {
 	cutoff := b.now() - int64(b.options.MessageTimeout)
 	for c := range b.open {
 		if c.look(cutoff) {
-			b.endLocked(c, slowMessage)
+			b.endLocked(c, SlowMessage)
 		}
 	}
 	for b.crowded && b.heldMuch() && b.endWorstLocked((*Conn).oldWeight) {
@@ -238,13 +244,13 @@ func (b *Bound) look() {
 }
 
 // end ends a connection from outside of its server.
-func (b *Bound) end(c *Conn, reason int) {
+func (b *Bound) end(c *Conn, reason Reason) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.endLocked(c, reason)
 }
 
-func (b *Bound) endLocked(c *Conn, reason int) {
+func (b *Bound) endLocked(c *Conn, reason Reason) {
 	delete(b.open, c)
 	held := c.held.Load()
 	if !c.release() {
@@ -253,6 +259,9 @@ func (b *Bound) endLocked(c *Conn, reason int) {
 	b.ended[reason].Add(1)
 	b.log("a connection was ended", c.RemoteAddr(), slog.String("reason", reasonNames()[reason]), slog.Int64("bytes_of_connection", held))
 	abrupt := c.Conn
+	if h, ok := abrupt.(handed); ok {
+		abrupt = h.NetConn()
+	}
 	if secure, ok := abrupt.(*tls.Conn); ok { // the Close of tls.Conn waits for a blocked Write
 		abrupt = secure.NetConn()
 	}

@@ -11,8 +11,17 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
+// handed is a connection whose first bytes another server has read, such as a laneserver.Handed.
+type handed interface {
+	NetConn() net.Conn
+	Buffered() int // bytes that Read returns without waiting
+}
+
 // system returns the connection of the system below a connection without TLS, or nil.
 func system(below net.Conn) syscall.RawConn {
+	if h, ok := below.(handed); ok {
+		below = h.NetConn()
+	}
 	if _, secure := below.(*tls.Conn); secure {
 		return nil
 	}
@@ -55,6 +64,7 @@ func (c *Conn) Server() net.Conn {
 		return c
 	}
 	r := &ready{Conn: c}
+	r.first, _ = c.Conn.(handed)
 	r.attempt = r.read
 	return r
 }
@@ -62,6 +72,7 @@ func (c *Conn) Server() net.Conn {
 // ready is a connection of the system. gRPC looks for its method ReadOnReady.
 type ready struct {
 	*Conn
+	first   handed // nil: nobody has read before
 	attempt func(fd uintptr) bool
 
 	// Of one ReadOnReady.
@@ -75,11 +86,16 @@ type ready struct {
 // ReadOnReady waits until there is something to read, and reads it into a buffer of the pool. One goroutine may read.
 func (r *ready) ReadOnReady(size int, pool mem.BufferPool) (buffer *[]byte, n int, err error) {
 	r.sawResets()
-	r.pool, r.size = pool, size
-	err = r.raw.Read(r.attempt)
-	buffer, n = r.buffer, r.n
-	if err == nil {
-		err = r.err
+	if r.first != nil && r.first.Buffered() > 0 {
+		buffer = pool.Get(size)
+		n, err = r.Conn.Conn.Read(*buffer)
+	} else {
+		r.pool, r.size = pool, size
+		err = r.raw.Read(r.attempt)
+		buffer, n = r.buffer, r.n
+		if err == nil {
+			err = r.err
+		}
 	}
 	if err == nil && n == 0 {
 		err = io.EOF

@@ -59,35 +59,60 @@ func TestAClientThatDoesNotReadIsToldFromABusyMachine(t *testing.T) {
 	}
 }
 
+// begun is a connection whose first bytes another server has read.
+type begun struct {
+	net.Conn
+	first []byte
+}
+
+func (b *begun) NetConn() net.Conn { return b.Conn }
+func (b *begun) Buffered() int     { return len(b.first) }
+
+func (b *begun) Read(p []byte) (int, error) {
+	if len(b.first) == 0 {
+		return b.Conn.Read(p)
+	}
+	n := copy(p, b.first)
+	b.first = b.first[n:]
+	return n, nil
+}
+
 func TestReadOnReadyReadsTheSameBytesAndTheEnd(t *testing.T) {
-	b, _ := newBound(t)
-	client, server := loopback(t)
-	c := b.Follow(server)
-	defer c.Close()
-	r, ok := c.Server().(interface {
-		ReadOnReady(size int, pool mem.BufferPool) (*[]byte, int, error)
-	})
-	if !ok {
-		t.Fatal("gRPC would keep a buffer for each idle connection")
-	}
-	sent := bytes.Repeat([]byte("0123456789"), 1000)
-	go func() {
-		_, _ = client.Write(sent)
-		_ = client.Close()
-	}()
-	var got []byte
-	for {
-		buffer, n, err := r.ReadOnReady(512, mem.DefaultBufferPool())
-		if errors.Is(err, io.EOF) {
-			break
+	for _, handedOver := range []bool{false, true} {
+		b, _ := newBound(t)
+		client, server := loopback(t)
+		sent := bytes.Repeat([]byte("0123456789"), 1000)
+		rest := sent
+		if handedOver {
+			const first = 700
+			server, rest = &begun{server, sent[:first]}, sent[first:]
 		}
-		if err != nil {
-			t.Fatal(err)
+		c := b.Follow(server)
+		defer c.Close()
+		r, ok := c.Server().(interface {
+			ReadOnReady(size int, pool mem.BufferPool) (*[]byte, int, error)
+		})
+		if !ok {
+			t.Fatalf("handed over %t: gRPC would keep a buffer for each idle connection", handedOver)
 		}
-		got = append(got, (*buffer)[:n]...)
-		mem.DefaultBufferPool().Put(buffer)
-	}
-	if !bytes.Equal(got, sent) {
-		t.Errorf("got %d bytes, want the %d that were sent", len(got), len(sent))
+		go func() {
+			_, _ = client.Write(rest)
+			_ = client.Close()
+		}()
+		var got []byte
+		for {
+			buffer, n, err := r.ReadOnReady(512, mem.DefaultBufferPool())
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, (*buffer)[:n]...)
+			mem.DefaultBufferPool().Put(buffer)
+		}
+		if !bytes.Equal(got, sent) {
+			t.Errorf("handed over %t: got %d bytes, want the %d that were sent", handedOver, len(got), len(sent))
+		}
 	}
 }

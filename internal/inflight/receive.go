@@ -1,7 +1,7 @@
 package inflight
 
 // receiveLocked reports false with the reason when the connection must end.
-func (c *Conn) receiveLocked(chunk []byte, now int64) (reason int, ok bool) {
+func (c *Conn) receiveLocked(chunk []byte, now int64) (reason Reason, ok bool) {
 	if c.gone {
 		return 0, true
 	}
@@ -36,7 +36,7 @@ func (c *Conn) receiveLocked(chunk []byte, now int64) (reason int, ok bool) {
 
 // frameLocked counts one frame: the bytes that the connection holds from now on, or less than none. Another reason than reasons must
 // end the connection.
-func (c *Conn) frameLocked(payload []byte, now int64, blocked bool) (bytes int64, reason int) {
+func (c *Conn) frameLocked(payload []byte, now int64, blocked bool) (bytes int64, reason Reason) {
 	f := &c.received
 	length := int64(f.length())
 	switch f.kind() {
@@ -45,7 +45,7 @@ func (c *Conn) frameLocked(payload []byte, now int64, blocked bool) (bytes int64
 		return c.headersLocked(f, now, blocked)
 	case frameContinuation:
 		if c.series++; c.series > maxContinuations {
-			return 0, badFrames
+			return 0, BadFrames
 		}
 		if s := c.streams.find(f.stream()); s != nil {
 			s.bytes += headerFactor * length
@@ -74,7 +74,7 @@ func (c *Conn) frameLocked(payload []byte, now int64, blocked bool) (bytes int64
 		return 0, reasons
 	case frameSettings:
 		if length > maxSettings {
-			return 0, badFrames
+			return 0, BadFrames
 		}
 	}
 	if blocked {
@@ -85,7 +85,7 @@ func (c *Conn) frameLocked(payload []byte, now int64, blocked bool) (bytes int64
 }
 
 // headersLocked counts a HEADERS frame: of a new stream, or trailers.
-func (c *Conn) headersLocked(f *frames, now int64, blocked bool) (bytes int64, reason int) {
+func (c *Conn) headersLocked(f *frames, now int64, blocked bool) (bytes int64, reason Reason) {
 	bytes = headerFactor * int64(f.length())
 	id := f.stream()
 	if id <= c.streams.last {

@@ -70,9 +70,9 @@ func (c *Conn) tick() error {
 	o, a := &c.lane.options, &c.alive
 	switch {
 	case c.passed(a.partial, o.MessageTimeout), c.block.stream != 0 && c.passed(c.block.since, o.MessageTimeout):
-		return &ConnError{EnhanceYourCalm, "a frame is not complete in time"}
+		return &ConnError{EnhanceYourCalm, CauseSlow, "a frame is not complete in time"}
 	case !c.greeted && c.passed(a.opened, o.MessageTimeout):
-		return &ConnError{EnhanceYourCalm, "the client has sent no SETTINGS in time"}
+		return &ConnError{EnhanceYourCalm, CauseSlow, "the client has sent no SETTINGS in time"}
 	}
 	if err := c.tickStreams(); err != nil {
 		return err
@@ -82,7 +82,7 @@ func (c *Conn) tick() error {
 		a.pinged = c.now
 	}
 	if c.passed(a.pinged, o.KeepaliveTimeout) {
-		return &ConnError{NoError, "the client does not answer a PING"}
+		return &ConnError{NoError, CauseSilent, "the client does not answer a PING"}
 	}
 	return c.tickDrain()
 }
@@ -95,7 +95,7 @@ func (c *Conn) tickStreams() error {
 			switch {
 			case s.foreign || s.ended:
 			case c.passed(s.opened, o.MessageTimeout):
-				return &ConnError{EnhanceYourCalm, "a request is not complete in time"}
+				return &ConnError{EnhanceYourCalm, CauseSlow, "a request is not complete in time"}
 			case s.head.timeout > 0 && c.passed(s.opened, s.head.timeout):
 				if err := c.resetStream(s.id, Cancel); err != nil { // as grpc-go
 					return err
@@ -125,7 +125,7 @@ func (c *Conn) ping(f frame, payload []byte) error {
 	case f.stream != 0:
 		return protocolError("PING on stream %d", f.stream)
 	case f.length != 8:
-		return &ConnError{FrameSizeError, "PING must have 8 bytes"}
+		return &ConnError{FrameSizeError, CauseProtocol, "PING must have 8 bytes"}
 	case f.has(flagAck):
 		if string(payload) == drainPing {
 			c.finishDrain()
@@ -143,7 +143,7 @@ func (c *Conn) ping(f frame, payload []byte) error {
 		a.strikes++
 	}
 	if a.strikes > maxStrikes {
-		return &ConnError{EnhanceYourCalm, "too_many_pings"} // the text that clients of gRPC know
+		return &ConnError{EnhanceYourCalm, CauseFlood, "too_many_pings"} // the text that clients of gRPC know
 	}
 	return c.spend(costPing)
 }

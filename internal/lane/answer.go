@@ -115,7 +115,7 @@ func (c *Conn) enqueue(s *stream, message []byte) error {
 	c.opened.queued += len(s.queue)
 	c.flush(s)
 	if c.opened.queued > maxQueued {
-		return &ConnError{EnhanceYourCalm, "too many responses wait for the client's window"}
+		return &ConnError{EnhanceYourCalm, CauseUnread, "too many responses wait for the client's window"}
 	}
 	return nil
 }

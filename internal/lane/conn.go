@@ -72,7 +72,7 @@ type Conn struct {
 
 	begun   bool   // the preface has come
 	greeted bool   // the first SETTINGS has come
-	asked   bool   // a request has come
+	asked   bool   // a request has come, or Keep was called
 	partial []byte // of a frame
 	block   block  // a header block that continues
 
@@ -162,6 +162,9 @@ func (c *Conn) Lend(buffer []byte) {
 // Asked reports whether a request has come. From then on Receive does not return ErrForeignFirst.
 func (c *Conn) Asked() bool { return c.asked }
 
+// Keep makes Receive not return ErrForeignFirst from now on: the Foreign takes the streams of other methods.
+func (c *Conn) Keep() { c.asked = true }
+
 // Streams returns the number of streams that are open now, as the client counts them.
 func (c *Conn) Streams() int { return c.opened.open }
 
@@ -207,5 +210,5 @@ func (c *Conn) fail(err error) error {
 
 // protocolError is the end of a connection whose client breaks RFC 9113.
 func protocolError(format string, args ...any) error {
-	return &ConnError{ProtocolError, fmt.Sprintf(format, args...)}
+	return &ConnError{ProtocolError, CauseProtocol, fmt.Sprintf(format, args...)}
 }

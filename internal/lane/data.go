@@ -24,7 +24,7 @@ func (c *Conn) data(f frame, payload []byte) error {
 		return protocolError("DATA on stream 0")
 	}
 	if f.length > c.window {
-		return &ConnError{FlowControlError, "more DATA than the window of the connection"}
+		return &ConnError{FlowControlError, CauseProtocol, "more DATA than the window of the connection"}
 	}
 	c.window -= f.length
 	payload, ok := unpad(f, payload)

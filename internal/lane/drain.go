@@ -56,7 +56,7 @@ func (c *Conn) tickDrain() error {
 		}
 	}
 	if c.passed(d.graceAt, 0) {
-		return &ConnError{NoError, "the connection is too old"}
+		return &ConnError{NoError, CauseAge, "the connection is too old"}
 	}
 	if !d.final && c.passed(d.begun, drainWait) {
 		c.finishDrain()

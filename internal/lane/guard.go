@@ -40,7 +40,7 @@ func (c *Conn) spend(points int64) error {
 		g.at = c.now
 	}
 	if g.points += points; g.points > guardMost {
-		return &ConnError{EnhanceYourCalm, "too many frames without a request"}
+		return &ConnError{EnhanceYourCalm, CauseFlood, "too many frames without a request"}
 	}
 	return nil
 }
@@ -49,7 +49,7 @@ func (c *Conn) spend(points int64) error {
 // of such streams are bounded too.
 func (c *Conn) spendReset(points int64) error {
 	if c.opened.gone > c.lane.options.MaxStreams {
-		return &ConnError{EnhanceYourCalm, "too many requests under way were reset"}
+		return &ConnError{EnhanceYourCalm, CauseFlood, "too many requests under way were reset"}
 	}
 	return c.spend(points)
 }

@@ -33,7 +33,7 @@ func (c *Conn) headers(f frame, payload, rest []byte) (more int, err error) {
 	self := false
 	if f.has(flagPriority) {
 		if len(payload) < 5 {
-			return 0, &ConnError{FrameSizeError, "HEADERS is too short"}
+			return 0, &ConnError{FrameSizeError, CauseProtocol, "HEADERS is too short"}
 		}
 		self = binary.BigEndian.Uint32(payload)&maxStreamID == f.stream
 		payload = payload[5:]
@@ -56,7 +56,7 @@ func (c *Conn) continuation(f frame, payload []byte) error {
 	}
 	b.frames++
 	if b.frames > maxContinuations || len(b.bytes)+len(payload) > max(maxFrame, maxBlockFactor*c.lane.options.MaxHeaderList) {
-		return &ConnError{EnhanceYourCalm, "a header block is too large"}
+		return &ConnError{EnhanceYourCalm, CauseFlood, "a header block is too large"}
 	}
 	b.bytes = append(b.bytes, payload...)
 	if err := c.spend(costContinuation); err != nil || !f.has(flagEndHeaders) {
@@ -125,7 +125,7 @@ func (c *Conn) decode(block []byte) (*head, error) {
 	from.reset(c.lane.options.MaxHeaderList)
 	before := c.decoder.changes
 	if err := c.decoder.decode(block, from); err != nil {
-		return nil, &ConnError{CompressionError, err.Error()}
+		return nil, &ConnError{CompressionError, CauseProtocol, err.Error()}
 	}
 	c.head = c.lane.read(from, c.foreign != nil)
 	if c.head.ours && c.decoder.changes == before && c.lane.options.MaxHeaderList-from.left <= maxCachedList {
@@ -140,7 +140,7 @@ func (c *Conn) lateBlock(id uint32, end bool, block []byte) error {
 	defer c.lane.fields.Put(from)
 	from.reset(c.lane.options.MaxHeaderList)
 	if err := c.decoder.decode(block, from); err != nil {
-		return &ConnError{CompressionError, err.Error()}
+		return &ConnError{CompressionError, CauseProtocol, err.Error()}
 	}
 	s := c.opened.find(id)
 	switch {
@@ -157,7 +157,7 @@ func (c *Conn) lateBlock(id uint32, end bool, block []byte) error {
 	case c.used>>(ordinal(c.last)-ordinal(id))&1 == 0:
 		return protocolError("HEADERS on stream %d after stream %d", id, c.last)
 	}
-	return &ConnError{StreamClosed, "HEADERS on a closed stream"}
+	return &ConnError{StreamClosed, CauseProtocol, "HEADERS on a closed stream"}
 }
 
 // validTrailers reports whether the fields may be trailers.

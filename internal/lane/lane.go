@@ -116,9 +116,23 @@ const (
 	EnhanceYourCalm  Code = 0xb
 )
 
+// Cause is a kind of ends of connections, for metrics.
+type Cause int
+
+// The causes.
+const (
+	CauseProtocol Cause = iota // the client breaks RFC 9113 or RFC 7541
+	CauseFlood                 // the client sends frames that look like an attack
+	CauseSlow                  // a frame or a message takes too long
+	CauseUnread                // too many responses wait for the client's window
+	CauseSilent                // the client does not answer a PING
+	CauseAge                   // the connection is too old
+)
+
 // ConnError is the end of a connection. The output of the Conn ends with a GOAWAY of that code, if the client speaks HTTP/2.
 type ConnError struct {
 	Code   Code
+	Cause  Cause
 	Reason string // for a log, and the debug data of the GOAWAY
 }
 

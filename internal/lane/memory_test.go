@@ -78,8 +78,7 @@ func TestAnIdleConnectionKeepsNoHeaders(t *testing.T) {
 	}
 }
 
-// A name that is a part of another entry would keep all bytes of that entry, also when the entry has left the table: 264 KB for each
-// connection.
+// A name that is a part of another entry would keep all bytes of that entry. A client could so keep 264 KB for each connection.
 func TestAnEntryOfTheTableKeepsNoOtherEntry(t *testing.T) {
 	d := &decoder{tables: newTables(), bound: maxTable}
 	var to fields

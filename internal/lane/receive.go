@@ -98,7 +98,7 @@ func (c *Conn) step(chunk []byte) (n int, err error) {
 	f := parseFrame(chunk)
 	switch {
 	case f.length > maxFrame:
-		return 0, &ConnError{FrameSizeError, fmt.Sprintf("a frame of %d bytes: the bound is %d", f.length, maxFrame)}
+		return 0, &ConnError{FrameSizeError, CauseProtocol, fmt.Sprintf("a frame of %d bytes: the bound is %d", f.length, maxFrame)}
 	case !c.greeted && (f.kind != frameSettings || f.has(flagAck)):
 		return 0, protocolError("the first frame is not SETTINGS")
 	case c.block.stream != 0 && (f.kind != frameContinuation || f.stream != c.block.stream):
@@ -149,7 +149,7 @@ func (c *Conn) frame(f frame, payload []byte) error {
 			return protocolError("GOAWAY on a stream")
 		}
 		if f.length < 8 {
-			return &ConnError{FrameSizeError, "GOAWAY is too short"}
+			return &ConnError{FrameSizeError, CauseProtocol, "GOAWAY is too short"}
 		}
 		return c.spend(costGoAway)
 	case frameWindow:
@@ -180,7 +180,7 @@ func (c *Conn) resetByClient(f frame, payload []byte) error {
 	case f.stream == 0 || c.idle(f.stream):
 		return protocolError("RST_STREAM on stream %d, which is idle", f.stream)
 	case f.length != 4:
-		return &ConnError{FrameSizeError, fmt.Sprintf("RST_STREAM of %d bytes", f.length)}
+		return &ConnError{FrameSizeError, CauseProtocol, fmt.Sprintf("RST_STREAM of %d bytes", f.length)}
 	}
 	s := c.opened.find(f.stream)
 	if s == nil {

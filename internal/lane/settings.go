@@ -14,11 +14,11 @@ func (c *Conn) settings(f frame, payload []byte) error {
 	case f.stream != 0:
 		return protocolError("SETTINGS on stream %d", f.stream)
 	case f.length%6 != 0 || f.has(flagAck) && f.length > 0:
-		return &ConnError{FrameSizeError, fmt.Sprintf("SETTINGS of %d bytes", f.length)}
+		return &ConnError{FrameSizeError, CauseProtocol, fmt.Sprintf("SETTINGS of %d bytes", f.length)}
 	case f.has(flagAck):
 		return c.spend(costUnknown)
 	case f.length > maxSettings:
-		return &ConnError{EnhanceYourCalm, "SETTINGS is too large"}
+		return &ConnError{EnhanceYourCalm, CauseFlood, "SETTINGS is too large"}
 	}
 	c.greeted = true
 	for ; len(payload) > 0; payload = payload[6:] {
@@ -43,13 +43,13 @@ func (c *Conn) setting(id uint16, value uint32) error {
 		}
 	case settingWindow:
 		if value > maxWindow {
-			return &ConnError{FlowControlError, "SETTINGS_INITIAL_WINDOW_SIZE is above 2^31-1"}
+			return &ConnError{FlowControlError, CauseProtocol, "SETTINGS_INITIAL_WINDOW_SIZE is above 2^31-1"}
 		}
 		more := int64(value) - c.peer.window
 		c.peer.window = int64(value)
 		for _, s := range c.opened.byID {
 			if s.sendWindow += more; s.sendWindow > maxWindow {
-				return &ConnError{FlowControlError, "SETTINGS_INITIAL_WINDOW_SIZE makes a window larger than 2^31-1"}
+				return &ConnError{FlowControlError, CauseProtocol, "SETTINGS_INITIAL_WINDOW_SIZE makes a window larger than 2^31-1"}
 			}
 		}
 	case settingMaxFrame:

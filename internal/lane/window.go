@@ -29,7 +29,7 @@ func (c *Conn) creditStream(s *stream, bytes int) {
 // windowUpdate takes a WINDOW_UPDATE.
 func (c *Conn) windowUpdate(f frame, payload []byte) error {
 	if f.length != 4 {
-		return &ConnError{FrameSizeError, fmt.Sprintf("WINDOW_UPDATE of %d bytes", f.length)}
+		return &ConnError{FrameSizeError, CauseProtocol, fmt.Sprintf("WINDOW_UPDATE of %d bytes", f.length)}
 	}
 	increment := int64(binary.BigEndian.Uint32(payload) & maxWindow)
 	if err := c.spend(costWindow); err != nil {
@@ -40,7 +40,7 @@ func (c *Conn) windowUpdate(f frame, payload []byte) error {
 		case increment == 0:
 			return protocolError("WINDOW_UPDATE of 0")
 		case c.sendWindow > maxWindow:
-			return &ConnError{FlowControlError, "the window of the connection is above 2^31-1"}
+			return &ConnError{FlowControlError, CauseProtocol, "the window of the connection is above 2^31-1"}
 		}
 		c.flushAll()
 		return nil

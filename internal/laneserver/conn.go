@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/net/http2"
+
 	"github.com/weirproxy/weir/internal/connections"
 	"github.com/weirproxy/weir/internal/lane"
 )
@@ -47,6 +49,7 @@ type Conn struct {
 	machine *lane.Conn // nil during the handshake
 	others  others
 	early   *early // nil: a request has come
+	handed  bool   // to another server: nothing is written any more
 	ended   int64  // instant since which the client should close the connection; 0: it should not
 	busy    bool   // as mark knows
 	marked  uint64 // answers that mark knows
@@ -91,9 +94,13 @@ func (c *Conn) serve() {
 	if handed != nil && c.counts != nil {
 		c.counts.Leave()
 	}
-	if handed == nil || !s.others.give(handed) {
-		_ = conn.Close() // a client that is gone has closed it
+	if handed != nil && s.others.give(handed) {
+		return
 	}
+	if handed != nil { // there is no other server any more: nobody has seen a request of the client
+		_ = http2.NewFramer(conn, nil).WriteGoAway(0, http2.ErrCodeNo, nil)
+	}
+	_ = conn.Close() // a client that is gone has closed it
 }
 
 // close ends the machine, after the last write.
@@ -138,7 +145,8 @@ func (c *Conn) receive(chunk []byte, b *buffers) *Handed {
 		rest, err := c.machine.ReceiveSome(chunk, c.server.now())
 		if c.early != nil {
 			if handed := c.earlyLocked(chunk[:len(chunk)-len(rest)], err); handed != nil {
-				c.writing = false
+				c.machine.Output() // the other server answers the same bytes
+				c.handed, c.writing = true, false
 				return handed
 			}
 		}
@@ -151,21 +159,26 @@ func (c *Conn) receive(chunk []byte, b *buffers) *Handed {
 	return nil
 }
 
-// earlyLocked notes bytes before the first request. A connection whose first request is for another method is for another server.
+// earlyLocked notes bytes before the first request. A connection whose first request is for another method is for another server, unless
+// there were too many bytes.
 func (c *Conn) earlyLocked(chunk []byte, err error) *Handed {
 	switch {
 	case errors.Is(err, lane.ErrForeignFirst):
-		c.early.bytes = append(c.early.bytes, chunk...)
-		return c.early.hand(c)
+		return c.early.hand(c, chunk)
 	case c.machine.Asked(), err != nil:
 		c.early = nil
 	case len(c.early.bytes)+len(chunk) > maxEarly:
-		c.early = nil
-		c.endLocked(errEarly)
+		c.keepLocked()
 	default:
 		c.early.bytes = append(c.early.bytes, chunk...)
 	}
 	return nil
+}
+
+// keepLocked keeps the connection, also when its first request is for another method.
+func (c *Conn) keepLocked() {
+	c.early = nil
+	c.machine.Keep()
 }
 
 // Finish answers a call for which the Handler said Later, see [lane.Conn.Finish], and gives back the bytes of Keep. Answers that are ready
@@ -193,7 +206,7 @@ func (c *Conn) tick() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.machine == nil:
+	case c.machine == nil, c.handed:
 		return
 	case c.ended != 0 && now-c.ended > int64(lingerTime): // a write waits for the client, or would
 		_ = c.conn.Close()
@@ -212,18 +225,15 @@ func (c *Conn) tick() {
 func (c *Conn) shutdown() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.machine == nil {
+	if c.machine == nil || c.handed {
 		return // serve looks after the handshake
 	}
 	c.machine.Shutdown(shutdownReason, c.server.now())
 	c.writeLaterLocked()
 }
 
-// The reasons for the end of a connection that are no mistakes of HTTP/2.
-var (
-	errFinished = errors.New("the connection is drained")
-	errEarly    = errors.New("the client sends too much before its first request")
-)
+// errFinished is the end of a connection in good order.
+var errFinished = errors.New("the connection is drained")
 
 // endLocked begins the end of the connection after an error: the client has a second to read the output and to close.
 func (c *Conn) endLocked(err error) {
@@ -234,6 +244,9 @@ func (c *Conn) endLocked(err error) {
 	if errors.Is(err, lane.ErrNotHTTP2) {
 		_ = c.conn.Close() // there is nothing to read for the client
 		return
+	}
+	if of, ok := errors.AsType[*lane.ConnError](err); ok && c.server.options.Ended != nil {
+		c.server.options.Ended(c.counts, of.Cause)
 	}
 	c.server.options.Logger.LogAttrs(context.Background(), slog.LevelDebug, "a connection ends",
 		slog.String("client", c.conn.RemoteAddr().String()), slog.String("reason", err.Error()))

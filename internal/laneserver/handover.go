@@ -10,8 +10,9 @@ import (
 	"github.com/weirproxy/weir/internal/connections"
 )
 
-// maxEarly bounds the bytes before the first request, which are kept for another server. Clients send a hundred bytes.
-const maxEarly = 16 << 10
+// maxEarly bounds the bytes before the first request, which are kept for another server. Clients send a hundred bytes. A client that has
+// sent more stays here.
+const maxEarly = 1 << 10
 
 // early is a connection before its first request.
 type early struct {
@@ -22,21 +23,25 @@ type early struct {
 
 // sent counts the frames that were sent so far, which the next server will send again.
 type sent struct {
-	settings, windows, settingsAcks, pingAcks int
-	bad                                       bool // others too: nobody else can go on
+	settings, windows, settingsAcks int
 }
 
-// count counts frames of the machine.
-func (e *early) count(out []byte) {
+// count counts frames of the machine. The result is false when the next server cannot go on behind them: after a GOAWAY, a RST_STREAM, or
+// the answer to a PING. That server would see the PINGs of hours at once, and take them for a flood.
+func (e *early) count(out []byte) (ok bool) {
 	for len(out) >= frameHead {
 		h := head(out[:frameHead])
-		if n := e.sent.of(h); n != nil {
+		n := e.sent.of(h)
+		switch {
+		case n != nil:
 			*n++
-		} else if h.kind != http2.FramePing { // a PING of ours is answered to the next server, which ignores the answer
-			e.sent.bad = true
+		case h.kind == http2.FramePing && !h.flags.Has(http2.FlagPingAck): // the next server ignores the answer to our PING
+		default:
+			return false
 		}
 		out = out[frameHead+h.length:]
 	}
+	return true
 }
 
 // frameHead is the length of a frame without its payload, in bytes.
@@ -66,21 +71,16 @@ func (s *sent) of(h frame) *int {
 		return &s.settings
 	case h.kind == http2.FrameWindowUpdate && h.stream == 0:
 		return &s.windows
-	case h.kind == http2.FramePing && h.flags.Has(http2.FlagPingAck):
-		return &s.pingAcks
 	}
 	return nil
 }
 
 // none reports whether no frame is left.
-func (s *sent) none() bool { return s.settings+s.windows+s.settingsAcks+s.pingAcks == 0 }
+func (s *sent) none() bool { return s.settings+s.windows+s.settingsAcks == 0 }
 
-// hand returns the connection for another server; nil when none can go on.
-func (e *early) hand(c *Conn) *Handed {
-	if e.sent.bad {
-		return nil
-	}
-	return &Handed{Conn: e.conn, Info: c.info, early: e.bytes, mark: c.mark, plain: c.plain, sent: e.sent}
+// hand returns the connection for another server. last is the bytes that came last.
+func (e *early) hand(c *Conn, last []byte) *Handed {
+	return &Handed{Conn: e.conn, Info: c.info, early: append(e.bytes, last...), mark: c.mark, plain: c.plain, sent: e.sent}
 }
 
 // Handed is a connection for another server. Read begins with the first byte of the client. Write drops the frames that the
@@ -99,6 +99,12 @@ type Handed struct {
 	drop bool   // the current frame is dropped
 	kept []byte
 }
+
+// NetConn returns the connection below, as [tls.Conn.NetConn] does. Bytes of that connection come behind the Buffered ones.
+func (h *Handed) NetConn() net.Conn { return h.Conn }
+
+// Buffered returns the number of bytes that Read returns without waiting. The goroutine that reads may call Buffered.
+func (h *Handed) Buffered() int { return len(h.early) }
 
 // Read implements [net.Conn].
 func (h *Handed) Read(p []byte) (int, error) {

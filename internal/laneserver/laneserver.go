@@ -42,6 +42,9 @@ type Options struct {
 	// Account returns the account of a new connection, behind the handshake. Nil: nobody counts.
 	Account func(conn net.Conn) Account
 
+	// Ended hears that the machine of a connection has ended it, before the account ends. Nil: nobody wants to know.
+	Ended func(account Account, cause lane.Cause)
+
 	MaxConnectionAge time.Duration // at which a client must connect again, plus or minus a tenth; 0: no bound
 }
 

@@ -29,8 +29,8 @@ func (c *Conn) writeLocked(b *buffers) {
 		if out == nil { // the machine has no memory of b from now on
 			break
 		}
-		if c.early != nil {
-			c.early.count(out)
+		if c.early != nil && !c.early.count(out) {
+			c.keepLocked()
 		}
 		c.mu.Unlock()
 		err := c.send(out)

@@ -33,7 +33,7 @@ func (s *Server) newLane() (*laneserver.Server, error) {
 	}
 	options := laneserver.Options{
 		Lane: l, Logger: s.options.Logger, MaxConnectionAge: s.options.MaxConnectionAge,
-		Account: func(conn net.Conn) laneserver.Account { return s.service.bound.Count(conn) },
+		Account: func(conn net.Conn) laneserver.Account { return s.service.bound.Count(conn) }, Ended: countEnd,
 	}
 	if s.secure != nil {
 		options.Handshake = func(raw net.Conn) (net.Conn, any, error) { return s.secure.ServerHandshake(raw) }

@@ -209,7 +209,7 @@ func (p *pace) works(c *Conn) error {
 	}
 	before, begun := late(), time.Now()
 	err := c.works()
-	if took, away := time.Since(begun), late()-before; took-away > time.Second/2 {
+	if took, away := time.Since(begun), late()-before; took > time.Second/2+2*away { // the command may have waited for a processor as often as the ticker
 		p.t.Errorf("a command took %v to end with %v; the process did not run for %v of that", took, err, away)
 	}
 	return err

@@ -225,7 +225,7 @@ func (s *stage) serve(t *testing.T, args []string) {
 		remote = remote || arg == "--store=redis"
 	}
 	if remote {
-		args = append(args, "--redis-timeout=1s") // a busy machine must not look like a fault
+		args = append(args, "--redis-timeout=10s") // a busy machine must not look like a fault
 	}
 	args = append([]string{"--grpc-address=127.0.0.1:0", "--http-address=127.0.0.1:0", "--admin-address=127.0.0.1:0"}, args...)
 	sidecar, err := parts.StartSidecar(deadline(t), os.Getenv(sidecarVariable), args...)

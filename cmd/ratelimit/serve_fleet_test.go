@@ -96,7 +96,7 @@ func TestOldAndNewPodsCountTogether(t *testing.T) {
 	wants(b, "edge | path=/search", "OK | OK 10/6 left 4 reset")
 	wants(cached, "edge +5 | path=/search", "OVER_LIMIT | OVER_LIMIT 10/6 reset")
 	wants(cached, "edge +5 | path=/search", "OVER_LIMIT | OVER_LIMIT 10/6 reset")
-	for end, got := time.Now().Add(10*time.Second), int64(0); got != 16; { // what is denied counts, from memory a little later
+	for end, got := time.Now().Add(within), int64(0); got != 16; { // what is denied counts, from memory a little later
 		if got = asOriginal(t, redis, search, 0); got != 16 && time.Now().After(end) {
 			t.Fatalf("the original counts %d; want 16", got)
 		}

@@ -45,7 +45,7 @@ func large(t *testing.T) *ratelimitv3.RateLimitConfig {
 }
 
 // muchLater is how long a test waits for the loading of that, which takes seconds with the race detector on a busy machine.
-const muchLater = 4 * within
+const muchLater = 2 * within
 
 func largeValue(i uint32) string { return fmt.Sprintf("%06d-%s", i, strings.Repeat("x", 1000)) }
 

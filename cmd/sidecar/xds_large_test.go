@@ -69,7 +69,7 @@ func TestAConfigurationOfTenMiBComesByXDS(t *testing.T) {
 				t.Helper()
 				tick := time.NewTicker(5 * time.Millisecond)
 				defer tick.Stop()
-				for deadline := time.Now().Add(4 * within); !done(); <-tick.C {
+				for deadline := time.Now().Add(2 * within); !done(); <-tick.C {
 					if time.Now().After(deadline) {
 						t.Fatalf("still not %s", what)
 					}

@@ -137,7 +137,7 @@ func TestADrainOfTheServerBehindDrainsTheClient(t *testing.T) {
 	}
 	s.server.GracefulStop()
 	l := s.loops[0]
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		l.mu.Lock()
 		begun, ended := l.conn.drain.begun != 0, l.conn.err != nil
 		l.mu.Unlock()

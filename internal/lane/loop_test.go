@@ -159,7 +159,7 @@ func (s *served) check(ctx context.Context, message []byte, o ...grpc.CallOption
 func (s *served) quiet(t *testing.T) {
 	t.Helper()
 	for _, l := range s.loops {
-		for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 			l.mu.Lock()
 			open, behind := l.conn.Streams(), len(l.back.streams)
 			if open == 0 && behind == 0 {

@@ -10,7 +10,7 @@ import (
 )
 
 // timeout is how long Await waits for a line that takes milliseconds on an idle machine.
-const timeout = 30 * time.Second
+const timeout = 2 * time.Minute
 
 // Log keeps all bytes that a writer, such as a handler of slog, writes. The zero value is empty. A Log is safe for concurrent use.
 type Log struct {

@@ -72,7 +72,7 @@ func listen(t *testing.T, tcp bool, address string) *daemon {
 // take returns so many lines, sorted.
 func (d *daemon) take(t *testing.T, n int) []string {
 	t.Helper()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(time.Minute)
 	var all []string
 	for len(all) < n {
 		select {

@@ -21,7 +21,7 @@ import (
 )
 
 // within bounds a wait for events that take milliseconds on an idle machine.
-const within = 30 * time.Second
+const within = 2 * time.Minute
 
 // plane is a control plane with the configuration of one node.
 type plane struct {

@@ -45,6 +45,43 @@ func TestFilesSayWhichNamesAreReadAndHowDeep(t *testing.T) {
 	}
 }
 
+// A link names another directory after its files were listed, and before the files are read.
+func TestFilesThatAreExchangedWhileTheyAreReadAreReadAnew(t *testing.T) {
+	top := tree(t, map[string]string{"v1/a.yaml": document("a", 1), "v2/b.yaml": document("b", 2)})
+	link := filepath.Join(top, "current")
+	turn := func(to string) {
+		t.Helper()
+		if err := os.Symlink(to, link+".next"); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(link+".next", link); err != nil {
+			t.Fatal(err)
+		}
+	}
+	turn("v1")
+	exchanges := 0
+	files := reload.Files{Match: func(name string) bool {
+		if exchanges++; exchanges == 1 {
+			turn("v2")
+		}
+		return reload.IsRuleFile(name)
+	}}
+	sources, err := files.Read([]string{link}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"current/b.yaml"}, names(t, top, sources)); diff != "" {
+		t.Errorf("files (-want +got):\n%s", diff)
+	}
+	// A link to nothing stays a mistake.
+	if err := os.Symlink("nothing", filepath.Join(top, "v2", "c.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := files.Read([]string{link}, ""); err == nil || !strings.HasSuffix(err.Error(), "current/c.yaml: no such file or directory") {
+		t.Errorf("with a link to nothing: error %v", err)
+	}
+}
+
 func TestDirectoriesBelowAreWatchedAsTheyComeAndGo(t *testing.T) {
 	dir := tree(t, map[string]string{"a": document("a", 1), "one/b": document("b", 1)})
 	l, _, log := start(t, reload.Options{Paths: []string{dir}, Files: anything(), Debounce: 50 * time.Millisecond}, true)

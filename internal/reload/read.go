@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -67,22 +68,8 @@ func (f Files) Read(paths []string, settings string) ([]descriptors.Source, erro
 		size    int // of all files so far
 	)
 	for _, path := range paths {
-		files, err := f.of(path)
-		if err != nil {
-			errs = append(errs, FileError{File: path, Err: bare(err)})
-		}
-		for _, file := range files {
-			if seen[filepath.Clean(file)] {
-				continue
-			}
-			seen[filepath.Clean(file)] = true
-			source, err := f.readFile(file, &size)
-			if err != nil {
-				errs = append(errs, err)
-				continue
-			}
-			sources = append(sources, source)
-		}
+		more, mistakes := f.readPath(path, seen, &size)
+		sources, errs = append(sources, more...), append(errs, mistakes...)
 	}
 	if settings != "" {
 		source, err := f.inline(settings, &size)
@@ -93,6 +80,46 @@ func (f Files) Read(paths []string, settings string) ([]descriptors.Source, erro
 		}
 	}
 	return sources, errors.Join(errs...)
+}
+
+// readPath reads the files at a path, but those seen before. When other files take the place of the files meanwhile, as a symbolic link
+// names another directory, a file may be gone: then readPath begins anew, a few times at most.
+func (f Files) readPath(path string, seen map[string]bool, size *int) ([]descriptors.Source, []error) {
+	const most = 3
+	for try := 1; ; try++ {
+		var (
+			sources []descriptors.Source
+			errs    []error
+			read    = maps.Clone(seen)
+			sum     = *size
+		)
+		files, err := f.of(path)
+		if err != nil {
+			errs = append(errs, FileError{File: path, Err: bare(err)})
+		}
+		gone := false
+		for _, file := range files {
+			if read[filepath.Clean(file)] {
+				continue
+			}
+			read[filepath.Clean(file)] = true
+			source, err := f.readFile(file, &sum)
+			if err != nil {
+				gone = gone || errors.Is(err, fs.ErrNotExist)
+				errs = append(errs, err)
+				continue
+			}
+			sources = append(sources, source)
+		}
+		if gone && try < most {
+			if again, _ := f.of(path); !slices.Equal(again, files) {
+				continue
+			}
+		}
+		maps.Copy(seen, read)
+		*size = sum
+		return sources, errs
+	}
 }
 
 // FileError is the reason why a file or a directory cannot be read.

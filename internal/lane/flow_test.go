@@ -216,3 +216,55 @@ func TestAReductionOfTheTableIsAnnounced(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+// Each setting of a frame that changes the windows would look at all streams: 20 frames of 1 KiB then take half a second.
+func TestManySettingsOfOneFrameMoveTheWindowsOnce(t *testing.T) {
+	c := newTalk(t)
+	c.must(c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}))
+	c.ask(1, "hello")
+	c.expect("SETTINGS ack", "1"+okHeaders)
+	c.window(1, 3)
+	c.expect(`1 DATA "\x00\x00\x00"`)
+	set := func(values ...uint32) {
+		var all []http2.Setting
+		for _, v := range values {
+			all = append(all, http2.Setting{ID: http2.SettingInitialWindowSize, Val: v})
+		}
+		c.must(c.framer.WriteSettings(all...))
+	}
+	set(100, 7, 0, 2)
+	c.expect("SETTINGS ack", `1 DATA "\x00\x05"`)
+	set(5, 0) // 2 below 0
+	c.expect("SETTINGS ack")
+	set(7)
+	c.expect("SETTINGS ack", `1 DATA "hello"`, "1 HEADERS grpc-status=0 END")
+	c.ask(3, "later")
+	c.window(3, 10)
+	set(maxWindow, 0) // the first one is too much
+	if _, err := c.send(); fmt.Sprint(err) != "HTTP/2 connection ends with code 0x3: SETTINGS_INITIAL_WINDOW_SIZE makes a window larger than 2^31-1" {
+		t.Errorf("got %v, want the end of the connection", err)
+	}
+}
+
+func BenchmarkManySettingsWithOpenStreams(b *testing.B) {
+	c := newTalk(b)
+	for n := range uint32(1000) {
+		c.ask(2*n+1, "later")
+	}
+	if _, err := c.send(); err != nil {
+		b.Fatal(err)
+	}
+	all := make([]http2.Setting, 170)
+	for i := range all {
+		all[i] = http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(i)}
+	}
+	c.must(c.framer.WriteSettings(all...))
+	frame := c.take()
+	for b.Loop() {
+		c.now += int64(time.Second)
+		if err := c.conn.Receive(frame, c.now); err != nil {
+			b.Fatal(err)
+		}
+		c.conn.Output()
+	}
+}

@@ -26,11 +26,15 @@ const (
 	costContinuation = 5
 	costStreamError  = 10
 	costRefused      = 10 // a request that grpc-go would refuse
+	costTooMany      = 4  // a request above the bound of streams: a client may send a thousand before it knows the bound
 	costGoAway       = 10
 	costEmpty        = 10 // DATA without data, and without the end of the stream
 	costSettings     = 20
 	costUnfinished   = 20 // RST_STREAM of a request that is not complete, or of another method and not answered
 )
+
+// costWaiting is the number of waiting responses that cost one point more for a WINDOW_UPDATE of the connection, which looks at all.
+const costWaiting = 64
 
 // spend adds points, and ends a connection that has too many.
 func (c *Conn) spend(points int64) error {

@@ -43,7 +43,7 @@ func TestFloodsEndTheConnection(t *testing.T) {
 			for n := range uint32(1024) {
 				c.headers(2*n+1, false, usual()...)
 			}
-		}, func(c *talk, n uint32) { c.headers(2*n+3001, false, usual()...) }, 900, 1100, "too many frames without a request"},
+		}, func(c *talk, n uint32) { c.headers(2*n+3001, false, usual()...) }, 2400, 2600, "too many frames without a request"},
 		{
 			"SETTINGS", nil, func(c *talk, _ uint32) { c.must(c.framer.WriteSettings()) }, 400, 600, "too many frames without a request",
 		},
@@ -58,6 +58,17 @@ func TestFloodsEndTheConnection(t *testing.T) {
 			c.must(c.framer.WritePriority(1, http2.PriorityParam{}))
 		}, 9000, 11000, "too many frames without a request"},
 		{"WINDOW_UPDATE", nil, func(c *talk, _ uint32) { c.window(0, 1) }, 9000, 11000, "too many frames without a request"},
+		{"WINDOW_UPDATE beside requests, while many responses wait", func(c *talk) {
+			c.must(c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}))
+			for n := range uint32(1000) {
+				c.ask(2*n+1, "hello")
+			}
+		}, func(c *talk, n uint32) {
+			c.ask(2*n+3001, "fail")
+			for range 10 {
+				c.window(0, 1)
+			}
+		}, 60, 80, "too many frames without a request"},
 		{"unknown frames", nil, func(c *talk, _ uint32) { c.must(c.framer.WriteRawFrame(99, 0, 0, nil)) }, 9000, 11000, "too many frames without a request"},
 		{
 			"GOAWAY", nil, func(c *talk, _ uint32) { c.must(c.framer.WriteGoAway(0, 0, nil)) }, 900, 1100, "too many frames without a request",
@@ -123,6 +134,17 @@ func TestAnHonestClientIsNoFlood(t *testing.T) {
 			c.must(c.conn.Finish(id, nil, Reply{}, c.now))
 		}
 		c.conn.Output()
+	}
+}
+
+// Before a client knows the bound of streams it may send as many as it likes. Envoy sends up to 1024 at once.
+func TestAClientThatDoesNotKnowTheBoundOfStreamsIsNoFlood(t *testing.T) {
+	c := newTalk(t, func(o *Options) { o.MaxStreams = 10 })
+	for n := range uint32(1024) {
+		c.ask(2*n+1, "later")
+	}
+	if got, err := c.send(); err != nil || len(got) != 1014 {
+		t.Errorf("got %d frames, %v; want 1014 refusals", len(got), err)
 	}
 }
 

@@ -96,7 +96,8 @@ func (c *Conn) headerBlock(id uint32, end, self bool, block, rest []byte) (more 
 	case end && h.length > 0:
 		return 0, c.resetStream(id, ProtocolError)
 	case c.opened.open >= c.lane.options.MaxStreams:
-		return 0, c.resetStream(id, RefusedStream)
+		c.sendReset(id, RefusedStream)
+		return 0, c.spend(costTooMany)
 	case h.foreign != nil:
 		c.beginForeign(id, h, end)
 		return 0, nil

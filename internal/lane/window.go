@@ -32,7 +32,11 @@ func (c *Conn) windowUpdate(f frame, payload []byte) error {
 		return &ConnError{FrameSizeError, CauseProtocol, fmt.Sprintf("WINDOW_UPDATE of %d bytes", f.length)}
 	}
 	increment := int64(binary.BigEndian.Uint32(payload) & maxWindow)
-	if err := c.spend(costWindow); err != nil {
+	cost := int64(costWindow)
+	if f.stream == 0 {
+		cost += int64(len(c.waiting) / costWaiting)
+	}
+	if err := c.spend(cost); err != nil {
 		return err
 	}
 	if f.stream == 0 {

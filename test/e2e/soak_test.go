@@ -36,8 +36,8 @@ func soakFor(t *testing.T) time.Duration {
 	return d
 }
 
-// Two programs serve one Envoy. One drains, ends and starts again and again. The other one stays, and shows what a long life leaves
-// behind. All rules change meanwhile, and Envoy makes a new connection after 100 requests. A restart explains no lost answer: Envoy's
+// Two programs serve one Envoy. One drains, ends and starts again and again. The other one stays, and shows the cost of a long life.
+// All rules change meanwhile, and Envoy makes a new connection after 100 requests. A restart explains no lost answer: Envoy's
 // health check sees the drain, and asks the program that stays. So each request gets its due answer.
 func TestASoakBehindEnvoyLosesNothingAndLeavesNothing(t *testing.T) {
 	t.Parallel()

@@ -220,7 +220,10 @@ func (s *soak) wantQuietEnvoy(t *testing.T, e *envoy, due int) {
 		}
 	}
 	churned := map[string]int{} // Envoy counts an error of the protocol where it ends a connection itself, with grpc-go too
-	for _, name := range []string{"upstream_cx_total", "upstream_cx_max_requests", "upstream_cx_close_notify", "upstream_cx_protocol_error", "health_check.attempt", "health_check.failure"} {
+	for _, name := range []string{
+		"upstream_cx_total", "upstream_cx_max_requests", "upstream_cx_close_notify", "upstream_cx_protocol_error", "upstream_cx_connect_fail",
+		"upstream_cx_connect_timeout", "health_check.attempt", "health_check.failure",
+	} {
 		churned[name] = e.stat(t, "cluster.rls."+name)
 	}
 	t.Logf("restarts %d, reloads %d, Envoy: %v", s.restarts, s.reloads, churned)

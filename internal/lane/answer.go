@@ -123,6 +123,7 @@ func (c *Conn) enqueue(s *stream, message []byte) error {
 // spoke ends a call that was answered with OK. s is nil for a call that has no stream.
 func (c *Conn) spoke(s *stream) {
 	c.answered++
+	c.replied++
 	c.alive.spoke = true
 	if s != nil {
 		c.closeStream(s)

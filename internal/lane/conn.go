@@ -96,6 +96,7 @@ type Conn struct {
 	drain drain
 
 	answered uint64
+	replied  uint64
 }
 
 // peer is the settings of a client that matter to a server.
@@ -170,6 +171,9 @@ func (c *Conn) Streams() int { return c.opened.open }
 
 // Answered returns the calls that were answered with OK, in all.
 func (c *Conn) Answered() uint64 { return c.answered }
+
+// Replied returns the responses whose end has gone out, in all: with OK, with an error, and of other methods.
+func (c *Conn) Replied() uint64 { return c.replied }
 
 // Memory of a stream with usual headers, beyond its message and response, in bytes.
 const streamBytes = 512

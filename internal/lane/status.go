@@ -24,6 +24,7 @@ func (c *Conn) sendStatus(id uint32, subtype string, http int, r *Reply, s *stre
 	}
 	if block, ok := c.encode(id, fields); ok {
 		c.out = c.appendBlock(c.out, id, block, true)
+		c.replied++
 	}
 	if s != nil {
 		c.closeStream(s)

@@ -138,6 +138,9 @@ func (c *Conn) endResponse(s *stream) {
 		c.out = c.appendBlock(c.out, s.id, s.trailer, true)
 		s.trailer = nil
 	}
+	if s.foreign {
+		c.replied++
+	}
 	switch {
 	case s.answered:
 		c.spoke(s)

@@ -52,7 +52,7 @@ type Conn struct {
 	handed  bool   // to another server: nothing is written any more
 	ended   int64  // instant since which the client should close the connection; 0: it should not
 	busy    bool   // as mark knows
-	marked  uint64 // answers that mark knows
+	marked  uint64 // responses that mark knows
 	held    int64  // bytes that counts knows
 	sending int64  // bytes that wait for the client, and bytes that the reader has read
 	kept    int64  // bytes of calls that the Handler has
@@ -267,8 +267,8 @@ func (c *Conn) noteLocked() {
 			c.mark.Done()
 		}
 	}
-	if answered := c.machine.Answered(); answered != c.marked {
-		c.marked = answered
+	if replied := c.machine.Replied(); replied != c.marked {
+		c.marked = replied
 		c.mark.Answered()
 	}
 }

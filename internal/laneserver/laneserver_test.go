@@ -5,10 +5,12 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc/codes"
+	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
 	"github.com/weirproxy/weir/internal/deptest"
@@ -148,5 +150,49 @@ func TestAClientThatSpeaksNoHTTP2LosesItsConnection(t *testing.T) {
 	}
 	if _, err := io.Copy(io.Discard, c); err != nil {
 		t.Errorf("got %v, want the end of the connection", err)
+	}
+}
+
+// marked is a listener of connections that count what they hear.
+type marked struct {
+	net.Listener
+	answered *atomic.Int64
+}
+
+type markedConn struct {
+	net.Conn
+	answered *atomic.Int64
+}
+
+func (m marked) Accept() (net.Conn, error) {
+	c, err := m.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &markedConn{c, m.answered}, nil
+}
+
+func (m *markedConn) Begin()    {}
+func (m *markedConn) Done()     {}
+func (m *markedConn) Answered() { m.answered.Add(1) }
+
+// At the bound of connections a new one takes the place of one without answers. A client whose requests are wrong is no flood.
+func TestErrorsAndOtherMethodsAreAnswersToo(t *testing.T) {
+	var answered atomic.Int64
+	f := serve(t, marked{listenTCP(t), &answered}, nil)
+	conn := f.dial(t)
+	for want := int64(1); want <= 2; want++ {
+		if _, err := ask(t.Context(), conn, "wrong"); status.Code(err) != codes.InvalidArgument {
+			t.Fatal(err)
+		}
+		if got := answered.Load(); got != want {
+			t.Errorf("after %d errors: got %d answers", want, got)
+		}
+	}
+	if _, err := healthgrpc.NewHealthClient(conn).Check(t.Context(), new(healthgrpc.HealthCheckRequest)); err != nil {
+		t.Fatal(err)
+	}
+	if got := answered.Load(); got != 3 {
+		t.Errorf("after a health check: got %d answers, want 3", got)
 	}
 }

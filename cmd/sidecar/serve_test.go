@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -53,6 +54,19 @@ func TestSIGTERMFinishesWhatIsInFlight(t *testing.T) {
 	conn := r.dial(t, r.address["grpc tcp"])
 	stream := inFlight(t, conn)
 
+	// A sidecar that drains goes on while requests come, however long this machine needs for the next steps.
+	asking, enough := context.WithCancel(t.Context())
+	var callers sync.WaitGroup
+	callers.Go(func() {
+		for client := ratelimitv3.NewRateLimitServiceClient(conn); asking.Err() == nil; {
+			if _, err := client.ShouldRateLimit(t.Context(), requestFor("traffic")); err != nil {
+				t.Errorf("a request that keeps the sidecar from its end: %v", err)
+				return
+			}
+		}
+	})
+	defer callers.Wait()
+	defer enough()
 	raise(t, syscall.SIGTERM)
 	if got := r.await(t, "draining").Cause; got != "signal: terminated" {
 		t.Errorf("cause of the drain: got %q", got)
@@ -67,6 +81,8 @@ func TestSIGTERMFinishesWhatIsInFlight(t *testing.T) {
 	if got := limitFor(t, conn); got != 5 {
 		t.Errorf("a request while draining: got limit %d, want 5", got)
 	}
+	enough()
+	callers.Wait()
 	// Once no request has come for a second it takes no new connection, and waits for the one in flight.
 	deadline := time.Now().Add(within)
 	for {

@@ -202,7 +202,7 @@ func TestLoginMayTakeLongerThanACommand(t *testing.T) {
 	f.hangUp()
 	begun, before := time.Now(), f.accepted.Load()
 	await(t, "a command", c.works)
-	if n := f.accepted.Load() - before; n > 2+int64(time.Since(begun)/timeout) { // on a busy machine a login may take too long
+	if n := f.accepted.Load() - before; n > 5+int64(time.Since(begun)/timeout) { // one for each command would be 20
 		t.Errorf("it took %d connections", n)
 	}
 }

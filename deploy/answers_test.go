@@ -119,7 +119,8 @@ func TestCentralReplicasShareTheirCounts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	redis, err := parts.StartRedis(soon(t), parts.NeedRedis(t, root), t.TempDir(), parts.RedisOptions{Username: "weir", Password: "secret"})
+	binary := parts.NeedRedis(t, root)
+	redis, err := parts.StartRedis(soon(t), binary, t.TempDir(), parts.RedisOptions{Username: "weir", Password: "secret"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -144,7 +144,8 @@ func TestComposeLimitsThroughEnvoy(t *testing.T) {
 			ports[name], args[i] = port, name+"=127.0.0.1:0"
 		}
 	}
-	sidecar, err := parts.StartSidecar(soon(t), program(t, "sidecar"), append(args, "--admin-address=")...)
+	built := program(t, "sidecar") // before the time of soon begins
+	sidecar, err := parts.StartSidecar(soon(t), built, append(args, "--admin-address=")...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -94,8 +94,9 @@ func TestTheUnitStartsReloadsAndStopsTheSidecar(t *testing.T) {
 			t.Errorf("ExecStart: %s: want a flag that this test knows", arg)
 		}
 	}
-	const debounce = time.Minute // of the watch
-	s, err := parts.StartSidecar(soon(t), program(t, "sidecar"), append(args, "--admin-address=", "--reload-debounce="+debounce.String())...)
+	const debounce = time.Minute    // of the watch
+	binary := program(t, "sidecar") // before the time of soon begins
+	s, err := parts.StartSidecar(soon(t), binary, append(args, "--admin-address=", "--reload-debounce="+debounce.String())...)
 	if err != nil {
 		t.Fatal(err)
 	}

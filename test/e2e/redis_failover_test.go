@@ -40,7 +40,8 @@ func awaitCopies(t *testing.T, primary *parts.Redis, replicas []*parts.Redis) {
 
 func TestAFailoverBySentinelsCostsNoErrorAndNoCount(t *testing.T) {
 	t.Parallel()
-	s, err := parts.StartSentinels(deadline(t), findRedis(t), t.TempDir(), parts.SentinelOptions{
+	binary := findRedis(t)
+	s, err := parts.StartSentinels(deadline(t), binary, t.TempDir(), parts.SentinelOptions{
 		Data: parts.RedisOptions{Password: "data"}, Username: "watcher", Password: "sentinel",
 	})
 	if err != nil {
@@ -81,7 +82,8 @@ func TestAFailoverBySentinelsCostsNoErrorAndNoCount(t *testing.T) {
 // startCluster starts a cluster for the test.
 func startCluster(t *testing.T, options parts.RedisOptions) *parts.Cluster {
 	t.Helper()
-	c, err := parts.StartCluster(deadline(t), findRedis(t), t.TempDir(), options)
+	binary := findRedis(t)
+	c, err := parts.StartCluster(deadline(t), binary, t.TempDir(), options)
 	if err != nil {
 		t.Fatal(err)
 	}

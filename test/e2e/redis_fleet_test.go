@@ -57,7 +57,8 @@ type fleet struct {
 // startRedis starts a Redis of its own for the test.
 func startRedis(t *testing.T, options parts.RedisOptions) *parts.Redis {
 	t.Helper()
-	r, err := parts.StartRedis(deadline(t), findRedis(t), t.TempDir(), options)
+	binary := findRedis(t)
+	r, err := parts.StartRedis(deadline(t), binary, t.TempDir(), options)
 	if err != nil {
 		t.Fatal(err)
 	}

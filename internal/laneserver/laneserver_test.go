@@ -153,7 +153,7 @@ func TestAClientThatSpeaksNoHTTP2LosesItsConnection(t *testing.T) {
 	}
 }
 
-// marked is a listener of connections that count what they hear.
+// marked is a listener whose connections count the answers that the server reports.
 type marked struct {
 	net.Listener
 	answered *atomic.Int64

@@ -7,6 +7,7 @@ import (
 	"net"
 	"runtime"
 	"testing"
+	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
@@ -88,7 +89,12 @@ func TestAnIdleConnectionHoldsTenKiBAtMost(t *testing.T) {
 	for range connections {
 		open()
 	}
-	if got := (memory() - before) / connections; got > most {
+	each := func() int64 { return (memory() - before) / connections }
+	got := each()
+	for end := time.Now().Add(time.Minute); got > most && time.Now().Before(end); got = each() {
+		time.Sleep(time.Millisecond) // a busy machine runs the goroutines of some connections later, and these are not idle yet
+	}
+	if got > most {
 		t.Errorf("a connection: got %d bytes, want at most %d", got, most)
 	} else {
 		t.Logf("a connection: %d bytes", got)

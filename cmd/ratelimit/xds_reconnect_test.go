@@ -47,7 +47,7 @@ func TestTheControlPlaneMayGoAndComeBack(t *testing.T) {
 	}
 }
 
-// resetter is what is in the place of a control plane and breaks each stream as soon as it is opened. It speaks HTTP/2 itself.
+// resetter stands in the place of a control plane, speaks HTTP/2, and breaks each stream at its opening.
 type resetter struct {
 	address string
 	code    http2.ErrCode

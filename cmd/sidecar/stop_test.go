@@ -18,7 +18,7 @@ func TestAReloadThatLastsHoldsUpNoStop(t *testing.T) {
 	file := rulesFile(t, rulesOf("5"))
 	r := start(t, "--rules", file, "--drain-timeout=0s", "--reload-debounce=1m")
 	manyRules(t, file)
-	// One at a time, as those that are pending are one for the system.
+	// One at a time: for the system, pending signals are one.
 	apart := time.NewTicker(time.Millisecond)
 	defer apart.Stop()
 	for range 40 {

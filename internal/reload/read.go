@@ -82,8 +82,8 @@ func (f Files) Read(paths []string, settings string) ([]descriptors.Source, erro
 	return sources, errors.Join(errs...)
 }
 
-// readPath reads the files at a path, but those seen before. When other files take the place of the files meanwhile, as a symbolic link
-// names another directory, a file may be gone: then readPath begins anew, a few times at most.
+// readPath reads the files at a path, except files seen before. Meanwhile a symbolic link may come to name another directory, so that
+// a file is gone. Then readPath begins anew, a few times at most.
 func (f Files) readPath(path string, seen map[string]bool, size *int) ([]descriptors.Source, []error) {
 	const most = 3
 	for try := 1; ; try++ {

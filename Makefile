@@ -78,10 +78,11 @@ test-short: ## Run the unit tests with a part of their repetitions, without the 
 	@$(FIND); units=$(UNITS); set -x; $(GOTEST) -short ./$(PURE) $$units
 
 .PHONY: race
-race: ## Run the unit tests with the race detector, except pkg/algorithms, which has no goroutines; the server's also over grpc-go
+race: ## Run the unit tests with the race detector, except pkg/algorithms, which has no goroutines; the server's also over grpc-go, and with a store that waits
 	@$(FIND); $(RUN); race=$(RACE); units=$(UNITS); \
 		run $(GOTEST) $$race $$units; \
 		run env WEIR_GRPC_SERVER=grpc $(GOTEST) $$race ./pkg/server; \
+		run env WEIR_STORE=waits $(GOTEST) $$race ./pkg/server; \
 		ended
 
 .PHONY: sizes

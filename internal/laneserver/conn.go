@@ -47,6 +47,7 @@ type Conn struct {
 	idle    sync.Cond  // nobody writes
 	writing bool
 	machine *lane.Conn // nil during the handshake
+	handler Handler    // the same
 	others  others
 	early   *early // nil: a request has come
 	handed  bool   // to another server: nothing is written any more
@@ -74,7 +75,8 @@ func (c *Conn) serve() {
 	}
 	c.mu.Lock()
 	c.early, c.others.conn = &early{conn: conn}, c
-	c.machine = s.options.Lane.Open(s.now(), s.options.Handler(c), &c.others, s.age())
+	c.handler = s.options.Handler(c)
+	c.machine = s.options.Lane.Open(s.now(), c.handler, &c.others, s.age())
 	if s.isDraining() {
 		c.machine.Shutdown(shutdownReason, s.now())
 	}
@@ -143,6 +145,7 @@ func (c *Conn) receive(chunk []byte, b *buffers) *Handed {
 		c.writing = true
 		c.machine.Lend(b.out)
 		rest, err := c.machine.ReceiveSome(chunk, c.server.now())
+		c.handler.Received()
 		if c.early != nil {
 			if handed := c.earlyLocked(chunk[:len(chunk)-len(rest)], err); handed != nil {
 				c.machine.Output() // the other server answers the same bytes
@@ -181,22 +184,33 @@ func (c *Conn) keepLocked() {
 	c.machine.Keep()
 }
 
-// Finish answers a call for which the Handler said Later, see [lane.Conn.Finish], and gives back the bytes of Keep. Answers that are ready
-// at the same time go out together: the writer first lets other goroutines run.
-func (c *Conn) Finish(stream uint32, response []byte, reply lane.Reply, kept int) {
+// Finished is the answer to a call for which the Handler said Later, see [lane.Conn.Finish].
+type Finished struct {
+	Stream   uint32
+	Response []byte
+	Reply    lane.Reply
+	Kept     int // bytes that Keep was told for the call
+}
+
+// Finish answers calls, in one write if the client takes it. Answers that are ready at the same time go out together: the writer first
+// lets other goroutines run.
+func (c *Conn) Finish(answers ...Finished) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.kept -= int64(kept)
-	err := c.machine.Finish(stream, response, reply, c.server.now())
+	now := c.server.now()
+	for i := range answers {
+		a := &answers[i]
+		c.kept -= int64(a.Kept)
+		c.endLocked(c.machine.Finish(a.Stream, a.Response, a.Reply, now))
+	}
 	c.noteLocked()
-	c.endLocked(err)
 	if c.takeLocked() {
 		c.mu.Unlock()
 		runtime.Gosched()
 		c.mu.Lock()
 		c.writeLocked(nil)
 	} else {
-		c.countLocked() // the answer waits for the writer
+		c.countLocked() // the answers wait for the writer
 	}
 }
 

@@ -42,7 +42,7 @@ func (e *echo) Answer(call *lane.Call, message, dst []byte) ([]byte, lane.Reply)
 			if e.release != nil {
 				<-e.release
 			}
-			e.conn.Finish(stream, []byte(text), lane.Reply{}, len(text))
+			e.conn.Finish(Finished{Stream: stream, Response: []byte(text), Kept: len(text)})
 		}()
 		return dst, lane.Reply{Later: true}
 	case "wrong":
@@ -52,6 +52,8 @@ func (e *echo) Answer(call *lane.Call, message, dst []byte) ([]byte, lane.Reply)
 }
 
 func (e *echo) Cancel(uint32) { e.gone.Add(1) }
+
+func (e *echo) Received() {}
 
 // fixture is a Server beside a gRPC server with a health service.
 type fixture struct {
@@ -80,7 +82,7 @@ func serve(t *testing.T, l net.Listener, change func(*Options, *lane.Options)) *
 	machine := lane.Options{Path: method, MaxMessage: 64 << 10, HandOver: true, ConnWindow: 1 << 20}
 	o := Options{
 		Logger:  slog.New(slog.DiscardHandler),
-		Handler: func(c *Conn) lane.Handler { return &echo{conn: c, release: f.release, gone: &f.gone} },
+		Handler: func(c *Conn) Handler { return &echo{conn: c, release: f.release, gone: &f.gone} },
 	}
 	if change != nil {
 		change(&o, &machine)

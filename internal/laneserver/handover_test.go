@@ -188,7 +188,7 @@ func TestAConnectionOnItsWayToAnotherServerIsLeftAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := New(Options{Lane: l, Logger: slog.New(slog.DiscardHandler), Handler: func(*Conn) lane.Handler { return new(echo) }})
+	s := New(Options{Lane: l, Logger: slog.New(slog.DiscardHandler), Handler: func(*Conn) Handler { return new(echo) }})
 	listener := listenTCP(t)
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(listener) }()

@@ -32,7 +32,7 @@ const shutdownReason = "graceful_stop"
 // Options is the options of New. Lane, Handler and Logger must be set.
 type Options struct {
 	Lane    *lane.Lane
-	Handler func(c *Conn) lane.Handler // of a new connection
+	Handler func(c *Conn) Handler // of a new connection
 	Logger  *slog.Logger
 
 	// Handshake secures a new connection, within ten seconds. The info goes with a connection that is handed over. Nil: connections
@@ -46,6 +46,13 @@ type Options struct {
 	Ended func(account Account, cause lane.Cause)
 
 	MaxConnectionAge time.Duration // at which a client must connect again, plus or minus a tenth; 0: no bound
+}
+
+// Handler answers the calls of a connection.
+type Handler interface {
+	lane.Handler
+	// Received says that all calls of one read have been given to Answer. Like Answer it must not call Conn.Finish itself.
+	Received()
 }
 
 // Account counts the bytes of a connection, such as an inflight.Conn. An account may close the connection.

@@ -13,6 +13,23 @@ import (
 // [*InvalidError], [ErrNoRules] (see Options.NeedRules), or the error of the store or of ctx.
 func (l *Limiter) Check(ctx context.Context, r *Request, v *Verdict) error {
 	set := l.current.Load()
+	if err := l.begin(set, r, v); err != nil {
+		return err
+	}
+	if len(v.charges) > 0 {
+		admitted, err := l.store.Take(ctx, v.charges, v.decisions)
+		if err != nil {
+			l.requests.failed.Add(1)
+			return err
+		}
+		v.OverLimit = !admitted
+	}
+	l.end(set, r, v)
+	return nil
+}
+
+// begin prepares a request for the store. After an error the request has ended.
+func (l *Limiter) begin(set *ruleSet, r *Request, v *Verdict) error {
 	if err := l.prepare(set, r, v); err != nil {
 		l.requests.failed.Add(1)
 		l.requests.invalid.Add(1)
@@ -23,14 +40,11 @@ func (l *Limiter) Check(ctx context.Context, r *Request, v *Verdict) error {
 		l.requests.early.Add(1)
 		return ErrNoRules
 	}
-	if len(v.charges) > 0 {
-		admitted, err := l.store.Take(ctx, v.charges, v.decisions)
-		if err != nil {
-			l.requests.failed.Add(1)
-			return err
-		}
-		v.OverLimit = !admitted
-	}
+	return nil
+}
+
+// end fills in the verdict on a request that the store has decided, and counts the request.
+func (l *Limiter) end(set *ruleSet, r *Request, v *Verdict) {
 	for i := range v.Statuses {
 		s := &v.Statuses[i]
 		if s.Outcome == Limited {
@@ -47,7 +61,6 @@ func (l *Limiter) Check(ctx context.Context, r *Request, v *Verdict) error {
 	} else {
 		l.requests.passed.Add(1)
 	}
-	return nil
 }
 
 // prepare validates the request, matches its descriptors and fills in v's statuses and charges.

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"net"
 	"sync"
@@ -43,7 +44,7 @@ func (s *Server) newLane() (*laneserver.Server, error) {
 		s.service.workers.start()
 	}
 	var served *laneserver.Server
-	options.Handler = func(c *laneserver.Conn) lane.Handler {
+	options.Handler = func(c *laneserver.Conn) laneserver.Handler {
 		counts, _ := c.Account().(*inflight.Conn)
 		return &laneHandler{service: s.service, conn: c, counts: counts, begun: served.Begun(), prompt: prompt}
 	}
@@ -65,6 +66,8 @@ type laneHandler struct {
 	begun   time.Time // of instants
 	prompt  bool      // the limiter never waits
 
+	batch *batch // calls of this read that wait; nil: none
+
 	mu    sync.Mutex // guards later
 	later map[uint32]context.CancelFunc
 }
@@ -81,19 +84,29 @@ func (h *laneHandler) Answer(in *lane.Call, message, dst []byte) (response []byt
 			return response, laneReply(err)
 		}
 	}
-	l := laterCall{handler: h, stream: in.Stream, begun: begun}
-	if in.Large {
-		l.message, l.kept = message, decodedBytes+decodedFactor*len(message) // ours
-	} else {
-		l.kept = decodedBytes + decodedFactor*len(message)
-		var err error
-		if l.call, err = h.service.copied(begun, message); err != nil {
-			return dst, laneReply(err)
+	kept := decodedBytes + decodedFactor*len(message)
+	h.conn.Keep(kept)
+	if h.prompt || in.Large {
+		if !in.Large {
+			message = bytes.Clone(message)
 		}
+		h.start(in, laterCall{handler: h, stream: in.Stream, begun: begun, message: message, kept: kept})
+		return dst, lane.Reply{Later: true}
 	}
-	h.conn.Keep(l.kept)
-	h.start(in, l)
+	if h.batch == nil {
+		h.batch, _ = h.service.batches.Get().(*batch)
+		h.batch.handler = h
+	}
+	h.batch.add(h.service, in, begun, message, kept)
 	return dst, lane.Reply{Later: true}
+}
+
+// Received implements [laneserver.Handler].
+func (h *laneHandler) Received() {
+	if h.batch != nil {
+		h.service.workers.do(h.batch)
+		h.batch = nil
+	}
 }
 
 // Bytes of memory of a call that waits: of a decoded call with a context, and for each byte of a message.
@@ -124,82 +137,6 @@ func (s *service) inPlace(in *lane.Call, begun time.Time, message, dst []byte) (
 		err = s.statuses.status(err)
 	}
 	return response, false, err
-}
-
-// copied decodes a copy of a message. The error is a gRPC status.
-func (s *service) copied(begun time.Time, message []byte) (c *call, err error) {
-	c, _ = s.calls.Get().(*call)
-	defer s.survive(&err)
-	c.decode(message, begun)
-	return c, nil
-}
-
-// laterCall is a call that a worker decides.
-type laterCall struct {
-	handler *laneHandler
-	ctx     context.Context //nolint:containedctx // of the call, on its way to the worker
-	stream  uint32
-	begun   time.Time
-	call    *call  // decoded; nil: message is to decode
-	message []byte // does not change
-	kept    int    // bytes
-}
-
-// start lets a worker decide a call.
-func (h *laneHandler) start(in *lane.Call, l laterCall) {
-	ctx := context.Background()
-	if h.service.options.Tracer != nil {
-		ctx = h.service.withParent(ctx, in)
-	}
-	var cancel context.CancelFunc
-	if in.Timeout > 0 {
-		l.ctx, cancel = context.WithDeadline(ctx, l.begun.Add(in.Timeout))
-	} else {
-		l.ctx, cancel = context.WithCancel(ctx)
-	}
-	h.mu.Lock()
-	if h.later == nil {
-		h.later = make(map[uint32]context.CancelFunc)
-	}
-	h.later[in.Stream] = cancel
-	h.mu.Unlock()
-	h.service.workers.do(l)
-}
-
-// decide decides the call and answers it.
-func (l *laterCall) decide() {
-	h, s := l.handler, l.handler.service
-	err := l.check(s)
-	h.mu.Lock()
-	cancel := h.later[l.stream]
-	delete(h.later, l.stream)
-	h.mu.Unlock()
-	cancel()
-	if err != nil {
-		h.conn.Finish(l.stream, nil, laneReply(err), l.kept) // after a panic the call is dropped
-		return
-	}
-	h.conn.Finish(l.stream, l.call.answer, lane.Reply{}, l.kept)
-	s.release(l.call)
-}
-
-// check decides the call. The error is a gRPC status.
-func (l *laterCall) check(s *service) (err error) {
-	defer s.survive(&err)
-	if l.call == nil {
-		l.call, _ = s.calls.Get().(*call)
-		l.call.decodeInPlace(l.message, l.begun)
-	}
-	return s.handle(l.ctx, l.call)
-}
-
-// Cancel implements [lane.Handler].
-func (h *laneHandler) Cancel(stream uint32) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if cancel := h.later[stream]; cancel != nil {
-		cancel()
-	}
 }
 
 // laneReply returns a gRPC status, nil for OK, as the reply of a call.

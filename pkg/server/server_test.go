@@ -76,10 +76,16 @@ func start(tb testing.TB, rules string, change func(*Options)) *fixture {
 	})
 }
 
+// waits is a store that does not say that it never waits.
+type waits struct{ store.Store }
+
 // startOn serves rules, "" for none, from a store.
 func startOn(tb testing.TB, s store.Store, rules string, change func(*Options)) *fixture {
 	tb.Helper()
 	f := &fixture{registry: prometheus.NewRegistry(), logs: new(logtest.Log)}
+	if os.Getenv("WEIR_STORE") == "waits" { // all tests hold for that, too
+		s = waits{s}
+	}
 	var err error
 	if f.limiter, err = limiter.New(s, limiter.Options{}); err != nil {
 		tb.Fatal(err)

@@ -24,6 +24,7 @@ const messageTimeout = 10 * time.Second
 type service struct {
 	options  Options
 	calls    sync.Pool // of *call
+	batches  sync.Pool // of *batch
 	spent    durations.Histogram
 	latest   latest
 	statuses statusMapper
@@ -40,6 +41,7 @@ func newService(o Options) *service {
 		MaxStreams: 2 * max(o.MaxConcurrentStreams, DefaultMaxConcurrentStreams),
 	})
 	s.calls.New = func() any { return new(call) }
+	s.batches.New = func() any { return new(batch) }
 	s.latest.start()
 	return s
 }
@@ -116,15 +118,28 @@ func (s *service) answer(ctx context.Context, c *call) error {
 
 // decide decides a decoded call and encodes the response into c.answer.
 func (s *service) decide(ctx context.Context, c *call) error {
-	s.latest.set(c.begun)
 	defer func() { s.spent.Observe(time.Since(c.begun)) }()
-	if c.invalid != nil {
-		s.lost.Add(1)
-		return &malformedError{c.invalid}
+	if err := s.accept(c); err != nil {
+		return err
 	}
 	if err := s.options.Limiter.Check(ctx, &c.request, &c.verdict); err != nil {
 		return err
 	}
+	return s.encode(c)
+}
+
+// accept notes a decoded call. The error is a mistake in the message.
+func (s *service) accept(c *call) error {
+	s.latest.set(c.begun)
+	if c.invalid != nil {
+		s.lost.Add(1)
+		return &malformedError{c.invalid}
+	}
+	return nil
+}
+
+// encode encodes the response into c.answer.
+func (s *service) encode(c *call) error {
 	c.answer = appendResponse(c.answer, &c.verdict)
 	if s.options.Headers.any() {
 		c.answer = s.options.Headers.append(c.answer, &c.verdict)

@@ -28,13 +28,24 @@ func (s *service) withParent(ctx context.Context, carrier propagation.TextMapCar
 	return s.options.Propagator.Extract(ctx, carrier)
 }
 
-// answerInSpan is answer in a span, which begins with the arrival of the request.
+// answerInSpan is answer in a span.
 func (s *service) answerInSpan(ctx context.Context, c *call) error {
-	ctx, span := s.options.Tracer.Start(ctx, spanName, trace.WithTimestamp(c.begun), trace.WithSpanKind(trace.SpanKindServer))
+	ctx, span := s.beginSpan(ctx, c)
 	defer span.End() // also of a panic, which goes on
 	err := s.decide(ctx, c)
+	endSpan(span, c, err)
+	return err
+}
+
+// beginSpan begins the span of a call, which begins with the arrival of the request.
+func (s *service) beginSpan(ctx context.Context, c *call) (context.Context, trace.Span) {
+	return s.options.Tracer.Start(ctx, spanName, trace.WithTimestamp(c.begun), trace.WithSpanKind(trace.SpanKindServer))
+}
+
+// endSpan fills in the span of a call that is over. The caller ends the span.
+func endSpan(span trace.Span, c *call, err error) {
 	if !span.IsRecording() {
-		return err
+		return
 	}
 	code := "ok"
 	switch {
@@ -49,7 +60,6 @@ func (s *service) answerInSpan(ctx context.Context, c *call) error {
 		attribute.Int("weir.descriptors", len(c.request.Descriptors)),
 		attribute.String("weir.code", code), // as in weir_requests_total
 	)
-	return err
 }
 
 // clip returns a copy of the beginning of a text. A copy does not keep a large message in memory.

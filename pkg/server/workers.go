@@ -2,16 +2,19 @@ package server
 
 import "sync/atomic"
 
+// job is calls that a worker decides and answers.
+type job interface{ decide() }
+
 // workers are goroutines for calls of the lane that may wait, streamWorkers of them once started. A new goroutine must grow its stack,
 // which costs a third of a call.
 type workers struct {
-	calls chan laterCall
+	calls chan job
 	done  chan struct{}
 	idle  atomic.Int64
 	most  int64 // of idle
 }
 
-func newWorkers() *workers { return &workers{calls: make(chan laterCall), done: make(chan struct{})} }
+func newWorkers() *workers { return &workers{calls: make(chan job), done: make(chan struct{})} }
 
 // start starts the workers. Without start each call has a goroutine of its own.
 func (w *workers) start() {
@@ -22,17 +25,17 @@ func (w *workers) start() {
 }
 
 // do decides a call in a worker that is idle, or in a new one, without waiting.
-func (w *workers) do(l laterCall) {
+func (w *workers) do(j job) {
 	select {
-	case w.calls <- l:
+	case w.calls <- j:
 	default:
-		go w.work(l)
+		go w.work(j)
 	}
 }
 
 // work decides a call, and others until there are enough idle workers.
-func (w *workers) work(l laterCall) {
-	l.decide()
+func (w *workers) work(j job) {
+	j.decide()
 	w.wait()
 }
 
@@ -40,9 +43,9 @@ func (w *workers) work(l laterCall) {
 func (w *workers) wait() {
 	for w.idle.Add(1) <= w.most {
 		select {
-		case l := <-w.calls:
+		case j := <-w.calls:
 			w.idle.Add(-1)
-			l.decide()
+			j.decide()
 		case <-w.done:
 			return
 		}

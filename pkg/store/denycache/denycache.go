@@ -54,6 +54,7 @@ type Store struct {
 	keys      atomic.Int64 // remembered
 	shards    [shards]shard
 	questions sync.Pool // of *question
+	rests     sync.Pool // of *rest
 	denied    atomic.Uint64
 	hits      atomic.Uint64
 	stop      func()
@@ -76,6 +77,7 @@ func New(o Options) (*Store, error) {
 	}
 	s := &Store{Store: o.Store, outbox: o.Outbox, maxAge: o.MaxAge, now: o.Now, started: time.Now(), seed: maphash.MakeSeed()}
 	s.questions.New = func() any { return new(question) }
+	s.rests.New = func() any { return new(rest) }
 	for i := range s.shards {
 		s.shards[i].known = make(map[string]*denial)
 	}

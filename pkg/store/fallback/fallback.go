@@ -95,6 +95,7 @@ type Store struct {
 
 	unused   time.Duration // a period that no rule has
 	scratch  sync.Pool     // of *[]store.Charge
+	askings  sync.Pool     // of *asking
 	phase    atomic.Pointer[phase]
 	changed  chan struct{} // wakes the watcher after a request changed the phase
 	answered chan struct{} // closed when the first probe has ended
@@ -127,6 +128,7 @@ func New(o Options) (*Store, error) {
 		answered:    make(chan struct{}),
 	}
 	s.scratch.New = func() any { return new([]store.Charge) }
+	s.askings.New = func() any { return new(asking) }
 	now := time.Now()
 	first := &phase{state: Open, first: true, since: now, away: now, next: now, reason: errUnasked}
 	s.phase.Store(first)
@@ -186,13 +188,22 @@ func (s *Store) Await(ctx context.Context) error {
 // twice is harmless.
 func (s *Store) Close() { s.stop() }
 
+// enter returns the phase in which a request may ask the primary; nil if it may not. After the answer the request must call succeeded or
+// failed.
+func (s *Store) enter() *phase {
+	if p := s.phase.Load(); p.enter() && !s.isSilent(p) {
+		return p
+	}
+	return nil
+}
+
 // ask has the primary asked, unless the breaker forbids it, and reports whether the primary answered. An error is the caller's.
 func (s *Store) ask(ctx context.Context, primary func() error) (answered bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	p := s.phase.Load()
-	if !p.enter() || s.isSilent(p) {
+	p := s.enter()
+	if p == nil {
 		return false, nil
 	}
 	if err := primary(); err != nil {

@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"time"
+	"unsafe"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
@@ -16,6 +17,7 @@ type batch struct {
 	keys    []string       // names in Redis
 	places  map[string]int // of keys in keys and states
 	key     []byte         // scratch
+	names   names          // memory of keys
 	states  []keyState
 	all     []group
 	charges int    // of all transactions
@@ -35,6 +37,21 @@ type keyState struct {
 type group struct {
 	first, last *call
 	times       int
+}
+
+// names makes texts that share memory. The memory is not used again: a command may hold a text for longer than the batch.
+type names struct{ free []byte }
+
+// namesSize is the memory that is taken at once, in bytes: names of some fifty keys.
+const namesSize = 4 << 10
+
+func (n *names) add(name []byte) string {
+	if len(name) > cap(n.free)-len(n.free) {
+		n.free = make([]byte, 0, max(namesSize, len(name)))
+	}
+	from := len(n.free)
+	n.free = append(n.free, name...)
+	return unsafe.String(unsafe.SliceData(n.free[from:]), len(name))
 }
 
 func newBatch(s *server) *batch { return &batch{server: s, places: make(map[string]int)} }
@@ -126,7 +143,7 @@ func (b *batch) place(c *store.Charge, at algorithms.Instant) (n int, counter bo
 	n, known := b.places[string(b.key)]
 	if !known {
 		n = len(b.keys)
-		name := string(b.key)
+		name := b.names.add(b.key)
 		b.keys = append(b.keys, name)
 		b.places[name] = n
 		b.states = append(b.states, keyState{algorithm: c.Limit.Algorithm})

@@ -21,6 +21,8 @@ type call struct {
 	status      atomic.Int32
 	done        chan struct{} // receives once, at the end; has room for that
 	outbox      *outbox       // told of the end in place of done; nil: a caller waits
+	together    *together     // likewise: of a caller that waits for several transactions
+	number      int           // of the transaction there
 	resendUntil time.Time     // with an outbox
 
 	put, until time.Time // the time of put, and when the caller stops to wait; zero with an outbox
@@ -66,6 +68,7 @@ func (c *call) set(a action, where location, at algorithms.Instant, charges []st
 func (c *call) renew() {
 	c.put, c.until = time.Time{}, time.Time{}
 	c.err, c.refused, c.admitted, c.ended = nil, false, false, false
+	c.together = nil
 	c.status.Store(waiting)
 }
 
@@ -142,11 +145,20 @@ func (c *call) tell(i int, to *store.State) {
 	}
 }
 
+// refuse ends a call that was not sent.
+func (c *call) refuse(err error) {
+	c.refused, c.err = true, err
+	c.end()
+}
+
 // end ends the call.
 func (c *call) end() {
-	if c.outbox != nil {
+	switch {
+	case c.outbox != nil:
 		c.outbox.ended(c)
-		return
+	case c.together != nil:
+		c.together.end(c.number)
+	default:
+		c.done <- struct{}{}
 	}
-	c.done <- struct{}{}
 }

@@ -2,8 +2,8 @@ package redisstore
 
 import "time"
 
-// nodeQueue is the calls of a queue to one node, or to the only server. While a flight is under way, calls wait for each other. So they share
-// a round trip, a run of the script, and a read and a write of a key. While Redis answers fast, one flight after another is under
+// nodeQueue is the calls of a queue to one node, or to the only server. While queue.atOnce flights are under way, calls wait for each other.
+// So they share a round trip, a run of the script, and a read and a write of a key. While Redis answers fast, no more flights are under
 // way. A call that waits for a slow Redis gets a flight of its own in time (see gapLocked).
 type nodeQueue struct {
 	queue *queue        // mu of the queue guards the fields below
@@ -96,7 +96,7 @@ func (n *nodeQueue) mostLocked() int {
 
 // nextLocked returns when the waiting calls may fly. The number of flights must be below mostLocked.
 func (n *nodeQueue) nextLocked() time.Time {
-	if n.under == 0 {
+	if n.under < n.queue.atOnce {
 		return n.follows
 	}
 	at := n.begun.Add(n.gapLocked())

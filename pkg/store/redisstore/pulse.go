@@ -11,19 +11,33 @@ type pulse struct {
 	under   atomic.Int64 // flights under way
 	heard   atomic.Int64 // when Redis last answered a call of the script, in nanoseconds since started; 0: never
 	quiet   atomic.Int64 // since when flights are under way without an answer, likewise
+	ended   atomic.Int64 // when a flight last ended without an answer, likewise; 0: the last one was answered
 	usual   atomic.Int64 // the longest of the last round trips, in nanoseconds, which later ones slowly forget
 }
+
+// silenceGap is the longest time between two flights without an answer that are one silence.
+const silenceGap = 100 * time.Millisecond
 
 // begin notes that a flight begins.
 func (p *pulse) begin() {
 	if p.under.Load() == 0 { // first, so that nobody sees this flight with the silence of an idle time
-		p.quiet.Store(int64(time.Since(p.started)))
+		now := int64(time.Since(p.started))
+		if ended := p.ended.Load(); ended == 0 || now-ended > int64(silenceGap) {
+			p.quiet.Store(now)
+		}
 	}
 	p.under.Add(1)
 }
 
-// end notes that a flight has ended.
-func (p *pulse) end() { p.under.Add(-1) }
+// end notes that a flight has ended, with an answer or without.
+func (p *pulse) end(answered bool) {
+	at := int64(0)
+	if !answered {
+		at = max(1, int64(time.Since(p.started)))
+	}
+	p.ended.Store(at)
+	p.under.Add(-1)
+}
 
 // answered notes an answer to the script.
 func (p *pulse) answered(now time.Time, took time.Duration) {

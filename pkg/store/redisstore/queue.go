@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"iter"
 	"sync"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 type queue struct {
 	server  *server
 	most    int             // flights of a node queue under way at once, and workers
+	atOnce  int             // flights of a node queue that do not wait for each other
 	sending *sync.WaitGroup // of the workers
 
 	mu     sync.Mutex       // guards the fields below, and the node queues
@@ -26,7 +28,11 @@ type queue struct {
 }
 
 func newQueue(s *server, most int, sending *sync.WaitGroup) *queue {
-	return &queue{server: s, most: most, sending: sending, fenced: map[uint64]int{}}
+	atOnce := singleAtOnce
+	if s.cluster {
+		atOnce = clusterAtOnce
+	}
+	return &queue{server: s, most: most, atOnce: atOnce, sending: sending, fenced: map[uint64]int{}}
 }
 
 // put appends a call. If the queue is closed put ends the call.
@@ -53,8 +59,27 @@ func (q *queue) append(c *call, followed bool) {
 	}
 	q.mu.Unlock()
 	if closed {
-		c.refused, c.err = true, errClosed
-		c.end()
+		c.refuse(errClosed)
+	}
+}
+
+// appendAll appends calls that callers wait for, before a worker takes one of them. If the queue is closed appendAll ends them.
+func (q *queue) appendAll(now time.Time, calls iter.Seq[*call]) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for c := range calls {
+		if q.closed {
+			c.refuse(errClosed)
+			continue
+		}
+		n := q.nodeQueueLocked(c.slot)
+		n.appendLocked(c)
+		n.follows = time.Time{}
+	}
+	for _, n := range q.byNode {
+		if n != nil {
+			n.nudgeLocked(now)
+		}
 	}
 }
 

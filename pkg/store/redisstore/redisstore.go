@@ -75,6 +75,7 @@ type Store struct {
 	outbox    *outbox
 	resetGate resetGate
 	calls     sync.Pool // of *call
+	togethers sync.Pool // of *together
 	timers    sync.Pool // of *time.Timer, stopped
 	logger    *slog.Logger
 	metrics   metrics
@@ -137,6 +138,7 @@ func newStore(o Options, connect func(redisconn.Target) connection) (*Store, err
 		s.seconds = newServer(s, seconds, connect(seconds))
 	}
 	s.calls.New = func() any { return newCall() }
+	s.togethers.New = func() any { return newTogether() }
 	s.timers.New = func() any {
 		t := time.NewTimer(time.Hour)
 		t.Stop()
@@ -209,7 +211,7 @@ func (s *Store) Ping(ctx context.Context) error {
 		Limit: algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: algorithms.MaxHits, Period: algorithms.MinPeriod},
 		Hits:  1,
 	}
-	until, err := s.until(ctx, nil)
+	until, err := s.until(ctx, time.Now(), nil)
 	if err != nil {
 		return err
 	}
@@ -221,7 +223,7 @@ func (s *Store) Ping(ctx context.Context) error {
 // [context.DeadlineExceeded], if Redis has not answered in time, but may have charged; [store.ErrLimit], for a period that is no
 // whole number of microseconds.
 func (s *Store) Take(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
-	until, err := s.until(ctx, charges)
+	until, err := s.until(ctx, time.Now(), charges)
 	if err != nil {
 		return false, err
 	}
@@ -243,18 +245,23 @@ func (s *Store) Take(ctx context.Context, charges []store.Charge, decisions []al
 	if err := s.do(ctx, until, c); err != nil {
 		return false, err
 	}
+	return s.taken(c, charges, decisions), nil
+}
+
+// taken writes the decisions and states of a call that has ended well, gives up the call, and returns the verdict.
+func (s *Store) taken(c *call, charges []store.Charge, decisions []algorithms.Decision) (admitted bool) {
 	copy(decisions, c.decisions)
 	for i := range charges {
 		c.tell(i, charges[i].Left)
 	}
-	admitted := c.admitted
+	admitted = c.admitted
 	s.calls.Put(c)
-	return admitted, nil
+	return admitted
 }
 
 // Peek implements [store.Store]. Peek fails as Take does.
 func (s *Store) Peek(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) error {
-	until, err := s.until(ctx, charges)
+	until, err := s.until(ctx, time.Now(), charges)
 	if err != nil {
 		return err
 	}

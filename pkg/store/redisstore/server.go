@@ -38,11 +38,12 @@ type connection interface {
 	Close()
 }
 
-// A queue keeps some batches under way at once. On a single server one batch waits there while another is decided. In a cluster each
-// node should have some queues. Together the flights must stay well below the commands that redisconn keeps in flight on a connection.
+// Queues, the most flights of each node queue, and the flights of each that do not wait for each other. On a single server one batch waits
+// there while another is decided. In a cluster each node should have some queues. Together the flights must stay well below the
+// commands that redisconn keeps in flight on a connection.
 const (
-	singleQueues, singleFlights   = 4, 32
-	clusterQueues, clusterFlights = 16, 16
+	singleQueues, singleFlights, singleAtOnce    = 1, 32, 4
+	clusterQueues, clusterFlights, clusterAtOnce = 16, 16, 1
 )
 
 // newServer returns a server with a connection to the target. start starts its queues.
@@ -106,7 +107,7 @@ func (s *server) execute(batches []*batch) (answered bool) {
 		return true
 	}
 	s.store.pulse.begin()
-	defer s.store.pulse.end()
+	defer func() { s.store.pulse.end(answered) }()
 	commands := make([]rueidis.Completed, len(batches))
 	for i, b := range batches {
 		commands[i] = s.evalsha(client, b, s.deadline(b, begun))

@@ -53,6 +53,14 @@ func (s *Store) takeParts(
 	return admitted, nil
 }
 
+// several reports whether the keys of a request may lie at several locations.
+func (s *Store) several(at algorithms.Instant, charges []store.Charge) bool {
+	if !s.main.cluster && s.seconds == nil {
+		return false
+	}
+	return slices.ContainsFunc(charges[1:], func(c store.Charge) bool { return s.locate(&c, at) != s.locate(&charges[0], at) })
+}
+
 // parts returns one call for each location of the keys of a request.
 func (s *Store) parts(at algorithms.Instant, charges []store.Charge) []*call {
 	var parts []*call

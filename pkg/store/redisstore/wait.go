@@ -8,9 +8,9 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// until returns when a request of charges stops to wait: after three quarters of the time to the deadline of ctx. Without a deadline
+// until returns when a request of charges that comes now stops to wait: after three quarters of the time to the deadline of ctx. Without a deadline
 // the request waits for the timeout. The caller keeps a quarter to answer without Redis. until fails if Redis cannot keep the charges' limits exactly.
-func (s *Store) until(ctx context.Context, charges []store.Charge) (time.Time, error) {
+func (s *Store) until(ctx context.Context, now time.Time, charges []store.Charge) (time.Time, error) {
 	if err := ctx.Err(); err != nil {
 		return time.Time{}, err
 	}
@@ -21,12 +21,12 @@ func (s *Store) until(ctx context.Context, charges []store.Charge) (time.Time, e
 	}
 	timeout := s.timeout
 	if deadline, has := ctx.Deadline(); has {
-		timeout = time.Until(deadline) / 4 * 3
+		timeout = deadline.Sub(now) / 4 * 3
 	}
 	if timeout <= 0 {
 		return time.Time{}, context.DeadlineExceeded
 	}
-	return time.Now().Add(timeout), nil
+	return now.Add(timeout), nil
 }
 
 // do sends calls, waits for them and returns the first error. After an error do not use the calls again.

@@ -40,7 +40,7 @@ type Case struct {
 // Cases returns all cases.
 func Cases() []Case {
 	var all []Case
-	for _, group := range [][]Case{singleCases(), transactionCases(), changeCases(), readCases(), concurrentCases(), modelCases()} {
+	for _, group := range [][]Case{singleCases(), transactionCases(), changeCases(), readCases(), concurrentCases(), modelCases(), togetherCases()} {
 		all = append(all, group...)
 	}
 	return all

@@ -55,7 +55,7 @@ for key = 1, #KEYS do
     elseif is then
       local raw = pack(by.format, is[1], is[2], is[3], is[4], is[5])
       if raw ~= was then
-        redis.call('SET', KEYS[key], raw, 'PXAT', floor((math.min(by.idle(is, period_of[key]), EXACT) + 999) / 1000) + later)
+        redis.call('SET', KEYS[key], raw, 'PXAT', string.format('%d', floor((math.min(by.idle(is, period_of[key]), EXACT) + 999) / 1000) + later))
       end
     elseif was ~= '' then
       redis.call('DEL', KEYS[key])

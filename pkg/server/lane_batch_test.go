@@ -1,0 +1,181 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// shared is a store that denies the first transaction of each wait at once, and admits the others when it is told to.
+type shared struct {
+	store.Store
+	release chan struct{}
+	waits   atomic.Int64
+	taken   atomic.Int64
+	bug     bool // panics in place of the admissions
+}
+
+func (s *shared) TakeAll(all []store.Transaction, decided func([]int)) {
+	s.waits.Add(1)
+	s.taken.Add(int64(len(all)))
+	for i := range all {
+		for n := range all[i].Charges {
+			all[i].Decisions[n] = algorithms.Decision{Allowed: i > 0}
+		}
+		all[i].Admitted = i > 0
+	}
+	decided([]int{0})
+	<-s.release
+	var rest []int
+	for i := range all[1:] {
+		if all[i+1].Err = all[i+1].Ended(time.Now()); i%2 == 0 {
+			decided([]int{i + 1})
+		} else {
+			rest = append(rest, i+1)
+		}
+	}
+	if s.bug {
+		panic("the store") //nolint:forbidigo // the test is about this
+	}
+	decided(rest)
+}
+
+// conversation is a client that sends requests in one write, and gathers the answers.
+func conversation(t *testing.T, f *fixture, requests int, more ...hpack.HeaderField) (c *frames, answers map[uint32]string) {
+	t.Helper()
+	message := asking(1)
+	c = dialFrames(t, f.server.Serve, 1<<20)
+	var all bytes.Buffer
+	c.Framer = http2.NewFramer(&all, c.Conn)
+	c.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	for i := range requests {
+		id := uint32(2*i + 1)
+		if err := c.call(id, false, more...); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.WriteData(id, true, append([]byte{0, 0, 0, 0, byte(len(message))}, message...)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	answers = make(map[uint32]string)
+	go func() {
+		for {
+			frame, err := c.ReadFrame()
+			if err != nil {
+				return
+			}
+			switch frame := frame.(type) {
+			case *http2.DataFrame:
+				answer := new(ratelimitv3.RateLimitResponse)
+				if err := proto.Unmarshal(frame.Data()[5:], answer); err != nil {
+					t.Error(err)
+				}
+				answers[frame.StreamID] = answer.GetOverallCode().String()
+			case *http2.MetaHeadersFrame:
+				for _, field := range frame.RegularFields() {
+					if field.Name == "grpc-status" && field.Value != "0" {
+						answers[frame.StreamID] = field.Value
+					}
+				}
+			}
+		}
+	}()
+	if _, err := c.Conn.Write(all.Bytes()); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Wait()
+	return c, answers
+}
+
+// onTheLane runs a test with a store that answers when release is closed.
+func onTheLane(t *testing.T, test func(t *testing.T, f *fixture, s *shared)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := &shared{release: make(chan struct{})}
+		f := startOn(t, s, everything, func(o *Options) { o.GRPCGo = false })
+		test(t, f, s)
+	})
+}
+
+// inBatches skips a test where the fixture hides the store.
+func inBatches(t *testing.T, s *shared) {
+	t.Helper()
+	if s.waits.Load() == 0 {
+		t.Skip("the store of the fixture decides each transaction alone")
+	}
+}
+
+func TestTheCallsOfOneReadWaitForTheStoreOnce(t *testing.T) {
+	onTheLane(t, func(t *testing.T, f *fixture, s *shared) {
+		_, answers := conversation(t, f, 30)
+		inBatches(t, s)
+		if s.waits.Load() != 1 || s.taken.Load() != 30 {
+			t.Errorf("got %d waits for %d transactions, want one for 30", s.waits.Load(), s.taken.Load())
+		}
+		if got := fmt.Sprint(answers); got != "map[1:OVER_LIMIT]" {
+			t.Errorf("while the store waits: got the answers %s, want the denied call's", got)
+		}
+		close(s.release)
+		synctest.Wait()
+		for i := range uint32(30) {
+			want := "OK"
+			if i == 0 {
+				want = "OVER_LIMIT"
+			}
+			if got := answers[2*i+1]; got != want {
+				t.Errorf("call %d: got %q, want %q", i, got, want)
+			}
+		}
+		if got := f.server.service.bound.Stats(); got.Bytes != 0 {
+			t.Errorf("got %d bytes in flight after the answers, want 0", got.Bytes)
+		}
+	})
+}
+
+func TestACallOfABatchHasItsDeadline(t *testing.T) {
+	onTheLane(t, func(t *testing.T, f *fixture, s *shared) {
+		_, answers := conversation(t, f, 3, hpack.HeaderField{Name: "grpc-timeout", Value: "20m"})
+		inBatches(t, s)
+		time.Sleep(20 * time.Millisecond)
+		close(s.release)
+		synctest.Wait()
+		want := fmt.Sprintf("map[1:OVER_LIMIT 3:%[1]d 5:%[1]d]", codes.DeadlineExceeded)
+		if got := fmt.Sprint(answers); got != want {
+			t.Errorf("got the answers %s, want %s", got, want)
+		}
+	})
+}
+
+func TestAPanicAnswersTheRestOfABatchAndNothingTwice(t *testing.T) {
+	onTheLane(t, func(t *testing.T, f *fixture, s *shared) {
+		s.bug = true
+		_, answers := conversation(t, f, 6)
+		inBatches(t, s)
+		close(s.release)
+		synctest.Wait()
+		want := fmt.Sprintf("map[1:OVER_LIMIT 3:OK 5:%[1]d 7:OK 9:%[1]d 11:OK]", codes.Internal)
+		if got := fmt.Sprint(answers); got != want {
+			t.Errorf("got the answers %s, want %s", got, want)
+		}
+		if got := f.server.service.bound.Stats(); got.Bytes != 0 {
+			t.Errorf("got %d bytes in flight after the answers, want 0", got.Bytes)
+		}
+		s.bug = false
+		if _, err := f.client.ShouldRateLimit(context.Background(), &ratelimitv3.RateLimitRequest{Domain: "edge", Descriptors: asks(descriptor("minute", "a"))}); err != nil {
+			t.Errorf("later: got %v", err)
+		}
+	})
+}

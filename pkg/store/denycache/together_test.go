@@ -1,0 +1,34 @@
+package denycache
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+func TestTransactionsDeniedFromMemoryDoNotWaitForTheOthers(t *testing.T) {
+	inBubble(t, time.Second, func(t *testing.T, s *Store, told *telling) {
+		over, free := hour("over", 1), hour("free", 100)
+		take(t, s, over)
+		take(t, s, over) // denied, and remembered
+		var all []store.Transaction
+		for _, c := range []store.Charge{over, free, over, over} {
+			all = append(all, store.Transaction{Ctx: t.Context(), Charges: []store.Charge{c}, Decisions: make([]algorithms.Decision, 1)})
+		}
+		var order []int
+		told.before = func() {
+			if !slices.Equal(order, []int{0, 2, 3}) {
+				t.Errorf("before the store answers: got %v decided, want the transactions that memory denies", order)
+			}
+		}
+		told.asks(t, 1, func() { s.TakeAll(all, func(indexes []int) { order = append(order, indexes...) }) })
+		for i, want := range []bool{false, true, false, false} {
+			if all[i].Admitted != want || all[i].Err != nil {
+				t.Errorf("transaction %d: got %t, %v; want %t", i, all[i].Admitted, all[i].Err, want)
+			}
+		}
+	})
+}

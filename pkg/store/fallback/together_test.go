@@ -1,0 +1,84 @@
+package fallback
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// together takes hits that are allowed without the primary, together, and returns how many the primary decided.
+func (r *rig) together(n int) (primary int) {
+	r.t.Helper()
+	all := make([]store.Transaction, n)
+	for i := range all {
+		c := charge("hit", 5)
+		c.OnError = store.Allow
+		all[i] = store.Transaction{Ctx: r.t.Context(), Charges: []store.Charge{c}, Decisions: make([]algorithms.Decision, 1)}
+	}
+	decided := 0
+	r.TakeAll(all, func(indexes []int) { decided += len(indexes) })
+	for i := range all {
+		if !all[i].Admitted || all[i].Err != nil {
+			r.t.Fatalf("transaction %d: got %t, %v; want admitted", i, all[i].Admitted, all[i].Err)
+		}
+		if all[i].Decisions[0].Remaining == 77 {
+			primary++
+		}
+	}
+	if decided != n {
+		r.t.Errorf("%d decisions were reported; want %d", decided, n)
+	}
+	return primary
+}
+
+func TestTransactionsTakenTogetherGoThroughTheBreakerOneByOne(t *testing.T) {
+	inBubble(t, Options{Failures: 5, MinOpen: time.Second}, func(r *rig) {
+		if got := r.together(20); got != 20 {
+			t.Errorf("closed: the primary decided %d of 20", got)
+		}
+		r.primary.fail(errDown)
+		r.probeAnswers(errDown)
+		if got := r.together(4); got != 0 {
+			t.Errorf("failing: the primary decided %d of 4", got)
+		}
+		r.want(Closed)
+		r.together(1)
+		r.want(Open)
+		asked := r.primary.asked.Load()
+		if got := r.together(20); got != 0 || r.primary.asked.Load() != asked {
+			t.Errorf("open: the primary decided %d and was asked %d times", got, r.primary.asked.Load()-asked)
+		}
+		synctest.Wait()
+		r.halfOpen()
+		for range successesToClose {
+			r.want(HalfOpen)
+			if got := r.together(20); got != 1 {
+				t.Errorf("half-open: the primary decided %d of 20; want 1", got)
+			}
+		}
+		r.want(Closed)
+	})
+}
+
+// A caller whose time is over before its transaction begins is no failure of the primary.
+func TestTransactionsTakenTogetherAfterTheirTimeAreNoFailures(t *testing.T) {
+	inBubble(t, Options{Failures: 1}, func(r *rig) {
+		late := due{t.Context()}
+		all := []store.Transaction{{Ctx: late, Charges: []store.Charge{charge("k", 5)}, Decisions: make([]algorithms.Decision, 1)}}
+		r.TakeAll(all, func([]int) {})
+		if !errors.Is(all[0].Err, context.DeadlineExceeded) {
+			t.Errorf("got %v, want %v", all[0].Err, context.DeadlineExceeded)
+		}
+		r.want(Closed)
+	})
+}
+
+// due is a context whose deadline has passed, and that no timer has ended.
+type due struct{ context.Context } //nolint:containedctx // due is a context
+
+func (due) Deadline() (time.Time, bool) { return time.Now(), true }

@@ -1,0 +1,187 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+var _ store.Together = (*Store)(nil)
+
+// together is a caller that waits for several transactions.
+type together struct {
+	signal chan struct{} // holds a value when ended has some
+
+	mu    sync.Mutex // guards ended
+	ended []int      // numbers of transactions
+
+	// Of the caller alone.
+	calls []*call     // by number; nil: decided, or over several locations
+	open  []bool      // by number: not decided
+	until []time.Time // by number: when the wait for the call is over
+	queue []*queue    // by number: where the call is not put yet
+	done  []int       // numbers of decided transactions
+}
+
+func newTogether() *together { return &together{signal: make(chan struct{}, 1)} }
+
+// end says that a transaction has ended.
+func (g *together) end(number int) {
+	g.mu.Lock()
+	g.ended = append(g.ended, number)
+	g.mu.Unlock()
+	select {
+	case g.signal <- struct{}{}:
+	default:
+	}
+}
+
+// TakeAll implements [store.Together]. Each transaction fails as Take does, but the end of its Ctx is noticed by its deadline only.
+func (s *Store) TakeAll(transactions []store.Transaction, decided func(indexes []int)) {
+	g, _ := s.togethers.Get().(*together)
+	now := time.Now()
+	for i := range transactions {
+		g.begin(s, i, &transactions[i], now)
+	}
+	left := len(transactions) - len(g.done)
+	if len(g.done) > 0 {
+		decided(g.done)
+	}
+	g.putAll(now)
+	whole := g.wait(s, left, transactions, decided)
+	g.calls, g.open, g.until, g.queue, g.done = g.calls[:0], g.open[:0], g.until[:0], g.queue[:0], g.done[:0]
+	if whole {
+		s.togethers.Put(g) // otherwise calls that were left behind will still end
+	}
+}
+
+// begin makes the call of a transaction, without sending it. A transaction over several locations waits in a goroutine of its own.
+func (g *together) begin(s *Store, number int, t *store.Transaction, now time.Time) {
+	g.calls, g.queue, g.open, g.until = append(g.calls, nil), append(g.queue, nil), append(g.open, false), append(g.until, time.Time{})
+	if t.Admitted, t.Err = false, t.Ctx.Err(); t.Err == nil {
+		g.until[number], t.Err = s.until(t.Ctx, now, t.Charges)
+	}
+	switch {
+	case t.Err != nil:
+		g.done = append(g.done, number)
+		return
+	case len(t.Charges) == 0:
+		t.Admitted = true
+		g.done = append(g.done, number)
+		return
+	}
+	g.open[number] = true
+	at := s.now()
+	if s.several(at, t.Charges) {
+		go func() {
+			t.Admitted, t.Err = s.Take(t.Ctx, t.Charges, t.Decisions)
+			g.end(number)
+		}()
+		return
+	}
+	s.outbox.sendBefore(t.Charges)
+	c := s.call(take, s.locate(&t.Charges[0], at), at, t.Charges)
+	c.put, c.until, c.together, c.number = now, g.until[number], g, number
+	g.calls[number], g.queue[number] = c, c.queue()
+}
+
+// putAll puts the calls into their queues: all calls of a queue at once, so that they mostly share a flight.
+func (g *together) putAll(now time.Time) {
+	for i, q := range g.queue {
+		if q == nil {
+			continue
+		}
+		q.appendAll(now, func(yield func(*call) bool) {
+			for n := i; n < len(g.queue); n++ {
+				if g.queue[n] == q {
+					g.queue[n] = nil
+					if !yield(g.calls[n]) {
+						return
+					}
+				}
+			}
+		})
+	}
+}
+
+// wait waits for the transactions that are left, each until its time at most. wait reports whether all calls have ended.
+func (g *together) wait(s *Store, left int, transactions []store.Transaction, decided func(indexes []int)) (whole bool) {
+	timer, _ := s.timers.Get().(*time.Timer)
+	defer func() { timer.Stop(); s.timers.Put(timer) }()
+	whole = true
+	if left > 0 {
+		timer.Reset(g.next())
+	}
+	for left > 0 {
+		over := false
+		select {
+		case <-g.signal:
+		case <-timer.C:
+			over = true
+		}
+		g.collect(s, transactions)
+		if over {
+			whole = g.abandon(transactions) && whole
+			timer.Reset(g.next())
+		}
+		if len(g.done) > 0 {
+			left -= len(g.done)
+			decided(g.done)
+		}
+	}
+	return whole
+}
+
+// collect decides the transactions that have ended.
+func (g *together) collect(s *Store, transactions []store.Transaction) {
+	g.mu.Lock()
+	g.done = append(g.done[:0], g.ended...)
+	g.ended = g.ended[:0]
+	g.mu.Unlock()
+	g.done = slices.DeleteFunc(g.done, func(n int) bool { return !g.open[n] }) // the caller has not waited for them
+	for _, n := range g.done {
+		t, c := &transactions[n], g.calls[n]
+		switch {
+		case c == nil: // over several locations: it has its decision
+		case c.err != nil:
+			t.Err = c.err
+		default:
+			t.Admitted = s.taken(c, t.Charges, t.Decisions)
+		}
+		g.calls[n], g.open[n] = nil, false
+	}
+}
+
+// next returns how long the first of the calls may still wait.
+func (g *together) next() time.Duration {
+	var first time.Time
+	for i, c := range g.calls {
+		if c != nil && (first.IsZero() || g.until[i].Before(first)) {
+			first = g.until[i]
+		}
+	}
+	if first.IsZero() {
+		return time.Hour // only transactions over several locations are left, which have their own time
+	}
+	return time.Until(first)
+}
+
+// abandon decides the transactions whose time is over, and reports whether there was no such transaction. A call that waits in a queue
+// is then never sent.
+func (g *together) abandon(transactions []store.Transaction) (none bool) {
+	now, none := time.Now(), true
+	for i, c := range g.calls {
+		if c == nil || now.Before(g.until[i]) {
+			continue
+		}
+		c.status.CompareAndSwap(waiting, abandoned)
+		transactions[i].Err = fmt.Errorf("redis has not answered in time: %w", context.DeadlineExceeded)
+		g.calls[i], g.open[i], none = nil, false, false
+		g.done = append(g.done, i)
+	}
+	return none
+}

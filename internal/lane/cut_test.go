@@ -39,6 +39,7 @@ func checkCounts(tb testing.TB, c *Conn) {
 	tb.Helper()
 	want := streams{byID: c.opened.byID, most: c.opened.most}
 	for _, s := range c.opened.byID {
+		want.heads += s.head.size()
 		want.messages += len(s.message.bytes)
 		want.queued += len(s.queue) - s.sent
 		if s.gone {

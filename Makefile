@@ -108,12 +108,17 @@ e2e: ## Run the end-to-end tests, and most also over grpc-go; TESTFLAGS=-v names
 		ended
 
 .PHONY: bench
-bench: ## Run the benchmarks, and Weir against a bare gRPC server, without and with Redis; BENCH=regexp chooses, BENCHFLAGS adds
+bench: ## Run the benchmarks, and Weir against a bare gRPC server, through Envoy and with Redis (about 20 minutes); BENCH=regexp chooses, BENCHFLAGS and ARGS add
 	go test -run '^$$' -bench '$(BENCH)' $(BENCHFLAGS) ./pkg/...
 	@scripts/h2load.sh >/dev/null
-	go -C bench run ./grpcbench $(ARGS)
-	@$(FIND); [ -n "$${REDIS_SERVER:-}" ] || exit 0; set -x; \
-		go -C bench run ./grpcbench -store redis $(ARGS); \
+	go -C bench run ./grpcbench -shapes 4x50,2x25,1x8,1x1 -servers '^(grpc|lane|nghttpd)$$' $(ARGS)
+	go -C bench run ./grpcbench -shapes 4x50,1x8,1x1 -network tls -servers '^lane$$' $(ARGS)
+	go -C bench run ./latency -store memory -rate 0 -rounds 3
+	@$(FIND); set -x; \
+		[ -z "$${ENVOY:-}" ] || go -C bench run ./grpcbench -envoy -shapes 4x12,2x1 $(ARGS); \
+		[ -n "$${REDIS_SERVER:-}" ] || exit 0; \
+		go -C bench run ./grpcbench -store redis -keys 10000 $(ARGS); \
+		go -C bench run ./grpcbench -store redis -shapes 1x1 -servers '(fixed_window|token_bucket)$$' $(ARGS); \
 		go -C bench run ./latency; \
 		go -C bench run ./overadmission -n 100000
 

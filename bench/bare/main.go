@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"flag"
 	"log/slog"
 	"net"
 	"os"
@@ -26,9 +27,15 @@ func main() {
 	}
 }
 
-// run serves on any port of loopback until ctx ends, and says which one as sidecar does.
+// run serves until ctx ends, by default on any port of loopback, and says where as sidecar does.
 func run(ctx context.Context, logger *slog.Logger) error {
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	socket := flag.String("socket", "", "`path` of a Unix socket to listen on, in place of a port")
+	flag.Parse()
+	network, address := "tcp", "127.0.0.1:0"
+	if *socket != "" {
+		network, address = "unix", *socket
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, network, address)
 	if err != nil {
 		return err
 	}
@@ -36,7 +43,7 @@ func run(ctx context.Context, logger *slog.Logger) error {
 	ratelimitv3.RegisterRateLimitServiceServer(g, constant{})
 	context.AfterFunc(ctx, g.Stop)
 	logger.LogAttrs(ctx, slog.LevelInfo, "listening",
-		slog.String("server", "grpc"), slog.String("network", "tcp"), slog.String("address", l.Addr().String()))
+		slog.String("server", "grpc"), slog.String("network", network), slog.String("address", l.Addr().String()))
 	return g.Serve(l)
 }
 

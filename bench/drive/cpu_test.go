@@ -1,20 +1,31 @@
 package drive
 
 import (
-	"strings"
+	"os"
 	"testing"
-	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-func TestCPUTimeIsUserPlusSystem(t *testing.T) {
-	const stat = "4711 (a ) b) S 1 2 3 4 5 6 7 8 9 10 250 50 13 14 20 0"
-	got, err := cpuOf(stat)
-	if want := 3 * time.Second; err != nil || got != want {
-		t.Errorf("cpuOf: got %v, %v; want %v", got, err, want)
+func TestCPUTimeIsThatOfTheProcess(t *testing.T) {
+	var before, after unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &before); err != nil {
+		t.Fatal(err)
 	}
-	for _, bad := range []string{"", "1 (x", "1 (x) S 1 2 3", strings.Replace(stat, "250", "x", 1)} {
-		if got, err := cpuOf(bad); err == nil {
-			t.Errorf("cpuOf(%q): got %v; want an error", bad, got)
-		}
+	got, err := CPU(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &after); err != nil {
+		t.Fatal(err)
+	}
+	if got.Nanoseconds() < before.Nano() || got.Nanoseconds() > after.Nano() {
+		t.Errorf("CPU: got %v; want from %d to %d ns", got, before.Nano(), after.Nano())
+	}
+	if got, err := CPU(0); got != 0 || err != nil {
+		t.Errorf("CPU(0): got %v, %v; want none", got, err)
+	}
+	if got, err := CPU(1 << 24); err == nil { // above every process number of Linux
+		t.Errorf("CPU of no process: got %v; want an error", got)
 	}
 }

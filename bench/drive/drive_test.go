@@ -3,6 +3,7 @@ package drive
 import (
 	"context"
 	"net"
+	"sync/atomic"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -15,23 +16,25 @@ import (
 type service struct {
 	ratelimitv3.UnimplementedRateLimitServiceServer
 	code ratelimitv3.RateLimitResponse_Code
-	seen *ratelimitv3.RateLimitRequest
+	seen atomic.Pointer[ratelimitv3.RateLimitRequest]
 }
 
 func (s *service) ShouldRateLimit(_ context.Context, r *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
-	s.seen = r
+	s.seen.Store(r)
 	return &ratelimitv3.RateLimitResponse{
 		OverallCode: s.code,
 		Statuses:    []*ratelimitv3.RateLimitResponse_DescriptorStatus{{Code: s.code, LimitRemaining: 7}},
 	}, nil
 }
 
-func TestAskSendsTheRequestAndReadsTheVerdict(t *testing.T) {
+// serve serves s until the test ends, and returns its address.
+func serve(t *testing.T, s *service) string {
+	t.Helper()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	server, s := grpc.NewServer(), &service{}
+	server := grpc.NewServer()
 	ratelimitv3.RegisterRateLimitServiceServer(server, s)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
@@ -41,7 +44,12 @@ func TestAskSendsTheRequestAndReadsTheVerdict(t *testing.T) {
 			t.Errorf("serve: %v", err)
 		}
 	})
-	conn, err := Dial(listener.Addr().String())
+	return listener.Addr().String()
+}
+
+func TestAskSendsTheRequestAndReadsTheVerdict(t *testing.T) {
+	s := &service{}
+	conn, err := Dial(serve(t, s))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,8 +77,8 @@ func TestAskSendsTheRequestAndReadsTheVerdict(t *testing.T) {
 	if err := proto.Unmarshal(request, &want); err != nil {
 		t.Fatal(err)
 	}
-	if !proto.Equal(&want, s.seen) || len(s.seen.GetDescriptors()) != 2 {
-		t.Errorf("request: got %v; want %v", s.seen, &want)
+	if seen := s.seen.Load(); !proto.Equal(&want, seen) || len(seen.GetDescriptors()) != 2 {
+		t.Errorf("request: got %v; want %v", seen, &want)
 	}
 }
 

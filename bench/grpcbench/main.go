@@ -1,19 +1,28 @@
 // Grpcbench measures the CPU time of Weir's process for each ShouldRateLimit over gRPC. A bare grpc-go server that answers a constant
-// (bench/bare) shows the share of gRPC. h2load drives both in turns in one run; both are built from this tree. Turns and medians keep
-// it honest on a machine that does other things as well.
+// (bench/bare) shows the share of gRPC. h2load drives all servers in turns in one run; all are built from this tree. Turns and medians
+// keep it honest on a machine that does other things as well.
 //
-//	go -C bench run ./grpcbench -rounds 7 -requests 300000
+//	go -C bench run ./grpcbench -shapes 4x50,2x25,1x8,1x1 -rounds 7
+//
+// Weir takes part with each --grpc-server. In memory "lane net.Conn" is the lane without raw sockets, and nghttpd a server in C that sends a
+// file of the answer's size. With -network unix all but nghttpd have a Unix socket. With -network tls Weir has TLS, and the bare server
+// has not.
 //
 // With -store redis the counts are in a Redis of the run. The report shows the CPU time of that Redis beside the sidecar's, and the
-// sum. A key over its limit is measured with a sidecar that counts in memory too. The row "alone" is requests decided without Redis,
+// sum. A key over its limit is measured with a sidecar that counts in memory too. The column "alone" is requests decided without Redis,
 // which should be none.
 //
 // h2load sends one body, so it asks for one key. With -keys a client in this process asks instead, for one of many at random:
 //
-//	go -C bench run ./grpcbench -store redis -keys 100000
+//	go -C bench run ./grpcbench -store redis -keys 10000
+//
+// With -envoy h2load asks a real Envoy of two workers, which asks the servers. The report then shows how long the answers of Envoy
+// took, also without the filter. With -idle the report shows the memory of a connection that has had one request, and with -profile
+// where the CPU time of Weir goes.
 //
 // Grpcbench needs h2load of nghttp2, or -keys. With -store redis, grpcbench needs a redis-server or valkey-server too, as
-// scripts/redis.sh finds it. All runs need Linux: CPU time comes from /proc.
+// scripts/redis.sh finds it, and with -envoy an Envoy, as scripts/envoy.sh finds it. All runs need Linux: CPU time comes from a clock of
+// the process.
 package main
 
 import (
@@ -24,6 +33,9 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/weirproxy/weir/bench/program"
@@ -34,8 +46,15 @@ func main() { os.Exit(program.Main("grpcbench", run)) }
 // options are the settings of a run.
 type options struct {
 	rounds, requests int
-	load             load
-	redis            bool
+	shapes           []shape
+	keys             int
+	network          string // tcp, unix or tls
+	redis, envoy     bool
+	idle             int           // connections; 0: no measurement of them
+	profile          time.Duration // 0: no profile
+	servers          *regexp.Regexp
+	h2load, nghttpd  string        // paths
+	grpcTimeout      time.Duration // of a request
 	redisTimeout     time.Duration
 	rules            string
 	sidecar          string
@@ -46,35 +65,81 @@ type options struct {
 
 func parse(args []string, stderr io.Writer) (options, error) {
 	var o options
-	var store string
+	var store, shapes, servers string
 	var err error
 	o.more, err = program.Parse("grpcbench", args, stderr, func(flags *flag.FlagSet) {
 		flags.IntVar(&o.rounds, "rounds", 5, "rounds, in each of which every server has a turn")
-		flags.IntVar(&o.requests, "requests", 200_000, "requests of a turn")
-		flags.IntVar(&o.load.connections, "connections", 4, "connections of h2load")
-		flags.IntVar(&o.load.streams, "streams", 50, "requests at once on a connection")
-		flags.IntVar(&o.load.keys, "keys", 1, "keys to ask for at random; more than 1 does without h2load, and without a key over its limit")
+		flags.IntVar(&o.requests, "requests", 200_000, "requests of a turn; a third with fewer than 48 requests at once, a sixth with fewer than 8, and a fourth through Envoy")
+		flags.StringVar(&shapes, "shapes", "4x50", "connections x requests at once on each; several shapes have commas between them")
+		flags.StringVar(&o.network, "network", "tcp", "tcp, unix, or tls for Weir beside plain tcp for the bare server")
+		flags.StringVar(&servers, "servers", ".", "regular expression of the servers to measure beside the bare one")
+		flags.IntVar(&o.keys, "keys", 1, "keys to ask for at random; more than 1 does without h2load, and without a key over its limit")
 		flags.StringVar(&store, "store", "memory", "where counts are kept: memory or redis")
-		flags.DurationVar(&o.redisTimeout, "redis-timeout", time.Second, "--redis-timeout of Weir, and then also grpc-timeout: on a busy machine 200 requests at once wait longer than is usual")
+		flags.BoolVar(&o.envoy, "envoy", false, "ask through Envoy")
+		flags.IntVar(&o.idle, "idle", 0, "measure the memory of that many connections instead of CPU time")
+		flags.DurationVar(&o.profile, "profile", 0, "profile each of Weir's servers that long instead")
+		flags.DurationVar(&o.redisTimeout, "redis-timeout", time.Second, "--redis-timeout of Weir, and then also half of grpc-timeout: on a busy machine 200 requests at once wait longer than is usual")
+		flags.DurationVar(&o.grpcTimeout, "grpc-timeout", 20*time.Millisecond, "grpc-timeout of a request; with Redis at least twice redis-timeout")
 		flags.StringVar(&o.rules, "rules", "", "a rule file to load besides the benchmark's own")
 		flags.StringVar(&o.sidecar, "sidecar", "", "a binary to measure instead of building ./cmd/sidecar")
 		flags.StringVar(&o.gogc, "gogc", "", "GOGC of Weir; empty leaves it to Weir. The bare server has Go's default")
-		flags.DurationVar(&o.timeout, "timeout", 10*time.Minute, "longest time of the run")
+		flags.DurationVar(&o.timeout, "timeout", time.Hour, "longest time of the run")
 	})
 	if err != nil {
 		return o, err
 	}
-	switch {
-	case o.rounds < 1, o.requests < 1, o.load.connections < 1, o.load.streams < 1, o.load.keys < 1:
-		return o, errors.New("rounds, requests, connections, streams and keys must be at least 1")
-	case store != "memory" && store != "redis":
-		return o, fmt.Errorf("store %q: must be memory or redis", store)
+	if o.servers, err = regexp.Compile(servers); err != nil {
+		return o, fmt.Errorf("servers: %w", err)
 	}
-	o.load.timeout = 20 * time.Millisecond // as Envoy has it
-	if o.redis = store == "redis"; o.redis {
-		o.load.timeout = max(o.load.timeout, 2*o.redisTimeout)
+	if o.shapes, err = parseShapes(shapes); err != nil {
+		return o, err
+	}
+	o.redis = store == "redis"
+	switch {
+	case o.rounds < 1, o.requests < 1, o.keys < 1:
+		return o, errors.New("rounds, requests and keys must be at least 1")
+	case o.idle < 0, o.profile < 0, o.grpcTimeout < time.Millisecond:
+		return o, errors.New("idle and profile must not be negative, and grpc-timeout must be at least 1ms")
+	case !o.redis && store != "memory":
+		return o, fmt.Errorf("store %q: must be memory or redis", store)
+	case !slices.Contains([]string{"tcp", "unix", "tls"}, o.network):
+		return o, fmt.Errorf("network %q: must be tcp, unix or tls", o.network)
+	case o.network != "tcp" && (o.redis || o.envoy || o.keys > 1 || o.idle > 0 || o.profile > 0):
+		return o, fmt.Errorf("network %q: store redis, envoy, keys, idle and profile need tcp", o.network)
+	case o.envoy && (o.redis || o.keys > 1 || o.idle > 0 || o.profile > 0):
+		return o, errors.New("envoy: store, keys, idle and profile have no effect with it")
+	}
+	if o.redis {
+		o.grpcTimeout = max(o.grpcTimeout, 2*o.redisTimeout)
 	}
 	return o, nil
+}
+
+// shape is the requests at once: streams on each connection.
+type shape struct{ connections, streams int }
+
+func (s shape) String() string { return fmt.Sprintf("%dx%d", s.connections, s.streams) }
+
+// share returns the requests of a turn, of the requests of one with many at once. Few at once take longer each.
+func (s shape) share(requests int) int {
+	switch n := s.connections * s.streams; {
+	case n < 8:
+		return max(requests/6, 1)
+	case n < 48:
+		return max(requests/3, 1)
+	}
+	return requests
+}
+
+func parseShapes(text string) (all []shape, err error) {
+	for one := range strings.SplitSeq(text, ",") {
+		var s shape
+		if n, err := fmt.Sscanf(one, "%dx%d", &s.connections, &s.streams); n != 2 || err != nil || s.connections < 1 || s.streams < 1 || s.String() != one {
+			return nil, fmt.Errorf("shapes %q: %q must be two numbers from 1 like 4x50", text, one)
+		}
+		all = append(all, s)
+	}
+	return all, nil
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
@@ -82,7 +147,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	if err != nil {
 		return err
 	}
-	if o.load.path, err = exec.LookPath("h2load"); err != nil && o.load.keys == 1 {
+	if o.h2load, err = exec.LookPath("h2load"); err != nil && o.keys == 1 && o.idle == 0 {
 		return errors.New("h2load is missing: it drives the load; install the package nghttp2-client (Debian, Ubuntu) or nghttp2 (others)")
 	}
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
@@ -93,28 +158,45 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 
-	b := &bench{o: o, dir: dir}
+	b := &bench{o: o, dir: dir, servers: make(map[string]*server)}
 	defer b.end()
-	contenders, err := b.start(ctx)
+	contenders, err := b.start(ctx, stderr)
 	if err != nil {
 		return err
 	}
-	o.load.requests = max(o.requests/10, 1)
-	for i := range contenders { // warm up
-		if _, err := contenders[i].turn(ctx, o.load); err != nil {
-			return err
-		}
+	switch {
+	case o.idle > 0:
+		return b.idle(ctx, stdout, contenders)
+	case o.profile > 0:
+		return b.profiles(ctx, stdout, contenders)
 	}
-	o.load.requests = o.requests
-	for round := range o.rounds {
-		for i := range contenders {
-			cost, err := contenders[i].turn(ctx, o.load)
-			if err != nil {
-				return fmt.Errorf("round %d: %w", round+1, err)
+	return b.measure(ctx, stdout, contenders)
+}
+
+// measure measures one shape after the other.
+func (b *bench) measure(ctx context.Context, stdout io.Writer, contenders []contender) error {
+	table := newReport(stdout, b.o)
+	for _, s := range b.o.shapes {
+		n := s.share(b.o.requests)
+		if b.o.envoy {
+			n = max(n/4, 1)
+		}
+		for i := range contenders { // warm up
+			contenders[i].turns = nil
+			if _, err := b.turn(ctx, &contenders[i], s, max(n/10, 1)); err != nil {
+				return err
 			}
-			contenders[i].costs = append(contenders[i].costs, cost)
 		}
+		for round := range b.o.rounds {
+			for i := range contenders {
+				turn, err := b.turn(ctx, &contenders[i], s, n)
+				if err != nil {
+					return fmt.Errorf("%v, round %d: %w", s, round+1, err)
+				}
+				contenders[i].turns = append(contenders[i].turns, turn)
+			}
+		}
+		table.shape(s, n, contenders)
 	}
-	report(stdout, o, contenders)
-	return nil
+	return table.end()
 }

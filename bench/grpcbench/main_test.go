@@ -1,75 +1,108 @@
 package main
 
 import (
-	"bytes"
 	"io"
+	"os/exec"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/weirproxy/weir/test/parts"
 )
 
-func TestSucceededReadsWhatH2loadSays(t *testing.T) {
-	const output = "requests: 100 total, 100 started, 100 done, 98 succeeded, 2 failed\nstatus codes: 98 2xx, 0 3xx, 0 4xx, 2 5xx\n"
-	if got := succeeded(output); got != 98 {
-		t.Errorf("succeeded: got %d; want 98", got)
+// measured runs grpcbench and returns the columns of the rows that it prints, by shape and server.
+func measured(t *testing.T, args ...string) map[string][]string {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("takes some seconds")
 	}
-	if got := succeeded("nothing"); got != 0 {
-		t.Errorf("succeeded without a word: got %d; want 0", got)
+	if _, err := exec.LookPath("h2load"); err != nil && !slices.Contains(args, "-keys=100") {
+		if parts.Required("h2load") {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	t.Chdir("../..")
+	var out strings.Builder
+	if err := run(t.Context(), append(args, "-rounds=1", "-grpc-timeout=10s"), &out, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	t.Log("\n" + out.String())
+	rows := make(map[string][]string)
+	for line := range strings.Lines(out.String()) {
+		if columns := regexp.MustCompile(` {2,}`).Split(strings.TrimSpace(line), -1); len(columns) > 3 {
+			rows[columns[0]+" "+columns[1]] = columns
+		}
+	}
+	return rows
+}
+
+// A machine that runs tests measures nothing, so a test looks for the servers, and for a CPU time of each.
+func wantServers(t *testing.T, rows map[string][]string, want ...string) {
+	t.Helper()
+	for _, name := range want {
+		if columns := rows[name]; columns == nil || columns[2] == "-" {
+			t.Errorf("%s: got %q; want a row with CPU time", name, columns)
+		}
+	}
+	if got := len(rows) - 1; got != len(want) { // a row of titles
+		t.Errorf("%d rows; want %d", got, len(want))
 	}
 }
 
-func TestMedian(t *testing.T) {
-	for _, test := range []struct {
-		all  []time.Duration
-		want time.Duration
-	}{{[]time.Duration{5}, 5}, {[]time.Duration{9, 1, 5}, 5}, {[]time.Duration{9, 1, 5, 7}, 6}} {
-		if got := median(test.all); got != test.want {
-			t.Errorf("median(%v) = %v; want %v", test.all, got, test.want)
+func TestEachServerIsMeasuredInEachShape(t *testing.T) {
+	rows := measured(t, "-shapes=2x5,1x1", "-requests=1200", "-servers=^(grpc|lane)")
+	wantServers(t, rows, "2x5 bare", "2x5 grpc", "2x5 grpc over limit", "2x5 lane", "2x5 lane over limit", "2x5 lane net.Conn",
+		"1x1 bare", "1x1 grpc", "1x1 grpc over limit", "1x1 lane", "1x1 lane over limit", "1x1 lane net.Conn")
+	for name, columns := range rows {
+		if p50 := columns[6]; strings.HasPrefix(name, "1x1") != (p50 != "-") && columns[0] != "shape" {
+			t.Errorf("%s: p50 is %q; want a time for one request at a time, and none for others", name, p50)
 		}
 	}
 }
 
-func TestReportComparesToTheFirst(t *testing.T) {
-	var out bytes.Buffer
-	report(&out, options{rounds: 2, requests: 10, load: load{connections: 4, streams: 50}}, []contender{
-		{name: "bare", costs: []cost{{server: 10_000}, {server: 12_000}}},
-		{name: "weir", costs: []cost{{server: 5000}, {server: 6000}}, late: 3},
-	})
-	want := `server CPU per ShouldRateLimit in microseconds; 10 requests a turn, h2load -c 4 -m 50
+func TestUnixSocketsAreMeasured(t *testing.T) {
+	wantServers(t, measured(t, "-network=unix", "-requests=1200", "-servers=^lane$"), "4x50 bare", "4x50 lane")
+}
 
-round                 bare              weir
-1                    10.00              5.00
-2                    12.00              6.00
-median               11.00              5.50
-ratio                1.00x             0.50x
-late                     0                 3
-`
-	if got := out.String(); got != want {
-		t.Errorf("report: got\n%s\nwant\n%s", got, want)
+func TestTLSIsMeasuredBesideABareServerWithout(t *testing.T) {
+	wantServers(t, measured(t, "-network=tls", "-requests=1200"), "4x50 bare", "4x50 grpc", "4x50 lane")
+}
+
+// The filter asks: a listener whose filter does nothing takes no CPU time from its server.
+func TestServersBehindEnvoyAreMeasured(t *testing.T) {
+	parts.NeedEnvoy(t, "../..")
+	rows := measured(t, "-envoy", "-shapes=2x1", "-requests=4000", "-servers=^lane$")
+	if without := rows["2x1 no filter"]; len(without) < 8 || without[2] != "-" || without[6] == "-" {
+		t.Errorf("without the filter: got %q; want times of answers, and no CPU time of a server", without)
+	}
+	delete(rows, "2x1 no filter")
+	wantServers(t, rows, "2x1 bare", "2x1 lane")
+}
+
+func TestCostsOfManyKeysInRedisAreMeasured(t *testing.T) {
+	parts.NeedRedis(t, "../..")
+	rows := measured(t, "-store=redis", "-keys=100", "-requests=2000", "-redis-timeout=5s", "-servers=fixed|lane")
+	wantServers(t, rows, "4x50 bare", "4x50 grpc fixed_window", "4x50 lane fixed_window", "4x50 lane token_bucket")
+	for name, columns := range rows {
+		if asks := !strings.Contains(name, "bare"); asks == (columns[3] == "-") {
+			t.Errorf("%s: CPU time of Redis is %q", name, columns[3])
+		}
 	}
 }
 
-func TestReportTellsSidecarAndRedisApart(t *testing.T) {
-	var out bytes.Buffer
-	report(&out, options{rounds: 1, requests: 10, redis: true, load: load{connections: 4, streams: 50, keys: 1000}}, []contender{
-		{name: "bare", costs: []cost{{server: 10_000}}},
-		{name: "weir", costs: []cost{{server: 12_000, redis: 3000}}, alone: 2},
-	})
-	want := `server CPU per ShouldRateLimit in microseconds; 10 requests a turn, 200 clients on 4 connections, 1000 keys at random
-
-round                 bare              weir
-1                    10.00             15.00
-server               10.00             12.00
-redis                 0.00              3.00
-median               10.00             15.00
-ratio                1.00x             1.50x
-late                     0                 0
-alone                    0                 2
-`
-	if got := out.String(); got != want {
-		t.Errorf("report: got\n%s\nwant\n%s", got, want)
+func TestIdleConnectionsAreMeasured(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes some seconds")
+	}
+	t.Chdir("../..")
+	var out strings.Builder
+	if err := run(t.Context(), []string{"-idle=200", "-servers=^lane$"}, &out, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	if lines := strings.Split(out.String(), "\n"); len(lines) != 4 || !strings.Contains(lines[1], "bare") || !regexp.MustCompile(`lane +\d{4,6} `).MatchString(lines[2]) {
+		t.Errorf("got\n%s\nwant kilobytes for each connection of the lane", out.String())
 	}
 }
 
@@ -82,23 +115,40 @@ func TestMissingH2loadIsSaidPlainly(t *testing.T) {
 }
 
 func TestArgumentsAreBounded(t *testing.T) {
-	for _, args := range [][]string{{"-rounds=0"}, {"-requests=-1"}, {"-keys=0"}, {"-store=disk"}, {"more"}, {"-nonsense"}} {
+	for _, args := range [][]string{
+		{"-rounds=0"},
+		{"-requests=-1"},
+		{"-keys=0"},
+		{"-store=disk"},
+		{"-shapes="},
+		{"-shapes=4x50,"},
+		{"-shapes=4x0"},
+		{"-shapes=4x50x2"},
+		{"-network=sctp"},
+		{"-network=unix", "-keys=2"},
+		{"-network=tls", "-envoy"},
+		{"-envoy", "-store=redis"},
+		{"-idle=-1"},
+		{"-profile=-1s"},
+		{"-servers=("},
+		{"-grpc-timeout=0s"},
+		{"more"},
+		{"-nonsense"},
+	} {
 		if _, err := parse(args, io.Discard); err == nil {
 			t.Errorf("parse(%q): got no error", args)
 		}
 	}
 }
 
-func TestCostsOfManyKeysInRedisAreMeasured(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes some seconds")
+func TestShapesWithFewAtOnceAskForLess(t *testing.T) {
+	shapes, err := parseShapes("4x50,1x8,2x1")
+	if err != nil {
+		t.Fatal(err)
 	}
-	const root = "../.."
-	parts.NeedRedis(t, root)
-	t.Chdir(root)
-	var out strings.Builder
-	err := run(t.Context(), []string{"-store=redis", "-keys=100", "-rounds=1", "-requests=2000", "-redis-timeout=5s"}, &out, io.Discard)
-	if t.Log("\n" + out.String()); err != nil || !strings.Contains(out.String(), "token_bucket") {
-		t.Error(err)
+	for i, want := range []int{6000, 2000, 1000} {
+		if got := shapes[i].share(6000); got != want {
+			t.Errorf("%v of 6000: got %d; want %d", shapes[i], got, want)
+		}
 	}
 }

@@ -1,9 +1,14 @@
-// Latency measures how long a decision takes at a steady rate of requests. Three servers answer in turns: a bare grpc-go server, a
-// sidecar that counts in memory, and a sidecar that counts in Redis. The first shows the share of the client and the machine. The
-// last is measured while Redis works, while Redis is stopped (SIGSTOP) with open connections, and afterwards. Requests come at random
-// instants (Poisson) whether those before have been answered or not, for keys at random.
+// Latency measures how long a decision takes at a steady rate of requests. Servers answer in turns: a bare grpc-go server, a sidecar that
+// counts in memory with each --grpc-server, and a sidecar that counts in Redis. The first shows the share of the client and the
+// machine. The last is measured while Redis works, while Redis is stopped (SIGSTOP) with open connections, and afterwards. Requests
+// come at random instants (Poisson) whether those before have been answered or not, for keys at random.
 //
 //	go -C bench run ./latency -rate 5000 -duration 10s
+//
+// With -store memory the servers that count in memory have several rounds, and nothing needs Redis. Each value is then the median of
+// the rounds. Rate 0 is half of the most requests per second that the sidecar of --grpc-server=grpc answers, 200 at once:
+//
+//	go -C bench run ./latency -store memory -rate 0 -rounds 5
 //
 // Client, sidecar and Redis share the cores of the machine. Times are from when a request was really sent; how late the client was
 // with that is shown apart. Latency needs redis-server or valkey-server, as scripts/redis.sh finds it. Latency exits 1 when a request
@@ -29,8 +34,10 @@ func main() { os.Exit(program.Main("latency", run)) }
 
 // options are the settings of a run.
 type options struct {
-	rate        int
+	rate        int // 0: half of a sidecar's peak
 	duration    time.Duration
+	rounds      int
+	redis       bool
 	stops       int
 	connections int
 	keys        int
@@ -41,9 +48,12 @@ type options struct {
 
 func parse(args []string, stderr io.Writer) (options, error) {
 	var o options
+	var store string
 	var err error
 	o.more, err = program.Parse("latency", args, stderr, func(flags *flag.FlagSet) {
-		flags.IntVar(&o.rate, "rate", 5000, "requests per second")
+		flags.IntVar(&o.rate, "rate", 5000, "requests per second; 0 is half of the most that a sidecar of --grpc-server=grpc answers")
+		flags.StringVar(&store, "store", "redis", "memory leaves Redis out")
+		flags.IntVar(&o.rounds, "rounds", 1, "rounds, in each of which every server that counts in memory has a turn")
 		flags.DurationVar(&o.duration, "duration", 10*time.Second, "time that each server is asked")
 		flags.IntVar(&o.stops, "stops", 5, "times that Redis is stopped, for that part of the duration")
 		flags.IntVar(&o.connections, "connections", 4, "connections of the client")
@@ -54,8 +64,11 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	if err != nil {
 		return o, err
 	}
-	if o.rate < 1 || o.stops < 1 || o.connections < 1 || o.keys < 1 || o.duration < time.Duration(o.stops)*100*time.Millisecond {
-		return o, errors.New("rate, stops, connections and keys must be at least 1, the duration 100ms for each stop")
+	if o.redis = store == "redis"; !o.redis && store != "memory" {
+		return o, fmt.Errorf("store %q: must be memory or redis", store)
+	}
+	if o.rate < 0 || o.rounds < 1 || o.stops < 1 || o.connections < 1 || o.keys < 1 || o.duration < time.Duration(o.stops)*100*time.Millisecond {
+		return o, errors.New("rate must not be negative; rounds, stops, connections and keys must be at least 1, the duration 100ms for each stop")
 	}
 	return o, nil
 }
@@ -73,8 +86,9 @@ type bench struct {
 	dir      string
 	requests [][]byte
 	bare     *program.Bare
-	memory   *parts.Sidecar
-	shared   *parts.Sidecar
+	grpc     *parts.Sidecar // in memory
+	lane     *parts.Sidecar // the same
+	shared   *parts.Sidecar // nil: no Redis takes part
 	redis    *parts.Redis
 }
 
@@ -96,7 +110,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 		return err
 	}
 	fmt.Fprintf(stdout, "%d requests per second on %d connections for %d keys, %v each; --redis-timeout %v; times in milliseconds, CPU per request in microseconds\n\n",
-		o.rate, o.connections, o.keys, o.duration, o.timeout)
+		b.o.rate, o.connections, o.keys, o.duration, o.timeout)
 	rows, err := b.measure(ctx)
 	report(stdout, rows)
 	return err
@@ -111,25 +125,43 @@ func (b *bench) start(ctx context.Context) error {
 		}
 		b.requests = append(b.requests, r)
 	}
-	binary, err := program.Redis(ctx)
-	if err != nil {
-		return err
-	}
+	var err error
 	if b.o.sidecar, err = program.Sidecar(ctx, b.o.sidecar); err != nil {
 		return err
 	}
 	if b.bare, err = program.StartBare(ctx, b.dir); err != nil {
 		return err
 	}
-	if b.redis, err = parts.StartRedis(ctx, binary, b.dir, parts.RedisOptions{}); err != nil {
+	path := filepath.Join(b.dir, "rules", "latency.yaml")
+	if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	path := filepath.Join(b.dir, "rules.yaml")
 	if err := os.WriteFile(path, []byte(rules), 0o600); err != nil {
 		return err
 	}
 	args := []string{"--rules=" + path, "--grpc-address=127.0.0.1:0", "--http-address=127.0.0.1:0", "--admin-address="}
-	if b.memory, err = parts.StartSidecar(ctx, b.o.sidecar, args...); err != nil {
+	for _, one := range []struct {
+		name string
+		to   **parts.Sidecar
+	}{{"grpc", &b.grpc}, {"lane", &b.lane}} {
+		if *one.to, err = parts.StartSidecar(ctx, b.o.sidecar, append(args, "--grpc-server="+one.name)...); err != nil {
+			return err
+		}
+	}
+	if b.o.rate == 0 {
+		if b.o.rate, err = b.peak(ctx, b.grpc.GRPC); err != nil {
+			return err
+		}
+		b.o.rate = max(b.o.rate/2, 1)
+	}
+	if !b.o.redis {
+		return nil
+	}
+	binary, err := program.Redis(ctx)
+	if err != nil {
+		return err
+	}
+	if b.redis, err = parts.StartRedis(ctx, binary, b.dir, parts.RedisOptions{}); err != nil {
 		return err
 	}
 	args = append(args, "--store=redis", "--redis-url=redis://"+b.redis.Address(), "--redis-timeout="+b.o.timeout.String())
@@ -148,7 +180,7 @@ func (b *bench) awaitRedis(ctx context.Context) error {
 
 // end ends all that was started.
 func (b *bench) end() {
-	for _, s := range []*parts.Sidecar{b.memory, b.shared} {
+	for _, s := range []*parts.Sidecar{b.grpc, b.lane, b.shared} {
 		if s != nil {
 			s.Kill()
 		}

@@ -15,7 +15,12 @@ import (
 
 // row holds the results of one server.
 type row struct {
-	name    string
+	name   string
+	rounds []round
+}
+
+// round holds the results of one turn of a server.
+type round struct {
 	answers []answer
 	without int // requests decided without Redis
 	cpu     cpu // per request; 0: not measured
@@ -24,47 +29,51 @@ type row struct {
 // cpu is CPU time used, by the server that was asked and by Redis.
 type cpu struct{ server, redis time.Duration }
 
-// measure asks the servers one after the other.
-func (b *bench) measure(ctx context.Context) ([]row, error) {
-	var rows []row
+// measure asks the servers one after the other. The error also tells of answers that are errors.
+func (b *bench) measure(ctx context.Context) (rows []row, err error) {
+	defer func() {
+		for _, r := range rows {
+			for _, round := range r.rounds {
+				for _, a := range round.answers {
+					if a.err != nil && err == nil {
+						err = fmt.Errorf("%s: there were errors, such as: %w", r.name, a.err)
+					}
+				}
+			}
+		}
+	}()
+	rows = []row{{name: "bare grpc-go"}, {name: "in memory, grpc"}, {name: "in memory, lane"}}
+	for range b.o.rounds {
+		for i, s := range []struct {
+			address string
+			sidecar *parts.Sidecar
+		}{{b.bare.GRPC, nil}, {b.grpc.GRPC, b.grpc}, {b.lane.GRPC, b.lane}} {
+			r, err := b.steady(ctx, s.address, s.sidecar)
+			if err != nil {
+				return rows, err
+			}
+			rows[i].rounds = append(rows[i].rounds, r)
+		}
+	}
+	if !b.o.redis {
+		return rows, nil
+	}
+	working := func(ctx context.Context) (round, error) { return b.steady(ctx, b.shared.GRPC, b.shared) }
 	for _, one := range []struct {
-		name    string
-		address string
-		sidecar *parts.Sidecar
-	}{
-		{"bare grpc-go", b.bare.GRPC, nil},
-		{"in memory", b.memory.GRPC, b.memory},
-		{"Redis", b.shared.GRPC, b.shared},
-	} {
-		r, err := b.steady(ctx, one.name, one.address, one.sidecar)
+		name string
+		do   func(context.Context) (round, error)
+	}{{"Redis", working}, {"Redis stopped", b.stopped}, {"Redis again", working}} {
+		r, err := one.do(ctx)
 		if err != nil {
 			return rows, err
 		}
-		rows = append(rows, r)
-	}
-	stopped, err := b.stopped(ctx)
-	if err != nil {
-		return rows, err
-	}
-	rows = append(rows, stopped)
-	again, err := b.steady(ctx, "Redis again", b.shared.GRPC, b.shared)
-	if err != nil {
-		return rows, err
-	}
-	rows = append(rows, again)
-	for _, r := range rows {
-		for _, a := range r.answers {
-			if a.err != nil {
-				return rows, fmt.Errorf("%s: there were errors, such as: %w", r.name, a.err)
-			}
-		}
+		rows = append(rows, row{one.name, []round{r}})
 	}
 	return rows, nil
 }
 
 // steady asks a server for the duration, and a little before that counts for nothing.
-func (b *bench) steady(ctx context.Context, name, address string, sidecar *parts.Sidecar) (row, error) {
-	r := row{name: name}
+func (b *bench) steady(ctx context.Context, address string, sidecar *parts.Sidecar) (r round, err error) {
 	if _, err := b.ask(ctx, address, min(b.o.duration, time.Second)); err != nil {
 		return r, err
 	}
@@ -97,7 +106,7 @@ func (b *bench) used(ctx context.Context, sidecar *parts.Sidecar) (c cpu, withou
 		return c, 0, err
 	}
 	c.server = seconds(m.Sum("process_cpu_seconds_total"))
-	if sidecar == b.memory {
+	if sidecar != b.shared {
 		return c, 0, nil
 	}
 	info, err := b.redis.Info(ctx, "cpu")
@@ -117,8 +126,7 @@ func (b *bench) used(ctx context.Context, sidecar *parts.Sidecar) (c cpu, withou
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
 // stopped asks the sidecar that counts in Redis, and stops Redis again and again. Answers that came while Redis was stopped count.
-func (b *bench) stopped(ctx context.Context) (row, error) {
-	r := row{name: "Redis stopped"}
+func (b *bench) stopped(ctx context.Context) (r round, err error) {
 	_, before, err := b.used(ctx, b.shared)
 	if err != nil {
 		return r, err
@@ -161,27 +169,42 @@ func (b *bench) stopped(ctx context.Context) (row, error) {
 	return r, err
 }
 
-// report writes a table.
+// report writes a table. Times are medians of the rounds, and numbers are sums.
 func report(w io.Writer, rows []row) {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, "counts\trequests\terrors\twithout Redis\tp50\tp99\tp99.9\tlongest\tsent late, p99\tCPU server\tRedis\t")
 	for _, r := range rows {
-		var took, late []time.Duration
-		errors := 0
-		for _, a := range r.answers {
-			took, late = append(took, a.took), append(late, a.late)
-			if a.err != nil {
-				errors++
+		parts := []float64{0.5, 0.99, 0.999, 1}
+		took := make([][]time.Duration, len(parts))
+		var late, server, redis []time.Duration
+		requests, errors, without := 0, 0, 0
+		for _, round := range r.rounds {
+			times, lates := make([]time.Duration, 0, len(round.answers)), make([]time.Duration, 0, len(round.answers))
+			for _, a := range round.answers {
+				times, lates = append(times, a.took), append(lates, a.late)
+				if a.err != nil {
+					errors++
+				}
 			}
+			slices.Sort(times)
+			slices.Sort(lates)
+			for i, part := range parts {
+				took[i] = append(took[i], at(times, part))
+			}
+			late, server, redis = append(late, at(lates, 0.99)), append(server, round.cpu.server), append(redis, round.cpu.redis)
+			requests, without = requests+len(round.answers), without+round.without
 		}
-		slices.Sort(took)
-		slices.Sort(late)
-		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", r.name, len(r.answers), errors, r.without,
-			milliseconds(at(took, 0.5)), milliseconds(at(took, 0.99)), milliseconds(at(took, 0.999)), milliseconds(at(took, 1)),
-			milliseconds(at(late, 0.99)), microseconds(r.cpu.server), microseconds(r.cpu.redis))
+		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t", r.name, requests, errors, without)
+		for _, all := range append(took, late) {
+			fmt.Fprintf(table, "%s\t", milliseconds(median(all)))
+		}
+		fmt.Fprintf(table, "%s\t%s\t\n", microseconds(median(server)), microseconds(median(redis)))
 	}
 	_ = table.Flush() // as with all that is printed
 }
+
+// median returns the middle of some durations, the lower one of two.
+func median(all []time.Duration) time.Duration { return at(slices.Sorted(slices.Values(all)), 0.499) }
 
 // at returns the value below or at which that part of the sorted ones lies.
 func at(sorted []time.Duration, part float64) time.Duration {
@@ -191,7 +214,7 @@ func at(sorted []time.Duration, part float64) time.Duration {
 	return sorted[min(int(part*float64(len(sorted))), len(sorted)-1)]
 }
 
-func milliseconds(d time.Duration) string { return fmt.Sprintf("%.2f", d.Seconds()*1e3) }
+func milliseconds(d time.Duration) string { return fmt.Sprintf("%.3f", d.Seconds()*1e3) }
 
 func microseconds(d time.Duration) string {
 	if d == 0 {

@@ -2,7 +2,9 @@
 package program
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -11,6 +13,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -68,25 +71,58 @@ func Redis(ctx context.Context) (string, error) {
 	return parts.FindRedis(ctx, root)
 }
 
+// Portable builds cmd/sidecar into dir as on a system without raw sockets, where package net makes the system calls of the lane.
+func Portable(ctx context.Context, dir string) (string, error) {
+	root, err := parts.Root()
+	if err != nil {
+		return "", err
+	}
+	lane := filepath.Join(root, "internal", "laneserver")
+	other, err := os.ReadFile(filepath.Join(lane, "socket_other.go"))
+	if err != nil {
+		return "", err
+	}
+	replaced, overlay, binary := filepath.Join(dir, "socket.go"), filepath.Join(dir, "overlay.json"), filepath.Join(dir, "portable")
+	text, err := json.Marshal(map[string]map[string]string{"Replace": {
+		filepath.Join(lane, "socket_other.go"): replaced, filepath.Join(lane, "socket_linux.go"): "",
+	}})
+	if err != nil {
+		return "", err
+	}
+	other = bytes.Replace(other, []byte("//go:build !linux\n"), nil, 1)
+	if err := errors.Join(os.WriteFile(replaced, other, 0o600), os.WriteFile(overlay, text, 0o600)); err != nil {
+		return "", err
+	}
+	return binary, build(ctx, root, "./cmd/sidecar", binary, "-overlay="+overlay)
+}
+
+// build builds a program, static as the sidecar of the image.
+func build(ctx context.Context, module, folder, binary string, flags ...string) error {
+	command := exec.CommandContext(ctx, "go", slices.Concat([]string{"build", "-o", binary}, flags, []string{folder})...)
+	command.Dir, command.Env = module, append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := command.CombinedOutput(); err != nil {
+		return fmt.Errorf("building %s: %w\n%s", folder, err, out)
+	}
+	return nil
+}
+
 // A Bare is a running bench/bare.
 type Bare struct {
 	*parts.Process
-	GRPC string // host:port
+	GRPC string // host:port, or the path of a Unix socket
 }
 
-// StartBare builds bench/bare into dir and starts it.
-func StartBare(ctx context.Context, dir string) (*Bare, error) {
+// StartBare builds bench/bare into dir and starts it with arguments.
+func StartBare(ctx context.Context, dir string, args ...string) (*Bare, error) {
 	root, err := parts.Root()
 	if err != nil {
 		return nil, err
 	}
 	binary := filepath.Join(dir, "bare")
-	build := exec.CommandContext(ctx, "go", "build", "-o", binary, "./bare")
-	build.Dir, build.Env = filepath.Join(root, "bench"), append(os.Environ(), "CGO_ENABLED=0") // as the sidecar is built
-	if out, err := build.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("building bench/bare: %w\n%s", err, out)
+	if err := build(ctx, filepath.Join(root, "bench"), "./bare", binary); err != nil {
+		return nil, err
 	}
-	process, err := parts.Start("bare", binary)
+	process, err := parts.Start("bare", binary, args...)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+	"time"
+)
+
+// report writes a table of all shapes. Ratios compare to the first contender of the shape.
+type report struct {
+	table *tabwriter.Writer
+	o     options
+}
+
+func newReport(w io.Writer, o options) *report {
+	who := "h2load asks"
+	switch {
+	case o.keys > 1:
+		who = fmt.Sprintf("a client asks for %d keys at random", o.keys)
+	case o.envoy:
+		who = "h2load asks Envoy"
+	}
+	fmt.Fprintf(w, "server CPU per request in microseconds, median of %d rounds; %s over %s; times of answers in microseconds\n\n", o.rounds, who, o.network)
+	r := &report{table: tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight), o: o}
+	fmt.Fprint(r.table, "shape\tserver\tCPU\t")
+	if o.redis {
+		fmt.Fprint(r.table, "Redis\tboth\t")
+	}
+	fmt.Fprint(r.table, "ratio\tlowest\thighest\tp50\tp99\tlate\t")
+	if o.envoy {
+		fmt.Fprint(r.table, "filter adds, p50\tp99\t")
+	}
+	if o.redis {
+		fmt.Fprint(r.table, "alone\t")
+	}
+	fmt.Fprintln(r.table, "requests\t")
+	return r
+}
+
+// shape adds the rows of a shape.
+func (r *report) shape(s shape, requests int, all []contender) {
+	first := all[0].median(turn.both)
+	for i := range all {
+		c := &all[i]
+		fmt.Fprintf(r.table, "%v\t%s\t%s\t", s, c.name, microseconds(c.median(func(t turn) time.Duration { return t.server })))
+		if r.o.redis {
+			fmt.Fprintf(r.table, "%s\t%s\t", microseconds(c.median(func(t turn) time.Duration { return t.redis })), microseconds(c.median(turn.both)))
+		}
+		late, alone, lowest, highest := 0, 0, c.turns[0].both(), c.turns[0].both()
+		for _, t := range c.turns {
+			late, alone = late+t.late, alone+t.alone
+			lowest, highest = min(lowest, t.both()), max(highest, t.both())
+		}
+		fmt.Fprintf(r.table, "%s\t%s\t%s\t%s\t%s\t%d\t", ratio(c.median(turn.both), first), microseconds(lowest), microseconds(highest),
+			microseconds(c.median(turn.half)), microseconds(c.median(turn.most)), late)
+		if r.o.envoy {
+			without := &all[len(all)-1]
+			fmt.Fprintf(r.table, "%s\t%s\t", microseconds(c.median(turn.half)-without.median(turn.half)), microseconds(c.median(turn.most)-without.median(turn.most)))
+		}
+		if r.o.redis {
+			fmt.Fprintf(r.table, "%d\t", alone)
+		}
+		fmt.Fprintf(r.table, "%d\t\n", requests)
+	}
+}
+
+func (r *report) end() error { return r.table.Flush() }
+
+// median returns the middle of a value of all turns, at least one.
+func (c *contender) median(value func(turn) time.Duration) time.Duration {
+	all := make([]time.Duration, len(c.turns))
+	for i, t := range c.turns {
+		all[i] = value(t)
+	}
+	return median(all)
+}
+
+// median returns the middle of some durations, at least one.
+func median(all []time.Duration) time.Duration {
+	sorted := slices.Sorted(slices.Values(all))
+	n := len(sorted)
+	return (sorted[(n-1)/2] + sorted[n/2]) / 2
+}
+
+func ratio(d, first time.Duration) string {
+	if d == 0 || first == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.3f", float64(d)/float64(first))
+}
+
+func microseconds(d time.Duration) string {
+	if d == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.2f", float64(d)/float64(time.Microsecond))
+}

@@ -51,7 +51,9 @@ func (l *laterCall) decide() {
 	err := l.check(s)
 	h.mu.Lock()
 	cancel := h.later[l.stream]
-	delete(h.later, l.stream)
+	if delete(h.later, l.stream); len(h.later) == 0 {
+		h.later = nil // a map keeps the memory of its largest size
+	}
 	h.mu.Unlock()
 	cancel()
 	if err != nil {

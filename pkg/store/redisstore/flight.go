@@ -49,6 +49,18 @@ func (f *flight) fly() (sentSome, answered bool) {
 	return used > 0, answered
 }
 
+// fly sends the calls of a flight that [queue.appendAll] gave to its caller.
+func (n *nodeQueue) fly(f *flight) {
+	q := n.queue
+	defer q.sending.Done()
+	sent, answered := f.fly()
+	n.land(f, sent, answered)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.spare = append(q.spare, f)
+	n.nudgeLocked(time.Now())
+}
+
 // land ends a flight. sent says that the flight had calls to send, and answered that Redis has answered one of them.
 func (n *nodeQueue) land(f *flight, sent, answered bool) {
 	took := time.Since(f.begun)

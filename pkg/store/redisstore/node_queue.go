@@ -143,7 +143,9 @@ func (n *nodeQueue) ring() {
 
 // run is a worker: it sends flights as long as calls wait, or as the only one that waits for them.
 func (n *nodeQueue) run() {
-	f := n.queue.spareFlight()
+	n.queue.mu.Lock()
+	f := n.queue.spareFlightLocked()
+	n.queue.mu.Unlock()
 	for n.take(f) {
 		sent, answered := f.fly()
 		n.land(f, sent, answered)

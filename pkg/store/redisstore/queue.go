@@ -63,8 +63,10 @@ func (q *queue) append(c *call, followed bool) {
 	}
 }
 
-// appendAll appends calls that callers wait for, before a worker takes one of them. If the queue is closed appendAll ends them.
-func (q *queue) appendAll(now time.Time, calls iter.Seq[*call]) {
+// appendAll appends calls that a caller waits for, before a worker takes one of them. If the queue is closed appendAll ends them.
+//
+// A caller who may fly gets a flight with all these calls, if no other call waits for it and it may begin now. Then the caller calls fly.
+func (q *queue) appendAll(now time.Time, mayFly bool, calls iter.Seq[*call]) (n *nodeQueue, f *flight) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for c := range calls {
@@ -72,15 +74,26 @@ func (q *queue) appendAll(now time.Time, calls iter.Seq[*call]) {
 			c.refuse(errClosed)
 			continue
 		}
-		n := q.nodeQueueLocked(c.slot)
+		to := q.nodeQueueLocked(c.slot)
+		mayFly = mayFly && (to == n || n == nil && len(to.waiting) == 0)
+		n = to
 		n.appendLocked(c)
 		n.follows = time.Time{}
+	}
+	if mayFly && n != nil {
+		f = q.spareFlightLocked()
+		if n.takeLocked(f, now) {
+			q.sending.Add(1)
+			return n, f
+		}
+		q.spare = append(q.spare, f)
 	}
 	for _, n := range q.byNode {
 		if n != nil {
 			n.nudgeLocked(now)
 		}
 	}
+	return nil, nil
 }
 
 // nodeQueueLocked returns the node queue of the calls in a slot.
@@ -148,10 +161,8 @@ func (q *queue) close() {
 	}
 }
 
-// spareFlight returns the memory of a worker that has ended, or new memory.
-func (q *queue) spareFlight() *flight {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+// spareFlightLocked returns the memory of a worker that has ended, or new memory.
+func (q *queue) spareFlightLocked() *flight {
 	if n := len(q.spare); n > 0 {
 		f := q.spare[n-1]
 		q.spare = q.spare[:n-1]

@@ -51,7 +51,7 @@ func (s *Store) TakeAll(transactions []store.Transaction, decided func(indexes [
 	if len(g.done) > 0 {
 		decided(g.done)
 	}
-	g.putAll(now)
+	g.putAll(s, now)
 	whole := g.wait(s, left, transactions, decided)
 	g.calls, g.open, g.until, g.queue, g.done = g.calls[:0], g.open[:0], g.until[:0], g.queue[:0], g.done[:0]
 	if whole {
@@ -89,13 +89,15 @@ func (g *together) begin(s *Store, number int, t *store.Transaction, now time.Ti
 	g.calls[number], g.queue[number] = c, c.queue()
 }
 
-// putAll puts the calls into their queues: all calls of a queue at once, so that they mostly share a flight.
-func (g *together) putAll(now time.Time) {
+// putAll puts the calls into their queues: all calls of a queue at once, so that they mostly share a flight. A caller who sends the only
+// flight itself wakes no worker. The caller then waits as long as the worker would.
+func (g *together) putAll(s *Store, now time.Time) {
+	mayFly := g.alike() && g.until[0].Sub(now) >= s.timeout
 	for i, q := range g.queue {
 		if q == nil {
 			continue
 		}
-		q.appendAll(now, func(yield func(*call) bool) {
+		n, f := q.appendAll(now, mayFly, func(yield func(*call) bool) {
 			for n := i; n < len(g.queue); n++ {
 				if g.queue[n] == q {
 					g.queue[n] = nil
@@ -105,7 +107,20 @@ func (g *together) putAll(now time.Time) {
 				}
 			}
 		})
+		if f != nil {
+			n.fly(f)
+		}
 	}
+}
+
+// alike reports whether all transactions are calls in one queue with one time.
+func (g *together) alike() bool {
+	for i, q := range g.queue {
+		if q == nil || q != g.queue[0] || g.until[i] != g.until[0] {
+			return false
+		}
+	}
+	return len(g.queue) > 0
 }
 
 // wait waits for the transactions that are left, each until its time at most. wait reports whether all calls have ended.

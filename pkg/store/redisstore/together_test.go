@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strconv"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -93,6 +94,48 @@ func TestTransactionsTakenTogetherFailWithoutAServer(t *testing.T) {
 		s.Close()
 		if errs, _ := takeTogether(t, s, time.Second, time.Second); !errors.Is(errs[0], ErrUnavailable) || !errors.Is(errs[1], ErrUnavailable) {
 			t.Errorf("closed: got %v, want %v", errs, ErrUnavailable)
+		}
+	})
+}
+
+func TestCloseWaitsForTransactionsTakenTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &far{trip: func() time.Duration { return 5 * time.Millisecond }}
+		s := away(t, f, Options{})
+		var all sync.WaitGroup
+		for range 2 * singleAtOnce {
+			all.Go(func() {
+				if errs, _ := takeTogether(t, s, time.Second, time.Second); errors.Join(errs...) != nil {
+					t.Errorf("got %v", errs)
+				}
+			})
+		}
+		time.Sleep(time.Millisecond)
+		s.Close()
+		all.Wait()
+	})
+}
+
+// Whether a caller sends a flight itself or a worker does, all calls are answered, and no flight is left.
+func TestTransactionsTakenTogetherByManyCallers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &far{trip: between(newRand(1), 100*time.Microsecond, 4*time.Millisecond)}
+		s := away(t, f, Options{})
+		n := atRandom(5000, time.Second, func(n int) {
+			timeouts := slices.Repeat([]time.Duration{20 * time.Millisecond}, 1+n%7)
+			timeouts[0] += time.Duration(n%3) * 4 * time.Millisecond
+			if errs, _ := takeTogether(t, s, timeouts...); errors.Join(errs...) != nil {
+				t.Errorf("got %v", errs)
+			}
+		})
+		if calls := int(f.calls.Load()); calls > n || f.most.Load() > singleFlights {
+			t.Errorf("%d callers: got %d calls, %d at once", n, calls, f.most.Load())
+		}
+		q := s.main.queues[0]
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if l := q.nodeQueueLocked(0); l.under != 0 || len(l.waiting) != 0 || len(q.spare) > singleFlights {
+			t.Errorf("after: %d flights, %d calls that wait, spare memory for %d flights", l.under, len(l.waiting), len(q.spare))
 		}
 	})
 }

@@ -1,5 +1,7 @@
 package inflight
 
+import "slices"
+
 // LargeAnswerBytes is an answer that is much larger than its request, such as the descriptors of reflection. grpc-go takes 64 KiB of
 // answers that a client does not read, and one message more.
 const LargeAnswerBytes = 128 << 10
@@ -26,26 +28,34 @@ func (c *Conn) LargeAnswer() bool {
 func (c *Conn) countAnswer() (crowded, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.gone || c.large >= c.streams.open { // the client has reset the stream
-		return false, false
-	}
-	if c.bound.answers.Add(1) > c.bound.mayAnswer() {
-		c.bound.answers.Add(-1)
+	if c.gone {
 		return false, false
 	}
 	before := c.held.Load()
-	c.large++
-	c.held.Store(before + LargeAnswerBytes - c.sentLargeLocked())
-	return c.settleLocked(before, c.streams.open), true
+	held := before - c.sentLargeLocked()
+	if ok = len(c.large) < c.streams.open; ok { // otherwise the client has reset the stream
+		if ok = c.bound.answers.Add(1) <= c.bound.mayAnswer(); ok {
+			c.large = append(c.large, c.streams.last)
+			held += LargeAnswerBytes
+		} else {
+			c.bound.answers.Add(-1)
+		}
+	}
+	c.held.Store(held)
+	return c.settleLocked(before, c.streams.open), ok
 }
 
-// sentLargeLocked returns the bytes of large answers that are no more: no stream has more than one.
+// sentLargeLocked returns the bytes of large answers that are no more. No stream has more than one. An answer has gone out when all streams
+// up to its own have ended.
 func (c *Conn) sentLargeLocked() int64 {
-	sent := c.large - c.streams.open
-	if sent <= 0 {
+	sent := max(len(c.large)-c.streams.open, 0)
+	for s := c.streams.oldest(); s != nil && sent < len(c.large) && c.large[sent] < s.id; {
+		sent++
+	}
+	if sent == 0 {
 		return 0
 	}
-	c.large -= sent
+	c.large = slices.Delete(c.large, 0, sent)
 	c.bound.answers.Add(-int64(sent))
 	return int64(sent) * LargeAnswerBytes
 }
@@ -57,7 +67,7 @@ func (c *Conn) answersWeight(now int64) float64 {
 	if c.ageLocked(now) < int64(fullAge) {
 		return 0
 	}
-	return float64(c.large)
+	return float64(len(c.large))
 }
 
 // mayAnswer returns the bound of large answers.

@@ -41,6 +41,27 @@ func TestALargeAnswerCountsUntilItsStreamEnds(t *testing.T) {
 	}
 }
 
+// A stream without a large answer that ends late must not make the next large answer look like one too many.
+func TestALargeAnswerThatHasGoneOutKeepsNoOtherFromItsRoom(t *testing.T) {
+	b, _ := newBound(t)
+	c := followed(t, b)
+	c.receive(headers(1)) // small, and slow
+	c.receive(headers(3))
+	if !c.LargeAnswer() {
+		t.Fatal("refused")
+	}
+	c.wrote(answer(3))
+	c.receive(headers(5))
+	c.wrote(answer(1))
+	if !c.LargeAnswer() || b.answers.Load() != 1 {
+		t.Errorf("the only open stream: refused, or %d large answers count; want one", b.answers.Load())
+	}
+	c.wrote(answer(5))
+	if got := b.Stats(); got.Bytes != 0 || b.answers.Load() != 0 {
+		t.Errorf("afterwards: got %+v, want nothing", got)
+	}
+}
+
 // Clients that do not read their large answers must not keep others from theirs for ever.
 func TestOldLargeAnswersMakeWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -36,13 +36,13 @@ type Conn struct {
 	received frames
 	skip     int // bytes of the preface still to come
 	streams  streams
-	backlog  int64 // bytes that are held until the Write under way has ended
-	reset    int64 // bytes of streams that the client has reset, in frames that the server may not have seen
-	going    int64 // bytes of streams that the client has reset before, until letGo
-	letting  bool  // letGo runs
-	large    int   // large answers, as far as they may not have gone out
-	series   int   // CONTINUATION frames since the last HEADERS
-	partial  int64 // instant since which a frame is incomplete; 0: none is
+	backlog  int64    // bytes that are held until the Write under way has ended
+	reset    int64    // bytes of streams that the client has reset, in frames that the server may not have seen
+	going    int64    // bytes of streams that the client has reset before, until letGo
+	letting  bool     // letGo runs
+	large    []uint32 // for each large answer that may not have gone out: the last stream when its call began
+	series   int      // CONTINUATION frames since the last HEADERS
+	partial  int64    // instant since which a frame is incomplete; 0: none is
 
 	told    bool   // by Hold: no frames are seen
 	answers uint64 // in the last Hold
@@ -218,8 +218,8 @@ func (c *Conn) release() bool {
 	c.left = before
 	c.bound.leaving.Add(before)
 	c.bound.kept.Add(-c.kept)
-	c.bound.answers.Add(-int64(c.large))
-	c.streams = streams{}
+	c.bound.answers.Add(-int64(len(c.large)))
+	c.streams, c.large = streams{}, nil
 	c.settleLocked(before, opened)
 	c.gone = true
 	return true

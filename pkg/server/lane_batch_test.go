@@ -120,6 +120,7 @@ func inBatches(t *testing.T, s *shared) {
 
 func TestTheCallsOfOneReadWaitForTheStoreOnce(t *testing.T) {
 	onTheLane(t, func(t *testing.T, f *fixture, s *shared) {
+		t.Helper()
 		_, answers := conversation(t, f, 30)
 		inBatches(t, s)
 		if s.waits.Load() != 1 || s.taken.Load() != 30 {
@@ -147,6 +148,7 @@ func TestTheCallsOfOneReadWaitForTheStoreOnce(t *testing.T) {
 
 func TestACallOfABatchHasItsDeadline(t *testing.T) {
 	onTheLane(t, func(t *testing.T, f *fixture, s *shared) {
+		t.Helper()
 		_, answers := conversation(t, f, 3, hpack.HeaderField{Name: "grpc-timeout", Value: "20m"})
 		inBatches(t, s)
 		time.Sleep(20 * time.Millisecond)
@@ -161,6 +163,7 @@ func TestACallOfABatchHasItsDeadline(t *testing.T) {
 
 func TestAPanicAnswersTheRestOfABatchAndNothingTwice(t *testing.T) {
 	onTheLane(t, func(t *testing.T, f *fixture, s *shared) {
+		t.Helper()
 		s.bug = true
 		_, answers := conversation(t, f, 6)
 		inBatches(t, s)

@@ -8,6 +8,8 @@ import (
 	"net"
 	"slices"
 	"time"
+
+	"github.com/weirproxy/weir/internal/rawio"
 )
 
 const (
@@ -225,6 +227,7 @@ func (s *session) dial(address string) (_ *checked, err error) {
 	if err != nil {
 		return nil, err
 	}
+	conn = rawio.Wrap(conn)
 	defer func() {
 		if err != nil {
 			conn.Close()

@@ -14,7 +14,7 @@ import (
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
-		Own:   []string{"internal/certificates", "internal/resp"},
+		Own:   []string{"internal/certificates", "internal/rawio", "internal/resp"},
 		Third: []string{"github.com/redis/rueidis"},
 	})
 }

@@ -8,7 +8,7 @@ import (
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
-		Own:   []string{"pkg/algorithms", "pkg/store", "internal/certificates", "internal/durations", "internal/loglimit", "internal/redisconn", "internal/resp"},
+		Own:   []string{"pkg/algorithms", "pkg/store", "internal/certificates", "internal/durations", "internal/loglimit", "internal/rawio", "internal/redisconn", "internal/resp"},
 		Third: []string{"github.com/redis/rueidis"},
 	})
 }

@@ -125,18 +125,23 @@ func (g *together) alike() bool {
 
 // wait waits for the transactions that are left, each until its time at most. wait reports whether all calls have ended.
 func (g *together) wait(s *Store, left int, transactions []store.Transaction, decided func(indexes []int)) (whole bool) {
-	timer, _ := s.timers.Get().(*time.Timer)
-	defer func() { timer.Stop(); s.timers.Put(timer) }()
 	whole = true
-	if left > 0 {
-		timer.Reset(g.next())
-	}
+	var timer *time.Timer
 	for left > 0 {
 		over := false
 		select {
 		case <-g.signal:
-		case <-timer.C:
-			over = true
+		default:
+			if timer == nil { // not before: a timer may wake a thread
+				timer, _ = s.timers.Get().(*time.Timer)
+				defer func() { timer.Stop(); s.timers.Put(timer) }()
+				timer.Reset(g.next())
+			}
+			select {
+			case <-g.signal:
+			case <-timer.C:
+				over = true
+			}
 		}
 		g.collect(s, transactions)
 		if over {

@@ -21,6 +21,7 @@ func (s *session) reconnectLocked(address string) {
 	e.failedAgain = true
 	if !e.reconnecting {
 		e.reconnecting = true
+		s.making.Add(1)
 		s.running.Go(func() { s.reconnectLoop(address, e) })
 	}
 }
@@ -77,7 +78,9 @@ func (s *session) reconnectLoop(address string, e *endpoint) {
 func (s *session) reconnected(e *endpoint) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e.reconnecting = e.failedAgain
+	if e.reconnecting = e.failedAgain; !e.reconnecting {
+		s.making.Add(-1)
+	}
 	return !e.reconnecting
 }
 

@@ -83,6 +83,9 @@ func TestStoppedServerIsDisconnectedAndReconnected(t *testing.T) {
 	if err := r.Pause(soon(t)); err != nil {
 		t.Fatal(err)
 	}
+	if !c.Steady() {
+		t.Error("a connection is being made before anything failed")
+	}
 	begun, failed, unavailable := time.Now(), 0, time.Duration(0)
 	var slowest time.Duration
 	for unavailable == 0 {
@@ -101,12 +104,21 @@ func TestStoppedServerIsDisconnectedAndReconnected(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond)
 	}
+	if c.Steady() {
+		t.Error("no connection is being made in place of the closed one")
+	}
 	if err := r.Continue(); err != nil {
 		t.Fatal(err)
 	}
 	begun = time.Now()
 	await(t, "a command", c.works)
 	back := time.Since(begun)
+	await(t, "the connection", func() error {
+		if !c.Steady() {
+			return errors.New("a connection is being made")
+		}
+		return nil
+	})
 	applied, err := c.command(5*time.Second, "GET", "{connection}")
 	if err != nil {
 		t.Fatal(err)

@@ -73,8 +73,9 @@ type Conn struct {
 
 // state is a client, or the reason why there is no client.
 type state struct {
-	client rueidis.Client
-	err    error
+	client  rueidis.Client
+	session *session // of the client
+	err     error
 }
 
 // Dial returns a Conn that begins to connect, and does not wait. target must come from ParseTarget.
@@ -93,6 +94,13 @@ func Dial(target Target, logger *slog.Logger) *Conn {
 func (c *Conn) Client() (rueidis.Client, error) {
 	s := c.state.Load()
 	return s.client, s.err
+}
+
+// Steady reports whether commands do not wait for a connection that is being made. Such a wait may take longer than the context of
+// a command lasts, as rueidis has all commands wait for one dial and login. Steady takes no lock.
+func (c *Conn) Steady() bool {
+	s := c.state.Load()
+	return s.session != nil && s.session.making.Load() == 0
 }
 
 // Cluster reports whether the target is a cluster.

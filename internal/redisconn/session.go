@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/redis/rueidis"
 )
@@ -20,6 +21,7 @@ type session struct {
 	ctx     context.Context // until close
 	stop    context.CancelFunc
 	running sync.WaitGroup // dials and reconnects
+	making  atomic.Int64   // reconnects under way
 
 	mu        sync.Mutex // guards the fields below, and all endpoints
 	endpoints map[string]*endpoint
@@ -64,7 +66,7 @@ func (s *session) use() {
 	s.inUse = true
 	s.mu.Unlock()
 	s.conn.failing.Store(0)
-	s.conn.state.Store(&state{client: s.client})
+	s.conn.state.Store(&state{client: s.client, session: s})
 	for address := range s.client.Nodes() {
 		if s.wanted(address) { // the dial failed during newSession
 			s.reconnect(address)

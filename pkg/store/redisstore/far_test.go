@@ -31,6 +31,9 @@ type far struct {
 	ran    func(request []byte) // gets each request as the server runs it; may be nil
 	slots  func() string        // the answer to CLUSTER SLOTS; nil: no cluster
 	hangs  atomic.Int64         // added to each trip
+
+	dials atomic.Int64 // time of the next dials, which do not heed their contexts
+	conn  net.Conn     // the newest; of the dialing goroutine, and of tests between dials
 }
 
 // hang delays the answers from now on.
@@ -41,10 +44,13 @@ func (f *far) Report(err error) error          { return err }
 func (f *far) Cluster() bool                   { return false }
 func (f *far) Nodes() *redisconn.Nodes         { return nil }
 func (f *far) InvalidReplies() uint64          { return 0 }
+func (f *far) Steady() bool                    { return f.dials.Load() == 0 }
 func (f *far) Await(context.Context) error     { return nil }
 func (f *far) Close()                          { f.client.Close() }
 func (f *far) dial(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
+	time.Sleep(time.Duration(f.dials.Load()))
 	ours, theirs := net.Pipe()
+	f.conn = theirs
 	go f.serve(theirs)
 	return ours, nil
 }

@@ -32,6 +32,7 @@ type farCluster struct {
 func (c *farCluster) Client() (rueidis.Client, error) { return c.client, nil }
 func (c *farCluster) Report(err error) error          { return err }
 func (c *farCluster) Cluster() bool                   { return true }
+func (c *farCluster) Steady() bool                    { return true }
 func (c *farCluster) Nodes() *redisconn.Nodes         { return c.nodes }
 func (c *farCluster) InvalidReplies() uint64          { return 0 }
 func (c *farCluster) Await(context.Context) error     { return nil }

@@ -30,6 +30,7 @@ type server struct {
 // connection is a [redisconn.Conn].
 type connection interface {
 	Cluster() bool
+	Steady() bool
 	Nodes() *redisconn.Nodes
 	InvalidReplies() uint64
 	Client() (rueidis.Client, error)
@@ -72,6 +73,9 @@ func (s *server) nodes() *redisconn.Nodes {
 	}
 	return s.connection.Nodes()
 }
+
+// steady reports whether calls do not wait for a connection that is being made. In a cluster a call may be the first to a node.
+func (s *server) steady() bool { return !s.cluster && s.connection.Steady() }
 
 // queueFor returns the queue of calls in a slot whose first charge has that key. Adjacent
 // slots share a queue, as one node mostly has them all, and calls to one node can share a flight.

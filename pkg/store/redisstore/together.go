@@ -90,9 +90,9 @@ func (g *together) begin(s *Store, number int, t *store.Transaction, now time.Ti
 }
 
 // putAll puts the calls into their queues: all calls of a queue at once, so that they mostly share a flight. A caller who sends the only
-// flight itself wakes no worker. The caller then waits as long as the worker would.
+// flight itself wakes no worker. The caller then waits as long as the worker would, so the flight must not wait for a connection.
 func (g *together) putAll(s *Store, now time.Time) {
-	mayFly := g.alike() && g.until[0].Sub(now) >= s.timeout
+	mayFly := g.alike() && g.until[0].Sub(now) >= s.timeout && g.queue[0].server.steady()
 	for i, q := range g.queue {
 		if q == nil {
 			continue

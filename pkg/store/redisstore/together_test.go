@@ -140,6 +140,25 @@ func TestTransactionsTakenTogetherByManyCallers(t *testing.T) {
 	})
 }
 
+// A command may wait for a dial that another one has begun, for longer than its own context lasts.
+func TestTransactionsTakenTogetherDoNotWaitForADial(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &far{trip: func() time.Duration { return time.Millisecond }}
+		s := away(t, f, Options{})
+		takeTogether(t, s, time.Second)
+		f.dials.Store(int64(100 * time.Millisecond))
+		_ = f.conn.Close()
+		synctest.Wait()
+		errs, after := takeTogether(t, s, 20*time.Millisecond, 20*time.Millisecond)
+		for i := range errs {
+			if !errors.Is(errs[i], context.DeadlineExceeded) || after[i] != 15*time.Millisecond {
+				t.Errorf("got %v after %v, want a timeout after 15ms", errs[i], after[i])
+			}
+		}
+		time.Sleep(time.Second)
+	})
+}
+
 // A node that hangs delays the transactions on its keys only.
 func TestTransactionsTakenTogetherOnOtherNodesDoNotWaitForANodeThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -44,7 +44,11 @@ type Wire struct {
 // wireWindow is the window of answers, in bytes: more than a Wire ever reads.
 const wireWindow = 1<<31 - 1
 
-// DialWire connects. Each request says that its caller waits for at most that timeout, in milliseconds. Ctx ends the connection.
+// noTimeout is the value of grpc-timeout that is not sent.
+const noTimeout = "0m"
+
+// DialWire connects. Each request says that its caller waits for at most that timeout, in milliseconds. With a timeout of 0 a request
+// says nothing. Ctx ends the connection.
 func DialWire(ctx context.Context, address string, timeout time.Duration) (*Wire, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 	if err != nil {
@@ -138,6 +142,9 @@ func (w *Wire) blockLocked() ([]byte, error) {
 		{"grpc-timeout", w.timeout},
 		{"content-type", "application/grpc"},
 	} {
+		if f[1] == noTimeout {
+			continue
+		}
 		if err := w.encoder.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}); err != nil {
 			return nil, err
 		}

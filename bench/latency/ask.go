@@ -34,7 +34,7 @@ type asker struct {
 }
 
 func (b *bench) newAsker(ctx context.Context, address string) (*asker, error) {
-	wire, err := drive.DialWire(ctx, address, timeout)
+	wire, err := drive.DialWire(ctx, address, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -79,7 +79,7 @@ func (c *conn) do(h *half, p []byte) (int, error) {
 	return h.n, err
 }
 
-// once reads what is there, and reports whether something is.
+// once reads the bytes that have come, and reports whether there are some.
 func (h *half) once(fd uintptr) (done bool) {
 	h.n, h.errno = h.call(fd)
 	return h.errno != syscall.EAGAIN

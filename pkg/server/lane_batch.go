@@ -65,14 +65,17 @@ func (b *batch) add(s *service, in *lane.Call, begun time.Time, message []byte, 
 func (b *batch) decide() {
 	s := b.handler.service
 	if err := b.check(s); err != nil { // a panic
+		lost := uint64(0)
 		for i := range b.calls {
 			if one := &b.calls[i]; !one.answered {
 				if one.span != nil {
 					one.span.End()
 				}
 				b.answers = append(b.answers, laneserver.Finished{Stream: one.stream, Reply: laneReply(err), Kept: one.kept})
+				lost++
 			}
 		}
+		s.lost.Add(max(lost, 1) - 1) // survive has counted one
 		b.flush()
 		return // b may be half written: nobody uses it again
 	}

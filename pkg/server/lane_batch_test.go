@@ -176,6 +176,9 @@ func TestAPanicAnswersTheRestOfABatchAndNothingTwice(t *testing.T) {
 		if got := f.server.service.bound.Stats(); got.Bytes != 0 {
 			t.Errorf("got %d bytes in flight after the answers, want 0", got.Bytes)
 		}
+		if got := f.server.Lost(); got != 2 {
+			t.Errorf("got %d lost requests, want 2", got)
+		}
 		s.bug = false
 		if _, err := f.client.ShouldRateLimit(context.Background(), &ratelimitv3.RateLimitRequest{Domain: "edge", Descriptors: asks(descriptor("minute", "a"))}); err != nil {
 			t.Errorf("later: got %v", err)

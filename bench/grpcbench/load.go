@@ -187,7 +187,7 @@ func (b *bench) check(ctx context.Context, c *contender) error {
 		return err
 	}
 	if response.GetOverallCode() != c.want {
-		return fmt.Errorf("it answers %v; want %v", response.GetOverallCode(), c.want)
+		return fmt.Errorf("got the answer %v; want %v", response.GetOverallCode(), c.want)
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package tracing
 
 import (
 	"context"
+	"slices"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -30,12 +31,43 @@ type traced struct {
 
 // Take implements [store.Store].
 func (s *traced) Take(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
-	ctx, span := s.tracer.Start(ctx, s.name, trace.WithSpanKind(trace.SpanKindClient),
-		trace.WithAttributes(attribute.Int("weir.charges", len(charges))))
+	ctx, span := s.start(ctx, charges)
 	defer span.End()
 	admitted, err := s.Store.Take(ctx, charges, decisions)
+	note(span, err)
+	return admitted, err
+}
+
+// TakeAll implements [store.Together]. Each transaction has a span of its own.
+func (s *traced) TakeAll(transactions []store.Transaction, decided func(indexes []int)) {
+	all, spans := slices.Clone(transactions), make([]trace.Span, len(transactions))
+	for i := range all {
+		all[i].Ctx, spans[i] = s.start(all[i].Ctx, all[i].Charges)
+	}
+	defer func() {
+		for _, span := range spans {
+			span.End() // also after a panic; a second End does nothing
+		}
+	}()
+	store.TakeAll(s.Store, all, func(indexes []int) {
+		for _, i := range indexes {
+			transactions[i].Admitted, transactions[i].Err = all[i].Admitted, all[i].Err
+			note(spans[i], all[i].Err)
+			spans[i].End()
+		}
+		decided(indexes)
+	})
+}
+
+// start begins the span of a transaction.
+func (s *traced) start(ctx context.Context, charges []store.Charge) (context.Context, trace.Span) {
+	return s.tracer.Start(ctx, s.name, trace.WithSpanKind(trace.SpanKindClient),
+		trace.WithAttributes(attribute.Int("weir.charges", len(charges))))
+}
+
+// note gives a span the error of its transaction.
+func note(span trace.Span, err error) {
 	if err != nil {
 		span.SetStatus(codes.Error, err.Error())
 	}
-	return admitted, err
 }

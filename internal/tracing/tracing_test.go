@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -235,19 +237,47 @@ func (f *fake) Take(ctx context.Context, _ []store.Charge, _ []algorithms.Decisi
 	return true, f.err
 }
 
+// TakeAll implements [store.Together]: a transaction without charges fails.
+func (f *fake) TakeAll(all []store.Transaction, decided func([]int)) {
+	for i := range all {
+		if all[i].Admitted = len(all[i].Charges) > 0; !all[i].Admitted {
+			all[i].Err = f.err
+		}
+		f.ctx = all[i].Ctx
+		decided([]int{i})
+	}
+}
+
 func TestTakingFromAStoreIsASpanOfItsRequest(t *testing.T) {
+	for _, together := range []bool{false, true} {
+		t.Run(fmt.Sprintf("together_%t", together), func(t *testing.T) { takingIsASpan(t, together) })
+	}
+}
+
+func takingIsASpan(t *testing.T, together bool) {
+	t.Helper()
 	c := tracingtest.Start(t, ProtocolGRPC)
 	environment(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+c.Endpoint)
 	tr, _ := begin(t, Options{Ratio: 1, Protocol: ProtocolGRPC})
 	ctx, outer := tr.Tracer().Start(t.Context(), "outer")
 	inner := new(fake)
 	s := tr.Store(inner, "redis")
-	if admitted, err := s.Take(ctx, make([]store.Charge, 3), nil); !admitted || err != nil {
-		t.Errorf("Take: got %t, %v", admitted, err)
-	}
-	inner.err = errors.New("away")
-	if _, err := s.Take(ctx, nil, nil); err == nil || err != inner.err { //nolint:errorlint // the results must be the same
-		t.Errorf("Take: got %v", err)
+	if away := errors.New("away"); together {
+		inner.err = away
+		all := []store.Transaction{{Ctx: ctx, Charges: make([]store.Charge, 3)}, {Ctx: ctx}}
+		var order []int
+		store.TakeAll(s, all, func(indexes []int) { order = append(order, indexes...) })
+		if !slices.Equal(order, []int{0, 1}) || !all[0].Admitted || all[0].Err != nil || all[1].Admitted || all[1].Err != away { //nolint:errorlint // the same
+			t.Errorf("TakeAll: got %+v in the order %v", all, order)
+		}
+	} else {
+		if admitted, err := s.Take(ctx, make([]store.Charge, 3), nil); !admitted || err != nil {
+			t.Errorf("Take: got %t, %v", admitted, err)
+		}
+		inner.err = away
+		if _, err := s.Take(ctx, nil, nil); err == nil || err != inner.err { //nolint:errorlint // the results must be the same
+			t.Errorf("Take: got %v", err)
+		}
 	}
 	if got := trace.SpanContextFromContext(inner.ctx); got.SpanID() == outer.SpanContext().SpanID() {
 		t.Error("the store is not asked within its span")

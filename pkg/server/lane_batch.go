@@ -21,6 +21,7 @@ type batch struct {
 	questions limiter.Questions
 	asked     []int // indexes in calls of the questions
 	answers   []laneserver.Finished
+	decided   []*batched // the calls of answers
 }
 
 // batched is a call of a batch.
@@ -150,7 +151,7 @@ func (b *batch) end(s *service, one *batched, err error, now time.Time) {
 	if err != nil {
 		answer.Response, answer.Reply = nil, laneReply(s.statuses.status(err))
 	}
-	b.answers = append(b.answers, answer)
+	b.answers, b.decided = append(b.answers, answer), append(b.decided, one)
 	one.answered = true
 }
 
@@ -163,10 +164,10 @@ func (b *batch) flush() {
 	b.handler.conn.Finish(b.answers...)
 	clear(b.answers)
 	b.answers = b.answers[:0]
-	for i := range b.calls {
-		if one := &b.calls[i]; one.answered && one.call != nil {
-			s.release(one.call)
-			one.call = nil
-		}
+	for _, one := range b.decided {
+		s.release(one.call)
+		one.call = nil
 	}
+	clear(b.decided)
+	b.decided = b.decided[:0]
 }

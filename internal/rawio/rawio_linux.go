@@ -37,7 +37,11 @@ func wrap(c net.Conn) net.Conn {
 	default:
 		return c
 	}
-	raw, err := c.(syscall.Conn).SyscallConn()
+	system, ok := c.(syscall.Conn)
+	if !ok {
+		return c
+	}
+	raw, err := system.SyscallConn()
 	if err != nil {
 		return c
 	}

@@ -106,8 +106,8 @@ func TestDeadlinesAndCloseEndWaits(t *testing.T) {
 
 func TestErrorsAreAsPackageNetHasThem(t *testing.T) {
 	c, other := pair(t, "tcp")
-	if err := other.(*net.TCPConn).SetLinger(0); err != nil {
-		t.Fatal(err)
+	if tcp, ok := other.(*net.TCPConn); !ok || tcp.SetLinger(0) != nil {
+		t.Fatalf("%T cannot reset", other)
 	}
 	_ = other.Close() // resets
 	_, err := io.Copy(io.Discard, c)

@@ -192,8 +192,8 @@ type Finished struct {
 	Kept     int // bytes that Keep was told for the call
 }
 
-// Finish answers calls, in one write if the client takes it. Answers that are ready at the same time go out together: the writer first
-// lets other goroutines run.
+// Finish answers calls, in one write if the client takes it. Answers that are ready at the same time go out together: while other calls
+// are open, the writer first lets other goroutines run.
 func (c *Conn) Finish(answers ...Finished) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -205,9 +205,11 @@ func (c *Conn) Finish(answers ...Finished) {
 	}
 	c.noteLocked()
 	if c.takeLocked() {
-		c.mu.Unlock()
-		runtime.Gosched()
-		c.mu.Lock()
+		if c.machine.Streams() > 0 {
+			c.mu.Unlock()
+			runtime.Gosched()
+			c.mu.Lock()
+		}
 		c.writeLocked(nil)
 	} else {
 		c.countLocked() // the answers wait for the writer

@@ -1,9 +1,6 @@
 package inflight
 
-import (
-	"log/slog"
-	"net"
-)
+import "net"
 
 // Count returns a connection whose server counts the bytes and streams itself, and says so by [Conn.Hold], until
 // [Conn.Leave]. The server closes the connection.
@@ -44,9 +41,7 @@ func (c *Conn) Ended(reason Reason) {
 	gone, held := c.gone, c.held.Load()
 	c.mu.Unlock()
 	if !gone {
-		c.bound.ended[reason].Add(1)
-		c.bound.log("a connection was ended", c.RemoteAddr(),
-			slog.String("reason", reasonNames()[reason]), slog.Int64("bytes_of_connection", held))
+		c.bound.countEnd(c, reason, held)
 	}
 }
 

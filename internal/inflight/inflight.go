@@ -250,18 +250,20 @@ func (b *Bound) end(c *Conn, reason Reason) {
 	b.endLocked(c, reason)
 }
 
+// countEnd counts and logs the end of a connection that held so many bytes.
+func (b *Bound) countEnd(c *Conn, reason Reason, held int64) {
+	b.ended[reason].Add(1)
+	b.log("a connection was ended", c.RemoteAddr(), slog.String("reason", reasonNames()[reason]), slog.Int64("bytes_of_connection", held))
+}
+
 func (b *Bound) endLocked(c *Conn, reason Reason) {
 	delete(b.open, c)
 	held := c.held.Load()
 	if !c.release() {
 		return // closed already
 	}
-	b.ended[reason].Add(1)
-	b.log("a connection was ended", c.RemoteAddr(), slog.String("reason", reasonNames()[reason]), slog.Int64("bytes_of_connection", held))
-	abrupt := c.Conn
-	if h, ok := abrupt.(handed); ok {
-		abrupt = h.NetConn()
-	}
+	b.countEnd(c, reason, held)
+	abrupt := unhanded(c.Conn)
 	if secure, ok := abrupt.(*tls.Conn); ok { // the Close of tls.Conn waits for a blocked Write
 		abrupt = secure.NetConn()
 	}

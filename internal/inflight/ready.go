@@ -17,11 +17,17 @@ type handed interface {
 	Buffered() int // bytes that Read returns without waiting
 }
 
+// unhanded returns the connection below a handed one, and any other connection itself.
+func unhanded(conn net.Conn) net.Conn {
+	if h, ok := conn.(handed); ok {
+		return h.NetConn()
+	}
+	return conn
+}
+
 // system returns the connection of the system below a connection without TLS, or nil.
 func system(below net.Conn) syscall.RawConn {
-	if h, ok := below.(handed); ok {
-		below = h.NetConn()
-	}
+	below = unhanded(below)
 	if _, secure := below.(*tls.Conn); secure {
 		return nil
 	}

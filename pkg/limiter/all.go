@@ -19,9 +19,7 @@ type Question struct {
 type Questions struct {
 	All []Question
 
-	transactions []store.Transaction
-	indexes      []int // in All, of the transactions
-	done         []int // indexes in All
+	rest store.Rest
 }
 
 // CheckAll is [Limiter.Check] for each question in q.All, with one wait where the store can, see [store.Together]. CheckAll calls
@@ -29,41 +27,24 @@ type Questions struct {
 // valid during the call. CheckAll returns after all are decided. The end of a Ctx may be noticed by its deadline only.
 func (l *Limiter) CheckAll(q *Questions, decided func(indexes []int)) {
 	set := l.current.Load()
-	q.transactions, q.indexes, q.done = q.transactions[:0], q.indexes[:0], q.done[:0]
-	defer func() { clear(q.transactions) }() // releases the verdicts
 	for i := range q.All {
 		one := &q.All[i]
-		if one.Err = l.begin(set, one.Request, one.Verdict); one.Err == nil && len(one.Verdict.charges) > 0 {
-			q.transactions = append(q.transactions, store.Transaction{
-				Ctx: one.Ctx, Charges: one.Verdict.charges, Decisions: one.Verdict.decisions,
-			})
-			q.indexes = append(q.indexes, i)
-			continue
-		}
-		if one.Err == nil {
+		if one.Err = l.begin(set, one.Request, one.Verdict); one.Err == nil {
+			if v := one.Verdict; len(v.charges) > 0 {
+				q.rest.Pass(i, store.Transaction{Ctx: one.Ctx, Charges: v.charges, Decisions: v.decisions})
+				continue
+			}
 			l.end(set, one.Request, one.Verdict)
 		}
-		q.done = append(q.done, i)
+		q.rest.Decide(i)
 	}
-	if len(q.done) > 0 {
-		decided(q.done)
-	}
-	if len(q.transactions) == 0 {
-		return
-	}
-	store.TakeAll(l.store, q.transactions, func(indexes []int) {
-		q.done = q.done[:0]
-		for _, n := range indexes {
-			t, i := &q.transactions[n], q.indexes[n]
-			one := &q.All[i]
-			if one.Err = t.Err; t.Err != nil {
-				l.requests.failed.Add(1)
-			} else {
-				one.Verdict.OverLimit = !t.Admitted
-				l.end(set, one.Request, one.Verdict)
-			}
-			q.done = append(q.done, i)
+	q.rest.Take(l.store, func(i, _ int, answer *store.Transaction) {
+		one := &q.All[i]
+		if one.Err = answer.Err; one.Err != nil {
+			l.requests.failed.Add(1)
+			return
 		}
-		decided(q.done)
-	})
+		one.Verdict.OverLimit = !answer.Admitted
+		l.end(set, one.Request, one.Verdict)
+	}, decided)
 }

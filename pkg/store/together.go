@@ -86,3 +86,39 @@ func (t *Transaction) take(s Store) {
 	}
 	t.Admitted, t.Err = s.Take(ctx, t.Charges, t.Decisions)
 }
+
+// Rest is the transactions that a store passes on to the store behind it, for implementations of [Together]. The zero value is ready,
+// and ready again after Take. One goroutine at a time may use it.
+type Rest struct {
+	transactions []Transaction
+	indexes      []int // of the transactions, in the caller's
+	done         []int // the same
+}
+
+// Decide notes that the caller's transaction i is decided.
+func (r *Rest) Decide(i int) { r.done = append(r.done, i) }
+
+// Pass passes t on in place of the caller's transaction i. The charges and decisions of t must stay until its answer.
+func (r *Rest) Pass(i int, t Transaction) {
+	r.transactions, r.indexes = append(r.transactions, t), append(r.indexes, i)
+}
+
+// Take reports the decided transactions to the caller, and lets s decide the others. Take calls answered with each answer before its
+// report: i is the index in the caller's transactions, and n counts the calls of Pass from 0.
+func (r *Rest) Take(s Store, answered func(i, n int, answer *Transaction), decided func(indexes []int)) {
+	if len(r.done) > 0 {
+		decided(r.done)
+	}
+	if len(r.transactions) > 0 {
+		TakeAll(s, r.transactions, func(indexes []int) {
+			r.done = r.done[:0]
+			for _, n := range indexes {
+				answered(r.indexes[n], n, &r.transactions[n])
+				r.Decide(r.indexes[n])
+			}
+			decided(r.done)
+		})
+	}
+	clear(r.transactions)
+	r.transactions, r.indexes, r.done = r.transactions[:0], r.indexes[:0], r.done[:0]
+}

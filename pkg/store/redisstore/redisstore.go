@@ -6,7 +6,7 @@
 // the nanosecond. Requests that wait at the same time share a run of the script (queue, batch).
 //
 // In a cluster the keys of a request may lie in several slots, and limits of a second may have a server of their own. Then each part
-// is reserved alone, and a request that turns out to be denied gives its reservations back (see takeParts).
+// is reserved alone, and a request that turns out to be denied gives its reservations back (see takeSeveral).
 //
 // A key in Redis is the prefix, Charge.Key, algorithm and period: "weir:4:edge|4:path=7:/search#token_bucket/1s;2;1000000". The value
 // has 14 to 27 bytes (see parse). For sliding_window_log the value is a list, with 12 bytes for each instant of an admission. The
@@ -232,14 +232,8 @@ func (s *Store) Take(ctx context.Context, charges []store.Charge, decisions []al
 	}
 	s.outbox.sendBefore(charges)
 	now := s.now()
-	if s.main.cluster || s.seconds != nil && len(charges) > 1 {
-		if parts := s.parts(now, charges); len(parts) > 1 {
-			if err := s.resetGate.begin(ctx, until, charges); err != nil {
-				return false, err
-			}
-			defer s.resetGate.end(charges)
-			return s.takeParts(ctx, until, parts, charges, decisions)
-		}
+	if s.several(now, charges) {
+		return s.takeSeveral(ctx, until, now, charges, decisions)
 	}
 	c := s.call(take, s.locate(&charges[0], now), now, charges)
 	if err := s.do(ctx, until, c); err != nil {

@@ -9,15 +9,20 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// takeParts applies a transaction whose keys lie in several slots of a cluster, or on several servers. The first round trip
+// takeSeveral applies a transaction whose keys lie in several slots of a cluster, or on several servers. The first round trip
 // reserves each part as if the request were admitted, without net refunds. Then the verdict is known. A second round trip corrects
 // the parts: mostly nothing for an admitted request, while a denied request gives its reservations back. In between, a key has less
 // room than it should, never more.
 //
 // A process that ends between the two round trips leaves the reserved hits taken, as if they had been used.
-func (s *Store) takeParts(
-	ctx context.Context, until time.Time, parts []*call, charges []store.Charge, decisions []algorithms.Decision,
+func (s *Store) takeSeveral(
+	ctx context.Context, until time.Time, at algorithms.Instant, charges []store.Charge, decisions []algorithms.Decision,
 ) (bool, error) {
+	if err := s.resetGate.begin(ctx, until, charges); err != nil {
+		return false, err
+	}
+	defer s.resetGate.end(charges)
+	parts := s.parts(at, charges)
 	if err := s.do(ctx, until, parts...); err != nil {
 		s.giveBack(parts)
 		return false, err

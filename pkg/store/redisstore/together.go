@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -75,15 +74,16 @@ func (g *together) begin(s *Store, number int, t *store.Transaction, now time.Ti
 		return
 	}
 	g.open[number] = true
+	s.outbox.sendBefore(t.Charges)
 	at := s.now()
 	if s.several(at, t.Charges) {
+		until := g.until[number]
 		go func() {
-			t.Admitted, t.Err = s.Take(t.Ctx, t.Charges, t.Decisions)
+			t.Admitted, t.Err = s.takeSeveral(t.Ctx, until, at, t.Charges, t.Decisions)
 			g.end(number)
 		}()
 		return
 	}
-	s.outbox.sendBefore(t.Charges)
 	c := s.call(take, s.locate(&t.Charges[0], at), at, t.Charges)
 	c.put, c.until, c.together, c.number = now, g.until[number], g, number
 	g.calls[number], g.queue[number] = c, c.queue()
@@ -199,7 +199,7 @@ func (g *together) abandon(transactions []store.Transaction) (none bool) {
 			continue
 		}
 		c.status.CompareAndSwap(waiting, abandoned)
-		transactions[i].Err = fmt.Errorf("redis has not answered in time: %w", context.DeadlineExceeded)
+		transactions[i].Err = unanswered(context.DeadlineExceeded)
 		g.calls[i], g.open[i], none = nil, false, false
 		g.done = append(g.done, i)
 	}

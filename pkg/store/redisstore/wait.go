@@ -74,8 +74,11 @@ func (s *Store) wait(ctx context.Context, until time.Time, calls ...*call) (firs
 		case c.ended: // otherwise c.err still belongs to the queue
 			first = c.err
 		default:
-			first = fmt.Errorf("redis has not answered in time: %w", over)
+			first = unanswered(over)
 		}
 	}
 	return first
 }
+
+// unanswered returns the error of a request that does not wait any longer.
+func unanswered(over error) error { return fmt.Errorf("redis has not answered in time: %w", over) }

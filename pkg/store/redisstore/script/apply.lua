@@ -55,6 +55,7 @@ for key = 1, #KEYS do
     elseif is then
       local raw = pack(by.format, is[1], is[2], is[3], is[4], is[5])
       if raw ~= was then
+        -- Redis prints a number with 17 digits, which takes longer than format.
         redis.call('SET', KEYS[key], raw, 'PXAT', string.format('%d', floor((math.min(by.idle(is, period_of[key]), EXACT) + 999) / 1000) + later))
       end
     elseif was ~= '' then

@@ -104,7 +104,7 @@ func (r *Rest) Pass(i int, t Transaction) {
 }
 
 // Take reports the decided transactions to the caller, and lets s decide the others. Take calls answered with each answer before its
-// report: i is the index in the caller's transactions, and n counts the calls of Pass from 0.
+// report. There i is the index in the caller's transactions, and n counts the calls of Pass from 0.
 func (r *Rest) Take(s Store, answered func(i, n int, answer *Transaction), decided func(indexes []int)) {
 	if len(r.done) > 0 {
 		decided(r.done)

@@ -18,7 +18,7 @@ import (
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
-		Own:   []string{"internal/connections", "internal/lane", "internal/loglimit"},
+		Own:   []string{"internal/connections", "internal/lane", "internal/loglimit", "internal/rawio"},
 		Never: []string{"google.golang.org/grpc", "google.golang.org/protobuf", "github.com/spf13", "flag"},
 	})
 }

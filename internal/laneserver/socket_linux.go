@@ -6,13 +6,13 @@ import (
 	"io"
 	"net"
 	"syscall"
-	"unsafe"
 
 	"github.com/weirproxy/weir/internal/connections"
+	"github.com/weirproxy/weir/internal/rawio"
 )
 
-// newSocket returns the socket of a connection. Without TLS it makes raw system calls, as package rawio does. A raw call holds a processor
-// for the copy of at most 32 KiB. Unlike rawio, the socket takes a buffer only when there is something to read.
+// newSocket returns the socket of a connection. Without TLS it makes raw system calls, see package rawio. Unlike
+// [rawio.Wrap], the socket takes a buffer only when there is something to read.
 func newSocket(conn net.Conn, plain connections.Decrypter) socket {
 	below := conn
 	if bounded, ok := below.(interface{ NetConn() net.Conn }); ok {
@@ -75,19 +75,12 @@ func (r *rawSocket) read(s *Server) (b *buffers, n int, err error) {
 // tryRead reports whether the attempt is over: false waits until there is something to read.
 func (r *rawSocket) tryRead(fd uintptr) bool {
 	r.b, _ = r.server.buffers.Get().(*buffers)
-	for {
-		n, _, errno := syscall.RawSyscall(syscall.SYS_READ, fd, uintptr(unsafe.Pointer(&r.b.in)), readSize)
-		if errno == syscall.EINTR {
-			continue
-		}
-		r.n, r.readErr = int(n), errno
-		if errno == syscall.EAGAIN {
-			r.server.buffers.Put(r.b)
-			r.b, r.n = nil, 0
-			return false
-		}
+	if r.n, r.readErr = rawio.Read(fd, r.b.in[:]); r.readErr != syscall.EAGAIN {
 		return true
 	}
+	r.server.buffers.Put(r.b)
+	r.b = nil
+	return false
 }
 
 func (r *rawSocket) try(p []byte) (rest []byte, err error) {
@@ -109,10 +102,7 @@ func (r *rawSocket) write(p []byte) error {
 // tryWrite writes as much as the system takes at once.
 func (r *rawSocket) tryWrite(fd uintptr) {
 	for len(r.rest) > 0 {
-		n, _, errno := syscall.RawSyscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(unsafe.SliceData(r.rest))), uintptr(len(r.rest)))
-		if errno == syscall.EINTR {
-			continue
-		}
+		n, errno := rawio.Write(fd, r.rest)
 		if r.sendErr = errno; errno != 0 {
 			return
 		}

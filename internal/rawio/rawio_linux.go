@@ -20,10 +20,9 @@ type conn struct {
 
 // half is one direction.
 type half struct {
-	name   string
-	number uintptr // of the system call
-	wait   func(try func(fd uintptr) (done bool)) error
-	try    func(fd uintptr) (done bool)
+	name string
+	wait func(try func(fd uintptr) (done bool)) error
+	try  func(fd uintptr) (done bool)
 
 	mu    sync.Mutex // guards the fields below
 	rest  []byte
@@ -46,9 +45,9 @@ func wrap(c net.Conn) net.Conn {
 		return c
 	}
 	w := &conn{Conn: c}
-	w.read = half{name: "read", number: syscall.SYS_READ, wait: raw.Read}
+	w.read = half{name: "read", wait: raw.Read}
 	w.read.try = w.read.once
-	w.write = half{name: "write", number: syscall.SYS_WRITE, wait: raw.Write}
+	w.write = half{name: "write", wait: raw.Write}
 	w.write.try = w.write.all
 	return w
 }
@@ -85,14 +84,14 @@ func (c *conn) do(h *half, p []byte) (int, error) {
 
 // once reads the bytes that have come, and reports whether there are some.
 func (h *half) once(fd uintptr) (done bool) {
-	h.n, h.errno = h.call(fd)
+	h.n, h.errno = Read(fd, h.rest)
 	return h.errno != syscall.EAGAIN
 }
 
 // all writes as much as the system takes, and reports whether that is all.
 func (h *half) all(fd uintptr) (done bool) {
 	for len(h.rest) > 0 {
-		n, errno := h.call(fd)
+		n, errno := Write(fd, h.rest)
 		if h.errno = errno; errno != 0 {
 			return errno != syscall.EAGAIN
 		}
@@ -101,10 +100,16 @@ func (h *half) all(fd uintptr) (done bool) {
 	return true
 }
 
-// call makes the system call.
-func (h *half) call(fd uintptr) (int, syscall.Errno) {
+// Read reads at most 32 KiB from a socket that does not block. Without bytes to read the error is EAGAIN; 0 bytes are the end.
+func Read(fd uintptr, p []byte) (n int, errno syscall.Errno) { return call(syscall.SYS_READ, fd, p) }
+
+// Write writes at most 32 KiB to a socket that does not block. Without room the error is EAGAIN.
+func Write(fd uintptr, p []byte) (n int, errno syscall.Errno) { return call(syscall.SYS_WRITE, fd, p) }
+
+// call makes the system call, again after a signal.
+func call(number, fd uintptr, p []byte) (int, syscall.Errno) {
 	for {
-		n, _, errno := syscall.RawSyscall(h.number, fd, uintptr(unsafe.Pointer(unsafe.SliceData(h.rest))), uintptr(min(len(h.rest), atOnce)))
+		n, _, errno := syscall.RawSyscall(number, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(min(len(p), atOnce)))
 		switch errno {
 		case 0:
 			return int(n), 0

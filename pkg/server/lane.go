@@ -124,19 +124,23 @@ func (s *service) inPlace(in *lane.Call, begun time.Time, message, dst []byte) (
 		s.release(c)
 		return dst, true, nil
 	}
-	ctx := context.Background()
-	if s.options.Tracer != nil {
-		ctx = s.withParent(ctx, in)
-	}
 	own := c.answer
 	c.answer = dst
-	err = s.answer(ctx, c)
+	err = s.answer(s.contextOf(in), c)
 	response, c.answer = c.answer, own
 	s.release(c)
 	if err != nil {
 		err = s.statuses.status(err)
 	}
 	return response, false, err
+}
+
+// contextOf returns the context of a call of the lane, without its deadline: with tracing it has the span of the client.
+func (s *service) contextOf(in *lane.Call) context.Context {
+	if s.options.Tracer == nil {
+		return context.Background()
+	}
+	return s.withParent(context.Background(), in)
 }
 
 // laneReply returns a gRPC status, nil for OK, as the reply of a call.

@@ -52,14 +52,11 @@ const maxKeptBatch = 64 << 10
 
 // add adds a call.
 func (b *batch) add(s *service, in *lane.Call, begun time.Time, message []byte, kept int) {
-	one := batched{
-		stream: in.Stream, kept: kept, timeout: in.Timeout, begun: begun, from: len(b.messages), to: len(b.messages) + len(message),
-		parent: context.Background(),
-	}
-	if s.options.Tracer != nil {
-		one.parent = s.withParent(one.parent, in)
-	}
-	b.messages, b.calls = append(b.messages, message...), append(b.calls, one)
+	from := len(b.messages)
+	b.messages = append(b.messages, message...)
+	b.calls = append(b.calls, batched{
+		stream: in.Stream, kept: kept, timeout: in.Timeout, begun: begun, from: from, to: len(b.messages), parent: s.contextOf(in),
+	})
 }
 
 // decide decides the calls and answers them: each time that the store has decided some, in one write.

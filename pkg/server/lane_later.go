@@ -21,10 +21,7 @@ type laterCall struct {
 
 // start lets a worker decide a call.
 func (h *laneHandler) start(in *lane.Call, l laterCall) {
-	l.ctx = context.Background()
-	if h.service.options.Tracer != nil {
-		l.ctx = h.service.withParent(l.ctx, in)
-	}
+	l.ctx = h.service.contextOf(in)
 	h.startIn(l, in.Timeout)
 }
 

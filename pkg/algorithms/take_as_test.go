@@ -19,7 +19,11 @@ func TestTakeAsDecidesAsChangeAndTakeDo(t *testing.T) {
 			}
 			now += Instant(rapid.Int64Range(0, 3e9).Draw(rt, "pause"))
 			hits, count := rapid.Int64Range(-5, 12).Draw(rt, "hits"), rapid.Bool().Draw(rt, "count_rejected")
-			_, want := Take(l, Change(was, l, s, now), now, hits, count)
+			carried := s
+			if was != l { // Change to the same limit may move the mark of a refill by a nanosecond
+				carried = Change(was, l, s, now)
+			}
+			_, want := Take(l, carried, now, hits, count)
 			var got Decision
 			if s, was, got = TakeAs(was, l, s, now, hits, count); got != want {
 				rt.Fatalf("hits %d under %+v: %+v; want %+v", hits, l, got, want)

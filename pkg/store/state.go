@@ -8,7 +8,21 @@ type State struct {
 	Now   algorithms.Instant // of the transaction, by the store's clock; never 0 in a state that was told
 	Limit algorithms.Limit   // of the key's last charge; zero for an idle key
 	State algorithms.State   // goes with Limit; zero for an idle key, and for an algorithm without [algorithms.Algorithm.HasState]
+
+	// Source says how the charge was decided. The store that decides sets Source, also if it tells nothing else.
+	Source Source
 }
+
+// Source says how a charge was decided.
+type Source uint8
+
+// The sources. The zero value says that the store did not tell its source.
+const (
+	Asked   Source = iota + 1 // a shared store was asked, and answered
+	Lease                     // hits that this process took from the shared store in advance
+	Memory                    // the memory of an earlier denial
+	Without                   // the shared store was not asked, or did not answer
+)
 
 // Take takes hits from the state, as the store would at instant now if no other hits came. The algorithm must have a state.
 func (s *State) Take(l algorithms.Limit, now algorithms.Instant, hits int64, countRejected bool) algorithms.Decision {
@@ -30,6 +44,33 @@ type Outbox interface {
 	// later Take, Peek or Reset of that key. Hits that cannot be charged in time, and hits above the outbox's bounds, are dropped and
 	// counted in metrics.
 	Later(c *Charge, at algorithms.Instant)
+}
+
+// Unanswered is an error of Take, or the Err of a [Transaction], after a request that may still be decided elsewhere. Either the store
+// has certainly not applied the request, or the store does not know the outcome yet. Find it with [errors.AsType].
+type Unanswered interface {
+	error
+
+	// Instead says which hits of the request were applied elsewhere: hits[i] of charges[i], 0 for none, negative for a refund. The
+	// store then charges the difference between these hits and the hits that it has applied itself. [Outbox.Later] says how: also
+	// above the limit, and in the window of the hits only. A negative difference gives hits back. If the store cannot learn the outcome, it charges
+	// the hits that are more than 0, which may count twice, and gives nothing back.
+	//
+	// len(hits) must be the number of the charges. Instead keeps neither hits nor charges, and does not wait. Call Instead at most once, from
+	// any goroutine. Without the call the store leaves the request as it finds it.
+	Instead(hits []int64)
+}
+
+// Continuer is a store that can go on from the states of another store.
+type Continuer interface {
+	Store
+
+	// Continue puts the states of another store in place of the own states of the charges' keys. The other store told states[i] in the
+	// Left of charges[i], and decided decisions[i]. A zero states[i] leaves the key as it is. An algorithm without a state
+	// goes on from the decision, so that the key has at most as much left. All three must have the same length, and are not kept. A
+	// state's age counts by its own clock, so the clocks of the two stores may differ. An older state than the last one of the key may be
+	// ignored.
+	Continue(charges []Charge, states []State, decisions []algorithms.Decision)
 }
 
 // Forgetter is a store that answers some requests from its memory of earlier answers. A limiter calls Forget when rules change, so

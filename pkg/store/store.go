@@ -62,6 +62,7 @@ type Charge struct {
 	Mode          Mode
 	CountRejected bool // denied hits count, too
 	OnError       OnError
+	Exact         bool // each hit is decided by the shared store, never from hits taken in advance
 
 	// Left receives the state of the key as the request leaves it, for callers that go on from the state. Nil: no need. A store that
 	// does not tell states leaves *Left as it is.

@@ -135,7 +135,7 @@ func (c *call) tell(i int, to *store.State) {
 	if to == nil {
 		return
 	}
-	*to = store.State{Now: c.now}
+	*to = store.State{Now: c.now, Source: store.Asked}
 	if c.charges[i].Limit.Algorithm.HasState() {
 		k := c.after[i]
 		if c.counters[i] {

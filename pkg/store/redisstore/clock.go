@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/internal/loglimit"
+	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
 // clocks is the lead of the servers' clocks over this process's clock, for each slot, as slots lie on several servers and move. So a
@@ -15,6 +16,7 @@ import (
 type clocks struct {
 	started time.Time
 	ahead   []atomic.Int64 // microseconds plus 1; 0: not known
+	latest  atomic.Int64   // of ahead
 	logged  loglimit.Limiter
 }
 
@@ -48,6 +50,7 @@ func (c *clocks) learn(slot uint16, us int64, begun, now time.Time) (step time.D
 		step = time.Duration(most-old) * time.Microsecond
 	}
 	c.ahead[slot].Store(most + 1)
+	c.latest.Store(most + 1)
 	return step
 }
 
@@ -58,6 +61,25 @@ func (c *clocks) at(slot uint16, t time.Time) int64 {
 		return 0
 	}
 	return ahead - 1 + t.Sub(c.started).Microseconds()
+}
+
+// Now returns the instant by Redis's clock: the time of this process and the known lead of that clock. The lead is too large by a round
+// trip at most. Before the first answer Now returns the time of this process. In a cluster the clock of the last node that answered counts,
+// and with two servers the one of Options.Target.
+func (s *Store) Now() algorithms.Instant {
+	if s.given != nil {
+		return s.given()
+	}
+	return s.main.clock.instant(time.Now())
+}
+
+// instant returns the instant at t, by the clock that was heard last.
+func (c *clocks) instant(t time.Time) algorithms.Instant {
+	latest := c.latest.Load()
+	if latest == 0 {
+		return algorithms.Instant(t.UnixNano())
+	}
+	return instant(uint64(latest - 1 + t.Sub(c.started).Microseconds()))
 }
 
 // learn is learn of the server's clock. learn logs steps, and reports whether the clock has jumped ahead.

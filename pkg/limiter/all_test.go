@@ -22,10 +22,10 @@ descriptors:
     detailed_metric: true
 `
 
-// Requests with keys of their own are decided alike alone and together, and counted alike.
-func TestCheckAllDecidesAsCheckDoes(t *testing.T) {
+// Requests with keys of their own are decided alike alone, together and now, and counted alike.
+func TestCheckAllAndCheckNowDecideAsCheckDoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		alone, together := newFixture(t, togetherRules), newFixture(t, togetherRules)
+		alone, together, now := newFixture(t, togetherRules), newFixture(t, togetherRules), newFixture(t, togetherRules)
 		var q limiter.Questions
 		for round := range 5 {
 			var want []string
@@ -43,6 +43,9 @@ func TestCheckAllDecidesAsCheckDoes(t *testing.T) {
 				}
 				var v limiter.Verdict
 				want = append(want, answer(alone.Check(t.Context(), ask(), &v), &v))
+				if decided, err := now.CheckNow(ask(), &v); !decided || answer(err, &v) != want[i] {
+					t.Errorf("round %d, request %d: decided now %t: got %s, want %s", round, i, decided, answer(err, &v), want[i])
+				}
 				q.All = append(q.All, limiter.Question{Ctx: t.Context(), Request: ask(), Verdict: new(limiter.Verdict)})
 			}
 			got := make([]string, len(q.All))
@@ -58,8 +61,8 @@ func TestCheckAllDecidesAsCheckDoes(t *testing.T) {
 				t.Errorf("got the answers %q, which show little", answers)
 			}
 		}
-		if a, b := alone.Requests(), together.Requests(); a != b {
-			t.Errorf("counts: got %+v together, %+v alone", b, a)
+		if a, b, c := alone.Requests(), together.Requests(), now.Requests(); a != b || a != c {
+			t.Errorf("counts: got %+v together, %+v now, %+v alone", b, c, a)
 		}
 		for c := range together.Counts() {
 			for d := range alone.Counts() {

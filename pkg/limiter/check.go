@@ -28,6 +28,28 @@ func (l *Limiter) Check(ctx context.Context, r *Request, v *Verdict) error {
 	return nil
 }
 
+// CheckNow is Check for a request that the store decides without waiting, see [store.Prompt]. If the request has to wait, decided is
+// false, and v has no meaning; the caller may then call Check.
+func (l *Limiter) CheckNow(r *Request, v *Verdict) (decided bool, err error) {
+	s, ok := l.store.(store.Prompt)
+	if !ok {
+		return false, nil
+	}
+	set := l.current.Load()
+	if err := l.begin(set, r, v); err != nil {
+		return true, err
+	}
+	if len(v.charges) > 0 {
+		admitted, decided := s.TakeNow(v.charges, v.decisions)
+		if !decided {
+			return false, nil
+		}
+		v.OverLimit = !admitted
+	}
+	l.end(set, r, v)
+	return true, nil
+}
+
 // begin prepares a request for the store. After an error the request has ended.
 func (l *Limiter) begin(set *ruleSet, r *Request, v *Verdict) error {
 	if err := l.prepare(set, r, v); err != nil {

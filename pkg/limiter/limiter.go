@@ -127,7 +127,7 @@ func (l *Limiter) SetRules(rules *descriptors.Rules) {
 // Rules returns the rules in force, never nil.
 func (l *Limiter) Rules() *descriptors.Rules { return l.current.Load().rules }
 
-// Prompt reports whether Check never waits, see [store.Prompt].
+// Prompt reports whether CheckNow decides every request, see [store.Prompt].
 func (l *Limiter) Prompt() bool {
 	s, ok := l.store.(store.Prompt)
 	return ok && s.Prompt()

@@ -65,6 +65,7 @@ type laneHandler struct {
 	counts  *inflight.Conn
 	begun   time.Time // of instants
 	prompt  bool      // the limiter never waits
+	missed  uint      // calls in a row that the limiter did not decide now
 
 	batch *batch // calls of this read that wait; nil: none
 
@@ -78,11 +79,20 @@ func (h *laneHandler) Answer(in *lane.Call, message, dst []byte) (response []byt
 		return dst, lane.Reply{Code: uint32(codes.ResourceExhausted), Message: textCrowded}
 	}
 	begun := h.begun.Add(time.Duration(in.Arrived))
-	if h.prompt && !in.Large {
+	switch {
+	case in.Large:
+	case h.prompt:
 		response, heavy, err := h.service.inPlace(in, begun, message, dst)
 		if !heavy {
 			return response, laneReply(err)
 		}
+	case h.tries():
+		response, decided, err := h.service.now(begun, message, dst)
+		if decided {
+			h.missed = 0
+			return response, laneReply(err)
+		}
+		h.missed++
 	}
 	kept := decodedBytes + decodedFactor*len(message)
 	h.conn.Keep(kept)
@@ -133,6 +143,51 @@ func (s *service) inPlace(in *lane.Call, begun time.Time, message, dst []byte) (
 		err = s.statuses.status(err)
 	}
 	return response, false, err
+}
+
+// A limiter that waits for most calls decides some now: of keys that are denied or leased, or while Redis is away. A try costs a tenth of
+// a call that then waits. After triesInRow tries in vain only one call of triesSeldom is tried.
+const (
+	triesInRow  = 8
+	triesSeldom = 32
+)
+
+// tries reports whether the limiter should try to decide the call now. Spans begin before it is known whether a call waits, so traced
+// calls are not tried.
+func (h *laneHandler) tries() bool {
+	if h.missed >= triesInRow && h.missed%triesSeldom != 0 {
+		h.missed++
+		return false
+	}
+	return h.service.options.Tracer == nil
+}
+
+// now decides a call of the lane if the limiter can do so without waiting, and appends the response to dst. The error is a gRPC status.
+func (s *service) now(begun time.Time, message, dst []byte) (response []byte, decided bool, err error) {
+	c, _ := s.calls.Get().(*call)
+	defer s.survive(&err) // a panic drops c, which may be half written
+	decided = true        // a panic decides
+	c.decodeInPlace(message, begun)
+	if c.invalid != nil || c.weight() > 0 {
+		s.release(c)
+		return dst, false, nil
+	}
+	own := c.answer
+	c.answer = dst
+	if decided, err = s.options.Limiter.CheckNow(&c.request, &c.verdict); decided && err == nil {
+		err = s.encode(c)
+	}
+	response, c.answer = c.answer, own
+	s.release(c)
+	if !decided {
+		return dst, false, nil
+	}
+	s.latest.set(begun)
+	s.spent.Observe(time.Since(begun))
+	if err != nil {
+		err = s.statuses.status(err)
+	}
+	return response, true, err
 }
 
 // contextOf returns the context of a call of the lane, without its deadline: with tracing it has the span of the client.

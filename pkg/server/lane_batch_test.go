@@ -118,6 +118,50 @@ func inBatches(t *testing.T, s *shared) {
 	}
 }
 
+// knowing is a shared that denies now as many calls as it is told, and then others only by TakeAll.
+type knowing struct {
+	*shared
+	now, tries int
+}
+
+func (k *knowing) Prompt() bool { return false }
+
+func (k *knowing) TakeNow(_ []store.Charge, decisions []algorithms.Decision) (admitted, decided bool) {
+	k.tries++
+	if k.tries > k.now {
+		return false, false
+	}
+	decisions[0] = algorithms.Decision{}
+	return false, true
+}
+
+func TestCallsThatTheStoreDecidesNowDoNotWaitForTheOthersOfTheirRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &knowing{shared: &shared{release: make(chan struct{})}, now: 3}
+		f := startOn(t, s, everything, func(o *Options) { o.GRPCGo = false })
+		_, answers := conversation(t, f, 70)
+		inBatches(t, s.shared)
+		if s.taken.Load() != 67 {
+			t.Errorf("%d transactions waited, want 67", s.taken.Load())
+		}
+		if len(answers) != 4 || answers[1] == "" || answers[3] == "" || answers[5] == "" {
+			t.Errorf("while the store waits: got the answers %v, want the first three calls', and the one that TakeAll denies", answers)
+		}
+		if want := 3 + triesInRow + 67/triesSeldom; s.tries > want+1 {
+			t.Errorf("the store was tried %d times, want about %d: tries in vain cost time", s.tries, want)
+		}
+		close(s.release)
+		synctest.Wait()
+		if len(answers) != 70 {
+			t.Errorf("got %d answers, want 70", len(answers))
+		}
+		requests := f.limiter.Requests()
+		if total := requests.OK + requests.OverLimit; total != 70 {
+			t.Errorf("got %d requests in the counts, want 70: a try in vain counts nothing", total)
+		}
+	})
+}
+
 func TestTheCallsOfOneReadWaitForTheStoreOnce(t *testing.T) {
 	onTheLane(t, func(t *testing.T, f *fixture, s *shared) {
 		t.Helper()

@@ -84,11 +84,15 @@ type Store interface {
 	Reset(ctx context.Context, charges []Charge) (forgotten int, err error)
 }
 
-// Prompt is a store that may decide without waiting.
+// Prompt is a store that decides some transactions, or all, without waiting for a network, a file or another process. Locks that are held
+// for microseconds are no wait.
 type Prompt interface {
-	// Prompt reports whether Take never waits for a network, a file or another process. Locks that are held for microseconds are no
-	// wait. A server may then call Take on the goroutine that reads a connection. The answer never changes.
+	// Prompt reports whether TakeNow decides every transaction. The answer never changes.
 	Prompt() bool
+
+	// TakeNow is Take for a transaction that needs no wait. If the transaction needs one, or fails, TakeNow changes nothing, and decided is
+	// false; the caller may then call Take. A server may call TakeNow on the goroutine that reads a connection.
+	TakeNow(charges []Charge, decisions []algorithms.Decision) (admitted, decided bool)
 }
 
 // Admitted gives the verdict on a request. A denied charge in Enforce mode denies the request. So do the rules in Quota mode, if there

@@ -32,3 +32,20 @@ func TestTransactionsDeniedFromMemoryDoNotWaitForTheOthers(t *testing.T) {
 		}
 	})
 }
+
+func TestTakeNowDecidesDeniedKeysOnly(t *testing.T) {
+	inBubble(t, time.Second, func(t *testing.T, s *Store, told *telling) {
+		over, free := hour("over", 1), hour("free", 100)
+		take(t, s, over)
+		take(t, s, over) // denied, and remembered
+		told.asks(t, 0, func() {
+			decisions := make([]algorithms.Decision, 2)
+			if admitted, decided := s.TakeNow([]store.Charge{over}, decisions); admitted || !decided || decisions[0].RetryAfter == 0 {
+				t.Errorf("a denied key: got %t, decided %t, %+v", admitted, decided, decisions[0])
+			}
+			if _, decided := s.TakeNow([]store.Charge{free}, decisions); decided {
+				t.Error("a key that memory does not know is decided")
+			}
+		})
+	})
+}

@@ -82,3 +82,33 @@ func TestTransactionsTakenTogetherAfterTheirTimeAreNoFailures(t *testing.T) {
 type due struct{ context.Context } //nolint:containedctx // due is a context
 
 func (due) Deadline() (time.Time, bool) { return time.Now(), true }
+
+func TestTakeNowDecidesWhileTheBreakerIsOpen(t *testing.T) {
+	inBubble(t, Options{Failures: 1, FailingFor: time.Nanosecond, MinOpen: time.Second}, func(r *rig) {
+		now := func() bool {
+			asked, decisions := r.primary.asked.Load(), make([]algorithms.Decision, 1)
+			admitted, decided := r.TakeNow([]store.Charge{charge("k", 5)}, decisions)
+			if decided && (!admitted || decisions[0].Remaining == 77) || r.primary.asked.Load() != asked {
+				t.Errorf("got %t, %+v, and the primary was asked %d times", admitted, decisions[0], r.primary.asked.Load()-asked)
+			}
+			return decided
+		}
+		if now() {
+			t.Error("closed: the request was decided without the primary")
+		}
+		r.primary.fail(errDown)
+		r.probeAnswers(errDown)
+		r.together(1)
+		time.Sleep(time.Millisecond)
+		r.together(1)
+		r.want(Open)
+		if !now() {
+			t.Error("open: the request was not decided")
+		}
+		synctest.Wait()
+		r.halfOpen()
+		if now() || now() {
+			t.Error("half-open: a request that may ask the primary was decided without")
+		}
+	})
+}

@@ -190,11 +190,17 @@ func (s *Store) Take(ctx context.Context, charges []store.Charge, decisions []al
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
+	admitted, _ := s.TakeNow(charges, decisions)
+	return admitted, nil
+}
+
+// TakeNow implements [store.Prompt]. TakeNow decides every transaction.
+func (s *Store) TakeNow(charges []store.Charge, decisions []algorithms.Decision) (admitted, decided bool) {
 	if len(charges) == 1 {
 		s.takeOne(&charges[0], &decisions[0])
-		return decisions[0].Allowed || charges[0].Mode.Shadows(), nil
+		return decisions[0].Allowed || charges[0].Mode.Shadows(), true
 	}
-	return s.takeAll(charges, decisions), nil
+	return s.takeAll(charges, decisions), true
 }
 
 // Peek implements [store.Store]. Peek fails only when ctx has ended.

@@ -1,0 +1,23 @@
+package fallback
+
+import (
+	"context"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+var _ store.Prompt = (*Store)(nil)
+
+// Prompt implements [store.Prompt]: a request may have to ask the primary.
+func (s *Store) Prompt() bool { return false }
+
+// TakeNow implements [store.Prompt]. TakeNow decides while the breaker does not let the request ask the primary.
+func (s *Store) TakeNow(charges []store.Charge, decisions []algorithms.Decision) (admitted, decided bool) {
+	if p := s.enter(); p != nil {
+		p.leave()
+		return false, false
+	}
+	admitted, err := s.takeWithout(context.Background(), charges, decisions)
+	return admitted, err == nil
+}

@@ -1,17 +1,8 @@
-package main
-
-import (
-	"cmp"
-	"errors"
-	"fmt"
-	"slices"
-	"time"
-
-	"github.com/weirproxy/weir/pkg/algorithms"
-)
-
-// The oracle knows only the earliest and the latest instant of each decision, not the instant itself. A promise is broken when no
-// instants in those spans keep it: no false alarm. The spans leave little open, as each key gets far more requests than its limit
+// Package promise judges a service by the promises of its limits, from outside. The only facts are the times of requests and of
+// their answers. The service may be one process, or a fleet that shares its counts.
+//
+// The package knows only the earliest and the latest instant of each decision, not the instant itself. A promise is broken when no
+// instants in those spans keep it: no false alarm. The spans leave little open where each key gets far more requests than its limit
 // admits. A window that admits one too many is full even without the requests that may belong to the next.
 //
 //	fixed_window            requests that can be distributed over the windows they may belong to, none with too many
@@ -20,75 +11,63 @@ import (
 //	sliding_window_log      in any interval shorter than the period at most requests, of what certainly fell in it
 //	sliding_window_counter  as fixed_window; and the estimate, of what certainly fell in either window, at the latest instant
 //
-// A second oracle finds a store that denies too much: one process decides the same requests, each in the middle of its span (see
+// A second oracle finds a service that denies too much: one process decides the same requests, each in the middle of its span (see
 // replay).
+package promise
 
-// granularity of instants in Redis: a decision may seem to fall so much before it was asked for.
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+)
+
+// granularity of instants in Redis, in nanoseconds: a decision may seem to fall so much before it was asked for.
 const granularity = int64(time.Microsecond)
+
+// A Request was answered. The decision fell somewhere from Sent to Received, by one clock for all requests. The clock of the counts
+// must be the same.
+type Request struct {
+	Sent, Received int64 // Unix nanoseconds
+	Keys           []int // numbers of the limits that the request charges with one hit each
+	Admitted       bool
+}
 
 // span is from when to when something admitted may have been decided.
 type span struct{ from, to int64 }
 
-// verdict is the result of a plan.
-type verdict struct {
-	admitted int
-	denied   int
-	expected int // admitted by one process
-	least    int // the fewest hits that the store must admit
-	over     int // hits admitted beyond a promise, of all keys
-	without  int // charges decided without Redis
-	errors   failures
+// A Count is the hits on one key.
+type Count struct {
+	Admitted int
+	Over     int // hits admitted beyond the promise: a lower bound
+	Expected int // hits that one process would have admitted
 }
 
-// remainder is the share of one process's admitted hits that may be missing, besides the hits in flight. One process knows a decision
-// at once; a client knows it when the answer has come. In a cluster a request that one slot denies has taken hits in another until
-// they are given back.
-func (p *plan) remainder() float64 {
-	if len(p.kinds) > 1 {
-		return 0.05
-	}
-	return 0.02
-}
-
-// err returns the mistakes of a verdict.
-func (v *verdict) err() error {
-	var errs []error
-	if v.over > 0 {
-		errs = append(errs, fmt.Errorf("%d hits more were admitted than the limits allow", v.over))
-	}
-	if v.admitted < v.least {
-		errs = append(errs, fmt.Errorf("%d hits were admitted where one process would have admitted %d: must be at least %d",
-			v.admitted, v.expected, v.least))
-	}
-	if v.denied == 0 {
-		errs = append(errs, errors.New("nothing was denied: the load did not reach the limits"))
-	}
-	if v.errors.count > 0 {
-		errs = append(errs, fmt.Errorf("%d errors, such as: %w", v.errors.count, v.errors.first))
-	}
-	return errors.Join(errs...)
-}
-
-// judge counts the admitted hits, and the hits that no promise allows.
-func judge(p *plan, history []asked) verdict {
-	v := verdict{expected: replay(p, history)}
-	v.least = int(float64(v.expected)*(1-p.remainder())) - p.clients
-	admitted := make([][]span, len(p.limits))
+// Judge counts the hits on each key, which has the limit with the same number. All limits enforce, and denied hits do not count.
+func Judge(limits []algorithms.Limit, history []Request) []Count {
+	counts := make([]Count, len(limits))
+	spans := make([][]span, len(limits))
 	for i := range history {
-		a := &history[i]
-		if !a.admitted {
-			v.denied++
-			continue
-		}
-		v.admitted++
-		for _, key := range p.choices[a.choice].keys {
-			admitted[key] = append(admitted[key], span{a.sent - a.sent%granularity, a.received})
+		if r := &history[i]; r.Admitted {
+			for _, key := range r.Keys {
+				spans[key] = append(spans[key], span{r.Sent - r.Sent%granularity, r.Received})
+			}
 		}
 	}
-	for key, spans := range admitted {
-		v.over += over(p.limits[key], spans)
+	for key, expected := range replay(limits, history) {
+		counts[key] = Count{Admitted: len(spans[key]), Over: over(limits[key], spans[key]), Expected: expected}
 	}
-	return v
+	return counts
+}
+
+// Over returns the hits of all keys that no promise allows.
+func Over(counts []Count) int {
+	n := 0
+	for _, c := range counts {
+		n += c.Over
+	}
+	return n
 }
 
 // over returns how many hits on one key are beyond its limit's promise.
@@ -185,3 +164,6 @@ func overLog(l algorithms.Limit, spans []span) int {
 
 // hits rounds up to whole ones.
 func hits(parts, whole int64) int64 { return (parts + whole - 1) / whole }
+
+// window returns the number of the aligned window of an instant in Unix nanoseconds.
+func window(at int64, period time.Duration) int64 { return at / int64(period) }

@@ -5,8 +5,10 @@ package drive
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -36,7 +38,9 @@ type Conn struct{ conn *grpc.ClientConn }
 
 // Dial returns a connection, which is made when it is first used.
 func Dial(address string) (*Conn, error) {
-	conn, err := grpc.NewClient(address,
+	// A server that was killed is back within a second.
+	again := grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.5, MaxDelay: 200 * time.Millisecond}, MinConnectTimeout: time.Second}
+	conn, err := grpc.NewClient(address, grpc.WithConnectParams(again),
 		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(), grpc.WithDefaultCallOptions(grpc.ForceCodec(codec{})))
 	if err != nil {
 		return nil, err

@@ -21,6 +21,7 @@ func TestNothingIsAdmittedBeyondTheLimitsByFourSidecars(t *testing.T) {
 	for name, args := range map[string][]string{
 		"one limit":              {"-n=20000"},
 		"two limits per request": {"-n=10000", "-several"},
+		"a load that moves":      {"-n=20000", "-load=moving", "-move=50ms", "-algorithm=token_bucket"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out strings.Builder
@@ -52,6 +53,7 @@ func noteSources(t *testing.T, root string) {
 func TestArgumentsAreBounded(t *testing.T) {
 	for _, args := range [][]string{
 		{"-n=0"}, {"-clients=0"}, {"-period=1us"}, {"-topology=ring"}, {"-topology="}, {"-algorithm=magic"}, {"more"}, {"-nonsense"},
+		{"-row=magic"}, {"-load=magic"}, {"-fault=magic"}, {"-rate=-1"}, {"-move=0s"}, {"-fault=oom", "-topology=cluster"}, {"-away=-1s"},
 	} {
 		if _, err := parse(args, io.Discard); err == nil {
 			t.Errorf("parse(%q): got no error", args)
@@ -63,5 +65,39 @@ func TestWhatFollowsTheFlagsGoesToTheSidecars(t *testing.T) {
 	o, err := parse([]string{"-topology=single,cluster", "--", "--redis-hash-tag=domain"}, io.Discard)
 	if err != nil || len(o.more) != 1 || len(o.topologies) != 2 {
 		t.Errorf("parse: got %+v, %v", o, err)
+	}
+}
+
+func TestARowIsArgumentsThatLaterOnesChange(t *testing.T) {
+	for name := range rows() {
+		o, err := parse([]string{"-row=" + name, "-sidecars=3", "--", "--fleet-size=3"}, io.Discard)
+		if err != nil || o.sidecars != 3 || !o.defaults || len(o.more) != 1 {
+			t.Errorf("row %s: got %+v, %v", name, o, err)
+		}
+	}
+	o, err := parse([]string{"-row=stop", "-fault=pause"}, io.Discard)
+	if err != nil || o.fault != "pause" || o.requests != 100 {
+		t.Errorf("the row stop with another fault: got %+v, %v", o, err)
+	}
+}
+
+func TestEachFaultDisturbsTheFleetAndEnds(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes some seconds")
+	}
+	const root = "../.."
+	noteSources(t, root)
+	parts.NeedRedis(t, root)
+	for _, name := range faultNames() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var out strings.Builder
+			args := []string{"-row=" + name, "-duration=1s", "-clients=8", "-sidecars=2", "-most-over=1000", "-requests=10", "-burst=10"}
+			err := run(t.Context(), args, &out, io.Discard)
+			t.Log("\n" + out.String())
+			if err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/weirproxy/weir/bench/drive"
 	"github.com/weirproxy/weir/pkg/algorithms"
@@ -15,7 +14,6 @@ const domain = "overadmission"
 // plan is the limits of one algorithm and the requests for them.
 type plan struct {
 	algorithm algorithms.Algorithm
-	clients   int // requests at once
 	kinds     []kind
 	limits    []algorithms.Limit // by key
 	choices   []choice
@@ -38,9 +36,11 @@ type choice struct {
 func newPlan(o options, a algorithms.Algorithm) (*plan, error) {
 	limit := algorithms.Limit{Algorithm: a, Requests: uint32(o.requests), Period: o.period}
 	if a == algorithms.TokenBucket {
-		limit.Burst = max(limit.Requests/5, 1) // so that capacity and rate are told apart
+		if limit.Burst = uint32(o.burst); o.burst == 0 {
+			limit.Burst = max(limit.Requests/5, 1) // so that capacity and rate are told apart
+		}
 	}
-	p := &plan{algorithm: a, clients: o.clients, kinds: []kind{{a.String(), limit}}}
+	p := &plan{algorithm: a, kinds: []kind{{a.String(), limit}}}
 	if !o.several {
 		for i := range o.keys {
 			if err := p.add([]int{i}, []drive.Entry{{Key: a.String(), Value: fmt.Sprint(i)}}); err != nil {
@@ -100,6 +100,3 @@ func ruleFile(plans []*plan) string {
 	}
 	return b.String()
 }
-
-// window returns the number of the aligned window of an instant in Unix nanoseconds.
-func window(at int64, period time.Duration) int64 { return at / int64(period) }

@@ -2,7 +2,7 @@ package promise
 
 import (
 	"math/rand/v2"
-		"testing"
+	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"

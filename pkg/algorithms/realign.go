@@ -124,3 +124,11 @@ func (g *Log) Restore(l Limit, e LogEntry, now Instant) {
 	}
 	g.push(entry)
 }
+
+// Replace makes e the only entry of the log, as [Log.Restore] appends it to an empty one. Replace keeps the memory of the log as
+// [Log.Apply] does.
+func (g *Log) Replace(l Limit, e LogEntry, now Instant) {
+	g.head, g.len, g.hits, g.last = 0, 0, 0, 0
+	g.Restore(l, e, now)
+	g.shrink()
+}

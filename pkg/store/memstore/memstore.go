@@ -55,7 +55,10 @@ type Options struct {
 	OnFull        OnFull        // the policy for a new key when no other can be forgotten
 	SweepInterval time.Duration // time in which the sweep visits every key once; 0 means DefaultSweepInterval
 	Logger        *slog.Logger  // of steps of the wall clock, at WARN; nil: no log
-	Savable       bool          // Save and Load work; a decision then takes about 30 ns more, for another hash of keys
+	// Now returns the instant by the clock whose windows count. The store follows the clock as it follows a wall clock. Nil: this machine's
+	// wall clock.
+	Now     func() algorithms.Instant
+	Savable bool // Save and Load work; a decision then takes about 30 ns more, for another hash of keys
 }
 
 // Store keeps states in memory. All methods are safe for concurrent use. Close it to end the sweep.
@@ -98,7 +101,13 @@ type Stats struct {
 }
 
 // New returns an empty store and starts its sweep. New fails when an option is out of bounds.
-func New(o Options) (*Store, error) { return open(o, time.Time.UnixNano) }
+func New(o Options) (*Store, error) {
+	wall := time.Time.UnixNano
+	if o.Now != nil {
+		wall = func(t time.Time) int64 { return int64(o.Now()) - int64(time.Since(t)) }
+	}
+	return open(o, wall)
+}
 
 // open is New with another wall clock.
 func open(o Options, wall func(time.Time) int64) (*Store, error) {

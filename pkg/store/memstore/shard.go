@@ -18,7 +18,7 @@ type shard struct {
 	limits     limits
 	logs       logs
 	candidates candidates
-	_          [24]byte
+	heard      []heard // see Continue; nil before the first
 }
 
 // maxShardKeys is the bound of keys in a shard, so that each key can have a limit of its own. One number of limits stays free for the

@@ -1,0 +1,297 @@
+package leased
+
+import (
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// lease is the hits of one key that this process has taken in advance, and how often the key is asked here. A lease decides by
+// instants that its holder gives: it has no clock, no lock and no goroutine, and does not allocate. A time.Duration is an instant
+// by the holder's monotonic clock, and an algorithms.Instant is one by the store's. The zero value holds nothing.
+//
+// The holder asks the store for the hits of want, and tells the outcome to granted or failed. spend then takes hits from the grants,
+// and ended returns those that the holder must give back. A lease has two grants at most, so that the next one can come before the
+// first one is spent.
+//
+// # Why a lease never admits too many
+//
+// The store has charged hits before they are spent here. A fixed window counts charges, and all hits of a grant are spent in the
+// window of the grant. So at most the limit is spent in each window. A sliding count falls only as time goes by, so it stays at or
+// above the count of hits that were spent.
+//
+// A bucket also gains while hits lie here, and so could sell them twice. In an interval the fleet spends what it held at the start, and
+// what it is granted later, at most the level at the start and the gain. That is at most the burst and the gain if the deficit
+// of the bucket is never smaller than all hits held. Two rules see to that:
+//
+//   - At each grant the deficit without the hits of the grant is at least the gain in the longest lease (bounds.park). The holder
+//     asks for hits that it does not spend where the deficit would be smaller.
+//   - Hits are given back as of the instant of their grant, less the gain since then.
+//
+// Proof. Let V be the deficit less all that could be given back now. Time lowers both by the gain, or only the deficit where nothing
+// could be given back. A grant raises both by its hits. Giving back lowers both alike, and a hit that is spent only lowers what could be given back.
+// So V falls only while nothing can be given back, and then V is the deficit. By the first rule V is then at least the park at the next grant. So V
+// is at least the park at every grant. Now take the oldest lease of those held at some instant. Since its grant
+// the deficit has lost at most the gain of one lease, which is the park, and all that was given back of older leases. Both are part of the deficit at the
+// grant beside V. So the deficit still covers every hit that was granted since, and these are all hits held.
+type lease struct {
+	limit  algorithms.Limit
+	bounds bounds
+	rate   rate
+
+	first, second grant // spent in this order; second is empty if first is
+
+	told  store.State   // the last state that the store told; the hits held are charged in it
+	heard time.Duration // when the store told
+
+	asked int64         // hits of the grant under way; 0: there is none
+	fate  fate          // of the grant under way
+	quiet time.Duration // until then the store is not asked for a grant
+}
+
+// grant is hits that the store has charged and that were not spent yet.
+type grant struct {
+	left, size int64
+	at         algorithms.Instant // of the charge, by the store's clock
+	half, ends time.Duration      // from half on the next grant is asked for; from ends on nothing is spent
+}
+
+// part is hits of one grant.
+type part struct {
+	hits int64
+	at   algorithms.Instant // of the grant
+}
+
+// fate is the use of the hits of a grant that is under way.
+type fate uint8
+
+const (
+	keep fate = iota
+	giveBack
+	lose
+)
+
+const (
+	fewCalls  = 4    // in a slot: from then on a key is worth a lease
+	leastHits = 2    // a smaller grant saves nothing
+	pause     = slot // without grants after one that was denied, or that failed
+)
+
+// use prepares the lease for charges under a limit. Under another limit than before the lease is recalled, and use returns hits that
+// must be given back under the limit before.
+func (l *lease) use(limit algorithms.Limit) (back [2]part) {
+	if l.limit == limit {
+		return back
+	}
+	back = l.recall()
+	l.fate = lose // the park of the grant under way is unknown under the new limit
+	l.limit, l.bounds, l.told, l.quiet = limit, boundsOf(limit), store.State{}, 0
+	return back
+}
+
+// spend takes hits from the grants, all or none. It returns from which, for unspend. hits is at least 1.
+func (l *lease) spend(now time.Duration, hits int64) (from [2]part, spent bool) {
+	if l.held(now) < hits {
+		return from, false
+	}
+	if now < l.first.ends {
+		from[0] = l.first.take(hits)
+	}
+	if rest := hits - from[0].hits; rest > 0 {
+		from[1] = l.second.take(rest)
+	}
+	l.shift()
+	return from, true
+}
+
+// take takes hits, or what is left of them.
+func (g *grant) take(hits int64) part {
+	hits = min(hits, g.left)
+	g.left -= hits
+	return part{hits, g.at}
+}
+
+// unspend puts back hits that spend has taken, and reports whether the lease took them. Otherwise the holder must give them back to
+// the store.
+func (l *lease) unspend(now time.Duration, p part) bool {
+	for _, g := range [...]*grant{&l.first, &l.second} {
+		if g.at == p.at && now < g.ends && g.left+p.hits <= g.size {
+			g.left += p.hits
+			return true
+		}
+	}
+	return false
+}
+
+// shift makes the second grant the first one when that is spent.
+func (l *lease) shift() {
+	if l.first.left == 0 && l.second.left > 0 {
+		l.first, l.second = l.second, grant{}
+	}
+}
+
+// held returns the hits that can be spent.
+func (l *lease) held(now time.Duration) int64 {
+	held := int64(0)
+	if now < l.first.ends {
+		held = l.first.left
+	}
+	if now < l.second.ends {
+		held += l.second.left
+	}
+	return held
+}
+
+// ended removes grants that must not be spent any more, and returns their hits, which must be given back.
+func (l *lease) ended(now time.Duration) (back [2]part) {
+	for i, g := range [...]*grant{&l.first, &l.second} {
+		if g.left > 0 && now >= g.ends {
+			back[i] = l.remove(g)
+		}
+	}
+	if l.bounds.window > 0 {
+		l.told.Take(l.limit, l.instant(now), -back[0].hits-back[1].hits, false)
+	}
+	l.shift()
+	return back
+}
+
+// recall ends all grants, also one that is under way, and returns hits that must be given back.
+func (l *lease) recall() (back [2]part) {
+	l.fate = max(l.fate, giveBack)
+	return [...]part{l.remove(&l.first), l.remove(&l.second)}
+}
+
+// drop forgets all grants, also one that is under way: the state of the key goes, and nothing may be given back.
+func (l *lease) drop() {
+	l.fate = lose
+	l.first, l.second, l.told = grant{}, grant{}, store.State{}
+}
+
+// remove removes a grant and returns the hits that were left.
+func (l *lease) remove(g *grant) part {
+	p := part{g.left, g.at}
+	*g = grant{}
+	return p
+}
+
+// instant returns the store's instant, or an instant shortly before.
+func (l *lease) instant(now time.Duration) algorithms.Instant { return l.told.Now.Add(now - l.heard) }
+
+// hear notes a state that the store told with an answer at now. An older one than the last changes nothing.
+func (l *lease) hear(now time.Duration, told *store.State) {
+	if told.Now != 0 && told.Now >= l.told.Now {
+		l.told, l.heard = *told, now
+	}
+}
+
+// answer returns the decision for hits that were spent here, or for a probe: the last state that was told, less the hits
+// spent since.
+func (l *lease) answer(now time.Duration) algorithms.Decision {
+	state := l.told
+	d := state.Take(l.limit, l.instant(now), -l.held(now), false)
+	d.Allowed, d.RetryAfter = true, 0
+	return d
+}
+
+// want returns how many hits the holder should ask the store for now; 0: none. fleet is how many processes share the store, at
+// least 1. After want has returned hits the holder must call granted or failed.
+//
+// The hits suffice for a slot at the usual rate, and are at most a fair part of the rest: half of it, divided by the fleet. A bucket
+// that lacks less than its park is asked for more.
+func (l *lease) want(now time.Duration, fleet int) int64 {
+	if l.asked > 0 || l.second.left > 0 || l.bounds.length == 0 || l.told.Now == 0 || now < l.quiet {
+		return 0
+	}
+	if g := &l.first; 2*g.left > g.size && now < g.half {
+		return 0
+	}
+	calls, hits := l.rate.perSlot(now)
+	if calls < fewCalls {
+		return 0
+	}
+	at := l.instant(now)
+	if w := l.bounds.window; w > 0 {
+		rest := untilEnd(w, at)
+		if rest < shortest {
+			return 0
+		}
+		if rest < slot {
+			hits = int64(scale(rest, uint64(hits), uint64(slot)))
+		}
+	}
+	left, park := l.rest(at)
+	hits = min(hits, (left-park)/(2*int64(fleet)), algorithms.MaxHits-park)
+	if hits < leastHits {
+		return 0
+	}
+	l.asked, l.fate = hits+park, keep
+	return l.asked
+}
+
+// rest returns the hits that the store would still admit by the last state that was told, and how many of them must be parked.
+func (l *lease) rest(at algorithms.Instant) (left, park int64) {
+	state := l.told
+	left = int64(state.Take(l.limit, at, 0, false).Remaining)
+	if park = l.bounds.park; park > 0 {
+		park = max(0, park+park/reserve+1-l.deficit(left))
+	}
+	return left, park
+}
+
+// deficit returns how many whole hits a bucket lacks at least, of which remaining would pass.
+func (l *lease) deficit(remaining int64) int64 {
+	return int64(l.limit.Capacity()) - remaining - 1
+}
+
+// granted enters the hits of the grant under way, which the store has decided, with the state that it told. begun is an instant
+// before the store was asked. The result is hits that must be given back at once.
+func (l *lease) granted(begun, now time.Duration, d algorithms.Decision, told *store.State) (back part) {
+	hits, fate := l.asked, l.fate
+	l.asked, l.fate = 0, keep
+	if fate == lose {
+		return part{}
+	}
+	l.hear(now, told)
+	if l.bounds.park > 0 {
+		hits = min(hits, l.deficit(int64(d.Remaining))-l.bounds.park) // all others stay charged
+	}
+	if !d.Allowed || told.Now == 0 || hits <= 0 {
+		l.quiet = now + pause
+		return part{}
+	}
+	if fate == giveBack {
+		return part{hits, told.Now}
+	}
+	length := l.bounds.length
+	if w := l.bounds.window; w > 0 {
+		length = min(length, untilEnd(w, told.Now))
+	}
+	ends := begun + length - length/drift - slack
+	if ends <= now {
+		return part{hits, told.Now}
+	}
+	g := grant{left: hits, size: hits, at: told.Now, half: now + (ends-now)/2, ends: ends}
+	if l.first.left == 0 {
+		l.first = g
+	} else {
+		l.second = g
+	}
+	return part{}
+}
+
+// failed notes that the store has not decided the grant under way. It returns the hits that may be given back should the store have
+// charged them, or charge them later. A bucket keeps them, as the holder does not know whether enough are parked.
+func (l *lease) failed(now time.Duration) (hits int64) {
+	if l.bounds.park == 0 && l.fate != lose {
+		hits = l.asked
+	}
+	l.asked, l.fate, l.quiet = 0, keep, now+pause
+	return hits
+}
+
+// idle reports whether the lease holds nothing, waits for nothing, and its key is not asked any more.
+func (l *lease) idle(now time.Duration) bool {
+	return l.asked == 0 && l.first.left == 0 && l.rate.idle(now)
+}

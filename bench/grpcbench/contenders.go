@@ -60,7 +60,7 @@ type contender struct {
 	turns  []turn
 }
 
-// all returns the contenders of the options, the bare server first.
+// all returns the contenders of the options. The first one is measured always: the bare server, or with leases a server in memory.
 func (b *bench) all() []contender {
 	bare := contender{name: "bare", kind: "bare", path: "/search", want: codeOK}
 	allowed := func(name, kind string) contender {
@@ -75,6 +75,14 @@ func (b *bench) all() []contender {
 		return []contender{{name: "bare", kind: "bare"}, {name: "grpc", kind: "grpc"}, {name: "lane", kind: "lane"}, {name: "no filter"}}
 	case b.o.idle > 0, b.o.profile > 0:
 		return []contender{bare, allowed("grpc", "grpc"), allowed("lane", "lane")}
+	case b.o.leased:
+		for _, path := range []string{"/search", "/bucket"} {
+			name := map[string]string{"/search": " fixed_window", "/bucket": " token_bucket"}[path]
+			all = append(all,
+				contender{name: "memory" + name, kind: "lane", path: path, want: codeOK},
+				contender{name: "exact" + name, kind: "exact lane", redis: true, path: path, want: codeOK},
+				contender{name: "leased" + name, kind: "leased lane", redis: true, path: path, want: codeOK})
+		}
 	case b.o.redis:
 		all = []contender{bare}
 		for _, kind := range []string{"grpc", "lane"} {

@@ -12,6 +12,9 @@
 // sum. A key over its limit is measured with a sidecar that counts in memory too. The column "alone" is requests decided without Redis,
 // which should be none.
 //
+// With -store leased the first server counts in memory, in place of the bare server. The others count in Redis, with --sharing=exact
+// and with --sharing=leased.
+//
 // h2load sends one body, so it asks for one key. With -keys a client in this process asks instead, for one of many at random:
 //
 //	go -C bench run ./grpcbench -store redis -keys 10000
@@ -20,7 +23,7 @@
 // took, also without the filter. With -idle the report shows the memory of a connection that has had one request, and with -profile
 // where the CPU time of Weir goes.
 //
-// Grpcbench needs h2load of nghttp2, or -keys. With -store redis, grpcbench needs a redis-server or valkey-server too, as
+// Grpcbench needs h2load of nghttp2, or -keys. With -store redis or leased, grpcbench needs a redis-server or valkey-server too, as
 // scripts/redis.sh finds it, and with -envoy an Envoy, as scripts/envoy.sh finds it. All runs need Linux: CPU time comes from a clock of
 // the process.
 package main
@@ -50,6 +53,7 @@ type options struct {
 	keys             int
 	network          string // tcp, unix or tls
 	redis, envoy     bool
+	leased           bool          // beside redis
 	idle             int           // connections; 0: no measurement of them
 	profile          time.Duration // 0: no profile
 	servers          *regexp.Regexp
@@ -74,7 +78,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		flags.StringVar(&o.network, "network", "tcp", "tcp, unix, or tls for Weir beside plain tcp for the bare server")
 		flags.StringVar(&servers, "servers", ".", "regular expression of the servers to measure beside the bare one")
 		flags.IntVar(&o.keys, "keys", 1, "keys to ask for at random; more than 1 does without h2load, and without a key over its limit")
-		flags.StringVar(&store, "store", "memory", "where counts are kept: memory or redis")
+		flags.StringVar(&store, "store", "memory", "where counts are kept: memory, redis, or leased for memory, Redis and leases of Redis in turns")
 		flags.BoolVar(&o.envoy, "envoy", false, "ask through Envoy")
 		flags.IntVar(&o.idle, "idle", 0, "measure the memory of that many connections instead of CPU time")
 		flags.DurationVar(&o.profile, "profile", 0, "profile each of Weir's servers that long instead")
@@ -94,14 +98,15 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	if o.shapes, err = parseShapes(shapes); err != nil {
 		return o, err
 	}
-	o.redis = store == "redis"
+	o.leased = store == "leased"
+	o.redis = store == "redis" || o.leased
 	switch {
 	case o.rounds < 1, o.requests < 1, o.keys < 1:
 		return o, errors.New("rounds, requests and keys must be at least 1")
 	case o.idle < 0, o.profile < 0, o.grpcTimeout < time.Millisecond:
 		return o, errors.New("idle and profile must not be negative, and grpc-timeout must be at least 1ms")
 	case !o.redis && store != "memory":
-		return o, fmt.Errorf("store %q: must be memory or redis", store)
+		return o, fmt.Errorf("store %q: must be memory, redis or leased", store)
 	case !slices.Contains([]string{"tcp", "unix", "tls"}, o.network):
 		return o, fmt.Errorf("network %q: must be tcp, unix or tls", o.network)
 	case o.network != "tcp" && (o.redis || o.envoy || o.keys > 1 || o.idle > 0 || o.profile > 0):

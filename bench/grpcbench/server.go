@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -76,12 +77,14 @@ func (b *bench) start(ctx context.Context, stderr io.Writer) ([]contender, error
 	}
 	nghttpd, missing := exec.LookPath("nghttpd")
 	b.o.nghttpd = nghttpd
-	all := slices.DeleteFunc(b.all(), func(c contender) bool {
+	all := b.all()
+	first := all[0].name
+	all = slices.DeleteFunc(all, func(c contender) bool {
 		if c.kind == "nghttpd" && missing != nil && b.o.servers.MatchString(c.name) {
 			fmt.Fprintln(stderr, "without nghttpd, which is missing: install the package nghttp2-server (Debian, Ubuntu) or nghttp2 (others)")
 			return true
 		}
-		return c.kind != "bare" && c.kind != "" && !b.o.servers.MatchString(c.name)
+		return c.kind != "bare" && c.kind != "" && c.name != first && !b.o.servers.MatchString(c.name)
 	})
 	for i := range all {
 		c := &all[i]
@@ -126,6 +129,8 @@ func (b *bench) server(ctx context.Context, kind string) (*server, error) {
 		}
 	case "redis grpc", "redis lane":
 		s, err = b.sharing(ctx, kind[len("redis "):])
+	case "exact lane", "leased lane":
+		s, err = b.sharing(ctx, "lane", "--sharing="+strings.TrimSuffix(kind, " lane"))
 	case "nghttpd":
 		s, err = b.nghttpd(ctx)
 	default:
@@ -184,7 +189,7 @@ func (b *bench) sidecar(ctx context.Context, binary string, more ...string) (*se
 }
 
 // sharing starts a sidecar that keeps its counts in Redis, and the Redis before the first one.
-func (b *bench) sharing(ctx context.Context, grpcServer string) (*server, error) {
+func (b *bench) sharing(ctx context.Context, grpcServer string, more ...string) (*server, error) {
 	if b.redis == nil {
 		binary, err := program.Redis(ctx)
 		if err != nil {
@@ -201,7 +206,8 @@ func (b *bench) sharing(ctx context.Context, grpcServer string) (*server, error)
 			return nil, fmt.Errorf("the process of Redis: %w", err)
 		}
 	}
-	s, err := b.sidecar(ctx, b.o.sidecar, "--grpc-server="+grpcServer, "--store=redis", "--redis-url=redis://"+b.redis.Address(), "--redis-timeout="+b.o.redisTimeout.String())
+	more = append([]string{"--grpc-server=" + grpcServer, "--store=redis", "--redis-url=redis://" + b.redis.Address(), "--redis-timeout=" + b.o.redisTimeout.String()}, more...)
+	s, err := b.sidecar(ctx, b.o.sidecar, more...)
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,11 @@
 //
 //	go -C bench run ./latency -store memory -rate 0 -rounds 5
 //
+// With -store leased a sidecar in memory and two sidecars that count in Redis have the rounds: one asks Redis for each request, and
+// one has --sharing=leased. The last row is that sidecar while Redis is stopped for 200 ms at a time:
+//
+//	go -C bench run ./latency -store leased -keys 1 -rate 0 -rounds 5
+//
 // Client, sidecar and Redis share the cores of the machine. Times are from when a request was really sent; how late the client was
 // with that is shown apart. Latency needs redis-server or valkey-server, as scripts/redis.sh finds it. Latency exits 1 when a request
 // failed.
@@ -23,6 +28,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/weirproxy/weir/bench/drive"
@@ -38,6 +44,7 @@ type options struct {
 	duration    time.Duration
 	rounds      int
 	redis       bool
+	leased      bool // beside redis
 	stops       int
 	connections int
 	keys        int
@@ -52,7 +59,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	var err error
 	o.more, err = program.Parse("latency", args, stderr, func(flags *flag.FlagSet) {
 		flags.IntVar(&o.rate, "rate", 5000, "requests per second; 0 is half of the most that a sidecar of --grpc-server=grpc answers")
-		flags.StringVar(&store, "store", "redis", "memory leaves Redis out")
+		flags.StringVar(&store, "store", "redis", "redis; memory leaves Redis out; leased compares memory, Redis, and leases of Redis")
 		flags.IntVar(&o.rounds, "rounds", 1, "rounds, in each of which every server that counts in memory has a turn")
 		flags.DurationVar(&o.duration, "duration", 10*time.Second, "time that each server is asked")
 		flags.IntVar(&o.stops, "stops", 5, "times that Redis is stopped, for that part of the duration")
@@ -64,8 +71,9 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	if err != nil {
 		return o, err
 	}
-	if o.redis = store == "redis"; !o.redis && store != "memory" {
-		return o, fmt.Errorf("store %q: must be memory or redis", store)
+	o.leased = store == "leased"
+	if o.redis = store == "redis" || o.leased; !o.redis && store != "memory" {
+		return o, fmt.Errorf("store %q: must be memory, redis or leased", store)
 	}
 	if o.rate < 0 || o.rounds < 1 || o.stops < 1 || o.connections < 1 || o.keys < 1 || o.duration < time.Duration(o.stops)*100*time.Millisecond {
 		return o, errors.New("rate must not be negative; rounds, stops, connections and keys must be at least 1, the duration 100ms for each stop")
@@ -89,6 +97,7 @@ type bench struct {
 	grpc     *parts.Sidecar // in memory
 	lane     *parts.Sidecar // the same
 	shared   *parts.Sidecar // nil: no Redis takes part
+	exact    *parts.Sidecar // nil: no leases take part, else shared has these
 	redis    *parts.Redis
 }
 
@@ -165,7 +174,14 @@ func (b *bench) start(ctx context.Context) error {
 		return err
 	}
 	args = append(args, "--store=redis", "--redis-url=redis://"+b.redis.Address(), "--redis-timeout="+b.o.timeout.String())
-	if b.shared, err = parts.StartSidecar(ctx, b.o.sidecar, append(args, b.o.more...)...); err != nil {
+	args = append(args, b.o.more...)
+	if b.o.leased {
+		if b.exact, err = parts.StartSidecar(ctx, b.o.sidecar, append(slices.Clone(args), "--sharing=exact")...); err != nil {
+			return err
+		}
+		args = append(args, "--sharing=leased")
+	}
+	if b.shared, err = parts.StartSidecar(ctx, b.o.sidecar, args...); err != nil {
 		return err
 	}
 	return b.awaitRedis(ctx)
@@ -175,12 +191,17 @@ func (b *bench) start(ctx context.Context) error {
 func (b *bench) awaitRedis(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
+	if b.exact != nil {
+		if err := drive.AwaitRedis(ctx, b.exact.HTTP); err != nil {
+			return err
+		}
+	}
 	return drive.AwaitRedis(ctx, b.shared.HTTP)
 }
 
 // end ends all that was started.
 func (b *bench) end() {
-	for _, s := range []*parts.Sidecar{b.grpc, b.lane, b.shared} {
+	for _, s := range []*parts.Sidecar{b.grpc, b.lane, b.shared, b.exact} {
 		if s != nil {
 			s.Kill()
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -29,6 +30,13 @@ type round struct {
 // cpu is CPU time used, by the server that was asked and by Redis.
 type cpu struct{ server, redis time.Duration }
 
+// server is a server that has a turn in each round; the bare one has no sidecar.
+type server struct {
+	name    string
+	address string
+	sidecar *parts.Sidecar
+}
+
 // measure asks the servers one after the other. The error also tells of answers that are errors.
 func (b *bench) measure(ctx context.Context) (rows []row, err error) {
 	defer func() {
@@ -42,18 +50,25 @@ func (b *bench) measure(ctx context.Context) (rows []row, err error) {
 			}
 		}
 	}()
-	rows = []row{{name: "bare grpc-go"}, {name: "in memory, grpc"}, {name: "in memory, lane"}}
+	servers := []server{{"bare grpc-go", b.bare.GRPC, nil}, {"in memory, grpc", b.grpc.GRPC, b.grpc}, {"in memory, lane", b.lane.GRPC, b.lane}}
+	if b.o.leased {
+		servers = []server{{"in memory", b.lane.GRPC, b.lane}, {"Redis, exact", b.exact.GRPC, b.exact}, {"Redis, leased", b.shared.GRPC, b.shared}}
+	}
+	for _, s := range servers {
+		rows = append(rows, row{name: s.name})
+	}
 	for range b.o.rounds {
-		for i, s := range []struct {
-			address string
-			sidecar *parts.Sidecar
-		}{{b.bare.GRPC, nil}, {b.grpc.GRPC, b.grpc}, {b.lane.GRPC, b.lane}} {
+		for i, s := range servers {
 			r, err := b.steady(ctx, s.address, s.sidecar)
 			if err != nil {
 				return rows, err
 			}
 			rows[i].rounds = append(rows[i].rounds, r)
 		}
+	}
+	if b.o.leased {
+		r, err := b.stopped(ctx)
+		return append(rows, row{"leased, Redis stopped", []round{r}}), err
 	}
 	if !b.o.redis {
 		return rows, nil
@@ -106,7 +121,7 @@ func (b *bench) used(ctx context.Context, sidecar *parts.Sidecar) (c cpu, withou
 		return c, 0, err
 	}
 	c.server = seconds(m.Sum("process_cpu_seconds_total"))
-	if sidecar != b.shared {
+	if sidecar != b.shared && sidecar != b.exact {
 		return c, 0, nil
 	}
 	info, err := b.redis.Info(ctx, "cpu")
@@ -124,6 +139,9 @@ func (b *bench) used(ctx context.Context, sidecar *parts.Sidecar) (c cpu, withou
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+// stop is how long Redis is stopped for a sidecar with leases. Without leases, Redis is stopped for the rest of the requests.
+const stop = 200 * time.Millisecond
 
 // stopped asks the sidecar that counts in Redis, and stops Redis again and again. Answers that came while Redis was stopped count.
 func (b *bench) stopped(ctx context.Context) (r round, err error) {
@@ -149,14 +167,22 @@ func (b *bench) stopped(ctx context.Context) (r round, err error) {
 		}
 		at := time.Now()
 		err := b.redis.Pause(ctx)
-		all := <-answers
-		for _, failure := range []error{err, b.redis.Continue(), <-failed} {
-			if failure != nil {
-				return r, failure
-			}
+		var all []answer
+		until := at.Add(stop)
+		if b.o.leased {
+			<-time.After(time.Until(until))
+			err = errors.Join(err, b.redis.Continue())
+			all = <-answers
+		} else {
+			all = <-answers
+			err = errors.Join(err, b.redis.Continue())
+			until = time.Now()
+		}
+		if err := errors.Join(err, <-failed); err != nil {
+			return r, err
 		}
 		for _, a := range all {
-			if a.sent.Add(a.took).After(at) {
+			if a.sent.Add(a.took).After(at) && a.sent.Before(until) {
 				r.answers = append(r.answers, a)
 			}
 		}
@@ -177,13 +203,13 @@ func report(w io.Writer, rows []row) {
 		parts := []float64{0.5, 0.99, 0.999, 1}
 		took := make([][]time.Duration, len(parts))
 		var late, server, redis []time.Duration
-		requests, errors, without := 0, 0, 0
+		requests, failed, without := 0, 0, 0
 		for _, round := range r.rounds {
 			times, lates := make([]time.Duration, 0, len(round.answers)), make([]time.Duration, 0, len(round.answers))
 			for _, a := range round.answers {
 				times, lates = append(times, a.took), append(lates, a.late)
 				if a.err != nil {
-					errors++
+					failed++
 				}
 			}
 			slices.Sort(times)
@@ -194,7 +220,7 @@ func report(w io.Writer, rows []row) {
 			late, server, redis = append(late, at(lates, 0.99)), append(server, round.cpu.server), append(redis, round.cpu.redis)
 			requests, without = requests+len(round.answers), without+round.without
 		}
-		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t", r.name, requests, errors, without)
+		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t", r.name, requests, failed, without)
 		for _, all := range append(took, late) {
 			fmt.Fprintf(table, "%s\t", milliseconds(median(all)))
 		}

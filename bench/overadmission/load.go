@@ -43,8 +43,10 @@ type schedule struct {
 
 // load lets all clients ask until there were as many decisions as wanted, or for the wanted time. A fault may disturb the fleet meanwhile.
 func load(ctx context.Context, o options, f *fleet, p *plan, s schedule) (*results, error) {
-	ctx, cancel := context.WithCancel(ctx)
+	// Requests have no deadline: a sidecar waits three quarters of one, in place of its --redis-timeout.
+	free, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
+	defer context.AfterFunc(ctx, cancel)()
 	conns := make([]*drive.Conn, o.clients)
 	for i := range conns {
 		conn, err := drive.Dial(f.address[i%len(f.address)])
@@ -69,7 +71,7 @@ func load(ctx context.Context, o options, f *fleet, p *plan, s schedule) (*resul
 	var clients sync.WaitGroup
 	for i, conn := range conns {
 		c := &client{o: o, p: p, s: s, conn: conn, sidecar: i % o.sidecars, begun: begun, random: rand.New(rand.NewPCG(uint64(i), 4711))}
-		clients.Go(func() { c.ask(ctx, asking, &started, &of[i]) })
+		clients.Go(func() { c.ask(free, asking, &started, &of[i]) })
 	}
 	clients.Wait()
 	faultless()

@@ -3,9 +3,20 @@
 // charge goes by its OnError. Local: the local store decides the charge. Allow: the charge is allowed. Deny: the hits are denied.
 // The request stays one transaction as package store says, also with charges of several policies.
 //
-// The two stores do not share counts. When the primary is back, its own counts rule again, without the hits that were admitted
-// meanwhile. The local store keeps its states until these expire, and uses them if the primary goes away again soon. The primary
-// may have applied a charge although it failed the request: a lost request and a late one look the same.
+// # Counts
+//
+// The two stores share their counts as far as they can. Each answer of the primary leaves its states in the local store, so the local
+// store goes on where the primary was last seen ([store.Continuer]). A key that this process has not seen is full.
+//
+// While the primary cannot be asked, this process admits its share. In the local store each hit costs as many hits as there are
+// processes (Options.Fleet). So if all have seen the same states and are cut off together, they admit at most the hits
+// that were left. A process that has not seen the hits of others can admit its share of these again. A limit below the number of
+// processes counts as that many processes, so that a full key admits at least one hit in each. If Fleet is too small, the processes
+// admit more in the proportion; if it is too large, they admit less.
+//
+// The primary is charged later with the hits that the local store applied (Options.Outbox), also above its limits, and in their own
+// windows only. If a request was not answered, [store.Unanswered] charges only the hits that the primary has not applied itself.
+// Requests without a charge by Local carry nothing back. A refund gives back its own hits in the local store, and later in the primary.
 //
 // # The breaker
 //
@@ -72,6 +83,15 @@ type Options struct {
 	// the breaker. Nil: only requests tell. Each request calls Silent.
 	Silent func() time.Duration
 
+	// Fleet returns the number of processes that share the primary. Nil, or less than 1: this one alone. Each request that is decided
+	// without the primary calls Fleet.
+	Fleet func() int
+	// Outbox charges the primary later with the hits that the local store applied. Nil: the primary never knows of these.
+	Outbox store.Outbox
+	// Now returns the instant by the primary's clock, of hits in the Outbox. The local store should keep its windows by the same clock.
+	// Nil: this machine's wall clock.
+	Now func() algorithms.Instant
+
 	Failures   int           // failures without a success in between that open the breaker; 0 means DefaultFailures
 	FailingFor time.Duration // shortest time from the first of these failures to the last; 0 means DefaultFailingFor
 	MinOpen    time.Duration // first interval, of which three quarters to all are waited; 0 means DefaultMinOpen
@@ -87,20 +107,26 @@ type Store struct {
 	unavailable      error
 	answeredAt       func() time.Time     // may be nil
 	silent           func() time.Duration // may be nil
+	continuer        store.Continuer      // the local store; nil if it cannot go on from states
+	fleet            func() int           // may be nil
+	outbox           store.Outbox         // may be nil
+	now              func() algorithms.Instant
 	started          time.Time
 	failures         int64
 	failingFor       time.Duration
 	minOpen, maxOpen time.Duration
 	logger           *slog.Logger
 
-	unused   time.Duration // a period that no rule has
-	scratch  sync.Pool     // of *[]store.Charge
-	askings  sync.Pool     // of *asking
-	phase    atomic.Pointer[phase]
-	changed  chan struct{} // wakes the watcher after a request changed the phase
-	answered chan struct{} // closed when the first probe has ended
-	metrics  metrics
-	stop     func()
+	unused    time.Duration // a period that no rule has
+	scratch   sync.Pool     // of *[]store.Charge
+	questions sync.Pool     // of *question
+	instead   sync.Pool     // of *[]int64
+	askings   sync.Pool     // of *asking
+	phase     atomic.Pointer[phase]
+	changed   chan struct{} // wakes the watcher after a request changed the phase
+	answered  chan struct{} // closed when the first probe has ended
+	metrics   metrics
+	stop      func()
 }
 
 // New returns a store whose breaker is open until the first probe has answered. New does not wait, and fails when an option is
@@ -117,6 +143,9 @@ func New(o Options) (*Store, error) {
 		unavailable: o.Unavailable,
 		answeredAt:  o.Answered,
 		silent:      o.Silent,
+		fleet:       o.Fleet,
+		outbox:      o.Outbox,
+		now:         o.Now,
 		started:     time.Now(),
 		failures:    int64(cmp.Or(o.Failures, DefaultFailures)),
 		failingFor:  cmp.Or(o.FailingFor, DefaultFailingFor),
@@ -127,7 +156,13 @@ func New(o Options) (*Store, error) {
 		changed:     make(chan struct{}, 1),
 		answered:    make(chan struct{}),
 	}
+	s.continuer, _ = o.Local.(store.Continuer)
+	if s.now == nil {
+		s.now = func() algorithms.Instant { return algorithms.Instant(time.Now().UnixNano()) }
+	}
 	s.scratch.New = func() any { return new([]store.Charge) }
+	s.questions.New = func() any { return new(question) }
+	s.instead.New = func() any { return new([]int64) }
 	s.askings.New = func() any { return new(asking) }
 	now := time.Now()
 	first := &phase{state: Open, first: true, since: now, away: now, next: now, reason: errUnasked}
@@ -216,17 +251,24 @@ func (s *Store) ask(ctx context.Context, primary func() error) (answered bool, e
 // Take implements [store.Store]. Take fails if ctx has ended before, if the caller cancels ctx while the primary is asked, or if the
 // local store fails.
 func (s *Store) Take(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) (admitted bool, err error) {
-	answered, err := s.ask(ctx, func() (err error) {
-		admitted, err = s.primary.Take(ctx, charges, decisions)
-		return err
-	})
-	if answered {
-		return admitted, nil
-	}
-	if err != nil {
+	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	return s.takeWithout(ctx, charges, decisions)
+	p := s.enter()
+	if p == nil {
+		return s.takeWithout(ctx, charges, decisions, nil)
+	}
+	q := s.begin(charges)
+	admitted, cause := s.primary.Take(ctx, q.asked, decisions)
+	s.end(q, charges, decisions, cause)
+	if cause == nil {
+		s.succeeded(p)
+		return admitted, nil
+	}
+	if err := s.failed(ctx, p, cause); err != nil {
+		return false, err
+	}
+	return s.takeWithout(ctx, charges, decisions, cause)
 }
 
 // Peek implements [store.Store]. Peek fails as Take does.

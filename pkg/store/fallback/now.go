@@ -18,6 +18,6 @@ func (s *Store) TakeNow(charges []store.Charge, decisions []algorithms.Decision)
 		p.leave()
 		return false, false
 	}
-	admitted, err := s.takeWithout(context.Background(), charges, decisions)
+	admitted, err := s.takeWithout(context.Background(), charges, decisions, nil)
 	return admitted, err == nil
 }

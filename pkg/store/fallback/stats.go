@@ -34,6 +34,8 @@ type Stats struct {
 	Failures Failures
 	Decided  Decided
 	Without  uint64 // requests with charges that were decided without the primary
+	Carried  uint64 // hits that the local store applied and the primary is charged with later; without refunds
+	Fleet    int    // processes that share the primary, see Options.Fleet
 }
 
 // Failures counts requests that the primary failed, by cause. Probes do not count.
@@ -50,7 +52,7 @@ type Decided struct{ Local, Allow, Deny uint64 }
 type metrics struct {
 	timeout, unavailable, other atomic.Uint64
 	local, allow, deny          atomic.Uint64
-	without                     atomic.Uint64
+	without, carried            atomic.Uint64
 }
 
 func (m *metrics) add(n Decided) {
@@ -92,6 +94,8 @@ func (s *Store) Stats() Stats {
 		Failures: Failures{Timeout: m.timeout.Load(), Unavailable: m.unavailable.Load(), Other: m.other.Load()},
 		Decided:  Decided{Local: m.local.Load(), Allow: m.allow.Load(), Deny: m.deny.Load()},
 		Without:  m.without.Load(),
+		Carried:  m.carried.Load(),
+		Fleet:    s.fleetSize(),
 	}
 }
 

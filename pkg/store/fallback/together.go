@@ -11,7 +11,8 @@ var _ store.Together = (*Store)(nil)
 // asking is transactions that the primary is asked about.
 type asking struct {
 	store.Rest
-	phases []*phase
+	phases    []*phase
+	questions []*question
 }
 
 // TakeAll implements [store.Together]. A transaction fails as Take does. Transactions that the primary is not asked about are decided
@@ -23,24 +24,27 @@ func (s *Store) TakeAll(transactions []store.Transaction, decided func(indexes [
 		t := &transactions[i]
 		if t.Err = t.Ended(now); t.Err == nil {
 			if p := s.enter(); p != nil {
-				a.phases = append(a.phases, p)
-				a.Pass(i, *t)
+				q := s.begin(t.Charges)
+				a.phases, a.questions = append(a.phases, p), append(a.questions, q)
+				a.Pass(i, store.Transaction{Ctx: t.Ctx, Charges: q.asked, Decisions: t.Decisions})
 				continue
 			}
-			t.Admitted, t.Err = s.takeWithout(t.Ctx, t.Charges, t.Decisions)
+			t.Admitted, t.Err = s.takeWithout(t.Ctx, t.Charges, t.Decisions, nil)
 		}
 		a.Decide(i)
 	}
 	a.Take(s.primary, func(i, n int, answer *store.Transaction) {
 		t := &transactions[i]
+		s.end(a.questions[n], t.Charges, t.Decisions, answer.Err)
 		if answer.Err == nil {
 			s.succeeded(a.phases[n])
 			t.Admitted, t.Err = answer.Admitted, nil
 		} else if t.Err = s.failed(t.Ctx, a.phases[n], answer.Err); t.Err == nil {
-			t.Admitted, t.Err = s.takeWithout(t.Ctx, t.Charges, t.Decisions)
+			t.Admitted, t.Err = s.takeWithout(t.Ctx, t.Charges, t.Decisions, answer.Err)
 		}
 	}, decided)
 	clear(a.phases)
-	a.phases = a.phases[:0]
+	clear(a.questions)
+	a.phases, a.questions = a.phases[:0], a.questions[:0]
 	s.askings.Put(a)
 }

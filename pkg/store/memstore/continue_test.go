@@ -18,7 +18,7 @@ type other struct {
 	log   algorithms.Log
 }
 
-// take takes the hits of a charge, and returns what Left would tell and the decision.
+// take takes the hits of a charge, and returns the state for Left and the decision.
 func (o *other) take(c *store.Charge, now algorithms.Instant) (left store.State, d algorithms.Decision) {
 	if !c.Limit.Algorithm.HasState() {
 		return store.State{Now: now}, o.log.Take(c.Limit, now, c.Hits, c.CountRejected)

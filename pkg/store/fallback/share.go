@@ -1,0 +1,140 @@
+package fallback
+
+import (
+	"errors"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// question is a request to the primary, which leaves its states in the local store.
+type question struct {
+	asked  []store.Charge // the caller's charges, or copies that have a Left
+	copies []store.Charge
+	states []store.State // that the primary told
+}
+
+// begin returns the question for a request of charges. Call end after the answer.
+func (s *Store) begin(charges []store.Charge) *question {
+	q, _ := s.questions.Get().(*question)
+	q.asked = charges
+	if s.continuer == nil || tellsAll(charges) {
+		return q
+	}
+	q.states = append(q.states[:0], make([]store.State, len(charges))...)
+	q.copies = append(q.copies[:0], charges...)
+	for i := range q.copies {
+		q.copies[i].Left = &q.states[i]
+	}
+	q.asked = q.copies
+	return q
+}
+
+// tellsAll reports whether the states of all charges can come to the caller's own memory, which has none yet.
+func tellsAll(charges []store.Charge) bool {
+	for i := range charges {
+		if left := charges[i].Left; left == nil || left.Now != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// end leaves the states of an answer to a question of charges in the local store, and passes them on to the caller. err is the primary's.
+func (s *Store) end(q *question, charges []store.Charge, decisions []algorithms.Decision, err error) {
+	if err == nil && s.continuer != nil {
+		s.goOn(q, charges, decisions)
+	}
+	clear(q.copies) // releases the keys
+	q.asked, q.copies = nil, q.copies[:0]
+	s.questions.Put(q)
+}
+
+// goOn leaves the states of an answer in the local store. The other policies need no states there.
+func (s *Store) goOn(q *question, charges []store.Charge, decisions []algorithms.Decision) {
+	told := false
+	if len(q.copies) == 0 {
+		q.states = q.states[:0]
+		for i := range charges {
+			q.states = append(q.states, *charges[i].Left)
+		}
+	}
+	for i := range charges {
+		c, state := &charges[i], &q.states[i]
+		if len(q.copies) > 0 && c.Left != nil && *state != (store.State{}) {
+			*c.Left = *state
+		}
+		if !isLocal(c) {
+			state.Now = 0
+		}
+		told = told || state.Now != 0
+	}
+	if told {
+		s.continuer.Continue(charges, q.states, decisions[:len(charges)])
+	}
+}
+
+// fleetSize returns the number of processes that share the primary, at least 1.
+func (s *Store) fleetSize() int {
+	if s.fleet == nil {
+		return 1
+	}
+	return max(1, s.fleet())
+}
+
+// isLocal reports whether the local store decides the charge while the primary cannot be asked.
+func isLocal(c *store.Charge) bool { return c.OnError != store.Allow && c.OnError != store.Deny }
+
+// sharers returns the number of processes that share the key of a charge: the fleet, but not more than a full key admits hits.
+func sharers(c *store.Charge, fleet int) int64 {
+	return max(1, min(int64(fleet), int64(c.Limit.Capacity())))
+}
+
+// cost returns the hits that a charge costs in the local store: those of all processes. A refund returns its own hits only.
+func cost(c *store.Charge, fleet int) int64 {
+	n := sharers(c, fleet)
+	if c.Hits <= 0 {
+		return c.Hits
+	}
+	if c.Hits > algorithms.MaxHits/n {
+		return algorithms.MaxHits
+	}
+	return c.Hits * n
+}
+
+// carryBack has the primary charged later with the hits that the local store applied. cause is the primary's error; nil if it was not asked.
+func (s *Store) carryBack(charges []store.Charge, decisions []algorithms.Decision, admitted bool, cause error) {
+	if s.outbox == nil {
+		return
+	}
+	carried := uint64(0)
+	defer func() { s.metrics.carried.Add(carried) }()
+	unanswered, asked := errors.AsType[store.Unanswered](cause)
+	if !asked {
+		at := s.now()
+		for i := range charges {
+			if hits := applied(&charges[i], &decisions[i], admitted); hits != 0 && isLocal(&charges[i]) {
+				carried += uint64(max(hits, 0))
+				s.outbox.Later(&charges[i], at)
+			}
+		}
+		return
+	}
+	scratch, _ := s.instead.Get().(*[]int64)
+	defer s.instead.Put(scratch)
+	*scratch = (*scratch)[:0]
+	for i := range charges {
+		hits := applied(&charges[i], &decisions[i], admitted)
+		carried += uint64(max(hits, 0))
+		*scratch = append(*scratch, hits)
+	}
+	unanswered.Instead(*scratch)
+}
+
+// applied returns the hits of a charge that a request without the primary has applied, as package store says: all or none.
+func applied(c *store.Charge, d *algorithms.Decision, admitted bool) int64 {
+	if c.CountRejected || admitted && d.Allowed {
+		return c.Hits
+	}
+	return 0
+}

@@ -45,6 +45,7 @@ type lease struct {
 	told  store.State   // the last state that the store told; the hits held are charged in it
 	heard time.Duration // when the store told
 
+	under int64         // hits of the key that the holder asks the store about, beside a grant
 	asked int64         // hits of the grant under way; 0: there is none
 	fate  fate          // of the grant under way
 	quiet time.Duration // until then the store is not asked for a grant
@@ -157,10 +158,15 @@ func (l *lease) ended(now time.Duration) (back [2]part) {
 	return back
 }
 
-// recall ends all grants, also one that is under way, and returns hits that must be given back.
+// release ends all grants but one that is under way, and returns hits that must be given back.
+func (l *lease) release() (back [2]part) {
+	return [...]part{l.remove(&l.first), l.remove(&l.second)}
+}
+
+// recall is release for a grant that is under way, too.
 func (l *lease) recall() (back [2]part) {
 	l.fate = max(l.fate, giveBack)
-	return [...]part{l.remove(&l.first), l.remove(&l.second)}
+	return l.release()
 }
 
 // drop forgets all grants, also one that is under way: the state of the key goes, and nothing may be given back.
@@ -189,8 +195,13 @@ func (l *lease) hear(now time.Duration, told *store.State) {
 // answer returns the decision for hits that were spent here, or for a probe: the last state that was told, less the hits
 // spent since.
 func (l *lease) answer(now time.Duration) algorithms.Decision {
+	return l.peek(now, 0)
+}
+
+// peek returns the decision for hits that are held, without spending them.
+func (l *lease) peek(now time.Duration, hits int64) algorithms.Decision {
 	state := l.told
-	d := state.Take(l.limit, l.instant(now), -l.held(now), false)
+	d := state.Take(l.limit, l.instant(now), hits-l.held(now), false)
 	d.Allowed, d.RetryAfter = true, 0
 	return d
 }
@@ -198,8 +209,8 @@ func (l *lease) answer(now time.Duration) algorithms.Decision {
 // want returns how many hits the holder should ask the store for now; 0: none. fleet is how many processes share the store, at
 // least 1. After want has returned hits the holder must call granted or failed.
 //
-// The hits suffice for a slot at the usual rate, and are at most a fair part of the rest: half of it, divided by the fleet. A bucket
-// that lacks less than its park is asked for more.
+// The hits suffice for a slot at the usual rate, and are at most a fair part of the rest: half of it, divided by the fleet. Hits that
+// the holder asks about do not belong to the rest. A bucket that lacks less than its park is asked for more.
 func (l *lease) want(now time.Duration, fleet int) int64 {
 	if l.asked > 0 || l.second.left > 0 || l.bounds.length == 0 || l.told.Now == 0 || now < l.quiet {
 		return 0
@@ -222,7 +233,7 @@ func (l *lease) want(now time.Duration, fleet int) int64 {
 		}
 	}
 	left, park := l.rest(at)
-	hits = min(hits, (left-park)/(2*int64(fleet)), algorithms.MaxHits-park)
+	hits = min(hits, (left-park-l.under)/(2*int64(fleet)), algorithms.MaxHits-park)
 	if hits < leastHits {
 		return 0
 	}
@@ -261,24 +272,27 @@ func (l *lease) granted(begun, now time.Duration, d algorithms.Decision, told *s
 		l.quiet = now + pause
 		return part{}
 	}
-	if fate == giveBack {
-		return part{hits, told.Now}
-	}
-	length := l.bounds.length
+	at, length := told.Now, l.bounds.length
 	if w := l.bounds.window; w > 0 {
+		at, _, _ = told.State.Parts() // lies in the window that was charged, also where that is another clock's
 		length = min(length, untilEnd(w, told.Now))
 	}
 	ends := begun + length - length/drift - slack
-	if ends <= now {
-		return part{hits, told.Now}
+	if fate == giveBack || ends <= now {
+		return part{hits, at}
 	}
-	g := grant{left: hits, size: hits, at: told.Now, half: now + (ends-now)/2, ends: ends}
+	g := grant{left: hits, size: hits, at: at, half: now + (ends-now)/2, ends: ends}
 	if l.first.left == 0 {
 		l.first = g
 	} else {
 		l.second = g
 	}
 	return part{}
+}
+
+// end lets no grant be spent from an instant on, before its own end.
+func (l *lease) end(at time.Duration) {
+	l.first.ends, l.second.ends = min(l.first.ends, at), min(l.second.ends, at)
 }
 
 // failed notes that the store has not decided the grant under way. It returns the hits that may be given back should the store have
@@ -293,5 +307,5 @@ func (l *lease) failed(now time.Duration) (hits int64) {
 
 // idle reports whether the lease holds nothing, waits for nothing, and its key is not asked any more.
 func (l *lease) idle(now time.Duration) bool {
-	return l.asked == 0 && l.first.left == 0 && l.rate.idle(now)
+	return l.asked == 0 && l.under == 0 && l.first.left == 0 && l.rate.idle(now)
 }

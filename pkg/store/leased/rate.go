@@ -27,6 +27,9 @@ func (r *rate) note(now time.Duration, hits int64) {
 	r.hits = min(r.hits+hits, mostHits)
 }
 
+// forget takes back a call that note has just counted.
+func (r *rate) forget(hits int64) { r.calls, r.hits = max(0, r.calls-1), max(0, r.hits-hits) }
+
 // turn ends the slots that are over. An instant before the current slot counts as of this slot.
 func (r *rate) turn(now time.Duration) {
 	number := int64(now / slot)

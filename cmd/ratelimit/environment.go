@@ -173,6 +173,7 @@ func moreVariables(c *config) []variable {
 		used("WEIR_STATE_DIR", text(&c.State.Dir, nil), "", "with BACKEND_TYPE `memory`: directory in which counts outlive a restart. One process at a time may use it"),
 		used("WEIR_STATE_INTERVAL", duration(&c.State.Interval), "0s", "with WEIR_STATE_DIR: time between snapshots, at least `1s`; 0 writes only at the end"),
 		used("STATSD_PROTOCOL", settings.OneOfAnyCase(&r.statsdTCP, []string{"tcp", "udp"}, true, false), "tcp", "how StatsD is told"),
+		used("WEIR_FLEET_SIZE", settings.Number(&c.Store.FleetSize, 0, serving.MaxFleetSize), "0", "with Redis: number of pods that share it. While Redis does not answer, each pod admits its part of the hits that are left. With 0, Redis counts the pods of Weir; it does not see pods of the original"),
 		used("WEIR_GRPC_SERVER", settings.OneOf(&c.Server.GRPCGo, []string{"lane", "grpc"}, false, true), "lane", "server of Envoy's calls: `lane` is Weir's own. `grpc` is grpc-go, which takes five times the processor time with counts in memory"),
 		used("WEIR_MAX_REQUEST_BYTES", settings.Number(&c.Server.MaxRequestBytes, 1, math.MaxInt32), strconv.Itoa(server.DefaultMaxRequestBytes), "largest request in bytes, by gRPC or `/json`. The original's is 4194304"),
 		used("WEIR_MAX_CONNECTIONS", settings.Number(&c.MaxConnections, 1, math.MaxInt32), strconv.Itoa(serving.DefaultMaxConnections), "largest number of open gRPC connections; at the bound a new one takes the place of an idle one. The original has no bound"),

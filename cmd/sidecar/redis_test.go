@@ -37,7 +37,7 @@ redis-sentinel-username: watcher
 	t.Setenv("WEIR_REDIS_TIMEOUT", "25ms")
 	t.Setenv("WEIR_READY_REQUIRES_STORE", "true")
 	secret := secretFile(t, "other\n")
-	got, err := read(t, "--rules=r", "--config", file, "--redis-deny-cache=0", "--on-store-error=deny", "--redis-username=weir",
+	got, err := read(t, "--rules=r", "--config", file, "--redis-deny-cache=0", "--on-store-error=deny", "--fleet-size=7", "--redis-username=weir",
 		"--redis-sentinel-password-file", secret)
 	if err != nil {
 		t.Fatal(err)
@@ -50,7 +50,7 @@ redis-sentinel-username: watcher
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	r := got.Store.Redis
-	if r == nil || r.Timeout != 25*time.Millisecond || r.Prefix != "edge:" || string(r.HashTag([]byte("4:edge|more"))) == "4:edge|more" || got.Store.DenyCache != 0 {
+	if r == nil || r.Timeout != 25*time.Millisecond || r.Prefix != "edge:" || string(r.HashTag([]byte("4:edge|more"))) == "4:edge|more" || got.Store.DenyCache != 0 || got.Store.FleetSize != 7 {
 		t.Errorf("options of the store: got %+v", r)
 	}
 	if !got.ReadyRequiresStore || got.Limiter.OnStoreError != store.Deny {

@@ -130,6 +130,7 @@ func groups(c *config) []group {
 		{"redis-hash-tag", settings.OneOf(&c.Redis.HashTag, []string{"none", "domain"}, nil, descriptors.KeyDomain), "none", "part of a key that decides its slot in a cluster: domain makes each request atomic, and loads one node per domain"},
 		{"redis-deny-cache", settings.Duration(&c.Store.DenyCache, 0, time.Minute), denycache.DefaultMaxAge.String(), "how long a denied key is denied from memory at most, without asking Redis; 0 = not at all"},
 		{"on-store-error", settings.OneOf(&c.Limiter.OnStoreError, []string{"local", "allow", "deny"}, store.Local, store.Allow, store.Deny), "local", "while Redis does not answer: limit by this process's memory, allow or deny, where the rule has no on_store_error"},
+		{"fleet-size", settings.Number(&c.Store.FleetSize, 0, serving.MaxFleetSize), "0", "sidecars that share Redis. While Redis does not answer, each admits its part of the hits that are left; 0 = Redis counts them"},
 		{"ready-requires-store", settings.Bool(&c.ReadyRequiresStore), "false", "not ready while Redis does not answer"},
 		{"state-dir", settings.Text(&c.State.Dir, "directory", nil), "", `directory in which counts in memory outlive a restart; made if it is missing, for one process at a time ("" = off)`},
 		{"state-interval", settings.Duration(&c.State.Interval, 0, 24*time.Hour), "0s", "with state-dir: time between snapshots, at least 1s; 0 = only at the end, so that a crash loses all since the start"},

@@ -25,10 +25,15 @@ type StoreOptions struct {
 	Redis   *redisstore.Options // without Logger; nil: counts are in memory alone
 	// DenyCache is how long a key that Redis has denied is denied from memory at most; 0: not at all.
 	DenyCache time.Duration
+	// FleetSize is the number of processes that share Redis and divide the hits that are left while Redis does not answer; 0: count the processes.
+	FleetSize int
 	Savable   bool // the counts in memory can be saved
 	Logger    *slog.Logger
 	Traces    *tracing.Tracing // of calls to Redis; nil: no spans
 }
+
+// MaxFleetSize is the largest StoreOptions.FleetSize.
+const MaxFleetSize = 100_000
 
 // Stores is the store of the counts, with its status.
 type Stores struct {
@@ -41,28 +46,41 @@ type Stores struct {
 
 // NewStores makes the store and waits for no connection. The caller closes the Stores.
 func NewStores(o StoreOptions) (*Stores, error) {
-	memory, err := memstore.New(memstore.Options{
+	options := memstore.Options{
 		MaxKeys: cmp.Or(o.MaxKeys, memstore.DefaultMaxKeys), OnFull: o.OnFull, Savable: o.Savable, Logger: o.Logger,
-	})
+	}
+	if o.Redis == nil {
+		memory, err := memstore.New(options)
+		if err != nil {
+			return nil, err
+		}
+		return &Stores{Store: memory, memory: memory}, nil
+	}
+	r := *o.Redis
+	r.Logger = o.Logger
+	redis, err := redisstore.New(r)
 	if err != nil {
 		return nil, err
 	}
-	s := &Stores{Store: memory, memory: memory}
-	if o.Redis != nil {
-		if err := s.share(o); err != nil {
-			s.Close()
-			return nil, err
-		}
+	options.Now, options.Logger = redis.Now, nil // redisstore logs the steps of Redis's clock
+	memory, err := memstore.New(options)
+	if err != nil {
+		redis.Close()
+		return nil, err
+	}
+	s := &Stores{memory: memory, redis: redis}
+	if err := s.share(o); err != nil {
+		s.Close()
+		return nil, err
 	}
 	return s, nil
 }
 
 // share puts Redis before memory.
 func (s *Stores) share(o StoreOptions) (err error) {
-	r := *o.Redis
-	r.Logger = o.Logger
-	if s.redis, err = redisstore.New(r); err != nil {
-		return err
+	var fleet func() int
+	if o.FleetSize > 0 {
+		fleet = func() int { return o.FleetSize }
 	}
 	s.guard, err = fallback.New(fallback.Options{
 		Primary:     o.Traces.Store(s.redis, "redis"),
@@ -71,6 +89,9 @@ func (s *Stores) share(o StoreOptions) (err error) {
 		Unavailable: redisstore.ErrUnavailable,
 		Answered:    s.redis.Answered,
 		Silent:      s.redis.Silent,
+		Fleet:       fleet,
+		Outbox:      s.redis,
+		Now:         s.redis.Now,
 		Logger:      o.Logger,
 	})
 	if err != nil {

@@ -11,8 +11,8 @@ func TestWithoutRedisEachDescriptorGoesByItsOnStoreError(t *testing.T) {
 	const rules = `
 domain: e2e
 descriptors:
-  - {key: unset, rate_limit: {requests_per_unit: 2, unit: year}}
-  - {key: local, on_store_error: local, rate_limit: {requests_per_unit: 2, unit: year, count_rejected: false}}
+  - {key: unset, rate_limit: {requests_per_unit: 6, unit: year}}
+  - {key: local, on_store_error: local, rate_limit: {requests_per_unit: 6, unit: year, count_rejected: false}}
   - {key: allow, on_store_error: allow, rate_limit: {requests_per_unit: 2, unit: year}}
   - {key: deny, on_store_error: deny, rate_limit: {requests_per_unit: 2, unit: year}}
   - {key: shadow, on_store_error: deny, shadow_mode: true, rate_limit: {requests_per_unit: 2, unit: year}}
@@ -20,7 +20,7 @@ descriptors:
 	r := startRedis(t, parts.RedisOptions{})
 	f := &fleet{}
 	for _, policy := range []string{"local", "allow", "deny"} {
-		f.start(t, rules, urlOf(r.Address()), "--on-store-error="+policy)
+		f.start(t, rules, urlOf(r.Address()), "--on-store-error="+policy, "--fleet-size=3")
 	}
 	f.awaitState(t, "closed")
 	r.Kill()

@@ -60,6 +60,9 @@ func Limit(l *descriptors.Limit) *adminv1.Limit {
 	if l.OnStoreError != descriptors.OnStoreErrorUnset {
 		out.OnStoreError = l.OnStoreError.String()
 	}
+	if l.Sharing != descriptors.SharingUnset {
+		out.Sharing = l.Sharing.String()
+	}
 	if l.Unit != descriptors.UnitUnknown {
 		out.Unit = l.Unit.String()
 	}

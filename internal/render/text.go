@@ -61,6 +61,9 @@ func limitText(l *adminv1.Limit) string {
 	if policy := l.GetOnStoreError(); policy != "" {
 		text += ", on store error: " + policy
 	}
+	if sharing := l.GetSharing(); sharing != "" {
+		text += ", sharing: " + sharing
+	}
 	return text
 }
 

@@ -17,6 +17,7 @@ type defaults struct {
 	algorithm     algorithms.Algorithm // 0 after a mistake
 	countRejected *bool                // nil: the algorithm decides
 	onStoreError  OnStoreError
+	sharing       Sharing
 }
 
 // tree builds the domain of one document.
@@ -103,6 +104,7 @@ func (t *tree) readDefaults(v value) {
 		t.defaults.countRejected = &is
 	}
 	t.defaults.onStoreError = t.onStoreError(fs)
+	t.defaults.sharing = t.sharing(fs)
 }
 
 // readDefault decodes the limit of descriptors that match nothing.

@@ -30,9 +30,9 @@ func (f form) keys() (original, own []string) {
 		}, []string{"rate_limits", "on_store_error"}
 	case limitForm, ownLimitForm:
 		return []string{"requests_per_unit", "unit", "unlimited", "name", "replaces"},
-			[]string{"unit_multiplier", "period", "algorithm", "burst", "count_rejected", "on_store_error"}
+			[]string{"unit_multiplier", "period", "algorithm", "burst", "count_rejected", "on_store_error", "sharing"}
 	case defaultsForm:
-		return nil, []string{"algorithm", "count_rejected", "on_store_error"}
+		return nil, []string{"algorithm", "count_rejected", "on_store_error", "sharing"}
 	default:
 		return []string{"name"}, nil
 	}

@@ -17,6 +17,7 @@ type Limit struct {
 	Name          string       // as configured, for replaces and for the answer; "" for no name
 	CountRejected bool         // denied hits count too
 	OnStoreError  OnStoreError // of the limit, else of its rule, else of the document's defaults
+	Sharing       Sharing      // of the limit, else of the document's defaults
 	Unit          Unit         // as configured; for a period, the largest unit that divides it, else UnitUnknown
 	Multiplier    uint32       // Period in Units, at least 1; 0 when the unit is UnitUnknown
 
@@ -29,7 +30,7 @@ func (l *Limit) appendMeaning(dst []byte) []byte {
 	dst = appendFlags(dst, l.CountRejected)
 	for _, n := range [...]uint64{
 		uint64(l.Algorithm), uint64(l.Requests), uint64(l.Period), uint64(l.Burst),
-		uint64(l.OnStoreError), uint64(l.Unit), uint64(l.Multiplier),
+		uint64(l.OnStoreError), uint64(l.Sharing), uint64(l.Unit), uint64(l.Multiplier),
 	} {
 		dst = binary.AppendUvarint(dst, n)
 	}
@@ -117,6 +118,7 @@ func (t *tree) setLimits(rule *Rule, all []limit) {
 		}
 		l.suffix = suffixOf(l.Limit.Limit, ordinal)
 		l.OnStoreError = cmp.Or(l.OnStoreError, t.defaults.onStoreError)
+		l.Sharing = cmp.Or(l.Sharing, t.defaults.sharing)
 		rule.Limits = append(rule.Limits, l.Limit)
 	}
 }
@@ -161,6 +163,7 @@ func (t *tree) limit(v value, f form) (limit, bool) {
 		l.CountRejected = t.countRejected(at)
 	}
 	l.OnStoreError = t.onStoreError(fs)
+	l.Sharing = t.sharingOf(fs, &l.Limit)
 
 	if l.Algorithm == algorithms.SlidingWindowLog && l.Requests > t.options.MaxLogEntries {
 		t.fail(requests, "is %d, must be at most %d for sliding_window_log, which remembers every hit: use sliding_window_counter",

@@ -210,7 +210,13 @@ func (l *Limiter) add(v *Verdict, i int, limit *descriptors.Limit, key []byte, m
 		Mode:          mode,
 		CountRejected: limit.CountRejected,
 		OnError:       l.onError(limit.OnStoreError),
+		Exact:         !l.leased(limit.Sharing),
 	})
+}
+
+// leased reports whether hits of a limit may be taken in advance.
+func (l *Limiter) leased(s descriptors.Sharing) bool {
+	return s == descriptors.SharingLeased || s == descriptors.SharingUnset && l.options.Leased
 }
 
 // onError returns the policy of a limit for the time when the store does not answer.

@@ -32,6 +32,7 @@ type Options struct {
 	DetailedValues int    // largest number of values of a rule that are counted apart, see [Counts]; 0 means DefaultDetailedValues
 
 	OnStoreError store.OnError // for limits without on_store_error, while the store does not answer
+	Leased       bool          // limits without sharing may be decided from hits taken in advance, see package leased
 
 	NearLimit    float64 // part of a limit above which hits count as near, see [Tally]; 0 counts no hits
 	DropRejected bool    // denied hits of overrides without a matching rule do not count; as in descriptors.Options

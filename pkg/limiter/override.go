@@ -27,7 +27,7 @@ func newUnitLimits() unitLimits {
 }
 
 // override returns the limit of an override of descriptor i, or an [*InvalidError]. A request does not bring the algorithm,
-// count_rejected and on_store_error: these are as in like.
+// count_rejected and on_store_error: these are as in like. The store decides each hit of an override.
 func (l *Limiter) override(o *Override, i int, like *descriptors.Limit) (limit descriptors.Limit, err error) {
 	if like.Algorithm == algorithms.SlidingWindowLog && o.Requests > l.options.MaxLogEntries {
 		return limit, &InvalidError{[]Violation{violation(FieldOverrideRequests, i,
@@ -42,7 +42,7 @@ func (l *Limiter) override(o *Override, i int, like *descriptors.Limit) (limit d
 			o.Unit, o.Multiplier, like.CountRejected, 1,
 		)
 	}
-	limit.OnStoreError = like.OnStoreError
+	limit.OnStoreError, limit.Sharing = like.OnStoreError, descriptors.SharingExact
 	if err := limit.Validate(); err != nil {
 		return limit, &InvalidError{[]Violation{violation(FieldOverride, i, "%v", err)}}
 	}

@@ -307,8 +307,10 @@ type Limit struct {
 	Unit string `protobuf:"bytes,8,opt,name=unit,proto3" json:"unit,omitempty"`
 	// The units per period, at least 1; 0 without a unit.
 	UnitMultiplier uint32 `protobuf:"varint,9,opt,name=unit_multiplier,json=unitMultiplier,proto3" json:"unit_multiplier,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// How processes share the count: leased or exact. Empty where the rule files do not say; the setting sharing decides then.
+	Sharing       string `protobuf:"bytes,10,opt,name=sharing,proto3" json:"sharing,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Limit) Reset() {
@@ -402,6 +404,13 @@ func (x *Limit) GetUnitMultiplier() uint32 {
 		return x.UnitMultiplier
 	}
 	return 0
+}
+
+func (x *Limit) GetSharing() string {
+	if x != nil {
+		return x.Sharing
+	}
+	return ""
 }
 
 // Rule is a place in the rule files where descriptors end.
@@ -1527,7 +1536,7 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\aentries\x18\x01 \x03(\v2\x14.weir.admin.v1.EntryR\aentries\x12\x17\n" +
 	"\x04hits\x18\x02 \x01(\rH\x00R\x04hits\x88\x01\x01\x122\n" +
 	"\x05limit\x18\x03 \x01(\v2\x1c.weir.admin.v1.LimitOverrideR\x05limitB\a\n" +
-	"\x05_hits\"\xb8\x02\n" +
+	"\x05_hits\"\xd2\x02\n" +
 	"\x05Limit\x12\x1c\n" +
 	"\talgorithm\x18\x01 \x01(\tR\talgorithm\x12*\n" +
 	"\x11requests_per_unit\x18\x02 \x01(\rR\x0frequestsPerUnit\x121\n" +
@@ -1537,7 +1546,9 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x0eon_store_error\x18\x06 \x01(\tR\fonStoreError\x12\x12\n" +
 	"\x04name\x18\a \x01(\tR\x04name\x12\x12\n" +
 	"\x04unit\x18\b \x01(\tR\x04unit\x12'\n" +
-	"\x0funit_multiplier\x18\t \x01(\rR\x0eunitMultiplier\"\xc5\x03\n" +
+	"\x0funit_multiplier\x18\t \x01(\rR\x0eunitMultiplier\x12\x18\n" +
+	"\asharing\x18\n" +
+	" \x01(\tR\asharing\"\xc5\x03\n" +
 	"\x04Rule\x12\x16\n" +
 	"\x06domain\x18\x01 \x01(\tR\x06domain\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x12\n" +

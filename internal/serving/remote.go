@@ -6,6 +6,7 @@ import (
 	"github.com/weirproxy/weir/internal/metrics"
 	"github.com/weirproxy/weir/pkg/store/denycache"
 	"github.com/weirproxy/weir/pkg/store/fallback"
+	"github.com/weirproxy/weir/pkg/store/leased"
 	"github.com/weirproxy/weir/pkg/store/redisstore"
 )
 
@@ -14,6 +15,7 @@ type remoteStats struct {
 	fallback.Stats
 	redis  redisstore.Stats
 	denied denycache.Stats
+	leased leased.Stats
 }
 
 // newRemoteCollector returns the collector of a remote store.
@@ -33,6 +35,15 @@ func newRemoteCollector(stats func() remoteStats) prometheus.Collector {
 
 		metrics.New("denied_locally_total", "Requests denied from memory, as the remote store had denied as many hits."),
 		metrics.New("denied_keys", "Keys remembered as denied by the remote store."),
+		metrics.New("leased_decisions_total", "Charges decided from a lease, without asking the remote store."),
+		metrics.New("leases", "Keys of which this process holds hits."),
+		metrics.New("leased_hits", "Hits that this process holds and has not spent."),
+		metrics.New("stranded_hits", "Hits that no other process can use: those held, and those that leased buckets must lack beside."),
+		metrics.New("granted_hits_total", "Hits that the remote store has granted to leases."),
+		metrics.New("returned_hits_total", "Hits that leases gave back."),
+		metrics.New("expired_hits_total", "Hits that leases held when their window ended."),
+		metrics.New("grants_failed_total", "Grants that leases wanted and did not get.", "reason"),
+		metrics.New("overdue_decisions_total", "Requests decided without the remote store, as a grant had no answer for longer than usual."),
 		metrics.New("deferred_hits_total", "Hits that the remote store was told of later: of requests denied from memory, and those to give back."),
 		metrics.New("lost_hits_total", "Hits that the remote store has not confirmed; it may have counted some."),
 		metrics.New("disagreements_total", "Requests that the remote store decided otherwise than this program. The store's verdict counted."),
@@ -59,6 +70,16 @@ func collectRemote(to metrics.Scrape, s remoteStats) {
 	to.Counter("transactions_total", s.redis.Transactions)
 	to.Counter("denied_locally_total", s.denied.Denied)
 	to.Gauge("denied_keys", float64(s.denied.Keys))
+	to.Counter("leased_decisions_total", s.leased.Decided)
+	to.Gauge("leases", float64(s.leased.Leases))
+	to.Gauge("leased_hits", float64(s.leased.Held))
+	to.Gauge("stranded_hits", float64(s.leased.Stranded()))
+	to.Counter("granted_hits_total", s.leased.Granted)
+	to.Counter("returned_hits_total", s.leased.Back)
+	to.Counter("expired_hits_total", s.leased.Expired)
+	to.Counter("grants_failed_total", s.leased.Refused, "denied")
+	to.Counter("grants_failed_total", s.leased.Failed, "unanswered")
+	to.Counter("overdue_decisions_total", s.leased.Without)
 	to.Counter("deferred_hits_total", s.redis.DeferredHits)
 	to.Counter("lost_hits_total", s.redis.LostHits)
 	to.Counter("disagreements_total", s.redis.Disagreements)

@@ -10,10 +10,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weirproxy/weir/internal/tracing"
+	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/server"
 	"github.com/weirproxy/weir/pkg/store"
 	"github.com/weirproxy/weir/pkg/store/denycache"
 	"github.com/weirproxy/weir/pkg/store/fallback"
+	"github.com/weirproxy/weir/pkg/store/leased"
 	"github.com/weirproxy/weir/pkg/store/memstore"
 	"github.com/weirproxy/weir/pkg/store/redisstore"
 )
@@ -42,6 +44,7 @@ type Stores struct {
 	redis  *redisstore.Store // nil without Redis
 	guard  *fallback.Store   // nil without Redis
 	denied *denycache.Store  // nil without Redis, and where denials are not remembered
+	leases *leased.Store     // nil without Redis
 }
 
 // NewStores makes the store and waits for no connection. The caller closes the Stores.
@@ -98,14 +101,36 @@ func (s *Stores) share(o StoreOptions) (err error) {
 		return err
 	}
 	s.Store = s.guard
-	if o.DenyCache == 0 {
-		return nil
+	if o.DenyCache > 0 {
+		s.denied, err = denycache.New(denycache.Options{Store: s.guard, Outbox: s.redis, MaxAge: o.DenyCache})
+		if err != nil {
+			return err
+		}
+		s.Store = s.denied
 	}
-	s.denied, err = denycache.New(denycache.Options{Store: s.guard, Outbox: s.redis, MaxAge: o.DenyCache})
+	return s.lease(o)
+}
+
+// lease puts leases before all else. Only rules and requests say which limits are leased.
+func (s *Stores) lease(o StoreOptions) (err error) {
+	var wall func() algorithms.Instant
+	if o.Redis.Counters.Name != nil {
+		wall = func() algorithms.Instant { return algorithms.Instant(time.Now().UnixNano()) }
+	}
+	s.leases, err = leased.New(leased.Options{
+		Store:   s.Store,
+		Shared:  s.redis,
+		Outbox:  s.redis,
+		Ready:   func() bool { return s.guard.State() == fallback.Closed },
+		Local:   s.memory,
+		Silent:  s.redis.Silent,
+		Without: s.guard.TakeWithout,
+		Wall:    wall,
+	})
 	if err != nil {
 		return err
 	}
-	s.Store = s.denied
+	s.Store = s.leases
 	return nil
 }
 
@@ -143,7 +168,7 @@ func (s *Stores) register(registry prometheus.Registerer) error {
 		return nil
 	}
 	return registry.Register(newRemoteCollector(func() remoteStats {
-		return remoteStats{s.guard.Stats(), s.redis.Stats(), s.deniedStats()}
+		return remoteStats{s.guard.Stats(), s.redis.Stats(), s.deniedStats(), s.leases.Stats()}
 	}))
 }
 
@@ -175,6 +200,9 @@ func (s *Stores) Ready() error {
 
 // Close ends everything that NewStores started. No request may use the store any more.
 func (s *Stores) Close() {
+	if s.leases != nil {
+		s.leases.Close() // gives back what is held
+	}
 	if s.denied != nil {
 		s.denied.Close()
 	}

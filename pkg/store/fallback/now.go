@@ -21,3 +21,9 @@ func (s *Store) TakeNow(charges []store.Charge, decisions []algorithms.Decision)
 	admitted, err := s.takeWithout(context.Background(), charges, decisions, nil)
 	return admitted, err == nil
 }
+
+// TakeWithout decides a request as if the primary could not be asked, and does not wait. Callers use
+// TakeWithout when the primary owes them an answer.
+func (s *Store) TakeWithout(charges []store.Charge, decisions []algorithms.Decision) (admitted bool, err error) {
+	return s.takeWithout(context.Background(), charges, decisions, nil)
+}

@@ -29,7 +29,7 @@ func run(t *testing.T, s *Store, calls ...*call) []*call {
 			order = append(order, c)
 		}
 	}
-	s.main.execute([]*batch{b})
+	s.main.execute([]*batch{b}, false)
 	for _, c := range order {
 		<-c.done
 		if c.err != nil {

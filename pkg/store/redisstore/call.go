@@ -24,6 +24,9 @@ type call struct {
 	together    *together     // likewise: of a caller that waits for several transactions
 	number      int           // of the transaction there
 	resendUntil time.Time     // with an outbox
+	deferred    *deferred     // of an outbox: the home of the hits
+	instead     *instead      // set before status promised
+	resets      uint64        // of the outbox when the call was made
 
 	put, until time.Time // the time of put, and when the caller stops to wait; zero with an outbox
 
@@ -49,6 +52,8 @@ const (
 	waiting   = iota
 	sent      // may have been applied
 	abandoned // nobody waits; will not be sent
+	promised  // sent; nobody waits, and the outbox gets the difference to the hits of instead
+	finished
 )
 
 func newCall() *call { return &call{done: make(chan struct{}, 1)} }
@@ -68,7 +73,7 @@ func (c *call) set(a action, where location, at algorithms.Instant, charges []st
 func (c *call) renew() {
 	c.put, c.until = time.Time{}, time.Time{}
 	c.err, c.refused, c.admitted, c.ended = nil, false, false, false
-	c.together = nil
+	c.together, c.instead = nil, nil
 	c.status.Store(waiting)
 }
 
@@ -145,6 +150,18 @@ func (c *call) tell(i int, to *store.State) {
 	}
 }
 
+// hitsOf returns the hits that Redis took from the key of charge i, or gave back. The call must have ended well.
+func (c *call) hitsOf(i int) int64 {
+	charge := &c.charges[i]
+	switch {
+	case c.action == reserve && c.applied(i) < 0: // waits for the verdict on the whole request
+		return 0
+	case c.counts(i), c.allowed(i) && (c.action == reserve || c.admitted):
+		return charge.Hits
+	}
+	return 0
+}
+
 // refuse ends a call that was not sent.
 func (c *call) refuse(err error) {
 	c.refused, c.err = true, err
@@ -154,6 +171,8 @@ func (c *call) refuse(err error) {
 // end ends the call.
 func (c *call) end() {
 	switch {
+	case c.status.Swap(finished) == promised:
+		c.server.store.outbox.settle(c)
 	case c.outbox != nil:
 		c.outbox.ended(c)
 	case c.together != nil:

@@ -130,7 +130,7 @@ func (s *server) deadline(b *batch, begun time.Time) int64 {
 	if at == 0 {
 		return 0
 	}
-	timeout := s.store.timeout
+	timeout := max(s.store.timeout, longestLife) // the outbox waits as long
 	if !b.until.IsZero() {
 		timeout = min(b.until.Sub(begun), max(timeout, longestLife, 2*s.store.pulse.usually()))
 	}

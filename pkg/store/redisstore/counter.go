@@ -43,6 +43,15 @@ func (s *Store) appendCounter(dst []byte, c *store.Charge, at algorithms.Instant
 	return strconv.AppendInt(dst, int64(window(c.Limit.Period, at))/int64(time.Second), 10), true
 }
 
+// isCounter reports whether the state of a charge is a counter.
+func (s *Store) isCounter(c *store.Charge) bool {
+	if s.counters.Name == nil {
+		return false
+	}
+	_, counter := s.appendCounter(nil, c, 0)
+	return counter
+}
+
 // window returns the start of the window of an instant.
 func window(period time.Duration, at algorithms.Instant) algorithms.Instant {
 	return at - at%algorithms.Instant(period)

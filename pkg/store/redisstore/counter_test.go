@@ -241,7 +241,7 @@ func TestCountersThatAreNoneAreErrorsAndStay(t *testing.T) {
 			c.at = s.now()
 			b.add(c)
 		}
-		s.main.execute([]*batch{b})
+		s.main.execute([]*batch{b}, false)
 		if calls[0].err != nil || calls[1].err == nil || calls[2].err != nil {
 			t.Errorf("%q: %v, %v, %v; want an error of the second", value, calls[0].err, calls[1].err, calls[2].err)
 		}

@@ -15,8 +15,9 @@ type flight struct {
 	current map[uint16]*batch // by slot: the batch that takes more calls
 }
 
-// fly sends the calls and ends them. fly reports whether a call was left to send, and whether Redis has answered a call.
-func (f *flight) fly() (sentSome, answered bool) {
+// fly sends the calls and ends them. patient is for execute. fly reports whether a call was left to send, and whether
+// Redis has answered a call.
+func (f *flight) fly(patient bool) (sentSome, answered bool) {
 	used := 0
 	clear(f.current)
 	for _, c := range f.calls {
@@ -39,7 +40,7 @@ func (f *flight) fly() (sentSome, answered bool) {
 		b.add(c)
 	}
 	if used > 0 {
-		answered = f.server.execute(f.batches[:used])
+		answered = f.server.execute(f.batches[:used], patient)
 	}
 	for _, b := range f.batches[:used] {
 		b.reset()
@@ -53,7 +54,7 @@ func (f *flight) fly() (sentSome, answered bool) {
 func (n *nodeQueue) fly(f *flight) {
 	q := n.queue
 	defer q.sending.Done()
-	sent, answered := f.fly()
+	sent, answered := f.fly(false)
 	n.land(f, sent, answered)
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -58,7 +58,7 @@ func TestForeignValuesAreErrorsAndStay(t *testing.T) {
 				for _, c := range calls {
 					b.add(c)
 				}
-				s.main.execute([]*batch{b})
+				s.main.execute([]*batch{b}, false)
 				for _, c := range calls {
 					<-c.done
 				}

@@ -147,7 +147,7 @@ func (n *nodeQueue) run() {
 	f := n.queue.spareFlightLocked()
 	n.queue.mu.Unlock()
 	for n.take(f) {
-		sent, answered := f.fly()
+		sent, answered := f.fly(true)
 		n.land(f, sent, answered)
 	}
 }

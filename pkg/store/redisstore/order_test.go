@@ -49,7 +49,7 @@ func TestRequestSharesTheRoundTripOfDeferredHitsBeforeIt(t *testing.T) {
 		s := away(t, f, Options{})
 		c := sharing(s, 1)[0]
 		for range 20 {
-			s.Later(&c, 1)
+			s.Later(&c, s.Now())
 			if took := taking(t, s, c); took != trip {
 				t.Fatalf("an answer after %v; want %v", took, trip)
 			}
@@ -66,7 +66,7 @@ func TestRequestWaitsForDeferredHitsUnderWayAndOthersDoNot(t *testing.T) {
 		s := away(t, f, Options{Timeout: time.Second})
 		keys := sharing(s, 2)
 		taking(t, s, keys[0])
-		s.Later(&keys[0], 1)
+		s.Later(&keys[0], s.Now())
 		s.outbox.sendAll()
 		sent := time.Now()
 		synctest.Wait()
@@ -93,7 +93,7 @@ func TestResetWaitsForDeferredHitsUnderWay(t *testing.T) {
 		f := farBy(trip)
 		s := away(t, f, Options{Timeout: time.Second})
 		c := sharing(s, 1)[0]
-		s.Later(&c, 1)
+		s.Later(&c, s.Now())
 		s.outbox.sendAll()
 		synctest.Wait()
 		begun := time.Now()
@@ -190,7 +190,7 @@ func TestCallThatCameTooLateForOneIsMadeAgainForTheOthers(t *testing.T) {
 			b.add(c)
 		}
 		begun := time.Now()
-		s.main.execute([]*batch{b})
+		s.main.execute([]*batch{b}, false)
 		for i, want := range []error{errLate, nil, errLate} { // the last one is as of the outbox, which sends it again by itself
 			c := calls[i]
 			if <-c.done; !errors.Is(c.err, want) || c.refused != (want != nil) {

@@ -3,7 +3,6 @@ package redisstore
 import (
 	"cmp"
 	"context"
-	"hash/maphash"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -15,47 +14,47 @@ import (
 
 var _ store.Outbox = (*Store)(nil)
 
-// outbox sends calls for which no caller waits. Hits that were decided elsewhere (see Later) are added up for each key. Corrections of
-// reservations come from requests that are over. Each tick sends everything.
+// outbox sends calls for which no caller waits: hits that were decided elsewhere (see Later), and corrections of reservations. The
+// latter come from requests that are over.
 //
-// A call that Redis has certainly not applied is sent again, with backoff, until outboxFor has passed. A call without an answer is
-// not sent again, because Redis may have applied it. A lost hit is better than one that is counted twice or given back twice. Lost
-// hits are counted. At Close the outbox sends the rest once.
+// Hits are added up (deferred), and wait as long as they matter to their limit. A tick sends a bounded number of keys. While a server
+// is away or answers nothing, no tick sends to it: one question at a time finds out when it is back. Hits that Redis has certainly not
+// applied are sent again, with backoff. If the outcome is unknown hits to charge are sent again, and may count twice. Hits to give
+// back are lost then: a lost hit is better than one that is given back twice.
+//
+// A correction that Redis has certainly not applied is sent again for outboxFor. A correction without an answer is lost. Lost hits
+// are counted. At Close the outbox sends for outboxClose at most, and the rest is lost.
 type outbox struct {
 	store  *Store
-	keys   atomic.Int64 // with hits to send
+	count  atomic.Int64 // of deferred
 	shards [outboxShards]outboxShard
+	first  int       // shard of the next tick; of the goroutine of run
+	asked  time.Time // when the last question was sent; likewise
 
 	mu     sync.Mutex            // guards the fields below; locked after a shard's mu, before a queue's
 	calls  int                   // under way, or in again
-	again  []*call               // to send again
-	failed bool                  // a call was refused since the last tick
+	again  []*call               // corrections of reservations to send again
+	failed bool                  // a call has failed since the last tick
 	wait   time.Duration         // backoff after failed calls
 	next   time.Time             // of the next sending
 	resets map[string]*resetting // keys that are being reset
-	closed bool
+
+	resetCount atomic.Uint64 // resets that have begun
+
+	closing atomic.Bool   // Close has begun: no correction is sent again
+	closed  atomic.Bool   // hits that come are lost; set before the mu of each shard is locked once more
+	settled chan struct{} // holds a value after the end of the last call under way
 }
 
 const (
-	outboxTick     = 100 * time.Millisecond // a moment in which hits of one key add up
-	outboxMaxWait  = time.Second            // longest backoff
-	outboxFor      = 5 * time.Second        // from the first hit, or from the failure of the request
-	outboxCalls    = 10_000
-	outboxShards   = 64
-	outboxPerShard = 1024 // keys
+	outboxTick    = 100 * time.Millisecond // a moment in which hits of one key add up
+	outboxPerTick = 2000                   // calls of a tick
+	outboxMaxWait = time.Second            // longest backoff
+	outboxAsks    = longestLife            // between two questions to servers that answer nothing
+	outboxFor     = 5 * time.Second        // from the failure of a request over several slots
+	outboxClose   = 2 * time.Second
+	outboxCalls   = 10_000
 )
-
-type outboxShard struct {
-	mu   sync.Mutex // guards keys
-	keys map[string]*deferred
-}
-
-// deferred is hits of one key under one limit, in one window.
-type deferred struct {
-	charge store.Charge // owns its key
-	at     algorithms.Instant
-	until  time.Time
-}
 
 // resetting is a key with resets under way.
 type resetting struct {
@@ -64,93 +63,61 @@ type resetting struct {
 }
 
 func newOutbox(s *Store) *outbox {
-	o := &outbox{store: s, resets: make(map[string]*resetting)}
+	o := &outbox{store: s, resets: make(map[string]*resetting), settled: make(chan struct{}, 1)}
 	for i := range o.shards {
-		o.shards[i].keys = make(map[string]*deferred)
+		o.shards[i].keys = make(map[string][]*deferred)
 	}
 	return o
 }
 
-func (o *outbox) shard(key []byte) *outboxShard {
-	return &o.shards[maphash.Bytes(o.store.seed, key)%outboxShards]
+// Later implements [store.Outbox]. The instant is one of Redis's clock, as in Charge.Left, or from [Store.Now]. A bucket gets back
+// negative hits less its gain since that instant.
+func (s *Store) Later(c *store.Charge, at algorithms.Instant) {
+	if s.isCounter(c) {
+		at -= s.Now() - s.now() // counters know the clock of this process
+	}
+	s.outbox.add(c, at-at%algorithms.Instant(Granularity))
 }
 
-// Later implements [store.Outbox].
-func (s *Store) Later(c *store.Charge, at algorithms.Instant) { s.outbox.add(c, at) }
-
-// add adds the hits of a charge to the deferred hits of its key.
-func (o *outbox) add(c *store.Charge, at algorithms.Instant) {
-	if c.Hits == 0 || c.Limit.Requests == 0 && !c.Limit.Algorithm.HasState() {
-		return
-	}
-	if c.Limit.Period%Granularity != 0 {
-		o.lose(c.Hits)
-		return
-	}
-	sh := o.shard(c.Key)
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	d := sh.keys[string(c.Key)]
-	if d != nil && (d.charge.Limit != c.Limit || window(c.Limit.Period, d.at) != window(c.Limit.Period, at)) {
-		o.sendKeyLocked(sh, d, putCall)
-		d = nil
-	}
-	if d == nil {
-		if len(sh.keys) >= outboxPerShard {
-			o.lose(c.Hits)
-			return
-		}
-		key := string(c.Key)
-		d = &deferred{
-			charge: store.Charge{Key: []byte(key), Limit: c.Limit, CountRejected: true, Mode: store.Shadow},
-			until:  time.Now().Add(outboxFor),
-		}
-		sh.keys[key] = d
-		o.keys.Add(1)
-	}
-	d.charge.Hits += c.Hits
-	d.at = max(d.at, at)
-}
-
-// sendBefore sends the deferred hits of the keys of charges, ahead of a request for the same keys.
+// sendBefore sends the deferred hits of the keys of charges, ahead of a request for the same keys. Hits to give back wait while Redis
+// answers nothing, as they could be lost; without them the request finds less room.
 func (o *outbox) sendBefore(charges []store.Charge) {
-	if o.keys.Load() == 0 {
+	if o.count.Load() == 0 {
 		return
 	}
+	looks := reaches{store: o.store}
 	for i := range charges {
 		sh := o.shard(charges[i].Key)
 		sh.mu.Lock()
-		if d := sh.keys[string(charges[i].Key)]; d != nil {
+		for _, d := range slices.Clone(sh.keys[string(charges[i].Key)]) {
+			o.expireLocked(sh, d)
+			hits := d.waiting()
+			reach := looks.of(d)
+			if hits == 0 || reach == nobody || reach == silent && hits < 0 || o.full() {
+				continue
+			}
 			q := o.store.queueBefore(charges, i)
-			o.sendKeyLocked(sh, d, func(c *call) { cmp.Or(q, c.queue()).putBefore(c) })
+			o.sendLocked(sh, d, func(c *call) { cmp.Or(q, c.queue()).putBefore(c) })
 		}
 		sh.mu.Unlock()
 	}
 }
 
-// sendKeyLocked sends the hits of a key through put, which puts a call into a queue. The shard's mu must be held.
-func (o *outbox) sendKeyLocked(sh *outboxShard, d *deferred, put func(*call)) {
-	o.removeLocked(sh, d)
-	for left := d.charge.Hits; left != 0; {
-		charge := d.charge
-		charge.Hits = max(min(left, algorithms.MaxHits), -algorithms.MaxHits)
-		left -= charge.Hits
-		c := newCall()
-		c.set(correct, o.store.locate(&charge, d.at), d.at, []store.Charge{charge})
-		c.corrections = append(c.corrections, &correction{at: int64(d.at) / int64(Granularity), left: noValue})
-		o.send(c, put, d.until)
+// sendLocked sends waiting hits through put, which puts a call into a queue, and reports whether the deferred is gone. The shard's mu must be held.
+func (o *outbox) sendLocked(sh *outboxShard, d *deferred, put func(*call)) (gone bool) {
+	c := d.call(o.store)
+	gone = o.tidyLocked(sh, d)
+	if c != nil {
+		o.send(c, put, time.Time{})
 	}
+	return gone
 }
 
-func (o *outbox) removeLocked(sh *outboxShard, d *deferred) {
-	delete(sh.keys, string(d.charge.Key))
-	o.keys.Add(-1)
-}
-
-// send sends a call through put, and again until a time through the call's own queue. The call belongs to the outbox then.
+// send sends a call through put. A correction of a reservation is sent again until a time through its own queue. The call belongs to
+// the outbox then.
 func (o *outbox) send(c *call, put func(*call), until time.Time) {
 	o.mu.Lock()
-	full := o.calls >= outboxCalls
+	full := o.calls >= outboxCalls && c.deferred == nil
 	if !full {
 		o.calls++
 	}
@@ -166,6 +133,13 @@ func (o *outbox) send(c *call, put func(*call), until time.Time) {
 // putCall puts a call into its own queue.
 func putCall(c *call) { c.queue().put(c) }
 
+// full reports whether too many calls are under way for deferred hits.
+func (o *outbox) full() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.calls >= outboxCalls
+}
+
 // idle reports whether no call of the outbox is under way.
 func (o *outbox) idle() bool {
 	o.mu.Lock()
@@ -175,28 +149,77 @@ func (o *outbox) idle() bool {
 
 // ended handles the end of a call.
 func (o *outbox) ended(c *call) {
+	waits := c.deferred != nil && !o.closed.Load() // after Close the shard's mu may be held
+	if waits {
+		o.landed(c)
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if c.err != nil && c.refused {
+	if c.err == nil {
+		o.wait = 0
+		o.store.metrics.deferredHits.Add(uint64(c.size()))
+	} else {
 		o.failed = true
-		c.drop(o.resets)
-		if len(c.charges) > 0 && !o.closed && time.Now().Before(c.resendUntil) {
-			o.again = append(o.again, c)
-			return
+		if c.deferred == nil && c.refused {
+			c.drop(o.resets)
+			if len(c.charges) > 0 && !o.closing.Load() && time.Now().Before(c.resendUntil) {
+				o.again = append(o.again, c)
+				return
+			}
+		}
+		if !waits {
+			o.lose(c.size())
 		}
 	}
-	o.calls--
-	if c.err != nil {
-		o.lose(c.size())
-		return
+	if o.calls--; o.calls == 0 {
+		select {
+		case o.settled <- struct{}{}:
+		default:
+		}
 	}
-	o.wait = 0
-	o.store.metrics.deferredHits.Add(uint64(c.size()))
+}
+
+// landed has the hits of a call wait again, as far as the outcome of the call allows it.
+func (o *outbox) landed(c *call) {
+	d := c.deferred
+	sh := o.shard(d.charge.Key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if c.err != nil {
+		unknown := uint64(0)
+		for i := range c.charges {
+			charge, fix := &c.charges[i], c.corrections[i]
+			switch {
+			case o.dropped(charge):
+			case !c.refused && charge.Hits < 0:
+				o.lose(charge.Hits)
+			default:
+				if !c.refused {
+					unknown += uint64(charge.Hits)
+				}
+				o.addLocked(sh, charge, algorithms.Instant(fix.at)*algorithms.Instant(Granularity))
+			}
+		}
+		o.store.metrics.unknownHits.Add(unknown)
+	}
+	d.under -= c.positive()
+	o.tidyLocked(sh, d)
+}
+
+// dropped reports whether the key of a charge is being reset, and drops the hits then.
+func (o *outbox) dropped(c *store.Charge) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	r := o.resets[string(c.Key)]
+	if r != nil {
+		r.drop(c.Hits)
+	}
+	return r != nil
 }
 
 func (o *outbox) lose(hits int64) { o.store.metrics.lostHits.Add(uint64(max(hits, -hits))) }
 
-// run sends at each tick until ctx ends, then once more.
+// run sends at each tick until ctx ends, and then all that is left.
 func (o *outbox) run(ctx context.Context) {
 	tick := time.NewTicker(outboxTick)
 	defer tick.Stop()
@@ -204,19 +227,17 @@ func (o *outbox) run(ctx context.Context) {
 		select {
 		case now := <-tick.C:
 			if o.due(now) {
-				o.sendAll()
+				o.sendAgain()
+				o.sendSome(now, outboxPerTick, false)
 			}
 		case <-ctx.Done():
-			o.mu.Lock()
-			o.closed = true
-			o.mu.Unlock()
-			o.sendAll()
+			o.finish()
 			return
 		}
 	}
 }
 
-// due reports whether a tick should send. After a refused call the outbox waits.
+// due reports whether a tick should send. After a failed call the outbox waits.
 func (o *outbox) due(now time.Time) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -228,19 +249,102 @@ func (o *outbox) due(now time.Time) bool {
 	return !now.Before(o.next)
 }
 
-func (o *outbox) sendAll() {
+// sendSome sends at most that many calls of waiting hits, and reports how many. The last time, hits also go to a server that answers
+// nothing.
+func (o *outbox) sendSome(now time.Time, most int, last bool) (sent int) {
+	looks := reaches{store: o.store}
+	for range outboxShards {
+		sh := &o.shards[o.first]
+		o.first = (o.first + 1) % outboxShards
+		sh.mu.Lock()
+		for key := range sh.keys {
+			for i := 0; i < len(sh.keys[key]); i++ {
+				d := sh.keys[key][i]
+				if o.expireLocked(sh, d) {
+					i--
+					continue
+				}
+				if d.waiting() == 0 || sent == most {
+					continue
+				}
+				switch reach := looks.of(d); {
+				case reach == answering || reach == silent && last:
+					if o.full() {
+						break
+					}
+					if o.sendLocked(sh, d, putCall) {
+						i--
+					}
+					sent++
+				case reach == silent:
+					o.ask(d, now)
+				}
+			}
+		}
+		sh.mu.Unlock()
+		if sent == most {
+			break
+		}
+	}
+	return sent
+}
+
+// ask asks a server that answers nothing for a key with waiting hits. The answer is of no use but as a sign of life.
+func (o *outbox) ask(d *deferred, now time.Time) {
+	if now.Sub(o.asked) < outboxAsks {
+		return
+	}
+	o.asked = now
+	charge := d.charge
+	charge.Hits = 0
+	c := newCall()
+	c.set(peek, o.store.locate(&charge, d.at), d.at, []store.Charge{charge})
+	putCall(c)
+}
+
+// finish sends all waiting hits, for a bounded time and until a call fails, and loses the rest.
+func (o *outbox) finish() {
+	o.closing.Store(true)
 	o.sendAgain()
+	timer := time.NewTimer(outboxClose)
+	defer timer.Stop()
+	o.mu.Lock()
+	o.failed = false
+	o.mu.Unlock()
+	for over := false; !over; {
+		sent := o.sendSome(time.Now(), outboxPerTick, true)
+		for !over && !o.idle() {
+			select {
+			case <-o.settled:
+			case <-timer.C:
+				over = true
+			}
+		}
+		o.mu.Lock()
+		over = over || sent == 0 || o.failed
+		o.mu.Unlock()
+	}
+	o.closed.Store(true)
 	for i := range o.shards {
 		sh := &o.shards[i]
 		sh.mu.Lock()
-		for _, d := range sh.keys {
-			o.sendKeyLocked(sh, d, putCall)
+		for _, all := range sh.keys {
+			for _, d := range slices.Clone(all) {
+				o.lose(d.waiting())
+				o.removeLocked(sh, d)
+			}
 		}
 		sh.mu.Unlock()
 	}
 }
 
-// sendAgain puts the refused calls into their queues. The calls change place under mu, so that beginReset and the peeks of
+// sendAll has all waiting hits sent.
+func (o *outbox) sendAll() {
+	o.sendAgain()
+	o.sendSome(time.Now(), outboxShards*outboxPerShard, false)
+}
+
+// sendAgain puts the refused corrections into their queues. The calls change place under mu, so that beginReset and the peeks of
 // outboxAnswered do not miss a call in between. Close closes the queues after the end of run, so put does not call ended, which locks mu.
 func (o *outbox) sendAgain() {
 	o.mu.Lock()
@@ -251,60 +355,3 @@ func (o *outbox) sendAgain() {
 	}
 	o.again = nil
 }
-
-// beginReset drops all about the keys of charges that waits here. Until endReset, ended drops refused charges of these
-// keys: a resend could charge a key after the reset.
-func (o *outbox) beginReset(charges []store.Charge) {
-	o.mu.Lock()
-	for i := range charges {
-		key := string(charges[i].Key)
-		if o.resets[key] == nil {
-			o.resets[key] = new(resetting)
-		}
-		o.resets[key].resets++
-	}
-	before := len(o.again)
-	o.again = slices.DeleteFunc(o.again, func(c *call) bool {
-		c.drop(o.resets)
-		return len(c.charges) == 0
-	})
-	o.calls -= before - len(o.again)
-	o.mu.Unlock()
-	o.forget(charges)
-}
-
-// endReset ends a beginReset with the same charges, and drops hits that came in between. If the reset failed, the dropped hits of its
-// keys are lost.
-func (o *outbox) endReset(charges []store.Charge, failed bool) {
-	o.forget(charges)
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for i := range charges {
-		key := string(charges[i].Key)
-		r := o.resets[key]
-		if failed {
-			o.lose(r.dropped)
-		}
-		r.dropped = 0
-		if r.resets--; r.resets == 0 {
-			delete(o.resets, key)
-		}
-	}
-}
-
-// forget drops the deferred hits of the keys of charges, which are being reset.
-func (o *outbox) forget(charges []store.Charge) {
-	for i := range charges {
-		sh := o.shard(charges[i].Key)
-		sh.mu.Lock()
-		if d := sh.keys[string(charges[i].Key)]; d != nil {
-			o.removeLocked(sh, d)
-			o.mu.Lock()
-			o.resets[string(charges[i].Key)].drop(d.charge.Hits)
-			o.mu.Unlock()
-		}
-		sh.mu.Unlock()
-	}
-}
-
-func (r *resetting) drop(hits int64) { r.dropped += max(hits, -hits) }

@@ -21,7 +21,7 @@ func TestASlowRedisChargesTheHitsOfTheOutbox(t *testing.T) {
 		c := hit("a", perAge(algorithms.FixedWindow, 10))
 		const all = 20
 		for range all {
-			s.Later(&c, 0)
+			s.Later(&c, s.Now())
 			time.Sleep(200 * time.Millisecond)
 		}
 		time.Sleep(time.Second)
@@ -37,7 +37,7 @@ func TestCloseSendsCallsThatWaitForTheNext(t *testing.T) {
 		f := farBy(time.Millisecond)
 		s := away(t, f, Options{})
 		c := hit("a", perAge(algorithms.FixedWindow, 10))
-		s.Later(&c, 0)
+		s.Later(&c, s.Now())
 		s.outbox.sendBefore([]store.Charge{c}) // the request's own call does not come
 		s.Close()
 		if f.calls.Load() == 0 || s.metrics.deferredHits.Load() != 1 {
@@ -82,7 +82,7 @@ func TestAFlightWithoutCallsIsNoAnswer(t *testing.T) {
 	c.set(take, location{server: s.main}, 0, []store.Charge{hit("k1", perAge(algorithms.FixedWindow, 10))})
 	c.status.Store(abandoned)
 	f := &flight{server: s.main, current: map[uint16]*batch{}, calls: []*call{c}, begun: time.Now()}
-	sent, answered := f.fly()
+	sent, answered := f.fly(true)
 	l.land(f, sent, answered)
 	if got := l.mostLocked(); got != 1 {
 		t.Errorf("%d flights at once; want 1 until Redis answers", got)

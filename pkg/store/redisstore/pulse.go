@@ -12,6 +12,7 @@ type pulse struct {
 	heard   atomic.Int64 // when Redis last answered a call of the script, in nanoseconds since started; 0: never
 	quiet   atomic.Int64 // since when flights are under way without an answer, likewise
 	ended   atomic.Int64 // when a flight last ended without an answer, likewise; 0: the last one was answered
+	late    atomic.Int64 // when a caller last stopped to wait for an answer, likewise; 0: never
 	usual   atomic.Int64 // the longest of the last round trips, in nanoseconds, which later ones slowly forget
 }
 
@@ -46,6 +47,18 @@ func (p *pulse) answered(now time.Time, took time.Duration) {
 	p.quiet.Store(at)
 	usual := p.usual.Load()
 	p.usual.Store(max(int64(took), usual-(usual-int64(took))/tripMemory))
+}
+
+// missRemembered is for how long a missed answer counts. Meanwhile no caller flies itself: only a flight of a worker can wait for a late answer.
+const missRemembered = 10 * time.Second
+
+// miss notes that a caller has stopped to wait for an answer.
+func (p *pulse) miss() { p.late.Store(max(1, int64(time.Since(p.started)))) }
+
+// missed reports whether a caller has stopped to wait within missRemembered.
+func (p *pulse) missed(now time.Time) bool {
+	at := p.late.Load()
+	return at > 0 && now.Sub(p.started)-time.Duration(at) < missRemembered
 }
 
 // usually returns the longest of the last round trips.

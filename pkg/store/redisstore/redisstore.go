@@ -225,7 +225,7 @@ func (s *Store) Ping(ctx context.Context) error {
 func (s *Store) Take(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
 	until, err := s.until(ctx, time.Now(), charges)
 	if err != nil {
-		return false, err
+		return false, s.unsent(err, charges)
 	}
 	if len(charges) == 0 {
 		return true, nil
@@ -237,7 +237,7 @@ func (s *Store) Take(ctx context.Context, charges []store.Charge, decisions []al
 	}
 	c := s.call(take, s.locate(&charges[0], now), now, charges)
 	if err := s.do(ctx, until, c); err != nil {
-		return false, err
+		return false, s.unanswered(err, c)
 	}
 	return s.taken(c, charges, decisions), nil
 }
@@ -246,7 +246,7 @@ func (s *Store) Take(ctx context.Context, charges []store.Charge, decisions []al
 func (s *Store) taken(c *call, charges []store.Charge, decisions []algorithms.Decision) (admitted bool) {
 	copy(decisions, c.decisions)
 	for i := range charges {
-		c.tell(i, charges[i].Left)
+		s.tell(c, i, &charges[i], &decisions[i])
 	}
 	admitted = c.admitted
 	s.calls.Put(c)
@@ -278,5 +278,6 @@ func (s *Store) Peek(ctx context.Context, charges []store.Charge, decisions []al
 func (s *Store) call(a action, where location, at algorithms.Instant, charges []store.Charge) *call {
 	c, _ := s.calls.Get().(*call)
 	c.set(a, where, at, charges)
+	c.resets = s.outbox.resetCount.Load()
 	return c
 }

@@ -87,9 +87,10 @@ func (s *server) queueFor(slot uint16, key []byte) *queue {
 }
 
 // execute sends batches to Redis, together, and ends their calls. execute waits for answers as long as a caller does, and at
-// least for the timeout. An answer that comes too late for callers still shows that Redis is there. execute reports whether a batch was
-// answered, or could not be sent.
-func (s *server) execute(batches []*batch) (answered bool) {
+// least for the timeout. An answer until then shows that Redis is there, also if it comes too late for callers. If patient, execute waits
+// for longestLife at least: such an answer still tells which calls Redis has applied. execute reports whether a batch was answered, or
+// could not be sent.
+func (s *server) execute(batches []*batch, patient bool) (answered bool) {
 	begun := time.Now()
 	end := begun.Add(s.store.timeout)
 	for _, b := range batches {
@@ -101,7 +102,11 @@ func (s *server) execute(batches []*batch) (answered bool) {
 			end = last
 		}
 	}
-	ctx, cancel := context.WithDeadline(s.store.running, end)
+	giveUp := end
+	if life := begun.Add(longestLife); patient && life.After(end) {
+		giveUp = life
+	}
+	ctx, cancel := context.WithDeadline(s.store.running, giveUp)
 	defer cancel()
 	client, err := s.connection.Client()
 	if err != nil {
@@ -111,7 +116,7 @@ func (s *server) execute(batches []*batch) (answered bool) {
 		return true
 	}
 	s.store.pulse.begin()
-	defer func() { s.store.pulse.end(answered) }()
+	defer func() { s.store.pulse.end(answered && !time.Now().After(end)) }()
 	commands := make([]rueidis.Completed, len(batches))
 	for i, b := range batches {
 		commands[i] = s.evalsha(client, b, s.deadline(b, begun))
@@ -119,7 +124,7 @@ func (s *server) execute(batches []*batch) (answered bool) {
 	results := client.DoMulti(ctx, commands...)
 	for i, b := range batches { // one node of a cluster may be away
 		answered = answered || !errors.Is(results[i].NonRedisError(), context.DeadlineExceeded)
-		s.conclude(ctx, client, b, results[i], begun)
+		s.conclude(ctx, client, b, results[i], begun, end)
 	}
 	return answered
 }
@@ -135,8 +140,9 @@ func (s *server) eval(client rueidis.Client, b *batch, deadline int64) rueidis.C
 }
 
 // conclude ends the calls of a batch after the answer. A server without the script gets the script. A value that the script has not
-// written fails only the requests for its key. Calls that came too late are sent again if their callers still wait.
-func (s *server) conclude(ctx context.Context, client rueidis.Client, b *batch, result rueidis.RedisResult, begun time.Time) {
+// written fails only the requests for its key. Calls that came too late are sent again if their callers still wait. An answer after end
+// is no sign that Redis is there.
+func (s *server) conclude(ctx context.Context, client rueidis.Client, b *batch, result rueidis.RedisResult, begun, end time.Time) {
 	for attempt, late := 0, 0; ; attempt++ {
 		reply, err := result.ToString()
 		if said, is := rueidis.IsRedisErr(err); is && said.IsNoScript() && attempt == 0 {
@@ -144,7 +150,7 @@ func (s *server) conclude(ctx context.Context, client rueidis.Client, b *batch, 
 			continue
 		}
 		if (foreign(err) || onTheMove(err)) && len(b.all) > 1 {
-			s.isolate(ctx, client, b, begun)
+			s.isolate(ctx, client, b, begun, end)
 			return
 		}
 		if onTheMove(err) {
@@ -161,7 +167,9 @@ func (s *server) conclude(ctx context.Context, client rueidis.Client, b *batch, 
 			return
 		}
 		now := time.Now()
-		s.store.pulse.answered(now, now.Sub(begun))
+		if !now.After(end) {
+			s.store.pulse.answered(now, now.Sub(begun))
+		}
 		stepped := s.learn(b.slot(), us, begun, now)
 		if !tooLate {
 			break
@@ -217,22 +225,25 @@ func onTheMove(err error) bool {
 	return is && said.IsTryAgain()
 }
 
-// unapplied reports whether the script was certainly not run: there was no connection to send it, or the server serves nobody now.
+// unapplied reports whether the script has certainly written nothing. There was no connection to send it, or the server serves nobody
+// now, or the server refuses each command that writes.
 func unapplied(err error) bool {
 	if said, is := rueidis.IsRedisErr(err); is {
 		code, _, _ := strings.Cut(said.Error(), " ")
-		return slices.Contains([]string{"LOADING", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "MOVED", "ASK", "NOAUTH", "WRONGPASS"}, code)
+		return slices.Contains([]string{
+			"LOADING", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "MOVED", "ASK", "NOAUTH", "WRONGPASS", "OOM", "MISCONF", "NOREPLICAS", "BUSY",
+		}, code) || strings.Contains(said.Error(), "-OOM command not allowed") // of a script, before Redis 7
 	}
 	return errors.Is(err, ErrUnavailable)
 }
 
 // isolate applies the groups of a batch one by one.
-func (s *server) isolate(ctx context.Context, client rueidis.Client, b *batch, begun time.Time) {
+func (s *server) isolate(ctx context.Context, client rueidis.Client, b *batch, begun, end time.Time) {
 	for _, g := range b.all {
 		alone := newBatch(s)
 		for c := range (&batch{all: []group{g}}).calls {
 			alone.add(c)
 		}
-		s.conclude(ctx, client, alone, client.Do(ctx, s.evalsha(client, alone, s.deadline(alone, begun))), begun)
+		s.conclude(ctx, client, alone, client.Do(ctx, s.evalsha(client, alone, s.deadline(alone, begun))), begun, end)
 	}
 }

@@ -19,13 +19,13 @@ func (s *Store) takeSeveral(
 	ctx context.Context, until time.Time, at algorithms.Instant, charges []store.Charge, decisions []algorithms.Decision,
 ) (bool, error) {
 	if err := s.resetGate.begin(ctx, until, charges); err != nil {
-		return false, err
+		return false, s.unsent(err, charges)
 	}
 	defer s.resetGate.end(charges)
 	parts := s.parts(at, charges)
 	if err := s.do(ctx, until, parts...); err != nil {
 		s.giveBack(parts)
-		return false, err
+		return false, s.unanswered(err, parts...)
 	}
 	collect(parts, decisions)
 	admitted, v := store.Admitted(charges, decisions), isAdmitted
@@ -51,7 +51,7 @@ func (s *Store) takeSeveral(
 	collect(parts, decisions)
 	for _, c := range parts {
 		for n, i := range c.index {
-			c.tell(n, charges[i].Left)
+			s.tell(c, n, &charges[i], &decisions[i])
 		}
 		s.calls.Put(c)
 	}
@@ -103,6 +103,7 @@ func (s *Store) giveBack(parts []*call) {
 			if fix := s.settle(c, isUndone); fix != nil {
 				s.outbox.send(fix, putCall, time.Now().Add(outboxFor))
 			}
+			c.status.Store(abandoned) // as if Redis had not applied the part
 		case !c.unsent():
 			s.outbox.lose(c.size())
 		}

@@ -12,6 +12,8 @@ import (
 type metrics struct {
 	calls, transactions    atomic.Uint64
 	deferredHits, lostHits atomic.Uint64
+	unknownHits            atomic.Uint64
+	expiredHits            atomic.Uint64
 	disagreements          atomic.Uint64
 	disagreementLogged     loglimit.Limiter
 	roundTrip              durations.Histogram
@@ -24,6 +26,9 @@ type Stats struct {
 	RoundTrip    store.Durations // of each call
 	DeferredHits uint64          // hits that were sent later, see [Store.Later]: charged or given back
 	LostHits     uint64          // hits that should have been, and were not for certain
+	UnknownHits  uint64          // hits that may have been charged twice: the outcome of the first call is not known
+	ExpiredHits  uint64          // hits that came to matter to no decision before Redis could be told
+	OwedKeys     int             // keys with hits that Redis does not know of, now, counted once for each window
 
 	Disagreements uint64 // transactions of which the script and package algorithms gave different verdicts; the script's counts
 
@@ -42,6 +47,9 @@ func (s *Store) Stats() Stats {
 		RoundTrip:    s.metrics.roundTrip.Snapshot(),
 		DeferredHits: s.metrics.deferredHits.Load(),
 		LostHits:     s.metrics.lostHits.Load(),
+		UnknownHits:  s.metrics.unknownHits.Load(),
+		ExpiredHits:  s.metrics.expiredHits.Load(),
+		OwedKeys:     int(s.outbox.count.Load()),
 
 		Disagreements: s.metrics.disagreements.Load(),
 

@@ -61,8 +61,9 @@ func (s *Store) TakeAll(transactions []store.Transaction, decided func(indexes [
 // begin makes the call of a transaction, without sending it. A transaction over several locations waits in a goroutine of its own.
 func (g *together) begin(s *Store, number int, t *store.Transaction, now time.Time) {
 	g.calls, g.queue, g.open, g.until = append(g.calls, nil), append(g.queue, nil), append(g.open, false), append(g.until, time.Time{})
-	if t.Admitted, t.Err = false, t.Ctx.Err(); t.Err == nil {
-		g.until[number], t.Err = s.until(t.Ctx, now, t.Charges)
+	t.Admitted = false
+	if g.until[number], t.Err = s.until(t.Ctx, now, t.Charges); t.Err != nil {
+		t.Err = s.unsent(t.Err, t.Charges)
 	}
 	switch {
 	case t.Err != nil:
@@ -92,7 +93,7 @@ func (g *together) begin(s *Store, number int, t *store.Transaction, now time.Ti
 // putAll puts the calls into their queues: all calls of a queue at once, so that they mostly share a flight. A caller who sends the only
 // flight itself wakes no worker. The caller then waits as long as the worker would, so the flight must not wait for a connection.
 func (g *together) putAll(s *Store, now time.Time) {
-	mayFly := g.alike() && g.until[0].Sub(now) >= s.timeout && g.queue[0].server.steady()
+	mayFly := g.alike() && g.until[0].Sub(now) >= s.timeout && g.queue[0].server.steady() && !s.pulse.missed(now)
 	for i, q := range g.queue {
 		if q == nil {
 			continue
@@ -145,7 +146,7 @@ func (g *together) wait(s *Store, left int, transactions []store.Transaction, de
 		}
 		g.collect(s, transactions)
 		if over {
-			whole = g.abandon(transactions) && whole
+			whole = g.abandon(s, transactions) && whole
 			timer.Reset(g.next())
 		}
 		if len(g.done) > 0 {
@@ -168,7 +169,7 @@ func (g *together) collect(s *Store, transactions []store.Transaction) {
 		switch {
 		case c == nil: // over several locations: it has its decision
 		case c.err != nil:
-			t.Err = c.err
+			t.Err = s.unanswered(c.err, c)
 		default:
 			t.Admitted = s.taken(c, t.Charges, t.Decisions)
 		}
@@ -192,14 +193,15 @@ func (g *together) next() time.Duration {
 
 // abandon decides the transactions whose time is over, and reports whether there was no such transaction. A call that waits in a queue
 // is then never sent.
-func (g *together) abandon(transactions []store.Transaction) (none bool) {
+func (g *together) abandon(s *Store, transactions []store.Transaction) (none bool) {
 	now, none := time.Now(), true
 	for i, c := range g.calls {
 		if c == nil || now.Before(g.until[i]) {
 			continue
 		}
 		c.status.CompareAndSwap(waiting, abandoned)
-		transactions[i].Err = unanswered(context.DeadlineExceeded)
+		s.pulse.miss()
+		transactions[i].Err = s.unanswered(notInTime(context.DeadlineExceeded), c)
 		g.calls[i], g.open[i], none = nil, false, false
 		g.done = append(g.done, i)
 	}

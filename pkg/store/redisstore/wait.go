@@ -74,11 +74,12 @@ func (s *Store) wait(ctx context.Context, until time.Time, calls ...*call) (firs
 		case c.ended: // otherwise c.err still belongs to the queue
 			first = c.err
 		default:
-			first = unanswered(over)
+			s.pulse.miss()
+			first = notInTime(over)
 		}
 	}
 	return first
 }
 
-// unanswered returns the error of a request that does not wait any longer.
-func unanswered(over error) error { return fmt.Errorf("redis has not answered in time: %w", over) }
+// notInTime returns the error of a request that does not wait any longer.
+func notInTime(over error) error { return fmt.Errorf("redis has not answered in time: %w", over) }

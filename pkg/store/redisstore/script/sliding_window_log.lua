@@ -109,8 +109,37 @@ function algorithm.take(s, requests, _, _, _, hits, count_rejected, g)
 end
 
 if general == 1 then
-  -- correct takes hits of an earlier instant out of the list.
-  function algorithm.correct(g, difference, at)
+  -- enter puts hits of an earlier instant into the list, up to twice the limit. They join a later entry if there is one, as entries cannot
+  -- be put between others: so they count too long, never too short.
+  local function enter(g, requests, hits, at)
+    hits = math.min(hits, 2 * requests - g.live)
+    if hits <= 0 or g.now - at >= g.period then return end
+    local i, beyond = g.first, g.len -- i becomes the first entry that is not earlier
+    while i < beyond do
+      local middle = floor((i + beyond) / 2)
+      if unpack(ENTRY, redis.call('LINDEX', g.key, middle)) < at then i = middle + 1 else beyond = middle end
+    end
+    g.hits, g.live, g.head = g.hits + hits, g.live + hits, {}
+    local tail = pack(ENTRY, g.now, g.hits)
+    if i < g.len then
+      local when, n = unpack(ENTRY, redis.call('LINDEX', g.key, i))
+      redis.call('LSET', g.key, i, pack(ENTRY, when, n + hits))
+      redis.call('LSET', g.key, -1, tail)
+      return
+    end
+    if g.len == 0 then
+      redis.call('RPUSH', g.key, pack(ENTRY, at, hits), tail)
+    else
+      redis.call('RPUSH', g.key, tail) -- first, as only a push needs memory
+      redis.call('LSET', g.key, -2, pack(ENTRY, at, hits))
+    end
+    g.len = g.len + 1
+    redis.call('PEXPIREAT', g.key, floor((at + g.period + 999) / 1000) + later)
+  end
+
+  -- correct takes hits of an earlier instant out of the list, or puts hits into it.
+  function algorithm.correct(g, requests, difference, at)
+    if difference > 0 then return enter(g, requests, difference, math.min(at, g.now)) end
     for i = g.len - 1, 0, -1 do
       local when, hits = unpack(ENTRY, redis.call('LINDEX', g.key, i))
       if when < at then return end

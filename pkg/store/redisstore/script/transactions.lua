@@ -117,9 +117,11 @@ if general == 1 then
       else
         local at, left, target, was
         at, left, target, was, position = unpack(CORRECTION, request, position)
-        if at - now > BACK then at = now end
+        local is = state[key]
+        local newest = by.open and before[key].now or is and is[1] or 0
+        at = math.min(at, math.max(now, newest)) -- the clock of the caller may be ahead a little, or Redis's went back
         if by.open then
-          by.correct(before[key], hits, at)
+          by.correct(before[key], requests, hits, at)
         elseif first and before[key] == left then
           state[key] = target ~= '' and read(by, target)
         elseif hits ~= 0 then

@@ -1,0 +1,196 @@
+package redisstore
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// later collects the hits of corrections that a far server has run in time.
+type later struct {
+	mu   sync.Mutex // guards hits
+	hits []int64
+}
+
+func (l *later) ran(request []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := uint64(time.Now().UnixMicro())
+	if deadline := binary.LittleEndian.Uint64(request[8:]); deadline > 0 && now >= deadline {
+		return
+	}
+	for rest := request[headerSize:]; len(rest) > 0; {
+		correction, charges := action(rest[0]) == correct, int(binary.LittleEndian.Uint32(rest[5:]))
+		for rest = rest[9:]; charges > 0; charges-- {
+			if correction {
+				hits := binary.LittleEndian.Uint64(append(slices.Clone(rest[21:26]), 0, 0, 0))
+				l.hits = append(l.hits, int64(hits<<24)>>24)
+			}
+			corrected := rest[5]&16 != 0
+			if rest = rest[26:]; corrected {
+				rest = rest[8:]
+				for range 3 {
+					rest = rest[1+int(rest[0]):]
+				}
+			}
+		}
+	}
+}
+
+func (l *later) sum() (sum int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, n := range l.hits {
+		sum += n
+	}
+	return sum
+}
+
+func TestHitsDecidedElsewhereAreChargedOnceTheOutcomeIsKnown(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		trip    time.Duration // half of it is the way to Redis; callers wait for 10 ms
+		applied bool
+		fails   func(f *far, s *Store) // while the request is under way
+		unknown bool
+	}{
+		{"applied, and answered late", 16 * time.Millisecond, true, nil, false},
+		{"refused as late", 60 * time.Millisecond, false, nil, false},
+		{"connection lost", 100 * time.Millisecond, false, func(f *far, _ *Store) { f.conn.Close() }, true},
+	} {
+		for _, early := range []bool{true, false} {
+			for _, together := range []bool{false, true} {
+				for _, hits := range []int64{0, 1, 3, -2} {
+					t.Run(fmt.Sprintf("%s, told before %t, together %t, %d hits", test.name, early, together, hits), func(t *testing.T) {
+						synctest.Test(t, func(t *testing.T) {
+							var l later
+							f := farBy(time.Millisecond)
+							f.ran = l.ran
+							s := away(t, f, Options{})
+							c := hit("k", perAge(algorithms.FixedWindow, 10))
+							taking(t, s, c) // teaches the clock
+							s.pulse.miss()  // so that no caller flies itself
+							f.hang(test.trip - time.Millisecond)
+							one := store.Transaction{Ctx: t.Context(), Charges: []store.Charge{c}, Decisions: make([]algorithms.Decision, 1)}
+							if together {
+								all := []store.Transaction{one}
+								s.TakeAll(all, func([]int) {})
+								one = all[0]
+							} else {
+								_, one.Err = s.Take(one.Ctx, one.Charges, one.Decisions)
+							}
+							u, is := errors.AsType[store.Unanswered](one.Err)
+							if !is || !errors.Is(one.Err, context.DeadlineExceeded) {
+								t.Fatalf("%v: %T", one.Err, one.Err)
+							}
+							tell := func() { u.Instead([]int64{hits}); c.Key[0] = 'x' }
+							if early {
+								tell()
+								if owed := s.outbox.owed(&store.Charge{Key: []byte("k"), Limit: c.Limit}, s.Now()); owed != max(hits, 0) {
+									t.Errorf("%d hits are owed while the outcome is open; want %d", owed, max(hits, 0))
+								}
+							}
+							if test.fails != nil {
+								test.fails(f, s)
+							}
+							f.hang(0)
+							time.Sleep(test.trip)
+							if !early {
+								tell()
+							}
+							time.Sleep(3 * time.Second)
+							want := hits
+							switch {
+							case test.applied:
+								want = hits - 1
+							case test.unknown:
+								want = max(hits, 0)
+							}
+							if got := l.sum(); got != want {
+								t.Errorf("%d hits were charged later; want %d", got, want)
+							}
+							stats := s.Stats()
+							if test.unknown != (stats.UnknownHits > 0) && hits > 0 || stats.LostHits != 0 || stats.OwedKeys != 0 {
+								t.Errorf("%+v", stats)
+							}
+						})
+					})
+				}
+			}
+		}
+	}
+}
+
+func TestHitsOfARequestThatWasNeverSentAreChargedLater(t *testing.T) {
+	for _, together := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			var l later
+			f := farBy(time.Millisecond)
+			f.ran = l.ran
+			s := away(t, f, Options{})
+			c := hit("k", perAge(algorithms.FixedWindow, 10))
+			ctx, cancel := context.WithDeadline(t.Context(), time.Now())
+			defer cancel()
+			all := []store.Transaction{{Ctx: ctx, Charges: []store.Charge{c}, Decisions: make([]algorithms.Decision, 1)}}
+			if together {
+				s.TakeAll(all, func([]int) {})
+			} else {
+				_, all[0].Err = s.Take(ctx, all[0].Charges, all[0].Decisions)
+			}
+			u, is := errors.AsType[store.Unanswered](all[0].Err)
+			if !is {
+				t.Fatalf("%v: %T", all[0].Err, all[0].Err)
+			}
+			u.Instead([]int64{4})
+			time.Sleep(time.Second)
+			if got := l.sum(); got != 4 {
+				t.Errorf("%d hits were charged later; want 4", got)
+			}
+		})
+	}
+}
+
+// Instead and the end of the call meet in any order.
+func TestInsteadAndTheEndOfACallMeet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l later
+		f := farBy(time.Millisecond)
+		f.ran = l.ran
+		s := away(t, f, Options{})
+		c := hit("k", perAge(algorithms.FixedWindow, 10))
+		taking(t, s, c)
+		const requests = 2000
+		var waiting sync.WaitGroup
+		f.hang(19 * time.Millisecond)
+		for range requests {
+			waiting.Go(func() {
+				_, err := s.Take(t.Context(), []store.Charge{c}, make([]algorithms.Decision, 1))
+				u, is := errors.AsType[store.Unanswered](err)
+				if !is {
+					t.Errorf("%v: %T", err, err)
+					return
+				}
+				time.Sleep(10 * time.Millisecond) // the answer comes at the same moment
+				u.Instead([]int64{2})
+			})
+		}
+		waiting.Wait()
+		f.hang(0)
+		time.Sleep(5 * time.Second)
+		if got := l.sum(); got != requests && got != 2*requests {
+			t.Errorf("%d hits were charged later; want 1 or 2 of each of %d requests", got, requests)
+		}
+		if stats := s.Stats(); stats.OwedKeys != 0 || stats.LostHits != 0 || stats.UnknownHits != 0 {
+			t.Errorf("%+v", stats)
+		}
+	})
+}

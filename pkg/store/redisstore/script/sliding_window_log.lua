@@ -109,8 +109,8 @@ function algorithm.take(s, requests, _, _, _, hits, count_rejected, g)
 end
 
 if general == 1 then
-  -- enter puts hits of an earlier instant into the list, up to twice the limit. They join a later entry if there is one, as entries cannot
-  -- be put between others: so they count too long, never too short.
+  -- enter puts hits of an earlier instant into the list, up to twice the limit. The hits join a later entry
+  -- if there is one, and so may count too long, never too short.
   local function enter(g, requests, hits, at)
     hits = math.min(hits, 2 * requests - g.live)
     if hits <= 0 or g.now - at >= g.period then return end

@@ -80,7 +80,7 @@ func with1(d algorithms.Decision, change func(*algorithms.Decision)) algorithms.
 	return d
 }
 
-// A fleet that grows during an outage shares what is left from then on.
+// A fleet that grows during an outage shares the rest from then on.
 func TestTheSizeOfTheFleetCountsAtEachDecision(t *testing.T) {
 	size := 0
 	inBubbleAway(t, Options{Fleet: func() int { return size }}, func(r *rig) {

@@ -1,0 +1,345 @@
+package leased
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirproxy/weir/internal/race"
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+func TestAHotKeyAsksTheSharedStoreATwentiethOfTheTimes(t *testing.T) {
+	inBubble(t, Options{}, func(t *testing.T, s *Store, told *telling) {
+		c := minute("hot", 1_000_000)
+		warm(t, s, told, c)
+		for range 5000 {
+			time.Sleep(time.Millisecond)
+			if admitted, _ := take(t, s, c); !admitted {
+				t.Fatal("a request below the limit was denied")
+			}
+		}
+		if got := told.asked(); got > 250 {
+			t.Errorf("the shared store was asked %d times for 5000 requests, want at most 250", got)
+		}
+	})
+}
+
+func TestKeysThatAreAskedRarelyAreNotTracked(t *testing.T) {
+	inBubble(t, Options{}, func(t *testing.T, s *Store, told *telling) {
+		for i := range 1000 {
+			time.Sleep(time.Millisecond)
+			take(t, s, minute(string(rune('a'+i)), 10))
+		}
+		if got := s.Stats(); got.Granted != 0 || told.asked() != 1000 {
+			t.Errorf("got %+v, want nothing granted", got)
+		}
+	})
+}
+
+func TestAnIdleLeaseGoesBackWithinItsLength(t *testing.T) {
+	inBubble(t, Options{}, func(t *testing.T, s *Store, told *telling) {
+		c := minute("k", 1000)
+		warm(t, s, told, c)
+		held := s.Stats().Held
+		time.Sleep(longest + sweepEvery)
+		synctest.Wait()
+		if got := told.gone(); got != int64(held) || s.Stats().Held != 0 {
+			t.Errorf("got %d hits back and %d held, want %d back", got, s.Stats().Held, held)
+		}
+		time.Sleep(time.Second)
+		if got := s.Stats().Keys; got != 0 {
+			t.Errorf("got %d keys after a while, want 0", got)
+		}
+	})
+}
+
+func TestCloseGivesEverythingBack(t *testing.T) {
+	inBubble(t, Options{}, func(t *testing.T, s *Store, told *telling) {
+		warm(t, s, told, minute("k", 1000))
+		held := s.Stats().Held
+		s.Close()
+		if got := told.gone(); got != int64(held) {
+			t.Errorf("got %d hits back, want the %d held", got, held)
+		}
+	})
+}
+
+func TestARequestThatALeaseCannotPayGivesItBackAndAsks(t *testing.T) {
+	inBubble(t, Options{}, func(t *testing.T, s *Store, told *telling) {
+		c := minute("k", 1000)
+		warm(t, s, told, c)
+		held := s.Stats().Held
+		c.Hits = 900
+		if admitted, decisions := take(t, s, c); !admitted || decisions[0].Remaining != 80 {
+			t.Errorf("got %t, %+v, want the request admitted and 80 left", admitted, decisions[0])
+		}
+		if got := told.gone(); got != int64(held) {
+			t.Errorf("got %d hits back, want %d", got, held)
+		}
+	})
+}
+
+func TestAResetDropsLeasesAndAReloadGivesThemBack(t *testing.T) {
+	inBubble(t, Options{}, func(t *testing.T, s *Store, told *telling) {
+		c := minute("k", 1000)
+		warm(t, s, told, c)
+		if n, err := s.Reset(t.Context(), []store.Charge{c}); n != 1 || err != nil {
+			t.Fatalf("Reset: got %d, %v", n, err)
+		}
+		if got := told.gone(); got != 0 || s.Stats().Held != 0 {
+			t.Errorf("after a reset: got %d hits back and %d held, want none", got, s.Stats().Held)
+		}
+		if _, decisions := take(t, s, c); decisions[0].Remaining != 999 {
+			t.Errorf("after a reset: got %+v, want 999 left", decisions[0])
+		}
+		warm(t, s, told, c)
+		held := s.Stats().Held
+		s.Forget()
+		if got := told.gone(); got != int64(held) || s.Stats().Held != 0 {
+			t.Errorf("after new rules: got %d hits back and %d held, want %d back", got, s.Stats().Held, held)
+		}
+	})
+}
+
+func TestADeniedRequestPutsLeasedHitsBackUnlessTheyCount(t *testing.T) {
+	for _, counts := range []bool{true, false} {
+		inBubble(t, Options{}, func(t *testing.T, s *Store, told *telling) {
+			c := minute("hot", 1000)
+			c.CountRejected = counts
+			warm(t, s, told, c)
+			held := s.Stats().Held
+			never := store.Charge{Key: []byte("never"), Hits: 1, Rule: 1, Limit: algorithms.Limit{Algorithm: algorithms.FixedWindow, Period: time.Minute}}
+			admitted, decisions := take(t, s, c, never)
+			want := held
+			if counts {
+				want--
+			}
+			if got := s.Stats().Held; admitted || got != want {
+				t.Errorf("count_rejected %t: admitted %t with %d held, want a denial with %d", counts, admitted, got, want)
+			}
+			if d := decisions[0]; !d.Allowed || d.RetryAfter != 0 || uint64(d.Remaining) != 980-held+want {
+				t.Errorf("count_rejected %t: got %+v, want allowed and %d left", counts, d, 980-held+want)
+			}
+			if decisions[1].Allowed {
+				t.Errorf("the charge that denies: got %+v", decisions[1])
+			}
+		})
+	}
+}
+
+func TestAnErrorPutsLeasedHitsBack(t *testing.T) {
+	inBubble(t, Options{}, func(t *testing.T, s *Store, told *telling) {
+		c := minute("hot", 1000)
+		warm(t, s, told, c)
+		held := s.Stats().Held
+		told.fail(errors.New("away"))
+		if _, err := s.Take(t.Context(), []store.Charge{c, minute("other", 10)}, make([]algorithms.Decision, 2)); err == nil {
+			t.Fatal("got no error")
+		}
+		if got := s.Stats().Held; got != held {
+			t.Errorf("got %d hits held, want %d", got, held)
+		}
+	})
+}
+
+func TestSomeChargesAlwaysAskTheStore(t *testing.T) {
+	for name, change := range map[string]func(c *store.Charge){
+		"exact":  func(c *store.Charge) { c.Exact = true },
+		"refund": func(c *store.Charge) { c.Hits = -1 },
+		"quota":  func(c *store.Charge) { c.Mode = store.Quota },
+		"debt":   func(c *store.Charge) { c.Limit, c.CountRejected = bucket, true },
+		"log":    func(c *store.Charge) { c.Limit.Algorithm = algorithms.SlidingWindowLog },
+		"ban":    func(c *store.Charge) { c.Limit.Requests = 0 },
+	} {
+		inBubble(t, Options{}, func(t *testing.T, s *Store, told *telling) {
+			c := minute("k", 1000)
+			change(&c)
+			for range 30 {
+				take(t, s, c)
+			}
+			if got := told.asked(); got != 30 || s.Stats().Granted != 0 {
+				t.Errorf("%s: the store was asked %d times and granted %d hits, want 30 and 0", name, got, s.Stats().Granted)
+			}
+		})
+	}
+}
+
+func TestProbesAndPeeksAreAnsweredFromALease(t *testing.T) {
+	inBubble(t, Options{}, func(t *testing.T, s *Store, told *telling) {
+		c := minute("k", 1000)
+		warm(t, s, told, c)
+		c.Hits = 0
+		if _, decisions := take(t, s, c); decisions[0].Remaining != 980 || told.asked() != 0 {
+			t.Errorf("a probe: got %+v, want 980 left without a question", decisions[0])
+		}
+		decisions := make([]algorithms.Decision, 1)
+		c.Hits = 3
+		if err := s.Peek(t.Context(), []store.Charge{c}, decisions); err != nil || decisions[0].Remaining != 977 {
+			t.Errorf("a peek of 3 hits: got %+v, %v, want 977 left", decisions[0], err)
+		}
+	})
+}
+
+func TestAnAnswerSaysItsSource(t *testing.T) {
+	inBubble(t, Options{}, func(t *testing.T, s *Store, told *telling) {
+		var left store.State
+		c := minute("k", 1000)
+		c.Left = &left
+		if take(t, s, c); left.Source != store.Asked {
+			t.Errorf("the first request: got the source %d, want Asked", left.Source)
+		}
+		c.Left = nil
+		warm(t, s, told, c)
+		c.Left = &left
+		take(t, s, c)
+		if d := left.Take(c.Limit, left.Now, 0, false); left.Source != store.Lease || d.Remaining != 978 {
+			t.Errorf("a leased request: got the source %d and %d left, want Lease and 978", left.Source, d.Remaining)
+		}
+	})
+}
+
+// unanswered is the error of a grant that may be applied later.
+type unanswered struct {
+	error
+	instead func(hits []int64)
+}
+
+func (u unanswered) Instead(hits []int64) { u.instead(hits) }
+
+func TestAGrantWithoutAnAnswerIsGivenBackUnlessItIsOfABucket(t *testing.T) {
+	for name, want := range map[string]int32{"window": 1, "bucket": 0} {
+		inBubble(t, Options{}, func(t *testing.T, s *Store, told *telling) {
+			var told0 atomic.Int32
+			c := minute("k", 1000)
+			if name == "bucket" {
+				c = store.Charge{Key: []byte("k"), Limit: bucket, Hits: 1}
+			}
+			warm(t, s, told, c)
+			told.fail(unanswered{errors.New("no answer"), func(hits []int64) {
+				if len(hits) != 1 || hits[0] != 0 {
+					t.Errorf("%s: got %d hits instead, want 0 of one charge", name, hits)
+				}
+				told0.Add(1)
+			}})
+			for s.Stats().Failed == 0 {
+				if !s.spendAll([]store.Charge{c}, make([]algorithms.Decision, 1)) {
+					t.Fatalf("%s: the lease was spent before it was renewed", name)
+				}
+				synctest.Wait()
+			}
+			if got := told0.Load(); got != want {
+				t.Errorf("%s: the hits of the grant were given back %d times, want %d", name, got, want)
+			}
+		})
+	}
+}
+
+func TestARequestWithoutALeaseDoesNotWaitForASilentStore(t *testing.T) {
+	var silent atomic.Int64
+	without := atomic.Int64{}
+	inBubble(t, Options{
+		Silent: func() time.Duration { return time.Duration(silent.Load()) },
+		Without: func(_ []store.Charge, decisions []algorithms.Decision) (bool, error) {
+			without.Add(1)
+			decisions[0] = algorithms.Decision{Allowed: true}
+			return true, nil
+		},
+	}, func(t *testing.T, s *Store, told *telling) {
+		c := minute("k", 1000)
+		warm(t, s, told, c)
+		told.delay = time.Hour // Redis is stopped
+		silent.Store(int64(20 * time.Millisecond))
+		begun := time.Now()
+		for range 200 {
+			take(t, s, c)
+		}
+		if got := time.Since(begun); got != 0 || without.Load() == 0 {
+			t.Errorf("200 requests waited %v, and %d were decided without the store; want no wait", got, without.Load())
+		}
+		told.delay = 0
+	})
+}
+
+func TestTakeNowDecidesLeasedKeysAndPassesOnTheOthers(t *testing.T) {
+	inBubble(t, Options{}, func(t *testing.T, s *Store, told *telling) {
+		c, decisions := minute("k", 1000), make([]algorithms.Decision, 2)
+		if _, decided := s.TakeNow([]store.Charge{c}, decisions); decided {
+			t.Error("a key without a lease is decided")
+		}
+		warm(t, s, told, c)
+		held := s.Stats().Held
+		if admitted, decided := s.TakeNow([]store.Charge{c}, decisions); !admitted || !decided || s.Stats().Held != held-1 {
+			t.Errorf("a leased key: got %t, decided %t, %d held", admitted, decided, s.Stats().Held)
+		}
+		if _, decided := s.TakeNow([]store.Charge{c, minute("other", 9)}, decisions); decided || s.Stats().Held != held-1 {
+			t.Errorf("a leased key beside another: decided %t with %d held, want the lease as it was", decided, s.Stats().Held)
+		}
+	})
+}
+
+func TestSpendingFromManyGoroutinesIsExact(t *testing.T) {
+	inBubble(t, Options{}, func(t *testing.T, s *Store, told *telling) {
+		const limit, workers = 10_000, 16
+		var admitted atomic.Int64
+		var all sync.WaitGroup
+		for range workers {
+			all.Go(func() {
+				decisions := make([]algorithms.Decision, 1)
+				for range race.Scale(2000) {
+					time.Sleep(100 * time.Microsecond)
+					ok, err := s.Take(context.Background(), []store.Charge{minute("k", limit)}, decisions)
+					if err != nil {
+						t.Error(err)
+					}
+					if ok {
+						admitted.Add(1)
+					}
+				}
+			})
+		}
+		all.Wait()
+		if got, most := admitted.Load(), int64(min(limit, workers*race.Scale(2000))); got > most || got < most*99/100 {
+			t.Errorf("admitted %d, want at most %d and nearly all", got, most)
+		}
+		if got := s.Stats(); got.Decided == 0 {
+			t.Errorf("got %+v, want decisions from leases", got)
+		}
+	})
+}
+
+func TestNewNamesWhatIsMissing(t *testing.T) {
+	if _, err := New(Options{}); err == nil || err.Error() != "store: must be given\nshared: must be given\noutbox: must be given" {
+		t.Errorf("got %v", err)
+	}
+}
+
+func BenchmarkTakeNow(b *testing.B) {
+	told := &telling{keys: map[string]kept{}}
+	s, err := New(Options{Store: told, Shared: told, Outbox: told})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	charges, decisions := []store.Charge{minute("hot", algorithms.MaxHits)}, make([]algorithms.Decision, 1)
+	sh, n := s.spot(charges[0].Key)
+	for range 3 {
+		s.trackLocked(sh, n, &charges[0], 0)
+	}
+	k := sh.keys["hot"]
+	k.told = store.State{Now: instant()}
+	b.ReportAllocs()
+	for b.Loop() {
+		if k.first.left < 2 {
+			k.first = grant{left: 1 << 40, size: 1 << 40, at: instant(), ends: 1 << 62, half: 1 << 62}
+		}
+		if _, decided := s.TakeNow(charges, decisions); !decided {
+			b.Fatal("not decided")
+		}
+	}
+}

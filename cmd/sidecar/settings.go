@@ -129,7 +129,7 @@ func groups(c *config) []group {
 		{"redis-prefix", settings.Text(&c.Redis.Prefix, "text", keyPrefix), redisstore.DefaultPrefix, "prefix of every key in Redis"},
 		{"redis-hash-tag", settings.OneOf(&c.Redis.HashTag, []string{"none", "domain"}, nil, descriptors.KeyDomain), "none", "part of a key that decides its slot in a cluster: domain makes each request atomic, and loads one node per domain"},
 		{"redis-deny-cache", settings.Duration(&c.Store.DenyCache, 0, time.Minute), denycache.DefaultMaxAge.String(), "how long a denied key is denied from memory at most, without asking Redis; 0 = not at all"},
-		{"sharing", settings.OneOf(&c.Limiter.Leased, []string{"exact", "leased"}, false, true), "exact", "with Redis, where the rule has no sharing: exact asks Redis about each request; leased takes hits of hot keys in advance, and so decides most requests here"},
+		{"sharing", settings.OneOf(&c.Limiter.Leased, []string{"exact", "leased"}, false, true), "exact", "with Redis, for limits without sharing: exact asks Redis about each request, leased takes hits of hot keys in advance and decides here"},
 		{"on-store-error", settings.OneOf(&c.Limiter.OnStoreError, []string{"local", "allow", "deny"}, store.Local, store.Allow, store.Deny), "local", "while Redis does not answer: limit by this process's memory, allow or deny, where the rule has no on_store_error"},
 		{"fleet-size", settings.Number(&c.Store.FleetSize, 0, serving.MaxFleetSize), "0", "sidecars that share Redis. While Redis does not answer, each admits its part of the hits that are left; 0 = Redis counts them"},
 		{"ready-requires-store", settings.Bool(&c.ReadyRequiresStore), "false", "not ready while Redis does not answer"},

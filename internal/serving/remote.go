@@ -38,7 +38,7 @@ func newRemoteCollector(stats func() remoteStats) prometheus.Collector {
 		metrics.New("leased_decisions_total", "Charges decided from a lease, without asking the remote store."),
 		metrics.New("leases", "Keys of which this process holds hits."),
 		metrics.New("leased_hits", "Hits that this process holds and has not spent."),
-		metrics.New("stranded_hits", "Hits that no other process can use: those held, and those that leased buckets must lack beside."),
+		metrics.New("stranded_hits", "Hits that no other process can use: hits held here, and hits that leased buckets must lack beside."),
 		metrics.New("granted_hits_total", "Hits that the remote store has granted to leases."),
 		metrics.New("returned_hits_total", "Hits that leases gave back."),
 		metrics.New("expired_hits_total", "Hits that leases held when their window ended."),

@@ -201,7 +201,7 @@ func (s *Stores) Ready() error {
 // Close ends everything that NewStores started. No request may use the store any more.
 func (s *Stores) Close() {
 	if s.leases != nil {
-		s.leases.Close() // gives back what is held
+		s.leases.Close() // gives hits back
 	}
 	if s.denied != nil {
 		s.denied.Close()

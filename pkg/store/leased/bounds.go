@@ -21,15 +21,15 @@ const (
 	drift = 1000
 )
 
-// bounds is what a limit allows its leases.
+// bounds are the bounds that a limit sets for its leases.
 type bounds struct {
 	length time.Duration // of a lease, by the store's clock; 0: the limit is never leased
 	park   int64         // hits that a bucket must lack at each grant, beside the hits of the lease
 	window time.Duration // a lease ends with its aligned window of this length; 0: there is no window
 }
 
-// boundsOf returns the bounds of a valid limit. A log is never leased. Its hits expire one by one, so each must be charged at its
-// own instant. A ban has nothing to lease.
+// boundsOf returns the bounds of a valid limit. A log is never leased: hits of a log expire one by one, so each hit must
+// be charged at its own instant. A ban has nothing to lease.
 func boundsOf(l algorithms.Limit) bounds {
 	if l.Requests == 0 {
 		return bounds{}

@@ -15,7 +15,7 @@ const (
 	askers = 4
 	// mostWants bounds the wants of a call.
 	mostWants = 256
-	// patience is how long a call for grants waits. No request waits for it.
+	// No request waits for a call for grants, so patience can be long.
 	patience = 100 * time.Millisecond
 )
 

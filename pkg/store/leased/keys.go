@@ -45,7 +45,7 @@ func (s *Store) spot(name []byte) (sh *shard, counter int) {
 	return &s.shards[sum%shards], int(sum / shards % sketched)
 }
 
-// find returns the key of a charge with its leases, ready for the charge's limit; nil if the key is not tracked. The shard's mu must
+// findLocked returns the key of a charge with its leases, ready for the charge's limit; nil if the key is not tracked. The shard's mu must
 // be held.
 func (s *Store) findLocked(sh *shard, c *store.Charge, now time.Duration) *key {
 	k := sh.keys[string(c.Key)]
@@ -64,7 +64,7 @@ func (s *Store) findLocked(sh *shard, c *store.Charge, now time.Duration) *key {
 	return k
 }
 
-// trackLocked is findLocked for a call that asks the other store. It tracks keys that are asked often. The shard's mu must be held.
+// trackLocked is findLocked for a call that asks the other store, and begins to track a key that is asked often. The shard's mu must be held.
 func (s *Store) trackLocked(sh *shard, counter int, c *store.Charge, now time.Duration) *key {
 	if k := s.findLocked(sh, c, now); k != nil {
 		return k
@@ -114,7 +114,7 @@ func (s *Store) each(f func(k *key)) {
 	}
 }
 
-// recall ends all leases and gives back what they hold.
+// recall ends all leases and gives their hits back.
 func (s *Store) recall() {
 	now := s.now()
 	s.each(func(k *key) {
@@ -135,7 +135,7 @@ func (s *Store) drop(charges []store.Charge) {
 	}
 }
 
-// sweep gives back what leases hold at their end, and forgets keys that are not asked any more, until ctx ends.
+// sweep gives back the hits of leases that have ended, and forgets keys that are not asked any more, until ctx ends.
 func (s *Store) sweep(ctx context.Context) {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()

@@ -12,7 +12,7 @@ import (
 // by the holder's monotonic clock, and an algorithms.Instant is one by the store's. The zero value holds nothing.
 //
 // The holder asks the store for the hits of want, and tells the outcome to granted or failed. spend then takes hits from the grants,
-// and ended returns those that the holder must give back. A lease has two grants at most, so that the next one can come before the
+// and ended returns hits that the holder must give back. A lease has two grants at most, so that the next one can come before the
 // first one is spent.
 //
 // # Why a lease never admits too many
@@ -21,20 +21,20 @@ import (
 // window of the grant. So at most the limit is spent in each window. A sliding count falls only as time goes by, so it stays at or
 // above the count of hits that were spent.
 //
-// A bucket also gains while hits lie here, and so could sell them twice. In an interval the fleet spends what it held at the start, and
-// what it is granted later, at most the level at the start and the gain. That is at most the burst and the gain if the deficit
-// of the bucket is never smaller than all hits held. Two rules see to that:
+// A bucket also gains while hits lie here, and so could sell them twice. In an interval the fleet spends at most the hits held at the
+// start and the hits granted later. The grants are at most the level at the start and the gain. So the fleet spends at most the burst
+// and the gain if the deficit of the bucket is never smaller than all hits held. Two rules see to that:
 //
 //   - At each grant the deficit without the hits of the grant is at least the gain in the longest lease (bounds.park). The holder
 //     asks for hits that it does not spend where the deficit would be smaller.
 //   - Hits are given back as of the instant of their grant, less the gain since then.
 //
 // Proof. Let V be the deficit less all that could be given back now. Time lowers both by the gain, or only the deficit where nothing
-// could be given back. A grant raises both by its hits. Giving back lowers both alike, and a hit that is spent only lowers what could be given back.
-// So V falls only while nothing can be given back, and then V is the deficit. By the first rule V is then at least the park at the next grant. So V
-// is at least the park at every grant. Now take the oldest lease of those held at some instant. Since its grant
-// the deficit has lost at most the gain of one lease, which is the park, and all that was given back of older leases. Both are part of the deficit at the
-// grant beside V. So the deficit still covers every hit that was granted since, and these are all hits held.
+// could be given back. A grant raises both by its hits, and giving back lowers both alike. A hit that is spent lowers the second only.
+// So V falls only while nothing can be given back, and then V is the deficit. By the first rule V is then at least the park at the next
+// grant, and so at every grant. Now take the oldest of the leases held at some instant. Since its grant the deficit has lost at most the
+// gain of one lease, and the hits given back of older leases. The first is the park, which V covers. The second are the part of the
+// deficit beside V. So the deficit still covers all hits granted since that grant, and so all hits held.
 type lease struct {
 	limit  algorithms.Limit
 	bounds bounds
@@ -46,7 +46,7 @@ type lease struct {
 	heard time.Duration // when the store told
 
 	under int64         // hits of the key that the holder asks the store about, beside a grant
-	asked int64         // hits of the grant under way; 0: there is none
+	asked int64         // hits of the grant under way; 0: no grant is
 	fate  fate          // of the grant under way
 	quiet time.Duration // until then the store is not asked for a grant
 }
@@ -91,7 +91,7 @@ func (l *lease) use(limit algorithms.Limit) (back [2]part) {
 	return back
 }
 
-// spend takes hits from the grants, all or none. It returns from which, for unspend. hits is at least 1.
+// spend takes hits from the grants, all or nothing, and returns the parts of the grants for unspend. hits is at least 1.
 func (l *lease) spend(now time.Duration, hits int64) (from [2]part, spent bool) {
 	if l.held(now) < hits {
 		return from, false
@@ -106,7 +106,7 @@ func (l *lease) spend(now time.Duration, hits int64) (from [2]part, spent bool) 
 	return from, true
 }
 
-// take takes hits, or what is left of them.
+// take takes hits, or the rest.
 func (g *grant) take(hits int64) part {
 	hits = min(hits, g.left)
 	g.left -= hits
@@ -209,8 +209,8 @@ func (l *lease) peek(now time.Duration, hits int64) algorithms.Decision {
 // want returns how many hits the holder should ask the store for now; 0: none. fleet is how many processes share the store, at
 // least 1. After want has returned hits the holder must call granted or failed.
 //
-// The hits suffice for a slot at the usual rate, and are at most a fair part of the rest: half of it, divided by the fleet. Hits that
-// the holder asks about do not belong to the rest. A bucket that lacks less than its park is asked for more.
+// The hits suffice for a slot at the usual rate. The most is half of the rest, divided by the fleet. Hits that the holder asks
+// about do not belong to the rest. A bucket that lacks less than its park is asked for more.
 func (l *lease) want(now time.Duration, fleet int) int64 {
 	if l.asked > 0 || l.second.left > 0 || l.bounds.length == 0 || l.told.Now == 0 || now < l.quiet {
 		return 0
@@ -295,8 +295,8 @@ func (l *lease) end(at time.Duration) {
 	l.first.ends, l.second.ends = min(l.first.ends, at), min(l.second.ends, at)
 }
 
-// failed notes that the store has not decided the grant under way. It returns the hits that may be given back should the store have
-// charged them, or charge them later. A bucket keeps them, as the holder does not know whether enough are parked.
+// failed notes that the store has not decided the grant under way, and returns the hits that may go back if the store charges them.
+// Hits of a bucket stay charged, as the holder does not know whether enough are parked.
 func (l *lease) failed(now time.Duration) (hits int64) {
 	if l.bounds.park == 0 && l.fate != lose {
 		hits = l.asked

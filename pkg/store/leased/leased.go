@@ -1,13 +1,13 @@
 // Package leased is a store in front of a shared one. Leased takes several hits of a hot key from the shared store at once, and
 // spends them by itself. The shared store charges the hits first, so a fleet of such stores never admits more than one store would.
 //
-// A key that is asked several times in 100 ms gets a lease: about as many hits as come in 100 ms, and never more than a fair part of the
-// rest. The next grant is asked for in the background before the last one is spent. What is not spent goes back at the end of the
-// lease, which lasts a second at most. A key that is asked rarely, or that is close to its limit, has no lease: the other store
+// A key that is asked several times in 100 ms gets a lease. A lease has about as many hits as come in 100 ms, and never more than a
+// fair part of the rest. The next grant is asked for in the background before the last one is spent. Hits that are not spent go back
+// at the end of the lease, which lasts a second at most. A key that is asked rarely, or that is close to its limit, has no lease: the other store
 // decides each request. The type lease has the rules, and says why leases never admit too many.
 //
-// These charges are never leased: with Charge.Exact, in quota mode, refunds, of sliding_window_log, and those with CountRejected unless
-// they are of fixed_window. A request with several charges spends leased hits and asks about the others. If the others deny it, the
+// Never leased are refunds, charges with Charge.Exact or in quota mode, and charges of sliding_window_log. With CountRejected only
+// fixed_window is leased. A request with several charges spends leased hits and asks about the others. If the others deny it, the
 // leased hits are put back.
 //
 // An answer from a lease has the state that the shared store told last, less the hits spent here since.
@@ -100,7 +100,7 @@ func New(o Options) (*Store, error) {
 	return s, nil
 }
 
-// Close ends all that New started, and gives back what the leases hold. Close leaves the other stores open, and must come before the
+// Close ends all that New started, and gives the hits of all leases back. Close leaves the other stores open, and must come before the
 // end of the outbox. Closing twice is harmless.
 func (s *Store) Close() { s.stop() }
 

@@ -20,7 +20,7 @@ type Stats struct {
 // Stranded returns how many hits lie here at most that no other process can use.
 func (s *Stats) Stranded() uint64 { return s.Held + s.Parked }
 
-// metrics counts for Stats what a shard does not.
+// metrics counts for Stats, beside the shards.
 type metrics struct{ refused, failed, without atomic.Uint64 }
 
 // Stats returns the store's metrics.

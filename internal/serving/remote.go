@@ -46,6 +46,9 @@ func newRemoteCollector(stats func() remoteStats) prometheus.Collector {
 		metrics.New("overdue_decisions_total", "Requests decided without the remote store, as a grant had no answer for longer than usual."),
 		metrics.New("deferred_hits_total", "Hits that the remote store was told of later: of requests denied from memory, and those to give back."),
 		metrics.New("lost_hits_total", "Hits that the remote store has not confirmed; it may have counted some."),
+		metrics.New("unknown_hits_total", "Hits that the remote store was told of again, as an answer never came; it may have counted some twice."),
+		metrics.New("forgotten_hits_total", "Hits that mattered to no decision any more before the remote store could be told."),
+		metrics.New("owed_keys", "Keys with hits that the remote store does not know of, once for each window."),
 		metrics.New("disagreements_total", "Requests that the remote store decided otherwise than this program. The store's verdict counted."),
 		metrics.New("invalid_replies_total", "Connections to the remote store that ended because of a reply that cannot be one."),
 	)
@@ -82,6 +85,9 @@ func collectRemote(to metrics.Scrape, s remoteStats) {
 	to.Counter("overdue_decisions_total", s.leased.Without)
 	to.Counter("deferred_hits_total", s.redis.DeferredHits)
 	to.Counter("lost_hits_total", s.redis.LostHits)
+	to.Counter("unknown_hits_total", s.redis.UnknownHits)
+	to.Counter("forgotten_hits_total", s.redis.ExpiredHits)
+	to.Gauge("owed_keys", float64(s.redis.OwedKeys))
 	to.Counter("disagreements_total", s.redis.Disagreements)
 	to.Counter("invalid_replies_total", s.redis.InvalidReplies)
 }

@@ -27,7 +27,7 @@ func TestFiguresOfARemoteStoreAreMetrics(t *testing.T) {
 				Decided: fallback.Decided{Local: 5, Allow: 6, Deny: 7}, Carried: 16, Fleet: 17,
 			},
 			redis: redisstore.Stats{
-				RoundTrip: took.Snapshot(), RoundTrips: 8, Transactions: 9, DeferredHits: 12, LostHits: 13, Disagreements: 14, InvalidReplies: 15,
+				RoundTrip: took.Snapshot(), RoundTrips: 8, Transactions: 9, DeferredHits: 12, LostHits: 13, UnknownHits: 18, ExpiredHits: 19, OwedKeys: 20, Disagreements: 14, InvalidReplies: 15,
 			},
 			denied: denycache.Stats{Denied: 10, Keys: 11},
 		}
@@ -53,6 +53,9 @@ func TestFiguresOfARemoteStoreAreMetrics(t *testing.T) {
 			"weir_store_denied_keys":                              11,
 			"weir_store_deferred_hits_total":                      12,
 			"weir_store_lost_hits_total":                          13,
+			"weir_store_unknown_hits_total":                       18,
+			"weir_store_forgotten_hits_total":                     19,
+			"weir_store_owed_keys":                                20,
 			"weir_store_disagreements_total":                      14,
 			"weir_store_invalid_replies_total":                    15,
 			"weir_store_request_duration_seconds_count":           2,

@@ -65,7 +65,9 @@ func NewStores(o StoreOptions) (*Stores, error) {
 	if err != nil {
 		return nil, err
 	}
-	options.Now, options.Logger = redis.Now, nil // redisstore logs the steps of Redis's clock
+	if r.Counters.Name == nil { // windows of counters follow this machine's clock
+		options.Now, options.Logger = redis.Now, nil // redisstore logs the steps of Redis's clock
+	}
 	memory, err := memstore.New(options)
 	if err != nil {
 		redis.Close()

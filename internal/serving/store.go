@@ -45,6 +45,7 @@ type Stores struct {
 	guard  *fallback.Store   // nil without Redis
 	denied *denycache.Store  // nil without Redis, and where denials are not remembered
 	leases *leased.Store     // nil without Redis
+	fleet  func() int        // the number of processes that share Redis; nil: not known
 }
 
 // NewStores makes the store and waits for no connection. The caller closes the Stores.
@@ -83,9 +84,8 @@ func NewStores(o StoreOptions) (*Stores, error) {
 
 // share puts Redis before memory.
 func (s *Stores) share(o StoreOptions) (err error) {
-	var fleet func() int
 	if o.FleetSize > 0 {
-		fleet = func() int { return o.FleetSize }
+		s.fleet = func() int { return o.FleetSize }
 	}
 	s.guard, err = fallback.New(fallback.Options{
 		Primary:     o.Traces.Store(s.redis, "redis"),
@@ -94,7 +94,7 @@ func (s *Stores) share(o StoreOptions) (err error) {
 		Unavailable: redisstore.ErrUnavailable,
 		Answered:    s.redis.Answered,
 		Silent:      s.redis.Silent,
-		Fleet:       fleet,
+		Fleet:       s.fleet,
 		Outbox:      s.redis,
 		Now:         s.redis.Now,
 		Logger:      o.Logger,
@@ -124,6 +124,7 @@ func (s *Stores) lease(o StoreOptions) (err error) {
 		Shared:  s.redis,
 		Outbox:  s.redis,
 		Ready:   func() bool { return s.guard.State() == fallback.Closed },
+		Fleet:   s.fleet,
 		Local:   s.memory,
 		Silent:  s.redis.Silent,
 		Without: s.guard.TakeWithout,

@@ -55,13 +55,17 @@ func (f *fleet) undisturbed(t *testing.T, do func(value string)) string {
 	return value
 }
 
-// use takes some hits of each of the keys, which all pass, and returns the value that the keys have.
+// use takes some hits of each of the keys, which all pass, and returns the value that the keys have. Each sidecar then has seen all of
+// these hits.
 func (f *fleet) use(t *testing.T, hits int, keys ...string) string {
 	t.Helper()
 	return f.undisturbed(t, func(value string) {
 		for _, key := range keys {
 			if got := f.admitted(t, hits/len(f.clients), key, value); got != hits {
 				t.Errorf("%s: of %d requests %d passed", key, hits, got)
+			}
+			for _, c := range f.clients {
+				c.probe(t, key, value)
 			}
 		}
 	})

@@ -23,10 +23,10 @@ func TestAKilledRedisCostsNoErrorAndWhenItIsBackItsCountsGoOn(t *testing.T) {
 	r.Kill()
 	f.awaitState(t, "open")
 	traffic.awaitMore(t, 50)
-	// Each sidecar limits by itself, without the counts of Redis.
+	// Each of the two sidecars has half of the limit.
 	for _, key := range []string{"window", "bucket"} {
-		if got, want := f.admitted(t, 2*few, key, "before"), 2*few; got != want {
-			t.Errorf("%s: while Redis is away %d requests passed at two sidecars, want %d", key, got, want)
+		if got := f.admitted(t, 2*few, key, "before"); got != few {
+			t.Errorf("%s: while Redis is away %d requests passed at two sidecars, want %d", key, got, few)
 		}
 	}
 
@@ -36,6 +36,7 @@ func TestAKilledRedisCostsNoErrorAndWhenItIsBackItsCountsGoOn(t *testing.T) {
 	f.awaitQuiet(t)
 	f.left(t, few-12, "window", user)
 	f.left(t, few-12, "bucket", user)
+	f.left(t, 0, "bucket", "before")
 	f.holds(t)
 	f.finish(t)
 }
@@ -54,17 +55,20 @@ func TestAStoppedRedisCostsNoErrorAndWhenItGoesOnSoDoItsCounts(t *testing.T) {
 	}
 	f.awaitState(t, "open")
 	traffic.awaitMore(t, 50)
-	// Each sidecar limits by itself.
-	if got, want := f.admitted(t, 2*few, "window", user), 2*few; got != want {
-		t.Errorf("while Redis is stopped %d requests passed at two sidecars, want %d", got, want)
+	// The two sidecars divide the hits that were left.
+	if got, want := f.admitted(t, 2*few, "window", user), few-12; got != want {
+		t.Errorf("window: while Redis is stopped %d requests passed at two sidecars, want %d", got, want)
+	}
+	if got := f.admitted(t, 2, "bucket", user); got != 4 {
+		t.Errorf("bucket: while Redis is stopped %d of 4 requests passed at two sidecars", got)
 	}
 
 	if err := r.Continue(); err != nil {
 		t.Fatal(err)
 	}
 	f.awaitQuiet(t)
-	f.left(t, few-12, "window", user)
-	f.left(t, few-12, "bucket", user)
+	f.left(t, 0, "window", user)
+	f.left(t, few-12-4, "bucket", user)
 	f.holds(t)
 
 	// A sidecar need not wait for a Redis that does not answer to end.
@@ -75,13 +79,13 @@ func TestAStoppedRedisCostsNoErrorAndWhenItGoesOnSoDoItsCounts(t *testing.T) {
 	f.finish(t)
 }
 
-func TestWhatAStoppedRedisWasAskedIsNotChargedLate(t *testing.T) {
+func TestWhatAStoppedRedisWasAskedIsChargedOnce(t *testing.T) {
 	t.Parallel()
 	r := startRedis(t, parts.RedisOptions{})
 	f := startFleet(t, urlOf(r.Address()))
 	f.awaitState(t, "closed")
 	f.begin(t)
-	user := f.use(t, 12, "window")
+	user := f.use(t, 4, "window")
 	if err := r.Pause(deadline(t)); err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +100,7 @@ func TestWhatAStoppedRedisWasAskedIsNotChargedLate(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.awaitQuiet(t)
-	f.left(t, few-12, "window", user)
+	f.left(t, few-4-8, "window", user)
 	f.finish(t)
 }
 

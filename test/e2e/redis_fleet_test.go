@@ -75,12 +75,12 @@ func findRedis(t *testing.T) string {
 // urlOf is the --redis-url of a single Redis, or of a proxy before one.
 func urlOf(address string) string { return "redis://" + address }
 
-// startFleet starts two sidecars with fleetRules. The function does not wait for Redis.
+// startFleet starts two sidecars with fleetRules, which know that they are two. The function does not wait for Redis.
 func startFleet(t *testing.T, url string, args ...string) *fleet {
 	t.Helper()
 	f := &fleet{}
 	for range 2 {
-		f.start(t, fleetRules, url, args...)
+		f.start(t, fleetRules, url, append([]string{"--fleet-size=2"}, args...)...)
 	}
 	return f
 }
@@ -250,7 +250,7 @@ func (f *fleet) awaitState(t *testing.T, state string) {
 	}
 }
 
-// awaitQuiet waits until Redis decides everything again: while traffic flows, nothing is decided without it.
+// awaitQuiet waits until Redis decides everything again, and knows all hits: while traffic flows, nothing is decided without Redis.
 func (f *fleet) awaitQuiet(t *testing.T) {
 	t.Helper()
 	f.awaitState(t, "closed")
@@ -259,6 +259,11 @@ func (f *fleet) awaitQuiet(t *testing.T) {
 		f.traffic.awaitMore(t, 50)
 		if more := f.away(t) - before; more > 0 {
 			return fmt.Sprintf("%d charges were decided without Redis just now", more)
+		}
+		for i, s := range f.sidecars {
+			if owed := s.metric(t, "weir_store_owed_keys"); owed > 0 {
+				return fmt.Sprintf("sidecar %d has %d keys with hits that Redis does not know of", i, owed)
+			}
 		}
 		return ""
 	})

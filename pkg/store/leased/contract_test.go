@@ -11,7 +11,7 @@ import (
 // differs returns why a case does not hold with leases; "" if the case holds. Nothing is admitted beyond a limit in any case.
 func differs(name string) string {
 	switch name {
-	case "64_goroutines_on_crossing_pairs_admit_exactly_the_limit":
+	case "64_goroutines_on_one_key_admit_exactly_the_limit", "64_goroutines_on_crossing_pairs_admit_exactly_the_limit":
 		return "a bucket lacks its park, and gets hits back less the gain since their grant"
 	case "concurrent_charges_and_refunds_balance":
 		return "a bucket lacks its park, and a request can be denied while hits of its key are held for others"

@@ -45,10 +45,11 @@ type lease struct {
 	told  store.State   // the last state that the store told; the hits held are charged in it
 	heard time.Duration // when the store told
 
-	under int64         // hits of the key that the holder asks the store about, beside a grant
-	asked int64         // hits of the grant under way; 0: no grant is
-	fate  fate          // of the grant under way
-	quiet time.Duration // until then the store is not asked for a grant
+	under  int64         // hits of the key that the holder asks the store about, beside a grant
+	asked  int64         // hits of the grant under way; 0: no grant is
+	wanted int64         // of these, hits that are not for the park
+	fate   fate          // of the grant under way
+	quiet  time.Duration // until then the store is not asked for a grant
 }
 
 // grant is hits that the store has charged and that were not spent yet.
@@ -76,6 +77,7 @@ const (
 const (
 	fewCalls  = 4    // in a slot: from then on a key is worth a lease
 	leastHits = 2    // a smaller grant saves nothing
+	waits     = 3    // parts of a short lease, of which a grant is spent in one
 	pause     = slot // without grants after one that was denied, or that failed
 )
 
@@ -209,7 +211,7 @@ func (l *lease) peek(now time.Duration, hits int64) algorithms.Decision {
 // want returns how many hits the holder should ask the store for now; 0: none. fleet is how many processes share the store, at
 // least 1. After want has returned hits the holder must call granted or failed.
 //
-// The hits suffice for a slot at the usual rate. The most is half of the rest, divided by the fleet. Hits that the holder asks
+// The hits suffice for a slot at the usual rate, or for a third of a short lease: a grant waits while the one before is spent. The most is half of the rest, divided by the fleet. Hits that the holder asks
 // about do not belong to the rest. A bucket that lacks less than its park is asked for more.
 func (l *lease) want(now time.Duration, fleet int) int64 {
 	if l.asked > 0 || l.second.left > 0 || l.bounds.length == 0 || l.told.Now == 0 || now < l.quiet {
@@ -223,21 +225,21 @@ func (l *lease) want(now time.Duration, fleet int) int64 {
 		return 0
 	}
 	at := l.instant(now)
+	spent := l.bounds.length / waits // the time to spend the hits in
 	if w := l.bounds.window; w > 0 {
-		rest := untilEnd(w, at)
-		if rest < shortest {
+		if spent = untilEnd(w, at); spent < shortest {
 			return 0
 		}
-		if rest < slot {
-			hits = int64(scale(rest, uint64(hits), uint64(slot)))
-		}
+	}
+	if spent < slot {
+		hits = int64(scale(spent, uint64(hits), uint64(slot)))
 	}
 	left, park := l.rest(at)
 	hits = min(hits, (left-park-l.under)/(2*int64(fleet)), algorithms.MaxHits-park)
 	if hits < leastHits {
 		return 0
 	}
-	l.asked, l.fate = hits+park, keep
+	l.asked, l.wanted, l.fate = hits+park, hits, keep
 	return l.asked
 }
 
@@ -259,8 +261,8 @@ func (l *lease) deficit(remaining int64) int64 {
 // granted enters the hits of the grant under way, which the store has decided, with the state that it told. begun is an instant
 // before the store was asked. The result is hits that must be given back at once.
 func (l *lease) granted(begun, now time.Duration, d algorithms.Decision, told *store.State) (back part) {
-	hits, fate := l.asked, l.fate
-	l.asked, l.fate = 0, keep
+	hits, wanted, fate := l.asked, l.wanted, l.fate
+	l.asked, l.wanted, l.fate = 0, 0, keep
 	if fate == lose {
 		return part{}
 	}
@@ -281,13 +283,17 @@ func (l *lease) granted(begun, now time.Duration, d algorithms.Decision, told *s
 	if fate == giveBack || ends <= now {
 		return part{hits, at}
 	}
+	if hits > 2*wanted { // others have parked meanwhile
+		back = part{hits - wanted, at}
+		hits = wanted
+	}
 	g := grant{left: hits, size: hits, at: at, half: now + (ends-now)/2, ends: ends}
 	if l.first.left == 0 {
 		l.first = g
 	} else {
 		l.second = g
 	}
-	return part{}
+	return back
 }
 
 // end lets no grant be spent from an instant on, before its own end.

@@ -211,7 +211,7 @@ func (l *lease) peek(now time.Duration, hits int64) algorithms.Decision {
 // want returns how many hits the holder should ask the store for now; 0: none. fleet is how many processes share the store, at
 // least 1. After want has returned hits the holder must call granted or failed.
 //
-// The hits suffice for a slot at the usual rate, or for a third of a short lease: a grant waits while the one before is spent. The most is half of the rest, divided by the fleet. Hits that the holder asks
+// The hits suffice for a slot at the usual rate, or for a third of a short lease, as a grant waits while another is spent. The most is half of the rest, divided by the fleet. Hits that the holder asks
 // about do not belong to the rest. A bucket that lacks less than its park is asked for more.
 func (l *lease) want(now time.Duration, fleet int) int64 {
 	if l.asked > 0 || l.second.left > 0 || l.bounds.length == 0 || l.told.Now == 0 || now < l.quiet {

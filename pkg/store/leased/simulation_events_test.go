@@ -12,7 +12,7 @@ const (
 	replyReaches                     // a reply reaches the sidecar
 	grantTimesOut                    // a sidecar stops to wait for a grant
 	leaseEnds                        // a microsecond before a sidecar's clock ends its leases
-	outboxTicks                      // a sidecar sends what waits in its outbox
+	outboxTicks                      // a sidecar sends the hits in its outbox
 	loadMoves                        // clients move between sidecars
 	everythingSpent                  // all sidecars spend all they hold, and somebody empties Redis
 	redisPauses                      // Redis stands still

@@ -7,8 +7,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// simulatedRedis is the states of keys, changed as the script of package redisstore changes them. Its clock is the clock of the
-// simulation.
+// simulatedRedis is the states of keys, changed as the script of package redisstore changes them. The clock of Redis is the
+// clock of the simulation.
 type simulatedRedis struct {
 	keys        []simulatedKey
 	pausedUntil instantOfEvent

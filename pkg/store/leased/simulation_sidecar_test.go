@@ -22,10 +22,10 @@ type simulatedSidecar struct {
 	lastReplied instantOfEvent
 }
 
-// heldKey is what a sidecar knows of a key.
+// heldKey is the knowledge that a sidecar has of a key.
 type heldKey struct {
 	lease    lease
-	granting *simulatedCall // the grant under way; nil: there is none
+	granting *simulatedCall // the grant under way; nil: no grant is
 	outbox   []returned     // waits to be sent
 	denied   int64          // fewest hits that Redis has denied
 	until    time.Duration  // the denial ends
@@ -141,7 +141,7 @@ func (s *simulation) ask(h *simulatedSidecar, number int, hits int64) {
 	s.send(h, c)
 }
 
-// send sends a call behind what the outbox has of its key.
+// send sends a call behind the hits in the outbox of the same key.
 func (s *simulation) send(h *simulatedSidecar, c *simulatedCall) {
 	s.flush(h, c.key)
 	s.put(h, c)
@@ -182,7 +182,7 @@ func (s *simulation) later(k *heldKey, more returned) {
 	k.outbox = append(k.outbox, more)
 }
 
-// flush sends what the outbox has of a key.
+// flush sends the hits of a key in the outbox.
 func (s *simulation) flush(h *simulatedSidecar, number int) {
 	k := &h.keys[number]
 	for _, r := range k.outbox {
@@ -309,7 +309,7 @@ func (s *simulation) timeOut(h *simulatedSidecar, c *simulatedCall) {
 	}
 }
 
-// tick ends leases, and sends what waits in the outbox.
+// tick ends leases, and sends the hits in the outbox.
 func (s *simulation) tick(h *simulatedSidecar) {
 	now := h.clock(s.now)
 	for i := range h.keys {

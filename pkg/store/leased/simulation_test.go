@@ -8,10 +8,9 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// simulation is a fleet of sidecars that spend leases of keys in one Redis, in virtual time: a queue of events, without goroutines
-// and without real clocks. The same schedule gives the same run. Leases are those of lease.go. The rest is a model: Redis with the
-// states of package algorithms, connections that delay, lose and cut off calls, processes that stand still or die, clocks that
-// drift, and clients.
+// simulation is a fleet of sidecars that spend leases of keys in one Redis, in virtual time. A queue of events replaces goroutines and
+// real clocks, so the same schedule gives the same run. The leases are real: lease.go. Models are Redis with the states of package
+// algorithms, connections that delay, lose and cut off calls, processes that stand still or die, drifting clocks, and clients.
 //
 // Each admitted hit goes to the oracle of its key. A run ends at the first broken promise.
 type simulation struct {
@@ -31,7 +30,7 @@ type simulation struct {
 	grants, granted, returnedHits int64
 }
 
-// schedule is what happens to a fleet. Durations are in microseconds.
+// schedule is the fate of a fleet. Durations are in microseconds.
 type schedule struct {
 	seed       uint64
 	limits     []algorithms.Limit // one for each key
@@ -46,7 +45,7 @@ type schedule struct {
 	timeout    instantOfEvent     // wait for Redis
 	lead       instantOfEvent     // error of the deadline that a call carries
 	lost       float64            // part of the replies that is lost
-	spendings  int64              // mean time between two events of a kind; 0: there are none
+	spendings  int64              // mean time between two events of a kind; 0: no such events
 	pauses     int64
 	stops      int64
 	deaths     int64
@@ -223,8 +222,8 @@ func (s *simulation) move() {
 	}
 }
 
-// spendEverything lets all sidecars that run spend what they hold, and an exact sidecar beside Redis take all that is left, in random
-// order, at one instant. No schedule can admit more now.
+// spendEverything lets all running sidecars spend their leases at one instant. Somewhere between them an exact sidecar takes all hits
+// that Redis has left. No schedule can admit more now.
 func (s *simulation) spendEverything() {
 	key := s.random.IntN(len(s.limits))
 	empty := s.random.IntN(len(s.sidecars))
@@ -251,7 +250,7 @@ func (s *simulation) spendEverything() {
 	}
 }
 
-// audit finds out whether a promise would break now if all sidecars spent what they hold, and exact ones took all that Redis has. A
+// audit finds out whether a promise would break now if all sidecars spent their leases, and exact ones took all hits that Redis has. A
 // stopped sidecar may go on at this moment. So no schedule that is the same up to now can break the promise now.
 func (s *simulation) audit(key int) {
 	held := int64(0)
@@ -296,7 +295,7 @@ func (s *simulation) exponential(mean float64) int64 { return int64(s.random.Exp
 // delay returns the time of one way between a sidecar and Redis.
 func (s *simulation) delay() int64 { return 20 + s.exponential(s.usualDelay) }
 
-// drift returns the drift of a clock: up to 500 ppm for the sidecar, and up to 500 ppm for Redis, whose clock is the simulation's.
+// drift returns the drift of a sidecar's clock against the clock of Redis, in ppm: up to 500 for each of the two.
 func (s *simulation) drift() int64 {
 	if s.chance(0.3) {
 		return 1000 * (2*s.random.Int64N(2) - 1)

@@ -24,13 +24,14 @@ import (
 // server's. far implements connection.
 type far struct {
 	client rueidis.Client
-	trip   func() time.Duration // of the next call; calls are answered in their order
-	calls  atomic.Int64         // of the script
-	under  atomic.Int64         // calls under way
-	most   atomic.Int64         // that ever were
-	ran    func(request []byte) // gets each request as the server runs it; may be nil
-	slots  func() string        // the answer to CLUSTER SLOTS; nil: no cluster
-	hangs  atomic.Int64         // added to each trip
+	trip   func() time.Duration       // of the next call; calls are answered in their order
+	calls  atomic.Int64               // of the script
+	under  atomic.Int64               // calls under way
+	most   atomic.Int64               // that ever were
+	ran    func(request []byte)       // gets each request as the server runs it; may be nil
+	slots  func() string              // the answer to CLUSTER SLOTS; nil: no cluster
+	hangs  atomic.Int64               // added to each trip
+	beats  func(args []string) string // answers heartbeats; may be nil
 
 	dials atomic.Int64 // time of the next dials, which do not heed their contexts
 	conn  net.Conn     // the newest; of the dialing goroutine, and of tests between dials
@@ -132,6 +133,9 @@ func (f *far) run(command []string) string {
 		return "+OK\r\n"
 	}
 	keys, _ := strconv.Atoi(command[2])
+	if args := command[3+keys:]; len(args) == 5 {
+		return f.beats(args)
+	}
 	request := []byte(command[3+keys])
 	if f.ran != nil {
 		f.ran(request)

@@ -58,7 +58,11 @@ type Options struct {
 	Counters Counters                // fixed windows that other programs count, too
 	Seconds  *Target                 // of limits of a second; nil: these lie on Target
 	Timeout  time.Duration           // wait for an answer of a request without a deadline; 0 means DefaultTimeout
-	Logger   *slog.Logger
+
+	// CountFleet makes this process known on Target under Prefix, and counts the processes there: see [Store.Fleet].
+	CountFleet bool
+
+	Logger *slog.Logger
 }
 
 // Store keeps states in Redis. All methods are safe for concurrent use. Close it when it is no longer used.
@@ -73,6 +77,7 @@ type Store struct {
 	seconds   *server      // of Options.Seconds; nil: main keeps limits of a second, too
 	seed      maphash.Seed // of keys
 	outbox    *outbox
+	fleet     *fleet
 	resetGate resetGate
 	calls     sync.Pool // of *call
 	togethers sync.Pool // of *together
@@ -144,12 +149,15 @@ func newStore(o Options, connect func(redisconn.Target) connection) (*Store, err
 		t.Stop()
 		return t
 	}
-	s.start()
+	if s.fleet, err = newFleet(s); err != nil {
+		return nil, err
+	}
+	s.start(o.CountFleet)
 	return s, nil
 }
 
-// start starts the queues and the outbox, which run until Close.
-func (s *Store) start() {
+// start starts the queues, the outbox and the count of the fleet, which run until Close.
+func (s *Store) start(countFleet bool) {
 	var sending, background sync.WaitGroup
 	running, cancel := context.WithCancel(context.Background())
 	s.running = running
@@ -159,6 +167,9 @@ func (s *Store) start() {
 	ctx, end := context.WithCancel(context.Background())
 	s.outbox = newOutbox(s)
 	background.Go(func() { s.outbox.run(ctx) })
+	if countFleet {
+		background.Go(func() { s.fleet.run(ctx) })
+	}
 	s.stop = sync.OnceFunc(func() {
 		end()
 		background.Wait()

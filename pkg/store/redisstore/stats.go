@@ -30,6 +30,8 @@ type Stats struct {
 	ExpiredHits  uint64          // hits that came to matter to no decision before Redis could be told
 	OwedKeys     int             // keys with hits that Redis does not know of, now, counted once for each window
 
+	Fleet int // see [Store.Fleet]
+
 	Disagreements uint64 // transactions of which the script and package algorithms gave different verdicts; the script's counts
 
 	InvalidReplies uint64 // connections that ended because Redis sent a reply that cannot be one
@@ -50,6 +52,8 @@ func (s *Store) Stats() Stats {
 		UnknownHits:  s.metrics.unknownHits.Load(),
 		ExpiredHits:  s.metrics.expiredHits.Load(),
 		OwedKeys:     int(s.outbox.count.Load()),
+
+		Fleet: s.Fleet(),
 
 		Disagreements: s.metrics.disagreements.Load(),
 

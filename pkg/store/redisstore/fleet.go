@@ -1,0 +1,137 @@
+package redisstore
+
+import (
+	"context"
+	"crypto/sha1" //nolint:gosec // the name Redis gives to scripts
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// fleet counts the processes that share the main server under one prefix. Each process calls a script about every fleetBeat. The script
+// counts each process once in each epoch of Redis's time, in one key, so a call costs the same for any number of processes. A process
+// that Redis has not heard for three epochs is not counted.
+type fleet struct {
+	store *Store
+	text  string
+	sha   string
+	size  atomic.Int64 // 0: not known
+
+	// Of the goroutine of run.
+	first, last int64 // epochs in which this process was counted without a gap; 0: none
+	refused     bool  // the last error was logged
+}
+
+const (
+	fleetBeat  = time.Second
+	fleetEpoch = 2500 * time.Millisecond // more than two beats: a late one does not matter
+	fleetLeave = 500 * time.Millisecond  // for the last call
+)
+
+func newFleet(s *Store) (*fleet, error) {
+	text, err := scriptParts.ReadFile("script/fleet.lua")
+	if err != nil {
+		return nil, err
+	}
+	sum := sha1.Sum(text) //nolint:gosec // see the import
+	return &fleet{store: s, text: string(text), sha: hex.EncodeToString(sum[:])}, nil
+}
+
+// Fleet returns how many processes share this Redis under this prefix, as last known; 0 if Redis has never said so, or without
+// Options.CountFleet. A process that starts is counted within a second, and one that was closed is not counted after a second. A process
+// that was killed is counted for some nine seconds. While Redis does not answer the last known number stays. Afterwards the number
+// falls only after five seconds, so that the other processes have the time to come back.
+func (s *Store) Fleet() int { return int(s.fleet.size.Load()) }
+
+// run makes this process known until ctx ends, and then takes it out.
+func (f *fleet) run(ctx context.Context) {
+	tick := time.NewTicker(fleetBeat)
+	defer tick.Stop()
+	for {
+		f.beat(ctx, false)
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			if f.last > 0 {
+				ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fleetLeave)
+				defer cancel()
+				f.beat(ctx, true)
+			}
+			return
+		}
+	}
+}
+
+// beat calls the script once.
+func (f *fleet) beat(ctx context.Context, leaves bool) {
+	ctx, cancel := context.WithTimeout(ctx, fleetBeat)
+	defer cancel()
+	connection := f.store.main.connection
+	client, err := connection.Client()
+	if err != nil {
+		return // the connection logs why
+	}
+	counts, err := f.call(ctx, client, leaves)
+	if err = connection.Report(err); err == nil && len(counts) != 4 {
+		err = errReply
+	}
+	if err != nil {
+		f.failed(err)
+		return
+	}
+	f.refused = false
+	if !leaves {
+		f.heard(counts[0], [3]int64(counts[1:]))
+	}
+}
+
+// call calls the script by its name, and with its text if Redis does not know the name.
+func (f *fleet) call(ctx context.Context, client rueidis.Client, leaves bool) ([]int64, error) {
+	key := f.store.prefix + "fleet"
+	args := []string{
+		strconv.FormatInt(f.store.givenNow(), 10), strconv.FormatInt(fleetEpoch.Microseconds(), 10),
+		strconv.FormatInt(f.first, 10), strconv.FormatInt(f.last, 10), "0",
+	}
+	if leaves {
+		args[4] = "1"
+	}
+	counts, err := client.Do(ctx, client.B().Evalsha().Sha1(f.sha).Numkeys(1).Key(key).Arg(args...).Build()).AsIntSlice()
+	if said, is := rueidis.IsRedisErr(err); is && said.IsNoScript() {
+		return client.Do(ctx, client.B().Eval().Script(f.text).Numkeys(1).Key(key).Arg(args...).Build()).AsIntSlice()
+	}
+	return counts, err
+}
+
+// heard notes an answer: the processes counted in an epoch, with this one, in the epoch before, and in the one before that. After a
+// gap, or a loss of the key, the others may not have been counted again before the end of the next epoch.
+func (f *fleet) heard(epoch int64, counts [3]int64) {
+	gap := f.last == 0 || epoch != f.last && epoch != f.last+1
+	lost := counts[0] == 0 || counts[1] == 0 && f.first < epoch && epoch <= f.last+1
+	if gap || lost {
+		f.first = epoch
+	}
+	if f.last = epoch; counts[0] == 0 {
+		f.last = 0 // has this process counted again
+	}
+	size := max(counts[0], counts[1], counts[2])
+	if epoch-f.first < 2 {
+		size = max(size, f.size.Load())
+	}
+	f.size.Store(size)
+}
+
+// failed logs a refusal of Redis, and not again before a call that succeeds. The rest of the store says when Redis is away.
+func (f *fleet) failed(err error) {
+	if _, is := rueidis.IsRedisErr(err); !is || f.refused || unapplied(err) {
+		return
+	}
+	f.refused = true
+	f.store.logger.LogAttrs(context.Background(), slog.LevelWarn,
+		"cannot count the processes that share Redis: while Redis does not answer, each may admit more than its part",
+		slog.Any("redis", f.store.main.target), slog.Int64("known", f.size.Load()), slog.String("error", fmt.Sprint(err)))
+}

@@ -1,0 +1,164 @@
+package redisstore
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirproxy/weir/internal/logtest"
+)
+
+// ships returns stores with one clock that share a count of their fleet, and do not beat by themselves.
+func ships(t *testing.T, n int, urls []string) (all []*Store, c *clock) {
+	t.Helper()
+	c = newClock()
+	prefix := fmt.Sprintf("%s %d:", t.Name(), time.Now().UnixNano())
+	for range n {
+		s := open(t, urls, Options{Prefix: prefix})
+		c.drives(s)
+		all = append(all, s)
+	}
+	return all, c
+}
+
+func TestFleetCountsTheProcessesThatAreThere(t *testing.T) {
+	all, c := ships(t, 5, urlOf("redis", shared(t).Address()))
+	beat := func(some []*Store) {
+		for _, s := range some {
+			s.fleet.beat(t.Context(), false)
+		}
+		c.sleep(fleetBeat)
+	}
+	for n := range 12 {
+		if n == 3 {
+			all[4].fleet.beat(t.Context(), true) // leaves
+		}
+		beat(all[:5-min(1, n/3)])
+		for i, s := range all[:4] {
+			switch got := s.Fleet(); {
+			case n == 0 && got != i+1:
+				t.Errorf("process %d of 5 counts %d at its first beat; want those that came before it", i+1, got)
+			case n == 1 && got != 5, n == 2 && got != 5, n >= 8 && got != 4:
+				t.Errorf("beat %d: process %d counts %d", n, i+1, got)
+			}
+		}
+	}
+	for n := range 12 { // two are killed
+		beat(all[:2])
+		if got := all[0].Fleet(); got > 4 || n < 4 && got != 4 || n >= 9 && got != 2 {
+			t.Errorf("beat %d after two of four were killed: %d are counted", n, got)
+		}
+	}
+}
+
+// After an outage the first process to come back must not believe that it is alone.
+func TestFleetStaysKnownOverAnOutageAndALossOfTheKey(t *testing.T) {
+	all, c := ships(t, 4, urlOf("redis", shared(t).Address()))
+	round := func(some []*Store) {
+		for _, s := range some {
+			s.fleet.beat(t.Context(), false)
+			if got := all[0].Fleet(); got != 4 {
+				t.Errorf("%d are counted; want 4", got)
+			}
+		}
+		c.sleep(fleetBeat)
+	}
+	for range 2 {
+		for _, s := range all {
+			s.fleet.beat(t.Context(), false)
+		}
+		c.sleep(fleetBeat)
+	}
+	for range 6 {
+		round(all)
+	}
+	c.sleep(time.Minute)
+	round(all[:1])
+	round(all[:1])
+	for range 10 {
+		round(all)
+	}
+	command(t, all[0], "DEL", all[0].prefix+"fleet")
+	for range 10 {
+		round(all)
+	}
+	c.sleep(-fleetEpoch) // the clock of Redis goes back
+	for range 10 {
+		round(all)
+	}
+}
+
+func TestFleetIsCountedInACluster(t *testing.T) {
+	all, c := ships(t, 3, urlOf("redis-cluster", sharedCluster(t).Addresses()...))
+	for range 3 {
+		for _, s := range all {
+			s.fleet.beat(t.Context(), false)
+		}
+		c.sleep(fleetBeat)
+	}
+	for _, s := range all {
+		if got := s.Fleet(); got != 3 {
+			t.Errorf("%d are counted; want 3", got)
+		}
+	}
+}
+
+func TestFleetBeatsUntilClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var beats, left atomic.Int64
+		f := farBy(time.Millisecond)
+		f.beats = func(args []string) string {
+			beats.Add(1)
+			if args[4] == "1" {
+				left.Add(1)
+			}
+			return "*4\r\n:1000\r\n:7\r\n:6\r\n:5\r\n"
+		}
+		s := away(t, f, Options{CountFleet: true})
+		time.Sleep(10*time.Second + fleetBeat/2)
+		if got := s.Fleet(); got != 7 || beats.Load() != 11 {
+			t.Errorf("%d are counted after %d beats in 10 s; want 7 after 11", got, beats.Load())
+		}
+		s.Close()
+		if beats.Load() != 12 || left.Load() != 1 {
+			t.Errorf("%d beats, of which %d leave; want 12 and 1", beats.Load(), left.Load())
+		}
+	})
+}
+
+func TestFleetThatRedisDoesNotCountStaysKnownAndIsLoggedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answer := atomic.Pointer[string]{}
+		answers := func(text string) { answer.Store(&text) }
+		answers("*4\r\n:1000\r\n:7\r\n:6\r\n:5\r\n")
+		f := farBy(time.Millisecond)
+		f.beats = func([]string) string { return *answer.Load() }
+		var lines logtest.Log
+		s := away(t, f, Options{CountFleet: true, Logger: slog.New(slog.NewTextHandler(&lines, nil))})
+		time.Sleep(3 * time.Second)
+		for _, text := range []string{"-NOPERM no permission\r\n", "-WRONGTYPE of a key\r\n", "-NOPERM no permission\r\n"} {
+			answers(text)
+			time.Sleep(time.Minute)
+		}
+		answers("-OOM command not allowed\r\n")
+		time.Sleep(time.Minute)
+		answers("-READONLY a replica\r\n")
+		time.Sleep(time.Minute)
+		if got := s.Fleet(); got != 7 {
+			t.Errorf("%d are counted; want 7", got)
+		}
+		logged := 0
+		for _, line := range lines.Lines() {
+			if strings.Contains(line, "cannot count the processes") {
+				logged++
+			}
+		}
+		if logged != 1 {
+			t.Errorf("%d lines; want 1:\n%s", logged, strings.Join(lines.Lines(), "\n"))
+		}
+	})
+}

@@ -48,7 +48,7 @@ func asOriginal(t *testing.T, redis *parts.Redis, key string, hits int) int64 {
 	return count
 }
 
-// keysOf returns the names of all keys of a server, but those of probes, with W for the start of this year's window.
+// keysOf returns the names of all keys of a server, without keys of probes and of the fleet, with W for the start of this year's window.
 func keysOf(t *testing.T, redis *parts.Redis, window string) []string {
 	t.Helper()
 	message, err := redis.Do(t.Context(), "KEYS", "*")
@@ -59,7 +59,7 @@ func keysOf(t *testing.T, redis *parts.Redis, window string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	keys = slices.DeleteFunc(keys, func(key string) bool { return strings.Contains(key, "weir:ping") })
+	keys = slices.DeleteFunc(keys, func(key string) bool { return strings.Contains(key, "weir:ping") || strings.HasSuffix(key, "weir:fleet") })
 	for i := range keys {
 		keys[i] = strings.ReplaceAll(keys[i], window, "W")
 	}

@@ -61,7 +61,7 @@ func NewStores(o StoreOptions) (*Stores, error) {
 		return &Stores{Store: memory, memory: memory}, nil
 	}
 	r := *o.Redis
-	r.Logger = o.Logger
+	r.Logger, r.CountFleet = o.Logger, o.FleetSize == 0
 	redis, err := redisstore.New(r)
 	if err != nil {
 		return nil, err
@@ -84,7 +84,7 @@ func NewStores(o StoreOptions) (*Stores, error) {
 
 // share puts Redis before memory.
 func (s *Stores) share(o StoreOptions) (err error) {
-	if o.FleetSize > 0 {
+	if s.fleet = s.redis.Fleet; o.FleetSize > 0 {
 		s.fleet = func() int { return o.FleetSize }
 	}
 	s.guard, err = fallback.New(fallback.Options{

@@ -14,7 +14,7 @@ import (
 )
 
 // fleet counts the processes that share the main server under one prefix. Each process calls a script about every fleetBeat. The script
-// counts each process once in each epoch of Redis's time, in one key, so a call costs the same for any number of processes. A process
+// counts each process once in each epoch of Redis's time. One key suffices, and a call costs the same for any number of processes. A process
 // that Redis has not heard for three epochs is not counted.
 type fleet struct {
 	store *Store

@@ -59,7 +59,9 @@ func keysOf(t *testing.T, redis *parts.Redis, window string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	keys = slices.DeleteFunc(keys, func(key string) bool { return strings.Contains(key, "weir:ping") || strings.HasSuffix(key, "weir:fleet") })
+	keys = slices.DeleteFunc(keys, func(key string) bool {
+		return strings.Contains(key, "weir:ping") || strings.HasSuffix(key, "weir:fleet")
+	})
 	for i := range keys {
 		keys[i] = strings.ReplaceAll(keys[i], window, "W")
 	}

@@ -16,7 +16,9 @@ const (
 	// mostWants bounds the wants of a call.
 	mostWants = 256
 	// No request waits for a call for grants, so patience can be long.
-	patience = 100 * time.Millisecond
+	patience = 250 * time.Millisecond
+	// tripMemory is how many grants it takes to forget a long round trip.
+	tripMemory = 16
 )
 
 // wants is the keys that wait to be asked for.
@@ -36,6 +38,7 @@ type want struct {
 
 // wantLocked asks for a grant for a key in the background, if the key wants one. The shard's mu must be held.
 func (s *Store) wantLocked(k *key, now time.Duration) {
+	k.trip = time.Duration(s.trip.Load())
 	hits := k.want(now, s.fleet())
 	if hits == 0 {
 		return
@@ -131,6 +134,7 @@ var errAway = errors.New("the shared store is away")
 // end enters the outcome of a grant.
 func (a *asking) end(s *Store, w want, d algorithms.Decision, told *store.State, err error) {
 	now := s.now()
+	s.learn(now-a.begun, err)
 	k := w.key
 	k.shard.mu.Lock()
 	defer k.shard.mu.Unlock()
@@ -158,4 +162,13 @@ func (a *asking) end(s *Store, w want, d algorithms.Decision, told *store.State,
 	if s.options.Local != nil && told.Now != 0 {
 		s.options.Local.Continue([]store.Charge{{Key: k.name, Limit: w.limit, Hits: w.hits}}, []store.State{*told}, []algorithms.Decision{d})
 	}
+}
+
+// learn notes the round trip of a grant. The next leases make up for the longest of the last trips.
+func (s *Store) learn(took time.Duration, err error) {
+	if errors.Is(err, errAway) {
+		return
+	}
+	trip := s.trip.Load()
+	s.trip.Store(max(int64(took), trip-(trip-int64(took))/tripMemory))
 }

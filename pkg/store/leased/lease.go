@@ -45,6 +45,7 @@ type lease struct {
 	told  store.State   // the last state that the store told; the hits held are charged in it
 	heard time.Duration // when the store told
 
+	trip   time.Duration // longest round trip that the holder expects of a grant
 	under  int64         // hits of the key that the holder asks the store about, beside a grant
 	asked  int64         // hits of the grant under way; 0: no grant is
 	wanted int64         // of these, hits that are not for the park
@@ -75,10 +76,11 @@ const (
 )
 
 const (
-	fewCalls  = 4    // in a slot: from then on a key is worth a lease
-	leastHits = 2    // a smaller grant saves nothing
-	waits     = 3    // parts of a short lease, of which a grant is spent in one
-	pause     = slot // without grants after one that was denied, or that failed
+	fewCalls    = 4        // in a slot: from then on a key is worth a lease
+	leastHits   = 2        // a smaller grant saves nothing
+	waits       = 3        // parts of a short lease, of which a grant is spent in one
+	longestTrip = 2 * slot // of a grant for which a lease makes up
+	pause       = slot     // without grants after one that was denied, or that failed
 )
 
 // use prepares the lease for charges under a limit. Under another limit than before the lease is recalled, and use returns hits that
@@ -211,8 +213,9 @@ func (l *lease) peek(now time.Duration, hits int64) algorithms.Decision {
 // want returns how many hits the holder should ask the store for now; 0: none. fleet is how many processes share the store, at
 // least 1. After want has returned hits the holder must call granted or failed.
 //
-// The hits suffice for a slot at the usual rate, or for a third of a short lease, as a grant waits while another is spent. The most is half of the rest, divided by the fleet. Hits that the holder asks
-// about do not belong to the rest. A bucket that lacks less than its park is asked for more.
+// The hits suffice for a slot and two round trips at the usual rate, so that half of the hits suffice for the next grant's trip. A grant
+// waits while another is spent, so hits of a bucket suffice for a third of a lease at most. The most is half of the rest, divided by the
+// fleet. Hits that the holder asks about do not belong to the rest. A bucket that lacks less than its park is asked for more.
 func (l *lease) want(now time.Duration, fleet int) int64 {
 	if l.asked > 0 || l.second.left > 0 || l.bounds.length == 0 || l.told.Now == 0 || now < l.quiet {
 		return 0
@@ -225,15 +228,14 @@ func (l *lease) want(now time.Duration, fleet int) int64 {
 		return 0
 	}
 	at := l.instant(now)
-	spent := l.bounds.length / waits // the time to spend the hits in
+	spent := l.bounds.length / waits
 	if w := l.bounds.window; w > 0 {
 		if spent = untilEnd(w, at); spent < shortest {
 			return 0
 		}
 	}
-	if spent < slot {
-		hits = int64(scale(spent, uint64(hits), uint64(slot)))
-	}
+	spent = min(spent, slot+2*min(l.trip, longestTrip)) // the time in which the hits are spent
+	hits = int64(scale(spent, uint64(hits), uint64(slot)))
 	left, park := l.rest(at)
 	hits = min(hits, (left-park-l.under)/(2*int64(fleet)), algorithms.MaxHits-park)
 	if hits < leastHits {

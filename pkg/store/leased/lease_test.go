@@ -457,3 +457,17 @@ func BenchmarkSpend(b *testing.B) {
 		_ = l.answer(now)
 	}
 }
+
+func TestALeaseMakesUpForSlowGrants(t *testing.T) {
+	for trip, want := range map[time.Duration]int64{0: 20, 50 * time.Millisecond: 40, 200 * time.Millisecond: 100, time.Second: 100} {
+		s := &shared{limit: window(10_000, time.Minute), from: start()}
+		l := &lease{trip: trip}
+		l.use(s.limit)
+		for range 20 {
+			s.ask(l, 0, 1)
+		}
+		if got := l.want(0, 1); got != want {
+			t.Errorf("20 hits in a slot and a round trip of %v: got a want of %d, want %d", trip, got, want)
+		}
+	}
+}

@@ -60,6 +60,7 @@ type Store struct {
 	questions sync.Pool    // of *question
 	rests     sync.Pool    // of *rest
 	wants     wants
+	trip      atomic.Int64 // see learn, in nanoseconds
 	metrics   metrics
 	stop      func()
 }

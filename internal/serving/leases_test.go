@@ -33,10 +33,13 @@ func redisForLeases(t *testing.T) *parts.Redis {
 // leasing returns stores on a Redis, after they have found it.
 func leasing(t *testing.T, timeout time.Duration, urls ...string) *Stores {
 	t.Helper()
-	s, err := NewStores(StoreOptions{
-		MaxKeys: 1000, DenyCache: time.Second, Logger: slog.New(slog.DiscardHandler),
-		Redis: &redisstore.Options{Target: redisstore.Target{URLs: urls}, Timeout: timeout},
-	})
+	return leasingWith(t, redisstore.Options{Target: redisstore.Target{URLs: urls}, Timeout: timeout})
+}
+
+// leasingWith is leasing with other options of Redis.
+func leasingWith(t *testing.T, o redisstore.Options) *Stores {
+	t.Helper()
+	s, err := NewStores(StoreOptions{MaxKeys: 1000, DenyCache: time.Second, Logger: slog.New(slog.DiscardHandler), Redis: &o})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,4 +202,59 @@ func TestLeasedRequestsDoNotWaitForAStoppedRedis(t *testing.T) {
 		t.Errorf("while Redis was stopped, %d of %d requests waited for it in vain; want nearly none", waited, requests)
 	}
 	t.Logf("%d requests, %+v", requests, s.leases.Stats())
+}
+
+// Windows of a second end often. With counters the clock of the process aligns them.
+func TestLeasesEndWithTheirWindow(t *testing.T) {
+	at := "redis://" + redisForLeases(t).Address()
+	for _, counters := range []bool{false, true} {
+		o := redisstore.Options{Target: redisstore.Target{URLs: []string{at}}, Timeout: 5 * time.Second}
+		if counters {
+			o.Counters.Name = func(dst, key []byte) ([]byte, bool) { return append(append(dst, key...), '_'), true }
+		}
+		fleet := []*Stores{leasingWith(t, o), leasingWith(t, o)}
+		const limit = 2000
+		c := store.Charge{
+			Key: fmt.Appendf(nil, "counters %t", counters), Hits: 1, CountRejected: true,
+			Limit: algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: limit, Period: time.Second},
+		}
+		var mu sync.Mutex
+		admitted := map[int64]int{}
+		var all sync.WaitGroup
+		end := time.Now().Add(1500 * time.Millisecond)
+		for _, s := range fleet {
+			for range 2 {
+				all.Go(func() {
+					decisions := make([]algorithms.Decision, 1)
+					for time.Now().Before(end) {
+						begun := time.Now().Unix()
+						ok, err := s.Store.Take(context.Background(), []store.Charge{c}, decisions)
+						if err != nil {
+							t.Error(err)
+						}
+						if ok && time.Now().Unix() == begun {
+							mu.Lock()
+							admitted[begun]++
+							mu.Unlock()
+						}
+						time.Sleep(100 * time.Microsecond)
+					}
+				})
+			}
+		}
+		all.Wait()
+		leased := uint64(0)
+		for _, s := range fleet {
+			leased += s.leases.Stats().Decided
+		}
+		for second, n := range admitted {
+			if n > limit {
+				t.Errorf("counters %t: %d admitted in second %d, want at most %d", counters, n, second, limit)
+			}
+		}
+		if leased == 0 {
+			t.Errorf("counters %t: no decision came from a lease", counters)
+		}
+		t.Logf("counters %t: %v, %d from leases, %+v", counters, admitted, leased, fleet[0].leases.Stats())
+	}
 }

@@ -19,6 +19,8 @@ const (
 	// slack and drift shorten a lease: the clocks of the holder and of the store may differ by slack, and run apart by 1/drift.
 	slack = time.Millisecond
 	drift = 1000
+	// overtakes is the longest time by which an answer can overtake another one.
+	overtakes = time.Second
 )
 
 // bounds are the bounds that a limit sets for its leases.

@@ -91,7 +91,7 @@ func (l *lease) use(limit algorithms.Limit) (back [2]part) {
 	}
 	back = l.recall()
 	l.fate = lose // the park of the grant under way is unknown under the new limit
-	l.limit, l.bounds, l.told, l.quiet = limit, boundsOf(limit), store.State{}, 0
+	l.limit, l.bounds, l.told, l.quiet, l.under = limit, boundsOf(limit), store.State{}, 0, 0
 	return back
 }
 
@@ -186,12 +186,15 @@ func (l *lease) remove(g *grant) part {
 	return p
 }
 
-// instant returns the store's instant, or an instant shortly before.
-func (l *lease) instant(now time.Duration) algorithms.Instant { return l.told.Now.Add(now - l.heard) }
+// instant returns the store's instant, or an instant shortly before. A caller may have read now before the store was heard.
+func (l *lease) instant(now time.Duration) algorithms.Instant {
+	return l.told.Now.Add(max(0, now-l.heard))
+}
 
-// hear notes a state that the store told with an answer at now. An older one than the last changes nothing.
+// hear notes a state that the store told with an answer at now. An older one than the last changes nothing, unless the clock of the
+// store has gone back.
 func (l *lease) hear(now time.Duration, told *store.State) {
-	if told.Now != 0 && told.Now >= l.told.Now {
+	if told.Now != 0 && (told.Now >= l.told.Now || l.told.Now.Sub(told.Now) >= overtakes) {
 		l.told, l.heard = *told, now
 	}
 }

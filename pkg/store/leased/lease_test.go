@@ -471,3 +471,32 @@ func TestALeaseMakesUpForSlowGrants(t *testing.T) {
 		}
 	}
 }
+
+// The clock of the store goes back: a lease goes on from what the store tells then.
+func TestALeaseFollowsAClockThatGoesBack(t *testing.T) {
+	for _, step := range []time.Duration{2 * time.Second, time.Hour} {
+		s := &shared{limit: window(1000, 24*time.Hour), from: start()}
+		l := s.hot(t, 0, 20)
+		s.from -= algorithms.Instant(step)
+		s.state.State = algorithms.Realign(s.limit, s.state.State, start(), -step)
+		l.release()
+		var d algorithms.Decision
+		for range 20 {
+			d = s.ask(l, time.Second, 20)
+		}
+		s.grant(t, l, time.Second, 1)
+		if got := l.answer(time.Second); l.held(time.Second) == 0 || got.Remaining != d.Remaining {
+			t.Errorf("%v back: got %d left from a lease of %d hits, want %d as the store told", step, got.Remaining, l.held(time.Second), d.Remaining)
+		}
+	}
+}
+
+// A caller reads the clock before it waits for a lock, so another one may have heard the store at a later instant.
+func TestAnInstantBeforeTheLastAnswerIsThatOfTheAnswer(t *testing.T) {
+	s := &shared{limit: window(1000, time.Minute), from: start()}
+	l := s.hot(t, time.Millisecond, 20)
+	want := l.answer(time.Millisecond)
+	if got := l.answer(time.Millisecond - 1); got != want {
+		t.Errorf("got %+v a nanosecond before the answer, want %+v", got, want)
+	}
+}

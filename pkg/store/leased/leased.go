@@ -192,13 +192,24 @@ func (s *Store) Peek(ctx context.Context, charges []store.Charge, decisions []al
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	var rest []store.Charge // that no lease answers
+	var indexes []int
 	for i := range charges {
-		if s.keys.Load() > 0 && s.peek(&charges[i], &decisions[i]) {
-			continue
+		if s.keys.Load() == 0 || !s.peek(&charges[i], &decisions[i]) {
+			rest, indexes = append(rest, charges[i]), append(indexes, i)
 		}
-		if err := s.Store.Peek(ctx, charges[i:i+1], decisions[i:i+1]); err != nil {
+	}
+	if len(rest) == len(charges) {
+		return s.Store.Peek(ctx, charges, decisions)
+	}
+	peeked := make([]algorithms.Decision, len(rest))
+	if len(rest) > 0 {
+		if err := s.Store.Peek(ctx, rest, peeked); err != nil {
 			return err
 		}
+	}
+	for n, i := range indexes {
+		decisions[i] = peeked[n]
 	}
 	return nil
 }

@@ -344,3 +344,43 @@ func BenchmarkTakeNow(b *testing.B) {
 		}
 	}
 }
+
+// A key of which the limit changes while a request waits is forgotten in the end, and is leased again.
+func TestAKeyIsForgottenAfterItsLimitChangedBesideARequest(t *testing.T) {
+	inBubble(t, Options{}, func(t *testing.T, s *Store, told *telling) {
+		old, young := minute("k", 1000), minute("k", 900)
+		warm(t, s, told, old)
+		s.Forget()
+		told.delay = 10 * time.Millisecond
+		var waiting sync.WaitGroup
+		waiting.Go(func() { take(t, s, old) })
+		time.Sleep(time.Millisecond)
+		take(t, s, young)
+		waiting.Wait()
+		time.Sleep(10 * time.Second)
+		if got := s.Stats().Keys; got != 0 {
+			t.Errorf("got %d keys long after the last request, want 0", got)
+		}
+	})
+}
+
+func TestPeekAsksOnceAboutAllChargesWithoutALease(t *testing.T) {
+	inBubble(t, Options{}, func(t *testing.T, s *Store, told *telling) {
+		hot := minute("hot", 1000)
+		warm(t, s, told, hot)
+		charges := []store.Charge{minute("a", 10), hot, minute("b", 20), minute("c", 30)}
+		decisions := make([]algorithms.Decision, len(charges))
+		before := told.peeked()
+		if err := s.Peek(t.Context(), charges, decisions); err != nil {
+			t.Fatal(err)
+		}
+		if got := told.peeked() - before; got != 1 {
+			t.Errorf("asked the other store %d times, want once", got)
+		}
+		for i, want := range []uint32{9, 979, 19, 29} {
+			if got := decisions[i].Remaining; got != want {
+				t.Errorf("charge %d: got %d left, want %d", i, got, want)
+			}
+		}
+	})
+}

@@ -21,6 +21,7 @@ type telling struct {
 	mu     sync.Mutex // guards the fields below
 	keys   map[string]kept
 	takes  int   // calls of Take
+	peeks  int   // calls of Peek
 	err    error // of Take, after it has applied the hits if applies is set
 	late   []store.Charge
 	silent time.Duration
@@ -100,6 +101,7 @@ func (s *telling) Take(ctx context.Context, charges []store.Charge, decisions []
 func (s *telling) Peek(_ context.Context, charges []store.Charge, decisions []algorithms.Decision) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.peeks++
 	for i := range charges {
 		before := maps.Clone(s.keys)
 		decisions[i] = s.takeLocked(&charges[i], charges[i].Hits, false)
@@ -154,6 +156,13 @@ func (s *telling) asked() int {
 	n := s.takes
 	s.takes = 0
 	return n
+}
+
+// peeked returns the number of calls of Peek.
+func (s *telling) peeked() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.peeks
 }
 
 func (s *telling) fail(err error) {

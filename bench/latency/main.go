@@ -10,8 +10,8 @@
 //
 //	go -C bench run ./latency -store memory -rate 0 -rounds 5
 //
-// With -store leased a sidecar in memory and two sidecars that count in Redis have the rounds: one asks Redis for each request, and
-// one has --sharing=leased. The last row is that sidecar while Redis is stopped for 200 ms at a time:
+// With -store leased three sidecars have the rounds. One counts in memory, one asks Redis for each request, and one has leases of
+// Redis (--sharing=leased). The last row is the sidecar with leases while Redis is stopped for 200 ms at a time:
 //
 //	go -C bench run ./latency -store leased -keys 1 -rate 0 -rounds 5
 //

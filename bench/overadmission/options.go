@@ -130,7 +130,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		flags.StringVar(&o.load, "load", even, "even: all sidecars are asked at once; moving: one at a time; bursts: one at a time, or nobody")
 		flags.DurationVar(&o.move, "move", 250*time.Millisecond, "how long one sidecar is asked under a load that moves")
 		flags.IntVar(&o.rate, "rate", 0, "requests per second of all clients; 0: as fast as answers come")
-		flags.StringVar(&o.fault, "fault", "", "what happens meanwhile, with a single Redis: "+strings.Join(faultNames(), ", "))
+		flags.StringVar(&o.fault, "fault", "", "a fault that comes again and again, with a single Redis: "+strings.Join(faultNames(), ", "))
 		flags.DurationVar(&o.away, "away", 0, "Redis is away for so long, in the middle third of the run; the report is another then")
 		flags.BoolVar(&o.hung, "hung", false, "with -away, Redis is stopped (SIGSTOP), in place of connections that are reset and refused")
 		flags.Float64Var(&o.mostOver, "most-over", 0, "percent of the admitted hits that may be over the limits")

@@ -100,7 +100,7 @@ func (f *fleet) goAway(ctx context.Context, o options) error {
 
 // compare writes the admitted hits beside the counts in Redis, and returns the mistakes.
 func (f *fleet) compare(ctx context.Context, plans []*plan, counts []promise.Count, stdout io.Writer) error {
-	s, err := f.start(ctx, "127.0.0.1:0") // knows nothing but what Redis says
+	s, err := f.start(ctx, "127.0.0.1:0") // knows only the counts in Redis
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ type verdict struct {
 	over     int // hits admitted beyond a promise, of all keys
 	share    float64
 	worst    float64 // percent over, of the key with most
-	used     float64 // percent of the hits that one process would have admitted, without what is over
+	used     float64 // percent of the hits that one process would have admitted; hits over the limit do not count
 	errors   failures
 }
 

@@ -162,6 +162,8 @@ func (f *fleet) figures(ctx context.Context) (figures, error) {
 		}
 		all.without += m.Sum("weir_store_fallback_decisions_total")
 		all.memory += m.Sum("weir_store_denied_locally_total")
+		all.leased += m.Sum("weir_store_leased_decisions_total")
+		all.carried += m.Sum("weir_store_carried_hits_total")
 	}
 	return all, nil
 }

@@ -25,6 +25,7 @@ type results struct {
 	history []promise.Request // that got an answer
 	failed  failures
 	took    []time.Duration // of all requests, in order
+	since   int64           // Unix nanoseconds: hits of earlier requests count only where they are over the limits
 }
 
 // within returns the time within which that share of the requests ended.
@@ -81,7 +82,9 @@ func load(ctx context.Context, o options, f *fleet, p *plan, s schedule) (*resul
 	if drift := time.Now().Round(0).Sub(wall) - time.Since(begun); drift.Abs() > maxDrift {
 		return nil, fmt.Errorf("the clock of this machine was set, by %v: nothing can be said", drift)
 	}
-	return join(of), nil
+	all := join(of)
+	all.since = begun.Add(o.warm).UnixNano()
+	return all, nil
 }
 
 // maxDrift is how far the wall clock may be corrected during a run.

@@ -80,7 +80,7 @@ func outage(ctx context.Context, o options, redis, dir string, stdout io.Writer)
 	fmt.Fprintf(stdout, "%d requests: %.1f %% without Redis, %.1f %% from a lease, %.0f hits carried back; p99.9 %.1f ms, longest %.1f ms, %d errors\n\n", len(r.took),
 		percent(int(after.without-before.without), len(r.took)), percent(int(after.leased-before.leased), len(r.took)), after.carried-before.carried,
 		milliseconds(r.within(0.999)), milliseconds(r.within(1)), r.failed.count)
-	return errors.Join(f.compare(ctx, plans, promise.Judge(all.limits, r.history), stdout), r.failed.first)
+	return errors.Join(f.compare(ctx, plans, promise.Judge(all.limits, r.history, 0), stdout), r.failed.first)
 }
 
 // goAway takes Redis away for a while.

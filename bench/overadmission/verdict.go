@@ -27,7 +27,7 @@ func judge(p *plan, r *results) verdict {
 			v.denied++
 		}
 	}
-	for _, c := range promise.Judge(p.limits, r.history) {
+	for _, c := range promise.Judge(p.limits, r.history, r.since) {
 		v.admitted, v.expected, v.over = v.admitted+c.Admitted, v.expected+c.Expected, v.over+c.Over
 		v.worst = max(v.worst, percent(c.Over, c.Expected))
 	}

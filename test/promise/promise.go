@@ -45,18 +45,22 @@ type Count struct {
 }
 
 // Judge counts the hits on each key, which has the limit with the same number. All limits enforce, and denied hits do not count.
-func Judge(limits []algorithms.Limit, history []Request) []Count {
+// Requests sent before since, in Unix nanoseconds, count for Over alone.
+func Judge(limits []algorithms.Limit, history []Request, since int64) []Count {
 	counts := make([]Count, len(limits))
 	spans := make([][]span, len(limits))
 	for i := range history {
 		if r := &history[i]; r.Admitted {
 			for _, key := range r.Keys {
 				spans[key] = append(spans[key], span{r.Sent - r.Sent%granularity, r.Received})
+				if r.Sent >= since {
+					counts[key].Admitted++
+				}
 			}
 		}
 	}
-	for key, expected := range replay(limits, history) {
-		counts[key] = Count{Admitted: len(spans[key]), Over: over(limits[key], spans[key]), Expected: expected}
+	for key, expected := range replay(limits, history, since) {
+		counts[key].Over, counts[key].Expected = over(limits[key], spans[key]), expected
 	}
 	return counts
 }

@@ -36,7 +36,7 @@ func flood(l algorithms.Limit, random *rand.Rand) []Request {
 
 // judge judges requests for one key.
 func judge(l algorithms.Limit, history []Request) Count {
-	return Judge([]algorithms.Limit{l}, history)[0]
+	return Judge([]algorithms.Limit{l}, history, 0)[0]
 }
 
 func TestAStoreThatKeepsItsPromiseIsNotBlamed(t *testing.T) {
@@ -97,9 +97,13 @@ func TestHitsOfEachKeyAreCountedApart(t *testing.T) {
 	wide := l
 	wide.Requests = 3
 	want := []Count{{Admitted: 4, Over: 2, Expected: 2}, {Admitted: 4, Over: 1, Expected: 2}, {Expected: 2}}
-	got := Judge([]algorithms.Limit{l, wide, l}, history)
+	got := Judge([]algorithms.Limit{l, wide, l}, history, 0)
 	if diff := cmp.Diff(want, got); diff != "" || Over(got) != 3 {
 		t.Errorf("counts (-want +got), %d over:\n%s", Over(got), diff)
+	}
+	want = []Count{{Over: 2}, {Over: 1}, {}}
+	if diff := cmp.Diff(want, Judge([]algorithms.Limit{l, wide, l}, history, at+1)); diff != "" {
+		t.Errorf("counts since the last request (-want +got):\n%s", diff)
 	}
 }
 

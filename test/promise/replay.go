@@ -7,8 +7,9 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// replay returns how many hits of each key one process would have admitted that decided each request in the middle of its span.
-func replay(limits []algorithms.Limit, history []Request) []int {
+// replay returns how many hits of each key one process would have admitted that decided each request in the middle of its span. Hits of
+// requests sent before since are not in the result.
+func replay(limits []algorithms.Limit, history []Request, since int64) []int {
 	middle := func(r *Request) int64 { return r.Sent + (r.Received-r.Sent)/2 }
 	ordered := make([]*Request, len(history))
 	for i := range history {
@@ -27,7 +28,9 @@ func replay(limits []algorithms.Limit, history []Request) []int {
 			continue
 		}
 		for _, key := range r.Keys {
-			admitted[key]++
+			if r.Sent >= since {
+				admitted[key]++
+			}
 			if l := limits[key]; l.Algorithm == algorithms.SlidingWindowLog {
 				logs[key].Take(l, now, 1, false)
 			} else {

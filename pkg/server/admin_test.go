@@ -99,7 +99,7 @@ func TestExplainTellsRuleKeyAndWhatIsLeft(t *testing.T) {
 				limits { `+bucket+` remaining: 4 retry_after { nanos: 400000000 } reset_after { nanos: 600000000 } }
 				limits { `+window+` remaining: 91 } }
 			descriptors { why: "path=/about: wildcard /a*; user=u: key only; the limit that came with the descriptor replaces those of rule path=/a*,user" `+rule+`
-				limits { limit { algorithm: "token_bucket" requests_per_unit: 4 period { seconds: 1209600 } burst: 4 unit: "week" unit_multiplier: 2 }
+				limits { limit { algorithm: "token_bucket" requests_per_unit: 4 period { seconds: 1209600 } burst: 4 unit: "week" unit_multiplier: 2 sharing: "exact" }
 					key: "4:edge|4:path=6:/about|4:user=1:u#token_bucket/14d"
 					allowed: true remaining: 3 retry_after {} reset_after { seconds: 302400 } } }
 			domain { name: "edge" file: "rules.yaml" line: 1 }`)

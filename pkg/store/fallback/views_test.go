@@ -10,9 +10,9 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// The bound that holds whatever the processes have seen. A process that is cut off admits at most its share of what was left when it
-// last saw the key: (limit - seen) / n. The others go on, and admit the whole rest of the limit. So some of n processes that are cut off
-// admit up to their shares too many. If all are cut off there is no rest, and only the hits that some have not seen count twice.
+// A process that is cut off admits at most its share of the hits it has not seen: (limit - seen) / n. The connected
+// processes admit the whole rest of the limit. So the fleet admits too many by at most the shares of all processes that are cut off. If
+// all are cut off nobody admits the rest, and only the hits that some have not seen count twice.
 func TestAProcessThatIsCutOffAdmitsItsShareOfWhatItHasSeen(t *testing.T) {
 	beyond := int64(0)
 	inOutages(t, func(t *testing.T, r *rand.Rand) {

@@ -167,6 +167,8 @@ func (s *Store) sweepLocked(sh *shard, now time.Duration) bool {
 	for name, k := range sh.keys {
 		back := k.ended(now)
 		s.giveLocked(k, k.limit, now, back[:]...)
+		back = k.unused(now)
+		s.giveLocked(k, k.limit, now, back[:]...)
 		if k.idle(now) {
 			delete(sh.keys, name)
 		}

@@ -129,6 +129,24 @@ func (l *lease) unspend(now time.Duration, p part) bool {
 	return false
 }
 
+// unused removes the grants of a key that was not asked for a slot, and returns their hits, which must be given back. Others can use
+// them sooner.
+func (l *lease) unused(now time.Duration) (back [2]part) {
+	if l.first.left == 0 || !l.rate.rests(now) {
+		return back
+	}
+	back = l.release()
+	l.returned(now, back)
+	return back
+}
+
+// returned notes in the last state that hits go back. A bucket gets fewer hits back.
+func (l *lease) returned(now time.Duration, back [2]part) {
+	if l.bounds.window > 0 {
+		l.told.Take(l.limit, l.instant(now), -back[0].hits-back[1].hits, false)
+	}
+}
+
 // shift makes the second grant the first one when that is spent.
 func (l *lease) shift() {
 	if l.first.left == 0 && l.second.left > 0 {
@@ -155,9 +173,7 @@ func (l *lease) ended(now time.Duration) (back [2]part) {
 			back[i] = l.remove(g)
 		}
 	}
-	if l.bounds.window > 0 {
-		l.told.Take(l.limit, l.instant(now), -back[0].hits-back[1].hits, false)
-	}
+	l.returned(now, back)
 	l.shift()
 	return back
 }

@@ -500,3 +500,21 @@ func TestAnInstantBeforeTheLastAnswerIsThatOfTheAnswer(t *testing.T) {
 		t.Errorf("got %+v a nanosecond before the answer, want %+v", got, want)
 	}
 }
+
+func TestALeaseThatNobodySpendsGoesBackAfterASlot(t *testing.T) {
+	s := &shared{limit: window(1000, time.Minute), from: start()}
+	l := s.hot(t, slot/2, 20)
+	held := l.held(slot)
+	if held == 0 {
+		t.Fatal("got no lease")
+	}
+	if back := l.unused(2*slot - 1); back != [2]part{} {
+		t.Errorf("within a slot: got %+v to give back, want nothing", back)
+	}
+	if back := l.unused(2 * slot); back[0].hits != held || l.held(2*slot) != 0 {
+		t.Errorf("after a slot: got %+v to give back and %d held, want all %d hits back", back, l.held(2*slot), held)
+	}
+	if back := l.unused(3 * slot); back != [2]part{} {
+		t.Errorf("got %+v to give back again, want nothing", back)
+	}
+}

@@ -11,6 +11,8 @@ type rate struct {
 	number      int64 // of the current slot, by the holder's clock
 	calls, hits int64 // in the current slot
 
+	asked int64 // number of the slot of the last call
+
 	usualCalls, usualHits int64 // averages of a slot, in 1/256
 }
 
@@ -23,6 +25,7 @@ const mostHits = 1 << 48
 // note counts a call for some hits; hits is at least 0.
 func (r *rate) note(now time.Duration, hits int64) {
 	r.turn(now)
+	r.asked = r.number
 	r.calls++
 	r.hits = min(r.hits+hits, mostHits)
 }
@@ -47,6 +50,9 @@ func (r *rate) perSlot(now time.Duration) (calls, hits int64) {
 	r.turn(now)
 	return max(r.calls, r.usualCalls/fraction), max(r.hits, r.usualHits/fraction)
 }
+
+// rests reports whether the key was not asked for a whole slot.
+func (r *rate) rests(now time.Duration) bool { return int64(now/slot) > r.asked+1 }
 
 // idle reports whether the key was not asked for a while.
 func (r *rate) idle(now time.Duration) bool {

@@ -314,6 +314,7 @@ func (s *simulation) tick(h *simulatedSidecar) {
 	now := h.clock(s.now)
 	for i := range h.keys {
 		s.giveBack(h, i, h.keys[i].lease.ended(now))
+		s.giveBack(h, i, h.keys[i].lease.unused(now))
 		s.flush(h, i)
 	}
 }

@@ -9,8 +9,8 @@ import (
 )
 
 // simulation is a fleet of sidecars that spend leases of keys in one Redis, in virtual time. A queue of events replaces goroutines and
-// real clocks, so the same schedule gives the same run. The leases are real: lease.go. Models are Redis with the states of package
-// algorithms, connections that delay, lose and cut off calls, processes that stand still or die, drifting clocks, and clients.
+// real clocks, so the same schedule gives the same run. The leases are real: lease.go. Redis is a model with the states of package
+// algorithms. Connections delay, lose and cut off calls, processes stand still or die, clocks drift, and the load moves.
 //
 // Each admitted hit goes to the oracle of its key. A run ends at the first broken promise.
 type simulation struct {

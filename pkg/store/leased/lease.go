@@ -232,7 +232,7 @@ func (l *lease) peek(now time.Duration, hits int64) algorithms.Decision {
 // want returns how many hits the holder should ask the store for now; 0: none. fleet is how many processes share the store, at
 // least 1. After want has returned hits the holder must call granted or failed.
 //
-// The hits suffice for a slot and two round trips at the usual rate, so that half of the hits suffice for the next grant's trip. A grant
+// The hits suffice for a slot and two round trips at the usual rate. So half of the hits suffice until the next grant comes. A grant
 // waits while another is spent, so hits of a bucket suffice for a third of a lease at most. The most is half of the rest, divided by the
 // fleet. Hits that the holder asks about do not belong to the rest. A bucket that lacks less than its park is asked for more.
 func (l *lease) want(now time.Duration, fleet int) int64 {

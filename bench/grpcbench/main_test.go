@@ -92,6 +92,18 @@ func TestCostsOfManyKeysInRedisAreMeasured(t *testing.T) {
 	}
 }
 
+func TestLeasesAreMeasuredBesideMemoryAndBesideRedis(t *testing.T) {
+	parts.NeedRedis(t, "../..")
+	rows := measured(t, "-store=leased", "-keys=100", "-requests=2000", "-redis-timeout=5s")
+	wantServers(t, rows, "4x50 memory fixed_window", "4x50 exact fixed_window", "4x50 leased fixed_window",
+		"4x50 memory token_bucket", "4x50 exact token_bucket", "4x50 leased token_bucket")
+	for name, columns := range rows {
+		if asks := !strings.Contains(name, "memory"); asks == (columns[3] == "-") {
+			t.Errorf("%s: CPU time of Redis is %q", name, columns[3])
+		}
+	}
+}
+
 func TestIdleConnectionsAreMeasured(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes some seconds")

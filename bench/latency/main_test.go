@@ -39,6 +39,21 @@ func TestEachServerInMemoryIsAskedAtHalfOfAPeak(t *testing.T) {
 	}
 }
 
+func TestLeasesAreAskedBesideMemoryAndWhileRedisIsStopped(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes some seconds")
+	}
+	parts.NeedRedis(t, "../..")
+	var out strings.Builder
+	if err := run(t.Context(), []string{"-store=leased", "-keys=1", "-rate=500", "-duration=1s", "-stops=2"}, &out, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	t.Log("\n" + out.String())
+	if !regexp.MustCompile(`(?s)in memory .*\n *Redis, exact .*\n *Redis, leased .*\n *leased, Redis stopped +[1-9]`).MatchString(out.String()) {
+		t.Error("want a row for each server, and one with answers while Redis was stopped")
+	}
+}
+
 func TestReportHasTheMedianOfRounds(t *testing.T) {
 	var rounds []round
 	for _, p50 := range []time.Duration{9, 1, 2} {

@@ -81,6 +81,29 @@ func TestARowIsArgumentsThatLaterOnesChange(t *testing.T) {
 	}
 }
 
+func TestAroundAnOutageNearlyNoHitIsTooManyAndEveryHitIsCounted(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes some seconds")
+	}
+	const root = "../.."
+	noteSources(t, root)
+	parts.NeedRedis(t, root)
+	for _, row := range []string{"away", "hung"} {
+		for _, sharing := range []string{"exact", "leased"} {
+			t.Run(row+", "+sharing, func(t *testing.T) {
+				t.Parallel()
+				var out strings.Builder
+				args := []string{"-row=" + row, "-away=800ms", "-requests=400", "-burst=400", "-clients=8", "-sidecars=2", "-most-over=15", "--", "--sharing=" + sharing, "--fleet-size=2"}
+				err := run(t.Context(), args, &out, io.Discard)
+				t.Log("\n" + out.String())
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
 func TestEachFaultDisturbsTheFleetAndEnds(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes some seconds")

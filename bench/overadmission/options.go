@@ -61,7 +61,7 @@ func rows() map[string][]string {
 	buckets := []string{"-algorithm=token_bucket", "-requests=100", "-burst=100", "-period=1s", "-n=100000000", "-duration=15s", "-defaults", "-least-used=0"}
 	with := func(args ...string) []string { return append(slices.Clone(buckets), args...) }
 	use := []string{"-warm=2s", "-algorithm=token_bucket", "-requests=500", "-burst=1000", "-period=1s", "-n=100000000", "-duration=20s", "-defaults", "-clients=32"}
-	outage := []string{"-requests=10000", "-burst=10000", "-period=24h", "-clients=64", "-defaults", "-away=30s"}
+	outage := []string{"-requests=10000", "-burst=10000", "-period=24h", "-clients=64", "-defaults", "-away=30s", "-most-over=0.5"}
 	all := map[string][]string{
 		"day":    {"-requests=1000", "-burst=1000", "-period=24h", "-n=200000", "-clients=128", "-defaults", "-most-over=0.5", "-least-used=0"},
 		"32":     with("-clients=128", "-most-over=0.5"),

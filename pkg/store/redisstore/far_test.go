@@ -214,12 +214,18 @@ func farClient(t *testing.T, o rueidis.ClientOption) rueidis.Client {
 // away returns a store in a bubble that asks f. The bubble's end closes the store.
 func away(t *testing.T, f *far, o Options) *Store {
 	t.Helper()
+	return awayBy(t, f, f, o)
+}
+
+// awayBy is away with another connection to f.
+func awayBy(t *testing.T, f *far, c connection, o Options) *Store {
+	t.Helper()
 	f.client = farClient(t, rueidis.ClientOption{InitAddress: []string{"far"}, ForceSingleClient: true, DialCtxFn: f.dial})
 	o.Target.URLs = []string{"redis://127.0.0.1:1"}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	s, err := newStore(o, func(redisconn.Target) connection { return f })
+	s, err := newStore(o, func(redisconn.Target) connection { return c })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -253,6 +253,7 @@ func (o *outbox) due(now time.Time) bool {
 // nothing.
 func (o *outbox) sendSome(now time.Time, most int, last bool) (sent int) {
 	looks := reaches{store: o.store}
+	seen := 0
 	for range outboxShards {
 		sh := &o.shards[o.first]
 		o.first = (o.first + 1) % outboxShards
@@ -260,6 +261,7 @@ func (o *outbox) sendSome(now time.Time, most int, last bool) (sent int) {
 		for key := range sh.keys {
 			for i := 0; i < len(sh.keys[key]); i++ {
 				d := sh.keys[key][i]
+				seen++
 				if o.expireLocked(sh, d) {
 					i--
 					continue
@@ -282,7 +284,7 @@ func (o *outbox) sendSome(now time.Time, most int, last bool) (sent int) {
 			}
 		}
 		sh.mu.Unlock()
-		if sent == most {
+		if sent == most || seen >= 2*most && !last { // a look takes time, too
 			break
 		}
 	}

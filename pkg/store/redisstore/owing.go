@@ -47,12 +47,13 @@ func chargeable(c *store.Charge) bool {
 
 // addLocked is add of hits that Redis can have. The shard's mu must be held.
 func (o *outbox) addLocked(sh *outboxShard, c *store.Charge, at algorithms.Instant) {
-	d := o.deferredLocked(sh, c, at)
-	if d == nil || o.closed.Load() {
-		o.lose(c.Hits)
-		return
+	if !o.closed.Load() {
+		if d := o.deferredLocked(sh, c, at); d != nil {
+			d.add(c, at)
+			return
+		}
 	}
-	d.add(c, at)
+	o.lose(c.Hits)
 }
 
 // deferredLocked returns the place of the hits of a charge; nil if there is no room.

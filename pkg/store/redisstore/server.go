@@ -89,8 +89,8 @@ func (s *server) queueFor(slot uint16, key []byte) *queue {
 // execute sends batches to Redis, together, and ends their calls. execute waits for answers as long as a caller does, and at
 // least for the timeout. An answer until then shows that Redis is there, also if it comes too late for callers. If patient, execute waits
 // for longestLife at least: such an answer still tells which calls Redis has applied. execute reports whether a batch was answered, or
-// could not be sent.
-func (s *server) execute(batches []*batch, patient bool) (answered bool) {
+// could not be sent. A connection that ends is no answer.
+func (s *server) execute(batches []*batch, patient bool) (heard bool) {
 	begun := time.Now()
 	end := begun.Add(s.store.timeout)
 	for _, b := range batches {
@@ -116,6 +116,7 @@ func (s *server) execute(batches []*batch, patient bool) (answered bool) {
 		return true
 	}
 	s.store.pulse.begin()
+	answered := false // or refused, by a connection that has ended
 	defer func() { s.store.pulse.end(answered && !time.Now().After(end)) }()
 	commands := make([]rueidis.Completed, len(batches))
 	for i, b := range batches {
@@ -123,10 +124,12 @@ func (s *server) execute(batches []*batch, patient bool) (answered bool) {
 	}
 	results := client.DoMulti(ctx, commands...)
 	for i, b := range batches { // one node of a cluster may be away
-		answered = answered || !errors.Is(results[i].NonRedisError(), context.DeadlineExceeded)
+		err := results[i].NonRedisError()
+		answered = answered || !errors.Is(err, context.DeadlineExceeded)
+		heard = heard || err == nil || errors.Is(err, ErrUnavailable)
 		s.conclude(ctx, client, b, results[i], begun, end)
 	}
-	return answered
+	return heard
 }
 
 func (s *server) evalsha(client rueidis.Client, b *batch, deadline int64) rueidis.Completed {

@@ -1,0 +1,147 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// decideElsewhere has a request decided without Redis, which must not answer, and says so.
+func decideElsewhere(t *testing.T, s *Store, together bool, hits []int64, charges ...store.Charge) {
+	t.Helper()
+	all := []store.Transaction{{Ctx: t.Context(), Charges: charges, Decisions: make([]algorithms.Decision, len(charges))}}
+	if together {
+		s.TakeAll(all, func([]int) {})
+	} else {
+		_, all[0].Err = s.Take(t.Context(), charges, all[0].Decisions)
+	}
+	u, is := errors.AsType[store.Unanswered](all[0].Err)
+	if !is {
+		t.Fatalf("%v: %T", all[0].Err, all[0].Err)
+	}
+	u.Instead(hits)
+}
+
+// told waits until Redis knows of all hits.
+func told(t *testing.T, s *Store) {
+	t.Helper()
+	eventually(t, "Redis knows of all hits", func() bool { return s.Stats().OwedKeys == 0 && s.outbox.idle() })
+}
+
+func TestHitsDecidedWhileRedisStandsStillAreCharged(t *testing.T) {
+	r := ownRedis(t)
+	patient := open(t, urlOf("redis", r.Address()), Options{})
+	s := open(t, urlOf("redis", r.Address()), Options{Timeout: 30 * time.Millisecond, Prefix: patient.prefix})
+	for _, a := range algorithms.Algorithms() {
+		for _, together := range []bool{false, true} {
+			c := hit(fmt.Sprint("k", together), perAge(a, 100))
+			settled(t, s, c)
+			wants(t, true, patient, c)
+			paused(t, r, func() {
+				for range 5 {
+					decideElsewhere(t, s, together, []int64{2}, c)
+				}
+				decideElsewhere(t, s, together, []int64{0}, c)
+			})
+			told(t, s)
+			want := uint32(100 - 1 - 10)
+			got := remains(t, patient, c)
+			if a == algorithms.TokenBucketInteger && got == want-1 {
+				got = want // Redis ran the last request just in time, and a hit that is given back may have been gained meanwhile
+			}
+			if got != want {
+				t.Errorf("%v, together %v: %d of 100 remain after 1 hit, and 10 that were decided elsewhere", a, together, got)
+			}
+		}
+	}
+	if stats := s.Stats(); stats.UnknownHits != 0 || stats.LostHits != 0 {
+		t.Errorf("%+v; want no unknown outcome", stats)
+	}
+}
+
+func TestHitsDecidedWhileRedisIsAwayAreChargedWhenItIsBack(t *testing.T) {
+	r := ownRedis(t)
+	s := open(t, urlOf("redis", r.Address()), Options{})
+	c := hit("k", perAge(algorithms.FixedWindow, 100))
+	settled(t, s, c)
+	r.Kill()
+	for range 5 {
+		decideElsewhere(t, s, false, []int64{1}, c)
+		decideElsewhere(t, s, true, []int64{1}, c)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := r.Restart(ctx); err != nil {
+		t.Fatal(err)
+	}
+	told(t, s)
+	if got := count(t, s, c); got != 10 {
+		t.Errorf("Redis counts %d of 10 hits: %+v", got, s.Stats())
+	}
+}
+
+// A Redis whose memory is full writes nothing. Hits count when it has room again.
+func TestHitsDecidedWhileRedisWritesNothingAreChargedOnce(t *testing.T) {
+	for name, refuse := range map[string][2][]string{
+		"full memory":    {{"CONFIG", "SET", "maxmemory", "1"}, {"CONFIG", "SET", "maxmemory", "0"}},
+		"a replica":      {{"REPLICAOF", "127.0.0.1", "1"}, {"REPLICAOF", "NO", "ONE"}},
+		"too few copies": {{"CONFIG", "SET", "min-replicas-to-write", "1"}, {"CONFIG", "SET", "min-replicas-to-write", "0"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := ownRedis(t)
+			s := open(t, urlOf("redis", r.Address()), Options{})
+			do := func(words []string) {
+				t.Helper()
+				if _, err := r.Do(t.Context(), words...); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, a := range algorithms.Algorithms() {
+				c := hit("k", perAge(a, 100))
+				settled(t, s, c)
+				do(refuse[0])
+				for range 3 {
+					decideElsewhere(t, s, false, []int64{2}, c)
+				}
+				time.Sleep(3 * outboxTick)
+				do(refuse[1])
+				told(t, s)
+				settled(t, s, c)
+				if got := remains(t, s, c); got != 94 {
+					t.Errorf("%v: %d of 100 remain after 6 hits", a, got)
+				}
+			}
+			if stats := s.Stats(); stats.UnknownHits != 0 || stats.LostHits != 0 {
+				t.Errorf("%+v; want no unknown outcome", stats)
+			}
+		})
+	}
+}
+
+// Of a request over two servers, one is reserved and given back, and the other may have been reserved late. Each then has the hits that were decided
+// elsewhere, and no others.
+func TestHitsOfARequestOverTwoServersAreChargedOnBoth(t *testing.T) {
+	r := ownRedis(t)
+	o := Options{Seconds: &Target{URLs: urlOf("redis", r.Address())}, Timeout: 100 * time.Millisecond}
+	s := open(t, urlOf("redis", shared(t).Address()), o)
+	for _, a := range algorithms.Algorithms() {
+		day, second := hit("day", perAge(a, 100)), hit("second", algorithms.Limit{Algorithm: a, Requests: 100, Period: time.Second})
+		second.Rule = 1
+		settled(t, s, day)
+		settled(t, s, second)
+		paused(t, r, func() {
+			decideElsewhere(t, s, false, []int64{5, 3}, day, second)
+			decideElsewhere(t, s, true, []int64{0, 0}, day, second)
+		})
+		told(t, s)
+		if got := remains(t, s, day); got != 95 {
+			t.Errorf("%v: %d of 100 remain of the day after 5 hits", a, got)
+		}
+		eventually(t, "the second is over", func() bool { return remains(t, s, second) == 100 })
+	}
+}

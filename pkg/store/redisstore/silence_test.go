@@ -1,0 +1,190 @@
+package redisstore
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// gone is a far server to which there may be no connection.
+type gone struct {
+	*far
+
+	away atomic.Bool
+}
+
+func (g *gone) Client() (rueidis.Client, error) {
+	if g.away.Load() {
+		return nil, ErrUnavailable
+	}
+	return g.far.Client()
+}
+
+// oweing has hits of many keys wait, one of each.
+func oweing(s *Store, from, to int, hits int64) {
+	for n := from; n < to; n++ {
+		c := hit(fmt.Sprint("k", n), perAge(algorithms.FixedWindow, 10))
+		c.Hits = hits
+		s.Later(&c, s.Now())
+	}
+}
+
+func TestNothingIsSentToASilentRedis(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l later
+		f := farBy(time.Millisecond)
+		f.ran = l.ran
+		s := away(t, f, Options{})
+		c := hit("asked", perAge(algorithms.FixedWindow, 10))
+		taking(t, s, c)
+		f.hang(time.Hour) // Redis stops
+		_, err := s.Take(t.Context(), []store.Charge{c}, make([]algorithms.Decision, 1))
+		if _, is := errors.AsType[store.Unanswered](err); !is {
+			t.Fatal(err)
+		}
+		oweing(s, 0, 50, 2)
+		oweing(s, 50, 100, -2)
+		before := f.calls.Load()
+		time.Sleep(time.Minute)
+		calls := f.calls.Load() - before
+		if stats := s.Stats(); stats.OwedKeys != 100 || stats.LostHits+stats.UnknownHits+stats.DeferredHits != 0 {
+			t.Errorf("after a minute of silence: %+v; want 100 keys that wait", stats)
+		}
+		if calls == 0 || calls > 121 {
+			t.Errorf("%d calls in a minute of silence; want one question at a time", calls)
+		}
+	})
+}
+
+func TestHitsAreSentAtAPaceWhenRedisIsBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l later
+		f := farBy(time.Millisecond)
+		f.ran = l.ran
+		g := &gone{far: f}
+		s := awayBy(t, f, g, Options{})
+		taking(t, s, hit("asked", perAge(algorithms.FixedWindow, 10)))
+		g.away.Store(true)
+		const keys = 10_000
+		oweing(s, 0, keys, 1)
+		before := f.calls.Load()
+		time.Sleep(time.Minute)
+		if stats := s.Stats(); stats.OwedKeys != keys || f.calls.Load() != before || stats.LostHits != 0 {
+			t.Errorf("after a minute without a connection: %+v, %d calls", stats, f.calls.Load()-before)
+		}
+		g.away.Store(false)
+		for last := int64(0); last < keys; {
+			time.Sleep(outboxTick)
+			sum := l.sum()
+			if sum-last > outboxPerTick || sum == last {
+				t.Fatalf("%d hits of %d keys after %d; want at most %d more", sum, keys, last, outboxPerTick)
+			}
+			last = sum
+		}
+		time.Sleep(time.Second)
+		if stats := s.Stats(); l.sum() != keys || stats.OwedKeys != 0 || stats.DeferredHits != keys {
+			t.Errorf("%d of %d hits, %+v", l.sum(), keys, stats)
+		}
+	})
+}
+
+func TestHitsThatNoLongerMatterAreNotSent(t *testing.T) {
+	for _, a := range algorithms.Algorithms() {
+		synctest.Test(t, func(t *testing.T) {
+			var l later
+			f := farBy(time.Millisecond)
+			f.ran = l.ran
+			g := &gone{far: f}
+			s := awayBy(t, f, g, Options{})
+			taking(t, s, hit("asked", perAge(algorithms.FixedWindow, 10)))
+			g.away.Store(true)
+			second := hit("second", algorithms.Limit{Algorithm: a, Requests: 10, Period: time.Second})
+			day := hit("day", algorithms.Limit{Algorithm: a, Requests: 10, Period: 24 * time.Hour})
+			for range 5 * 60 {
+				s.Later(&second, s.Now())
+				s.Later(&day, s.Now())
+				if keys := s.Stats().OwedKeys; keys > 1+6 {
+					t.Fatalf("%v: hits of %d windows wait", a, keys)
+				}
+				time.Sleep(200 * time.Millisecond)
+			}
+			time.Sleep(10 * time.Second)
+			g.away.Store(false)
+			time.Sleep(3 * time.Second)
+			if got := l.sum(); got != 300 {
+				t.Errorf("%v: %d hits were sent; want the 300 of the day", a, got)
+			}
+		})
+	}
+}
+
+// Hits to charge whose answer is lost are sent again, and hits to give back are not.
+func TestHitsWithoutAnAnswerAreSentAgainUnlessTheyAreGivenBack(t *testing.T) {
+	for _, hits := range []int64{3, -3} {
+		synctest.Test(t, func(t *testing.T) {
+			var l later
+			f := farBy(100 * time.Millisecond)
+			f.ran = l.ran
+			s := away(t, f, Options{Timeout: time.Second})
+			taking(t, s, hit("asked", perAge(algorithms.FixedWindow, 10)))
+			oweing(s, 0, 1, hits)
+			s.outbox.sendAll()
+			time.Sleep(60 * time.Millisecond) // Redis has run the call
+			f.conn.Close()
+			time.Sleep(5 * time.Second)
+			stats, want := s.Stats(), Stats{UnknownHits: 3, DeferredHits: 3}
+			if hits < 0 {
+				want = Stats{LostHits: 3}
+			}
+			if stats.UnknownHits != want.UnknownHits || stats.LostHits != want.LostHits || stats.DeferredHits != want.DeferredHits || stats.OwedKeys != 0 {
+				t.Errorf("%d hits: %+v", hits, stats)
+			}
+			if sum := l.sum(); hits > 0 && sum != 6 || hits < 0 && sum != -3 {
+				t.Errorf("%d hits: Redis counts %d", hits, sum)
+			}
+		})
+	}
+}
+
+func TestCloseSendsForABoundedTime(t *testing.T) {
+	for name, test := range map[string]struct {
+		hang time.Duration
+		away bool
+		lost uint64
+		most time.Duration
+	}{
+		"answering": {0, false, 0, 2 * time.Second},
+		"silent":    {time.Hour, false, 9000, outboxClose + 2*longestLife},
+		"away":      {0, true, 9000, time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := farBy(time.Millisecond)
+				g := &gone{far: f}
+				s := awayBy(t, f, g, Options{})
+				taking(t, s, hit("asked", perAge(algorithms.FixedWindow, 10)))
+				f.hang(test.hang)
+				g.away.Store(test.away)
+				oweing(s, 0, 9000, 1)
+				begun := time.Now()
+				s.Close()
+				took, stats := time.Since(begun), s.Stats()
+				if stats.LostHits != test.lost || stats.DeferredHits != 9000-test.lost || took > test.most {
+					t.Errorf("after %v: %+v; want %d hits lost", took, stats, test.lost)
+				}
+				oweing(s, 0, 1, 1)
+				if got := s.Stats(); got.LostHits != test.lost+1 || got.OwedKeys != 0 {
+					t.Errorf("a hit after Close: %+v", got)
+				}
+			})
+		})
+	}
+}

@@ -110,8 +110,8 @@ func TestServerThatAnswersNothingGetsFewCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := farBy(10 * time.Second)
 		s := away(t, f, Options{})
-		var silent time.Duration
-		time.AfterFunc(950*time.Millisecond, func() { silent = s.Silent() })
+		var silent atomic.Int64
+		time.AfterFunc(950*time.Millisecond, func() { silent.Store(int64(s.Silent())) })
 		n, failed := arrivals(t, s, 4000, time.Second, 0)
 		if len(failed) != n {
 			t.Errorf("%d of %d requests failed", len(failed), n)
@@ -124,7 +124,7 @@ func TestServerThatAnswersNothingGetsFewCalls(t *testing.T) {
 		if calls := f.calls.Load(); calls > singleQueues*(100+2*singleFlights) { // one after another has a timeout of 10 ms
 			t.Errorf("%d calls to a server that answers nothing", calls)
 		}
-		if silent < 900*time.Millisecond {
+		if silent := time.Duration(silent.Load()); silent < 900*time.Millisecond {
 			t.Errorf("the store says that Redis was silent for %v, want nearly 950ms", silent)
 		}
 	})

@@ -28,8 +28,10 @@ type outbox struct {
 	store  *Store
 	count  atomic.Int64 // of deferred
 	shards [outboxShards]outboxShard
-	first  int       // shard of the next tick; of the goroutine of run
-	asked  time.Time // when the last question was sent; likewise
+
+	sending sync.Mutex // guards the fields below; locked before a shard's mu
+	first   int        // shard of the next tick
+	asked   time.Time  // when the last question was sent
 
 	mu     sync.Mutex            // guards the fields below; locked after a shard's mu, before a queue's
 	calls  int                   // under way, or in again
@@ -252,8 +254,9 @@ func (o *outbox) due(now time.Time) bool {
 // sendSome sends at most that many calls of waiting hits, and reports how many. The last time, hits also go to a server that answers
 // nothing.
 func (o *outbox) sendSome(now time.Time, most int, last bool) (sent int) {
-	looks := reaches{store: o.store}
-	seen := 0
+	o.sending.Lock()
+	defer o.sending.Unlock()
+	looks, seen := reaches{store: o.store}, 0
 	for range outboxShards {
 		sh := &o.shards[o.first]
 		o.first = (o.first + 1) % outboxShards
@@ -279,7 +282,7 @@ func (o *outbox) sendSome(now time.Time, most int, last bool) (sent int) {
 					}
 					sent++
 				case reach == silent:
-					o.ask(d, now)
+					o.askLocked(d, now)
 				}
 			}
 		}
@@ -291,8 +294,8 @@ func (o *outbox) sendSome(now time.Time, most int, last bool) (sent int) {
 	return sent
 }
 
-// ask asks a server that answers nothing for a key with waiting hits. The answer is of no use but as a sign of life.
-func (o *outbox) ask(d *deferred, now time.Time) {
+// askLocked asks a server that answers nothing for a key with waiting hits. The answer is of no use but as a sign of life.
+func (o *outbox) askLocked(d *deferred, now time.Time) {
 	if now.Sub(o.asked) < outboxAsks {
 		return
 	}

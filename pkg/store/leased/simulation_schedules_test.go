@@ -17,14 +17,14 @@ func drawSchedule(t *rapid.T, decisions int64) schedule {
 		seed:       rapid.Uint64().Draw(t, "seed"),
 		leasing:    rapid.IntRange(1, 6).Draw(t, "leasing"),
 		exact:      rapid.SampledFrom([]int{0, 0, 1}).Draw(t, "exact"),
-		large:      rapid.SampledFrom([]float64{0, 0, 0.001, 0.02}).Draw(t, "large"),
+		large:      rapid.SampledFrom([]float64{0, 0, 0, 0.001, 0.01}).Draw(t, "large"),
 		moves:      rapid.SampledFrom([]int64{0, 50_000, 300_000, 2_000_000}).Draw(t, "moves"),
 		batch:      rapid.SampledFrom([]int{1, 4, 32}).Draw(t, "batch"),
 		usualDelay: rapid.SampledFrom([]float64{50, 300, 3000}).Draw(t, "delay"),
 		timeout:    rapid.SampledFrom([]int64{2000, 10_000, 10_000, 100_000, 500_000}).Draw(t, "timeout"),
 		lead:       rapid.SampledFrom([]int64{0, 2000}).Draw(t, "lead"),
 		lost:       rapid.SampledFrom([]float64{0, 0, 0, 0.01, 0.2}).Draw(t, "lost"),
-		spendings:  rapid.SampledFrom([]int64{50_000, 300_000, 2_000_000, 10_000_000}).Draw(t, "spendings"),
+		spendings:  rapid.SampledFrom([]int64{50_000, 500_000, 3_000_000, 10_000_000}).Draw(t, "spendings"),
 		pauses:     seldom(t, "pauses", 500_000, 3_000_000),
 		stops:      seldom(t, "stops", 300_000, 3_000_000),
 		deaths:     seldom(t, "deaths", 500_000, 3_000_000),
@@ -41,7 +41,7 @@ func drawSchedule(t *rapid.T, decisions int64) schedule {
 		p.limits = append(p.limits, l)
 		perSecond += float64(l.Requests) / l.Period.Seconds()
 	}
-	factor := rapid.SampledFrom([]float64{0.3, 0.7, 0.9, 1.2, 3}).Draw(t, "load")
+	factor := rapid.SampledFrom([]float64{0.5, 0.8, 0.9, 0.95, 1.2, 3}).Draw(t, "load")
 	p.load = max(factor*perSecond, 300*float64((p.leasing+p.exact)*len(p.limits))) / 1e6
 	return p
 }
@@ -57,11 +57,11 @@ func drawLimit(t *rapid.T) algorithms.Limit {
 		Algorithm: rapid.SampledFrom([]algorithms.Algorithm{
 			algorithms.FixedWindow, algorithms.TokenBucket, algorithms.SlidingWindowCounter, algorithms.TokenBucketInteger,
 		}).Draw(t, "algorithm"),
-		Requests: rapid.SampledFrom([]uint32{50, 500, 3000, 7777}).Draw(t, "requests"),
-		Period:   rapid.SampledFrom([]time.Duration{100 * time.Millisecond, time.Second, 3 * time.Second, time.Minute}).Draw(t, "period"),
+		Requests: rapid.SampledFrom([]uint32{50, 500, 3000, 7777, 20_000}).Draw(t, "requests"),
+		Period:   rapid.SampledFrom([]time.Duration{100 * time.Millisecond, time.Second, 3 * time.Second, 20 * time.Second}).Draw(t, "period"),
 	}
 	if l.Algorithm == algorithms.TokenBucket {
-		l.Burst = uint32(float64(l.Requests) * rapid.SampledFrom([]float64{0.5, 1, 2, 30}).Draw(t, "burst"))
+		l.Burst = uint32(float64(l.Requests) * rapid.SampledFrom([]float64{0.5, 1, 3, 30}).Draw(t, "burst"))
 	}
 	return l
 }

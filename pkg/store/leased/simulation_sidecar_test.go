@@ -109,6 +109,7 @@ func (s *simulation) renew(h *simulatedSidecar, number int) {
 	if s.mistake == ignoreOutstanding {
 		k.lease.bounds.park = 0
 	}
+	k.lease.trip = time.Duration(2*s.usualDelay) * time.Microsecond
 	hits := k.lease.want(h.clock(s.now), s.fleetKnown)
 	if hits == 0 {
 		return

@@ -180,11 +180,8 @@ func TestLeasedRequestsDoNotWaitForAStoppedRedis(t *testing.T) {
 			t.Fatalf("got %t, %v", admitted, err)
 		}
 	}
-	for begun := time.Now(); time.Since(begun) < 500*time.Millisecond; time.Sleep(100 * time.Microsecond) {
+	for begun := time.Now(); time.Since(begun) < 300*time.Millisecond || s.leases.Stats().Held == 0; time.Sleep(100 * time.Microsecond) {
 		take()
-	}
-	if s.leases.Stats().Held == 0 {
-		t.Fatal("the key is not leased")
 	}
 	before := s.guard.Stats().Failures
 	if err := redis.Pause(t.Context()); err != nil {

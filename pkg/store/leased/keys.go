@@ -36,7 +36,7 @@ type key struct {
 	lease
 	name  []byte
 	shard *shard
-	vain  bool // the last grant had no answer
+	vain  bool // the last question or grant had no answer
 }
 
 // spot returns the shard of a key, and a counter in it.

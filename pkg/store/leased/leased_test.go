@@ -384,3 +384,51 @@ func TestPeekAsksOnceAboutAllChargesWithoutALease(t *testing.T) {
 		}
 	})
 }
+
+// behind is a store in front of a telling one that decides without it when that fails.
+type behind struct{ *telling }
+
+func (b behind) Take(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
+	admitted, err := b.telling.Take(ctx, charges, decisions)
+	if err == nil {
+		return admitted, nil
+	}
+	for i := range charges {
+		decisions[i] = algorithms.Decision{Allowed: true}
+		if charges[i].Left != nil {
+			*charges[i].Left = store.State{Source: store.Without}
+		}
+	}
+	return true, nil
+}
+
+func TestOnlyTheFirstRequestOfAnOftenAskedKeyWaitsForASilentStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		told := &telling{}
+		without := 0
+		s, err := New(Options{
+			Store: behind{told}, Shared: told, Outbox: told, Silent: func() time.Duration { return time.Second },
+			Without: func(_ []store.Charge, decisions []algorithms.Decision) (bool, error) {
+				without++
+				decisions[0] = algorithms.Decision{Allowed: true}
+				return true, nil
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		c := minute("k", 1)
+		for range 3 {
+			take(t, s, c) // often enough to be tracked, without a lease
+		}
+		told.fail(errors.New("no answer"))
+		told.asked()
+		for range 100 {
+			take(t, s, c)
+		}
+		if got := told.asked(); got != 1 || without != 99 {
+			t.Errorf("the store was asked %d times, and %d requests were decided without it; want 1 and 99", got, without)
+		}
+	})
+}

@@ -110,6 +110,7 @@ func (s *Store) hear(c *store.Charge, told *store.State, to *algorithms.Decision
 		k.under = max(0, k.under-c.Hits)
 	}
 	if told.Now == 0 {
+		k.vain = k.vain || told.Source == store.Without
 		return
 	}
 	k.hear(now, told)

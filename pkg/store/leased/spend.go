@@ -138,7 +138,7 @@ func (s *Store) without(charges []store.Charge, decisions []algorithms.Decision)
 	return false, false
 }
 
-// waits reports whether the key of a charge waits for a grant, or has waited in vain.
+// waits reports whether the key of a charge waits for a grant, or has waited for an answer in vain.
 func (s *Store) waits(c *store.Charge) bool {
 	sh, _ := s.spot(c.Key)
 	sh.mu.Lock()

@@ -36,12 +36,14 @@ func TestOneOfSeveralProcessesAnswersWithItsShare(t *testing.T) {
 		{"fewer_hits_than_processes", []store.Charge{charge("k", 2)}, []algorithms.Decision{left(0)}, []algorithms.Decision{left(0)}},
 		{"more_hits_than_the_share", []store.Charge{hits(charge("k", 7), 2)}, []algorithms.Decision{over}, []algorithms.Decision{over}},
 		{
-			"the_most_hits", []store.Charge{hits(charge("k", algorithms.MaxHits), algorithms.MaxHits)},
+			"the_most_hits",
+			[]store.Charge{hits(charge("k", algorithms.MaxHits), algorithms.MaxHits)},
 			[]algorithms.Decision{left(0)},
 			[]algorithms.Decision{left(0)},
 		},
 		{
-			"another_policy_has_no_share", []store.Charge{policy(charge("k", 10), store.Allow)},
+			"another_policy_has_no_share",
+			[]store.Charge{policy(charge("k", 10), store.Allow)},
 			[]algorithms.Decision{{Allowed: true, Remaining: 10}},
 			[]algorithms.Decision{{Allowed: true, Remaining: 10}},
 		},

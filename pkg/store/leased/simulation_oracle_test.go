@@ -51,6 +51,7 @@ func (o *oracle) would(at algorithms.Instant, hits int64) error {
 	case algorithms.SlidingWindowCounter:
 		o.turn(int64(at) / period)
 		used += o.current*period + o.previous*(period-int64(at)%period)
+	default: // has no leases
 	}
 	if used > most*period {
 		return fmt.Errorf("%v: %.3f hits too many at %v", o.limit, float64(used-most*period)/float64(period), at)

@@ -96,6 +96,7 @@ func (k *simulatedKey) correct(l algorithms.Limit, now algorithms.Instant, hits 
 		k.state = algorithms.StateOf(now, 0, deficit)
 	case algorithms.TokenBucketInteger:
 		k.correctInteger(now, hits, at)
+	default: // has no leases
 	}
 	if k.state.Unused() {
 		*k = simulatedKey{}

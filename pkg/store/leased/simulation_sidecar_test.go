@@ -1,6 +1,7 @@
 package leased
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
@@ -25,6 +26,7 @@ type simulatedSidecar struct {
 // heldKey is the knowledge that a sidecar has of a key.
 type heldKey struct {
 	lease    lease
+	peak     int64          // most hits in a slot
 	granting *simulatedCall // the grant under way; nil: no grant is
 	outbox   []returned     // waits to be sent
 	denied   int64          // fewest hits that Redis has denied
@@ -84,6 +86,7 @@ func (s *simulation) request(h *simulatedSidecar, number int, hits int64) {
 	l := &k.lease
 	s.giveBack(h, number, l.ended(now))
 	l.rate.note(now, hits)
+	k.peak = max(k.peak, l.rate.hits)
 	if _, spent := l.spend(s.spendingClock(h), hits); spent {
 		s.local++
 		s.admit(number, hits)
@@ -271,6 +274,7 @@ func (s *simulation) reply(h *simulatedSidecar, c *simulatedCall) {
 			s.granted++
 		}
 		s.giveBack(h, c.key, [2]part{k.lease.granted(c.begun, now, c.decision, &c.told)})
+		s.checkStranded(h, c.key)
 		s.awaitEnd(h, c)
 	case c.kind == grantCall: // late
 		if !c.refused && c.decision.Allowed {
@@ -290,6 +294,18 @@ func (s *simulation) reply(h *simulatedSidecar, c *simulatedCall) {
 			k.denied = c.hits
 			k.until = now + min(c.decision.RetryAfter, time.Second)
 		}
+	}
+}
+
+// checkStranded compares the hits that a lease holds with the bound that docs/redis-leases.md states.
+func (s *simulation) checkStranded(h *simulatedSidecar, number int) {
+	k := &h.keys[number]
+	most := 2 * scale(slot+2*min(k.lease.trip, longestTrip), uint64(k.peak), uint64(slot))
+	if k.lease.bounds.park > 0 {
+		most *= 2
+	}
+	if held := k.lease.held(h.clock(s.now)); held > int64(most) && s.broken == nil {
+		s.broken = fmt.Errorf("key %d: a lease holds %d hits, %d at most in a slot; want %d at most", number, held, k.peak, most)
 	}
 }
 

@@ -123,7 +123,7 @@ func (s *Stores) lease(o StoreOptions) (err error) {
 		Store:   s.Store,
 		Shared:  s.redis,
 		Outbox:  s.redis,
-		Ready:   func() bool { return s.guard.State() == fallback.Closed },
+		Ready:   s.guard.Settled,
 		Fleet:   s.fleet,
 		Local:   s.memory,
 		Silent:  s.redis.Silent,

@@ -36,11 +36,14 @@ type phase struct {
 	away    time.Time     // when the breaker last left closed
 	decided uint64        // charges decided without the primary: before away; closed: from away on
 	before  *phase        // nil once the watcher has logged the change
+	told    time.Time     // closed: until then other processes may not have told their hits of the outage
 
 	count atomic.Int64 // closed: failures since a success; half-open: successes
 	from  atomic.Int64 // closed: time of the first of these failures, in nanoseconds since Store.started
 	quiet atomic.Int64 // closed: when a request first saw the present silence, likewise; 0: none did
 	busy  atomic.Bool  // half-open: a request is at the primary
+
+	telling atomic.Bool // half-open, and closed: told may not have come yet
 }
 
 // enter reports whether a request may ask the primary. After the answer the request must call succeeded or failed.
@@ -169,8 +172,11 @@ func (s *Store) change(p *phase, to State, reason error) {
 	switch to {
 	case Closed:
 		n.wait, n.decided = 0, s.metrics.decided()-p.decided
+		n.told = now.Add(min(now.Sub(p.away), s.maxOpen+tellingSlack))
+		n.telling.Store(!p.first && s.isShared())
 	case HalfOpen:
 		n.reason = p.reason
+		n.telling.Store(s.isShared())
 	case Open:
 		if p.state == Open {
 			n.since = p.since

@@ -16,6 +16,9 @@
 //
 // The primary is charged later with the hits that the local store applied (Options.Outbox), also above its limits, and in their own
 // windows only. If a request was not answered, [store.Unanswered] charges only the hits that the primary has not applied itself.
+// Each process finds out by itself that the primary is back. So that none of them uses the rest before all have told their hits, limits of
+// a minute and more stay divided for as long as the outage was, and for a second more than Options.MaxOpen at most.
+//
 // Requests without a charge by Local carry nothing back. A refund gives back its own hits in the local store, and later in the primary.
 //
 // # The breaker
@@ -225,8 +228,12 @@ func (s *Store) Close() { s.stop() }
 
 // enter returns the phase in which a request may ask the primary; nil if it may not. After the answer the request must call succeeded or
 // failed.
-func (s *Store) enter() *phase {
-	if p := s.phase.Load(); p.enter() && !s.isSilent(p) {
+func (s *Store) enter(charges []store.Charge) *phase {
+	p := s.phase.Load()
+	if p.telling.Load() && p.isTelling() && outlast(charges) {
+		return nil
+	}
+	if p.enter() && !s.isSilent(p) {
 		return p
 	}
 	return nil
@@ -237,7 +244,7 @@ func (s *Store) ask(ctx context.Context, primary func() error) (answered bool, e
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	p := s.enter()
+	p := s.enter(nil)
 	if p == nil {
 		return false, nil
 	}
@@ -254,7 +261,7 @@ func (s *Store) Take(ctx context.Context, charges []store.Charge, decisions []al
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	p := s.enter()
+	p := s.enter(charges)
 	if p == nil {
 		return s.takeWithout(ctx, charges, decisions, nil)
 	}

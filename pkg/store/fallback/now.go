@@ -14,7 +14,7 @@ func (s *Store) Prompt() bool { return false }
 
 // TakeNow implements [store.Prompt]. TakeNow decides while the breaker does not let the request ask the primary.
 func (s *Store) TakeNow(charges []store.Charge, decisions []algorithms.Decision) (admitted, decided bool) {
-	if p := s.enter(); p != nil {
+	if p := s.enter(charges); p != nil {
 		p.leave()
 		return false, false
 	}

@@ -19,7 +19,7 @@ func outages() uint64 {
 	if n, err := strconv.ParseUint(os.Getenv("WEIR_OUTAGES"), 10, 32); err == nil {
 		return n
 	}
-	return uint64(race.Scale(150))
+	return uint64(race.Scale(80))
 }
 
 // inOutages runs a test in a bubble for each seed.
@@ -190,7 +190,7 @@ func TestALimitOfADayLastsADayAlsoAroundAnOutage(t *testing.T) {
 			for _, k := range f.links {
 				k.flush()
 			}
-			time.Sleep(DefaultMaxOpen)
+			time.Sleep(2*DefaultMaxOpen + tellingSlack)
 			synctest.Wait()
 		}
 		flood(2 * int(limit.Requests))
@@ -198,4 +198,54 @@ func TestALimitOfADayLastsADayAlsoAroundAnOutage(t *testing.T) {
 			t.Errorf("%+v, %d processes: %d hits were admitted", limit, n, total)
 		}
 	})
+}
+
+// When the primary is back, each process finds that out at a moment of its own, and tells its hits then. A process that has found it out
+// before must not admit these hits once more.
+func TestTheRestIsNotUsedBeforeAllProcessesHaveToldTheirHits(t *testing.T) {
+	over, all := uint32(0), uint32(0)
+	inOutages(t, func(t *testing.T, r *rand.Rand) {
+		n := 2 + r.IntN(5)
+		f, end := newFleet(t, r, n, 0)
+		defer end()
+		time.Sleep(time.Until(time.Now().Truncate(24 * time.Hour).Add(24*time.Hour + time.Minute)))
+		synctest.Wait()
+		limit := algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: uint32(n * (100 + r.IntN(300))), Period: 24 * time.Hour}
+		total := uint32(0)
+		var told []time.Time // when each process tells its hits, if it does not ask before
+		flood := func(requests int) {
+			for range requests {
+				for i, at := range told {
+					if time.Now().After(at) {
+						f.links[i].flush()
+					}
+				}
+				c := store.Charge{Key: []byte("key"), Limit: limit, Hits: 1}
+				if admitted, _ := f.take(t, f.procs[r.IntN(n)], []store.Charge{c}, r.IntN(2) == 0); admitted {
+					total++
+				}
+				time.Sleep(time.Duration(r.Int64N(int64(100 * time.Millisecond))))
+			}
+		}
+		flood(int(limit.Requests) / 4)
+		for i := range f.procs {
+			c := store.Charge{Key: []byte("key"), Limit: limit}
+			f.take(t, f.procs[i], []store.Charge{c}, false)
+		}
+		f.are(down)
+		flood(int(limit.Requests)/2 + r.IntN(int(limit.Requests)/2))
+		for range f.links {
+			told = append(told, time.Now().Add(time.Duration(r.Int64N(int64(DefaultMaxOpen)))))
+		}
+		f.are(up)
+		flood(2 * int(limit.Requests))
+		if total < limit.Requests-1 {
+			t.Errorf("%+v, %d processes: %d hits were admitted", limit, n, total)
+		}
+		over, all = over+total-min(total, limit.Requests), all+limit.Requests
+	})
+	// A process that finds out last still has its share when the first ones use the rest.
+	if t.Logf("%d of %d hits were too many", over, all); over > all/1000 {
+		t.Errorf("%d of %d hits were too many, want a thousandth at most", over, all)
+	}
 }

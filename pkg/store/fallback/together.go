@@ -23,7 +23,7 @@ func (s *Store) TakeAll(transactions []store.Transaction, decided func(indexes [
 	for i := range transactions {
 		t := &transactions[i]
 		if t.Err = t.Ended(now); t.Err == nil {
-			if p := s.enter(); p != nil {
+			if p := s.enter(t.Charges); p != nil {
 				q := s.begin(t.Charges)
 				a.phases, a.questions = append(a.phases, p), append(a.questions, q)
 				a.Pass(i, store.Transaction{Ctx: t.Ctx, Charges: q.asked, Decisions: t.Decisions})

@@ -16,8 +16,8 @@
 //
 // The primary is charged later with the hits that the local store applied (Options.Outbox), also above its limits, and in their own
 // windows only. If a request was not answered, [store.Unanswered] charges only the hits that the primary has not applied itself.
-// Each process finds out by itself that the primary is back. So that none of them uses the rest before all have told their hits, limits of
-// a minute and more stay divided for as long as the outage was, and for a second more than Options.MaxOpen at most.
+// Each process finds out by itself that the primary is back. The rest is for all, so all should tell their hits
+// first. Limits of a minute and more stay divided for as long as the outage was, at most for Options.MaxOpen and a second.
 //
 // Requests without a charge by Local carry nothing back. A refund gives back its own hits in the local store, and later in the primary.
 //

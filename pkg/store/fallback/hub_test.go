@@ -15,7 +15,7 @@ import (
 	"github.com/weirproxy/weir/pkg/store/memstore"
 )
 
-// hub is the primary of a fleet, as plain as can be. Its clock is ahead of the processes'.
+// hub is the primary of a fleet, as plain as can be. The clock of the hub is ahead of the processes' clock.
 type hub struct {
 	keys  map[string]counted
 	ahead time.Duration
@@ -109,7 +109,7 @@ type link struct {
 	hub   *hub
 	is    atomic.Int32 // a condition; the probe reads it
 	r     *rand.Rand
-	owes  []func() // what the hub must learn as soon as the link is up
+	owes  []func() // tell the hub about hits, as soon as the link is up
 	later int      // calls of Later and Instead
 }
 

@@ -90,7 +90,7 @@ func sharers(c *store.Charge, fleet int) int64 {
 	return max(1, min(int64(fleet), int64(c.Limit.Capacity())))
 }
 
-// cost returns the hits that a charge costs in the local store: those of all processes. A refund returns its own hits only.
+// cost returns the hits that a charge costs in the local store: as many for each process. A refund returns its own hits only.
 func cost(c *store.Charge, fleet int) int64 {
 	n := sharers(c, fleet)
 	if c.Hits <= 0 {

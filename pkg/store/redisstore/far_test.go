@@ -133,7 +133,7 @@ func (f *far) run(command []string) string {
 		return "+OK\r\n"
 	}
 	keys, _ := strconv.Atoi(command[2])
-	if args := command[3+keys:]; len(args) == 5 {
+	if args := command[3+keys:]; len(args) == 6 {
 		return f.beats(args)
 	}
 	request := []byte(command[3+keys])

@@ -15,7 +15,8 @@ import (
 
 // fleet counts the processes that share the main server under one prefix. Each process calls a script about every fleetBeat. The script
 // counts each process once in each epoch of Redis's time. One key suffices, and a call costs the same for any number of processes. A process
-// that Redis has not heard for three epochs is not counted.
+// that Redis has not heard for three epochs is not counted. Redis can run a call long after the process has given the call up, so a call
+// carries a deadline.
 type fleet struct {
 	store *Store
 	text  string
@@ -25,6 +26,7 @@ type fleet struct {
 	// Of the goroutine of run.
 	first, last int64 // epochs in which this process was counted without a gap; 0: none
 	refused     bool  // the last error was logged
+	ahead       int64 // microseconds that the clock of Redis was ahead of the time since the start of the store; 0: not known
 }
 
 const (
@@ -76,8 +78,13 @@ func (f *fleet) beat(ctx context.Context, leaves bool) {
 	if err != nil {
 		return // the connection logs why
 	}
-	counts, err := f.call(ctx, client, leaves)
-	if err = connection.Report(err); err == nil && len(counts) != 4 {
+	begun := time.Since(f.store.pulse.started).Microseconds()
+	deadline := int64(0)
+	if f.ahead != 0 && f.store.given == nil {
+		deadline = f.ahead + begun + fleetBeat.Microseconds()
+	}
+	counts, err := f.call(ctx, client, leaves, deadline)
+	if err = connection.Report(err); err == nil && len(counts) != 5 {
 		err = errReply
 	}
 	if err != nil {
@@ -85,17 +92,23 @@ func (f *fleet) beat(ctx context.Context, leaves bool) {
 		return
 	}
 	f.refused = false
-	if !leaves {
-		f.heard(counts[0], [3]int64(counts[1:]))
+	f.ahead = counts[4] - begun
+	switch late := deadline > 0 && counts[4] >= deadline; {
+	case leaves:
+	case late: // the clock of Redis has jumped ahead, so the next beat counts
+		f.last = 0
+	default:
+		f.heard(counts[0], [3]int64(counts[1:4]))
 	}
 }
 
 // call calls the script by its name, and with its text if Redis does not know the name.
-func (f *fleet) call(ctx context.Context, client rueidis.Client, leaves bool) ([]int64, error) {
+func (f *fleet) call(ctx context.Context, client rueidis.Client, leaves bool, deadline int64) ([]int64, error) {
 	key := f.store.prefix + "fleet"
 	args := []string{
 		strconv.FormatInt(f.store.givenNow(), 10), strconv.FormatInt(fleetEpoch.Microseconds(), 10),
 		strconv.FormatInt(f.first, 10), strconv.FormatInt(f.last, 10), "0",
+		strconv.FormatInt(deadline, 10),
 	}
 	if leaves {
 		args[4] = "1"

@@ -116,7 +116,7 @@ func TestFleetBeatsUntilClose(t *testing.T) {
 			if args[4] == "1" {
 				left.Add(1)
 			}
-			return "*4\r\n:1000\r\n:7\r\n:6\r\n:5\r\n"
+			return "*5\r\n:1000\r\n:7\r\n:6\r\n:5\r\n:1700000000000000\r\n"
 		}
 		s := away(t, f, Options{CountFleet: true})
 		time.Sleep(10*time.Second + fleetBeat/2)
@@ -134,7 +134,7 @@ func TestFleetThatRedisDoesNotCountStaysKnownAndIsLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answer := atomic.Pointer[string]{}
 		answers := func(text string) { answer.Store(&text) }
-		answers("*4\r\n:1000\r\n:7\r\n:6\r\n:5\r\n")
+		answers("*5\r\n:1000\r\n:7\r\n:6\r\n:5\r\n:1700000000000000\r\n")
 		f := farBy(time.Millisecond)
 		f.beats = func([]string) string { return *answer.Load() }
 		var lines logtest.Log
@@ -161,4 +161,25 @@ func TestFleetThatRedisDoesNotCountStaysKnownAndIsLoggedOnce(t *testing.T) {
 			t.Errorf("%d lines; want 1:\n%s", logged, strings.Join(lines.Lines(), "\n"))
 		}
 	})
+}
+
+// A Redis that stood still runs the beats that nobody waits for any more.
+func TestFleetDoesNotCountBeatsThatComeLate(t *testing.T) {
+	s := open(t, urlOf("redis", shared(t).Address()), Options{Prefix: fmt.Sprintf("%s %d:", t.Name(), time.Now().UnixNano())})
+	f := s.fleet
+	f.beat(t.Context(), false)
+	first, last := f.first, f.last
+	for range 3 {
+		f.first, f.last = 0, 0 // as if the beats before had no answer
+		f.ahead -= time.Minute.Microseconds()
+		f.beat(t.Context(), false)
+		if f.last != 0 {
+			t.Error("the process believes that Redis has counted a late beat")
+		}
+	}
+	f.first, f.last = first, last
+	f.beat(t.Context(), false) // has learned the clock
+	if got := s.Fleet(); got != 1 || f.last == 0 {
+		t.Errorf("%d processes are counted after late beats of one, in the epoch %d; want 1", got, f.last)
+	}
 }

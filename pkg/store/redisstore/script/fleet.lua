@@ -1,13 +1,15 @@
--- A heartbeat of one process. ARGV has five numbers:
+-- A heartbeat of one process. ARGV has six numbers:
 --   the instant in Unix microseconds, or 0 for the time of the server;
 --   the length of an epoch in microseconds;
 --   the first and the last epoch in which the process was counted without a gap, or 0;
---   1 if the process leaves.
+--   1 if the process leaves;
+--   the instant from which on nobody waits for the answer and the process is not counted, or 0.
 -- The value of KEYS[1] is I8 epoch, and three times I4: the processes counted in this epoch and in the two before. The answer has the
--- same numbers.
+-- same numbers and the instant.
 if redis.replicate_commands then redis.replicate_commands() end -- Redis before version 7 needs this call to write after TIME
 
 local now, length, first, last, leaves = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5] == '1'
+local deadline = tonumber(ARGV[6])
 if now == 0 then
   local time = redis.call('TIME')
   now = time[1] * 1000000 + time[2]
@@ -25,9 +27,9 @@ if leaves then
     local e = epoch - i + 1
     if first <= e and e <= last then counts[i] = math.max(0, counts[i] - 1) end
   end
-elseif last ~= epoch then
+elseif last ~= epoch and (deadline == 0 or now < deadline) then
   counts[1] = counts[1] + 1
 end
 local is = struct.pack('<I8I4I4I4', epoch, counts[1], counts[2], counts[3])
 if is ~= raw then redis.call('SET', KEYS[1], is, 'PX', math.ceil(3 * length / 1000)) end
-return {epoch, counts[1], counts[2], counts[3]}
+return {epoch, counts[1], counts[2], counts[3], now}

@@ -18,13 +18,12 @@ import (
 type telling struct {
 	delay time.Duration // of each Take
 
-	mu     sync.Mutex // guards the fields below
-	keys   map[string]kept
-	takes  int   // calls of Take
-	peeks  int   // calls of Peek
-	err    error // of Take, after it has applied the hits if applies is set
-	late   []store.Charge
-	silent time.Duration
+	mu    sync.Mutex // guards the fields below
+	keys  map[string]kept
+	takes int   // calls of Take
+	peeks int   // calls of Peek
+	err   error // of Take, after it has applied the hits if applies is set
+	late  []store.Charge
 }
 
 type kept struct {

@@ -50,7 +50,7 @@ func TestSettingsOfTheDocumentsExist(t *testing.T) {
 		help += string(out)
 	}
 	// Of other programs: kustomize, Envoy, docker, redis-server, redis-cli, kubectl.
-	others := []string{"rm", "mode", "concurrency", "save", "aclfile", "scan", "no-raw", "from-file", "target"}
+	others := []string{"rm", "mode", "concurrency", "save", "aclfile", "scan", "pattern", "no-raw", "from-file", "target"}
 	for _, d := range documents(t) {
 		for _, line := range said(d) {
 			for _, m := range flagName.FindAllStringSubmatch(line, -1) {

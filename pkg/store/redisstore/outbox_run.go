@@ -1,0 +1,149 @@
+package redisstore
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// run sends at each tick until ctx ends, and then all that is left.
+func (o *outbox) run(ctx context.Context) {
+	tick := time.NewTicker(outboxTick)
+	defer tick.Stop()
+	for {
+		select {
+		case now := <-tick.C:
+			if o.due(now) {
+				o.sendAgain()
+				o.sendSome(now, outboxPerTick, false)
+			}
+		case <-ctx.Done():
+			o.finish()
+			return
+		}
+	}
+}
+
+// due reports whether a tick should send. After a failed call the outbox waits.
+func (o *outbox) due(now time.Time) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.failed {
+		o.failed = false
+		o.wait = min(max(2*o.wait, outboxTick), outboxMaxWait)
+		o.next = now.Add(o.wait)
+	}
+	return !now.Before(o.next)
+}
+
+// sendSome sends at most that many calls of waiting hits, and reports how many. The last time, hits also go to a server that answers
+// nothing.
+func (o *outbox) sendSome(now time.Time, most int, last bool) (sent int) {
+	o.sending.Lock()
+	defer o.sending.Unlock()
+	looks, seen := reaches{store: o.store}, 0
+	for range outboxShards {
+		sh := &o.shards[o.first]
+		o.first = (o.first + 1) % outboxShards
+		sh.mu.Lock()
+		for key := range sh.keys {
+			for i := 0; i < len(sh.keys[key]); i++ {
+				d := sh.keys[key][i]
+				seen++
+				if o.expireLocked(sh, d) {
+					i--
+					continue
+				}
+				if d.waiting() == 0 || sent == most {
+					continue
+				}
+				switch reach := looks.of(d); {
+				case reach == answering || reach == silent && last:
+					if o.full() {
+						break
+					}
+					if o.sendLocked(sh, d, putCall) {
+						i--
+					}
+					sent++
+				case reach == silent:
+					o.askLocked(d, now)
+				}
+			}
+		}
+		sh.mu.Unlock()
+		if sent == most || seen >= 2*most && !last { // a look takes time, too
+			break
+		}
+	}
+	return sent
+}
+
+// askLocked asks a server that answers nothing for a key with waiting hits. The answer is of no use but as a sign of life.
+func (o *outbox) askLocked(d *deferred, now time.Time) {
+	if now.Sub(o.asked) < outboxAsks {
+		return
+	}
+	o.asked = now
+	charge := d.charge
+	charge.Hits = 0
+	c := newCall()
+	c.set(peek, o.store.locate(&charge, d.at), d.at, []store.Charge{charge})
+	putCall(c)
+}
+
+// finish sends all waiting hits, for a bounded time and until a call fails, and loses the rest.
+func (o *outbox) finish() {
+	o.closing.Store(true)
+	o.sendAgain()
+	timer := time.NewTimer(outboxClose)
+	defer timer.Stop()
+	o.mu.Lock()
+	o.failed = false
+	o.mu.Unlock()
+	for over := false; !over; {
+		sent := o.sendSome(time.Now(), outboxPerTick, true)
+		for !over && !o.idle() {
+			select {
+			case <-o.settled:
+			case <-timer.C:
+				over = true
+			}
+		}
+		o.mu.Lock()
+		over = over || sent == 0 || o.failed
+		o.mu.Unlock()
+	}
+	o.closed.Store(true)
+	for i := range o.shards {
+		sh := &o.shards[i]
+		sh.mu.Lock()
+		for _, all := range sh.keys {
+			for _, d := range slices.Clone(all) {
+				o.lose(d.waiting())
+				o.removeLocked(sh, d)
+			}
+		}
+		sh.mu.Unlock()
+	}
+}
+
+// sendAll has all waiting hits sent.
+func (o *outbox) sendAll() {
+	o.sendAgain()
+	o.sendSome(time.Now(), outboxShards*outboxPerShard, false)
+}
+
+// sendAgain puts the refused corrections into their queues. The calls change place under mu, so that beginReset and the peeks of
+// outboxAnswered do not miss a call in between. Close closes the queues after the end of run, so put does not call ended, which locks mu.
+func (o *outbox) sendAgain() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, c := range o.again {
+		c.renew()
+		putCall(c)
+	}
+	o.again = nil
+}

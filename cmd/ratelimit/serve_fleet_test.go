@@ -48,7 +48,7 @@ func asOriginal(t *testing.T, redis *parts.Redis, key string, hits int) int64 {
 	return count
 }
 
-// keysOf returns the names of all keys of a server, without keys of probes and of the fleet, with W for the start of this year's window.
+// keysOf returns the names of all keys of a server, with W for the start of this year's window. Keys of probes and of the fleet are left out.
 func keysOf(t *testing.T, redis *parts.Redis, window string) []string {
 	t.Helper()
 	message, err := redis.Do(t.Context(), "KEYS", "*")

@@ -472,7 +472,7 @@ func TestALeaseMakesUpForSlowGrants(t *testing.T) {
 	}
 }
 
-// The clock of the store goes back: a lease goes on from what the store tells then.
+// After the clock of the store has gone back, a lease goes on from the next state that the store tells.
 func TestALeaseFollowsAClockThatGoesBack(t *testing.T) {
 	for _, step := range []time.Duration{2 * time.Second, time.Hour} {
 		s := &shared{limit: window(1000, 24*time.Hour), from: start()}

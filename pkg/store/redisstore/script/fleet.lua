@@ -1,9 +1,9 @@
--- A heartbeat of one process. ARGV has six numbers:
---   the instant in Unix microseconds, or 0 for the time of the server;
---   the length of an epoch in microseconds;
---   the first and the last epoch in which the process was counted without a gap, or 0;
---   1 if the process leaves;
---   the instant from which on nobody waits for the answer and the process is not counted, or 0.
+-- A heartbeat of one process. ARGV has six numbers.
+--   The instant in Unix microseconds, or 0 for the time of the server.
+--   The length of an epoch in microseconds.
+--   The first and the last epoch in which the process was counted without a gap, or 0.
+--   1 if the process leaves.
+--   The deadline, or 0: from this instant on nobody waits for the answer, and the process is not counted.
 -- The value of KEYS[1] is I8 epoch, and three times I4: the processes counted in this epoch and in the two before. The answer has the
 -- same numbers and the instant.
 if redis.replicate_commands then redis.replicate_commands() end -- Redis before version 7 needs this call to write after TIME

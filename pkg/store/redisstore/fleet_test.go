@@ -183,3 +183,16 @@ func TestFleetDoesNotCountBeatsThatComeLate(t *testing.T) {
 		t.Errorf("%d processes are counted after late beats of one, in the epoch %d; want 1", got, f.last)
 	}
 }
+
+func TestFleetIsCountedAgainAfterAForeignValue(t *testing.T) {
+	s := open(t, urlOf("redis", shared(t).Address()), Options{Prefix: fmt.Sprintf("%s %d:", t.Name(), time.Now().UnixNano())})
+	for _, value := range []string{"hello", "", strings.Repeat("x", 20), strings.Repeat("x", 100)} {
+		command(t, s, "SET", s.prefix+"fleet", value)
+		s.fleet.first, s.fleet.last = 0, 0
+		s.fleet.size.Store(0)
+		s.fleet.beat(t.Context(), false)
+		if got := s.Fleet(); got != 1 {
+			t.Errorf("after the value %q: got %d processes, want 1", value, got)
+		}
+	}
+}

@@ -16,7 +16,7 @@ if now == 0 then
 end
 local epoch, counts = math.floor(now / length), {0, 0, 0}
 local raw = redis.call('GET', KEYS[1])
-if raw then
+if raw and #raw == 20 then -- else it is not a value of ours
   local at, a, b, c = struct.unpack('<I8I4I4I4', raw)
   local gone = epoch - at
   if gone < 0 and gone > -3 then epoch, gone = at, 0 end -- the clock went back a little

@@ -15,7 +15,7 @@ const (
 	askers = 4
 	// mostWants bounds the wants of a call.
 	mostWants = 256
-	// patience is the longest wait of a call for grants. No request waits for such a call, so the bound is long.
+	// patience is how long a call for grants waits at most. No request waits for such a call, so the bound is long.
 	patience = 250 * time.Millisecond
 	// tripMemory is how many grants it takes to forget a long round trip.
 	tripMemory = 16

@@ -127,8 +127,22 @@ type rest struct {
 	questions []*question
 }
 
+// mayAny reports whether any of the transactions has to do with leases.
+func (s *Store) mayAny(transactions []store.Transaction) bool {
+	for i := range transactions {
+		if s.may(transactions[i].Charges) {
+			return true
+		}
+	}
+	return false
+}
+
 // TakeAll implements [store.Together]. Leases decide first.
 func (s *Store) TakeAll(transactions []store.Transaction, decided func(indexes []int)) {
+	if !s.mayAny(transactions) {
+		store.TakeAll(s.Store, transactions, decided)
+		return
+	}
 	r, _ := s.rests.Get().(*rest)
 	now := time.Now()
 	for i := range transactions {

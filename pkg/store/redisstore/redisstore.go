@@ -171,6 +171,7 @@ func (s *Store) start(countFleet bool) {
 		background.Go(func() { s.fleet.run(ctx) })
 	}
 	s.stop = sync.OnceFunc(func() {
+		before := s.metrics.lostHits.Load()
 		end()
 		background.Wait()
 		for server := range s.servers() {
@@ -182,6 +183,9 @@ func (s *Store) start(countFleet bool) {
 		cancel()
 		for server := range s.servers() {
 			server.connection.Close()
+		}
+		if lost := s.metrics.lostHits.Load() - before; lost > 0 {
+			s.logger.LogAttrs(context.Background(), slog.LevelWarn, "hits are lost, as redis could not be told of them before the end", slog.Uint64("hits", lost))
 		}
 	})
 }

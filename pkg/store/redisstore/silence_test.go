@@ -3,6 +3,8 @@ package redisstore
 import (
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/weirproxy/weir/internal/logtest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -169,7 +172,8 @@ func TestCloseSendsForABoundedTime(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := farBy(time.Millisecond)
 				g := &gone{far: f}
-				s := awayBy(t, f, g, Options{})
+				var lines logtest.Log
+				s := awayBy(t, f, g, Options{Logger: slog.New(slog.NewTextHandler(&lines, nil))})
 				taking(t, s, hit("asked", perAge(algorithms.FixedWindow, 10)))
 				f.hang(test.hang)
 				g.away.Store(test.away)
@@ -179,6 +183,9 @@ func TestCloseSendsForABoundedTime(t *testing.T) {
 				took, stats := time.Since(begun), s.Stats()
 				if stats.LostHits != test.lost || stats.DeferredHits != 9000-test.lost || took > test.most {
 					t.Errorf("after %v: %+v; want %d hits lost", took, stats, test.lost)
+				}
+				if got := strings.Count(lines.String(), "hits=9000"); got != int(test.lost/9000) {
+					t.Errorf("the log has %d lines of 9000 lost hits: %s", got, lines.String())
 				}
 				oweing(s, 0, 1, 1)
 				if got := s.Stats(); got.LostHits != test.lost+1 || got.OwedKeys != 0 {

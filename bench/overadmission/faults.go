@@ -65,14 +65,17 @@ func faultNames() []string {
 	return names
 }
 
-// repeat makes a fault happen until ctx ends, and then ends it. The first time comes after half of an interval.
+// calm is the time before the first fault: each sidecar has been asked about each key then.
+const calm = time.Second
+
+// repeat makes a fault happen until ctx ends, and then ends it. The first time comes after calm and half of an interval.
 func (f *fleet) repeat(ctx context.Context, name string) error {
 	one, ok := faults()[name]
 	if !ok {
 		return nil
 	}
 	whole := context.WithoutCancel(ctx)
-	for wait := one.every / 2; pause(ctx, wait); wait = one.every - one.lasts {
+	for wait := calm + one.every/2; pause(ctx, wait); wait = one.every - one.lasts {
 		err := one.begin(whole, f)
 		pause(ctx, one.lasts)
 		if one.end != nil {

@@ -115,7 +115,7 @@ func TestEachFaultDisturbsTheFleetAndEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var out strings.Builder
-			args := []string{"-row=" + name, "-duration=1s", "-clients=8", "-sidecars=2", "-most-over=1000", "-requests=10", "-burst=10"}
+			args := []string{"-row=" + name, "-duration=2s", "-clients=8", "-sidecars=2", "-most-over=1000", "-requests=10", "-burst=10"}
 			err := run(t.Context(), args, &out, io.Discard)
 			t.Log("\n" + out.String())
 			if err != nil {

@@ -120,6 +120,9 @@ bench: ## Run the benchmarks, and Weir against a bare gRPC server, through Envoy
 		go -C bench run ./grpcbench -store redis -keys 10000 $(ARGS); \
 		go -C bench run ./grpcbench -store redis -shapes 1x1 -servers '(fixed_window|token_bucket)$$' $(ARGS); \
 		go -C bench run ./latency; \
+		go -C bench run ./grpcbench -store leased $(ARGS); \
+		go -C bench run ./latency -store leased -keys 1 -rate 0 -rounds 3; \
+		go -C bench run ./overadmission -row=32 -- --sharing=leased; \
 		go -C bench run ./overadmission -n 100000
 
 .PHONY: lint

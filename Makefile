@@ -29,7 +29,7 @@ RACE = $$(if [ "$$(go env CGO_ENABLED)" = 1 ] || [ -n "$${CI:-}" ]; then echo -r
 PURE := pkg/algorithms
 # The tests that use internal/race. With the race detector each does a tenth of its work, or nothing, so these tests run without as well.
 # A test of internal/race checks this list.
-WHOLE := Contract|Sweep|Swept|Flood|TenMiB|TooLarge|LargeConf|Random|GivenBack|OneBatch|Allocate|Scale|BackAndForth|GoesBack|SlowClients|TheBoundHolds|TenKiB
+WHOLE := Contract|CutOff|Outage|TheRestIsNotUsed|ManyGoroutines|NoSchedule|UsesItsLimit|AnotherOne|LeavesNoMore|WhileStates|Sweep|Swept|Flood|TenMiB|TooLarge|LargeConf|Random|GivenBack|OneBatch|Allocate|Scale|BackAndForth|GoesBack|SlowClients|TheBoundHolds|TenKiB
 
 # The packages whose tests are built from the code under test. The tests below test/ start programs. `go test` does not see a change
 # of a program, so never take those results from the cache.

@@ -52,8 +52,21 @@ func noteSources(t *testing.T, root string) {
 
 func TestArgumentsAreBounded(t *testing.T) {
 	for _, args := range [][]string{
-		{"-n=0"}, {"-clients=0"}, {"-period=1us"}, {"-topology=ring"}, {"-topology="}, {"-algorithm=magic"}, {"more"}, {"-nonsense"},
-		{"-row=magic"}, {"-load=magic"}, {"-fault=magic"}, {"-rate=-1"}, {"-move=0s"}, {"-fault=oom", "-topology=cluster"}, {"-away=-1s"},
+		{"-n=0"},
+		{"-clients=0"},
+		{"-period=1us"},
+		{"-topology=ring"},
+		{"-topology="},
+		{"-algorithm=magic"},
+		{"more"},
+		{"-nonsense"},
+		{"-row=magic"},
+		{"-load=magic"},
+		{"-fault=magic"},
+		{"-rate=-1"},
+		{"-move=0s"},
+		{"-fault=oom", "-topology=cluster"},
+		{"-away=-1s"},
 	} {
 		if _, err := parse(args, io.Discard); err == nil {
 			t.Errorf("parse(%q): got no error", args)

@@ -51,6 +51,7 @@ func TestTwoEnvoysWithTwoLeasedSidecarsShareOneLimit(t *testing.T) {
 		return outcome
 	})
 	<-time.After(8 * burst)
+	l.await(t, 100)
 	asking.stop()
 	l.errorless(t)
 	l.atMost(t, 100, 0)
@@ -110,6 +111,7 @@ func TestAPodOfTheOriginalBesideTwoWithLeasesSeesTheirHits(t *testing.T) {
 		return "pod " + outcome
 	})
 	<-time.After(10 * burst)
+	l.await(t, 100)
 	if outcomes := asking.stop(); outcomes["pod OVER_LIMIT"] == 0 || outcomes["pod OK"] == 0 || outcomes["OK"] == 0 {
 		t.Errorf("outcomes: got %v, want hits that pass at either, and hits that the pod denies", outcomes)
 	}

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -77,6 +78,25 @@ func (l *ledger) errorless(t *testing.T) {
 	if len(l.errors) > 0 {
 		t.Errorf("requests without an answer: %v", l.errors)
 	}
+}
+
+// await waits until that many hits of each key were admitted: a slow machine asks less in the same time.
+func (l *ledger) await(t *testing.T, least int) {
+	t.Helper()
+	eventually(t, func() string {
+		admitted := make([]int, len(l.limits))
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		for _, r := range l.history {
+			if r.Admitted {
+				admitted[r.Keys[0]]++
+			}
+		}
+		if slices.Min(admitted) >= least {
+			return ""
+		}
+		return fmt.Sprintf("%v hits were admitted, want at least %d of each key", admitted, least)
+	})
 }
 
 // atMost checks the admitted hits of each key: at most over are beyond the promise, and all together are at least least.

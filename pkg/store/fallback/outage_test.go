@@ -245,7 +245,7 @@ func TestTheRestIsNotUsedBeforeAllProcessesHaveToldTheirHits(t *testing.T) {
 		over, all = over+total-min(total, limit.Requests), all+limit.Requests
 	})
 	// A process that finds out last still has its share when the first ones use the rest.
-	if t.Logf("%d of %d hits were too many", over, all); over > all/1000 {
-		t.Errorf("%d of %d hits were too many, want a thousandth at most", over, all)
+	if t.Logf("%d of %d hits were too many", over, all); over > max(all/1000, 20) {
+		t.Errorf("%d of %d hits were too many, want a thousandth, or 20, at most", over, all)
 	}
 }

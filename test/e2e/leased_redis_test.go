@@ -100,7 +100,7 @@ func TestAFlushedRedisAdmitsEachLimitOnceMore(t *testing.T) {
 	l.atMost(t, 100, 100)
 }
 
-func TestAFailoverBySentinelsUnderLeasesAdmitsNearlyNothingTooMany(t *testing.T) {
+func TestAFailoverBySentinelsUnderLeasesForgetsAFewWindowsAtMost(t *testing.T) {
 	t.Parallel()
 	s, err := parts.StartSentinels(deadline(t), findRedis(t), t.TempDir(), parts.SentinelOptions{})
 	if err != nil {
@@ -123,9 +123,9 @@ func TestAFailoverBySentinelsUnderLeasesAdmitsNearlyNothingTooMany(t *testing.T)
 	h.run(2)
 	h.traffic.stop()
 	h.errorless(t)
-	// A replica may lack the hits of the last moments. The first sidecar that asks the replica does not find the hits of the other one there,
-	// up to half of the limit.
-	h.atMost(t, 100, 50)
+	// A replica may lack the hits of the last moments, or of all. Then a window of 100 begins anew, and a sliding count has two. The first
+	// sidecar that asks the replica does not find the hits of the other one there, up to half of the limit.
+	h.atMost(t, 100, 300)
 	h.spentLeases(t)
 }
 

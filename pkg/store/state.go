@@ -24,6 +24,13 @@ const (
 	Without                   // the shared store was not asked, or did not answer
 )
 
+// TellTo passes the state on to the Left of a caller, which may be nil, if a store has told something.
+func (s *State) TellTo(left *State) {
+	if left != nil && (s.Now != 0 || s.Source != 0) {
+		*left = *s
+	}
+}
+
 // Take takes hits from the state, as the store would at instant now if no other hits came. The algorithm must have a state.
 func (s *State) Take(l algorithms.Limit, now algorithms.Instant, hits int64, countRejected bool) algorithms.Decision {
 	var d algorithms.Decision

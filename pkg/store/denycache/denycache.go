@@ -103,7 +103,8 @@ func (s *Store) Stats() Stats {
 	return Stats{Denied: s.denied.Load(), Hits: s.hits.Load(), Keys: int(s.keys.Load())}
 }
 
-// Take implements [store.Store]. Take fails as the other store does. A request that is denied from memory leaves Charge.Left as it is.
+// Take implements [store.Store]. Take fails as the other store does. A request that is denied from memory gets no state in Charge.Left, only its
+// Source.
 func (s *Store) Take(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
@@ -167,6 +168,9 @@ func (s *Store) deny(charges []store.Charge, decisions []algorithms.Decision) bo
 	denied := uint64(0)
 	for i := range charges {
 		c := &charges[i]
+		if c.Left != nil {
+			*c.Left = store.State{Source: store.Memory}
+		}
 		if !decisions[i].Allowed {
 			denied += uint64(c.Hits)
 		}
@@ -218,9 +222,7 @@ func (q *question) end(s *Store, charges []store.Charge) {
 		if charges[i].Hits < 0 {
 			s.forget(charges[i].Key)
 		}
-		if to := charges[i].Left; to != nil && q.states[i].Now != 0 {
-			*to = q.states[i]
-		}
+		q.states[i].TellTo(charges[i].Left)
 	}
 	clear(q.charges) // releases the keys
 }

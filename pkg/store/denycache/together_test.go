@@ -1,6 +1,7 @@
 package denycache
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"time"
@@ -47,5 +48,37 @@ func TestTakeNowDecidesDeniedKeysOnly(t *testing.T) {
 				t.Error("a key that memory does not know is decided")
 			}
 		})
+	})
+}
+
+// without is a store that decides without the one that it should ask.
+type without struct{ store.Store }
+
+func (without) Take(_ context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
+	decisions[0] = algorithms.Decision{Allowed: true}
+	*charges[0].Left = store.State{Source: store.Without}
+	return true, nil
+}
+
+func TestCallersLearnHowAChargeWasDecided(t *testing.T) {
+	inBubble(t, time.Second, func(t *testing.T, s *Store, told *telling) {
+		over := hour("over", 1)
+		take(t, s, over)
+		take(t, s, over) // denied, and remembered
+		for name, test := range map[string]struct {
+			s    *Store
+			c    store.Charge
+			want store.State
+		}{
+			"denied from memory":       {s, over, store.State{Source: store.Memory}},
+			"decided by another store": {newCache(t, without{}, told, time.Second), hour("free", 1), store.State{Source: store.Without}},
+		} {
+			left := store.State{Now: 1}
+			test.c.Left = &left
+			take(t, test.s, test.c)
+			if left != test.want {
+				t.Errorf("%s: got %+v, want %+v", name, left, test.want)
+			}
+		}
 	})
 }

@@ -61,8 +61,8 @@ func (s *Store) goOn(q *question, charges []store.Charge, decisions []algorithms
 	}
 	for i := range charges {
 		c, state := &charges[i], &q.states[i]
-		if len(q.copies) > 0 && c.Left != nil && *state != (store.State{}) {
-			*c.Left = *state
+		if len(q.copies) > 0 {
+			state.TellTo(c.Left)
 		}
 		if !isLocal(c) {
 			state.Now = 0

@@ -78,9 +78,7 @@ func (q *question) end(s *Store, charges []store.Charge, decisions []algorithms.
 			decisions[i] = q.decisions[n]
 		}
 		s.hear(c, &q.states[n], &decisions[i], now)
-		if c.Left != nil && (q.states[n].Now != 0 || q.states[n].Source != 0) {
-			*c.Left = q.states[n]
-		}
+		q.states[n].TellTo(c.Left)
 	}
 	if !admitted || err != nil {
 		for i := range charges {

@@ -79,15 +79,8 @@ func (h *laneHandler) Answer(in *lane.Call, message, dst []byte) (response []byt
 		return dst, lane.Reply{Code: uint32(codes.ResourceExhausted), Message: textCrowded}
 	}
 	begun := h.begun.Add(time.Duration(in.Arrived))
-	switch {
-	case in.Large:
-	case h.prompt:
-		response, heavy, err := h.service.inPlace(in, begun, message, dst)
-		if !heavy {
-			return response, laneReply(err)
-		}
-	case h.tries():
-		response, decided, err := h.service.now(begun, message, dst)
+	if !in.Large && (h.prompt || h.tries()) {
+		response, decided, err := h.service.inPlace(in, begun, message, dst)
 		if decided {
 			h.missed = 0
 			return response, laneReply(err)
@@ -125,24 +118,29 @@ const (
 	decodedFactor = 8
 )
 
-// inPlace decides a call of the lane, unless the call is heavy, and appends the response to dst. The error is a gRPC status.
-func (s *service) inPlace(in *lane.Call, begun time.Time, message, dst []byte) (response []byte, heavy bool, err error) {
+// inPlace decides a call of the lane, unless it is heavy or has to wait, and appends the response to dst. The error is a gRPC status.
+func (s *service) inPlace(in *lane.Call, begun time.Time, message, dst []byte) (response []byte, decided bool, err error) {
 	c, _ := s.calls.Get().(*call)
 	defer s.survive(&err) // a panic drops c, which may be half written
 	c.decodeInPlace(message, begun)
 	if c.weight() > 0 {
 		s.release(c)
-		return dst, true, nil
+		return dst, false, nil
 	}
+	decided = true // also by a panic
 	own := c.answer
 	c.answer = dst
-	err = s.answer(s.contextOf(in), c)
+	if s.options.Tracer != nil {
+		err = s.answerInSpan(s.contextOf(in), c)
+	} else {
+		decided, err = s.decideNow(c)
+	}
 	response, c.answer = c.answer, own
 	s.release(c)
 	if err != nil {
 		err = s.statuses.status(err)
 	}
-	return response, false, err
+	return response, decided, err
 }
 
 // A limiter that waits for most calls decides some now: of keys that are denied or leased, or while Redis is away. A try costs a tenth of
@@ -160,34 +158,6 @@ func (h *laneHandler) tries() bool {
 		return false
 	}
 	return h.service.options.Tracer == nil
-}
-
-// now decides a call of the lane if the limiter can do so without waiting, and appends the response to dst. The error is a gRPC status.
-func (s *service) now(begun time.Time, message, dst []byte) (response []byte, decided bool, err error) {
-	c, _ := s.calls.Get().(*call)
-	defer s.survive(&err) // a panic drops c, which may be half written
-	decided = true        // a panic decides
-	c.decodeInPlace(message, begun)
-	if c.invalid != nil || c.weight() > 0 {
-		s.release(c)
-		return dst, false, nil
-	}
-	own := c.answer
-	c.answer = dst
-	if decided, err = s.options.Limiter.CheckNow(&c.request, &c.verdict); decided && err == nil {
-		err = s.encode(c)
-	}
-	response, c.answer = c.answer, own
-	s.release(c)
-	if !decided {
-		return dst, false, nil
-	}
-	s.latest.set(begun)
-	s.spent.Observe(time.Since(begun))
-	if err != nil {
-		err = s.statuses.status(err)
-	}
-	return response, true, err
 }
 
 // contextOf returns the context of a call of the lane, without its deadline: with tracing it has the span of the client.

@@ -128,6 +128,20 @@ func (s *service) decide(ctx context.Context, c *call) error {
 	return s.encode(c)
 }
 
+// decideNow is decide for a call that the limiter decides without waiting. Another one must be asked again: nothing is counted then.
+func (s *service) decideNow(c *call) (decided bool, err error) {
+	if err = s.accept(c); err == nil {
+		if decided, err = s.options.Limiter.CheckNow(&c.request, &c.verdict); !decided {
+			return false, nil
+		}
+	}
+	if err == nil {
+		err = s.encode(c)
+	}
+	s.spent.Observe(time.Since(c.begun))
+	return true, err
+}
+
 // accept notes a decoded call. The error is a mistake in the message.
 func (s *service) accept(c *call) error {
 	s.latest.set(c.begun)

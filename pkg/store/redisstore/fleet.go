@@ -2,8 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"crypto/sha1" //nolint:gosec // the name Redis gives to scripts
-	"encoding/hex"
 	"fmt"
 	"log/slog"
 	"strconv"
@@ -18,10 +16,9 @@ import (
 // that Redis has not heard for three epochs is not counted. Redis can run a call long after the process has given the call up, so a call
 // carries a deadline.
 type fleet struct {
-	store *Store
-	text  string
-	sha   string
-	size  atomic.Int64 // 0: not known
+	store  *Store
+	script *rueidis.Lua
+	size   atomic.Int64 // 0: not known
 
 	// Of the goroutine of run.
 	first, last int64 // epochs in which this process was counted without a gap; 0: none
@@ -40,8 +37,7 @@ func newFleet(s *Store) (*fleet, error) {
 	if err != nil {
 		return nil, err
 	}
-	sum := sha1.Sum(text) //nolint:gosec // see the import
-	return &fleet{store: s, text: string(text), sha: hex.EncodeToString(sum[:])}, nil
+	return &fleet{store: s, script: rueidis.NewLuaScript(string(text))}, nil
 }
 
 // Fleet returns how many processes share this Redis under this prefix, as last known; 0 if Redis has never said so, or without
@@ -102,22 +98,17 @@ func (f *fleet) beat(ctx context.Context, leaves bool) {
 	}
 }
 
-// call calls the script by its name, and with its text if Redis does not know the name.
+// call calls the script.
 func (f *fleet) call(ctx context.Context, client rueidis.Client, leaves bool, deadline int64) ([]int64, error) {
-	key := f.store.prefix + "fleet"
-	args := []string{
-		strconv.FormatInt(f.store.givenNow(), 10), strconv.FormatInt(fleetEpoch.Microseconds(), 10),
-		strconv.FormatInt(f.first, 10), strconv.FormatInt(f.last, 10), "0",
-		strconv.FormatInt(deadline, 10),
-	}
+	left := int64(0)
 	if leaves {
-		args[4] = "1"
+		left = 1
 	}
-	counts, err := client.Do(ctx, client.B().Evalsha().Sha1(f.sha).Numkeys(1).Key(key).Arg(args...).Build()).AsIntSlice()
-	if said, is := rueidis.IsRedisErr(err); is && said.IsNoScript() {
-		return client.Do(ctx, client.B().Eval().Script(f.text).Numkeys(1).Key(key).Arg(args...).Build()).AsIntSlice()
+	var args []string
+	for _, n := range []int64{f.store.givenNow(), fleetEpoch.Microseconds(), f.first, f.last, left, deadline} {
+		args = append(args, strconv.FormatInt(n, 10))
 	}
-	return counts, err
+	return f.script.Exec(ctx, client, []string{f.store.prefix + "fleet"}, args).AsIntSlice()
 }
 
 // heard notes an answer: the processes counted in an epoch, with this one, in the epoch before, and in the one before that. After a

@@ -38,47 +38,61 @@ func (o *outbox) due(now time.Time) bool {
 	return !now.Before(o.next)
 }
 
+// round is one look at waiting hits, which sends some of them.
+type round struct {
+	outbox *outbox
+	now    time.Time
+	last   bool // hits also go to a server that answers nothing
+	reach  reaches
+	seen   int // deferred
+	sent   int // calls
+}
+
 // sendSome sends at most that many calls of waiting hits, and reports how many. The last time, hits also go to a server that answers
 // nothing.
 func (o *outbox) sendSome(now time.Time, most int, last bool) (sent int) {
 	o.sending.Lock()
 	defer o.sending.Unlock()
-	looks, seen := reaches{store: o.store}, 0
+	r := round{outbox: o, now: now, last: last, reach: reaches{store: o.store}}
 	for range outboxShards {
 		sh := &o.shards[o.first]
 		o.first = (o.first + 1) % outboxShards
 		sh.mu.Lock()
 		for key := range sh.keys {
-			for i := 0; i < len(sh.keys[key]); i++ {
-				d := sh.keys[key][i]
-				seen++
-				if o.expireLocked(sh, d) {
-					i--
-					continue
-				}
-				if d.waiting() == 0 || sent == most {
-					continue
-				}
-				switch reach := looks.of(d); {
-				case reach == answering || reach == silent && last:
-					if o.full() {
-						break
-					}
-					if o.sendLocked(sh, d, putCall) {
-						i--
-					}
-					sent++
-				case reach == silent:
-					o.askLocked(d, now)
+			for i := 0; i < len(sh.keys[key]); {
+				if gone := r.lookLocked(sh, sh.keys[key][i], r.sent < most); !gone {
+					i++
 				}
 			}
 		}
 		sh.mu.Unlock()
-		if sent == most || seen >= 2*most && !last { // a look takes time, too
+		if r.sent == most || r.seen >= 2*most && !last { // a look takes time, too
 			break
 		}
 	}
-	return sent
+	return r.sent
+}
+
+// lookLocked drops waiting hits that do not matter any more. With send it sends the others if their server can be reached. lookLocked
+// reports whether the deferred is gone. The shard's mu must be held.
+func (r *round) lookLocked(sh *outboxShard, d *deferred, send bool) (gone bool) {
+	o := r.outbox
+	r.seen++
+	if o.expireLocked(sh, d) {
+		return true
+	}
+	if d.waiting() == 0 || !send {
+		return false
+	}
+	switch reach := r.reach.of(d); {
+	case reach == nobody:
+	case reach == silent && !r.last:
+		o.askLocked(d, r.now)
+	case !o.full():
+		r.sent++
+		return o.sendLocked(sh, d, putCall)
+	}
+	return false
 }
 
 // askLocked asks a server that answers nothing for a key with waiting hits. The answer is of no use but as a sign of life.

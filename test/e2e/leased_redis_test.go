@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -139,25 +138,7 @@ func TestASlotThatMovesUnderLeasesCostsNoCount(t *testing.T) {
 	asking := newTraffic(t, 2*len(f.clients), 10*time.Millisecond, func(ctx context.Context, worker int) string {
 		return f.clients[worker%len(f.clients)].outcome(ctx, questions("many", user))
 	})
-	for i := range 3 {
-		from, err := c.PrimaryOf(deadline(t), slot)
-		if err != nil {
-			t.Fatal(err)
-		}
-		m, err := c.BeginMigration(deadline(t), slot, c.Nodes[(slices.Index(c.Nodes, from)+1)%3])
-		if err != nil {
-			t.Fatal(err)
-		}
-		asking.awaitMore(t, 15)
-		if _, err := m.Move(deadline(t), 150); err != nil {
-			t.Fatal(err)
-		}
-		asking.awaitMore(t, 15)
-		if err := m.Finish(deadline(t)); err != nil {
-			t.Fatalf("migration %d: %v", i, err)
-		}
-		asking.awaitMore(t, 15)
-	}
+	moveSlot(t, c, slot, asking, 3, 15)
 	eventually(t, func() string {
 		if asking.outcomes()["OVER_LIMIT"] < 100 {
 			return fmt.Sprintf("the limit is not reached: %v", asking.outcomes())

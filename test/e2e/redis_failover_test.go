@@ -189,25 +189,7 @@ func TestASlotThatMovesUnderTrafficCostsNoErrorAndNoCount(t *testing.T) {
 				others.Wait()
 				return outcome
 			})
-			for i := range 4 {
-				from, err := c.PrimaryOf(deadline(t), slot)
-				if err != nil {
-					t.Fatal(err)
-				}
-				m, err := c.BeginMigration(deadline(t), slot, c.Nodes[(slices.Index(c.Nodes, from)+1)%3])
-				if err != nil {
-					t.Fatal(err)
-				}
-				asking.awaitMore(t, 20) // one side decides keys that are there, the other side new keys
-				if _, err := m.Move(deadline(t), 150); err != nil {
-					t.Fatal(err)
-				}
-				asking.awaitMore(t, 20)
-				if err := m.Finish(deadline(t)); err != nil {
-					t.Fatalf("migration %d: %v", i, err)
-				}
-				asking.awaitMore(t, 20)
-			}
+			moveSlot(t, c, slot, asking, 4, 20)
 			eventually(t, func() string {
 				if asking.outcomes()["OVER_LIMIT"] < 10 {
 					return fmt.Sprintf("the limit is not reached: %v", asking.outcomes())
@@ -224,5 +206,30 @@ func TestASlotThatMovesUnderTrafficCostsNoErrorAndNoCount(t *testing.T) {
 			f.holds(t)
 			f.finish(t)
 		})
+	}
+}
+
+// moveSlot moves a slot of a cluster from node to node, that many times. Requests come before each move, after the move of the keys, and
+// after the end. In between one node decides keys that are there, and the other one new keys.
+func moveSlot(t *testing.T, c *parts.Cluster, slot int, asking *traffic, times, requests int) {
+	t.Helper()
+	for i := range times {
+		from, err := c.PrimaryOf(deadline(t), slot)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := c.BeginMigration(deadline(t), slot, c.Nodes[(slices.Index(c.Nodes, from)+1)%3])
+		if err != nil {
+			t.Fatal(err)
+		}
+		asking.awaitMore(t, requests)
+		if _, err := m.Move(deadline(t), 150); err != nil {
+			t.Fatal(err)
+		}
+		asking.awaitMore(t, requests)
+		if err := m.Finish(deadline(t)); err != nil {
+			t.Fatalf("migration %d: %v", i, err)
+		}
+		asking.awaitMore(t, requests)
 	}
 }

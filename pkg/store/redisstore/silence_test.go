@@ -31,6 +31,13 @@ func (g *gone) Client() (rueidis.Client, error) {
 	return g.far.Client()
 }
 
+// noted returns a far server that notes late hits.
+func noted() (*far, *gone, *later) {
+	l, f := new(later), farBy(time.Millisecond)
+	f.ran = l.ran
+	return f, &gone{far: f}, l
+}
+
 // oweing has hits of many keys wait, one of each.
 func oweing(s *Store, from, to int, hits int64) {
 	for n := from; n < to; n++ {
@@ -69,10 +76,7 @@ func TestNothingIsSentToASilentRedis(t *testing.T) {
 
 func TestHitsAreSentAtAPaceWhenRedisIsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var l later
-		f := farBy(time.Millisecond)
-		f.ran = l.ran
-		g := &gone{far: f}
+		f, g, l := noted()
 		s := awayBy(t, f, g, Options{})
 		taking(t, s, hit("asked", perAge(algorithms.FixedWindow, 10)))
 		g.away.Store(true)
@@ -102,10 +106,7 @@ func TestHitsAreSentAtAPaceWhenRedisIsBack(t *testing.T) {
 func TestHitsThatNoLongerMatterAreNotSent(t *testing.T) {
 	for _, a := range algorithms.Algorithms() {
 		synctest.Test(t, func(t *testing.T) {
-			var l later
-			f := farBy(time.Millisecond)
-			f.ran = l.ran
-			g := &gone{far: f}
+			f, g, l := noted()
 			s := awayBy(t, f, g, Options{})
 			taking(t, s, hit("asked", perAge(algorithms.FixedWindow, 10)))
 			g.away.Store(true)

@@ -1,0 +1,123 @@
+package leased
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// unanswered is the error of a grant that may be applied later.
+type unanswered struct {
+	error
+	instead func(hits []int64)
+}
+
+func (u unanswered) Instead(hits []int64) { u.instead(hits) }
+
+func TestAGrantWithoutAnAnswerIsGivenBackUnlessItIsOfABucket(t *testing.T) {
+	for name, want := range map[string]int32{"window": 1, "bucket": 0} {
+		inBubble(t, Options{}, func(t *testing.T, s *Store, told *telling) {
+			var told0 atomic.Int32
+			c := minute("k", 1000)
+			if name == "bucket" {
+				c = store.Charge{Key: []byte("k"), Limit: bucket, Hits: 1}
+			}
+			warm(t, s, told, c)
+			told.fail(unanswered{errors.New("no answer"), func(hits []int64) {
+				if len(hits) != 1 || hits[0] != 0 {
+					t.Errorf("%s: got %d hits instead, want 0 of one charge", name, hits)
+				}
+				told0.Add(1)
+			}})
+			for s.Stats().Failed == 0 {
+				if !s.spendAll([]store.Charge{c}, make([]algorithms.Decision, 1)) {
+					t.Fatalf("%s: the lease was spent before it was renewed", name)
+				}
+				synctest.Wait()
+			}
+			if got := told0.Load(); got != want {
+				t.Errorf("%s: the hits of the grant were given back %d times, want %d", name, got, want)
+			}
+		})
+	}
+}
+
+func TestARequestWithoutALeaseDoesNotWaitForASilentStore(t *testing.T) {
+	var silent atomic.Int64
+	without := atomic.Int64{}
+	inBubble(t, Options{
+		Silent: func() time.Duration { return time.Duration(silent.Load()) },
+		Without: func(_ []store.Charge, decisions []algorithms.Decision) (bool, error) {
+			without.Add(1)
+			decisions[0] = algorithms.Decision{Allowed: true}
+			return true, nil
+		},
+	}, func(t *testing.T, s *Store, told *telling) {
+		c := minute("k", 1000)
+		warm(t, s, told, c)
+		told.delay = time.Hour // Redis is stopped
+		silent.Store(int64(20 * time.Millisecond))
+		begun := time.Now()
+		for range 200 {
+			take(t, s, c)
+		}
+		if got := time.Since(begun); got != 0 || without.Load() == 0 {
+			t.Errorf("200 requests waited %v, and %d were decided without the store; want no wait", got, without.Load())
+		}
+		told.delay = 0
+	})
+}
+
+// behind is a store in front of a telling one that decides without it when that fails.
+type behind struct{ *telling }
+
+func (b behind) Take(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
+	admitted, err := b.telling.Take(ctx, charges, decisions)
+	if err == nil {
+		return admitted, nil
+	}
+	for i := range charges {
+		decisions[i] = algorithms.Decision{Allowed: true}
+		if charges[i].Left != nil {
+			*charges[i].Left = store.State{Source: store.Without}
+		}
+	}
+	return true, nil
+}
+
+func TestOnlyTheFirstRequestOfAnOftenAskedKeyWaitsForASilentStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		told := &telling{}
+		without := 0
+		s, err := New(Options{
+			Store: behind{told}, Shared: told, Outbox: told, Silent: func() time.Duration { return time.Second },
+			Without: func(_ []store.Charge, decisions []algorithms.Decision) (bool, error) {
+				without++
+				decisions[0] = algorithms.Decision{Allowed: true}
+				return true, nil
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		c := minute("k", 1)
+		for range 3 {
+			take(t, s, c) // often enough to be tracked, without a lease
+		}
+		told.fail(errors.New("no answer"))
+		told.asked()
+		for range 100 {
+			take(t, s, c)
+		}
+		if got := told.asked(); got != 1 || without != 99 {
+			t.Errorf("the store was asked %d times, and %d requests were decided without it; want 1 and 99", got, without)
+		}
+	})
+}

@@ -53,6 +53,9 @@ const (
 // ErrLimit is wrapped by the error of a store that cannot keep a limit exactly. The error is no sign of the store's health.
 var ErrLimit = errors.New("this store cannot keep the limit exactly")
 
+// ErrNotListed is the error of a store that cannot list the holders of a state.
+var ErrNotListed = errors.New("this store does not list the holders of a rate limit")
+
 // Charge is hits applied to one key.
 type Charge struct {
 	Key           []byte           // any bytes; belongs to the caller, who may change them after the call
@@ -63,6 +66,10 @@ type Charge struct {
 	CountRejected bool // denied hits count, too
 	OnError       OnError
 	Exact         bool // each hit is decided by the shared store, never from hits taken in advance
+
+	// Hold makes the charge the begin or the end of a holder. Nil: an ordinary charge. Concurrency needs a holder: without one a charge
+	// asks as a probe, and holds nothing. A store may keep no pointer to Hold after the call.
+	Hold *Hold
 
 	// Left receives the state of the key as the request leaves it, for callers that go on from the state. Nil: no need. A store that
 	// does not tell states leaves *Left as it is.

@@ -1,0 +1,53 @@
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+)
+
+// Holder names a holder: the first 128 bits of the SHA-256 of its name. Among n names two are the same with a probability of about
+// n²/2^129: 1.5e-27 for a million.
+type Holder [16]byte
+
+// HolderOf returns the holder of a name.
+func HolderOf(name []byte) Holder {
+	sum := sha256.Sum256(name)
+	return Holder(sum[:16])
+}
+
+// Hold makes a charge the begin or the end of a holder. A holder belongs to one state: the same holder under another key, algorithm or
+// period is another one. algorithms.Hold has the rules.
+//
+// The charge of a begin is admitted or denied as others are. The holder holds the hits if the charge is allowed and the request is
+// admitted; else the holder is denied. The charge of any other phase is always allowed, has no effect on the verdict, and is applied
+// also when the request is denied. A transaction applies these charges first, in order; then it decides the rest. Mode and CountRejected
+// mean nothing to them.
+//
+// Peek evaluates a charge with a holder, and remembers nothing. Reset forgets all holders of a state.
+type Hold struct {
+	Phase  algorithms.HoldPhase
+	Holder Holder
+	AtMost time.Duration // from the begin on, at least a millisecond: the holder is then forgotten; held hits of Concurrency are free
+
+	// Was receives the live hold as the charge found it, after a Take or a Peek. A store that cannot tell leaves the zero value.
+	Was algorithms.Hold
+}
+
+// Held is a holder that holds hits.
+type Held struct {
+	Holder Holder
+	Hits   uint32
+	At     algorithms.Instant // of the begin
+	Until  algorithms.Instant // at the latest
+}
+
+// Lister is a store that can list holders.
+type Lister interface {
+	// Holders returns the holders of the charge's state, the next one to run out first, at most that many, and the number of all. A store
+	// that cannot list the holders of a rate limit returns none of these, and ErrNotListed. Only Key, Limit.Algorithm and Limit.Period of
+	// the charge count.
+	Holders(ctx context.Context, charge *Charge, most int) (held []Held, all int, err error)
+}

@@ -107,7 +107,7 @@ func TestRuleFilesTogetherShowEveryKeyAndEveryAlgorithm(t *testing.T) {
 		t.Errorf("keys in rules/*.yaml (-want +got):\n%s", diff)
 	}
 	var all []string
-	for _, algorithm := range algorithms.Algorithms() {
+	for _, algorithm := range algorithms.RateAlgorithms() {
 		all = append(all, algorithm.String())
 	}
 	slices.Sort(all)

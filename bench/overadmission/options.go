@@ -177,7 +177,7 @@ func (o *options) check(topologies, names string) error {
 		o.topologies = append(o.topologies, name)
 	}
 	if names == "" {
-		o.algorithms = algorithms.Algorithms()
+		o.algorithms = algorithms.RateAlgorithms()
 		return nil
 	}
 	for name := range strings.SplitSeq(names, ",") {

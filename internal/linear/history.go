@@ -66,7 +66,7 @@ type script struct {
 
 // newScript chooses an algorithm and its limits.
 func newScript(p Plan, r *rand.Rand, name string) *script {
-	all := algorithms.Algorithms()
+	all := algorithms.RateAlgorithms()
 	l := algorithms.Limit{Algorithm: all[r.IntN(len(all))], Requests: uint32(1 + r.IntN(20)), Period: time.Second}
 	s := &script{plan: p, name: name, limits: [2]algorithms.Limit{l, l}}
 	s.limits[1].Requests = uint32(r.IntN(25)) // 0 is a ban

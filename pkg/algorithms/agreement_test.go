@@ -9,11 +9,11 @@ import (
 )
 
 func TestEveryDecisionEqualsTheReference(t *testing.T) {
-	holdsOf(t, 200, Algorithms(), func(t failer, c chooser, a Algorithm) { compare(t, c, a, false) })
+	holdsOf(t, 200, RateAlgorithms(), func(t failer, c chooser, a Algorithm) { compare(t, c, a, false) })
 }
 
 func TestEveryDecisionEqualsTheReferenceAcrossLimitChanges(t *testing.T) {
-	holdsOf(t, 200, Algorithms(), func(t failer, c chooser, a Algorithm) { compare(t, c, a, true) })
+	holdsOf(t, 200, RateAlgorithms(), func(t failer, c chooser, a Algorithm) { compare(t, c, a, true) })
 }
 
 // compare walks a key and its reference through the same charges, and changes of the limit where changes is set.
@@ -52,7 +52,7 @@ func compare(t failer, c chooser, a Algorithm, changes bool) {
 func chooseChange(c chooser, from Limit) Limit {
 	a := from.Algorithm
 	if c.upTo("other algorithm", 7) == 0 {
-		a = Algorithms()[c.upTo("algorithm", uint64(len(Algorithms())-1))]
+		a = RateAlgorithms()[c.upTo("algorithm", uint64(len(RateAlgorithms())-1))]
 	}
 	to := chooseLimit(c, a)
 	if c.upTo("other period", 7) != 0 {
@@ -67,7 +67,7 @@ func TestTheLargestValidLimitsAgreeWithTheReference(t *testing.T) {
 		math.MinInt64, math.MinInt64 + 1, math.MinInt64 + Instant(MaxPeriod), -1, 0, math.MaxInt64 - Instant(MaxPeriod), math.MaxInt64 - 1, math.MaxInt64,
 	}
 	hits := []int64{math.MaxInt64, 1, math.MinInt64}
-	for _, a := range Algorithms() {
+	for _, a := range RateAlgorithms() {
 		t.Run(a.String(), func(t *testing.T) {
 			for _, l := range extremeLimits(a) {
 				for _, first := range instants {

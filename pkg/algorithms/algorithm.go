@@ -45,8 +45,11 @@ func statefulOf(a Algorithm) stateful {
 
 // definitionOf returns the algorithm of a number, or nil.
 func definitionOf(a Algorithm) definition {
-	if a == SlidingWindowLog {
+	switch a {
+	case SlidingWindowLog:
 		return slidingWindowLog{}
+	case Concurrency:
+		return concurrency{}
 	}
 	if k := statefulOf(a); k != nil {
 		return k
@@ -54,14 +57,25 @@ func definitionOf(a Algorithm) definition {
 	return nil
 }
 
-// HasState reports whether the algorithm keeps a key in a [State], as all but sliding_window_log do.
-func (a Algorithm) HasState() bool { return a != SlidingWindowLog }
+// HasState reports whether the algorithm keeps a key in a [State], as all but sliding_window_log and concurrency do.
+func (a Algorithm) HasState() bool { return a != SlidingWindowLog && a != Concurrency }
 
 // Algorithms returns every algorithm, in the order of their numbers.
 func Algorithms() []Algorithm {
 	var all []Algorithm
 	for a := Algorithm(1); definitionOf(a) != nil; a++ {
 		all = append(all, a)
+	}
+	return all
+}
+
+// RateAlgorithms returns every algorithm whose limits have a period, in the order of their numbers: all but concurrency.
+func RateAlgorithms() []Algorithm {
+	var all []Algorithm
+	for _, a := range Algorithms() {
+		if a != Concurrency {
+			all = append(all, a)
+		}
 	}
 	return all
 }

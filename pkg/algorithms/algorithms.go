@@ -10,12 +10,13 @@
 //	sliding_window_log      every admitted hit                 at most Requests in any half-open interval of length Period
 //	sliding_window_counter  two counts, 24 bytes               at most Requests by an estimate that weighs the window before
 //	token_bucket_integer    whole tokens and a mark, 24 bytes  like token_bucket in whole tokens; slightly more where Requests does not divide Period
+//	concurrency             every holder                       at most Requests at the same instant
 //
 // Sources: the token bucket is the meter of RFC 2697 with one rate. Cloudflare described the sliding counter in 2017 ("How we built
 // rate limiting capable of scaling to millions of domains").
 //
 // A key is idle when its state no longer changes any decision, so that a store may forget the state. A bucket is idle when it is
-// full, a window when it has ended, a log when its hits have expired.
+// full, a window when it has ended, a log when its hits have expired. A key of concurrency is idle without holders.
 //
 // The package knows no keys: a store maps keys to states. CONTRIBUTING.md says how to add an algorithm.
 package algorithms
@@ -57,8 +58,8 @@ const (
 // Limit is the number of hits that a key may use in a period. The zero value is not valid, see [Limit.Validate].
 type Limit struct {
 	Algorithm Algorithm
-	Requests  uint32        // hits per Period; 0 is a ban: every hit is denied
-	Period    time.Duration // MinPeriod to MaxPeriod
+	Requests  uint32        // hits per Period, of concurrency hits at the same time; 0 is a ban: every hit is denied
+	Period    time.Duration // MinPeriod to MaxPeriod; 0 of concurrency
 	Burst     uint32        // token_bucket only: total capacity in hits; 0 means Requests
 }
 
@@ -76,7 +77,10 @@ func (l Limit) Validate() error {
 	if definitionOf(l.Algorithm) == nil {
 		errs = append(errs, fmt.Errorf("algorithm: %d: must be one of %s", l.Algorithm, Names()))
 	}
-	if l.Period < MinPeriod || l.Period > MaxPeriod {
+	switch {
+	case l.Algorithm == Concurrency && l.Period != 0:
+		errs = append(errs, fmt.Errorf("period: %v: concurrency has no period", l.Period))
+	case l.Algorithm != Concurrency && (l.Period < MinPeriod || l.Period > MaxPeriod):
 		errs = append(errs, fmt.Errorf("period: %v: must be between %v and 10 years (%v)", l.Period, MinPeriod, MaxPeriod))
 	}
 	if l.Burst != 0 && l.Algorithm != TokenBucket {
@@ -102,8 +106,9 @@ type Decision struct {
 	ResetAfter time.Duration // wait until the key is idle; fixed_window: until the window ends
 }
 
-// State is the state of one key under every algorithm but sliding_window_log, which keeps a [Log]. The zero value is a key never
-// used. A state belongs to the algorithm and the period of its charges; see [Change] for other numbers.
+// State is the state of one key under every algorithm but sliding_window_log, which keeps a [Log], and concurrency, which keeps
+// [Slots]. The zero value is a key never used. A state belongs to the algorithm and the period of its charges; see [Change] for other
+// numbers.
 type State struct {
 	last Instant // instant of the last charge (token_bucket_integer: the mark of the last refill)
 	a, b uint64  // the algorithm's own; both are 0 only in the state of a key never used
@@ -133,7 +138,7 @@ func (s State) Unused() bool { return s.a|s.b == 0 }
 // ends at -Capacity for a bucket and at 2*Requests for a sliding count; a fixed window has no such bound.
 //
 // An instant before the last charge of the key counts as the instant of that charge. The limit must be valid. Take denies every
-// hit under sliding_window_log, which has [Log.Take].
+// hit under sliding_window_log, which has [Log.Take], and under concurrency, which has [Slots.Decide].
 func Take(l Limit, s State, now Instant, hits int64, countRejected bool) (State, Decision) {
 	k := statefulOf(l.Algorithm)
 	if k == nil || l.Period <= 0 {

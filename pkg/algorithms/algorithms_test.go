@@ -2,6 +2,7 @@ package algorithms
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,14 +21,14 @@ func TestDeps(t *testing.T) {
 }
 
 func TestEveryAlgorithmIsNamedAsInRuleFiles(t *testing.T) {
-	want := []string{"fixed_window", "token_bucket", "sliding_window_log", "sliding_window_counter", "token_bucket_integer"}
+	want := []string{"fixed_window", "token_bucket", "sliding_window_log", "sliding_window_counter", "token_bucket_integer", "concurrency"}
 	var got []string
 	for _, a := range Algorithms() {
 		got = append(got, a.String())
 		if parsed, err := ParseAlgorithm(a.String()); parsed != a || err != nil {
 			t.Errorf("ParseAlgorithm(%q) = %v, %v; want %v", a.String(), parsed, err, a)
 		}
-		if newModel(a) == nil {
+		if newModel(a) == nil && a != Concurrency {
 			t.Errorf("%v has no reference implementation", a)
 		}
 	}
@@ -36,6 +37,18 @@ func TestEveryAlgorithmIsNamedAsInRuleFiles(t *testing.T) {
 	}
 	if got := Names(); got != strings.Join(want, ", ") {
 		t.Errorf("Names() = %q", got)
+	}
+}
+
+func TestOnlyConcurrencyHasNoPeriod(t *testing.T) {
+	for _, a := range Algorithms() {
+		rate := slices.Contains(RateAlgorithms(), a)
+		if err := (Limit{Algorithm: a, Requests: 1}).Validate(); (err == nil) == rate {
+			t.Errorf("%v without a period: got %v; want a mistake: %v", a, err, rate)
+		}
+		if rate == (a == Concurrency) {
+			t.Errorf("RateAlgorithms has %v: %v", a, rate)
+		}
 	}
 }
 
@@ -67,6 +80,10 @@ func TestValidateNamesEverythingThatIsWrong(t *testing.T) {
 		{name: "burst_of_a_window", limit: Limit{Algorithm: FixedWindow, Requests: 1, Period: time.Second, Burst: 1}, want: []string{"burst"}},
 		{name: "burst_of_whole_tokens", limit: Limit{Algorithm: TokenBucketInteger, Requests: 1, Period: time.Second, Burst: 1}, want: []string{"burst"}},
 		{name: "burst_of_a_ban", limit: Limit{Algorithm: TokenBucket, Period: time.Second, Burst: 1}, want: []string{"burst"}},
+		{name: "concurrency", limit: Limit{Algorithm: Concurrency, Requests: 1}},
+		{name: "concurrency_that_bans", limit: Limit{Algorithm: Concurrency}},
+		{name: "period_of_concurrency", limit: Limit{Algorithm: Concurrency, Requests: 1, Period: time.Second}, want: []string{"period"}},
+		{name: "burst_of_concurrency", limit: Limit{Algorithm: Concurrency, Requests: 1, Burst: 1}, want: []string{"burst"}},
 		{name: "all_at_once", limit: Limit{Algorithm: 99, Burst: 1}, want: []string{"algorithm", "period", "burst", "burst"}},
 	}
 	for _, tt := range tests {
@@ -86,7 +103,7 @@ func TestValidateNamesEverythingThatIsWrong(t *testing.T) {
 }
 
 func TestCapacityIsTheBurstOfATokenBucketOnly(t *testing.T) {
-	for _, a := range Algorithms() {
+	for _, a := range RateAlgorithms() {
 		want := uint32(3)
 		if a == TokenBucket {
 			want = 7
@@ -138,7 +155,7 @@ func TestAStateIs24Bytes(t *testing.T) {
 }
 
 func TestAStateIsCreatedByTheFirstChargeAndNotBefore(t *testing.T) {
-	for _, a := range Algorithms() {
+	for _, a := range RateAlgorithms() {
 		k := newKey(Limit{Algorithm: a, Requests: 5, Period: time.Second})
 		k.take(1, 0, true)
 		k.take(2, 6, false)

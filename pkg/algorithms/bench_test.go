@@ -6,7 +6,7 @@ import (
 )
 
 func TestTakeDoesNotAllocate(t *testing.T) {
-	for _, a := range Algorithms() {
+	for _, a := range RateAlgorithms() {
 		t.Run(a.String(), func(t *testing.T) {
 			l := Limit{Algorithm: a, Requests: 64, Period: time.Second}
 			k := newKey(l)
@@ -53,7 +53,7 @@ func TestALogKeepsNoMoreThanItNeeds(t *testing.T) {
 }
 
 func BenchmarkTake(b *testing.B) {
-	for _, a := range Algorithms() {
+	for _, a := range RateAlgorithms() {
 		for _, rate := range []struct {
 			name string
 			gap  time.Duration
@@ -72,7 +72,7 @@ func BenchmarkTake(b *testing.B) {
 }
 
 func BenchmarkFreshAt(b *testing.B) {
-	for _, a := range Algorithms() {
+	for _, a := range RateAlgorithms() {
 		b.Run(a.String(), func(b *testing.B) {
 			k := newKey(Limit{Algorithm: a, Requests: 100, Period: time.Second})
 			k.take(1, 50, false)

@@ -71,7 +71,7 @@ type failer interface {
 // run; a failure prints the one that failed.
 func holds(t *testing.T, property func(t failer, c chooser, a Algorithm)) {
 	t.Helper()
-	holdsOf(t, 2000, Algorithms(), property)
+	holdsOf(t, 2000, RateAlgorithms(), property)
 }
 
 // holdsOf is holds for some algorithms and with that many seeds.

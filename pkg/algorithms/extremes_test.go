@@ -66,7 +66,7 @@ func anyWord(c chooser) uint64 {
 }
 
 func TestAnInvalidLimitDeniesEveryHit(t *testing.T) {
-	for _, a := range Algorithms() {
+	for _, a := range RateAlgorithms() {
 		for _, period := range []time.Duration{0, -1, math.MinInt64} {
 			k := newKey(Limit{Algorithm: a, Requests: 10, Period: period})
 			if got := k.take(1, 1, true); got.Allowed || got.RetryAfter < 0 || got.ResetAfter < 0 {
@@ -79,6 +79,9 @@ func TestAnInvalidLimitDeniesEveryHit(t *testing.T) {
 	}
 	if _, got := Take(Limit{Algorithm: SlidingWindowLog, Requests: 10, Period: time.Second}, State{}, 1, 1, false); got != (Decision{}) {
 		t.Errorf("Take of a log: got %+v; want denied", got)
+	}
+	if _, got := Take(Limit{Algorithm: Concurrency, Requests: 10}, State{}, 1, 1, false); got != (Decision{}) {
+		t.Errorf("Take of a key of concurrency: got %+v; want denied", got)
 	}
 }
 

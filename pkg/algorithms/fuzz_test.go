@@ -78,13 +78,13 @@ func FuzzLimit(f *testing.F) {
 // chooseAlgorithm reads the algorithm from the first byte.
 func chooseAlgorithm(data []byte) (Algorithm, chooser) {
 	c := &byteChooser{data}
-	return pick(c, "algorithm", Algorithms()...), c
+	return pick(c, "algorithm", RateAlgorithms()...), c
 }
 
 // addWalks adds walks of every algorithm to the corpus.
 func addWalks(f *testing.F) {
 	f.Helper()
-	for i := range Algorithms() {
+	for i := range RateAlgorithms() {
 		for seed := range uint64(4) {
 			data := make([]byte, 64<<seed)
 			r := newRand(seed, uint64(i))

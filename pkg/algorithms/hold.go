@@ -32,14 +32,14 @@ type HoldPhase uint8
 const (
 	HoldBegin  HoldPhase = iota + 1 // asks for hits, and holds the hits if the request is admitted
 	HoldEnd                         // says the true cost
-	HoldBegun                       // a begin that was admitted elsewhere: hits are charged whatever is left
+	HoldBegun                       // a begin that was admitted elsewhere: the hits are charged, and may exceed the limit
 	HoldCancel                      // ends a holder that holds, at no cost; does nothing to any other
 )
 
 // Effect is the work of a charge with a holder on the key of its limit.
 type Effect struct {
 	Hits    int64   // to take; negative hits are given back
-	Forced  bool    // take the hits whatever is left, as countRejected does, and allow the charge
+	Forced  bool    // take the hits even beyond the limit, as countRejected does, and allow the charge
 	Charged Instant // of negative hits: the instant at which the hits were taken, see GiveBack
 }
 
@@ -53,9 +53,9 @@ func (h Hold) Live(now Instant) Hold {
 
 // Effect returns the work of a charge of the phase with these hits at instant now, for a holder whose live hold is h.
 //
-// A begin takes its hits, and nothing if the holder holds already. An end takes the difference between its hits and the held hits; of a
-// holder that is not known it takes all hits under a rate limit. An end with negative hits counts as an end with 0, and does nothing to a
-// holder that is not known. Under Concurrency an end gives the held hits back, whatever its own hits are.
+// A begin takes its hits, and nothing if the holder holds already. An end takes the difference between its hits and the held hits. The end
+// of a holder that is not known takes all hits under a rate limit. An end with negative hits counts as an end with 0, and does nothing to
+// a holder that is not known. Under Concurrency an end gives the held hits back, and its own hits mean nothing.
 func (h Hold) Effect(p HoldPhase, l Limit, hits int64) Effect {
 	hits = min(max(hits, -MaxHits), MaxHits)
 	held := h.Status == HoldHeld

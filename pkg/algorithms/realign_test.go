@@ -35,7 +35,7 @@ func aligned(c chooser, a Algorithm) (k *key, now Instant, d Decision) {
 
 // A bucket and a log decide after a step as if there had been no step.
 func TestAStepOfTheClockChangesNoDecisionWithoutWindows(t *testing.T) {
-	windowless := slices.DeleteFunc(Algorithms(), func(a Algorithm) bool { return a == FixedWindow || a == SlidingWindowCounter })
+	windowless := slices.DeleteFunc(RateAlgorithms(), func(a Algorithm) bool { return a == FixedWindow || a == SlidingWindowCounter })
 	holdsOf(t, 2000, windowless, func(t failer, c chooser, a Algorithm) {
 		k, now, d := aligned(c, a)
 		step, stepped := chooseStep(c, k.limit), k.clone()
@@ -235,7 +235,7 @@ func TestARestoredLogDecidesAsBefore(t *testing.T) {
 // A clock that goes back by more than the tolerance makes the last charge one of now, and mints nothing at that instant.
 func TestAStateOfTheFutureGoesOnAtNow(t *testing.T) {
 	const tolerance = 2 * time.Second
-	for _, a := range Algorithms() {
+	for _, a := range RateAlgorithms() {
 		if !a.HasState() {
 			continue
 		}

@@ -18,7 +18,7 @@ type numbers [5]uint64
 
 var errRecord = errors.New("not a record of this algorithm")
 
-// Layout returns the sizes in bytes of the numbers of a record, one digit each; "" for sliding_window_log, which has none.
+// Layout returns the sizes in bytes of the numbers of a record, one digit each; "" without [Algorithm.HasState].
 func (a Algorithm) Layout() string {
 	if k := statefulOf(a); k != nil {
 		return k.layout()

@@ -58,7 +58,7 @@ func TestABucketWhoseBurstChangesIsNeverOver(t *testing.T) {
 }
 
 func TestABanLeavesAUsedUpLimitUsedUp(t *testing.T) {
-	for _, a := range Algorithms() {
+	for _, a := range RateAlgorithms() {
 		if !a.HasState() {
 			continue
 		}

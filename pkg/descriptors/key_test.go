@@ -161,7 +161,7 @@ func TestLimitsHaveTheSameKeyOnlyWithAlgorithmPeriodAndOrdinal(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		draw := func(name string) (same, Limit) {
 			s := same{
-				rapid.SampledFrom(algorithms.Algorithms()).Draw(t, name),
+				rapid.SampledFrom(algorithms.RateAlgorithms()).Draw(t, name),
 				time.Duration(rapid.Int64Range(1, 100).Draw(t, name) * rapid.SampledFrom([]int64{1e6, 1e9, 60e9, 3600e9, 86400e9, 1}).Draw(t, name)),
 				rapid.IntRange(1, 12).Draw(t, name),
 			}

@@ -18,7 +18,7 @@ type unitKey struct {
 
 func newUnitLimits() unitLimits {
 	known := make(unitLimits)
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		for unit := descriptors.Second; unit.Duration() > 0; unit++ {
 			known[unitKey{a, unit}] = descriptors.NewLimit(algorithms.Limit{Algorithm: a, Period: unit.Duration()}, unit, 1, false, 1)
 		}

@@ -47,7 +47,7 @@ type Held struct {
 // Lister is a store that can list holders.
 type Lister interface {
 	// Holders returns the holders of the charge's state, the next one to run out first, at most that many, and the number of all. A store
-	// that cannot list the holders of a rate limit returns none of these, and ErrNotListed. Only Key, Limit.Algorithm and Limit.Period of
+	// that cannot list the holders of a rate limit returns ErrNotListed. Only Key, Limit.Algorithm and Limit.Period of
 	// the charge count.
 	Holders(ctx context.Context, charge *Charge, most int) (held []Held, all int, err error)
 }

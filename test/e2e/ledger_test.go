@@ -26,7 +26,7 @@ type ledger struct {
 // newLedger returns a ledger for a limit of each algorithm.
 func newLedger(requests uint32, period time.Duration) *ledger {
 	l := &ledger{errors: map[string]int{}}
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		limit := algorithms.Limit{Algorithm: a, Requests: requests, Period: period}
 		if a == algorithms.TokenBucket {
 			limit.Burst = requests

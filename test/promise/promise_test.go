@@ -40,7 +40,7 @@ func judge(l algorithms.Limit, history []Request) Count {
 }
 
 func TestAStoreThatKeepsItsPromiseIsNotBlamed(t *testing.T) {
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		for seed := range uint64(5) {
 			l := algorithms.Limit{Algorithm: a, Requests: 70, Period: testPeriod}
 			c := judge(l, flood(l, rand.New(rand.NewPCG(seed, 1))))
@@ -54,7 +54,7 @@ func TestAStoreThatKeepsItsPromiseIsNotBlamed(t *testing.T) {
 func TestAFewHitsTooManyInEachPeriodAreSeen(t *testing.T) {
 	// The counter's spans leave the decay of the window before open while an answer is in flight: here two hits.
 	beyond := map[algorithms.Algorithm]uint32{algorithms.SlidingWindowCounter: 3}
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		for seed := range uint64(5) {
 			l := algorithms.Limit{Algorithm: a, Requests: 70, Period: testPeriod}
 			loose := l

@@ -58,7 +58,7 @@ func oracle(l algorithms.Limit) algorithms.Limit {
 }
 
 func TestAFleetThatIsCutOffAdmitsNoMoreThanWasLeft(t *testing.T) {
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		t.Run(a.String(), func(t *testing.T) {
 			admittedInAll, possible := 0, 0
 			inOutages(t, func(t *testing.T, r *rand.Rand) {

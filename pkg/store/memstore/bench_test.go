@@ -18,7 +18,7 @@ import (
 // benchLimits is one limit per algorithm under which a benchmark's keys stay allowed and alive.
 func benchLimits() []algorithms.Limit {
 	var limits []algorithms.Limit
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		limit := algorithms.Limit{Algorithm: a, Requests: 100_000, Period: 365 * 24 * time.Hour}
 		if a == algorithms.SlidingWindowLog {
 			limit.Requests, limit.Period = 1000, time.Second

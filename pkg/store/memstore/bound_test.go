@@ -60,7 +60,7 @@ func TestTheBoundIsExact(t *testing.T) {
 // A shard chooses among samples, so the order is not exact. In the best order forgotten keys have used an eighth on average.
 func TestKeysThatHaveUsedLittleAreForgottenFirst(t *testing.T) {
 	const keys = 3000
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		inBubble(t, Options{MaxKeys: keys * placesOfNew(a), SweepInterval: 1000 * time.Hour}, func(t *testing.T, s *Store) {
 			limit := func(i int) algorithms.Limit { // a key that has used a larger part is idle sooner
 				return algorithms.Limit{Algorithm: a, Requests: 10_000, Period: 200*time.Hour - time.Duration(i)*time.Minute}
@@ -93,7 +93,7 @@ func TestKeysThatHaveUsedLittleAreForgottenFirst(t *testing.T) {
 }
 
 func TestADeniedKeyIsNeverForgottenForANewOne(t *testing.T) {
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		for _, onFull := range []OnFull{Allow, Deny} {
 			t.Run(fmt.Sprint(a, " on_full ", onFull), func(t *testing.T) {
 				inBubble(t, Options{MaxKeys: 50 * placesOfNew(a), OnFull: onFull, SweepInterval: 1000 * time.Hour}, func(t *testing.T, s *Store) {
@@ -158,7 +158,7 @@ func TestATransactionOfNewKeysFindsRoomForAll(t *testing.T) {
 		for n := range 30 {
 			var charges []store.Charge
 			for i := range 10 {
-				l.Algorithm = algorithms.Algorithms()[i%5]
+				l.Algorithm = algorithms.RateAlgorithms()[i%5]
 				charges = append(charges, store.Charge{Key: fmt.Append(nil, n, i), Limit: l, Hits: 1, Rule: i})
 			}
 			if ok, err := s.Take(t.Context(), charges, make([]algorithms.Decision, 10)); !ok || err != nil {
@@ -176,7 +176,7 @@ func TestATransactionOfNewKeysFindsRoomForAll(t *testing.T) {
 
 func TestTheSweepFreesWhatIsAsIfNeverUsed(t *testing.T) {
 	keys := race.Scale(20_000)
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		inBubble(t, Options{SweepInterval: 10 * time.Second}, func(t *testing.T, s *Store) {
 			l := algorithms.Limit{Algorithm: a, Requests: 5, Period: time.Minute}
 			for i := range keys {
@@ -214,7 +214,7 @@ func TestAFloodOfNewKeysKeepsTheBoundUnderConcurrency(t *testing.T) {
 		all.Go(func() {
 			decisions := make([]algorithms.Decision, 2)
 			for i := range race.Scale(3000) {
-				l := algorithms.Limit{Algorithm: algorithms.Algorithms()[i%5], Requests: 5, Period: time.Hour}
+				l := algorithms.Limit{Algorithm: algorithms.RateAlgorithms()[i%5], Requests: 5, Period: time.Hour}
 				charges := []store.Charge{
 					{Key: fmt.Append(nil, "flood ", w, i), Limit: l, Hits: 1},
 					{Key: fmt.Append(nil, "spent ", i%100), Limit: spent, Hits: 0, Rule: 1, Mode: store.Shadow},

@@ -54,7 +54,7 @@ func randomLimit(r *rand.Rand, a algorithms.Algorithm) algorithms.Limit {
 }
 
 func TestAStoreGoesOnFromTheStatesOfAnotherOne(t *testing.T) {
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		t.Run(a.String(), func(t *testing.T) {
 			inBubble(t, Options{SweepInterval: time.Hour}, func(t *testing.T, s *Store) {
 				r := rand.New(rand.NewPCG(1, uint64(a)))
@@ -106,7 +106,7 @@ func TestAStoreGoesOnFromTheStatesOfAnotherOne(t *testing.T) {
 
 // Another clock never leaves more, as long as the windows of both clocks last.
 func TestAnotherClockLeavesNoMore(t *testing.T) {
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		t.Run(a.String(), func(t *testing.T) {
 			inBubble(t, Options{SweepInterval: time.Hour}, func(t *testing.T, s *Store) {
 				r := rand.New(rand.NewPCG(2, uint64(a)))
@@ -164,7 +164,7 @@ func peek(t *testing.T, s *Store, c store.Charge) algorithms.Decision {
 
 // Answers that come together wake several goroutines, in any order.
 func TestAnAnswerThatWasOvertakenChangesNothing(t *testing.T) {
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		t.Run(a.String(), func(t *testing.T) {
 			inBubble(t, Options{}, func(t *testing.T, s *Store) {
 				c := store.Charge{Key: []byte("key"), Limit: algorithms.Limit{Algorithm: a, Requests: 100, Period: time.Hour}, Hits: 1}
@@ -203,7 +203,7 @@ func TestAnAnswerThatWasOvertakenChangesNothing(t *testing.T) {
 
 func TestGoingOnKeepsTheBoundAndEveryDeniedKey(t *testing.T) {
 	const maxKeys = 600
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		t.Run(a.String(), func(t *testing.T) {
 			inBubble(t, Options{MaxKeys: maxKeys, SweepInterval: 1000 * time.Hour}, func(t *testing.T, s *Store) {
 				spent := algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: 1, Period: 1000 * time.Hour}
@@ -234,7 +234,7 @@ func TestGoingOnKeepsTheBoundAndEveryDeniedKey(t *testing.T) {
 }
 
 func TestABanOrAnIdleKeyLeavesNothingBehind(t *testing.T) {
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		t.Run(a.String(), func(t *testing.T) {
 			inBubble(t, Options{}, func(t *testing.T, s *Store) {
 				l := algorithms.Limit{Algorithm: a, Requests: 10, Period: time.Hour}
@@ -279,7 +279,7 @@ func TestRequestsGoOnWhileStatesCome(t *testing.T) {
 			r := rand.New(rand.NewPCG(uint64(w), 5))
 			for range race.Scale(20_000) {
 				c := store.Charge{Key: fmt.Append(nil, "key ", r.IntN(400)), Hits: 1}
-				c.Limit = algorithms.Limit{Algorithm: algorithms.Algorithms()[r.IntN(5)], Requests: 10, Period: 100 * time.Millisecond}
+				c.Limit = algorithms.Limit{Algorithm: algorithms.RateAlgorithms()[r.IntN(5)], Requests: 10, Period: 100 * time.Millisecond}
 				if w%2 == 0 {
 					takeCharge(t, s, c)
 					continue

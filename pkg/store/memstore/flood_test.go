@@ -63,7 +63,7 @@ func TestAFloodOfEqualKeysSpreadsOverTheShards(t *testing.T) {
 // A client that sends 7 hits at once is denied with up to 6 hits left.
 func TestAKeyDeniedForItsHitsOutlivesAFlood(t *testing.T) {
 	const keys = 50
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		for _, weight := range []int64{1, 7, 100} {
 			t.Run(fmt.Sprint(a, " weight ", weight), func(t *testing.T) {
 				inBubble(t, Options{MaxKeys: 1000, SweepInterval: 1000 * time.Hour}, func(t *testing.T, s *Store) {
@@ -91,7 +91,7 @@ func TestAKeyDeniedForItsHitsOutlivesAFlood(t *testing.T) {
 }
 
 func TestAlmostSpentKeysOutliveAFloodOfKeysWithOneHit(t *testing.T) {
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		for _, spent := range []int{100, 500, 900} {
 			t.Run(fmt.Sprint(a, " ", spent, " of 1000"), func(t *testing.T) {
 				inBubble(t, Options{MaxKeys: 1000 * placesOfNew(a), SweepInterval: 1000 * time.Hour}, func(t *testing.T, s *Store) {

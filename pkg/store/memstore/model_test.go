@@ -354,7 +354,7 @@ func (m *forgetful) checkFull(t *testing.T, c *store.Charge, d algorithms.Decisi
 
 // charge returns a charge of one of few hundred keys. With logs, most charges go to a few logs, or to keys that are denied after a hit.
 func (m *forgetful) charge(r *rand.Rand) store.Charge {
-	a, keys := algorithms.Algorithms()[r.IntN(len(algorithms.Algorithms()))], 100
+	a, keys := algorithms.RateAlgorithms()[r.IntN(len(algorithms.RateAlgorithms()))], 100
 	switch {
 	case m.logs && r.IntN(2) > 0:
 		a, keys = algorithms.SlidingWindowLog, 10

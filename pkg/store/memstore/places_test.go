@@ -26,7 +26,7 @@ func TestTheBoundHoldsForMemory(t *testing.T) {
 		t.Skip("the race detector takes memory of its own")
 	}
 	const maxKeys = 131_072 // 2048 of each shard
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		for _, instants := range []int{1, 2, 5, 16, 200} {
 			if a.HasState() && instants > 1 {
 				continue
@@ -183,7 +183,7 @@ func TestALogLargerThanTheStoreForgetsNoOtherKey(t *testing.T) {
 
 // A client that may send limits of its own must not free its key by a limit of 0.
 func TestABanFreesNoDeniedKey(t *testing.T) {
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		for _, countRejected := range []bool{false, true} {
 			t.Run(fmt.Sprint(a, " count_rejected ", countRejected), func(t *testing.T) {
 				inBubble(t, Options{MaxKeys: 100 * placesOfNew(a), SweepInterval: 1000 * time.Hour}, func(t *testing.T, s *Store) {

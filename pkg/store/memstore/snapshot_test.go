@@ -56,7 +56,7 @@ func restored(t failer, o Options, snapshot []byte) (*Store, Loaded) {
 func drawCharges(rt *rapid.T) []store.Charge {
 	charges := make([]store.Charge, rapid.IntRange(1, 4).Draw(rt, "charges"))
 	for i := range charges {
-		a := rapid.SampledFrom(algorithms.Algorithms()).Draw(rt, "algorithm")
+		a := rapid.SampledFrom(algorithms.RateAlgorithms()).Draw(rt, "algorithm")
 		l := algorithms.Limit{
 			Algorithm: a,
 			Requests:  rapid.SampledFrom([]uint32{1, 3, 10, 100, 0, 1 << 31}).Draw(rt, "requests"),
@@ -130,7 +130,7 @@ func TestARestoredStoreDecidesAsTheSavedOne(t *testing.T) {
 // A restart frees no denied key: the hits that were last denied come along.
 func TestASnapshotKeepsTheDeniedHits(t *testing.T) {
 	inBubble(t, Options{Savable: true}, func(t *testing.T, s *Store) {
-		for _, a := range algorithms.Algorithms() {
+		for _, a := range algorithms.RateAlgorithms() {
 			limit := algorithms.Limit{Algorithm: a, Requests: 100, Period: time.Hour}
 			for range 15 {
 				take(t, s, "spent", limit, 7)
@@ -139,7 +139,7 @@ func TestASnapshotKeepsTheDeniedHits(t *testing.T) {
 		r, _ := restored(t, Options{}, save(t, s))
 		defer r.Close()
 		want, got := deniedOf(s), deniedOf(r)
-		if len(got) != len(algorithms.Algorithms()) || !cmp.Equal(want, got) {
+		if len(got) != len(algorithms.RateAlgorithms()) || !cmp.Equal(want, got) {
 			t.Errorf("denied hits after the restart: got %v, want %v", got, want)
 		}
 	})
@@ -161,7 +161,7 @@ func deniedOf(s *Store) map[digest]deniedHits {
 // The clock of the machine was ahead at the stop, by any time. Then no time counts as passed, and nobody waits longer than before.
 func TestAClockThatWentBackBeforeTheStartStarvesNobody(t *testing.T) {
 	for _, back := range []time.Duration{time.Second, time.Hour, 400 * 24 * time.Hour} {
-		for _, a := range algorithms.Algorithms() {
+		for _, a := range algorithms.RateAlgorithms() {
 			t.Run(fmt.Sprint(back, "/", a), func(t *testing.T) {
 				limit := algorithms.Limit{Algorithm: a, Requests: 10, Period: time.Minute}
 				var snapshot []byte
@@ -200,7 +200,7 @@ func TestAClockThatWentBackBeforeTheStartStarvesNobody(t *testing.T) {
 
 func TestIdleKeysAreNotRead(t *testing.T) {
 	inBubble(t, Options{Savable: true}, func(t *testing.T, s *Store) {
-		for _, a := range algorithms.Algorithms() {
+		for _, a := range algorithms.RateAlgorithms() {
 			take(t, s, "short", algorithms.Limit{Algorithm: a, Requests: 10, Period: time.Second}, 1)
 			take(t, s, "long", algorithms.Limit{Algorithm: a, Requests: 10, Period: time.Hour}, 10)
 		}
@@ -208,7 +208,7 @@ func TestIdleKeysAreNotRead(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		r, loaded := restored(t, Options{}, snapshot)
 		defer r.Close()
-		if n := len(algorithms.Algorithms()); loaded.Keys != n || loaded.Idle != n || r.Stats().Keys != n {
+		if n := len(algorithms.RateAlgorithms()); loaded.Keys != n || loaded.Idle != n || r.Stats().Keys != n {
 			t.Errorf("got %+v and %d keys, want %d keys and as many idle ones", loaded, r.Stats().Keys, n)
 		}
 	})

@@ -23,7 +23,7 @@ func (s *Store) seen() (n uint64) {
 
 func TestAFloodLooksAtFewKeysForEachNewOne(t *testing.T) {
 	const maxKeys = 8192
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		for _, denied := range []int{0, maxKeys / 2, maxKeys * 63 / 64} {
 			t.Run(fmt.Sprint(a, " ", denied, " denied"), func(t *testing.T) {
 				inBubble(t, Options{MaxKeys: maxKeys * placesOfNew(a), SweepInterval: 1000 * time.Hour}, func(t *testing.T, s *Store) {
@@ -46,7 +46,7 @@ func TestAFloodLooksAtFewKeysForEachNewOne(t *testing.T) {
 
 func TestAFloodIntoAStoreOfDeniedKeysLooksAtThemOnce(t *testing.T) {
 	const maxKeys = 4096
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		inBubble(t, Options{MaxKeys: maxKeys * placesOfNew(a), OnFull: Deny, SweepInterval: 1000 * time.Hour}, func(t *testing.T, s *Store) {
 			l := algorithms.Limit{Algorithm: a, Requests: 1, Period: time.Hour}
 			flood(t, s, maxKeys, 1, l)

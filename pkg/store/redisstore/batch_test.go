@@ -122,7 +122,7 @@ func TestAnswersToConcurrentRequestsAreThoseOfSomeOrder(t *testing.T) {
 		redis := open(t, urlOf("redis", shared(t).Address()), Options{})
 		redis.given = clock.now
 		s := front(t, redis, denyCache)
-		for _, a := range algorithms.Algorithms() {
+		for _, a := range algorithms.RateAlgorithms() {
 			for _, limit := range []uint32{1, 100, 1000} {
 				checkSomeOrder(t, s, store.Charge{
 					Key:   fmt.Appendf(nil, "%v %d %d", a, limit, denyCache),
@@ -185,7 +185,7 @@ func checkSomeOrder(t *testing.T, s store.Store, c store.Charge) {
 func FuzzAnswer(f *testing.F) {
 	at := store.Charge{Key: []byte("k"), Hits: 1}
 	var charges []store.Charge
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		at.Limit = algorithms.Limit{Algorithm: a, Requests: 10, Period: time.Second}
 		charges = append(charges, at)
 	}

@@ -30,7 +30,7 @@ func benchKey(n int) []byte {
 // BenchmarkTake is a decision of Redis on one of some keys while so many callers wait for theirs. tx/call is how many of them
 // share a call of the script.
 func BenchmarkTake(b *testing.B) {
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		benchTakes(b, a.String(), benchLimit(a), Options{})
 	}
 	benchTakes(b, "counter", benchLimit(algorithms.FixedWindow), Options{Counters: Counters{Name: descriptors.AppendOriginalKey}})
@@ -107,7 +107,7 @@ func benchTake(b *testing.B, s *Store, l algorithms.Limit, charges, keys, caller
 
 // BenchmarkDenied is a decision on a key that Redis has denied, from memory.
 func BenchmarkDenied(b *testing.B) {
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		for _, counted := range []bool{false, true} {
 			if counted && a == algorithms.SlidingWindowLog {
 				continue // which asks Redis
@@ -138,7 +138,7 @@ func BenchmarkDenied(b *testing.B) {
 }
 
 func TestDenyingFromMemoryDoesNotAllocate(t *testing.T) {
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		s, _ := givenRemembering(t, time.Hour, Options{})
 		charges, decisions := []store.Charge{hit("k", perAge(a, 1))}, make([]algorithms.Decision, 1)
 		wants(t, true, s, charges...)

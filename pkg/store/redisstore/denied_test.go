@@ -13,7 +13,7 @@ import (
 
 func TestFloodOverTheLimitCostsRedisNothing(t *testing.T) {
 	server := shared(t)
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		s, _ := givenRemembering(t, time.Hour, Options{})
 		c := hit("k", perAge(a, 3))
 		for range 3 {
@@ -34,7 +34,7 @@ func TestFloodOverTheLimitCostsRedisNothing(t *testing.T) {
 }
 
 func TestFloodIsDeniedUntilTheRetryInstantAndNotLonger(t *testing.T) {
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		s, clock := givenRemembering(t, 24*time.Hour, Options{})
 		c := hit("k", algorithms.Limit{Algorithm: a, Requests: 7, Period: time.Hour})
 		c.Hits = 5
@@ -54,7 +54,7 @@ func TestFloodIsDeniedUntilTheRetryInstantAndNotLonger(t *testing.T) {
 // As above with Redis's clock, which is known to a round trip only.
 func TestFloodIsAllowedAtItsRetryInstantByRedisClock(t *testing.T) {
 	s := remembering(t, open(t, urlOf("redis", shared(t).Address()), Options{}), time.Minute)
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		c := hit("k", algorithms.Limit{Algorithm: a, Requests: 2, Period: 40 * time.Millisecond})
 		c.Hits = 2
 		for range 5 {
@@ -73,7 +73,7 @@ func TestFloodIsAllowedAtItsRetryInstantByRedisClock(t *testing.T) {
 }
 
 func TestSmallerRequestsThanWereDeniedAskRedis(t *testing.T) {
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		s, _ := givenRemembering(t, time.Hour, Options{})
 		c := hit("k", perAge(a, 10))
 		for _, step := range []struct {
@@ -135,7 +135,7 @@ func TestDenialsAreForgottenAtOnce(t *testing.T) {
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			for _, a := range algorithms.Algorithms() {
+			for _, a := range algorithms.RateAlgorithms() {
 				s, _ := givenRemembering(t, time.Hour, Options{})
 				c := hit("k", perAge(a, 2))
 				wants(t, true, s, c)
@@ -150,7 +150,7 @@ func TestDenialsAreForgottenAtOnce(t *testing.T) {
 }
 
 func TestDenialsAge(t *testing.T) {
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		s, clock := givenRemembering(t, time.Second, Options{})
 		c := hit("k", perAge(a, 1))
 		wants(t, true, s, c)
@@ -185,8 +185,8 @@ func storm(goroutines, times int, do func(goroutine int)) {
 }
 
 func TestOtherLimitsOfADeniedRequestAreAnsweredFromMemory(t *testing.T) {
-	for _, a := range algorithms.Algorithms() {
-		for _, b := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
+		for _, b := range algorithms.RateAlgorithms() {
 			t.Run(fmt.Sprint(a, "_and_", b), func(t *testing.T) {
 				s, clock := givenRemembering(t, time.Hour, Options{})
 				m := model{}
@@ -211,7 +211,7 @@ func TestOtherLimitsOfADeniedRequestAreAnsweredFromMemory(t *testing.T) {
 }
 
 func TestTwoSidecarsShareOneLimit(t *testing.T) {
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		one := remembering(t, open(t, urlOf("redis", shared(t).Address()), Options{}), time.Second)
 		two := remembering(t, open(t, urlOf("redis", shared(t).Address()), Options{Prefix: one.redis.prefix}), time.Second)
 		c := hit("k", perAge(a, 1000))

@@ -67,7 +67,7 @@ func TestVerdictOfTheScriptCountsWherePackageAlgorithmsDisagrees(t *testing.T) {
 
 func TestStoreHasNoDisagreements(t *testing.T) {
 	s, _ := given(t, Options{})
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		for range 3 {
 			ask(t, s, hit(a.String(), perAge(a, 2)))
 		}

@@ -37,7 +37,7 @@ func TestHitsDecidedWhileRedisStandsStillAreCharged(t *testing.T) {
 	r := ownRedis(t)
 	patient := open(t, urlOf("redis", r.Address()), Options{})
 	s := open(t, urlOf("redis", r.Address()), Options{Timeout: 30 * time.Millisecond, Prefix: patient.prefix})
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		for _, together := range []bool{false, true} {
 			c := hit(fmt.Sprint("k", together), perAge(a, 100))
 			settled(t, s, c)
@@ -101,7 +101,7 @@ func TestHitsDecidedWhileRedisWritesNothingAreChargedOnce(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			for _, a := range algorithms.Algorithms() {
+			for _, a := range algorithms.RateAlgorithms() {
 				c := hit("k", perAge(a, 100))
 				settled(t, s, c)
 				do(refuse[0])
@@ -131,7 +131,7 @@ func TestHitsOfARequestOverTwoServersAreChargedOnBoth(t *testing.T) {
 	patient := open(t, urlOf("redis", shared(t).Address()), o) // for questions that a busy machine must answer
 	o.Timeout, o.Prefix = 100*time.Millisecond, patient.prefix
 	s := open(t, urlOf("redis", shared(t).Address()), o)
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		day, second := hit("day", perAge(a, 100)), hit("second", algorithms.Limit{Algorithm: a, Requests: 100, Period: time.Second})
 		second.Rule = 1
 		settled(t, s, day)

@@ -17,7 +17,7 @@ import (
 func TestForeignValuesAreErrorsAndStay(t *testing.T) {
 	s, _ := given(t, Options{})
 	remembering, _ := givenRemembering(t, time.Hour, Options{Prefix: s.prefix})
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		for what, set := range map[string][]string{
 			"a short text":  {"SET", "", "x"},
 			"an empty text": {"SET", "", ""},

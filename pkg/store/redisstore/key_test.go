@@ -20,7 +20,7 @@ func drawKey(t *rapid.T, name string) []byte {
 
 func drawCharge(t *rapid.T, name string) store.Charge {
 	return store.Charge{Key: drawKey(t, name), Limit: algorithms.Limit{
-		Algorithm: algorithms.Algorithm(rapid.IntRange(1, len(algorithms.Algorithms())).Draw(t, "algorithm")),
+		Algorithm: rapid.SampledFrom(algorithms.RateAlgorithms()).Draw(t, "algorithm"),
 		Period:    time.Duration(rapid.SampledFrom([]int64{1, 2, 11, 12, 1000, 31_536_000_000_000}).Draw(t, "period")) * time.Millisecond,
 	}}
 }
@@ -176,7 +176,7 @@ func TestNothingIsLeftOnceAllLimitsHaveReset(t *testing.T) {
 			for n := range storm {
 				charges := make([]store.Charge, 1+r.IntN(3))
 				for i := range charges {
-					a := algorithms.Algorithms()[r.IntN(len(algorithms.Algorithms()))]
+					a := algorithms.RateAlgorithms()[r.IntN(len(algorithms.RateAlgorithms()))]
 					charges[i] = hit(fmt.Sprint(r.IntN(20)), algorithms.Limit{
 						Algorithm: a, Requests: uint32(r.IntN(4)), Period: time.Duration(1+r.IntN(200)) * time.Millisecond,
 					})

@@ -53,7 +53,7 @@ func TestRequestThatArrivesTooLateIsNotCharged(t *testing.T) {
 	const timeout = 30 * time.Millisecond
 	patient := open(t, urlOf("redis", r.Address()), Options{}) // for requests that a busy machine must answer
 	s := open(t, urlOf("redis", r.Address()), Options{Timeout: timeout, Prefix: patient.prefix})
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		c := hit("k", perAge(a, 100))
 		settled(t, s, c)
 		wants(t, true, patient, c)

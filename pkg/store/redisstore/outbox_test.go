@@ -107,7 +107,7 @@ func TestHitsThatCountAreNotLostWhenTheyAreVeryMany(t *testing.T) {
 
 // Deferred hits go as deep into debt as hits that are sent at once, and no deeper.
 func TestHitsThatCountGoAsDeepIntoDebtAsIfTakenAtOnce(t *testing.T) {
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		s, clock := givenRemembering(t, time.Hour, Options{})
 		m := model{}
 		l := algorithms.Limit{Algorithm: a, Requests: 10, Period: time.Second}

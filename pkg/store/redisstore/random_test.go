@@ -24,7 +24,7 @@ func families(r *rand.Rand, name string, n int) []family {
 	for i := range all {
 		f := &all[i]
 		f.key = fmt.Sprintf("%s %d", name, i)
-		a := algorithms.Algorithms()[r.IntN(len(algorithms.Algorithms()))]
+		a := algorithms.RateAlgorithms()[r.IntN(len(algorithms.RateAlgorithms()))]
 		period := randomPeriod(r)
 		f.limits = append(f.limits, randomLimit(r, a, period))
 		for range r.IntN(3) { // a fleet may run old and new rules at once

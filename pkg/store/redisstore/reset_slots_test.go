@@ -18,7 +18,7 @@ import (
 // A request reserves hits of one key, and waits for another node, which denies. Between the two a reset forgets the key. The hits
 // that others take after the reset stay.
 func TestResetBetweenReserveAndSettleGivesNothingBackTwice(t *testing.T) {
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		s := clustered(t, Options{})
 		node := sharedCluster(t).Nodes[1]
 		one, banned := onNode(s, 0, perAge(a, 10)), onNode(s, 1, perAge(a, 0))

@@ -51,7 +51,7 @@ func readScript() (string, error) {
 	fmt.Fprintf(&script, " = struct.unpack('<I8I8I1I1%s', ARGV[1])\n", strings.Repeat("I1", len(all)))
 	read("request")
 	algorithm("counter", counterNumber, "")
-	for _, a := range all {
+	for _, a := range algorithms.RateAlgorithms() {
 		algorithm(a.String(), int(a), a.Layout())
 	}
 	read("transactions")

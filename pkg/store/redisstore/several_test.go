@@ -45,7 +45,7 @@ func seeded(t *testing.T) func() *rand.Rand {
 // Concurrent requests take from two of five keys each, and some from a third that denies half of them. Admitted and remaining hits
 // together are the limit. So each denied request gave back exactly its reservations.
 func TestCrossingRequestsOverSlotsAdmitExactlyTheLimit(t *testing.T) {
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		s := clustered(t, Options{})
 		const keys, limit = 5, 400
 		gate := hit("gate", perAge(a, 200))
@@ -131,7 +131,7 @@ func TestReservationsThatAreGivenBackNeverLeaveMoreRoom(t *testing.T) {
 	s, clock := given(t, Options{})
 	for seed := range rounds {
 		r := newRand(uint64(seed))
-		a := algorithms.Algorithms()[seed%len(algorithms.Algorithms())]
+		a := algorithms.RateAlgorithms()[seed%len(algorithms.RateAlgorithms())]
 		l := algorithms.Limit{Algorithm: a, Requests: uint32(5 + r.IntN(50)), Period: time.Duration(1+r.IntN(1000)) * 10 * time.Millisecond}
 		if a == algorithms.TokenBucket && r.IntN(2) == 0 {
 			l.Burst = uint32(1 + r.IntN(100))
@@ -235,7 +235,7 @@ func TestReservationInALogIsGivenBackLate(t *testing.T) {
 
 // A clock that goes back holds a log at its last instant. Hits reserved meanwhile are given back all the same.
 func TestReservationIsGivenBackWhenTheClockWentBack(t *testing.T) {
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		s, clock := given(t, Options{})
 		clock.sleep(30 * time.Minute)
 		c := hit("k", algorithms.Limit{Algorithm: a, Requests: 10, Period: time.Hour})
@@ -255,7 +255,7 @@ func TestReservationIsGivenBackWhenTheClockWentBack(t *testing.T) {
 }
 
 func TestRefundsOverSlotsWaitForTheVerdict(t *testing.T) {
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		s := clustered(t, Options{})
 		used, banned, free := hit("used", perAge(a, 10)), hit("banned", perAge(a, 0)), hit("free", perAge(a, 10))
 		used.Hits = 6
@@ -291,7 +291,7 @@ func TestCallThatHasEndedIsNotLate(t *testing.T) {
 
 // Another store decides a request that fails, with all its hits.
 func TestWhatARequestThatFailedHasCountedIsGivenBack(t *testing.T) {
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		for _, hits := range []int64{2, 12} { // allowed, and denied
 			s, _ := given(t, Options{})
 			c := hit("k", perAge(a, 10))

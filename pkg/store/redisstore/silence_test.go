@@ -104,7 +104,7 @@ func TestHitsAreSentAtAPaceWhenRedisIsBack(t *testing.T) {
 }
 
 func TestHitsThatNoLongerMatterAreNotSent(t *testing.T) {
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		synctest.Test(t, func(t *testing.T) {
 			f, g, l := noted()
 			s := awayBy(t, f, g, Options{})

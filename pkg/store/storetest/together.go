@@ -45,7 +45,7 @@ func transaction(ctx context.Context, charges ...store.Charge) store.Transaction
 }
 
 func oneKeyTogether(t *testing.T, e Env) {
-	for _, a := range algorithms.Algorithms() {
+	for _, a := range algorithms.RateAlgorithms() {
 		c, other := charge("shared", limit(a, 20)), charge("other", limit(a, 1000))
 		var all []store.Transaction
 		for i := range 50 {

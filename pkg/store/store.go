@@ -103,11 +103,15 @@ type Prompt interface {
 }
 
 // Admitted gives the verdict on a request. A denied charge in Enforce mode denies the request. So do the rules in Quota mode, if there
-// is at least one, each has a denied charge, and no rule is in ShadowQuota mode. len(decisions) must be at least len(charges).
+// is at least one, each has a denied charge, and no rule is in ShadowQuota mode. A charge with a Hold counts only if it is a begin.
+// len(decisions) must be at least len(charges).
 func Admitted(charges []Charge, decisions []algorithms.Decision) bool {
-	quotas, over := 0, 0
+	quotas, over, last := 0, 0, -1 // last is the charge before, of those that count
 	for i := range charges {
 		c := &charges[i]
+		if c.Hold != nil && c.Hold.Phase != algorithms.HoldBegin {
+			continue
+		}
 		denied := !decisions[i].Allowed
 		switch c.Mode {
 		case Enforce:
@@ -115,17 +119,18 @@ func Admitted(charges []Charge, decisions []algorithms.Decision) bool {
 				return false
 			}
 		case Quota:
-			again := i > 0 && charges[i-1].Mode == Quota && charges[i-1].Rule == c.Rule
+			again := last >= 0 && charges[last].Mode == Quota && charges[last].Rule == c.Rule
 			if !again {
 				quotas++
 			}
-			if denied && !(again && ruleDenied(charges, decisions, i-1)) {
+			if denied && !(again && ruleDenied(charges, decisions, last)) {
 				over++
 			}
 		case ShadowQuota:
 			quotas++
 		case Shadow:
 		}
+		last = i
 	}
 	return quotas == 0 || over < quotas
 }

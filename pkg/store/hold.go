@@ -61,3 +61,13 @@ type HoldOutbox interface {
 	// the holder has run out, or is above the store's bounds, is dropped and counted in metrics.
 	HoldLater(charge *Charge, at algorithms.Instant)
 }
+
+// Holds reports whether a charge of a transaction has a holder.
+func Holds(charges []Charge) bool {
+	for i := range charges {
+		if charges[i].Hold != nil {
+			return true
+		}
+	}
+	return false
+}

@@ -62,6 +62,7 @@ type Unanswered interface {
 	// store then charges the difference between these hits and the hits that it has applied itself. [Outbox.Later] says how: also
 	// above the limit, and in the window of the hits only. A negative difference gives hits back. If the store cannot learn the outcome, it charges
 	// the hits that are more than 0, which may count twice, and gives nothing back.
+	// The hits of a charge with a Hold mean nothing here: the caller tells [HoldOutbox] about such a charge.
 	//
 	// len(hits) must be the number of the charges. Instead keeps neither hits nor charges, and does not wait. Call Instead at most once, from
 	// any goroutine. Without the call the store leaves the request as it finds it.

@@ -21,6 +21,7 @@ import (
 type envoyConfig struct {
 	RateLimits      string   // YAML list: which descriptors a request has
 	Filters         string   // YAML list of HTTP filters that run before the rate limit filter
+	Route           string   // YAML: options of the route to the backend
 	Endpoints       []string // addresses of sidecars, made by tcpAddress and pipeAddress
 	Transport       string   // YAML: transport socket of the connections to sidecars; "" is plain
 	HealthChecked   bool     // sidecars are health checked every 100 ms
@@ -56,9 +57,15 @@ type envoy struct {
 // startEnvoy runs Envoy in front of the sidecars of c and of a backend of its own.
 func startEnvoy(t *testing.T, c envoyConfig) *envoy {
 	t.Helper()
+	return startEnvoyTo(t, startBackend(t), c)
+}
+
+// startEnvoyTo is startEnvoy with the backend at host:port.
+func startEnvoyTo(t *testing.T, backend string, c envoyConfig) *envoy {
+	t.Helper()
 	binary := findEnvoy(t)
 	c.AccessLog = filepath.Join(t.TempDir(), "access.log")
-	c.Backend = tcpAddress(t, startBackend(t))
+	c.Backend = tcpAddress(t, backend)
 	e := startEnvoyOn(t, binary, bootstrap(t, "envoy.yaml.tmpl", c))
 	e.accessLog = c.AccessLog
 	return e
@@ -150,6 +157,11 @@ func (e *envoy) get(t *testing.T, path string, headers ...string) answer {
 
 // try is get for goroutines that may not end the test.
 func (e *envoy) try(ctx context.Context, path string, headers ...string) (answer, error) {
+	return e.tryOn(ctx, http.DefaultClient, path, headers...)
+}
+
+// tryOn is try with the client's connections.
+func (e *envoy) tryOn(ctx context.Context, client *http.Client, path string, headers ...string) (answer, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, e.url+path, nil)
 	if err != nil {
 		return answer{}, err
@@ -158,7 +170,7 @@ func (e *envoy) try(ctx context.Context, path string, headers ...string) (answer
 		name, value, _ := strings.Cut(header, ": ")
 		request.Header.Set(name, value)
 	}
-	response, err := http.DefaultClient.Do(request)
+	response, err := client.Do(request)
 	if err != nil {
 		return answer{}, err
 	}

@@ -1,0 +1,118 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"testing"
+
+	"github.com/weirproxy/weir/test/parts"
+)
+
+// startSlowBackend serves a backend whose answers each request chooses.
+func startSlowBackend(t *testing.T) *parts.Backend {
+	t.Helper()
+	b, err := parts.StartBackend("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Close() })
+	return b
+}
+
+// A flight is a request through Envoy that may still be at the backend.
+type flight struct {
+	leave context.CancelFunc // the client closes the connection
+	ended chan struct{}      // closed when answer and err are there
+	answer
+	err error
+}
+
+// fly sends a GET through Envoy on a connection of its own, and does not wait for the answer. Headers are "name: value".
+func (e *envoy) fly(t *testing.T, path string, headers ...string) *flight {
+	t.Helper()
+	ctx, cancel := context.WithCancel(deadline(t))
+	f := &flight{leave: cancel, ended: make(chan struct{})}
+	go func() {
+		defer close(f.ended)
+		f.answer, f.err = e.tryOn(ctx, &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, path, headers...)
+	}()
+	t.Cleanup(func() { f.leave(); <-f.ended })
+	return f
+}
+
+// land waits for the answer.
+func (f *flight) land(t *testing.T) answer {
+	t.Helper()
+	<-f.ended
+	if f.err != nil {
+		t.Fatal(f.err)
+	}
+	return f.answer
+}
+
+// gated returns the path of a request that waits at a gate of the backend.
+func gated(gate string) string { return "/?gate=" + gate }
+
+// A crowd is requests that come one after the other to a gate of a backend.
+type crowd struct {
+	e       *envoy
+	backend *parts.Backend
+	gate    string
+	path    string
+	headers []string
+}
+
+// send sends the next request of the crowd, waits until it is at the gate or answered, and returns it with "held" or its status code.
+func (c crowd) send(t *testing.T) (*flight, string) {
+	t.Helper()
+	before, _ := c.backend.At(c.gate)
+	f := c.e.fly(t, c.path, c.headers...)
+	outcome := ""
+	eventually(t, func() string {
+		if arrived, _ := c.backend.At(c.gate); arrived > before {
+			outcome = "held"
+			return ""
+		}
+		select {
+		case <-f.ended:
+		default:
+			return "the request is neither at the backend nor answered"
+		}
+		if outcome = fmt.Sprint(f.code); f.err != nil {
+			outcome = f.err.Error()
+		}
+		return ""
+	})
+	return f, outcome
+}
+
+// sendAll sends so many requests and returns them with their outcomes.
+func (c crowd) sendAll(t *testing.T, n int) (flights []*flight, outcomes []string) {
+	t.Helper()
+	for range n {
+		f, outcome := c.send(t)
+		flights, outcomes = append(flights, f), append(outcomes, outcome)
+	}
+	return flights, outcomes
+}
+
+// awaitGate waits until so many requests have come to a gate of the backend.
+func awaitGate(t *testing.T, backend *parts.Backend, gate string, n int) {
+	t.Helper()
+	eventually(t, func() string {
+		if arrived, _ := backend.At(gate); arrived < n {
+			return fmt.Sprintf("%d requests have come to gate %s, want %d", arrived, gate, n)
+		}
+		return ""
+	})
+}
+
+// times returns n times the text.
+func times(n int, text string) []string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = text
+	}
+	return all
+}

@@ -71,3 +71,11 @@ func Holds(charges []Charge) bool {
 	}
 	return false
 }
+
+// HoldersOf asks a store that may be a [Lister] for holders.
+func HoldersOf(ctx context.Context, s Store, charge *Charge, most int) (held []Held, all int, err error) {
+	if l, ok := s.(Lister); ok {
+		return l.Holders(ctx, charge, most)
+	}
+	return nil, 0, ErrNotListed
+}

@@ -7,7 +7,7 @@
 // decides each request. The type lease has the rules, and says why leases never admit too many.
 //
 // Never leased are refunds, charges with Charge.Exact or in quota mode, and charges of sliding_window_log. With CountRejected only
-// fixed_window is leased. A request with several charges spends leased hits and asks about the others. If the others deny it, the
+// fixed_window is leased. A transaction with a holder goes to the other store as it is. A request with several charges spends leased hits and asks about the others. If the others deny it, the
 // leased hits are put back.
 //
 // An answer from a lease has the state that the shared store told last, less the hits spent here since.
@@ -118,7 +118,7 @@ func (s *Store) fleet() int {
 
 // leasable reports whether a charge may be decided from a lease.
 func leasable(c *store.Charge) bool {
-	return !c.Exact && c.Hits >= 0 && (c.Mode == store.Enforce || c.Mode == store.Shadow) && c.Limit.Requests > 0 &&
+	return !c.Exact && c.Hold == nil && c.Hits >= 0 && (c.Mode == store.Enforce || c.Mode == store.Shadow) && c.Limit.Requests > 0 &&
 		c.Limit.Algorithm.HasState() && (!c.CountRejected || c.Limit.Algorithm == algorithms.FixedWindow)
 }
 
@@ -154,13 +154,17 @@ func (s *Store) Prompt() bool { return false }
 // TakeNow implements [store.Prompt]. TakeNow decides a request if each of its charges is leased. Another one is for the other store, if
 // that is Prompt, or is decided without the shared store if that does not answer.
 func (s *Store) TakeNow(charges []store.Charge, decisions []algorithms.Decision) (admitted, decided bool) {
-	if s.spendAll(charges, decisions) {
+	holds := store.Holds(charges)
+	if !holds && s.spendAll(charges, decisions) {
 		return true, true
 	}
 	if other, ok := s.Store.(store.Prompt); ok {
 		if admitted, decided = other.TakeNow(charges, decisions); decided {
 			return admitted, true
 		}
+	}
+	if holds {
+		return false, false
 	}
 	return s.without(charges, decisions)
 }
@@ -170,7 +174,7 @@ func (s *Store) Take(ctx context.Context, charges []store.Charge, decisions []al
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	if !s.may(charges) {
+	if !s.may(charges) || store.Holds(charges) {
 		return s.Store.Take(ctx, charges, decisions)
 	}
 	if s.spendAll(charges, decisions) {

@@ -149,17 +149,17 @@ func (s *Store) TakeAll(transactions []store.Transaction, decided func(indexes [
 			r.Decide(i)
 			continue
 		}
+		if store.Holds(t.Charges) || !s.may(t.Charges) {
+			r.questions = append(r.questions, nil)
+			r.Pass(i, *t)
+			continue
+		}
 		done := s.spendAll(t.Charges, t.Decisions)
 		if t.Admitted = done; !done {
 			t.Admitted, done = s.without(t.Charges, t.Decisions)
 		}
 		if done {
 			r.Decide(i)
-			continue
-		}
-		if !s.may(t.Charges) {
-			r.questions = append(r.questions, nil)
-			r.Pass(i, *t)
 			continue
 		}
 		q, _ := s.questions.Get().(*question)

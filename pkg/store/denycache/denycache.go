@@ -7,6 +7,8 @@
 // for fewer hits than were denied asks the store, and so does a request under another limit. Hits that count though they are denied
 // go to an outbox.
 //
+// A transaction with a holder goes to the store as it is. The store must remember that the holder was denied, or has ended.
+//
 // Keys and age are bounded. A refund or a reset through the cache forgets its keys at once; a change of rules forgets all keys. An
 // answer without states teaches the cache nothing: package fallback tells none when it decides without its primary.
 //
@@ -109,6 +111,10 @@ func (s *Store) Take(ctx context.Context, charges []store.Charge, decisions []al
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
+	if store.Holds(charges) {
+		defer s.passed(charges)
+		return s.Store.Take(ctx, charges, decisions)
+	}
 	if s.deny(charges, decisions) {
 		return false, nil
 	}
@@ -121,6 +127,15 @@ func (s *Store) Take(ctx context.Context, charges []store.Charge, decisions []al
 		s.learn(q, admitted, decisions)
 	}
 	return admitted, err
+}
+
+// passed forgets the keys of a transaction with a holder that may have given hits back.
+func (s *Store) passed(charges []store.Charge) {
+	for i := range charges {
+		if c := &charges[i]; c.Hits < 0 || c.Hold != nil && c.Hold.Phase != algorithms.HoldBegin {
+			s.forget(c.Key)
+		}
+	}
 }
 
 // Reset implements [store.Store]. Reset fails as the other store does.

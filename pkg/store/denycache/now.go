@@ -13,7 +13,7 @@ func (s *Store) Prompt() bool { return false }
 // TakeNow implements [store.Prompt]. TakeNow decides a request that is denied from memory. Another one is for the other store, if that
 // is Prompt.
 func (s *Store) TakeNow(charges []store.Charge, decisions []algorithms.Decision) (admitted, decided bool) {
-	if s.deny(charges, decisions) {
+	if !store.Holds(charges) && s.deny(charges, decisions) {
 		return false, true
 	}
 	other, ok := s.Store.(store.Prompt)
@@ -21,10 +21,8 @@ func (s *Store) TakeNow(charges []store.Charge, decisions []algorithms.Decision)
 		return false, false
 	}
 	admitted, decided = other.TakeNow(charges, decisions)
-	for i := range charges {
-		if decided && charges[i].Hits < 0 {
-			s.forget(charges[i].Key)
-		}
+	if decided {
+		s.passed(charges)
 	}
 	return admitted, decided
 }

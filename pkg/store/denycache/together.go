@@ -20,9 +20,15 @@ func (s *Store) TakeAll(transactions []store.Transaction, decided func(indexes [
 	now := time.Now()
 	for i := range transactions {
 		t := &transactions[i]
-		if t.Err = t.Ended(now); t.Err != nil || s.deny(t.Charges, t.Decisions) {
+		holds := store.Holds(t.Charges)
+		if t.Err = t.Ended(now); t.Err != nil || !holds && s.deny(t.Charges, t.Decisions) {
 			t.Admitted = false
 			r.Decide(i)
+			continue
+		}
+		if holds {
+			r.questions = append(r.questions, nil)
+			r.Pass(i, *t)
 			continue
 		}
 		q, _ := s.questions.Get().(*question)
@@ -32,7 +38,11 @@ func (s *Store) TakeAll(transactions []store.Transaction, decided func(indexes [
 	}
 	r.Take(s.Store, func(i, n int, answer *store.Transaction) {
 		t, q := &transactions[i], r.questions[n]
-		if t.Admitted, t.Err = answer.Admitted, answer.Err; t.Err == nil {
+		if t.Admitted, t.Err = answer.Admitted, answer.Err; q == nil {
+			s.passed(t.Charges)
+			return
+		}
+		if t.Err == nil {
 			s.learn(q, t.Admitted, t.Decisions)
 		}
 		q.end(s, t.Charges)

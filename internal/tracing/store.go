@@ -21,6 +21,8 @@ func (t *Tracing) Store(s store.Store, name string) store.Store {
 	return &traced{Store: s, name: name, tracer: t.Tracer()}
 }
 
+var _ store.Lister = (*traced)(nil)
+
 // traced is a store with spans.
 type traced struct {
 	store.Store
@@ -57,6 +59,11 @@ func (s *traced) TakeAll(transactions []store.Transaction, decided func(indexes 
 		}
 		decided(indexes)
 	})
+}
+
+// Holders implements [store.Lister], if the store does. Holders has no span.
+func (s *traced) Holders(ctx context.Context, charge *store.Charge, most int) (held []store.Held, all int, err error) {
+	return store.HoldersOf(ctx, s.Store, charge, most)
 }
 
 // start begins the span of a transaction.

@@ -254,6 +254,25 @@ func TestTakingFromAStoreIsASpanOfItsRequest(t *testing.T) {
 	}
 }
 
+// lists is a store that lists holders.
+type lists struct{ store.Store }
+
+func (lists) Holders(context.Context, *store.Charge, int) ([]store.Held, int, error) {
+	return []store.Held{{Hits: 3}}, 7, nil
+}
+
+func TestAStoreWithSpansListsItsHolders(t *testing.T) {
+	environment(t, "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1")
+	tr, _ := begin(t, Options{Ratio: 0})
+	defer tr.Close(t.Context())
+	if held, all, err := store.HoldersOf(t.Context(), tr.Store(lists{}, "redis"), new(store.Charge), 10); len(held) != 1 || all != 7 || err != nil {
+		t.Errorf("Holders = %v, %d, %v; want those of the store", held, all, err)
+	}
+	if _, _, err := store.HoldersOf(t.Context(), tr.Store(new(fake), "redis"), new(store.Charge), 10); !errors.Is(err, store.ErrNotListed) {
+		t.Errorf("of a store without holders: %v, want %v", err, store.ErrNotListed)
+	}
+}
+
 func takingIsASpan(t *testing.T, together bool) {
 	t.Helper()
 	c := tracingtest.Start(t, ProtocolGRPC)

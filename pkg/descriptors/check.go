@@ -9,12 +9,12 @@ import (
 const maxCovers = 1000
 
 // checkReach warns when earlier siblings match everything that a new sibling with this value matches.
-func (t *tree) checkReach(at value, b *branch, value string) {
+func (t *tree) checkReach(at value, b *branch, value string, rule *Rule) {
 	if value != "" && !strings.Contains(value, "*") {
 		return
 	}
 	// A key without a value comes after all its wildcards, wherever it stands.
-	if value != "" && strings.Trim(value, "*") == "" && b.rest != nil {
+	if value != "" && strings.Trim(value, "*") == "" && b.rest != nil && (b.rest.rule.Holds() || !rule.Holds()) {
 		t.warn(at, at.line, "matches every value, so that the key without a value%s is never reached", line(", in line %d,", b.rest.rule.Line))
 	}
 	for _, w := range b.wildcards[:min(len(b.wildcards), maxCovers)] {
@@ -22,6 +22,7 @@ func (t *tree) checkReach(at value, b *branch, value string) {
 		pattern := quote(earlier.Levels[len(earlier.Levels)-1].Value)
 		where := t.where("", earlier)
 		switch {
+		case earlier.Holds() && !rule.Holds(): // descriptors without a holder pass the earlier one by
 		case value == "" && w.matches("*"):
 			t.warn(at, at.line, "is never reached without a value: %s%s matches every value", pattern, where)
 			return

@@ -50,10 +50,6 @@ func (t *tree) descriptor(v value, parent *node) {
 	child := &node{rule: rule}
 	t.domain.rules = append(t.domain.rules, rule)
 	below := len(t.domain.rules)
-	if ok {
-		t.add(v, fs, parent, child, l, label)
-	}
-
 	rule.Shadow = t.flag(fs, "shadow_mode")
 	rule.Quota = t.flag(fs, "quota_mode")
 	rule.DetailedMetric = t.flag(fs, "detailed_metric")
@@ -67,7 +63,11 @@ func (t *tree) descriptor(v value, parent *node) {
 		all[i].OnStoreError = cmp.Or(all[i].OnStoreError, ofAll)
 	}
 	t.setLimits(rule, all)
+	if ok {
+		t.add(v, fs, parent, child, l, label)
+	}
 	t.descriptors(fs, child)
+	t.checkHolds(rule, all, child)
 	t.checkFlags(fs, rule, t.domain.rules[below:])
 }
 
@@ -110,6 +110,6 @@ func (t *tree) add(v value, fs fields, parent, child *node, l Level, label strin
 	if !ok {
 		at = v
 	}
-	t.checkReach(at, b, l.Value)
+	t.checkReach(at, b, l.Value, child.rule)
 	b.add(l.Value, child)
 }

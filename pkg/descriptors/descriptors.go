@@ -49,7 +49,11 @@ type Rule struct {
 	Quota          bool           // over limit only when all quota limits of the request are
 	DetailedMetric bool           // metrics carry the values of all entries
 	Metadata       map[string]any // JSON-like: nil, bool, float64, string, []any, map[string]any; may be nil
-	Levels         []Level        // one for each entry of the descriptors that the rule matches; none for a default
+	Levels         []Level        // one for each entry of the descriptors that the rule matches, but the holder; none for a default
+
+	// Begin and End are the keys of one more entry, the last, of a rule with a limit that has holders; else both are "". The value of that
+	// entry is the name of the holder. The rule matches no descriptor without that entry.
+	Begin, End string
 
 	detailed bool // DetailedMetric, or ValueToMetric of a level
 	rank     int  // among the wildcards of its key, in file order from 1; 0 for other rules
@@ -90,5 +94,5 @@ func (r *Rule) appendMeaning(dst []byte) []byte {
 		dst = appendSized(dst, l.Value)
 		dst = appendFlags(dst, l.ShareThreshold, l.ValueToMetric)
 	}
-	return dst
+	return appendSized(appendSized(dst, r.Begin), r.End)
 }

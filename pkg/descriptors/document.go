@@ -114,7 +114,7 @@ func (t *tree) readDefault(v value) {
 		return
 	}
 	rule := &Rule{Domain: t.domain.Name, Path: "default", File: t.file, Line: v.line}
-	if l, ok := t.limit(v, ownLimitForm); ok {
+	if l, ok := t.limit(v, defaultForm); ok {
 		t.setLimits(rule, []limit{l})
 	}
 	t.domain.Default = rule

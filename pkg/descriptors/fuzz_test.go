@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
 // FuzzLoad: for any document, Load returns rules or mistakes. The rules are usable: a rule's own entries find the rule, and its keys
@@ -66,12 +68,12 @@ func checkNode(t *testing.T, d *Domain, n *node, entries []Entry) {
 	for key, b := range n.keys {
 		if b.rest != nil {
 			below := append(slices.Clip(entries), Entry{key, "any value"})
-			d.Match(below) // A wildcard may come first.
+			d.Match(withHolder(b.rest.rule, below)) // A wildcard may come first.
 			checkRule(t, d, b.rest.rule, below)
 		}
 		for value, m := range b.exact {
 			below := append(slices.Clip(entries), Entry{key, value})
-			if got := d.Match(below); got != m.rule {
+			if got := d.Match(withHolder(m.rule, below)); got != m.rule {
 				if allExact(d, below) {
 					t.Errorf("Match(%q) = %v, want %v", below, got, m.rule)
 				}
@@ -80,6 +82,14 @@ func checkNode(t *testing.T, d *Domain, n *node, entries []Entry) {
 			checkNode(t, d, m, below)
 		}
 	}
+}
+
+// withHolder returns entries with the entry that begins a holder, for a rule that has holders.
+func withHolder(r *Rule, entries []Entry) []Entry {
+	if !r.Holds() {
+		return entries
+	}
+	return append(slices.Clip(entries), Entry{r.Begin, "holder"})
 }
 
 // allExact reports whether entries lead from exact value to exact value.
@@ -98,7 +108,12 @@ func checkRule(t *testing.T, d *Domain, r *Rule, entries []Entry) {
 	if len(r.Levels) != len(entries) {
 		t.Errorf("rule %q has %d levels, want %d", r.Path, len(r.Levels), len(entries))
 	}
+	entries = withHolder(r, entries)
 	r.AppendMetricValue(nil, entries)
+	if phase, name := r.Holder(entries); r.Holds() && (phase != algorithms.HoldBegin || name != "holder" || r.Begin == r.End) {
+		t.Errorf("rule %q takes %q for phase %d of %q", r.Path, entries, phase, name)
+	}
+	entries = r.WithoutHolder(entries)
 	seen := make(map[string]bool)
 	for i := range r.Limits {
 		l := &r.Limits[i]

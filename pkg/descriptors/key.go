@@ -16,7 +16,9 @@ func NewLimit(l algorithms.Limit, unit Unit, multiplier uint32, countRejected bo
 // suffixOf returns the end of the keys of a limit.
 func suffixOf(l algorithms.Limit, ordinal int) string {
 	b := append([]byte{'#'}, l.Algorithm.String()...)
-	b = appendPeriod(append(b, '/'), l.Period)
+	if l.Algorithm != algorithms.Concurrency {
+		b = appendPeriod(append(b, '/'), l.Period)
+	}
 	if ordinal > 1 {
 		b = strconv.AppendInt(append(b, '.'), int64(ordinal), 10)
 	}
@@ -31,7 +33,7 @@ func suffixOf(l algorithms.Limit, ordinal int) string {
 //
 //	4:edge|4:path=7:/search|9:client_id=2:c1#token_bucket/1s
 //
-// The parts are the domain, each entry's key and value, and the limit's algorithm and period. A rule's second limit of the same
+// The parts are the domain, each entry's key and value, and the limit's algorithm and period; concurrency has no period. A rule's second limit of the same
 // algorithm and period ends in ".2". Every text follows its length in bytes, so that different descriptors always have different keys.
 // Requests and burst are not part of the key: counts outlive their change.
 func AppendKey(dst []byte, domain string, entries []Entry, limit *Limit) []byte {
@@ -42,8 +44,10 @@ func AppendKey(dst []byte, domain string, entries []Entry, limit *Limit) []byte 
 // function [AppendKey] makes the same key, except at a level with share_threshold: there the pattern replaces the value, with a
 // mark of its own ("6*free_*" for "6:free_a"). So all values of the pattern share one count, and a rule that does not share
 // keeps its own count for the value "free_*".
+//
+// The entry that names a holder is not part of the key: all holders share one count.
 func (r *Rule) AppendKey(dst []byte, domain string, entries []Entry, limit *Limit) []byte {
-	return appendKey(dst, domain, r.Levels, entries, limit)
+	return appendKey(dst, domain, r.Levels, r.WithoutHolder(entries), limit)
 }
 
 func appendKey(dst []byte, domain string, levels []Level, entries []Entry, limit *Limit) []byte {

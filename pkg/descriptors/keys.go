@@ -12,10 +12,17 @@ const (
 	documentForm   form = iota
 	descriptorForm      // an element of descriptors
 	limitForm           // rate_limit
-	ownLimitForm        // an element of rate_limits, and default: the keys of limitForm in a map that only Weir knows
+	ownLimitForm        // an element of rate_limits: the keys of limitForm in a map that only Weir knows
+	defaultForm         // default: the same, without holders
+	holdForm            // hold
 	defaultsForm
 	replacesForm // an element of replaces
 )
+
+// isOwn reports whether only Weir knows the map.
+func (f form) isOwn() bool {
+	return f != documentForm && f != descriptorForm && f != limitForm && f != replacesForm
+}
 
 // keys returns the keys of a form: the keys of envoyproxy/ratelimit, and Weir's own keys. A new option is a key here, and a field
 // and a line in descriptor.go or limit.go.
@@ -28,9 +35,15 @@ func (f form) keys() (original, own []string) {
 			"key", "value", "rate_limit", "descriptors", "shadow_mode", "quota_mode", "detailed_metric", "value_to_metric",
 			"share_threshold", "metadata",
 		}, []string{"rate_limits", "on_store_error"}
-	case limitForm, ownLimitForm:
-		return []string{"requests_per_unit", "unit", "unlimited", "name", "replaces"},
-			[]string{"unit_multiplier", "period", "algorithm", "burst", "count_rejected", "on_store_error", "sharing"}
+	case limitForm, ownLimitForm, defaultForm:
+		original = []string{"requests_per_unit", "unit", "unlimited", "name", "replaces"}
+		own = []string{"unit_multiplier", "period", "algorithm", "burst", "count_rejected", "on_store_error", "sharing"}
+		if f != defaultForm {
+			own = append(own, "max_in_flight", "hold")
+		}
+		return original, own
+	case holdForm:
+		return nil, []string{"begin", "end", "at_most"}
 	case defaultsForm:
 		return nil, []string{"algorithm", "count_rejected", "on_store_error", "sharing"}
 	default:
@@ -44,8 +57,10 @@ func home(key string) (name string, original bool) {
 	if key == "on_store_error" {
 		return "defaults, a descriptor or a rate_limit", false
 	}
-	homes := []string{descriptorForm: "a descriptor", limitForm: "a rate_limit", documentForm: "the document itself"}
-	for _, f := range []form{descriptorForm, limitForm, documentForm} {
+	homes := []string{
+		descriptorForm: "a descriptor", limitForm: "a rate_limit", documentForm: "the document itself", holdForm: "the hold of a rate_limit",
+	}
+	for _, f := range []form{descriptorForm, limitForm, documentForm, holdForm} {
 		switch original, own := f.keys(); {
 		case slices.Contains(original, key):
 			return homes[f], true
@@ -79,7 +94,7 @@ func (r *reader) fields(v value, f form) (fields, bool) {
 		switch {
 		case original && f == limitForm && (x.key == "shadow_mode" || x.key == "quota_mode"):
 			r.warn(x.value, x.keyLine, "belongs in the descriptor, beside rate_limit: here it has no effect, and the limit enforces")
-		case original && f != ownLimitForm && f != defaultsForm:
+		case original && !f.isOwn():
 			r.warn(x.value, x.keyLine, "belongs in %s, has no effect here", name)
 		case name != "":
 			r.failKey(x.value, x.keyLine, "belongs in %s, must not be here", name)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"slices"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 
@@ -21,6 +22,9 @@ type Limit struct {
 	Unit          Unit         // as configured; for a period, the largest unit that divides it, else UnitUnknown
 	Multiplier    uint32       // Period in Units, at least 1; 0 when the unit is UnitUnknown
 
+	// AtMost is how long a holder is known at most, a millisecond to algorithms.MaxPeriod; 0 for a limit without holders. See Rule.Begin.
+	AtMost time.Duration
+
 	suffix string // ends a key: which limit of the rule this is
 }
 
@@ -30,7 +34,7 @@ func (l *Limit) appendMeaning(dst []byte) []byte {
 	dst = appendFlags(dst, l.CountRejected)
 	for _, n := range [...]uint64{
 		uint64(l.Algorithm), uint64(l.Requests), uint64(l.Period), uint64(l.Burst),
-		uint64(l.OnStoreError), uint64(l.Sharing), uint64(l.Unit), uint64(l.Multiplier),
+		uint64(l.OnStoreError), uint64(l.Sharing), uint64(l.Unit), uint64(l.Multiplier), uint64(l.AtMost),
 	} {
 		dst = binary.AppendUvarint(dst, n)
 	}
@@ -42,6 +46,7 @@ type limit struct {
 	Limit
 	unlimited bool
 	replaces  []string
+	hold      *hold // nil without
 	at        value
 }
 
@@ -116,6 +121,9 @@ func (t *tree) setLimits(rule *Rule, all []limit) {
 				ordinal++
 			}
 		}
+		if l.hold != nil && rule.Begin == "" {
+			rule.Begin, rule.End = l.hold.begin, l.hold.end
+		}
 		l.suffix = suffixOf(l.Limit.Limit, ordinal)
 		l.OnStoreError = cmp.Or(l.OnStoreError, t.defaults.onStoreError)
 		l.Sharing = cmp.Or(l.Sharing, t.defaults.sharing)
@@ -137,26 +145,32 @@ func (t *tree) limit(v value, f form) (limit, bool) {
 	if at, ok := fs.get("replaces"); ok {
 		l.replaces = t.readReplaces(at, l.Name)
 	}
+	if !l.unlimited {
+		l.Algorithm = t.defaults.algorithm
+		if at, ok := fs.get("algorithm"); ok {
+			l.Algorithm = t.algorithm(at)
+		}
+	}
+	slots := t.isConcurrency(fs, &l)
 	requests, _ := fs.get("requests_per_unit")
-	if fs.has("requests_per_unit") {
+	switch {
+	case slots:
+		t.readSlots(v, fs, f, &l)
+	case fs.has("requests_per_unit"):
 		l.Requests, _ = t.count(requests, 0)
-	} else if !l.unlimited && len(t.errs) == before {
+	case !l.unlimited && len(t.errs) == before:
 		t.warn(v, v.line, "has no requests_per_unit: that is 0, and denies every hit")
 	}
 	if l.unlimited {
 		t.checkUnlimited(fs)
 		return l, len(t.errs) == before
 	}
-	l.Algorithm = t.defaults.algorithm
-	if at, ok := fs.get("algorithm"); ok {
-		l.Algorithm = t.algorithm(at)
+	if !slots {
+		t.readRate(v, fs, &l)
 	}
-	t.readPeriod(v, fs, &l.Limit)
-	if at, ok := fs.get("burst"); ok {
-		t.readBurst(at, &l.Limit)
-	}
-	l.CountRejected = l.Algorithm == algorithms.FixedWindow && !t.options.DropRejected
-	if t.defaults.countRejected != nil {
+	_, holds := fs.get("hold")
+	l.CountRejected = l.Algorithm == algorithms.FixedWindow && !t.options.DropRejected && !holds
+	if t.defaults.countRejected != nil && l.Algorithm != algorithms.Concurrency {
 		l.CountRejected = *t.defaults.countRejected
 	}
 	if at, ok := fs.get("count_rejected"); ok {
@@ -164,6 +178,9 @@ func (t *tree) limit(v value, f form) (limit, bool) {
 	}
 	l.OnStoreError = t.onStoreError(fs)
 	l.Sharing = t.sharingOf(fs, &l.Limit)
+	if f != defaultForm {
+		t.readHold(v, fs, &l)
+	}
 
 	if l.Algorithm == algorithms.SlidingWindowLog && l.Requests > t.options.MaxLogEntries {
 		t.fail(requests, "is %d, must be at most %d for sliding_window_log, which remembers every hit: use sliding_window_counter",

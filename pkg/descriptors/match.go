@@ -31,31 +31,64 @@ type wildcard struct {
 // file order that the value matches, else the key without a value. The search never goes back. The node of the last entry has
 // the rule. Keys and values are compared byte by byte; a `*` in a key is a plain character. Match does not allocate. Its cost
 // depends on the number of wildcards of one key under one parent, not on the number of rules.
+//
+// A rule with Begin and End matches only descriptors with one more entry, the last, with one of these keys. The last entry of
+// any other descriptor passes such a rule by, and may lead to a sibling.
 func (d *Domain) Match(entries []Entry) *Rule {
 	n := &d.root
 	for i := range entries {
-		if n = n.next(entries[i].Key, entries[i].Value); n == nil {
+		last := i == len(entries)-1
+		if last && n.names(entries[i].Key) {
+			return n.rule
+		}
+		if n = n.next(entries[i].Key, entries[i].Value, last); n == nil {
 			return nil
 		}
 	}
 	return n.rule
 }
 
-// next returns the node that an entry leads to, or nil.
-func (n *node) next(key, value string) *node {
+// MatchHolders returns the rule that [Domain.Match] finds for these entries and one more that names a holder. The entries may have that
+// one already. MatchHolders returns nil for a rule without holders.
+func (d *Domain) MatchHolders(entries []Entry) *Rule {
+	if r := d.Match(entries); r.Holds() {
+		return r
+	}
+	n := &d.root
+	for i := range entries {
+		if n = n.next(entries[i].Key, entries[i].Value, false); n == nil {
+			return nil
+		}
+	}
+	if n.rule.Holds() {
+		return n.rule
+	}
+	return nil
+}
+
+// next returns the node that an entry leads to, or nil. The last entry does not lead to a node with holders.
+func (n *node) next(key, value string, last bool) *node {
 	b := n.keys[key]
 	if b == nil {
 		return nil
 	}
-	if m := b.exact[value]; m != nil {
+	if m := b.exact[value]; m != nil && !(last && m.rule.Holds()) {
 		return m
 	}
 	for i := range b.wildcards {
-		if b.wildcards[i].matches(value) {
-			return b.wildcards[i].node
+		if w := &b.wildcards[i]; w.matches(value) && !(last && w.node.rule.Holds()) {
+			return w.node
 		}
 	}
+	if b.rest != nil && last && b.rest.rule.Holds() {
+		return nil
+	}
 	return b.rest
+}
+
+// names reports whether a last entry of the key names a holder of the node's rule.
+func (n *node) names(key string) bool {
+	return n.rule.Holds() && (key == n.rule.Begin || key == n.rule.End)
 }
 
 // branchOf returns the branch of a key, and makes a missing one.

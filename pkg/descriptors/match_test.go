@@ -94,18 +94,28 @@ func describe(b *strings.Builder, d *Domain, entries []Entry) {
 	if rule.Detailed() {
 		fmt.Fprintf(b, "\tmetric %s\n", rule.AppendMetricValue(nil, entries))
 	}
+	switch phase, name := rule.Holder(entries); phase {
+	case algorithms.HoldBegin:
+		fmt.Fprintf(b, "\tholder %q begins\n", name)
+	case algorithms.HoldEnd:
+		fmt.Fprintf(b, "\tholder %q ends\n", name)
+	}
 }
 
 // child is a descriptor as a document has it.
 type child struct {
 	key, value string
 	path       string
+	hold       bool // begin: r, end: d
 	children   []child
 }
 
 // matchSlowly is semantics 4.3 read word by word, with a regular expression for each wildcard.
 func matchSlowly(children []child, entries []Entry) string {
 	found := -1
+	if len(entries) == 1 { // which leads to no rule with hold
+		children = slices.DeleteFunc(slices.Clone(children), func(c child) bool { return c.hold })
+	}
 	for i, c := range children {
 		if c.key == entries[0].Key && c.value != "" && c.value == entries[0].Value {
 			found = i
@@ -125,6 +135,8 @@ func matchSlowly(children []child, entries []Entry) string {
 	case found < 0:
 		return ""
 	case len(entries) == 1:
+		return children[found].path
+	case len(entries) == 2 && children[found].hold && (entries[1].Key == "r" || entries[1].Key == "d"):
 		return children[found].path
 	}
 	return matchSlowly(children[found].children, entries[1:])
@@ -154,8 +166,11 @@ func TestMatchAgreesWithASlowMatcher(t *testing.T) {
 		}
 		for range 10 {
 			entries := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Entry {
-				return Entry{pick(t, "key", "a", "b", "c"), rapid.StringOfN(rapid.RuneFrom([]rune("xy*")), 0, 4, -1).Draw(t, "value")}
+				return Entry{pick(t, "key", "a", "b", "c", "a", "b", "c", "r", "d"), rapid.StringOfN(rapid.RuneFrom([]rune("xy*")), 0, 4, -1).Draw(t, "value")}
 			}), 1, 4).Draw(t, "entries")
+			if rapid.Bool().Draw(t, "begins") {
+				entries = append(entries, Entry{"r", "x"})
+			}
 			want, got := matchSlowly(children, entries), ""
 			if rule := rules.Domain("edge").Match(entries); rule != nil {
 				got = rule.Path
@@ -189,6 +204,9 @@ func drawTree(t *rapid.T, depth int, parent string) ([]child, string) {
 			c.path += "=" + c.value
 		}
 		item := fmt.Sprintf("{key: %s, value: %q", c.key, c.value)
+		if c.hold = rapid.IntRange(0, 2).Draw(t, "hold") == 0; c.hold {
+			item += ", rate_limit: {algorithm: concurrency, max_in_flight: 5, hold: {begin: r, end: d, at_most: 1s}}"
+		}
 		if depth < 3 {
 			var below string
 			c.children, below = drawTree(t, depth+1, c.path+",")

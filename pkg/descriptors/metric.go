@@ -7,10 +7,11 @@ func (r *Rule) Detailed() bool { return r.detailed }
 // AppendMetricValue appends to dst the name of a descriptor in metrics: for each level a text `key_value`, joined by ".". The rule
 // must match the descriptor. With detailed_metric of the rule or value_to_metric of a level, the value comes from the entry.
 // Otherwise the value is as configured: the pattern of a wildcard, nothing for a key alone. A level with share_threshold always
-// shows the pattern. envoyproxy/ratelimit uses the same names, behind the domain.
+// shows the pattern. The entry that names a holder is left out. envoyproxy/ratelimit uses the same names, behind the domain.
 //
 // The text is for people: two descriptors may have the same text, and values may hold any bytes.
 func (r *Rule) AppendMetricValue(dst []byte, entries []Entry) []byte {
+	entries = r.WithoutHolder(entries)
 	for i := range entries {
 		if i > 0 {
 			dst = append(dst, '.')
@@ -43,6 +44,7 @@ func (r *Rule) MetricLevels(entries []Entry) []string {
 			entries[i] = Entry{Key: r.Levels[i].Key, Value: r.Levels[i].Value}
 		}
 	}
+	entries = r.WithoutHolder(entries)
 	levels := make([]string, 0, len(entries))
 	for i := range entries {
 		levels = append(levels, string(r.appendLevel(nil, i, entries[i])))

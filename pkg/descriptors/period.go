@@ -6,6 +6,45 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
+// readRate decodes the period and the burst of a limit with hits per period.
+func (t *tree) readRate(v value, fs fields, l *limit) {
+	if at, ok := fs.get("max_in_flight"); ok {
+		t.fail(at, "is for concurrency only, must be left out for %s", l.Algorithm)
+	}
+	t.readPeriod(v, fs, &l.Limit)
+	if at, ok := fs.get("burst"); ok {
+		t.readBurst(at, &l.Limit)
+	}
+}
+
+// isConcurrency reports whether a limit is one of concurrency, or probably means to be one despite a mistake in its algorithm.
+func (t *tree) isConcurrency(fs fields, l *limit) bool {
+	return l.Algorithm == algorithms.Concurrency || l.Algorithm == 0 && !l.unlimited && fs.has("max_in_flight")
+}
+
+// readSlots decodes the number of a limit of concurrency.
+func (t *tree) readSlots(v value, fs fields, f form, l *limit) {
+	if f == defaultForm {
+		at, ok := fs.get("algorithm")
+		if !ok {
+			at = v
+		}
+		t.fail(at, "is concurrency, which needs a hold: the default limit cannot have one, must have another algorithm")
+		return
+	}
+	for _, key := range []string{"requests_per_unit", "unit", "unit_multiplier", "period", "burst"} {
+		if at, ok := fs.get(key); ok {
+			t.fail(at, "has no meaning for concurrency, must be left out: max_in_flight is the whole limit")
+		}
+	}
+	at, ok := fs.get("max_in_flight")
+	if !ok {
+		t.fail(v.under("max_in_flight"), "is missing, must be the number of hits that may be held at the same time")
+		return
+	}
+	l.Requests, _ = t.count(at, 0)
+}
+
 // readPeriod decodes the period of a limit.
 func (t *tree) readPeriod(v value, fs fields, l *Limit) {
 	unit, hasUnit := fs.get("unit")
@@ -56,9 +95,17 @@ func (t *tree) readPeriod(v value, fs fields, l *Limit) {
 
 // readDuration decodes a period.
 func (t *tree) readDuration(v value, l *Limit) {
+	if d := t.duration(v); d > 0 {
+		l.Period = d
+		l.Unit, l.Multiplier = unitOf(d)
+	}
+}
+
+// duration decodes a duration that is a valid period, 0 after a mistake.
+func (t *tree) duration(v value) time.Duration {
 	text, ok := t.text(v)
 	if !ok {
-		return
+		return 0
 	}
 	d, err := time.ParseDuration(text)
 	switch {
@@ -69,9 +116,9 @@ func (t *tree) readDuration(v value, l *Limit) {
 	case t.options.Granularity > 0 && d%t.options.Granularity != 0:
 		t.fail(v, "%s is too fine, must be a whole multiple of %v, the step in which the store counts time", quote(text), t.options.Granularity)
 	default:
-		l.Period = d
-		l.Unit, l.Multiplier = unitOf(d)
+		return d
 	}
+	return 0
 }
 
 // readBurst decodes the capacity of a token bucket.

@@ -11,6 +11,9 @@ const (
 	Exact                  // a descriptor has its key and value
 	Wildcard               // of the wildcards of its key, the first in file order that the value matches
 	KeyOnly                // a descriptor has its key and no value
+	Begin                  // the last entry names a holder of the rule of the entries before, which begins
+	End                    // the same, and the holder ends
+	NoHolder               // as NoMatch: the only rules that match the last entry need one more entry, which names a holder
 )
 
 // Step is the search for one entry of a descriptor in the tree of a domain.
@@ -18,7 +21,7 @@ type Step struct {
 	Entry   Entry
 	Reason  Reason
 	Pattern string // the value as configured, of a Wildcard
-	Rule    *Rule  // of the node that the entry led to; nil for NoMatch
+	Rule    *Rule  // of the node that the entry led to; nil for NoMatch; of NoHolder, the rule that needs a holder
 }
 
 // String returns the step in words for people.
@@ -31,20 +34,36 @@ func (s Step) String() string {
 		return fmt.Sprintf("%s: wildcard %s", entry, s.Pattern)
 	case KeyOnly:
 		return entry + ": key only"
+	case Begin:
+		return entry + ": begins a hold"
+	case End:
+		return entry + ": ends a hold"
+	case NoHolder:
+		return fmt.Sprintf("%s: its rule has hold, and needs one more entry: %s or %s", entry, s.Rule.Begin, s.Rule.End)
 	default:
 		return entry + ": no descriptor for it here"
 	}
 }
 
-// Trace returns how [Domain.Match] finds the rule of the descriptor with these entries: a step for each entry, ending early
-// with a NoMatch. Trace is for explanations, not for the path of a request.
+// Trace returns how [Domain.Match] finds the rule of the descriptor with these entries: a step for each entry. The steps end early
+// with a NoMatch or a NoHolder. Trace is for explanations, not for the path of a request.
 func (d *Domain) Trace(entries []Entry) []Step {
 	steps := make([]Step, 0, len(entries))
 	n := &d.root
-	for _, e := range entries {
+	for i, e := range entries {
 		s := Step{Entry: e}
-		next := n.next(e.Key, e.Value)
+		last := i == len(entries)-1
+		if last && n.names(e.Key) {
+			if s.Rule, s.Reason = n.rule, End; e.Key == n.rule.Begin {
+				s.Reason = Begin
+			}
+			return append(steps, s)
+		}
+		next := n.next(e.Key, e.Value, last)
 		if next == nil {
+			if needs := n.next(e.Key, e.Value, false); needs != nil {
+				s.Reason, s.Rule = NoHolder, needs.rule
+			}
 			return append(steps, s)
 		}
 		s.Rule = next.rule

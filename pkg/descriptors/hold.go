@@ -1,0 +1,150 @@
+package descriptors
+
+import (
+	"slices"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+)
+
+// maxHolderKey bounds the key of an entry that names a holder, in bytes. A few aliases of a long text could take much time else.
+const maxHolderKey = 256
+
+// Holds reports whether the rule has a limit with holders; false for nil. Such a rule has Begin and End.
+func (r *Rule) Holds() bool { return r != nil && r.Begin != "" }
+
+// Holder returns the phase of a descriptor, [algorithms.HoldBegin] or [algorithms.HoldEnd], and the name of its holder, perhaps empty. The
+// phase is 0 for a rule without holders. The rule must match the descriptor.
+func (r *Rule) Holder(entries []Entry) (phase algorithms.HoldPhase, name string) {
+	if !r.Holds() || len(entries) == 0 {
+		return 0, ""
+	}
+	switch last := &entries[len(entries)-1]; {
+	case len(entries) != len(r.Levels)+1:
+		return 0, ""
+	case last.Key == r.Begin:
+		return algorithms.HoldBegin, last.Value
+	case last.Key == r.End:
+		return algorithms.HoldEnd, last.Value
+	}
+	return 0, ""
+}
+
+// WithoutHolder returns the entries of a descriptor that the rule matches, without the entry that names a holder.
+func (r *Rule) WithoutHolder(entries []Entry) []Entry {
+	if r.Holds() && len(entries) > len(r.Levels) {
+		return entries[:len(r.Levels)]
+	}
+	return entries
+}
+
+// hold is the decoded hold of a limit.
+type hold struct {
+	begin, end     string
+	beginAt, endAt value
+}
+
+// readHold decodes the hold of a limit whose algorithm is decoded.
+func (t *tree) readHold(v value, fs fields, l *limit) {
+	at, given := fs.get("hold")
+	switch {
+	case !given && l.Algorithm == algorithms.Concurrency:
+		t.fail(v, "has no hold, which concurrency needs: must have one such as hold: {begin: request, end: request_done, at_most: 60s}")
+		return
+	case !given:
+		return
+	}
+	in, ok := t.fields(at, holdForm)
+	if !ok {
+		return
+	}
+	l.hold = new(hold)
+	l.hold.begin, l.hold.beginAt = t.holderKey(in, at, "begin")
+	l.hold.end, l.hold.endAt = t.holderKey(in, at, "end")
+	if l.hold.begin != "" && l.hold.begin == l.hold.end {
+		t.fail(l.hold.endAt, "is %s, as begin is: the two must differ", quote(l.hold.end))
+	}
+	l.AtMost = t.atMost(in, at)
+	if c, ok := fs.get("count_rejected"); ok && l.Algorithm == algorithms.Concurrency {
+		t.fail(c, "has no meaning for concurrency, must be left out: a denied request holds nothing")
+	}
+	if s, ok := fs.get("sharing"); ok && l.Sharing == SharingLeased {
+		t.warn(s, s.line, "has no effect: a limit with hold is never leased")
+	}
+}
+
+// holderKey decodes the key of the entry that names a holder, "" after a mistake.
+func (t *tree) holderKey(fs fields, v value, key string) (string, value) {
+	text, at, ok := t.textOf(fs, v, key)
+	switch {
+	case !ok:
+		return "", at
+	case text == "":
+		t.fail(at, "is missing or empty, must be the key of the entry that names a holder, as Envoy sends it")
+		return "", at
+	case len(text) > maxHolderKey:
+		t.fail(at, "has %d bytes, must have at most %d", len(text), maxHolderKey)
+		return "", at
+	}
+	t.checkBlanks(at, text)
+	return text, at
+}
+
+// atMost decodes at_most, 0 after a mistake.
+func (t *tree) atMost(fs fields, v value) time.Duration {
+	at, given := fs.get("at_most")
+	if !given {
+		t.fail(v.under("at_most"), "is missing, must be a duration such as 60s: the longest time that a request may take")
+		return 0
+	}
+	return t.duration(at)
+}
+
+// checkHolds records the mistakes in the limits of a descriptor about holders, and gives the rule its keys of holders. The
+// descriptors below are decoded.
+func (t *tree) checkHolds(rule *Rule, all []limit, below *node) {
+	var first *hold
+	for i := range all {
+		h := all[i].hold
+		if h == nil {
+			continue
+		}
+		if first == nil {
+			first = h
+		}
+		t.checkSame(h.begin, h.beginAt, first.begin, first.beginAt)
+		t.checkSame(h.end, h.endAt, first.end, first.endAt)
+	}
+	if first == nil {
+		return
+	}
+	check := func(key string, at value) {
+		if b := below.keys[key]; b != nil && key != "" {
+			t.fail(at, "is %s, which is the key of a descriptor below%s: the two must differ", quote(key), line(", in line %d", b.firstLine()))
+		}
+	}
+	check(first.begin, first.beginAt)
+	check(first.end, first.endAt)
+}
+
+// checkSame records two limits of a descriptor with different keys of holders. "" is the key after another mistake.
+func (t *tree) checkSame(key string, at value, first string, firstAt value) {
+	if key != "" && first != "" && key != first {
+		t.fail(at, "is %s beside %s%s: must be the same in all limits of a descriptor", quote(key), quote(first), line(" in line %d", firstAt.line))
+	}
+}
+
+// firstLine returns the line of the first descriptor of a branch, 0 if it is not known.
+func (b *branch) firstLine() int {
+	var lines []int
+	for _, n := range b.exact {
+		lines = append(lines, n.rule.Line)
+	}
+	if b.rest != nil {
+		lines = append(lines, b.rest.rule.Line)
+	}
+	if len(lines) == 0 {
+		return 0
+	}
+	return slices.Min(lines)
+}

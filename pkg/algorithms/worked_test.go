@@ -21,6 +21,7 @@ var update = flag.Bool("update", false, "write the results in testdata/*.txt ane
 //	# a comment
 //	limit ALGORITHM REQUESTS per PERIOD [burst N] [counting rejected]    a key never used, of that limit
 //	at TIME take HITS | at TIME probe | at TIME refund HITS              a charge
+//	at TIME give back HITS of TIME                                       the hits of an earlier charge
 //	at TIME limit REQUESTS per PERIOD [burst N]                          the limit changes, the key stays
 //
 // and after each charge comes its decision, indented. `go test -run Worked -update` writes the decisions.
@@ -119,6 +120,8 @@ func (e *example) do(words []string) (string, error) {
 		e.reference.change(l, now)
 		return "", nil
 	case "probe":
+	case "give":
+		return "", e.giveBack(words, now)
 	case "take", "refund":
 		if hits, err = strconv.ParseInt(words[len(words)-1], 10, 64); err != nil {
 			return "", err
@@ -127,13 +130,31 @@ func (e *example) do(words []string) (string, error) {
 			hits = -hits
 		}
 	default:
-		return "", errors.New("must be take, probe, refund or limit")
+		return "", errors.New("must be take, probe, refund, give back or limit")
 	}
 	d, want := e.key.take(now, hits, e.countRejected), e.reference.take(now, hits, e.countRejected)
 	if d != want {
 		return "", fmt.Errorf("decision is %+v, by the reference %+v", d, want)
 	}
 	return describe(d), nil
+}
+
+// giveBack reads "at TIME give back HITS of TIME".
+func (e *example) giveBack(words []string, now Instant) error {
+	if len(words) != 7 || words[3] != "back" || words[5] != "of" {
+		return errors.New("must be give back HITS of TIME")
+	}
+	hits, err := strconv.ParseUint(words[4], 10, 32)
+	if err != nil {
+		return err
+	}
+	charged, err := time.ParseDuration(words[6])
+	if err != nil {
+		return err
+	}
+	e.key.giveBack(Instant(charged), now, uint32(hits))
+	e.reference.giveBack(Instant(charged), now, uint32(hits))
+	return nil
 }
 
 // parseLimit reads "REQUESTS per PERIOD [burst N]" and returns the rest of the words.

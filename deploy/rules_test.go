@@ -46,12 +46,19 @@ func TestRuleFilesLoadWithoutAWarningAndEnvoyNamesTheirDomain(t *testing.T) {
 		{"envoy.yaml", "rules"},
 		{"envoy-uds.yaml", "rules"},
 		{"k8s/envoy.yaml", "k8s/rules"},
+		{"llm/envoy.yaml", "llm/rules"},
+		{"concurrency/envoy.yaml", "concurrency/rules"},
 	}
 	for _, test := range tests {
 		t.Run(test.bootstrap, func(t *testing.T) {
 			rules := load(t, test.rules)
-			domain, _ := at(t, readYAML(t, test.bootstrap), "static_resources", "listeners", 0, "filter_chains", 0, "filters", 0,
-				"typed_config", "http_filters", 0, "typed_config", "domain").(string)
+			domain := ""
+			for _, filter := range as[list](t, readYAML(t, test.bootstrap), "static_resources", "listeners", 0, "filter_chains", 0, "filters", 0,
+				"typed_config", "http_filters") {
+				if as[table](t, filter)["name"] == "envoy.filters.http.ratelimit" {
+					domain = as[string](t, filter, "typed_config", "domain")
+				}
+			}
 			if rules.Domain(domain) == nil {
 				t.Errorf("%s asks about domain %q, for which %s has no rules", test.bootstrap, domain, test.rules)
 			}

@@ -24,14 +24,20 @@ func deployed(t *testing.T, elements ...string) string {
 // withPorts returns a bootstrap of deploy/ with only two changes: free ports, and timeouts that are long enough for a busy machine.
 func withPorts(t *testing.T, file string, replacements ...string) string {
 	t.Helper()
-	_, backend, err := net.SplitHostPort(startBackend(t))
+	return withPortsTo(t, startBackend(t), file, replacements...)
+}
+
+// withPortsTo is withPorts with the backend at host:port.
+func withPortsTo(t *testing.T, backend, file string, replacements ...string) string {
+	t.Helper()
+	_, port, err := net.SplitHostPort(backend)
 	if err != nil {
 		t.Fatal(err)
 	}
 	replacements = append(replacements,
 		"address: 0.0.0.0, port_value: 10000", "address: 127.0.0.1, port_value: 0",
 		"port_value: 9901", "port_value: 0",
-		"port_value: 18080", "port_value: "+backend,
+		"port_value: 18080", "port_value: "+port,
 		"timeout: 0.050s", "timeout: 10s",
 	)
 	text := ""

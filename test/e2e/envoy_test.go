@@ -162,7 +162,17 @@ func (e *envoy) try(ctx context.Context, path string, headers ...string) (answer
 
 // tryOn is try with the client's connections.
 func (e *envoy) tryOn(ctx context.Context, client *http.Client, path string, headers ...string) (answer, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, e.url+path, nil)
+	return e.send(ctx, client, path, nil, headers...)
+}
+
+// send sends a POST of JSON, or a GET if there is no body.
+func (e *envoy) send(ctx context.Context, client *http.Client, path string, body io.Reader, headers ...string) (answer, error) {
+	method := http.MethodGet
+	if body != nil {
+		method = http.MethodPost
+		headers = append([]string{"content-type: application/json"}, headers...)
+	}
+	request, err := http.NewRequestWithContext(ctx, method, e.url+path, body)
 	if err != nil {
 		return answer{}, err
 	}
@@ -175,8 +185,8 @@ func (e *envoy) tryOn(ctx context.Context, client *http.Client, path string, hea
 		return answer{}, err
 	}
 	defer func() { _ = response.Body.Close() }()
-	body, err := io.ReadAll(response.Body)
-	return answer{response.StatusCode, response.Header, string(body)}, err
+	text, err := io.ReadAll(response.Body)
+	return answer{response.StatusCode, response.Header, string(text)}, err
 }
 
 // codes sends n times the same request and returns the status codes.

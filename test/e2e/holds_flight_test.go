@@ -63,7 +63,8 @@ type crowd struct {
 	headers []string
 }
 
-// send sends the next request of the crowd, waits until it is at the gate or answered, and returns it with "held" or its status code.
+// send sends the next request of the crowd, and waits until the request is at the gate or answered. send returns the request, and "held"
+// or the status code.
 func (c crowd) send(t *testing.T) (*flight, string) {
 	t.Helper()
 	before, _ := c.backend.At(c.gate)

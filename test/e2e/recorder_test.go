@@ -11,6 +11,8 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 )
 
 // A recorder is a rate limit service that keeps the requests of Envoy, and answers as the test says.
@@ -33,6 +35,9 @@ func startRecorder(t *testing.T, answer func(ctx context.Context, call string) (
 	r := &recorder{address: listener.Addr().String(), answer: answer}
 	server := grpc.NewServer()
 	ratelimitv3.RegisterRateLimitServiceServer(server, r)
+	healthy := health.NewServer()
+	healthy.SetServingStatus(ratelimitv3.RateLimitService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
+	healthpb.RegisterHealthServer(server, healthy)
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)
 	return r

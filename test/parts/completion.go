@@ -9,7 +9,7 @@ import (
 )
 
 // completion reads a request for a chat completion, and adds to the query the answer of a language model. Each four bytes of the
-// request cost a token, and the answer half of max_tokens, or of 200 tokens. Stream chooses server-sent events. A query that has tokens
+// request cost a token, and the answer costs half of max_tokens, or of 200 tokens. Stream chooses server-sent events. A query that has tokens
 // or stream already keeps both.
 func completion(body io.Reader, query url.Values) error {
 	text, err := io.ReadAll(body)
@@ -22,6 +22,9 @@ func completion(body io.Reader, query url.Values) error {
 	}
 	if err := json.Unmarshal(text, &asked); err != nil {
 		return fmt.Errorf("the body is no request for a completion: %w", err)
+	}
+	if asked.MaxTokens < 0 {
+		return fmt.Errorf("max_tokens is %d, and not a positive number", asked.MaxTokens)
 	}
 	if asked.MaxTokens == 0 {
 		asked.MaxTokens = 200

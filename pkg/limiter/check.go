@@ -114,6 +114,7 @@ func (l *Limiter) prepare(set *ruleSet, r *Request, v *Verdict) error {
 	if l.options.Quota {
 		v.quotas()
 	}
+	v.link()
 	if cap(v.decisions) < len(v.charges) {
 		v.decisions = make([]algorithms.Decision, len(v.charges)+cap(v.charges))
 	}
@@ -134,12 +135,13 @@ func hits(r *Request, d *Descriptor) int64 {
 }
 
 // charge adds the charges of descriptor i: one for each limit of the rule, unless another rule of the request replaces the limit.
-// An override does not replace limits, and no rule replaces an override.
+// An override does not replace limits, and no rule replaces an override. The end of a holder charges limits with holders only.
 func (l *Limiter) charge(r *Request, i int, v *Verdict) error {
 	d, s := &r.Descriptors[i], &v.Statuses[i]
+	holder := v.holder(s, d)
 	switch {
 	case s.Overridden:
-		return l.chargeOverride(r, i, v)
+		return l.chargeOverride(r, i, v, holder)
 	case s.Rule == nil:
 		return nil
 	case s.Rule.Unlimited:
@@ -161,12 +163,12 @@ func (l *Limiter) charge(r *Request, i int, v *Verdict) error {
 	}
 	for n := range s.Rule.Limits {
 		limit := &s.Rule.Limits[n]
-		if limit.Name != "" && slices.Contains(v.replaced, limit.Name) {
+		if limit.Name != "" && slices.Contains(v.replaced, limit.Name) || holder.phase == algorithms.HoldEnd && limit.AtMost == 0 {
 			continue
 		}
 		from := len(v.keys)
 		v.keys = s.Rule.AppendKey(v.keys, r.Domain, d.Entries, limit)
-		l.add(v, i, limit, v.keys[from:], mode)
+		l.add(v, i, limit, v.keys[from:], mode, holder)
 	}
 	if s.count = len(v.charges) - s.charge; s.count == 0 {
 		s.Outcome = Replaced
@@ -175,9 +177,9 @@ func (l *Limiter) charge(r *Request, i int, v *Verdict) error {
 }
 
 // chargeOverride adds the charge of descriptor i with an override, on the descriptor's own key, enforcing. The algorithm,
-// count_rejected and on_store_error come from the first limit of the matched rule. As in envoyproxy/ratelimit, nothing else of the
+// count_rejected, on_store_error and hold come from the first limit of the matched rule. As in envoyproxy/ratelimit, nothing else of the
 // rule applies.
-func (l *Limiter) chargeOverride(r *Request, i int, v *Verdict) error {
+func (l *Limiter) chargeOverride(r *Request, i int, v *Verdict, holder holder) error {
 	d, s := &r.Descriptors[i], &v.Statuses[i]
 	like := descriptors.Limit{Limit: algorithms.Limit{Algorithm: algorithms.FixedWindow}, CountRejected: !l.options.DropRejected}
 	if s.Rule != nil && len(s.Rule.Limits) > 0 {
@@ -187,6 +189,9 @@ func (l *Limiter) chargeOverride(r *Request, i int, v *Verdict) error {
 	if err != nil {
 		return err
 	}
+	if holder.phase == algorithms.HoldEnd && limit.AtMost == 0 {
+		return nil
+	}
 	mode := store.Enforce
 	if s.Quota = l.options.Quota; s.Quota {
 		mode = store.Quota
@@ -194,15 +199,14 @@ func (l *Limiter) chargeOverride(r *Request, i int, v *Verdict) error {
 	v.limits = append(v.limits, limit)
 	s.Outcome, s.charge, s.count, s.Limit = Limited, len(v.charges), 1, &v.limits[len(v.limits)-1]
 	from := len(v.keys)
-	v.keys = descriptors.AppendKey(v.keys, r.Domain, d.Entries, s.Limit)
-	l.add(v, i, s.Limit, v.keys[from:], mode)
+	v.keys = descriptors.AppendKey(v.keys, r.Domain, s.Rule.WithoutHolder(d.Entries), s.Limit)
+	l.add(v, i, s.Limit, v.keys[from:], mode, holder)
 	return nil
 }
 
 // add adds a charge of descriptor i.
-func (l *Limiter) add(v *Verdict, i int, limit *descriptors.Limit, key []byte, mode store.Mode) {
-	v.charged = append(v.charged, limit)
-	v.charges = append(v.charges, store.Charge{
+func (l *Limiter) add(v *Verdict, i int, limit *descriptors.Limit, key []byte, mode store.Mode, holder holder) {
+	c := store.Charge{
 		Key:           key,
 		Limit:         limit.Limit,
 		Hits:          v.Statuses[i].Hits,
@@ -211,7 +215,13 @@ func (l *Limiter) add(v *Verdict, i int, limit *descriptors.Limit, key []byte, m
 		CountRejected: limit.CountRejected,
 		OnError:       l.onError(limit.OnStoreError),
 		Exact:         !l.leased(limit.Sharing),
-	})
+	}
+	if holder.phase != 0 && limit.AtMost > 0 {
+		v.holds = append(v.holds, store.Hold{Phase: holder.phase, Holder: holder.id, AtMost: limit.AtMost})
+		c.Hold, c.Exact, c.Hits = &v.holds[len(v.holds)-1], true, holder.hits
+	}
+	v.charged = append(v.charged, limit)
+	v.charges = append(v.charges, c)
 }
 
 // leased reports whether hits of a limit may be taken in advance.

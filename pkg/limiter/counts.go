@@ -38,7 +38,8 @@ func (c Code) String() string {
 // their own, up to a bound; all other values count together under [OtherValue].
 type Counts struct {
 	tally
-	max int // values counted apart
+	holds holdCounts
+	max   int // values counted apart
 
 	mu     sync.RWMutex // guards values; a valueTally is atomic
 	values map[string]*valueTally
@@ -231,32 +232,36 @@ func (l *Limiter) count(set *ruleSet, r *Request, v *Verdict, i int) {
 	case !limitless:
 		c = set.counts[s.Rule.ID]
 	}
-	code, near := s.code(), uint64(0)
-	if l.options.NearLimit > 0 && s.Outcome == Limited {
-		near = l.near(v, s)
+	code, near, hits := s.code(), uint64(0), s.Hits
+	if s.Hold != nil {
+		c.holds.add(v, s)
+		hits = s.held()
 	}
-	c.add(code, s.Hits, near)
+	if l.options.NearLimit > 0 && s.Outcome == Limited {
+		near = l.near(v, s, hits)
+	}
+	c.add(code, hits, near)
 	if s.Rule != nil && s.Rule.Detailed() && !limitless {
 		entries := r.Descriptors[i].Entries
 		v.values = s.Rule.AppendMetricValue(v.values[:0], entries)
-		c.of(v.values, s.Rule, entries).add(code, s.Hits, near)
+		c.of(v.values, s.Rule, entries).add(code, hits, near)
 	}
 }
 
 // near returns the allowed hits above the part of a limit in Options.NearLimit. When another limit denied the request, near counts
 // the hits as if they had been charged.
-func (l *Limiter) near(v *Verdict, s *DescriptorStatus) uint64 {
-	if !s.Decision.Allowed || s.Hits <= 0 {
+func (l *Limiter) near(v *Verdict, s *DescriptorStatus, hits int64) uint64 {
+	if !s.Decision.Allowed || hits <= 0 {
 		return 0
 	}
 	capacity := s.Limit.Capacity()
 	after := int64(capacity) - int64(s.Decision.Remaining)
 	if v.OverLimit && !s.Limit.CountRejected {
-		after += s.Hits
+		after += hits
 	}
 	// envoyproxy/ratelimit rounds in 32 bits.
 	from := int64(float32(capacity) * float32(l.options.NearLimit))
-	return uint64(min(max(after-from, 0), s.Hits))
+	return uint64(min(max(after-from, 0), hits))
 }
 
 func (s *DescriptorStatus) code() Code {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
+	"github.com/weirproxy/weir/pkg/store"
 )
 
 // Explanation is the treatment of a descriptor, without a charge.
@@ -18,6 +19,9 @@ type LimitState struct {
 	Limit    descriptors.Limit
 	Key      string
 	Decision algorithms.Decision
+
+	Hold    *store.Hold   // the holder of the descriptor as it is now, see Hold.Was; nil without one
+	Holders *LimitHolders // of the limit, the next one to run out alone; nil without a Hold
 }
 
 // Explain returns the treatment of each descriptor of the request now, and changes no state and no count. The decision on each limit
@@ -34,7 +38,16 @@ func (l *Limiter) Explain(ctx context.Context, r *Request) ([]Explanation, error
 	for i := range v.Statuses {
 		s := v.Statuses[i]
 		for n := s.charge; n < s.charge+s.count; n++ {
-			all[i].Limits = append(all[i].Limits, LimitState{*v.charged[n], string(v.charges[n].Key), v.decisions[n]})
+			c := &v.charges[n]
+			state := LimitState{Limit: *v.charged[n], Key: string(c.Key), Decision: v.decisions[n], Hold: c.Hold}
+			if c.Hold != nil {
+				held, err := l.holders(ctx, c, v.charged[n], 1)
+				if err != nil {
+					return nil, err
+				}
+				state.Holders = &held
+			}
+			all[i].Limits = append(all[i].Limits, state)
 		}
 		s.Limit = nil
 		all[i].Status = s
@@ -43,10 +56,11 @@ func (l *Limiter) Explain(ctx context.Context, r *Request) ([]Explanation, error
 }
 
 // Reset forgets the states that the request would charge: the keys are idle then. Reset returns these keys, and the number of states
-// that it forgot. The errors are as in Check.
+// that it forgot. The errors are as in Check. The descriptor of a rule with holders needs no holder; all holders are forgotten.
 func (l *Limiter) Reset(ctx context.Context, r *Request) (keys []string, forgotten int, err error) {
 	var v Verdict
-	if err := l.prepare(l.current.Load(), r, &v); err != nil {
+	set := l.current.Load()
+	if err := l.prepare(set, withHolders(set.rules.Domain(r.Domain), r), &v); err != nil {
 		return nil, 0, err
 	}
 	for i := range v.charges {

@@ -27,22 +27,27 @@ func newUnitLimits() unitLimits {
 }
 
 // override returns the limit of an override of descriptor i, or an [*InvalidError]. A request does not bring the algorithm,
-// count_rejected and on_store_error: these are as in like. The store decides each hit of an override.
+// count_rejected, on_store_error and hold: these are as in like. The store decides each hit of an override. An override of concurrency
+// takes the number of requests as max_in_flight, and ignores the unit.
 func (l *Limiter) override(o *Override, i int, like *descriptors.Limit) (limit descriptors.Limit, err error) {
 	if like.Algorithm == algorithms.SlidingWindowLog && o.Requests > l.options.MaxLogEntries {
 		return limit, &InvalidError{[]Violation{violation(FieldOverrideRequests, i,
 			"%d is more than sliding_window_log remembers, must be at most %d", o.Requests, l.options.MaxLogEntries)}}
 	}
-	if o.Multiplier <= 1 {
+	switch {
+	case like.Algorithm == algorithms.Concurrency: // which has no period
+		limit = *like
+		limit.Requests, limit.Name = o.Requests, ""
+	case o.Multiplier <= 1:
 		limit = l.units[unitKey{like.Algorithm, o.Unit}]
 		limit.Requests, limit.CountRejected = o.Requests, like.CountRejected
-	} else {
+	default:
 		limit = descriptors.NewLimit(
 			algorithms.Limit{Algorithm: like.Algorithm, Requests: o.Requests, Period: o.Unit.Duration() * time.Duration(o.Multiplier)},
 			o.Unit, o.Multiplier, like.CountRejected, 1,
 		)
 	}
-	limit.OnStoreError, limit.Sharing = like.OnStoreError, descriptors.SharingExact
+	limit.OnStoreError, limit.Sharing, limit.AtMost = like.OnStoreError, descriptors.SharingExact, like.AtMost
 	if err := limit.Validate(); err != nil {
 		return limit, &InvalidError{[]Violation{violation(FieldOverride, i, "%v", err)}}
 	}

@@ -21,6 +21,8 @@ type Verdict struct {
 	limits    []descriptors.Limit  // overrides of this request
 	charged   []*descriptors.Limit // of charges[i]
 	replaced  []string             // names of limits that do not apply to this request
+	holds     []store.Hold         // of the charges that have one, in order
+	name      []byte               // of a holder
 }
 
 // Outcome is the treatment of a descriptor.
@@ -50,6 +52,9 @@ type DescriptorStatus struct {
 	Quota     bool // the limit is a quota: the request passes while one of its quotas has room
 	Shadowed  bool // denied in shadow mode, and reported as allowed
 
+	// Hold is the hold of the first limit with holders, at the begin or the end of a holder; else nil. An end is never denied.
+	Hold *store.Hold
+
 	domain *descriptors.Domain
 	charge int // index of the first charge
 	count  int // number of charges
@@ -61,6 +66,26 @@ func (v *Verdict) reset() {
 	v.Statuses, v.charges = v.Statuses[:0], v.charges[:0]
 	v.keys, v.limits = v.keys[:0], v.limits[:0]
 	v.charged, v.replaced = v.charged[:0], v.replaced[:0]
+	v.holds = v.holds[:0]
+}
+
+// link points charges and statuses to their holds, which no longer move.
+func (v *Verdict) link() {
+	if len(v.holds) == 0 {
+		return
+	}
+	n := 0
+	for i := range v.charges {
+		c := &v.charges[i]
+		if c.Hold == nil {
+			continue
+		}
+		c.Hold = &v.holds[n]
+		if s := &v.Statuses[c.Rule]; s.Hold == nil {
+			s.Hold = c.Hold
+		}
+		n++
+	}
 }
 
 // sum chooses the decision that the status of a descriptor reports.

@@ -1,7 +1,6 @@
 package storetest
 
 import (
-	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -21,12 +20,17 @@ func modelCases() []Case {
 
 // model is the plainest store: before a transaction it copies all states, and it puts the copy back to undo the transaction.
 type model struct {
-	states map[string]modelState
+	states  map[string]modelState
+	holders map[modelHolder]algorithms.Hold
+}
+
+func newModel() *model {
+	return &model{states: map[string]modelState{}, holders: map[modelHolder]algorithms.Hold{}}
 }
 
 type modelState struct {
 	state algorithms.State
-	log   []taken // of sliding_window_log: all calls of Take, to be played again
+	log   []taken // of sliding_window_log: all calls of Take and GiveBack, to be played again
 	limit algorithms.Limit
 }
 
@@ -35,17 +39,24 @@ type taken struct {
 	hits          int64
 	limit         algorithms.Limit
 	countRejected bool
+
+	givenBack bool               // the hits came back, of
+	charged   algorithms.Instant // the charge at this instant
 }
 
 func (m *model) take(c store.Charge, hits int64, now algorithms.Instant) algorithms.Decision {
-	name := fmt.Sprintf("%x %v %v", c.Key, c.Limit.Algorithm, c.Limit.Period)
+	name := stateOf(c)
 	s, known := m.states[name]
 	if c.Limit.Algorithm == algorithms.SlidingWindowLog {
 		var log algorithms.Log
 		for _, h := range s.log {
-			log.Take(h.limit, h.at, h.hits, h.countRejected)
+			if h.givenBack {
+				log.GiveBack(h.limit, h.at, h.charged, uint32(h.hits))
+			} else {
+				log.Take(h.limit, h.at, h.hits, h.countRejected)
+			}
 		}
-		s.log = append(slices.Clip(s.log), taken{now, hits, c.Limit, c.CountRejected})
+		s.log = append(slices.Clip(s.log), taken{at: now, hits: hits, limit: c.Limit, countRejected: c.CountRejected})
 		m.states[name] = s
 		return log.Take(c.Limit, now, hits, c.CountRejected)
 	}
@@ -58,44 +69,83 @@ func (m *model) take(c store.Charge, hits int64, now algorithms.Instant) algorit
 	return d
 }
 
+// giveBack gives hits back that were taken from the key at instant charged.
+func (m *model) giveBack(c store.Charge, hits uint32, charged, now algorithms.Instant) {
+	name := stateOf(c)
+	s, known := m.states[name]
+	switch {
+	case c.Limit.Algorithm == algorithms.SlidingWindowLog:
+		s.log = append(slices.Clip(s.log), taken{at: now, hits: int64(hits), limit: c.Limit, givenBack: true, charged: charged})
+	case known:
+		s.state, s.limit = algorithms.GiveBack(s.limit, c.Limit, s.state, charged, now, hits)
+	default:
+		return
+	}
+	m.states[name] = s
+}
+
 func (m *model) transaction(charges []store.Charge, now algorithms.Instant) (bool, []algorithms.Decision) {
-	before := maps.Clone(m.states)
-	decisions := make([]algorithms.Decision, len(charges))
+	decisions, effects := make([]algorithms.Decision, len(charges)), make([]algorithms.Effect, len(charges))
+	m.settle(charges, decisions, now)
+	states, holders := maps.Clone(m.states), maps.Clone(m.holders)
 	for i, c := range charges {
-		decisions[i] = m.take(c, c.Hits, now)
+		if settles(c) {
+			continue
+		}
+		effects[i] = m.effect(c, now)
+		decisions[i] = m.apply(c, effects[i], now)
+		if c.Hold != nil {
+			m.note(c, now, decisions[i].Allowed) // as far as the next charges can see
+		}
 	}
-	if modelAdmits(charges, decisions) {
-		return true, decisions
+	admitted := modelAdmits(charges, decisions)
+	m.holders = holders
+	if !admitted {
+		m.states = states
+		m.deny(charges, decisions, effects, now)
 	}
-	m.states = before
 	for i, c := range charges {
+		if c.Hold != nil && !settles(c) {
+			m.note(c, now, admitted && decisions[i].Allowed)
+		}
+	}
+	return admitted, decisions
+}
+
+// deny applies and decides the charges of a request that is denied. Nothing is held, so only rate limits can count rejected hits.
+func (m *model) deny(charges []store.Charge, decisions []algorithms.Decision, effects []algorithms.Effect, now algorithms.Instant) {
+	for i, c := range charges {
+		if settles(c) {
+			continue
+		}
 		var d algorithms.Decision
-		if c.CountRejected {
-			d = m.take(c, c.Hits, now)
+		if c.CountRejected && c.Limit.Algorithm != algorithms.Concurrency {
+			d = m.apply(c, effects[i], now)
 		} else {
-			d = m.take(c, 0, now)
-			d.Allowed, d.RetryAfter = true, 0
+			d = m.apply(c, algorithms.Effect{Forced: true}, now)
 		}
 		if decisions[i].Allowed {
 			decisions[i] = d
 		}
 	}
-	return false, decisions
 }
 
 // peek decides a charge without keeping anything of it.
 func (m *model) peek(c store.Charge, now algorithms.Instant) algorithms.Decision {
-	states := maps.Clone(m.states)
+	states, holders := maps.Clone(m.states), maps.Clone(m.holders)
 	c.CountRejected = false
-	d := m.take(c, c.Hits, now)
-	m.states = states
-	return d
+	_, d := m.transaction([]store.Charge{c}, now)
+	m.states, m.holders = states, holders
+	return d[0]
 }
 
 // modelAdmits is the verdict, written from the text: any enforcing denial, or all quota rules over.
 func modelAdmits(charges []store.Charge, decisions []algorithms.Decision) bool {
 	quotas := map[int]bool{}
 	for i, c := range charges {
+		if settles(c) {
+			continue
+		}
 		denied := !decisions[i].Allowed
 		if c.Mode == store.Enforce && denied {
 			return false
@@ -119,7 +169,7 @@ func modelAdmits(charges []store.Charge, decisions []algorithms.Decision) bool {
 func agreesWithModel(t *testing.T, e Env) {
 	seed := uint64(20261121)
 	r := rand.New(rand.NewPCG(seed, 1))
-	m := &model{states: map[string]modelState{}}
+	m := newModel()
 	scale := []time.Duration{0, time.Millisecond, 100 * time.Millisecond, 7 * time.Second, 31 * time.Second, 5 * time.Minute}
 	for step := range race.Scale(3000) {
 		if pause := scale[r.IntN(len(scale))]; pause > 0 && r.IntN(3) == 0 {

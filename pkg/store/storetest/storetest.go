@@ -46,6 +46,15 @@ func Cases() []Case {
 	return all
 }
 
+// HoldCases returns the cases of charges with holders.
+func HoldCases() []Case {
+	var all []Case
+	for _, group := range [][]Case{holdCases(), holdTransactionCases(), holdReadCases(), holdRandomCases()} {
+		all = append(all, group...)
+	}
+	return all
+}
+
 // limit returns a limit of the algorithm in a period of one minute.
 func limit(a algorithms.Algorithm, requests uint32) algorithms.Limit {
 	return algorithms.Limit{Algorithm: a, Requests: requests, Period: time.Minute}

@@ -76,7 +76,7 @@ func oneKeyTogether(t *testing.T, e Env) {
 func differentKeysTogether(t *testing.T, e Env) {
 	seed := uint64(20261122)
 	r := rand.New(rand.NewPCG(seed, 1))
-	m := &model{states: map[string]modelState{}}
+	m := newModel()
 	for step := range race.Scale(200) {
 		if r.IntN(3) == 0 {
 			e.Sleep(time.Duration(r.IntN(40_000)) * time.Millisecond)

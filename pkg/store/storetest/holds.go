@@ -1,0 +1,293 @@
+package storetest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// holdCases has a case for each cell of the table of holders: a begin, an end and a refund meet a holder that is not known, holds, was
+// denied or has ended, under every algorithm.
+func holdCases() []Case {
+	return []Case{
+		{"a_begin_of_an_unknown_holder_charges_and_holds", beginUnknown},
+		{"a_begin_that_is_denied_is_remembered_as_denied", beginDenied},
+		{"a_begin_of_a_holder_that_holds_is_admitted_and_charges_nothing", beginHeld},
+		{"a_begin_of_a_denied_holder_is_decided_afresh", beginOfDenied},
+		{"a_begin_of_an_ended_holder_is_decided_afresh", beginOfEnded},
+		{"an_end_of_an_unknown_holder_charges_a_rate_limit_beyond_its_limit", endUnknown},
+		{"an_end_with_more_charges_the_rest_beyond_the_limit", endWithMore},
+		{"an_end_with_less_gives_back", endWithLess},
+		{"an_end_gives_back_in_the_window_of_its_begin_or_not_at_all", endInAnotherWindow},
+		{"an_end_frees_the_slots_of_concurrency", endFreesSlots},
+		{"an_end_of_a_denied_holder_does_nothing", endOfDenied},
+		{"an_end_of_an_ended_holder_does_nothing", endOfEnded},
+		{"an_end_that_is_a_refund_counts_as_an_end_without_cost", endAsRefund},
+		{"after_at_most_a_rate_limit_keeps_the_hits_and_concurrency_frees_them", runsOut},
+		{"after_at_most_denied_and_ended_holders_are_not_known", deniedAndEndedRunOut},
+		{"a_begin_without_hits_asks_and_holds_nothing", beginWithoutHits},
+		{"a_begin_of_more_hits_than_the_limit_is_denied", beginOfTooMuch},
+		{"a_ban_denies_a_begin", banDeniesBegin},
+		{"hits_that_began_elsewhere_are_held_beyond_the_limit", begunElsewhere},
+		{"a_cancelled_holder_costs_nothing", cancelled},
+	}
+}
+
+// holdTime is the at_most of the cases: far less than the period, so that a bucket gains less than a hit of ten.
+const holdTime = 30 * time.Second
+
+// held returns a limit whose hits can be held: of an hour, so that a case ends before its first hit comes back.
+func held(a algorithms.Algorithm, requests uint32) algorithms.Limit {
+	if a == algorithms.Concurrency {
+		return algorithms.Limit{Algorithm: a, Requests: requests}
+	}
+	return algorithms.Limit{Algorithm: a, Requests: requests, Period: time.Hour}
+}
+
+// phase returns a charge of a holder.
+func phase(p algorithms.HoldPhase, key string, l algorithms.Limit, holder string, hits int64) store.Charge {
+	c := charge(key, l)
+	c.Hits, c.Hold = hits, &store.Hold{Phase: p, Holder: store.HolderOf([]byte(holder)), AtMost: holdTime}
+	return c
+}
+
+func begin(key string, l algorithms.Limit, holder string, hits int64) store.Charge {
+	return phase(algorithms.HoldBegin, key, l, holder, hits)
+}
+
+func end(key string, l algorithms.Limit, holder string, hits int64) store.Charge {
+	return phase(algorithms.HoldEnd, key, l, holder, hits)
+}
+
+// wantEnd fails the test unless a charge that settles is allowed, finds the holder in that status, and leaves that many hits.
+func (e Env) wantEnd(t *testing.T, c store.Charge, was algorithms.HoldStatus, left uint32) {
+	t.Helper()
+	admitted, d := e.take(t, c)
+	if !admitted || !d[0].Allowed || d[0].RetryAfter != 0 || d[0].Remaining != left || c.Hold.Was.Status != was {
+		t.Errorf("%v: the end with %d hits: %v, %+v, was %+v; want it allowed, with %d remaining, was status %d",
+			c.Limit.Algorithm, c.Hits, admitted, d[0], c.Hold.Was, left, was)
+	}
+	e.wantRemaining(t, charge(string(c.Key), c.Limit), left)
+}
+
+// everyHold runs a case for each algorithm.
+func everyHold(t *testing.T, test func(a algorithms.Algorithm, rate bool)) {
+	t.Helper()
+	for _, a := range algorithms.Algorithms() {
+		test(a, a != algorithms.Concurrency)
+	}
+}
+
+func beginUnknown(t *testing.T, e Env) {
+	everyHold(t, func(a algorithms.Algorithm, _ bool) {
+		l := held(a, 10)
+		c := begin("k", l, "r", 4)
+		if d := e.wantAdmitted(t, true, c)[0]; d.Remaining != 6 || d.RetryAfter != 0 || c.Hold.Was != (algorithms.Hold{}) {
+			t.Errorf("%v: %+v, was %+v; want 6 remaining, of a holder that is not known", a, d, c.Hold.Was)
+		}
+		e.wantRemaining(t, c, 6)
+		e.wantAdmitted(t, false, begin("k", l, "s", 7))
+		e.wantAdmitted(t, true, begin("k", l, "t", 6))
+		want := algorithms.Hold{Status: algorithms.HoldHeld, Hits: 4, At: e.Now(), Until: e.Now().Add(holdTime)}
+		e.Sleep(time.Second)
+		again := begin("k", l, "r", 4)
+		e.wantAdmitted(t, true, again)
+		if again.Hold.Was != want {
+			t.Errorf("%v: the holder is %+v; want %+v", a, again.Hold.Was, want)
+		}
+	})
+}
+
+func beginDenied(t *testing.T, e Env) {
+	everyHold(t, func(a algorithms.Algorithm, rate bool) {
+		l := held(a, 10)
+		e.wantAdmitted(t, true, begin("k", l, "r", 8))
+		if d := e.wantAdmitted(t, false, begin("k", l, "s", 3))[0]; d.Allowed || d.RetryAfter <= 0 || d.Remaining != 2 {
+			t.Errorf("%v: %+v; want it denied for a while, with 2 remaining", a, d)
+		}
+		c := begin("k", l, "s", 3)
+		e.wantAdmitted(t, false, c)
+		want := algorithms.Hold{}
+		if rate {
+			want = algorithms.Hold{Status: algorithms.HoldDenied, Until: e.Now().Add(holdTime)}
+		}
+		if c.Hold.Was != want {
+			t.Errorf("%v: the denied holder is %+v; want %+v", a, c.Hold.Was, want)
+		}
+		e.wantRemaining(t, c, 2)
+	})
+}
+
+func beginHeld(t *testing.T, e Env) {
+	everyHold(t, func(a algorithms.Algorithm, _ bool) {
+		l := held(a, 10)
+		e.wantAdmitted(t, true, begin("k", l, "r", 10))
+		e.Sleep(time.Second)
+		for _, hits := range []int64{10, 1, 0, 11, -5} {
+			if d := e.wantAdmitted(t, true, begin("k", l, "r", hits))[0]; !d.Allowed || d.Remaining != 0 || d.RetryAfter != 0 {
+				t.Errorf("%v: a repeat with %d hits: %+v; want allowed, 0 remaining", a, hits, d)
+			}
+		}
+		e.wantEnd(t, end("k", l, "r", 0), algorithms.HoldHeld, 10)
+	})
+}
+
+func beginOfDenied(t *testing.T, e Env) {
+	everyHold(t, func(a algorithms.Algorithm, _ bool) {
+		l := held(a, 10)
+		e.wantAdmitted(t, true, begin("k", l, "r", 10))
+		e.wantAdmitted(t, false, begin("k", l, "s", 4))
+		e.wantAdmitted(t, false, begin("k", l, "s", 4))
+		e.wantEnd(t, end("k", l, "r", 0), algorithms.HoldHeld, 10)
+		if d := e.wantAdmitted(t, true, begin("k", l, "s", 4))[0]; d.Remaining != 6 {
+			t.Errorf("%v: %+v; want 6 remaining", a, d)
+		}
+		e.wantEnd(t, end("k", l, "s", 0), algorithms.HoldHeld, 10)
+	})
+}
+
+func beginOfEnded(t *testing.T, e Env) {
+	everyHold(t, func(a algorithms.Algorithm, _ bool) {
+		l := held(a, 10)
+		for range 3 {
+			e.wantAdmitted(t, true, begin("k", l, "r", 10))
+			e.wantAdmitted(t, false, begin("k", l, "s", 1))
+			e.wantEnd(t, end("k", l, "r", 0), algorithms.HoldHeld, 10)
+		}
+	})
+}
+
+func endUnknown(t *testing.T, e Env) {
+	everyHold(t, func(a algorithms.Algorithm, rate bool) {
+		l := held(a, 10)
+		if !rate {
+			e.wantEnd(t, end("k", l, "r", 4), algorithms.HoldUnknown, 10)
+			return
+		}
+		e.wantEnd(t, end("k", l, "r", 4), algorithms.HoldUnknown, 6)
+		e.wantEnd(t, end("k", l, "r", 4), algorithms.HoldEnded, 6) // a repeat
+		e.wantEnd(t, end("k", l, "s", 8), algorithms.HoldUnknown, 0)
+		e.wantAdmitted(t, false, begin("k", l, "t", 0)) // 2 past the limit, as a probe sees
+		refund := charge("k", l)
+		refund.Hits = -3
+		e.wantAdmitted(t, true, refund)
+		e.wantRemaining(t, refund, 1)
+	})
+}
+
+func endWithMore(t *testing.T, e Env) {
+	everyHold(t, func(a algorithms.Algorithm, rate bool) {
+		l := held(a, 10)
+		e.wantAdmitted(t, true, begin("k", l, "r", 4))
+		e.wantAdmitted(t, true, begin("k", l, "s", 5))
+		if !rate {
+			e.wantEnd(t, end("k", l, "r", 9), algorithms.HoldHeld, 5)
+			return
+		}
+		e.wantEnd(t, end("k", l, "r", 5), algorithms.HoldHeld, 0)
+		e.wantEnd(t, end("k", l, "s", 8), algorithms.HoldHeld, 0)
+		refund := charge("k", l)
+		refund.Hits = -4
+		e.wantAdmitted(t, true, refund)
+		e.wantRemaining(t, refund, 1) // 13 of 10, less 4
+	})
+}
+
+func endWithLess(t *testing.T, e Env) {
+	everyHold(t, func(a algorithms.Algorithm, rate bool) {
+		l := held(a, 10)
+		e.wantAdmitted(t, true, begin("k", l, "r", 4))
+		e.Sleep(time.Second)
+		e.wantAdmitted(t, true, begin("k", l, "s", 5))
+		e.Sleep(time.Second)
+		if !rate {
+			e.wantEnd(t, end("k", l, "r", 1), algorithms.HoldHeld, 5)
+			e.wantEnd(t, end("k", l, "s", 5), algorithms.HoldHeld, 10)
+			return
+		}
+		e.wantEnd(t, end("k", l, "r", 1), algorithms.HoldHeld, 4)
+		e.wantEnd(t, end("k", l, "s", 5), algorithms.HoldHeld, 4)
+	})
+}
+
+// The window of the begin ends before the end comes. A fixed window then has nothing to give back to. A sliding counter has the count of
+// the window before, and a log has the entry of the begin.
+func endInAnotherWindow(t *testing.T, e Env) {
+	for _, tt := range []struct {
+		a    algorithms.Algorithm
+		left uint32
+	}{{algorithms.FixedWindow, 8}, {algorithms.SlidingWindowCounter, 8}, {algorithms.SlidingWindowLog, 8}} {
+		l := held(tt.a, 10)
+		e.Sleep(l.Period - time.Duration(e.Now())%l.Period - 10*time.Second)
+		c := begin("k", l, "r", 5)
+		e.wantAdmitted(t, true, c)
+		e.Sleep(20 * time.Second)
+		e.wantAdmitted(t, true, begin("k", l, "s", 2))
+		e.wantEnd(t, end("k", l, "r", 0), algorithms.HoldHeld, tt.left)
+		e.wantEnd(t, end("k", l, "s", 0), algorithms.HoldHeld, 10)
+	}
+}
+
+func endFreesSlots(t *testing.T, e Env) {
+	l := held(algorithms.Concurrency, 3)
+	for i, hits := range []int64{1, 0, 3, 1000, algorithms.MaxHits} { // the hits of an end mean nothing
+		e.wantAdmitted(t, true, begin("k", l, "r", 2))
+		e.wantAdmitted(t, true, begin("k", l, "s", 1))
+		e.wantAdmitted(t, false, begin("k", l, "t", 1))
+		e.wantEnd(t, end("k", l, "r", hits), algorithms.HoldHeld, 2)
+		e.wantAdmitted(t, true, begin("k", l, "t", 1))
+		e.wantEnd(t, end("k", l, "t", hits), algorithms.HoldHeld, 2)
+		e.wantEnd(t, end("k", l, "s", hits), algorithms.HoldHeld, 3)
+		if t.Failed() {
+			t.Fatalf("with %d hits, round %d", hits, i)
+		}
+	}
+}
+
+func endOfDenied(t *testing.T, e Env) {
+	everyHold(t, func(a algorithms.Algorithm, rate bool) {
+		l, was := held(a, 10), algorithms.HoldUnknown
+		if rate {
+			was = algorithms.HoldDenied
+		}
+		e.wantAdmitted(t, true, begin("k", l, "r", 8))
+		e.wantAdmitted(t, false, begin("k", l, "s", 3))
+		e.wantEnd(t, end("k", l, "s", 3), was, 2)
+		e.wantEnd(t, end("k", l, "s", 5), was, 2)
+		e.wantEnd(t, end("k", l, "s", 0), was, 2)
+	})
+}
+
+func endOfEnded(t *testing.T, e Env) {
+	everyHold(t, func(a algorithms.Algorithm, rate bool) {
+		l, was, left := held(a, 10), algorithms.HoldUnknown, uint32(10)
+		if rate {
+			was, left = algorithms.HoldEnded, 7
+		}
+		e.wantAdmitted(t, true, begin("k", l, "r", 5))
+		e.wantEnd(t, end("k", l, "r", 3), algorithms.HoldHeld, left)
+		for _, hits := range []int64{3, 0, 9, -2} {
+			e.wantEnd(t, end("k", l, "r", hits), was, left)
+		}
+	})
+}
+
+func endAsRefund(t *testing.T, e Env) {
+	everyHold(t, func(a algorithms.Algorithm, rate bool) {
+		l := held(a, 10)
+		denied, ended := algorithms.HoldUnknown, algorithms.HoldUnknown
+		if rate {
+			denied, ended = algorithms.HoldDenied, algorithms.HoldEnded
+		}
+		e.wantAdmitted(t, true, begin("k", l, "other", 4))
+		e.wantEnd(t, end("k", l, "r", -3), algorithms.HoldUnknown, 6)
+		e.wantEnd(t, end("k", l, "r", -3), algorithms.HoldUnknown, 6) // which is not remembered
+		e.wantAdmitted(t, true, begin("k", l, "r", 5))
+		e.wantEnd(t, end("k", l, "r", -1), algorithms.HoldHeld, 6)
+		e.wantEnd(t, end("k", l, "r", -1), ended, 6)
+		e.wantAdmitted(t, false, begin("k", l, "s", 7))
+		e.wantEnd(t, end("k", l, "s", -7), denied, 6)
+	})
+}

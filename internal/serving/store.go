@@ -126,7 +126,7 @@ func (s *Stores) lease(o StoreOptions) (err error) {
 		Ready:   s.guard.Settled,
 		Fleet:   s.fleet,
 		Local:   s.memory,
-		Silent:  s.redis.Silent,
+		Late:    s.redis.Late,
 		Without: s.guard.TakeWithout,
 		Wall:    wall,
 	})

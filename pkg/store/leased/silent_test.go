@@ -52,7 +52,7 @@ func TestARequestWithoutALeaseDoesNotWaitForASilentStore(t *testing.T) {
 	var silent atomic.Int64
 	without := atomic.Int64{}
 	inBubble(t, Options{
-		Silent: func() time.Duration { return time.Duration(silent.Load()) },
+		Late: func() time.Duration { return time.Duration(silent.Load()) },
 		Without: func(_ []store.Charge, decisions []algorithms.Decision) (bool, error) {
 			without.Add(1)
 			decisions[0] = algorithms.Decision{Allowed: true}
@@ -96,7 +96,7 @@ func TestOnlyTheFirstRequestOfAnOftenAskedKeyWaitsForASilentStore(t *testing.T) 
 		told := &telling{}
 		without := 0
 		s, err := New(Options{
-			Store: behind{told}, Shared: told, Outbox: told, Silent: func() time.Duration { return time.Second },
+			Store: behind{told}, Shared: told, Outbox: told, Late: func() time.Duration { return time.Second },
 			Without: func(_ []store.Charge, decisions []algorithms.Decision) (bool, error) {
 				without++
 				decisions[0] = algorithms.Decision{Allowed: true}

@@ -124,7 +124,7 @@ func (s *Store) peek(c *store.Charge, to *algorithms.Decision) bool {
 // without decides a request of a key that waits for a grant, while the shared store owes an answer for longer than usual. The request
 // does not wait for the store then.
 func (s *Store) without(charges []store.Charge, decisions []algorithms.Decision) (admitted, decided bool) {
-	if s.options.Without == nil || s.options.Silent == nil || s.keys.Load() == 0 || s.options.Silent() == 0 {
+	if s.options.Without == nil || s.options.Late == nil || s.keys.Load() == 0 || s.options.Late() == 0 {
 		return false, false
 	}
 	for i := range charges {

@@ -74,13 +74,22 @@ func (s *Store) Answered() time.Time {
 
 // Silent returns how long calls have been under way without any answer; 0 if no call is. Silent also returns 0 while an answer may
 // take that long: for the timeout, and for twice the longest of the last round trips.
-func (s *Store) Silent() time.Duration {
-	p := &s.pulse
+func (s *Store) Silent() time.Duration { return s.pulse.silence(s.timeout) }
+
+// lateAfter is the shortest silence of Late. Scheduling alone makes a round trip on a busy machine that long.
+const lateAfter = time.Millisecond
+
+// Late is Silent for callers that can do without the answer: a millisecond counts, or twice the longest of the last round trips.
+func (s *Store) Late() time.Duration { return s.pulse.silence(lateAfter) }
+
+// silence returns how long flights have been under way without any answer; 0 up to the shortest, and up to twice the longest of the last
+// round trips.
+func (p *pulse) silence(shortest time.Duration) time.Duration {
 	if p.under.Load() == 0 {
 		return 0
 	}
 	silent := time.Since(p.started) - time.Duration(p.quiet.Load())
-	if silent <= max(s.timeout, 2*p.usually()) {
+	if silent <= max(shortest, 2*p.usually()) {
 		return 0
 	}
 	return silent

@@ -74,6 +74,33 @@ func TestNothingIsSentToASilentRedis(t *testing.T) {
 	})
 }
 
+func TestAStoppedRedisIsLateLongBeforeItIsSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const trip = time.Millisecond
+		f := farBy(trip)
+		s := away(t, f, Options{Timeout: 10 * time.Millisecond})
+		c := hit("asked", perAge(algorithms.FixedWindow, 10))
+		taking(t, s, c)
+		time.Sleep(time.Hour)
+		if late, silent := s.Late(), s.Silent(); late != 0 || silent != 0 {
+			t.Errorf("idle: late %v, silent %v; want 0", late, silent)
+		}
+		f.hang(time.Hour)
+		stopped := time.Now()
+		go func() { _, _ = s.Take(t.Context(), []store.Charge{c}, make([]algorithms.Decision, 1)) }()
+		for _, step := range []struct {
+			after        time.Duration
+			late, silent bool
+		}{{2 * trip, false, false}, {2*trip + 1, true, false}, {10 * time.Millisecond, true, false}, {10*time.Millisecond + 1, true, true}} {
+			synctest.Wait()
+			time.Sleep(step.after - time.Since(stopped))
+			if late, silent := s.Late() > 0, s.Silent() > 0; late != step.late || silent != step.silent {
+				t.Errorf("after %v: late %v, silent %v; want %v, %v", step.after, late, silent, step.late, step.silent)
+			}
+		}
+	})
+}
+
 func TestHitsAreSentAtAPaceWhenRedisIsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, g, l := noted()

@@ -93,10 +93,10 @@ func (b behind) Take(ctx context.Context, charges []store.Charge, decisions []al
 
 func TestOnlyTheFirstRequestOfAnOftenAskedKeyWaitsForASilentStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		told := &telling{}
+		told, late := &telling{}, 2*time.Millisecond
 		without := 0
 		s, err := New(Options{
-			Store: behind{told}, Shared: told, Outbox: told, Late: func() time.Duration { return time.Second },
+			Store: behind{told}, Shared: told, Outbox: told, Late: func() time.Duration { return late },
 			Without: func(_ []store.Charge, decisions []algorithms.Decision) (bool, error) {
 				without++
 				decisions[0] = algorithms.Decision{Allowed: true}
@@ -118,6 +118,16 @@ func TestOnlyTheFirstRequestOfAnOftenAskedKeyWaitsForASilentStore(t *testing.T) 
 		}
 		if got := told.asked(); got != 1 || without != 99 {
 			t.Errorf("the store was asked %d times, and %d requests were decided without it; want 1 and 99", got, without)
+		}
+
+		told.fail(nil)
+		late = 0
+		take(t, s, c) // the store is back
+		told.asked()
+		late, without = 6*time.Millisecond, 0
+		take(t, s, c)
+		if asked := told.asked(); asked != 0 || without != 1 {
+			t.Errorf("after 6ms of silence a request that had not waited in vain waited for the store")
 		}
 	})
 }

@@ -121,14 +121,21 @@ func (s *Store) peek(c *store.Charge, to *algorithms.Decision) bool {
 	return true
 }
 
-// without decides a request of a key that waits for a grant, while the shared store owes an answer for longer than usual. The request
-// does not wait for the store then.
+// longLate is a lateness after which no key waits for the shared store that is asked often.
+const longLate = 5 * time.Millisecond
+
+// without decides a request without the shared store while that owes an answer for longer than usual, if one of the keys is asked often. The
+// request does not wait for the store then.
 func (s *Store) without(charges []store.Charge, decisions []algorithms.Decision) (admitted, decided bool) {
-	if s.options.Without == nil || s.options.Late == nil || s.keys.Load() == 0 || s.options.Late() == 0 {
+	if s.options.Without == nil || s.options.Late == nil || s.keys.Load() == 0 {
+		return false, false
+	}
+	late := s.options.Late()
+	if late == 0 {
 		return false, false
 	}
 	for i := range charges {
-		if !s.waits(&charges[i]) {
+		if !s.waits(&charges[i], late) {
 			continue
 		}
 		s.metrics.without.Add(1)
@@ -138,11 +145,12 @@ func (s *Store) without(charges []store.Charge, decisions []algorithms.Decision)
 	return false, false
 }
 
-// waits reports whether the key of a charge waits for a grant, or has waited for an answer in vain.
-func (s *Store) waits(c *store.Charge) bool {
+// waits reports whether the key of a charge is asked often and would have to wait. At first only keys count that wait for a grant, or that
+// have waited for an answer in vain. A key that is close to its limit has no lease, and the shared store should decide about it.
+func (s *Store) waits(c *store.Charge, late time.Duration) bool {
 	sh, _ := s.spot(c.Key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	k := sh.keys[string(c.Key)]
-	return k != nil && leasable(c) && k.limit == c.Limit && (k.asked > 0 || k.vain)
+	return k != nil && leasable(c) && k.limit == c.Limit && (k.asked > 0 || k.vain || late > longLate)
 }

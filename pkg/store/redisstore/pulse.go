@@ -14,6 +14,7 @@ type pulse struct {
 	ended   atomic.Int64 // when a flight last ended without an answer, likewise; 0: the last one was answered
 	late    atomic.Int64 // when a caller last stopped to wait for an answer, likewise; 0: never
 	usual   atomic.Int64 // the longest of the last round trips, in nanoseconds, which later ones slowly forget
+	nine    atomic.Int64 // about nine of ten round trips are shorter, in nanoseconds
 }
 
 // silenceGap is the longest time between two flights without an answer that are one silence.
@@ -47,6 +48,21 @@ func (p *pulse) answered(now time.Time, took time.Duration) {
 	p.quiet.Store(at)
 	usual := p.usual.Load()
 	p.usual.Store(max(int64(took), usual-(usual-int64(took))/tripMemory))
+	p.nine.Store(nineOfTen(p.nine.Load(), int64(took)))
+}
+
+// nineOfTen moves an estimate of the 90th percentile by one value. The estimate grows by nine steps or falls by one, so that a single value,
+// however large, moves it little. See Ma, Muthukrishnan and Sandler, "Frugal Streaming for Estimating Quantiles" (2013).
+func nineOfTen(estimate, value int64) int64 {
+	const steps = 64 // in an estimate
+	switch {
+	case estimate == 0:
+		return value
+	case value > estimate:
+		return min(value, estimate+9*(estimate/steps+1))
+	default:
+		return max(value, estimate-estimate/steps-1)
+	}
 }
 
 // missRemembered is for how long a missed answer counts. Meanwhile no caller flies itself: only a flight of a worker can wait for a late answer.
@@ -74,22 +90,33 @@ func (s *Store) Answered() time.Time {
 
 // Silent returns how long calls have been under way without any answer; 0 if no call is. Silent also returns 0 while an answer may
 // take that long: for the timeout, and for twice the longest of the last round trips.
-func (s *Store) Silent() time.Duration { return s.pulse.silence(s.timeout) }
-
-// lateAfter is the shortest silence of Late. Scheduling alone makes a round trip on a busy machine that long.
-const lateAfter = time.Millisecond
-
-// Late is Silent for callers that can do without the answer: a millisecond counts, or twice the longest of the last round trips.
-func (s *Store) Late() time.Duration { return s.pulse.silence(lateAfter) }
-
-// silence returns how long flights have been under way without any answer; 0 up to the shortest, and up to twice the longest of the last
-// round trips.
-func (p *pulse) silence(shortest time.Duration) time.Duration {
-	if p.under.Load() == 0 {
+func (s *Store) Silent() time.Duration {
+	if s.pulse.under.Load() == 0 {
 		return 0
 	}
+	return s.pulse.silence(max(s.timeout, 2*s.pulse.usually()))
+}
+
+// lateAfter is the shortest silence of Late. On a busy machine scheduling alone can make a round trip that long.
+const lateAfter = time.Millisecond
+
+// Late is Silent for callers that can do without the answer. A millisecond counts, or twice as long as nine of ten round trips take. Up to
+// silenceGap after a call without an answer no call needs to be under way.
+func (s *Store) Late() time.Duration {
+	p := &s.pulse
+	if p.under.Load() == 0 {
+		ended := p.ended.Load()
+		if ended == 0 || int64(time.Since(p.started))-ended > int64(silenceGap) {
+			return 0
+		}
+	}
+	return p.silence(max(lateAfter, 2*time.Duration(p.nine.Load())))
+}
+
+// silence returns how long flights have had no answer; 0 if an answer may take that long.
+func (p *pulse) silence(usual time.Duration) time.Duration {
 	silent := time.Since(p.started) - time.Duration(p.quiet.Load())
-	if silent <= max(shortest, 2*p.usually()) {
+	if silent <= usual {
 		return 0
 	}
 	return silent

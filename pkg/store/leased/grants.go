@@ -140,7 +140,7 @@ func (a *asking) end(s *Store, w want, d algorithms.Decision, told *store.State,
 	defer k.shard.mu.Unlock()
 	if err != nil {
 		back := k.failed(now)
-		k.vain = !errors.Is(err, errAway)
+		k.vain = true
 		if u, ok := errors.AsType[store.Unanswered](err); ok && back > 0 {
 			u.Instead([]int64{0})
 		}

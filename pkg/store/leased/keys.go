@@ -36,7 +36,8 @@ type key struct {
 	lease
 	name  []byte
 	shard *shard
-	vain  bool // the last question or grant had no answer
+	spent time.Duration // when a request was last decided from the lease; 0: never
+	vain  bool          // the last question or grant had no answer, or was not asked
 }
 
 // spot returns the shard of a key, and a counter in it.

@@ -93,10 +93,10 @@ func (b behind) Take(ctx context.Context, charges []store.Charge, decisions []al
 
 func TestOnlyTheFirstRequestOfAnOftenAskedKeyWaitsForASilentStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		told, late := &telling{}, 2*time.Millisecond
+		told := &telling{}
 		without := 0
 		s, err := New(Options{
-			Store: behind{told}, Shared: told, Outbox: told, Late: func() time.Duration { return late },
+			Store: behind{told}, Shared: told, Outbox: told, Late: func() time.Duration { return time.Second },
 			Without: func(_ []store.Charge, decisions []algorithms.Decision) (bool, error) {
 				without++
 				decisions[0] = algorithms.Decision{Allowed: true}
@@ -119,15 +119,34 @@ func TestOnlyTheFirstRequestOfAnOftenAskedKeyWaitsForASilentStore(t *testing.T) 
 		if got := told.asked(); got != 1 || without != 99 {
 			t.Errorf("the store was asked %d times, and %d requests were decided without it; want 1 and 99", got, without)
 		}
+	})
+}
 
-		told.fail(nil)
-		late = 0
-		take(t, s, c) // the store is back
-		told.asked()
-		late, without = 6*time.Millisecond, 0
+func TestAKeyThatHasJustSpentALeaseDoesNotWaitForLong(t *testing.T) {
+	inBubble(t, Options{}, func(t *testing.T, s *Store, told *telling) {
+		c := minute("k", 1000)
+		warm(t, s, told, c)
+		time.Sleep(time.Millisecond)
 		take(t, s, c)
-		if asked := told.asked(); asked != 0 || without != 1 {
-			t.Errorf("after 6ms of silence a request that had not waited in vain waited for the store")
+		sh, _ := s.spot(c.Key)
+		k := sh.keys[string(c.Key)]
+		if k.first.left == 0 || k.asked > 0 || k.vain {
+			t.Fatalf("%+v; want a lease, and no grant under way", k.lease)
+		}
+		for _, step := range []struct {
+			name  string
+			pause time.Duration
+			late  time.Duration
+			waits bool
+		}{
+			{"late for a moment", 0, longLate, false},
+			{"late for long", 0, longLate + 1, true},
+			{"late for long, a while after the lease", slot, longLate + 1, false},
+		} {
+			time.Sleep(step.pause)
+			if got := s.waits(&c, step.late); got != step.waits {
+				t.Errorf("%s: %v, want %v", step.name, got, step.waits)
+			}
 		}
 	})
 }

@@ -53,6 +53,7 @@ func (s *Store) spend(c *store.Charge, to *algorithms.Decision, now time.Duratio
 		return from, false
 	}
 	k.rate.note(now, c.Hits)
+	k.spent = now
 	sh.leased++
 	*to = k.answer(now)
 	if c.Left != nil {
@@ -121,10 +122,10 @@ func (s *Store) peek(c *store.Charge, to *algorithms.Decision) bool {
 	return true
 }
 
-// longLate is a lateness after which no key waits for the shared store that is asked often.
-const longLate = 5 * time.Millisecond
+// longLate is a lateness after which no key waits for the shared store that has just spent a lease.
+const longLate = 2 * time.Millisecond
 
-// without decides a request without the shared store while that owes an answer for longer than usual, if one of the keys is asked often. The
+// without decides a request without the shared store while that owes an answer for longer than usual, if one of the keys is leased. The
 // request does not wait for the store then.
 func (s *Store) without(charges []store.Charge, decisions []algorithms.Decision) (admitted, decided bool) {
 	if s.options.Without == nil || s.options.Late == nil || s.keys.Load() == 0 {
@@ -145,12 +146,12 @@ func (s *Store) without(charges []store.Charge, decisions []algorithms.Decision)
 	return false, false
 }
 
-// waits reports whether the key of a charge is asked often and would have to wait. At first only keys count that wait for a grant, or that
-// have waited for an answer in vain. A key that is close to its limit has no lease, and the shared store should decide about it.
+// waits reports whether the key of a charge is asked often and would have to wait. The key waits for a grant, or has waited for an answer in
+// vain, or, after longLate, has just spent a lease. A key that is close to its limit has no lease, and the shared store should decide about it.
 func (s *Store) waits(c *store.Charge, late time.Duration) bool {
 	sh, _ := s.spot(c.Key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	k := sh.keys[string(c.Key)]
-	return k != nil && leasable(c) && k.limit == c.Limit && (k.asked > 0 || k.vain || late > longLate)
+	return k != nil && leasable(c) && k.limit == c.Limit && (k.asked > 0 || k.vain || late > longLate && k.spent > 0 && s.now()-k.spent < slot)
 }

@@ -85,7 +85,7 @@ func TestTheOtherStoreDecidesEachTransactionWithAHolderAsItIs(t *testing.T) {
 func TestNoLeaseAnswersATransactionWithAHolderAtOnce(t *testing.T) {
 	without := 0
 	o := Options{
-		Silent: func() time.Duration { return time.Second },
+		Late: func() time.Duration { return time.Second },
 		Without: func([]store.Charge, []algorithms.Decision) (bool, error) {
 			without++
 			return true, nil

@@ -73,10 +73,14 @@ func (sh *shard) followLocked(s *Store, c *clock) {
 	count, places := sh.table.count, 0
 	sh.table.sweep(func(slot *slot) (idle bool) {
 		limit := sh.limits.of(slot.limit())
-		if !limit.Algorithm.HasState() {
+		switch limit.Algorithm {
+		case algorithms.Concurrency:
+			return false
+		case algorithms.SlidingWindowLog:
 			sh.logs.of(slot.state).Realign(step)
 			sh.summarizeLocked(slot, before+algorithms.Instant(step))
 			return false
+		default:
 		}
 		slot.state = algorithms.Realign(*limit, slot.state, before, step)
 		if slot.state.Unused() {
@@ -86,6 +90,7 @@ func (sh *shard) followLocked(s *Store, c *clock) {
 		return false
 	})
 	s.metrics.free(int(count-sh.table.count), places)
+	sh.holders.realign(step)
 	sh.latest = before + algorithms.Instant(step)
 	sh.epoch = c.epoch
 	sh.candidates.reset()

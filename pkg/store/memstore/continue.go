@@ -13,7 +13,7 @@ var _ store.Continuer = (*Store)(nil)
 // the key is not remembered. Continue allocates nothing for a known key.
 func (s *Store) Continue(charges []store.Charge, states []store.State, decisions []algorithms.Decision) {
 	for i := range charges {
-		if c := &charges[i]; states[i].Now != 0 && (c.Limit.Algorithm.HasState() || c.Limit.Requests > 0) {
+		if c := &charges[i]; states[i].Now != 0 && c.Limit.Algorithm != algorithms.Concurrency && (c.Limit.Algorithm.HasState() || c.Limit.Requests > 0) {
 			s.continueOne(c, &states[i], &decisions[i]) // the denial of a ban says nothing about a log
 		}
 	}
@@ -30,7 +30,7 @@ func (s *Store) continueOne(c *store.Charge, to *store.State, d *algorithms.Deci
 	if age == older {
 		return
 	}
-	v := sh.loadLocked(key, &c.Limit)
+	v := sh.loadLocked(s, key, &c.Limit, now)
 	v.denied = v.denied.after(&c.Limit, c.Hits, d.Allowed)
 	if v.log != nil {
 		s.continueLogLocked(&v, c, d, now, age)

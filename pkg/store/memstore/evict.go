@@ -138,6 +138,14 @@ func (sh *shard) candidateLocked(place int, now algorithms.Instant) candidate {
 		c.opens = never - 1 // as a key that is denied, longer than any other
 		return c
 	}
+	if l.Algorithm == algorithms.Concurrency { // may go once all holders have run out: without the key they would hold nothing
+		line := lineOf(s.state)
+		c.capacity = max(c.capacity, 1)
+		if slots := sh.holders.slots(&line); slots.Used > 0 && slots.Last > now {
+			c.opens = slots.Last
+		}
+		return c
+	}
 	if l.Requests == 0 {
 		c.capacity = 1
 		return c

@@ -46,13 +46,15 @@ const (
 // Defaults of Options.
 const (
 	DefaultMaxKeys       = 1_000_000
+	DefaultMaxHolds      = 1_000_000
 	DefaultSweepInterval = 10 * time.Second
 )
 
 // Options configures New. The zero value is valid.
 type Options struct {
 	MaxKeys       int           // most places: a key takes one, and a key of sliding_window_log three or more (see places); 0 means DefaultMaxKeys
-	OnFull        OnFull        // the policy for a new key when no other can be forgotten
+	MaxHolds      int           // most holders, of at most 64 bytes each; 0 means DefaultMaxHolds
+	OnFull        OnFull        // the policy for a new key, or a begin, when no other can be forgotten
 	SweepInterval time.Duration // time in which the sweep visits every key once; 0 means DefaultSweepInterval
 	Logger        *slog.Logger  // of steps of the wall clock, at WARN; nil: no log
 	// Now returns the instant by the clock whose windows count. The store follows the clock as it follows a wall clock. Nil: this machine's
@@ -63,27 +65,31 @@ type Options struct {
 
 // Store keeps states in memory. All methods are safe for concurrent use. Close it to end the sweep.
 type Store struct {
-	maxKeys int64
-	onFull  OnFull
-	clock   atomic.Pointer[clock]
-	wall    func(time.Time) int64 // the wall clock of a reading, in Unix nanoseconds
-	logger  *slog.Logger          // nil: no log
-	seeds   [2]maphash.Seed
-	savable bool
-	hashKey hashKey // of a savable store, in place of seeds; Load changes it before the first use
-	shards  []shard
-	opens   []atomic.Int64 // of shards[i].candidates; apart, so that a look at all reads little memory
-	turn    atomic.Uint32  // of the shards to make room for others
-	scratch sync.Pool
-	metrics metrics
-	stop    func()
+	maxKeys  int64
+	maxHolds int64
+	onFull   OnFull
+	clock    atomic.Pointer[clock]
+	wall     func(time.Time) int64 // the wall clock of a reading, in Unix nanoseconds
+	logger   *slog.Logger          // nil: no log
+	seeds    [2]maphash.Seed
+	savable  bool
+	hashKey  hashKey // of a savable store, in place of seeds; Load changes it before the first use
+	shards   []shard
+	opens    []atomic.Int64 // of shards[i].candidates; apart, so that a look at all reads little memory
+	spent    []atomic.Bool  // of shards[i].holders, as opens
+	turn     atomic.Uint32  // of the shards to make room for others
+	scratch  sync.Pool
+	metrics  metrics
+	stop     func()
 }
 
 // metrics counts for Stats, on cache lines that a request without a new key does not touch.
 type metrics struct {
 	places                             atomic.Int64 // of remembered keys, and claimed for others
+	holds                              atomic.Int64 // remembered holders, and places claimed for others
 	evicted, swept, allowed, deniedNew atomic.Uint64
 	joined                             atomic.Uint64
+	holdsAllowed, holdsDenied          atomic.Uint64
 	clockSteps                         atomic.Uint64
 }
 
@@ -115,6 +121,9 @@ func open(o Options, wall func(time.Time) int64) (*Store, error) {
 	if o.MaxKeys < 0 || o.MaxKeys > math.MaxInt32 {
 		errs = append(errs, fmt.Errorf("max_keys: %d: must be between 1 and %d", o.MaxKeys, math.MaxInt32))
 	}
+	if o.MaxHolds < 0 || o.MaxHolds > math.MaxInt32 {
+		errs = append(errs, fmt.Errorf("max_holds: %d: must be between 1 and %d", o.MaxHolds, math.MaxInt32))
+	}
 	if o.OnFull > Deny {
 		errs = append(errs, fmt.Errorf("on_full: %d: must be allow or deny", o.OnFull))
 	}
@@ -124,22 +133,26 @@ func open(o Options, wall func(time.Time) int64) (*Store, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	o.MaxKeys, o.SweepInterval = cmp.Or(o.MaxKeys, DefaultMaxKeys), cmp.Or(o.SweepInterval, DefaultSweepInterval)
+	o.MaxKeys, o.MaxHolds = cmp.Or(o.MaxKeys, DefaultMaxKeys), cmp.Or(o.MaxHolds, DefaultMaxHolds)
+	o.SweepInterval = cmp.Or(o.SweepInterval, DefaultSweepInterval)
 	start := time.Now()
 	first := clock{start: start, epoch: wall(start)}
 	s := &Store{
-		maxKeys: int64(o.MaxKeys),
-		onFull:  o.OnFull,
-		wall:    wall,
-		logger:  o.Logger,
-		seeds:   [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()},
-		savable: o.Savable,
-		hashKey: newHashKey(),
-		shards:  make([]shard, shardCount(o.MaxKeys)),
+		maxKeys:  int64(o.MaxKeys),
+		maxHolds: int64(o.MaxHolds),
+		onFull:   o.OnFull,
+		wall:     wall,
+		logger:   o.Logger,
+		seeds:    [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()},
+		savable:  o.Savable,
+		hashKey:  newHashKey(),
+		shards:   make([]shard, shardCount(o.MaxKeys)),
 	}
 	s.clock.Store(&first)
 	s.opens = make([]atomic.Int64, len(s.shards))
+	s.spent = make([]atomic.Bool, len(s.shards))
 	for i := range s.shards {
+		s.shards[i].holders.all, s.shards[i].holders.anySpent = &s.metrics.holds, &s.spent[i]
 		s.shards[i].candidates.opens = &s.opens[i]
 		s.shards[i].epoch = first.epoch
 	}
@@ -205,11 +218,15 @@ func (s *Store) Take(ctx context.Context, charges []store.Charge, decisions []al
 
 // TakeNow implements [store.Prompt]. TakeNow decides every transaction.
 func (s *Store) TakeNow(charges []store.Charge, decisions []algorithms.Decision) (admitted, decided bool) {
-	if len(charges) == 1 {
+	switch {
+	case len(charges) != 1:
+		return s.takeAll(charges, decisions), true
+	case charges[0].Hold != nil:
+		s.takeHold(&charges[0], &decisions[0])
+	default:
 		s.takeOne(&charges[0], &decisions[0])
-		return decisions[0].Allowed || charges[0].Mode.Shadows(), true
 	}
-	return s.takeAll(charges, decisions), true
+	return decisions[0].Allowed || charges[0].Mode.Shadows(), true
 }
 
 // Peek implements [store.Store]. Peek fails only when ctx has ended.
@@ -223,8 +240,12 @@ func (s *Store) Peek(ctx context.Context, charges []store.Charge, decisions []al
 		sh := s.shardOf(key)
 		sh.mu.Lock()
 		now := sh.instantLocked(s)
-		v := sh.loadLocked(key, &c.Limit)
-		decisions[i] = v.take(c, c.Hits, now, c.CountRejected)
+		v := sh.loadLocked(s, key, &c.Limit, now)
+		if c.Hold != nil {
+			decisions[i] = v.peekHoldLocked(c, now)
+		} else {
+			decisions[i] = v.take(c, c.Hits, now, c.CountRejected)
+		}
 		sh.mu.Unlock()
 	}
 	return nil
@@ -240,6 +261,8 @@ func (s *Store) Reset(ctx context.Context, charges []store.Charge) (int, error) 
 		key := s.digest(&charges[i])
 		sh := s.shardOf(key)
 		sh.mu.Lock()
+		sh.instantLocked(s)
+		sh.forgetHoldersLocked(key, &charges[i].Limit)
 		if places := sh.forgetLocked(key); places > 0 {
 			forgotten++
 			s.metrics.places.Add(-int64(places))
@@ -261,7 +284,7 @@ func (s *Store) takeOne(c *store.Charge, d *algorithms.Decision) {
 			sh.mu.Unlock()
 			break
 		}
-		v := sh.loadLocked(key, &c.Limit)
+		v := sh.loadLocked(s, key, &c.Limit, now)
 		*d = v.take(c, c.Hits, now, c.CountRejected)
 		if want := r.wantLocked(s, &v, now); want.places > 0 && !s.claimLocked(&r, want, now) {
 			sh.mu.Unlock()

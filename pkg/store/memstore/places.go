@@ -17,7 +17,7 @@ func placesOf(entries int) int { return (logBytes + entries + placeBytes - 1) / 
 
 // placesLocked returns the places that a slot takes. mu must be held.
 func (sh *shard) placesLocked(s *slot) int {
-	if sh.limits.of(s.limit()).Algorithm.HasState() {
+	if sh.limits.of(s.limit()).Algorithm != algorithms.SlidingWindowLog {
 		return 1
 	}
 	return 1 + placesOf(sh.logs.of(s.state).Size())

@@ -14,6 +14,9 @@ type room struct {
 	tight  bool     // too few keys could be forgotten, or room is full: logs do not grow
 	spared []digest // logs that grow, by shard: they must not go to make room for themselves
 
+	holds    int  // claimed places of holders
+	holdFull bool // too few holders could be forgotten: new ones are not remembered
+
 	surveyed int // keys that other shards looked at because their samples showed denied keys alone
 }
 
@@ -103,6 +106,10 @@ func (s *Store) giveBack(r *room) {
 	if r.held > 0 {
 		s.metrics.places.Add(-int64(r.held))
 		r.held = 0
+	}
+	if r.holds > 0 {
+		s.metrics.holds.Add(-int64(r.holds))
+		r.holds = 0
 	}
 }
 

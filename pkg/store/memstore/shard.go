@@ -19,6 +19,8 @@ type shard struct {
 	logs       logs
 	candidates candidates
 	heard      []heard // see Continue; nil before the first
+	holders    holders
+	_          [40]byte
 }
 
 // maxShardKeys is the bound of keys in a shard, so that each key can have a limit of its own. One number of limits stays free for the
@@ -37,7 +39,8 @@ type view struct {
 	denied deniedHits       // of the key
 	limit  algorithms.Limit // of the state
 
-	state   algorithms.State   // of every algorithm but sliding_window_log
+	state   algorithms.State   // of every algorithm but sliding_window_log; of concurrency the line of the slot
+	slots   algorithms.Slots   // of concurrency, with the charges so far
 	log     *algorithms.Log    // of sliding_window_log: the log of the key, or a new one; not nil
 	pending algorithms.Pending // charges on top of log
 }
@@ -57,9 +60,12 @@ func (sh *shard) instantOfLocked(s *Store, c *clock) algorithms.Instant {
 }
 
 // loadLocked returns the view of a key. limit is the limit of the first charge. mu must be held.
-func (sh *shard) loadLocked(key digest, limit *algorithms.Limit) view {
+func (sh *shard) loadLocked(s *Store, key digest, limit *algorithms.Limit, now algorithms.Instant) view {
 	v := view{key: key, shard: sh, limit: *limit}
 	v.place, v.found = sh.table.find(key)
+	if v.found && limit.Algorithm == algorithms.Concurrency {
+		v.found = sh.expireLocked(s, v.place, now)
+	}
 	logs := limit.Algorithm == algorithms.SlidingWindowLog
 	if !v.found {
 		if logs {
@@ -69,9 +75,14 @@ func (sh *shard) loadLocked(key digest, limit *algorithms.Limit) view {
 	}
 	slot := &sh.table.slots[v.place]
 	v.denied, v.limit = slot.denied(), *sh.limits.of(slot.limit())
-	if logs {
+	switch {
+	case logs:
 		v.log = sh.logs.of(slot.state)
-	} else {
+	case limit.Algorithm == algorithms.Concurrency:
+		v.state = slot.state
+		l := lineOf(slot.state)
+		v.slots = sh.holders.slots(&l)
+	default:
 		v.state = slot.state
 	}
 	return v
@@ -91,7 +102,10 @@ func (sh *shard) takeKnownLocked(s *Store, key digest, c *store.Charge, d *algor
 	if *sh.limits.of(slot.limit()) != c.Limit {
 		return false
 	}
-	if c.Limit.Algorithm == algorithms.SlidingWindowLog {
+	switch c.Limit.Algorithm {
+	case algorithms.Concurrency:
+		return false
+	case algorithms.SlidingWindowLog:
 		log := sh.logs.of(slot.state)
 		p, decided := log.Decide(c.Limit, now, algorithms.Pending{}, c.Hits, c.CountRejected)
 		before := log.Size()
@@ -104,7 +118,7 @@ func (sh *shard) takeKnownLocked(s *Store, key digest, c *store.Charge, d *algor
 		}
 		*d = decided
 		slot.state = logStateOf(slot.state).after(log, &c.Limit, *d)
-	} else {
+	default:
 		slot.state, *d = algorithms.Take(c.Limit, slot.state, now, c.Hits, c.CountRejected)
 	}
 	if !d.Allowed || slot.denied() != 0 {
@@ -130,10 +144,14 @@ func (sh *shard) markLocked(place int, c *store.Charge, allowed bool, now algori
 // take applies hits of the charge to the view and returns the decision.
 func (v *view) take(c *store.Charge, hits int64, now algorithms.Instant, countRejected bool) (d algorithms.Decision) {
 	was := v.limit
-	if v.log != nil {
+	switch {
+	case v.log != nil:
 		v.limit = c.Limit
 		v.pending, d = v.log.Decide(c.Limit, now, v.pending, hits, countRejected)
-	} else {
+	case was.Algorithm == algorithms.Concurrency:
+		v.limit = c.Limit
+		return v.takeSlots(c, hits, now)
+	default:
 		v.state, v.limit, d = algorithms.TakeAs(v.limit, c.Limit, v.state, now, hits, countRejected)
 	}
 	if c.Limit.Requests == 0 && was.Requests > 0 {
@@ -145,10 +163,14 @@ func (v *view) take(c *store.Charge, hits int64, now algorithms.Instant, countRe
 
 // used reports whether a new key must be remembered.
 func (v *view) used() bool {
-	if v.log != nil {
+	switch {
+	case v.log != nil:
 		return v.pending.Adds()
+	case v.limit.Algorithm == algorithms.Concurrency:
+		return v.slots.Used > 0
+	default:
+		return !v.state.Unused()
 	}
-	return !v.state.Unused()
 }
 
 // grows reports whether committing the view adds a key to the store.
@@ -251,8 +273,14 @@ func (sh *shard) removeLocked(place int) (places int) {
 func (sh *shard) releaseLocked(s *slot) (places int) {
 	places = sh.placesLocked(s)
 	number := s.limit()
-	if !sh.limits.of(number).Algorithm.HasState() {
+	switch sh.limits.of(number).Algorithm {
+	case algorithms.SlidingWindowLog:
 		sh.logs.release(s.state)
+	case algorithms.Concurrency:
+		l := lineOf(s.state)
+		sh.holders.expire(&l, sh.latest)
+		sh.holders.leaveAll(&l)
+	default:
 	}
 	sh.limits.release(number)
 	return places

@@ -47,6 +47,11 @@ func (s *Store) clear() {
 		for slot := range sh.table.each {
 			s.metrics.places.Add(-int64(sh.placesLocked(slot)))
 		}
+		for place := range sh.table.slots { // lines of keys go with their slots
+			if s := &sh.table.slots[place]; !s.empty() {
+				sh.releaseLocked(s)
+			}
+		}
 		sh.table, sh.limits, sh.logs = table{}, limits{}, logs{}
 		sh.candidates.reset()
 		sh.mu.Unlock()
@@ -218,7 +223,7 @@ func (in *snapshotReader) readKeys() error {
 			f.failed = true
 		}
 		switch {
-		case f.failed || k.key.hi == 0 || in.partial != nil && k != in.of:
+		case f.failed || k.limit.Algorithm == algorithms.Concurrency || k.key.hi == 0 || in.partial != nil && k != in.of:
 			f.failed = true
 		case k.limit.Algorithm.HasState():
 			last, a, b := at-algorithms.Instant(f.varint()), f.uvarint(), f.uvarint()

@@ -164,9 +164,13 @@ func (o *snapshotWriter) shard(s *Store, sh *shard) {
 			continue
 		}
 		limit := &o.limits[slot.limit()]
-		if !limit.Algorithm.HasState() {
+		switch limit.Algorithm {
+		case algorithms.Concurrency:
+			continue
+		case algorithms.SlidingWindowLog:
 			logged = append(logged, slot)
 			continue
+		default:
 		}
 		o.record(slot.key(), slot.denied(), limit)
 		last, a, b := slot.state.Parts()

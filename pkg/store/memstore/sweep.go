@@ -23,6 +23,7 @@ func (s *Store) sweep(ctx context.Context, interval time.Duration) {
 		s.followWallClock()
 		for end := (turn%ticks + 1) * len(s.shards) / ticks; next < end; next++ {
 			s.sweepShard(&s.shards[next])
+			s.sweepHolders(&s.shards[next])
 		}
 		if next == len(s.shards) {
 			next = 0
@@ -38,6 +39,21 @@ func (s *Store) sweepShard(sh *shard) {
 	sh.candidates.reset()
 }
 
+// sweepHolders frees the holders of a shard that have run out, some under each lock.
+func (s *Store) sweepHolders(sh *shard) {
+	for from := 0; ; {
+		sh.mu.Lock()
+		from = sh.holders.sweep(from, sh.instantLocked(s))
+		if from == 0 {
+			sh.holders.shrink()
+		}
+		sh.mu.Unlock()
+		if from == 0 {
+			return
+		}
+	}
+}
+
 // free counts keys that were idle and are forgotten, and gives their places back.
 func (m *metrics) free(keys, places int) {
 	if keys > 0 {
@@ -51,7 +67,7 @@ func (sh *shard) sweepLocked(now algorithms.Instant) (keys, places int) {
 	t := &sh.table
 	before := t.count
 	t.sweep(func(s *slot) bool {
-		idle := sh.idleAtLocked(s) <= now
+		idle := sh.idleLocked(s, now)
 		if idle {
 			places += sh.releaseLocked(s)
 		}
@@ -65,7 +81,7 @@ func (sh *shard) sweepLocked(now algorithms.Instant) (keys, places int) {
 	}
 	if renumbered := sh.logs.shrink(); renumbered != nil {
 		for s := range t.each {
-			if !sh.limits.of(s.limit()).Algorithm.HasState() {
+			if sh.limits.of(s.limit()).Algorithm == algorithms.SlidingWindowLog {
 				l := logStateOf(s.state)
 				l.number = renumbered[l.number]
 				s.state = l.state()
@@ -75,11 +91,27 @@ func (sh *shard) sweepLocked(now algorithms.Instant) (keys, places int) {
 	return int(before - t.count), places
 }
 
-// idleAtLocked returns the instant from which the key of a slot is idle. mu must be held.
+// idleLocked reports whether the key of a slot is idle. Holders of the key that have run out are forgotten. mu must be held.
+func (sh *shard) idleLocked(s *slot, now algorithms.Instant) bool {
+	if sh.limits.of(s.limit()).Algorithm != algorithms.Concurrency {
+		return sh.idleAtLocked(s) <= now
+	}
+	l := lineOf(s.state)
+	if sh.holders.expire(&l, now) {
+		s.state = l.state()
+	}
+	return l.count == 0
+}
+
+// idleAtLocked returns the instant from which the key of a slot is idle, if no holder of it ends sooner. mu must be held.
 func (sh *shard) idleAtLocked(s *slot) algorithms.Instant {
-	l := sh.limits.of(s.limit())
-	if l.Algorithm.HasState() {
+	switch l := sh.limits.of(s.limit()); l.Algorithm {
+	case algorithms.SlidingWindowLog:
+		return logStateOf(s.state).idle
+	case algorithms.Concurrency:
+		line := lineOf(s.state)
+		return sh.holders.slots(&line).Last
+	default:
 		return algorithms.IdleAt(*l, s.state)
 	}
-	return logStateOf(s.state).idle
 }

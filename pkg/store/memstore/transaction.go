@@ -11,10 +11,11 @@ import (
 // transaction is the scratch memory of a request of several charges, reused.
 type transaction struct {
 	refs   []ref
-	order  []int  // indices of refs, by shard and digest
-	views  []view // one for each distinct key, in that order
-	shards []int  // the distinct shards, ascending
-	wants  []want // of views that need places: first the new keys, in the order of views
+	order  []int   // indices of refs, by shard and digest
+	views  []view  // one for each distinct key, in that order
+	shards []int   // the distinct shards, ascending
+	begins []begin // of charges that begin a holder, in order
+	wants  []want  // of views that need places: first the new keys, in the order of views
 }
 
 // ref says which key a charge goes to.
@@ -22,6 +23,7 @@ type ref struct {
 	key   digest
 	shard int
 	view  int
+	begin int // of the transaction's begins; -1: none
 }
 
 // takeAll applies a transaction of any number of charges. Its shards stay locked from the first read to the last write. The order of
@@ -31,9 +33,12 @@ func (s *Store) takeAll(charges []store.Charge, decisions []algorithms.Decision)
 	defer s.scratch.Put(t)
 	t.plan(s, charges)
 	var r room
-	for {
+	for first := true; ; first = false {
 		now, full := t.lock(s), r.full
-		admitted = t.decide(s, charges, decisions, now, full)
+		if first {
+			t.endLocked(s, charges, decisions, now)
+		}
+		admitted = t.decide(s, charges, decisions, now, &r)
 		places := t.wantLocked(s, &r, now)
 		if r.full != full {
 			t.unlock(s)
@@ -52,11 +57,17 @@ func (s *Store) takeAll(charges []store.Charge, decisions []algorithms.Decision)
 			s.makeRoom(&r, t.wants...)
 			continue
 		}
+		if !t.claimHoldsLocked(s, &r, charges, decisions, admitted, now) {
+			t.unlock(s)
+			s.makeRoomForHolds(&r, len(t.begins))
+			continue
+		}
 		for i := range t.views {
 			if v := &t.views[i]; !v.grows() || !r.full {
 				v.shard.commitLocked(s, v, now, &r)
 			}
 		}
+		t.rememberLocked(s, &r, charges, decisions, admitted, now)
 		t.unlock(s)
 		s.giveBack(&r)
 		clear(t.views) // releases logs
@@ -105,7 +116,7 @@ func (t *transaction) plan(s *Store, charges []store.Charge) {
 	t.refs, t.order, t.views, t.shards = t.refs[:0], t.order[:0], t.views[:0], t.shards[:0]
 	for i := range charges {
 		key := s.digest(&charges[i])
-		t.refs = append(t.refs, ref{key: key, shard: s.shardNumber(key)})
+		t.refs = append(t.refs, ref{key: key, shard: s.shardNumber(key), begin: -1})
 		t.order = append(t.order, i)
 	}
 	slices.SortFunc(t.order, func(i, j int) int {
@@ -146,40 +157,56 @@ func (t *transaction) unlock(s *Store) {
 }
 
 // load fills the views with the keys' states.
-func (t *transaction) load(s *Store, charges []store.Charge) {
+func (t *transaction) load(s *Store, charges []store.Charge, now algorithms.Instant) {
 	for n, i := range t.order {
 		if n == 0 || t.refs[i].view != t.refs[t.order[n-1]].view {
 			r := &t.refs[i]
-			t.views[r.view] = s.shards[r.shard].loadLocked(r.key, &charges[i].Limit)
+			t.views[r.view] = s.shards[r.shard].loadLocked(s, r.key, &charges[i].Limit, now)
 		}
 	}
 }
 
-// decide evaluates the charges as package store says. The views then have the states to commit. With full, a new key is not remembered,
-// and Options.OnFull decides its charges.
+// decide evaluates the charges as package store says, but for ends of holders. The views then have the states to commit. In a full room a
+// new key is not remembered, and Options.OnFull decides its charges.
 func (t *transaction) decide(
-	s *Store, charges []store.Charge, decisions []algorithms.Decision, now algorithms.Instant, full bool,
+	s *Store, charges []store.Charge, decisions []algorithms.Decision, now algorithms.Instant, r *room,
 ) (admitted bool) {
-	t.load(s, charges)
+	t.load(s, charges, now)
+	t.begins = t.begins[:0]
 	for i := range charges {
 		c, v := &charges[i], &t.views[t.refs[i].view]
-		decisions[i] = v.take(c, c.Hits, now, c.CountRejected)
-		if full && v.grows() {
+		switch {
+		case c.Hold == nil:
+			decisions[i] = v.take(c, c.Hits, now, c.CountRejected)
+		case c.Hold.Phase == algorithms.HoldBegin:
+			decisions[i] = t.begin(s, charges, decisions, i, now, r.holdFull)
+		default:
+			continue
+		}
+		if r.full && v.grows() {
 			s.full(&decisions[i], now)
 		}
 	}
 	if store.Admitted(charges, decisions) {
 		return true
 	}
-	t.load(s, charges)
+	t.load(s, charges, now)
 	for i := range charges {
 		c, v := &charges[i], &t.views[t.refs[i].view]
-		hits := c.Hits
-		if !c.CountRejected {
+		hits, counts := c.Hits, c.CountRejected
+		switch {
+		case c.Hold == nil:
+		case c.Hold.Phase != algorithms.HoldBegin:
+			continue
+		default:
+			hits = t.begins[t.refs[i].begin].hits
+			counts = counts && hits > 0 && c.Limit.Algorithm != algorithms.Concurrency
+		}
+		if !counts {
 			hits = 0
 		}
-		d := v.take(c, hits, now, c.CountRejected)
-		if !c.CountRejected {
+		d := v.take(c, hits, now, counts)
+		if !counts {
 			d.Allowed, d.RetryAfter = true, 0
 		}
 		if decisions[i].Allowed {

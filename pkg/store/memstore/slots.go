@@ -1,0 +1,82 @@
+package memstore
+
+import (
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// takeSlots applies hits of the charge to the view of a key of concurrency. A charge without a holder is a probe.
+func (v *view) takeSlots(c *store.Charge, hits int64, now algorithms.Instant) algorithms.Decision {
+	if c.Hold == nil {
+		return v.slots.Decide(c.Limit, now, 0, 0)
+	}
+	asked := uint32(max(hits, 0))
+	d := v.slots.Decide(c.Limit, now, asked, c.Hold.AtMost)
+	if d.Allowed && asked > 0 {
+		v.addSlots(asked, now.Add(c.Hold.AtMost))
+	}
+	return d
+}
+
+// addSlots adds a holder to the summary of the view.
+func (v *view) addSlots(hits uint32, until algorithms.Instant) {
+	if v.slots.Used == 0 {
+		v.slots = algorithms.Slots{First: until, Last: until}
+	}
+	v.slots.Used += uint64(hits)
+	v.slots.First, v.slots.Last = min(v.slots.First, until), max(v.slots.Last, until)
+}
+
+// joinLineLocked adds a holder to the line of a key, whose slot must be in the table. mu must be held.
+func (sh *shard) joinLineLocked(key digest, holder *store.Holder, hold algorithms.Hold) bool {
+	place, found := sh.table.find(key)
+	if !found {
+		return false
+	}
+	slot := &sh.table.slots[place]
+	l := lineOf(slot.state)
+	sh.holders.join(&l, key.tag(), holder, hold)
+	slot.state = l.state()
+	return true
+}
+
+// leaveLocked removes a holder from the line of a key, and the key with its last holder. mu must be held.
+func (sh *shard) leaveLocked(s *Store, key digest, n uint32) {
+	place, found := sh.table.find(key)
+	if !found {
+		return
+	}
+	slot := &sh.table.slots[place]
+	l := lineOf(slot.state)
+	sh.holders.leave(&l, n)
+	slot.state = l.state()
+	switch {
+	case l.count == 0:
+		s.metrics.places.Add(-int64(sh.removeLocked(place)))
+	case sh.candidates.whole:
+		sh.noteLocked(place, sh.latest)
+	}
+}
+
+// expireLocked removes the holders that have run out from the line of the key at that place, and the key with its last holder.
+// expireLocked reports whether the key is left. mu must be held.
+func (sh *shard) expireLocked(s *Store, place int, now algorithms.Instant) bool {
+	slot := &sh.table.slots[place]
+	l := lineOf(slot.state)
+	if !sh.holders.expire(&l, now) {
+		return true
+	}
+	slot.state = l.state()
+	if l.count > 0 {
+		return true
+	}
+	s.metrics.free(1, sh.removeLocked(place))
+	return false
+}
+
+// forgetHoldersLocked forgets the holders of a key. mu must be held.
+func (sh *shard) forgetHoldersLocked(key digest, l *algorithms.Limit) {
+	if l.Algorithm != algorithms.Concurrency { // the line of a key goes with its slot
+		sh.holders.forgetState(key.tag())
+	}
+}

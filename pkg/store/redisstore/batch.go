@@ -26,11 +26,10 @@ type batch struct {
 
 // keyState is a key of a batch. raw, kept and parsed are set from the script's answer.
 type keyState struct {
-	algorithm algorithms.Algorithm
-	single    int // the last group of single transactions on the key, counted from 1
-	raw       string
-	kept      kept
-	parsed    bool
+	single int // the last group of single transactions on the key, counted from 1
+	raw    string
+	kept   kept
+	parsed bool
 }
 
 // group is a list of calls that are sent as one transaction.
@@ -72,6 +71,9 @@ func (b *batch) add(c *call) {
 		place, counter := b.place(&c.charges[i], c.at)
 		c.places, c.counters = append(c.places, place), append(c.counters, counter)
 	}
+	if c.holding {
+		b.placeHolds(c)
+	}
 	if !c.until.IsZero() && (b.until.IsZero() || c.until.Before(b.until)) {
 		b.until = c.until
 	}
@@ -81,7 +83,7 @@ func (b *batch) add(c *call) {
 	c.next = nil
 	b.charges += len(c.charges)
 	b.count++
-	if len(c.charges) == 1 && c.action != correct && c.charges[0].Limit.Algorithm.HasState() {
+	if len(c.charges) == 1 && c.action != correct && !c.holding && c.charges[0].Limit.Algorithm.HasState() {
 		p := &b.states[c.places[0]]
 		if p.single > 0 {
 			g := &b.all[p.single-1]
@@ -97,9 +99,13 @@ func (b *batch) add(c *call) {
 }
 
 // takes reports whether a call fits into the batch. Corrections have batches of their own, as this process cannot play them again
-// on the states before.
+// on the states before. So have calls that need a run of the script of their own.
 func (b *batch) takes(c *call) bool {
-	return len(b.all) == 0 || (b.all[0].first.action == correct) == (c.action == correct) && b.charges+len(c.charges) <= maxCharges
+	if len(b.all) == 0 {
+		return true
+	}
+	first := b.all[0].first
+	return (first.action == correct) == (c.action == correct) && b.charges+len(c.charges) <= maxCharges && !first.alone() && !c.alone()
 }
 
 // maxCharges bounds one run of the script, during which Redis serves nobody else.
@@ -140,15 +146,20 @@ func (b *batch) slot() uint16 { return b.all[0].first.slot }
 // place returns the place of the key of a charge at an instant, and reports whether the key is a counter's.
 func (b *batch) place(c *store.Charge, at algorithms.Instant) (n int, counter bool) {
 	b.key, counter = b.server.appendName(b.key[:0], c, at)
+	return b.placeOfKey(), counter
+}
+
+// placeOfKey returns the place of the name in b.key.
+func (b *batch) placeOfKey() int {
 	n, known := b.places[string(b.key)]
 	if !known {
 		n = len(b.keys)
 		name := b.names.add(b.key)
 		b.keys = append(b.keys, name)
 		b.places[name] = n
-		b.states = append(b.states, keyState{algorithm: c.Limit.Algorithm})
+		b.states = append(b.states, keyState{})
 	}
-	return n, counter
+	return n
 }
 
 // request returns the argument of the script.
@@ -158,7 +169,8 @@ func (b *batch) request(now, deadline int64) []byte {
 	for i := range b.all {
 		g := &b.all[i]
 		c := g.first
-		r = appendTransaction(r, c.action, g.times, len(c.charges))
+		r = appendTransaction(r, c.action, g.times, len(c.charges), c.holding)
+		last := -1 // the last charge that counts for the verdict
 		for n := range c.charges {
 			var fix *correction
 			if c.action == correct {
@@ -168,7 +180,13 @@ func (b *batch) request(now, deadline int64) []byte {
 			if c.counters[n] {
 				algorithm, capacity = counterNumber, b.server.store.jitter()
 			}
-			r = appendCharge(r, c.places[n], &c.charges[n], algorithm, capacity, n > 0 && c.charges[n-1].Rule == c.charges[n].Rule, fix)
+			r = appendCharge(r, c.places[n], &c.charges[n], algorithm, capacity, last >= 0 && c.charges[last].Rule == c.charges[n].Rule, fix)
+			if c.holding {
+				r = c.appendHold(r, n)
+			}
+			if !c.ends(n) {
+				last = n
+			}
 		}
 	}
 	return r

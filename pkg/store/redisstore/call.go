@@ -18,6 +18,8 @@ type call struct {
 	keys        []byte        // memory of the charges' keys
 	index       []int         // of the charges in the request, if the call is a part
 	corrections []*correction // of the charges; nil where a charge is not the first of its key
+	holding     bool          // a charge has a holder
+	holds       []hold        // of the charges, if holding
 	status      atomic.Int32
 	done        chan struct{} // receives once, at the end; has room for that
 	outbox      *outbox       // told of the end in place of done; nil: a caller waits
@@ -63,6 +65,7 @@ func (c *call) set(a action, where location, at algorithms.Instant, charges []st
 	c.action, c.location, c.at = a, where, at
 	c.renew()
 	c.charges, c.keys, c.index, c.corrections = c.charges[:0], c.keys[:0], c.index[:0], c.corrections[:0]
+	c.holding, c.holds = false, c.holds[:0]
 	for i := range charges {
 		c.add(&charges[i])
 	}
@@ -82,9 +85,12 @@ func (c *call) add(charge *store.Charge) {
 	c.charges = append(c.charges, *charge)
 	c.charges[len(c.charges)-1].Left = nil // belongs to the caller
 	c.keys = append(c.keys, charge.Key...)
+	if charge.Hold != nil || charge.Limit.Algorithm == algorithms.Concurrency {
+		c.holding = true
+	}
 }
 
-// own points the keys of the charges to the call's memory, and makes room for decisions.
+// own points the keys and holders of the charges to the call's memory, and makes room for decisions.
 func (c *call) own() {
 	rest := c.keys
 	for i := range c.charges {
@@ -95,6 +101,9 @@ func (c *call) own() {
 		c.decisions = make([]algorithms.Decision, len(c.charges))
 	}
 	c.decisions = c.decisions[:len(c.charges)]
+	if c.holding {
+		c.ownHolds()
+	}
 }
 
 // unsent reports whether the call was certainly not applied. Call it after wait.
@@ -110,20 +119,27 @@ func (c *call) copy() *call {
 	other := newCall()
 	other.set(c.action, c.location, c.at, c.charges)
 	other.corrections = append(other.corrections, c.corrections...)
+	for i := range other.holds {
+		other.holds[i].since = c.holds[i].since
+	}
 	return other
 }
 
 // drop removes the charges of keys that are being reset from a correction that has ended.
 func (c *call) drop(keys map[string]*resetting) {
-	charges, corrections := c.charges, c.corrections
-	c.charges, c.corrections = c.charges[:0], c.corrections[:0]
+	charges, corrections, holds := c.charges, c.corrections, c.holds
+	c.charges, c.corrections, c.holds = c.charges[:0], c.corrections[:0], c.holds[:0]
 	for i := range charges {
 		if r := keys[string(charges[i].Key)]; r != nil {
 			r.drop(charges[i].Hits)
 		} else {
 			c.charges, c.corrections = append(c.charges, charges[i]), append(c.corrections, corrections[i])
+			if c.holding {
+				c.holds = append(c.holds, holds[i])
+			}
 		}
 	}
+	c.pointHolds()
 }
 
 // size returns the sum of the call's hits, each without its sign.

@@ -45,7 +45,7 @@ func (s *Store) appendCounter(dst []byte, c *store.Charge, at algorithms.Instant
 
 // isCounter reports whether the state of a charge is a counter.
 func (s *Store) isCounter(c *store.Charge) bool {
-	if s.counters.Name == nil {
+	if s.counters.Name == nil || c.Hold != nil && s.serverOf(c).cluster {
 		return false
 	}
 	_, counter := s.appendCounter(nil, c, 0)

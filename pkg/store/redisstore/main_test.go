@@ -130,6 +130,6 @@ func open(tb testing.TB, urls []string, o Options) *Store {
 
 // unconnected returns s with a server to which nobody connects: for tests of names and formats.
 func unconnected(cluster bool, s *Store) *Store {
-	s.main = &server{store: s, cluster: cluster}
+	s.main = &server{store: s, cluster: cluster, tags: tagsOfSlots}
 	return s
 }

@@ -20,8 +20,10 @@ func (s *Store) name(c *store.Charge) string {
 // text in braces chooses the slot, so a client could choose with braces in a request. Empty braces in front prevent that: the
 // whole name counts then, as without braces. Names of counters are as other programs write them.
 func (s *server) appendName(dst []byte, c *store.Charge, at algorithms.Instant) (name []byte, counter bool) {
-	if dst, counter = s.store.appendCounter(dst, c, at); counter {
-		return dst, true
+	if !s.cluster || c.Hold == nil { // see keysOfHolders
+		if dst, counter = s.store.appendCounter(dst, c, at); counter {
+			return dst, true
+		}
 	}
 	dst = append(dst, s.store.prefix...)
 	if s.cluster {

@@ -262,6 +262,7 @@ func (s *Store) taken(c *call, charges []store.Charge, decisions []algorithms.De
 	copy(decisions, c.decisions)
 	for i := range charges {
 		s.tell(c, i, &charges[i], &decisions[i])
+		c.tellHold(i, &charges[i])
 	}
 	admitted = c.admitted
 	s.calls.Put(c)
@@ -284,6 +285,7 @@ func (s *Store) Peek(ctx context.Context, charges []store.Charge, decisions []al
 	}
 	for i, c := range calls {
 		decisions[i] = c.decisions[0]
+		c.tellHold(0, &charges[i])
 		s.calls.Put(c)
 	}
 	return nil

@@ -42,7 +42,7 @@ func (b *batch) finish(answer string) (us int64, tooLate bool, err error) {
 func (c *call) read(r *reader) {
 	c.admitted = true
 	for i := range c.charges {
-		if c.corrections[i] == nil && !c.charges[i].Limit.Algorithm.HasState() {
+		if c.corrections[i] == nil && !c.charges[i].Limit.Algorithm.HasState() && !c.ends(i) {
 			c.decisions[i], _ = r.decision()
 		}
 	}
@@ -53,6 +53,11 @@ func (c *call) read(r *reader) {
 func (b *batch) play(c *call, r *reader, admitted bool) error {
 	lists := false
 	c.admitted = admitted
+	if c.holding {
+		if err := b.playHolds(c, r); err != nil {
+			return err
+		}
+	}
 	c.before, c.after, c.added = c.before[:0], c.after[:0], c.added[:0]
 	for i := range c.charges {
 		var was kept
@@ -63,10 +68,13 @@ func (b *batch) play(c *call, r *reader, admitted bool) error {
 				return err
 			}
 			was = *k
-			c.decisions[i] = c.take(i, k, c.charges[i].Hits)
+			if !c.ends(i) {
+				c.decisions[i] = c.take(i, k, c.charges[i].Hits)
+			}
+			c.free(i)
 		} else {
 			lists = true
-			c.decisions[i], in = r.decision()
+			in = c.readList(i, r)
 		}
 		c.before, c.added = append(c.before, was), append(c.added, in)
 	}

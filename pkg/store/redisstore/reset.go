@@ -1,10 +1,14 @@
 package redisstore
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"time"
 
+	"github.com/redis/rueidis"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
 
@@ -43,11 +47,35 @@ func (s *Store) resetKey(ctx context.Context, until time.Time, charge []store.Ch
 	}
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
-	n, err := client.Do(ctx, client.B().Del().Key(s.name(&charge[0])).Build()).AsInt64()
-	if err := server.connection.Report(err); err != nil {
-		return 0, fmt.Errorf("resetting %q: %w", charge[0].Key, err)
+	var commands []rueidis.Completed
+	for _, name := range s.namesOf(&charge[0]) {
+		commands = append(commands, client.B().Del().Key(name).Build())
 	}
-	return int(n), nil
+	for i, result := range client.DoMulti(ctx, commands...) {
+		n, err := result.AsInt64()
+		if err := server.connection.Report(err); err != nil {
+			return 0, fmt.Errorf("resetting %q: %w", charge[0].Key, err)
+		}
+		if i > 0 || charge[0].Limit.Algorithm == algorithms.Concurrency {
+			forgotten = max(forgotten, int(n))
+		}
+	}
+	return forgotten, nil
+}
+
+// namesOf returns the names of all keys that are deleted to forget a charge's state: first the book, without which no holder is known. A
+// window that is charged with holders in a cluster has no counter, and another window may have one.
+func (s *Store) namesOf(c *store.Charge) []string {
+	server, now := s.serverOf(c), s.now()
+	with, without := *c, *c
+	with.Hold, without.Hold = new(store.Hold), nil
+	book := server.appendBook(nil, &with)
+	first, _ := server.appendName(nil, &with, now)
+	names := []string{string(book), string(first)}
+	if other, _ := server.appendName(nil, &without, now); !bytes.Equal(other, first) {
+		names = append(names, string(other))
+	}
+	return names
 }
 
 // outboxAnswered waits until Redis has answered the outbox's calls about the keys of charges: it puts a call behind them. The answer

@@ -51,10 +51,11 @@ func readScript() (string, error) {
 	fmt.Fprintf(&script, " = struct.unpack('<I8I8I1I1%s', ARGV[1])\n", strings.Repeat("I1", len(all)))
 	read("request")
 	algorithm("counter", counterNumber, "")
-	for _, a := range algorithms.RateAlgorithms() {
+	for _, a := range all {
 		algorithm(a.String(), int(a), a.Layout())
 	}
 	read("transactions")
+	read("holds")
 	read("apply")
 	if len(all) > maxAlgorithms {
 		errs = append(errs, fmt.Errorf("%d algorithms: must be at most %d", len(all), maxAlgorithms))
@@ -71,6 +72,14 @@ const (
 	reserve               // applies the part in one slot as if the request were admitted, without refunds that exceed the hits
 	peek                  // evaluates one charge and keeps nothing
 	correct               // charges hits that belong to an earlier instant
+
+	holding // is added to the others if a charge has a holder
+)
+
+// Values of the header's third field: the script makes only the functions that the request needs.
+const (
+	isGeneral = 1 // a transaction has several charges, or is a correction
+	isHolding = 2 // likewise, and a charge has a holder
 )
 
 // correction comes with the first charge of a key in a transaction of action correct. If the value of the key is still left, the
@@ -101,10 +110,16 @@ func appendHeader(b []byte, now, deadline int64) []byte {
 	return append(b, make([]byte, headerSize-16)...)
 }
 
-// appendTransaction adds the beginning of a transaction of n charges.
-func appendTransaction(b []byte, a action, times, n int) []byte {
-	if n > 1 || a == correct {
-		b[16] = 1
+// appendTransaction adds the beginning of a transaction of n charges. holds says that one of these has a holder.
+func appendTransaction(b []byte, a action, times, n int, holds bool) []byte {
+	switch {
+	case holds:
+		b[16] = isHolding
+	case n > 1 || a == correct:
+		b[16] = max(b[16], isGeneral)
+	}
+	if holds && a != correct {
+		a += holding
 	}
 	b = append(b, byte(a))
 	b = binary.LittleEndian.AppendUint32(b, uint32(times))
@@ -124,6 +139,9 @@ func appendCharge(b []byte, key int, c *store.Charge, algorithm byte, capacity u
 	}
 	if fix != nil {
 		flags |= 16
+	}
+	if c.Hold != nil && c.Hold.Phase != 0 {
+		flags |= 32
 	}
 	hits := min(max(c.Hits, -algorithms.MaxHits), algorithms.MaxHits)
 	b = binary.LittleEndian.AppendUint32(b, uint32(key)+1)

@@ -25,6 +25,7 @@ type server struct {
 	cluster    bool
 	clock      *clocks
 	queues     []*queue
+	tags       func() *[slots][3]byte // see tagsOfSlots
 }
 
 // connection is a [redisconn.Conn].
@@ -50,7 +51,7 @@ const (
 // newServer returns a server with a connection to the target. start starts its queues.
 func newServer(s *Store, target redisconn.Target, c connection) *server {
 	if c.Cluster() {
-		return &server{store: s, target: target, connection: c, cluster: true, clock: newClocks(slots)}
+		return &server{store: s, target: target, connection: c, cluster: true, clock: newClocks(slots), tags: sync.OnceValue(tagsOfSlots)}
 	}
 	return &server{store: s, target: target, connection: c, clock: newClocks(1)}
 }

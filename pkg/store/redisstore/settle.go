@@ -23,6 +23,7 @@ func (s *Store) settle(c *call, v verdict) *call {
 	fix, _ := s.calls.Get().(*call)
 	fix.set(correct, c.location, c.at, nil)
 	reserved := slices.Clone(c.after)
+	c.findNew()
 	switch v {
 	case isAdmitted:
 		c.again(func(int) bool { return true }, func(int, algorithms.Decision) {})
@@ -32,7 +33,11 @@ func (s *Store) settle(c *call, v verdict) *call {
 		copy(c.after, c.before)
 	}
 	due := func(i int) bool { return v == isAdmitted && c.allowed(i) || v != isUndone && c.counts(i) }
+	c.release(fix, v)
 	for i := range c.charges {
+		if c.charges[i].Limit.Algorithm == algorithms.Concurrency {
+			continue
+		}
 		if !c.charges[i].Limit.Algorithm.HasState() {
 			c.settleList(fix, i, v, due)
 			continue
@@ -48,6 +53,7 @@ func (s *Store) settle(c *call, v verdict) *call {
 		return nil
 	}
 	fix.own()
+	c.nameReleases(fix)
 	return fix
 }
 
@@ -67,6 +73,7 @@ func (c *call) settleList(fix *call, i int, v verdict, due func(i int) bool) {
 	}
 	charge.CountRejected = true
 	charge.Rule = i // look finds the charge by this number
+	charge.Hold = withoutHolder(charge.Hold)
 	fix.add(&charge)
 	fix.corrections = append(fix.corrections, nil)
 }
@@ -77,7 +84,7 @@ func (c *call) look(fix *call) {
 		return
 	}
 	for n, f := range fix.corrections {
-		if i := fix.charges[n].Rule; f == nil {
+		if i := fix.charges[n].Rule; f == nil && !fix.ends(n) {
 			c.keep(i, fix.decisions[n])
 		}
 	}
@@ -85,7 +92,7 @@ func (c *call) look(fix *call) {
 
 // correct adds a correction of a charge's key: hits to charge, or to give back if negative.
 func (c *call) correct(charge store.Charge, hits int64, f *correction) {
-	charge.Hits, charge.CountRejected = hits, true
+	charge.Hits, charge.CountRejected, charge.Hold = hits, true, withoutHolder(charge.Hold)
 	c.add(&charge)
 	c.corrections = append(c.corrections, f)
 }
@@ -110,7 +117,7 @@ func (c *call) again(counts func(i int) bool, decided func(i int, d algorithms.D
 
 // keep sets the decision of charge i of a denied transaction, unless the charge was denied before.
 func (c *call) keep(i int, d algorithms.Decision) {
-	if !c.allowed(i) {
+	if !c.allowed(i) || c.ends(i) {
 		return
 	}
 	if !c.counts(i) {

@@ -52,6 +52,7 @@ func (s *Store) takeSeveral(
 	for _, c := range parts {
 		for n, i := range c.index {
 			s.tell(c, n, &charges[i], &decisions[i])
+			c.tellHold(n, &charges[i])
 		}
 		s.calls.Put(c)
 	}

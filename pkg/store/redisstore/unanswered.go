@@ -60,6 +60,9 @@ func (o *outbox) instead(c *call, hits []int64) {
 	p := &instead{hits: hits, places: make([]*deferred, len(hits))}
 	for i := range c.charges {
 		charge := c.charges[i]
+		if charge.Hold != nil {
+			hits[i] = 0 // the caller tells HoldLater
+		}
 		charge.Hits = hits[i]
 		at := o.nowOf(o.store.isCounter(&charge))
 		p.at = append(p.at, at-at%algorithms.Instant(Granularity))
@@ -84,6 +87,9 @@ func (o *outbox) settle(c *call) {
 	p, unsent := c.instead, c.status.Load() == abandoned || c.refused
 	for i := range c.charges {
 		charge, at := c.charges[i], p.at[i]
+		if charge.Hold != nil {
+			continue
+		}
 		switch charge.Hits = p.hits[i]; {
 		case unsent:
 		case c.err != nil:

@@ -1,8 +1,8 @@
 while position <= #request do
   local action, times, n
   action, times, n, position = unpack('<I1I4I4', request, position)
-  if action == CORRECT then
-    correct(n)
+  if action >= CORRECT then
+    if action == CORRECT then correct(n) else holding(action - HOLDS, n) end
   elseif n > 1 then
     several(action, n)
   else -- as several, for one charge that repeats

@@ -9,6 +9,8 @@ end
 
 function algorithm.write(s) return string.format('%.0f', s[1]) end
 
+algorithm.windows = true
+
 function algorithm.take(s, requests, jitter, period, _, hits, count_rejected)
   local count, alive = 0, math.ceil(period / 1000) + jitter * 1000
   if s then
@@ -22,7 +24,7 @@ function algorithm.take(s, requests, jitter, period, _, hits, count_rejected)
   return count > 0 and {math.min(count, MAX), alive}, fits
 end
 
-if general == 1 then
+if general > 0 then
   function algorithm.correct(s, _, jitter, period, now, difference)
     return algorithm.take(s, MAX, jitter, period, now, difference, true)
   end

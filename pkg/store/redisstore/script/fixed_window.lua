@@ -1,5 +1,7 @@
 -- A state is {instant of the last charge, count of its window}.
 
+algorithm.windows = true
+
 function algorithm.take(s, requests, _, period, now, hits, count_rejected)
   local count = 0
   if s then
@@ -16,7 +18,7 @@ end
 
 function algorithm.idle(s, period) return (floor(s[1] / period) + 1) * period end
 
-if general == 1 then
+if general > 0 then
   function algorithm.correct(s, _, _, period, now, difference, at)
     if floor(at / period) ~= floor(math.max(now, s and s[1] or 0) / period) then return s end
     return algorithm.take(s, EXACT, nil, period, now, difference, true)

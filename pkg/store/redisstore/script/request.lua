@@ -3,13 +3,14 @@
 -- ARGV[1] is binary and little-endian.
 --   I8 instant in Unix microseconds; 0 is the time of the server, and only tests give an instant.
 --   I8 deadline: from this instant on no caller waits for the answer, and the script does nothing. 0 is never.
---   I1 1 if the request holds transactions of several charges or of action CORRECT.
+--   I1 1 if the request has transactions of several charges or of action CORRECT, 2 if a charge has a holder, else 0.
 --   16 times I1: byte n is 1 if a charge has the algorithm number n. Number 0 stands for counters (counter.lua).
---   Then the transactions: I1 action, I4 repeat, I4 number of charges, and the charges.
+--   Then the transactions: I1 action, plus HOLDS if a charge has a holder, I4 repeat, I4 number of charges, and the charges.
 --   A charge: I4 key (index into KEYS), I1 algorithm, I1 flags, I4 requests, I4 capacity (of counters: seconds to live after the
 --     period), I7 period in microseconds, i5 hits.
---   Flags: 1 and 2 the mode, 4 count rejected hits, 8 same rule as the charge before, 16 a correction follows.
+--   Flags: 1 and 2 the mode, 4 count rejected hits, 8 same rule as the charge before, 16 a correction follows, 32 a holder follows.
 --   A correction: I8 instant, and three values with a length of I1 each. correct in transactions.lua explains the values.
+--   A holder: see holds.lua.
 --
 -- The answer is binary.
 --   I1 0; 1 if the deadline has passed. I8 instant.
@@ -27,15 +28,16 @@
 --   algorithm.idle(s, period) returns the instant from which the key is idle.
 --   algorithm.correct(s, requests, capacity, period, now, difference, at, was) returns the state after a charge of the difference at
 --     an earlier instant. Negative hits are given back; was is the state at that instant without these hits.
+--   algorithm.windows is true if refunds only reach hits of the same window.
 -- A state is a table of the numbers of a record (see AppendRecord in package algorithms). An algorithm with a list also defines open
--- and apply (sliding_window_log.lua). algorithm.back(s, period) is for states whose weight depends on
+-- and apply (sliding_window_log.lua). The algorithm of slots is concurrency.lua. algorithm.back(s, period) is for states whose weight depends on
 -- the place of the instant in a window. back makes the weight of this instant the weight of all.
 
 if redis.replicate_commands then redis.replicate_commands() end -- Redis before version 7 needs this call to write after TIME
 
 local spread, floor, pack, unpack = unpack, math.floor, struct.pack, struct.unpack
 local EXACT = 9007199254740992 -- 2^53
-local TAKE, RESERVE, PEEK, CORRECT = 0, 1, 2, 3 -- actions
+local TAKE, RESERVE, PEEK, CORRECT, HOLDS = 0, 1, 2, 3, 4 -- actions
 local request, position, algorithms = ARGV[1], 34, {}
 local later = 0 -- milliseconds from the instants of states to instants of expiry
 

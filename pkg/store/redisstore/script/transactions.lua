@@ -10,11 +10,11 @@ if deadline > 0 and now >= deadline then return pack('<I1I8', 1, now) end
 local CHARGE, CORRECTION, DECISION = '<I4I1I1I4I4I7i5', '<I8I1c0I1c0I1c0', '<I1I4I8I8I5I7'
 local answer = {} -- for each transaction
 local before, state, kept_by, period_of = {}, {}, {}, {} -- by key; before is the value, or the result of open
-local several, correct
+local load, take, decide, several, correct, holding, settle
 
-if general == 1 then
+if general > 0 then
   -- load reads the state of a key.
-  local function load(key, algorithm, period)
+  function load(key, algorithm, period)
     local by = algorithms[algorithm]
     kept_by[key], period_of[key] = by, period
     if by.open then
@@ -26,7 +26,7 @@ if general == 1 then
   end
 
   -- take takes hits from the state of a key and returns whether they are allowed and, for a list, the rest of the decision.
-  local function take(key, requests, capacity, hits, count_rejected)
+  function take(key, requests, capacity, hits, count_rejected)
     local next, allowed, remaining, retry, reset =
       kept_by[key].take(state[key], requests, capacity, period_of[key], now, hits, count_rejected, before[key])
     state[key] = next
@@ -50,19 +50,20 @@ if general == 1 then
     return quotas == 0 or over < quotas
   end
 
-  -- several applies a transaction of any number of charges.
-  function several(action, n)
-    local keys, flags, requests, capacities, hits = {}, {}, {}, {}, {}
+  -- decide applies charges, each to the state of its key. decide returns whether the request is admitted, which charges are allowed, and
+  -- the decisions about lists. ask and note, if there are any, are called before and after each charge. A charge in free is a probe that is
+  -- allowed in any case.
+  function decide(action, n, keys, flags, requests, capacities, hits, free, ask, note)
     local allowed, decisions, undo, net = {}, {}, {}, {}
     for i = 1, n do
-      local key, algorithm, period
-      key, algorithm, flags[i], requests[i], capacities[i], period, hits[i], position = unpack(CHARGE, request, position)
-      keys[i] = key
-      if before[key] == nil then load(key, algorithm, period) end
+      local key = keys[i]
       if undo[key] == nil then undo[key], net[key] = state[key], 0 end
+      if ask then ask(i) end
       local count_rejected = flags[i] % 8 >= 4
       local ok, remaining, retry, reset = take(key, requests[i], capacities[i], hits[i], count_rejected)
+      if free and free[i] then ok, retry = true, 0 end
       allowed[i] = ok
+      if note then note(i, ok) end
       if kept_by[key].open then decisions[i] = {ok and 1 or 0, remaining, retry, reset, 0} end
       if ok or count_rejected then net[key] = net[key] + hits[i] end
     end
@@ -70,7 +71,8 @@ if general == 1 then
     if action == RESERVE then
       -- A refund waits for the verdict on the whole request.
       for key, was in pairs(undo) do
-        if kept_by[key].open then
+        if kept_by[key].slots then -- has no refunds
+        elseif kept_by[key].open then
           local is = state[key]
           local added = math.max(0, is[1] - was[1] - (is[2] - was[2]))
           state[key] = {was[1] + added, was[2], was[3] or added > 0}
@@ -93,6 +95,19 @@ if general == 1 then
         end
       end
     end
+    return passed, allowed, decisions
+  end
+
+  -- several applies a transaction of any number of charges without holders.
+  function several(action, n)
+    local keys, flags, requests, capacities, hits = {}, {}, {}, {}, {}
+    for i = 1, n do
+      local key, algorithm, period
+      key, algorithm, flags[i], requests[i], capacities[i], period, hits[i], position = unpack(CHARGE, request, position)
+      keys[i] = key
+      if before[key] == nil then load(key, algorithm, period) end
+    end
+    local passed, _, decisions = decide(action, n, keys, flags, requests, capacities, hits)
     answer[#answer + 1] = pack('<I4', passed and 1 or 0)
     for i = 1, n do
       local d = decisions[i]
@@ -101,32 +116,38 @@ if general == 1 then
   end
 
   -- correct charges hits to keys at an earlier instant. If the value of a key is still left, which a reservation wrote, correct writes
-  -- target instead. Otherwise the algorithm charges the difference; was is the value before the reservation. A charge without a
-  -- correction is an ordinary one.
+  -- target instead. Otherwise the algorithm charges the difference; was is the value before the reservation. A charge with a holder is
+  -- for settle. Any other charge without a correction is an ordinary one.
   function correct(n)
     answer[#answer + 1] = pack('<I4', 1)
     for _ = 1, n do
       local key, algorithm, flags, requests, capacity, period, hits
+      local from = position
       key, algorithm, flags, requests, capacity, period, hits, position = unpack(CHARGE, request, position)
-      local first = before[key] == nil
-      if first then load(key, algorithm, period) end
-      local by = kept_by[key]
-      if flags < 16 then
-        local allowed, remaining, retry, reset = take(key, requests, capacity, hits, flags % 8 >= 4)
-        if by.open then answer[#answer + 1] = pack(DECISION, allowed and 1 or 0, remaining, retry, reset, 0, 0) end
+      if flags >= 32 then
+        position = from
+        settle()
       else
-        local at, left, target, was
-        at, left, target, was, position = unpack(CORRECTION, request, position)
-        local is = state[key]
-        local newest = by.open and before[key].now or is and is[1] or 0
-        at = math.min(at, math.max(now, newest)) -- the clock of the caller may be ahead a little, or Redis's went back
-        if by.open then
-          by.correct(before[key], requests, hits, at)
-        elseif first and before[key] == left then
-          state[key] = target ~= '' and read(by, target)
-        elseif hits ~= 0 then
-          was = was ~= '' and read(by, was)
-          state[key] = by.correct(state[key], requests, capacity, period, now, hits, at, was)
+        local first = before[key] == nil
+        if first then load(key, algorithm, period) end
+        local by = kept_by[key]
+        if flags < 16 then
+          local allowed, remaining, retry, reset = take(key, requests, capacity, hits, flags % 8 >= 4)
+          if by.open then answer[#answer + 1] = pack(DECISION, allowed and 1 or 0, remaining, retry, reset, 0, 0) end
+        else
+          local at, left, target, was
+          at, left, target, was, position = unpack(CORRECTION, request, position)
+          local is = state[key]
+          local newest = by.open and before[key].now or is and is[1] or 0
+          at = math.min(at, math.max(now, newest)) -- the clock of the caller may be ahead a little, or Redis's went back
+          if by.open then
+            by.correct(before[key], requests, hits, at)
+          elseif first and before[key] == left then
+            state[key] = target ~= '' and read(by, target)
+          elseif hits ~= 0 then
+            was = was ~= '' and read(by, was)
+            state[key] = by.correct(state[key], requests, capacity, period, now, hits, at, was)
+          end
         end
       end
     end

@@ -1,0 +1,165 @@
+package redisstore
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// inFlight returns a limit of concurrency.
+func inFlight(most uint32) algorithms.Limit {
+	return algorithms.Limit{Algorithm: algorithms.Concurrency, Requests: most}
+}
+
+// withHolder returns a charge with a holder that is known for a minute.
+func withHolder(p algorithms.HoldPhase, key string, l algorithms.Limit, holder string, hits int64) store.Charge {
+	c := hit(key, l)
+	c.Hits, c.Hold = hits, &store.Hold{Phase: p, Holder: store.HolderOf([]byte(holder)), AtMost: time.Minute}
+	return c
+}
+
+func begin(key string, l algorithms.Limit, holder string, hits int64) store.Charge {
+	return withHolder(algorithms.HoldBegin, key, l, holder, hits)
+}
+
+func end(key string, l algorithms.Limit, holder string, hits int64) store.Charge {
+	return withHolder(algorithms.HoldEnd, key, l, holder, hits)
+}
+
+func TestHoldersAreListedInTheOrderInWhichTheyRunOut(t *testing.T) {
+	s, c := given(t, Options{})
+	l := inFlight(1000)
+	for n := range 300 {
+		charge := begin("k", l, fmt.Sprint(n), int64(n+1))
+		charge.Hold.AtMost = time.Duration(300-n) * time.Second
+		if n == 0 {
+			charge.Limit.Requests = 1e6
+		}
+		charge.Limit.Requests = 1e6
+		wants(t, true, s, charge)
+		c.sleep(time.Millisecond)
+	}
+	wants(t, true, s, end("k", l, "298", 0))
+	charge := begin("k", l, "", 0)
+	held, all, err := s.Holders(t.Context(), &charge, 2)
+	if err != nil || all != 299 || len(held) != 2 {
+		t.Fatalf("%d holders of %d, %v; want 2 of 299", len(held), all, err)
+	}
+	want := store.Held{Holder: store.HolderOf([]byte("299")), Hits: 300, At: c.now() - algorithms.Instant(time.Millisecond)}
+	if want.Until = want.At.Add(time.Second); held[0] != want {
+		t.Errorf("the first holder is %+v; want %+v", held[0], want)
+	}
+	if held[1].Holder != store.HolderOf([]byte("297")) {
+		t.Errorf("the second holder is %+v; want that of 297", held[1])
+	}
+	c.sleep(time.Hour)
+	if held, all, err := s.Holders(t.Context(), &charge, 2); all != 0 || len(held) != 0 || err != nil {
+		t.Errorf("%d holders of %d after their time, %v", len(held), all, err)
+	}
+	rate := begin("k", perAge(algorithms.FixedWindow, 1), "", 0)
+	if _, _, err := s.Holders(t.Context(), &rate, 2); !errors.Is(err, store.ErrNotListed) {
+		t.Errorf("the holders of a rate limit: %v", err)
+	}
+}
+
+// A reset deletes the book of the holders. A new book has another name, so the records of the old one stay forgotten.
+func TestResetForgetsHolders(t *testing.T) {
+	for name, open := range map[string]func() *Store{
+		"single":   func() *Store { s, _ := given(t, Options{}); return s },
+		"cluster":  func() *Store { s := clustered(t, Options{}); newClock().drives(s); return s },
+		"counters": func() *Store { s, _ := given(t, Options{Counters: counted(fresh(t))}); return s },
+		"counters in a cluster": func() *Store {
+			s := clustered(t, Options{Counters: counted(fresh(t))})
+			newClock().drives(s)
+			return s
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := open()
+			for _, a := range algorithms.Algorithms() {
+				l := perAge(a, 10)
+				if a == algorithms.Concurrency {
+					l = inFlight(10)
+				}
+				for _, holder := range []string{"r", "s"} {
+					wants(t, true, s, begin("k", l, holder, 5))
+				}
+				for _, want := range []int{1, 0} {
+					if n, err := s.Reset(t.Context(), []store.Charge{hit("k", l)}); n != want || err != nil {
+						t.Errorf("%v: Reset forgot %d, %v; want %d", a, n, err, want)
+					}
+				}
+				again := begin("k", l, "r", 7)
+				wants(t, true, s, again)
+				e := end("k", l, "s", 0)
+				wants(t, true, s, e)
+				if again.Hold.Was != (algorithms.Hold{}) || e.Hold.Was != (algorithms.Hold{}) {
+					t.Errorf("%v: after Reset the holders were %+v and %+v", a, again.Hold.Was, e.Hold.Was)
+				}
+				if left := remains(t, s, begin("k", l, "", 0)); left != 3 {
+					t.Errorf("%v: %d remaining after a begin of 7 of 10", a, left)
+				}
+			}
+		})
+	}
+}
+
+// After a begin and an end there is no key for longer than the holder is known, and the rest of a book.
+func TestNothingOfHoldersIsLeftInRedis(t *testing.T) {
+	for _, a := range algorithms.Algorithms() {
+		s := open(t, urlOf("redis", shared(t).Address()), Options{})
+		l := algorithms.Limit{Algorithm: a, Requests: 10, Period: time.Second}
+		if a == algorithms.Concurrency {
+			l.Period = 0
+		}
+		wants(t, true, s, begin("k", l, "r", 5), begin("k", l, "s", 5))
+		names := namesLeft(t, s)
+		if a == algorithms.Concurrency && len(names) != 2 {
+			t.Errorf("%v: the keys are %q; want a set and a book", a, names)
+		}
+		for _, name := range names {
+			left, err := command(t, s, "PTTL", name).AsInt64()
+			if d := time.Duration(left) * time.Millisecond; err != nil || d <= 0 || d > time.Minute*9/8+time.Second {
+				t.Errorf("%v: %q lives for %v, %v; want until its holder has run out, and an eighth more", a, name, d, err)
+			}
+		}
+		wants(t, true, s, end("k", l, "r", 0), end("k", l, "s", 0))
+		if names := namesLeft(t, s); a == algorithms.Concurrency && len(names) > 0 {
+			t.Errorf("the keys %q are left after the last end", names)
+		}
+	}
+}
+
+// The keys of a state and of its holders lie in one slot, and no name means two things.
+func TestHoldersLieInTheSlotOfTheirState(t *testing.T) {
+	for _, s := range namings() {
+		seen := map[string]bool{}
+		for _, key := range []string{"k", "a;6;0;hx", "{x}", "{", "}", "a{b}c", "k;6;0", "{}", "x{}y"} {
+			for _, a := range algorithms.Algorithms() {
+				l := perAge(a, 1)
+				if a == algorithms.Concurrency {
+					l = inFlight(1)
+				}
+				c := begin(key, l, "r", 1)
+				server := s.serverOf(&c)
+				name, _ := server.appendName(nil, &c, 0)
+				book := server.appendBook(nil, &c)
+				names := []string{string(name), string(book), string(appendHolder(slices.Clone(book), c.Hold.Holder))}
+				for i, n := range names {
+					if seen[n] {
+						t.Errorf("%q is the name of two keys", n)
+					}
+					seen[n] = true
+					if i > 0 && server.cluster && slotOf(n) != slotOf(names[0]) {
+						t.Errorf("%q lies in another slot than %q", n, names[0])
+					}
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,303 @@
+-- A charge with a holder goes on with a HOLD:
+--   I1 phase. I4 record and I4 book: indexes into KEYS. I8 the time that a holder is known for, in microseconds.
+--   I8 instant: of RELEASE, the begin that is undone; of another phase the instant at which it happened, 0 for now.
+--   I8 start of the window of a counter, else 0.
+--   16 bytes: the holder, for concurrency; else the first four are a name for a new book.
+-- In the answer a WAS follows the DECISION of such a charge. A WAS is the holder as the charge found it.
+--   I1 status, I4 hits, I8 instant of the begin, I8 instant from which the holder is not known.
+--   I8 instant of this charge.
+--
+-- A holder of a rate limit has a record.
+--   Four bytes that name its book, I1 status, I4 hits.
+--   I7 instant of the begin, I7 instant from which the holder is not known.
+-- A rate limit has a book.
+--   Four bytes that name it, I7 instant at which the book expires.
+-- A record without its book is forgotten. So a reset deletes the book, and no holder of the key is known.
+if general == 2 then
+  local HOLD, WAS, RECORD, BOOK = '<I1I4I4I8I8I8c16', '<I1I4I8I8I8', '<c4I1I4I7I7', '<c4I7'
+  local BEGIN, END, BEGUN, CANCEL, RELEASE = 1, 2, 3, 4, 5 -- phases; RELEASE makes a holder denied if it holds since an instant
+  local HELD, DENIED, ENDED = 1, 2, 3 -- statuses
+  local holders, books = {}, {} -- holders by id: false or {status, hits, at, till}; books by place: false or {name, expiry}
+
+  -- Records, books, and books of concurrency are keys that are written in their own way, at the end of the script.
+  local function write(place, raw, expiry)
+    redis.call('SET', KEYS[place], raw, 'PXAT', string.format('%.0f', floor((expiry + 999) / 1000) + later))
+  end
+  local RECORDS = {open = true, apply = function(c, is)
+    local r = is[1]
+    write(c.record, pack(RECORD, books[c.book][1], r[1], r[2], r[3], r[4]), r[4])
+  end}
+  local BOOKS = {open = true, apply = function(c)
+    local book = books[c.book]
+    write(c.book, pack(BOOK, book[1], book[2]), book[2])
+  end}
+  local UNWRITTEN = {open = true}
+
+  local function own(place, by, c)
+    if kept_by[place] == nil then kept_by[place], before[place], state[place] = by, c, {0, 0, false} end
+  end
+
+  -- charge reads a charge, its key and its holder.
+  local function charge()
+    local c, algorithm = {}, 0
+    c.key, algorithm, c.flags, c.requests, c.capacity, c.period, c.hits, position = unpack(CHARGE, request, position)
+    local key, by = c.key, algorithms[algorithm]
+    if c.flags < 32 then
+      if before[key] == nil then load(key, algorithm, c.period) end
+      return c
+    end
+    c.phase, c.record, c.book, c.at_most, c.at, c.from, c.name, position = unpack(HOLD, request, position)
+    c.by, c.id = by, c.record
+    if by.slots then
+      c.id, c.capacity = c.record .. c.name, c.at_most
+      own(c.record, UNWRITTEN, c)
+      if before[key] == nil then
+        local hits, at, till
+        kept_by[key], period_of[key] = by, 0
+        before[key], state[key], hits, at, till = by.start(KEYS[key], KEYS[c.record], c.name)
+        holders[c.id] = hits and {HELD, hits, at, till} or false
+      elseif holders[c.id] == nil then
+        local hits, at, till = by.find(before[key], c.name)
+        holders[c.id] = hits and {HELD, hits, at, till} or false
+      end
+      return c
+    end
+    if before[key] == nil then load(key, algorithm, c.period) end
+    own(c.record, RECORDS, c)
+    own(c.book, BOOKS, c)
+    if holders[c.id] == nil then
+      local found = redis.call('MGET', KEYS[c.record], KEYS[c.book])
+      if books[c.book] == nil then
+        local book = found[2] and {unpack(BOOK, found[2])}
+        books[c.book] = book and book[2] > now and book or false
+      end
+      local book, r = books[c.book], false
+      if book and found[1] then
+        local name, status, hits, at, till = unpack(RECORD, found[1])
+        if name == book[1] then r = {status, hits, at, till} end
+        if r and at - now > BACK then r[3], r[4] = now, till - at + now end -- the clock has gone back
+      end
+      holders[c.id] = r
+    end
+    return c
+  end
+
+  -- instant returns the instant of a charge, which is held at the last charge of its key, or in the window of its counter.
+  local function instant(c)
+    local s = state[c.key]
+    if c.from > 0 then return math.min(math.max(now, c.from), c.from + c.period - 1) end
+    if c.by.slots then return math.max(now, s[2]) end
+    if c.by.open then return before[c.key].now end
+    return s and s[1] > now and s[1] or now
+  end
+
+  -- find returns the holder of a charge as an instant finds it.
+  local function find(c, at)
+    local r = holders[c.id]
+    return r and r[4] > at and r
+  end
+
+  -- keep makes r the holder of a charge.
+  local function keep(c, r)
+    holders[c.id] = r
+    if r[4] <= now then return end
+    local book = books[c.book]
+    if not book or book[2] < r[4] then
+      books[c.book] = {book and book[1] or c.name:sub(1, 4), r[4] + floor(c.at_most / 16)}
+      state[c.book][3] = true
+    end
+    state[c.record] = {r, 0, true}
+  end
+
+  -- flush writes the changes of a list, and reads the list again.
+  local function flush(key)
+    local by, is = kept_by[key], state[key]
+    if not is[3] then return end
+    local idle = by.apply(before[key], is)
+    if idle then redis.call('PEXPIREAT', KEYS[key], floor((idle + 999) / 1000) + later) end
+    before[key], state[key] = by.open(KEYS[key], period_of[key], now), {0, 0, false}
+  end
+
+  -- give_back gives back hits that were charged at an instant. A window gives back its own hits only, and a list the hits of that instant.
+  local function give_back(c, hits, charged, at, peeked)
+    local key, by = c.key, c.by
+    if by.open and not peeked then
+      flush(key)
+      by.correct(before[key], c.requests, -hits, charged)
+    elseif by.back then -- a sliding count
+      state[key] = state[key] and by.correct(state[key], c.requests, c.capacity, c.period, now, -hits, charged)
+    elseif not by.windows or floor(charged / c.period) == floor(at / c.period) then
+      take(key, c.requests, c.capacity, -hits, true)
+    end
+  end
+
+  -- charge_beyond charges hits, also beyond the limit, at the instant of the charge.
+  local function charge_beyond(c, hits, at)
+    local key, by = c.key, c.by
+    if c.at == 0 then
+      take(key, c.requests, c.capacity, hits, true)
+    elseif by.open then
+      flush(key)
+      by.correct(before[key], c.requests, hits, at)
+    else
+      state[key] = by.correct(state[key], c.requests, c.capacity, c.period, now, hits, at, false)
+    end
+  end
+
+  -- effect is Effect of package algorithms for every phase but BEGIN: the hits to charge, or to give back if negative.
+  local function effect(c, r)
+    local held = r and r[1] == HELD
+    local hits = math.max(c.hits, 0)
+    if c.phase == END then
+      if held then return c.by.slots and -r[2] or hits - r[2] end
+      return not r and not c.by.slots and hits or 0
+    elseif c.phase == BEGUN then
+      return not held and not (r and r[1] == ENDED) and hits or 0
+    end
+    return held and -r[2] or 0
+  end
+
+  -- apply applies every phase but BEGIN.
+  local function apply(c, peeked)
+    local latest = instant(c)
+    local at = c.at > 0 and c.phase ~= RELEASE and math.min(c.at, latest) or latest
+    local r = find(c, latest)
+    c.was, c.when = r, at
+    local key, by, phase = c.key, c.by, c.phase
+    local held = r and r[1] == HELD
+    if phase == RELEASE and (not held or r[3] ~= c.at) then return end
+    local hits, till = effect(c, r), at + c.at_most
+    if by.slots then
+      if hits < 0 then
+        if peeked then
+          state[key] = by.without(state[key], -hits)
+        else
+          state[key], holders[c.id] = by.free(before[key], state[key], c.name, -hits, r[4]), false
+        end
+      elseif hits > 0 and till > latest and not peeked then
+        state[key], holders[c.id] = by.hold(before[key], state[key], c.name, hits, at, till), {HELD, hits, at, till}
+      end
+      return
+    end
+    if phase == RELEASE then -- the reservation of the hits is corrected elsewhere
+    elseif hits < 0 then
+      give_back(c, -hits, r[3], at, peeked)
+    elseif hits > 0 then
+      charge_beyond(c, hits, at)
+    end
+    if peeked then return end
+    if phase == BEGUN and not held and not (r and r[1] == ENDED) and c.hits > 0 then
+      keep(c, {HELD, c.hits, at, till})
+    elseif (phase == CANCEL or phase == RELEASE) and held then
+      keep(c, {DENIED, 0, 0, r[4]})
+    elseif phase == END and (held or not r and c.hits >= 0) then
+      keep(c, {ENDED, 0, 0, held and r[4] or till})
+    end
+  end
+
+  -- probe returns a decision about a list after a charge that is allowed in any case.
+  local function probe(c)
+    local _, remaining, _, reset = take(c.key, c.requests, c.capacity, 0, false)
+    return {1, remaining, 0, reset, 0}
+  end
+
+  local function tell(c, d)
+    if d then answer[#answer + 1] = pack(DECISION, d[1], d[2], d[3], d[4], d[5], before[c.key].now) end
+    if not c.phase then return end
+    local r = c.was
+    if r then
+      answer[#answer + 1] = pack(WAS, r[1], r[2], r[3], r[4], c.when)
+    else
+      answer[#answer + 1] = pack(WAS, 0, 0, 0, 0, c.when)
+    end
+  end
+
+  -- begins decides the charges that have no holder, or begin one. Then the new holders hold, or are denied.
+  local function begins(action, all, n)
+    local keys, flags, requests, capacities, hits, free = {}, {}, {}, {}, {}, {}
+    local base, asked = {}, {} -- asked has the holders as the charges before in the transaction leave them
+    for i = 1, n do
+      local c = all[i]
+      keys[i], flags[i], requests[i], capacities[i], hits[i] = c.key, c.flags, c.requests, c.capacity, c.hits
+      if c.phase then
+        c.when = instant(c)
+        hits[i] = math.max(c.hits, 0)
+        if c.by.slots then base[c.key] = state[c.key] end
+      end
+    end
+    local function ask(i)
+      local c = all[i]
+      if not c.phase then return end
+      c.was = asked[c.id] or find(c, c.when)
+      free[i] = c.was and c.was[1] == HELD
+      if free[i] then
+        hits[i] = 0
+        if c.flags % 8 >= 4 then flags[i] = c.flags - 4 end
+      end
+    end
+    local function note(i, ok)
+      local c = all[i]
+      if c.phase and hits[i] > 0 and (ok or not c.by.slots) then
+        asked[c.id] = ok and {HELD, hits[i], c.when, c.when + c.at_most} or {DENIED, 0, 0, c.when + c.at_most}
+      end
+    end
+    local passed, allowed, decisions = decide(action, n, keys, flags, requests, capacities, hits, free, ask, note)
+    if action == PEEK then return passed, decisions end
+    for key, was in pairs(base) do state[key] = was end
+    for i = 1, n do
+      local c = all[i]
+      local r = c.phase and find(c, c.when)
+      if c.phase and c.hits > 0 and not (r and r[1] == HELD) then
+        local holds, till = allowed[i] and (passed or action == RESERVE), c.when + c.at_most
+        if not c.by.slots then
+          keep(c, holds and {HELD, c.hits, c.when, till} or {DENIED, 0, 0, till})
+        elseif holds then
+          state[c.key] = c.by.hold(before[c.key], state[c.key], c.name, c.hits, c.when, till)
+          holders[c.id] = {HELD, c.hits, c.when, till}
+        end
+      end
+    end
+    return passed, decisions
+  end
+
+  -- holding applies a transaction with holders: first all but the begins, in order, and then the rest as several does.
+  function holding(action, n)
+    local all, begun, d = {}, {}, {}
+    for i = 1, n do all[i] = charge() end
+    local key = all[1].key
+    local was = state[key]
+    for i = 1, n do
+      local c = all[i]
+      if not c.phase or c.phase == BEGIN then
+        begun[#begun + 1] = c
+      else
+        apply(c, action == PEEK)
+        d[i] = c.by.open and probe(c)
+      end
+    end
+    local passed, decisions = true, {}
+    if #begun > 0 then passed, decisions = begins(action, begun, #begun) end
+    if action == PEEK then state[key] = was end -- of one charge
+    answer[#answer + 1] = pack('<I4', passed and 1 or 0)
+    local next = 1
+    for i = 1, n do
+      local c = all[i]
+      if c == begun[next] then
+        tell(c, decisions[next])
+        next = next + 1
+      else
+        tell(c, d[i])
+      end
+    end
+  end
+
+  -- settle applies a charge with a holder of a correction. A BEGIN is a probe there, for a decision.
+  function settle()
+    local c = charge()
+    if c.phase == BEGIN then
+      tell({key = c.key}, probe(c))
+    else
+      apply(c, false)
+    end
+  end
+end

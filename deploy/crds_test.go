@@ -27,7 +27,7 @@ func customDocuments(t *testing.T) []string {
 	for _, folder := range folders(t) {
 		all = append(all, buildManifests(t, folder).custom...)
 	}
-	for _, file := range []string{"envoy-gateway/policy.yaml", "contour/httpproxy.yaml", "contour/contourconfiguration.yaml"} {
+	for _, file := range []string{"envoy-gateway/policy.yaml", "envoy-gateway/holds.yaml", "ai-gateway/holds.yaml", "contour/httpproxy.yaml", "contour/contourconfiguration.yaml"} {
 		all = append(all, readManifests(t, file).custom...)
 	}
 	contour, err := os.ReadFile("contour/contour.yaml")
@@ -53,7 +53,7 @@ func TestEveryProjectReadsWhatIsForIt(t *testing.T) {
 		kinds[kind]++
 	}
 	for kind, least := range map[string]int{
-		"BackendTrafficPolicy": 1, "HTTPRoute": 1, "Gateway": 1, "GatewayClass": 1, "EnvoyFilter": 2, "ExtensionService": 1, "HTTPProxy": 1,
+		"BackendTrafficPolicy": 1, "EnvoyPatchPolicy": 2, "HTTPRoute": 1, "Gateway": 1, "GatewayClass": 1, "EnvoyFilter": 2, "ExtensionService": 1, "HTTPProxy": 1,
 		"ContourConfiguration": 1, "ConfigMap": 8,
 	} {
 		if kinds[kind] < least {
@@ -71,6 +71,7 @@ func TestEveryProjectRefusesMistakes(t *testing.T) {
 	whole := strings.Join(customDocuments(t), "\n---\n")
 	tests := []struct{ right, wrong, said string }{
 		{"unit: Hour", "unit: Hours", "should be one of [Second Minute Hour Day Week Month Year]"},
+		{"op: add", "op: insert", "spec.jsonPatches[0].operation.op in body should be one of [add remove replace move copy test]"},
 		{"shadowMode: true", "shadow: true", `unknown field "spec.rateLimit.global.rules[2].shadow"`},
 		{"operation: INSERT_BEFORE", "operation: INSERT_ABOVE", "should be one of [INVALID MERGE ADD"},
 		{"subFilter:", "subfilter:", `unknown field "subfilter"`},

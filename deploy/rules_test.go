@@ -77,7 +77,7 @@ defaults: {nope: 1}
 descriptors:
   - key: wrong
     nope: 1
-    rate_limit: {nope: 1, replaces: [{nope: 1}]}
+    rate_limit: {nope: 1, replaces: [{nope: 1}], hold: {nope: 1}}
 `
 	_, _, err := descriptors.Load([]descriptors.Source{{Name: "wrong", Data: []byte(everyMap)}}, descriptors.Options{})
 	var mistakes descriptors.Errors
@@ -114,7 +114,7 @@ func TestRuleFilesTogetherShowEveryKeyAndEveryAlgorithm(t *testing.T) {
 		t.Errorf("keys in rules/*.yaml (-want +got):\n%s", diff)
 	}
 	var all []string
-	for _, algorithm := range algorithms.RateAlgorithms() {
+	for _, algorithm := range algorithms.Algorithms() {
 		all = append(all, algorithm.String())
 	}
 	slices.Sort(all)

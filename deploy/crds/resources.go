@@ -36,6 +36,8 @@ func resourceOf(o object) (resource, bool) {
 	switch o.APIVersion + " " + o.Kind {
 	case "gateway.envoyproxy.io/v1alpha1 BackendTrafficPolicy":
 		return resource{into: new(gatewayv1alpha1.BackendTrafficPolicy), schema: gatewaySchemas + "gateway.envoyproxy.io_backendtrafficpolicies.yaml"}, true
+	case "gateway.envoyproxy.io/v1alpha1 EnvoyPatchPolicy":
+		return resource{into: new(gatewayv1alpha1.EnvoyPatchPolicy), schema: gatewaySchemas + "gateway.envoyproxy.io_envoypatchpolicies.yaml"}, true
 	case "gateway.networking.k8s.io/v1 GatewayClass":
 		return resource{into: new(gwapiv1.GatewayClass), schema: gatewayAPISchemas + "gateway.networking.k8s.io_gatewayclasses.yaml"}, true
 	case "gateway.networking.k8s.io/v1 Gateway":

@@ -109,6 +109,26 @@ func awaitGate(t *testing.T, backend *parts.Backend, gate string, n int) {
 	})
 }
 
+// settled waits until each of the requests is at the gate or answered, and returns the number of answers.
+func settled(t *testing.T, backend *parts.Backend, gate string, flights []*flight) (answered int) {
+	t.Helper()
+	eventually(t, func() string {
+		answered = 0
+		for _, f := range flights {
+			select {
+			case <-f.ended:
+				answered++
+			default:
+			}
+		}
+		if arrived, _ := backend.At(gate); arrived+answered < len(flights) {
+			return fmt.Sprintf("%d requests at the backend, %d answered, want %d together", arrived, answered, len(flights))
+		}
+		return ""
+	})
+	return answered
+}
+
 // times returns n times the text.
 func times(n int, text string) []string {
 	all := make([]string, n)

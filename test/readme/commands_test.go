@@ -70,7 +70,7 @@ func play(t *testing.T, d document, act []block) (changes []change) {
 				s.serve(t, arguments(b.text))
 			}
 		case "demo":
-			s.demo(t)
+			s.demo(t, b.text)
 		case "redis":
 			s.redis(t, b.text)
 		case "file":

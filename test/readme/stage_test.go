@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -283,18 +281,23 @@ func arguments(line string) (args []string) {
 	return args
 }
 
-// demo starts the parts of test/demo, on free ports.
-func (s *stage) demo(t *testing.T) {
+// demo starts the parts of test/demo, on free ports: the example that the command names.
+func (s *stage) demo(t *testing.T, command string) {
 	t.Helper()
 	binary := parts.NeedEnvoy(t, repository)
-	s.serve(t, []string{"--rules=deploy/rules"})
-	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprintf(w, "hello from the backend: %s\n", r.URL.Path) // as test/demo says
-	}))
-	t.Cleanup(backend.Close)
-	s.add(t, "18080", backend.Listener.Addr().String())
+	example := "deploy"
+	if _, name, found := strings.Cut(command, "-example "); found {
+		example = filepath.Join(example, strings.Trim(strings.Fields(name)[0], `'"`))
+	}
+	s.serve(t, []string{"--rules=" + filepath.Join(example, "rules")})
+	backend, err := parts.StartBackend("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = backend.Close() })
+	s.add(t, "18080", backend.Address())
 
-	text := readFile(t, "deploy/envoy.yaml")
+	text := readFile(t, filepath.Join(example, "envoy.yaml"))
 	for _, p := range s.ports {
 		text = strings.Replace(text, "port_value: "+p[0]+" ", "port_value: "+p[1]+" ", 1)
 	}
@@ -304,7 +307,7 @@ func (s *stage) demo(t *testing.T) {
 		{"timeout: 0.050s", "timeout: 10s"}, // a busy machine must not look like a fault
 	} {
 		if !strings.Contains(text, replacement[0]) {
-			t.Fatalf("deploy/envoy.yaml has no %q", replacement[0])
+			t.Fatalf("%s/envoy.yaml has no %q", example, replacement[0])
 		}
 		text = strings.Replace(text, replacement[0], replacement[1], 1)
 	}

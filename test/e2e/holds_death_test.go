@@ -1,0 +1,86 @@
+package e2e
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/weirproxy/weir/test/parts"
+)
+
+// freeOnlyAfter waits until a user has both slots again, and holds that the slots were not free earlier than a time after begun. begun
+// is before the first of the requests that held the slots.
+func freeOnlyAfter(t *testing.T, c client, user string, begun time.Time, atMost time.Duration) {
+	t.Helper()
+	held := 0
+	eventually(t, func() string {
+		got := c.left(t, "e2e", user)
+		if got > 0 && time.Since(begun) < atMost {
+			t.Fatalf("a slot is free %s after the begin, want %s at least", time.Since(begun), atMost)
+		}
+		if got == 0 {
+			held++
+		}
+		if got < 2 {
+			return fmt.Sprintf("%d slots are free, want 2", got)
+		}
+		return ""
+	})
+	if held == 0 {
+		t.Error("the slots were never seen held")
+	}
+}
+
+func TestSlotsOfAnEnvoyThatDiedAreFreeAfterAtMostAndNotBefore(t *testing.T) {
+	t.Parallel()
+	onStores(t, func(t *testing.T, args ...string) {
+		const atMost = 4 * time.Second
+		backend := startSlowBackend(t)
+		s := startWith(t, slots(2, atMost), args...)
+		config := envoyConfig{RateLimits: beginAndEnd, Endpoints: []string{tcpAddress(t, s.GRPC)}}
+		dying, other := startEnvoyTo(t, backend.Address(), config), startEnvoyTo(t, backend.Address(), config)
+		begun := time.Now()
+		c := crowd{e: dying, backend: backend, gate: "slow", path: gated("slow"), headers: []string{"x-user: alice"}}
+		if _, outcomes := c.sendAll(t, 2); !cmp.Equal(outcomes, times(2, "held")) {
+			t.Fatalf("two requests for two slots: got %v", outcomes)
+		}
+		dying.Kill()
+		c.e = other
+		if _, outcome := c.send(t); outcome != "429" && time.Since(begun) < atMost {
+			t.Errorf("right after Envoy died: got %s, want 429", outcome)
+		}
+		freeOnlyAfter(t, dial(t, s.GRPC), "alice", begun, atMost)
+		if _, outcomes := c.sendAll(t, 2); !cmp.Equal(outcomes, times(2, "held")) {
+			t.Errorf("two requests through another Envoy: got %v, want that both pass", outcomes)
+		}
+	})
+}
+
+// A client that leaves while Envoy waits for Weir: Envoy then tells no end.
+func TestSlotsOfClientsThatLeaveDuringTheCallAreFreeAfterAtMost(t *testing.T) {
+	t.Parallel()
+	onStores(t, func(t *testing.T, args ...string) {
+		const atMost = 4 * time.Second
+		backend := startSlowBackend(t)
+		s := startWith(t, slots(2, atMost), args...)
+		slow, err := parts.StartProxy(s.GRPC)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(slow.Close)
+		e := startEnvoyTo(t, backend.Address(), envoyConfig{RateLimits: beginAndEnd, Endpoints: []string{tcpAddress(t, slow.Address())}})
+		asked := dial(t, s.GRPC)
+		slow.Mute()
+		begun := time.Now()
+		for range 2 {
+			f := e.fly(t, "/", "x-user: alice")
+			defer f.leave()
+		}
+		awaitLeft(t, asked, "e2e", "alice", 0)
+		f := e.fly(t, "/", "x-user: alice") // denied, and gone before the answer
+		f.leave()
+		freeOnlyAfter(t, asked, "alice", begun, atMost)
+	})
+}

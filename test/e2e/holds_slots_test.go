@@ -9,6 +9,8 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/weirproxy/weir/test/parts"
 )
 
 // slots returns rules with so many slots for each user, which a request holds for that time at most.
@@ -60,6 +62,11 @@ func onStores(t *testing.T, test func(t *testing.T, args ...string)) {
 	t.Run("memory", func(t *testing.T) {
 		t.Parallel()
 		test(t)
+	})
+	t.Run("Redis", func(t *testing.T) {
+		t.Parallel()
+		r := startRedis(t, parts.RedisOptions{})
+		test(t, "--store=redis", "--redis-url="+urlOf(r.Address()), "--redis-timeout=10s")
 	})
 }
 

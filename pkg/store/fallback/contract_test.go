@@ -22,7 +22,7 @@ func TestDeps(t *testing.T) {
 func now() algorithms.Instant { return algorithms.Instant(time.Now().UnixNano()) }
 
 func TestAHealthyPrimaryKeepsTheContractAlone(t *testing.T) {
-	for _, c := range storetest.Cases() {
+	for _, c := range append(storetest.Cases(), storetest.HoldCases()...) {
 		t.Run(c.Name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				primary, err := memstore.New(memstore.Options{SweepInterval: time.Minute})

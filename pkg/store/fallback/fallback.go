@@ -21,6 +21,19 @@
 //
 // Requests without a charge by Local carry nothing back. A refund gives back its own hits in the local store, and later in the primary.
 //
+// # Holders
+//
+// A begin that the local store admits holds its share here, and the primary is told of it later (Options.Outbox, if that is a
+// [store.HoldOutbox]). The end of a holder that has begun here is settled here, and the primary is told. Any other holder may have begun in the
+// primary: the end changes nothing here, and the primary is told under each policy. So slots that were held when the
+// primary went away stay held here, until the last holder runs out at the latest.
+//
+// The end of a holder that was denied here has no cost, also when the primary is back. A primary that was asked about
+// the begin, and did not answer, may have admitted the holder. The end then tells the primary to cancel the holder. The primary may be told
+// twice, as the second time does nothing. So the outcome of a late request need not be known.
+//
+// A begin that is allowed by the policy Allow holds nothing, and the primary is not told. The end is charged with its true cost.
+//
 // # The breaker
 //
 //	closed     the primary is asked. Options.Failures failures over Options.FailingFor, without a success in between, open the breaker.
@@ -89,7 +102,8 @@ type Options struct {
 	// Fleet returns the number of processes that share the primary. Nil, or less than 1: this one alone. Each request that is decided
 	// without the primary calls Fleet.
 	Fleet func() int
-	// Outbox charges the primary later with the hits that the local store applied. Nil: the primary never knows of these.
+	// Outbox charges the primary later with the hits that the local store applied. If it is a HoldOutbox, it also tells the primary of
+	// holders. Nil: the primary never knows of these.
 	Outbox store.Outbox
 	// Now returns the instant by the primary's clock, of hits in the Outbox. The local store should keep its windows by the same clock.
 	// Nil: this machine's wall clock.
@@ -113,6 +127,8 @@ type Store struct {
 	continuer        store.Continuer      // the local store; nil if it cannot go on from states
 	fleet            func() int           // may be nil
 	outbox           store.Outbox         // may be nil
+	holders          store.HoldOutbox     // may be nil
+	holdersUntil     atomic.Int64         // until then the local store may know holders, in nanoseconds since started
 	now              func() algorithms.Instant
 	started          time.Time
 	failures         int64
@@ -121,7 +137,8 @@ type Store struct {
 	logger           *slog.Logger
 
 	unused    time.Duration // a period that no rule has
-	scratch   sync.Pool     // of *[]store.Charge
+	withouts  sync.Pool     // of *without
+	names     sync.Pool     // of *names
 	questions sync.Pool     // of *question
 	instead   sync.Pool     // of *[]int64
 	askings   sync.Pool     // of *asking
@@ -160,10 +177,12 @@ func New(o Options) (*Store, error) {
 		answered:    make(chan struct{}),
 	}
 	s.continuer, _ = o.Local.(store.Continuer)
+	s.holders, _ = o.Outbox.(store.HoldOutbox)
 	if s.now == nil {
 		s.now = func() algorithms.Instant { return algorithms.Instant(time.Now().UnixNano()) }
 	}
-	s.scratch.New = func() any { return new([]store.Charge) }
+	s.withouts.New = func() any { return new(without) }
+	s.names.New = func() any { return new(names) }
 	s.questions.New = func() any { return new(question) }
 	s.instead.New = func() any { return new([]int64) }
 	s.askings.New = func() any { return new(asking) }
@@ -267,7 +286,7 @@ func (s *Store) Take(ctx context.Context, charges []store.Charge, decisions []al
 	}
 	q := s.begin(charges)
 	admitted, cause := s.primary.Take(ctx, q.asked, decisions)
-	s.end(q, charges, decisions, cause)
+	s.end(q, charges, decisions, admitted, cause)
 	if cause == nil {
 		s.succeeded(p)
 		return admitted, nil

@@ -25,6 +25,8 @@ type hub struct {
 type counted struct {
 	state store.State
 	log   *algorithms.Log // of sliding_window_log; never changed
+
+	holders map[store.Holder]algorithms.Hold // never changed
 }
 
 func newHub(ahead time.Duration) *hub { return &hub{keys: map[string]counted{}, ahead: ahead} }
@@ -38,6 +40,13 @@ func name(c *store.Charge) string {
 // takeOne takes hits from a key.
 func (h *hub) takeOne(c *store.Charge, hits int64, at algorithms.Instant, countRejected bool) (d algorithms.Decision) {
 	k := h.keys[name(c)]
+	if c.Limit.Algorithm == algorithms.Concurrency {
+		atMost := time.Duration(0) // of a probe
+		if c.Hold != nil {
+			atMost = c.Hold.AtMost
+		}
+		return k.slots(at).Decide(c.Limit, at, uint32(hits), atMost)
+	}
 	if c.Limit.Algorithm.HasState() {
 		d = k.state.Take(c.Limit, at, hits, countRejected)
 	} else {
@@ -56,14 +65,21 @@ func (h *hub) takeOne(c *store.Charge, hits int64, at algorithms.Instant, countR
 
 // take decides a transaction, and says which hits it applied.
 func (h *hub) take(charges []store.Charge, decisions []algorithms.Decision) (admitted bool, hits []int64) {
-	now, before := h.now(), maps.Clone(h.keys)
+	now := h.now()
+	h.takeEnds(charges, decisions, now)
+	before := maps.Clone(h.keys)
 	for i := range charges {
-		decisions[i] = h.takeOne(&charges[i], charges[i].Hits, now, charges[i].CountRejected)
+		if c := &charges[i]; !isEnd(c) {
+			decisions[i] = h.takeBegin(c, now)
+		}
 	}
 	if admitted = store.Admitted(charges, decisions); !admitted {
 		h.keys = before
 		for i := range charges {
 			c, hits := &charges[i], int64(0)
+			if isEnd(c) {
+				continue
+			}
 			if c.CountRejected {
 				hits = c.Hits
 			}
@@ -77,7 +93,11 @@ func (h *hub) take(charges []store.Charge, decisions []algorithms.Decision) (adm
 		}
 	}
 	for i := range charges {
-		hits = append(hits, appliedHits(&charges[i], decisions[i], admitted))
+		c := &charges[i]
+		if c.Hold != nil && !isEnd(c) {
+			h.hold(c, now, admitted && decisions[i].Allowed)
+		}
+		hits = append(hits, appliedHits(c, decisions[i], admitted))
 	}
 	return admitted, hits
 }
@@ -85,6 +105,8 @@ func (h *hub) take(charges []store.Charge, decisions []algorithms.Decision) (adm
 // appliedHits is the rule of package store.
 func appliedHits(c *store.Charge, d algorithms.Decision, admitted bool) int64 {
 	switch {
+	case c.Hold != nil:
+		return 0 // the caller tells these
 	case c.CountRejected:
 		return c.Hits
 	case admitted && d.Allowed:
@@ -109,8 +131,9 @@ type link struct {
 	hub   *hub
 	is    atomic.Int32 // a condition; the probe reads it
 	r     *rand.Rand
-	owes  []func() // tell the hub about hits, as soon as the link is up
-	later int      // calls of Later and Instead
+	owes  []func()       // tell the hub about hits, as soon as the link is up
+	later int            // calls of Later and Instead
+	told  []store.Charge // by HoldLater
 }
 
 type condition = int32
@@ -119,6 +142,8 @@ const (
 	up    condition = iota
 	stuck           // the hub may decide, but the answer is lost
 	down
+	late // the hub decides, and the answer is lost
+	void // the hub does not decide, and gives no answer
 )
 
 func (k *link) flush() {
@@ -149,24 +174,21 @@ func (e *lost) Instead(hits []int64) {
 }
 
 func (k *link) Later(c *store.Charge, at algorithms.Instant) {
-	owned := *c
-	owned.Key = append([]byte(nil), c.Key...)
+	later := owned(c)
 	k.later++
-	k.owes = append(k.owes, func() { k.hub.charge(owned, owned.Hits, at) })
+	k.owes = append(k.owes, func() { k.hub.charge(later, later.Hits, at) })
 }
 
 func (k *link) Take(_ context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
-	switch k.is.Load() {
+	switch is := k.is.Load(); is {
 	case down:
 		return false, errDown
-	case stuck:
+	case stuck, late, void:
 		e := &lost{link: k, at: k.hub.now(), hits: make([]int64, len(charges))}
 		for i := range charges {
-			c := charges[i]
-			c.Key = append([]byte(nil), c.Key...)
-			e.charges = append(e.charges, c)
+			e.charges = append(e.charges, owned(&charges[i]))
 		}
-		if k.r.IntN(2) == 0 {
+		if is == late || is == stuck && k.r.IntN(2) == 0 {
 			_, e.hits = k.hub.take(charges, make([]algorithms.Decision, len(charges)))
 		}
 		time.Sleep(time.Millisecond)

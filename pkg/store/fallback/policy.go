@@ -22,31 +22,42 @@ func (s *Store) takeWithout(ctx context.Context, charges []store.Charge, decisio
 			*left = store.State{Source: store.Without}
 		}
 	}
-	if n.Allow+n.Deny > 0 && n.Local == 0 {
+	holds := store.Holds(charges)
+	if n.Allow+n.Deny > 0 && n.Local == 0 && !holds {
 		s.patch(charges, decisions, 1)
 		return store.Admitted(charges, decisions), nil
 	}
 	fleet := s.fleetSize()
-	all, scratch := s.substitute(charges, n, fleet)
-	defer s.put(scratch)
+	all, w := charges, (*without)(nil)
+	if holds || n.Allow+n.Deny > 0 || fleet > 1 {
+		w = s.substitute(charges, fleet)
+		defer s.put(w)
+		all = w.charges
+	}
 	admitted, err := s.local.Take(context.WithoutCancel(ctx), all, decisions)
 	if err != nil {
 		return false, fmt.Errorf("take from the local store: %w", err)
 	}
 	s.patch(charges, decisions, fleet)
-	s.carryBack(charges, decisions, admitted, cause)
+	carried := s.carryBack(charges, decisions, admitted, cause)
+	if holds {
+		w.part(charges, fleet)
+		carried += s.tellHolders(w, charges, decisions, admitted, cause)
+	}
+	s.metrics.carried.Add(carried)
 	return admitted, nil
 }
 
 // peekWithout decides each charge alone by its policy. ctx may have ended.
 func (s *Store) peekWithout(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) error {
 	fleet := s.fleetSize()
-	if n := countByPolicy(charges); n.Local > 0 {
-		all, scratch := s.substitute(charges, n, fleet)
-		defer s.put(scratch)
-		if err := s.local.Peek(context.WithoutCancel(ctx), all, decisions); err != nil {
+	if n := countByPolicy(charges); n.Local > 0 || store.Holds(charges) {
+		w := s.substitute(charges, fleet)
+		defer s.put(w)
+		if err := s.local.Peek(context.WithoutCancel(ctx), w.charges, decisions); err != nil {
 			return fmt.Errorf("peek into the local store: %w", err)
 		}
+		w.part(charges, fleet)
 	}
 	s.patch(charges, decisions, fleet)
 	return nil
@@ -67,44 +78,56 @@ func countByPolicy(charges []store.Charge) (n Decided) {
 	return n
 }
 
-// substitute returns charges with which the local store gives the verdict on the whole request. Hits cost as many as there are processes
-// in the fleet. A charge that the local store must not decide is replaced: the substitute is always allowed or always denied, and leaves
-// no state. Call put with scratch after.
-func (s *Store) substitute(charges []store.Charge, n Decided, fleet int) (all []store.Charge, scratch *[]store.Charge) {
-	if n.Allow+n.Deny == 0 && fleet == 1 {
-		return charges, nil
-	}
-	scratch, _ = s.scratch.Get().(*[]store.Charge)
-	*scratch = append((*scratch)[:0], charges...)
-	for i := range *scratch {
-		c := &(*scratch)[i]
-		if isLocal(c) {
-			c.Hits = cost(c, fleet)
-			continue
-		}
-		// The same key, so that substitutes spread over the shards, but a period that no rule has.
-		requests, hits := uint32(algorithms.MaxHits), int64(0)
-		if refused(c) {
-			requests, hits = 0, 1
-		}
-		c.Limit = algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: requests, Period: s.unused}
-		c.Hits, c.CountRejected = hits, false
-	}
-	return *scratch, scratch
+// without is the scratch memory of a request that is decided without the primary.
+type without struct {
+	names
+	charges []store.Charge    // for the local store
+	known   []algorithms.Hold // of charges that end a holder: the holder as this process knows it
+	doubt   []bool            // the same: the primary may have admitted a holder that was denied here
 }
 
-// put returns the scratch memory of substitute, which may be nil.
-func (s *Store) put(scratch *[]store.Charge) {
-	if scratch != nil {
-		clear(*scratch) // releases the keys
-		s.scratch.Put(scratch)
+// substitute returns charges with which the local store gives the verdict on the whole request. Hits cost as many as there are processes
+// in the fleet. A charge that the local store must not decide is replaced: the substitute is always allowed or always denied, and leaves
+// no state. The end of a holder that the local store does not hold is replaced by a probe. Call put after.
+func (s *Store) substitute(charges []store.Charge, fleet int) *without {
+	w, _ := s.withouts.Get().(*without)
+	w.charges = append(w.charges[:0], charges...)
+	if store.Holds(charges) {
+		w.meet(s, charges)
 	}
+	for i := range w.charges {
+		c := &w.charges[i]
+		switch {
+		case isLocal(c) && isEnd(c) && w.known[i].Status != algorithms.HoldHeld:
+			c.Hits, c.Hold, c.Mode, c.CountRejected = 0, nil, store.Shadow, false
+		case isLocal(c):
+			c.Hits = cost(c, fleet)
+		default:
+			// The same key, so that substitutes spread over the shards, but a period that no rule has.
+			hits := int64(0)
+			if c.Limit = s.denials(false, algorithms.MaxHits); refused(&charges[i]) {
+				c.Limit.Requests, hits = 0, 1
+			}
+			if isEnd(c) {
+				c.Mode = store.Shadow
+			}
+			c.Hits, c.CountRejected, c.Hold = hits, false, nil
+		}
+	}
+	return w
+}
+
+// put returns the scratch memory of substitute.
+func (s *Store) put(w *without) {
+	clear(w.charges) // releases the keys
+	w.names = names{}
+	s.withouts.Put(w)
 }
 
 // refused reports whether a charge is denied: by its policy, or by a limit of 0, for which no store is needed. A refund and a probe
-// are never denied.
+// are never denied, and neither is the end of a holder.
 func refused(c *store.Charge) bool {
-	return c.Hits > 0 && (c.OnError == store.Deny || c.OnError == store.Allow && c.Limit.Requests == 0)
+	return c.Hits > 0 && !isEnd(c) && (c.OnError == store.Deny || c.OnError == store.Allow && c.Limit.Requests == 0)
 }
 
 // patch writes the decisions of the charges that the local store does not decide, and the share of this process into the others.
@@ -118,8 +141,15 @@ func (s *Store) patch(charges []store.Charge, decisions []algorithms.Decision, f
 		switch {
 		case isLocal(c):
 			decisions[i].Remaining /= uint32(sharers(c, fleet))
+			if isEnd(c) {
+				decisions[i].Allowed, decisions[i].RetryAfter = true, 0
+			}
 		case c.OnError == store.Allow && refused(c):
-			decisions[i] = algorithms.Decision{RetryAfter: c.Limit.Period, ResetAfter: c.Limit.Period}
+			period := c.Limit.Period
+			if c.Hold != nil && period == 0 {
+				period = c.Hold.AtMost
+			}
+			decisions[i] = algorithms.Decision{RetryAfter: period, ResetAfter: period}
 		case c.OnError == store.Allow:
 			decisions[i] = algorithms.Decision{Allowed: true, Remaining: c.Limit.Capacity()}
 		case refused(c):

@@ -11,22 +11,31 @@ import (
 type question struct {
 	asked  []store.Charge // the caller's charges, or copies that have a Left
 	copies []store.Charge
-	states []store.State // that the primary told
+	states []store.State // that the primary told; none if all come to the caller
+
+	known []algorithms.Hold // of the charges with a holder, if the local store may know holders
+	holds []store.Hold      // in place of the caller's
 }
 
 // begin returns the question for a request of charges. Call end after the answer.
 func (s *Store) begin(charges []store.Charge) *question {
 	q, _ := s.questions.Get().(*question)
 	q.asked = charges
-	if s.continuer == nil || tellsAll(charges) {
+	tells, recalls := s.continuer != nil && !tellsAll(charges), s.knowsHolders() && store.Holds(charges)
+	if !tells && !recalls {
 		return q
 	}
-	q.states = append(q.states[:0], make([]store.State, len(charges))...)
 	q.copies = append(q.copies[:0], charges...)
-	for i := range q.copies {
-		q.copies[i].Left = &q.states[i]
-	}
 	q.asked = q.copies
+	if tells {
+		q.states = append(q.states[:0], make([]store.State, len(charges))...)
+		for i := range q.copies {
+			q.copies[i].Left = &q.states[i]
+		}
+	}
+	if recalls {
+		s.recall(q)
+	}
 	return q
 }
 
@@ -40,28 +49,31 @@ func tellsAll(charges []store.Charge) bool {
 	return true
 }
 
-// end leaves the states of an answer to a question of charges in the local store, and passes them on to the caller. err is the primary's.
-func (s *Store) end(q *question, charges []store.Charge, decisions []algorithms.Decision, err error) {
+// end leaves the states of an answer to a question of charges in the local store, and passes them on to the caller. The verdict and err are
+// the primary's.
+func (s *Store) end(q *question, charges []store.Charge, decisions []algorithms.Decision, admitted bool, err error) {
+	if err == nil && len(q.known) > 0 {
+		s.recalled(q, charges, decisions, admitted)
+	}
 	if err == nil && s.continuer != nil {
 		s.goOn(q, charges, decisions)
 	}
 	clear(q.copies) // releases the keys
-	q.asked, q.copies = nil, q.copies[:0]
+	q.asked, q.copies, q.states, q.known = nil, q.copies[:0], q.states[:0], q.known[:0]
 	s.questions.Put(q)
 }
 
 // goOn leaves the states of an answer in the local store. The other policies need no states there.
 func (s *Store) goOn(q *question, charges []store.Charge, decisions []algorithms.Decision) {
-	told := false
-	if len(q.copies) == 0 {
-		q.states = q.states[:0]
+	told, own := false, len(q.states) > 0
+	if !own {
 		for i := range charges {
 			q.states = append(q.states, *charges[i].Left)
 		}
 	}
 	for i := range charges {
 		c, state := &charges[i], &q.states[i]
-		if len(q.copies) > 0 {
+		if own {
 			state.TellTo(c.Left)
 		}
 		if !isLocal(c) {
@@ -102,13 +114,12 @@ func cost(c *store.Charge, fleet int) int64 {
 	return c.Hits * n
 }
 
-// carryBack has the primary charged later with the hits that the local store applied. cause is the primary's error; nil if it was not asked.
-func (s *Store) carryBack(charges []store.Charge, decisions []algorithms.Decision, admitted bool, cause error) {
+// carryBack has the primary charged later with the hits that the local store applied, and returns their sum without refunds. Hits of holders are
+// for tellHolders. cause is the primary's error; nil if it was not asked.
+func (s *Store) carryBack(charges []store.Charge, decisions []algorithms.Decision, admitted bool, cause error) (carried uint64) {
 	if s.outbox == nil {
-		return
+		return 0
 	}
-	carried := uint64(0)
-	defer func() { s.metrics.carried.Add(carried) }()
 	unanswered, asked := errors.AsType[store.Unanswered](cause)
 	if !asked {
 		at := s.now()
@@ -118,7 +129,7 @@ func (s *Store) carryBack(charges []store.Charge, decisions []algorithms.Decisio
 				s.outbox.Later(&charges[i], at)
 			}
 		}
-		return
+		return carried
 	}
 	scratch, _ := s.instead.Get().(*[]int64)
 	defer s.instead.Put(scratch)
@@ -129,11 +140,12 @@ func (s *Store) carryBack(charges []store.Charge, decisions []algorithms.Decisio
 		*scratch = append(*scratch, hits)
 	}
 	unanswered.Instead(*scratch)
+	return carried
 }
 
-// applied returns the hits of a charge that a request without the primary has applied, as package store says: all or none.
+// applied returns the hits of a charge without a holder that a request without the primary has applied, as package store says: all or none.
 func applied(c *store.Charge, d *algorithms.Decision, admitted bool) int64 {
-	if c.CountRejected || admitted && d.Allowed {
+	if c.Hold == nil && (c.CountRejected || admitted && d.Allowed) {
 		return c.Hits
 	}
 	return 0

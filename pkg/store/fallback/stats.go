@@ -35,6 +35,7 @@ type Stats struct {
 	Decided  Decided
 	Without  uint64 // requests with charges that were decided without the primary
 	Carried  uint64 // hits that the local store applied and the primary is charged with later; without refunds
+	Holders  uint64 // begins and ends of holders that the primary is told of later
 	Fleet    int    // processes that share the primary, see Options.Fleet
 }
 
@@ -52,7 +53,7 @@ type Decided struct{ Local, Allow, Deny uint64 }
 type metrics struct {
 	timeout, unavailable, other atomic.Uint64
 	local, allow, deny          atomic.Uint64
-	without, carried            atomic.Uint64
+	without, carried, holders   atomic.Uint64
 }
 
 func (m *metrics) add(n Decided) {
@@ -95,6 +96,7 @@ func (s *Store) Stats() Stats {
 		Decided:  Decided{Local: m.local.Load(), Allow: m.allow.Load(), Deny: m.deny.Load()},
 		Without:  m.without.Load(),
 		Carried:  m.carried.Load(),
+		Holders:  m.holders.Load(),
 		Fleet:    s.fleetSize(),
 	}
 }

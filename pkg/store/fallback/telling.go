@@ -3,6 +3,7 @@ package fallback
 import (
 	"time"
 
+	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
 
@@ -26,9 +27,11 @@ func (p *phase) isTelling() bool {
 func (s *Store) isShared() bool { return s.outbox != nil && s.fleetSize() > 1 }
 
 // outlast reports whether hits of an outage matter to all charges of a request long after the outage. The local store then decides them.
+// Holders of slots matter until their end. The end of a holder is for the primary.
 func outlast(charges []store.Charge) bool {
 	for i := range charges {
-		if c := &charges[i]; !isLocal(c) || c.Limit.Period < tellingPeriod {
+		c := &charges[i]
+		if !isLocal(c) || isEnd(c) || c.Limit.Period < tellingPeriod && c.Limit.Algorithm != algorithms.Concurrency {
 			return false
 		}
 	}

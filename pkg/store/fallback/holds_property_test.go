@@ -1,0 +1,167 @@
+package fallback
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// running is a request that has begun, admitted or not.
+type running struct {
+	process  int
+	charges  []store.Charge // of its begin
+	admitted bool
+	decided  []algorithms.Decision
+}
+
+// end returns the charges of the end, of a true cost for each.
+func (q *running) end(cost func() int64) []store.Charge {
+	var all []store.Charge
+	for i := range q.charges {
+		c := owned(&q.charges[i])
+		c.Hold.Phase, c.Hits = algorithms.HoldEnd, cost()
+		all = append(all, c)
+	}
+	return all
+}
+
+// beginOf returns a begin of a new holder. Numbers make names.
+func beginOf(number *int, c store.Charge, atMost time.Duration) store.Charge {
+	c.Hold = &store.Hold{Phase: algorithms.HoldBegin, Holder: store.HolderOf(fmt.Append(nil, *number)), AtMost: atMost}
+	return c
+}
+
+// midnight sleeps until a day has begun, and lets breakers close.
+func midnight() {
+	time.Sleep(time.Until(time.Now().Truncate(24 * time.Hour).Add(24*time.Hour + time.Minute)))
+	synctest.Wait()
+}
+
+// The truth is the cost of the requests that were admitted, and nothing else.
+func TestHoldersAreChargedTheTruthAroundOutages(t *testing.T) {
+	begun, denied := 0, 0
+	inOutages(t, func(t *testing.T, r *rand.Rand) {
+		n := 1 + r.IntN(4)
+		f, closeAll := newFleet(t, r, n, 0)
+		defer closeAll()
+		midnight()
+		algorithm := []algorithms.Algorithm{algorithms.FixedWindow, algorithms.SlidingWindowCounter, algorithms.TokenBucket}[r.IntN(3)]
+		want, number, active := map[string]int64{}, 0, []*running{}
+		charges := map[string]store.Charge{}
+		for step := range 400 {
+			if r.IntN(10) == 0 {
+				f.links[r.IntN(n)].is.Store(r.Int32N(3))
+			}
+			if r.IntN(60) == 0 {
+				f.are(r.Int32N(3))
+			}
+			time.Sleep(time.Duration(r.Int64N(int64(200 * time.Millisecond))))
+			if len(active) > 0 && (r.IntN(2) == 0 || step > 300) {
+				i := r.IntN(len(active))
+				q := active[i]
+				active = append(active[:i], active[i+1:]...)
+				for i, c := range q.end(func() int64 { return r.Int64N(12) }) {
+					f.take(t, f.procs[q.process], []store.Charge{c}, r.IntN(2) == 0)
+					if q.admitted && q.decided[i].Allowed {
+						want[name(&c)] += c.Hits
+					}
+				}
+				continue
+			}
+			number++
+			q := &running{process: r.IntN(n)}
+			for i := range 1 + r.IntN(2) {
+				key := 2*r.IntN(2) + i
+				c := beginOf(&number, store.Charge{
+					Key: fmt.Append(nil, "key ", key), Hits: 1 + r.Int64N(9), Rule: i, Mode: []store.Mode{store.Enforce, store.Enforce, store.Shadow}[r.IntN(3)],
+					Limit: algorithms.Limit{Algorithm: algorithm, Requests: uint32(100 + 400*key), Period: 24 * time.Hour},
+				}, time.Hour)
+				if c.Limit.Algorithm == algorithms.TokenBucket {
+					c.Limit.Period = algorithms.MaxPeriod // no hit comes back in the time of the test
+				}
+				if r.IntN(5) == 0 {
+					c.OnError = store.Deny
+				}
+				if r.IntN(2) == 0 {
+					c.Left = new(store.State)
+				}
+				charges[name(&c)] = c
+				q.charges = append(q.charges, c)
+			}
+			q.admitted, q.decided = f.take(t, f.procs[q.process], q.charges, r.IntN(2) == 0)
+			for i := range q.charges {
+				if begun++; !q.admitted || !q.decided[i].Allowed {
+					denied++
+				}
+			}
+			active = append(active, q)
+		}
+		f.are(up)
+		for _, q := range active {
+			for i, c := range q.end(func() int64 { return 7 }) {
+				f.take(t, f.procs[q.process], []store.Charge{c}, false)
+				if q.admitted && q.decided[i].Allowed {
+					want[name(&c)] += c.Hits
+				}
+			}
+		}
+		for _, k := range f.links {
+			k.flush()
+		}
+		for key, c := range charges {
+			d := f.hub.takeOne(&c, 0, f.hub.now(), false)
+			got := int64(c.Limit.Requests - d.Remaining)
+			if want := min(want[key], int64(c.Limit.Requests)); got != want {
+				t.Errorf("%s: %d hits are counted, want %d of %d", key, got, want, c.Limit.Requests)
+			}
+		}
+	})
+	if t.Logf("%d begins, %d denied", begun, denied); denied < begun/20 || denied > begun/2 {
+		t.Errorf("%d of %d begins were denied: the schedules show little", denied, begun)
+	}
+}
+
+func TestHoldersThatHaveEndedFreeTheirSlotsAtOnceAroundOutages(t *testing.T) {
+	inOutages(t, func(t *testing.T, r *rand.Rand) {
+		n := 1 + r.IntN(4)
+		f, closeAll := newFleet(t, r, n, 0)
+		defer closeAll()
+		midnight()
+		limit := algorithms.Limit{Algorithm: algorithms.Concurrency, Requests: uint32(n + r.IntN(30))}
+		number, active := 0, []*running{}
+		for range 300 {
+			if r.IntN(10) == 0 {
+				f.links[r.IntN(n)].is.Store(r.Int32N(3))
+			}
+			time.Sleep(time.Duration(r.Int64N(int64(100 * time.Millisecond))))
+			if len(active) > 0 && r.IntN(2) == 0 {
+				i := r.IntN(len(active))
+				q := active[i]
+				active = append(active[:i], active[i+1:]...)
+				f.take(t, f.procs[q.process], q.end(func() int64 { return 1 }), r.IntN(2) == 0)
+				continue
+			}
+			number++
+			q := &running{process: r.IntN(n)}
+			q.charges = []store.Charge{beginOf(&number, store.Charge{Key: []byte("key"), Limit: limit, Hits: 1 + r.Int64N(3)}, time.Hour)}
+			f.take(t, f.procs[q.process], q.charges, r.IntN(2) == 0)
+			active = append(active, q)
+		}
+		f.are(up)
+		for _, q := range active {
+			f.take(t, f.procs[q.process], q.end(func() int64 { return 1 }), false)
+		}
+		for _, k := range f.links {
+			k.flush()
+		}
+		c := store.Charge{Key: []byte("key"), Limit: limit}
+		if used := f.hub.keys[name(&c)].slots(f.hub.now()).Used; used > 0 {
+			t.Errorf("%d slots are held after all ends", used)
+		}
+	})
+}

@@ -1,11 +1,12 @@
 package algorithms
 
-// GiveBack gives hits back that were taken from a key at instant charged, and returns the next state and its limit. The limit was is that
-// of the last charge, as for [TakeAs]. Both have the algorithm and the period of the state. GiveBack gives back at most the hits used.
+// GiveBack gives hits back that were taken from a key at instant charged, and returns the next state and its limit. The last charge
+// was under the limit was, as for [TakeAs]. Both limits have the algorithm and the period of the state. GiveBack gives back at most the hits
+// used.
 //
-// A window gives back only its own hits. A fixed window does so if charged lies in the window of now, a sliding counter from the count of the
-// window of charged, if this is the window of now or the window before. Otherwise state and limit stay as they are. A bucket has no windows: the
-// hits come back as those of any refund. Under sliding_window_log call [Log.GiveBack].
+// A window gives back only its own hits. A fixed window does so if charged lies in the window of now. A sliding counter takes the hits from the
+// count of the window of charged, if this is the window of now or the window before. Otherwise state and limit stay as they are. A bucket has
+// no windows, and gives hits back as for any refund. Under sliding_window_log call [Log.GiveBack].
 func GiveBack(was, l Limit, s State, charged, now Instant, hits uint32) (State, Limit) {
 	k, ok := statefulOf(l.Algorithm).(windowed)
 	if !ok {

@@ -19,7 +19,7 @@ func (k *key) giveBack(charged, now Instant, hits uint32) {
 	k.state, _ = GiveBack(k.limit, k.limit, k.state, charged, now, hits)
 }
 
-// giveBack is that of the reference: a window looks for its own hits, a bucket refunds.
+// giveBack gives hits back by the words of the semantics: a window looks for its own hits, a bucket refunds.
 func (r *reference) giveBack(charged, now Instant, hits uint32) {
 	if hits == 0 {
 		return

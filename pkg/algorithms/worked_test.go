@@ -19,10 +19,12 @@ var update = flag.Bool("update", false, "write the results in testdata/*.txt ane
 // The worked examples of testdata/*.txt, which the documentation quotes. Every line is one of
 //
 //	# a comment
-//	limit ALGORITHM REQUESTS per PERIOD [burst N] [counting rejected]    a key never used, of that limit
+//	limit ALGORITHM REQUESTS per PERIOD [burst N] [counting rejected]    a key never used, of that limit; concurrency has no period
 //	at TIME take HITS | at TIME probe | at TIME refund HITS              a charge
 //	at TIME give back HITS of TIME                                       the hits of an earlier charge
-//	at TIME limit REQUESTS per PERIOD [burst N]                          the limit changes, the key stays
+//	at TIME begin HOLDER HITS [at most TIME]                             the begin of a holder, for an hour at most if the line does not say
+//	at TIME begun HOLDER HITS | at TIME end HOLDER HITS | at TIME cancel HOLDER
+//	at TIME limit REQUESTS [per PERIOD [burst N]]                        the limit changes, the key stays
 //
 // and after each charge comes its decision, indented. `go test -run Worked -update` writes the decisions.
 func TestWorkedExamples(t *testing.T) {
@@ -78,8 +80,8 @@ func workOut(text string) (string, error) {
 
 // example is the key that a worked example is about.
 type example struct {
-	key           *key
-	reference     *reference
+	key           *heldKey
+	reference     *heldReference
 	countRejected bool
 }
 
@@ -95,7 +97,7 @@ func (e *example) do(words []string) (string, error) {
 			return "", err
 		}
 		e.countRejected = strings.Join(rest, " ") == "counting rejected"
-		e.key, e.reference = newKey(l), newReference(l)
+		e.key, e.reference = newHeldKey(l), newHeldReference(l)
 		if len(rest) > 0 && !e.countRejected {
 			return "", fmt.Errorf("what is %q?", rest)
 		}
@@ -122,6 +124,8 @@ func (e *example) do(words []string) (string, error) {
 	case "probe":
 	case "give":
 		return "", e.giveBack(words, now)
+	case "begin", "begun", "end", "cancel":
+		return e.hold(words, now)
 	case "take", "refund":
 		if hits, err = strconv.ParseInt(words[len(words)-1], 10, 64); err != nil {
 			return "", err
@@ -130,9 +134,9 @@ func (e *example) do(words []string) (string, error) {
 			hits = -hits
 		}
 	default:
-		return "", errors.New("must be take, probe, refund, give back or limit")
+		return "", errors.New("must be take, probe, refund, give back, begin, begun, end, cancel or limit")
 	}
-	d, want := e.key.take(now, hits, e.countRejected), e.reference.take(now, hits, e.countRejected)
+	d, want := e.key.take(now, hits, e.countRejected), e.reference.key.take(now, hits, e.countRejected)
 	if d != want {
 		return "", fmt.Errorf("decision is %+v, by the reference %+v", d, want)
 	}
@@ -153,12 +157,15 @@ func (e *example) giveBack(words []string, now Instant) error {
 		return err
 	}
 	e.key.giveBack(Instant(charged), now, uint32(hits))
-	e.reference.giveBack(Instant(charged), now, uint32(hits))
+	e.reference.key.giveBack(Instant(charged), now, uint32(hits))
 	return nil
 }
 
 // parseLimit reads "REQUESTS per PERIOD [burst N]" and returns the rest of the words.
 func parseLimit(a Algorithm, words []string) (Limit, []string, error) {
+	if a == Concurrency && len(words) == 1 {
+		words = []string{words[0], "per", "0s"}
+	}
 	if len(words) < 3 || words[1] != "per" {
 		return Limit{}, nil, errors.New("must have REQUESTS per PERIOD")
 	}

@@ -27,6 +27,7 @@ type call struct {
 	number      int           // of the transaction there
 	resendUntil time.Time     // with an outbox
 	deferred    *deferred     // of an outbox: the home of the hits
+	owed        *owedHold     // likewise: of the events of a holder
 	instead     *instead      // set before status promised
 	resets      uint64        // of the outbox when the call was made
 

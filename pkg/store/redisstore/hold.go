@@ -34,11 +34,11 @@ func (c *call) ownHolds() {
 	for i := range c.charges {
 		charge := &c.charges[i]
 		c.holds[i] = hold{}
-		switch {
-		case charge.Hold != nil:
+		if charge.Hold != nil {
 			c.holds[i].Hold = *charge.Hold
-		case charge.Limit.Algorithm == algorithms.Concurrency:
-			c.holds[i].Phase, charge.Hits = algorithms.HoldBegin, 0
+		}
+		if charge.Limit.Algorithm == algorithms.Concurrency && c.holds[i].Phase == 0 {
+			c.holds[i].Phase, charge.Hits = algorithms.HoldBegin, 0 // asks
 			charge.Hold = &c.holds[i].Hold
 		}
 		if charge.Limit.Algorithm == algorithms.Concurrency || c.holds[i].Phase > algorithms.HoldBegin {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -130,6 +131,6 @@ func open(tb testing.TB, urls []string, o Options) *Store {
 
 // unconnected returns s with a server to which nobody connects: for tests of names and formats.
 func unconnected(cluster bool, s *Store) *Store {
-	s.main = &server{store: s, cluster: cluster, tags: tagsOfSlots}
+	s.main = &server{store: s, cluster: cluster, tags: sync.OnceValue(tagsOfSlots)}
 	return s
 }

@@ -26,6 +26,7 @@ var _ store.Outbox = (*Store)(nil)
 type outbox struct {
 	store  *Store
 	count  atomic.Int64 // of deferred
+	holds  atomic.Int64 // of owedHold
 	shards [outboxShards]outboxShard
 
 	sending sync.Mutex // guards the fields below; locked before a shard's mu
@@ -67,6 +68,7 @@ func newOutbox(s *Store) *outbox {
 	o := &outbox{store: s, resets: make(map[string]*resetting), settled: make(chan struct{}, 1)}
 	for i := range o.shards {
 		o.shards[i].keys = make(map[string][]*deferred)
+		o.shards[i].holds = make(map[string]map[owedHolder]*owedHold)
 	}
 	return o
 }
@@ -83,6 +85,7 @@ func (s *Store) Later(c *store.Charge, at algorithms.Instant) {
 // sendBefore sends the deferred hits of the keys of charges, ahead of a request for the same keys. Hits to give back wait while Redis
 // answers nothing, as they could be lost; without them the request finds less room.
 func (o *outbox) sendBefore(charges []store.Charge) {
+	o.sendHoldsBefore(charges)
 	if o.count.Load() == 0 {
 		return
 	}
@@ -93,7 +96,7 @@ func (o *outbox) sendBefore(charges []store.Charge) {
 		for _, d := range slices.Clone(sh.keys[string(charges[i].Key)]) {
 			o.expireLocked(sh, d)
 			hits := d.waiting()
-			reach := looks.of(d)
+			reach := looks.of(&d.charge, d.at)
 			if hits == 0 || reach == nobody || reach == silent && hits < 0 || o.full() {
 				continue
 			}
@@ -118,7 +121,7 @@ func (o *outbox) sendLocked(sh *outboxShard, d *deferred, put func(*call)) (gone
 // the outbox then.
 func (o *outbox) send(c *call, put func(*call), until time.Time) {
 	o.mu.Lock()
-	full := o.calls >= outboxCalls && c.deferred == nil
+	full := o.calls >= outboxCalls && c.deferred == nil && c.owed == nil
 	if !full {
 		o.calls++
 	}
@@ -150,25 +153,34 @@ func (o *outbox) idle() bool {
 
 // ended handles the end of a call.
 func (o *outbox) ended(c *call) {
-	waits := c.deferred != nil && !o.closed.Load() // after Close the shard's mu may be held
-	if waits {
+	waits := (c.deferred != nil || c.owed != nil) && !o.closed.Load() // after Close the shard's mu may be held
+	switch {
+	case waits && c.owed != nil:
+		o.toldHold(c)
+	case waits:
 		o.landed(c)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if c.err == nil {
 		o.wait = 0
-		o.store.metrics.deferredHits.Add(uint64(c.size()))
+		if c.owed == nil {
+			o.store.metrics.deferredHits.Add(uint64(c.size()))
+		}
 	} else {
 		o.failed = true
-		if c.deferred == nil && c.refused {
+		if c.deferred == nil && c.owed == nil && c.refused {
 			c.drop(o.resets)
 			if len(c.charges) > 0 && !o.closing.Load() && time.Now().Before(c.resendUntil) {
 				o.again = append(o.again, c)
 				return
 			}
 		}
-		if !waits {
+		switch {
+		case waits:
+		case c.owed != nil:
+			o.store.metrics.lostHolds.Add(uint64(len(c.charges)))
+		default:
 			o.lose(c.size())
 		}
 	}

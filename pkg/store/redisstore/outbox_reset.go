@@ -60,6 +60,7 @@ func (o *outbox) forget(charges []store.Charge) {
 			o.resets[string(charges[i].Key)].drop(hits)
 			o.mu.Unlock()
 		}
+		o.forgetHoldsLocked(sh, string(charges[i].Key), false)
 		sh.mu.Unlock()
 	}
 }

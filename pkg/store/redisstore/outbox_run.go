@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
 
@@ -65,6 +66,11 @@ func (o *outbox) sendSome(now time.Time, most int, last bool) (sent int) {
 				}
 			}
 		}
+		for _, holders := range sh.holds {
+			for _, h := range holders {
+				r.lookHoldLocked(sh, h, r.sent < most)
+			}
+		}
 		sh.mu.Unlock()
 		if r.sent == most || r.seen >= 2*most && !last { // a look takes time, too
 			break
@@ -84,10 +90,10 @@ func (r *round) lookLocked(sh *outboxShard, d *deferred, send bool) (gone bool) 
 	if d.waiting() == 0 || !send {
 		return false
 	}
-	switch reach := r.reach.of(d); {
+	switch reach := r.reach.of(&d.charge, d.at); {
 	case reach == nobody:
 	case reach == silent && !r.last:
-		o.askLocked(d, r.now)
+		o.askLocked(&d.charge, d.at, r.now)
 	case !o.full():
 		r.sent++
 		return o.sendLocked(sh, d, putCall)
@@ -95,16 +101,16 @@ func (r *round) lookLocked(sh *outboxShard, d *deferred, send bool) (gone bool) 
 	return false
 }
 
-// askLocked asks a server that answers nothing for a key with waiting hits. The answer is of no use but as a sign of life.
-func (o *outbox) askLocked(d *deferred, now time.Time) {
+// askLocked asks a server that answers nothing for the key of a charge that waits. The answer is of no use but as a sign of life.
+func (o *outbox) askLocked(of *store.Charge, at algorithms.Instant, now time.Time) {
 	if now.Sub(o.asked) < outboxAsks {
 		return
 	}
 	o.asked = now
-	charge := d.charge
+	charge := *of
 	charge.Hits = 0
 	c := newCall()
-	c.set(peek, o.store.locate(&charge, d.at), d.at, []store.Charge{charge})
+	c.set(peek, o.store.locate(&charge, at), at, []store.Charge{charge})
 	putCall(c)
 }
 
@@ -139,6 +145,9 @@ func (o *outbox) finish() {
 				o.lose(d.waiting())
 				o.removeLocked(sh, d)
 			}
+		}
+		for key := range sh.holds {
+			o.forgetHoldsLocked(sh, key, true)
 		}
 		sh.mu.Unlock()
 	}

@@ -20,6 +20,9 @@ type outboxShard struct {
 	mu    sync.Mutex // guards the fields below
 	keys  map[string][]*deferred
 	count int // of deferred
+
+	holds     map[string]map[owedHolder]*owedHold // by key
+	holdCount int
 }
 
 func (o *outbox) shard(key []byte) *outboxShard {

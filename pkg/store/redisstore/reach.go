@@ -1,5 +1,10 @@
 package redisstore
 
+import (
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
 // reach says whether hits can be sent to a server.
 type reach uint8
 
@@ -16,9 +21,9 @@ type reaches struct {
 	looks [2]reach
 }
 
-// of returns the reach of the server, or the cluster's node, of deferred hits.
-func (r *reaches) of(d *deferred) reach {
-	server, i := r.store.serverOf(&d.charge), 0
+// of returns the reach of the server, or the cluster's node, of a charge at an instant.
+func (r *reaches) of(c *store.Charge, at algorithms.Instant) reach {
+	server, i := r.store.serverOf(c), 0
 	if server != r.store.main {
 		i = 1
 	}
@@ -26,11 +31,11 @@ func (r *reaches) of(d *deferred) reach {
 		r.known[i] = true
 		if _, err := server.connection.Client(); err != nil {
 			r.looks[i] = nobody
-		} else if r.store.Silent() > 0 || !server.cluster && server.silent(0, d.charge.Key) {
+		} else if r.store.Silent() > 0 || !server.cluster && server.silent(0, c.Key) {
 			r.looks[i] = silent
 		}
 	}
-	if r.looks[i] == answering && server.cluster && server.silent(server.locate(&d.charge, d.at).slot, d.charge.Key) {
+	if r.looks[i] == answering && server.cluster && server.silent(server.locate(c, at).slot, c.Key) {
 		return silent
 	}
 	return r.looks[i]

@@ -14,6 +14,8 @@ type metrics struct {
 	deferredHits, lostHits atomic.Uint64
 	unknownHits            atomic.Uint64
 	expiredHits            atomic.Uint64
+	toldHolds, lostHolds   atomic.Uint64
+	expiredHolds           atomic.Uint64
 	disagreements          atomic.Uint64
 	disagreementLogged     loglimit.Limiter
 	roundTrip              durations.Histogram
@@ -29,6 +31,11 @@ type Stats struct {
 	UnknownHits  uint64          // hits that may have been charged twice: the outcome of the first call is not known
 	ExpiredHits  uint64          // hits that came to matter to no decision before Redis could be told
 	OwedKeys     int             // keys with hits that Redis does not know of, now, counted once for each window
+
+	ToldHolds    uint64 // begins and ends of holders that were sent later, see [Store.HoldLater]
+	LostHolds    uint64 // begins and ends that should have been
+	ExpiredHolds uint64 // begins and ends that came to matter to nothing before Redis could be told
+	OwedHolders  int    // holders with begins or ends that Redis does not know of, now
 
 	Fleet int // see [Store.Fleet]
 
@@ -52,6 +59,11 @@ func (s *Store) Stats() Stats {
 		UnknownHits:  s.metrics.unknownHits.Load(),
 		ExpiredHits:  s.metrics.expiredHits.Load(),
 		OwedKeys:     int(s.outbox.count.Load()),
+
+		ToldHolds:    s.metrics.toldHolds.Load(),
+		LostHolds:    s.metrics.lostHolds.Load(),
+		ExpiredHolds: s.metrics.expiredHolds.Load(),
+		OwedHolders:  int(s.outbox.holds.Load()),
 
 		Fleet: s.Fleet(),
 

@@ -27,6 +27,7 @@ func newRemoteCollector(stats func() remoteStats) prometheus.Collector {
 		metrics.New("errors_total", "Requests to the remote store that failed.", "kind"),
 		metrics.New("fallback_decisions_total", "Charges decided without the remote store, by on_store_error.", "policy"),
 		metrics.New("carried_hits_total", "Hits admitted or counted without the remote store, of which it is told later."),
+		metrics.New("carried_holds_total", "Begins and ends of holders that were decided without the remote store, of which it is told later."),
 		metrics.New("fleet_size", "Processes that share the remote store, and divide the hits that are left while the store does not answer."),
 
 		metrics.New("request_duration_seconds", "Time from a question to the remote store to its answer."),
@@ -67,6 +68,7 @@ func collectRemote(to metrics.Scrape, s remoteStats) {
 	to.Counter("fallback_decisions_total", s.Decided.Allow, "allow")
 	to.Counter("fallback_decisions_total", s.Decided.Deny, "deny")
 	to.Counter("carried_hits_total", s.Carried)
+	to.Counter("carried_holds_total", s.Holders)
 	to.Gauge("fleet_size", float64(s.Fleet))
 	to.Histogram("request_duration_seconds", s.redis.RoundTrip)
 	to.Counter("round_trips_total", s.redis.RoundTrips)

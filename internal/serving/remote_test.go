@@ -24,7 +24,7 @@ func TestFiguresOfARemoteStoreAreMetrics(t *testing.T) {
 		stats := remoteStats{
 			Stats: fallback.Stats{
 				State: fallback.HalfOpen, Opened: 1, Failures: fallback.Failures{Timeout: 2, Unavailable: 3, Other: 4},
-				Decided: fallback.Decided{Local: 5, Allow: 6, Deny: 7}, Carried: 16, Fleet: 17,
+				Decided: fallback.Decided{Local: 5, Allow: 6, Deny: 7}, Carried: 16, Holders: 21, Fleet: 17,
 			},
 			redis: redisstore.Stats{
 				RoundTrip: took.Snapshot(), RoundTrips: 8, Transactions: 9, DeferredHits: 12, LostHits: 13, UnknownHits: 18, ExpiredHits: 19, OwedKeys: 20, Disagreements: 14, InvalidReplies: 15,
@@ -46,6 +46,7 @@ func TestFiguresOfARemoteStoreAreMetrics(t *testing.T) {
 			`weir_store_fallback_decisions_total{policy="allow"}`: 6,
 			`weir_store_fallback_decisions_total{policy="deny"}`:  7,
 			"weir_store_carried_hits_total":                       16,
+			"weir_store_carried_holds_total":                      21,
 			"weir_store_fleet_size":                               17,
 			"weir_store_round_trips_total":                        8,
 			"weir_store_transactions_total":                       9,

@@ -286,7 +286,7 @@ func (s *Store) Take(ctx context.Context, charges []store.Charge, decisions []al
 	}
 	q := s.begin(charges)
 	admitted, cause := s.primary.Take(ctx, q.asked, decisions)
-	s.end(q, charges, decisions, admitted, cause)
+	s.end(p, q, charges, decisions, admitted, cause)
 	if cause == nil {
 		s.succeeded(p)
 		return admitted, nil

@@ -50,21 +50,22 @@ func tellsAll(charges []store.Charge) bool {
 }
 
 // end leaves the states of an answer to a question of charges in the local store, and passes them on to the caller. The verdict and err are
-// the primary's.
-func (s *Store) end(q *question, charges []store.Charge, decisions []algorithms.Decision, admitted bool, err error) {
+// the primary's, of phase p.
+func (s *Store) end(p *phase, q *question, charges []store.Charge, decisions []algorithms.Decision, admitted bool, err error) {
 	if err == nil && len(q.known) > 0 {
 		s.recalled(q, charges, decisions, admitted)
 	}
 	if err == nil && s.continuer != nil {
-		s.goOn(q, charges, decisions)
+		s.goOn(q, charges, decisions, p.telling.Load() && p.isTelling())
 	}
 	clear(q.copies) // releases the keys
 	q.asked, q.copies, q.states, q.known = nil, q.copies[:0], q.states[:0], q.known[:0]
 	s.questions.Put(q)
 }
 
-// goOn leaves the states of an answer in the local store. The other policies need no states there.
-func (s *Store) goOn(q *question, charges []store.Charge, decisions []algorithms.Decision) {
+// goOn leaves the states of an answer in the local store. The other policies need no states there. While other processes may have holders to
+// tell, the end of a holder leaves no state: the local store decides the begins, and has the share of this process.
+func (s *Store) goOn(q *question, charges []store.Charge, decisions []algorithms.Decision, telling bool) {
 	told, own := false, len(q.states) > 0
 	if !own {
 		for i := range charges {
@@ -76,7 +77,7 @@ func (s *Store) goOn(q *question, charges []store.Charge, decisions []algorithms
 		if own {
 			state.TellTo(c.Left)
 		}
-		if !isLocal(c) {
+		if !isLocal(c) || telling && isEnd(c) {
 			state.Now = 0
 		}
 		told = told || state.Now != 0

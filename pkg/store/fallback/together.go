@@ -35,7 +35,7 @@ func (s *Store) TakeAll(transactions []store.Transaction, decided func(indexes [
 	}
 	a.Take(s.primary, func(i, n int, answer *store.Transaction) {
 		t := &transactions[i]
-		s.end(a.questions[n], t.Charges, t.Decisions, answer.Admitted, answer.Err)
+		s.end(a.phases[n], a.questions[n], t.Charges, t.Decisions, answer.Admitted, answer.Err)
 		if answer.Err == nil {
 			s.succeeded(a.phases[n])
 			t.Admitted, t.Err = answer.Admitted, nil

@@ -102,7 +102,7 @@ func TestWorkedExamplesOfTheAlgorithmsAreQuoted(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{"token_bucket", "fixed_window", "sliding_window_log", "sliding_window_counter", "token_bucket_integer", "debt", "refunds"} {
+	for _, name := range []string{"token_bucket", "fixed_window", "sliding_window_log", "sliding_window_counter", "token_bucket_integer", "debt", "refunds", "concurrency", "costs"} {
 		if file := "pkg/algorithms/testdata/" + name + ".txt"; !quoted[file] {
 			t.Errorf("no document quotes %s", file)
 		}

@@ -136,7 +136,9 @@ func (b *Backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler)
 	}
 	kind, pieces := body(r.URL.Path, query, size)
-	w.Header().Set("Content-Type", kind)
+	if kind != "" {
+		w.Header().Set("Content-Type", kind)
+	}
 	w.WriteHeader(status)
 	for i, piece := range pieces {
 		if i == 1 {
@@ -147,6 +149,9 @@ func (b *Backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		if _, err := io.WriteString(w, piece); err != nil {
 			return // the client has left
+		}
+		if len(pieces) == 1 {
+			return // the server then knows the length
 		}
 		if err := http.NewResponseController(w).Flush(); err != nil {
 			return
@@ -171,7 +176,7 @@ func numbers(query url.Values) (wait time.Duration, status, size int, err error)
 	return wait, status, size, errors.Join(problems...)
 }
 
-// body returns the content type and the pieces of an answer.
+// body returns the content type and the pieces of an answer. Without a content type the server finds one.
 func body(path string, query url.Values, size int) (kind string, pieces []string) {
 	usage := ""
 	if tokens := query.Get("tokens"); tokens != "" {
@@ -193,5 +198,8 @@ func body(path string, query url.Values, size int) (kind string, pieces []string
 		return "application/octet-stream", []string{"0", strings.Repeat("0", size-1)}
 	}
 	text := "hello from the backend: " + path + "\n"
-	return "text/plain; charset=utf-8", []string{text[:1], text[1:]}
+	if query.Has("midway") || query.Has("reset") {
+		return "", []string{text[:1], text[1:]}
+	}
+	return "", []string{text}
 }

@@ -63,6 +63,7 @@ func TestEveryRequestToAModelHasAnEstimateAndItsCost(t *testing.T) {
 		{name: "an answer without a usage", path: "/", begin: answer, end: ""},
 		{name: "the model breaks the connection", path: "/?reset=begin", begin: answer, end: "0"},
 		{name: "the model breaks a stream", path: "/?stream=9&tokens=70&reset=midway", begin: answer, end: ""},
+		{name: "an answer that Envoy cannot hold", path: "/?tokens=70&size=5000000", begin: answer, end: "0"}, // the client gets a 500
 		{name: "a cost of zero", path: "/?tokens=0", begin: answer, end: "0"},
 	}
 	for _, chunked := range []bool{false, true} {
@@ -105,6 +106,23 @@ func TestEveryRequestToAModelHasAnEstimateAndItsCost(t *testing.T) {
 				all.Cleanup(check) // an end that comes too late to be seen is here then
 			})
 		}
+	}
+}
+
+// Envoy holds a request of JSON to read it, and has no room for more than per_connection_buffer_limit_bytes.
+func TestRequestToAModelThatEnvoyCannotHoldGetsA413(t *testing.T) {
+	t.Parallel()
+	r := startRecorder(t, func(context.Context, string) (ratelimitv3.RateLimitResponse_Code, error) {
+		return ratelimitv3.RateLimitResponse_OK, nil
+	})
+	e := startDeployed(t, "llm/envoy.yaml", startSlowBackend(t), r.address)
+	body := strings.NewReader(`{"messages": "` + strings.Repeat("word ", 1<<20) + `"}`)
+	a, err := e.send(deadline(t), http.DefaultClient, "/v1/chat/completions", body, "x-user: alice", "x-team: red")
+	if err != nil || a.code != http.StatusRequestEntityTooLarge {
+		t.Errorf("a request of 5 MiB: got %d (%v), want 413", a.code, err)
+	}
+	if calls := r.of(""); len(calls) > 0 {
+		t.Errorf("got the calls %v, want none", calls)
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 //	wait=1s      the answer begins after that time
 //	gate=NAME    the answer begins when the gate is open, see Open
 //	status=503   the code of the answer
-//	size=1000    the number of bytes of the body
+//	size=1000    the number of bytes of the body; with tokens, about so many bytes more
 //	tokens=70    the body is JSON with a usage of so many tokens, as language models answer
 //	stream=3     the body is so many server-sent events; with tokens, another event has the usage
 //	midway=NAME  the rest of the body after the first event, or the first byte, comes when the gate is open
@@ -193,7 +193,8 @@ func body(path string, query url.Values, size int) (kind string, pieces []string
 		}
 		return "text/event-stream", append(pieces, "data: [DONE]\n\n")
 	case usage != "":
-		return "application/json", []string{"{", `"choices":[{"message":{"content":"some words"}}],` + usage + "}\n"}
+		words := "some words" + strings.Repeat(" more", size/len(" more"))
+		return "application/json", []string{"{", `"choices":[{"message":{"content":"` + words + `"}}],` + usage + "}\n"}
 	case size > 0:
 		return "application/octet-stream", []string{"0", strings.Repeat("0", size-1)}
 	}

@@ -210,7 +210,7 @@ func (h *hold) read(r *reader) {
 	h.at = int64(r.uint(8))
 }
 
-// force applies an effect to the state of the key of charge i, and returns the decision of a probe after it.
+// force applies an effect to the state of the key of charge i, and returns the decision, which allows the charge.
 func (c *call) force(i int, k *kept, e algorithms.Effect) algorithms.Decision {
 	l, now := c.charges[i].Limit, c.now
 	if c.counters[i] {
@@ -218,11 +218,8 @@ func (c *call) force(i int, k *kept, e algorithms.Effect) algorithms.Decision {
 	}
 	if e.Hits < 0 {
 		k.state, k.limit = algorithms.GiveBack(k.limit, l, k.state, e.Charged, now, uint32(-e.Hits))
-	} else {
-		k.take(l, now, e.Hits, true)
 	}
-	probe := *k
-	d := probe.take(l, now, 0, false)
+	d := k.take(l, now, max(e.Hits, 0), true)
 	d.Allowed, d.RetryAfter = true, 0
 	return d
 }

@@ -109,8 +109,7 @@ function algorithm.take(s, requests, at_most, _, _, hits)
   if used == 0 then last = at end
   local next = s
   if allowed and hits > 0 then
-    local till = at + at_most
-    next = {used + hits, at, false, used > 0 and math.min(first, till) or till, math.max(last, till), s[6]}
+    next = algorithm.with(s, hits, at + at_most)
     used, last = next[1], next[5]
   end
   local reset, retry = last - at, 0
@@ -126,13 +125,18 @@ function algorithm.take(s, requests, at_most, _, _, hits)
   return next, allowed, math.max(0, requests - used), retry, reset
 end
 
+-- with returns the state with hits until an instant, and writes nothing.
+function algorithm.with(s, hits, till)
+  return {s[1] + hits, math.max(s[2], now), false, s[1] > 0 and math.min(s[4], till) or till, math.max(s[5], till), s[6]}
+end
+
 -- hold makes a holder hold hits from an instant until another, and returns the state.
 function algorithm.hold(g, s, holder, hits, at, till)
   if g.fresh then -- a set without its book would be a rest
     redis.call('DEL', g.set)
     g.fresh = false
   end
-  local next = {s[1] + hits, math.max(s[2], now), false, s[1] > 0 and math.min(s[4], till) or till, math.max(s[5], till), s[6]}
+  local next = algorithm.with(s, hits, till)
   if till > s[6] then next[6] = till + floor((till - at) / 8) end
   redis.call('HSET', g.book, '', summary(next), holder, pack(HELD, hits, at, till))
   redis.call('ZADD', g.set, decimal(till), holder)
@@ -153,9 +157,18 @@ function algorithm.free(g, s, holder, hits, till)
   return next
 end
 
--- without returns the state without hits, and writes nothing.
-function algorithm.without(s, hits)
-  return {math.max(0, s[1] - hits), s[2], false, s[4], s[5], s[6]}
+-- without returns the state after the end of a holder, and writes nothing.
+function algorithm.without(g, s, holder, hits, till)
+  local next = {math.max(0, s[1] - hits), math.max(s[2], now), false, s[4], s[5], s[6]}
+  local function other(field, from, to)
+    local found = redis.call('ZRANGE', g.set, from, to, 'WITHSCORES')
+    for i = 1, #found, 2 do
+      if found[i] ~= holder then next[field] = tonumber(found[i + 1]) end
+    end
+  end
+  if till <= s[4] then other(4, 0, 1) end
+  if till >= s[5] then other(5, -2, -1) end
+  return next
 end
 
 function algorithm.open() error('concurrency without a book') end

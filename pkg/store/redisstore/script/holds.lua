@@ -118,10 +118,21 @@ if general == 2 then
     before[key], state[key] = by.open(KEYS[key], period_of[key], now), {0, 0, false}
   end
 
+  -- probe returns a decision about a list, for a charge that is allowed in any case.
+  local function probe(c)
+    local _, remaining, _, reset = take(c.key, c.requests, c.capacity, 0, false)
+    return {1, remaining, 0, reset, 0}
+  end
+
   -- give_back gives back hits that were charged at an instant. A window gives back its own hits only, and a list the hits of that instant.
+  -- give_back returns a decision about a list that is peeked at, which stays.
   local function give_back(c, hits, charged, at, peeked)
     local key, by = c.key, c.by
-    if by.open and not peeked then
+    if by.open then
+      if peeked then
+        local remaining, reset = by.less(before[key], c.requests, hits, charged)
+        return {1, remaining, 0, reset, 0}
+      end
       flush(key)
       by.correct(before[key], c.requests, -hits, charged)
     elseif by.back then -- a sliding count
@@ -131,11 +142,12 @@ if general == 2 then
     end
   end
 
-  -- charge_beyond charges hits, also beyond the limit, at the instant of the charge.
+  -- charge_beyond charges hits, also beyond the limit, at the instant of the charge, and returns a decision about a list.
   local function charge_beyond(c, hits, at)
     local key, by = c.key, c.by
     if c.at == 0 then
-      take(key, c.requests, c.capacity, hits, true)
+      local _, remaining, _, reset = take(key, c.requests, c.capacity, hits, true)
+      return by.open and {1, remaining, 0, reset, 0}
     elseif by.open then
       flush(key)
       by.correct(before[key], c.requests, hits, at)
@@ -157,7 +169,7 @@ if general == 2 then
     return held and -r[2] or 0
   end
 
-  -- apply applies every phase but BEGIN.
+  -- apply applies every phase but BEGIN, and returns a decision about a list.
   local function apply(c, peeked)
     local latest = instant(c)
     local at = c.at > 0 and c.phase ~= RELEASE and math.min(c.at, latest) or latest
@@ -166,26 +178,32 @@ if general == 2 then
     local key, by, phase = c.key, c.by, c.phase
     local held = r and r[1] == HELD
     if phase == RELEASE and (not held or r[3] ~= c.at) then return end
+    local d
     local hits, till = effect(c, r), at + c.at_most
     if by.slots then
       if hits < 0 then
         if peeked then
-          state[key] = by.without(state[key], -hits)
+          state[key] = by.without(before[key], state[key], c.name, -hits, r[4])
         else
           state[key], holders[c.id] = by.free(before[key], state[key], c.name, -hits, r[4]), false
         end
-      elseif hits > 0 and till > latest and not peeked then
-        state[key], holders[c.id] = by.hold(before[key], state[key], c.name, hits, at, till), {HELD, hits, at, till}
+      elseif hits > 0 and till > latest then
+        if peeked then
+          state[key] = by.with(state[key], hits, till)
+        else
+          state[key], holders[c.id] = by.hold(before[key], state[key], c.name, hits, at, till), {HELD, hits, at, till}
+        end
       end
-      return
+      return probe(c)
     end
     if phase == RELEASE then -- the reservation of the hits is corrected elsewhere
     elseif hits < 0 then
-      give_back(c, -hits, r[3], at, peeked)
+      d = give_back(c, -hits, r[3], at, peeked)
     elseif hits > 0 then
-      charge_beyond(c, hits, at)
+      d = charge_beyond(c, hits, at)
     end
-    if peeked then return end
+    d = d or by.open and probe(c)
+    if peeked then return d end
     if phase == BEGUN and not held and not (r and r[1] == ENDED) and c.hits > 0 then
       keep(c, {HELD, c.hits, at, till})
     elseif (phase == CANCEL or phase == RELEASE) and held then
@@ -193,12 +211,7 @@ if general == 2 then
     elseif phase == END and (held or not r and c.hits >= 0) then
       keep(c, {ENDED, 0, 0, held and r[4] or till})
     end
-  end
-
-  -- probe returns a decision about a list after a charge that is allowed in any case.
-  local function probe(c)
-    local _, remaining, _, reset = take(c.key, c.requests, c.capacity, 0, false)
-    return {1, remaining, 0, reset, 0}
+    return d
   end
 
   local function tell(c, d)
@@ -271,13 +284,19 @@ if general == 2 then
       if not c.phase or c.phase == BEGIN then
         begun[#begun + 1] = c
       else
-        apply(c, action == PEEK)
-        d[i] = c.by.open and probe(c)
+        d[i] = apply(c, action == PEEK)
       end
     end
     local passed, decisions = true, {}
     if #begun > 0 then passed, decisions = begins(action, begun, #begun) end
     if action == PEEK then state[key] = was end -- of one charge
+    if action == RESERVE then -- each charge of a list tells what the reservation added
+      for i = 1, n do
+        for j = 1, #begun do
+          if d[i] and begun[j].key == all[i].key then d[i][5] = decisions[j][5] end
+        end
+      end
+    end
     answer[#answer + 1] = pack('<I4', passed and 1 or 0)
     local next = 1
     for i = 1, n do

@@ -137,6 +137,21 @@ if general > 0 then
     redis.call('PEXPIREAT', g.key, floor((at + g.period + 999) / 1000) + later)
   end
 
+  -- less returns the remaining hits, and the time until the list is idle, after hits of an instant were given back. less writes nothing.
+  function algorithm.less(g, requests, hits, at)
+    local used, reset = g.live, 0
+    for i = g.len - 1, g.first, -1 do
+      local when, n = unpack(ENTRY, redis.call('LINDEX', g.key, i))
+      if when == at then
+        used = used - math.min(n, hits)
+        n = n - hits
+      end
+      if n > 0 and reset == 0 then reset = g.period - (g.now - when) end
+      if when < at then break end
+    end
+    return math.max(0, requests - used), reset
+  end
+
   -- correct takes hits of an earlier instant out of the list, or puts hits into it.
   function algorithm.correct(g, requests, difference, at)
     if difference > 0 then return enter(g, requests, difference, math.min(at, g.now)) end

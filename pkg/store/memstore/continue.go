@@ -30,7 +30,7 @@ func (s *Store) continueOne(c *store.Charge, to *store.State, d *algorithms.Deci
 	if age == older {
 		return
 	}
-	v := sh.loadLocked(s, key, &c.Limit, now)
+	v := sh.loadLocked(key, &c.Limit, now)
 	v.denied = v.denied.after(&c.Limit, c.Hits, d.Allowed)
 	if v.log != nil {
 		s.continueLogLocked(&v, c, d, now, age)

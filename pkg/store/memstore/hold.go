@@ -19,17 +19,27 @@ type begin struct {
 func (s *Store) takeHold(c *store.Charge, d *algorithms.Decision) {
 	key := s.digest(c)
 	sh := s.shardOf(key)
-	if c.Hold.Phase != algorithms.HoldBegin {
-		sh.mu.Lock()
-		s.endLocked(sh, key, c, d, sh.instantLocked(s))
+	sh.mu.Lock()
+	now := sh.instantLocked(s)
+	switch {
+	case sh.takeHoldKnownLocked(s, key, c, d, now):
 		sh.mu.Unlock()
-		return
+	case c.Hold.Phase != algorithms.HoldBegin:
+		s.endLocked(sh, key, c, d, now)
+		sh.mu.Unlock()
+	default:
+		sh.mu.Unlock()
+		s.beginHold(sh, key, c, d)
 	}
+}
+
+// beginHold applies a transaction of one charge that begins a holder.
+func (s *Store) beginHold(sh *shard, key digest, c *store.Charge, d *algorithms.Decision) {
 	var r room
 	for {
 		sh.mu.Lock()
 		now := sh.instantLocked(s)
-		v := sh.loadLocked(s, key, &c.Limit, now)
+		v := sh.loadLocked(key, &c.Limit, now)
 		b := begin{refused: r.holdFull}
 		b.record, b.was = sh.holders.lookup(key.tag(), &c.Hold.Holder, now)
 		*d = s.decideBegin(&v, &b, c, now)

@@ -8,7 +8,7 @@ import (
 // endLocked applies a charge whose holder ends, or has begun elsewhere. A new key, a log that grows and a new holder get room in their own
 // shard or none. mu of the shard must be held.
 func (s *Store) endLocked(sh *shard, key digest, c *store.Charge, d *algorithms.Decision, now algorithms.Instant) {
-	v := sh.loadLocked(s, key, &c.Limit, now)
+	v := sh.loadLocked(key, &c.Limit, now)
 	n, was := sh.holders.lookup(key.tag(), &c.Hold.Holder, now)
 	c.Hold.Was = was
 	e := was.Effect(c.Hold.Phase, c.Limit, c.Hits)
@@ -39,7 +39,7 @@ func (s *Store) endSlotsLocked(v *view, n uint32, c *store.Charge, e algorithms.
 	sh := v.shard
 	switch {
 	case e.Hits < 0:
-		sh.leaveLocked(s, v.key, n)
+		sh.leaveLocked(v.key, n)
 	case e.Hits > 0:
 		v.limit = c.Limit
 		v.addSlots(uint32(e.Hits), next.Until)
@@ -49,7 +49,7 @@ func (s *Store) endSlotsLocked(v *view, n uint32, c *store.Charge, e algorithms.
 	default:
 		return
 	}
-	*v = sh.loadLocked(s, v.key, &c.Limit, now)
+	*v = sh.loadLocked(v.key, &c.Limit, now)
 }
 
 // commitEndLocked commits the view, with room in its own shard or none, and reports whether the store then has the key.

@@ -28,10 +28,10 @@ func (s *Store) Holders(ctx context.Context, charge *store.Charge, most int) (he
 		return held, all, nil
 	}
 	place, found := sh.table.find(key)
-	if !found || !sh.expireLocked(s, place, now) {
+	if !found {
 		return nil, 0, nil
 	}
-	l := lineOf(sh.table.slots[place].state)
+	l := sh.expireLocked(place, now)
 	for n := l.first; n != 0 && len(held) < most; n = sh.holders.of(n).after {
 		held = append(held, sh.holders.of(n).held())
 	}

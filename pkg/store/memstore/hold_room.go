@@ -20,6 +20,19 @@ func (s *Store) claimHolds(r *room, n int) bool {
 	}
 }
 
+// claimHold claims the place of one holder without a room, or reports false.
+func (s *Store) claimHold() bool {
+	for {
+		holds := s.metrics.holds.Load()
+		if holds >= s.maxHolds {
+			return false
+		}
+		if s.metrics.holds.CompareAndSwap(holds, holds+1) {
+			return true
+		}
+	}
+}
+
 // claimHoldsLocked is claimHolds that forgets holders of a locked shard if the store has too few places.
 func (s *Store) claimHoldsLocked(r *room, n int, sh *shard, now algorithms.Instant) bool {
 	for !s.claimHolds(r, n) {

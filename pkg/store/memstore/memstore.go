@@ -240,7 +240,7 @@ func (s *Store) Peek(ctx context.Context, charges []store.Charge, decisions []al
 		sh := s.shardOf(key)
 		sh.mu.Lock()
 		now := sh.instantLocked(s)
-		v := sh.loadLocked(s, key, &c.Limit, now)
+		v := sh.loadLocked(key, &c.Limit, now)
 		if c.Hold != nil {
 			decisions[i] = v.peekHoldLocked(c, now)
 		} else {
@@ -284,7 +284,7 @@ func (s *Store) takeOne(c *store.Charge, d *algorithms.Decision) {
 			sh.mu.Unlock()
 			break
 		}
-		v := sh.loadLocked(s, key, &c.Limit, now)
+		v := sh.loadLocked(key, &c.Limit, now)
 		*d = v.take(c, c.Hits, now, c.CountRejected)
 		if want := r.wantLocked(s, &v, now); want.places > 0 && !s.claimLocked(&r, want, now) {
 			sh.mu.Unlock()

@@ -60,12 +60,9 @@ func (sh *shard) instantOfLocked(s *Store, c *clock) algorithms.Instant {
 }
 
 // loadLocked returns the view of a key. limit is the limit of the first charge. mu must be held.
-func (sh *shard) loadLocked(s *Store, key digest, limit *algorithms.Limit, now algorithms.Instant) view {
+func (sh *shard) loadLocked(key digest, limit *algorithms.Limit, now algorithms.Instant) view {
 	v := view{key: key, shard: sh, limit: *limit}
 	v.place, v.found = sh.table.find(key)
-	if v.found && limit.Algorithm == algorithms.Concurrency {
-		v.found = sh.expireLocked(s, v.place, now)
-	}
 	logs := limit.Algorithm == algorithms.SlidingWindowLog
 	if !v.found {
 		if logs {
@@ -79,8 +76,8 @@ func (sh *shard) loadLocked(s *Store, key digest, limit *algorithms.Limit, now a
 	case logs:
 		v.log = sh.logs.of(slot.state)
 	case limit.Algorithm == algorithms.Concurrency:
+		l := sh.expireLocked(v.place, now)
 		v.state = slot.state
-		l := lineOf(slot.state)
 		v.slots = sh.holders.slots(&l)
 	default:
 		v.state = slot.state
@@ -216,10 +213,14 @@ func (s *Store) joinLocked(v *view, now algorithms.Instant) {
 
 // unused reports whether the key of the committed view need not be remembered.
 func (v *view) unused() bool {
-	if v.log != nil {
+	switch {
+	case v.log != nil:
 		return v.log.Unused()
+	case v.limit.Algorithm == algorithms.Concurrency:
+		return v.slots.Used == 0
+	default:
+		return v.state.Unused()
 	}
-	return v.state.Unused()
 }
 
 // insertLocked adds the key of the view, and returns the places that the key takes. mu must be held.

@@ -40,8 +40,8 @@ func (sh *shard) joinLineLocked(key digest, holder *store.Holder, hold algorithm
 	return true
 }
 
-// leaveLocked removes a holder from the line of a key, and the key with its last holder. mu must be held.
-func (sh *shard) leaveLocked(s *Store, key digest, n uint32) {
+// leaveLocked removes a holder from the line of a key. A key without holders stays until a sweep. mu must be held.
+func (sh *shard) leaveLocked(key digest, n uint32) {
 	place, found := sh.table.find(key)
 	if !found {
 		return
@@ -50,28 +50,19 @@ func (sh *shard) leaveLocked(s *Store, key digest, n uint32) {
 	l := lineOf(slot.state)
 	sh.holders.leave(&l, n)
 	slot.state = l.state()
-	switch {
-	case l.count == 0:
-		s.metrics.places.Add(-int64(sh.removeLocked(place)))
-	case sh.candidates.whole:
+	if sh.candidates.whole {
 		sh.noteLocked(place, sh.latest)
 	}
 }
 
-// expireLocked removes the holders that have run out from the line of the key at that place, and the key with its last holder.
-// expireLocked reports whether the key is left. mu must be held.
-func (sh *shard) expireLocked(s *Store, place int, now algorithms.Instant) bool {
+// expireLocked removes the holders that have run out from the line of the key at that place, and returns the line. mu must be held.
+func (sh *shard) expireLocked(place int, now algorithms.Instant) line {
 	slot := &sh.table.slots[place]
 	l := lineOf(slot.state)
-	if !sh.holders.expire(&l, now) {
-		return true
+	if sh.holders.expire(&l, now) {
+		slot.state = l.state()
 	}
-	slot.state = l.state()
-	if l.count > 0 {
-		return true
-	}
-	s.metrics.free(1, sh.removeLocked(place))
-	return false
+	return l
 }
 
 // forgetHoldersLocked forgets the holders of a key. mu must be held.

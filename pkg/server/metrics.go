@@ -54,6 +54,11 @@ func (s *Server) newCollector() prometheus.Collector {
 		metrics.New("store_full_total", "New keys, and logs that had to grow, that found memory full, by action.", "action"),
 		metrics.New("store_swept_total", "Idle keys forgotten from memory."),
 		metrics.New("store_clock_steps_total", "Steps of the wall clock after which windows in memory were realigned."),
+		metrics.New("store_holders", "Holders in memory now, by status.", "status"),
+		metrics.New("store_max_holds", "The bound of the holders in memory."),
+		metrics.New("store_holders_ran_out_total", "Holders in memory that held hits until at_most was over."),
+		metrics.New("store_holders_dropped_total", "Denied and ended holders forgotten from memory before their time to make room for others."),
+		metrics.New("store_full_holders_total", "Begins that found memory full of holders, by action.", "action"),
 
 		metrics.New("config_last_reload_successful", "Whether the last attempt to load rules succeeded."),
 		metrics.New("config_last_reload_success_timestamp_seconds", "When rules were last loaded."),
@@ -87,6 +92,14 @@ func (s *Server) collect(to metrics.Scrape) {
 		to.Counter("store_full_total", m.FullJoined, "join")
 		to.Counter("store_swept_total", m.Swept)
 		to.Counter("store_clock_steps_total", m.ClockSteps)
+		to.Gauge("store_holders", float64(m.HoldersHeld), "held")
+		to.Gauge("store_holders", float64(m.HoldersDenied), "denied")
+		to.Gauge("store_holders", float64(m.HoldersEnded), "ended")
+		to.Gauge("store_max_holds", float64(m.MaxHolds))
+		to.Counter("store_holders_ran_out_total", m.HoldersRanOut)
+		to.Counter("store_holders_dropped_total", m.HoldersDropped)
+		to.Counter("store_full_holders_total", m.FullHoldersAllowed, "allow")
+		to.Counter("store_full_holders_total", m.FullHoldersDenied, "deny")
 	}
 }
 

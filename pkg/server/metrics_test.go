@@ -107,6 +107,9 @@ descriptors:
 			`weir_store_full_total{action="join"}`:  0,
 			`weir_store_swept_total`:                0,
 			`weir_store_clock_steps_total`:          0,
+			`weir_store_holders{status="held"}`:     0, `weir_store_holders{status="denied"}`: 0, `weir_store_holders{status="ended"}`: 0,
+			`weir_store_max_holds`: 1_000_000, `weir_store_holders_ran_out_total`: 0, `weir_store_holders_dropped_total`: 0,
+			`weir_store_full_holders_total{action="allow"}`: 0, `weir_store_full_holders_total{action="deny"}`: 0,
 
 			`weir_config_last_reload_successful`:                                                          0,
 			`weir_config_last_reload_success_timestamp_seconds`:                                           946684800,

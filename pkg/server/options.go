@@ -79,6 +79,15 @@ type StoreStats struct {
 	FullDenied  uint64 // new keys denied, in a full store
 	FullJoined  uint64 // charges of a known log that joined its newest hits, in a full store
 	ClockSteps  uint64 // steps of the wall clock after which windows were realigned
+
+	HoldersHeld        int    // holders that hold hits now
+	HoldersDenied      int    // denied ones that are remembered
+	HoldersEnded       int    // ended ones that are remembered
+	MaxHolds           int    // bound of the three together
+	HoldersRanOut      uint64 // that held hits until they ran out
+	HoldersDropped     uint64 // denied and ended ones forgotten before their time to make room
+	FullHoldersAllowed uint64 // begins decided but not kept, at the bound
+	FullHoldersDenied  uint64 // begins denied, at the bound
 }
 
 // LoadStatus is the outcome of loading rules so far.

@@ -13,7 +13,7 @@ var _ store.Continuer = (*Store)(nil)
 // the key is not remembered. Continue allocates nothing for a known key.
 func (s *Store) Continue(charges []store.Charge, states []store.State, decisions []algorithms.Decision) {
 	for i := range charges {
-		if c := &charges[i]; states[i].Now != 0 && c.Limit.Algorithm != algorithms.Concurrency && (c.Limit.Algorithm.HasState() || c.Limit.Requests > 0) {
+		if c := &charges[i]; states[i].Now != 0 && (c.Limit.Algorithm.HasState() || c.Limit.Requests > 0) {
 			s.continueOne(c, &states[i], &decisions[i]) // the denial of a ban says nothing about a log
 		}
 	}
@@ -21,6 +21,10 @@ func (s *Store) Continue(charges []store.Charge, states []store.State, decisions
 
 // continueOne puts the state of one key, or the most that its decision can mean, in place of the own state.
 func (s *Store) continueOne(c *store.Charge, to *store.State, d *algorithms.Decision) {
+	if c.Limit.Algorithm == algorithms.Concurrency {
+		s.continueSlots(c, to, d)
+		return
+	}
 	key := s.digest(c)
 	sh := s.shardOf(key)
 	sh.mu.Lock()

@@ -7,7 +7,7 @@ import (
 
 // begin is a charge that begins a holder, within a transaction.
 type begin struct {
-	charge  int             // its number in the transaction
+	charge  int             // the number of the charge in the transaction
 	record  uint32          // of the holder; 0: the store has none
 	was     algorithms.Hold // the live hold that the charge found
 	hits    int64           // to take; 0 of a holder that holds already
@@ -113,8 +113,8 @@ func (s *Store) rememberHolderLocked(v *view, b *begin, c *store.Charge, passed 
 	}
 }
 
-// setHoldLocked makes a hold the hold of the charge's holder, whose record is n. A new record takes a place of the room, or else of the store;
-// without one the holder is not remembered. mu of the shard must be held.
+// setHoldLocked makes a hold the hold of the charge's holder, in record n if this is not 0. A new record takes a place of the room, or else of
+// the store. Without a place the holder is not remembered. mu of the shard must be held.
 func (s *Store) setHoldLocked(sh *shard, key digest, n uint32, c *store.Charge, hold algorithms.Hold, now algorithms.Instant, r *room) {
 	slots := c.Limit.Algorithm == algorithms.Concurrency
 	if n != 0 && !slots {
@@ -133,7 +133,7 @@ func (s *Store) setHoldLocked(sh *shard, key digest, n uint32, c *store.Charge, 
 	r.holds--
 }
 
-// lookup returns the record of a holder, 0 if there is none, and its live hold.
+// lookup returns the record of a holder and the live hold; 0 and no hold if the store has no record.
 func (h *holders) lookup(t stateTag, holder *store.Holder, now algorithms.Instant) (n uint32, hold algorithms.Hold) {
 	if n = h.find(t, holder); n != 0 {
 		hold = h.of(n).hold().Live(now)

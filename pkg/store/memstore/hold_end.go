@@ -34,7 +34,7 @@ func (s *Store) endLocked(sh *shard, key digest, c *store.Charge, d *algorithms.
 	}
 }
 
-// endSlotsLocked is the part of endLocked for a key of concurrency. The view is then that of the key afterwards.
+// endSlotsLocked is the part of endLocked for a key of concurrency. The view then shows the key afterwards.
 func (s *Store) endSlotsLocked(v *view, n uint32, c *store.Charge, e algorithms.Effect, next algorithms.Hold, now algorithms.Instant, r *room) {
 	sh := v.shard
 	switch {
@@ -79,7 +79,7 @@ func (v *view) giveBack(c *store.Charge, e algorithms.Effect, now algorithms.Ins
 	}
 }
 
-// force applies hits even beyond the limit. They are allowed, and say nothing about hits that ask.
+// force applies hits even beyond the limit. The hits are allowed, and say nothing about hits that ask.
 func (v *view) force(c *store.Charge, hits int64, now algorithms.Instant) algorithms.Decision {
 	denied := v.denied
 	d := v.take(c, hits, now, true)

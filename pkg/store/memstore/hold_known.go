@@ -6,8 +6,8 @@ import (
 )
 
 // takeHoldKnownLocked applies the only charge of a request, which has a holder, without a view. takeHoldKnownLocked reports false and changes
-// nothing unless this is the usual case: the shard remembers the key under the same limit and no log, and there is room for the holder. mu
-// must be held.
+// nothing unless this is the usual case. Then the shard remembers the key under the same limit, without a log, and the store has room for the
+// holder. mu must be held.
 func (sh *shard) takeHoldKnownLocked(s *Store, key digest, c *store.Charge, d *algorithms.Decision, now algorithms.Instant) bool {
 	place, found := sh.table.find(key)
 	if !found || *sh.limits.of(sh.table.slots[place].limit()) != c.Limit {

@@ -42,7 +42,8 @@ func (r *holderRecord) held() store.Held {
 	return store.Held{Holder: r.holder, Hits: r.hits, At: r.at, Until: r.until}
 }
 
-// list returns the holders of a rate limit's state that hold at now, the next one to run out first, at most that many, and the number of all.
+// list returns the holders of a rate limit's state that hold at now, the next one to run out first. There are at most that many; all is the
+// number without that bound.
 func (h *holders) list(t stateTag, most int, now algorithms.Instant) (held []store.Held, all int) {
 	trim := func() {
 		slices.SortFunc(held, func(a, b store.Held) int {

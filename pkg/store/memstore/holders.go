@@ -21,8 +21,8 @@ type holderRecord struct {
 	after  uint32
 }
 
-// stateTag stands for a state: 62 bits of its digest, which have the bits that choose the shard. A holder can be taken for another one
-// only if both have the same name and their states have the same tag: for a million keys that share holders with 2^62/10^12 to one.
+// stateTag stands for a state: 62 bits of its digest, which have the bits that choose the shard. Two holders are confused only if both have
+// the same name and their states the same tag. Among a million keys two share a tag with a chance of 10^12/2^63, or 1 in 9 million.
 type stateTag uint64
 
 const (
@@ -36,7 +36,7 @@ func (d digest) tag() stateTag {
 	return stateTag((d.hi^d.lo)&^low | d.lo>>digestBits&(1<<shardBits-1)<<kindBits)
 }
 
-// holderKind says what a record is. The kinds of a rate limit have the numbers of their statuses.
+// holderKind is the kind of a record. The kinds of a rate limit have the numbers of their statuses.
 type holderKind uint8
 
 const (
@@ -62,8 +62,8 @@ func (r *holderRecord) hold() algorithms.Hold {
 }
 
 // holders keeps the holders of a shard. Records lie in chunks and keep their numbers, which start at 1; 0 is no record. A hash table finds
-// them, which grows and shrinks by one bucket at a time (linear hashing, Litwin 1980), so that no charge pays for a large pass. Not safe for
-// concurrent use.
+// records. The table grows and shrinks by one bucket at a time (linear hashing, Litwin 1980), so that no charge pays for a large pass. Not
+// safe for concurrent use.
 type holders struct {
 	chunks   []holderChunk
 	room     int32    // the chunk of the next record, plus one; further ones by holderChunk.next
@@ -117,7 +117,7 @@ func (h *holders) bucket(hash uint64) int {
 	return int(hash & (mask >> 1))
 }
 
-// find returns the number of the record of a holder; 0: there is none.
+// find returns the number of the record of a holder; 0: no record.
 func (h *holders) find(t stateTag, holder *store.Holder) uint32 {
 	if h.count == 0 {
 		return 0
@@ -255,7 +255,7 @@ func (h *holders) shrink() {
 	}
 	h.chunks = append(make([]holderChunk, 0, last), h.chunks[:last]...)
 	h.room = 0
-	for _, memory := range []bool{false, true} { // those with memory come first then, in the order of their numbers
+	for _, memory := range []bool{false, true} { // chunks with memory then come first, in the order of their numbers
 		for i := len(h.chunks) - 1; i >= 0; i-- {
 			c := &h.chunks[i]
 			if c.used == 0 {

@@ -73,12 +73,42 @@ func (h *holders) checkHolders(lines ...*line) error {
 	return nil
 }
 
+// checkHolders is checkHolders for the lines of the shard's keys.
+func (sh *shard) checkHolders() error {
+	var lines []*line
+	for slot := range sh.table.each {
+		if sh.limits.of(slot.limit()).Algorithm == algorithms.Concurrency {
+			lines = append(lines, new(lineOf(slot.state)))
+		}
+	}
+	return sh.holders.checkHolders(lines...)
+}
+
+// checkHolders returns an error unless the holders of each shard agree, and their sum is the store's.
+func (s *Store) checkHolders() error {
+	count := int64(0)
+	for i := range s.shards {
+		sh := &s.shards[i]
+		sh.mu.Lock()
+		err := sh.checkHolders()
+		count += int64(sh.holders.count)
+		sh.mu.Unlock()
+		if err != nil {
+			return fmt.Errorf("shard %d: %w", i, err)
+		}
+	}
+	if all := s.metrics.holds.Load(); all != count || all > s.maxHolds {
+		return fmt.Errorf("%d places of holders are taken by %d; at most %d", all, count, s.maxHolds)
+	}
+	return nil
+}
+
 func newHolders() *holders { return &holders{all: new(atomic.Int64), anySpent: new(atomic.Bool)} }
 
 // holderOf returns the holder of a number.
 func holderOf(n int) store.Holder { return store.HolderOf(fmt.Append(nil, "request ", n)) }
 
-// The holders of random keys of concurrency and of rate limits are those that plain lists have.
+// Random keys of concurrency and of rate limits have the same holders as plain lists.
 func TestHoldersAreAMapWithLists(t *testing.T) {
 	type plain struct {
 		hold   algorithms.Hold

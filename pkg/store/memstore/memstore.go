@@ -104,6 +104,15 @@ type Stats struct {
 	FullDenied  uint64 // new keys that were denied
 	FullJoined  uint64 // charges of known logs that joined the newest hits, as the log found no place to grow
 	ClockSteps  uint64 // steps of the wall clock that the store has followed
+
+	HoldersHeld        int    // holders that hold hits now; until a sweep also holders that have run out
+	HoldersDenied      int    // denied ones that are remembered
+	HoldersEnded       int    // ended ones that are remembered
+	MaxHolds           int    // the bound of the three together
+	HoldersRanOut      uint64 // that held hits until they ran out
+	HoldersDropped     uint64 // denied and ended ones that were forgotten to make room
+	FullHoldersAllowed uint64 // begins that were decided but not remembered
+	FullHoldersDenied  uint64 // begins that were denied
 }
 
 // New returns an empty store and starts its sweep. New fails when an option is out of bounds.
@@ -180,8 +189,7 @@ func (s *Store) Close() { s.stop() }
 
 // Stats returns the store's metrics.
 func (s *Store) Stats() Stats {
-	return Stats{
-		Keys:        s.keys(),
+	st := Stats{
 		Places:      int(s.metrics.places.Load()),
 		MaxKeys:     int(s.maxKeys),
 		Evicted:     s.metrics.evicted.Load(),
@@ -190,18 +198,24 @@ func (s *Store) Stats() Stats {
 		FullDenied:  s.metrics.deniedNew.Load(),
 		FullJoined:  s.metrics.joined.Load(),
 		ClockSteps:  s.metrics.clockSteps.Load(),
-	}
-}
 
-// keys returns the number of keys that the shards remember, one shard after the other.
-func (s *Store) keys() (n int) {
-	for i := range s.shards {
+		MaxHolds:           int(s.maxHolds),
+		FullHoldersAllowed: s.metrics.holdsAllowed.Load(),
+		FullHoldersDenied:  s.metrics.holdsDenied.Load(),
+	}
+	for i := range s.shards { // one after the other
 		sh := &s.shards[i]
 		sh.mu.Lock()
-		n += int(sh.table.count)
+		st.Keys += int(sh.table.count)
+		h := &sh.holders
+		st.HoldersHeld += h.kinds[kindSlots] + h.kinds[kindHeld]
+		st.HoldersDenied += h.kinds[kindDenied]
+		st.HoldersEnded += h.kinds[kindEnded]
+		st.HoldersRanOut += h.ranOut
+		st.HoldersDropped += h.dropped
 		sh.mu.Unlock()
 	}
-	return n
+	return st
 }
 
 // Prompt implements [store.Prompt].

@@ -27,7 +27,7 @@ func (v *view) addSlots(hits uint32, until algorithms.Instant) {
 	v.slots.First, v.slots.Last = min(v.slots.First, until), max(v.slots.Last, until)
 }
 
-// joinLineLocked adds a holder to the line of a key, whose slot must be in the table. mu must be held.
+// joinLineLocked adds a holder to the line of a key. joinLineLocked reports false if the table has no slot of the key. mu must be held.
 func (sh *shard) joinLineLocked(key digest, holder *store.Holder, hold algorithms.Hold) bool {
 	place, found := sh.table.find(key)
 	if !found {

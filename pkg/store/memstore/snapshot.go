@@ -19,6 +19,8 @@ import (
 //	head     identity (8 random bytes), hash (1 byte), key of the hash (16 bytes), time of the snapshot (8 bytes, Unix ns),
 //	         about how many keys follow (8 bytes)
 //	keys     instant of the states (8 bytes, Unix ns), records
+//	lines    instant of the holders (8 bytes, Unix ns), records of keys of concurrency
+//	holders  instant (8 bytes, Unix ns), records of holders of rate limits
 //	end      number of records (8 bytes)
 //
 // The first section is the head, the last one is the end, and nothing follows. A checksum is CRC-32C of the identity, the section's number,
@@ -29,13 +31,20 @@ import (
 // section's instant, and its two words. The state of sliding_window_log begins with twice the number of its entries, plus one if the
 // next record has more entries. The entries follow: time since the entry before, and hits. Numbers without a size are varints; times of a state, and of
 // a first entry, are signed ones.
+//
+// The record of a key of concurrency has the number of its holders, or of some of these, in place of the state. The record of a holder of a
+// rate limit begins with the tag of its state and its kind (8 bytes). A holder is its name (16 bytes), hits, the time from its begin to the
+// section's instant, and the time from that instant until it runs out. The times are signed varints. Version 1 has no holders.
 const (
 	snapshotMagic   = "weir\r\n\x1a\x00" // no text, and damaged by a transfer as text
-	snapshotVersion = 1
+	snapshotVersion = 2
+	snapshotOldest  = 1 // that Load reads
 
-	sectionHead = 1
-	sectionKeys = 2
-	sectionEnd  = 3
+	sectionHead    = 1
+	sectionKeys    = 2
+	sectionEnd     = 3
+	sectionLines   = 4
+	sectionHolders = 5
 
 	hashSip = 1 // SipHash-2-4 with 128 bits
 
@@ -45,6 +54,7 @@ const (
 	maxSection = 1 << 20  // bytes of content
 	fullEnough = 1 << 19  // bytes of content after which a section ends
 	maxRecord  = 16 << 10 // entries of a log in one record
+	maxLine    = 8 << 10  // holders of a key in one record
 )
 
 // Errors of Save and Load.
@@ -57,7 +67,8 @@ var (
 
 // Saved is the result of Save.
 type Saved struct {
-	Keys int // in the snapshot
+	Keys    int // in the snapshot
+	Holders int // the same
 }
 
 // Loaded is the result of Load.
@@ -66,6 +77,8 @@ type Loaded struct {
 	Keys   int       // read and remembered
 	Idle   int       // read, and idle by now: no decision needs them
 	NoRoom int       // read, and forgotten: the store has less room than the store that was saved
+
+	Holders int // read and remembered
 }
 
 // hashKey is the secret key of digests in a store that can be saved.

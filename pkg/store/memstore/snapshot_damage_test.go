@@ -41,6 +41,7 @@ func small(t failer) []byte {
 		charges := []store.Charge{{Key: fmt.Append(nil, i), Limit: l, Hits: 3}}
 		s.takeOne(&charges[0], new(algorithms.Decision))
 	}
+	holdSome(s)
 	return save(t, s)
 }
 
@@ -52,8 +53,8 @@ func refused(t *testing.T, snapshot []byte, want error, what string) {
 	if _, err := s.Load(bytes.NewReader(snapshot)); !errors.Is(err, want) {
 		t.Errorf("%s: got %v, want %v", what, err, want)
 	}
-	if keys := s.Stats().Keys; keys != 0 {
-		t.Errorf("%s: %d keys are left of the refused snapshot", what, keys)
+	if st := s.Stats(); st.Keys+st.HoldersHeld+st.HoldersDenied+st.HoldersEnded != 0 || s.metrics.holds.Load() != 0 {
+		t.Errorf("%s: %+v is left of the refused snapshot", what, st)
 	}
 	if d := take(t, s, "0", benchLimitsOne(), 1); !d.Allowed {
 		t.Errorf("%s: the store denies the first hit: %+v", what, d)
@@ -84,6 +85,22 @@ func TestDamagedSnapshotsAreRefused(t *testing.T) {
 	refused(t, bytes.Join([][]byte{one[0], one[1], two[2], one[len(one)-1]}, nil), ErrSnapshot, "a section of another snapshot")
 	one[2], one[3] = one[3], one[2]
 	refused(t, bytes.Join(one, nil), ErrSnapshot, "two sections in another order")
+}
+
+// A program of this version reads the snapshots of the one before, which have no holders.
+func TestASnapshotOfTheVersionBeforeIsRead(t *testing.T) {
+	s := savable(t, Options{})
+	defer s.Close()
+	take(t, s, "key", benchLimitsOne(), 7)
+	snapshot := save(t, s)
+	snapshot[len(snapshotMagic)] = 1
+	r, loaded := restored(t, Options{}, snapshot)
+	defer r.Close()
+	if d := take(t, r, "key", benchLimitsOne(), 0); loaded.Keys != 1 || d.Remaining != 100_000-7 {
+		t.Errorf("%+v, then %+v; want one key with 7 hits", loaded, d)
+	}
+	snapshot[len(snapshotMagic)] = 0
+	refused(t, snapshot, ErrVersion, "version 0")
 }
 
 // sections cuts a snapshot into its magic with the version, and its sections.
@@ -118,8 +135,11 @@ func FuzzLoad(f *testing.F) {
 		}
 		for i := range s.shards {
 			sh := &s.shards[i]
+			if err := sh.checkHolders(); err != nil {
+				t.Fatal(err)
+			}
 			for _, slot := range sh.table.slots {
-				if slot.empty() {
+				if slot.empty() || sh.limits.of(slot.limit()).Algorithm == algorithms.Concurrency {
 					continue
 				}
 				for _, hits := range []int64{0, 1, -1, algorithms.MaxHits} {

@@ -23,7 +23,7 @@ func (s *Store) Load(r io.Reader) (Loaded, error) {
 	switch {
 	case !s.savable:
 		return Loaded{}, ErrNotSavable
-	case s.metrics.places.Load() > 0:
+	case s.metrics.places.Load() > 0 || s.metrics.holds.Load() > 0:
 		return Loaded{}, ErrInUse
 	}
 	in := snapshotReader{store: s, r: bufio.NewReaderSize(r, 128<<10), checksum: newChecksum()}
@@ -54,6 +54,9 @@ func (s *Store) clear() {
 		}
 		sh.table, sh.limits, sh.logs = table{}, limits{}, logs{}
 		sh.candidates.reset()
+		for n := range sh.holders.rates(0, len(sh.holders.chunks)) {
+			sh.holders.forget(n)
+		}
 		sh.mu.Unlock()
 	}
 }
@@ -89,8 +92,8 @@ func (in *snapshotReader) read() error {
 	if string(head[:len(snapshotMagic)]) != snapshotMagic {
 		return fmt.Errorf("%w: it begins with other bytes than a snapshot", ErrSnapshot)
 	}
-	if v := binary.LittleEndian.Uint32(head[len(snapshotMagic):]); v != snapshotVersion {
-		return fmt.Errorf("%w: it is of version %d, must be %d", ErrVersion, v, snapshotVersion)
+	if v := binary.LittleEndian.Uint32(head[len(snapshotMagic):]); v < snapshotOldest || v > snapshotVersion {
+		return fmt.Errorf("%w: it is of version %d, must be %d to %d", ErrVersion, v, snapshotOldest, snapshotVersion)
 	}
 	if err := in.readHead(); err != nil {
 		return err
@@ -103,6 +106,14 @@ func (in *snapshotReader) read() error {
 		switch kind {
 		case sectionKeys:
 			if err := in.readKeys(); err != nil {
+				return err
+			}
+		case sectionLines:
+			if err := in.readLines(); err != nil {
+				return err
+			}
+		case sectionHolders:
+			if err := in.readHolders(); err != nil {
 				return err
 			}
 		case sectionEnd:
@@ -208,22 +219,9 @@ func (in *snapshotReader) readKeys() error {
 	in.limits, in.now = in.limits[:0], in.store.now()
 	for len(f.rest) > 0 {
 		in.records++
-		k := loadedKey{key: digest{hi: f.uint64()}}
-		var lo [8]byte
-		copy(lo[:], f.bytes(digestSize-8))
-		k.key.lo = binary.LittleEndian.Uint64(lo[:]) << digestBits
-		k.denied = deniedHits(f.byte())
-		switch number := f.uvarint(); {
-		case number < uint64(len(in.limits)):
-			k.limit = in.limits[number]
-		case number == uint64(len(in.limits)):
-			k.limit = f.limit()
-			in.limits = append(in.limits, k.limit)
-		default:
-			f.failed = true
-		}
+		k := in.keyOf(&f)
 		switch {
-		case f.failed || k.limit.Algorithm == algorithms.Concurrency || k.key.hi == 0 || in.partial != nil && k != in.of:
+		case f.failed || k.limit.Algorithm == algorithms.Concurrency || in.partial != nil && k != in.of:
 			f.failed = true
 		case k.limit.Algorithm.HasState():
 			last, a, b := at-algorithms.Instant(f.varint()), f.uvarint(), f.uvarint()
@@ -241,6 +239,26 @@ func (in *snapshotReader) readKeys() error {
 		return in.damaged("is too short")
 	}
 	return nil
+}
+
+// keyOf reads the begin of a record.
+func (in *snapshotReader) keyOf(f *fields) loadedKey {
+	k := loadedKey{key: digest{hi: f.uint64()}}
+	var lo [8]byte
+	copy(lo[:], f.bytes(digestSize-8))
+	k.key.lo = binary.LittleEndian.Uint64(lo[:]) << digestBits
+	k.denied = deniedHits(f.byte())
+	switch number := f.uvarint(); {
+	case number < uint64(len(in.limits)):
+		k.limit = in.limits[number]
+	case number == uint64(len(in.limits)):
+		k.limit = f.limit()
+		in.limits = append(in.limits, k.limit)
+	default:
+		f.failed = true
+	}
+	f.failed = f.failed || k.key.hi == 0
+	return k
 }
 
 // state puts a state of instant at into the store.

@@ -11,10 +11,10 @@ import (
 )
 
 // Save writes a snapshot of all states to w, for Load in a later process. Decisions go on: Save locks one shard at a time, for tens of
-// microseconds, copies its states and writes the copy without a lock. So each key's state is exact, but keys are of slightly different
+// microseconds, copies its states and holders, and then writes the copy. So each key's state is exact, but keys are of slightly different
 // instants. Without decisions meanwhile the snapshot is exact as a whole.
 //
-// Save takes at most 1 MiB of memory, and a copy of one shard (about 4096 keys of 40 bytes) or of one log. A snapshot takes 25 to 40 bytes per key, and about 10 for each instant in a log.
+// Save takes at most 1 MiB of memory, and a copy of one shard or of one log. A shard has about 4096 keys of 40 bytes, and holders of 56 bytes. A snapshot takes 25 to 40 bytes per key, and about 10 for each instant in a log.
 //
 // The snapshot holds the secret key of the digests. With that key one can find clients' keys that share a digest, so
 // only the owner of the process may read a snapshot. A snapshot has no text of a client's key.
@@ -25,7 +25,7 @@ func (s *Store) Save(w io.Writer) (Saved, error) {
 		return Saved{}, ErrNotSavable
 	}
 	out := newSnapshotWriter(w)
-	out.head(s.hashKey, s.now(), int64(s.keys()))
+	out.head(s.hashKey, s.now(), int64(s.Stats().Keys))
 	for i := range s.shards {
 		out.shard(s, &s.shards[i])
 		if out.err != nil {
@@ -34,7 +34,7 @@ func (s *Store) Save(w io.Writer) (Saved, error) {
 		runtime.Gosched() // where there is one core, decisions wait for one shard, not for a time slice
 	}
 	out.end()
-	return Saved{Keys: int(out.records)}, out.err
+	return Saved{Keys: int(out.records), Holders: int(out.holderCount)}, out.err
 }
 
 // snapshotWriter writes sections. After an error it writes nothing.
@@ -42,17 +42,23 @@ type snapshotWriter struct {
 	w        *bufio.Writer
 	checksum checksum
 	records  uint64
+	names    uint64 // records of holders of rate limits
 	content  []byte
 	frame    []byte // around content
 	err      error
 
-	at      algorithms.Instant // of the section
+	kind    byte               // of the section
+	at      algorithms.Instant // the same
 	numbers map[algorithms.Limit]uint64
 
 	slots   []slot // copies of a shard's
 	limits  []algorithms.Limit
 	logs    []logCopy
 	entries []algorithms.LogEntry
+	lines   []lineCopy
+	holders []holderRecord
+
+	holderCount uint64
 }
 
 // logCopy is a log without a lock.
@@ -100,7 +106,7 @@ func (o *snapshotWriter) head(key hashKey, now algorithms.Instant, keys int64) {
 }
 
 func (o *snapshotWriter) end() {
-	o.content = binary.LittleEndian.AppendUint64(o.content, o.records)
+	o.content = binary.LittleEndian.AppendUint64(o.content, o.records+o.names)
 	o.section(sectionEnd)
 	if o.err == nil {
 		o.err = o.w.Flush()
@@ -108,8 +114,8 @@ func (o *snapshotWriter) end() {
 }
 
 // begin starts a section of records.
-func (o *snapshotWriter) begin(at algorithms.Instant) {
-	o.at = at
+func (o *snapshotWriter) begin(kind byte, at algorithms.Instant) {
+	o.kind, o.at = kind, at
 	clear(o.numbers)
 	o.content = binary.LittleEndian.AppendUint64(o.content[:0], uint64(at))
 }
@@ -117,7 +123,7 @@ func (o *snapshotWriter) begin(at algorithms.Instant) {
 // finish ends a section of records, if it has any.
 func (o *snapshotWriter) finish() {
 	if len(o.content) > 8 {
-		o.section(sectionKeys)
+		o.section(o.kind)
 	}
 	o.content = o.content[:0]
 }
@@ -126,7 +132,7 @@ func (o *snapshotWriter) finish() {
 func (o *snapshotWriter) record(key digest, denied deniedHits, limit *algorithms.Limit) {
 	if len(o.content) >= fullEnough {
 		o.finish()
-		o.begin(o.at)
+		o.begin(o.kind, o.at)
 	}
 	o.records++
 	o.content = binary.LittleEndian.AppendUint64(o.content, key.hi)
@@ -154,9 +160,10 @@ func (o *snapshotWriter) shard(s *Store, sh *shard) {
 			o.limits = append(o.limits, sh.limits.known[i].limit)
 		}
 	}
+	o.copyHoldersLocked(sh)
 	sh.mu.Unlock()
 
-	o.begin(at)
+	o.begin(sectionKeys, at)
 	logged := o.slots[:0] // reuses the room of slots that were written
 	for i := range o.slots {
 		slot := o.slots[i]
@@ -179,6 +186,7 @@ func (o *snapshotWriter) shard(s *Store, sh *shard) {
 		o.content = binary.AppendUvarint(o.content, b)
 	}
 	o.finish()
+	o.writeHolders(at)
 	for len(logged) > 0 && o.err == nil {
 		logged = o.someLogs(s, sh, logged)
 	}
@@ -204,7 +212,7 @@ func (o *snapshotWriter) someLogs(s *Store, sh *shard, logged []slot) (others []
 	}
 	sh.mu.Unlock()
 
-	o.begin(at)
+	o.begin(sectionKeys, at)
 	entries := o.entries
 	for i := range o.logs {
 		o.log(&o.logs[i], entries[:o.logs[i].entries])

@@ -2,6 +2,7 @@ package memstore
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -56,7 +57,7 @@ func restored(t failer, o Options, snapshot []byte) (*Store, Loaded) {
 func drawCharges(rt *rapid.T) []store.Charge {
 	charges := make([]store.Charge, rapid.IntRange(1, 4).Draw(rt, "charges"))
 	for i := range charges {
-		a := rapid.SampledFrom(algorithms.RateAlgorithms()).Draw(rt, "algorithm")
+		a := rapid.SampledFrom(algorithms.Algorithms()).Draw(rt, "algorithm")
 		l := algorithms.Limit{
 			Algorithm: a,
 			Requests:  rapid.SampledFrom([]uint32{1, 3, 10, 100, 0, 1 << 31}).Draw(rt, "requests"),
@@ -74,6 +75,16 @@ func drawCharges(rt *rapid.T) []store.Charge {
 			Hits:          rapid.SampledFrom([]int64{1, 1, 2, 7, 0, -1, -100}).Draw(rt, "hits"),
 			Rule:          i,
 			CountRejected: rapid.Bool().Draw(rt, "count rejected"),
+		}
+		if a == algorithms.Concurrency {
+			charges[i].Limit.Period = 0
+		}
+		if a == algorithms.Concurrency || rapid.Bool().Draw(rt, "held") {
+			charges[i].Hold = &store.Hold{
+				Phase:  rapid.SampledFrom([]algorithms.HoldPhase{1, 1, 1, 2, 2, 3, 4}).Draw(rt, "phase"),
+				Holder: holderOf(rapid.IntRange(0, 3).Draw(rt, "holder")),
+				AtMost: rapid.SampledFrom([]time.Duration{time.Second, time.Minute, 24 * time.Hour}).Draw(rt, "at most"),
+			}
 		}
 	}
 	return charges
@@ -111,20 +122,32 @@ func TestARestoredStoreDecidesAsTheSavedOne(t *testing.T) {
 				rt.Fatalf("Load forgot keys: %+v", loaded)
 			}
 			for _, of := range []*Store{s, r} {
-				if err := of.checkPlaces(); err != nil {
+				if err := errors.Join(of.checkPlaces(), of.checkHolders()); err != nil {
 					rt.Fatalf("%v", err)
 				}
 			}
 			for range rapid.IntRange(1, 20).Draw(rt, "after") {
 				charges := drawCharges(rt)
-				want, got := take(s, charges), take(r, charges)
-				if diff := cmp.Diff(want, got); diff != "" {
+				want := take(s, charges)
+				was := holdsOf(charges)
+				got := take(r, charges)
+				if diff := cmp.Diff(want, got) + cmp.Diff(was, holdsOf(charges)); diff != "" {
 					rt.Fatalf("%+v: (-not restarted +restarted)\n%s", charges, diff)
 				}
 				wait("wait after")
 			}
 		})
 	})
+}
+
+// holdsOf returns the holds that the charges have found.
+func holdsOf(charges []store.Charge) (was []algorithms.Hold) {
+	for i := range charges {
+		if charges[i].Hold != nil {
+			was = append(was, charges[i].Hold.Was)
+		}
+	}
+	return was
 }
 
 // A restart frees no denied key: the hits that were last denied come along.

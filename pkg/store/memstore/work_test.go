@@ -138,7 +138,7 @@ func TestAFloodOfLimitsInOneShardNeverWrapsTheirNumbers(t *testing.T) {
 			if ok, err := s.Take(t.Context(), charges, make([]algorithms.Decision, 2)); !ok || err != nil {
 				t.Errorf("a transaction of two new keys: %v, %v", ok, err)
 			}
-			want := Stats{Keys: maxShardKeys, Places: maxShardKeys, MaxKeys: 131_072, Evicted: more}
+			want := Stats{Keys: maxShardKeys, Places: maxShardKeys, MaxKeys: 131_072, Evicted: more, MaxHolds: DefaultMaxHolds}
 			if denied {
 				want.Evicted, want.FullAllowed = 0, more
 			}

@@ -33,8 +33,8 @@ import (
 // a first entry, are signed ones.
 //
 // The record of a key of concurrency has the number of its holders, or of some of these, in place of the state. The record of a holder of a
-// rate limit begins with the tag of its state and its kind (8 bytes). A holder is its name (16 bytes), hits, the time from its begin to the
-// section's instant, and the time from that instant until it runs out. The times are signed varints. Version 1 has no holders.
+// rate limit begins with the tag of its state and its kind (8 bytes). A holder is the name (16 bytes), hits, the age of the begin, and the
+// time until the holder runs out. Both times count from the section's instant, as signed varints. Version 1 has no holders.
 const (
 	snapshotMagic   = "weir\r\n\x1a\x00" // no text, and damaged by a transfer as text
 	snapshotVersion = 2

@@ -84,3 +84,41 @@ func TestTwoEnvoysWithTwoSidecarsShareTheSlotsExactly(t *testing.T) {
 		}
 	}
 }
+
+func TestEndsOfRequestsReachARedisThatWasAway(t *testing.T) {
+	t.Parallel()
+	r := startRedis(t, parts.RedisOptions{})
+	args := []string{"--store=redis", "--redis-url=" + urlOf(r.Address()), "--redis-timeout=" + fleetTimeout.String()}
+	backend := startSlowBackend(t)
+	s := startWith(t, slots(2, long), args...)
+	e := startEnvoyTo(t, backend.Address(), envoyConfig{RateLimits: beginAndEnd, Endpoints: []string{tcpAddress(t, s.GRPC)}})
+	c := crowd{e: e, backend: backend, gate: "slow", path: gated("slow"), headers: []string{"x-user: alice"}}
+	two, outcomes := c.sendAll(t, 2)
+	if diff := cmp.Diff(times(2, "held"), outcomes); diff != "" {
+		t.Fatalf("two requests for two slots (-want +got):\n%s", diff)
+	}
+	begun := s.metric(t, "weir_requests_total")
+	if err := r.Pause(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	backend.Open("slow")
+	for _, f := range two {
+		if code := f.land(t).code; code != 200 {
+			t.Errorf("a request that ends while Redis is away: got %d, want 200", code)
+		}
+	}
+	eventually(t, func() string {
+		if got := s.metric(t, "weir_requests_total"); got < begun+2 {
+			return fmt.Sprintf("Envoy has asked %d times, want %d: two ends", got, begun+2)
+		}
+		return ""
+	})
+	if err := r.Continue(); err != nil {
+		t.Fatal(err)
+	}
+	awaitLeft(t, dial(t, s.GRPC), "e2e", "alice", 2)
+	c.gate, c.path = "then", gated("then")
+	if _, outcomes = c.sendAll(t, 3); !cmp.Equal(outcomes, []string{"held", "held", "429"}) {
+		t.Errorf("three requests after that: got %v, want held, held, 429", outcomes)
+	}
+}

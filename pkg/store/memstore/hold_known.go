@@ -6,8 +6,8 @@ import (
 )
 
 // takeHoldKnownLocked applies the only charge of a request, which has a holder, without a view. takeHoldKnownLocked reports false and changes
-// nothing unless this is the usual case. Then the shard remembers the key under the same limit, without a log, and the store has room for the
-// holder. mu must be held.
+// nothing unless this is the usual case. Then the shard remembers the key under the same limit, and keeps it, and has room for the charge. mu
+// must be held.
 func (sh *shard) takeHoldKnownLocked(s *Store, key digest, c *store.Charge, d *algorithms.Decision, now algorithms.Instant) bool {
 	place, found := sh.table.find(key)
 	if !found || *sh.limits.of(sh.table.slots[place].limit()) != c.Limit {
@@ -19,11 +19,11 @@ func (sh *shard) takeHoldKnownLocked(s *Store, key digest, c *store.Charge, d *a
 	case c.Limit.Algorithm == algorithms.Concurrency:
 		return sh.holdSlotsLocked(s, key, place, c, d, now)
 	default:
-		return false
+		return sh.holdLogLocked(s, key, place, c, d, now)
 	}
 }
 
-// holdHitsLocked is takeHoldKnownLocked for a rate limit. mu must be held.
+// holdHitsLocked is takeHoldKnownLocked for a rate limit without a log. mu must be held.
 func (sh *shard) holdHitsLocked(s *Store, key digest, place int, c *store.Charge, d *algorithms.Decision, now algorithms.Instant) bool {
 	slot, hold := &sh.table.slots[place], c.Hold
 	n, was := sh.holders.lookup(key.tag(), &hold.Holder, now)
@@ -45,20 +45,60 @@ func (sh *shard) holdHitsLocked(s *Store, key digest, place int, c *store.Charge
 		return false
 	}
 	hold.Was, *d, slot.state = was, decided, state
-	switch {
-	case next == was:
-	case n == 0:
-		sh.holders.remember(key.tag(), &hold.Holder, next)
-	default:
-		sh.holders.change(n, next, now)
+	if next != was {
+		sh.holders.set(key.tag(), n, &hold.Holder, next, now)
 	}
+	sh.notedLocked(place, c, e, decided.Allowed, now)
+	return true
+}
+
+// holdLogLocked is takeHoldKnownLocked for sliding_window_log. mu must be held.
+func (sh *shard) holdLogLocked(s *Store, key digest, place int, c *store.Charge, d *algorithms.Decision, now algorithms.Instant) bool {
+	slot, hold := &sh.table.slots[place], c.Hold
+	n, was := sh.holders.lookup(key.tag(), &hold.Holder, now)
+	e := was.Effect(hold.Phase, c.Limit, c.Hits)
+	log := sh.logs.of(slot.state)
+	before := log.Size()
+	if e.Hits < 0 && log.Len() <= 1 {
+		return false // the key may go
+	}
+	p, decided := log.Decide(c.Limit, now, algorithms.Pending{}, max(e.Hits, 0), c.CountRejected || hold.Phase != algorithms.HoldBegin)
+	if log.SizeAfter(c.Limit, now, p) > before {
+		return false
+	}
+	next := was.After(hold.Phase, c.Limit, now, c.Hits, hold.AtMost, decided.Allowed || e.Forced)
+	if next != was && n == 0 && !s.claimHold() {
+		return false
+	}
+	if e.Hits < 0 {
+		log.GiveBack(c.Limit, now, e.Charged, uint32(-e.Hits))
+		_, decided = log.Decide(c.Limit, now, algorithms.Pending{}, 0, false)
+	} else {
+		log.Apply(c.Limit, now, p)
+	}
+	if after := log.Size(); after < before {
+		s.metrics.places.Add(int64(placesOf(after) - placesOf(before)))
+	}
+	slot.state = logStateOf(slot.state).after(log, &c.Limit, decided)
+	if e.Forced {
+		decided.Allowed, decided.RetryAfter = true, 0
+	}
+	hold.Was, *d = was, decided
+	if next != was {
+		sh.holders.set(key.tag(), n, &hold.Holder, next, now)
+	}
+	sh.notedLocked(place, c, e, decided.Allowed, now)
+	return true
+}
+
+// notedLocked keeps the denied hits of the key at that place after a charge with a holder. mu must be held.
+func (sh *shard) notedLocked(place int, c *store.Charge, e algorithms.Effect, allowed bool, now algorithms.Instant) {
 	switch {
 	case e.Hits < 0 && sh.candidates.whole:
 		sh.noteLocked(place, now)
-	case hits > 0 && !e.Forced && (!d.Allowed || slot.denied() != 0):
-		sh.markLocked(place, c, d.Allowed, now)
+	case e.Hits > 0 && !e.Forced && (!allowed || sh.table.slots[place].denied() != 0):
+		sh.markLocked(place, c, allowed, now)
 	}
-	return true
 }
 
 // holdSlotsLocked is takeHoldKnownLocked for concurrency. mu must be held.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/weirproxy/weir/internal/race"
@@ -20,11 +21,12 @@ func held(p algorithms.HoldPhase, key string, a algorithms.Algorithm, requests u
 	return store.Charge{Key: []byte(key), Limit: l, Hits: hits, Hold: &store.Hold{Phase: p, Holder: holderOf(holder), AtMost: time.Minute}}
 }
 
-// takeHeld applies charges as one transaction and returns its decisions.
-func takeHeld(t failer, s *Store, charges ...store.Charge) []algorithms.Decision {
+// takeHeld applies charges as one transaction in a bubble, and returns the decisions.
+func takeHeld(t *testing.T, s *Store, charges ...store.Charge) []algorithms.Decision {
 	t.Helper()
 	decisions := make([]algorithms.Decision, len(charges))
 	s.TakeNow(charges, decisions)
+	synctest.Wait() // for a sweep of the same instant
 	if err := s.checkHolders(); err != nil {
 		t.Fatalf("after %+v: %v", charges, err)
 	}

@@ -9,6 +9,15 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
+// set makes a hold the hold of a holder of a rate limit, in record n, or in a new one that the caller has claimed if n is 0.
+func (h *holders) set(t stateTag, n uint32, holder *store.Holder, hold algorithms.Hold, now algorithms.Instant) {
+	if n != 0 {
+		h.change(n, hold, now)
+	} else {
+		h.remember(t, holder, hold)
+	}
+}
+
 // remember adds a holder of a rate limit. The caller must have claimed the record in all.
 func (h *holders) remember(t stateTag, holder *store.Holder, hold algorithms.Hold) {
 	kind := holderKind(hold.Status)

@@ -60,15 +60,21 @@ func (sh *shard) instantOfLocked(s *Store, c *clock) algorithms.Instant {
 }
 
 // loadLocked returns the view of a key. limit is the limit of the first charge. mu must be held.
-func (sh *shard) loadLocked(key digest, limit *algorithms.Limit, now algorithms.Instant) view {
-	v := view{key: key, shard: sh, limit: *limit}
+func (sh *shard) loadLocked(key digest, limit *algorithms.Limit, now algorithms.Instant) (v view) {
+	v.loadLocked(sh, key, limit, now)
+	return v
+}
+
+// loadLocked makes v, which must be zero, the view of a key. mu of the shard must be held.
+func (v *view) loadLocked(sh *shard, key digest, limit *algorithms.Limit, now algorithms.Instant) {
+	v.key, v.shard, v.limit = key, sh, *limit
 	v.place, v.found = sh.table.find(key)
 	logs := limit.Algorithm == algorithms.SlidingWindowLog
 	if !v.found {
 		if logs {
 			v.log = new(algorithms.Log)
 		}
-		return v
+		return
 	}
 	slot := &sh.table.slots[v.place]
 	v.denied, v.limit = slot.denied(), *sh.limits.of(slot.limit())
@@ -82,7 +88,6 @@ func (sh *shard) loadLocked(key digest, limit *algorithms.Limit, now algorithms.
 	default:
 		v.state = slot.state
 	}
-	return v
 }
 
 // takeKnownLocked applies the only charge of a request without a view. takeKnownLocked reports false and changes nothing unless this is

@@ -161,7 +161,8 @@ func (t *transaction) load(s *Store, charges []store.Charge, now algorithms.Inst
 	for n, i := range t.order {
 		if n == 0 || t.refs[i].view != t.refs[t.order[n-1]].view {
 			r := &t.refs[i]
-			t.views[r.view] = s.shards[r.shard].loadLocked(r.key, &charges[i].Limit, now)
+			t.views[r.view] = view{}
+			t.views[r.view].loadLocked(&s.shards[r.shard], r.key, &charges[i].Limit, now)
 		}
 	}
 }

@@ -73,10 +73,12 @@ type holders struct {
 	spent    holderList         // denied and ended ones, the oldest first
 	anySpent *atomic.Bool       // whether there is one
 	due      algorithms.Instant // no record of a rate limit runs out before; valid if there is one
+	rests    algorithms.Instant // no pass over all to make room before
 	all      *atomic.Int64      // records of the whole store, and claimed ones
 
 	ranOut  uint64 // holders that held hits until they ran out
 	dropped uint64 // denied and ended ones that made room for another holder
+	seen    uint64 // records that passes have looked at
 	walked  uint64 // records that were passed to find the place of another one in a line
 }
 

@@ -72,7 +72,7 @@ func explanation(d *descriptors.Domain, entries []descriptors.Entry, e *limiter.
 	}
 	for i := range e.Limits {
 		l := &e.Limits[i]
-		out.Limits = append(out.Limits, &adminv1.LimitExplanation{
+		explained := &adminv1.LimitExplanation{
 			Limit:      Limit(&l.Limit),
 			Key:        l.Key,
 			Allowed:    l.Decision.Allowed,
@@ -80,7 +80,12 @@ func explanation(d *descriptors.Domain, entries []descriptors.Entry, e *limiter.
 			RetryAfter: durationpb.New(l.Decision.RetryAfter),
 			ResetAfter: durationpb.New(l.Decision.ResetAfter),
 			Never:      !l.Decision.Allowed && e.Status.Hits > int64(l.Limit.Capacity()),
-		})
+		}
+		if l.Hold != nil {
+			explained.Holders = Holders(l.Holders)
+			explained.Holder, explained.HolderStatus = found(l.Hold)
+		}
+		out.Limits = append(out.Limits, explained)
 	}
 	return out
 }
@@ -103,6 +108,12 @@ func reason(r descriptors.Reason) string {
 		return "wildcard"
 	case descriptors.KeyOnly:
 		return "key_only"
+	case descriptors.Begin:
+		return "begin"
+	case descriptors.End:
+		return "end"
+	case descriptors.NoHolder:
+		return "no_holder"
 	case descriptors.NoMatch:
 	}
 	return "no_match"
@@ -115,6 +126,8 @@ func outcome(domain *descriptors.Domain, s *limiter.DescriptorStatus) string {
 		return "there are no rules for this domain: not limited"
 	case s.Overridden && s.Rule == nil:
 		return "no rule matches: the limit that came with the descriptor applies"
+	case s.Overridden && s.Outcome == limiter.NoLimit:
+		return fmt.Sprintf("the limit that came with the descriptor replaces those of rule %s, and has no hold that could end", s.Rule.Path)
 	case s.Overridden:
 		return fmt.Sprintf("the limit that came with the descriptor replaces those of rule %s", s.Rule.Path)
 	case s.Rule == nil:

@@ -6,6 +6,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
@@ -23,6 +24,8 @@ func Rule(r *descriptors.Rule) *adminv1.Rule {
 		Unlimited:      r.Unlimited,
 		Replaces:       r.Replaces,
 		DetailedMetric: r.DetailedMetric,
+		Begin:          r.Begin,
+		End:            r.End,
 	}
 	for i := range r.Levels {
 		l := &r.Levels[i]
@@ -51,11 +54,16 @@ func Limit(l *descriptors.Limit) *adminv1.Limit {
 	out := &adminv1.Limit{
 		Algorithm:       l.Algorithm.String(),
 		RequestsPerUnit: l.Requests,
-		Period:          durationpb.New(l.Period),
 		Burst:           l.Capacity(),
 		CountRejected:   l.CountRejected,
 		Name:            l.Name,
 		UnitMultiplier:  l.Multiplier,
+	}
+	if l.Algorithm != algorithms.Concurrency {
+		out.Period = durationpb.New(l.Period)
+	}
+	if l.AtMost > 0 {
+		out.AtMost = durationpb.New(l.AtMost)
 	}
 	if l.OnStoreError != descriptors.OnStoreErrorUnset {
 		out.OnStoreError = l.OnStoreError.String()

@@ -41,8 +41,13 @@ func ExplanationText(domain string, r *adminv1.ExplainResponse, states bool) str
 		for _, l := range e.GetLimits() {
 			line("limit", "%s", limitText(l.GetLimit()))
 			line("key", "%s", l.GetKey())
-			if states {
-				line("now", "%s", stateText(l))
+			if !states {
+				continue
+			}
+			line("now", "%s", stateText(l))
+			if h := l.GetHolders(); h != nil {
+				line("held", "%s", holdersText(h))
+				line("holder", "%s", holderText(l.GetHolder(), l.GetHolderStatus()))
 			}
 		}
 	}
@@ -51,9 +56,15 @@ func ExplanationText(domain string, r *adminv1.ExplainResponse, states bool) str
 
 // limitText returns a limit as text: "10 per 1s, token_bucket, burst 1000".
 func limitText(l *adminv1.Limit) string {
-	text := fmt.Sprintf("%d per %s, %s", l.GetRequestsPerUnit(), periodText(l.GetPeriod().AsDuration()), l.GetAlgorithm())
+	text := fmt.Sprintf("%d at once, %s", l.GetRequestsPerUnit(), l.GetAlgorithm())
+	if l.GetPeriod() != nil {
+		text = fmt.Sprintf("%d per %s, %s", l.GetRequestsPerUnit(), periodText(l.GetPeriod().AsDuration()), l.GetAlgorithm())
+	}
 	if l.GetBurst() != l.GetRequestsPerUnit() {
 		text += fmt.Sprintf(", burst %d", l.GetBurst())
+	}
+	if l.GetAtMost() != nil {
+		text += ", held at most " + periodText(l.GetAtMost().AsDuration())
 	}
 	if l.GetCountRejected() {
 		text += ", denied hits count too"
@@ -84,6 +95,12 @@ func stepText(s *adminv1.Step) string {
 		text += "wildcard " + s.GetPattern()
 	case "key_only":
 		text += "key only"
+	case "begin":
+		text += "begins a hold"
+	case "end":
+		text += "ends a hold"
+	case "no_holder":
+		text += "its rule has hold, and needs one more entry that names a holder"
 	default:
 		return text + "no descriptor for it here"
 	}

@@ -235,7 +235,7 @@ func (l *Limiter) count(set *ruleSet, r *Request, v *Verdict, i int) {
 	code, near, hits := s.code(), uint64(0), s.Hits
 	if s.Hold != nil {
 		c.holds.add(v, s)
-		hits = s.held()
+		hits = s.charged()
 	}
 	if l.options.NearLimit > 0 && s.Outcome == Limited {
 		near = l.near(v, s, hits)

@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"crypto/rand"
+	"math"
 	"sync/atomic"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
@@ -40,9 +41,9 @@ func (v *Verdict) holder(s *DescriptorStatus, d *Descriptor) holder {
 	return h
 }
 
-// held returns the hits that the descriptor of a holder has charged: the difference to the held hits, at an end. Slots that become free
+// charged returns the hits that the descriptor of a holder has charged: the difference to the held hits, at an end. Slots that become free
 // are no hits.
-func (s *DescriptorStatus) held() int64 {
+func (s *DescriptorStatus) charged() int64 {
 	switch {
 	case s.Hold.Phase == algorithms.HoldBegin && s.Hold.Was.Status == algorithms.HoldHeld:
 		return 0
@@ -71,8 +72,9 @@ type HoldTally struct {
 	Estimate, Cost uint64
 }
 
-// add counts a holder. v is the verdict of the store.
+// add counts a holder, and sets Held. v is the verdict of the store.
 func (c *holdCounts) add(v *Verdict, s *DescriptorStatus) {
+	s.Held = s.Hold.Was.Hits
 	first := s.charge
 	for v.charges[first].Hold != s.Hold {
 		first++
@@ -82,6 +84,7 @@ func (c *holdCounts) add(v *Verdict, s *DescriptorStatus) {
 		c.repeated.Add(1)
 	case s.Hold.Phase == algorithms.HoldBegin:
 		if s.Hits > 0 && !v.OverLimit && v.decisions[first].Allowed {
+			s.Held = uint32(min(s.Hits, math.MaxUint32))
 			c.begun.Add(1)
 		}
 	case was == algorithms.HoldUnknown && v.charges[first].Hits >= 0:

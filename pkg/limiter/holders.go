@@ -93,8 +93,7 @@ func (l *Limiter) prepareHolders(v *Verdict, domain string, entries []Entry) err
 	return l.prepare(set, &Request{Domain: domain, Descriptors: []Descriptor{{Entries: entries}}}, v)
 }
 
-// withHolders returns a request that charges all limits of the rules with holders that its descriptors lead to: as the request itself, if
-// there are none. d may be nil.
+// withHolders returns a request like r that charges all limits of the rules with holders that its descriptors lead to. d may be nil.
 func withHolders(d *descriptors.Domain, r *Request) *Request {
 	if d == nil {
 		return r

@@ -52,8 +52,10 @@ type DescriptorStatus struct {
 	Quota     bool // the limit is a quota: the request passes while one of its quotas has room
 	Shadowed  bool // denied in shadow mode, and reported as allowed
 
-	// Hold is the hold of the first limit with holders, at the begin or the end of a holder; else nil. An end is never denied.
+	// Hold is the hold of the first limit with holders, at the begin or the end of a holder; else nil. An end is never denied. Held is the
+	// hits that the holder holds after a begin, or has held until an end.
 	Hold *store.Hold
+	Held uint32
 
 	domain *descriptors.Domain
 	charge int // index of the first charge

@@ -30,6 +30,7 @@ descriptors:
       - {unit: second, requests_per_unit: 10, name: 'sp"ik\e'}
       - {unit: day, unit_multiplier: 7, requests_per_unit: 1000}
       - {period: 1500ms, requests_per_unit: 20}
+  - {key: slots, rate_limit: {algorithm: concurrency, max_in_flight: 1, hold: {begin: request, end: done, at_most: 70s}}}
 `
 
 // pairs returns the headers that a response asks to add, in order.
@@ -92,6 +93,12 @@ func TestResponseHeaders(t *testing.T) {
 		), [][2]string{
 			{"RateLimit-Policy", `"minute";q=100;w=60, "minute-2";q=7;w=60`}, {"RateLimit", `"minute";r=99;t=50, "minute-2";r=6;t=50`},
 		}},
+		{"ietf_concurrency", ietf, once(descriptor("slots", "a", "request", "r1")), [][2]string{
+			{"RateLimit-Policy", `"concurrency";q=1;qu="concurrent-requests"`}, {"RateLimit", `"concurrency";r=0;t=70`},
+		}},
+		{"concurrency", Headers{RateLimit: true, RetryAfter: true}, [][]*commonv3.RateLimitDescriptor{
+			{descriptor("slots", "a", "request", "r1")}, {descriptor("slots", "a", "request", "r2")},
+		}, [][2]string{{"RateLimit-Limit", "1"}, {"RateLimit-Remaining", "0"}, {"RateLimit-Reset", "70"}, {"retry-after", "70"}}},
 		{"ietf_nothing_limited", ietf, once(descriptor("free", "a")), [][2]string{}},
 	}
 	for _, test := range tests {

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
@@ -57,9 +58,11 @@ func add(all []policy, limit *descriptors.Limit) []policy {
 }
 
 // periodName names the period of a limit: the unit, after the number of units if there are several ("minute", "7day"), or the
-// period without a unit ("1.5s"). unit is how the unit is written.
+// period without a unit ("1.5s"). Concurrency, which has no period, is "concurrency". unit is how the unit is written.
 func periodName(l *descriptors.Limit, unit string) string {
 	switch {
+	case l.Algorithm == algorithms.Concurrency:
+		return "concurrency"
 	case l.Unit == descriptors.UnitUnknown:
 		return l.Period.String()
 	case l.Multiplier > 1:
@@ -70,13 +73,16 @@ func periodName(l *descriptors.Limit, unit string) string {
 }
 
 // policyField returns the value of RateLimit-Policy: `"minute";q=100;w=60, "daily";q=1000;w=86400`. A period that is not
-// whole seconds goes without its window, which the draft cannot express.
+// whole seconds goes without its window, which the draft cannot express. Concurrency has a unit of its own there:
+// `"concurrency";q=50;qu="concurrent-requests"`.
 func policyField(all []policy) string {
 	var b []byte
 	for i := range all {
 		b = appendItem(b, all[i].name)
 		b = strconv.AppendUint(append(b, ";q="...), uint64(all[i].limit.Requests), 10)
-		if period := all[i].limit.Period; period%time.Second == 0 {
+		if period := all[i].limit.Period; period == 0 {
+			b = append(b, `;qu="concurrent-requests"`...)
+		} else if period%time.Second == 0 {
 			b = strconv.AppendUint(append(b, ";w="...), uint64(period/time.Second), 10)
 		}
 	}

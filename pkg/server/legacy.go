@@ -5,6 +5,8 @@ import (
 	"io"
 	"net/http"
 	"strings"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
 // Legacy returns the pages that envoyproxy/ratelimit has for its clients: /json, by any method, and /healthcheck, which answers as
@@ -59,6 +61,10 @@ func (s *Server) limitLines(w http.ResponseWriter, _ *http.Request) {
 		}
 		for i := range r.Limits {
 			l := &r.Limits[i]
+			if l.Algorithm == algorithms.Concurrency {
+				fmt.Fprintf(w, "%s: max_in_flight=%d, shadow_mode: %t, quota_mode: %t\n", key, l.Requests, r.Shadow, r.Quota)
+				continue
+			}
 			fmt.Fprintf(w, "%s: unit=%s requests_per_unit=%d, shadow_mode: %t, quota_mode: %t\n",
 				key, periodName(l, strings.ToUpper(l.Unit.String())), l.Requests, r.Shadow, r.Quota)
 		}

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
@@ -16,7 +17,8 @@ import (
 //	{domain: "edge", descriptors: [{entries: ["user=alice"], limit: "requests_per_unit:2 unit:MINUTE", hitsAddend: 3}],
 //	 hitsAddend: 2, metadata: {…}}
 //
-// limit and hitsAddend are absent when the request does not set them. metadata is merged from the rules that passed. The spaces in
+// limit and hitsAddend are absent when the request does not set them. A descriptor at the begin or the end of a holder also has
+// hold: {phase: "begin", holder: "r1", hits: 3}. There hits are held after a begin, and until an end. metadata is merged from the rules that passed. The spaces in
 // the text of limit, unlike there, never vary.
 func appendMetadata(b []byte, r *limiter.Request, v *limiter.Verdict) ([]byte, error) {
 	all := make([]any, len(r.Descriptors))
@@ -32,6 +34,14 @@ func appendMetadata(b []byte, r *limiter.Request, v *limiter.Verdict) ([]byte, e
 		}
 		if d.Hits > 0 || d.Probe {
 			descriptor["hitsAddend"] = d.Hits
+		}
+		if s := &v.Statuses[i]; s.Hold != nil {
+			phase, name := s.Rule.Holder(d.Entries)
+			hold := map[string]any{"phase": "begin", "holder": name, "hits": s.Held}
+			if phase == algorithms.HoldEnd {
+				hold["phase"] = "end"
+			}
+			descriptor["hold"] = hold
 		}
 		all[i] = descriptor
 	}

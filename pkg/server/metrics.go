@@ -41,6 +41,10 @@ func (s *Server) newCollector() prometheus.Collector {
 		metrics.New("detailed_decisions_total", "Descriptors decided by a rule with detailed_metric or value_to_metric, by value.", "domain", "rule", "value", "code"),
 		metrics.New("unmatched_total", "Descriptors that no rule matched.", "reason"),
 
+		metrics.New("holds_total", "Begins and ends of holders of a rule with hold, by event.", "domain", "rule", "event"),
+		metrics.New("holds_estimated_hits_total", "Hits that ended holders held, by the first rate limit of a rule with hold.", "domain", "rule"),
+		metrics.New("holds_true_hits_total", "Hits that the ends of the same holders named.", "domain", "rule"),
+
 		metrics.New("in_flight_bytes", "Memory that gRPC requests under way make the server hold, as an upper estimate."),
 		metrics.New("in_flight_max_bytes", "The bound of the bytes in flight."),
 		metrics.New("in_flight_streams", "Open streams of all gRPC connections."),
@@ -80,6 +84,7 @@ func (s *Server) collect(to metrics.Scrape) {
 	to.Histogram("request_duration_seconds", s.Spent())
 	s.collectInFlight(to)
 	s.collectRules(to)
+	s.collectHolds(to)
 	s.collectReloads(to)
 	if s.options.Stats != nil {
 		m := s.options.Stats()

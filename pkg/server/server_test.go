@@ -79,6 +79,11 @@ func start(tb testing.TB, rules string, change func(*Options)) *fixture {
 // waits is a store that does not say that it never waits.
 type waits struct{ store.Store }
 
+// Holders implements store.Lister.
+func (w waits) Holders(ctx context.Context, c *store.Charge, most int) (held []store.Held, all int, err error) {
+	return w.Store.(store.Lister).Holders(ctx, c, most) //nolint:forcetypeassert // which the store of the tests is
+}
+
 // startOn serves rules, "" for none, from a store.
 func startOn(tb testing.TB, s store.Store, rules string, change func(*Options)) *fixture {
 	tb.Helper()

@@ -42,7 +42,7 @@ func said(d document) []string {
 
 func TestSettingsOfTheDocumentsExist(t *testing.T) {
 	help := ""
-	for _, command := range []string{"serve", "check", "match", "reset", "replay", "version"} {
+	for _, command := range []string{"serve", "check", "match", "reset", "holds", "replay", "version"} {
 		out, err := exec.CommandContext(deadline(t), os.Getenv(sidecarVariable), command, "--help").CombinedOutput()
 		if err != nil {
 			t.Fatalf("%s --help: %v", command, err)
@@ -69,7 +69,8 @@ func TestSettingsOfTheDocumentsExist(t *testing.T) {
 
 func TestMetricsOfTheDocumentsExistAndAllOfThemAreInOne(t *testing.T) {
 	rules := filepath.Join(t.TempDir(), "rules.yaml")
-	const text = "domain: d\ndescriptors:\n  - {key: a, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 5}}\n"
+	const text = "domain: d\ndescriptors:\n  - {key: a, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 5}}\n" +
+		"  - {key: h, rate_limit: {algorithm: concurrency, max_in_flight: 5, hold: {begin: r, end: d, at_most: 1s}}}\n"
 	if err := os.WriteFile(rules, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

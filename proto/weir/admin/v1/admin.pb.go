@@ -101,6 +101,63 @@ func (Unit) EnumDescriptor() ([]byte, []int) {
 	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{0}
 }
 
+// HolderStatus is the last event in the life of a holder.
+type HolderStatus int32
+
+const (
+	// HOLDER_STATUS_UNSPECIFIED is a holder that is not known.
+	HolderStatus_HOLDER_STATUS_UNSPECIFIED HolderStatus = 0
+	// HOLDER_STATUS_HELD is a holder that holds hits.
+	HolderStatus_HOLDER_STATUS_HELD HolderStatus = 1
+	// HOLDER_STATUS_DENIED is a holder whose begin was denied.
+	HolderStatus_HOLDER_STATUS_DENIED HolderStatus = 2
+	// HOLDER_STATUS_ENDED is a holder whose end has come.
+	HolderStatus_HOLDER_STATUS_ENDED HolderStatus = 3
+)
+
+// Enum value maps for HolderStatus.
+var (
+	HolderStatus_name = map[int32]string{
+		0: "HOLDER_STATUS_UNSPECIFIED",
+		1: "HOLDER_STATUS_HELD",
+		2: "HOLDER_STATUS_DENIED",
+		3: "HOLDER_STATUS_ENDED",
+	}
+	HolderStatus_value = map[string]int32{
+		"HOLDER_STATUS_UNSPECIFIED": 0,
+		"HOLDER_STATUS_HELD":        1,
+		"HOLDER_STATUS_DENIED":      2,
+		"HOLDER_STATUS_ENDED":       3,
+	}
+)
+
+func (x HolderStatus) Enum() *HolderStatus {
+	p := new(HolderStatus)
+	*p = x
+	return p
+}
+
+func (x HolderStatus) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (HolderStatus) Descriptor() protoreflect.EnumDescriptor {
+	return file_weir_admin_v1_admin_proto_enumTypes[1].Descriptor()
+}
+
+func (HolderStatus) Type() protoreflect.EnumType {
+	return &file_weir_admin_v1_admin_proto_enumTypes[1]
+}
+
+func (x HolderStatus) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use HolderStatus.Descriptor instead.
+func (HolderStatus) EnumDescriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{1}
+}
+
 // Entry is one key and value of a descriptor.
 type Entry struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -290,9 +347,9 @@ type Limit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The algorithm's name as in rule files, such as token_bucket.
 	Algorithm string `protobuf:"bytes,1,opt,name=algorithm,proto3" json:"algorithm,omitempty"`
-	// Hits per period, 0 to 4294967295; 0 denies every hit.
+	// Hits per period, 0 to 4294967295; 0 denies every hit. Of concurrency: max_in_flight.
 	RequestsPerUnit uint32 `protobuf:"varint,2,opt,name=requests_per_unit,json=requestsPerUnit,proto3" json:"requests_per_unit,omitempty"`
-	// The period, 1 ms to 10 years.
+	// The period, 1 ms to 10 years; absent for concurrency.
 	Period *durationpb.Duration `protobuf:"bytes,3,opt,name=period,proto3" json:"period,omitempty"`
 	// The hits that an idle key admits at once. Only a token_bucket sets the burst apart from requests_per_unit.
 	Burst uint32 `protobuf:"varint,4,opt,name=burst,proto3" json:"burst,omitempty"`
@@ -308,7 +365,9 @@ type Limit struct {
 	// The units per period, at least 1; 0 without a unit.
 	UnitMultiplier uint32 `protobuf:"varint,9,opt,name=unit_multiplier,json=unitMultiplier,proto3" json:"unit_multiplier,omitempty"`
 	// How processes share the count: leased or exact. Empty where the rule files do not say; the setting sharing decides then.
-	Sharing       string `protobuf:"bytes,10,opt,name=sharing,proto3" json:"sharing,omitempty"`
+	Sharing string `protobuf:"bytes,10,opt,name=sharing,proto3" json:"sharing,omitempty"`
+	// The longest time that a request may hold hits of the limit: at_most of its hold. Absent for a limit without hold.
+	AtMost        *durationpb.Duration `protobuf:"bytes,11,opt,name=at_most,json=atMost,proto3" json:"at_most,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -413,6 +472,13 @@ func (x *Limit) GetSharing() string {
 	return ""
 }
 
+func (x *Limit) GetAtMost() *durationpb.Duration {
+	if x != nil {
+		return x.AtMost
+	}
+	return nil
+}
+
 // Rule is a place in the rule files where descriptors end.
 type Rule struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -444,6 +510,10 @@ type Rule struct {
 	ShareThreshold []string `protobuf:"bytes,13,rep,name=share_threshold,json=shareThreshold,proto3" json:"share_threshold,omitempty"`
 	// The entries of the path that give metrics their values.
 	ValueToMetric []string `protobuf:"bytes,14,rep,name=value_to_metric,json=valueToMetric,proto3" json:"value_to_metric,omitempty"`
+	// The key of the entry that begins a hold; empty for a rule without hold. The value of the entry names the holder.
+	Begin string `protobuf:"bytes,15,opt,name=begin,proto3" json:"begin,omitempty"`
+	// The key of the entry that ends a hold; empty for a rule without hold.
+	End           string `protobuf:"bytes,16,opt,name=end,proto3" json:"end,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -576,6 +646,175 @@ func (x *Rule) GetValueToMetric() []string {
 	return nil
 }
 
+func (x *Rule) GetBegin() string {
+	if x != nil {
+		return x.Begin
+	}
+	return ""
+}
+
+func (x *Rule) GetEnd() string {
+	if x != nil {
+		return x.End
+	}
+	return ""
+}
+
+// Holder is a request with a name, and the hits of one limit that it holds.
+type Holder struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The first 128 bits of the SHA-256 of its name, in 32 hexadecimal digits. Weir does not store names.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The hits that it holds.
+	Hits uint32 `protobuf:"varint,2,opt,name=hits,proto3" json:"hits,omitempty"`
+	// The time of its begin, by the clock of the store.
+	BegunAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=begun_at,json=begunAt,proto3" json:"begun_at,omitempty"`
+	// The time at which it is forgotten at the latest, by the same clock.
+	Until         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=until,proto3" json:"until,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Holder) Reset() {
+	*x = Holder{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Holder) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Holder) ProtoMessage() {}
+
+func (x *Holder) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Holder.ProtoReflect.Descriptor instead.
+func (*Holder) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Holder) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Holder) GetHits() uint32 {
+	if x != nil {
+		return x.Hits
+	}
+	return 0
+}
+
+func (x *Holder) GetBegunAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.BegunAt
+	}
+	return nil
+}
+
+func (x *Holder) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+// Holders is the holders of one limit and key.
+type Holders struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The limit.
+	Limit *Limit `protobuf:"bytes,1,opt,name=limit,proto3" json:"limit,omitempty"`
+	// The key that counts the hits, readable.
+	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	// Whether the store can list the holders of this limit. Redis cannot list the holders of a rate limit.
+	Listed bool `protobuf:"varint,3,opt,name=listed,proto3" json:"listed,omitempty"`
+	// The number of all holders.
+	Number uint64 `protobuf:"varint,4,opt,name=number,proto3" json:"number,omitempty"`
+	// Some or all holders, the next one to run out first.
+	Holders       []*Holder `protobuf:"bytes,5,rep,name=holders,proto3" json:"holders,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Holders) Reset() {
+	*x = Holders{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Holders) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Holders) ProtoMessage() {}
+
+func (x *Holders) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Holders.ProtoReflect.Descriptor instead.
+func (*Holders) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Holders) GetLimit() *Limit {
+	if x != nil {
+		return x.Limit
+	}
+	return nil
+}
+
+func (x *Holders) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *Holders) GetListed() bool {
+	if x != nil {
+		return x.Listed
+	}
+	return false
+}
+
+func (x *Holders) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Holders) GetHolders() []*Holder {
+	if x != nil {
+		return x.Holders
+	}
+	return nil
+}
+
 // LimitExplanation is one limit, the count of a key, and the decision on the hits.
 type LimitExplanation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -593,14 +832,20 @@ type LimitExplanation struct {
 	// The wait until the key would be idle after these hits; of a fixed window, until the window ends.
 	ResetAfter *durationpb.Duration `protobuf:"bytes,6,opt,name=reset_after,json=resetAfter,proto3" json:"reset_after,omitempty"`
 	// Whether the hits are more than the limit ever has: then these hits never pass, whatever retry_after says.
-	Never         bool `protobuf:"varint,7,opt,name=never,proto3" json:"never,omitempty"`
+	Never bool `protobuf:"varint,7,opt,name=never,proto3" json:"never,omitempty"`
+	// The holders of the limit, the next one to run out alone. Absent for a limit without hold.
+	Holders *Holders `protobuf:"bytes,8,opt,name=holders,proto3" json:"holders,omitempty"`
+	// The holder that the descriptor names, as it is now; only HOLDER_STATUS_HELD has hits and times. Absent for a limit without hold.
+	Holder *Holder `protobuf:"bytes,9,opt,name=holder,proto3" json:"holder,omitempty"`
+	// The status of that holder.
+	HolderStatus  HolderStatus `protobuf:"varint,10,opt,name=holder_status,json=holderStatus,proto3,enum=weir.admin.v1.HolderStatus" json:"holder_status,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *LimitExplanation) Reset() {
 	*x = LimitExplanation{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[5]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -612,7 +857,7 @@ func (x *LimitExplanation) String() string {
 func (*LimitExplanation) ProtoMessage() {}
 
 func (x *LimitExplanation) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[5]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -625,7 +870,7 @@ func (x *LimitExplanation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LimitExplanation.ProtoReflect.Descriptor instead.
 func (*LimitExplanation) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *LimitExplanation) GetLimit() *Limit {
@@ -677,6 +922,27 @@ func (x *LimitExplanation) GetNever() bool {
 	return false
 }
 
+func (x *LimitExplanation) GetHolders() *Holders {
+	if x != nil {
+		return x.Holders
+	}
+	return nil
+}
+
+func (x *LimitExplanation) GetHolder() *Holder {
+	if x != nil {
+		return x.Holder
+	}
+	return nil
+}
+
+func (x *LimitExplanation) GetHolderStatus() HolderStatus {
+	if x != nil {
+		return x.HolderStatus
+	}
+	return HolderStatus_HOLDER_STATUS_UNSPECIFIED
+}
+
 // Step is the search for one entry of a descriptor among the rules of a domain.
 type Step struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -684,7 +950,8 @@ type Step struct {
 	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	// The value of the entry.
 	Value string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
-	// How the entry matched: exact, wildcard or key_only; no_match ends the search.
+	// How the entry matched: exact, wildcard or key_only. The last entry may name a holder instead: begin or end. no_match ends the search,
+	// as does no_holder: the rule of the entry has hold, and needs one more entry.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	// The wildcard that matched the value; empty unless the reason is wildcard.
 	Pattern string `protobuf:"bytes,4,opt,name=pattern,proto3" json:"pattern,omitempty"`
@@ -698,7 +965,7 @@ type Step struct {
 
 func (x *Step) Reset() {
 	*x = Step{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[6]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -710,7 +977,7 @@ func (x *Step) String() string {
 func (*Step) ProtoMessage() {}
 
 func (x *Step) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[6]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -723,7 +990,7 @@ func (x *Step) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Step.ProtoReflect.Descriptor instead.
 func (*Step) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Step) GetKey() string {
@@ -789,7 +1056,7 @@ type DescriptorExplanation struct {
 
 func (x *DescriptorExplanation) Reset() {
 	*x = DescriptorExplanation{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[7]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -801,7 +1068,7 @@ func (x *DescriptorExplanation) String() string {
 func (*DescriptorExplanation) ProtoMessage() {}
 
 func (x *DescriptorExplanation) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[7]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -814,7 +1081,7 @@ func (x *DescriptorExplanation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescriptorExplanation.ProtoReflect.Descriptor instead.
 func (*DescriptorExplanation) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *DescriptorExplanation) GetMatched() bool {
@@ -872,7 +1139,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[8]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -884,7 +1151,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[8]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -897,7 +1164,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ExplainRequest) GetDomain() string {
@@ -929,7 +1196,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[9]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -941,7 +1208,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[9]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -954,7 +1221,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ExplainResponse) GetDescriptors() []*DescriptorExplanation {
@@ -991,7 +1258,7 @@ type ResetRequest struct {
 
 func (x *ResetRequest) Reset() {
 	*x = ResetRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[10]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1003,7 +1270,7 @@ func (x *ResetRequest) String() string {
 func (*ResetRequest) ProtoMessage() {}
 
 func (x *ResetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[10]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1016,7 +1283,7 @@ func (x *ResetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetRequest.ProtoReflect.Descriptor instead.
 func (*ResetRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ResetRequest) GetDomain() string {
@@ -1047,7 +1314,7 @@ type ResetResponse struct {
 
 func (x *ResetResponse) Reset() {
 	*x = ResetResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[11]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1059,7 +1326,7 @@ func (x *ResetResponse) String() string {
 func (*ResetResponse) ProtoMessage() {}
 
 func (x *ResetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[11]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1072,7 +1339,7 @@ func (x *ResetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetResponse.ProtoReflect.Descriptor instead.
 func (*ResetResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ResetResponse) GetForgotten() uint32 {
@@ -1089,6 +1356,276 @@ func (x *ResetResponse) GetKeys() []string {
 	return nil
 }
 
+// ListHoldersRequest names the limits whose holders to list.
+type ListHoldersRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The domain; not empty.
+	Domain string `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
+	// The entries of a descriptor, with or without the entry that names a holder.
+	Entries []*Entry `protobuf:"bytes,2,rep,name=entries,proto3" json:"entries,omitempty"`
+	// The most holders of each limit to list; 0 means 100, and 10000 is the most.
+	Most          uint32 `protobuf:"varint,3,opt,name=most,proto3" json:"most,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListHoldersRequest) Reset() {
+	*x = ListHoldersRequest{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListHoldersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListHoldersRequest) ProtoMessage() {}
+
+func (x *ListHoldersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListHoldersRequest.ProtoReflect.Descriptor instead.
+func (*ListHoldersRequest) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ListHoldersRequest) GetDomain() string {
+	if x != nil {
+		return x.Domain
+	}
+	return ""
+}
+
+func (x *ListHoldersRequest) GetEntries() []*Entry {
+	if x != nil {
+		return x.Entries
+	}
+	return nil
+}
+
+func (x *ListHoldersRequest) GetMost() uint32 {
+	if x != nil {
+		return x.Most
+	}
+	return 0
+}
+
+// ListHoldersResponse is the holders of a descriptor.
+type ListHoldersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The rule that the entries lead to.
+	Rule *Rule `protobuf:"bytes,1,opt,name=rule,proto3" json:"rule,omitempty"`
+	// One per limit with hold, in the order of the rule.
+	Limits        []*Holders `protobuf:"bytes,2,rep,name=limits,proto3" json:"limits,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListHoldersResponse) Reset() {
+	*x = ListHoldersResponse{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListHoldersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListHoldersResponse) ProtoMessage() {}
+
+func (x *ListHoldersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListHoldersResponse.ProtoReflect.Descriptor instead.
+func (*ListHoldersResponse) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ListHoldersResponse) GetRule() *Rule {
+	if x != nil {
+		return x.Rule
+	}
+	return nil
+}
+
+func (x *ListHoldersResponse) GetLimits() []*Holders {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+// ReleaseHolderRequest names a holder.
+type ReleaseHolderRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The domain; not empty.
+	Domain string `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
+	// The entries of a descriptor, with or without the entry that names a holder, which does not count.
+	Entries []*Entry `protobuf:"bytes,2,rep,name=entries,proto3" json:"entries,omitempty"`
+	// The holder.
+	//
+	// Types that are valid to be assigned to Holder:
+	//
+	//	*ReleaseHolderRequest_Name
+	//	*ReleaseHolderRequest_Id
+	Holder        isReleaseHolderRequest_Holder `protobuf_oneof:"holder"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseHolderRequest) Reset() {
+	*x = ReleaseHolderRequest{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseHolderRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseHolderRequest) ProtoMessage() {}
+
+func (x *ReleaseHolderRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseHolderRequest.ProtoReflect.Descriptor instead.
+func (*ReleaseHolderRequest) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ReleaseHolderRequest) GetDomain() string {
+	if x != nil {
+		return x.Domain
+	}
+	return ""
+}
+
+func (x *ReleaseHolderRequest) GetEntries() []*Entry {
+	if x != nil {
+		return x.Entries
+	}
+	return nil
+}
+
+func (x *ReleaseHolderRequest) GetHolder() isReleaseHolderRequest_Holder {
+	if x != nil {
+		return x.Holder
+	}
+	return nil
+}
+
+func (x *ReleaseHolderRequest) GetName() string {
+	if x != nil {
+		if x, ok := x.Holder.(*ReleaseHolderRequest_Name); ok {
+			return x.Name
+		}
+	}
+	return ""
+}
+
+func (x *ReleaseHolderRequest) GetId() string {
+	if x != nil {
+		if x, ok := x.Holder.(*ReleaseHolderRequest_Id); ok {
+			return x.Id
+		}
+	}
+	return ""
+}
+
+type isReleaseHolderRequest_Holder interface {
+	isReleaseHolderRequest_Holder()
+}
+
+type ReleaseHolderRequest_Name struct {
+	// By its name, as Envoy sends it; not empty.
+	Name string `protobuf:"bytes,3,opt,name=name,proto3,oneof"`
+}
+
+type ReleaseHolderRequest_Id struct {
+	// By its id, as in a Holder.
+	Id string `protobuf:"bytes,4,opt,name=id,proto3,oneof"`
+}
+
+func (*ReleaseHolderRequest_Name) isReleaseHolderRequest_Holder() {}
+
+func (*ReleaseHolderRequest_Id) isReleaseHolderRequest_Holder() {}
+
+// ReleaseHolderResponse is a holder before its release.
+type ReleaseHolderResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One per limit with hold, in the order of the rule.
+	Limits        []*ReleaseHolderResponse_Release `protobuf:"bytes,1,rep,name=limits,proto3" json:"limits,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseHolderResponse) Reset() {
+	*x = ReleaseHolderResponse{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseHolderResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseHolderResponse) ProtoMessage() {}
+
+func (x *ReleaseHolderResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseHolderResponse.ProtoReflect.Descriptor instead.
+func (*ReleaseHolderResponse) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ReleaseHolderResponse) GetLimits() []*ReleaseHolderResponse_Release {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
 // ListRulesRequest asks for all rules.
 type ListRulesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1098,7 +1635,7 @@ type ListRulesRequest struct {
 
 func (x *ListRulesRequest) Reset() {
 	*x = ListRulesRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[12]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1110,7 +1647,7 @@ func (x *ListRulesRequest) String() string {
 func (*ListRulesRequest) ProtoMessage() {}
 
 func (x *ListRulesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[12]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1123,7 +1660,7 @@ func (x *ListRulesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRulesRequest.ProtoReflect.Descriptor instead.
 func (*ListRulesRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 // ListRulesResponse is the rules that serve now.
@@ -1148,7 +1685,7 @@ type ListRulesResponse struct {
 
 func (x *ListRulesResponse) Reset() {
 	*x = ListRulesResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1160,7 +1697,7 @@ func (x *ListRulesResponse) String() string {
 func (*ListRulesResponse) ProtoMessage() {}
 
 func (x *ListRulesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1173,7 +1710,7 @@ func (x *ListRulesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRulesResponse.ProtoReflect.Descriptor instead.
 func (*ListRulesResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListRulesResponse) GetDomains() []*Domain {
@@ -1245,7 +1782,7 @@ type RulesPage struct {
 
 func (x *RulesPage) Reset() {
 	*x = RulesPage{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1257,7 +1794,7 @@ func (x *RulesPage) String() string {
 func (*RulesPage) ProtoMessage() {}
 
 func (x *RulesPage) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1270,7 +1807,7 @@ func (x *RulesPage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RulesPage.ProtoReflect.Descriptor instead.
 func (*RulesPage) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RulesPage) GetSources() []string {
@@ -1353,7 +1890,7 @@ type Domain struct {
 
 func (x *Domain) Reset() {
 	*x = Domain{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1365,7 +1902,7 @@ func (x *Domain) String() string {
 func (*Domain) ProtoMessage() {}
 
 func (x *Domain) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1378,7 +1915,7 @@ func (x *Domain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Domain.ProtoReflect.Descriptor instead.
 func (*Domain) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Domain) GetName() string {
@@ -1418,7 +1955,7 @@ type ReloadRequest struct {
 
 func (x *ReloadRequest) Reset() {
 	*x = ReloadRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1430,7 +1967,7 @@ func (x *ReloadRequest) String() string {
 func (*ReloadRequest) ProtoMessage() {}
 
 func (x *ReloadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1443,7 +1980,7 @@ func (x *ReloadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadRequest.ProtoReflect.Descriptor instead.
 func (*ReloadRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 // ReloadResponse is the outcome of a reload.
@@ -1463,7 +2000,7 @@ type ReloadResponse struct {
 
 func (x *ReloadResponse) Reset() {
 	*x = ReloadResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1475,7 +2012,7 @@ func (x *ReloadResponse) String() string {
 func (*ReloadResponse) ProtoMessage() {}
 
 func (x *ReloadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1488,7 +2025,7 @@ func (x *ReloadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadResponse.ProtoReflect.Descriptor instead.
 func (*ReloadResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ReloadResponse) GetLoaded() bool {
@@ -1519,6 +2056,79 @@ func (x *ReloadResponse) GetRules() uint32 {
 	return 0
 }
 
+// Release is a holder of one limit before its release.
+type ReleaseHolderResponse_Release struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The limit.
+	Limit *Limit `protobuf:"bytes,1,opt,name=limit,proto3" json:"limit,omitempty"`
+	// The key that counts the hits, readable.
+	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	// The holder as it was; only HOLDER_STATUS_HELD has given hits back.
+	Holder *Holder `protobuf:"bytes,3,opt,name=holder,proto3" json:"holder,omitempty"`
+	// The status of the holder as it was.
+	Status        HolderStatus `protobuf:"varint,4,opt,name=status,proto3,enum=weir.admin.v1.HolderStatus" json:"status,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseHolderResponse_Release) Reset() {
+	*x = ReleaseHolderResponse_Release{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseHolderResponse_Release) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseHolderResponse_Release) ProtoMessage() {}
+
+func (x *ReleaseHolderResponse_Release) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseHolderResponse_Release.ProtoReflect.Descriptor instead.
+func (*ReleaseHolderResponse_Release) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{17, 0}
+}
+
+func (x *ReleaseHolderResponse_Release) GetLimit() *Limit {
+	if x != nil {
+		return x.Limit
+	}
+	return nil
+}
+
+func (x *ReleaseHolderResponse_Release) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *ReleaseHolderResponse_Release) GetHolder() *Holder {
+	if x != nil {
+		return x.Holder
+	}
+	return nil
+}
+
+func (x *ReleaseHolderResponse_Release) GetStatus() HolderStatus {
+	if x != nil {
+		return x.Status
+	}
+	return HolderStatus_HOLDER_STATUS_UNSPECIFIED
+}
+
 var File_weir_admin_v1_admin_proto protoreflect.FileDescriptor
 
 const file_weir_admin_v1_admin_proto_rawDesc = "" +
@@ -1536,7 +2146,7 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\aentries\x18\x01 \x03(\v2\x14.weir.admin.v1.EntryR\aentries\x12\x17\n" +
 	"\x04hits\x18\x02 \x01(\rH\x00R\x04hits\x88\x01\x01\x122\n" +
 	"\x05limit\x18\x03 \x01(\v2\x1c.weir.admin.v1.LimitOverrideR\x05limitB\a\n" +
-	"\x05_hits\"\xd2\x02\n" +
+	"\x05_hits\"\x86\x03\n" +
 	"\x05Limit\x12\x1c\n" +
 	"\talgorithm\x18\x01 \x01(\tR\talgorithm\x12*\n" +
 	"\x11requests_per_unit\x18\x02 \x01(\rR\x0frequestsPerUnit\x121\n" +
@@ -1548,7 +2158,8 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x04unit\x18\b \x01(\tR\x04unit\x12'\n" +
 	"\x0funit_multiplier\x18\t \x01(\rR\x0eunitMultiplier\x12\x18\n" +
 	"\asharing\x18\n" +
-	" \x01(\tR\asharing\"\xc5\x03\n" +
+	" \x01(\tR\asharing\x122\n" +
+	"\aat_most\x18\v \x01(\v2\x19.google.protobuf.DurationR\x06atMost\"\xed\x03\n" +
 	"\x04Rule\x12\x16\n" +
 	"\x06domain\x18\x01 \x01(\tR\x06domain\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x12\n" +
@@ -1566,7 +2177,20 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x0fdetailed_metric\x18\v \x01(\bR\x0edetailedMetric\x123\n" +
 	"\bmetadata\x18\f \x01(\v2\x17.google.protobuf.StructR\bmetadata\x12'\n" +
 	"\x0fshare_threshold\x18\r \x03(\tR\x0eshareThreshold\x12&\n" +
-	"\x0fvalue_to_metric\x18\x0e \x03(\tR\rvalueToMetric\"\x96\x02\n" +
+	"\x0fvalue_to_metric\x18\x0e \x03(\tR\rvalueToMetric\x12\x14\n" +
+	"\x05begin\x18\x0f \x01(\tR\x05begin\x12\x10\n" +
+	"\x03end\x18\x10 \x01(\tR\x03end\"\x95\x01\n" +
+	"\x06Holder\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04hits\x18\x02 \x01(\rR\x04hits\x125\n" +
+	"\bbegun_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\abegunAt\x120\n" +
+	"\x05until\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"\xa8\x01\n" +
+	"\aHolders\x12*\n" +
+	"\x05limit\x18\x01 \x01(\v2\x14.weir.admin.v1.LimitR\x05limit\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\tR\x03key\x12\x16\n" +
+	"\x06listed\x18\x03 \x01(\bR\x06listed\x12\x16\n" +
+	"\x06number\x18\x04 \x01(\x04R\x06number\x12/\n" +
+	"\aholders\x18\x05 \x03(\v2\x15.weir.admin.v1.HolderR\aholders\"\xb9\x03\n" +
 	"\x10LimitExplanation\x12*\n" +
 	"\x05limit\x18\x01 \x01(\v2\x14.weir.admin.v1.LimitR\x05limit\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x18\n" +
@@ -1576,7 +2200,11 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"retryAfter\x12:\n" +
 	"\vreset_after\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"resetAfter\x12\x14\n" +
-	"\x05never\x18\a \x01(\bR\x05never\"\x88\x01\n" +
+	"\x05never\x18\a \x01(\bR\x05never\x120\n" +
+	"\aholders\x18\b \x01(\v2\x16.weir.admin.v1.HoldersR\aholders\x12-\n" +
+	"\x06holder\x18\t \x01(\v2\x15.weir.admin.v1.HolderR\x06holder\x12@\n" +
+	"\rholder_status\x18\n" +
+	" \x01(\x0e2\x1b.weir.admin.v1.HolderStatusR\fholderStatus\"\x88\x01\n" +
 	"\x04Step\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12\x16\n" +
@@ -1603,7 +2231,27 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\vdescriptors\x18\x02 \x03(\v2\x19.weir.admin.v1.DescriptorR\vdescriptors\"A\n" +
 	"\rResetResponse\x12\x1c\n" +
 	"\tforgotten\x18\x01 \x01(\rR\tforgotten\x12\x12\n" +
-	"\x04keys\x18\x02 \x03(\tR\x04keys\"\x12\n" +
+	"\x04keys\x18\x02 \x03(\tR\x04keys\"p\n" +
+	"\x12ListHoldersRequest\x12\x16\n" +
+	"\x06domain\x18\x01 \x01(\tR\x06domain\x12.\n" +
+	"\aentries\x18\x02 \x03(\v2\x14.weir.admin.v1.EntryR\aentries\x12\x12\n" +
+	"\x04most\x18\x03 \x01(\rR\x04most\"n\n" +
+	"\x13ListHoldersResponse\x12'\n" +
+	"\x04rule\x18\x01 \x01(\v2\x13.weir.admin.v1.RuleR\x04rule\x12.\n" +
+	"\x06limits\x18\x02 \x03(\v2\x16.weir.admin.v1.HoldersR\x06limits\"\x90\x01\n" +
+	"\x14ReleaseHolderRequest\x12\x16\n" +
+	"\x06domain\x18\x01 \x01(\tR\x06domain\x12.\n" +
+	"\aentries\x18\x02 \x03(\v2\x14.weir.admin.v1.EntryR\aentries\x12\x14\n" +
+	"\x04name\x18\x03 \x01(\tH\x00R\x04name\x12\x10\n" +
+	"\x02id\x18\x04 \x01(\tH\x00R\x02idB\b\n" +
+	"\x06holder\"\x8b\x02\n" +
+	"\x15ReleaseHolderResponse\x12D\n" +
+	"\x06limits\x18\x01 \x03(\v2,.weir.admin.v1.ReleaseHolderResponse.ReleaseR\x06limits\x1a\xab\x01\n" +
+	"\aRelease\x12*\n" +
+	"\x05limit\x18\x01 \x01(\v2\x14.weir.admin.v1.LimitR\x05limit\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\tR\x03key\x12-\n" +
+	"\x06holder\x18\x03 \x01(\v2\x15.weir.admin.v1.HolderR\x06holder\x123\n" +
+	"\x06status\x18\x04 \x01(\x0e2\x1b.weir.admin.v1.HolderStatusR\x06status\"\x12\n" +
 	"\x10ListRulesRequest\"\xdf\x01\n" +
 	"\x11ListRulesResponse\x12/\n" +
 	"\adomains\x18\x01 \x03(\v2\x15.weir.admin.v1.DomainR\adomains\x127\n" +
@@ -1642,11 +2290,18 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"UNIT_MONTH\x10\x05\x12\r\n" +
 	"\tUNIT_YEAR\x10\x06\x12\r\n" +
-	"\tUNIT_WEEK\x10\a2\xb3\x02\n" +
+	"\tUNIT_WEEK\x10\a*x\n" +
+	"\fHolderStatus\x12\x1d\n" +
+	"\x19HOLDER_STATUS_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12HOLDER_STATUS_HELD\x10\x01\x12\x18\n" +
+	"\x14HOLDER_STATUS_DENIED\x10\x02\x12\x17\n" +
+	"\x13HOLDER_STATUS_ENDED\x10\x032\xe5\x03\n" +
 	"\fAdminService\x12H\n" +
 	"\aExplain\x12\x1d.weir.admin.v1.ExplainRequest\x1a\x1e.weir.admin.v1.ExplainResponse\x12B\n" +
 	"\x05Reset\x12\x1b.weir.admin.v1.ResetRequest\x1a\x1c.weir.admin.v1.ResetResponse\x12N\n" +
-	"\tListRules\x12\x1f.weir.admin.v1.ListRulesRequest\x1a .weir.admin.v1.ListRulesResponse\x12E\n" +
+	"\tListRules\x12\x1f.weir.admin.v1.ListRulesRequest\x1a .weir.admin.v1.ListRulesResponse\x12T\n" +
+	"\vListHolders\x12!.weir.admin.v1.ListHoldersRequest\x1a\".weir.admin.v1.ListHoldersResponse\x12Z\n" +
+	"\rReleaseHolder\x12#.weir.admin.v1.ReleaseHolderRequest\x1a$.weir.admin.v1.ReleaseHolderResponse\x12E\n" +
 	"\x06Reload\x12\x1c.weir.admin.v1.ReloadRequest\x1a\x1d.weir.admin.v1.ReloadResponseB7Z5github.com/weirproxy/weir/proto/weir/admin/v1;adminv1b\x06proto3"
 
 var (
@@ -1661,68 +2316,96 @@ func file_weir_admin_v1_admin_proto_rawDescGZIP() []byte {
 	return file_weir_admin_v1_admin_proto_rawDescData
 }
 
-var file_weir_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_weir_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_weir_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_weir_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_weir_admin_v1_admin_proto_goTypes = []any{
-	(Unit)(0),                     // 0: weir.admin.v1.Unit
-	(*Entry)(nil),                 // 1: weir.admin.v1.Entry
-	(*LimitOverride)(nil),         // 2: weir.admin.v1.LimitOverride
-	(*Descriptor)(nil),            // 3: weir.admin.v1.Descriptor
-	(*Limit)(nil),                 // 4: weir.admin.v1.Limit
-	(*Rule)(nil),                  // 5: weir.admin.v1.Rule
-	(*LimitExplanation)(nil),      // 6: weir.admin.v1.LimitExplanation
-	(*Step)(nil),                  // 7: weir.admin.v1.Step
-	(*DescriptorExplanation)(nil), // 8: weir.admin.v1.DescriptorExplanation
-	(*ExplainRequest)(nil),        // 9: weir.admin.v1.ExplainRequest
-	(*ExplainResponse)(nil),       // 10: weir.admin.v1.ExplainResponse
-	(*ResetRequest)(nil),          // 11: weir.admin.v1.ResetRequest
-	(*ResetResponse)(nil),         // 12: weir.admin.v1.ResetResponse
-	(*ListRulesRequest)(nil),      // 13: weir.admin.v1.ListRulesRequest
-	(*ListRulesResponse)(nil),     // 14: weir.admin.v1.ListRulesResponse
-	(*RulesPage)(nil),             // 15: weir.admin.v1.RulesPage
-	(*Domain)(nil),                // 16: weir.admin.v1.Domain
-	(*ReloadRequest)(nil),         // 17: weir.admin.v1.ReloadRequest
-	(*ReloadResponse)(nil),        // 18: weir.admin.v1.ReloadResponse
-	(*durationpb.Duration)(nil),   // 19: google.protobuf.Duration
-	(*structpb.Struct)(nil),       // 20: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil), // 21: google.protobuf.Timestamp
+	(Unit)(0),                             // 0: weir.admin.v1.Unit
+	(HolderStatus)(0),                     // 1: weir.admin.v1.HolderStatus
+	(*Entry)(nil),                         // 2: weir.admin.v1.Entry
+	(*LimitOverride)(nil),                 // 3: weir.admin.v1.LimitOverride
+	(*Descriptor)(nil),                    // 4: weir.admin.v1.Descriptor
+	(*Limit)(nil),                         // 5: weir.admin.v1.Limit
+	(*Rule)(nil),                          // 6: weir.admin.v1.Rule
+	(*Holder)(nil),                        // 7: weir.admin.v1.Holder
+	(*Holders)(nil),                       // 8: weir.admin.v1.Holders
+	(*LimitExplanation)(nil),              // 9: weir.admin.v1.LimitExplanation
+	(*Step)(nil),                          // 10: weir.admin.v1.Step
+	(*DescriptorExplanation)(nil),         // 11: weir.admin.v1.DescriptorExplanation
+	(*ExplainRequest)(nil),                // 12: weir.admin.v1.ExplainRequest
+	(*ExplainResponse)(nil),               // 13: weir.admin.v1.ExplainResponse
+	(*ResetRequest)(nil),                  // 14: weir.admin.v1.ResetRequest
+	(*ResetResponse)(nil),                 // 15: weir.admin.v1.ResetResponse
+	(*ListHoldersRequest)(nil),            // 16: weir.admin.v1.ListHoldersRequest
+	(*ListHoldersResponse)(nil),           // 17: weir.admin.v1.ListHoldersResponse
+	(*ReleaseHolderRequest)(nil),          // 18: weir.admin.v1.ReleaseHolderRequest
+	(*ReleaseHolderResponse)(nil),         // 19: weir.admin.v1.ReleaseHolderResponse
+	(*ListRulesRequest)(nil),              // 20: weir.admin.v1.ListRulesRequest
+	(*ListRulesResponse)(nil),             // 21: weir.admin.v1.ListRulesResponse
+	(*RulesPage)(nil),                     // 22: weir.admin.v1.RulesPage
+	(*Domain)(nil),                        // 23: weir.admin.v1.Domain
+	(*ReloadRequest)(nil),                 // 24: weir.admin.v1.ReloadRequest
+	(*ReloadResponse)(nil),                // 25: weir.admin.v1.ReloadResponse
+	(*ReleaseHolderResponse_Release)(nil), // 26: weir.admin.v1.ReleaseHolderResponse.Release
+	(*durationpb.Duration)(nil),           // 27: google.protobuf.Duration
+	(*structpb.Struct)(nil),               // 28: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),         // 29: google.protobuf.Timestamp
 }
 var file_weir_admin_v1_admin_proto_depIdxs = []int32{
 	0,  // 0: weir.admin.v1.LimitOverride.unit:type_name -> weir.admin.v1.Unit
-	1,  // 1: weir.admin.v1.Descriptor.entries:type_name -> weir.admin.v1.Entry
-	2,  // 2: weir.admin.v1.Descriptor.limit:type_name -> weir.admin.v1.LimitOverride
-	19, // 3: weir.admin.v1.Limit.period:type_name -> google.protobuf.Duration
-	4,  // 4: weir.admin.v1.Rule.limits:type_name -> weir.admin.v1.Limit
-	20, // 5: weir.admin.v1.Rule.metadata:type_name -> google.protobuf.Struct
-	4,  // 6: weir.admin.v1.LimitExplanation.limit:type_name -> weir.admin.v1.Limit
-	19, // 7: weir.admin.v1.LimitExplanation.retry_after:type_name -> google.protobuf.Duration
-	19, // 8: weir.admin.v1.LimitExplanation.reset_after:type_name -> google.protobuf.Duration
-	5,  // 9: weir.admin.v1.DescriptorExplanation.rule:type_name -> weir.admin.v1.Rule
-	6,  // 10: weir.admin.v1.DescriptorExplanation.limits:type_name -> weir.admin.v1.LimitExplanation
-	7,  // 11: weir.admin.v1.DescriptorExplanation.steps:type_name -> weir.admin.v1.Step
-	3,  // 12: weir.admin.v1.ExplainRequest.descriptors:type_name -> weir.admin.v1.Descriptor
-	8,  // 13: weir.admin.v1.ExplainResponse.descriptors:type_name -> weir.admin.v1.DescriptorExplanation
-	16, // 14: weir.admin.v1.ExplainResponse.domain:type_name -> weir.admin.v1.Domain
-	3,  // 15: weir.admin.v1.ResetRequest.descriptors:type_name -> weir.admin.v1.Descriptor
-	16, // 16: weir.admin.v1.ListRulesResponse.domains:type_name -> weir.admin.v1.Domain
-	21, // 17: weir.admin.v1.ListRulesResponse.loaded_at:type_name -> google.protobuf.Timestamp
-	21, // 18: weir.admin.v1.RulesPage.loaded_at:type_name -> google.protobuf.Timestamp
-	21, // 19: weir.admin.v1.RulesPage.attempted_at:type_name -> google.protobuf.Timestamp
-	5,  // 20: weir.admin.v1.RulesPage.rules:type_name -> weir.admin.v1.Rule
-	5,  // 21: weir.admin.v1.Domain.rules:type_name -> weir.admin.v1.Rule
-	9,  // 22: weir.admin.v1.AdminService.Explain:input_type -> weir.admin.v1.ExplainRequest
-	11, // 23: weir.admin.v1.AdminService.Reset:input_type -> weir.admin.v1.ResetRequest
-	13, // 24: weir.admin.v1.AdminService.ListRules:input_type -> weir.admin.v1.ListRulesRequest
-	17, // 25: weir.admin.v1.AdminService.Reload:input_type -> weir.admin.v1.ReloadRequest
-	10, // 26: weir.admin.v1.AdminService.Explain:output_type -> weir.admin.v1.ExplainResponse
-	12, // 27: weir.admin.v1.AdminService.Reset:output_type -> weir.admin.v1.ResetResponse
-	14, // 28: weir.admin.v1.AdminService.ListRules:output_type -> weir.admin.v1.ListRulesResponse
-	18, // 29: weir.admin.v1.AdminService.Reload:output_type -> weir.admin.v1.ReloadResponse
-	26, // [26:30] is the sub-list for method output_type
-	22, // [22:26] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	2,  // 1: weir.admin.v1.Descriptor.entries:type_name -> weir.admin.v1.Entry
+	3,  // 2: weir.admin.v1.Descriptor.limit:type_name -> weir.admin.v1.LimitOverride
+	27, // 3: weir.admin.v1.Limit.period:type_name -> google.protobuf.Duration
+	27, // 4: weir.admin.v1.Limit.at_most:type_name -> google.protobuf.Duration
+	5,  // 5: weir.admin.v1.Rule.limits:type_name -> weir.admin.v1.Limit
+	28, // 6: weir.admin.v1.Rule.metadata:type_name -> google.protobuf.Struct
+	29, // 7: weir.admin.v1.Holder.begun_at:type_name -> google.protobuf.Timestamp
+	29, // 8: weir.admin.v1.Holder.until:type_name -> google.protobuf.Timestamp
+	5,  // 9: weir.admin.v1.Holders.limit:type_name -> weir.admin.v1.Limit
+	7,  // 10: weir.admin.v1.Holders.holders:type_name -> weir.admin.v1.Holder
+	5,  // 11: weir.admin.v1.LimitExplanation.limit:type_name -> weir.admin.v1.Limit
+	27, // 12: weir.admin.v1.LimitExplanation.retry_after:type_name -> google.protobuf.Duration
+	27, // 13: weir.admin.v1.LimitExplanation.reset_after:type_name -> google.protobuf.Duration
+	8,  // 14: weir.admin.v1.LimitExplanation.holders:type_name -> weir.admin.v1.Holders
+	7,  // 15: weir.admin.v1.LimitExplanation.holder:type_name -> weir.admin.v1.Holder
+	1,  // 16: weir.admin.v1.LimitExplanation.holder_status:type_name -> weir.admin.v1.HolderStatus
+	6,  // 17: weir.admin.v1.DescriptorExplanation.rule:type_name -> weir.admin.v1.Rule
+	9,  // 18: weir.admin.v1.DescriptorExplanation.limits:type_name -> weir.admin.v1.LimitExplanation
+	10, // 19: weir.admin.v1.DescriptorExplanation.steps:type_name -> weir.admin.v1.Step
+	4,  // 20: weir.admin.v1.ExplainRequest.descriptors:type_name -> weir.admin.v1.Descriptor
+	11, // 21: weir.admin.v1.ExplainResponse.descriptors:type_name -> weir.admin.v1.DescriptorExplanation
+	23, // 22: weir.admin.v1.ExplainResponse.domain:type_name -> weir.admin.v1.Domain
+	4,  // 23: weir.admin.v1.ResetRequest.descriptors:type_name -> weir.admin.v1.Descriptor
+	2,  // 24: weir.admin.v1.ListHoldersRequest.entries:type_name -> weir.admin.v1.Entry
+	6,  // 25: weir.admin.v1.ListHoldersResponse.rule:type_name -> weir.admin.v1.Rule
+	8,  // 26: weir.admin.v1.ListHoldersResponse.limits:type_name -> weir.admin.v1.Holders
+	2,  // 27: weir.admin.v1.ReleaseHolderRequest.entries:type_name -> weir.admin.v1.Entry
+	26, // 28: weir.admin.v1.ReleaseHolderResponse.limits:type_name -> weir.admin.v1.ReleaseHolderResponse.Release
+	23, // 29: weir.admin.v1.ListRulesResponse.domains:type_name -> weir.admin.v1.Domain
+	29, // 30: weir.admin.v1.ListRulesResponse.loaded_at:type_name -> google.protobuf.Timestamp
+	29, // 31: weir.admin.v1.RulesPage.loaded_at:type_name -> google.protobuf.Timestamp
+	29, // 32: weir.admin.v1.RulesPage.attempted_at:type_name -> google.protobuf.Timestamp
+	6,  // 33: weir.admin.v1.RulesPage.rules:type_name -> weir.admin.v1.Rule
+	6,  // 34: weir.admin.v1.Domain.rules:type_name -> weir.admin.v1.Rule
+	5,  // 35: weir.admin.v1.ReleaseHolderResponse.Release.limit:type_name -> weir.admin.v1.Limit
+	7,  // 36: weir.admin.v1.ReleaseHolderResponse.Release.holder:type_name -> weir.admin.v1.Holder
+	1,  // 37: weir.admin.v1.ReleaseHolderResponse.Release.status:type_name -> weir.admin.v1.HolderStatus
+	12, // 38: weir.admin.v1.AdminService.Explain:input_type -> weir.admin.v1.ExplainRequest
+	14, // 39: weir.admin.v1.AdminService.Reset:input_type -> weir.admin.v1.ResetRequest
+	20, // 40: weir.admin.v1.AdminService.ListRules:input_type -> weir.admin.v1.ListRulesRequest
+	16, // 41: weir.admin.v1.AdminService.ListHolders:input_type -> weir.admin.v1.ListHoldersRequest
+	18, // 42: weir.admin.v1.AdminService.ReleaseHolder:input_type -> weir.admin.v1.ReleaseHolderRequest
+	24, // 43: weir.admin.v1.AdminService.Reload:input_type -> weir.admin.v1.ReloadRequest
+	13, // 44: weir.admin.v1.AdminService.Explain:output_type -> weir.admin.v1.ExplainResponse
+	15, // 45: weir.admin.v1.AdminService.Reset:output_type -> weir.admin.v1.ResetResponse
+	21, // 46: weir.admin.v1.AdminService.ListRules:output_type -> weir.admin.v1.ListRulesResponse
+	17, // 47: weir.admin.v1.AdminService.ListHolders:output_type -> weir.admin.v1.ListHoldersResponse
+	19, // 48: weir.admin.v1.AdminService.ReleaseHolder:output_type -> weir.admin.v1.ReleaseHolderResponse
+	25, // 49: weir.admin.v1.AdminService.Reload:output_type -> weir.admin.v1.ReloadResponse
+	44, // [44:50] is the sub-list for method output_type
+	38, // [38:44] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_weir_admin_v1_admin_proto_init() }
@@ -1731,13 +2414,17 @@ func file_weir_admin_v1_admin_proto_init() {
 		return
 	}
 	file_weir_admin_v1_admin_proto_msgTypes[2].OneofWrappers = []any{}
+	file_weir_admin_v1_admin_proto_msgTypes[16].OneofWrappers = []any{
+		(*ReleaseHolderRequest_Name)(nil),
+		(*ReleaseHolderRequest_Id)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_weir_admin_v1_admin_proto_rawDesc), len(file_weir_admin_v1_admin_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   18,
+			NumEnums:      2,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

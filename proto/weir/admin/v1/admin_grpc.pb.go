@@ -23,10 +23,12 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	AdminService_Explain_FullMethodName   = "/weir.admin.v1.AdminService/Explain"
-	AdminService_Reset_FullMethodName     = "/weir.admin.v1.AdminService/Reset"
-	AdminService_ListRules_FullMethodName = "/weir.admin.v1.AdminService/ListRules"
-	AdminService_Reload_FullMethodName    = "/weir.admin.v1.AdminService/Reload"
+	AdminService_Explain_FullMethodName       = "/weir.admin.v1.AdminService/Explain"
+	AdminService_Reset_FullMethodName         = "/weir.admin.v1.AdminService/Reset"
+	AdminService_ListRules_FullMethodName     = "/weir.admin.v1.AdminService/ListRules"
+	AdminService_ListHolders_FullMethodName   = "/weir.admin.v1.AdminService/ListHolders"
+	AdminService_ReleaseHolder_FullMethodName = "/weir.admin.v1.AdminService/ReleaseHolder"
+	AdminService_Reload_FullMethodName        = "/weir.admin.v1.AdminService/Reload"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -45,6 +47,12 @@ type AdminServiceClient interface {
 	Reset(ctx context.Context, in *ResetRequest, opts ...grpc.CallOption) (*ResetResponse, error)
 	// ListRules lists the rules that serve now, their origins, and the mistakes of the last reload.
 	ListRules(ctx context.Context, in *ListRulesRequest, opts ...grpc.CallOption) (*ListRulesResponse, error)
+	// ListHolders lists the requests that hold hits of the limits with hold that a descriptor leads to. NOT_FOUND when no rule with hold
+	// matches the entries.
+	ListHolders(ctx context.Context, in *ListHoldersRequest, opts ...grpc.CallOption) (*ListHoldersResponse, error)
+	// ReleaseHolder ends one holder at no cost, in each limit with hold that a descriptor leads to: the held hits are free again. The server
+	// logs the call. INVALID_ARGUMENT without a name and with an id that is not 32 hexadecimal digits; NOT_FOUND as for ListHolders.
+	ReleaseHolder(ctx context.Context, in *ReleaseHolderRequest, opts ...grpc.CallOption) (*ReleaseHolderResponse, error)
 	// Reload reads the rule sources now and, when they are without error, puts them in place of the rules that serve. Rules
 	// with errors are an answer (loaded = false) and not an error of the call, and change nothing.
 	Reload(ctx context.Context, in *ReloadRequest, opts ...grpc.CallOption) (*ReloadResponse, error)
@@ -88,6 +96,26 @@ func (c *adminServiceClient) ListRules(ctx context.Context, in *ListRulesRequest
 	return out, nil
 }
 
+func (c *adminServiceClient) ListHolders(ctx context.Context, in *ListHoldersRequest, opts ...grpc.CallOption) (*ListHoldersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListHoldersResponse)
+	err := c.cc.Invoke(ctx, AdminService_ListHolders_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) ReleaseHolder(ctx context.Context, in *ReleaseHolderRequest, opts ...grpc.CallOption) (*ReleaseHolderResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReleaseHolderResponse)
+	err := c.cc.Invoke(ctx, AdminService_ReleaseHolder_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminServiceClient) Reload(ctx context.Context, in *ReloadRequest, opts ...grpc.CallOption) (*ReloadResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ReloadResponse)
@@ -114,6 +142,12 @@ type AdminServiceServer interface {
 	Reset(context.Context, *ResetRequest) (*ResetResponse, error)
 	// ListRules lists the rules that serve now, their origins, and the mistakes of the last reload.
 	ListRules(context.Context, *ListRulesRequest) (*ListRulesResponse, error)
+	// ListHolders lists the requests that hold hits of the limits with hold that a descriptor leads to. NOT_FOUND when no rule with hold
+	// matches the entries.
+	ListHolders(context.Context, *ListHoldersRequest) (*ListHoldersResponse, error)
+	// ReleaseHolder ends one holder at no cost, in each limit with hold that a descriptor leads to: the held hits are free again. The server
+	// logs the call. INVALID_ARGUMENT without a name and with an id that is not 32 hexadecimal digits; NOT_FOUND as for ListHolders.
+	ReleaseHolder(context.Context, *ReleaseHolderRequest) (*ReleaseHolderResponse, error)
 	// Reload reads the rule sources now and, when they are without error, puts them in place of the rules that serve. Rules
 	// with errors are an answer (loaded = false) and not an error of the call, and change nothing.
 	Reload(context.Context, *ReloadRequest) (*ReloadResponse, error)
@@ -135,6 +169,12 @@ func (UnimplementedAdminServiceServer) Reset(context.Context, *ResetRequest) (*R
 }
 func (UnimplementedAdminServiceServer) ListRules(context.Context, *ListRulesRequest) (*ListRulesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListRules not implemented")
+}
+func (UnimplementedAdminServiceServer) ListHolders(context.Context, *ListHoldersRequest) (*ListHoldersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListHolders not implemented")
+}
+func (UnimplementedAdminServiceServer) ReleaseHolder(context.Context, *ReleaseHolderRequest) (*ReleaseHolderResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReleaseHolder not implemented")
 }
 func (UnimplementedAdminServiceServer) Reload(context.Context, *ReloadRequest) (*ReloadResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Reload not implemented")
@@ -214,6 +254,42 @@ func _AdminService_ListRules_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_ListHolders_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListHoldersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ListHolders(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ListHolders_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ListHolders(ctx, req.(*ListHoldersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_ReleaseHolder_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReleaseHolderRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ReleaseHolder(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ReleaseHolder_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ReleaseHolder(ctx, req.(*ReleaseHolderRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AdminService_Reload_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ReloadRequest)
 	if err := dec(in); err != nil {
@@ -250,6 +326,14 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListRules",
 			Handler:    _AdminService_ListRules_Handler,
+		},
+		{
+			MethodName: "ListHolders",
+			Handler:    _AdminService_ListHolders_Handler,
+		},
+		{
+			MethodName: "ReleaseHolder",
+			Handler:    _AdminService_ReleaseHolder_Handler,
 		},
 		{
 			MethodName: "Reload",

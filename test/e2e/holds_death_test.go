@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -83,4 +84,56 @@ func TestSlotsOfClientsThatLeaveDuringTheCallAreFreeAfterAtMost(t *testing.T) {
 		f.leave()
 		freeOnlyAfter(t, asked, "alice", begun, atMost)
 	})
+}
+
+// A request that passes because Weir does not answer holds nothing. Its end changes no slots, and is charged whole under a rate limit.
+func TestEndsOfRequestsThatFailedOpen(t *testing.T) {
+	t.Parallel()
+	const tokens = `
+domain: e2e
+descriptors:
+  - key: user
+    rate_limit: {unit: year, requests_per_unit: 1000, hold: {begin: request, end: request_done, at_most: 1h}}
+`
+	costs := strings.Replace(strings.TrimSpace(beginAndEnd)+"\n  hits_addend: { number: 30 }\n",
+		"descriptor_key: request }\n", "descriptor_key: request }\n  hits_addend: { number: 100 }\n", 1)
+	tests := []struct {
+		name, rules, limits string
+		left                int
+	}{
+		{"slots", slots(2, long), beginAndEnd, 2},
+		{"tokens", tokens, costs, 1000 - 30},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			backend := startSlowBackend(t)
+			s := startSidecar(t, test.rules)
+			way, err := parts.StartProxy(s.GRPC)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(way.Close)
+			e := startEnvoyTo(t, backend.Address(), envoyConfig{RateLimits: test.limits, Endpoints: []string{tcpAddress(t, way.Address())}})
+			way.Down()
+			f := e.fly(t, gated("slow"), "x-user: alice")
+			awaitGate(t, backend, "slow", 1)
+			if got := e.rateLimitStats(t)["failure_mode_allowed"]; got != 1 {
+				t.Errorf("requests that failed open: got %d, want 1", got)
+			}
+			if err := way.Up(); err != nil {
+				t.Fatal(err)
+			}
+			backend.Open("slow")
+			f.land(t)
+			eventually(t, func() string {
+				if s.metric(t, "weir_requests_total") == 0 {
+					return "Envoy has not told the end"
+				}
+				return ""
+			})
+			if got := dial(t, s.GRPC).left(t, "e2e", "alice"); got != test.left {
+				t.Errorf("after the end: got %d left, want %d", got, test.left)
+			}
+		})
+	}
 }

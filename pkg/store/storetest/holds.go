@@ -32,6 +32,7 @@ func holdCases() []Case {
 		{"a_ban_denies_a_begin", banDeniesBegin},
 		{"hits_that_began_elsewhere_are_held_beyond_the_limit", begunElsewhere},
 		{"a_cancelled_holder_costs_nothing", cancelled},
+		{"a_charge_of_a_holder_that_takes_nothing_is_a_probe", nothingIsAProbe},
 	}
 }
 

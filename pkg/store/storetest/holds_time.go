@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
 )
 
 func runsOut(t *testing.T, e Env) {
@@ -156,5 +157,35 @@ func cancelled(t *testing.T, e Env) {
 		}
 		e.wantEnd(t, end("k", l, "s", 2), algorithms.HoldHeld, left)
 		cancel("s", ended, left)
+	})
+}
+
+// A probe under another limit carries a bucket over to that limit. So does a charge of a holder that takes and gives back nothing.
+func nothingIsAProbe(t *testing.T, e Env) {
+	everyHold(t, func(a algorithms.Algorithm, rate bool) {
+		if !rate {
+			return // has no state but its holders
+		}
+		slow, fast := limit(a, 3), limit(a, 5)
+		for i, nothing := range []store.Charge{
+			phase(algorithms.HoldCancel, "unknown", fast, "r", 1), end("ended", fast, "s", 5), phase(algorithms.HoldBegun, "ended", fast, "s", 5),
+		} {
+			probed := charge("probed", fast)
+			probed.Hits = 0
+			if _, err := e.Store.Reset(t.Context(), []store.Charge{probed, nothing}); err != nil {
+				t.Fatalf("Reset failed: %v", err)
+			}
+			e.wantAdmitted(t, true, end("probed", slow, "s", 5), end(string(nothing.Key), slow, "s", 5)) // 2 beyond the limit
+			_, want := e.take(t, probed)
+			_, got := e.take(t, nothing)
+			if want[0].Allowed, want[0].RetryAfter = true, 0; got[0] != want[0] {
+				t.Errorf("%v: charge %d: %+v; want %+v, of an allowed probe", a, i, got[0], want[0])
+			}
+			e.Sleep(17 * time.Second)
+			_, want = e.take(t, charge("probed", fast))
+			if _, got = e.take(t, charge(string(nothing.Key), fast)); got[0] != want[0] {
+				t.Errorf("%v: a hit after charge %d: %+v; want %+v, as after a probe", a, i, got[0], want[0])
+			}
+		}
 	})
 }

@@ -201,6 +201,8 @@ if general == 2 then
       d = give_back(c, -hits, r[3], at, peeked)
     elseif hits > 0 then
       d = charge_beyond(c, hits, at)
+    elseif c.at == 0 and not by.open then
+      take(key, c.requests, c.capacity, 0, true) -- a probe carries a bucket over to another limit
     end
     d = d or by.open and probe(c)
     if peeked then return d end

@@ -104,10 +104,11 @@ func (s *server) appendBook(dst []byte, c *store.Charge) []byte {
 	}
 	from := len(dst)
 	dst, _ = s.appendName(dst, c, 0)
-	slot := slotOf(string(dst[from:]))
-	if dst = append(dst, book...); slotOf(string(dst[from:])) == slot {
-		return dst
+	name := string(dst[from:])
+	if tagOf(name) != "" {
+		return append(dst, book...)
 	}
+	slot := slotOf(name)
 	dst = append(append(append(append(dst[:from], s.store.prefix...), '{'), s.tags()[slot][:]...), "}:"...)
 	if strings.Contains(s.store.prefix, "{") { // a tag that only some keys end
 		dst = append(append(append(append(dst[:from], '{'), s.tags()[slot][:]...), "}:"...), s.store.prefix...)

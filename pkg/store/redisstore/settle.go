@@ -33,7 +33,6 @@ func (s *Store) settle(c *call, v verdict) *call {
 		copy(c.after, c.before)
 	}
 	due := func(i int) bool { return v == isAdmitted && c.allowed(i) || v != isUndone && c.counts(i) }
-	c.release(fix, v)
 	for i := range c.charges {
 		if c.charges[i].Limit.Algorithm == algorithms.Concurrency {
 			continue
@@ -48,6 +47,7 @@ func (s *Store) settle(c *call, v verdict) *call {
 			fix.correct(c.charges[i], c.sum(i, due)-max(c.applied(i), 0), f)
 		}
 	}
+	c.release(fix, v) // behind the corrections, which look for the reserved value
 	if len(fix.charges) == 0 {
 		s.calls.Put(fix)
 		return nil
@@ -106,7 +106,7 @@ func (c *call) again(counts func(i int) bool, decided func(i int, d algorithms.D
 		if !counts(i) {
 			hits = 0
 		}
-		if c.charges[i].Limit.Algorithm.HasState() {
+		if c.charges[i].Limit.Algorithm.HasState() && !c.ends(i) {
 			decided(i, c.take(i, &c.after[c.first(i)], hits))
 		}
 	}

@@ -8,12 +8,20 @@ const slots = 16384
 // slotOf returns the slot of a Redis key: of the text between the first { and the next }, or without such a text of the whole key. See
 // the Redis cluster specification.
 func slotOf(key string) uint16 {
-	if _, rest, found := strings.Cut(key, "{"); found {
-		if tag, _, closed := strings.Cut(rest, "}"); closed && tag != "" {
-			key = tag
-		}
+	if tag := tagOf(key); tag != "" {
+		key = tag
 	}
 	return crc16(key) % slots
+}
+
+// tagOf returns the text of a Redis key that decides its slot; empty: the whole key does.
+func tagOf(key string) string {
+	if _, rest, found := strings.Cut(key, "{"); found {
+		if tag, _, closed := strings.Cut(rest, "}"); closed {
+			return tag
+		}
+	}
+	return ""
 }
 
 // crc16 is CRC-16/XMODEM: polynomial 0x1021, initially 0.

@@ -204,7 +204,8 @@ if general == 2 then
     elseif c.at == 0 and not by.open then
       take(key, c.requests, c.capacity, 0, true) -- a probe carries a bucket over to another limit
     end
-    d = d or by.open and probe(c)
+    if hits <= 0 and c.at == 0 then d = d or probe(c) end -- also a probe takes over the numbers of the limit
+    if not by.open then d = nil end
     if peeked then return d end
     if phase == BEGUN and not held and not (r and r[1] == ENDED) and c.hits > 0 then
       keep(c, {HELD, c.hits, at, till})

@@ -17,6 +17,7 @@ type running struct {
 	charges  []store.Charge // of its begin
 	admitted bool
 	decided  []algorithms.Decision
+	ends     time.Time // at the latest
 }
 
 // end returns the charges of the end, of a true cost for each.
@@ -123,6 +124,98 @@ func TestHoldersAreChargedTheTruthAroundOutages(t *testing.T) {
 	})
 	if t.Logf("%d begins, %d denied", begun, denied); denied < begun/20 || denied > begun/2 {
 		t.Errorf("%d of %d begins were denied: the schedules show little", denied, begun)
+	}
+}
+
+// slotsOf returns the slots that are held at a moment.
+func slotsOf(active []*running) (held int64) {
+	for _, q := range active {
+		if q.admitted && time.Now().Before(q.ends) {
+			held += q.charges[0].Hits
+		}
+	}
+	return held
+}
+
+// Processes that are cut off together, after they have seen the same slots, hold no more slots than there are.
+func TestHoldersNeverHaveMoreSlotsThanThereAreAroundAnOutage(t *testing.T) {
+	without, over, all := 0, 0, 0
+	inOutages(t, func(t *testing.T, r *rand.Rand) {
+		n := 2 + r.IntN(4)
+		f, closeAll := newFleet(t, r, n, 0)
+		defer closeAll()
+		midnight()
+		limit := algorithms.Limit{Algorithm: algorithms.Concurrency, Requests: uint32(n + r.IntN(30))}
+		atMost := time.Duration(1+r.IntN(20)) * time.Second
+		number, active := 0, []*running{}
+		work := func(steps int) {
+			for range steps {
+				time.Sleep(time.Duration(r.Int64N(int64(100 * time.Millisecond))))
+				if len(active) > 0 && r.IntN(2) == 0 {
+					i := r.IntN(len(active))
+					q := active[i]
+					active = append(active[:i], active[i+1:]...)
+					if r.IntN(5) > 0 { // else the end is lost
+						f.take(t, f.procs[q.process], q.end(func() int64 { return 1 }), r.IntN(2) == 0)
+						continue
+					}
+					q.charges = nil
+					continue
+				}
+				number++
+				q := &running{process: r.IntN(n), ends: time.Now().Add(atMost)}
+				q.charges = []store.Charge{beginOf(&number, store.Charge{Key: []byte("key"), Limit: limit, Hits: 1 + r.Int64N(3)}, atMost)}
+				decided := f.procs[q.process].Stats().Without
+				q.admitted, _ = f.take(t, f.procs[q.process], q.charges, r.IntN(2) == 0)
+				if active = append(active, q); q.admitted {
+					without += int(f.procs[q.process].Stats().Without - decided)
+				}
+				all++
+				switch held := slotsOf(active); {
+				case !q.admitted || held <= int64(limit.Requests):
+				case f.links[0].is.Load() == up:
+					over++
+				default:
+					t.Errorf("%d slots of %d are held in the outage", held, limit.Requests)
+				}
+			}
+		}
+		work(50)
+		for i := range f.procs { // each sees the slots
+			f.take(t, f.procs[i], []store.Charge{{Key: []byte("key"), Limit: limit}}, false)
+		}
+		f.are(down)
+		work(100 + r.IntN(300))
+		f.are(up)
+		var tells []time.Time // when each process tells its holders, if it does not ask before
+		for range f.links {
+			tells = append(tells, time.Now().Add(time.Duration(r.Int64N(int64(DefaultMaxOpen)))))
+		}
+		for range 300 {
+			work(1)
+			for i, at := range tells {
+				if time.Now().After(at) {
+					f.links[i].flush()
+				}
+			}
+		}
+		for _, q := range active {
+			if q.charges != nil {
+				f.take(t, f.procs[q.process], q.end(func() int64 { return 1 }), false)
+			}
+		}
+		time.Sleep(atMost)
+		c := store.Charge{Key: []byte("key"), Limit: limit}
+		if used := f.hub.keys[name(&c)].slots(f.hub.now()).Used; used > 0 {
+			t.Errorf("%d slots are held after the holders have run out", used)
+		}
+	})
+	// A process that finds out last still has its share when the first ones ask again.
+	if t.Logf("%d of %d begins were one too many on the way back", over, all); over > all/200 {
+		t.Errorf("%d of %d begins were one too many on the way back, want one of 200 at most", over, all)
+	}
+	if without == 0 {
+		t.Error("nothing was held without the primary: the schedules show nothing")
 	}
 }
 

@@ -57,8 +57,7 @@ func randomHeld(r *rand.Rand) []store.Charge {
 	return charges
 }
 
-// At both bounds every list, count and place agrees after each transaction, and no key of concurrency has more than its limit: also while the
-// clock steps, and sweeps and resets come between.
+// At both bounds every list, count and place agrees after each transaction, also while sweeps and resets come between.
 func TestRandomHoldersKeepEveryBound(t *testing.T) {
 	for _, onFull := range []OnFull{Allow, Deny} {
 		for _, o := range []Options{{MaxKeys: 20, MaxHolds: 1000}, {MaxHolds: 50}, {MaxKeys: 600, MaxHolds: 40}} {
@@ -130,6 +129,42 @@ func TestABeginAtTheBoundOfHoldersDropsASpentOne(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Of the spent holders of a shard the oldest goes first, after all that have run out.
+func TestTheOldestSpentHolderGoesFirst(t *testing.T) {
+	const most = 10
+	inBubble(t, Options{MaxKeys: 100, MaxHolds: most, SweepInterval: 1000 * time.Hour}, func(t *testing.T, s *Store) { // one shard
+		for i := range most / 2 { // i has ended or was denied later than i+1 began
+			takeHeld(t, s, held(algorithms.HoldBegin, "key", algorithms.TokenBucket, 100, most-i, 1))
+		}
+		for i := range most {
+			time.Sleep(time.Second)
+			takeHeld(t, s, held(algorithms.HoldEnd, "key", algorithms.TokenBucket, 100, 1+i, 1))
+		}
+		for i := range most / 2 {
+			takeHeld(t, s, held(algorithms.HoldBegin, "key", algorithms.TokenBucket, 100, 100+i, 1))
+		}
+		for i := range most {
+			c := held(algorithms.HoldEnd, "key", algorithms.TokenBucket, 100, 1+i, -1)
+			if err := s.Peek(t.Context(), []store.Charge{c}, make([]algorithms.Decision, 1)); err != nil {
+				t.Fatal(err)
+			}
+			if known := c.Hold.Was.Status == algorithms.HoldEnded; known != (i >= most/2) {
+				t.Errorf("holder %d: %+v; want the first %d forgotten", 1+i, c.Hold.Was, most/2)
+			}
+		}
+		time.Sleep(time.Minute)
+		for i := range most {
+			if d := takeHeld(t, s, held(algorithms.HoldBegin, "key", algorithms.TokenBucket, 100, 200+i, 1)); !d[0].Allowed {
+				t.Errorf("begin %d: %+v", i, d[0])
+			}
+		}
+		want := Stats{Keys: 1, Places: 1, MaxKeys: 100, MaxHolds: most, HoldersHeld: most, HoldersRanOut: most / 2, HoldersDropped: most / 2}
+		if got := s.Stats(); got != want {
+			t.Errorf("after all have run out: %+v; want %+v", got, want)
+		}
+	})
 }
 
 // A key of concurrency stays while it holds, however many keys come; then it goes as others do.

@@ -3,8 +3,11 @@
 //
 // States lie in shards, each with its own lock and a flat table of 40-byte slots (see table). Logs of sliding_window_log lie apart,
 // as their size varies. A digest of 104 bits stands for a key. A background sweep frees idle states. At Options.MaxKeys a new key
-// replaces a key of its shard that has used little of its limit (see candidates). A key that is denied now is never forgotten. The bound
-// counts places, so it bounds logs too.
+// replaces a key of its shard that has used little of its limit (see candidates). A key that is denied now is never forgotten, and neither
+// is a key of concurrency with a holder. The bound counts places, so it bounds logs too.
+//
+// Holders of a key lie in the shard of the key (see holders), and have a bound of their own, Options.MaxHolds. The holders of a key of
+// concurrency stand in the order in which they run out (see line). So each decision is exact at its instant.
 //
 // The instant is the wall clock of the start and the monotonic time since. So windows are aligned to the Unix epoch. After a step of the
 // wall clock the store realigns them: the time that has passed since a charge stays as it was (see clock).
@@ -52,8 +55,11 @@ const (
 
 // Options configures New. The zero value is valid.
 type Options struct {
-	MaxKeys       int           // most places: a key takes one, and a key of sliding_window_log three or more (see places); 0 means DefaultMaxKeys
-	MaxHolds      int           // most holders, of at most 64 bytes each; 0 means DefaultMaxHolds
+	MaxKeys int // most places: a key takes one, and a key of sliding_window_log three or more (see places); 0 means DefaultMaxKeys
+	// MaxHolds is the most holders, of at most 64 bytes each; 0 means DefaultMaxHolds. At the bound a new holder replaces a denied or ended one,
+	// the oldest of its shard. The forgotten name costs little: a late end, or a repeat of it, is charged as one whose begin nobody saw. If all
+	// holders hold, OnFull decides a begin. An allowed begin then holds nothing, and a rate limit charges its true cost at the end.
+	MaxHolds      int
 	OnFull        OnFull        // the policy for a new key, or a begin, when no other can be forgotten
 	SweepInterval time.Duration // time in which the sweep visits every key once; 0 means DefaultSweepInterval
 	Logger        *slog.Logger  // of steps of the wall clock, at WARN; nil: no log

@@ -9,7 +9,7 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// set makes a hold the hold of a holder of a rate limit, in record n, or in a new one that the caller has claimed if n is 0.
+// set makes a hold the hold of a holder of a rate limit, in record n. If n is 0 the holder gets a new record, which the caller has claimed.
 func (h *holders) set(t stateTag, n uint32, holder *store.Holder, hold algorithms.Hold, now algorithms.Instant) {
 	if n != 0 {
 		h.change(n, hold, now)

@@ -1,7 +1,6 @@
 package memstore
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"slices"
@@ -47,7 +46,7 @@ func (r *holderRecord) held() store.Held {
 func (h *holders) list(t stateTag, most int, now algorithms.Instant) (held []store.Held, all int) {
 	trim := func() {
 		slices.SortFunc(held, func(a, b store.Held) int {
-			return cmp.Or(cmp.Compare(a.Until, b.Until), bytes.Compare(a.Holder[:], b.Holder[:]))
+			return cmp.Or(cmp.Compare(a.Until, b.Until), slices.Compare(a.Holder[:], b.Holder[:]))
 		})
 		held = held[:min(len(held), max(most, 0))]
 	}

@@ -132,7 +132,9 @@ func (c *call) drop(keys map[string]*resetting) {
 	c.charges, c.corrections, c.holds = c.charges[:0], c.corrections[:0], c.holds[:0]
 	for i := range charges {
 		if r := keys[string(charges[i].Key)]; r != nil {
-			r.drop(charges[i].Hits)
+			if !c.holding || holds[i].Phase != release {
+				r.drop(charges[i].Hits)
+			}
 		} else {
 			c.charges, c.corrections = append(c.charges, charges[i]), append(c.corrections, corrections[i])
 			if c.holding {
@@ -143,10 +145,13 @@ func (c *call) drop(keys map[string]*resetting) {
 	c.pointHolds()
 }
 
-// size returns the sum of the call's hits, each without its sign.
+// size returns the sum of the call's hits, each without its sign. Releases have the hits of corrections.
 func (c *call) size() int64 {
 	var hits int64
 	for i := range c.charges {
+		if c.held(i) && c.holds[i].Phase == release {
+			continue
+		}
 		hits += max(c.charges[i].Hits, -c.charges[i].Hits)
 	}
 	return hits

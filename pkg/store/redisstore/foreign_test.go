@@ -82,6 +82,29 @@ func TestForeignValuesAreErrorsAndStay(t *testing.T) {
 	}
 }
 
+// The first begin clears the set, where holders may be left whose book Redis has evicted.
+func TestAForeignValueInPlaceOfSlotsIsAnErrorAndStays(t *testing.T) {
+	s, _ := given(t, Options{})
+	c := begin("k", inFlight(10), "r", 5)
+	name := s.name(&c)
+	for _, set := range [][]string{{"SET", name, "x"}, {"HSET", name, "x", "y"}, {"RPUSH", name, "x"}} {
+		if err := command(t, s, set...).Error(); err != nil {
+			t.Fatal(err)
+		}
+		before, _ := command(t, s, "DUMP", name).ToString()
+		if _, err := s.Take(t.Context(), []store.Charge{c}, make([]algorithms.Decision, 1)); err == nil {
+			t.Errorf("%s: a begin is no error", set[0])
+		}
+		if after, _ := command(t, s, "DUMP", name).ToString(); after != before {
+			t.Errorf("%s: it is %q now; it was %q", set[0], after, before)
+		}
+		if err := command(t, s, "DEL", name).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wants(t, true, s, c)
+}
+
 func TestScriptThatRedisForgetsIsSentAgain(t *testing.T) {
 	s, _ := given(t, Options{})
 	c := hit("k", perAge(algorithms.TokenBucket, 100))

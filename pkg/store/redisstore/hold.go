@@ -240,7 +240,8 @@ func (c *call) findNew() {
 	}
 }
 
-// release adds to a fix of a request that is not admitted that the new holders are denied, and probes of their slots.
+// release adds to a fix of a request that is not admitted that the new holders are denied, and probes of their slots. A release has the hits
+// that the fix gives back: if the holder has ended meanwhile, they have come back already.
 func (c *call) release(fix *call, v verdict) {
 	if v == isAdmitted || !c.holding {
 		return
@@ -249,7 +250,9 @@ func (c *call) release(fix *call, v verdict) {
 	for i := range c.holds {
 		if c.holds[i].begun {
 			charge := c.charges[i]
-			charge.Hits, charge.Rule = 0, i
+			if charge.Rule = i; v == isDenied && c.counts(i) || charge.Limit.Algorithm == algorithms.Concurrency {
+				charge.Hits = 0
+			}
 			fix.add(&charge)
 			fix.charges[len(fix.charges)-1].Hold = &store.Hold{Phase: release, Holder: c.holds[i].Holder, AtMost: c.holds[i].AtMost}
 			fix.corrections = append(fix.corrections, nil)

@@ -132,8 +132,8 @@ end
 
 -- hold makes a holder hold hits from an instant until another, and returns the state.
 function algorithm.hold(g, s, holder, hits, at, till)
-  if g.fresh then -- a set without its book would be a rest
-    redis.call('DEL', g.set)
+  if g.fresh then -- a set without its book would be a rest; a value of another program is an error, and stays
+    redis.call('ZREMRANGEBYRANK', g.set, 0, -1)
     g.fresh = false
   end
   local next = algorithm.with(s, hits, till)

@@ -8,7 +8,7 @@
 --   I8 instant of this charge.
 --
 -- A holder of a rate limit has a record.
---   Four bytes that name its book, I1 status, I4 hits.
+--   Four bytes that name its book, I1 status, I4 hits; of a holder that has ended, the hits of its end.
 --   I7 instant of the begin, I7 instant from which the holder is not known.
 -- A rate limit has a book.
 --   Four bytes that name it, I7 instant at which the book expires.
@@ -177,7 +177,12 @@ if general == 2 then
     c.was, c.when = r, at
     local key, by, phase = c.key, c.by, c.phase
     local held = r and r[1] == HELD
-    if phase == RELEASE and (not held or r[3] ~= c.at) then return end
+    if phase == RELEASE and (not held or r[3] ~= c.at) then
+      if r and not by.slots and not by.open then -- the end has given back all but its own hits
+        returned[key] = (returned[key] or 0) + c.hits - (r[3] == c.at and r[2] or 0)
+      end
+      return
+    end
     local d
     local hits, till = effect(c, r), at + c.at_most
     if by.slots then
@@ -210,9 +215,9 @@ if general == 2 then
     if phase == BEGUN and not held and not (r and r[1] == ENDED) and c.hits > 0 then
       keep(c, {HELD, c.hits, at, till})
     elseif (phase == CANCEL or phase == RELEASE) and held then
-      keep(c, {DENIED, 0, 0, r[4]})
+      keep(c, {DENIED, 0, r[3], r[4]})
     elseif phase == END and (held or not r and c.hits >= 0) then
-      keep(c, {ENDED, 0, 0, held and r[4] or till})
+      keep(c, {ENDED, held and math.max(c.hits, 0) or 0, held and r[3] or 0, held and r[4] or till})
     end
     return d
   end
@@ -222,7 +227,8 @@ if general == 2 then
     if not c.phase then return end
     local r = c.was
     if r then
-      answer[#answer + 1] = pack(WAS, r[1], r[2], r[3], r[4], c.when)
+      local held = r[1] == HELD
+      answer[#answer + 1] = pack(WAS, r[1], held and r[2] or 0, held and r[3] or 0, r[4], c.when)
     else
       answer[#answer + 1] = pack(WAS, 0, 0, 0, 0, c.when)
     end

@@ -10,9 +10,11 @@ if deadline > 0 and now >= deadline then return pack('<I1I8', 1, now) end
 local CHARGE, CORRECTION, DECISION = '<I4I1I1I4I4I7i5', '<I8I1c0I1c0I1c0', '<I1I4I8I8I5I7'
 local answer = {} -- for each transaction
 local before, state, kept_by, period_of = {}, {}, {}, {} -- by key; before is the value, or the result of open
-local load, take, decide, several, correct, holding, settle
+local load, take, decide, several, correct, holding, settle, returned
 
 if general > 0 then
+  returned = {} -- by key: hits of a correction that have come back before, with the end of their holder
+
   -- load reads the state of a key.
   function load(key, algorithm, period)
     local by = algorithms[algorithm]
@@ -138,6 +140,7 @@ if general > 0 then
           local at, left, target, was
           at, left, target, was, position = unpack(CORRECTION, request, position)
           local is = state[key]
+          hits, returned[key] = hits + (returned[key] or 0), nil
           local newest = by.open and before[key].now or is and is[1] or 0
           at = math.min(at, math.max(now, newest)) -- the clock of the caller may be ahead a little, or Redis's went back
           if by.open then

@@ -1,0 +1,66 @@
+package redisstore
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// A request over several slots reserves the hits of a holder, and is then denied or fails. Meanwhile the holder may end, as its client has left.
+// The hits come back once.
+func TestHitsOfAReservedHolderComeBackOnce(t *testing.T) {
+	again := begin("k", algorithms.Limit{}, "r", 2)
+	for _, test := range []struct {
+		name      string
+		meanwhile []store.Charge
+		left      uint32 // of 10, beside another holder of 4
+	}{
+		{"nothing happens", nil, 6},
+		{"the holder begins again", []store.Charge{begin("k", algorithms.Limit{}, "r", 5)}, 6},
+		{"the holder ends", []store.Charge{end("k", algorithms.Limit{}, "r", 0)}, 6},
+		{"the holder ends with a cost", []store.Charge{end("k", algorithms.Limit{}, "r", 3)}, 6},
+		{"the holder ends twice", []store.Charge{end("k", algorithms.Limit{}, "r", 2), end("k", algorithms.Limit{}, "r", 2)}, 6},
+		{"the holder is cancelled", []store.Charge{withHolder(algorithms.HoldCancel, "k", algorithms.Limit{}, "r", 0)}, 6},
+		{"the holder ends and begins again", []store.Charge{end("k", algorithms.Limit{}, "r", 0), again}, 4},
+	} {
+		for _, counters := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, counters %v", test.name, counters), func(t *testing.T) {
+				for _, a := range algorithms.Algorithms() {
+					for _, v := range []verdict{isDenied, isUndone} {
+						o := Options{}
+						if counters {
+							o.Counters = counted(fresh(t))
+						}
+						s, c := given(t, o)
+						l := limitOfTen(a)
+						wants(t, true, s, begin("k", l, "other", 4))
+						c.sleep(time.Millisecond)
+						reserved := callOf(reserve, begin("k", l, "r", 5))
+						reserved.server, reserved.at = s.main, s.now()
+						run(t, s, reserved)
+						for _, charge := range test.meanwhile {
+							c.sleep(time.Millisecond)
+							charge.Limit = l
+							wants(t, true, s, charge)
+						}
+						if fix := s.settle(reserved, v); fix == nil {
+							t.Fatalf("%v: the reservation needs no change", a)
+						} else {
+							run(t, s, fix)
+						}
+						if got := remains(t, s, begin("k", l, "", 0)); got != test.left {
+							t.Errorf("%v, verdict %d: %d of 10 remain; want %d", a, v, got, test.left)
+						}
+						e := end("k", l, "r", 0)
+						if wants(t, true, s, e); test.left == 6 && e.Hold.Was.Status == algorithms.HoldHeld {
+							t.Errorf("%v, verdict %d: the holder still holds %+v", a, v, e.Hold.Was)
+						}
+					}
+				}
+			})
+		}
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"github.com/weirproxy/weir/internal/settings"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/server"
+	"github.com/weirproxy/weir/pkg/store/memstore"
 	"github.com/weirproxy/weir/pkg/store/redisstore"
 )
 
@@ -175,6 +176,7 @@ func moreVariables(c *config) []variable {
 		used("WEIR_STATE_INTERVAL", duration(&c.State.Interval), "0s", "with WEIR_STATE_DIR: time between snapshots, at least `1s`; 0 writes only at the end"),
 		used("STATSD_PROTOCOL", settings.OneOfAnyCase(&r.statsdTCP, []string{"tcp", "udp"}, true, false), "tcp", "how StatsD is told"),
 		used("WEIR_FLEET_SIZE", settings.Number(&c.Store.FleetSize, 0, serving.MaxFleetSize), "0", "with Redis: number of pods that share it. While Redis does not answer, each pod admits its part of the hits that are left. With 0, Redis counts the pods of Weir; it does not see pods of the original"),
+		used("WEIR_MAX_HOLDS", settings.Number(&c.Store.MaxHolds, 1, math.MaxInt32), strconv.Itoa(memstore.DefaultMaxHolds), "largest number of requests in memory that hold hits of a limit with `hold`, of at most 64 bytes each. With Redis: while Redis does not answer"),
 		used("WEIR_GRPC_SERVER", settings.OneOf(&c.Server.GRPCGo, []string{"lane", "grpc"}, false, true), "lane", "server of Envoy's calls: `lane` is Weir's own. `grpc` is grpc-go, which takes five times the processor time with counts in memory"),
 		used("WEIR_MAX_REQUEST_BYTES", settings.Number(&c.Server.MaxRequestBytes, 1, math.MaxInt32), strconv.Itoa(server.DefaultMaxRequestBytes), "largest request in bytes, by gRPC or `/json`. The original's is 4194304"),
 		used("WEIR_MAX_CONNECTIONS", settings.Number(&c.MaxConnections, 1, math.MaxInt32), strconv.Itoa(serving.DefaultMaxConnections), "largest number of open gRPC connections; at the bound a new one takes the place of an idle one. The original has no bound"),

@@ -106,7 +106,7 @@ func TestEveryVariableOfTheOriginalIsInTheTableWithItsDefault(t *testing.T) {
 	more := slices.Sorted(maps.Keys(known))
 	want := []string{
 		"GRPC_SERVER_TLS_CA_CERT", "REDIS_KEY_FORMAT", "REDIS_OP_TIMEOUT", "REDIS_PERSECOND_OP_TIMEOUT", "REDIS_POOL_ON_EMPTY_WAIT_DURATION", "STATSD_PROTOCOL", "WEIR_ADMIN_ADDRESS", "WEIR_FLEET_SIZE", "WEIR_GRPC_SERVER", "WEIR_HTTP_JSON", "WEIR_HTTP_JSON_ALLOW", "WEIR_HTTP_JSON_HOSTS", "WEIR_MAX_BYTES_IN_FLIGHT",
-		"WEIR_MAX_CONCURRENT_STREAMS", "WEIR_MAX_CONNECTIONS", "WEIR_MAX_REQUEST_BYTES", "WEIR_MAX_RULES_BYTES", "WEIR_SHARING", "WEIR_STATE_DIR", "WEIR_STATE_INTERVAL",
+		"WEIR_MAX_CONCURRENT_STREAMS", "WEIR_MAX_CONNECTIONS", "WEIR_MAX_HOLDS", "WEIR_MAX_REQUEST_BYTES", "WEIR_MAX_RULES_BYTES", "WEIR_SHARING", "WEIR_STATE_DIR", "WEIR_STATE_INTERVAL",
 	}
 	if diff := cmp.Diff(want, more); diff != "" {
 		t.Errorf("variables beyond those of the original (-want +got):\n%s", diff)
@@ -128,6 +128,7 @@ func TestNoEnvironmentIsTheOriginalsDefaultsAndMemory(t *testing.T) {
 				Address: "localhost:18000", Node: xds.Node{ID: "default"}, MinBackoff: 10 * time.Second, MaxBackoff: time.Minute,
 			},
 			MaxConnections: 1000,
+			Store:          serving.StoreOptions{MaxHolds: 1_000_000},
 			State:          serving.State{Setting: "WEIR_STATE_DIR"},
 			Limiter:        limiter.Options{NearLimit: float64(float32(0.8))},
 			Server: server.Options{
@@ -264,6 +265,7 @@ func TestEveryVariableDoesWhatItSays(t *testing.T) {
 		"REDIS_SENTINEL_AUTH=pw":                       {with: []string{"REDIS_URL=main,a:1", "REDIS_TYPE=sentinel"}, got: func(c config) any { return c.Redis.Target.SentinelPassword }, want: "pw"},
 		"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true":    {got: func(c config) any { return c.ReadyRequiresStore }, want: true},
 		"WEIR_FLEET_SIZE=7":                            {got: func(c config) any { return c.Store.FleetSize }, want: 7},
+		"WEIR_MAX_HOLDS=7":                             {got: func(c config) any { return c.Store.MaxHolds }, want: 7},
 		"WEIR_SHARING=leased":                          {got: func(c config) any { return c.Limiter.Leased }, want: true},
 		"REDIS_OP_TIMEOUT=50ms":                        {got: func(c config) any { return c.Redis.Timeout }, want: 50 * time.Millisecond},
 		"REDIS_PERSECOND_OP_TIMEOUT=50ms":              {got: nothing, want: ""},

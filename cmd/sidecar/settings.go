@@ -137,7 +137,8 @@ func groups(c *config) []group {
 		{"state-interval", settings.Duration(&c.State.Interval, 0, 24*time.Hour), "0s", "with state-dir: time between snapshots, at least 1s; 0 = only at the end, so that a crash loses all since the start"},
 	}}, {"Bounds", []setting{
 		{"max-keys", settings.Number(&c.Store.MaxKeys, 1, math.MaxInt32), decimal(memstore.DefaultMaxKeys), "most places for keys in memory, of 52 bytes. A key takes one, or three and more for sliding_window_log. With Redis: while Redis does not answer"},
-		{"on-full", settings.OneOf(&c.Store.OnFull, []string{"allow", "deny"}, memstore.Allow, memstore.Deny), "allow", "decision about a new key when memory is full of keys that are denied now"},
+		{"max-holds", settings.Number(&c.Store.MaxHolds, 1, math.MaxInt32), decimal(memstore.DefaultMaxHolds), "most requests in memory that hold hits of a limit with hold, of at most 64 bytes. With Redis: while Redis does not answer"},
+		{"on-full", settings.OneOf(&c.Store.OnFull, []string{"allow", "deny"}, memstore.Allow, memstore.Deny), "allow", "decision about a new key when memory is full of keys that are denied now, and about a request beyond max-holds"},
 		{"max-log-entries", settings.Number(&c.MaxLogEntries, 1, math.MaxInt32), decimal(limiter.DefaultMaxLogEntries), "largest requests_per_unit of a sliding_window_log, which remembers every hit"},
 		{"max-rules-bytes", settings.Number(&c.Rules.MaxBytes, 1, math.MaxInt32), decimal(descriptors.DefaultMaxBytes), "largest size of all rules together, also by xDS; a value counts at least 12 bytes; loading takes up to 35 times that memory"},
 		{"max-descriptors", settings.Number(&c.Limiter.MaxDescriptors, 1, server.MaxItems), decimal(limiter.DefaultMaxDescriptors), "largest number of descriptors in a request"},

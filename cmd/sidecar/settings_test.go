@@ -69,7 +69,7 @@ func TestDefaults(t *testing.T) {
 				Hint: "name a file or directory with --rules, or put a list domains into the settings file",
 			},
 			XDS:            xds.Options{Node: xds.Node{ID: "default"}, MaxMessageBytes: 64 << 20},
-			Store:          serving.StoreOptions{MaxKeys: 1_000_000, OnFull: memstore.Allow, DenyCache: time.Second},
+			Store:          serving.StoreOptions{MaxKeys: 1_000_000, MaxHolds: 1_000_000, OnFull: memstore.Allow, DenyCache: time.Second},
 			Limiter:        limiter.Options{MaxDescriptors: 1000, MaxLogEntries: 10_000, DetailedValues: 1000, OnStoreError: store.Local},
 			State:          serving.State{Setting: "state-dir"},
 			MaxConnections: 1000,

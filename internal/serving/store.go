@@ -22,9 +22,10 @@ import (
 
 // StoreOptions chooses the store of the counts. Logger must be given.
 type StoreOptions struct {
-	MaxKeys int // most in memory; 0 means memstore.DefaultMaxKeys
-	OnFull  memstore.OnFull
-	Redis   *redisstore.Options // without Logger; nil: counts are in memory alone
+	MaxKeys  int // most in memory; 0 means memstore.DefaultMaxKeys
+	MaxHolds int // the same of holders; 0 means memstore.DefaultMaxHolds
+	OnFull   memstore.OnFull
+	Redis    *redisstore.Options // without Logger; nil: counts are in memory alone
 	// DenyCache is how long a key that Redis has denied is denied from memory at most; 0: not at all.
 	DenyCache time.Duration
 	// FleetSize is the number of processes that share Redis and divide the hits that are left while Redis does not answer; 0: count the processes.
@@ -51,7 +52,7 @@ type Stores struct {
 // NewStores makes the store and waits for no connection. The caller closes the Stores.
 func NewStores(o StoreOptions) (*Stores, error) {
 	options := memstore.Options{
-		MaxKeys: cmp.Or(o.MaxKeys, memstore.DefaultMaxKeys), OnFull: o.OnFull, Savable: o.Savable, Logger: o.Logger,
+		MaxKeys: cmp.Or(o.MaxKeys, memstore.DefaultMaxKeys), MaxHolds: o.MaxHolds, OnFull: o.OnFull, Savable: o.Savable, Logger: o.Logger,
 	}
 	if o.Redis == nil {
 		memory, err := memstore.New(options)

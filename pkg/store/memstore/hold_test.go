@@ -3,6 +3,8 @@ package memstore
 import (
 	"fmt"
 	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -128,6 +130,50 @@ func TestABeginAtTheBoundOfHoldersDropsASpentOne(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// Goroutines that begin and end at once, and displace each other's spent holders, keep the bound of the store and the limit of each key.
+func TestTheBoundOfHoldersHoldsUnderConcurrency(t *testing.T) {
+	const keys, limit, most = 16, 5, 60
+	s, err := New(Options{MaxHolds: most, OnFull: Deny, SweepInterval: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	var inFlight [keys]atomic.Int64
+	var begun, over atomic.Int64
+	var all sync.WaitGroup
+	for worker := range 8 {
+		all.Go(func() {
+			r := rand.New(rand.NewPCG(1, uint64(worker)))
+			d := make([]algorithms.Decision, 2)
+			for i := range race.Scale(20_000) {
+				key, holder := r.IntN(keys), worker<<20+i
+				charges := func(p algorithms.HoldPhase) []store.Charge {
+					c := []store.Charge{
+						held(p, fmt.Sprint("slots ", key), algorithms.Concurrency, limit, holder, 1),
+						held(p, fmt.Sprint("hits ", key), algorithms.TokenBucket, 1<<30, holder, 1),
+					}
+					c[1].Rule = 1
+					return c[:1+i%2]
+				}
+				if admitted, _ := s.TakeNow(charges(algorithms.HoldBegin), d); !admitted {
+					continue
+				}
+				begun.Add(1)
+				if inFlight[key].Add(1) > limit || s.metrics.holds.Load() > most {
+					over.Add(1)
+				}
+				inFlight[key].Add(-1)
+				s.TakeNow(charges(algorithms.HoldEnd), d)
+			}
+		})
+	}
+	all.Wait()
+	st := s.Stats()
+	if err := s.checkHolders(); err != nil || over.Load() > 0 || begun.Load() == 0 || st.HoldersHeld != 0 || st.HoldersDropped == 0 {
+		t.Errorf("%d begun, %d over a bound, %+v: %v; want every slot free, and some holders dropped", begun.Load(), over.Load(), st, err)
 	}
 }
 

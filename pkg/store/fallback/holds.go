@@ -3,7 +3,7 @@ package fallback
 import (
 	"cmp"
 	"context"
-	"fmt"
+	"errors"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
@@ -93,7 +93,7 @@ func (s *Store) tellHolders(w *without, charges []store.Charge, decisions []algo
 	at := s.now()
 	for i := range charges {
 		switch c := &charges[i]; {
-		case c.Hold == nil, !isEnd(c) && c.Hits <= 0:
+		case c.Hold == nil, !isEnd(c) && c.Hits <= 0, isEnd(c) && c.Hold.Holder == store.Holder{}: // nothing is held
 		case isEnd(c) && w.known[i].Status != algorithms.HoldDenied:
 			s.tellHolder(&w.names, c, c.Hold.Phase, at)
 		case isEnd(c):
@@ -132,33 +132,29 @@ func (s *Store) tellHolder(n *names, c *store.Charge, p algorithms.HoldPhase, at
 	}
 }
 
-// Holders implements [store.Lister], if the primary does. If the primary cannot be asked or fails, the error wraps the reason, and the list has
-// the holders that have begun here meanwhile.
+// Holders implements [store.Lister], if the primary does. If the primary cannot be asked or fails, the list has the holders that have begun
+// here without the primary. The zero Holder then has the slots that were held when the primary was last seen.
 func (s *Store) Holders(ctx context.Context, charge *store.Charge, most int) (held []store.Held, all int, err error) {
 	lister, ok := s.primary.(store.Lister)
 	if !ok {
 		return nil, 0, store.ErrNotListed
 	}
-	var cause, refused error
-	answered, err := s.ask(ctx, func() error {
-		held, all, cause = lister.Holders(ctx, charge, most)
-		if cause == store.ErrNotListed { //nolint:errorlint // the error of a primary that answers
-			refused, cause = cause, nil
+	var refused error
+	answered, err := s.ask(ctx, func() (failed error) {
+		held, all, failed = lister.Holders(ctx, charge, most)
+		if errors.Is(failed, store.ErrNotListed) { // an answer
+			refused, failed = failed, nil
 		}
-		return cause
+		return failed
 	})
 	if answered || err != nil {
 		return held, all, cmp.Or(err, refused)
 	}
-	if cause == nil { // nobody asked
-		cause = cmp.Or(s.phase.Load().reason, errUnasked)
-	}
 	held, all, err = store.HoldersOf(context.WithoutCancel(ctx), s.local, charge, most)
-	if err != nil {
-		return nil, 0, fmt.Errorf("list the holders of the local store: %w", err)
-	}
 	for i := range held {
-		held[i].Hits /= uint32(sharers(charge, s.fleetSize()))
+		if held[i].Holder != (store.Holder{}) {
+			held[i].Hits /= uint32(sharers(charge, s.fleetSize()))
+		}
 	}
-	return held, all, fmt.Errorf("only the holders in this process's own memory are listed: %w", cause)
+	return held, all, err
 }

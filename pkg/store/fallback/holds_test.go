@@ -28,10 +28,14 @@ type play struct {
 
 // charge returns the charge of a phase of a holder.
 func (p *play) charge(phase algorithms.HoldPhase, holder string, hits int64) store.Charge {
-	return store.Charge{
+	c := store.Charge{
 		Key: []byte("key"), Limit: p.limit, Hits: hits, OnError: p.policy,
 		Hold: &store.Hold{Phase: phase, Holder: store.HolderOf([]byte(holder)), AtMost: time.Minute},
 	}
+	if holder == "nobody" {
+		c.Hold.Holder = store.Holder{}
+	}
+	return c
 }
 
 // step plays one step, and writes its outcome:

@@ -66,7 +66,7 @@ func (s *Store) noteHolder(atMost time.Duration) {
 // known returns the holder of a charge as the local store knows it. doubt says that the holder was denied here, and that the primary may
 // have admitted it.
 func (s *Store) known(n *names, c *store.Charge) (h algorithms.Hold, doubt bool) {
-	if !s.knowsHolders() {
+	if c.Hold.Holder == (store.Holder{}) || !s.knowsHolders() { // has the slots that the primary told of, which an end must not free
 		return h, false
 	}
 	if isLocal(c) {

@@ -11,7 +11,7 @@ import (
 )
 
 // The bound of holders bounds their bytes: on one key, and on many, and of rate limits.
-func TestAHolderTakesAtMost64Bytes(t *testing.T) {
+func TestTheBoundHoldsForTheMemoryOfHolders(t *testing.T) {
 	if race.Enabled {
 		t.Skip("the race detector takes memory of its own")
 	}

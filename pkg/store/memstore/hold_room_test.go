@@ -10,7 +10,7 @@ import (
 )
 
 // A store full of holders of one key, one of which runs out at each millisecond, has room for a begin at little cost.
-func TestABeginAtTheBoundLooksAtFewHolders(t *testing.T) {
+func TestABeginInAFloodLooksAtFewHolders(t *testing.T) {
 	most := race.Scale(20_000)
 	for _, requests := range []uint32{0, 1 << 30} { // all are denied, or all hold
 		o := Options{MaxHolds: most, OnFull: Deny, SweepInterval: 1000 * time.Hour}

@@ -134,7 +134,7 @@ func TestABeginAtTheBoundOfHoldersDropsASpentOne(t *testing.T) {
 }
 
 // Goroutines that begin and end at once, and displace each other's spent holders, keep the bound of the store and the limit of each key.
-func TestTheBoundOfHoldersHoldsUnderConcurrency(t *testing.T) {
+func TestTheBoundHoldsForHoldersOfManyGoroutines(t *testing.T) {
 	const keys, limit, most = 16, 5, 60
 	s, err := New(Options{MaxHolds: most, OnFull: Deny, SweepInterval: time.Hour})
 	if err != nil {

@@ -109,7 +109,7 @@ func newHolders() *holders { return &holders{all: new(atomic.Int64), anySpent: n
 func holderOf(n int) store.Holder { return store.HolderOf(fmt.Append(nil, "request ", n)) }
 
 // Random keys of concurrency and of rate limits have the same holders as plain lists.
-func TestHoldersAreAMapWithLists(t *testing.T) {
+func TestRandomHoldersAreAMapWithLists(t *testing.T) {
 	type plain struct {
 		hold   algorithms.Hold
 		key    int

@@ -56,12 +56,14 @@ type request struct {
 	timestamp int64  // in time units
 	at        algorithms.Instant
 	hits      int64 // 0 to algorithms.MaxHits
+
+	phase  algorithms.HoldPhase // 0 of a request without a holder
+	holder []byte               // good until the next line is read
 }
 
-// parseRequest reads "request <client> <timestamp> [hits]".
+// parseRequest reads "request <client> <timestamp> [hits]", or "begin <client> <timestamp> <holder> [hits]", or the same with end.
 func parseRequest(line []byte, unit time.Duration) (request, error) {
-	const form = "request <client> <timestamp> [hits]"
-	var fields [5][]byte // one more than there may be
+	var fields [6][]byte // one more than there may be
 	n := 0
 	for rest := line; len(rest) > 0 && n < len(fields); n++ {
 		end := bytes.IndexAny(rest, " \t\v\f\r")
@@ -70,10 +72,20 @@ func parseRequest(line []byte, unit time.Duration) (request, error) {
 		}
 		fields[n], rest = rest[:end], bytes.TrimLeft(rest[end:], " \t\v\f\r")
 	}
-	if n < 3 || n > 4 || string(fields[0]) != "request" {
+	form, own, q := "request <client> <timestamp> [hits]", 0, request{client: fields[1], hits: 1}
+	switch word := string(fields[0]); word {
+	case "begin", "end":
+		form, own, q.holder = word+" <client> <timestamp> <holder> [hits]", 1, fields[3]
+		if q.phase = algorithms.HoldEnd; word == "begin" {
+			q.phase = algorithms.HoldBegin
+		}
+	case "request":
+	default:
+		n = 0
+	}
+	if n < 3+own || n > 4+own {
 		return request{}, fmt.Errorf("%s: must be %s", excerpt(line), form)
 	}
-	q := request{client: fields[1], hits: 1}
 	var err error
 	if q.timestamp, err = strconv.ParseInt(string(fields[2]), 10, 64); err != nil {
 		return request{}, fmt.Errorf("timestamp %s: must be a whole number of %v", excerpt(fields[2]), unit)
@@ -82,10 +94,10 @@ func parseRequest(line []byte, unit time.Duration) (request, error) {
 		return request{}, fmt.Errorf("timestamp %d times %v: must be within 292 years of 0", q.timestamp, unit)
 	}
 	q.at = algorithms.Instant(q.timestamp * int64(unit))
-	if n == 4 {
-		hits, err := strconv.ParseUint(string(fields[3]), 10, 32)
+	if n == 4+own {
+		hits, err := strconv.ParseUint(string(fields[3+own]), 10, 32)
 		if err != nil {
-			return request{}, fmt.Errorf("hits %s: must be a whole number from 0 to %d", excerpt(fields[3]), uint64(algorithms.MaxHits))
+			return request{}, fmt.Errorf("hits %s: must be a whole number from 0 to %d", excerpt(fields[3+own]), uint64(algorithms.MaxHits))
 		}
 		q.hits = int64(hits)
 	}
@@ -112,7 +124,10 @@ func excerpt(text []byte) string {
 
 // appendJSON appends a request and its decision as one JSON object. Bytes of the client that are no UTF-8 become U+FFFD.
 func appendJSON(dst []byte, q request, d algorithms.Decision, never bool) []byte {
+	event := [...]string{0: "", algorithms.HoldBegin: "begin", algorithms.HoldEnd: "end"}[q.phase]
 	line := struct {
+		Event      string         `json:"event,omitempty"`
+		Holder     string         `json:"holder,omitempty"`
 		Client     string         `json:"client"`
 		Timestamp  int64          `json:"timestamp"`
 		Hits       int64          `json:"hits"`
@@ -121,7 +136,7 @@ func appendJSON(dst []byte, q request, d algorithms.Decision, never bool) []byte
 		RetryAfter *time.Duration `json:"retry_after_ns"`
 		ResetAfter time.Duration  `json:"reset_after_ns"`
 		Never      bool           `json:"never,omitempty"`
-	}{string(q.client), q.timestamp, q.hits, d.Allowed, d.Remaining, &d.RetryAfter, d.ResetAfter, never}
+	}{event, string(q.holder), string(q.client), q.timestamp, q.hits, d.Allowed, d.Remaining, &d.RetryAfter, d.ResetAfter, never}
 	if never {
 		line.RetryAfter = nil
 	}

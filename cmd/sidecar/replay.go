@@ -20,7 +20,7 @@ func newReplay() *cobra.Command {
 	var algorithm, output string
 	var header bool
 	cmd := &cobra.Command{
-		Use:   "replay --algorithm NAME --limit N --period DURATION [FILE]",
+		Use:   "replay --algorithm NAME --limit N --period DURATION [--at-most DURATION] [FILE]",
 		Short: "Run an algorithm over requests in a file and print its decisions",
 		Long: `Run an algorithm over requests and print a line for each: allow or deny.
 
@@ -31,6 +31,14 @@ Requests come from FILE, or standard input, as lines
 Timestamps are whole numbers of --time-unit; a timestamp before the client's last one counts as the last one. hits is 0 to
 4294967295 and 1 by default; 0 asks and takes nothing. The command skips blank lines and lines that begin with #. Each client
 has its own count. A denied request counts nothing, unless --count-rejected is given.
+
+A request may hold its hits from a begin to an end, as under a limit with hold. Its lines are
+
+  begin <client> <timestamp> <holder> [hits]
+  end <client> <timestamp> <holder> [hits]
+
+The end names the true hits. It is always allowed. A holder is forgotten --at-most after its begin. concurrency has no other lines, and no
+--period: --limit is max_in_flight there.
 
 token_bucket_integer counts in whole time units here: the period must be a whole number of time units, and all waits are. The
 service counts in nanoseconds, as this command does with --time-unit 1ns.
@@ -73,6 +81,7 @@ header wins over --limit and --period.`,
 	flags.Uint32Var(&r.limit.Requests, "limit", 0, "hits per period; 0 denies every hit")
 	flags.DurationVar(&r.limit.Period, "period", 0, "`duration`, such as 10s or 1h30m")
 	flags.Uint32Var(&r.limit.Burst, "burst", 0, "token_bucket: total capacity (default the limit)")
+	flags.DurationVar(&r.atMost, "at-most", 0, "`duration` after which a holder is forgotten; needed for begin and end")
 	flags.DurationVar(&r.unit, "time-unit", time.Second, "`duration` that timestamps count")
 	flags.BoolVar(&r.countRejected, "count-rejected", false, "denied hits count too")
 	flags.BoolVar(&header, "header", false, "the first three lines give limit, period and number of requests")
@@ -90,10 +99,19 @@ func (r *replay) complete(given func(name string) bool, algorithm, output string
 	if r.unit <= 0 {
 		errs = append(errs, fmt.Errorf("--time-unit: %v: must be more than 0", r.unit))
 	}
+	slots := r.limit.Algorithm == algorithms.Concurrency
 	for _, name := range []string{"limit", "period"} {
-		if !header && !given(name) {
+		if !header && !given(name) && !(slots && name == "period") {
 			errs = append(errs, fmt.Errorf("--%s: is missing, must be given unless --header is", name))
 		}
+	}
+	for _, name := range []string{"period", "header", "count-rejected"} {
+		if slots && given(name) {
+			errs = append(errs, fmt.Errorf("--%s: has no meaning for concurrency, must be left out", name))
+		}
+	}
+	if needs := slots || given("at-most"); needs && (r.atMost < algorithms.MinPeriod || r.atMost > algorithms.MaxPeriod) {
+		errs = append(errs, fmt.Errorf("--at-most: %v: must be between %v and 10 years", r.atMost, algorithms.MinPeriod))
 	}
 	errs = append(errs, outputFormat(output))
 	r.json = output == outputJSON
@@ -136,6 +154,7 @@ type replay struct {
 	limit         algorithms.Limit
 	unit          time.Duration // of timestamps
 	tick          time.Duration // in which the algorithm counts: the nanosecond, or unit
+	atMost        time.Duration // of holders; 0: there are none
 	countRejected bool
 	json          bool
 	clients       map[string]*client
@@ -148,6 +167,7 @@ type client struct {
 	state algorithms.State
 	log   algorithms.Log
 	last  algorithms.Instant // latest seen
+	holds holds
 }
 
 // run reads requests and writes decisions. Before an error about a line, run writes the decisions on the lines above.
@@ -178,6 +198,9 @@ func (r *replay) run(in io.Reader, stdout io.Writer, header bool) (err error) {
 			return lines.wrong("there are more requests than the %d of the header", announced)
 		}
 		q, err := parseRequest(line, r.unit)
+		if err == nil {
+			err = r.fits(q)
+		}
 		if err != nil {
 			return lines.wrong("%w", err)
 		}
@@ -233,12 +256,12 @@ func (r *replay) decide(q request) []byte {
 	}
 	c.last = max(c.last, q.at)
 	var d algorithms.Decision
-	if r.limit.Algorithm.HasState() {
-		c.state, d = r.take(c.state, c.last, q.hits)
+	if q.phase != 0 {
+		d = r.hold(c, q)
 	} else {
-		d = c.log.Take(r.limit, c.last, q.hits, r.countRejected)
+		d = r.charge(c, q.hits, r.countRejected)
 	}
-	never := q.hits > int64(r.limit.Capacity())
+	never := q.hits > int64(r.limit.Capacity()) && !d.Allowed
 	if never {
 		r.never++
 	}
@@ -255,11 +278,20 @@ func (r *replay) decide(q request) []byte {
 	return r.buf
 }
 
+// charge takes hits from the state of a client.
+func (r *replay) charge(c *client, hits int64, countRejected bool) (d algorithms.Decision) {
+	if r.limit.Algorithm.HasState() {
+		c.state, d = r.take(c.state, c.last, hits, countRejected)
+		return d
+	}
+	return c.log.Take(r.limit, c.last, hits, countRejected)
+}
+
 // take takes hits from a state. Package algorithms computes with whole numbers, and here each of its nanoseconds is one tick.
-func (r *replay) take(s algorithms.State, at algorithms.Instant, hits int64) (algorithms.State, algorithms.Decision) {
+func (r *replay) take(s algorithms.State, at algorithms.Instant, hits int64, countRejected bool) (algorithms.State, algorithms.Decision) {
 	l := r.limit
 	l.Period /= r.tick
-	s, d := algorithms.Take(l, s, at/algorithms.Instant(r.tick), hits, r.countRejected)
+	s, d := algorithms.Take(l, s, at/algorithms.Instant(r.tick), hits, countRejected)
 	d.RetryAfter, d.ResetAfter = times(d.RetryAfter, r.tick), times(d.ResetAfter, r.tick)
 	return s, d
 }

@@ -86,8 +86,11 @@ func (c *call) add(charge *store.Charge) {
 	c.charges = append(c.charges, *charge)
 	c.charges[len(c.charges)-1].Left = nil // belongs to the caller
 	c.keys = append(c.keys, charge.Key...)
-	if charge.Hold != nil || charge.Limit.Algorithm == algorithms.Concurrency {
+	switch {
+	case charge.Hold != nil && charge.Hold.Phase != 0, charge.Limit.Algorithm == algorithms.Concurrency:
 		c.holding = true
+	case charge.Hold != nil:
+		c.charges[len(c.charges)-1].Hold = new(store.Hold)
 	}
 }
 

@@ -144,6 +144,11 @@ func (c *call) appendHold(b []byte, i int) []byte {
 	if c.counters[i] {
 		from = int64(window(c.charges[i].Limit.Period, c.at)) / int64(Granularity)
 	}
+	if c.ends(i) {
+		b[16] |= isEnding
+	} else {
+		b[16] |= isBegun
+	}
 	b = append(b, byte(h.Phase))
 	b = binary.LittleEndian.AppendUint32(b, uint32(h.record)+1)
 	b = binary.LittleEndian.AppendUint32(b, uint32(h.book)+1)

@@ -79,7 +79,9 @@ const (
 // Values of the header's third field: the script makes only the functions that the request needs.
 const (
 	isGeneral = 1 // a transaction has several charges, or is a correction
-	isHolding = 2 // likewise, and a charge has a holder
+	isHolding = 2 // a charge has a holder
+	isEnding  = 4 // a charge has a holder and is no begin
+	isBegun   = 8 // a charge is a begin
 )
 
 // correction comes with the first charge of a key in a transaction of action correct. If the value of the key is still left, the
@@ -112,11 +114,11 @@ func appendHeader(b []byte, now, deadline int64) []byte {
 
 // appendTransaction adds the beginning of a transaction of n charges. holds says that one of these has a holder.
 func appendTransaction(b []byte, a action, times, n int, holds bool) []byte {
-	switch {
-	case holds:
-		b[16] = isHolding
-	case n > 1 || a == correct:
-		b[16] = max(b[16], isGeneral)
+	if n > 1 || a == correct || holds && a == reserve {
+		b[16] |= isGeneral
+	}
+	if holds {
+		b[16] |= isHolding
 	}
 	if holds && a != correct {
 		a += holding

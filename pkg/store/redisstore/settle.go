@@ -33,6 +33,7 @@ func (s *Store) settle(c *call, v verdict) *call {
 		copy(c.after, c.before)
 	}
 	due := func(i int) bool { return v == isAdmitted && c.allowed(i) || v != isUndone && c.counts(i) }
+	c.release(fix, v) // before the corrections of their hits
 	for i := range c.charges {
 		if c.charges[i].Limit.Algorithm == algorithms.Concurrency {
 			continue
@@ -47,7 +48,6 @@ func (s *Store) settle(c *call, v verdict) *call {
 			fix.correct(c.charges[i], c.sum(i, due)-max(c.applied(i), 0), f)
 		}
 	}
-	c.release(fix, v) // behind the corrections, which look for the reserved value
 	if len(fix.charges) == 0 {
 		s.calls.Put(fix)
 		return nil

@@ -24,7 +24,7 @@ function algorithm.take(s, requests, jitter, period, _, hits, count_rejected)
   return count > 0 and {math.min(count, MAX), alive}, fits
 end
 
-if general > 0 then
+if general % 2 == 1 then
   function algorithm.correct(s, _, jitter, period, now, difference)
     return algorithm.take(s, MAX, jitter, period, now, difference, true)
   end

@@ -18,7 +18,7 @@ end
 
 function algorithm.idle(s, period) return (floor(s[1] / period) + 1) * period end
 
-if general > 0 then
+if general % 2 == 1 then
   function algorithm.correct(s, _, _, period, now, difference, at)
     if floor(at / period) ~= floor(math.max(now, s and s[1] or 0) / period) then return s end
     return algorithm.take(s, EXACT, nil, period, now, difference, true)

@@ -13,7 +13,7 @@
 -- A rate limit has a book.
 --   Four bytes that name it, I7 instant at which the book expires.
 -- A record without its book is forgotten. So a reset deletes the book, and no holder of the key is known.
-if general == 2 then
+if general % 4 >= 2 then
   local HOLD, WAS, RECORD, BOOK = '<I1I4I4I8I8I8c16', '<I1I4I8I8I8', '<c4I1I4I7I7', '<c4I7'
   local BEGIN, END, BEGUN, CANCEL, RELEASE = 1, 2, 3, 4, 5 -- phases; RELEASE makes a holder denied if it holds since an instant
   local HELD, DENIED, ENDED = 1, 2, 3 -- statuses
@@ -32,25 +32,27 @@ if general == 2 then
     write(c.book, pack(BOOK, book[1], book[2]), book[2])
   end}
   local UNWRITTEN = {open = true}
-
-  local function own(place, by, c)
-    if kept_by[place] == nil then kept_by[place], before[place], state[place] = by, c, {0, 0, false} end
-  end
+  local SAME, CHANGED = {0, 0, false}, {0, 0, true}
 
   -- charge reads a charge, its key and its holder.
   local function charge()
-    local c, algorithm = {}, 0
-    c.key, algorithm, c.flags, c.requests, c.capacity, c.period, c.hits, position = unpack(CHARGE, request, position)
-    local key, by = c.key, algorithms[algorithm]
-    if c.flags < 32 then
-      if before[key] == nil then load(key, algorithm, c.period) end
-      return c
+    local key, algorithm, flags, requests, capacity, period, hits
+    key, algorithm, flags, requests, capacity, period, hits, position = unpack(CHARGE, request, position)
+    local by = algorithms[algorithm]
+    if flags < 32 then
+      if before[key] == nil then load(key, algorithm, period) end
+      return {key = key, flags = flags, requests = requests, capacity = capacity, hits = hits}
     end
-    c.phase, c.record, c.book, c.at_most, c.at, c.from, c.name, position = unpack(HOLD, request, position)
-    c.by, c.id = by, c.record
+    local phase, record, book, at_most, at, from, name
+    phase, record, book, at_most, at, from, name, position = unpack(HOLD, request, position)
+    local c = { -- all fields, as a table takes time to grow
+      key = key, flags = flags, requests = requests, capacity = capacity, period = period, hits = hits,
+      phase = phase, record = record, book = book, at_most = at_most, at = at, from = from, name = name, by = by, id = record,
+      was = false, when = 0,
+    }
     if by.slots then
-      c.id, c.capacity = c.record .. c.name, c.at_most
-      own(c.record, UNWRITTEN, c)
+      c.id, c.capacity = record .. name, at_most
+      kept_by[record], before[record], state[record] = UNWRITTEN, c, SAME
       if before[key] == nil then
         local hits, at, till
         kept_by[key], period_of[key] = by, 0
@@ -62,9 +64,9 @@ if general == 2 then
       end
       return c
     end
-    if before[key] == nil then load(key, algorithm, c.period) end
-    own(c.record, RECORDS, c)
-    own(c.book, BOOKS, c)
+    if before[key] == nil then load(key, algorithm, period) end
+    if kept_by[record] == nil then kept_by[record], before[record], state[record] = RECORDS, c, SAME end
+    if kept_by[book] == nil then kept_by[book], before[book], state[book] = BOOKS, c, SAME end
     if holders[c.id] == nil then
       local found = redis.call('MGET', KEYS[c.record], KEYS[c.book])
       if books[c.book] == nil then
@@ -104,18 +106,9 @@ if general == 2 then
     local book = books[c.book]
     if not book or book[2] < r[4] then
       books[c.book] = {book and book[1] or c.name:sub(1, 4), r[4] + floor(c.at_most / 16)}
-      state[c.book][3] = true
+      state[c.book] = CHANGED
     end
     state[c.record] = {r, 0, true}
-  end
-
-  -- flush writes the changes of a list, and reads the list again.
-  local function flush(key)
-    local by, is = kept_by[key], state[key]
-    if not is[3] then return end
-    local idle = by.apply(before[key], is)
-    if idle then redis.call('PEXPIREAT', KEYS[key], floor((idle + 999) / 1000) + later) end
-    before[key], state[key] = by.open(KEYS[key], period_of[key], now), {0, 0, false}
   end
 
   -- probe returns a decision about a list, for a charge that is allowed in any case.
@@ -124,102 +117,113 @@ if general == 2 then
     return {1, remaining, 0, reset, 0}
   end
 
-  -- give_back gives back hits that were charged at an instant. A window gives back its own hits only, and a list the hits of that instant.
-  -- give_back returns a decision about a list that is peeked at, which stays.
-  local function give_back(c, hits, charged, at, peeked)
-    local key, by = c.key, c.by
-    if by.open then
-      if peeked then
-        local remaining, reset = by.less(before[key], c.requests, hits, charged)
-        return {1, remaining, 0, reset, 0}
-      end
-      flush(key)
-      by.correct(before[key], c.requests, -hits, charged)
-    elseif by.back then -- a sliding count
-      state[key] = state[key] and by.correct(state[key], c.requests, c.capacity, c.period, now, -hits, charged)
-    elseif not by.windows or floor(charged / c.period) == floor(at / c.period) then
-      take(key, c.requests, c.capacity, -hits, true)
-    end
-  end
+  local apply, begin, begins
 
-  -- charge_beyond charges hits, also beyond the limit, at the instant of the charge, and returns a decision about a list.
-  local function charge_beyond(c, hits, at)
-    local key, by = c.key, c.by
-    if c.at == 0 then
-      local _, remaining, _, reset = take(key, c.requests, c.capacity, hits, true)
-      return by.open and {1, remaining, 0, reset, 0}
-    elseif by.open then
-      flush(key)
-      by.correct(before[key], c.requests, hits, at)
-    else
-      state[key] = by.correct(state[key], c.requests, c.capacity, c.period, now, hits, at, false)
+  if general % 8 >= 4 then
+    -- flush writes the changes of a list, and reads the list again.
+    local function flush(key)
+      local by, is = kept_by[key], state[key]
+      if not is[3] then return end
+      local idle = by.apply(before[key], is)
+      if idle then redis.call('PEXPIREAT', KEYS[key], floor((idle + 999) / 1000) + later) end
+      before[key], state[key] = by.open(KEYS[key], period_of[key], now), {0, 0, false}
     end
-  end
 
-  -- effect is Effect of package algorithms for every phase but BEGIN: the hits to charge, or to give back if negative.
-  local function effect(c, r)
-    local held = r and r[1] == HELD
-    local hits = math.max(c.hits, 0)
-    if c.phase == END then
-      if held then return c.by.slots and -r[2] or hits - r[2] end
-      return not r and not c.by.slots and hits or 0
-    elseif c.phase == BEGUN then
-      return not held and not (r and r[1] == ENDED) and hits or 0
-    end
-    return held and -r[2] or 0
-  end
-
-  -- apply applies every phase but BEGIN, and returns a decision about a list.
-  local function apply(c, peeked)
-    local latest = instant(c)
-    local at = c.at > 0 and c.phase ~= RELEASE and math.min(c.at, latest) or latest
-    local r = find(c, latest)
-    c.was, c.when = r, at
-    local key, by, phase = c.key, c.by, c.phase
-    local held = r and r[1] == HELD
-    if phase == RELEASE and (not held or r[3] ~= c.at) then
-      if r and not by.slots and not by.open then -- the end has given back all but its own hits
-        returned[key] = (returned[key] or 0) + c.hits - (r[3] == c.at and r[2] or 0)
-      end
-      return
-    end
-    local d
-    local hits, till = effect(c, r), at + c.at_most
-    if by.slots then
-      if hits < 0 then
+    -- give_back gives back hits that were charged at an instant. A window gives back its own hits only, and a list the hits of that instant.
+    -- give_back returns a decision about a list that is peeked at, which stays.
+    local function give_back(c, hits, charged, at, peeked)
+      local key, by = c.key, c.by
+      if by.open then
         if peeked then
-          state[key] = by.without(before[key], state[key], c.name, -hits, r[4])
-        else
-          state[key], holders[c.id] = by.free(before[key], state[key], c.name, -hits, r[4]), false
+          local remaining, reset = by.less(before[key], c.requests, hits, charged)
+          return {1, remaining, 0, reset, 0}
         end
-      elseif hits > 0 and till > latest then
-        if peeked then
-          state[key] = by.with(state[key], hits, till)
-        else
-          state[key], holders[c.id] = by.hold(before[key], state[key], c.name, hits, at, till), {HELD, hits, at, till}
-        end
+        flush(key)
+        by.correct(before[key], c.requests, -hits, charged)
+      elseif by.back then -- a sliding count
+        state[key] = state[key] and by.correct(state[key], c.requests, c.capacity, c.period, now, -hits, charged)
+      elseif not by.windows or floor(charged / c.period) == floor(at / c.period) then
+        take(key, c.requests, c.capacity, -hits, true)
       end
-      return probe(c)
     end
-    if phase == RELEASE then -- the reservation of the hits is corrected elsewhere
-    elseif hits < 0 then
-      d = give_back(c, -hits, r[3], at, peeked)
-    elseif hits > 0 then
-      d = charge_beyond(c, hits, at)
-    elseif c.at == 0 and not by.open then
-      take(key, c.requests, c.capacity, 0, true) -- a probe carries a bucket over to another limit
+
+    -- charge_beyond charges hits, also beyond the limit, at the instant of the charge, and returns a decision about a list.
+    local function charge_beyond(c, hits, at)
+      local key, by = c.key, c.by
+      if c.at == 0 then
+        local _, remaining, _, reset = take(key, c.requests, c.capacity, hits, true)
+        return by.open and {1, remaining, 0, reset, 0}
+      elseif by.open then
+        flush(key)
+        by.correct(before[key], c.requests, hits, at)
+      else
+        state[key] = by.correct(state[key], c.requests, c.capacity, c.period, now, hits, at, false)
+      end
     end
-    if hits <= 0 and c.at == 0 then d = d or probe(c) end -- also a probe takes over the numbers of the limit
-    if not by.open then d = nil end
-    if peeked then return d end
-    if phase == BEGUN and not held and not (r and r[1] == ENDED) and c.hits > 0 then
-      keep(c, {HELD, c.hits, at, till})
-    elseif (phase == CANCEL or phase == RELEASE) and held then
-      keep(c, {DENIED, 0, r[3], r[4]})
-    elseif phase == END and (held or not r and c.hits >= 0) then
-      keep(c, {ENDED, held and math.max(c.hits, 0) or 0, held and r[3] or 0, held and r[4] or till})
+
+    -- effect is Effect of package algorithms for every phase but BEGIN: the hits to charge, or to give back if negative.
+    local function effect(c, r)
+      local held = r and r[1] == HELD
+      local hits = math.max(c.hits, 0)
+      if c.phase == END then
+        if held then return c.by.slots and -r[2] or hits - r[2] end
+        return not r and not c.by.slots and hits or 0
+      elseif c.phase == BEGUN then
+        return not held and not (r and r[1] == ENDED) and hits or 0
+      end
+      return held and -r[2] or 0
     end
-    return d
+
+    -- apply applies every phase but BEGIN, and returns a decision about a list.
+    function apply(c, peeked)
+      local latest = instant(c)
+      local at = c.at > 0 and c.phase ~= RELEASE and math.min(c.at, latest) or latest
+      local r = find(c, latest)
+      c.was, c.when = r, at
+      local key, by, phase = c.key, c.by, c.phase
+      local held = r and r[1] == HELD
+      if phase == RELEASE and (not held or r[3] ~= c.at) then
+        if r and not by.slots and not by.open then -- the end has given back all but its own hits
+          returned[key] = (returned[key] or 0) + c.hits - (r[3] == c.at and r[2] or 0)
+        end
+        return
+      end
+      local d
+      local hits, till = effect(c, r), at + c.at_most
+      if by.slots then
+        if hits < 0 then
+          if peeked then
+            state[key] = by.without(before[key], state[key], c.name, -hits, r[4])
+          else
+            state[key], holders[c.id] = by.free(before[key], state[key], c.name, -hits, r[4]), false
+          end
+        elseif hits > 0 and till > latest then
+          if peeked then
+            state[key] = by.with(state[key], hits, till)
+          else
+            state[key], holders[c.id] = by.hold(before[key], state[key], c.name, hits, at, till), {HELD, hits, at, till}
+          end
+        end
+        return probe(c)
+      end
+      if phase == RELEASE then -- the reservation of the hits is corrected elsewhere
+      elseif hits < 0 then
+        d = give_back(c, -hits, r[3], at, peeked)
+      elseif hits > 0 then
+        d = charge_beyond(c, hits, at)
+      end
+      if hits <= 0 and c.at == 0 then d = d or probe(c) end -- also a probe takes over the numbers of the limit
+      if not by.open then d = nil end
+      if peeked then return d end
+      if phase == BEGUN and not held and not (r and r[1] == ENDED) and c.hits > 0 then
+        keep(c, {HELD, c.hits, at, till})
+      elseif (phase == CANCEL or phase == RELEASE) and held then
+        keep(c, {DENIED, 0, r[3], r[4]})
+      elseif phase == END and (held or not r and c.hits >= 0) then
+        keep(c, {ENDED, held and math.max(c.hits, 0) or 0, held and r[3] or 0, held and r[4] or till})
+      end
+      return d
+    end
   end
 
   local function tell(c, d)
@@ -234,72 +238,113 @@ if general == 2 then
     end
   end
 
-  -- begins decides the charges that have no holder, or begin one. Then the new holders hold, or are denied.
-  local function begins(action, all, n)
-    local keys, flags, requests, capacities, hits, free = {}, {}, {}, {}, {}, {}
-    local base, asked = {}, {} -- asked has the holders as the charges before in the transaction leave them
-    for i = 1, n do
-      local c = all[i]
-      keys[i], flags[i], requests[i], capacities[i], hits[i] = c.key, c.flags, c.requests, c.capacity, c.hits
-      if c.phase then
-        c.when = instant(c)
-        hits[i] = math.max(c.hits, 0)
-        if c.by.slots then base[c.key] = state[c.key] end
-      end
-    end
-    local function ask(i)
-      local c = all[i]
-      if not c.phase then return end
-      c.was = asked[c.id] or find(c, c.when)
-      free[i] = c.was and c.was[1] == HELD
-      if free[i] then
-        hits[i] = 0
-        if c.flags % 8 >= 4 then flags[i] = c.flags - 4 end
-      end
-    end
-    local function note(i, ok)
-      local c = all[i]
-      if c.phase and hits[i] > 0 and (ok or not c.by.slots) then
-        asked[c.id] = ok and {HELD, hits[i], c.when, c.when + c.at_most} or {DENIED, 0, 0, c.when + c.at_most}
-      end
-    end
-    local passed, allowed, decisions = decide(action, n, keys, flags, requests, capacities, hits, free, ask, note)
-    if action == PEEK then return passed, decisions end
-    for key, was in pairs(base) do state[key] = was end
-    for i = 1, n do
-      local c = all[i]
-      local r = c.phase and find(c, c.when)
-      if c.phase and c.hits > 0 and not (r and r[1] == HELD) then
-        local holds, till = allowed[i] and (passed or action == RESERVE), c.when + c.at_most
-        if not c.by.slots then
-          keep(c, holds and {HELD, c.hits, c.when, till} or {DENIED, 0, 0, till})
-        elseif holds then
-          state[c.key] = c.by.hold(before[c.key], state[c.key], c.name, c.hits, c.when, till)
-          holders[c.id] = {HELD, c.hits, c.when, till}
+  if general >= 8 then
+    -- begin decides a begin that is alone in its transaction.
+    function begin(action, c)
+      local key, by, when = c.key, c.by, instant(c)
+      local was, hits = find(c, when), math.max(c.hits, 0)
+      local held = was and was[1] == HELD
+      c.was, c.when = was, when
+      local base = state[key]
+      local ok, remaining, retry, reset =
+        take(key, c.requests, c.capacity, held and 0 or hits, not held and not by.slots and c.flags % 8 >= 4)
+      if held then ok, retry = true, 0 end
+      if hits > 0 and not held and action == TAKE then
+        local till = when + c.at_most
+        if not by.slots then
+          keep(c, ok and {HELD, hits, when, till} or {DENIED, 0, 0, till})
+        elseif ok then
+          state[key] = by.hold(before[key], base, c.name, hits, when, till)
+          holders[c.id] = {HELD, hits, when, till}
         end
       end
+      return ok or c.flags % 4 >= 2, by.open and {ok and 1 or 0, remaining, retry, reset, 0}
     end
-    return passed, decisions
   end
 
-  -- holding applies a transaction with holders: first all but the begins, in order, and then the rest as several does.
+  if general % 2 == 1 then
+    -- begins decides the charges that have no holder, or begin one. Then the new holders hold, or are denied.
+    function begins(action, all, n)
+      local keys, flags, requests, capacities, hits, free = {}, {}, {}, {}, {}, {}
+      local base, asked = {}, {} -- asked has the holders as the charges before in the transaction leave them
+      for i = 1, n do
+        local c = all[i]
+        keys[i], flags[i], requests[i], capacities[i], hits[i] = c.key, c.flags, c.requests, c.capacity, c.hits
+        if c.phase then
+          c.when = instant(c)
+          hits[i] = math.max(c.hits, 0)
+          if c.by.slots then base[c.key] = state[c.key] end
+        end
+      end
+      local function ask(i)
+        local c = all[i]
+        if not c.phase then return end
+        c.was = asked[c.id] or find(c, c.when)
+        free[i] = c.was and c.was[1] == HELD
+        if free[i] then
+          hits[i] = 0
+          if c.flags % 8 >= 4 then flags[i] = c.flags - 4 end
+        end
+      end
+      local function note(i, ok)
+        local c = all[i]
+        if c.phase and hits[i] > 0 and (ok or not c.by.slots) then
+          asked[c.id] = ok and {HELD, hits[i], c.when, c.when + c.at_most} or {DENIED, 0, 0, c.when + c.at_most}
+        end
+      end
+      local passed, allowed, decisions = decide(action, n, keys, flags, requests, capacities, hits, free, ask, note)
+      for key, was in pairs(base) do state[key] = was end
+      for i = 1, n do
+        local c = all[i]
+        local r = c.phase and find(c, c.when)
+        if c.phase and c.hits > 0 and not (r and r[1] == HELD) then
+          local holds, till = allowed[i] and (passed or action == RESERVE), c.when + c.at_most
+          if not c.by.slots then
+            keep(c, holds and {HELD, c.hits, c.when, till} or {DENIED, 0, 0, till})
+          elseif holds then
+            state[c.key] = c.by.hold(before[c.key], state[c.key], c.name, c.hits, c.when, till)
+            holders[c.id] = {HELD, c.hits, c.when, till}
+          end
+        end
+      end
+      return passed, decisions
+    end
+
+    -- settle applies a charge with a holder of a correction. A BEGIN is a probe there, for a decision.
+    function settle()
+      local c = charge()
+      if c.phase == BEGIN then
+        tell({key = c.key}, probe(c))
+      else
+        apply(c, false)
+      end
+    end
+  end
+
+  -- holding applies a transaction with holders. Of several charges these come first: all with a holder but the begins, in order. The rest is decided as several does.
   function holding(action, n)
+    if n == 1 and action ~= RESERVE then
+      local c = charge()
+      local base = state[c.key]
+      local passed, d = true, nil
+      if c.phase == BEGIN then passed, d = begin(action, c) else d = apply(c, action == PEEK) end
+      if action == PEEK then state[c.key] = base end
+      answer[#answer + 1] = pack('<I4', passed and 1 or 0)
+      return tell(c, d)
+    end
     local all, begun, d = {}, {}, {}
     for i = 1, n do all[i] = charge() end
-    local key = all[1].key
-    local was = state[key]
     for i = 1, n do
       local c = all[i]
       if not c.phase or c.phase == BEGIN then
         begun[#begun + 1] = c
       else
-        d[i] = apply(c, action == PEEK)
+        d[i] = apply(c, false)
       end
     end
     local passed, decisions = true, {}
     if #begun > 0 then passed, decisions = begins(action, begun, #begun) end
-    if action == PEEK then state[key] = was end -- of one charge
-    if action == RESERVE then -- each charge of a list tells what the reservation added
+    if action == RESERVE then -- each charge of a list tells the hits that the reservation added
       for i = 1, n do
         for j = 1, #begun do
           if d[i] and begun[j].key == all[i].key then d[i][5] = decisions[j][5] end
@@ -316,16 +361,6 @@ if general == 2 then
       else
         tell(c, d[i])
       end
-    end
-  end
-
-  -- settle applies a charge with a holder of a correction. A BEGIN is a probe there, for a decision.
-  function settle()
-    local c = charge()
-    if c.phase == BEGIN then
-      tell({key = c.key}, probe(c))
-    else
-      apply(c, false)
     end
   end
 end

@@ -46,7 +46,7 @@ function algorithm.idle(s, period)
   return (floor(s[1] / period) + (s[2] > 0 and 2 or 1)) * period
 end
 
-if general > 0 then
+if general % 2 == 1 or general % 8 >= 4 then
   function algorithm.correct(s, requests, _, period, now, difference, at)
     local current, previous
     current, previous, now = windows(s, period, now)

@@ -108,7 +108,7 @@ function algorithm.take(s, requests, _, _, _, hits, count_rejected, g)
   return {added, refunded, charged}, allowed, math.max(0, requests - used), retry, reset
 end
 
-if general > 0 then
+if general % 2 == 1 or general % 8 >= 4 then
   -- enter puts hits of an earlier instant into the list, up to twice the limit. The hits join a later entry
   -- if there is one, and so may count too long, never too short.
   local function enter(g, requests, hits, at)

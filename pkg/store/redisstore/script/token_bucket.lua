@@ -71,7 +71,7 @@ function algorithm.idle(s, period)
   return s[1] + q + floor((r + s[3]) / s[4]) + 1
 end
 
-if general > 0 then
+if general % 2 == 1 then
   -- A bucket gains while hits are taken from it. correct does not give back the part of that gain which a full bucket would not have
   -- gained: all beyond the deficit at that instant.
   function algorithm.correct(s, requests, capacity, period, now, difference, at, was)

@@ -49,7 +49,7 @@ function algorithm.idle(s, period)
   return s[1] + muldiv(period, s[4], s[5]) + 2
 end
 
-if general > 0 then
+if general % 2 == 1 then
   -- correct does not give back tokens that a full bucket would not have gained, as in token_bucket.lua.
   function algorithm.correct(s, requests, _, period, now, difference, at, was)
     if difference > 0 then return algorithm.take(s, requests, requests, period, at, difference, true) end

@@ -10,10 +10,11 @@ if deadline > 0 and now >= deadline then return pack('<I1I8', 1, now) end
 local CHARGE, CORRECTION, DECISION = '<I4I1I1I4I4I7i5', '<I8I1c0I1c0I1c0', '<I1I4I8I8I5I7'
 local answer = {} -- for each transaction
 local before, state, kept_by, period_of = {}, {}, {}, {} -- by key; before is the value, or the result of open
-local load, take, decide, several, correct, holding, settle, returned
+local load, take, decide, several, correct, holding, settle, returned, loaded
 
 if general > 0 then
   returned = {} -- by key: hits of a correction that have come back before, with the end of their holder
+  loaded = {} -- by key: the first state
 
   -- load reads the state of a key.
   function load(key, algorithm, period)
@@ -25,6 +26,7 @@ if general > 0 then
       local raw = redis.call('GET', KEYS[key])
       before[key], state[key] = raw or '', raw and read(by, raw, period)
     end
+    loaded[key] = state[key]
   end
 
   -- take takes hits from the state of a key and returns whether they are allowed and, for a list, the rest of the decision.
@@ -34,7 +36,9 @@ if general > 0 then
     state[key] = next
     return allowed, remaining, retry, reset
   end
+end
 
+if general % 2 == 1 then
   -- admitted is Admitted of package store. Modes: 0 enforce, 1 quota, 2 shadow, 3 both.
   local function admitted(n, flags, allowed)
     local quotas, over, denied = 0, 0, false
@@ -130,8 +134,7 @@ if general > 0 then
         position = from
         settle()
       else
-        local first = before[key] == nil
-        if first then load(key, algorithm, period) end
+        if before[key] == nil then load(key, algorithm, period) end
         local by = kept_by[key]
         if flags < 16 then
           local allowed, remaining, retry, reset = take(key, requests, capacity, hits, flags % 8 >= 4)
@@ -145,7 +148,7 @@ if general > 0 then
           at = math.min(at, math.max(now, newest)) -- the clock of the caller may be ahead a little, or Redis's went back
           if by.open then
             by.correct(before[key], requests, hits, at)
-          elseif first and before[key] == left then
+          elseif state[key] == loaded[key] and before[key] == left then
             state[key] = target ~= '' and read(by, target)
           elseif hits ~= 0 then
             was = was ~= '' and read(by, was)

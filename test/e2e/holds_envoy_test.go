@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -102,6 +104,79 @@ hedge_policy: { hedge_on_per_try_timeout: true }
 	}
 	if calls := r.of("=mine"); len(calls) > 0 {
 		t.Errorf("with use_remote_address Envoy replaces a client's x-request-id; got %v", calls)
+	}
+}
+
+// When Envoy follows a redirect, the end of the first hop comes while the second hop runs, and both hops have one x-request-id. So the
+// name must be of the hop.
+func TestRedirectsThatEnvoyFollowsNeedANameForEachHop(t *testing.T) {
+	t.Parallel()
+	const ofHops = `
+- actions:
+  - request_headers: { header_name: x-user, descriptor_key: user }
+  - generic_key: { descriptor_key: request, descriptor_value: "%FILTER_STATE(hold.name:PLAIN)%" }
+- actions:
+  - request_headers: { header_name: x-user, descriptor_key: user }
+  - generic_key: { descriptor_key: request_done, descriptor_value: "%FILTER_STATE(hold.name:PLAIN)%" }
+  apply_on_stream_done: true
+`
+	const naming = `
+- name: envoy.filters.http.set_filter_state
+  typed_config:
+    "@type": type.googleapis.com/envoy.extensions.filters.http.set_filter_state.v3.Config
+    on_request_headers:
+    - object_key: hold.name
+      factory_key: envoy.string
+      format_string: { text_format_source: { inline_string: "%UNIQUE_ID%" } }
+`
+	tests := []struct {
+		name, limits, filters string
+		running, all          []string
+	}{
+		{
+			"x-request-id", beginAndEnd, "",
+			[]string{"request=1", "request=1", "request_done=1"},
+			[]string{"request=1", "request=1", "request_done=1", "request_done=1"},
+		},
+		{
+			"a name of the hop", ofHops, naming,
+			[]string{"request=1", "request=2", "request_done=1"},
+			[]string{"request=1", "request=2", "request_done=1", "request_done=2"},
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			r := startRecorder(t, func(context.Context, string) (ratelimitv3.RateLimitResponse_Code, error) {
+				return ratelimitv3.RateLimitResponse_OK, nil
+			})
+			backend := startSlowBackend(t)
+			e := startEnvoyTo(t, backend.Address(), envoyConfig{
+				RateLimits: test.limits, Filters: test.filters, Endpoints: []string{tcpAddress(t, r.address)},
+				Route: "internal_redirect_policy: {}",
+			})
+			f := e.fly(t, "/?to="+url.QueryEscape(e.url+"/?gate=second"), "x-user: alice")
+			awaitGate(t, backend, "second", 1)
+			await := func(want []string) {
+				t.Helper()
+				eventually(t, func() string {
+					if got := named(t, r.of("")); len(got) < len(want) {
+						return fmt.Sprintf("got %v, want %v", got, want)
+					}
+					return ""
+				})
+				got := named(t, r.of(""))
+				slices.Sort(got) // the end of the first hop and the begin of the second are two calls under way
+				if diff := cmp.Diff(slices.Sorted(slices.Values(want)), got); diff != "" {
+					t.Errorf("(-want +got):\n%s", diff)
+				}
+			}
+			await(test.running)
+			backend.Open("second")
+			if code := f.land(t).code; code != 200 {
+				t.Errorf("got %d, want 200", code)
+			}
+			await(test.all)
+		})
 	}
 }
 

@@ -23,6 +23,7 @@ import (
 //	tokens=70    the body is JSON with a usage of so many tokens, as language models answer
 //	stream=3     the body is so many server-sent events; with tokens, another event has the usage
 //	midway=NAME  the rest of the body after the first event, or the first byte, comes when the gate is open
+//	to=/path     the answer redirects there
 //	reset=begin  the connection breaks before the answer; reset=midway: after the first event, or the first byte
 //
 // A POST to a path that ends in /chat/completions is answered as a language model would, see completion. Other requests get a line of
@@ -138,6 +139,10 @@ func (b *Backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	kind, pieces := body(r.URL.Path, query, size)
 	if kind != "" {
 		w.Header().Set("Content-Type", kind)
+	}
+	if to := query.Get("to"); to != "" {
+		http.Redirect(w, r, to, http.StatusFound)
+		return
 	}
 	w.WriteHeader(status)
 	for i, piece := range pieces {

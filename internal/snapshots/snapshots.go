@@ -113,7 +113,7 @@ func (k *Keeper) loadLocked(ctx context.Context) {
 	case err == nil:
 		k.count(func(s *Stats) { s.Loaded = loaded.Keys })
 		logger.LogAttrs(ctx, slog.LevelInfo, "counts loaded",
-			slog.Int("keys", loaded.Keys), slog.Int("idle", loaded.Idle), slog.Int("without_room", loaded.NoRoom),
+			slog.Int("keys", loaded.Keys), slog.Int("idle", loaded.Idle), slog.Int("without_room", loaded.NoRoom), slog.Int("holders", loaded.Holders),
 			slog.Time("saved", loaded.Time), slog.String("took", time.Since(start).String()))
 	case errors.Is(err, fs.ErrNotExist):
 		logger.LogAttrs(ctx, slog.LevelInfo, "there are no saved counts", slog.String("file", k.path()))
@@ -181,7 +181,7 @@ func (k *Keeper) save(ctx context.Context, level slog.Level) error {
 		k.failed, level = "", slog.LevelInfo
 	}
 	k.options.Logger.LogAttrs(ctx, level, "counts saved",
-		slog.Int("keys", saved.Keys), slog.Int64("bytes", counted.bytes), slog.String("took", took.String()))
+		slog.Int("keys", saved.Keys), slog.Int("holders", saved.Holders), slog.Int64("bytes", counted.bytes), slog.String("took", took.String()))
 	return nil
 }
 

@@ -43,6 +43,9 @@ func (c call) String() string {
 	for i := range c.charges {
 		x := &c.charges[i]
 		fmt.Fprintf(&text, " [key %d hits %d of %d per %v mode %d counted %t]", c.keys[i], x.Hits, x.Limit.Capacity(), x.Limit.Period, x.Mode, x.CountRejected)
+		if h := x.Hold; h != nil {
+			fmt.Fprintf(&text, "(phase %d of holder %d for %v)", h.Phase, h.Holder[0], h.AtMost)
+		}
 	}
 	return fmt.Sprintf("%s at %d", &text, c.now)
 }
@@ -51,6 +54,7 @@ func (c call) String() string {
 type answer struct {
 	admitted  bool
 	decisions []algorithms.Decision
+	found     []algorithms.Hold // by the charges, if one has a holder
 	forgotten int
 }
 
@@ -67,7 +71,13 @@ type script struct {
 // newScript chooses an algorithm and its limits.
 func newScript(p Plan, r *rand.Rand, name string) *script {
 	all := algorithms.RateAlgorithms()
+	if p.Holders {
+		all = algorithms.Algorithms()
+	}
 	l := algorithms.Limit{Algorithm: all[r.IntN(len(all))], Requests: uint32(1 + r.IntN(20)), Period: time.Second}
+	if l.Algorithm == algorithms.Concurrency {
+		l.Period = 0
+	}
 	s := &script{plan: p, name: name, limits: [2]algorithms.Limit{l, l}}
 	s.limits[1].Requests = uint32(r.IntN(25)) // 0 is a ban
 	if l.Algorithm == algorithms.TokenBucket {
@@ -125,9 +135,22 @@ func (s *client) next(now algorithms.Instant) call {
 				x.Mode = []store.Mode{store.Enforce, store.Enforce, store.Quota, store.Shadow, store.ShadowQuota}[r.IntN(5)]
 			}
 		}
+		if s.plan.Holders && r.IntN(5) > 0 {
+			x.Hold = chooseHold(r)
+		}
 		c.keys, c.charges = append(c.keys, key), append(c.charges, x)
 	}
 	return c
+}
+
+// chooseHold returns a begin or an end of one of a few holders.
+func chooseHold(r *rand.Rand) *store.Hold {
+	phases := []algorithms.HoldPhase{algorithms.HoldBegin, algorithms.HoldBegin, algorithms.HoldEnd, algorithms.HoldEnd, algorithms.HoldBegun, algorithms.HoldCancel}
+	return &store.Hold{
+		Phase:  phases[r.IntN(len(phases))],
+		Holder: store.Holder{byte(1 + r.IntN(4))}, // no name has only zeros
+		AtMost: []time.Duration{300 * time.Millisecond, time.Minute}[r.IntN(2)],
+	}
 }
 
 // learn notes the hits that a call has taken and given back.
@@ -212,6 +235,15 @@ func play(t *testing.T, s store.Store, c call, client int, order *atomic.Int64) 
 		err = s.Peek(t.Context(), c.charges, out.decisions)
 	case reset:
 		out.forgotten, err = s.Reset(t.Context(), c.charges)
+	}
+	if c.method != reset && store.Holds(c.charges) {
+		for i := range c.charges {
+			var found algorithms.Hold
+			if h := c.charges[i].Hold; h != nil {
+				found = h.Was
+			}
+			out.found = append(out.found, found)
+		}
 	}
 	o.Return, o.Output = order.Add(1), out
 	return o, err

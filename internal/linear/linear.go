@@ -2,7 +2,7 @@
 // In that order no call comes before a call that had ended earlier. The model is package algorithms, one call after
 // another. Porcupine (github.com/anishathalye/porcupine) searches the order.
 //
-// Calls of a history take, refund, probe, peek and reset a few keys, while a reload changes the limits of these keys. The clock moves
+// Calls of a history take, refund, probe, peek and reset a few keys, and begin and end holders, while a reload changes the limits of these keys. The clock moves
 // only between two phases, while no call is under way. So the instant of each call is known, and every answer too, to the nanosecond.
 //
 // The package is for tests. For a long run, LINEAR_OPERATIONS in the environment replaces the number of calls of a test, and LINEAR_SEED its first
@@ -40,6 +40,7 @@ type Plan struct {
 	Calls   int  // of each client in a phase
 	Phases  int  // between which the clock moves
 	Parts   bool // the keys of a request lie in several slots, so that less is promised: see model
+	Holders bool // most charges begin or end a holder
 }
 
 // OneKey is many calls on one key.
@@ -47,6 +48,9 @@ func OneKey() Plan { return Plan{Keys: 1, Clients: 4, Calls: 6, Phases: 3} }
 
 // Crossing is transactions over several keys.
 func Crossing() Plan { return Plan{Keys: 3, Clients: 4, Calls: 5, Phases: 3} }
+
+// Holding is transactions that begin and end a few holders of two keys.
+func Holding() Plan { return Plan{Keys: 2, Clients: 4, Calls: 5, Phases: 3, Holders: true} }
 
 // InParts is transactions whose keys lie in several slots of a cluster.
 func InParts() Plan { return Plan{Keys: 3, Clients: 4, Calls: 5, Phases: 1, Parts: true} }

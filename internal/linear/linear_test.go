@@ -60,6 +60,7 @@ func (p *plain) Take(_ context.Context, charges []store.Charge, decisions []algo
 	}
 	next, out := step(keys, call{now: p.now(), keys: numbers, charges: charges})
 	copy(decisions, out.decisions)
+	found(charges, out)
 	if p.defect == "a refund twice" && charges[0].Hits < 0 {
 		next, _ = step(next, call{now: p.now(), keys: numbers, charges: charges})
 	}
@@ -67,6 +68,9 @@ func (p *plain) Take(_ context.Context, charges []store.Charge, decisions []algo
 		next, _ = step(next, call{now: p.now(), keys: numbers[:1], charges: charges[:1]})
 	}
 	for i, name := range names {
+		if p.defect == "a holder that is forgotten" {
+			next[i].holders = nil
+		}
 		p.before[name] = p.keys[name]
 		p.keys[name] = next[i]
 		if p.defect == "a part that is seen" {
@@ -87,7 +91,17 @@ func (p *plain) Peek(_ context.Context, charges []store.Charge, decisions []algo
 	}
 	_, out := step(keys, call{method: peek, now: p.now(), keys: numbers, charges: charges})
 	copy(decisions, out.decisions)
+	found(charges, out)
 	return nil
+}
+
+// found writes the holds that an answer found to the charges.
+func found(charges []store.Charge, out answer) {
+	for i := range out.found {
+		if h := charges[i].Hold; h != nil {
+			h.Was = out.found[i]
+		}
+	}
 }
 
 func (p *plain) Reset(_ context.Context, charges []store.Charge) (int, error) {
@@ -112,6 +126,10 @@ func TestAStoreWithADefectIsRejected(t *testing.T) {
 		{"", OneKey()},
 		{"", Crossing()},
 		{"", InParts()},
+		{"", Holding()},
+		{"a lost update", Holding()},
+		{"a part that is seen", Holding()},
+		{"a holder that is forgotten", Holding()},
 		{"a lost update", OneKey()},
 		{"a lost update", InParts()},
 		{"a refund twice", OneKey()},

@@ -14,6 +14,8 @@ type key struct {
 	limit algorithms.Limit // of the last charge
 	state algorithms.State
 	log   []taken // of sliding_window_log: the charges, to be played again
+
+	holders []holder // by name
 }
 
 // taken is one charge of a log.
@@ -22,10 +24,13 @@ type taken struct {
 	hits          int64
 	limit         algorithms.Limit
 	countRejected bool
+
+	back    bool               // the hits came back,
+	charged algorithms.Instant // which were taken at this instant
 }
 
 func (k key) equal(o key) bool {
-	return k.limit == o.limit && k.state == o.state && slices.Equal(k.log, o.log)
+	return k.limit == o.limit && k.state == o.state && slices.Equal(k.log, o.log) && slices.Equal(k.holders, o.holders)
 }
 
 // take returns the key after a charge, and the decision.
@@ -48,9 +53,9 @@ func (k key) take(c *store.Charge, hits int64, now algorithms.Instant) (key, alg
 	k.limit = c.Limit
 	switch {
 	case log.Unused():
-		return key{}, d
+		return key{holders: k.holders}, d
 	case hits != 0 && (d.Allowed || c.CountRejected):
-		k.log = append(slices.Clip(k.log), taken{now, hits, c.Limit, c.CountRejected})
+		k.log = append(slices.Clip(k.log), taken{at: now, hits: hits, limit: c.Limit, countRejected: c.CountRejected})
 	}
 	return k, d
 }
@@ -59,7 +64,11 @@ func (k key) take(c *store.Charge, hits int64, now algorithms.Instant) (key, alg
 func (k key) played() *algorithms.Log {
 	log := new(algorithms.Log)
 	for _, h := range k.log {
-		log.Take(h.limit, h.at, h.hits, h.countRejected)
+		if h.back {
+			log.GiveBack(h.limit, h.at, h.charged, uint32(h.hits))
+		} else {
+			log.Take(h.limit, h.at, h.hits, h.countRejected)
+		}
 	}
 	return log
 }
@@ -150,47 +159,79 @@ func modelOf(n int, holds func(c call, keys []key, got, want answer) bool) porcu
 func step(keys []key, c call) ([]key, answer) {
 	switch c.method {
 	case peek:
-		_, d := keys[c.keys[0]].take(&c.charges[0], c.charges[0].Hits, c.now)
-		return keys, answer{decisions: []algorithms.Decision{d}}
+		_, alone := step(keys, call{now: c.now, keys: c.keys[:1], charges: c.charges[:1]})
+		return keys, answer{decisions: alone.decisions, found: alone.found}
 	case reset:
 		next := slices.Clone(keys)
 		next[c.keys[0]] = key{}
 		return next, answer{forgotten: 1}
 	case take: // below
 	}
-	next, decisions := slices.Clone(keys), make([]algorithms.Decision, len(c.charges))
-	for i := range c.charges {
-		x := &c.charges[i]
-		next[c.keys[i]], decisions[i] = next[c.keys[i]].take(x, x.Hits, c.now)
+	next, out := slices.Clone(keys), answer{decisions: make([]algorithms.Decision, len(c.charges))}
+	if store.Holds(c.charges) {
+		out.found = make([]algorithms.Hold, len(c.charges))
 	}
-	if store.Admitted(c.charges, decisions) {
-		return next, answer{admitted: true, decisions: decisions}
+	find := func(i int) {
+		if out.found != nil {
+			out.found[i] = next[c.keys[i]].hold(&c.charges[i], c.now)
+		}
 	}
-	copy(next, keys)
 	for i := range c.charges {
-		x := &c.charges[i]
-		hits := x.Hits
-		if !x.CountRejected {
-			hits = 0
+		if k := c.keys[i]; settles(&c.charges[i]) {
+			find(i)
+			next[k], out.decisions[i] = next[k].settle(&c.charges[i], c.now)
+		}
+	}
+	settled, effects := slices.Clone(next), make([]algorithms.Effect, len(c.charges))
+	for i := range c.charges {
+		if k, x := c.keys[i], &c.charges[i]; !settles(x) {
+			find(i)
+			effects[i] = next[k].effect(x, c.now)
+			next[k], out.decisions[i] = next[k].apply(x, effects[i], c.now)
+			next[k] = next[k].note(x, c.now, out.decisions[i].Allowed)
+		}
+	}
+	if out.admitted = store.Admitted(c.charges, out.decisions); !out.admitted {
+		copy(next, settled)
+		c.deny(next, effects, out.decisions)
+	}
+	for k := range next {
+		next[k].holders = settled[k].holders
+	}
+	for i := range c.charges {
+		if k, x := c.keys[i], &c.charges[i]; !settles(x) {
+			next[k] = next[k].note(x, c.now, out.admitted && out.decisions[i].Allowed)
+		}
+	}
+	return next, out
+}
+
+// deny applies the charges of a denied request that count rejected hits, and decides the charges that were allowed.
+func (c call) deny(keys []key, effects []algorithms.Effect, decisions []algorithms.Decision) {
+	for i := range c.charges {
+		x, k := &c.charges[i], c.keys[i]
+		if settles(x) {
+			continue
+		}
+		e := effects[i]
+		if !x.CountRejected || x.Limit.Algorithm == algorithms.Concurrency {
+			e = algorithms.Effect{Forced: true}
 		}
 		var d algorithms.Decision
-		next[c.keys[i]], d = next[c.keys[i]].take(x, hits, c.now)
-		if !x.CountRejected {
-			d.Allowed, d.RetryAfter = true, 0
-		}
-		if decisions[i].Allowed {
+		if keys[k], d = keys[k].apply(x, e, c.now); decisions[i].Allowed {
 			decisions[i] = d
 		}
 	}
-	return next, answer{decisions: decisions}
 }
 
 // explains reports whether the model's answer is the store's.
 func (c call) explains(keys []key, got, want answer) bool {
 	if c.method != reset {
-		return got.admitted == want.admitted && slices.Equal(got.decisions, want.decisions)
+		return got.admitted == want.admitted && slices.Equal(got.decisions, want.decisions) && slices.Equal(got.found, want.found)
 	}
 	switch k := keys[c.keys[0]]; {
+	case len(k.holders) > 0 || c.charges[0].Limit.Algorithm == algorithms.Concurrency:
+		return true // a store may count a key of holders only, or not
 	case k.state.Unused() && k.log == nil:
 		want.forgotten = 0
 	case k.idle(c.now):

@@ -10,7 +10,7 @@ import (
 
 // Random histories are linearizable: on one key, and over keys of several shards.
 func TestRandomHistoriesAreLinearizable(t *testing.T) {
-	for name, p := range map[string]linear.Plan{"one_key": linear.OneKey(), "crossing": linear.Crossing()} {
+	for name, p := range map[string]linear.Plan{"one_key": linear.OneKey(), "crossing": linear.Crossing(), "holding": linear.Holding()} {
 		t.Run(name, func(t *testing.T) {
 			const batch = 100_000 // calls in a bubble: a new store for each
 			calls, all := 0, linear.Operations(t, 450_000)

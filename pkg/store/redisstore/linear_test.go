@@ -22,8 +22,10 @@ func TestRandomHistoriesAreLinearizable(t *testing.T) {
 	}{
 		{"one_key", single, linear.OneKey(), Options{}},
 		{"crossing", single, linear.Crossing(), Options{}},
+		{"holding", single, linear.Holding(), Options{}},
 		{"one_key_in_a_cluster", cluster, linear.OneKey(), Options{}},
 		{"one_slot_of_a_cluster", cluster, linear.Crossing(), Options{HashTag: func([]byte) []byte { return []byte("edge}") }}},
+		{"holding_in_one_slot_of_a_cluster", cluster, linear.Holding(), Options{HashTag: func([]byte) []byte { return []byte("edge}") }}},
 		{"slots_of_a_cluster", cluster, linear.InParts(), Options{}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

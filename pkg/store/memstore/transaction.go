@@ -200,8 +200,10 @@ func (t *transaction) decide(
 		case c.Hold.Phase != algorithms.HoldBegin:
 			continue
 		default:
-			hits = t.begins[t.refs[i].begin].hits
-			counts = counts && hits > 0 && c.Limit.Algorithm != algorithms.Concurrency
+			b := &t.begins[t.refs[i].begin]
+			hits = b.hits
+			asks := c.Hits <= 0 && b.was.Status != algorithms.HoldHeld
+			counts = counts && (hits > 0 || asks) && c.Limit.Algorithm != algorithms.Concurrency
 		}
 		if !counts {
 			hits = 0

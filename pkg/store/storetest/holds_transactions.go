@@ -90,6 +90,11 @@ func deniedBeginCounts(t *testing.T, e Env) {
 		e.wantAdmitted(t, false, counting("s", 11))
 		if rate {
 			e.wantAdmitted(t, false, begin("k", l, "t", 0)) // past the limit
+			refund := charge("k", l)                        // makes room for a begin without hits, but is not applied
+			refund.Hits = -8
+			if d := e.wantAdmitted(t, false, refund, counting("t", 0), banned); !d[0].Allowed || d[1].Allowed {
+				t.Errorf("%v: %+v; want the refund allowed, and the begin denied", a, d)
+			}
 		} else {
 			e.wantRemaining(t, charge("k", l), 10)
 		}

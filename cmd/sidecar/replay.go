@@ -32,12 +32,12 @@ Timestamps are whole numbers of --time-unit; a timestamp before the client's las
 4294967295 and 1 by default; 0 asks and takes nothing. The command skips blank lines and lines that begin with #. Each client
 has its own count. A denied request counts nothing, unless --count-rejected is given.
 
-A request may hold its hits from a begin to an end, as under a limit with hold. Its lines are
+A request may hold its hits from a begin to an end, as under a limit with hold, with the lines
 
   begin <client> <timestamp> <holder> [hits]
   end <client> <timestamp> <holder> [hits]
 
-The end names the true hits. It is always allowed. A holder is forgotten --at-most after its begin. concurrency has no other lines, and no
+The end names the true hits, and is always allowed. A holder is forgotten --at-most after its begin. concurrency has no other lines, and no
 --period: --limit is max_in_flight there.
 
 token_bucket_integer counts in whole time units here: the period must be a whole number of time units, and all waits are. The
@@ -154,7 +154,7 @@ type replay struct {
 	limit         algorithms.Limit
 	unit          time.Duration // of timestamps
 	tick          time.Duration // in which the algorithm counts: the nanosecond, or unit
-	atMost        time.Duration // of holders; 0: there are none
+	atMost        time.Duration // of holders; 0: not given
 	countRejected bool
 	json          bool
 	clients       map[string]*client

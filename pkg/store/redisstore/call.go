@@ -148,14 +148,13 @@ func (c *call) drop(keys map[string]*resetting) {
 	c.pointHolds()
 }
 
-// size returns the sum of the call's hits, each without its sign. Releases have the hits of corrections.
+// size returns the sum of the call's hits without holders, each without its sign.
 func (c *call) size() int64 {
 	var hits int64
 	for i := range c.charges {
-		if c.held(i) && c.holds[i].Phase == release {
-			continue
+		if !c.held(i) {
+			hits += max(c.charges[i].Hits, -c.charges[i].Hits)
 		}
-		hits += max(c.charges[i].Hits, -c.charges[i].Hits)
 	}
 	return hits
 }

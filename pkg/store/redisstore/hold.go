@@ -237,6 +237,9 @@ func (c *call) free(i int) {
 	}
 }
 
+// begun reports whether charge i of a reservation made a holder hold hits. Call findNew before.
+func (c *call) begun(i int) bool { return c.holding && c.holds[i].begun }
+
 // findNew notes which charges of a reservation made a holder hold hits.
 func (c *call) findNew() {
 	for i := range c.holds {
@@ -245,17 +248,17 @@ func (c *call) findNew() {
 	}
 }
 
-// release adds to a fix of a request that is not admitted that the new holders are denied, and probes of their slots. A release has the hits
+// release adds to a fix of a request that is denied that the new holders are denied, and probes of their slots. A release has the hits
 // that the fix gives back: if the holder has ended meanwhile, they have come back already.
 func (c *call) release(fix *call, v verdict) {
-	if v == isAdmitted || !c.holding {
+	if v != isDenied || !c.holding {
 		return
 	}
 	freed := false
 	for i := range c.holds {
 		if c.holds[i].begun {
 			charge := c.charges[i]
-			if charge.Rule = i; v == isDenied && c.counts(i) || charge.Limit.Algorithm == algorithms.Concurrency {
+			if charge.Rule = i; c.counts(i) || charge.Limit.Algorithm == algorithms.Concurrency {
 				charge.Hits = 0
 			}
 			fix.add(&charge)
@@ -264,7 +267,7 @@ func (c *call) release(fix *call, v verdict) {
 			freed = freed || charge.Limit.Algorithm == algorithms.Concurrency
 		}
 	}
-	if !freed || v == isUndone {
+	if !freed {
 		return
 	}
 	for i := range c.charges {

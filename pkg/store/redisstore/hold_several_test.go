@@ -9,7 +9,7 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// A request over several slots reserves the hits of a holder, and is then denied or fails. Meanwhile the holder may end, as its client has left.
+// A request over several slots reserves the hits of a holder, and is then denied. Meanwhile the holder may end, as its client has left.
 // The hits come back once.
 func TestHitsOfAReservedHolderComeBackOnce(t *testing.T) {
 	again := begin("k", algorithms.Limit{}, "r", 2)
@@ -29,7 +29,7 @@ func TestHitsOfAReservedHolderComeBackOnce(t *testing.T) {
 		for _, counters := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, counters %v", test.name, counters), func(t *testing.T) {
 				for _, a := range algorithms.Algorithms() {
-					for _, v := range []verdict{isDenied, isUndone} {
+					{
 						o := Options{}
 						if counters {
 							o.Counters = counted(fresh(t))
@@ -46,18 +46,63 @@ func TestHitsOfAReservedHolderComeBackOnce(t *testing.T) {
 							charge.Limit = l
 							wants(t, true, s, charge)
 						}
-						if fix := s.settle(reserved, v); fix == nil {
+						if fix := s.settle(reserved, isDenied); fix == nil {
 							t.Fatalf("%v: the reservation needs no change", a)
 						} else {
 							run(t, s, fix)
 						}
 						if got := remains(t, s, begin("k", l, "", 0)); got != test.left {
-							t.Errorf("%v, verdict %d: %d of 10 remain; want %d", a, v, got, test.left)
+							t.Errorf("%v: %d of 10 remain; want %d", a, got, test.left)
 						}
 						e := end("k", l, "r", 0)
 						if wants(t, true, s, e); test.left == 6 && e.Hold.Was.Status == algorithms.HoldHeld {
-							t.Errorf("%v, verdict %d: the holder still holds %+v", a, v, e.Hold.Was)
+							t.Errorf("%v: the holder still holds %+v", a, e.Hold.Was)
 						}
+					}
+				}
+			})
+		}
+	}
+}
+
+// A request over several slots fails after the begin of a holder. Somebody else decides the request, and tells how.
+func TestHoldersOfARequestThatFailedAreRepaired(t *testing.T) {
+	for _, test := range []struct {
+		name        string
+		told        []store.Charge
+		rate, slots uint32 // of 10, beside another holder of 4
+	}{
+		{"nothing is told", nil, 1, 1},
+		{"it was admitted", []store.Charge{begun(5)}, 1, 1},
+		{"it was admitted and has ended", []store.Charge{begun(5), ended(3)}, 3, 6},
+		{"it was denied", []store.Charge{cancelled()}, 6, 6},
+	} {
+		for _, first := range []bool{false, true} { // the store is told before it settles the reservation
+			t.Run(fmt.Sprintf("%s, first %v", test.name, first), func(t *testing.T) {
+				for _, a := range algorithms.Algorithms() {
+					s, c := given(t, Options{})
+					l := limitOfTen(a)
+					wants(t, true, s, begin("k", l, "other", 4))
+					c.sleep(time.Millisecond)
+					reserved := callOf(reserve, begin("k", l, "r", 5))
+					reserved.server = s.main
+					run(t, s, reserved)
+					if first {
+						tellLater(s, "k", l, s.Now(), test.told...)
+						toldHolds(t, s)
+					}
+					s.giveBack([]*call{reserved})
+					eventually(t, "the reservation is settled", s.outbox.idle)
+					if !first {
+						tellLater(s, "k", l, s.Now(), test.told...)
+						toldHolds(t, s)
+					}
+					want := test.rate
+					if a == algorithms.Concurrency {
+						want = test.slots
+					}
+					if got := remains(t, s, begin("k", l, "", 0)); got != want {
+						t.Errorf("%v: %d of 10 remain; want %d", a, got, want)
 					}
 				}
 			})

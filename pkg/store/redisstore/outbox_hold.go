@@ -204,6 +204,27 @@ func (o *outbox) sendHoldsBefore(charges []store.Charge) {
 	}
 }
 
+// followHolds puts the ends that a request has behind the events of their holders that are on the way or wait. A begin without an answer is
+// sent again. If the end of the request has come before, only a second end ends the holder.
+func (o *outbox) followHolds(charges []store.Charge) {
+	if o.holds.Load() == 0 {
+		return
+	}
+	for i := range charges {
+		c := &charges[i]
+		if c.Hold == nil || c.Hold.Phase == algorithms.HoldBegin || c.Hold.Phase == algorithms.HoldBegun {
+			continue
+		}
+		sh := o.shard(c.Key)
+		sh.mu.Lock()
+		_, waits := sh.holds[string(c.Key)][owedHolder{c.Limit.Algorithm, c.Limit.Period, c.Hold.Holder}]
+		sh.mu.Unlock()
+		if waits {
+			o.store.HoldLater(c, o.store.Now())
+		}
+	}
+}
+
 // lookHoldLocked is lookLocked for a holder.
 func (r *round) lookHoldLocked(sh *outboxShard, h *owedHold, send bool) {
 	o := r.outbox

@@ -132,6 +132,33 @@ func TestHoldersAreToldOnceThoughRedisStandsStill(t *testing.T) {
 	}
 }
 
+// Redis has applied the begin of a holder, and the answer is lost. The end comes with a request, before the begin is sent again.
+func TestABeginThatIsToldAgainDoesNotOutliveItsEnd(t *testing.T) {
+	for _, a := range algorithms.Algorithms() {
+		s, c := given(t, Options{})
+		l := limitOfTen(a)
+		tellLater(s, "k", l, s.Now(), begun(4))
+		c.sleep(time.Millisecond)
+		sh := s.outbox.shard([]byte("k"))
+		sh.mu.Lock()
+		h := sh.holds["k"][owedHolder{l.Algorithm, l.Period, store.HolderOf([]byte("r"))}]
+		told := h.call(s)
+		sh.mu.Unlock()
+		run(t, s, told)
+		wants(t, true, s, end("k", l, "r", 3))
+		told.err = errReply
+		s.outbox.toldHold(told)
+		toldHolds(t, s)
+		want := uint32(7)
+		if a == algorithms.Concurrency {
+			want = 10
+		}
+		if got := remains(t, s, begin("k", l, "", 0)); got != want {
+			t.Errorf("%v: %d of 10 remain after the end; want %d", a, got, want)
+		}
+	}
+}
+
 // A holder is told in its own window, and has its own time to live.
 func TestHoldersAreToldAtTheirOwnInstant(t *testing.T) {
 	s, clock := given(t, Options{})

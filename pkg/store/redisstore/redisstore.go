@@ -246,6 +246,7 @@ func (s *Store) Take(ctx context.Context, charges []store.Charge, decisions []al
 		return true, nil
 	}
 	s.outbox.sendBefore(charges)
+	s.outbox.followHolds(charges)
 	now := s.now()
 	if s.several(now, charges) {
 		return s.takeSeveral(ctx, until, now, charges, decisions)

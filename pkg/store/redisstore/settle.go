@@ -13,7 +13,7 @@ type verdict uint8
 const (
 	isAdmitted verdict = iota
 	isDenied           // charges with CountRejected count
-	isUndone           // the request is decided elsewhere, and no charge counts
+	isUndone           // the request is decided elsewhere, and no charge counts but the begins of holders, which are repaired later
 )
 
 // settle plays the charges of a reservation again as the verdict demands. settle returns the call that changes Redis accordingly,
@@ -30,10 +30,12 @@ func (s *Store) settle(c *call, v verdict) *call {
 	case isDenied:
 		c.again(c.counts, c.keep)
 	case isUndone:
-		copy(c.after, c.before)
+		c.again(c.begun, func(int, algorithms.Decision) {})
 	}
-	due := func(i int) bool { return v == isAdmitted && c.allowed(i) || v != isUndone && c.counts(i) }
-	c.release(fix, v) // before the corrections of their hits
+	due := func(i int) bool {
+		return v == isAdmitted && c.allowed(i) || v != isUndone && c.counts(i) || v == isUndone && c.begun(i)
+	}
+	c.release(fix, v) // before the corrections, which ask for the hits that came back before
 	for i := range c.charges {
 		if c.charges[i].Limit.Algorithm == algorithms.Concurrency {
 			continue

@@ -96,7 +96,7 @@ func collect(parts []*call, decisions []algorithms.Decision) {
 }
 
 // giveBack has the outbox give back the reservations of a request that failed. A part without an answer may have been applied, and
-// stays as if used.
+// stays as if used. So do the hits of holders that have begun: their end corrects the hits, and so does HoldLater.
 func (s *Store) giveBack(parts []*call) {
 	for _, c := range parts {
 		switch {

@@ -76,6 +76,7 @@ func (g *together) begin(s *Store, number int, t *store.Transaction, now time.Ti
 	}
 	g.open[number] = true
 	s.outbox.sendBefore(t.Charges)
+	s.outbox.followHolds(t.Charges)
 	at := s.now()
 	if s.several(at, t.Charges) {
 		until := g.until[number]

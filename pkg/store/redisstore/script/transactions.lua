@@ -143,12 +143,13 @@ if general % 2 == 1 then
           local at, left, target, was
           at, left, target, was, position = unpack(CORRECTION, request, position)
           local is = state[key]
-          hits, returned[key] = hits + (returned[key] or 0), nil
+          local back = returned[key] or 0
+          hits, returned[key] = hits + back, nil
           local newest = by.open and before[key].now or is and is[1] or 0
           at = math.min(at, math.max(now, newest)) -- the clock of the caller may be ahead a little, or Redis's went back
           if by.open then
             by.correct(before[key], requests, hits, at)
-          elseif state[key] == loaded[key] and before[key] == left then
+          elseif back == 0 and is == loaded[key] and before[key] == left then
             state[key] = target ~= '' and read(by, target)
           elseif hits ~= 0 then
             was = was ~= '' and read(by, was)

@@ -86,7 +86,8 @@ func TestSlotsOfClientsThatLeaveDuringTheCallAreFreeAfterAtMost(t *testing.T) {
 	})
 }
 
-// A request that passes because Weir does not answer holds nothing. Its end changes no slots, and is charged whole under a rate limit.
+// A request that passes because Weir does not answer holds nothing. The end of such a request changes no slots, and is charged
+// whole under a rate limit.
 func TestEndsOfRequestsThatFailedOpen(t *testing.T) {
 	t.Parallel()
 	const tokens = `

@@ -45,7 +45,13 @@ func TestWhenEnvoyTellsTheEndOfARequest(t *testing.T) {
 	backend := startSlowBackend(t)
 	e := startEnvoyTo(t, backend.Address(), envoyConfig{
 		RateLimits: beginAndEnd,
-		Endpoints:  []string{tcpAddress(t, r.address)},
+		Filters: `
+- name: envoy.filters.http.fault
+  typed_config:
+    "@type": type.googleapis.com/envoy.extensions.filters.http.fault.v3.HTTPFault
+    abort: { header_abort: {}, percentage: { numerator: 100 } }
+`,
+		Endpoints: []string{tcpAddress(t, r.address)},
 		Route: `
 retry_policy: { retry_on: gateway-error, num_retries: 2, per_try_timeout: 0.2s }
 hedge_policy: { hedge_on_per_try_timeout: true }
@@ -95,12 +101,18 @@ hedge_policy: { hedge_on_per_try_timeout: true }
 			})
 		})
 	}
+	if code := e.get(t, "/", "x-user: refused by an earlier filter", "x-envoy-fault-abort-request: 403").code; code != 403 {
+		t.Errorf("a request that an earlier filter refuses: got %d, want 403", code)
+	}
 	// An end that comes late would be here by now.
 	if diff := cmp.Diff([]string{"request=1"}, named(t, r.of("leaves during the call"))); diff != "" {
 		t.Errorf("a client that left during the call (-want +got):\n%s", diff)
 	}
 	if f := e.fly(t, "/", "x-user: last", "x-request-id: mine"); f.land(t).code != 200 {
 		t.Errorf("the last request: got %d, want 200", f.code)
+	}
+	if calls := r.of("refused by"); len(calls) > 0 {
+		t.Errorf("a request that an earlier filter refuses: got the calls %v, want none", calls)
 	}
 	if calls := r.of("=mine"); len(calls) > 0 {
 		t.Errorf("with use_remote_address Envoy replaces a client's x-request-id; got %v", calls)

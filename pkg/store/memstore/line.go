@@ -48,8 +48,8 @@ func (h *holders) slotsWithout(l *line, n uint32) algorithms.Slots {
 	return s
 }
 
-// join adds a holder to the line, and returns its number.
-func (h *holders) join(l *line, t stateTag, holder *store.Holder, hold algorithms.Hold) uint32 {
+// join adds a holder to the line.
+func (h *holders) join(l *line, t stateTag, holder *store.Holder, hold algorithms.Hold) {
 	n := h.add(holderRecord{holder: *holder, state: t | stateTag(kindSlots), at: hold.At, until: hold.Until, hits: hold.Hits})
 	before := h.placeOf(l, hold.Until)
 	if before != l.last {
@@ -58,7 +58,6 @@ func (h *holders) join(l *line, t stateTag, holder *store.Holder, hold algorithm
 	h.insert(&l.holderList, n, before)
 	l.used += uint64(hold.Hits)
 	l.count++
-	return n
 }
 
 // placeOf returns the record of the line behind which a new one goes; 0: it is the first. Most go to the end. After another at_most they go

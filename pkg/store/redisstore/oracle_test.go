@@ -14,7 +14,7 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// oracle knows from the answers alone what every holder holds. Clients of four stores begin, end, repeat and die in rounds, during which
+// oracle knows the holders from the answers alone. Clients of four stores begin, end, repeat and die in rounds, during which
 // the clock stands still.
 type oracle struct {
 	stores []*Store
@@ -35,7 +35,7 @@ type oracleHolder struct {
 	name  string
 	hits  int64
 	until algorithms.Instant
-	dead  bool // its client sends no end
+	dead  bool // the client sends no end
 }
 
 const oracleAtMost = 10 * time.Second
@@ -121,7 +121,7 @@ func (o *oracle) runOut(mine []*oracleHolder) (left []*oracleHolder) {
 	return left
 }
 
-// compare fails the test unless Redis holds exactly what the clients know of.
+// compare fails the test unless Redis holds exactly the holders that the clients know of.
 func (o *oracle) compare(t *testing.T) {
 	t.Helper()
 	for _, k := range o.keys {

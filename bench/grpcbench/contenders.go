@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"strings"
+	"sync/atomic"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
@@ -34,12 +36,63 @@ descriptors:
     descriptors:
       - key: client_id
         rate_limit: {unit: year, requests_per_unit: 1}
+  - key: path
+    value: /held
+    descriptors:
+      - key: client_id
+        rate_limit: {algorithm: token_bucket, unit: year, requests_per_unit: 4294967295, hold: {begin: request, end: done, at_most: 1h}}
+  - key: path
+    value: /slots
+    descriptors:
+      - key: client_id
+        rate_limit: {algorithm: concurrency, max_in_flight: 4294967295, hold: {begin: request, end: done, at_most: 1h}}
 `
 
-// message returns a request of one client.
-func message(path string, client int) ([]byte, error) {
-	return drive.Request("bench", []drive.Entry{{Key: "path", Value: path}, {Key: "client_id", Value: fmt.Sprintf("c-%d", client)}})
+// message returns a request of one client, with more entries at the end of the descriptor.
+func message(path string, client int, more ...drive.Entry) ([]byte, error) {
+	return drive.Request("bench", append([]drive.Entry{{Key: "path", Value: path}, {Key: "client_id", Value: fmt.Sprintf("c-%d", client)}}, more...))
 }
+
+// holders is how many holders of a contender begin and end in turns. Half of them hold at a time.
+const holders = 20_000
+
+// messages returns the requests of a contender to so many keys. Holders begin and end in turns, all under one key.
+func (c *contender) messages(keys int) (all [][]byte, err error) {
+	if !c.holds() {
+		for i := range keys {
+			m, err := message(c.path, i)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, m)
+		}
+		return all, nil
+	}
+	for i := range 2 * holders {
+		entry := drive.Entry{Key: "request", Value: fmt.Sprintf("%032x", i/2)}
+		if i%2 == 1 {
+			entry = drive.Entry{Key: "done", Value: fmt.Sprintf("%032x", (i/2+holders/2)%holders)}
+		}
+		m, err := message(c.path, 4711, entry)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, m)
+	}
+	return all, nil
+}
+
+// manyKeys returns how many keys the requests without holders have at least. Redis takes equal requests of a call together, and no two
+// requests with holders are equal.
+func (o *options) manyKeys() int {
+	if o.holds {
+		return holders
+	}
+	return 1
+}
+
+// holds reports whether the requests of a contender begin and end holders.
+func (c *contender) holds() bool { return c.path == "/held" || c.path == "/slots" }
 
 // body returns a request as gRPC sends it: five bytes (not compressed, length) and the message.
 func body(path string) ([]byte, error) {
@@ -58,6 +111,7 @@ type contender struct {
 	body   string // a file
 	envoy  string // host:port of Envoy's listener that asks the server; "": clients ask the server
 	turns  []turn
+	next   *atomic.Int64 // number of the next message of a holder; nil: other messages
 }
 
 // all returns the contenders of the options. The first one is measured always: the bare server, or with leases a server in memory.
@@ -75,6 +129,16 @@ func (b *bench) all() []contender {
 		return []contender{{name: "bare", kind: "bare"}, {name: "grpc", kind: "grpc"}, {name: "lane", kind: "lane"}, {name: "no filter"}}
 	case b.o.idle > 0, b.o.profile > 0:
 		return []contender{bare, allowed("grpc", "grpc"), allowed("lane", "lane")}
+	case b.o.holds:
+		kind := "lane"
+		if b.o.redis {
+			kind = "redis lane"
+		}
+		for path, name := range map[string]string{"/bucket": "token_bucket", "/held": "token_bucket, held", "/slots": "concurrency"} {
+			all = append(all, contender{name: name, kind: kind, redis: b.o.redis, path: path, want: codeOK, next: new(atomic.Int64)})
+		}
+		slices.SortFunc(all, func(x, y contender) int { return strings.Compare(x.path, y.path) })
+		return append([]contender{bare}, all...)
 	case b.o.leased:
 		for _, path := range []string{"/search", "/bucket"} {
 			name := map[string]string{"/search": " fixed_window", "/bucket": " token_bucket"}[path]

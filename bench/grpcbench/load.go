@@ -47,7 +47,7 @@ func (b *bench) turn(ctx context.Context, c *contender, s shape, requests int) (
 		return t, err
 	}
 	ask := b.h2load
-	if b.o.keys > 1 {
+	if b.o.keys > 1 || b.o.holds {
 		ask = b.clients
 	}
 	if err := ask(ctx, c, s, requests, &t); err != nil {
@@ -162,18 +162,18 @@ func percentiles(log []byte) (p50, p99 time.Duration, err error) {
 	return all[len(all)/2], all[len(all)*99/100], nil
 }
 
-// clients asks as h2load would, for another key each time.
+// clients asks as h2load would, for another key or holder each time.
 func (b *bench) clients(ctx context.Context, c *contender, s shape, requests int, t *turn) error {
-	messages := make([][]byte, b.o.keys)
-	for i := range messages {
-		var err error
-		if messages[i], err = message(c.path, i); err != nil {
-			return err
-		}
+	messages, err := c.messages(max(b.o.keys, b.o.manyKeys()))
+	if err != nil {
+		return err
 	}
-	var err error
+	next := func() []byte { return messages[rand.IntN(len(messages))] }
+	if c.holds() {
+		next = func() []byte { return messages[int(c.next.Add(1)-1)%len(messages)] }
+	}
 	t.late, err = drive.Closed(ctx, c.server.grpc, drive.Load{Connections: s.connections, Streams: s.streams, Requests: requests, Timeout: b.o.grpcTimeout},
-		func() []byte { return messages[rand.IntN(len(messages))] })
+		next)
 	return err
 }
 

@@ -19,6 +19,10 @@
 //
 //	go -C bench run ./grpcbench -store redis -keys 10000
 //
+// With -holds each second request of the same client ends a holder that has begun before, of 20 000 under one key:
+//
+//	go -C bench run ./grpcbench -holds -store redis
+//
 // With -envoy h2load asks a real Envoy of two workers, which asks the servers. The report then shows how long the answers of Envoy
 // took, also without the filter. With -idle the report shows the memory of a connection that has had one request, and with -profile
 // where the CPU time of Weir goes.
@@ -53,7 +57,8 @@ type options struct {
 	keys             int
 	network          string // tcp, unix or tls
 	redis, envoy     bool
-	leased           bool          // beside redis
+	leased           bool // beside redis
+	holds            bool
 	idle             int           // connections; 0: no measurement of them
 	profile          time.Duration // 0: no profile
 	servers          *regexp.Regexp
@@ -79,6 +84,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		flags.StringVar(&servers, "servers", ".", "regular expression of the servers to measure beside the bare one")
 		flags.IntVar(&o.keys, "keys", 1, "keys to ask for at random; more than 1 does without h2load, and without a key over its limit")
 		flags.StringVar(&store, "store", "memory", "where counts are kept: memory, redis, or leased for memory, Redis and leases of Redis in turns")
+		flags.BoolVar(&o.holds, "holds", false, "measure a limit without holders beside limits whose holders begin and end in turns")
 		flags.BoolVar(&o.envoy, "envoy", false, "ask through Envoy")
 		flags.IntVar(&o.idle, "idle", 0, "measure the memory of that many connections instead of CPU time")
 		flags.DurationVar(&o.profile, "profile", 0, "profile each of Weir's servers that long instead")
@@ -111,6 +117,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		return o, fmt.Errorf("network %q: must be tcp, unix or tls", o.network)
 	case o.network != "tcp" && (o.redis || o.envoy || o.keys > 1 || o.idle > 0 || o.profile > 0):
 		return o, fmt.Errorf("network %q: store redis, envoy, keys, idle and profile need tcp", o.network)
+	case o.holds && (o.leased || o.envoy || o.network != "tcp" || o.keys > 1 || o.idle > 0 || o.profile > 0):
+		return o, errors.New("holds: leases, envoy, network, keys, idle and profile have no effect with it")
 	case o.envoy && (o.redis || o.keys > 1 || o.idle > 0 || o.profile > 0):
 		return o, errors.New("envoy: store, keys, idle and profile have no effect with it")
 	}
@@ -152,7 +160,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	if err != nil {
 		return err
 	}
-	if o.h2load, err = exec.LookPath("h2load"); err != nil && o.keys == 1 && o.idle == 0 {
+	if o.h2load, err = exec.LookPath("h2load"); err != nil && o.keys == 1 && !o.holds && o.idle == 0 {
 		return errors.New("h2load is missing: it drives the load; install the package nghttp2-client (Debian, Ubuntu) or nghttp2 (others)")
 	}
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)

@@ -17,7 +17,7 @@ func measured(t *testing.T, args ...string) map[string][]string {
 	if testing.Short() {
 		t.Skip("takes some seconds")
 	}
-	if _, err := exec.LookPath("h2load"); err != nil && !slices.Contains(args, "-keys=100") {
+	if _, err := exec.LookPath("h2load"); err != nil && !slices.Contains(args, "-keys=100") && !slices.Contains(args, "-holds") {
 		if parts.Required("h2load") {
 			t.Fatal(err)
 		}
@@ -89,6 +89,16 @@ func TestCostsOfManyKeysInRedisAreMeasured(t *testing.T) {
 		if asks := !strings.Contains(name, "bare"); asks == (columns[3] == "-") {
 			t.Errorf("%s: CPU time of Redis is %q", name, columns[3])
 		}
+	}
+}
+
+func TestHoldersAreMeasuredBesideALimitWithoutHolders(t *testing.T) {
+	parts.NeedRedis(t, "../..")
+	for _, store := range []string{"memory", "redis"} {
+		t.Run(store, func(t *testing.T) {
+			rows := measured(t, "-holds", "-store="+store, "-requests=2000", "-redis-timeout=5s")
+			wantServers(t, rows, "4x50 bare", "4x50 token_bucket", "4x50 token_bucket, held", "4x50 concurrency")
+		})
 	}
 }
 

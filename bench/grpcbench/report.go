@@ -17,6 +17,8 @@ type report struct {
 func newReport(w io.Writer, o options) *report {
 	who := "h2load asks"
 	switch {
+	case o.holds:
+		who = "a client asks, for holders in turns, or for 20000 keys at random"
 	case o.keys > 1:
 		who = fmt.Sprintf("a client asks for %d keys at random", o.keys)
 	case o.envoy:

@@ -33,6 +33,7 @@ func TestReplayDecidesHoldersAsTheStoreDoes(t *testing.T) {
 
 // compareWithStore gives a store in memory and replay the same lines. Both count nanoseconds.
 func compareWithStore(t *testing.T, a algorithms.Algorithm, seed uint64) {
+	t.Helper()
 	const atMost = 20 * time.Second
 	r := rand.New(rand.NewPCG(seed, uint64(a))) //nolint:gosec // a test that can be repeated
 	limit := algorithms.Limit{Algorithm: a, Requests: 20, Period: 10 * time.Second}

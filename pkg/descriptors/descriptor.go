@@ -67,7 +67,7 @@ func (t *tree) descriptor(v value, parent *node) {
 		t.add(v, fs, parent, child, l, label)
 	}
 	t.descriptors(fs, child)
-	t.checkHolds(rule, all, child)
+	t.checkHolds(all, child)
 	t.checkFlags(fs, rule, t.domain.rules[below:])
 }
 

@@ -100,9 +100,8 @@ func (t *tree) atMost(fs fields, v value) time.Duration {
 	return t.duration(at)
 }
 
-// checkHolds records the mistakes in the limits of a descriptor about holders, and gives the rule its keys of holders. The
-// descriptors below are decoded.
-func (t *tree) checkHolds(rule *Rule, all []limit, below *node) {
+// checkHolds records the mistakes in the limits of a descriptor about holders. The descriptors below are decoded.
+func (t *tree) checkHolds(all []limit, below *node) {
 	var first *hold
 	for i := range all {
 		h := all[i].hold

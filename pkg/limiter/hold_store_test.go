@@ -49,7 +49,8 @@ func TestHoldersThroughTheStore(t *testing.T) {
 			one("shadow=a,r=1", "OK ok:0/1"), one("shadow=a,r=2", "OK shadowed:0/1"), one("shadow=a,d=2", "OK ok:0/1"), one("shadow=a,d=1", "OK ok:1/1"),
 		},
 		"a quota that is over holds nothing": {
-			{[]string{"quota=a,r=1", "other=a"}, "OK ok:0/1 ok:99/100"}, {[]string{"quota=a,r=2", "other=a"}, "OK over:0/1 ok:98/100"},
+			{[]string{"quota=a,r=1", "other=a"}, "OK ok:0/1 ok:99/100"},
+			{[]string{"quota=a,r=2", "other=a"}, "OK over:0/1 ok:98/100"},
 			one("quota=a,d=2", "OK ok:0/1"), one("quota=a,d=1", "OK ok:1/1"),
 		},
 		"a replaced limit holds nothing": {
@@ -80,11 +81,11 @@ func TestSlotsAreFreeAtMostLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, slotRules)
 		f.check(request("edge", "model=a,r=1 hits=2"))
-		time.Sleep(time.Minute - 1)
+		time.Sleep(time.Minute - time.Nanosecond)
 		if got := f.check(request("edge", "model=a,r=2")); got != "OVER over:0/2" {
 			t.Errorf("before at_most: got %s", got)
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		if got := f.check(request("edge", "model=a,r=2 hits=2")); got != "OK ok:0/2" {
 			t.Errorf("at at_most: got %s", got)
 		}
@@ -102,8 +103,12 @@ func TestAReloadFreesNobody(t *testing.T) {
 		f.rules(narrow)
 		time.Sleep(10 * time.Second) // a change of at_most is for new holders
 		for _, s := range []step{
-			{[]string{"model=a,r=4"}, "OVER over:0/1"}, {[]string{"model=a,d=1"}, "OK ok:0/1"}, {[]string{"model=a,d=2"}, "OK ok:0/1"},
-			{[]string{"model=a,r=4"}, "OVER over:0/1"}, {[]string{"model=a,d=3"}, "OK ok:1/1"}, {[]string{"model=a,r=4"}, "OK ok:0/1"},
+			{[]string{"model=a,r=4"}, "OVER over:0/1"},
+			{[]string{"model=a,d=1"}, "OK ok:0/1"},
+			{[]string{"model=a,d=2"}, "OK ok:0/1"},
+			{[]string{"model=a,r=4"}, "OVER over:0/1"},
+			{[]string{"model=a,d=3"}, "OK ok:1/1"},
+			{[]string{"model=a,r=4"}, "OK ok:0/1"},
 		} {
 			if got := f.check(request("edge", s.ask...)); got != s.want {
 				t.Errorf("%v: got %s; want %s", s.ask, got, s.want)

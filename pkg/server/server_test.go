@@ -81,7 +81,11 @@ type waits struct{ store.Store }
 
 // Holders implements store.Lister.
 func (w waits) Holders(ctx context.Context, c *store.Charge, most int) (held []store.Held, all int, err error) {
-	return w.Store.(store.Lister).Holders(ctx, c, most) //nolint:forcetypeassert // which the store of the tests is
+	lister, ok := w.Store.(store.Lister)
+	if !ok {
+		return nil, 0, store.ErrNotListed
+	}
+	return lister.Holders(ctx, c, most)
 }
 
 // startOn serves rules, "" for none, from a store.

@@ -36,54 +36,62 @@ func freeOnlyAfter(t *testing.T, c client, user string, begun time.Time, atMost 
 
 func TestSlotsOfAnEnvoyThatDiedAreFreeAfterAtMostAndNotBefore(t *testing.T) {
 	t.Parallel()
-	onStores(t, func(t *testing.T, args ...string) {
-		const atMost = 4 * time.Second
-		backend := startSlowBackend(t)
-		s := startWith(t, slots(2, atMost), args...)
-		config := envoyConfig{RateLimits: beginAndEnd, Endpoints: []string{tcpAddress(t, s.GRPC)}}
-		dying, other := startEnvoyTo(t, backend.Address(), config), startEnvoyTo(t, backend.Address(), config)
-		begun := time.Now()
-		c := crowd{e: dying, backend: backend, gate: "slow", path: gated("slow"), headers: []string{"x-user: alice"}}
-		if _, outcomes := c.sendAll(t, 2); !cmp.Equal(outcomes, times(2, "held")) {
-			t.Fatalf("two requests for two slots: got %v", outcomes)
-		}
-		dying.Kill()
-		c.e = other
-		if _, outcome := c.send(t); outcome != "429" && time.Since(begun) < atMost {
-			t.Errorf("right after Envoy died: got %s, want 429", outcome)
-		}
-		freeOnlyAfter(t, dial(t, s.GRPC), "alice", begun, atMost)
-		if _, outcomes := c.sendAll(t, 2); !cmp.Equal(outcomes, times(2, "held")) {
-			t.Errorf("two requests through another Envoy: got %v, want that both pass", outcomes)
-		}
-	})
+	for store, start := range stores() {
+		t.Run(store, func(t *testing.T) {
+			t.Parallel()
+			args := start(t)
+			const atMost = 4 * time.Second
+			backend := startSlowBackend(t)
+			s := startWith(t, slots(2, atMost), args...)
+			config := envoyConfig{RateLimits: beginAndEnd, Endpoints: []string{tcpAddress(t, s.GRPC)}}
+			dying, other := startEnvoyTo(t, backend.Address(), config), startEnvoyTo(t, backend.Address(), config)
+			begun := time.Now()
+			c := crowd{e: dying, backend: backend, gate: "slow", path: gated("slow"), headers: []string{"x-user: alice"}}
+			if _, outcomes := c.sendAll(t, 2); !cmp.Equal(outcomes, times(2, "held")) {
+				t.Fatalf("two requests for two slots: got %v", outcomes)
+			}
+			dying.Kill()
+			c.e = other
+			if _, outcome := c.send(t); outcome != "429" && time.Since(begun) < atMost {
+				t.Errorf("right after Envoy died: got %s, want 429", outcome)
+			}
+			freeOnlyAfter(t, dial(t, s.GRPC), "alice", begun, atMost)
+			if _, outcomes := c.sendAll(t, 2); !cmp.Equal(outcomes, times(2, "held")) {
+				t.Errorf("two requests through another Envoy: got %v, want that both pass", outcomes)
+			}
+		})
+	}
 }
 
 // A client that leaves while Envoy waits for Weir: Envoy then tells no end.
 func TestSlotsOfClientsThatLeaveDuringTheCallAreFreeAfterAtMost(t *testing.T) {
 	t.Parallel()
-	onStores(t, func(t *testing.T, args ...string) {
-		const atMost = 4 * time.Second
-		backend := startSlowBackend(t)
-		s := startWith(t, slots(2, atMost), args...)
-		slow, err := parts.StartProxy(s.GRPC)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(slow.Close)
-		e := startEnvoyTo(t, backend.Address(), envoyConfig{RateLimits: beginAndEnd, Endpoints: []string{tcpAddress(t, slow.Address())}})
-		asked := dial(t, s.GRPC)
-		slow.Mute()
-		begun := time.Now()
-		for range 2 {
-			f := e.fly(t, "/", "x-user: alice")
-			defer f.leave()
-		}
-		awaitLeft(t, asked, "e2e", "alice", 0)
-		f := e.fly(t, "/", "x-user: alice") // denied, and gone before the answer
-		f.leave()
-		freeOnlyAfter(t, asked, "alice", begun, atMost)
-	})
+	for store, start := range stores() {
+		t.Run(store, func(t *testing.T) {
+			t.Parallel()
+			args := start(t)
+			const atMost = 4 * time.Second
+			backend := startSlowBackend(t)
+			s := startWith(t, slots(2, atMost), args...)
+			slow, err := parts.StartProxy(s.GRPC)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(slow.Close)
+			e := startEnvoyTo(t, backend.Address(), envoyConfig{RateLimits: beginAndEnd, Endpoints: []string{tcpAddress(t, slow.Address())}})
+			asked := dial(t, s.GRPC)
+			slow.Mute()
+			begun := time.Now()
+			for range 2 {
+				f := e.fly(t, "/", "x-user: alice")
+				defer f.leave()
+			}
+			awaitLeft(t, asked, "e2e", "alice", 0)
+			f := e.fly(t, "/", "x-user: alice") // denied, and gone before the answer
+			f.leave()
+			freeOnlyAfter(t, asked, "alice", begun, atMost)
+		})
+	}
 }
 
 // A request that passes because Weir does not answer holds nothing. The end of such a request changes no slots, and is charged

@@ -28,7 +28,7 @@ const beginAndEnd = `
 // Holds depend on these facts about Envoy: when Envoy tells the end of a request, and with which name.
 func TestWhenEnvoyTellsTheEndOfARequest(t *testing.T) {
 	t.Parallel()
-	cancelled := make(chan struct{})
+	canceled := make(chan struct{})
 	r := startRecorder(t, func(ctx context.Context, call string) (ratelimitv3.RateLimitResponse_Code, error) {
 		isBegin := strings.Contains(call, ",request=")
 		switch {
@@ -38,7 +38,7 @@ func TestWhenEnvoyTellsTheEndOfARequest(t *testing.T) {
 			return ratelimitv3.RateLimitResponse_UNKNOWN, errors.New("as told")
 		case isBegin && strings.Contains(call, "leaves during the call"):
 			<-ctx.Done()
-			close(cancelled)
+			close(canceled)
 		}
 		return ratelimitv3.RateLimitResponse_OK, nil
 	})
@@ -93,7 +93,7 @@ hedge_policy: { hedge_on_per_try_timeout: true }
 					return ""
 				})
 				f.leave()
-				<-cancelled
+				<-canceled
 			}
 			<-f.ended
 			eventually(t, func() string {

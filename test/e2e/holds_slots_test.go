@@ -57,17 +57,16 @@ func awaitLeft(t *testing.T, c client, domain, user string, want int) {
 	})
 }
 
-// onStores runs a test with the counts in memory and in Redis. test gets the arguments of a sidecar.
-func onStores(t *testing.T, test func(t *testing.T, args ...string)) {
-	t.Run("memory", func(t *testing.T) {
-		t.Parallel()
-		test(t)
-	})
-	t.Run("Redis", func(t *testing.T) {
-		t.Parallel()
-		r := startRedis(t, parts.RedisOptions{})
-		test(t, "--store=redis", "--redis-url="+urlOf(r.Address()), "--redis-timeout=10s")
-	})
+// stores are the stores of tests with holders. Each starts its servers, and returns the arguments of a sidecar.
+func stores() map[string]func(t *testing.T) []string {
+	return map[string]func(t *testing.T) []string{
+		"memory": func(*testing.T) []string { return nil },
+		"Redis": func(t *testing.T) []string {
+			t.Helper()
+			r := startRedis(t, parts.RedisOptions{})
+			return []string{"--store=redis", "--redis-url=" + urlOf(r.Address()), "--redis-timeout=10s"}
+		},
+	}
 }
 
 // startWith is startSidecar, and waits until the counts in Redis rule, if the sidecar has a Redis.
@@ -91,47 +90,51 @@ func (s *sidecar) awaitCounts(t *testing.T, args []string) {
 
 func TestEightRequestsFindNoSlotWhileTwoHoldBothAndThenExactlyTwoPass(t *testing.T) {
 	t.Parallel()
-	onStores(t, func(t *testing.T, args ...string) {
-		backend := startSlowBackend(t)
-		s := startWith(t, slots(2, long), args...)
-		e := startEnvoyTo(t, backend.Address(), envoyConfig{RateLimits: beginAndEnd, Endpoints: []string{tcpAddress(t, s.GRPC)}})
-		asked := dial(t, s.GRPC)
-		tests := []struct {
-			name, path string
-			end        func(gate string, two []*flight)
-		}{
-			{"the backend answers", "/?gate=%s", func(gate string, _ []*flight) { backend.Open(gate) }},
-			{"the backend refuses", "/?status=503&gate=%s", func(gate string, _ []*flight) { backend.Open(gate) }},
-			{"the backend breaks the connections", "/?reset=begin&gate=%s", func(gate string, _ []*flight) { backend.Open(gate) }},
-			{"the backend breaks the streams", "/?reset=midway&stream=9&midway=%s", func(gate string, _ []*flight) { backend.Open(gate) }},
-			{"the clients leave before the answer", "/?gate=%s", leave},
-			{"the clients leave in the middle of a stream", "/?stream=9&midway=%s", leave},
-		}
-		for i, test := range tests {
-			t.Run(test.name, func(t *testing.T) {
-				user := fmt.Sprintf("user%d", i)
-				c := crowd{e: e, backend: backend, gate: user, path: fmt.Sprintf(test.path, user), headers: []string{"x-user: " + user}}
-				two, outcomes := c.sendAll(t, 2)
-				if diff := cmp.Diff(times(2, "held"), outcomes); diff != "" {
-					t.Fatalf("two requests for two slots (-want +got):\n%s", diff)
-				}
-				if _, outcomes = c.sendAll(t, 8); !cmp.Equal(outcomes, times(8, "429")) {
-					t.Errorf("eight more: got %v, want eight times 429", outcomes)
-				}
-				test.end(c.gate, two)
-				awaitLeft(t, asked, "e2e", user, 2)
-				c.gate, c.path = "then "+user, "/?gate=then+"+user
-				if _, outcomes = c.sendAll(t, 3); !cmp.Equal(outcomes, []string{"held", "held", "429"}) {
-					t.Errorf("three more, after the end of the two: got %v, want held, held, 429", outcomes)
-				}
-				backend.Open(c.gate)
-				awaitLeft(t, asked, "e2e", user, 2)
-			})
-		}
-		if stats := e.rateLimitStats(t); stats["error"] != 0 {
-			t.Errorf("Envoy's counters: got %v, want no error", stats)
-		}
-	})
+	for store, start := range stores() {
+		t.Run(store, func(t *testing.T) {
+			t.Parallel()
+			args := start(t)
+			backend := startSlowBackend(t)
+			s := startWith(t, slots(2, long), args...)
+			e := startEnvoyTo(t, backend.Address(), envoyConfig{RateLimits: beginAndEnd, Endpoints: []string{tcpAddress(t, s.GRPC)}})
+			asked := dial(t, s.GRPC)
+			tests := []struct {
+				name, path string
+				end        func(gate string, two []*flight)
+			}{
+				{"the backend answers", "/?gate=%s", func(gate string, _ []*flight) { backend.Open(gate) }},
+				{"the backend refuses", "/?status=503&gate=%s", func(gate string, _ []*flight) { backend.Open(gate) }},
+				{"the backend breaks the connections", "/?reset=begin&gate=%s", func(gate string, _ []*flight) { backend.Open(gate) }},
+				{"the backend breaks the streams", "/?reset=midway&stream=9&midway=%s", func(gate string, _ []*flight) { backend.Open(gate) }},
+				{"the clients leave before the answer", "/?gate=%s", leave},
+				{"the clients leave in the middle of a stream", "/?stream=9&midway=%s", leave},
+			}
+			for i, test := range tests {
+				t.Run(test.name, func(t *testing.T) {
+					user := fmt.Sprintf("user%d", i)
+					c := crowd{e: e, backend: backend, gate: user, path: fmt.Sprintf(test.path, user), headers: []string{"x-user: " + user}}
+					two, outcomes := c.sendAll(t, 2)
+					if diff := cmp.Diff(times(2, "held"), outcomes); diff != "" {
+						t.Fatalf("two requests for two slots (-want +got):\n%s", diff)
+					}
+					if _, outcomes = c.sendAll(t, 8); !cmp.Equal(outcomes, times(8, "429")) {
+						t.Errorf("eight more: got %v, want eight times 429", outcomes)
+					}
+					test.end(c.gate, two)
+					awaitLeft(t, asked, "e2e", user, 2)
+					c.gate, c.path = "then "+user, "/?gate=then+"+user
+					if _, outcomes = c.sendAll(t, 3); !cmp.Equal(outcomes, []string{"held", "held", "429"}) {
+						t.Errorf("three more, after the end of the two: got %v, want held, held, 429", outcomes)
+					}
+					backend.Open(c.gate)
+					awaitLeft(t, asked, "e2e", user, 2)
+				})
+			}
+			if stats := e.rateLimitStats(t); stats["error"] != 0 {
+				t.Errorf("Envoy's counters: got %v, want no error", stats)
+			}
+		})
+	}
 }
 
 // leave has all clients leave.
@@ -143,39 +146,43 @@ func leave(_ string, all []*flight) {
 
 func TestRetriesAndHedgesOfEnvoyHoldOneSlot(t *testing.T) {
 	t.Parallel()
-	onStores(t, func(t *testing.T, args ...string) {
-		backend := startSlowBackend(t)
-		s := startWith(t, slots(2, long), args...)
-		asked := dial(t, s.GRPC)
-		tests := []struct{ name, route, path string }{
-			{"retries", "retry_policy: { retry_on: gateway-error, num_retries: 2 }", "/?status=503&gate=%s"},
-			{"hedges", "retry_policy: { retry_on: gateway-error, num_retries: 2, per_try_timeout: 0.1s }\nhedge_policy: { hedge_on_per_try_timeout: true }", "/?gate=%s"},
-		}
-		for _, test := range tests {
-			t.Run(test.name, func(t *testing.T) {
-				e := startEnvoyTo(t, backend.Address(), envoyConfig{RateLimits: beginAndEnd, Endpoints: []string{tcpAddress(t, s.GRPC)}, Route: test.route})
-				user := test.name
-				path := fmt.Sprintf(test.path, user)
-				for range 2 {
-					e.fly(t, path, "x-user: "+user)
-				}
-				if test.name == "hedges" {
-					awaitGate(t, backend, user, 6) // three tries each, all at the same time
-				} else {
-					awaitGate(t, backend, user, 2)
-				}
-				c := crowd{e: e, backend: backend, gate: user, path: path, headers: []string{"x-user: " + user}}
-				if _, outcomes := c.sendAll(t, 8); !cmp.Equal(outcomes, times(8, "429")) {
-					t.Errorf("eight more: got %v, want eight times 429", outcomes)
-				}
-				backend.Open(user)
-				awaitLeft(t, asked, "e2e", user, 2)
-				if arrived, _ := backend.At(user); arrived != 6 {
-					t.Errorf("tries of two requests: got %d, want 6", arrived)
-				}
-			})
-		}
-	})
+	for store, start := range stores() {
+		t.Run(store, func(t *testing.T) {
+			t.Parallel()
+			args := start(t)
+			backend := startSlowBackend(t)
+			s := startWith(t, slots(2, long), args...)
+			asked := dial(t, s.GRPC)
+			tests := []struct{ name, route, path string }{
+				{"retries", "retry_policy: { retry_on: gateway-error, num_retries: 2 }", "/?status=503&gate=%s"},
+				{"hedges", "retry_policy: { retry_on: gateway-error, num_retries: 2, per_try_timeout: 0.1s }\nhedge_policy: { hedge_on_per_try_timeout: true }", "/?gate=%s"},
+			}
+			for _, test := range tests {
+				t.Run(test.name, func(t *testing.T) {
+					e := startEnvoyTo(t, backend.Address(), envoyConfig{RateLimits: beginAndEnd, Endpoints: []string{tcpAddress(t, s.GRPC)}, Route: test.route})
+					user := test.name
+					path := fmt.Sprintf(test.path, user)
+					for range 2 {
+						e.fly(t, path, "x-user: "+user)
+					}
+					if test.name == "hedges" {
+						awaitGate(t, backend, user, 6) // three tries each, all at the same time
+					} else {
+						awaitGate(t, backend, user, 2)
+					}
+					c := crowd{e: e, backend: backend, gate: user, path: path, headers: []string{"x-user: " + user}}
+					if _, outcomes := c.sendAll(t, 8); !cmp.Equal(outcomes, times(8, "429")) {
+						t.Errorf("eight more: got %v, want eight times 429", outcomes)
+					}
+					backend.Open(user)
+					awaitLeft(t, asked, "e2e", user, 2)
+					if arrived, _ := backend.At(user); arrived != 6 {
+						t.Errorf("tries of two requests: got %d, want 6", arrived)
+					}
+				})
+			}
+		})
+	}
 }
 
 func TestDeployedBoundsOnRequestsInFlight(t *testing.T) {

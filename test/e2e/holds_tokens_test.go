@@ -25,72 +25,80 @@ descriptors:
 // A stream has 50 requests at the same time, which are estimated at twice or at half of their true cost.
 func TestFiftyParallelStreamsAreChargedTheTruthToTheToken(t *testing.T) {
 	t.Parallel()
-	onStores(t, func(t *testing.T, args ...string) {
-		const balance, streams = 1_000_000, 50
-		backend := startSlowBackend(t)
-		s := startWith(t, tokens(balance), args...)
-		e := startDeployed(t, "llm/envoy.yaml", backend, s.GRPC)
-		asked := dial(t, s.GRPC)
-		for _, test := range []struct {
-			name     string
-			estimate func(cost int) int
-		}{
-			{"twice", func(cost int) int { return 2 * cost }},
-			{"half", func(cost int) int { return cost / 2 }},
-		} {
-			estimated, truth := 0, 0
-			var flights []*flight
-			for i := range streams {
-				cost := 100 + 2*i
-				estimated, truth = estimated+test.estimate(cost), truth+cost
-				flights = append(flights, e.fly(t, fmt.Sprintf("/?stream=3&tokens=%d&midway=%s", cost, test.name),
-					"x-user: "+test.name, "x-team: team", fmt.Sprintf("x-estimated-tokens: %d", test.estimate(cost))))
-			}
-			awaitGate(t, backend, test.name, streams)
-			if got := asked.left(t, "llm", test.name); got != balance-estimated {
-				t.Errorf("%s, while all streams run: got %d left, want %d: the estimates are charged", test.name, got, balance-estimated)
-			}
-			backend.Open(test.name)
-			for _, f := range flights {
-				if code := f.land(t).code; code != http.StatusOK {
-					t.Errorf("%s: got %d, want 200", test.name, code)
+	for store, start := range stores() {
+		t.Run(store, func(t *testing.T) {
+			t.Parallel()
+			args := start(t)
+			const balance, streams = 1_000_000, 50
+			backend := startSlowBackend(t)
+			s := startWith(t, tokens(balance), args...)
+			e := startDeployed(t, "llm/envoy.yaml", backend, s.GRPC)
+			asked := dial(t, s.GRPC)
+			for _, test := range []struct {
+				name     string
+				estimate func(cost int) int
+			}{
+				{"twice", func(cost int) int { return 2 * cost }},
+				{"half", func(cost int) int { return cost / 2 }},
+			} {
+				estimated, truth := 0, 0
+				var flights []*flight
+				for i := range streams {
+					cost := 100 + 2*i
+					estimated, truth = estimated+test.estimate(cost), truth+cost
+					flights = append(flights, e.fly(t, fmt.Sprintf("/?stream=3&tokens=%d&midway=%s", cost, test.name),
+						"x-user: "+test.name, "x-team: team", fmt.Sprintf("x-estimated-tokens: %d", test.estimate(cost))))
 				}
+				awaitGate(t, backend, test.name, streams)
+				if got := asked.left(t, "llm", test.name); got != balance-estimated {
+					t.Errorf("%s, while all streams run: got %d left, want %d: the estimates are charged", test.name, got, balance-estimated)
+				}
+				backend.Open(test.name)
+				for _, f := range flights {
+					if code := f.land(t).code; code != http.StatusOK {
+						t.Errorf("%s: got %d, want 200", test.name, code)
+					}
+				}
+				awaitLeft(t, asked, "llm", test.name, balance-truth)
 			}
-			awaitLeft(t, asked, "llm", test.name, balance-truth)
-		}
-	})
+		})
+	}
 }
 
 func TestNoMoreStreamsPassThanTheBalanceHoldsAtEachBegin(t *testing.T) {
 	t.Parallel()
-	onStores(t, func(t *testing.T, args ...string) {
-		const balance, cost, streams = 1000, 50, 50
-		backend := startSlowBackend(t)
-		s := startWith(t, tokens(balance), args...)
-		e := startDeployed(t, "llm/envoy.yaml", backend, s.GRPC)
-		for _, estimate := range []int{2 * cost, cost / 2} {
-			user := fmt.Sprintf("estimated-%d", estimate)
-			var flights []*flight
-			for range streams {
-				flights = append(flights, e.fly(t, fmt.Sprintf("/?stream=3&tokens=%d&midway=%s", cost, user),
-					"x-user: "+user, "x-team: team", fmt.Sprintf("x-estimated-tokens: %d", estimate)))
+	for store, start := range stores() {
+		t.Run(store, func(t *testing.T) {
+			t.Parallel()
+			args := start(t)
+			const balance, cost, streams = 1000, 50, 50
+			backend := startSlowBackend(t)
+			s := startWith(t, tokens(balance), args...)
+			e := startDeployed(t, "llm/envoy.yaml", backend, s.GRPC)
+			for _, estimate := range []int{2 * cost, cost / 2} {
+				user := fmt.Sprintf("estimated-%d", estimate)
+				var flights []*flight
+				for range streams {
+					flights = append(flights, e.fly(t, fmt.Sprintf("/?stream=3&tokens=%d&midway=%s", cost, user),
+						"x-user: "+user, "x-team: team", fmt.Sprintf("x-estimated-tokens: %d", estimate)))
+				}
+				pass := min(balance/estimate, streams)
+				settled(t, backend, user, flights)
+				backend.Open(user)
+				codes := map[int]int{}
+				for _, f := range flights {
+					codes[f.land(t).code]++
+				}
+				if codes[http.StatusOK] < pass || codes[http.StatusOK]+codes[http.StatusTooManyRequests] != streams {
+					t.Errorf("%d streams on %d tokens, estimated at %d: got codes %v", streams, balance, estimate, codes)
+				}
+				if arrived, _ := backend.At(user); arrived != pass {
+					t.Errorf("%d streams on %d tokens, estimated at %d: got %d at the model, want %d", streams, balance, estimate, arrived, pass)
+				}
+				awaitLeft(t, dial(t, s.GRPC), "llm", user, max(0, balance-pass*cost))
 			}
-			pass := min(balance/estimate, streams)
-			settled(t, backend, user, flights)
-			backend.Open(user)
-			codes := map[int]int{}
-			for _, f := range flights {
-				codes[f.land(t).code]++
-			}
-			if codes[http.StatusOK] < pass || codes[http.StatusOK]+codes[http.StatusTooManyRequests] != streams {
-				t.Errorf("%d streams on %d tokens, estimated at %d: got codes %v", streams, balance, estimate, codes)
-			}
-			if arrived, _ := backend.At(user); arrived != pass {
-				t.Errorf("%d streams on %d tokens, estimated at %d: got %d at the model, want %d", streams, balance, estimate, arrived, pass)
-			}
-			awaitLeft(t, dial(t, s.GRPC), "llm", user, max(0, balance-pass*cost))
-		}
-	})
+		})
+	}
 }
 
 // A client that leaves makes nobody know the cost: the estimate stays. An error of the model costs nothing.

@@ -134,7 +134,8 @@ func (b *Backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case <-r.Context().Done():
 	}
 	if query.Get("reset") == "begin" {
-		panic(http.ErrAbortHandler)
+		breakConnection(w)
+		return
 	}
 	kind, pieces := body(r.URL.Path, query, size)
 	if kind != "" {
@@ -150,7 +151,8 @@ func (b *Backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			b.pass(r.Context(), query.Get("midway"))
 		}
 		if i == 1 && query.Get("reset") == "midway" {
-			panic(http.ErrAbortHandler)
+			breakConnection(w)
+			return
 		}
 		if _, err := io.WriteString(w, piece); err != nil {
 			return // the client has left
@@ -161,6 +163,13 @@ func (b *Backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if err := http.NewResponseController(w).Flush(); err != nil {
 			return
 		}
+	}
+}
+
+// breakConnection closes the connection of an answer that is not complete.
+func breakConnection(w http.ResponseWriter) {
+	if conn, _, err := http.NewResponseController(w).Hijack(); err == nil { // else the connection is closed already
+		_ = conn.Close()
 	}
 }
 

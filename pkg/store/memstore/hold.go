@@ -13,6 +13,7 @@ type begin struct {
 	hits    int64           // to take; 0 of a holder that holds already
 	refused bool            // there is no room for the holder: Options.OnFull decides
 	again   bool            // the transaction has begun the same holder before
+	below   int32           // the begin before of the same bucket of the transaction's names, plus one
 }
 
 // takeHold applies a transaction of one charge with a holder, under one lock.

@@ -1,6 +1,8 @@
 package memstore
 
 import (
+	"math/bits"
+
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -22,18 +24,28 @@ func (t *transaction) begin(
 	c, v := &charges[i], &t.views[t.refs[i].view]
 	b := begin{charge: i, refused: refused}
 	b.record, b.was = v.shard.holders.lookup(v.key.tag(), &c.Hold.Holder, now)
-	for k := range t.begins {
-		earlier := &t.begins[k]
+	if len(t.begins) == 0 {
+		t.named = append(t.named[:0], make([]int32, 1<<bits.Len(uint(len(charges))))...)
+	}
+	bucket := &t.named[v.key.tag().hash(&c.Hold.Holder)&uint64(len(t.named)-1)]
+	b.below = *bucket
+	for n := *bucket; n != 0; n = t.begins[n-1].below { // the newest first, whose hold counts; a refused one has none
+		earlier := &t.begins[n-1]
 		e := &charges[earlier.charge]
-		if t.refs[earlier.charge].view != t.refs[i].view || e.Hold.Holder != c.Hold.Holder || earlier.refused {
+		t.passed++
+		if t.refs[earlier.charge].view != t.refs[i].view || e.Hold.Holder != c.Hold.Holder {
 			continue
 		}
-		b.was = earlier.was.After(algorithms.HoldBegin, e.Limit, now, e.Hits, e.Hold.AtMost, decisions[earlier.charge].Allowed)
-		b.again = b.was != algorithms.Hold{}
+		if !earlier.refused {
+			b.was = earlier.was.After(algorithms.HoldBegin, e.Limit, now, e.Hits, e.Hold.AtMost, decisions[earlier.charge].Allowed)
+			b.again = b.was != algorithms.Hold{}
+		}
+		break
 	}
 	d := s.decideBegin(v, &b, c, now)
 	t.refs[i].begin = len(t.begins)
 	t.begins = append(t.begins, b)
+	*bucket = int32(len(t.begins))
 	return d
 }
 

@@ -15,6 +15,8 @@ type transaction struct {
 	views  []view  // one for each distinct key, in that order
 	shards []int   // the distinct shards, ascending
 	begins []begin // of charges that begin a holder, in order
+	named  []int32 // a hash table of begins by key and holder: the last one of each bucket, plus one
+	passed int     // begins that were passed to find earlier ones of the same holder
 	wants  []want  // of views that need places: first the new keys, in the order of views
 }
 

@@ -45,16 +45,17 @@ func statefulOf(a Algorithm) stateful {
 
 // definitionOf returns the algorithm of a number, or nil.
 func definitionOf(a Algorithm) definition {
+	if k := statefulOf(a); k != nil {
+		return k
+	}
 	switch a {
 	case SlidingWindowLog:
 		return slidingWindowLog{}
 	case Concurrency:
 		return concurrency{}
+	default:
+		return nil
 	}
-	if k := statefulOf(a); k != nil {
-		return k
-	}
-	return nil
 }
 
 // HasState reports whether the algorithm keeps a key in a [State], as all but sliding_window_log and concurrency do.

@@ -91,6 +91,7 @@ func TestCountsStayWithinTheirBoundsOfDebt(t *testing.T) {
 		k.take(chooseNext(c, k.limit, now, d), MaxHits, true)
 		requests := uint64(k.limit.Requests)
 		switch a {
+		case Concurrency: // has no debt
 		case FixedWindow: // debt has no bound, see below
 		case TokenBucket: // The level is at least -burst.
 			most := product(2*uint64(k.limit.Capacity()), uint64(k.limit.Period))

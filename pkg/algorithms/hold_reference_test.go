@@ -90,6 +90,7 @@ func (r *heldReference) do(m message, now Instant) Decision {
 			return r.settled(h, of(0), now)
 		}
 		return r.forced(now, of(0))
+	case HoldEnd:
 	}
 	switch h.says {
 	case "holds":

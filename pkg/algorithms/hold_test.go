@@ -84,7 +84,7 @@ func chooseHeldNext(c chooser, k *heldKey, now Instant, d Decision) Instant {
 		return shift(k.holds[chooseHolder(c)].Until, -time.Duration(c.upTo("before", 1)))
 	}
 	l := k.limit
-	l.Period = max(l.Period, time.Second*time.Duration(1-min(l.Period, 1)))
+	l.Period = max(l.Period, time.Second*(1-min(l.Period, 1)))
 	return chooseNext(c, l, now, d)
 }
 

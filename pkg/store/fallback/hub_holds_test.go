@@ -91,15 +91,6 @@ func (h *hub) hold(c *store.Charge, at algorithms.Instant, passed bool) {
 	h.setHolder(c, c.Hold.Was.After(c.Hold.Phase, c.Limit, at, c.Hits, c.Hold.AtMost, passed))
 }
 
-// peek decides each charge alone, and remembers nothing.
-func (h *hub) peek(charges []store.Charge, decisions []algorithms.Decision) {
-	for i := range charges {
-		before := maps.Clone(h.keys)
-		h.take(charges[i:i+1], decisions[i:i+1])
-		h.keys = before
-	}
-}
-
 // owned returns a copy of a charge.
 func owned(c *store.Charge) store.Charge {
 	own := *c

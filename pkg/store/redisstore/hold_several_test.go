@@ -23,7 +23,7 @@ func TestHitsOfAReservedHolderComeBackOnce(t *testing.T) {
 		{"the holder ends", []store.Charge{end("k", algorithms.Limit{}, "r", 0)}, 6},
 		{"the holder ends with a cost", []store.Charge{end("k", algorithms.Limit{}, "r", 3)}, 6},
 		{"the holder ends twice", []store.Charge{end("k", algorithms.Limit{}, "r", 2), end("k", algorithms.Limit{}, "r", 2)}, 6},
-		{"the holder is cancelled", []store.Charge{withHolder(algorithms.HoldCancel, "k", algorithms.Limit{}, "r", 0)}, 6},
+		{"the holder is canceled", []store.Charge{withHolder(algorithms.HoldCancel, "k", algorithms.Limit{}, "r", 0)}, 6},
 		{"the holder ends and begins again", []store.Charge{end("k", algorithms.Limit{}, "r", 0), again}, 4},
 	} {
 		for _, counters := range []bool{false, true} {
@@ -75,7 +75,7 @@ func TestHoldersOfARequestThatFailedAreRepaired(t *testing.T) {
 		{"nothing is told", nil, 1, 1},
 		{"it was admitted", []store.Charge{begun(5)}, 1, 1},
 		{"it was admitted and has ended", []store.Charge{begun(5), ended(3)}, 3, 6},
-		{"it was denied", []store.Charge{cancelled()}, 6, 6},
+		{"it was denied", []store.Charge{canceled()}, 6, 6},
 	} {
 		for _, first := range []bool{false, true} { // the store is told before it settles the reservation
 			t.Run(fmt.Sprintf("%s, first %v", test.name, first), func(t *testing.T) {

@@ -36,7 +36,7 @@ func begun(hits int64) store.Charge {
 	return withHolder(algorithms.HoldBegun, "", algorithms.Limit{}, "r", hits)
 }
 
-func cancelled() store.Charge {
+func canceled() store.Charge {
 	return withHolder(algorithms.HoldCancel, "", algorithms.Limit{}, "r", 0)
 }
 
@@ -58,12 +58,12 @@ func TestRedisIsToldOfHoldersLater(t *testing.T) {
 		{"a begin that Redis knows", true, []store.Charge{begun(4)}, 5, 5, held, held},
 		{"a begin and its end", false, []store.Charge{begun(4), ended(7)}, 3, 10, done, 0},
 		{"a begin that Redis knows, and its end", true, []store.Charge{begun(5), ended(7)}, 3, 10, done, 0},
-		{"a begin and its cancel", false, []store.Charge{begun(4), cancelled()}, 10, 10, 0, 0},
+		{"a begin and its cancel", false, []store.Charge{begun(4), canceled()}, 10, 10, 0, 0},
 		{"an end", true, []store.Charge{ended(2)}, 8, 10, done, 0},
 		{"an end of more", true, []store.Charge{ended(9)}, 1, 10, done, 0},
 		{"two ends", true, []store.Charge{ended(2), ended(3)}, 8, 10, done, 0},
 		{"an end of a holder that is not known", false, []store.Charge{ended(4)}, 6, 10, done, 0},
-		{"a cancel", true, []store.Charge{cancelled()}, 10, 10, algorithms.HoldDenied, 0},
+		{"a cancel", true, []store.Charge{canceled()}, 10, 10, algorithms.HoldDenied, 0},
 		{"an end and a new begin", true, []store.Charge{ended(1), begun(3)}, 9, 7, done, held},
 	} {
 		t.Run(test.name, func(t *testing.T) {

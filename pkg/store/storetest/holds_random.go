@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -204,14 +205,14 @@ func holdersAgreeWithModel(t *testing.T, e Env) {
 
 // describe returns charges and their holds as text.
 func describe(charges []store.Charge) string {
-	text := ""
+	var text strings.Builder
 	for _, c := range charges {
-		text += fmt.Sprintf("\n\t%s %+v hits %d rule %d mode %d counts rejected %v", c.Key, c.Limit, c.Hits, c.Rule, c.Mode, c.CountRejected)
+		fmt.Fprintf(&text, "\n\t%s %+v hits %d rule %d mode %d counts rejected %v", c.Key, c.Limit, c.Hits, c.Rule, c.Mode, c.CountRejected)
 		if c.Hold != nil {
-			text += fmt.Sprintf(" phase %d holder %x at most %v was %+v", c.Hold.Phase, c.Hold.Holder[:2], c.Hold.AtMost, c.Hold.Was)
+			fmt.Fprintf(&text, " phase %d holder %x at most %v was %+v", c.Hold.Phase, c.Hold.Holder[:2], c.Hold.AtMost, c.Hold.Was)
 		}
 	}
-	return text
+	return text.String()
 }
 
 // resetAsModel forgets a state and its holders in the store and in the model.

@@ -134,7 +134,7 @@ func begunElsewhere(t *testing.T, e Env) {
 	})
 }
 
-func cancelled(t *testing.T, e Env) {
+func canceled(t *testing.T, e Env) {
 	everyHold(t, func(a algorithms.Algorithm, rate bool) {
 		l := held(a, 10)
 		denied, ended := algorithms.HoldUnknown, algorithms.HoldUnknown

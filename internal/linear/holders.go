@@ -52,7 +52,7 @@ func (k key) effect(c *store.Charge, now algorithms.Instant) algorithms.Effect {
 	}
 }
 
-// apply returns the key after the work of a charge, and the decision. Under Concurrency the work is that of note.
+// apply returns the key after the work of a charge, and the decision. Under Concurrency note does the work.
 func (k key) apply(c *store.Charge, e algorithms.Effect, now algorithms.Instant) (key, algorithms.Decision) {
 	var d algorithms.Decision
 	counting := *c

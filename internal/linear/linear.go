@@ -2,7 +2,8 @@
 // In that order no call comes before a call that had ended earlier. The model is package algorithms, one call after
 // another. Porcupine (github.com/anishathalye/porcupine) searches the order.
 //
-// Calls of a history take, refund, probe, peek and reset a few keys, and begin and end holders, while a reload changes the limits of these keys. The clock moves
+// Calls of a history take, refund, probe, peek and reset a few keys, or begin and end holders. A reload changes the limits of these keys
+// meanwhile. The clock moves
 // only between two phases, while no call is under way. So the instant of each call is known, and every answer too, to the nanosecond.
 //
 // The package is for tests. For a long run, LINEAR_OPERATIONS in the environment replaces the number of calls of a test, and LINEAR_SEED its first

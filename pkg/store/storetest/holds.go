@@ -8,8 +8,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// holdCases has a case for each cell of the table of holders: a begin, an end and a refund meet a holder that is not known, holds, was
-// denied or has ended, under every algorithm.
+// holdCases has a case for each cell of the table of holders, under every algorithm. A begin, an end and a refund meet a holder that is not
+// known, holds, was denied or has ended.
 func holdCases() []Case {
 	return []Case{
 		{"a_begin_of_an_unknown_holder_charges_and_holds", beginUnknown},

@@ -229,7 +229,7 @@ func (e Env) resetAsModel(t *testing.T, m *model, c store.Charge) {
 	}
 }
 
-// peekAsModel compares what Peek says of a charge.
+// peekAsModel compares the answers of Peek about a charge.
 func (e Env) peekAsModel(t *testing.T, m *model, c store.Charge, now algorithms.Instant) {
 	t.Helper()
 	got := make([]algorithms.Decision, 1)

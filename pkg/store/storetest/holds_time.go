@@ -23,7 +23,7 @@ func runsOut(t *testing.T, e Env) {
 		e.wantAdmitted(t, !rate, begin("k", l, "s", 1))
 		if rate {
 			e.wantEnd(t, end("k", l, "r", 1), algorithms.HoldUnknown, 0)
-			e.wantAdmitted(t, false, begin("k", l, "t", 0)) // its hits came on top of the hits of the begin
+			e.wantAdmitted(t, false, begin("k", l, "t", 0)) // the hits of the end came on top of the begin
 			return
 		}
 		e.wantEnd(t, end("k", l, "r", 1), algorithms.HoldUnknown, 9)

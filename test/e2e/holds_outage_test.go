@@ -111,6 +111,7 @@ func onOutages(t *testing.T, test func(t *testing.T, away func(r *parts.Redis, p
 func TestSlotsAroundAnOutageAreHeldOnceAndFreedByTheirEnds(t *testing.T) {
 	t.Parallel()
 	onOutages(t, func(t *testing.T, away func(*parts.Redis, *parts.Proxy) func()) {
+		t.Helper()
 		c, r, p, fresh := startCrowded(t, "e2e", slots(10, long))
 		held := map[int][]string{}
 		for range 2 {
@@ -197,6 +198,7 @@ func TestSlotsAreFreeAtMostLaterIfNoEndComesAfterAnOutage(t *testing.T) {
 func TestTokensAroundAnOutageAreChargedTheTruth(t *testing.T) {
 	t.Parallel()
 	onOutages(t, func(t *testing.T, away func(*parts.Redis, *parts.Proxy) func()) {
+		t.Helper()
 		const limit = 10_000
 		c, r, p, fresh := startCrowded(t, "llm", tokens(limit))
 		type request struct {

@@ -29,7 +29,7 @@ func (t *transaction) begin(
 	}
 	bucket := &t.named[v.key.tag().hash(&c.Hold.Holder)&uint64(len(t.named)-1)]
 	b.below = *bucket
-	for n := *bucket; n != 0; n = t.begins[n-1].below { // the newest first, whose hold counts; a refused one has none
+	for n := *bucket; n != 0; n = t.begins[n-1].below { // the newest first: its hold counts. A refused one has no hold
 		earlier := &t.begins[n-1]
 		e := &charges[earlier.charge]
 		t.passed++

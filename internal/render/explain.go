@@ -127,7 +127,7 @@ func outcome(domain *descriptors.Domain, s *limiter.DescriptorStatus) string {
 	case s.Overridden && s.Rule == nil:
 		return "no rule matches: the limit that came with the descriptor applies"
 	case s.Overridden && s.Outcome == limiter.NoLimit:
-		return fmt.Sprintf("the limit that came with the descriptor replaces those of rule %s, and has no hold that could end", s.Rule.Path)
+		return fmt.Sprintf("the limit that came with the descriptor replaces the limits of rule %s, and has no hold that could end", s.Rule.Path)
 	case s.Overridden:
 		return fmt.Sprintf("the limit that came with the descriptor replaces those of rule %s", s.Rule.Path)
 	case s.Rule == nil:

@@ -100,7 +100,7 @@ func stepText(s *adminv1.Step) string {
 	case "end":
 		text += "ends a hold"
 	case "no_holder":
-		text += "its rule has hold, and needs one more entry that names a holder"
+		text += "the rule has hold, and needs one more entry that names a holder"
 	default:
 		return text + "no descriptor for it here"
 	}

@@ -56,7 +56,7 @@ type Lister interface {
 type HoldOutbox interface {
 	// HoldLater applies a charge with a Hold as at an earlier instant of the store's clock, and returns at once. HoldLater keeps a copy of
 	// the charge and of its Hold, and writes no Was. The phase is HoldBegun, HoldEnd or HoldCancel. Charges of one holder are applied in
-	// the order of the calls, and may be merged. They are sent after a moment, but before any later Take, Peek or Reset of their key. A
+	// the order of the calls, and may be merged. The store sends them after a moment, but before any later Take, Peek or Reset of the key. A
 	// charge without an answer is sent again: its effect does not repeat while the holder is known. A charge that cannot be sent before
 	// the holder has run out, or is above the store's bounds, is dropped and counted in metrics.
 	HoldLater(charge *Charge, at algorithms.Instant)

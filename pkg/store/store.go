@@ -106,7 +106,7 @@ type Prompt interface {
 // is at least one, each has a denied charge, and no rule is in ShadowQuota mode. A charge with a Hold counts only if it is a begin.
 // len(decisions) must be at least len(charges).
 func Admitted(charges []Charge, decisions []algorithms.Decision) bool {
-	quotas, over, last := 0, 0, -1 // last is the charge before, of those that count
+	quotas, over, last := 0, 0, -1 // last is the charge before that counts
 	for i := range charges {
 		c := &charges[i]
 		if c.Hold != nil && c.Hold.Phase != algorithms.HoldBegin {

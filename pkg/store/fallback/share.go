@@ -64,7 +64,7 @@ func (s *Store) end(p *phase, q *question, charges []store.Charge, decisions []a
 }
 
 // goOn leaves the states of an answer in the local store. The other policies need no states there. telling says that other processes may have
-// holders to tell: the local store then decides begins by the share of this process, and the end of a holder leaves no state.
+// holders to tell. The local store then decides begins by the share of this process, and the end of a holder leaves no state.
 func (s *Store) goOn(q *question, charges []store.Charge, decisions []algorithms.Decision, telling bool) {
 	told, own := false, len(q.states) > 0
 	if !own {

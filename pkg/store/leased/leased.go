@@ -41,7 +41,7 @@ type Options struct {
 	// Local goes on from the states that Shared told with its grants. Nil: no need.
 	Local store.Continuer
 	// Late returns how long Shared has owed answers without giving one; 0 as long as that is usual. While Shared is late, a request of a key
-	// that waits for a grant goes to Without, which decides without Shared, so that the request need not wait. Nil: such requests ask Store.
+	// that waits for a grant goes to Without. Without decides without Shared, so the request does not wait. Nil: such requests ask Store.
 	Late    func() time.Duration
 	Without func(charges []store.Charge, decisions []algorithms.Decision) (admitted bool, err error)
 	// Wall returns the instant by the clock that aligns fixed windows in Shared. Nil: Shared's own clock does.

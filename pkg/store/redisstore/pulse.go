@@ -97,11 +97,12 @@ func (s *Store) Silent() time.Duration {
 	return s.pulse.silence(max(s.timeout, 2*s.pulse.usually()))
 }
 
-// lateAfter is the shortest silence of Late. On a busy machine scheduling alone can make a round trip that long.
-const lateAfter = time.Millisecond
+// latePart is the part of the timeout that is the shortest silence of Late: a millisecond of the default. On a busy machine scheduling alone
+// can make a round trip that long.
+const latePart = 10
 
-// Late is Silent for callers that can do without the answer. A millisecond counts, or twice as long as nine of ten round trips take. Up to
-// silenceGap after a call without an answer no call needs to be under way.
+// Late is Silent for callers that can do without the answer. A tenth of the timeout counts, or twice as long as nine of ten round trips
+// take. Up to silenceGap after a call without an answer no call needs to be under way.
 func (s *Store) Late() time.Duration {
 	p := &s.pulse
 	if p.under.Load() == 0 {
@@ -110,7 +111,7 @@ func (s *Store) Late() time.Duration {
 			return 0
 		}
 	}
-	return p.silence(max(lateAfter, 2*time.Duration(p.nine.Load())))
+	return p.silence(max(s.timeout/latePart, 2*time.Duration(p.nine.Load())))
 }
 
 // silence returns how long flights have had no answer; 0 if an answer may take that long.

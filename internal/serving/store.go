@@ -126,7 +126,7 @@ func (s *Stores) lease(o StoreOptions) (err error) {
 		Outbox:  s.redis,
 		Ready:   s.guard.Settled,
 		Fleet:   s.fleet,
-		Local:   s.memory,
+		Local:   s.guard,
 		Late:    s.redis.Late,
 		Without: s.guard.TakeWithout,
 		Wall:    wall,

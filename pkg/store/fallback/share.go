@@ -83,7 +83,38 @@ func (s *Store) goOn(q *question, charges []store.Charge, decisions []algorithms
 		told = told || state.Now != 0
 	}
 	if told {
-		s.continuer.Continue(charges, q.states, decisions[:len(charges)])
+		s.Continue(charges, q.states, decisions[:len(charges)])
+	}
+}
+
+// unseenPart is the part of the hits left that a process leaves to the hits of others that an answer does not show.
+const unseenPart = 64
+
+// Continue implements [store.Continuer]: it leaves the states in the local store, which must be able to go on from states. If others share the
+// primary, a part of the hits left counts as used. Others may use these after the answer, and before an outage. Continue writes to states and
+// decisions, and restores the decisions.
+func (s *Store) Continue(charges []store.Charge, states []store.State, decisions []algorithms.Decision) {
+	if s.fleetSize() == 1 {
+		s.continuer.Continue(charges, states, decisions)
+		return
+	}
+	var few [8]uint32
+	left := few[:0] // of each charge
+	for i := range charges {
+		d := &decisions[i]
+		left = append(left, d.Remaining)
+		unseen := d.Remaining / unseenPart
+		switch {
+		case unseen == 0 || states[i].Now == 0:
+		case charges[i].Limit.Algorithm.HasState():
+			states[i].Take(charges[i].Limit, states[i].Now, int64(unseen), true)
+		default:
+			d.Remaining -= unseen
+		}
+	}
+	s.continuer.Continue(charges, states, decisions)
+	for i := range charges {
+		decisions[i].Remaining = left[i]
 	}
 }
 

@@ -103,6 +103,7 @@ func TestTheSizeOfTheFleetCountsAtEachDecision(t *testing.T) {
 type tells struct {
 	store.Store
 	state store.State
+	left  uint32
 }
 
 func (p *tells) Take(_ context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
@@ -111,15 +112,20 @@ func (p *tells) Take(_ context.Context, charges []store.Charge, decisions []algo
 		if charges[i].Left != nil {
 			*charges[i].Left = p.state
 		}
-		decisions[i] = algorithms.Decision{Allowed: true, Remaining: 3}
+		decisions[i] = algorithms.Decision{Allowed: true, Remaining: p.left, ResetAfter: time.Second}
 	}
 	return true, nil
 }
 
-func newTells() *tells {
-	c, at := charge("k", 5), algorithms.Instant(time.Now().UnixNano())
-	p := &tells{state: store.State{Now: at, Source: store.Asked}}
-	p.state.Take(c.Limit, at, 2, false)
+func newTells() *tells { return tellsLeft(charge("k", 5), 3) }
+
+// tellsLeft is a primary that tells a state with that many hits left.
+func tellsLeft(c store.Charge, left uint32) *tells {
+	at := algorithms.Instant(time.Now().UnixNano())
+	p := &tells{state: store.State{Now: at, Source: store.Asked}, left: left}
+	if c.Limit.Algorithm.HasState() {
+		p.state.Take(c.Limit, at, int64(c.Limit.Requests-left), false)
+	}
 	return p
 }
 
@@ -148,16 +154,39 @@ func TestStatesGoToTheCallerAndToTheLocalStore(t *testing.T) {
 	}
 }
 
+func TestAPartOfTheRestIsForHitsThatAnAnswerDoesNotShow(t *testing.T) {
+	for _, a := range algorithms.RateAlgorithms() {
+		for _, tt := range []struct {
+			fleet      int
+			told, want uint32
+		}{{1, 640, 640}, {2, 640, 630}, {4, 640, 630}, {4, 63, 63}, {4, 0, 0}, {4, 1000, 985}} {
+			synctest.Test(t, func(t *testing.T) {
+				c := charge("k", 1000)
+				c.Limit.Algorithm = a
+				r := newRig(t, Options{Primary: tellsLeft(c, tt.told), Fleet: func() int { return tt.fleet }})
+				synctest.Wait()
+				d := make([]algorithms.Decision, 1)
+				if _, err := r.Take(t.Context(), []store.Charge{c}, d); err != nil || d[0].Remaining != tt.told {
+					t.Fatalf("%v: got %+v, %v; want %d left", a, d[0], err, tt.told)
+				}
+				if err := r.local.Peek(t.Context(), []store.Charge{hits(c, 0)}, d); err != nil || d[0].Remaining != tt.want {
+					t.Errorf("%v, %d processes: the local store has %d left of %d, %v; want %d", a, tt.fleet, d[0].Remaining, tt.told, err, tt.want)
+				}
+			})
+		}
+	}
+}
+
 func TestStatesThatComeBackAllocateNothing(t *testing.T) {
 	if race.Enabled {
 		t.Skip("the race detector changes what is allocated")
 	}
-	r := newRig(t, Options{Primary: newTells()})
+	r := newRig(t, Options{Primary: tellsLeft(charge("k", 500), 300), Fleet: func() int { return 4 }})
 	for r.State() != Closed {
 		time.Sleep(time.Millisecond)
 	}
 	for _, left := range []*store.State{nil, {}} {
-		charges, decisions := []store.Charge{charge("k", 5)}, make([]algorithms.Decision, 1)
+		charges, decisions := []store.Charge{charge("k", 500)}, make([]algorithms.Decision, 1)
 		charges[0].Left = left
 		if n := testing.AllocsPerRun(1000, func() {
 			if left != nil {

@@ -43,7 +43,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		flags.IntVar(&o.maxKeys, "max-keys", 1_000_000, "bound of the store")
 		flags.IntVar(&o.parts, "parts", 4, "parts of the flood at the bound, measured apart")
 		flags.IntVar(&o.denied, "denied", 1000, "denied keys that are tried again")
-		flags.StringVar(&names, "algorithms", strings.ReplaceAll(algorithms.Names(), ", ", ","), "algorithms, separated by commas")
+		flags.StringVar(&names, "algorithms", strings.Join(rates(), ","), "algorithms of rate limits, separated by commas")
 		flags.StringVar(&weights, "weights", "1,7", "hits of a request, separated by commas")
 	})
 	if err != nil {
@@ -51,6 +51,9 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	}
 	for name := range strings.SplitSeq(names, ",") {
 		a, err := algorithms.ParseAlgorithm(name)
+		if err == nil && a == algorithms.Concurrency {
+			err = fmt.Errorf("%q is no rate limit, must be one of %s", name, strings.Join(rates(), ", "))
+		}
 		if err != nil {
 			return o, err
 		}
@@ -67,6 +70,14 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		return o, errors.New("parts and denied must be at least 1, max-keys more than denied, and keys at least twice max-keys")
 	}
 	return o, nil
+}
+
+// rates returns the names of the algorithms of rate limits.
+func rates() (names []string) {
+	for _, a := range algorithms.RateAlgorithms() {
+		names = append(names, a.String())
+	}
+	return names
 }
 
 // gcPercent is about the GOGC that a sidecar sets itself for the live heap of a million keys.

@@ -48,6 +48,7 @@ func (o *oracle) charge(p algorithms.HoldPhase, h *oracleHolder) store.Charge {
 
 // ask asks one of the stores, and fails the test unless the holder was in that status.
 func (o *oracle) ask(t *testing.T, r *rand.Rand, p algorithms.HoldPhase, h *oracleHolder, was algorithms.HoldStatus) bool {
+	t.Helper()
 	c := o.charge(p, h)
 	o.ops.Add(1)
 	admitted, err := o.stores[r.IntN(len(o.stores))].Take(t.Context(), []store.Charge{c}, make([]algorithms.Decision, 1))
@@ -58,6 +59,7 @@ func (o *oracle) ask(t *testing.T, r *rand.Rand, p algorithms.HoldPhase, h *orac
 }
 
 func (o *oracle) fail(t *testing.T, format string, args ...any) {
+	t.Helper()
 	if o.failed.Add(1) <= 10 {
 		t.Errorf(format, args...)
 	}
@@ -65,6 +67,7 @@ func (o *oracle) fail(t *testing.T, format string, args ...any) {
 
 // begin lets a new holder begin, and returns it if Redis admits it. A reply may be lost: then the client repeats the begin.
 func (o *oracle) begin(t *testing.T, r *rand.Rand, name string) *oracleHolder {
+	t.Helper()
 	h := &oracleHolder{key: o.keys[r.IntN(len(o.keys))], name: name, hits: 1 + r.Int64N(3), until: o.clock.now().Add(oracleAtMost), dead: r.IntN(5) == 0}
 	if !o.ask(t, r, algorithms.HoldBegin, h, algorithms.HoldUnknown) {
 		return nil
@@ -82,6 +85,7 @@ func (o *oracle) begin(t *testing.T, r *rand.Rand, name string) *oracleHolder {
 
 // end ends a holder, sometimes twice.
 func (o *oracle) end(t *testing.T, r *rand.Rand, h *oracleHolder) {
+	t.Helper()
 	h.key.held.Add(-h.hits)
 	o.ask(t, r, algorithms.HoldEnd, h, algorithms.HoldHeld)
 	for range r.IntN(3) / 2 {
@@ -91,6 +95,7 @@ func (o *oracle) end(t *testing.T, r *rand.Rand, h *oracleHolder) {
 
 // client does some operations of a round, and returns the holders that it has then.
 func (o *oracle) client(t *testing.T, r *rand.Rand, name string, mine []*oracleHolder) []*oracleHolder {
+	t.Helper()
 	for n := range 40 {
 		i := r.IntN(len(mine) + 1)
 		switch {

@@ -31,7 +31,7 @@ func holdCases() []Case {
 		{"a_begin_of_more_hits_than_the_limit_is_denied", beginOfTooMuch},
 		{"a_ban_denies_a_begin", banDeniesBegin},
 		{"hits_that_began_elsewhere_are_held_beyond_the_limit", begunElsewhere},
-		{"a_cancelled_holder_costs_nothing", canceled},
+		{"a_canceled_holder_costs_nothing", canceled},
 		{"a_charge_of_a_holder_that_takes_nothing_is_a_probe", nothingIsAProbe},
 	}
 }

@@ -80,9 +80,9 @@ test-short: ## Run the unit tests with a part of their repetitions, without the 
 .PHONY: race
 race: ## Run the unit tests with the race detector, except pkg/algorithms, which has no goroutines; the server's also over grpc-go, and with a store that waits
 	@$(FIND); $(RUN); race=$(RACE); units=$(UNITS); \
-		run $(GOTEST) $$race $$units; \
-		run env WEIR_GRPC_SERVER=grpc $(GOTEST) $$race ./pkg/server; \
-		run env WEIR_STORE=waits $(GOTEST) $$race ./pkg/server; \
+		run scripts/race.sh $(GOTEST) $$race $$units; \
+		run env WEIR_GRPC_SERVER=grpc scripts/race.sh $(GOTEST) $$race ./pkg/server; \
+		run env WEIR_STORE=waits scripts/race.sh $(GOTEST) $$race ./pkg/server; \
 		ended
 
 .PHONY: sizes

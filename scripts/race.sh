@@ -1,0 +1,33 @@
+#!/bin/sh
+# Runs its arguments, a `go test -race`, and once more the packages in which the race detector itself crashed. In bubbles of
+# testing/synctest the timers share one context of the detector, so that two threads can spoil its memory (golang/go#78156, open in
+# Go 1.26). A test that fails, a data race or a panic gets no second try.
+set -u
+
+out=$(mktemp)
+trap 'rm -f "$out" "$out.status"' EXIT
+trap 'exit 130' INT
+{ "$@" 2>&1; echo $? >"$out.status"; } | tee "$out"
+status=$(cat "$out.status")
+[ "$status" != 0 ] || exit 0
+
+crashed=$(awk '
+	/^ *--- FAIL|DATA RACE|^panic: |test timed out|\[(build|setup) failed\]/ { failed = 1 }
+	/ThreadSanitizer: CHECK failed|^fatal error: fault|SIGSEGV: segmentation violation/ { crash = 1 }
+	/^(ok|\?) / { failed = crash = 0 }
+	/^FAIL\t/ { if (failed || !crash) others = 1; else packages = packages " " $2; failed = crash = 0 }
+	END { if (!others) print packages }' "$out")
+[ -n "$crashed" ] || exit "$status"
+
+echo "race.sh: the race detector crashed, once more:$crashed" >&2
+first=1
+for argument; do # the same command without its packages
+	if [ "$first" = 1 ]; then set --; first=0; fi
+	case $argument in
+	-* | /*) set -- "$@" "$argument" ;;
+	./* | */*/*) ;;
+	*) set -- "$@" "$argument" ;;
+	esac
+done
+# shellcheck disable=SC2086 # one word for each package
+"$@" $crashed

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs its arguments, a `go test -race`, and once more the packages in which the race detector itself crashed. In bubbles of
-# testing/synctest the timers share one context of the detector, so that two threads can spoil its memory (golang/go#78156, open in
+# Runs the arguments, a `go test -race`, and once more the packages in which the race detector itself crashed. In a bubble of
+# testing/synctest all timers share one context of the detector, and two threads can spoil the context (golang/go#78156, open in
 # Go 1.26). A test that fails, a data race or a panic gets no second try.
 set -u
 

@@ -15,7 +15,7 @@ func TestOnlyACrashOfTheRaceDetectorGetsASecondTry(t *testing.T) {
 		name          string
 		first, second string
 		ok            bool
-		again         string // the arguments of the second run; "" if there is none
+		again         string // the arguments of the second run; "" means one run
 	}{
 		{"a crash", "ok  \tm/pkg/a\t1.0s\n" + crash, "ok  \tm/pkg/b\t1.0s\n", true, "test -race m/pkg/b"},
 		{"a fault", fault, "ok  \tm/pkg/b\t1.0s\n", true, "test -race m/pkg/b"},

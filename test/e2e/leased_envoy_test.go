@@ -52,6 +52,14 @@ func TestTwoEnvoysWithTwoLeasedSidecarsShareOneLimit(t *testing.T) {
 	})
 	<-time.After(8 * burst)
 	l.await(t, 100)
+	for _, sidecar := range f.sidecars { // a slow machine asks too rarely for leases at first
+		eventually(t, func() string {
+			if sidecar.metric(t, "weir_store_leased_decisions_total") > 0 {
+				return ""
+			}
+			return "no decision from a lease"
+		})
+	}
 	asking.stop()
 	l.errorless(t)
 	l.atMost(t, 100, 0)

@@ -91,6 +91,7 @@ func (l *Limiter) prepare(set *ruleSet, r *Request, v *Verdict) error {
 	if all := l.violations(r); len(all) > 0 {
 		return &InvalidError{all}
 	}
+	v.grow(len(r.Descriptors))
 	domain := set.rules.Domain(r.Domain)
 	for i := range r.Descriptors {
 		d := &r.Descriptors[i]
@@ -116,7 +117,7 @@ func (l *Limiter) prepare(set *ruleSet, r *Request, v *Verdict) error {
 	}
 	v.link()
 	if cap(v.decisions) < len(v.charges) {
-		v.decisions = make([]algorithms.Decision, len(v.charges)+cap(v.charges))
+		v.decisions = make([]algorithms.Decision, cap(v.charges))
 	}
 	v.decisions = v.decisions[:cap(v.decisions)]
 	return nil

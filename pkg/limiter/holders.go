@@ -43,12 +43,8 @@ func (l *Limiter) Holders(ctx context.Context, domain string, entries []Entry, m
 // holders lists the holders of a charge.
 func (l *Limiter) holders(ctx context.Context, c *store.Charge, limit *descriptors.Limit, most int) (LimitHolders, error) {
 	out := LimitHolders{Limit: *limit, Key: string(c.Key)}
-	lister, ok := l.store.(store.Lister)
-	if !ok {
-		return out, nil
-	}
 	var err error
-	out.Held, out.All, err = lister.Holders(ctx, c, most)
+	out.Held, out.All, err = store.HoldersOf(ctx, l.store, c, most)
 	if errors.Is(err, store.ErrNotListed) {
 		return out, nil
 	}

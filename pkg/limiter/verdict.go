@@ -54,8 +54,8 @@ type DescriptorStatus struct {
 
 	// Hold is the hold of the first limit with holders, at the begin or the end of a holder; else nil. An end is never denied. Held is the
 	// hits that the holder holds after a begin, or has held until an end.
-	Hold *store.Hold
 	Held uint32
+	Hold *store.Hold
 
 	domain *descriptors.Domain
 	charge int // index of the first charge
@@ -69,6 +69,13 @@ func (v *Verdict) reset() {
 	v.keys, v.limits = v.keys[:0], v.limits[:0]
 	v.charged, v.replaced = v.charged[:0], v.replaced[:0]
 	v.holds = v.holds[:0]
+}
+
+// grow makes room for as many descriptors, most of which have one limit with a key of at most 64 bytes.
+func (v *Verdict) grow(descriptors int) {
+	v.keys = slices.Grow(v.keys, 64*descriptors)
+	v.Statuses = slices.Grow(v.Statuses, descriptors)
+	v.charges, v.charged = slices.Grow(v.charges, descriptors), slices.Grow(v.charged, descriptors)
 }
 
 // link points charges and statuses to their holds, which no longer move.

@@ -21,9 +21,13 @@ func (s *Store) Continue(charges []store.Charge, states []store.State, decisions
 
 // continueOne puts the state of one key, or the most that its decision can mean, in place of the own state.
 func (s *Store) continueOne(c *store.Charge, to *store.State, d *algorithms.Decision) {
-	if c.Limit.Algorithm == algorithms.Concurrency {
-		s.continueSlots(c, to, d)
-		return
+	slots := c.Limit.Algorithm == algorithms.Concurrency
+	var r room
+	if slots {
+		defer s.giveBack(&r)
+		if !s.claimHolds(&r, 1) {
+			s.makeRoomForHolds(&r, 1)
+		}
 	}
 	key := s.digest(c)
 	sh := s.shardOf(key)
@@ -35,6 +39,10 @@ func (s *Store) continueOne(c *store.Charge, to *store.State, d *algorithms.Deci
 		return
 	}
 	v := sh.loadLocked(key, &c.Limit, now)
+	if slots {
+		s.continueSlotsLocked(&v, c, d, now, age, &r)
+		return
+	}
 	v.denied = v.denied.after(&c.Limit, c.Hits, d.Allowed)
 	if v.log != nil {
 		s.continueLogLocked(&v, c, d, now, age)

@@ -4,34 +4,18 @@ import "github.com/weirproxy/weir/pkg/algorithms"
 
 // claimHolds claims places of holders until r has n, or reports false if the store has too few.
 func (s *Store) claimHolds(r *room, n int) bool {
-	further := int64(n - r.holds)
-	if further <= 0 {
+	if r.holds >= n {
 		return true
 	}
-	for {
-		holds := s.metrics.holds.Load()
-		if holds+further > s.maxHolds {
-			return false
-		}
-		if s.metrics.holds.CompareAndSwap(holds, holds+further) {
-			r.holds = n
-			return true
-		}
+	if !reserve(&s.metrics.holds, int64(n-r.holds), s.maxHolds) {
+		return false
 	}
+	r.holds = n
+	return true
 }
 
 // claimHold claims the place of one holder without a room, or reports false.
-func (s *Store) claimHold() bool {
-	for {
-		holds := s.metrics.holds.Load()
-		if holds >= s.maxHolds {
-			return false
-		}
-		if s.metrics.holds.CompareAndSwap(holds, holds+1) {
-			return true
-		}
-	}
-}
+func (s *Store) claimHold() bool { return reserve(&s.metrics.holds, 1, s.maxHolds) }
 
 // claimHoldsLocked is claimHolds that forgets holders of a locked shard if the store has too few places.
 func (s *Store) claimHoldsLocked(r *room, n int, sh *shard, now algorithms.Instant) bool {

@@ -2,6 +2,7 @@ package memstore
 
 import (
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
@@ -88,14 +89,21 @@ func (s *Store) claim(r *room, n int) bool {
 	if r.held >= n {
 		return true
 	}
-	further := int64(n - r.held)
+	if !reserve(&s.metrics.places, int64(n-r.held), s.maxKeys) {
+		return false
+	}
+	r.held = n
+	return true
+}
+
+// reserve adds n to a count that has a bound, or reports false if the count would pass it.
+func reserve(count *atomic.Int64, n, bound int64) bool {
 	for {
-		places := s.metrics.places.Load()
-		if places+further > s.maxKeys {
+		was := count.Load()
+		if was+n > bound {
 			return false
 		}
-		if s.metrics.places.CompareAndSwap(places, places+further) {
-			r.held = n
+		if count.CompareAndSwap(was, was+n) {
 			return true
 		}
 	}

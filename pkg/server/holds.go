@@ -78,26 +78,20 @@ func (a *admin) holderError(err error) error {
 
 // collectHolds reads the counts of the rules with holders. Two rules with the same path in words count together.
 func (s *Server) collectHolds(to metrics.Scrape) {
-	var order []series
-	totals := make(map[series]limiter.HoldTally)
-	seen := make(map[*limiter.Counts]bool)
-	for r := range s.options.Limiter.Counts() {
-		if seen[r.Counts] || !r.Rule.Holds() {
+	var all totals[limiter.HoldTally]
+	for r := range s.counts() {
+		if !r.Rule.Holds() {
 			continue
 		}
-		seen[r.Counts] = true
-		of, t := series{domain: r.Domain, rule: r.Path}, r.Counts.Holds()
-		sum, known := totals[of]
-		if !known {
-			order = append(order, of)
-		}
-		totals[of] = limiter.HoldTally{
-			Begun: sum.Begun + t.Begun, Repeated: sum.Repeated + t.Repeated, Ended: sum.Ended + t.Ended, Unseen: sum.Unseen + t.Unseen,
-			Estimate: sum.Estimate + t.Estimate, Cost: sum.Cost + t.Cost,
-		}
+		sum, t := all.of(series{domain: r.Domain, rule: r.Path}), r.Counts.Holds()
+		sum.Begun += t.Begun
+		sum.Repeated += t.Repeated
+		sum.Ended += t.Ended
+		sum.Unseen += t.Unseen
+		sum.Estimate += t.Estimate
+		sum.Cost += t.Cost
 	}
-	for _, of := range order {
-		t := totals[of]
+	for of, t := range all.each() {
 		to.Counter("holds_total", t.Begun, of.domain, of.rule, "begun")
 		to.Counter("holds_total", t.Repeated, of.domain, of.rule, "repeated")
 		to.Counter("holds_total", t.Ended, of.domain, of.rule, "ended")

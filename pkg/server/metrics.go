@@ -3,6 +3,7 @@ package server
 import (
 	"cmp"
 	"errors"
+	"iter"
 	"runtime"
 	"strings"
 
@@ -145,34 +146,66 @@ func (s *Server) collectReloads(to metrics.Scrape) {
 // counts of both are added up, because two equal series would make the whole page invalid.
 type series struct{ domain, rule, value string }
 
-func (s *Server) collectRules(to metrics.Scrape) {
-	var order []series
-	totals := make(map[series]limiter.Tally)
-	add := func(of series, t limiter.Tally) {
-		sum, known := totals[of]
-		if !known {
-			order = append(order, of)
+// totals adds up counts by series, in the order of the first of each. The zero value has none.
+type totals[T any] struct {
+	order []series
+	sums  map[series]*T
+}
+
+// of returns the sum of a series, at first the zero value.
+func (t *totals[T]) of(s series) *T {
+	sum := t.sums[s]
+	if sum == nil {
+		if sum = new(T); t.sums == nil {
+			t.sums = make(map[series]*T)
 		}
+		t.sums[s], t.order = sum, append(t.order, s)
+	}
+	return sum
+}
+
+func (t *totals[T]) each() iter.Seq2[series, *T] {
+	return func(yield func(series, *T) bool) {
+		for _, of := range t.order {
+			if !yield(of, t.sums[of]) {
+				return
+			}
+		}
+	}
+}
+
+// counts returns the counts of each rule in force. Rules that count together come once.
+func (s *Server) counts() iter.Seq[limiter.RuleCounts] {
+	return func(yield func(limiter.RuleCounts) bool) {
+		seen := make(map[*limiter.Counts]bool)
+		for r := range s.options.Limiter.Counts() {
+			if seen[r.Counts] {
+				continue
+			}
+			if seen[r.Counts] = true; !yield(r) {
+				return
+			}
+		}
+	}
+}
+
+func (s *Server) collectRules(to metrics.Scrape) {
+	var all totals[limiter.Tally]
+	add := func(of series, t limiter.Tally) {
+		sum := all.of(of)
 		for code := range limiter.Codes {
 			sum.Decisions[code] += t.Decisions[code]
 			sum.Hits[code] += t.Hits[code]
 		}
 		sum.Refunded += t.Refunded
-		totals[of] = sum
 	}
-	seen := make(map[*limiter.Counts]bool)
-	for r := range s.options.Limiter.Counts() {
-		if seen[r.Counts] {
-			continue
-		}
-		seen[r.Counts] = true
+	for r := range s.counts() {
 		add(series{domain: r.Domain, rule: r.Path}, r.Counts.Total())
 		for value, t := range r.Counts.Values() {
 			add(series{r.Domain, r.Path, "=" + value}, t)
 		}
 	}
-	for _, of := range order {
-		t := totals[of]
+	for of, t := range all.each() {
 		value, detailed := strings.CutPrefix(of.value, "=")
 		for code := range limiter.Codes {
 			if t.Decisions[code] == 0 && (detailed || code != limiter.CodeOK && code != limiter.CodeOverLimit) {

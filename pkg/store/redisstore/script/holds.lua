@@ -111,6 +111,17 @@ if general % 4 >= 2 then
     state[c.record] = {r, 0, true}
   end
 
+  -- born makes a new holder hold the hits of its begin, or makes it denied.
+  local function born(c, holds)
+    local till = c.when + c.at_most
+    if not c.by.slots then
+      keep(c, holds and {HELD, c.hits, c.when, till} or {DENIED, 0, 0, till})
+    elseif holds then
+      state[c.key] = c.by.hold(before[c.key], state[c.key], c.name, c.hits, c.when, till)
+      holders[c.id] = {HELD, c.hits, c.when, till}
+    end
+  end
+
   -- probe returns a decision about a list, for a charge that is allowed in any case.
   local function probe(c)
     local _, remaining, _, reset = take(c.key, c.requests, c.capacity, 0, false)
@@ -250,13 +261,8 @@ if general % 4 >= 2 then
         take(key, c.requests, c.capacity, held and 0 or hits, not held and not by.slots and c.flags % 8 >= 4)
       if held then ok, retry = true, 0 end
       if hits > 0 and not held and action == TAKE then
-        local till = when + c.at_most
-        if not by.slots then
-          keep(c, ok and {HELD, hits, when, till} or {DENIED, 0, 0, till})
-        elseif ok then
-          state[key] = by.hold(before[key], base, c.name, hits, when, till)
-          holders[c.id] = {HELD, hits, when, till}
-        end
+        if by.slots then state[key] = base end
+        born(c, ok)
       end
       return ok or c.flags % 4 >= 2, by.open and {ok and 1 or 0, remaining, retry, reset, 0}
     end
@@ -298,13 +304,7 @@ if general % 4 >= 2 then
         local c = all[i]
         local r = c.phase and find(c, c.when)
         if c.phase and c.hits > 0 and not (r and r[1] == HELD) then
-          local holds, till = allowed[i] and (passed or action == RESERVE), c.when + c.at_most
-          if not c.by.slots then
-            keep(c, holds and {HELD, c.hits, c.when, till} or {DENIED, 0, 0, till})
-          elseif holds then
-            state[c.key] = c.by.hold(before[c.key], state[c.key], c.name, c.hits, c.when, till)
-            holders[c.id] = {HELD, c.hits, c.when, till}
-          end
+          born(c, allowed[i] and (passed or action == RESERVE))
         end
       end
       return passed, decisions

@@ -139,7 +139,7 @@ func (b *batch) end(s *service, one *batched, err error, now time.Time) {
 	if err == nil {
 		err = s.encode(one.call)
 	}
-	s.spent.Observe(now.Sub(one.begun))
+	s.decided(one.call, err, now.Sub(one.begun))
 	if one.span != nil {
 		endSpan(one.span, one.call, err)
 		one.span.End()

@@ -31,6 +31,8 @@ type service struct {
 	lost     atomic.Uint64 // requests that failed before the limiter
 	bound    *inflight.Bound
 	workers  *workers // of the lane
+
+	observers observers
 }
 
 func newService(o Options) *service {
@@ -117,8 +119,8 @@ func (s *service) answer(ctx context.Context, c *call) error {
 }
 
 // decide decides a decoded call and encodes the response into c.answer.
-func (s *service) decide(ctx context.Context, c *call) error {
-	defer func() { s.spent.Observe(time.Since(c.begun)) }()
+func (s *service) decide(ctx context.Context, c *call) (err error) {
+	defer func() { s.decided(c, err, time.Since(c.begun)) }()
 	if err := s.accept(c); err != nil {
 		return err
 	}
@@ -138,8 +140,14 @@ func (s *service) decideNow(c *call) (decided bool, err error) {
 	if err == nil {
 		err = s.encode(c)
 	}
-	s.spent.Observe(time.Since(c.begun))
+	s.decided(c, err, time.Since(c.begun))
 	return true, err
+}
+
+// decided counts the time of a call, and shows the call to observers.
+func (s *service) decided(c *call, err error, took time.Duration) {
+	s.spent.Observe(took)
+	s.observers.answered(c, err, took)
 }
 
 // accept notes a decoded call. The error is a mistake in the message.

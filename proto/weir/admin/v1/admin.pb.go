@@ -158,6 +158,144 @@ func (HolderStatus) EnumDescriptor() ([]byte, []int) {
 	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{1}
 }
 
+// Outcome is the treatment of one descriptor of a request.
+type Outcome int32
+
+const (
+	// OUTCOME_UNSPECIFIED is no outcome.
+	Outcome_OUTCOME_UNSPECIFIED Outcome = 0
+	// OUTCOME_OK is a descriptor whose limits admitted the hits.
+	Outcome_OUTCOME_OK Outcome = 1
+	// OUTCOME_OVER_LIMIT is a descriptor that a limit denied.
+	Outcome_OUTCOME_OVER_LIMIT Outcome = 2
+	// OUTCOME_SHADOWED is a descriptor that a limit in shadow mode denied: reported as OK.
+	Outcome_OUTCOME_SHADOWED Outcome = 3
+	// OUTCOME_UNLIMITED is a descriptor of a rule, or with a grant, that lets everything pass.
+	Outcome_OUTCOME_UNLIMITED Outcome = 4
+	// OUTCOME_REPLACED is a descriptor whose limits all were replaced by another rule of the request.
+	Outcome_OUTCOME_REPLACED Outcome = 5
+	// OUTCOME_NOT_LIMITED is a descriptor that ends at a rule without limits.
+	Outcome_OUTCOME_NOT_LIMITED Outcome = 6
+	// OUTCOME_UNMATCHED is a descriptor that no rule of the domain matches.
+	Outcome_OUTCOME_UNMATCHED Outcome = 7
+	// OUTCOME_NO_DOMAIN is a descriptor of a domain without rules.
+	Outcome_OUTCOME_NO_DOMAIN Outcome = 8
+	// OUTCOME_FAILED is a descriptor of a request that ended with an error.
+	Outcome_OUTCOME_FAILED Outcome = 9
+)
+
+// Enum value maps for Outcome.
+var (
+	Outcome_name = map[int32]string{
+		0: "OUTCOME_UNSPECIFIED",
+		1: "OUTCOME_OK",
+		2: "OUTCOME_OVER_LIMIT",
+		3: "OUTCOME_SHADOWED",
+		4: "OUTCOME_UNLIMITED",
+		5: "OUTCOME_REPLACED",
+		6: "OUTCOME_NOT_LIMITED",
+		7: "OUTCOME_UNMATCHED",
+		8: "OUTCOME_NO_DOMAIN",
+		9: "OUTCOME_FAILED",
+	}
+	Outcome_value = map[string]int32{
+		"OUTCOME_UNSPECIFIED": 0,
+		"OUTCOME_OK":          1,
+		"OUTCOME_OVER_LIMIT":  2,
+		"OUTCOME_SHADOWED":    3,
+		"OUTCOME_UNLIMITED":   4,
+		"OUTCOME_REPLACED":    5,
+		"OUTCOME_NOT_LIMITED": 6,
+		"OUTCOME_UNMATCHED":   7,
+		"OUTCOME_NO_DOMAIN":   8,
+		"OUTCOME_FAILED":      9,
+	}
+)
+
+func (x Outcome) Enum() *Outcome {
+	p := new(Outcome)
+	*p = x
+	return p
+}
+
+func (x Outcome) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Outcome) Descriptor() protoreflect.EnumDescriptor {
+	return file_weir_admin_v1_admin_proto_enumTypes[2].Descriptor()
+}
+
+func (Outcome) Type() protoreflect.EnumType {
+	return &file_weir_admin_v1_admin_proto_enumTypes[2]
+}
+
+func (x Outcome) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Outcome.Descriptor instead.
+func (Outcome) EnumDescriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{2}
+}
+
+// TopOrder is an order of keys.
+type TopOrder int32
+
+const (
+	// TOP_ORDER_UNSPECIFIED means TOP_ORDER_HITS.
+	TopOrder_TOP_ORDER_UNSPECIFIED TopOrder = 0
+	// TOP_ORDER_HITS puts the keys with the most hits first, denied ones included.
+	TopOrder_TOP_ORDER_HITS TopOrder = 1
+	// TOP_ORDER_DENIED puts the keys with the most denied hits first.
+	TopOrder_TOP_ORDER_DENIED TopOrder = 2
+	// TOP_ORDER_USED puts the keys first that have used the largest part of their limit.
+	TopOrder_TOP_ORDER_USED TopOrder = 3
+)
+
+// Enum value maps for TopOrder.
+var (
+	TopOrder_name = map[int32]string{
+		0: "TOP_ORDER_UNSPECIFIED",
+		1: "TOP_ORDER_HITS",
+		2: "TOP_ORDER_DENIED",
+		3: "TOP_ORDER_USED",
+	}
+	TopOrder_value = map[string]int32{
+		"TOP_ORDER_UNSPECIFIED": 0,
+		"TOP_ORDER_HITS":        1,
+		"TOP_ORDER_DENIED":      2,
+		"TOP_ORDER_USED":        3,
+	}
+)
+
+func (x TopOrder) Enum() *TopOrder {
+	p := new(TopOrder)
+	*p = x
+	return p
+}
+
+func (x TopOrder) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (TopOrder) Descriptor() protoreflect.EnumDescriptor {
+	return file_weir_admin_v1_admin_proto_enumTypes[3].Descriptor()
+}
+
+func (TopOrder) Type() protoreflect.EnumType {
+	return &file_weir_admin_v1_admin_proto_enumTypes[3]
+}
+
+func (x TopOrder) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use TopOrder.Descriptor instead.
+func (TopOrder) EnumDescriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{3}
+}
+
 // Entry is one key and value of a descriptor.
 type Entry struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -838,7 +976,9 @@ type LimitExplanation struct {
 	// The holder that the descriptor names, as it is now; only HOLDER_STATUS_HELD has hits and times. Absent for a limit without hold.
 	Holder *Holder `protobuf:"bytes,9,opt,name=holder,proto3" json:"holder,omitempty"`
 	// The status of that holder.
-	HolderStatus  HolderStatus `protobuf:"varint,10,opt,name=holder_status,json=holderStatus,proto3,enum=weir.admin.v1.HolderStatus" json:"holder_status,omitempty"`
+	HolderStatus HolderStatus `protobuf:"varint,10,opt,name=holder_status,json=holderStatus,proto3,enum=weir.admin.v1.HolderStatus" json:"holder_status,omitempty"`
+	// The grant whose numbers the limit has; absent without one.
+	Grant         *Grant `protobuf:"bytes,11,opt,name=grant,proto3" json:"grant,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -941,6 +1081,13 @@ func (x *LimitExplanation) GetHolderStatus() HolderStatus {
 		return x.HolderStatus
 	}
 	return HolderStatus_HOLDER_STATUS_UNSPECIFIED
+}
+
+func (x *LimitExplanation) GetGrant() *Grant {
+	if x != nil {
+		return x.Grant
+	}
+	return nil
 }
 
 // Step is the search for one entry of a descriptor among the rules of a domain.
@@ -2056,6 +2203,1531 @@ func (x *ReloadResponse) GetRules() uint32 {
 	return 0
 }
 
+// WatchRequest chooses requests. A request is shown when it has a descriptor that all filters choose; then all its descriptors are shown.
+type WatchRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only this domain; empty for all.
+	Domain string `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
+	// Only descriptors of the rule with this path, as Rule.path; empty for all.
+	Rule string `protobuf:"bytes,2,opt,name=rule,proto3" json:"rule,omitempty"`
+	// Only descriptors that have each of these entries, anywhere. An entry without a value stands for all values of its key.
+	Entries []*Entry `protobuf:"bytes,3,rep,name=entries,proto3" json:"entries,omitempty"`
+	// Only descriptors with one of these outcomes; empty for all.
+	Outcomes []Outcome `protobuf:"varint,4,rep,packed,name=outcomes,proto3,enum=weir.admin.v1.Outcome" json:"outcomes,omitempty"`
+	// Of the chosen requests only one in so many; 0 means 1.
+	OneIn uint32 `protobuf:"varint,5,opt,name=one_in,json=oneIn,proto3" json:"one_in,omitempty"`
+	// At most so many requests per second, 1 to 100000; 0 means 1000.
+	MaxPerSecond  uint32 `protobuf:"varint,6,opt,name=max_per_second,json=maxPerSecond,proto3" json:"max_per_second,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchRequest) Reset() {
+	*x = WatchRequest{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchRequest) ProtoMessage() {}
+
+func (x *WatchRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
+func (*WatchRequest) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *WatchRequest) GetDomain() string {
+	if x != nil {
+		return x.Domain
+	}
+	return ""
+}
+
+func (x *WatchRequest) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+func (x *WatchRequest) GetEntries() []*Entry {
+	if x != nil {
+		return x.Entries
+	}
+	return nil
+}
+
+func (x *WatchRequest) GetOutcomes() []Outcome {
+	if x != nil {
+		return x.Outcomes
+	}
+	return nil
+}
+
+func (x *WatchRequest) GetOneIn() uint32 {
+	if x != nil {
+		return x.OneIn
+	}
+	return 0
+}
+
+func (x *WatchRequest) GetMaxPerSecond() uint32 {
+	if x != nil {
+		return x.MaxPerSecond
+	}
+	return 0
+}
+
+// WatchResponse is some requests, in the order of their answers.
+type WatchResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The requests.
+	Requests []*WatchedRequest `protobuf:"bytes,1,rep,name=requests,proto3" json:"requests,omitempty"`
+	// The chosen requests since the last message that were left out because of max_per_second.
+	LeftOut uint64 `protobuf:"varint,2,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
+	// The chosen requests since the last message that were lost because the client reads too slowly.
+	Lost          uint64 `protobuf:"varint,3,opt,name=lost,proto3" json:"lost,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchResponse) Reset() {
+	*x = WatchResponse{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchResponse) ProtoMessage() {}
+
+func (x *WatchResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
+func (*WatchResponse) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *WatchResponse) GetRequests() []*WatchedRequest {
+	if x != nil {
+		return x.Requests
+	}
+	return nil
+}
+
+func (x *WatchResponse) GetLeftOut() uint64 {
+	if x != nil {
+		return x.LeftOut
+	}
+	return 0
+}
+
+func (x *WatchResponse) GetLost() uint64 {
+	if x != nil {
+		return x.Lost
+	}
+	return 0
+}
+
+// WatchedRequest is one request that was answered.
+type WatchedRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The time at which the request was complete.
+	At *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
+	// The time from then to the answer.
+	Took *durationpb.Duration `protobuf:"bytes,2,opt,name=took,proto3" json:"took,omitempty"`
+	// The domain, as it came.
+	Domain string `protobuf:"bytes,3,opt,name=domain,proto3" json:"domain,omitempty"`
+	// The descriptors, in order.
+	Descriptors []*WatchedDescriptor `protobuf:"bytes,4,rep,name=descriptors,proto3" json:"descriptors,omitempty"`
+	// Whether the answer was OVER_LIMIT.
+	OverLimit bool `protobuf:"varint,5,opt,name=over_limit,json=overLimit,proto3" json:"over_limit,omitempty"`
+	// The error of a request that failed; empty else.
+	Error         string `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchedRequest) Reset() {
+	*x = WatchedRequest{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchedRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchedRequest) ProtoMessage() {}
+
+func (x *WatchedRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchedRequest.ProtoReflect.Descriptor instead.
+func (*WatchedRequest) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *WatchedRequest) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *WatchedRequest) GetTook() *durationpb.Duration {
+	if x != nil {
+		return x.Took
+	}
+	return nil
+}
+
+func (x *WatchedRequest) GetDomain() string {
+	if x != nil {
+		return x.Domain
+	}
+	return ""
+}
+
+func (x *WatchedRequest) GetDescriptors() []*WatchedDescriptor {
+	if x != nil {
+		return x.Descriptors
+	}
+	return nil
+}
+
+func (x *WatchedRequest) GetOverLimit() bool {
+	if x != nil {
+		return x.OverLimit
+	}
+	return false
+}
+
+func (x *WatchedRequest) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+// WatchedDescriptor is one descriptor of a request that was answered.
+type WatchedDescriptor struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The entries, as they came.
+	Entries []*Entry `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
+	// The hits; negative for a refund.
+	Hits int64 `protobuf:"varint,2,opt,name=hits,proto3" json:"hits,omitempty"`
+	// The treatment.
+	Outcome Outcome `protobuf:"varint,3,opt,name=outcome,proto3,enum=weir.admin.v1.Outcome" json:"outcome,omitempty"`
+	// The path of the rule, as Rule.path; empty when nothing matched.
+	Rule string `protobuf:"bytes,4,opt,name=rule,proto3" json:"rule,omitempty"`
+	// The rule file; empty when nothing matched.
+	File string `protobuf:"bytes,5,opt,name=file,proto3" json:"file,omitempty"`
+	// The line of the rule in the file, from 1; 0 when nothing matched.
+	Line uint32 `protobuf:"varint,6,opt,name=line,proto3" json:"line,omitempty"`
+	// The limits that were charged, in the order of the rule.
+	Limits []*WatchedLimit `protobuf:"bytes,7,rep,name=limits,proto3" json:"limits,omitempty"`
+	// Of a descriptor that nothing matched: how far the search came, and why it ended there.
+	NearestMiss   *NearestMiss `protobuf:"bytes,8,opt,name=nearest_miss,json=nearestMiss,proto3" json:"nearest_miss,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchedDescriptor) Reset() {
+	*x = WatchedDescriptor{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchedDescriptor) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchedDescriptor) ProtoMessage() {}
+
+func (x *WatchedDescriptor) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchedDescriptor.ProtoReflect.Descriptor instead.
+func (*WatchedDescriptor) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *WatchedDescriptor) GetEntries() []*Entry {
+	if x != nil {
+		return x.Entries
+	}
+	return nil
+}
+
+func (x *WatchedDescriptor) GetHits() int64 {
+	if x != nil {
+		return x.Hits
+	}
+	return 0
+}
+
+func (x *WatchedDescriptor) GetOutcome() Outcome {
+	if x != nil {
+		return x.Outcome
+	}
+	return Outcome_OUTCOME_UNSPECIFIED
+}
+
+func (x *WatchedDescriptor) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+func (x *WatchedDescriptor) GetFile() string {
+	if x != nil {
+		return x.File
+	}
+	return ""
+}
+
+func (x *WatchedDescriptor) GetLine() uint32 {
+	if x != nil {
+		return x.Line
+	}
+	return 0
+}
+
+func (x *WatchedDescriptor) GetLimits() []*WatchedLimit {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+func (x *WatchedDescriptor) GetNearestMiss() *NearestMiss {
+	if x != nil {
+		return x.NearestMiss
+	}
+	return nil
+}
+
+// WatchedLimit is one limit of a descriptor, and its decision.
+type WatchedLimit struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The key that counts the hits, readable.
+	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// The limit.
+	Limit *Limit `protobuf:"bytes,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	// Whether the limit admitted the hits.
+	Allowed bool `protobuf:"varint,3,opt,name=allowed,proto3" json:"allowed,omitempty"`
+	// The hits that are left.
+	Remaining uint32 `protobuf:"varint,4,opt,name=remaining,proto3" json:"remaining,omitempty"`
+	// The shortest wait after which the same hits would pass; 0 when allowed.
+	RetryAfter *durationpb.Duration `protobuf:"bytes,5,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
+	// The wait until the key is idle.
+	ResetAfter *durationpb.Duration `protobuf:"bytes,6,opt,name=reset_after,json=resetAfter,proto3" json:"reset_after,omitempty"`
+	// How the decision came about, in words: such as "memory", "redis", "lease", "remembered denial" or "without redis". The words may change.
+	Source string `protobuf:"bytes,7,opt,name=source,proto3" json:"source,omitempty"`
+	// The id of the grant whose numbers the limit has; empty without one.
+	Grant         string `protobuf:"bytes,8,opt,name=grant,proto3" json:"grant,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchedLimit) Reset() {
+	*x = WatchedLimit{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchedLimit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchedLimit) ProtoMessage() {}
+
+func (x *WatchedLimit) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchedLimit.ProtoReflect.Descriptor instead.
+func (*WatchedLimit) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *WatchedLimit) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *WatchedLimit) GetLimit() *Limit {
+	if x != nil {
+		return x.Limit
+	}
+	return nil
+}
+
+func (x *WatchedLimit) GetAllowed() bool {
+	if x != nil {
+		return x.Allowed
+	}
+	return false
+}
+
+func (x *WatchedLimit) GetRemaining() uint32 {
+	if x != nil {
+		return x.Remaining
+	}
+	return 0
+}
+
+func (x *WatchedLimit) GetRetryAfter() *durationpb.Duration {
+	if x != nil {
+		return x.RetryAfter
+	}
+	return nil
+}
+
+func (x *WatchedLimit) GetResetAfter() *durationpb.Duration {
+	if x != nil {
+		return x.ResetAfter
+	}
+	return nil
+}
+
+func (x *WatchedLimit) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *WatchedLimit) GetGrant() string {
+	if x != nil {
+		return x.Grant
+	}
+	return ""
+}
+
+// NearestMiss is the place in the rules where the search for a descriptor ended.
+type NearestMiss struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The path of the deepest rule that was reached; empty at the root of the domain.
+	Rule string `protobuf:"bytes,1,opt,name=rule,proto3" json:"rule,omitempty"`
+	// The rule file; empty without rules in the domain.
+	File string `protobuf:"bytes,2,opt,name=file,proto3" json:"file,omitempty"`
+	// The line of that rule, or of the domain, from 1.
+	Line uint32 `protobuf:"varint,3,opt,name=line,proto3" json:"line,omitempty"`
+	// The index of the entry that nothing matched, from 0; the number of entries when more entries would be needed.
+	Entry uint32 `protobuf:"varint,4,opt,name=entry,proto3" json:"entry,omitempty"`
+	// The entries that this place has, as "key" or "key=value", at most 20, the most similar first.
+	Beside []string `protobuf:"bytes,5,rep,name=beside,proto3" json:"beside,omitempty"`
+	// The reason in words for people. The words may change.
+	Why           string `protobuf:"bytes,6,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NearestMiss) Reset() {
+	*x = NearestMiss{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NearestMiss) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NearestMiss) ProtoMessage() {}
+
+func (x *NearestMiss) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NearestMiss.ProtoReflect.Descriptor instead.
+func (*NearestMiss) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *NearestMiss) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+func (x *NearestMiss) GetFile() string {
+	if x != nil {
+		return x.File
+	}
+	return ""
+}
+
+func (x *NearestMiss) GetLine() uint32 {
+	if x != nil {
+		return x.Line
+	}
+	return 0
+}
+
+func (x *NearestMiss) GetEntry() uint32 {
+	if x != nil {
+		return x.Entry
+	}
+	return 0
+}
+
+func (x *NearestMiss) GetBeside() []string {
+	if x != nil {
+		return x.Beside
+	}
+	return nil
+}
+
+func (x *NearestMiss) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+// ListTopKeysRequest chooses keys.
+type ListTopKeysRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only this domain; empty for all.
+	Domain string `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
+	// Only the rule with this path, as Rule.path; empty for all.
+	Rule string `protobuf:"bytes,2,opt,name=rule,proto3" json:"rule,omitempty"`
+	// The order.
+	Order TopOrder `protobuf:"varint,3,opt,name=order,proto3,enum=weir.admin.v1.TopOrder" json:"order,omitempty"`
+	// The time to look back: one minute or ten; absent means one minute.
+	Window *durationpb.Duration `protobuf:"bytes,4,opt,name=window,proto3" json:"window,omitempty"`
+	// The most keys, 1 to 1000; 0 means 20.
+	Most          uint32 `protobuf:"varint,5,opt,name=most,proto3" json:"most,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListTopKeysRequest) Reset() {
+	*x = ListTopKeysRequest{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListTopKeysRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListTopKeysRequest) ProtoMessage() {}
+
+func (x *ListTopKeysRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListTopKeysRequest.ProtoReflect.Descriptor instead.
+func (*ListTopKeysRequest) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *ListTopKeysRequest) GetDomain() string {
+	if x != nil {
+		return x.Domain
+	}
+	return ""
+}
+
+func (x *ListTopKeysRequest) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+func (x *ListTopKeysRequest) GetOrder() TopOrder {
+	if x != nil {
+		return x.Order
+	}
+	return TopOrder_TOP_ORDER_UNSPECIFIED
+}
+
+func (x *ListTopKeysRequest) GetWindow() *durationpb.Duration {
+	if x != nil {
+		return x.Window
+	}
+	return nil
+}
+
+func (x *ListTopKeysRequest) GetMost() uint32 {
+	if x != nil {
+		return x.Most
+	}
+	return 0
+}
+
+// ListTopKeysResponse is the first keys in an order.
+type ListTopKeysResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The keys, in the order asked for.
+	Keys []*TopKey `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`
+	// The keys that are tracked now, of all rules.
+	Tracked uint64 `protobuf:"varint,2,opt,name=tracked,proto3" json:"tracked,omitempty"`
+	// The time that the counts cover: less than the window after a start.
+	Covers        *durationpb.Duration `protobuf:"bytes,3,opt,name=covers,proto3" json:"covers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListTopKeysResponse) Reset() {
+	*x = ListTopKeysResponse{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListTopKeysResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListTopKeysResponse) ProtoMessage() {}
+
+func (x *ListTopKeysResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListTopKeysResponse.ProtoReflect.Descriptor instead.
+func (*ListTopKeysResponse) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *ListTopKeysResponse) GetKeys() []*TopKey {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+func (x *ListTopKeysResponse) GetTracked() uint64 {
+	if x != nil {
+		return x.Tracked
+	}
+	return 0
+}
+
+func (x *ListTopKeysResponse) GetCovers() *durationpb.Duration {
+	if x != nil {
+		return x.Covers
+	}
+	return nil
+}
+
+// TopKey is one key, and its counts.
+type TopKey struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The key that counts the hits, readable.
+	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// The domain.
+	Domain string `protobuf:"bytes,2,opt,name=domain,proto3" json:"domain,omitempty"`
+	// The path of the rule, as Rule.path; "override" for an override without a rule.
+	Rule string `protobuf:"bytes,3,opt,name=rule,proto3" json:"rule,omitempty"`
+	// The rule file.
+	File string `protobuf:"bytes,4,opt,name=file,proto3" json:"file,omitempty"`
+	// The line of the rule in the file, from 1.
+	Line uint32 `protobuf:"varint,5,opt,name=line,proto3" json:"line,omitempty"`
+	// Entries of a descriptor that counts under the key.
+	Entries []*Entry `protobuf:"bytes,6,rep,name=entries,proto3" json:"entries,omitempty"`
+	// The hits, at most too many by hits_error.
+	Hits uint64 `protobuf:"varint,7,opt,name=hits,proto3" json:"hits,omitempty"`
+	// The largest error of hits.
+	HitsError uint64 `protobuf:"varint,8,opt,name=hits_error,json=hitsError,proto3" json:"hits_error,omitempty"`
+	// The denied hits, at most too many by denied_error.
+	Denied uint64 `protobuf:"varint,9,opt,name=denied,proto3" json:"denied,omitempty"`
+	// The largest error of denied.
+	DeniedError uint64 `protobuf:"varint,10,opt,name=denied_error,json=deniedError,proto3" json:"denied_error,omitempty"`
+	// The part of the limit that is used now, 0 to 1.
+	Used float64 `protobuf:"fixed64,11,opt,name=used,proto3" json:"used,omitempty"`
+	// The limit.
+	Limit *Limit `protobuf:"bytes,12,opt,name=limit,proto3" json:"limit,omitempty"`
+	// The hits that are left now.
+	Remaining uint32 `protobuf:"varint,13,opt,name=remaining,proto3" json:"remaining,omitempty"`
+	// The wait until the key is idle.
+	ResetAfter    *durationpb.Duration `protobuf:"bytes,14,opt,name=reset_after,json=resetAfter,proto3" json:"reset_after,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TopKey) Reset() {
+	*x = TopKey{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TopKey) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TopKey) ProtoMessage() {}
+
+func (x *TopKey) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TopKey.ProtoReflect.Descriptor instead.
+func (*TopKey) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *TopKey) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *TopKey) GetDomain() string {
+	if x != nil {
+		return x.Domain
+	}
+	return ""
+}
+
+func (x *TopKey) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+func (x *TopKey) GetFile() string {
+	if x != nil {
+		return x.File
+	}
+	return ""
+}
+
+func (x *TopKey) GetLine() uint32 {
+	if x != nil {
+		return x.Line
+	}
+	return 0
+}
+
+func (x *TopKey) GetEntries() []*Entry {
+	if x != nil {
+		return x.Entries
+	}
+	return nil
+}
+
+func (x *TopKey) GetHits() uint64 {
+	if x != nil {
+		return x.Hits
+	}
+	return 0
+}
+
+func (x *TopKey) GetHitsError() uint64 {
+	if x != nil {
+		return x.HitsError
+	}
+	return 0
+}
+
+func (x *TopKey) GetDenied() uint64 {
+	if x != nil {
+		return x.Denied
+	}
+	return 0
+}
+
+func (x *TopKey) GetDeniedError() uint64 {
+	if x != nil {
+		return x.DeniedError
+	}
+	return 0
+}
+
+func (x *TopKey) GetUsed() float64 {
+	if x != nil {
+		return x.Used
+	}
+	return 0
+}
+
+func (x *TopKey) GetLimit() *Limit {
+	if x != nil {
+		return x.Limit
+	}
+	return nil
+}
+
+func (x *TopKey) GetRemaining() uint32 {
+	if x != nil {
+		return x.Remaining
+	}
+	return 0
+}
+
+func (x *TopKey) GetResetAfter() *durationpb.Duration {
+	if x != nil {
+		return x.ResetAfter
+	}
+	return nil
+}
+
+// Grant is another limit for one key of one rule, until an instant.
+type Grant struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id, made by Weir; empty in a GrantRequest.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The domain; not empty.
+	Domain string `protobuf:"bytes,2,opt,name=domain,proto3" json:"domain,omitempty"`
+	// The entries of a descriptor that counts under the key.
+	Entries []*Entry `protobuf:"bytes,3,rep,name=entries,proto3" json:"entries,omitempty"`
+	// The name of one limit of the rule; empty for all its limits.
+	Limit string `protobuf:"bytes,4,opt,name=limit,proto3" json:"limit,omitempty"`
+	// The other limit.
+	//
+	// Types that are valid to be assigned to Gives:
+	//
+	//	*Grant_RequestsPerUnit
+	//	*Grant_Factor
+	//	*Grant_Unlimited
+	Gives isGrant_Gives `protobuf_oneof:"gives"`
+	// With requests_per_unit, of a token_bucket: the burst; 0 means as the rule, in the same proportion.
+	Burst uint32 `protobuf:"varint,8,opt,name=burst,proto3" json:"burst,omitempty"`
+	// The end, at most 10 years away.
+	Until *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=until,proto3" json:"until,omitempty"`
+	// The reason, for people; 1 to 500 bytes.
+	Reason string `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The person or program who gave it; at most 200 bytes.
+	By string `protobuf:"bytes,11,opt,name=by,proto3" json:"by,omitempty"`
+	// The time at which it was given.
+	GivenAt *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=given_at,json=givenAt,proto3" json:"given_at,omitempty"`
+	// The key that it is for, readable.
+	Key string `protobuf:"bytes,13,opt,name=key,proto3" json:"key,omitempty"`
+	// The path of the rule that it was given for, as Rule.path.
+	Rule          string `protobuf:"bytes,14,opt,name=rule,proto3" json:"rule,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Grant) Reset() {
+	*x = Grant{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Grant) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Grant) ProtoMessage() {}
+
+func (x *Grant) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Grant.ProtoReflect.Descriptor instead.
+func (*Grant) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *Grant) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Grant) GetDomain() string {
+	if x != nil {
+		return x.Domain
+	}
+	return ""
+}
+
+func (x *Grant) GetEntries() []*Entry {
+	if x != nil {
+		return x.Entries
+	}
+	return nil
+}
+
+func (x *Grant) GetLimit() string {
+	if x != nil {
+		return x.Limit
+	}
+	return ""
+}
+
+func (x *Grant) GetGives() isGrant_Gives {
+	if x != nil {
+		return x.Gives
+	}
+	return nil
+}
+
+func (x *Grant) GetRequestsPerUnit() uint32 {
+	if x != nil {
+		if x, ok := x.Gives.(*Grant_RequestsPerUnit); ok {
+			return x.RequestsPerUnit
+		}
+	}
+	return 0
+}
+
+func (x *Grant) GetFactor() float64 {
+	if x != nil {
+		if x, ok := x.Gives.(*Grant_Factor); ok {
+			return x.Factor
+		}
+	}
+	return 0
+}
+
+func (x *Grant) GetUnlimited() bool {
+	if x != nil {
+		if x, ok := x.Gives.(*Grant_Unlimited); ok {
+			return x.Unlimited
+		}
+	}
+	return false
+}
+
+func (x *Grant) GetBurst() uint32 {
+	if x != nil {
+		return x.Burst
+	}
+	return 0
+}
+
+func (x *Grant) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+func (x *Grant) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Grant) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *Grant) GetGivenAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.GivenAt
+	}
+	return nil
+}
+
+func (x *Grant) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *Grant) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+type isGrant_Gives interface {
+	isGrant_Gives()
+}
+
+type Grant_RequestsPerUnit struct {
+	// Hits per period, 1 to 4294967295; 0 blocks the key. The period stays.
+	RequestsPerUnit uint32 `protobuf:"varint,5,opt,name=requests_per_unit,json=requestsPerUnit,proto3,oneof"`
+}
+
+type Grant_Factor struct {
+	// The limit's own numbers times this, more than 0 and at most 1000000.
+	Factor float64 `protobuf:"fixed64,6,opt,name=factor,proto3,oneof"`
+}
+
+type Grant_Unlimited struct {
+	// Everything passes, and nothing is counted; must be true.
+	Unlimited bool `protobuf:"varint,7,opt,name=unlimited,proto3,oneof"`
+}
+
+func (*Grant_RequestsPerUnit) isGrant_Gives() {}
+
+func (*Grant_Factor) isGrant_Gives() {}
+
+func (*Grant_Unlimited) isGrant_Gives() {}
+
+// GrantRequest gives a key another limit. A grant for the same key and limit replaces the earlier one.
+type GrantRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The grant, without id, given_at, key and rule.
+	Grant         *Grant `protobuf:"bytes,1,opt,name=grant,proto3" json:"grant,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GrantRequest) Reset() {
+	*x = GrantRequest{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GrantRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GrantRequest) ProtoMessage() {}
+
+func (x *GrantRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GrantRequest.ProtoReflect.Descriptor instead.
+func (*GrantRequest) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *GrantRequest) GetGrant() *Grant {
+	if x != nil {
+		return x.Grant
+	}
+	return nil
+}
+
+// GrantResponse is a grant that is in force.
+type GrantResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The grant.
+	Grant *Grant `protobuf:"bytes,1,opt,name=grant,proto3" json:"grant,omitempty"`
+	// Where the grant is kept, in words: in Redis, in the state directory, or in memory until the process ends. The words may change.
+	Kept string `protobuf:"bytes,2,opt,name=kept,proto3" json:"kept,omitempty"`
+	// Whether the grant outlives the process.
+	Durable bool `protobuf:"varint,3,opt,name=durable,proto3" json:"durable,omitempty"`
+	// The grant that it replaced; absent without one.
+	Replaced      *Grant `protobuf:"bytes,4,opt,name=replaced,proto3" json:"replaced,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GrantResponse) Reset() {
+	*x = GrantResponse{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GrantResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GrantResponse) ProtoMessage() {}
+
+func (x *GrantResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GrantResponse.ProtoReflect.Descriptor instead.
+func (*GrantResponse) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *GrantResponse) GetGrant() *Grant {
+	if x != nil {
+		return x.Grant
+	}
+	return nil
+}
+
+func (x *GrantResponse) GetKept() string {
+	if x != nil {
+		return x.Kept
+	}
+	return ""
+}
+
+func (x *GrantResponse) GetDurable() bool {
+	if x != nil {
+		return x.Durable
+	}
+	return false
+}
+
+func (x *GrantResponse) GetReplaced() *Grant {
+	if x != nil {
+		return x.Replaced
+	}
+	return nil
+}
+
+// ListGrantsRequest chooses grants.
+type ListGrantsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only this domain; empty for all.
+	Domain string `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
+	// The most grants; 0 means 1000.
+	Most          uint32 `protobuf:"varint,2,opt,name=most,proto3" json:"most,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListGrantsRequest) Reset() {
+	*x = ListGrantsRequest{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListGrantsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListGrantsRequest) ProtoMessage() {}
+
+func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListGrantsRequest.ProtoReflect.Descriptor instead.
+func (*ListGrantsRequest) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *ListGrantsRequest) GetDomain() string {
+	if x != nil {
+		return x.Domain
+	}
+	return ""
+}
+
+func (x *ListGrantsRequest) GetMost() uint32 {
+	if x != nil {
+		return x.Most
+	}
+	return 0
+}
+
+// ListGrantsResponse is the grants in force.
+type ListGrantsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The grants, the next one to end first.
+	Grants []*Grant `protobuf:"bytes,1,rep,name=grants,proto3" json:"grants,omitempty"`
+	// The number of all grants, of all domains.
+	Number uint64 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
+	// As in GrantResponse.
+	Kept string `protobuf:"bytes,3,opt,name=kept,proto3" json:"kept,omitempty"`
+	// As in GrantResponse.
+	Durable       bool `protobuf:"varint,4,opt,name=durable,proto3" json:"durable,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListGrantsResponse) Reset() {
+	*x = ListGrantsResponse{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListGrantsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListGrantsResponse) ProtoMessage() {}
+
+func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListGrantsResponse.ProtoReflect.Descriptor instead.
+func (*ListGrantsResponse) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *ListGrantsResponse) GetGrants() []*Grant {
+	if x != nil {
+		return x.Grants
+	}
+	return nil
+}
+
+func (x *ListGrantsResponse) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *ListGrantsResponse) GetKept() string {
+	if x != nil {
+		return x.Kept
+	}
+	return ""
+}
+
+func (x *ListGrantsResponse) GetDurable() bool {
+	if x != nil {
+		return x.Durable
+	}
+	return false
+}
+
+// RevokeRequest names a grant.
+type RevokeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its id, as in a Grant.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The person or program who ends it; at most 200 bytes.
+	By            string `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeRequest) Reset() {
+	*x = RevokeRequest{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeRequest) ProtoMessage() {}
+
+func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeRequest.ProtoReflect.Descriptor instead.
+func (*RevokeRequest) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *RevokeRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *RevokeRequest) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+// RevokeResponse is a grant that is no longer in force.
+type RevokeResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The grant as it was.
+	Grant         *Grant `protobuf:"bytes,1,opt,name=grant,proto3" json:"grant,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeResponse) Reset() {
+	*x = RevokeResponse{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeResponse) ProtoMessage() {}
+
+func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeResponse.ProtoReflect.Descriptor instead.
+func (*RevokeResponse) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *RevokeResponse) GetGrant() *Grant {
+	if x != nil {
+		return x.Grant
+	}
+	return nil
+}
+
+// SetLogLevelRequest changes the log.
+type SetLogLevelRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// debug, info, warn or error; empty changes nothing.
+	Level string `protobuf:"bytes,1,opt,name=level,proto3" json:"level,omitempty"`
+	// The most denials per second that are logged, 0 to 1000; 0 logs none. Absent changes nothing.
+	DenialsPerSecond *float64 `protobuf:"fixed64,2,opt,name=denials_per_second,json=denialsPerSecond,proto3,oneof" json:"denials_per_second,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *SetLogLevelRequest) Reset() {
+	*x = SetLogLevelRequest{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetLogLevelRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetLogLevelRequest) ProtoMessage() {}
+
+func (x *SetLogLevelRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetLogLevelRequest.ProtoReflect.Descriptor instead.
+func (*SetLogLevelRequest) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *SetLogLevelRequest) GetLevel() string {
+	if x != nil {
+		return x.Level
+	}
+	return ""
+}
+
+func (x *SetLogLevelRequest) GetDenialsPerSecond() float64 {
+	if x != nil && x.DenialsPerSecond != nil {
+		return *x.DenialsPerSecond
+	}
+	return 0
+}
+
+// SetLogLevelResponse is the log as it is now.
+type SetLogLevelResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The lowest level.
+	Level string `protobuf:"bytes,1,opt,name=level,proto3" json:"level,omitempty"`
+	// The most denials per second that are logged.
+	DenialsPerSecond float64 `protobuf:"fixed64,2,opt,name=denials_per_second,json=denialsPerSecond,proto3" json:"denials_per_second,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *SetLogLevelResponse) Reset() {
+	*x = SetLogLevelResponse{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetLogLevelResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetLogLevelResponse) ProtoMessage() {}
+
+func (x *SetLogLevelResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetLogLevelResponse.ProtoReflect.Descriptor instead.
+func (*SetLogLevelResponse) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *SetLogLevelResponse) GetLevel() string {
+	if x != nil {
+		return x.Level
+	}
+	return ""
+}
+
+func (x *SetLogLevelResponse) GetDenialsPerSecond() float64 {
+	if x != nil {
+		return x.DenialsPerSecond
+	}
+	return 0
+}
+
 // Release is a holder of one limit before its release.
 type ReleaseHolderResponse_Release struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2073,7 +3745,7 @@ type ReleaseHolderResponse_Release struct {
 
 func (x *ReleaseHolderResponse_Release) Reset() {
 	*x = ReleaseHolderResponse_Release{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2085,7 +3757,7 @@ func (x *ReleaseHolderResponse_Release) String() string {
 func (*ReleaseHolderResponse_Release) ProtoMessage() {}
 
 func (x *ReleaseHolderResponse_Release) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2190,7 +3862,7 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x16\n" +
 	"\x06listed\x18\x03 \x01(\bR\x06listed\x12\x16\n" +
 	"\x06number\x18\x04 \x01(\x04R\x06number\x12/\n" +
-	"\aholders\x18\x05 \x03(\v2\x15.weir.admin.v1.HolderR\aholders\"\xb9\x03\n" +
+	"\aholders\x18\x05 \x03(\v2\x15.weir.admin.v1.HolderR\aholders\"\xe5\x03\n" +
 	"\x10LimitExplanation\x12*\n" +
 	"\x05limit\x18\x01 \x01(\v2\x14.weir.admin.v1.LimitR\x05limit\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x18\n" +
@@ -2204,7 +3876,8 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\aholders\x18\b \x01(\v2\x16.weir.admin.v1.HoldersR\aholders\x12-\n" +
 	"\x06holder\x18\t \x01(\v2\x15.weir.admin.v1.HolderR\x06holder\x12@\n" +
 	"\rholder_status\x18\n" +
-	" \x01(\x0e2\x1b.weir.admin.v1.HolderStatusR\fholderStatus\"\x88\x01\n" +
+	" \x01(\x0e2\x1b.weir.admin.v1.HolderStatusR\fholderStatus\x12*\n" +
+	"\x05grant\x18\v \x01(\v2\x14.weir.admin.v1.GrantR\x05grant\"\x88\x01\n" +
 	"\x04Step\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12\x16\n" +
@@ -2280,7 +3953,125 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x06loaded\x18\x01 \x01(\bR\x06loaded\x12\x16\n" +
 	"\x06errors\x18\x02 \x03(\tR\x06errors\x12\x1a\n" +
 	"\bwarnings\x18\x03 \x03(\tR\bwarnings\x12\x14\n" +
-	"\x05rules\x18\x04 \x01(\rR\x05rules*\x89\x01\n" +
+	"\x05rules\x18\x04 \x01(\rR\x05rules\"\xdb\x01\n" +
+	"\fWatchRequest\x12\x16\n" +
+	"\x06domain\x18\x01 \x01(\tR\x06domain\x12\x12\n" +
+	"\x04rule\x18\x02 \x01(\tR\x04rule\x12.\n" +
+	"\aentries\x18\x03 \x03(\v2\x14.weir.admin.v1.EntryR\aentries\x122\n" +
+	"\boutcomes\x18\x04 \x03(\x0e2\x16.weir.admin.v1.OutcomeR\boutcomes\x12\x15\n" +
+	"\x06one_in\x18\x05 \x01(\rR\x05oneIn\x12$\n" +
+	"\x0emax_per_second\x18\x06 \x01(\rR\fmaxPerSecond\"y\n" +
+	"\rWatchResponse\x129\n" +
+	"\brequests\x18\x01 \x03(\v2\x1d.weir.admin.v1.WatchedRequestR\brequests\x12\x19\n" +
+	"\bleft_out\x18\x02 \x01(\x04R\aleftOut\x12\x12\n" +
+	"\x04lost\x18\x03 \x01(\x04R\x04lost\"\xfc\x01\n" +
+	"\x0eWatchedRequest\x12*\n" +
+	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12-\n" +
+	"\x04took\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04took\x12\x16\n" +
+	"\x06domain\x18\x03 \x01(\tR\x06domain\x12B\n" +
+	"\vdescriptors\x18\x04 \x03(\v2 .weir.admin.v1.WatchedDescriptorR\vdescriptors\x12\x1d\n" +
+	"\n" +
+	"over_limit\x18\x05 \x01(\bR\toverLimit\x12\x14\n" +
+	"\x05error\x18\x06 \x01(\tR\x05error\"\xb9\x02\n" +
+	"\x11WatchedDescriptor\x12.\n" +
+	"\aentries\x18\x01 \x03(\v2\x14.weir.admin.v1.EntryR\aentries\x12\x12\n" +
+	"\x04hits\x18\x02 \x01(\x03R\x04hits\x120\n" +
+	"\aoutcome\x18\x03 \x01(\x0e2\x16.weir.admin.v1.OutcomeR\aoutcome\x12\x12\n" +
+	"\x04rule\x18\x04 \x01(\tR\x04rule\x12\x12\n" +
+	"\x04file\x18\x05 \x01(\tR\x04file\x12\x12\n" +
+	"\x04line\x18\x06 \x01(\rR\x04line\x123\n" +
+	"\x06limits\x18\a \x03(\v2\x1b.weir.admin.v1.WatchedLimitR\x06limits\x12=\n" +
+	"\fnearest_miss\x18\b \x01(\v2\x1a.weir.admin.v1.NearestMissR\vnearestMiss\"\xaa\x02\n" +
+	"\fWatchedLimit\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12*\n" +
+	"\x05limit\x18\x02 \x01(\v2\x14.weir.admin.v1.LimitR\x05limit\x12\x18\n" +
+	"\aallowed\x18\x03 \x01(\bR\aallowed\x12\x1c\n" +
+	"\tremaining\x18\x04 \x01(\rR\tremaining\x12:\n" +
+	"\vretry_after\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"retryAfter\x12:\n" +
+	"\vreset_after\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"resetAfter\x12\x16\n" +
+	"\x06source\x18\a \x01(\tR\x06source\x12\x14\n" +
+	"\x05grant\x18\b \x01(\tR\x05grant\"\x89\x01\n" +
+	"\vNearestMiss\x12\x12\n" +
+	"\x04rule\x18\x01 \x01(\tR\x04rule\x12\x12\n" +
+	"\x04file\x18\x02 \x01(\tR\x04file\x12\x12\n" +
+	"\x04line\x18\x03 \x01(\rR\x04line\x12\x14\n" +
+	"\x05entry\x18\x04 \x01(\rR\x05entry\x12\x16\n" +
+	"\x06beside\x18\x05 \x03(\tR\x06beside\x12\x10\n" +
+	"\x03why\x18\x06 \x01(\tR\x03why\"\xb6\x01\n" +
+	"\x12ListTopKeysRequest\x12\x16\n" +
+	"\x06domain\x18\x01 \x01(\tR\x06domain\x12\x12\n" +
+	"\x04rule\x18\x02 \x01(\tR\x04rule\x12-\n" +
+	"\x05order\x18\x03 \x01(\x0e2\x17.weir.admin.v1.TopOrderR\x05order\x121\n" +
+	"\x06window\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x06window\x12\x12\n" +
+	"\x04most\x18\x05 \x01(\rR\x04most\"\x8d\x01\n" +
+	"\x13ListTopKeysResponse\x12)\n" +
+	"\x04keys\x18\x01 \x03(\v2\x15.weir.admin.v1.TopKeyR\x04keys\x12\x18\n" +
+	"\atracked\x18\x02 \x01(\x04R\atracked\x121\n" +
+	"\x06covers\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x06covers\"\xa6\x03\n" +
+	"\x06TopKey\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x16\n" +
+	"\x06domain\x18\x02 \x01(\tR\x06domain\x12\x12\n" +
+	"\x04rule\x18\x03 \x01(\tR\x04rule\x12\x12\n" +
+	"\x04file\x18\x04 \x01(\tR\x04file\x12\x12\n" +
+	"\x04line\x18\x05 \x01(\rR\x04line\x12.\n" +
+	"\aentries\x18\x06 \x03(\v2\x14.weir.admin.v1.EntryR\aentries\x12\x12\n" +
+	"\x04hits\x18\a \x01(\x04R\x04hits\x12\x1d\n" +
+	"\n" +
+	"hits_error\x18\b \x01(\x04R\thitsError\x12\x16\n" +
+	"\x06denied\x18\t \x01(\x04R\x06denied\x12!\n" +
+	"\fdenied_error\x18\n" +
+	" \x01(\x04R\vdeniedError\x12\x12\n" +
+	"\x04used\x18\v \x01(\x01R\x04used\x12*\n" +
+	"\x05limit\x18\f \x01(\v2\x14.weir.admin.v1.LimitR\x05limit\x12\x1c\n" +
+	"\tremaining\x18\r \x01(\rR\tremaining\x12:\n" +
+	"\vreset_after\x18\x0e \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"resetAfter\"\xb3\x03\n" +
+	"\x05Grant\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
+	"\x06domain\x18\x02 \x01(\tR\x06domain\x12.\n" +
+	"\aentries\x18\x03 \x03(\v2\x14.weir.admin.v1.EntryR\aentries\x12\x14\n" +
+	"\x05limit\x18\x04 \x01(\tR\x05limit\x12,\n" +
+	"\x11requests_per_unit\x18\x05 \x01(\rH\x00R\x0frequestsPerUnit\x12\x18\n" +
+	"\x06factor\x18\x06 \x01(\x01H\x00R\x06factor\x12\x1e\n" +
+	"\tunlimited\x18\a \x01(\bH\x00R\tunlimited\x12\x14\n" +
+	"\x05burst\x18\b \x01(\rR\x05burst\x120\n" +
+	"\x05until\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x16\n" +
+	"\x06reason\x18\n" +
+	" \x01(\tR\x06reason\x12\x0e\n" +
+	"\x02by\x18\v \x01(\tR\x02by\x125\n" +
+	"\bgiven_at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\agivenAt\x12\x10\n" +
+	"\x03key\x18\r \x01(\tR\x03key\x12\x12\n" +
+	"\x04rule\x18\x0e \x01(\tR\x04ruleB\a\n" +
+	"\x05gives\":\n" +
+	"\fGrantRequest\x12*\n" +
+	"\x05grant\x18\x01 \x01(\v2\x14.weir.admin.v1.GrantR\x05grant\"\x9b\x01\n" +
+	"\rGrantResponse\x12*\n" +
+	"\x05grant\x18\x01 \x01(\v2\x14.weir.admin.v1.GrantR\x05grant\x12\x12\n" +
+	"\x04kept\x18\x02 \x01(\tR\x04kept\x12\x18\n" +
+	"\adurable\x18\x03 \x01(\bR\adurable\x120\n" +
+	"\breplaced\x18\x04 \x01(\v2\x14.weir.admin.v1.GrantR\breplaced\"?\n" +
+	"\x11ListGrantsRequest\x12\x16\n" +
+	"\x06domain\x18\x01 \x01(\tR\x06domain\x12\x12\n" +
+	"\x04most\x18\x02 \x01(\rR\x04most\"\x88\x01\n" +
+	"\x12ListGrantsResponse\x12,\n" +
+	"\x06grants\x18\x01 \x03(\v2\x14.weir.admin.v1.GrantR\x06grants\x12\x16\n" +
+	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x12\n" +
+	"\x04kept\x18\x03 \x01(\tR\x04kept\x12\x18\n" +
+	"\adurable\x18\x04 \x01(\bR\adurable\"/\n" +
+	"\rRevokeRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x0e\n" +
+	"\x02by\x18\x02 \x01(\tR\x02by\"<\n" +
+	"\x0eRevokeResponse\x12*\n" +
+	"\x05grant\x18\x01 \x01(\v2\x14.weir.admin.v1.GrantR\x05grant\"t\n" +
+	"\x12SetLogLevelRequest\x12\x14\n" +
+	"\x05level\x18\x01 \x01(\tR\x05level\x121\n" +
+	"\x12denials_per_second\x18\x02 \x01(\x01H\x00R\x10denialsPerSecond\x88\x01\x01B\x15\n" +
+	"\x13_denials_per_second\"Y\n" +
+	"\x13SetLogLevelResponse\x12\x14\n" +
+	"\x05level\x18\x01 \x01(\tR\x05level\x12,\n" +
+	"\x12denials_per_second\x18\x02 \x01(\x01R\x10denialsPerSecond*\x89\x01\n" +
 	"\x04Unit\x12\x14\n" +
 	"\x10UNIT_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vUNIT_SECOND\x10\x01\x12\x0f\n" +
@@ -2295,13 +4086,37 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x19HOLDER_STATUS_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12HOLDER_STATUS_HELD\x10\x01\x12\x18\n" +
 	"\x14HOLDER_STATUS_DENIED\x10\x02\x12\x17\n" +
-	"\x13HOLDER_STATUS_ENDED\x10\x032\xe5\x03\n" +
+	"\x13HOLDER_STATUS_ENDED\x10\x03*\xe8\x01\n" +
+	"\aOutcome\x12\x17\n" +
+	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x0e\n" +
+	"\n" +
+	"OUTCOME_OK\x10\x01\x12\x16\n" +
+	"\x12OUTCOME_OVER_LIMIT\x10\x02\x12\x14\n" +
+	"\x10OUTCOME_SHADOWED\x10\x03\x12\x15\n" +
+	"\x11OUTCOME_UNLIMITED\x10\x04\x12\x14\n" +
+	"\x10OUTCOME_REPLACED\x10\x05\x12\x17\n" +
+	"\x13OUTCOME_NOT_LIMITED\x10\x06\x12\x15\n" +
+	"\x11OUTCOME_UNMATCHED\x10\a\x12\x15\n" +
+	"\x11OUTCOME_NO_DOMAIN\x10\b\x12\x12\n" +
+	"\x0eOUTCOME_FAILED\x10\t*c\n" +
+	"\bTopOrder\x12\x19\n" +
+	"\x15TOP_ORDER_UNSPECIFIED\x10\x00\x12\x12\n" +
+	"\x0eTOP_ORDER_HITS\x10\x01\x12\x14\n" +
+	"\x10TOP_ORDER_DENIED\x10\x02\x12\x12\n" +
+	"\x0eTOP_ORDER_USED\x10\x032\xb5\a\n" +
 	"\fAdminService\x12H\n" +
 	"\aExplain\x12\x1d.weir.admin.v1.ExplainRequest\x1a\x1e.weir.admin.v1.ExplainResponse\x12B\n" +
 	"\x05Reset\x12\x1b.weir.admin.v1.ResetRequest\x1a\x1c.weir.admin.v1.ResetResponse\x12N\n" +
 	"\tListRules\x12\x1f.weir.admin.v1.ListRulesRequest\x1a .weir.admin.v1.ListRulesResponse\x12T\n" +
 	"\vListHolders\x12!.weir.admin.v1.ListHoldersRequest\x1a\".weir.admin.v1.ListHoldersResponse\x12Z\n" +
-	"\rReleaseHolder\x12#.weir.admin.v1.ReleaseHolderRequest\x1a$.weir.admin.v1.ReleaseHolderResponse\x12E\n" +
+	"\rReleaseHolder\x12#.weir.admin.v1.ReleaseHolderRequest\x1a$.weir.admin.v1.ReleaseHolderResponse\x12D\n" +
+	"\x05Watch\x12\x1b.weir.admin.v1.WatchRequest\x1a\x1c.weir.admin.v1.WatchResponse0\x01\x12T\n" +
+	"\vListTopKeys\x12!.weir.admin.v1.ListTopKeysRequest\x1a\".weir.admin.v1.ListTopKeysResponse\x12B\n" +
+	"\x05Grant\x12\x1b.weir.admin.v1.GrantRequest\x1a\x1c.weir.admin.v1.GrantResponse\x12Q\n" +
+	"\n" +
+	"ListGrants\x12 .weir.admin.v1.ListGrantsRequest\x1a!.weir.admin.v1.ListGrantsResponse\x12E\n" +
+	"\x06Revoke\x12\x1c.weir.admin.v1.RevokeRequest\x1a\x1d.weir.admin.v1.RevokeResponse\x12T\n" +
+	"\vSetLogLevel\x12!.weir.admin.v1.SetLogLevelRequest\x1a\".weir.admin.v1.SetLogLevelResponse\x12E\n" +
 	"\x06Reload\x12\x1c.weir.admin.v1.ReloadRequest\x1a\x1d.weir.admin.v1.ReloadResponseB7Z5github.com/weirproxy/weir/proto/weir/admin/v1;adminv1b\x06proto3"
 
 var (
@@ -2316,96 +4131,157 @@ func file_weir_admin_v1_admin_proto_rawDescGZIP() []byte {
 	return file_weir_admin_v1_admin_proto_rawDescData
 }
 
-var file_weir_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_weir_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_weir_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_weir_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
 var file_weir_admin_v1_admin_proto_goTypes = []any{
 	(Unit)(0),                             // 0: weir.admin.v1.Unit
 	(HolderStatus)(0),                     // 1: weir.admin.v1.HolderStatus
-	(*Entry)(nil),                         // 2: weir.admin.v1.Entry
-	(*LimitOverride)(nil),                 // 3: weir.admin.v1.LimitOverride
-	(*Descriptor)(nil),                    // 4: weir.admin.v1.Descriptor
-	(*Limit)(nil),                         // 5: weir.admin.v1.Limit
-	(*Rule)(nil),                          // 6: weir.admin.v1.Rule
-	(*Holder)(nil),                        // 7: weir.admin.v1.Holder
-	(*Holders)(nil),                       // 8: weir.admin.v1.Holders
-	(*LimitExplanation)(nil),              // 9: weir.admin.v1.LimitExplanation
-	(*Step)(nil),                          // 10: weir.admin.v1.Step
-	(*DescriptorExplanation)(nil),         // 11: weir.admin.v1.DescriptorExplanation
-	(*ExplainRequest)(nil),                // 12: weir.admin.v1.ExplainRequest
-	(*ExplainResponse)(nil),               // 13: weir.admin.v1.ExplainResponse
-	(*ResetRequest)(nil),                  // 14: weir.admin.v1.ResetRequest
-	(*ResetResponse)(nil),                 // 15: weir.admin.v1.ResetResponse
-	(*ListHoldersRequest)(nil),            // 16: weir.admin.v1.ListHoldersRequest
-	(*ListHoldersResponse)(nil),           // 17: weir.admin.v1.ListHoldersResponse
-	(*ReleaseHolderRequest)(nil),          // 18: weir.admin.v1.ReleaseHolderRequest
-	(*ReleaseHolderResponse)(nil),         // 19: weir.admin.v1.ReleaseHolderResponse
-	(*ListRulesRequest)(nil),              // 20: weir.admin.v1.ListRulesRequest
-	(*ListRulesResponse)(nil),             // 21: weir.admin.v1.ListRulesResponse
-	(*RulesPage)(nil),                     // 22: weir.admin.v1.RulesPage
-	(*Domain)(nil),                        // 23: weir.admin.v1.Domain
-	(*ReloadRequest)(nil),                 // 24: weir.admin.v1.ReloadRequest
-	(*ReloadResponse)(nil),                // 25: weir.admin.v1.ReloadResponse
-	(*ReleaseHolderResponse_Release)(nil), // 26: weir.admin.v1.ReleaseHolderResponse.Release
-	(*durationpb.Duration)(nil),           // 27: google.protobuf.Duration
-	(*structpb.Struct)(nil),               // 28: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil),         // 29: google.protobuf.Timestamp
+	(Outcome)(0),                          // 2: weir.admin.v1.Outcome
+	(TopOrder)(0),                         // 3: weir.admin.v1.TopOrder
+	(*Entry)(nil),                         // 4: weir.admin.v1.Entry
+	(*LimitOverride)(nil),                 // 5: weir.admin.v1.LimitOverride
+	(*Descriptor)(nil),                    // 6: weir.admin.v1.Descriptor
+	(*Limit)(nil),                         // 7: weir.admin.v1.Limit
+	(*Rule)(nil),                          // 8: weir.admin.v1.Rule
+	(*Holder)(nil),                        // 9: weir.admin.v1.Holder
+	(*Holders)(nil),                       // 10: weir.admin.v1.Holders
+	(*LimitExplanation)(nil),              // 11: weir.admin.v1.LimitExplanation
+	(*Step)(nil),                          // 12: weir.admin.v1.Step
+	(*DescriptorExplanation)(nil),         // 13: weir.admin.v1.DescriptorExplanation
+	(*ExplainRequest)(nil),                // 14: weir.admin.v1.ExplainRequest
+	(*ExplainResponse)(nil),               // 15: weir.admin.v1.ExplainResponse
+	(*ResetRequest)(nil),                  // 16: weir.admin.v1.ResetRequest
+	(*ResetResponse)(nil),                 // 17: weir.admin.v1.ResetResponse
+	(*ListHoldersRequest)(nil),            // 18: weir.admin.v1.ListHoldersRequest
+	(*ListHoldersResponse)(nil),           // 19: weir.admin.v1.ListHoldersResponse
+	(*ReleaseHolderRequest)(nil),          // 20: weir.admin.v1.ReleaseHolderRequest
+	(*ReleaseHolderResponse)(nil),         // 21: weir.admin.v1.ReleaseHolderResponse
+	(*ListRulesRequest)(nil),              // 22: weir.admin.v1.ListRulesRequest
+	(*ListRulesResponse)(nil),             // 23: weir.admin.v1.ListRulesResponse
+	(*RulesPage)(nil),                     // 24: weir.admin.v1.RulesPage
+	(*Domain)(nil),                        // 25: weir.admin.v1.Domain
+	(*ReloadRequest)(nil),                 // 26: weir.admin.v1.ReloadRequest
+	(*ReloadResponse)(nil),                // 27: weir.admin.v1.ReloadResponse
+	(*WatchRequest)(nil),                  // 28: weir.admin.v1.WatchRequest
+	(*WatchResponse)(nil),                 // 29: weir.admin.v1.WatchResponse
+	(*WatchedRequest)(nil),                // 30: weir.admin.v1.WatchedRequest
+	(*WatchedDescriptor)(nil),             // 31: weir.admin.v1.WatchedDescriptor
+	(*WatchedLimit)(nil),                  // 32: weir.admin.v1.WatchedLimit
+	(*NearestMiss)(nil),                   // 33: weir.admin.v1.NearestMiss
+	(*ListTopKeysRequest)(nil),            // 34: weir.admin.v1.ListTopKeysRequest
+	(*ListTopKeysResponse)(nil),           // 35: weir.admin.v1.ListTopKeysResponse
+	(*TopKey)(nil),                        // 36: weir.admin.v1.TopKey
+	(*Grant)(nil),                         // 37: weir.admin.v1.Grant
+	(*GrantRequest)(nil),                  // 38: weir.admin.v1.GrantRequest
+	(*GrantResponse)(nil),                 // 39: weir.admin.v1.GrantResponse
+	(*ListGrantsRequest)(nil),             // 40: weir.admin.v1.ListGrantsRequest
+	(*ListGrantsResponse)(nil),            // 41: weir.admin.v1.ListGrantsResponse
+	(*RevokeRequest)(nil),                 // 42: weir.admin.v1.RevokeRequest
+	(*RevokeResponse)(nil),                // 43: weir.admin.v1.RevokeResponse
+	(*SetLogLevelRequest)(nil),            // 44: weir.admin.v1.SetLogLevelRequest
+	(*SetLogLevelResponse)(nil),           // 45: weir.admin.v1.SetLogLevelResponse
+	(*ReleaseHolderResponse_Release)(nil), // 46: weir.admin.v1.ReleaseHolderResponse.Release
+	(*durationpb.Duration)(nil),           // 47: google.protobuf.Duration
+	(*structpb.Struct)(nil),               // 48: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),         // 49: google.protobuf.Timestamp
 }
 var file_weir_admin_v1_admin_proto_depIdxs = []int32{
 	0,  // 0: weir.admin.v1.LimitOverride.unit:type_name -> weir.admin.v1.Unit
-	2,  // 1: weir.admin.v1.Descriptor.entries:type_name -> weir.admin.v1.Entry
-	3,  // 2: weir.admin.v1.Descriptor.limit:type_name -> weir.admin.v1.LimitOverride
-	27, // 3: weir.admin.v1.Limit.period:type_name -> google.protobuf.Duration
-	27, // 4: weir.admin.v1.Limit.at_most:type_name -> google.protobuf.Duration
-	5,  // 5: weir.admin.v1.Rule.limits:type_name -> weir.admin.v1.Limit
-	28, // 6: weir.admin.v1.Rule.metadata:type_name -> google.protobuf.Struct
-	29, // 7: weir.admin.v1.Holder.begun_at:type_name -> google.protobuf.Timestamp
-	29, // 8: weir.admin.v1.Holder.until:type_name -> google.protobuf.Timestamp
-	5,  // 9: weir.admin.v1.Holders.limit:type_name -> weir.admin.v1.Limit
-	7,  // 10: weir.admin.v1.Holders.holders:type_name -> weir.admin.v1.Holder
-	5,  // 11: weir.admin.v1.LimitExplanation.limit:type_name -> weir.admin.v1.Limit
-	27, // 12: weir.admin.v1.LimitExplanation.retry_after:type_name -> google.protobuf.Duration
-	27, // 13: weir.admin.v1.LimitExplanation.reset_after:type_name -> google.protobuf.Duration
-	8,  // 14: weir.admin.v1.LimitExplanation.holders:type_name -> weir.admin.v1.Holders
-	7,  // 15: weir.admin.v1.LimitExplanation.holder:type_name -> weir.admin.v1.Holder
+	4,  // 1: weir.admin.v1.Descriptor.entries:type_name -> weir.admin.v1.Entry
+	5,  // 2: weir.admin.v1.Descriptor.limit:type_name -> weir.admin.v1.LimitOverride
+	47, // 3: weir.admin.v1.Limit.period:type_name -> google.protobuf.Duration
+	47, // 4: weir.admin.v1.Limit.at_most:type_name -> google.protobuf.Duration
+	7,  // 5: weir.admin.v1.Rule.limits:type_name -> weir.admin.v1.Limit
+	48, // 6: weir.admin.v1.Rule.metadata:type_name -> google.protobuf.Struct
+	49, // 7: weir.admin.v1.Holder.begun_at:type_name -> google.protobuf.Timestamp
+	49, // 8: weir.admin.v1.Holder.until:type_name -> google.protobuf.Timestamp
+	7,  // 9: weir.admin.v1.Holders.limit:type_name -> weir.admin.v1.Limit
+	9,  // 10: weir.admin.v1.Holders.holders:type_name -> weir.admin.v1.Holder
+	7,  // 11: weir.admin.v1.LimitExplanation.limit:type_name -> weir.admin.v1.Limit
+	47, // 12: weir.admin.v1.LimitExplanation.retry_after:type_name -> google.protobuf.Duration
+	47, // 13: weir.admin.v1.LimitExplanation.reset_after:type_name -> google.protobuf.Duration
+	10, // 14: weir.admin.v1.LimitExplanation.holders:type_name -> weir.admin.v1.Holders
+	9,  // 15: weir.admin.v1.LimitExplanation.holder:type_name -> weir.admin.v1.Holder
 	1,  // 16: weir.admin.v1.LimitExplanation.holder_status:type_name -> weir.admin.v1.HolderStatus
-	6,  // 17: weir.admin.v1.DescriptorExplanation.rule:type_name -> weir.admin.v1.Rule
-	9,  // 18: weir.admin.v1.DescriptorExplanation.limits:type_name -> weir.admin.v1.LimitExplanation
-	10, // 19: weir.admin.v1.DescriptorExplanation.steps:type_name -> weir.admin.v1.Step
-	4,  // 20: weir.admin.v1.ExplainRequest.descriptors:type_name -> weir.admin.v1.Descriptor
-	11, // 21: weir.admin.v1.ExplainResponse.descriptors:type_name -> weir.admin.v1.DescriptorExplanation
-	23, // 22: weir.admin.v1.ExplainResponse.domain:type_name -> weir.admin.v1.Domain
-	4,  // 23: weir.admin.v1.ResetRequest.descriptors:type_name -> weir.admin.v1.Descriptor
-	2,  // 24: weir.admin.v1.ListHoldersRequest.entries:type_name -> weir.admin.v1.Entry
-	6,  // 25: weir.admin.v1.ListHoldersResponse.rule:type_name -> weir.admin.v1.Rule
-	8,  // 26: weir.admin.v1.ListHoldersResponse.limits:type_name -> weir.admin.v1.Holders
-	2,  // 27: weir.admin.v1.ReleaseHolderRequest.entries:type_name -> weir.admin.v1.Entry
-	26, // 28: weir.admin.v1.ReleaseHolderResponse.limits:type_name -> weir.admin.v1.ReleaseHolderResponse.Release
-	23, // 29: weir.admin.v1.ListRulesResponse.domains:type_name -> weir.admin.v1.Domain
-	29, // 30: weir.admin.v1.ListRulesResponse.loaded_at:type_name -> google.protobuf.Timestamp
-	29, // 31: weir.admin.v1.RulesPage.loaded_at:type_name -> google.protobuf.Timestamp
-	29, // 32: weir.admin.v1.RulesPage.attempted_at:type_name -> google.protobuf.Timestamp
-	6,  // 33: weir.admin.v1.RulesPage.rules:type_name -> weir.admin.v1.Rule
-	6,  // 34: weir.admin.v1.Domain.rules:type_name -> weir.admin.v1.Rule
-	5,  // 35: weir.admin.v1.ReleaseHolderResponse.Release.limit:type_name -> weir.admin.v1.Limit
-	7,  // 36: weir.admin.v1.ReleaseHolderResponse.Release.holder:type_name -> weir.admin.v1.Holder
-	1,  // 37: weir.admin.v1.ReleaseHolderResponse.Release.status:type_name -> weir.admin.v1.HolderStatus
-	12, // 38: weir.admin.v1.AdminService.Explain:input_type -> weir.admin.v1.ExplainRequest
-	14, // 39: weir.admin.v1.AdminService.Reset:input_type -> weir.admin.v1.ResetRequest
-	20, // 40: weir.admin.v1.AdminService.ListRules:input_type -> weir.admin.v1.ListRulesRequest
-	16, // 41: weir.admin.v1.AdminService.ListHolders:input_type -> weir.admin.v1.ListHoldersRequest
-	18, // 42: weir.admin.v1.AdminService.ReleaseHolder:input_type -> weir.admin.v1.ReleaseHolderRequest
-	24, // 43: weir.admin.v1.AdminService.Reload:input_type -> weir.admin.v1.ReloadRequest
-	13, // 44: weir.admin.v1.AdminService.Explain:output_type -> weir.admin.v1.ExplainResponse
-	15, // 45: weir.admin.v1.AdminService.Reset:output_type -> weir.admin.v1.ResetResponse
-	21, // 46: weir.admin.v1.AdminService.ListRules:output_type -> weir.admin.v1.ListRulesResponse
-	17, // 47: weir.admin.v1.AdminService.ListHolders:output_type -> weir.admin.v1.ListHoldersResponse
-	19, // 48: weir.admin.v1.AdminService.ReleaseHolder:output_type -> weir.admin.v1.ReleaseHolderResponse
-	25, // 49: weir.admin.v1.AdminService.Reload:output_type -> weir.admin.v1.ReloadResponse
-	44, // [44:50] is the sub-list for method output_type
-	38, // [38:44] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	37, // 17: weir.admin.v1.LimitExplanation.grant:type_name -> weir.admin.v1.Grant
+	8,  // 18: weir.admin.v1.DescriptorExplanation.rule:type_name -> weir.admin.v1.Rule
+	11, // 19: weir.admin.v1.DescriptorExplanation.limits:type_name -> weir.admin.v1.LimitExplanation
+	12, // 20: weir.admin.v1.DescriptorExplanation.steps:type_name -> weir.admin.v1.Step
+	6,  // 21: weir.admin.v1.ExplainRequest.descriptors:type_name -> weir.admin.v1.Descriptor
+	13, // 22: weir.admin.v1.ExplainResponse.descriptors:type_name -> weir.admin.v1.DescriptorExplanation
+	25, // 23: weir.admin.v1.ExplainResponse.domain:type_name -> weir.admin.v1.Domain
+	6,  // 24: weir.admin.v1.ResetRequest.descriptors:type_name -> weir.admin.v1.Descriptor
+	4,  // 25: weir.admin.v1.ListHoldersRequest.entries:type_name -> weir.admin.v1.Entry
+	8,  // 26: weir.admin.v1.ListHoldersResponse.rule:type_name -> weir.admin.v1.Rule
+	10, // 27: weir.admin.v1.ListHoldersResponse.limits:type_name -> weir.admin.v1.Holders
+	4,  // 28: weir.admin.v1.ReleaseHolderRequest.entries:type_name -> weir.admin.v1.Entry
+	46, // 29: weir.admin.v1.ReleaseHolderResponse.limits:type_name -> weir.admin.v1.ReleaseHolderResponse.Release
+	25, // 30: weir.admin.v1.ListRulesResponse.domains:type_name -> weir.admin.v1.Domain
+	49, // 31: weir.admin.v1.ListRulesResponse.loaded_at:type_name -> google.protobuf.Timestamp
+	49, // 32: weir.admin.v1.RulesPage.loaded_at:type_name -> google.protobuf.Timestamp
+	49, // 33: weir.admin.v1.RulesPage.attempted_at:type_name -> google.protobuf.Timestamp
+	8,  // 34: weir.admin.v1.RulesPage.rules:type_name -> weir.admin.v1.Rule
+	8,  // 35: weir.admin.v1.Domain.rules:type_name -> weir.admin.v1.Rule
+	4,  // 36: weir.admin.v1.WatchRequest.entries:type_name -> weir.admin.v1.Entry
+	2,  // 37: weir.admin.v1.WatchRequest.outcomes:type_name -> weir.admin.v1.Outcome
+	30, // 38: weir.admin.v1.WatchResponse.requests:type_name -> weir.admin.v1.WatchedRequest
+	49, // 39: weir.admin.v1.WatchedRequest.at:type_name -> google.protobuf.Timestamp
+	47, // 40: weir.admin.v1.WatchedRequest.took:type_name -> google.protobuf.Duration
+	31, // 41: weir.admin.v1.WatchedRequest.descriptors:type_name -> weir.admin.v1.WatchedDescriptor
+	4,  // 42: weir.admin.v1.WatchedDescriptor.entries:type_name -> weir.admin.v1.Entry
+	2,  // 43: weir.admin.v1.WatchedDescriptor.outcome:type_name -> weir.admin.v1.Outcome
+	32, // 44: weir.admin.v1.WatchedDescriptor.limits:type_name -> weir.admin.v1.WatchedLimit
+	33, // 45: weir.admin.v1.WatchedDescriptor.nearest_miss:type_name -> weir.admin.v1.NearestMiss
+	7,  // 46: weir.admin.v1.WatchedLimit.limit:type_name -> weir.admin.v1.Limit
+	47, // 47: weir.admin.v1.WatchedLimit.retry_after:type_name -> google.protobuf.Duration
+	47, // 48: weir.admin.v1.WatchedLimit.reset_after:type_name -> google.protobuf.Duration
+	3,  // 49: weir.admin.v1.ListTopKeysRequest.order:type_name -> weir.admin.v1.TopOrder
+	47, // 50: weir.admin.v1.ListTopKeysRequest.window:type_name -> google.protobuf.Duration
+	36, // 51: weir.admin.v1.ListTopKeysResponse.keys:type_name -> weir.admin.v1.TopKey
+	47, // 52: weir.admin.v1.ListTopKeysResponse.covers:type_name -> google.protobuf.Duration
+	4,  // 53: weir.admin.v1.TopKey.entries:type_name -> weir.admin.v1.Entry
+	7,  // 54: weir.admin.v1.TopKey.limit:type_name -> weir.admin.v1.Limit
+	47, // 55: weir.admin.v1.TopKey.reset_after:type_name -> google.protobuf.Duration
+	4,  // 56: weir.admin.v1.Grant.entries:type_name -> weir.admin.v1.Entry
+	49, // 57: weir.admin.v1.Grant.until:type_name -> google.protobuf.Timestamp
+	49, // 58: weir.admin.v1.Grant.given_at:type_name -> google.protobuf.Timestamp
+	37, // 59: weir.admin.v1.GrantRequest.grant:type_name -> weir.admin.v1.Grant
+	37, // 60: weir.admin.v1.GrantResponse.grant:type_name -> weir.admin.v1.Grant
+	37, // 61: weir.admin.v1.GrantResponse.replaced:type_name -> weir.admin.v1.Grant
+	37, // 62: weir.admin.v1.ListGrantsResponse.grants:type_name -> weir.admin.v1.Grant
+	37, // 63: weir.admin.v1.RevokeResponse.grant:type_name -> weir.admin.v1.Grant
+	7,  // 64: weir.admin.v1.ReleaseHolderResponse.Release.limit:type_name -> weir.admin.v1.Limit
+	9,  // 65: weir.admin.v1.ReleaseHolderResponse.Release.holder:type_name -> weir.admin.v1.Holder
+	1,  // 66: weir.admin.v1.ReleaseHolderResponse.Release.status:type_name -> weir.admin.v1.HolderStatus
+	14, // 67: weir.admin.v1.AdminService.Explain:input_type -> weir.admin.v1.ExplainRequest
+	16, // 68: weir.admin.v1.AdminService.Reset:input_type -> weir.admin.v1.ResetRequest
+	22, // 69: weir.admin.v1.AdminService.ListRules:input_type -> weir.admin.v1.ListRulesRequest
+	18, // 70: weir.admin.v1.AdminService.ListHolders:input_type -> weir.admin.v1.ListHoldersRequest
+	20, // 71: weir.admin.v1.AdminService.ReleaseHolder:input_type -> weir.admin.v1.ReleaseHolderRequest
+	28, // 72: weir.admin.v1.AdminService.Watch:input_type -> weir.admin.v1.WatchRequest
+	34, // 73: weir.admin.v1.AdminService.ListTopKeys:input_type -> weir.admin.v1.ListTopKeysRequest
+	38, // 74: weir.admin.v1.AdminService.Grant:input_type -> weir.admin.v1.GrantRequest
+	40, // 75: weir.admin.v1.AdminService.ListGrants:input_type -> weir.admin.v1.ListGrantsRequest
+	42, // 76: weir.admin.v1.AdminService.Revoke:input_type -> weir.admin.v1.RevokeRequest
+	44, // 77: weir.admin.v1.AdminService.SetLogLevel:input_type -> weir.admin.v1.SetLogLevelRequest
+	26, // 78: weir.admin.v1.AdminService.Reload:input_type -> weir.admin.v1.ReloadRequest
+	15, // 79: weir.admin.v1.AdminService.Explain:output_type -> weir.admin.v1.ExplainResponse
+	17, // 80: weir.admin.v1.AdminService.Reset:output_type -> weir.admin.v1.ResetResponse
+	23, // 81: weir.admin.v1.AdminService.ListRules:output_type -> weir.admin.v1.ListRulesResponse
+	19, // 82: weir.admin.v1.AdminService.ListHolders:output_type -> weir.admin.v1.ListHoldersResponse
+	21, // 83: weir.admin.v1.AdminService.ReleaseHolder:output_type -> weir.admin.v1.ReleaseHolderResponse
+	29, // 84: weir.admin.v1.AdminService.Watch:output_type -> weir.admin.v1.WatchResponse
+	35, // 85: weir.admin.v1.AdminService.ListTopKeys:output_type -> weir.admin.v1.ListTopKeysResponse
+	39, // 86: weir.admin.v1.AdminService.Grant:output_type -> weir.admin.v1.GrantResponse
+	41, // 87: weir.admin.v1.AdminService.ListGrants:output_type -> weir.admin.v1.ListGrantsResponse
+	43, // 88: weir.admin.v1.AdminService.Revoke:output_type -> weir.admin.v1.RevokeResponse
+	45, // 89: weir.admin.v1.AdminService.SetLogLevel:output_type -> weir.admin.v1.SetLogLevelResponse
+	27, // 90: weir.admin.v1.AdminService.Reload:output_type -> weir.admin.v1.ReloadResponse
+	79, // [79:91] is the sub-list for method output_type
+	67, // [67:79] is the sub-list for method input_type
+	67, // [67:67] is the sub-list for extension type_name
+	67, // [67:67] is the sub-list for extension extendee
+	0,  // [0:67] is the sub-list for field type_name
 }
 
 func init() { file_weir_admin_v1_admin_proto_init() }
@@ -2418,13 +4294,19 @@ func file_weir_admin_v1_admin_proto_init() {
 		(*ReleaseHolderRequest_Name)(nil),
 		(*ReleaseHolderRequest_Id)(nil),
 	}
+	file_weir_admin_v1_admin_proto_msgTypes[33].OneofWrappers = []any{
+		(*Grant_RequestsPerUnit)(nil),
+		(*Grant_Factor)(nil),
+		(*Grant_Unlimited)(nil),
+	}
+	file_weir_admin_v1_admin_proto_msgTypes[40].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_weir_admin_v1_admin_proto_rawDesc), len(file_weir_admin_v1_admin_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   25,
+			NumEnums:      4,
+			NumMessages:   43,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -28,6 +28,12 @@ const (
 	AdminService_ListRules_FullMethodName     = "/weir.admin.v1.AdminService/ListRules"
 	AdminService_ListHolders_FullMethodName   = "/weir.admin.v1.AdminService/ListHolders"
 	AdminService_ReleaseHolder_FullMethodName = "/weir.admin.v1.AdminService/ReleaseHolder"
+	AdminService_Watch_FullMethodName         = "/weir.admin.v1.AdminService/Watch"
+	AdminService_ListTopKeys_FullMethodName   = "/weir.admin.v1.AdminService/ListTopKeys"
+	AdminService_Grant_FullMethodName         = "/weir.admin.v1.AdminService/Grant"
+	AdminService_ListGrants_FullMethodName    = "/weir.admin.v1.AdminService/ListGrants"
+	AdminService_Revoke_FullMethodName        = "/weir.admin.v1.AdminService/Revoke"
+	AdminService_SetLogLevel_FullMethodName   = "/weir.admin.v1.AdminService/SetLogLevel"
 	AdminService_Reload_FullMethodName        = "/weir.admin.v1.AdminService/Reload"
 )
 
@@ -53,6 +59,23 @@ type AdminServiceClient interface {
 	// ReleaseHolder ends one holder at no cost, in each limit with hold that a descriptor leads to: the held hits are free again. The server
 	// logs the call. INVALID_ARGUMENT without a name and with an id that is not 32 hexadecimal digits; NOT_FOUND as for ListHolders.
 	ReleaseHolder(ctx context.Context, in *ReleaseHolderRequest, opts ...grpc.CallOption) (*ReleaseHolderResponse, error)
+	// Watch streams the requests that Weir answers, as it answers them, until the client leaves. A client that reads too slowly loses
+	// requests and is told their number; it slows nobody. INVALID_ARGUMENT for a filter out of bounds; RESOURCE_EXHAUSTED when too many
+	// clients watch.
+	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
+	// ListTopKeys lists the keys with the most hits, the most denied hits, or the largest part of their limit used. INVALID_ARGUMENT for a
+	// window that is not kept.
+	ListTopKeys(ctx context.Context, in *ListTopKeysRequest, opts ...grpc.CallOption) (*ListTopKeysResponse, error)
+	// Grant gives one key of one rule another limit until an instant. The server logs the call. NOT_FOUND when no rule with a limit matches
+	// the entries, INVALID_ARGUMENT for numbers and times out of bounds, RESOURCE_EXHAUSTED when there are too many grants.
+	Grant(ctx context.Context, in *GrantRequest, opts ...grpc.CallOption) (*GrantResponse, error)
+	// ListGrants lists the grants in force, the next one to end first.
+	ListGrants(ctx context.Context, in *ListGrantsRequest, opts ...grpc.CallOption) (*ListGrantsResponse, error)
+	// Revoke ends a grant before its time. The server logs the call. NOT_FOUND when there is no such grant.
+	Revoke(ctx context.Context, in *RevokeRequest, opts ...grpc.CallOption) (*RevokeResponse, error)
+	// SetLogLevel changes the lowest level in the log, and how many denials are logged, until the next call or the end of the process.
+	// INVALID_ARGUMENT for a level that does not exist and a rate out of bounds.
+	SetLogLevel(ctx context.Context, in *SetLogLevelRequest, opts ...grpc.CallOption) (*SetLogLevelResponse, error)
 	// Reload reads the rule sources now and, when they are without error, puts them in place of the rules that serve. Rules
 	// with errors are an answer (loaded = false) and not an error of the call, and change nothing.
 	Reload(ctx context.Context, in *ReloadRequest, opts ...grpc.CallOption) (*ReloadResponse, error)
@@ -116,6 +139,75 @@ func (c *adminServiceClient) ReleaseHolder(ctx context.Context, in *ReleaseHolde
 	return out, nil
 }
 
+func (c *adminServiceClient) Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &AdminService_ServiceDesc.Streams[0], AdminService_Watch_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchRequest, WatchResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_WatchClient = grpc.ServerStreamingClient[WatchResponse]
+
+func (c *adminServiceClient) ListTopKeys(ctx context.Context, in *ListTopKeysRequest, opts ...grpc.CallOption) (*ListTopKeysResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListTopKeysResponse)
+	err := c.cc.Invoke(ctx, AdminService_ListTopKeys_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) Grant(ctx context.Context, in *GrantRequest, opts ...grpc.CallOption) (*GrantResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GrantResponse)
+	err := c.cc.Invoke(ctx, AdminService_Grant_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) ListGrants(ctx context.Context, in *ListGrantsRequest, opts ...grpc.CallOption) (*ListGrantsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListGrantsResponse)
+	err := c.cc.Invoke(ctx, AdminService_ListGrants_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) Revoke(ctx context.Context, in *RevokeRequest, opts ...grpc.CallOption) (*RevokeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RevokeResponse)
+	err := c.cc.Invoke(ctx, AdminService_Revoke_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) SetLogLevel(ctx context.Context, in *SetLogLevelRequest, opts ...grpc.CallOption) (*SetLogLevelResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SetLogLevelResponse)
+	err := c.cc.Invoke(ctx, AdminService_SetLogLevel_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminServiceClient) Reload(ctx context.Context, in *ReloadRequest, opts ...grpc.CallOption) (*ReloadResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ReloadResponse)
@@ -148,6 +240,23 @@ type AdminServiceServer interface {
 	// ReleaseHolder ends one holder at no cost, in each limit with hold that a descriptor leads to: the held hits are free again. The server
 	// logs the call. INVALID_ARGUMENT without a name and with an id that is not 32 hexadecimal digits; NOT_FOUND as for ListHolders.
 	ReleaseHolder(context.Context, *ReleaseHolderRequest) (*ReleaseHolderResponse, error)
+	// Watch streams the requests that Weir answers, as it answers them, until the client leaves. A client that reads too slowly loses
+	// requests and is told their number; it slows nobody. INVALID_ARGUMENT for a filter out of bounds; RESOURCE_EXHAUSTED when too many
+	// clients watch.
+	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
+	// ListTopKeys lists the keys with the most hits, the most denied hits, or the largest part of their limit used. INVALID_ARGUMENT for a
+	// window that is not kept.
+	ListTopKeys(context.Context, *ListTopKeysRequest) (*ListTopKeysResponse, error)
+	// Grant gives one key of one rule another limit until an instant. The server logs the call. NOT_FOUND when no rule with a limit matches
+	// the entries, INVALID_ARGUMENT for numbers and times out of bounds, RESOURCE_EXHAUSTED when there are too many grants.
+	Grant(context.Context, *GrantRequest) (*GrantResponse, error)
+	// ListGrants lists the grants in force, the next one to end first.
+	ListGrants(context.Context, *ListGrantsRequest) (*ListGrantsResponse, error)
+	// Revoke ends a grant before its time. The server logs the call. NOT_FOUND when there is no such grant.
+	Revoke(context.Context, *RevokeRequest) (*RevokeResponse, error)
+	// SetLogLevel changes the lowest level in the log, and how many denials are logged, until the next call or the end of the process.
+	// INVALID_ARGUMENT for a level that does not exist and a rate out of bounds.
+	SetLogLevel(context.Context, *SetLogLevelRequest) (*SetLogLevelResponse, error)
 	// Reload reads the rule sources now and, when they are without error, puts them in place of the rules that serve. Rules
 	// with errors are an answer (loaded = false) and not an error of the call, and change nothing.
 	Reload(context.Context, *ReloadRequest) (*ReloadResponse, error)
@@ -175,6 +284,24 @@ func (UnimplementedAdminServiceServer) ListHolders(context.Context, *ListHolders
 }
 func (UnimplementedAdminServiceServer) ReleaseHolder(context.Context, *ReleaseHolderRequest) (*ReleaseHolderResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReleaseHolder not implemented")
+}
+func (UnimplementedAdminServiceServer) Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error {
+	return status.Error(codes.Unimplemented, "method Watch not implemented")
+}
+func (UnimplementedAdminServiceServer) ListTopKeys(context.Context, *ListTopKeysRequest) (*ListTopKeysResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListTopKeys not implemented")
+}
+func (UnimplementedAdminServiceServer) Grant(context.Context, *GrantRequest) (*GrantResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Grant not implemented")
+}
+func (UnimplementedAdminServiceServer) ListGrants(context.Context, *ListGrantsRequest) (*ListGrantsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListGrants not implemented")
+}
+func (UnimplementedAdminServiceServer) Revoke(context.Context, *RevokeRequest) (*RevokeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Revoke not implemented")
+}
+func (UnimplementedAdminServiceServer) SetLogLevel(context.Context, *SetLogLevelRequest) (*SetLogLevelResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetLogLevel not implemented")
 }
 func (UnimplementedAdminServiceServer) Reload(context.Context, *ReloadRequest) (*ReloadResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Reload not implemented")
@@ -290,6 +417,107 @@ func _AdminService_ReleaseHolder_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_Watch_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(AdminServiceServer).Watch(m, &grpc.GenericServerStream[WatchRequest, WatchResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_WatchServer = grpc.ServerStreamingServer[WatchResponse]
+
+func _AdminService_ListTopKeys_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListTopKeysRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ListTopKeys(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ListTopKeys_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ListTopKeys(ctx, req.(*ListTopKeysRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_Grant_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GrantRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).Grant(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_Grant_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).Grant(ctx, req.(*GrantRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_ListGrants_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListGrantsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ListGrants(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ListGrants_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ListGrants(ctx, req.(*ListGrantsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_Revoke_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RevokeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).Revoke(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_Revoke_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).Revoke(ctx, req.(*RevokeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_SetLogLevel_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetLogLevelRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).SetLogLevel(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_SetLogLevel_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).SetLogLevel(ctx, req.(*SetLogLevelRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AdminService_Reload_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ReloadRequest)
 	if err := dec(in); err != nil {
@@ -336,10 +564,36 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _AdminService_ReleaseHolder_Handler,
 		},
 		{
+			MethodName: "ListTopKeys",
+			Handler:    _AdminService_ListTopKeys_Handler,
+		},
+		{
+			MethodName: "Grant",
+			Handler:    _AdminService_Grant_Handler,
+		},
+		{
+			MethodName: "ListGrants",
+			Handler:    _AdminService_ListGrants_Handler,
+		},
+		{
+			MethodName: "Revoke",
+			Handler:    _AdminService_Revoke_Handler,
+		},
+		{
+			MethodName: "SetLogLevel",
+			Handler:    _AdminService_SetLogLevel_Handler,
+		},
+		{
 			MethodName: "Reload",
 			Handler:    _AdminService_Reload_Handler,
 		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "Watch",
+			Handler:       _AdminService_Watch_Handler,
+			ServerStreams: true,
+		},
+	},
 	Metadata: "weir/admin/v1/admin.proto",
 }

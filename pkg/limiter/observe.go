@@ -1,0 +1,47 @@
+package limiter
+
+import (
+	"iter"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/descriptors"
+)
+
+// Observed is a request that was answered.
+type Observed struct {
+	Begun   time.Time     // when the request was complete
+	Took    time.Duration // from then to the answer
+	Request *Request
+	Verdict *Verdict // no meaning after an error
+	Err     error    // of Check, or the reason why the request never came to Check
+}
+
+// Observer sees requests that were answered. It must be safe for concurrent use.
+type Observer interface {
+	// Observe is called once for each request, on the goroutine that answers, before the answer is sent. Observe must not wait, and must
+	// not keep or change the request and the verdict, or a text of the request: their memory is used again.
+	Observe(Observed)
+}
+
+// Charged is one limit of a descriptor, and the decision about the hits.
+type Charged struct {
+	Key      []byte // readable, see descriptors.Rule.AppendKey; valid until the next Check into the verdict
+	Limit    *descriptors.Limit
+	Hits     int64
+	Decision algorithms.Decision
+}
+
+// Charged returns the limits that descriptor i of the request was charged for, in the order of the rule. A descriptor that is not Limited
+// has no such limits.
+func (v *Verdict) Charged(i int) iter.Seq[Charged] {
+	return func(yield func(Charged) bool) {
+		s := &v.Statuses[i]
+		for n := s.charge; n < s.charge+s.count; n++ {
+			c := &v.charges[n]
+			if !yield(Charged{c.Key, v.charged[n], c.Hits, v.decisions[n]}) {
+				return
+			}
+		}
+	}
+}

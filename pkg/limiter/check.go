@@ -116,6 +116,9 @@ func (l *Limiter) prepare(set *ruleSet, r *Request, v *Verdict) error {
 		v.quotas()
 	}
 	v.link()
+	if v.TellSource {
+		v.tellSource()
+	}
 	if cap(v.decisions) < len(v.charges) {
 		v.decisions = make([]algorithms.Decision, cap(v.charges))
 	}

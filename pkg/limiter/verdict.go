@@ -14,6 +14,10 @@ type Verdict struct {
 	OverLimit bool               // the request as a whole must not pass
 	Statuses  []DescriptorStatus // one for each descriptor, in order
 
+	// TellSource is set by the caller, for somebody who watches: Check then also fills in DescriptorStatus.Source. For a leased charge that takes
+	// 20 to 40 ns, and no memory after the verdict has grown.
+	TellSource bool
+
 	charges   []store.Charge
 	decisions []algorithms.Decision
 	keys      []byte
@@ -22,6 +26,7 @@ type Verdict struct {
 	charged   []*descriptors.Limit // of charges[i]
 	replaced  []string             // names of limits that do not apply to this request
 	holds     []store.Hold         // of the charges that have one, in order
+	states    []store.State        // of the charges, with TellSource
 	name      []byte               // of a holder
 }
 
@@ -47,6 +52,10 @@ type DescriptorStatus struct {
 	Limit    *descriptors.Limit
 	Decision algorithms.Decision
 	Hits     int64
+
+	// Source says where the decision comes from. The zero value: Verdict.TellSource is not set, or the store does not say. A store in this
+	// process alone does not say.
+	Source store.Source
 
 	OverLimit bool // denied, and not in shadow mode
 	Quota     bool // the limit is a quota: the request passes while one of its quotas has room
@@ -97,6 +106,14 @@ func (v *Verdict) link() {
 	}
 }
 
+// tellSource makes the store say where the decision on each charge comes from.
+func (v *Verdict) tellSource() {
+	v.states = append(v.states[:0], make([]store.State, len(v.charges))...)
+	for i := range v.charges {
+		v.charges[i].Left = &v.states[i]
+	}
+}
+
 // sum chooses the decision that the status of a descriptor reports.
 func (v *Verdict) sum(s *DescriptorStatus) {
 	best := s.charge
@@ -113,6 +130,9 @@ func (v *Verdict) sum(s *DescriptorStatus) {
 	}
 	s.Decision = v.decisions[best]
 	s.Limit = v.charged[best]
+	if v.TellSource {
+		s.Source = v.states[best].Source
+	}
 	if !s.Decision.Allowed {
 		s.Shadowed = s.Rule != nil && s.Rule.Shadow && !s.Overridden
 		s.OverLimit = !s.Shadowed

@@ -1,6 +1,10 @@
 package store
 
-import "github.com/weirproxy/weir/pkg/algorithms"
+import (
+	"fmt"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+)
 
 // State is the state of a key as a store left it. A caller can go on from a state: deny from memory, continue a count while the store
 // is away, or spend hits that it took in advance. The zero value says that the store told nothing.
@@ -23,6 +27,15 @@ const (
 	Memory                    // the memory of an earlier denial
 	Without                   // the shared store was not asked, or did not answer
 )
+
+// String returns the source in a word; "" for the zero value.
+func (s Source) String() string {
+	names := [...]string{"", "asked", "leased", "remembered", "without"}
+	if int(s) < len(names) {
+		return names[s]
+	}
+	return fmt.Sprintf("source(%d)", uint8(s))
+}
 
 // TellTo passes the state on to the Left of a caller, which may be nil, if a store has told something.
 func (s *State) TellTo(left *State) {

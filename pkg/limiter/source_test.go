@@ -1,0 +1,70 @@
+package limiter_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/weirproxy/weir/internal/race"
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/limiter"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// tells is a store that tells the source of each charge by the number of its hits left: 1 left is the first source.
+type tells struct{ store.Store }
+
+func (tells) Take(_ context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
+	for i := range charges {
+		decisions[i] = algorithms.Decision{Allowed: true, Remaining: charges[i].Limit.Requests}
+		if left := charges[i].Left; left != nil {
+			*left = store.State{Source: store.Source(charges[i].Limit.Requests)}
+		}
+	}
+	return true, nil
+}
+
+func TestAStatusTellsTheSourceOfItsDecision(t *testing.T) {
+	l, err := limiter.New(tells{}, limiter.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fixture{l, t}.rules(`{domain: edge, descriptors: [
+		{key: asked, rate_limit: {unit: day, requests_per_unit: 1}},
+		{key: leased, rate_limits: [{unit: day, requests_per_unit: 3}, {unit: hour, requests_per_unit: 2}]},
+		{key: without, rate_limit: {unit: day, requests_per_unit: 4}}]}`)
+	r := request("edge", "without=x", "none=x", "leased=x", "asked=x")
+	v := limiter.Verdict{TellSource: true}
+	for _, tell := range []bool{true, false, true} { // the same verdict again
+		v.TellSource = tell
+		if err := l.Check(t.Context(), r, &v); err != nil {
+			t.Fatal(err)
+		}
+		want := []store.Source{store.Without, 0, store.Lease, store.Asked}
+		if !tell {
+			want = make([]store.Source, 4)
+		}
+		for i, s := range v.Statuses {
+			if s.Source != want[i] {
+				t.Errorf("tell %t, descriptor %d: got the source %v, want %v", tell, i, s.Source, want[i])
+			}
+		}
+	}
+}
+
+func TestAVerdictThatTellsItsSourceAllocatesNothing(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector allocates")
+	}
+	f := newFixture(t, `{domain: edge, descriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1000000}}]}`)
+	r, v := request("edge", "a=x", "a=y"), limiter.Verdict{TellSource: true}
+	if n := testing.AllocsPerRun(1000, func() {
+		if err := f.Check(t.Context(), r, &v); err != nil {
+			t.Fatal(err)
+		}
+	}); n != 0 {
+		t.Errorf("a check allocates %v times, want 0", n)
+	}
+	if s := v.Statuses[0]; s.Source != 0 || s.Outcome != limiter.Limited {
+		t.Errorf("memory alone: got %+v, want a limit and no source", s)
+	}
+}

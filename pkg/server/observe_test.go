@@ -51,7 +51,8 @@ func TestObserversSeeEachRequestOnceAndNoneAfterTheirRemoval(t *testing.T) {
 		f.fetch(t, "POST", "/json", `{"domain":"edge","descriptors":[{"entries":[{"key":"path","value":"/cart"}]}]}`)
 	}
 	ask()
-	want := []string{"edge false path=/cart 1 1", "edge false path=/cart 1 0", "edge error", "edge true path=/cart 1 0"}
+	const key = "4:edge|4:path=5:/cart#fixed_window/1d"
+	want := []string{"edge false " + key + " 1 1", "edge false " + key + " 1 0", "edge error", "edge true " + key + " 1 0"}
 	if !slices.Equal(first.lines, want) || !slices.Equal(second.lines, want) {
 		t.Errorf("the observers saw %q and %q; want %q", first.lines, second.lines, want)
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
+	"github.com/weirproxy/weir/pkg/store"
 )
 
 // Observed is a request that was answered.
@@ -30,6 +31,7 @@ type Charged struct {
 	Limit    *descriptors.Limit
 	Hits     int64
 	Decision algorithms.Decision
+	Source   store.Source // zero without Verdict.TellSource, and where the store does not say
 }
 
 // Charged returns the limits that descriptor i of the request was charged for, in the order of the rule. A descriptor that is not Limited
@@ -39,7 +41,11 @@ func (v *Verdict) Charged(i int) iter.Seq[Charged] {
 		s := &v.Statuses[i]
 		for n := s.charge; n < s.charge+s.count; n++ {
 			c := &v.charges[n]
-			if !yield(Charged{c.Key, v.charged[n], c.Hits, v.decisions[n]}) {
+			var source store.Source
+			if v.TellSource {
+				source = v.states[n].Source
+			}
+			if !yield(Charged{c.Key, v.charged[n], c.Hits, v.decisions[n], source}) {
 				return
 			}
 		}

@@ -47,6 +47,11 @@ func TestAStatusTellsTheSourceOfItsDecision(t *testing.T) {
 			if s.Source != want[i] {
 				t.Errorf("tell %t, descriptor %d: got the source %v, want %v", tell, i, s.Source, want[i])
 			}
+			for c := range v.Charged(i) {
+				if tell != (c.Source == store.Source(c.Limit.Requests)) {
+					t.Errorf("tell %t, descriptor %d: got the source %v of a limit of %d", tell, i, c.Source, c.Limit.Requests)
+				}
+			}
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,7 +10,9 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
+	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/limiter"
+	"github.com/weirproxy/weir/pkg/store"
 )
 
 // seen is an observer that notes each request in words.
@@ -34,6 +37,50 @@ func (s *seen) Observe(o limiter.Observed) {
 		}
 	}
 	s.lines = append(s.lines, line)
+}
+
+// tells is a store that never waits and tells sources.
+type tells struct{ store.Store }
+
+func (tells) Prompt() bool { return true }
+
+func (tells) TakeNow(charges []store.Charge, decisions []algorithms.Decision) (admitted, decided bool) {
+	for i := range charges {
+		decisions[i] = algorithms.Decision{Allowed: true}
+		if left := charges[i].Left; left != nil {
+			*left = store.State{Source: store.Lease}
+		}
+	}
+	return true, true
+}
+
+func (s tells) Take(_ context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
+	admitted, _ := s.TakeNow(charges, decisions)
+	return admitted, nil
+}
+
+// sources is an observer that notes the sources of decisions.
+type sources struct {
+	mu  sync.Mutex // guards all
+	all []store.Source
+}
+
+// Observe implements [limiter.Observer].
+func (s *sources) Observe(o limiter.Observed) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = append(s.all, o.Verdict.Statuses[0].Source)
+}
+
+func TestObserversSeeTheSourceOfADecision(t *testing.T) {
+	f := startOn(t, tells{}, "domain: edge\ndescriptors: [{key: path, rate_limit: {unit: day, requests_per_unit: 2}}]\n", nil)
+	seen := new(sources)
+	defer f.server.Observe(seen)()
+	f.ask(t, descriptor("path", "/cart"))
+	f.fetch(t, "POST", "/json", `{"domain":"edge","descriptors":[{"entries":[{"key":"path","value":"/cart"}]}]}`)
+	if want := []store.Source{store.Lease, store.Lease}; !slices.Equal(seen.all, want) {
+		t.Errorf("the observer saw the sources %v; want %v", seen.all, want)
+	}
 }
 
 func TestObserversSeeEachRequestOnceAndNoneAfterTheirRemoval(t *testing.T) {

@@ -153,6 +153,7 @@ func (s *service) decided(c *call, err error, took time.Duration) {
 // accept notes a decoded call. The error is a mistake in the message.
 func (s *service) accept(c *call) error {
 	s.latest.set(c.begun)
+	c.verdict.TellSource = s.observers.all.Load() != nil
 	if c.invalid != nil {
 		s.lost.Add(1)
 		return &malformedError{c.invalid}

@@ -10,11 +10,15 @@ import (
 // clock tells instants: the wall clock of the start, and the monotonic time since. A clock never changes; after a step of the wall
 // clock the store has another one.
 type clock struct {
-	start time.Time // with its monotonic reading
-	epoch int64     // of start in Unix nanoseconds, and all steps since
+	start   time.Time                 // with its monotonic reading
+	epoch   int64                     // of start in Unix nanoseconds, and all steps since
+	virtual func() algorithms.Instant // tells the instants, if it is not nil; then there are no steps
 }
 
 func (c *clock) now() algorithms.Instant {
+	if c.virtual != nil {
+		return c.virtual()
+	}
 	return algorithms.Instant(c.epoch + int64(time.Since(c.start)))
 }
 
@@ -30,6 +34,9 @@ const minStep = 100 * time.Millisecond
 // stops between its readings of the two clocks would see a step, so the smallest of three is the step.
 func (s *Store) step() time.Duration {
 	c := s.clock.Load()
+	if c.virtual != nil {
+		return 0
+	}
 	step := c.ahead(time.Now(), s.wall)
 	for tries := 0; tries < 2 && step.Abs() >= minStep; tries++ {
 		if again := c.ahead(time.Now(), s.wall); again.Abs() < step.Abs() {

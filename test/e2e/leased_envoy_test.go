@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -78,15 +76,11 @@ func TestAPodOfTheOriginalBesideTwoWithLeasesSeesTheirHits(t *testing.T) {
 	r := startRedis(t, parts.RedisOptions{})
 	const limit = 100
 	l := &ledger{limits: []algorithms.Limit{{Algorithm: algorithms.FixedWindow, Requests: limit, Period: time.Second}}, errors: map[string]int{}}
-	root := t.TempDir()
-	if err := os.Mkdir(filepath.Join(root, "config"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	writeFile(t, filepath.Join(root, "config", "e2e.yaml"), "domain: e2e\ndescriptors:\n  - {key: fixed_window, rate_limit: {unit: second, requests_per_unit: 100}}\n")
+	root := runtimeRoot(t, "domain: e2e\ndescriptors:\n  - {key: fixed_window, rate_limit: {unit: second, requests_per_unit: 100}}\n")
 	var clients []client
 	var pods []*ratelimit
 	for range 2 {
-		p := startRatelimit(t, append(withRedis(r), "RUNTIME_ROOT="+root, "WEIR_SHARING=leased", "WEIR_FLEET_SIZE=3")...)
+		p := startRatelimit(t, append(withRedis(r), root, "WEIR_SHARING=leased", "WEIR_FLEET_SIZE=3")...)
 		p.awaitHealthy(t)
 		pods, clients = append(pods, p), append(clients, dial(t, p.GRPC))
 	}

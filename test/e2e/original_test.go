@@ -48,6 +48,17 @@ func originalRules(t *testing.T) string {
 	return "RUNTIME_ROOT=" + root
 }
 
+// runtimeRoot is the RUNTIME_ROOT of these rules.
+func runtimeRoot(t *testing.T, rules string) string {
+	t.Helper()
+	root := t.TempDir()
+	if err := os.Mkdir(filepath.Join(root, "config"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, filepath.Join(root, "config", "e2e.yaml"), rules)
+	return "RUNTIME_ROOT=" + root
+}
+
 // withRedis is the environment that has cmd/ratelimit count in a Redis. Health tells when it does.
 func withRedis(r *parts.Redis) []string {
 	return []string{"REDIS_SOCKET_TYPE=tcp", "REDIS_URL=" + r.Address(), "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true", "REDIS_OP_TIMEOUT=10s"}

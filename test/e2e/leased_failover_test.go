@@ -1,0 +1,217 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/test/parts"
+)
+
+// pace is how often requests of a leasedDay come.
+type pace int32
+
+const (
+	hot    pace = iota // often enough for leases
+	slowly             // a tenth of that
+	paused
+)
+
+// A leasedDay is two sidecars with leases, and traffic for a key of each algorithm that is leased. The limits are of a day, so that hardly a
+// hit of a test comes back.
+type leasedDay struct {
+	*fleet
+	*ledger
+
+	asking *traffic
+	pace   atomic.Int32
+}
+
+// daily is the limit of each key.
+const daily = 1200
+
+func startLeasedDay(t *testing.T, url string) *leasedDay {
+	t.Helper()
+	d := &leasedDay{fleet: &fleet{}, ledger: newLedger(daily, 24*time.Hour)}
+	d.limits = slices.DeleteFunc(d.limits, func(l algorithms.Limit) bool { return l.Algorithm == algorithms.SlidingWindowLog })
+	for range 2 {
+		d.start(t, d.rules(), url, leased()...)
+	}
+	d.awaitState(t, "closed")
+	const slower = 10
+	ticks := make([]int, 2*len(d.limits)) // of each worker
+	d.asking = newTraffic(t, len(ticks), 6*time.Millisecond, func(ctx context.Context, worker int) string {
+		ticks[worker]++
+		if p := pace(d.pace.Load()); p == paused || p == slowly && ticks[worker]%slower != 0 {
+			return "pause"
+		}
+		return d.ask(ctx, d.clients[worker%2], worker/2, "hot")
+	})
+	return d
+}
+
+// awaitLeased waits until each sidecar has decided that many more requests from leases.
+func (d *leasedDay) awaitLeased(t *testing.T, more int) {
+	t.Helper()
+	const decided = "weir_store_leased_decisions_total"
+	for i, s := range d.sidecars {
+		before := s.metric(t, decided)
+		eventually(t, func() string {
+			if n := s.metric(t, decided) - before; n < more {
+				return fmt.Sprintf("sidecar %d has decided %d requests from leases, want %d", i, n, more)
+			}
+			return ""
+		})
+	}
+}
+
+// awaitRest waits until no sidecar holds hits, and Redis knows all. Then each sidecar learns the state of each key.
+func (d *leasedDay) awaitRest(t *testing.T) {
+	t.Helper()
+	for i, s := range d.sidecars {
+		eventually(t, func() string {
+			if held, owed := s.metric(t, "weir_store_leased_hits"), s.metric(t, "weir_store_owed_keys"); held+owed > 0 {
+				return fmt.Sprintf("sidecar %d holds %d hits, and owes those of %d keys", i, held, owed)
+			}
+			return ""
+		})
+	}
+	for _, c := range d.clients {
+		for _, l := range d.limits {
+			c.probe(t, l.Algorithm.String(), "hot")
+		}
+	}
+}
+
+// awaitAsked waits until Redis decides all, and knows all hits. Limits stay divided for some seconds after an outage.
+func (d *leasedDay) awaitAsked(t *testing.T) {
+	t.Helper()
+	d.awaitState(t, "closed")
+	eventually(t, func() string {
+		before, answers := d.away(t), d.answers()
+		eventually(t, func() string {
+			if n := d.answers() - answers; n < 40 {
+				return fmt.Sprintf("%d requests were answered", n)
+			}
+			return ""
+		})
+		if more := d.away(t) - before; more > 0 {
+			return fmt.Sprintf("%d charges were decided without Redis just now", more)
+		}
+		return ""
+	})
+	d.pace.Store(int32(paused))
+	d.awaitRest(t)
+}
+
+// answers returns the number of requests that were answered.
+func (d *leasedDay) answers() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.history)
+}
+
+// awaitSpent waits until each key is denied for good.
+func (d *leasedDay) awaitSpent(t *testing.T) {
+	t.Helper()
+	const many = 400 // denials in a row; held hits go back in between
+	eventually(t, func() string {
+		row := make([]int, len(d.limits))
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		for _, r := range d.history {
+			if row[r.Keys[0]]++; r.Admitted {
+				row[r.Keys[0]] = 0
+			}
+		}
+		if least := slices.Min(row); least < many {
+			return fmt.Sprintf("%d denials in a row, want %d", least, many)
+		}
+		return ""
+	})
+}
+
+func TestLeasesGoOnAfterAFailoverAndAdmitNothingTooMany(t *testing.T) {
+	t.Parallel()
+	for name, start := range map[string]func(t *testing.T) (d *leasedDay, kill func() (await func())){
+		"Sentinel": sentinelsUnderLeases,
+		"Cluster":  clusterUnderLeases,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d, kill := start(t)
+			d.awaitLeased(t, 100)
+			d.pace.Store(int32(paused))
+			d.awaitRest(t)
+			before := d.away(t)
+			await := kill()
+			d.pace.Store(int32(slowly)) // else the shares of the sidecars end before the failover does
+			eventually(t, func() string {
+				if d.away(t) == before {
+					return "nothing was decided without Redis"
+				}
+				return ""
+			})
+			await()
+			d.awaitAsked(t)
+			calm := d.away(t)
+			d.pace.Store(int32(hot))
+			d.awaitLeased(t, 100)
+			d.awaitSpent(t)
+			late := d.away(t) - calm // on a busy machine: only such a hit can be one too many
+			d.asking.stop()
+			d.errorless(t)
+			d.atMost(t, daily*9/10, late)
+		})
+	}
+}
+
+// sentinelsUnderLeases starts sidecars with leases over Sentinels, and returns a function that kills the primard.
+func sentinelsUnderLeases(t *testing.T) (d *leasedDay, kill func() (await func())) {
+	t.Helper()
+	s, err := parts.StartSentinels(deadline(t), findRedis(t), t.TempDir(), parts.SentinelOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Kill)
+	d = startLeasedDay(t, "redis-sentinel://"+strings.Join(s.Addresses(), ",")+"/"+parts.SentinelName)
+	return d, func() func() {
+		old, err := s.Primary(deadline(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		awaitCopies(t, old, slices.DeleteFunc(slices.Clone(s.Data), func(r *parts.Redis) bool { return r == old }))
+		old.Kill()
+		return func() {
+			if _, err := s.AwaitNewPrimary(deadline(t), old); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// clusterUnderLeases starts sidecars with leases over a cluster, and returns a function that kills the primary of one key.
+func clusterUnderLeases(t *testing.T) (d *leasedDay, kill func() (await func())) {
+	t.Helper()
+	c := startCluster(t, parts.RedisOptions{})
+	d = startLeasedDay(t, clusterURL(c))
+	return d, func() func() {
+		slot := slotOf(t, c, "weir:", algorithms.FixedWindow.String(), "hot")
+		old, err := c.PrimaryOf(deadline(t), slot)
+		if err != nil {
+			t.Fatal(err)
+		}
+		awaitCopies(t, old, []*parts.Redis{c.Nodes[(slices.Index(c.Nodes, old)+3)%6]})
+		old.Kill()
+		return func() {
+			if _, err := c.AwaitNewPrimary(deadline(t), slot, old); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}

@@ -5,10 +5,12 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store/memstore"
 )
@@ -124,7 +126,7 @@ func TestScopeFollowsLinks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	p := scopeOf([]string{filepath.Join(top, "absolute"), filepath.Join(top, "loop"), filepath.Join(top, "missing", "deep", "x.yaml")}, Files{})
+	p := scopeOf([]string{filepath.Join(top, "absolute"), filepath.Join(top, "loop"), filepath.Join(top, "missing", "deep", "x.yaml")}, nil, Files{})
 	for _, dir := range []string{"", "real", "real/rules", "elsewhere"} {
 		if !p.dirs[filepath.Join(top, dir)] {
 			t.Errorf("%q is not watched", dir)
@@ -138,4 +140,58 @@ func TestScopeFollowsLinks(t *testing.T) {
 			t.Errorf("an event on %s matters: got %v, want %v", name, got, want)
 		}
 	}
+}
+
+// Without events, a table is looked at as rule files are, and a bad one is refused once.
+func TestWithoutEventsTablesAreLookedAt(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, content string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		s, err := memstore.New(memstore.Options{MaxKeys: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		l, err := limiter.New(s, limiter.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := New(Options{
+			Limiter: l, Logger: slog.New(slog.DiscardHandler), Paths: []string{dir}, Debounce: time.Second, Poll: 30 * time.Second,
+			Options: descriptors.Options{MaxTableBytes: 100},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		write("a.yaml", "domain: a\ndescriptors:\n- {key: k, rate_limit: {table: t.csv, unit: hour, requests_per_unit: 1}}\n")
+		write("t.csv", "x,1\n")
+		if err := r.Load(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go func() { _ = r.run(ctx, nil) }()
+		for i, c := range []struct {
+			table           string
+			loads, refusals uint64
+		}{
+			{"x,1\n", 1, 0},
+			{"x,2\n", 2, 0},
+			{"x,", 2, 1},
+			{strings.Repeat("x", 101), 2, 2},
+			{strings.Repeat("x", 101), 2, 2},
+			{"x,1\n", 3, 2},
+		} {
+			write("t.csv", c.table)
+			time.Sleep(10 * time.Minute)
+			if got := r.Status(); got.Loads != c.loads || got.Refusals != c.refusals {
+				t.Errorf("table %d: got %d loads and %d refusals, want %d and %d: %v", i, got.Loads, got.Refusals, c.loads, c.refusals, got.Errors)
+			}
+		}
+	})
 }

@@ -22,7 +22,7 @@ import (
 // Files says which files of a directory hold rules. The zero value takes *.yaml, *.yml and *.json, except names that start with a
 // dot, and no directories below.
 type Files struct {
-	Bounds descriptors.Options // MaxBytes holds for all files together; New sets Bounds
+	Bounds descriptors.Options // MaxBytes holds for all files together, MaxTableBytes for their tables; New sets Bounds
 
 	Match func(name string) bool // of a file, by its name without the directory; nil means IsRuleFile
 	Below func(name string) bool // of a directory below: its files count too; nil: no directory. Not asked about symbolic links
@@ -60,7 +60,14 @@ func Read(paths []string, settings string) ([]descriptors.Source, error) {
 //
 // Read does not read a file with which all files are too large: its source has no data, but a mistake. Read continues after
 // a mistake and returns all readable sources. The error joins a FileError for every other path.
+//
+// The tables that the documents name are read while the documents are loaded, each once.
 func (f Files) Read(paths []string, settings string) ([]descriptors.Source, error) {
+	return f.read(paths, settings, newTables(f.Bounds, nil))
+}
+
+// read is Read with the tables of the documents.
+func (f Files) read(paths []string, settings string, t *tables) ([]descriptors.Source, error) {
 	var (
 		sources []descriptors.Source
 		errs    []error
@@ -78,6 +85,9 @@ func (f Files) Read(paths []string, settings string) ([]descriptors.Source, erro
 		} else {
 			sources = append(sources, source)
 		}
+	}
+	for i := range sources {
+		sources[i].Table = t.of(sources[i].Name)
 	}
 	return sources, errors.Join(errs...)
 }
@@ -259,11 +269,14 @@ func bare(err error) error {
 type reading struct {
 	sources []descriptors.Source
 	err     error
+	tables  *tables           // of the sources
+	prints  map[string]string // of the tables that the last attempt before the reading named, see printOf
 }
 
-// equal reports whether two readings found the same files with the same content, or failed for the same reasons.
+// equal reports whether two readings found the same files and tables with the same content, or failed for the same reasons.
 func (r reading) equal(o reading) bool {
-	return slices.EqualFunc(r.sources, o.sources, descriptors.Source.Equal) && slices.Equal(reasons(r.err), reasons(o.err))
+	return slices.EqualFunc(r.sources, o.sources, descriptors.Source.Equal) && slices.Equal(reasons(r.err), reasons(o.err)) &&
+		maps.Equal(r.prints, o.prints)
 }
 
 // reasons returns the texts of joined errors, one each.

@@ -52,10 +52,12 @@ type Options struct {
 type Reloader struct {
 	options Options
 	status  atomic.Pointer[Status]
+	named   atomic.Pointer[named] // tables
 
 	mu        sync.Mutex                    // guards all below; held through an attempt, so that attempts come one after another
 	attempted reading                       // the files of the last attempt, successful or not
 	files     []descriptors.Source          // in force
+	tables    *tables                       // of files; nil before the first
 	requested []descriptors.Source          // the documents of the last Push, refused ones included
 	pushed    map[string]descriptors.Source // in force, by name
 	judged    bool                          // Push was called
@@ -85,6 +87,7 @@ func New(o Options) (*Reloader, error) {
 	o.Files.Bounds = o.Options
 	r := &Reloader{options: o}
 	r.status.Store(new(Status))
+	r.named.Store(new(named))
 	return r, nil
 }
 
@@ -155,8 +158,10 @@ func (r *Reloader) changed(read reading) bool {
 
 // read reads all sources.
 func (r *Reloader) read() reading {
-	sources, err := r.options.Files.Read(r.options.Paths, r.options.Settings)
-	return reading{sources, err}
+	n := r.named.Load()
+	t := newTables(r.options.Options, n.cache)
+	sources, err := r.options.Files.read(r.options.Paths, r.options.Settings, t)
+	return reading{sources, err, t, prints(n.tables, r.options.Options)}
 }
 
 // reportLocked calls attemptLocked and logs a refusal. r.mu must be held.
@@ -178,7 +183,9 @@ func (r *Reloader) attemptLocked(ctx context.Context, read reading) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx) // the caller has given up
 	}
+	read.prints = read.tables.prints()
 	r.attempted = read
+	r.remember(read.tables, r.tables)
 	err := errors.Join(read.err, loadErr)
 	if err == nil && len(rules.Domains()) == 0 && !r.options.Pushed {
 		if err = ErrNoRules; r.options.Hint != "" {
@@ -189,7 +196,8 @@ func (r *Reloader) attemptLocked(ctx context.Context, read reading) error {
 		r.refuseLocked(err)
 		return err
 	}
-	r.files = read.sources
+	r.files, r.tables = read.sources, read.tables
+	r.remember(read.tables, nil)
 	if len(rules.Domains()) > 0 || !r.Status().LoadedAt.IsZero() { // else the first Push brings the first rules
 		r.setLocked(ctx, rules, warnings)
 	}

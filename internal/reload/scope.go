@@ -15,14 +15,17 @@ type scope struct {
 	files Files
 }
 
-// scopeOf finds the scope of the sources at these paths. For a missing path it watches the last directory that exists. A renamed
+// scopeOf finds the scope of the sources at these paths, and of their tables. For a missing path it watches the last directory that exists. A renamed
 // directory further up is left to the poll: a watch up to the root would wake for every change in /tmp or /etc.
-func scopeOf(paths []string, files Files) scope {
+func scopeOf(paths, tables []string, files Files) scope {
 	s := scope{dirs: make(map[string]bool), names: make(map[string]bool), rules: make(map[string]bool), files: files}
 	for _, path := range paths {
 		if end, info := s.follow(path); info != nil && info.IsDir() {
 			s.addDir(end)
 		}
+	}
+	for _, path := range tables {
+		s.follow(path)
 	}
 	return s
 }

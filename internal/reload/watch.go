@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -59,6 +61,9 @@ func (r *Reloader) run(ctx context.Context, watcher *fsnotify.Watcher) error {
 			r.options.Logger.LogAttrs(ctx, slog.LevelWarn, "watching rules", slog.String("error", err.Error()))
 			w.wait(time.Now())
 		case <-poll.C:
+			if len(w.tables) != len(r.named.Load().tables) {
+				w.follow(ctx)
+			}
 			if read := r.read(); w.timer == nil && r.changed(read) {
 				w.polled = &read
 				w.wait(time.Now())
@@ -77,6 +82,7 @@ type watch struct {
 	timer   <-chan time.Time // ends the debounce time; nil when no change waits
 	since   time.Time        // of the first change that waits
 	polled  *reading         // by the last poll, when no event announced the change that waits
+	tables  []string         // the paths of the tables that are followed, sorted
 }
 
 // wait starts the debounce time of a change, again after each change up to maxDebounce.
@@ -102,6 +108,11 @@ func (w *watch) reload(ctx context.Context) {
 	w.polled = nil
 	if !w.reloadChanged(ctx, read) {
 		w.options.Logger.LogAttrs(ctx, slog.LevelDebug, "rules unchanged")
+		return
+	}
+	followed := w.tables
+	if w.follow(ctx); !slices.Equal(followed, w.tables) {
+		w.wait(time.Now()) // a change of a new table before it was followed caused no event
 	}
 }
 
@@ -111,7 +122,8 @@ func (w *watch) follow(ctx context.Context) {
 	if w.options.Settings != "" {
 		paths = append([]string{w.options.Settings}, paths...)
 	}
-	w.scope = scopeOf(paths, w.options.Files)
+	w.tables = slices.Sorted(maps.Keys(w.named.Load().tables))
+	w.scope = scopeOf(paths, w.tables, w.options.Files)
 	if w.watcher == nil {
 		return
 	}

@@ -62,6 +62,7 @@ func (t *tree) descriptor(v value, parent *node) {
 	for i := range all {
 		all[i].OnStoreError = cmp.Or(all[i].OnStoreError, ofAll)
 	}
+	t.checkTables(all, l)
 	t.setLimits(rule, all)
 	if ok {
 		t.add(v, fs, parent, child, l, label)

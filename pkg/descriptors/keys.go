@@ -39,7 +39,7 @@ func (f form) keys() (original, own []string) {
 		original = []string{"requests_per_unit", "unit", "unlimited", "name", "replaces"}
 		own = []string{"unit_multiplier", "period", "algorithm", "burst", "count_rejected", "on_store_error", "sharing"}
 		if f != defaultForm {
-			own = append(own, "max_in_flight", "hold")
+			own = append(own, "max_in_flight", "hold", "table")
 		}
 		return original, own
 	case holdForm:

@@ -25,12 +25,22 @@ type Limit struct {
 	// AtMost is how long a holder is known at most, a millisecond to algorithms.MaxPeriod; 0 for a limit without holders. See Rule.Begin.
 	AtMost time.Duration
 
-	suffix string // ends a key: which limit of the rule this is
+	TableLine int // of the table's line that has the numbers, see Rule.LimitFor; 0: the numbers are the rule's own
+
+	suffix string  // ends a key: which limit of the rule this is
+	tabled *tabled // nil without a table
 }
 
-// appendMeaning appends all exported fields.
+// hasTable is no flag, and stands before the meaning of a table.
+const hasTable = 2
+
+// appendMeaning appends all exported fields of a limit in a rule, and the meaning of its table.
 func (l *Limit) appendMeaning(dst []byte) []byte {
 	dst = appendSized(dst, l.Name)
+	if l.tabled != nil {
+		dst = append(dst, hasTable)
+		dst = append(dst, l.tabled.meaning[:]...)
+	}
 	dst = appendFlags(dst, l.CountRejected)
 	for _, n := range [...]uint64{
 		uint64(l.Algorithm), uint64(l.Requests), uint64(l.Period), uint64(l.Burst),
@@ -48,6 +58,7 @@ type limit struct {
 	replaces  []string
 	hold      *hold // nil without
 	at        value
+	tableAt   value // of the name of its table
 }
 
 // limits decodes the limits of a descriptor.
@@ -80,7 +91,7 @@ func (t *tree) limits(fs fields) []limit {
 			continue
 		}
 		same := slices.IndexFunc(all, func(x limit) bool {
-			return x.Algorithm == l.Algorithm && x.Period == l.Period && x.Requests == l.Requests && x.Capacity() == l.Capacity()
+			return x.Algorithm == l.Algorithm && x.Period == l.Period && x.Requests == l.Requests && x.Capacity() == l.Capacity() && x.Table() == l.Table()
 		})
 		switch {
 		case l.unlimited && len(items) > 1:
@@ -112,10 +123,7 @@ func (t *tree) setLimits(rule *Rule, all []limit) {
 			rule.Unlimited = true
 			continue
 		}
-		ordinal := 1
-		if t.options.OriginalKeys && len(all) > 1 {
-			ordinal = 2 // AppendOriginalKey refuses keys of a second limit
-		}
+		ordinal := t.firstOrdinal(len(all))
 		for _, x := range rule.Limits {
 			if x.Algorithm == l.Algorithm && x.Period == l.Period {
 				ordinal++
@@ -129,6 +137,15 @@ func (t *tree) setLimits(rule *Rule, all []limit) {
 		l.Sharing = cmp.Or(l.Sharing, t.defaults.sharing)
 		rule.Limits = append(rule.Limits, l.Limit)
 	}
+	t.setSuffixes(rule)
+}
+
+// firstOrdinal returns the ordinal of the first limit of an algorithm and a period, in a rule of so many limits.
+func (t *tree) firstOrdinal(limits int) int {
+	if t.options.OriginalKeys && limits > 1 {
+		return 2 // AppendOriginalKey refuses keys of a second limit
+	}
+	return 1
 }
 
 // limit decodes one limit; false after a mistake. All options of a limit are read here.
@@ -180,6 +197,7 @@ func (t *tree) limit(v value, f form) (limit, bool) {
 	l.Sharing = t.sharingOf(fs, &l.Limit)
 	if f != defaultForm {
 		t.readHold(v, fs, &l)
+		t.readTable(fs, &l)
 	}
 
 	if l.Algorithm == algorithms.SlidingWindowLog && l.Requests > t.options.MaxLogEntries {

@@ -33,6 +33,9 @@ type Options struct {
 
 	MaxBytes        int    // maximum [Size] of all sources together; 0 means DefaultMaxBytes
 	MaxBytesSetting string // the operator's name of that bound, for mistakes; "" means "max bytes"
+
+	MaxTableBytes        int    // maximum size of all tables together; 0 means DefaultMaxTableBytes
+	MaxTableBytesSetting string // the operator's name of that bound, for mistakes; "" means "max table bytes"
 }
 
 // Source is one rule document in bytes, or a settings file that holds a list of rule documents. Load does not keep Data.
@@ -43,13 +46,17 @@ type Source struct {
 	Settings  bool // Data is a settings file: its list `domains`, if any, holds rule documents, and Load ignores its other keys
 	Generated bool // a program wrote Data, so that messages show no line
 
+	// Table returns the table of a name that stands in the document. Load calls Table once for each name. The error is an [Errors] of
+	// NewTable, or the mistake in the name. Nil means that the document comes from no file, and that a table in it is a mistake.
+	Table func(name string) (*Table, error)
+
 	// Mistakes and warnings of the program that generated Data, without File. Load reports both lists with its own. With mistakes,
 	// Data may be empty.
 	Mistakes []Error
 	Warnings []Warning
 }
 
-// Equal reports whether Load cannot tell two sources apart.
+// Equal reports whether Load cannot tell two sources apart by anything but their tables.
 func (s Source) Equal(o Source) bool {
 	return s.Name == o.Name && bytes.Equal(s.Data, o.Data) && s.Settings == o.Settings && s.Generated == o.Generated &&
 		slices.Equal(s.Mistakes, o.Mistakes) && slices.Equal(s.Warnings, o.Warnings)
@@ -60,7 +67,7 @@ func (s Source) Equal(o Source) bool {
 // probably did not mean, such as every part that envoyproxy/ratelimit silently ignores. No sources make rules without domains.
 //
 // Load does not trust documents. Deep or self-referential documents are mistakes, not panics. The bounds are 200 levels of maps
-// and lists, 500 000 values repeated through aliases, and Options.MaxBytes. Load refuses a source above that bound unread, and
+// and lists, 500 000 values repeated through aliases, Options.MaxBytes and Options.MaxTableBytes. Load refuses a source above that bound unread, and
 // goes on without it.
 func Load(sources []Source, o Options) (*Rules, []Warning, error) {
 	o.MaxLogEntries = cmp.Or(o.MaxLogEntries, DefaultMaxLogEntries)
@@ -70,10 +77,11 @@ func Load(sources []Source, o Options) (*Rules, []Warning, error) {
 		rules    = &Rules{domains: make(map[string]*Domain)}
 		readers  = make([]*reader, 0, len(sources))
 		merged   = make(map[string]*tree)
+		tables   = &tables{known: make(map[*Table]bool), reported: make(map[string]bool)}
 		size     int // of the sources so far
 	)
 	for _, s := range sources {
-		r := &reader{file: s.Name, options: o, merged: merged}
+		r := &reader{file: s.Name, source: &s, options: o, merged: merged, tables: tables}
 		readers = append(readers, r)
 		for _, d := range r.documents(s, &size) {
 			if first := rules.domains[d.Name]; first != nil && first != d.Domain {

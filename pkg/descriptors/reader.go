@@ -20,11 +20,14 @@ const (
 // reader decodes one source and collects all mistakes.
 type reader struct {
 	file     string
+	source   *Source
 	options  Options
 	errs     []Error
 	warnings []Warning
-	trees    []*tree          // of its documents
-	merged   map[string]*tree // of all sources, with MergeDomains: the first document of each domain
+	trees    []*tree           // of its documents
+	merged   map[string]*tree  // of all sources, with MergeDomains: the first document of each domain
+	tables   *tables           // of all sources
+	named    map[string]*Table // of this source, by the name in the document; nil after a mistake
 
 	aliases  bool // the document has aliases: a value may stand in several places
 	expanded int  // values reached through aliases so far

@@ -48,14 +48,25 @@ func ends(data []byte, i int) bool {
 // together may have MaxBytes. A caller that knows the length of a source can refuse the source unread.
 func (o Options) TooLarge(size, before int) (text string, tooLarge bool) {
 	most := cmp.Or(o.MaxBytes, DefaultMaxBytes)
+	return excess(size, before, most, "rules", cmp.Or(o.MaxBytesSetting, "max bytes"))
+}
+
+// TableTooLarge is TooLarge for a table beside the tables before, of MaxTableBytes together.
+func (o Options) TableTooLarge(size, before int) (text string, tooLarge bool) {
+	most := cmp.Or(o.MaxTableBytes, DefaultMaxTableBytes)
+	return excess(size, before, most, "tables", cmp.Or(o.MaxTableBytesSetting, "max table bytes"))
+}
+
+// excess words how far a size is above a bound.
+func excess(size, before, most int, things, setting string) (text string, is bool) {
 	if size <= most-before {
 		return "", false
 	}
 	beside := ""
 	if before > 0 {
-		beside = fmt.Sprintf(" beside %d bytes of other rules", before)
+		beside = fmt.Sprintf(" beside %d bytes of other %s", before, things)
 	}
-	return fmt.Sprintf("has %d bytes%s, must be at most %d together (%s)", size, beside, most, cmp.Or(o.MaxBytesSetting, "max bytes")), true
+	return fmt.Sprintf("has %d bytes%s, must be at most %d together (%s)", size, beside, most, setting), true
 }
 
 // fits reports whether a source fits beside the sources of the size before, and returns the size of all. An excess is a mistake.

@@ -75,11 +75,12 @@ func (l *Limiter) load(documents []descriptors.Source, before error) ([]descript
 	return warnings, nil
 }
 
-// LoadFiles is [Limiter.Load] of rule files. The error also names every file that cannot be read, beside the mistakes in the others.
+// LoadFiles is [Limiter.Load] of rule files, and of the tables that they name. The error also names every file that cannot be read, beside the mistakes in the others.
 func (l *Limiter) LoadFiles(paths ...string) ([]descriptors.Warning, error) {
 	var (
 		documents []descriptors.Source
 		errs      []error
+		tables    = make(map[string]*descriptors.Table)
 	)
 	for _, path := range paths {
 		data, err := os.ReadFile(path)
@@ -87,7 +88,31 @@ func (l *Limiter) LoadFiles(paths ...string) ([]descriptors.Warning, error) {
 			errs = append(errs, fmt.Errorf("read rules: %w", err))
 			continue
 		}
-		documents = append(documents, descriptors.Source{Name: path, Data: data})
+		documents = append(documents, descriptors.Source{Name: path, Data: data, Table: tablesOf(path, tables)})
 	}
 	return l.load(documents, errors.Join(errs...))
+}
+
+// tablesOf returns the tables that a rule file may name. Tables of the same path are read once.
+func tablesOf(file string, known map[string]*descriptors.Table) func(name string) (*descriptors.Table, error) {
+	return func(name string) (*descriptors.Table, error) {
+		path := descriptors.TablePath(file, name)
+		if known[path] != nil {
+			return known[path], nil
+		}
+		info, err := os.Stat(path)
+		if err != nil {
+			return nil, fmt.Errorf("read table: %w", err)
+		}
+		if text, tooLarge := (descriptors.Options{}).TableTooLarge(int(info.Size()), 0); tooLarge {
+			return nil, fmt.Errorf("%s: %s", path, text)
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("read table: %w", err)
+		}
+		table, err := descriptors.NewTable(path, data)
+		known[path] = table
+		return table, err
+	}
 }

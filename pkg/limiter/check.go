@@ -166,7 +166,7 @@ func (l *Limiter) charge(r *Request, i int, v *Verdict) error {
 		mode = store.Quota
 	}
 	for n := range s.Rule.Limits {
-		limit := &s.Rule.Limits[n]
+		limit := v.limitOf(s.Rule, n, d.Entries)
 		if limit.Name != "" && slices.Contains(v.replaced, limit.Name) || holder.phase == algorithms.HoldEnd && limit.AtMost == 0 {
 			continue
 		}
@@ -180,6 +180,21 @@ func (l *Limiter) charge(r *Request, i int, v *Verdict) error {
 	return nil
 }
 
+// limitOf returns limit n of a rule, with the numbers for a descriptor.
+func (v *Verdict) limitOf(r *descriptors.Rule, n int, entries []Entry) *descriptors.Limit {
+	own := &r.Limits[n]
+	if own.Table() == nil {
+		return own
+	}
+	v.limits = append(v.limits, descriptors.Limit{})
+	limit := &v.limits[len(v.limits)-1]
+	if !r.LimitFor(n, entries, limit) {
+		v.limits = v.limits[:len(v.limits)-1]
+		return own
+	}
+	return limit
+}
+
 // chargeOverride adds the charge of descriptor i with an override, on the descriptor's own key, enforcing. The algorithm,
 // count_rejected, on_store_error and hold come from the first limit of the matched rule. As in envoyproxy/ratelimit, nothing else of the
 // rule applies.
@@ -187,7 +202,7 @@ func (l *Limiter) chargeOverride(r *Request, i int, v *Verdict, holder holder) e
 	d, s := &r.Descriptors[i], &v.Statuses[i]
 	like := descriptors.Limit{Limit: algorithms.Limit{Algorithm: algorithms.FixedWindow}, CountRejected: !l.options.DropRejected}
 	if s.Rule != nil && len(s.Rule.Limits) > 0 {
-		like = s.Rule.Limits[0]
+		like = s.Rule.Limits[0].WithoutTable()
 	}
 	limit, err := l.override(d.Override, i, &like)
 	if err != nil {

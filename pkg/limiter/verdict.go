@@ -22,7 +22,7 @@ type Verdict struct {
 	decisions []algorithms.Decision
 	keys      []byte
 	values    []byte
-	limits    []descriptors.Limit  // overrides of this request
+	limits    []descriptors.Limit  // of this request alone: overrides, and limits with the numbers of a table
 	charged   []*descriptors.Limit // of charges[i]
 	replaced  []string             // names of limits that do not apply to this request
 	holds     []store.Hold         // of the charges that have one, in order

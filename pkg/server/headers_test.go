@@ -31,6 +31,7 @@ descriptors:
       - {unit: day, unit_multiplier: 7, requests_per_unit: 1000}
       - {period: 1500ms, requests_per_unit: 20}
   - {key: slots, rate_limit: {algorithm: concurrency, max_in_flight: 1, hold: {begin: request, end: done, at_most: 70s}}}
+  - {key: tenant, rate_limit: {table: tenants.csv, unit: minute, requests_per_unit: 3}}
 `
 
 // pairs returns the headers that a response asks to add, in order.
@@ -95,6 +96,13 @@ func TestResponseHeaders(t *testing.T) {
 		}},
 		{"ietf_concurrency", ietf, once(descriptor("slots", "a", "request", "r1")), [][2]string{
 			{"RateLimit-Policy", `"concurrency";q=1;qu="concurrent-requests"`}, {"RateLimit", `"concurrency";r=0;t=70`},
+		}},
+		{"table", classic, once(descriptor("tenant", "gold")), [][2]string{
+			{"RateLimit-Limit", "7"}, {"RateLimit-Remaining", "6"}, {"RateLimit-Reset", "50"},
+		}},
+		{"ietf_table", ietf, once(descriptor("tenant", "gold"), descriptor("tenant", "slow"), descriptor("tenant", "other")), [][2]string{
+			{"RateLimit-Policy", `"minute";q=7;w=60, "hour";q=5;w=3600, "minute-2";q=3;w=60`},
+			{"RateLimit", `"minute";r=6;t=50, "hour";r=4;t=3590, "minute-2";r=2;t=50`},
 		}},
 		{"concurrency", Headers{RateLimit: true, RetryAfter: true}, [][]*commonv3.RateLimitDescriptor{
 			{descriptor("slots", "a", "request", "r1")}, {descriptor("slots", "a", "request", "r2")},

@@ -21,7 +21,7 @@ type policy struct {
 	seconds   uint64
 }
 
-// policiesOf returns the limits of all rules that apply to the request. Of several reports of one limit, the least remaining counts.
+// policiesOf returns the limits that the request was charged for. Of several reports of one limit, the least remaining counts.
 func policiesOf(v *limiter.Verdict) []policy {
 	var all []policy
 	for i := range v.Statuses {
@@ -29,12 +29,8 @@ func policiesOf(v *limiter.Verdict) []policy {
 		if s.Outcome != limiter.Limited {
 			continue
 		}
-		if s.Overridden {
-			all = add(all, s.Limit)
-		} else {
-			for n := range s.Rule.Limits {
-				all = add(all, &s.Rule.Limits[n])
-			}
+		for c := range v.Charged(i) { // of a rule with a table, not the limits in the rule
+			all = add(all, c.Limit)
 		}
 		p := &all[slices.IndexFunc(all, func(p policy) bool { return p.limit == s.Limit })]
 		if !p.reported || s.Decision.Remaining < p.remaining {

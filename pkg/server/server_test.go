@@ -148,9 +148,13 @@ func dial(tb testing.TB, serve func(net.Listener) error) *grpc.ClientConn {
 	return conn
 }
 
+// load loads rules, which may name the table tenants.csv.
 func load(tb testing.TB, rules string) *descriptors.Rules {
 	tb.Helper()
-	r, _, err := descriptors.Load([]descriptors.Source{{Name: "rules.yaml", Data: []byte(rules)}}, descriptors.Options{})
+	table := func(name string) (*descriptors.Table, error) {
+		return descriptors.NewTable(name, []byte("gold,7\nslow,5,hour\n"))
+	}
+	r, _, err := descriptors.Load([]descriptors.Source{{Name: "rules.yaml", Data: []byte(rules), Table: table}}, descriptors.Options{})
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -169,7 +169,7 @@ func (b *batch) request(now, deadline int64) []byte {
 	for i := range b.all {
 		g := &b.all[i]
 		c := g.first
-		r = appendTransaction(r, c.action, g.times, len(c.charges), c.holding)
+		r = appendTransaction(r, c.action, g.times, len(c.charges), c.holding, c.lone())
 		last := -1 // the last charge that counts for the verdict
 		for n := range c.charges {
 			var fix *correction

@@ -38,7 +38,8 @@ func TestForeignValuesAreErrorsAndStay(t *testing.T) {
 					t.Fatal(err)
 				}
 				before, _ := command(t, s, "DUMP", s.name(&c)).ToString()
-				for _, charges := range [][]store.Charge{{c}, {other, c}, {c, c}} {
+				begins, ends := withHolder(algorithms.HoldBegin, string(c.Key), c.Limit, "r", 1), withHolder(algorithms.HoldEnd, string(c.Key), c.Limit, "r", 1)
+				for _, charges := range [][]store.Charge{{c}, {other, c}, {c, c}, {begins}, {ends}, {begins, other}} {
 					if _, err := s.Take(t.Context(), charges, make([]algorithms.Decision, 2)); err == nil {
 						t.Errorf("Take of %d charges: no error", len(charges))
 					} else if errors.Is(err, ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {

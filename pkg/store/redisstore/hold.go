@@ -65,6 +65,12 @@ func (c *call) alone() bool {
 	})
 }
 
+// lone reports whether a call is nothing but a begin or an end at the instant at which Redis applies it, under a limit without a list.
+func (c *call) lone() bool {
+	return c.holding && c.action == take && len(c.charges) == 1 && c.charges[0].Limit.Algorithm != algorithms.SlidingWindowLog &&
+		(c.holds[0].Phase == algorithms.HoldBegin || c.holds[0].Phase == algorithms.HoldEnd)
+}
+
 // held reports whether charge i has a holder. A correction of the hits only has a Hold without a phase.
 func (c *call) held(i int) bool { return c.holding && c.holds[i].Phase != 0 }
 

@@ -169,3 +169,42 @@ func TestHoldersLieInTheSlotOfTheirState(t *testing.T) {
 		}
 	}
 }
+
+// Also of a begin that Redis saw before the window of the program's clock.
+func TestHoldersGiveBackInTheWindowOfTheProgramsClock(t *testing.T) {
+	s, clock := given(t, Options{Counters: counted(fresh(t))})
+	limit := algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: 10, Period: time.Minute}
+	window := clock.now()
+	for _, step := range []struct {
+		charge    store.Charge
+		redis     time.Duration // Redis's clock after the start of the window
+		remaining uint32
+	}{
+		{begin("k", limit, "r", 8), -5 * time.Second, 2},
+		{end("k", limit, "r", 3), time.Second, 7},
+	} {
+		c := callOf(take, step.charge)
+		c.at = window
+		clock.at.Store(int64(window) + int64(step.redis))
+		run(t, s, c)
+		if d := c.decisions[0]; d.Remaining != step.remaining {
+			t.Errorf("phase %d: %d remain; want %d", step.charge.Hold.Phase, d.Remaining, step.remaining)
+		}
+	}
+}
+
+func TestHoldersGiveBackAfterTheClockHasGoneBack(t *testing.T) {
+	for _, a := range algorithms.RateAlgorithms() {
+		if a == algorithms.SlidingWindowLog {
+			continue // gives back hits of an instant, which has moved
+		}
+		s, clock := given(t, Options{})
+		l := algorithms.Limit{Algorithm: a, Requests: 10, Period: time.Minute}
+		wants(t, true, s, begin("k", l, "r", 8))
+		clock.at.Add(-int64(time.Hour))
+		decisions := make([]algorithms.Decision, 1)
+		if _, err := s.Take(t.Context(), []store.Charge{end("k", l, "r", 3)}, decisions); err != nil || decisions[0].Remaining != 7 {
+			t.Errorf("%v: %d of 10 remain after an end, %v; want 7", a, decisions[0].Remaining, err)
+		}
+	}
+}

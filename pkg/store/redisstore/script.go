@@ -55,6 +55,8 @@ func readScript() (string, error) {
 		algorithm(a.String(), int(a), a.Layout())
 	}
 	read("transactions")
+	read("records")
+	read("lone")
 	read("holds")
 	read("apply")
 	if len(all) > maxAlgorithms {
@@ -78,10 +80,11 @@ const (
 
 // Values of the header's third field: the script makes only the functions that the request needs.
 const (
-	isGeneral = 1 // a transaction has several charges, or is a correction
-	isHolding = 2 // a charge has a holder
-	isEnding  = 4 // a charge has a holder and is no begin
-	isBegun   = 8 // a charge is a begin
+	isGeneral = 1  // a transaction has several charges, or is a correction
+	isHolding = 2  // a charge has a holder, and its transaction is not lone
+	isEnding  = 4  // a charge has a holder and is no begin
+	isBegun   = 8  // a charge is a begin
+	isLone    = 16 // a transaction is lone, see call.lone
 )
 
 // correction comes with the first charge of a key in a transaction of action correct. If the value of the key is still left, the
@@ -112,12 +115,15 @@ func appendHeader(b []byte, now, deadline int64) []byte {
 	return append(b, make([]byte, headerSize-16)...)
 }
 
-// appendTransaction adds the beginning of a transaction of n charges. holds says that one of these has a holder.
-func appendTransaction(b []byte, a action, times, n int, holds bool) []byte {
+// appendTransaction adds the beginning of a transaction of n charges. holds says that one of these has a holder, lone see call.lone.
+func appendTransaction(b []byte, a action, times, n int, holds, lone bool) []byte {
 	if n > 1 || a == correct || holds && a == reserve {
 		b[16] |= isGeneral
 	}
-	if holds {
+	switch {
+	case lone:
+		b[16] |= isLone
+	case holds:
 		b[16] |= isHolding
 	}
 	if holds && a != correct {

@@ -2,7 +2,7 @@ while position <= #request do
   local action, times, n
   action, times, n, position = unpack('<I1I4I4', request, position)
   if action >= CORRECT then
-    if action == CORRECT then correct(n) else holding(action - HOLDS, n) end
+    if action == CORRECT then correct(n) elseif lone then lone() else holding(action - HOLDS, n) end
   elseif n > 1 then
     several(action, n)
   else -- as several, for one charge that repeats
@@ -41,7 +41,12 @@ end
 local values = {}
 for key = 1, #KEYS do
   local by, was, is = kept_by[key], before[key], state[key]
-  if by.open then
+  if not by then -- of a holder
+    values[key] = '\0'
+    if writes[key] then
+      redis.call('SET', KEYS[key], writes[key], 'PXAT', string.format('%d', floor((ends[key] + 999) / 1000) + later))
+    end
+  elseif by.open then
     values[key] = '\0'
     local idle = is[3] and by.apply(was, is)
     if idle then redis.call('PEXPIREAT', KEYS[key], floor((idle + 999) / 1000) + later) end

@@ -37,43 +37,50 @@ local function expire(g, s)
   redis.call('PEXPIREAT', g.book, at)
 end
 
--- purge frees the hits of the holders that have run out at an instant.
-local function purge(g, s, at)
-  if s[5] <= at then return forget(g) end
-  local gone
-  repeat
-    gone = redis.call('ZRANGEBYSCORE', g.set, '-inf', decimal(at), 'LIMIT', 0, CHUNK)
-    if #gone > 0 then
-      for _, raw in ipairs(redis.call('HMGET', g.book, spread(gone))) do
-        if raw then s[1] = s[1] - unpack(HELD, raw) end
-      end
-      redis.call('ZREM', g.set, spread(gone))
-      redis.call('HDEL', g.book, spread(gone))
-    end
-  until #gone < CHUNK
-  local first = runs_out(g, 0)
-  -- Redis may have evicted one of the two keys. Then the hits that are left have no holder.
-  if not first or s[1] <= 0 or redis.call('ZCARD', g.set) ~= redis.call('HLEN', g.book) - 1 then return forget(g) end
-  s[4] = first
-  redis.call('HSET', g.book, '', summary(s))
-  return s
-end
+-- rarely returns the functions that few requests need.
+local function rarely()
+  local rare = {}
 
--- move moves all instants back: the clock has gone back, and each holder keeps its age.
-local function move(g, s, by)
-  for _, holder in ipairs(redis.call('ZRANGE', g.set, 0, -1)) do
-    local raw = redis.call('HGET', g.book, holder)
-    if raw then
-      local hits, at, till = unpack(HELD, raw)
-      redis.call('HSET', g.book, holder, pack(HELD, hits, math.max(0, at - by), till - by))
-      redis.call('ZADD', g.set, decimal(till - by), holder)
+  -- purge frees the hits of the holders that have run out at an instant.
+  function rare.purge(g, s, at)
+    if s[5] <= at then return forget(g) end
+    local gone
+    repeat
+      gone = redis.call('ZRANGEBYSCORE', g.set, '-inf', decimal(at), 'LIMIT', 0, CHUNK)
+      if #gone > 0 then
+        for _, raw in ipairs(redis.call('HMGET', g.book, spread(gone))) do
+          if raw then s[1] = s[1] - unpack(HELD, raw) end
+        end
+        redis.call('ZREM', g.set, spread(gone))
+        redis.call('HDEL', g.book, spread(gone))
+      end
+    until #gone < CHUNK
+    local first = runs_out(g, 0)
+    -- Redis may have evicted one of the two keys. Then the hits that are left have no holder.
+    if not first or s[1] <= 0 or redis.call('ZCARD', g.set) ~= redis.call('HLEN', g.book) - 1 then return forget(g) end
+    s[4] = first
+    redis.call('HSET', g.book, '', summary(s))
+    return s
+  end
+
+  -- move moves all instants back: the clock has gone back, and each holder keeps its age.
+  function rare.move(g, s, by)
+    for _, holder in ipairs(redis.call('ZRANGE', g.set, 0, -1)) do
+      local raw = redis.call('HGET', g.book, holder)
+      if raw then
+        local hits, at, till = unpack(HELD, raw)
+        redis.call('HSET', g.book, holder, pack(HELD, hits, math.max(0, at - by), till - by))
+        redis.call('ZADD', g.set, decimal(till - by), holder)
+      end
     end
+    for i = 2, 6 do
+      if i ~= 3 then s[i] = math.max(0, s[i] - by) end
+    end
+    redis.call('HSET', g.book, '', summary(s))
+    expire(g, s)
   end
-  for i = 2, 6 do
-    if i ~= 3 then s[i] = math.max(0, s[i] - by) end
-  end
-  redis.call('HSET', g.book, '', summary(s))
-  expire(g, s)
+
+  return rare
 end
 
 -- start returns a table about the two keys, the state at this instant, and the numbers of a holder in the book.
@@ -87,11 +94,11 @@ function algorithm.start(set, book, holder)
   s = {0, 0, false, 0, 0, 0}
   s[1], s[2], s[4], s[5], s[6] = unpack(SUMMARY, found[1])
   if s[2] - now > BACK then
-    move(g, s, s[2] - now)
+    rarely().move(g, s, s[2] - now)
     found[2] = redis.call('HGET', book, holder)
   end
   local at = math.max(now, s[2])
-  if s[4] <= at then s = purge(g, s, at) end
+  if s[4] <= at then s = rarely().purge(g, s, at) end
   if found[2] then return g, s, unpack(HELD, found[2]) end
   return g, s
 end
@@ -171,4 +178,4 @@ function algorithm.without(g, s, holder, hits, till)
   return next
 end
 
-function algorithm.open() error('concurrency without a book') end
+algorithm.open = true -- no state of its own; a request without a holder asks as a begin of 0 hits

@@ -1,39 +1,4 @@
--- A charge with a holder goes on with a HOLD:
---   I1 phase. I4 record and I4 book: indexes into KEYS. I8 the time that a holder is known for, in microseconds.
---   I8 instant: of RELEASE, the begin that is undone; of another phase the instant at which it happened, 0 for now.
---   I8 start of the window of a counter, else 0.
---   16 bytes: the holder, for concurrency; else the first four are a name for a new book.
--- In the answer a WAS follows the DECISION of such a charge. A WAS is the holder as the charge found it.
---   I1 status, I4 hits, I8 instant of the begin, I8 instant from which the holder is not known.
---   I8 instant of this charge.
---
--- A holder of a rate limit has a record.
---   Four bytes that name its book, I1 status, I4 hits; of a holder that has ended, the hits of its end.
---   I7 instant of the begin, I7 instant from which the holder is not known.
--- A rate limit has a book.
---   Four bytes that name it, I7 instant at which the book expires.
--- A record without its book is forgotten. So a reset deletes the book, and no holder of the key is known.
 if general % 4 >= 2 then
-  local HOLD, WAS, RECORD, BOOK = '<I1I4I4I8I8I8c16', '<I1I4I8I8I8', '<c4I1I4I7I7', '<c4I7'
-  local BEGIN, END, BEGUN, CANCEL, RELEASE = 1, 2, 3, 4, 5 -- phases; RELEASE makes a holder denied if it holds since an instant
-  local HELD, DENIED, ENDED = 1, 2, 3 -- statuses
-  local holders, books = {}, {} -- holders by id: false or {status, hits, at, till}; books by place: false or {name, expiry}
-
-  -- Records, books, and books of concurrency are keys that are written in their own way, at the end of the script.
-  local function write(place, raw, expiry)
-    redis.call('SET', KEYS[place], raw, 'PXAT', string.format('%.0f', floor((expiry + 999) / 1000) + later))
-  end
-  local RECORDS = {open = true, apply = function(c, is)
-    local r = is[1]
-    write(c.record, pack(RECORD, books[c.book][1], r[1], r[2], r[3], r[4]), r[4])
-  end}
-  local BOOKS = {open = true, apply = function(c)
-    local book = books[c.book]
-    write(c.book, pack(BOOK, book[1], book[2]), book[2])
-  end}
-  local UNWRITTEN = {open = true}
-  local SAME, CHANGED = {0, 0, false}, {0, 0, true}
-
   -- charge reads a charge, its key and its holder.
   local function charge()
     local key, algorithm, flags, requests, capacity, period, hits
@@ -44,7 +9,7 @@ if general % 4 >= 2 then
       return {key = key, flags = flags, requests = requests, capacity = capacity, hits = hits}
     end
     local phase, record, book, at_most, at, from, name
-    phase, record, book, at_most, at, from, name, position = unpack(HOLD, request, position)
+    phase, record, book, at_most, at, from, name, position = unpack('<' .. HOLD, request, position)
     local c = { -- all fields, as a table takes time to grow
       key = key, flags = flags, requests = requests, capacity = capacity, period = period, hits = hits,
       phase = phase, record = record, book = book, at_most = at_most, at = at, from = from, name = name, by = by, id = record,
@@ -52,7 +17,6 @@ if general % 4 >= 2 then
     }
     if by.slots then
       c.id, c.capacity = record .. name, at_most
-      kept_by[record], before[record], state[record] = UNWRITTEN, c, SAME
       if before[key] == nil then
         local hits, at, till
         kept_by[key], period_of[key] = by, 0
@@ -65,21 +29,9 @@ if general % 4 >= 2 then
       return c
     end
     if before[key] == nil then load(key, algorithm, period) end
-    if kept_by[record] == nil then kept_by[record], before[record], state[record] = RECORDS, c, SAME end
-    if kept_by[book] == nil then kept_by[book], before[book], state[book] = BOOKS, c, SAME end
-    if holders[c.id] == nil then
-      local found = redis.call('MGET', KEYS[c.record], KEYS[c.book])
-      if books[c.book] == nil then
-        local book = found[2] and {unpack(BOOK, found[2])}
-        books[c.book] = book and book[2] > now and book or false
-      end
-      local book, r = books[c.book], false
-      if book and found[1] then
-        local name, status, hits, at, till = unpack(RECORD, found[1])
-        if name == book[1] then r = {status, hits, at, till} end
-        if r and at - now > BACK then r[3], r[4] = now, till - at + now end -- the clock has gone back
-      end
-      holders[c.id] = r
+    if holders[record] == nil then
+      local found = redis.call('MGET', KEYS[record], KEYS[book])
+      holders[record] = recorded(found[1], book, found[2])
     end
     return c
   end
@@ -99,23 +51,17 @@ if general % 4 >= 2 then
     return r and r[4] > at and r
   end
 
-  -- keep makes r the holder of a charge.
-  local function keep(c, r)
+  -- become makes r the holder of a charge.
+  local function become(c, r)
     holders[c.id] = r
-    if r[4] <= now then return end
-    local book = books[c.book]
-    if not book or book[2] < r[4] then
-      books[c.book] = {book and book[1] or c.name:sub(1, 4), r[4] + floor(c.at_most / 16)}
-      state[c.book] = CHANGED
-    end
-    state[c.record] = {r, 0, true}
+    keep(c.record, c.book, r, c.at_most, c.name)
   end
 
   -- born makes a new holder hold the hits of its begin, or makes it denied.
   local function born(c, holds)
     local till = c.when + c.at_most
     if not c.by.slots then
-      keep(c, holds and {HELD, c.hits, c.when, till} or {DENIED, 0, 0, till})
+      become(c, holds and {HELD, c.hits, c.when, till} or {DENIED, 0, 0, till})
     elseif holds then
       state[c.key] = c.by.hold(before[c.key], state[c.key], c.name, c.hits, c.when, till)
       holders[c.id] = {HELD, c.hits, c.when, till}
@@ -227,11 +173,11 @@ if general % 4 >= 2 then
       if not by.open then d = nil end
       if peeked then return d end
       if phase == BEGUN and not held and not (r and r[1] == ENDED) and c.hits > 0 then
-        keep(c, {HELD, c.hits, at, till})
+        become(c, {HELD, c.hits, at, till})
       elseif (phase == CANCEL or phase == RELEASE) and held then
-        keep(c, {DENIED, 0, r[3], r[4]})
+        become(c, {DENIED, 0, r[3], r[4]})
       elseif phase == END and (held or not r and c.hits >= 0) then
-        keep(c, {ENDED, held and math.max(c.hits, 0) or 0, held and r[3] or 0, held and r[4] or till})
+        become(c, {ENDED, held and math.max(c.hits, 0) or 0, held and r[3] or 0, held and r[4] or till})
       end
       return d
     end
@@ -243,13 +189,13 @@ if general % 4 >= 2 then
     local r = c.was
     if r then
       local held = r[1] == HELD
-      answer[#answer + 1] = pack(WAS, r[1], held and r[2] or 0, held and r[3] or 0, r[4], c.when)
+      answer[#answer + 1] = pack('<' .. WAS, r[1], held and r[2] or 0, held and r[3] or 0, r[4], c.when)
     else
-      answer[#answer + 1] = pack(WAS, 0, 0, 0, 0, c.when)
+      answer[#answer + 1] = pack('<' .. WAS, 0, 0, 0, 0, c.when)
     end
   end
 
-  if general >= 8 then
+  if general % 16 >= 8 then
     -- begin decides a begin that is alone in its transaction.
     function begin(action, c)
       local key, by, when = c.key, c.by, instant(c)

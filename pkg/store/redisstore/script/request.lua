@@ -3,15 +3,15 @@
 -- ARGV[1] is binary and little-endian.
 --   I8 instant in Unix microseconds; 0 is the time of the server, and only tests give an instant.
 --   I8 deadline: from this instant on no caller waits for the answer, and the script does nothing. 0 is never.
---   I1 a sum of flags: 1 if a transaction has several charges or action CORRECT, 2 if a charge has a holder.
---     4 if a holder ends, 8 if one begins.
+--   I1 a sum of flags: 1 if a transaction has several charges or action CORRECT, 2 if a transaction has a holder and is not lone.
+--     4 if a holder ends, 8 if one begins, 16 if a transaction is lone (lone.lua).
 --   16 times I1: byte n is 1 if a charge has the algorithm number n. Number 0 stands for counters (counter.lua).
 --   Then the transactions: I1 action, plus HOLDS if a charge has a holder, I4 repeat, I4 number of charges, and the charges.
 --   A charge: I4 key (index into KEYS), I1 algorithm, I1 flags, I4 requests, I4 capacity (of counters: seconds to live after the
 --     period), I7 period in microseconds, i5 hits.
 --   Flags: 1 and 2 the mode, 4 count rejected hits, 8 same rule as the charge before, 16 a correction follows, 32 a holder follows.
 --   A correction: I8 instant, and three values with a length of I1 each. correct in transactions.lua explains the values.
---   A holder: see holds.lua.
+--   A holder: see records.lua.
 --
 -- The answer is binary.
 --   I1 0; 1 if the deadline has passed. I8 instant.

@@ -1,0 +1,51 @@
+-- A charge with a holder goes on with a HOLD:
+--   I1 phase. I4 record and I4 book: indexes into KEYS. I8 the time that a holder is known for, in microseconds.
+--   I8 instant: of RELEASE, the begin that is undone; of another phase the instant at which it happened, 0 for now.
+--   I8 start of the window of a counter, else 0.
+--   16 bytes: the holder, for concurrency; else the first four are a name for a new book.
+-- In the answer a WAS follows the DECISION of such a charge. A WAS is the holder as the charge found it.
+--   I1 status, I4 hits, I8 instant of the begin, I8 instant from which the holder is not known.
+--   I8 instant of this charge.
+--
+-- A holder of a rate limit has a record.
+--   Four bytes that name its book, I1 status, I4 hits; of a holder that has ended, the hits of its end.
+--   I7 instant of the begin, I7 instant from which the holder is not known.
+-- A rate limit has a book.
+--   Four bytes that name it, I7 instant at which the book expires.
+-- A record without its book is forgotten. So a reset deletes the book, and no holder of the key is known.
+local HOLD, WAS, RECORD, BOOK = 'I1I4I4I8I8I8c16', 'I1I4I8I8I8', '<c4I1I4I7I7', '<c4I7'
+local BEGIN, END, BEGUN, CANCEL, RELEASE = 1, 2, 3, 4, 5 -- phases; RELEASE makes a holder denied if it holds since an instant
+local HELD, DENIED, ENDED = 1, 2, 3 -- statuses
+local holders, books, writes, ends, recorded, keep
+
+if general > 1 then
+  holders, books = {}, {} -- holders by id: false or {status, hits, at, till}; books by place: false or {name, expiry}
+  writes, ends = {}, {} -- by place: the values to write at the end of the script, and the instants at which these expire
+
+  -- recorded reads a book, and returns the holder in a record.
+  function recorded(record, place, book)
+    local b = books[place]
+    if b == nil then
+      b = book and {unpack(BOOK, book)}
+      b = b and b[2] > now and b or false
+      books[place] = b
+    end
+    if not b or not record then return false end
+    local name, status, hits, at, till = unpack(RECORD, record)
+    if name ~= b[1] then return false end
+    if at - now > BACK then at, till = now, till - at + now end -- the clock has gone back
+    return {status, hits, at, till}
+  end
+
+  -- keep writes a holder at the end of the script; name is for a new book.
+  function keep(record, book, r, at_most, name)
+    local till = r[4]
+    if till <= now then return end
+    local b = books[book]
+    if not b or b[2] < till then
+      b = {b and b[1] or name:sub(1, 4), till + floor(at_most / 16)}
+      books[book], writes[book], ends[book] = b, pack(BOOK, b[1], b[2]), b[2]
+    end
+    writes[record], ends[record] = pack(RECORD, b[1], r[1], r[2], r[3], till), till
+  end
+end

@@ -157,7 +157,10 @@ func (c *config) finish() error {
 	c.Rules.MaxBytesSetting = "WEIR_MAX_RULES_BYTES"
 	c.Rules.DropRejected = c.Limiter.DropRejected
 	c.Rules.OriginalKeys = c.Backend == backendRedis && c.OriginalKeys
-	errs := c.finishTLS()
+	a := &c.AdminAccess
+	a.TokenFile.Name, a.HostsSetting = "WEIR_ADMIN_TOKEN_FILE", "WEIR_ADMIN_HOSTS"
+	a.TLS.Certificate.Name, a.TLS.Key.Name, a.TLS.Authorities.Name = "WEIR_ADMIN_TLS_CERT", "WEIR_ADMIN_TLS_KEY", "WEIR_ADMIN_TLS_CLIENT_CA"
+	errs := append(c.finishTLS(), a.Check())
 	if c.Backend == backendRedis {
 		c.finishRedis()
 		errs = append(errs, settings.Mistakes("REDIS_URL", c.Redis.Target.Check())...)

@@ -105,7 +105,7 @@ func TestEveryVariableOfTheOriginalIsInTheTableWithItsDefault(t *testing.T) {
 	}
 	more := slices.Sorted(maps.Keys(known))
 	want := []string{
-		"GRPC_SERVER_TLS_CA_CERT", "REDIS_KEY_FORMAT", "REDIS_OP_TIMEOUT", "REDIS_PERSECOND_OP_TIMEOUT", "REDIS_POOL_ON_EMPTY_WAIT_DURATION", "STATSD_PROTOCOL", "WEIR_ADMIN_ADDRESS", "WEIR_FLEET_SIZE", "WEIR_GRPC_SERVER", "WEIR_HTTP_JSON", "WEIR_HTTP_JSON_ALLOW", "WEIR_HTTP_JSON_HOSTS", "WEIR_MAX_BYTES_IN_FLIGHT",
+		"GRPC_SERVER_TLS_CA_CERT", "REDIS_KEY_FORMAT", "REDIS_OP_TIMEOUT", "REDIS_PERSECOND_OP_TIMEOUT", "REDIS_POOL_ON_EMPTY_WAIT_DURATION", "STATSD_PROTOCOL", "WEIR_ADMIN_ADDRESS", "WEIR_ADMIN_HOSTS", "WEIR_ADMIN_TLS_CERT", "WEIR_ADMIN_TLS_CLIENT_CA", "WEIR_ADMIN_TLS_KEY", "WEIR_ADMIN_TOKEN_FILE", "WEIR_FLEET_SIZE", "WEIR_GRPC_SERVER", "WEIR_HTTP_JSON", "WEIR_HTTP_JSON_ALLOW", "WEIR_HTTP_JSON_HOSTS", "WEIR_MAX_BYTES_IN_FLIGHT",
 		"WEIR_MAX_CONCURRENT_STREAMS", "WEIR_MAX_CONNECTIONS", "WEIR_MAX_HOLDS", "WEIR_MAX_REQUEST_BYTES", "WEIR_MAX_RULES_BYTES", "WEIR_SHARING", "WEIR_STATE_DIR", "WEIR_STATE_INTERVAL",
 	}
 	if diff := cmp.Diff(want, more); diff != "" {
@@ -226,6 +226,11 @@ func TestEveryVariableDoesWhatItSays(t *testing.T) {
 		"WEIR_STATE_DIR=/var/lib/weir":                  {got: func(c config) any { return c.State.Dir }, want: "/var/lib/weir"},
 		"WEIR_STATE_INTERVAL=10s":                       {with: []string{"WEIR_STATE_DIR=/var/lib/weir"}, got: func(c config) any { return c.State.Interval }, want: 10 * time.Second},
 		"WEIR_ADMIN_ADDRESS=":                           {got: func(c config) any { return c.Admin }, want: serving.Endpoint{}},
+		"WEIR_ADMIN_TOKEN_FILE=/t":                      {got: func(c config) any { return c.AdminAccess.TokenFile.Path }, want: "/t"},
+		"WEIR_ADMIN_HOSTS=weir.example":                 {got: func(c config) any { return c.AdminAccess.Hosts }, want: []string{"weir.example"}},
+		"WEIR_ADMIN_TLS_CERT=/c":                        {got: func(c config) any { return c.AdminAccess.TLS.Certificate.Path }, want: "/c"},
+		"WEIR_ADMIN_TLS_KEY=/k":                         {got: func(c config) any { return c.AdminAccess.TLS.Key.Path }, want: "/k"},
+		"WEIR_ADMIN_TLS_CLIENT_CA=/ca":                  {got: func(c config) any { return c.AdminAccess.TLS.Authorities.Path }, want: "/ca"},
 		"PROMETHEUS_PATH=/m":                            {got: func(c config) any { return c.MetricsPath }, want: "/m"},
 		"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS=true": {got: func(c config) any { return c.Statistics.Collector.Milliseconds }, want: true},
 		"EXTRA_TAGS=a:b,c:d":                            {got: func(c config) any { return c.Statistics.Collector.Tags }, want: map[string]string{"a": "b", "c": "d"}},

@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -57,6 +55,7 @@ func newReset() *cobra.Command {
 // addServer adds the flag that says which sidecar to ask.
 func addServer(cmd *cobra.Command, server *string) {
 	cmd.Flags().StringVar(server, "server", defaultServer, "`address` of the admin service, host:port")
+	addAccess(cmd)
 }
 
 // explain asks a running sidecar to explain descriptors.
@@ -94,9 +93,9 @@ func parseDescriptors(args []string, hits *uint32) ([]*adminv1.Descriptor, error
 // ask makes one call to the admin service and returns the answer.
 func ask[M proto.Message](cmd *cobra.Command, server string, call func(context.Context, adminv1.AdminServiceClient) (M, error)) (M, error) {
 	var none M
-	conn, err := grpc.NewClient(server, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())
+	conn, err := connect(cmd, server)
 	if err != nil {
-		return none, usage("--server: %w", err)
+		return none, err
 	}
 	defer func() { _ = conn.Close() }()
 	ctx, cancel := context.WithTimeout(cmd.Context(), answerTimeout)

@@ -110,7 +110,13 @@ func groups(c *config) []group {
 		{"http-json", settings.OneOf(&c.Server.JSON.From, []string{"off", "loopback", "on"}, server.JSONOff, server.JSONFromLoopback, server.JSONFromAnywhere), "loopback", "clients of /json, which can charge every key: none, programs on this machine, or all that reach --http-address"},
 		{"http-json-allow", settings.List(&c.AllowedJSON, "power", power), "", "allow to /json, beside charges: " + strings.Join(powers(), ", ")},
 		{"http-json-hosts", settings.List(&c.Server.JSON.Hosts, "name", hostName), "", "names by which clients may reach /json, beside localhost and IP addresses; repeatable"},
-		{"admin-address", settings.Text(&c.Admin.Address, "address", address), "127.0.0.1:8082", "host:port of the admin gRPC service" + off + "; callers are not authenticated"},
+		{"admin-address", settings.Text(&c.Admin.Address, "address", address), "127.0.0.1:8082", "host:port of the admin gRPC service and its page" + off + "; not on loopback clients must show a token or a certificate"},
+		{"admin-token-file", settings.Text(&c.AdminAccess.TokenFile.Path, "file", nil), "", `file that holds the token that clients of --admin-address must show ("" = no token), 16 to 4096 characters; read again when it changes`},
+		{"admin-hosts", settings.List(&c.AdminAccess.Hosts, "name", hostName), "", "names by which browsers may reach the admin page, beside localhost and IP addresses; repeatable"},
+		{"admin-tls-cert", settings.Text(&c.AdminAccess.TLS.Certificate.Path, "file", nil), "", `certificate of --admin-address, PEM ("" = no TLS); it, its key and the CA are read again when they change`},
+		{"admin-tls-key", settings.Text(&c.AdminAccess.TLS.Key.Path, "file", nil), "", "key of --admin-tls-cert, PEM"},
+		{"admin-tls-client-ca", settings.Text(&c.AdminAccess.TLS.Authorities.Path, "file", nil), "", `authorities of client certificates, PEM ("" = clients need no certificate)`},
+		{"admin-tls-client-san", settings.List(&c.AdminAccess.TLS.ClientNames, "name", nil), "", `name that a client's certificate must have, DNS, URI, IP or email; one of several ("" = any); repeatable`},
 	}}, {"Counts", []setting{
 		{"store", settings.OneOf(&c.InRedis, stores(), false, true), storeMemory, "where counts are kept: in this process, or in Redis or Valkey, where several sidecars share them"},
 		{"redis-url", urls(&c.Redis.Target.URLs), "", "where Redis or Valkey is: redis://host:6379/0, rediss:// for TLS, unix:///path, redis-sentinel://host,host/primary, redis-cluster://host,host; repeatable"},
@@ -177,6 +183,13 @@ func (c *config) complete() []error {
 	}
 	c.GRPC.Setting, c.Socket.Setting, c.HTTP.Setting, c.Admin.Setting = "grpc-address", "grpc-socket", "http-address", "admin-address"
 	c.State.Setting = "state-dir"
+	a := &c.AdminAccess
+	a.TokenFile.Name, a.HostsSetting = "admin-token-file", "admin-hosts"
+	a.TLS.Certificate.Name, a.TLS.Key.Name, a.TLS.Authorities.Name = "admin-tls-cert", "admin-tls-key", "admin-tls-client-ca"
+	if len(a.TLS.ClientNames) > 0 && a.TLS.Authorities.Path == "" {
+		errs = append(errs, errors.New("admin-tls-client-san: no authority signs the names: needs admin-tls-client-ca"))
+	}
+	errs = append(errs, a.Check())
 	c.Rules.Hint = "name a file or directory with --rules, or put a list domains into the settings file"
 	c.Rules.MaxBytesSetting = "--max-rules-bytes"
 	c.Rules.MaxLogEntries, c.Limiter.MaxLogEntries = uint32(c.MaxLogEntries), uint32(c.MaxLogEntries)

@@ -64,6 +64,13 @@ func TestDefaults(t *testing.T) {
 				Certificate: certificates.File{Name: "grpc-tls-cert"}, Key: certificates.File{Name: "grpc-tls-key"},
 				Authorities: certificates.File{Name: "grpc-tls-client-ca"},
 			}},
+			AdminAccess: serving.Admin{
+				TokenFile: certificates.File{Name: "admin-token-file"}, Hosts: []string{}, HostsSetting: "admin-hosts",
+				TLS: serving.TLS{ClientNames: []string{}, Files: certificates.Files{
+					Certificate: certificates.File{Name: "admin-tls-cert"}, Key: certificates.File{Name: "admin-tls-key"},
+					Authorities: certificates.File{Name: "admin-tls-client-ca"},
+				}},
+			},
 			Rules: reload.Options{
 				Paths: []string{"rules"}, Options: descriptors.Options{MaxLogEntries: 10_000, MaxBytes: 20 << 20, MaxBytesSetting: "--max-rules-bytes"}, Debounce: 100 * time.Millisecond, Poll: 30 * time.Second,
 				Hint: "name a file or directory with --rules, or put a list domains into the settings file",

@@ -22,13 +22,14 @@ type Config struct {
 	GRPC    Endpoint // Envoy's rate limit service over TCP
 	Socket  Endpoint // the same service on a Unix socket
 	HTTP    Endpoint // health, metrics, /json and /rules; the pages of envoyproxy/ratelimit with Legacy
-	Admin   Endpoint // the admin service
+	Admin   Endpoint // the admin service and its page
 	Debug   Endpoint // the debug pages of envoyproxy/ratelimit
 	Metrics Endpoint // metrics alone
 
 	Legacy      bool
 	MetricsPath string // of Metrics; "" means /metrics
 	TLS         TLS    // of GRPC
+	AdminAccess Admin  // the clients of Admin
 
 	Rules             reload.Options // Run sets Limiter, Granularity, Pushed and Logger
 	StartWithoutRules bool           // serve when the rule files are missing

@@ -22,7 +22,8 @@ type endpoint struct {
 	tls     bool                     // in the log
 	grpc    func(net.Listener) error // serves until a stop; nil: http
 	http    http.Handler
-	bound   *connections.Bound // nil: no bound
+	bound   *connections.Bound   // nil: no bound
+	allow   func(net.Addr) error // an error for an address that must not serve; nil: any address
 }
 
 // endpoints returns every endpoint, also endpoints that are off.
@@ -37,7 +38,7 @@ func (c *Config) endpoints(s *server.Server, reader *statistics.Reader, b bounds
 		{Endpoint: c.HTTP, name: "http", network: "tcp", http: pages, bound: b["http"]},
 		{Endpoint: c.Debug, name: "debug", network: "tcp", http: s.Debug(reader.WriteText), bound: b["debug"]},
 		{Endpoint: c.Metrics, name: "metrics", network: "tcp", http: s.Metrics(cmp.Or(c.MetricsPath, "/metrics")), bound: b["metrics"]},
-		{Endpoint: c.Admin, name: "admin", network: "tcp", grpc: s.ServeAdmin, bound: b["admin"]},
+		{Endpoint: c.Admin, name: "admin", network: "tcp", tls: c.AdminAccess.TLS.Certificate.Path != "", grpc: s.ServeAdmin, bound: b["admin"], allow: c.AdminAccess.allow},
 	}
 }
 
@@ -47,6 +48,11 @@ func (e *endpoint) listen(ctx context.Context) (net.Listener, error) {
 		open = func() (net.Listener, error) { return listenShared(ctx, e.Address) }
 	}
 	l, err := open()
+	if err == nil && e.allow != nil {
+		if err = e.allow(l.Addr()); err != nil {
+			_ = l.Close() // nobody has connected
+		}
+	}
 	if err != nil || e.bound == nil {
 		return l, err
 	}
@@ -94,6 +100,9 @@ func (p *process) listen(ctx context.Context) ([]listener, error) {
 			attrs = append(attrs, slog.Bool("tls", true))
 		}
 		p.config.Logger.LogAttrs(ctx, slog.LevelInfo, "listening", attrs...)
+		if l.of.name == "admin" {
+			p.config.AdminAccess.warn(ctx, l.Addr(), p.config.Logger)
+		}
 	}
 	return all, nil
 }

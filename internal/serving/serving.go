@@ -47,6 +47,13 @@ func Run(ctx context.Context, c Config) error {
 		defer keeper.Close()
 		c.Server.TLS = keeper.Server(c.TLS.ClientNames)
 	}
+	adminKeeper, err := c.AdminAccess.open(&c.Server.Admin, c.Logger)
+	if err != nil {
+		return err
+	}
+	if adminKeeper != nil {
+		defer adminKeeper.Close()
+	}
 	c.Store.Logger, c.Store.Traces, c.Store.Savable = c.Logger, traces, c.State.Dir != ""
 	stores, err := NewStores(c.Store)
 	if err != nil {

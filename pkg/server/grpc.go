@@ -15,8 +15,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-
-	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
 // legacyHealthName is the service name of envoyproxy/ratelimit in health checks.
@@ -43,16 +41,9 @@ func (s *Server) newGRPC() *grpc.Server {
 	if s.options.GRPCGo { // else the workers are the lane's
 		options = append(options, grpc.NumStreamWorkers(streamWorkers))
 	}
-	g := guarded{grpc.NewServer(options...), s.service}
+	g := guarded{grpc.NewServer(options...), s.service, nil}
 	g.Server.RegisterService(s.service.describe(), s.service) // asks for itself
 	s.addHealth(g, s.options.Ready, legacyHealthName, ratelimitv3.RateLimitService_ServiceDesc.ServiceName)
-	return g.Server
-}
-
-func (s *Server) newAdmin() *grpc.Server {
-	g := guarded{grpc.NewServer(s.grpcOptions(insecure.NewCredentials(), keepalive.ServerParameters{})...), s.service}
-	adminv1.RegisterAdminServiceServer(g, &admin{options: s.options, statuses: &s.service.statuses})
-	s.addHealth(g, nil, adminv1.AdminService_ServiceDesc.ServiceName)
 	return g.Server
 }
 

@@ -47,6 +47,7 @@ func (s *service) guardStream(service any, stream grpc.ServerStream, info *grpc.
 type guarded struct {
 	*grpc.Server
 	service *service
+	admit   func(ctx context.Context, method string) error // nil: everybody
 }
 
 // RegisterService implements [grpc.ServiceRegistrar].
@@ -56,6 +57,11 @@ func (g guarded) RegisterService(d *grpc.ServiceDesc, service any) {
 	for _, m := range d.Methods {
 		handle := m.Handler
 		m.Handler = func(service any, ctx context.Context, dec func(any) error, i grpc.UnaryServerInterceptor) (any, error) {
+			if g.admit != nil {
+				if err := g.admit(ctx, "/"+d.ServiceName+"/"+m.MethodName); err != nil {
+					return nil, err
+				}
+			}
 			if err := g.service.guard(ctx); err != nil {
 				return nil, err
 			}

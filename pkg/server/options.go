@@ -58,7 +58,9 @@ type Options struct {
 
 	GRPCGo bool // Serve answers ShouldRateLimit with gRPC's library too, which takes more CPU. Else the library serves the other methods alone (decision 37)
 
-	TLS *tls.Config // of Serve, except on Unix sockets; nil: no TLS. HTTP and ServeAdmin have no TLS
+	TLS *tls.Config // of Serve, except on Unix sockets; nil: no TLS. HTTP has no TLS
+
+	Admin Admin // clients of ServeAdmin
 
 	Tracer     trace.Tracer                  // makes a span of each request; nil: no spans
 	Propagator propagation.TextMapPropagator // reads the parent span from a request; nil: no parents

@@ -10,6 +10,7 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -36,6 +37,7 @@ type Server struct {
 	lane     *laneserver.Server // nil: grpc alone
 	others   func()             // serves the other methods of lane, once
 	admin    *grpc.Server
+	page     *http.Server // on the listeners of admin
 	http     http.Handler
 	draining atomic.Bool
 
@@ -67,7 +69,9 @@ func New(o Options) (*Server, error) {
 		}
 		s.others = sync.OnceFunc(func() { go s.serveOthers() })
 	}
-	s.admin = s.newAdmin()
+	if err := s.newAdmin(); err != nil {
+		return nil, fmt.Errorf("admin page: %w", err)
+	}
 	s.http = s.pages()
 	return s, nil
 }
@@ -81,10 +85,6 @@ func (s *Server) Serve(l net.Listener) error {
 	}
 	return serve(s.grpc, l)
 }
-
-// ServeAdmin is Serve for the admin service, health and reflection. Clients need no credentials: the listener must be one that only
-// operators reach.
-func (s *Server) ServeAdmin(l net.Listener) error { return serve(s.admin, l) }
 
 func serve(s *grpc.Server, l net.Listener) error {
 	if err := s.Serve(l); !errors.Is(err, grpc.ErrServerStopped) {
@@ -129,6 +129,7 @@ func (s *Server) GracefulStop() {
 		stopping.Go(s.lane.GracefulStop)
 	}
 	stopping.Go(s.admin.GracefulStop)
+	stopping.Go(func() { _ = s.page.Shutdown(context.Background()) }) // Close ends the wait
 	stopping.Wait()
 }
 
@@ -140,4 +141,6 @@ func (s *Server) Close() {
 	}
 	s.end()
 	s.admin.Stop()
+	s.finish() // streams of pages
+	_ = s.page.Close()
 }

@@ -1,0 +1,95 @@
+package page
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// policy is the Content-Security-Policy of every answer: style, script, pictures and data of this address alone, nothing inline, no frames.
+const policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; " +
+	"base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+
+// refusal is the answer to a request that may not pass the gate.
+type refusal struct {
+	code int
+	text string
+}
+
+// guard returns a handler behind the gate: every answer has strict headers, and no request comes from a page of another site.
+func (p *Page) guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Content-Security-Policy", policy)
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Referrer-Policy", "same-origin") // "no-referrer" would make the Origin of a form null
+		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		h.Set("Cache-Control", "no-store") // keys name customers
+		if no := p.refuse(r); no != nil {
+			fail(w, no.code, no.text)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// refuse returns the reason why a request may not pass, nil without one. It reads the headers alone, and asks for no credentials.
+func (p *Page) refuse(r *http.Request) *refusal {
+	if !p.knows(r.Host) {
+		return &refusal{http.StatusMisdirectedRequest, fmt.Sprintf("Host: %q: this page is at localhost, at IP addresses, and at names that the operator has listed: see %s", r.Host, p.options.HostsSetting)}
+	}
+	if err := p.crossOrigin.Check(r); err != nil {
+		return &refusal{http.StatusForbidden, "requests of pages of other sites are refused: " + err.Error()}
+	}
+	if p.options.Token != nil {
+		return nil
+	}
+	// Without credentials a proxy would let everybody in who reaches it.
+	if name := forwarded(r.Header); name != "" && !secured(r) {
+		return &refusal{http.StatusForbidden, fmt.Sprintf("a proxy forwarded this request: it has the header %s. Behind a proxy this page needs a token: see %s", name, p.options.TokenSetting)}
+	}
+	return nil
+}
+
+// secured reports whether the client has shown a valid certificate.
+func secured(r *http.Request) bool { return r.TLS != nil && len(r.TLS.VerifiedChains) > 0 }
+
+// knows reports whether a Host header is one of this page. A web page whose name turns into an address of this machine later (DNS
+// rebinding) has another one.
+func (p *Page) knows(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.TrimSuffix(host, ".")
+	if _, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")); err == nil {
+		return true
+	}
+	same := func(name string) bool { return strings.EqualFold(strings.TrimSuffix(name, "."), host) }
+	return same("localhost") || slices.ContainsFunc(p.options.Hosts, same)
+}
+
+// forwarded returns a header by which a proxy says that a request is not its own; "" without one.
+func forwarded(h http.Header) string {
+	for name := range h {
+		if strings.HasPrefix(name, "X-Forwarded-") || strings.HasPrefix(name, "X-Envoy-") {
+			return name
+		}
+	}
+	for _, name := range []string{"Forwarded", "Via", "X-Real-Ip", "X-Request-Id"} {
+		if len(h[name]) > 0 {
+			return name
+		}
+	}
+	return ""
+}
+
+// fail answers with a plain text.
+func fail(w http.ResponseWriter, code int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(code)
+	_, _ = fmt.Fprintln(w, text)
+}

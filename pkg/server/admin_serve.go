@@ -1,0 +1,162 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/weirproxy/weir/internal/connections"
+	"github.com/weirproxy/weir/internal/loglimit"
+	adminpage "github.com/weirproxy/weir/internal/page"
+	"github.com/weirproxy/weir/internal/split"
+	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
+)
+
+// Admin chooses the clients of ServeAdmin. The zero value admits everybody who reaches the listener.
+type Admin struct {
+	Token        func() string // the token that clients must show; "" admits nobody; nil: no token. Safe for concurrent use
+	TokenSetting string        // the setting of the token, in errors
+	TLS          *tls.Config   // of ServeAdmin; nil: no TLS
+	Hosts        []string      // names that a Host header may have, without port, in any case; localhost and IP addresses always may
+	HostsSetting string        // the setting of Hosts, in errors
+}
+
+// newAdmin makes both servers of ServeAdmin, which share the methods of the admin service.
+func (s *Server) newAdmin() error {
+	service := &admin{options: s.options, statuses: &s.service.statuses}
+	tokens := &tokens{options: &s.options.Admin, logger: s.options.Logger}
+	options := s.grpcOptions(insecure.NewCredentials(), keepalive.ServerParameters{})
+	options = append(options, grpc.ChainStreamInterceptor(tokens.stream))
+	g := guarded{grpc.NewServer(options...), s.service, tokens.admit}
+	adminv1.RegisterAdminServiceServer(g, service)
+	s.addHealth(g, nil, adminv1.AdminService_ServiceDesc.ServiceName)
+	s.admin = g.Server
+
+	a := &s.options.Admin
+	p, err := adminpage.New(adminpage.Options{
+		Service: service, Logger: s.options.Logger, Version: s.options.Version,
+		Token: a.Token, TokenSetting: a.TokenSetting, Hosts: a.Hosts, HostsSetting: a.HostsSetting,
+	})
+	if err != nil {
+		return err
+	}
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	s.page = &http.Server{
+		Handler:           s.recoverHTTP(marked(limitTimes(http.MaxBytesHandler(p, int64(s.options.MaxRequestBytes))))),
+		ConnContext:       withConn,
+		Protocols:         protocols,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second, // with the body
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(s.options.Logger.Handler(), slog.LevelWarn),
+	}
+	return nil
+}
+
+// ServeAdmin serves the admin service, health, reflection and the admin page on l, and closes l in the end. Clients of gRPC and browsers
+// share the listener: the first bytes of a connection tell them apart. Without a token and client certificates in Options.Admin, the listener
+// must be one that only operators reach. The result is nil after GracefulStop and Close, also when these came before.
+func (s *Server) ServeAdmin(l net.Listener) error {
+	o := split.Options{Timeout: handshakeTimeout}
+	if s.options.Admin.TLS != nil {
+		secure := newSecured(split.ALPN(s.options.Admin.TLS), s.options.Logger)
+		o.Handshake = func(raw net.Conn) (net.Conn, error) {
+			conn, _, err := secure.ServerHandshake(raw)
+			return conn, err
+		}
+	}
+	both := split.New(l, o)
+	failed := make(chan error, 3)
+	go func() { failed <- both.Serve() }()
+	go func() { failed <- serve(s.admin, both.HTTP2()) }()
+	go func() { failed <- s.page.Serve(both.HTTP1()) }()
+	var errs []error
+	for range cap(failed) {
+		err := <-failed
+		_ = both.Close() // one that stops, stops all
+		if !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// tokens admits calls of gRPC by their token.
+type tokens struct {
+	options *Admin
+	logger  *slog.Logger
+	logged  loglimit.Limiter
+}
+
+// admit returns an error for a call without the token. Health tells nothing, and probes of Kubernetes cannot send a token.
+func (t *tokens) admit(ctx context.Context, method string) error {
+	if t.options.Token == nil || strings.HasPrefix(method, "/"+healthgrpc.Health_ServiceDesc.ServiceName+"/") {
+		return nil
+	}
+	token := t.options.Token()
+	for _, header := range metadata.ValueFromIncomingContext(ctx, "authorization") {
+		if token != "" && adminpage.Equal(adminpage.Bearer(header), token) {
+			return nil
+		}
+	}
+	if missed, due := t.logged.Due(time.Second); due {
+		attrs := []slog.Attr{slog.String("method", method), slog.Uint64("not_logged", missed)}
+		if p, ok := peer.FromContext(ctx); ok {
+			attrs = append(attrs, slog.String("client", p.Addr.String()))
+		}
+		t.logger.LogAttrs(ctx, slog.LevelWarn, "an admin call without the right token was refused", attrs...)
+	}
+	return status.Error(codes.Unauthenticated, "the token is missing or wrong: send it as authorization: Bearer TOKEN (--token-file of the commands)")
+}
+
+// stream admits streams.
+func (t *tokens) stream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	if err := t.admit(stream.Context(), info.FullMethod); err != nil {
+		return err
+	}
+	return handle(service, stream)
+}
+
+// connKey is the key of a connection in the context of its requests.
+type connKey struct{}
+
+// withConn adds a connection to the context of its requests.
+func withConn(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, connKey{}, c)
+}
+
+// marked tells the Marker of a connection about requests, and adds the state of TLS to them: the package net/http finds it only in a
+// connection that is TLS itself.
+func marked(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn, _ := r.Context().Value(connKey{}).(net.Conn)
+		if below, ok := conn.(*split.Conn); ok {
+			if secure, ok := below.NetConn().(*tls.Conn); ok {
+				state := secure.ConnectionState()
+				r.TLS = &state
+			}
+		}
+		if mark, _ := connections.Below(conn); mark != nil {
+			mark.Begin()
+			defer mark.Done()
+			defer mark.Answered()
+		}
+		next.ServeHTTP(w, r)
+	})
+}

@@ -1,0 +1,196 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/status"
+
+	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
+)
+
+// serveAdmin serves the admin address on a port of loopback.
+func (f *fixture) serveAdmin(t *testing.T) (address string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- f.server.ServeAdmin(l) }()
+	t.Cleanup(func() {
+		f.server.Close()
+		if err := <-ended; err != nil {
+			t.Errorf("ServeAdmin: %v", err)
+		}
+	})
+	return l.Addr().String()
+}
+
+// adminClient returns a client of the admin service at an address.
+func adminClient(t *testing.T, address string, secure credentials.TransportCredentials) (*grpc.ClientConn, adminv1.AdminServiceClient) {
+	t.Helper()
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(secure))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn, adminv1.NewAdminServiceClient(conn)
+}
+
+func fetch(t *testing.T, client *http.Client, url string) (int, string) {
+	t.Helper()
+	answer, err := client.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer.StatusCode, string(body)
+}
+
+func TestThePageAndGRPCShareTheAdminAddress(t *testing.T) {
+	f := start(t, spanRules, nil)
+	address := f.serveAdmin(t)
+	_, client := adminClient(t, address, insecure.NewCredentials())
+	for range 3 {
+		if _, err := client.ListRules(t.Context(), new(adminv1.ListRulesRequest)); err != nil {
+			t.Fatal(err)
+		}
+		if code, body := fetch(t, http.DefaultClient, "http://"+address+"/"); code != http.StatusOK || !strings.Contains(body, "<title>Weir") {
+			t.Errorf("the page: got %d %s", code, body)
+		}
+	}
+}
+
+// Browsers and curl offer HTTP/2 too, which the page does not speak.
+func TestThePageAndGRPCShareTheAdminAddressWithTLS(t *testing.T) {
+	r := newRotated(t)
+	f := start(t, spanRules, func(o *Options) { o.Admin.TLS = r.keeper.Server(nil) })
+	address := f.serveAdmin(t)
+	pair := r.ca.Issue(t, "operator").TLS(t)
+	_, client := adminClient(t, address, credentials.NewTLS(r.clientConfig(pair)))
+	if _, err := client.ListRules(t.Context(), new(adminv1.ListRulesRequest)); err != nil {
+		t.Fatal(err)
+	}
+	browser := &http.Client{Transport: &http.Transport{TLSClientConfig: r.clientConfig(pair), ForceAttemptHTTP2: true}}
+	defer browser.CloseIdleConnections()
+	if code, body := fetch(t, browser, "https://"+address+"/"); code != http.StatusOK || !strings.Contains(body, "<title>Weir") {
+		t.Errorf("the page: got %d %s", code, body)
+	}
+	nobody := &http.Client{Transport: &http.Transport{TLSClientConfig: r.clientConfig()}}
+	if answer, err := nobody.Get("https://" + address + "/"); err == nil {
+		_ = answer.Body.Close()
+		t.Errorf("a client without a certificate: got %d, want an error", answer.StatusCode)
+	}
+}
+
+// clientConfig trusts the server of the fixture.
+func (r *rotated) clientConfig(pairs ...tls.Certificate) *tls.Config {
+	return &tls.Config{RootCAs: r.ca.Pool, ServerName: "localhost", Certificates: pairs}
+}
+
+func TestAdminCallsNeedTheToken(t *testing.T) {
+	const token = "a-token-of-24-characters"
+	f := start(t, spanRules, func(o *Options) { o.Admin.Token = func() string { return token } })
+	address := f.serveAdmin(t)
+	conn, client := adminClient(t, address, insecure.NewCredentials())
+	calls := map[string]func(context.Context) error{
+		"ListRules": func(ctx context.Context) error {
+			_, err := client.ListRules(ctx, new(adminv1.ListRulesRequest))
+			return err
+		},
+		"Watch": func(ctx context.Context) error {
+			stream, err := client.Watch(ctx, new(adminv1.WatchRequest))
+			if err == nil {
+				_, err = stream.Recv()
+			}
+			return err
+		},
+		"reflection": func(ctx context.Context) error {
+			stream, err := reflectionv1.NewServerReflectionClient(conn).ServerReflectionInfo(ctx)
+			if err == nil {
+				_ = stream.CloseSend()
+				_, err = stream.Recv()
+			}
+			return err
+		},
+	}
+	for name, call := range calls {
+		for _, header := range []string{"", "Bearer ", "Bearer wrong", token, "Basic " + token} {
+			ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", header)
+			if err := call(ctx); status.Code(err) != codes.Unauthenticated {
+				t.Errorf("%s with %q: got %v, want Unauthenticated", name, header, err)
+			}
+		}
+		ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(t.Context(), "authorization", "bearer "+token))
+		if name == "Watch" {
+			cancel() // it may wait for requests
+		}
+		if err := call(ctx); status.Code(err) == codes.Unauthenticated || name == "ListRules" && err != nil {
+			t.Errorf("%s with the token: got %v", name, err)
+		}
+		cancel()
+	}
+	if _, err := healthgrpc.NewHealthClient(conn).Check(t.Context(), new(healthgrpc.HealthCheckRequest)); err != nil {
+		t.Errorf("health without the token: %v", err)
+	}
+	if log := f.logs.Take(); !strings.Contains(log, "an admin call without the right token was refused") || strings.Contains(log, token) {
+		t.Errorf("log: %s", log)
+	}
+	if code, _ := fetch(t, http.DefaultClient, "http://"+address+"/nothing"); code != http.StatusUnauthorized {
+		t.Errorf("a page without the token: got %d, want 401", code)
+	}
+}
+
+func TestAStopEndsBothSidesOfTheAdminAddress(t *testing.T) {
+	f := start(t, spanRules, nil)
+	address := f.serveAdmin(t)
+	_, client := adminClient(t, address, insecure.NewCredentials())
+	if _, err := client.ListRules(t.Context(), new(adminv1.ListRulesRequest)); err != nil {
+		t.Fatal(err)
+	}
+	silent, err := net.Dial("tcp", address) // neither side has it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	if code, _ := fetch(t, http.DefaultClient, "http://"+address+"/"); code != http.StatusOK {
+		t.Errorf("got %d", code)
+	}
+	f.server.GracefulStop()
+	if _, err := silent.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("the silent connection: got %v, want its end", err)
+	}
+	if conn, err := net.Dial("tcp", address); err == nil {
+		_ = conn.Close()
+		t.Error("the address listens after GracefulStop")
+	}
+}
+
+func TestAPageThatIsNotThereIsNotFound(t *testing.T) {
+	f := start(t, "", nil)
+	address := f.serveAdmin(t)
+	for _, path := range []string{"/nothing", "/assets/", "/assets/..%2fpage.go", "/assets/page.go"} {
+		if code, body := fetch(t, http.DefaultClient, fmt.Sprintf("http://%s%s", address, path)); code != http.StatusNotFound && code != http.StatusBadRequest {
+			t.Errorf("%s: got %d %s, want 404", path, code, body)
+		}
+	}
+}

@@ -1,0 +1,155 @@
+package descriptors
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// MaxBeside is the most entries in Miss.Beside.
+const MaxBeside = 20
+
+// maxCompared is the most entries of one place that [Domain.Nearest] compares with the entry that failed. A place may have a million.
+const maxCompared = 256
+
+// maxBesideBytes bounds each text of Miss.Beside.
+const maxBesideBytes = 256
+
+// Miss is the place in the tree of a domain where the search for a descriptor ended, without a limit.
+type Miss struct {
+	Rule    *Rule    // the deepest node that the search reached; nil at the root of the domain
+	Entry   int      // index of the entry that led nowhere; the number of entries when the rules need more entries
+	Beside  []string // the entries that the place has, as "key" or "key=value", the most similar first; at most MaxBeside
+	More    bool     // the place has other entries too
+	Swapped int      // index of a later entry that the place does have; -1 without one
+
+	entry Entry // with the index Entry
+	known bool  // the place has the key of the entry, and not its value
+	hold  bool  // the missing entry names a holder
+}
+
+// Nearest returns the place where [Domain.Match] ended without a rule, or at a rule without a limit. Its cost does not grow with the
+// number of rules, but the result is for people and not for the path of a request.
+func (d *Domain) Nearest(entries []Entry) Miss {
+	n, m := &d.root, Miss{Swapped: -1}
+	for i, e := range entries {
+		last := i == len(entries)-1
+		if last && n.names(e.Key) {
+			m.Entry = len(entries)
+			return m
+		}
+		next := n.next(e.Key, e.Value, last)
+		if next == nil {
+			if needs := n.next(e.Key, e.Value, false); needs != nil {
+				m.Rule, m.Entry, m.hold = needs.rule, len(entries), true
+				m.Beside = []string{needs.rule.Begin, needs.rule.End}
+				return m
+			}
+			m.Entry, m.entry = i, e
+			m.known = n.keys[e.Key] != nil
+			m.Beside, m.More = n.beside(e)
+			for later := i + 1; later < len(entries) && m.Swapped < 0; later++ {
+				if n.next(entries[later].Key, entries[later].Value, false) != nil {
+					m.Swapped = later
+				}
+			}
+			return m
+		}
+		m.Rule, n = next.rule, next
+	}
+	m.Entry = len(entries)
+	m.Beside, m.More = n.beside(Entry{})
+	return m
+}
+
+// String returns the reason in words for people. The words may change.
+func (m Miss) String() string {
+	this := "this level has " + strings.Join(m.Beside, ", ")
+	if len(m.Beside) == 0 {
+		this = "this level has no entries"
+	}
+	if m.More {
+		this += " and more"
+	}
+	switch {
+	case m.hold:
+		return fmt.Sprintf("an entry is missing that names a holder: %s", strings.Join(m.Beside, " or "))
+	case m.entry.Key == "" && m.Rule != nil && len(m.Beside) > 0:
+		return fmt.Sprintf("no entry follows %s, which has no limit: %s", m.Rule.Path, this)
+	case m.entry.Key == "":
+		return "no limit is here"
+	}
+	text := fmt.Sprintf("key %.200q: %s", m.entry.Key, this)
+	if m.known {
+		text = fmt.Sprintf("value %.200q of key %.200q: %s", m.entry.Value, m.entry.Key, this)
+	}
+	if m.Swapped >= 0 {
+		text += fmt.Sprintf("; entry %d would match here, so the entries may have another order than the rules", m.Swapped)
+	}
+	return text
+}
+
+// NearestDomains returns the names of at most MaxBeside domains, the most similar to the name first, and whether there are more.
+func (r *Rules) NearestDomains(name string) (names []string, more bool) {
+	c := newCandidates(name)
+	for other := range r.domains {
+		if !c.add(other, other) {
+			break
+		}
+	}
+	return c.list()
+}
+
+// beside returns entries of a node, the most similar to e first: of the key of e those with other values, else all keys. An empty e is
+// similar to nothing.
+func (n *node) beside(e Entry) (all []string, more bool) {
+	if b := n.keys[e.Key]; b != nil {
+		c := newCandidates(e.Value)
+		b.addTo(c, e.Key, func(value string) string { return value })
+		return c.list()
+	}
+	c := newCandidates(e.Key)
+	for _, key := range firstKeys(n.keys) {
+		n.keys[key].addTo(c, key, func(string) string { return key })
+	}
+	c.more = c.more || len(n.keys) > maxCompared
+	return c.list()
+}
+
+// addTo adds the entries of a branch to c. Each is compared by the text that like returns for its value.
+func (b *branch) addTo(c *candidates, key string, like func(value string) string) {
+	if b.rest != nil {
+		c.add(key, like(""))
+	}
+	for _, value := range variants(c.to) { // found also where there are too many entries to compare
+		if b.exact[value] != nil && len(b.exact) > maxCompared {
+			c.add(key+"="+value, like(value))
+		}
+	}
+	for value := range b.exact {
+		if !c.add(key+"="+value, like(value)) {
+			return
+		}
+	}
+}
+
+// firstKeys returns at most maxCompared keys of a node.
+func firstKeys(keys map[string]*branch) []string {
+	if len(keys) <= maxCompared {
+		return slices.Collect(maps.Keys(keys))
+	}
+	first := make([]string, 0, maxCompared)
+	for key := range keys {
+		if first = append(first, key); len(first) == maxCompared {
+			break
+		}
+	}
+	return first
+}
+
+// variants returns texts that somebody may have meant who wrote this one.
+func variants(text string) []string {
+	path, _, _ := strings.Cut(text, "?")
+	return []string{strings.ToLower(text), strings.ToUpper(text), strings.TrimSpace(text), path, strings.TrimSuffix(path, "/"), path + "/"}
+}

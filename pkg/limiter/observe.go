@@ -25,6 +25,17 @@ type Observer interface {
 	Observe(Observed)
 }
 
+// Domain returns the rules that decided the request; nil when its domain has no rules.
+func (v *Verdict) Domain() *descriptors.Domain {
+	if len(v.Statuses) == 0 {
+		return nil
+	}
+	return v.Statuses[0].domain
+}
+
+// HitsOf returns the hits of descriptor i: its own, else those of the request, where 0 counts as 1; negative for a refund.
+func (r *Request) HitsOf(i int) int64 { return hits(r, &r.Descriptors[i]) }
+
 // Charged is one limit of a descriptor, and the decision about the hits.
 type Charged struct {
 	Key      []byte // readable, see descriptors.Rule.AppendKey; valid until the next Check into the verdict

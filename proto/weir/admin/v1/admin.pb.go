@@ -2216,7 +2216,7 @@ type WatchRequest struct {
 	Outcomes []Outcome `protobuf:"varint,4,rep,packed,name=outcomes,proto3,enum=weir.admin.v1.Outcome" json:"outcomes,omitempty"`
 	// Of the chosen requests only one in so many; 0 means 1.
 	OneIn uint32 `protobuf:"varint,5,opt,name=one_in,json=oneIn,proto3" json:"one_in,omitempty"`
-	// At most so many requests per second, 1 to 100000; 0 means 1000.
+	// At most so many requests per second on average, 1 to 100000; 0 means 1000.
 	MaxPerSecond  uint32 `protobuf:"varint,6,opt,name=max_per_second,json=maxPerSecond,proto3" json:"max_per_second,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2301,7 +2301,7 @@ type WatchResponse struct {
 	Requests []*WatchedRequest `protobuf:"bytes,1,rep,name=requests,proto3" json:"requests,omitempty"`
 	// The chosen requests since the last message that were left out because of max_per_second.
 	LeftOut uint64 `protobuf:"varint,2,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
-	// The chosen requests since the last message that were lost because the client reads too slowly.
+	// The chosen requests since the last message that were lost: the client reads too slowly, or a request takes more than 256 KiB of memory.
 	Lost          uint64 `protobuf:"varint,3,opt,name=lost,proto3" json:"lost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2466,7 +2466,7 @@ type WatchedDescriptor struct {
 	Line uint32 `protobuf:"varint,6,opt,name=line,proto3" json:"line,omitempty"`
 	// The limits that were charged, in the order of the rule.
 	Limits []*WatchedLimit `protobuf:"bytes,7,rep,name=limits,proto3" json:"limits,omitempty"`
-	// Of a descriptor that nothing matched: how far the search came, and why it ended there.
+	// Of a descriptor that no rule with a limit matched, or only the default: how far the search came, and why it ended there.
 	NearestMiss   *NearestMiss `protobuf:"bytes,8,opt,name=nearest_miss,json=nearestMiss,proto3" json:"nearest_miss,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

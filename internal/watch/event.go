@@ -1,0 +1,149 @@
+package watch
+
+import (
+	"time"
+	"unsafe"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/descriptors"
+	"github.com/weirproxy/weir/pkg/limiter"
+	"github.com/weirproxy/weir/pkg/store"
+	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
+)
+
+// event is one answered request, in memory of its own. Immutable.
+type event struct {
+	begun       time.Time
+	took        time.Duration
+	domain      string
+	overLimit   bool
+	failure     string              // of a request that failed; else ""
+	rules       *descriptors.Domain // that decided; nil when the domain has none
+	told        bool                // the limits have their sources
+	descriptors []descriptor
+	size        int // bytes
+}
+
+// descriptor is one descriptor of an event.
+type descriptor struct {
+	entries []descriptors.Entry
+	hits    int64
+	outcome adminv1.Outcome
+	rule    *descriptors.Rule // nil when nothing matched
+	limits  []limit
+}
+
+// limit is one limit that was charged.
+type limit struct {
+	key      string
+	limit    *descriptors.Limit
+	decision algorithms.Decision
+	source   store.Source
+}
+
+// small is an event with the memory for one descriptor, which most requests have.
+type small struct {
+	event
+	descriptors [1]descriptor
+	entries     [3]descriptors.Entry
+	limits      [1]limit
+}
+
+// Memory of the parts of an event, in bytes. A limit in a message takes about as much as the texts here.
+const (
+	eventBytes      = int(unsafe.Sizeof(small{}))
+	descriptorBytes = int(unsafe.Sizeof(descriptor{}))
+	entryBytes      = int(unsafe.Sizeof(descriptors.Entry{}))
+	limitBytes      = int(unsafe.Sizeof(limit{})) + 100
+)
+
+// size is the memory of a request as an event, in bytes.
+type size struct{ all, texts int }
+
+// sizeOf returns the size of a request.
+func sizeOf(o *limiter.Observed) size {
+	parts, texts := eventBytes, len(o.Request.Domain)
+	for i := range o.Request.Descriptors {
+		entries := o.Request.Descriptors[i].Entries
+		parts += descriptorBytes + len(entries)*entryBytes
+		for n := range entries {
+			texts += len(entries[n].Key) + len(entries[n].Value)
+		}
+		if o.Err == nil {
+			for c := range o.Verdict.Charged(i) {
+				parts += limitBytes
+				texts += len(c.Key)
+			}
+		}
+	}
+	return size{parts + texts, texts}
+}
+
+// newEvent copies a request whose size is known. All texts share one string.
+func newEvent(o *limiter.Observed, is size) *event {
+	all := new(small)
+	e := &all.event
+	e.begun, e.took, e.size = o.Begun, o.Took, is.all
+	if o.Err != nil {
+		e.failure = o.Err.Error()
+	} else {
+		e.overLimit, e.rules, e.told = o.Verdict.OverLimit, o.Verdict.Domain(), o.Verdict.TellSource
+	}
+	t := texts{buffer: make([]byte, 0, is.texts)}
+	e.domain = t.add(o.Request.Domain)
+	e.descriptors = all.descriptors[:0]
+	entries, limits := all.entries[:0], all.limits[:0]
+	for i := range o.Request.Descriptors {
+		in := &o.Request.Descriptors[i]
+		out := descriptor{hits: o.Request.HitsOf(i), outcome: adminv1.Outcome_OUTCOME_FAILED}
+		from := len(entries)
+		for _, entry := range in.Entries {
+			entries = append(entries, descriptors.Entry{Key: t.add(entry.Key), Value: t.add(entry.Value)})
+		}
+		out.entries = entries[from:len(entries):len(entries)]
+		if o.Err == nil {
+			s := &o.Verdict.Statuses[i]
+			out.hits, out.outcome, out.rule = s.Hits, outcome(o.Verdict, i), s.Rule
+			first := len(limits)
+			for c := range o.Verdict.Charged(i) {
+				limits = append(limits, limit{t.addBytes(c.Key), kept(s.Rule, c.Limit), c.Decision, c.Source})
+			}
+			out.limits = limits[first:len(limits):len(limits)]
+		}
+		e.descriptors = append(e.descriptors, out)
+	}
+	return e
+}
+
+// kept returns a limit that never changes: a limit of the rule itself, or a copy. Other limits are in memory of the verdict.
+func kept(r *descriptors.Rule, l *descriptors.Limit) *descriptors.Limit {
+	if r != nil {
+		for i := range r.Limits {
+			if l == &r.Limits[i] {
+				return l
+			}
+		}
+	}
+	own := *l
+	return &own
+}
+
+// texts copies texts into one buffer, which must have room.
+type texts struct{ buffer []byte }
+
+func (t *texts) add(text string) string {
+	from := len(t.buffer)
+	t.buffer = append(t.buffer, text...)
+	return t.from(from)
+}
+
+func (t *texts) addBytes(text []byte) string {
+	from := len(t.buffer)
+	t.buffer = append(t.buffer, text...)
+	return t.from(from)
+}
+
+// from returns the end of the buffer, which never changes again.
+func (t *texts) from(n int) string {
+	return unsafe.String(unsafe.SliceData(t.buffer[n:]), len(t.buffer)-n)
+}

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/weirproxy/weir/internal/render"
+	"github.com/weirproxy/weir/internal/watch"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
@@ -18,6 +19,7 @@ type admin struct {
 
 	options  Options
 	statuses *statusMapper
+	hub      *watch.Hub
 }
 
 // Explain implements the AdminService.

@@ -7,6 +7,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
 // textCrowded is the reason of RESOURCE_EXHAUSTED while clients make the server hold too much.
@@ -29,12 +31,13 @@ func (s *service) guard(ctx context.Context) error {
 	return nil
 }
 
-// guardStream guards a method with streams. A request of reflection has some bytes, and its answer 70 KB of descriptors.
+// guardStream guards a method with streams. A request of reflection has some bytes, and its answer 70 KB of descriptors. A client that
+// watches may not read, and then as much waits for it.
 func (s *service) guardStream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 	if err := s.guard(stream.Context()); err != nil {
 		return err
 	}
-	if strings.HasPrefix(info.FullMethod, "/grpc.reflection.") {
+	if strings.HasPrefix(info.FullMethod, "/grpc.reflection.") || info.FullMethod == adminv1.AdminService_Watch_FullMethodName {
 		if !connection(stream.Context()).LargeAnswer() {
 			return status.Error(codes.ResourceExhausted, textCrowded)
 		}

@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/health"
 
 	"github.com/weirproxy/weir/internal/laneserver"
+	"github.com/weirproxy/weir/internal/watch"
 	"github.com/weirproxy/weir/pkg/store"
 )
 
@@ -38,6 +39,7 @@ type Server struct {
 	others   func()             // serves the other methods of lane, once
 	admin    *grpc.Server
 	page     *http.Server // on the listeners of admin
+	hub      *watch.Hub   // of the watchers
 	http     http.Handler
 	draining atomic.Bool
 
@@ -68,6 +70,9 @@ func New(o Options) (*Server, error) {
 			return nil, fmt.Errorf("lane: %w", err)
 		}
 		s.others = sync.OnceFunc(func() { go s.serveOthers() })
+	}
+	if s.hub, err = watch.New(watch.Options{Rules: o.Limiter.Rules, Observe: s.Observe}); err != nil {
+		return nil, fmt.Errorf("watch: %w", err)
 	}
 	if err := s.newAdmin(); err != nil {
 		return nil, fmt.Errorf("admin page: %w", err)

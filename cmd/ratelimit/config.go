@@ -109,8 +109,9 @@ func (c *config) complete(set func(name string) bool) []error {
 	j.Refunds, j.Overrides = slices.Contains(r.allowedJSON, "refund"), slices.Contains(r.allowedJSON, "override")
 	j.AnyClient = j.From == server.JSONFromAnywhere
 	c.completeStatistics(set)
-	c.State.Setting = "WEIR_STATE_DIR"
+	c.State.Setting, c.Record.Setting = "WEIR_STATE_DIR", "WEIR_RECORD"
 	errs := append(c.completeTLS(), c.completeRedis()...)
+	errs = append(errs, c.Record.Check("WEIR_HASH_VALUES", "WEIR_HASH_SALT_FILE")...)
 	return append(errs, c.State.Check("WEIR_STATE_INTERVAL", c.Backend == backendRedis)...)
 }
 

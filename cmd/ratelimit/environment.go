@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weirproxy/weir/internal/records"
 	"github.com/weirproxy/weir/internal/serving"
 	"github.com/weirproxy/weir/internal/settings"
 	"github.com/weirproxy/weir/pkg/descriptors"
@@ -179,6 +180,10 @@ func moreVariables(c *config) []variable {
 		used("WEIR_HTTP_JSON_HOSTS", settings.List(&c.Server.JSON.Hosts, "name", nil), "", "with `loopback`: names by which clients may reach `/json`, beside localhost and IP addresses"),
 		used("WEIR_STATE_DIR", text(&c.State.Dir, nil), "", "with BACKEND_TYPE `memory`: directory in which counts outlive a restart. One process at a time may use it"),
 		used("WEIR_STATE_INTERVAL", duration(&c.State.Interval), "0s", "with WEIR_STATE_DIR: time between snapshots, at least `1s`; 0 writes only at the end"),
+		used("WEIR_RECORD", text(&c.Record.Dir, nil), "", "directory in which all requests are recorded, for `sidecar simulate` and `sidecar suggest` ([records.md](records.md)). One process at a time may use it"),
+		used("WEIR_RECORD_MAX_BYTES", settings.Number(&c.Record.MaxBytes, records.MinMaxBytes, math.MaxInt), strconv.Itoa(records.DefaultMaxBytes), "most bytes of all recorded files together; at the bound the oldest is removed"),
+		used("WEIR_HASH_VALUES", settings.List(&c.Record.Hash, "key", nil), "", "with WEIR_RECORD: keys, separated by commas. The record has hashes in place of their values"),
+		used("WEIR_HASH_SALT_FILE", text(&c.Record.SaltFile, nil), "", "with WEIR_HASH_VALUES: file with a salt of at least 16 bytes. Without it the salt is random, and the process forgets it at its end"),
 		used("STATSD_PROTOCOL", settings.OneOfAnyCase(&r.statsdTCP, []string{"tcp", "udp"}, true, false), "tcp", "how StatsD is told"),
 		used("WEIR_FLEET_SIZE", settings.Number(&c.Store.FleetSize, 0, serving.MaxFleetSize), "0", "with Redis: number of pods that share it. While Redis does not answer, each pod admits its part of the hits that are left. With 0, Redis counts the pods of Weir; it does not see pods of the original"),
 		used("WEIR_MAX_HOLDS", settings.Number(&c.Store.MaxHolds, 1, math.MaxInt32), strconv.Itoa(memstore.DefaultMaxHolds), "largest number of requests in memory that hold hits of a limit with `hold`, of at most 64 bytes each. With Redis: while Redis does not answer"),

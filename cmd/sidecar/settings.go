@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weirproxy/weir/internal/records"
 	"github.com/weirproxy/weir/internal/reload"
 	"github.com/weirproxy/weir/internal/serving"
 	"github.com/weirproxy/weir/internal/settings"
@@ -141,6 +142,11 @@ func groups(c *config) []group {
 		{"ready-requires-store", settings.Bool(&c.ReadyRequiresStore), "false", "not ready while Redis does not answer"},
 		{"state-dir", settings.Text(&c.State.Dir, "directory", nil), "", `directory in which counts in memory outlive a restart; made if it is missing, for one process at a time ("" = off)`},
 		{"state-interval", settings.Duration(&c.State.Interval, 0, 24*time.Hour), "0s", "with state-dir: time between snapshots, at least 1s; 0 = only at the end, so that a crash loses all since the start"},
+	}}, {"Records", []setting{
+		{"record", settings.Text(&c.Record.Dir, "directory", nil), "", `directory in which all requests are recorded, for simulate and suggest; made if it is missing, for one process at a time ("" = off)`},
+		{"record-max-bytes", settings.Number(&c.Record.MaxBytes, records.MinMaxBytes, math.MaxInt), decimal(records.DefaultMaxBytes), "most bytes of all recorded files together; at the bound the oldest is removed"},
+		{"hash-values", settings.List(&c.Record.Hash, "key", nil), "", "key of entries; a record has hashes in place of its values, under a random salt that the process forgets at its end; repeatable"},
+		{"hash-salt-file", settings.Text(&c.Record.SaltFile, "file", nil), "", "file with a salt of at least 16 bytes for hash-values, so that equal values have equal hashes in the records of several sidecars"},
 	}}, {"Bounds", []setting{
 		{"max-keys", settings.Number(&c.Store.MaxKeys, 1, math.MaxInt32), decimal(memstore.DefaultMaxKeys), "most places for keys in memory, of 52 bytes. A key takes one, or three and more for sliding_window_log. With Redis: while Redis does not answer"},
 		{"max-holds", settings.Number(&c.Store.MaxHolds, 1, math.MaxInt32), decimal(memstore.DefaultMaxHolds), "most requests in memory that hold hits of a limit with hold, of at most 64 bytes. With Redis: while Redis does not answer"},
@@ -182,7 +188,7 @@ func (c *config) complete() []error {
 		errs = append(errs, errors.New("grpc-address, grpc-socket, http-address: all are off, so nobody could ask"))
 	}
 	c.GRPC.Setting, c.Socket.Setting, c.HTTP.Setting, c.Admin.Setting = "grpc-address", "grpc-socket", "http-address", "admin-address"
-	c.State.Setting = "state-dir"
+	c.State.Setting, c.Record.Setting = "state-dir", "record"
 	a := &c.AdminAccess
 	a.TokenFile.Name, a.HostsSetting = "admin-token-file", "admin-hosts"
 	a.TLS.Certificate.Name, a.TLS.Key.Name, a.TLS.Authorities.Name = "admin-tls-cert", "admin-tls-key", "admin-tls-client-ca"
@@ -207,7 +213,7 @@ func (c *config) complete() []error {
 	if c.Traced {
 		c.Tracing = &tracing.Options{Service: "weir", Attributes: map[string]string{"service.version": version.Read().Version}, Ratio: 1}
 	}
-	return slices.Concat(errs, c.completeXDS(), c.completeTLS(), c.completeStore(), c.State.Check("state-interval", c.InRedis))
+	return slices.Concat(errs, c.completeXDS(), c.completeTLS(), c.completeStore(), c.State.Check("state-interval", c.InRedis), c.Record.Check("hash-values", "hash-salt-file"))
 }
 
 // completeTLS returns every mistake in the settings of TLS and their files. A connection less secure than the operator intended is

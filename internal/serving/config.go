@@ -40,6 +40,7 @@ type Config struct {
 
 	Store   StoreOptions // Run sets Savable, Logger and Traces
 	State   State
+	Record  Record
 	Limiter limiter.Options
 	Server  server.Options // Run sets every field that is not a plain value
 

@@ -104,6 +104,10 @@ func Run(ctx context.Context, c Config) error {
 		return err
 	}
 	defer s.Close()
+	recorder, err := c.record(ctx, registry)
+	if err != nil {
+		return err
+	}
 	connected, err := c.newBounds(registry)
 	if err != nil {
 		return fmt.Errorf("register metrics: %w", err)
@@ -119,6 +123,10 @@ func Run(ctx context.Context, c Config) error {
 	}
 	if state != nil {
 		p.background = append(p.background, state.Run)
+	}
+	if recorder != nil {
+		s.Observe(recorder)
+		p.background = append(p.background, recorder.Run)
 	}
 	if reporter != nil {
 		p.background = append(p.background, func(ctx context.Context) error { reporter.Run(ctx); return nil })

@@ -74,7 +74,7 @@ func TestMetricsOfTheDocumentsExistAndAllOfThemAreInOne(t *testing.T) {
 	if err := os.WriteFile(rules, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	sidecar, err := parts.StartSidecar(deadline(t), os.Getenv(sidecarVariable), "--rules="+rules, "--http-json-allow=refund", "--state-dir="+t.TempDir(),
+	sidecar, err := parts.StartSidecar(deadline(t), os.Getenv(sidecarVariable), "--rules="+rules, "--http-json-allow=refund", "--state-dir="+t.TempDir(), "--record="+t.TempDir(),
 		"--grpc-address=127.0.0.1:0", "--http-address=127.0.0.1:0", "--admin-address=")
 	if err != nil {
 		t.Fatal(err)

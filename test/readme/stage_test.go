@@ -350,9 +350,11 @@ func need(t *testing.T, command string) {
 			missing = "openssl"
 		}
 	}
-	if strings.Contains(command, "curl ") {
-		if _, err := exec.LookPath("curl"); err != nil {
-			missing = "curl"
+	for _, program := range []string{"curl", "jq"} {
+		if strings.Contains(command, program+" ") {
+			if _, err := exec.LookPath(program); err != nil {
+				missing = program
+			}
 		}
 	}
 	if strings.Contains(command, "go tool -modfile=tools/go.mod grpcurl") {

@@ -1,0 +1,261 @@
+package records
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/weirproxy/weir/internal/lockfile"
+)
+
+// prefix begins the names of the files of a Recorder. The instant of the start of the file follows, so that names are in the order of time.
+const prefix = "requests-"
+
+// Waits between attempts to open a file.
+const (
+	minWait = time.Second
+	maxWait = 30 * time.Second
+)
+
+// files is the operations on the directory; a test lets them fail.
+type files interface {
+	create(path string) (io.WriteCloser, error) // of mode 0600; fails if the file is there
+	remove(path string) error
+}
+
+type system struct{}
+
+func (system) create(path string) (io.WriteCloser, error) {
+	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
+}
+
+func (system) remove(path string) error { return os.Remove(path) }
+
+// output is the files of a Recorder: the open one, and the directory of all. Only stats is safe for concurrent use.
+type output struct {
+	options Options
+	files   files
+	unlock  func() // nil without the lock of the directory
+
+	path    string         // of the open file
+	file    io.WriteCloser // nil without one
+	zstd    *zstd.Encoder  // of all files, one after the other; nil before the first
+	size    int64          // of the open file, in bytes
+	pending int            // requests in the open file since the last flush
+	kept    bool           // requests of the open file were handed to the operating system
+
+	failed  string        // the error of the last attempt, if it failed
+	wait    time.Duration // from the last failure to the next attempt
+	retryAt time.Time
+
+	mu      sync.Mutex // guards counted
+	counted Stats
+}
+
+// fileBytes returns the size from which on a file is closed.
+func (o *output) fileBytes() int64 { return min(o.options.MaxBytes/16, 64<<20) }
+
+// slack is the most bytes by which a file grows between two looks at its size.
+const slack = 512 << 10
+
+// Write implements [io.Writer], for the compressed bytes.
+func (o *output) Write(p []byte) (int, error) {
+	n, err := o.file.Write(p)
+	o.size += int64(n)
+	o.count(func(s *Stats) { s.Bytes += uint64(n) })
+	return n, err
+}
+
+// lock makes and locks the directory.
+func (o *output) lock(ctx context.Context) error {
+	if o.unlock != nil {
+		return nil
+	}
+	if err := os.MkdirAll(o.options.Dir, 0o700); err != nil {
+		return err
+	}
+	var err error
+	o.unlock, err = lockfile.Lock(ctx, filepath.Join(o.options.Dir, "requests"))
+	return err
+}
+
+// write writes some lines of requests.
+func (o *output) write(lines []byte, requests int) {
+	if o.file == nil && !o.open() {
+		o.count(func(s *Stats) { s.Lost += uint64(requests) })
+		return
+	}
+	o.pending += requests
+	if _, err := o.zstd.Write(lines); err != nil {
+		o.fail(err, o.pending)
+		return
+	}
+	if o.size >= o.fileBytes() {
+		o.finish()
+	}
+}
+
+// open opens the next file, unless the last failure was a moment ago.
+func (o *output) open() bool {
+	if !o.retryAt.IsZero() && time.Now().Before(o.retryAt) {
+		return false
+	}
+	err := o.lock(context.Background())
+	if err == nil {
+		err = o.makeRoom()
+	}
+	if err == nil {
+		o.path = filepath.Join(o.options.Dir, prefix+time.Now().UTC().Format("20060102T150405.000000000Z")+Extension)
+		o.file, err = o.files.create(o.path)
+	}
+	if err == nil && o.zstd == nil {
+		o.zstd, err = zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20))
+	}
+	if err != nil {
+		o.fail(err, 0)
+		return false
+	}
+	o.size, o.pending, o.kept = 0, 0, false
+	o.zstd.Reset(o)
+	return true
+}
+
+// makeRoom removes the oldest files, so that one more fits.
+func (o *output) makeRoom() error {
+	all, err := os.ReadDir(o.options.Dir) // in the order of names
+	if err != nil {
+		return err
+	}
+	var names []string
+	var sizes []int64
+	sum := o.fileBytes() + slack
+	for _, e := range all {
+		if !strings.HasPrefix(e.Name(), prefix) || !strings.HasSuffix(e.Name(), Extension) {
+			continue
+		}
+		info, err := e.Info()
+		if err != nil { // somebody has just removed it
+			continue
+		}
+		names, sizes = append(names, e.Name()), append(sizes, info.Size())
+		sum += info.Size()
+	}
+	for i := 0; i < len(names) && sum > o.options.MaxBytes; i++ {
+		if err := o.files.remove(filepath.Join(o.options.Dir, names[i])); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		sum -= sizes[i]
+		o.count(func(s *Stats) { s.Removed++ })
+	}
+	return nil
+}
+
+// flush hands the requests so far to the operating system, and looks whether the file is still in the directory.
+func (o *output) flush() {
+	if o.file == nil {
+		return
+	}
+	if o.pending > 0 {
+		if err := o.zstd.Flush(); err != nil {
+			o.fail(err, o.pending)
+			return
+		}
+		o.written()
+	}
+	if _, err := os.Lstat(o.path); err != nil {
+		o.unlockDir() // the lock may have gone with the directory
+		o.fail(err, 0)
+		o.retryAt = time.Time{} // the next file may be open at once
+	}
+}
+
+// written counts the requests that were handed to the operating system.
+func (o *output) written() {
+	o.count(func(s *Stats) { s.Recorded += uint64(o.pending) })
+	o.pending, o.kept = 0, true
+	if o.failed != "" {
+		o.options.Logger.Info("requests are recorded again", slog.String("file", o.path))
+	}
+	o.failed, o.wait, o.retryAt = "", 0, time.Time{}
+}
+
+// finish ends the open file.
+func (o *output) finish() {
+	if o.file == nil {
+		return
+	}
+	err := o.zstd.Close()
+	if closed := o.file.Close(); err == nil {
+		err = closed
+	}
+	o.file = nil
+	if err != nil {
+		o.fail(err, o.pending)
+		return
+	}
+	o.written()
+}
+
+// close ends the open file, and gives the directory to other processes.
+func (o *output) close() {
+	o.finish()
+	o.unlockDir()
+}
+
+func (o *output) unlockDir() {
+	if o.unlock != nil {
+		o.unlock()
+		o.unlock = nil
+	}
+}
+
+// fail gives up the open file, if there is one, and logs an error, unless the last one was the same.
+func (o *output) fail(err error, lost int) {
+	o.count(func(s *Stats) { s.Failures++; s.Lost += uint64(lost) })
+	if o.file != nil {
+		_ = o.file.Close() // there is an error already
+		o.file = nil
+		if !o.kept {
+			_ = o.files.remove(o.path)
+		}
+	}
+	o.pending = 0
+	o.wait = min(max(2*o.wait, minWait), maxWait)
+	o.retryAt = time.Now().Add(o.wait)
+	if text := withoutPath(err); text != o.failed {
+		o.failed = text
+		o.options.Logger.Error("requests cannot be recorded",
+			slog.String("directory", o.options.Dir), slog.String("error", err.Error()))
+	}
+}
+
+// withoutPath returns the reason in an error, without the name of the file, which has the time.
+func withoutPath(err error) string {
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		return e.Err.Error()
+	}
+	return err.Error()
+}
+
+func (o *output) stats() Stats {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.counted
+}
+
+// count changes the metrics.
+func (o *output) count(change func(*Stats)) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	change(&o.counted)
+}

@@ -1,0 +1,176 @@
+package records
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/weirproxy/weir/internal/lockfile"
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/limiter"
+)
+
+// Bounds of Options.MaxBytes.
+const (
+	MinMaxBytes     = 8 << 20
+	DefaultMaxBytes = 1 << 30
+)
+
+// Options configures NewRecorder.
+type Options struct {
+	Dir        string   // made with mode 0700 if it is missing; for one process at a time
+	MaxBytes   int64    // of all files together; at the bound the oldest is removed. 0 means DefaultMaxBytes; else at least MinMaxBytes
+	HashValues []string // keys of entries whose values are hashed
+	Salt       []byte   // of the hashes, at least MinSalt bytes; nil: random bytes, new ones for each Recorder
+	Logger     *slog.Logger
+}
+
+// Recorder writes requests to files. All methods are safe for concurrent use.
+//
+// Observe copies a request to a buffer of a fixed size, and never waits for the disk. If the disk is slow or full, requests are dropped
+// and counted. Files are as [Append] writes lines, compressed with zstd. Each second the requests so far are handed to the operating
+// system, so that a killed process loses the last second at most. A crash of the machine may lose more.
+type Recorder struct {
+	out    *output // used by Run
+	hasher *hasher // used by Run
+	lines  []byte  // used by Run
+
+	wake chan struct{} // the buffer is half full
+
+	mu      sync.Mutex // guards filling
+	filling []byte
+	spare   []byte // used by Run; swapped with filling
+
+	dropped atomic.Uint64 // for want of room in the buffer
+	failed  atomic.Uint64 // requests that ended with an error
+}
+
+var _ limiter.Observer = (*Recorder)(nil)
+
+// bufferBytes is the size of each of the two buffers. About 50000 requests fit.
+const bufferBytes = 4 << 20
+
+// NewRecorder locks the directory. The errors are an option out of bounds, and another process that records there. A directory that cannot
+// be used goes to the log, and Run tries again.
+func NewRecorder(ctx context.Context, o Options) (*Recorder, error) {
+	return newRecorder(ctx, o, system{})
+}
+
+func newRecorder(ctx context.Context, o Options, f files) (*Recorder, error) {
+	if o.MaxBytes == 0 {
+		o.MaxBytes = DefaultMaxBytes
+	}
+	if o.MaxBytes < MinMaxBytes {
+		return nil, fmt.Errorf("max bytes: %d: must be at least %d", o.MaxBytes, MinMaxBytes)
+	}
+	if o.Salt != nil && len(o.Salt) < MinSalt {
+		return nil, fmt.Errorf("salt: has %d bytes: must have at least %d", len(o.Salt), MinSalt)
+	}
+	r := &Recorder{
+		out:     &output{options: o, files: f},
+		hasher:  newHasher(o.HashValues, o.Salt),
+		wake:    make(chan struct{}, 1),
+		filling: make([]byte, 0, bufferBytes),
+		spare:   make([]byte, 0, bufferBytes),
+	}
+	if err := r.out.lock(ctx); errors.Is(err, lockfile.ErrHeld) {
+		return nil, fmt.Errorf("%s: another process records there: %w", o.Dir, err)
+	} else if err != nil {
+		r.out.fail(err, 0)
+	}
+	return r, nil
+}
+
+// Observe implements [limiter.Observer]. A request that ended with an error is counted, and not recorded.
+func (r *Recorder) Observe(o limiter.Observed) {
+	if o.Err != nil {
+		r.failed.Add(1)
+		return
+	}
+	answer := Passed
+	if o.Verdict.OverLimit {
+		answer = OverLimit
+	}
+	at, size := algorithms.Instant(o.Begun.UnixNano()), packedSize(o.Request)
+	r.mu.Lock()
+	before := len(r.filling)
+	if before+size > cap(r.filling) {
+		r.mu.Unlock()
+		r.dropped.Add(1)
+		return
+	}
+	r.filling = pack(r.filling, at, answer, o.Request)
+	after := len(r.filling)
+	r.mu.Unlock()
+	if before < bufferBytes/2 && after >= bufferBytes/2 {
+		select {
+		case r.wake <- struct{}{}:
+		default: // Run is awake
+		}
+	}
+}
+
+// Run writes the requests of Observe until ctx ends. Then Run writes the rest, and gives the directory to other processes. The result is nil.
+// Run must be called once.
+func (r *Recorder) Run(ctx context.Context) error {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			r.write()
+			r.out.close()
+			return nil
+		case <-r.wake:
+			r.write()
+		case <-tick.C:
+			r.write()
+			r.out.flush()
+		}
+	}
+}
+
+// write writes the requests in the buffer.
+func (r *Recorder) write() {
+	r.mu.Lock()
+	r.filling, r.spare = r.spare[:0], r.filling
+	r.mu.Unlock()
+	if len(r.spare) == 0 {
+		return
+	}
+	u := unpacker{unsafe.String(unsafe.SliceData(r.spare), len(r.spare))} // Observe does not change it before the next swap
+	var record Record
+	for u.rest != "" {
+		r.lines = r.lines[:0]
+		n := 0
+		for ; u.rest != "" && len(r.lines) < chunkBytes; n++ {
+			u.next(&record)
+			r.hasher.request(&record.Request)
+			r.lines = Append(r.lines, &record)
+		}
+		r.out.write(r.lines, n)
+	}
+}
+
+// Stats is the metrics of a Recorder at one moment.
+type Stats struct {
+	Recorded uint64 // requests that were handed to the operating system
+	Dropped  uint64 // for want of room in the buffer, as the disk was too slow
+	Lost     uint64 // for a failure of the disk
+	Failed   uint64 // requests that ended with an error
+	Failures uint64 // of the disk
+	Bytes    uint64 // written, compressed
+	Removed  uint64 // files that were removed for the bound
+}
+
+// Stats returns the metrics.
+func (r *Recorder) Stats() Stats {
+	s := r.out.stats()
+	s.Dropped, s.Failed = r.dropped.Load(), r.failed.Load()
+	return s
+}

@@ -208,11 +208,20 @@ func (l *lease) instant(now time.Duration) algorithms.Instant {
 }
 
 // hear notes a state that the store told with an answer at now. An older one than the last changes nothing, unless the clock of the
-// store has gone back.
+// store has gone back. Answers of one call have one instant and come in any order: the one that leaves less counts.
 func (l *lease) hear(now time.Duration, told *store.State) {
-	if told.Now != 0 && (told.Now >= l.told.Now || l.told.Now.Sub(told.Now) >= overtakes) {
+	switch {
+	case told.Now == 0:
+	case told.Now == l.told.Now && l.left(told) > l.left(&l.told):
+	case told.Now >= l.told.Now || l.told.Now.Sub(told.Now) >= overtakes:
 		l.told, l.heard = *told, now
 	}
+}
+
+// left returns how many hits a state leaves at its instant.
+func (l *lease) left(told *store.State) uint32 {
+	state := *told
+	return state.Take(l.limit, state.Now, 0, false).Remaining
 }
 
 // answer returns the decision for hits that were spent here, or for a probe: the last state that was told, less the hits

@@ -331,3 +331,22 @@ func TestALeaseMakesUpForSlowGrants(t *testing.T) {
 		}
 	}
 }
+
+// The answers of one call have one instant, and their requests wake in any order.
+func TestOfTwoAnswersOfOneInstantTheOneThatLeavesLessCounts(t *testing.T) {
+	for _, limit := range []algorithms.Limit{bucket, window(1000, time.Minute)} {
+		s := &shared{limit: limit, from: algorithms.Instant(1_700_000_000 * time.Second)}
+		_, first := s.take(0, 100)
+		_, second := s.take(0, 10)
+		for _, told := range [][]store.State{{first, second}, {second, first}} {
+			l := new(lease)
+			l.use(limit)
+			for i := range told {
+				l.hear(0, &told[i])
+			}
+			if d := l.answer(0); d.Remaining != 890 {
+				t.Errorf("%v: got %d left, want 890", limit.Algorithm, d.Remaining)
+			}
+		}
+	}
+}

@@ -18,7 +18,7 @@ var _ store.Outbox = (*Store)(nil)
 //
 // Hits are added up (deferred), and wait as long as they matter to their limit. A tick sends a bounded number of keys. While a server
 // is away or answers nothing, no tick sends to it: one question at a time finds out when it is back. Hits that Redis has certainly not
-// applied are sent again, with backoff. If the outcome is unknown hits to charge are sent again, and may count twice. Hits to give
+// applied are sent again, with backoff. If the outcome is unknown hits to charge are sent again, and may count once more each time. Hits to give
 // back are lost then: a lost hit is better than one that is given back twice.
 //
 // A correction that Redis has certainly not applied is sent again for outboxFor. A correction without an answer is lost. Lost hits

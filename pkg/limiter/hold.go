@@ -57,8 +57,9 @@ func (s *DescriptorStatus) charged() int64 {
 
 // holdCounts counts the holders of a rule.
 type holdCounts struct {
-	begun, repeated, ended, unseen atomic.Uint64
-	estimate, cost                 atomic.Uint64 // hits
+	begun, repeated, ended, released, unseen atomic.Uint64
+	estimate, cost                           atomic.Uint64 // hits
+	held                                     held
 }
 
 // HoldTally is the number of holders of a rule since the start, by their first limit with holders.
@@ -66,10 +67,17 @@ type HoldTally struct {
 	Begun    uint64 // begins that were admitted
 	Repeated uint64 // begins of a holder that held already
 	Ended    uint64 // ends of a holder that held
+	Released uint64 // holders that held until an operator released them
 	Unseen   uint64 // ends of a holder that was not known. Concurrency does not remember denied holders: their ends are counted here
 
 	// Of the ended holders, by their first rate limit: the hits at the begins, and the hits at the ends.
 	Estimate, Cost uint64
+
+	// Of the begun holders: the number that holds now, and the number that has run out. A holder that runs out counts as held for up to a
+	// sixteenth of its time longer. Held falls at an end whose begin another process counted, also below 0. Both are 0 if the store does not
+	// tell the instants.
+	Held   int64
+	RanOut uint64
 }
 
 // add counts a holder, and sets Held. v is the verdict of the store.
@@ -86,11 +94,15 @@ func (c *holdCounts) add(v *Verdict, s *DescriptorStatus) {
 		if s.Hits > 0 && !v.OverLimit && v.decisions[first].Allowed {
 			s.Held = uint32(min(s.Hits, math.MaxUint32))
 			c.begun.Add(1)
+			if s.Hold.Now != 0 {
+				c.held.begin(s.Hold.Now, s.Hold.AtMost)
+			}
 		}
 	case was == algorithms.HoldUnknown && v.charges[first].Hits >= 0:
 		c.unseen.Add(1)
 	case was == algorithms.HoldHeld:
 		c.ended.Add(1)
+		c.held.end(s.Hold.Was)
 	}
 	if s.Hold.Phase != algorithms.HoldEnd {
 		return
@@ -110,8 +122,10 @@ func (c *holdCounts) add(v *Verdict, s *DescriptorStatus) {
 
 // Holds returns the counts of the holders of the rule.
 func (c *Counts) Holds() HoldTally {
+	held, ranOut := c.holds.held.read()
 	return HoldTally{
 		Begun: c.holds.begun.Load(), Repeated: c.holds.repeated.Load(), Ended: c.holds.ended.Load(), Unseen: c.holds.unseen.Load(),
-		Estimate: c.holds.estimate.Load(), Cost: c.holds.cost.Load(),
+		Released: c.holds.released.Load(), Estimate: c.holds.estimate.Load(), Cost: c.holds.cost.Load(),
+		Held: held, RanOut: ranOut,
 	}
 }

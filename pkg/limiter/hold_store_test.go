@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/pkg/limiter"
+	"github.com/weirproxy/weir/pkg/store"
 )
 
 const slotRules = `domain: edge
@@ -88,6 +89,30 @@ func TestSlotsAreFreeAtMostLater(t *testing.T) {
 		time.Sleep(time.Nanosecond)
 		if got := f.check(request("edge", "model=a,r=2 hits=2")); got != "OK ok:0/2" {
 			t.Errorf("at at_most: got %s", got)
+		}
+	})
+}
+
+func TestHoldersThatHoldAndRunOutAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, slotRules)
+		for _, path := range []string{"model", "tokens"} {
+			for _, end := range []string{"r=1", "r=2", "r=2", "d=1"} {
+				f.check(request("edge", path+"=a,"+end))
+			}
+			if got := holdTally(f, path); got.Held != 1 || got.RanOut != 0 {
+				t.Errorf("%s, one of two has ended: %+v", path, got)
+			}
+		}
+		if _, err := f.Release(t.Context(), "edge", []limiter.Entry{{Key: "tokens", Value: "a"}}, store.HolderOf([]byte("2"))); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute + 4*time.Second)
+		for path, want := range map[string]uint64{"model": 1, "tokens": 0} {
+			f.check(request("edge", path+"=a,d=2")) // too late
+			if got := holdTally(f, path); got.Held != 0 || got.RanOut != want {
+				t.Errorf("%s, after at_most: %+v; want %d that ran out", path, got, want)
+			}
 		}
 	})
 }

@@ -27,7 +27,7 @@ type LimitHolders struct {
 // entries need not name a holder. The error is [ErrNoHolders], or the error of the store or of ctx.
 func (l *Limiter) Holders(ctx context.Context, domain string, entries []Entry, most int) (*descriptors.Rule, []LimitHolders, error) {
 	var v Verdict
-	if err := l.prepareHolders(&v, domain, entries); err != nil {
+	if _, err := l.prepareHolders(&v, domain, entries); err != nil {
 		return nil, nil, err
 	}
 	all := make([]LimitHolders, len(v.charges))
@@ -57,7 +57,8 @@ func (l *Limiter) holders(ctx context.Context, c *store.Charge, limit *descripto
 // errors are as in [Limiter.Holders].
 func (l *Limiter) Release(ctx context.Context, domain string, entries []Entry, holder store.Holder) ([]LimitState, error) {
 	var v Verdict
-	if err := l.prepareHolders(&v, domain, entries); err != nil {
+	counts, err := l.prepareHolders(&v, domain, entries)
+	if err != nil {
 		return nil, err
 	}
 	for i := range v.charges {
@@ -68,6 +69,10 @@ func (l *Limiter) Release(ctx context.Context, domain string, entries []Entry, h
 	if _, err := l.store.Take(ctx, v.charges, v.decisions); err != nil {
 		return nil, err
 	}
+	if was := v.charges[0].Hold.Was; was.Status == algorithms.HoldHeld {
+		counts.holds.released.Add(1)
+		counts.holds.held.end(was)
+	}
 	all := make([]LimitState, len(v.charges))
 	for i := range v.charges {
 		all[i] = LimitState{Limit: *v.charged[i], Key: string(v.charges[i].Key), Decision: v.decisions[i], Hold: v.charges[i].Hold}
@@ -75,18 +80,18 @@ func (l *Limiter) Release(ctx context.Context, domain string, entries []Entry, h
 	return all, nil
 }
 
-// prepareHolders prepares the end of some holder, which charges all limits with holders.
-func (l *Limiter) prepareHolders(v *Verdict, domain string, entries []Entry) error {
+// prepareHolders prepares the end of some holder, which charges all limits with holders, and returns the counts of their rule.
+func (l *Limiter) prepareHolders(v *Verdict, domain string, entries []Entry) (*Counts, error) {
 	set := l.current.Load()
 	var rule *descriptors.Rule
 	if d := set.rules.Domain(domain); d != nil {
 		rule = d.MatchHolders(entries)
 	}
 	if rule == nil {
-		return ErrNoHolders
+		return nil, ErrNoHolders
 	}
 	entries = append(slices.Clone(rule.WithoutHolder(entries)), Entry{Key: rule.End})
-	return l.prepare(set, &Request{Domain: domain, Descriptors: []Descriptor{{Entries: entries}}}, v)
+	return set.counts[rule.ID], l.prepare(set, &Request{Domain: domain, Descriptors: []Descriptor{{Entries: entries}}}, v)
 }
 
 // withHolders returns a request like r that charges all limits of the rules with holders that its descriptors lead to. d may be nil.

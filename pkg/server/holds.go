@@ -90,12 +90,18 @@ func (s *Server) collectHolds(to metrics.Scrape) {
 		sum.Unseen += t.Unseen
 		sum.Estimate += t.Estimate
 		sum.Cost += t.Cost
+		sum.Released += t.Released
+		sum.RanOut += t.RanOut
+		sum.Held += t.Held
 	}
 	for of, t := range all.each() {
 		to.Counter("holds_total", t.Begun, of.domain, of.rule, "begun")
 		to.Counter("holds_total", t.Repeated, of.domain, of.rule, "repeated")
 		to.Counter("holds_total", t.Ended, of.domain, of.rule, "ended")
 		to.Counter("holds_total", t.Unseen, of.domain, of.rule, "ended_unseen")
+		to.Counter("holds_total", t.Released, of.domain, of.rule, "released")
+		to.Counter("holds_total", t.RanOut, of.domain, of.rule, "ran_out")
+		to.Gauge("holds_held", float64(t.Held), of.domain, of.rule)
 		to.Counter("holds_estimated_hits_total", t.Estimate, of.domain, of.rule)
 		to.Counter("holds_true_hits_total", t.Cost, of.domain, of.rule)
 	}

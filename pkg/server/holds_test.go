@@ -107,6 +107,9 @@ func TestMetricsOfHolders(t *testing.T) {
 			`weir_holds_total{domain="edge",event="repeated",rule="tenant"}`:     1,
 			`weir_holds_total{domain="edge",event="ended",rule="tenant"}`:        1,
 			`weir_holds_total{domain="edge",event="ended_unseen",rule="tenant"}`: 1,
+			`weir_holds_total{domain="edge",event="released",rule="tenant"}`:     0,
+			`weir_holds_total{domain="edge",event="ran_out",rule="tenant"}`:      0,
+			`weir_holds_held{domain="edge",rule="tenant"}`:                       1,
 			`weir_holds_estimated_hits_total{domain="edge",rule="tenant"}`:       30,
 			`weir_holds_true_hits_total{domain="edge",rule="tenant"}`:            25,
 		}

@@ -43,6 +43,7 @@ func (s *Server) newCollector() prometheus.Collector {
 		metrics.New("unmatched_total", "Descriptors that no rule matched.", "reason"),
 
 		metrics.New("holds_total", "Begins and ends of holders of a rule with hold, by event.", "domain", "rule", "event"),
+		metrics.New("holds_held", "Holders of a rule with hold that hold now, of the begins and ends that this process has seen.", "domain", "rule"),
 		metrics.New("holds_estimated_hits_total", "Hits that ended holders held, by the first rate limit of a rule with hold.", "domain", "rule"),
 		metrics.New("holds_true_hits_total", "Hits that the ends of the same holders named.", "domain", "rule"),
 

@@ -34,6 +34,10 @@ type Hold struct {
 
 	// Was receives the live hold as the charge found it, after a Take or a Peek. A store that cannot tell leaves the zero value.
 	Was algorithms.Hold
+
+	// Now receives the instant of a begin by the store's clock, after a Take. A store that cannot tell, or has no room for the holder, leaves
+	// the zero value.
+	Now algorithms.Instant
 }
 
 // Held is a holder that holds hits.

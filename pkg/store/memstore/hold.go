@@ -68,7 +68,7 @@ func (s *Store) beginHold(sh *shard, key digest, c *store.Charge, d *algorithms.
 
 // decideBegin evaluates the begin of a holder on top of the view.
 func (s *Store) decideBegin(v *view, b *begin, c *store.Charge, now algorithms.Instant) algorithms.Decision {
-	c.Hold.Was = b.was
+	c.Hold.Was, c.Hold.Now = b.was, now
 	e := b.was.Effect(algorithms.HoldBegin, c.Limit, c.Hits)
 	b.hits = e.Hits
 	b.refused = b.refused && b.record == 0 && !b.again && e.Hits > 0
@@ -80,10 +80,10 @@ func (s *Store) decideBegin(v *view, b *begin, c *store.Charge, now algorithms.I
 		}
 		return d
 	case s.onFull == Deny:
-		b.hits = 0
+		b.hits, c.Hold.Now = 0, 0
 		return algorithms.Decision{RetryAfter: c.Hold.AtMost, ResetAfter: c.Hold.AtMost}
 	default: // the hits are not charged: under a rate limit the end charges the true cost
-		b.hits = 0
+		b.hits, c.Hold.Now = 0, 0
 		probe := *v
 		return probe.take(c, e.Hits, now, false)
 	}

@@ -44,7 +44,7 @@ func (sh *shard) holdHitsLocked(s *Store, key digest, place int, c *store.Charge
 	if next != was && n == 0 && !s.claimHold() {
 		return false
 	}
-	hold.Was, *d, slot.state = was, decided, state
+	hold.Was, hold.Now, *d, slot.state = was, now, decided, state
 	if next != was {
 		sh.holders.set(key.tag(), n, &hold.Holder, next, now)
 	}
@@ -83,7 +83,7 @@ func (sh *shard) holdLogLocked(s *Store, key digest, place int, c *store.Charge,
 	if e.Forced {
 		decided.Allowed, decided.RetryAfter = true, 0
 	}
-	hold.Was, *d = was, decided
+	hold.Was, hold.Now, *d = was, now, decided
 	if next != was {
 		sh.holders.set(key.tag(), n, &hold.Holder, next, now)
 	}
@@ -122,7 +122,7 @@ func (sh *shard) holdSlotsLocked(s *Store, key digest, place int, c *store.Charg
 	if joins && !s.claimHold() {
 		return false
 	}
-	hold.Was, *d = was, decided
+	hold.Was, hold.Now, *d = was, now, decided
 	switch {
 	case joins:
 		next := was.After(hold.Phase, c.Limit, now, c.Hits, hold.AtMost, true)

@@ -65,7 +65,7 @@ func (c *call) alone() bool {
 	})
 }
 
-// lone reports whether a call is nothing but a begin or an end at the instant at which Redis applies it, under a limit without a list.
+// lone reports whether a call is one begin or one end, under a limit without a list. Redis applies it at its own instant.
 func (c *call) lone() bool {
 	return c.holding && c.action == take && len(c.charges) == 1 && c.charges[0].Limit.Algorithm != algorithms.SlidingWindowLog &&
 		(c.holds[0].Phase == algorithms.HoldBegin || c.holds[0].Phase == algorithms.HoldEnd)
@@ -80,7 +80,7 @@ func (c *call) ends(i int) bool { return c.held(i) && c.holds[i].Phase != algori
 // tellHold writes the holder of charge n, as Redis found it, to the caller's charge.
 func (c *call) tellHold(n int, charge *store.Charge) {
 	if charge.Hold != nil {
-		charge.Hold.Was = c.holds[n].Was
+		charge.Hold.Was, charge.Hold.Now = c.holds[n].Was, instant(uint64(c.holds[n].at))
 	}
 }
 

@@ -81,6 +81,16 @@ func everyHold(t *testing.T, test func(a algorithms.Algorithm, rate bool)) {
 	}
 }
 
+// wantBegunNow wants that the begins in charges have told their instant.
+func (e Env) wantBegunNow(t *testing.T, charges ...store.Charge) {
+	t.Helper()
+	for _, c := range charges {
+		if c.Hold.Now != e.Now() {
+			t.Errorf("%v: the begin was at %v; want %v", c.Limit.Algorithm, c.Hold.Now, e.Now())
+		}
+	}
+}
+
 func beginUnknown(t *testing.T, e Env) {
 	everyHold(t, func(a algorithms.Algorithm, _ bool) {
 		l := held(a, 10)
@@ -88,6 +98,7 @@ func beginUnknown(t *testing.T, e Env) {
 		if d := e.wantAdmitted(t, true, c)[0]; d.Remaining != 6 || d.RetryAfter != 0 || c.Hold.Was != (algorithms.Hold{}) {
 			t.Errorf("%v: %+v, was %+v; want 6 remaining, of a holder that is not known", a, d, c.Hold.Was)
 		}
+		e.wantBegunNow(t, c)
 		e.wantRemaining(t, c, 6)
 		e.wantAdmitted(t, false, begin("k", l, "s", 7))
 		e.wantAdmitted(t, true, begin("k", l, "t", 6))

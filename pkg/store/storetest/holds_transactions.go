@@ -155,7 +155,9 @@ func severalHolds(t *testing.T, e Env) {
 		}
 		return charges
 	}
-	e.wantAdmitted(t, true, request(algorithms.HoldBegin, "r", 6)...)
+	first := request(algorithms.HoldBegin, "r", 6)
+	e.wantAdmitted(t, true, first...)
+	e.wantBegunNow(t, first...)
 	for i, d := range e.wantAdmitted(t, true, request(algorithms.HoldBegin, "r", 6)...) {
 		if d.Remaining != 4 {
 			t.Errorf("%v: %+v after a repeat; want 4 remaining", all[i], d)

@@ -42,7 +42,7 @@ func (m *model) effect(c store.Charge, now algorithms.Instant) algorithms.Effect
 		}
 		return algorithms.Effect{Hits: c.Hits}
 	}
-	c.Hold.Was = m.find(c, now)
+	c.Hold.Was, c.Hold.Now = m.find(c, now), now
 	return c.Hold.Was.Effect(c.Hold.Phase, c.Limit, c.Hits)
 }
 

@@ -32,7 +32,7 @@ if general >= 16 and general % 4 < 2 then
       held and HELD or 0, held or 0, held and at or 0, held and till or 0, when)
   end
 
-  -- lone does what holding does, and reads all values with one command.
+  -- lone has the effect of holding, and reads all values with one command.
   function lone()
     local key, algorithm, flags, requests, capacity, period, hits, phase, record, book, at_most, _, from, name
     key, algorithm, flags, requests, capacity, period, hits, phase, record, book, at_most, _, from, name, position =

@@ -3,7 +3,7 @@
 -- ARGV[1] is binary and little-endian.
 --   I8 instant in Unix microseconds; 0 is the time of the server, and only tests give an instant.
 --   I8 deadline: from this instant on no caller waits for the answer, and the script does nothing. 0 is never.
---   I1 a sum of flags: 1 if a transaction has several charges or action CORRECT, 2 if a transaction has a holder and is not lone.
+--   I1 a sum of flags: 1 if a transaction has several charges or action CORRECT, 2 if one with a holder is not lone.
 --     4 if a holder ends, 8 if one begins, 16 if a transaction is lone (lone.lua).
 --   16 times I1: byte n is 1 if a charge has the algorithm number n. Number 0 stands for counters (counter.lua).
 --   Then the transactions: I1 action, plus HOLDS if a charge has a holder, I4 repeat, I4 number of charges, and the charges.

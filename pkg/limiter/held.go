@@ -1,0 +1,162 @@
+package limiter
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+)
+
+// held counts the holders of a rule that hold now, and the holders that have run out, in bounded memory. A span of time has the number of
+// holders that will run out in it: a begin adds one, and an end takes one away. The rest of a span that has passed has run out. So a
+// holder that runs out counts as held for up to a sixteenth of at_most longer. All methods are safe for concurrent use.
+//
+// All instants are of the store's clock. A holder whose begin was counted by another process, or before the first event here, takes one away
+// from nothing: the sum over all processes is right.
+type held struct {
+	rings  atomic.Pointer[[]*ring] // by at_most, which a reload may change; never changed in place
+	most   atomic.Int64            // the largest number that has run out so far
+	adding sync.Mutex              // guards changes of rings
+}
+
+const (
+	spansOfHold = 32              // in at_most
+	spansOfRing = spansOfHold + 8 // the last ones that passed wait for an end that is being counted
+	maxRings    = 8
+)
+
+// ring is the spans of the holders with one at_most.
+type ring struct {
+	atMost time.Duration
+	width  algorithms.Instant // of a span, at least 1 ns
+	since  algorithms.Instant // the first event; ends of earlier begins are left out
+
+	spans  [spansOfRing]atomic.Int64 // by number, modulo the length
+	passed atomic.Int64              // the number of the first span that has not passed
+	live   atomic.Int64              // sum of the spans
+	ranOut atomic.Int64              // sum of the spans that have passed
+
+	mu   sync.Mutex // guards all below, and the change of passed
+	seen algorithms.Instant
+	at   time.Time // the same instant, by this process's clock
+}
+
+// begin counts a holder that begins at an instant.
+func (h *held) begin(now algorithms.Instant, atMost time.Duration) {
+	atMost = ofMicroseconds(atMost)
+	r := h.ring(now, atMost)
+	r.advance(now)
+	r.add(now.Add(atMost), 1)
+}
+
+// end counts the end of a holder that held.
+func (h *held) end(was algorithms.Hold) {
+	if was.Until <= was.At {
+		return // a store that cannot tell
+	}
+	r := h.ring(was.At, ofMicroseconds(was.Until.Sub(was.At)))
+	if was.At >= r.since {
+		r.add(was.Until, -1)
+	}
+}
+
+// ofMicroseconds rounds a time up as stores do that count in microseconds.
+func ofMicroseconds(d time.Duration) time.Duration {
+	return (d + time.Microsecond - 1).Truncate(time.Microsecond)
+}
+
+// ring returns the ring of a time, which may be new.
+func (h *held) ring(now algorithms.Instant, atMost time.Duration) *ring {
+	if r := h.find(atMost); r != nil {
+		return r
+	}
+	h.adding.Lock()
+	defer h.adding.Unlock()
+	if r := h.find(atMost); r != nil {
+		return r
+	}
+	r := &ring{atMost: atMost, width: algorithms.Instant(max(atMost/spansOfHold, 1)), since: now}
+	r.passed.Store(max(int64(now/r.width)-1, 0))
+	r.seen, r.at = now, time.Now()
+	var all []*ring
+	if known := h.rings.Load(); known != nil {
+		all = *known
+	}
+	if len(all) == maxRings {
+		all = all[1:]
+	}
+	all = append(slices.Clone(all), r)
+	h.rings.Store(&all)
+	return r
+}
+
+func (h *held) find(atMost time.Duration) *ring {
+	if all := h.rings.Load(); all != nil {
+		for _, r := range *all {
+			if r.atMost == atMost {
+				return r
+			}
+		}
+	}
+	return nil
+}
+
+// advance counts the spans that have passed at an instant. The last one of these waits.
+func (r *ring) advance(now algorithms.Instant) {
+	until := int64(now/r.width) - 1
+	if until <= r.passed.Load() {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	from := r.passed.Load()
+	if until <= from {
+		return
+	}
+	r.passed.Store(until)
+	for n := from; n < min(until, from+spansOfRing); n++ {
+		rest := r.spans[n%spansOfRing].Swap(0)
+		r.live.Add(-rest)
+		r.ranOut.Add(rest)
+	}
+	r.seen, r.at = now, time.Now()
+}
+
+// add adds n holders that run out at an instant.
+func (r *ring) add(until algorithms.Instant, n int64) {
+	span := int64(until / r.width)
+	if span < r.passed.Load() {
+		r.ranOut.Add(n)
+		return
+	}
+	r.spans[span%spansOfRing].Add(n)
+	r.live.Add(n)
+}
+
+// read returns the number of holders that hold now, and the number that has run out.
+func (h *held) read() (now int64, ranOut uint64) {
+	all := h.rings.Load()
+	if all == nil {
+		return 0, 0
+	}
+	out := int64(0)
+	for _, r := range *all {
+		r.mu.Lock()
+		at := r.seen.Add(time.Since(r.at))
+		r.mu.Unlock()
+		r.advance(at)
+		now += r.live.Load()
+		out += r.ranOut.Load()
+	}
+	for {
+		most := h.most.Load()
+		if out <= most {
+			return now, uint64(most)
+		}
+		if h.most.CompareAndSwap(most, out) {
+			return now, uint64(out)
+		}
+	}
+}

@@ -13,7 +13,10 @@ const entriesHelp = `A descriptor is written key=value[,key=value…], from the 
 an equal sign or a backslash a plain character: path=/a\,b. In a value an equal sign is one anyway.`
 
 // parseEntries reads a descriptor: see entriesHelp.
-func parseEntries(text string) ([]descriptors.Entry, error) {
+func parseEntries(text string) ([]descriptors.Entry, error) { return parseParts(text, false) }
+
+// parseParts is parseEntries, and takes keys without a value too if bare is true.
+func parseParts(text string, bare bool) ([]descriptors.Entry, error) {
 	var (
 		entries []descriptors.Entry
 		entry   descriptors.Entry
@@ -21,8 +24,12 @@ func parseEntries(text string) ([]descriptors.Entry, error) {
 		inValue bool
 	)
 	end := func() error {
-		if !inValue {
+		if !inValue && !bare {
 			return fmt.Errorf("%q: must be key=value", part.String())
+		}
+		if !inValue {
+			entry.Key = part.String()
+			part.Reset()
 		}
 		if entry.Key == "" {
 			return errors.New("the key of an entry must not be empty")

@@ -1,0 +1,106 @@
+package render
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
+)
+
+// maxShown is the most bytes of a text from a client that a line for people shows.
+const maxShown = 200
+
+// Printable returns a text that a terminal can show without harm: the end of a long one is cut off, and every character that is not
+// printable is escaped as in Go. Others choose keys and values, and a terminal obeys control characters.
+func Printable(text string) string {
+	rest := ""
+	if len(text) > maxShown {
+		cut := maxShown
+		for cut > 0 && !utf8.RuneStart(text[cut]) {
+			cut--
+		}
+		rest = "…(" + strconv.Itoa(len(text)-cut) + " more bytes)"
+		text = text[:cut]
+	}
+	return escaped(text) + rest
+}
+
+// escaped returns a text with each character escaped that is not printable.
+func escaped(text string) string {
+	odd := func(r rune) bool { return !strconv.IsPrint(r) }
+	if utf8.ValidString(text) && !strings.ContainsFunc(text, odd) {
+		return text
+	}
+	var b strings.Builder
+	for len(text) > 0 {
+		r, size := utf8.DecodeRuneInString(text)
+		if part := text[:size]; strconv.IsPrint(r) && (r != utf8.RuneError || size > 1) {
+			b.WriteString(part)
+		} else {
+			quoted := strconv.Quote(part)
+			b.WriteString(quoted[1 : len(quoted)-1])
+		}
+		text = text[size:]
+	}
+	return b.String()
+}
+
+// PrintableJSON escapes the characters in a JSON text that a terminal may obey. JSON itself escapes only those below space.
+func PrintableJSON(data []byte) []byte {
+	out := make([]byte, 0, len(data))
+	for len(data) > 0 {
+		r, size := utf8.DecodeRune(data)
+		switch {
+		case r < 0x7f || strconv.IsPrint(r):
+			out = append(out, data[:size]...)
+		case r > 0xffff:
+			r -= 0x10000
+			out = appendUnicode(appendUnicode(out, 0xd800+r>>10), 0xdc00+r&0x3ff)
+		default:
+			out = appendUnicode(out, r)
+		}
+		data = data[size:]
+	}
+	return out
+}
+
+// appendUnicode appends a UTF-16 unit as JSON escapes it.
+func appendUnicode(dst []byte, unit rune) []byte {
+	const digits = "0123456789abcdef"
+	return append(dst, '\\', 'u', digits[unit>>12&15], digits[unit>>8&15], digits[unit>>4&15], digits[unit&15])
+}
+
+// maxShownEntries is the most entries of a descriptor that a line for people shows.
+const maxShownEntries = 16
+
+// EntriesText returns entries as commands take them, such as "path=/search,client_id=c1", and printable. A text with a space, a quote, a
+// backslash or a comma is quoted. The end of many entries is cut off.
+func EntriesText(entries []*adminv1.Entry) string {
+	var parts []string
+	for i, e := range entries {
+		if i == maxShownEntries {
+			parts = append(parts, fmt.Sprintf("…(%d more)", len(entries)-i))
+			break
+		}
+		parts = append(parts, entryPart(e.GetKey(), true)+"="+entryPart(e.GetValue(), false))
+	}
+	return strings.Join(parts, ",")
+}
+
+// entryPart returns a key or a value, quoted where it could be read in another way.
+func entryPart(text string, key bool) string {
+	odd := " ,\"\\"
+	if key {
+		odd += "="
+	}
+	shown := Printable(text)
+	if shown == text && !strings.ContainsAny(text, odd) {
+		return text
+	}
+	if len(text) <= maxShown {
+		return strconv.Quote(text)
+	}
+	return `"` + shown + `"`
+}

@@ -1,0 +1,159 @@
+package render
+
+import (
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
+)
+
+// OutcomeName returns an outcome as commands write it, such as over_limit.
+func OutcomeName(o adminv1.Outcome) string {
+	return strings.ToLower(strings.TrimPrefix(o.String(), "OUTCOME_"))
+}
+
+// OutcomeOf returns the outcome of a name; OUTCOME_UNSPECIFIED when there is no such outcome.
+func OutcomeOf(name string) adminv1.Outcome {
+	return adminv1.Outcome(adminv1.Outcome_value["OUTCOME_"+strings.ToUpper(name)])
+}
+
+// OutcomeNames returns the names of all outcomes, in their order.
+func OutcomeNames() []string {
+	var all []string
+	for o := range adminv1.Outcome(len(adminv1.Outcome_name)) {
+		if o != adminv1.Outcome_OUTCOME_UNSPECIFIED {
+			all = append(all, OutcomeName(o))
+		}
+	}
+	return all
+}
+
+// column is a column of a watched descriptor: its name, and its smallest and largest width. A wider text moves the rest of its own line.
+type column struct {
+	name        string
+	least, most int
+}
+
+// columns are all columns before the last one.
+func columns() [5]column {
+	return [...]column{{"TIME", 24, 24}, {"OUTCOME", 10, 12}, {"DOMAIN", 6, 16}, {"DESCRIPTOR", 24, 48}, {"RULE", 24, 40}}
+}
+
+// Watched writes watched requests as lines for people, one for each descriptor. The columns grow with their texts, and stay aligned from
+// then on. The zero value is ready.
+type Watched struct{ widths [5]int }
+
+// maxShownDescriptors is the most lines of a request.
+const maxShownDescriptors = 20
+
+// Header returns the line above the others.
+func (w *Watched) Header() string {
+	var names [5]string
+	for i, c := range columns() {
+		names[i] = c.name
+	}
+	return w.line(names, "RESULT")
+}
+
+// Lines returns the lines of a request. All texts are printable.
+func (w *Watched) Lines(r *adminv1.WatchedRequest) string {
+	at := r.GetAt().AsTime().UTC().Format("2006-01-02T15:04:05.000Z")
+	in := "in " + r.GetTook().AsDuration().Round(time.Microsecond).String()
+	if len(r.GetDescriptors()) == 0 {
+		return w.line([5]string{at, OutcomeName(adminv1.Outcome_OUTCOME_FAILED), orDash(Printable(r.GetDomain())), "-", "-"}, Printable(r.GetError())+", "+in)
+	}
+	var b strings.Builder
+	for i, d := range r.GetDescriptors() {
+		if i == maxShownDescriptors {
+			fmt.Fprintf(&b, "and %d more descriptors of this request\n", len(r.GetDescriptors())-i)
+			break
+		}
+		rule := "-"
+		if d.GetRule() != "" {
+			rule = Printable(d.GetRule()) + " " + Printable(place(d.GetFile(), d.GetLine()))
+		}
+		result := in
+		if text := resultText(r, d); text != "" {
+			result = text + ", " + in
+		}
+		b.WriteString(w.line([5]string{at, OutcomeName(d.GetOutcome()), orDash(Printable(r.GetDomain())), orDash(EntriesText(d.GetEntries())), rule}, result))
+	}
+	return b.String()
+}
+
+// line returns one line, and widens the columns.
+func (w *Watched) line(texts [5]string, last string) string {
+	var b strings.Builder
+	for i, c := range columns() {
+		n := utf8.RuneCountInString(texts[i])
+		w.widths[i] = max(w.widths[i], c.least, min(n, c.most))
+		b.WriteString(texts[i])
+		b.WriteString(strings.Repeat(" ", max(w.widths[i]-n, 0)+2))
+	}
+	return b.String() + last + "\n"
+}
+
+// resultText says what came of a descriptor.
+func resultText(r *adminv1.WatchedRequest, d *adminv1.WatchedDescriptor) string {
+	var parts []string
+	if l := deciding(d.GetLimits()); l != nil {
+		parts = append(parts, watchedLimitText(d, l))
+	}
+	if d.GetOutcome() == adminv1.Outcome_OUTCOME_FAILED {
+		parts = append(parts, Printable(r.GetError()))
+	}
+	if m := d.GetNearestMiss(); m != nil {
+		parts = append(parts, escaped(m.GetWhy()))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// deciding returns the limit that a status reports: the denying one with the longest wait, else the one with the least left; nil without
+// limits.
+func deciding(all []*adminv1.WatchedLimit) *adminv1.WatchedLimit {
+	var best *adminv1.WatchedLimit
+	for _, l := range all {
+		switch {
+		case best == nil, best.GetAllowed() && !l.GetAllowed():
+			best = l
+		case best.GetAllowed() != l.GetAllowed():
+		case l.GetAllowed() && l.GetRemaining() < best.GetRemaining(),
+			!l.GetAllowed() && l.GetRetryAfter().AsDuration() > best.GetRetryAfter().AsDuration():
+			best = l
+		}
+	}
+	return best
+}
+
+// watchedLimitText returns a limit with its decision: "0 left of 100 per 1m, retry after 30s".
+func watchedLimitText(d *adminv1.WatchedDescriptor, l *adminv1.WatchedLimit) string {
+	text := fmt.Sprintf("%d left of %d at once", l.GetRemaining(), l.GetLimit().GetRequestsPerUnit())
+	if period := l.GetLimit().GetPeriod(); period != nil {
+		text = fmt.Sprintf("%d left of %d per %s", l.GetRemaining(), l.GetLimit().GetRequestsPerUnit(), periodText(period.AsDuration()))
+	}
+	if l.GetLimit().GetBurst() != l.GetLimit().GetRequestsPerUnit() {
+		text += fmt.Sprintf(" with a burst of %d", l.GetLimit().GetBurst())
+	}
+	if hits := d.GetHits(); hits != 1 {
+		text = fmt.Sprintf("%d hits, ", hits) + text
+	}
+	if !l.GetAllowed() {
+		text += ", retry after " + l.GetRetryAfter().AsDuration().Round(time.Millisecond).String()
+	}
+	if s := l.GetSource(); s != "" && s != "memory" && s != "redis" {
+		text += ", by " + s
+	}
+	if l.GetGrant() != "" {
+		text += ", grant " + Printable(l.GetGrant())
+	}
+	return text
+}
+
+func orDash(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
+}

@@ -1,0 +1,158 @@
+package render
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/prototext"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
+)
+
+// requestOf returns a watched request from its text.
+func requestOf(tb testing.TB, text string) *adminv1.WatchedRequest {
+	tb.Helper()
+	r := new(adminv1.WatchedRequest)
+	if err := prototext.Unmarshal([]byte(text), r); err != nil {
+		tb.Fatal(err)
+	}
+	r.At, r.Took = timestamppb.New(time.Date(2026, 11, 23, 4, 5, 6, 7e6, time.UTC)), durationpb.New(41_300)
+	return r
+}
+
+func TestWatchedRequestsAreAlignedLines(t *testing.T) {
+	var w Watched
+	got := w.Header()
+	limit := `limits { allowed: %t remaining: %d retry_after { seconds: %d } source: "%s" limit { requests_per_unit: 10 burst: %d period { seconds: %d } } }`
+	for _, text := range []string{
+		`domain: "edge" descriptors { outcome: OUTCOME_OK hits: 1 rule: "path=/cart" file: "rules.yaml" line: 3 entries { key: "path" value: "/cart" } ` + fmt.Sprintf(limit, true, 9, 0, "memory", 10, 60) + `}`,
+		`domain: "edge" over_limit: true
+		 descriptors { outcome: OUTCOME_OVER_LIMIT hits: 5 rule: "path,client" file: "rules.yaml" line: 7 entries { key: "path" value: "/a b" } entries { key: "client" value: "c1" } ` +
+			fmt.Sprintf(limit, true, 7, 0, "lease", 10, 1) + fmt.Sprintf(limit, false, 0, 30, "remembered denial", 12, 86400) + `}
+		 descriptors { outcome: OUTCOME_UNMATCHED hits: 1 entries { key: "pathh" value: "/cart" } nearest_miss { why: "key \"pathh\": this level has path" } }`,
+		`domain: "edge" descriptors { outcome: OUTCOME_OK hits: 1 rule: "model" file: "r.yaml" line: 1 entries { key: "model" } limits { allowed: true remaining: 1 grant: "g1" limit { requests_per_unit: 2 burst: 2 } } }`,
+		`domain: "edge" descriptors { outcome: OUTCOME_UNLIMITED hits: 1 rule: "free" file: "x" entries { key: "free" value: "" } }`,
+		`domain: "" error: "rate limit domain must not be empty"`,
+	} {
+		got += w.Lines(requestOf(t, text))
+	}
+	want := `TIME                      OUTCOME     DOMAIN  DESCRIPTOR                RULE                      RESULT
+2026-11-23T04:05:06.007Z  ok          edge    path=/cart                path=/cart rules.yaml:3   9 left of 10 per 1m, in 41µs
+2026-11-23T04:05:06.007Z  over_limit  edge    path="/a b",client=c1     path,client rules.yaml:7  5 hits, 0 left of 10 per 1d with a burst of 12, retry after 30s, by remembered denial, in 41µs
+2026-11-23T04:05:06.007Z  unmatched   edge    pathh=/cart               -                         key "pathh": this level has path, in 41µs
+2026-11-23T04:05:06.007Z  ok          edge    model=                    model r.yaml:1            1 left of 2 at once, grant g1, in 41µs
+2026-11-23T04:05:06.007Z  unlimited   edge    free=                     free x                    in 41µs
+2026-11-23T04:05:06.007Z  failed      -       -                         -                         rate limit domain must not be empty, in 41µs
+`
+	if got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// hostile is what a client may put into keys and values to harm a terminal, or to look like another line.
+const hostile = "\x1b[2J\x1b]0;owned\x07\u009b31m\u202e\r\nok  edge\x00\x7f\t<script>alert(1)</script>\u2028\U000e0041"
+
+func TestLinesOfATerminalObeyNoClient(t *testing.T) {
+	r := requestOf(t, "")
+	r.Domain, r.Error = hostile, hostile
+	huge := strings.Repeat(hostile, 10_000)
+	for range 30 {
+		d := &adminv1.WatchedDescriptor{Rule: hostile, File: hostile, NearestMiss: &adminv1.NearestMiss{Why: hostile}, Limits: []*adminv1.WatchedLimit{{Grant: hostile}}}
+		for range 100 {
+			d.Entries = append(d.Entries, &adminv1.Entry{Key: hostile, Value: huge})
+		}
+		r.Descriptors = append(r.Descriptors, d)
+	}
+	var w Watched
+	var s WatchSummary
+	s.Add(r)
+	failed := requestOf(t, "")
+	failed.Error = hostile
+	text := w.Lines(r) + w.Lines(failed) + s.String()
+	if n := strings.Count(text, "\n"); n != maxShownDescriptors+1+1+3 {
+		t.Errorf("got %d lines; want %d", n, maxShownDescriptors+5)
+	}
+	for _, c := range strings.ReplaceAll(text, "\n", "") {
+		if !strconv.IsPrint(c) {
+			t.Fatalf("a line has the character %q", c)
+		}
+	}
+	if len(text) > 1<<20 || w.widths[3] > 48 {
+		t.Errorf("the lines have %d bytes, and a column is %d wide; want both bounded", len(text), w.widths[3])
+	}
+	if part := `\x1b[2J\x1b]0;owned\a\u009b31m\u202e\r\nok  edge\x00\x7f\t<script>`; !strings.Contains(text, part) {
+		t.Errorf("got\n%.500s\nwant %s", text, part)
+	}
+}
+
+func TestJSONForATerminalMeansTheSame(t *testing.T) {
+	data, err := json.Marshal(hostile + "é")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := PrintableJSON(data)
+	for _, c := range string(out) {
+		if !strconv.IsPrint(c) {
+			t.Errorf("got the character %q in %s", c, out)
+		}
+	}
+	var back string
+	if err := json.Unmarshal(out, &back); err != nil || back != hostile+"é" {
+		t.Errorf("got %q, %v; want the same text", back, err)
+	}
+}
+
+func FuzzPrintable(f *testing.F) {
+	f.Add(hostile)
+	f.Add("\xff\xef\xbf\xbdx")
+	f.Fuzz(func(t *testing.T, text string) {
+		got := Printable(text)
+		for _, c := range got {
+			if !strconv.IsPrint(c) {
+				t.Errorf("Printable(%q) has %q", text, c)
+			}
+		}
+		if !utf8.ValidString(got) {
+			t.Errorf("Printable(%q) is no UTF-8", text)
+		}
+	})
+}
+
+func TestASummaryCountsByRuleAndByKeysWithoutOne(t *testing.T) {
+	var s WatchSummary
+	if got := s.String(); got != "0 requests, 0 over limit\n" {
+		t.Errorf("empty: got %q", got)
+	}
+	for i := range 12_000 {
+		r := requestOf(t, `domain: "edge" over_limit: true descriptors { outcome: OUTCOME_OVER_LIMIT rule: "a" } descriptors { outcome: OUTCOME_UNMATCHED entries { key: "b" value: "1" } entries { key: "c" } }`)
+		if i > 0 {
+			r = requestOf(t, `domain: "edge" descriptors { outcome: OUTCOME_OK rule: "a" }`)
+		}
+		if i >= 2 {
+			r.Descriptors[0].Rule = fmt.Sprintf("r%d", i)
+		}
+		s.Add(r)
+	}
+	got := strings.Split(s.String(), "\n")
+	want := []string{
+		"12000 requests, 1 over limit",
+		"DOMAIN  RULE          DESCRIPTORS  OUTCOMES",
+		"edge    a             2            ok 1, over_limit 1",
+		"edge    none for b,c  1            unmatched 1",
+	}
+	for i, line := range want {
+		if got[i] != line {
+			t.Errorf("line %d: got %q, want %q", i, got[i], line)
+		}
+	}
+	if last := got[len(got)-2]; len(got) != 2+maxSummary+2 || last != "and 9950 more rules, and 2000 descriptors that were not counted apart" {
+		t.Errorf("got %d lines, the last %q", len(got), last)
+	}
+}

@@ -54,11 +54,14 @@ func lifetime(l algorithms.Limit) time.Duration {
 }
 
 // over reports whether hits at an instant do not matter any more.
-func over(l algorithms.Limit, at, now algorithms.Instant) bool {
+func over(l algorithms.Limit, at, now algorithms.Instant) bool { return now >= ends(l, at) }
+
+// ends returns the instant from which hits at an instant do not matter.
+func ends(l algorithms.Limit, at algorithms.Instant) algorithms.Instant {
 	if windowed(l.Algorithm) {
 		at = window(l.Period, at)
 	}
-	return now.Sub(at) >= lifetime(l)
+	return at.Add(lifetime(l))
 }
 
 // newDeferred returns the deferred of hits of a charge, without the hits.

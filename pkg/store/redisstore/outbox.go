@@ -94,7 +94,7 @@ func (o *outbox) sendBefore(charges []store.Charge) {
 		sh := o.shard(charges[i].Key)
 		sh.mu.Lock()
 		for _, d := range slices.Clone(sh.keys[string(charges[i].Key)]) {
-			o.expireLocked(sh, d)
+			o.expireLocked(sh, d, o.nowOf(d.counter))
 			hits := d.waiting()
 			reach := looks.of(&d.charge, d.at)
 			if hits == 0 || reach == nobody || reach == silent && hits < 0 || o.full() {

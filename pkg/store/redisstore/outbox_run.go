@@ -45,25 +45,47 @@ type round struct {
 	now    time.Time
 	last   bool // hits also go to a server that answers nothing
 	reach  reaches
-	seen   int // deferred
-	sent   int // calls
+	rests  bool                  // nothing can be sent: no server has a connection, or all are silent and one was asked
+	clocks [2]algorithms.Instant // of Redis, and of counters
+	seen   int                   // deferred
+	sent   int                   // calls
 }
 
 // sendSome sends at most that many calls of waiting hits, and reports how many. The last time, hits also go to a server that answers
 // nothing.
 func (o *outbox) sendSome(now time.Time, most int, last bool) (sent int) {
+	return o.round(now, most, last).sent
+}
+
+// round is sendSome, and returns the round.
+func (o *outbox) round(now time.Time, most int, last bool) round {
+	if o.count.Load() == 0 && o.holds.Load() == 0 {
+		return round{}
+	}
 	o.sending.Lock()
 	defer o.sending.Unlock()
-	r := round{outbox: o, now: now, last: last, reach: reaches{store: o.store}}
+	r := round{
+		outbox: o, now: now, last: last, reach: reaches{store: o.store}, clocks: [...]algorithms.Instant{o.nowOf(false), o.nowOf(true)},
+		rests: !last && (o.store.noneConnected() || o.store.Silent() > 0 && now.Sub(o.asked) < outboxAsks),
+	}
 	for range outboxShards {
 		sh := &o.shards[o.first]
 		o.first = (o.first + 1) % outboxShards
 		sh.mu.Lock()
-		for key := range sh.keys {
-			for i := 0; i < len(sh.keys[key]); {
-				if gone := r.lookLocked(sh, sh.keys[key][i], r.sent < most); !gone {
-					i++
+		if r.restsLocked(sh) {
+			sh.mu.Unlock()
+			continue
+		}
+		sh.ends = now.Add(longestRest)
+		for _, all := range sh.keys {
+			for i := 0; i < len(all); {
+				d, n := all[i], sh.count
+				if r.lookLocked(sh, d, r.sent < most); sh.count < n { // all has moved up by one
+					all = all[:len(all)-1]
+					continue
 				}
+				sh.endsBy(now.Add(ends(d.charge.Limit, d.at).Add(deferredOverdue).Sub(r.clock(d))))
+				i++
 			}
 		}
 		for _, holders := range sh.holds {
@@ -76,7 +98,24 @@ func (o *outbox) sendSome(now time.Time, most int, last bool) (sent int) {
 			break
 		}
 	}
-	return r.sent
+	return r
+}
+
+// longestRest is how long a shard rests at most: clocks step.
+const longestRest = 10 * time.Second
+
+// restsLocked reports whether a look at a shard would change nothing: nothing can be sent, and all hits of the shard still matter. The
+// shard's mu must be held.
+func (r *round) restsLocked(sh *outboxShard) bool {
+	return r.rests && len(sh.holds) == 0 && r.now.Before(sh.ends)
+}
+
+// clock returns the instant by the clock of a deferred.
+func (r *round) clock(d *deferred) algorithms.Instant {
+	if d.counter {
+		return r.clocks[1]
+	}
+	return r.clocks[0]
 }
 
 // lookLocked drops waiting hits that do not matter any more. With send it sends the others if their server can be reached. lookLocked
@@ -84,7 +123,7 @@ func (o *outbox) sendSome(now time.Time, most int, last bool) (sent int) {
 func (r *round) lookLocked(sh *outboxShard, d *deferred, send bool) (gone bool) {
 	o := r.outbox
 	r.seen++
-	if o.expireLocked(sh, d) {
+	if o.expireLocked(sh, d, r.clock(d)) {
 		return true
 	}
 	if d.waiting() == 0 || !send {

@@ -4,6 +4,7 @@ import (
 	"hash/maphash"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
@@ -19,7 +20,8 @@ const (
 type outboxShard struct {
 	mu    sync.Mutex // guards the fields below
 	keys  map[string][]*deferred
-	count int // of deferred
+	count int       // of deferred
+	ends  time.Time // until then no deferred expires, and those that came meanwhile neither; zero: not known
 
 	holds     map[string]map[owedHolder]*owedHold // by key
 	holdCount int
@@ -64,6 +66,9 @@ func (o *outbox) deferredLocked(sh *outboxShard, c *store.Charge, at algorithms.
 	all := sh.keys[string(c.Key)]
 	for _, d := range all {
 		if d.takes(c, at) {
+			if d.charge.Limit != c.Limit {
+				sh.ends = time.Time{}
+			}
 			return d
 		}
 	}
@@ -72,6 +77,7 @@ func (o *outbox) deferredLocked(sh *outboxShard, c *store.Charge, at algorithms.
 	}
 	d := newDeferred(o.store, c, at)
 	sh.count++
+	sh.ends = time.Time{}
 	o.count.Add(1)
 	if d.back {
 		all = append(all, d)
@@ -80,6 +86,13 @@ func (o *outbox) deferredLocked(sh *outboxShard, c *store.Charge, at algorithms.
 	}
 	sh.keys[string(c.Key)] = all
 	return d
+}
+
+// endsBy notes that a deferred expires at an instant.
+func (sh *outboxShard) endsBy(at time.Time) {
+	if at.Before(sh.ends) {
+		sh.ends = at
+	}
 }
 
 // removeLocked removes a deferred without hits.
@@ -106,8 +119,9 @@ func (o *outbox) tidyLocked(sh *outboxShard, d *deferred) (gone bool) {
 }
 
 // expireLocked drops waiting hits that do not matter any more, and reports whether the deferred is gone.
-func (o *outbox) expireLocked(sh *outboxShard, d *deferred) (gone bool) {
-	if over(d.charge.Limit, d.at, o.nowOf(d.counter)-algorithms.Instant(deferredOverdue)) {
+// now is the instant by the clock of the deferred.
+func (o *outbox) expireLocked(sh *outboxShard, d *deferred, now algorithms.Instant) (gone bool) {
+	if over(d.charge.Limit, d.at, now-algorithms.Instant(deferredOverdue)) {
 		hits := d.waiting()
 		o.store.metrics.expiredHits.Add(uint64(max(hits, -hits)))
 		d.slots = [deferredSlots]int64{}

@@ -41,6 +41,19 @@ func (r *reaches) of(c *store.Charge, at algorithms.Instant) reach {
 	return r.looks[i]
 }
 
+// noneConnected reports whether no server has a connection.
+func (s *Store) noneConnected() bool {
+	for _, server := range []*server{s.main, s.seconds} {
+		if server == nil {
+			continue
+		}
+		if _, err := server.connection.Client(); err == nil {
+			return false
+		}
+	}
+	return true
+}
+
 // silent reports whether the last flight to the node of a slot ended without an answer.
 func (s *server) silent(slot uint16, key []byte) bool {
 	q := s.queueFor(slot, key)

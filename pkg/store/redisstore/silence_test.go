@@ -242,3 +242,40 @@ func TestCloseSendsForABoundedTime(t *testing.T) {
 		})
 	}
 }
+
+// While nothing can be sent, a shard whose hits all matter for some time is not looked at again and again.
+func TestHitsThatWaitForRedisCostNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, g, _ := noted()
+		s := awayBy(t, f, g, Options{})
+		taking(t, s, hit("asked", perAge(algorithms.FixedWindow, 10)))
+		g.away.Store(true)
+		const keys = 10_000
+		oweing(s, 0, keys, 1)
+		seen := func() (n int) { // in some time, in which no tick comes
+			for range 10 {
+				n += s.outbox.round(time.Now(), outboxPerTick, false).seen
+			}
+			return n
+		}
+		if n := seen(); n < keys {
+			t.Errorf("at first there were %d looks at %d keys", n, keys)
+		}
+		if n := seen(); n != 0 {
+			t.Errorf("then there were %d looks", n)
+		}
+		oweing(s, 0, keys, 1) // the same keys
+		if n := seen(); n != 0 {
+			t.Errorf("after more hits of these keys there were %d looks", n)
+		}
+		soon := hit("soon", algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: 10, Period: time.Second})
+		s.Later(&soon, s.Now())
+		if n := seen(); n == 0 || n > keys/10 {
+			t.Errorf("after a hit of a new key there were %d looks, want those at one shard", n)
+		}
+		time.Sleep(longestRest)
+		if stats := s.Stats(); stats.OwedKeys != keys || stats.ExpiredHits != 1 {
+			t.Errorf("after the window of the new key: %+v", stats)
+		}
+	})
+}

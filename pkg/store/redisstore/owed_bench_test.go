@@ -1,0 +1,33 @@
+package redisstore
+
+import (
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+)
+
+// BenchmarkOwedKeysWhileRedisIsAway is one tick of the outbox while the hits of as many keys as the outbox has room for wait, and there is no
+// connection. A second has ten ticks.
+func BenchmarkOwedKeysWhileRedisIsAway(b *testing.B) {
+	for _, a := range []algorithms.Algorithm{algorithms.FixedWindow, algorithms.TokenBucket} {
+		b.Run(a.String(), func(b *testing.B) {
+			s, err := New(Options{Target: Target{URLs: []string{"redis://127.0.0.1:1"}}, Logger: slog.New(slog.DiscardHandler)})
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.Cleanup(s.Close)
+			for n := range outboxShards * outboxPerShard {
+				c := hit(fmt.Sprint("a key of a usual length ", n), perAge(a, 10))
+				s.Later(&c, s.Now())
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				s.outbox.sendSome(time.Now(), outboxPerTick, false)
+			}
+			b.ReportMetric(float64(s.Stats().OwedKeys), "keys")
+		})
+	}
+}

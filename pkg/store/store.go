@@ -67,6 +67,10 @@ type Charge struct {
 	OnError       OnError
 	Exact         bool // each hit is decided by the shared store, never from hits taken in advance
 
+	// Hash is set by Take and TakeNow of a store that is [Hashing]: a hash of the key, the algorithm and the period, at least 1. Clients cannot
+	// foresee the hash. The same key has the same hash as long as the process runs.
+	Hash uint64
+
 	// Hold makes the charge the begin or the end of a holder. Nil: an ordinary charge. Concurrency needs a holder: without one a charge
 	// asks as a probe, and holds nothing. A store may keep no pointer to Hold after the call.
 	Hold *Hold
@@ -100,6 +104,12 @@ type Prompt interface {
 	// TakeNow is Take for a transaction that needs no wait. If the transaction needs one, or fails, TakeNow changes nothing, and decided is
 	// false; the caller may then call Take. A server may call TakeNow on the goroutine that reads a connection.
 	TakeNow(charges []Charge, decisions []algorithms.Decision) (admitted, decided bool)
+}
+
+// Hashing is a store that tells the hash of each charge, as it needs the hash anyway.
+type Hashing interface {
+	// SetsHash reports whether Take and TakeNow set Charge.Hash of all charges. The answer never changes.
+	SetsHash() bool
 }
 
 // Admitted gives the verdict on a request. A denied charge in Enforce mode denies the request. So do the rules in Quota mode, if there

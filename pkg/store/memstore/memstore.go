@@ -33,8 +33,9 @@ import (
 )
 
 var (
-	_ store.Store  = (*Store)(nil)
-	_ store.Prompt = (*Store)(nil)
+	_ store.Store   = (*Store)(nil)
+	_ store.Prompt  = (*Store)(nil)
+	_ store.Hashing = (*Store)(nil)
 )
 
 // OnFull is the policy for a new key when the store is full of keys that are denied now.
@@ -233,6 +234,9 @@ func (s *Store) Stats() Stats {
 // Prompt implements [store.Prompt].
 func (s *Store) Prompt() bool { return true }
 
+// SetsHash implements [store.Hashing]: it does.
+func (s *Store) SetsHash() bool { return true }
+
 // Take implements [store.Store]. Take fails only when ctx has ended.
 func (s *Store) Take(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
 	if err := ctx.Err(); err != nil {
@@ -301,6 +305,7 @@ func (s *Store) Reset(ctx context.Context, charges []store.Charge) (int, error) 
 // takeOne applies a transaction of one charge, the common case, under one lock.
 func (s *Store) takeOne(c *store.Charge, d *algorithms.Decision) {
 	key := s.digest(c)
+	c.Hash = key.hi
 	sh := s.shardOf(key)
 	var r room
 	for {

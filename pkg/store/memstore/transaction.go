@@ -118,6 +118,7 @@ func (t *transaction) plan(s *Store, charges []store.Charge) {
 	t.refs, t.order, t.views, t.shards = t.refs[:0], t.order[:0], t.views[:0], t.shards[:0]
 	for i := range charges {
 		key := s.digest(&charges[i])
+		charges[i].Hash = key.hi
 		t.refs = append(t.refs, ref{key: key, shard: s.shardNumber(key), begin: -1})
 		t.order = append(t.order, i)
 	}

@@ -1,0 +1,44 @@
+package top
+
+import "testing"
+
+// BenchmarkCount counts hits of tracked keys: one key, and many in turns.
+func BenchmarkCount(b *testing.B) {
+	for name, keys := range map[string]int{"one key": 1, "500 keys": 512} {
+		b.Run(name, func(b *testing.B) {
+			s := NewSketch(1000)
+			hashes := make([]uint64, keys)
+			for i := range hashes {
+				hashes[i] = hashOf(i)
+				s.Admit(Hit{Hash: hashes[i], Hits: 1}, 0, textOf(i))
+			}
+			remaining := uint32(0)
+			b.ReportAllocs()
+			for b.Loop() {
+				remaining++
+				if !s.Count(Hit{Hash: hashes[remaining%uint32(keys)], Hits: 1, Remaining: remaining, Capacity: 100}) {
+					b.Fatal("the key is not tracked")
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkMiss is hits of keys that are not tracked and have few hits.
+func BenchmarkMiss(b *testing.B) {
+	s := NewSketch(1000)
+	for i := range 10_000 {
+		for range 1000 {
+			s.Admit(Hit{Hash: hashOf(i), Hits: 1}, 0, textOf(i))
+		}
+	}
+	n := uint64(0)
+	b.ReportAllocs()
+	for b.Loop() {
+		n += 0x9e3779b97f4a7c15
+		h := Hit{Hash: n | 1, Hits: 1, Remaining: 3, Capacity: 100}
+		if !s.Count(h) && s.Wants(h, uint32(n*31>>32)) {
+			s.Admit(h, uint32(n*37>>32), nil)
+		}
+	}
+}

@@ -72,14 +72,12 @@ func TestDefaults(t *testing.T) {
 				}},
 			},
 			Rules: reload.Options{
-				Paths: []string{"rules"}, Options: descriptors.Options{
-					MaxLogEntries: 10_000, MaxBytes: 20 << 20, MaxBytesSetting: "--max-rules-bytes", MaxTableBytes: 64 << 20, MaxTableBytesSetting: "--max-table-bytes",
-				}, Debounce: 100 * time.Millisecond, Poll: 30 * time.Second,
+				Paths: []string{"rules"}, Options: descriptors.Options{MaxLogEntries: 10_000, MaxBytes: 20 << 20, MaxBytesSetting: "--max-rules-bytes"}, Debounce: 100 * time.Millisecond, Poll: 30 * time.Second,
 				Hint: "name a file or directory with --rules, or put a list domains into the settings file",
 			},
 			XDS:            xds.Options{Node: xds.Node{ID: "default"}, MaxMessageBytes: 64 << 20},
 			Store:          serving.StoreOptions{MaxKeys: 1_000_000, MaxHolds: 1_000_000, OnFull: memstore.Allow, DenyCache: time.Second},
-			Limiter:        limiter.Options{MaxDescriptors: 1000, MaxLogEntries: 10_000, DetailedValues: 1000, OnStoreError: store.Local},
+			Limiter:        limiter.Options{MaxDescriptors: 1000, MaxLogEntries: 10_000, DetailedValues: 1000, TopKeys: 1000, OnStoreError: store.Local},
 			State:          serving.State{Setting: "state-dir"},
 			Record:         serving.Record{Setting: "record", MaxBytes: 1 << 30, Hash: []string{}},
 			MaxConnections: 1000,

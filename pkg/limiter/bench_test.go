@@ -2,6 +2,8 @@ package limiter_test
 
 import (
 	"fmt"
+	"os"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -22,6 +24,14 @@ func manyRules(n int) string {
 	return b.String()
 }
 
+// topKeys is the keys that benchmarks track: as many as the programs, or WEIR_BENCH_TOP_KEYS, to compare with none.
+func topKeys() int {
+	if n, err := strconv.Atoi(os.Getenv("WEIR_BENCH_TOP_KEYS")); err == nil {
+		return n
+	}
+	return 1000
+}
+
 // BenchmarkCheck is match, key, one charge and the metrics, on random ones of a million keys, with few rules and many. The
 // keys are a thousand tenants of a thousand users, so that reading the names costs no memory access beside those measured.
 func BenchmarkCheck(b *testing.B) {
@@ -33,7 +43,7 @@ func BenchmarkCheck(b *testing.B) {
 				b.Fatal(err)
 			}
 			defer s.Close()
-			l, err := limiter.New(s, limiter.Options{})
+			l, err := limiter.New(s, limiter.Options{TopKeys: topKeys()})
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -72,7 +82,7 @@ func BenchmarkCheck(b *testing.B) {
 func BenchmarkCheckOneKey(b *testing.B) {
 	for _, rules := range []int{10, 10_000} {
 		b.Run(fmt.Sprintf("rules=%d", rules), func(b *testing.B) {
-			f := newFixture(b, manyRules(rules))
+			f := newFixtureWith(b, manyRules(rules), limiter.Options{TopKeys: topKeys()})
 			r := request("edge", "tenant=t,user=u")
 			var v limiter.Verdict
 			b.ReportAllocs()
@@ -89,7 +99,7 @@ func TestCheckDoesNotAllocate(t *testing.T) {
 	if race.Enabled {
 		t.Skip("the race detector makes sync.Pool drop objects")
 	}
-	f := newFixture(t, rules)
+	f := newFixtureWith(t, rules, limiter.Options{TopKeys: 8})
 	for name, r := range map[string]*limiter.Request{
 		"one":      request("edge", "path=/search,client=a"),
 		"two":      request("edge", "path=/search,client=a", "api_key=k"),

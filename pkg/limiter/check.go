@@ -74,6 +74,9 @@ func (l *Limiter) end(set *ruleSet, r *Request, v *Verdict) {
 		}
 		l.count(set, r, v, i)
 	}
+	if l.tracking.keys != nil && len(v.charges) > 0 {
+		l.tracking.count(r, v)
+	}
 	if v.OverLimit && l.options.Shadow {
 		v.OverLimit = false
 		l.requests.shadowed.Add(1)

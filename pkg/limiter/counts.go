@@ -60,8 +60,9 @@ const MaxValue = 256
 
 // tally is one set of counts.
 type tally struct {
-	decisions [Codes]atomic.Uint64
-	hits      [Codes]atomic.Uint64
+	single    [Codes]atomic.Uint64 // decisions with one hit, so that most decisions cost one atomic operation
+	decisions [Codes]atomic.Uint64 // with another number of hits
+	hits      [Codes]atomic.Uint64 // of decisions
 	refunded  atomic.Uint64
 	near      atomic.Uint64
 }
@@ -77,10 +78,14 @@ type Tally struct {
 func newCounts(values int) *Counts { return &Counts{max: values} }
 
 func (t *tally) add(code Code, hits int64, near uint64) {
-	t.decisions[code].Add(1)
 	if near > 0 {
 		t.near.Add(near)
 	}
+	if hits == 1 {
+		t.single[code].Add(1)
+		return
+	}
+	t.decisions[code].Add(1)
 	if hits > 0 {
 		t.hits[code].Add(uint64(hits))
 	} else if hits < 0 {
@@ -90,7 +95,8 @@ func (t *tally) add(code Code, hits int64, near uint64) {
 
 func (t *tally) read() (sum Tally) {
 	for c := range Codes {
-		sum.Decisions[c], sum.Hits[c] = t.decisions[c].Load(), t.hits[c].Load()
+		single := t.single[c].Load()
+		sum.Decisions[c], sum.Hits[c] = single+t.decisions[c].Load(), single+t.hits[c].Load()
 	}
 	sum.Refunded, sum.Near = t.refunded.Load(), t.near.Load()
 	return sum
@@ -158,6 +164,9 @@ func (c *Counts) Levels() iter.Seq2[[]string, Tally] {
 	}
 }
 
+// overridePath stands for the path of a rule where an override has none.
+const overridePath = "override"
+
 // RuleCounts is the counts of one rule.
 type RuleCounts struct {
 	Rule   *descriptors.Rule // nil for overrides without a matching rule
@@ -176,7 +185,7 @@ func (l *Limiter) Counts() iter.Seq[RuleCounts] {
 			}
 		}
 		for domain, c := range set.overrides {
-			if !yield(RuleCounts{nil, domain, "override", c}) {
+			if !yield(RuleCounts{nil, domain, overridePath, c}) {
 				return
 			}
 		}
@@ -221,16 +230,19 @@ func (l *Limiter) count(set *ruleSet, r *Request, v *Verdict, i int) {
 		l.requests.noDomain.Add(1)
 		return
 	}
-	c := set.overrides[r.Domain]
+	var c *Counts
 	limitless := s.Overridden && s.Rule != nil && len(s.Rule.Limits) == 0 // such a rule has no counts of its own
 	switch {
-	case s.Rule == nil:
-		l.requests.noMatch.Add(1)
-		if !s.Overridden {
-			return
-		}
-	case !limitless:
+	case s.Rule != nil && !limitless:
 		c = set.counts[s.Rule.ID]
+	case s.Overridden:
+		c = set.overrides[r.Domain]
+	}
+	if s.Rule == nil {
+		l.requests.noMatch.Add(1)
+	}
+	if c == nil {
+		return
 	}
 	code, near, hits := s.code(), uint64(0), s.Hits
 	if s.Hold != nil {

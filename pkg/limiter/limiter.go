@@ -23,13 +23,19 @@ const (
 	DefaultMaxDescriptors = 1000
 	DefaultMaxLogEntries  = 10_000
 	DefaultDetailedValues = 1000
+	DefaultTopKeys        = 1000 // of the programs; Options.TopKeys has no default
 )
+
+// MaxTopKeys is the bound of Options.TopKeys. As many keys take up to 100 MB.
+const MaxTopKeys = 100_000
 
 // Options is the options of New. The zero value is valid.
 type Options struct {
 	MaxDescriptors int    // largest number of descriptors in a request; 0 means DefaultMaxDescriptors
 	MaxLogEntries  uint32 // largest number of requests of a sliding_window_log in rules and overrides; 0 means DefaultMaxLogEntries
 	DetailedValues int    // largest number of values of a rule that are counted apart, see [Counts]; 0 means DefaultDetailedValues
+
+	TopKeys int // number of keys with the most hits that are tracked, see [Limiter.TopKeys], at most MaxTopKeys; 0: none is
 
 	OnStoreError store.OnError // for limits without on_store_error, while the store does not answer
 	Leased       bool          // limits without sharing may be decided from hits taken in advance, see package leased
@@ -51,6 +57,7 @@ type Limiter struct {
 	units    unitLimits
 	current  atomic.Pointer[ruleSet]
 	requests requestCounts
+	tracking tracking
 	calls    sync.Pool  // of *call
 	setting  sync.Mutex // held while rules are set
 }
@@ -76,6 +83,9 @@ func New(s store.Store, o Options) (*Limiter, error) {
 	if o.DetailedValues < 0 {
 		errs = append(errs, fmt.Errorf("detailed values: %d: must be at least 1", o.DetailedValues))
 	}
+	if o.TopKeys < 0 || o.TopKeys > MaxTopKeys {
+		errs = append(errs, fmt.Errorf("top keys: %d: must be from 0 to %d", o.TopKeys, MaxTopKeys))
+	}
 	if !(o.NearLimit >= 0) || math.IsInf(o.NearLimit, 0) {
 		errs = append(errs, fmt.Errorf("near limit: %v: must be at least 0", o.NearLimit))
 	}
@@ -88,7 +98,7 @@ func New(s store.Store, o Options) (*Limiter, error) {
 	o.MaxDescriptors = cmp.Or(o.MaxDescriptors, DefaultMaxDescriptors)
 	o.MaxLogEntries = cmp.Or(o.MaxLogEntries, DefaultMaxLogEntries)
 	o.DetailedValues = cmp.Or(o.DetailedValues, DefaultDetailedValues)
-	l := &Limiter{store: s, options: o, units: newUnitLimits()}
+	l := &Limiter{store: s, options: o, units: newUnitLimits(), tracking: newTracking(s, o.TopKeys)}
 	l.calls.New = func() any { return new(call) }
 	l.current.Store(&ruleSet{rules: new(descriptors.Rules)})
 	return l, nil

@@ -28,6 +28,7 @@ type Verdict struct {
 	holds     []store.Hold         // of the charges that have one, in order
 	states    []store.State        // of the charges, with TellSource
 	name      []byte               // of a holder
+	random    uint64               // see draw; 0 before the first
 }
 
 // Outcome is the treatment of a descriptor.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/weirproxy/weir/internal/render"
 	"github.com/weirproxy/weir/internal/watch"
+	"github.com/weirproxy/weir/pkg/limiter"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
@@ -51,6 +52,18 @@ func (a *admin) ListRules(context.Context, *adminv1.ListRulesRequest) (*adminv1.
 		Errors:   now.Errors,
 		Warnings: now.Warnings,
 	}, nil
+}
+
+// ListTopKeys implements the AdminService.
+func (a *admin) ListTopKeys(ctx context.Context, in *adminv1.ListTopKeysRequest) (*adminv1.ListTopKeysResponse, error) {
+	out, err := render.TopKeys(ctx, a.options.Limiter, in)
+	switch {
+	case errors.Is(err, limiter.ErrNoTopKeys):
+		return nil, status.Error(codes.Unimplemented, err.Error())
+	case err != nil:
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	return out, nil
 }
 
 // Reload implements the AdminService.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
@@ -15,8 +16,11 @@ import (
 	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/weirproxy/weir/pkg/descriptors"
+	"github.com/weirproxy/weir/pkg/limiter"
+	"github.com/weirproxy/weir/pkg/store/memstore"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
@@ -289,4 +293,50 @@ func TestAdminHealth(t *testing.T) {
 			t.Errorf("health: got %v, %v; want SERVING", got, err)
 		}
 	})
+}
+
+func TestListTopKeysShowsWhoHasTheMostHits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, adminRules, nil)
+		f.ask(t, hits(3, "path", "/about", "user", "u"))
+		f.ask(t, hits(2, "path", "/about", "user", "\x1b[2J"))
+		client := f.admin(t)
+		got, err := client.ListTopKeys(t.Context(), &adminv1.ListTopKeysRequest{Rule: "path=/a*,user", Most: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		is(t, got, new(adminv1.ListTopKeysResponse), `tracked: 4 covers {}
+			keys { key: "4:edge|4:path=6:/about|4:user=1:u#fixed_window/1d" domain: "edge" rule: "path=/a*,user" file: "rules.yaml" line: 7
+				entries { key: "path" value: "/about" } entries { key: "user" value: "u" } hits: 3 used: 0.03 remaining: 97 current: true
+				reset_after { seconds: 86400 } limit { algorithm: "fixed_window" requests_per_unit: 100 period { seconds: 86400 } burst: 100
+					count_rejected: true name: "n" unit: "day" unit_multiplier: 1 } }`)
+		for want, in := range map[string]*adminv1.ListTopKeysRequest{
+			"window: 5s: must be 1m or 10m":                   {Window: durationpb.New(5 * time.Second)},
+			"most: 1001: must be from 1 to 1000, or 0 for 20": {Most: 1001},
+			"order: 9: is not an order":                       {Order: 9},
+		} {
+			if _, err := client.ListTopKeys(t.Context(), in); status.Code(err) != codes.InvalidArgument || status.Convert(err).Message() != want {
+				t.Errorf("got %v; want InvalidArgument %q", err, want)
+			}
+		}
+		f = start(t, "", func(o *Options) { o.Limiter = untracked(t) })
+		if _, err := f.admin(t).ListTopKeys(t.Context(), &adminv1.ListTopKeysRequest{}); status.Code(err) != codes.Unimplemented {
+			t.Errorf("without tracked keys: got %v; want Unimplemented", err)
+		}
+	})
+}
+
+// untracked returns a limiter that tracks no keys.
+func untracked(t *testing.T) *limiter.Limiter {
+	t.Helper()
+	s, err := memstore.New(memstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	l, err := limiter.New(s, limiter.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
 }

@@ -25,7 +25,7 @@ import (
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
-		Own: []string{"pkg/algorithms", "pkg/descriptors", "pkg/store", "pkg/limiter", "internal/connections", "internal/durations", "internal/inflight", "internal/lane", "internal/laneserver", "internal/loglimit", "internal/metrics", "internal/page", "internal/rawio", "internal/render", "internal/split", "internal/watch", "proto/..."},
+		Own: []string{"pkg/algorithms", "pkg/descriptors", "pkg/store", "pkg/limiter", "internal/connections", "internal/durations", "internal/inflight", "internal/lane", "internal/laneserver", "internal/loglimit", "internal/metrics", "internal/page", "internal/rawio", "internal/render", "internal/split", "internal/top", "internal/watch", "proto/..."},
 		Never: []string{
 			"github.com/spf13", "flag", "github.com/redis", "github.com/weirproxy/weir/pkg/store/memstore",
 			"go.opentelemetry.io/otel/sdk", "go.opentelemetry.io/otel/exporters",
@@ -96,7 +96,7 @@ func startOn(tb testing.TB, s store.Store, rules string, change func(*Options)) 
 		s = waits{s}
 	}
 	var err error
-	if f.limiter, err = limiter.New(s, limiter.Options{}); err != nil {
+	if f.limiter, err = limiter.New(s, limiter.Options{TopKeys: 10}); err != nil {
 		tb.Fatal(err)
 	}
 	if rules != "" {
@@ -152,7 +152,7 @@ func dial(tb testing.TB, serve func(net.Listener) error) *grpc.ClientConn {
 func load(tb testing.TB, rules string) *descriptors.Rules {
 	tb.Helper()
 	table := func(name string) (*descriptors.Table, error) {
-		return descriptors.NewTable(name, []byte("gold,7\nslow,5,hour\n")), nil
+		return descriptors.NewTable(name, []byte("gold,7\nslow,5,hour\n"))
 	}
 	r, _, err := descriptors.Load([]descriptors.Source{{Name: "rules.yaml", Data: []byte(rules), Table: table}}, descriptors.Options{})
 	if err != nil {

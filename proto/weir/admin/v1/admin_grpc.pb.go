@@ -64,7 +64,7 @@ type AdminServiceClient interface {
 	// clients watch.
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
 	// ListTopKeys lists the keys with the most hits, the most denied hits, or the largest part of their limit used. INVALID_ARGUMENT for a
-	// window that is not kept.
+	// window that is not kept; UNIMPLEMENTED when this process tracks no keys.
 	ListTopKeys(ctx context.Context, in *ListTopKeysRequest, opts ...grpc.CallOption) (*ListTopKeysResponse, error)
 	// Grant gives one key of one rule another limit until an instant. The server logs the call. NOT_FOUND when no rule with a limit matches
 	// the entries, INVALID_ARGUMENT for numbers and times out of bounds, RESOURCE_EXHAUSTED when there are too many grants.
@@ -245,7 +245,7 @@ type AdminServiceServer interface {
 	// clients watch.
 	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
 	// ListTopKeys lists the keys with the most hits, the most denied hits, or the largest part of their limit used. INVALID_ARGUMENT for a
-	// window that is not kept.
+	// window that is not kept; UNIMPLEMENTED when this process tracks no keys.
 	ListTopKeys(context.Context, *ListTopKeysRequest) (*ListTopKeysResponse, error)
 	// Grant gives one key of one rule another limit until an instant. The server logs the call. NOT_FOUND when no rule with a limit matches
 	// the entries, INVALID_ARGUMENT for numbers and times out of bounds, RESOURCE_EXHAUSTED when there are too many grants.

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/weirproxy/weir/internal/render"
+	"github.com/weirproxy/weir/pkg/limiter"
+	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
+)
+
+// topOrders are the values of --by.
+func topOrders() map[string]adminv1.TopOrder {
+	return map[string]adminv1.TopOrder{
+		"hits": adminv1.TopOrder_TOP_ORDER_HITS, "denied": adminv1.TopOrder_TOP_ORDER_DENIED, "used": adminv1.TopOrder_TOP_ORDER_USED,
+	}
+}
+
+// newTop returns the command that shows the keys with the most hits.
+func newTop() *cobra.Command {
+	var (
+		server, output, by string
+		request            adminv1.ListTopKeysRequest
+		window             time.Duration
+		every              time.Duration
+		once               bool
+	)
+	cmd := &cobra.Command{
+		Use:   "top [--server ADDRESS] [--by hits|denied|used]",
+		Short: "Show the keys with the most hits, and how much of their limits they have used",
+		Long: `Show the keys of a running sidecar with the most hits, the most denied hits, or the largest part of their limit used.
+On a terminal the table is drawn again every two seconds until Ctrl-C. Anywhere else, and with --once or --output json, it is written once.
+
+HITS and DENIED are hits of the window, denied ones included. "80+9?" says that fewer than 9 more may have come before the sidecar tracked the
+key. USED, LEFT and IDLE IN are of now.`,
+		Example: `  sidecar top
+  sidecar top --by denied --window 10m --domain shop`,
+		Args: arguments(0, 0, "none"),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := outputFormat(output); err != nil {
+				return usage("%w", err)
+			}
+			order, ok := topOrders()[by]
+			if !ok {
+				return usage("--by: %q: must be hits, denied or used", by)
+			}
+			if window != limiter.ShortWindow && window != limiter.LongWindow {
+				return usage("--window: %v: must be 1m or 10m", window)
+			}
+			if every < 100*time.Millisecond {
+				return usage("--every: %v: must be at least 100ms", every)
+			}
+			request.Order, request.Window = order, durationpb.New(window)
+			if once || output == outputJSON || !isTerminal(cmd.OutOrStdout()) {
+				return writeTop(cmd, server, output, &request, "")
+			}
+			return redrawTop(cmd, server, &request, every)
+		},
+	}
+	addServer(cmd, &server)
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	flags.StringVar(&by, "by", "hits", "order of the keys: hits|denied|used")
+	flags.DurationVar(&window, "window", limiter.ShortWindow, "`time` to look back: 1m or 10m")
+	flags.StringVar(&request.Domain, "domain", "", "only keys of this `domain`")
+	flags.StringVar(&request.Rule, "rule", "", "only keys of the rule with this `path`, as match prints it, or override")
+	flags.Uint32Var(&request.Most, "most", 20, "show at most this `number` of keys, 1 to 1000")
+	flags.DurationVar(&every, "every", 2*time.Second, "`time` between two tables")
+	flags.BoolVar(&once, "once", false, "write one table, without control characters")
+	flags.StringVar(&output, "output", outputText, "text|json")
+	return cmd
+}
+
+// isTerminal reports whether w is a terminal that can draw again.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
+}
+
+// writeTop writes the top keys of a running sidecar once, behind a text.
+func writeTop(cmd *cobra.Command, server, output string, request *adminv1.ListTopKeysRequest, before string) error {
+	answer, err := ask(cmd, server, func(ctx context.Context, c adminv1.AdminServiceClient) (*adminv1.ListTopKeysResponse, error) {
+		return c.ListTopKeys(ctx, request)
+	})
+	if err != nil {
+		return err
+	}
+	return writeAnswer(cmd.OutOrStdout(), output, answer, before+render.TopText(answer))
+}
+
+// clearScreen moves to the upper left corner and clears the screen.
+const clearScreen = "\x1b[H\x1b[2J"
+
+// redrawTop draws the top keys again and again, until the command's context ends. A sidecar that answers no more is a line of text.
+func redrawTop(cmd *cobra.Command, server string, request *adminv1.ListTopKeysRequest, every time.Duration) error {
+	ticks := time.NewTicker(every)
+	defer ticks.Stop()
+	for first := true; ; first = false {
+		if err := writeTop(cmd, server, outputText, request, clearScreen); err != nil {
+			if first || cmd.Context().Err() != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s%v\n", clearScreen, err)
+		}
+		select {
+		case <-cmd.Context().Done():
+			return nil
+		case <-ticks.C:
+		}
+	}
+}

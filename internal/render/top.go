@@ -1,0 +1,146 @@
+package render
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/weirproxy/weir/pkg/limiter"
+	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
+)
+
+// Bounds of ListTopKeysRequest.most.
+const (
+	usualTopKeys = 20
+	mostTopKeys  = 1000
+)
+
+// TopKeys returns the first tracked keys in an order. The error is [limiter.ErrNoTopKeys], or a mistake in the request.
+func TopKeys(ctx context.Context, l *limiter.Limiter, in *adminv1.ListTopKeysRequest) (*adminv1.ListTopKeysResponse, error) {
+	q := limiter.TopQuery{Domain: in.GetDomain(), Path: in.GetRule(), Most: int(in.GetMost())}
+	switch {
+	case in.GetMost() > mostTopKeys:
+		return nil, fmt.Errorf("most: %d: must be from 1 to %d, or 0 for %d", in.GetMost(), mostTopKeys, usualTopKeys)
+	case in.GetMost() == 0:
+		q.Most = usualTopKeys
+	}
+	switch in.GetOrder() {
+	case adminv1.TopOrder_TOP_ORDER_UNSPECIFIED, adminv1.TopOrder_TOP_ORDER_HITS:
+	case adminv1.TopOrder_TOP_ORDER_DENIED:
+		q.Order = limiter.ByDenied
+	case adminv1.TopOrder_TOP_ORDER_USED:
+		q.Order = limiter.ByUsed
+	default:
+		return nil, fmt.Errorf("order: %d: is not an order", in.GetOrder())
+	}
+	if w := in.GetWindow(); w != nil {
+		if q.Window = w.AsDuration(); q.Window != limiter.ShortWindow && q.Window != limiter.LongWindow {
+			return nil, fmt.Errorf("window: %v: must be %s or %s", q.Window, periodText(limiter.ShortWindow), periodText(limiter.LongWindow))
+		}
+	}
+	top, err := l.TopKeys(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	out := &adminv1.ListTopKeysResponse{Tracked: uint64(top.Tracked), Covers: durationpb.New(top.Covers)}
+	for i := range top.Keys {
+		out.Keys = append(out.Keys, topKey(&top.Keys[i]))
+	}
+	return out, nil
+}
+
+// topKey returns a key as a message. Texts of clients that are not UTF-8 get U+FFFD in place of the wrong bytes.
+func topKey(k *limiter.TopKey) *adminv1.TopKey {
+	out := &adminv1.TopKey{
+		Key: strings.ToValidUTF8(k.Key, "\uFFFD"), Domain: strings.ToValidUTF8(k.Domain, "\uFFFD"), Rule: k.Path,
+		Hits: k.Hits, HitsError: k.HitsError, Denied: k.Denied, DeniedError: k.DeniedError,
+		Used: k.Used, Remaining: k.Remaining, Current: k.Current, Cut: k.Cut,
+	}
+	if r := k.Rule; r != nil {
+		out.File, out.Line = r.File, uint32(r.Line)
+	}
+	for _, e := range k.Entries {
+		out.Entries = append(out.Entries, &adminv1.Entry{Key: strings.ToValidUTF8(e.Key, "\uFFFD"), Value: strings.ToValidUTF8(e.Value, "\uFFFD")})
+	}
+	if !k.Cut {
+		out.Limit = Limit(&k.Limit)
+	}
+	if k.Current {
+		out.ResetAfter = durationpb.New(k.ResetAfter)
+	}
+	if o := k.Override; o != nil {
+		out.Override = &adminv1.LimitOverride{RequestsPerUnit: o.Requests, Unit: adminv1.Unit(o.Unit), UnitMultiplier: o.Multiplier}
+	}
+	return out
+}
+
+// TopText returns top keys as a table for people.
+func TopText(r *adminv1.ListTopKeysResponse) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "hits of the last %v; %d keys are tracked\n", r.GetCovers().AsDuration().Round(time.Second), r.GetTracked())
+	if len(r.GetKeys()) == 0 {
+		b.WriteString("no key has any\n")
+		return b.String()
+	}
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "HITS\tDENIED\tUSED\tLEFT\tIDLE IN\t")
+	for _, k := range r.GetKeys() {
+		left, idle := strconv.FormatUint(uint64(k.GetRemaining()), 10), "?"
+		if k.GetCurrent() {
+			idle = k.GetResetAfter().AsDuration().Round(time.Second).String()
+		}
+		fmt.Fprintf(w, "%s\t%s\t%.0f%%\t%s\t%s\t\n", numberWithError(k.GetHits(), k.GetHitsError()),
+			numberWithError(k.GetDenied(), k.GetDeniedError()), 100*k.GetUsed(), left, idle)
+	}
+	_ = w.Flush() // to memory
+	lines := strings.SplitAfter(b.String(), "\n")
+	b.Reset()
+	for i, line := range lines {
+		switch line = strings.TrimSuffix(line, "\n"); {
+		case i == 0:
+			b.WriteString(line + "\n")
+		case i == 1:
+			b.WriteString(line + "  DOMAIN, DESCRIPTOR AND LIMIT\n")
+		case i-2 < len(r.GetKeys()):
+			b.WriteString(line + "  " + topKeyText(r.GetKeys()[i-2]) + "\n")
+		}
+	}
+	return b.String()
+}
+
+// numberWithError returns a number, and the hits that may be missing.
+func numberWithError(n, missing uint64) string {
+	if missing == 0 {
+		return strconv.FormatUint(n, 10)
+	}
+	return fmt.Sprintf("%d+%d?", n, missing)
+}
+
+// topKeyText returns a key as match takes it, and its limit.
+func topKeyText(k *adminv1.TopKey) string {
+	if k.GetCut() {
+		return safe(k.GetKey())
+	}
+	var entries []string
+	for _, e := range k.GetEntries() {
+		entries = append(entries, e.GetKey()+"="+e.GetValue())
+	}
+	text := safe(k.GetDomain()) + " " + safe(strings.Join(entries, ",")) + "  " + limitText(k.GetLimit())
+	if k.GetFile() != "" {
+		text += " (" + place(k.GetFile(), k.GetLine()) + ")"
+	}
+	return text
+}
+
+// safe quotes a text of clients that a terminal would not show as it is.
+func safe(text string) string {
+	if quoted := strconv.QuoteToGraphic(text); quoted != `"`+text+`"` || strings.ContainsAny(text, " \u00a0") {
+		return quoted
+	}
+	return text
+}

@@ -1,0 +1,226 @@
+package limiter
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weirproxy/weir/internal/top"
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/descriptors"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// ErrNoTopKeys is the error of [Limiter.TopKeys] without Options.TopKeys.
+var ErrNoTopKeys = errors.New("this process tracks no keys")
+
+// TopOrder is an order of keys.
+type TopOrder uint8
+
+// The orders.
+const (
+	ByHits   TopOrder = iota // the keys with the most hits first
+	ByDenied                 // the keys with the most denied hits first; keys without any are left out
+	ByUsed                   // the keys first that have used the largest part of their limit
+)
+
+// The windows of [TopQuery].
+const (
+	ShortWindow = time.Minute
+	LongWindow  = 10 * time.Minute
+)
+
+// TopQuery chooses keys. The zero value: the keys of all rules with the most hits in the last minute.
+type TopQuery struct {
+	Domain string        // only this domain; "" for all
+	Path   string        // only rules with this Rule.Path, or "override" for overrides without a rule; "" for all
+	Order  TopOrder      //
+	Window time.Duration // ShortWindow or LongWindow; 0 means ShortWindow
+	Most   int           // keys, at least 1; 0 means all tracked keys
+}
+
+// Top is the first keys in an order.
+type Top struct {
+	Keys    []TopKey
+	Tracked int           // keys that are tracked now, of all rules
+	Covers  time.Duration // the time that the counts cover: at most the window, and a tenth less at times
+}
+
+// TopKey is one key, and its counts in a window.
+//
+// The hits are the hits that requests asked for, denied ones included; probes and refunds are no hits. Hits from before the key was
+// tracked may be missing: with the probability 0.95 fewer than HitsError and DeniedError. An error of 0 says that no hit is missing.
+type TopKey struct {
+	Key      string // readable, see descriptors.AppendKey
+	Domain   string
+	Path     string            // Rule.Path, or "override"
+	Rule     *descriptors.Rule // nil for an override without a rule
+	Entries  []Entry           // of a descriptor that counts under the key, without the entry of a holder; nil when Cut
+	Override *Override         // of the last request that made the key tracked; nil without one
+
+	Hits, HitsError     uint64
+	Denied, DeniedError uint64
+
+	// Limit is the limit now. Used is the part of it that is used, 0 to 1. Used, Remaining and ResetAfter are of now, if Current is true. Else
+	// the store did not answer, and Used and Remaining are of the last decision.
+	Limit      descriptors.Limit
+	Used       float64
+	Remaining  uint32
+	ResetAfter time.Duration
+	Current    bool
+
+	Cut bool // the entries are too long to be kept: Key is only their begin, and Rule and Limit are unknown
+}
+
+// TopKeys returns the first tracked keys in an order; equal ones in the order of their text. A key that no rule counts any more is left
+// out. The error is [ErrNoTopKeys], or about a window that is not kept.
+func (l *Limiter) TopKeys(ctx context.Context, q TopQuery) (Top, error) {
+	if l.tracking.keys == nil {
+		return Top{}, ErrNoTopKeys
+	}
+	var window top.Window
+	switch q.Window {
+	case 0, ShortWindow:
+	case LongWindow:
+		window = top.TenMinutes
+	default:
+		return Top{}, fmt.Errorf("window: %v: must be %v or %v", q.Window, ShortWindow, LongWindow)
+	}
+	if q.Most < 0 {
+		return Top{}, fmt.Errorf("most: %d: must be at least 0", q.Most)
+	}
+	found, covers := l.tracking.keys.Top(window)
+	out := Top{Tracked: l.tracking.keys.Tracked(), Covers: covers}
+	set := l.current.Load()
+	var all []candidate
+	for i := range found {
+		if c, ok := l.candidate(set, &found[i], q); ok {
+			all = append(all, c)
+		}
+	}
+	if q.Order == ByUsed { // by now, where the store says it, not by the last decision
+		l.look(ctx, all)
+	}
+	slices.SortFunc(all, func(a, b candidate) int { return compareTop(q.Order, &a.TopKey, &b.TopKey) })
+	if q.Most > 0 {
+		all = all[:min(len(all), q.Most)]
+	}
+	if q.Order != ByUsed {
+		l.look(ctx, all)
+	}
+	for i := range all {
+		out.Keys = append(out.Keys, all[i].TopKey)
+	}
+	return out, nil
+}
+
+func compareTop(order TopOrder, a, b *TopKey) int {
+	byHits := cmp.Or(cmp.Compare(b.Hits, a.Hits), cmp.Compare(a.Key, b.Key))
+	switch order {
+	case ByDenied:
+		return cmp.Or(cmp.Compare(b.Denied, a.Denied), byHits)
+	case ByUsed:
+		return cmp.Or(cmp.Compare(b.Used, a.Used), byHits)
+	default:
+		return byHits
+	}
+}
+
+// candidate is a tracked key, and the probe of its limit.
+type candidate struct {
+	TopKey
+
+	probe store.Charge
+}
+
+// candidate finds the rule and the limit of a tracked key again, and reports whether the query is for the key.
+func (l *Limiter) candidate(set *ruleSet, k *top.Key, q TopQuery) (c candidate, ok bool) {
+	text, whole := readTracked(k.Text)
+	if q.Domain != "" && text.domain != q.Domain || q.Order == ByDenied && k.Denied == 0 {
+		return c, false
+	}
+	c.TopKey = TopKey{
+		Domain: text.domain, Entries: text.entries, Override: text.override,
+		Hits: k.Hits, HitsError: k.HitsError, Denied: k.Denied, DeniedError: k.DeniedError,
+		Remaining: k.Remaining, Used: used(k.Remaining, k.Capacity),
+	}
+	path := text.path
+	if whole {
+		var v Verdict
+		r := &Request{Domain: text.domain, Descriptors: []Descriptor{{Entries: text.entries, Override: text.override}}}
+		if l.prepare(set, withHolders(set.rules.Domain(r.Domain), r), &v) != nil {
+			return c, false
+		}
+		i := slices.IndexFunc(v.charges, func(c store.Charge) bool { return bytes.HasSuffix(c.Key, []byte(text.suffix)) })
+		if i < 0 {
+			return c, false
+		}
+		c.Key, c.Rule, c.Limit, c.probe = string(v.charges[i].Key), v.Statuses[0].Rule, *v.charged[i], v.charges[i]
+		c.probe.Hits, c.probe.Hold = 0, nil
+		if path = overridePath; c.Rule != nil {
+			path = c.Rule.Path
+		}
+	} else {
+		c.Cut, c.Key, c.Entries = true, cutKey(&text), nil
+	}
+	c.Path = path
+	return c, q.Path == "" || q.Path == path
+}
+
+// cutKey is a text for people in place of a key whose end is not known.
+func cutKey(k *trackedKey) string {
+	var b strings.Builder
+	b.WriteString(k.domain)
+	for _, e := range k.entries {
+		b.WriteString("|" + e.Key + "=" + e.Value)
+	}
+	return b.String() + "…"
+}
+
+// used returns the part of a capacity that is used.
+func used(remaining uint32, capacity uint32) float64 {
+	if remaining >= capacity {
+		return 0
+	}
+	return float64(capacity-remaining) / float64(capacity)
+}
+
+// maxLook is the most charges of one look into the store.
+const maxLook = 100
+
+// look asks the store for the state of keys now. If the store does not answer, the keys keep the values of the last decision.
+func (l *Limiter) look(ctx context.Context, all []candidate) {
+	var (
+		which     []*candidate
+		charges   []store.Charge
+		decisions [maxLook]algorithms.Decision
+	)
+	peek := func() bool {
+		if err := l.store.Peek(ctx, charges, decisions[:len(charges)]); err != nil {
+			return false
+		}
+		for i, c := range which {
+			d := &decisions[i]
+			c.Remaining, c.ResetAfter, c.Current = d.Remaining, d.ResetAfter, true
+			c.Used = used(d.Remaining, c.Limit.Capacity())
+		}
+		which, charges = which[:0], charges[:0]
+		return true
+	}
+	for i := range all {
+		if c := &all[i]; !c.Cut {
+			which, charges = append(which, c), append(charges, c.probe)
+		}
+		if len(charges) == maxLook && !peek() {
+			return
+		}
+	}
+	if len(charges) > 0 {
+		peek()
+	}
+}

@@ -1,0 +1,233 @@
+package limiter_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/limiter"
+	"github.com/weirproxy/weir/pkg/store"
+	"github.com/weirproxy/weir/pkg/store/memstore"
+)
+
+const topRules = `
+domain: edge
+default: {unit: hour, requests_per_unit: 100}
+descriptors:
+  - {key: user, rate_limit: {unit: hour, requests_per_unit: 10}}
+  - key: two
+    rate_limits:
+      - {unit: minute, requests_per_unit: 5}
+      - {unit: hour, requests_per_unit: 100}
+  - {key: shared, value: a*, share_threshold: true, rate_limit: {unit: hour, requests_per_unit: 100}}
+  - {key: bucket, rate_limit: {algorithm: token_bucket, unit: hour, requests_per_unit: 100, hold: {begin: request, end: done, at_most: 1h}}}
+  - {key: slots, rate_limit: {algorithm: concurrency, max_in_flight: 4, hold: {begin: request, end: done, at_most: 1h}}}
+`
+
+// topFixture is a limiter that tracks keys, in a bubble.
+type topFixture struct {
+	fixture
+
+	t *testing.T
+	v limiter.Verdict
+}
+
+func newTopFixture(t *testing.T) *topFixture {
+	return &topFixture{fixture: newFixtureWith(t, topRules, limiter.Options{TopKeys: 100}), t: t}
+}
+
+// ask asks so many times.
+func (f *topFixture) ask(times int, texts ...string) {
+	f.t.Helper()
+	for range times {
+		if err := f.Check(f.t.Context(), request("edge", texts...), &f.v); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+}
+
+// top returns the top keys as text: the path, the entries, and "hits denied remaining/capacity".
+func (f *topFixture) top(q limiter.TopQuery) []string {
+	f.t.Helper()
+	top, err := f.TopKeys(f.t.Context(), q)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	all := []string{}
+	for _, k := range top.Keys {
+		var entries []string
+		for _, e := range k.Entries {
+			entries = append(entries, e.Key+"="+e.Value)
+		}
+		text := fmt.Sprintf("%s %s %d %d %d/%d", k.Path, strings.Join(entries, ","), k.Hits, k.Denied, k.Remaining, k.Limit.Capacity())
+		if k.HitsError+k.DeniedError > 0 || !k.Current {
+			text += fmt.Sprintf(" errors %d %d current %t", k.HitsError, k.DeniedError, k.Current)
+		}
+		all = append(all, text)
+	}
+	return all
+}
+
+func (f *topFixture) want(q limiter.TopQuery, want ...string) {
+	f.t.Helper()
+	if diff := cmp.Diff(append([]string{}, want...), f.top(q)); diff != "" {
+		f.t.Errorf("top keys of %+v (-want +got):\n%s", q, diff)
+	}
+}
+
+// bubble runs a test on a new fixture in a bubble.
+func bubble(t *testing.T, run func(f *topFixture)) {
+	synctest.Test(t, func(t *testing.T) {
+		run(newTopFixture(t))
+	})
+}
+
+func TestTopKeysCountEveryHitOnce(t *testing.T) {
+	bubble(t, func(f *topFixture) {
+		f.ask(12, "user=a")       // two are denied
+		f.ask(3, "user=b hits=3") // nine hits
+		f.ask(9, "user=c")
+		f.ask(1, "user=b hits=2")    // denied
+		f.ask(2, "user=c refund")    // no hits, and two are left again
+		f.ask(1, "user=d hits=0")    // a probe
+		f.ask(1, "nothing=x hits=4") // the default
+		f.ask(2, "two=t")
+		f.ask(1, "shared=ab", "shared=ac")
+		f.want(limiter.TopQuery{},
+			"user user=a 12 2 0/10",
+			"user user=b 11 2 0/10",
+			"user user=c 9 0 3/10",
+			"default nothing=x 4 0 96/100",
+			"two two=t 2 0 98/100", // "1h" comes before "1m"
+			"two two=t 2 0 3/5",
+			"shared=a* shared=ab 2 0 98/100")
+		f.want(limiter.TopQuery{Order: limiter.ByDenied}, "user user=a 12 2 0/10", "user user=b 11 2 0/10")
+		f.want(limiter.TopQuery{Order: limiter.ByUsed, Most: 4},
+			"user user=a 12 2 0/10", "user user=b 11 2 0/10", "user user=c 9 0 3/10", "two two=t 2 0 3/5")
+		f.want(limiter.TopQuery{Path: "two", Most: 1}, "two two=t 2 0 98/100")
+		f.want(limiter.TopQuery{Domain: "other"})
+	})
+}
+
+func TestTopKeysOfHoldersAreTheirTrueHits(t *testing.T) {
+	bubble(t, func(f *topFixture) {
+		f.ask(2, "bucket=m,request=r hits=5") // the second repeats the first
+		f.ask(1, "bucket=m,done=r hits=8")    // three more
+		f.ask(1, "bucket=n,request=s hits=9")
+		f.ask(1, "bucket=n,done=s hits=2") // gives seven back
+		f.ask(1, "slots=u,request=1")
+		f.ask(1, "slots=u,request=2")
+		f.ask(1, "slots=u,done=1")
+		f.want(limiter.TopQuery{}, "bucket bucket=n 9 0 98/100", "bucket bucket=m 8 0 92/100", "slots slots=u 2 0 3/4")
+	})
+}
+
+func TestTopKeysOfOverrides(t *testing.T) {
+	bubble(t, func(f *topFixture) {
+		f.ask(3, "unknown=x override=2")
+		f.ask(2, "user=a override=7")
+		f.want(limiter.TopQuery{}, "override unknown=x 3 1 0/2", "user user=a 2 0 5/7")
+		f.want(limiter.TopQuery{Path: "override"}, "override unknown=x 3 1 0/2")
+	})
+}
+
+func TestTopKeysForgetTheOldestHits(t *testing.T) {
+	bubble(t, func(f *topFixture) {
+		time.Sleep(2 * time.Second) // a hit at the end of a slice may count for either slice
+		for range 20 {              // minutes
+			f.ask(1, "nothing=steady")
+			time.Sleep(time.Minute)
+		}
+		top, err := f.TopKeys(f.t.Context(), limiter.TopQuery{Window: limiter.LongWindow})
+		if err != nil || len(top.Keys) != 1 || top.Keys[0].Hits < 9 || top.Keys[0].Hits > 10 {
+			f.t.Errorf("ten minutes: got %+v, %v; want 9 or 10 hits", top.Keys, err)
+		}
+		if top.Covers < 9*time.Minute || top.Covers > 10*time.Minute {
+			f.t.Errorf("ten minutes cover %v", top.Covers)
+		}
+		f.want(limiter.TopQuery{}) // the last minute has no hit
+		f.ask(4, "nothing=steady")
+		f.want(limiter.TopQuery{}, "default nothing=steady 4 0 76/100")
+		time.Sleep(54 * time.Second)
+		f.want(limiter.TopQuery{}, "default nothing=steady 4 0 76/100")
+		time.Sleep(6 * time.Second)
+		f.want(limiter.TopQuery{})
+		time.Sleep(10 * time.Minute)
+		if top, _ := f.TopKeys(f.t.Context(), limiter.TopQuery{}); top.Tracked != 0 {
+			f.t.Errorf("after ten minutes without hits %d keys are tracked; want none", top.Tracked)
+		}
+		time.Sleep(24 * time.Hour) // no timer runs, and the next hit is not one of yesterday
+		f.ask(1, "user=new")
+		f.want(limiter.TopQuery{Window: limiter.LongWindow}, "user user=new 1 0 9/10")
+	})
+}
+
+func TestTopKeysFollowTheRules(t *testing.T) {
+	bubble(t, func(f *topFixture) {
+		f.ask(3, "user=a")
+		f.ask(2, "two=t")
+		f.rules("\n\n" + strings.NewReplacer("requests_per_unit: 10}", "requests_per_unit: 20}", "key: two", "key: three").Replace(topRules))
+		f.want(limiter.TopQuery{}, "user user=a 3 0 17/20", "default two=t 2 0 98/100") // the default counts under the same key of an hour
+		top, err := f.TopKeys(f.t.Context(), limiter.TopQuery{Path: "user"})
+		if err != nil || len(top.Keys) != 1 || top.Keys[0].Rule.Line != 7 {
+			f.t.Errorf("after a reload: got %+v, %v; want the new line", top.Keys, err)
+		}
+		f.rules("domain: other\n")
+		f.want(limiter.TopQuery{})
+	})
+}
+
+func TestTopKeysOfALongText(t *testing.T) {
+	bubble(t, func(f *topFixture) {
+		long := strings.Repeat("x", 1000)
+		f.ask(3, "user="+long)
+		top, err := f.TopKeys(f.t.Context(), limiter.TopQuery{Path: "user"})
+		if err != nil || len(top.Keys) != 1 {
+			f.t.Fatalf("got %+v, %v", top, err)
+		}
+		k := top.Keys[0]
+		if !k.Cut || k.Hits != 3 || k.Remaining != 7 || k.Entries != nil || !strings.HasPrefix(k.Key, "edge|user=xxx") || len(k.Key) > 600 {
+			f.t.Errorf("got %+v", k)
+		}
+	})
+}
+
+// failing is a store whose Peek fails.
+type failing struct{ *memstore.Store }
+
+func (failing) Peek(context.Context, []store.Charge, []algorithms.Decision) error {
+	return errors.New("away")
+}
+
+func TestTopKeysWithoutTheStoreAreOfTheLastDecision(t *testing.T) {
+	s, err := memstore.New(memstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	l, err := limiter.New(failing{s}, limiter.Options{TopKeys: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &topFixture{fixture: fixture{l, t}, t: t}
+	f.rules(topRules)
+	f.ask(4, "user=a")
+	f.want(limiter.TopQuery{Order: limiter.ByUsed}, "user user=a 4 0 6/10 errors 0 0 current false")
+}
+
+func TestTopKeysRefuseOtherWindows(t *testing.T) {
+	f := newFixtureWith(t, topRules, limiter.Options{TopKeys: 10})
+	if _, err := f.TopKeys(t.Context(), limiter.TopQuery{Window: time.Hour}); err == nil || err.Error() != "window: 1h0m0s: must be 1m0s or 10m0s" {
+		t.Errorf("got %v", err)
+	}
+	if _, err := newFixture(t, topRules).TopKeys(t.Context(), limiter.TopQuery{}); !errors.Is(err, limiter.ErrNoTopKeys) {
+		t.Errorf("without tracked keys: got %v", err)
+	}
+}

@@ -1,0 +1,129 @@
+package limiter
+
+import (
+	"bytes"
+	"encoding/binary"
+	"hash/maphash"
+	"math"
+	"math/rand/v2"
+
+	"github.com/weirproxy/weir/internal/top"
+	"github.com/weirproxy/weir/pkg/descriptors"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// tracking is the keys with the most hits, see [Limiter.TopKeys].
+type tracking struct {
+	keys *top.Tracker // nil: nothing is tracked
+	seed maphash.Seed
+	told bool // the store sets the hashes of charges
+}
+
+func newTracking(s store.Store, keys int) tracking {
+	if keys == 0 {
+		return tracking{}
+	}
+	h, ok := s.(store.Hashing)
+	return tracking{top.NewTracker(keys), maphash.MakeSeed(), ok && h.SetsHash()}
+}
+
+// count counts the charges of a request that the store has decided.
+func (t *tracking) count(r *Request, v *Verdict) {
+	t.keys.Run()
+	for i := range v.charges {
+		c, d := &v.charges[i], &v.decisions[i]
+		hit := top.Hit{Hash: c.Hash, Hits: asked(c), Denied: !d.Allowed, Remaining: d.Remaining, Capacity: c.Limit.Capacity()}
+		if !t.told {
+			hit.Hash = max(maphash.Bytes(t.seed, c.Key), 1)
+		}
+		if !t.keys.Count(hit) && t.keys.Wants(hit, v.draw()) {
+			v.values = appendTracked(v.values[:0], r, v, i)
+			t.keys.Admit(hit, v.draw(), v.values)
+		}
+	}
+}
+
+// asked returns the hits that a charge asks for: 0 for probes and refunds. The begin of a holder asks for its estimate; the end of one
+// asks for the hits above the estimate.
+func asked(c *store.Charge) uint32 {
+	hits := c.Hits
+	if c.Hold != nil {
+		hits = c.Hold.Was.Effect(c.Hold.Phase, c.Limit, c.Hits).Hits // negative where slots become free
+	}
+	return uint32(min(max(hits, 0), math.MaxUint32))
+}
+
+// draw returns a random number. Clients cannot foresee the first; the others are made from it by Knuth's linear congruential generator.
+func (v *Verdict) draw() uint32 {
+	if v.random == 0 {
+		v.random = rand.Uint64() | 1
+	}
+	v.random = v.random*6364136223846793005 + 1442695040888963407
+	return uint32(v.random >> 32)
+}
+
+// trackedKey is the text of a tracked key: all that finds the key, its rule and its limit again.
+type trackedKey struct {
+	domain, path string
+	suffix       string // the end of the store's key, which differs between the limits of a rule
+	override     *Override
+	entries      []Entry
+}
+
+// appendTracked appends the text of charge i.
+func appendTracked(dst []byte, r *Request, v *Verdict, i int) []byte {
+	c := &v.charges[i]
+	s, d := &v.Statuses[c.Rule], &r.Descriptors[c.Rule]
+	dst = appendSized(dst, r.Domain)
+	if s.Rule != nil {
+		dst = appendSized(dst, s.Rule.Path)
+	} else {
+		dst = appendSized(dst, overridePath)
+	}
+	dst = appendSized(dst, c.Key[bytes.LastIndexByte(c.Key, '#'):])
+	if o := d.Override; s.Overridden {
+		dst = binary.AppendUvarint(append(dst, 1), uint64(o.Requests))
+		dst = binary.AppendUvarint(binary.AppendUvarint(dst, uint64(o.Unit)), uint64(o.Multiplier))
+	} else {
+		dst = append(dst, 0)
+	}
+	for _, e := range s.Rule.WithoutHolder(d.Entries) {
+		dst = appendSized(appendSized(dst, e.Key), e.Value)
+	}
+	return dst
+}
+
+func appendSized[T string | []byte](dst []byte, text T) []byte {
+	return append(binary.AppendUvarint(dst, uint64(len(text))), text...)
+}
+
+// readTracked reads the text of a key. whole is false, and there may be too few entries, when the end of the text was cut off.
+func readTracked(text []byte) (k trackedKey, whole bool) {
+	whole = true
+	number := func() uint64 {
+		n, size := binary.Uvarint(text)
+		if size <= 0 {
+			whole, text = false, nil
+			return 0
+		}
+		text = text[size:]
+		return n
+	}
+	sized := func() string {
+		n := number()
+		if n > uint64(len(text)) {
+			whole, n = false, uint64(len(text))
+		}
+		s := string(text[:n])
+		text = text[n:]
+		return s
+	}
+	k.domain, k.path, k.suffix = sized(), sized(), sized()
+	if number() == 1 {
+		k.override = &Override{Requests: uint32(number()), Unit: descriptors.Unit(number()), Multiplier: uint32(number())}
+	}
+	for len(text) > 0 {
+		k.entries = append(k.entries, Entry{Key: sized(), Value: sized()})
+	}
+	return k, whole
+}

@@ -13,7 +13,7 @@ import (
 const (
 	exitBad   = 1 // settings or rules with mistakes, or a failure
 	exitUsage = 2 // a mistake in the command line or in an input line
-	exitNone  = 3 // match found no rule, or holds --release no holder that holds
+	exitNone  = 3 // match found no rule, holds --release no holder that holds, or simulate denies more than --max-denied
 )
 
 // failure is an error with its exit code.

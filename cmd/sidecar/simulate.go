@@ -1,0 +1,184 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weirproxy/weir/internal/records"
+	"github.com/weirproxy/weir/internal/simulate"
+	"github.com/weirproxy/weir/pkg/limiter"
+	"github.com/weirproxy/weir/pkg/store/memstore"
+)
+
+// newSimulate returns the command that decides recorded requests under other rules.
+func newSimulate() *cobra.Command {
+	var rules, against []string
+	var bounds ruleBounds
+	var output string
+	var maxKeys, maxHolds int
+	var maxDenied percentage
+	cmd := &cobra.Command{
+		Use:   "simulate --rules PATH [--against PATH] [--max-denied PERCENT] TRAFFIC…",
+		Short: "Decide recorded requests under other rules, and say who would be denied",
+		Long: `Decide recorded requests under the rules of --rules, in virtual time, as a sidecar in memory mode would have done. With --against the
+command decides them under those rules too, and compares. All keys are full at the first request.
+
+` + trafficHelp + `
+
+With --max-denied the exit code is 3 if the rules deny more: of all requests, or of the requests of one rule. With --against only
+requests count that pass under its rules.`,
+		Example: `  sidecar simulate --rules new.yaml --against rules/ --max-denied 0.5% /var/lib/weir-record
+  zstdcat traffic.jsonl.zst | sidecar simulate --rules new.yaml -`,
+		Args: arguments(1, -1, "TRAFFIC…: files or directories of recorded requests, or - for standard input"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := outputFormat(output); err != nil {
+				return usage("%w", err)
+			}
+			if len(rules) == 0 {
+				return usage("--rules: is missing, must be a rule file or directory")
+			}
+			o := simulate.Options{MaxKeys: maxKeys, MaxHolds: maxHolds, Limiter: limiter.Options{MaxLogEntries: bounds.maxLogEntries}}
+			var err error
+			if o.Rules, _, _, err = loadRules(rules, "", bounds); err != nil {
+				return err
+			}
+			if len(against) > 0 {
+				if o.Against, _, _, err = loadRules(against, "", bounds); err != nil {
+					return err
+				}
+			}
+			s, err := simulate.New(o)
+			if err != nil {
+				return usage("%w", err)
+			}
+			defer s.Close()
+			if err := readTraffic(cmd, args, s.Decide); err != nil {
+				return err
+			}
+			r := s.Result()
+			if output == outputJSON {
+				err = writeJSON(cmd.OutOrStdout(), r)
+			} else {
+				err = writeSimulation(cmd.OutOrStdout(), &r, len(against) > 0)
+			}
+			if err != nil || !maxDenied.given {
+				return err
+			}
+			excess := r.Exceeds(maxDenied.part)
+			for _, e := range excess {
+				cmd.PrintErrf("%s: %s of the requests are denied, more than --max-denied %s\n", e.Where, percent(e.Part), maxDenied.String())
+			}
+			if len(excess) > 0 {
+				return reported(exitNone)
+			}
+			return nil
+		},
+	}
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	flags.StringArrayVar(&rules, "rules", nil, "rule `path`, a file or directory; repeatable")
+	flags.StringArrayVar(&against, "against", nil, "rule `path` of the rules to compare with; repeatable")
+	flags.Var(&maxDenied, "max-denied", "largest `percentage` of denied requests, such as 0.5%")
+	flags.IntVar(&maxKeys, "max-keys", memstore.DefaultMaxKeys, "as of serve: most places for keys in memory")
+	flags.IntVar(&maxHolds, "max-holds", memstore.DefaultMaxHolds, "as of serve: most requests in memory that hold hits")
+	flags.StringVar(&output, "output", outputText, "text|json")
+	addBounds(cmd, &bounds)
+	return cmd
+}
+
+// trafficHelp describes the arguments that are traffic.
+const trafficHelp = `TRAFFIC is recorded requests: files of JSON lines, plain or compressed with zstd, directories of such files, or - for standard input.
+The requests of all files are merged by their times. serve --record writes such files; docs/records.md describes the lines.`
+
+// readTraffic passes the requests of files, directories and standard input on, in the order of their instants. Notes about them go to
+// standard error, and on a terminal the progress. A mistake in them is a failure.
+func readTraffic(cmd *cobra.Command, paths []string, each func(*records.Record)) error {
+	traffic, err := records.Open(cmd.Context(), paths, cmd.InOrStdin())
+	if err != nil {
+		return bad(err, exitUsage)
+	}
+	defer traffic.Close()
+	bar := newProgress(cmd.ErrOrStderr())
+	n, err := passOn(traffic, each, bar)
+	bar.end()
+	notes := traffic.Notes()
+	for i, note := range notes {
+		if i == maxNotes {
+			cmd.PrintErrf("note: and %d notes more\n", len(notes)-i)
+			break
+		}
+		cmd.PrintErrf("note: %v\n", note)
+	}
+	switch {
+	case errors.Is(err, context.Canceled):
+		return err
+	case err != nil:
+		return bad(err, exitUsage)
+	case n == 0:
+		return usage("%s: there are no requests in %s", cmd.Name(), strings.Join(paths, ", "))
+	}
+	return nil
+}
+
+// maxNotes bounds the notes about traffic that are printed.
+const maxNotes = 20
+
+// passOn passes all requests on, and returns their number.
+func passOn(traffic *records.Traffic, each func(*records.Record), bar *progress) (n int, err error) {
+	for {
+		r, err := traffic.Next()
+		if errors.Is(err, io.EOF) {
+			return n, nil
+		}
+		if err != nil {
+			return n, err
+		}
+		each(r)
+		if n++; n%4096 == 0 {
+			read, all := traffic.Progress()
+			bar.show(n, read, all)
+		}
+	}
+}
+
+// percentage is a flag such as 0.5%.
+type percentage struct {
+	part  float64 // from 0 to 1
+	given bool
+}
+
+// Set implements [pflag.Value].
+func (p *percentage) Set(s string) error {
+	number, found := strings.CutSuffix(s, "%")
+	n, err := strconv.ParseFloat(number, 64)
+	if !found || err != nil || !(n >= 0 && n <= 100) {
+		return fmt.Errorf("%q: must be a percentage from 0%% to 100%%, such as 0.5%%", s)
+	}
+	p.part, p.given = n/100, true
+	return nil
+}
+
+// String implements [pflag.Value].
+func (p *percentage) String() string {
+	if !p.given {
+		return ""
+	}
+	return strconv.FormatFloat(100*p.part, 'f', -1, 64) + "%"
+}
+
+// Type implements [pflag.Value].
+func (p *percentage) Type() string { return "percentage" }
+
+// percent writes a part with two digits behind the point; a small part that is not 0 does not become 0.
+func percent(part float64) string {
+	if part > 0 && part < 0.0001 {
+		return "<0.01%"
+	}
+	return strconv.FormatFloat(100*part, 'f', 2, 64) + "%"
+}

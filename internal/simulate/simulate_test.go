@@ -269,7 +269,7 @@ descriptors:
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
 		Own: []string{
-			"internal/lockfile", "internal/metrics", "internal/records", "pkg/algorithms", "pkg/descriptors", "pkg/limiter", "pkg/store", "pkg/store/memstore",
+			"internal/lockfile", "internal/metrics", "internal/records", "internal/top", "pkg/algorithms", "pkg/descriptors", "pkg/limiter", "pkg/store", "pkg/store/memstore",
 		},
 		Never: []string{"google.golang.org/grpc", "github.com/envoyproxy", "github.com/redis", "github.com/spf13"},
 	})

@@ -50,14 +50,7 @@ func TestTwoEnvoysWithTwoLeasedSidecarsShareOneLimit(t *testing.T) {
 	})
 	<-time.After(8 * burst)
 	l.await(t, 100)
-	for _, sidecar := range f.sidecars { // a slow machine asks too rarely for leases at first
-		eventually(t, func() string {
-			if sidecar.metric(t, "weir_store_leased_decisions_total") > 0 {
-				return ""
-			}
-			return "no decision from a lease"
-		})
-	}
+	(&hotFleet{fleet: f}).awaitLeases(t)
 	asking.stop()
 	l.errorless(t)
 	l.atMost(t, 100, 0)
@@ -66,7 +59,6 @@ func TestTwoEnvoysWithTwoLeasedSidecarsShareOneLimit(t *testing.T) {
 			t.Errorf("counters of Envoy %d: got %v, want no error", i, stats)
 		}
 	}
-	(&hotFleet{fleet: f}).spentLeases(t)
 }
 
 // TestAPodOfTheOriginalBesideTwoWithLeasesSeesTheirHits has a pod of the original count in the same Redis. A pod does INCRBY on

@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weirproxy/weir/pkg/store/memstore"
 	"github.com/weirproxy/weir/pkg/store/storetest"
 )
 
@@ -26,6 +27,28 @@ func TestAStoreOfLeasesAloneKeepsTheContract(t *testing.T) {
 				told := &telling{}
 				// The limits of most cases are too small for a fleet of four to lease, and a grant may come between two requests or not.
 				s, err := New(Options{Store: told, Shared: told, Outbox: told, Fleet: func() int { return 4 }})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer s.Close()
+				c.Run(t, storetest.Env{Store: s, Sleep: time.Sleep, Now: instant, InAdvance: inAdvance(c.Name)})
+			})
+		})
+	}
+}
+
+// The store below knows holders, and decides each transaction that has one.
+func TestAStoreOfLeasesKeepsTheContractOfHolders(t *testing.T) {
+	for _, c := range storetest.HoldCases() {
+		t.Run(c.Name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				below, err := memstore.New(memstore.Options{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer below.Close()
+				told := &telling{}
+				s, err := New(Options{Store: below, Shared: told, Outbox: told, Fleet: func() int { return 4 }})
 				if err != nil {
 					t.Fatal(err)
 				}

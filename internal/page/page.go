@@ -1,18 +1,24 @@
 // Package page is the admin page: the state of a running Weir for people, with forms to ask and to change.
 //
-// The page decides nothing and keeps no state of the service: it asks the methods of the admin service in this process. It works without
-// the internet: one template, one style sheet, one script, all embedded. Every answer has a Content-Security-Policy that allows nothing
-// inline. Requests with a foreign Host or Origin are refused (DNS rebinding, cross-site requests), and with a token everybody must show it.
+// The page decides nothing: it asks the methods of the admin service in this process, and reads counters. It works without the internet:
+// templates, one style sheet and one script, all embedded. Every answer has a Content-Security-Policy that allows nothing inline. Requests
+// with a foreign Host or Origin are refused (DNS rebinding, cross-site requests), and with a token everybody must show it.
 package page
 
 import (
 	"bytes"
+	"context"
 	"embed"
 	"errors"
 	"fmt"
 	"html/template"
 	"log/slog"
 	"net/http"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/weirproxy/weir/internal/loglimit"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
@@ -23,7 +29,8 @@ var files embed.FS
 
 // Options is the options of New. Service and Logger must be set; every other field may be zero.
 type Options struct {
-	Service adminv1.AdminServiceServer // that the page shows
+	Service adminv1.AdminServiceServer // that the page asks
+	Source  Source                     // that the page reads
 	Logger  *slog.Logger
 
 	Token        func() string // the token that clients must show; "" admits nobody; nil: no token. Safe for concurrent use
@@ -32,27 +39,41 @@ type Options struct {
 	HostsSetting string        // the setting of Hosts, in errors
 
 	Version string // of the program
+	Host    string // name of the machine
 }
 
 // Page is the admin page. All methods are safe for concurrent use.
 type Page struct {
 	options     Options
+	begun       time.Time
 	templates   *template.Template
 	handler     http.Handler
 	crossOrigin *http.CrossOriginProtection
 	refused     loglimit.Limiter
+	calls       map[string]call
+	sampler     *sampler
+
+	pages, tails chan struct{} // places of open streams
+	ending       context.Context
+	end          context.CancelFunc
+	sampling     sync.Once
+	sampled      sync.WaitGroup
 }
 
-// New returns a Page.
+// New returns a Page. The caller closes it.
 func New(o Options) (*Page, error) {
 	if o.Service == nil || o.Logger == nil {
 		return nil, errors.New("service, logger: must not be nil")
 	}
-	p := &Page{options: o, crossOrigin: http.NewCrossOriginProtection()}
+	p := &Page{
+		options: o, begun: time.Now(), crossOrigin: http.NewCrossOriginProtection(), calls: calls(o.Service), sampler: newSampler(o.Source),
+		pages: make(chan struct{}, maxStreams), tails: make(chan struct{}, maxStreams),
+	}
 	var err error
 	if p.templates, err = template.ParseFS(files, "templates/*.html"); err != nil {
 		return nil, fmt.Errorf("templates: %w", err)
 	}
+	p.ending, p.end = context.WithCancel(context.Background())
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /assets/{name}", p.asset)
 	mux.HandleFunc("GET /login", p.loginForm)
@@ -63,15 +84,44 @@ func New(o Options) (*Page, error) {
 	return p, nil
 }
 
+// Begin begins the history, once.
+func (p *Page) Begin() {
+	p.sampling.Do(func() { p.sampled.Go(func() { p.sampler.run(p.ending) }) })
+}
+
+// Close ends the history and all streams.
+func (p *Page) Close() {
+	p.end()
+	p.sampled.Wait()
+}
+
 // inside is the pages for people with credentials.
 func (p *Page) inside() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", p.index)
+	mux.HandleFunc("GET /events", p.events)
+	mux.HandleFunc("GET /tail", p.tail)
+	mux.HandleFunc("POST /api/{method}", p.api)
 	return mux
 }
 
 // ServeHTTP implements [http.Handler].
 func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) { p.handler.ServeHTTP(w, r) }
+
+// index is the page itself. The script fills it.
+func (p *Page) index(w http.ResponseWriter, r *http.Request) {
+	ctx := r.Context()
+	_, keys := p.options.Service.ListTopKeys(ctx, &adminv1.ListTopKeysRequest{Most: 1})
+	_, grants := p.options.Service.ListGrants(ctx, &adminv1.ListGrantsRequest{Most: 1})
+	p.render(w, http.StatusOK, "index.html", struct {
+		Version, Host       string
+		Begun               time.Time
+		Login, Keys, Grants bool
+	}{p.options.Version, p.options.Host, p.begun, p.options.Token != nil, built(keys), built(grants)})
+}
+
+// built reports whether a call that ended with err exists in this program, with its settings.
+func built(err error) bool { return status.Code(err) != codes.Unimplemented }
 
 // asset serves the style sheet, the script and the icon, which are no secret.
 func (p *Page) asset(w http.ResponseWriter, r *http.Request) {

@@ -14,7 +14,7 @@ func HoldersText(r *adminv1.ListHoldersResponse) string {
 	fmt.Fprintf(&b, "rule    %s (%s): begin %s, end %s\n", r.GetRule().GetPath(), place(r.GetRule().GetFile(), r.GetRule().GetLine()),
 		r.GetRule().GetBegin(), r.GetRule().GetEnd())
 	for _, l := range r.GetLimits() {
-		fmt.Fprintf(&b, "limit   %s\nkey     %s\nheld    %s\n", limitText(l.GetLimit()), l.GetKey(), numberText(l))
+		fmt.Fprintf(&b, "limit   %s\nkey     %s\nheld    %s\n", LimitText(l.GetLimit()), l.GetKey(), numberText(l))
 		for _, h := range l.GetHolders() {
 			fmt.Fprintf(&b, "holder  %s %s\n", h.GetId(), heldText(h))
 		}
@@ -29,7 +29,7 @@ func HoldersText(r *adminv1.ListHoldersResponse) string {
 func ReleaseText(r *adminv1.ReleaseHolderResponse) string {
 	var b strings.Builder
 	for _, l := range r.GetLimits() {
-		fmt.Fprintf(&b, "limit   %s\nkey     %s\nwas     %s\n", limitText(l.GetLimit()), l.GetKey(), holderText(l.GetHolder(), l.GetStatus()))
+		fmt.Fprintf(&b, "limit   %s\nkey     %s\nwas     %s\n", LimitText(l.GetLimit()), l.GetKey(), holderText(l.GetHolder(), l.GetStatus()))
 	}
 	return b.String()
 }

@@ -51,8 +51,8 @@ descriptors:
 	if diff := cmp.Diff(want, Rule(rules.All()[1]), protocmp.Transform()); diff != "" {
 		t.Errorf("Rule (-want +got):\n%s", diff)
 	}
-	if got, want := limitText(want.GetLimits()[0]), "5 per 7d, token_bucket, burst 9, on store error: deny"; got != want {
-		t.Errorf("limitText: got %q; want %q", got, want)
+	if got, want := LimitText(want.GetLimits()[0]), "5 per 7d, token_bucket, burst 9, on store error: deny"; got != want {
+		t.Errorf("LimitText: got %q; want %q", got, want)
 	}
 }
 

@@ -39,7 +39,7 @@ func ExplanationText(domain string, r *adminv1.ExplainResponse, states bool) str
 			line("rule", "%s (%s)%s", rule.GetPath(), place(rule.GetFile(), rule.GetLine()), remarks(e))
 		}
 		for _, l := range e.GetLimits() {
-			line("limit", "%s", limitText(l.GetLimit()))
+			line("limit", "%s", LimitText(l.GetLimit()))
 			line("key", "%s", l.GetKey())
 			if !states {
 				continue
@@ -54,8 +54,8 @@ func ExplanationText(domain string, r *adminv1.ExplainResponse, states bool) str
 	return b.String()
 }
 
-// limitText returns a limit as text: "10 per 1s, token_bucket, burst 1000".
-func limitText(l *adminv1.Limit) string {
+// LimitText returns a limit as text: "10 per 1s, token_bucket, burst 1000".
+func LimitText(l *adminv1.Limit) string {
 	text := fmt.Sprintf("%d at once, %s", l.GetRequestsPerUnit(), l.GetAlgorithm())
 	if l.GetPeriod() != nil {
 		text = fmt.Sprintf("%d per %s, %s", l.GetRequestsPerUnit(), periodText(l.GetPeriod().AsDuration()), l.GetAlgorithm())

@@ -185,6 +185,9 @@ func (c *Config) newServer(
 	build := version.Read()
 	o.Version, o.Revision = build.Version, build.Revision
 	o.Stats = stores.Stats
+	if stores.redis != nil {
+		o.Store = stores.Health
+	}
 	o.Reload = r.Reload
 	o.Loads = func() server.LoadStatus { return server.LoadStatus(r.Status()) }
 	o.Tracer, o.Propagator = traces.Tracer(), traces.Propagator()

@@ -202,6 +202,14 @@ func (s *Stores) Ready() error {
 	return s.guard.Ready()
 }
 
+// Health returns the state of Redis, for people. There must be a Redis.
+func (s *Stores) Health() server.StoreHealth {
+	guard, redis := s.guard.Stats(), s.redis.Stats()
+	return server.StoreHealth{
+		Kind: "Redis", Err: s.guard.Ready(), Since: guard.Since, Without: guard.Without, Owed: redis.OwedKeys, Fleet: guard.Fleet, Spent: redis.RoundTrip,
+	}
+}
+
 // Close ends everything that NewStores started. No request may use the store any more.
 func (s *Stores) Close() {
 	if s.leases != nil {

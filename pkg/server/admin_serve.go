@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"time"
 
@@ -47,13 +48,15 @@ func (s *Server) newAdmin() error {
 	s.admin = g.Server
 
 	a := &s.options.Admin
+	host, _ := os.Hostname()
 	p, err := adminpage.New(adminpage.Options{
-		Service: service, Logger: s.options.Logger, Version: s.options.Version,
+		Service: service, Source: s.pageSource(), Logger: s.options.Logger, Version: s.options.Version, Host: host,
 		Token: a.Token, TokenSetting: a.TokenSetting, Hosts: a.Hosts, HostsSetting: a.HostsSetting,
 	})
 	if err != nil {
 		return err
 	}
+	s.people = p
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	s.page = &http.Server{
@@ -82,6 +85,7 @@ func (s *Server) ServeAdmin(l net.Listener) error {
 		}
 	}
 	both := split.New(l, o)
+	s.people.Begin()
 	failed := make(chan error, 3)
 	go func() { failed <- both.Serve() }()
 	go func() { failed <- serve(s.admin, both.HTTP2()) }()

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/weirproxy/weir/pkg/limiter"
+	"github.com/weirproxy/weir/pkg/store"
 )
 
 // The bounds of Options where none are given.
@@ -60,7 +61,8 @@ type Options struct {
 
 	TLS *tls.Config // of Serve, except on Unix sockets; nil: no TLS. HTTP has no TLS
 
-	Admin Admin // clients of ServeAdmin
+	Admin Admin              // clients of ServeAdmin
+	Store func() StoreHealth // for the admin page; nil: the store is in memory. Safe for concurrent use
 
 	Tracer     trace.Tracer                  // makes a span of each request; nil: no spans
 	Propagator propagation.TextMapPropagator // reads the parent span from a request; nil: no parents
@@ -90,6 +92,17 @@ type StoreStats struct {
 	HoldersDropped     uint64 // denied and ended ones forgotten before their time to make room
 	FullHoldersAllowed uint64 // begins decided but not kept, at the bound
 	FullHoldersDenied  uint64 // begins denied, at the bound
+}
+
+// StoreHealth is the state of the store of the counts at one moment, for people.
+type StoreHealth struct {
+	Kind    string          // such as Redis
+	Err     error           // why it does not answer; nil while it does
+	Since   time.Time       // when it last stopped or began to answer; zero: not known
+	Without uint64          // requests decided without it
+	Owed    int             // keys with hits that it does not know of
+	Fleet   int             // processes that share it; 0: not known
+	Spent   store.Durations // times of its answers
 }
 
 // LoadStatus is the outcome of loading rules so far.

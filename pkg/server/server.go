@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/health"
 
 	"github.com/weirproxy/weir/internal/laneserver"
+	adminpage "github.com/weirproxy/weir/internal/page"
 	"github.com/weirproxy/weir/internal/watch"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -40,6 +41,7 @@ type Server struct {
 	admin    *grpc.Server
 	page     *http.Server // on the listeners of admin
 	hub      *watch.Hub   // of the watchers
+	people   *adminpage.Page
 	http     http.Handler
 	draining atomic.Bool
 
@@ -128,6 +130,7 @@ func (s *Server) Lost() uint64 { return s.service.lost.Load() }
 // end at once with UNAVAILABLE. Close ends the wait.
 func (s *Server) GracefulStop() {
 	s.finish()
+	s.people.Close()
 	var stopping sync.WaitGroup
 	stopping.Go(s.grpc.GracefulStop)
 	if s.lane != nil {
@@ -146,6 +149,6 @@ func (s *Server) Close() {
 	}
 	s.end()
 	s.admin.Stop()
-	s.finish() // streams of pages
+	s.people.Close()
 	_ = s.page.Close()
 }

@@ -1,0 +1,192 @@
+package page
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+
+	"github.com/weirproxy/weir/test/parts"
+)
+
+// A browser is a Chromium with one page. The errors and warnings on the console of the page are kept.
+type browser struct {
+	context.Context
+	t *testing.T
+
+	mu     sync.Mutex // guards errors
+	errors []string
+}
+
+// open starts a Chromium. At the end of the test the console must be without errors, except errors that the test has taken.
+func open(t *testing.T) *browser {
+	t.Helper()
+	path := parts.NeedChromium(t, root(t))
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.UserDataDir(t.TempDir()),
+		chromedp.Flag("no-proxy-server", true), chromedp.Flag("disable-dev-shm-usage", true))
+	if os.Getuid() == 0 {
+		options = append(options, chromedp.NoSandbox)
+	}
+	allocator, stop := chromedp.NewExecAllocator(context.Background(), options...)
+	ctx, cancel := chromedp.NewContext(allocator)
+	b := &browser{Context: ctx, t: t}
+	t.Cleanup(func() {
+		cancel()
+		stop()
+		for _, e := range b.take() {
+			t.Errorf("console: %s", e)
+		}
+	})
+	if err := chromedp.Do(ctx, chromedp.Navigate("about:blank")); err != nil { // without a deadline, which would end the browser
+		t.Fatal(err)
+	}
+	if err := chromedp.Listen(ctx, b.listen); err != nil {
+		t.Fatal(err)
+	}
+	b.do(chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
+		_, err := cdp.Call(ctx, target, log.Enable, cdp.Empty{})
+		return err
+	}))
+	return b
+}
+
+func (b *browser) listen(event any) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch e := event.(type) {
+	case *runtime.EventExceptionThrown:
+		b.errors = append(b.errors, fmt.Sprintf("%+v", e.ExceptionDetails))
+	case *runtime.EventConsoleAPICalled:
+		if e.Type == "error" || e.Type == "warning" {
+			b.errors = append(b.errors, fmt.Sprintf("%+v", e.Args))
+		}
+	case *log.EventEntryAdded:
+		if e.Entry.Level == "error" || e.Entry.Level == "warning" {
+			b.errors = append(b.errors, e.Entry.Text+" "+e.Entry.URL)
+		}
+	}
+}
+
+// take returns the errors of the console so far, and forgets them.
+func (b *browser) take() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	all := b.errors
+	b.errors = nil
+	return all
+}
+
+// do runs actions, all within a bound.
+func (b *browser) do(actions ...chromedp.Action[chromedp.Void]) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.Context, within)
+	defer cancel()
+	if err := chromedp.Do(ctx, actions...); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// show opens a page.
+func (b *browser) show(url string) {
+	b.t.Helper()
+	b.do(chromedp.Navigate(url))
+}
+
+// eval returns a JavaScript expression.
+func eval[T any](b *browser, expression string) T {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.Context, within)
+	defer cancel()
+	v, err := chromedp.Run(ctx, chromedp.Evaluate[T](expression))
+	if err != nil {
+		b.t.Fatalf("%s: %v", expression, err)
+	}
+	return v
+}
+
+// await waits until a JavaScript expression is true. The policy of the page forbids the waiting inside the page.
+func (b *browser) await(expression string) {
+	b.t.Helper()
+	for end := time.Now().Add(within); !eval[bool](b, "!!("+expression+")"); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			b.t.Fatalf("not true: %s\nthe page has:\n%s", expression, eval[string](b, "document.body.innerText"))
+		}
+	}
+}
+
+// awaitText waits until an element has a text.
+func (b *browser) awaitText(selector, text string) {
+	b.t.Helper()
+	b.await(fmt.Sprintf("(document.querySelector(%q)?.innerText ?? '').includes(%q)", selector, text))
+}
+
+// size sets the size of the window.
+func (b *browser) size(width, height int64) {
+	b.t.Helper()
+	b.do(chromedp.EmulateViewport(width, height))
+}
+
+// dark chooses the dark or the light colors.
+func (b *browser) dark(yes bool) {
+	b.t.Helper()
+	scheme := "light"
+	if yes {
+		scheme = "dark"
+	}
+	b.do(chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
+		_, err := cdp.Call(ctx, target, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+			Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
+		})
+		return err
+	}))
+}
+
+// shot writes a picture of the window, or of the whole page.
+func (b *browser) shot(path string, whole bool) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.Context, within)
+	defer cancel()
+	take := chromedp.CaptureScreenshot()
+	if whole {
+		take = chromedp.FullScreenshot(100)
+	}
+	png, err := chromedp.Run(ctx, take)
+	if err == nil {
+		err = os.WriteFile(path, png, 0o600)
+	}
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// click clicks the element with a selector.
+func (b *browser) click(selector string) {
+	b.t.Helper()
+	b.await(fmt.Sprintf("document.querySelector(%q)", selector))
+	b.do(chromedp.Click(chromedp.CSS(selector)))
+}
+
+// keys sends keys to the element that has the focus.
+func (b *browser) keys(keys string) {
+	b.t.Helper()
+	b.do(chromedp.KeyEvent(keys))
+}
+
+// is reports whether a text has all parts.
+func has(text string, parts ...string) bool {
+	for _, p := range parts {
+		if !strings.Contains(text, p) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,231 @@
+package page
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/weirproxy/weir/test/parts"
+)
+
+// within is how long a test waits for something that takes a second on an idle machine.
+const within = 2 * time.Minute
+
+// sidecar builds the program at most once.
+var sidecar = sync.OnceValues(func() (string, error) {
+	root, err := parts.Root()
+	if err != nil {
+		return "", err
+	}
+	return parts.Program(context.Background(), root, "cmd/sidecar", false)
+})
+
+func root(t *testing.T) string {
+	t.Helper()
+	at, err := parts.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
+func deadline(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// shop has a rule that denies, a rule that does not, a rule per plan, and a rule in shadow mode.
+const shop = `domain: shop
+descriptors:
+  - key: path
+    value: /search
+    descriptors:
+      - key: client_id
+        rate_limit: {algorithm: token_bucket, requests_per_unit: 5, unit: second, burst: 10}
+  - key: path
+    value: /checkout
+    rate_limit: {algorithm: sliding_window_counter, requests_per_unit: 100000, unit: minute}
+  - key: plan
+    value: free_*
+    descriptors:
+      - key: user
+        rate_limit: {unit: hour, requests_per_unit: 1000, algorithm: token_bucket}
+  - key: plan
+    value: gold
+    rate_limit: {unlimited: true}
+  - key: path
+    value: /export
+    shadow_mode: true
+    rate_limit: {unit: minute, requests_per_unit: 10}
+`
+
+// A weir is a sidecar that runs.
+type weir struct {
+	*parts.Sidecar
+	rules string // path of the rule file
+}
+
+// serve runs a sidecar with rules.
+func serve(t *testing.T, rules string, args ...string) *weir {
+	t.Helper()
+	binary, err := sidecar()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "shop.yaml")
+	if err := os.WriteFile(file, []byte(rules), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	process, err := parts.StartSidecar(deadline(t), binary, append([]string{
+		"--rules=" + file, "--grpc-address=127.0.0.1:0", "--http-address=127.0.0.1:0", "--admin-address=127.0.0.1:0", "--reload-debounce=10ms",
+		"--drain-timeout=100ms",
+	}, args...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		process.Kill()
+		if t.Failed() {
+			t.Logf("the last lines of the sidecar:\n%s", process.Tail(20))
+		}
+	})
+	return &weir{process, file}
+}
+
+// throughEnvoy runs Envoy in front of a backend. It asks the sidecar about path and client_id, and about plan and user.
+func throughEnvoy(t *testing.T, w *weir) (url string) {
+	t.Helper()
+	binary := parts.NeedEnvoy(t, root(t))
+	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "backend") }))
+	t.Cleanup(backend.Close)
+	dir := t.TempDir()
+	config := filepath.Join(dir, "envoy.json")
+	text, err := json.Marshal(bootstrap(backend.Listener.Addr().String(), w.GRPC))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(config, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	e, err := parts.StartEnvoy(deadline(t), binary, config, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Kill)
+	address, err := e.Listener(deadline(t), "ingress")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return "http://" + address
+}
+
+// bootstrap is the configuration of Envoy.
+func bootstrap(backend, weir string) map[string]any {
+	type (
+		table = map[string]any
+		list  = []any
+	)
+	socket := func(address string) table {
+		host, port, _ := net.SplitHostPort(address)
+		n, _ := strconv.Atoi(port)
+		return table{"socket_address": table{"address": host, "port_value": n}}
+	}
+	cluster := func(name, address string) table {
+		return table{"name": name, "type": "STATIC", "load_assignment": table{"cluster_name": name, "endpoints": list{
+			table{"lb_endpoints": list{table{"endpoint": table{"address": socket(address)}}}},
+		}}}
+	}
+	limits := cluster("weir", weir)
+	const options, filters = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions", "type.googleapis.com/envoy.extensions.filters."
+	limits["typed_extension_protocol_options"] = table{options: table{
+		"@type": "type.googleapis.com/" + options, "explicit_http_config": table{"http2_protocol_options": table{}},
+	}}
+	header := func(name, key string) table {
+		return table{"request_headers": table{"header_name": name, "descriptor_key": key}}
+	}
+	return table{
+		"admin": table{"address": socket("127.0.0.1:0")},
+		"static_resources": table{
+			"clusters": list{cluster("backend", backend), limits},
+			"listeners": list{table{"name": "ingress", "address": socket("127.0.0.1:0"), "filter_chains": list{table{"filters": list{table{
+				"name": "envoy.filters.network.http_connection_manager", "typed_config": table{
+					"@type": filters + "network.http_connection_manager.v3.HttpConnectionManager", "stat_prefix": "ingress",
+					"route_config": table{"virtual_hosts": list{table{"name": "all", "domains": list{"*"}, "routes": list{table{
+						"match": table{"prefix": "/"},
+						"route": table{"cluster": "backend", "rate_limits": list{
+							table{"actions": list{header(":path", "path"), header("x-client", "client_id")}},
+							table{"actions": list{header("x-path", "path")}},
+							table{"actions": list{header("x-plan", "plan"), header("x-user", "user")}},
+						}},
+					}}}}},
+					"http_filters": list{
+						table{"name": "envoy.filters.http.ratelimit", "typed_config": table{
+							"@type": filters + "http.ratelimit.v3.RateLimit", "domain": "shop", "timeout": "1s",
+							"rate_limit_service": table{"transport_api_version": "V3", "grpc_service": table{"envoy_grpc": table{"cluster_name": "weir"}}},
+						}},
+						table{"name": "envoy.filters.http.router", "typed_config": table{"@type": filters + "http.router.v3.Router"}},
+					},
+				},
+			}}}}}},
+		},
+	}
+}
+
+// ask sends a request with headers, "Name: value" in pairs, and returns the status code.
+func ask(ctx context.Context, url string, headers ...string) (int, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return 0, err
+	}
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return 0, err
+	}
+	return answer.StatusCode, answer.Body.Close()
+}
+
+// traffic sends requests until the test ends: alice is denied much, bob a little, and others pass.
+func traffic(t *testing.T, url string) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	var sending sync.WaitGroup
+	send := func(every time.Duration, path string, headers ...string) {
+		sending.Go(func() {
+			tick := time.NewTicker(every)
+			defer tick.Stop()
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case <-tick.C:
+					_, _ = ask(ctx, url+path, headers...) // a stop may come first
+				}
+			}
+		})
+	}
+	send(25*time.Millisecond, "/search", "X-Client", "alice")
+	send(140*time.Millisecond, "/search", "X-Client", "bob")
+	send(400*time.Millisecond, "/search", "X-Client", "carol")
+	send(30*time.Millisecond, "/", "X-Path", "/checkout")
+	send(250*time.Millisecond, "/", "X-Path", "/export")
+	send(120*time.Millisecond, "/", "X-Plan", "free_trial", "X-User", "dave")
+	send(500*time.Millisecond, "/", "X-Plan", "silver", "X-User", "erin")
+	t.Cleanup(func() {
+		stop()
+		sending.Wait()
+	})
+}

@@ -1,0 +1,204 @@
+package page
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
+)
+
+// maxStreams bounds the open pages, and beside them the open tails.
+const maxStreams = 16
+
+// eventTimeout is the longest wait for a browser that does not read.
+const eventTimeout = 10 * time.Second
+
+// heartbeat is the time without an event after which a comment shows that the stream lives.
+const heartbeat = 15 * time.Second
+
+// stream is an answer of server-sent events (HTML Living Standard, section 9.2). One goroutine may use it.
+type stream struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+	done    context.Context
+}
+
+// open begins a stream, or answers with the reason why there is none. The caller must call close.
+func (p *Page) open(w http.ResponseWriter, r *http.Request, places chan struct{}) (s *stream, closing func()) {
+	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" && site != "none" {
+		fail(w, http.StatusForbidden, "requests of pages of other sites are refused")
+		return nil, nil
+	}
+	select {
+	case places <- struct{}{}:
+	default:
+		w.Header().Set("Retry-After", "5")
+		fail(w, http.StatusServiceUnavailable, fmt.Sprintf("%d pages are open already, which is the most: close one", cap(places)))
+		return nil, nil
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	stop := context.AfterFunc(p.ending, cancel)
+	s = &stream{w: w, control: http.NewResponseController(w), done: ctx}
+	_ = s.control.SetReadDeadline(time.Time{}) // else the server would take the client for gone. Fails without a connection
+	h := w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("X-Accel-Buffering", "no") // nginx must pass events on at once
+	return s, func() {
+		stop()
+		cancel()
+		<-places
+	}
+}
+
+// send sends an event. The data must have no line ends.
+func (s *stream) send(name string, data []byte) error {
+	if err := s.done.Err(); err != nil {
+		return err
+	}
+	_ = s.control.SetWriteDeadline(time.Now().Add(eventTimeout)) // fails without a connection
+	if _, err := fmt.Fprintf(s.w, "event: %s\ndata: %s\n\n", name, data); err != nil {
+		return err
+	}
+	return s.control.Flush()
+}
+
+// events streams the history, and then the state each second.
+func (p *Page) events(w http.ResponseWriter, r *http.Request) {
+	s, closing := p.open(w, r, p.pages)
+	if s == nil {
+		return
+	}
+	defer closing()
+	defer p.sampler.look()()
+	past, err := p.sampler.past()
+	if err != nil || s.send("history", past) != nil {
+		return
+	}
+	curves := time.Now()
+	for {
+		live, changed := p.sampler.now()
+		if live != nil && s.send("state", live) != nil {
+			return
+		}
+		if now := time.Now(); now.Sub(curves) >= curveStep {
+			if past, err = p.sampler.past(); err != nil || s.send("history", past) != nil {
+				return
+			}
+			curves = now
+		}
+		select {
+		case <-s.done.Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
+// tail streams the requests that the admin service's Watch shows.
+func (p *Page) tail(w http.ResponseWriter, r *http.Request) {
+	request, err := watchRequest(r)
+	if err != nil {
+		failCall(w, status.Error(codes.InvalidArgument, err.Error()))
+		return
+	}
+	s, closing := p.open(w, r, p.tails)
+	if s == nil {
+		return
+	}
+	defer closing()
+	ended := make(chan error, 1)
+	messages := make(chan *adminv1.WatchResponse)
+	go func() { ended <- p.options.Service.Watch(request, &tailStream{ctx: s.done, to: messages}) }()
+	beat := time.NewTimer(quick)
+	defer beat.Stop()
+	begun := false
+	for err == nil {
+		select {
+		case err = <-ended:
+			if !begun && s.done.Err() == nil {
+				if err == nil {
+					err = status.Error(codes.Unavailable, "the tail has ended")
+				}
+				failCall(w, err)
+			}
+			return
+		case m := <-messages:
+			var data []byte
+			if data, err = marshal(m); err == nil {
+				err = s.send("requests", data)
+			}
+		case <-beat.C:
+			err = s.send("beat", []byte("{}"))
+		}
+		begun = true
+		beat.Reset(heartbeat)
+	}
+}
+
+// quick is the time in which a refused call returns. After it the stream begins, also without a request to show.
+const quick = 50 * time.Millisecond
+
+// watchRequest reads the filters of a tail.
+func watchRequest(r *http.Request) (*adminv1.WatchRequest, error) {
+	q := r.URL.Query()
+	out := &adminv1.WatchRequest{Domain: q.Get("domain"), Rule: q.Get("rule"), MaxPerSecond: 50}
+	for _, e := range q["entry"] {
+		key, value, _ := strings.Cut(e, "=")
+		if key != "" {
+			out.Entries = append(out.Entries, &adminv1.Entry{Key: key, Value: value})
+		}
+	}
+	for _, name := range q["outcome"] {
+		n, ok := adminv1.Outcome_value["OUTCOME_"+strings.ToUpper(name)]
+		if !ok || n == 0 {
+			return nil, fmt.Errorf("outcome: %q: must be one of over_limit, ok, shadowed, unlimited, replaced, not_limited, unmatched, no_domain, failed", name)
+		}
+		out.Outcomes = append(out.Outcomes, adminv1.Outcome(n))
+	}
+	if text := q.Get("max"); text != "" {
+		n, err := strconv.ParseUint(text, 10, 32)
+		if err != nil || n == 0 || n > 200 {
+			return nil, fmt.Errorf("max: %q: must be a number of requests per second from 1 to 200", text)
+		}
+		out.MaxPerSecond = uint32(n)
+	}
+	return out, nil
+}
+
+// tailStream is the stream of a call of Watch.
+type tailStream struct {
+	grpc.ServerStreamingServer[adminv1.WatchResponse] // nil: Watch uses the two methods below
+
+	ctx context.Context
+	to  chan<- *adminv1.WatchResponse
+}
+
+// Context implements [grpc.ServerStream].
+func (t *tailStream) Context() context.Context { return t.ctx }
+
+// Send implements [grpc.ServerStreamingServer].
+func (t *tailStream) Send(m *adminv1.WatchResponse) error {
+	select {
+	case t.to <- m:
+		return nil
+	case <-t.ctx.Done():
+		return t.ctx.Err()
+	}
+}
+
+// marshal returns a message as one line of JSON.
+func marshal(m proto.Message) ([]byte, error) {
+	data, err := protojson.Marshal(m)
+	return bytes.ReplaceAll(data, []byte("\n"), nil), err
+}

@@ -1,0 +1,22 @@
+package parts
+
+import (
+	"context"
+	"errors"
+	"testing"
+)
+
+// ErrNoChromium says that there is no Chromium on this machine.
+var ErrNoChromium = errors.New("no Chromium")
+
+// FindChromium returns the path of a Chromium or Chrome: $CHROMIUM, else one on the PATH. The script scripts/chromium.sh of the repository
+// at root searches. An error wraps ErrNoChromium and names the missing part in one line.
+func FindChromium(ctx context.Context, root string) (string, error) {
+	return find(ctx, root, "chromium.sh", ErrNoChromium)
+}
+
+// NeedChromium is FindChromium for a test. Without a Chromium it skips the test, or fails it where WEIR_REQUIRE says that one must be there.
+func NeedChromium(tb testing.TB, root string) string {
+	tb.Helper()
+	return need(tb, "chromium", root, FindChromium)
+}

@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -118,36 +119,31 @@ func (p *Page) tail(w http.ResponseWriter, r *http.Request) {
 	}
 	defer closing()
 	ended := make(chan error, 1)
-	messages := make(chan *adminv1.WatchResponse)
-	go func() { ended <- p.options.Service.Watch(request, &tailStream{ctx: s.done, to: messages}) }()
-	beat := time.NewTimer(quick)
+	t := &tailStream{ctx: s.done, begun: make(chan struct{}, 1), to: make(chan *adminv1.WatchResponse)}
+	go func() { ended <- p.options.Service.Watch(request, t) }()
+	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()
 	begun := false
 	for err == nil {
 		select {
 		case err = <-ended:
-			if !begun && s.done.Err() == nil {
-				if err == nil {
-					err = status.Error(codes.Unavailable, "the tail has ended")
-				}
+			if !begun && err != nil && s.done.Err() == nil {
 				failCall(w, err)
 			}
 			return
-		case m := <-messages:
+		case m := <-t.to:
 			var data []byte
 			if data, err = marshal(m); err == nil {
 				err = s.send("requests", data)
 			}
+		case <-t.begun:
+			err = s.send("begun", []byte("{}"))
 		case <-beat.C:
 			err = s.send("beat", []byte("{}"))
 		}
 		begun = true
-		beat.Reset(heartbeat)
 	}
 }
-
-// quick is the time in which a refused call returns. After it the stream begins, also without a request to show.
-const quick = 50 * time.Millisecond
 
 // watchRequest reads the filters of a tail.
 func watchRequest(r *http.Request) (*adminv1.WatchRequest, error) {
@@ -178,10 +174,23 @@ func watchRequest(r *http.Request) (*adminv1.WatchRequest, error) {
 
 // tailStream is the stream of a call of Watch.
 type tailStream struct {
-	grpc.ServerStreamingServer[adminv1.WatchResponse] // nil: Watch uses the two methods below
+	grpc.ServerStreamingServer[adminv1.WatchResponse] // nil: Watch calls the methods below alone
 
-	ctx context.Context
-	to  chan<- *adminv1.WatchResponse
+	ctx   context.Context
+	begun chan struct{}
+	to    chan *adminv1.WatchResponse
+}
+
+// SetHeader implements [grpc.ServerStream].
+func (t *tailStream) SetHeader(metadata.MD) error { return nil }
+
+// SendHeader implements [grpc.ServerStream]. Watch calls it when the watch has begun.
+func (t *tailStream) SendHeader(metadata.MD) error {
+	select {
+	case t.begun <- struct{}{}:
+	default:
+	}
+	return nil
 }
 
 // Context implements [grpc.ServerStream].

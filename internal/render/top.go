@@ -130,7 +130,7 @@ func topKeyText(k *adminv1.TopKey) string {
 	for _, e := range k.GetEntries() {
 		entries = append(entries, e.GetKey()+"="+e.GetValue())
 	}
-	text := safe(k.GetDomain()) + " " + safe(strings.Join(entries, ",")) + "  " + limitText(k.GetLimit())
+	text := safe(k.GetDomain()) + " " + safe(strings.Join(entries, ",")) + "  " + LimitText(k.GetLimit())
 	if k.GetFile() != "" {
 		text += " (" + place(k.GetFile(), k.GetLine()) + ")"
 	}

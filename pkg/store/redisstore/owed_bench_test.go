@@ -9,8 +9,7 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// BenchmarkOwedKeysWhileRedisIsAway is one tick of the outbox while the hits of as many keys as the outbox has room for wait, and there is no
-// connection. A second has ten ticks.
+// BenchmarkOwedKeysWhileRedisIsAway is one tick of a full outbox while there is no connection. A second has ten ticks.
 func BenchmarkOwedKeysWhileRedisIsAway(b *testing.B) {
 	for _, a := range []algorithms.Algorithm{algorithms.FixedWindow, algorithms.TokenBucket} {
 		b.Run(a.String(), func(b *testing.B) {

@@ -21,7 +21,7 @@ type outboxShard struct {
 	mu    sync.Mutex // guards the fields below
 	keys  map[string][]*deferred
 	count int       // of deferred
-	ends  time.Time // until then no deferred expires, and those that came meanwhile neither; zero: not known
+	ends  time.Time // until then no deferred expires; zero: not known
 
 	holds     map[string]map[owedHolder]*owedHold // by key
 	holdCount int

@@ -11,6 +11,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -24,6 +25,7 @@ type manifests struct {
 	service    *corev1.Service
 	autoscaler *autoscalingv2.HorizontalPodAutoscaler
 	budget     *policyv1.PodDisruptionBudget
+	network    *networkingv1.NetworkPolicy
 	configMaps []*corev1.ConfigMap
 	custom     []string // YAML documents, of custom resources and of the ConfigMaps, for crds
 }
@@ -67,7 +69,7 @@ func readManifests(t *testing.T, file string) manifests {
 func (m *manifests) add(t *testing.T, name string, document []byte) {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, autoscalingv2.AddToScheme, policyv1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, autoscalingv2.AddToScheme, policyv1.AddToScheme, networkingv1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
@@ -90,6 +92,8 @@ func (m *manifests) add(t *testing.T, name string, document []byte) {
 		second, m.autoscaler = m.autoscaler != nil, object
 	case *policyv1.PodDisruptionBudget:
 		second, m.budget = m.budget != nil, object
+	case *networkingv1.NetworkPolicy:
+		second, m.network = m.network != nil, object
 	case *corev1.ConfigMap:
 		m.configMaps = append(m.configMaps, object)
 		m.custom = append(m.custom, string(document))

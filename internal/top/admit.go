@@ -9,36 +9,41 @@ const (
 	learning = 16 // tries that move the floor to their scores
 )
 
-// Admit counts hits of an untracked key, and tracks the key: in a free place, or perhaps in the place of another key. random is any
-// random number, but not the number that Wants has seen. The first maxText bytes of the text are kept.
-func (s *Sketch) Admit(h Hit, random uint32, text []byte) {
+// Admit counts hits of an untracked key, and tracks the key: in a free place, or perhaps in the place of another key. The
+// first maxText bytes of the text are kept.
+func (s *Sketch) Admit(h Hit, random *Random, text []byte) {
+	if i := s.admit(h, random, text); i >= 0 {
+		s.count(i, h, random)
+	}
+}
+
+// admit is Admit, unless another goroutine was faster: then admit returns the place of the key, else -1.
+func (s *Sketch) admit(h Hit, random *Random, text []byte) int {
 	at := s.place(h.Hash)
 	s.lock(at)
 	defer s.unlock(at)
 	for _, b := range [...]int{at.first, at.second} {
-		if i := s.find(b, h.Hash); i >= 0 { // another goroutine was faster
-			if !s.count(i, h) {
-				s.carryLocked(i, h)
-			}
-			return
+		if i := s.find(b, h.Hash); i >= 0 {
+			return i
 		}
 	}
 	first, second := &s.buckets[at.first], &s.buckets[at.second]
 	if i := s.freeLocked(at); i >= 0 {
 		since := min(first.full, second.full) // before that the key would have found a place
 		s.startLocked(i, h, text, max(first.score, second.score), since)
-		return
+		return -1
 	}
 	i, score := s.leastLocked(at)
 	floor := s.learn(score)
-	if score > floor && !wins(floor+h.weight(), score-floor, random) {
-		return
+	if score > floor && !random.wins(floor+h.weight(), score-floor) {
+		return -1
 	}
 	slice := s.slice.Load()
 	s.startLocked(i, h, text, max(score, floor), slice)
 	s.buckets[i/ways].entries[i%ways].inherited = score
 	first.full, first.score = slice, score
 	second.full, second.score = slice, score
+	return -1
 }
 
 // lock locks the buckets of a key.
@@ -111,8 +116,14 @@ func (s *Sketch) startLocked(i int, h Hit, text []byte, score, since uint64) {
 	at, b := &s.heads[i], &s.buckets[i/ways]
 	s.clearLocked(i)
 	b.entries[i%ways].start(text, score, since)
+	at.limit.Store(h.Capacity)
+	at.now.Store(uint64(h.Remaining))
+	if h.Denied {
+		at.denied.Store(uint64(h.Hits))
+	} else {
+		b.entries[i%ways].carried = uint64(h.Hits)
+	}
 	at.hash.Store(h.Hash)
-	s.count(i, h)
 	s.tags[i/ways].Store(s.tags[i/ways].Load() | tag(h.Hash)<<(i%ways*8))
 	if !s.hasRoom(i / ways) {
 		b.full, b.score = s.slice.Load(), max(b.score, score)

@@ -10,13 +10,13 @@ func BenchmarkCount(b *testing.B) {
 			hashes := make([]uint64, keys)
 			for i := range hashes {
 				hashes[i] = hashOf(i)
-				s.Admit(Hit{Hash: hashes[i], Hits: 1}, 0, textOf(i))
+				s.Admit(Hit{Hash: hashes[i], Hits: 1}, new(Random), textOf(i))
 			}
-			remaining := uint32(0)
+			remaining, random := uint32(0), Random(1)
 			b.ReportAllocs()
 			for b.Loop() {
 				remaining++
-				if !s.Count(Hit{Hash: hashes[remaining%uint32(keys)], Hits: 1, Remaining: remaining, Capacity: 100}) {
+				if !s.Count(Hit{Hash: hashes[remaining%uint32(keys)], Hits: 1, Remaining: remaining, Capacity: 100}, &random) {
 					b.Fatal("the key is not tracked")
 				}
 			}
@@ -26,10 +26,10 @@ func BenchmarkCount(b *testing.B) {
 
 // BenchmarkMiss is hits of keys that are not tracked and have few hits.
 func BenchmarkMiss(b *testing.B) {
-	s := NewSketch(1000)
-	for i := range 10_000 {
-		for range 1000 {
-			s.Admit(Hit{Hash: hashOf(i), Hits: 1}, 0, textOf(i))
+	s, random := NewSketch(1000), Random(1)
+	for i := range 1000 {
+		for range 100 {
+			s.Admit(Hit{Hash: hashOf(i), Hits: 1}, new(Random), textOf(i))
 		}
 	}
 	n := uint64(0)
@@ -37,8 +37,8 @@ func BenchmarkMiss(b *testing.B) {
 	for b.Loop() {
 		n += 0x9e3779b97f4a7c15
 		h := Hit{Hash: n | 1, Hits: 1, Remaining: 3, Capacity: 100}
-		if !s.Count(h) && s.Wants(h, uint32(n*31>>32)) {
-			s.Admit(h, uint32(n*37>>32), nil)
+		if !s.Count(h, &random) && s.Wants(h, &random) {
+			s.Admit(h, &random, nil)
 		}
 	}
 }

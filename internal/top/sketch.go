@@ -3,7 +3,7 @@
 //
 // # The sketch
 //
-// A tracked key is counted exactly, from the hit that made it tracked. A hit of another key makes that key tracked at once where there
+// A tracked key is counted from the hit that made it tracked: each hit, up to 262144 in five seconds, and samples of more. A hit of another key makes that key tracked at once where there
 // is a free place. Else the key takes the place of the key with the smallest score, with the probability hits / (score + hits). The source is
 // Ben Basat and others, "Randomized Admission Policy for Efficient Top-k and Frequency Estimation" (IEEE INFOCOM 2017), in its
 // set-associative form. The new key inherits the score, so that others do not push
@@ -72,10 +72,16 @@ type place struct{ first, second int }
 
 // NewSketch returns a sketch with at least as many places, which must be more than 0.
 func NewSketch(places int) *Sketch {
-	n := (places + ways - 1) / ways
-	s := &Sketch{tags: make([]atomic.Uint64, n), heads: make([]head, n*ways), buckets: make([]bucket, n)}
-	s.slice.Store(1)
+	s := new(Sketch)
+	s.open(places)
 	return s
+}
+
+// open makes the zero value a sketch.
+func (s *Sketch) open(places int) {
+	n := (places + ways - 1) / ways
+	s.tags, s.heads, s.buckets = make([]atomic.Uint64, n), make([]head, n*ways), make([]bucket, n)
+	s.slice.Store(1)
 }
 
 func (s *Sketch) place(hash uint64) place {
@@ -125,7 +131,7 @@ func (h *Hit) weight() uint64 {
 }
 
 // Count counts hits of a key that is tracked, and reports whether it is.
-func (s *Sketch) Count(h Hit) bool {
+func (s *Sketch) Count(h Hit, random *Random) bool {
 	at := s.place(h.Hash)
 	i := s.find(at.first, h.Hash)
 	if i < 0 {
@@ -133,22 +139,31 @@ func (s *Sketch) Count(h Hit) bool {
 			return false
 		}
 	}
-	return s.count(i, h)
+	return s.count(i, h, random)
 }
 
 // count counts hits of the key in place i, unless another key has come there.
-func (s *Sketch) count(i int, h Hit) bool {
+func (s *Sketch) count(i int, h Hit, random *Random) bool {
 	e := &s.heads[i]
 	add := uint64(h.Hits)
 	if h.Denied {
-		e.denied.Add(add)
+		if h.Hits == 1 {
+			add = random.sample(e.denied.Load())
+		}
+		if add > 0 {
+			e.denied.Add(add)
+		}
 		add = 0
+	} else if n := e.now.Load() >> 32; h.Hits == 1 && n >= exactHits {
+		if add = random.sample(n); add == 0 {
+			return true
+		}
 	}
 	for {
 		was := e.now.Load()
 		next := was&^math.MaxUint32 | uint64(h.Remaining)
 		if add > math.MaxUint32-was>>32 {
-			return s.carry(i, h)
+			return s.carry(i, h, add)
 		}
 		next += add << 32
 		if e.hash.Load() != h.Hash { // was may be of another key
@@ -164,19 +179,15 @@ func (s *Sketch) count(i int, h Hit) bool {
 }
 
 // carry counts allowed hits that no longer fit in the head.
-func (s *Sketch) carry(i int, h Hit) bool {
+func (s *Sketch) carry(i int, h Hit, add uint64) bool {
 	b := &s.buckets[i/ways]
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if s.heads[i].hash.Load() != h.Hash {
 		return false
 	}
-	s.carryLocked(i, h)
+	b.entries[i%ways].carried += s.heads[i].take() + add
 	return true
-}
-
-func (s *Sketch) carryLocked(i int, h Hit) {
-	s.buckets[i/ways].entries[i%ways].carried += s.heads[i].take() + uint64(h.Hits)
 }
 
 // take returns the allowed hits of this slice, and sets them to 0.
@@ -189,17 +200,11 @@ func (e *head) take() uint64 {
 	}
 }
 
-// Wants reports whether Admit should see hits of a key that is not tracked. random is any random number.
-func (s *Sketch) Wants(h Hit, random uint32) bool {
+// Wants reports whether Admit should see hits of a key that is not tracked.
+func (s *Sketch) Wants(h Hit, random *Random) bool {
 	if h.Hits == 0 {
 		return false
 	}
 	at := s.place(h.Hash)
-	return s.hasRoom(at.first) || s.hasRoom(at.second) || wins(h.weight(), s.floor.Load(), random)
-}
-
-// wins reports whether hits of a weight win against a score: with the probability weight / (score + weight).
-func wins(weight, score uint64, random uint32) bool {
-	high, _ := bits.Mul64(uint64(random)<<32, score+weight)
-	return high < weight
+	return s.hasRoom(at.first) || s.hasRoom(at.second) || random.wins(h.weight(), s.floor.Load())
 }

@@ -12,7 +12,7 @@ const Slice = time.Minute / perMinute
 // Tracker is a Sketch that rotates by the clock of this process, which steps of the wall clock do not move. A tracker needs no Close: a timer
 // runs only while there are tracked keys. All methods are safe for concurrent use.
 type Tracker struct {
-	*Sketch
+	Sketch
 
 	start   time.Time
 	running atomic.Bool // the timer
@@ -24,7 +24,9 @@ type Tracker struct {
 // NewTracker returns a tracker with at least as many places, which must be more than 0.
 func NewTracker(places int) *Tracker {
 	now := time.Now()
-	return &Tracker{Sketch: NewSketch(places), start: now, last: now}
+	t := &Tracker{start: now, last: now}
+	t.open(places)
+	return t
 }
 
 // Run starts the timer if it does not run. Callers call Run before they count.

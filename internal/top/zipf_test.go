@@ -64,9 +64,9 @@ func textOf(n int) []byte {
 func numberOf(text []byte) int { return int(binary.BigEndian.Uint64(text[len(text)-8:])) }
 
 // hit counts a hit as the limiter does.
-func (s *Sketch) hit(h Hit, random *rand.Rand, n int) {
-	if !s.Count(h) && s.Wants(h, random.Uint32()) {
-		s.Admit(h, random.Uint32(), textOf(n))
+func (s *Sketch) hit(h Hit, random *Random, n int) {
+	if !s.Count(h, random) && s.Wants(h, random) {
+		s.Admit(h, random, textOf(n))
 	}
 }
 
@@ -79,11 +79,12 @@ func TestTheTrueTop20OfAMillionKeysAreCountedWithinOnePercent(t *testing.T) {
 		perSlice int // the window sees all hits
 		full     bool
 	}{{"a minute", Minute, hits / 11, false}, {"ten minutes, full", TenMinutes, hits / 109, true}} {
+		random := Random(1)
 		z, counts := newZipf(keys, 1), make([]uint64, keys)
 		s := NewSketch(1000)
 		if test.full {
 			for n := range 5000 {
-				s.hit(Hit{Hash: hashOf(-n - 2), Hits: 10}, z.random, -n-2)
+				s.hit(Hit{Hash: hashOf(-n - 2), Hits: 10}, &random, -n-2)
 			}
 		}
 		for n := range hits {
@@ -92,7 +93,7 @@ func TestTheTrueTop20OfAMillionKeysAreCountedWithinOnePercent(t *testing.T) {
 			}
 			i := z.draw()
 			counts[i]++
-			s.hit(Hit{Hash: hashOf(i), Hits: 1, Capacity: 100}, z.random, i)
+			s.hit(Hit{Hash: hashOf(i), Hits: 1, Capacity: 100}, &random, i)
 		}
 		check20(t, test.name, s.Keys(test.window), counts)
 	}
@@ -128,12 +129,12 @@ func check20(t *testing.T, name string, got []Key, counts []uint64) {
 
 func TestAThousandKeysTakeLessThanAMegabyte(t *testing.T) {
 	var before, after runtime.MemStats
-	random := rand.New(rand.NewPCG(1, 2))
+	random := Random(1)
 	runtime.GC()
 	runtime.ReadMemStats(&before)
 	s := NewSketch(1000)
 	for n := range 200_000 {
-		s.hit(Hit{Hash: hashOf(n % 50_000), Hits: 1}, random, n%50_000)
+		s.hit(Hit{Hash: hashOf(n % 50_000), Hits: 1}, &random, n%50_000)
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)

@@ -112,6 +112,9 @@ func Load(sources []Source, o Options) (*Rules, []Warning, error) {
 		return nil, warnings, mistakes
 	}
 	for _, d := range rules.Domains() {
+		if len(rules.domains) == 1 {
+			rules.only = d
+		}
 		if i := slices.Index(d.rules, d.Default); i >= 0 { // of several documents it need not be last
 			d.rules = append(slices.Delete(d.rules, i, i+1), d.Default)
 		}

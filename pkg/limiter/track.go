@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"hash/maphash"
-	"math"
-	"math/rand/v2"
 
 	"github.com/weirproxy/weir/internal/top"
 	"github.com/weirproxy/weir/pkg/descriptors"
@@ -32,35 +30,24 @@ func (t *tracking) count(r *Request, v *Verdict) {
 	t.keys.Run()
 	for i := range v.charges {
 		c, d := &v.charges[i], &v.decisions[i]
-		hit := top.Hit{Hash: c.Hash, Hits: asked(c), Denied: !d.Allowed, Remaining: d.Remaining, Capacity: c.Limit.Capacity()}
+		hits := c.Hits
+		if c.Hold != nil {
+			hits = asked(c)
+		}
+		hit := top.Hit{Hash: c.Hash, Hits: uint32(max(hits, 0)), Denied: !d.Allowed, Remaining: d.Remaining, Capacity: c.Limit.Capacity()}
 		if !t.told {
 			hit.Hash = max(maphash.Bytes(t.seed, c.Key), 1)
 		}
-		if !t.keys.Count(hit) && t.keys.Wants(hit, v.draw()) {
+		if !t.keys.Count(hit, &v.random) && t.keys.Wants(hit, &v.random) {
 			v.values = appendTracked(v.values[:0], r, v, i)
-			t.keys.Admit(hit, v.draw(), v.values)
+			t.keys.Admit(hit, &v.random, v.values)
 		}
 	}
 }
 
-// asked returns the hits that a charge asks for: 0 for probes and refunds. The begin of a holder asks for its estimate; the end of one
-// asks for the hits above the estimate.
-func asked(c *store.Charge) uint32 {
-	hits := c.Hits
-	if c.Hold != nil {
-		hits = c.Hold.Was.Effect(c.Hold.Phase, c.Limit, c.Hits).Hits // negative where slots become free
-	}
-	return uint32(min(max(hits, 0), math.MaxUint32))
-}
-
-// draw returns a random number. Clients cannot foresee the first; the others are made from it by Knuth's linear congruential generator.
-func (v *Verdict) draw() uint32 {
-	if v.random == 0 {
-		v.random = rand.Uint64() | 1
-	}
-	v.random = v.random*6364136223846793005 + 1442695040888963407
-	return uint32(v.random >> 32)
-}
+// asked returns the hits that the charge of a holder asks for: its estimate at the begin, and the hits above the estimate at the end. Hits
+// that become free are negative.
+func asked(c *store.Charge) int64 { return c.Hold.Was.Effect(c.Hold.Phase, c.Limit, c.Hits).Hits }
 
 // trackedKey is the text of a tracked key: all that finds the key, its rule and its limit again.
 type trackedKey struct {

@@ -3,6 +3,7 @@ package limiter
 import (
 	"slices"
 
+	"github.com/weirproxy/weir/internal/top"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/store"
@@ -28,7 +29,7 @@ type Verdict struct {
 	holds     []store.Hold         // of the charges that have one, in order
 	states    []store.State        // of the charges, with TellSource
 	name      []byte               // of a holder
-	random    uint64               // see draw; 0 before the first
+	random    top.Random           // for tracked keys
 }
 
 // Outcome is the treatment of a descriptor.

@@ -28,7 +28,15 @@ func load(t *testing.T, directory string) *descriptors.Rules {
 		if err != nil {
 			t.Fatal(err)
 		}
-		sources = append(sources, descriptors.Source{Name: file, Data: content})
+		table := func(name string) (*descriptors.Table, error) {
+			path := descriptors.TablePath(file, name)
+			content, err := os.ReadFile(path)
+			if err != nil {
+				return nil, err
+			}
+			return descriptors.NewTable(path, content), nil
+		}
+		sources = append(sources, descriptors.Source{Name: file, Data: content, Table: table})
 	}
 	rules, warnings, err := descriptors.Load(sources, descriptors.Options{})
 	if err != nil {

@@ -122,6 +122,7 @@ func findings(err error) []finding {
 type ruleBounds struct {
 	maxLogEntries uint32
 	maxBytes      int
+	maxTableBytes int
 	store         string
 }
 
@@ -129,6 +130,7 @@ type ruleBounds struct {
 func addBounds(cmd *cobra.Command, to *ruleBounds) {
 	cmd.Flags().Uint32Var(&to.maxLogEntries, "max-log-entries", limiter.DefaultMaxLogEntries, "as of serve: largest requests_per_unit of a sliding_window_log")
 	cmd.Flags().IntVar(&to.maxBytes, "max-rules-bytes", descriptors.DefaultMaxBytes, "as of serve: largest size of all rules together, at least 1")
+	cmd.Flags().IntVar(&to.maxTableBytes, "max-table-bytes", descriptors.DefaultMaxTableBytes, "as of serve: largest size of all tables of rules together, at least 1")
 	cmd.Flags().StringVar(&to.store, "store", storeMemory, "as of serve: `memory|redis`, which counts time in microseconds")
 }
 
@@ -148,8 +150,12 @@ func loadRules(paths []string, file string, bounds ruleBounds) (*descriptors.Rul
 	if bounds.maxBytes < 1 {
 		return nil, 0, nil, usage("--max-rules-bytes: %d: must be at least 1", bounds.maxBytes)
 	}
+	if bounds.maxTableBytes < 1 {
+		return nil, 0, nil, usage("--max-table-bytes: %d: must be at least 1", bounds.maxTableBytes)
+	}
 	options := descriptors.Options{
 		MaxLogEntries: bounds.maxLogEntries, MaxBytes: bounds.maxBytes, MaxBytesSetting: "--max-rules-bytes", Granularity: granularity,
+		MaxTableBytes: bounds.maxTableBytes, MaxTableBytesSetting: "--max-table-bytes",
 	}
 	sources, readErr := reload.Files{Bounds: options}.Read(paths, file)
 	rules, warnings, err := descriptors.Load(sources, options)

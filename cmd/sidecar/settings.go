@@ -153,6 +153,7 @@ func groups(c *config) []group {
 		{"on-full", settings.OneOf(&c.Store.OnFull, []string{"allow", "deny"}, memstore.Allow, memstore.Deny), "allow", "decision about a new key when memory is full of keys that are denied now, and about a request beyond max-holds"},
 		{"max-log-entries", settings.Number(&c.MaxLogEntries, 1, math.MaxInt32), decimal(limiter.DefaultMaxLogEntries), "largest requests_per_unit of a sliding_window_log, which remembers every hit"},
 		{"max-rules-bytes", settings.Number(&c.Rules.MaxBytes, 1, math.MaxInt32), decimal(descriptors.DefaultMaxBytes), "largest size of all rules together, also by xDS; a value counts at least 12 bytes; loading takes up to 35 times that memory"},
+		{"max-table-bytes", settings.Number(&c.Rules.MaxTableBytes, 1, math.MaxInt32), decimal(descriptors.DefaultMaxTableBytes), "largest size of all tables of rules together; a line takes 26 bytes of memory and its value"},
 		{"max-descriptors", settings.Number(&c.Limiter.MaxDescriptors, 1, server.MaxItems), decimal(limiter.DefaultMaxDescriptors), "largest number of descriptors in a request"},
 		{"max-request-bytes", settings.Number(&c.Server.MaxRequestBytes, 1, math.MaxInt32), decimal(server.DefaultMaxRequestBytes), "largest request, in bytes, by gRPC or /json"},
 		{"max-connections", settings.Number(&c.MaxConnections, 1, math.MaxInt32), decimal(serving.DefaultMaxConnections), "largest number of open gRPC connections; at the bound a new one takes the place of an idle one"},
@@ -198,7 +199,7 @@ func (c *config) complete() []error {
 	}
 	errs = append(errs, a.Check())
 	c.Rules.Hint = "name a file or directory with --rules, or put a list domains into the settings file"
-	c.Rules.MaxBytesSetting = "--max-rules-bytes"
+	c.Rules.MaxBytesSetting, c.Rules.MaxTableBytesSetting = "--max-rules-bytes", "--max-table-bytes"
 	c.Rules.MaxLogEntries, c.Limiter.MaxLogEntries = uint32(c.MaxLogEntries), uint32(c.MaxLogEntries)
 	c.Server.Headers.RateLimit = slices.Contains(c.ResponseHeaders, "ratelimit")
 	c.Server.Headers.IETF = slices.Contains(c.ResponseHeaders, "ietf")

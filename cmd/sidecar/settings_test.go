@@ -72,7 +72,9 @@ func TestDefaults(t *testing.T) {
 				}},
 			},
 			Rules: reload.Options{
-				Paths: []string{"rules"}, Options: descriptors.Options{MaxLogEntries: 10_000, MaxBytes: 20 << 20, MaxBytesSetting: "--max-rules-bytes"}, Debounce: 100 * time.Millisecond, Poll: 30 * time.Second,
+				Paths: []string{"rules"}, Options: descriptors.Options{
+					MaxLogEntries: 10_000, MaxBytes: 20 << 20, MaxBytesSetting: "--max-rules-bytes", MaxTableBytes: 64 << 20, MaxTableBytesSetting: "--max-table-bytes",
+				}, Debounce: 100 * time.Millisecond, Poll: 30 * time.Second,
 				Hint: "name a file or directory with --rules, or put a list domains into the settings file",
 			},
 			XDS:            xds.Options{Node: xds.Node{ID: "default"}, MaxMessageBytes: 64 << 20},

@@ -59,10 +59,7 @@ func (t *tables) read(path string) (f tableFile) {
 		}
 	}
 	if f.err != nil {
-		f.print = printOf(path, t.bounds)
-		if _, mistakes := errors.AsType[descriptors.Errors](f.err); !mistakes {
-			f.err = FileError{File: path, Err: bare(f.err)}
-		}
+		f.print, f.err = printOf(path, t.bounds), FileError{File: path, Err: bare(f.err)}
 		return f
 	}
 	t.size += len(data)
@@ -71,11 +68,11 @@ func (t *tables) read(path string) (f tableFile) {
 	if was := t.before[path]; was.print == f.print {
 		return was
 	}
-	f.table, f.err = descriptors.NewTable(path, data)
+	f.table = descriptors.NewTable(path, data)
 	return f
 }
 
-// bytes returns the bytes of a table, or an [descriptors.Errors] if they are too many.
+// bytes returns the bytes of a table.
 func (t *tables) bytes(path string) ([]byte, error) {
 	file, info, err := openRegular(path)
 	if err != nil {
@@ -83,7 +80,7 @@ func (t *tables) bytes(path string) ([]byte, error) {
 	}
 	defer func() { _ = file.Close() }() // nothing was written
 	if text, tooLarge := t.bounds.TableTooLarge(int(info.Size()), t.size); tooLarge {
-		return nil, descriptors.Errors{{File: path, Text: text}}
+		return nil, errors.New(text)
 	}
 	data := bytes.NewBuffer(make([]byte, 0, info.Size()+bytes.MinRead))
 	if _, err := data.ReadFrom(io.LimitReader(file, info.Size()+1)); err != nil {
@@ -165,7 +162,7 @@ func (r *Reloader) remember(attempted, inForce *tables) {
 	n := &named{tables: maps.Clone(attempted.known), cache: maps.Clone(attempted.known)}
 	if inForce != nil {
 		for path, f := range inForce.known {
-			if n.cache[path].table == nil {
+			if last := n.cache[path].table; last == nil || last.Err() != nil {
 				n.cache[path] = f
 			}
 		}

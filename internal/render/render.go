@@ -74,6 +74,10 @@ func Limit(l *descriptors.Limit) *adminv1.Limit {
 	if l.Unit != descriptors.UnitUnknown {
 		out.Unit = l.Unit.String()
 	}
+	if t := l.Table(); t != nil {
+		out.Table = &adminv1.Table{File: t.File(), Values: uint32(t.Len()), Hash: t.Hash()}
+		out.TableLine = uint32(l.TableLine)
+	}
 	return out
 }
 

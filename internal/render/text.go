@@ -40,6 +40,9 @@ func ExplanationText(domain string, r *adminv1.ExplainResponse, states bool) str
 		}
 		for _, l := range e.GetLimits() {
 			line("limit", "%s", LimitText(l.GetLimit()))
+			if t := l.GetLimit().GetTable(); t != nil {
+				line("table", "%s", tableText(t, l.GetLimit().GetTableLine()))
+			}
 			line("key", "%s", l.GetKey())
 			if !states {
 				continue
@@ -76,6 +79,14 @@ func LimitText(l *adminv1.Limit) string {
 		text += ", sharing: " + sharing
 	}
 	return text
+}
+
+// tableText says where a table has the numbers of a descriptor; line is 0 when the table does not have them.
+func tableText(t *adminv1.Table, line uint32) string {
+	if line == 0 {
+		return fmt.Sprintf("%s does not have the value, so the rule's own numbers count", t.GetFile())
+	}
+	return place(t.GetFile(), line)
 }
 
 // place returns file:line, or the file when the line is 0.

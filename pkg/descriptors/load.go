@@ -46,8 +46,8 @@ type Source struct {
 	Settings  bool // Data is a settings file: its list `domains`, if any, holds rule documents, and Load ignores its other keys
 	Generated bool // a program wrote Data, so that messages show no line
 
-	// Table returns the table of a name that stands in the document. Load calls Table once for each name. The error is an [Errors] of
-	// NewTable, or the mistake in the name. Nil means that the document comes from no file, and that a table in it is a mistake.
+	// Table returns the table of a name that stands in the document. Load calls Table once for each name. The error is a mistake at that
+	// place in the document. Nil means that the document comes from no file, and that a table in it is a mistake.
 	Table func(name string) (*Table, error)
 
 	// Mistakes and warnings of the program that generated Data, without File. Load reports both lists with its own. With mistakes,
@@ -77,7 +77,7 @@ func Load(sources []Source, o Options) (*Rules, []Warning, error) {
 		rules    = &Rules{domains: make(map[string]*Domain)}
 		readers  = make([]*reader, 0, len(sources))
 		merged   = make(map[string]*tree)
-		tables   = &tables{known: make(map[*Table]bool), reported: make(map[string]bool)}
+		tables   = &tables{known: make(map[*Table]bool)}
 		size     int // of the sources so far
 	)
 	for _, s := range sources {

@@ -25,6 +25,7 @@ type Table struct {
 	size     int // of the data, in bytes
 	rows     rows
 	meaning  meaning
+	mistakes Errors
 	warnings []Warning
 }
 
@@ -36,20 +37,27 @@ type Table struct {
 // limit hold. The values must differ. Blank lines do not count, and a byte order mark of UTF-8 neither. Values are compared byte by
 // byte: a `*` is a plain character.
 //
-// The error is an [Errors] with every mistake, and file is their File. [Load] finds the mistakes in combination with a limit. NewTable
-// does not keep data. The size of data is less than 4 GiB.
-func NewTable(file string, data []byte) (*Table, error) {
-	r := tableReader{Table: Table{file: file, size: len(data)}}
-	r.read(data)
-	if len(r.errs) == 0 {
-		r.index()
+// [Load] reports the mistakes in a table, see [Table.Err], and finds more of them in combination with a limit. NewTable does not keep data.
+// The size of data is less than 4 GiB.
+func NewTable(file string, data []byte) *Table {
+	t := &Table{file: file, size: len(data)}
+	t.read(data)
+	t.rows.index(func(again, first *row, value string) {
+		t.fail(int(again.line), "value", "%s is given twice, first in line %d", quote(value), first.line)
+	})
+	slices.SortStableFunc(t.mistakes, func(a, b Error) int { return cmp.Compare(a.Line, b.Line) })
+	if len(t.mistakes) == 0 {
+		t.meaning = t.rows.meaning()
 	}
-	if len(r.errs) > 0 {
-		slices.SortStableFunc(r.errs, func(a, b Error) int { return cmp.Compare(a.Line, b.Line) })
-		return nil, r.errs
+	return t
+}
+
+// Err returns every mistake in the table as an [Errors], whose File is the name that NewTable was given; nil without a mistake.
+func (t *Table) Err() error {
+	if len(t.mistakes) == 0 {
+		return nil
 	}
-	r.meaning = r.rows.meaning()
-	return &r.Table, nil
+	return t.mistakes
 }
 
 // File returns the name that NewTable was given.
@@ -61,18 +69,12 @@ func (t *Table) Len() int { return len(t.rows.all) }
 // Hash identifies the values and their numbers, in 16 hexadecimal digits. The order of lines does not change the hash.
 func (t *Table) Hash() string { return hex.EncodeToString(t.meaning[:8]) }
 
-// tableReader reads a table and collects all mistakes.
-type tableReader struct {
-	Table
-	errs Errors
-}
-
 // fail records a mistake in a line, up to maxMistakes. path names a column.
-func (r *tableReader) fail(line int, path, format string, args ...any) {
-	if len(r.errs) < maxMistakes {
-		r.errs = append(r.errs, Error{File: r.file, Line: line, Path: path, Text: fmt.Sprintf(format, args...)})
-	} else if len(r.errs) == maxMistakes {
-		r.errs = append(r.errs, Error{File: r.file, Line: line, Text: "too many mistakes, the rest was not read"})
+func (t *Table) fail(line int, path, format string, args ...any) {
+	if len(t.mistakes) < maxMistakes {
+		t.mistakes = append(t.mistakes, Error{File: t.file, Line: line, Path: path, Text: fmt.Sprintf(format, args...)})
+	} else if len(t.mistakes) == maxMistakes {
+		t.mistakes = append(t.mistakes, Error{File: t.file, Line: line, Text: "too many mistakes, the rest was not read"})
 	}
 }
 
@@ -82,48 +84,49 @@ func columns() [4]string { return [...]string{"value", "requests_per_unit", "uni
 // mustBeLine completes a mistake about a whole line.
 const mustBeLine = "must be value,requests_per_unit[,unit[,burst]]"
 
-func (r *tableReader) read(data []byte) {
+// read reads all lines.
+func (t *Table) read(data []byte) {
 	if len(data) >= math.MaxUint32 {
-		r.fail(0, "", "has %d bytes, must have less than 4 GiB", len(data))
+		t.fail(0, "", "has %d bytes, must have less than 4 GiB", len(data))
 		return
 	}
 	if bytes.HasPrefix(data, []byte("\xff\xfe")) || bytes.HasPrefix(data, []byte("\xfe\xff")) {
-		r.fail(1, "", "is UTF-16, must be UTF-8")
+		t.fail(1, "", "is UTF-16, must be UTF-8")
 		return
 	}
 	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
-	r.rows.grow(data)
+	t.rows.grow(data)
 	records := csv.NewReader(bytes.NewReader(data))
 	records.FieldsPerRecord, records.ReuseRecord = -1, true
-	for first := true; len(r.errs) <= maxMistakes; first = false {
+	for first := true; len(t.mistakes) <= maxMistakes; first = false {
 		begin := records.InputOffset()
 		record, err := records.Read()
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if syntax, ok := errors.AsType[*csv.ParseError](err); ok {
-			r.fail(syntax.StartLine, "", "has a wrong quote: a text with a comma or a quote stands in quotes, with each quote in it doubled")
+			t.fail(syntax.StartLine, "", "has a wrong quote: a text with a comma or a quote stands in quotes, with each quote in it doubled")
 			continue
 		}
 		if err != nil { // bytes in memory have no other
-			r.fail(0, "", "%v", err)
+			t.fail(0, "", "%v", err)
 			return
 		}
 		line, _ := records.FieldPos(0)
 		comment := bytes.HasPrefix(bytes.TrimLeft(data[begin:], "\r\n"), []byte("#"))
 		if comment {
-			r.fail(line, "", "begins with #, and a table has no comments: must be left out, or begin with a value in quotes")
+			t.fail(line, "", "begins with #, and a table has no comments: must be left out, or begin with a value in quotes")
 			continue
 		}
-		r.record(record, line, first)
+		t.record(record, line, first)
 	}
-	if len(r.rows.all) == 0 && len(r.errs) == 0 {
-		r.fail(1, "", "has no lines, must have at least one: "+mustBeLine)
+	if len(t.rows.all) == 0 && len(t.mistakes) == 0 {
+		t.fail(1, "", "has no lines, must have at least one: "+mustBeLine)
 	}
 }
 
 // record reads one record, which begins in a line.
-func (r *tableReader) record(fields []string, line int, first bool) {
+func (t *Table) record(fields []string, line int, first bool) {
 	names := columns()
 	if len(fields) == 1 && strings.TrimSpace(fields[0]) == "" {
 		return
@@ -131,7 +134,7 @@ func (r *tableReader) record(fields []string, line int, first bool) {
 	if first && len(fields) > 1 && strings.TrimSpace(fields[1]) == names[1] {
 		for i, name := range fields {
 			if i >= len(names) || strings.TrimSpace(name) != names[i] {
-				r.fail(line, "", "is the line of names, must be %s", strings.Join(names[:min(len(fields), len(names))], ","))
+				t.fail(line, "", "is the line of names, must be %s", strings.Join(names[:min(len(fields), len(names))], ","))
 				return
 			}
 		}
@@ -142,44 +145,44 @@ func (r *tableReader) record(fields []string, line int, first bool) {
 		if len(fields) == 1 && strings.ContainsAny(fields[0], ";\t") {
 			hint = ", with commas between"
 		}
-		r.fail(line, "", "has %d columns, %s%s", len(fields), mustBeLine, hint)
+		t.fail(line, "", "has %d columns, %s%s", len(fields), mustBeLine, hint)
 		return
 	}
-	before := len(r.errs)
-	r.value(fields[0], line)
+	before := len(t.mistakes)
+	t.value(fields[0], line)
 	x := row{line: uint32(line)}
-	x.requests = r.number(fields, 1, 0, line)
+	x.requests = t.number(fields, 1, 0, line)
 	if len(fields) > 2 {
 		if name := strings.TrimSpace(fields[2]); name != "" {
 			unit, ok := ParseUnit(name)
 			if x.unit = uint8(unit); !ok {
-				r.fail(line, names[2], "%s is not a unit, must be second, minute, hour, day, week, month or year", quote(name))
+				t.fail(line, names[2], "%s is not a unit, must be second, minute, hour, day, week, month or year", quote(name))
 			}
 		}
 	}
 	if len(fields) > 3 && strings.TrimSpace(fields[3]) != "" {
-		x.burst = r.number(fields, 3, 1, line)
+		x.burst = t.number(fields, 3, 1, line)
 	}
 	if x.burst > 0 && x.requests == 0 {
-		r.fail(line, names[3], "is %d, must be left out: requests_per_unit 0 denies every hit", x.burst)
+		t.fail(line, names[3], "is %d, must be left out: requests_per_unit 0 denies every hit", x.burst)
 	}
-	if len(r.errs) == before {
-		r.rows.add(fields[0], x)
+	if len(t.mistakes) == before {
+		t.rows.add(fields[0], x)
 	}
 }
 
 // value checks the value of a line.
-func (r *tableReader) value(v string, line int) {
+func (t *Table) value(v string, line int) {
 	warn := func(format string, args ...any) {
-		if len(r.warnings) < maxMistakes {
-			r.warnings = append(r.warnings, Warning{File: r.file, Line: line, Path: "value", Text: fmt.Sprintf(format, args...)})
+		if len(t.warnings) < maxMistakes {
+			t.warnings = append(t.warnings, Warning{File: t.file, Line: line, Path: "value", Text: fmt.Sprintf(format, args...)})
 		}
 	}
 	switch plain := strings.TrimSpace(v); {
 	case plain == "":
-		r.fail(line, "value", "is empty, must be the value of an entry, as Envoy sends it")
+		t.fail(line, "value", "is empty, must be the value of an entry, as Envoy sends it")
 	case !utf8.ValidString(v):
-		r.fail(line, "value", "%s is not UTF-8, which Envoy sends", quote(v))
+		t.fail(line, "value", "%s is not UTF-8, which Envoy sends", quote(v))
 	case plain != v:
 		warn("has blanks around it, which a request must send too: probably %s is meant", quote(plain))
 	case strings.Contains(v, "*"):
@@ -188,18 +191,11 @@ func (r *tableReader) value(v string, line int) {
 }
 
 // number reads a column with a whole number.
-func (r *tableReader) number(fields []string, column int, lowest uint64, line int) uint32 {
+func (t *Table) number(fields []string, column int, lowest uint64, line int) uint32 {
 	text := strings.TrimSpace(fields[column])
 	n, err := strconv.ParseUint(text, 10, 32)
 	if err != nil || n < lowest {
-		r.fail(line, columns()[column], "is %s, must be a whole number from %d to %d", quote(text), lowest, uint32(math.MaxUint32))
+		t.fail(line, columns()[column], "is %s, must be a whole number from %d to %d", quote(text), lowest, uint32(math.MaxUint32))
 	}
 	return uint32(n)
-}
-
-// index makes the values findable, and records values given twice.
-func (r *tableReader) index() {
-	r.rows.index(func(again, first *row, value string) {
-		r.fail(int(again.line), "value", "%s is given twice, first in line %d", quote(value), first.line)
-	})
 }

@@ -17,7 +17,7 @@ func withTables(document string, tables map[string]string) Source {
 		if !ok {
 			return nil, errors.New(name + ": no such file")
 		}
-		return NewTable(name, []byte(data))
+		return NewTable(name, []byte(data)), nil
 	}}
 }
 
@@ -136,6 +136,7 @@ func TestTableReportsEveryMistakeWithItsLine(t *testing.T) {
 			`t.csv:8: unit: "fortnight" is not a unit, must be second, minute, hour, day, week, month or year`,
 			`t.csv:9: burst: is "0", must be a whole number from 1 to 4294967295`,
 			`t.csv:10: has 5 columns, must be value,requests_per_unit[,unit[,burst]]`,
+			`t.csv:11: value: "a" is given twice, first in line 1`,
 			`t.csv:12: burst: is 5, must be left out: requests_per_unit 0 denies every hit`,
 			`t.csv:13: begins with #, and a table has no comments: must be left out, or begin with a value in quotes`,
 		}},
@@ -162,10 +163,7 @@ func TestTableReportsEveryMistakeWithItsLine(t *testing.T) {
 		{"NUL", "a\x00,1\x00\n", []string{`t.csv:1: requests_per_unit: is "1\x00", must be a whole number from 0 to 4294967295`}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			table, err := NewTable("t.csv", []byte(c.table))
-			if (table == nil) != (err != nil) {
-				t.Errorf("got a table %v and the error %v, want one of them", table, err)
-			}
+			err := NewTable("t.csv", []byte(c.table)).Err()
 			if err == nil {
 				err = errors.New("no mistake")
 			}
@@ -178,7 +176,7 @@ func TestTableReportsEveryMistakeWithItsLine(t *testing.T) {
 
 func TestTableReportsAThousandMistakesAtMost(t *testing.T) {
 	for name, line := range map[string]string{"columns": "x\n", "twice": "x,1\n", "quotes": "x\"\n"} {
-		_, err := NewTable("t.csv", []byte(strings.Repeat(line, 5000)))
+		err := NewTable("t.csv", []byte(strings.Repeat(line, 5000))).Err()
 		if mistakes, ok := errors.AsType[Errors](err); !ok || len(mistakes) != maxMistakes+1 {
 			t.Errorf("%s: got %d mistakes, want %d", name, len(mistakes), maxMistakes+1)
 		}
@@ -191,7 +189,7 @@ defaults: {algorithm: token_bucket}
 default: {table: ok.csv, unit: second, requests_per_unit: 1}
 descriptors:
   - {key: a, rate_limit: {table: bad.csv, unit: second, requests_per_unit: 1}}
-  - {key: b, rate_limit: {table: bad.csv, unit: second, requests_per_unit: 1}}
+  - {key: b, rate_limit: {table: bad.csv, unit: second, requests_per_unit: 1, algorithm: fixed_window}}
   - {key: c, rate_limit: {table: missing.csv, unit: second, requests_per_unit: 1}}
   - {key: d, rate_limit: {table: /etc/passwd, unit: second, requests_per_unit: 1}}
   - {key: e, value: one, rate_limit: {table: ok.csv, unit: second, requests_per_unit: 1}}
@@ -205,10 +203,11 @@ descriptors:
   - {key: m, table: ok.csv}
 `
 	got := messages(t, withTables(document, map[string]string{
-		"ok.csv": "a,1\n* ,2\n", "bad.csv": "a\n", "burst.csv": "a,1,minute,5\n", "large.csv": "a,20000\nb,9000000\nc,9000000,second\n",
+		"ok.csv": "a,1\n* ,2\n", "bad.csv": "a\nb,1,,7\n", "burst.csv": "a,1,minute,5\n", "large.csv": "a,20000\nb,9000000\nc,9000000,second\n",
 	}))
 	want := []string{
 		`bad.csv:1: has 1 columns, must be value,requests_per_unit[,unit[,burst]]`,
+		`bad.csv:2: burst: is 7, must be left out for fixed_window: only token_bucket has a burst (rules.yaml:6)`,
 		`burst.csv:1: burst: is 5, must be left out for fixed_window: only token_bucket has a burst (rules.yaml:12)`,
 		`burst.csv:1: unit: is minute, must be left out for concurrency (rules.yaml:14)`,
 		`large.csv:1: requests_per_unit: is 20000, must be at most 10000 for sliding_window_log, which remembers every hit (rules.yaml:13)`,
@@ -243,7 +242,7 @@ func TestTablesHaveABoundTogether(t *testing.T) {
 		t.Errorf("two tables of 4 bytes each, one of them twice: %v", err)
 	}
 	_, _, err := Load([]Source{source}, Options{MaxTableBytes: 7, MaxTableBytesSetting: "--x"})
-	if want := "b.csv: has 4 bytes beside 4 bytes of other tables, must be at most 7 together (--x)"; err == nil || err.Error() != want {
+	if want := "rules.yaml:4: descriptors[1].rate_limits[1].table: b.csv: has 4 bytes beside 4 bytes of other tables, must be at most 7 together (--x)"; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 }
@@ -285,8 +284,8 @@ func TestTableOfAMillionLinesIsSmall(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	table, err := NewTable("t.csv", data)
-	if err != nil {
+	table := NewTable("t.csv", data)
+	if err := table.Err(); err != nil {
 		t.Fatal(err)
 	}
 	runtime.GC()
@@ -315,7 +314,7 @@ func BenchmarkNewTable(b *testing.B) {
 	data := millionLines()
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := NewTable("t.csv", data); err != nil {
+		if err := NewTable("t.csv", data).Err(); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -358,18 +357,14 @@ func FuzzTable(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		before := string(data)
-		table, err := NewTable("rules.yaml", data)
+		table := NewTable("rules.yaml", data)
 		if string(data) != before {
 			t.Error("the data has changed")
 		}
-		if err != nil {
-			mistakes, ok := errors.AsType[Errors](err)
-			if !ok || len(mistakes) == 0 || table != nil {
-				t.Fatalf("got a table %v and the error %v of type %T, want Errors alone", table, err, err)
-			}
-			for _, e := range mistakes {
-				checkMessage(t, e.Error())
-			}
+		for _, e := range table.mistakes {
+			checkMessage(t, e.Error())
+		}
+		if table.Err() != nil {
 			return
 		}
 		for _, w := range table.warnings {

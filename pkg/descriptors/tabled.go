@@ -2,7 +2,6 @@ package descriptors
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -75,9 +74,8 @@ func TablePath(file, name string) string {
 
 // tables is the tables that the documents of one load name.
 type tables struct {
-	size     int // of all tables, in bytes
-	known    map[*Table]bool
-	reported map[string]bool // files whose mistakes are recorded
+	size  int // of all tables, in bytes
+	known map[*Table]bool
 }
 
 // readTable decodes the table of a limit whose other options are decoded.
@@ -115,15 +113,6 @@ func (t *tree) table(at value, name string) *Table {
 		t.named = make(map[string]*Table)
 	}
 	t.named[name] = table
-	if mistakes, ok := errors.AsType[Errors](err); ok && len(mistakes) > 0 {
-		if file := mistakes[0].File; !t.tables.reported[file] {
-			t.tables.reported[file] = true
-			for _, e := range mistakes {
-				t.record(e)
-			}
-		}
-		return nil
-	}
 	if err != nil {
 		t.fail(at, "%v", err)
 	}
@@ -132,9 +121,12 @@ func (t *tree) table(at value, name string) *Table {
 	}
 	t.tables.known[table] = true
 	if text, tooLarge := t.options.TableTooLarge(table.size, t.tables.size); tooLarge {
-		t.record(Error{File: table.file, Text: text})
+		t.fail(at, "%s: %s", table.file, text)
 		t.named[name] = nil
 		return nil
+	}
+	for _, e := range table.mistakes {
+		t.record(e)
 	}
 	t.tables.size += table.size
 	t.warnings = append(t.warnings, table.warnings...)

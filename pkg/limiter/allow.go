@@ -111,8 +111,7 @@ func tablesOf(file string, known map[string]*descriptors.Table) func(name string
 		if err != nil {
 			return nil, fmt.Errorf("read table: %w", err)
 		}
-		table, err := descriptors.NewTable(path, data)
-		known[path] = table
-		return table, err
+		known[path] = descriptors.NewTable(path, data)
+		return known[path], nil
 	}
 }

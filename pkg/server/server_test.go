@@ -152,7 +152,7 @@ func dial(tb testing.TB, serve func(net.Listener) error) *grpc.ClientConn {
 func load(tb testing.TB, rules string) *descriptors.Rules {
 	tb.Helper()
 	table := func(name string) (*descriptors.Table, error) {
-		return descriptors.NewTable(name, []byte("gold,7\nslow,5,hour\n"))
+		return descriptors.NewTable(name, []byte("gold,7\nslow,5,hour\n")), nil
 	}
 	r, _, err := descriptors.Load([]descriptors.Source{{Name: "rules.yaml", Data: []byte(rules), Table: table}}, descriptors.Options{})
 	if err != nil {

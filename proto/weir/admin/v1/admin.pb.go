@@ -505,7 +505,11 @@ type Limit struct {
 	// How processes share the count: leased or exact. Empty where the rule files do not say; the setting sharing decides then.
 	Sharing string `protobuf:"bytes,10,opt,name=sharing,proto3" json:"sharing,omitempty"`
 	// The longest time that a request may hold hits of the limit: at_most of its hold. Absent for a limit without hold.
-	AtMost        *durationpb.Duration `protobuf:"bytes,11,opt,name=at_most,json=atMost,proto3" json:"at_most,omitempty"`
+	AtMost *durationpb.Duration `protobuf:"bytes,11,opt,name=at_most,json=atMost,proto3" json:"at_most,omitempty"`
+	// The table with numbers of single values; absent for a limit without one.
+	Table *Table `protobuf:"bytes,12,opt,name=table,proto3" json:"table,omitempty"`
+	// Of a limit for a descriptor: the line of the table that has its numbers, from 1. 0 when the numbers are the rule's own.
+	TableLine     uint32 `protobuf:"varint,13,opt,name=table_line,json=tableLine,proto3" json:"table_line,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -617,6 +621,84 @@ func (x *Limit) GetAtMost() *durationpb.Duration {
 	return nil
 }
 
+func (x *Limit) GetTable() *Table {
+	if x != nil {
+		return x.Table
+	}
+	return nil
+}
+
+func (x *Limit) GetTableLine() uint32 {
+	if x != nil {
+		return x.TableLine
+	}
+	return 0
+}
+
+// Table is a list of values, such as customers, that have numbers of their own under a limit.
+type Table struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The file.
+	File string `protobuf:"bytes,1,opt,name=file,proto3" json:"file,omitempty"`
+	// The number of values.
+	Values uint32 `protobuf:"varint,2,opt,name=values,proto3" json:"values,omitempty"`
+	// Identifies the values and their numbers, in 16 hexadecimal digits.
+	Hash          string `protobuf:"bytes,3,opt,name=hash,proto3" json:"hash,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Table) Reset() {
+	*x = Table{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Table) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Table) ProtoMessage() {}
+
+func (x *Table) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Table.ProtoReflect.Descriptor instead.
+func (*Table) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Table) GetFile() string {
+	if x != nil {
+		return x.File
+	}
+	return ""
+}
+
+func (x *Table) GetValues() uint32 {
+	if x != nil {
+		return x.Values
+	}
+	return 0
+}
+
+func (x *Table) GetHash() string {
+	if x != nil {
+		return x.Hash
+	}
+	return ""
+}
+
 // Rule is a place in the rule files where descriptors end.
 type Rule struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -658,7 +740,7 @@ type Rule struct {
 
 func (x *Rule) Reset() {
 	*x = Rule{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[4]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -670,7 +752,7 @@ func (x *Rule) String() string {
 func (*Rule) ProtoMessage() {}
 
 func (x *Rule) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[4]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -683,7 +765,7 @@ func (x *Rule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rule.ProtoReflect.Descriptor instead.
 func (*Rule) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{4}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Rule) GetDomain() string {
@@ -815,7 +897,7 @@ type Holder struct {
 
 func (x *Holder) Reset() {
 	*x = Holder{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[5]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -827,7 +909,7 @@ func (x *Holder) String() string {
 func (*Holder) ProtoMessage() {}
 
 func (x *Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[5]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -840,7 +922,7 @@ func (x *Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holder.ProtoReflect.Descriptor instead.
 func (*Holder) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Holder) GetId() string {
@@ -890,7 +972,7 @@ type Holders struct {
 
 func (x *Holders) Reset() {
 	*x = Holders{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[6]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -902,7 +984,7 @@ func (x *Holders) String() string {
 func (*Holders) ProtoMessage() {}
 
 func (x *Holders) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[6]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -915,7 +997,7 @@ func (x *Holders) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holders.ProtoReflect.Descriptor instead.
 func (*Holders) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Holders) GetLimit() *Limit {
@@ -985,7 +1067,7 @@ type LimitExplanation struct {
 
 func (x *LimitExplanation) Reset() {
 	*x = LimitExplanation{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[7]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -997,7 +1079,7 @@ func (x *LimitExplanation) String() string {
 func (*LimitExplanation) ProtoMessage() {}
 
 func (x *LimitExplanation) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[7]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1010,7 +1092,7 @@ func (x *LimitExplanation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LimitExplanation.ProtoReflect.Descriptor instead.
 func (*LimitExplanation) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *LimitExplanation) GetLimit() *Limit {
@@ -1112,7 +1194,7 @@ type Step struct {
 
 func (x *Step) Reset() {
 	*x = Step{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[8]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1124,7 +1206,7 @@ func (x *Step) String() string {
 func (*Step) ProtoMessage() {}
 
 func (x *Step) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[8]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1137,7 +1219,7 @@ func (x *Step) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Step.ProtoReflect.Descriptor instead.
 func (*Step) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Step) GetKey() string {
@@ -1203,7 +1285,7 @@ type DescriptorExplanation struct {
 
 func (x *DescriptorExplanation) Reset() {
 	*x = DescriptorExplanation{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[9]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1215,7 +1297,7 @@ func (x *DescriptorExplanation) String() string {
 func (*DescriptorExplanation) ProtoMessage() {}
 
 func (x *DescriptorExplanation) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[9]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1228,7 +1310,7 @@ func (x *DescriptorExplanation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescriptorExplanation.ProtoReflect.Descriptor instead.
 func (*DescriptorExplanation) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *DescriptorExplanation) GetMatched() bool {
@@ -1286,7 +1368,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[10]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1298,7 +1380,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[10]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1311,7 +1393,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ExplainRequest) GetDomain() string {
@@ -1343,7 +1425,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[11]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1355,7 +1437,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[11]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1368,7 +1450,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ExplainResponse) GetDescriptors() []*DescriptorExplanation {
@@ -1405,7 +1487,7 @@ type ResetRequest struct {
 
 func (x *ResetRequest) Reset() {
 	*x = ResetRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[12]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1417,7 +1499,7 @@ func (x *ResetRequest) String() string {
 func (*ResetRequest) ProtoMessage() {}
 
 func (x *ResetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[12]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1430,7 +1512,7 @@ func (x *ResetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetRequest.ProtoReflect.Descriptor instead.
 func (*ResetRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ResetRequest) GetDomain() string {
@@ -1461,7 +1543,7 @@ type ResetResponse struct {
 
 func (x *ResetResponse) Reset() {
 	*x = ResetResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1473,7 +1555,7 @@ func (x *ResetResponse) String() string {
 func (*ResetResponse) ProtoMessage() {}
 
 func (x *ResetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1486,7 +1568,7 @@ func (x *ResetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetResponse.ProtoReflect.Descriptor instead.
 func (*ResetResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ResetResponse) GetForgotten() uint32 {
@@ -1518,7 +1600,7 @@ type ListHoldersRequest struct {
 
 func (x *ListHoldersRequest) Reset() {
 	*x = ListHoldersRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1530,7 +1612,7 @@ func (x *ListHoldersRequest) String() string {
 func (*ListHoldersRequest) ProtoMessage() {}
 
 func (x *ListHoldersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1543,7 +1625,7 @@ func (x *ListHoldersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHoldersRequest.ProtoReflect.Descriptor instead.
 func (*ListHoldersRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListHoldersRequest) GetDomain() string {
@@ -1580,7 +1662,7 @@ type ListHoldersResponse struct {
 
 func (x *ListHoldersResponse) Reset() {
 	*x = ListHoldersResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1592,7 +1674,7 @@ func (x *ListHoldersResponse) String() string {
 func (*ListHoldersResponse) ProtoMessage() {}
 
 func (x *ListHoldersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1605,7 +1687,7 @@ func (x *ListHoldersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHoldersResponse.ProtoReflect.Descriptor instead.
 func (*ListHoldersResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListHoldersResponse) GetRule() *Rule {
@@ -1642,7 +1724,7 @@ type ReleaseHolderRequest struct {
 
 func (x *ReleaseHolderRequest) Reset() {
 	*x = ReleaseHolderRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1654,7 +1736,7 @@ func (x *ReleaseHolderRequest) String() string {
 func (*ReleaseHolderRequest) ProtoMessage() {}
 
 func (x *ReleaseHolderRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1667,7 +1749,7 @@ func (x *ReleaseHolderRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseHolderRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseHolderRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ReleaseHolderRequest) GetDomain() string {
@@ -1738,7 +1820,7 @@ type ReleaseHolderResponse struct {
 
 func (x *ReleaseHolderResponse) Reset() {
 	*x = ReleaseHolderResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1750,7 +1832,7 @@ func (x *ReleaseHolderResponse) String() string {
 func (*ReleaseHolderResponse) ProtoMessage() {}
 
 func (x *ReleaseHolderResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1763,7 +1845,7 @@ func (x *ReleaseHolderResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseHolderResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseHolderResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ReleaseHolderResponse) GetLimits() []*ReleaseHolderResponse_Release {
@@ -1782,7 +1864,7 @@ type ListRulesRequest struct {
 
 func (x *ListRulesRequest) Reset() {
 	*x = ListRulesRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1794,7 +1876,7 @@ func (x *ListRulesRequest) String() string {
 func (*ListRulesRequest) ProtoMessage() {}
 
 func (x *ListRulesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1807,7 +1889,7 @@ func (x *ListRulesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRulesRequest.ProtoReflect.Descriptor instead.
 func (*ListRulesRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 // ListRulesResponse is the rules that serve now.
@@ -1832,7 +1914,7 @@ type ListRulesResponse struct {
 
 func (x *ListRulesResponse) Reset() {
 	*x = ListRulesResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1844,7 +1926,7 @@ func (x *ListRulesResponse) String() string {
 func (*ListRulesResponse) ProtoMessage() {}
 
 func (x *ListRulesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1857,7 +1939,7 @@ func (x *ListRulesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRulesResponse.ProtoReflect.Descriptor instead.
 func (*ListRulesResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListRulesResponse) GetDomains() []*Domain {
@@ -1929,7 +2011,7 @@ type RulesPage struct {
 
 func (x *RulesPage) Reset() {
 	*x = RulesPage{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1941,7 +2023,7 @@ func (x *RulesPage) String() string {
 func (*RulesPage) ProtoMessage() {}
 
 func (x *RulesPage) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1954,7 +2036,7 @@ func (x *RulesPage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RulesPage.ProtoReflect.Descriptor instead.
 func (*RulesPage) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RulesPage) GetSources() []string {
@@ -2037,7 +2119,7 @@ type Domain struct {
 
 func (x *Domain) Reset() {
 	*x = Domain{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2049,7 +2131,7 @@ func (x *Domain) String() string {
 func (*Domain) ProtoMessage() {}
 
 func (x *Domain) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2062,7 +2144,7 @@ func (x *Domain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Domain.ProtoReflect.Descriptor instead.
 func (*Domain) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Domain) GetName() string {
@@ -2102,7 +2184,7 @@ type ReloadRequest struct {
 
 func (x *ReloadRequest) Reset() {
 	*x = ReloadRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2114,7 +2196,7 @@ func (x *ReloadRequest) String() string {
 func (*ReloadRequest) ProtoMessage() {}
 
 func (x *ReloadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2127,7 +2209,7 @@ func (x *ReloadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadRequest.ProtoReflect.Descriptor instead.
 func (*ReloadRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 // ReloadResponse is the outcome of a reload.
@@ -2147,7 +2229,7 @@ type ReloadResponse struct {
 
 func (x *ReloadResponse) Reset() {
 	*x = ReloadResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2159,7 +2241,7 @@ func (x *ReloadResponse) String() string {
 func (*ReloadResponse) ProtoMessage() {}
 
 func (x *ReloadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2172,7 +2254,7 @@ func (x *ReloadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadResponse.ProtoReflect.Descriptor instead.
 func (*ReloadResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ReloadResponse) GetLoaded() bool {
@@ -2224,7 +2306,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2236,7 +2318,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2249,7 +2331,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *WatchRequest) GetDomain() string {
@@ -2309,7 +2391,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2321,7 +2403,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2334,7 +2416,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *WatchResponse) GetRequests() []*WatchedRequest {
@@ -2379,7 +2461,7 @@ type WatchedRequest struct {
 
 func (x *WatchedRequest) Reset() {
 	*x = WatchedRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2391,7 +2473,7 @@ func (x *WatchedRequest) String() string {
 func (*WatchedRequest) ProtoMessage() {}
 
 func (x *WatchedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2404,7 +2486,7 @@ func (x *WatchedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchedRequest.ProtoReflect.Descriptor instead.
 func (*WatchedRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *WatchedRequest) GetAt() *timestamppb.Timestamp {
@@ -2474,7 +2556,7 @@ type WatchedDescriptor struct {
 
 func (x *WatchedDescriptor) Reset() {
 	*x = WatchedDescriptor{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2486,7 +2568,7 @@ func (x *WatchedDescriptor) String() string {
 func (*WatchedDescriptor) ProtoMessage() {}
 
 func (x *WatchedDescriptor) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2499,7 +2581,7 @@ func (x *WatchedDescriptor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchedDescriptor.ProtoReflect.Descriptor instead.
 func (*WatchedDescriptor) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *WatchedDescriptor) GetEntries() []*Entry {
@@ -2583,7 +2665,7 @@ type WatchedLimit struct {
 
 func (x *WatchedLimit) Reset() {
 	*x = WatchedLimit{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[28]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2595,7 +2677,7 @@ func (x *WatchedLimit) String() string {
 func (*WatchedLimit) ProtoMessage() {}
 
 func (x *WatchedLimit) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[28]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2608,7 +2690,7 @@ func (x *WatchedLimit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchedLimit.ProtoReflect.Descriptor instead.
 func (*WatchedLimit) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *WatchedLimit) GetKey() string {
@@ -2688,7 +2770,7 @@ type NearestMiss struct {
 
 func (x *NearestMiss) Reset() {
 	*x = NearestMiss{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[29]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2700,7 +2782,7 @@ func (x *NearestMiss) String() string {
 func (*NearestMiss) ProtoMessage() {}
 
 func (x *NearestMiss) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[29]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2713,7 +2795,7 @@ func (x *NearestMiss) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NearestMiss.ProtoReflect.Descriptor instead.
 func (*NearestMiss) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *NearestMiss) GetRule() string {
@@ -2777,7 +2859,7 @@ type ListTopKeysRequest struct {
 
 func (x *ListTopKeysRequest) Reset() {
 	*x = ListTopKeysRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[30]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2789,7 +2871,7 @@ func (x *ListTopKeysRequest) String() string {
 func (*ListTopKeysRequest) ProtoMessage() {}
 
 func (x *ListTopKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[30]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2802,7 +2884,7 @@ func (x *ListTopKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTopKeysRequest.ProtoReflect.Descriptor instead.
 func (*ListTopKeysRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ListTopKeysRequest) GetDomain() string {
@@ -2855,7 +2937,7 @@ type ListTopKeysResponse struct {
 
 func (x *ListTopKeysResponse) Reset() {
 	*x = ListTopKeysResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[31]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2867,7 +2949,7 @@ func (x *ListTopKeysResponse) String() string {
 func (*ListTopKeysResponse) ProtoMessage() {}
 
 func (x *ListTopKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[31]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2880,7 +2962,7 @@ func (x *ListTopKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTopKeysResponse.ProtoReflect.Descriptor instead.
 func (*ListTopKeysResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ListTopKeysResponse) GetKeys() []*TopKey {
@@ -2947,7 +3029,7 @@ type TopKey struct {
 
 func (x *TopKey) Reset() {
 	*x = TopKey{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[32]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2959,7 +3041,7 @@ func (x *TopKey) String() string {
 func (*TopKey) ProtoMessage() {}
 
 func (x *TopKey) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[32]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2972,7 +3054,7 @@ func (x *TopKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopKey.ProtoReflect.Descriptor instead.
 func (*TopKey) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *TopKey) GetKey() string {
@@ -3133,7 +3215,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[33]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3145,7 +3227,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[33]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3158,7 +3240,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Grant) GetId() string {
@@ -3308,7 +3390,7 @@ type GrantRequest struct {
 
 func (x *GrantRequest) Reset() {
 	*x = GrantRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[34]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3320,7 +3402,7 @@ func (x *GrantRequest) String() string {
 func (*GrantRequest) ProtoMessage() {}
 
 func (x *GrantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[34]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3333,7 +3415,7 @@ func (x *GrantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantRequest.ProtoReflect.Descriptor instead.
 func (*GrantRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *GrantRequest) GetGrant() *Grant {
@@ -3360,7 +3442,7 @@ type GrantResponse struct {
 
 func (x *GrantResponse) Reset() {
 	*x = GrantResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[35]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3372,7 +3454,7 @@ func (x *GrantResponse) String() string {
 func (*GrantResponse) ProtoMessage() {}
 
 func (x *GrantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[35]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3385,7 +3467,7 @@ func (x *GrantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantResponse.ProtoReflect.Descriptor instead.
 func (*GrantResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *GrantResponse) GetGrant() *Grant {
@@ -3429,7 +3511,7 @@ type ListGrantsRequest struct {
 
 func (x *ListGrantsRequest) Reset() {
 	*x = ListGrantsRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3441,7 +3523,7 @@ func (x *ListGrantsRequest) String() string {
 func (*ListGrantsRequest) ProtoMessage() {}
 
 func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3454,7 +3536,7 @@ func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsRequest.ProtoReflect.Descriptor instead.
 func (*ListGrantsRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{36}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ListGrantsRequest) GetDomain() string {
@@ -3488,7 +3570,7 @@ type ListGrantsResponse struct {
 
 func (x *ListGrantsResponse) Reset() {
 	*x = ListGrantsResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3500,7 +3582,7 @@ func (x *ListGrantsResponse) String() string {
 func (*ListGrantsResponse) ProtoMessage() {}
 
 func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3513,7 +3595,7 @@ func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsResponse.ProtoReflect.Descriptor instead.
 func (*ListGrantsResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{37}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ListGrantsResponse) GetGrants() []*Grant {
@@ -3557,7 +3639,7 @@ type RevokeRequest struct {
 
 func (x *RevokeRequest) Reset() {
 	*x = RevokeRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3569,7 +3651,7 @@ func (x *RevokeRequest) String() string {
 func (*RevokeRequest) ProtoMessage() {}
 
 func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3582,7 +3664,7 @@ func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeRequest.ProtoReflect.Descriptor instead.
 func (*RevokeRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{38}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *RevokeRequest) GetId() string {
@@ -3610,7 +3692,7 @@ type RevokeResponse struct {
 
 func (x *RevokeResponse) Reset() {
 	*x = RevokeResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3622,7 +3704,7 @@ func (x *RevokeResponse) String() string {
 func (*RevokeResponse) ProtoMessage() {}
 
 func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3635,7 +3717,7 @@ func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeResponse.ProtoReflect.Descriptor instead.
 func (*RevokeResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{39}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *RevokeResponse) GetGrant() *Grant {
@@ -3658,7 +3740,7 @@ type SetLogLevelRequest struct {
 
 func (x *SetLogLevelRequest) Reset() {
 	*x = SetLogLevelRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3670,7 +3752,7 @@ func (x *SetLogLevelRequest) String() string {
 func (*SetLogLevelRequest) ProtoMessage() {}
 
 func (x *SetLogLevelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3683,7 +3765,7 @@ func (x *SetLogLevelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLogLevelRequest.ProtoReflect.Descriptor instead.
 func (*SetLogLevelRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{40}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *SetLogLevelRequest) GetLevel() string {
@@ -3713,7 +3795,7 @@ type SetLogLevelResponse struct {
 
 func (x *SetLogLevelResponse) Reset() {
 	*x = SetLogLevelResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3725,7 +3807,7 @@ func (x *SetLogLevelResponse) String() string {
 func (*SetLogLevelResponse) ProtoMessage() {}
 
 func (x *SetLogLevelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3738,7 +3820,7 @@ func (x *SetLogLevelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLogLevelResponse.ProtoReflect.Descriptor instead.
 func (*SetLogLevelResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{41}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *SetLogLevelResponse) GetLevel() string {
@@ -3772,7 +3854,7 @@ type ReleaseHolderResponse_Release struct {
 
 func (x *ReleaseHolderResponse_Release) Reset() {
 	*x = ReleaseHolderResponse_Release{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3784,7 +3866,7 @@ func (x *ReleaseHolderResponse_Release) String() string {
 func (*ReleaseHolderResponse_Release) ProtoMessage() {}
 
 func (x *ReleaseHolderResponse_Release) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3797,7 +3879,7 @@ func (x *ReleaseHolderResponse_Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseHolderResponse_Release.ProtoReflect.Descriptor instead.
 func (*ReleaseHolderResponse_Release) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{17, 0}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{18, 0}
 }
 
 func (x *ReleaseHolderResponse_Release) GetLimit() *Limit {
@@ -3845,7 +3927,7 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\aentries\x18\x01 \x03(\v2\x14.weir.admin.v1.EntryR\aentries\x12\x17\n" +
 	"\x04hits\x18\x02 \x01(\rH\x00R\x04hits\x88\x01\x01\x122\n" +
 	"\x05limit\x18\x03 \x01(\v2\x1c.weir.admin.v1.LimitOverrideR\x05limitB\a\n" +
-	"\x05_hits\"\x86\x03\n" +
+	"\x05_hits\"\xd1\x03\n" +
 	"\x05Limit\x12\x1c\n" +
 	"\talgorithm\x18\x01 \x01(\tR\talgorithm\x12*\n" +
 	"\x11requests_per_unit\x18\x02 \x01(\rR\x0frequestsPerUnit\x121\n" +
@@ -3858,7 +3940,14 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x0funit_multiplier\x18\t \x01(\rR\x0eunitMultiplier\x12\x18\n" +
 	"\asharing\x18\n" +
 	" \x01(\tR\asharing\x122\n" +
-	"\aat_most\x18\v \x01(\v2\x19.google.protobuf.DurationR\x06atMost\"\xed\x03\n" +
+	"\aat_most\x18\v \x01(\v2\x19.google.protobuf.DurationR\x06atMost\x12*\n" +
+	"\x05table\x18\f \x01(\v2\x14.weir.admin.v1.TableR\x05table\x12\x1d\n" +
+	"\n" +
+	"table_line\x18\r \x01(\rR\ttableLine\"G\n" +
+	"\x05Table\x12\x12\n" +
+	"\x04file\x18\x01 \x01(\tR\x04file\x12\x16\n" +
+	"\x06values\x18\x02 \x01(\rR\x06values\x12\x12\n" +
+	"\x04hash\x18\x03 \x01(\tR\x04hash\"\xed\x03\n" +
 	"\x04Rule\x12\x16\n" +
 	"\x06domain\x18\x01 \x01(\tR\x06domain\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x12\n" +
@@ -4162,7 +4251,7 @@ func file_weir_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_weir_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_weir_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
+var file_weir_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
 var file_weir_admin_v1_admin_proto_goTypes = []any{
 	(Unit)(0),                             // 0: weir.admin.v1.Unit
 	(HolderStatus)(0),                     // 1: weir.admin.v1.HolderStatus
@@ -4172,147 +4261,149 @@ var file_weir_admin_v1_admin_proto_goTypes = []any{
 	(*LimitOverride)(nil),                 // 5: weir.admin.v1.LimitOverride
 	(*Descriptor)(nil),                    // 6: weir.admin.v1.Descriptor
 	(*Limit)(nil),                         // 7: weir.admin.v1.Limit
-	(*Rule)(nil),                          // 8: weir.admin.v1.Rule
-	(*Holder)(nil),                        // 9: weir.admin.v1.Holder
-	(*Holders)(nil),                       // 10: weir.admin.v1.Holders
-	(*LimitExplanation)(nil),              // 11: weir.admin.v1.LimitExplanation
-	(*Step)(nil),                          // 12: weir.admin.v1.Step
-	(*DescriptorExplanation)(nil),         // 13: weir.admin.v1.DescriptorExplanation
-	(*ExplainRequest)(nil),                // 14: weir.admin.v1.ExplainRequest
-	(*ExplainResponse)(nil),               // 15: weir.admin.v1.ExplainResponse
-	(*ResetRequest)(nil),                  // 16: weir.admin.v1.ResetRequest
-	(*ResetResponse)(nil),                 // 17: weir.admin.v1.ResetResponse
-	(*ListHoldersRequest)(nil),            // 18: weir.admin.v1.ListHoldersRequest
-	(*ListHoldersResponse)(nil),           // 19: weir.admin.v1.ListHoldersResponse
-	(*ReleaseHolderRequest)(nil),          // 20: weir.admin.v1.ReleaseHolderRequest
-	(*ReleaseHolderResponse)(nil),         // 21: weir.admin.v1.ReleaseHolderResponse
-	(*ListRulesRequest)(nil),              // 22: weir.admin.v1.ListRulesRequest
-	(*ListRulesResponse)(nil),             // 23: weir.admin.v1.ListRulesResponse
-	(*RulesPage)(nil),                     // 24: weir.admin.v1.RulesPage
-	(*Domain)(nil),                        // 25: weir.admin.v1.Domain
-	(*ReloadRequest)(nil),                 // 26: weir.admin.v1.ReloadRequest
-	(*ReloadResponse)(nil),                // 27: weir.admin.v1.ReloadResponse
-	(*WatchRequest)(nil),                  // 28: weir.admin.v1.WatchRequest
-	(*WatchResponse)(nil),                 // 29: weir.admin.v1.WatchResponse
-	(*WatchedRequest)(nil),                // 30: weir.admin.v1.WatchedRequest
-	(*WatchedDescriptor)(nil),             // 31: weir.admin.v1.WatchedDescriptor
-	(*WatchedLimit)(nil),                  // 32: weir.admin.v1.WatchedLimit
-	(*NearestMiss)(nil),                   // 33: weir.admin.v1.NearestMiss
-	(*ListTopKeysRequest)(nil),            // 34: weir.admin.v1.ListTopKeysRequest
-	(*ListTopKeysResponse)(nil),           // 35: weir.admin.v1.ListTopKeysResponse
-	(*TopKey)(nil),                        // 36: weir.admin.v1.TopKey
-	(*Grant)(nil),                         // 37: weir.admin.v1.Grant
-	(*GrantRequest)(nil),                  // 38: weir.admin.v1.GrantRequest
-	(*GrantResponse)(nil),                 // 39: weir.admin.v1.GrantResponse
-	(*ListGrantsRequest)(nil),             // 40: weir.admin.v1.ListGrantsRequest
-	(*ListGrantsResponse)(nil),            // 41: weir.admin.v1.ListGrantsResponse
-	(*RevokeRequest)(nil),                 // 42: weir.admin.v1.RevokeRequest
-	(*RevokeResponse)(nil),                // 43: weir.admin.v1.RevokeResponse
-	(*SetLogLevelRequest)(nil),            // 44: weir.admin.v1.SetLogLevelRequest
-	(*SetLogLevelResponse)(nil),           // 45: weir.admin.v1.SetLogLevelResponse
-	(*ReleaseHolderResponse_Release)(nil), // 46: weir.admin.v1.ReleaseHolderResponse.Release
-	(*durationpb.Duration)(nil),           // 47: google.protobuf.Duration
-	(*structpb.Struct)(nil),               // 48: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil),         // 49: google.protobuf.Timestamp
+	(*Table)(nil),                         // 8: weir.admin.v1.Table
+	(*Rule)(nil),                          // 9: weir.admin.v1.Rule
+	(*Holder)(nil),                        // 10: weir.admin.v1.Holder
+	(*Holders)(nil),                       // 11: weir.admin.v1.Holders
+	(*LimitExplanation)(nil),              // 12: weir.admin.v1.LimitExplanation
+	(*Step)(nil),                          // 13: weir.admin.v1.Step
+	(*DescriptorExplanation)(nil),         // 14: weir.admin.v1.DescriptorExplanation
+	(*ExplainRequest)(nil),                // 15: weir.admin.v1.ExplainRequest
+	(*ExplainResponse)(nil),               // 16: weir.admin.v1.ExplainResponse
+	(*ResetRequest)(nil),                  // 17: weir.admin.v1.ResetRequest
+	(*ResetResponse)(nil),                 // 18: weir.admin.v1.ResetResponse
+	(*ListHoldersRequest)(nil),            // 19: weir.admin.v1.ListHoldersRequest
+	(*ListHoldersResponse)(nil),           // 20: weir.admin.v1.ListHoldersResponse
+	(*ReleaseHolderRequest)(nil),          // 21: weir.admin.v1.ReleaseHolderRequest
+	(*ReleaseHolderResponse)(nil),         // 22: weir.admin.v1.ReleaseHolderResponse
+	(*ListRulesRequest)(nil),              // 23: weir.admin.v1.ListRulesRequest
+	(*ListRulesResponse)(nil),             // 24: weir.admin.v1.ListRulesResponse
+	(*RulesPage)(nil),                     // 25: weir.admin.v1.RulesPage
+	(*Domain)(nil),                        // 26: weir.admin.v1.Domain
+	(*ReloadRequest)(nil),                 // 27: weir.admin.v1.ReloadRequest
+	(*ReloadResponse)(nil),                // 28: weir.admin.v1.ReloadResponse
+	(*WatchRequest)(nil),                  // 29: weir.admin.v1.WatchRequest
+	(*WatchResponse)(nil),                 // 30: weir.admin.v1.WatchResponse
+	(*WatchedRequest)(nil),                // 31: weir.admin.v1.WatchedRequest
+	(*WatchedDescriptor)(nil),             // 32: weir.admin.v1.WatchedDescriptor
+	(*WatchedLimit)(nil),                  // 33: weir.admin.v1.WatchedLimit
+	(*NearestMiss)(nil),                   // 34: weir.admin.v1.NearestMiss
+	(*ListTopKeysRequest)(nil),            // 35: weir.admin.v1.ListTopKeysRequest
+	(*ListTopKeysResponse)(nil),           // 36: weir.admin.v1.ListTopKeysResponse
+	(*TopKey)(nil),                        // 37: weir.admin.v1.TopKey
+	(*Grant)(nil),                         // 38: weir.admin.v1.Grant
+	(*GrantRequest)(nil),                  // 39: weir.admin.v1.GrantRequest
+	(*GrantResponse)(nil),                 // 40: weir.admin.v1.GrantResponse
+	(*ListGrantsRequest)(nil),             // 41: weir.admin.v1.ListGrantsRequest
+	(*ListGrantsResponse)(nil),            // 42: weir.admin.v1.ListGrantsResponse
+	(*RevokeRequest)(nil),                 // 43: weir.admin.v1.RevokeRequest
+	(*RevokeResponse)(nil),                // 44: weir.admin.v1.RevokeResponse
+	(*SetLogLevelRequest)(nil),            // 45: weir.admin.v1.SetLogLevelRequest
+	(*SetLogLevelResponse)(nil),           // 46: weir.admin.v1.SetLogLevelResponse
+	(*ReleaseHolderResponse_Release)(nil), // 47: weir.admin.v1.ReleaseHolderResponse.Release
+	(*durationpb.Duration)(nil),           // 48: google.protobuf.Duration
+	(*structpb.Struct)(nil),               // 49: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),         // 50: google.protobuf.Timestamp
 }
 var file_weir_admin_v1_admin_proto_depIdxs = []int32{
 	0,  // 0: weir.admin.v1.LimitOverride.unit:type_name -> weir.admin.v1.Unit
 	4,  // 1: weir.admin.v1.Descriptor.entries:type_name -> weir.admin.v1.Entry
 	5,  // 2: weir.admin.v1.Descriptor.limit:type_name -> weir.admin.v1.LimitOverride
-	47, // 3: weir.admin.v1.Limit.period:type_name -> google.protobuf.Duration
-	47, // 4: weir.admin.v1.Limit.at_most:type_name -> google.protobuf.Duration
-	7,  // 5: weir.admin.v1.Rule.limits:type_name -> weir.admin.v1.Limit
-	48, // 6: weir.admin.v1.Rule.metadata:type_name -> google.protobuf.Struct
-	49, // 7: weir.admin.v1.Holder.begun_at:type_name -> google.protobuf.Timestamp
-	49, // 8: weir.admin.v1.Holder.until:type_name -> google.protobuf.Timestamp
-	7,  // 9: weir.admin.v1.Holders.limit:type_name -> weir.admin.v1.Limit
-	9,  // 10: weir.admin.v1.Holders.holders:type_name -> weir.admin.v1.Holder
-	7,  // 11: weir.admin.v1.LimitExplanation.limit:type_name -> weir.admin.v1.Limit
-	47, // 12: weir.admin.v1.LimitExplanation.retry_after:type_name -> google.protobuf.Duration
-	47, // 13: weir.admin.v1.LimitExplanation.reset_after:type_name -> google.protobuf.Duration
-	10, // 14: weir.admin.v1.LimitExplanation.holders:type_name -> weir.admin.v1.Holders
-	9,  // 15: weir.admin.v1.LimitExplanation.holder:type_name -> weir.admin.v1.Holder
-	1,  // 16: weir.admin.v1.LimitExplanation.holder_status:type_name -> weir.admin.v1.HolderStatus
-	37, // 17: weir.admin.v1.LimitExplanation.grant:type_name -> weir.admin.v1.Grant
-	8,  // 18: weir.admin.v1.DescriptorExplanation.rule:type_name -> weir.admin.v1.Rule
-	11, // 19: weir.admin.v1.DescriptorExplanation.limits:type_name -> weir.admin.v1.LimitExplanation
-	12, // 20: weir.admin.v1.DescriptorExplanation.steps:type_name -> weir.admin.v1.Step
-	6,  // 21: weir.admin.v1.ExplainRequest.descriptors:type_name -> weir.admin.v1.Descriptor
-	13, // 22: weir.admin.v1.ExplainResponse.descriptors:type_name -> weir.admin.v1.DescriptorExplanation
-	25, // 23: weir.admin.v1.ExplainResponse.domain:type_name -> weir.admin.v1.Domain
-	6,  // 24: weir.admin.v1.ResetRequest.descriptors:type_name -> weir.admin.v1.Descriptor
-	4,  // 25: weir.admin.v1.ListHoldersRequest.entries:type_name -> weir.admin.v1.Entry
-	8,  // 26: weir.admin.v1.ListHoldersResponse.rule:type_name -> weir.admin.v1.Rule
-	10, // 27: weir.admin.v1.ListHoldersResponse.limits:type_name -> weir.admin.v1.Holders
-	4,  // 28: weir.admin.v1.ReleaseHolderRequest.entries:type_name -> weir.admin.v1.Entry
-	46, // 29: weir.admin.v1.ReleaseHolderResponse.limits:type_name -> weir.admin.v1.ReleaseHolderResponse.Release
-	25, // 30: weir.admin.v1.ListRulesResponse.domains:type_name -> weir.admin.v1.Domain
-	49, // 31: weir.admin.v1.ListRulesResponse.loaded_at:type_name -> google.protobuf.Timestamp
-	49, // 32: weir.admin.v1.RulesPage.loaded_at:type_name -> google.protobuf.Timestamp
-	49, // 33: weir.admin.v1.RulesPage.attempted_at:type_name -> google.protobuf.Timestamp
-	8,  // 34: weir.admin.v1.RulesPage.rules:type_name -> weir.admin.v1.Rule
-	8,  // 35: weir.admin.v1.Domain.rules:type_name -> weir.admin.v1.Rule
-	4,  // 36: weir.admin.v1.WatchRequest.entries:type_name -> weir.admin.v1.Entry
-	2,  // 37: weir.admin.v1.WatchRequest.outcomes:type_name -> weir.admin.v1.Outcome
-	30, // 38: weir.admin.v1.WatchResponse.requests:type_name -> weir.admin.v1.WatchedRequest
-	49, // 39: weir.admin.v1.WatchedRequest.at:type_name -> google.protobuf.Timestamp
-	47, // 40: weir.admin.v1.WatchedRequest.took:type_name -> google.protobuf.Duration
-	31, // 41: weir.admin.v1.WatchedRequest.descriptors:type_name -> weir.admin.v1.WatchedDescriptor
-	4,  // 42: weir.admin.v1.WatchedDescriptor.entries:type_name -> weir.admin.v1.Entry
-	2,  // 43: weir.admin.v1.WatchedDescriptor.outcome:type_name -> weir.admin.v1.Outcome
-	32, // 44: weir.admin.v1.WatchedDescriptor.limits:type_name -> weir.admin.v1.WatchedLimit
-	33, // 45: weir.admin.v1.WatchedDescriptor.nearest_miss:type_name -> weir.admin.v1.NearestMiss
-	7,  // 46: weir.admin.v1.WatchedLimit.limit:type_name -> weir.admin.v1.Limit
-	47, // 47: weir.admin.v1.WatchedLimit.retry_after:type_name -> google.protobuf.Duration
-	47, // 48: weir.admin.v1.WatchedLimit.reset_after:type_name -> google.protobuf.Duration
-	3,  // 49: weir.admin.v1.ListTopKeysRequest.order:type_name -> weir.admin.v1.TopOrder
-	47, // 50: weir.admin.v1.ListTopKeysRequest.window:type_name -> google.protobuf.Duration
-	36, // 51: weir.admin.v1.ListTopKeysResponse.keys:type_name -> weir.admin.v1.TopKey
-	47, // 52: weir.admin.v1.ListTopKeysResponse.covers:type_name -> google.protobuf.Duration
-	4,  // 53: weir.admin.v1.TopKey.entries:type_name -> weir.admin.v1.Entry
-	7,  // 54: weir.admin.v1.TopKey.limit:type_name -> weir.admin.v1.Limit
-	47, // 55: weir.admin.v1.TopKey.reset_after:type_name -> google.protobuf.Duration
-	5,  // 56: weir.admin.v1.TopKey.override:type_name -> weir.admin.v1.LimitOverride
-	4,  // 57: weir.admin.v1.Grant.entries:type_name -> weir.admin.v1.Entry
-	49, // 58: weir.admin.v1.Grant.until:type_name -> google.protobuf.Timestamp
-	49, // 59: weir.admin.v1.Grant.given_at:type_name -> google.protobuf.Timestamp
-	37, // 60: weir.admin.v1.GrantRequest.grant:type_name -> weir.admin.v1.Grant
-	37, // 61: weir.admin.v1.GrantResponse.grant:type_name -> weir.admin.v1.Grant
-	37, // 62: weir.admin.v1.GrantResponse.replaced:type_name -> weir.admin.v1.Grant
-	37, // 63: weir.admin.v1.ListGrantsResponse.grants:type_name -> weir.admin.v1.Grant
-	37, // 64: weir.admin.v1.RevokeResponse.grant:type_name -> weir.admin.v1.Grant
-	7,  // 65: weir.admin.v1.ReleaseHolderResponse.Release.limit:type_name -> weir.admin.v1.Limit
-	9,  // 66: weir.admin.v1.ReleaseHolderResponse.Release.holder:type_name -> weir.admin.v1.Holder
-	1,  // 67: weir.admin.v1.ReleaseHolderResponse.Release.status:type_name -> weir.admin.v1.HolderStatus
-	14, // 68: weir.admin.v1.AdminService.Explain:input_type -> weir.admin.v1.ExplainRequest
-	16, // 69: weir.admin.v1.AdminService.Reset:input_type -> weir.admin.v1.ResetRequest
-	22, // 70: weir.admin.v1.AdminService.ListRules:input_type -> weir.admin.v1.ListRulesRequest
-	18, // 71: weir.admin.v1.AdminService.ListHolders:input_type -> weir.admin.v1.ListHoldersRequest
-	20, // 72: weir.admin.v1.AdminService.ReleaseHolder:input_type -> weir.admin.v1.ReleaseHolderRequest
-	28, // 73: weir.admin.v1.AdminService.Watch:input_type -> weir.admin.v1.WatchRequest
-	34, // 74: weir.admin.v1.AdminService.ListTopKeys:input_type -> weir.admin.v1.ListTopKeysRequest
-	38, // 75: weir.admin.v1.AdminService.Grant:input_type -> weir.admin.v1.GrantRequest
-	40, // 76: weir.admin.v1.AdminService.ListGrants:input_type -> weir.admin.v1.ListGrantsRequest
-	42, // 77: weir.admin.v1.AdminService.Revoke:input_type -> weir.admin.v1.RevokeRequest
-	44, // 78: weir.admin.v1.AdminService.SetLogLevel:input_type -> weir.admin.v1.SetLogLevelRequest
-	26, // 79: weir.admin.v1.AdminService.Reload:input_type -> weir.admin.v1.ReloadRequest
-	15, // 80: weir.admin.v1.AdminService.Explain:output_type -> weir.admin.v1.ExplainResponse
-	17, // 81: weir.admin.v1.AdminService.Reset:output_type -> weir.admin.v1.ResetResponse
-	23, // 82: weir.admin.v1.AdminService.ListRules:output_type -> weir.admin.v1.ListRulesResponse
-	19, // 83: weir.admin.v1.AdminService.ListHolders:output_type -> weir.admin.v1.ListHoldersResponse
-	21, // 84: weir.admin.v1.AdminService.ReleaseHolder:output_type -> weir.admin.v1.ReleaseHolderResponse
-	29, // 85: weir.admin.v1.AdminService.Watch:output_type -> weir.admin.v1.WatchResponse
-	35, // 86: weir.admin.v1.AdminService.ListTopKeys:output_type -> weir.admin.v1.ListTopKeysResponse
-	39, // 87: weir.admin.v1.AdminService.Grant:output_type -> weir.admin.v1.GrantResponse
-	41, // 88: weir.admin.v1.AdminService.ListGrants:output_type -> weir.admin.v1.ListGrantsResponse
-	43, // 89: weir.admin.v1.AdminService.Revoke:output_type -> weir.admin.v1.RevokeResponse
-	45, // 90: weir.admin.v1.AdminService.SetLogLevel:output_type -> weir.admin.v1.SetLogLevelResponse
-	27, // 91: weir.admin.v1.AdminService.Reload:output_type -> weir.admin.v1.ReloadResponse
-	80, // [80:92] is the sub-list for method output_type
-	68, // [68:80] is the sub-list for method input_type
-	68, // [68:68] is the sub-list for extension type_name
-	68, // [68:68] is the sub-list for extension extendee
-	0,  // [0:68] is the sub-list for field type_name
+	48, // 3: weir.admin.v1.Limit.period:type_name -> google.protobuf.Duration
+	48, // 4: weir.admin.v1.Limit.at_most:type_name -> google.protobuf.Duration
+	8,  // 5: weir.admin.v1.Limit.table:type_name -> weir.admin.v1.Table
+	7,  // 6: weir.admin.v1.Rule.limits:type_name -> weir.admin.v1.Limit
+	49, // 7: weir.admin.v1.Rule.metadata:type_name -> google.protobuf.Struct
+	50, // 8: weir.admin.v1.Holder.begun_at:type_name -> google.protobuf.Timestamp
+	50, // 9: weir.admin.v1.Holder.until:type_name -> google.protobuf.Timestamp
+	7,  // 10: weir.admin.v1.Holders.limit:type_name -> weir.admin.v1.Limit
+	10, // 11: weir.admin.v1.Holders.holders:type_name -> weir.admin.v1.Holder
+	7,  // 12: weir.admin.v1.LimitExplanation.limit:type_name -> weir.admin.v1.Limit
+	48, // 13: weir.admin.v1.LimitExplanation.retry_after:type_name -> google.protobuf.Duration
+	48, // 14: weir.admin.v1.LimitExplanation.reset_after:type_name -> google.protobuf.Duration
+	11, // 15: weir.admin.v1.LimitExplanation.holders:type_name -> weir.admin.v1.Holders
+	10, // 16: weir.admin.v1.LimitExplanation.holder:type_name -> weir.admin.v1.Holder
+	1,  // 17: weir.admin.v1.LimitExplanation.holder_status:type_name -> weir.admin.v1.HolderStatus
+	38, // 18: weir.admin.v1.LimitExplanation.grant:type_name -> weir.admin.v1.Grant
+	9,  // 19: weir.admin.v1.DescriptorExplanation.rule:type_name -> weir.admin.v1.Rule
+	12, // 20: weir.admin.v1.DescriptorExplanation.limits:type_name -> weir.admin.v1.LimitExplanation
+	13, // 21: weir.admin.v1.DescriptorExplanation.steps:type_name -> weir.admin.v1.Step
+	6,  // 22: weir.admin.v1.ExplainRequest.descriptors:type_name -> weir.admin.v1.Descriptor
+	14, // 23: weir.admin.v1.ExplainResponse.descriptors:type_name -> weir.admin.v1.DescriptorExplanation
+	26, // 24: weir.admin.v1.ExplainResponse.domain:type_name -> weir.admin.v1.Domain
+	6,  // 25: weir.admin.v1.ResetRequest.descriptors:type_name -> weir.admin.v1.Descriptor
+	4,  // 26: weir.admin.v1.ListHoldersRequest.entries:type_name -> weir.admin.v1.Entry
+	9,  // 27: weir.admin.v1.ListHoldersResponse.rule:type_name -> weir.admin.v1.Rule
+	11, // 28: weir.admin.v1.ListHoldersResponse.limits:type_name -> weir.admin.v1.Holders
+	4,  // 29: weir.admin.v1.ReleaseHolderRequest.entries:type_name -> weir.admin.v1.Entry
+	47, // 30: weir.admin.v1.ReleaseHolderResponse.limits:type_name -> weir.admin.v1.ReleaseHolderResponse.Release
+	26, // 31: weir.admin.v1.ListRulesResponse.domains:type_name -> weir.admin.v1.Domain
+	50, // 32: weir.admin.v1.ListRulesResponse.loaded_at:type_name -> google.protobuf.Timestamp
+	50, // 33: weir.admin.v1.RulesPage.loaded_at:type_name -> google.protobuf.Timestamp
+	50, // 34: weir.admin.v1.RulesPage.attempted_at:type_name -> google.protobuf.Timestamp
+	9,  // 35: weir.admin.v1.RulesPage.rules:type_name -> weir.admin.v1.Rule
+	9,  // 36: weir.admin.v1.Domain.rules:type_name -> weir.admin.v1.Rule
+	4,  // 37: weir.admin.v1.WatchRequest.entries:type_name -> weir.admin.v1.Entry
+	2,  // 38: weir.admin.v1.WatchRequest.outcomes:type_name -> weir.admin.v1.Outcome
+	31, // 39: weir.admin.v1.WatchResponse.requests:type_name -> weir.admin.v1.WatchedRequest
+	50, // 40: weir.admin.v1.WatchedRequest.at:type_name -> google.protobuf.Timestamp
+	48, // 41: weir.admin.v1.WatchedRequest.took:type_name -> google.protobuf.Duration
+	32, // 42: weir.admin.v1.WatchedRequest.descriptors:type_name -> weir.admin.v1.WatchedDescriptor
+	4,  // 43: weir.admin.v1.WatchedDescriptor.entries:type_name -> weir.admin.v1.Entry
+	2,  // 44: weir.admin.v1.WatchedDescriptor.outcome:type_name -> weir.admin.v1.Outcome
+	33, // 45: weir.admin.v1.WatchedDescriptor.limits:type_name -> weir.admin.v1.WatchedLimit
+	34, // 46: weir.admin.v1.WatchedDescriptor.nearest_miss:type_name -> weir.admin.v1.NearestMiss
+	7,  // 47: weir.admin.v1.WatchedLimit.limit:type_name -> weir.admin.v1.Limit
+	48, // 48: weir.admin.v1.WatchedLimit.retry_after:type_name -> google.protobuf.Duration
+	48, // 49: weir.admin.v1.WatchedLimit.reset_after:type_name -> google.protobuf.Duration
+	3,  // 50: weir.admin.v1.ListTopKeysRequest.order:type_name -> weir.admin.v1.TopOrder
+	48, // 51: weir.admin.v1.ListTopKeysRequest.window:type_name -> google.protobuf.Duration
+	37, // 52: weir.admin.v1.ListTopKeysResponse.keys:type_name -> weir.admin.v1.TopKey
+	48, // 53: weir.admin.v1.ListTopKeysResponse.covers:type_name -> google.protobuf.Duration
+	4,  // 54: weir.admin.v1.TopKey.entries:type_name -> weir.admin.v1.Entry
+	7,  // 55: weir.admin.v1.TopKey.limit:type_name -> weir.admin.v1.Limit
+	48, // 56: weir.admin.v1.TopKey.reset_after:type_name -> google.protobuf.Duration
+	5,  // 57: weir.admin.v1.TopKey.override:type_name -> weir.admin.v1.LimitOverride
+	4,  // 58: weir.admin.v1.Grant.entries:type_name -> weir.admin.v1.Entry
+	50, // 59: weir.admin.v1.Grant.until:type_name -> google.protobuf.Timestamp
+	50, // 60: weir.admin.v1.Grant.given_at:type_name -> google.protobuf.Timestamp
+	38, // 61: weir.admin.v1.GrantRequest.grant:type_name -> weir.admin.v1.Grant
+	38, // 62: weir.admin.v1.GrantResponse.grant:type_name -> weir.admin.v1.Grant
+	38, // 63: weir.admin.v1.GrantResponse.replaced:type_name -> weir.admin.v1.Grant
+	38, // 64: weir.admin.v1.ListGrantsResponse.grants:type_name -> weir.admin.v1.Grant
+	38, // 65: weir.admin.v1.RevokeResponse.grant:type_name -> weir.admin.v1.Grant
+	7,  // 66: weir.admin.v1.ReleaseHolderResponse.Release.limit:type_name -> weir.admin.v1.Limit
+	10, // 67: weir.admin.v1.ReleaseHolderResponse.Release.holder:type_name -> weir.admin.v1.Holder
+	1,  // 68: weir.admin.v1.ReleaseHolderResponse.Release.status:type_name -> weir.admin.v1.HolderStatus
+	15, // 69: weir.admin.v1.AdminService.Explain:input_type -> weir.admin.v1.ExplainRequest
+	17, // 70: weir.admin.v1.AdminService.Reset:input_type -> weir.admin.v1.ResetRequest
+	23, // 71: weir.admin.v1.AdminService.ListRules:input_type -> weir.admin.v1.ListRulesRequest
+	19, // 72: weir.admin.v1.AdminService.ListHolders:input_type -> weir.admin.v1.ListHoldersRequest
+	21, // 73: weir.admin.v1.AdminService.ReleaseHolder:input_type -> weir.admin.v1.ReleaseHolderRequest
+	29, // 74: weir.admin.v1.AdminService.Watch:input_type -> weir.admin.v1.WatchRequest
+	35, // 75: weir.admin.v1.AdminService.ListTopKeys:input_type -> weir.admin.v1.ListTopKeysRequest
+	39, // 76: weir.admin.v1.AdminService.Grant:input_type -> weir.admin.v1.GrantRequest
+	41, // 77: weir.admin.v1.AdminService.ListGrants:input_type -> weir.admin.v1.ListGrantsRequest
+	43, // 78: weir.admin.v1.AdminService.Revoke:input_type -> weir.admin.v1.RevokeRequest
+	45, // 79: weir.admin.v1.AdminService.SetLogLevel:input_type -> weir.admin.v1.SetLogLevelRequest
+	27, // 80: weir.admin.v1.AdminService.Reload:input_type -> weir.admin.v1.ReloadRequest
+	16, // 81: weir.admin.v1.AdminService.Explain:output_type -> weir.admin.v1.ExplainResponse
+	18, // 82: weir.admin.v1.AdminService.Reset:output_type -> weir.admin.v1.ResetResponse
+	24, // 83: weir.admin.v1.AdminService.ListRules:output_type -> weir.admin.v1.ListRulesResponse
+	20, // 84: weir.admin.v1.AdminService.ListHolders:output_type -> weir.admin.v1.ListHoldersResponse
+	22, // 85: weir.admin.v1.AdminService.ReleaseHolder:output_type -> weir.admin.v1.ReleaseHolderResponse
+	30, // 86: weir.admin.v1.AdminService.Watch:output_type -> weir.admin.v1.WatchResponse
+	36, // 87: weir.admin.v1.AdminService.ListTopKeys:output_type -> weir.admin.v1.ListTopKeysResponse
+	40, // 88: weir.admin.v1.AdminService.Grant:output_type -> weir.admin.v1.GrantResponse
+	42, // 89: weir.admin.v1.AdminService.ListGrants:output_type -> weir.admin.v1.ListGrantsResponse
+	44, // 90: weir.admin.v1.AdminService.Revoke:output_type -> weir.admin.v1.RevokeResponse
+	46, // 91: weir.admin.v1.AdminService.SetLogLevel:output_type -> weir.admin.v1.SetLogLevelResponse
+	28, // 92: weir.admin.v1.AdminService.Reload:output_type -> weir.admin.v1.ReloadResponse
+	81, // [81:93] is the sub-list for method output_type
+	69, // [69:81] is the sub-list for method input_type
+	69, // [69:69] is the sub-list for extension type_name
+	69, // [69:69] is the sub-list for extension extendee
+	0,  // [0:69] is the sub-list for field type_name
 }
 
 func init() { file_weir_admin_v1_admin_proto_init() }
@@ -4321,23 +4412,23 @@ func file_weir_admin_v1_admin_proto_init() {
 		return
 	}
 	file_weir_admin_v1_admin_proto_msgTypes[2].OneofWrappers = []any{}
-	file_weir_admin_v1_admin_proto_msgTypes[16].OneofWrappers = []any{
+	file_weir_admin_v1_admin_proto_msgTypes[17].OneofWrappers = []any{
 		(*ReleaseHolderRequest_Name)(nil),
 		(*ReleaseHolderRequest_Id)(nil),
 	}
-	file_weir_admin_v1_admin_proto_msgTypes[33].OneofWrappers = []any{
+	file_weir_admin_v1_admin_proto_msgTypes[34].OneofWrappers = []any{
 		(*Grant_RequestsPerUnit)(nil),
 		(*Grant_Factor)(nil),
 		(*Grant_Unlimited)(nil),
 	}
-	file_weir_admin_v1_admin_proto_msgTypes[40].OneofWrappers = []any{}
+	file_weir_admin_v1_admin_proto_msgTypes[41].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_weir_admin_v1_admin_proto_rawDesc), len(file_weir_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   43,
+			NumMessages:   44,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

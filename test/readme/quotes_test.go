@@ -72,13 +72,23 @@ func TestAQuoteIsFoundWhateverItsIndentAndNotWhenALineDiffers(t *testing.T) {
 func TestRuleFilesOfTheDocumentsLoad(t *testing.T) {
 	n := 0
 	for _, d := range documents(t) {
+		tables := make(map[string]string) // by path
+		for _, b := range d.blocks {
+			if b.kind == "file" && filepath.Ext(b.words[0]) == ".csv" {
+				tables[b.words[0]] = b.text
+			}
+		}
 		for _, b := range d.blocks {
 			isRules := b.kind == "rules" || b.kind == "file" && filepath.Ext(b.words[0]) == ".yaml" && strings.Contains("\n"+b.text, "\ndomain:")
 			if !isRules {
 				continue
 			}
 			n++
-			_, warnings, err := descriptors.Load([]descriptors.Source{{Name: d.name, Data: []byte(b.text)}}, descriptors.Options{})
+			source := descriptors.Source{Name: d.name, Data: []byte(b.text), Table: func(name string) (*descriptors.Table, error) {
+				path := descriptors.TablePath(b.words[0], name)
+				return descriptors.NewTable(path, []byte(tables[path])), nil
+			}}
+			_, warnings, err := descriptors.Load([]descriptors.Source{source}, descriptors.Options{})
 			switch broken := b.has("broken"); {
 			case broken && err == nil && len(warnings) == 0:
 				t.Errorf("%s:%d: the document says that these rules are broken, and nothing is wrong with them", d.name, b.from)

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -19,11 +21,13 @@ func newMatch() *cobra.Command {
 	var server, output, settings string
 	var bounds ruleBounds
 	var hits uint32
+	var expected []string
 	cmd := &cobra.Command{
 		Use:   "match PATH… DOMAIN KEY=VALUE[,KEY=VALUE…]…",
 		Short: "Say which rule a descriptor matches, under which key it counts, and why",
 		Long: `Say which rule a descriptor matches, under which keys it counts, and why. The rules are rule files, or the rules of a running
-sidecar (--server), which also knows its counts. Nothing is charged. Exit code 3 when the domain has no rules, or no rule matches.
+sidecar (--server), which also knows its counts. Nothing is charged. Exit code 3 when the domain has no rules, or no rule matches. With
+--expect-rule the exit code is 1 when a descriptor meets another rule.
 
 ` + entriesHelp + ` Several descriptors are several arguments.`,
 		Example: `  sidecar match rules/ edge path=/search,client_id=c1
@@ -34,7 +38,7 @@ sidecar (--server), which also knows its counts. Nothing is charged. Exit code 3
 				return usage("%w", err)
 			}
 			if cmd.Flags().Changed("server") {
-				return explain(cmd, server, args[0], args[1:], hits, output)
+				return explain(cmd, server, args[0], args[1:], hits, output, expected)
 			}
 			before := 2 // at least one path, and the domain
 			if settings != "" {
@@ -60,7 +64,7 @@ sidecar (--server), which also knows its counts. Nothing is charged. Exit code 3
 			if err != nil {
 				return usage("%w", err)
 			}
-			return writeExplanation(cmd, output, answer, render.ExplanationText(domain, answer, false))
+			return writeExplanation(cmd, output, answer, render.ExplanationText(domain, answer, false), expected)
 		},
 	}
 	flags := cmd.Flags()
@@ -69,20 +73,52 @@ sidecar (--server), which also knows its counts. Nothing is charged. Exit code 3
 	addAccess(cmd)
 	flags.Uint32Var(&hits, "hits", 1, "hits to ask for; 0 asks for the remaining hits")
 	flags.StringVar(&settings, "config", "", "settings `file` whose rules under domains are used too")
+	flags.StringArrayVar(&expected, "expect-rule", nil, "fail unless the descriptor meets the rule with this `path`, \"\" for no rule; one for each descriptor, in order")
 	flags.StringVar(&output, "output", outputText, "text|json")
 	addBounds(cmd, &bounds)
 	return cmd
 }
 
-// writeExplanation writes an explanation. Without a rule for any of the descriptors it fails with exitNone.
-func writeExplanation(cmd *cobra.Command, output string, answer *adminv1.ExplainResponse, text string) error {
+// writeExplanation writes an explanation. Without a rule for any of the descriptors it fails with exitNone; with expected rules, only when
+// others are met.
+func writeExplanation(cmd *cobra.Command, output string, answer *adminv1.ExplainResponse, text string, expected []string) error {
+	if got, want := len(expected), len(answer.GetDescriptors()); got > 0 && got != want { // before any output
+		return usage("--expect-rule: is given %d times, must be given once for each of %s", got, count(want, "descriptor"))
+	}
 	if err := writeAnswer(cmd.OutOrStdout(), output, answer, text); err != nil {
 		return err
+	}
+	if len(expected) > 0 {
+		return unexpected(answer, expected)
 	}
 	if !slices.ContainsFunc(answer.GetDescriptors(), (*adminv1.DescriptorExplanation).GetMatched) {
 		return reported(exitNone)
 	}
 	return nil
+}
+
+// unexpected returns an error that names each descriptor that meets another rule than expected.
+func unexpected(answer *adminv1.ExplainResponse, expected []string) error {
+	var errs []error
+	for i, d := range answer.GetDescriptors() {
+		rule := d.GetRule()
+		switch {
+		case rule.GetPath() == expected[i]:
+		case rule == nil:
+			errs = append(errs, fmt.Errorf("descriptor %d: meets no rule, want rule %q", i+1, expected[i]))
+		default:
+			errs = append(errs, fmt.Errorf("descriptor %d: meets rule %q (%s:%d), want %s", i+1, rule.GetPath(), rule.GetFile(), rule.GetLine(), ruleOrNone(expected[i])))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ruleOrNone words an expected rule.
+func ruleOrNone(path string) string {
+	if path == "" {
+		return "no rule"
+	}
+	return fmt.Sprintf("rule %q", path)
 }
 
 // explainIdle explains a request by these rules, as a server without any counts would.

@@ -59,7 +59,7 @@ func addServer(cmd *cobra.Command, server *string) {
 }
 
 // explain asks a running sidecar to explain descriptors.
-func explain(cmd *cobra.Command, server, domain string, args []string, hits uint32, output string) error {
+func explain(cmd *cobra.Command, server, domain string, args []string, hits uint32, output string, expected []string) error {
 	all, err := parseDescriptors(args, &hits)
 	if err != nil {
 		return err
@@ -70,7 +70,7 @@ func explain(cmd *cobra.Command, server, domain string, args []string, hits uint
 	if err != nil {
 		return err
 	}
-	return writeExplanation(cmd, output, answer, render.ExplanationText(domain, answer, true))
+	return writeExplanation(cmd, output, answer, render.ExplanationText(domain, answer, true), expected)
 }
 
 // parseDescriptors reads descriptors as the command line has them.

@@ -109,7 +109,7 @@ func openRegular(path string) (*os.File, os.FileInfo, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	info, err = file.Stat() // of the file that is open, whatever the name means by now
+	info, err = file.Stat() // of the open file: the name may mean another one by now
 	if err != nil {
 		_ = file.Close()
 		return nil, nil, err

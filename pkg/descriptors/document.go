@@ -46,6 +46,10 @@ func (r *reader) document(v value) (document, bool) {
 		r.fail(v, "the document is a Kubernetes %s, must be a rule file: a mapping with the key domain", clip(kind))
 		return document{}, false
 	}
+	if isCases(v.node) {
+		r.fail(v, "the document holds tests for sidecar test, must be in another directory than rules")
+		return document{}, false
+	}
 	fs, ok := r.fields(v, documentForm)
 	if !ok {
 		return document{}, false
@@ -68,6 +72,17 @@ func (r *reader) document(v value) (document, bool) {
 		t.readDefault(d)
 	}
 	return document{t.domain, at.place.String()}, t.domain.Name != ""
+}
+
+// isCases reports whether a document has the keys of a file of tests.
+func isCases(n *yaml.Node) bool {
+	found := 0
+	for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
+		if key := n.Content[i].Value; key == "rules" || key == "tests" {
+			found++
+		}
+	}
+	return found == 2
 }
 
 // kubernetesKind returns the kind of a document that is a Kubernetes object, such as the ConfigMap around rule files; else "".

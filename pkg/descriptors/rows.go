@@ -60,7 +60,7 @@ func (r *rows) value(i int) []byte {
 	return r.values[begin:r.all[i].end]
 }
 
-// index makes the rows findable. It calls twice for each row whose value an earlier row has.
+// index makes the rows findable. index calls twice for each row whose value an earlier row has.
 func (r *rows) index(twice func(again, first *row, value string)) {
 	r.seed = maphash.MakeSeed()
 	r.slots = make([]uint32, len(r.all)+len(r.all)/2+1)
@@ -105,7 +105,7 @@ func (r *rows) after(slot int) int {
 	return slot
 }
 
-// meaning identifies the values and their numbers. It is the sum of the SHA-256 of the rows, so that the order of the rows has no effect.
+// meaning identifies the values and their numbers. The meaning is the sum of the SHA-256 of the rows, so that their order has no effect.
 func (r *rows) meaning() (sum meaning) {
 	var text []byte
 	for i := range r.all {

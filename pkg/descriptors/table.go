@@ -33,8 +33,8 @@ type Table struct {
 //
 //	value,requests_per_unit[,unit[,burst]]
 //
-// The first line may have these names. A unit is as in a rule, for a period of one such unit. Without a unit or a burst, those of the
-// limit hold. The values must differ. Blank lines do not count, and a byte order mark of UTF-8 neither. Values are compared byte by
+// The first line may have these names. A unit is as in a rule, for a period of one such unit. Without a unit or a burst, the unit or
+// burst of the limit holds. The values must differ. Blank lines do not count, and a byte order mark of UTF-8 neither. Values are compared byte by
 // byte: a `*` is a plain character.
 //
 // [Load] reports the mistakes in a table, see [Table.Err], and finds more of them in combination with a limit. NewTable does not keep data.

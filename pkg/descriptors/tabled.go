@@ -32,8 +32,8 @@ func (l *Limit) WithoutTable() Limit {
 }
 
 // LimitFor writes limit n of the rule to a limit, with the numbers for a descriptor. A table may have numbers for the value of the entry at
-// the rule's last level: the value of the descriptor, even where the rule has a wildcard. found is false if the limit has no table, or the
-// table not that value; the numbers are then those of the rule. The rule must match the descriptor. LimitFor does not allocate.
+// the rule's last level. That is the value in the descriptor, even where the rule has a wildcard. found is false if the limit has no table,
+// or the table does not have that value; the numbers are then the rule's own. The rule must match the descriptor. LimitFor does not allocate.
 func (r *Rule) LimitFor(n int, entries []Entry, to *Limit) (found bool) {
 	l := &r.Limits[n]
 	*to = *l

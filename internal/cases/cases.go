@@ -1,0 +1,83 @@
+// Package cases runs tests of rules: a file of cases says which requests come when, and what the answers must be. The requests go through
+// the real limiter and a store in memory, in virtual time, so that a test of days takes microseconds and has the same result each time.
+//
+// The package decides what a file of cases means, and whether an answer is as expected. Package limiter makes the answers.
+package cases
+
+import (
+	"time"
+
+	"github.com/weirproxy/weir/pkg/descriptors"
+	"github.com/weirproxy/weir/pkg/limiter"
+)
+
+// File is a file of cases.
+type File struct {
+	Path  string
+	Rules []string // files and directories, joined to the directory of the file
+	Tests []Test   // at least one
+}
+
+// Test is requests in order, to a store without counts.
+type Test struct {
+	Name   string
+	Line   int // in the file, from 1
+	Domain string
+	Start  time.Time // instant 0 of its steps
+	Steps  []Step    // at least one
+}
+
+// Step is one request, or the same one several times at one instant, and what its answers must be.
+type Step struct {
+	Line        int           // in the file, from 1
+	At          time.Duration // since the start; not before the step above
+	Times       int           // at least 1
+	Descriptors []Descriptor  // at least one
+	Verdict     string        // "ok" or "over_limit", of each time; "" for any
+}
+
+// Descriptor is a descriptor of a request, and what its status must be. The zero value of an expectation is none.
+type Descriptor struct {
+	limiter.Descriptor
+
+	Line int    // in the file, from 1
+	Text string // as written
+
+	// Expected each time.
+	Rule     *string // path of the rule; "" for none
+	Outcome  string  // one of Outcomes
+	Requests *uint32 // of the limit that decided
+
+	// Expected the last time.
+	Remaining *uint32
+	Wait      *time.Duration // until the same hits pass; compared in milliseconds, rounded up
+	Reset     *time.Duration // until the key is idle; likewise
+}
+
+// expects reports whether the descriptor has an expectation.
+func (d *Descriptor) expects() bool {
+	return d.Rule != nil || d.Outcome != "" || d.Requests != nil || d.Remaining != nil || d.Wait != nil || d.Reset != nil
+}
+
+// The outcomes, as the admin service names them.
+const (
+	ok         = "ok"          // the limits admit the hits
+	overLimit  = "over_limit"  // a limit denies the hits
+	shadowed   = "shadowed"    // the same in shadow mode: the descriptor passes
+	unlimited  = "unlimited"   // a rule lets everything pass
+	replaced   = "replaced"    // another rule of the request replaced the limits
+	notLimited = "not_limited" // the rule has no limits
+	unmatched  = "unmatched"   // no rule matches
+	noDomain   = "no_domain"   // the domain has no rules
+)
+
+// Outcomes returns the outcomes that a descriptor may have.
+func Outcomes() []string {
+	return []string{ok, overLimit, shadowed, unlimited, replaced, notLimited, unmatched, noDomain}
+}
+
+// Result is what became of one test.
+type Result struct {
+	*Test
+	Failures descriptors.Errors // each with the line of its step or descriptor; none: the test passed
+}

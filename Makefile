@@ -42,6 +42,8 @@ ONCE := ASoak|H2spec|Redis|Cluster|Sentinels|Slot|Scripts|Network|ConnectionsCut
 # fail where WEIR_REQUIRE names it.
 FIND = for part in envoy redis; do if path=$$(scripts/$$part.sh); then \
 	case $$part in envoy) export ENVOY="$$path" ;; redis) export REDIS_SERVER="$$path" ;; esac; fi; done
+# The same of CHROMIUM, for the tests of the admin page.
+FIND_CHROMIUM = if path=$$(scripts/chromium.sh); then export CHROMIUM="$$path"; fi
 
 # Runs commands, each shown; all run, and `ended` fails when one failed. Without the trap an interrupt would end one command alone: `go test`
 # exits like a test that failed.
@@ -93,7 +95,7 @@ sizes: ## Run the tests of sizes, repetitions and allocations without the race d
 
 .PHONY: manifests
 manifests: ## Run the tests of deploy/ and tools/
-	@$(FIND); $(RUN); race=$(RACE); \
+	@$(FIND); $(FIND_CHROMIUM); $(RUN); race=$(RACE); \
 		cd deploy; run $(GOTEST) $$race ./...; \
 		cd ../tools; run $(GOTEST) ./...; \
 		ended

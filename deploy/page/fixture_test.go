@@ -14,6 +14,10 @@ import (
 	"testing"
 	"time"
 
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+
 	"github.com/weirproxy/weir/test/parts"
 )
 
@@ -228,4 +232,12 @@ func traffic(t *testing.T, url string) {
 		stop()
 		sending.Wait()
 	})
+}
+
+// charge asks about one entry.
+func charge(ctx context.Context, conn *grpc.ClientConn, domain, key, value string) error {
+	_, err := ratelimitv3.NewRateLimitServiceClient(conn).ShouldRateLimit(ctx, &ratelimitv3.RateLimitRequest{
+		Domain: domain, Descriptors: []*rlsv3.RateLimitDescriptor{{Entries: []*rlsv3.RateLimitDescriptor_Entry{{Key: key, Value: value}}}},
+	})
+	return err
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // onlyTests are modules that Weir's tests need. These modules stand in the go.mod of deploy, and never in Weir's own.
-var onlyTests = regexp.MustCompile(`(?i)k8s\.io|kustomize|toxiproxy|envconfig`)
+var onlyTests = regexp.MustCompile(`(?i)k8s\.io|kustomize|toxiproxy|envconfig|chromedp`)
 
 // TestAProgramThatImportsTheLimiterGetsNoModulesOfTests asks the go command for the modules of such a program.
 func TestAProgramThatImportsTheLimiterGetsNoModulesOfTests(t *testing.T) {

@@ -557,7 +557,7 @@ function tailOpen() {
   if (!tailSeen || tailPaused || document.hidden) return;
   const f = new FormData($('tail-form')), q = new URLSearchParams();
   for (const [key, value] of f) if (value) q.append(key, value);
-  q.set('max', '50');
+  q.set('max', '20');
   const own = tail = new EventSource('/tail?' + q);
   put($('tail-state'), 'connecting');
   own.onopen = () => put($('tail-state'), 'Waiting for requests.');
@@ -583,7 +583,7 @@ function takeRequests(batch) {
   for (const r of (batch.requests || []).reverse()) for (const d of r.descriptors && r.descriptors.length ? r.descriptors : [{}]) fresh.append(requestRow(r, d));
   tailRows.prepend(fresh);
   while (tailRows.children.length > 200) tailRows.lastElementChild.remove();
-  put($('tail-state'), 'The newest first' + (tailMissed ? '; ' + count(tailMissed) + ' more were not shown.' : '.'));
+  put($('tail-state'), 'The newest first' + (tailMissed ? '; ' + count(tailMissed) + ' more are not shown: filter, or see sidecar watch.' : '.'));
 }
 function requestRow(r, d) {
   const name = (d.outcome || (r.error ? 'OUTCOME_FAILED' : '')).replace('OUTCOME_', '');
@@ -592,7 +592,7 @@ function requestRow(r, d) {
   const what = [];
   if (r.error) what.push(r.error);
   else if (miss) what.push(miss.why || 'no rule matched', miss.beside && miss.beside.length ? el('small', {}, 'this level has ' + miss.beside.join(', ')) : '');
-  else if (limit) what.push((limit.retryAfter && seconds(limit.retryAfter) ? 'again in ' + time(seconds(limit.retryAfter)) : count(limit.remaining || 0) + ' left') + ' of ' + limitText(limit.limit), el('small', {}, [limit.source && 'by ' + limit.source, 'in ' + time(seconds(r.took)), limit.grant && 'grant ' + limit.grant].filter(Boolean).join(', ')));
+  else if (limit) what.push((limit.retryAfter && seconds(limit.retryAfter) ? 'passes in ' + time(seconds(limit.retryAfter)) + ', by ' : count(limit.remaining || 0) + ' left of ') + limitText(limit.limit), el('small', {}, [limit.source && 'by ' + limit.source, 'in ' + time(seconds(r.took)), limit.grant && 'grant ' + limit.grant].filter(Boolean).join(', ')));
   const hits = d.hits && d.hits !== '1' ? ' × ' + d.hits : '';
   return el('tr', {class: kind}, el('td', {}, el('time', {datetime: r.at}, clock(r.at))), el('td', {}, el('span', {class: 'tag ' + kind}, text)),
     el('th', {scope: 'row'}, el('code', {}, entriesText(d.entries) + hits), el('small', {}, r.domain)),

@@ -156,7 +156,7 @@ func (d *leasedDay) awaitSpent(t *testing.T) {
 
 func TestLeasesGoOnAfterAFailoverAndAdmitNothingTooMany(t *testing.T) {
 	t.Parallel()
-	for name, start := range map[string]func(t *testing.T) (d *leasedDay, kill func() (await func())){
+	for name, start := range map[string]func(t *testing.T) (d *leasedDay, kill func() (await func() *parts.Redis)){
 		"Sentinel": sentinelsUnderLeases,
 		"Cluster":  clusterUnderLeases,
 	} {
@@ -174,7 +174,7 @@ func TestLeasesGoOnAfterAFailoverAndAdmitNothingTooMany(t *testing.T) {
 				}
 				return ""
 			})
-			await()
+			next := await()
 			d.awaitAsked(t)
 			calm := d.away(t)
 			d.pace.Store(int32(hot))
@@ -183,13 +183,16 @@ func TestLeasesGoOnAfterAFailoverAndAdmitNothingTooMany(t *testing.T) {
 			late := d.away(t) - calm // on a busy machine: only such a hit can be one too many
 			d.asking.stop()
 			d.errorless(t)
+			if now := await(); now != next {
+				t.Skipf("there was another failover, from %s to %s, before replicas had all hits", next.Address(), now.Address())
+			}
 			d.atMost(t, daily*9/10, late)
 		})
 	}
 }
 
 // sentinelsUnderLeases starts sidecars with leases over Sentinels, and returns a function that kills the primard.
-func sentinelsUnderLeases(t *testing.T) (d *leasedDay, kill func() (await func())) {
+func sentinelsUnderLeases(t *testing.T) (d *leasedDay, kill func() (await func() *parts.Redis)) {
 	t.Helper()
 	s, err := parts.StartSentinels(deadline(t), findRedis(t), t.TempDir(), parts.SentinelOptions{})
 	if err != nil {
@@ -197,27 +200,29 @@ func sentinelsUnderLeases(t *testing.T) (d *leasedDay, kill func() (await func()
 	}
 	t.Cleanup(s.Kill)
 	d = startLeasedDay(t, "redis-sentinel://"+strings.Join(s.Addresses(), ",")+"/"+parts.SentinelName)
-	return d, func() func() {
+	return d, func() func() *parts.Redis {
 		old, err := s.Primary(deadline(t))
 		if err != nil {
 			t.Fatal(err)
 		}
 		awaitCopies(t, old, slices.DeleteFunc(slices.Clone(s.Data), func(r *parts.Redis) bool { return r == old }))
 		old.Kill()
-		return func() {
-			if _, err := s.AwaitNewPrimary(deadline(t), old); err != nil {
+		return func() *parts.Redis {
+			next, err := s.AwaitNewPrimary(deadline(t), old)
+			if err != nil {
 				t.Fatal(err)
 			}
+			return next
 		}
 	}
 }
 
 // clusterUnderLeases starts sidecars with leases over a cluster, and returns a function that kills the primary of one key.
-func clusterUnderLeases(t *testing.T) (d *leasedDay, kill func() (await func())) {
+func clusterUnderLeases(t *testing.T) (d *leasedDay, kill func() (await func() *parts.Redis)) {
 	t.Helper()
 	c := startCluster(t, parts.RedisOptions{})
 	d = startLeasedDay(t, clusterURL(c))
-	return d, func() func() {
+	return d, func() func() *parts.Redis {
 		slot := slotOf(t, c, "weir:", algorithms.FixedWindow.String(), "hot")
 		old, err := c.PrimaryOf(deadline(t), slot)
 		if err != nil {
@@ -225,10 +230,12 @@ func clusterUnderLeases(t *testing.T) (d *leasedDay, kill func() (await func()))
 		}
 		awaitCopies(t, old, []*parts.Redis{c.Nodes[(slices.Index(c.Nodes, old)+3)%6]})
 		old.Kill()
-		return func() {
-			if _, err := c.AwaitNewPrimary(deadline(t), slot, old); err != nil {
+		return func() *parts.Redis {
+			next, err := c.AwaitNewPrimary(deadline(t), slot, old)
+			if err != nil {
 				t.Fatal(err)
 			}
+			return next
 		}
 	}
 }

@@ -1,0 +1,81 @@
+package suggest
+
+import (
+	"maps"
+	"math/bits"
+	"slices"
+)
+
+// histogram counts numbers of hits, with an error of at most 1/512 upwards, and none below 1024. The zero value is empty.
+type histogram struct {
+	buckets map[uint32]bucket
+	all     uint64 // numbers that were added
+}
+
+// bucket is the numbers between two bounds.
+type bucket struct {
+	count uint64 // of numbers
+	sum   uint64 // of numbers
+}
+
+// mantissa is the bits of a number that its bucket keeps.
+const mantissa = 10
+
+// bucketOf returns the bucket of a number.
+func bucketOf(n uint32) uint32 {
+	shift := max(bits.Len32(n)-mantissa, 0)
+	return uint32(shift)<<mantissa | n>>shift
+}
+
+// top returns the largest number of a bucket.
+func top(bucket uint32) uint64 {
+	shift := bucket >> mantissa
+	return (uint64(bucket&(1<<mantissa-1))+1)<<shift - 1
+}
+
+// add adds a number.
+func (h *histogram) add(n uint32) {
+	if h.buckets == nil {
+		h.buckets = make(map[uint32]bucket)
+	}
+	i := bucketOf(n)
+	b := h.buckets[i]
+	b.count++
+	b.sum += uint64(n)
+	h.buckets[i] = b
+	h.all++
+}
+
+// sorted returns the numbers of the buckets that are in use, the smallest first.
+func (h *histogram) sorted() []uint32 { return slices.Sorted(maps.Keys(h.buckets)) }
+
+// quantile returns a number that at least a part of all numbers, from 0 to 1, does not exceed; 0 of none.
+func (h *histogram) quantile(part float64) uint64 {
+	seen := uint64(0)
+	n := uint64(0)
+	for _, i := range h.sorted() {
+		n = top(i)
+		if seen += h.buckets[i].count; float64(seen) >= part*float64(h.all) {
+			break
+		}
+	}
+	return n
+}
+
+// bound returns the smallest number n, at least 1, such that all numbers together exceed n by at most that sum.
+func (h *histogram) bound(excess uint64) uint64 {
+	all := h.sorted()
+	count, sum := uint64(0), uint64(0) // of the numbers above n
+	for i := len(all) - 1; i >= 0; i-- {
+		b := h.buckets[all[i]]
+		count, sum = count+b.count, sum+b.sum
+		below := uint64(0) // n is at least that, unless the numbers of the next bucket exceed it too
+		if i > 0 {
+			below = top(all[i-1])
+		}
+		if sum-count*below > excess { // for n from below on the sum falls by count with each step
+			return max((sum-excess+count-1)/count, 1)
+		}
+	}
+	return 1
+}

@@ -1,0 +1,169 @@
+package suggest
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/descriptors"
+)
+
+// Goal is how little a limit may deny.
+type Goal struct {
+	Deny float64          // largest part of the hits that is denied, from 0 to 1
+	Keys float64          // smallest part of the keys that is never denied, from 0 to 1
+	Unit descriptors.Unit // of limits without a rule: second, minute, hour or day
+}
+
+// Result is all suggestions.
+type Result struct {
+	Requests uint64    `json:"requests"`
+	From     time.Time `json:"from"`
+	To       time.Time `json:"to"`
+	Skipped  Skipped   `json:"skipped"`
+	Shapes   []*Shape  `json:"shapes"` // the most hits first
+}
+
+// Shape is a suggestion for one rule, or for descriptors with the same keys that no rule limits.
+type Shape struct {
+	Domain string `json:"domain"`
+	Rule   string `json:"rule"` // the path of a rule, or the keys
+	New    bool   `json:"new"`  // no rule limits these descriptors
+	File   string `json:"file"`
+	Line   int    `json:"line"`
+
+	Keys    int      `json:"keys"`
+	Hits    uint64   `json:"hits"`
+	Windows []Window `json:"windows"`
+
+	Limits []Limit `json:"limits"` // as many as the rule has; without a rule one
+
+	Checked    bool    `json:"checked"`     // the next two are known
+	Denied     float64 `json:"denied"`      // part of the descriptors that the suggestion denied, from 0 to 1
+	KeysDenied int     `json:"keys_denied"` // keys that the suggestion denied at least once
+
+	rule *descriptors.Rule
+	keys []string
+}
+
+// Limit is a suggested limit.
+type Limit struct {
+	Requests uint32        `json:"requests"`
+	Burst    uint32        `json:"burst"` // of a token_bucket
+	Period   time.Duration `json:"period_ns"`
+	Now      uint32        `json:"now"` // requests of the limit in force; 0 without a rule
+
+	of descriptors.Limit // the limit in force, or a new one
+}
+
+// Window is the hits of keys in windows of one length.
+type Window struct {
+	Period time.Duration `json:"period_ns"`
+	// Percentiles over the keys, of each key's fullest window.
+	P50  uint64 `json:"p50"`
+	P90  uint64 `json:"p90"`
+	P99  uint64 `json:"p99"`
+	P999 uint64 `json:"p999"`
+	Max  uint64 `json:"max"`
+
+	ForHits uint64 `json:"for_hits"` // the smallest limit that denies at most Goal.Deny of the hits
+	ForKeys uint64 `json:"for_keys"` // the smallest limit that never denies Goal.Keys of the keys
+}
+
+// Result ends the counting, and returns the suggestions. The Collector must not be used after.
+func (c *Collector) Result(g Goal) *Result {
+	r := &Result{
+		Requests: c.requests, From: time.Unix(0, int64(c.first)).UTC(), To: time.Unix(0, int64(c.last)).UTC(), Skipped: c.skipped, Shapes: []*Shape{},
+	}
+	for _, all := range [][]*shape{slices.Collect(maps.Values(c.byRule)), slices.Collect(maps.Values(c.byKeys))} {
+		for _, s := range all {
+			if len(s.all) > 0 {
+				r.Shapes = append(r.Shapes, s.result(g, time.Duration(c.last-c.first)))
+			}
+		}
+	}
+	slices.SortFunc(r.Shapes, func(a, b *Shape) int {
+		return cmp.Or(cmp.Compare(b.Hits, a.Hits), cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.Rule, b.Rule), cmp.Compare(b.File, a.File))
+	})
+	return r
+}
+
+// result returns the suggestion for a shape. span is the time of all requests.
+func (s *shape) result(g Goal, span time.Duration) *Shape {
+	out := &Shape{Domain: s.domain, New: s.rule == nil, Rule: strings.Join(s.keys, ","), Keys: len(s.all), Hits: s.hits, rule: s.rule, keys: s.keys}
+	if s.rule != nil {
+		out.Rule, out.File, out.Line = s.rule.Path, s.rule.File, s.rule.Line
+		for _, l := range s.rule.Limits {
+			out.Limits = append(out.Limits, Limit{Requests: l.Requests, Burst: l.Burst, Period: l.Period, Now: l.Requests, of: l})
+		}
+	} else {
+		l := algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: 1, Period: g.Unit.Duration()}
+		out.Limits = []Limit{{Period: l.Period, of: descriptors.NewLimit(l, g.Unit, 1, true, 1)}}
+	}
+	var fullest [maxWindows]histogram
+	for _, k := range s.all {
+		for i := range s.windows {
+			s.close(k, i)
+			fullest[i].add(k.fullest[i])
+		}
+	}
+	for i, period := range s.windows {
+		used := slices.ContainsFunc(out.Limits, func(l Limit) bool { return l.Period == period })
+		if !used && period > span {
+			continue // no window is whole
+		}
+		f := &fullest[i]
+		w := Window{
+			Period: period, P50: f.quantile(0.5), P90: f.quantile(0.9), P99: f.quantile(0.99), P999: f.quantile(0.999), Max: f.quantile(1),
+			ForHits: s.counts[i].bound(uint64(g.Deny*float64(s.hits) + 1e-6)), ForKeys: f.quantile(g.Keys),
+		}
+		out.Windows = append(out.Windows, w)
+		for n := range out.Limits {
+			if l := &out.Limits[n]; l.Period == period {
+				l.set(max(w.ForHits, w.ForKeys))
+			}
+		}
+	}
+	return out
+}
+
+// set makes the suggestion a limit of at least that many hits, rounded up to two digits. The burst of a token_bucket keeps its proportion.
+func (l *Limit) set(requests uint64) {
+	l.Requests = round(requests)
+	if l.of.Algorithm == algorithms.TokenBucket {
+		l.Burst = l.Requests
+		if l.of.Requests > 0 && l.of.Burst > 0 {
+			l.Burst = round(uint64(l.of.Burst) * uint64(l.Requests) / uint64(l.of.Requests))
+		}
+	}
+}
+
+// Raise makes the limits a tenth larger, at least by one hit.
+func (s *Shape) Raise() {
+	for i := range s.Limits {
+		n := uint64(s.Limits[i].Requests)
+		s.Limits[i].set(n + max(n/10, 1))
+	}
+}
+
+// round rounds up to two digits.
+func round(n uint64) uint32 {
+	unit := uint64(1)
+	for n/unit >= 100 {
+		unit *= 10
+	}
+	return uint32(min((n+unit-1)/unit*unit, math.MaxUint32))
+}
+
+// Name returns the domain and the rule, or the keys, in words.
+func (s *Shape) Name() string {
+	if s.New {
+		return fmt.Sprintf("%s (new) %s", s.Domain, s.Rule)
+	}
+	return s.Domain + " " + s.Rule
+}

@@ -1,0 +1,222 @@
+package suggest
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/descriptors"
+)
+
+// Document is the suggested rules of one domain.
+type Document struct {
+	Domain string `json:"domain"`
+	YAML   string `json:"yaml"` // a rule document
+}
+
+// place is a node of the tree of a document.
+type place struct {
+	key, value string
+	shared     bool   // share_threshold
+	shape      *Shape // nil of a node that only leads on
+	below      []*place
+}
+
+// Documents returns the suggested rules, by domain, ready to paste.
+func (r *Result) Documents() ([]Document, error) {
+	roots := make(map[string]*place)
+	defaults := make(map[string]*Shape)
+	var names []string
+	for _, s := range r.Shapes {
+		root := roots[s.Domain]
+		if root == nil {
+			root = new(place)
+			roots[s.Domain] = root
+			names = append(names, s.Domain)
+		}
+		if s.rule != nil && len(s.rule.Levels) == 0 {
+			defaults[s.Domain] = s
+			continue
+		}
+		root.add(s)
+	}
+	slices.Sort(names)
+	all := make([]Document, 0, len(names))
+	for _, name := range names {
+		document := mapping(0, text("domain"), text(name))
+		if s := defaults[name]; s != nil {
+			limit := s.limitOf(&s.Limits[0])
+			key := text("default")
+			key.HeadComment = s.comment()
+			document.Content = append(document.Content, key, limit)
+		}
+		if root := roots[name]; len(root.below) > 0 {
+			document.Content = append(document.Content, text("descriptors"), root.list())
+		}
+		var out bytes.Buffer
+		e := yaml.NewEncoder(&out)
+		e.SetIndent(2)
+		if err := e.Encode(document); err != nil {
+			return nil, fmt.Errorf("domain %q: %w", name, err)
+		}
+		all = append(all, Document{name, out.String()})
+	}
+	return all, nil
+}
+
+// add adds a suggestion below the root.
+func (p *place) add(s *Shape) {
+	levels := make([]descriptors.Level, 0, len(s.keys))
+	for _, key := range s.keys {
+		levels = append(levels, descriptors.Level{Key: key})
+	}
+	if s.rule != nil {
+		levels = s.rule.Levels
+	}
+	for _, l := range levels {
+		i := slices.IndexFunc(p.below, func(b *place) bool { return b.key == l.Key && b.value == l.Value })
+		if i < 0 {
+			i = len(p.below)
+			p.below = append(p.below, &place{key: l.Key, value: l.Value})
+		}
+		p = p.below[i]
+		p.shared = p.shared || l.ShareThreshold
+	}
+	p.shape = s
+}
+
+// list returns the nodes below, each rule of the files in its order.
+func (p *place) list() *yaml.Node {
+	slices.SortStableFunc(p.below, func(a, b *place) int { return cmp.Compare(a.line(), b.line()) })
+	list := &yaml.Node{Kind: yaml.SequenceNode}
+	for _, b := range p.below {
+		node := mapping(0, text("key"), text(b.key))
+		if b.value != "" {
+			node.Content = append(node.Content, text("value"), text(b.value))
+		}
+		if b.shared {
+			node.Content = append(node.Content, text("share_threshold"), plain("true"))
+		}
+		if s := b.shape; s != nil {
+			node.HeadComment = s.comment()
+			node.Content = append(node.Content, s.options()...)
+		}
+		if len(b.below) > 0 {
+			node.Content = append(node.Content, text("descriptors"), b.list())
+		}
+		list.Content = append(list.Content, node)
+	}
+	return list
+}
+
+// line returns the first line of a rule at the place or below, for the order of wildcards. New rules come last.
+func (p *place) line() int {
+	line := 1 << 30
+	if p.shape != nil && !p.shape.New {
+		line = p.shape.Line
+	}
+	for _, b := range p.below {
+		line = min(line, b.line())
+	}
+	return line
+}
+
+// options returns the modes and the limits of a rule.
+func (s *Shape) options() (all []*yaml.Node) {
+	if r := s.rule; r != nil {
+		if r.Shadow {
+			all = append(all, text("shadow_mode"), plain("true"))
+		}
+		if r.Quota {
+			all = append(all, text("quota_mode"), plain("true"))
+		}
+	}
+	if len(s.Limits) == 1 {
+		return append(all, text("rate_limit"), s.limitOf(&s.Limits[0]))
+	}
+	list := &yaml.Node{Kind: yaml.SequenceNode}
+	for i := range s.Limits {
+		list.Content = append(list.Content, s.limitOf(&s.Limits[i]))
+	}
+	return append(all, text("rate_limits"), list)
+}
+
+// limitOf returns a limit on one line.
+func (s *Shape) limitOf(l *Limit) *yaml.Node {
+	node := mapping(yaml.FlowStyle)
+	add := func(key string, value *yaml.Node) { node.Content = append(node.Content, text(key), value) }
+	if l.of.Name != "" {
+		add("name", text(l.of.Name))
+	}
+	if l.of.Algorithm != algorithms.FixedWindow {
+		add("algorithm", text(l.of.Algorithm.String()))
+	}
+	if l.of.Unit == descriptors.UnitUnknown {
+		add("period", text(l.Period.String()))
+	} else {
+		add("unit", text(l.of.Unit.String()))
+		if l.of.Multiplier > 1 {
+			add("unit_multiplier", plain(strconv.FormatUint(uint64(l.of.Multiplier), 10)))
+		}
+	}
+	add("requests_per_unit", plain(strconv.FormatUint(uint64(l.Requests), 10)))
+	if l.of.Algorithm == algorithms.TokenBucket && l.Burst != l.Requests {
+		add("burst", plain(strconv.FormatUint(uint64(l.Burst), 10)))
+	}
+	if usual := l.of.Algorithm == algorithms.FixedWindow; l.of.CountRejected != usual {
+		add("count_rejected", plain(strconv.FormatBool(l.of.CountRejected)))
+	}
+	return node
+}
+
+// comment says how many hits the keys have.
+func (s *Shape) comment() string {
+	var lines []string
+	origin := "no rule limits these now"
+	if !s.New {
+		var now []string
+		for _, l := range s.Limits {
+			now = append(now, strconv.FormatUint(uint64(l.Now), 10))
+		}
+		origin = fmt.Sprintf("now %s, in %s:%d", strings.Join(now, " and "), s.File, s.Line)
+	}
+	lines = append(lines, fmt.Sprintf("hits: %d, keys: %d; %s", s.Hits, s.Keys, origin))
+	for _, w := range s.Windows {
+		lines = append(lines, fmt.Sprintf("most per %s: half of the keys %d, 99%% of the keys %d, all %d", Length(w.Period), w.P50, w.P99, w.Max))
+	}
+	return strings.ToValidUTF8(strings.Join(lines, "\n"), "?")
+}
+
+// Length returns a period in words: "minute", or a duration.
+func Length(period time.Duration) string {
+	for u := descriptors.Second; u.Duration() > 0; u++ {
+		if u.Duration() == period {
+			return u.String()
+		}
+	}
+	return period.String()
+}
+
+func mapping(style yaml.Style, content ...*yaml.Node) *yaml.Node {
+	return &yaml.Node{Kind: yaml.MappingNode, Style: style, Content: content}
+}
+
+// text is a string, which is quoted where YAML of any version would read something else.
+func text(s string) *yaml.Node {
+	n := new(yaml.Node)
+	n.SetString(s)
+	if slices.Contains([]string{"y", "n", "yes", "no", "on", "off"}, strings.ToLower(s)) { // booleans before YAML 1.2
+		n.Style = yaml.DoubleQuotedStyle
+	}
+	return n
+}
+
+// plain is a number or a boolean.
+func plain(s string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Value: s} }

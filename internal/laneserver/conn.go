@@ -105,6 +105,9 @@ func (c *Conn) serve() {
 	_ = conn.Close() // a client that is gone has closed it
 }
 
+// RemoteAddr returns the address of the client.
+func (c *Conn) RemoteAddr() net.Addr { return c.conn.RemoteAddr() }
+
 // close ends the machine, after the last write.
 func (c *Conn) close() {
 	c.mu.Lock()

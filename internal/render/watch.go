@@ -6,6 +6,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/weirproxy/weir/pkg/descriptors"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
@@ -156,4 +157,13 @@ func orDash(text string) string {
 		return "-"
 	}
 	return text
+}
+
+// EntryMessages returns entries as messages.
+func EntryMessages(entries []descriptors.Entry) []*adminv1.Entry {
+	all := make([]*adminv1.Entry, 0, len(entries))
+	for _, e := range entries {
+		all = append(all, &adminv1.Entry{Key: e.Key, Value: e.Value})
+	}
+	return all
 }

@@ -38,8 +38,9 @@ func (c Code) String() string {
 // their own, up to a bound; all other values count together under [OtherValue].
 type Counts struct {
 	tally
-	holds holdCounts
-	max   int // values counted apart
+	holds     holdCounts
+	unmatched atomic.Uint64 // of overrides: descriptors of the domain that no rule matched, with and without an override
+	max       int           // values counted apart
 
 	mu     sync.RWMutex // guards values; a valueTally is atomic
 	values map[string]*valueTally
@@ -192,6 +193,17 @@ func (l *Limiter) Counts() iter.Seq[RuleCounts] {
 	}
 }
 
+// Unmatched returns, by domain with rules, the number of descriptors that no rule matched since the domain has rules.
+func (l *Limiter) Unmatched() iter.Seq2[string, uint64] {
+	return func(yield func(string, uint64) bool) {
+		for domain, c := range l.current.Load().overrides {
+			if !yield(domain, c.unmatched.Load()) {
+				return
+			}
+		}
+	}
+}
+
 // requestCounts counts requests by outcome.
 type requestCounts struct {
 	passed, overLimit, failed atomic.Uint64
@@ -240,6 +252,7 @@ func (l *Limiter) count(set *ruleSet, r *Request, v *Verdict, i int) {
 	}
 	if s.Rule == nil {
 		l.requests.noMatch.Add(1)
+		set.overrides[r.Domain].unmatched.Add(1)
 	}
 	if c == nil {
 		return

@@ -1,7 +1,9 @@
 package server
 
 import (
+	"context"
 	"fmt"
+	"net"
 	"time"
 	"unsafe"
 
@@ -18,11 +20,16 @@ import (
 type call struct {
 	request limiter.Request
 	verdict limiter.Verdict
-	invalid error     // the mistake in a malformed message, else nil
-	size    int       // of the message, in bytes
-	begun   time.Time // when the message was complete
-	answer  []byte    // the encoded response
+	invalid error           // the mistake in a malformed message, else nil
+	size    int             // of the message, in bytes
+	begun   time.Time       // when the message was complete
+	answer  []byte          // the encoded response
+	client  client          // nil: see ctx
+	ctx     context.Context //nolint:containedctx // of a call that came through gRPC's library, for its client; else nil
 }
+
+// client is the other end of the connection that a call came by.
+type client interface{ RemoteAddr() net.Addr }
 
 // Bounds of a call that is kept for reuse, with its memory. Both are bounded because empty descriptors and entries take up to
 // fifty times as much memory as in a message.
@@ -57,7 +64,8 @@ func (c *call) weight() int64 {
 // reset empties a call for reuse.
 func (c *call) reset() {
 	c.request.Reset()
-	c.invalid, c.answer = nil, c.answer[:0]
+	c.invalid, c.answer, c.client = nil, c.answer[:0], nil
+	c.ctx = nil
 }
 
 // decode reads the bytes of a request that was complete at begun, and does not keep them.

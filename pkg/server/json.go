@@ -140,6 +140,7 @@ func (s *Server) exchange(r *http.Request, message []byte, response *ratelimitv3
 	defer s.service.statuses.recovered(&err)
 	c := new(call)
 	c.decode(message, time.Now())
+	c.client = browsing{r}
 	ctx := r.Context()
 	if s.options.Tracer != nil {
 		ctx = s.service.withParent(ctx, propagation.HeaderCarrier(r.Header))

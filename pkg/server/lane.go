@@ -80,7 +80,7 @@ func (h *laneHandler) Answer(in *lane.Call, message, dst []byte) (response []byt
 	}
 	begun := h.begun.Add(time.Duration(in.Arrived))
 	if !in.Large && (h.prompt || h.tries()) {
-		response, decided, err := h.service.inPlace(in, begun, message, dst)
+		response, decided, err := h.service.inPlace(in, h.conn, begun, message, dst)
 		if decided {
 			h.missed = 0
 			return response, laneReply(err)
@@ -119,10 +119,11 @@ const (
 )
 
 // inPlace decides a call of the lane, unless it is heavy or has to wait, and appends the response to dst. The error is a gRPC status.
-func (s *service) inPlace(in *lane.Call, begun time.Time, message, dst []byte) (response []byte, decided bool, err error) {
+func (s *service) inPlace(in *lane.Call, from client, begun time.Time, message, dst []byte) (response []byte, decided bool, err error) {
 	c, _ := s.calls.Get().(*call)
 	defer s.survive(&err) // a panic drops c, which may be half written
 	c.decodeInPlace(message, begun)
+	c.client = from
 	if c.weight() > 0 {
 		s.release(c)
 		return dst, false, nil

@@ -109,6 +109,7 @@ func (b *batch) begin(s *service, number int) {
 	message := b.messages[one.from:one.to]
 	c, _ := s.calls.Get().(*call)
 	c.decodeInPlace(message, one.begun)
+	c.client = b.handler.conn
 	if c.weight() > 0 {
 		s.release(c)
 		one.answered = true // by another worker

@@ -66,6 +66,7 @@ func (l *laterCall) check(s *service) (err error) {
 	defer s.survive(&err)
 	l.call, _ = s.calls.Get().(*call)
 	l.call.decodeInPlace(l.message, l.begun)
+	l.call.client = l.handler.conn
 	return s.handle(l.ctx, l.call)
 }
 

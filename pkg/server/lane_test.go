@@ -271,7 +271,7 @@ func TestNothingKeepsTheBytesOfARequestOnTheLane(t *testing.T) {
 
 // inPlaceOrNot decides a call in place, unless it is heavy.
 func (s *service) inPlaceOrNot(message []byte) (response []byte, reply lane.Reply) {
-	response, decided, err := s.inPlace(new(lane.Call), s.latest.started, message, nil)
+	response, decided, err := s.inPlace(new(lane.Call), nil, s.latest.started, message, nil)
 	if !decided {
 		return nil, lane.Reply{Later: true}
 	}

@@ -40,7 +40,7 @@ func (s *Server) newCollector() prometheus.Collector {
 		metrics.New("hits_total", "Hits of the descriptors decided by a rule, refunds left out.", "domain", "rule", "code"),
 		metrics.New("refunded_hits_total", "Hits given back.", "domain", "rule"),
 		metrics.New("detailed_decisions_total", "Descriptors decided by a rule with detailed_metric or value_to_metric, by value.", "domain", "rule", "value", "code"),
-		metrics.New("unmatched_total", "Descriptors that no rule matched.", "reason"),
+		metrics.New("unmatched_total", "Descriptors that no rule matched.", "reason", "domain"),
 
 		metrics.New("holds_total", "Begins and ends of holders of a rule with hold, by event.", "domain", "rule", "event"),
 		metrics.New("holds_held", "Holders of a rule with hold that hold now, of the begins and ends that this process has seen.", "domain", "rule"),
@@ -81,8 +81,10 @@ func (s *Server) collect(to metrics.Scrape) {
 	to.Counter("requests_total", r.OK, "ok")
 	to.Counter("requests_total", r.OverLimit, "over_limit")
 	to.Counter("requests_total", r.Failed+s.service.lost.Load(), "error")
-	to.Counter("unmatched_total", r.DomainNotFound, "domain_not_found")
-	to.Counter("unmatched_total", r.NoMatch, "no_match")
+	to.Counter("unmatched_total", r.DomainNotFound, "domain_not_found", "") // clients choose the names
+	for domain, n := range s.options.Limiter.Unmatched() {
+		to.Counter("unmatched_total", n, "no_match", domain)
+	}
 	to.Histogram("request_duration_seconds", s.Spent())
 	s.collectInFlight(to)
 	s.collectRules(to)

@@ -84,8 +84,8 @@ descriptors:
 			`weir_detailed_decisions_total{code="ok",domain="edge",rule="each",value="each_x"}`:         1,
 			`weir_detailed_decisions_total{code="over_limit",domain="edge",rule="each",value="each_y"}`: 1,
 
-			`weir_unmatched_total{reason="domain_not_found"}`: 1,
-			`weir_unmatched_total{reason="no_match"}`:         2,
+			`weir_unmatched_total{domain="",reason="domain_not_found"}`: 1,
+			`weir_unmatched_total{domain="edge",reason="no_match"}`:     2,
 
 			`weir_store_keys`:              5,
 			`weir_store_places`:            5,

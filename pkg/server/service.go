@@ -33,10 +33,11 @@ type service struct {
 	workers  *workers // of the lane
 
 	observers observers
+	unknown   unknownDomains
 }
 
 func newService(o Options) *service {
-	s := &service{options: o, statuses: statusMapper{logger: o.Logger}, workers: newWorkers()}
+	s := &service{options: o, statuses: statusMapper{logger: o.Logger}, workers: newWorkers(), unknown: unknownDomains{logger: o.Logger}}
 	s.bound = inflight.New(inflight.Options{
 		MaxBytes: int64(o.MaxBytesInFlight), MessageTimeout: messageTimeout, Logger: o.Logger,
 		// Before a client knows the bound of streams it may send as many as Envoy does, and gets REFUSED_STREAM.
@@ -73,6 +74,7 @@ func (s *service) shouldRateLimit(ctx context.Context, dec func(any) error) (r a
 		s.release(c)
 		return nil, err // from gRPC: the message is too large or cut off, or the client is gone
 	}
+	c.ctx = ctx
 	if s.options.Tracer != nil {
 		ctx = s.withParent(ctx, incoming{ctx})
 	}
@@ -147,6 +149,9 @@ func (s *service) decideNow(c *call) (decided bool, err error) {
 // decided counts the time of a call, and shows the call to observers.
 func (s *service) decided(c *call, err error, took time.Duration) {
 	s.spent.Observe(took)
+	if err == nil && c.verdict.Domain() == nil {
+		s.unknown.note(c, s.options.Limiter.Rules())
+	}
 	s.observers.answered(c, err, took)
 }
 
@@ -178,6 +183,7 @@ func (s *service) encode(c *call) error {
 
 // release keeps a call for reuse, unless it is large.
 func (s *service) release(c *call) {
+	c.client, c.ctx = nil, nil
 	if c.modest() {
 		s.calls.Put(c)
 	}

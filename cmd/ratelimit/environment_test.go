@@ -105,7 +105,7 @@ func TestEveryVariableOfTheOriginalIsInTheTableWithItsDefault(t *testing.T) {
 	}
 	more := slices.Sorted(maps.Keys(known))
 	want := []string{
-		"GRPC_SERVER_TLS_CA_CERT", "REDIS_KEY_FORMAT", "REDIS_OP_TIMEOUT", "REDIS_PERSECOND_OP_TIMEOUT", "REDIS_POOL_ON_EMPTY_WAIT_DURATION", "STATSD_PROTOCOL", "WEIR_ADMIN_ADDRESS", "WEIR_ADMIN_HOSTS", "WEIR_ADMIN_TLS_CERT", "WEIR_ADMIN_TLS_CLIENT_CA", "WEIR_ADMIN_TLS_KEY", "WEIR_ADMIN_TOKEN_FILE", "WEIR_FLEET_SIZE", "WEIR_GRPC_SERVER", "WEIR_HASH_SALT_FILE", "WEIR_HASH_VALUES", "WEIR_HTTP_JSON", "WEIR_HTTP_JSON_ALLOW", "WEIR_HTTP_JSON_HOSTS", "WEIR_MAX_BYTES_IN_FLIGHT",
+		"GRPC_SERVER_TLS_CA_CERT", "REDIS_KEY_FORMAT", "REDIS_OP_TIMEOUT", "REDIS_PERSECOND_OP_TIMEOUT", "REDIS_POOL_ON_EMPTY_WAIT_DURATION", "STATSD_PROTOCOL", "WEIR_ADMIN_ADDRESS", "WEIR_ADMIN_HOSTS", "WEIR_ADMIN_TLS_CERT", "WEIR_ADMIN_TLS_CLIENT_CA", "WEIR_ADMIN_TLS_KEY", "WEIR_ADMIN_TOKEN_FILE", "WEIR_FLEET_SIZE", "WEIR_GRPC_SERVER", "WEIR_HASH_SALT_FILE", "WEIR_HASH_VALUES", "WEIR_HTTP_JSON", "WEIR_HTTP_JSON_ALLOW", "WEIR_HTTP_JSON_HOSTS", "WEIR_LOG_DENIALS", "WEIR_MAX_BYTES_IN_FLIGHT",
 		"WEIR_MAX_CONCURRENT_STREAMS", "WEIR_MAX_CONNECTIONS", "WEIR_MAX_HOLDS", "WEIR_MAX_REQUEST_BYTES", "WEIR_MAX_RULES_BYTES", "WEIR_MAX_TABLE_BYTES", "WEIR_RECORD", "WEIR_RECORD_MAX_BYTES", "WEIR_SHARING", "WEIR_STATE_DIR", "WEIR_STATE_INTERVAL", "WEIR_TOP_KEYS",
 	}
 	if diff := cmp.Diff(want, more); diff != "" {
@@ -227,6 +227,7 @@ func TestEveryVariableDoesWhatItSays(t *testing.T) {
 		"WEIR_MAX_TABLE_BYTES=1000":                     {got: func(c config) any { return c.Rules.MaxTableBytes }, want: 1000},
 		"WEIR_STATE_DIR=/var/lib/weir":                  {got: func(c config) any { return c.State.Dir }, want: "/var/lib/weir"},
 		"WEIR_STATE_INTERVAL=10s":                       {with: []string{"WEIR_STATE_DIR=/var/lib/weir"}, got: func(c config) any { return c.State.Interval }, want: 10 * time.Second},
+		"WEIR_LOG_DENIALS=30/m":                         {got: func(c config) any { return c.Server.LogDenials }, want: 0.5},
 		"WEIR_RECORD=/var/lib/weir":                     {got: func(c config) any { return c.Record.Dir }, want: "/var/lib/weir"},
 		"WEIR_RECORD_MAX_BYTES=10000000":                {got: func(c config) any { return c.Record.MaxBytes }, want: 10_000_000},
 		"WEIR_HASH_VALUES=client,user":                  {with: []string{"WEIR_RECORD=r"}, got: func(c config) any { return c.Record.Hash }, want: []string{"client", "user"}},

@@ -33,9 +33,11 @@ stops at once.`,
 	return cmd
 }
 
-// newLogger returns the logger of --log-level and --log-format.
+// newLogger returns the logger of --log-level and --log-format. The server may change the level.
 func (c *config) newLogger(w io.Writer) *slog.Logger {
-	o := &slog.HandlerOptions{Level: c.LogLevel}
+	c.Server.LogLevel = new(slog.LevelVar)
+	c.Server.LogLevel.Set(c.LogLevel)
+	o := &slog.HandlerOptions{Level: c.Server.LogLevel}
 	if c.LogJSON {
 		return slog.New(slog.NewJSONHandler(w, o))
 	}

@@ -170,6 +170,7 @@ func groups(c *config) []group {
 	}}, {"Process", []setting{
 		{"log-level", settings.OneOf(&c.LogLevel, []string{"debug", "info", "warn", "error"}, slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError), "info", "lowest level in the log"},
 		{"log-format", settings.OneOf(&c.LogJSON, []string{"text", "json"}, false, true), "text", "form of the log, which goes to standard error"},
+		{"log-denials", settings.Rate(&c.Server.LogDenials, server.MaxLogDenials), "0", "denied requests to log at warn, such as 1/s or 10/m; 0 = none. Keys and values of clients are in these lines"},
 
 		{"drain-timeout", settings.Duration(&c.DrainTimeout, 0, time.Hour), "10s", "longest time between SIGTERM and the end; 0 cancels requests in flight"},
 		{"reload-debounce", settings.Duration(&c.Rules.Debounce, time.Millisecond, time.Minute), reload.DefaultDebounce.String(), "how long rule files must rest after a change before they are read"},

@@ -36,12 +36,12 @@ func newWatch() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch [--server ADDRESS] [DOMAIN [KEY[=VALUE][,KEY[=VALUE]…]]]",
 		Short: "Show requests of a running sidecar as it answers them, and why no rule matched",
-		Long: `Show requests of a running sidecar as it answers them: a line for each descriptor, with its rule, what is left, and the time of the
-answer. Where no rule has a limit for a descriptor, the line names the nearest miss: the entry that failed, and the entries that the rules have
-in its place. Ctrl-C ends the watch and prints a summary by rule.
+		Long: `Show requests of a running sidecar as it answers them. Each descriptor has a line with its rule, the hits that are left, and the time
+that the answer took. Where no rule has a limit, the line names the nearest miss: the entry that failed, and the entries of the rules in its
+place. Ctrl-C ends the watch and prints a summary by rule.
 
 A domain, entries, --rule and --outcome choose requests with a descriptor that they all fit; a KEY alone stands for all its values. A watch
-slows nobody: what this command cannot read in time is lost, and the number is printed.
+slows nobody: requests that this command cannot read in time are lost, and it prints their number.
 
 ` + entriesHelp,
 		Example: `  sidecar watch

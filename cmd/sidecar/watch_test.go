@@ -42,7 +42,7 @@ func TestWatchShowsRequestsAndSumsThemUp(t *testing.T) {
 		go func() {
 			ended <- run(ctx, append([]string{"watch", "--server=" + r.address["admin tcp"]}, args...), strings.NewReader(""), out, out)
 		}()
-		out.Await(t, 0, logtest.Has("TIME ")) // it has begun
+		out.Await(t, 0, logtest.Has("TIME ")) // the watch has begun
 		return out, cancel, ended
 	}
 	all, cancel, ended := watch()
@@ -139,4 +139,36 @@ func TestWatchRefusesNonsense(t *testing.T) {
 			t.Errorf("watch %s: got %v; want %s", args, err, want)
 		}
 	}
+}
+
+func TestLogLevelChangesTheLogOfARunningSidecar(t *testing.T) {
+	r := start(t, "--rules", rulesFile(t, watchRules), "--log-denials=6/m")
+	ask := asks(t, r)
+	level := func(args ...string) string {
+		t.Helper()
+		var out logtest.Log
+		if err := run(t.Context(), append([]string{"log-level", "--server=" + r.address["admin tcp"]}, args...), strings.NewReader(""), &out, &out); err != nil {
+			return err.Error()
+		}
+		return out.String()
+	}
+	for _, c := range []struct{ args, want string }{
+		{"", "level    info\ndenials  0.1 per second\n"},
+		{"debug --denials=1000/s", "level    debug\ndenials  1000 per second\n"},
+		{"warn", "level    warn\ndenials  1000 per second\n"},
+		{"loud", `level: "loud": must be debug, info, warn or error`},
+		{"--denials=1/d", `--denials: "1/d": must be a number per s, m or h, such as 1/s or 10/m, of at most 1000/s, or 0`},
+		{"--denials=-1/s", `--denials: "-1/s": must be a number`},
+		{"--denials=NaN/s", `--denials: "NaN/s": must be a number`},
+		{"--denials=1001/s", `--denials: "1001/s": must be a number`},
+		{"--output=json", `"denials_per_second": 1000`},
+	} {
+		if got := level(strings.Fields(c.args)...); !strings.Contains(got, c.want) {
+			t.Errorf("log-level %s: got %q; want %q", c.args, got, c.want)
+		}
+	}
+	for range 3 {
+		ask("path", "/cart")
+	}
+	r.await(t, "a request was denied")
 }

@@ -11,7 +11,7 @@ import (
 // HoldersText returns the holders of a descriptor as lines of a label and a text.
 func HoldersText(r *adminv1.ListHoldersResponse) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "rule    %s (%s): begin %s, end %s\n", r.GetRule().GetPath(), place(r.GetRule().GetFile(), r.GetRule().GetLine()),
+	fmt.Fprintf(&b, "rule    %s (%s): begin %s, end %s\n", r.GetRule().GetPath(), Place(r.GetRule().GetFile(), r.GetRule().GetLine()),
 		r.GetRule().GetBegin(), r.GetRule().GetEnd())
 	for _, l := range r.GetLimits() {
 		fmt.Fprintf(&b, "limit   %s\nkey     %s\nheld    %s\n", LimitText(l.GetLimit()), l.GetKey(), numberText(l))

@@ -19,7 +19,7 @@ func ExplanationText(domain string, r *adminv1.ExplainResponse, states bool) str
 	if d == nil {
 		line("domain", "%s: has no rules, so nothing is limited; there are %s", domain, and(r.GetKnownDomains()))
 	} else {
-		line("domain", "%s (%s)", domain, place(d.GetFile(), d.GetLine()))
+		line("domain", "%s (%s)", domain, Place(d.GetFile(), d.GetLine()))
 	}
 	for i, e := range r.GetDescriptors() {
 		if i > 0 {
@@ -34,9 +34,9 @@ func ExplanationText(domain string, r *adminv1.ExplainResponse, states bool) str
 		case rule == nil && d != nil:
 			line("rule", "none, so it is not limited")
 		case e.GetDefault():
-			line("rule", "the domain's default (%s)", place(rule.GetFile(), rule.GetLine()))
+			line("rule", "the domain's default (%s)", Place(rule.GetFile(), rule.GetLine()))
 		case rule != nil:
-			line("rule", "%s (%s)%s", rule.GetPath(), place(rule.GetFile(), rule.GetLine()), remarks(e))
+			line("rule", "%s (%s)%s", rule.GetPath(), Place(rule.GetFile(), rule.GetLine()), remarks(e))
 		}
 		for _, l := range e.GetLimits() {
 			line("limit", "%s", LimitText(l.GetLimit()))
@@ -86,11 +86,11 @@ func tableText(t *adminv1.Table, line uint32) string {
 	if line == 0 {
 		return fmt.Sprintf("%s does not have the value, so the rule's own numbers count", t.GetFile())
 	}
-	return place(t.GetFile(), line)
+	return Place(t.GetFile(), line)
 }
 
-// place returns file:line, or the file when the line is 0.
-func place(file string, line uint32) string {
+// Place returns file:line, or the file when the line is 0.
+func Place(file string, line uint32) string {
 	if line == 0 {
 		return file
 	}
@@ -115,7 +115,7 @@ func stepText(s *adminv1.Step) string {
 	default:
 		return text + "no descriptor for it here"
 	}
-	return text + " (" + place(s.GetFile(), s.GetLine()) + ")"
+	return text + " (" + Place(s.GetFile(), s.GetLine()) + ")"
 }
 
 // remarks returns the special settings of the rule of an explanation, after a colon.

@@ -132,7 +132,7 @@ func topKeyText(k *adminv1.TopKey) string {
 	}
 	text := safe(k.GetDomain()) + " " + safe(strings.Join(entries, ",")) + "  " + LimitText(k.GetLimit())
 	if k.GetFile() != "" {
-		text += " (" + place(k.GetFile(), k.GetLine()) + ")"
+		text += " (" + Place(k.GetFile(), k.GetLine()) + ")"
 	}
 	return text
 }

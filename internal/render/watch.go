@@ -73,7 +73,7 @@ func (w *Watched) Lines(r *adminv1.WatchedRequest) string {
 		}
 		rule := "-"
 		if d.GetRule() != "" {
-			rule = Printable(d.GetRule()) + " " + Printable(place(d.GetFile(), d.GetLine()))
+			rule = Printable(d.GetRule()) + " " + Printable(Place(d.GetFile(), d.GetLine()))
 		}
 		result := in
 		if text := resultText(r, d); text != "" {
@@ -99,7 +99,7 @@ func (w *Watched) line(texts [5]string, last string) string {
 // resultText says what came of a descriptor.
 func resultText(r *adminv1.WatchedRequest, d *adminv1.WatchedDescriptor) string {
 	var parts []string
-	if l := deciding(d.GetLimits()); l != nil {
+	if l := Deciding(d.GetLimits()); l != nil {
 		parts = append(parts, watchedLimitText(d, l))
 	}
 	if d.GetOutcome() == adminv1.Outcome_OUTCOME_FAILED {
@@ -111,9 +111,9 @@ func resultText(r *adminv1.WatchedRequest, d *adminv1.WatchedDescriptor) string 
 	return strings.Join(parts, ", ")
 }
 
-// deciding returns the limit that a status reports: the denying one with the longest wait, else the one with the least left; nil without
+// Deciding returns the limit that a status reports: the denying one with the longest wait, else the one with the least left; nil without
 // limits.
-func deciding(all []*adminv1.WatchedLimit) *adminv1.WatchedLimit {
+func Deciding(all []*adminv1.WatchedLimit) *adminv1.WatchedLimit {
 	var best *adminv1.WatchedLimit
 	for _, l := range all {
 		switch {

@@ -159,6 +159,31 @@ func Fraction(to *float64, bits int) Value {
 	})
 }
 
+// Rate accepts a number of events and a time, such as 1/s or 10/m, and stores the events per second; 0 and the empty text are no events.
+func Rate(to *float64, max float64) Value {
+	return textual("rate", func(s string) error {
+		per, err := RateOf(s, max)
+		if err == nil {
+			*to = per
+		}
+		return err
+	})
+}
+
+// RateOf reads a text as [Rate] does.
+func RateOf(s string, max float64) (perSecond float64, err error) {
+	if s == "" || s == "0" {
+		return 0, nil
+	}
+	number, unit, _ := strings.Cut(s, "/")
+	n, err := strconv.ParseFloat(number, 64)
+	seconds := map[string]float64{"s": 1, "m": 60, "h": 3600}[unit]
+	if perSecond = n / seconds; err != nil || seconds == 0 || !(perSecond >= 0 && perSecond <= max) {
+		return 0, fmt.Errorf("%q: must be a number per s, m or h, such as 1/s or 10/m, of at most %v/s, or 0", s, max)
+	}
+	return perSecond, nil
+}
+
 // Bool accepts true and false, as [strconv.ParseBool] spells them.
 func Bool(to *bool) Value {
 	return Value{Kind: "bool", Set: func(raw any) error {

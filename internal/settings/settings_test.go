@@ -225,3 +225,17 @@ func TestHelpNamesKinds(t *testing.T) {
 		}
 	}
 }
+
+func TestARateIsANumberAndATime(t *testing.T) {
+	for text, want := range map[string]float64{"": 0, "0": 0, "1/s": 1, "0.5/s": 0.5, "30/m": 0.5, "36/h": 0.01, "0/s": 0, "1000/s": 1000} {
+		var got float64
+		if err := Rate(&got, 1000).Set(text); err != nil || got != want {
+			t.Errorf("%q: got %v, %v; want %v", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"1", "/s", "1/", "1/d", "-1/s", "NaN/s", "Inf/s", "1001/s", "1/s/s", "x/m"} {
+		if err := Rate(new(float64), 1000).Set(text); err == nil || !strings.Contains(err.Error(), "must be a number per s, m or h, such as 1/s or 10/m, of at most 1000/s, or 0") {
+			t.Errorf("%q: got %v; want an error", text, err)
+		}
+	}
+}

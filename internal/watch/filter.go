@@ -19,6 +19,7 @@ type filter struct {
 	domain, rule string // "" for all
 	entries      []descriptors.Entry
 	outcomes     uint // a bit for each; 0 for all
+	denied       bool // only requests that were answered OVER_LIMIT
 }
 
 // newFilter returns the filter of a WatchRequest. The error is the first number or text out of bounds.
@@ -55,7 +56,7 @@ func newFilter(in *adminv1.WatchRequest) (filter, error) {
 // chooses reports whether all filters choose one descriptor of a request. A failed request without descriptors counts as one without
 // entries.
 func (f *filter) chooses(o *limiter.Observed) bool {
-	if f.domain != "" && f.domain != o.Request.Domain {
+	if f.domain != "" && f.domain != o.Request.Domain || f.denied && (o.Err != nil || !o.Verdict.OverLimit) {
 		return false
 	}
 	if f.rule == "" && f.outcomes == 0 && len(f.entries) == 0 {

@@ -19,7 +19,7 @@ import (
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
-// MaxWatchers is the most watchers at once.
+// MaxWatchers is the most watchers at once, except those of SubscribeDenied.
 const MaxWatchers = 32
 
 // Memory of the requests that wait for watchers, in bytes.
@@ -72,10 +72,21 @@ func (h *Hub) Subscribe(in *adminv1.WatchRequest) (*Watcher, error) {
 	if err != nil {
 		return nil, &InvalidError{err}
 	}
-	w := &Watcher{hub: h, filter: f, wake: make(chan struct{}, 1), pace: newPace(in.GetMaxPerSecond()), oneIn: in.GetOneIn()}
+	return h.add(&Watcher{filter: f, pace: newPace(float64(in.GetMaxPerSecond())), oneIn: in.GetOneIn()}, MaxWatchers)
+}
+
+// SubscribeDenied returns a watcher of requests that were answered OVER_LIMIT, so many per second. The rate may be below 1. The server's own
+// log has room also when MaxWatchers watch.
+func (h *Hub) SubscribeDenied(perSecond float64) (*Watcher, error) {
+	return h.add(&Watcher{filter: filter{denied: true}, pace: newPace(perSecond)}, MaxWatchers+2)
+}
+
+// add adds a new watcher, unless there are so many.
+func (h *Hub) add(w *Watcher, most int) (*Watcher, error) {
+	w.hub, w.wake = h, make(chan struct{}, 1)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(*h.all.Load()) == MaxWatchers {
+	if len(*h.all.Load()) >= most {
 		return nil, ErrTooMany
 	}
 	h.changeLocked(append(slices.Clone(*h.all.Load()), w))

@@ -21,6 +21,7 @@ type admin struct {
 	options  Options
 	statuses *statusMapper
 	hub      *watch.Hub
+	denials  *denials
 }
 
 // Explain implements the AdminService.

@@ -38,7 +38,7 @@ type Admin struct {
 
 // newAdmin makes both servers of ServeAdmin, which share the methods of the admin service.
 func (s *Server) newAdmin() error {
-	service := &admin{options: s.options, statuses: &s.service.statuses, hub: s.hub}
+	service := &admin{options: s.options, statuses: &s.service.statuses, hub: s.hub, denials: &s.denials}
 	tokens := &tokens{options: &s.options.Admin, logger: s.options.Logger}
 	options := s.grpcOptions(insecure.NewCredentials(), keepalive.ServerParameters{})
 	options = append(options, grpc.ChainStreamInterceptor(tokens.stream))

@@ -43,6 +43,9 @@ type Options struct {
 	Loads    func() LoadStatus               // the outcome of loading rules; nil: the rules of Limiter count as loaded. Safe for concurrent use
 	Reload   func(ctx context.Context) error // loads the rules again; nil: the admin service answers UNIMPLEMENTED
 
+	LogLevel   *slog.LevelVar // of Logger, for SetLogLevel; nil: the level does not change
+	LogDenials float64        // requests per second that were answered OVER_LIMIT and are logged, at most MaxLogDenials; 0 logs none
+
 	Version  string // of the program, for weir_build_info; "" means unknown
 	Revision string // of its source, for weir_build_info; "" means unknown
 
@@ -165,6 +168,9 @@ func (o Options) complete() (Options, error) {
 	o.MaxBytesInFlight = cmp.Or(o.MaxBytesInFlight, DefaultMaxBytesInFlight)
 	if least := messagesInFlight * o.MaxRequestBytes; o.MaxRequestBytes > 0 && o.MaxBytesInFlight > 0 && o.MaxBytesInFlight < least {
 		errs = append(errs, fmt.Errorf("max bytes in flight: %d: must be at least %d, %d times max request bytes", o.MaxBytesInFlight, least, messagesInFlight))
+	}
+	if !validRate(o.LogDenials) {
+		errs = append(errs, fmt.Errorf("log denials: %v: must be from 0 to %d per second", o.LogDenials, MaxLogDenials))
 	}
 	errs = append(errs, o.JSON.check())
 	errs = append(errs, o.Headers.complete()...)

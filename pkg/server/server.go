@@ -40,7 +40,8 @@ type Server struct {
 	others   func()             // serves the other methods of lane, once
 	admin    *grpc.Server
 	page     *http.Server // on the listeners of admin
-	hub      *watch.Hub   // of the watchers
+	denials  denials
+	hub      *watch.Hub // of the watchers
 	people   *adminpage.Page
 	http     http.Handler
 	draining atomic.Bool
@@ -76,10 +77,14 @@ func New(o Options) (*Server, error) {
 	if s.hub, err = watch.New(watch.Options{Rules: o.Limiter.Rules, Observe: s.Observe}); err != nil {
 		return nil, fmt.Errorf("watch: %w", err)
 	}
+	s.denials.hub, s.denials.logger = s.hub, o.Logger
 	if err := s.newAdmin(); err != nil {
 		return nil, fmt.Errorf("admin page: %w", err)
 	}
 	s.http = s.pages()
+	if err := s.denials.set(o.LogDenials); err != nil {
+		return nil, fmt.Errorf("log denials: %w", err)
+	}
 	return s, nil
 }
 
@@ -139,6 +144,7 @@ func (s *Server) GracefulStop() {
 	stopping.Go(s.admin.GracefulStop)
 	stopping.Go(func() { _ = s.page.Shutdown(context.Background()) }) // Close ends the wait
 	stopping.Wait()
+	s.denials.close()
 }
 
 // Close stops both gRPC servers at once and cancels the calls in flight; GracefulStop finishes them. A second Close does nothing.
@@ -151,4 +157,5 @@ func (s *Server) Close() {
 	s.admin.Stop()
 	s.people.Close()
 	_ = s.page.Close()
+	s.denials.close()
 }

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weirproxy/weir/internal/settings"
+	"github.com/weirproxy/weir/pkg/server"
+	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
+)
+
+// newLogLevel returns the command that changes the log of a running sidecar.
+func newLogLevel() *cobra.Command {
+	var address, output, denials string
+	cmd := &cobra.Command{
+		Use:   "log-level [--server ADDRESS] [debug|info|warn|error] [--denials RATE]",
+		Short: "Show or change the log of a running sidecar: its level, and denied requests",
+		Long: `Show or change the log of a running sidecar until its end: the lowest level, and how many denied requests it logs. Denied requests are
+logged at warn. The sidecar logs the change.`,
+		Example: `  sidecar log-level
+  sidecar log-level debug
+  sidecar log-level --denials 1/s
+  sidecar log-level info --denials 0`,
+		Args: arguments(0, 1, "none, or one of debug, info, warn, error"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := outputFormat(output); err != nil {
+				return usage("%w", err)
+			}
+			request := new(adminv1.SetLogLevelRequest)
+			if len(args) > 0 {
+				if err := settings.Choice(&request.Level, "debug", "info", "warn", "error").Set(args[0]); err != nil {
+					return usage("level: %w", err)
+				}
+			}
+			if cmd.Flags().Changed("denials") {
+				rate, err := settings.RateOf(denials, server.MaxLogDenials)
+				if err != nil {
+					return usage("--denials: %w", err)
+				}
+				request.DenialsPerSecond = &rate
+			}
+			answer, err := ask(cmd, address, func(ctx context.Context, c adminv1.AdminServiceClient) (*adminv1.SetLogLevelResponse, error) {
+				return c.SetLogLevel(ctx, request)
+			})
+			if err != nil {
+				return err
+			}
+			text := fmt.Sprintf("level    %s\ndenials  %v per second\n", answer.GetLevel(), answer.GetDenialsPerSecond())
+			return writeAnswer(cmd.OutOrStdout(), output, answer, text)
+		},
+	}
+	addServer(cmd, &address)
+	cmd.Flags().StringVar(&denials, "denials", "", "denied requests to log, such as 1/s or 10/m; 0 = none")
+	cmd.Flags().StringVar(&output, "output", outputText, "text|json")
+	return cmd
+}

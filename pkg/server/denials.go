@@ -1,0 +1,116 @@
+package server
+
+import (
+	"context"
+	"log/slog"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/weirproxy/weir/internal/render"
+	"github.com/weirproxy/weir/internal/watch"
+	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
+)
+
+// MaxLogDenials is the largest rate of Options.LogDenials.
+const MaxLogDenials = 1000
+
+// denials logs requests that were answered OVER_LIMIT, so many per second. The log is written beside the requests: a log that is slow
+// loses lines, and slows no request. Safe for concurrent use.
+type denials struct {
+	hub    *watch.Hub
+	logger *slog.Logger
+
+	mu        sync.Mutex // guards the rest
+	perSecond float64    // 0: none
+	end       func()     // ends the goroutine that logs; nil without one
+	closed    bool
+}
+
+// validRate reports whether so many denials per second may be logged.
+func validRate(perSecond float64) bool {
+	return perSecond >= 0 && perSecond <= MaxLogDenials && !math.IsNaN(perSecond)
+}
+
+// set changes the rate, which must be valid; 0 logs none.
+func (d *denials) set(perSecond float64) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed || perSecond == d.perSecond {
+		return nil
+	}
+	var w *watch.Watcher
+	if perSecond > 0 {
+		var err error
+		if w, err = d.hub.SubscribeDenied(perSecond); err != nil {
+			return err
+		}
+	}
+	d.endLocked()
+	d.perSecond = perSecond
+	if w != nil {
+		ctx, cancel := context.WithCancel(context.Background())
+		go d.log(ctx, w)
+		d.end = cancel
+	}
+	return nil
+}
+
+// rate returns the rate.
+func (d *denials) rate() float64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.perSecond
+}
+
+// close ends the log of denials for good.
+func (d *denials) close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.endLocked()
+	d.closed = true
+}
+
+func (d *denials) endLocked() {
+	if d.end != nil {
+		d.end()
+		d.end = nil
+	}
+}
+
+// log logs the requests of a watcher until ctx ends.
+func (d *denials) log(ctx context.Context, w *watch.Watcher) {
+	defer w.Close()
+	missed := uint64(0) // since the last line
+	for {
+		m, err := w.Next(ctx)
+		if err != nil {
+			return
+		}
+		missed += m.GetLeftOut() + m.GetLost()
+		for _, r := range m.GetRequests() {
+			d.line(ctx, r, missed)
+			missed = 0
+		}
+	}
+}
+
+// line logs a denied request, by the first descriptor that a limit denied. The level is WARN, because ratelimit logs nothing below by
+// default.
+func (d *denials) line(ctx context.Context, r *adminv1.WatchedRequest, missed uint64) {
+	for _, one := range r.GetDescriptors() {
+		if one.GetOutcome() != adminv1.Outcome_OUTCOME_OVER_LIMIT {
+			continue
+		}
+		attrs := []slog.Attr{
+			slog.String("domain", render.Printable(r.GetDomain())), slog.String("descriptor", render.EntriesText(one.GetEntries())),
+			slog.String("rule", one.GetRule()), slog.String("place", render.Place(one.GetFile(), one.GetLine())), slog.Int64("hits", one.GetHits()),
+		}
+		if l := render.Deciding(one.GetLimits()); l != nil {
+			attrs = append(attrs, slog.String("limit", render.LimitText(l.GetLimit())),
+				slog.String("retry_after", l.GetRetryAfter().AsDuration().Round(time.Millisecond).String()))
+		}
+		d.logger.LogAttrs(ctx, slog.LevelWarn, "a request was denied", append(attrs, slog.Uint64("not_logged", missed))...)
+		return
+	}
+}

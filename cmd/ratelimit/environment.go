@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weirproxy/weir/internal/grants"
 	"github.com/weirproxy/weir/internal/records"
 	"github.com/weirproxy/weir/internal/serving"
 	"github.com/weirproxy/weir/internal/settings"
@@ -180,6 +181,7 @@ func moreVariables(c *config) []variable {
 		used("WEIR_HTTP_JSON", settings.OneOf(&c.Server.JSON.From, []string{"off", "loopback", "on"}, server.JSONOff, server.JSONFromLoopback, server.JSONFromAnywhere), "on", "clients of `/json`: `on` takes any request that reaches HOST and PORT, as the original does. `loopback` takes requests of programs on this machine, and keeps web pages out ([operations.md](admin.md#json))"),
 		used("WEIR_HTTP_JSON_ALLOW", settings.List(&r.allowedJSON, "power", power), strings.Join(powers(), ","), "allows refunds (`is_negative_hits`) and overrides (`limit`) by `/json`, beside charges"),
 		used("WEIR_HTTP_JSON_HOSTS", settings.List(&c.Server.JSON.Hosts, "name", nil), "", "with `loopback`: names by which clients may reach `/json`, beside localhost and IP addresses"),
+		used("WEIR_MAX_GRANTS", settings.Number(&c.Grants, 1, math.MaxInt32), strconv.Itoa(grants.DefaultMax), "most grants, in all processes that share Redis"),
 		used("WEIR_STATE_DIR", text(&c.State.Dir, nil), "", "with BACKEND_TYPE `memory`: directory in which counts outlive a restart. One process at a time may use it"),
 		used("WEIR_STATE_INTERVAL", duration(&c.State.Interval), "0s", "with WEIR_STATE_DIR: time between snapshots, at least `1s`; 0 writes only at the end"),
 		used("WEIR_LOG_DENIALS", settings.Rate(&c.Server.LogDenials, server.MaxLogDenials), "0", "denied requests to log at `warn`, such as `1/s` or `10/m`; 0 logs none. Keys and values of clients are in these lines"),

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weirproxy/weir/internal/grants"
 	"github.com/weirproxy/weir/internal/records"
 	"github.com/weirproxy/weir/internal/reload"
 	"github.com/weirproxy/weir/internal/serving"
@@ -159,6 +160,7 @@ func groups(c *config) []group {
 		{"max-connections", settings.Number(&c.MaxConnections, 1, math.MaxInt32), decimal(serving.DefaultMaxConnections), "largest number of open gRPC connections; at the bound a new one takes the place of an idle one"},
 		{"max-concurrent-streams", settings.Number(&c.Server.MaxConcurrentStreams, 1, 1<<20), decimal(server.DefaultMaxConcurrentStreams), "largest number of requests under way on a gRPC connection"},
 		{"max-bytes-in-flight", settings.Number(&c.Server.MaxBytesInFlight, 1<<20, math.MaxInt), decimal(server.DefaultMaxBytesInFlight), "memory of all gRPC requests under way together, in bytes, about 16000 each; beyond it requests are refused and connections end"},
+		{"max-grants", settings.Number(&c.Grants, 1, math.MaxInt32), decimal(grants.DefaultMax), "most grants, in all sidecars that share Redis; each takes about 1 KB of memory, and 4 KB at most"},
 		{"detailed-metric-values", settings.Number(&c.Limiter.DetailedValues, 1, math.MaxInt32), decimal(limiter.DefaultDetailedValues), "largest number of values of a rule with metrics of their own; the others are _other"},
 		{"top-keys", settings.Number(&c.Limiter.TopKeys, 0, limiter.MaxTopKeys), decimal(limiter.DefaultTopKeys), "number of keys with the most hits that are tracked, for sidecar top and metrics, up to 1000 bytes each; 0 = off"},
 	}}, {"Answers", []setting{

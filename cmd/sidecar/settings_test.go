@@ -81,6 +81,7 @@ func TestDefaults(t *testing.T) {
 			Store:          serving.StoreOptions{MaxKeys: 1_000_000, MaxHolds: 1_000_000, OnFull: memstore.Allow, DenyCache: time.Second},
 			Limiter:        limiter.Options{MaxDescriptors: 1000, MaxLogEntries: 10_000, DetailedValues: 1000, TopKeys: 1000, OnStoreError: store.Local},
 			State:          serving.State{Setting: "state-dir"},
+			Grants:         100_000,
 			Record:         serving.Record{Setting: "record", MaxBytes: 1 << 30, Hash: []string{}},
 			MaxConnections: 1000,
 			Server: server.Options{MaxRequestBytes: 64 << 10, MaxConcurrentStreams: 1024, MaxBytesInFlight: 32 << 20, Reflection: true, JSON: server.JSON{Hosts: []string{}}, Headers: server.Headers{

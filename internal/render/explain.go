@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -67,6 +68,7 @@ func explanation(d *descriptors.Domain, entries []descriptors.Entry, e *limiter.
 		}
 	}
 	out.Why = strings.Join(append(why, outcome(d, &e.Status)), "; ")
+	out.Grant = Grant(nil, e.Status.Grant)
 	if rule := e.Status.Rule; rule != nil {
 		out.Matched, out.Default, out.Rule = true, rule == d.Default, Rule(rule)
 	}
@@ -79,6 +81,7 @@ func explanation(d *descriptors.Domain, entries []descriptors.Entry, e *limiter.
 			Remaining:  l.Decision.Remaining,
 			RetryAfter: durationpb.New(l.Decision.RetryAfter),
 			ResetAfter: durationpb.New(l.Decision.ResetAfter),
+			Grant:      Grant(nil, l.Grant),
 			Never:      !l.Decision.Allowed && e.Status.Hits > int64(l.Limit.Capacity()),
 		}
 		if l.Hold != nil {
@@ -134,6 +137,8 @@ func outcome(domain *descriptors.Domain, s *limiter.DescriptorStatus) string {
 		return "no rule matches, and the domain has no default: not limited"
 	case s.Outcome == limiter.Replaced:
 		return fmt.Sprintf("rule %s is dropped: another rule that the request matches replaces %q", s.Rule.Path, s.Rule.Name)
+	case s.Outcome == limiter.Unlimited && s.Grant != nil:
+		return fmt.Sprintf("grant %s lets everything pass that meets rule %s, until %s", s.Grant.ID, s.Rule.Path, s.Grant.Until.UTC().Format(time.RFC3339))
 	case s.Outcome == limiter.Unlimited:
 		return fmt.Sprintf("rule %s is unlimited: always passes", s.Rule.Path)
 	case s.Outcome == limiter.NoLimit:

@@ -38,8 +38,11 @@ func ExplanationText(domain string, r *adminv1.ExplainResponse, states bool) str
 		case rule != nil:
 			line("rule", "%s (%s)%s", rule.GetPath(), Place(rule.GetFile(), rule.GetLine()), remarks(e))
 		}
+		if g := e.GetGrant(); g != nil && len(e.GetLimits()) == 0 {
+			line("grant", "%s", "everything passes"+grantRemark(g))
+		}
 		for _, l := range e.GetLimits() {
-			line("limit", "%s", LimitText(l.GetLimit()))
+			line("limit", "%s", LimitText(l.GetLimit())+grantRemark(l.GetGrant()))
 			if t := l.GetLimit().GetTable(); t != nil {
 				line("table", "%s", tableText(t, l.GetLimit().GetTableLine()))
 			}
@@ -129,7 +132,7 @@ func remarks(e *adminv1.DescriptorExplanation) string {
 	r := e.GetRule()
 	add(r.GetUnlimited(), "unlimited")
 	add(!r.GetUnlimited() && len(r.GetLimits()) == 0, "does not limit")
-	add(len(r.GetLimits()) > 0 && len(e.GetLimits()) == 0, "replaced by another rule of the request")
+	add(len(r.GetLimits()) > 0 && len(e.GetLimits()) == 0 && e.GetGrant() == nil, "replaced by another rule of the request")
 	add(r.GetShadowMode(), "shadow mode")
 	add(r.GetQuotaMode(), "quota mode")
 	add(r.GetName() != "", "name "+r.GetName())

@@ -41,8 +41,9 @@ type Config struct {
 	Store   StoreOptions // Run sets Savable, Logger and Traces
 	State   State
 	Record  Record
-	Limiter limiter.Options
-	Server  server.Options // Run sets every field that is not a plain value
+	Grants  int             // most grants; 0 means grants.DefaultMax
+	Limiter limiter.Options // Run sets Now
+	Server  server.Options  // Run sets every field that is not a plain value
 
 	ReadyRequiresRules bool // not ready without rules
 	ReadyRequiresStore bool // not ready while Redis does not answer

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -60,6 +61,7 @@ func Run(ctx context.Context, c Config) error {
 		return err
 	}
 	defer stores.Close()
+	c.Limiter.Now = time.Now
 	lim, err := limiter.New(stores.Store, c.Limiter)
 	if err != nil {
 		return err
@@ -95,6 +97,12 @@ func Run(ctx context.Context, c Config) error {
 	if state != nil {
 		defer state.Close()
 	}
+	keptGrants, err := c.keepGrants(ctx, lim, stores, registry)
+	if err != nil {
+		return err
+	}
+	defer keptGrants.Close()
+	c.Server.Grants = keptGrants
 	source, err := c.follow(reloader, registry)
 	if err != nil {
 		return err
@@ -118,6 +126,7 @@ func Run(ctx context.Context, c Config) error {
 	}
 	p := process{config: &c, server: s, reloader: reloader, traces: traces, state: state}
 	p.endpoints = c.endpoints(s, reader, connected)
+	p.background = append(p.background, keptGrants.Run)
 	if source != nil {
 		p.background = append(p.background, source.Run)
 	}

@@ -2,6 +2,7 @@ package descriptors
 
 import (
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
@@ -49,6 +50,14 @@ func AppendKey(dst []byte, domain string, entries []Entry, limit *Limit) []byte 
 func (r *Rule) AppendKey(dst []byte, domain string, entries []Entry, limit *Limit) []byte {
 	return appendKey(dst, domain, r.Levels, r.WithoutHolder(entries), limit)
 }
+
+// Label returns the end of the keys of the limit, without the mark before it, such as "token_bucket/1s". Each limit of a rule has a label of
+// its own, also without a name.
+func (l *Limit) Label() string { return strings.TrimPrefix(l.suffix, "#") }
+
+// Base returns the part of a key of the limit that names domain and entries, as a part of key. All limits of a rule share that part. The
+// key must come from an AppendKey with this limit.
+func (l *Limit) Base(key []byte) []byte { return key[:len(key)-len(l.suffix)] }
 
 func appendKey(dst []byte, domain string, levels []Level, entries []Entry, limit *Limit) []byte {
 	dst = appendText(dst, ':', domain)

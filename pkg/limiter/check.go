@@ -111,7 +111,7 @@ func (l *Limiter) prepare(set *ruleSet, r *Request, v *Verdict) error {
 		v.Statuses = append(v.Statuses, s)
 	}
 	for i := range v.Statuses {
-		if err := l.charge(r, i, v); err != nil {
+		if err := l.charge(set, r, i, v); err != nil {
 			return err
 		}
 	}
@@ -143,12 +143,12 @@ func hits(r *Request, d *Descriptor) int64 {
 
 // charge adds the charges of descriptor i: one for each limit of the rule, unless another rule of the request replaces the limit.
 // An override does not replace limits, and no rule replaces an override. The end of a holder charges limits with holders only.
-func (l *Limiter) charge(r *Request, i int, v *Verdict) error {
+func (l *Limiter) charge(set *ruleSet, r *Request, i int, v *Verdict) error {
 	d, s := &r.Descriptors[i], &v.Statuses[i]
 	holder := v.holder(s, d)
 	switch {
 	case s.Overridden:
-		return l.chargeOverride(r, i, v, holder)
+		return l.chargeOverride(set, r, i, v, holder)
 	case s.Rule == nil:
 		return nil
 	case s.Rule.Unlimited:
@@ -175,11 +175,16 @@ func (l *Limiter) charge(r *Request, i int, v *Verdict) error {
 		}
 		from := len(v.keys)
 		v.keys = s.Rule.AppendKey(v.keys, r.Domain, d.Entries, limit)
-		l.add(v, i, limit, v.keys[from:], mode, holder)
+		key := v.keys[from:]
+		if set.grants.any() && !v.noGrants {
+			if g := l.granted(set, limit, key); g != nil {
+				l.addGranted(v, i, limit, g, key, mode, holder)
+				continue
+			}
+		}
+		l.add(v, i, limit, key, mode, holder)
 	}
-	if s.count = len(v.charges) - s.charge; s.count == 0 {
-		s.Outcome = Replaced
-	}
+	l.counted(r, i, v, mode)
 	return nil
 }
 
@@ -201,7 +206,7 @@ func (v *Verdict) limitOf(r *descriptors.Rule, n int, entries []Entry) *descript
 // chargeOverride adds the charge of descriptor i with an override, on the descriptor's own key, enforcing. The algorithm,
 // count_rejected, on_store_error and hold come from the first limit of the matched rule. As in envoyproxy/ratelimit, nothing else of the
 // rule applies.
-func (l *Limiter) chargeOverride(r *Request, i int, v *Verdict, holder holder) error {
+func (l *Limiter) chargeOverride(set *ruleSet, r *Request, i int, v *Verdict, holder holder) error {
 	d, s := &r.Descriptors[i], &v.Statuses[i]
 	like := descriptors.Limit{Limit: algorithms.Limit{Algorithm: algorithms.FixedWindow}, CountRejected: !l.options.DropRejected}
 	if s.Rule != nil && len(s.Rule.Limits) > 0 {
@@ -222,7 +227,15 @@ func (l *Limiter) chargeOverride(r *Request, i int, v *Verdict, holder holder) e
 	s.Outcome, s.charge, s.count, s.Limit = Limited, len(v.charges), 1, &v.limits[len(v.limits)-1]
 	from := len(v.keys)
 	v.keys = descriptors.AppendKey(v.keys, r.Domain, s.Rule.WithoutHolder(d.Entries), s.Limit)
-	l.add(v, i, s.Limit, v.keys[from:], mode, holder)
+	key := v.keys[from:]
+	if s.Rule != nil && set.grants.any() && !v.noGrants {
+		if g := l.granted(set, s.Limit, key); g != nil && g.suitsOverride(s.Rule, s.Limit) {
+			l.addGranted(v, i, s.Limit, g, key, mode, holder)
+			l.counted(r, i, v, mode)
+			return nil
+		}
+	}
+	l.add(v, i, s.Limit, key, mode, holder)
 	return nil
 }
 

@@ -19,6 +19,7 @@ type LimitState struct {
 	Limit    descriptors.Limit
 	Key      string
 	Decision algorithms.Decision
+	Grant    *Grant // changed Limit; nil without a grant
 
 	Hold    *store.Hold   // the holder of the descriptor as it is now, see Hold.Was; nil without one
 	Holders *LimitHolders // of the limit, the next one to run out alone; nil without a Hold
@@ -39,7 +40,7 @@ func (l *Limiter) Explain(ctx context.Context, r *Request) ([]Explanation, error
 		s := v.Statuses[i]
 		for n := s.charge; n < s.charge+s.count; n++ {
 			c := &v.charges[n]
-			state := LimitState{Limit: *v.charged[n], Key: string(c.Key), Decision: v.decisions[n], Hold: c.Hold}
+			state := LimitState{Limit: *v.charged[n], Key: string(c.Key), Decision: v.decisions[n], Grant: v.grantOf(n), Hold: c.Hold}
 			if c.Hold != nil {
 				held, err := l.holders(ctx, c, v.charged[n], 1)
 				if err != nil {
@@ -58,7 +59,7 @@ func (l *Limiter) Explain(ctx context.Context, r *Request) ([]Explanation, error
 // Reset forgets the states that the request would charge: the keys are idle then. Reset returns these keys, and the number of states
 // that it forgot. The errors are as in Check. The descriptor of a rule with holders needs no holder; all holders are forgotten.
 func (l *Limiter) Reset(ctx context.Context, r *Request) (keys []string, forgotten int, err error) {
-	var v Verdict
+	v := Verdict{noGrants: true} // a key with a grant that lets everything pass has a state all the same
 	set := l.current.Load()
 	if err := l.prepare(set, withHolders(set.rules.Domain(r.Domain), r), &v); err != nil {
 		return nil, 0, err

@@ -26,7 +26,7 @@ type LimitHolders struct {
 // Holders returns the holders of each limit with holders that the entries of a descriptor lead to, at most that many of each. The
 // entries need not name a holder. The error is [ErrNoHolders], or the error of the store or of ctx.
 func (l *Limiter) Holders(ctx context.Context, domain string, entries []Entry, most int) (*descriptors.Rule, []LimitHolders, error) {
-	var v Verdict
+	v := Verdict{noGrants: true}
 	if _, err := l.prepareHolders(&v, domain, entries); err != nil {
 		return nil, nil, err
 	}
@@ -56,7 +56,7 @@ func (l *Limiter) holders(ctx context.Context, c *store.Charge, limit *descripto
 // nothing under a rate limit. Release returns the limits, and the hold of the holder before. The entries need not name a holder. The
 // errors are as in [Limiter.Holders].
 func (l *Limiter) Release(ctx context.Context, domain string, entries []Entry, holder store.Holder) ([]LimitState, error) {
-	var v Verdict
+	v := Verdict{noGrants: true}
 	counts, err := l.prepareHolders(&v, domain, entries)
 	if err != nil {
 		return nil, err

@@ -13,6 +13,7 @@ import (
 	"math"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/store"
@@ -45,6 +46,9 @@ type Options struct {
 	Shadow       bool    // every request passes; the statuses show the decisions
 	Quota        bool    // every limit is a quota; a request with a descriptor that no limit applies to passes
 	NeedRules    bool    // requests fail with ErrNoRules before the first SetRules; else they pass
+
+	// Now is the clock by which grants end; nil: no grant is ever in force. Safe for concurrent use.
+	Now func() time.Time
 }
 
 // ErrNoRules is the error of a request before the first rules, with Options.NeedRules.
@@ -58,8 +62,10 @@ type Limiter struct {
 	current  atomic.Pointer[ruleSet]
 	requests requestCounts
 	tracking tracking
-	calls    sync.Pool  // of *call
-	setting  sync.Mutex // held while rules are set
+	calls    sync.Pool // of *call
+
+	setting sync.Mutex        // held while rules and grants are set; guards grants
+	grants  map[string]*Grant // by ID
 }
 
 // ruleSet is the rules in force, and the counts of each.
@@ -68,6 +74,7 @@ type ruleSet struct {
 	rules     *descriptors.Rules
 	counts    []*Counts          // by Rule.ID
 	overrides map[string]*Counts // by domain: of overrides without a matching rule
+	grants    *grantTable        // never nil
 }
 
 // New returns a limiter without rules: until [Limiter.SetRules] every request passes, or fails with Options.NeedRules. An option
@@ -98,14 +105,15 @@ func New(s store.Store, o Options) (*Limiter, error) {
 	o.MaxDescriptors = cmp.Or(o.MaxDescriptors, DefaultMaxDescriptors)
 	o.MaxLogEntries = cmp.Or(o.MaxLogEntries, DefaultMaxLogEntries)
 	o.DetailedValues = cmp.Or(o.DetailedValues, DefaultDetailedValues)
-	l := &Limiter{store: s, options: o, units: newUnitLimits(), tracking: newTracking(s, o.TopKeys)}
+	l := &Limiter{store: s, options: o, units: newUnitLimits(), grants: make(map[string]*Grant), tracking: newTracking(s, o.TopKeys)}
 	l.calls.New = func() any { return new(call) }
-	l.current.Store(&ruleSet{rules: new(descriptors.Rules)})
+	l.current.Store(&ruleSet{rules: new(descriptors.Rules), grants: newGrantTable()})
 	return l, nil
 }
 
 // SetRules puts rules in force, for every request that begins after it returns. The counts of a rule go on when the new rules have
-// a rule of the same domain and path. States in the store stay; a [store.Forgetter] forgets the answers by the earlier rules.
+// a rule of the same domain and path. States in the store stay; a [store.Forgetter] forgets the answers by the earlier rules. Grants stay
+// with their domain and entries.
 func (l *Limiter) SetRules(rules *descriptors.Rules) {
 	l.setting.Lock()
 	defer l.setting.Unlock()
@@ -129,6 +137,7 @@ func (l *Limiter) SetRules(rules *descriptors.Rules) {
 		}
 		next.overrides[d.Name] = c
 	}
+	next.grants = l.placeLocked(rules)
 	l.current.Store(next)
 	if s, ok := l.store.(store.Forgetter); ok {
 		s.Forget()

@@ -42,6 +42,7 @@ type Charged struct {
 	Limit    *descriptors.Limit
 	Hits     int64
 	Decision algorithms.Decision
+	Grant    *Grant       // changed Limit; nil without a grant
 	Source   store.Source // zero without Verdict.TellSource, and where the store does not say
 }
 
@@ -56,7 +57,7 @@ func (v *Verdict) Charged(i int) iter.Seq[Charged] {
 			if v.TellSource {
 				source = v.states[n].Source
 			}
-			if !yield(Charged{c.Key, v.charged[n], c.Hits, v.decisions[n], source}) {
+			if !yield(Charged{c.Key, v.charged[n], c.Hits, v.decisions[n], v.grantOf(n), source}) {
 				return
 			}
 		}

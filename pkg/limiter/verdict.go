@@ -30,6 +30,8 @@ type Verdict struct {
 	states    []store.State        // of the charges, with TellSource
 	name      []byte               // of a holder
 	random    top.Random           // for tracked keys
+	granted   []*Grant             // of charges[i]; shorter than charges when no grant is left
+	noGrants  bool                 // grants do not count
 }
 
 // Outcome is the treatment of a descriptor.
@@ -54,6 +56,9 @@ type DescriptorStatus struct {
 	Limit    *descriptors.Limit
 	Decision algorithms.Decision
 	Hits     int64
+
+	// Grant changed the deciding limit, or lets the descriptor pass; nil without a grant.
+	Grant *Grant
 
 	// Source says where the decision comes from. The zero value: Verdict.TellSource is not set, or the store does not say. A store in this
 	// process alone does not say.
@@ -80,6 +85,7 @@ func (v *Verdict) reset() {
 	v.keys, v.limits = v.keys[:0], v.limits[:0]
 	v.charged, v.replaced = v.charged[:0], v.replaced[:0]
 	v.holds = v.holds[:0]
+	v.granted = v.granted[:0]
 }
 
 // grow makes room for as many descriptors, most of which have one limit with a key of at most 64 bytes.
@@ -131,7 +137,7 @@ func (v *Verdict) sum(s *DescriptorStatus) {
 		}
 	}
 	s.Decision = v.decisions[best]
-	s.Limit = v.charged[best]
+	s.Limit, s.Grant = v.charged[best], v.grantOf(best)
 	if v.TellSource {
 		s.Source = v.states[best].Source
 	}

@@ -18,7 +18,8 @@ import (
 //	 hitsAddend: 2, metadata: {…}}
 //
 // limit and hitsAddend are absent when the request does not set them. A descriptor at the begin or the end of a holder also has
-// hold: {phase: "begin", holder: "r1", hits: 3}. There hits are held after a begin, and until an end. metadata is merged from the rules that passed. The spaces in
+// hold: {phase: "begin", holder: "r1", hits: 3}. There hits are held after a begin, and until an end. A descriptor
+// whose deciding limit a grant has changed also has grant: "ID". metadata is merged from the rules that passed. The spaces in
 // the text of limit, unlike there, never vary.
 func appendMetadata(b []byte, r *limiter.Request, v *limiter.Verdict) ([]byte, error) {
 	all := make([]any, len(r.Descriptors))
@@ -34,6 +35,9 @@ func appendMetadata(b []byte, r *limiter.Request, v *limiter.Verdict) ([]byte, e
 		}
 		if d.Hits > 0 || d.Probe {
 			descriptor["hitsAddend"] = d.Hits
+		}
+		if g := v.Statuses[i].Grant; g != nil {
+			descriptor["grant"] = g.ID
 		}
 		if s := &v.Statuses[i]; s.Hold != nil {
 			phase, name := s.Rule.Holder(d.Entries)

@@ -42,6 +42,7 @@ type Options struct {
 	Sources  []string                        // the origins of rules as the operator named them, for /rules and ListRules
 	Loads    func() LoadStatus               // the outcome of loading rules; nil: the rules of Limiter count as loaded. Safe for concurrent use
 	Reload   func(ctx context.Context) error // loads the rules again; nil: the admin service answers UNIMPLEMENTED
+	Grants   Grants                          // keeps the grants of Limiter; nil: the admin service answers UNIMPLEMENTED
 
 	LogLevel   *slog.LevelVar // of Logger, for SetLogLevel; nil: the level does not change
 	LogDenials float64        // requests per second that were answered OVER_LIMIT and are logged, at most MaxLogDenials; 0 logs none

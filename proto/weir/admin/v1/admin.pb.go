@@ -1278,7 +1278,9 @@ type DescriptorExplanation struct {
 	// Whether the rule is the domain's default limit.
 	Default bool `protobuf:"varint,5,opt,name=default,proto3" json:"default,omitempty"`
 	// One per entry of the descriptor, in order, up to the first without a match.
-	Steps         []*Step `protobuf:"bytes,6,rep,name=steps,proto3" json:"steps,omitempty"`
+	Steps []*Step `protobuf:"bytes,6,rep,name=steps,proto3" json:"steps,omitempty"`
+	// The grant that lets every hit pass; absent without one. A grant with other numbers is at its limit.
+	Grant         *Grant `protobuf:"bytes,7,opt,name=grant,proto3" json:"grant,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1351,6 +1353,13 @@ func (x *DescriptorExplanation) GetDefault() bool {
 func (x *DescriptorExplanation) GetSteps() []*Step {
 	if x != nil {
 		return x.Steps
+	}
+	return nil
+}
+
+func (x *DescriptorExplanation) GetGrant() *Grant {
+	if x != nil {
+		return x.Grant
 	}
 	return nil
 }
@@ -3208,7 +3217,9 @@ type Grant struct {
 	// The key that it is for, readable.
 	Key string `protobuf:"bytes,13,opt,name=key,proto3" json:"key,omitempty"`
 	// The path of the rule that it was given for, as Rule.path.
-	Rule          string `protobuf:"bytes,14,opt,name=rule,proto3" json:"rule,omitempty"`
+	Rule string `protobuf:"bytes,14,opt,name=rule,proto3" json:"rule,omitempty"`
+	// The reason why the grant changes nothing under the rules that serve now, such as a rule that is gone; empty for a grant with effect.
+	WithoutEffect string `protobuf:"bytes,15,opt,name=without_effect,json=withoutEffect,proto3" json:"without_effect,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3354,12 +3365,19 @@ func (x *Grant) GetRule() string {
 	return ""
 }
 
+func (x *Grant) GetWithoutEffect() string {
+	if x != nil {
+		return x.WithoutEffect
+	}
+	return ""
+}
+
 type isGrant_Gives interface {
 	isGrant_Gives()
 }
 
 type Grant_RequestsPerUnit struct {
-	// Hits per period, 1 to 4294967295; 0 blocks the key. The period stays.
+	// Hits per period, 0 to 4294967295; 0 blocks the key. The period stays.
 	RequestsPerUnit uint32 `protobuf:"varint,5,opt,name=requests_per_unit,json=requestsPerUnit,proto3,oneof"`
 }
 
@@ -4000,14 +4018,15 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
 	"\apattern\x18\x04 \x01(\tR\apattern\x12\x12\n" +
 	"\x04file\x18\x05 \x01(\tR\x04file\x12\x12\n" +
-	"\x04line\x18\x06 \x01(\rR\x04line\"\xea\x01\n" +
+	"\x04line\x18\x06 \x01(\rR\x04line\"\x96\x02\n" +
 	"\x15DescriptorExplanation\x12\x18\n" +
 	"\amatched\x18\x01 \x01(\bR\amatched\x12\x10\n" +
 	"\x03why\x18\x02 \x01(\tR\x03why\x12'\n" +
 	"\x04rule\x18\x03 \x01(\v2\x13.weir.admin.v1.RuleR\x04rule\x127\n" +
 	"\x06limits\x18\x04 \x03(\v2\x1f.weir.admin.v1.LimitExplanationR\x06limits\x12\x18\n" +
 	"\adefault\x18\x05 \x01(\bR\adefault\x12)\n" +
-	"\x05steps\x18\x06 \x03(\v2\x13.weir.admin.v1.StepR\x05steps\"e\n" +
+	"\x05steps\x18\x06 \x03(\v2\x13.weir.admin.v1.StepR\x05steps\x12*\n" +
+	"\x05grant\x18\a \x01(\v2\x14.weir.admin.v1.GrantR\x05grant\"e\n" +
 	"\x0eExplainRequest\x12\x16\n" +
 	"\x06domain\x18\x01 \x01(\tR\x06domain\x12;\n" +
 	"\vdescriptors\x18\x02 \x03(\v2\x19.weir.admin.v1.DescriptorR\vdescriptors\"\xad\x01\n" +
@@ -4146,7 +4165,7 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"resetAfter\x12\x18\n" +
 	"\acurrent\x18\x0f \x01(\bR\acurrent\x12\x10\n" +
 	"\x03cut\x18\x10 \x01(\bR\x03cut\x128\n" +
-	"\boverride\x18\x11 \x01(\v2\x1c.weir.admin.v1.LimitOverrideR\boverride\"\xb3\x03\n" +
+	"\boverride\x18\x11 \x01(\v2\x1c.weir.admin.v1.LimitOverrideR\boverride\"\xda\x03\n" +
 	"\x05Grant\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06domain\x18\x02 \x01(\tR\x06domain\x12.\n" +
@@ -4162,7 +4181,8 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x02by\x18\v \x01(\tR\x02by\x125\n" +
 	"\bgiven_at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\agivenAt\x12\x10\n" +
 	"\x03key\x18\r \x01(\tR\x03key\x12\x12\n" +
-	"\x04rule\x18\x0e \x01(\tR\x04ruleB\a\n" +
+	"\x04rule\x18\x0e \x01(\tR\x04rule\x12%\n" +
+	"\x0ewithout_effect\x18\x0f \x01(\tR\rwithoutEffectB\a\n" +
 	"\x05gives\":\n" +
 	"\fGrantRequest\x12*\n" +
 	"\x05grant\x18\x01 \x01(\v2\x14.weir.admin.v1.GrantR\x05grant\"\x9b\x01\n" +
@@ -4328,82 +4348,83 @@ var file_weir_admin_v1_admin_proto_depIdxs = []int32{
 	9,  // 19: weir.admin.v1.DescriptorExplanation.rule:type_name -> weir.admin.v1.Rule
 	12, // 20: weir.admin.v1.DescriptorExplanation.limits:type_name -> weir.admin.v1.LimitExplanation
 	13, // 21: weir.admin.v1.DescriptorExplanation.steps:type_name -> weir.admin.v1.Step
-	6,  // 22: weir.admin.v1.ExplainRequest.descriptors:type_name -> weir.admin.v1.Descriptor
-	14, // 23: weir.admin.v1.ExplainResponse.descriptors:type_name -> weir.admin.v1.DescriptorExplanation
-	26, // 24: weir.admin.v1.ExplainResponse.domain:type_name -> weir.admin.v1.Domain
-	6,  // 25: weir.admin.v1.ResetRequest.descriptors:type_name -> weir.admin.v1.Descriptor
-	4,  // 26: weir.admin.v1.ListHoldersRequest.entries:type_name -> weir.admin.v1.Entry
-	9,  // 27: weir.admin.v1.ListHoldersResponse.rule:type_name -> weir.admin.v1.Rule
-	11, // 28: weir.admin.v1.ListHoldersResponse.limits:type_name -> weir.admin.v1.Holders
-	4,  // 29: weir.admin.v1.ReleaseHolderRequest.entries:type_name -> weir.admin.v1.Entry
-	47, // 30: weir.admin.v1.ReleaseHolderResponse.limits:type_name -> weir.admin.v1.ReleaseHolderResponse.Release
-	26, // 31: weir.admin.v1.ListRulesResponse.domains:type_name -> weir.admin.v1.Domain
-	50, // 32: weir.admin.v1.ListRulesResponse.loaded_at:type_name -> google.protobuf.Timestamp
-	50, // 33: weir.admin.v1.RulesPage.loaded_at:type_name -> google.protobuf.Timestamp
-	50, // 34: weir.admin.v1.RulesPage.attempted_at:type_name -> google.protobuf.Timestamp
-	9,  // 35: weir.admin.v1.RulesPage.rules:type_name -> weir.admin.v1.Rule
-	9,  // 36: weir.admin.v1.Domain.rules:type_name -> weir.admin.v1.Rule
-	4,  // 37: weir.admin.v1.WatchRequest.entries:type_name -> weir.admin.v1.Entry
-	2,  // 38: weir.admin.v1.WatchRequest.outcomes:type_name -> weir.admin.v1.Outcome
-	31, // 39: weir.admin.v1.WatchResponse.requests:type_name -> weir.admin.v1.WatchedRequest
-	50, // 40: weir.admin.v1.WatchedRequest.at:type_name -> google.protobuf.Timestamp
-	48, // 41: weir.admin.v1.WatchedRequest.took:type_name -> google.protobuf.Duration
-	32, // 42: weir.admin.v1.WatchedRequest.descriptors:type_name -> weir.admin.v1.WatchedDescriptor
-	4,  // 43: weir.admin.v1.WatchedDescriptor.entries:type_name -> weir.admin.v1.Entry
-	2,  // 44: weir.admin.v1.WatchedDescriptor.outcome:type_name -> weir.admin.v1.Outcome
-	33, // 45: weir.admin.v1.WatchedDescriptor.limits:type_name -> weir.admin.v1.WatchedLimit
-	34, // 46: weir.admin.v1.WatchedDescriptor.nearest_miss:type_name -> weir.admin.v1.NearestMiss
-	7,  // 47: weir.admin.v1.WatchedLimit.limit:type_name -> weir.admin.v1.Limit
-	48, // 48: weir.admin.v1.WatchedLimit.retry_after:type_name -> google.protobuf.Duration
-	48, // 49: weir.admin.v1.WatchedLimit.reset_after:type_name -> google.protobuf.Duration
-	3,  // 50: weir.admin.v1.ListTopKeysRequest.order:type_name -> weir.admin.v1.TopOrder
-	48, // 51: weir.admin.v1.ListTopKeysRequest.window:type_name -> google.protobuf.Duration
-	37, // 52: weir.admin.v1.ListTopKeysResponse.keys:type_name -> weir.admin.v1.TopKey
-	48, // 53: weir.admin.v1.ListTopKeysResponse.covers:type_name -> google.protobuf.Duration
-	4,  // 54: weir.admin.v1.TopKey.entries:type_name -> weir.admin.v1.Entry
-	7,  // 55: weir.admin.v1.TopKey.limit:type_name -> weir.admin.v1.Limit
-	48, // 56: weir.admin.v1.TopKey.reset_after:type_name -> google.protobuf.Duration
-	5,  // 57: weir.admin.v1.TopKey.override:type_name -> weir.admin.v1.LimitOverride
-	4,  // 58: weir.admin.v1.Grant.entries:type_name -> weir.admin.v1.Entry
-	50, // 59: weir.admin.v1.Grant.until:type_name -> google.protobuf.Timestamp
-	50, // 60: weir.admin.v1.Grant.given_at:type_name -> google.protobuf.Timestamp
-	38, // 61: weir.admin.v1.GrantRequest.grant:type_name -> weir.admin.v1.Grant
-	38, // 62: weir.admin.v1.GrantResponse.grant:type_name -> weir.admin.v1.Grant
-	38, // 63: weir.admin.v1.GrantResponse.replaced:type_name -> weir.admin.v1.Grant
-	38, // 64: weir.admin.v1.ListGrantsResponse.grants:type_name -> weir.admin.v1.Grant
-	38, // 65: weir.admin.v1.RevokeResponse.grant:type_name -> weir.admin.v1.Grant
-	7,  // 66: weir.admin.v1.ReleaseHolderResponse.Release.limit:type_name -> weir.admin.v1.Limit
-	10, // 67: weir.admin.v1.ReleaseHolderResponse.Release.holder:type_name -> weir.admin.v1.Holder
-	1,  // 68: weir.admin.v1.ReleaseHolderResponse.Release.status:type_name -> weir.admin.v1.HolderStatus
-	15, // 69: weir.admin.v1.AdminService.Explain:input_type -> weir.admin.v1.ExplainRequest
-	17, // 70: weir.admin.v1.AdminService.Reset:input_type -> weir.admin.v1.ResetRequest
-	23, // 71: weir.admin.v1.AdminService.ListRules:input_type -> weir.admin.v1.ListRulesRequest
-	19, // 72: weir.admin.v1.AdminService.ListHolders:input_type -> weir.admin.v1.ListHoldersRequest
-	21, // 73: weir.admin.v1.AdminService.ReleaseHolder:input_type -> weir.admin.v1.ReleaseHolderRequest
-	29, // 74: weir.admin.v1.AdminService.Watch:input_type -> weir.admin.v1.WatchRequest
-	35, // 75: weir.admin.v1.AdminService.ListTopKeys:input_type -> weir.admin.v1.ListTopKeysRequest
-	39, // 76: weir.admin.v1.AdminService.Grant:input_type -> weir.admin.v1.GrantRequest
-	41, // 77: weir.admin.v1.AdminService.ListGrants:input_type -> weir.admin.v1.ListGrantsRequest
-	43, // 78: weir.admin.v1.AdminService.Revoke:input_type -> weir.admin.v1.RevokeRequest
-	45, // 79: weir.admin.v1.AdminService.SetLogLevel:input_type -> weir.admin.v1.SetLogLevelRequest
-	27, // 80: weir.admin.v1.AdminService.Reload:input_type -> weir.admin.v1.ReloadRequest
-	16, // 81: weir.admin.v1.AdminService.Explain:output_type -> weir.admin.v1.ExplainResponse
-	18, // 82: weir.admin.v1.AdminService.Reset:output_type -> weir.admin.v1.ResetResponse
-	24, // 83: weir.admin.v1.AdminService.ListRules:output_type -> weir.admin.v1.ListRulesResponse
-	20, // 84: weir.admin.v1.AdminService.ListHolders:output_type -> weir.admin.v1.ListHoldersResponse
-	22, // 85: weir.admin.v1.AdminService.ReleaseHolder:output_type -> weir.admin.v1.ReleaseHolderResponse
-	30, // 86: weir.admin.v1.AdminService.Watch:output_type -> weir.admin.v1.WatchResponse
-	36, // 87: weir.admin.v1.AdminService.ListTopKeys:output_type -> weir.admin.v1.ListTopKeysResponse
-	40, // 88: weir.admin.v1.AdminService.Grant:output_type -> weir.admin.v1.GrantResponse
-	42, // 89: weir.admin.v1.AdminService.ListGrants:output_type -> weir.admin.v1.ListGrantsResponse
-	44, // 90: weir.admin.v1.AdminService.Revoke:output_type -> weir.admin.v1.RevokeResponse
-	46, // 91: weir.admin.v1.AdminService.SetLogLevel:output_type -> weir.admin.v1.SetLogLevelResponse
-	28, // 92: weir.admin.v1.AdminService.Reload:output_type -> weir.admin.v1.ReloadResponse
-	81, // [81:93] is the sub-list for method output_type
-	69, // [69:81] is the sub-list for method input_type
-	69, // [69:69] is the sub-list for extension type_name
-	69, // [69:69] is the sub-list for extension extendee
-	0,  // [0:69] is the sub-list for field type_name
+	38, // 22: weir.admin.v1.DescriptorExplanation.grant:type_name -> weir.admin.v1.Grant
+	6,  // 23: weir.admin.v1.ExplainRequest.descriptors:type_name -> weir.admin.v1.Descriptor
+	14, // 24: weir.admin.v1.ExplainResponse.descriptors:type_name -> weir.admin.v1.DescriptorExplanation
+	26, // 25: weir.admin.v1.ExplainResponse.domain:type_name -> weir.admin.v1.Domain
+	6,  // 26: weir.admin.v1.ResetRequest.descriptors:type_name -> weir.admin.v1.Descriptor
+	4,  // 27: weir.admin.v1.ListHoldersRequest.entries:type_name -> weir.admin.v1.Entry
+	9,  // 28: weir.admin.v1.ListHoldersResponse.rule:type_name -> weir.admin.v1.Rule
+	11, // 29: weir.admin.v1.ListHoldersResponse.limits:type_name -> weir.admin.v1.Holders
+	4,  // 30: weir.admin.v1.ReleaseHolderRequest.entries:type_name -> weir.admin.v1.Entry
+	47, // 31: weir.admin.v1.ReleaseHolderResponse.limits:type_name -> weir.admin.v1.ReleaseHolderResponse.Release
+	26, // 32: weir.admin.v1.ListRulesResponse.domains:type_name -> weir.admin.v1.Domain
+	50, // 33: weir.admin.v1.ListRulesResponse.loaded_at:type_name -> google.protobuf.Timestamp
+	50, // 34: weir.admin.v1.RulesPage.loaded_at:type_name -> google.protobuf.Timestamp
+	50, // 35: weir.admin.v1.RulesPage.attempted_at:type_name -> google.protobuf.Timestamp
+	9,  // 36: weir.admin.v1.RulesPage.rules:type_name -> weir.admin.v1.Rule
+	9,  // 37: weir.admin.v1.Domain.rules:type_name -> weir.admin.v1.Rule
+	4,  // 38: weir.admin.v1.WatchRequest.entries:type_name -> weir.admin.v1.Entry
+	2,  // 39: weir.admin.v1.WatchRequest.outcomes:type_name -> weir.admin.v1.Outcome
+	31, // 40: weir.admin.v1.WatchResponse.requests:type_name -> weir.admin.v1.WatchedRequest
+	50, // 41: weir.admin.v1.WatchedRequest.at:type_name -> google.protobuf.Timestamp
+	48, // 42: weir.admin.v1.WatchedRequest.took:type_name -> google.protobuf.Duration
+	32, // 43: weir.admin.v1.WatchedRequest.descriptors:type_name -> weir.admin.v1.WatchedDescriptor
+	4,  // 44: weir.admin.v1.WatchedDescriptor.entries:type_name -> weir.admin.v1.Entry
+	2,  // 45: weir.admin.v1.WatchedDescriptor.outcome:type_name -> weir.admin.v1.Outcome
+	33, // 46: weir.admin.v1.WatchedDescriptor.limits:type_name -> weir.admin.v1.WatchedLimit
+	34, // 47: weir.admin.v1.WatchedDescriptor.nearest_miss:type_name -> weir.admin.v1.NearestMiss
+	7,  // 48: weir.admin.v1.WatchedLimit.limit:type_name -> weir.admin.v1.Limit
+	48, // 49: weir.admin.v1.WatchedLimit.retry_after:type_name -> google.protobuf.Duration
+	48, // 50: weir.admin.v1.WatchedLimit.reset_after:type_name -> google.protobuf.Duration
+	3,  // 51: weir.admin.v1.ListTopKeysRequest.order:type_name -> weir.admin.v1.TopOrder
+	48, // 52: weir.admin.v1.ListTopKeysRequest.window:type_name -> google.protobuf.Duration
+	37, // 53: weir.admin.v1.ListTopKeysResponse.keys:type_name -> weir.admin.v1.TopKey
+	48, // 54: weir.admin.v1.ListTopKeysResponse.covers:type_name -> google.protobuf.Duration
+	4,  // 55: weir.admin.v1.TopKey.entries:type_name -> weir.admin.v1.Entry
+	7,  // 56: weir.admin.v1.TopKey.limit:type_name -> weir.admin.v1.Limit
+	48, // 57: weir.admin.v1.TopKey.reset_after:type_name -> google.protobuf.Duration
+	5,  // 58: weir.admin.v1.TopKey.override:type_name -> weir.admin.v1.LimitOverride
+	4,  // 59: weir.admin.v1.Grant.entries:type_name -> weir.admin.v1.Entry
+	50, // 60: weir.admin.v1.Grant.until:type_name -> google.protobuf.Timestamp
+	50, // 61: weir.admin.v1.Grant.given_at:type_name -> google.protobuf.Timestamp
+	38, // 62: weir.admin.v1.GrantRequest.grant:type_name -> weir.admin.v1.Grant
+	38, // 63: weir.admin.v1.GrantResponse.grant:type_name -> weir.admin.v1.Grant
+	38, // 64: weir.admin.v1.GrantResponse.replaced:type_name -> weir.admin.v1.Grant
+	38, // 65: weir.admin.v1.ListGrantsResponse.grants:type_name -> weir.admin.v1.Grant
+	38, // 66: weir.admin.v1.RevokeResponse.grant:type_name -> weir.admin.v1.Grant
+	7,  // 67: weir.admin.v1.ReleaseHolderResponse.Release.limit:type_name -> weir.admin.v1.Limit
+	10, // 68: weir.admin.v1.ReleaseHolderResponse.Release.holder:type_name -> weir.admin.v1.Holder
+	1,  // 69: weir.admin.v1.ReleaseHolderResponse.Release.status:type_name -> weir.admin.v1.HolderStatus
+	15, // 70: weir.admin.v1.AdminService.Explain:input_type -> weir.admin.v1.ExplainRequest
+	17, // 71: weir.admin.v1.AdminService.Reset:input_type -> weir.admin.v1.ResetRequest
+	23, // 72: weir.admin.v1.AdminService.ListRules:input_type -> weir.admin.v1.ListRulesRequest
+	19, // 73: weir.admin.v1.AdminService.ListHolders:input_type -> weir.admin.v1.ListHoldersRequest
+	21, // 74: weir.admin.v1.AdminService.ReleaseHolder:input_type -> weir.admin.v1.ReleaseHolderRequest
+	29, // 75: weir.admin.v1.AdminService.Watch:input_type -> weir.admin.v1.WatchRequest
+	35, // 76: weir.admin.v1.AdminService.ListTopKeys:input_type -> weir.admin.v1.ListTopKeysRequest
+	39, // 77: weir.admin.v1.AdminService.Grant:input_type -> weir.admin.v1.GrantRequest
+	41, // 78: weir.admin.v1.AdminService.ListGrants:input_type -> weir.admin.v1.ListGrantsRequest
+	43, // 79: weir.admin.v1.AdminService.Revoke:input_type -> weir.admin.v1.RevokeRequest
+	45, // 80: weir.admin.v1.AdminService.SetLogLevel:input_type -> weir.admin.v1.SetLogLevelRequest
+	27, // 81: weir.admin.v1.AdminService.Reload:input_type -> weir.admin.v1.ReloadRequest
+	16, // 82: weir.admin.v1.AdminService.Explain:output_type -> weir.admin.v1.ExplainResponse
+	18, // 83: weir.admin.v1.AdminService.Reset:output_type -> weir.admin.v1.ResetResponse
+	24, // 84: weir.admin.v1.AdminService.ListRules:output_type -> weir.admin.v1.ListRulesResponse
+	20, // 85: weir.admin.v1.AdminService.ListHolders:output_type -> weir.admin.v1.ListHoldersResponse
+	22, // 86: weir.admin.v1.AdminService.ReleaseHolder:output_type -> weir.admin.v1.ReleaseHolderResponse
+	30, // 87: weir.admin.v1.AdminService.Watch:output_type -> weir.admin.v1.WatchResponse
+	36, // 88: weir.admin.v1.AdminService.ListTopKeys:output_type -> weir.admin.v1.ListTopKeysResponse
+	40, // 89: weir.admin.v1.AdminService.Grant:output_type -> weir.admin.v1.GrantResponse
+	42, // 90: weir.admin.v1.AdminService.ListGrants:output_type -> weir.admin.v1.ListGrantsResponse
+	44, // 91: weir.admin.v1.AdminService.Revoke:output_type -> weir.admin.v1.RevokeResponse
+	46, // 92: weir.admin.v1.AdminService.SetLogLevel:output_type -> weir.admin.v1.SetLogLevelResponse
+	28, // 93: weir.admin.v1.AdminService.Reload:output_type -> weir.admin.v1.ReloadResponse
+	82, // [82:94] is the sub-list for method output_type
+	70, // [70:82] is the sub-list for method input_type
+	70, // [70:70] is the sub-list for extension type_name
+	70, // [70:70] is the sub-list for extension extendee
+	0,  // [0:70] is the sub-list for field type_name
 }
 
 func init() { file_weir_admin_v1_admin_proto_init() }

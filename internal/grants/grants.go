@@ -1,0 +1,309 @@
+// Package grants keeps the grants of a limiter: other limits for single keys, until an instant. A Keeper checks a grant, keeps it where
+// it outlives the process if there is such a place, puts it in force, and writes each change to the log.
+//
+// There are three places:
+//
+//	memory             until the process ends
+//	a state directory  one file, to which each change is appended before it counts; see journal
+//	Redis              shared by all processes under one prefix, which look for changes about twice a second; see shared
+//
+// A Keeper ends a grant by the wall clock of its process. [limiter.Grant] says what a grant changes.
+package grants
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/limiter"
+)
+
+// DefaultMax is an Options.Max that most users want.
+const DefaultMax = 100_000
+
+// Options configures Open. Limiter and Logger must be given.
+type Options struct {
+	Limiter *limiter.Limiter // whose Options.Now is the clock of the process
+	Max     int              // most grants; 0 means DefaultMax
+	Dir     string           // where grants outlive the process; "" for none. Another process must not use the directory
+	Redis   Redis            // where processes share grants; nil: not. Must be nil with a Dir
+	Logger  *slog.Logger
+}
+
+// Keeper keeps grants. All methods are safe for concurrent use.
+type Keeper struct {
+	options Options
+	journal *journal // nil without a directory
+	shared  *shared  // nil without Redis
+
+	mu    sync.Mutex                // held while grants change; guards the fields below
+	slots map[string]*limiter.Grant // that are kept, by slot; with Redis also the ended ones that Redis still has
+	byID  map[string]string         // the slots
+	next  time.Time                 // the earliest end of a grant in force; zero: none
+
+	failures uint64 // changes that were not kept, and reads of Redis that failed
+}
+
+// Open loads the grants that are kept, and puts them in force. Grants that cannot be loaded go to the log, and never end the start: the
+// Keeper then begins without them. With Redis, Open waits for at most a second.
+func Open(ctx context.Context, o Options) (*Keeper, error) {
+	if o.Limiter == nil || o.Logger == nil {
+		return nil, errors.New("limiter and logger: must be given")
+	}
+	if o.Max < 0 {
+		return nil, fmt.Errorf("max grants: %d: must be at least 1", o.Max)
+	}
+	if o.Dir != "" && o.Redis != nil {
+		return nil, errors.New("a directory and Redis: must be one of the two")
+	}
+	o.Max = cmp.Or(o.Max, DefaultMax)
+	k := &Keeper{options: o, slots: make(map[string]*limiter.Grant), byID: make(map[string]string)}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case o.Dir != "":
+		k.openJournalLocked(ctx)
+	case o.Redis != nil:
+		k.shared = &shared{redis: o.Redis}
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		k.syncLocked(ctx)
+	}
+	return k, nil
+}
+
+// maxRule bounds Grant.Rule, in bytes.
+const maxRule = 512
+
+// Grant keeps a grant and puts it in force, in place of an earlier one for the same key and limit. Grant sets ID, Given and Rule. The
+// errors wrap [limiter.ErrInvalidGrant], [limiter.ErrNotGrantable] or [limiter.ErrTooManyGrants]; any other error says why Redis did not
+// keep the grant. After an error nothing has changed, unless Redis has not answered.
+func (k *Keeper) Grant(ctx context.Context, in limiter.Grant) (given, replaced *limiter.Grant, err error) {
+	now := time.Now()
+	g := in
+	g.ID, g.Given, g.Until = newID(), now.Round(0), in.Until.Round(0) // by the wall clock, also in this process
+	if err := g.Validate(now); err != nil {
+		return nil, nil, err
+	}
+	target, err := k.options.Limiter.Grantable(&g)
+	if err != nil {
+		return nil, nil, err
+	}
+	g.Rule = strings.ToValidUTF8(target.Rule.Path[:min(len(target.Rule.Path), maxRule)], "")
+	at := slot(string(target.Limits[0].Base([]byte(target.Key))), g.Limit)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.shared != nil {
+		if replaced, err = k.giveSharedLocked(ctx, at, &g); err != nil {
+			return nil, nil, err
+		}
+	} else {
+		k.sweepLocked(ctx, now)
+		if replaced = k.slots[at]; replaced == nil && len(k.slots) >= k.options.Max {
+			return nil, nil, fmt.Errorf("%w: %d", limiter.ErrTooManyGrants, k.options.Max)
+		}
+		k.appendLocked(ctx, change{Slot: at, Grant: encode(&g)})
+		k.setLocked(map[string]*limiter.Grant{at: &g})
+	}
+	more := []slog.Attr{slog.String("key", target.Key)}
+	if replaced != nil {
+		more = append(more, slog.String("replaces", replaced.ID))
+	}
+	k.audit(ctx, "an operator gave a grant", &g, more...)
+	return &g, replaced, nil
+}
+
+// Revoke ends a grant before its time and returns the grant. The error wraps [limiter.ErrUnknownGrant], or says why Redis did not end the
+// grant.
+func (k *Keeper) Revoke(ctx context.Context, id, by string) (*limiter.Grant, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.shared != nil {
+		k.syncLocked(ctx) // the grant may have been given elsewhere a moment ago
+	}
+	at := k.byID[id]
+	g := k.slots[at]
+	if g == nil || !g.Until.After(time.Now()) {
+		return nil, fmt.Errorf("%w: %.40q", limiter.ErrUnknownGrant, id)
+	}
+	if k.shared != nil {
+		if err := k.revokeSharedLocked(ctx, at, g); err != nil {
+			return nil, err
+		}
+	} else {
+		k.appendLocked(ctx, change{Slot: at})
+		k.setLocked(map[string]*limiter.Grant{at: nil})
+	}
+	k.audit(ctx, "an operator revoked a grant", g, slog.String("revoked_by", by))
+	return g, nil
+}
+
+// audit logs a change by an operator.
+func (k *Keeper) audit(ctx context.Context, text string, g *limiter.Grant, more ...slog.Attr) {
+	attrs := append(Attrs(g), more...)
+	k.options.Logger.LogAttrs(ctx, slog.LevelWarn, text, attrs...) //nolint:sloglint // the callers have constant texts
+}
+
+// Attrs returns a grant as attributes of a log line.
+func Attrs(g *limiter.Grant) []slog.Attr {
+	entries := make([]string, len(g.Entries))
+	for i, e := range g.Entries {
+		entries[i] = e.Key + "=" + e.Value
+	}
+	attrs := []slog.Attr{
+		slog.String("grant", g.ID), slog.String("domain", g.Domain), slog.Any("entries", entries), slog.String("rule", g.Rule),
+	}
+	if g.Limit != "" {
+		attrs = append(attrs, slog.String("limit", g.Limit))
+	}
+	switch g.Gives {
+	case limiter.GivesUnlimited:
+		attrs = append(attrs, slog.Bool("unlimited", true))
+	case limiter.GivesFactor:
+		attrs = append(attrs, slog.Float64("factor", g.Factor))
+	case limiter.GivesRequests:
+		attrs = append(attrs, slog.Uint64("requests", uint64(g.Requests)))
+		if g.Burst > 0 {
+			attrs = append(attrs, slog.Uint64("burst", uint64(g.Burst)))
+		}
+	}
+	return append(attrs, slog.Time("until", g.Until), slog.String("reason", g.Reason), slog.String("by", g.By))
+}
+
+// List returns the grants in force, the next one to end first.
+func (k *Keeper) List() []*limiter.Grant {
+	now := time.Now()
+	k.mu.Lock()
+	all := make([]*limiter.Grant, 0, len(k.slots))
+	for _, g := range k.slots {
+		if g.Until.After(now) {
+			all = append(all, g)
+		}
+	}
+	k.mu.Unlock()
+	slices.SortFunc(all, func(a, b *limiter.Grant) int { return cmp.Or(a.Until.Compare(b.Until), cmp.Compare(a.ID, b.ID)) })
+	return all
+}
+
+// Kept says where grants are kept, in words, and whether they outlive the process.
+func (k *Keeper) Kept() (where string, durable bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case k.shared != nil && k.shared.failed != "":
+		return "in Redis, which does not answer: the grants that were known last go on", true
+	case k.shared != nil:
+		return "in Redis, for all processes that share it", true
+	case k.journal != nil && k.journal.failed != nil:
+		return "in memory until the process ends, as the state directory cannot be written: " + k.journal.failed.Error(), false
+	case k.journal != nil:
+		return "in the state directory", true
+	default:
+		return "in memory until the process ends", false
+	}
+}
+
+// setLocked puts grants in place of the ones of their slots, in the list and in force; nil removes a grant. mu must be held.
+func (k *Keeper) setLocked(changes map[string]*limiter.Grant) {
+	var end []string
+	var put []*limiter.Grant
+	now := time.Now()
+	for at, g := range changes {
+		if was := k.slots[at]; was != nil {
+			if g != nil && was.ID == g.ID {
+				continue
+			}
+			delete(k.byID, was.ID)
+			end = append(end, was.ID)
+		}
+		if g == nil {
+			delete(k.slots, at)
+			continue
+		}
+		k.slots[at], k.byID[g.ID] = g, at
+		if g.Until.After(now) {
+			put = append(put, g)
+			k.endsLocked(g.Until)
+		}
+	}
+	k.options.Limiter.ChangeGrants(end, put)
+}
+
+// endsLocked notes that a grant in force ends at an instant. mu must be held.
+func (k *Keeper) endsLocked(at time.Time) {
+	if k.next.IsZero() || at.Before(k.next) {
+		k.next = at
+	}
+}
+
+// sweepEvery is the time between two looks for grants that have ended. A grant has no effect from its end on, swept or not.
+const sweepEvery = time.Second
+
+// sweepLocked drops grants that have ended. Of the grants in Redis only the limiter forgets them: Redis says when they go. mu must be held.
+func (k *Keeper) sweepLocked(ctx context.Context, now time.Time) {
+	if k.next.IsZero() || k.next.After(now) {
+		return
+	}
+	k.next = time.Time{}
+	var ended []string
+	changes := make(map[string]*limiter.Grant)
+	for g := range k.options.Limiter.Grants() {
+		if g.Until.After(now) {
+			k.endsLocked(g.Until)
+			continue
+		}
+		ended = append(ended, g.ID)
+		k.options.Logger.LogAttrs(ctx, slog.LevelInfo, "a grant has ended", Attrs(g)...)
+		if k.shared == nil {
+			changes[k.byID[g.ID]] = nil
+		}
+	}
+	if k.shared != nil {
+		k.options.Limiter.ChangeGrants(ended, nil)
+		return
+	}
+	k.setLocked(changes) // a start drops ended grants of the file
+}
+
+// Run sweeps, and follows Redis, until ctx ends. The result is nil.
+func (k *Keeper) Run(ctx context.Context) error {
+	every := sweepEvery
+	if k.shared != nil {
+		every = syncEvery
+	}
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	swept := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case now := <-tick.C:
+			k.mu.Lock()
+			if k.shared != nil {
+				k.syncLocked(ctx)
+			}
+			if now.Sub(swept) >= sweepEvery {
+				swept = now
+				k.sweepLocked(ctx, now)
+				k.retryJournalLocked(ctx)
+			}
+			k.mu.Unlock()
+		}
+	}
+}
+
+// Close ends the use of the directory. No method may be called after.
+func (k *Keeper) Close() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.journal != nil {
+		k.journal.close()
+	}
+}

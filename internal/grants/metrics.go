@@ -1,0 +1,33 @@
+package grants
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weirproxy/weir/internal/metrics"
+)
+
+// Metrics returns the collector of the metrics weir_grants_*.
+func (k *Keeper) Metrics() prometheus.Collector {
+	return metrics.NewCollector("weir_grants_", nil, k.collect,
+		metrics.New("in_force", "Grants in force."),
+		metrics.New("max", "Bound of the number of grants."),
+		metrics.New("failures_total", "Changes of grants that were not kept, and reads of grants that failed."),
+	)
+}
+
+func (k *Keeper) collect(to metrics.Scrape) {
+	now, n := time.Now(), 0
+	k.mu.Lock()
+	for _, g := range k.slots {
+		if g.Until.After(now) {
+			n++
+		}
+	}
+	failures := k.failures
+	k.mu.Unlock()
+	to.Gauge("in_force", float64(n))
+	to.Gauge("max", float64(k.options.Max))
+	to.Counter("failures_total", failures)
+}

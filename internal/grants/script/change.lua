@@ -1,0 +1,80 @@
+-- A change of grants. KEYS as in sync.lua. The commands are those that Weir has needed before.
+-- ARGV: the change, an epoch to begin with where there is none, the most grants, and then:
+--   give     slot, until, JSON                   gives a grant in place of the one in the slot
+--   end      slot, the first bytes of the JSON   ends the grant in the slot if it begins like that
+--   restore  slot, until, JSON, …                gives grants in slots that have never changed in this epoch
+--   repair                                       begins a new epoch with the grants that are left, if some of the keys are lost
+-- Instants are Unix milliseconds. The answer is ok, full or unknown, and the value that was in the slot or "".
+if redis.replicate_commands then redis.replicate_commands() end -- Redis before version 7 needs this call to write after TIME
+local grants, changes, ends, meta = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local known = redis.call('HMGET', meta, 'epoch', 'version', 'floor', 'grants')
+local epoch, version, floor = known[1], tonumber(known[2]) or 0, tonumber(known[3]) or 0
+
+local function put(slot, value)
+  version = version + 1
+  redis.call('HSET', grants, slot, value)
+  redis.call('ZADD', changes, string.format('%.0f', version), slot)
+  local untilAt = string.match(value, '^(%d+) ')
+  if untilAt then redis.call('ZADD', ends, untilAt, slot) else redis.call('ZREM', ends, slot) end
+end
+
+local slots, had = redis.call('HLEN', grants), redis.call('ZCARD', ends)
+if slots ~= redis.call('ZCARD', changes) or had ~= (tonumber(known[4]) or 0) or not epoch and slots > 0 then
+  local left = {}
+  for _, slot in ipairs(redis.call('ZRANGE', changes, 0, -1)) do
+    local value = redis.call('HGET', grants, slot)
+    if value and value ~= '' then left[#left + 1] = {slot, value} end
+  end
+  redis.call('DEL', grants, changes, ends, meta)
+  epoch, version, floor = false, 0, 0
+  for _, one in ipairs(left) do put(one[1], one[2]) end
+end
+epoch = epoch or ARGV[2]
+
+-- Grants that ended more than ten seconds ago, by the clock of Redis, make room: the clocks of processes may differ a little.
+local time = redis.call('TIME')
+local over = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000) - 10000)
+for _, slot in ipairs(redis.call('ZRANGEBYSCORE', ends, '-inf', over, 'LIMIT', 0, 1000)) do put(slot, '') end
+
+-- Slots without a grant are forgotten a while later. Who knows only older versions reads all grants.
+local has = redis.call('ZCARD', ends)
+if redis.call('ZCARD', changes) > 2 * has + 10000 then
+  local old = redis.call('ZRANGE', changes, 0, 1999, 'WITHSCORES')
+  for i = 1, #old, 2 do
+    if redis.call('HGET', grants, old[i]) == '' then
+      redis.call('HDEL', grants, old[i])
+      redis.call('ZREM', changes, old[i])
+    end
+  end
+  floor = tonumber(old[#old])
+end
+
+local most, answer = tonumber(ARGV[3]), {'ok', ''}
+if ARGV[1] == 'give' then
+  local was = redis.call('HGET', grants, ARGV[4]) or ''
+  if was == '' and has >= most then
+    answer = {'full', ''}
+  else
+    put(ARGV[4], ARGV[5] .. ' ' .. ARGV[6])
+    answer[2] = was
+  end
+elseif ARGV[1] == 'end' then
+  local was = redis.call('HGET', grants, ARGV[4]) or ''
+  local json = string.match(was, '^%d+ (.*)$')
+  if json and string.sub(json, 1, #ARGV[5]) == ARGV[5] then
+    put(ARGV[4], '')
+    answer[2] = was
+  else
+    answer = {'unknown', ''}
+  end
+elseif ARGV[1] == 'restore' then
+  for i = 4, #ARGV, 3 do
+    if has < most and not redis.call('HGET', grants, ARGV[i]) then
+      put(ARGV[i], ARGV[i + 1] .. ' ' .. ARGV[i + 2])
+      has = has + 1
+    end
+  end
+end
+redis.call('HSET', meta, 'epoch', epoch, 'version', string.format('%.0f', version), 'floor', string.format('%.0f', floor),
+  'grants', redis.call('ZCARD', ends))
+return answer

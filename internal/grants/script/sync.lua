@@ -1,0 +1,21 @@
+-- The changes of grants since a version. Writes nothing, so a server without free memory answers too.
+-- KEYS: a hash from slot to "UNTIL JSON", with the end in Unix milliseconds, or to "" for a slot whose grant has ended; a sorted set of the
+-- same slots by the version of their last change; a sorted set of slots with a grant by its end; a hash with epoch, version, floor, and
+-- the number of grants.
+-- ARGV: the epoch and the version that the caller knows, the most changes to return, and 1 if the caller reads all grants now.
+-- The answer is the epoch ("": there is nothing; "!": some of the keys are lost), the version, the version after which the changes come,
+-- the number of grants, and for each change the slot, its version, and the value.
+local meta = redis.call('HMGET', KEYS[4], 'epoch', 'version', 'floor', 'grants')
+local slots, changed, grants = redis.call('HLEN', KEYS[1]), redis.call('ZCARD', KEYS[2]), redis.call('ZCARD', KEYS[3])
+if not meta[1] and slots + changed + grants == 0 then return {'', '0', '0', '0'} end
+if not meta[1] or slots ~= changed or grants ~= tonumber(meta[4]) then return {'!', '0', '0', '0'} end
+local version, from = tonumber(meta[2]), tonumber(ARGV[2])
+if meta[1] ~= ARGV[1] or version < from or ARGV[4] ~= '1' and from < tonumber(meta[3]) then from = 0 end
+local out = {meta[1], string.format('%.0f', version), string.format('%.0f', from), tostring(grants)}
+local changes = redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. string.format('%.0f', from), '+inf', 'WITHSCORES', 'LIMIT', 0, tonumber(ARGV[3]))
+for i = 1, #changes, 2 do
+  out[#out + 1] = changes[i]
+  out[#out + 1] = changes[i + 1]
+  out[#out + 1] = redis.call('HGET', KEYS[1], changes[i]) or ''
+end
+return out

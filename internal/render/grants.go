@@ -1,0 +1,148 @@
+package render
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/weirproxy/weir/pkg/limiter"
+	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
+)
+
+// Grant returns a grant as a message, with the key that it is for under the rules in force; nil for nil. l may be nil: then the message
+// has no key.
+func Grant(l *limiter.Limiter, g *limiter.Grant) *adminv1.Grant {
+	if g == nil {
+		return nil
+	}
+	out := &adminv1.Grant{
+		Id: g.ID, Domain: g.Domain, Limit: g.Limit, Burst: g.Burst, Reason: g.Reason, By: g.By, Rule: g.Rule,
+		Until: timestamppb.New(g.Until), GivenAt: timestamppb.New(g.Given),
+	}
+	for _, e := range g.Entries {
+		out.Entries = append(out.Entries, &adminv1.Entry{Key: e.Key, Value: e.Value})
+	}
+	switch g.Gives {
+	case limiter.GivesRequests:
+		out.Gives = &adminv1.Grant_RequestsPerUnit{RequestsPerUnit: g.Requests}
+	case limiter.GivesFactor:
+		out.Gives = &adminv1.Grant_Factor{Factor: g.Factor}
+	case limiter.GivesUnlimited:
+		out.Gives = &adminv1.Grant_Unlimited{Unlimited: true}
+	}
+	if l != nil {
+		target, err := l.Grantable(g)
+		if out.Key = target.Key; err != nil {
+			out.WithoutEffect = err.Error()
+		}
+	}
+	return out
+}
+
+// FromGrant returns a grant as the limiter has it, without the fields that the server sets.
+func FromGrant(in *adminv1.Grant) limiter.Grant {
+	g := limiter.Grant{
+		Domain: in.GetDomain(), Entries: Entries(in.GetEntries()), Limit: in.GetLimit(), Burst: in.GetBurst(), Reason: in.GetReason(), By: in.GetBy(),
+	}
+	if in.GetUntil().IsValid() {
+		g.Until = in.GetUntil().AsTime()
+	}
+	switch gives := in.GetGives().(type) {
+	case *adminv1.Grant_RequestsPerUnit:
+		g.Gives, g.Requests = limiter.GivesRequests, gives.RequestsPerUnit
+	case *adminv1.Grant_Factor:
+		g.Gives, g.Factor = limiter.GivesFactor, gives.Factor
+	case *adminv1.Grant_Unlimited:
+		if gives.Unlimited {
+			g.Gives = limiter.GivesUnlimited
+		}
+	}
+	return g
+}
+
+// GivenText returns a grant that was given as lines of a label and a text.
+func GivenText(r *adminv1.GrantResponse) string {
+	var b strings.Builder
+	writeGrant(&b, r.GetGrant())
+	kept := r.GetKept()
+	if !r.GetDurable() {
+		kept += " (a restart forgets it)"
+	}
+	fmt.Fprintf(&b, "kept    %s\n", Printable(kept))
+	if was := r.GetReplaced(); was != nil {
+		fmt.Fprintf(&b, "instead of %s: %s until %s\n", Printable(was.GetId()), givesText(was), timeText(was.GetUntil()))
+	}
+	return b.String()
+}
+
+// GrantsText returns a list of grants.
+func GrantsText(r *adminv1.ListGrantsResponse) string {
+	var b strings.Builder
+	for _, g := range r.GetGrants() {
+		writeGrant(&b, g)
+		b.WriteString("\n")
+	}
+	fmt.Fprintf(&b, "%d in all, kept %s\n", r.GetNumber(), Printable(r.GetKept()))
+	return b.String()
+}
+
+// RevokedText returns a grant that was revoked.
+func RevokedText(r *adminv1.RevokeResponse) string {
+	var b strings.Builder
+	b.WriteString("revoked\n")
+	writeGrant(&b, r.GetGrant())
+	return b.String()
+}
+
+func writeGrant(b *strings.Builder, g *adminv1.Grant) {
+	line := func(label, text string) { fmt.Fprintf(b, "%-7s %s\n", label, text) }
+	line("grant", Printable(g.GetId()))
+	line("for", Printable(g.GetDomain())+" "+EntriesText(g.GetEntries()))
+	switch {
+	case g.GetWithoutEffect() != "":
+		line("key", "without effect: "+Printable(g.GetWithoutEffect()))
+	case g.GetKey() != "":
+		line("key", Printable(g.GetKey()))
+	}
+	line("gives", givesText(g))
+	line("until", timeText(g.GetUntil()))
+	by := ""
+	if g.GetBy() != "" {
+		by = " (" + Printable(g.GetBy()) + ")"
+	}
+	line("reason", Printable(g.GetReason())+by)
+}
+
+// grantRemark returns the grant of a limit, in brackets behind the limit.
+func grantRemark(g *adminv1.Grant) string {
+	if g == nil {
+		return ""
+	}
+	return fmt.Sprintf(" (by grant %s until %s: %s)", Printable(g.GetId()), timeText(g.GetUntil()), Printable(g.GetReason()))
+}
+
+// givesText returns what a grant changes.
+func givesText(g *adminv1.Grant) string {
+	text := "unlimited"
+	switch gives := g.GetGives().(type) {
+	case *adminv1.Grant_RequestsPerUnit:
+		if text = fmt.Sprintf("%d requests per period", gives.RequestsPerUnit); gives.RequestsPerUnit == 0 {
+			text = "nothing: the key is blocked"
+		}
+		if g.GetBurst() > 0 {
+			text += fmt.Sprintf(", burst %d", g.GetBurst())
+		}
+	case *adminv1.Grant_Factor:
+		text = strconv.FormatFloat(gives.Factor, 'g', -1, 64) + " times the limit"
+	}
+	if g.GetLimit() != "" {
+		text += ", of the limit " + Printable(g.GetLimit())
+	}
+	return text
+}
+
+// timeText returns a time to the second, in UTC.
+func timeText(t *timestamppb.Timestamp) string { return t.AsTime().Format(time.RFC3339) }

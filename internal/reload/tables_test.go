@@ -170,7 +170,7 @@ func TestTablesThatAreNoFilesOrTooLargeAreRefusedUnread(t *testing.T) {
 	}
 	_ = f.Close()
 	reload(table + ": has 1099511627776 bytes, must be at most 1000 together (--max-table-bytes)")
-	for _, target := range []string{os.DevNull, "/dev/zero", dir} {
+	for _, target := range []string{"/dev/zero", dir} {
 		if err := os.Remove(table); err != nil {
 			t.Fatal(err)
 		}

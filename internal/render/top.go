@@ -82,17 +82,17 @@ func topKey(k *limiter.TopKey) *adminv1.TopKey {
 // TopText returns top keys as a table for people.
 func TopText(r *adminv1.ListTopKeysResponse) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "hits of the last %v; %d keys are tracked\n", r.GetCovers().AsDuration().Round(time.Second), r.GetTracked())
+	fmt.Fprintf(&b, "%d keys are tracked; hits in %v\n", r.GetTracked(), r.GetCovers().AsDuration().Round(time.Second))
 	if len(r.GetKeys()) == 0 {
 		b.WriteString("no key has any\n")
 		return b.String()
 	}
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "HITS\tDENIED\tUSED\tLEFT\tIDLE IN\t")
+	fmt.Fprintln(w, "HITS\tDENIED\tUSED\tLEFT\tIDLE\t")
 	for _, k := range r.GetKeys() {
 		left, idle := strconv.FormatUint(uint64(k.GetRemaining()), 10), "?"
 		if k.GetCurrent() {
-			idle = k.GetResetAfter().AsDuration().Round(time.Second).String()
+			idle = "in " + k.GetResetAfter().AsDuration().Round(time.Second).String()
 		}
 		fmt.Fprintf(w, "%s\t%s\t%.0f%%\t%s\t%s\t\n", numberWithError(k.GetHits(), k.GetHitsError()),
 			numberWithError(k.GetDenied(), k.GetDeniedError()), 100*k.GetUsed(), left, idle)

@@ -54,8 +54,8 @@ type Top struct {
 // TopKey is one key, and its counts in a window.
 //
 // The hits are the hits that requests asked for, denied ones included; probes and refunds are no hits. Hits from before the key was
-// tracked may be missing: with the probability 0.95 fewer than HitsError and DeniedError. An error of 0 says that no hit is missing. Of more
-// than 262144 hits of a key in five seconds the further ones are sampled: the standard error of the count is then up to 0.2 percent.
+// tracked may be missing: with the probability 0.95 fewer than HitsError and DeniedError. An error of 0 says that no hit is missing. From
+// 262144 hits of a key in five seconds on Weir samples: the count then has a standard error of up to 0.2 percent.
 type TopKey struct {
 	Key      string // readable, see descriptors.AppendKey
 	Domain   string

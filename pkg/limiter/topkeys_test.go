@@ -231,3 +231,46 @@ func TestTopKeysRefuseOtherWindows(t *testing.T) {
 		t.Errorf("without tracked keys: got %v", err)
 	}
 }
+
+func TestUsedIsTheHighestAndThe99thPercentOfEachRule(t *testing.T) {
+	bubble(t, func(f *topFixture) {
+		if got := f.Used(); got != nil {
+			f.t.Errorf("before the first hit: got %+v", got)
+		}
+		f.ask(20, "user=full") // nothing is left
+		f.ask(5, "user=half")
+		f.ask(1, "user=idle hits=0")
+		f.ask(1, "bucket=m,request=r hits=25")
+		f.ask(2, "unknown=x override=4")
+		used := func() map[string]limiter.RuleUsed {
+			all := make(map[string]limiter.RuleUsed)
+			for _, u := range f.Used() {
+				all[u.Path] = u
+			}
+			return all
+		}
+		want := map[string]limiter.RuleUsed{
+			"user":     {Domain: "edge", Path: "user", Keys: 2, Highest: 1, P99: 1},
+			"bucket":   {Domain: "edge", Path: "bucket", Keys: 1, Highest: 0.25, P99: 0.25},
+			"override": {Domain: "edge", Path: "override", Keys: 1, Highest: 0.5, P99: 0.5},
+		}
+		if diff := cmp.Diff(want, used()); diff != "" {
+			f.t.Errorf("used (-want +got):\n%s", diff)
+		}
+		time.Sleep(30 * time.Second)
+		for n := range 60 { // with those of before: 62, of which one percent is none
+			f.ask(1, fmt.Sprintf("user=u%d", n))
+		}
+		if got := used()["user"]; got.Keys != 62 || got.Highest != 1 || got.P99 != 1 {
+			f.t.Errorf("got %+v", got)
+		}
+		time.Sleep(31 * time.Second)
+		if got := used()["user"]; got.Keys != 60 || got.Highest != 0.1 || got.P99 != 0.1 {
+			f.t.Errorf("a minute later: got %+v", got)
+		}
+		f.rules("domain: edge\n")
+		if got := f.Used(); len(got) != 0 && got[0].Path != "override" {
+			f.t.Errorf("without the rules: got %+v", got)
+		}
+	})
+}

@@ -45,8 +45,8 @@ func (t *tracking) count(r *Request, v *Verdict) {
 	}
 }
 
-// asked returns the hits that the charge of a holder asks for: its estimate at the begin, and the hits above the estimate at the end. Hits
-// that become free are negative.
+// asked returns the hits that the charge of a holder asks for: its estimate at the begin, and the hits above it at the end. Free hits are
+// negative.
 func asked(c *store.Charge) int64 { return c.Hold.Was.Effect(c.Hold.Phase, c.Limit, c.Hits).Hits }
 
 // trackedKey is the text of a tracked key: all that finds the key, its rule and its limit again.

@@ -70,6 +70,8 @@ func (s *Server) newCollector() prometheus.Collector {
 		metrics.New("config_last_reload_success_timestamp_seconds", "When rules were last loaded."),
 		metrics.New("config_reloads_total", "Attempts to load rules.", "result"),
 		metrics.New("rules", "Rules in force: descriptors with limits or unlimited.", "domain"),
+		metrics.New("tracked_keys", "Keys with the most hits that are tracked now."),
+		metrics.New("tracked_keys_used_ratio", "Part of the limit that tracked keys with a hit in the last minute have used, by the last decision.", "domain", "rule", "quantile"),
 		metrics.New("rules_info", "The hash of the rules in force; always 1.", "hash"),
 	)
 }
@@ -90,6 +92,7 @@ func (s *Server) collect(to metrics.Scrape) {
 	s.collectRules(to)
 	s.collectHolds(to)
 	s.collectReloads(to)
+	s.collectTop(to)
 	if s.options.Stats != nil {
 		m := s.options.Stats()
 		to.Gauge("store_keys", float64(m.Keys))
@@ -120,6 +123,14 @@ func (s *Server) collectInFlight(to metrics.Scrape) {
 	to.Counter("in_flight_refused_total", now.Refused)
 	for reason, n := range now.Ended {
 		to.Counter("in_flight_connections_ended_total", n, reason)
+	}
+}
+
+func (s *Server) collectTop(to metrics.Scrape) {
+	to.Gauge("tracked_keys", float64(s.options.Limiter.TrackedKeys()))
+	for _, u := range s.options.Limiter.Used() {
+		to.Gauge("tracked_keys_used_ratio", u.P99, u.Domain, u.Path, "0.99")
+		to.Gauge("tracked_keys_used_ratio", u.Highest, u.Domain, u.Path, "1")
 	}
 }
 

@@ -111,6 +111,16 @@ descriptors:
 			`weir_store_max_holds`: 1_000_000, `weir_store_holders_ran_out_total`: 0, `weir_store_holders_dropped_total`: 0,
 			`weir_store_full_holders_total{action="allow"}`: 0, `weir_store_full_holders_total{action="deny"}`: 0,
 
+			`weir_tracked_keys`: 5,
+			`weir_tracked_keys_used_ratio{domain="edge",quantile="0.99",rule="a"}`:        1,
+			`weir_tracked_keys_used_ratio{domain="edge",quantile="0.99",rule="each"}`:     1,
+			`weir_tracked_keys_used_ratio{domain="edge",quantile="0.99",rule="override"}`: 0.2,
+			`weir_tracked_keys_used_ratio{domain="edge",quantile="0.99",rule="shadow"}`:   0,
+			`weir_tracked_keys_used_ratio{domain="edge",quantile="1",rule="a"}`:           1,
+			`weir_tracked_keys_used_ratio{domain="edge",quantile="1",rule="each"}`:        1,
+			`weir_tracked_keys_used_ratio{domain="edge",quantile="1",rule="override"}`:    0.2,
+			`weir_tracked_keys_used_ratio{domain="edge",quantile="1",rule="shadow"}`:      0,
+
 			`weir_config_last_reload_successful`:                                                          0,
 			`weir_config_last_reload_success_timestamp_seconds`:                                           946684800,
 			`weir_config_reloads_total{result="success"}`:                                                 1,

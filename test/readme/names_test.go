@@ -42,7 +42,7 @@ func said(d document) []string {
 
 func TestSettingsOfTheDocumentsExist(t *testing.T) {
 	help := ""
-	for _, command := range []string{"serve", "check", "match", "reset", "holds", "replay", "version"} {
+	for _, command := range []string{"serve", "check", "match", "reset", "holds", "top", "replay", "version"} {
 		out, err := exec.CommandContext(deadline(t), os.Getenv(sidecarVariable), command, "--help").CombinedOutput()
 		if err != nil {
 			t.Fatalf("%s --help: %v", command, err)
@@ -94,7 +94,8 @@ func TestMetricsOfTheDocumentsExistAndAllOfThemAreInOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(fed.Kill)
-	// Some metrics appear with their first event: a value, a refund.
+	// Some metrics appear with their first event: a tracked key, a value, a refund.
+	fetch(t, http.MethodPost, "http://"+sidecar.HTTP+"/json", `{"domain":"d","descriptors":[{"entries":[{"key":"a","value":"b"}]}]}`)
 	const refund = `{"domain":"d","descriptors":[{"entries":[{"key":"a","value":"b"}],"hitsAddend":1,"isNegativeHits":true}]}`
 	fetch(t, http.MethodPost, "http://"+sidecar.HTTP+"/json", refund)
 	known := make(map[string]bool)

@@ -11,7 +11,8 @@ import (
 
 // held counts the holders of a rule that hold now, and the holders that have run out, in bounded memory. A span of time has the number of
 // holders that will run out in it: a begin adds one, and an end takes one away. The rest of a span that has passed has run out. So a
-// holder that runs out counts as held for up to a sixteenth of at_most longer. All methods are safe for concurrent use.
+// holder that runs out counts as held for up to a tenth of at_most longer, and for the time between two reads. All methods are safe for
+// concurrent use.
 //
 // All instants are of the store's clock. A holder whose begin was counted by another process, or before the first event here, takes one away
 // from nothing: the sum over all processes is right.
@@ -38,9 +39,10 @@ type ring struct {
 	live   atomic.Int64              // sum of the spans
 	ranOut atomic.Int64              // sum of the spans that have passed
 
-	mu   sync.Mutex // guards all below, and the change of passed
-	seen algorithms.Instant
-	at   time.Time // the same instant, by this process's clock
+	mu     sync.Mutex         // guards all below, and the change of passed
+	seen   algorithms.Instant // of the last begin that found a span to have passed
+	read   algorithms.Instant // the last seen that a read has found
+	readAt time.Time          // of that read, by the reader's clock
 }
 
 // begin counts a holder that begins at an instant.
@@ -79,7 +81,7 @@ func (h *held) ring(now algorithms.Instant, atMost time.Duration) *ring {
 	}
 	r := &ring{atMost: atMost, width: algorithms.Instant(max(atMost/spansOfHold, 1)), since: now}
 	r.passed.Store(max(int64(now/r.width)-1, 0))
-	r.seen, r.at = now, time.Now()
+	r.seen = now
 	var all []*ring
 	if known := h.rings.Load(); known != nil {
 		all = *known
@@ -111,6 +113,12 @@ func (r *ring) advance(now algorithms.Instant) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.seen = max(r.seen, now)
+	r.passLocked(until)
+}
+
+// passLocked counts the spans before a number, which have passed. mu must be held.
+func (r *ring) passLocked(until int64) {
 	from := r.passed.Load()
 	if until <= from {
 		return
@@ -121,7 +129,17 @@ func (r *ring) advance(now algorithms.Instant) {
 		r.live.Add(-rest)
 		r.ranOut.Add(rest)
 	}
-	r.seen, r.at = now, time.Now()
+}
+
+// tell returns the sums at an instant of the reader's clock. Without a begin the store's clock goes on as the reader's does.
+func (r *ring) tell(now time.Time) (live, ranOut int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.readAt.IsZero() || r.seen > r.read {
+		r.read, r.readAt = r.seen, now
+	}
+	r.passLocked(int64(r.read.Add(now.Sub(r.readAt))/r.width) - 1)
+	return r.live.Load(), r.ranOut.Load()
 }
 
 // add adds n holders that run out at an instant.
@@ -135,20 +153,16 @@ func (r *ring) add(until algorithms.Instant, n int64) {
 	r.live.Add(n)
 }
 
-// read returns the number of holders that hold now, and the number that has run out.
-func (h *held) read() (now int64, ranOut uint64) {
+// read returns the number of holders that hold at an instant of the reader's clock, and the number that has run out.
+func (h *held) read(at time.Time) (now int64, ranOut uint64) {
 	all := h.rings.Load()
 	if all == nil {
 		return 0, 0
 	}
 	out := int64(0)
 	for _, r := range *all {
-		r.mu.Lock()
-		at := r.seen.Add(time.Since(r.at))
-		r.mu.Unlock()
-		r.advance(at)
-		now += r.live.Load()
-		out += r.ranOut.Load()
+		live, gone := r.tell(at)
+		now, out = now+live, out+gone
 	}
 	for {
 		most := h.most.Load()

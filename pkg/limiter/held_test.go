@@ -16,7 +16,7 @@ func instants() algorithms.Instant {
 
 func wantHeld(t *testing.T, h *held, held int64, ranOut uint64) {
 	t.Helper()
-	if now, out := h.read(); now != held || out != ranOut {
+	if now, out := h.read(time.Now()); now != held || out != ranOut {
 		t.Errorf("after %v: %d hold and %d have run out; want %d and %d", time.Now().Format(time.TimeOnly), now, out, held, ranOut)
 	}
 }
@@ -34,10 +34,11 @@ func TestHoldersThatRunOutAreCounted(t *testing.T) {
 		time.Sleep(atMost - 1)
 		h.end(algorithms.Hold{At: begun, Until: begun.Add(atMost)})
 		wantHeld(t, &h, 2, 0)
-		time.Sleep(atMost/16 + 1)
+		time.Sleep(atMost/10 + 1)
 		wantHeld(t, &h, 0, 2)
 		h.begin(instants(), atMost)
 		h.begin(instants(), time.Hour) // after a reload
+		wantHeld(t, &h, 2, 2)
 		time.Sleep(30 * time.Minute)
 		wantHeld(t, &h, 1, 3)
 		time.Sleep(time.Hour)
@@ -96,8 +97,8 @@ func TestHeldIsNeverFarFromTheTruth(t *testing.T) {
 					all = append(all, algorithms.Hold{At: now, Until: now.Add(atMost)})
 					begun++
 				}
-				held, out := h.read()
-				if least, most := count(now), count(now-algorithms.Instant(atMost/16)); held < least || held > most {
+				held, out := h.read(time.Now())
+				if least, most := count(now), count(now-algorithms.Instant(atMost/10)); held < least || held > most {
 					t.Fatalf("seed %d: at most %v: %d hold; want %d to %d", seed, atMost, held, least, most)
 				}
 				if held+int64(out) != int64(begun-ended) {

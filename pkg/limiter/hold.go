@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"math"
 	"sync/atomic"
+	"time"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
@@ -74,7 +75,7 @@ type HoldTally struct {
 	Estimate, Cost uint64
 
 	// Of the begun holders: the number that holds now, and the number that has run out. A holder that runs out counts as held for up to a
-	// sixteenth of its time longer. Held falls at an end whose begin another process counted, also below 0. Both are 0 if the store does not
+	// tenth of its time longer, and for the time between two calls of Holds. Held falls at an end whose begin another process counted, also below 0. Both are 0 if the store does not
 	// tell the instants.
 	Held   int64
 	RanOut uint64
@@ -120,9 +121,9 @@ func (c *holdCounts) add(v *Verdict, s *DescriptorStatus) {
 	}
 }
 
-// Holds returns the counts of the holders of the rule.
-func (c *Counts) Holds() HoldTally {
-	held, ranOut := c.holds.held.read()
+// Holds returns the counts of the holders of the rule. now is the instant of the call.
+func (c *Counts) Holds(now time.Time) HoldTally {
+	held, ranOut := c.holds.held.read(now)
 	return HoldTally{
 		Begun: c.holds.begun.Load(), Repeated: c.holds.repeated.Load(), Ended: c.holds.ended.Load(), Unseen: c.holds.unseen.Load(),
 		Released: c.holds.released.Load(), Estimate: c.holds.estimate.Load(), Cost: c.holds.cost.Load(),

@@ -107,7 +107,7 @@ func TestHoldersThatHoldAndRunOutAreCounted(t *testing.T) {
 		if _, err := f.Release(t.Context(), "edge", []limiter.Entry{{Key: "tokens", Value: "a"}}, store.HolderOf([]byte("2"))); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Minute + 4*time.Second)
+		time.Sleep(time.Minute + 6*time.Second)
 		for path, want := range map[string]uint64{"model": 1, "tokens": 0} {
 			f.check(request("edge", path+"=a,d=2")) // too late
 			if got := holdTally(f, path); got.Held != 0 || got.RanOut != want {

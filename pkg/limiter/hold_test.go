@@ -218,7 +218,7 @@ func TestEachStatusHasItsOwnHold(t *testing.T) {
 func holdTally(f fixture, path string) limiter.HoldTally {
 	for c := range f.Counts() {
 		if c.Path == path {
-			return c.Counts.Holds()
+			return c.Counts.Holds(time.Now())
 		}
 	}
 	f.tb.Fatalf("no rule %s", path)

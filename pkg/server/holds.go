@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"log/slog"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -79,11 +80,12 @@ func (a *admin) holderError(err error) error {
 // collectHolds reads the counts of the rules with holders. Two rules with the same path in words count together.
 func (s *Server) collectHolds(to metrics.Scrape) {
 	var all totals[limiter.HoldTally]
+	now := time.Now()
 	for r := range s.counts() {
 		if !r.Rule.Holds() {
 			continue
 		}
-		sum, t := all.of(series{domain: r.Domain, rule: r.Path}), r.Counts.Holds()
+		sum, t := all.of(series{domain: r.Domain, rule: r.Path}), r.Counts.Holds(now)
 		sum.Begun += t.Begun
 		sum.Repeated += t.Repeated
 		sum.Ended += t.Ended

@@ -102,6 +102,9 @@ func resultText(r *adminv1.WatchedRequest, d *adminv1.WatchedDescriptor) string 
 	if l := Deciding(d.GetLimits()); l != nil {
 		parts = append(parts, watchedLimitText(d, l))
 	}
+	if d.GetGrant() != "" && len(d.GetLimits()) == 0 {
+		parts = append(parts, "grant "+Printable(d.GetGrant()))
+	}
 	if d.GetOutcome() == adminv1.Outcome_OUTCOME_FAILED {
 		parts = append(parts, Printable(r.GetError()))
 	}

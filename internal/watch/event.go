@@ -31,6 +31,7 @@ type descriptor struct {
 	outcome adminv1.Outcome
 	rule    *descriptors.Rule // nil when nothing matched
 	limits  []limit
+	grant   *limiter.Grant // of the deciding limit, or without limits; nil for none
 }
 
 // limit is one limit that was charged.
@@ -39,6 +40,7 @@ type limit struct {
 	limit    *descriptors.Limit
 	decision algorithms.Decision
 	source   store.Source
+	grant    *limiter.Grant // changed the limit; nil for none
 }
 
 // small is an event with the memory for one descriptor, which most requests have.
@@ -103,10 +105,10 @@ func newEvent(o *limiter.Observed, is size) *event {
 		out.entries = entries[from:len(entries):len(entries)]
 		if o.Err == nil {
 			s := &o.Verdict.Statuses[i]
-			out.hits, out.outcome, out.rule = s.Hits, outcome(o.Verdict, i), s.Rule
+			out.hits, out.outcome, out.rule, out.grant = s.Hits, outcome(o.Verdict, i), s.Rule, s.Grant
 			first := len(limits)
 			for c := range o.Verdict.Charged(i) {
-				limits = append(limits, limit{t.addBytes(c.Key), kept(s.Rule, c.Limit), c.Decision, c.Source})
+				limits = append(limits, limit{t.addBytes(c.Key), kept(s.Rule, c.Limit), c.Decision, c.Source, c.Grant})
 			}
 			out.limits = limits[first:len(limits):len(limits)]
 		}

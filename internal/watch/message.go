@@ -42,6 +42,9 @@ func descriptorMessage(d *descriptor, told bool, limits map[*descriptors.Limit]*
 	if d.rule != nil {
 		out.Rule, out.File, out.Line = d.rule.Path, d.rule.File, uint32(d.rule.Line)
 	}
+	if d.grant != nil {
+		out.Grant = d.grant.ID
+	}
 	for i := range d.limits {
 		l := &d.limits[i]
 		of := limits[l.limit]
@@ -52,6 +55,9 @@ func descriptorMessage(d *descriptor, told bool, limits map[*descriptors.Limit]*
 		one := &adminv1.WatchedLimit{
 			Key: valid(l.key), Limit: of, Allowed: l.decision.Allowed, Remaining: l.decision.Remaining,
 			RetryAfter: durationpb.New(l.decision.RetryAfter), ResetAfter: durationpb.New(l.decision.ResetAfter),
+		}
+		if l.grant != nil {
+			one.Grant = l.grant.ID
 		}
 		if told {
 			one.Source = source(l.source)

@@ -2558,7 +2558,9 @@ type WatchedDescriptor struct {
 	// The limits that were charged, in the order of the rule.
 	Limits []*WatchedLimit `protobuf:"bytes,7,rep,name=limits,proto3" json:"limits,omitempty"`
 	// Of a descriptor that no rule with a limit matched, or only the default: how far the search came, and why it ended there.
-	NearestMiss   *NearestMiss `protobuf:"bytes,8,opt,name=nearest_miss,json=nearestMiss,proto3" json:"nearest_miss,omitempty"`
+	NearestMiss *NearestMiss `protobuf:"bytes,8,opt,name=nearest_miss,json=nearestMiss,proto3" json:"nearest_miss,omitempty"`
+	// The id of the grant that changed the deciding limit, or that lets the descriptor pass; empty without one.
+	Grant         string `protobuf:"bytes,9,opt,name=grant,proto3" json:"grant,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2647,6 +2649,13 @@ func (x *WatchedDescriptor) GetNearestMiss() *NearestMiss {
 		return x.NearestMiss
 	}
 	return nil
+}
+
+func (x *WatchedDescriptor) GetGrant() string {
+	if x != nil {
+		return x.Grant
+	}
+	return ""
 }
 
 // WatchedLimit is one limit of a descriptor, and its decision.
@@ -4107,7 +4116,7 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\vdescriptors\x18\x04 \x03(\v2 .weir.admin.v1.WatchedDescriptorR\vdescriptors\x12\x1d\n" +
 	"\n" +
 	"over_limit\x18\x05 \x01(\bR\toverLimit\x12\x14\n" +
-	"\x05error\x18\x06 \x01(\tR\x05error\"\xb9\x02\n" +
+	"\x05error\x18\x06 \x01(\tR\x05error\"\xcf\x02\n" +
 	"\x11WatchedDescriptor\x12.\n" +
 	"\aentries\x18\x01 \x03(\v2\x14.weir.admin.v1.EntryR\aentries\x12\x12\n" +
 	"\x04hits\x18\x02 \x01(\x03R\x04hits\x120\n" +
@@ -4116,7 +4125,8 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x04file\x18\x05 \x01(\tR\x04file\x12\x12\n" +
 	"\x04line\x18\x06 \x01(\rR\x04line\x123\n" +
 	"\x06limits\x18\a \x03(\v2\x1b.weir.admin.v1.WatchedLimitR\x06limits\x12=\n" +
-	"\fnearest_miss\x18\b \x01(\v2\x1a.weir.admin.v1.NearestMissR\vnearestMiss\"\xaa\x02\n" +
+	"\fnearest_miss\x18\b \x01(\v2\x1a.weir.admin.v1.NearestMissR\vnearestMiss\x12\x14\n" +
+	"\x05grant\x18\t \x01(\tR\x05grant\"\xaa\x02\n" +
 	"\fWatchedLimit\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12*\n" +
 	"\x05limit\x18\x02 \x01(\v2\x14.weir.admin.v1.LimitR\x05limit\x12\x18\n" +

@@ -81,7 +81,7 @@ edge none for pathh 1 unmatched 1
 	if got := plain(all.String()); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	if got := plain(misses.String()); !strings.HasPrefix(got, "TIME OUTCOME DOMAIN DESCRIPTOR RULE RESULT\n"+miss+"\n1 requests, 0 over limit\n") {
+	if got := plain(misses.String()); !strings.HasPrefix(got, "TIME OUTCOME DOMAIN DESCRIPTOR RULE RESULT\n"+miss+"\n1 request, 0 over limit\n") {
 		t.Errorf("unmatched: got\n%s", got)
 	}
 }

@@ -39,7 +39,7 @@ type column struct {
 
 // columns are all columns before the last one.
 func columns() [5]column {
-	return [...]column{{"TIME", 24, 24}, {"OUTCOME", 10, 12}, {"DOMAIN", 6, 16}, {"DESCRIPTOR", 24, 48}, {"RULE", 24, 40}}
+	return [...]column{{"TIME", 24, 24}, {"OUTCOME", 11, 12}, {"DOMAIN", 6, 16}, {"DESCRIPTOR", 26, 56}, {"RULE", 26, 56}}
 }
 
 // Watched writes watched requests as lines for people, one for each descriptor. The columns grow with their texts, and stay aligned from
@@ -146,7 +146,11 @@ func watchedLimitText(d *adminv1.WatchedDescriptor, l *adminv1.WatchedLimit) str
 	if !l.GetAllowed() {
 		text += ", retry after " + l.GetRetryAfter().AsDuration().Round(time.Millisecond).String()
 	}
-	if s := l.GetSource(); s != "" && s != "memory" && s != "redis" {
+	switch s := l.GetSource(); s {
+	case "", "memory", "redis": // the usual ones
+	case "without redis":
+		text += ", " + s
+	default:
 		text += ", by " + s
 	}
 	if l.GetGrant() != "" {

@@ -73,7 +73,11 @@ func keysText(entries []*adminv1.Entry) string {
 // String returns the summary as lines: the requests, and a line for each rule, the most frequent first.
 func (s *WatchSummary) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d requests, %d over limit\n", s.requests, s.overLimit)
+	plural := "s"
+	if s.requests == 1 {
+		plural = ""
+	}
+	fmt.Fprintf(&b, "%d request%s, %d over limit\n", s.requests, plural, s.overLimit)
 	if len(s.places) == 0 {
 		return b.String()
 	}

@@ -37,19 +37,19 @@ func TestWatchedRequestsAreAlignedLines(t *testing.T) {
 		 descriptors { outcome: OUTCOME_OVER_LIMIT hits: 5 rule: "path,client" file: "rules.yaml" line: 7 entries { key: "path" value: "/a b" } entries { key: "client" value: "c1" } ` +
 			fmt.Sprintf(limit, true, 7, 0, "lease", 10, 1) + fmt.Sprintf(limit, false, 0, 30, "remembered denial", 12, 86400) + `}
 		 descriptors { outcome: OUTCOME_UNMATCHED hits: 1 entries { key: "pathh" value: "/cart" } nearest_miss { why: "key \"pathh\": this level has path" } }`,
-		`domain: "edge" descriptors { outcome: OUTCOME_OK hits: 1 rule: "model" file: "r.yaml" line: 1 entries { key: "model" } limits { allowed: true remaining: 1 grant: "g1" limit { requests_per_unit: 2 burst: 2 } } }`,
+		`domain: "edge" descriptors { outcome: OUTCOME_OK hits: 1 rule: "model" file: "r.yaml" line: 1 entries { key: "model" } limits { allowed: true remaining: 1 source: "without redis" grant: "g1" limit { requests_per_unit: 2 burst: 2 } } }`,
 		`domain: "edge" descriptors { outcome: OUTCOME_UNLIMITED hits: 1 rule: "free" file: "x" entries { key: "free" value: "" } }`,
 		`domain: "" error: "rate limit domain must not be empty"`,
 	} {
 		got += w.Lines(requestOf(t, text))
 	}
-	want := `TIME                      OUTCOME     DOMAIN  DESCRIPTOR                RULE                      RESULT
-2026-11-23T04:05:06.007Z  ok          edge    path=/cart                path=/cart rules.yaml:3   9 left of 10 per 1m, in 41µs
-2026-11-23T04:05:06.007Z  over_limit  edge    path="/a b",client=c1     path,client rules.yaml:7  5 hits, 0 left of 10 per 1d with a burst of 12, retry after 30s, by remembered denial, in 41µs
-2026-11-23T04:05:06.007Z  unmatched   edge    pathh=/cart               -                         key "pathh": this level has path, in 41µs
-2026-11-23T04:05:06.007Z  ok          edge    model=                    model r.yaml:1            1 left of 2 at once, grant g1, in 41µs
-2026-11-23T04:05:06.007Z  unlimited   edge    free=                     free x                    in 41µs
-2026-11-23T04:05:06.007Z  failed      -       -                         -                         rate limit domain must not be empty, in 41µs
+	want := `TIME                      OUTCOME      DOMAIN  DESCRIPTOR                  RULE                        RESULT
+2026-11-23T04:05:06.007Z  ok           edge    path=/cart                  path=/cart rules.yaml:3     9 left of 10 per 1m, in 41µs
+2026-11-23T04:05:06.007Z  over_limit   edge    path="/a b",client=c1       path,client rules.yaml:7    5 hits, 0 left of 10 per 1d with a burst of 12, retry after 30s, by remembered denial, in 41µs
+2026-11-23T04:05:06.007Z  unmatched    edge    pathh=/cart                 -                           key "pathh": this level has path, in 41µs
+2026-11-23T04:05:06.007Z  ok           edge    model=                      model r.yaml:1              1 left of 2 at once, without redis, grant g1, in 41µs
+2026-11-23T04:05:06.007Z  unlimited    edge    free=                       free x                      in 41µs
+2026-11-23T04:05:06.007Z  failed       -       -                           -                           rate limit domain must not be empty, in 41µs
 `
 	if got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
@@ -84,7 +84,7 @@ func TestLinesOfATerminalObeyNoClient(t *testing.T) {
 			t.Fatalf("a line has the character %q", c)
 		}
 	}
-	if len(text) > 1<<20 || w.widths[3] > 48 {
+	if len(text) > 1<<20 || w.widths[3] > 56 {
 		t.Errorf("the lines have %d bytes, and a column is %d wide; want both bounded", len(text), w.widths[3])
 	}
 	if part := `\x1b[2J\x1b]0;owned\a\u009b31m\u202e\r\nok  edge\x00\x7f\t<script>`; !strings.Contains(text, part) {

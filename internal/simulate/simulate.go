@@ -5,8 +5,10 @@
 package simulate
 
 import (
+	"cmp"
 	"errors"
 	"sync/atomic"
+	"time"
 
 	"github.com/weirproxy/weir/internal/records"
 	"github.com/weirproxy/weir/pkg/algorithms"
@@ -39,6 +41,10 @@ type Simulation struct {
 	rest     map[restName]*row
 	room     int // for keys that are yet to be tracked
 	requests requests
+
+	sweepAfter uint64 // requests between two sweeps, at least
+	decided    uint64 // since the last sweep
+	swept      algorithms.Instant
 }
 
 // world is one set of rules, with its counts.
@@ -92,6 +98,7 @@ func New(o Options) (*Simulation, error) {
 		o.MaxTracked = DefaultMaxTracked
 	}
 	s := &Simulation{rules: o.Rules, rows: make([]row, o.Rules.Len()), rest: make(map[restName]*row), room: o.MaxTracked}
+	s.sweepAfter = min(50_000, uint64(max(cmp.Or(o.MaxKeys, memstore.DefaultMaxKeys), 0))/4)
 	var err error
 	if s.after, err = s.newWorld(o.Rules, o); err != nil {
 		return nil, err
@@ -138,6 +145,7 @@ func (s *Simulation) Decide(r *records.Record) {
 	}
 	q.last = max(q.last, r.At)
 	s.now.Store(int64(q.last))
+	s.sweep()
 	switch r.Answer {
 	case records.OverLimit:
 		q.over++
@@ -171,6 +179,20 @@ func (s *Simulation) Decide(r *records.Record) {
 	}
 	for i := range s.after.verdict.Statuses {
 		s.count(r, i)
+	}
+}
+
+// sweep lets the stores forget idle keys about as often in virtual time as a service does in real time. A sweep visits all keys, so some
+// requests must have come since the last one.
+func (s *Simulation) sweep() {
+	s.decided++
+	if s.decided < s.sweepAfter || time.Duration(s.requests.last-s.swept) < memstore.DefaultSweepInterval {
+		return
+	}
+	s.decided, s.swept = 0, s.requests.last
+	s.after.store.Sweep()
+	if s.before != nil {
+		s.before.store.Sweep()
 	}
 }
 

@@ -196,6 +196,17 @@ func TestASimulationIsBounded(t *testing.T) {
 	}
 }
 
+// Keys that are idle by virtual time make room, however fast that passes.
+func TestIdleKeysTakeNoRoom(t *testing.T) {
+	s := simulation(t, Options{MaxKeys: 1000}, perMinute2)
+	for i := range 100_000 { // 600 of them in a window
+		ask(s, time.Duration(i)*100*time.Millisecond, limiter.Descriptor{Entries: entry("client", fmt.Sprint(i))})
+	}
+	if r := s.Result(); r.Evicted != 0 {
+		t.Errorf("%d keys were forgotten early", r.Evicted)
+	}
+}
+
 func TestKeysAreReadable(t *testing.T) {
 	for key, want := range map[string]string{
 		"4:edge|4:path=7:/search|9:client_id=2:c1#token_bucket/1s": "path=/search, client_id=c1",

@@ -31,6 +31,15 @@ func (s *Store) sweep(ctx context.Context, interval time.Duration) {
 	}
 }
 
+// Sweep frees all idle states and all holders that have run out. A store in real time does so by itself; in Options.Virtual time may pass
+// faster than the sweep goes round.
+func (s *Store) Sweep() {
+	for i := range s.shards {
+		s.sweepShard(&s.shards[i])
+		s.sweepHolders(&s.shards[i])
+	}
+}
+
 // sweepShard frees the idle states of a shard. The shard then looks for keys to forget anew, as buckets have filled since.
 func (s *Store) sweepShard(sh *shard) {
 	sh.mu.Lock()

@@ -44,6 +44,28 @@ func TestVirtualTimePassesWithoutAClock(t *testing.T) {
 	})
 }
 
+func TestSweepFreesWhatIsIdleByVirtualTime(t *testing.T) {
+	now := algorithms.Instant(time.Hour)
+	s, err := New(Options{Virtual: func() algorithms.Instant { return now }, SweepInterval: 24 * time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	limit := algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: 1, Period: time.Minute}
+	take(t, s, "idle", limit, 1)
+	now += algorithms.Instant(30 * time.Second)
+	s.Sweep()
+	if keys := s.Stats().Keys; keys != 1 {
+		t.Errorf("in the window: %d keys, want 1", keys)
+	}
+	now += algorithms.Instant(30 * time.Second)
+	take(t, s, "fresh", limit, 1)
+	s.Sweep()
+	if st := s.Stats(); st.Keys != 1 || st.Swept != 1 || st.Evicted != 0 {
+		t.Errorf("after the window: %+v, want 1 key, and 1 swept", st)
+	}
+}
+
 func TestAStoreHasOneClock(t *testing.T) {
 	zero := func() algorithms.Instant { return 0 }
 	if _, err := New(Options{Now: zero, Virtual: zero}); err == nil || !strings.Contains(err.Error(), "virtual") {

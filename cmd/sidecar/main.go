@@ -1,7 +1,7 @@
 // Command sidecar is Weir: a rate limit service for Envoy to run beside it.
 //
 // The command serve reads the settings (flags, WEIR_* environment variables, a settings file) and runs package serving. `check`,
-// `match`, `replay` and `simulate` try out rules and algorithms without a server; `match --server`, `watch` and `reset` ask a running
+// `match`, `replay` and `simulate` try out rules and algorithms without a server; `match --server`, `watch`, `record` and `reset` ask a running
 // sidecar.
 //
 // The exit code is 0 for success, and 1 for a failure or a mistake in settings or rules. Exit code 2 is for a mistake in the command line
@@ -58,7 +58,7 @@ with '-' or '_'. A flag wins over the environment, and the environment over the 
 		return plain(cmd)
 	})
 	root.SetHelpCommand(newHelp(root))
-	root.AddCommand(serve, newCheck(), newTest(), newMatch(), newWatch(), newLogLevel(), newTop(), newReset(), newHolds(), newGrant(), newGrants(), newRevoke(), newReplay(), newSimulate(), newSuggest(), newVersion())
+	root.AddCommand(serve, newCheck(), newTest(), newMatch(), newWatch(), newLogLevel(), newTop(), newReset(), newHolds(), newGrant(), newGrants(), newRevoke(), newReplay(), newRecord(), newSimulate(), newSuggest(), newVersion())
 	root.Version = version.Read().String()
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {

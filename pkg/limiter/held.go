@@ -11,11 +11,11 @@ import (
 
 // held counts the holders of a rule that hold now, and the holders that have run out, in bounded memory. A span of time has the number of
 // holders that will run out in it: a begin adds one, and an end takes one away. The rest of a span that has passed has run out. So a
-// holder that runs out counts as held for up to a tenth of at_most longer, and for the time between two reads. All methods are safe for
+// holder that runs out counts as held for up to a tenth of at_most longer, and until the next but one read. All methods are safe for
 // concurrent use.
 //
-// All instants are of the store's clock. A holder whose begin was counted by another process, or before the first event here, takes one away
-// from nothing: the sum over all processes is right.
+// All instants are of the store's clock. A holder may have begun at another process, or before the first event here. The end then takes
+// one away from nothing. The sum over all processes is right.
 type held struct {
 	rings  atomic.Pointer[[]*ring] // by at_most, which a reload may change; never changed in place
 	most   atomic.Int64            // the largest number that has run out so far

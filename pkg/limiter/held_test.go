@@ -46,6 +46,32 @@ func TestHoldersThatRunOutAreCounted(t *testing.T) {
 	})
 }
 
+func TestAnEndThatIsCountedLateTakesNothingAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const atMost = 32 * time.Second
+		var h held
+		was := algorithms.Hold{At: instants(), Until: instants().Add(atMost)}
+		h.begin(was.At, atMost)
+		wantHeld(t, &h, 1, 0)
+		time.Sleep(2 * atMost)
+		wantHeld(t, &h, 0, 1)
+		h.end(was)
+		wantHeld(t, &h, 0, 1) // a counter never falls
+	})
+}
+
+func TestHeldFollowsAStepOfTheStoresClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var h held
+		h.begin(instants(), time.Minute)
+		wantHeld(t, &h, 1, 0)
+		h.begin(instants().Add(time.Hour), time.Minute)
+		wantHeld(t, &h, 1, 1)
+		time.Sleep(67 * time.Second)
+		wantHeld(t, &h, 0, 2)
+	})
+}
+
 // One process counts the begin, and another one the end. A third one has started after the begin.
 func TestHeldOfSeveralProcessesAddUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

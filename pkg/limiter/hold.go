@@ -74,8 +74,8 @@ type HoldTally struct {
 	// Of the ended holders, by their first rate limit: the hits at the begins, and the hits at the ends.
 	Estimate, Cost uint64
 
-	// Of the begun holders: the number that holds now, and the number that has run out. A holder that runs out counts as held for up to a
-	// tenth of its time longer, and for the time between two calls of Holds. Held falls at an end whose begin another process counted, also below 0. Both are 0 if the store does not
+	// Of the begun holders: the number that holds now, and the number that has run out. A holder that runs out counts as held a little
+	// longer: up to a tenth of its time, and until the second call of Holds. Held falls at an end whose begin another process counted, also below 0. Both are 0 if the store does not
 	// tell the instants.
 	Held   int64
 	RanOut uint64

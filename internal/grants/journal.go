@@ -50,11 +50,14 @@ func (k *Keeper) openJournalLocked(ctx context.Context) {
 	k.journal = &journal{path: filepath.Join(k.options.Dir, "grants"), sync: (*os.File).Sync}
 	logger := k.options.Logger
 	data, err := read(k.journal.path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		logger.LogAttrs(ctx, slog.LevelError, "saved grants cannot be read: there are none in force",
-			slog.String("file", k.journal.path), slog.String("error", err.Error()))
-	}
 	now, loaded := time.Now(), make(map[string]*limiter.Grant)
+	aside := k.journal.path + ".refused-" + now.UTC().Format("20060102T150405.000000000Z")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		data = nil // or a part
+		logger.LogAttrs(ctx, slog.LevelError, "saved grants cannot be read: there are none in force",
+			slog.String("file", k.journal.path), slog.String("error", err.Error()),
+			slog.String("set_aside", aside), slog.Any("not_set_aside", os.Rename(k.journal.path, aside)))
+	}
 	wrong, first := 0, error(nil)
 	lines := bufio.NewScanner(bytes.NewReader(data[:bytes.LastIndexByte(data, '\n')+1]))
 	lines.Buffer(nil, maxLine)
@@ -75,7 +78,6 @@ func (k *Keeper) openJournalLocked(ctx context.Context) {
 		wrong, first = wrong+1, errors.Join(first, err)
 	}
 	if wrong > 0 {
-		aside := k.journal.path + ".refused-" + now.UTC().Format("20060102T150405.000000000Z")
 		logger.LogAttrs(ctx, slog.LevelError, "some lines of the saved grants cannot be read: the other grants are in force",
 			slog.String("file", k.journal.path), slog.Int("lines", wrong), slog.String("first", first.Error()),
 			slog.String("set_aside", aside), slog.Any("not_set_aside", os.WriteFile(aside, data, 0o600)))
@@ -126,7 +128,13 @@ func decodeChange(line []byte) (at string, g *limiter.Grant, err error) {
 // must be held.
 func (k *Keeper) appendLocked(ctx context.Context, c change) {
 	j := k.journal
-	if j == nil || j.failed != nil {
+	if j == nil {
+		return
+	}
+	if j.failed == nil && (j.lines > 2*len(k.slots)+spareLines || !j.inPlace()) { // before the change: the new file has the grants in force
+		k.rewriteLocked(ctx)
+	}
+	if j.failed != nil {
 		return // written with all others once the file can be written
 	}
 	line, err := json.Marshal(c)
@@ -144,9 +152,17 @@ func (k *Keeper) appendLocked(ctx context.Context, c change) {
 		return
 	}
 	j.size += int64(len(line))
-	if j.lines++; j.lines > 2*len(k.slots)+spareLines {
-		k.rewriteLocked(ctx)
+	j.lines++
+}
+
+// inPlace reports whether the open file still has its name. Somebody may have removed the directory.
+func (j *journal) inPlace() bool {
+	named, err := os.Lstat(j.path)
+	if err != nil {
+		return false
 	}
+	open, err := j.file.Stat()
+	return err == nil && os.SameFile(named, open)
 }
 
 // rewriteLocked writes the file anew. mu must be held.
@@ -215,9 +231,9 @@ func (k *Keeper) journalFailedLocked(ctx context.Context, err error) {
 	k.journal.failed = fmt.Errorf("%w", err)
 }
 
-// retryJournalLocked writes a file that could not be written. mu must be held.
+// retryJournalLocked writes a file anew that could not be written, or that has lost its name. mu must be held.
 func (k *Keeper) retryJournalLocked(ctx context.Context) {
-	if k.journal != nil && k.journal.failed != nil {
+	if k.journal != nil && (k.journal.failed != nil || !k.journal.inPlace()) {
 		k.rewriteLocked(ctx)
 	}
 }

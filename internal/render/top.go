@@ -57,7 +57,7 @@ func TopKeys(ctx context.Context, l *limiter.Limiter, in *adminv1.ListTopKeysReq
 // topKey returns a key as a message. Texts of clients that are not UTF-8 get U+FFFD in place of the wrong bytes.
 func topKey(k *limiter.TopKey) *adminv1.TopKey {
 	out := &adminv1.TopKey{
-		Key: strings.ToValidUTF8(k.Key, "\uFFFD"), Domain: strings.ToValidUTF8(k.Domain, "\uFFFD"), Rule: k.Path,
+		Key: strings.ToValidUTF8(k.Key, "\uFFFD"), Domain: strings.ToValidUTF8(k.Domain, "\uFFFD"), Rule: strings.ToValidUTF8(k.Path, "\uFFFD"),
 		Hits: k.Hits, HitsError: k.HitsError, Denied: k.Denied, DeniedError: k.DeniedError,
 		Used: k.Used, Remaining: k.Remaining, Current: k.Current, Cut: k.Cut,
 	}

@@ -142,6 +142,7 @@ type candidate struct {
 // candidate finds the rule and the limit of a tracked key again, and reports whether the query is for the key.
 func (l *Limiter) candidate(set *ruleSet, k *top.Key, q TopQuery) (c candidate, ok bool) {
 	text, whole := readTracked(k.Text)
+	whole = whole && !k.Cut // the cut may be right behind an entry
 	if q.Domain != "" && text.domain != q.Domain || q.Order == ByDenied && k.Denied == 0 {
 		return c, false
 	}

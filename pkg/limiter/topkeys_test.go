@@ -274,3 +274,22 @@ func TestUsedIsTheHighestAndThe99thPercentOfEachRule(t *testing.T) {
 		}
 	})
 }
+
+// The end of a text is cut off also where the cut is right behind an entry. The entries before it may lead to another rule.
+func TestTopKeysOfCutTextsHaveNoRule(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newTopFixture(t)
+		for n := 400; n < 500; n++ {
+			f.ask(1, "user="+strings.Repeat("x", n)+",more="+strings.Repeat("y", 100))
+		}
+		top, err := f.TopKeys(t.Context(), limiter.TopQuery{})
+		if err != nil || len(top.Keys) < 90 {
+			t.Fatalf("got %d keys, %v", len(top.Keys), err)
+		}
+		for _, k := range top.Keys {
+			if !k.Cut || k.Rule != nil {
+				t.Errorf("got the rule %s, cut %t, for a key of %d bytes", k.Path, k.Cut, len(k.Key))
+			}
+		}
+	})
+}

@@ -100,6 +100,10 @@ manifests: ## Run the tests of deploy/ and tools/
 		cd ../tools; run $(GOTEST) ./...; \
 		ended
 
+.PHONY: pictures
+pictures: ## Make the pictures of the admin page in docs/images anew, after 3 minutes of traffic through real Envoy
+	@$(FIND); $(FIND_CHROMIUM); cd deploy && PICTURES=3m go test -count=1 -run TestPictures -timeout 10m ./page
+
 .PHONY: e2e
 # RACE_DETECTOR gives the race detector to the programs under test. The tests themselves do without, which saves a third of their CPU.
 e2e: ## Run the end-to-end tests, and most also over grpc-go; TESTFLAGS=-v names each as it runs

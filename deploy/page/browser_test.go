@@ -161,7 +161,7 @@ func (b *browser) shot(path string, whole bool) {
 	}
 	png, err := chromedp.Run(ctx, take)
 	if err == nil {
-		err = os.WriteFile(path, png, 0o600)
+		err = os.WriteFile(path, png, 0o644)
 	}
 	if err != nil {
 		b.t.Fatal(err)

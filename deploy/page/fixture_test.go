@@ -107,7 +107,7 @@ func serve(t *testing.T, rules string, args ...string) *weir {
 	return &weir{process, file}
 }
 
-// throughEnvoy runs Envoy in front of a backend. It asks the sidecar about path and client_id, and about plan and user.
+// throughEnvoy runs Envoy in front of a backend. Envoy asks the sidecar about path and client_id, and about plan and user.
 func throughEnvoy(t *testing.T, w *weir) (url string) {
 	t.Helper()
 	binary := parts.NeedEnvoy(t, root(t))

@@ -88,7 +88,7 @@ descriptors:
 	}
 }
 
-// The policy forbids what a mistake of ours would need.
+// The policy makes a mistake of ours fail in the browser.
 func TestThePolicyForbidsInlineScripts(t *testing.T) {
 	parts.NeedChromium(t, root(t))
 	w := serve(t, shop)
@@ -107,7 +107,7 @@ func TestThePolicyForbidsInlineScripts(t *testing.T) {
 	if eval[bool](b, "window.hacked === 1") {
 		t.Error("an inline script has run")
 	}
-	b.take() // the browser reports what it refused
+	b.take() // the browser reports its refusals
 }
 
 func TestAPageOfAnotherSiteCanDoNothing(t *testing.T) {
@@ -144,7 +144,7 @@ func TestAPageOfAnotherSiteCanDoNothing(t *testing.T) {
 			t.Errorf("the log: %s", line)
 		}
 	}
-	b.take() // the browser reports what it refused
+	b.take() // the browser reports its refusals
 }
 
 // A page of an attacker whose name turns into a loopback address sends its own name in Host.

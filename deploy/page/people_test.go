@@ -10,7 +10,7 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// focused is what has the focus, in words.
+// focused names the element with the focus.
 const focused = `(e => e.id || e.getAttribute('name') || e.className || e.getAttribute('href') || e.tagName)(document.activeElement)`
 
 func TestThePageIsUsedByKeysAlone(t *testing.T) {
@@ -27,7 +27,7 @@ func TestThePageIsUsedByKeysAlone(t *testing.T) {
 	if got := eval[string](b, focused); got != "skip" {
 		t.Errorf("the first stop is %q, want the link to the content", got)
 	}
-	// tab goes on until an expression holds. What has the focus must be visible, and drawn with an outline.
+	// tab goes on until an expression holds. The element with the focus must be visible, and drawn with an outline.
 	tab := func(until string) {
 		t.Helper()
 		var stops []string

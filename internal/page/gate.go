@@ -37,7 +37,7 @@ func (p *Page) guard(next http.Handler) http.Handler {
 	})
 }
 
-// refuse returns the reason why a request may not pass, nil without one. It reads the headers alone, and asks for no credentials.
+// refuse returns the reason why a request may not pass, nil without one. The function reads the headers alone, and asks for no credentials.
 func (p *Page) refuse(r *http.Request) *refusal {
 	if !p.knows(r.Host) {
 		return &refusal{http.StatusMisdirectedRequest, fmt.Sprintf("Host: %q: this page is at localhost, at IP addresses, and at names that the operator has listed: see %s", r.Host, p.options.HostsSetting)}

@@ -21,12 +21,12 @@ const (
 	slowness   = 50   // reading the rules may take this part of the time: 1 in so many
 )
 
-// sampler keeps the rates of the last 15 minutes. It reads a few counters every five seconds, and every second while somebody looks.
+// sampler keeps the rates of the last 15 minutes. The sampler reads a few counters every five seconds, and every second while somebody looks.
 type sampler struct {
 	source Source
 	wake   chan struct{} // somebody looks
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards all below
 	viewers int
 	points  []point
 	before  Totals
@@ -52,7 +52,7 @@ type curve struct {
 	then   Tally // at the last point
 
 	passed, denied, shadowed float64   // per second, between the last two readings
-	points                   []float32 // passed and denied per second, in turns, the oldest first
+	points                   []float32 // passed and denied per second, in turns, the oldest first; denied ones in shadow mode are denied here
 }
 
 // row is a rule as the page lists it.
@@ -67,7 +67,7 @@ type row struct {
 	Refused  uint64  `json:"denied"` // denials since the start
 }
 
-// state is what the page shows, without curves.
+// state is all that the page shows, without curves.
 type state struct {
 	Point     point   `json:"point"`
 	Unmatched float64 `json:"unmatched"` // descriptors per second, as the next
@@ -275,7 +275,8 @@ func (s *sampler) dropLocked(id any) {
 
 // point adds a point to a curve.
 func (c *curve) point(passed time.Duration) {
-	c.points = append(c.points, float32(rate(c.now.Passed, c.then.Passed, passed)), float32(rate(c.now.Denied, c.then.Denied, passed)))
+	c.points = append(c.points, float32(rate(c.now.Passed, c.then.Passed, passed)),
+		float32(rate(c.now.Denied+c.now.Shadowed, c.then.Denied+c.then.Shadowed, passed)))
 	c.then = c.now
 	if extra := len(c.points) - 2*curveSteps; extra > 0 {
 		c.points = slices.Delete(c.points, 0, extra)

@@ -41,7 +41,7 @@ func (c *counters) source() Source {
 	}
 }
 
-// decoded is what a viewer sees.
+// decoded returns the state, the points and the curves of a viewer.
 func (s *sampler) decoded(t *testing.T) (now state, points []point, curves map[string][]float64) {
 	t.Helper()
 	live, _ := s.now()

@@ -30,7 +30,7 @@ func (p *Page) authenticated(next http.Handler) http.Handler {
 	})
 }
 
-// login is what the template of the login form shows.
+// login is the data of the login form.
 type login struct {
 	Wrong  bool // the token of before
 	NoFile bool // nobody can log in

@@ -1,6 +1,6 @@
 // Package page is the admin page: the state of a running Weir for people, with forms to ask and to change.
 //
-// The page decides nothing: it asks the methods of the admin service in this process, and reads counters. It works without the internet:
+// The page decides nothing: it asks the methods of the admin service in this process, and reads counters. The page needs no internet:
 // templates, one style sheet and one script, all embedded. Every answer has a Content-Security-Policy that allows nothing inline. Requests
 // with a foreign Host or Origin are refused (DNS rebinding, cross-site requests), and with a token everybody must show it.
 package page
@@ -38,7 +38,7 @@ type Options struct {
 	Hosts        []string      // names that a Host header may have, without port, in any case; localhost and IP addresses always may
 	HostsSetting string        // the setting of Hosts, in errors
 
-	Version string // of the program
+	Version string // of the program; "" where unknown
 	Host    string // name of the machine
 }
 

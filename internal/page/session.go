@@ -16,8 +16,7 @@ import (
 // sessionAge is the time from a login to the next one.
 const sessionAge = 12 * time.Hour
 
-// A session is a cookie that somebody gets who has shown the token: an end and a random number, signed with the token (HMAC, RFC 2104).
-// The server remembers nothing. Another token ends all sessions.
+// A session is a cookie in place of the token: an end and a random number, signed with the token (HMAC, RFC 2104). The server remembers nothing. Another token ends all sessions.
 
 // cookieName returns the name of the cookie for a token. Browsers do not tell ports apart, and several Weirs may be at localhost.
 func cookieName(token string) string { return "weir_" + hex.EncodeToString(sign(token, "name"))[:8] }

@@ -35,7 +35,7 @@ type stream struct {
 	done    context.Context
 }
 
-// open begins a stream, or answers with the reason why there is none. The caller must call close.
+// open begins a stream, or answers with the reason against it. The caller must call close.
 func (p *Page) open(w http.ResponseWriter, r *http.Request, places chan struct{}) (s *stream, closing func()) {
 	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" && site != "none" {
 		fail(w, http.StatusForbidden, "requests of pages of other sites are refused")

@@ -71,7 +71,7 @@ func (a *Admin) open(o *server.Admin, logger *slog.Logger) (*certificates.Keeper
 // guarded reports whether clients must show a token or a certificate.
 func (a *Admin) guarded() bool { return a.TokenFile.Path != "" || a.TLS.Authorities.Path != "" }
 
-// allow returns an error for an address that others than this machine reach, unless clients must show who they are.
+// allow returns an error for an address that other machines reach, unless clients must show a token or a certificate.
 func (a *Admin) allow(at net.Addr) error {
 	tcp, ok := at.(*net.TCPAddr)
 	if !ok || tcp.IP.IsLoopback() || a.guarded() {
@@ -121,7 +121,7 @@ type tokenFile struct {
 	logger *slog.Logger
 	logged loglimit.Limiter
 
-	mu  sync.Mutex // guards what follows
+	mu  sync.Mutex // guards all below
 	now string     // "" after a failure
 	at  time.Time  // of the last read
 }

@@ -1,5 +1,5 @@
-// Package split divides the connections of one listener by protocol: HTTP/2, which clients of gRPC speak at once, and all other bytes,
-// which an HTTP/1 server reads. The first bytes decide, so nobody asks for credentials or reads a request here.
+// Package split divides the connections of one listener by protocol. Clients of gRPC begin with the preface of HTTP/2, and all other bytes are
+// for an HTTP/1 server. The first bytes decide, so nobody asks for credentials or reads a request here.
 //
 // Without TLS, browsers and curl speak HTTP/1. With TLS they offer both protocols, and [ALPN] chooses HTTP/1 for them.
 package split
@@ -54,10 +54,10 @@ func New(l net.Listener, o Options) *Splitter {
 	return s
 }
 
-// HTTP2 returns the listener of the connections that begin with the preface of HTTP/2. Its Close closes the Splitter.
+// HTTP2 returns the listener of the connections that begin with the preface of HTTP/2. A Close of the listener closes the Splitter.
 func (s *Splitter) HTTP2() net.Listener { return s.http2 }
 
-// HTTP1 returns the listener of all other connections. Its Close closes the Splitter.
+// HTTP1 returns the listener of all other connections. A Close of the listener closes the Splitter.
 func (s *Splitter) HTTP1() net.Listener { return s.http1 }
 
 // Close closes the listener, and the connections that neither side has taken. Connections that a side has taken go on.

@@ -136,7 +136,7 @@ func TestAHandshakeThatFailsClosesTheConnection(t *testing.T) {
 	})
 }
 
-// FuzzRead checks that no byte is lost or added, whatever the first ones are.
+// FuzzRead checks that no byte is lost or added, for any first bytes.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(preface), 3)
 	f.Add([]byte("PRI"), 1)

@@ -49,8 +49,12 @@ func (s *Server) newAdmin() error {
 
 	a := &s.options.Admin
 	host, _ := os.Hostname()
+	version := s.options.Version
+	if version == "unknown" { // as package version calls a build without one
+		version = ""
+	}
 	p, err := adminpage.New(adminpage.Options{
-		Service: service, Source: s.pageSource(), Logger: s.options.Logger, Version: s.options.Version, Host: host,
+		Service: service, Source: s.pageSource(), Logger: s.options.Logger, Version: version, Host: host,
 		Token: a.Token, TokenSetting: a.TokenSetting, Hosts: a.Hosts, HostsSetting: a.HostsSetting,
 	})
 	if err != nil {
@@ -145,8 +149,8 @@ func withConn(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, c)
 }
 
-// marked tells the Marker of a connection about requests, and adds the state of TLS to them: the package net/http finds it only in a
-// connection that is TLS itself.
+// marked tells the Marker of a connection about requests, and adds the state of TLS to them. The package net/http finds that
+// state only in a connection that is TLS itself.
 func marked(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		conn, _ := r.Context().Value(connKey{}).(net.Conn)

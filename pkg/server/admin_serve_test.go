@@ -142,7 +142,7 @@ func TestAdminCallsNeedTheToken(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(t.Context(), "authorization", "bearer "+token))
 		if name == "Watch" {
-			cancel() // it may wait for requests
+			cancel() // the call may wait for requests
 		}
 		if err := call(ctx); status.Code(err) == codes.Unauthenticated || name == "ListRules" && err != nil {
 			t.Errorf("%s with the token: got %v", name, err)

@@ -98,8 +98,9 @@ const minutes = 15;
 let span = 2; // minutes that the charts show: 2, 5 or 15, as far as the history goes
 
 class Chart {
-  constructor(figure, series, format) {
-    this.series = series; this.format = format; this.points = [];
+  // floor is the lowest value of a logarithmic scale, undefined for a linear scale from 0.
+  constructor(figure, series, format, floor) {
+    this.series = series; this.format = format; this.floor = floor; this.points = [];
     this.out = figure.querySelector('output');
     this.svg = svg('svg', {viewBox: '0 0 900 150', preserveAspectRatio: 'none', 'aria-hidden': 'true'});
     for (const y of [0.5, 75, 149.5]) this.svg.append(svg('line', {x1: 0, x2: 900, y1: y, y2: y, class: 'grid'}));
@@ -134,6 +135,10 @@ class Chart {
     for (const p of this.points) if (!best || Math.abs(p.t - t) < Math.abs(best.t - t)) best = p;
     return best && Math.abs(best.t - t) < 15000 ? best : undefined;
   }
+  y(v, max) {
+    const high = !this.floor ? v / max : v <= this.floor ? 0 : Math.log(v / this.floor) / Math.log(max / this.floor);
+    return (150 - 149 * high).toFixed(1);
+  }
   x(t) { return Math.round(9000 * (1 - (this.end - t) / (span * 60000))) / 10; }
   draw(all) {
     const points = this.points = all.filter(p => p.t >= all[all.length - 1].t - span * 60000);
@@ -142,22 +147,22 @@ class Chart {
     const stacked = this.series[0].stacked;
     let max = 0;
     for (const p of points) max = Math.max(max, stacked ? this.series.reduce((sum, s) => sum + p[s.key], 0) : Math.max(...this.series.map(s => p[s.key])));
-    max = nice(max);
+    max = this.floor ? Math.max(nice(max), 10 * this.floor) : nice(max);
     const low = points.map(() => 0);
     for (const s of this.series) {
       let line = '', area = '', back = [], last = 0;
       points.forEach((p, i) => {
         const from = stacked ? low[i] : 0, to = from + p[s.key];
         if (stacked) low[i] = to;
-        const x = this.x(p.t), y = (150 - 150 * to / max).toFixed(1);
+        const x = this.x(p.t), y = this.y(to, max);
         if (last && p.t - last > 20000) { area += close(back); back = []; line += 'M' + x + ' ' + y; area += 'M' + x + ' ' + y; }
         else { line += (line ? 'L' : 'M') + x + ' ' + y; area += (back.length ? 'L' : 'M') + x + ' ' + y; }
-        back.push(x + ' ' + (150 - 150 * from / max).toFixed(1));
+        back.push(x + ' ' + this.y(from, max));
         last = p.t;
       });
       s.path.setAttribute('d', stacked ? area + close(back) : line);
     }
-    put(this.top, max ? this.format(max) : ''); put(this.mid, max ? this.format(max / 2) : '');
+    put(this.top, max > 1e-9 ? this.format(max) : ''); put(this.mid, max > 1e-9 ? this.format(this.floor ? Math.sqrt(max * this.floor) : max / 2) : '');
     const p = points[points.length - 1];
     this.plot.setAttribute('aria-label', p ? 'now ' + this.series.map(s => s.label + ' ' + this.format(p[s.key])).join(', ') + '; at most ' + this.format(max) + ' in ' + span + ' minutes. Arrow keys read the past.' : 'no figures yet');
     this.read();
@@ -174,7 +179,7 @@ function nice(n) {
 const requestsChart = new Chart($('chart-requests'), [
   {name: 'denied', key: 'no', label: 'denied', stacked: true}, {name: 'passed', key: 'ok', label: 'passed', stacked: true}, {name: 'failed', key: 'bad', label: 'failed', stacked: true},
 ], rateOf);
-const timeChart = new Chart($('chart-time'), [{name: 'p99', key: 'p99', label: 'p99'}, {name: 'p50', key: 'p50', label: 'p50'}], time);
+const timeChart = new Chart($('chart-time'), [{name: 'p99', key: 'p99', label: 'p99'}, {name: 'p50', key: 'p50', label: 'p50'}], time, 1e-5);
 
 // ---- the state, once a second
 

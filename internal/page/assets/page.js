@@ -599,7 +599,7 @@ function requestRow(r, d) {
   else if (miss) what.push(miss.why || 'no rule matched', miss.beside && miss.beside.length ? el('small', {}, 'this level has ' + miss.beside.join(', ')) : '');
   else if (limit) what.push((limit.retryAfter && seconds(limit.retryAfter) ? 'passes in ' + time(seconds(limit.retryAfter)) + ', by ' : count(limit.remaining || 0) + ' left of ') + limitText(limit.limit), el('small', {}, [limit.source && 'by ' + limit.source, 'in ' + time(seconds(r.took)), limit.grant && 'grant ' + limit.grant].filter(Boolean).join(', ')));
   const hits = d.hits && d.hits !== '1' ? ' × ' + d.hits : '';
-  return el('tr', {class: kind}, el('td', {}, el('time', {datetime: r.at}, clock(r.at))), el('td', {}, el('span', {class: 'tag ' + kind}, text)),
+  return el('tr', {}, el('td', {}, el('time', {datetime: r.at}, clock(r.at))), el('td', {}, el('span', {class: 'tag ' + kind}, text)),
     el('th', {scope: 'row'}, el('code', {}, entriesText(d.entries) + hits), el('small', {}, r.domain)),
     el('td', {}, d.rule || '–', d.file ? el('small', {}, near(d.file, d.line)) : ''), el('td', {}, what));
 }

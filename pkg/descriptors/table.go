@@ -34,7 +34,7 @@ type Table struct {
 //	value,requests_per_unit[,unit[,burst]]
 //
 // The first line may have these names. A unit is as in a rule, for a period of one such unit. Without a unit or a burst, the unit or
-// burst of the limit holds. The values must differ. Blank lines do not count, and a byte order mark of UTF-8 neither. Values are compared byte by
+// burst of the limit holds. The values must differ, and have no line break. Blank lines do not count, and a byte order mark of UTF-8 neither. Values are compared byte by
 // byte: a `*` is a plain character.
 //
 // [Load] reports the mistakes in a table, see [Table.Err], and finds more of them in combination with a limit. NewTable does not keep data.
@@ -96,16 +96,15 @@ func (t *Table) read(data []byte) {
 	}
 	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
 	t.rows.grow(data)
-	records := csv.NewReader(bytes.NewReader(data))
+	records := csv.NewReader(&tableLines{table: t, rest: data})
 	records.FieldsPerRecord, records.ReuseRecord = -1, true
 	for first := true; len(t.mistakes) <= maxMistakes; first = false {
-		begin := records.InputOffset()
 		record, err := records.Read()
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if syntax, ok := errors.AsType[*csv.ParseError](err); ok {
-			t.fail(syntax.StartLine, "", "has a wrong quote: a text with a comma or a quote stands in quotes, with each quote in it doubled")
+			t.fail(syntax.StartLine, "", wrongQuote)
 			continue
 		}
 		if err != nil { // bytes in memory have no other
@@ -113,15 +112,66 @@ func (t *Table) read(data []byte) {
 			return
 		}
 		line, _ := records.FieldPos(0)
-		comment := bytes.HasPrefix(bytes.TrimLeft(data[begin:], "\r\n"), []byte("#"))
-		if comment {
-			t.fail(line, "", "begins with #, and a table has no comments: must be left out, or begin with a value in quotes")
-			continue
-		}
 		t.record(record, line, first)
 	}
 	if len(t.rows.all) == 0 && len(t.mistakes) == 0 {
 		t.fail(1, "", "has no lines, must have at least one: "+mustBeLine)
+	}
+}
+
+// wrongQuote is the mistake of a line whose quotes are no CSV.
+const wrongQuote = "has a wrong quote: a text with a comma or a quote stands in quotes, with each quote in it doubled, and has no line break"
+
+// maxTableLine bounds a line, in bytes: the fields of a line take up to 80 bytes of memory each while it is read.
+const maxTableLine = 64 << 10
+
+// tableLines reads the lines of a table, each of which can be a record. Read replaces all other lines by blank ones, and records why.
+type tableLines struct {
+	table  *Table
+	rest   []byte // to be read
+	line   []byte // of it, the rest of the line that was begun
+	number int    // of that line
+}
+
+// Read implements [io.Reader].
+func (l *tableLines) Read(p []byte) (n int, err error) {
+	for n < len(p) && len(l.table.mistakes) <= maxMistakes {
+		if len(l.line) == 0 {
+			if len(l.rest) == 0 {
+				break
+			}
+			l.next()
+		}
+		copied := copy(p[n:], l.line)
+		n, l.line = n+copied, l.line[copied:]
+	}
+	if n == 0 {
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+// next begins the next line.
+func (l *tableLines) next() {
+	end := bytes.IndexByte(l.rest, '\n') + 1
+	if end == 0 {
+		end = len(l.rest)
+	}
+	l.line, l.rest = l.rest[:end], l.rest[end:]
+	l.number++
+	switch {
+	case len(l.line) > maxTableLine:
+		l.table.fail(l.number, "", "has %d bytes, must be a line of at most %d", len(l.line), maxTableLine)
+	case l.line[0] == '#':
+		l.table.fail(l.number, "", "begins with #, and a table has no comments: must be left out, or begin with a value in quotes")
+	case bytes.Count(l.line, []byte{'"'})%2 != 0:
+		l.table.fail(l.number, "", wrongQuote)
+	default:
+		return
+	}
+	l.line = l.line[len(l.line)-1:] // the line break, or one byte of the last line
+	if l.line[0] != '\n' {
+		l.line = nil
 	}
 }
 

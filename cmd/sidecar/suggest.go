@@ -126,7 +126,7 @@ func suggestedRules(r *suggest.Result) (*descriptors.Rules, error) {
 	}
 	var sources []descriptors.Source
 	for _, d := range documents {
-		sources = append(sources, descriptors.Source{Name: "suggested for " + d.Domain, Data: []byte(d.YAML)})
+		sources = append(sources, descriptors.Source{Name: "suggested for " + d.Domain, Data: []byte(d.YAML), Table: r.Table})
 	}
 	rules, _, err := descriptors.Load(sources, descriptors.Options{})
 	return rules, err
@@ -209,6 +209,7 @@ func writeSkipped(out io.Writer, r *suggest.Result) {
 	}{
 		{r.Skipped.Overrides, "a limit that came with the request"}, {r.Skipped.Refunds, "a refund"}, {r.Skipped.Probes, "hits 0"},
 		{r.Skipped.Holders, "a rule with hold"}, {r.Skipped.Unlimited, "an unlimited rule"},
+		{r.Skipped.Tabled, "numbers in a table"},
 		{r.Skipped.Untracked, "no room for its key: a larger --max-keys counts more"},
 	} {
 		if k.n > 0 {

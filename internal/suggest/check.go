@@ -3,7 +3,7 @@ package suggest
 import "github.com/weirproxy/weir/internal/simulate"
 
 // Check compares the suggestions with a simulation under the rules of Documents, and notes the denials of each rule. Check raises the limits of
-// rules with too many denials. Then the new rules must be simulated again.
+// rules with too many denials. Then the new rules must be simulated again. A rule with a table is not checked.
 func (r *Result) Check(s *simulate.Result, g Goal) (raised bool) {
 	type name struct{ domain, rule string }
 	rows := make(map[name]*simulate.Rule, len(s.Rules))
@@ -12,7 +12,7 @@ func (r *Result) Check(s *simulate.Result, g Goal) (raised bool) {
 	}
 	for _, shape := range r.Shapes {
 		row := rows[name{shape.Domain, shape.Rule}]
-		if row == nil {
+		if row == nil || shape.hasTable() { // keys in the table have denials too
 			continue
 		}
 		denied := row.Denied + row.Shadowed

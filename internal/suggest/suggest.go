@@ -57,6 +57,7 @@ type Skipped struct {
 	Probes    uint64 `json:"probes"`
 	Holders   uint64 `json:"holders"`   // begins and ends of holders: their hits in flight need another count
 	Unlimited uint64 `json:"unlimited"` // of rules that let all pass
+	Tabled    uint64 `json:"tabled"`    // with numbers of their own in a table
 	Untracked uint64 `json:"untracked"` // of keys or shapes beyond the bound
 }
 
@@ -126,12 +127,28 @@ func (c *Collector) Add(r *records.Record) {
 		case rule != nil && rule.Unlimited:
 			c.skipped.Unlimited++
 			continue
+		case tabled(rule, d.Entries):
+			c.skipped.Tabled++
+			continue
 		}
 		s := c.shape(r.Request.Domain, rule, d.Entries)
 		if s == nil || !c.hit(s, r, d) {
 			c.skipped.Untracked++
 		}
 	}
+}
+
+// tabled reports whether a table has numbers for a descriptor. rule may be nil.
+func tabled(rule *descriptors.Rule, entries []limiter.Entry) bool {
+	if rule != nil {
+		for n := range rule.Limits {
+			var l descriptors.Limit
+			if rule.LimitFor(n, entries, &l) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // shape returns the shape of a descriptor; nil if there are too many.

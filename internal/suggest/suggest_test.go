@@ -233,6 +233,39 @@ func TestSkippedDescriptors(t *testing.T) {
 	}
 }
 
+// Keys with numbers in a table keep these: only other keys count, and the rule keeps its table.
+func TestTablesStay(t *testing.T) {
+	table := descriptors.NewTable("rules/tables/t.csv", []byte("big,1000\n"))
+	source := descriptors.Source{
+		Name: "rules/edge.yaml", Table: func(string) (*descriptors.Table, error) { return table, nil },
+		Data: []byte("domain: edge\ndescriptors:\n- {key: client, rate_limit: {table: tables/t.csv, unit: minute, requests_per_unit: 5}}\n"),
+	}
+	rules, _, err := descriptors.Load([]descriptors.Source{source}, descriptors.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	traffic := []*records.Record{record(0, 900, "client", "big"), record(0, 7, "client", "small")}
+	r, documents := suggestions(t, Options{Rules: rules}, Goal{Keys: 1, Unit: descriptors.Minute}, traffic)
+	if r.Skipped.Tabled != 1 || !strings.Contains(documents[0], "rate_limit: {table: tables/t.csv, unit: minute, requests_per_unit: 7}") {
+		t.Errorf("%+v\n%s", r.Skipped, documents[0])
+	}
+	again, _, err := descriptors.Load([]descriptors.Source{{Name: "x", Data: []byte(documents[0]), Table: r.Table}}, descriptors.Options{})
+	if err != nil || again.Domains()[0].Match(traffic[0].Request.Descriptors[0].Entries).Limits[0].Table() != table {
+		t.Errorf("the suggested rules: %v", err)
+	}
+	s, err := simulate.New(simulate.Options{Rules: again})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for _, one := range traffic {
+		s.Decide(one)
+	}
+	if got := s.Result(); got.Denied != 0 || r.Check(&got, Goal{Keys: 1}) || r.Shapes[0].Checked {
+		t.Errorf("%+v", got)
+	}
+}
+
 // Clients may send any keys: shapes are bounded.
 func TestShapesAreBounded(t *testing.T) {
 	c := New(Options{})

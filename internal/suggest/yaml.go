@@ -3,7 +3,9 @@ package suggest
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -155,6 +157,9 @@ func (s *Shape) limitOf(l *Limit) *yaml.Node {
 	if l.of.Name != "" {
 		add("name", text(l.of.Name))
 	}
+	if t := l.of.Table(); t != nil {
+		add("table", text(s.tableName(t)))
+	}
 	if l.of.Algorithm != algorithms.FixedWindow {
 		add("algorithm", text(l.of.Algorithm.String()))
 	}
@@ -174,6 +179,32 @@ func (s *Shape) limitOf(l *Limit) *yaml.Node {
 		add("count_rejected", plain(strconv.FormatBool(l.of.CountRejected)))
 	}
 	return node
+}
+
+// tableName returns the name of a table beside the file of the rule, as the rule has it.
+func (s *Shape) tableName(t *descriptors.Table) string {
+	name, err := filepath.Rel(filepath.Dir(s.File), t.File())
+	if err != nil {
+		return t.File()
+	}
+	return filepath.ToSlash(name)
+}
+
+// Table returns the table of a name in Documents, for descriptors.Source.
+func (r *Result) Table(name string) (*descriptors.Table, error) {
+	for _, s := range r.Shapes {
+		for i := range s.Limits {
+			if t := s.Limits[i].of.Table(); t != nil && s.tableName(t) == name {
+				return t, nil
+			}
+		}
+	}
+	return nil, errors.New("is not in the rules")
+}
+
+// hasTable reports whether some keys have numbers of their own.
+func (s *Shape) hasTable() bool {
+	return slices.ContainsFunc(s.Limits, func(l Limit) bool { return l.of.Table() != nil })
 }
 
 // comment says how many hits the keys have.

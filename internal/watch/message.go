@@ -3,6 +3,7 @@ package watch
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -13,18 +14,61 @@ import (
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
+// slab makes values of one type many at a time: a message has a dozen small parts for each request.
+type slab[T any] struct {
+	free []T
+	size int // values that are made at a time
+}
+
+func (s *slab[T]) next() *T {
+	if len(s.free) == 0 {
+		s.free = make([]T, s.size)
+	}
+	one := &s.free[0]
+	s.free = s.free[1:]
+	return one
+}
+
+// maxSlab is the most values that are made at a time.
+const maxSlab = 64
+
+// parts makes the parts of one message.
+type parts struct {
+	requests    slab[adminv1.WatchedRequest]
+	times       slab[timestamppb.Timestamp]
+	durations   slab[durationpb.Duration]
+	descriptors slab[adminv1.WatchedDescriptor]
+	entries     slab[adminv1.Entry]
+	limits      slab[adminv1.WatchedLimit]
+	known       map[*descriptors.Limit]*adminv1.Limit // by limit
+}
+
+func newParts(events int) *parts {
+	n := min(events, maxSlab)
+	p := &parts{known: make(map[*descriptors.Limit]*adminv1.Limit)}
+	p.requests.size, p.times.size, p.durations.size = n, n, 3*n
+	p.descriptors.size, p.entries.size, p.limits.size = n, 2*n, n
+	return p
+}
+
+func (p *parts) duration(d time.Duration) *durationpb.Duration {
+	out := p.durations.next()
+	out.Seconds, out.Nanos = int64(d/time.Second), int32(d%time.Second)
+	return out
+}
+
 // message returns requests as a message. rules returns the rules in force.
 func message(rules func() *descriptors.Rules, events []*event) *adminv1.WatchResponse {
 	m := &adminv1.WatchResponse{Requests: make([]*adminv1.WatchedRequest, 0, len(events))}
-	limits := make(map[*descriptors.Limit]*adminv1.Limit)
+	p := newParts(len(events))
 	for _, e := range events {
-		out := &adminv1.WatchedRequest{
-			At: timestamppb.New(e.begun), Took: durationpb.New(e.took), Domain: valid(e.domain), OverLimit: e.overLimit, Error: valid(e.failure),
-			Descriptors: make([]*adminv1.WatchedDescriptor, 0, len(e.descriptors)),
-		}
+		out, at := p.requests.next(), p.times.next()
+		at.Seconds, at.Nanos = e.begun.Unix(), int32(e.begun.Nanosecond())
+		out.At, out.Took, out.Domain, out.OverLimit, out.Error = at, p.duration(e.took), valid(e.domain), e.overLimit, valid(e.failure)
+		out.Descriptors = make([]*adminv1.WatchedDescriptor, 0, len(e.descriptors))
 		for i := range e.descriptors {
 			d := &e.descriptors[i]
-			one := descriptorMessage(d, e.told, limits)
+			one := p.descriptor(d, e.told)
 			one.NearestMiss = nearest(rules, e, d)
 			out.Descriptors = append(out.Descriptors, one)
 		}
@@ -33,32 +77,28 @@ func message(rules func() *descriptors.Rules, events []*event) *adminv1.WatchRes
 	return m
 }
 
-// descriptorMessage returns a descriptor as a message, without a nearest miss. limits has the messages of earlier limits.
-func descriptorMessage(d *descriptor, told bool, limits map[*descriptors.Limit]*adminv1.Limit) *adminv1.WatchedDescriptor {
-	out := &adminv1.WatchedDescriptor{Hits: d.hits, Outcome: d.outcome, Entries: make([]*adminv1.Entry, 0, len(d.entries))}
+// descriptor returns a descriptor as a message, without a nearest miss.
+func (p *parts) descriptor(d *descriptor, told bool) *adminv1.WatchedDescriptor {
+	out := p.descriptors.next()
+	out.Hits, out.Outcome, out.Entries = d.hits, d.outcome, make([]*adminv1.Entry, 0, len(d.entries))
 	for _, e := range d.entries {
-		out.Entries = append(out.Entries, &adminv1.Entry{Key: valid(e.Key), Value: valid(e.Value)})
+		entry := p.entries.next()
+		entry.Key, entry.Value = valid(e.Key), valid(e.Value)
+		out.Entries = append(out.Entries, entry)
 	}
 	if d.rule != nil {
 		out.Rule, out.File, out.Line = d.rule.Path, d.rule.File, uint32(d.rule.Line)
 	}
-	if d.grant != nil {
-		out.Grant = d.grant.ID
-	}
 	for i := range d.limits {
 		l := &d.limits[i]
-		of := limits[l.limit]
+		of := p.known[l.limit]
 		if of == nil {
 			of = render.Limit(l.limit)
-			limits[l.limit] = of
+			p.known[l.limit] = of
 		}
-		one := &adminv1.WatchedLimit{
-			Key: valid(l.key), Limit: of, Allowed: l.decision.Allowed, Remaining: l.decision.Remaining,
-			RetryAfter: durationpb.New(l.decision.RetryAfter), ResetAfter: durationpb.New(l.decision.ResetAfter),
-		}
-		if l.grant != nil {
-			one.Grant = l.grant.ID
-		}
+		one := p.limits.next()
+		one.Key, one.Limit, one.Allowed, one.Remaining = valid(l.key), of, l.decision.Allowed, l.decision.Remaining
+		one.RetryAfter, one.ResetAfter = p.duration(l.decision.RetryAfter), p.duration(l.decision.ResetAfter)
 		if told {
 			one.Source = source(l.source)
 		}

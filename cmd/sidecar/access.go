@@ -23,10 +23,14 @@ func addAccess(cmd *cobra.Command) {
 	flags.String("tls-key", "", "`file` with the key of --tls-cert, PEM")
 }
 
+// maxAnswer bounds a message of the admin service, in bytes. Many grants, or the nearest misses of many descriptors, take more than the 4 MiB
+// that gRPC allows by default.
+const maxAnswer = 256 << 20
+
 // connect returns a connection to the admin service, with the token and the certificates of the flags of addAccess. The caller closes it.
 func connect(cmd *cobra.Command, server string) (*grpc.ClientConn, error) {
 	flag := func(name string) string { return cmd.Flag(name).Value.String() }
-	options := []grpc.DialOption{grpc.WithNoProxy()}
+	options := []grpc.DialOption{grpc.WithNoProxy(), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer))}
 	files := certificates.Files{
 		Certificate: certificates.File{Name: "--tls-cert", Path: flag("tls-cert")},
 		Key:         certificates.File{Name: "--tls-key", Path: flag("tls-key")},

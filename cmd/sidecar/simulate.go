@@ -161,6 +161,9 @@ func (p *percentage) Set(s string) error {
 		return fmt.Errorf("%q: must be a percentage from 0%% to 100%%, such as 0.5%%", s)
 	}
 	p.part, p.given = n/100, true
+	if nearest, err := strconv.ParseFloat(number+"e-2", 64); err == nil { // 0.7/100 is less than 7/1000
+		p.part = nearest
+	}
 	return nil
 }
 
@@ -169,7 +172,8 @@ func (p *percentage) String() string {
 	if !p.given {
 		return ""
 	}
-	return strconv.FormatFloat(100*p.part, 'f', -1, 64) + "%"
+	short, _ := strconv.ParseFloat(strconv.FormatFloat(100*p.part, 'g', 15, 64), 64) // 100*0.29 is less than 29
+	return strconv.FormatFloat(short, 'f', -1, 64) + "%"
 }
 
 // Type implements [pflag.Value].

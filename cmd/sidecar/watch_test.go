@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"regexp"
 	"strings"
 	"testing"
@@ -171,4 +172,30 @@ func TestLogLevelChangesTheLogOfARunningSidecar(t *testing.T) {
 		ask("path", "/cart")
 	}
 	r.await(t, "a request was denied")
+}
+
+// Each descriptor of a request may have a nearest miss with many entries. gRPC refuses messages above 4 MiB unless the client says more.
+func TestWatchShowsARequestWithManyMisses(t *testing.T) {
+	rules := "domain: edge\ndescriptors:\n"
+	for i := range 30 {
+		rules += fmt.Sprintf("  - {key: path, value: /%d%s, rate_limit: {unit: hour, requests_per_unit: 2}}\n", i, strings.Repeat("x", 240))
+	}
+	r := start(t, "--rules", rulesFile(t, rules))
+	out, ended := new(logtest.Log), make(chan error, 1)
+	go func() {
+		ended <- run(t.Context(), []string{"watch", "--server=" + r.address["admin tcp"], "--count=1"}, strings.NewReader(""), out, out)
+	}()
+	out.Await(t, 0, logtest.Has("TIME ")) // the watch has begun
+	request := &ratelimitv3.RateLimitRequest{Domain: "edge"}
+	for range 1000 {
+		request.Descriptors = append(request.Descriptors, &commonv3.RateLimitDescriptor{
+			Entries: []*commonv3.RateLimitDescriptor_Entry{{Key: "path", Value: "/"}},
+		})
+	}
+	if _, err := ratelimitv3.NewRateLimitServiceClient(r.dial(t, r.address["grpc tcp"])).ShouldRateLimit(t.Context(), request); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("the watch ended: %v", err)
+	}
 }

@@ -228,3 +228,20 @@ func await(t *testing.T, l *limiter.Limiter, want map[string]uint32) {
 	t.Helper()
 	eventually(t, 30*time.Second, func() string { return cmp.Diff(want, inForce(l)) })
 }
+
+// All files of the directory and below are rule files, except tables.
+func TestATableBesideRuleFilesIsNoRuleFile(t *testing.T) {
+	root := t.TempDir()
+	lay(t, root, map[string]string{
+		"config/deep/rules": "domain: shop\ndescriptors:\n- {key: k, rate_limit: {table: t.csv, unit: hour, requests_per_unit: 1}}\n",
+		"config/deep/t.csv": "gold,50\n", "config/deep/unused.csv": "not a table\n",
+	})
+	l, _, err := load(t, root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	result, err := l.Allow(t.Context(), "shop", limiter.Entry{Key: "k", Value: "gold"})
+	if err != nil || result.Limit != 50 || result.Remaining != 49 {
+		t.Errorf("got %+v, %v; want the 50 of the table", result, err)
+	}
+}

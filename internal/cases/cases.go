@@ -1,7 +1,7 @@
-// Package cases runs tests of rules: a file of cases says which requests come when, and what the answers must be. The requests go through
-// the real limiter and a store in memory, in virtual time, so that a test of days takes microseconds and has the same result each time.
+// Package cases runs tests of rules. A file of cases has requests with their times, and the expected answers. The requests go through the
+// real limiter and a store in memory, in virtual time. So a test of days takes microseconds, and has the same result each time.
 //
-// The package decides what a file of cases means, and whether an answer is as expected. Package limiter makes the answers.
+// The package decides about the meaning of a file of cases, and whether an answer is as expected. Package limiter makes the answers.
 package cases
 
 import (
@@ -27,7 +27,7 @@ type Test struct {
 	Steps  []Step    // at least one
 }
 
-// Step is one request, or the same one several times at one instant, and what its answers must be.
+// Step is one request, or the same one several times at one instant, and the expected answers.
 type Step struct {
 	Line        int           // in the file, from 1
 	At          time.Duration // since the start; not before the step above
@@ -36,7 +36,7 @@ type Step struct {
 	Verdict     string        // "ok" or "over_limit", of each time; "" for any
 }
 
-// Descriptor is a descriptor of a request, and what its status must be. The zero value of an expectation is none.
+// Descriptor is a descriptor of a request, and the expected status. The zero value of an expectation stands for any status.
 type Descriptor struct {
 	limiter.Descriptor
 
@@ -76,7 +76,7 @@ func Outcomes() []string {
 	return []string{ok, overLimit, shadowed, unlimited, replaced, notLimited, unmatched, noDomain}
 }
 
-// Result is what became of one test.
+// Result is the outcome of one test.
 type Result struct {
 	*Test
 	Failures descriptors.Errors // each with the line of its step or descriptor; none: the test passed

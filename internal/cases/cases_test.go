@@ -224,7 +224,7 @@ tests:
 			`dir/c.yaml:2: start: is "yesterday", must be an instant of the years 1971 to 2200, such as 2026-01-01T00:00:00Z`,
 			`dir/c.yaml:4: tests[0].start: is "1969-01-01T00:00:00Z", must be an instant of the years 1971 to 2200, such as 2026-01-01T00:00:00Z`,
 			"dir/c.yaml:4: tests[0].steps: must be a list of steps, at least one",
-			"dir/c.yaml:5: tests[1].name: is missing, must say what the test claims",
+			"dir/c.yaml:5: tests[1].name: is missing, must be the claim of the test",
 			"dir/c.yaml:5: tests[1].domain: is missing, must be the name of a domain, here or for the whole file",
 			`dir/c.yaml:5: tests[1].steps[0].descriptor: "a": must be key=value`,
 			"dir/c.yaml:5: tests[1]: expects nothing, must have a step with an expectation: verdict, rule, outcome, requests, remaining, wait or reset",
@@ -307,7 +307,7 @@ func TestJUnitNamesFailuresAndMistakes(t *testing.T) {
 	}
 }
 
-// FuzzRead: any file of cases is read or refused, and what is read runs.
+// FuzzRead: any file of cases is refused, or is read and runs.
 func FuzzRead(f *testing.F) {
 	f.Add("rules: r\ndomain: d\ntests: [{name: x, steps: [{at: 1s, descriptor: a=b, times: 3, wait: 1s, limit: {requests_per_unit: 1, unit: day}}]}]\n")
 	f.Add("rules: [r]\ntests:\n- name: x\n  domain: d\n  start: 2026-01-01T00:00:00Z\n  steps:\n  - {descriptors: [a=b, {descriptor: c=d, hits: 0}], verdict: ok}\n")

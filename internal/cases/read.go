@@ -178,7 +178,7 @@ func (r *reader) test(n *yaml.Node, path, domain string, start time.Time) Test {
 		t.Start = r.start(all["start"], path+".start")
 	}
 	if t.Name == "" {
-		r.fail(n, path+".name", "is missing, must say what the test claims")
+		r.fail(n, path+".name", "is missing, must be the claim of the test")
 	}
 	if t.Domain == "" {
 		r.fail(n, path+".domain", "is missing, must be the name of a domain, here or for the whole file")

@@ -12,7 +12,7 @@ import (
 	"github.com/weirproxy/weir/pkg/store/memstore"
 )
 
-// Run runs the tests of a file under rules, each from an empty store. The error is that of ctx, or of an option.
+// Run runs the tests of a file under rules, each from an empty store. The error comes from ctx, or from an option.
 func Run(ctx context.Context, f *File, rules *descriptors.Rules, o limiter.Options) ([]Result, error) {
 	var all []Result
 	for i := range f.Tests {

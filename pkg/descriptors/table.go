@@ -120,7 +120,7 @@ func (t *Table) read(data []byte) {
 }
 
 // wrongQuote is the mistake of a line whose quotes are no CSV.
-const wrongQuote = "has a wrong quote: a text with a comma or a quote stands in quotes, with each quote in it doubled, and has no line break"
+const wrongQuote = "has a wrong quote: a text with a comma stands in quotes, with each quote in it doubled, and has no line break"
 
 // maxTableLine bounds a line, in bytes: the fields of a line take up to 80 bytes of memory each while it is read.
 const maxTableLine = 64 << 10

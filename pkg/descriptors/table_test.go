@@ -147,7 +147,7 @@ func TestTableReportsEveryMistakeWithItsLine(t *testing.T) {
 		{"names later", "a,1\nvalue,requests_per_unit\n", []string{`t.csv:2: requests_per_unit: is "requests_per_unit", must be a whole number from 0 to 4294967295`}},
 		{"semicolons", "a;1\n", []string{`t.csv:1: has 1 columns, must be value,requests_per_unit[,unit[,burst]], with commas between`}},
 		{"a quote inside", "a\"b,1\nc,2\nd,\n", []string{
-			`t.csv:1: has a wrong quote: a text with a comma or a quote stands in quotes, with each quote in it doubled, and has no line break`,
+			`t.csv:1: has a wrong quote: a text with a comma stands in quotes, with each quote in it doubled, and has no line break`,
 			`t.csv:3: requests_per_unit: is "", must be a whole number from 0 to 4294967295`,
 		}},
 		{"a long line", "a,1\n" + strings.Repeat(",", maxTableLine) + "\nb,x\n", []string{
@@ -156,13 +156,13 @@ func TestTableReportsEveryMistakeWithItsLine(t *testing.T) {
 		}},
 		{"many columns", strings.Repeat(",", 1000), []string{`t.csv:1: has 1001 columns, must be value,requests_per_unit[,unit[,burst]]`}},
 		{"a value of two lines", "\"a\nb\",1\nc,x\n#d", []string{
-			`t.csv:1: has a wrong quote: a text with a comma or a quote stands in quotes, with each quote in it doubled, and has no line break`,
-			`t.csv:2: has a wrong quote: a text with a comma or a quote stands in quotes, with each quote in it doubled, and has no line break`,
+			`t.csv:1: has a wrong quote: a text with a comma stands in quotes, with each quote in it doubled, and has no line break`,
+			`t.csv:2: has a wrong quote: a text with a comma stands in quotes, with each quote in it doubled, and has no line break`,
 			`t.csv:3: requests_per_unit: is "x", must be a whole number from 0 to 4294967295`,
 			`t.csv:4: begins with #, and a table has no comments: must be left out, or begin with a value in quotes`,
 		}},
 		{"a quote without end", "a,1\n\"b,1\nc,2\n", []string{
-			`t.csv:2: has a wrong quote: a text with a comma or a quote stands in quotes, with each quote in it doubled, and has no line break`,
+			`t.csv:2: has a wrong quote: a text with a comma stands in quotes, with each quote in it doubled, and has no line break`,
 		}},
 		{"UTF-16", "\xff\xfea\x00,\x001\x00", []string{`t.csv:1: is UTF-16, must be UTF-8`}},
 		{"Latin-1", "caf\xe9,1\n", []string{`t.csv:1: value: "caf\xe9" is not UTF-8, which Envoy sends`}},

@@ -32,7 +32,7 @@ func (l *Limit) WithoutTable() Limit {
 }
 
 // LimitFor writes limit n of the rule to a limit, with the numbers for a descriptor. A table may have numbers for the value of the entry at
-// the rule's last level. That is the value in the descriptor, even where the rule has a wildcard. found is false if the limit has no table,
+// the rule's last level. The value is as in the descriptor, even where the rule has a wildcard. found is false if the limit has no table,
 // or the table does not have that value; the numbers are then the rule's own. The rule must match the descriptor. LimitFor does not allocate.
 func (r *Rule) LimitFor(n int, entries []Entry, to *Limit) (found bool) {
 	l := &r.Limits[n]

@@ -132,8 +132,8 @@ func newGrants() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "grants [--server ADDRESS]",
 		Short: "List the grants in force, the next one to end first",
-		Long: `List the grants in force of a running sidecar, the next one to end first: each with its key, its limit, its end and its reason. A grant
-whose rule is gone is listed as one without effect.`,
+		Long: `List the grants in force of a running sidecar, the next one to end first. The list has the key, the limit, the end and the reason of each
+grant. A grant without a rule is listed as one without effect.`,
 		Args: arguments(0, 0, "none"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := outputFormat(output); err != nil {

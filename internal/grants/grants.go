@@ -1,5 +1,5 @@
-// Package grants keeps the grants of a limiter: other limits for single keys, until an instant. A Keeper checks a grant, keeps it where
-// it outlives the process if there is such a place, puts it in force, and writes each change to the log.
+// Package grants keeps the grants of a limiter: other limits for single keys, until an instant. A Keeper checks a grant, keeps
+// the grant in the best place that there is, puts the grant in force, and logs each change.
 //
 // There are three places:
 //
@@ -7,7 +7,7 @@
 //	a state directory  one file, to which each change is appended before it counts; see journal
 //	Redis              shared by all processes under one prefix, which look for changes about twice a second; see shared
 //
-// A Keeper ends a grant by the wall clock of its process. [limiter.Grant] says what a grant changes.
+// A Keeper ends a grant by the wall clock of its process. See [limiter.Grant] for the effect of a grant.
 package grants
 
 import (
@@ -29,7 +29,7 @@ const DefaultMax = 100_000
 
 // Options configures Open. Limiter and Logger must be given.
 type Options struct {
-	Limiter *limiter.Limiter // whose Options.Now is the clock of the process
+	Limiter *limiter.Limiter // with an Options.Now, the clock of the process
 	Max     int              // most grants; 0 means DefaultMax
 	Dir     string           // where grants outlive the process; "" for none. Another process must not use the directory
 	Redis   Redis            // where processes share grants; nil: not. Must be nil with a Dir
@@ -43,7 +43,7 @@ type Keeper struct {
 	shared  *shared  // nil without Redis
 
 	mu    sync.Mutex                // held while grants change; guards the fields below
-	slots map[string]*limiter.Grant // that are kept, by slot; with Redis also the ended ones that Redis still has
+	slots map[string]*limiter.Grant // kept grants by slot; with Redis also the ended ones that Redis still has
 	byID  map[string]string         // the slots
 	next  time.Time                 // the earliest end of a grant in force; zero: none
 

@@ -22,7 +22,7 @@ import (
 // counts. A line that a crash cut off has no line break, and is ignored. The file is written anew when most of its lines no longer
 // matter: to "grants.new", which then takes the name of the file.
 //
-// While the file cannot be written, as on a full disk, the grants are in memory alone, and the Keeper tries to write the file anew.
+// On a full disk the grants are in memory alone. The Keeper then tries again to write the file anew.
 type journal struct {
 	path   string
 	file   *os.File // nil while failed is set
@@ -42,7 +42,7 @@ type change struct {
 // Bounds of a journal.
 const (
 	maxLine    = 64 << 10 // bytes: several times a grant of the largest size
-	spareLines = 1000     // that do not matter, from which on a journal may be written anew
+	spareLines = 1000     // lines without a meaning, from which on a journal may be written anew
 )
 
 // openJournalLocked loads the grants in the directory. mu must be held.
@@ -54,7 +54,7 @@ func (k *Keeper) openJournalLocked(ctx context.Context) {
 	aside := k.journal.path + ".refused-" + now.UTC().Format("20060102T150405.000000000Z")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		data = nil // or a part
-		logger.LogAttrs(ctx, slog.LevelError, "saved grants cannot be read: there are none in force",
+		logger.LogAttrs(ctx, slog.LevelError, "saved grants cannot be read: no grant is in force",
 			slog.String("file", k.journal.path), slog.String("error", err.Error()),
 			slog.String("set_aside", aside), slog.Any("not_set_aside", os.Rename(k.journal.path, aside)))
 	}

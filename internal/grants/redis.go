@@ -23,10 +23,10 @@ type Redis interface {
 var scripts embed.FS
 
 // shared is the grants in Redis. Each change there gets the next version. A process asks for the changes after the version that it knows,
-// about twice a second: that is one short script, which survives each failover, and which no message can be lost of.
+// about twice a second, with one short script. No message can be lost, and a failover changes nothing.
 //
 // An epoch is a text that Redis gets with the first grant. Another epoch, or an older version, says that Redis lost data, as after a restart
-// without persistence. The processes then restore the grants that they know. They restore no grant that has been changed since.
+// without persistence. The processes then restore the grants that they know. A grant that has changed since is not restored.
 type shared struct {
 	redis   Redis
 	epoch   string // "": unknown
@@ -43,7 +43,7 @@ const (
 	countEvery  = time.Minute // between two looks whether Redis has as many grants as known here
 )
 
-// keys returns the keys in Redis. Their braces make one slot of a cluster.
+// keys returns the keys in Redis. The braces make one slot of a cluster.
 func keys() []string {
 	return []string{"{grants}", "{grants}:changes", "{grants}:ends", "{grants}:meta"}
 }
@@ -72,7 +72,7 @@ func (k *Keeper) change(ctx context.Context, what string, args ...string) (outco
 	return answer[0], answer[1], nil
 }
 
-var errAnswer = errors.New("an answer of another form than that of the script")
+var errAnswer = errors.New("an answer in a form that the script does not have")
 
 // item returns the arguments of a grant.
 func item(at string, g *limiter.Grant) []string {

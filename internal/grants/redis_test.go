@@ -179,7 +179,7 @@ func TestALateProcessRevivesNoRevokedGrant(t *testing.T) {
 	revoked, _ := a.give(t, of("x", 5))
 	a.give(t, of("y", 6))
 	soonLimit(t, "y", 6, late)
-	late.mu.Lock() // it does not look
+	late.mu.Lock() // the process does not look
 	do(t, r, "FLUSHALL")
 	soon(t, "a puts the grants back", func() bool { return do(t, r, "ZCARD", "weir:{grants}:ends") == "2" || grantsIn(t, r) == 2 })
 	if _, err := a.Revoke(t.Context(), revoked.ID, "me"); err != nil {
@@ -208,7 +208,7 @@ func grantsIn(t *testing.T, r *parts.Redis) int {
 	return int(n)
 }
 
-// Whatever happens to single keys in Redis, the known grants go on, and are whole in Redis afterwards.
+// The known grants go on through any damage in Redis, and are whole in Redis afterwards.
 func TestDamageInRedis(t *testing.T) {
 	for _, c := range []struct {
 		name   string

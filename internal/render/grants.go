@@ -124,7 +124,7 @@ func grantRemark(g *adminv1.Grant) string {
 	return fmt.Sprintf(" (by grant %s until %s: %s)", Printable(g.GetId()), timeText(g.GetUntil()), Printable(g.GetReason()))
 }
 
-// givesText returns what a grant changes.
+// givesText returns the change by a grant.
 func givesText(g *adminv1.Grant) string {
 	text := "unlimited"
 	switch gives := g.GetGives().(type) {

@@ -37,7 +37,7 @@ const (
 
 // Grant is another limit for one key of one rule, until an instant. A grant that a limiter has must not change.
 //
-// A grant is for a key, and its rule may change: the grant then changes the numbers of the rule that counts the entries under that key now.
+// A grant is for a key, and the rule of the key may change. The grant then changes the numbers of the new rule.
 // The state of the key goes on under the new numbers, as after a change of the rule. Algorithm, period, shadow and quota mode
 // stay the rule's. An override that comes with a request has a block, a factor or an unlimited grant too. A number is per period of the
 // rule, so it replaces only an override of such a period.

@@ -192,7 +192,7 @@ func (l *Limiter) ChangeGrants(end []string, put []*Grant) {
 	}
 }
 
-// Grants returns all grants that the limiter has, in no order, also those without a rule and those that have ended.
+// Grants returns all grants that the limiter has, in no order, also without a rule, and after their end.
 func (l *Limiter) Grants() iter.Seq[*Grant] {
 	l.setting.Lock()
 	all := slices.Collect(maps.Values(l.grants))

@@ -13,8 +13,8 @@ import (
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
-// Grants keeps the grants of a limiter for operators. All methods are safe for concurrent use. The errors wrap those of package limiter about
-// grants; any other error says why a change could not be kept.
+// Grants keeps the grants of a limiter for operators. All methods are safe for concurrent use. The errors wrap the errors of package limiter
+// about grants. Any other error says why a change could not be kept.
 type Grants interface {
 	// Grant sets ID, Given and Rule of a grant, keeps the grant and puts it in force. replaced is the earlier grant for the same key and
 	// limit, or nil.

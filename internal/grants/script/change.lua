@@ -1,9 +1,9 @@
--- A change of grants. KEYS as in sync.lua. The commands are those that Weir has needed before.
--- ARGV: the change, an epoch to begin with where there is none, the most grants, and then:
---   give     slot, until, JSON                   gives a grant in place of the one in the slot
---   end      slot, the first bytes of the JSON   ends the grant in the slot if it begins like that
---   restore  slot, until, JSON, …                gives grants in slots that have never changed in this epoch
---   repair                                       begins a new epoch with the grants that are left, if some of the keys are lost
+-- A change of grants. KEYS as in sync.lua. The script needs no command that an older Weir did not need.
+-- ARGV has the change, the epoch of an empty Redis, and the most grants, and then one of these rows.
+--   give     slot, until, JSON                   gives a grant, in place of the one in the slot.
+--   end      slot, the first bytes of the JSON   ends the grant in the slot if the JSON begins like that.
+--   restore  slot, until, JSON, …                gives grants in slots that have never changed in this epoch.
+--   repair                                       begins a new epoch with the grants that are left, if some of the keys are lost.
 -- Instants are Unix milliseconds. The answer is ok, full or unknown, and the value that was in the slot or "".
 if redis.replicate_commands then redis.replicate_commands() end -- Redis before version 7 needs this call to write after TIME
 local grants, changes, ends, meta = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -36,7 +36,7 @@ local time = redis.call('TIME')
 local over = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000) - 10000)
 for _, slot in ipairs(redis.call('ZRANGEBYSCORE', ends, '-inf', over, 'LIMIT', 0, 1000)) do put(slot, '') end
 
--- Slots without a grant are forgotten a while later. Who knows only older versions reads all grants.
+-- Slots without a grant are forgotten a while later. A process that knows only older versions reads all grants.
 local has = redis.call('ZCARD', ends)
 if redis.call('ZCARD', changes) > 2 * has + 10000 then
   local old = redis.call('ZRANGE', changes, 0, 1999, 'WITHSCORES')

@@ -3227,7 +3227,7 @@ type Grant struct {
 	Key string `protobuf:"bytes,13,opt,name=key,proto3" json:"key,omitempty"`
 	// The path of the rule that it was given for, as Rule.path.
 	Rule string `protobuf:"bytes,14,opt,name=rule,proto3" json:"rule,omitempty"`
-	// The reason why the grant changes nothing under the rules that serve now, such as a rule that is gone; empty for a grant with effect.
+	// The reason why the grant changes nothing under the rules in force, such as a missing rule. Empty for a grant with effect.
 	WithoutEffect string `protobuf:"bytes,15,opt,name=without_effect,json=withoutEffect,proto3" json:"without_effect,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3656,7 +3656,7 @@ func (x *ListGrantsResponse) GetDurable() bool {
 // RevokeRequest names a grant.
 type RevokeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its id, as in a Grant.
+	// The id, as in a Grant.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// The person or program who ends it; at most 200 bytes.
 	By            string `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`

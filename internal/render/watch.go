@@ -96,7 +96,7 @@ func (w *Watched) line(texts [5]string, last string) string {
 	return b.String() + last + "\n"
 }
 
-// resultText says what came of a descriptor.
+// resultText returns the result of a descriptor.
 func resultText(r *adminv1.WatchedRequest, d *adminv1.WatchedDescriptor) string {
 	var parts []string
 	if l := Deciding(d.GetLimits()); l != nil {

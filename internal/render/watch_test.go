@@ -56,7 +56,7 @@ func TestWatchedRequestsAreAlignedLines(t *testing.T) {
 	}
 }
 
-// hostile is what a client may put into keys and values to harm a terminal, or to look like another line.
+// hostile is a text that a client may send to harm a terminal, or to look like another line.
 const hostile = "\x1b[2J\x1b]0;owned\x07\u009b31m\u202e\r\nok  edge\x00\x7f\t<script>alert(1)</script>\u2028\U000e0041"
 
 func TestLinesOfATerminalObeyNoClient(t *testing.T) {

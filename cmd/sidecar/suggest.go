@@ -207,8 +207,11 @@ func writeSkipped(out io.Writer, r *suggest.Result) {
 		n    uint64
 		what string
 	}{
-		{r.Skipped.Overrides, "a limit that came with the request"}, {r.Skipped.Refunds, "a refund"}, {r.Skipped.Probes, "hits 0"},
-		{r.Skipped.Holders, "a rule with hold"}, {r.Skipped.Unlimited, "an unlimited rule"},
+		{r.Skipped.Overrides, "a limit that came with the request"},
+		{r.Skipped.Refunds, "a refund"},
+		{r.Skipped.Probes, "hits 0"},
+		{r.Skipped.Holders, "a rule with hold"},
+		{r.Skipped.Unlimited, "an unlimited rule"},
 		{r.Skipped.Tabled, "numbers in a table"},
 		{r.Skipped.Untracked, "no room for its key: a larger --max-keys counts more"},
 	} {

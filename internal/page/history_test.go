@@ -129,8 +129,8 @@ func TestCurvesAreBoundedAndGoToRulesWithTraffic(t *testing.T) {
 		t.Errorf("%d curves, want %d", len(s.rules), maxCurves)
 	}
 	for id := range s.rules {
-		if id.(*rule).tally.Passed == 0 {
-			t.Errorf("the idle rule %s keeps a place", id.(*rule).name)
+		if r, _ := id.(*rule); r.tally.Passed == 0 {
+			t.Errorf("the idle rule %s keeps a place", r.name)
 		}
 	}
 	c.rules = []*rule{last}

@@ -29,19 +29,19 @@ func linesOf(client string, from time.Duration, many int) []byte {
 	return b
 }
 
-func compressed(t testing.TB, text []byte) []byte {
-	t.Helper()
+func compressed(tb testing.TB, text []byte) []byte {
+	tb.Helper()
 	e, err := zstd.NewWriter(nil)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return e.EncodeAll(text, nil)
 }
 
-func write(t testing.TB, path string, data []byte) string {
-	t.Helper()
+func write(tb testing.TB, path string, data []byte) string {
+	tb.Helper()
 	if err := os.WriteFile(path, data, 0o600); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return path
 }
@@ -293,7 +293,7 @@ func child(dir string) int {
 			time.Sleep(time.Millisecond)
 		}
 		if r.Stats().Recorded > 0 && i%1000 == 0 {
-			fmt.Println("recorded", r.Stats().Recorded)
+			_, _ = fmt.Fprintln(os.Stdout, "recorded", r.Stats().Recorded)
 		}
 	}
 }

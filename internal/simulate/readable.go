@@ -8,17 +8,17 @@ import (
 // Readable returns the entries in a key of package descriptors for people, such as "path=/search, client_id=c1". A value that shares its
 // count with others is the pattern. Any other text stays as it is.
 func Readable(key string) string {
-	_, _, rest, ok := cutText(key)
+	_, rest, ok := cutText(key)
 	if !ok {
 		return key
 	}
 	var entries []string
 	for strings.HasPrefix(rest, "|") {
-		name, _, more, ok := cutText(rest[1:])
+		name, more, ok := cutText(rest[1:])
 		if !ok || !strings.HasPrefix(more, "=") {
 			return key
 		}
-		value, _, more, ok := cutText(more[1:])
+		value, more, ok := cutText(more[1:])
 		if !ok {
 			return key
 		}
@@ -31,15 +31,15 @@ func Readable(key string) string {
 }
 
 // cutText cuts a text behind its length and a mark, ':' or '*', off a key.
-func cutText(key string) (text string, mark byte, rest string, ok bool) {
+func cutText(key string) (text, rest string, ok bool) {
 	i := strings.IndexAny(key, ":*")
 	if i < 0 {
-		return "", 0, "", false
+		return "", "", false
 	}
 	n, err := strconv.ParseUint(key[:i], 10, 31)
 	if err != nil || int(n) > len(key)-i-1 {
-		return "", 0, "", false
+		return "", "", false
 	}
 	end := i + 1 + int(n)
-	return key[i+1 : end], key[i], key[end:], true
+	return key[i+1 : end], key[end:], true
 }

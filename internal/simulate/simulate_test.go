@@ -22,27 +22,27 @@ import (
 )
 
 // load returns the rules of a document.
-func load(t testing.TB, document string) *descriptors.Rules {
-	t.Helper()
+func load(tb testing.TB, document string) *descriptors.Rules {
+	tb.Helper()
 	rules, _, err := descriptors.Load([]descriptors.Source{{Name: "rules.yaml", Data: []byte(document)}}, descriptors.Options{})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return rules
 }
 
 // simulation returns a simulation of documents; no second one compares with nothing.
-func simulation(t testing.TB, o Options, documents ...string) *Simulation {
-	t.Helper()
-	o.Rules = load(t, documents[0])
+func simulation(tb testing.TB, o Options, documents ...string) *Simulation {
+	tb.Helper()
+	o.Rules = load(tb, documents[0])
 	if len(documents) > 1 {
-		o.Against = load(t, documents[1])
+		o.Against = load(tb, documents[1])
 	}
 	s, err := New(o)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(s.Close)
+	tb.Cleanup(s.Close)
 	return s
 }
 
@@ -324,6 +324,7 @@ func BenchmarkSimulate(b *testing.B) {
 
 // processorTime returns the processor time of this process in user mode.
 func processorTime(b *testing.B) time.Duration {
+	b.Helper()
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
 		b.Fatal(err)

@@ -66,8 +66,8 @@ func (h *histogram) quantile(part float64) uint64 {
 func (h *histogram) bound(excess uint64) uint64 {
 	all := h.sorted()
 	count, sum := uint64(0), uint64(0) // of the numbers above n
-	for i := len(all) - 1; i >= 0; i-- {
-		b := h.buckets[all[i]]
+	for i, of := range slices.Backward(all) {
+		b := h.buckets[of]
 		count, sum = count+b.count, sum+b.sum
 		below := uint64(0) // n is at least that, unless the numbers of the next bucket exceed it too
 		if i > 0 {

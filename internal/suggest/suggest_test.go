@@ -19,15 +19,15 @@ import (
 )
 
 // load returns the rules of documents, which must load without a warning.
-func load(t testing.TB, documents ...string) *descriptors.Rules {
-	t.Helper()
+func load(tb testing.TB, documents ...string) *descriptors.Rules {
+	tb.Helper()
 	var sources []descriptors.Source
 	for i, d := range documents {
 		sources = append(sources, descriptors.Source{Name: fmt.Sprintf("rules%d.yaml", i), Data: []byte(d)})
 	}
 	rules, warnings, err := descriptors.Load(sources, descriptors.Options{})
 	if err != nil || len(warnings) > 0 {
-		t.Fatalf("%v, %v in\n%s", err, warnings, strings.Join(documents, "\n---\n"))
+		tb.Fatalf("%v, %v in\n%s", err, warnings, strings.Join(documents, "\n---\n"))
 	}
 	return rules
 }
@@ -44,21 +44,21 @@ func record(after time.Duration, hits uint64, pairs ...string) *records.Record {
 }
 
 // suggestions returns the suggestions for traffic, and their documents.
-func suggestions(t testing.TB, o Options, g Goal, traffic []*records.Record) (*Result, []string) {
-	t.Helper()
+func suggestions(tb testing.TB, o Options, g Goal, traffic []*records.Record) (*Result, []string) {
+	tb.Helper()
 	c := New(o)
 	for _, r := range traffic {
 		c.Add(r)
 	}
 	r := c.Result(g)
-	return r, yamlOf(t, r)
+	return r, yamlOf(tb, r)
 }
 
-func yamlOf(t testing.TB, r *Result) (all []string) {
-	t.Helper()
+func yamlOf(tb testing.TB, r *Result) (all []string) {
+	tb.Helper()
 	documents, err := r.Documents()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	for _, d := range documents {
 		all = append(all, d.YAML)
@@ -67,11 +67,11 @@ func yamlOf(t testing.TB, r *Result) (all []string) {
 }
 
 // simulated returns the result of documents for traffic.
-func simulated(t testing.TB, documents []string, traffic []*records.Record) simulate.Result {
-	t.Helper()
-	s, err := simulate.New(simulate.Options{Rules: load(t, documents...)})
+func simulated(tb testing.TB, documents []string, traffic []*records.Record) simulate.Result {
+	tb.Helper()
+	s, err := simulate.New(simulate.Options{Rules: load(tb, documents...)})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	defer s.Close()
 	for _, r := range traffic {

@@ -186,8 +186,17 @@ func TestAWatcherKeepsTheNumbersOfAnOverride(t *testing.T) {
 func TestFiltersChooseRequestsByOneDescriptor(t *testing.T) {
 	f := newFixture(t)
 	all := [][]string{
-		{"edge", "path=/cart"}, {"edge", "path=/free"}, {"edge", "path=/open"}, {"edge", "path=/test"}, {"edge", "path=/none,user=a"},
-		{"edge", "path=/vip", "plan=gold"}, {"other", "path=/cart"}, {"edge"}, {"edge", "=x"}, {"edge", "path=/cart"}, {"edge", "path=/cart"},
+		{"edge", "path=/cart"},
+		{"edge", "path=/free"},
+		{"edge", "path=/open"},
+		{"edge", "path=/test"},
+		{"edge", "path=/none,user=a"},
+		{"edge", "path=/vip", "plan=gold"},
+		{"other", "path=/cart"},
+		{"edge"},
+		{"edge", "=x"},
+		{"edge", "path=/cart"},
+		{"edge", "path=/cart"},
 	}
 	for _, c := range []struct {
 		filter string

@@ -67,7 +67,7 @@ func (g *granting) load(t *testing.T, text string) {
 
 // entriesOf reads "a=b,c=d".
 func entriesOf(text string) (entries []limiter.Entry) {
-	for _, one := range strings.Split(text, ",") {
+	for one := range strings.SplitSeq(text, ",") {
 		key, value, _ := strings.Cut(one, "=")
 		entries = append(entries, limiter.Entry{Key: key, Value: value})
 	}
@@ -179,7 +179,7 @@ func TestAGrantEndsAtItsInstant(t *testing.T) {
 		if s := g.check(t, "tenant=a"); s.Outcome != limiter.Unlimited {
 			t.Errorf("a nanosecond before its end: got outcome %v, want Unlimited", s.Outcome)
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		if s := g.check(t, "tenant=a"); s.Outcome != limiter.Limited || s.Grant != nil {
 			t.Errorf("at its end: got outcome %v, grant %v", s.Outcome, s.Grant)
 		}
@@ -216,7 +216,7 @@ func TestOfTwoGrantsTheLaterOneCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGranting(t)
 		first := grant("z", "tenant=a", requests(3))
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		second := grant("a", "tenant=a", limiter.Grant{Gives: limiter.GivesRequests, Requests: 4, Until: time.Now().Add(time.Minute)})
 		g.ChangeGrants(nil, []*limiter.Grant{second, first})
 		if s := g.check(t, "tenant=a"); s.Grant != second {
@@ -227,7 +227,7 @@ func TestOfTwoGrantsTheLaterOneCounts(t *testing.T) {
 			t.Errorf("after the end of the later one: got %v, want the earlier one", s.Grant)
 		}
 		named := grant("n", "several=a", limiter.Grant{Gives: limiter.GivesUnlimited, Limit: "short"})
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		all := grant("l", "several=a", requests(0))
 		g.ChangeGrants(nil, []*limiter.Grant{named, all})
 		if s := g.check(t, "several=a"); !s.OverLimit || s.Limit.Label() != "fixed_window/1d" {

@@ -40,6 +40,7 @@ type topFixture struct {
 }
 
 func newTopFixture(t *testing.T) *topFixture {
+	t.Helper()
 	return &topFixture{fixture: newFixtureWith(t, topRules, limiter.Options{TopKeys: 100}), t: t}
 }
 
@@ -84,6 +85,7 @@ func (f *topFixture) want(q limiter.TopQuery, want ...string) {
 
 // bubble runs a test on a new fixture in a bubble.
 func bubble(t *testing.T, run func(f *topFixture)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		run(newTopFixture(t))
 	})

@@ -19,7 +19,7 @@ import (
 const watchedRules = "domain: edge\ndescriptors: [{key: path, value: /cart, rate_limit: {unit: day, requests_per_unit: 2}}]\n"
 
 // watching begins a watch, and returns when the server has begun it.
-func watching(tb testing.TB, ctx context.Context, c adminv1.AdminServiceClient, in *adminv1.WatchRequest) grpc.ServerStreamingClient[adminv1.WatchResponse] {
+func watching(ctx context.Context, tb testing.TB, c adminv1.AdminServiceClient, in *adminv1.WatchRequest) grpc.ServerStreamingClient[adminv1.WatchResponse] {
 	tb.Helper()
 	stream, err := c.Watch(ctx, in)
 	if err != nil {
@@ -55,8 +55,8 @@ func TestWatchStreamsAnsweredRequests(t *testing.T) {
 	f := start(t, watchedRules, nil)
 	c := adminv1.NewAdminServiceClient(dial(t, f.server.ServeAdmin))
 	ctx, cancel := context.WithCancel(t.Context())
-	stream := watching(t, ctx, c, &adminv1.WatchRequest{})
-	misses := watching(t, ctx, c, &adminv1.WatchRequest{Outcomes: []adminv1.Outcome{adminv1.Outcome_OUTCOME_UNMATCHED}})
+	stream := watching(ctx, t, c, &adminv1.WatchRequest{})
+	misses := watching(ctx, t, c, &adminv1.WatchRequest{Outcomes: []adminv1.Outcome{adminv1.Outcome_OUTCOME_UNMATCHED}})
 	for range 3 {
 		f.ask(t, descriptor("path", "/cart"))
 	}
@@ -93,7 +93,7 @@ func TestWatchRefusesNonsenseAndTooManyClients(t *testing.T) {
 	}
 	refused(&adminv1.WatchRequest{MaxPerSecond: 1 << 31}, codes.InvalidArgument, "max_per_second: 2147483648: must be at most 100000")
 	for range watch.MaxWatchers {
-		watching(t, t.Context(), c, &adminv1.WatchRequest{})
+		watching(t.Context(), t, c, &adminv1.WatchRequest{})
 	}
 	for range 1000 - watch.MaxWatchers {
 		refused(&adminv1.WatchRequest{}, codes.ResourceExhausted, "32 clients watch already")
@@ -102,7 +102,7 @@ func TestWatchRefusesNonsenseAndTooManyClients(t *testing.T) {
 
 func TestADrainEndsAWatch(t *testing.T) {
 	f := start(t, watchedRules, nil)
-	stream := watching(t, t.Context(), adminv1.NewAdminServiceClient(dial(t, f.server.ServeAdmin)), &adminv1.WatchRequest{})
+	stream := watching(t.Context(), t, adminv1.NewAdminServiceClient(dial(t, f.server.ServeAdmin)), &adminv1.WatchRequest{})
 	f.server.Drain()
 	f.ask(t, descriptor("path", "/cart"))
 	if got := texts(t, stream, 1); len(got) != 1 {
@@ -117,8 +117,8 @@ func TestADrainEndsAWatch(t *testing.T) {
 func TestAWatcherThatNeverReadsSlowsNobody(t *testing.T) {
 	f := start(t, watchedRules, nil)
 	c := adminv1.NewAdminServiceClient(dial(t, f.server.ServeAdmin))
-	stalled := watching(t, t.Context(), c, &adminv1.WatchRequest{MaxPerSecond: 100_000})
-	reads := watching(t, t.Context(), c, &adminv1.WatchRequest{MaxPerSecond: 100_000})
+	stalled := watching(t.Context(), t, c, &adminv1.WatchRequest{MaxPerSecond: 100_000})
+	reads := watching(t.Context(), t, c, &adminv1.WatchRequest{MaxPerSecond: 100_000})
 	value := strings.Repeat("x", 10_000)
 	const requests = 2000 // some 40 MB in messages
 	var asking sync.WaitGroup

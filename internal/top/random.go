@@ -21,8 +21,8 @@ func (r *Random) draw() uint32 {
 }
 
 // sample returns the number that one hit adds to a count: 1 up to exactHits. After that it is 0 or a power of two, in the mean 1. The
-// standard error of the count is less than 1/512 of it: the counter of Morris, "Counting Large Numbers of Events in Small Registers"
-// (Communications of the ACM 21, 1978), that begins late.
+// standard error of the count is less than 1/512 of the count. Such counters are by Morris, "Counting Large Numbers of Events in Small
+// Registers" (Communications of the ACM 21, 1978).
 func (r *Random) sample(count uint64) uint64 {
 	weight := uint64(1) << bits.Len64(count/exactHits)
 	if weight > 1 && uint64(r.draw())&(weight-1) != 0 {

@@ -260,7 +260,7 @@ func TestUsedIsTheHighestAndThe99thPercentOfEachRule(t *testing.T) {
 			f.t.Errorf("used (-want +got):\n%s", diff)
 		}
 		time.Sleep(30 * time.Second)
-		for n := range 60 { // with those of before: 62, of which one percent is none
+		for n := range 60 { // together with the keys before: 62
 			f.ask(1, fmt.Sprintf("user=u%d", n))
 		}
 		if got := used()["user"]; got.Keys != 62 || got.Highest != 1 || got.P99 != 1 {

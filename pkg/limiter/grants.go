@@ -136,7 +136,7 @@ func (l *Limiter) placeLocked(rules *descriptors.Rules) *grantTable {
 	return t
 }
 
-// manyGrants is a number of changes from which on a new table costs less than the changes.
+// manyGrants is a number of changes from which on a new table costs less than the changes, if they are a quarter of all grants.
 const manyGrants = 64
 
 // ChangeGrants ends the grants with these IDs and then puts other grants in force, each in place of an earlier one of the same ID. The
@@ -146,7 +146,7 @@ func (l *Limiter) ChangeGrants(end []string, put []*Grant) {
 	l.setting.Lock()
 	defer l.setting.Unlock()
 	was := l.current.Load()
-	if len(end)+len(put) >= manyGrants {
+	if n := len(end) + len(put); n >= manyGrants && 4*n >= len(l.grants) {
 		for _, id := range end {
 			delete(l.grants, id)
 		}

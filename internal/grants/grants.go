@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weirproxy/weir/pkg/limiter"
@@ -47,7 +48,7 @@ type Keeper struct {
 	byID  map[string]string         // the slots
 	next  time.Time                 // the earliest end of a grant in force; zero: none
 
-	failures uint64 // changes that were not kept, and reads of Redis that failed
+	failures atomic.Uint64 // changes that were not kept, and reads of Redis that failed
 }
 
 // Open loads the grants that are kept, and puts them in force. Grants that cannot be loaded go to the log, and never end the start: the
@@ -179,27 +180,26 @@ func Attrs(g *limiter.Grant) []slog.Attr {
 // List returns the grants in force, the next one to end first.
 func (k *Keeper) List() []*limiter.Grant {
 	now := time.Now()
-	k.mu.Lock()
-	all := make([]*limiter.Grant, 0, len(k.slots))
-	for _, g := range k.slots {
+	var all []*limiter.Grant
+	for g := range k.options.Limiter.Grants() { // mu may be held while Redis does not answer
 		if g.Until.After(now) {
 			all = append(all, g)
 		}
 	}
-	k.mu.Unlock()
 	slices.SortFunc(all, func(a, b *limiter.Grant) int { return cmp.Or(a.Until.Compare(b.Until), cmp.Compare(a.ID, b.ID)) })
 	return all
 }
 
 // Kept says where grants are kept, in words, and whether they outlive the process.
 func (k *Keeper) Kept() (where string, durable bool) {
+	if k.shared != nil && k.shared.failed.Load() {
+		return "in Redis, which does not answer: the grants that were known last go on", true
+	} else if k.shared != nil {
+		return "in Redis, for all processes that share it", true
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {
-	case k.shared != nil && k.shared.failed != "":
-		return "in Redis, which does not answer: the grants that were known last go on", true
-	case k.shared != nil:
-		return "in Redis, for all processes that share it", true
 	case k.journal != nil && k.journal.failed != nil:
 		return "in memory until the process ends, as the state directory cannot be written: " + k.journal.failed.Error(), false
 	case k.journal != nil:

@@ -223,7 +223,7 @@ func syncDir(path string) error {
 
 // journalFailedLocked notes that the file could not be written, and logs the failure unless the last one was the same. mu must be held.
 func (k *Keeper) journalFailedLocked(ctx context.Context, err error) {
-	k.failures++
+	k.failures.Add(1)
 	if was := k.journal.failed; was == nil || was.Error() != err.Error() {
 		k.options.Logger.LogAttrs(ctx, slog.LevelError, "grants cannot be kept: the next start knows only the ones that were kept before",
 			slog.String("file", k.journal.path), slog.String("error", err.Error()))

@@ -19,15 +19,12 @@ func (k *Keeper) Metrics() prometheus.Collector {
 
 func (k *Keeper) collect(to metrics.Scrape) {
 	now, n := time.Now(), 0
-	k.mu.Lock()
-	for _, g := range k.slots {
+	for g := range k.options.Limiter.Grants() { // mu may be held while Redis does not answer
 		if g.Until.After(now) {
 			n++
 		}
 	}
-	failures := k.failures
-	k.mu.Unlock()
 	to.Gauge("in_force", float64(n))
 	to.Gauge("max", float64(k.options.Max))
-	to.Counter("failures_total", failures)
+	to.Counter("failures_total", k.failures.Load())
 }

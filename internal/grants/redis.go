@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/weirproxy/weir/pkg/limiter"
@@ -29,10 +30,11 @@ var scripts embed.FS
 // without persistence. The processes then restore the grants that they know. A grant that has changed since is not restored.
 type shared struct {
 	redis   Redis
-	epoch   string // "": unknown
-	version uint64 // up to which all changes are known
-	failed  string // the last error of Redis; "" after a success
-	loaded  bool   // all grants were read once
+	epoch   string      // "": unknown
+	version uint64      // up to which all changes are known
+	failed  atomic.Bool // the last look failed. The mu of the Keeper guards all other fields
+	warned  bool        // that Redis has lost grants, since the last look that succeeded
+	loaded  bool        // all grants were read once
 	counted time.Time
 }
 
@@ -66,7 +68,7 @@ func (k *Keeper) change(ctx context.Context, what string, args ...string) (outco
 		err = errAnswer
 	}
 	if err != nil {
-		k.failures++
+		k.failures.Add(1)
 		return "", "", fmt.Errorf("redis has not confirmed the change: %w", err)
 	}
 	return answer[0], answer[1], nil
@@ -167,20 +169,19 @@ func (k *Keeper) read(ctx context.Context, all bool) (*page, error) {
 // syncLocked reads the changes of grants from Redis. After an error the last known grants go on. mu must be held.
 func (k *Keeper) syncLocked(ctx context.Context) {
 	err := k.followLocked(ctx)
+	k.shared.warned = k.shared.warned && err != nil
 	if ctx.Err() != nil && k.shared.loaded {
 		return // the caller's time is over
 	}
 	s, logger := k.shared, k.options.Logger
 	switch {
 	case err != nil:
-		k.failures++
-		if s.failed == "" {
+		k.failures.Add(1)
+		if !s.failed.Swap(true) {
 			logger.LogAttrs(ctx, slog.LevelWarn, "grants cannot be read from Redis: the last known ones go on",
 				slog.Int("known", len(k.slots)), slog.String("error", err.Error()))
 		}
-		s.failed = err.Error()
-	case s.failed != "":
-		s.failed = ""
+	case s.failed.Swap(false):
 		logger.LogAttrs(ctx, slog.LevelInfo, "grants are read from Redis again", slog.Int("grants", len(k.slots)))
 	}
 }
@@ -190,12 +191,11 @@ func (k *Keeper) followLocked(ctx context.Context) error {
 	s := k.shared
 	var seen map[string]bool // slots with a grant, while all grants are read
 	lost := false            // grants that Redis has lost, and that are not yet put back
-	warned := false
 	warn := func() {
-		if !warned {
+		if !s.warned {
 			k.warnLost(ctx)
 		}
-		warned = true
+		s.warned = true
 	}
 	for tries := 0; ; {
 		p, err := k.read(ctx, seen != nil)

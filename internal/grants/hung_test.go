@@ -1,0 +1,91 @@
+package grants
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weirproxy/weir/pkg/limiter"
+)
+
+// sick is a Redis that answers as its run says.
+type sick struct {
+	run atomic.Pointer[func(script string) ([]string, error)]
+}
+
+// Run implements [Redis].
+func (s *sick) Run(_ context.Context, script string, _, _ []string) ([]string, error) {
+	return (*s.run.Load())(script)
+}
+
+func (s *sick) become(run func(script string) ([]string, error)) { s.run.Store(&run) }
+
+// empty answers as a Redis without grants, which takes all changes.
+func empty(script string) ([]string, error) {
+	if strings.Contains(script, "HSET") {
+		return []string{"ok", ""}, nil
+	}
+	return []string{"", "0", "0", "0"}, nil
+}
+
+// A Redis that does not answer keeps neither a list nor a scrape of the metrics waiting.
+func TestNobodyWaitsForARedisThatHangs(t *testing.T) {
+	redis, end := new(sick), make(chan struct{})
+	redis.become(empty)
+	p := start(t, func(o *Options) { o.Redis = redis })
+	t.Cleanup(func() { close(end) })
+	hung := make(chan struct{}, 100)
+	redis.become(func(string) ([]string, error) {
+		hung <- struct{}{}
+		<-end
+		return nil, errors.New("too late")
+	})
+	<-hung
+	registry, done := prometheus.NewRegistry(), make(chan error)
+	registry.MustRegister(p.Metrics())
+	go func() {
+		p.List()
+		p.Kept()
+		_, err := registry.Gather()
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("still waiting after 10 s")
+	}
+}
+
+// A Redis that has lost the grants and takes none, such as a replica, is one line in the log and not one at each look.
+func TestALossIsLoggedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		redis := new(sick)
+		redis.become(empty)
+		p := start(t, func(o *Options) { o.Redis = redis })
+		g := of("a", 5)
+		g.ID, g.Given = "1", time.Now()
+		p.mu.Lock()
+		p.setLocked(map[string]*limiter.Grant{"slot": &g})
+		p.mu.Unlock()
+		redis.become(func(script string) ([]string, error) {
+			if strings.Contains(script, "HSET") {
+				return nil, errors.New("READONLY You can't write against a read only replica.")
+			}
+			return empty(script)
+		})
+		time.Sleep(time.Minute)
+		p.wantLimit(t, "a", 5)
+		if n := strings.Count(p.log.String(), "Redis has lost"); n != 1 {
+			t.Errorf("the log says %d times that Redis has lost grants, want 1", n)
+		}
+	})
+}

@@ -104,8 +104,8 @@ func scraped(t *testing.T) map[string]string {
 	return series
 }
 
-// TestEveryExpressionRunsOnWhatASidecarServes parses each expression of the board, the alerts and the recording rules, finds each of its
-// metrics at real sidecars, and evaluates it on their series.
+// TestEveryExpressionRunsOnWhatASidecarServes parses each expression of the board, the alerts and the recording rules. Real sidecars
+// must serve each of the metrics, and the expression runs on their series.
 func TestEveryExpressionRunsOnWhatASidecarServes(t *testing.T) {
 	series := scraped(t)
 	served := make(map[string]bool)

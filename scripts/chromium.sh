@@ -59,7 +59,8 @@ done
 cat >"$tmp/chromium/chromium" <<-'WRAPPER'
 	#!/bin/sh
 	here=$(cd "$(dirname "$0")" && pwd)
-	own=$(printf '%s:' "$here"/usr/lib/*-linux-* "$here"/lib/*-linux-*)
+	# Some libraries are in folders of their own, such as pulseaudio.
+	own=$(find "$here/usr/lib" "$here/lib" -name 'lib*.so*' -printf '%h\n' 2>/dev/null | sort -u | tr '\n' ':')
 	export LD_LIBRARY_PATH="${own%:}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 	[ -e /etc/fonts/fonts.conf ] || export FONTCONFIG_FILE="$here/etc/fonts/fonts.conf"
 	exec "$here/usr/lib/chromium/chromium" "$@"

@@ -43,7 +43,6 @@ func said(d document) []string {
 func TestSettingsOfTheDocumentsExist(t *testing.T) {
 	help := ""
 	for _, command := range []string{"serve", "check", "match", "reset", "holds", "top", "watch", "log-level", "grant", "grants", "revoke", "test", "record", "simulate", "suggest", "replay", "version"} {
-	for _, command := range []string{"serve", "check", "match", "reset", "holds", "top", "replay", "test", "watch", "log-level", "grant", "grants", "revoke", "record", "simulate", "suggest", "version"} {
 		out, err := exec.CommandContext(deadline(t), os.Getenv(sidecarVariable), command, "--help").CombinedOutput()
 		if err != nil {
 			t.Fatalf("%s --help: %v", command, err)
@@ -52,8 +51,6 @@ func TestSettingsOfTheDocumentsExist(t *testing.T) {
 	}
 	// Of other programs: kustomize, Helm, Envoy, docker, redis-server, redis-cli, kubectl.
 	others := []string{"rm", "set", "mode", "concurrency", "save", "aclfile", "scan", "pattern", "no-raw", "from-file", "target"}
-	// Of other programs: kustomize, Envoy, docker, redis-server, redis-cli, kubectl, helm.
-	others := []string{"rm", "mode", "concurrency", "save", "aclfile", "scan", "pattern", "no-raw", "from-file", "target", "set"}
 	for _, d := range documents(t) {
 		for _, line := range said(d) {
 			for _, m := range flagName.FindAllStringSubmatch(line, -1) {

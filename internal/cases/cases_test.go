@@ -186,6 +186,12 @@ func TestEveryMistakeIsReportedWithItsLine(t *testing.T) {
 			"dir/c.yaml:1: rules: is missing, must be rule files or directories, from the directory of this file",
 			"dir/c.yaml:1: tests: is missing, must be a list of tests",
 		}},
+		{"no rules, and instants after the last one that 64 bits hold", `rules: []
+tests: [{name: a, domain: d, start: 2200-01-01T00:00:00Z, steps: [{at: 36500d, descriptor: a=b, verdict: ok}]}]
+`, []string{
+			"dir/c.yaml:1: rules: is empty, must be rule files or directories, from the directory of this file",
+			`dir/c.yaml:2: tests[0].start: is "2200-01-01T00:00:00Z", must be an instant of the years 1971 to 2100, such as 2026-01-01T00:00:00Z`,
+		}},
 		{"values", `rules: {a: b}
 start: yesterday
 tests:
@@ -221,8 +227,8 @@ tests:
   - *x
 `, []string{
 			"dir/c.yaml:1: rules: must be text",
-			`dir/c.yaml:2: start: is "yesterday", must be an instant of the years 1971 to 2200, such as 2026-01-01T00:00:00Z`,
-			`dir/c.yaml:4: tests[0].start: is "1969-01-01T00:00:00Z", must be an instant of the years 1971 to 2200, such as 2026-01-01T00:00:00Z`,
+			`dir/c.yaml:2: start: is "yesterday", must be an instant of the years 1971 to 2100, such as 2026-01-01T00:00:00Z`,
+			`dir/c.yaml:4: tests[0].start: is "1969-01-01T00:00:00Z", must be an instant of the years 1971 to 2100, such as 2026-01-01T00:00:00Z`,
 			"dir/c.yaml:4: tests[0].steps: must be a list of steps, at least one",
 			"dir/c.yaml:5: tests[1].name: is missing, must be the claim of the test",
 			"dir/c.yaml:5: tests[1].domain: is missing, must be the name of a domain, here or for the whole file",

@@ -130,6 +130,8 @@ func (r *reader) document(n *yaml.Node, f *File) {
 	switch rules := all["rules"]; {
 	case rules == nil:
 		r.fail(n, "rules", "is missing, must be rule files or directories, from the directory of this file")
+	case rules.Kind == yaml.SequenceNode && len(rules.Content) == 0:
+		r.fail(rules, "rules", "is empty, must be rule files or directories, from the directory of this file")
 	case rules.Kind == yaml.SequenceNode:
 		for i, item := range rules.Content {
 			f.Rules = append(f.Rules, r.path(item, fmt.Sprintf("rules[%d]", i)))
@@ -159,8 +161,8 @@ func (r *reader) start(n *yaml.Node, path string) time.Time {
 		text = r.text(n, path)
 	}
 	start, err := time.Parse(time.RFC3339Nano, text)
-	if err != nil || start.Year() < 1971 || start.Year() > 2200 {
-		r.fail(n, path, "is %q, must be an instant of the years 1971 to 2200, such as %s", text, firstInstant)
+	if err != nil || start.Year() < 1971 || start.Year() > 2100 { // steps come up to a century later, and the last instant is in 2262
+		r.fail(n, path, "is %q, must be an instant of the years 1971 to 2100, such as %s", text, firstInstant)
 	}
 	return start
 }

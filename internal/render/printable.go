@@ -12,7 +12,7 @@ import (
 // maxShown is the most bytes of a text from a client that a line for people shows.
 const maxShown = 200
 
-// Printable returns a text that a terminal can show without harm: the end of a long one is cut off, and every character that is not
+// Printable returns a text that a terminal can show without harm. The end of a long text is cut off, and every character that is not
 // printable is escaped as in Go. Others choose keys and values, and a terminal obeys control characters.
 func Printable(text string) string {
 	rest := ""

@@ -19,7 +19,7 @@ import (
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
-// MaxWatchers is the most watchers at once, except those of SubscribeDenied.
+// MaxWatchers is the most watchers at once. Watchers of SubscribeDenied do not count.
 const MaxWatchers = 32
 
 // Memory of the requests that wait for watchers, in bytes.

@@ -29,8 +29,8 @@ type Miss struct {
 	hold  bool  // the missing entry names a holder
 }
 
-// Nearest returns the place where [Domain.Match] ended without a rule, or at a rule without a limit. Its cost does not grow with the
-// number of rules, but the result is for people and not for the path of a request.
+// Nearest returns the place where [Domain.Match] ended without a rule, or at a rule without a limit. The cost does not grow with the number
+// of rules, but the result is for people and not for the path of a request.
 func (d *Domain) Nearest(entries []Entry) Miss {
 	n, m := &d.root, Miss{Swapped: -1}
 	for i, e := range entries {
@@ -101,8 +101,8 @@ func (r *Rules) NearestDomains(name string) (names []string, more bool) {
 	return c.list()
 }
 
-// beside returns entries of a node, the most similar to e first: of the key of e those with other values, else all keys. An empty e is
-// similar to nothing.
+// beside returns entries of a node, the most similar to e first. If the node has the key of e, the entries are other values of the key,
+// else all keys. An empty e is similar to nothing.
 func (n *node) beside(e Entry) (all []string, more bool) {
 	if b := n.keys[e.Key]; b != nil {
 		c := newCandidates(e.Value)

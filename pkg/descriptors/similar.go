@@ -23,7 +23,7 @@ type candidate struct {
 
 func newCandidates(to string) *candidates { return &candidates{to: to, pattern: newPattern(to)} }
 
-// add adds a text whose part like is compared. It reports false when there are too many: the text is left out then.
+// add adds a text whose part like is compared. add reports false, and leaves the text out, when c already has maxCompared texts.
 func (c *candidates) add(text, like string) bool {
 	if len(c.all) == maxCompared {
 		c.more = true
@@ -78,9 +78,9 @@ func newPattern(text string) pattern {
 	return p
 }
 
-// distance returns the smallest number of bytes to insert, remove or replace that turns one text into the other (Levenshtein). The
-// bit vectors are those of Myers, "A fast bit-vector algorithm for approximate string matching based on dynamic programming", JACM 46
-// (1999), in the form of Hyyrö, "A bit-vector algorithm for computing Levenshtein and Damerau edit distances" (2003).
+// distance returns the smallest number of bytes to insert, remove or replace that turns one text into the other (Levenshtein). The bit
+// vectors come from Myers, "A fast bit-vector algorithm for approximate string matching based on dynamic programming", JACM 46 (1999). The
+// form of the vectors comes from Hyyrö, "A bit-vector algorithm for computing Levenshtein and Damerau edit distances" (2003).
 func (p *pattern) distance(text string) int {
 	text = text[:min(len(text), maxPattern)]
 	if p.length == 0 {

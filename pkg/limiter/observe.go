@@ -18,10 +18,10 @@ type Observed struct {
 	Err     error    // of Check, or the reason why the request never came to Check
 }
 
-// Observer sees requests that were answered. It must be safe for concurrent use.
+// Observer sees requests that were answered. An Observer must be safe for concurrent use.
 type Observer interface {
-	// Observe is called once for each request, on the goroutine that answers, before the answer is sent. Observe must not wait, and must
-	// not keep or change the request and the verdict, or a text of the request: their memory is used again.
+	// Observe is called once for each request, on the goroutine that answers, before the answer is sent. Observe must not wait. Observe
+	// must not keep or change the request, a text of the request or the verdict: their memory is used again.
 	Observe(Observed)
 }
 
@@ -33,7 +33,7 @@ func (v *Verdict) Domain() *descriptors.Domain {
 	return v.Statuses[0].domain
 }
 
-// HitsOf returns the hits of descriptor i: its own, else those of the request, where 0 counts as 1; negative for a refund.
+// HitsOf returns the own hits of descriptor i, else the hits of the request, where 0 counts as 1. The hits of a refund are negative.
 func (r *Request) HitsOf(i int) int64 { return hits(r, &r.Descriptors[i]) }
 
 // Charged is one limit of a descriptor, and the decision about the hits.

@@ -37,7 +37,7 @@ type unknownDomains struct {
 	mu sync.Mutex // held while known changes
 }
 
-// note warns of a call whose domain has no rules, if a line is due. The rules are those in force.
+// note warns of a call whose domain has no rules, if a line is due. rules must be the rules in force.
 func (u *unknownDomains) note(c *call, rules *descriptors.Rules) {
 	missed, ok := u.of(c.request.Domain).Due(unknownEvery)
 	if !ok {

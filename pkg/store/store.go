@@ -67,7 +67,7 @@ type Charge struct {
 	OnError       OnError
 	Exact         bool // each hit is decided by the shared store, never from hits taken in advance
 
-	// Hash is set by Take and TakeNow of a store that is [Hashing]: a hash of the key, the algorithm and the period, at least 1. Clients cannot
+	// Take and TakeNow of a store that is [Hashing] set Hash to a hash of the key, the algorithm and the period, at least 1. Clients cannot
 	// foresee the hash. The same key has the same hash as long as the process runs.
 	Hash uint64
 

@@ -67,8 +67,9 @@ type Options struct {
 	// Now returns the instant by the clock whose windows count. The store follows the clock as it follows a wall clock. Nil: this machine's
 	// wall clock.
 	Now func() algorithms.Instant
-	// Virtual tells the instant of each transaction, in place of all clocks, so that hours of traffic can be decided in a second. It must be
-	// safe for concurrent use. An instant before an earlier one of the shard counts as the earlier one. Nil: real time. Now must then be nil.
+	// Virtual tells the instant of each transaction, in place of all clocks, so that hours of traffic can be decided in a second. Virtual
+	// must be safe for concurrent use. An instant before an earlier one of the shard counts as the earlier one. Nil: real time. Now must
+	// then be nil.
 	Virtual func() algorithms.Instant
 	Savable bool // Save and Load work; a decision then takes about 30 ns more, for another hash of keys
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -179,14 +178,4 @@ func (b *browser) click(selector string) {
 func (b *browser) keys(keys string) {
 	b.t.Helper()
 	b.do(chromedp.KeyEvent(keys))
-}
-
-// is reports whether a text has all parts.
-func has(text string, parts ...string) bool {
-	for _, p := range parts {
-		if !strings.Contains(text, p) {
-			return false
-		}
-	}
-	return true
 }

@@ -164,7 +164,7 @@ descriptors:
 - key: path
   value: /b*
   descriptors:
-  - {key: client, shadow_mode: true, rate_limit: {name: own, algorithm: token_bucket, period: 90s, requests_per_unit: 2, burst: 6}}
+  - {key: client, shadow_mode: true, detailed_metric: true, rate_limit: {name: own, algorithm: token_bucket, period: 90s, requests_per_unit: 2, burst: 6, on_store_error: deny, sharing: exact}}
 - key: path
   value: "*"
   share_threshold: true
@@ -197,8 +197,8 @@ default: {unit: day, requests_per_unit: 12}
 		t.Errorf("got\n%s\nwant it to begin with\n%s", got, want)
 	}
 	for _, line := range []string{
-		"share_threshold: true", "shadow_mode: true",
-		"rate_limit: {name: own, algorithm: token_bucket, unit: second, unit_multiplier: 90, requests_per_unit: 12, burst: 36}",
+		"share_threshold: true", "shadow_mode: true", "detailed_metric: true",
+		"rate_limit: {name: own, algorithm: token_bucket, unit: second, unit_multiplier: 90, requests_per_unit: 12, burst: 36, on_store_error: deny, sharing: exact}",
 		"rate_limit: {unit: minute, unit_multiplier: 5, requests_per_unit: 12, count_rejected: false}",
 		"- {unit: second, requests_per_unit: 2}", "- {unit: hour, requests_per_unit: 24}",
 	} {

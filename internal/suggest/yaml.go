@@ -139,6 +139,9 @@ func (s *Shape) options() (all []*yaml.Node) {
 		if r.Quota {
 			all = append(all, text("quota_mode"), plain("true"))
 		}
+		if r.DetailedMetric {
+			all = append(all, text("detailed_metric"), plain("true"))
+		}
 	}
 	if len(s.Limits) == 1 {
 		return append(all, text("rate_limit"), s.limitOf(&s.Limits[0]))
@@ -177,6 +180,12 @@ func (s *Shape) limitOf(l *Limit) *yaml.Node {
 	}
 	if usual := l.of.Algorithm == algorithms.FixedWindow; l.of.CountRejected != usual {
 		add("count_rejected", plain(strconv.FormatBool(l.of.CountRejected)))
+	}
+	if l.of.OnStoreError != descriptors.OnStoreErrorUnset {
+		add("on_store_error", text(l.of.OnStoreError.String()))
+	}
+	if l.of.Sharing != descriptors.SharingUnset {
+		add("sharing", text(l.of.Sharing.String()))
 	}
 	return node
 }

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/weirproxy/weir/internal/render"
 )
 
 // Forms of output.
@@ -23,12 +26,17 @@ func outputFormat(name string) error {
 	return nil
 }
 
-// writeJSON writes a value as indented JSON.
+// writeJSON writes a value as indented JSON that a terminal can show without harm.
 func writeJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
-	return e.Encode(v)
+	if err := e.Encode(v); err != nil {
+		return err
+	}
+	_, err := w.Write(render.PrintableJSON(b.Bytes()))
+	return err
 }
 
 // writeAnswer writes a message of the admin service as JSON, or its text.

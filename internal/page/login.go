@@ -61,9 +61,10 @@ func (p *Page) logIn(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, "/", http.StatusSeeOther)
 }
 
-// logOut makes the browser forget its session.
+// logOut makes the browser forget its session. Nobody else learns the name of the cookie, which depends on the token: with that name a
+// stranger could try tokens without asking the server.
 func (p *Page) logOut(w http.ResponseWriter, r *http.Request) {
-	if p.options.Token != nil {
+	if p.options.Token != nil && p.admitted(r) {
 		http.SetCookie(w, cookie(r, p.options.Token(), "", 0))
 	}
 	http.Redirect(w, r, "/", http.StatusSeeOther)

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
@@ -37,6 +39,11 @@ type stream struct {
 
 // open begins a stream, or answers with the reason against it. The caller must call close.
 func (p *Page) open(w http.ResponseWriter, r *http.Request, places chan struct{}) (s *stream, closing func()) {
+	if r.Method == http.MethodHead { // no write could fail, so the place would be taken for as long as the client likes
+		w.Header().Set("Allow", http.MethodGet)
+		fail(w, http.StatusMethodNotAllowed, "a stream has no headers without a body: use GET")
+		return nil, nil
+	}
 	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" && site != "none" {
 		fail(w, http.StatusForbidden, "requests of pages of other sites are refused")
 		return nil, nil
@@ -120,7 +127,7 @@ func (p *Page) tail(w http.ResponseWriter, r *http.Request) {
 	defer closing()
 	ended := make(chan error, 1)
 	t := &tailStream{ctx: s.done, begun: make(chan struct{}, 1), to: make(chan *adminv1.WatchResponse)}
-	go func() { ended <- p.options.Service.Watch(request, t) }()
+	go func() { ended <- p.watch(request, t) }()
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()
 	begun := false
@@ -143,6 +150,17 @@ func (p *Page) tail(w http.ResponseWriter, r *http.Request) {
 		}
 		begun = true
 	}
+}
+
+// watch calls Watch. A panic there is the end of the tail: on this goroutine nobody else would stop the panic, and the process would end.
+func (p *Page) watch(request *adminv1.WatchRequest, t *tailStream) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			p.options.Logger.LogAttrs(t.ctx, slog.LevelError, "a panic ended a tail of the admin page", slog.Any("panic", v), slog.String("stack", string(debug.Stack())))
+			err = status.Error(codes.Internal, "a panic ended the tail: see the log")
+		}
+	}()
+	return p.options.Service.Watch(request, t)
 }
 
 // watchRequest reads the filters of a tail.

@@ -3,6 +3,9 @@ package main
 import (
 	"context"
 	"net"
+	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -37,6 +40,37 @@ func TestTheAdminServiceAnswers(t *testing.T) {
 	limits := answer.GetDescriptors()[0].GetLimits()
 	if len(limits) != 1 || limits[0].GetRemaining() != 3 {
 		t.Errorf("got limits %v, want one with 3 left after another hit", limits)
+	}
+}
+
+func TestTheAdminAddressHasAPageAndNeedsATokenForOthers(t *testing.T) {
+	t.Parallel()
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("a-token-of-24-characters"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, rules("d", "k", 5), "WEIR_ADMIN_TOKEN_FILE="+token)
+	for header, want := range map[string]int{"": http.StatusUnauthorized, "Bearer a-token-of-24-characters": http.StatusOK} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+r.address["admin"]+"/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Authorization", header)
+		answer, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = answer.Body.Close()
+		if answer.StatusCode != want {
+			t.Errorf("the page with %q: got %d, want %d", header, answer.StatusCode, want)
+		}
+	}
+	root := t.TempDir()
+	lay(t, root, map[string]string{"config/rules.yaml": rules("d", "k", 5)})
+	open := launch(append(anyPort(), "USE_STATSD=false", "RUNTIME_ROOT="+root, "WEIR_ADMIN_ADDRESS=0.0.0.0:0"))
+	defer open.stop()
+	if err := <-open.ended; err == nil || !strings.HasPrefix(err.Error(), "WEIR_ADMIN_ADDRESS: ") || !strings.Contains(err.Error(), "WEIR_ADMIN_TOKEN_FILE") {
+		t.Errorf("an open address: got %v, want an error that names both variables", err)
 	}
 }
 

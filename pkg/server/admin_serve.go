@@ -164,7 +164,27 @@ func marked(next http.Handler) http.Handler {
 			mark.Begin()
 			defer mark.Done()
 			defer mark.Answered()
+			w = &marking{w, mark}
 		}
 		next.ServeHTTP(w, r)
 	})
 }
+
+// marking tells the Marker about each part of a long answer: an open page must not seem silent.
+type marking struct {
+	http.ResponseWriter
+
+	mark connections.Marker
+}
+
+// FlushError is for [http.ResponseController].
+func (m *marking) FlushError() error {
+	err := http.NewResponseController(m.ResponseWriter).Flush()
+	if err == nil {
+		m.mark.Answered()
+	}
+	return err
+}
+
+// Unwrap is for [http.ResponseController].
+func (m *marking) Unwrap() http.ResponseWriter { return m.ResponseWriter }

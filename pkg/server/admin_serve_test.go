@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -20,6 +21,7 @@ import (
 	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
 
+	"github.com/weirproxy/weir/internal/connections"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
@@ -192,5 +194,46 @@ func TestAPageThatIsNotThereIsNotFound(t *testing.T) {
 		if code, body := fetch(t, http.DefaultClient, fmt.Sprintf("http://%s%s", address, path)); code != http.StatusNotFound && code != http.StatusBadRequest {
 			t.Errorf("%s: got %d %s, want 404", path, code, body)
 		}
+	}
+}
+
+// New connections take the place of silent ones. A page shows a state each second, so it is not silent.
+func TestAnOpenPageKeepsItsPlaceInAFloodOfConnections(t *testing.T) {
+	f := start(t, spanRules, nil)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bound := connections.New(connections.Options{Server: "admin", Max: 4, Logger: f.server.options.Logger})
+	go func() { _ = f.server.ServeAdmin(bound.Listen(l)) }()
+	answer, err := http.Get("http://" + l.Addr().String() + "/events")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	lines := bufio.NewScanner(answer.Body)
+	lines.Buffer(nil, 1<<20)
+	states := func(n int) {
+		t.Helper()
+		for n > 0 {
+			if !lines.Scan() {
+				t.Fatalf("the page has lost its connection: %v", lines.Err())
+			}
+			if lines.Text() == "event: state" {
+				n--
+			}
+		}
+	}
+	states(3) // more than a second: a first request that takes so long gives way
+	for range 20 {
+		conn, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+	}
+	states(2)
+	if s := bound.Stats(); s.Replaced == 0 {
+		t.Errorf("the flood reached no bound: %+v", s)
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"os"
 	"strings"
 	"testing"
 )
@@ -20,5 +21,17 @@ func TestJSONHasNoCharactersThatATerminalObeys(t *testing.T) {
 	}
 	if strings.ContainsAny(out.String(), "\x1b\x7f\u009b\u202e\U000e0001") || !strings.Contains(out.String(), "ü") {
 		t.Errorf("got %q", out.String())
+	}
+}
+
+// The device null is a character device too, and top would draw to it for ever.
+func TestTheNullDeviceIsNoTerminal(t *testing.T) {
+	f, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }() // nothing was written
+	if t.Setenv("TERM", "xterm"); isTerminal(f) {
+		t.Error("it is taken for a terminal")
 	}
 }

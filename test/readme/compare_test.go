@@ -32,7 +32,8 @@ var passing = []*regexp.Regexp{
 	regexp.MustCompile(`[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?Z`),
 	regexp.MustCompile(`(?mi)^date: .*$`),
 	regexp.MustCompile(`x-envoy-upstream-service-time: [0-9]+`),
-	regexp.MustCompile(`[0-9]\.[0-9]+e\+09\b`), // a time in Unix seconds
+	regexp.MustCompile(`[0-9]\.[0-9]+e\+09\b`),    // a time in Unix seconds
+	regexp.MustCompile(`\bgrant +[0-9a-f]{16}\b`), // the id of a grant
 }
 
 // differ returns how the output differs from the document, or "". anyWait takes waits of any length.
@@ -151,6 +152,8 @@ func TestWhatDiffersAtEveryRunDoesNotCountAndAllElseDoes(t *testing.T) {
 		{"left out, and another end", "a\n…\nd\n", "a\nb\nc\n", false},
 		{"a date", "date: Sat\n", "date: Sun\n", true},
 		{"a time", `"at": "2026-11-21T06:23:13.7Z"`, `"at": "2027-01-01T00:00:00Z"`, true},
+		{"the id of a grant", "grant   34cdc93cb56c4910\n", "grant   0ef4661c3b2aa8f5\n", true},
+		{"another length of an id", "grant   34cdc93cb56c4910\n", "grant   0ef4661c\n", false},
 		{"space in JSON", `{"a": 1, "b":{"c":[]}}`, `{"a":1,"b":{ "c":[] }}`, true},
 		{"space in JSON and a line more", `{"a": "b, c",  "d":1}` + "\n200\n", `{"a":"b, c","d":1}` + "\n200\n", true},
 		{"space in a text in JSON", `{"a": "b, c"}` + "\n200\n", `{"a": "b,c"}` + "\n200\n", false},

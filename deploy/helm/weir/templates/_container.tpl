@@ -40,14 +40,14 @@
 {{- if .existingSecret }}
 - name: weir-redis
   secret:
-    secretName: {{ .existingSecret }}
+    secretName: {{ .existingSecret | quote }}
     defaultMode: 0440
     items: [{ key: {{ .secretKey | quote }}, path: password }]
 {{- end }}
 {{- if .caSecret }}
 - name: weir-redis-ca
   secret:
-    secretName: {{ .caSecret }}
+    secretName: {{ .caSecret | quote }}
     defaultMode: 0440
     items: [{ key: {{ .caSecretKey | quote }}, path: ca.crt }]
 {{- end }}

@@ -12,8 +12,8 @@
 {{- end }}
 
 {{- define "weir.selector" -}}
-app.kubernetes.io/name: {{ include "weir.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "weir.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "weir.labels" -}}

@@ -15,7 +15,7 @@ The pod has the volumes that the values under sidecar name, and weir.sidecarVolu
   - serve
   - --rules=/etc/weir/rules
   - --grpc-address=
-  - --grpc-socket={{ .Values.sidecar.socket }}
+  - {{ printf "--grpc-socket=%s" .Values.sidecar.socket | quote }}
   - --http-address=:8080
   - --http-json=off
   - --admin-address=127.0.0.1:8082
@@ -42,10 +42,10 @@ The pod has the volumes that the values under sidecar name, and weir.sidecarVolu
   resources:
     {{- toYaml .Values.sidecar.resources | nindent 4 }}
   volumeMounts:
-  - { name: {{ .Values.sidecar.rulesVolume }}, mountPath: /etc/weir/rules, readOnly: true }
-  - { name: {{ .Values.sidecar.socketVolume }}, mountPath: {{ dir .Values.sidecar.socket }} }
+  - { name: {{ .Values.sidecar.rulesVolume | quote }}, mountPath: /etc/weir/rules, readOnly: true }
+  - { name: {{ .Values.sidecar.socketVolume | quote }}, mountPath: {{ dir .Values.sidecar.socket | quote }} }
   {{- if and .Values.sidecar.stateVolume (eq .Values.sidecar.store "memory") }}
-  - { name: {{ .Values.sidecar.stateVolume }}, mountPath: /var/lib/weir }
+  - { name: {{ .Values.sidecar.stateVolume | quote }}, mountPath: /var/lib/weir }
   {{- end }}
   {{- if eq .Values.sidecar.store "redis" }}
   {{- include "weir.redisMounts" . | nindent 2 }}

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"os"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
@@ -11,6 +10,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/weirproxy/weir/internal/certificates"
+	"github.com/weirproxy/weir/internal/serving"
 )
 
 // addAccess adds the flags that open the admin service of a sidecar: a token, and TLS.
@@ -50,7 +50,11 @@ func connect(cmd *cobra.Command, server string) (*grpc.ClientConn, error) {
 		if err != nil {
 			return nil, usage("--token-file: %w", err)
 		}
-		options = append(options, grpc.WithPerRPCCredentials(bearer(strings.TrimSpace(string(data)))))
+		token, err := serving.ParseToken(certificates.File{Name: "--token-file", Path: path}, data)
+		if err != nil {
+			return nil, usage("%w", err)
+		}
+		options = append(options, grpc.WithPerRPCCredentials(bearer(token)))
 	}
 	conn, err := grpc.NewClient(server, options...)
 	if err != nil {

@@ -68,6 +68,12 @@ func TestCommandsShowTheToken(t *testing.T) {
 	if _, err := command(t, "match", "--server", address, "--token-file", "nowhere", "test", "user=u"); err == nil || !strings.Contains(err.Error(), "--token-file: open nowhere") {
 		t.Errorf("a token file that is not there: got %v", err)
 	}
+	for name, text := range map[string]string{"empty": "", "of two lines": adminToken + "\n" + adminToken} {
+		_, err := command(t, "match", "--server", address, "--token-file", tokenPath(t, text), "test", "user=u")
+		if err == nil || !strings.Contains(err.Error(), "--token-file: ") || !strings.Contains(err.Error(), "16 to 4096 characters of ASCII without spaces") {
+			t.Errorf("a token file that is %s: got %v", name, err)
+		}
+	}
 	if log := r.log.String(); strings.Contains(log, adminToken) {
 		t.Errorf("the log has the token: %s", log)
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/weirproxy/weir/internal/certificates"
@@ -89,9 +90,9 @@ func (a *Admin) warn(ctx context.Context, at net.Addr, logger *slog.Logger) {
 	}
 }
 
-// readToken reads a token. White space around it does not count.
+// readToken reads a token from a regular file.
 func readToken(f certificates.File) (string, error) {
-	file, err := os.Open(f.Path)
+	file, err := os.OpenFile(f.Path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // else a pipe without a writer would wait here
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", f.Name, err)
 	}
@@ -103,6 +104,11 @@ func readToken(f certificates.File) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", f.Name, err)
 	}
+	return ParseToken(f, data)
+}
+
+// ParseToken returns the token in the data of a file. White space around it does not count.
+func ParseToken(f certificates.File, data []byte) (string, error) {
 	token := strings.TrimSpace(string(data))
 	printable := !strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' })
 	if len(token) < minToken || len(token) > maxToken || !printable {

@@ -65,7 +65,7 @@ func TestNobodyWaitsForARedisThatHangs(t *testing.T) {
 	}
 }
 
-// A Redis that has lost the grants and takes no grants, such as a replica, is one line in the log, and not one line at each look.
+// A Redis that has lost the grants and takes none, such as a replica, causes one line in the log, not one at each look.
 func TestALossIsLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		redis := new(sick)

@@ -96,15 +96,20 @@ func (t *grantTable) resize(n int) {
 	t.places.Store(&places)
 }
 
-// byPrecedence sorts the grants of a key: of two grants for a limit the first one in force counts. The order is the same in each process.
+// byPrecedence sorts the grants of a key: of two grants for a limit the first one in force counts. A block of all limits comes before a grant
+// for one limit, as it stops somebody. The order is the same in each process.
 func byPrecedence(a, b *Grant) int {
-	all := func(g *Grant) int {
-		if g.Limit == "" {
+	rank := func(g *Grant) int {
+		switch {
+		case g.Limit == "" && g.Gives == GivesRequests && g.Requests == 0:
+			return 0
+		case g.Limit != "":
 			return 1
+		default:
+			return 2
 		}
-		return 0
 	}
-	return cmp.Or(all(a)-all(b), b.Given.Compare(a.Given), cmp.Compare(b.ID, a.ID))
+	return cmp.Or(rank(a)-rank(b), b.Given.Compare(a.Given), cmp.Compare(b.ID, a.ID))
 }
 
 // baseOf returns the base of the key of a grant under some rules; false when the rules have no limit for the grant.

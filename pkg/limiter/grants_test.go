@@ -228,10 +228,23 @@ func TestOfTwoGrantsTheLaterOneCounts(t *testing.T) {
 		}
 		named := grant("n", "several=a", limiter.Grant{Gives: limiter.GivesUnlimited, Limit: "short"})
 		time.Sleep(time.Nanosecond)
-		all := grant("l", "several=a", requests(0))
+		all := grant("l", "several=a", requests(1))
 		g.ChangeGrants(nil, []*limiter.Grant{named, all})
+		g.check(t, "several=a")
 		if s := g.check(t, "several=a"); !s.OverLimit || s.Limit.Label() != "fixed_window/1d" {
 			t.Errorf("a grant for one limit must count before one for all: got %+v", s)
+		}
+		block := grant("k", "several=a", requests(0))
+		g.ChangeGrants(nil, []*limiter.Grant{block})
+		var blocked int
+		g.check(t, "several=a")
+		for c := range g.v.Charged(0) {
+			if c.Grant == block && !c.Decision.Allowed {
+				blocked++
+			}
+		}
+		if blocked != 2 {
+			t.Errorf("a block of all limits: got %d blocked limits, want both", blocked)
 		}
 		same := grant("z", "tenant=b", requests(3))
 		g.ChangeGrants(nil, []*limiter.Grant{same})

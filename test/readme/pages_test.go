@@ -22,8 +22,11 @@ const maxLines = 300
 func TestPagesAreShort(t *testing.T) {
 	for _, d := range documents(t) {
 		allowed := maxLines
-		if d.name == "README.md" {
-			allowed = 340 // the commands and outputs of a first hour
+		switch d.name {
+		case "README.md":
+			allowed = 370 // the commands and outputs of a first hour
+		case "docs/seeing.md":
+			allowed = 400 // a story for each question, with all that its commands print
 		}
 		if d.name == "docs/migrating-variables.md" { // written by a program
 			continue

@@ -167,11 +167,11 @@ func (b *browser) shot(path string, whole bool) {
 	}
 }
 
-// click clicks the element with a selector.
+// click clicks the element with a selector. The place of a mouse would be wrong when the page moves, as it does while figures come.
 func (b *browser) click(selector string) {
 	b.t.Helper()
 	b.await(fmt.Sprintf("document.querySelector(%q)", selector))
-	b.do(chromedp.Click(chromedp.CSS(selector)))
+	b.do(script("(e => { e.focus(); e.click(); })(document.querySelector(%q))", selector))
 }
 
 // keys sends keys to the element that has the focus.

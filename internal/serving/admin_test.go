@@ -13,7 +13,7 @@ import (
 	"github.com/weirproxy/weir/internal/logtest"
 )
 
-// Whatever takes the place of a token, nobody is admitted: neither by the old token nor by an empty one.
+// A file that is no token in place of the token admits nobody: neither with the old token nor with an empty one.
 func TestATokenThatCannotBeReadAdmitsNobody(t *testing.T) {
 	const first, second = "the-first-token-0123", "the-second-token-0123"
 	path := filepath.Join(t.TempDir(), "token")

@@ -6,6 +6,13 @@ import "slices"
 // answers that a client does not read, and one message more.
 const LargeAnswerBytes = 128 << 10
 
+// Continues notes that an answer goes on: a client that watches is not silent, also before the answer ends. A nil c does nothing.
+func (c *Conn) Continues() {
+	if c != nil && c.mark != nil {
+		c.mark.Answered()
+	}
+}
+
 // LargeAnswer counts LargeAnswerBytes for one of the open streams, until so many streams have ended that the answer must have gone out.
 // Call LargeAnswer at the start of a call. All large answers together may fill a quarter of the bound. Without room, and when the
 // connection or the stream has ended, LargeAnswer reports false: the call should be refused. For a nil c the result is true.

@@ -197,8 +197,8 @@ func TestAPageThatIsNotThereIsNotFound(t *testing.T) {
 	}
 }
 
-// New connections take the place of silent ones. A page shows a state each second, so it is not silent.
-func TestAnOpenPageKeepsItsPlaceInAFloodOfConnections(t *testing.T) {
+// New connections take the place of silent ones. A page shows a state each second, so it is not silent, and neither is a client that watches.
+func TestAnOpenPageAndAWatchKeepTheirPlacesInAFloodOfConnections(t *testing.T) {
 	f := start(t, spanRules, nil)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -206,6 +206,8 @@ func TestAnOpenPageKeepsItsPlaceInAFloodOfConnections(t *testing.T) {
 	}
 	bound := connections.New(connections.Options{Server: "admin", Max: 4, Logger: f.server.options.Logger})
 	go func() { _ = f.server.ServeAdmin(bound.Listen(l)) }()
+	_, client := adminClient(t, l.Addr().String(), insecure.NewCredentials())
+	stream := watching(t.Context(), t, client, new(adminv1.WatchRequest))
 	answer, err := http.Get("http://" + l.Addr().String() + "/events")
 	if err != nil {
 		t.Fatal(err)
@@ -233,6 +235,8 @@ func TestAnOpenPageKeepsItsPlaceInAFloodOfConnections(t *testing.T) {
 		defer conn.Close()
 	}
 	states(2)
+	f.ask(t, descriptor("path", "/cart"))
+	texts(t, stream, 1)
 	if s := bound.Stats(); s.Replaced == 0 {
 		t.Errorf("the flood reached no bound: %+v", s)
 	}

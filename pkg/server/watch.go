@@ -26,7 +26,9 @@ func (a *admin) Watch(in *adminv1.WatchRequest, stream grpc.ServerStreamingServe
 	if err := stream.SendHeader(metadata.MD{}); err != nil {
 		return err
 	}
+	conn := connection(stream.Context())
 	for {
+		conn.Continues() // else new connections would take the place of this one
 		m, err := w.Next(stream.Context())
 		if err != nil {
 			return a.statuses.status(err)

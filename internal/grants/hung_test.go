@@ -78,7 +78,7 @@ func TestALossIsLoggedOnce(t *testing.T) {
 		p.mu.Unlock()
 		redis.become(func(script string) ([]string, error) {
 			if strings.Contains(script, "HSET") {
-				return nil, errors.New("READONLY You can't write against a read only replica.")
+				return nil, errors.New("READONLY You can't write against a read only replica.") //nolint:revive // as Redis words it
 			}
 			return empty(script)
 		})

@@ -36,7 +36,7 @@ func TestHeadOpensNoStream(t *testing.T) {
 func TestAPanicOfWatchEndsTheTailAlone(t *testing.T) {
 	f := newPage(t, func(o *Options) {
 		o.Service = &service{watch: func(*adminv1.WatchRequest, grpc.ServerStreamingServer[adminv1.WatchResponse]) error {
-			panic("broken")
+			panic("broken") //nolint:forbidigo // as a mistake would
 		}}
 	})
 	if got := f.ask("GET", "/tail", ""); got.StatusCode != http.StatusInternalServerError {

@@ -202,7 +202,7 @@ func TestTheChartPassesHelmsLint(t *testing.T) {
 func TestTheChartRefusesValuesThatItDoesNotKnow(t *testing.T) {
 	t.Parallel()
 	for name, values := range map[string]string{
-		"a misspelled key":         "autoscalling: {enabled: false}",
+		"a misspelled key":       "autoscalling: {enabled: false}",
 		"a store":                "store: disk",
 		"a password in a URL":    "redis: {urls: [\"http://redis\"]}",
 		"no URL":                 "redis: {urls: []}",

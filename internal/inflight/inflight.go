@@ -13,7 +13,9 @@ import (
 	"context"
 	"crypto/tls"
 	"log/slog"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -101,6 +103,7 @@ type Bound struct {
 	open    map[*Conn]struct{}
 	looking bool // a timer runs look
 	crowded bool // at the last look
+	closed  bool // by Close
 }
 
 // Stats is the state of a Bound at one moment.
@@ -121,10 +124,26 @@ func New(o Options) *Bound {
 func (b *Bound) add(c *Conn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.closed {
+		_ = c.Conn.Close()
+		return
+	}
 	b.open[c] = struct{}{}
 	if !b.looking {
 		b.looking = true
 		time.AfterFunc(lookEvery, b.look)
+	}
+}
+
+// Close closes all connections, and later ones at once. For gRPC a connection before the end of its handshake is none, so a stop of the server
+// would wait for the timeout of the handshake.
+func (b *Bound) Close() {
+	b.mu.Lock()
+	b.closed = true
+	open := slices.Collect(maps.Keys(b.open))
+	b.mu.Unlock()
+	for _, c := range open {
+		_ = c.Close()
 	}
 }
 

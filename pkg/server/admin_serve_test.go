@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -20,6 +22,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/weirproxy/weir/internal/connections"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
@@ -240,4 +243,29 @@ func TestAnOpenPageAndAWatchKeepTheirPlacesInAFloodOfConnections(t *testing.T) {
 	if s := bound.Stats(); s.Replaced == 0 {
 		t.Errorf("the flood reached no bound: %+v", s)
 	}
+}
+
+// A connection that waits for the rest of a handshake is no call in flight. gRPC itself waits for it, up to the timeout of the handshake.
+func TestCloseDoesNotWaitForAHandshakeOfTheAdminAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, spanRules, nil)
+		l := bufconn.Listen(1 << 10)
+		ended := make(chan error, 1)
+		go func() { ended <- f.server.ServeAdmin(l) }()
+		conn, err := l.DialContext(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_, _ = io.WriteString(conn, "PRI ")
+		synctest.Wait()
+		begun := time.Now()
+		f.server.Close()
+		if took := time.Since(begun); took != 0 {
+			t.Errorf("Close took %v, want no wait", took)
+		}
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 }

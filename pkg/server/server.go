@@ -149,10 +149,11 @@ func (s *Server) GracefulStop() {
 
 // Close stops both gRPC servers at once and cancels the calls in flight; GracefulStop finishes them. A second Close does nothing.
 func (s *Server) Close() {
-	s.grpc.Stop()
 	if s.lane != nil {
 		s.lane.Stop()
 	}
+	s.service.bound.Close()
+	s.grpc.Stop()
 	s.end()
 	s.admin.Stop()
 	s.people.Close()

@@ -135,8 +135,8 @@ func (b *Bound) add(c *Conn) {
 	}
 }
 
-// Close closes all connections, and later ones at once. For gRPC a connection before the end of its handshake is none, so a stop of the server
-// would wait for the timeout of the handshake.
+// Close closes all connections, and later ones at once. The server of gRPC does not close a connection before the end of its handshake.
+// Without Close, a stop of the server would wait for the timeout of the handshake.
 func (b *Bound) Close() {
 	b.mu.Lock()
 	b.closed = true

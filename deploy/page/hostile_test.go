@@ -172,12 +172,13 @@ func TestThePageIsBehindItsToken(t *testing.T) {
 	w := serve(t, shop, withToken(t))
 	b := open(t)
 	b.show("http://" + w.Admin + "/#loaded")
-	b.await("location.pathname === '/login' && document.activeElement.id === 'token'")
+	b.await("location.pathname === '/login' && document.readyState === 'complete' && document.activeElement.id === 'token'")
 	b.keys("not the token\r")
 	b.awaitText("main", "This is not the token.")
 	if errs := b.take(); len(errs) != 1 || !strings.Contains(errs[0], "403") {
 		t.Errorf("console: %v", errs)
 	}
+	b.await("document.readyState === 'complete' && document.activeElement.id === 'token' && document.activeElement.value === ''")
 	b.keys(token + "\r")
 	b.await("location.pathname === '/' && document.querySelector('#verdict') !== null")
 	b.awaitText("#verdict", "No requests")

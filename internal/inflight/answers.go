@@ -6,6 +6,14 @@ import "slices"
 // answers that a client does not read, and one message more.
 const LargeAnswerBytes = 128 << 10
 
+// Stranger notes whether the client has shown no credentials. Answers to strangers do not protect their connection from new ones. A nil c
+// does nothing.
+func (c *Conn) Stranger(yes bool) {
+	if c != nil {
+		c.stranger.Store(yes)
+	}
+}
+
 // Continues notes that an answer goes on: a client that watches is not silent, also before the answer ends. A nil c does nothing.
 func (c *Conn) Continues() {
 	if c != nil && c.mark != nil {

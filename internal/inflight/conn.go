@@ -23,6 +23,8 @@ type Conn struct {
 	// streams that the client has reset do not count. Changes under mu.
 	answered atomic.Int64
 
+	stranger atomic.Bool // answers do not protect the connection from new ones
+
 	writes atomic.Uint64 // odd while a Write is under way
 
 	sent     frames // used by Write alone
@@ -159,7 +161,7 @@ func (c *Conn) answeredLocked(s *stream) {
 	if s.replied {
 		c.answered.Add(answerUnit)
 	}
-	if c.mark != nil {
+	if c.mark != nil && !c.stranger.Load() {
 		c.mark.Answered()
 	}
 }

@@ -135,8 +135,8 @@ func (b *Bound) add(c *Conn) {
 	}
 }
 
-// Close closes all connections, and later ones at once. The server of gRPC does not close a connection before the end of its handshake.
-// Without Close, a stop of the server would wait for the timeout of the handshake.
+// Close closes all connections, and later ones at once. A stop of a gRPC server does not close connections before the end of their
+// handshake, and waits until the handshake times out.
 func (b *Bound) Close() {
 	b.mu.Lock()
 	b.closed = true

@@ -64,6 +64,9 @@ func Bearer(header string) string {
 	return strings.TrimSpace(token)
 }
 
+// Admits reports whether a request has credentials, or needs none.
+func (p *Page) Admits(r *http.Request) bool { return p.admitted(r) }
+
 // admitted reports whether a request has the token, or the cookie that stands for it.
 func (p *Page) admitted(r *http.Request) bool {
 	if p.options.Token == nil {

@@ -64,7 +64,7 @@ func (s *Server) newAdmin() error {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	s.page = &http.Server{
-		Handler:           s.recoverHTTP(marked(limitTimes(http.MaxBytesHandler(p, int64(s.options.MaxRequestBytes))))),
+		Handler:           s.recoverHTTP(marked(limitTimes(http.MaxBytesHandler(p, int64(s.options.MaxRequestBytes))), p.Admits)),
 		ConnContext:       withConn,
 		Protocols:         protocols,
 		ReadHeaderTimeout: 5 * time.Second,
@@ -114,12 +114,18 @@ type tokens struct {
 
 // admit returns an error for a call without the token. Health tells nothing, and probes of Kubernetes cannot send a token.
 func (t *tokens) admit(ctx context.Context, method string) error {
-	if t.options.Token == nil || strings.HasPrefix(method, "/"+healthgrpc.Health_ServiceDesc.ServiceName+"/") {
+	if t.options.Token == nil {
+		return nil
+	}
+	conn := connection(ctx)
+	conn.Stranger(true)
+	if strings.HasPrefix(method, "/"+healthgrpc.Health_ServiceDesc.ServiceName+"/") {
 		return nil
 	}
 	token := t.options.Token()
 	for _, header := range metadata.ValueFromIncomingContext(ctx, "authorization") {
 		if token != "" && adminpage.Equal(adminpage.Bearer(header), token) {
+			conn.Stranger(false)
 			return nil
 		}
 	}
@@ -151,7 +157,7 @@ func withConn(ctx context.Context, c net.Conn) context.Context {
 
 // marked tells the Marker of a connection about requests, and adds the state of TLS to them. The package net/http finds that
 // state only in a connection that is TLS itself.
-func marked(next http.Handler) http.Handler {
+func marked(next http.Handler, admits func(*http.Request) bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		conn, _ := r.Context().Value(connKey{}).(net.Conn)
 		if below, ok := conn.(*split.Conn); ok {
@@ -163,7 +169,11 @@ func marked(next http.Handler) http.Handler {
 		if mark, _ := connections.Below(conn); mark != nil {
 			mark.Begin()
 			defer mark.Done()
-			defer mark.Answered()
+			defer func() {
+				if admits(r) { // else strangers would keep operators out
+					mark.Answered()
+				}
+			}()
 			w = &marking{w, mark}
 		}
 		next.ServeHTTP(w, r)

@@ -269,3 +269,32 @@ func TestCloseDoesNotWaitForAHandshakeOfTheAdminAddress(t *testing.T) {
 		}
 	})
 }
+
+// Strangers are answered, by the login form and by health. Their connections give way to operators.
+func TestAnsweredStrangersKeepNoOperatorOut(t *testing.T) {
+	const token = "a-token-of-24-characters"
+	f := start(t, spanRules, func(o *Options) { o.Admin.Token = func() string { return token } })
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	bound := connections.New(connections.Options{Server: "admin", Max: 2, Logger: f.server.options.Logger})
+	go func() { _ = f.server.ServeAdmin(bound.Listen(l)) }()
+	for range 3 {
+		browser := &http.Client{Transport: new(http.Transport)}
+		defer browser.CloseIdleConnections()
+		if code, _ := fetch(t, browser, "http://"+address+"/login"); code != http.StatusOK {
+			t.Errorf("the login form: got %d", code)
+		}
+		conn, _ := adminClient(t, address, insecure.NewCredentials())
+		if _, err := healthgrpc.NewHealthClient(conn).Check(t.Context(), new(healthgrpc.HealthCheckRequest)); err != nil {
+			t.Errorf("health: %v", err)
+		}
+	}
+	_, operator := adminClient(t, address, insecure.NewCredentials())
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token)
+	if _, err := operator.ListRules(ctx, new(adminv1.ListRulesRequest)); err != nil {
+		t.Errorf("an operator: %v", err)
+	}
+}

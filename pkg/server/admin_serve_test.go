@@ -270,7 +270,7 @@ func TestCloseDoesNotWaitForAHandshakeOfTheAdminAddress(t *testing.T) {
 	})
 }
 
-// Strangers are answered, by the login form and by health. Their connections give way to operators.
+// The login form and health answer strangers. Connections of strangers give way to operators.
 func TestAnsweredStrangersKeepNoOperatorOut(t *testing.T) {
 	const token = "a-token-of-24-characters"
 	f := start(t, spanRules, func(o *Options) { o.Admin.Token = func() string { return token } })

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -22,7 +23,7 @@ func TestRequestsGoOnWhileThePrimaryComesAndGoes(t *testing.T) {
 	var all sync.WaitGroup
 	for w := range 8 {
 		all.Go(func() {
-			mine, decisions := charges[:1+w%3], make([]algorithms.Decision, 3)
+			mine, decisions := slices.Clone(charges[:1+w%3]), make([]algorithms.Decision, 3)
 			for {
 				select {
 				case <-stop:

@@ -3,11 +3,8 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
-
-	"golang.org/x/term"
 )
 
 // progress is a line about the requests so far, which only a terminal shows. The zero value shows nothing.
@@ -19,8 +16,8 @@ type progress struct {
 
 // newProgress returns a progress, which shows nothing if w is no terminal.
 func newProgress(w io.Writer) *progress {
-	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		return &progress{to: f, start: time.Now()}
+	if isTerminal(w) {
+		return &progress{to: w, start: time.Now()}
 	}
 	return new(progress)
 }

@@ -7,6 +7,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/weirproxy/weir/internal/render"
 	"github.com/weirproxy/weir/internal/simulate"
 )
 
@@ -58,7 +59,7 @@ func writeRows(out io.Writer, r *simulate.Result, compared bool) {
 	fmt.Fprintln(table, head+"\tPLACE")
 	for i := range r.Rules {
 		rule := &r.Rules[i]
-		fmt.Fprintf(table, "%s\t%d\t%s", printable(rule.Name()), rule.Requests, share(rule.Denied, rule.Requests))
+		fmt.Fprintf(table, "%s\t%d\t%s", render.Printable(rule.Name()), rule.Requests, share(rule.Denied, rule.Requests))
 		if compared {
 			fmt.Fprintf(table, "\t%s\t%d\t%d", share(rule.DeniedBefore, rule.Requests), rule.NewlyDenied, rule.NewlyPassed)
 		}
@@ -88,10 +89,10 @@ func writeWorst(out io.Writer, r *simulate.Result, compared bool) {
 		if len(rule.Worst) == 0 {
 			continue
 		}
-		fmt.Fprintf(out, "\nkeys of %s that lose most:\n", printable(rule.Name()))
+		fmt.Fprintf(out, "\nkeys of %s that lose most:\n", render.Printable(rule.Name()))
 		table := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 		for _, k := range rule.Worst {
-			fmt.Fprintf(table, "  %s\t%d denied", printable(k.Key), k.Denied)
+			fmt.Fprintf(table, "  %s\t%d denied", render.Printable(k.Key), k.Denied)
 			if compared {
 				fmt.Fprintf(table, ", before %d", k.DeniedBefore)
 			}
@@ -107,15 +108,4 @@ func share(some, all uint64) string {
 		return "0"
 	}
 	return fmt.Sprintf("%d (%s)", some, percent(float64(some)/float64(all)))
-}
-
-// printable shortens a text of the traffic to one line, and escapes control characters.
-func printable(text string) string {
-	const most = 200
-	runes := []rune(text)
-	if len(runes) > most {
-		text = string(runes[:most]) + "…"
-	}
-	quoted := fmt.Sprintf("%q", text)
-	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
 }

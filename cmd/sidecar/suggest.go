@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weirproxy/weir/internal/records"
+	"github.com/weirproxy/weir/internal/render"
 	"github.com/weirproxy/weir/internal/simulate"
 	"github.com/weirproxy/weir/internal/suggest"
 	"github.com/weirproxy/weir/pkg/descriptors"
@@ -195,7 +196,7 @@ func writeShapes(out io.Writer, r *suggest.Result) {
 		if s.Checked {
 			denies, keys = percent(s.Denied), fmt.Sprint(s.KeysDenied)
 		}
-		fmt.Fprintf(table, "# %s\t%d\t%d\t%s\t%s\t%s\t%s\n", printable(s.Name()), s.Keys, s.Hits, strings.Join(now, ", "), strings.Join(then, ", "), denies, keys)
+		fmt.Fprintf(table, "# %s\t%d\t%d\t%s\t%s\t%s\t%s\n", render.Printable(s.Name()), s.Keys, s.Hits, strings.Join(now, ", "), strings.Join(then, ", "), denies, keys)
 	}
 	_ = table.Flush() // a strings.Builder never fails
 	fmt.Fprintln(out, "#")

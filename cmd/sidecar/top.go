@@ -3,12 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/weirproxy/weir/internal/render"
@@ -76,12 +73,6 @@ key. USED, LEFT and IDLE are of now.`,
 	flags.BoolVar(&once, "once", false, "write one table, without control characters")
 	flags.StringVar(&output, "output", outputText, "text|json")
 	return cmd
-}
-
-// isTerminal reports whether w is a terminal that can draw again.
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb"
 }
 
 // writeTop writes the top keys of a running sidecar once, behind a text.

@@ -52,6 +52,27 @@ func TestEndlessChangesDoNotHoldAReloadForEver(t *testing.T) {
 }
 
 // Without events, in fake time: file systems do not mind.
+// polling returns a reloader of a path that looks every 30 seconds and waits for a second of rest, and its limiter.
+func polling(t *testing.T, path string, o descriptors.Options) (*Reloader, *limiter.Limiter) {
+	t.Helper()
+	s, err := memstore.New(memstore.Options{MaxKeys: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	l, err := limiter.New(s, limiter.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := New(Options{
+		Limiter: l, Logger: slog.New(slog.DiscardHandler), Paths: []string{path}, Debounce: time.Second, Poll: 30 * time.Second, Options: o,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, l
+}
+
 func TestWithoutEventsSourcesAreLookedAt(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "a.yaml")
 	write := func(content string) {
@@ -61,21 +82,7 @@ func TestWithoutEventsSourcesAreLookedAt(t *testing.T) {
 		}
 	}
 	synctest.Test(t, func(t *testing.T) {
-		s, err := memstore.New(memstore.Options{MaxKeys: 10})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer s.Close()
-		l, err := limiter.New(s, limiter.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, err := New(Options{
-			Limiter: l, Logger: slog.New(slog.DiscardHandler), Paths: []string{file}, Debounce: time.Second, Poll: 30 * time.Second,
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r, l := polling(t, file, descriptors.Options{})
 		write("domain: a\n")
 		if err := r.Load(t.Context()); err != nil {
 			t.Fatal(err)
@@ -152,22 +159,7 @@ func TestWithoutEventsTablesAreLookedAt(t *testing.T) {
 		}
 	}
 	synctest.Test(t, func(t *testing.T) {
-		s, err := memstore.New(memstore.Options{MaxKeys: 10})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer s.Close()
-		l, err := limiter.New(s, limiter.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, err := New(Options{
-			Limiter: l, Logger: slog.New(slog.DiscardHandler), Paths: []string{dir}, Debounce: time.Second, Poll: 30 * time.Second,
-			Options: descriptors.Options{MaxTableBytes: 100},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r, _ := polling(t, dir, descriptors.Options{MaxTableBytes: 100})
 		write("a.yaml", "domain: a\ndescriptors:\n- {key: k, rate_limit: {table: t.csv, unit: hour, requests_per_unit: 1}}\n")
 		write("t.csv", "x,1\n")
 		if err := r.Load(t.Context()); err != nil {

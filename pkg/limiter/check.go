@@ -98,7 +98,7 @@ func (l *Limiter) prepare(set *ruleSet, r *Request, v *Verdict) error {
 	domain := set.rules.Domain(r.Domain)
 	for i := range r.Descriptors {
 		d := &r.Descriptors[i]
-		s := DescriptorStatus{domain: domain, Hits: hits(r, d)}
+		s := DescriptorStatus{domain: domain, Hits: r.HitsOf(i)}
 		if domain != nil {
 			s.Overridden = d.Override != nil
 			if s.Rule = domain.Match(d.Entries); s.Rule == nil && !s.Overridden {
@@ -127,18 +127,6 @@ func (l *Limiter) prepare(set *ruleSet, r *Request, v *Verdict) error {
 	}
 	v.decisions = v.decisions[:cap(v.decisions)]
 	return nil
-}
-
-// hits returns the hits of a descriptor: its own, else the hits of the request, where 0 counts as 1.
-func hits(r *Request, d *Descriptor) int64 {
-	n := int64(d.Hits)
-	if n == 0 && !d.Probe {
-		n = int64(max(r.Hits, 1))
-	}
-	if d.Refund {
-		n = -n
-	}
-	return n
 }
 
 // charge adds the charges of descriptor i: one for each limit of the rule, unless another rule of the request replaces the limit.

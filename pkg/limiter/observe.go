@@ -34,7 +34,17 @@ func (v *Verdict) Domain() *descriptors.Domain {
 }
 
 // HitsOf returns the own hits of descriptor i, else the hits of the request, where 0 counts as 1. The hits of a refund are negative.
-func (r *Request) HitsOf(i int) int64 { return hits(r, &r.Descriptors[i]) }
+func (r *Request) HitsOf(i int) int64 {
+	d := &r.Descriptors[i]
+	n := int64(d.Hits)
+	if n == 0 && !d.Probe {
+		n = int64(max(r.Hits, 1))
+	}
+	if d.Refund {
+		n = -n
+	}
+	return n
+}
 
 // Charged is one limit of a descriptor, and the decision about the hits.
 type Charged struct {

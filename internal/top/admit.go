@@ -2,9 +2,10 @@ package top
 
 const (
 	// busy is the number of keys in a slice that may try to replace others at the true odds. A try takes about 200 ns. After that the odds
-	// of a hit are one in eagerness at most.
+	// of a hit are one in eagerness at most. After each further busy tries the odds halve, for so many doublings of eagerness.
 	busy      = 20_000
 	eagerness = 32
+	doublings = 3
 
 	learning = 16 // tries that move the floor to their scores
 )
@@ -35,12 +36,17 @@ func (s *Sketch) admit(h Hit, random *Random, text []byte) int {
 	}
 	i, score := s.leastLocked(at)
 	floor := s.learn(score)
-	if score > floor && !random.wins(floor+h.weight(), score-floor) {
+	weight := h.weight()
+	h.Group.try()
+	if score > floor && !random.wins(floor+weight, score-floor) {
 		return -1
 	}
-	slice := s.slice.Load()
+	slice, e := s.slice.Load(), &s.buckets[i/ways].entries[i%ways]
+	if e.score == 0 { // the other key has come in this slice, too
+		score += e.inherited
+	}
 	s.startLocked(i, h, text, max(score, floor), slice)
-	s.buckets[i/ways].entries[i%ways].inherited = score
+	e.inherited = score
 	first.full, first.score = slice, score
 	second.full, second.score = slice, score
 	return -1
@@ -85,7 +91,7 @@ func (s *Sketch) leastLocked(at place) (least int, score uint64) {
 		for way := range ways {
 			i := b*ways + way
 			e, now := &s.buckets[b].entries[way], &s.heads[i]
-			of := e.score + e.carried + now.now.Load()>>32 + deniedWeight*now.denied.Load()
+			of := e.score + e.group.weigh()*(e.carried+now.now.Load()>>32+deniedWeight*now.denied.Load())
 			if least < 0 || of < score {
 				least, score = i, of
 			}
@@ -104,8 +110,8 @@ func (s *Sketch) learn(score uint64) uint64 {
 	case score < floor:
 		next -= (floor - score + learning - 1) / learning
 	}
-	if s.tried.Add(1) > busy {
-		next = max(next, eagerness-1)
+	if times := s.tried.Add(1) / busy; times > 0 {
+		next = max(next, eagerness<<min(times-1, doublings)-1)
 	}
 	s.floor.Store(next) // another goroutine's step may be lost
 	return floor
@@ -115,7 +121,7 @@ func (s *Sketch) learn(score uint64) uint64 {
 func (s *Sketch) startLocked(i int, h Hit, text []byte, score, since uint64) {
 	at, b := &s.heads[i], &s.buckets[i/ways]
 	s.clearLocked(i)
-	b.entries[i%ways].start(text, score, since)
+	b.entries[i%ways].start(text, h.Group, score, since)
 	at.limit.Store(h.Capacity)
 	at.now.Store(uint64(h.Remaining))
 	if h.Denied {

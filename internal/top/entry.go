@@ -17,6 +17,7 @@ func (c cell) weight() uint64 { return c.hits + (deniedWeight-1)*c.denied }
 type entry struct {
 	text      []byte // of the key; the memory stays with the place
 	cut       bool   // the text was longer
+	group     *Group // of the key, or nil
 	recent    [perMinute]cell
 	minutes   [minutes]cell
 	carried   uint64 // allowed hits of this slice that do not fit in the head
@@ -29,10 +30,11 @@ type entry struct {
 
 // start makes the place one of a new key. The hits before are a geometric variable with the mean score, and came until the slice since; 0:
 // there was no hit before.
-func (e *entry) start(text []byte, score, since uint64) {
-	*e = entry{text: append(e.text[:0], text[:min(len(text), maxText)]...), cut: len(text) > maxText, since: since}
+func (e *entry) start(text []byte, group *Group, score, since uint64) {
+	*e = entry{text: append(e.text[:0], text[:min(len(text), maxText)]...), cut: len(text) > maxText, group: group, since: since}
 	if since > 0 {
-		e.missing, e.missingDenied = confidence*(score+1), confidence*(score+deniedWeight)/deniedWeight
+		hits := score / group.weigh()
+		e.missing, e.missingDenied = confidence*(hits+1), confidence*(hits+deniedWeight)/deniedWeight
 	}
 }
 
@@ -45,7 +47,7 @@ func (e *entry) end(slice uint64, now cell) {
 	}
 	e.inherited -= (e.inherited + perMinute - 1) / perMinute
 	ten := e.tenMinutes(slice)
-	e.score = max(e.minute().weight(), (ten.weight()+9)/10) + e.inherited
+	e.score = e.group.weigh()*max(e.minute().weight(), (ten.weight()+9)/10) + e.inherited
 }
 
 // idle reports whether there was no hit in ten minutes.
@@ -81,8 +83,10 @@ func (e *entry) window(w Window, last uint64) (sum, missing cell) {
 		sum = e.minute()
 		sum = cell{sum.hits - oldest.hits, sum.denied - oldest.denied}
 	}
-	if e.since > 0 && e.since+w.slices(last) > last {
-		missing = cell{e.missing, e.missingDenied}
+	if n := w.slices(last); e.since > 0 && e.since+n > last {
+		// The key may have been tracked before, and lost its place as the key with the smallest score: the score is hits of a minute.
+		before := min(e.since+n-last-1, e.since) / perMinute
+		missing = cell{e.missing + before*e.missing/confidence, e.missingDenied + before*e.missingDenied/confidence}
 	}
 	return sum, missing
 }

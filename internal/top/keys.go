@@ -29,7 +29,6 @@ type Key struct {
 	Cut                 bool   // the text was longer
 	Hits, HitsError     uint64 // in the window, denied ones included
 	Denied, DeniedError uint64 // in the window
-	Recent              bool   // there was a hit in the last minute
 	Remaining           uint32 // by the last decision
 	Capacity            uint32 // of the limit of the last decision
 }
@@ -50,14 +49,13 @@ func (s *Sketch) Keys(w Window) []Key {
 			word, denied := s.heads[i].now.Load(), s.heads[i].denied.Load()
 			now := cell{e.carried + word>>32 + denied, denied}
 			sum, missing := e.window(w, last)
-			recent, _ := e.window(Minute, last)
 			if sum.add(now); sum.hits == 0 {
 				continue
 			}
 			all = append(all, Key{
 				Hash: hash, Text: append([]byte(nil), e.text...), Cut: e.cut,
 				Hits: sum.hits, HitsError: missing.hits, Denied: sum.denied, DeniedError: missing.denied,
-				Recent: recent.hits+now.hits > 0, Remaining: uint32(word), Capacity: s.heads[i].limit.Load(),
+				Remaining: uint32(word), Capacity: s.heads[i].limit.Load(),
 			})
 		}
 		b.mu.Unlock()

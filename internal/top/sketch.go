@@ -14,7 +14,8 @@
 // the hits that may be missing stand beside them, see [Key].
 //
 // The score is the hits of the last minute, or a tenth of the last ten minutes where that is more. A denied hit weighs as much as
-// deniedWeight others, for the keys with the most denied hits are searched for as well.
+// deniedWeight others, for the keys with the most denied hits are searched for as well. The hits of a quiet rule weigh more than the hits of a
+// busy one, see [Group].
 //
 // A key has two possible buckets of eight places. So nearly all places fill up before a key replaces another: Azar, Broder, Karlin and
 // Upfal, "Balanced Allocations" (SIAM Journal on Computing 29, 1999).
@@ -121,13 +122,15 @@ type Hit struct {
 	Denied    bool
 	Remaining uint32
 	Capacity  uint32
+	Group     *Group // of the key; nil: the hits weigh 1
 }
 
+// weight returns the weight of a hit that competes for a place.
 func (h *Hit) weight() uint64 {
 	if h.Denied {
-		return deniedWeight * uint64(h.Hits)
+		return deniedWeight * uint64(h.Hits) * h.Group.weigh()
 	}
-	return uint64(h.Hits)
+	return uint64(h.Hits) * h.Group.weigh()
 }
 
 // Count counts hits of a key that is tracked, and reports whether it is.

@@ -15,16 +15,18 @@ type Tracker struct {
 	Sketch
 
 	start   time.Time
+	balance func()      // calls Balance; nil: there are no groups
 	running atomic.Bool // the timer
 
 	mu   sync.Mutex // guards last, and changes of running
 	last time.Time  // the begin of the slice that goes on
 }
 
-// NewTracker returns a tracker with at least as many places, which must be more than 0.
-func NewTracker(places int) *Tracker {
+// NewTracker returns a tracker with at least as many places, which must be more than 0. The tracker calls balance after each slice, one call
+// at a time; nil means nothing to call. balance must not call the tracker.
+func NewTracker(places int, balance func()) *Tracker {
 	now := time.Now()
-	t := &Tracker{start: now, last: now}
+	t := &Tracker{start: now, balance: balance, last: now}
 	t.open(places)
 	return t
 }
@@ -63,6 +65,9 @@ func (t *Tracker) tick() {
 func (t *Tracker) advanceLocked() {
 	over := time.Since(t.last) / Slice
 	t.last = t.last.Add(over * Slice)
+	if over > 0 && t.balance != nil {
+		t.balance()
+	}
 	for range min(over, 2*longest) { // by then every key is forgotten
 		t.Rotate()
 	}

@@ -171,6 +171,30 @@ func TestTopKeysForgetTheOldestHits(t *testing.T) {
 	})
 }
 
+// The busy rule has more keys than are tracked, each with more hits than the keys of the quiet rule.
+func TestTopKeysOfAQuietRuleStayBesideABusyOne(t *testing.T) {
+	bubble(t, func(f *topFixture) {
+		for range 18 { // slices of five seconds
+			for n := range 600 {
+				f.ask(5, fmt.Sprint("nothing=", n))
+			}
+			for n := range 5 {
+				f.ask(1, fmt.Sprint("user=", n))
+			}
+			time.Sleep(5 * time.Second)
+		}
+		top, err := f.TopKeys(f.t.Context(), limiter.TopQuery{Path: "user"})
+		if err != nil || len(top.Keys) != 5 {
+			f.t.Fatalf("got %+v, %v; want the 5 keys of the rule", top.Keys, err)
+		}
+		for _, k := range top.Keys {
+			if k.Hits < 10 || k.Hits > 12 {
+				f.t.Errorf("%s: got %d hits of the last minute; want 11", k.Key, k.Hits)
+			}
+		}
+	})
+}
+
 func TestTopKeysFollowTheRules(t *testing.T) {
 	bubble(t, func(f *topFixture) {
 		f.ask(3, "user=a")
@@ -292,6 +316,33 @@ func TestTopKeysOfCutTextsHaveNoRule(t *testing.T) {
 			if !k.Cut || k.Rule != nil {
 				t.Errorf("got the rule %s, cut %t, for a key of %d bytes", k.Path, k.Cut, len(k.Key))
 			}
+		}
+	})
+}
+
+// Rules without limits have no keys that compete: their hits say nothing about the weight of others.
+func TestAnUnlimitedRuleDoesNotHideWhichRulesAreBusy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const rules = `
+domain: edge
+descriptors:
+  - {key: free, rate_limit: {unlimited: true}}
+  - {key: busy, rate_limit: {unit: hour, requests_per_unit: 1000000}}
+  - {key: quiet, rate_limit: {unit: hour, requests_per_unit: 1000000}}
+`
+		f := &topFixture{fixture: newFixtureWith(t, rules, limiter.Options{TopKeys: 40}), t: t}
+		for slice := range 18 {
+			f.ask(1, "free=x hits=1000000000")
+			for n := range 400 {
+				f.ask(8, fmt.Sprintf("busy=%d", n))
+				if n%100 == slice%100 {
+					f.ask(1, fmt.Sprintf("quiet=%d", n/100))
+				}
+			}
+			time.Sleep(5 * time.Second)
+		}
+		if got := f.top(limiter.TopQuery{Path: "quiet"}); len(got) != 4 {
+			t.Errorf("got the keys %q of the quiet rule; want 4", got)
 		}
 	})
 }

@@ -17,16 +17,38 @@ type tracking struct {
 	told bool // the store sets the hashes of charges
 }
 
-func newTracking(s store.Store, keys int) tracking {
+func newTracking(s store.Store, keys int, balance func()) tracking {
 	if keys == 0 {
 		return tracking{}
 	}
 	h, ok := s.(store.Hashing)
-	return tracking{top.NewTracker(keys), maphash.MakeSeed(), ok && h.SetsHash()}
+	return tracking{top.NewTracker(keys, balance), maphash.MakeSeed(), ok && h.SetsHash()}
+}
+
+// balance lets the tracked keys of quiet rules stay beside the ones of busy rules.
+func (l *Limiter) balance() {
+	var groups []*top.Group
+	var hits []uint64
+	add := func(c *Counts) {
+		of := c.read().Hits // hits without limits count under no key
+		groups, hits = append(groups, &c.tracked), append(hits, of[CodeOK]+of[CodeOverLimit]+of[CodeShadowed])
+	}
+	set := l.current.Load()
+	seen := make(map[*Counts]bool, len(set.counts)) // rules with equal paths share counts
+	for _, r := range set.rules.All() {
+		if c := set.counts[r.ID]; len(r.Limits) > 0 && !seen[c] {
+			seen[c] = true
+			add(c)
+		}
+	}
+	for _, c := range set.overrides {
+		add(c)
+	}
+	top.Balance(groups, hits)
 }
 
 // count counts the charges of a request that the store has decided.
-func (t *tracking) count(r *Request, v *Verdict) {
+func (t *tracking) count(set *ruleSet, r *Request, v *Verdict) {
 	t.keys.Run()
 	for i := range v.charges {
 		c, d := &v.charges[i], &v.decisions[i]
@@ -38,7 +60,11 @@ func (t *tracking) count(r *Request, v *Verdict) {
 		if !t.told {
 			hit.Hash = max(maphash.Bytes(t.seed, c.Key), 1)
 		}
-		if !t.keys.Count(hit, &v.random) && t.keys.Wants(hit, &v.random) {
+		if t.keys.Count(hit, &v.random) {
+			continue
+		}
+		hit.Group = &set.countsOf(r, &v.Statuses[c.Rule]).tracked
+		if t.keys.Wants(hit, &v.random) {
 			v.values = appendTracked(v.values[:0], r, v, i)
 			t.keys.Admit(hit, &v.random, v.values)
 		}

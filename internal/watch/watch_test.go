@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -60,7 +61,7 @@ func newFixture(tb testing.TB) *fixture {
 	}
 	tb.Cleanup(s.Close)
 	f := &fixture{tb: tb}
-	if f.limiter, err = limiter.New(s, limiter.Options{MaxDescriptors: 5000}); err != nil {
+	if f.limiter, err = limiter.New(s, limiter.Options{MaxDescriptors: 5000, Now: time.Now}); err != nil {
 		tb.Fatal(err)
 	}
 	if _, err := f.limiter.Load(descriptors.Source{Name: "rules.yaml", Data: []byte(rules)}); err != nil {
@@ -114,9 +115,21 @@ func (f *fixture) watch(in *adminv1.WatchRequest) *Watcher {
 
 func next(tb testing.TB, w *Watcher) *adminv1.WatchResponse {
 	tb.Helper()
-	m, err := w.Next(tb.Context())
+	encoded, err := w.Next(tb.Context())
 	if err != nil {
 		tb.Fatal(err)
+	}
+	return decode(tb, encoded)
+}
+
+// decode decodes a message, which must be as package proto encodes it.
+func decode(tb testing.TB, encoded Message) *adminv1.WatchResponse {
+	tb.Helper()
+	m := new(adminv1.WatchResponse)
+	err := proto.Unmarshal(encoded, m)
+	again, failed := proto.Marshal(m)
+	if err := errors.Join(err, failed); err != nil || !bytes.Equal(encoded, again) {
+		tb.Fatalf("%v: the message %v is encoded as\n%x; want\n%x", err, m, encoded, again)
 	}
 	return m
 }
@@ -183,6 +196,34 @@ func TestAWatcherKeepsTheNumbersOfAnOverride(t *testing.T) {
 	})
 }
 
+func TestAWatchedRequestNamesItsGrants(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		w := f.watch(&adminv1.WatchRequest{})
+		grant := func(id, value string, gives limiter.Gives) *limiter.Grant {
+			return &limiter.Grant{ID: id, Domain: "edge", Entries: []limiter.Entry{{Key: "path", Value: value}}, Gives: gives, Requests: 7, Until: time.Now().Add(time.Hour)}
+		}
+		f.limiter.ChangeGrants(nil, []*limiter.Grant{grant("more", "/cart", limiter.GivesRequests), grant("free", "/vip", limiter.GivesUnlimited)})
+		f.ask("edge", "path=/cart", "path=/vip", "path=/test")
+		all := next(t, w).GetRequests()[0].GetDescriptors()
+		for i, want := range []struct {
+			grant    string
+			limits   int
+			requests uint32
+		}{{"more", 1, 7}, {"free", 0, 0}, {"", 1, 0}} {
+			d := all[i]
+			if d.GetGrant() != want.grant || len(d.GetLimits()) != want.limits {
+				t.Errorf("descriptor %d: got %v; want %d limits and the grant %q", i, d, want.limits, want.grant)
+			}
+			for _, l := range d.GetLimits() {
+				if l.GetGrant() != want.grant || l.GetLimit().GetRequestsPerUnit() != want.requests {
+					t.Errorf("descriptor %d: got the limit %v; want %d requests and the grant %q", i, l, want.requests, want.grant)
+				}
+			}
+		}
+	})
+}
+
 func TestFiltersChooseRequestsByOneDescriptor(t *testing.T) {
 	f := newFixture(t)
 	all := [][]string{
@@ -228,7 +269,7 @@ func TestFiltersChooseRequestsByOneDescriptor(t *testing.T) {
 		var got []int
 		for i, one := range all {
 			f.ask(one[0], one[1:]...)
-			if len(w.take()) > 0 {
+			if taken, _ := w.take(); len(taken) > 0 {
 				got = append(got, i)
 			}
 		}
@@ -281,7 +322,7 @@ func TestAThousandWatchersAreRefusedAfterTheMost(t *testing.T) {
 	}
 	f.ask("edge", "path=/cart")
 	for _, w := range all {
-		if len(w.take()) != 1 {
+		if taken, _ := w.take(); len(taken) != 1 {
 			t.Error("a watcher has not seen the request")
 		}
 		w.Close()
@@ -383,7 +424,8 @@ func TestWatchersComeAndGoWhileRequestsAreAnswered(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				m, err := w.Next(ctx)
+				encoded, err := w.Next(ctx)
+				m := decode(t, encoded)
 				if err != nil || len(m.GetRequests()) == 0 || m.GetRequests()[0].GetDescriptors()[1].GetNearestMiss().GetBeside()[0] != "path=/cart" {
 					t.Errorf("got %v, %v; want requests", m, err)
 				}

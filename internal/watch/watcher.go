@@ -5,8 +5,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
 // gather is the time for which Next waits for more after a first request: a message for each would cost more than the requests.
@@ -71,7 +69,7 @@ func (w *Watcher) wakeUp() {
 }
 
 // Next waits for requests and returns the next message, or the error of ctx. A first request waits up to 50 ms for others.
-func (w *Watcher) Next(ctx context.Context) (*adminv1.WatchResponse, error) {
+func (w *Watcher) Next(ctx context.Context) (Message, error) {
 	select {
 	case <-ctx.Done():
 		return nil, ctx.Err()
@@ -86,22 +84,20 @@ func (w *Watcher) Next(ctx context.Context) (*adminv1.WatchResponse, error) {
 		case <-timer.C:
 		}
 	}
-	events := w.take()
-	m := message(w.hub.options.Rules, events)
-	m.LeftOut, m.Lost = w.leftOut.Swap(0), w.lost.Swap(0)
-	return m, nil
+	events, size := w.take()
+	return message(w.hub.options.Rules, events, size, w.leftOut.Swap(0), w.lost.Swap(0))
 }
 
-// take returns the first requests of the queue, as many as a message may have.
-func (w *Watcher) take() []*event {
+// take returns the first requests of the queue, as many as a message may have, and their memory in bytes.
+func (w *Watcher) take() (taken []*event, bytes int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	n, bytes := 0, 0
+	n := 0
 	for n < len(w.queue) && (n == 0 || bytes+w.queue[n].size <= maxMessage) {
 		bytes += w.queue[n].size
 		n++
 	}
-	taken := w.queue[:n:n]
+	taken = w.queue[:n:n]
 	w.queue = w.queue[n:]
 	if len(w.queue) == 0 {
 		w.queue = nil
@@ -109,7 +105,7 @@ func (w *Watcher) take() []*event {
 		w.wakeUp()
 	}
 	w.waiting.Add(-int64(bytes))
-	return taken
+	return taken, bytes
 }
 
 // Close ends the watch. A second Close does nothing.

@@ -82,6 +82,31 @@ func KeyDomain(key []byte) []byte {
 	return domain
 }
 
+// ReadableKey returns the entries in a key that either AppendKey made, for people: "path=/search, client_id=c1" of the key above. A value that
+// shares its count with others is the pattern. Any other text, and a key without entries, stays as it is.
+func ReadableKey(key string) string {
+	_, mark, rest := cutText([]byte(key))
+	if mark != ':' {
+		return key
+	}
+	var entries []string
+	for len(rest) > 0 && rest[0] == '|' {
+		name, mark, more := cutText(rest[1:])
+		if mark != ':' || len(more) == 0 || more[0] != '=' {
+			return key
+		}
+		value, mark, more := cutText(more[1:])
+		if mark == 0 {
+			return key
+		}
+		entries, rest = append(entries, string(name)+"="+string(value)), more
+	}
+	if len(rest) == 0 || rest[0] != '#' || len(entries) == 0 {
+		return key
+	}
+	return strings.Join(entries, ", ")
+}
+
 // cutText splits a key behind its first text, which follows a length and a mark. The mark is 0 when the key begins with no text.
 func cutText(key []byte) (text []byte, mark byte, rest []byte) {
 	length, digits := 0, 0

@@ -94,6 +94,13 @@ func checkKey(t interface {
 	if domain := KeyDomain(key[len("kept:"):]); domain == nil || string(domain) != want.Domain {
 		t.Fatalf("domain of the key %q: got %q, want %q", key, domain, want.Domain)
 	}
+	var readable []string
+	for _, e := range want.Entries {
+		readable = append(readable, e.Key+"="+e.Value)
+	}
+	if got, want := ReadableKey(string(key[len("kept:"):])), strings.Join(readable, ", "); len(readable) > 0 && got != want {
+		t.Fatalf("key %q for people: got %q, want %q", key, got, want)
+	}
 	if own := AppendKey([]byte("kept:"), want.Domain, entries, &limit); (string(own) == string(key)) == shared {
 		t.Fatalf("the descriptor's own key is %q, that of a rule %q, with share_threshold %t", own, key, shared)
 	}
@@ -129,6 +136,27 @@ func TestBytesThatAreNoKeyHaveNoDomain(t *testing.T) {
 	} {
 		if got := KeyDomain([]byte(key)); got != nil {
 			t.Errorf("%q: got the domain %q, want none", key, got)
+		}
+	}
+}
+
+func TestTheEntriesOfAKeyAreReadable(t *testing.T) {
+	for key, want := range map[string]string{
+		"4:edge|4:path=7:/search|9:client_id=2:c1#token_bucket/1s": "path=/search, client_id=c1",
+		"4:edge|4:plan=6*free_*#fixed_window/1d":                   "plan=free_*",
+		"4:edge|1:a=3:x|y#concurrency":                             "a=x|y",
+		"nonsense":                                                 "nonsense",
+		"4:edge":                                                   "4:edge",
+		"99:edge|":                                                 "99:edge|",
+		"4:edge|9999999999:a=1:b#x":                                "4:edge|9999999999:a=1:b#x",
+		"4*edge|1:a=1:b#x":                                         "4*edge|1:a=1:b#x",
+		"4:edge|1*a=1:b#x":                                         "4:edge|1*a=1:b#x",
+		"4:edge|1:a":                                               "4:edge|1:a",
+		"4:edge|1:a=1:b":                                           "4:edge|1:a=1:b",
+		"4:edge#concurrency":                                       "4:edge#concurrency",
+	} {
+		if got := ReadableKey(key); got != want {
+			t.Errorf("%s: got %s, want %s", key, got, want)
 		}
 	}
 }

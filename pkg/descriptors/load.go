@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -40,7 +41,7 @@ type Options struct {
 
 // Source is one rule document in bytes, or a settings file that holds a list of rule documents. Load does not keep Data.
 type Source struct {
-	Name string // the path of the file, say; begins every message about the source
+	Name string // the path of the file, say; begins every message about the source. U+FFFD stands for bytes that are not UTF-8
 	Data []byte // YAML or JSON
 
 	Settings  bool // Data is a settings file: its list `domains`, if any, holds rule documents, and Load ignores its other keys
@@ -62,6 +63,9 @@ func (s Source) Equal(o Source) bool {
 		slices.Equal(s.Mistakes, o.Mistakes) && slices.Equal(s.Warnings, o.Warnings)
 }
 
+// shownName returns the name of a file for messages, which have no other text than UTF-8.
+func shownName(file string) string { return strings.ToValidUTF8(file, "\uFFFD") }
+
 // Load turns documents into rules. After a mistake in any document there are no rules, and the error is an [Errors] with every
 // mistake in all documents, sorted by file and line. Warnings, sorted the same way, are about accepted parts that the author
 // probably did not mean, such as every part that envoyproxy/ratelimit silently ignores. No sources make rules without domains.
@@ -81,7 +85,7 @@ func Load(sources []Source, o Options) (*Rules, []Warning, error) {
 		size     int // of the sources so far
 	)
 	for _, s := range sources {
-		r := &reader{file: s.Name, source: &s, options: o, merged: merged, tables: tables}
+		r := &reader{file: shownName(s.Name), source: &s, options: o, merged: merged, tables: tables}
 		readers = append(readers, r)
 		for _, d := range r.documents(s, &size) {
 			if first := rules.domains[d.Name]; first != nil && first != d.Domain {

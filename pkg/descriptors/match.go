@@ -6,6 +6,10 @@ import "strings"
 type node struct {
 	rule *Rule
 	keys map[string]*branch // by key of the next entry; nil at a leaf
+
+	// Most nodes have one key, and a look into the map takes three times as long as a comparison.
+	only *branch // of the only key; nil when there are more keys, or none
+	key  string  // of only
 }
 
 // branch is the sibling descriptors of one key.
@@ -68,7 +72,10 @@ func (d *Domain) MatchHolders(entries []Entry) *Rule {
 
 // next returns the node that an entry leads to, or nil. The last entry does not lead to a node with holders.
 func (n *node) next(key, value string, last bool) *node {
-	b := n.keys[key]
+	b := n.only
+	if b == nil || n.key != key {
+		b = n.keys[key]
+	}
 	if b == nil {
 		return nil
 	}
@@ -100,6 +107,10 @@ func (n *node) branchOf(key string) *branch {
 			n.keys = make(map[string]*branch)
 		}
 		n.keys[key] = b
+		n.key, n.only = key, b
+		if len(n.keys) > 1 {
+			n.only = nil
+		}
 	}
 	return b
 }

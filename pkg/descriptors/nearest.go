@@ -122,13 +122,17 @@ func (b *branch) addTo(c *candidates, key string, like func(value string) string
 	if b.rest != nil {
 		c.add(key, like(""))
 	}
-	for _, value := range variants(c.to) { // found also where there are too many entries to compare
-		if b.exact[value] != nil && len(b.exact) > maxCompared {
-			c.add(key+"="+value, like(value))
+	var meant []string // found also where there are too many entries to compare
+	if len(b.exact) > maxCompared {
+		meant = variants(c.to)
+	}
+	for _, value := range meant {
+		if b.exact[value] != nil {
+			c.addMeant(key+"="+value, like(value))
 		}
 	}
 	for value := range b.exact {
-		if !c.add(key+"="+value, like(value)) {
+		if !slices.Contains(meant, value) && !c.add(key+"="+value, like(value)) {
 			return
 		}
 	}

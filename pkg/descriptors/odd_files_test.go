@@ -51,3 +51,26 @@ func TestAllMistakesOfALimitAreToldAtOnce(t *testing.T) {
 		t.Errorf("got\n%v\nwant three mistakes, one of requests_per_unit", err)
 	}
 }
+
+// Rules and tables go into messages, which have no other text than UTF-8.
+func TestATextThatIsNotUTF8IsRefusedAndAFileNameIsShownAsUTF8(t *testing.T) {
+	const text = "domain: d\ndescriptors: [{key: KEY, rate_limit: {unit: day, requests_per_unit: 1, table: t.csv}}]\n"
+	load := func(key string) (*Rules, error) {
+		table := func(string) (*Table, error) {
+			return NewTable("d\xff/t.csv", []byte("value,requests_per_unit\na,1\n")), nil
+		}
+		rules, _, err := Load([]Source{{Name: "d\xff/r.yaml", Data: []byte(strings.Replace(text, "KEY", key, 1)), Table: table}}, Options{})
+		return rules, err
+	}
+	if _, err := load("!!binary /w=="); err == nil || !strings.HasSuffix(err.Error(), "descriptors[0].key: is binary data that is not UTF-8, must be text") {
+		t.Errorf("got %v; want the key refused", err)
+	}
+	rules, err := load("!!binary aGk=")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := rules.Domain("d").Match([]Entry{{"hi", "a"}})
+	if got, want := rules.Domain("d").File+" "+r.File+" "+r.Limits[0].Table().File(), "d\uFFFD/r.yaml d\uFFFD/r.yaml d\uFFFD/t.csv"; got != want {
+		t.Errorf("got the files %q; want %q", got, want)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -70,9 +71,11 @@ func (r *reader) text(v value) (string, bool) {
 		return v.node.Value, true
 	case "!!binary":
 		var s string
-		if err := v.node.Decode(&s); err == nil {
+		if err := v.node.Decode(&s); err == nil && utf8.ValidString(s) {
 			return s, true
 		}
+		r.fail(v, "is binary data that is not UTF-8, must be text")
+		return "", false
 	}
 	r.fail(v, "is %s, must be text: put it in quotes", kind(v))
 	return "", false

@@ -19,6 +19,7 @@ type candidates struct {
 type candidate struct {
 	text     string
 	distance int
+	meant    bool // comes before others of the same distance
 }
 
 func newCandidates(to string) *candidates { return &candidates{to: to, pattern: newPattern(to)} }
@@ -29,13 +30,26 @@ func (c *candidates) add(text, like string) bool {
 		c.more = true
 		return false
 	}
-	c.all = append(c.all, candidate{shortened(text), c.pattern.distance(like)})
+	c.all = append(c.all, candidate{text: shortened(text), distance: c.pattern.distance(like)})
 	return true
+}
+
+// addMeant is add for a text that somebody probably meant.
+func (c *candidates) addMeant(text, like string) {
+	if c.add(text, like) {
+		c.all[len(c.all)-1].meant = true
+	}
 }
 
 // list returns at most MaxBeside texts, the most similar first, and whether there are more.
 func (c *candidates) list() (texts []string, more bool) {
 	slices.SortFunc(c.all, func(a, b candidate) int {
+		if a.distance == b.distance && a.meant != b.meant {
+			if a.meant {
+				return -1
+			}
+			return 1
+		}
 		return cmp.Or(cmp.Compare(a.distance, b.distance), strings.Compare(a.text, b.text))
 	})
 	for _, one := range slices.Compact(c.all) {

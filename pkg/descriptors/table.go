@@ -40,7 +40,7 @@ type Table struct {
 // [Load] reports the mistakes in a table, see [Table.Err], and finds more of them in combination with a limit. NewTable does not keep data.
 // The size of data is less than 4 GiB.
 func NewTable(file string, data []byte) *Table {
-	t := &Table{file: file, size: len(data)}
+	t := &Table{file: shownName(file), size: len(data)}
 	t.read(data)
 	t.rows.index(func(again, first *row, value string) {
 		t.fail(int(again.line), "value", "%s is given twice, first in line %d", quote(value), first.line)
@@ -60,7 +60,7 @@ func (t *Table) Err() error {
 	return t.mistakes
 }
 
-// File returns the name that NewTable was given.
+// File returns the name that NewTable was given. U+FFFD stands for bytes that are not UTF-8.
 func (t *Table) File() string { return t.file }
 
 // Len returns the number of values.

@@ -75,7 +75,7 @@ func (l *Limiter) end(set *ruleSet, r *Request, v *Verdict) {
 		l.count(set, r, v, i)
 	}
 	if l.tracking.keys != nil && len(v.charges) > 0 {
-		l.tracking.count(r, v)
+		l.tracking.count(set, r, v)
 	}
 	if v.OverLimit && l.options.Shadow {
 		v.OverLimit = false
@@ -91,8 +91,8 @@ func (l *Limiter) end(set *ruleSet, r *Request, v *Verdict) {
 // prepare validates the request, matches its descriptors and fills in v's statuses and charges.
 func (l *Limiter) prepare(set *ruleSet, r *Request, v *Verdict) error {
 	v.reset()
-	if all := l.violations(r); len(all) > 0 {
-		return &InvalidError{all}
+	if !l.valid(r) {
+		return &InvalidError{l.violations(r)}
 	}
 	v.grow(len(r.Descriptors))
 	domain := set.rules.Domain(r.Domain)
@@ -105,7 +105,7 @@ func (l *Limiter) prepare(set *ruleSet, r *Request, v *Verdict) error {
 				s.Rule = domain.Default
 			}
 		}
-		if s.Rule != nil && !s.Overridden {
+		if s.Rule != nil && !s.Overridden && len(s.Rule.Replaces) > 0 {
 			v.replaced = append(v.replaced, s.Rule.Replaces...)
 		}
 		v.Statuses = append(v.Statuses, s)

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/weirproxy/weir/internal/top"
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
@@ -39,6 +40,7 @@ func (c Code) String() string {
 type Counts struct {
 	tally
 	holds     holdCounts
+	tracked   top.Group     // the keys that are tracked
 	unmatched atomic.Uint64 // of overrides: descriptors of the domain that no rule matched, with and without an override
 	max       int           // values counted apart
 
@@ -235,6 +237,19 @@ func (l *Limiter) Requests() RequestCounts {
 	}
 }
 
+// countsOf returns the counts of a descriptor that matched a rule or has an override; nil for others. An override of a rule without limits
+// counts as one without a rule.
+func (set *ruleSet) countsOf(r *Request, s *DescriptorStatus) *Counts {
+	switch {
+	case s.Rule != nil && !(s.Overridden && len(s.Rule.Limits) == 0):
+		return set.counts[s.Rule.ID]
+	case s.Overridden:
+		return set.overrides[r.Domain]
+	default:
+		return nil
+	}
+}
+
 // count counts the status of descriptor i.
 func (l *Limiter) count(set *ruleSet, r *Request, v *Verdict, i int) {
 	s := &v.Statuses[i]
@@ -242,14 +257,7 @@ func (l *Limiter) count(set *ruleSet, r *Request, v *Verdict, i int) {
 		l.requests.noDomain.Add(1)
 		return
 	}
-	var c *Counts
-	limitless := s.Overridden && s.Rule != nil && len(s.Rule.Limits) == 0 // such a rule has no counts of its own
-	switch {
-	case s.Rule != nil && !limitless:
-		c = set.counts[s.Rule.ID]
-	case s.Overridden:
-		c = set.overrides[r.Domain]
-	}
+	c := set.countsOf(r, s)
 	if s.Rule == nil {
 		l.requests.noMatch.Add(1)
 		set.overrides[r.Domain].unmatched.Add(1)
@@ -266,7 +274,7 @@ func (l *Limiter) count(set *ruleSet, r *Request, v *Verdict, i int) {
 		near = l.near(v, s, hits)
 	}
 	c.add(code, hits, near)
-	if s.Rule != nil && s.Rule.Detailed() && !limitless {
+	if s.Rule != nil && s.Rule.Detailed() && c == set.counts[s.Rule.ID] {
 		entries := r.Descriptors[i].Entries
 		v.values = s.Rule.AppendMetricValue(v.values[:0], entries)
 		c.of(v.values, s.Rule, entries).add(code, hits, near)

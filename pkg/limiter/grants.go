@@ -14,25 +14,26 @@ import (
 
 // grantTable finds the grants of a key: a hash table whose readers take no lock. One goroutine at a time may change it. The rules that it
 // was made for stay the same.
+//
+// A digest of 128 bits stands for a key. The bytes of the key would lie elsewhere in memory. A look at them takes longer than the second hash.
 type grantTable struct {
-	seed    maphash.Seed
+	seeds   [2]maphash.Seed                             // clients cannot foresee the digest
 	places  atomic.Pointer[[]atomic.Pointer[keyGrants]] // the number of places is a power of two
 	entries atomic.Int64                                // keys with grants
 }
 
 // keyGrants is the grants of one key. Immutable, but for next: a new one takes the place of the old one.
 type keyGrants struct {
-	hash   uint64
-	base   string   // see descriptors.Limit.Base
-	grants []*Grant // at least one; grants for one limit first, then the latest first
-	next   atomic.Pointer[keyGrants]
+	hash, second uint64   // of the key's descriptors.Limit.Base
+	grants       []*Grant // at least one, by byPrecedence
+	next         atomic.Pointer[keyGrants]
 }
 
 // fewestPlaces is the number of places of an empty table.
 const fewestPlaces = 16
 
 func newGrantTable() *grantTable {
-	t := &grantTable{seed: maphash.MakeSeed()}
+	t := &grantTable{seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}}
 	t.resize(fewestPlaces)
 	return t
 }
@@ -42,10 +43,10 @@ func (t *grantTable) any() bool { return t.entries.Load() > 0 }
 
 // find returns the grants of a key, or nil.
 func (t *grantTable) find(base []byte) *keyGrants {
-	hash := maphash.Bytes(t.seed, base)
+	hash := maphash.Bytes(t.seeds[0], base)
 	places := *t.places.Load()
 	for k := places[hash&uint64(len(places)-1)].Load(); k != nil; k = k.next.Load() {
-		if k.hash == hash && k.base == string(base) {
+		if k.hash == hash && k.second == maphash.Bytes(t.seeds[1], base) {
 			return k
 		}
 	}
@@ -54,13 +55,14 @@ func (t *grantTable) find(base []byte) *keyGrants {
 
 // set puts the grants of a key in place of the earlier ones; no grants remove the key.
 func (t *grantTable) set(base string, grants []*Grant) {
-	hash := maphash.String(t.seed, base)
+	hash, second := maphash.String(t.seeds[0], base), maphash.String(t.seeds[1], base)
 	places := *t.places.Load()
 	at := &places[hash&uint64(len(places)-1)]
-	for at.Load() != nil && at.Load().base != base {
-		at = &at.Load().next
-	}
 	was := at.Load()
+	for was != nil && (was.hash != hash || was.second != second) {
+		at = &was.next
+		was = at.Load()
+	}
 	if len(grants) == 0 {
 		if was != nil {
 			at.Store(was.next.Load())
@@ -68,7 +70,7 @@ func (t *grantTable) set(base string, grants []*Grant) {
 		}
 		return
 	}
-	k := &keyGrants{hash: hash, base: base, grants: grants}
+	k := &keyGrants{hash: hash, second: second, grants: grants}
 	if was != nil {
 		k.next.Store(was.next.Load())
 		at.Store(k)
@@ -87,7 +89,7 @@ func (t *grantTable) resize(n int) {
 		for i := range *was {
 			for k := (*was)[i].Load(); k != nil; k = k.next.Load() {
 				at := &places[k.hash&uint64(n-1)]
-				moved := &keyGrants{hash: k.hash, base: k.base, grants: k.grants}
+				moved := &keyGrants{hash: k.hash, second: k.second, grants: k.grants}
 				moved.next.Store(at.Load())
 				at.Store(moved)
 			}

@@ -105,7 +105,8 @@ func New(s store.Store, o Options) (*Limiter, error) {
 	o.MaxDescriptors = cmp.Or(o.MaxDescriptors, DefaultMaxDescriptors)
 	o.MaxLogEntries = cmp.Or(o.MaxLogEntries, DefaultMaxLogEntries)
 	o.DetailedValues = cmp.Or(o.DetailedValues, DefaultDetailedValues)
-	l := &Limiter{store: s, options: o, units: newUnitLimits(), grants: make(map[string]*Grant), tracking: newTracking(s, o.TopKeys)}
+	l := &Limiter{store: s, options: o, units: newUnitLimits(), grants: make(map[string]*Grant)}
+	l.tracking = newTracking(s, o.TopKeys, l.balance)
 	l.calls.New = func() any { return new(call) }
 	l.current.Store(&ruleSet{rules: new(descriptors.Rules), grants: newGrantTable()})
 	return l, nil

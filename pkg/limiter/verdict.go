@@ -90,6 +90,9 @@ func (v *Verdict) reset() {
 
 // grow makes room for as many descriptors, most of which have one limit with a key of at most 64 bytes.
 func (v *Verdict) grow(descriptors int) {
+	if cap(v.keys) >= 64*descriptors && cap(v.Statuses) >= descriptors && cap(v.charges) >= descriptors && cap(v.charged) >= descriptors {
+		return
+	}
 	v.keys = slices.Grow(v.keys, 64*descriptors)
 	v.Statuses = slices.Grow(v.Statuses, descriptors)
 	v.charges, v.charged = slices.Grow(v.charges, descriptors), slices.Grow(v.charged, descriptors)

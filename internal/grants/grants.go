@@ -52,7 +52,7 @@ type Keeper struct {
 }
 
 // Open loads the grants that are kept, and puts them in force. Grants that cannot be loaded go to the log, and never end the start: the
-// Keeper then begins without them. With Redis, Open waits for at most a second.
+// Keeper then begins without them. With Redis, Open waits a second at most for each answer, and 10 seconds for all grants.
 func Open(ctx context.Context, o Options) (*Keeper, error) {
 	if o.Limiter == nil || o.Logger == nil {
 		return nil, errors.New("limiter and logger: must be given")
@@ -72,12 +72,15 @@ func Open(ctx context.Context, o Options) (*Keeper, error) {
 		k.openJournalLocked(ctx)
 	case o.Redis != nil:
 		k.shared = &shared{redis: o.Redis}
-		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		ctx, cancel := context.WithTimeout(ctx, loadTimeout)
 		defer cancel()
 		k.syncLocked(ctx)
 	}
 	return k, nil
 }
+
+// loadTimeout is the time in which a start reads all grants from Redis. 100 000 take 1.3 seconds of CPU, in 500 answers.
+const loadTimeout = 10 * time.Second
 
 // maxRule bounds Grant.Rule, in bytes.
 const maxRule = 512
@@ -97,7 +100,7 @@ func (k *Keeper) Grant(ctx context.Context, in limiter.Grant) (given, replaced *
 		return nil, nil, err
 	}
 	g.Rule = strings.ToValidUTF8(target.Rule.Path[:min(len(target.Rule.Path), maxRule)], "")
-	at := slot(string(target.Limits[0].Base([]byte(target.Key))), g.Limit)
+	at := slot(string(target.Limits[0].Base([]byte(target.Key))), scope(target))
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.shared != nil {
@@ -112,7 +115,7 @@ func (k *Keeper) Grant(ctx context.Context, in limiter.Grant) (given, replaced *
 		k.appendLocked(ctx, change{Slot: at, Grant: encode(&g)})
 		k.setLocked(map[string]*limiter.Grant{at: &g})
 	}
-	more := []slog.Attr{slog.String("key", target.Key)}
+	more := []slog.Attr{slog.String("key", harmless(target.Key))}
 	if replaced != nil {
 		more = append(more, slog.String("replaces", replaced.ID))
 	}
@@ -120,61 +123,36 @@ func (k *Keeper) Grant(ctx context.Context, in limiter.Grant) (given, replaced *
 	return &g, replaced, nil
 }
 
-// Revoke ends a grant before its time and returns the grant. The error wraps [limiter.ErrUnknownGrant], or says why Redis did not end the
-// grant.
-func (k *Keeper) Revoke(ctx context.Context, id, by string) (*limiter.Grant, error) {
+// Revoke ends a grant before its time and returns the grant. notKept is "", or says why the end is in memory alone, so that a restart may
+// bring the grant back. The error wraps [limiter.ErrUnknownGrant], or says why Redis did not end the grant.
+func (k *Keeper) Revoke(ctx context.Context, id, by string) (g *limiter.Grant, notKept string, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.shared != nil {
 		k.syncLocked(ctx) // the grant may have been given elsewhere a moment ago
 	}
 	at := k.byID[id]
-	g := k.slots[at]
-	if g == nil || !g.Until.After(time.Now()) {
-		return nil, fmt.Errorf("%w: %.40q", limiter.ErrUnknownGrant, id)
+	if g = k.slots[at]; g == nil && k.shared != nil && k.shared.failed.Load() {
+		return nil, "", fmt.Errorf("grant %.40q is not known here, and redis does not answer", id)
 	}
+	if g == nil || !g.Until.After(time.Now()) {
+		return nil, "", fmt.Errorf("%w: %.40q", limiter.ErrUnknownGrant, id)
+	}
+	more := []slog.Attr{slog.String("revoked_by", harmless(by))}
 	if k.shared != nil {
 		if err := k.revokeSharedLocked(ctx, at, g); err != nil {
-			return nil, err
+			return nil, "", err
 		}
 	} else {
 		k.appendLocked(ctx, change{Slot: at})
 		k.setLocked(map[string]*limiter.Grant{at: nil})
-	}
-	k.audit(ctx, "an operator revoked a grant", g, slog.String("revoked_by", by))
-	return g, nil
-}
-
-// audit logs a change by an operator.
-func (k *Keeper) audit(ctx context.Context, text string, g *limiter.Grant, more ...slog.Attr) {
-	attrs := append(Attrs(g), more...)
-	k.options.Logger.LogAttrs(ctx, slog.LevelWarn, text, attrs...) //nolint:sloglint // the callers have constant texts
-}
-
-// Attrs returns a grant as attributes of a log line.
-func Attrs(g *limiter.Grant) []slog.Attr {
-	entries := make([]string, len(g.Entries))
-	for i, e := range g.Entries {
-		entries[i] = e.Key + "=" + e.Value
-	}
-	attrs := []slog.Attr{
-		slog.String("grant", g.ID), slog.String("domain", g.Domain), slog.Any("entries", entries), slog.String("rule", g.Rule),
-	}
-	if g.Limit != "" {
-		attrs = append(attrs, slog.String("limit", g.Limit))
-	}
-	switch g.Gives {
-	case limiter.GivesUnlimited:
-		attrs = append(attrs, slog.Bool("unlimited", true))
-	case limiter.GivesFactor:
-		attrs = append(attrs, slog.Float64("factor", g.Factor))
-	case limiter.GivesRequests:
-		attrs = append(attrs, slog.Uint64("requests", uint64(g.Requests)))
-		if g.Burst > 0 {
-			attrs = append(attrs, slog.Uint64("burst", uint64(g.Burst)))
+		if k.journal != nil && k.journal.failed != nil {
+			notKept = notWritten + k.journal.failed.Error()
+			more = append(more, slog.String("not_kept", notKept))
 		}
 	}
-	return append(attrs, slog.Time("until", g.Until), slog.String("reason", g.Reason), slog.String("by", g.By))
+	k.audit(ctx, "an operator revoked a grant", g, more...)
+	return g, notKept, nil
 }
 
 // List returns the grants in force, the next one to end first.
@@ -190,6 +168,9 @@ func (k *Keeper) List() []*limiter.Grant {
 	return all
 }
 
+// notWritten is the begin of the reason for which a change is in memory alone.
+const notWritten = "the state directory cannot be written: "
+
 // Kept says where grants are kept, in words, and whether they outlive the process.
 func (k *Keeper) Kept() (where string, durable bool) {
 	if k.shared != nil && k.shared.failed.Load() {
@@ -201,7 +182,7 @@ func (k *Keeper) Kept() (where string, durable bool) {
 	defer k.mu.Unlock()
 	switch {
 	case k.journal != nil && k.journal.failed != nil:
-		return "in memory until the process ends, as the state directory cannot be written: " + k.journal.failed.Error(), false
+		return "in memory: a restart goes back to the saved grants, as " + notWritten + k.journal.failed.Error(), false
 	case k.journal != nil:
 		return "in the state directory", true
 	default:

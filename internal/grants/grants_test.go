@@ -20,6 +20,7 @@ const rules = `
 domain: edge
 descriptors:
   - {key: tenant, rate_limit: {unit: minute, requests_per_unit: 2}}
+  - {key: user, rate_limits: [{unit: minute, requests_per_unit: 2, name: short}, {unit: hour, requests_per_unit: 9, name: long}]}
   - {key: plan, value: "free_*", share_threshold: true, rate_limit: {unit: minute, requests_per_unit: 2}}
 `
 
@@ -139,10 +140,10 @@ func TestAGrantIsInForceUntilItEndsOrIsRevoked(t *testing.T) {
 			t.Errorf("got %v as the replaced grant, want %v", replaced, first)
 		}
 		p.wantLimit(t, "a", 6)
-		if _, err := p.Revoke(t.Context(), first.ID, "me"); !errors.Is(err, limiter.ErrUnknownGrant) {
+		if _, _, err := p.Revoke(t.Context(), first.ID, "me"); !errors.Is(err, limiter.ErrUnknownGrant) {
 			t.Errorf("revoking the replaced grant: got %v", err)
 		}
-		if g, err := p.Revoke(t.Context(), second.ID, "you"); err != nil || g.ID != second.ID {
+		if g, notKept, err := p.Revoke(t.Context(), second.ID, "you"); err != nil || notKept != "" || g.ID != second.ID {
 			t.Errorf("got %v, %v", g, err)
 		}
 		p.wantLimit(t, "a", 2)
@@ -199,6 +200,41 @@ func TestGrantsOfOneCountReplaceEachOther(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The names of a limit, and all limits of a rule with one limit, are the same limit: a revoke brings no earlier grant back.
+func TestAGrantForALimitByAnotherNameReplacesTheFirst(t *testing.T) {
+	for _, c := range []struct {
+		key, first, second string
+		replaces           bool
+	}{
+		{"tenant", "", "fixed_window/1m", true},
+		{"tenant", "fixed_window/1m", "", true},
+		{"user", "short", "fixed_window/1m", true},
+		{"user", "fixed_window/1h", "long", true},
+		{"user", "short", "long", false},
+		{"user", "", "long", false},
+	} {
+		t.Run(c.key+" "+c.first+" and "+c.second, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := start(t, nil)
+				g := of("a", 0)
+				g.Entries[0].Key, g.Limit = c.key, c.first
+				first, _ := p.give(t, g)
+				g.Limit = c.second
+				second, replaced := p.give(t, g)
+				if (replaced != nil) != c.replaces {
+					t.Errorf("replaced %v", replaced)
+				}
+				if _, _, err := p.Revoke(t.Context(), second.ID, "me"); err != nil {
+					t.Error(err)
+				}
+				if all := p.List(); len(all) == 0 != c.replaces || len(all) > 0 && all[0].ID != first.ID {
+					t.Errorf("after the revoke of %s: got %v", second.ID, all)
+				}
+			})
+		})
+	}
 }
 
 func TestHostileGrantsAreRefused(t *testing.T) {

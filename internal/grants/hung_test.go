@@ -89,3 +89,17 @@ func TestALossIsLoggedOnce(t *testing.T) {
 		}
 	})
 }
+
+// While Redis does not answer, a grant that is unknown here may be in Redis. An operator must not take it for revoked.
+func TestAnUnknownGrantMayBeInARedisThatDoesNotAnswer(t *testing.T) {
+	redis := new(sick)
+	redis.become(func(string) ([]string, error) { return nil, errors.New("is away") })
+	p := start(t, func(o *Options) { o.Redis = redis })
+	if _, _, err := p.Revoke(t.Context(), "id", "me"); err == nil || errors.Is(err, limiter.ErrUnknownGrant) {
+		t.Errorf("without an answer: got %v", err)
+	}
+	redis.become(empty)
+	if _, _, err := p.Revoke(t.Context(), "id", "me"); !errors.Is(err, limiter.ErrUnknownGrant) {
+		t.Errorf("with an answer: got %v", err)
+	}
+}

@@ -39,11 +39,8 @@ type change struct {
 	Grant json.RawMessage `json:"grant,omitempty"` // a record; absent for an end
 }
 
-// Bounds of a journal.
-const (
-	maxLine    = 64 << 10 // bytes: several times a grant of the largest size
-	spareLines = 1000     // lines without a meaning, from which on a journal may be written anew
-)
+// spareLines is a number of lines without a meaning, from which on a journal may be written anew.
+const spareLines = 1000
 
 // openJournalLocked loads the grants in the directory. mu must be held.
 func (k *Keeper) openJournalLocked(ctx context.Context) {
@@ -59,23 +56,19 @@ func (k *Keeper) openJournalLocked(ctx context.Context) {
 			slog.String("set_aside", aside), slog.Any("not_set_aside", os.Rename(k.journal.path, aside)))
 	}
 	wrong, first := 0, error(nil)
-	lines := bufio.NewScanner(bytes.NewReader(data[:bytes.LastIndexByte(data, '\n')+1]))
-	lines.Buffer(nil, maxLine)
-	for lines.Scan() {
-		at, g, err := decodeChange(lines.Bytes())
+	for line := range bytes.Lines(data[:bytes.LastIndexByte(data, '\n')+1]) {
+		at, g, err := decodeChange(line)
 		switch {
 		case err != nil:
 			if wrong++; first == nil {
 				first = err
 			}
+			delete(loaded, at) // the change took its place
 		case g == nil || !g.Until.After(now):
 			delete(loaded, at)
 		default:
 			loaded[at] = g
 		}
-	}
-	if err := lines.Err(); err != nil {
-		wrong, first = wrong+1, errors.Join(first, err)
 	}
 	if wrong > 0 {
 		logger.LogAttrs(ctx, slog.LevelError, "some lines of the saved grants cannot be read: the other grants are in force",

@@ -39,7 +39,7 @@ func TestGrantsInADirectoryOutliveTheProcess(t *testing.T) {
 		short := of("c", 7)
 		short.Until = time.Now().Add(time.Minute)
 		p.give(t, short)
-		if _, err := p.Revoke(t.Context(), revoked.ID, "me"); err != nil {
+		if _, _, err := p.Revoke(t.Context(), revoked.ID, "me"); err != nil {
 			t.Fatal(err)
 		}
 		p.end()

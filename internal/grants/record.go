@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/weirproxy/weir/pkg/limiter"
@@ -89,6 +90,18 @@ func newID() string {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // which never fails
 	return hex.EncodeToString(b[:])
+}
+
+// scope names the limits that a grant changes, whichever name the grant has for them: "" for all limits of the rule, else their labels.
+func scope(of limiter.Grantable) string {
+	if len(of.Limits) == len(of.Rule.Limits) {
+		return ""
+	}
+	var labels []string
+	for _, limit := range of.Limits {
+		labels = append(labels, limit.Label())
+	}
+	return strings.Join(labels, ",")
 }
 
 // slot names the key and limit that a grant is for: of two grants with the same slot only the later one is kept.

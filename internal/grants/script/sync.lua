@@ -13,9 +13,12 @@ local version, from = tonumber(meta[2]), tonumber(ARGV[2])
 if meta[1] ~= ARGV[1] or version < from or ARGV[4] ~= '1' and from < tonumber(meta[3]) then from = 0 end
 local out = {meta[1], string.format('%.0f', version), string.format('%.0f', from), tostring(grants)}
 local changes = redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. string.format('%.0f', from), '+inf', 'WITHSCORES', 'LIMIT', 0, tonumber(ARGV[3]))
-for i = 1, #changes, 2 do
-  out[#out + 1] = changes[i]
-  out[#out + 1] = changes[i + 1]
-  out[#out + 1] = redis.call('HGET', KEYS[1], changes[i]) or ''
+local names = {}
+for i = 1, #changes, 2 do names[#names + 1] = changes[i] end
+local values = #names > 0 and redis.call('HMGET', KEYS[1], unpack(names))
+for i, name in ipairs(names) do
+  out[#out + 1] = name
+  out[#out + 1] = changes[2 * i]
+  out[#out + 1] = values[i] or ''
 end
 return out

@@ -1,0 +1,52 @@
+package grants
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"unicode"
+
+	"github.com/weirproxy/weir/pkg/limiter"
+)
+
+// audit logs a change by an operator.
+func (k *Keeper) audit(ctx context.Context, text string, g *limiter.Grant, more ...slog.Attr) {
+	attrs := append(Attrs(g), more...)
+	k.options.Logger.LogAttrs(ctx, slog.LevelWarn, text, attrs...) //nolint:sloglint // the callers have constant texts
+}
+
+// Attrs returns a grant as attributes of a log line.
+func Attrs(g *limiter.Grant) []slog.Attr {
+	entries := make([]string, len(g.Entries))
+	for i, e := range g.Entries {
+		entries[i] = harmless(e.Key + "=" + e.Value)
+	}
+	attrs := []slog.Attr{
+		slog.String("grant", g.ID), slog.String("domain", harmless(g.Domain)), slog.Any("entries", entries), slog.String("rule", g.Rule),
+	}
+	if g.Limit != "" {
+		attrs = append(attrs, slog.String("limit", g.Limit))
+	}
+	switch g.Gives {
+	case limiter.GivesUnlimited:
+		attrs = append(attrs, slog.Bool("unlimited", true))
+	case limiter.GivesFactor:
+		attrs = append(attrs, slog.Float64("factor", g.Factor))
+	case limiter.GivesRequests:
+		attrs = append(attrs, slog.Uint64("requests", uint64(g.Requests)))
+		if g.Burst > 0 {
+			attrs = append(attrs, slog.Uint64("burst", uint64(g.Burst)))
+		}
+	}
+	return append(attrs, slog.Time("until", g.Until), slog.String("reason", g.Reason), slog.String("by", g.By))
+}
+
+// harmless returns a text with U+FFFD in place of each character that a terminal may obey when it shows the log.
+func harmless(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return unicode.ReplacementChar
+	}, text)
+}

@@ -1,0 +1,217 @@
+package grants
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/limiter"
+)
+
+// syncLocked reads the changes of grants from Redis. After an error the last known grants go on. mu must be held.
+func (k *Keeper) syncLocked(ctx context.Context) {
+	err := k.followLocked(ctx)
+	k.shared.warned = k.shared.warned && err != nil
+	if ctx.Err() != nil && k.shared.loaded {
+		return // the caller's time is over
+	}
+	s, logger := k.shared, k.options.Logger
+	switch {
+	case err != nil:
+		k.failures.Add(1)
+		if !s.failed.Swap(true) {
+			logger.LogAttrs(ctx, slog.LevelWarn, "grants cannot be read from Redis: the last known ones go on",
+				slog.Int("known", len(k.slots)), slog.String("error", err.Error()))
+		}
+	case s.failed.Swap(false):
+		logger.LogAttrs(ctx, slog.LevelInfo, "grants are read from Redis again", slog.Int("grants", len(k.slots)))
+	}
+}
+
+// followLocked reads changes until there are no more. After an error the changes that were read are in force, and the next look begins
+// where this one began. mu must be held.
+func (k *Keeper) followLocked(ctx context.Context) error {
+	s, read := k.shared, newPages(k.options.Logger)
+	epoch, version := s.epoch, s.version
+	err := k.followPagesLocked(ctx, read)
+	if err != nil {
+		k.takeLocked(ctx, read.take())
+		if s.loaded { // else the grants of the first pages need no second look
+			s.epoch, s.version = epoch, version
+		}
+	}
+	return err
+}
+
+// followPagesLocked reads pages until there are no more. mu must be held.
+func (k *Keeper) followPagesLocked(ctx context.Context, read *pages) error {
+	s := k.shared
+	var seen map[string]bool // slots with a grant, while all grants are read
+	lost := false            // grants that Redis has lost, and that are not yet put back
+	for tries := 0; ; {
+		p, err := k.read(ctx, seen != nil)
+		if err != nil {
+			return err
+		}
+		if p.epoch != s.epoch || p.from < s.version { // the pages before are of another time
+			k.takeLocked(ctx, read.take())
+		}
+		switch {
+		case p.epoch == "!":
+			if _, _, err := k.change(ctx, "repair"); err != nil {
+				return err
+			}
+			if tries++; tries > 3 {
+				return errors.New("the keys in Redis do not fit together")
+			}
+			continue
+		case p.epoch == "" && len(k.slots) == 0:
+			s.epoch, s.version, s.loaded = "", 0, true
+			return nil
+		case p.epoch == "":
+			k.warnLost(ctx)
+			if err := k.restoreLocked(ctx, nil); err != nil {
+				return err
+			}
+			if tries++; tries > 3 || !k.aliveLocked() {
+				k.setLocked(k.emptyLocked(nil))
+				return nil
+			}
+			s.epoch, s.version = "", 0
+			continue
+		case p.from < s.version || p.epoch != s.epoch: // all grants come
+			if s.loaded && s.epoch != "" && seen == nil && (p.epoch != s.epoch || p.version < s.version) {
+				lost = true
+			}
+			seen = make(map[string]bool)
+			s.epoch = p.epoch
+		}
+		read.add(ctx, p)
+		s.version = p.last
+		if p.full {
+			continue
+		}
+		s.version = max(s.version, p.version)
+		changes := read.take()
+		for at, g := range changes {
+			if seen != nil {
+				seen[at] = g != nil
+			}
+		}
+		if seen != nil && !lost {
+			maps.Copy(changes, k.emptyLocked(seen)) // at once, so that the grants that are gone make room
+		}
+		k.takeLocked(ctx, changes)
+		if lost {
+			lost = false
+			k.warnLost(ctx)
+			if err := k.restoreLocked(ctx, seen); err != nil {
+				return err
+			}
+			continue
+		}
+		s.loaded = true
+		k.countLocked(p.grants)
+		return nil
+	}
+}
+
+// takeLocked puts changes in force. mu must be held.
+func (k *Keeper) takeLocked(ctx context.Context, changes map[string]*limiter.Grant) {
+	s, logger, kept := k.shared, k.options.Logger, len(k.slots)
+	each := s.loaded && len(changes) <= manyChanges
+	for at, g := range changes {
+		if g == nil && k.slots[at] != nil {
+			kept--
+		}
+	}
+	for at, g := range changes {
+		was := k.slots[at]
+		if g != nil && was == nil {
+			if kept++; kept > k.options.Max {
+				kept--
+				logger.LogAttrs(ctx, slog.LevelError, "a grant in Redis is above the bound here, and has no effect here", Attrs(g)...)
+				delete(changes, at)
+				continue
+			}
+		}
+		if each && g != nil && (was == nil || was.ID != g.ID) && g.ID != s.own {
+			logger.LogAttrs(ctx, slog.LevelInfo, "a grant is in force here", Attrs(g)...)
+		} else if each && g == nil && was != nil && was.Until.After(time.Now()) && was.ID != s.own {
+			logger.LogAttrs(ctx, slog.LevelInfo, "a grant was revoked", Attrs(was)...)
+		}
+	}
+	k.setLocked(changes)
+}
+
+// manyChanges is a number of changes in one answer, from which on each has no line in the log.
+const manyChanges = 20
+
+// warnLost logs that Redis has lost grants, once until a look succeeds.
+func (k *Keeper) warnLost(ctx context.Context) {
+	if k.shared.warned {
+		return
+	}
+	k.shared.warned = true
+	k.options.Logger.LogAttrs(ctx, slog.LevelWarn, "Redis has lost changes of grants: the grants that are known here are put back",
+		slog.Int("known", len(k.slots)))
+}
+
+// restoreLocked puts the grants back that Redis does not have: those not in seen. mu must be held.
+func (k *Keeper) restoreLocked(ctx context.Context, seen map[string]bool) error {
+	var args []string
+	now := time.Now()
+	for at, g := range k.slots {
+		if seen[at] || !g.Until.After(now) {
+			continue
+		}
+		if args = append(args, item(at, g)...); len(args) >= 3*pageSize {
+			if _, _, err := k.change(ctx, "restore", args...); err != nil {
+				return err
+			}
+			args = args[:0]
+		}
+	}
+	if len(args) == 0 {
+		return nil
+	}
+	_, _, err := k.change(ctx, "restore", args...)
+	return err
+}
+
+// aliveLocked reports whether a grant has not ended. mu must be held.
+func (k *Keeper) aliveLocked() bool {
+	now := time.Now()
+	for _, g := range k.slots {
+		if g.Until.After(now) {
+			return true
+		}
+	}
+	return false
+}
+
+// emptyLocked returns changes that remove the grants of all slots that are not in seen. mu must be held.
+func (k *Keeper) emptyLocked(seen map[string]bool) map[string]*limiter.Grant {
+	gone := make(map[string]*limiter.Grant)
+	for at := range k.slots {
+		if !seen[at] {
+			gone[at] = nil
+		}
+	}
+	return gone
+}
+
+// countLocked reads all grants the next time if Redis has another number of grants than known here. That finds changes that a failover lost
+// between two looks. Grants that cannot be read make the same difference each time, and cause one such read. mu must be held.
+func (k *Keeper) countLocked(grants int) {
+	s := k.shared
+	if now := time.Now(); now.Sub(s.counted) >= countEvery {
+		s.counted = now
+		if more := grants - len(k.slots); more != s.more && grants <= k.options.Max {
+			s.more = more
+			s.epoch, s.version, s.loaded = "", 0, false
+		}
+	}
+}

@@ -39,17 +39,17 @@ func (p *Page) guard(next http.Handler) http.Handler {
 
 // refuse returns the reason why a request may not pass, nil without one. The function reads the headers alone, and asks for no credentials.
 func (p *Page) refuse(r *http.Request) *refusal {
-	if !p.knows(r.Host) {
+	if !Knows(r.Host, p.options.Hosts) {
 		return &refusal{http.StatusMisdirectedRequest, fmt.Sprintf("Host: %q: this page is at localhost, at IP addresses, and at names that the operator has listed: see %s", r.Host, p.options.HostsSetting)}
 	}
 	if err := p.crossOrigin.Check(r); err != nil {
 		return &refusal{http.StatusForbidden, "requests of pages of other sites are refused: " + err.Error()}
 	}
-	if p.options.Token != nil {
+	if p.options.Tokens != nil {
 		return nil
 	}
 	// Without credentials a proxy would let everybody in who reaches it.
-	if name := forwarded(r.Header); name != "" && !secured(r) {
+	if name := Forwarded(r.Header); name != "" && !secured(r) {
 		return &refusal{http.StatusForbidden, fmt.Sprintf("a proxy forwarded this request: it has the header %s. Behind a proxy this page needs a token: see %s", name, p.options.TokenSetting)}
 	}
 	return nil
@@ -58,9 +58,9 @@ func (p *Page) refuse(r *http.Request) *refusal {
 // secured reports whether the client has shown a valid certificate.
 func secured(r *http.Request) bool { return r.TLS != nil && len(r.TLS.VerifiedChains) > 0 }
 
-// knows reports whether a Host header is one of this page. A web page whose name turns into an address of this machine later (DNS
-// rebinding) has another one.
-func (p *Page) knows(host string) bool {
+// Knows reports whether a Host header is localhost, an IP address, or one of the names. A web page whose name turns into an address of this
+// machine later (DNS rebinding) has another one.
+func Knows(host string, names []string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}
@@ -69,11 +69,12 @@ func (p *Page) knows(host string) bool {
 		return true
 	}
 	same := func(name string) bool { return strings.EqualFold(strings.TrimSuffix(name, "."), host) }
-	return same("localhost") || slices.ContainsFunc(p.options.Hosts, same)
+	return same("localhost") || slices.ContainsFunc(names, same)
 }
 
-// forwarded returns a header by which a proxy says that a request is not its own; "" without one.
-func forwarded(h http.Header) string {
+// Forwarded returns a header by which a proxy says that a request is not its own; "" without one. Envoy adds X-Forwarded-Proto and
+// X-Request-Id to each request.
+func Forwarded(h http.Header) string {
 	for name := range h {
 		if strings.HasPrefix(name, "X-Forwarded-") || strings.HasPrefix(name, "X-Envoy-") {
 			return name

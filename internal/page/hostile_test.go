@@ -10,18 +10,6 @@ import (
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
-// The name of the cookie depends on the token.
-func TestALogoutTellsStrangersNothingAboutTheToken(t *testing.T) {
-	f := newPage(t, withToken)
-	if got := f.ask("POST", "/logout", "").Header["Set-Cookie"]; got != nil {
-		t.Errorf("a stranger: got %q, want no cookie", got)
-	}
-	session := cookieName(secret) + "=" + newSession(secret, f.begun.Add(sessionAge))
-	if got := f.ask("POST", "/logout", "", "Cookie: "+session).Header.Get("Set-Cookie"); !strings.HasPrefix(got, cookieName(secret)+"=;") {
-		t.Errorf("a session: got %q, want the end of its cookie", got)
-	}
-}
-
 // A stream without a body would keep its place for ever, because no write of it fails.
 func TestHeadOpensNoStream(t *testing.T) {
 	f := newPage(t, func(o *Options) { o.Source = new(counters).source() })

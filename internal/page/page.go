@@ -33,10 +33,12 @@ type Options struct {
 	Source  Source                     // that the page reads
 	Logger  *slog.Logger
 
-	Token        func() string // the token that clients must show; "" admits nobody; nil: no token. Safe for concurrent use
-	TokenSetting string        // the setting of the token, in errors
-	Hosts        []string      // names that a Host header may have, without port, in any case; localhost and IP addresses always may
-	HostsSetting string        // the setting of Hosts, in errors
+	Admitted func(*http.Request) // is called before each request with credentials, or one that needs none; nil: nobody wants to know
+
+	Tokens       *Tokens  // that clients must show; nil: no token
+	TokenSetting string   // the setting of the token, in errors
+	Hosts        []string // names that a Host header may have, without port, in any case; localhost and IP addresses always may
+	HostsSetting string   // the setting of Hosts, in errors
 
 	Version string // of the program; "" where unknown
 	Host    string // name of the machine
@@ -51,6 +53,7 @@ type Page struct {
 	crossOrigin *http.CrossOriginProtection
 	refused     loglimit.Limiter
 	calls       map[string]call
+	sessions    *sessions
 	sampler     *sampler
 
 	pages, tails chan struct{} // places of open streams
@@ -66,7 +69,7 @@ func New(o Options) (*Page, error) {
 		return nil, errors.New("service, logger: must not be nil")
 	}
 	p := &Page{
-		options: o, begun: time.Now(), crossOrigin: http.NewCrossOriginProtection(), calls: calls(o.Service), sampler: newSampler(o.Source),
+		options: o, begun: time.Now(), crossOrigin: http.NewCrossOriginProtection(), calls: calls(o.Service), sessions: newSessions(), sampler: newSampler(o.Source),
 		pages: make(chan struct{}, maxStreams), tails: make(chan struct{}, maxStreams),
 	}
 	var err error
@@ -117,7 +120,7 @@ func (p *Page) index(w http.ResponseWriter, r *http.Request) {
 		Version, Host       string
 		Begun               time.Time
 		Login, Keys, Grants bool
-	}{p.options.Version, p.options.Host, p.begun, p.options.Token != nil, built(keys), built(grants)})
+	}{p.options.Version, p.options.Host, p.begun, p.options.Tokens != nil, built(keys), built(grants)})
 }
 
 // built reports whether a call that ended with err exists in this program, with its settings.

@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/weirproxy/weir/internal/deptest"
 	"github.com/weirproxy/weir/internal/logtest"
@@ -17,7 +16,7 @@ import (
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
-		Own:   []string{"internal/loglimit", "proto/..."},
+		Own:   []string{"internal/loglimit", "pkg/algorithms", "proto/..."},
 		Third: []string{"google.golang.org/grpc/...", "google.golang.org/protobuf/..."},
 		Never: []string{"github.com/weirproxy/weir/pkg/server"},
 	})
@@ -49,7 +48,7 @@ func newPage(t *testing.T, change func(*Options)) fixture {
 	return f
 }
 
-func withToken(o *Options) { o.Token = func() string { return secret } }
+func withToken(o *Options) { o.Tokens = NewTokens(func() string { return secret }) }
 
 // ask sends a request with headers, "Name: value" each.
 func (f fixture) ask(method, path, body string, headers ...string) *http.Response {
@@ -128,7 +127,7 @@ func TestAProxyMayForwardRequestsWithTheToken(t *testing.T) {
 func TestEverythingInsideNeedsTheToken(t *testing.T) {
 	f := newPage(t, withToken)
 	for _, path := range []string{"/", "/events", "/api/Explain", "/nothing"} {
-		for _, header := range []string{"X: y", "Authorization: Bearer wrong", "Authorization: " + secret, "Cookie: " + cookieName(secret) + "=x.y.z", "Authorization: Bearer "} {
+		for _, header := range []string{"X: y", "Authorization: Bearer wrong", "Authorization: " + secret, "Cookie: " + f.sessions.cookie + "=x", "Authorization: Bearer "} {
 			if got := f.ask("GET", path, "", header); got.StatusCode != http.StatusUnauthorized {
 				t.Errorf("%s with %q: got %d, want 401", path, header, got.StatusCode)
 			}
@@ -172,36 +171,14 @@ func TestALoginBecomesAStrictCookie(t *testing.T) {
 	if got := f.ask("POST", "/logout", "", "Cookie: "+c.Name+"="+c.Value); len(got.Cookies()) != 1 || got.Cookies()[0].MaxAge >= 0 {
 		t.Errorf("logout: cookies %v", got.Cookies())
 	}
-}
-
-func TestASessionIsSignedAndEnds(t *testing.T) {
-	now := time.Unix(1_800_000_000, 0)
-	valid := newSession(secret, now.Add(time.Hour))
-	tests := map[string]struct {
-		value, token string
-		at           time.Time
-		want         bool
-	}{
-		"valid":                    {valid, secret, now, true},
-		"until its end":            {valid, secret, now.Add(time.Hour - 1), true},
-		"at its end":               {valid, secret, now.Add(time.Hour), false},
-		"of another token":         {valid, secret + "x", now, false},
-		"with a later end":         {"9" + valid, secret, now, false},
-		"without a signature":      {valid[:strings.LastIndex(valid, ".")+1], secret, now, false},
-		"empty":                    {"", secret, now, false},
-		"without parts":            {"x", secret, now, false},
-		"with a shorter signature": {valid[:len(valid)-4], secret, now, false},
-	}
-	for name, test := range tests {
-		if got := validSession(test.token, test.value, test.at); got != test.want {
-			t.Errorf("%s: got %t, want %t", name, got, test.want)
-		}
+	if got := f.ask("GET", "/nothing", "", "Cookie: "+c.Name+"="+c.Value); got.StatusCode != http.StatusUnauthorized {
+		t.Errorf("after the logout: got %d, want 401", got.StatusCode)
 	}
 }
 
 func TestATokenThatCannotBeReadAdmitsNobody(t *testing.T) {
-	f := newPage(t, func(o *Options) { o.Token = func() string { return "" } })
-	for _, header := range []string{"Authorization: Bearer ", "Cookie: " + cookieName("") + "=" + newSession("", time.Now().Add(time.Hour))} {
+	f := newPage(t, func(o *Options) { o.Tokens = NewTokens(func() string { return "" }) })
+	for _, header := range []string{"Authorization: Bearer ", "Cookie: " + f.sessions.cookie + "=" + f.sessions.begin("")} {
 		if got := f.ask("GET", "/", "", header); got.StatusCode != http.StatusUnauthorized {
 			t.Errorf("%q: got %d, want 401", header, got.StatusCode)
 		}

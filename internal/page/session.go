@@ -1,96 +1,89 @@
 package page
 
 import (
-	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
-	"crypto/subtle"
-	"encoding/base64"
-	"encoding/hex"
 	"net/http"
-	"strconv"
-	"strings"
+	"sync"
 	"time"
 )
 
 // sessionAge is the time from a login to the next one.
 const sessionAge = 12 * time.Hour
 
-// A session is a cookie in place of the token: an end and a random number, signed with the token (HMAC, RFC 2104). The server remembers nothing. Another token ends all sessions.
+// maxSessions bounds the sessions. One more ends the oldest.
+const maxSessions = 1000
 
-// cookieName returns the name of the cookie for a token. Browsers do not tell ports apart, and several Weirs may be at localhost.
-func cookieName(token string) string { return "weir_" + hex.EncodeToString(sign(token, "name"))[:8] }
+// sessions is the logins of now. A session is a random number in a cookie, without a signature. Browsers do not tell ports apart: other programs
+// at localhost get the cookie too, and could try tokens against a signature. All methods are safe for concurrent use.
+type sessions struct {
+	cookie string // the name, different in each process: several Weirs may be at localhost
 
-// sign returns the signature of a text.
-func sign(token, text string) []byte {
-	mac := hmac.New(sha256.New, []byte(token))
-	mac.Write([]byte(text))
-	return mac.Sum(nil)
+	mu sync.Mutex                    // guards of
+	of map[[sha256.Size]byte]session // by the digest of the number
 }
 
-// newSession returns a value of the cookie that is valid until an instant.
-func newSession(token string, until time.Time) string {
-	body := strconv.FormatInt(until.Unix(), 10) + "." + rand.Text()
-	return body + "." + base64.RawURLEncoding.EncodeToString(sign(token, "session "+body))
+// session is one login.
+type session struct {
+	token [sha256.Size]byte // digest of the token: another token ends all sessions
+	until time.Time
 }
 
-// validSession reports whether a value of the cookie is signed and still valid.
-func validSession(token, value string, now time.Time) bool {
-	at := strings.LastIndexByte(value, '.')
-	if at < 0 {
-		return false
+func newSessions() *sessions {
+	return &sessions{cookie: "weir_" + rand.Text()[:8], of: make(map[[sha256.Size]byte]session)}
+}
+
+// begin returns the number of a new session by a token.
+func (s *sessions) begin(token string) string {
+	number, now := rand.Text(), time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.of) >= maxSessions {
+		var oldest [sha256.Size]byte
+		first := now.Add(sessionAge)
+		for at, one := range s.of {
+			if !one.until.After(first) {
+				oldest, first = at, one.until
+			}
+		}
+		delete(s.of, oldest)
 	}
-	got, err := base64.RawURLEncoding.DecodeString(value[at+1:])
-	if err != nil || !hmac.Equal(got, sign(token, "session "+value[:at])) {
-		return false
-	}
-	end, _, _ := strings.Cut(value, ".")
-	until, err := strconv.ParseInt(end, 10, 64)
-	return err == nil && now.Before(time.Unix(until, 0))
+	s.of[sha256.Sum256([]byte(number))] = session{sha256.Sum256([]byte(token)), now.Add(sessionAge)}
+	return number
 }
 
-// Equal reports whether two secrets are equal, in a time that does not depend on them.
-func Equal(a, b string) bool {
-	x, y := sha256.Sum256([]byte(a)), sha256.Sum256([]byte(b))
-	return subtle.ConstantTimeCompare(x[:], y[:]) == 1
+// valid reports whether a number is of a session by a token.
+func (s *sessions) valid(number, token string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	one, ok := s.of[sha256.Sum256([]byte(number))]
+	return ok && token != "" && one.token == sha256.Sum256([]byte(token)) && time.Now().Before(one.until)
 }
 
-// Bearer returns the token of an Authorization header; "" without one.
-func Bearer(header string) string {
-	scheme, token, _ := strings.Cut(header, " ")
-	if !strings.EqualFold(scheme, "Bearer") {
+// end ends a session, if there is one.
+func (s *sessions) end(number string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.of, sha256.Sum256([]byte(number)))
+}
+
+// number returns the number that a request shows; "" without one.
+func (s *sessions) number(r *http.Request) string {
+	c, err := r.Cookie(s.cookie)
+	if err != nil {
 		return ""
 	}
-	return strings.TrimSpace(token)
+	return c.Value
 }
 
-// Admits reports whether a request has credentials, or needs none.
-func (p *Page) Admits(r *http.Request) bool { return p.admitted(r) }
-
-// admitted reports whether a request has the token, or the cookie that stands for it.
-func (p *Page) admitted(r *http.Request) bool {
-	if p.options.Token == nil {
-		return true
-	}
-	token := p.options.Token()
-	if token == "" {
-		return false
-	}
-	if header := r.Header.Get("Authorization"); header != "" {
-		return Equal(Bearer(header), token)
-	}
-	c, err := r.Cookie(cookieName(token))
-	return err == nil && validSession(token, c.Value, time.Now())
-}
-
-// cookie returns the cookie with a value.
-func cookie(r *http.Request, token, value string, age time.Duration) *http.Cookie {
+// set sets the cookie; the age 0 removes it.
+func (s *sessions) set(w http.ResponseWriter, r *http.Request, number string, age time.Duration) {
 	c := &http.Cookie{
-		Name: cookieName(token), Value: value, Path: "/", MaxAge: int(age / time.Second),
+		Name: s.cookie, Value: number, Path: "/", MaxAge: int(age / time.Second),
 		HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil,
 	}
 	if age <= 0 {
 		c.MaxAge = -1
 	}
-	return c
+	http.SetCookie(w, c)
 }

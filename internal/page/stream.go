@@ -3,6 +3,7 @@ package page
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -27,6 +28,9 @@ const maxStreams = 16
 // eventTimeout is the longest wait for a browser that does not read.
 const eventTimeout = 10 * time.Second
 
+// errLoggedOut ends a stream whose viewer has no credentials any more.
+var errLoggedOut = errors.New("the session has ended")
+
 // heartbeat is the time without an event after which a comment shows that the stream lives.
 const heartbeat = 15 * time.Second
 
@@ -35,6 +39,7 @@ type stream struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
 	done    context.Context
+	admits  func() bool // false when the session has ended, or the token has changed
 }
 
 // open begins a stream, or answers with the reason against it. The caller must call close.
@@ -57,7 +62,7 @@ func (p *Page) open(w http.ResponseWriter, r *http.Request, places chan struct{}
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	stop := context.AfterFunc(p.ending, cancel)
-	s = &stream{w: w, control: http.NewResponseController(w), done: ctx}
+	s = &stream{w: w, control: http.NewResponseController(w), done: ctx, admits: func() bool { return p.admits(r) }}
 	_ = s.control.SetReadDeadline(time.Time{}) // else the server would take the client for gone. Fails without a connection
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
@@ -73,6 +78,9 @@ func (p *Page) open(w http.ResponseWriter, r *http.Request, places chan struct{}
 func (s *stream) send(name string, data []byte) error {
 	if err := s.done.Err(); err != nil {
 		return err
+	}
+	if !s.admits() {
+		return errLoggedOut
 	}
 	_ = s.control.SetWriteDeadline(time.Now().Add(eventTimeout)) // fails without a connection
 	if _, err := fmt.Fprintf(s.w, "event: %s\ndata: %s\n\n", name, data); err != nil {
@@ -222,6 +230,19 @@ func (t *tailStream) Send(m *adminv1.WatchResponse) error {
 	case <-t.ctx.Done():
 		return t.ctx.Err()
 	}
+}
+
+// SendMsg implements [grpc.ServerStream]. Watch sends encoded messages.
+func (t *tailStream) SendMsg(encoded any) error {
+	data, ok := encoded.([]byte)
+	if !ok {
+		return fmt.Errorf("%T: a tail sends encoded messages", encoded)
+	}
+	m := new(adminv1.WatchResponse)
+	if err := proto.Unmarshal(data, m); err != nil {
+		return err
+	}
+	return t.Send(m)
 }
 
 // marshal returns a message as one line of JSON.

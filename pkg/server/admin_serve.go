@@ -39,7 +39,11 @@ type Admin struct {
 // newAdmin makes both servers of ServeAdmin, which share the methods of the admin service.
 func (s *Server) newAdmin() error {
 	service := &admin{options: s.options, statuses: &s.service.statuses, hub: s.hub, denials: &s.denials}
-	tokens := &tokens{options: &s.options.Admin, logger: s.options.Logger}
+	a := &s.options.Admin
+	tokens := &tokens{logger: s.options.Logger}
+	if a.Token != nil {
+		tokens.of = adminpage.NewTokens(a.Token)
+	}
 	options := s.grpcOptions(insecure.NewCredentials(), keepalive.ServerParameters{})
 	options = append(options, grpc.ChainStreamInterceptor(tokens.stream))
 	g := guarded{grpc.NewServer(options...), s.service, tokens.admit}
@@ -47,15 +51,14 @@ func (s *Server) newAdmin() error {
 	s.addHealth(g, nil, adminv1.AdminService_ServiceDesc.ServiceName)
 	s.admin = g.Server
 
-	a := &s.options.Admin
 	host, _ := os.Hostname()
 	version := s.options.Version
 	if version == "unknown" { // as package version calls a build without one
 		version = ""
 	}
 	p, err := adminpage.New(adminpage.Options{
-		Service: service, Source: s.pageSource(), Logger: s.options.Logger, Version: version, Host: host,
-		Token: a.Token, TokenSetting: a.TokenSetting, Hosts: a.Hosts, HostsSetting: a.HostsSetting,
+		Service: service, Source: s.pageSource(), Logger: s.options.Logger, Version: version, Host: host, Admitted: noteAdmitted,
+		Tokens: tokens.of, TokenSetting: a.TokenSetting, Hosts: a.Hosts, HostsSetting: a.HostsSetting,
 	})
 	if err != nil {
 		return err
@@ -64,7 +67,7 @@ func (s *Server) newAdmin() error {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	s.page = &http.Server{
-		Handler:           s.recoverHTTP(marked(limitTimes(http.MaxBytesHandler(p, int64(s.options.MaxRequestBytes))), p.Admits)),
+		Handler:           s.recoverHTTP(marked(limitTimes(http.MaxBytesHandler(p, int64(s.options.MaxRequestBytes))))),
 		ConnContext:       withConn,
 		Protocols:         protocols,
 		ReadHeaderTimeout: 5 * time.Second,
@@ -107,44 +110,81 @@ func (s *Server) ServeAdmin(l net.Listener) error {
 
 // tokens admits calls of gRPC by their token.
 type tokens struct {
-	options *Admin
-	logger  *slog.Logger
-	logged  loglimit.Limiter
+	of     *adminpage.Tokens // nil: everybody
+	logger *slog.Logger
+	logged loglimit.Limiter
 }
 
-// admit returns an error for a call without the token. Health tells nothing, and probes of Kubernetes cannot send a token.
+// free reports whether a method needs no token. Health tells nothing, and probes of Kubernetes cannot send a token.
+func free(method string) bool {
+	return strings.HasPrefix(method, "/"+healthgrpc.Health_ServiceDesc.ServiceName+"/")
+}
+
+// admit returns an error for a call without the token.
 func (t *tokens) admit(ctx context.Context, method string) error {
-	if t.options.Token == nil {
-		return nil
+	_, err := t.find(ctx, method)
+	return err
+}
+
+// find returns the right token that a call shows, "" where it needs none, or an error.
+func (t *tokens) find(ctx context.Context, method string) (token string, err error) {
+	if t.of == nil {
+		return "", nil
 	}
 	conn := connection(ctx)
 	conn.Stranger(true)
-	if strings.HasPrefix(method, "/"+healthgrpc.Health_ServiceDesc.ServiceName+"/") {
-		return nil
+	if free(method) {
+		return "", nil
 	}
-	token := t.options.Token()
+	var client string
+	if p, ok := peer.FromContext(ctx); ok {
+		client = p.Addr.String()
+	}
+	var wait time.Duration
 	for _, header := range metadata.ValueFromIncomingContext(ctx, "authorization") {
-		if token != "" && adminpage.Equal(adminpage.Bearer(header), token) {
+		shown := adminpage.Bearer(header)
+		right, after := t.of.Check(client, shown)
+		if right {
 			conn.Stranger(false)
-			return nil
+			return shown, nil
 		}
+		wait = max(wait, after)
 	}
 	if missed, due := t.logged.Due(time.Second); due {
-		attrs := []slog.Attr{slog.String("method", method), slog.Uint64("not_logged", missed)}
-		if p, ok := peer.FromContext(ctx); ok {
-			attrs = append(attrs, slog.String("client", p.Addr.String()))
-		}
-		t.logger.LogAttrs(ctx, slog.LevelWarn, "an admin call without the right token was refused", attrs...)
+		t.logger.LogAttrs(ctx, slog.LevelWarn, "an admin call without the right token was refused",
+			slog.String("method", method), slog.Uint64("not_logged", missed), slog.String("client", client))
 	}
-	return status.Error(codes.Unauthenticated, "the token is missing or wrong: send it as authorization: Bearer TOKEN (--token-file of the commands)")
+	if wait > 0 {
+		return "", status.Error(codes.ResourceExhausted, adminpage.TooMany(wait))
+	}
+	return "", status.Error(codes.Unauthenticated, "the token is missing or wrong: send it as authorization: Bearer TOKEN (--token-file of the commands)")
 }
 
 // stream admits streams.
 func (t *tokens) stream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-	if err := t.admit(stream.Context(), info.FullMethod); err != nil {
+	token, err := t.find(stream.Context(), info.FullMethod)
+	if err != nil {
 		return err
 	}
+	if token != "" {
+		stream = &admittedStream{stream, t.of, token}
+	}
 	return handle(service, stream)
+}
+
+// admittedStream is a stream that ends when another token is the right one.
+type admittedStream struct {
+	grpc.ServerStream
+	of    *adminpage.Tokens
+	token string // that the client has shown
+}
+
+// SendMsg implements [grpc.ServerStream].
+func (a *admittedStream) SendMsg(m any) error {
+	if a.of.Right(a.token) {
+		return a.ServerStream.SendMsg(m)
+	}
+	return status.Error(codes.Unauthenticated, "the token is no longer the right one")
 }
 
 // connKey is the key of a connection in the context of its requests.
@@ -157,7 +197,7 @@ func withConn(ctx context.Context, c net.Conn) context.Context {
 
 // marked tells the Marker of a connection about requests, and adds the state of TLS to them. The package net/http finds that
 // state only in a connection that is TLS itself.
-func marked(next http.Handler, admits func(*http.Request) bool) http.Handler {
+func marked(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		conn, _ := r.Context().Value(connKey{}).(net.Conn)
 		if below, ok := conn.(*split.Conn); ok {
@@ -169,12 +209,9 @@ func marked(next http.Handler, admits func(*http.Request) bool) http.Handler {
 		if mark, _ := connections.Below(conn); mark != nil {
 			mark.Begin()
 			defer mark.Done()
-			defer func() {
-				if admits(r) { // else strangers would keep operators out
-					mark.Answered()
-				}
-			}()
-			w = &marking{w, mark}
+			m := &marking{ResponseWriter: w, mark: mark}
+			defer m.end()
+			w, r = m, r.WithContext(context.WithValue(r.Context(), markingKey{}, m))
 		}
 		next.ServeHTTP(w, r)
 	})
@@ -184,7 +221,26 @@ func marked(next http.Handler, admits func(*http.Request) bool) http.Handler {
 type marking struct {
 	http.ResponseWriter
 
-	mark connections.Marker
+	mark     connections.Marker
+	admitted bool // the request has credentials, or needs none
+}
+
+// markingKey is the key of a marking in the context of its request.
+type markingKey struct{}
+
+// noteAdmitted notes that a request has credentials, or needs none.
+func noteAdmitted(r *http.Request) {
+	if m, ok := r.Context().Value(markingKey{}).(*marking); ok {
+		m.admitted = true
+	}
+}
+
+// end notes the answer. An answer to a stranger does not protect the connection from new ones, else strangers would keep operators out. The
+// token must not be compared here: a connection that lives would tell that a guess is right.
+func (m *marking) end() {
+	if m.admitted {
+		m.mark.Answered()
+	}
 }
 
 // FlushError is for [http.ResponseController].

@@ -107,6 +107,39 @@ func TestThePageAndGRPCShareTheAdminAddressWithTLS(t *testing.T) {
 	}
 }
 
+// The page and gRPC share the bound: each would be a way around the other's.
+func TestAdminCallsBoundGuesses(t *testing.T) {
+	const token = "a-token-of-24-characters"
+	f := start(t, spanRules, func(o *Options) { o.Admin.Token = func() string { return token } })
+	address := f.serveAdmin(t)
+	_, client := adminClient(t, address, insecure.NewCredentials())
+	list := func(token string) error {
+		_, err := client.ListRules(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token), new(adminv1.ListRulesRequest))
+		return err
+	}
+	var compared int
+	err := list("wrong")
+	for ; status.Code(err) == codes.Unauthenticated && compared < 100; compared++ {
+		err = list(fmt.Sprint("wrong", compared))
+	}
+	if status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "too many wrong tokens came from this address: try again in 6 s") {
+		t.Fatalf("after %d guesses: got %v", compared, err)
+	}
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/nothing", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer wrong too")
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = answer.Body.Close()
+	if answer.StatusCode != http.StatusTooManyRequests {
+		t.Errorf("the page: got %d, want 429", answer.StatusCode)
+	}
+}
+
 // clientConfig trusts the server of the fixture.
 func (r *rotated) clientConfig(pairs ...tls.Certificate) *tls.Config {
 	return &tls.Config{RootCAs: r.ca.Pool, ServerName: "localhost", Certificates: pairs}

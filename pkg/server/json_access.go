@@ -3,13 +3,12 @@ package server
 import (
 	"fmt"
 	"mime"
-	"net"
 	"net/http"
 	"net/netip"
-	"slices"
-	"strings"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	adminpage "github.com/weirproxy/weir/internal/page"
 )
 
 // JSON chooses the clients of /json and their powers. The zero value takes requests that charge hits, from programs on this machine.
@@ -45,36 +44,20 @@ type refusal struct {
 	text string
 }
 
-// forwarded returns a header by which a proxy says that a request is not its own; "" without one. Envoy adds X-Forwarded-Proto and
-// X-Request-Id to each request.
-func forwarded(h http.Header) string {
-	for name := range h {
-		if strings.HasPrefix(name, "X-Forwarded-") || strings.HasPrefix(name, "X-Envoy-") {
-			return name
-		}
-	}
-	for _, name := range []string{"Forwarded", "Via", "X-Real-Ip", "X-Request-Id"} {
-		if len(h[name]) > 0 {
-			return name
-		}
-	}
-	return ""
-}
-
 // refuse returns the reason why the client may not use /json, nil without one. refuse reads the headers alone.
 func (j *JSON) refuse(r *http.Request) *refusal {
 	if j.From == JSONFromLoopback {
 		if !fromLoopback(r) {
 			return &refusal{http.StatusForbidden, "/json takes requests from loopback addresses only, not from " + r.RemoteAddr}
 		}
-		if name := forwarded(r.Header); name != "" {
+		if name := adminpage.Forwarded(r.Header); name != "" {
 			return &refusal{http.StatusForbidden, "/json takes requests of this machine only, and a proxy forwarded this one: it has the header " + name}
 		}
 	}
 	if j.AnyClient {
 		return nil
 	}
-	if !j.knows(r.Host) {
+	if !adminpage.Knows(r.Host, j.Hosts) {
 		return &refusal{http.StatusMisdirectedRequest, fmt.Sprintf("Host: %q: /json is at localhost, at IP addresses, and at names that the operator has listed", r.Host)}
 	}
 	if err := new(http.CrossOriginProtection).Check(r); err != nil {
@@ -91,20 +74,6 @@ func (j *JSON) refuse(r *http.Request) *refusal {
 func fromLoopback(r *http.Request) bool {
 	from, err := netip.ParseAddrPort(r.RemoteAddr)
 	return err == nil && from.Addr().Unmap().IsLoopback()
-}
-
-// knows reports whether a Host header is one of this service. A web page whose name turns into an address of this machine later (DNS
-// rebinding) has another one.
-func (j *JSON) knows(host string) bool {
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		host = name
-	}
-	host = strings.TrimSuffix(host, ".")
-	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
-		return true
-	}
-	same := func(name string) bool { return strings.EqualFold(strings.TrimSuffix(name, "."), host) }
-	return same("localhost") || slices.ContainsFunc(j.Hosts, same)
 }
 
 // refuseContent returns the first reason why /json does not take a request, nil without one.

@@ -29,7 +29,8 @@ const some = new Intl.NumberFormat('en', {maximumFractionDigits: 1});
 const short = new Intl.NumberFormat('en', {notation: 'compact', maximumFractionDigits: 1});
 const count = n => n >= 1e6 ? short.format(n) : whole.format(n);
 const rateOf = n => (n >= 1e6 ? short.format(n) : n >= 100 ? whole.format(n) : some.format(n)) + '/s';
-const part = (n, of) => of <= 0 || n <= 0 ? '0 %' : n / of < 0.001 ? 'under 0.1 %' : (n / of >= 0.0995 ? whole : some).format(100 * n / of) + ' %';
+// A number and its unit stay on one line.
+const part = (n, of) => of <= 0 || n <= 0 ? '0\u00a0%' : n / of < 0.001 ? 'under 0.1\u00a0%' : (n / of >= 0.0995 ? whole : some).format(100 * n / of) + '\u00a0%';
 function time(seconds) {
   const s = Math.abs(seconds);
   if (s === 0) return '0 s';
@@ -314,7 +315,7 @@ class RuleRow {
     put(this.limit, r.limits.join('; ') || (r.notes || []).join(', '));
     put(this.all, all > 0 ? rateOf(all) : r.total ? '0/s' : '–');
     const denied = this.mean.no + this.mean.shadow;
-    put(this.denied, denied > 0 ? rateOf(denied) + ' · ' + part(denied, all) : r.total ? '0/s' : '–');
+    put(this.denied, denied > 0 ? rateOf(denied) + ' · ' + part(denied, all) + (this.mean.no > 0 ? '' : ' in shadow') : r.total ? '0/s' : '–');
     this.tr.className = this.mean.no > 0 ? 'warn' : r.total ? '' : 'idle';
   }
   curve() {
@@ -322,7 +323,7 @@ class RuleRow {
     if (!values.length) return;
     let max = 0;
     for (let i = 0; i < values.length; i += 2) max = Math.max(max, values[i] + values[i + 1]);
-    const x = i => 118 - 2 * (values.length / 2 - 1 - i), y = v => (27 - (max ? 26 * v / max : 0)).toFixed(1);
+    const x = i => 118 - 2 * (values.length / 2 - 1 - i), y = v => (28 - (max ? 27 * v / max : 0)).toFixed(1);
     const area = f => { // over the base line
       let d = 'M' + x(0) + ' 28';
       for (let i = 0; i < values.length / 2; i++) d += 'L' + x(i) + ' ' + y(f(i));
@@ -412,7 +413,7 @@ class Keys {
   }
   show(a) {
     const keys = (a.keys || []).filter(k => this.order.value !== 'TOP_ORDER_DENIED' || Number(k.denied || 0) > 0);
-    if (!this.only.rule && this.order.value === 'TOP_ORDER_DENIED') mostDenied = keys[0];
+    if (!this.only.rule && this.order.value === 'TOP_ORDER_DENIED') mostDenied = keys.find(k => !inShadow(k));
     const covers = seconds(a.covers);
     put(this.note, !keys.length ? (this.order.value === 'TOP_ORDER_DENIED' ? 'No key has been denied.' : 'No key has had hits.') : covers && covers < parseFloat(this.window.value) - 2 ? 'of the last ' + time(covers) : '');
     this.table.hidden = !keys.length;
@@ -428,6 +429,8 @@ class Keys {
     for (const [id, item] of this.items) if (!seen.has(id) && !item.tr.contains(document.activeElement)) { item.tr.remove(); this.items.delete(id); }
   }
 }
+// inShadow reports whether the rule of a key denies nothing, and counts only.
+const inShadow = k => (state ? state.rules : []).some(r => r.domain === k.domain && r.path === k.rule && r.file === k.file && r.line === k.line && (r.notes || []).includes('shadow'));
 class KeyRow {
   constructor(panel, k) {
     const what = entriesText(k.entries) || k.key;
@@ -450,8 +453,9 @@ class KeyRow {
     const hits = Number(k.hits || 0), denied = Number(k.denied || 0), used = Math.min(1, Math.max(0, k.used || 0));
     const about = Number(k.hitsError || 0) > hits / 100 ? '≈' : '';
     put(this.hits, about + count(hits));
-    put(this.denied, denied ? count(denied) + ' · ' + part(denied, hits) : '0');
-    this.tr.className = denied ? 'warn' : '';
+    const shadow = inShadow(k);
+    put(this.denied, denied ? count(denied) + ' · ' + part(denied, hits) + (shadow ? ' in shadow' : '') : '0');
+    this.tr.className = denied && !shadow ? 'warn' : '';
     this.bar.style.width = (100 * used).toFixed(1) + '%';
     this.bar.className = used >= 1 ? 'full' : used >= 0.8 ? 'near' : '';
     put(this.usedText, k.limit ? part(used, 1) + ' of ' + limitText(k.limit) + ', ' + count(k.remaining || 0) + ' left' : part(used, 1));
@@ -462,7 +466,7 @@ async function resetKey(k) {
   const what = entriesText(k.entries);
   if (!await confirmed('Forget the count of ' + what + ' in ' + k.domain + '? It may use its whole limit again at once.', 'Reset')) return;
   await attempt(async () => {
-    const a = await call('Reset', {domain: k.domain, descriptors: [{entries: k.entries}]});
+    const a = await call('Reset', {domain: k.domain, descriptors: [{entries: k.entries, limit: k.override}]}); // an override has a count of its own
     say(a.forgotten ? 'The count of ' + what + ' is forgotten.' : 'The count of ' + what + ' was empty already.');
   });
 }
@@ -544,8 +548,8 @@ function updateEnds() {
 async function revoke(g) {
   if (!await confirmed('End the grant of ' + entriesText(g.entries) + ' now?', 'Revoke')) return;
   await attempt(async () => {
-    await call('Revoke', {id: g.id, by: localStorage.getItem('by') || ''});
-    say('The grant of ' + entriesText(g.entries) + ' has ended.');
+    const a = await call('Revoke', {id: g.id, by: localStorage.getItem('by') || ''});
+    say('The grant of ' + entriesText(g.entries) + ' has ended' + (a.notKept ? ', but a restart may bring it back, as ' + a.notKept : '') + '.');
     document.activeElement.blur();
     refreshGrants();
   });
@@ -597,7 +601,7 @@ function requestRow(r, d) {
   const what = [];
   if (r.error) what.push(r.error);
   else if (miss) what.push(miss.why || 'no rule matched', miss.beside && miss.beside.length ? el('small', {}, 'this level has ' + miss.beside.join(', ')) : '');
-  else if (limit) what.push((limit.retryAfter && seconds(limit.retryAfter) ? 'passes in ' + time(seconds(limit.retryAfter)) + ', by ' : count(limit.remaining || 0) + ' left of ') + limitText(limit.limit), el('small', {}, [limit.source && 'by ' + limit.source, 'in ' + time(seconds(r.took)), limit.grant && 'grant ' + limit.grant].filter(Boolean).join(', ')));
+  else if (limit) what.push((limit.retryAfter && seconds(limit.retryAfter) ? 'passes in ' + time(seconds(limit.retryAfter)) + ', by ' : count(limit.remaining || 0) + ' left of ') + limitText(limit.limit), el('small', {}, [limit.source && (limit.source.startsWith('without') ? '' : 'by ') + limit.source, 'in ' + time(seconds(r.took)), limit.grant && 'grant ' + limit.grant].filter(Boolean).join(', ')));
   const hits = d.hits && d.hits !== '1' ? ' × ' + d.hits : '';
   return el('tr', {}, el('td', {}, el('time', {datetime: r.at}, clock(r.at))), el('td', {}, el('span', {class: 'tag ' + kind}, text)),
     el('th', {scope: 'row'}, el('code', {}, entriesText(d.entries) + hits), el('small', {}, r.domain)),

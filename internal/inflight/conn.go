@@ -36,7 +36,9 @@ type Conn struct {
 	kept     int64      // bytes that the most streams leave behind
 	peaked   int64      // instant of the last change of kept
 	received frames
-	skip     int // bytes of the preface still to come
+	skip     int  // bytes of the preface still to come
+	begun    bool // the head of a frame has come
+	greeted  bool // a whole frame has come
 	streams  streams
 	backlog  int64    // bytes that are held until the Write under way has ended
 	reset    int64    // bytes of streams that the client has reset, in frames that the server may not have seen

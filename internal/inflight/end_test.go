@@ -86,3 +86,27 @@ func TestAConnectionEndsForFramesOfAnAttack(t *testing.T) {
 		})
 	}
 }
+
+// Another processor may give the bytes back at once, so one of many ends must show them.
+func TestBytesCountUntilTheGoroutinesOfAConnectionHadATurn(t *testing.T) {
+	for range 100 {
+		var crowded bool
+		synctest.Test(t, func(t *testing.T) {
+			b, _ := newBound(t)
+			greedy := connect(t, b, false)
+			for id := uint32(1); !b.Crowded(); id += 2 {
+				greedy.open(t, id, 10, 0)
+			}
+			_ = greedy.server.Close()
+			crowded = b.Crowded()
+			synctest.Wait()
+			if b.Crowded() {
+				t.Error("the bytes were never given back")
+			}
+		})
+		if crowded {
+			return
+		}
+	}
+	t.Error("the bytes of connections were given back before their goroutines had a turn")
+}

@@ -13,9 +13,7 @@ import (
 	"context"
 	"crypto/tls"
 	"log/slog"
-	"maps"
 	"net"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -101,9 +99,11 @@ type Bound struct {
 
 	mu      sync.Mutex // guards the rest. Lock order: mu of a Bound, then mu of a Conn
 	open    map[*Conn]struct{}
-	looking bool // a timer runs look
-	crowded bool // at the last look
-	closed  bool // by Close
+	shaking map[net.Conn]struct{} // connections whose handshake runs
+	looking bool                  // a timer runs look
+	crowded bool                  // at the last look
+	closed  bool                  // by Close
+	drains  bool                  // since Drain
 }
 
 // Stats is the state of a Bound at one moment.
@@ -117,7 +117,7 @@ type Stats struct {
 
 // New returns a Bound without connections.
 func New(o Options) *Bound {
-	return &Bound{options: o, begun: time.Now(), open: make(map[*Conn]struct{}), large: NewBudget(o.MaxBytes / takenPart)}
+	return &Bound{options: o, begun: time.Now(), open: make(map[*Conn]struct{}), shaking: make(map[net.Conn]struct{}), large: NewBudget(o.MaxBytes / takenPart)}
 }
 
 // add adds a connection, and looks at all connections from now on.
@@ -129,21 +129,12 @@ func (b *Bound) add(c *Conn) {
 		return
 	}
 	b.open[c] = struct{}{}
+	if b.drains {
+		c.greetUntil(time.Now().Add(greetTime))
+	}
 	if !b.looking {
 		b.looking = true
 		time.AfterFunc(lookEvery, b.look)
-	}
-}
-
-// Close closes all connections, and later ones at once. A stop of a gRPC server does not close connections before the end of their
-// handshake, and waits until the handshake times out.
-func (b *Bound) Close() {
-	b.mu.Lock()
-	b.closed = true
-	open := slices.Collect(maps.Keys(b.open))
-	b.mu.Unlock()
-	for _, c := range open {
-		_ = c.Close()
 	}
 }
 

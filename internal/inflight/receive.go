@@ -17,13 +17,14 @@ func (c *Conn) receiveLocked(chunk []byte, now int64) (reason Reason, ok bool) {
 		if chunk, more = c.received.next(chunk); !more {
 			break
 		}
-		continued = false
+		continued, c.greeted, c.begun = false, c.begun, true
 		bytes, bad := c.frameLocked(chunk, now, blocked)
 		if bad != reasons {
 			return bad, false
 		}
 		held += bytes
 	}
+	c.greeted = c.greeted || c.begun && c.received.left == 0
 	c.held.Store(held - c.sentLargeLocked())
 	switch {
 	case !c.received.partial():

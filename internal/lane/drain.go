@@ -17,6 +17,17 @@ const drainPing = "\x01\x06\x01\x08\x00\x03\x03\x09"
 // drainWait is the longest wait for the answer to that PING.
 const drainWait = 5 * time.Second
 
+// greetWait is the longest wait for a client that has not sent its first frame when the drain begins.
+const greetWait = time.Second
+
+// drainWait returns the longest wait for a client that drains.
+func (c *Conn) drainWait() time.Duration {
+	if c.greeted {
+		return drainWait
+	}
+	return greetWait
+}
+
 // tooLate reports whether frames of the stream are dropped: the stream is behind the last one of the second GOAWAY.
 func (c *Conn) tooLate(id uint32) bool { return c.drain.final && id > c.last }
 
@@ -30,7 +41,7 @@ func (c *Conn) Shutdown(reason string, now int64) {
 	c.drain.reason, c.drain.begun = reason, now
 	c.out = appendGoAway(c.out, maxStreamID, NoError, reason)
 	c.out = appendPing(c.out, 0, []byte(drainPing))
-	c.tickIn(drainWait)
+	c.tickIn(c.drainWait())
 }
 
 // finishDrain sends the second GOAWAY.
@@ -58,7 +69,7 @@ func (c *Conn) tickDrain() error {
 	if c.passed(d.graceAt, 0) {
 		return &ConnError{NoError, CauseAge, "the connection is too old"}
 	}
-	if !d.final && c.passed(d.begun, drainWait) {
+	if !d.final && c.passed(d.begun, c.drainWait()) {
 		c.finishDrain()
 	}
 	return nil

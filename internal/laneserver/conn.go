@@ -78,6 +78,7 @@ func (c *Conn) serve() {
 	c.handler = s.options.Handler(c)
 	c.machine = s.options.Lane.Open(s.now(), c.handler, &c.others, s.age())
 	if s.isDraining() {
+		_ = c.conn.SetDeadline(time.Time{}) // of shutdown
 		c.machine.Shutdown(shutdownReason, s.now())
 	}
 	c.writing = true
@@ -128,6 +129,9 @@ func (c *Conn) handshake() (secured net.Conn, ok bool) {
 	}
 	if c.conn.SetDeadline(time.Now().Add(handshakeTimeout)) != nil {
 		return nil, false
+	}
+	if c.server.isDraining() { // after the line above, else shutdown could come between
+		_ = c.conn.SetDeadline(time.Now().Add(lingerTime))
 	}
 	secured, info, err := c.server.options.Handshake(c.conn)
 	if err != nil || c.conn.SetDeadline(time.Time{}) != nil {
@@ -244,11 +248,14 @@ func (c *Conn) tick() {
 func (c *Conn) shutdown() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.machine == nil || c.handed {
-		return // serve looks after the handshake
+	if c.machine == nil { // the client may be a stranger who never ends the handshake. Afterwards serve calls Shutdown
+		_ = c.conn.SetDeadline(time.Now().Add(lingerTime))
+		return
 	}
-	c.machine.Shutdown(shutdownReason, c.server.now())
-	c.writeLaterLocked()
+	if !c.handed {
+		c.machine.Shutdown(shutdownReason, c.server.now())
+		c.writeLaterLocked()
+	}
 }
 
 // errFinished is the end of a connection in good order.

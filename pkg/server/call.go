@@ -98,7 +98,7 @@ func newReply(response []byte) *reply {
 	return r
 }
 
-// codec is gRPC's codec for protobuf, and for call and reply.
+// codec is gRPC's codec for protobuf, for call and reply, and for messages that are encoded already.
 type codec struct{ encoding.CodecV2 }
 
 func newCodec() codec { return codec{encoding.GetCodecV2("proto")} }
@@ -108,12 +108,16 @@ const maxPooled = 32 << 10
 
 // Marshal implements [encoding.CodecV2].
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
-	if r, ok := v.(*reply); ok {
-		return r.list[:], nil
-	}
-	if m, ok := v.(proto.Message); ok && proto.Size(m) > maxPooled {
-		data, err := proto.Marshal(m)
-		return mem.BufferSlice{mem.SliceBuffer(data)}, err
+	switch v := v.(type) {
+	case *reply:
+		return v.list[:], nil
+	case []byte:
+		return mem.BufferSlice{mem.SliceBuffer(v)}, nil
+	case proto.Message:
+		if proto.Size(v) > maxPooled {
+			data, err := proto.Marshal(v)
+			return mem.BufferSlice{mem.SliceBuffer(data)}, err
+		}
 	}
 	return c.CodecV2.Marshal(v)
 }

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/weirproxy/weir/internal/render"
 	"github.com/weirproxy/weir/internal/watch"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
@@ -83,8 +85,9 @@ func (d *denials) log(ctx context.Context, w *watch.Watcher) {
 	defer w.Close()
 	missed := uint64(0) // since the last line
 	for {
-		m, err := w.Next(ctx)
-		if err != nil {
+		encoded, err := w.Next(ctx)
+		m := new(adminv1.WatchResponse)
+		if err != nil || proto.Unmarshal(encoded, m) != nil {
 			return
 		}
 		missed += m.GetLeftOut() + m.GetLost()

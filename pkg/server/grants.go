@@ -19,8 +19,8 @@ type Grants interface {
 	// Grant sets ID, Given and Rule of a grant, keeps the grant and puts it in force. replaced is the earlier grant for the same key and
 	// limit, or nil.
 	Grant(ctx context.Context, g limiter.Grant) (given, replaced *limiter.Grant, err error)
-	// Revoke ends a grant. by is the person or program who ends it.
-	Revoke(ctx context.Context, id, by string) (*limiter.Grant, error)
+	// Revoke ends a grant. by is the person or program who ends it. notKept is "", or says why a restart may bring the grant back.
+	Revoke(ctx context.Context, id, by string) (g *limiter.Grant, notKept string, err error)
 	// List returns the grants in force, the next one to end first.
 	List() []*limiter.Grant
 	// Kept says in words where grants are kept, and whether they outlive the process.
@@ -77,11 +77,11 @@ func (a *admin) Revoke(ctx context.Context, in *adminv1.RevokeRequest) (*adminv1
 	if len(in.GetBy()) > limiter.MaxGrantBy {
 		return nil, status.Errorf(codes.InvalidArgument, "by: %d bytes, must be at most %d", len(in.GetBy()), limiter.MaxGrantBy)
 	}
-	g, err := a.options.Grants.Revoke(ctx, in.GetId(), in.GetBy())
+	g, notKept, err := a.options.Grants.Revoke(ctx, in.GetId(), in.GetBy())
 	if err != nil {
 		return nil, a.grantError(err)
 	}
-	return &adminv1.RevokeResponse{Grant: render.Grant(a.options.Limiter, g)}, nil
+	return &adminv1.RevokeResponse{Grant: render.Grant(a.options.Limiter, g), NotKept: notKept}, nil
 }
 
 // grantError returns the status of an error of Grants. The operator gets the reason of each failure, also of the store's.

@@ -142,6 +142,7 @@ func (s *Server) GracefulStop() {
 		stopping.Go(s.lane.GracefulStop)
 	}
 	stopping.Go(s.admin.GracefulStop)
+	s.service.bound.Drain()
 	stopping.Go(func() { _ = s.page.Shutdown(context.Background()) }) // Close ends the wait
 	stopping.Wait()
 	s.denials.close()

@@ -48,6 +48,7 @@ func (f *followed) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo
 func (f *followed) handshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	handed, ok := raw.(*laneserver.Handed)
 	if !ok {
+		defer f.bound.Shake(raw)()
 		return f.TransportCredentials.ServerHandshake(raw)
 	}
 	if info, ok := handed.Info.(credentials.AuthInfo); ok {

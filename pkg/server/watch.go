@@ -33,7 +33,7 @@ func (a *admin) Watch(in *adminv1.WatchRequest, stream grpc.ServerStreamingServe
 		if err != nil {
 			return a.statuses.status(err)
 		}
-		if err := stream.Send(m); err != nil {
+		if err := stream.SendMsg([]byte(m)); err != nil {
 			return err
 		}
 	}

@@ -1,0 +1,72 @@
+package server
+
+import (
+	"io"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/net/http2"
+	"google.golang.org/grpc/test/bufconn"
+)
+
+// A stranger who begins a handshake and stops must not make a drain use its whole timeout. An honest client needs less than a second.
+func TestAnUnfinishedHandshakeDelaysNoDrain(t *testing.T) {
+	secure := newRotated(t)
+	for name, test := range map[string]struct {
+		tls   bool
+		admin bool
+		sent  string
+	}{
+		"requests: nothing":                {false, false, ""},
+		"requests: half a preface":         {false, false, "PRI "},
+		"requests: a preface alone":        {false, false, http2.ClientPreface},
+		"requests with TLS: nothing":       {true, false, ""},
+		"requests with TLS: half a record": {true, false, "\x16\x03\x01"},
+		"admin: nothing":                   {false, true, ""},
+		"admin: half a preface":            {false, true, "PRI "},
+		"admin: a preface alone":           {false, true, http2.ClientPreface},
+		"admin: half a frame":              {false, true, http2.ClientPreface + "\x00\x00"},
+		"admin: a frame without payload":   {false, true, http2.ClientPreface + "\x00\x00\x06\x04\x00\x00\x00\x00\x00"},
+		"requests: half a first frame":     {false, false, http2.ClientPreface + "\x00\x00\x06\x04\x00\x00\x00\x00\x00"},
+		"admin with TLS: nothing":          {true, true, ""},
+		"admin with TLS: half a record":    {true, true, "\x16\x03\x01"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := start(t, spanRules, func(o *Options) {
+					if test.tls {
+						o.TLS, o.Admin.TLS = secure.keeper.Server(nil), secure.keeper.Server(nil)
+					}
+				})
+				_ = f.conn.Close()
+				l := bufconn.Listen(1 << 10)
+				ended := make(chan error, 1)
+				serve := f.server.Serve
+				if test.admin {
+					serve = f.server.ServeAdmin
+				}
+				go func() { ended <- serve(l) }()
+				conn, err := l.DialContext(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+				go func() { _, _ = io.Copy(io.Discard, conn) }()
+				write(conn, test.sent)
+				synctest.Wait()
+				begun := time.Now()
+				f.server.GracefulStop()
+				if took := time.Since(begun); took > 2*time.Second {
+					t.Errorf("the stop took %v, want at most 2s", took)
+				}
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+func write(conn net.Conn, text string) { _, _ = io.WriteString(conn, text) }

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"io"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -55,6 +56,25 @@ func TestRecordWatchesASidecar(t *testing.T) {
 	} {
 		if got := strings.Count(text, want); got != times {
 			t.Errorf("%s: %d times, want %d, in\n%s", want, got, times, text)
+		}
+	}
+}
+
+func TestRecordRefusesNonsenseBeforeItMakesADirectory(t *testing.T) {
+	for args, want := range map[string]string{
+		"--max-per-second=0":     "--max-per-second: 0: must be from 1 to 100000",
+		"--for=-1s":              "--for: -1s: must not be negative",
+		"--hash-salt-file=/x":    "--hash-salt-file: there is nothing to hash: needs --hash-values",
+		"--server=127.0.0.1:1":   "Unavailable",
+		"--token-file=/no/token": "--token-file",
+	} {
+		dir := filepath.Join(t.TempDir(), "record")
+		err := run(t.Context(), []string{"record", args, dir}, nil, io.Discard, io.Discard)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", args, err, want)
+		}
+		if _, err := os.Stat(dir); err == nil {
+			t.Errorf("%s: the directory is there", args)
 		}
 	}
 }

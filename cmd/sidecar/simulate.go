@@ -27,7 +27,7 @@ func newSimulate() *cobra.Command {
 		Use:   "simulate --rules PATH [--against PATH] [--max-denied PERCENT] TRAFFIC…",
 		Short: "Decide recorded requests under other rules, and say who would be denied",
 		Long: `Decide recorded requests under the rules of --rules, in virtual time, as a sidecar in memory mode would have done. With --against the
-command decides them under those rules too, and compares. All keys are full at the first request.
+command decides them under those rules too, and compares. All keys are full at the first request. Grants do not count: a record has none.
 
 ` + trafficHelp + `
 

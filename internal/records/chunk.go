@@ -51,9 +51,10 @@ type chunks struct {
 	rest  []byte // the beginning of a line whose end is yet to be read
 	blank int    // bytes of blank lines since the last record
 
-	last  algorithms.Instant // of the record before
-	shift time.Duration      // added to all instants
-	notes []Note             // at most one of each kind
+	second second             // of the line before
+	last   algorithms.Instant // of the record before
+	shift  time.Duration      // added to all instants
+	notes  []Note             // at most one of each kind
 }
 
 // fill reads some lines into c.
@@ -89,6 +90,9 @@ func (r *chunks) fill(c *chunk) {
 	r.parse(c)
 }
 
+// cutOff is the note about the last line of a file that is cut off.
+const cutOff = "the file is cut off in this line, and was read up to it"
+
 // parse reads the lines of the text of c.
 func (r *chunks) parse(c *chunk) {
 	var errs []error
@@ -99,6 +103,14 @@ func (r *chunks) parse(c *chunk) {
 		line, text, whole = strings.Cut(text, "\n")
 		r.lines++
 		r.blank += len(line) + 1
+		if r.lines == 1 {
+			line = strings.TrimPrefix(line, "\ufeff")
+		}
+		if !whole && strings.HasSuffix(line, "\x00") { // as a crash of the machine leaves it
+			if line = strings.TrimRight(line, "\x00"); line == "" {
+				r.note(cutOff)
+			}
+		}
 		switch line = strings.Trim(line, " \t\r"); {
 		case len(line) > maxLine:
 			errs = append(errs, r.longLine(r.lines))
@@ -114,9 +126,9 @@ func (r *chunks) parse(c *chunk) {
 			c.records = append(c.records, Record{})
 		}
 		record := &c.records[c.count]
-		if err := parse(line, record); err != nil {
+		if err := parse(line, &r.second, record); err != nil {
 			if !whole && errors.Is(err, errCutOff) {
-				r.note("the file is cut off in this line, and was read up to it")
+				r.note(cutOff)
 				break
 			}
 			errs = append(errs, fmt.Errorf("%s:%d: %w", r.from.name, r.lines, err))
@@ -131,9 +143,13 @@ func (r *chunks) parse(c *chunk) {
 }
 
 // order keeps the instants of a file from going back. A step back of the clock that wrote the file would else put hours of requests at one
-// instant.
+// instant. A leap ahead that would end beyond all instants counts as no time: at the last instant time would stand still.
 func (r *chunks) order(record *Record) {
-	record.At += min(algorithms.Instant(r.shift), math.MaxInt64-record.At)
+	if algorithms.Instant(r.shift) > math.MaxInt64-record.At {
+		r.shift = time.Duration(r.last - record.At)
+		r.note("the instant leaps too far ahead: from here on all are counted as so much earlier")
+	}
+	record.At += algorithms.Instant(r.shift)
 	if back := time.Duration(r.last - record.At); back > 0 {
 		if back > disorder {
 			r.shift += back

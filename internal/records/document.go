@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"time"
 
-	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
@@ -138,16 +136,4 @@ func (d *descriptorDocument) descriptor(to *limiter.Descriptor) error {
 		to.Override = &limiter.Override{Requests: o.Requests, Unit: unit, Multiplier: o.Multiplier}
 	}
 	return nil
-}
-
-// instant reads an instant.
-func instant(text string) (algorithms.Instant, error) {
-	t, err := time.Parse(time.RFC3339Nano, text)
-	if err != nil || strings.Contains(text, ",") {
-		return 0, fmt.Errorf("at: %.40q: must be an instant such as 2026-11-23T04:31:55.123Z", text)
-	}
-	if seconds := t.Unix(); seconds < 0 || seconds >= endOfTime {
-		return 0, fmt.Errorf("at: %.40q: must be from 1970 to 2260", text)
-	}
-	return algorithms.Instant(t.UnixNano()), nil
 }

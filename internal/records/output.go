@@ -78,14 +78,18 @@ func (o *output) Write(p []byte) (int, error) {
 
 // lock makes and locks the directory.
 func (o *output) lock(ctx context.Context) error {
+	path := filepath.Join(o.options.Dir, "requests")
 	if o.unlock != nil {
-		return nil
+		if _, err := os.Lstat(path + ".lock"); err == nil {
+			return nil
+		}
+		o.unlockDir() // the lock has gone with the directory
 	}
 	if err := os.MkdirAll(o.options.Dir, 0o700); err != nil {
 		return err
 	}
 	var err error
-	o.unlock, err = lockfile.Lock(ctx, filepath.Join(o.options.Dir, "requests"))
+	o.unlock, err = lockfile.Lock(ctx, path)
 	return err
 }
 
@@ -115,7 +119,7 @@ func (o *output) open() bool {
 		err = o.makeRoom()
 	}
 	if err == nil {
-		o.path = filepath.Join(o.options.Dir, prefix+time.Now().UTC().Format("20060102T150405.000000000Z")+Extension)
+		o.path = filepath.Join(o.options.Dir, fileName(time.Now()))
 		o.file, err = o.files.create(o.path)
 	}
 	if err == nil && o.zstd == nil {
@@ -130,14 +134,19 @@ func (o *output) open() bool {
 	return true
 }
 
-// makeRoom removes the oldest files, so that one more fits.
+// makeRoom removes the oldest files, so that one more fits. A name more than a day ahead is of a file from before a step of the clock back.
+// Such files go first, and would else outlast all new ones.
 func (o *output) makeRoom() error {
 	all, err := os.ReadDir(o.options.Dir) // in the order of names
 	if err != nil {
 		return err
 	}
-	var names []string
-	var sizes []int64
+	type file struct {
+		name string
+		size int64
+	}
+	var files, ahead []file
+	tomorrow := fileName(time.Now().Add(24 * time.Hour))
 	sum := o.fileBytes() + slack
 	for _, e := range all {
 		if !strings.HasPrefix(e.Name(), prefix) || !strings.HasSuffix(e.Name(), Extension) {
@@ -147,17 +156,29 @@ func (o *output) makeRoom() error {
 		if err != nil { // somebody has just removed it
 			continue
 		}
-		names, sizes = append(names, e.Name()), append(sizes, info.Size())
+		if f := (file{e.Name(), info.Size()}); f.name > tomorrow {
+			ahead = append(ahead, f)
+		} else {
+			files = append(files, f)
+		}
 		sum += info.Size()
 	}
-	for i := 0; i < len(names) && sum > o.options.MaxBytes; i++ {
-		if err := o.files.remove(filepath.Join(o.options.Dir, names[i])); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	for _, f := range append(ahead, files...) {
+		if sum <= o.options.MaxBytes {
+			break
+		}
+		if err := o.files.remove(filepath.Join(o.options.Dir, f.name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		sum -= sizes[i]
+		sum -= f.size
 		o.count(func(s *Stats) { s.Removed++ })
 	}
 	return nil
+}
+
+// fileName returns the name of a file that begins at an instant.
+func fileName(at time.Time) string {
+	return prefix + at.UTC().Format("20060102T150405.000000000Z") + Extension
 }
 
 // flush hands the requests so far to the operating system, and looks whether the file is still in the directory.

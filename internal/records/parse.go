@@ -12,8 +12,8 @@ import (
 //
 // Nearly all lines are as [Append] writes them, or as jq does with the keys in that order. For these scan is several times faster than
 // package json. Any other line, a wrong one too, is for document. A test shows that both read the same.
-func parse(line string, r *Record) error {
-	s := scan{rest: line}
+func parse(line string, last *second, r *Record) error {
+	s := scan{rest: line, last: last}
 	if s.record(r) {
 		return nil
 	}
@@ -21,7 +21,10 @@ func parse(line string, r *Record) error {
 }
 
 // scan reads a line from left to right. A method returns false at a part that it does not know.
-type scan struct{ rest string }
+type scan struct {
+	rest string
+	last *second // of the line before
+}
 
 // skip skips a text.
 func (s *scan) skip(text string) bool {
@@ -40,7 +43,7 @@ func (s *scan) record(r *Record) bool {
 		return false
 	}
 	var err error
-	if r.At, err = instant(at); err != nil {
+	if r.At, err = s.last.instant(at); err != nil {
 		return false
 	}
 	for {

@@ -46,7 +46,7 @@ type Recorder struct {
 	filling []byte
 	spare   []byte // used by Run; swapped with filling
 
-	dropped atomic.Uint64 // for want of room in the buffer
+	dropped atomic.Uint64 // for want of room in the buffer, or too long for a line
 	failed  atomic.Uint64 // requests that ended with an error
 }
 
@@ -148,10 +148,17 @@ func (r *Recorder) write() {
 	for u.rest != "" {
 		r.lines = r.lines[:0]
 		n := 0
-		for ; u.rest != "" && len(r.lines) < chunkBytes; n++ {
+		for u.rest != "" && len(r.lines) < chunkBytes {
 			u.next(&record)
 			r.hasher.request(&record.Request)
+			before := len(r.lines)
 			r.lines = Append(r.lines, &record)
+			if len(r.lines)-before > maxLine { // no reader would take the file
+				r.lines = r.lines[:before]
+				r.dropped.Add(1)
+				continue
+			}
+			n++
 		}
 		r.out.write(r.lines, n)
 	}
@@ -160,7 +167,7 @@ func (r *Recorder) write() {
 // Stats is the metrics of a Recorder at one moment.
 type Stats struct {
 	Recorded uint64 // requests that were handed to the operating system
-	Dropped  uint64 // for want of room in the buffer, as the disk was too slow
+	Dropped  uint64 // for want of room in the buffer, as the disk was too slow, or too long for a line
 	Lost     uint64 // for a failure of the disk
 	Failed   uint64 // requests that ended with an error
 	Failures uint64 // of the disk

@@ -56,8 +56,14 @@ func Open(ctx context.Context, paths []string, stdin io.Reader) (*Traffic, error
 	t := new(Traffic)
 	t.ctx, t.stop = context.WithCancel(ctx)
 	var errs []error
+	piped := false
 	for _, path := range paths {
 		if path == "-" {
+			if piped {
+				errs = append(errs, errors.New("standard input is given twice"))
+				continue
+			}
+			piped = true
 			s, err := newSource("standard input", stdin, io.NopCloser(nil))
 			if err == nil {
 				err = t.start(s)

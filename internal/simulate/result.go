@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
 // worstKeys is the number of keys of a rule that a result names.
@@ -123,7 +125,7 @@ func (r *row) result(to Rule) Rule {
 		return cmp.Or(cmp.Compare(b.Denied-b.DeniedBefore, a.Denied-a.DeniedBefore), cmp.Compare(a.Key, b.Key))
 	})
 	for _, k := range worst[:min(len(worst), worstKeys)] {
-		k.Key = Readable(k.Key)
+		k.Key = descriptors.ReadableKey(k.Key)
 		to.Worst = append(to.Worst, k)
 	}
 	return to

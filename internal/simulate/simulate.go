@@ -8,7 +8,6 @@ import (
 	"cmp"
 	"errors"
 	"sync/atomic"
-	"time"
 
 	"github.com/weirproxy/weir/internal/records"
 	"github.com/weirproxy/weir/pkg/algorithms"
@@ -42,8 +41,9 @@ type Simulation struct {
 	room     int // for keys that are yet to be tracked
 	requests requests
 
-	sweepAfter uint64 // requests between two sweeps, at least
-	decided    uint64 // since the last sweep
+	leastPause uint64 // descriptors between two sweeps, at least
+	pause      uint64 // descriptors between the last sweep and the next one, at least
+	decided    uint64 // descriptors since the last sweep
 	swept      algorithms.Instant
 }
 
@@ -98,7 +98,8 @@ func New(o Options) (*Simulation, error) {
 		o.MaxTracked = DefaultMaxTracked
 	}
 	s := &Simulation{rules: o.Rules, rows: make([]row, o.Rules.Len()), rest: make(map[restName]*row), room: o.MaxTracked}
-	s.sweepAfter = min(50_000, uint64(max(cmp.Or(o.MaxKeys, memstore.DefaultMaxKeys), 0))/4)
+	s.leastPause = min(50_000, uint64(max(cmp.Or(o.MaxKeys, memstore.DefaultMaxKeys), 0))/4)
+	s.pause = s.leastPause
 	var err error
 	if s.after, err = s.newWorld(o.Rules, o); err != nil {
 		return nil, err
@@ -145,7 +146,7 @@ func (s *Simulation) Decide(r *records.Record) {
 	}
 	q.last = max(q.last, r.At)
 	s.now.Store(int64(q.last))
-	s.sweep()
+	s.sweep(&r.Request)
 	switch r.Answer {
 	case records.OverLimit:
 		q.over++
@@ -179,20 +180,6 @@ func (s *Simulation) Decide(r *records.Record) {
 	}
 	for i := range s.after.verdict.Statuses {
 		s.count(r, i)
-	}
-}
-
-// sweep lets the stores forget idle keys about as often in virtual time as a service does in real time. A sweep visits all keys, so some
-// requests must have come since the last one.
-func (s *Simulation) sweep() {
-	s.decided++
-	if s.decided < s.sweepAfter || time.Duration(s.requests.last-s.swept) < memstore.DefaultSweepInterval {
-		return
-	}
-	s.decided, s.swept = 0, s.requests.last
-	s.after.store.Sweep()
-	if s.before != nil {
-		s.before.store.Sweep()
 	}
 }
 

@@ -4,9 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -207,19 +204,20 @@ func TestIdleKeysTakeNoRoom(t *testing.T) {
 	}
 }
 
-func TestKeysAreReadable(t *testing.T) {
-	for key, want := range map[string]string{
-		"4:edge|4:path=7:/search|9:client_id=2:c1#token_bucket/1s": "path=/search, client_id=c1",
-		"4:edge|4:plan=6*free_*#fixed_window/1d":                   "plan=free_*",
-		"4:edge|1:a=3:x|y#concurrency":                             "a=x|y",
-		"nonsense":                                                 "nonsense",
-		"4:edge":                                                   "4:edge",
-		"99:edge|":                                                 "99:edge|",
-		"4:edge|9999999999:a=1:b#x":                                "4:edge|9999999999:a=1:b#x",
-	} {
-		if got := Readable(key); got != want {
-			t.Errorf("%s: got %s, want %s", key, got, want)
+// A sweep visits all keys. So each descriptor pays for few visits, however many keys there are.
+func TestSweepsAreRareIfThereAreManyKeys(t *testing.T) {
+	const perDay = "domain: edge\ndescriptors:\n- {key: client, rate_limit: {unit: day, requests_per_unit: 2}}\n"
+	s := simulation(t, Options{}, perDay)
+	sweeps, visits, last := 0, 0, s.swept
+	const many = 400_000
+	for i := range many { // all of them live
+		ask(s, time.Duration(i)*100*time.Millisecond, limiter.Descriptor{Entries: entry("client", fmt.Sprint(i))})
+		if s.swept != last {
+			sweeps, visits, last = sweeps+1, visits+i, s.swept
 		}
+	}
+	if sweeps < 3 || visits > 3*many {
+		t.Errorf("%d sweeps visited %d keys for %d requests", sweeps, visits, many)
 	}
 }
 
@@ -236,7 +234,7 @@ descriptors:
 - {key: f, rate_limit: {algorithm: concurrency, max_in_flight: 3, hold: {begin: r, end: rd, at_most: 60s}}}
 `
 	synctest.Test(t, func(t *testing.T) {
-		s := simulation(t, Options{}, rules)
+		s := simulation(t, Options{MaxKeys: 400}, rules) // a sweep each 100 descriptors
 		store, err := memstore.New(memstore.Options{})
 		if err != nil {
 			t.Fatal(err)
@@ -284,50 +282,4 @@ func TestDeps(t *testing.T) {
 		},
 		Never: []string{"google.golang.org/grpc", "github.com/envoyproxy", "github.com/redis", "github.com/spf13"},
 	})
-}
-
-// BenchmarkSimulate reads requests of 10000 clients from a file, and decides them. The result is processor time of all goroutines.
-func BenchmarkSimulate(b *testing.B) {
-	const many = 1_000_000
-	r := rand.New(rand.NewPCG(1, 2))
-	var text []byte
-	for i := range many {
-		text = records.Append(text, &records.Record{At: start + algorithms.Instant(i)*algorithms.Instant(time.Millisecond), Request: limiter.Request{
-			Domain: "edge", Descriptors: []limiter.Descriptor{{Entries: []limiter.Entry{
-				{Key: "path", Value: "/search"}, {Key: "client_id", Value: fmt.Sprint("client-", r.IntN(10_000))},
-			}}},
-		}})
-	}
-	path := filepath.Join(b.TempDir(), "record.jsonl")
-	if err := os.WriteFile(path, text, 0o600); err != nil {
-		b.Fatal(err)
-	}
-	const rules = "domain: edge\ndescriptors:\n- key: path\n  value: /search\n  descriptors:\n  - {key: client_id, rate_limit: {algorithm: token_bucket, unit: minute, requests_per_unit: 6}}\n"
-	s := simulation(b, Options{}, rules)
-	n := 0
-	before := processorTime(b)
-	for b.Loop() {
-		traffic, err := records.Open(b.Context(), []string{path}, nil)
-		for err == nil {
-			var record *records.Record
-			if record, err = traffic.Next(); err == nil {
-				s.Decide(record)
-				n++
-			}
-		}
-		traffic.Close()
-	}
-	b.ReportMetric(float64((processorTime(b)-before).Nanoseconds())/float64(n), "cpu-ns/request")
-	b.ReportMetric(float64(n)/b.Elapsed().Seconds(), "requests/s")
-	b.ReportMetric(100*float64(s.Result().Denied)/float64(n), "%denied")
-}
-
-// processorTime returns the processor time of this process in user mode.
-func processorTime(b *testing.B) time.Duration {
-	b.Helper()
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(u.Utime.Nano())
 }

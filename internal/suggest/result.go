@@ -27,6 +27,8 @@ type Result struct {
 	To       time.Time `json:"to"`
 	Skipped  Skipped   `json:"skipped"`
 	Shapes   []*Shape  `json:"shapes"` // the most hits first
+
+	kept []*Shape // rules that requests met, and that say nothing about a limit: they stay as they are
 }
 
 // Shape is a suggestion for one rule, or for descriptors with the same keys that no rule limits.
@@ -49,6 +51,7 @@ type Shape struct {
 
 	rule *descriptors.Rule
 	keys []string
+	why  string // a kept rule has no suggestion; "" for any other
 }
 
 // Limit is a suggested limit.
@@ -90,6 +93,7 @@ func (c *Collector) Result(g Goal) *Result {
 	slices.SortFunc(r.Shapes, func(a, b *Shape) int {
 		return cmp.Or(cmp.Compare(b.Hits, a.Hits), cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.Rule, b.Rule), cmp.Compare(b.File, a.File))
 	})
+	r.kept = c.kept()
 	return r
 }
 
@@ -112,12 +116,16 @@ func (s *shape) result(g Goal, span time.Duration) *Shape {
 			fullest[i].add(k.fullest[i])
 		}
 	}
+	burst := uint64(0) // most hits in a second
 	for i, period := range s.windows {
 		used := slices.ContainsFunc(out.Limits, func(l Limit) bool { return l.Period == period })
+		f := &fullest[i]
+		if period == time.Second {
+			burst = f.quantile(g.Keys)
+		}
 		if !used && period > span {
 			continue // no window is whole
 		}
-		f := &fullest[i]
 		w := Window{
 			Period: period, P50: f.quantile(0.5), P90: f.quantile(0.9), P99: f.quantile(0.99), P999: f.quantile(0.999), Max: f.quantile(1),
 			ForHits: s.counts[i].bound(uint64(g.Deny*float64(s.hits) + 1e-6)), ForKeys: f.quantile(g.Keys),
@@ -125,29 +133,30 @@ func (s *shape) result(g Goal, span time.Duration) *Shape {
 		out.Windows = append(out.Windows, w)
 		for n := range out.Limits {
 			if l := &out.Limits[n]; l.Period == period {
-				l.set(max(w.ForHits, w.ForKeys))
+				l.set(max(w.ForHits, w.ForKeys), burst)
 			}
 		}
 	}
 	return out
 }
 
-// set makes the suggestion a limit of at least that many hits, rounded up to two digits. The burst of a token_bucket keeps its proportion.
-func (l *Limit) set(requests uint64) {
+// set makes the suggestion a limit of at least that many hits, rounded up to two digits. The burst of a token_bucket keeps its proportion,
+// and is at least that burst.
+func (l *Limit) set(requests, burst uint64) {
 	l.Requests = round(requests)
 	if l.of.Algorithm == algorithms.TokenBucket {
 		l.Burst = l.Requests
-		if l.of.Requests > 0 && l.of.Burst > 0 {
-			l.Burst = round(uint64(l.of.Burst) * uint64(l.Requests) / uint64(l.of.Requests))
+		if now := uint64(l.of.Requests); now > 0 && l.of.Burst > 0 {
+			l.Burst = round(max((uint64(l.of.Burst)*uint64(l.Requests)+now-1)/now, burst))
 		}
 	}
 }
 
 // Raise makes the limits a tenth larger, at least by one hit.
 func (s *Shape) Raise() {
+	more := func(n uint32) uint64 { return uint64(n) + max(uint64(n)/10, 1) }
 	for i := range s.Limits {
-		n := uint64(s.Limits[i].Requests)
-		s.Limits[i].set(n + max(n/10, 1))
+		s.Limits[i].set(more(s.Limits[i].Requests), more(s.Limits[i].Burst))
 	}
 }
 

@@ -42,8 +42,9 @@ type Collector struct {
 	seeds  [2]maphash.Seed
 	room   int // for keys that are yet to be counted
 	byRule map[int]*shape
-	byKeys map[string]*shape // of descriptors without a limit; the domain and the keys, each behind a NUL
-	text   []byte            // of a key
+	met    map[int]*descriptors.Rule // by ID; rules with limits, and unlimited ones
+	byKeys map[string]*shape         // of descriptors without a limit; the domain and the keys, each behind a NUL
+	text   []byte                    // of a key
 
 	requests    uint64
 	first, last algorithms.Instant
@@ -90,7 +91,7 @@ func New(o Options) *Collector {
 	}
 	return &Collector{
 		rules: o.Rules, room: o.MaxKeys, seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()},
-		byRule: make(map[int]*shape), byKeys: make(map[string]*shape),
+		byRule: make(map[int]*shape), met: make(map[int]*descriptors.Rule), byKeys: make(map[string]*shape),
 	}
 }
 
@@ -103,6 +104,15 @@ func (c *Collector) Add(r *records.Record) {
 	domain := c.rules.Domain(r.Request.Domain)
 	for i := range r.Request.Descriptors {
 		d := &r.Request.Descriptors[i]
+		var rule *descriptors.Rule
+		if domain != nil {
+			if rule = domain.Match(d.Entries); rule == nil {
+				rule = domain.Default
+			}
+		}
+		if rule != nil && (rule.Unlimited || len(rule.Limits) > 0) {
+			c.met[rule.ID] = rule
+		}
 		switch {
 		case d.Override != nil:
 			c.skipped.Overrides++
@@ -113,12 +123,6 @@ func (c *Collector) Add(r *records.Record) {
 		case d.Probe:
 			c.skipped.Probes++
 			continue
-		}
-		var rule *descriptors.Rule
-		if domain != nil {
-			if rule = domain.Match(d.Entries); rule == nil {
-				rule = domain.Default
-			}
 		}
 		switch {
 		case rule.Holds():

@@ -27,6 +27,7 @@ type Document struct {
 type place struct {
 	key, value string
 	shared     bool   // share_threshold
+	shown      bool   // value_to_metric
 	shape      *Shape // nil of a node that only leads on
 	below      []*place
 }
@@ -36,7 +37,12 @@ func (r *Result) Documents() ([]Document, error) {
 	roots := make(map[string]*place)
 	defaults := make(map[string]*Shape)
 	var names []string
-	for _, s := range r.Shapes {
+	limits := make(map[string]map[string]bool) // the names of limits, by domain
+	for _, s := range slices.Concat(r.Shapes, r.kept) {
+		if limits[s.Domain] == nil {
+			limits[s.Domain] = make(map[string]bool)
+		}
+		s.addNames(limits[s.Domain])
 		root := roots[s.Domain]
 		if root == nil {
 			root = new(place)
@@ -52,15 +58,15 @@ func (r *Result) Documents() ([]Document, error) {
 	slices.Sort(names)
 	all := make([]Document, 0, len(names))
 	for _, name := range names {
+		named := limits[name]
 		document := mapping(0, text("domain"), text(name))
 		if s := defaults[name]; s != nil {
-			limit := s.limitOf(&s.Limits[0])
 			key := text("default")
-			key.HeadComment = s.comment()
-			document.Content = append(document.Content, key, limit)
+			key.HeadComment = s.comment(named)
+			document.Content = append(document.Content, key, s.limits(named)[0])
 		}
 		if root := roots[name]; len(root.below) > 0 {
-			document.Content = append(document.Content, text("descriptors"), root.list())
+			document.Content = append(document.Content, text("descriptors"), root.list(named))
 		}
 		var out bytes.Buffer
 		e := yaml.NewEncoder(&out)
@@ -89,13 +95,13 @@ func (p *place) add(s *Shape) {
 			p.below = append(p.below, &place{key: l.Key, value: l.Value})
 		}
 		p = p.below[i]
-		p.shared = p.shared || l.ShareThreshold
+		p.shared, p.shown = p.shared || l.ShareThreshold, p.shown || l.ValueToMetric
 	}
 	p.shape = s
 }
 
 // list returns the nodes below, each rule of the files in its order.
-func (p *place) list() *yaml.Node {
+func (p *place) list(named map[string]bool) *yaml.Node {
 	slices.SortStableFunc(p.below, func(a, b *place) int { return cmp.Compare(a.line(), b.line()) })
 	list := &yaml.Node{Kind: yaml.SequenceNode}
 	for _, b := range p.below {
@@ -106,12 +112,15 @@ func (p *place) list() *yaml.Node {
 		if b.shared {
 			node.Content = append(node.Content, text("share_threshold"), plain("true"))
 		}
+		if b.shown {
+			node.Content = append(node.Content, text("value_to_metric"), plain("true"))
+		}
 		if s := b.shape; s != nil {
-			node.HeadComment = s.comment()
-			node.Content = append(node.Content, s.options()...)
+			node.HeadComment = s.comment(named)
+			node.Content = append(node.Content, s.options(named)...)
 		}
 		if len(b.below) > 0 {
-			node.Content = append(node.Content, text("descriptors"), b.list())
+			node.Content = append(node.Content, text("descriptors"), b.list(named))
 		}
 		list.Content = append(list.Content, node)
 	}
@@ -130,8 +139,8 @@ func (p *place) line() int {
 	return line
 }
 
-// options returns the modes and the limits of a rule.
-func (s *Shape) options() (all []*yaml.Node) {
+// options returns the modes, the metadata and the limits of a rule.
+func (s *Shape) options(named map[string]bool) (all []*yaml.Node) {
 	if r := s.rule; r != nil {
 		if r.Shadow {
 			all = append(all, text("shadow_mode"), plain("true"))
@@ -142,15 +151,15 @@ func (s *Shape) options() (all []*yaml.Node) {
 		if r.DetailedMetric {
 			all = append(all, text("detailed_metric"), plain("true"))
 		}
+		if len(r.Metadata) > 0 {
+			all = append(all, text("metadata"), metadata(r.Metadata))
+		}
 	}
-	if len(s.Limits) == 1 {
-		return append(all, text("rate_limit"), s.limitOf(&s.Limits[0]))
+	limits := s.limits(named)
+	if len(limits) == 1 {
+		return append(all, text("rate_limit"), limits[0])
 	}
-	list := &yaml.Node{Kind: yaml.SequenceNode}
-	for i := range s.Limits {
-		list.Content = append(list.Content, s.limitOf(&s.Limits[i]))
-	}
-	return append(all, text("rate_limits"), list)
+	return append(all, text("rate_limits"), &yaml.Node{Kind: yaml.SequenceNode, Content: limits})
 }
 
 // limitOf returns a limit on one line.
@@ -166,19 +175,29 @@ func (s *Shape) limitOf(l *Limit) *yaml.Node {
 	if l.of.Algorithm != algorithms.FixedWindow {
 		add("algorithm", text(l.of.Algorithm.String()))
 	}
-	if l.of.Unit == descriptors.UnitUnknown {
+	switch {
+	case l.of.Algorithm == algorithms.Concurrency:
+	case l.of.Unit == descriptors.UnitUnknown:
 		add("period", text(l.Period.String()))
-	} else {
+	default:
 		add("unit", text(l.of.Unit.String()))
 		if l.of.Multiplier > 1 {
 			add("unit_multiplier", plain(strconv.FormatUint(uint64(l.of.Multiplier), 10)))
 		}
 	}
-	add("requests_per_unit", plain(strconv.FormatUint(uint64(l.Requests), 10)))
-	if l.of.Algorithm == algorithms.TokenBucket && l.Burst != l.Requests {
+	number := "requests_per_unit"
+	if l.of.Algorithm == algorithms.Concurrency {
+		number = "max_in_flight"
+	}
+	add(number, plain(strconv.FormatUint(uint64(l.Requests), 10)))
+	if l.of.Algorithm == algorithms.TokenBucket && l.Burst > 0 && l.Burst != l.Requests {
 		add("burst", plain(strconv.FormatUint(uint64(l.Burst), 10)))
 	}
-	if usual := l.of.Algorithm == algorithms.FixedWindow; l.of.CountRejected != usual {
+	holds := l.of.AtMost > 0
+	if holds {
+		add("hold", s.hold(l))
+	}
+	if usual := l.of.Algorithm == algorithms.FixedWindow && !holds; l.of.Algorithm != algorithms.Concurrency && l.of.CountRejected != usual {
 		add("count_rejected", plain(strconv.FormatBool(l.of.CountRejected)))
 	}
 	if l.of.OnStoreError != descriptors.OnStoreErrorUnset {
@@ -201,7 +220,7 @@ func (s *Shape) tableName(t *descriptors.Table) string {
 
 // Table returns the table of a name in Documents, for descriptors.Source.
 func (r *Result) Table(name string) (*descriptors.Table, error) {
-	for _, s := range r.Shapes {
+	for _, s := range slices.Concat(r.Shapes, r.kept) {
 		for i := range s.Limits {
 			if t := s.Limits[i].of.Table(); t != nil && s.tableName(t) == name {
 				return t, nil
@@ -216,9 +235,13 @@ func (s *Shape) hasTable() bool {
 	return slices.ContainsFunc(s.Limits, func(l Limit) bool { return l.of.Table() != nil })
 }
 
-// comment says how many hits the keys have.
-func (s *Shape) comment() string {
-	var lines []string
+// comment says how many hits the keys have, and the parts of the rule that are not there.
+func (s *Shape) comment(named map[string]bool) string {
+	lines := s.leftOut(named)
+	if s.why != "" {
+		lines = append(lines, fmt.Sprintf("stays as in %s:%d: %s", s.File, s.Line, s.why))
+		return strings.ToValidUTF8(strings.Join(lines, "\n"), "?")
+	}
 	origin := "no rule limits these now"
 	if !s.New {
 		var now []string

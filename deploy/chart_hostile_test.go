@@ -45,12 +45,34 @@ func TestRuleFilesOfTheChartStayAsTheyAre(t *testing.T) {
 		"quotes.csv":    "value,requests_per_unit\n\"a: 'b', #c\",5\n{{ .Values }},6\n",
 		"empty.csv":     "",
 		"lines.csv":     "a,1\n\n\nb,2\n",
+		"windows.csv":   "\ufeffa,1\r\nb,2\r\n",
+		"spaces.csv":    "\ta,1  \n\n\n",
+		"texts.yaml":    "a: \"<&>\\n\" # \u2028 é 漢\n",
 	}
 	m := release(t, weirChart, map[string]any{"rules": files})
-	for name, text := range files {
-		if got := m.configMaps[0].Data[name]; got != text {
-			t.Errorf("%s: got %q, want %q", name, got, text)
-		}
+	got := make(map[string]any)
+	for name, text := range m.configMaps[0].Data {
+		got[name] = text
+	}
+	if diff := cmp.Diff(files, got); diff != "" {
+		t.Errorf("files (-want +got):\n%s", diff)
+	}
+}
+
+func TestAnAnnotationOfTheUserReplacesOneOfTheChart(t *testing.T) {
+	t.Parallel()
+	m := release(t, weirChart, map[string]any{
+		"podAnnotations": map[string]any{"prometheus.io/port": "9000", "team": "edge"}, "podLabels": map[string]any{"app.kubernetes.io/version": "7"},
+	})
+	want := map[string]string{
+		"kubectl.kubernetes.io/default-container": "weir", "prometheus.io/scrape": "true", "prometheus.io/port": "9000",
+		"prometheus.io/path": "/metrics", "team": "edge",
+	}
+	if diff := cmp.Diff(want, m.deployment.Spec.Template.Annotations); diff != "" {
+		t.Errorf("annotations (-want +got):\n%s", diff)
+	}
+	if got := m.deployment.Spec.Template.Labels["app.kubernetes.io/version"]; got != "7" {
+		t.Errorf("label: got %q, want 7", got)
 	}
 }
 

@@ -1,8 +1,10 @@
 package deploy
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -32,6 +34,9 @@ func startContainer(t *testing.T, m manifests, c corev1.Container) *parts.Sideca
 			files := make(map[string]string)
 			for _, item := range volume.Secret.Items {
 				files[item.Path] = adminToken
+				if item.Path == "token" {
+					files[item.Path] += "\n" // as of a file that an editor wrote
+				}
 			}
 			layVolume(t, filepath.Join(root, mount.MountPath), files)
 		}
@@ -96,6 +101,17 @@ func startRedis(t *testing.T, args []string) *parts.Redis {
 	}
 	t.Cleanup(r.Kill)
 	return r
+}
+
+// checkProbePort holds that a probe goes to the port of --http-address.
+func checkProbePort(t *testing.T, c corev1.Container, probe *corev1.Probe) {
+	t.Helper()
+	for _, port := range c.Ports {
+		if port.Name == probe.HTTPGet.Port.StrVal && slices.Contains(c.Args, fmt.Sprintf("--http-address=:%d", port.ContainerPort)) {
+			return
+		}
+	}
+	t.Errorf("%s: the probe's port %v is not the one of --http-address", probe.HTTPGet.Path, probe.HTTPGet.Port)
 }
 
 // volume returns a volume of the pod.

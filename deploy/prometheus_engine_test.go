@@ -23,7 +23,6 @@ import (
 type ruleTests struct {
 	RuleFiles          []string       `yaml:"rule_files"`
 	EvaluationInterval model.Duration `yaml:"evaluation_interval"`
-	FuzzyCompare       bool           `yaml:"fuzzy_compare"`
 	Tests              []ruleTest     `yaml:"tests"`
 }
 
@@ -53,7 +52,7 @@ type ruleTest struct {
 }
 
 // TestAlertsFireForASickWeirAndNotForAHealthyOne runs weir.rules_test.yaml by the engine that promtool runs such files by. promtool itself
-// cannot be a dependency: it needs the clients of all clouds.
+// cannot be a dependency: it needs the clients of all clouds. TestPromtoolAcceptsTheRulesAndTheirTests runs one that is there.
 func TestAlertsFireForASickWeirAndNotForAHealthyOne(t *testing.T) {
 	data, err := os.ReadFile("prometheus/weir.rules_test.yaml")
 	if err != nil {
@@ -93,6 +92,11 @@ func (test *ruleTest) run(t *testing.T, step time.Duration, file string) {
 	for _, s := range test.InputSeries {
 		fmt.Fprintf(&load, "  %s %s\n", s.Series, s.Values)
 	}
+	for _, a := range test.Alerts {
+		if time.Duration(a.EvalTime)%step != 0 {
+			t.Errorf("%s at %v: the rules run every %v", a.Alertname, a.EvalTime, step)
+		}
+	}
 	p := parser.NewParser(parser.Options{})
 	suite, err := promqltest.NewLazyLoader(load.String(), promqltest.LazyLoaderOpts{EnableAtModifier: true, EnableNegativeOffset: true, Parser: p})
 	if err != nil {
@@ -121,7 +125,7 @@ func (test *ruleTest) run(t *testing.T, step time.Duration, file string) {
 			}
 		}
 	}
-	for at := time.Unix(0, 0).UTC(); !at.After(time.Unix(0, 0).Add(50 * time.Minute)); at = at.Add(step) {
+	for at := time.Unix(0, 0).UTC(); !at.After(time.Unix(0, 0).Add(test.last())); at = at.Add(step) {
 		suite.WithSamplesTill(at, func(err error) {
 			if err != nil {
 				t.Fatal(err)
@@ -137,6 +141,18 @@ func (test *ruleTest) run(t *testing.T, step time.Duration, file string) {
 		})
 		test.compare(t, suite, groups, at)
 	}
+}
+
+// last returns when the last comparison is due.
+func (test *ruleTest) last() time.Duration {
+	var last model.Duration
+	for _, a := range test.Alerts {
+		last = max(last, a.EvalTime)
+	}
+	for _, e := range test.Expressions {
+		last = max(last, e.EvalTime)
+	}
+	return time.Duration(last)
 }
 
 // compare compares the alerts and the expressions of one instant.

@@ -2,12 +2,15 @@
 {{ default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
+{{/* The name of all objects. A Service needs a name of a-z, 0-9 and -, that begins with a letter. A release may be called 2.edge. */}}
 {{- define "weir.fullname" -}}
 {{- if .Values.fullnameOverride -}}
-{{ .Values.fullnameOverride | trunc 63 | trimSuffix "-" }}
+{{ .Values.fullnameOverride }}
 {{- else -}}
 {{- $name := include "weir.name" . -}}
-{{ ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) | trunc 63 | trimSuffix "-" }}
+{{- $full := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) | lower -}}
+{{- $full = regexReplaceAll "[^a-z0-9]+" $full "-" -}}
+{{ regexReplaceAll "^([0-9])" $full "weir-${1}" | trunc 63 | trimSuffix "-" }}
 {{- end -}}
 {{- end }}
 

@@ -1,6 +1,8 @@
 package page
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/weirproxy/weir/test/parts"
@@ -74,4 +76,50 @@ func TestAKeyIsGrantedMoreBlockedAndRevoked(t *testing.T) {
 	b.click("#grant-form .cancel")
 	b.await("!document.querySelector('#grant-dialog').open")
 	b.take() // the refusal is in the console of the browser
+}
+
+// Without the state directory a revoke counts at once, and a restart undoes it. The page says so.
+func TestARevokeThatIsNotKeptSaysSo(t *testing.T) {
+	parts.NeedChromium(t, root(t))
+	dir := filepath.Join(t.TempDir(), "state")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	w := serve(t, shop, "--state-dir="+dir)
+	b := open(t)
+	b.size(1280, 900)
+	b.show("http://" + w.Admin + "/")
+	b.awaitText("#grants-rows", "No key has a grant.")
+	give := func(entries string) {
+		t.Helper()
+		b.click("#grant-new")
+		b.await("document.querySelector('#grant-dialog').open")
+		b.do(fill("#grant-form [name=domain]", "shop"), fill("#grant-form [name=entries]", entries), fill("#grant-form [name=reason]", "x"))
+		b.click("#grant-form button.main")
+		b.awaitText("#message", "kept in the state directory")
+		b.awaitText("#grants-rows", entries)
+	}
+	end := func() {
+		t.Helper()
+		b.click("#grants-rows button")
+		b.awaitText("#ask-dialog", "End the grant of")
+		b.click("#ask-ok")
+		b.awaitText("#message", "has ended")
+	}
+	give("plan=free_a,user=erin")
+	end()
+	if text := eval[string](b, "document.querySelector('#message').innerText"); text != "The grant of plan=free_a,user=erin has ended." {
+		t.Errorf("with the directory the page says %q", text)
+	}
+	give("plan=free_a,user=dave")
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(dir, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	end()
+	b.awaitText("#message", "has ended, but a restart may bring it back, as the state directory cannot be written: ")
+	b.awaitText("#grants-rows", "No key has a grant.")
+	b.awaitText("#grants-kept", "Kept in memory: a restart goes back to the saved grants")
 }

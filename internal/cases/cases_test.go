@@ -253,7 +253,7 @@ tests:
 			`dir/c.yaml:14: tests[2].steps[5].at: is "36501d", must be a duration such as 250ms, 10s, 1h30m or 2d, at most 100 years`,
 			"dir/c.yaml:15: tests[2].steps[6]: at is given twice",
 			"dir/c.yaml:16: tests[2].steps[7].descriptor: is missing, must be key=value[,key=value…]",
-			"dir/c.yaml:17: tests[3]: must be a map with the keys name, domain, start, steps",
+			"dir/c.yaml:17: tests[3]: is an alias, must be written out",
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -3,6 +3,8 @@ package cases
 import (
 	"context"
 	"fmt"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -77,14 +79,22 @@ func (r *running) fail(s *Step, line, n int, descriptor, format string, args ...
 	if len(r.failures) >= maxFailures {
 		return
 	}
-	where := fmt.Sprintf("%s: at %v", r.Name, s.At)
+	where := fmt.Sprintf("%s: at %v", shown(r.Name), s.At)
 	if s.Times > 1 {
 		where += fmt.Sprintf(", request %d of %d", n, s.Times)
 	}
 	if descriptor != "" {
-		where += ": " + descriptor
+		where += ": " + shown(descriptor)
 	}
 	r.failures = append(r.failures, descriptors.Error{File: r.file, Line: line, Text: where + ": " + fmt.Sprintf(format, args...)})
+}
+
+// shown returns a text for a line of a report. A text with characters that are not printable is quoted.
+func shown(text string) string {
+	if strings.ContainsFunc(text, func(c rune) bool { return !strconv.IsPrint(c) }) {
+		return strconv.Quote(text)
+	}
+	return text
 }
 
 // check compares the verdict on a request with the expectations of its step.

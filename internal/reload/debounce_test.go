@@ -51,7 +51,6 @@ func TestEndlessChangesDoNotHoldAReloadForEver(t *testing.T) {
 	})
 }
 
-// Without events, in fake time: file systems do not mind.
 // polling returns a reloader of a path that looks every 30 seconds and waits for a second of rest, and its limiter.
 func polling(t *testing.T, path string, o descriptors.Options) (*Reloader, *limiter.Limiter) {
 	t.Helper()
@@ -73,6 +72,7 @@ func polling(t *testing.T, path string, o descriptors.Options) (*Reloader, *limi
 	return r, l
 }
 
+// Time is fake here, as file systems do not mind without events.
 func TestWithoutEventsSourcesAreLookedAt(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "a.yaml")
 	write := func(content string) {

@@ -49,11 +49,6 @@ func IsRuleFile(name string) bool {
 	return false
 }
 
-// Read calls [Files.Read] of the zero value.
-func Read(paths []string, settings string) ([]descriptors.Source, error) {
-	return Files{}.Read(paths, settings)
-}
-
 // Read reads rule documents for [descriptors.Load]: files, the rule files of directories, and the list `domains` of a settings
 // file ("" for no such file). The extension of a settings file decides between YAML, TOML and JSON. Read follows symbolic links,
 // and reads a path once. A directory must hold a rule file.

@@ -50,7 +50,7 @@ func TestReadTakesTheRuleFilesOfADirectoryAndNoOthers(t *testing.T) {
 	if err := os.Symlink(filepath.Join(dir, "below", "e.yaml"), filepath.Join(dir, "link.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	sources, err := reload.Read([]string{dir, filepath.Join(dir, "a.yaml"), filepath.Join(dir, "notes.txt")}, "")
+	sources, err := reload.Files{}.Read([]string{dir, filepath.Join(dir, "a.yaml"), filepath.Join(dir, "notes.txt")}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func TestReadTakesTheRuleFilesOfADirectoryAndNoOthers(t *testing.T) {
 }
 
 func TestReadRefusesDevices(t *testing.T) {
-	_, err := reload.Read([]string{os.DevNull}, "")
+	_, err := reload.Files{}.Read([]string{os.DevNull}, "")
 	if err == nil || err.Error() != os.DevNull+": must be a regular file" {
 		t.Errorf("Read = %v; want it refused", err)
 	}
@@ -71,7 +71,7 @@ func TestReadSaysWhereASymbolicLinkLeadsNowhere(t *testing.T) {
 	if err := os.Symlink("gone.yaml", filepath.Join(dir, "b.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	sources, err := reload.Read([]string{dir}, "")
+	sources, err := reload.Files{}.Read([]string{dir}, "")
 	if want := filepath.Join(dir, "b.yaml") + ": no such file or directory"; err == nil || err.Error() != want {
 		t.Errorf("Read = %v; want %s", err, want)
 	}
@@ -90,7 +90,7 @@ func TestInlineRulesMeanTheSameInEveryFormat(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			file := filepath.Join(tree(t, map[string]string{test.name: test.content}), test.name)
-			sources, err := reload.Read(nil, file)
+			sources, err := reload.Files{}.Read(nil, file)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -112,7 +112,7 @@ func TestInlineRulesMeanTheSameInEveryFormat(t *testing.T) {
 func TestASettingsFileWithoutDomainsHasNoRules(t *testing.T) {
 	for _, name := range []string{"weir.yaml", "weir.toml", "weir.json"} {
 		content := map[string]string{"weir.yaml": "max-keys: 1\n", "weir.toml": "max-keys = 1\n", "weir.json": `{"max-keys": 1}`}[name]
-		sources, err := reload.Read(nil, filepath.Join(tree(t, map[string]string{name: content}), name))
+		sources, err := reload.Files{}.Read(nil, filepath.Join(tree(t, map[string]string{name: content}), name))
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -132,7 +132,7 @@ func TestTOMLMistakesHaveALine(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			dir := tree(t, map[string]string{"weir.toml": test.content})
-			sources, err := reload.Read(nil, filepath.Join(dir, "weir.toml"))
+			sources, err := reload.Files{}.Read(nil, filepath.Join(dir, "weir.toml"))
 			if err == nil {
 				_, _, err = descriptors.Load(sources, descriptors.Options{})
 			}

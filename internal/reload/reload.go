@@ -38,7 +38,7 @@ type Options struct {
 	descriptors.Options // bounds of the rules; with Strict, rules with warnings are refused
 
 	Limiter  *limiter.Limiter // receives the rules
-	Paths    []string         // files and directories, as [Read] takes them
+	Paths    []string         // files and directories, as [Files.Read] takes them
 	Settings string           // settings file whose list `domains` holds rules; "" for no such file
 	Pushed   bool             // Push brings rules too: files may have no rules
 	Hint     string           // tells an operator where to put rules, for the error that there are no rules; may be ""

@@ -21,9 +21,9 @@ func TestAFileAboveTheBoundIsRefusedUnread(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, read := range map[string]func() ([]descriptors.Source, error){
-		"directory": func() ([]descriptors.Source, error) { return reload.Read([]string{dir}, "") },
+		"directory": func() ([]descriptors.Source, error) { return reload.Files{}.Read([]string{dir}, "") },
 		"settings": func() ([]descriptors.Source, error) {
-			return reload.Read([]string{filepath.Join(dir, "a.yaml")}, large)
+			return reload.Files{}.Read([]string{filepath.Join(dir, "a.yaml")}, large)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

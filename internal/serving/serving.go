@@ -97,7 +97,7 @@ func Run(ctx context.Context, c Config) error {
 	if state != nil {
 		defer state.Close()
 	}
-	keptGrants, err := c.keepGrants(ctx, lim, stores, registry)
+	keptGrants, err := c.keepGrants(signals.stop, lim, stores, registry)
 	if err != nil {
 		return err
 	}

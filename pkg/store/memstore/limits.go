@@ -9,6 +9,7 @@ type limits struct {
 	known   []knownLimit
 	numbers map[algorithms.Limit]uint16
 	free    []uint16
+	last    uint16 // the last number that hold gave out, which most keys need next
 }
 
 type knownLimit struct {
@@ -21,6 +22,12 @@ func (l *limits) of(number uint16) *algorithms.Limit { return &l.known[number].l
 
 // hold returns the number of the limit for one more slot.
 func (l *limits) hold(limit algorithms.Limit) uint16 {
+	if int(l.last) < len(l.known) {
+		if k := &l.known[l.last]; k.slots > 0 && k.limit == limit {
+			k.slots++
+			return l.last
+		}
+	}
 	number, ok := l.numbers[limit]
 	if !ok {
 		if n := len(l.free); n > 0 {
@@ -36,6 +43,7 @@ func (l *limits) hold(limit algorithms.Limit) uint16 {
 		l.numbers[limit] = number
 	}
 	l.known[number].slots++
+	l.last = number
 	return number
 }
 

@@ -162,8 +162,9 @@ func (t *table) moveTo(dst *table) bool {
 // sweep removes every slot for which drop reports true, in one pass in which no slot moves on.
 func (t *table) sweep(drop func(*slot) bool) {
 	next := 0
+	var s slot // one for all, as drop makes it a variable of the heap
 	for i := range t.slots {
-		s := t.slots[i]
+		s = t.slots[i]
 		if s.empty() {
 			continue
 		}

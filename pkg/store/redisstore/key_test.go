@@ -13,6 +13,12 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
+// name returns the name of a charge's state in Redis, now.
+func (s *Store) name(c *store.Charge) string {
+	name, _ := s.serverOf(c).appendName(nil, c, s.now())
+	return string(name)
+}
+
 // drawKey returns a string of few kinds of bytes, so that two are often nearly equal.
 func drawKey(t *rapid.T, name string) []byte {
 	return rapid.SliceOfN(rapid.SampledFrom([]byte("{}:;1234a\x00\xff")), 0, 12).Draw(t, name)

@@ -10,12 +10,6 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// name returns the name of a charge's state in Redis, now.
-func (s *Store) name(c *store.Charge) string {
-	name, _ := s.serverOf(c).appendName(nil, c, s.now())
-	return string(name)
-}
-
 // appendName appends the name of the state of a charge at an instant, and reports whether the state is a counter. In a cluster a
 // text in braces chooses the slot, so a client could choose with braces in a request. Empty braces in front prevent that: the
 // whole name counts then, as without braces. Names of counters are as other programs write them.

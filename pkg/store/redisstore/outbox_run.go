@@ -192,12 +192,6 @@ func (o *outbox) finish() {
 	}
 }
 
-// sendAll has all waiting hits sent.
-func (o *outbox) sendAll() {
-	o.sendAgain()
-	o.sendSome(time.Now(), outboxShards*outboxPerShard, false)
-}
-
 // sendAgain puts the refused corrections into their queues. The calls change place under mu, so that beginReset and the peeks of
 // outboxAnswered do not miss a call in between. Close closes the queues after the end of run, so put does not call ended, which locks mu.
 func (o *outbox) sendAgain() {

@@ -12,6 +12,12 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
+// sendAll has all waiting hits sent.
+func (o *outbox) sendAll() {
+	o.sendAgain()
+	o.sendSome(time.Now(), outboxShards*outboxPerShard, false)
+}
+
 // count returns the hits that Redis has of a fixed window, from a store that remembers nothing.
 func count(t *testing.T, s *Store, c store.Charge) uint64 {
 	t.Helper()

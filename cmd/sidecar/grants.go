@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -15,12 +16,18 @@ import (
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
+// grantFlags is the flags of grant.
+type grantFlags struct {
+	limit, length, until, reason, by string
+	requests, burst                  uint32
+	factor                           float64
+	unlimited, block                 bool
+}
+
 // newGrant returns the command that gives a key another limit in a running sidecar.
 func newGrant() *cobra.Command {
-	var server, output, limit, length, until, reason, by string
-	var requests, burst uint32
-	var factor float64
-	var unlimited, block bool
+	var server, output string
+	var in grantFlags
 	cmd := &cobra.Command{
 		Use:   "grant [--server ADDRESS] DOMAIN KEY=VALUE[,KEY=VALUE…]",
 		Short: "Give one key another limit until a time",
@@ -33,52 +40,9 @@ is needed, one of --for and --until, and a --reason. The server logs the grant. 
   sidecar grant edge client_ip=203.0.113.7 --block --until 2030-01-01T00:00:00Z --reason "scraper"`,
 		Args: arguments(2, 2, "DOMAIN DESCRIPTOR"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := outputFormat(output); err != nil {
+			grant, err := in.grant(cmd.Flags().Changed, args[0], args[1])
+			if err := errors.Join(outputFormat(output), err); err != nil {
 				return usage("%w", err)
-			}
-			all, err := parseDescriptors(args[1:], nil)
-			if err != nil {
-				return err
-			}
-			changed := cmd.Flags().Changed
-			given := 0
-			for _, name := range []string{"requests", "factor", "unlimited", "block"} {
-				if changed(name) {
-					given++
-				}
-			}
-			grant := &adminv1.Grant{Domain: args[0], Entries: all[0].GetEntries(), Limit: limit, Burst: burst, Reason: reason, By: by}
-			switch {
-			case given != 1:
-				return usage("--requests, --factor, --unlimited, --block: got %d of them, must be one", given)
-			case changed("requests"):
-				grant.Gives = &adminv1.Grant_RequestsPerUnit{RequestsPerUnit: requests}
-			case changed("factor"):
-				grant.Gives = &adminv1.Grant_Factor{Factor: factor}
-			case unlimited:
-				grant.Gives = &adminv1.Grant_Unlimited{Unlimited: true}
-			case block:
-				grant.Gives = &adminv1.Grant_RequestsPerUnit{}
-			default:
-				return usage("--unlimited, --block: got false, must be true or left out")
-			}
-			if changed("for") == changed("until") {
-				return usage("--for, --until: must be one of the two")
-			}
-			at, err := time.Parse(time.RFC3339, until)
-			if changed("for") {
-				var d time.Duration
-				if d, err = lengthOf(length); err != nil {
-					return usage("--for: %q: must be a duration such as 30m, 2h or 7d, and more than 0", length)
-				}
-				at = time.Now().Add(d)
-			}
-			if err != nil {
-				return usage("--until: %q: must be a time such as 2030-12-31T18:00:00Z", until)
-			}
-			grant.Until = timestamppb.New(at)
-			if reason == "" {
-				return usage("--reason: is missing: must say why, for the log and for others")
 			}
 			answer, err := ask(cmd, server, func(ctx context.Context, c adminv1.AdminServiceClient) (*adminv1.GrantResponse, error) {
 				return c.Grant(ctx, &adminv1.GrantRequest{Grant: grant})
@@ -92,18 +56,68 @@ is needed, one of --for and --until, and a --reason. The server logs the grant. 
 	addServer(cmd, &server)
 	flags := cmd.Flags()
 	flags.SortFlags = false
-	flags.Uint32Var(&requests, "requests", 0, "give this `number` of requests per period of the limit; 0 blocks")
-	flags.Uint32Var(&burst, "burst", 0, "with --requests, of a token_bucket: the `burst`; 0 = in the proportion of the rule")
-	flags.Float64Var(&factor, "factor", 0, "give the limit's own numbers times this `factor`, at most 1000000")
-	flags.BoolVar(&unlimited, "unlimited", false, "let everything pass, and count nothing")
-	flags.BoolVar(&block, "block", false, "deny every request")
-	flags.StringVar(&limit, "limit", "", "only the limit with this `name`, or with this end of its key, such as token_bucket/1s; \"\" = all limits of the rule")
-	flags.StringVar(&length, "for", "", "end after this `duration`, such as 30m, 2h or 7d")
-	flags.StringVar(&until, "until", "", "end at this `time`, such as 2030-12-31T18:00:00Z")
-	flags.StringVar(&reason, "reason", "", "the reason, 1 to 500 bytes")
-	flags.StringVar(&by, "by", os.Getenv("USER"), "the `person` or program who gives it")
+	flags.Uint32Var(&in.requests, "requests", 0, "give this `number` of requests per period of the limit; 0 blocks")
+	flags.Uint32Var(&in.burst, "burst", 0, "with --requests, of a token_bucket: the `burst`; 0 = in the proportion of the rule")
+	flags.Float64Var(&in.factor, "factor", 0, "give the limit's own numbers times this `factor`, at most 1000000")
+	flags.BoolVar(&in.unlimited, "unlimited", false, "let everything pass, and count nothing")
+	flags.BoolVar(&in.block, "block", false, "deny every request")
+	flags.StringVar(&in.limit, "limit", "", "only the limit with this `name`, or with this end of its key, such as token_bucket/1s; \"\" = all limits of the rule")
+	flags.StringVar(&in.length, "for", "", "end after this `duration`, such as 30m, 2h or 7d")
+	flags.StringVar(&in.until, "until", "", "end at this `time`, such as 2030-12-31T18:00:00Z")
+	flags.StringVar(&in.reason, "reason", "", "the reason, 1 to 500 bytes")
+	flags.StringVar(&in.by, "by", os.Getenv("USER"), "the `person` or program who gives it")
 	flags.StringVar(&output, "output", outputText, "text|json")
 	return cmd
+}
+
+// grant returns the grant that a command line asks for, or all mistakes in the command line, joined.
+func (f *grantFlags) grant(changed func(flag string) bool, domain, descriptor string) (*adminv1.Grant, error) {
+	g := &adminv1.Grant{Domain: domain, Limit: f.limit, Burst: f.burst, Reason: f.reason, By: f.by}
+	all, err := parseDescriptors([]string{descriptor}, nil)
+	if err == nil {
+		g.Entries = all[0].GetEntries()
+	}
+	errs := []error{err}
+	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	given := 0
+	for _, name := range []string{"requests", "factor", "unlimited", "block"} {
+		if changed(name) {
+			given++
+		}
+	}
+	switch {
+	case given != 1:
+		wrong("--requests, --factor, --unlimited, --block: got %d of them, must be one", given)
+	case changed("requests"):
+		g.Gives = &adminv1.Grant_RequestsPerUnit{RequestsPerUnit: f.requests}
+	case changed("factor"):
+		g.Gives = &adminv1.Grant_Factor{Factor: f.factor}
+	case f.unlimited:
+		g.Gives = &adminv1.Grant_Unlimited{Unlimited: true}
+	case f.block:
+		g.Gives = &adminv1.Grant_RequestsPerUnit{}
+	default:
+		wrong("--unlimited, --block: got false, must be true or left out")
+	}
+	if changed("for") == changed("until") {
+		wrong("--for, --until: must be one of the two")
+	} else if changed("for") {
+		length, err := lengthOf(f.length)
+		if err != nil {
+			wrong("--for: %q: must be a duration such as 30m, 2h or 7d, and more than 0", f.length)
+		}
+		g.Until = timestamppb.New(time.Now().Add(length))
+	} else {
+		at, err := time.Parse(time.RFC3339, f.until)
+		if err != nil {
+			wrong("--until: %q: must be a time such as 2030-12-31T18:00:00Z", f.until)
+		}
+		g.Until = timestamppb.New(at)
+	}
+	if f.reason == "" {
+		wrong("--reason: is missing: must say why, for the log and for others")
+	}
+	return g, errors.Join(errs...)
 }
 
 // lengthOf reads a duration of Go, or a number of days, which must be more than 0.

@@ -1,12 +1,18 @@
 package main
 
 import (
+	"context"
 	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/weirproxy/weir/internal/deptest"
+	"github.com/weirproxy/weir/test/parts"
 )
 
 func TestMain(m *testing.M) {
@@ -21,9 +27,10 @@ func TestScripts(t *testing.T) {
 		RequireUniqueNames:  true,
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("GORACE", "atexit_sleep_ms=0") // it would wait a second at the end of each command that succeeds
+			env.Setenv("TOMORROW", time.Now().AddDate(0, 0, 1).UTC().Format(time.RFC3339))
 			return nil
 		},
-		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){"code": exitCode},
+		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){"code": exitCode, "keep": keep, "serving": serveBeside},
 	})
 }
 
@@ -42,6 +49,36 @@ func exitCode(ts *testscript.TestScript, _ bool, args []string) {
 	if got != args[0] {
 		ts.Fatalf("%v: exit code %s, want %s", args[1:], got, args[0])
 	}
+}
+
+// serveBeside is the script command `serving args…`: it runs `sidecar serve args…` beside the rest of the script. $ADMIN is then the address of the
+// admin service.
+func serveBeside(ts *testscript.TestScript, _ bool, args []string) {
+	binary := filepath.Join(filepath.SplitList(ts.Getenv("PATH"))[0], "sidecar")
+	args = append([]string{"--grpc-address=127.0.0.1:0", "--http-address=127.0.0.1:0", "--admin-address=127.0.0.1:0"}, args...)
+	for i, arg := range args {
+		if name, path, ok := strings.Cut(arg, "=./"); ok {
+			args[i] = name + "=" + ts.MkAbs(path)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	s, err := parts.StartSidecar(ctx, binary, args...)
+	ts.Check(err)
+	ts.Defer(s.Kill)
+	ts.Setenv("ADMIN", s.Admin)
+}
+
+// keep is the script command `keep NAME REGEXP`: $NAME is then the first group of the expression in the last output.
+func keep(ts *testscript.TestScript, _ bool, args []string) {
+	if len(args) != 2 {
+		ts.Fatalf("usage: keep NAME REGEXP")
+	}
+	found := regexp.MustCompile(args[1]).FindStringSubmatch(ts.ReadFile("stdout"))
+	if len(found) < 2 {
+		ts.Fatalf("the output has no %s", args[1])
+	}
+	ts.Setenv(args[0], found[1])
 }
 
 func TestDeps(t *testing.T) {

@@ -44,7 +44,7 @@ func TestTopShowsWhoHasTheMostHits(t *testing.T) {
 	}
 	text := top("--once")
 	lines := strings.Split(text, "\n")
-	if len(lines) != 6 || !strings.HasPrefix(lines[0], "3 keys are tracked; hits in ") {
+	if len(lines) != 6 || !strings.HasPrefix(lines[0], "tracked keys: 3; hits in ") {
 		t.Fatalf("got:\n%s", text)
 	}
 	for i, want := range [][]string{

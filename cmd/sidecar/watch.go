@@ -3,18 +3,12 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/weirproxy/weir/internal/render"
@@ -23,11 +17,10 @@ import (
 
 // watchFlags is the flags of watch.
 type watchFlags struct {
-	server, output, rule string
-	outcomes             []string
-	oneIn, perSecond     uint32
-	count                uint64
-	duration             time.Duration
+	followFlags
+	output, rule string
+	outcomes     []string
+	oneIn        uint32
 }
 
 // newWatch returns the command that shows the requests of a running sidecar.
@@ -57,31 +50,25 @@ slows nobody: requests that this command cannot read in time are lost, and it pr
 			if err != nil {
 				return usage("%w", err)
 			}
-			if f.duration < 0 {
-				return usage("--for: %v: must not be negative", f.duration)
+			if err := f.check(); err != nil {
+				return err
 			}
 			return f.watch(cmd, request)
 		},
 	}
-	addServer(cmd, &f.server)
 	flags := cmd.Flags()
 	flags.SortFlags = false
+	f.add(cmd, 1000)
 	flags.StringVar(&f.rule, "rule", "", "only descriptors of the rule with this `path`, such as path=/search,client_id")
 	flags.StringSliceVar(&f.outcomes, "outcome", nil, "only descriptors with one of these: "+strings.Join(render.OutcomeNames(), ", "))
 	flags.Uint32Var(&f.oneIn, "one-in", 1, "of the chosen requests only one in this `number`, by chance")
-	flags.Uint32Var(&f.perSecond, "max-per-second", 1000, "at most this `number` of requests per second, up to 100000")
-	flags.Uint64Var(&f.count, "count", 0, "end after this `number` of requests; 0 = do not")
-	flags.DurationVar(&f.duration, "for", 0, "end after this time, such as 10s; 0 = do not")
 	flags.StringVar(&f.output, "output", outputText, "text|json; json is a line for each request")
 	return cmd
 }
 
 // request returns the filters of the command line.
 func (f *watchFlags) request(args []string) (*adminv1.WatchRequest, error) {
-	in := &adminv1.WatchRequest{Rule: f.rule, OneIn: f.oneIn, MaxPerSecond: f.perSecond}
-	if f.perSecond == 0 {
-		return nil, errors.New("--max-per-second: 0: must be from 1 to 100000")
-	}
+	in := &adminv1.WatchRequest{Rule: f.rule, OneIn: f.oneIn}
 	if len(args) > 0 {
 		in.Domain = args[0]
 	}
@@ -104,40 +91,15 @@ func (f *watchFlags) request(args []string) (*adminv1.WatchRequest, error) {
 	return in, nil
 }
 
-// watch shows requests until the context, a signal, the count or the time ends it.
+// watch shows requests until the watch ends.
 func (f *watchFlags) watch(cmd *cobra.Command, request *adminv1.WatchRequest) error {
-	conn, err := connect(cmd, f.server)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close() }()
-	ctx, cancel := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
-	defer cancel()
-	stream, err := adminv1.NewAdminServiceClient(conn).Watch(ctx, request)
-	if err == nil {
-		_, err = stream.Header() // the watch has begun
-	}
-	if err == nil && f.duration > 0 {
-		timer := time.AfterFunc(f.duration, cancel)
-		defer timer.Stop()
-	}
 	shown := &watched{out: cmd.OutOrStdout(), notes: cmd.ErrOrStderr(), json: f.output == outputJSON, most: f.count}
-	if err == nil {
-		err = shown.all(stream)
-	}
-	ended := shown.end()
-	switch {
-	case errors.Is(err, errEnough), ctx.Err() != nil:
+	err := f.follow(cmd, request, shown.begin, shown.next)
+	if ended := shown.end(); ended != nil {
 		return ended
-	case shown.failed != nil:
-		return shown.failed
 	}
-	s := status.Convert(err)
-	return fmt.Errorf("%s: %s: %s", f.server, s.Code(), render.Printable(s.Message()))
+	return err
 }
-
-// errEnough ends a watch after --count requests.
-var errEnough = errors.New("enough requests")
 
 // watched writes requests as they come.
 type watched struct {
@@ -154,32 +116,31 @@ type watched struct {
 	noted         time.Time // of the last note
 }
 
-// all writes all requests of a stream, and returns the error that ended it.
-func (w *watched) all(stream grpc.ServerStreamingClient[adminv1.WatchResponse]) error {
+// begin writes the header.
+func (w *watched) begin() error {
 	w.begun = true
 	if !w.json {
 		w.write([]byte(w.lines.Header()))
 	}
-	for w.failed == nil {
-		m, err := stream.Recv()
-		if err != nil {
+	return w.failed
+}
+
+// next writes the requests of an answer.
+func (w *watched) next(answer *adminv1.WatchResponse) error {
+	w.leftOut, w.lost = w.leftOut+answer.GetLeftOut(), w.lost+answer.GetLost()
+	var b bytes.Buffer
+	for _, r := range answer.GetRequests() {
+		if err := w.append(&b, r); err != nil {
 			return err
 		}
-		w.leftOut, w.lost = w.leftOut+m.GetLeftOut(), w.lost+m.GetLost()
-		var b bytes.Buffer
-		for _, r := range m.GetRequests() {
-			if err := w.append(&b, r); err != nil {
-				return err
-			}
-			if w.seen++; w.seen == w.most {
-				w.write(b.Bytes())
-				return errEnough
-			}
+		if w.seen++; w.seen == w.most {
+			w.write(b.Bytes())
+			return errEnough
 		}
-		w.write(b.Bytes())
-		if time.Since(w.noted) >= time.Second {
-			w.note()
-		}
+	}
+	w.write(b.Bytes())
+	if time.Since(w.noted) >= time.Second {
+		w.note()
 	}
 	return w.failed
 }

@@ -10,6 +10,10 @@
 //
 //	go -C bench run ./latency -store memory -rate 0 -rounds 5
 //
+// With -watch the sidecar of --grpc-server=lane has another turn in each round, while a `sidecar watch` shows so many requests per second:
+//
+//	go -C bench run ./latency -store memory -rate 10000 -rounds 7 -watch 10000
+//
 // With -store leased three sidecars have the rounds. One counts in memory, one asks Redis for each request, and one has leases of
 // Redis (--sharing=leased). The last row is the sidecar with leases while Redis is stopped for 200 ms at a time:
 //
@@ -46,6 +50,7 @@ type options struct {
 	redis       bool
 	leased      bool // beside redis
 	stops       int
+	watch       int // requests per second that are shown; 0: nobody watches
 	connections int
 	keys        int
 	timeout     time.Duration // of Redis
@@ -62,6 +67,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		flags.StringVar(&store, "store", "redis", "redis; memory leaves Redis out; leased compares memory, Redis, and leases of Redis")
 		flags.IntVar(&o.rounds, "rounds", 1, "rounds, in each of which every server that counts in memory has a turn")
 		flags.DurationVar(&o.duration, "duration", 10*time.Second, "time that each server is asked")
+		flags.IntVar(&o.watch, "watch", 0, "with -store memory: requests per second that a watcher is shown in turns of their own; 0 has no such turns")
 		flags.IntVar(&o.stops, "stops", 5, "times that Redis is stopped, for that part of the duration")
 		flags.IntVar(&o.connections, "connections", 4, "connections of the client")
 		flags.IntVar(&o.keys, "keys", 10_000, "keys to ask for at random")
@@ -77,6 +83,9 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	}
 	if o.rate < 0 || o.rounds < 1 || o.stops < 1 || o.connections < 1 || o.keys < 1 || o.duration < time.Duration(o.stops)*100*time.Millisecond {
 		return o, errors.New("rate must not be negative; rounds, stops, connections and keys must be at least 1, the duration 100ms for each stop")
+	}
+	if o.watch < 0 || o.watch > 0 && o.redis {
+		return o, errors.New("watch must not be negative, and needs -store memory")
 	}
 	return o, nil
 }
@@ -153,6 +162,9 @@ func (b *bench) start(ctx context.Context) error {
 		name string
 		to   **parts.Sidecar
 	}{{"grpc", &b.grpc}, {"lane", &b.lane}} {
+		if one.to == &b.lane && b.o.watch > 0 {
+			args = append(args, "--admin-address=127.0.0.1:0")
+		}
 		if *one.to, err = parts.StartSidecar(ctx, b.o.sidecar, append(args, "--grpc-server="+one.name)...); err != nil {
 			return err
 		}

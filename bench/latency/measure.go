@@ -20,10 +20,19 @@ type row struct {
 	rounds []round
 }
 
+// shown returns the requests that the watcher has shown in all rounds.
+func (r *row) shown() (sum int) {
+	for _, one := range r.rounds {
+		sum += one.shown
+	}
+	return sum
+}
+
 // round holds the results of one turn of a server.
 type round struct {
 	answers []answer
 	without int // requests decided without Redis
+	shown   int // requests that the watcher has shown, also before and after the answers
 	cpu     cpu // per request; 0: not measured
 }
 
@@ -35,6 +44,7 @@ type server struct {
 	name    string
 	address string
 	sidecar *parts.Sidecar
+	watched bool
 }
 
 // measure asks the servers one after the other. The error also tells of answers that are errors.
@@ -50,16 +60,23 @@ func (b *bench) measure(ctx context.Context) (rows []row, err error) {
 			}
 		}
 	}()
-	servers := []server{{"bare grpc-go", b.bare.GRPC, nil}, {"in memory, grpc", b.grpc.GRPC, b.grpc}, {"in memory, lane", b.lane.GRPC, b.lane}}
+	servers := []server{
+		{"bare grpc-go", b.bare.GRPC, nil, false}, {"in memory, grpc", b.grpc.GRPC, b.grpc, false}, {"in memory, lane", b.lane.GRPC, b.lane, false},
+	}
+	if b.o.watch > 0 {
+		servers = append(servers, server{"the same, watched", b.lane.GRPC, b.lane, true})
+	}
 	if b.o.leased {
-		servers = []server{{"in memory", b.lane.GRPC, b.lane}, {"Redis, exact", b.exact.GRPC, b.exact}, {"Redis, leased", b.shared.GRPC, b.shared}}
+		servers = []server{
+			{"in memory", b.lane.GRPC, b.lane, false}, {"Redis, exact", b.exact.GRPC, b.exact, false}, {"Redis, leased", b.shared.GRPC, b.shared, false},
+		}
 	}
 	for _, s := range servers {
 		rows = append(rows, row{name: s.name})
 	}
 	for range b.o.rounds {
 		for i, s := range servers {
-			r, err := b.steady(ctx, s.address, s.sidecar)
+			r, err := b.turn(ctx, s)
 			if err != nil {
 				return rows, err
 			}
@@ -85,6 +102,20 @@ func (b *bench) measure(ctx context.Context) (rows []row, err error) {
 		rows = append(rows, row{one.name, []round{r}})
 	}
 	return rows, nil
+}
+
+// turn asks a server for the duration, watched or not.
+func (b *bench) turn(ctx context.Context, s server) (round, error) {
+	if !s.watched {
+		return b.steady(ctx, s.address, s.sidecar)
+	}
+	w, err := b.watch(ctx, s.sidecar.Admin)
+	if err != nil {
+		return round{}, err
+	}
+	r, asked := b.steady(ctx, s.address, s.sidecar)
+	r.shown, err = w.end()
+	return r, errors.Join(asked, err)
 }
 
 // steady asks a server for the duration, and a little before that counts for nothing.
@@ -227,6 +258,11 @@ func report(w io.Writer, rows []row) {
 		fmt.Fprintf(table, "%s\t%s\t\n", microseconds(median(server)), microseconds(median(redis)))
 	}
 	_ = table.Flush() // as with all that is printed
+	for _, r := range rows {
+		if shown := r.shown(); shown > 0 {
+			fmt.Fprintf(w, "%s: %d requests were shown\n", r.name, shown)
+		}
+	}
 }
 
 // median returns the middle of some durations, the lower one of two.

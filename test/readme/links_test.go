@@ -103,3 +103,28 @@ func TestChangelogLinesSayWhatKindOfChangeAndWhere(t *testing.T) {
 		}
 	}
 }
+
+// Two changes of one line, both kept by a merge, are the usual reason for a second line.
+func TestTheChangelogNamesEachChangeOnce(t *testing.T) {
+	seen := make(map[string]int)
+	for i, line := range outside(readFile(t, "CHANGELOG.md")) {
+		first, _, _ := strings.Cut(line, ". ")
+		if before := seen[first]; before > 0 && entryLine.MatchString(line) {
+			t.Errorf("CHANGELOG.md:%d: begins as line %d does", i+1, before)
+		}
+		seen[first] = i + 1
+	}
+}
+
+func TestNoPageHasTheMarksOfAMerge(t *testing.T) {
+	for _, file := range trackedFiles(t) {
+		if filepath.Ext(file) != ".md" {
+			continue
+		}
+		for i, line := range strings.Split(readFile(t, file), "\n") {
+			if strings.HasPrefix(line, "<<<<<<< ") || strings.HasPrefix(line, ">>>>>>> ") {
+				t.Errorf("%s:%d: %s", file, i+1, line)
+			}
+		}
+	}
+}

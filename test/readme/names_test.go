@@ -23,6 +23,7 @@ var (
 	flagName = regexp.MustCompile(`(?:^|[\s` + "`" + `(])--([a-z][a-z0-9-]+)`)
 	variable = regexp.MustCompile(`\bWEIR_[A-Z_]+\b`)
 	metric   = regexp.MustCompile(`\bweir_[a-z_]+\b`)
+	recorded = regexp.MustCompile(`\b[a-z_]+:weir_[a-z0-9_:]+\b`)
 	target   = regexp.MustCompile(`(?:^|` + "`" + `)make ([a-z0-9-]+)`)
 )
 
@@ -105,9 +106,15 @@ func TestMetricsOfTheDocumentsExistAndAllOfThemAreInOne(t *testing.T) {
 			known[m[1]] = false
 		}
 	}
+	recording := readFile(t, "deploy/prometheus/weir.rules.yaml")
 	for _, d := range documents(t) {
 		for _, line := range append(said(d), d.prose...) {
-			for _, name := range metric.FindAllString(line, -1) {
+			for _, name := range recorded.FindAllString(line, -1) {
+				if !strings.Contains(recording, "- record: "+name+"\n") {
+					t.Errorf("%s: there is no recording rule %s", d.name, name)
+				}
+			}
+			for _, name := range metric.FindAllString(recorded.ReplaceAllString(line, ""), -1) {
 				family := strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(name, "_bucket"), "_sum"), "_count")
 				if _, ok := known[family]; !ok {
 					t.Errorf("%s: there is no metric %s", d.name, name)

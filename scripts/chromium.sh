@@ -7,6 +7,7 @@ set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 copy=$root/.cache/chromium
+. "$root/scripts/debian.sh"
 
 missing() {
 	echo "no Chromium: $1 (set CHROMIUM=/path/to/chromium, or install the package chromium)" >&2
@@ -29,31 +30,7 @@ if [ -x "$copy/chromium" ] && "$copy/chromium" --version >/dev/null 2>&1; then
 	exit
 fi
 
-command -v apt-get >/dev/null && command -v dpkg >/dev/null ||
-	missing "apt-get and dpkg are missing, which fetch it"
-
-mkdir -p "$root/.cache"
-tmp=$(mktemp -d "$root/.cache/chromium.XXXXXX")
-trap 'rm -rf "$tmp"' EXIT
-trap 'exit 1' HUP INT TERM
-
-# fetch runs apt-get with all that it writes in a folder of our own; a further argument can name other package lists.
-fetch() {
-	apt-get -q -o Dir::Cache="$tmp/apt" -o Debug::NoLocking=true -o APT::Sandbox::User=root "$@" >>"$tmp/log" 2>&1
-}
-
-# download gets the package and its dependencies that are not installed. The function reads the machine's package lists.
-download() {
-	fetch "$@" install --yes --download-only --reinstall --no-install-recommends chromium
-}
-
-mkdir -p "$tmp/apt/archives/partial" "$tmp/lists/partial" "$tmp/chromium"
-lists=-oDir::State::Lists=$tmp/lists
-download || { fetch "$lists" update && download "$lists"; } ||
-	missing "apt-get cannot fetch the package chromium: $(grep '^E:' "$tmp/log" | tail -n 1)"
-for package in "$tmp"/apt/archives/*.deb; do
-	dpkg -x "$package" "$tmp/chromium" 2>"$tmp/log" || missing "dpkg cannot unpack ${package##*/}: $(tail -n 1 "$tmp/log")"
-done
+unpack chromium chromium
 
 # The program with the libraries that were unpacked with it.
 cat >"$tmp/chromium/chromium" <<-'WRAPPER'
@@ -67,6 +44,4 @@ cat >"$tmp/chromium/chromium" <<-'WRAPPER'
 WRAPPER
 chmod +x "$tmp/chromium/chromium"
 "$tmp/chromium/chromium" --version >"$tmp/log" 2>&1 || missing "the package chromium does not run on this machine: $(tail -n 1 "$tmp/log")"
-# A copy that is there by now is another call's.
-mv -T "$tmp/chromium" "$copy" 2>/dev/null || [ -x "$copy/chromium" ] || missing "cannot move the copy to $copy"
-echo "$copy/chromium"
+place chromium "$copy" chromium

@@ -7,6 +7,7 @@ set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 copy=$root/.cache/redis
+. "$root/scripts/debian.sh"
 
 missing() {
 	echo "no Redis: $1 (set REDIS_SERVER=/path/to/redis-server, or put redis-server on the PATH)" >&2
@@ -37,31 +38,7 @@ if [ -x "$copy/redis-server" ] && recent "$copy/redis-server"; then
 	exit
 fi
 
-command -v apt-get >/dev/null && command -v dpkg >/dev/null ||
-	missing "apt-get and dpkg are missing, which fetch it; install the package redis-server or valkey-server"
-
-mkdir -p "$root/.cache"
-tmp=$(mktemp -d "$root/.cache/redis.XXXXXX")
-trap 'rm -rf "$tmp"' EXIT
-trap 'exit 1' HUP INT TERM
-
-# fetch runs apt-get with all that it writes in a folder of our own; a further argument can name other package lists.
-fetch() {
-	apt-get -q -o Dir::Cache="$tmp/apt" -o Debug::NoLocking=true -o APT::Sandbox::User=root "$@" >>"$tmp/log" 2>&1
-}
-
-# download gets the package and its dependencies that are not installed. The function reads the machine's package lists.
-download() {
-	fetch "$@" install --yes --download-only --reinstall --no-install-recommends redis-server redis-tools
-}
-
-mkdir -p "$tmp/apt/archives/partial" "$tmp/lists/partial" "$tmp/redis"
-lists=-oDir::State::Lists=$tmp/lists
-download || { fetch "$lists" update && download "$lists"; } ||
-	missing "apt-get cannot fetch the package redis-server: $(grep '^E:' "$tmp/log" | tail -n 1)"
-for package in "$tmp"/apt/archives/*.deb; do
-	dpkg -x "$package" "$tmp/redis" 2>"$tmp/log" || missing "dpkg cannot unpack ${package##*/}: $(tail -n 1 "$tmp/log")"
-done
+unpack redis redis-server redis-tools
 
 # The programs by their names beside each other, each with the libraries that were unpacked with it.
 for name in redis-server redis-cli; do
@@ -76,9 +53,8 @@ for name in redis-server redis-cli; do
 done
 "$tmp/redis/redis-server" --version >"$tmp/log" 2>&1 || missing "the package redis-server does not run on this machine: $(tail -n 1 "$tmp/log")"
 recent "$tmp/redis/redis-server" || missing "the package redis-server is older than 6.2: $(tail -n 1 "$tmp/log")"
-# A copy that is there by now is another call's; one that does not run gives way.
+# A copy that does not run gives way.
 if [ -e "$copy" ] && ! recent "$copy/redis-server"; then
 	mv "$copy" "$tmp/old"
 fi
-mv -T "$tmp/redis" "$copy" 2>/dev/null || [ -x "$copy/redis-server" ] || missing "cannot move the copy to $copy"
-echo "$copy/redis-server"
+place redis "$copy" redis-server

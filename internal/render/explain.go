@@ -68,7 +68,9 @@ func explanation(d *descriptors.Domain, entries []descriptors.Entry, e *limiter.
 		}
 	}
 	out.Why = strings.Join(append(why, outcome(d, &e.Status)), "; ")
-	out.Grant = Grant(nil, e.Status.Grant)
+	if e.Status.Outcome == limiter.Unlimited {
+		out.Grant = Grant(nil, e.Status.Grant)
+	}
 	if rule := e.Status.Rule; rule != nil {
 		out.Matched, out.Default, out.Rule = true, rule == d.Default, Rule(rule)
 	}

@@ -94,6 +94,9 @@ func RevokedText(r *adminv1.RevokeResponse) string {
 	var b strings.Builder
 	b.WriteString("revoked\n")
 	writeGrant(&b, r.GetGrant())
+	if why := r.GetNotKept(); why != "" {
+		fmt.Fprintf(&b, "kept    in memory until the process ends, as %s (a restart may bring the grant back)\n", Printable(why))
+	}
 	return b.String()
 }
 

@@ -82,7 +82,7 @@ func topKey(k *limiter.TopKey) *adminv1.TopKey {
 // TopText returns top keys as a table for people.
 func TopText(r *adminv1.ListTopKeysResponse) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d keys are tracked; hits in %v\n", r.GetTracked(), r.GetCovers().AsDuration().Round(time.Second))
+	fmt.Fprintf(&b, "tracked keys: %d; hits in %v\n", r.GetTracked(), r.GetCovers().AsDuration().Round(time.Second))
 	if len(r.GetKeys()) == 0 {
 		b.WriteString("no key has any\n")
 		return b.String()

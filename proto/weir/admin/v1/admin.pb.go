@@ -2557,7 +2557,8 @@ type WatchedDescriptor struct {
 	Line uint32 `protobuf:"varint,6,opt,name=line,proto3" json:"line,omitempty"`
 	// The limits that were charged, in the order of the rule.
 	Limits []*WatchedLimit `protobuf:"bytes,7,rep,name=limits,proto3" json:"limits,omitempty"`
-	// Of a descriptor that no rule with a limit matched, or only the default: how far the search came, and why it ended there.
+	// Of a descriptor that no rule with a limit matched, or only the default: how far the search came, and why it ended there. After 1 MiB of
+	// them in one WatchResponse the others are left out.
 	NearestMiss *NearestMiss `protobuf:"bytes,8,opt,name=nearest_miss,json=nearestMiss,proto3" json:"nearest_miss,omitempty"`
 	// The id of the grant that changed the deciding limit, or that lets the descriptor pass; empty without one.
 	Grant         string `protobuf:"bytes,9,opt,name=grant,proto3" json:"grant,omitempty"`
@@ -3712,7 +3713,9 @@ func (x *RevokeRequest) GetBy() string {
 type RevokeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The grant as it was.
-	Grant         *Grant `protobuf:"bytes,1,opt,name=grant,proto3" json:"grant,omitempty"`
+	Grant *Grant `protobuf:"bytes,1,opt,name=grant,proto3" json:"grant,omitempty"`
+	// The reason for which the end of the grant could not be kept. A restart then may bring the grant back. Empty when it does not.
+	NotKept       string `protobuf:"bytes,2,opt,name=not_kept,json=notKept,proto3" json:"not_kept,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3752,6 +3755,13 @@ func (x *RevokeResponse) GetGrant() *Grant {
 		return x.Grant
 	}
 	return nil
+}
+
+func (x *RevokeResponse) GetNotKept() string {
+	if x != nil {
+		return x.NotKept
+	}
+	return ""
 }
 
 // SetLogLevelRequest changes the log.
@@ -4211,9 +4221,10 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\adurable\x18\x04 \x01(\bR\adurable\"/\n" +
 	"\rRevokeRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x0e\n" +
-	"\x02by\x18\x02 \x01(\tR\x02by\"<\n" +
+	"\x02by\x18\x02 \x01(\tR\x02by\"W\n" +
 	"\x0eRevokeResponse\x12*\n" +
-	"\x05grant\x18\x01 \x01(\v2\x14.weir.admin.v1.GrantR\x05grant\"t\n" +
+	"\x05grant\x18\x01 \x01(\v2\x14.weir.admin.v1.GrantR\x05grant\x12\x19\n" +
+	"\bnot_kept\x18\x02 \x01(\tR\anotKept\"t\n" +
 	"\x12SetLogLevelRequest\x12\x14\n" +
 	"\x05level\x18\x01 \x01(\tR\x05level\x121\n" +
 	"\x12denials_per_second\x18\x02 \x01(\x01H\x00R\x10denialsPerSecond\x88\x01\x01B\x15\n" +

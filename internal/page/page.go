@@ -79,6 +79,7 @@ func New(o Options) (*Page, error) {
 	p.ending, p.end = context.WithCancel(context.Background())
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /assets/{name}", p.asset)
+	mux.HandleFunc("GET /favicon.ico", p.icon)
 	mux.HandleFunc("GET /login", p.loginForm)
 	mux.HandleFunc("POST /login", p.logIn)
 	mux.HandleFunc("POST /logout", p.logOut)
@@ -127,9 +128,15 @@ func (p *Page) index(w http.ResponseWriter, r *http.Request) {
 func built(err error) bool { return status.Code(err) != codes.Unimplemented }
 
 // asset serves the style sheet, the script and the icon, which are no secret.
-func (p *Page) asset(w http.ResponseWriter, r *http.Request) {
+func (p *Page) asset(w http.ResponseWriter, r *http.Request) { serve(w, r, r.PathValue("name")) }
+
+// icon serves the icon where a browser looks for it beside an answer that is not a page of ours: a refusal, or JSON.
+func (p *Page) icon(w http.ResponseWriter, r *http.Request) { serve(w, r, "icon.svg") }
+
+// serve answers with one of the assets.
+func serve(w http.ResponseWriter, r *http.Request, name string) {
 	w.Header().Set("Cache-Control", "no-cache")
-	http.ServeFileFS(w, r, files, "assets/"+r.PathValue("name"))
+	http.ServeFileFS(w, r, files, "assets/"+name)
 }
 
 // render answers with a template.

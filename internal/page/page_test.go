@@ -144,6 +144,18 @@ func TestEverythingInsideNeedsTheToken(t *testing.T) {
 	}
 }
 
+// A browser asks for this path beside an answer that names no icon. A 404 there would be an error on the console of a person who looks.
+func TestABrowserFindsTheIconBesideEachAnswer(t *testing.T) {
+	f := newPage(t, withToken)
+	got := f.ask("GET", "/favicon.ico", "")
+	if kind := got.Header.Get("Content-Type"); got.StatusCode != http.StatusOK || kind != "image/svg+xml" {
+		t.Errorf("got %d, %q, want the icon", got.StatusCode, kind)
+	}
+	if got := f.ask("GET", "/favicon.ico", "", "Host: rebound.evil.example"); got.StatusCode != http.StatusMisdirectedRequest {
+		t.Errorf("of another host: got %d, want 421", got.StatusCode)
+	}
+}
+
 func TestALoginBecomesAStrictCookie(t *testing.T) {
 	f := newPage(t, withToken)
 	form := func(token string) string { return url.Values{"token": {token}}.Encode() }

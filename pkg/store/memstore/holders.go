@@ -92,11 +92,6 @@ type holderChunk struct {
 // chunkRecords is the number of records in a chunk. Together they fill a size class of the allocator exactly.
 const chunkRecords = 32
 
-// holderList is a list of records, from before to after.
-type holderList struct {
-	first, last uint32
-}
-
 // of returns the record of a number.
 func (h *holders) of(n uint32) *holderRecord {
 	return &h.chunks[(n-1)/chunkRecords].records[(n-1)%chunkRecords]
@@ -267,37 +262,5 @@ func (h *holders) shrink() {
 				c.next, h.room = h.room, int32(i)+1
 			}
 		}
-	}
-}
-
-// insert puts record n into the list, behind the record before; 0: as the first.
-func (h *holders) insert(l *holderList, n, before uint32) {
-	r := h.of(n)
-	r.before, r.after = before, l.first
-	if before != 0 {
-		r.after = h.of(before).after
-		h.of(before).after = n
-	} else {
-		l.first = n
-	}
-	if r.after != 0 {
-		h.of(r.after).before = n
-	} else {
-		l.last = n
-	}
-}
-
-// unlink takes record n out of the list.
-func (h *holders) unlink(l *holderList, n uint32) {
-	r := h.of(n)
-	if r.before != 0 {
-		h.of(r.before).after = r.after
-	} else {
-		l.first = r.after
-	}
-	if r.after != 0 {
-		h.of(r.after).before = r.before
-	} else {
-		l.last = r.before
 	}
 }

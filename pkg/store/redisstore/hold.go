@@ -1,11 +1,9 @@
 package redisstore
 
 import (
-	"encoding/base64"
 	"encoding/binary"
 	"math/rand/v2"
 	"slices"
-	"strings"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
@@ -99,42 +97,6 @@ func (b *batch) placeHolds(c *call) {
 			h.record = b.placeOfKey()
 		}
 	}
-}
-
-// appendBook appends the name of the key beside the state of a charge, which says something about all holders. The name of a holder goes on
-// from there. Both lie in the slot of the state. In a cluster a window has no counter then, as each window would have another slot.
-func (s *server) appendBook(dst []byte, c *store.Charge) []byte {
-	const book = ";h"
-	if !s.cluster {
-		return append(appendKey(append(dst, s.store.prefix...), c), book...)
-	}
-	from := len(dst)
-	dst, _ = s.appendName(dst, c, 0)
-	name := string(dst[from:])
-	if tagOf(name) != "" {
-		return append(dst, book...)
-	}
-	slot := slotOf(name)
-	dst = append(append(append(append(dst[:from], s.store.prefix...), '{'), s.tags()[slot][:]...), "}:"...)
-	if strings.Contains(s.store.prefix, "{") { // a tag that only some keys end
-		dst = append(append(append(append(dst[:from], '{'), s.tags()[slot][:]...), "}:"...), s.store.prefix...)
-	}
-	return append(appendKey(dst, c), book...)
-}
-
-// appendHolder appends the name of a holder to the name of a book.
-func appendHolder(dst []byte, h store.Holder) []byte {
-	return base64.RawURLEncoding.AppendEncode(dst, h[:])
-}
-
-// tagsOfSlots returns for each slot of a cluster a text that lies in the slot.
-func tagsOfSlots() *[slots][3]byte {
-	var tags [slots][3]byte
-	for n := range 1 << 18 { // six bits of each letter from 0 to o
-		tag := [3]byte{'0' + byte(n>>12), '0' + byte(n>>6&63), '0' + byte(n&63)}
-		tags[slotOf(string(tag[:]))] = tag
-	}
-	return &tags
 }
 
 // appendHold adds the holder of charge i to a request.

@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"encoding/base64"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,7 +15,7 @@ import (
 // text in braces chooses the slot, so a client could choose with braces in a request. Empty braces in front prevent that: the
 // whole name counts then, as without braces. Names of counters are as other programs write them.
 func (s *server) appendName(dst []byte, c *store.Charge, at algorithms.Instant) (name []byte, counter bool) {
-	if !s.cluster || c.Hold == nil { // see keysOfHolders
+	if !s.cluster || c.Hold == nil { // see appendBook
 		if dst, counter = s.store.appendCounter(dst, c, at); counter {
 			return dst, true
 		}
@@ -86,4 +87,30 @@ func appendKey(dst []byte, c *store.Charge) []byte {
 	dst = append(append(dst, c.Key...), ';')
 	dst = strconv.AppendUint(dst, uint64(c.Limit.Algorithm), 10)
 	return strconv.AppendInt(append(dst, ';'), int64(c.Limit.Period/Granularity), 10)
+}
+
+// appendBook appends the name of the key beside the state of a charge, which says something about all holders. The name of a holder goes on
+// from there. Both lie in the slot of the state. In a cluster a window has no counter then, as each window would have another slot.
+func (s *server) appendBook(dst []byte, c *store.Charge) []byte {
+	const book = ";h"
+	if !s.cluster {
+		return append(appendKey(append(dst, s.store.prefix...), c), book...)
+	}
+	from := len(dst)
+	dst, _ = s.appendName(dst, c, 0)
+	name := string(dst[from:])
+	if tagOf(name) != "" {
+		return append(dst, book...)
+	}
+	slot := slotOf(name)
+	dst = append(append(append(append(dst[:from], s.store.prefix...), '{'), s.tags()[slot][:]...), "}:"...)
+	if strings.Contains(s.store.prefix, "{") { // a tag that only some keys end
+		dst = append(append(append(append(dst[:from], '{'), s.tags()[slot][:]...), "}:"...), s.store.prefix...)
+	}
+	return append(appendKey(dst, c), book...)
+}
+
+// appendHolder appends the name of a holder to the name of a book.
+func appendHolder(dst []byte, h store.Holder) []byte {
+	return base64.RawURLEncoding.AppendEncode(dst, h[:])
 }

@@ -35,3 +35,13 @@ func crc16(s string) uint16 {
 	}
 	return crc
 }
+
+// tagsOfSlots returns for each slot of a cluster a text that lies in the slot.
+func tagsOfSlots() *[slots][3]byte {
+	var tags [slots][3]byte
+	for n := range 1 << 18 { // six bits of each letter from 0 to o
+		tag := [3]byte{'0' + byte(n>>12), '0' + byte(n>>6&63), '0' + byte(n&63)}
+		tags[slotOf(string(tag[:]))] = tag
+	}
+	return &tags
+}

@@ -22,13 +22,17 @@ import (
 // counts. A line that a crash cut off has no line break, and is ignored. The file is written anew when most of its lines no longer
 // matter: to "grants.new", which then takes the name of the file.
 //
-// On a full disk the grants are in memory alone. The Keeper then tries again to write the file anew.
+// On a full disk the grants are in memory alone. The Keeper then tries again to write the file anew: at a change by an operator, and
+// after waits that double with each failure.
 type journal struct {
 	path   string
 	file   *os.File // nil while failed is set
 	size   int64    // of the changes in the file, in bytes
 	lines  int
 	failed error // of the last attempt to write; nil: all grants are in the file
+
+	tried time.Time     // instant of the last attempt that failed
+	wait  time.Duration // from tried to the next attempt; 0: none has failed since one succeeded
 
 	sync func(*os.File) error // (*os.File).Sync, but in tests
 }
@@ -41,6 +45,12 @@ type change struct {
 
 // spareLines is a number of lines without a meaning, from which on a journal may be written anew.
 const spareLines = 1000
+
+// Waits after failed attempts to write. An attempt writes all grants, up to 30 MB.
+const (
+	minRetryWait = time.Second // also between two attempts because of changes by operators
+	maxRetryWait = 30 * time.Second
+)
 
 // openJournalLocked loads the grants in the directory. mu must be held.
 func (k *Keeper) openJournalLocked(ctx context.Context) {
@@ -124,8 +134,8 @@ func (k *Keeper) appendLocked(ctx context.Context, c change) {
 	if j == nil {
 		return
 	}
-	if j.failed == nil && (j.lines > 2*len(k.slots)+spareLines || !j.inPlace()) { // before the change: the new file has the grants in force
-		k.rewriteLocked(ctx)
+	if j.due() || j.failed != nil && time.Since(j.tried) >= minRetryWait || j.failed == nil && j.lines > 2*len(k.slots)+spareLines {
+		k.rewriteLocked(ctx) // before the change: the new file has the grants in force
 	}
 	if j.failed != nil {
 		return // written with all others once the file can be written
@@ -169,7 +179,7 @@ func (k *Keeper) rewriteLocked(ctx context.Context) {
 	j.close()
 	j.file, j.size, j.lines = file, size, len(k.slots)
 	if j.failed != nil {
-		j.failed = nil
+		j.failed, j.wait = nil, 0
 		k.options.Logger.LogAttrs(ctx, slog.LevelInfo, "grants are kept again", slog.String("file", j.path))
 	}
 }
@@ -214,21 +224,31 @@ func syncDir(path string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// journalFailedLocked notes that the file could not be written, and logs the failure unless the last one was the same. mu must be held.
+// journalFailedLocked notes that the file could not be written, and logs the first failure since the file was written. mu must be held.
 func (k *Keeper) journalFailedLocked(ctx context.Context, err error) {
+	j := k.journal
 	k.failures.Add(1)
-	if was := k.journal.failed; was == nil || was.Error() != err.Error() {
+	if j.failed == nil {
 		k.options.Logger.LogAttrs(ctx, slog.LevelError, "grants cannot be kept: the next start knows only the ones that were kept before",
-			slog.String("file", k.journal.path), slog.String("error", err.Error()))
+			slog.String("file", j.path), slog.String("error", err.Error()))
 	}
-	k.journal.failed = fmt.Errorf("%w", err)
+	j.failed = fmt.Errorf("%w", err)
+	j.tried, j.wait = time.Now(), min(max(2*j.wait, minRetryWait), maxRetryWait)
 }
 
-// retryJournalLocked writes a file anew that could not be written, or that has lost its name. mu must be held.
+// retryJournalLocked writes a file anew that could not be written, once its wait is over, or that has lost its name. mu must be held.
 func (k *Keeper) retryJournalLocked(ctx context.Context) {
-	if k.journal != nil && (k.journal.failed != nil || !k.journal.inPlace()) {
+	if k.journal != nil && k.journal.due() {
 		k.rewriteLocked(ctx)
 	}
+}
+
+// due reports whether the file must be written anew.
+func (j *journal) due() bool {
+	if j.failed != nil {
+		return time.Since(j.tried) >= j.wait
+	}
+	return !j.inPlace()
 }
 
 func (j *journal) close() {

@@ -140,14 +140,14 @@ func TestAFullDisk(t *testing.T) {
 		other := start(t, func(o *Options) { o.Dir = copyOf(t, dir) })
 		other.wantLimit(t, "a", 5)
 		other.wantLimit(t, "b", 2)
-		time.Sleep(10 * sweepEvery)
+		time.Sleep(10 * time.Second)
 		if n := strings.Count(p.log.String(), "grants cannot be kept"); n != 1 {
 			t.Errorf("the log says %d times that grants cannot be kept, want 1\n%s", n, &p.log)
 		}
 		p.mu.Lock()
 		full = false
 		p.mu.Unlock()
-		time.Sleep(2 * sweepEvery)
+		time.Sleep(maxRetryWait)
 		synctest.Wait()
 		if _, durable := p.Kept(); !durable || !strings.Contains(p.log.String(), "grants are kept again") {
 			t.Errorf("not kept again\n%s", &p.log)

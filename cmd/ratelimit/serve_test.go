@@ -15,7 +15,7 @@ import (
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
-		Own:   []string{"internal/certificates", "internal/connections", "internal/durations", "internal/grants", "internal/inflight", "internal/lane", "internal/laneserver", "internal/lockfile", "internal/loglimit", "internal/metrics", "internal/page", "internal/rawio", "internal/records", "internal/redisconn", "internal/reload", "internal/render", "internal/resp", "internal/serving", "internal/settings", "internal/snapshots", "internal/split", "internal/statistics", "internal/top", "internal/tracing", "internal/version", "internal/watch", "internal/xds", "pkg/...", "proto/..."},
+		Own:   []string{"internal/certificates", "internal/connections", "internal/durations", "internal/grants", "internal/inflight", "internal/lane", "internal/laneserver", "internal/lockfile", "internal/loglimit", "internal/metrics", "internal/page", "internal/rawio", "internal/records", "internal/redisconn", "internal/reload", "internal/render", "internal/resp", "internal/serving", "internal/settings", "internal/snapshots", "internal/spelling", "internal/split", "internal/statistics", "internal/top", "internal/tracing", "internal/version", "internal/watch", "internal/xds", "pkg/...", "proto/..."},
 		Third: []string{},
 		Never: []string{"testing", "github.com/spf13"},
 	})

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/viper"
 
 	"github.com/weirproxy/weir/internal/settings"
+	"github.com/weirproxy/weir/internal/spelling"
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
@@ -189,37 +190,19 @@ func notOurs(name, content string) bool {
 		strings.HasSuffix(name, "_PORT") && strings.Contains(content, "://")
 }
 
-// meant suggests the nearest name, "" when no name is near.
+// meant suggests the nearest name, "" when no name is near. Near means that at most a third of the bytes differ.
 func meant(name string, names []string) string {
-	best, min := "", 1+len(name)/3
+	if len(name) > spelling.MaxBytes {
+		return ""
+	}
+	best, shortest, written := "", 1+len(name)/3, spelling.New(name)
 	for _, n := range names {
-		if d := distance(name, n); d < min {
-			best, min = n, d
+		if d := written.Distance(n); d < shortest {
+			best, shortest = n, d
 		}
 	}
 	if best == "" {
 		return ""
 	}
 	return ", did you mean " + best + "?"
-}
-
-// distance returns how many letters must be added, dropped or replaced to make a of b (Levenshtein).
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			replaced := diagonal
-			if a[i] != b[j] {
-				replaced++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(row[j+1]+1, row[j]+1, replaced)
-		}
-	}
-	return row[len(b)]
 }

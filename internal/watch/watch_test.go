@@ -26,7 +26,7 @@ import (
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
-		Own:   []string{"internal/render", "internal/top", "pkg/algorithms", "pkg/descriptors", "pkg/limiter", "pkg/store", "proto/..."},
+		Own:   []string{"internal/render", "internal/top", "internal/spelling", "pkg/algorithms", "pkg/descriptors", "pkg/limiter", "pkg/store", "proto/..."},
 		Never: []string{"github.com/weirproxy/weir/pkg/server", "github.com/weirproxy/weir/pkg/store/memstore", "github.com/spf13"},
 	})
 }

@@ -22,7 +22,7 @@ import (
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
-		Own: []string{"internal/certificates", "internal/metrics", "pkg/algorithms", "pkg/descriptors", "pkg/store"},
+		Own: []string{"internal/certificates", "internal/metrics", "internal/spelling", "pkg/algorithms", "pkg/descriptors", "pkg/store"},
 		Third: []string{
 			"github.com/envoyproxy/go-control-plane/envoy/...", "github.com/envoyproxy/go-control-plane/ratelimit/...",
 			"github.com/prometheus/client_golang/prometheus", "golang.org/x/net/http/httpguts",

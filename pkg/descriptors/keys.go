@@ -3,6 +3,8 @@ package descriptors
 import (
 	"slices"
 	"strings"
+
+	"github.com/weirproxy/weir/internal/spelling"
 )
 
 // form is a kind of map in a document: it decides which keys the map may have.
@@ -125,39 +127,15 @@ func (fs fields) has(keys ...string) bool {
 // nearest returns the key that the author probably meant, "" when no key is near. Near means that at most a third of the letters
 // differ, apart from case, `_` and `-`.
 func nearest(key string, keys []string) string {
-	if len(key) > 64 {
+	if len(key) > spelling.MaxBytes {
 		return ""
 	}
 	plain := func(s string) string { return strings.NewReplacer("_", "", "-", "").Replace(strings.ToLower(s)) }
-	best, shortest := "", 3
+	best, shortest, written := "", 3, spelling.New(plain(key))
 	for _, k := range keys {
-		if d := distance(plain(key), plain(k)); d < shortest && 3*d <= len(plain(k))+1 {
+		if d := written.Distance(plain(k)); d < shortest && 3*d <= len(plain(k))+1 {
 			best, shortest = k, d
 		}
 	}
 	return best
-}
-
-// distance returns how many steps turn a into b. A step adds, drops or replaces a byte, or swaps two neighbors (the optimal
-// string alignment distance).
-func distance(a, b string) int {
-	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		before, last, row = last, row, before
-		row[0] = i + 1
-		for j := range len(b) {
-			replaced := last[j]
-			if a[i] != b[j] {
-				replaced++
-			}
-			row[j+1] = min(last[j+1]+1, row[j]+1, replaced)
-			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
-				row[j+1] = min(row[j+1], before[j-1]+1)
-			}
-		}
-	}
-	return row[len(b)]
 }

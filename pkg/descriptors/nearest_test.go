@@ -2,7 +2,6 @@ package descriptors
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"testing"
 
@@ -86,44 +85,6 @@ func TestNearestAmongManyValuesIsBounded(t *testing.T) {
 	m := rules.Domain(long).Nearest([]Entry{{"k", strings.Repeat("x", 1<<20)}})
 	if text := m.String(); len(text) > 1000 || !strings.HasSuffix(text, "ü…") {
 		t.Errorf("got %d bytes %.300q; want a short text that ends in an ellipsis", len(text), text)
-	}
-}
-
-// slowDistance is the textbook table.
-func slowDistance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		before := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := before
-			if folded(a[i]) != folded(b[j]) {
-				cost++
-			}
-			before, row[j+1] = row[j+1], min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
-}
-
-func TestTheDistanceOfTextsIsThatOfTheTextbook(t *testing.T) {
-	random := rand.New(rand.NewPCG(1, 2))
-	text := func() string {
-		b := make([]byte, random.IntN(80))
-		for i := range b {
-			b[i] = "aAbB-_cdé"[random.IntN(10)]
-		}
-		return string(b)
-	}
-	for range 20_000 {
-		a, b := text(), text()
-		p := newPattern(a)
-		if got, want := p.distance(b), slowDistance(a[:min(len(a), maxPattern)], b[:min(len(b), maxPattern)]); got != want {
-			t.Fatalf("distance(%q, %q) = %d; want %d", a, b, got, want)
-		}
 	}
 }
 

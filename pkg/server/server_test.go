@@ -25,7 +25,7 @@ import (
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
-		Own: []string{"pkg/algorithms", "pkg/descriptors", "pkg/store", "pkg/limiter", "internal/connections", "internal/durations", "internal/inflight", "internal/lane", "internal/laneserver", "internal/loglimit", "internal/metrics", "internal/page", "internal/rawio", "internal/render", "internal/split", "internal/top", "internal/watch", "proto/..."},
+		Own: []string{"internal/spelling", "pkg/algorithms", "pkg/descriptors", "pkg/store", "pkg/limiter", "internal/connections", "internal/durations", "internal/inflight", "internal/lane", "internal/laneserver", "internal/loglimit", "internal/metrics", "internal/page", "internal/rawio", "internal/render", "internal/split", "internal/top", "internal/watch", "proto/..."},
 		Never: []string{
 			"github.com/spf13", "flag", "github.com/redis", "github.com/weirproxy/weir/pkg/store/memstore",
 			"go.opentelemetry.io/otel/sdk", "go.opentelemetry.io/otel/exporters",

@@ -6,7 +6,7 @@ import "testing"
 func BenchmarkCount(b *testing.B) {
 	for name, keys := range map[string]int{"one key": 1, "500 keys": 512} {
 		b.Run(name, func(b *testing.B) {
-			s := NewSketch(1000)
+			s := NewTracker(1000, nil)
 			hashes := make([]uint64, keys)
 			for i := range hashes {
 				hashes[i] = hashOf(i)
@@ -26,7 +26,7 @@ func BenchmarkCount(b *testing.B) {
 
 // BenchmarkMiss is hits of keys that are not tracked and have few hits.
 func BenchmarkMiss(b *testing.B) {
-	s, random := NewSketch(1000), Random(1)
+	s, random := NewTracker(1000, nil), Random(1)
 	for i := range 1000 {
 		for range 100 {
 			s.Admit(Hit{Hash: hashOf(i), Hits: 1}, new(Random), textOf(i))

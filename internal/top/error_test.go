@@ -16,7 +16,7 @@ func TestAtMostOneInTwentyKeysMissesMoreHitsThanItSays(t *testing.T) {
 	}{{"one group", 0, false}, {"a quiet group", 50, false}, {"a quiet group that is denied", 500, true}} {
 		var groups [2]Group
 		var totals [2]uint64
-		random, traffic, s := Random(1), rand.New(rand.NewPCG(1, 3)), NewSketch(places)
+		random, traffic, s := Random(1), rand.New(rand.NewPCG(1, 3)), NewTracker(places, nil)
 		busy, quiet := newZipf(busyKeys, 1), newZipf(quietKeys, 2)
 		truth := make(map[uint64]*[slices]cell)
 		hit := func(group, n int, denied bool, slice int) {

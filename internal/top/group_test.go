@@ -8,7 +8,7 @@ func TestTheKeysOfAQuietGroupStayBesideABusyOne(t *testing.T) {
 	var loud, quiet Group
 	var hits [2]uint64
 	random := Random(1)
-	s := NewSketch(places)
+	s := NewTracker(places, nil)
 	counts := make(map[uint64]uint64)
 	hit := func(g *Group, n int) {
 		h := Hit{Hash: hashOf(n), Hits: 1, Group: g}
@@ -74,7 +74,7 @@ func TestRandomKeysOfAQuietGroupLeaveTheKeysOfABusyOne(t *testing.T) {
 	for _, flood := range []int{1000, 5000, 20_000} {
 		var groups [2]Group
 		totals := make([]uint64, 2)
-		s := NewSketch(busyKeys)
+		s := NewTracker(busyKeys, nil)
 		hit := func(group, n int) {
 			totals[group]++
 			s.hit(Hit{Hash: hashOf(n), Hits: 1, Group: &groups[group]}, &random, n)

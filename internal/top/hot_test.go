@@ -9,7 +9,7 @@ import (
 func TestAVeryHotKeyIsCountedWithinOnePercent(t *testing.T) {
 	const hits = 8 * exactHits
 	for _, denied := range []bool{false, true} {
-		s, random := NewSketch(8), Random(7)
+		s, random := NewTracker(8, nil), Random(7)
 		for range hits {
 			s.hit(Hit{Hash: 1, Hits: 1, Denied: denied}, &random, 1)
 		}
@@ -22,7 +22,7 @@ func TestAVeryHotKeyIsCountedWithinOnePercent(t *testing.T) {
 
 func TestHitsOfManyGoroutinesAreNotLost(t *testing.T) {
 	const goroutines, times, keys = 4, 20_000, 7
-	s := NewSketch(8)
+	s := NewTracker(8, nil)
 	var wait sync.WaitGroup
 	for g := range goroutines {
 		wait.Go(func() {
@@ -49,7 +49,7 @@ func TestHitsOfManyGoroutinesAreNotLost(t *testing.T) {
 }
 
 func TestOneGoroutineAtATimeMakesAKeyTracked(t *testing.T) {
-	s := NewSketch(1000)
+	s := NewTracker(1000, nil)
 	var wait sync.WaitGroup
 	for g := range 4 {
 		wait.Go(func() {

@@ -40,7 +40,7 @@ const (
 	confidence = 3
 )
 
-// Sketch is the tracked keys. All methods are safe for concurrent use, but one Rotate at a time.
+// Sketch is the tracked keys of a [Tracker], without a clock. The zero value is not ready. All methods are safe for concurrent use, but one Rotate at a time.
 type Sketch struct {
 	tags    []atomic.Uint64 // of buckets: a byte of the hash for each place, 0 where the place is free
 	heads   []head          // of the places
@@ -71,14 +71,7 @@ type bucket struct {
 // place is where a key may be: two buckets, which may be the same.
 type place struct{ first, second int }
 
-// NewSketch returns a sketch with at least as many places, which must be more than 0.
-func NewSketch(places int) *Sketch {
-	s := new(Sketch)
-	s.open(places)
-	return s
-}
-
-// open makes the zero value a sketch.
+// open makes the zero value ready, with at least as many places, which must be more than 0.
 func (s *Sketch) open(places int) {
 	n := (places + ways - 1) / ways
 	s.tags, s.heads, s.buckets = make([]atomic.Uint64, n), make([]head, n*ways), make([]bucket, n)

@@ -81,7 +81,7 @@ func TestTheTrueTop20OfAMillionKeysAreCountedWithinOnePercent(t *testing.T) {
 	}{{"a minute", Minute, hits / 11, false}, {"ten minutes, full", TenMinutes, hits / 109, true}} {
 		random := Random(1)
 		z, counts := newZipf(keys, 1), make([]uint64, keys)
-		s := NewSketch(1000)
+		s := NewTracker(1000, nil)
 		if test.full {
 			for n := range 5000 {
 				s.hit(Hit{Hash: hashOf(-n - 2), Hits: 10}, &random, -n-2)
@@ -132,7 +132,7 @@ func TestAThousandKeysTakeLessThanAMegabyte(t *testing.T) {
 	random := Random(1)
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	s := NewSketch(1000)
+	s := NewTracker(1000, nil)
 	for n := range 200_000 {
 		s.hit(Hit{Hash: hashOf(n % 50_000), Hits: 1}, &random, n%50_000)
 	}

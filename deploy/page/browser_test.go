@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -22,11 +23,12 @@ type browser struct {
 	context.Context
 	t *testing.T
 
-	mu     sync.Mutex // guards errors
-	errors []string
+	mu      sync.Mutex      // guards the fields below
+	errors  []string        // without the allowed ones
+	allowed map[string]bool // by text: such an error has come
 }
 
-// open starts a Chromium. At the end of the test the console must be without errors, except errors that the test has taken.
+// open starts a Chromium. At the end of the test the console must have no errors and warnings but allowed ones, and of these each.
 func open(t *testing.T) *browser {
 	t.Helper()
 	path := parts.NeedChromium(t, root(t))
@@ -37,11 +39,19 @@ func open(t *testing.T) *browser {
 	}
 	allocator, stop := chromedp.NewExecAllocator(context.Background(), options...)
 	ctx, cancel := chromedp.NewContext(allocator)
-	b := &browser{Context: ctx, t: t}
+	b := &browser{Context: ctx, t: t, allowed: make(map[string]bool)}
 	t.Cleanup(func() {
+		for end := time.Now().Add(within); b.missing() != "" && !t.Failed() && time.Now().Before(end); {
+			time.Sleep(50 * time.Millisecond) // an error may come late
+		}
 		cancel()
 		stop()
-		for _, e := range b.take() {
+		if text := b.missing(); text != "" {
+			t.Errorf("the console has no error with %q", text)
+		}
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		for _, e := range b.errors {
 			t.Errorf("console: %s", e)
 		}
 	})
@@ -59,29 +69,50 @@ func open(t *testing.T) *browser {
 }
 
 func (b *browser) listen(event any) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	switch e := event.(type) {
 	case *runtime.EventExceptionThrown:
-		b.errors = append(b.errors, fmt.Sprintf("%+v", e.ExceptionDetails))
+		b.note(fmt.Sprintf("%+v", e.ExceptionDetails))
 	case *runtime.EventConsoleAPICalled:
 		if e.Type == "error" || e.Type == "warning" {
-			b.errors = append(b.errors, fmt.Sprintf("%+v", e.Args))
+			b.note(fmt.Sprintf("%+v", e.Args))
 		}
 	case *log.EventEntryAdded:
 		if e.Entry.Level == "error" || e.Entry.Level == "warning" {
-			b.errors = append(b.errors, e.Entry.Text+" "+e.Entry.URL)
+			b.note(e.Entry.Text + " " + e.Entry.URL)
 		}
 	}
 }
 
-// take returns the errors of the console so far, and forgets them.
-func (b *browser) take() []string {
+// note keeps an error of the console.
+func (b *browser) note(text string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	all := b.errors
-	b.errors = nil
-	return all
+	for part := range b.allowed {
+		if strings.Contains(text, part) {
+			b.allowed[part] = true
+			return
+		}
+	}
+	b.errors = append(b.errors, text)
+}
+
+// allow allows errors of the console that contain a text, from now on. One must come before the end of the test.
+func (b *browser) allow(text string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.allowed[text] = false
+}
+
+// missing returns an allowed error that has not come, "" without one.
+func (b *browser) missing() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for text, came := range b.allowed {
+		if !came {
+			return text
+		}
+	}
+	return ""
 }
 
 // do runs actions, all within a bound.
@@ -167,11 +198,11 @@ func (b *browser) shot(path string, whole bool) {
 	}
 }
 
-// click clicks the element with a selector. The place of a mouse would be wrong when the page moves, as it does while figures come.
+// click clicks the element with a selector, once there is one. The place of a mouse would be wrong when the page moves, as it does while
+// figures come.
 func (b *browser) click(selector string) {
 	b.t.Helper()
-	b.await(fmt.Sprintf("document.querySelector(%q)", selector))
-	b.do(script("(e => { e.focus(); e.click(); })(document.querySelector(%q))", selector))
+	b.await(fmt.Sprintf("(e => { e?.focus(); e?.click(); return e })(document.querySelector(%q))", selector))
 }
 
 // keys sends keys to the element that has the focus.

@@ -205,33 +205,38 @@ func ask(ctx context.Context, url string, headers ...string) (int, error) {
 // traffic sends requests until the test ends: alice is denied much, bob a little, and others pass.
 func traffic(t *testing.T, url string) {
 	t.Helper()
+	repeat(t, 25*time.Millisecond, url+"/search", "X-Client", "alice")
+	repeat(t, 140*time.Millisecond, url+"/search", "X-Client", "bob")
+	repeat(t, 400*time.Millisecond, url+"/search", "X-Client", "carol")
+	repeat(t, 30*time.Millisecond, url+"/", "X-Path", "/checkout")
+	repeat(t, 250*time.Millisecond, url+"/", "X-Path", "/export")
+	repeat(t, 120*time.Millisecond, url+"/", "X-Plan", "free_trial", "X-User", "dave")
+	repeat(t, 500*time.Millisecond, url+"/", "X-Plan", "silver", "X-User", "erin")
+}
+
+// repeat sends a request again and again, until end or the end of the test. After end the last answer has come.
+func repeat(t *testing.T, every time.Duration, url string, headers ...string) (end func()) {
+	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	var sending sync.WaitGroup
-	send := func(every time.Duration, path string, headers ...string) {
-		sending.Go(func() {
-			tick := time.NewTicker(every)
-			defer tick.Stop()
-			for {
-				select {
-				case <-ctx.Done():
-					return
-				case <-tick.C:
-					_, _ = ask(ctx, url+path, headers...) // a stop may come first
-				}
+	sending.Go(func() {
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				_, _ = ask(ctx, url, headers...) // a stop may come first
 			}
-		})
-	}
-	send(25*time.Millisecond, "/search", "X-Client", "alice")
-	send(140*time.Millisecond, "/search", "X-Client", "bob")
-	send(400*time.Millisecond, "/search", "X-Client", "carol")
-	send(30*time.Millisecond, "/", "X-Path", "/checkout")
-	send(250*time.Millisecond, "/", "X-Path", "/export")
-	send(120*time.Millisecond, "/", "X-Plan", "free_trial", "X-User", "dave")
-	send(500*time.Millisecond, "/", "X-Plan", "silver", "X-User", "erin")
-	t.Cleanup(func() {
+		}
+	})
+	end = func() {
 		stop()
 		sending.Wait()
-	})
+	}
+	t.Cleanup(end)
+	return end
 }
 
 // charge asks about one entry.

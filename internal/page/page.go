@@ -13,7 +13,9 @@ import (
 	"fmt"
 	"html/template"
 	"log/slog"
+	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -118,10 +120,26 @@ func (p *Page) index(w http.ResponseWriter, r *http.Request) {
 	_, keys := p.options.Service.ListTopKeys(ctx, &adminv1.ListTopKeysRequest{Most: 1})
 	_, grants := p.options.Service.ListGrants(ctx, &adminv1.ListGrantsRequest{Most: 1})
 	p.render(w, http.StatusOK, "index.html", struct {
-		Version, Host       string
-		Begun               time.Time
-		Login, Keys, Grants bool
-	}{p.options.Version, p.options.Host, p.begun, p.options.Tokens != nil, built(keys), built(grants)})
+		Version, Host, Reach string
+		Begun                time.Time
+		Login, Keys, Grants  bool
+	}{p.options.Version, p.options.Host, p.reach(r), p.begun, p.options.Tokens != nil, built(keys), built(grants)})
+}
+
+// reach returns the flags by which commands of sidecar reach the address that the browser of r has reached.
+func (p *Page) reach(r *http.Request) string {
+	server, port, tls := r.Host, "80", ""
+	if r.TLS != nil {
+		port, tls = "443", " --tls"
+	}
+	if _, _, err := net.SplitHostPort(server); err != nil {
+		server = net.JoinHostPort(strings.Trim(server, "[]"), port)
+	}
+	flags := "--server " + server + tls
+	if p.options.Tokens != nil {
+		flags += " --token-file FILE"
+	}
+	return flags
 }
 
 // built reports whether a call that ended with err exists in this program, with its settings.

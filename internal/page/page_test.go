@@ -1,6 +1,7 @@
 package page
 
 import (
+	"crypto/tls"
 	"io"
 	"log/slog"
 	"net/http"
@@ -153,6 +154,42 @@ func TestABrowserFindsTheIconBesideEachAnswer(t *testing.T) {
 	}
 	if got := f.ask("GET", "/favicon.ico", "", "Host: rebound.evil.example"); got.StatusCode != http.StatusMisdirectedRequest {
 		t.Errorf("of another host: got %d, want 421", got.StatusCode)
+	}
+}
+
+// The page without scripts names commands that people copy.
+func TestThePageNamesTheAddressThatTheBrowserHasReached(t *testing.T) {
+	tests := []struct {
+		name, host string
+		tls, token bool
+		want       string
+	}{
+		{"a port", "localhost:8082", false, false, "--server localhost:8082"},
+		{"the port of HTTP", "localhost", false, false, "--server localhost:80"},
+		{"the port of HTTPS", "127.0.0.1", true, false, "--server 127.0.0.1:443 --tls"},
+		{"IPv6", "[::1]:8082", false, false, "--server [::1]:8082"},
+		{"IPv6 without a port", "[::1]", true, false, "--server [::1]:443 --tls"},
+		{"a token", "localhost:8082", true, true, "--server localhost:8082 --tls --token-file FILE"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			f := newPage(t, func(o *Options) {
+				if test.token {
+					withToken(o)
+				}
+			})
+			r := httptest.NewRequest("GET", "/", nil)
+			r.Host = test.host
+			r.Header.Set("Authorization", "Bearer "+secret)
+			if test.tls {
+				r.TLS = new(tls.ConnectionState)
+			}
+			w := httptest.NewRecorder()
+			f.ServeHTTP(w, r)
+			if got := w.Body.String(); !strings.Contains(got, "<code>sidecar watch "+test.want+"</code>") {
+				t.Errorf("got %d, %s", w.Code, got)
+			}
+		})
 	}
 }
 

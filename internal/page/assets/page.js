@@ -184,7 +184,7 @@ const timeChart = new Chart($('chart-time'), [{name: 'p99', key: 'p99', label: '
 
 // ---- the state, once a second
 
-let points = [], state, mostDenied;
+let points = [], recent = [], state, mostDenied; // recent is the states of the last five seconds
 
 function takeHistory(h) {
   points = h.points || [];
@@ -194,6 +194,7 @@ function takeHistory(h) {
 }
 function takeState(s) {
   state = s;
+  recent = [...recent, s].filter(r => r.point.t > s.point.t - 5000);
   const last = points[points.length - 1];
   if (s.total && (!last || s.point.t > last.t)) points.push(s.point);
   const first = s.point.t - minutes * 60000;
@@ -216,7 +217,8 @@ function lately() {
   const end = points.length ? points[points.length - 1].t : 0;
   const last = points.filter(p => p.t > end - 5000);
   const mean = key => last.length ? last.reduce((sum, p) => sum + p[key], 0) / last.length : 0;
-  return {ok: mean('ok'), no: mean('no'), bad: mean('bad'), p50: mean('p50'), p99: mean('p99')};
+  const missed = key => recent.reduce((sum, s) => sum + s[key], 0) / (recent.length || 1);
+  return {ok: mean('ok'), no: mean('no'), bad: mean('bad'), p50: mean('p50'), p99: mean('p99'), noDomain: missed('noDomain'), unmatched: missed('unmatched')};
 }
 
 function tile(id, value, note, level) {
@@ -253,8 +255,8 @@ function showVerdict(s) {
     lines.push(line);
   } else if (all > 0) lines.push(['good', el('b', {}, 'No request is denied'), ': ' + rateOf(all) + ' pass.']);
   else lines.push(['note', el('b', {}, 'No requests'), ' come now' + (s.total ? '; ' + count(s.total) + ' since the start.' : ', and none since the start.')]);
-  if (s.noDomain > 0) lines.push(['warn', el('b', {}, rateOf(s.noDomain) + ' are for a domain without rules'), ', so nothing limits them. ', link('#tail', 'See them', () => tailOnly('no_domain'))]);
-  if (s.unmatched > 0) lines.push(['warn', el('b', {}, rateOf(s.unmatched) + ' match no rule'), ', so nothing limits them. ', link('#tail', 'See why', () => tailOnly('unmatched'))]);
+  if (now.noDomain > 0) lines.push(['warn', el('b', {}, rateOf(now.noDomain) + ' are for a domain without rules'), ', so nothing limits them. ', link('#tail', 'See them', () => tailOnly('no_domain'))]);
+  if (now.unmatched > 0) lines.push(['warn', el('b', {}, rateOf(now.unmatched) + ' match no rule'), ', so nothing limits them. ', link('#tail', 'See why', () => tailOnly('unmatched'))]);
   if (!remote && before && st.evicted > before.evicted) lines.push(['warn', el('b', {}, 'Memory is full'), ': keys are forgotten before their time. Raise max-keys.']);
   if (remote && !st.reason) lines.push(['good', el('b', {}, st.kind + ' answers'), (st.p99 ? ', 99 % within ' + time(st.p99) : '') + (st.fleet > 1 ? '; ' + st.fleet + ' processes share it.' : '.')]);
   if (!remote) lines.push(['good', el('b', {}, 'Counts are in memory'), ': ' + count(st.keys) + ' keys.']);
@@ -602,11 +604,12 @@ function requestRow(r, d) {
   if (r.error) what.push(r.error);
   else if (miss) what.push(miss.why || 'no rule matched', miss.beside && miss.beside.length ? el('small', {}, 'this level has ' + miss.beside.join(', ')) : '');
   else if (limit) what.push((limit.retryAfter && seconds(limit.retryAfter) ? 'passes in ' + time(seconds(limit.retryAfter)) + ', by ' : count(limit.remaining || 0) + ' left of ') + limitText(limit.limit), el('small', {}, [limit.source && (limit.source.startsWith('without') ? '' : 'by ') + limit.source, 'in ' + time(seconds(r.took)), limit.grant && 'grant ' + limit.grant].filter(Boolean).join(', ')));
-  const hits = d.hits && d.hits !== '1' ? ' × ' + d.hits : '';
   return el('tr', {}, el('td', {}, el('time', {datetime: r.at}, clock(r.at))), el('td', {}, el('span', {class: 'tag ' + kind}, text)),
-    el('th', {scope: 'row'}, el('code', {}, entriesText(d.entries) + hits), el('small', {}, r.domain)),
+    el('th', {scope: 'row'}, el('code', {}, entriesText(d.entries) + times(d.hits)), el('small', {}, r.domain)),
     el('td', {}, d.rule || '–', d.file ? el('small', {}, near(d.file, d.line)) : ''), el('td', {}, what));
 }
+// times returns the hits beside a descriptor, nothing for one hit.
+const times = hits => Number(hits ?? 1) === 1 ? '' : ' × ' + hits;
 function tailOnly(outcome) {
   $('tail-form').elements.outcome.value = outcome;
   tailSeen = true;
@@ -644,7 +647,7 @@ function explanation(domain, descriptor, d) {
   const r = d.rule;
   const denied = (d.limits || []).some(l => !l.allowed);
   return el('div', {class: 'panel'},
-    el('p', {}, el('span', {class: 'tag ' + (denied ? 'warn' : d.matched || (d.limits || []).length ? 'good' : 'note')}, denied ? 'would be denied' : (d.limits || []).length ? 'would pass' : 'is not limited'), ' ', el('code', {}, entriesText(descriptor.entries))),
+    el('p', {}, el('span', {class: 'tag ' + (denied ? 'warn' : d.matched || (d.limits || []).length ? 'good' : 'note')}, denied ? 'would be denied' : (d.limits || []).length ? 'would pass' : 'is not limited'), ' ', el('code', {}, entriesText(descriptor.entries) + times(descriptor.hits))),
     el('ol', {}, (d.steps || []).map(s => el('li', {}, el('code', {}, s.key + '=' + (s.value || '')), ' ' + (reasons[s.reason] || s.reason) + (s.pattern ? ' ' + s.pattern : ''), s.file ? el('small', {}, ' ', near(s.file, s.line)) : ''))),
     el('p', {}, r ? ['Rule ', el('b', {}, d.default ? 'default' : r.path), ' ', el('small', {}, near(r.file, r.line))] : 'No rule applies.'),
     (d.limits || []).map(l => el('dl', {class: 'facts'},
@@ -692,6 +695,7 @@ function connected(text, bad) {
 function open() {
   clearTimeout(eventsTimer);
   if (events) return;
+  if (document.hidden) { leave(); return; }
   const own = events = new EventSource('/events');
   own.addEventListener('history', e => takeHistory(JSON.parse(e.data)));
   own.addEventListener('state', e => { connected('live'); takeState(JSON.parse(e.data)); });

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -39,11 +38,7 @@ func TestRecordWatchesASidecar(t *testing.T) {
 	}
 	defer traffic.Close()
 	var lines strings.Builder
-	for {
-		record, err := traffic.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
+	for record, err := range traffic.All() {
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -29,11 +28,7 @@ func TestServeRecordsRequests(t *testing.T) {
 	defer traffic.Close()
 	var answers []records.Answer
 	values := make(map[string]int)
-	for {
-		record, err := traffic.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
+	for record, err := range traffic.All() {
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 
@@ -131,11 +130,7 @@ const maxNotes = 20
 
 // passOn passes all requests on, and returns their number.
 func passOn(traffic *records.Traffic, each func(*records.Record), bar *progress) (n int, err error) {
-	for {
-		r, err := traffic.Next()
-		if errors.Is(err, io.EOF) {
-			return n, nil
-		}
+	for r, err := range traffic.All() {
 		if err != nil {
 			return n, err
 		}
@@ -145,6 +140,7 @@ func passOn(traffic *records.Traffic, each func(*records.Record), bar *progress)
 			bar.show(n, read, all)
 		}
 	}
+	return n, nil
 }
 
 // percentage is a flag such as 0.5%.

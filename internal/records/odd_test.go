@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -33,11 +32,7 @@ func TestLeapsOfTheClockDoNotStopTime(t *testing.T) {
 	}
 	defer traffic.Close()
 	var all []algorithms.Instant
-	for {
-		r, err := traffic.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
+	for r, err := range traffic.All() {
 		if err != nil {
 			t.Fatal(err)
 		}

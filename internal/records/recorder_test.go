@@ -59,11 +59,7 @@ func readAll(t *testing.T, paths ...string) (clients []string, notes []Note) {
 	}
 	defer traffic.Close()
 	last := algorithms.Instant(0)
-	for {
-		r, err := traffic.Next()
-		if errors.Is(err, io.EOF) {
-			return clients, traffic.Notes()
-		}
+	for r, err := range traffic.All() {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -74,6 +70,7 @@ func readAll(t *testing.T, paths ...string) (clients []string, notes []Note) {
 		entries := r.Request.Descriptors[0].Entries
 		clients = append(clients, strings.Clone(entries[len(entries)-1].Value))
 	}
+	return clients, traffic.Notes()
 }
 
 func TestARecordHasEachRequestOnceAndInOrder(t *testing.T) {

@@ -54,12 +54,13 @@ func failing(t *testing.T, paths ...string) (records int, err error) {
 		return 0, err
 	}
 	defer traffic.Close()
-	for {
-		if _, err := traffic.Next(); err != nil {
+	for _, err := range traffic.All() {
+		if err != nil {
 			return records, err
 		}
 		records++
 	}
+	return records, nil
 }
 
 // Files of several sidecars, of any form, are read as one, in the order of the instants; names do not matter.
@@ -219,16 +220,13 @@ func TestTimesThatGoBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer traffic.Close()
-		for {
-			r, err := traffic.Next()
-			if errors.Is(err, io.EOF) {
-				return got, traffic.Notes()
-			}
+		for r, err := range traffic.All() {
 			if err != nil {
 				t.Fatal(err)
 			}
 			got = append(got, time.Duration(r.At))
 		}
+		return got, traffic.Notes()
 	}
 	const h, s = time.Hour, time.Second
 	got, notes := at(h, h+2*s, h+s, h+3*s)
@@ -251,6 +249,7 @@ func TestTimesThatGoBack(t *testing.T) {
 
 func TestAnEndedContextEndsTheReading(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	in, out := io.Pipe() // with a writer that never ends
 	defer func() { _ = out.Close() }()
 	go func() { _, _ = out.Write(linesOf("c", time.Hour, 2000)) }()
@@ -258,12 +257,8 @@ func TestAnEndedContextEndsTheReading(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := traffic.Next(); err != nil {
-		t.Fatal(err)
-	}
-	cancel()
-	for err == nil {
-		_, err = traffic.Next()
+	for _, err = range traffic.All() {
+		cancel()
 	}
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
@@ -339,14 +334,14 @@ func FuzzTraffic(f *testing.F) {
 		}
 		defer traffic.Close()
 		last := algorithms.Instant(0)
-		for err == nil {
-			var r *Record
-			if r, err = traffic.Next(); err == nil {
-				if r.At < last || r.Request.Domain == "" || len(r.Request.Descriptors) == 0 {
-					t.Fatalf("%+v after %d", r, last)
-				}
-				last = r.At
+		for r, err := range traffic.All() {
+			if err != nil {
+				return
 			}
+			if r.At < last || r.Request.Domain == "" || len(r.Request.Descriptors) == 0 {
+				t.Fatalf("%+v after %d", r, last)
+			}
+			last = r.At
 		}
 	})
 }
@@ -358,8 +353,13 @@ func BenchmarkTraffic(b *testing.B) {
 	read := 0
 	for b.Loop() {
 		traffic, err := Open(b.Context(), []string{path}, nil)
-		for err == nil {
-			_, err = traffic.Next()
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, err := range traffic.All() {
+			if err != nil {
+				b.Fatal(err)
+			}
 			read++
 		}
 		traffic.Close()

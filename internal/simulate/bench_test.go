@@ -51,12 +51,15 @@ func benchmarkSimulate(b *testing.B, clients int) {
 	for b.Loop() {
 		s := simulation(b, Options{}, rules)
 		traffic, err := records.Open(b.Context(), []string{path}, nil)
-		for err == nil {
-			var record *records.Record
-			if record, err = traffic.Next(); err == nil {
-				s.Decide(record)
-				n++
+		if err != nil {
+			b.Fatal(err)
+		}
+		for record, err := range traffic.All() {
+			if err != nil {
+				b.Fatal(err)
 			}
+			s.Decide(record)
+			n++
 		}
 		traffic.Close()
 		denied += s.Result().Denied

@@ -70,10 +70,10 @@ func (c *Conn) Ask(ctx context.Context, request []byte) (allowed bool, err error
 // codec sends bytes as they are and reads an answer's code.
 type codec struct{}
 
-// Name implements [encoding.Codec].
+// Name implements [google.golang.org/grpc/encoding.Codec].
 func (codec) Name() string { return "proto" }
 
-// Marshal implements [encoding.Codec].
+// Marshal implements [google.golang.org/grpc/encoding.Codec].
 func (codec) Marshal(v any) ([]byte, error) {
 	request, ok := v.([]byte)
 	if !ok {
@@ -82,7 +82,7 @@ func (codec) Marshal(v any) ([]byte, error) {
 	return request, nil
 }
 
-// Unmarshal implements [encoding.Codec].
+// Unmarshal implements [google.golang.org/grpc/encoding.Codec].
 func (codec) Unmarshal(data []byte, v any) error {
 	code, ok := v.(*ratelimitv3.RateLimitResponse_Code)
 	if !ok {

@@ -222,7 +222,7 @@ func (c *Conn) Answered() {
 	c.served.Store(true)
 }
 
-// NetConn returns the connection below, as [tls.Conn.NetConn] does.
+// NetConn returns the connection below, as [crypto/tls.Conn.NetConn] does.
 func (c *Conn) NetConn() net.Conn { return c.Conn }
 
 // Write writes within the write timeout. After the timeout the connection is closed: its client does not read.

@@ -132,7 +132,7 @@ func startClient(t *testing.T, p *plane, o Options) *subject {
 	return s
 }
 
-// rules returns the requests of the one limit of each domain in force.
+// inForce returns the requests of the one limit of each domain in force.
 func (s *subject) inForce() map[string]uint32 {
 	all := make(map[string]uint32)
 	for _, d := range s.limiter.Rules().Domains() {

@@ -2,9 +2,7 @@ package grants
 
 import (
 	"context"
-	"errors"
 	"log/slog"
-	"maps"
 	"time"
 
 	"github.com/weirproxy/weir/pkg/limiter"
@@ -27,94 +25,6 @@ func (k *Keeper) syncLocked(ctx context.Context) {
 		}
 	case s.failed.Swap(false):
 		logger.LogAttrs(ctx, slog.LevelInfo, "grants are read from Redis again", slog.Int("grants", len(k.slots)))
-	}
-}
-
-// followLocked reads changes until there are no more. After an error the changes that were read are in force, and the next look begins
-// where this one began. mu must be held.
-func (k *Keeper) followLocked(ctx context.Context) error {
-	s, read := k.shared, newPages(k.options.Logger)
-	epoch, version := s.epoch, s.version
-	err := k.followPagesLocked(ctx, read)
-	if err != nil {
-		k.takeLocked(ctx, read.take())
-		if s.loaded { // else the grants of the first pages need no second look
-			s.epoch, s.version = epoch, version
-		}
-	}
-	return err
-}
-
-// followPagesLocked reads pages until there are no more. mu must be held.
-func (k *Keeper) followPagesLocked(ctx context.Context, read *pages) error {
-	s := k.shared
-	var seen map[string]bool // slots with a grant, while all grants are read
-	lost := false            // grants that Redis has lost, and that are not yet put back
-	for tries := 0; ; {
-		p, err := k.read(ctx, seen != nil)
-		if err != nil {
-			return err
-		}
-		if p.epoch != s.epoch || p.from < s.version { // the pages before are of another time
-			k.takeLocked(ctx, read.take())
-		}
-		switch {
-		case p.epoch == "!":
-			if _, _, err := k.change(ctx, "repair"); err != nil {
-				return err
-			}
-			if tries++; tries > 3 {
-				return errors.New("the keys in Redis do not fit together")
-			}
-			continue
-		case p.epoch == "" && len(k.slots) == 0:
-			s.epoch, s.version, s.loaded = "", 0, true
-			return nil
-		case p.epoch == "":
-			k.warnLost(ctx)
-			if err := k.restoreLocked(ctx, nil); err != nil {
-				return err
-			}
-			if tries++; tries > 3 || !k.aliveLocked() {
-				k.setLocked(k.emptyLocked(nil))
-				return nil
-			}
-			s.epoch, s.version = "", 0
-			continue
-		case p.from < s.version || p.epoch != s.epoch: // all grants come
-			if s.loaded && s.epoch != "" && seen == nil && (p.epoch != s.epoch || p.version < s.version) {
-				lost = true
-			}
-			seen = make(map[string]bool)
-			s.epoch = p.epoch
-		}
-		read.add(ctx, p)
-		s.version = p.last
-		if p.full {
-			continue
-		}
-		s.version = max(s.version, p.version)
-		changes := read.take()
-		for at, g := range changes {
-			if seen != nil {
-				seen[at] = g != nil
-			}
-		}
-		if seen != nil && !lost {
-			maps.Copy(changes, k.emptyLocked(seen)) // at once, so that the grants that are gone make room
-		}
-		k.takeLocked(ctx, changes)
-		if lost {
-			lost = false
-			k.warnLost(ctx)
-			if err := k.restoreLocked(ctx, seen); err != nil {
-				return err
-			}
-			continue
-		}
-		s.loaded = true
-		k.countLocked(p.grants)
-		return nil
 	}
 }
 
@@ -192,8 +102,8 @@ func (k *Keeper) aliveLocked() bool {
 	return false
 }
 
-// emptyLocked returns changes that remove the grants of all slots that are not in seen. mu must be held.
-func (k *Keeper) emptyLocked(seen map[string]bool) map[string]*limiter.Grant {
+// missingLocked returns changes that remove the grants of all slots that are not in seen. mu must be held.
+func (k *Keeper) missingLocked(seen map[string]bool) map[string]*limiter.Grant {
 	gone := make(map[string]*limiter.Grant)
 	for at := range k.slots {
 		if !seen[at] {

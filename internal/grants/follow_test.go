@@ -19,6 +19,9 @@ type slow struct {
 	broken int // number of the first grant of a page that has no answer; 0: none
 	slots  int // number of the first slot
 	given  []string
+
+	refused int // number of the next changes that fail
+	most    int // grants in one change
 }
 
 func newSlow(t *testing.T, grants int) *slow {
@@ -40,6 +43,11 @@ func (s *slow) Run(ctx context.Context, script string, _, args []string) ([]stri
 		return nil, ctx.Err()
 	}
 	if strings.Contains(script, "HSET") {
+		if s.refused > 0 {
+			s.refused--
+			return nil, errors.New("refused")
+		}
+		s.most = max(s.most, (len(args)-3)/3)
 		for i := 3; i < len(args); i += 3 {
 			s.given = append(s.given, args[i])
 		}

@@ -1,0 +1,148 @@
+package grants
+
+import (
+	"context"
+	"errors"
+	"maps"
+
+	"github.com/weirproxy/weir/pkg/limiter"
+)
+
+// Epochs in an answer of the script sync that say something else.
+const (
+	emptyEpoch  = ""  // Redis has nothing
+	brokenEpoch = "!" // some of the keys are lost
+)
+
+// look is one look at Redis: a page after the other, until there are no more changes. Usually the pages have the changes after the known
+// version. The first page of another epoch, or of an older version, begins a resync, which reads all grants. mu of the Keeper must be held
+// in all methods.
+type look struct {
+	*Keeper
+	pages   *pages          // pages whose changes are not in force yet
+	seen    map[string]bool // slots with a grant, during a resync; else nil
+	lost    bool            // Redis has lost grants that are not put back yet
+	repairs int             // attempts to put keys or grants back
+}
+
+// maxRepairs is a number of attempts in one look. Somebody may delete keys again and again.
+const maxRepairs = 3
+
+// followLocked reads changes until there are no more. After an error the changes that were read are in force, and the next look begins
+// where this one began. mu must be held.
+func (k *Keeper) followLocked(ctx context.Context) error {
+	s, l := k.shared, &look{Keeper: k, pages: newPages(k.options.Logger)}
+	epoch, version := s.epoch, s.version
+	for {
+		done, err := l.next(ctx)
+		if err != nil {
+			l.take(ctx)
+			if s.loaded { // else the grants of the first pages need no second look
+				s.epoch, s.version = epoch, version
+			}
+		}
+		if done || err != nil {
+			return err
+		}
+	}
+}
+
+// next reads a page, and reports whether the look has come to its end.
+func (l *look) next(ctx context.Context) (done bool, err error) {
+	s := l.shared
+	p, err := l.read(ctx, l.seen != nil)
+	if err != nil {
+		return false, err
+	}
+	restarts := p.epoch != s.epoch || p.from < s.version
+	if restarts { // the pages before are of another time
+		l.take(ctx)
+	}
+	switch {
+	case p.epoch == brokenEpoch:
+		return false, l.repair(ctx)
+	case p.epoch == emptyEpoch:
+		return l.refill(ctx)
+	case restarts:
+		l.resync(p)
+	}
+	l.pages.add(ctx, p)
+	s.version = p.last
+	if p.full {
+		return false, nil
+	}
+	s.version = max(s.version, p.version)
+	return l.finish(ctx, p)
+}
+
+// take puts the changes of the pages in force.
+func (l *look) take(ctx context.Context) { l.takeLocked(ctx, l.pages.take()) }
+
+// repair makes the keys in Redis fit together again.
+func (l *look) repair(ctx context.Context) error {
+	if _, _, err := l.change(ctx, "repair"); err != nil {
+		return err
+	}
+	if l.repairs++; l.repairs > maxRepairs {
+		return errors.New("the keys in Redis do not fit together")
+	}
+	return nil
+}
+
+// refill puts all known grants into a Redis that has nothing. The look is over if there is no grant that Redis could take.
+func (l *look) refill(ctx context.Context) (done bool, err error) {
+	s := l.shared
+	if len(l.slots) == 0 {
+		s.epoch, s.version, s.loaded = emptyEpoch, 0, true
+		return true, nil
+	}
+	l.warnLost(ctx)
+	if err := l.restoreLocked(ctx, nil); err != nil {
+		return false, err
+	}
+	if l.repairs++; l.repairs > maxRepairs || !l.aliveLocked() {
+		l.setLocked(l.missingLocked(nil))
+		return true, nil
+	}
+	s.epoch, s.version = emptyEpoch, 0
+	return false, nil
+}
+
+// resync begins to read all grants with a first page.
+func (l *look) resync(first *page) {
+	s := l.shared
+	if s.loaded && s.epoch != emptyEpoch && l.seen == nil && (first.epoch != s.epoch || first.version < s.version) {
+		l.lost = true
+	}
+	l.seen = make(map[string]bool)
+	s.epoch = first.epoch
+}
+
+// finish puts the changes in force when there are no more pages. The look goes on if grants had to be put back: others may have changed
+// these slots meanwhile.
+func (l *look) finish(ctx context.Context, last *page) (done bool, err error) {
+	changes := l.pages.take()
+	if l.seen != nil {
+		l.see(changes)
+	}
+	l.takeLocked(ctx, changes)
+	if l.lost {
+		l.lost = false
+		l.warnLost(ctx)
+		return false, l.restoreLocked(ctx, l.seen)
+	}
+	l.shared.loaded = true
+	l.countLocked(last.grants)
+	return true, nil
+}
+
+// see notes the slots of a resync. Grants that Redis does not have any more end with the changes, so that they make room, unless they are
+// about to be put back.
+func (l *look) see(changes map[string]*limiter.Grant) {
+	for at, g := range changes {
+		l.seen[at] = g != nil
+	}
+	if !l.lost {
+		maps.Copy(changes, l.missingLocked(l.seen))
+	}
+}

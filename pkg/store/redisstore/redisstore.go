@@ -98,27 +98,8 @@ func New(o Options) (*Store, error) {
 
 // newStore is New with another way to connect.
 func newStore(o Options, connect func(redisconn.Target) connection) (*Store, error) {
-	var errs []error
-	if o.Logger == nil {
-		errs = append(errs, errors.New("logger: must not be nil"))
-	}
-	target, err := o.Target.parse()
+	target, seconds, err := o.parse()
 	if err != nil {
-		errs = append(errs, fmt.Errorf("target: %w", err))
-	}
-	var seconds redisconn.Target
-	if o.Seconds != nil {
-		if seconds, err = o.Seconds.parse(); err != nil {
-			errs = append(errs, fmt.Errorf("target of limits of a second: %w", err))
-		}
-	}
-	if o.Timeout < 0 {
-		errs = append(errs, fmt.Errorf("timeout: %v: must be more than 0", o.Timeout))
-	}
-	if j := o.Counters.Jitter; j < 0 || j > MaxJitter {
-		errs = append(errs, fmt.Errorf("jitter of counters: %v: must be 0s to %v", j, MaxJitter))
-	}
-	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
 	script, err := readScript()
@@ -154,6 +135,29 @@ func newStore(o Options, connect func(redisconn.Target) connection) (*Store, err
 	}
 	s.start(o.CountFleet)
 	return s, nil
+}
+
+// parse returns the targets, or all mistakes in the options, joined. Without Seconds the second target is zero.
+func (o *Options) parse() (target, seconds redisconn.Target, err error) {
+	var errs []error
+	if o.Logger == nil {
+		errs = append(errs, errors.New("logger: must not be nil"))
+	}
+	if target, err = o.Target.parse(); err != nil {
+		errs = append(errs, fmt.Errorf("target: %w", err))
+	}
+	if o.Seconds != nil {
+		if seconds, err = o.Seconds.parse(); err != nil {
+			errs = append(errs, fmt.Errorf("target of limits of a second: %w", err))
+		}
+	}
+	if o.Timeout < 0 {
+		errs = append(errs, fmt.Errorf("timeout: %v: must be more than 0", o.Timeout))
+	}
+	if j := o.Counters.Jitter; j < 0 || j > MaxJitter {
+		errs = append(errs, fmt.Errorf("jitter of counters: %v: must be 0s to %v", j, MaxJitter))
+	}
+	return target, seconds, errors.Join(errs...)
 }
 
 // start starts the queues, the outbox and the count of the fleet, which run until Close.

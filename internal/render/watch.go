@@ -140,10 +140,18 @@ func watchedLimitText(d *adminv1.WatchedDescriptor, l *adminv1.WatchedLimit) str
 	if l.GetLimit().GetBurst() != l.GetLimit().GetRequestsPerUnit() {
 		text += fmt.Sprintf(" with a burst of %d", l.GetLimit().GetBurst())
 	}
-	if hits := d.GetHits(); hits != 1 {
+	if d.GetOverride() {
+		text += " by override"
+	}
+	hits := d.GetHits()
+	if hits != 1 {
 		text = fmt.Sprintf("%d hits, ", hits) + text
 	}
-	if !l.GetAllowed() {
+	switch {
+	case l.GetAllowed():
+	case hits > int64(l.GetLimit().GetBurst()):
+		text += ", these hits never pass"
+	default:
 		text += ", retry after " + l.GetRetryAfter().AsDuration().Round(time.Millisecond).String()
 	}
 	switch s := l.GetSource(); s {

@@ -38,6 +38,8 @@ func TestWatchedRequestsAreAlignedLines(t *testing.T) {
 			fmt.Sprintf(limit, true, 7, 0, "lease", 10, 1) + fmt.Sprintf(limit, false, 0, 30, "remembered denial", 12, 86400) + `}
 		 descriptors { outcome: OUTCOME_UNMATCHED hits: 1 entries { key: "pathh" value: "/cart" } nearest_miss { why: "key \"pathh\": this level has path" } }`,
 		`domain: "edge" descriptors { outcome: OUTCOME_OK hits: 1 rule: "model" file: "r.yaml" line: 1 entries { key: "model" } limits { allowed: true remaining: 1 source: "without redis" grant: "g1" limit { requests_per_unit: 2 burst: 2 } } }`,
+		`domain: "edge" descriptors { outcome: OUTCOME_OVER_LIMIT hits: 13 override: true entries { key: "o" } ` + fmt.Sprintf(limit, false, 12, 2, "memory", 12, 60) + `}
+		 descriptors { outcome: OUTCOME_OVER_LIMIT hits: 1 entries { key: "ban" } limits { retry_after { seconds: 9 } limit { period { seconds: 60 } } } }`,
 		`domain: "edge" descriptors { outcome: OUTCOME_UNLIMITED hits: 1 rule: "free" file: "x" entries { key: "free" value: "" } }`,
 		`domain: "" error: "rate limit domain must not be empty"`,
 	} {
@@ -45,9 +47,11 @@ func TestWatchedRequestsAreAlignedLines(t *testing.T) {
 	}
 	want := `TIME                      OUTCOME      DOMAIN  DESCRIPTOR                  RULE                        RESULT
 2026-11-23T04:05:06.007Z  ok           edge    path=/cart                  path=/cart rules.yaml:3     9 left of 10 per 1m, in 41µs
-2026-11-23T04:05:06.007Z  over_limit   edge    path="/a b",client=c1       path,client rules.yaml:7    5 hits, 0 left of 10 per 1d with a burst of 12, retry after 30s, by remembered denial, in 41µs
+2026-11-23T04:05:06.007Z  over_limit   edge    'path=/a b,client=c1'       path,client rules.yaml:7    5 hits, 0 left of 10 per 1d with a burst of 12, retry after 30s, by remembered denial, in 41µs
 2026-11-23T04:05:06.007Z  unmatched    edge    pathh=/cart                 -                           key "pathh": this level has path, in 41µs
 2026-11-23T04:05:06.007Z  ok           edge    model=                      model r.yaml:1              1 left of 2 at once, without redis, grant g1, in 41µs
+2026-11-23T04:05:06.007Z  over_limit   edge    o=                          -                           13 hits, 12 left of 10 per 1m with a burst of 12 by override, these hits never pass, in 41µs
+2026-11-23T04:05:06.007Z  over_limit   edge    ban=                        -                           0 left of 0 per 1m, these hits never pass, in 41µs
 2026-11-23T04:05:06.007Z  unlimited    edge    free=                       free x                      in 41µs
 2026-11-23T04:05:06.007Z  failed       -       -                           -                           rate limit domain must not be empty, in 41µs
 `

@@ -26,12 +26,13 @@ type event struct {
 
 // descriptor is one descriptor of an event.
 type descriptor struct {
-	entries []descriptors.Entry
-	hits    int64
-	outcome adminv1.Outcome
-	rule    *descriptors.Rule // nil when nothing matched
-	limits  []limit
-	grant   *limiter.Grant // of the deciding limit, or without limits; nil for none
+	entries  []descriptors.Entry
+	hits     int64
+	outcome  adminv1.Outcome
+	rule     *descriptors.Rule // nil when nothing matched
+	limits   []limit
+	grant    *limiter.Grant // of the deciding limit, or without limits; nil for none
+	override bool           // the limit came with the descriptor
 }
 
 // limit is one limit that was charged.
@@ -105,7 +106,7 @@ func newEvent(o *limiter.Observed, is size) *event {
 		out.entries = entries[from:len(entries):len(entries)]
 		if o.Err == nil {
 			s := &o.Verdict.Statuses[i]
-			out.hits, out.outcome, out.rule, out.grant = s.Hits, outcome(o.Verdict, i), s.Rule, s.Grant
+			out.hits, out.outcome, out.rule, out.grant, out.override = s.Hits, outcome(o.Verdict, i), s.Rule, s.Grant, s.Overridden
 			first := len(limits)
 			for c := range o.Verdict.Charged(i) {
 				limits = append(limits, limit{t.addBytes(c.Key), kept(s.Rule, c.Limit), c.Decision, c.Source, c.Grant})

@@ -142,6 +142,7 @@ func (e *encoder) descriptor(d *descriptor, told bool, miss *adminv1.NearestMiss
 	if d.grant != nil {
 		e.text(9, d.grant.ID) // grant
 	}
+	e.flag(10, d.override) // override
 	return nil
 }
 

@@ -53,7 +53,7 @@ func anyEvent(t *rapid.T, known *descriptors.Rules) *event {
 		told:      rapid.Bool().Draw(t, "told"),
 	}
 	for range rapid.IntRange(0, 4).Draw(t, "descriptors") {
-		d := descriptor{hits: rapid.Int64().Draw(t, "hits"), outcome: adminv1.Outcome(rapid.Int32Range(0, 9).Draw(t, "outcome")), rule: rule.Draw(t, "rule"), grant: grant.Draw(t, "grant")}
+		d := descriptor{hits: rapid.Int64().Draw(t, "hits"), outcome: adminv1.Outcome(rapid.Int32Range(0, 9).Draw(t, "outcome")), rule: rule.Draw(t, "rule"), grant: grant.Draw(t, "grant"), override: rapid.Bool().Draw(t, "override")}
 		for range rapid.IntRange(0, 4).Draw(t, "entries") {
 			d.entries = append(d.entries, descriptors.Entry{Key: text.Draw(t, "key"), Value: text.Draw(t, "value")})
 		}
@@ -82,7 +82,7 @@ func plain(rules func() *descriptors.Rules, events []*event, leftOut, lost uint6
 		r := &adminv1.WatchedRequest{At: timestamppb.New(e.begun), Took: durationpb.New(e.took), Domain: valid(e.domain), OverLimit: e.overLimit, Error: valid(e.failure)}
 		for i := range e.descriptors {
 			d := &e.descriptors[i]
-			one := &adminv1.WatchedDescriptor{Hits: d.hits, Outcome: d.outcome, NearestMiss: nearest(rules, e, d), Grant: id(d.grant)}
+			one := &adminv1.WatchedDescriptor{Hits: d.hits, Outcome: d.outcome, NearestMiss: nearest(rules, e, d), Grant: id(d.grant), Override: d.override}
 			for _, entry := range d.entries {
 				one.Entries = append(one.Entries, &adminv1.Entry{Key: valid(entry.Key), Value: valid(entry.Value)})
 			}

@@ -188,8 +188,9 @@ func TestAWatcherKeepsTheNumbersOfAnOverride(t *testing.T) {
 			f.ask("edge", "path=/cart")
 		}
 		for i, r := range next(t, w).GetRequests() {
-			if got := r.GetDescriptors()[0].GetLimits()[0].GetLimit().GetRequestsPerUnit(); got != uint32(5+i) {
-				t.Errorf("request %d: got a limit of %d, want %d", i, got, 5+i)
+			d := r.GetDescriptors()[0]
+			if got := d.GetLimits()[0].GetLimit().GetRequestsPerUnit(); got != uint32(5+i) || !d.GetOverride() {
+				t.Errorf("request %d: got a limit of %d, override %v; want an override of %d", i, got, d.GetOverride(), 5+i)
 			}
 		}
 	})

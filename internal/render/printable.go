@@ -75,9 +75,13 @@ func appendUnicode(dst []byte, unit rune) []byte {
 // maxShownEntries is the most entries of a descriptor that a line for people shows.
 const maxShownEntries = 16
 
-// EntriesText returns entries as commands take them, such as "path=/search,client_id=c1", and printable. A text with a space, a quote, a
-// backslash or a comma is quoted. The end of many entries is cut off.
+// EntriesText returns entries as an argument of a command, such as "path=/search,client_id=c1", and printable. An argument that a shell would
+// change is in single quotes. No command takes an empty key, a text that is not printable, or one that is too long to show. Such a text is in
+// double quotes, escaped as in Go. The end of many entries is cut off.
 func EntriesText(entries []*adminv1.Entry) string {
+	if argument, ok := entriesArgument(entries); ok {
+		return argument
+	}
 	var parts []string
 	for i, e := range entries {
 		if i == maxShownEntries {
@@ -89,6 +93,29 @@ func EntriesText(entries []*adminv1.Entry) string {
 	return strings.Join(parts, ",")
 }
 
+// inShell are the characters that a shell changes, or ends a word at.
+const inShell = " \t\"'\\$&;|<>()`*?[]{}#~!^"
+
+// entriesArgument returns entries as an argument, if there is one that can be shown.
+func entriesArgument(entries []*adminv1.Entry) (argument string, ok bool) {
+	if len(entries) > maxShownEntries {
+		return "", false
+	}
+	value := strings.NewReplacer(`\`, `\\`, `,`, `\,`)
+	key := strings.NewReplacer(`\`, `\\`, `,`, `\,`, `=`, `\=`)
+	var parts []string
+	for _, e := range entries {
+		if e.GetKey() == "" || Printable(e.GetKey()) != e.GetKey() || Printable(e.GetValue()) != e.GetValue() {
+			return "", false
+		}
+		parts = append(parts, key.Replace(e.GetKey())+"="+value.Replace(e.GetValue()))
+	}
+	if argument = strings.Join(parts, ","); strings.ContainsAny(argument, inShell) {
+		argument = "'" + strings.ReplaceAll(argument, "'", `'\''`) + "'"
+	}
+	return argument, true
+}
+
 // entryPart returns a key or a value, quoted where it could be read in another way.
 func entryPart(text string, key bool) string {
 	odd := " ,\"\\"
@@ -96,7 +123,7 @@ func entryPart(text string, key bool) string {
 		odd += "="
 	}
 	shown := Printable(text)
-	if shown == text && !strings.ContainsAny(text, odd) {
+	if shown == text && !strings.ContainsAny(text, odd) && (text != "" || !key) {
 		return text
 	}
 	if len(text) <= maxShown {

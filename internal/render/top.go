@@ -62,7 +62,7 @@ func topKey(k *limiter.TopKey) *adminv1.TopKey {
 		Used: k.Used, Remaining: k.Remaining, Current: k.Current, Cut: k.Cut,
 	}
 	if r := k.Rule; r != nil {
-		out.File, out.Line = r.File, uint32(r.Line)
+		out.File, out.Line, out.ShadowMode = r.File, uint32(r.Line), r.Shadow && k.Override == nil
 	}
 	for _, e := range k.Entries {
 		out.Entries = append(out.Entries, &adminv1.Entry{Key: strings.ToValidUTF8(e.Key, "\uFFFD"), Value: strings.ToValidUTF8(e.Value, "\uFFFD")})
@@ -94,8 +94,12 @@ func TopText(r *adminv1.ListTopKeysResponse) string {
 		if k.GetCurrent() {
 			idle = "in " + k.GetResetAfter().AsDuration().Round(time.Second).String()
 		}
-		fmt.Fprintf(w, "%s\t%s\t%.0f%%\t%s\t%s\t\n", numberWithError(k.GetHits(), k.GetHitsError()),
-			numberWithError(k.GetDenied(), k.GetDeniedError()), 100*k.GetUsed(), left, idle)
+		used := fmt.Sprintf("%.0f%%", 100*k.GetUsed())
+		if k.GetLimit() != nil && k.GetLimit().GetRequestsPerUnit() == 0 { // a ban has nothing to use
+			used = "-"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t\n", numberWithError(k.GetHits(), k.GetHitsError()),
+			numberWithError(k.GetDenied(), k.GetDeniedError()), used, left, idle)
 	}
 	_ = w.Flush() // to memory
 	lines := strings.SplitAfter(b.String(), "\n")
@@ -126,11 +130,13 @@ func topKeyText(k *adminv1.TopKey) string {
 	if k.GetCut() {
 		return safe(k.GetKey())
 	}
-	var entries []string
-	for _, e := range k.GetEntries() {
-		entries = append(entries, e.GetKey()+"="+e.GetValue())
+	text := safe(k.GetDomain()) + " " + EntriesText(k.GetEntries()) + "  " + LimitText(k.GetLimit())
+	if k.GetShadowMode() {
+		text += ", shadow mode"
 	}
-	text := safe(k.GetDomain()) + " " + safe(strings.Join(entries, ",")) + "  " + LimitText(k.GetLimit())
+	if k.GetOverride() != nil {
+		text += ", by override"
+	}
 	if k.GetFile() != "" {
 		text += " (" + Place(k.GetFile(), k.GetLine()) + ")"
 	}

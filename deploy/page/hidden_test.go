@@ -135,7 +135,8 @@ func free(t *testing.T, w *weir, path string) int {
 	return taken
 }
 
-// awaitPoint waits for a point of the history after an instant, and returns the instant of the point. Both are milliseconds since 1970.
+// awaitPoint waits for a point of the history after an instant, and for one more. The result is the instant of the first. Both are
+// milliseconds since 1970.
 func awaitPoint(t *testing.T, w *weir, after float64) float64 {
 	t.Helper()
 	for end := time.Now().Add(within); ; time.Sleep(200 * time.Millisecond) {
@@ -163,8 +164,10 @@ func awaitPoint(t *testing.T, w *weir, after float64) float64 {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n := len(history.Points); n > 0 && history.Points[n-1].T > after {
-			return history.Points[n-1].T
+		for i, p := range history.Points {
+			if p.T > after && i < len(history.Points)-1 { // the state of now brings the last point anyway
+				return p.T
+			}
 		}
 	}
 }

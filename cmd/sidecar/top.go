@@ -3,9 +3,13 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/weirproxy/weir/internal/render"
@@ -56,7 +60,7 @@ key. DENIED has the hits that only a limit in shadow mode denied, too. USED, LEF
 			}
 			request.Order, request.Window = order, durationpb.New(window)
 			if once || output == outputJSON || !isTerminal(cmd.OutOrStdout()) {
-				return writeTop(cmd, server, output, &request, "")
+				return writeTop(cmd, server, output, &request, func(text string) string { return text })
 			}
 			return redrawTop(cmd, server, &request, every)
 		},
@@ -75,15 +79,15 @@ key. DENIED has the hits that only a limit in shadow mode denied, too. USED, LEF
 	return cmd
 }
 
-// writeTop writes the top keys of a running sidecar once, behind a text.
-func writeTop(cmd *cobra.Command, server, output string, request *adminv1.ListTopKeysRequest, before string) error {
+// writeTop writes the top keys of a running sidecar once, as show makes them of the table.
+func writeTop(cmd *cobra.Command, server, output string, request *adminv1.ListTopKeysRequest, show func(table string) string) error {
 	answer, err := ask(cmd, server, func(ctx context.Context, c adminv1.AdminServiceClient) (*adminv1.ListTopKeysResponse, error) {
 		return c.ListTopKeys(ctx, request)
 	})
 	if err != nil {
 		return err
 	}
-	return writeAnswer(cmd.OutOrStdout(), output, answer, before+render.TopText(answer))
+	return writeAnswer(cmd.OutOrStdout(), output, answer, show(render.TopText(answer)))
 }
 
 // clearScreen moves to the upper left corner and clears the screen.
@@ -91,10 +95,18 @@ const clearScreen = "\x1b[H\x1b[2J"
 
 // redrawTop draws the top keys again and again, until the command's context ends. A sidecar that answers no more is a line of text.
 func redrawTop(cmd *cobra.Command, server string, request *adminv1.ListTopKeysRequest, every time.Duration) error {
+	show := func(table string) string {
+		if f, ok := cmd.OutOrStdout().(*os.File); ok {
+			if columns, rows, err := term.GetSize(int(f.Fd())); err == nil { // anew each time: a window changes
+				table = fit(table, columns, rows)
+			}
+		}
+		return clearScreen + table
+	}
 	ticks := time.NewTicker(every)
 	defer ticks.Stop()
 	for first := true; ; first = false {
-		if err := writeTop(cmd, server, outputText, request, clearScreen); err != nil {
+		if err := writeTop(cmd, server, outputText, request, show); err != nil {
 			if first || cmd.Context().Err() != nil {
 				return err
 			}
@@ -106,4 +118,21 @@ func redrawTop(cmd *cobra.Command, server string, request *adminv1.ListTopKeysRe
 		case <-ticks.C:
 		}
 	}
+}
+
+// fit cuts a text to the size of a terminal, in columns and rows. Lines that wrap, or too many, would push the first ones off the screen. The last
+// row stays free for the cursor. A size of 0 is not known.
+func fit(text string, columns, rows int) string {
+	lines := strings.SplitAfter(strings.TrimSuffix(text, "\n"), "\n")
+	if rows > 1 && len(lines) > rows-1 {
+		lines = lines[:rows-1]
+	}
+	for i, line := range lines {
+		line = strings.TrimSuffix(line, "\n")
+		if columns > 0 && utf8.RuneCountInString(line) > columns {
+			line = string([]rune(line)[:columns-1]) + "…"
+		}
+		lines[i] = line + "\n"
+	}
+	return strings.Join(lines, "")
 }

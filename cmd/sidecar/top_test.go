@@ -82,3 +82,20 @@ func TestTopShowsWhoHasTheMostHits(t *testing.T) {
 		}
 	}
 }
+
+func TestTopFitsItsTerminal(t *testing.T) {
+	const table = "tracked\nHITS  KEY\n   9  éé€€ab\n   1  b\n"
+	for _, test := range []struct {
+		columns, rows int
+		want          string
+	}{
+		{0, 0, table},
+		{12, 5, table},
+		{11, 4, "tracked\nHITS  KEY\n   9  éé€€…\n"},
+		{1, 2, "…\n"},
+	} {
+		if got := fit(table, test.columns, test.rows); got != test.want {
+			t.Errorf("%d columns, %d rows: got %q; want %q", test.columns, test.rows, got, test.want)
+		}
+	}
+}

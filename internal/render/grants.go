@@ -132,8 +132,15 @@ func givesText(g *adminv1.Grant) string {
 	text := "unlimited"
 	switch gives := g.GetGives().(type) {
 	case *adminv1.Grant_RequestsPerUnit:
-		if text = fmt.Sprintf("%d requests per period", gives.RequestsPerUnit); gives.RequestsPerUnit == 0 {
+		switch n := gives.RequestsPerUnit; {
+		case n == 0:
 			text = "nothing: the key is blocked"
+		case strings.HasSuffix(g.GetKey(), "#concurrency"):
+			text = fmt.Sprintf("%d at once", n)
+		case n == 1:
+			text = "1 request per period"
+		default:
+			text = fmt.Sprintf("%d requests per period", n)
 		}
 		if g.GetBurst() > 0 {
 			text += fmt.Sprintf(", burst %d", g.GetBurst())

@@ -78,6 +78,9 @@ type Grantable struct {
 // matches the entries, or when no limit of the rule has the grant's Limit. Other errors wrap [ErrInvalidGrant].
 func (l *Limiter) Grantable(g *Grant) (Grantable, error) {
 	rule, entries := target(l.current.Load().rules, g)
+	if rule == nil && l.current.Load().rules.Domain(g.Domain) == nil {
+		return Grantable{}, fmt.Errorf("%w: domain %q has no rules", ErrNotGrantable, g.Domain)
+	}
 	if rule == nil {
 		return Grantable{}, fmt.Errorf("%w: no rule with a limit matches these entries", ErrNotGrantable)
 	}

@@ -296,5 +296,10 @@ func TestGrantableRefuses(t *testing.T) {
 				t.Errorf("%s: got %v, want %q", c.name, err, c.want)
 			}
 		}
+		stray := grant("g", "tenant=a", requests(1))
+		stray.Domain = "egde"
+		if _, err := g.Grantable(stray); !errors.Is(err, limiter.ErrNotGrantable) || !strings.HasSuffix(err.Error(), `domain "egde" has no rules`) {
+			t.Errorf("a domain without rules: got %v", err)
+		}
 	})
 }

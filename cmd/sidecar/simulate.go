@@ -70,8 +70,12 @@ requests count that pass under its rules.`,
 				return err
 			}
 			excess := r.Exceeds(maxDenied.part)
+			denied := "denied"
+			if len(against) > 0 {
+				denied = "newly denied" // other denials do not count
+			}
 			for _, e := range excess {
-				cmd.PrintErrf("%s: %s of the requests are denied, more than --max-denied %s\n", e.Where, percent(e.Part), maxDenied.String())
+				cmd.PrintErrf("%s: %s of the requests are %s, more than --max-denied %s\n", e.Where, percent(e.Part), denied, maxDenied.String())
 			}
 			if len(excess) > 0 {
 				return reported(exitNone)

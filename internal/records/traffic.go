@@ -80,8 +80,11 @@ func Open(ctx context.Context, paths []string, stdin io.Reader) (*Traffic, error
 // filesOf returns the files of a path, in the order of their names.
 func filesOf(path string) ([]string, error) {
 	info, err := os.Stat(path)
-	if err != nil || !info.IsDir() {
-		return []string{path}, err
+	if err != nil {
+		return nil, err
+	}
+	if !info.IsDir() {
+		return []string{path}, nil
 	}
 	var files []string
 	all, err := os.ReadDir(path)

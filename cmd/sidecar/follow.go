@@ -60,10 +60,12 @@ func (f *followFlags) follow(cmd *cobra.Command, request *adminv1.WatchRequest, 
 	defer context.AfterFunc(ctx, cancel)() // a second signal ends the process, which may wait for a pipe that nobody reads
 	request.MaxPerSecond = f.perSecond
 	stream, err := adminv1.NewAdminServiceClient(conn).Watch(ctx, request)
+	began := false
 	if err == nil {
-		_, err = stream.Header()
+		header, failure := stream.Header()
+		began, err = header != nil, failure // without a header the call has failed, and Recv says why
 	}
-	if err == nil {
+	if began && err == nil {
 		if f.duration > 0 {
 			timer := time.AfterFunc(f.duration, cancel)
 			defer timer.Stop()

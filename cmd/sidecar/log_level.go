@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"math"
 
 	"github.com/spf13/cobra"
 
@@ -47,7 +48,7 @@ logged at warn. The sidecar logs the change.`,
 			if err != nil {
 				return err
 			}
-			text := fmt.Sprintf("level    %s\ndenials  %v per second\n", answer.GetLevel(), answer.GetDenialsPerSecond())
+			text := fmt.Sprintf("level    %s\ndenials  %s\n", answer.GetLevel(), rateText(answer.GetDenialsPerSecond()))
 			return writeAnswer(cmd.OutOrStdout(), output, answer, text)
 		},
 	}
@@ -55,4 +56,18 @@ logged at warn. The sidecar logs the change.`,
 	cmd.Flags().StringVar(&denials, "denials", "", "denied requests to log, such as 1/s or 10/m; 0 = none")
 	cmd.Flags().StringVar(&output, "output", outputText, "text|json")
 	return cmd
+}
+
+// rateText words a rate, in the first unit of --denials that makes a whole number of it.
+func rateText(perSecond float64) string {
+	for _, unit := range []struct {
+		name    string
+		seconds float64
+	}{{"second", 1}, {"minute", 60}, {"hour", 3600}} {
+		n := math.Round(perSecond * unit.seconds)
+		if math.Abs(perSecond*unit.seconds-n) < 1e-9*n || perSecond == 0 {
+			return fmt.Sprintf("%.0f per %s", n, unit.name)
+		}
+	}
+	return fmt.Sprintf("%v per second", perSecond)
 }

@@ -109,7 +109,7 @@ func meantFlag(flags *pflag.FlagSet, err error) string {
 func arguments(min, max int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < min || max >= 0 && len(args) > max {
-			return usage("%s: got %d arguments, must be %s", cmd.Name(), len(args), what)
+			return usage("%s: got %s, must be %s", cmd.Name(), count(len(args), "argument"), what)
 		}
 		return nil
 	}

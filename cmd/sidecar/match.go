@@ -45,7 +45,7 @@ sidecar (--server), which also knows its counts. Nothing is charged. Exit code 3
 				before = 1
 			}
 			if len(args) <= before {
-				return usage("%s: got %d arguments, must be PATH… DOMAIN DESCRIPTOR…", cmd.Name(), len(args))
+				return usage("%s: got %s, must be PATH… DOMAIN DESCRIPTOR…", cmd.Name(), count(len(args), "argument"))
 			}
 			first := len(args) - 1 // of the descriptors
 			for first > before && strings.Contains(args[first-1], "=") {

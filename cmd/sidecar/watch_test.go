@@ -139,6 +139,9 @@ func TestWatchRefusesNonsense(t *testing.T) {
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("watch %s: got %v; want %s", args, err, want)
 		}
+		if want != "" && strings.Contains(out.String(), "TIME") {
+			t.Errorf("watch %s: got %q before the error; want nothing, as no watch began", args, out.String())
+		}
 	}
 }
 
@@ -154,7 +157,7 @@ func TestLogLevelChangesTheLogOfARunningSidecar(t *testing.T) {
 		return out.String()
 	}
 	for _, c := range []struct{ args, want string }{
-		{"", "level    info\ndenials  0.1 per second\n"},
+		{"", "level    info\ndenials  6 per minute\n"},
 		{"debug --denials=1000/s", "level    debug\ndenials  1000 per second\n"},
 		{"warn", "level    warn\ndenials  1000 per second\n"},
 		{"loud", `level: "loud": must be debug, info, warn or error`},

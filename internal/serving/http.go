@@ -15,13 +15,24 @@ import (
 // maxHeaderBytes bounds the headers of a request. net/http adds 4 KiB. In the memory of a request headers take ten times as much.
 const maxHeaderBytes = 12 << 10
 
+// pageServer is a server of pages. A drain waits at most a second for clients with half a head.
+type pageServer struct {
+	*http.Server
+	heads connections.Heads
+}
+
+// Shutdown answers the requests whose head has come, and ends the server. The errors are the errors of [http.Server.Shutdown].
+func (s *pageServer) Shutdown(ctx context.Context) error { return s.heads.Shutdown(ctx, s.Server) }
+
 // newHTTP returns a server of pages, for HTTP/1.1 alone: without TLS no browser asks for HTTP/2.
-func (p *process) newHTTP(pages http.Handler) *http.Server {
+func (p *process) newHTTP(pages http.Handler) *pageServer {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
-	return &http.Server{
+	s := &pageServer{}
+	s.Server = &http.Server{
 		Handler:           reported(pages),
 		ConnContext:       withConn,
+		ConnState:         s.heads.Note,
 		Protocols:         protocols,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second, // with the body
@@ -30,6 +41,7 @@ func (p *process) newHTTP(pages http.Handler) *http.Server {
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(p.config.Logger.Handler(), slog.LevelWarn),
 	}
+	return s
 }
 
 // connKey is the key of a connection in the context of its requests.

@@ -174,3 +174,31 @@ func trickle(c io.ReadWriteCloser, begin, each string) {
 		_, err = io.WriteString(c, each)
 	}
 }
+
+// A client with half a head must not make a drain of the pages use its whole timeout.
+func TestHalfAHeadDelaysNoDrainOfPages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := process{config: &Config{Logger: slog.New(slog.DiscardHandler)}}
+		s := p.newHTTP(http.NotFoundHandler())
+		l := bufconn.Listen(1 << 10)
+		ended := make(chan error, 1)
+		go func() { ended <- s.Serve(l) }()
+		conn, err := l.DialContext(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		begun := time.Now()
+		if err := s.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(begun); took > 2*time.Second {
+			t.Errorf("the shutdown took %v, want 2 s at most", took)
+		}
+		<-ended
+	})
+}

@@ -45,7 +45,7 @@ func (p *process) serve(ctx context.Context, signals *signals) error {
 	for _, run := range p.background {
 		all.Go(func() error { return run(background) })
 	}
-	var pages []*http.Server
+	var pages []*pageServer
 	for _, l := range listeners {
 		if l.of.grpc != nil {
 			all.Go(func() error { return l.of.grpc(l.Listener) })
@@ -74,7 +74,7 @@ func (p *process) serve(ctx context.Context, signals *signals) error {
 }
 
 // shutdown drains and stops every server within the drain timeout. When the timeout or forceStop ends, it cancels requests in flight.
-func (p *process) shutdown(stop, forceStop context.Context, pages []*http.Server) {
+func (p *process) shutdown(stop, forceStop context.Context, pages []*pageServer) {
 	timeout, logger := p.config.DrainTimeout, p.config.Logger
 	ctx, cancel := context.WithTimeoutCause(forceStop, timeout, errors.New("the drain timeout is over"))
 	defer cancel()
@@ -124,7 +124,7 @@ func awaitQuiet(ctx context.Context, last func() time.Time) {
 }
 
 // finish stops every server when its requests in flight are done, or when ctx ends.
-func (p *process) finish(ctx context.Context, pages []*http.Server) {
+func (p *process) finish(ctx context.Context, pages []*pageServer) {
 	var finishing sync.WaitGroup
 	finishing.Go(p.server.GracefulStop)
 	for _, page := range pages {

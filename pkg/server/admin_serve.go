@@ -69,6 +69,7 @@ func (s *Server) newAdmin() error {
 	s.page = &http.Server{
 		Handler:           s.recoverHTTP(marked(limitTimes(http.MaxBytesHandler(p, int64(s.options.MaxRequestBytes))))),
 		ConnContext:       withConn,
+		ConnState:         s.heads.Note,
 		Protocols:         protocols,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second, // with the body

@@ -30,6 +30,8 @@ func TestAnUnfinishedHandshakeDelaysNoDrain(t *testing.T) {
 		"admin: half a frame":              {false, true, http2.ClientPreface + "\x00\x00"},
 		"admin: a frame without payload":   {false, true, http2.ClientPreface + "\x00\x00\x06\x04\x00\x00\x00\x00\x00"},
 		"requests: half a first frame":     {false, false, http2.ClientPreface + "\x00\x00\x06\x04\x00\x00\x00\x00\x00"},
+		"admin: half a method":             {false, true, "G"},
+		"admin: half a head":               {false, true, "GET / HTTP/1.1\r\nHost: x\r\n"},
 		"admin with TLS: nothing":          {true, true, ""},
 		"admin with TLS: half a record":    {true, true, "\x16\x03\x01"},
 	} {

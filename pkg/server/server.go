@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
 
+	"github.com/weirproxy/weir/internal/connections"
 	"github.com/weirproxy/weir/internal/laneserver"
 	adminpage "github.com/weirproxy/weir/internal/page"
 	"github.com/weirproxy/weir/internal/watch"
@@ -39,7 +40,8 @@ type Server struct {
 	lane     *laneserver.Server // nil: grpc alone
 	others   func()             // serves the other methods of lane, once
 	admin    *grpc.Server
-	page     *http.Server // on the listeners of admin
+	page     *http.Server      // on the listeners of admin
+	heads    connections.Heads // of page
 	denials  denials
 	hub      *watch.Hub // of the watchers
 	people   *adminpage.Page
@@ -143,7 +145,7 @@ func (s *Server) GracefulStop() {
 	}
 	stopping.Go(s.admin.GracefulStop)
 	s.service.bound.Drain()
-	stopping.Go(func() { _ = s.page.Shutdown(context.Background()) }) // Close ends the wait
+	stopping.Go(func() { _ = s.heads.Shutdown(context.Background(), s.page) }) // Close ends the wait
 	stopping.Wait()
 	s.denials.close()
 }

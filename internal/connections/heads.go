@@ -1,0 +1,80 @@
+package connections
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// headTime is the time that a drain leaves to clients of HTTP/1 for the rest of their first heads.
+const headTime = time.Second
+
+// Heads notes the connections of an [http.Server] that have not sent the whole head of a first request. [http.Server.Shutdown] waits up to
+// five seconds for these connections, and then does not answer them. The zero value is ready. All methods are safe for concurrent use.
+type Heads struct {
+	mu         sync.Mutex            // guards the rest
+	incomplete map[net.Conn]struct{} // nil: no connection yet
+	whole      chan struct{}         // closed when incomplete becomes empty; nil: nobody waits
+	over       bool                  // a drain waits no longer
+}
+
+// Note is for [http.Server.ConnState].
+func (h *Heads) Note(c net.Conn, state http.ConnState) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case state != http.StateNew:
+		delete(h.incomplete, c)
+		if h.whole != nil && len(h.incomplete) == 0 {
+			close(h.whole)
+			h.whole = nil
+		}
+	case h.over:
+		_ = c.Close() // the server reports the end
+	default:
+		if h.incomplete == nil {
+			h.incomplete = make(map[net.Conn]struct{})
+		}
+		h.incomplete[c] = struct{}{}
+	}
+}
+
+// Shutdown waits until all first heads are complete, at most a second, and closes the connections that are left. Then it shuts the server
+// down, as [http.Server.Shutdown] does, with its errors. So each request whose head has come is answered. The server must call Note, and
+// cannot be used again.
+func (h *Heads) Shutdown(ctx context.Context, s *http.Server) error {
+	if whole := h.await(); whole != nil {
+		late := time.NewTimer(headTime)
+		defer late.Stop()
+		select {
+		case <-whole:
+		case <-late.C:
+		case <-ctx.Done():
+		}
+	}
+	h.close()
+	return s.Shutdown(ctx)
+}
+
+// await returns a channel that is closed when all first heads are complete, or nil if they are.
+func (h *Heads) await() <-chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.incomplete) == 0 {
+		return nil
+	}
+	h.whole = make(chan struct{})
+	return h.whole
+}
+
+// close closes connections without a whole head, also later ones.
+func (h *Heads) close() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.over = true
+	for c := range h.incomplete {
+		_ = c.Close() // the server reports the end
+	}
+}

@@ -213,6 +213,7 @@ func writeSkipped(out io.Writer, r *suggest.Result) {
 		{r.Skipped.Probes, "hits 0"},
 		{r.Skipped.Holders, "a rule with hold"},
 		{r.Skipped.Unlimited, "an unlimited rule"},
+		{r.Skipped.Banned, "a ban (a limit of 0)"},
 		{r.Skipped.Tabled, "numbers in a table"},
 		{r.Skipped.Untracked, "no room for its key: a larger --max-keys counts more"},
 	} {

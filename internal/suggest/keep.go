@@ -22,6 +22,8 @@ func (c *Collector) kept() (all []*Shape) {
 			s.why = "unlimited"
 		case rule.Holds():
 			s.why = "hits of a rule with hold are not counted"
+		case bans(rule):
+			s.why = "a ban: the limit is 0"
 		}
 		for _, l := range rule.Limits {
 			s.Limits = append(s.Limits, Limit{Requests: l.Requests, Burst: l.Burst, Period: l.Period, Now: l.Requests, of: l})

@@ -21,6 +21,37 @@ func TestASuggestedBurstIsAtLeastTheHitsOfASecond(t *testing.T) {
 	}
 }
 
+// A pasted suggestion lifts no ban.
+func TestABanStays(t *testing.T) {
+	const rules = `
+domain: edge
+descriptors:
+- {key: bad, rate_limit: {unit: day, requests_per_unit: 0}}
+- {key: two, rate_limits: [{unit: second, requests_per_unit: 9}, {algorithm: token_bucket, unit: day, requests_per_unit: 0}]}
+`
+	o := Options{Rules: load(t, rules)}
+	traffic := []*records.Record{record(0, 1, "bad", "x"), record(time.Second, 1, "two", "x"), record(2*time.Second, 1, "two", "y")}
+	r, documents := suggestions(t, o, Goal{Keys: 1, Unit: descriptors.Minute}, traffic)
+	want := `domain: edge
+descriptors:
+  # stays as in rules0.yaml:4: a ban: the limit is 0
+  - key: bad
+    rate_limit: {unit: day, requests_per_unit: 0}
+  # stays as in rules0.yaml:5: a ban: the limit is 0
+  - key: two
+    rate_limits:
+      - {unit: second, requests_per_unit: 9}
+      - {algorithm: token_bucket, unit: day, requests_per_unit: 0}
+`
+	if documents[0] != want {
+		t.Errorf("got\n%s\nwant\n%s", documents[0], want)
+	}
+	if len(r.Shapes) != 0 || r.Skipped.Banned != 3 {
+		t.Errorf("%d suggestions, %d banned; want 0 and 3", len(r.Shapes), r.Skipped.Banned)
+	}
+	load(t, documents...)
+}
+
 // Requests that are not counted meet their rules in the suggestion too.
 func TestRulesThatAreNotCountedStay(t *testing.T) {
 	const rules = `

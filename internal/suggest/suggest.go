@@ -58,6 +58,7 @@ type Skipped struct {
 	Probes    uint64 `json:"probes"`
 	Holders   uint64 `json:"holders"`   // begins and ends of holders: their hits in flight need another count
 	Unlimited uint64 `json:"unlimited"` // of rules that let all pass
+	Banned    uint64 `json:"banned"`    // of rules that deny all
 	Tabled    uint64 `json:"tabled"`    // with numbers of their own in a table
 	Untracked uint64 `json:"untracked"` // of keys or shapes beyond the bound
 }
@@ -134,12 +135,20 @@ func (c *Collector) Add(r *records.Record) {
 		case tabled(rule, d.Entries):
 			c.skipped.Tabled++
 			continue
+		case bans(rule):
+			c.skipped.Banned++
+			continue
 		}
 		s := c.shape(r.Request.Domain, rule, d.Entries)
 		if s == nil || !c.hit(s, r, d) {
 			c.skipped.Untracked++
 		}
 	}
+}
+
+// bans reports whether a rule denies every hit: one of its limits is 0. rule may be nil.
+func bans(rule *descriptors.Rule) bool {
+	return rule != nil && slices.ContainsFunc(rule.Limits, func(l descriptors.Limit) bool { return l.Requests == 0 })
 }
 
 // tabled reports whether a table has numbers for a descriptor. rule may be nil.

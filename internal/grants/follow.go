@@ -69,15 +69,21 @@ func (k *Keeper) warnLost(ctx context.Context) {
 		slog.Int("known", len(k.slots)))
 }
 
-// restoreLocked puts the grants back that Redis does not have: those not in seen. mu must be held.
-func (k *Keeper) restoreLocked(ctx context.Context, seen map[string]bool) error {
+// restoreLocked puts the grants back that Redis has lost: grants of slots that are not in seen, and grants in place of older ones. older has
+// the IDs of these by slot. mu must be held.
+func (k *Keeper) restoreLocked(ctx context.Context, seen map[string]bool, older map[string]string) error {
 	var args []string
 	now := time.Now()
 	for at, g := range k.slots {
-		if seen[at] || !g.Until.After(now) {
+		id, replaces := older[at]
+		if seen[at] && !replaces || !g.Until.After(now) {
 			continue
 		}
-		if args = append(args, item(at, g)...); len(args) >= 3*pageSize {
+		first := ""
+		if replaces {
+			first = begins(id)
+		}
+		if args = append(append(args, item(at, g)...), first); len(args) >= 4*pageSize {
 			if _, _, err := k.change(ctx, "restore", args...); err != nil {
 				return err
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"time"
 
 	"github.com/weirproxy/weir/pkg/limiter"
 )
@@ -19,10 +20,11 @@ const (
 // in all methods.
 type look struct {
 	*Keeper
-	pages   *pages          // pages whose changes are not in force yet
-	seen    map[string]bool // slots with a grant, during a resync; else nil
-	lost    bool            // Redis has lost grants that are not put back yet
-	repairs int             // attempts to put keys or grants back
+	pages   *pages            // pages whose changes are not in force yet
+	seen    map[string]bool   // slots with a grant, during a resync; else nil
+	lost    bool              // Redis has lost grants that are not put back yet
+	older   map[string]string // while lost: the IDs of grants by slot, each older than the grant that is known here
+	repairs int               // attempts to put keys or grants back
 }
 
 // maxRepairs is a number of attempts in one look. Somebody may delete keys again and again.
@@ -76,7 +78,30 @@ func (l *look) next(ctx context.Context) (done bool, err error) {
 }
 
 // take puts the changes of the pages in force.
-func (l *look) take(ctx context.Context) { l.takeLocked(ctx, l.pages.take()) }
+func (l *look) take(ctx context.Context) {
+	changes := l.pages.take()
+	l.keepNewer(changes)
+	l.takeLocked(ctx, changes)
+}
+
+// keepNewer drops changes to an older grant than the known one, if Redis has lost grants. The clocks of the processes that gave them decide.
+func (l *look) keepNewer(changes map[string]*limiter.Grant) {
+	if !l.lost {
+		return
+	}
+	now := time.Now()
+	for at, g := range changes {
+		known := l.slots[at]
+		if g == nil || known == nil || known.ID == g.ID || !known.Given.After(g.Given) || !known.Until.After(now) {
+			continue
+		}
+		if l.older == nil {
+			l.older = make(map[string]string)
+		}
+		l.older[at] = g.ID
+		delete(changes, at)
+	}
+}
 
 // repair makes the keys in Redis fit together again.
 func (l *look) repair(ctx context.Context) error {
@@ -97,14 +122,14 @@ func (l *look) refill(ctx context.Context) (done bool, err error) {
 		return true, nil
 	}
 	l.warnLost(ctx)
-	if err := l.restoreLocked(ctx, nil); err != nil {
+	if err := l.restoreLocked(ctx, nil, nil); err != nil {
 		return false, err
 	}
 	if l.repairs++; l.repairs > maxRepairs || !l.aliveLocked() {
 		l.setLocked(l.missingLocked(nil))
 		return true, nil
 	}
-	s.epoch, s.version = emptyEpoch, 0
+	s.epoch, s.version, l.lost = emptyEpoch, 0, true // others may have put older grants back
 	return false, nil
 }
 
@@ -125,11 +150,13 @@ func (l *look) finish(ctx context.Context, last *page) (done bool, err error) {
 	if l.seen != nil {
 		l.see(changes)
 	}
+	l.keepNewer(changes)
 	l.takeLocked(ctx, changes)
 	if l.lost {
-		l.lost = false
+		older := l.older
+		l.lost, l.older = false, nil
 		l.warnLost(ctx)
-		return false, l.restoreLocked(ctx, l.seen)
+		return false, l.restoreLocked(ctx, l.seen, older)
 	}
 	l.shared.loaded = true
 	l.countLocked(last.grants)

@@ -111,7 +111,7 @@ func TestManyLostGrantsArePutBackInParts(t *testing.T) {
 		p.mu.Lock()
 		s.epoch, s.values, s.refused = "two", s.values[:1], 1
 		p.mu.Unlock()
-		time.Sleep(2 * syncEvery)
+		time.Sleep(3 * syncEvery) // two looks
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if n := len(s.given); n != 3*pageSize-1 || s.most > pageSize {

@@ -26,7 +26,8 @@ var scripts embed.FS
 // about twice a second, with one short script. No message can be lost, and a failover changes nothing.
 //
 // An epoch is a text that Redis gets with the first grant. Another epoch, or an older version, says that Redis lost data, as after a restart
-// without persistence. The processes then restore the grants that they know. A grant that has changed since is not restored.
+// without persistence. The processes then restore the grants that they know. A grant that was revoked since, or replaced by a later one, is
+// not restored.
 type shared struct {
 	redis   Redis
 	epoch   string      // "": unknown
@@ -82,6 +83,9 @@ func item(at string, g *limiter.Grant) []string {
 	return []string{at, strconv.FormatInt(g.Until.UnixMilli()+1, 10), string(encode(g))} // the end, rounded up
 }
 
+// begins returns the first bytes of the JSON of a grant.
+func begins(id string) string { return fmt.Sprintf(`{"id":%q`, id) }
+
 // value reads the value of a slot.
 func value(text string) (*limiter.Grant, error) {
 	_, line, _ := strings.Cut(text, " ")
@@ -106,7 +110,7 @@ func (k *Keeper) giveSharedLocked(ctx context.Context, at string, g *limiter.Gra
 
 // revokeSharedLocked ends a grant in Redis. mu must be held.
 func (k *Keeper) revokeSharedLocked(ctx context.Context, at string, g *limiter.Grant) error {
-	outcome, _, err := k.change(ctx, "end", at, fmt.Sprintf(`{"id":%q`, g.ID))
+	outcome, _, err := k.change(ctx, "end", at, begins(g.ID))
 	if err != nil {
 		return err
 	}

@@ -303,7 +303,7 @@ func TestRedisForgetsEndedGrants(t *testing.T) {
 	for i := 0; i < 13_000; i += 500 {
 		var args []string
 		for n := i; n < i+500; n++ {
-			args = append(args, fmt.Sprint("slot", n), strconv.FormatInt(time.Now().Add(-time.Minute).UnixMilli(), 10), "{}")
+			args = append(args, fmt.Sprint("slot", n), strconv.FormatInt(time.Now().Add(-time.Minute).UnixMilli(), 10), "{}", "")
 		}
 		if _, _, err := a.change(t.Context(), "restore", args...); err != nil {
 			t.Fatal(err)
@@ -359,7 +359,7 @@ func TestManyGrantsInRedis(t *testing.T) {
 		g.ID, g.Given, g.Rule = newID(), time.Now(), "tenant"
 		a.slots[slot(fmt.Sprintf("4:edge|6:tenant=%d:%d", len(strconv.Itoa(i)), i), "")] = &g
 	}
-	if err := a.restoreLocked(t.Context(), nil); err != nil {
+	if err := a.restoreLocked(t.Context(), nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	clear(a.slots)

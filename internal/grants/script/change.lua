@@ -2,7 +2,8 @@
 -- ARGV has the change, the epoch of an empty Redis, and the most grants, and then one of these rows.
 --   give     slot, until, JSON                   gives a grant, in place of the one in the slot.
 --   end      slot, the first bytes of the JSON   ends the grant in the slot if the JSON begins like that.
---   restore  slot, until, JSON, …                gives grants in slots that have never changed in this epoch.
+--   restore  slot, until, JSON, start, …         gives grants in slots that have never changed in this epoch. With a start, gives the grant
+--                                                if the JSON in the slot begins like that.
 --   repair                                       begins a new epoch with the grants that are left, if some of the keys are lost.
 -- Instants are Unix milliseconds. The answer is ok, full or unknown, and the value that was in the slot or "".
 if redis.replicate_commands then redis.replicate_commands() end -- Redis before version 7 needs this call to write after TIME
@@ -68,8 +69,12 @@ elseif ARGV[1] == 'end' then
     answer = {'unknown', ''}
   end
 elseif ARGV[1] == 'restore' then
-  for i = 4, #ARGV, 3 do
-    if has < most and not redis.call('HGET', grants, ARGV[i]) then
+  for i = 4, #ARGV, 4 do
+    local was, start = redis.call('HGET', grants, ARGV[i]), ARGV[i + 3]
+    local json = was and string.match(was, '^%d+ (.*)$')
+    if start ~= '' and json and string.sub(json, 1, #start) == start then
+      put(ARGV[i], ARGV[i + 1] .. ' ' .. ARGV[i + 2])
+    elseif start == '' and not was and has < most then
       put(ARGV[i], ARGV[i + 1] .. ' ' .. ARGV[i + 2])
       has = has + 1
     end

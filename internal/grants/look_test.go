@@ -44,9 +44,10 @@ func TestALookEndsWhenARepairDoesNotHelp(t *testing.T) {
 				})
 				p.mu.Lock()
 				err := p.followLocked(t.Context())
+				got := repairs
 				p.mu.Unlock()
-				if err == nil || !strings.Contains(err.Error(), c.reason) || repairs != c.repairs {
-					t.Errorf("after %d repairs: %v; want %s after %d", repairs, err, c.reason, c.repairs)
+				if err == nil || !strings.Contains(err.Error(), c.reason) || got != c.repairs {
+					t.Errorf("after %d repairs: %v; want %s after %d", got, err, c.reason, c.repairs)
 				}
 				time.Sleep(2 * syncEvery)
 				p.wantLimit(t, "a", 5)
@@ -97,6 +98,8 @@ func TestGrantsEndInARedisThatKeepsNone(t *testing.T) {
 		})
 		time.Sleep(2 * syncEvery)
 		p.wantLimit(t, "a", 2)
+		p.mu.Lock()
+		defer p.mu.Unlock()
 		if restores != maxRepairs+1 {
 			t.Errorf("the grants were put back %d times, want %d", restores, maxRepairs+1)
 		}

@@ -93,6 +93,16 @@ func (o *output) lock(ctx context.Context) error {
 	return err
 }
 
+// try makes and removes a file, as a lock that was there before says nothing about the directory.
+func (o *output) try() error {
+	path := filepath.Join(o.options.Dir, fileName(time.Now()))
+	file, err := o.files.create(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(file.Close(), o.files.remove(path))
+}
+
 // write writes some lines of requests.
 func (o *output) write(lines []byte, requests int) {
 	if o.file == nil && !o.open() {

@@ -28,6 +28,9 @@ type Options struct {
 	HashValues []string // keys of entries whose values are hashed
 	Salt       []byte   // of the hashes, at least MinSalt bytes; nil: random bytes, new ones for each Recorder
 	Logger     *slog.Logger
+
+	// Writable lets NewRecorder fail if the directory cannot be written. Without it NewRecorder logs the error, and Run tries again.
+	Writable bool
 }
 
 // Recorder writes requests to files. All methods are safe for concurrent use.
@@ -55,8 +58,8 @@ var _ limiter.Observer = (*Recorder)(nil)
 // bufferBytes is the size of each of the two buffers. About 50000 requests fit.
 const bufferBytes = 4 << 20
 
-// NewRecorder locks the directory. The errors are an option out of bounds, and another process that records there. A directory that cannot
-// be used goes to the log, and Run tries again.
+// NewRecorder locks the directory. The errors are an option out of bounds, another process that records there, and with Options.Writable a
+// directory that cannot be written. Without Options.Writable such a directory goes to the log, and Run tries again.
 func NewRecorder(ctx context.Context, o Options) (*Recorder, error) {
 	return newRecorder(ctx, o, system{})
 }
@@ -78,9 +81,18 @@ func newRecorder(ctx context.Context, o Options, f files) (*Recorder, error) {
 		filling: make([]byte, 0, bufferBytes),
 		spare:   make([]byte, 0, bufferBytes),
 	}
-	if err := r.out.lock(ctx); errors.Is(err, lockfile.ErrHeld) {
+	err := r.out.lock(ctx)
+	if errors.Is(err, lockfile.ErrHeld) {
 		return nil, fmt.Errorf("%s: another process records there: %w", o.Dir, err)
-	} else if err != nil {
+	}
+	if err == nil && o.Writable {
+		err = r.out.try()
+	}
+	switch {
+	case err != nil && o.Writable:
+		r.out.unlockDir()
+		return nil, fmt.Errorf("%s: cannot record there: %w", o.Dir, err)
+	case err != nil:
 		r.out.fail(err, 0)
 	}
 	return r, nil

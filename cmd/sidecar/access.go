@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"net"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
@@ -27,8 +29,20 @@ func addAccess(cmd *cobra.Command) {
 // that gRPC allows by default.
 const maxAnswer = 256 << 20
 
+// serverAddress accepts host:port, as [grpc.NewClient] would take 443 for a missing port.
+func serverAddress(s string) error {
+	host, port, err := net.SplitHostPort(strings.TrimPrefix(s, "dns:///"))
+	if err != nil || port == "" || strings.Contains(host, "/") {
+		return usage("--server: %q: must be host:port, such as %s or [::1]:8082", s, defaultServer)
+	}
+	return nil
+}
+
 // connect returns a connection to the admin service, with the token and the certificates of the flags of addAccess. The caller closes it.
 func connect(cmd *cobra.Command, server string) (*grpc.ClientConn, error) {
+	if err := serverAddress(server); err != nil {
+		return nil, err
+	}
 	flag := func(name string) string { return cmd.Flag(name).Value.String() }
 	options := []grpc.DialOption{grpc.WithNoProxy(), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer))}
 	files := certificates.Files{

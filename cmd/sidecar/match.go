@@ -69,7 +69,7 @@ sidecar (--server), which also knows its counts. Nothing is charged. Exit code 3
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
-	flags.StringVar(&server, "server", "", "ask the admin service at this `address`, such as "+defaultServer)
+	flags.StringVar(&server, "server", "", "ask the admin service at this `address`, host:port, such as "+defaultServer)
 	addAccess(cmd)
 	flags.Uint32Var(&hits, "hits", 1, "hits to ask for; 0 asks for the remaining hits")
 	flags.StringVar(&settings, "config", "", "settings `file` whose rules under domains are used too")

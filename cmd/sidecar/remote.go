@@ -54,7 +54,7 @@ func newReset() *cobra.Command {
 
 // addServer adds the flag that says which sidecar to ask.
 func addServer(cmd *cobra.Command, server *string) {
-	cmd.Flags().StringVar(server, "server", defaultServer, "`address` of the admin service, host:port")
+	cmd.Flags().StringVar(server, "server", defaultServer, "`address` of the admin service, host:port; the port is needed")
 	addAccess(cmd)
 }
 

@@ -2,6 +2,7 @@ package connections
 
 import (
 	"bufio"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -28,7 +29,9 @@ func serveSlowly(t *testing.T, h *Heads) (s *http.Server, connect func(sent stri
 	go func() { ended <- s.Serve(l) }()
 	t.Cleanup(func() {
 		_ = s.Close()
-		<-ended
+		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+			t.Errorf("the server ended with %v", err)
+		}
 	})
 	return s, func(sent string) net.Conn {
 		c, err := l.DialContext(t.Context())

@@ -2,6 +2,7 @@ package serving
 
 import (
 	"bufio"
+	"errors"
 	"io"
 	"log/slog"
 	"net/http"
@@ -199,6 +200,8 @@ func TestHalfAHeadDelaysNoDrainOfPages(t *testing.T) {
 		if took := time.Since(begun); took > 2*time.Second {
 			t.Errorf("the shutdown took %v, want 2 s at most", took)
 		}
-		<-ended
+		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+			t.Errorf("the server ended with %v", err)
+		}
 	})
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
+	"github.com/weirproxy/weir/pkg/store"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
@@ -84,6 +85,7 @@ func explanation(d *descriptors.Domain, entries []descriptors.Entry, e *limiter.
 			RetryAfter: durationpb.New(l.Decision.RetryAfter),
 			ResetAfter: durationpb.New(l.Decision.ResetAfter),
 			Grant:      Grant(nil, l.Grant),
+			Source:     Source(l.Source),
 			Never:      !l.Decision.Allowed && e.Status.Hits > int64(l.Limit.Capacity()),
 		}
 		if l.Hold != nil {
@@ -93,6 +95,22 @@ func explanation(d *descriptors.Domain, entries []descriptors.Entry, e *limiter.
 		out.Limits = append(out.Limits, explained)
 	}
 	return out
+}
+
+// Source returns the source of a decision in words.
+func Source(s store.Source) string {
+	switch s {
+	case store.Asked:
+		return "redis"
+	case store.Lease:
+		return "lease"
+	case store.Memory:
+		return "remembered denial"
+	case store.Without:
+		return "without redis"
+	default: // a store in memory alone says nothing
+		return "memory"
+	}
 }
 
 // step returns a step of the search as a message.

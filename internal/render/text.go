@@ -144,16 +144,36 @@ func remarks(e *adminv1.DescriptorExplanation) string {
 	return ": " + strings.Join(all, ", ")
 }
 
-// stateText returns the decision of a limit on the hits of the request.
+// stateText returns the decision of a limit on the hits of the request, and the source.
 func stateText(l *adminv1.LimitExplanation) string {
+	idle := "idle after " + waitText(l.GetResetAfter().AsDuration()) + sourceText(l.GetSource())
 	if l.GetAllowed() {
-		return fmt.Sprintf("allowed, %d left after that, idle after %v", l.GetRemaining(), l.GetResetAfter().AsDuration())
+		return fmt.Sprintf("allowed, %d left after that, %s", l.GetRemaining(), idle)
 	}
-	pass := fmt.Sprintf("the same hits pass in %v", l.GetRetryAfter().AsDuration())
+	pass := "the same hits pass in " + waitText(l.GetRetryAfter().AsDuration())
 	if l.GetNever() {
 		pass = "the same hits never pass"
 	}
-	return fmt.Sprintf("denied, %d left, %s, idle after %v", l.GetRemaining(), pass, l.GetResetAfter().AsDuration())
+	return fmt.Sprintf("denied, %d left, %s, %s", l.GetRemaining(), pass, idle)
+}
+
+// sourceText returns the source of a decision behind a comma; "" for the usual sources.
+func sourceText(source string) string {
+	switch source {
+	case "", "memory", "redis":
+		return ""
+	case "without redis":
+		return ", " + source
+	}
+	return ", by " + Printable(source)
+}
+
+// waitText returns a wait in whole milliseconds, rounded up: the hits of a request that waits less would not pass.
+func waitText(d time.Duration) string {
+	if rest := d % time.Millisecond; rest > 0 {
+		d += time.Millisecond - rest
+	}
+	return d.String()
 }
 
 // periodText returns a period without the units that are zero: "1m", "7d".

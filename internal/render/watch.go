@@ -152,15 +152,9 @@ func watchedLimitText(d *adminv1.WatchedDescriptor, l *adminv1.WatchedLimit) str
 	case hits > int64(l.GetLimit().GetBurst()):
 		text += ", these hits never pass"
 	default:
-		text += ", retry after " + l.GetRetryAfter().AsDuration().Round(time.Millisecond).String()
+		text += ", retry after " + waitText(l.GetRetryAfter().AsDuration())
 	}
-	switch s := l.GetSource(); s {
-	case "", "memory", "redis": // the usual ones
-	case "without redis":
-		text += ", " + s
-	default:
-		text += ", by " + s
-	}
+	text += sourceText(l.GetSource())
 	if l.GetGrant() != "" {
 		text += ", grant " + Printable(l.GetGrant())
 	}

@@ -38,6 +38,7 @@ func TestADecisionSaysItsSource(t *testing.T) {
 				t.Fatal(err)
 			}
 			if v.Statuses[0].Source == want {
+				explained(t, l, r, want)
 				return
 			}
 		}
@@ -54,4 +55,20 @@ func TestADecisionSaysItsSource(t *testing.T) {
 	check("slots from", store.Without, 100_000)
 	check("slots to", store.Without, 1)
 	check("hot", store.Without, 1_000_000)
+}
+
+// explained checks that Explain says the source of the counts too. Explain asks Redis where a request is denied from memory, and about
+// holders.
+func explained(t *testing.T, l *limiter.Limiter, r *limiter.Request, want store.Source) {
+	t.Helper()
+	if want == store.Memory {
+		want = store.Asked
+	}
+	all, err := l.Explain(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := all[0].Limits[0].Source; got != want {
+		t.Errorf("%v: Explain says %q, want %q", r.Descriptors[0].Entries, got, want)
+	}
 }

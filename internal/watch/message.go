@@ -11,7 +11,6 @@ import (
 
 	"github.com/weirproxy/weir/internal/render"
 	"github.com/weirproxy/weir/pkg/descriptors"
-	"github.com/weirproxy/weir/pkg/store"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
@@ -163,28 +162,12 @@ func (e *encoder) limit(l *limit, told bool) error {
 	e.duration(5, l.decision.RetryAfter)                                                  // retry_after
 	e.duration(6, l.decision.ResetAfter)                                                  // reset_after
 	if told {
-		e.text(7, source(l.source)) // source
+		e.text(7, render.Source(l.source)) // source
 	}
 	if l.grant != nil {
 		e.text(8, l.grant.ID) // grant
 	}
 	return nil
-}
-
-// source returns the source of a decision in words.
-func source(s store.Source) string {
-	switch s {
-	case store.Asked:
-		return "redis"
-	case store.Lease:
-		return "lease"
-	case store.Memory:
-		return "remembered denial"
-	case store.Without:
-		return "without redis"
-	default: // a store in memory alone says nothing
-		return "memory"
-	}
 }
 
 // nearest returns the place where the search for a descriptor ended without a rule of its own; nil when there is such a rule.

@@ -95,7 +95,7 @@ func plain(rules func() *descriptors.Rules, events []*event, leftOut, lost uint6
 					RetryAfter: durationpb.New(l.decision.RetryAfter), ResetAfter: durationpb.New(l.decision.ResetAfter), Grant: id(l.grant),
 				}
 				if e.told {
-					limit.Source = source(l.source)
+					limit.Source = render.Source(l.source)
 				}
 				one.Limits = append(one.Limits, limit)
 			}

@@ -19,7 +19,8 @@ type LimitState struct {
 	Limit    descriptors.Limit
 	Key      string
 	Decision algorithms.Decision
-	Grant    *Grant // changed Limit; nil without a grant
+	Grant    *Grant       // changed Limit; nil without a grant
+	Source   store.Source // of Decision; zero where the store does not say
 
 	Hold    *store.Hold   // the holder of the descriptor as it is now, see Hold.Was; nil without one
 	Holders *LimitHolders // of the limit, the next one to run out alone; nil without a Hold
@@ -32,6 +33,7 @@ func (l *Limiter) Explain(ctx context.Context, r *Request) ([]Explanation, error
 	if err := l.prepare(l.current.Load(), r, &v); err != nil {
 		return nil, err
 	}
+	v.tellSource()
 	if err := l.store.Peek(ctx, v.charges, v.decisions); err != nil {
 		return nil, err
 	}
@@ -40,7 +42,7 @@ func (l *Limiter) Explain(ctx context.Context, r *Request) ([]Explanation, error
 		s := v.Statuses[i]
 		for n := s.charge; n < s.charge+s.count; n++ {
 			c := &v.charges[n]
-			state := LimitState{Limit: *v.charged[n], Key: string(c.Key), Decision: v.decisions[n], Grant: v.grantOf(n), Hold: c.Hold}
+			state := LimitState{Limit: *v.charged[n], Key: string(c.Key), Decision: v.decisions[n], Grant: v.grantOf(n), Hold: c.Hold, Source: v.states[n].Source}
 			if c.Hold != nil {
 				held, err := l.holders(ctx, c, v.charged[n], 1)
 				if err != nil {

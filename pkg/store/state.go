@@ -37,6 +37,13 @@ func (s Source) String() string {
 	return fmt.Sprintf("source(%d)", uint8(s))
 }
 
+// TellSource sets the source in the Left of a charge, which may be nil.
+func (c *Charge) TellSource(s Source) {
+	if c.Left != nil {
+		*c.Left = State{Source: s}
+	}
+}
+
 // TellTo passes the state on to the Left of a caller, which may be nil, if a store has told something.
 func (s *State) TellTo(left *State) {
 	if left != nil && (s.Now != 0 || s.Source != 0) {

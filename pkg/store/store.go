@@ -87,7 +87,8 @@ type Store interface {
 	// decided nothing. As far as the store can know it charged nothing then.
 	Take(ctx context.Context, charges []Charge, decisions []algorithms.Decision) (admitted bool, err error)
 
-	// Peek writes the decision that charges[i] alone would get now to decisions[i]. Peek charges nothing and creates nothing.
+	// Peek writes the decision that charges[i] alone would get now to decisions[i]. Peek charges nothing and creates nothing. A store that
+	// tells its source sets charges[i].Left.Source; the rest of Left means nothing then.
 	Peek(ctx context.Context, charges []Charge, decisions []algorithms.Decision) error
 
 	// Reset forgets the states of the charges' keys, so that the keys are full, and returns the number of states. Only Key,

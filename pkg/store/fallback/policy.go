@@ -18,9 +18,7 @@ func (s *Store) takeWithout(ctx context.Context, charges []store.Charge, decisio
 		s.metrics.without.Add(1)
 	}
 	for i := range charges {
-		if left := charges[i].Left; left != nil {
-			*left = store.State{Source: store.Without}
-		}
+		charges[i].TellSource(store.Without)
 	}
 	holds := store.Holds(charges)
 	if n.Allow+n.Deny > 0 && n.Local == 0 && !holds {
@@ -58,6 +56,9 @@ func (s *Store) peekWithout(ctx context.Context, charges []store.Charge, decisio
 			return fmt.Errorf("peek into the local store: %w", err)
 		}
 		w.part(charges, fleet)
+	}
+	for i := range charges {
+		charges[i].TellSource(store.Without)
 	}
 	s.patch(charges, decisions, fleet)
 	return nil

@@ -119,6 +119,7 @@ func (s *Store) peek(c *store.Charge, to *algorithms.Decision) bool {
 		return false
 	}
 	*to = k.peek(now, c.Hits)
+	c.TellSource(store.Lease)
 	return true
 }
 

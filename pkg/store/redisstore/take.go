@@ -61,6 +61,7 @@ func (s *Store) Peek(ctx context.Context, charges []store.Charge, decisions []al
 	for i, c := range calls {
 		decisions[i] = c.decisions[0]
 		c.tellHold(0, &charges[i])
+		charges[i].TellSource(store.Asked)
 		s.calls.Put(c)
 	}
 	return nil

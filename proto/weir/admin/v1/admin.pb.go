@@ -1060,7 +1060,9 @@ type LimitExplanation struct {
 	// The status of that holder.
 	HolderStatus HolderStatus `protobuf:"varint,10,opt,name=holder_status,json=holderStatus,proto3,enum=weir.admin.v1.HolderStatus" json:"holder_status,omitempty"`
 	// The grant whose numbers the limit has; absent without one.
-	Grant         *Grant `protobuf:"bytes,11,opt,name=grant,proto3" json:"grant,omitempty"`
+	Grant *Grant `protobuf:"bytes,11,opt,name=grant,proto3" json:"grant,omitempty"`
+	// The store that has these counts, in the words of WatchedLimit.source. During an outage "without redis": the sidecar has its own counts alone.
+	Source        string `protobuf:"bytes,12,opt,name=source,proto3" json:"source,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1170,6 +1172,13 @@ func (x *LimitExplanation) GetGrant() *Grant {
 		return x.Grant
 	}
 	return nil
+}
+
+func (x *LimitExplanation) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
 }
 
 // Step is the search for one entry of a descriptor among the rules of a domain.
@@ -4034,7 +4043,7 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x16\n" +
 	"\x06listed\x18\x03 \x01(\bR\x06listed\x12\x16\n" +
 	"\x06number\x18\x04 \x01(\x04R\x06number\x12/\n" +
-	"\aholders\x18\x05 \x03(\v2\x15.weir.admin.v1.HolderR\aholders\"\xe5\x03\n" +
+	"\aholders\x18\x05 \x03(\v2\x15.weir.admin.v1.HolderR\aholders\"\xfd\x03\n" +
 	"\x10LimitExplanation\x12*\n" +
 	"\x05limit\x18\x01 \x01(\v2\x14.weir.admin.v1.LimitR\x05limit\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x18\n" +
@@ -4049,7 +4058,8 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x06holder\x18\t \x01(\v2\x15.weir.admin.v1.HolderR\x06holder\x12@\n" +
 	"\rholder_status\x18\n" +
 	" \x01(\x0e2\x1b.weir.admin.v1.HolderStatusR\fholderStatus\x12*\n" +
-	"\x05grant\x18\v \x01(\v2\x14.weir.admin.v1.GrantR\x05grant\"\x88\x01\n" +
+	"\x05grant\x18\v \x01(\v2\x14.weir.admin.v1.GrantR\x05grant\x12\x16\n" +
+	"\x06source\x18\f \x01(\tR\x06source\"\x88\x01\n" +
 	"\x04Step\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12\x16\n" +

@@ -17,12 +17,8 @@ func (k *Keeper) audit(ctx context.Context, text string, g *limiter.Grant, more 
 
 // Attrs returns a grant as attributes of a log line.
 func Attrs(g *limiter.Grant) []slog.Attr {
-	entries := make([]string, len(g.Entries))
-	for i, e := range g.Entries {
-		entries[i] = harmless(e.Key + "=" + e.Value)
-	}
 	attrs := []slog.Attr{
-		slog.String("grant", g.ID), slog.String("domain", harmless(g.Domain)), slog.Any("entries", entries), slog.String("rule", g.Rule),
+		slog.String("grant", g.ID), slog.String("domain", harmless(g.Domain)), slog.String("descriptor", descriptor(g.Entries)), slog.String("rule", g.Rule),
 	}
 	if g.Limit != "" {
 		attrs = append(attrs, slog.String("limit", g.Limit))
@@ -39,6 +35,16 @@ func Attrs(g *limiter.Grant) []slog.Attr {
 		}
 	}
 	return append(attrs, slog.Time("until", g.Until), slog.String("reason", g.Reason), slog.String("by", g.By))
+}
+
+// descriptor returns entries in the form of an argument of commands, such as "path=/search,client_id=c1". Other log lines have that form too.
+func descriptor(entries []limiter.Entry) string {
+	value, key := strings.NewReplacer(`\`, `\\`, `,`, `\,`), strings.NewReplacer(`\`, `\\`, `,`, `\,`, `=`, `\=`)
+	parts := make([]string, len(entries))
+	for i, e := range entries {
+		parts[i] = harmless(key.Replace(e.Key) + "=" + value.Replace(e.Value))
+	}
+	return strings.Join(parts, ",")
 }
 
 // harmless returns a text with U+FFFD in place of each character that a terminal may obey when it shows the log.

@@ -161,7 +161,7 @@ func TestAGrantIsInForceUntilItEndsOrIsRevoked(t *testing.T) {
 			t.Errorf("the limiter still has %v", g)
 		}
 		for _, text := range []string{
-			`level=WARN msg="an operator gave a grant" grant=` + first.ID + ` domain=edge entries="[tenant=a]" rule=tenant requests=5 until=`,
+			`level=WARN msg="an operator gave a grant" grant=` + first.ID + ` domain=edge descriptor="tenant=a" rule=tenant requests=5 until=`,
 			`reason="a test" by=me key="4:edge|6:tenant=1:a#fixed_window/1m"`, "replaces=" + first.ID,
 			`msg="an operator revoked a grant" grant=` + second.ID, "revoked_by=you", `level=INFO msg="a grant has ended"`,
 		} {

@@ -4,6 +4,7 @@ package page
 
 import (
 	"fmt"
+	"net/http"
 	"os"
 	"strings"
 	"testing"
@@ -86,6 +87,12 @@ func TestAnEngineerSeesWhatIsWrong(t *testing.T) {
 		b.do(choose("#tail-form [name=outcome]", "over_limit"))
 		b.await("document.querySelectorAll('#tail-rows tr').length > 3 && [...document.querySelectorAll('#tail-rows .tag')].every(e => e.innerText === 'denied')")
 		b.awaitText("#tail-rows", "passes in")
+		for end := time.Now().Add(within); !strings.Contains(eval[string](b, "document.querySelector('#tail-rows').innerText"), "never passes, by 5 per second"); {
+			if time.Now().After(end) {
+				t.Fatal("the page does not say that hits above the burst never pass")
+			}
+			moreThanTheBurst(t, w) // again: other requests push a row out soon
+		}
 		b.do(choose("#tail-form [name=outcome]", "unmatched"))
 		b.awaitText("#tail-rows", "plan=silver,user=erin")
 		b.awaitText("#tail-rows", "this level has")
@@ -159,8 +166,22 @@ func TestTheStoreIsSeenToGoAndToComeBack(t *testing.T) {
 	b.awaitText("#verdict", "Redis does not answer")
 	b.awaitText("#verdict", "were decided without it")
 	b.await("document.body.dataset.level === 'bad' && document.querySelector('#verdict li').innerText.includes('Redis')")
+	b.do(fill("#explain-form [name=domain]", "shop"), fill("#explain-form [name=descriptors]", "path=/search,client_id=zoe"))
+	b.click("#explain-form button")
+	b.await("/left after that; idle after [\\d.]+ m?s, without redis/.test(document.querySelector('#explain-answer').innerText)")
 	if err := r.Restart(deadline(t)); err != nil {
 		t.Fatal(err)
 	}
 	b.awaitText("#verdict", "Redis answers")
+}
+
+// moreThanTheBurst asks for more hits than a limit ever has.
+func moreThanTheBurst(t *testing.T, w *weir) {
+	t.Helper()
+	r, err := http.Post("http://"+w.HTTP+"/json", "application/json", strings.NewReader(`{"domain": "shop", "hitsAddend": 11,
+		"descriptors": [{"entries": [{"key": "path", "value": "/search"}, {"key": "client_id", "value": "zoe"}]}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = r.Body.Close()
 }

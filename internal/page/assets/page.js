@@ -603,13 +603,15 @@ function requestRow(r, d) {
   const what = [];
   if (r.error) what.push(r.error);
   else if (miss) what.push(miss.why || 'no rule matched', miss.beside && miss.beside.length ? el('small', {}, 'this level has ' + miss.beside.join(', ')) : '');
-  else if (limit) what.push((limit.retryAfter && seconds(limit.retryAfter) ? 'passes in ' + time(seconds(limit.retryAfter)) + ', by ' : count(limit.remaining || 0) + ' left of ') + limitText(limit.limit), el('small', {}, [limit.source && (limit.source.startsWith('without') ? '' : 'by ') + limit.source, 'in ' + time(seconds(r.took)), limit.grant && 'grant ' + limit.grant].filter(Boolean).join(', ')));
+  else if (limit) what.push((never(limit, d.hits) ? 'never passes, by ' : limit.retryAfter && seconds(limit.retryAfter) ? 'passes in ' + time(seconds(limit.retryAfter)) + ', by ' : count(limit.remaining || 0) + ' left of ') + limitText(limit.limit), el('small', {}, [limit.source && sourceText(limit.source), 'in ' + time(seconds(r.took)), limit.grant && 'grant ' + limit.grant].filter(Boolean).join(', ')));
   return el('tr', {}, el('td', {}, el('time', {datetime: r.at}, clock(r.at))), el('td', {}, el('span', {class: 'tag ' + kind}, text)),
     el('th', {scope: 'row'}, el('code', {}, entriesText(d.entries) + times(d.hits)), el('small', {}, r.domain)),
     el('td', {}, d.rule || '–', d.file ? el('small', {}, near(d.file, d.line)) : ''), el('td', {}, what));
 }
 // times returns the hits beside a descriptor, nothing for one hit.
 const times = hits => Number(hits ?? 1) === 1 ? '' : ' × ' + hits;
+const never = (limit, hits) => !limit.allowed && Number(hits ?? 1) > (limit.limit.burst || 0);
+const sourceText = source => source.startsWith('without') ? source : 'by ' + source;
 function tailOnly(outcome) {
   $('tail-form').elements.outcome.value = outcome;
   tailSeen = true;
@@ -652,7 +654,7 @@ function explanation(domain, descriptor, d) {
     el('p', {}, r ? ['Rule ', el('b', {}, d.default ? 'default' : r.path), ' ', el('small', {}, near(r.file, r.line))] : 'No rule applies.'),
     (d.limits || []).map(l => el('dl', {class: 'facts'},
       el('dt', {}, 'Limit'), el('dd', {}, limitText(l.limit) + ', ' + l.limit.algorithm + (l.grant ? ' (by grant ' + l.grant.id + ': ' + l.grant.reason + ')' : '')),
-      el('dt', {}, 'Now'), el('dd', {class: l.allowed ? '' : 'warn'}, (l.allowed ? 'allowed, ' + count(l.remaining || 0) + ' left after that' : 'denied, ' + (l.never ? 'always: the limit never has so many hits' : 'the same hits pass in ' + time(seconds(l.retryAfter)))) + '; idle after ' + time(seconds(l.resetAfter))),
+      el('dt', {}, 'Now'), el('dd', {class: l.allowed ? '' : 'warn'}, (l.allowed ? 'allowed, ' + count(l.remaining || 0) + ' left after that' : 'denied, ' + (l.never ? 'always: the limit never has so many hits' : 'the same hits pass in ' + time(seconds(l.retryAfter)))) + '; idle after ' + time(seconds(l.resetAfter)) + (['memory', 'redis'].includes(l.source) ? '' : ', ' + sourceText(l.source))),
       el('dt', {}, 'Key'), el('dd', {}, el('code', {}, l.key)))),
     (d.limits || []).length ? el('p', {class: 'line'},
       el('button', {type: 'button', onclick: () => resetKey({domain, entries: descriptor.entries})}, 'Reset'),

@@ -35,7 +35,7 @@ func Grant(l *limiter.Limiter, g *limiter.Grant) *adminv1.Grant {
 	}
 	if l != nil {
 		target, err := l.Grantable(g)
-		if out.Key = target.Key; err != nil {
+		if out.Key, out.OtherKeys = target.Key, target.Others; err != nil {
 			out.WithoutEffect = err.Error()
 		}
 	}
@@ -109,6 +109,9 @@ func writeGrant(b *strings.Builder, g *adminv1.Grant) {
 		line("key", "without effect: "+Printable(g.GetWithoutEffect()))
 	case g.GetKey() != "":
 		line("key", Printable(g.GetKey()))
+		for _, key := range g.GetOtherKeys() {
+			line("key", Printable(key))
+		}
 	}
 	line("gives", givesText(g))
 	line("until", timeText(g.GetUntil()))

@@ -71,6 +71,7 @@ var (
 type Grantable struct {
 	Rule   *descriptors.Rule
 	Key    string              // of the first of the limits
+	Others []string            // the keys of the other limits
 	Limits []descriptors.Limit // with the numbers of the grant; the rule's own with GivesUnlimited
 }
 
@@ -100,8 +101,10 @@ func (l *Limiter) Grantable(g *Grant) (Grantable, error) {
 		if err != nil {
 			return Grantable{}, err
 		}
-		if out.Key == "" {
-			out.Key = string(rule.AppendKey(nil, g.Domain, entries, limit))
+		if key := string(rule.AppendKey(nil, g.Domain, entries, limit)); out.Key == "" {
+			out.Key = key
+		} else {
+			out.Others = append(out.Others, key)
 		}
 		out.Limits = append(out.Limits, changed)
 	}
@@ -109,8 +112,8 @@ func (l *Limiter) Grantable(g *Grant) (Grantable, error) {
 		return Grantable{}, fmt.Errorf("%w: limit: %q: rule %s has the limits %q", ErrNotGrantable, g.Limit, rule.Path, labels)
 	}
 	if g.Gives == GivesRequests && g.Requests > 0 && differ(out.Limits) {
-		return Grantable{}, fmt.Errorf("%w: requests: rule %s has several limits, and %d cannot be meant for each: must name one of %q, or give a factor",
-			ErrInvalidGrant, rule.Path, g.Requests, labels)
+		return Grantable{}, fmt.Errorf("%w: limit: %q: rule %s has several such limits: must be one of %q, or give a factor",
+			ErrInvalidGrant, g.Limit, rule.Path, labels)
 	}
 	return out, nil
 }

@@ -288,7 +288,7 @@ func TestGrantableRefuses(t *testing.T) {
 		}{
 			{"a rule without limits", "free=a", requests(1), "no rule with a limit matches"},
 			{"a name that is not there", "several=a", limiter.Grant{Gives: limiter.GivesRequests, Limit: "x"}, `rule several has the limits ["fixed_window/1s" "fixed_window/1d"]`},
-			{"one number for several limits", "several=a", requests(1), "must name one of"},
+			{"one number for several limits", "several=a", requests(1), `limit: "": rule several has several such limits: must be one of ["fixed_window/1s" "fixed_window/1d"], or give a factor`},
 			{"too much for a log", "log=a", requests(20_000), "must be at most 10000"},
 			{"a burst of a window", "tenant=a", limiter.Grant{Gives: limiter.GivesRequests, Requests: 1, Burst: 1}, "only token_bucket has a burst"},
 		} {

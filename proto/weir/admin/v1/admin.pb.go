@@ -3258,6 +3258,8 @@ type Grant struct {
 	Rule string `protobuf:"bytes,14,opt,name=rule,proto3" json:"rule,omitempty"`
 	// The reason why the grant changes nothing under the rules in force, such as a missing rule. Empty for a grant with effect.
 	WithoutEffect string `protobuf:"bytes,15,opt,name=without_effect,json=withoutEffect,proto3" json:"without_effect,omitempty"`
+	// The keys of the other limits, readable, if the grant is for several limits of the rule.
+	OtherKeys     []string `protobuf:"bytes,16,rep,name=other_keys,json=otherKeys,proto3" json:"other_keys,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3408,6 +3410,13 @@ func (x *Grant) GetWithoutEffect() string {
 		return x.WithoutEffect
 	}
 	return ""
+}
+
+func (x *Grant) GetOtherKeys() []string {
+	if x != nil {
+		return x.OtherKeys
+	}
+	return nil
 }
 
 type isGrant_Gives interface {
@@ -4218,7 +4227,7 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x03cut\x18\x10 \x01(\bR\x03cut\x128\n" +
 	"\boverride\x18\x11 \x01(\v2\x1c.weir.admin.v1.LimitOverrideR\boverride\x12\x1f\n" +
 	"\vshadow_mode\x18\x12 \x01(\bR\n" +
-	"shadowMode\"\xda\x03\n" +
+	"shadowMode\"\xf9\x03\n" +
 	"\x05Grant\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06domain\x18\x02 \x01(\tR\x06domain\x12.\n" +
@@ -4235,7 +4244,9 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\bgiven_at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\agivenAt\x12\x10\n" +
 	"\x03key\x18\r \x01(\tR\x03key\x12\x12\n" +
 	"\x04rule\x18\x0e \x01(\tR\x04rule\x12%\n" +
-	"\x0ewithout_effect\x18\x0f \x01(\tR\rwithoutEffectB\a\n" +
+	"\x0ewithout_effect\x18\x0f \x01(\tR\rwithoutEffect\x12\x1d\n" +
+	"\n" +
+	"other_keys\x18\x10 \x03(\tR\totherKeysB\a\n" +
 	"\x05gives\":\n" +
 	"\fGrantRequest\x12*\n" +
 	"\x05grant\x18\x01 \x01(\v2\x14.weir.admin.v1.GrantR\x05grant\"\x9b\x01\n" +

@@ -91,10 +91,10 @@ func TestExplainTellsRuleKeyAndWhatIsLeft(t *testing.T) {
 			steps { key: "path" value: "/about" reason: "wildcard" pattern: "/a*" file: "rules.yaml" line: 4 }
 			steps { key: "user" value: "u" reason: "key_only" file: "rules.yaml" line: 7 }`
 		bucket := `limit { algorithm: "token_bucket" requests_per_unit: 5 period { seconds: 1 } burst: 7 name: "n" unit: "second" unit_multiplier: 1 }
-			key: "4:edge|4:path=6:/about|4:user=1:u#token_bucket/1s"`
+			key: "4:edge|4:path=6:/about|4:user=1:u#token_bucket/1s" source: "memory"`
 		window := `limit { algorithm: "fixed_window" requests_per_unit: 100 period { seconds: 86400 } burst: 100 count_rejected: true name: "n"
 				unit: "day" unit_multiplier: 1 }
-			key: "4:edge|4:path=6:/about|4:user=1:u#fixed_window/1d" allowed: true retry_after {} reset_after { seconds: 86400 }`
+			key: "4:edge|4:path=6:/about|4:user=1:u#fixed_window/1d" source: "memory" allowed: true retry_after {} reset_after { seconds: 86400 }`
 		is(t, got, new(adminv1.ExplainResponse), `
 			descriptors { why: "path=/about: wildcard /a*; user=u: key only; rule path=/a*,user applies" `+rule+`
 				limits { `+bucket+` allowed: true remaining: 4 retry_after {} reset_after { nanos: 600000000 } }
@@ -104,7 +104,7 @@ func TestExplainTellsRuleKeyAndWhatIsLeft(t *testing.T) {
 				limits { `+window+` remaining: 91 } }
 			descriptors { why: "path=/about: wildcard /a*; user=u: key only; the limit that came with the descriptor replaces those of rule path=/a*,user" `+rule+`
 				limits { limit { algorithm: "token_bucket" requests_per_unit: 4 period { seconds: 1209600 } burst: 4 unit: "week" unit_multiplier: 2 sharing: "exact" }
-					key: "4:edge|4:path=6:/about|4:user=1:u#token_bucket/14d"
+					key: "4:edge|4:path=6:/about|4:user=1:u#token_bucket/14d" source: "memory"
 					allowed: true remaining: 3 retry_after {} reset_after { seconds: 302400 } } }
 			domain { name: "edge" file: "rules.yaml" line: 1 }`)
 	})

@@ -209,7 +209,7 @@ func TestExplainShowsHolders(t *testing.T) {
 			descriptors { matched: true why: "model=m: key only; done=r1: ends a hold; rule model applies"
 				rule { domain: "edge" path: "model" file: "rules.yaml" line: 3 name: "slots" begin: "request" end: "done"
 					limits { algorithm: "concurrency" requests_per_unit: 2 burst: 2 name: "slots" at_most { seconds: 60 } } }
-				limits { `+limit+` allowed: true remaining: 2 retry_after {} reset_after {}
+				limits { `+limit+` source: "memory" allowed: true remaining: 2 retry_after {} reset_after {}
 					holders { `+limit+` listed: true number: 1 holders`+r1+`} holder`+r1+`holder_status: HOLDER_STATUS_HELD }
 				steps { key: "model" value: "m" reason: "key_only" file: "rules.yaml" line: 3 }
 				steps { key: "done" value: "r1" reason: "end" file: "rules.yaml" line: 3 } }

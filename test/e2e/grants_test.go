@@ -141,7 +141,7 @@ func TestAGrantOnOneSidecarIsObeyedOnAnotherWithinASecond(t *testing.T) {
 		id := a.grant(t, value, "--requests=1000000000", "--until="+until)
 		given = append(given, f.clients[1].obeyed(t, value, ratelimitv3.RateLimitResponse_OK, time.Now()))
 		a.wantAudit(t, id, map[string]any{
-			"level": "WARN", "msg": "an operator gave a grant", "entries": "[tenant=" + value + "]", "requests": 1e9, "until": until,
+			"level": "WARN", "msg": "an operator gave a grant", "descriptor": "tenant=" + value, "requests": 1e9, "until": until,
 			"reason": "ticket 4711", "by": "ann",
 		})
 		for _, line := range b.naming(t, id) {
@@ -160,7 +160,7 @@ func TestAGrantOnOneSidecarIsObeyedOnAnotherWithinASecond(t *testing.T) {
 		}
 		revoked = append(revoked, f.clients[0].obeyed(t, value, ratelimitv3.RateLimitResponse_OVER_LIMIT, time.Now()))
 		b.wantAudit(t, id, map[string]any{
-			"level": "WARN", "msg": "an operator revoked a grant", "entries": "[tenant=" + value + "]", "requests": 1e9, "until": until,
+			"level": "WARN", "msg": "an operator revoked a grant", "descriptor": "tenant=" + value, "requests": 1e9, "until": until,
 			"reason": "ticket 4711", "by": "ann", "revoked_by": "bob",
 		})
 		if n := len(a.naming(t, id)); n != 2 {

@@ -138,6 +138,7 @@ func TestToldStatesHaveTheHitsThatAreOwed(t *testing.T) {
 		}
 		late.err, late.refused = errLate, true
 		late.end()
+		c.Left = nil // left stays as the Take told it
 		if got := remains(t, s, c); got != 10-2-3 {
 			t.Errorf("%v: %d of 10 remain after the hits were charged", a, got)
 		}

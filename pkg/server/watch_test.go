@@ -83,9 +83,15 @@ func TestWatchRefusesNonsenseAndTooManyClients(t *testing.T) {
 	c := adminv1.NewAdminServiceClient(dial(t, f.server.ServeAdmin))
 	refused := func(in *adminv1.WatchRequest, code codes.Code, text string) {
 		t.Helper()
-		stream, err := c.Watch(t.Context(), in)
-		if err == nil {
-			_, err = stream.Recv()
+		var err error
+		for range 10 { // the bound may count an answer a moment longer than its client waits
+			var stream grpc.ServerStreamingClient[adminv1.WatchResponse]
+			if stream, err = c.Watch(t.Context(), in); err == nil {
+				_, err = stream.Recv()
+			}
+			if err == nil || !strings.Contains(err.Error(), textCrowded) {
+				break
+			}
 		}
 		if status.Code(err) != code || !strings.Contains(err.Error(), text) {
 			t.Errorf("got %v; want %v with %q", err, code, text)

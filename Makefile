@@ -27,8 +27,8 @@ RACE = $$(if [ "$$(go env CGO_ENABLED)" = 1 ] || [ -n "$${CI:-}" ]; then echo -r
 
 # pkg/algorithms has no goroutines: the race detector would only make its tests five times slower.
 PURE := pkg/algorithms
-# The tests that use internal/race. With the race detector each does a tenth of its work, or nothing, so these tests run without as well.
-# A test of internal/race checks this list.
+# The tests that use internal/testing/race. With the race detector each does a tenth of its work, or nothing, so these tests run without as well.
+# A test of internal/testing/race checks this list.
 WHOLE := Contract|CutOff|Outage|TheRestIsNotUsed|ManyGoroutines|NoSchedule|UsesItsLimit|AnotherOne|LeavesNoMore|WhileStates|Sweep|Swept|Flood|TenMiB|TooLarge|LargeConf|Random|GivenBack|OneBatch|Allocate|Scale|BackAndForth|GoesBack|SlowClients|TheBoundHolds|TenKiB
 
 # The packages whose tests are built from the code under test. The tests below test/ start programs. `go test` does not see a change
@@ -134,7 +134,7 @@ bench: ## Run the benchmarks, and Weir against a bare gRPC server, through Envoy
 .PHONY: lint
 lint: ## Lint the Go code, and count sentences that are not plain English (a first run compiles the linter: up to 12 minutes)
 	@$(RUN); for module in $(LINTED); do run go -C "$$module" tool -modfile=$(CURDIR)/tools/go.mod golangci-lint run ./...; done; \
-		run go run ./internal/plain -max internal/plain/max; \
+		run go run ./internal/testing/plain -max internal/testing/plain/max; \
 		ended
 
 .PHONY: check

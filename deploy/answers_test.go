@@ -18,7 +18,7 @@ import (
 	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/weirproxy/weir/internal/certificates/certtest"
+	"github.com/weirproxy/weir/internal/testing/certtest"
 	"github.com/weirproxy/weir/test/parts"
 )
 

@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/weirproxy/weir/internal/certificates/certtest"
+	"github.com/weirproxy/weir/internal/testing/certtest"
 )
 
 func TestDockerfileMakesAStaticBinaryForNobody(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 
-	"github.com/weirproxy/weir/internal/race"
+	"github.com/weirproxy/weir/internal/testing/race"
 )
 
 // bounded is rules that floods are sent to. What they count under is as if never used a second later.

@@ -13,20 +13,20 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weirproxy/weir/internal/reload"
-	"github.com/weirproxy/weir/internal/serving"
+	"github.com/weirproxy/weir/internal/app"
+	"github.com/weirproxy/weir/internal/rules/reload"
+	"github.com/weirproxy/weir/internal/rules/xds"
 	"github.com/weirproxy/weir/internal/settings"
 	"github.com/weirproxy/weir/internal/tracing"
-	"github.com/weirproxy/weir/internal/xds"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/server"
 	"github.com/weirproxy/weir/pkg/store/denycache"
 	"github.com/weirproxy/weir/pkg/store/redisstore"
 )
 
-// config is the environment. Most variables are part of serving.Config; readConfig fills in both, and reads no file.
+// config is the environment. Most variables are part of app.Config; readConfig fills in both, and reads no file.
 type config struct {
-	serving.Config
+	app.Config
 	LogLevel slog.Level
 	LogJSON  bool
 
@@ -146,7 +146,7 @@ func (c *config) completeTLS() []error {
 	return errs
 }
 
-// finish completes serving.Config, and reads the certificates. The error joins every mistake. The parts that a variable has switched
+// finish completes app.Config, and reads the certificates. The error joins every mistake. The parts that a variable has switched
 // off become zero.
 func (c *config) finish() error {
 	c.DrainTimeout, c.Legacy = drainTimeout, true
@@ -185,7 +185,7 @@ func (c *config) finish() error {
 
 func (c *config) finishTLS() []error {
 	if !c.UseTLS {
-		c.TLS = serving.TLS{}
+		c.TLS = app.TLS{}
 		return nil
 	}
 	t := &c.TLS

@@ -6,9 +6,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weirproxy/weir/internal/grants"
-	"github.com/weirproxy/weir/internal/records"
-	"github.com/weirproxy/weir/internal/serving"
+	"github.com/weirproxy/weir/internal/admin/grants"
+	"github.com/weirproxy/weir/internal/app"
+	"github.com/weirproxy/weir/internal/lab/records"
 	"github.com/weirproxy/weir/internal/settings"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
@@ -190,12 +190,12 @@ func moreVariables(c *config) []variable {
 		used("WEIR_HASH_VALUES", settings.List(&c.Record.Hash, "key", nil), "", "with WEIR_RECORD: keys, separated by commas. The record has hashes in place of their values"),
 		used("WEIR_HASH_SALT_FILE", text(&c.Record.SaltFile, nil), "", "with WEIR_HASH_VALUES: file with a salt of at least 16 bytes. Without it the salt is random, and the process forgets it at its end"),
 		used("STATSD_PROTOCOL", settings.OneOfAnyCase(&r.statsdTCP, []string{"tcp", "udp"}, true, false), "tcp", "how StatsD is told"),
-		used("WEIR_FLEET_SIZE", settings.Number(&c.Store.FleetSize, 0, serving.MaxFleetSize), "0", "with Redis: number of pods that share it. While Redis does not answer, each pod admits its part of the hits that are left. With 0, Redis counts the pods of Weir; it does not see pods of the original"),
+		used("WEIR_FLEET_SIZE", settings.Number(&c.Store.FleetSize, 0, app.MaxFleetSize), "0", "with Redis: number of pods that share it. While Redis does not answer, each pod admits its part of the hits that are left. With 0, Redis counts the pods of Weir; it does not see pods of the original"),
 		used("WEIR_MAX_HOLDS", settings.Number(&c.Store.MaxHolds, 1, math.MaxInt32), strconv.Itoa(memstore.DefaultMaxHolds), "largest number of requests in memory that hold hits of a limit with `hold`, of at most 64 bytes each. With Redis: while Redis does not answer"),
 		used("WEIR_TOP_KEYS", settings.Number(&c.Limiter.TopKeys, 0, limiter.MaxTopKeys), strconv.Itoa(limiter.DefaultTopKeys), "number of keys with the most hits that are tracked, for `sidecar top` and metrics, up to 1000 bytes each; 0 tracks none"),
 		used("WEIR_GRPC_SERVER", settings.OneOf(&c.Server.GRPCGo, []string{"lane", "grpc"}, false, true), "lane", "server of Envoy's calls: `lane` is Weir's own. `grpc` is grpc-go, which takes five times the processor time with counts in memory"),
 		used("WEIR_MAX_REQUEST_BYTES", settings.Number(&c.Server.MaxRequestBytes, 1, math.MaxInt32), strconv.Itoa(server.DefaultMaxRequestBytes), "largest request in bytes, by gRPC or `/json`. The original's is 4194304"),
-		used("WEIR_MAX_CONNECTIONS", settings.Number(&c.MaxConnections, 1, math.MaxInt32), strconv.Itoa(serving.DefaultMaxConnections), "largest number of open gRPC connections; at the bound a new one takes the place of an idle one. The original has no bound"),
+		used("WEIR_MAX_CONNECTIONS", settings.Number(&c.MaxConnections, 1, math.MaxInt32), strconv.Itoa(app.DefaultMaxConnections), "largest number of open gRPC connections; at the bound a new one takes the place of an idle one. The original has no bound"),
 		used("WEIR_MAX_CONCURRENT_STREAMS", settings.Number(&c.Server.MaxConcurrentStreams, 1, 1<<20), strconv.Itoa(server.DefaultMaxConcurrentStreams), "largest number of requests under way on a gRPC connection. The original has no bound"),
 		used("WEIR_MAX_BYTES_IN_FLIGHT", settings.Number(&c.Server.MaxBytesInFlight, 1<<20, math.MaxInt), strconv.Itoa(server.DefaultMaxBytesInFlight), "memory of all gRPC requests under way together in bytes, about 16000 each; beyond it requests are refused and connections end. The original has no bound"),
 		idle("GRPC_SERVER_TLS_CA_CERT", text(new(string), nil), "", "Envoy Gateway sets it and the original does not know it: clients that show no certificate would be refused; GRPC_CLIENT_TLS_CACERT asks for that"),

@@ -11,11 +11,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/weirproxy/weir/internal/reload"
-	"github.com/weirproxy/weir/internal/serving"
+	"github.com/weirproxy/weir/internal/app"
+	"github.com/weirproxy/weir/internal/rules/reload"
+	"github.com/weirproxy/weir/internal/rules/xds"
 	"github.com/weirproxy/weir/internal/statistics"
 	"github.com/weirproxy/weir/internal/tracing"
-	"github.com/weirproxy/weir/internal/xds"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/server"
@@ -115,11 +115,11 @@ func TestEveryVariableOfTheOriginalIsInTheTableWithItsDefault(t *testing.T) {
 
 func TestNoEnvironmentIsTheOriginalsDefaultsAndMemory(t *testing.T) {
 	want := config{
-		Config: serving.Config{
-			HTTP:        serving.Endpoint{Address: "0.0.0.0:8080"},
-			Debug:       serving.Endpoint{Address: "0.0.0.0:6070"},
-			GRPC:        serving.Endpoint{Address: "0.0.0.0:8081"},
-			Admin:       serving.Endpoint{Address: "127.0.0.1:8082", Spare: true},
+		Config: app.Config{
+			HTTP:        app.Endpoint{Address: "0.0.0.0:8080"},
+			Debug:       app.Endpoint{Address: "0.0.0.0:6070"},
+			GRPC:        app.Endpoint{Address: "0.0.0.0:8081"},
+			Admin:       app.Endpoint{Address: "127.0.0.1:8082", Spare: true},
 			MetricsPath: "/metrics",
 			Rules: reload.Options{
 				Paths: []string{"/srv/runtime_data/current/config"}, Options: descriptors.Options{MaxBytes: 20 << 20, MaxTableBytes: 64 << 20},
@@ -128,9 +128,9 @@ func TestNoEnvironmentIsTheOriginalsDefaultsAndMemory(t *testing.T) {
 				Address: "localhost:18000", Node: xds.Node{ID: "default"}, MinBackoff: 10 * time.Second, MaxBackoff: time.Minute,
 			},
 			MaxConnections: 1000,
-			Store:          serving.StoreOptions{MaxHolds: 1_000_000},
-			State:          serving.State{Setting: "WEIR_STATE_DIR"},
-			Record:         serving.Record{Setting: "WEIR_RECORD", MaxBytes: 1 << 30},
+			Store:          app.StoreOptions{MaxHolds: 1_000_000},
+			State:          app.State{Setting: "WEIR_STATE_DIR"},
+			Record:         app.Record{Setting: "WEIR_RECORD", MaxBytes: 1 << 30},
 			Grants:         100_000,
 			Limiter:        limiter.Options{TopKeys: 1000, NearLimit: float64(float32(0.8))},
 			Server: server.Options{
@@ -139,7 +139,7 @@ func TestNoEnvironmentIsTheOriginalsDefaultsAndMemory(t *testing.T) {
 				MaxConnectionAge: 24 * time.Hour, MaxConnectionAgeGrace: time.Hour,
 				Headers: server.Headers{Limit: "RateLimit-Limit", Remaining: "RateLimit-Remaining", Reset: "RateLimit-Reset"},
 			},
-			Statistics: serving.Statistics{
+			Statistics: app.Statistics{
 				StatsD: statistics.ReporterOptions{Address: "localhost:8125", TCP: true, Interval: 10 * time.Second},
 			},
 		},
@@ -234,7 +234,7 @@ func TestEveryVariableDoesWhatItSays(t *testing.T) {
 		"WEIR_HASH_VALUES=client,user":                  {with: []string{"WEIR_RECORD=r"}, got: func(c config) any { return c.Record.Hash }, want: []string{"client", "user"}},
 		"WEIR_HASH_SALT_FILE=/salt":                     {with: []string{"WEIR_RECORD=r", "WEIR_HASH_VALUES=client"}, got: func(c config) any { return c.Record.SaltFile }, want: "/salt"},
 		"WEIR_TOP_KEYS=7":                               {got: func(c config) any { return c.Limiter.TopKeys }, want: 7},
-		"WEIR_ADMIN_ADDRESS=":                           {got: func(c config) any { return c.Admin }, want: serving.Endpoint{}},
+		"WEIR_ADMIN_ADDRESS=":                           {got: func(c config) any { return c.Admin }, want: app.Endpoint{}},
 		"WEIR_ADMIN_TOKEN_FILE=/t":                      {got: func(c config) any { return c.AdminAccess.TokenFile.Path }, want: "/t"},
 		"WEIR_ADMIN_HOSTS=weir.example":                 {got: func(c config) any { return c.AdminAccess.Hosts }, want: []string{"weir.example"}},
 		"WEIR_ADMIN_TLS_CERT=/c":                        {got: func(c config) any { return c.AdminAccess.TLS.Certificate.Path }, want: "/c"},

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/weirproxy/weir/internal/reload"
+	"github.com/weirproxy/weir/internal/rules/reload"
 )
 
 // ruleFiles chooses the rule files: all files in the directory and below, as in the original. Exceptions are names with two dots, which

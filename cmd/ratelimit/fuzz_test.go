@@ -12,9 +12,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/weirproxy/weir/internal/serving"
+	"github.com/weirproxy/weir/internal/app"
+	"github.com/weirproxy/weir/internal/rules/xds"
 	"github.com/weirproxy/weir/internal/statistics"
-	"github.com/weirproxy/weir/internal/xds"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/server"
@@ -87,7 +87,7 @@ func (w *workshop) make(t *testing.T, c *config) {
 	if w.server.Metrics(cmp.Or(c.MetricsPath, "/metrics")) == nil {
 		t.Error("no page of metrics")
 	}
-	for _, e := range []serving.Endpoint{c.GRPC, c.HTTP, c.Debug, c.Metrics, c.Admin} {
+	for _, e := range []app.Endpoint{c.GRPC, c.HTTP, c.Debug, c.Metrics, c.Admin} {
 		if _, _, err := net.SplitHostPort(e.Address); e.Address != "" && err != nil {
 			t.Errorf("%s: %v", e.Setting, err)
 		}

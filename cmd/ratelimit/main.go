@@ -2,7 +2,7 @@
 // resources, and has the same ports, answers, counts and metrics. docs/migrating.md lists the differences.
 //
 // The program ignores arguments, as the original does, except for a lone help or version. It translates its environment to a
-// serving.Config, as sidecar does with its settings.
+// app.Config, as sidecar does with its settings.
 //
 // Exit codes: 0 after a signal; 1 variables or rules with mistakes, or a failure.
 package main
@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weirproxy/weir/internal/serving"
+	"github.com/weirproxy/weir/internal/app"
 	"github.com/weirproxy/weir/internal/version"
 )
 
@@ -68,17 +68,17 @@ func run(ctx context.Context, environ []string, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return serving.Run(ctx, c)
+	return app.Run(ctx, c)
 }
 
 // configure translates the environment. The service logs to stderr.
-func configure(environ []string, stderr io.Writer) (serving.Config, error) {
+func configure(environ []string, stderr io.Writer) (app.Config, error) {
 	c, err := readConfig(environ)
 	if err == nil {
 		err = c.finish()
 	}
 	if err != nil {
-		return serving.Config{}, err
+		return app.Config{}, err
 	}
 	c.Logger = newLogger(stderr, &c)
 	return c.Config, nil

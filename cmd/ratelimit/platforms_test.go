@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/weirproxy/weir/internal/xds"
+	"github.com/weirproxy/weir/internal/rules/xds"
 	"github.com/weirproxy/weir/pkg/store/redisstore"
 )
 

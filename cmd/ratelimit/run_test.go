@@ -14,8 +14,8 @@ import (
 	secured "google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/weirproxy/weir/internal/logtest"
-	"github.com/weirproxy/weir/internal/serving"
+	"github.com/weirproxy/weir/internal/app"
+	"github.com/weirproxy/weir/internal/testing/logtest"
 	"github.com/weirproxy/weir/test/parts"
 )
 
@@ -81,7 +81,7 @@ func launchWith(environment []string, drain time.Duration) *running {
 		c, err := configure(environment, r.log)
 		if err == nil {
 			c.DrainTimeout = drain
-			err = serving.Run(ctx, c)
+			err = app.Run(ctx, c)
 		}
 		r.ended <- err
 	}()

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
 
-	"github.com/weirproxy/weir/internal/certificates/certtest"
+	"github.com/weirproxy/weir/internal/testing/certtest"
 	"github.com/weirproxy/weir/test/parts"
 )
 

@@ -18,8 +18,8 @@ import (
 	secured "google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
-	"github.com/weirproxy/weir/internal/certificates/certtest"
-	"github.com/weirproxy/weir/internal/logtest"
+	"github.com/weirproxy/weir/internal/testing/certtest"
+	"github.com/weirproxy/weir/internal/testing/logtest"
 )
 
 // mounted is a directory as Kubernetes mounts a Secret: all of it changes in one step.

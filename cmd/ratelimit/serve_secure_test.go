@@ -11,8 +11,8 @@ import (
 	secured "google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
-	"github.com/weirproxy/weir/internal/certificates/certtest"
-	"github.com/weirproxy/weir/internal/logtest"
+	"github.com/weirproxy/weir/internal/testing/certtest"
+	"github.com/weirproxy/weir/internal/testing/logtest"
 	"github.com/weirproxy/weir/test/parts"
 )
 

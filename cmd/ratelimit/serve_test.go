@@ -10,12 +10,12 @@ import (
 
 	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
 
-	"github.com/weirproxy/weir/internal/deptest"
+	"github.com/weirproxy/weir/internal/testing/deptest"
 )
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
-		Own:   []string{"internal/certificates", "internal/connections", "internal/durations", "internal/grants", "internal/inflight", "internal/lane", "internal/laneserver", "internal/lockfile", "internal/loglimit", "internal/metrics", "internal/page", "internal/rawio", "internal/records", "internal/redisconn", "internal/reload", "internal/render", "internal/resp", "internal/serving", "internal/settings", "internal/snapshots", "internal/spelling", "internal/split", "internal/statistics", "internal/top", "internal/tracing", "internal/version", "internal/watch", "internal/xds", "pkg/...", "proto/..."},
+		Own:   []string{"internal/wire/certificates", "internal/wire/connections", "internal/durations", "internal/admin/grants", "internal/wire/inflight", "internal/lane", "internal/wire/laneserver", "internal/lockfile", "internal/loglimit", "internal/metrics", "internal/admin/page", "internal/rawio", "internal/lab/records", "internal/redisconn", "internal/rules/reload", "internal/admin/render", "internal/resp", "internal/app", "internal/settings", "internal/snapshots", "internal/spelling", "internal/wire/split", "internal/statistics", "internal/top", "internal/tracing", "internal/version", "internal/admin/watch", "internal/rules/xds", "pkg/...", "proto/..."},
 		Third: []string{},
 		Never: []string{"testing", "github.com/spf13"},
 	})

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/weirproxy/weir/internal/tracing/tracingtest"
+	"github.com/weirproxy/weir/internal/testing/tracingtest"
 )
 
 // otel sets variables of OpenTelemetry, and no other ones of these are set.

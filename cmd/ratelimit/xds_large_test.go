@@ -13,8 +13,8 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
 
-	"github.com/weirproxy/weir/internal/logtest"
-	"github.com/weirproxy/weir/internal/race"
+	"github.com/weirproxy/weir/internal/testing/logtest"
+	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/test/parts"
 )
 
@@ -26,7 +26,7 @@ func perHour(domain string, requests uint32) *ratelimitv3.RateLimitConfig {
 }
 
 // largeRules is the number of rules in a resource of 10 MiB, beside the rule of perHour. Each rule has 1 KiB: bytes cost little, and
-// internal/xds has the test with as many short rules as 10 MiB can hold.
+// internal/rules/xds has the test with as many short rules as 10 MiB can hold.
 func largeRules() uint32 { return uint32(race.Scale(10_400)) }
 
 // large is a resource of 10 MiB. The limit of value i is i+1 per hour.

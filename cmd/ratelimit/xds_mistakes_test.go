@@ -11,7 +11,7 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
 
-	"github.com/weirproxy/weir/internal/logtest"
+	"github.com/weirproxy/weir/internal/testing/logtest"
 )
 
 // spoiled is a resource with two mistakes, beside a rule that is good.

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/net/http2"
 
-	"github.com/weirproxy/weir/internal/logtest"
+	"github.com/weirproxy/weir/internal/testing/logtest"
 )
 
 func TestTheControlPlaneMayGoAndComeBack(t *testing.T) {

@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/weirproxy/weir/internal/certificates"
-	"github.com/weirproxy/weir/internal/serving"
+	"github.com/weirproxy/weir/internal/app"
+	"github.com/weirproxy/weir/internal/wire/certificates"
 )
 
 // addAccess adds the flags that open the admin service of a sidecar: a token, and TLS.
@@ -64,7 +64,7 @@ func connect(cmd *cobra.Command, server string) (*grpc.ClientConn, error) {
 		if err != nil {
 			return nil, usage("--token-file: %w", err)
 		}
-		token, err := serving.ParseToken(certificates.File{Name: "--token-file", Path: path}, data)
+		token, err := app.ParseToken(certificates.File{Name: "--token-file", Path: path}, data)
 		if err != nil {
 			return nil, usage("%w", err)
 		}

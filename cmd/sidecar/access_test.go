@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirproxy/weir/internal/certificates/certtest"
+	"github.com/weirproxy/weir/internal/testing/certtest"
 )
 
 const adminToken = "a-token-of-24-characters"

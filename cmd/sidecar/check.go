@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weirproxy/weir/internal/reload"
+	"github.com/weirproxy/weir/internal/rules/reload"
 	"github.com/weirproxy/weir/internal/settings"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"

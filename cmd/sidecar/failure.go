@@ -6,7 +6,7 @@ import (
 	"io"
 	"strings"
 
-	"github.com/weirproxy/weir/internal/serving"
+	"github.com/weirproxy/weir/internal/app"
 )
 
 // Exit codes.
@@ -44,7 +44,7 @@ func report(stderr io.Writer, err error) int {
 	}
 	f, ok := errors.AsType[failure](err)
 	if !ok {
-		_, bare := errors.AsType[serving.RulesError](err)
+		_, bare := errors.AsType[app.RulesError](err)
 		f = failure{error: err, code: exitBad, bare: bare}
 	}
 	for line := range strings.Lines(f.Error()) {

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/status"
 
-	"github.com/weirproxy/weir/internal/render"
+	"github.com/weirproxy/weir/internal/admin/render"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weirproxy/weir/internal/render"
+	"github.com/weirproxy/weir/internal/admin/render"
 	"github.com/weirproxy/weir/pkg/store"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )

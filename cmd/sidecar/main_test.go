@@ -11,7 +11,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/weirproxy/weir/internal/deptest"
+	"github.com/weirproxy/weir/internal/testing/deptest"
 	"github.com/weirproxy/weir/test/parts"
 )
 
@@ -83,7 +83,7 @@ func keep(ts *testscript.TestScript, _ bool, args []string) {
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
-		Own: []string{"internal/cases", "internal/certificates", "internal/connections", "internal/durations", "internal/grants", "internal/inflight", "internal/lane", "internal/laneserver", "internal/lockfile", "internal/loglimit", "internal/metrics", "internal/page", "internal/rawio", "internal/records", "internal/redisconn", "internal/reload", "internal/render", "internal/resp", "internal/serving", "internal/settings", "internal/simulate", "internal/snapshots", "internal/spelling", "internal/split", "internal/statistics", "internal/suggest", "internal/top", "internal/tracing", "internal/version", "internal/watch", "internal/xds", "pkg/...", "proto/..."},
+		Own: []string{"internal/lab/cases", "internal/wire/certificates", "internal/wire/connections", "internal/durations", "internal/admin/grants", "internal/wire/inflight", "internal/lane", "internal/wire/laneserver", "internal/lockfile", "internal/loglimit", "internal/metrics", "internal/admin/page", "internal/rawio", "internal/lab/records", "internal/redisconn", "internal/rules/reload", "internal/admin/render", "internal/resp", "internal/app", "internal/settings", "internal/lab/simulate", "internal/snapshots", "internal/spelling", "internal/wire/split", "internal/statistics", "internal/lab/suggest", "internal/top", "internal/tracing", "internal/version", "internal/admin/watch", "internal/rules/xds", "pkg/...", "proto/..."},
 		Third: []string{
 			"github.com/spf13/cobra", "github.com/spf13/pflag", "github.com/spf13/viper",
 			"golang.org/x/term", "google.golang.org/grpc/...", "google.golang.org/protobuf/...",

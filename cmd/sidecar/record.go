@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weirproxy/weir/internal/records"
+	"github.com/weirproxy/weir/internal/lab/records"
 	"github.com/weirproxy/weir/pkg/limiter"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weirproxy/weir/internal/logtest"
-	"github.com/weirproxy/weir/internal/records"
+	"github.com/weirproxy/weir/internal/lab/records"
+	"github.com/weirproxy/weir/internal/testing/logtest"
 )
 
 // The command records the requests that a running sidecar answers, from the line "recording" on.

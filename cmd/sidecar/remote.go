@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/weirproxy/weir/internal/render"
+	"github.com/weirproxy/weir/internal/admin/render"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weirproxy/weir/internal/serving"
+	"github.com/weirproxy/weir/internal/app"
 )
 
 // newServe returns the command that serves.
@@ -26,7 +26,7 @@ stops at once.`,
 				return err
 			}
 			c.Logger = c.newLogger(cmd.ErrOrStderr())
-			return serving.Run(cmd.Context(), c.Config)
+			return app.Run(cmd.Context(), c.Config)
 		},
 	}
 	addSettings(cmd.Flags())

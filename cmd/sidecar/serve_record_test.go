@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/weirproxy/weir/internal/records"
+	"github.com/weirproxy/weir/internal/lab/records"
 )
 
 // By its end a sidecar has recorded all requests, with the answers. Values of chosen keys are hashes.

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/weirproxy/weir/internal/logtest"
+	"github.com/weirproxy/weir/internal/testing/logtest"
 	"github.com/weirproxy/weir/test/parts"
 )
 

@@ -12,14 +12,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weirproxy/weir/internal/grants"
-	"github.com/weirproxy/weir/internal/records"
-	"github.com/weirproxy/weir/internal/reload"
-	"github.com/weirproxy/weir/internal/serving"
+	"github.com/weirproxy/weir/internal/admin/grants"
+	"github.com/weirproxy/weir/internal/app"
+	"github.com/weirproxy/weir/internal/lab/records"
+	"github.com/weirproxy/weir/internal/rules/reload"
+	"github.com/weirproxy/weir/internal/rules/xds"
 	"github.com/weirproxy/weir/internal/settings"
 	"github.com/weirproxy/weir/internal/tracing"
 	"github.com/weirproxy/weir/internal/version"
-	"github.com/weirproxy/weir/internal/xds"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/server"
@@ -29,10 +29,10 @@ import (
 	"github.com/weirproxy/weir/pkg/store/redisstore"
 )
 
-// config is the settings of serve after flags, environment, settings file and defaults. Most are part of serving.Config already;
+// config is the settings of serve after flags, environment, settings file and defaults. Most are part of app.Config already;
 // complete adds the others to it.
 type config struct {
-	serving.Config
+	app.Config
 	LogLevel slog.Level
 	LogJSON  bool
 
@@ -139,7 +139,7 @@ func groups(c *config) []group {
 		{"redis-deny-cache", settings.Duration(&c.Store.DenyCache, 0, time.Minute), denycache.DefaultMaxAge.String(), "how long a denied key is denied from memory at most, without asking Redis; 0 = not at all"},
 		{"sharing", settings.OneOf(&c.Limiter.Leased, []string{"exact", "leased"}, false, true), "exact", "with Redis, for limits without sharing: exact asks Redis about each request, leased takes hits of hot keys in advance and decides here"},
 		{"on-store-error", settings.OneOf(&c.Limiter.OnStoreError, []string{"local", "allow", "deny"}, store.Local, store.Allow, store.Deny), "local", "while Redis does not answer: limit by this process's memory, allow or deny, where the rule has no on_store_error"},
-		{"fleet-size", settings.Number(&c.Store.FleetSize, 0, serving.MaxFleetSize), "0", "sidecars that share Redis. While Redis does not answer, each admits its part of the hits that are left; 0 = Redis counts them"},
+		{"fleet-size", settings.Number(&c.Store.FleetSize, 0, app.MaxFleetSize), "0", "sidecars that share Redis. While Redis does not answer, each admits its part of the hits that are left; 0 = Redis counts them"},
 		{"ready-requires-store", settings.Bool(&c.ReadyRequiresStore), "false", "not ready while Redis does not answer"},
 		{"state-dir", settings.Text(&c.State.Dir, "directory", nil), "", `directory in which counts in memory outlive a restart; made if it is missing, for one process at a time ("" = off)`},
 		{"state-interval", settings.Duration(&c.State.Interval, 0, 24*time.Hour), "0s", "with state-dir: time between snapshots, at least 1s; 0 = only at the end, so that a crash loses all since the start"},
@@ -157,7 +157,7 @@ func groups(c *config) []group {
 		{"max-table-bytes", settings.Number(&c.Rules.MaxTableBytes, 1, math.MaxInt32), decimal(descriptors.DefaultMaxTableBytes), "largest size of all tables of rules together; a line takes 26 bytes of memory and its value"},
 		{"max-descriptors", settings.Number(&c.Limiter.MaxDescriptors, 1, server.MaxItems), decimal(limiter.DefaultMaxDescriptors), "largest number of descriptors in a request"},
 		{"max-request-bytes", settings.Number(&c.Server.MaxRequestBytes, 1, math.MaxInt32), decimal(server.DefaultMaxRequestBytes), "largest request, in bytes, by gRPC or /json"},
-		{"max-connections", settings.Number(&c.MaxConnections, 1, math.MaxInt32), decimal(serving.DefaultMaxConnections), "largest number of open gRPC connections; at the bound a new one takes the place of an idle one"},
+		{"max-connections", settings.Number(&c.MaxConnections, 1, math.MaxInt32), decimal(app.DefaultMaxConnections), "largest number of open gRPC connections; at the bound a new one takes the place of an idle one"},
 		{"max-concurrent-streams", settings.Number(&c.Server.MaxConcurrentStreams, 1, 1<<20), decimal(server.DefaultMaxConcurrentStreams), "largest number of requests under way on a gRPC connection"},
 		{"max-bytes-in-flight", settings.Number(&c.Server.MaxBytesInFlight, 1<<20, math.MaxInt), decimal(server.DefaultMaxBytesInFlight), "memory of all gRPC requests under way together, in bytes, about 16000 each; beyond it requests are refused and connections end"},
 		{"max-grants", settings.Number(&c.Grants, 1, math.MaxInt32), decimal(grants.DefaultMax), "most grants, in all sidecars that share Redis; each takes about 1 KB of memory, and 4 KB at most"},

@@ -14,10 +14,10 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/spf13/pflag"
 
-	"github.com/weirproxy/weir/internal/certificates"
-	"github.com/weirproxy/weir/internal/reload"
-	"github.com/weirproxy/weir/internal/serving"
-	"github.com/weirproxy/weir/internal/xds"
+	"github.com/weirproxy/weir/internal/app"
+	"github.com/weirproxy/weir/internal/rules/reload"
+	"github.com/weirproxy/weir/internal/rules/xds"
+	"github.com/weirproxy/weir/internal/wire/certificates"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/server"
@@ -54,19 +54,19 @@ func TestDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := config{
-		Config: serving.Config{
+		Config: app.Config{
 			DrainTimeout: 10 * time.Second,
-			GRPC:         serving.Endpoint{Setting: "grpc-address", Address: ":8081"},
-			Socket:       serving.Endpoint{Setting: "grpc-socket", Mode: 0o660},
-			HTTP:         serving.Endpoint{Setting: "http-address", Address: ":8080"},
-			Admin:        serving.Endpoint{Setting: "admin-address", Address: "127.0.0.1:8082"},
-			TLS: serving.TLS{ClientNames: []string{}, Files: certificates.Files{
+			GRPC:         app.Endpoint{Setting: "grpc-address", Address: ":8081"},
+			Socket:       app.Endpoint{Setting: "grpc-socket", Mode: 0o660},
+			HTTP:         app.Endpoint{Setting: "http-address", Address: ":8080"},
+			Admin:        app.Endpoint{Setting: "admin-address", Address: "127.0.0.1:8082"},
+			TLS: app.TLS{ClientNames: []string{}, Files: certificates.Files{
 				Certificate: certificates.File{Name: "grpc-tls-cert"}, Key: certificates.File{Name: "grpc-tls-key"},
 				Authorities: certificates.File{Name: "grpc-tls-client-ca"},
 			}},
-			AdminAccess: serving.Admin{
+			AdminAccess: app.Admin{
 				TokenFile: certificates.File{Name: "admin-token-file"}, Hosts: []string{}, HostsSetting: "admin-hosts",
-				TLS: serving.TLS{ClientNames: []string{}, Files: certificates.Files{
+				TLS: app.TLS{ClientNames: []string{}, Files: certificates.Files{
 					Certificate: certificates.File{Name: "admin-tls-cert"}, Key: certificates.File{Name: "admin-tls-key"},
 					Authorities: certificates.File{Name: "admin-tls-client-ca"},
 				}},
@@ -78,11 +78,11 @@ func TestDefaults(t *testing.T) {
 				Hint: "name a file or directory with --rules, or put a list domains into the settings file",
 			},
 			XDS:            xds.Options{Node: xds.Node{ID: "default"}, MaxMessageBytes: 64 << 20},
-			Store:          serving.StoreOptions{MaxKeys: 1_000_000, MaxHolds: 1_000_000, OnFull: memstore.Allow, DenyCache: time.Second},
+			Store:          app.StoreOptions{MaxKeys: 1_000_000, MaxHolds: 1_000_000, OnFull: memstore.Allow, DenyCache: time.Second},
 			Limiter:        limiter.Options{MaxDescriptors: 1000, MaxLogEntries: 10_000, DetailedValues: 1000, TopKeys: 1000, OnStoreError: store.Local},
-			State:          serving.State{Setting: "state-dir"},
+			State:          app.State{Setting: "state-dir"},
 			Grants:         100_000,
-			Record:         serving.Record{Setting: "record", MaxBytes: 1 << 30, Hash: []string{}},
+			Record:         app.Record{Setting: "record", MaxBytes: 1 << 30, Hash: []string{}},
 			MaxConnections: 1000,
 			Server: server.Options{MaxRequestBytes: 64 << 10, MaxConcurrentStreams: 1024, MaxBytesInFlight: 32 << 20, Reflection: true, JSON: server.JSON{Hosts: []string{}}, Headers: server.Headers{
 				Limit: "RateLimit-Limit", Remaining: "RateLimit-Remaining", Reset: "RateLimit-Reset",

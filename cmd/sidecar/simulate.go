@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weirproxy/weir/internal/records"
-	"github.com/weirproxy/weir/internal/simulate"
+	"github.com/weirproxy/weir/internal/lab/records"
+	"github.com/weirproxy/weir/internal/lab/simulate"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store/memstore"
 )

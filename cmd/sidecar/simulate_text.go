@@ -7,8 +7,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/weirproxy/weir/internal/render"
-	"github.com/weirproxy/weir/internal/simulate"
+	"github.com/weirproxy/weir/internal/admin/render"
+	"github.com/weirproxy/weir/internal/lab/simulate"
 )
 
 // writeSimulation writes the result of a simulation for people. compared says that there were other rules.

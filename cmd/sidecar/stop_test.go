@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirproxy/weir/internal/logtest"
+	"github.com/weirproxy/weir/internal/testing/logtest"
 )
 
 func TestAReloadThatLastsHoldsUpNoStop(t *testing.T) {

@@ -10,10 +10,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weirproxy/weir/internal/records"
-	"github.com/weirproxy/weir/internal/render"
-	"github.com/weirproxy/weir/internal/simulate"
-	"github.com/weirproxy/weir/internal/suggest"
+	"github.com/weirproxy/weir/internal/admin/render"
+	"github.com/weirproxy/weir/internal/lab/records"
+	"github.com/weirproxy/weir/internal/lab/simulate"
+	"github.com/weirproxy/weir/internal/lab/suggest"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 )

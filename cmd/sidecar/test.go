@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weirproxy/weir/internal/cases"
-	"github.com/weirproxy/weir/internal/reload"
+	"github.com/weirproxy/weir/internal/lab/cases"
+	"github.com/weirproxy/weir/internal/rules/reload"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 

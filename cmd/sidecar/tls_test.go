@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
-	"github.com/weirproxy/weir/internal/certificates/certtest"
+	"github.com/weirproxy/weir/internal/testing/certtest"
 )
 
 func TestMistakesOfTLSAreAllTold(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/term"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/weirproxy/weir/internal/render"
+	"github.com/weirproxy/weir/internal/admin/render"
 	"github.com/weirproxy/weir/pkg/limiter"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )

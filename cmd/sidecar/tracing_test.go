@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	md "google.golang.org/grpc/metadata"
 
-	"github.com/weirproxy/weir/internal/tracing/tracingtest"
+	"github.com/weirproxy/weir/internal/testing/tracingtest"
 	"github.com/weirproxy/weir/test/parts"
 )
 

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
 
-	"github.com/weirproxy/weir/internal/render"
+	"github.com/weirproxy/weir/internal/admin/render"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 

@@ -7,8 +7,8 @@ import (
 	"net"
 	"strings"
 
+	"github.com/weirproxy/weir/internal/rules/xds"
 	"github.com/weirproxy/weir/internal/settings"
-	"github.com/weirproxy/weir/internal/xds"
 )
 
 // xdsTable returns the settings of xDS.

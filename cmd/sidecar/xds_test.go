@@ -13,7 +13,7 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
 
-	"github.com/weirproxy/weir/internal/xds"
+	"github.com/weirproxy/weir/internal/rules/xds"
 	"github.com/weirproxy/weir/test/parts"
 )
 

@@ -5,7 +5,7 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/weirproxy/weir/internal/race"
+	"github.com/weirproxy/weir/internal/testing/race"
 )
 
 // chunks returns reads of so many requests each, and a connection that has read the greeting and three requests.

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/net/http2/hpack"
 
-	"github.com/weirproxy/weir/internal/race"
+	"github.com/weirproxy/weir/internal/testing/race"
 )
 
 func unhex(tb testing.TB, text string) []byte {

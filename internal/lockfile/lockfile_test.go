@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/weirproxy/weir/internal/deptest"
+	"github.com/weirproxy/weir/internal/testing/deptest"
 )
 
 func TestALockIsForOne(t *testing.T) {

@@ -8,13 +8,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weirproxy/weir/internal/deptest"
+	"github.com/weirproxy/weir/internal/testing/deptest"
 	"github.com/weirproxy/weir/test/parts"
 )
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
-		Own:   []string{"internal/certificates", "internal/rawio", "internal/resp"},
+		Own:   []string{"internal/wire/certificates", "internal/rawio", "internal/resp"},
 		Third: []string{"github.com/redis/rueidis"},
 	})
 }

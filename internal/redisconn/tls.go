@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"crypto/tls"
 
-	"github.com/weirproxy/weir/internal/certificates"
+	"github.com/weirproxy/weir/internal/wire/certificates"
 )
 
 // security is the TLS of connections. Each new connection reads the files, so that renewed certificates need no restart.

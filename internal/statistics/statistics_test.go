@@ -8,8 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/weirproxy/weir/internal/deptest"
 	"github.com/weirproxy/weir/internal/durations"
+	"github.com/weirproxy/weir/internal/testing/deptest"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store/memstore"

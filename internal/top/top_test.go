@@ -3,7 +3,7 @@ package top
 import (
 	"testing"
 
-	"github.com/weirproxy/weir/internal/deptest"
+	"github.com/weirproxy/weir/internal/testing/deptest"
 )
 
 func TestDeps(t *testing.T) { deptest.Check(t, deptest.Rules{Own: []string{}, Third: []string{}}) }

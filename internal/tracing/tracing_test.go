@@ -18,9 +18,9 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	tracev1 "go.opentelemetry.io/proto/otlp/trace/v1"
 
-	"github.com/weirproxy/weir/internal/deptest"
-	"github.com/weirproxy/weir/internal/logtest"
-	"github.com/weirproxy/weir/internal/tracing/tracingtest"
+	"github.com/weirproxy/weir/internal/testing/deptest"
+	"github.com/weirproxy/weir/internal/testing/logtest"
+	"github.com/weirproxy/weir/internal/testing/tracingtest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )

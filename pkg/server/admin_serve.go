@@ -20,10 +20,10 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
-	"github.com/weirproxy/weir/internal/connections"
+	adminpage "github.com/weirproxy/weir/internal/admin/page"
 	"github.com/weirproxy/weir/internal/loglimit"
-	adminpage "github.com/weirproxy/weir/internal/page"
-	"github.com/weirproxy/weir/internal/split"
+	"github.com/weirproxy/weir/internal/wire/connections"
+	"github.com/weirproxy/weir/internal/wire/split"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 

@@ -24,7 +24,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
-	"github.com/weirproxy/weir/internal/connections"
+	"github.com/weirproxy/weir/internal/wire/connections"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 

@@ -5,8 +5,8 @@ import (
 	"maps"
 	"slices"
 
-	adminpage "github.com/weirproxy/weir/internal/page"
-	"github.com/weirproxy/weir/internal/render"
+	adminpage "github.com/weirproxy/weir/internal/admin/page"
+	"github.com/weirproxy/weir/internal/admin/render"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store"
 )

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	adminpage "github.com/weirproxy/weir/internal/page"
+	adminpage "github.com/weirproxy/weir/internal/admin/page"
 )
 
 // BenchmarkPageReads is one reading of the counters for the admin page: every five seconds, or every second while somebody looks.

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/weirproxy/weir/internal/inflight"
+	"github.com/weirproxy/weir/internal/wire/inflight"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 

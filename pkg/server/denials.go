@@ -9,8 +9,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/weirproxy/weir/internal/render"
-	"github.com/weirproxy/weir/internal/watch"
+	"github.com/weirproxy/weir/internal/admin/render"
+	"github.com/weirproxy/weir/internal/admin/watch"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 

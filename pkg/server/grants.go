@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/weirproxy/weir/internal/render"
+	"github.com/weirproxy/weir/internal/admin/render"
 	"github.com/weirproxy/weir/pkg/limiter"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/weirproxy/weir/internal/admin/render"
 	"github.com/weirproxy/weir/internal/metrics"
-	"github.com/weirproxy/weir/internal/render"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"

@@ -21,7 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
-	"github.com/weirproxy/weir/internal/metrics/metricstest"
+	"github.com/weirproxy/weir/internal/testing/metricstest"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/weirproxy/weir/internal/inflight"
+	"github.com/weirproxy/weir/internal/wire/inflight"
 )
 
 // json returns the page that answers a RateLimitRequest in protobuf's JSON with a RateLimitResponse. The status is 200, 429 over

@@ -8,7 +8,7 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
-	adminpage "github.com/weirproxy/weir/internal/page"
+	adminpage "github.com/weirproxy/weir/internal/admin/page"
 )
 
 // JSON chooses the clients of /json and their powers. The zero value takes requests that charge hits, from programs on this machine.

@@ -11,7 +11,7 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 
-	"github.com/weirproxy/weir/internal/inflight"
+	"github.com/weirproxy/weir/internal/wire/inflight"
 )
 
 // Bounds of all requests of /json together. A request beyond jsonBytes or jsonObjects waits up to [inflight.BudgetWait] for others to end. A

@@ -13,9 +13,9 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
-	"github.com/weirproxy/weir/internal/inflight"
 	"github.com/weirproxy/weir/internal/lane"
-	"github.com/weirproxy/weir/internal/laneserver"
+	"github.com/weirproxy/weir/internal/wire/inflight"
+	"github.com/weirproxy/weir/internal/wire/laneserver"
 )
 
 // newLane returns the server that answers ShouldRateLimit without gRPC's library, and hands all other methods over to it.

@@ -8,7 +8,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/weirproxy/weir/internal/lane"
-	"github.com/weirproxy/weir/internal/laneserver"
+	"github.com/weirproxy/weir/internal/wire/laneserver"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 

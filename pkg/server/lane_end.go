@@ -1,9 +1,9 @@
 package server
 
 import (
-	"github.com/weirproxy/weir/internal/inflight"
 	"github.com/weirproxy/weir/internal/lane"
-	"github.com/weirproxy/weir/internal/laneserver"
+	"github.com/weirproxy/weir/internal/wire/inflight"
+	"github.com/weirproxy/weir/internal/wire/laneserver"
 )
 
 // countEnd counts a connection that the lane has ended. The end at the age of a connection is no mistake of its client.

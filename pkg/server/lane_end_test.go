@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/net/http2"
 
-	"github.com/weirproxy/weir/internal/metrics/metricstest"
+	"github.com/weirproxy/weir/internal/testing/metricstest"
 )
 
 func TestConnectionsThatTheLaneEndsAreCounted(t *testing.T) {

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/internal/lane"
-	"github.com/weirproxy/weir/internal/laneserver"
+	"github.com/weirproxy/weir/internal/wire/laneserver"
 )
 
 // laterCall is a call that a worker decides alone, as the call is large or takes much memory.

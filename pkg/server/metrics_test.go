@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/weirproxy/weir/internal/metrics/metricstest"
+	"github.com/weirproxy/weir/internal/testing/metricstest"
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
 

@@ -23,10 +23,10 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
 
-	"github.com/weirproxy/weir/internal/connections"
-	"github.com/weirproxy/weir/internal/laneserver"
-	adminpage "github.com/weirproxy/weir/internal/page"
-	"github.com/weirproxy/weir/internal/watch"
+	adminpage "github.com/weirproxy/weir/internal/admin/page"
+	"github.com/weirproxy/weir/internal/admin/watch"
+	"github.com/weirproxy/weir/internal/wire/connections"
+	"github.com/weirproxy/weir/internal/wire/laneserver"
 	"github.com/weirproxy/weir/pkg/store"
 )
 

@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
 
-	"github.com/weirproxy/weir/internal/deptest"
-	"github.com/weirproxy/weir/internal/logtest"
+	"github.com/weirproxy/weir/internal/testing/deptest"
+	"github.com/weirproxy/weir/internal/testing/logtest"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store"
@@ -25,7 +25,7 @@ import (
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
-		Own: []string{"internal/spelling", "pkg/algorithms", "pkg/descriptors", "pkg/store", "pkg/limiter", "internal/connections", "internal/durations", "internal/inflight", "internal/lane", "internal/laneserver", "internal/loglimit", "internal/metrics", "internal/page", "internal/rawio", "internal/render", "internal/split", "internal/top", "internal/watch", "proto/..."},
+		Own: []string{"internal/spelling", "pkg/algorithms", "pkg/descriptors", "pkg/store", "pkg/limiter", "internal/wire/connections", "internal/durations", "internal/wire/inflight", "internal/lane", "internal/wire/laneserver", "internal/loglimit", "internal/metrics", "internal/admin/page", "internal/rawio", "internal/admin/render", "internal/wire/split", "internal/top", "internal/admin/watch", "proto/..."},
 		Never: []string{
 			"github.com/spf13", "flag", "github.com/redis", "github.com/weirproxy/weir/pkg/store/memstore",
 			"go.opentelemetry.io/otel/sdk", "go.opentelemetry.io/otel/exporters",

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/weirproxy/weir/internal/durations"
-	"github.com/weirproxy/weir/internal/inflight"
+	"github.com/weirproxy/weir/internal/wire/inflight"
 )
 
 // messageTimeout is the longest time from the headers of a call to the end of its message. Envoy sends both at once.

@@ -15,9 +15,9 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/peer"
 
-	"github.com/weirproxy/weir/internal/inflight"
-	"github.com/weirproxy/weir/internal/laneserver"
 	"github.com/weirproxy/weir/internal/loglimit"
+	"github.com/weirproxy/weir/internal/wire/inflight"
+	"github.com/weirproxy/weir/internal/wire/laneserver"
 )
 
 // followed is credentials, with connections that a bound on the bytes in flight follows.

@@ -22,9 +22,9 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
-	"github.com/weirproxy/weir/internal/certificates"
-	"github.com/weirproxy/weir/internal/certificates/certtest"
-	"github.com/weirproxy/weir/internal/logtest"
+	"github.com/weirproxy/weir/internal/testing/certtest"
+	"github.com/weirproxy/weir/internal/testing/logtest"
+	"github.com/weirproxy/weir/internal/wire/certificates"
 )
 
 // rotated is a directory of certificates that the server reads every millisecond.

@@ -13,8 +13,8 @@ import (
 
 	"google.golang.org/grpc/peer"
 
+	"github.com/weirproxy/weir/internal/admin/render"
 	"github.com/weirproxy/weir/internal/loglimit"
-	"github.com/weirproxy/weir/internal/render"
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
 

@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/weirproxy/weir/internal/watch"
+	"github.com/weirproxy/weir/internal/admin/watch"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 

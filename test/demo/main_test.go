@@ -6,11 +6,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weirproxy/weir/internal/deptest"
+	"github.com/weirproxy/weir/internal/testing/deptest"
 )
 
 func TestDeps(t *testing.T) {
-	deptest.Check(t, deptest.Rules{Own: []string{"internal/certificates/certtest", "test/parts"}, Third: []string{}})
+	deptest.Check(t, deptest.Rules{Own: []string{"internal/testing/certtest", "test/parts"}, Third: []string{}})
 }
 
 func TestEveryExampleHasAnInvitation(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
-	"github.com/weirproxy/weir/internal/certificates/certtest"
+	"github.com/weirproxy/weir/internal/testing/certtest"
 )
 
 // upstreamTLS is Envoy's transport socket for a sidecar that is called weir.

@@ -7,7 +7,7 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/weirproxy/weir/internal/tracing/tracingtest"
+	"github.com/weirproxy/weir/internal/testing/tracingtest"
 	"github.com/weirproxy/weir/test/parts"
 )
 

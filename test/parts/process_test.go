@@ -8,11 +8,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/weirproxy/weir/internal/deptest"
+	"github.com/weirproxy/weir/internal/testing/deptest"
 )
 
 func TestDeps(t *testing.T) {
-	deptest.Check(t, deptest.Rules{Own: []string{"internal/certificates/certtest"}, Third: []string{
+	deptest.Check(t, deptest.Rules{Own: []string{"internal/testing/certtest"}, Third: []string{
 		"github.com/redis/rueidis", // redis.go
 		"github.com/envoyproxy/go-control-plane/envoy/config/core/v3", "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3",
 		"github.com/envoyproxy/go-control-plane/pkg/cache/types", "github.com/envoyproxy/go-control-plane/pkg/cache/v3",

@@ -7,7 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/weirproxy/weir/internal/certificates/certtest"
+	"github.com/weirproxy/weir/internal/testing/certtest"
 )
 
 // Certificates are PEM files of an authority and of two certificates that the authority signed, valid for a day. One is for a server,

@@ -12,12 +12,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weirproxy/weir/internal/race"
+	"github.com/weirproxy/weir/internal/testing/race"
+	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 	"github.com/weirproxy/weir/pkg/store/fallback"
 	"github.com/weirproxy/weir/pkg/store/memstore"
-	"github.com/weirproxy/weir/pkg/store/storetest"
 )
 
 // telling is a store in memory that tells states, and an outbox that charges at once. Each transaction should have one charge, of an

@@ -5,8 +5,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/store/memstore"
-	"github.com/weirproxy/weir/pkg/store/storetest"
 )
 
 // inAdvance reports whether a case asks so often that leases come, and claims a number of hits. Of a bucket that is leased the park is

@@ -5,7 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weirproxy/weir/internal/linear"
+	"github.com/weirproxy/weir/internal/testing/linear"
 )
 
 // Random histories are linearizable: on one key, and over keys of several shards.

@@ -5,7 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weirproxy/weir/pkg/store/storetest"
+	"github.com/weirproxy/weir/internal/testing/storetest"
 )
 
 // inBubble runs a test on a fresh store whose clock stands still but for time.Sleep.

@@ -10,9 +10,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
-	"github.com/weirproxy/weir/pkg/store/storetest"
 )
 
 // counted counts every fixed window of whole seconds under its key, behind a prefix, as envoyproxy/ratelimit does. Redis ends a key by

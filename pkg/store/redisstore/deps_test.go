@@ -3,12 +3,12 @@ package redisstore
 import (
 	"testing"
 
-	"github.com/weirproxy/weir/internal/deptest"
+	"github.com/weirproxy/weir/internal/testing/deptest"
 )
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
-		Own:   []string{"pkg/algorithms", "pkg/store", "internal/certificates", "internal/durations", "internal/loglimit", "internal/rawio", "internal/redisconn", "internal/resp"},
+		Own:   []string{"pkg/algorithms", "pkg/store", "internal/wire/certificates", "internal/durations", "internal/loglimit", "internal/rawio", "internal/redisconn", "internal/resp"},
 		Third: []string{"github.com/redis/rueidis"},
 	})
 }

@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weirproxy/weir/internal/logtest"
+	"github.com/weirproxy/weir/internal/testing/logtest"
 )
 
 // ships returns stores with one clock that share a count of their fleet, and do not beat by themselves.

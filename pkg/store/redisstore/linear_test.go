@@ -3,7 +3,7 @@ package redisstore
 import (
 	"testing"
 
-	"github.com/weirproxy/weir/internal/linear"
+	"github.com/weirproxy/weir/internal/testing/linear"
 )
 
 // Random histories are linearizable on one server and in a cluster, where decision 14 promises less of keys in several slots. A deny

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirproxy/weir/pkg/store/storetest"
+	"github.com/weirproxy/weir/internal/testing/storetest"
 )
 
 func TestRedisstoreKeepsTheContract(t *testing.T) {

@@ -1,0 +1,16 @@
+package grants
+
+import (
+	"testing"
+
+	"github.com/weirproxy/weir/internal/testing/deptest"
+)
+
+func TestDeps(t *testing.T) {
+	deptest.Check(t, deptest.Rules{
+		Own: []string{
+			"internal/metrics", "internal/top", "internal/spelling", "pkg/algorithms", "pkg/descriptors", "pkg/limiter", "pkg/store", "pkg/store/memstore", "internal/lockfile",
+		},
+		Never: []string{"google.golang.org/grpc", "github.com/redis", "github.com/spf13", "go.opentelemetry.io"},
+	})
+}

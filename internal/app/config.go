@@ -1,0 +1,75 @@
+package app
+
+import (
+	"io/fs"
+	"log/slog"
+	"time"
+
+	"github.com/weirproxy/weir/internal/rules/reload"
+	"github.com/weirproxy/weir/internal/rules/xds"
+	"github.com/weirproxy/weir/internal/statistics"
+	"github.com/weirproxy/weir/internal/tracing"
+	"github.com/weirproxy/weir/internal/wire/certificates"
+	"github.com/weirproxy/weir/pkg/limiter"
+	"github.com/weirproxy/weir/pkg/server"
+)
+
+// Config is the service that Run serves. Logger, a source of rules and one endpoint must be set. Every other field may be zero.
+type Config struct {
+	Logger       *slog.Logger
+	DrainTimeout time.Duration // longest time from a stop to the end; 0 cancels requests in flight at once
+
+	GRPC    Endpoint // Envoy's rate limit service over TCP
+	Socket  Endpoint // the same service on a Unix socket
+	HTTP    Endpoint // health, metrics, /json and /rules; the pages of envoyproxy/ratelimit with Legacy
+	Admin   Endpoint // the admin service and its page
+	Debug   Endpoint // the debug pages of envoyproxy/ratelimit
+	Metrics Endpoint // metrics alone
+
+	Legacy      bool
+	MetricsPath string // of Metrics; "" means /metrics
+	TLS         TLS    // of GRPC
+	AdminAccess Admin  // the clients of Admin
+
+	Rules             reload.Options // Run sets Limiter, Granularity, Pushed and Logger
+	StartWithoutRules bool           // serve when the rule files are missing
+	XDS               xds.Options    // without an Address: off. Run sets Push, Bounds and Logger
+	XDSRequired       bool           // not ready until rules have come by xDS
+
+	MaxConnections int // bound of the open connections of GRPC and Socket together; 0 means DefaultMaxConnections
+
+	Store   StoreOptions // Run sets Savable, Logger and Traces
+	State   State
+	Record  Record
+	Grants  int             // most grants; 0 means grants.DefaultMax
+	Limiter limiter.Options // Run sets Now
+	Server  server.Options  // Run sets every field that is not a plain value
+
+	ReadyRequiresRules bool // not ready without rules
+	ReadyRequiresStore bool // not ready while Redis does not answer
+
+	Statistics Statistics
+	Tracing    *tracing.Options // nil: off. Run sets Logger
+}
+
+// Endpoint is one address to listen on. Without an Address it is off.
+type Endpoint struct {
+	Setting string // name of the setting with the address, for errors
+	Address string // host:port, or the path of a Unix socket
+	Shared  bool   // share the port with other processes
+	Spare   bool   // when Address is taken, log a WARN and serve without this endpoint
+	Mode    fs.FileMode
+}
+
+// TLS secures one endpoint. Without a certificate it is off.
+type TLS struct {
+	certificates.Files
+	ClientNames []string // a client's certificate must have one of these names; empty: any name
+}
+
+// Statistics chooses the sinks of the metrics under the names of envoyproxy/ratelimit.
+type Statistics struct {
+	Prometheus bool // beside the metrics of Weir
+	Collector  statistics.CollectorOptions
+	StatsD     statistics.ReporterOptions // without an Address: off. Run sets Logger
+}

@@ -1,0 +1,95 @@
+package app
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weirproxy/weir/internal/metrics"
+	"github.com/weirproxy/weir/pkg/store/denycache"
+	"github.com/weirproxy/weir/pkg/store/fallback"
+	"github.com/weirproxy/weir/pkg/store/leased"
+	"github.com/weirproxy/weir/pkg/store/redisstore"
+)
+
+// remoteStats is the state of the remote store, and of its substitute, at one moment.
+type remoteStats struct {
+	fallback.Stats
+	redis  redisstore.Stats
+	denied denycache.Stats
+	leased leased.Stats
+}
+
+// newRemoteCollector returns the collector of a remote store.
+func newRemoteCollector(stats func() remoteStats) prometheus.Collector {
+	return metrics.NewCollector("weir_store_", nil, func(to metrics.Scrape) { collectRemote(to, stats()) },
+		metrics.New("up", "Whether the remote store is asked: its circuit breaker is closed."),
+		metrics.New("state", "State of the circuit breaker of the remote store: 1 for the one it is in.", "state"),
+		metrics.New("opened_total", "How often the circuit breaker of the remote store has opened."),
+		metrics.New("errors_total", "Requests to the remote store that failed.", "kind"),
+		metrics.New("fallback_decisions_total", "Charges decided without the remote store, by on_store_error.", "policy"),
+		metrics.New("carried_hits_total", "Hits admitted or counted without the remote store, of which it is told later."),
+		metrics.New("carried_holds_total", "Begins and ends of holders that were decided without the remote store, of which it is told later."),
+		metrics.New("fleet_size", "Processes that share the remote store, and divide the hits that are left while the store does not answer."),
+
+		metrics.New("request_duration_seconds", "Time from a question to the remote store to its answer."),
+		metrics.New("round_trips_total", "Calls of the script of the remote store."),
+		metrics.New("transactions_total", "Requests, or parts of them, in the calls of the script of the remote store."),
+
+		metrics.New("denied_locally_total", "Requests denied from memory, as the remote store had denied as many hits."),
+		metrics.New("denied_keys", "Keys remembered as denied by the remote store."),
+		metrics.New("leased_decisions_total", "Charges decided from a lease, without asking the remote store."),
+		metrics.New("leases", "Keys of which this process holds hits."),
+		metrics.New("leased_hits", "Hits that this process holds and has not spent."),
+		metrics.New("stranded_hits", "Hits that no other process can use: hits held here, and hits that leased buckets must lack beside."),
+		metrics.New("granted_hits_total", "Hits that the remote store has granted to leases."),
+		metrics.New("returned_hits_total", "Hits that leases gave back."),
+		metrics.New("expired_hits_total", "Hits that leases held when their window ended."),
+		metrics.New("grants_failed_total", "Grants that leases wanted and did not get.", "reason"),
+		metrics.New("overdue_decisions_total", "Requests decided without the remote store, as a grant had no answer for longer than usual."),
+		metrics.New("deferred_hits_total", "Hits that the remote store was told of later: of requests denied from memory, and those to give back."),
+		metrics.New("lost_hits_total", "Hits that the remote store has not confirmed; it may have counted some."),
+		metrics.New("unknown_hits_total", "Hits that the remote store was told of once more as an answer never came, once for each time. The store counted at most so many too often."),
+		metrics.New("forgotten_hits_total", "Hits that mattered to no decision any more before the remote store could be told."),
+		metrics.New("owed_keys", "Keys with hits that the remote store does not know of, once for each window."),
+		metrics.New("disagreements_total", "Requests that the remote store decided otherwise than this program. The store's verdict counted."),
+		metrics.New("invalid_replies_total", "Connections to the remote store that ended because of a reply that cannot be one."),
+	)
+}
+
+func collectRemote(to metrics.Scrape, s remoteStats) {
+	to.Bool("up", s.State == fallback.Closed)
+	for _, state := range []string{"closed", "open", "half_open"} {
+		to.Bool("state", s.State.String() == state, state)
+	}
+	to.Counter("opened_total", s.Opened)
+	to.Counter("errors_total", s.Failures.Timeout, "timeout")
+	to.Counter("errors_total", s.Failures.Unavailable, "unavailable")
+	to.Counter("errors_total", s.Failures.Other, "other")
+	to.Counter("fallback_decisions_total", s.Decided.Local, "local")
+	to.Counter("fallback_decisions_total", s.Decided.Allow, "allow")
+	to.Counter("fallback_decisions_total", s.Decided.Deny, "deny")
+	to.Counter("carried_hits_total", s.Carried)
+	to.Counter("carried_holds_total", s.Holders)
+	to.Gauge("fleet_size", float64(s.Fleet))
+	to.Histogram("request_duration_seconds", s.redis.RoundTrip)
+	to.Counter("round_trips_total", s.redis.RoundTrips)
+	to.Counter("transactions_total", s.redis.Transactions)
+	to.Counter("denied_locally_total", s.denied.Denied)
+	to.Gauge("denied_keys", float64(s.denied.Keys))
+	to.Counter("leased_decisions_total", s.leased.Decided)
+	to.Gauge("leases", float64(s.leased.Leases))
+	to.Gauge("leased_hits", float64(s.leased.Held))
+	to.Gauge("stranded_hits", float64(s.leased.Stranded()))
+	to.Counter("granted_hits_total", s.leased.Granted)
+	to.Counter("returned_hits_total", s.leased.Back)
+	to.Counter("expired_hits_total", s.leased.Expired)
+	to.Counter("grants_failed_total", s.leased.Refused, "denied")
+	to.Counter("grants_failed_total", s.leased.Failed, "unanswered")
+	to.Counter("overdue_decisions_total", s.leased.Without)
+	to.Counter("deferred_hits_total", s.redis.DeferredHits)
+	to.Counter("lost_hits_total", s.redis.LostHits)
+	to.Counter("unknown_hits_total", s.redis.UnknownHits)
+	to.Counter("forgotten_hits_total", s.redis.ExpiredHits)
+	to.Gauge("owed_keys", float64(s.redis.OwedKeys))
+	to.Counter("disagreements_total", s.redis.Disagreements)
+	to.Counter("invalid_replies_total", s.redis.InvalidReplies)
+}

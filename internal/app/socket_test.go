@@ -1,0 +1,244 @@
+package app
+
+import (
+	"context"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/weirproxy/weir/internal/lockfile"
+)
+
+func mustListen(t *testing.T, network, address string, mode fs.FileMode) net.Listener {
+	t.Helper()
+	l, err := listenOn(t.Context(), network, address, mode)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+// reach connects to a listener and fails unless it answers.
+func reach(t *testing.T, l net.Listener) {
+	t.Helper()
+	conn, err := new(net.Dialer).DialContext(t.Context(), l.Addr().Network(), l.Addr().String())
+	if err != nil {
+		t.Fatalf("connect to %v: %v", l.Addr(), err)
+	}
+	_ = conn.Close()
+}
+
+func TestListenOnTCP(t *testing.T) {
+	reach(t, mustListen(t, "tcp", "127.0.0.1:0", 0))
+}
+
+func TestListenOnIPv6(t *testing.T) {
+	if l, err := net.Listen("tcp6", "[::1]:0"); err != nil {
+		t.Skipf("there is no IPv6: %v", err)
+	} else {
+		_ = l.Close()
+	}
+	reach(t, mustListen(t, "tcp", "[::1]:0", 0))
+	for _, address := range []string{"[::]:0", ":0"} {
+		l := mustListen(t, "tcp", address, 0)
+		_, port, err := net.SplitHostPort(l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, host := range []string{"127.0.0.1", "::1"} {
+			conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", net.JoinHostPort(host, port))
+			if err != nil {
+				t.Errorf("%s, by %s: %v", address, host, err)
+				continue
+			}
+			_ = conn.Close()
+		}
+	}
+}
+
+func TestASharedAddressNeedsTheOptionOnEveryListener(t *testing.T) {
+	shared := func(address string) net.Listener {
+		t.Helper()
+		l, err := listenShared(t.Context(), address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = l.Close() })
+		return l
+	}
+	first := shared("127.0.0.1:0")
+	second := shared(first.Addr().String())
+	reach(t, first)
+	if _, err := listenOn(t.Context(), "tcp", first.Addr().String(), 0); err == nil {
+		t.Error("listening without the option: got no error")
+	}
+	// Connections after the first Close go to the second listener.
+	_ = first.Close()
+	accepted := make(chan error, 1)
+	go func() {
+		conn, err := second.Accept()
+		if err == nil {
+			err = conn.Close()
+		}
+		accepted <- err
+	}()
+	reach(t, second)
+	if err := <-accepted; err != nil {
+		t.Error(err)
+	}
+	alone := mustListen(t, "tcp", "127.0.0.1:0", 0)
+	if _, err := listenShared(t.Context(), alone.Addr().String()); err == nil {
+		t.Error("listening on an address without the option: got no error")
+	}
+}
+
+func TestListenOnAnAbstractSocket(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux has abstract sockets")
+	}
+	name := "@weir-" + strings.ReplaceAll(t.TempDir(), "/", "-")
+	reach(t, mustListen(t, "unix", name, 0o600))
+	if _, err := listenOn(t.Context(), "unix", name, 0o600); err == nil {
+		t.Error("the same name again: got no error; want one")
+	}
+}
+
+func TestSocketHasItsModeAndGoesWithTheListener(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	for _, mode := range []fs.FileMode{0o660, 0o600, 0o777} {
+		l := mustListen(t, "unix", path, mode)
+		reach(t, l)
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := info.Mode().Perm(); got != mode {
+			t.Errorf("mode: got %v; want %v", got, mode)
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(path); !os.IsNotExist(err) {
+			t.Errorf("the file after Close: got %v; want none", err)
+		}
+	}
+}
+
+func TestClosingLeavesTheSocketOfASuccessor(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	old := mustListen(t, "unix", path, 0o660)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	successor := mustListen(t, "unix", path, 0o660)
+	for range 2 {
+		_ = old.Close() // the second one fails
+		reach(t, successor)
+	}
+	if err := successor.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(path); !os.IsNotExist(err) {
+		t.Errorf("the file after both are closed: got %v; want none", err)
+	}
+}
+
+func TestOneOfManyStartsGetsAStaleSocket(t *testing.T) {
+	for range 30 {
+		path := filepath.Join(t.TempDir(), "s")
+		leave(t, path)
+		var (
+			starts sync.WaitGroup
+			mu     sync.Mutex // guards got
+			got    []net.Listener
+		)
+		for range 8 {
+			starts.Go(func() {
+				if l, err := listenOn(t.Context(), "unix", path, 0o660); err == nil {
+					mu.Lock()
+					defer mu.Unlock()
+					got = append(got, l)
+				}
+			})
+		}
+		starts.Wait()
+		if len(got) != 1 {
+			t.Errorf("listeners: got %d; want 1", len(got))
+		}
+		for _, l := range got {
+			reach(t, l)
+			_ = l.Close()
+		}
+	}
+}
+
+func TestListenWaitsForTheLockOfAnotherProcess(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	unlock, err := lockfile.Lock(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := listenOn(ended, "unix", path, 0o660); err == nil || !strings.Contains(err.Error(), "another process holds it") {
+		t.Errorf("listenOn: got %v; want an error about the lock", err)
+	}
+	unlock()
+	reach(t, mustListen(t, "unix", path, 0o660))
+}
+
+// leave leaves a socket at path, as a killed process does.
+func leave(t *testing.T, path string) {
+	t.Helper()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestStaleSocketIsReplaced(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	leave(t, path)
+	reach(t, mustListen(t, "unix", path, 0o660))
+}
+
+func TestSocketInUseIsLeftAlone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	old := mustListen(t, "unix", path, 0o660)
+	_, err := listenOn(t.Context(), "unix", path, 0o660)
+	if err == nil || !strings.Contains(err.Error(), "another process answers on it") {
+		t.Errorf("listenOn: got %v; want an error about the other process", err)
+	}
+	reach(t, old)
+}
+
+func TestAPathThatIsTooLongIsNamed(t *testing.T) {
+	_, err := listenOn(t.Context(), "unix", "/"+strings.Repeat("s", 200), 0o660)
+	if err == nil || !strings.Contains(err.Error(), "the path has 201 bytes, must have at most ") {
+		t.Errorf("listenOn: got %v; want an error about the length", err)
+	}
+}
+
+func TestOtherFilesAreLeftAlone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := listenOn(t.Context(), "unix", path, 0o660)
+	if err == nil || !strings.Contains(err.Error(), "not a socket") {
+		t.Errorf("listenOn: got %v; want an error about the file", err)
+	}
+	if got, err := os.ReadFile(path); err != nil || string(got) != "precious" {
+		t.Errorf("the file after: got %q, %v; want it as it was", got, err)
+	}
+}

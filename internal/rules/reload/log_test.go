@@ -1,0 +1,127 @@
+package reload_test
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/weirproxy/weir/internal/rules/reload"
+	"github.com/weirproxy/weir/pkg/descriptors"
+	"github.com/weirproxy/weir/pkg/limiter"
+	"github.com/weirproxy/weir/pkg/store/memstore"
+)
+
+// startText returns a limiter and a Reloader of a directory, loaded, and the buffer of its text log without times.
+func startText(t *testing.T, dir string, o reload.Options) (*limiter.Limiter, *reload.Reloader, *bytes.Buffer) {
+	t.Helper()
+	l, err := limiter.New(must(memstore.New(memstore.Options{}))(t), limiter.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := new(bytes.Buffer)
+	o.Limiter, o.Paths = l, []string{dir}
+	o.Logger = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey || a.Key == "hash" {
+			return slog.Attr{}
+		}
+		return a
+	}}))
+	r, err := reload.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return l, r, log
+}
+
+func TestAReloadLogsWhichRulesChangedByDomain(t *testing.T) {
+	dir := tree(t, map[string]string{"a.yaml": document("a", 1), "b.yaml": document("b", 1), "c.yaml": document("c", 1)})
+	_, r, log := startText(t, dir, reload.Options{})
+	if got, want := log.String(), "level=INFO msg=\"rules loaded\" files=3 domains=3 rules=3\n"; got != want {
+		t.Errorf("log of the first load: got %s, want %s", got, want)
+	}
+	log.Reset()
+	write(t, filepath.Join(dir, "a.yaml"), document("a", 2)+"- key: new\n  rate_limit: {unlimited: true}\n- key: node\n")
+	write(t, filepath.Join(dir, "b.yaml"), "# the same rules\n"+document("b", 1))
+	if err := os.Remove(filepath.Join(dir, "c.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	want := `level=INFO msg="rules loaded" files=2 domains=2 rules=3
+level=INFO msg="rules changed" domain=a added=[new] changed=[user]
+level=WARN msg="rules removed" domain=c removed=[user]
+`
+	if diff := cmp.Diff(want, log.String()); diff != "" {
+		t.Errorf("log (-want +got):\n%s", diff)
+	}
+}
+
+func TestAReloadOfVeryManyChangesLogsABoundedNumberOfLines(t *testing.T) {
+	dir := tree(t, map[string]string{"a.yaml": document("a", 1)})
+	_, r, log := startText(t, dir, reload.Options{})
+	many := new(strings.Builder)
+	many.WriteString("domain: a\ndescriptors:\n")
+	for i := range 50 {
+		fmt.Fprintf(many, "- {key: k%02d, rate_limit: {unit: day, requests_per_unit: 1}}\n", i)
+	}
+	write(t, filepath.Join(dir, "a.yaml"), many.String())
+	for i := range 150 {
+		write(t, filepath.Join(dir, fmt.Sprintf("d%d.yaml", i)), document(fmt.Sprintf("d%d", i), 1))
+	}
+	log.Reset()
+	if err := r.Reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(log.String(), "\n")
+	if len(lines) != 104 || !strings.Contains(lines[1], `k19 and 30 more]"`) || lines[102] != `level=WARN msg="rules changed in more domains" domains=51` {
+		t.Errorf("got %d lines, the second %s, the last %s", len(lines), lines[1], lines[len(lines)-2])
+	}
+}
+
+func TestARefusalLogsEachMistakeOnALineOfItsOwn(t *testing.T) {
+	dir := tree(t, map[string]string{"a.yaml": document("a", 1)})
+	_, r, log := startText(t, dir, reload.Options{})
+	log.Reset()
+	file := filepath.Join(dir, "a.yaml")
+	write(t, file, "domain: a\ndescriptors: [5, 6]\n")
+	if err := r.Reload(t.Context()); err == nil {
+		t.Fatal("a bad file was taken")
+	}
+	want := strings.ReplaceAll(`level=ERROR msg="rule mistake" error="FILE:2: descriptors[0]: is the number 5, must be a map"
+level=ERROR msg="rule mistake" error="FILE:2: descriptors[1]: is the number 6, must be a map"
+level=ERROR msg="rules refused" errors=2
+`, "FILE", file)
+	if diff := cmp.Diff(want, log.String()); diff != "" {
+		t.Errorf("log (-want +got):\n%s", diff)
+	}
+}
+
+func TestWarningsRefuseRulesWithStrict(t *testing.T) {
+	dir := tree(t, map[string]string{"a.yaml": document("a", 1)})
+	doubtful := strings.Replace(document("a", 2), "key: user", "key: user\n  value: 10.0.0.0/8", 1)
+	for _, strict := range []bool{false, true} {
+		_, r, log := startText(t, dir, reload.Options{Options: descriptors.Options{Strict: strict}})
+		write(t, filepath.Join(dir, "a.yaml"), doubtful)
+		err := r.Reload(t.Context())
+		if (err != nil) != strict || strict && !strings.Contains(err.Error(), "a.yaml:4: descriptors[0].value: is compared as text") {
+			t.Errorf("Reload with Strict %t: got %v", strict, err)
+		}
+		if got := len(r.Status().Warnings); got > 0 == strict {
+			t.Errorf("with Strict %t: got %d warnings in force", strict, got)
+		}
+		if warned := strings.Count(log.String(), `level=WARN msg="rule warning" warning="`+filepath.Join(dir, "a.yaml")+":4: warning: "); warned > 0 == strict {
+			t.Errorf("with Strict %t: got the log %s", strict, log)
+		}
+		write(t, filepath.Join(dir, "a.yaml"), document("a", 1))
+	}
+}

@@ -1,0 +1,194 @@
+package xds
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+	"testing"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/weirproxy/weir/internal/rules/reload"
+	"github.com/weirproxy/weir/pkg/descriptors"
+	"github.com/weirproxy/weir/pkg/limiter"
+	"github.com/weirproxy/weir/pkg/store/memstore"
+	"github.com/weirproxy/weir/test/parts"
+)
+
+// within bounds a wait for events that take milliseconds on an idle machine.
+const within = 2 * time.Minute
+
+// plane is a control plane with the configuration of one node.
+type plane struct {
+	*parts.ControlPlane
+	t *testing.T
+}
+
+// node is the id of that node.
+const node = "test-node"
+
+// startPlane serves on a loopback port until the test ends.
+func startPlane(t *testing.T, options ...grpc.ServerOption) *plane {
+	t.Helper()
+	p, err := parts.StartControlPlane(t.Context(), options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Stop)
+	return &plane{p, t}
+}
+
+// restart serves at the same address again.
+func (p *plane) restart() {
+	p.t.Helper()
+	if err := p.Restart(p.t.Context()); err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(p.Stop)
+}
+
+// set makes a snapshot of the node's configuration.
+func (p *plane) set(version string, all ...*ratelimitv3.RateLimitConfig) {
+	p.t.Helper()
+	if err := p.Set(node, version, all...); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// config returns a resource with one limit per hour on the key user; 0 makes it bad.
+func config(name, domain string, requests uint32) *ratelimitv3.RateLimitConfig {
+	unit := ratelimitv3.RateLimitUnit_HOUR
+	if requests == 0 {
+		unit = 9
+	}
+	return &ratelimitv3.RateLimitConfig{Name: name, Domain: domain, Descriptors: []*ratelimitv3.RateLimitDescriptor{{
+		Key: "user", RateLimit: &ratelimitv3.RateLimitPolicy{Unit: unit, RequestsPerUnit: requests},
+	}}}
+}
+
+// wire returns a message as it is on the wire with more behind it.
+func wire(t *testing.T, m proto.Message, more ...byte) []byte {
+	t.Helper()
+	data, err := proto.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(data, more...)
+}
+
+// subject is a running client and the limiter whose rules it changes.
+type subject struct {
+	*Client
+	limiter  *limiter.Limiter
+	reloader *reload.Reloader
+	stop     func()
+}
+
+// startClient runs a client of the control plane until the test ends.
+func startClient(t *testing.T, p *plane, o Options) *subject {
+	t.Helper()
+	store, err := memstore.New(memstore.Options{MaxKeys: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(store.Close)
+	l, err := limiter.New(store, limiter.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	logger := slog.New(slog.NewTextHandler(t.Output(), nil))
+	r, err := reload.New(reload.Options{Limiter: l, Pushed: true, Logger: logger})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.Address == "" {
+		o.Address = p.Address
+	}
+	if o.Node.ID == "" {
+		o.Node.ID = node
+	}
+	if o.MinBackoff == 0 {
+		o.MinBackoff, o.MaxBackoff = 5*time.Millisecond, 50*time.Millisecond
+	}
+	o.Push, o.Logger = r.Push, logger
+	c, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := c.Run(ctx); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	s := &subject{c, l, r, func() { cancel(); running.Wait() }}
+	t.Cleanup(s.stop)
+	return s
+}
+
+// inForce returns the requests of the one limit of each domain in force.
+func (s *subject) inForce() map[string]uint32 {
+	all := make(map[string]uint32)
+	for _, d := range s.limiter.Rules().Domains() {
+		rule := d.Match([]descriptors.Entry{{Key: "user", Value: "x"}})
+		all[d.Name] = rule.Limits[0].Requests
+	}
+	return all
+}
+
+// await waits until the rules in force are these.
+func (s *subject) await(t *testing.T, want map[string]uint32) {
+	t.Helper()
+	eventually(t, func() string {
+		if got := s.inForce(); !maps.Equal(got, want) {
+			return fmt.Sprintf("rules in force: got %v, want %v", got, want)
+		}
+		return ""
+	})
+}
+
+// awaitRequest waits for a request and returns the first one that is it, from the one of the number from on, and its number.
+func (p *plane) awaitRequest(t *testing.T, from int, what string, is func(parts.XDSRequest) bool) (parts.XDSRequest, int) {
+	t.Helper()
+	var found parts.XDSRequest
+	number := -1
+	eventually(t, func() string {
+		all := p.Requests()
+		for i := from; i < len(all); i++ {
+			if is(all[i]) {
+				found, number = all[i], i
+				return ""
+			}
+		}
+		return fmt.Sprintf("no request that is %s among %d", what, len(all))
+	})
+	return found, number
+}
+
+// eventually polls until done returns "", and fails with the last result of done after too long a time.
+func eventually(t *testing.T, done func() string) {
+	t.Helper()
+	deadline := time.After(within)
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		missing := done()
+		if missing == "" {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("after %s: %s", within, missing)
+		}
+	}
+}
+
+// kinds returns the kinds of streams by name: true is delta.
+func kinds() map[string]bool { return map[string]bool{"state of the world": false, "delta": true} }

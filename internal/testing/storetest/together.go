@@ -1,0 +1,120 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/weirproxy/weir/internal/testing/race"
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+func togetherCases() []Case {
+	return []Case{
+		{"transactions_taken_together_admit_exactly_the_limit", oneKeyTogether},
+		{"transactions_of_different_keys_taken_together_are_decided_as_alone", differentKeysTogether},
+		{"an_ended_context_fails_its_own_transaction_only", endedTogether},
+	}
+}
+
+// takeAll takes transactions together, and fails the test unless each is decided once.
+func (e Env) takeAll(t *testing.T, transactions []store.Transaction) {
+	t.Helper()
+	times := make([]int, len(transactions))
+	store.TakeAll(e.Store, transactions, func(indexes []int) {
+		for _, i := range indexes {
+			times[i]++
+		}
+	})
+	for i, n := range times {
+		if n != 1 {
+			t.Errorf("transaction %d was decided %d times; want once", i, n)
+		}
+	}
+}
+
+// transaction returns a transaction of charges.
+func transaction(ctx context.Context, charges ...store.Charge) store.Transaction {
+	return store.Transaction{Ctx: ctx, Charges: charges, Decisions: make([]algorithms.Decision, len(charges))}
+}
+
+func oneKeyTogether(t *testing.T, e Env) {
+	for _, a := range algorithms.RateAlgorithms() {
+		c, other := charge("shared", limit(a, 20)), charge("other", limit(a, 1000))
+		var all []store.Transaction
+		for i := range 50 {
+			charges := []store.Charge{c, other}
+			all = append(all, transaction(t.Context(), charges[:1+i%2]...))
+		}
+		e.takeAll(t, all)
+		admitted, pairs := 0, 0
+		for i := range all {
+			if all[i].Err != nil {
+				t.Fatalf("%v: transaction %d failed: %v", a, i, all[i].Err)
+			}
+			if all[i].Admitted != all[i].Decisions[0].Allowed {
+				t.Errorf("%v: transaction %d: admitted %t with %+v", a, i, all[i].Admitted, all[i].Decisions)
+			}
+			if all[i].Admitted {
+				admitted++
+				pairs += len(all[i].Charges) - 1
+			}
+		}
+		if !e.exactly(int64(admitted), 20) {
+			t.Errorf("%v: %d admitted; want exactly 20", a, admitted)
+		}
+		e.wantRemaining(t, other, uint32(1000-pairs))
+	}
+}
+
+func differentKeysTogether(t *testing.T, e Env) {
+	seed := uint64(20261122)
+	r := rand.New(rand.NewPCG(seed, 1))
+	m := newModel()
+	for step := range race.Scale(200) {
+		if r.IntN(3) == 0 {
+			e.Sleep(time.Duration(r.IntN(40_000)) * time.Millisecond)
+		}
+		all := make([]store.Transaction, r.IntN(30))
+		for i := range all {
+			charges := randomCharges(r)
+			for n := range charges {
+				charges[n].Key = fmt.Appendf(nil, "%d %s", i, charges[n].Key)
+			}
+			all[i] = transaction(t.Context(), charges...)
+		}
+		now := e.Now()
+		e.takeAll(t, all)
+		for i := range all {
+			admitted, want := m.transaction(all[i].Charges, now)
+			if diff := cmp.Diff(want, all[i].Decisions); all[i].Err != nil || diff != "" || all[i].Admitted != admitted {
+				t.Fatalf("seed %d, step %d, transaction %d: admitted %t, error %v; want %t; charges %+v; decisions (-want +got):\n%s",
+					seed, step, i, all[i].Admitted, all[i].Err, admitted, all[i].Charges, diff)
+			}
+		}
+	}
+}
+
+func endedTogether(t *testing.T, e Env) {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	late, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
+	defer cancel()
+	c := charge("k", limit(algorithms.FixedWindow, 10))
+	all := []store.Transaction{
+		transaction(t.Context(), c), transaction(ended, c), transaction(t.Context()), transaction(late, c), transaction(t.Context(), c),
+	}
+	e.takeAll(t, all)
+	for i, want := range []error{nil, context.Canceled, nil, context.DeadlineExceeded, nil} {
+		if !errors.Is(all[i].Err, want) || all[i].Admitted != (want == nil) {
+			t.Errorf("transaction %d: got admitted %t, error %v; want the error %v", i, all[i].Admitted, all[i].Err, want)
+		}
+	}
+	e.wantRemaining(t, c, 8)
+}

@@ -1,0 +1,117 @@
+package certificates
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/weirproxy/weir/internal/testing/certtest"
+	"github.com/weirproxy/weir/internal/testing/deptest"
+)
+
+func TestDeps(t *testing.T) {
+	deptest.Check(t, deptest.Rules{Own: []string{}, Third: []string{}})
+}
+
+// filesIn names the files of a directory.
+func filesIn(dir string) Files {
+	return Files{
+		Certificate: File{"cert", filepath.Join(dir, "tls.crt")},
+		Key:         File{"key", filepath.Join(dir, "tls.key")},
+		Authorities: File{"ca", filepath.Join(dir, "ca.crt")},
+	}
+}
+
+// write writes a pair and the certificate of an authority, as Kubernetes names them.
+func write(t *testing.T, dir string, pair certtest.Pair, authority *certtest.Authority) {
+	t.Helper()
+	pair.Write(t, dir)
+	certtest.Write(t, filepath.Join(dir, "ca.crt"), authority.PEM)
+}
+
+func TestCheckNamesEverythingThatIsWrongAndNeverTheKey(t *testing.T) {
+	ca := certtest.New(t, "ca")
+	pair, other := ca.Issue(t, "one"), ca.Issue(t, "other")
+	tests := []struct {
+		name           string
+		cert, key, ca  string // contents; "" for no file, "-" for none named
+		want           []string
+		wantedByPrefix bool
+	}{
+		{name: "right", cert: string(pair.Certificate), key: string(pair.Key), ca: string(ca.PEM)},
+		{name: "no authorities", cert: string(pair.Certificate), key: string(pair.Key), ca: "-"},
+		{name: "authorities alone", cert: "-", key: "-", ca: string(ca.PEM)},
+		{name: "several authorities, and what is none", cert: "-", key: "-", ca: "ours\n" + string(ca.PEM) + string(pair.Key) + string(other.Certificate)},
+		{name: "nothing is there", want: []string{
+			"cert: open DIR/tls.crt: no such file or directory",
+			"key: open DIR/tls.key: no such file or directory",
+			"ca: open DIR/ca.crt: no such file or directory",
+		}},
+		{name: "a key that is another's", cert: string(pair.Certificate), key: string(other.Key), ca: "-", want: []string{
+			"cert, key: DIR/tls.crt and DIR/tls.key: private key does not match public key",
+		}},
+		{name: "no PEM", cert: "secret", key: "secret", ca: "secret", want: []string{
+			"cert, key: DIR/tls.crt and DIR/tls.key: failed to find any PEM data in certificate input",
+			"ca: DIR/ca.crt: holds no certificate: must be PEM",
+		}},
+		{name: "swapped", cert: string(pair.Key), key: string(pair.Certificate), ca: "-", want: []string{
+			"cert, key: DIR/tls.crt and DIR/tls.key: failed to find certificate PEM data in certificate input, but did find a private key; PEM inputs may have been switched",
+		}},
+		{name: "an authority that is broken", cert: "-", key: "-", ca: string(ca.PEM) + "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", want: []string{
+			"ca: DIR/ca.crt: certificate 2: malformed certificate",
+		}},
+		{name: "no key", cert: string(pair.Certificate), key: "-", ca: "-", want: []string{"cert, key: must both be given, or neither"}},
+		{name: "no certificate", cert: "-", key: string(pair.Key), ca: "-", want: []string{"cert, key: must both be given, or neither"}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			dir := t.TempDir()
+			files := filesIn(dir)
+			for _, one := range []struct {
+				file    *File
+				content string
+			}{{&files.Certificate, test.cert}, {&files.Key, test.key}, {&files.Authorities, test.ca}} {
+				switch one.content {
+				case "":
+				case "-":
+					one.file.Path = ""
+				default:
+					certtest.Write(t, one.file.Path, []byte(one.content))
+				}
+			}
+			var got []string
+			if err := files.Check(); err != nil {
+				got = strings.Split(strings.ReplaceAll(err.Error(), dir, "DIR"), "\n")
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("mistakes (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestABundleMayHoldWhatCannotBeRead(t *testing.T) {
+	ca := certtest.New(t, "ca")
+	const broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+	files := filesIn(t.TempDir())
+	files.Certificate, files.Key, files.Bundle = File{}, File{}, true
+	certtest.Write(t, files.Authorities.Path, []byte(broken+string(ca.PEM)+broken))
+	set, err := files.Read()
+	if err != nil || !set.Authorities.Equal(ca.Pool) || set.Certificate != nil {
+		t.Errorf("got %+v, %v; want the one authority", set, err)
+	}
+	certtest.Write(t, files.Authorities.Path, []byte(broken))
+	if err := files.Check(); err == nil || err.Error() != "ca: "+files.Authorities.Path+": holds no certificate: must be PEM" {
+		t.Errorf("without a right one: got %v", err)
+	}
+}
+
+func TestWhatIsNoFileIsNotRead(t *testing.T) {
+	files := Files{Authorities: File{"ca", os.DevNull}}
+	if err := files.Check(); err == nil || err.Error() != "ca: "+os.DevNull+": not a regular file" {
+		t.Errorf("got %v", err)
+	}
+}

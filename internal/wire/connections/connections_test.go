@@ -1,0 +1,264 @@
+package connections
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirproxy/weir/internal/testing/deptest"
+	"github.com/weirproxy/weir/internal/testing/logtest"
+)
+
+func TestDeps(t *testing.T) {
+	deptest.Check(t, deptest.Rules{Own: []string{"internal/loglimit"}, Third: []string{}})
+}
+
+// pipes is a listener of connections in memory.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	c, ok := <-p
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	return c, nil
+}
+
+func (p pipes) Close() error   { close(p); return nil }
+func (p pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipes", Net: "unix"} }
+
+// bounded is a Bound over a listener of connections in memory.
+type bounded struct {
+	*Bound
+	log      *logtest.Log
+	pipes    pipes
+	accepted chan *Conn
+}
+
+// start returns a Bound whose listener accepts until the test ends.
+func start(t *testing.T, o Options) *bounded {
+	t.Helper()
+	b := &bounded{log: new(logtest.Log), pipes: make(pipes), accepted: make(chan *Conn, 10)}
+	o.Logger, o.Server = slog.New(slog.NewTextHandler(b.log, nil)), "grpc"
+	b.Bound = New(o)
+	l := b.Listen(b.pipes)
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		defer close(b.accepted)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			conn, _ := c.(*Conn)
+			b.accepted <- conn
+		}
+	}()
+	return b
+}
+
+// dial returns both ends of a new connection; server is nil when the connection was refused.
+func (b *bounded) dial(t *testing.T) (client net.Conn, server *Conn) {
+	t.Helper()
+	client, raw := net.Pipe()
+	t.Cleanup(func() { _, _ = client.Close(), raw.Close() })
+	b.pipes <- raw
+	synctest.Wait()
+	select {
+	case server = <-b.accepted:
+	default:
+	}
+	return client, server
+}
+
+// open reports whether the server has left the connection open.
+func open(t *testing.T, client net.Conn) bool {
+	t.Helper()
+	if err := client.SetReadDeadline(time.Now().Add(time.Millisecond)); errors.Is(err, io.ErrClosedPipe) {
+		return false
+	}
+	_, err := client.Read(make([]byte, 1))
+	return !errors.Is(err, io.EOF)
+}
+
+func TestTheConnectionThatIsQuietForLongestGoesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, Options{Max: 3, QuietFirst: true})
+		busy, first := b.dial(t)
+		first.Begin()
+		time.Sleep(time.Millisecond)
+		asked, second := b.dial(t)
+		second.Begin()
+		second.Answered()
+		second.Done()
+		time.Sleep(time.Millisecond)
+		silent, _ := b.dial(t) // never asked, but is younger
+		time.Sleep(time.Millisecond)
+		last, server := b.dial(t)
+		if server == nil || open(t, asked) || !open(t, busy) || !open(t, silent) || !open(t, last) {
+			t.Errorf("got server %v; want the connection that had asked closed, and the others open", server)
+		}
+	})
+}
+
+func TestANewConnectionTakesThePlaceOfTheOldestThatNeverAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, Options{Max: 3})
+		asked, first := b.dial(t)
+		first.Begin()
+		first.Answered()
+		first.Done()
+		time.Sleep(time.Hour)
+		silent, _ := b.dial(t)
+		time.Sleep(time.Millisecond)
+		later, _ := b.dial(t)
+		for n := range 100 { // a flood: each takes the place of an earlier one of its own
+			last, server := b.dial(t)
+			if server == nil {
+				t.Fatalf("connection %d of the flood was refused", n)
+			}
+			time.Sleep(time.Millisecond)
+			if !open(t, last) {
+				t.Fatalf("connection %d of the flood was closed at once", n)
+			}
+		}
+		if open(t, silent) || open(t, later) {
+			t.Error("the silent connections are still open")
+		}
+		if !open(t, asked) {
+			t.Error("the flood closed the connection of a client whose requests are answered")
+		}
+		if got := b.Stats(); got != (Stats{Open: 3, Max: 3, Replaced: 100}) {
+			t.Errorf("got %+v", got)
+		}
+		if got := b.log.String(); strings.Count(got, "took the place of an idle one") != 1 || !strings.Contains(got, "max_connections=3") {
+			t.Errorf("want one line in the log for a flood within a second, got:\n%s", got)
+		}
+	})
+}
+
+// A health check that watches, or a busy Envoy, always has an open request.
+func TestAConnectionWithAnswersAndAnOpenRequestOutlivesAFlood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, Options{Max: 3})
+		busy, server := b.dial(t)
+		server.Begin()
+		server.Answered()
+		time.Sleep(time.Hour)
+		for range 100 {
+			b.dial(t)
+			time.Sleep(time.Millisecond)
+		}
+		if !open(t, busy) {
+			t.Error("the flood closed a connection with answers, because one of its requests is open")
+		}
+	})
+}
+
+func TestABusyConnectionDoesNotGiveWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, Options{Max: 2})
+		newcomer, waits := b.dial(t)
+		waits.Begin()
+		_, busy := b.dial(t)
+		busy.Begin()
+		busy.Answered()
+		busy.Done()
+		busy.Begin()
+		if client, server := b.dial(t); server != nil || open(t, client) {
+			t.Error("a connection beyond the bound was accepted, though all are busy")
+		}
+		waits.Answered()
+		waits.Done()
+		waits.Begin()
+		waits.Answered()
+		waits.Done() // idle, but just now
+		if _, server := b.dial(t); server != nil {
+			t.Error("a connection was closed between two requests")
+		}
+		if !strings.Contains(b.log.String(), "all connections are busy") {
+			t.Errorf("the log says nothing of the refusal: %s", b.log)
+		}
+		time.Sleep(2 * idleAge)
+		if _, server := b.dial(t); server == nil || open(t, newcomer) {
+			t.Error("want the connection that is idle replaced")
+		}
+		if got := b.Stats(); got.Refused != 2 || got.Replaced != 1 {
+			t.Errorf("got %+v, want 2 refused and 1 replaced", got)
+		}
+	})
+}
+
+func TestAFirstRequestThatNeverEndsProtectsForASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, Options{Max: 1})
+		held, server := b.dial(t)
+		server.Begin()
+		if _, other := b.dial(t); other != nil {
+			t.Error("the first request of a connection did not protect it")
+		}
+		time.Sleep(2 * newAge)
+		second, other := b.dial(t)
+		if other == nil || open(t, held) {
+			t.Error("a first request that never ends keeps others out")
+		}
+		other.Begin()
+		other.Done() // given up
+		if _, third := b.dial(t); third == nil || open(t, second) {
+			t.Error("a request that was given up keeps others out")
+		}
+	})
+}
+
+func TestCloseMakesRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, Options{Max: 1})
+		for range 5 {
+			_, server := b.dial(t)
+			if server == nil {
+				t.Fatal("refused, though the one before was closed")
+			}
+			server.Begin()
+			_, _ = server.Close(), server.Close()
+		}
+		if got := b.Stats(); got != (Stats{Max: 1}) {
+			t.Errorf("got %+v", got)
+		}
+	})
+}
+
+func TestAClientThatDoesNotReadLosesItsConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, Options{WriteTimeout: 10 * time.Second})
+		client, server := b.dial(t)
+		if err := server.SetDeadline(time.Now().Add(time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if err := server.SetDeadline(time.Time{}); err != nil { // as gRPC does after the handshake
+			t.Fatal(err)
+		}
+		go func() { _, _ = io.CopyN(io.Discard, client, 100) }()
+		for range 100 { // within the time, also long after the first deadline
+			if _, err := server.Write([]byte("x")); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
+		}
+		before := time.Now()
+		if _, err := server.Write([]byte("x")); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("got error %v, want the deadline", err)
+		}
+		if took := time.Since(before); took < 5*time.Second || took > 10*time.Second {
+			t.Errorf("the write took %v, want half of the timeout to all of it", took)
+		}
+		if open(t, client) || b.Stats().Open != 0 {
+			t.Error("the connection is still open")
+		}
+	})
+}

@@ -1,0 +1,208 @@
+package laneserver
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/weirproxy/weir/internal/lane"
+	"github.com/weirproxy/weir/internal/testing/certtest"
+)
+
+// method is the method of the lane in these tests. A response repeats the request.
+const method = "/test.Echo/Echo"
+
+// echo is a Handler that answers with the request. Requests that begin with "later" wait for release.
+type echo struct {
+	conn    *Conn
+	release <-chan struct{} // nil: later is at once, in another goroutine
+	gone    *atomic.Int64
+}
+
+func (e *echo) Answer(call *lane.Call, message, dst []byte) ([]byte, lane.Reply) {
+	text := string(message)
+	switch stem := text[min(len(text), 2):min(len(text), 7)]; stem { // behind the field
+	case "later":
+		stream := call.Stream
+		e.conn.Keep(len(text))
+		go func() {
+			if e.release != nil {
+				<-e.release
+			}
+			e.conn.Finish(Finished{Stream: stream, Response: []byte(text), Kept: len(text)})
+		}()
+		return dst, lane.Reply{Later: true}
+	case "wrong":
+		return dst, lane.Reply{Code: uint32(codes.InvalidArgument), Message: "it is wrong"}
+	}
+	return append(dst, message...), lane.Reply{}
+}
+
+func (e *echo) Cancel(uint32) { e.gone.Add(1) }
+
+func (e *echo) Received() {}
+
+// fixture is a Server beside a gRPC server with a health service.
+type fixture struct {
+	*Server
+	address string
+	network string
+	secure  credentials.TransportCredentials // of clients
+	release chan struct{}
+	gone    atomic.Int64
+	others  *grpc.Server
+	health  *health.Server
+}
+
+// same answers with the request.
+func same() grpc.MethodHandler {
+	return func(_ any, _ context.Context, dec func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+		m := new(wrapperspb.StringValue)
+		return m, dec(m)
+	}
+}
+
+// serve serves on a listener until the test ends.
+func serve(t *testing.T, l net.Listener, change func(*Options, *lane.Options)) *fixture {
+	t.Helper()
+	f := &fixture{address: l.Addr().String(), network: l.Addr().Network(), release: make(chan struct{}), secure: insecure.NewCredentials()}
+	machine := lane.Options{Path: method, MaxMessage: 64 << 10, HandOver: true, ConnWindow: 1 << 20}
+	o := Options{
+		Logger:  slog.New(slog.DiscardHandler),
+		Handler: func(c *Conn) Handler { return &echo{conn: c, release: f.release, gone: &f.gone} },
+	}
+	if change != nil {
+		change(&o, &machine)
+	}
+	var err error
+	if o.Lane, err = lane.New(machine); err != nil {
+		t.Fatal(err)
+	}
+	f.Server = New(o)
+	f.others = grpc.NewServer(grpc.MaxHeaderListSize(16<<10), grpc.MaxConcurrentStreams(1024),
+		grpc.InitialWindowSize(64<<10), grpc.InitialConnWindowSize(1<<20), grpc.Creds(handedCredentials{insecure.NewCredentials()}))
+	h := health.NewServer()
+	f.health = h
+	h.SetServingStatus("echo", healthgrpc.HealthCheckResponse_SERVING)
+	healthgrpc.RegisterHealthServer(f.others, h)
+	f.others.RegisterService(&grpc.ServiceDesc{ // both servers know the method
+		ServiceName: "test.Echo", HandlerType: (*any)(nil),
+		Methods: []grpc.MethodDesc{{MethodName: "Echo", Handler: same()}, {MethodName: "Other", Handler: same()}},
+	}, nil)
+	served := make(chan error, 2)
+	go func() { served <- f.Serve(l) }()
+	go func() { served <- f.others.Serve(f.Others()) }()
+	t.Cleanup(func() {
+		f.Stop()
+		f.others.Stop()
+		f.GracefulStop()
+		for range 2 {
+			if err := <-served; err != nil {
+				t.Errorf("serve: got %v, want nil", err)
+			}
+		}
+	})
+	return f
+}
+
+// handedCredentials gives gRPC the information of a handshake before.
+type handedCredentials struct {
+	credentials.TransportCredentials
+}
+
+func (c handedCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	handed, ok := raw.(*Handed)
+	if !ok {
+		return nil, nil, errors.New("not handed over")
+	}
+	if info, ok := handed.Info.(credentials.AuthInfo); ok {
+		return raw, info, nil
+	}
+	return c.TransportCredentials.ServerHandshake(raw)
+}
+
+func (f *fixture) dial(t *testing.T) *grpc.ClientConn {
+	t.Helper()
+	target := "passthrough:///" + f.address
+	if f.network == "unix" {
+		target = "unix://" + f.address
+	}
+	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(f.secure))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// ask sends a text and returns the answer.
+func ask(ctx context.Context, conn *grpc.ClientConn, text string) (string, error) {
+	out := new(wrapperspb.StringValue)
+	err := conn.Invoke(ctx, method, wrapperspb.String(text), out)
+	return out.GetValue(), err
+}
+
+func listenTCP(t *testing.T) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// plain hides the socket below a connection, as on a system without raw sockets.
+type plain struct{ net.Listener }
+
+type plainConn struct{ net.Conn }
+
+func (p plain) Accept() (net.Conn, error) {
+	c, err := p.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return plainConn{c}, nil
+}
+
+// eachSocket runs a test over every kind of socket.
+func eachSocket(t *testing.T, test func(t *testing.T, f *fixture)) {
+	t.Run("TCP", func(t *testing.T) { test(t, serve(t, listenTCP(t), nil)) })
+	t.Run("Unix", func(t *testing.T) {
+		l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		test(t, serve(t, l, nil))
+	})
+	t.Run("net.Conn", func(t *testing.T) { test(t, serve(t, plain{listenTCP(t)}, nil)) })
+	t.Run("TLS", func(t *testing.T) {
+		server, client := certificates(t)
+		f := serve(t, listenTCP(t), func(o *Options, _ *lane.Options) {
+			secure := credentials.NewTLS(server)
+			o.Handshake = func(raw net.Conn) (net.Conn, any, error) { return secure.ServerHandshake(raw) }
+		})
+		f.secure = credentials.NewTLS(client)
+		test(t, f)
+	})
+}
+
+// certificates returns settings of a server and of its clients.
+func certificates(t *testing.T) (server, client *tls.Config) {
+	t.Helper()
+	authority := certtest.New(t, "ca")
+	return &tls.Config{Certificates: []tls.Certificate{authority.Issue(t, "localhost").TLS(t)}},
+		&tls.Config{RootCAs: authority.Pool, ServerName: "localhost"}
+}

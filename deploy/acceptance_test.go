@@ -45,7 +45,8 @@ func rulesOf(t *testing.T, file string) []*ratelimitv3.RateLimitConfig {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Units that are newer than the type here have numbers. Fields that only files have are written too, all of them false.
+		// Units that are newer than the type here have numbers. Fields that only files have are written
+		// too, all of them false.
 		for unit, number := range map[string]string{"MONTH": "5", "YEAR": "6", "WEEK": "7"} {
 			text = bytes.ReplaceAll(text, []byte(`"unit":"`+unit+`"`), []byte(`"unit":`+number))
 		}
@@ -58,7 +59,8 @@ func rulesOf(t *testing.T, file string) []*ratelimitv3.RateLimitConfig {
 	return all
 }
 
-// entriesOf returns the entries that Envoy makes of the actions of a route, for a client at 192.168.3.4 that sends a header of that text.
+// entriesOf returns the entries that Envoy makes of the actions of a route, for a client at
+// 192.168.3.4 that sends a header of that text.
 func entriesOf(t *testing.T, actions list, header string) []string {
 	t.Helper()
 	var entries []string
@@ -80,7 +82,8 @@ func entriesOf(t *testing.T, actions list, header string) []string {
 	return entries
 }
 
-// limitOf returns the descriptor that entries lead to, as the words of the format have it: by key and value, else by key alone.
+// limitOf returns the descriptor that entries lead to, as the words of the format have it: by key
+// and value, else by key alone.
 func limitOf(all []*ratelimitv3.RateLimitDescriptor, entries []string) *ratelimitv3.RateLimitDescriptor {
 	key, value, _ := strings.Cut(entries[0], "=")
 	var found *ratelimitv3.RateLimitDescriptor
@@ -95,8 +98,9 @@ func limitOf(all []*ratelimitv3.RateLimitDescriptor, entries []string) *ratelimi
 	return limitOf(found.GetDescriptors(), entries[1:])
 }
 
-// TestEnvoyGatewaysOwnCasesAreAnswered sends every case of Envoy Gateway's tests over xDS, and sends the requests of its Envoys. Each
-// limit is found, and equals the rules. Header values contain characters of patterns and separators.
+// TestEnvoyGatewaysOwnCasesAreAnswered sends every case of Envoy Gateway's tests over xDS, and
+// sends the requests of its Envoys. Each limit is found, and equals the rules. Header values
+// contain characters of patterns and separators.
 func TestEnvoyGatewaysOwnCasesAreAnswered(t *testing.T) {
 	t.Parallel()
 	cases, err := filepath.Glob(filepath.Join(envoyGatewayModule(t), "internal/rules/xds/translator/testdata/out/ratelimit-config/*.routes.yaml"))

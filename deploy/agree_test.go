@@ -111,7 +111,8 @@ func TestContourIsToldWhereTheServiceIsAndItsDomain(t *testing.T) {
 	}
 }
 
-// TestWhatEnvoyGatewayMakesOfThePolicyHasItsLimits holds that the files of testdata are of the policy as it is.
+// TestWhatEnvoyGatewayMakesOfThePolicyHasItsLimits holds that the files of testdata are of the
+// policy as it is.
 func TestWhatEnvoyGatewayMakesOfThePolicyHasItsLimits(t *testing.T) {
 	t.Parallel()
 	const policy, made = "envoy-gateway/policy.yaml", "envoy-gateway/testdata/rules.yaml"

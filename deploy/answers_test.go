@@ -28,7 +28,8 @@ type question struct {
 	want        string // of each: its code, its limit, the remaining hits
 }
 
-// awaitRoom waits until the current hour has room for a test: counts by the hour begin anew with it.
+// awaitRoom waits until the current hour has room for a test: counts by the hour begin anew with
+// it.
 func awaitRoom(t *testing.T) {
 	t.Helper()
 	tick := time.NewTicker(100 * time.Millisecond)
@@ -177,7 +178,8 @@ func TestContoursServiceAnswersAsItsRulesSay(t *testing.T) {
 	s.end(t, m)
 }
 
-// A control plane of Envoy Gateway shows its certificate and wants one; so does the rate limit service show one.
+// A control plane of Envoy Gateway shows its certificate and wants one; so does the rate limit
+// service show one.
 func TestEnvoyGatewaysServiceAnswersAsThePolicySays(t *testing.T) {
 	t.Parallel()
 	const route = "httproute/default/backend/rule/0/match/0/*=httproute/default/backend/rule/0/match/0/*"
@@ -216,8 +218,8 @@ func TestEnvoyGatewaysServiceAnswersAsThePolicySays(t *testing.T) {
 	}
 }
 
-// startEnvoyGatewaysService starts the Deployment of Envoy Gateway beside a control plane with the rules of the policy, both over
-// TLS.
+// startEnvoyGatewaysService starts the Deployment of Envoy Gateway beside a control plane with the
+// rules of the policy, both over TLS.
 func startEnvoyGatewaysService(t *testing.T, m manifests) (*service, *certtest.Authority) {
 	t.Helper()
 	authority := certtest.New(t, "envoy-gateway")

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// board is a dashboard of Grafana: the fields of Grafana's classic JSON model that ours has. Another field is probably misspelled.
+// board is a dashboard of Grafana: the fields of Grafana's classic JSON model that ours has.
+// Another field is probably misspelled.
 type board struct {
 	Title, UID, Description, Timezone, Refresh string
 	Tags                                       []string
@@ -77,7 +78,8 @@ func readBoard(t *testing.T) board {
 	return b
 }
 
-// TestTheBoardIsAsGrafanaReadsIt holds the rules of Grafana's JSON model, and of its linter for boards.
+// TestTheBoardIsAsGrafanaReadsIt holds the rules of Grafana's JSON model, and of its linter for
+// boards.
 func TestTheBoardIsAsGrafanaReadsIt(t *testing.T) {
 	t.Parallel()
 	b := readBoard(t)

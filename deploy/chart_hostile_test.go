@@ -37,7 +37,8 @@ admin: {existingSecret: "7"}
 	}
 }
 
-// Rule files may be any text: a block of YAML takes its indentation from the first line, unless it is told.
+// Rule files may be any text: a block of YAML takes its indentation from the first line, unless it
+// is told.
 func TestRuleFilesOfTheChartStayAsTheyAre(t *testing.T) {
 	t.Parallel()
 	files := map[string]any{

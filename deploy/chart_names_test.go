@@ -8,7 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// TestNamesOfTheChartAreNamesOfKubernetes renders releases with each name that Helm allows: up to 53 characters of a-z, 0-9, - and dots.
+// TestNamesOfTheChartAreNamesOfKubernetes renders releases with each name that Helm allows: up to
+// 53 characters of a-z, 0-9, - and dots.
 func TestNamesOfTheChartAreNamesOfKubernetes(t *testing.T) {
 	t.Parallel()
 	for _, release := range []string{"edge", "2.edge", "123", "1e5", "true", "a.b-c", strings.Repeat("a", 53), strings.Repeat("a-", 26) + "b", strings.Repeat("1.", 26) + "1"} {

@@ -59,7 +59,8 @@ func TestTheChartRefusesWrongValues(t *testing.T) {
 	}
 }
 
-// TestTheChartMissesEachValueByName takes away each value, which a null of the user does, also in a map.
+// TestTheChartMissesEachValueByName takes away each value, which a null of the user does, also in a
+// map.
 func TestTheChartMissesEachValueByName(t *testing.T) {
 	t.Parallel()
 	c := loadChart(t, weirChart)

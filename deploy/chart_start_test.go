@@ -16,8 +16,8 @@ import (
 // adminToken is the token of the page in tests.
 const adminToken = "0123456789abcdef"
 
-// startContainer runs a container of `sidecar` as a process: with its arguments, and its files where they can be here. Addresses, the
-// places of files, and Redis differ.
+// startContainer runs a container of `sidecar` as a process: with its arguments, and its files
+// where they can be here. Addresses, the places of files, and Redis differ.
 func startContainer(t *testing.T, m manifests, c corev1.Container) *parts.Sidecar {
 	t.Helper()
 	if len(c.Args) == 0 || c.Args[0] != "serve" {

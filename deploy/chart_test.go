@@ -27,7 +27,8 @@ const (
 	appChart  = "helm/examples/app"
 )
 
-// chartValues returns the documented sets of values by name: no values, each file of the examples, and each --set of docs/platforms.md.
+// chartValues returns the documented sets of values by name: no values, each file of the examples,
+// and each --set of docs/platforms.md.
 func chartValues(t *testing.T) map[string]map[string]any {
 	t.Helper()
 	all := map[string]map[string]any{"defaults": {}}
@@ -64,7 +65,8 @@ func chartValues(t *testing.T) map[string]map[string]any {
 	return all
 }
 
-// loadChart loads a chart. The chart appChart gets the chart of Weir, as `helm dependency update` would put it there.
+// loadChart loads a chart. The chart appChart gets the chart of Weir, as `helm dependency update`
+// would put it there.
 func loadChart(t *testing.T, dir string) *chart.Chart {
 	t.Helper()
 	c, err := loader.LoadDir(dir)

@@ -20,7 +20,8 @@ func crds(t *testing.T, documents ...string) string {
 	return string(out)
 }
 
-// customDocuments returns all objects that are not Kubernetes' own: from the folders, and from the files beside them.
+// customDocuments returns all objects that are not Kubernetes' own: from the folders, and from the
+// files beside them.
 func customDocuments(t *testing.T) []string {
 	t.Helper()
 	var all []string
@@ -65,7 +66,8 @@ func TestEveryProjectReadsWhatIsForIt(t *testing.T) {
 	}
 }
 
-// TestEveryProjectRefusesMistakes shows that the test above can fail: each mistake is one that reads well.
+// TestEveryProjectRefusesMistakes shows that the test above can fail: each mistake is one that
+// reads well.
 func TestEveryProjectRefusesMistakes(t *testing.T) {
 	t.Parallel()
 	whole := strings.Join(customDocuments(t), "\n---\n")

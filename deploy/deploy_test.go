@@ -1,5 +1,6 @@
-// Package deploy holds examples of how to run Weir: Envoy bootstraps, rules, Kubernetes manifests, a Dockerfile. The tests check each
-// example with its reader: Envoy, Weir, the API types of Kubernetes. That they work together is shown by test/e2e.
+// Package deploy holds examples of how to run Weir: Envoy bootstraps, rules, Kubernetes manifests,
+// a Dockerfile. The tests check each example with its reader: Envoy, Weir, the API types of
+// Kubernetes. That they work together is shown by test/e2e.
 package deploy
 
 import (

@@ -14,11 +14,13 @@ import (
 
 var update = flag.Bool("update", false, "write the answers of envconfig anew")
 
-// envconfigAnswers holds, by type and text, the value that envconfig reads from the text, or "refused". The test of cmd/ratelimit
-// compares Weir's values with this file, so that Weir itself does not need envconfig.
+// envconfigAnswers holds, by type and text, the value that envconfig reads from the text, or
+// "refused". The test of cmd/ratelimit compares Weir's values with this file, so that Weir itself
+// does not need envconfig.
 const envconfigAnswers = "../cmd/ratelimit/testdata/envconfig.json"
 
-// The original reads its environment with envconfig. This test proves that the recorded answers are envconfig's.
+// The original reads its environment with envconfig. This test proves that the recorded answers are
+// envconfig's.
 func TestTheRecordedAnswersAreThoseOfEnvconfig(t *testing.T) {
 	content, err := os.ReadFile(envconfigAnswers)
 	if err != nil {

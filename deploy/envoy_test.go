@@ -27,7 +27,8 @@ func findEnvoy(t *testing.T) string {
 	return parts.NeedEnvoy(t, root)
 }
 
-// startBackend serves the backend of Envoy and returns its address. /?tokens=4 is answered with x-tokens: 4.
+// startBackend serves the backend of Envoy and returns its address. /?tokens=4 is answered with
+// x-tokens: 4.
 func startBackend(t *testing.T) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -25,7 +25,8 @@ type evaluator struct {
 // evaluatedAt is the instant of the evaluation: some expressions compare with the day before.
 const evaluatedAt = 25 * time.Hour
 
-// newEvaluator repeats the samples of real sidecars every two minutes. One scrape gives the growth of a counter in two minutes.
+// newEvaluator repeats the samples of real sidecars every two minutes. One scrape gives the growth
+// of a counter in two minutes.
 func newEvaluator(t *testing.T) *evaluator {
 	t.Helper()
 	const step = 2 * time.Minute
@@ -61,8 +62,9 @@ func (e *evaluator) evaluate(t *testing.T, expr string) promql.Vector {
 	return slices.Clone(vector)
 }
 
-// check evaluates an expression and its parts. Sidecars must serve series for each selector with its labels, for each side of
-// a comparison, and with each label of a grouping. So a wrong name never makes a comparison that is always false.
+// check evaluates an expression and its parts. Sidecars must serve series for each selector with
+// its labels, for each side of a comparison, and with each label of a grouping. So a wrong name
+// never makes a comparison that is always false.
 func (e *evaluator) check(t *testing.T, expr string) promql.Vector {
 	t.Helper()
 	parsed, err := parser.NewParser(parser.Options{}).ParseExpr(expr)
@@ -95,8 +97,9 @@ func (e *evaluator) check(t *testing.T, expr string) promql.Vector {
 	return e.evaluate(t, expr)
 }
 
-// TestEveryExpressionHasAValueOnTheSeriesOfRealSidecars evaluates the alerts, the recording rules and the board. Two sidecars
-// under traffic serve the series: one counts in memory, and the Redis of the other one is away.
+// TestEveryExpressionHasAValueOnTheSeriesOfRealSidecars evaluates the alerts, the recording rules
+// and the board. Two sidecars under traffic serve the series: one counts in memory, and the Redis
+// of the other one is away.
 func TestEveryExpressionHasAValueOnTheSeriesOfRealSidecars(t *testing.T) {
 	e := newEvaluator(t)
 	var firing []string
@@ -112,8 +115,8 @@ func TestEveryExpressionHasAValueOnTheSeriesOfRealSidecars(t *testing.T) {
 			t.Errorf("%s: must have a severity, page or ticket, a summary and a description", r.Alert)
 		}
 	}
-	// The traffic has an unknown domain, a rule in shadow mode above its limit, and a Redis that is away. The breaker opens
-	// again in each repetition. All else is well.
+	// The traffic has an unknown domain, a rule in shadow mode above its limit, and a Redis that is
+	// away. The breaker opens again in each repetition. All else is well.
 	want := []string{"WeirDomainUnknown", "WeirShadowWouldDeny", "WeirStoreDown", "WeirStoreFallback", "WeirStoreFlaps"}
 	if diff := cmp.Diff(want, firing); diff != "" {
 		t.Errorf("alerts (-want +got):\n%s", diff)

@@ -186,8 +186,8 @@ func TestEnvoyGatewaysEnvoyLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// The differences to Envoy Gateway's configuration: resources of xDS are in the file, timeouts are long, and clients of a test
-	// are on the loopback. A header gives the cost of the answer.
+	// The differences to Envoy Gateway's configuration: resources of xDS are in the file, timeouts are
+	// long, and clients of a test are on the loopback. A header gives the cost of the answer.
 	documents := as[list](t, patient(readAll(t, "envoy-gateway/testdata/xds.yaml")))
 	manager := as[table](t, documents[0], "default_filter_chain", "filters", 0, "typed_config")
 	delete(manager, "access_log")
@@ -225,7 +225,8 @@ func TestEnvoyGatewaysEnvoyLimits(t *testing.T) {
 	e.pass(t, 4, call{from: "127.0.0.4", method: http.MethodPost, headers: []string{"x-plan: free"}})
 	tenant := call{from: "127.0.0.5", path: "/?tokens=101", headers: []string{"x-tenant: acme"}}
 	e.pass(t, 1, tenant)
-	// The cost is told after the answer, so the next request may be faster. Each has an address of its own, as those are limited too.
+	// The cost is told after the answer, so the next request may be faster. Each has an address of its
+	// own, as those are limited too.
 	tick, last := time.NewTicker(20*time.Millisecond), 0
 	defer tick.Stop()
 	for n := 1; last != http.StatusTooManyRequests; n++ {

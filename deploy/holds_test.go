@@ -16,8 +16,9 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// patched returns the listener that Envoy Gateway made for the Gateway of envoy-gateway/policy.yaml, and the clusters, after the patches
-// of an EnvoyPatchPolicy. Envoy Gateway applies the patches in the same way.
+// patched returns the listener that Envoy Gateway made for the Gateway of
+// envoy-gateway/policy.yaml, and the clusters, after the patches of an EnvoyPatchPolicy. Envoy
+// Gateway applies the patches in the same way.
 func patched(t *testing.T, policy string) (listener table, clusters list) {
 	t.Helper()
 	documents := readAll(t, "envoy-gateway/testdata/xds.yaml")
@@ -64,8 +65,9 @@ func insert(t *testing.T, document table, path []string, value any) {
 	parent[name] = slices.Insert(as[list](t, parent, name), index, value)
 }
 
-// startPatched runs Envoy with the listener of an EnvoyPatchPolicy before a backend, and a Weir with the rules in a folder. The cost of an
-// answer, is in the metadata as AI Gateway has it. The limits of policy.yaml are not here, as other tests have these.
+// startPatched runs Envoy with the listener of an EnvoyPatchPolicy before a backend, and a Weir
+// with the rules in a folder. The cost of an answer, is in the metadata as AI Gateway has it. The
+// limits of policy.yaml are not here, as other tests have these.
 func startPatched(t *testing.T, policy, rules string, backend *parts.Backend) *envoy {
 	t.Helper()
 	binary := findEnvoy(t)
@@ -121,8 +123,9 @@ func codeOf(url string, headers ...string) int {
 	return answer.StatusCode
 }
 
-// manyAtOnce sends so many requests to a gate of the backend, each when the one before has reached the gate or is answered. The result is
-// the number of requests at the gate; the gate is then opened and all requests end.
+// manyAtOnce sends so many requests to a gate of the backend, each when the one before has reached
+// the gate or is answered. The result is the number of requests at the gate; the gate is then
+// opened and all requests end.
 func manyAtOnce(t *testing.T, e *envoy, backend *parts.Backend, n int, path, gate, user string) (passed int) {
 	t.Helper()
 	codes := make(chan int, n)
@@ -165,7 +168,8 @@ func TestEnvoyGatewaysPatchBoundsRequestsInFlight(t *testing.T) {
 
 func TestAIGatewaysPatchChargesAnEstimateAndThenTheTokens(t *testing.T) {
 	t.Parallel()
-	// Not ../llm/rules: a bucket that fills again every minute would make the numbers depend on the machine.
+	// Not ../llm/rules: a bucket that fills again every minute would make the numbers depend on the
+	// machine.
 	rules := filepath.Join(t.TempDir(), "llm.yaml")
 	const text = "domain: llm\ndescriptors:\n" +
 		"- {key: user, rate_limit: {unit: year, requests_per_unit: 20000, hold: {begin: request, end: request_done, at_most: 1h}}}\n"

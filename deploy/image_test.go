@@ -73,8 +73,8 @@ func TestProgramsOfTheImageNeedNoLibrary(t *testing.T) {
 	}
 }
 
-// TestRatelimitRunsAsNobodyInAFileSystemThatIsEmptyAndReadOnly starts the program with the files of the image and of a pod's mounts.
-// The program may write nowhere.
+// TestRatelimitRunsAsNobodyInAFileSystemThatIsEmptyAndReadOnly starts the program with the files of
+// the image and of a pod's mounts. The program may write nowhere.
 func TestRatelimitRunsAsNobodyInAFileSystemThatIsEmptyAndReadOnly(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -147,8 +147,8 @@ func TestRatelimitRunsAsNobodyInAFileSystemThatIsEmptyAndReadOnly(t *testing.T) 
 	}
 }
 
-// startTLS listens where a Redis could, with a certificate of that authority, and returns where. The channel is closed when a client has
-// trusted it.
+// startTLS listens where a Redis could, with a certificate of that authority, and returns where.
+// The channel is closed when a client has trusted it.
 func startTLS(t *testing.T, authority *certtest.Authority) (address string, trusted <-chan struct{}) {
 	t.Helper()
 	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{authority.Issue(t, "127.0.0.1").TLS(t)}})

@@ -14,7 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// buildPod builds a folder with an app behind Envoy: a Deployment, a Service, and the ConfigMaps of Weir and of Envoy.
+// buildPod builds a folder with an app behind Envoy: a Deployment, a Service, and the ConfigMaps of
+// Weir and of Envoy.
 func buildPod(t *testing.T, folder string) manifests {
 	t.Helper()
 	m := buildManifests(t, folder)
@@ -36,7 +37,8 @@ func TestEveryContainerIsLockedDownAndBounded(t *testing.T) {
 	checkLockedDown(t, m)
 }
 
-// checkLockedDown holds that nothing in a pod may do more than it has to, or take more than it is given.
+// checkLockedDown holds that nothing in a pod may do more than it has to, or take more than it is
+// given.
 func checkLockedDown(t *testing.T, m manifests) {
 	t.Helper()
 	pod := m.deployment.Spec.Template.Spec
@@ -157,7 +159,8 @@ func TestPodMountsWhatTheConfigMapsHold(t *testing.T) {
 			t.Errorf("%s of volume %s (-file +ConfigMap):\n%s", filepath.Base(file), name, diff)
 		}
 	}
-	// A change of the rules must reach pods that run, so their ConfigMap keeps its name, and no subPath stops the files from changing.
+	// A change of the rules must reach pods that run, so their ConfigMap keeps its name, and no
+	// subPath stops the files from changing.
 	if held["weir-rules"] == nil {
 		t.Error("the ConfigMap of the rules has a name that changes")
 	}

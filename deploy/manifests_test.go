@@ -19,7 +19,8 @@ import (
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 )
 
-// manifests are the objects that `kubectl apply` would send: at most one of each kind, but many ConfigMaps and custom resources.
+// manifests are the objects that `kubectl apply` would send: at most one of each kind, but many
+// ConfigMaps and custom resources.
 type manifests struct {
 	deployment *appsv1.Deployment
 	service    *corev1.Service
@@ -64,8 +65,8 @@ func readManifests(t *testing.T, file string) manifests {
 	return m
 }
 
-// add decodes an object into its Kubernetes type. A field that the type does not have, a duplicate one, and a second object of its kind,
-// are failures.
+// add decodes an object into its Kubernetes type. A field that the type does not have, a duplicate
+// one, and a second object of its kind, are failures.
 func (m *manifests) add(t *testing.T, name string, document []byte) {
 	t.Helper()
 	scheme := runtime.NewScheme()

@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// services returns all Deployments that run `ratelimit` for others: folders that are applied as they are, and the Deployments of
-// Envoy Gateway with our settings.
+// services returns all Deployments that run `ratelimit` for others: folders that are applied as
+// they are, and the Deployments of Envoy Gateway with our settings.
 func services(t *testing.T) map[string]manifests {
 	t.Helper()
 	all := make(map[string]manifests)
@@ -37,7 +37,8 @@ func (m manifests) ratelimit(t *testing.T) corev1.Container {
 	return m.containers()[0]
 }
 
-// Every platform names the command, so that the one image does for all: the Dockerfile has the program where they look for it.
+// Every platform names the command, so that the one image does for all: the Dockerfile has the
+// program where they look for it.
 func TestEveryServiceRunsRatelimitOfTheImageLockedDown(t *testing.T) {
 	t.Parallel()
 	for name, m := range services(t) {

@@ -51,8 +51,9 @@ type ruleTest struct {
 	} `yaml:"promql_expr_test"`
 }
 
-// TestAlertsFireForASickWeirAndNotForAHealthyOne runs weir.rules_test.yaml by the engine that promtool runs such files by. promtool itself
-// cannot be a dependency: it needs the clients of all clouds. TestPromtoolAcceptsTheRulesAndTheirTests runs one that is there.
+// TestAlertsFireForASickWeirAndNotForAHealthyOne runs weir.rules_test.yaml by the engine that
+// promtool runs such files by. promtool itself cannot be a dependency: it needs the clients of all
+// clouds. TestPromtoolAcceptsTheRulesAndTheirTests runs one that is there.
 func TestAlertsFireForASickWeirAndNotForAHealthyOne(t *testing.T) {
 	data, err := os.ReadFile("prometheus/weir.rules_test.yaml")
 	if err != nil {

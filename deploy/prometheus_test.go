@@ -41,7 +41,8 @@ descriptors:
   - {key: slots, rate_limit: {algorithm: concurrency, max_in_flight: 5, hold: {begin: r, end: d, at_most: 1m}}}
 `
 
-// scraped returns the series that two sidecars serve under traffic, with counts in memory and in a Redis that is away, by name.
+// scraped returns the series that two sidecars serve under traffic, with counts in memory and in a
+// Redis that is away, by name.
 func scraped(t *testing.T) map[string]string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -7,8 +7,8 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// TestPromtoolAcceptsTheRulesAndTheirTests runs the promtool of the PATH. An older promtool refuses words that the engine of
-// TestAlertsFireForASickWeirAndNotForAHealthyOne knows.
+// TestPromtoolAcceptsTheRulesAndTheirTests runs the promtool of the PATH. An older promtool refuses
+// words that the engine of TestAlertsFireForASickWeirAndNotForAHealthyOne knows.
 func TestPromtoolAcceptsTheRulesAndTheirTests(t *testing.T) {
 	t.Parallel()
 	promtool, err := exec.LookPath("promtool")

@@ -28,7 +28,8 @@ func soon(t *testing.T) context.Context {
 	return ctx
 }
 
-// variables returns the environment of a container; secrets are the values of its Secrets, by NAME/KEY.
+// variables returns the environment of a container; secrets are the values of its Secrets, by
+// NAME/KEY.
 func variables(t *testing.T, c corev1.Container, secrets map[string]string) map[string]string {
 	t.Helper()
 	env := make(map[string]string)
@@ -58,8 +59,8 @@ type service struct {
 	*parts.Ratelimit
 }
 
-// startService runs the container of a Deployment: with its environment, and its files where they can be here. Only ports and where these
-// files are differ.
+// startService runs the container of a Deployment: with its environment, and its files where they
+// can be here. Only ports and where these files are differ.
 func startService(t *testing.T, m manifests, in surroundings) *service {
 	t.Helper()
 	c := m.ratelimit(t)
@@ -123,7 +124,8 @@ func (m manifests) files(t *testing.T, volume string, in surroundings) map[strin
 	return nil
 }
 
-// layVolume lays out files as the kubelet does: links to links, so that all of them change in one step.
+// layVolume lays out files as the kubelet does: links to links, so that all of them change in one
+// step.
 func layVolume(t *testing.T, dir string, files map[string]string) {
 	t.Helper()
 	const generation = "..2026_11_21_06_41_45.1"
@@ -180,7 +182,8 @@ func checkPage(t *testing.T, url string, code int) {
 	}
 }
 
-// end tells it to stop, as the kubelet does, and holds that it ends by itself in the time that its pod has.
+// end tells it to stop, as the kubelet does, and holds that it ends by itself in the time that its
+// pod has.
 func (s *service) end(t *testing.T, m manifests) {
 	t.Helper()
 	grace := time.Duration(*m.deployment.Spec.Template.Spec.TerminationGracePeriodSeconds) * time.Second

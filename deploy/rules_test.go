@@ -15,7 +15,8 @@ import (
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
-// load loads all rule files of a directory, as `sidecar --rules` does, and fails on mistakes and on warnings.
+// load loads all rule files of a directory, as `sidecar --rules` does, and fails on mistakes and on
+// warnings.
 func load(t *testing.T, directory string) *descriptors.Rules {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(directory, "*.yaml"))
@@ -131,7 +132,8 @@ func TestRuleFilesTogetherShowEveryKeyAndEveryAlgorithm(t *testing.T) {
 	}
 }
 
-// collect adds the keys of v, but not those inside metadata, which may be any, and the values of `algorithm`.
+// collect adds the keys of v, but not those inside metadata, which may be any, and the values of
+// `algorithm`.
 func collect(v any, keys, algorithms map[string]bool) {
 	switch v := v.(type) {
 	case map[string]any:

@@ -17,8 +17,8 @@ import (
 
 const unitFile = "systemd/weir.service"
 
-// readUnit returns the settings of a unit of systemd, by section and name. A line that is neither a section, a setting nor a comment
-// fails the test.
+// readUnit returns the settings of a unit of systemd, by section and name. A line that is neither a
+// section, a setting nor a comment fails the test.
 func readUnit(t *testing.T) map[string]string {
 	t.Helper()
 	content, err := os.ReadFile(unitFile)

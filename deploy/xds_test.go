@@ -57,7 +57,8 @@ func quotaMode(d *ratelimitv3.RateLimitDescriptor) *ratelimitv3.RateLimitDescrip
 	return d
 }
 
-// The rules that the controller of AI Gateway makes of a QuotaPolicy: a limit for a model, and one for the gold tier of another.
+// The rules that the controller of AI Gateway makes of a QuotaPolicy: a limit for a model, and one
+// for the gold tier of another.
 func TestAIGatewaysServiceIsReadyWithRulesAndAnswersAsTheQuotaSays(t *testing.T) {
 	t.Parallel()
 	m := buildManifests(t, "ai-gateway")

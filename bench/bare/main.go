@@ -1,5 +1,6 @@
-// Bare is the smallest gRPC rate limit service in Go: a grpc-go server with default options whose ShouldRateLimit answers a constant.
-// Bare costs as much as grpc-go and generated code; grpcbench measures Weir against Bare.
+// Bare is the smallest gRPC rate limit service in Go: a grpc-go server with default options whose
+// ShouldRateLimit answers a constant. Bare costs as much as grpc-go and generated code; grpcbench
+// measures Weir against Bare.
 package main
 
 import (

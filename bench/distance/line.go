@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// line is a delay line before one server. Requests pass at once, and each piece of an answer is held for its time. Pieces are held side
-// by side, and keep their order.
+// line is a delay line before one server. Requests pass at once, and each piece of an answer is
+// held for its time. Pieces are held side by side, and keep their order.
 type line struct {
 	listener net.Listener
 	upstream string
@@ -96,7 +96,8 @@ func (l *line) hold(server net.Conn, held chan<- piece) {
 	}
 }
 
-// release writes answers when they are due. A thread of its own sleeps, as timers of Go may be a millisecond late.
+// release writes answers when they are due. A thread of its own sleeps, as timers of Go may be a
+// millisecond late.
 func release(client net.Conn, held <-chan piece) {
 	defer client.Close()
 	runtime.LockOSThread()

@@ -1,12 +1,14 @@
-// Distance measures how many requests a fleet decides without a Redis that is far away, and how many hits above its limits it admits.
-// Redis is a real one. A delay line in this process holds each answer for the time of a round trip. Each store
-// of the fleet is as in a sidecar: Redis, with memory as the fallback, and no memory of denials.
+// Distance measures how many requests a fleet decides without a Redis that is far away, and how
+// many hits above its limits it admits. Redis is a real one. A delay line in this process holds
+// each answer for the time of a round trip. Each store of the fleet is as in a sidecar: Redis, with
+// memory as the fallback, and no memory of denials.
 //
 //	go -C bench run ./distance
 //
-// Stores, delay line and clients share this process. A stall of the process fails requests, too. A goroutine that waits for a
-// millisecond counts the stalls: wakes that are late. Distance needs redis-server or valkey-server, as scripts/redis.sh finds it. Distance
-// exits 1 after an error, and judges no figures.
+// Stores, delay line and clients share this process. A stall of the process fails requests, too. A
+// goroutine that waits for a millisecond counts the stalls: wakes that are late. Distance needs
+// redis-server or valkey-server, as scripts/redis.sh finds it. Distance exits 1 after an error, and
+// judges no figures.
 package main
 
 import (

@@ -83,8 +83,8 @@ func start(ctx context.Context, o options, address, prefix string) (*node, error
 
 const hotKeys = 10
 
-// measure asks a fleet at a rate, at random instants. Half of the requests have a key of their own. The other half has one of hotKeys,
-// which together may have half of these requests.
+// measure asks a fleet at a rate, at random instants. Half of the requests have a key of their own.
+// The other half has one of hotKeys, which together may have half of these requests.
 func measure(ctx context.Context, o options, redis string, d distance, rate int) (m measured, err error) {
 	line, err := newLine(redis, d)
 	if err != nil {

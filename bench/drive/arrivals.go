@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// Arrivals yields random instants until span has passed or ctx ends: the first at once, and then perSecond in a second on average. Arrivals
-// waits until each instant has come. A loop body that takes longer moves no later instant, so an instant may lie in the past.
+// Arrivals yields random instants until span has passed or ctx ends: the first at once, and then
+// perSecond in a second on average. Arrivals waits until each instant has come. A loop body that
+// takes longer moves no later instant, so an instant may lie in the past.
 func Arrivals(ctx context.Context, perSecond int, span time.Duration) iter.Seq[time.Time] {
 	return func(yield func(time.Time) bool) {
 		start := time.Now()

@@ -8,15 +8,16 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Load is how a closed loop asks: each connection has that many requests at once until all are asked. An answer makes room for the next.
+// Load is how a closed loop asks: each connection has that many requests at once until all are
+// asked. An answer makes room for the next.
 type Load struct {
 	Connections, Streams int
 	Requests             int           // in all
 	Timeout              time.Duration // of a request
 }
 
-// Closed sends the requests that next returns in a closed loop, and returns the number of requests that failed. Next must be safe for
-// concurrent use.
+// Closed sends the requests that next returns in a closed loop, and returns the number of requests
+// that failed. Next must be safe for concurrent use.
 func Closed(ctx context.Context, address string, l Load, next func() []byte) (failed int, err error) {
 	var left, wrong atomic.Int64
 	left.Store(int64(l.Requests))

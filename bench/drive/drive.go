@@ -1,5 +1,6 @@
-// Package drive asks Envoy's rate limit service over gRPC for benchmarks. The client encodes each request once and reads only the
-// verdict of an answer. So a client on the same cores takes little CPU time from the server.
+// Package drive asks Envoy's rate limit service over gRPC for benchmarks. The client encodes each
+// request once and reads only the verdict of an answer. So a client on the same cores takes little
+// CPU time from the server.
 package drive
 
 import (

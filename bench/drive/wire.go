@@ -18,9 +18,10 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 )
 
-// A Wire is a connection that asks at little cost. Header blocks repeat, as Envoy's do, and the caller decides how many requests share a
-// write. Send may run beside one Receive. A goroutine that does both must not have more than 32 KiB of requests open, as
-// Send waits until the server takes the messages. Make a Wire with DialWire.
+// A Wire is a connection that asks at little cost. Header blocks repeat, as Envoy's do, and the
+// caller decides how many requests share a write. Send may run beside one Receive. A goroutine that
+// does both must not have more than 32 KiB of requests open, as Send waits until the server takes
+// the messages. Make a Wire with DialWire.
 type Wire struct {
 	conn    net.Conn
 	in      *bufio.Reader
@@ -47,8 +48,8 @@ const wireWindow = 1<<31 - 1
 // noTimeout is the value of grpc-timeout that is not sent.
 const noTimeout = "0m"
 
-// DialWire connects. Each request says that its caller waits for at most that timeout, in milliseconds. With a timeout of 0 a request
-// says nothing. Ctx ends the connection.
+// DialWire connects. Each request says that its caller waits for at most that timeout, in
+// milliseconds. With a timeout of 0 a request says nothing. Ctx ends the connection.
 func DialWire(ctx context.Context, address string, timeout time.Duration) (*Wire, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 	if err != nil {
@@ -94,7 +95,8 @@ func (w *Wire) end(err error) {
 	w.opened.Broadcast()
 }
 
-// Send sends requests that Request has made, at most 32 KiB together, in one write. Noted is called with the stream of each before the write.
+// Send sends requests that Request has made, at most 32 KiB together, in one write. Noted is called
+// with the stream of each before the write.
 func (w *Wire) Send(noted func(stream uint32), requests ...[]byte) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -126,7 +128,8 @@ func (w *Wire) Send(noted func(stream uint32), requests ...[]byte) error {
 	return err
 }
 
-// blockLocked returns the header block of the next request. The first one fills the server's table, the second one uses it.
+// blockLocked returns the header block of the next request. The first one fills the server's table,
+// the second one uses it.
 func (w *Wire) blockLocked() ([]byte, error) {
 	if w.blocks == 2 {
 		return w.block, nil
@@ -166,8 +169,8 @@ func appendFrame(out []byte, kind http2.FrameType, flags http2.Flags, stream uin
 	return out
 }
 
-// Receive waits for bytes of the server and reads all whole frames. Receive calls ended for each request that got its answer, with an
-// error unless the answer is within the limit.
+// Receive waits for bytes of the server and reads all whole frames. Receive calls ended for each
+// request that got its answer, with an error unless the answer is within the limit.
 func (w *Wire) Receive(ended func(stream uint32, err error)) error {
 	for first := true; first || w.in.Buffered() > 0; first = false {
 		frame, err := w.framer.ReadFrame()

@@ -1,10 +1,11 @@
-// Flood sends new keys to a store in memory at its bound, as an attacker who invents keys. Beside them flood tries keys again that are
-// denied. Flood measures the CPU time of a decision from the first to the last key, the longest pauses, and the resident memory.
+// Flood sends new keys to a store in memory at its bound, as an attacker who invents keys. Beside
+// them flood tries keys again that are denied. Flood measures the CPU time of a decision from the
+// first to the last key, the longest pauses, and the resident memory.
 //
 //	go -C bench run ./flood -keys 100000000
 //
-// Times are CPU times, because other programs may use the machine. Flood exits 1 when a denied key was free again, or when there were
-// more keys than the bound.
+// Times are CPU times, because other programs may use the machine. Flood exits 1 when a denied key
+// was free again, or when there were more keys than the bound.
 package main
 
 import (

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// Times say nothing on a machine that runs tests. The error says whether a denied key was free again.
+// Times say nothing on a machine that runs tests. The error says whether a denied key was free
+// again.
 func TestAFloodFreesNoDeniedKey(t *testing.T) {
 	var out strings.Builder
 	err := run(t.Context(), []string{"-keys=60000", "-max-keys=10000", "-denied=200", "-parts=2"}, &out, io.Discard)

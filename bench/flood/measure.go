@@ -91,7 +91,8 @@ func (f *flood) take(ctx context.Context, number uint64) (bool, error) {
 	return f.store.Take(ctx, charges[:], decisions[:])
 }
 
-// deny charges the first keys until they are denied. A store that is full of denied logs denies no further key.
+// deny charges the first keys until they are denied. A store that is full of denied logs denies no
+// further key.
 func (f *flood) deny(ctx context.Context) error {
 	for ; f.next < uint64(f.denied); f.next++ {
 		allowed := true
@@ -118,7 +119,8 @@ func (f *flood) try(ctx context.Context, i int) error {
 	return err
 }
 
-// send sends new keys, and tries a denied key from time to time. The result is the CPU time of a decision in nanoseconds.
+// send sends new keys, and tries a denied key from time to time. The result is the CPU time of a
+// decision in nanoseconds.
 func (f *flood) send(ctx context.Context, keys int) (float64, error) {
 	before, err := cpu(unix.CLOCK_PROCESS_CPUTIME_ID)
 	if err != nil {
@@ -155,7 +157,8 @@ func (f *flood) send(ctx context.Context, keys int) (float64, error) {
 	return float64(after-before) / float64(keys), err
 }
 
-// look notes the pause of a batch that began at the two times, and returns the times of the next batch.
+// look notes the pause of a batch that began at the two times, and returns the times of the next
+// batch.
 func (f *flood) look(used time.Duration, at time.Time) (time.Duration, time.Time, error) {
 	now, err := cpu(unix.CLOCK_THREAD_CPUTIME_ID)
 	clock := time.Now()
@@ -175,7 +178,8 @@ func cpu(clock int32) (time.Duration, error) {
 	return time.Duration(t.Nano()), nil
 }
 
-// resident returns the resident memory of the process in bytes, 0 where the system does not tell it.
+// resident returns the resident memory of the process in bytes, 0 where the system does not tell
+// it.
 func resident() int64 {
 	statm, err := os.ReadFile("/proc/self/statm")
 	if err != nil {

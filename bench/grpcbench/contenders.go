@@ -17,8 +17,8 @@ const (
 	codeOverLimit = ratelimitv3.RateLimitResponse_OVER_LIMIT
 )
 
-// ruleFile has two rules that never deny, the bucket of which is never full either, and one that denies from the second request
-// on.
+// ruleFile has two rules that never deny, the bucket of which is never full either, and one that
+// denies from the second request on.
 const ruleFile = `domain: bench
 descriptors:
   - key: path
@@ -56,7 +56,8 @@ func message(path string, client int, more ...drive.Entry) ([]byte, error) {
 // holders is how many holders of a contender begin and end in turns. Half of them hold at a time.
 const holders = 20_000
 
-// messages returns the requests of a contender to so many keys. Holders begin and end in turns, all under one key.
+// messages returns the requests of a contender to so many keys. Holders begin and end in turns, all
+// under one key.
 func (c *contender) messages(keys int) (all [][]byte, err error) {
 	if !c.holds() {
 		for i := range keys {
@@ -82,8 +83,8 @@ func (c *contender) messages(keys int) (all [][]byte, err error) {
 	return all, nil
 }
 
-// manyKeys returns how many keys the requests without holders have at least. Redis takes equal requests of a call together, and no two
-// requests with holders are equal.
+// manyKeys returns how many keys the requests without holders have at least. Redis takes equal
+// requests of a call together, and no two requests with holders are equal.
 func (o *options) manyKeys() int {
 	if o.holds {
 		return holders
@@ -114,7 +115,8 @@ type contender struct {
 	next   *atomic.Int64 // number of the next message of a holder; nil: other messages
 }
 
-// all returns the contenders of the options. The first one is measured always: the bare server, or with leases a server in memory.
+// all returns the contenders of the options. The first one is measured always: the bare server, or
+// with leases a server in memory.
 func (b *bench) all() []contender {
 	bare := contender{name: "bare", kind: "bare", path: "/search", want: codeOK}
 	allowed := func(name, kind string) contender {

@@ -22,8 +22,9 @@ type memory struct {
 	resident int // also garbage, and free memory of the runtime
 }
 
-// idle reports how many bytes each server holds for each connection. Every connection has had one request. A tenth of the connections
-// comes and goes before, so that the growth has no memory that a server keeps in any case.
+// idle reports how many bytes each server holds for each connection. Every connection has had one
+// request. A tenth of the connections comes and goes before, so that the growth has no memory that
+// a server keeps in any case.
 func (b *bench) idle(ctx context.Context, stdout io.Writer, contenders []contender) error {
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(table, "bytes for each of %d connections\theap and stacks\tresident\tresident in all\t\n", b.o.idle)

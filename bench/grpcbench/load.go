@@ -38,9 +38,10 @@ func (t turn) both() time.Duration { return t.server + t.redis }
 func (t turn) half() time.Duration { return t.p50 }
 func (t turn) most() time.Duration { return t.p99 }
 
-// turn asks and returns the CPU time of the servers for each request. turn fails when an answer is wrong: turn reads one more
-// answer, and h2load counts the HTTP status of all. A server resets a request that it cannot answer within grpc-timeout, which on a
-// busy machine happens to a few; many are a failure.
+// turn asks and returns the CPU time of the servers for each request. turn fails when an answer is
+// wrong: turn reads one more answer, and h2load counts the HTTP status of all. A server resets a
+// request that it cannot answer within grpc-timeout, which on a busy machine happens to a few; many
+// are a failure.
 func (b *bench) turn(ctx context.Context, c *contender, s shape, requests int) (t turn, err error) {
 	before, err := b.used(ctx, c)
 	if err != nil {
@@ -87,7 +88,8 @@ func (b *bench) used(ctx context.Context, c *contender) (t turn, err error) {
 	return t, err
 }
 
-// h2load lets h2load ask, the same each time. Where answers take long, h2load also writes how long each took.
+// h2load lets h2load ask, the same each time. Where answers take long, h2load also writes how long
+// each took.
 func (b *bench) h2load(ctx context.Context, c *contender, s shape, requests int, t *turn) error {
 	args := []string{"-n", strconv.Itoa(requests), "-c", strconv.Itoa(s.connections), "-m", strconv.Itoa(s.streams)}
 	log := ""

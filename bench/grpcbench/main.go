@@ -1,35 +1,39 @@
-// Grpcbench measures the CPU time of Weir's process for each ShouldRateLimit over gRPC. A bare grpc-go server that answers a constant
-// (bench/bare) shows the share of gRPC. h2load drives all servers in turns in one run; all are built from this tree. Turns and medians
-// keep it honest on a machine that does other things as well.
+// Grpcbench measures the CPU time of Weir's process for each ShouldRateLimit over gRPC. A bare
+// grpc-go server that answers a constant (bench/bare) shows the share of gRPC. h2load drives all
+// servers in turns in one run; all are built from this tree. Turns and medians keep it honest on a
+// machine that does other things as well.
 //
 //	go -C bench run ./grpcbench -shapes 4x50,2x25,1x8,1x1 -rounds 7
 //
-// Weir takes part with each --grpc-server. In memory "lane net.Conn" is the lane without raw sockets, and nghttpd a server in C that sends a
-// file of the answer's size. With -network unix all but nghttpd have a Unix socket. With -network tls Weir has TLS, and the bare server
-// has not.
+// Weir takes part with each --grpc-server. In memory "lane net.Conn" is the lane without raw
+// sockets, and nghttpd a server in C that sends a file of the answer's size. With -network unix all
+// but nghttpd have a Unix socket. With -network tls Weir has TLS, and the bare server has not.
 //
-// With -store redis the counts are in a Redis of the run. The report shows the CPU time of that Redis beside the sidecar's, and the
-// sum. A key over its limit is measured with a sidecar that counts in memory too. The column "alone" is requests decided without Redis,
-// which should be none.
+// With -store redis the counts are in a Redis of the run. The report shows the CPU time of that
+// Redis beside the sidecar's, and the sum. A key over its limit is measured with a sidecar that
+// counts in memory too. The column "alone" is requests decided without Redis, which should be none.
 //
-// With -store leased the first server counts in memory, in place of the bare server. The others count in Redis, with --sharing=exact
-// and with --sharing=leased.
+// With -store leased the first server counts in memory, in place of the bare server. The others
+// count in Redis, with --sharing=exact and with --sharing=leased.
 //
-// h2load sends one body, so it asks for one key. With -keys a client in this process asks instead, for one of many at random:
+// h2load sends one body, so it asks for one key. With -keys a client in this process asks instead,
+// for one of many at random:
 //
 //	go -C bench run ./grpcbench -store redis -keys 10000
 //
-// With -holds each second request of the same client ends a holder that has begun before, of 20 000 under one key:
+// With -holds each second request of the same client ends a holder that has begun before, of 20 000
+// under one key:
 //
 //	go -C bench run ./grpcbench -holds -store redis
 //
-// With -envoy h2load asks a real Envoy of two workers, which asks the servers. The report then shows how long the answers of Envoy
-// took, also without the filter. With -idle the report shows the memory of a connection that has had one request, and with -profile
-// where the CPU time of Weir goes.
+// With -envoy h2load asks a real Envoy of two workers, which asks the servers. The report then
+// shows how long the answers of Envoy took, also without the filter. With -idle the report shows
+// the memory of a connection that has had one request, and with -profile where the CPU time of Weir
+// goes.
 //
-// Grpcbench needs h2load of nghttp2, or -keys. With -store redis or leased, grpcbench needs a redis-server or valkey-server too, as
-// scripts/redis.sh finds it, and with -envoy an Envoy, as scripts/envoy.sh finds it. All runs need Linux: CPU time comes from a clock of
-// the process.
+// Grpcbench needs h2load of nghttp2, or -keys. With -store redis or leased, grpcbench needs a
+// redis-server or valkey-server too, as scripts/redis.sh finds it, and with -envoy an Envoy, as
+// scripts/envoy.sh finds it. All runs need Linux: CPU time comes from a clock of the process.
 package main
 
 import (
@@ -133,7 +137,8 @@ type shape struct{ connections, streams int }
 
 func (s shape) String() string { return fmt.Sprintf("%dx%d", s.connections, s.streams) }
 
-// share returns the requests of a turn, of the requests of one with many at once. Few at once take longer each.
+// share returns the requests of a turn, of the requests of one with many at once. Few at once take
+// longer each.
 func (s shape) share(requests int) int {
 	switch n := s.connections * s.streams; {
 	case n < 8:

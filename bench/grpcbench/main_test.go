@@ -38,7 +38,8 @@ func measured(t *testing.T, args ...string) map[string][]string {
 	return rows
 }
 
-// A machine that runs tests measures nothing, so a test looks for the servers, and for a CPU time of each.
+// A machine that runs tests measures nothing, so a test looks for the servers, and for a CPU time
+// of each.
 func wantServers(t *testing.T, rows map[string][]string, want ...string) {
 	t.Helper()
 	for _, name := range want {

@@ -83,7 +83,8 @@ func (b *bench) profile(ctx context.Context, stdout io.Writer, c *contender, s s
 	}
 }
 
-// shares writes the share of each name in the CPU time of a request, the largest first. At most is a number of rows, 0 for all.
+// shares writes the share of each name in the CPU time of a request, the largest first. At most is
+// a number of rows, 0 for all.
 func shares(w io.Writer, title string, each time.Duration, all *profile.Profile, name func([]profile.Line) string, atMost int) error {
 	var sum int64
 	used := make(map[string]int64)
@@ -117,8 +118,8 @@ func function(stack []profile.Line) string {
 	return strings.TrimPrefix(stack[0].Function.Name, "github.com/weirproxy/weir/")
 }
 
-// part returns the part of a request's way that a stack belongs to: the innermost function with a part decides. So copying, hashing and
-// locking belong to the part that needs them.
+// part returns the part of a request's way that a stack belongs to: the innermost function with a
+// part decides. So copying, hashing and locking belong to the part that needs them.
 func part(stack []profile.Line) string {
 	if len(stack) > 0 && isSystemCall(stack[0].Function.Name) {
 		for _, l := range stack {

@@ -56,8 +56,8 @@ func (b *bench) end() {
 	}
 }
 
-// start builds and starts the servers of the contenders that the options choose, and prepares their requests. The caller must end the
-// servers, also after an error.
+// start builds and starts the servers of the contenders that the options choose, and prepares their
+// requests. The caller must end the servers, also after an error.
 func (b *bench) start(ctx context.Context, stderr io.Writer) ([]contender, error) {
 	var err error
 	if b.o.sidecar, err = program.Sidecar(ctx, b.o.sidecar); err != nil {
@@ -216,7 +216,8 @@ func (b *bench) sharing(ctx context.Context, grpcServer string, more ...string) 
 	return s, drive.AwaitRedis(ctx, s.http)
 }
 
-// nghttpd starts nghttpd, which answers with a file that is as long as an answer of the bare server. The server sends no trailers.
+// nghttpd starts nghttpd, which answers with a file that is as long as an answer of the bare
+// server. The server sends no trailers.
 func (b *bench) nghttpd(ctx context.Context) (*server, error) {
 	response, err := b.servers["bare"].ask(ctx, b.certs, "/search")
 	if err != nil {

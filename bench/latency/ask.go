@@ -19,8 +19,8 @@ type answer struct {
 	err  error
 }
 
-// timeout ends a request without an answer. The value is far above any real answer's time, so that a slow answer is measured and not
-// cut off.
+// timeout ends a request without an answer. The value is far above any real answer's time, so that
+// a slow answer is measured and not cut off.
 const timeout = 2 * time.Second
 
 // asker asks on one connection. A goroutine of its own reads the answers.

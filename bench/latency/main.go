@@ -1,27 +1,32 @@
-// Latency measures how long a decision takes at a steady rate of requests. Servers answer in turns: a bare grpc-go server, a sidecar that
-// counts in memory with each --grpc-server, and a sidecar that counts in Redis. The first shows the share of the client and the
-// machine. The last is measured while Redis works, while Redis is stopped (SIGSTOP) with open connections, and afterwards. Requests
-// come at random instants (Poisson) whether those before have been answered or not, for keys at random.
+// Latency measures how long a decision takes at a steady rate of requests. Servers answer in turns:
+// a bare grpc-go server, a sidecar that counts in memory with each --grpc-server, and a sidecar
+// that counts in Redis. The first shows the share of the client and the machine. The last is
+// measured while Redis works, while Redis is stopped (SIGSTOP) with open connections, and
+// afterwards. Requests come at random instants (Poisson) whether those before have been answered or
+// not, for keys at random.
 //
 //	go -C bench run ./latency -rate 5000 -duration 10s
 //
-// With -store memory the servers that count in memory have several rounds, and nothing needs Redis. Each value is then the median of
-// the rounds. Rate 0 is half of the most requests per second that the sidecar of --grpc-server=grpc answers, 200 at once:
+// With -store memory the servers that count in memory have several rounds, and nothing needs Redis.
+// Each value is then the median of the rounds. Rate 0 is half of the most requests per second that
+// the sidecar of --grpc-server=grpc answers, 200 at once:
 //
 //	go -C bench run ./latency -store memory -rate 0 -rounds 5
 //
-// With -watch the sidecar of --grpc-server=lane has another turn in each round, while a `sidecar watch` shows so many requests per second:
+// With -watch the sidecar of --grpc-server=lane has another turn in each round, while a `sidecar
+// watch` shows so many requests per second:
 //
 //	go -C bench run ./latency -store memory -rate 10000 -rounds 7 -watch 10000
 //
-// With -store leased three sidecars have the rounds. One counts in memory, one asks Redis for each request, and one has leases of
-// Redis (--sharing=leased). The last row is the sidecar with leases while Redis is stopped for 200 ms at a time:
+// With -store leased three sidecars have the rounds. One counts in memory, one asks Redis for each
+// request, and one has leases of Redis (--sharing=leased). The last row is the sidecar with leases
+// while Redis is stopped for 200 ms at a time:
 //
 //	go -C bench run ./latency -store leased -keys 1 -rate 0 -rounds 5
 //
-// Client, sidecar and Redis share the cores of the machine. Times are from when a request was really sent; how late the client was
-// with that is shown apart. Latency needs redis-server or valkey-server, as scripts/redis.sh finds it. Latency exits 1 when a request
-// failed.
+// Client, sidecar and Redis share the cores of the machine. Times are from when a request was
+// really sent; how late the client was with that is shown apart. Latency needs redis-server or
+// valkey-server, as scripts/redis.sh finds it. Latency exits 1 when a request failed.
 package main
 
 import (

@@ -140,8 +140,8 @@ func (b *bench) steady(ctx context.Context, address string, sidecar *parts.Sidec
 	return r, nil
 }
 
-// used returns the CPU time of a sidecar and of Redis, and the requests decided without Redis. Without a sidecar, used returns the
-// CPU time of the bare server.
+// used returns the CPU time of a sidecar and of Redis, and the requests decided without Redis.
+// Without a sidecar, used returns the CPU time of the bare server.
 func (b *bench) used(ctx context.Context, sidecar *parts.Sidecar) (c cpu, without int, err error) {
 	if sidecar == nil {
 		c.server, err = drive.CPU(b.bare.PID())
@@ -171,10 +171,12 @@ func (b *bench) used(ctx context.Context, sidecar *parts.Sidecar) (c cpu, withou
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// stop is how long Redis is stopped for a sidecar with leases. Without leases, Redis is stopped for the rest of the requests.
+// stop is how long Redis is stopped for a sidecar with leases. Without leases, Redis is stopped for
+// the rest of the requests.
 const stop = 200 * time.Millisecond
 
-// stopped asks the sidecar that counts in Redis, and stops Redis again and again. Answers that came while Redis was stopped count.
+// stopped asks the sidecar that counts in Redis, and stops Redis again and again. Answers that came
+// while Redis was stopped count.
 func (b *bench) stopped(ctx context.Context) (r round, err error) {
 	_, before, err := b.used(ctx, b.shared)
 	if err != nil {

@@ -68,7 +68,8 @@ func faultNames() []string {
 // calm is the time before the first fault: each sidecar has been asked about each key then.
 const calm = time.Second
 
-// repeat makes a fault happen until ctx ends, and then ends it. The first time comes after calm and half of an interval.
+// repeat makes a fault happen until ctx ends, and then ends it. The first time comes after calm and
+// half of an interval.
 func (f *fleet) repeat(ctx context.Context, name string) error {
 	one, ok := faults()[name]
 	if !ok {

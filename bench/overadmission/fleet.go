@@ -25,7 +25,8 @@ type fleet struct {
 	sidecars []*parts.Sidecar
 }
 
-// startFleet starts Redis and the sidecars, and waits until all of these use it. The fleet must be ended, also after an error.
+// startFleet starts Redis and the sidecars, and waits until all of these use it. The fleet must be
+// ended, also after an error.
 func startFleet(ctx context.Context, o options, topology, binary, dir, rules string) (*fleet, error) {
 	f := &fleet{binary: o.sidecar}
 	url, err := f.startRedis(ctx, topology, binary, dir, o.away > 0 && !o.hung)
@@ -40,7 +41,8 @@ func startFleet(ctx context.Context, o options, topology, binary, dir, rules str
 		"--rules=" + path, "--http-address=127.0.0.1:0", "--admin-address=", "--store=redis", "--redis-url=" + url, "--redis-deny-cache=" + o.denyCache.String(),
 	}
 	if !o.defaults {
-		// The load keeps this machine busy. With the usual timeout, requests would fail for want of a processor.
+		// The load keeps this machine busy. With the usual timeout, requests would fail for want of a
+		// processor.
 		f.args = append(f.args, "--redis-timeout=1s", "--on-store-error=deny")
 	}
 	f.args = append(f.args, o.more...)

@@ -42,9 +42,11 @@ type schedule struct {
 	interval time.Duration // between two requests of all clients; 0: none
 }
 
-// load lets all clients ask until there were as many decisions as wanted, or for the wanted time. A fault may disturb the fleet meanwhile.
+// load lets all clients ask until there were as many decisions as wanted, or for the wanted time. A
+// fault may disturb the fleet meanwhile.
 func load(ctx context.Context, o options, f *fleet, p *plan, s schedule) (*results, error) {
-	// Requests have no deadline: a sidecar waits three quarters of one, in place of its --redis-timeout.
+	// Requests have no deadline: a sidecar waits three quarters of one, in place of its
+	// --redis-timeout.
 	free, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()

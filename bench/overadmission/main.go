@@ -1,18 +1,21 @@
-// Overadmission counts how much more than its limits a fleet of sidecars with one Redis admits. Overadmission starts Redis (one,
-// behind Sentinels, or a cluster of six) and sidecars built from this tree. Clients ask the sidecars for a few keys as fast as
-// possible. The program judges each algorithm by its own promise, from the times of each request and its answer (see test/promise).
-// Overadmission exits 1 when more hits were admitted than the promise allows, or noticeably fewer than one process would have admitted.
-// Errors are exit code 1 too, and so is a load too small to reach the limits.
+// Overadmission counts how much more than its limits a fleet of sidecars with one Redis admits.
+// Overadmission starts Redis (one, behind Sentinels, or a cluster of six) and sidecars built from
+// this tree. Clients ask the sidecars for a few keys as fast as possible. The program judges each
+// algorithm by its own promise, from the times of each request and its answer (see test/promise).
+// Overadmission exits 1 when more hits were admitted than the promise allows, or noticeably fewer
+// than one process would have admitted. Errors are exit code 1 too, and so is a load too small to
+// reach the limits.
 //
 //	go -C bench run ./overadmission -topology single -n 1000000
 //
-// Further measurements have names. With most of them the sidecars have the timeouts that users have, on cores without room. Redis or a
-// sidecar may fail meanwhile, and the load may move from sidecar to sidecar. Arguments after -- go to the sidecars:
+// Further measurements have names. With most of them the sidecars have the timeouts that users
+// have, on cores without room. Redis or a sidecar may fail meanwhile, and the load may move from
+// sidecar to sidecar. Arguments after -- go to the sidecars:
 //
 //	go -C bench run ./overadmission -row=32 -- --sharing=leased --fleet-size=4
 //
-// The row away has limits of 10 000 per day, and Redis away in the middle third of the run. Overadmission then compares the admitted
-// hits with the counts in Redis at the end.
+// The row away has limits of 10 000 per day, and Redis away in the middle third of the run.
+// Overadmission then compares the admitted hits with the counts in Redis at the end.
 //
 // Overadmission needs redis-server or valkey-server, as scripts/redis.sh finds it.
 package main

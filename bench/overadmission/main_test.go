@@ -34,7 +34,8 @@ func TestNothingIsAdmittedBeyondTheLimitsByFourSidecars(t *testing.T) {
 	}
 }
 
-// noteSources opens the source files of the sidecar, so that `go test` runs this test again when one has changed.
+// noteSources opens the source files of the sidecar, so that `go test` runs this test again when
+// one has changed.
 func noteSources(t *testing.T, root string) {
 	t.Helper()
 	for _, dir := range []string{"cmd", "pkg"} {

@@ -29,8 +29,9 @@ const (
 // settle is how long the sidecars have to carry hits back after the load.
 const settle = 3 * time.Second
 
-// outage measures limits around an outage of Redis. Each algorithm has two keys: the load asks for a part of the limit of one, and for
-// more than the limit of the other. Redis is away in the middle third.
+// outage measures limits around an outage of Redis. Each algorithm has two keys: the load asks for
+// a part of the limit of one, and for more than the limit of the other. Redis is away in the middle
+// third.
 func outage(ctx context.Context, o options, redis, dir string, stdout io.Writer) (err error) {
 	o.keys = 2
 	all := &plan{}

@@ -31,8 +31,8 @@ type choice struct {
 	keys    []int
 }
 
-// newPlan returns the plan of an algorithm. With several limits per request there are half as many keys of a second kind, with twice
-// the limit. So either kind may deny.
+// newPlan returns the plan of an algorithm. With several limits per request there are half as many
+// keys of a second kind, with twice the limit. So either kind may deny.
 func newPlan(o options, a algorithms.Algorithm) (*plan, error) {
 	limit := algorithms.Limit{Algorithm: a, Requests: uint32(o.requests), Period: o.period}
 	if a == algorithms.TokenBucket {
@@ -79,8 +79,9 @@ func (p *plan) add(keys []int, descriptors ...[]drive.Entry) error {
 	return err
 }
 
-// ruleFile returns the rules of plans. With several limits per request, denied hits do not count: an oracle would have to know the
-// window of each denied hit. With one limit, that changes no admitted hit.
+// ruleFile returns the rules of plans. With several limits per request, denied hits do not count:
+// an oracle would have to know the window of each denied hit. With one limit, that changes no
+// admitted hit.
 func ruleFile(plans []*plan) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "domain: %s\n", domain)

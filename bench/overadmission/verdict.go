@@ -43,9 +43,10 @@ func percent(part, whole int) float64 {
 	return 100 * float64(part) / float64(whole)
 }
 
-// err returns the mistakes of a verdict. One process knows a decision at once, and a client knows it when the answer has come. So one
-// hit of each client may be missing besides the share. In a cluster a request that one slot denies has taken hits in another until the
-// request gives the hits back.
+// err returns the mistakes of a verdict. One process knows a decision at once, and a client knows
+// it when the answer has come. So one hit of each client may be missing besides the share. In a
+// cluster a request that one slot denies has taken hits in another until the request gives the hits
+// back.
 func (v *verdict) err(o *options) error {
 	var errs []error
 	if v.share > o.mostOver {

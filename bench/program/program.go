@@ -1,4 +1,5 @@
-// Package program is shared by the programs that measure: their start, their arguments, and the search for servers.
+// Package program is shared by the programs that measure: their start, their arguments, and the
+// search for servers.
 package program
 
 import (
@@ -31,7 +32,8 @@ func Main(name string, run func(ctx context.Context, args []string, stdout, stde
 	return 0
 }
 
-// Parse reads arguments: the flags that define names, and the arguments of `sidecar serve` behind them, which Parse returns.
+// Parse reads arguments: the flags that define names, and the arguments of `sidecar serve` behind
+// them, which Parse returns.
 func Parse(name string, args []string, stderr io.Writer, define func(*flag.FlagSet)) (serve []string, err error) {
 	flags := flag.NewFlagSet(name, flag.ContinueOnError)
 	flags.SetOutput(stderr)
@@ -71,7 +73,8 @@ func Redis(ctx context.Context) (string, error) {
 	return parts.FindRedis(ctx, root)
 }
 
-// Portable builds cmd/sidecar into dir as on a system without raw sockets, where package net makes the system calls of the lane.
+// Portable builds cmd/sidecar into dir as on a system without raw sockets, where package net makes
+// the system calls of the lane.
 func Portable(ctx context.Context, dir string) (string, error) {
 	root, err := parts.Root()
 	if err != nil {

@@ -74,7 +74,8 @@ func TestTheAdminAddressHasAPageAndNeedsATokenForOthers(t *testing.T) {
 	}
 }
 
-// Two pods of one network namespace, or a neighbor with that port, must not keep the service from starting: the original would start.
+// Two pods of one network namespace, or a neighbor with that port, must not keep the service from
+// starting: the original would start.
 func TestATakenAdminAddressEndsTheProcessOnlyWhenItIsSet(t *testing.T) {
 	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:8082")

@@ -21,11 +21,12 @@ func units() map[string]int64 {
 
 var windowEnd = regexp.MustCompile(`<([A-Z]+)>`)
 
-// compare looks whether a message is the wanted one, of which all resets are of one second between begun and ended.
+// compare looks whether a message is the wanted one, of which all resets are of one second between
+// begun and ended.
 //
-// The program runs on real time: it listens on real sockets, with which the time of a synctest bubble stands still, so that it would
-// never end. A reset is exact nevertheless, as the window's end is known: which second it was the only thing to try, and nearly
-// always there is one.
+// The program runs on real time: it listens on real sockets, with which the time of a synctest
+// bubble stands still, so that it would never end. A reset is exact nevertheless, as the window's
+// end is known: which second it was the only thing to try, and nearly always there is one.
 func (p *play) compare(s *step, want []string, got proto.Message, begun, ended time.Time) {
 	if len(want) == 0 {
 		p.problem(s, "got %v", got)
@@ -51,8 +52,8 @@ func (p *play) compare(s *step, want []string, got proto.Message, begun, ended t
 	p.problem(s, "(-want +got):\n%s", diff)
 }
 
-// awaitRoom waits where a case might run across the end of a year's window, of which there is one in 365 days: cases of several requests
-// have limits per year for that.
+// awaitRoom waits where a case might run across the end of a year's window, of which there is one
+// in 365 days: cases of several requests have limits per year for that.
 func awaitRoom() {
 	year := time.Duration(units()["YEAR"]) * time.Second
 	if left := year - time.Duration(time.Now().UnixNano())%year; left < within {
@@ -60,7 +61,8 @@ func awaitRoom() {
 	}
 }
 
-// matchLines reports whether lines are the wanted ones, of which "…" stands for any number of any, and at the end of a line for its rest.
+// matchLines reports whether lines are the wanted ones, of which "…" stands for any number of any,
+// and at the end of a line for its rest.
 func matchLines(want, got []string) bool {
 	switch {
 	case len(want) == 0:

@@ -18,8 +18,8 @@ const (
 // shownTables are the tables all of whose rows are shown by a case or by a test.
 func shownTables() []string { return []string{"Answers", "Rules", "Counting"} }
 
-// A difference that a case shows is a row of a table of docs/migrating-differences.md, and every row is shown: by a case, or by a test elsewhere
-// that testdata/answers/elsewhere.list names.
+// A difference that a case shows is a row of a table of docs/migrating-differences.md, and every
+// row is shown: by a case, or by a test elsewhere that testdata/answers/elsewhere.list names.
 func TestDifferencesAreThoseThatAreDocumented(t *testing.T) {
 	rows := documentedRows(t)
 	shown := make(map[string]bool)
@@ -59,7 +59,8 @@ func TestDifferencesAreThoseThatAreDocumented(t *testing.T) {
 	}
 }
 
-// documentedRows returns the rows of the tables under the headings of docs/migrating-differences.md, as "heading: first cell".
+// documentedRows returns the rows of the tables under the headings of
+// docs/migrating-differences.md, as "heading: first cell".
 func documentedRows(t *testing.T) []string {
 	t.Helper()
 	text, err := os.ReadFile(migratingDocument)

@@ -38,7 +38,8 @@ type play struct {
 	missed   bool // it says nothing: what is remembered of Redis may have been forgotten
 }
 
-// perform plays a case with a program of its own and returns it. It has been told to stop, and whoever called waits for its end.
+// perform plays a case with a program of its own and returns it. It has been told to stop, and
+// whoever called waits for its end.
 func perform(t *testing.T, s *script, c *scriptCase, environment ...string) *play {
 	t.Helper()
 	p := &play{t: t, root: t.TempDir()}
@@ -174,8 +175,8 @@ func (p *play) write(s *step) {
 	p.await(func() bool { return p.have(s.counters) })
 }
 
-// push has the control plane hold other configurations, and waits for the program's reply to them: the program counts a load before
-// it changes its health, and replies after both.
+// push has the control plane hold other configurations, and waits for the program's reply to them:
+// the program counts a load before it changes its health, and replies after both.
 func (p *play) push(s *step) {
 	p.t.Helper()
 	var all []*configv3.RateLimitConfig
@@ -210,7 +211,8 @@ func (p *play) have(want map[string]uint64) bool {
 	return maps.Equal(want, grown(p.counters, p.count()))
 }
 
-// await waits until done returns true, and gives up after `within`: the caller looks again and reports the difference.
+// await waits until done returns true, and gives up after `within`: the caller looks again and
+// reports the difference.
 func (p *play) await(done func() bool) {
 	p.t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)

@@ -12,7 +12,8 @@ import (
 	"testing"
 )
 
-// A script is a file of testdata/answers: cases, each of which is a program of its own that is asked something. Lines are
+// A script is a file of testdata/answers: cases, each of which is a program of its own that is
+// asked something. Lines are
 //
 //	env NAME=VALUE …            what the program is started with: before the first case for all of them
 //	rules [FILE]                a rule file, whose lines follow behind bars: the program's, or, after a request, the one it finds next

@@ -8,10 +8,11 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// Every case is a row of the description of envoyproxy/ratelimit that this project keeps, by its section: 1.3 is gRPC, 1.4 HTTP, 1.5
-// health, 1.7 the local cache, 2.1 matching, 2.2 names in metrics, 2.4 statuses, 2.5 what several limits mean together, 2.6 headers
-// and metadata, 2.7 what counts, 2.9 bad configurations. Where we differ on purpose the case says which row of docs/migrating-differences.md it
-// shows.
+// Every case is a row of the description of envoyproxy/ratelimit that this project keeps, by its
+// section: 1.3 is gRPC, 1.4 HTTP, 1.5 health, 1.7 the local cache, 2.1 matching, 2.2 names in
+// metrics, 2.4 statuses, 2.5 what several limits mean together, 2.6 headers and metadata, 2.7 what
+// counts, 2.9 bad configurations. Where we differ on purpose the case says which row of
+// docs/migrating-differences.md it shows.
 func TestAnswersAreThoseOfTheReference(t *testing.T) {
 	scripts := readScripts(t)
 	t.Run("memory", func(t *testing.T) {
@@ -33,8 +34,9 @@ func TestAnswersAreThoseOfTheReference(t *testing.T) {
 	}
 }
 
-// performAll plays all cases that are for a store, which environment names, for each program one of its own. Programs end while the
-// next ones run: each looks for a second whether somebody still asks.
+// performAll plays all cases that are for a store, which environment names, for each program one of
+// its own. Programs end while the next ones run: each looks for a second whether somebody still
+// asks.
 func performAll(t *testing.T, scripts []*script, store string, environment func() []string) {
 	t.Helper()
 	var ending []*running

@@ -16,7 +16,8 @@ import (
 	"github.com/weirproxy/weir/internal/testing/race"
 )
 
-// bounded is rules that floods are sent to. What they count under is as if never used a second later.
+// bounded is rules that floods are sent to. What they count under is as if never used a second
+// later.
 const bounded = `
 domain: d
 descriptors:
@@ -24,9 +25,10 @@ descriptors:
 - {key: detailed, detailed_metric: true, rate_limit: {unit: second, requests_per_unit: 5}}
 `
 
-// The original remembers metrics for all that it was ever asked: it grows by hundreds of MiB, also where nobody is told the figures.
-// Here nothing that a request holds is remembered but counts, until they are as if never used. Every tenth unknown domain has a name
-// of 1 KB. The race detector's own memory would be measured too: with it nothing is.
+// The original remembers metrics for all that it was ever asked: it grows by hundreds of MiB, also
+// where nobody is told the figures. Here nothing that a request holds is remembered but counts,
+// until they are as if never used. Every tenth unknown domain has a name of 1 KB. The race
+// detector's own memory would be measured too: with it nothing is.
 func TestAFloodOfOverridesAndUnknownDomainsLeavesMemoryWhereItWas(t *testing.T) {
 	all := race.Scale(100_000)
 	for name, sinks := range map[string][]string{
@@ -67,7 +69,8 @@ func TestAFloodOfOverridesAndUnknownDomainsLeavesMemoryWhereItWas(t *testing.T) 
 			if want := fmt.Sprintf("\nratelimit_service_rate_limit_domain_not_found %d\n", notFound); !strings.Contains(page, want) {
 				t.Errorf("/metrics lacks %q", want)
 			}
-			// 1000 values of a rule are told apart, by five series each of the original's and as many of ours.
+			// 1000 values of a rule are told apart, by five series each of the original's and as many of
+			// ours.
 			if n := strings.Count(page, "\n"); n > 15_000 {
 				t.Errorf("/metrics has %d lines", n)
 			}
@@ -79,8 +82,8 @@ func TestAFloodOfOverridesAndUnknownDomainsLeavesMemoryWhereItWas(t *testing.T) 
 	}
 }
 
-// awaitMemory waits until the heap has what it had before, but for 5 MiB. Counts are there until their second is over and the sweep
-// has come by.
+// awaitMemory waits until the heap has what it had before, but for 5 MiB. Counts are there until
+// their second is over and the sweep has come by.
 func awaitMemory(t *testing.T, before int64) {
 	t.Helper()
 	const most = 5 << 20                           // half of what would do, so that a leak that just fits is seen
@@ -97,8 +100,9 @@ func awaitMemory(t *testing.T, before int64) {
 	}
 }
 
-// flood sends requests of which no two are the same, numbered from first on: so many limits of their own that one descriptor brings, and
-// as many of as many descriptors; as many values of a rule that tells its values apart; and so many domains without rules.
+// flood sends requests of which no two are the same, numbered from first on: so many limits of
+// their own that one descriptor brings, and as many of as many descriptors; as many values of a
+// rule that tells its values apart; and so many domains without rules.
 func flood(t *testing.T, r *running, first, overrides, domains int) {
 	t.Helper()
 	one := func(key, value string) *rlsv3.RateLimitDescriptor {

@@ -24,7 +24,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store/redisstore"
 )
 
-// config is the environment. Most variables are part of app.Config; readConfig fills in both, and reads no file.
+// config is the environment. Most variables are part of app.Config; readConfig fills in both, and
+// reads no file.
 type config struct {
 	app.Config
 	LogLevel slog.Level
@@ -91,7 +92,8 @@ type raw struct {
 // overXDS reports whether rules come by xDS, not from files.
 func (c *config) overXDS() bool { return c.ConfigType != configFile }
 
-// complete combines variables. set reports whether a variable is in the environment. The result is every mistake.
+// complete combines variables. set reports whether a variable is in the environment. The result is
+// every mistake.
 func (c *config) complete(set func(name string) bool) []error {
 	r := &c.raw
 	c.HTTP.Address = address(r.host, r.port)
@@ -115,7 +117,8 @@ func (c *config) complete(set func(name string) bool) []error {
 	return append(errs, c.State.Check("WEIR_STATE_INTERVAL", c.Backend == backendRedis)...)
 }
 
-// completeStatistics chooses the sinks of the metrics. The original's default, StatsD, gives way to a sink that the environment names.
+// completeStatistics chooses the sinks of the metrics. The original's default, StatsD, gives way to
+// a sink that the environment names.
 func (c *config) completeStatistics(set func(name string) bool) {
 	r, s := &c.raw, &c.Statistics
 	s.StatsD.Tags = s.Collector.Tags
@@ -146,8 +149,8 @@ func (c *config) completeTLS() []error {
 	return errs
 }
 
-// finish completes app.Config, and reads the certificates. The error joins every mistake. The parts that a variable has switched
-// off become zero.
+// finish completes app.Config, and reads the certificates. The error joins every mistake. The parts
+// that a variable has switched off become zero.
 func (c *config) finish() error {
 	c.DrainTimeout, c.Legacy = drainTimeout, true
 	c.GRPC.Setting, c.Socket.Setting, c.HTTP.Setting = "GRPC_HOST, GRPC_PORT", "GRPC_UDS", "HOST, PORT"

@@ -84,7 +84,8 @@ func credentials(auth string) (user, password string) {
 	return "", auth
 }
 
-// redisURL returns the address of a Redis as one of our URLs. No error shows the address, which may be a URL with a password.
+// redisURL returns the address of a Redis as one of our URLs. No error shows the address, which may
+// be a URL with a password.
 func redisURL(of *rawRedis) (string, error) {
 	scheme := "redis"
 	if of.tls {

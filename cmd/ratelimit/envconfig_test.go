@@ -11,8 +11,9 @@ import (
 	"github.com/weirproxy/weir/internal/settings"
 )
 
-// The original reads its environment with envconfig. Weir takes and refuses the same texts, and reads the same values; a row lists the
-// texts that only Weir refuses. testdata/envconfig.json holds envconfig's answers: a test in deploy proves them.
+// The original reads its environment with envconfig. Weir takes and refuses the same texts, and
+// reads the same values; a row lists the texts that only Weir refuses. testdata/envconfig.json
+// holds envconfig's answers: a test in deploy proves them.
 func TestValuesAreReadAsTheOriginalReadsThem(t *testing.T) {
 	var (
 		anInt   int

@@ -17,7 +17,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store/redisstore"
 )
 
-// variable is one line of the table that the environment is read by and docs/migrating-variables.md is made of.
+// variable is one line of the table that the environment is read by and docs/migrating-variables.md
+// is made of.
 type variable struct {
 	name  string
 	value settings.Value
@@ -31,7 +32,8 @@ func used(name string, v settings.Value, usual, does string) variable {
 	return variable{name: name, value: v, usual: usual, does: does}
 }
 
-// idle is a variable that has none, and why. A value that the original would not start with is a mistake all the same.
+// idle is a variable that has none, and why. A value that the original would not start with is a
+// mistake all the same.
 func idle(name string, v settings.Value, usual, why string) variable {
 	return variable{name: name, value: v, usual: usual, does: why, idle: true}
 }
@@ -162,7 +164,8 @@ func limitVariables(c *config) []variable {
 	}
 }
 
-// moreVariables are variables that the original does not have, or reads by other means, and variables that platforms set.
+// moreVariables are variables that the original does not have, or reads by other means, and
+// variables that platforms set.
 func moreVariables(c *config) []variable {
 	r := &c.raw
 	return []variable{

@@ -47,7 +47,8 @@ func variables(c *config) map[string]variable {
 	return all
 }
 
-// originals is the variables of the original with their defaults there, as ../shared/reference lists them.
+// originals is the variables of the original with their defaults there, as ../shared/reference
+// lists them.
 const originals = `
 HOST=0.0.0.0 PORT=8080 DEBUG_HOST=0.0.0.0 DEBUG_PORT=6070 GRPC_HOST=0.0.0.0 GRPC_PORT=8081 GRPC_UDS= GRPC_MAX_CONNECTION_AGE=24h
 GRPC_MAX_CONNECTION_AGE_GRACE=1h GRPC_SERVER_USE_TLS=false GRPC_SERVER_TLS_CERT= GRPC_SERVER_TLS_KEY= GRPC_CLIENT_TLS_CACERT=
@@ -88,7 +89,8 @@ TRACING_ENABLED=false TRACING_SERVICE_NAME=RateLimit TRACING_SERVICE_NAMESPACE= 
 TRACING_EXPORTER_PROTOCOL=http TRACING_SAMPLING_RATE=1
 `
 
-// BACKEND_TYPE (redis) and REDIS_URL (a socket) are the two whose absence means something else here: memory.
+// BACKEND_TYPE (redis) and REDIS_URL (a socket) are the two whose absence means something else
+// here: memory.
 func TestEveryVariableOfTheOriginalIsInTheTableWithItsDefault(t *testing.T) {
 	known := variables(new(config))
 	all := strings.Fields(originals)
@@ -154,8 +156,8 @@ func TestNoEnvironmentIsTheOriginalsDefaultsAndMemory(t *testing.T) {
 	}
 }
 
-// Each row of the table is set to something that is not its default, and the part of config it is for must say so. Idle
-// variables must change nothing.
+// Each row of the table is set to something that is not its default, and the part of config it is
+// for must say so. Idle variables must change nothing.
 func TestEveryVariableDoesWhatItSays(t *testing.T) {
 	const redisOn, secondsOn = "REDIS_URL=redis:6379", "REDIS_PERSECOND_URL=seconds:6379"
 	tests := map[string]struct {

@@ -169,7 +169,8 @@ func TestWithoutMergingTwoFilesOfADomainAreRefused(t *testing.T) {
 	}
 }
 
-// Wildcards of a merged domain are tried in the order of their files' names, whoever reads them; the original's is random.
+// Wildcards of a merged domain are tried in the order of their files' names, whoever reads them;
+// the original's is random.
 func TestMergedFilesAreInTheOrderOfTheirNames(t *testing.T) {
 	root := t.TempDir()
 	lay(t, root, map[string]string{
@@ -187,8 +188,8 @@ func TestMergedFilesAreInTheOrderOfTheirNames(t *testing.T) {
 	}
 }
 
-// RUNTIME_ROOT is a link to a version in the original's own deployments; RUNTIME_WATCH_ROOT says whether that or the files are
-// watched there. Here both are, either way.
+// RUNTIME_ROOT is a link to a version in the original's own deployments; RUNTIME_WATCH_ROOT says
+// whether that or the files are watched there. Here both are, either way.
 func TestASwapOfTheRootAndAChangeOfAFileAreBothSeen(t *testing.T) {
 	for _, watchRoot := range []string{"true", "false"} {
 		t.Run("RUNTIME_WATCH_ROOT="+watchRoot, func(t *testing.T) {

@@ -54,7 +54,8 @@ func newWorkshop(tb testing.TB) *workshop {
 	return w
 }
 
-// make makes what an environment without mistakes asks for, which must not fail; nothing of it is started.
+// make makes what an environment without mistakes asks for, which must not fail; nothing of it is
+// started.
 func (w *workshop) make(t *testing.T, c *config) {
 	t.Helper()
 	o := c.XDS
@@ -94,8 +95,8 @@ func (w *workshop) make(t *testing.T, c *config) {
 	}
 }
 
-// Whatever text a variable has: either it is a mistake, which is told on lines that begin with its name, or all that it is for can be
-// made of it. Nothing panics.
+// Whatever text a variable has: either it is a mistake, which is told on lines that begin with its
+// name, or all that it is for can be made of it. Nothing panics.
 func FuzzAVariableIsAMistakeOrMeansSomething(f *testing.F) {
 	names := slices.Sorted(maps.Keys(variables(new(config))))
 	names = append(names, "DOG_STATSD_MOGRIFIER_A_PATTERN", "DOG_STATSD_MOGRIFIER_A_NAME", "DOG_STATSD_MOGRIFIER_A_TAGS")
@@ -153,7 +154,8 @@ func FuzzMistakesAboutRedisShowNoPassword(f *testing.F) {
 		if strings.Contains(url+auth, word) {
 			t.Skip()
 		}
-		// A password in a URL is what stands between the first colon after its scheme and an at sign; elsewhere it is none.
+		// A password in a URL is what stands between the first colon after its scheme and an at sign;
+		// elsewhere it is none.
 		if before, after, found := strings.Cut(url, "PASSWORD"); found && !(strings.HasSuffix(before, ":") && strings.HasPrefix(after, "@")) {
 			t.Skip()
 		}

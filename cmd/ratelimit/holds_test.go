@@ -8,7 +8,8 @@ import (
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
-// Rule files of the original may use hold, as they may use Weir's other keys. Documents of one domain are merged, as the original does.
+// Rule files of the original may use hold, as they may use Weir's other keys. Documents of one
+// domain are merged, as the original does.
 func TestRuleFilesMayUseHold(t *testing.T) {
 	root := t.TempDir()
 	if err := os.Mkdir(filepath.Join(root, "config"), 0o700); err != nil {

@@ -1,8 +1,9 @@
-// Command ratelimit is Weir in the place of envoyproxy/ratelimit. The program reads that service's environment, rule files and xDS
-// resources, and has the same ports, answers, counts and metrics. docs/migrating.md lists the differences.
+// Command ratelimit is Weir in the place of envoyproxy/ratelimit. The program reads that service's
+// environment, rule files and xDS resources, and has the same ports, answers, counts and metrics.
+// docs/migrating.md lists the differences.
 //
-// The program ignores arguments, as the original does, except for a lone help or version. It translates its environment to a
-// app.Config, as sidecar does with its settings.
+// The program ignores arguments, as the original does, except for a lone help or version. It
+// translates its environment to a app.Config, as sidecar does with its settings.
 //
 // Exit codes: 0 after a signal; 1 variables or rules with mistakes, or a failure.
 package main
@@ -19,7 +20,8 @@ import (
 	"github.com/weirproxy/weir/internal/version"
 )
 
-// drainTimeout is the longest time from a stop to the end. The original has none; Kubernetes kills after 30 seconds.
+// drainTimeout is the longest time from a stop to the end. The original has none; Kubernetes kills
+// after 30 seconds.
 const drainTimeout = 10 * time.Second
 
 func main() {
@@ -29,8 +31,8 @@ func main() {
 	os.Exit(report(os.Stderr, run(context.Background(), os.Environ(), os.Stderr)))
 }
 
-// about answers a command line whose only argument asks for help or the version, and reports whether it did. The original ignores
-// arguments, and platforms pass some.
+// about answers a command line whose only argument asks for help or the version, and reports
+// whether it did. The original ignores arguments, and platforms pass some.
 func about(args []string, stdout io.Writer) bool {
 	if len(args) != 1 {
 		return false

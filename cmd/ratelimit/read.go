@@ -10,9 +10,9 @@ import (
 	"github.com/weirproxy/weir/internal/statistics"
 )
 
-// readConfig returns the configuration in an environment, in the form of os.Environ. The error joins everything that is wrong
-// with it, one line each: nothing else is looked at before it is right. Variables that are in no table are ignored, as
-// platforms pass some.
+// readConfig returns the configuration in an environment, in the form of os.Environ. The error
+// joins everything that is wrong with it, one line each: nothing else is looked at before it is
+// right. Variables that are in no table are ignored, as platforms pass some.
 func readConfig(environ []string) (config, error) {
 	var c config
 	given := make(map[string]string, len(environ))

@@ -39,8 +39,8 @@ func anyPort() []string {
 	)
 }
 
-// start runs the service until the test ends; of variables that are given twice the later counts. The rules are the text, or
-// come from elsewhere when that is empty.
+// start runs the service until the test ends; of variables that are given twice the later counts.
+// The rules are the text, or come from elsewhere when that is empty.
 func start(t *testing.T, rules string, environment ...string) *running {
 	t.Helper()
 	all := append(anyPort(), "USE_STATSD=false")
@@ -52,7 +52,8 @@ func start(t *testing.T, rules string, environment ...string) *running {
 	return startAs(t, append(all, environment...), insecure.NewCredentials())
 }
 
-// startAs runs the service with exactly that environment, which must log where it listens as JSON, until the test ends.
+// startAs runs the service with exactly that environment, which must log where it listens as JSON,
+// until the test ends.
 func startAs(t *testing.T, environment []string, secure secured.TransportCredentials) *running {
 	t.Helper()
 	r := launch(environment)
@@ -67,10 +68,12 @@ func startAs(t *testing.T, environment []string, secure secured.TransportCredent
 	return r
 }
 
-// shortDrain is the drain timeout in tests that claim nothing about the end: programs wait for four fifths of it.
+// shortDrain is the drain timeout in tests that claim nothing about the end: programs wait for four
+// fifths of it.
 const shortDrain = 100 * time.Millisecond
 
-// launch runs the service with exactly that environment until somebody calls stop. The service drains for shortDrain at most.
+// launch runs the service with exactly that environment until somebody calls stop. The service
+// drains for shortDrain at most.
 func launch(environment []string) *running { return launchWith(environment, shortDrain) }
 
 // launchWith is launch with a drain timeout.
@@ -158,7 +161,8 @@ func (r *running) awaitPage(t *testing.T, server, path string, code int, part st
 	})
 }
 
-// eventually polls until missing returns "", and fails with what it said last when that takes too long.
+// eventually polls until missing returns "", and fails with what it said last when that takes too
+// long.
 func eventually(t *testing.T, long time.Duration, missing func() string) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)

@@ -56,8 +56,8 @@ func parseRequest(t *testing.T, line string) *ratelimitv3.RateLimitRequest {
 	return r
 }
 
-// show writes every field of an answer. Of a reset it says that it is there and within its unit; of a header that it is the reset,
-// whose name holds "eset", the same.
+// show writes every field of an answer. Of a reset it says that it is there and within its unit; of
+// a header that it is the reset, whose name holds "eset", the same.
 func show(t *testing.T, answer *ratelimitv3.RateLimitResponse, err error) string {
 	t.Helper()
 	if err != nil {
@@ -109,7 +109,8 @@ func show(t *testing.T, answer *ratelimitv3.RateLimitResponse, err error) string
 	return b.String()
 }
 
-// scripted is what most programs are asked about. The units are years, so that no window ends meanwhile.
+// scripted is what most programs are asked about. The units are years, so that no window ends
+// meanwhile.
 const scripted = `
 domain: d
 descriptors:

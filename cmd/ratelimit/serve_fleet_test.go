@@ -48,7 +48,8 @@ func asOriginal(t *testing.T, redis *parts.Redis, key string, hits int) int64 {
 	return count
 }
 
-// keysOf returns the names of all keys of a server, with W for the start of this year's window. Keys of probes and of the fleet are left out.
+// keysOf returns the names of all keys of a server, with W for the start of this year's window.
+// Keys of probes and of the fleet are left out.
 func keysOf(t *testing.T, redis *parts.Redis, window string) []string {
 	t.Helper()
 	message, err := redis.Do(t.Context(), "KEYS", "*")
@@ -104,7 +105,8 @@ func TestOldAndNewPodsCountTogether(t *testing.T) {
 		}
 	}
 
-	// An override is counted with the rule, a shared pattern under the pattern, and a probe creates nothing.
+	// An override is counted with the rule, a shared pattern under the pattern, and a probe creates
+	// nothing.
 	wants(a, "edge | path=/search @20/6", "OK | OK 20/6 left 3 reset")
 	wants(a, "edge | path=/search,client=c1 | file=f/a", "OK | OK 5/6 left 4 reset | OK 3/6 left 2 reset")
 	wants(b, "edge | file=f/b", "OK | OK 3/6 left 1 reset")
@@ -146,7 +148,8 @@ func TestOldAndNewPodsCountTogether(t *testing.T) {
 	}
 }
 
-// In a cluster the original's keys lie where they may, each in a slot of its own, and a request is one transaction all the same.
+// In a cluster the original's keys lie where they may, each in a slot of its own, and a request is
+// one transaction all the same.
 func TestOldAndNewPodsCountTogetherInACluster(t *testing.T) {
 	t.Parallel()
 	cluster, err := parts.StartCluster(t.Context(), parts.NeedRedis(t, "../.."), t.TempDir(), parts.RedisOptions{})

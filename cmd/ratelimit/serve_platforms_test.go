@@ -19,8 +19,8 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// The environments that platforms start the original with, where only files, hosts and ports are those of the test. Without a Redis
-// that answers they are healthy and limit all the same.
+// The environments that platforms start the original with, where only files, hosts and ports are
+// those of the test. Without a Redis that answers they are healthy and limit all the same.
 func TestPlatformsEnvironmentsServe(t *testing.T) {
 	authority := certtest.New(t, "ca")
 	certs := t.TempDir()
@@ -62,7 +62,8 @@ type platform struct {
 	ready  bool // before there are rules
 }
 
-// platformOf starts what an environment expects to be there, on any port. Where that is TLS the pair is everybody's.
+// platformOf starts what an environment expects to be there, on any port. Where that is TLS the
+// pair is everybody's.
 func platformOf(t *testing.T, environment string, authority *certtest.Authority, pair certtest.Pair) *platform {
 	t.Helper()
 	c := read(t, strings.Fields(environment)...)
@@ -93,7 +94,8 @@ func (p *platform) address() string {
 	return "localhost:" + port
 }
 
-// wantToServe wants a service to become healthy, when rules have come at the latest, and to limit by them.
+// wantToServe wants a service to become healthy, when rules have come at the latest, and to limit
+// by them.
 func (p *platform) wantToServe(t *testing.T, r *running) {
 	t.Helper()
 	if p.ready {

@@ -48,7 +48,8 @@ func (s mounted) turn(t *testing.T, version string, files map[string][]byte) {
 
 func (s mounted) file(name string) string { return filepath.Join(string(s), name) }
 
-// An authority takes the place of another while requests and new connections go on: first beside it, then alone.
+// An authority takes the place of another while requests and new connections go on: first beside
+// it, then alone.
 func TestCertificatesMayTurnUnderTraffic(t *testing.T) {
 	t.Parallel()
 	before, after, dir := certtest.New(t, "before"), certtest.New(t, "after"), mounted(t.TempDir())
@@ -73,7 +74,8 @@ func TestCertificatesMayTurnUnderTraffic(t *testing.T) {
 	r := startAs(t, append(anyPort(), "USE_STATSD=false", "RUNTIME_ROOT="+root, "GRPC_SERVER_USE_TLS=true", "GRPC_SERVER_TLS_CERT="+dir.file("tls.crt"),
 		"GRPC_SERVER_TLS_KEY="+dir.file("tls.key"), "GRPC_CLIENT_TLS_CACERT="+dir.file("ca.crt"), "GRPC_CLIENT_TLS_SAN=envoy.local"), secured.NewTLS(envoy))
 	request := parseRequest(t, "d | k=v")
-	// fresh makes a request on a connection of its own and returns its code, and who the server said it was.
+	// fresh makes a request on a connection of its own and returns its code, and who the server said
+	// it was.
 	fresh := func(as *tls.Config) (codes.Code, string) {
 		t.Helper()
 		var shown atomic.Value
@@ -92,7 +94,8 @@ func TestCertificatesMayTurnUnderTraffic(t *testing.T) {
 		return status.Code(err), name
 	}
 
-	// Requests on one connection that stays, and each on a connection of its own, by clients of the old authority.
+	// Requests on one connection that stays, and each on a connection of its own, by clients of the
+	// old authority.
 	var passed atomic.Int64
 	traffic, end := context.WithCancel(t.Context())
 	var going sync.WaitGroup

@@ -22,8 +22,9 @@ import (
 // worldVariable names the root directory of a test that runs in a world of its own.
 const worldVariable = "RATELIMIT_TEST_WORLD"
 
-// The environments that platforms start the original with, word for word: with their hosts, ports and paths. Each is tested by a
-// process of its own in namespaces of its own, where those are free to be had.
+// The environments that platforms start the original with, word for word: with their hosts, ports
+// and paths. Each is tested by a process of its own in namespaces of its own, where those are free
+// to be had.
 func TestPlatformsEnvironmentsServeUnchanged(t *testing.T) {
 	for name, environment := range platforms() {
 		t.Run(name, func(t *testing.T) {
@@ -38,7 +39,8 @@ func TestPlatformsEnvironmentsServeUnchanged(t *testing.T) {
 	}
 }
 
-// inAWorld runs the same test where nobody else has ports, and its own directory is the root of all files.
+// inAWorld runs the same test where nobody else has ports, and its own directory is the root of all
+// files.
 func inAWorld(t *testing.T) {
 	t.Helper()
 	binary, err := os.Executable()
@@ -68,7 +70,8 @@ func inAWorld(t *testing.T) {
 	}
 }
 
-// serveUnchanged builds the world that a platform has around the rate limit service, and starts it there.
+// serveUnchanged builds the world that a platform has around the rate limit service, and starts it
+// there.
 func serveUnchanged(t *testing.T, environment, root string) {
 	t.Helper()
 	if err := startLoopback(); err != nil {

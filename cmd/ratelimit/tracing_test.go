@@ -31,7 +31,8 @@ func otel(t *testing.T, pairs ...string) {
 	}
 }
 
-// traced starts a service whose spans a collector gets at its end, makes two requests of a caller, and ends it.
+// traced starts a service whose spans a collector gets at its end, makes two requests of a caller,
+// and ends it.
 func traced(t *testing.T, protocol, sampled string, environment ...string) *tracingtest.Collector {
 	t.Helper()
 	c := tracingtest.Start(t, map[string]string{"http": "http/protobuf", "gRPC": "grpc"}[protocol])

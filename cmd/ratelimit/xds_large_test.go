@@ -25,8 +25,9 @@ func perHour(domain string, requests uint32) *ratelimitv3.RateLimitConfig {
 	}}
 }
 
-// largeRules is the number of rules in a resource of 10 MiB, beside the rule of perHour. Each rule has 1 KiB: bytes cost little, and
-// internal/rules/xds has the test with as many short rules as 10 MiB can hold.
+// largeRules is the number of rules in a resource of 10 MiB, beside the rule of perHour. Each rule
+// has 1 KiB: bytes cost little, and internal/rules/xds has the test with as many short rules as 10
+// MiB can hold.
 func largeRules() uint32 { return uint32(race.Scale(10_400)) }
 
 // large is a resource of 10 MiB. The limit of value i is i+1 per hour.
@@ -44,7 +45,8 @@ func large(t *testing.T) *ratelimitv3.RateLimitConfig {
 	return c
 }
 
-// muchLater is how long a test waits for the loading of that, which takes seconds with the race detector on a busy machine.
+// muchLater is how long a test waits for the loading of that, which takes seconds with the race
+// detector on a busy machine.
 const muchLater = 2 * within
 
 func largeValue(i uint32) string { return fmt.Sprintf("%06d-%s", i, strings.Repeat("x", 1000)) }
@@ -57,7 +59,8 @@ func sets(t *testing.T, p *parts.ControlPlane, version string, all ...*ratelimit
 	}
 }
 
-// wantAnswer wants one field after the other of the answer to a request, which must be as show writes it.
+// wantAnswer wants one field after the other of the answer to a request, which must be as show
+// writes it.
 func (r *running) wantAnswer(t *testing.T, request, want string) {
 	t.Helper()
 	answer, err := r.ask(t, parseRequest(t, request))
@@ -78,7 +81,8 @@ func (r *running) awaitAnswer(t *testing.T, request, want string) {
 	})
 }
 
-// awaitRefusal waits until a control plane has heard what is wrong with what it sent, and returns it.
+// awaitRefusal waits until a control plane has heard what is wrong with what it sent, and returns
+// it.
 func awaitRefusal(t *testing.T, p *parts.ControlPlane) parts.XDSRequest {
 	t.Helper()
 	var refusal parts.XDSRequest
@@ -110,7 +114,8 @@ func TestAConfigurationOfTenMiBComesByXDS(t *testing.T) {
 	r.awaitAnswer(t, "small +1 | k=v +0", "OK | OK 7/3 left 6 reset")
 	r.wantAnswer(t, last, fmt.Sprintf("OK | OK %d/3 left %d reset", largeRules(), largeRules()-2))
 
-	// The last of its rules turns bad: all of it stays as it is, what is beside it changes, and the control plane hears why.
+	// The last of its rules turns bad: all of it stays as it is, what is beside it changes, and the
+	// control plane hears why.
 	bad := proto.CloneOf(big)
 	bad.Descriptors[0].RateLimit.RequestsPerUnit = 9
 	bad.Descriptors[largeRules()].RateLimit.Unit = ratelimitv3.RateLimitUnit_UNKNOWN

@@ -37,8 +37,8 @@ type refused struct {
 	Without []string `json:"not_in_force"`
 }
 
-// awaitRefused wants the next line of the log, from the one of that number on, that says that rules were refused to say this. It returns
-// the number of the line after it.
+// awaitRefused wants the next line of the log, from the one of that number on, that says that rules
+// were refused to say this. It returns the number of the line after it.
 func (r *running) awaitRefused(t *testing.T, from int, want refused) int {
 	t.Helper()
 	line, next := r.log.Await(t, from, logtest.Has(`"level":"error","@message":"rules refused"`))

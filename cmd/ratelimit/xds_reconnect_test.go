@@ -47,7 +47,8 @@ func TestTheControlPlaneMayGoAndComeBack(t *testing.T) {
 	}
 }
 
-// resetter stands in the place of a control plane, speaks HTTP/2, and breaks each stream at its opening.
+// resetter stands in the place of a control plane, speaks HTTP/2, and breaks each stream at its
+// opening.
 type resetter struct {
 	address string
 	code    http2.ErrCode
@@ -127,7 +128,8 @@ func TestStreamsThatAreResetAreNoHotLoop(t *testing.T) {
 			x, begun := startResetter(t, code), time.Now()
 			r := start(t, "", "CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL="+x.address,
 				"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL=20ms", "XDS_CLIENT_BACKOFF_MAX_INTERVAL=200ms", "XDS_CLIENT_BACKOFF_JITTER=false")
-			// As many attempts as there are waits, which are told; and each comes when the waits before it are over.
+			// As many attempts as there are waits, which are told; and each comes when the waits before it
+			// are over.
 			waits := []time.Duration{20, 40, 80, 160, 200, 200}
 			from := 0
 			for i := range waits {

@@ -25,8 +25,8 @@ func addAccess(cmd *cobra.Command) {
 	flags.String("tls-key", "", "`file` with the key of --tls-cert, PEM")
 }
 
-// maxAnswer bounds a message of the admin service, in bytes. Many grants, or the nearest misses of many descriptors, take more than the 4 MiB
-// that gRPC allows by default.
+// maxAnswer bounds a message of the admin service, in bytes. Many grants, or the nearest misses of
+// many descriptors, take more than the 4 MiB that gRPC allows by default.
 const maxAnswer = 256 << 20
 
 // serverAddress accepts host:port, as [grpc.NewClient] would take 443 for a missing port.
@@ -38,7 +38,8 @@ func serverAddress(s string) error {
 	return nil
 }
 
-// connect returns a connection to the admin service, with the token and the certificates of the flags of addAccess. The caller closes it.
+// connect returns a connection to the admin service, with the token and the certificates of the
+// flags of addAccess. The caller closes it.
 func connect(cmd *cobra.Command, server string) (*grpc.ClientConn, error) {
 	if err := serverAddress(server); err != nil {
 		return nil, err
@@ -85,5 +86,6 @@ func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]strin
 	return map[string]string{"authorization": "Bearer " + string(b)}, nil
 }
 
-// RequireTransportSecurity implements [credentials.PerRPCCredentials]. The admin service is on loopback by default, without TLS.
+// RequireTransportSecurity implements [credentials.PerRPCCredentials]. The admin service is on
+// loopback by default, without TLS.
 func (b bearer) RequireTransportSecurity() bool { return false }

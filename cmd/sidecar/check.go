@@ -137,8 +137,8 @@ func addBounds(cmd *cobra.Command, to *ruleBounds) {
 	cmd.Flags().StringVar(&to.store, "store", storeMemory, "as of serve: `memory|redis`, which counts time in microseconds")
 }
 
-// loadRules loads rules as serve does, and returns how many files they came from. Rules that are refused, and no rules at
-// all, are an error with every reason.
+// loadRules loads rules as serve does, and returns how many files they came from. Rules that are
+// refused, and no rules at all, are an error with every reason.
 func loadRules(paths []string, file string, bounds ruleBounds) (*descriptors.Rules, int, []descriptors.Warning, error) {
 	if err := settingsFormat(file); err != nil {
 		return nil, 0, nil, usage("--config: %q: %w", file, err)

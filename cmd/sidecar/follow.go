@@ -16,7 +16,8 @@ import (
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
-// followFlags is the flags of the commands that watch a sidecar: its address, the rate of the requests, and the end.
+// followFlags is the flags of the commands that watch a sidecar: its address, the rate of the
+// requests, and the end.
 type followFlags struct {
 	server    string
 	perSecond uint32
@@ -47,8 +48,9 @@ func (f *followFlags) check() error {
 // errEnough ends a watch after --count requests.
 var errEnough = errors.New("enough requests")
 
-// follow calls begun when the watch has begun, and then next for each answer. The context, a signal, --for and errEnough end the watch without
-// an error. Any other error of begun and next ends the watch too.
+// follow calls begun when the watch has begun, and then next for each answer. The context, a
+// signal, --for and errEnough end the watch without an error. Any other error of begun and next
+// ends the watch too.
 func (f *followFlags) follow(cmd *cobra.Command, request *adminv1.WatchRequest, begun func() error, next func(*adminv1.WatchResponse) error) error {
 	conn, err := connect(cmd, f.server)
 	if err != nil {

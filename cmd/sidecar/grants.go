@@ -70,7 +70,8 @@ is needed, one of --for and --until, and a --reason. The server logs the grant. 
 	return cmd
 }
 
-// grant returns the grant that a command line asks for, or all mistakes in the command line, joined.
+// grant returns the grant that a command line asks for, or all mistakes in the command line,
+// joined.
 func (f *grantFlags) grant(changed func(flag string) bool, domain, descriptor string) (*adminv1.Grant, error) {
 	g := &adminv1.Grant{Domain: domain, Limit: f.limit, Burst: f.burst, Reason: f.reason, By: f.by}
 	all, err := parseDescriptors([]string{descriptor}, nil)

@@ -87,7 +87,8 @@ func listHolders(cmd *cobra.Command, server, output string, request *adminv1.Lis
 	return writeAnswer(cmd.OutOrStdout(), output, answer, render.HoldersText(answer))
 }
 
-// releaseHolder frees one holder of a running sidecar. Without a limit that it held hits of, releaseHolder fails with exitNone.
+// releaseHolder frees one holder of a running sidecar. Without a limit that it held hits of,
+// releaseHolder fails with exitNone.
 func releaseHolder(cmd *cobra.Command, server, output string, request *adminv1.ReleaseHolderRequest) error {
 	answer, err := ask(cmd, server, func(ctx context.Context, c adminv1.AdminServiceClient) (*adminv1.ReleaseHolderResponse, error) {
 		return c.ReleaseHolder(ctx, request)

@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The first Ctrl-C ends the watch, but not a write to a pipe that nobody reads. The second one must end the process.
+// The first Ctrl-C ends the watch, but not a write to a pipe that nobody reads. The second one must
+// end the process.
 func TestASecondSignalEndsAWatchThatNobodyReads(t *testing.T) {
 	r := start(t, "--rules", rulesFile(t, rulesOf("2")), "--http-json=on")
 	from, to, err := os.Pipe()

@@ -25,7 +25,8 @@ const maxLine = 1 << 20
 
 func newLines(in io.Reader) *lines { return &lines{in: bufio.NewReaderSize(in, maxLine)} }
 
-// next returns the next line without the space around it, good until the next call; io.EOF after the last.
+// next returns the next line without the space around it, good until the next call; io.EOF after
+// the last.
 func (l *lines) next() ([]byte, error) {
 	for {
 		line, err := l.in.ReadSlice('\n')
@@ -61,7 +62,8 @@ type request struct {
 	holder []byte               // good until the next line is read
 }
 
-// parseRequest reads "request <client> <timestamp> [hits]", or "begin <client> <timestamp> <holder> [hits]", or the same with end.
+// parseRequest reads "request <client> <timestamp> [hits]", or "begin <client> <timestamp> <holder>
+// [hits]", or the same with end.
 func parseRequest(line []byte, unit time.Duration) (request, error) {
 	var fields [6][]byte // one more than there may be
 	n := 0
@@ -122,7 +124,8 @@ func excerpt(text []byte) string {
 	return strconv.Quote(string(text))
 }
 
-// appendJSON appends a request and its decision as one JSON object. Bytes of the client that are no UTF-8 become U+FFFD.
+// appendJSON appends a request and its decision as one JSON object. Bytes of the client that are no
+// UTF-8 become U+FFFD.
 func appendJSON(dst []byte, q request, d algorithms.Decision, never bool) []byte {
 	event := [...]string{0: "", algorithms.HoldBegin: "begin", algorithms.HoldEnd: "end"}[q.phase]
 	line := struct {

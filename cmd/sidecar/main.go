@@ -1,11 +1,12 @@
 // Command sidecar is Weir: a rate limit service for Envoy to run beside it.
 //
-// The command serve reads the settings (flags, WEIR_* environment variables, a settings file) and runs package serving. `check`,
-// `match`, `replay` and `simulate` try out rules and algorithms without a server; `match --server`, `watch`, `record` and `reset` ask a running
-// sidecar.
+// The command serve reads the settings (flags, WEIR_* environment variables, a settings file) and
+// runs package serving. `check`, `match`, `replay` and `simulate` try out rules and algorithms
+// without a server; `match --server`, `watch`, `record` and `reset` ask a running sidecar.
 //
-// The exit code is 0 for success, and 1 for a failure or a mistake in settings or rules. Exit code 2 is for a mistake in the command line
-// or in an input. Exit code 3 says that match found no rule, or that simulate denies more than --max-denied.
+// The exit code is 0 for success, and 1 for a failure or a mistake in settings or rules. Exit code
+// 2 is for a mistake in the command line or in an input. Exit code 3 says that match found no rule,
+// or that simulate denies more than --max-denied.
 package main
 
 import (
@@ -105,7 +106,8 @@ func meantFlag(flags *pflag.FlagSet, err error) string {
 	return meant("--"+unknown.GetSpecifiedName(), names)
 }
 
-// arguments returns a check of the number of arguments, whose error describes them with the text what.
+// arguments returns a check of the number of arguments, whose error describes them with the text
+// what.
 func arguments(min, max int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < min || max >= 0 && len(args) > max {

@@ -51,8 +51,8 @@ func exitCode(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// serveBeside is the script command `serving args…`: it runs `sidecar serve args…` beside the rest of the script. $ADMIN is then the address of the
-// admin service.
+// serveBeside is the script command `serving args…`: it runs `sidecar serve args…` beside the rest
+// of the script. $ADMIN is then the address of the admin service.
 func serveBeside(ts *testscript.TestScript, _ bool, args []string) {
 	binary := filepath.Join(filepath.SplitList(ts.Getenv("PATH"))[0], "sidecar")
 	args = append([]string{"--grpc-address=127.0.0.1:0", "--http-address=127.0.0.1:0", "--admin-address=127.0.0.1:0"}, args...)
@@ -69,7 +69,8 @@ func serveBeside(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Setenv("ADMIN", s.Admin)
 }
 
-// keep is the script command `keep NAME REGEXP`: $NAME is then the first group of the expression in the last output.
+// keep is the script command `keep NAME REGEXP`: $NAME is then the first group of the expression in
+// the last output.
 func keep(ts *testscript.TestScript, _ bool, args []string) {
 	if len(args) != 2 {
 		ts.Fatalf("usage: keep NAME REGEXP")

@@ -79,8 +79,8 @@ sidecar (--server), which also knows its counts. Nothing is charged. Exit code 3
 	return cmd
 }
 
-// writeExplanation writes an explanation. Without a rule for any of the descriptors it fails with exitNone; with expected rules, only when
-// others are met.
+// writeExplanation writes an explanation. Without a rule for any of the descriptors it fails with
+// exitNone; with expected rules, only when others are met.
 func writeExplanation(cmd *cobra.Command, output string, answer *adminv1.ExplainResponse, text string, expected []string) error {
 	if got, want := len(expected), len(answer.GetDescriptors()); got > 0 && got != want { // before any output
 		return usage("--expect-rule: is given %d times, must be given once for each of %s", got, count(want, "descriptor"))

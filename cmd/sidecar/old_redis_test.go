@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// oldRedis serves as a Redis 6.0 that answers to all commands until the test ends, and returns its address.
+// oldRedis serves as a Redis 6.0 that answers to all commands until the test ends, and returns its
+// address.
 func oldRedis(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

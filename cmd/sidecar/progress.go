@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// progress is a line about the requests so far, which only a terminal shows. The zero value shows nothing.
+// progress is a line about the requests so far, which only a terminal shows. The zero value shows
+// nothing.
 type progress struct {
 	to    io.Writer // nil: no terminal
 	start time.Time

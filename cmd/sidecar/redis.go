@@ -17,9 +17,9 @@ const (
 
 func stores() []string { return []string{storeMemory, storeRedis} }
 
-// completeStore finds out where Redis is. The result is every mistake. Settings of Redis without --store redis are refused: an
-// operator who gives them wants a fleet to share its counts. With an explicit --store memory they are accepted, so that an operator
-// can do without Redis for a while.
+// completeStore finds out where Redis is. The result is every mistake. Settings of Redis without
+// --store redis are refused: an operator who gives them wants a fleet to share its counts. With an
+// explicit --store memory they are accepted, so that an operator can do without Redis for a while.
 func (c *config) completeStore() []error {
 	if !c.InRedis {
 		idle := c.givenWith("redis-")
@@ -71,8 +71,8 @@ func keyPrefix(s string) error {
 	return nil
 }
 
-// urls is a list of URLs. A URL may be a list of hosts itself: an item without a scheme continues the URL before. Errors do not show
-// URLs, as they may hold passwords.
+// urls is a list of URLs. A URL may be a list of hosts itself: an item without a scheme continues
+// the URL before. Errors do not show URLs, as they may hold passwords.
 func urls(to *[]string) settings.Value {
 	var parts []string
 	v := settings.List(&parts, "url", nil)

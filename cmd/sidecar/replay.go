@@ -136,8 +136,8 @@ func (r *replay) check() error {
 	return err
 }
 
-// coarse reports whether the tick is too coarse for the limit. The mark then moves by less than the time of the tokens, and the bucket
-// gains tokens again at the same instant.
+// coarse reports whether the tick is too coarse for the limit. The mark then moves by less than the
+// time of the tokens, and the bucket gains tokens again at the same instant.
 func (r *replay) coarse() bool {
 	if r.limit.Algorithm != algorithms.TokenBucketInteger {
 		return false

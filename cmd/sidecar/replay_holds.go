@@ -30,7 +30,8 @@ func (r *replay) fits(q request) error {
 	return nil
 }
 
-// hold decides the begin or the end of a holder of a client, as a store does for a request with one limit.
+// hold decides the begin or the end of a holder of a client, as a store does for a request with one
+// limit.
 func (r *replay) hold(c *client, q request) algorithms.Decision {
 	c.holds.expire(c.last)
 	was := c.holds.known[string(q.holder)]
@@ -106,7 +107,8 @@ func (h *holds) slots() algorithms.Slots {
 	return s
 }
 
-// set remembers the hold of a holder. All holders run out in the order in which they came, as a client's time does not go back.
+// set remembers the hold of a holder. All holders run out in the order in which they came, as a
+// client's time does not go back.
 func (h *holds) set(holder string, was, next algorithms.Hold) {
 	switch {
 	case next == algorithms.Hold{}:

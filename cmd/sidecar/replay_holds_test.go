@@ -17,7 +17,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store/memstore"
 )
 
-// TestReplayDecidesHoldersAsTheStoreDoes compares replay with the store in memory, on random requests, begins and ends.
+// TestReplayDecidesHoldersAsTheStoreDoes compares replay with the store in memory, on random
+// requests, begins and ends.
 func TestReplayDecidesHoldersAsTheStoreDoes(t *testing.T) {
 	for _, a := range algorithms.Algorithms() {
 		t.Run(a.String(), func(t *testing.T) {

@@ -19,7 +19,8 @@ type client struct {
 	holds holds
 }
 
-// run reads requests and writes decisions. Before an error about a line, run writes the decisions on the lines above.
+// run reads requests and writes decisions. Before an error about a line, run writes the decisions
+// on the lines above.
 func (r *replay) run(in io.Reader, stdout io.Writer, header bool) (err error) {
 	out := bufio.NewWriterSize(stdout, 1<<16)
 	defer func() {
@@ -96,7 +97,8 @@ func (r *replay) readHeader(lines *lines) (int, error) {
 	return int(min(numbers[2], 1<<62)), nil
 }
 
-// decide takes the hits of a request and returns the line about the decision, valid until the next call.
+// decide takes the hits of a request and returns the line about the decision, valid until the next
+// call.
 func (r *replay) decide(q request) []byte {
 	c := r.clients[string(q.client)]
 	if c == nil {
@@ -136,7 +138,8 @@ func (r *replay) charge(c *client, hits int64, countRejected bool) (d algorithms
 	return c.log.Take(r.limit, c.last, hits, countRejected)
 }
 
-// take takes hits from a state. Package algorithms computes with whole numbers, and here each of its nanoseconds is one tick.
+// take takes hits from a state. Package algorithms computes with whole numbers, and here each of
+// its nanoseconds is one tick.
 func (r *replay) take(s algorithms.State, at algorithms.Instant, hits int64, countRejected bool) (algorithms.State, algorithms.Decision) {
 	l := r.limit
 	l.Period /= r.tick

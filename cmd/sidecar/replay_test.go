@@ -26,8 +26,8 @@ type replayed struct {
 	Never      bool   `json:"never"`
 }
 
-// wholeTokens is section 2.5 of the semantics as it stands there, in whole time units: a second implementation of
-// token_bucket_integer. The zero value is a full bucket.
+// wholeTokens is section 2.5 of the semantics as it stands there, in whole time units: a second
+// implementation of token_bucket_integer. The zero value is a full bucket.
 type wholeTokens struct {
 	used         bool
 	tokens, last int64
@@ -55,7 +55,8 @@ func floor(x, y, z int64) int64 {
 	return product.Div(product, big.NewInt(z)).Int64()
 }
 
-// take returns the bucket after a request, and the answer, which it finds by trying every number of hits and every instant.
+// take returns the bucket after a request, and the answer, which it finds by trying every number of
+// hits and every instant.
 func (b wholeTokens) take(q replayed, capacity, period, unit int64) (wholeTokens, replayed) {
 	now := max(q.Timestamp, b.latest)
 	tokens, last := b.refilled(capacity, period, now)
@@ -85,7 +86,8 @@ func (b wholeTokens) take(q replayed, capacity, period, unit int64) (wholeTokens
 	return b, q
 }
 
-// TestTokenBucketIntegerCountsInTimeUnits compares replay with section 2.5 on random requests, in random units.
+// TestTokenBucketIntegerCountsInTimeUnits compares replay with section 2.5 on random requests, in
+// random units.
 func TestTokenBucketIntegerCountsInTimeUnits(t *testing.T) {
 	units := []time.Duration{1, 7, time.Microsecond, time.Millisecond, time.Second, time.Minute, time.Hour}
 	for seed := range uint64(300) {
@@ -109,7 +111,8 @@ func TestTokenBucketIntegerCountsInTimeUnits(t *testing.T) {
 	}
 }
 
-// compareWithWholeTokens runs replay over random requests and compares its answers with wholeTokens.
+// compareWithWholeTokens runs replay over random requests and compares its answers with
+// wholeTokens.
 func compareWithWholeTokens(t *testing.T, r *rand.Rand, capacity, ticks int64, unit time.Duration) {
 	t.Helper()
 	var in strings.Builder

@@ -12,7 +12,8 @@ import (
 	"github.com/weirproxy/weir/internal/lab/records"
 )
 
-// By its end a sidecar has recorded all requests, with the answers. Values of chosen keys are hashes.
+// By its end a sidecar has recorded all requests, with the answers. Values of chosen keys are
+// hashes.
 func TestServeRecordsRequests(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "record")
 	r := start(t, "--rules", rulesFile(t, rulesOf("2")), "--record="+dir, "--hash-values=key")

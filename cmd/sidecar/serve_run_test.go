@@ -42,7 +42,8 @@ type logLine struct {
 	Errors  []string `json:"errors"`
 }
 
-// start runs a sidecar, on any port, until the test ends or it is stopped. Its drain is short, for tests that claim nothing about the end.
+// start runs a sidecar, on any port, until the test ends or it is stopped. Its drain is short, for
+// tests that claim nothing about the end.
 func start(t *testing.T, args ...string) *running {
 	t.Helper()
 	r := &running{log: new(logtest.Log), address: make(map[string]string), ended: make(chan error, 1)}

@@ -54,7 +54,8 @@ func TestSIGTERMFinishesWhatIsInFlight(t *testing.T) {
 	conn := r.dial(t, r.address["grpc tcp"])
 	stream := inFlight(t, conn)
 
-	// A sidecar that drains goes on while requests come, however long this machine needs for the next steps.
+	// A sidecar that drains goes on while requests come, however long this machine needs for the next
+	// steps.
 	asking, enough := context.WithCancel(t.Context())
 	var callers sync.WaitGroup
 	callers.Go(func() {
@@ -83,7 +84,8 @@ func TestSIGTERMFinishesWhatIsInFlight(t *testing.T) {
 	}
 	enough()
 	callers.Wait()
-	// Once no request has come for a second it takes no new connection, and waits for the one in flight.
+	// Once no request has come for a second it takes no new connection, and waits for the one in
+	// flight.
 	deadline := time.Now().Add(within)
 	for {
 		c, err := net.Dial("tcp", r.address["grpc tcp"])

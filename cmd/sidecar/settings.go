@@ -29,8 +29,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store/redisstore"
 )
 
-// config is the settings of serve after flags, environment, settings file and defaults. Most are part of app.Config already;
-// complete adds the others to it.
+// config is the settings of serve after flags, environment, settings file and defaults. Most are
+// part of app.Config already; complete adds the others to it.
 type config struct {
 	app.Config
 	LogLevel slog.Level
@@ -51,7 +51,8 @@ type config struct {
 	given map[string]string // settings that are not defaults, and how the operator wrote their names
 }
 
-// setting is one row of the table from which flags, environment names, keys of the settings file and docs/settings.md are made.
+// setting is one row of the table from which flags, environment names, keys of the settings file
+// and docs/settings.md are made.
 type setting struct {
 	name  string // of the flag; with '-' or '_' the key in the settings file
 	value settings.Value
@@ -221,8 +222,8 @@ func (c *config) complete() []error {
 	return slices.Concat(errs, c.completeXDS(), c.completeTLS(), c.completeStore(), c.State.Check("state-interval", c.InRedis), c.Record.Check("hash-values", "hash-salt-file"))
 }
 
-// completeTLS returns every mistake in the settings of TLS and their files. A connection less secure than the operator intended is
-// a mistake.
+// completeTLS returns every mistake in the settings of TLS and their files. A connection less
+// secure than the operator intended is a mistake.
 func (c *config) completeTLS() []error {
 	t := &c.TLS
 	t.Certificate.Name, t.Key.Name, t.Authorities.Name = "grpc-tls-cert", "grpc-tls-key", "grpc-tls-client-ca"
@@ -242,7 +243,8 @@ func (c *config) completeTLS() []error {
 	return append(errs, t.Check())
 }
 
-// givenWith lists the settings with one of the prefixes that are not defaults, as the operator wrote them.
+// givenWith lists the settings with one of the prefixes that are not defaults, as the operator
+// wrote them.
 func (c *config) givenWith(prefixes ...string) string {
 	var names []string
 	for _, name := range slices.Sorted(maps.Keys(c.given)) {

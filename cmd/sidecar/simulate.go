@@ -99,8 +99,9 @@ requests count that pass under its rules.`,
 const trafficHelp = `TRAFFIC is recorded requests: files of JSON lines, plain or compressed with zstd, directories of such files, or - for standard input.
 The requests of all files are merged by their times. serve --record writes such files; docs/records.md describes the lines.`
 
-// readTraffic passes the requests of files, directories and standard input on, in the order of their instants. Notes about them go to
-// standard error, and on a terminal the progress. A mistake in them is a failure.
+// readTraffic passes the requests of files, directories and standard input on, in the order of
+// their instants. Notes about them go to standard error, and on a terminal the progress. A mistake
+// in them is a failure.
 func readTraffic(cmd *cobra.Command, paths []string, each func(*records.Record)) error {
 	traffic, err := records.Open(cmd.Context(), paths, cmd.InOrStdin())
 	if err != nil {
@@ -179,7 +180,8 @@ func (p *percentage) String() string {
 // Type implements [pflag.Value].
 func (p *percentage) Type() string { return "percentage" }
 
-// percent writes a part with two digits behind the point; a small part that is not 0 does not become 0.
+// percent writes a part with two digits behind the point; a small part that is not 0 does not
+// become 0.
 func percent(part float64) string {
 	if part > 0 && part < 0.0001 {
 		return "<0.01%"

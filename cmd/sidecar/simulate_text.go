@@ -11,7 +11,8 @@ import (
 	"github.com/weirproxy/weir/internal/lab/simulate"
 )
 
-// writeSimulation writes the result of a simulation for people. compared says that there were other rules.
+// writeSimulation writes the result of a simulation for people. compared says that there were other
+// rules.
 func writeSimulation(w io.Writer, r *simulate.Result, compared bool) error {
 	out := new(strings.Builder)
 	const clock = "2006-01-02 15:04:05"

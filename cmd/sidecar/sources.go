@@ -30,7 +30,8 @@ func addSettings(flags *pflag.FlagSet) {
 	flags.SortFlags = false
 }
 
-// flagText is the text of a flag. readConfig reads it together with all other settings, and reports every mistake at once.
+// flagText is the text of a flag. readConfig reads it together with all other settings, and reports
+// every mistake at once.
 type flagText struct {
 	setting
 	text string
@@ -57,8 +58,9 @@ func (w *flagText) String() string { return w.text }
 // Type implements [pflag.Value].
 func (w *flagText) Type() string { return w.value.Kind }
 
-// readConfig returns the settings: of the flags, else of the environment, else of the settings file, else the defaults. The
-// error joins everything that is wrong with any of them, unknown names included.
+// readConfig returns the settings: of the flags, else of the environment, else of the settings
+// file, else the defaults. The error joins everything that is wrong with any of them, unknown names
+// included.
 func readConfig(flags *pflag.FlagSet) (config, error) {
 	var c config
 	all := table(&c)
@@ -104,8 +106,8 @@ func written(s setting, flags *pflag.FlagSet, v *viper.Viper, file string) strin
 	}
 }
 
-// mergeFile lets viper read a settings file, and returns mistakes in the keys. Package reload reads the rules in the list `domains`:
-// viper would turn their keys to lower case.
+// mergeFile lets viper read a settings file, and returns mistakes in the keys. Package reload reads
+// the rules in the list `domains`: viper would turn their keys to lower case.
 func mergeFile(v *viper.Viper, file string, all []setting) []error {
 	info, err := os.Stat(file)
 	if err != nil {
@@ -182,15 +184,17 @@ func unknownVariables(environ []string, all []setting) []error {
 	return errs
 }
 
-// notOurs reports whether a variable has our prefix for another reason. Kubernetes sets variables for each Service called weir or
-// weir-something, and WEIR_REQUIRE is for the tests of this project.
+// notOurs reports whether a variable has our prefix for another reason. Kubernetes sets variables
+// for each Service called weir or weir-something, and WEIR_REQUIRE is for the tests of this
+// project.
 func notOurs(name, content string) bool {
 	return name == environmentPrefix+"REQUIRE" ||
 		regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`).MatchString(name) ||
 		strings.HasSuffix(name, "_PORT") && strings.Contains(content, "://")
 }
 
-// meant suggests the nearest name, "" when no name is near. Near means that at most a third of the bytes differ.
+// meant suggests the nearest name, "" when no name is near. Near means that at most a third of the
+// bytes differ.
 func meant(name string, names []string) string {
 	if len(name) > spelling.MaxBytes {
 		return ""

@@ -36,8 +36,8 @@ func TestAReloadThatLastsHoldsUpNoStop(t *testing.T) {
 }
 
 func TestAStopDuringTheFirstLoadEndsAtOnce(t *testing.T) {
-	// A signal that comes before the sidecar listens to it, or after, must not end the test. The last one may come late, so this
-	// goes on for those that follow.
+	// A signal that comes before the sidecar listens to it, or after, must not end the test. The last
+	// one may come late, so this goes on for those that follow.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGTERM)
 	file := rulesFile(t, rulesOf("5"))
 	manyRules(t, file)

@@ -95,7 +95,8 @@ func readTwice(paths []string) bool {
 // maxChecks bounds the times that the traffic is decided anew.
 const maxChecks = 10
 
-// checkSuggestion decides the traffic under the suggested rules, and raises the limits that deny more than the goal allows, until none does.
+// checkSuggestion decides the traffic under the suggested rules, and raises the limits that deny
+// more than the goal allows, until none does.
 func checkSuggestion(cmd *cobra.Command, paths []string, r *suggest.Result, goal suggest.Goal) error {
 	for range maxChecks {
 		rules, err := suggestedRules(r)

@@ -119,7 +119,8 @@ func (t *tested) file(cmd *cobra.Command, path string) error {
 	return nil
 }
 
-// run returns the results of the tests of a file, or the mistakes that keep them from running, and the exit code of these.
+// run returns the results of the tests of a file, or the mistakes that keep them from running, and
+// the exit code of these.
 func (t *tested) run(cmd *cobra.Command, path string) ([]cases.Result, int, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {

@@ -93,7 +93,8 @@ func writeTop(cmd *cobra.Command, server, output string, request *adminv1.ListTo
 // clearScreen moves to the upper left corner and clears the screen.
 const clearScreen = "\x1b[H\x1b[2J"
 
-// redrawTop draws the top keys again and again, until the command's context ends. A sidecar that answers no more is a line of text.
+// redrawTop draws the top keys again and again, until the command's context ends. A sidecar that
+// answers no more is a line of text.
 func redrawTop(cmd *cobra.Command, server string, request *adminv1.ListTopKeysRequest, every time.Duration) error {
 	show := func(table string) string {
 		if f, ok := cmd.OutOrStdout().(*os.File); ok {
@@ -120,8 +121,9 @@ func redrawTop(cmd *cobra.Command, server string, request *adminv1.ListTopKeysRe
 	}
 }
 
-// fit cuts a text to the size of a terminal, in columns and rows. Lines that wrap, or too many, would push the first ones off the screen. The last
-// row stays free for the cursor. A size of 0 is not known.
+// fit cuts a text to the size of a terminal, in columns and rows. Lines that wrap, or too many,
+// would push the first ones off the screen. The last row stays free for the cursor. A size of 0 is
+// not known.
 func fit(text string, columns, rows int) string {
 	lines := strings.SplitAfter(strings.TrimSuffix(text, "\n"), "\n")
 	if rows > 1 && len(lines) > rows-1 {

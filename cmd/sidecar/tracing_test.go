@@ -107,7 +107,8 @@ func TestACollectorThatIsAwayHoldsUpNeitherRequestsNorTheEnd(t *testing.T) {
 			r := start(t, "--rules", rulesFile(t, rulesOf("1")), "--tracing", "--drain-timeout="+drain.String())
 			client := ratelimitv3.NewRateLimitServiceClient(r.dial(t, r.address["grpc tcp"]))
 			for range 200 {
-				// The exporter waits 10 s for the collector. A request that waits with the exporter fails, and a busy machine does not.
+				// The exporter waits 10 s for the collector. A request that waits with the exporter fails, and
+				// a busy machine does not.
 				ctx, cancel := context.WithTimeout(asCaller(t), 5*time.Second)
 				_, err := client.ShouldRateLimit(ctx, requestFor("x"))
 				cancel()

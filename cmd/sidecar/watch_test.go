@@ -177,7 +177,8 @@ func TestLogLevelChangesTheLogOfARunningSidecar(t *testing.T) {
 	r.await(t, "a request was denied")
 }
 
-// Each descriptor of a request may have a nearest miss with many entries. gRPC refuses messages above 4 MiB unless the client says more.
+// Each descriptor of a request may have a nearest miss with many entries. gRPC refuses messages
+// above 4 MiB unless the client says more.
 func TestWatchShowsARequestWithManyMisses(t *testing.T) {
 	rules := "domain: edge\ndescriptors:\n"
 	for i := range 30 {

@@ -112,7 +112,8 @@ func controlPlane(t *testing.T, options ...grpc.ServerOption) *parts.ControlPlan
 	return p
 }
 
-// serves makes resources all that a control plane has: "domain requests" each, requests of 0 for a bad one.
+// serves makes resources all that a control plane has: "domain requests" each, requests of 0 for a
+// bad one.
 func serves(t *testing.T, p *parts.ControlPlane, version string, requests map[string]uint32) {
 	t.Helper()
 	var all []*ratelimitv3.RateLimitConfig

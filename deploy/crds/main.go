@@ -1,9 +1,12 @@
-// Command crds reads Kubernetes objects, as YAML documents on standard input, and writes what the projects that they are for would
-// refuse: of custom resources of Envoy Gateway, the Gateway API, Istio and Contour, and of the settings of Envoy Gateway and Contour in
-// ConfigMaps. Each is read by the project's own Go type, which knows every field, and held against the schema by which an API server
-// judges it. Rules in CEL, which schemas have besides, are not evaluated. It exits 1 when something is refused, or not known.
+// Command crds reads Kubernetes objects, as YAML documents on standard input, and writes what the
+// projects that they are for would refuse: of custom resources of Envoy Gateway, the Gateway API,
+// Istio and Contour, and of the settings of Envoy Gateway and Contour in ConfigMaps. Each is read
+// by the project's own Go type, which knows every field, and held against the schema by which an
+// API server judges it. Rules in CEL, which schemas have besides, are not evaluated. It exits 1
+// when something is refused, or not known.
 //
-// It is a module of its own: whoever uses Weir as a library should not have the modules of three gateways in their build list.
+// It is a module of its own: whoever uses Weir as a library should not have the modules of three
+// gateways in their build list.
 package main
 
 import (

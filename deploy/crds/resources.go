@@ -81,7 +81,8 @@ func checkResource(o object, text []byte) error {
 	return errors.Join(errs...)
 }
 
-// strict reads JSON as the API server does when it is told to be strict: unknown fields and those that stand twice are mistakes.
+// strict reads JSON as the API server does when it is told to be strict: unknown fields and those
+// that stand twice are mistakes.
 func strict(text []byte, into any) []error {
 	mistakes, err := kjson.UnmarshalStrict(text, into)
 	if err != nil {

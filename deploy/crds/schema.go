@@ -44,7 +44,8 @@ func holdAgainstSchema(file string, o object, text []byte) error {
 	return validate.NewSchemaValidator(schema, nil, "", strfmt.Default).Validate(plain).AsError()
 }
 
-// readSchema finds the schema of a kind in a file of definitions. Those of charts stand between lines of templates.
+// readSchema finds the schema of a kind in a file of definitions. Those of charts stand between
+// lines of templates.
 func readSchema(file string, o object) (*spec.Schema, error) {
 	path, err := inModule(file)
 	if err != nil {

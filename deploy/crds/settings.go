@@ -11,7 +11,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// checkSettings says what is wrong with the settings that a ConfigMap holds. Other ConfigMaps hold rules, which are Weir's to judge.
+// checkSettings says what is wrong with the settings that a ConfigMap holds. Other ConfigMaps hold
+// rules, which are Weir's to judge.
 func checkSettings(data map[string]string) error {
 	var errs []error
 	for name, text := range data {

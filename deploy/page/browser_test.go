@@ -18,7 +18,8 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// A browser is a Chromium with one page. The errors and warnings on the console of the page are kept.
+// A browser is a Chromium with one page. The errors and warnings on the console of the page are
+// kept.
 type browser struct {
 	context.Context
 	t *testing.T
@@ -28,7 +29,8 @@ type browser struct {
 	allowed map[string]bool // by text: such an error has come
 }
 
-// open starts a Chromium. At the end of the test the console must have no errors and warnings but allowed ones, and of these each.
+// open starts a Chromium. At the end of the test the console must have no errors and warnings but
+// allowed ones, and of these each.
 func open(t *testing.T) *browser {
 	t.Helper()
 	path := parts.NeedChromium(t, root(t))
@@ -96,7 +98,8 @@ func (b *browser) note(text string) {
 	b.errors = append(b.errors, text)
 }
 
-// allow allows errors of the console that contain a text, from now on. One must come before the end of the test.
+// allow allows errors of the console that contain a text, from now on. One must come before the end
+// of the test.
 func (b *browser) allow(text string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -143,7 +146,8 @@ func eval[T any](b *browser, expression string) T {
 	return v
 }
 
-// await waits until a JavaScript expression is true. The policy of the page forbids the waiting inside the page.
+// await waits until a JavaScript expression is true. The policy of the page forbids the waiting
+// inside the page.
 func (b *browser) await(expression string) {
 	b.t.Helper()
 	for end := time.Now().Add(within); !eval[bool](b, "!!("+expression+")"); time.Sleep(50 * time.Millisecond) {
@@ -198,8 +202,8 @@ func (b *browser) shot(path string, whole bool) {
 	}
 }
 
-// click clicks the element with a selector, once there is one. The place of a mouse would be wrong when the page moves, as it does while
-// figures come.
+// click clicks the element with a selector, once there is one. The place of a mouse would be wrong
+// when the page moves, as it does while figures come.
 func (b *browser) click(selector string) {
 	b.t.Helper()
 	b.await(fmt.Sprintf("(e => { e?.focus(); e?.click(); return e })(document.querySelector(%q))", selector))

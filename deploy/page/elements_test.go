@@ -1,5 +1,6 @@
-// Package page holds tests of the admin page in a real Chromium, with traffic through a real Envoy. The tests are in the module of
-// the manifests, so that the driver of the browser stays out of the module of Weir.
+// Package page holds tests of the admin page in a real Chromium, with traffic through a real Envoy.
+// The tests are in the module of the manifests, so that the driver of the browser stays out of the
+// module of Weir.
 package page
 
 import (

@@ -67,7 +67,8 @@ func TestRequestsThatFailAreSeenAndCounted(t *testing.T) {
 	})
 }
 
-// drawn is the area of the part of failures in the chart, by the shoelace formula over the corners of its path.
+// drawn is the area of the part of failures in the chart, by the shoelace formula over the corners
+// of its path.
 const drawn = `Math.abs((document.querySelector('#chart-requests path.failed').getAttribute('d') ?? '').split('M').slice(1)
 	.map(part => part.match(/[\d.]+ [\d.]+/g).map(corner => corner.split(' ').map(Number)))
 	.flatMap(all => all.map(([x, y], i) => { const [u, v] = all[(i + 1) % all.length]; return x * v - u * y; }))

@@ -107,7 +107,8 @@ func serve(t *testing.T, rules string, args ...string) *weir {
 	return &weir{process, file}
 }
 
-// throughEnvoy runs Envoy in front of a backend. Envoy asks the sidecar about path and client_id, and about plan and user.
+// throughEnvoy runs Envoy in front of a backend. Envoy asks the sidecar about path and client_id,
+// and about plan and user.
 func throughEnvoy(t *testing.T, w *weir) (url string) {
 	t.Helper()
 	binary := parts.NeedEnvoy(t, root(t))
@@ -214,7 +215,8 @@ func traffic(t *testing.T, url string) {
 	repeat(t, 500*time.Millisecond, url+"/", "X-Plan", "silver", "X-User", "erin")
 }
 
-// repeat sends a request again and again, until end or the end of the test. After end the last answer has come.
+// repeat sends a request again and again, until end or the end of the test. After end the last
+// answer has come.
 func repeat(t *testing.T, every time.Duration, url string, headers ...string) (end func()) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())

@@ -19,7 +19,8 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// A page that nobody sees costs the service nothing: the browser hides a page behind another tab of its window.
+// A page that nobody sees costs the service nothing: the browser hides a page behind another tab of
+// its window.
 func TestAPageBehindAnotherTabLetsGoOfItsStreams(t *testing.T) {
 	parts.NeedChromium(t, root(t))
 	w := serve(t, shop)
@@ -91,7 +92,8 @@ func TestAPageThatOpensBehindAnotherTabWaits(t *testing.T) {
 // places is the most streams of one kind that the service serves.
 const places = 16
 
-// awaitFree waits until a service has so many places for streams, and no more. The places are free again afterwards.
+// awaitFree waits until a service has so many places for streams, and no more. The places are free
+// again afterwards.
 func awaitFree(t *testing.T, w *weir, path string, want int) {
 	t.Helper()
 	got := -1
@@ -135,8 +137,8 @@ func free(t *testing.T, w *weir, path string) int {
 	return taken
 }
 
-// awaitPoint waits for a point of the history after an instant, and for one more. The result is the instant of the first. Both are
-// milliseconds since 1970.
+// awaitPoint waits for a point of the history after an instant, and for one more. The result is the
+// instant of the first. Both are milliseconds since 1970.
 func awaitPoint(t *testing.T, w *weir, after float64) float64 {
 	t.Helper()
 	for end := time.Now().Add(within); ; time.Sleep(200 * time.Millisecond) {

@@ -13,7 +13,8 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// A limit that comes with a request counts under a key of its own. The button beside that key must not reset the key of the rule.
+// A limit that comes with a request counts under a key of its own. The button beside that key must
+// not reset the key of the rule.
 func TestTheButtonOfAKeyWithALimitOfItsOwnResetsThatKeyAlone(t *testing.T) {
 	parts.NeedChromium(t, root(t))
 	w := serve(t, shop)

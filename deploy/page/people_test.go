@@ -27,7 +27,8 @@ func TestThePageIsUsedByKeysAlone(t *testing.T) {
 	if got := eval[string](b, focused); got != "skip" {
 		t.Errorf("the first stop is %q, want the link to the content", got)
 	}
-	// tab goes on until an expression holds. The element with the focus must be visible, and drawn with an outline.
+	// tab goes on until an expression holds. The element with the focus must be visible, and drawn
+	// with an outline.
 	tab := func(until string) {
 		t.Helper()
 		var stops []string
@@ -69,7 +70,8 @@ func TestThePageIsUsedByKeysAlone(t *testing.T) {
 	b.awaitText("#explain-answer", "would pass")
 }
 
-// Every part of the page must fit into narrow windows, in both colors, and every text must be readable (WCAG 2.2, 1.4.3: 4.5 to 1).
+// Every part of the page must fit into narrow windows, in both colors, and every text must be
+// readable (WCAG 2.2, 1.4.3: 4.5 to 1).
 func TestThePageIsReadableNarrowAndWideDarkAndLight(t *testing.T) {
 	parts.NeedChromium(t, root(t))
 	w := serve(t, shop)

@@ -17,8 +17,8 @@ const maxPicture = 200 << 10
 // names are the pictures of the documents.
 var names = []string{"page-now.png", "page-rule.png", "page-requests.png", "page-narrow.png"}
 
-// TestPictures makes the pictures of the page for the documents anew: PICTURES is the time of the traffic before the first, such as 3m.
-// `make pictures` runs it.
+// TestPictures makes the pictures of the page for the documents anew: PICTURES is the time of the
+// traffic before the first, such as 3m. `make pictures` runs it.
 func TestPictures(t *testing.T) {
 	wait, err := time.ParseDuration(os.Getenv("PICTURES"))
 	if err != nil {

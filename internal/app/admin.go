@@ -48,7 +48,8 @@ func (a *Admin) Check() error {
 	return errors.Join(errs...)
 }
 
-// open completes the options of the server. The keeper of certificates is nil without TLS; the caller closes it.
+// open completes the options of the server. The keeper of certificates is nil without TLS; the
+// caller closes it.
 func (a *Admin) open(o *server.Admin, logger *slog.Logger) (*certificates.Keeper, error) {
 	o.TokenSetting, o.Hosts, o.HostsSetting = a.TokenFile.Name, a.Hosts, a.HostsSetting
 	if a.TokenFile.Path != "" {
@@ -72,7 +73,8 @@ func (a *Admin) open(o *server.Admin, logger *slog.Logger) (*certificates.Keeper
 // guarded reports whether clients must show a token or a certificate.
 func (a *Admin) guarded() bool { return a.TokenFile.Path != "" || a.TLS.Authorities.Path != "" }
 
-// allow returns an error for an address that other machines reach, unless clients must show a token or a certificate.
+// allow returns an error for an address that other machines reach, unless clients must show a token
+// or a certificate.
 func (a *Admin) allow(at net.Addr) error {
 	tcp, ok := at.(*net.TCPAddr)
 	if !ok || tcp.IP.IsLoopback() || a.guarded() {
@@ -121,7 +123,8 @@ func ParseToken(f certificates.File, data []byte) (string, error) {
 // tokenAge is the time after which a token is read again.
 const tokenAge = time.Second
 
-// tokenFile is a file with a token, which may change, as Kubernetes changes a Secret. Safe for concurrent use.
+// tokenFile is a file with a token, which may change, as Kubernetes changes a Secret. Safe for
+// concurrent use.
 type tokenFile struct {
 	file   certificates.File
 	logger *slog.Logger

@@ -13,7 +13,8 @@ import (
 	"github.com/weirproxy/weir/internal/wire/certificates"
 )
 
-// A file that is no token in place of the token admits nobody: neither with the old token nor with an empty one.
+// A file that is no token in place of the token admits nobody: neither with the old token nor with
+// an empty one.
 func TestATokenThatCannotBeReadAdmitsNobody(t *testing.T) {
 	const first, second = "the-first-token-0123", "the-second-token-0123"
 	path := filepath.Join(t.TempDir(), "token")

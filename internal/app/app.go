@@ -1,5 +1,6 @@
-// Package app runs a rate limit service from one Config: it connects stores, rules, servers and listeners, and handles
-// signals and the drain. The programs of this project translate their settings to a Config and call Run.
+// Package app runs a rate limit service from one Config: it connects stores, rules, servers and
+// listeners, and handles signals and the drain. The programs of this project translate their
+// settings to a Config and call Run.
 package app
 
 import (
@@ -28,8 +29,8 @@ type RulesError struct{ error }
 // Unwrap returns the error of package reload.
 func (e RulesError) Unwrap() error { return e.error }
 
-// Run serves until ctx ends, a signal says stop or something fails. Rules with mistakes end it before it listens, with a RulesError.
-// A process calls Run once.
+// Run serves until ctx ends, a signal says stop or something fails. Rules with mistakes end it
+// before it listens, with a RulesError. A process calls Run once.
 func Run(ctx context.Context, c Config) error {
 	signals := notify(ctx)
 	defer signals.close()
@@ -165,8 +166,8 @@ func missing(err error) bool {
 	return errors.Is(err, reload.ErrNoRules) || errors.Is(err, reload.ErrNoFiles) || errors.Is(err, fs.ErrNotExist)
 }
 
-// follow returns the client of the xDS server, nil without one, and registers its metrics. Where its rules are not required, an
-// empty set of rules is in force until they come.
+// follow returns the client of the xDS server, nil without one, and registers its metrics. Where
+// its rules are not required, an empty set of rules is in force until they come.
 func (c *Config) follow(r *reload.Reloader, registry prometheus.Registerer) (*xds.Client, error) {
 	if c.XDS.Address == "" {
 		return nil, nil //nolint:nilnil // see above
@@ -224,8 +225,8 @@ func (c *Config) newServer(
 	return server.New(o)
 }
 
-// newStatistics returns the reader of the metrics under the original's names, and the reporter to StatsD, which is nil without
-// one. The collector for Prometheus is registered here.
+// newStatistics returns the reader of the metrics under the original's names, and the reporter to
+// StatsD, which is nil without one. The collector for Prometheus is registered here.
 func (c *Config) newStatistics(
 	s *server.Server, l *limiter.Limiter, stores *Stores, r *reload.Reloader, registry prometheus.Registerer,
 ) (*statistics.Reader, *statistics.Reporter, error) {

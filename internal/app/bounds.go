@@ -14,14 +14,17 @@ import (
 const (
 	// DefaultMaxConnections is the bound of Config.MaxConnections where none is given.
 	DefaultMaxConnections = 1000
-	// adminConnections is enough for operators, their tools and their browsers, which open up to six connections for a page.
+	// adminConnections is enough for operators, their tools and their browsers, which open up to six
+	// connections for a page.
 	adminConnections = 64
-	// httpConnections is enough for probes, scrapers and operators. Each may hold 16 KiB of headers, in ten times as much memory.
+	// httpConnections is enough for probes, scrapers and operators. Each may hold 16 KiB of headers,
+	// in ten times as much memory.
 	httpConnections = 128
 	// writeTimeout is the longest wait for a gRPC client that does not read.
 	writeTimeout = 10 * time.Second
-	// socketBuffer bounds the bytes in the system's buffer of a gRPC connection, in each direction. Linux takes twice as many. A container
-	// with cgroup version 2 pays for the buffers: 1000 connections with answers that nobody reads must leave room.
+	// socketBuffer bounds the bytes in the system's buffer of a gRPC connection, in each direction.
+	// Linux takes twice as many. A container with cgroup version 2 pays for the buffers: 1000
+	// connections with answers that nobody reads must leave room.
 	socketBuffer = 16 << 10
 	// httpBuffer is the same for pages.
 	httpBuffer = 64 << 10

@@ -14,7 +14,8 @@ import (
 	"github.com/weirproxy/weir/pkg/server"
 )
 
-// Config is the service that Run serves. Logger, a source of rules and one endpoint must be set. Every other field may be zero.
+// Config is the service that Run serves. Logger, a source of rules and one endpoint must be set.
+// Every other field may be zero.
 type Config struct {
 	Logger       *slog.Logger
 	DrainTimeout time.Duration // longest time from a stop to the end; 0 cancels requests in flight at once

@@ -10,7 +10,8 @@ import (
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
-// keepGrants loads the grants that are kept in Redis or in the directory of the counts, and registers the metrics.
+// keepGrants loads the grants that are kept in Redis or in the directory of the counts, and
+// registers the metrics.
 func (c *Config) keepGrants(ctx context.Context, l *limiter.Limiter, stores *Stores, registry prometheus.Registerer) (*grants.Keeper, error) {
 	o := grants.Options{Limiter: l, Max: c.Grants, Dir: c.State.Dir, Logger: c.Logger}
 	if stores.redis != nil {

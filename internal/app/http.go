@@ -12,7 +12,8 @@ import (
 	"github.com/weirproxy/weir/internal/wire/connections"
 )
 
-// maxHeaderBytes bounds the headers of a request. net/http adds 4 KiB. In the memory of a request headers take ten times as much.
+// maxHeaderBytes bounds the headers of a request. net/http adds 4 KiB. In the memory of a request
+// headers take ten times as much.
 const maxHeaderBytes = 12 << 10
 
 // pageServer is a server of pages. A drain waits at most a second for clients with half a head.
@@ -21,7 +22,8 @@ type pageServer struct {
 	heads connections.Heads
 }
 
-// Shutdown answers the requests whose head has come, and ends the server. The errors are the errors of [http.Server.Shutdown].
+// Shutdown answers the requests whose head has come, and ends the server. The errors are the errors
+// of [http.Server.Shutdown].
 func (s *pageServer) Shutdown(ctx context.Context) error { return s.heads.Shutdown(ctx, s.Server) }
 
 // newHTTP returns a server of pages, for HTTP/1.1 alone: without TLS no browser asks for HTTP/2.
@@ -52,8 +54,8 @@ func withConn(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, c)
 }
 
-// reported reports requests to the bound of connections. A request begins when its body has arrived: a client that sends slowly must not
-// keep a place.
+// reported reports requests to the bound of connections. A request begins when its body has
+// arrived: a client that sends slowly must not keep a place.
 func reported(pages http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c, bounded := r.Context().Value(connKey{}).(*connections.Conn)

@@ -114,8 +114,8 @@ func TestHTTPIsNotHTTP2(t *testing.T) {
 	})
 }
 
-// Each attacker keeps its connection for as long as the server lets it, and then takes a new one. With the
-// race detector, many timers in bubbles end the program (golang/go issue 78156).
+// Each attacker keeps its connection for as long as the server lets it, and then takes a new one.
+// With the race detector, many timers in bubbles end the program (golang/go issue 78156).
 func TestSlowClientsOfHTTPDoNotKeepOthersOut(t *testing.T) {
 	if race.Enabled {
 		t.Skip("the race detector has a fault with many timers in a bubble; make test runs this test without it, too")

@@ -63,7 +63,8 @@ func perDay(key string, a algorithms.Algorithm, requests uint32) store.Charge {
 	}
 }
 
-// spendAll takes hits in several goroutines on each of the stores, and returns the number of admitted hits.
+// spendAll takes hits in several goroutines on each of the stores, and returns the number of
+// admitted hits.
 func spendAll(t *testing.T, c store.Charge, requests int, fleet ...*Stores) int64 {
 	t.Helper()
 	var admitted atomic.Int64

@@ -65,7 +65,8 @@ type listener struct {
 	of endpoint
 }
 
-// listen opens a listener for each endpoint that is on, and logs its address. When one fails it closes all, and returns every error.
+// listen opens a listener for each endpoint that is on, and logs its address. When one fails it
+// closes all, and returns every error.
 func (p *process) listen(ctx context.Context) ([]listener, error) {
 	var (
 		all  []listener

@@ -13,10 +13,12 @@ import (
 	"github.com/KimMachineGun/automemlimit/memlimit"
 )
 
-// Go 1.25 and later take GOMAXPROCS from the CPU limit of the container, but not GOMEMLIMIT from its memory limit.
+// Go 1.25 and later take GOMAXPROCS from the CPU limit of the container, but not GOMEMLIMIT from
+// its memory limit.
 
-// limitMemory sets GOMEMLIMIT to 90 % of the container's memory limit, unless GOMEMLIMIT is set. Near the limit the collector then
-// works harder, and the kernel does not kill the process. The rest is for memory outside of Go's heap.
+// limitMemory sets GOMEMLIMIT to 90 % of the container's memory limit, unless GOMEMLIMIT is set.
+// Near the limit the collector then works harder, and the kernel does not kill the process. The
+// rest is for memory outside of Go's heap.
 func limitMemory(ctx context.Context, logger *slog.Logger) {
 	limit, err := memlimit.Set(memlimit.WithProvider(memlimit.FromCgroup), memlimit.WithRatio(0.9))
 	switch {
@@ -27,10 +29,11 @@ func limitMemory(ctx context.Context, logger *slog.Logger) {
 	}
 }
 
-// Garbage between two collections. A store of few keys leaves a few MiB alive. With Go's own goal (100 % of the live heap, at least 4
-// MiB) the garbage of gRPC starts nearly a hundred collections a second. A large store gets less garbage, and fits into a container with
-// it. The tables of keys hold no pointers, so a collection costs little however large the tables are. GOMEMLIMIT takes the garbage back
-// where there is less memory.
+// Garbage between two collections. A store of few keys leaves a few MiB alive. With Go's own goal
+// (100 % of the live heap, at least 4 MiB) the garbage of gRPC starts nearly a hundred collections
+// a second. A large store gets less garbage, and fits into a container with it. The tables of keys
+// hold no pointers, so a collection costs little however large the tables are. GOMEMLIMIT takes the
+// garbage back where there is less memory.
 const (
 	headroom = 32 << 20 // bytes of garbage, however much is alive
 	smallest = 64 << 20 // bytes of the whole heap before a collection is worth while
@@ -42,9 +45,10 @@ const (
 	maxPercent = 1600 // for 4 MiB alive; Go takes less than that as so much
 )
 
-// keepHeadroom adjusts GOGC to the live heap after each collection until ctx ends, and then restores GOGC. So a burst that leaves much
-// alive at once does not multiply the heap. With GOGC in the environment keepHeadroom does nothing. GOMEMLIMIT still holds: near the
-// limit the collector runs as often as necessary.
+// keepHeadroom adjusts GOGC to the live heap after each collection until ctx ends, and then
+// restores GOGC. So a burst that leaves much alive at once does not multiply the heap. With GOGC in
+// the environment keepHeadroom does nothing. GOMEMLIMIT still holds: near the limit the collector
+// runs as often as necessary.
 func keepHeadroom(ctx context.Context) {
 	if _, set := os.LookupEnv("GOGC"); set {
 		return
@@ -62,7 +66,8 @@ type keeper struct {
 	before int // GOGC to restore
 }
 
-// adjust sets GOGC for the live heap of the last collection, and reports whether it must be called again.
+// adjust sets GOGC for the live heap of the last collection, and reports whether it must be called
+// again.
 func (k *keeper) adjust() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -80,10 +85,12 @@ func (k *keeper) end() {
 	debug.SetGCPercent(k.before)
 }
 
-// afterCollections calls adjust after each collection, from the goroutine of finalizers, until adjust returns false.
+// afterCollections calls adjust after each collection, from the goroutine of finalizers, until
+// adjust returns false.
 func afterCollections(adjust func() bool) {
-	// The collector finds the object unreachable each time, because only its own finalizer sees the object. The runtime calls a finalizer
-	// when the runtime has swept the object's memory. Objects above 32 KiB come first (nextSpanForSweep), so the call comes at once.
+	// The collector finds the object unreachable each time, because only its own finalizer sees the
+	// object. The runtime calls a finalizer when the runtime has swept the object's memory. Objects
+	// above 32 KiB come first (nextSpanForSweep), so the call comes at once.
 	type large [40 << 10]byte
 	var again func(*large)
 	again = func(object *large) {
@@ -94,7 +101,8 @@ func afterCollections(adjust func() bool) {
 	runtime.SetFinalizer(new(large), again)
 }
 
-// percentFor returns the GOGC with which the collector waits for headroom more bytes, or until the heap is worth a collection.
+// percentFor returns the GOGC with which the collector waits for headroom more bytes, or until the
+// heap is worth a collection.
 func percentFor(alive uint64) int {
 	if alive == 0 {
 		return maxPercent
@@ -103,7 +111,8 @@ func percentFor(alive uint64) int {
 	return int(min(max(100*garbage/int64(alive), minPercent), maxPercent))
 }
 
-// alive returns the bytes from which the collector computes its goal: live heap, stacks and globals; 0 before the first collection.
+// alive returns the bytes from which the collector computes its goal: live heap, stacks and
+// globals; 0 before the first collection.
 func alive() uint64 {
 	samples := []metrics.Sample{
 		{Name: "/gc/heap/live:bytes"},

@@ -44,7 +44,8 @@ func TestAliveSeesTheHeap(t *testing.T) {
 	runtime.KeepAlive(block)
 }
 
-// A burst leaves much alive within a moment. The percentage for little alive would then let the heap grow to many times of that.
+// A burst leaves much alive within a moment. The percentage for little alive would then let the
+// heap grow to many times of that.
 func TestTheHeadroomFollowsEachCollection(t *testing.T) {
 	unsetGOGC(t)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -29,8 +29,8 @@ type process struct {
 	background []func(context.Context) error // runs beside the servers; an error ends the process
 }
 
-// serve listens, and serves until signals say stop or a part fails. Everything that serve started has ended when it returns, except
-// for a reload: reading files may never end.
+// serve listens, and serves until signals say stop or a part fails. Everything that serve started
+// has ended when it returns, except for a reload: reading files may never end.
 func (p *process) serve(ctx context.Context, signals *signals) error {
 	listeners, err := p.listen(ctx)
 	if err != nil {
@@ -73,7 +73,8 @@ func (p *process) serve(ctx context.Context, signals *signals) error {
 	return all.Wait()
 }
 
-// shutdown drains and stops every server within the drain timeout. When the timeout or forceStop ends, it cancels requests in flight.
+// shutdown drains and stops every server within the drain timeout. When the timeout or forceStop
+// ends, it cancels requests in flight.
 func (p *process) shutdown(stop, forceStop context.Context, pages []*pageServer) {
 	timeout, logger := p.config.DrainTimeout, p.config.Logger
 	ctx, cancel := context.WithTimeoutCause(forceStop, timeout, errors.New("the drain timeout is over"))
@@ -101,7 +102,8 @@ func (p *process) shutdown(stop, forceStop context.Context, pages []*pageServer)
 // quiet is the time without a request after which a drain ends: by then Envoy has noticed.
 const quiet = time.Second
 
-// awaitQuiet returns after a second without a request, counted from the call at the earliest, or when ctx ends.
+// awaitQuiet returns after a second without a request, counted from the call at the earliest, or
+// when ctx ends.
 func awaitQuiet(ctx context.Context, last func() time.Time) {
 	start := time.Now()
 	for {

@@ -17,12 +17,13 @@ import (
 	"github.com/weirproxy/weir/internal/lockfile"
 )
 
-// listenOn listens on a TCP address ("host:port", port 0 takes any) for network "tcp", or on a Unix socket for network "unix":
-// a path, or "@name" in Linux's abstract name space, which has no file.
+// listenOn listens on a TCP address ("host:port", port 0 takes any) for network "tcp", or on a Unix
+// socket for network "unix": a path, or "@name" in Linux's abstract name space, which has no file.
 //
-// The file of a path gets the mode, and Close removes the file unless another process has replaced it. listenOn replaces a
-// socket that no process answers on, as after a crash; a socket in use, and any other kind of file, is an error. The lock file
-// path+".lock" stays: every process locks this file to make or remove the socket.
+// The file of a path gets the mode, and Close removes the file unless another process has replaced
+// it. listenOn replaces a socket that no process answers on, as after a crash; a socket in use, and
+// any other kind of file, is an error. The lock file path+".lock" stays: every process locks this
+// file to make or remove the socket.
 func listenOn(ctx context.Context, network, address string, mode fs.FileMode) (net.Listener, error) {
 	if network != "unix" || strings.HasPrefix(address, "@") {
 		return new(net.ListenConfig).Listen(ctx, network, address)
@@ -34,9 +35,9 @@ func listenOn(ctx context.Context, network, address string, mode fs.FileMode) (n
 	return l, nil
 }
 
-// listenShared listens on a TCP address with SO_REUSEPORT: other processes of the same user may listen there too, if all of them
-// set the option. The system spreads new connections over the processes; a process that closes its listener loses the connections
-// that wait for it.
+// listenShared listens on a TCP address with SO_REUSEPORT: other processes of the same user may
+// listen there too, if all of them set the option. The system spreads new connections over the
+// processes; a process that closes its listener loses the connections that wait for it.
 func listenShared(ctx context.Context, address string) (net.Listener, error) {
 	share := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
 		var failed error
@@ -64,7 +65,8 @@ func listenOnPath(ctx context.Context, path string, mode fs.FileMode) (net.Liste
 	if err != nil {
 		return nil, err
 	}
-	// To connect takes the right to write: until here only the owner may connect, unless the umask is 0.
+	// To connect takes the right to write: until here only the owner may connect, unless the umask is
+	// 0.
 	if err := os.Chmod(path, mode); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}

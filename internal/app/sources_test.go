@@ -10,7 +10,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// Each source is seen once through the stores as they serve, in the order of a day: asked, then leased, then denied, then Redis goes.
+// Each source is seen once through the stores as they serve, in the order of a day: asked, then
+// leased, then denied, then Redis goes.
 func TestADecisionSaysItsSource(t *testing.T) {
 	redis := redisForLeases(t)
 	s := leasing(t, 5*time.Second, "redis://"+redis.Address())
@@ -57,8 +58,8 @@ func TestADecisionSaysItsSource(t *testing.T) {
 	check("hot", store.Without, 1_000_000)
 }
 
-// explained checks that Explain says the source of the counts too. Explain asks Redis where a request is denied from memory, and about
-// holders.
+// explained checks that Explain says the source of the counts too. Explain asks Redis where a
+// request is denied from memory, and about holders.
 func explained(t *testing.T, l *limiter.Limiter, r *limiter.Request, want store.Source) {
 	t.Helper()
 	if want == store.Memory {

@@ -10,14 +10,16 @@ import (
 	"github.com/weirproxy/weir/internal/snapshots"
 )
 
-// State is the directory in which counts in memory outlive the process. Without a Dir it is off. A State needs a store without Redis.
+// State is the directory in which counts in memory outlive the process. Without a Dir it is off. A
+// State needs a store without Redis.
 type State struct {
 	Setting  string // name of the setting with the directory, for errors
 	Dir      string
 	Interval time.Duration // see snapshots.Options
 }
 
-// keepState loads the counts of the process before, and registers the metrics. The result is nil without a directory.
+// keepState loads the counts of the process before, and registers the metrics. The result is nil
+// without a directory.
 func (c *Config) keepState(ctx context.Context, stores *Stores, registry prometheus.Registerer) (*snapshots.Keeper, error) {
 	if c.State.Dir == "" {
 		return nil, nil //nolint:nilnil // see above
@@ -35,7 +37,8 @@ func (c *Config) keepState(ctx context.Context, stores *Stores, registry prometh
 	return keeper, nil
 }
 
-// Check returns every mistake. interval is the name of the setting with the Interval; redis says that counts are in Redis.
+// Check returns every mistake. interval is the name of the setting with the Interval; redis says
+// that counts are in Redis.
 func (s *State) Check(interval string, redis bool) []error {
 	var errs []error
 	if s.Dir != "" && redis {

@@ -28,7 +28,8 @@ type StoreOptions struct {
 	Redis    *redisstore.Options // without Logger; nil: counts are in memory alone
 	// DenyCache is how long a key that Redis has denied is denied from memory at most; 0: not at all.
 	DenyCache time.Duration
-	// FleetSize is the number of processes that share Redis and divide the hits that are left while Redis does not answer; 0: count the processes.
+	// FleetSize is the number of processes that share Redis and divide the hits that are left while
+	// Redis does not answer; 0: count the processes.
 	FleetSize int
 	Savable   bool // the counts in memory can be saved
 	Logger    *slog.Logger
@@ -138,7 +139,8 @@ func (s *Stores) lease(o StoreOptions) (err error) {
 	return nil
 }
 
-// Granularity returns the unit of time of the store: a period must be a whole multiple. 0 allows any period.
+// Granularity returns the unit of time of the store: a period must be a whole multiple. 0 allows
+// any period.
 func (s *Stores) Granularity() time.Duration {
 	if s.redis == nil {
 		return 0
@@ -146,8 +148,8 @@ func (s *Stores) Granularity() time.Duration {
 	return redisstore.Granularity
 }
 
-// Unfit returns an error when Redis answers and is too old, or has another topology than the URL. Waiting would not help. Redis has
-// a second to answer.
+// Unfit returns an error when Redis answers and is too old, or has another topology than the URL.
+// Waiting would not help. Redis has a second to answer.
 func (s *Stores) Unfit(ctx context.Context) error {
 	if s.redis == nil {
 		return nil

@@ -1,4 +1,5 @@
-// Package durations counts how long requests and calls take, in a histogram. The buckets suit a service that Envoy waits for.
+// Package durations counts how long requests and calls take, in a histogram. The buckets suit a
+// service that Envoy waits for.
 package durations
 
 import (
@@ -8,7 +9,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// bounds returns the upper bounds of the buckets: from 10 µs to 100 ms, which is five times Envoy's default timeout.
+// bounds returns the upper bounds of the buckets: from 10 µs to 100 ms, which is five times Envoy's
+// default timeout.
 func bounds() [13]time.Duration {
 	const us, ms = time.Microsecond, time.Millisecond
 	return [...]time.Duration{
@@ -16,7 +18,8 @@ func bounds() [13]time.Duration {
 	}
 }
 
-// Histogram counts durations. Observe costs two atomic additions. The zero value is ready. Safe for concurrent use.
+// Histogram counts durations. Observe costs two atomic additions. The zero value is ready. Safe for
+// concurrent use.
 type Histogram struct {
 	buckets [14]atomic.Uint64 // not cumulative; the last one is beyond all bounds
 	sum     atomic.Int64      // nanoseconds

@@ -40,8 +40,9 @@ func instant(since int64, after time.Duration) int64 {
 	return since + int64(after)
 }
 
-// Tick does the work that is due by now: keepalive, the age of the connection, requests and responses that take too long. An error is
-// as in Receive. A Tick every second is enough. When nothing is due, Tick costs nanoseconds.
+// Tick does the work that is due by now: keepalive, the age of the connection, requests and
+// responses that take too long. An error is as in Receive. A Tick every second is enough. When
+// nothing is due, Tick costs nanoseconds.
 func (c *Conn) Tick(now int64) error {
 	if c.err != nil || now < c.alive.due {
 		return c.err
@@ -54,7 +55,8 @@ func (c *Conn) Tick(now int64) error {
 	return nil
 }
 
-// passed reports whether the time after an instant is over; otherwise there will be a Tick. No instant is 0.
+// passed reports whether the time after an instant is over; otherwise there will be a Tick. No
+// instant is 0.
 func (c *Conn) passed(since int64, after time.Duration) bool {
 	if since == 0 {
 		return false

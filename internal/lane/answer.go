@@ -6,13 +6,15 @@ import (
 	"time"
 )
 
-// Header blocks of responses. The blocks do not use the dynamic table, so that no SETTINGS of a client changes the blocks.
+// Header blocks of responses. The blocks do not use the dynamic table, so that no SETTINGS of a
+// client changes the blocks.
 const (
 	okBlock   = "\x88\x0f\x10\x10application/grpc" // :status 200, content-type
 	doneBlock = "\x00\x0bgrpc-status\x010"
 )
 
-// responseHead is the length of DATA's head and the message's head: the part before the response message.
+// responseHead is the length of DATA's head and the message's head: the part before the response
+// message.
 const responseHead = frameHead + messageHead
 
 // maxQueued bounds the responses of a connection that wait for the client's window, in bytes.
@@ -52,8 +54,8 @@ func (c *Conn) ask(id uint32, h *head, message []byte, s *stream) error {
 	return c.respond(id, h, response, data, s)
 }
 
-// respond sends a response with a message. out is the output with the headers, with responseHead bytes from data on, and with the
-// message. s is nil for a call that has no stream.
+// respond sends a response with a message. out is the output with the headers, with responseHead
+// bytes from data on, and with the message. s is nil for a call that has no stream.
 func (c *Conn) respond(id uint32, h *head, out []byte, data int, s *stream) error {
 	size := int64(len(out) - data - frameHead)
 	window := c.peer.window
@@ -74,8 +76,9 @@ func (c *Conn) respond(id uint32, h *head, out []byte, data int, s *stream) erro
 	return nil
 }
 
-// Finish answers a call for which the Handler said Later. response is the message, used when reply is OK. The answer of a stream
-// that is gone is dropped. The caller must call Finish once for each such call, unless Close was called.
+// Finish answers a call for which the Handler said Later. response is the message, used when reply
+// is OK. The answer of a stream that is gone is dropped. The caller must call Finish once for each
+// such call, unless Close was called.
 //
 // An error ends the connection, as in Receive.
 func (c *Conn) Finish(id uint32, response []byte, reply Reply, now int64) error {
@@ -106,7 +109,8 @@ func (c *Conn) Finish(id uint32, response []byte, reply Reply, now int64) error 
 	return nil
 }
 
-// enqueue sends a response message of a stream whose headers are out, as far as the client's windows allow. The rest waits.
+// enqueue sends a response message of a stream whose headers are out, as far as the client's
+// windows allow. The rest waits.
 func (c *Conn) enqueue(s *stream, message []byte) error {
 	s.answered = true
 	s.queue = binary.BigEndian.AppendUint32(append(slices.Grow(s.queue, messageHead+len(message)), 0), uint32(len(message)))
@@ -140,20 +144,23 @@ func (c *Conn) appendOK(b []byte, id uint32, subtype string) []byte {
 	return append(b, okBlock...)
 }
 
-// appendDone appends the HEADERS behind a response message. appendOK must have come before in the same output.
+// appendDone appends the HEADERS behind a response message. appendOK must have come before in the
+// same output.
 func appendDone(b []byte, id uint32) []byte {
 	b = appendFrame(b, len(doneBlock), frameHeaders, flagEndHeaders|flagEndStream, id)
 	return append(b, doneBlock...)
 }
 
-// writeHeads writes the head of a DATA frame and the head of the message in it. size is the payload of the frame.
+// writeHeads writes the head of a DATA frame and the head of the message in it. size is the payload
+// of the frame.
 func writeHeads(to []byte, id uint32, size int) {
 	appendFrame(to[:0], size, frameData, 0, id)
 	to[frameHead] = 0
 	binary.BigEndian.PutUint32(to[frameHead+1:], uint32(size-messageHead))
 }
 
-// appendBlock appends a header block as frames, with the table size update that the client waits for.
+// appendBlock appends a header block as frames, with the table size update that the client waits
+// for.
 func (c *Conn) appendBlock(b []byte, id uint32, block []byte, end bool) []byte {
 	c.alive.spoke = true
 	if c.peer.tableUpdate {

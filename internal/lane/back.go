@@ -6,16 +6,18 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// Back is a [Foreign] that speaks HTTP/2 to a gRPC server, as a client on one connection, again without input and output. The streams
-// keep their numbers. Header blocks are decoded and encoded again. Each side has its own flow control.
+// Back is a [Foreign] that speaks HTTP/2 to a gRPC server, as a client on one connection, again
+// without input and output. The streams keep their numbers. Header blocks are decoded and encoded
+// again. Each side has its own flow control.
 //
 //	b := lane.NewBack()
 //	c := l.Open(now, handler, b, age)
 //	b.Attach(c)
 //
-// After each method of the Conn or the Back the caller writes the output of both. The first output of a Back comes with the first
-// foreign stream. Then the caller connects to the gRPC server, by any net.Conn, also one in memory. When that connection ends, the
-// caller calls [Back.Lost], and the next stream begins another one. A Conn and its Back are under one lock.
+// After each method of the Conn or the Back the caller writes the output of both. The first output
+// of a Back comes with the first foreign stream. Then the caller connects to the gRPC server, by
+// any net.Conn, also one in memory. When that connection ends, the caller calls [Back.Lost], and
+// the next stream begins another one. A Conn and its Back are under one lock.
 type Back struct {
 	conn    *Conn
 	out     []byte
@@ -46,13 +48,15 @@ type backStream struct {
 	consumed   int    // bytes to open the stream's window by
 }
 
-// backWindow is the window of the connection for responses, in bytes. A slow client can make the connection hold as much.
+// backWindow is the window of the connection for responses, in bytes. A slow client can make the
+// connection hold as much.
 const backWindow = 512 << 10
 
 // NewBack returns a Back that is not connected.
 func NewBack() *Back { return &Back{most: maxStreamID} }
 
-// Attach gives the Conn whose streams the Back takes. The caller must call Attach before the first Receive of the Conn.
+// Attach gives the Conn whose streams the Back takes. The caller must call Attach before the first
+// Receive of the Conn.
 func (b *Back) Attach(c *Conn) { b.conn = c }
 
 // connect begins a connection to the gRPC server. Most connections of clients need none.
@@ -70,10 +74,12 @@ func (b *Back) connect() {
 // Output is as [Conn.Output], for the gRPC server.
 func (b *Back) Output() []byte { return takeOutput(&b.out) }
 
-// Idle reports whether no stream is open. The caller may then close the connection to the gRPC server, and call Lost.
+// Idle reports whether no stream is open. The caller may then close the connection to the gRPC
+// server, and call Lost.
 func (b *Back) Idle() bool { return len(b.streams) == 0 }
 
-// Lost forgets the connection to the gRPC server. The streams of that connection get REFUSED_STREAM.
+// Lost forgets the connection to the gRPC server. The streams of that connection get
+// REFUSED_STREAM.
 func (b *Back) Lost() {
 	streams := b.streams
 	*b = Back{conn: b.conn, most: maxStreamID}

@@ -5,7 +5,8 @@ import (
 	"fmt"
 )
 
-// Receive takes the next bytes from the gRPC server. After an error the caller closes that connection and calls Lost.
+// Receive takes the next bytes from the gRPC server. After an error the caller closes that
+// connection and calls Lost.
 func (b *Back) Receive(chunk []byte, now int64) error {
 	if b.conn.err != nil {
 		return b.conn.err

@@ -8,7 +8,8 @@ import (
 	"github.com/weirproxy/weir/internal/testing/race"
 )
 
-// chunks returns reads of so many requests each, and a connection that has read the greeting and three requests.
+// chunks returns reads of so many requests each, and a connection that has read the greeting and
+// three requests.
 func chunks(tb testing.TB, h Handler, requests int) (c *Conn, next func() []byte) {
 	tb.Helper()
 	cl := newClient(tb)
@@ -40,7 +41,8 @@ func chunks(tb testing.TB, h Handler, requests int) (c *Conn, next func() []byte
 	}
 }
 
-// turn opens the client's window again, as a client does now and then, and takes the output. The memory serves again.
+// turn opens the client's window again, as a client does now and then, and takes the output. The
+// memory serves again.
 func turn(c *Conn) {
 	c.sendWindow = defaultWindow
 	c.Lend(c.Output())

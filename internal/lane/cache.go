@@ -9,8 +9,9 @@ const (
 	maxCachedList  = 2 << 10 // bytes of the header list of one block
 )
 
-// cache remembers header blocks with their heads. A block that left the dynamic table unchanged means the same again as long as the
-// table stays so. Clients with one configuration repeat one block for hours.
+// cache remembers header blocks with their heads. A block that left the dynamic table unchanged
+// means the same again as long as the table stays so. Clients with one configuration repeat one
+// block for hours.
 type cache struct {
 	blocks []cached
 	last   int // found last

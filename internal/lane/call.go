@@ -16,8 +16,9 @@ type Call struct {
 	head *head
 }
 
-// Get returns the first value of that key in the metadata, "" without one. Upper case in key does not matter, and values of keys that end in
-// "-bin" are decoded. Without Options.Metadata there are no values. Get, Set and Keys are the methods of a propagation.TextMapCarrier.
+// Get returns the first value of that key in the metadata, "" without one. Upper case in key does
+// not matter, and values of keys that end in "-bin" are decoded. Without Options.Metadata there are
+// no values. Get, Set and Keys are the methods of a propagation.TextMapCarrier.
 func (c *Call) Get(key string) string {
 	for _, f := range c.head.metadata {
 		if strings.EqualFold(f.Name, key) {

@@ -21,8 +21,8 @@ const (
 	start    = int64(1e9) // the first instant of a test
 )
 
-// handler is the handler of tests. A message is a word: "later" waits for finish, "fail" gets a status, "long" a long answer. Other
-// messages come back.
+// handler is the handler of tests. A message is a word: "later" waits for finish, "fail" gets a
+// status, "long" a long answer. Other messages come back.
 type handler struct {
 	calls    []uint32 // that wait
 	canceled []uint32
@@ -62,7 +62,8 @@ func (echo) Answer(_ *Call, message, dst []byte) ([]byte, Reply) {
 }
 func (echo) Cancel(uint32) {}
 
-// client makes the bytes of a client with another implementation, and reads the bytes of the server.
+// client makes the bytes of a client with another implementation, and reads the bytes of the
+// server.
 type client struct {
 	t      testing.TB
 	sent   bytes.Buffer
@@ -110,8 +111,8 @@ func (c *client) block(pairs ...string) []byte {
 	return bytes.Clone(c.text.Bytes())
 }
 
-// usual returns the header fields of a call by Envoy. Fields in more replace, or follow; without a value they remove. A name that begins with
-// a plus always follows.
+// usual returns the header fields of a call by Envoy. Fields in more replace, or follow; without a
+// value they remove. A name that begins with a plus always follows.
 func usual(more ...string) []string {
 	fields := []string{
 		":method", "POST", ":scheme", "http", ":path", testPath, ":authority", "limits", "te", "trailers",

@@ -56,11 +56,11 @@ func New(o Options) (*Lane, error) {
 	return l, nil
 }
 
-// Conn is the server's end of one connection. The zero value is not usable. Not safe for concurrent use: every method is called
-// under one lock, or by one goroutine.
+// Conn is the server's end of one connection. The zero value is not usable. Not safe for concurrent
+// use: every method is called under one lock, or by one goroutine.
 //
-// Each method may append to the output, so the caller writes [Conn.Output] after it. Only Lend keeps the memory of an argument. The
-// methods call the Handler and the Foreign of the connection.
+// Each method may append to the output, so the caller writes [Conn.Output] after it. Only Lend
+// keeps the memory of an argument. The methods call the Handler and the Foreign of the connection.
 type Conn struct {
 	lane    *Lane
 	handler Handler
@@ -111,8 +111,8 @@ type peer struct {
 // Open returns the machine of a new connection, which holds the server's preface in its output.
 //
 // handler answers the calls. A handler that answers later must know its connection, for Finish.
-// foreign takes the streams of other methods; nil: they get UNIMPLEMENTED. age is the age at which the client must connect again, as
-// the caller drew it; 0: no bound.
+// foreign takes the streams of other methods; nil: they get UNIMPLEMENTED. age is the age at which
+// the client must connect again, as the caller drew it; 0: no bound.
 func (l *Lane) Open(now int64, handler Handler, foreign Foreign, age time.Duration) *Conn {
 	o := &l.options
 	c := &Conn{
@@ -139,7 +139,8 @@ func (l *Lane) Open(now int64, handler Handler, foreign Foreign, age time.Durati
 	return c
 }
 
-// Output returns the bytes to send so far, nil without any, and forgets them. The memory belongs to the caller, also memory of Lend.
+// Output returns the bytes to send so far, nil without any, and forgets them. The memory belongs to
+// the caller, also memory of Lend.
 func (c *Conn) Output() []byte { return takeOutput(&c.out) }
 
 // takeOutput returns the bytes of an output, nil without any, and leaves no memory in it.
@@ -152,8 +153,8 @@ func takeOutput(from *[]byte) []byte {
 	return out
 }
 
-// Lend gives the Conn memory for its next output, while it has no output: the next Output returns the memory with the bytes in it. So an
-// idle connection holds no buffer.
+// Lend gives the Conn memory for its next output, while it has no output: the next Output returns
+// the memory with the bytes in it. So an idle connection holds no buffer.
 func (c *Conn) Lend(buffer []byte) {
 	if len(c.out) == 0 {
 		c.out = buffer[:0]
@@ -163,7 +164,8 @@ func (c *Conn) Lend(buffer []byte) {
 // Asked reports whether a request has come. From then on Receive does not return ErrForeignFirst.
 func (c *Conn) Asked() bool { return c.asked }
 
-// Keep makes Receive not return ErrForeignFirst from now on: the Foreign takes the streams of other methods.
+// Keep makes Receive not return ErrForeignFirst from now on: the Foreign takes the streams of other
+// methods.
 func (c *Conn) Keep() { c.asked = true }
 
 // Streams returns the number of streams that are open now, as the client counts them.
@@ -172,19 +174,22 @@ func (c *Conn) Streams() int { return c.opened.open }
 // Answered returns the calls that were answered with OK, in all.
 func (c *Conn) Answered() uint64 { return c.answered }
 
-// Replied returns the responses whose end has gone out, in all: with OK, with an error, and of other methods.
+// Replied returns the responses whose end has gone out, in all: with OK, with an error, and of
+// other methods.
 func (c *Conn) Replied() uint64 { return c.replied }
 
 // Memory of a stream with usual headers, beyond its message and response, in bytes.
 const streamBytes = 512
 
-// Held returns the bytes of memory that the client makes the connection hold beyond an idle one, by an upper estimate. Parts
-// of frames, messages, headers, responses that wait, streams, and the output count.
+// Held returns the bytes of memory that the client makes the connection hold beyond an idle one, by
+// an upper estimate. Parts of frames, messages, headers, responses that wait, streams, and the
+// output count.
 func (c *Conn) Held() int {
 	return len(c.opened.byID)*streamBytes + c.opened.heads + c.opened.messages + c.opened.queued + len(c.partial) + len(c.block.bytes) + len(c.out)
 }
 
-// Close forgets the streams, and tells the Handler and the Foreign so. The other methods do nothing afterwards.
+// Close forgets the streams, and tells the Handler and the Foreign so. The other methods do nothing
+// afterwards.
 func (c *Conn) Close() {
 	if c.err == nil {
 		c.err = errClosed

@@ -10,7 +10,8 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// conversation writes the bytes of a client on one connection: requests of all kinds, with frames of their streams mixed.
+// conversation writes the bytes of a client on one connection: requests of all kinds, with frames
+// of their streams mixed.
 type conversation struct {
 	*client
 	r       *rand.Rand
@@ -110,7 +111,8 @@ func (c *conversation) request(id uint32) []func() {
 	return frames
 }
 
-// cutHeaders writes HEADERS, and CONTINUATION in some cases. A block that is larger than a frame needs it.
+// cutHeaders writes HEADERS, and CONTINUATION in some cases. A block that is larger than a frame
+// needs it.
 func (c *conversation) cutHeaders(id uint32, fields []string) {
 	block := c.block(fields...)
 	n := min(len(block), maxFrame)

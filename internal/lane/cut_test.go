@@ -13,7 +13,8 @@ import (
 // small is the options of conversations.
 func small(o *Options) { o.MaxMessage, o.MaxInPlace = 1000, 400 }
 
-// play gives the bytes to a new connection in pieces, and returns all that the connection sends. Calls that wait are finished in the end.
+// play gives the bytes to a new connection in pieces, and returns all that the connection sends.
+// Calls that wait are finished in the end.
 func play(tb testing.TB, l *Lane, pieces [][]byte) ([]byte, error) {
 	tb.Helper()
 	h := new(handler)
@@ -127,7 +128,8 @@ func playCut(t *testing.T, l *Lane, sent []byte, r *rand.Rand) {
 	newClient(t).read(want) // frames, and header blocks of HPACK
 }
 
-// FuzzFrames makes frames of the bytes, so that more of them get behind the checks of a frame's head.
+// FuzzFrames makes frames of the bytes, so that more of them get behind the checks of a frame's
+// head.
 func FuzzFrames(f *testing.F) {
 	f.Add([]byte{0, 1, 5, 1, 4, 9, 9, 9, 9})
 	l := newLane(f, small)

@@ -2,8 +2,8 @@ package lane
 
 import "encoding/binary"
 
-// whole returns the payload of the DATA frame at the beginning of rest. The payload must be the whole message of the request, and small
-// enough to be answered at once.
+// whole returns the payload of the DATA frame at the beginning of rest. The payload must be the
+// whole message of the request, and small enough to be answered at once.
 func (c *Conn) whole(id uint32, h *head, rest []byte) (payload []byte, ok bool) {
 	if len(rest) < frameHead+messageHead {
 		return nil, false

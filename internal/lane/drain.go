@@ -17,7 +17,8 @@ const drainPing = "\x01\x06\x01\x08\x00\x03\x03\x09"
 // drainWait is the longest wait for the answer to that PING.
 const drainWait = 5 * time.Second
 
-// greetWait is the longest wait for a client that has not sent its first frame when the drain begins.
+// greetWait is the longest wait for a client that has not sent its first frame when the drain
+// begins.
 const greetWait = time.Second
 
 // drainWait returns the longest wait for a client that drains.
@@ -28,11 +29,12 @@ func (c *Conn) drainWait() time.Duration {
 	return greetWait
 }
 
-// tooLate reports whether frames of the stream are dropped: the stream is behind the last one of the second GOAWAY.
+// tooLate reports whether frames of the stream are dropped: the stream is behind the last one of
+// the second GOAWAY.
 func (c *Conn) tooLate(id uint32) bool { return c.drain.final && id > c.last }
 
-// Shutdown begins the end of the connection: a GOAWAY and a PING, then a GOAWAY with the last stream, so that no request is lost.
-// The reason is the debug data. A second Shutdown does nothing.
+// Shutdown begins the end of the connection: a GOAWAY and a PING, then a GOAWAY with the last
+// stream, so that no request is lost. The reason is the debug data. A second Shutdown does nothing.
 func (c *Conn) Shutdown(reason string, now int64) {
 	if c.err != nil || c.drain.begun != 0 {
 		return
@@ -53,8 +55,8 @@ func (c *Conn) finishDrain() {
 	c.out = appendGoAway(c.out, c.last, NoError, c.drain.reason)
 }
 
-// Finished reports whether Shutdown is complete: no stream is open, and none will be. The caller writes the output and closes the
-// socket.
+// Finished reports whether Shutdown is complete: no stream is open, and none will be. The caller
+// writes the output and closes the socket.
 func (c *Conn) Finished() bool { return c.drain.final && c.opened.open == 0 }
 
 // tickDrain begins and ends a drain in time.

@@ -31,7 +31,8 @@ const (
 // pseudo reports whether the names begin with a colon.
 func (k kind) pseudo() bool { return k >= kindMethod && k <= kindPseudo }
 
-// field is one header field. The bytes belong to the table of an HPACK decoder, or are valid until the next header block.
+// field is one header field. The bytes belong to the table of an HPACK decoder, or are valid until
+// the next header block.
 type field struct {
 	name, value []byte
 	kind        kind

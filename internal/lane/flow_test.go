@@ -217,7 +217,8 @@ func TestAReductionOfTheTableIsAnnounced(t *testing.T) {
 	}
 }
 
-// Each setting of a frame that changes the windows would look at all streams: 20 frames of 1 KiB then take half a second.
+// Each setting of a frame that changes the windows would look at all streams: 20 frames of 1 KiB
+// then take half a second.
 func TestManySettingsOfOneFrameMoveTheWindowsOnce(t *testing.T) {
 	c := newTalk(t)
 	c.must(c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}))

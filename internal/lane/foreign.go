@@ -19,7 +19,8 @@ func (c *Conn) foreignStream(id uint32) *stream {
 	return nil
 }
 
-// ForeignHeaders sends header fields of a foreign stream: the headers, or with end the trailers. ForeignHeaders keeps no field.
+// ForeignHeaders sends header fields of a foreign stream: the headers, or with end the trailers.
+// ForeignHeaders keeps no field.
 func (c *Conn) ForeignHeaders(id uint32, fields []hpack.HeaderField, end bool) {
 	s := c.foreignStream(id)
 	if s == nil {
@@ -38,8 +39,8 @@ func (c *Conn) ForeignHeaders(id uint32, fields []hpack.HeaderField, end bool) {
 	c.flush(s)
 }
 
-// ForeignData sends DATA of a foreign stream. Bytes beyond the client's windows wait as a copy; Foreign.Credit says when bytes have
-// gone out. The caller bounds the bytes that wait with that.
+// ForeignData sends DATA of a foreign stream. Bytes beyond the client's windows wait as a copy;
+// Foreign.Credit says when bytes have gone out. The caller bounds the bytes that wait with that.
 func (c *Conn) ForeignData(id uint32, data []byte, end bool) {
 	s := c.foreignStream(id)
 	if s == nil {
@@ -71,7 +72,8 @@ func (c *Conn) ForeignReset(id uint32, code Code) {
 	c.closeStream(s)
 }
 
-// ForeignCredit says that so many bytes from Foreign.Data have been consumed: the client may send as many more.
+// ForeignCredit says that so many bytes from Foreign.Data have been consumed: the client may send
+// as many more.
 func (c *Conn) ForeignCredit(id uint32, bytes int) {
 	if c.err != nil {
 		return

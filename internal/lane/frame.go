@@ -93,7 +93,8 @@ func appendGoAway(b []byte, last uint32, code Code, debug string) []byte {
 	return append(b, debug...)
 }
 
-// unpad returns the payload without padding. The length of the padding must be less than the payload.
+// unpad returns the payload without padding. The length of the padding must be less than the
+// payload.
 func unpad(f frame, payload []byte) ([]byte, bool) {
 	if !f.has(flagPadded) {
 		return payload, true
@@ -104,7 +105,8 @@ func unpad(f frame, payload []byte) ([]byte, bool) {
 	return payload[1 : len(payload)-int(payload[0])], true
 }
 
-// appendHeaderFrames appends a header block as HEADERS, and as CONTINUATION where it is larger than the peer's frames.
+// appendHeaderFrames appends a header block as HEADERS, and as CONTINUATION where it is larger than
+// the peer's frames.
 func appendHeaderFrames(b []byte, stream uint32, block []byte, end bool, most int) []byte {
 	kind, flags := byte(frameHeaders), byte(0)
 	if end {

@@ -50,7 +50,8 @@ func newRaw() raw { return raw{encoding.GetCodecV2("proto")} }
 // Name implements [encoding.CodecV2].
 func (raw) Name() string { return "raw" }
 
-// newServer returns a server of grpc-go with the options of Weir, that answers as the handler of tests does.
+// newServer returns a server of grpc-go with the options of Weir, that answers as the handler of
+// tests does.
 func newServer(tb testing.TB, o Options) *grpc.Server {
 	tb.Helper()
 	s := grpc.NewServer(grpc.ForceServerCodecV2(newRaw()), grpc.MaxRecvMsgSize(o.MaxMessage), grpc.MaxHeaderListSize(16<<10),

@@ -2,8 +2,9 @@ package lane
 
 import "time"
 
-// guard bounds the frames of a client that take time and lead to no answer, RFC 9113 section 10.5. Each costs points; points vanish
-// with time, and with each request that is complete. Honest clients stay below a hundred.
+// guard bounds the frames of a client that take time and lead to no answer, RFC 9113 section 10.5.
+// Each costs points; points vanish with time, and with each request that is complete. Honest
+// clients stay below a hundred.
 type guard struct {
 	points int64
 	at     int64 // instant of points
@@ -33,7 +34,8 @@ const (
 	costUnfinished   = 20 // RST_STREAM of a request that is not complete, or of another method and not answered
 )
 
-// costWaiting is the number of waiting responses that cost one point more for a WINDOW_UPDATE of the connection, which looks at all.
+// costWaiting is the number of waiting responses that cost one point more for a WINDOW_UPDATE of
+// the connection, which looks at all.
 const costWaiting = 64
 
 // spend adds points, and ends a connection that has too many.
@@ -49,8 +51,8 @@ func (c *Conn) spend(points int64) error {
 	return nil
 }
 
-// spendReset is spend for a stream that the client has reset, or made the machine reset. The Handler may still have its call: the calls
-// of such streams are bounded too.
+// spendReset is spend for a stream that the client has reset, or made the machine reset. The
+// Handler may still have its call: the calls of such streams are bounded too.
 func (c *Conn) spendReset(points int64) error {
 	if c.opened.gone > c.lane.options.MaxStreams {
 		return &ConnError{EnhanceYourCalm, CauseFlood, "too many requests under way were reset"}

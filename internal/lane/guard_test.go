@@ -113,7 +113,8 @@ func TestFloodsEndTheConnection(t *testing.T) {
 	}
 }
 
-// An honest client at its worst: each request times out at Envoy and is reset, with a WINDOW_UPDATE and now and then a PING.
+// An honest client at its worst: each request times out at Envoy and is reset, with a WINDOW_UPDATE
+// and now and then a PING.
 func TestAnHonestClientIsNoFlood(t *testing.T) {
 	c := newTalk(t)
 	for n := range uint32(race.Scale(100_000)) {
@@ -137,7 +138,8 @@ func TestAnHonestClientIsNoFlood(t *testing.T) {
 	}
 }
 
-// Before a client knows the bound of streams it may send as many as it likes. Envoy sends up to 1024 at once.
+// Before a client knows the bound of streams it may send as many as it likes. Envoy sends up to
+// 1024 at once.
 func TestAClientThatDoesNotKnowTheBoundOfStreamsIsNoFlood(t *testing.T) {
 	c := newTalk(t, func(o *Options) { o.MaxStreams = 10 })
 	for n := range uint32(1024) {

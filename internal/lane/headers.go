@@ -21,7 +21,8 @@ type block struct {
 	since  int64 // instant
 }
 
-// headers takes a HEADERS frame. rest is behind the frame; more is the length of a DATA frame in rest that was taken too.
+// headers takes a HEADERS frame. rest is behind the frame; more is the length of a DATA frame in
+// rest that was taken too.
 func (c *Conn) headers(f frame, payload, rest []byte) (more int, err error) {
 	if f.stream&1 == 0 {
 		return 0, protocolError("HEADERS on stream %d", f.stream)
@@ -135,7 +136,8 @@ func (c *Conn) decode(block []byte) (*head, error) {
 	return &c.head, nil
 }
 
-// lateBlock takes a header block that opens no stream: trailers, or a mistake. The table must follow it in any case.
+// lateBlock takes a header block that opens no stream: trailers, or a mistake. The table must
+// follow it in any case.
 func (c *Conn) lateBlock(id uint32, end bool, block []byte) error {
 	from, _ := c.lane.fields.Get().(*fields)
 	defer c.lane.fields.Put(from)

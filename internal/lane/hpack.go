@@ -6,7 +6,8 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// Errors of a header block. Each one ends the connection, because the table of the decoder is unknown afterwards.
+// Errors of a header block. Each one ends the connection, because the table of the decoder is
+// unknown afterwards.
 var (
 	errIndex     = errors.New("HPACK: an index is not in the tables")
 	errInteger   = errors.New("HPACK: an integer is cut off or too large")
@@ -14,7 +15,8 @@ var (
 	errTableSize = errors.New("HPACK: a table size update is too large, or behind a field")
 )
 
-// maxTable bounds the dynamic table of a connection, in bytes: the value of RFC 9113 without SETTINGS_HEADER_TABLE_SIZE.
+// maxTable bounds the dynamic table of a connection, in bytes: the value of RFC 9113 without
+// SETTINGS_HEADER_TABLE_SIZE.
 const maxTable = 4096
 
 // staticFields is the number of fields in the static table of RFC 7541, appendix A.
@@ -60,7 +62,8 @@ func (to *fields) add(f *field) {
 	to.list = append(to.list, *f)
 }
 
-// decoder decodes the header blocks of one connection, RFC 7541. The dynamic table keeps the meaning of each name.
+// decoder decodes the header blocks of one connection, RFC 7541. The dynamic table keeps the
+// meaning of each name.
 type decoder struct {
 	tables  *tables
 	dynamic []field // the oldest first; from first on
@@ -70,7 +73,8 @@ type decoder struct {
 	changes uint64 // of the dynamic table so far
 }
 
-// decode appends the fields of a block to to. All strings of literal fields are valid as long as block and to.
+// decode appends the fields of a block to to. All strings of literal fields are valid as long as
+// block and to.
 func (d *decoder) decode(block []byte, to *fields) error {
 	begun := false // a field was there
 	for len(block) > 0 {
@@ -165,8 +169,9 @@ func (d *decoder) at(index uint64) *field {
 	return nil
 }
 
-// insert adds a copy of f to the dynamic table. Where named is set, the name is copied too: all but names of the static table. A name that
-// is a part of another entry would keep all bytes of that entry. f then has the bytes of the copy.
+// insert adds a copy of f to the dynamic table. Where named is set, the name is copied too: all but
+// names of the static table. A name that is a part of another entry would keep all bytes of that
+// entry. f then has the bytes of the copy.
 func (d *decoder) insert(f *field, named bool) {
 	d.changes++
 	size := f.size()

@@ -42,7 +42,8 @@ func (d *decoder) table() []string {
 	return lines(all)
 }
 
-// The examples of RFC 7541, appendix C.3, C.4 and C.6: requests without and with Huffman's code, and responses that evict.
+// The examples of RFC 7541, appendix C.3, C.4 and C.6: requests without and with Huffman's code,
+// and responses that evict.
 func TestHeaderBlocksOfTheRFC(t *testing.T) {
 	requests := [][]string{
 		{":method: GET", ":scheme: http", ":path: /", ":authority: www.example.com"},
@@ -162,7 +163,8 @@ func TestAHeaderListThatIsTooLargeStillFillsTheTable(t *testing.T) {
 	}
 }
 
-// Decoders of two implementations get the same random requests: the fields, and so the tables, must agree.
+// Decoders of two implementations get the same random requests: the fields, and so the tables, must
+// agree.
 func TestRandomRequestsDecodeAsInTheOtherImplementation(t *testing.T) {
 	compared := 0
 	for seed := range seeds(t, uint64(race.Scale(50))) {
@@ -201,8 +203,8 @@ func compare(tb testing.TB, other *hpack.Decoder, d *decoder, to *fields, block 
 	want, wantErr := other.DecodeFull(block)
 	err := d.decode(block, to)
 	if (err == nil) != (wantErr == nil) {
-		// RFC 7541, section 4.2, allows two size updates, and none behind a field. The other decoder refuses the second one unless its
-		// table is empty, and takes any one while it is.
+		// RFC 7541, section 4.2, allows two size updates, and none behind a field. The other decoder
+		// refuses the second one unless its table is empty, and takes any one while it is.
 		if errors.Is(err, errTableSize) || err == nil && strings.Contains(wantErr.Error(), "size update MUST occur at the beginning") {
 			return false
 		}

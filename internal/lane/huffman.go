@@ -8,15 +8,17 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// Codes of Huffman up to this length, in bits, are found in one step. Nearly all printable characters have such codes.
+// Codes of Huffman up to this length, in bits, are found in one step. Nearly all printable
+// characters have such codes.
 const shortBits = 10
 
-// huffman decodes the code of RFC 7541, appendix B. The code is canonical: the codes of one length are successive numbers, in the
-// order of their symbols.
+// huffman decodes the code of RFC 7541, appendix B. The code is canonical: the codes of one length
+// are successive numbers, in the order of their symbols.
 type huffman struct {
 	short [1 << shortBits]uint16 // by the next bits: symbol<<4 | length; 0: the code is longer
 
-	// Of the longer codes of each length: the first code, the number of codes, and the position of their symbols.
+	// Of the longer codes of each length: the first code, the number of codes, and the position of
+	// their symbols.
 	first, count [31]uint32
 	at           [31]int
 	symbols      []byte
@@ -59,8 +61,8 @@ func (h *huffman) build() {
 	}
 }
 
-// decode appends the decoded text to dst, and reports whether src is a sequence of codes with padding. The padding must be the beginning
-// of EOS, and shorter than a byte.
+// decode appends the decoded text to dst, and reports whether src is a sequence of codes with
+// padding. The padding must be the beginning of EOS, and shorter than a byte.
 func (h *huffman) decode(dst, src []byte) ([]byte, bool) {
 	dst = slices.Grow(dst, len(src)*8/5) // no code has less than five bits
 	var bits uint64                      // the next bits, from the highest one on

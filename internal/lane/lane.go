@@ -1,8 +1,9 @@
-// Package lane is the server's side of HTTP/2 for one unary gRPC method, without input and output: bytes in, bytes out.
+// Package lane is the server's side of HTTP/2 for one unary gRPC method, without input and output:
+// bytes in, bytes out.
 //
-// A [Lane] holds the options and the tables of HPACK for all connections. A [Conn] is one connection: a state machine that
-// owns no goroutine, lock, clock or socket. The caller reads from the socket, calls [Conn.Receive] with the bytes, and writes the
-// bytes of [Conn.Output]:
+// A [Lane] holds the options and the tables of HPACK for all connections. A [Conn] is one
+// connection: a state machine that owns no goroutine, lock, clock or socket. The caller reads from
+// the socket, calls [Conn.Receive] with the bytes, and writes the bytes of [Conn.Output]:
 //
 //	c := l.Open(now, handler, foreign, age)
 //	for {
@@ -15,14 +16,17 @@
 //	}
 //	c.Close()
 //
-// A request whose HEADERS and DATA lie side by side is decided and answered in place: no stream, no copy, no allocation. A request
-// that is cut, large, or decided later becomes a stream. Streams of other methods go to a [Foreign], which speaks to a gRPC server;
-// [Back] is one, again without input and output.
+// A request whose HEADERS and DATA lie side by side is decided and answered in place: no stream, no
+// copy, no allocation. A request that is cut, large, or decided later becomes a stream. Streams of
+// other methods go to a [Foreign], which speaks to a gRPC server; [Back] is one, again without
+// input and output.
 //
-// Instants are nanoseconds since any fixed moment, above 0. Only their differences mean something, and they never go back.
+// Instants are nanoseconds since any fixed moment, above 0. Only their differences mean something,
+// and they never go back.
 //
-// The package follows RFC 9113 (HTTP/2), RFC 7541 (HPACK) and gRPC's PROTOCOL-HTTP2.md. Where these leave a choice, the package does
-// as grpc-go 1.85, which serves all other methods. The numbers of HPACK come from golang.org/x/net/http2/hpack.
+// The package follows RFC 9113 (HTTP/2), RFC 7541 (HPACK) and gRPC's PROTOCOL-HTTP2.md. Where these
+// leave a choice, the package does as grpc-go 1.85, which serves all other methods. The numbers of
+// HPACK come from golang.org/x/net/http2/hpack.
 package lane
 
 import (
@@ -38,8 +42,9 @@ type Options struct {
 	Path       string // of the method: "/package.Service/Method"
 	MaxMessage int    // bytes of the largest request message. A larger one gets RESOURCE_EXHAUSTED
 
-	// MaxInPlace is the largest message that the Handler may answer at once, in bytes. The Handler answers a larger one later, so
-	// that it delays no other request of the connection. 0 means 4 KiB, twenty times a usual request of Envoy.
+	// MaxInPlace is the largest message that the Handler may answer at once, in bytes. The Handler
+	// answers a larger one later, so that it delays no other request of the connection. 0 means 4 KiB,
+	// twenty times a usual request of Envoy.
 	MaxInPlace int
 
 	MaxStreams    int // open streams of one connection, as announced; 0 means 1024. More get REFUSED_STREAM
@@ -56,24 +61,28 @@ type Options struct {
 	PingInterval     time.Duration // shortest time between PINGs of a client without a response in between; 0 means one second
 	AgeGrace         time.Duration // from the GOAWAY at the age of a connection to its end; 0: no bound
 
-	// HandOver makes Receive return ErrForeignFirst when the first request of a connection is for another method. By then the machine
-	// has sent the server's preface, and has acknowledged SETTINGS and PING: another server must not do so again.
+	// HandOver makes Receive return ErrForeignFirst when the first request of a connection is for
+	// another method. By then the machine has sent the server's preface, and has acknowledged SETTINGS
+	// and PING: another server must not do so again.
 	HandOver bool
 }
 
-// Handler answers the calls of the method on one connection. The machine of a connection calls it from Receive, Tick and Close alone, so under the
-// same lock or goroutine as these. A Handler must not call methods of the Conn from within its own methods.
+// Handler answers the calls of the method on one connection. The machine of a connection calls it
+// from Receive, Tick and Close alone, so under the same lock or goroutine as these. A Handler must
+// not call methods of the Conn from within its own methods.
 type Handler interface {
-	// Answer appends the response message to dst and returns it with the status, or returns a Reply that is Later. call and message
-	// are valid until Answer returns; when call.Large is set the message belongs to the Handler, which must say Later.
+	// Answer appends the response message to dst and returns it with the status, or returns a Reply
+	// that is Later. call and message are valid until Answer returns; when call.Large is set the
+	// message belongs to the Handler, which must say Later.
 	//
-	// After Later the machine keeps the stream until the caller feeds the answer to [Conn.Finish]. The caller must do so once for each
-	// such call, also after Cancel. Bytes that Answer appended to dst are dropped. The Handler watches the timeout of the call: the
-	// machine does not end a stream whose message is complete.
+	// After Later the machine keeps the stream until the caller feeds the answer to [Conn.Finish]. The
+	// caller must do so once for each such call, also after Cancel. Bytes that Answer appended to dst
+	// are dropped. The Handler watches the timeout of the call: the machine does not end a stream
+	// whose message is complete.
 	Answer(call *Call, message, dst []byte) (response []byte, reply Reply)
 
-	// Cancel says that nobody waits for the answer of a call that is under way. The client has reset the stream, or the connection
-	// has ended.
+	// Cancel says that nobody waits for the answer of a call that is under way. The client has reset
+	// the stream, or the connection has ended.
 	Cancel(stream uint32)
 }
 
@@ -85,15 +94,17 @@ type Reply struct {
 	Details []byte // an encoded google.rpc.Status with details; empty: none
 }
 
-// Foreign takes the streams of other methods. The answers come by the methods of Conn that begin with Foreign. The machine calls a
-// Foreign from Receive, Tick and Close, and from these methods.
+// Foreign takes the streams of other methods. The answers come by the methods of Conn that begin
+// with Foreign. The machine calls a Foreign from Receive, Tick and Close, and from these methods.
 type Foreign interface {
-	// Begin begins a stream. The header fields are checked and complete; they belong to the callee. end says that there is no DATA.
+	// Begin begins a stream. The header fields are checked and complete; they belong to the callee.
+	// end says that there is no DATA.
 	Begin(stream uint32, fields []hpack.HeaderField, end bool)
-	// Data is DATA of a stream, without padding, valid until Data returns; empty only with end. The client's window for the bytes
-	// opens by [Conn.ForeignCredit], also for bytes that are dropped.
+	// Data is DATA of a stream, without padding, valid until Data returns; empty only with end. The
+	// client's window for the bytes opens by [Conn.ForeignCredit], also for bytes that are dropped.
 	Data(stream uint32, data []byte, end bool)
-	// Reset ends a stream that the client has reset, or the machine. Nothing may follow, in either direction.
+	// Reset ends a stream that the client has reset, or the machine. Nothing may follow, in either
+	// direction.
 	Reset(stream uint32, code Code)
 	// Credit says that so many bytes of [Conn.ForeignData] have gone out, or were dropped.
 	Credit(stream uint32, bytes int)
@@ -129,7 +140,8 @@ const (
 	CauseAge                   // the connection is too old
 )
 
-// ConnError is the end of a connection. The output of the Conn ends with a GOAWAY of that code, if the client speaks HTTP/2.
+// ConnError is the end of a connection. The output of the Conn ends with a GOAWAY of that code, if
+// the client speaks HTTP/2.
 type ConnError struct {
 	Code   Code
 	Cause  Cause
@@ -144,7 +156,7 @@ func (e *ConnError) Error() string {
 var (
 	// ErrNotHTTP2 is a connection that does not begin with the preface of HTTP/2.
 	ErrNotHTTP2 = errors.New("the client does not speak HTTP/2")
-	// ErrForeignFirst is a connection whose first request is for another method, with Options.HandOver. The caller may replay all
-	// bytes so far to another server.
+	// ErrForeignFirst is a connection whose first request is for another method, with
+	// Options.HandOver. The caller may replay all bytes so far to another server.
 	ErrForeignFirst = errors.New("the first request is for another method")
 )

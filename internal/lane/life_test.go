@@ -24,7 +24,8 @@ func (o *owner) Reset(id uint32, _ Code) {
 	o.open = slices.DeleteFunc(o.open, func(other uint32) bool { return other == id })
 }
 
-// life is a random life of a connection: a client, a handler and a Foreign that do anything they may at any time.
+// life is a random life of a connection: a client, a handler and a Foreign that do anything they
+// may at any time.
 type life struct {
 	*talk
 	r     *rand.Rand

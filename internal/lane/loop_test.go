@@ -12,7 +12,8 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 )
 
-// loop moves the bytes of one connection between a client, the machine, and a gRPC server behind it.
+// loop moves the bytes of one connection between a client, the machine, and a gRPC server behind
+// it.
 type loop struct {
 	mu    sync.Mutex // guards the rest
 	front net.Conn

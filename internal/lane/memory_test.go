@@ -78,7 +78,8 @@ func TestAnIdleConnectionKeepsNoHeaders(t *testing.T) {
 	}
 }
 
-// A name that is a part of another entry would keep all bytes of that entry. A client could so keep 264 KB for each connection.
+// A name that is a part of another entry would keep all bytes of that entry. A client could so keep
+// 264 KB for each connection.
 func TestAnEntryOfTheTableKeepsNoOtherEntry(t *testing.T) {
 	d := &decoder{tables: newTables(), bound: maxTable}
 	var to fields

@@ -10,7 +10,8 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// The demands of RFC 9113 on a server, most of them as h2spec asks. A connection that goes on answers the call on stream 99.
+// The demands of RFC 9113 on a server, most of them as h2spec asks. A connection that goes on
+// answers the call on stream 99.
 func TestFramesOfAllKinds(t *testing.T) {
 	const stay = `99 DATA "\x00\x00\x00\x00\x04stay"`
 	ended := func(last int, code, text string) []string {

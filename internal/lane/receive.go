@@ -6,22 +6,25 @@ import (
 	"math"
 )
 
-// Receive takes the next bytes from the client, which may be cut anywhere. Bytes of an incomplete frame are copied.
+// Receive takes the next bytes from the client, which may be cut anywhere. Bytes of an incomplete
+// frame are copied.
 //
-// An error ends the connection: the caller writes the output, closes the socket, and calls Close. The error is a *ConnError,
-// ErrNotHTTP2, or ErrForeignFirst.
+// An error ends the connection: the caller writes the output, closes the socket, and calls Close.
+// The error is a *ConnError, ErrNotHTTP2, or ErrForeignFirst.
 //
-// The output has no bound: a request of 20 bytes may get a refusal of 14 KB. See [Conn.ReceiveSome].
+// The output has no bound: a request of 20 bytes may get a refusal of 14 KB. See
+// [Conn.ReceiveSome].
 func (c *Conn) Receive(chunk []byte, now int64) error {
 	_, err := c.receive(chunk, now, math.MaxInt)
 	return err
 }
 
-// fullOutput is the output at which ReceiveSome takes no more frames, in bytes. Answers to 32 KiB of usual requests are of that size.
+// fullOutput is the output at which ReceiveSome takes no more frames, in bytes. Answers to 32 KiB
+// of usual requests are of that size.
 const fullOutput = 64 << 10
 
-// ReceiveSome is Receive up to the frame at which the output has more than 64 KiB. The caller writes the output, and goes on
-// with the rest.
+// ReceiveSome is Receive up to the frame at which the output has more than 64 KiB. The caller
+// writes the output, and goes on with the rest.
 func (c *Conn) ReceiveSome(chunk []byte, now int64) (rest []byte, err error) {
 	return c.receive(chunk, now, fullOutput)
 }
@@ -87,7 +90,8 @@ func (c *Conn) resume(chunk []byte) (rest []byte, err error) {
 	return chunk, nil
 }
 
-// step takes one frame, or the two of a request, and returns their length; 0 when the frame is incomplete.
+// step takes one frame, or the two of a request, and returns their length; 0 when the frame is
+// incomplete.
 func (c *Conn) step(chunk []byte) (n int, err error) {
 	if !c.begun {
 		return c.preface(chunk)

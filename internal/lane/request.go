@@ -11,7 +11,8 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// head is the header list of a request, checked. A head does not change, and keeps no bytes of the header block.
+// head is the header list of a request, checked. A head does not change, and keeps no bytes of the
+// header block.
 type head struct {
 	ours     bool                // a valid call of the method
 	timeout  time.Duration       // grpc-timeout; 0: not set
@@ -25,7 +26,8 @@ type head struct {
 // fieldBytes is the memory of a kept header field, beyond its name and value, in bytes.
 const fieldBytes = 64
 
-// size returns the memory of the header fields that a stream keeps, in bytes. Usual requests have none.
+// size returns the memory of the header fields that a stream keeps, in bytes. Usual requests have
+// none.
 func (h *head) size() int {
 	size := len(h.subtype)
 	for i := range h.metadata {
@@ -59,7 +61,8 @@ const (
 // baseContentType is the content-type of gRPC, alone or before a subtype.
 const baseContentType = "application/grpc"
 
-// reader turns decoded fields into a head, and notes mistakes in the order in which grpc-go looks for them.
+// reader turns decoded fields into a head, and notes mistakes in the order in which grpc-go looks
+// for them.
 type reader struct {
 	lane   *Lane
 	seen   [kindPseudo]bool // pseudo-header fields

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// seeds returns the number of random conversations of a test: so many, or WEIR_LANE_SEEDS for a long run.
+// seeds returns the number of random conversations of a test: so many, or WEIR_LANE_SEEDS for a
+// long run.
 func seeds(tb testing.TB, usual uint64) uint64 {
 	tb.Helper()
 	text := os.Getenv("WEIR_LANE_SEEDS")

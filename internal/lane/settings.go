@@ -62,8 +62,8 @@ func (c *Conn) setting(id uint16, value uint32) error {
 	return nil
 }
 
-// moveWindows adds bytes to the windows of all streams, once for all settings of a frame: a frame may have 170 of them. most is the largest
-// change on the way, which must be allowed too.
+// moveWindows adds bytes to the windows of all streams, once for all settings of a frame: a frame
+// may have 170 of them. most is the largest change on the way, which must be allowed too.
 func (c *Conn) moveWindows(by, most int64) error {
 	if by == 0 && most <= 0 {
 		return nil

@@ -10,7 +10,8 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// sendStatus answers a call without a message. s is nil for a call that has no stream; an open stream ends.
+// sendStatus answers a call without a message. s is nil for a call that has no stream; an open
+// stream ends.
 func (c *Conn) sendStatus(id uint32, subtype string, http int, r *Reply, s *stream) {
 	fields := []hpack.HeaderField{
 		{Name: ":status", Value: strconv.Itoa(http)},
@@ -31,7 +32,8 @@ func (c *Conn) sendStatus(id uint32, subtype string, http int, r *Reply, s *stre
 	}
 }
 
-// encode returns the header block of the fields. A list above the client's bound resets the stream instead, as grpc-go does.
+// encode returns the header block of the fields. A list above the client's bound resets the stream
+// instead, as grpc-go does.
 func (c *Conn) encode(id uint32, fields []hpack.HeaderField) (block []byte, ok bool) {
 	size := uint32(0)
 	for _, f := range fields {
@@ -49,7 +51,8 @@ func (c *Conn) encode(id uint32, fields []hpack.HeaderField) (block []byte, ok b
 	return block, true
 }
 
-// refuse answers a request that gets no further. With more to come from the client, RST_STREAM tells it to stop.
+// refuse answers a request that gets no further. With more to come from the client, RST_STREAM
+// tells it to stop.
 func (c *Conn) refuse(id uint32, subtype string, ended bool, r *refusal) {
 	c.sendStatus(id, subtype, r.http, &Reply{Code: r.code, Message: r.message}, nil)
 	if !ended {
@@ -83,7 +86,8 @@ func appendString(b []byte, text string) []byte {
 	return append(append(b, byte(n)), text...)
 }
 
-// percentEncode encodes a grpc-message: everything but printable ASCII, and the percent sign. Bytes that are not UTF-8 become U+FFFD.
+// percentEncode encodes a grpc-message: everything but printable ASCII, and the percent sign. Bytes
+// that are not UTF-8 become U+FFFD.
 func percentEncode(text string) string {
 	plain := func(r rune) bool { return r >= ' ' && r <= '~' && r != '%' }
 	if strings.IndexFunc(text, func(r rune) bool { return !plain(r) }) < 0 {

@@ -87,7 +87,8 @@ func (c *Conn) release(s *stream) {
 	c.lane.streams.Put(s)
 }
 
-// dropMessage forgets the message of a stream. The memory of a small one serves again; a large one belongs to the Handler.
+// dropMessage forgets the message of a stream. The memory of a small one serves again; a large one
+// belongs to the Handler.
 func (c *Conn) dropMessage(s *stream) {
 	c.opened.messages -= len(s.message.bytes)
 	if kept := s.message.bytes; cap(kept) <= c.lane.options.MaxInPlace {
@@ -112,7 +113,8 @@ func (c *Conn) closeStream(s *stream) {
 	c.handler.Cancel(s.id)
 }
 
-// abandon ends an open stream before its response is complete. The Handler or the Foreign hears of the end.
+// abandon ends an open stream before its response is complete. The Handler or the Foreign hears of
+// the end.
 func (c *Conn) abandon(s *stream, code Code) {
 	if s.foreign {
 		c.foreign.Reset(s.id, code)

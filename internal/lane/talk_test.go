@@ -42,7 +42,8 @@ func newTalk(tb testing.TB, change ...func(*Options)) *talk {
 	return c
 }
 
-// send gives the server the bytes of the client, and returns the server's frames and the end of the connection.
+// send gives the server the bytes of the client, and returns the server's frames and the end of the
+// connection.
 func (c *talk) send() ([]string, error) {
 	c.t.Helper()
 	err := c.conn.Receive(c.take(), c.now)

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// parseTimeout reads a grpc-timeout: up to eight digits and a unit. The errors are the same as in grpc-go.
+// parseTimeout reads a grpc-timeout: up to eight digits and a unit. The errors are the same as in
+// grpc-go.
 func parseTimeout(text []byte) (time.Duration, error) {
 	if len(text) < 2 {
 		return 0, fmt.Errorf("transport: timeout string is too short: %q", text)

@@ -79,7 +79,8 @@ func (c *Conn) flushAll() {
 	}
 }
 
-// flush sends the queue of a stream as far as the windows allow, and the end of the response behind the queue.
+// flush sends the queue of a stream as far as the windows allow, and the end of the response behind
+// the queue.
 func (c *Conn) flush(s *stream) {
 	for {
 		left := len(s.queue) - s.sent
@@ -132,7 +133,8 @@ func (c *Conn) unwait(s *stream) {
 	}
 }
 
-// endResponse sends the trailers of a stream whose queue is empty, and closes the stream when the client is done too.
+// endResponse sends the trailers of a stream whose queue is empty, and closes the stream when the
+// client is done too.
 func (c *Conn) endResponse(s *stream) {
 	if s.trailer != nil {
 		c.out = c.appendBlock(c.out, s.id, s.trailer, true)

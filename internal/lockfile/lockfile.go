@@ -16,8 +16,9 @@ var ErrHeld = errors.New("another process holds it")
 // timeout bounds the wait for another process.
 const timeout = 3 * time.Second
 
-// Lock locks path+".lock" until the caller calls unlock or the process ends. Lock waits at most 3 s for another process. The lock file
-// must never be removed: a process that waits for the lock of a removed file would lock nothing.
+// Lock locks path+".lock" until the caller calls unlock or the process ends. Lock waits at most 3 s
+// for another process. The lock file must never be removed: a process that waits for the lock of a
+// removed file would lock nothing.
 func Lock(ctx context.Context, path string) (unlock func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

@@ -1,5 +1,6 @@
-// Package metrics makes Prometheus collectors: from a list of metrics, and a function that reads all values at each scrape.
-// A collector never panics. A value of an unlisted metric, or with the wrong labels, becomes an error of that scrape.
+// Package metrics makes Prometheus collectors: from a list of metrics, and a function that reads
+// all values at each scrape. A collector never panics. A value of an unlisted metric, or with the
+// wrong labels, becomes an error of that scrape.
 package metrics
 
 import (
@@ -16,11 +17,12 @@ type Metric struct {
 	labels     []string
 }
 
-// New describes a metric by its name, without the prefix of the collector, its help, and the names of its labels.
+// New describes a metric by its name, without the prefix of the collector, its help, and the names
+// of its labels.
 func New(name, help string, labels ...string) Metric { return Metric{name, help, labels} }
 
-// NewCollector returns a collector of metrics. All names get the prefix, and all series the labels always, which may be nil.
-// read reads all values; scrapes may call it concurrently.
+// NewCollector returns a collector of metrics. All names get the prefix, and all series the labels
+// always, which may be nil. read reads all values; scrapes may call it concurrently.
 func NewCollector(prefix string, always prometheus.Labels, read func(Scrape), all ...Metric) prometheus.Collector {
 	c := &collector{read: read, descs: make(map[string]*prometheus.Desc, len(all))}
 	for _, m := range all {
@@ -60,7 +62,8 @@ func (s Scrape) Gauge(name string, value float64, labels ...string) {
 	s.constant(name, prometheus.GaugeValue, value, labels)
 }
 
-// Bool sets a gauge to 1 for true, else to 0. The labels are values, in the order of the metric's labels.
+// Bool sets a gauge to 1 for true, else to 0. The labels are values, in the order of the metric's
+// labels.
 func (s Scrape) Bool(name string, value bool, labels ...string) {
 	n := 0.0
 	if value {

@@ -100,7 +100,8 @@ func (h *half) all(fd uintptr) (done bool) {
 	return true
 }
 
-// Read reads at most 32 KiB from a socket that does not block. Without bytes to read the error is EAGAIN; 0 bytes are the end.
+// Read reads at most 32 KiB from a socket that does not block. Without bytes to read the error is
+// EAGAIN; 0 bytes are the end.
 func Read(fd uintptr, p []byte) (n int, errno syscall.Errno) { return call(syscall.SYS_READ, fd, p) }
 
 // Write writes at most 32 KiB to a socket that does not block. Without room the error is EAGAIN.

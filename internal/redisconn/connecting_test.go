@@ -96,8 +96,8 @@ func connecting(t *testing.T, o TargetOptions) (*Conn, *logLines) {
 	return c, lines
 }
 
-// attempt returns a Conn, and the error of its first attempt to connect. On a busy machine a login may take longer than redisconn
-// waits: then attempt makes another Conn.
+// attempt returns a Conn, and the error of its first attempt to connect. On a busy machine a login
+// may take longer than redisconn waits: then attempt makes another Conn.
 func attempt(t *testing.T, o TargetOptions) (*Conn, *logLines, error) {
 	t.Helper()
 	for tries := 1; ; tries++ {
@@ -110,7 +110,8 @@ func attempt(t *testing.T, o TargetOptions) (*Conn, *logLines, error) {
 	}
 }
 
-// slow is a regular expression of errors of a server that does not answer in time, and of lines with these errors.
+// slow is a regular expression of errors of a server that does not answer in time, and of lines
+// with these errors.
 const slow = `no answer|i/o timeout|deadline exceeded|still connecting|use of closed network connection`
 
 func isSlow(err error) bool {
@@ -160,7 +161,8 @@ func (c *Conn) works() error {
 	return err
 }
 
-// A pace times the commands of a test, apart from the time in which this process did not run. Make one with newPace.
+// A pace times the commands of a test, apart from the time in which this process did not run. Make
+// one with newPace.
 type pace struct {
 	t *testing.T
 
@@ -172,7 +174,8 @@ type pace struct {
 // paceInterval is the time between two ticks of a pace.
 const paceInterval = 5 * time.Millisecond
 
-// newPace starts a ticker, which ends with the test. A late tick shows that this process did not run.
+// newPace starts a ticker, which ends with the test. A late tick shows that this process did not
+// run.
 func newPace(t *testing.T) *pace {
 	t.Helper()
 	p := &pace{t: t, tick: time.Now()}
@@ -198,8 +201,8 @@ func newPace(t *testing.T) *pace {
 // lateLocked returns the sum of the delays of all ticks, with the delay of the next tick so far.
 func (p *pace) lateLocked() time.Duration { return p.late + max(0, time.Since(p.tick)-paceInterval) }
 
-// works returns the error of a command that writes. The command has a deadline of 10 ms, and must end within 500 ms: a command never
-// waits for a dial.
+// works returns the error of a command that writes. The command has a deadline of 10 ms, and must
+// end within 500 ms: a command never waits for a dial.
 func (p *pace) works(c *Conn) error {
 	p.t.Helper()
 	late := func() time.Duration {

@@ -50,9 +50,10 @@ func (s *session) endpointLocked(address string) *endpoint {
 	return e
 }
 
-// fetch is rueidis's ClientOption.DialCtxFn. fetch returns the ready connection to an address, or waits for a dial. After a failed
-// dial fetch returns the error at once, until a reconnect succeeds. A session that is not in use yet waits for ctx alone, and dials
-// once more after an error.
+// fetch is rueidis's ClientOption.DialCtxFn. fetch returns the ready connection to an address, or
+// waits for a dial. After a failed dial fetch returns the error at once, until a reconnect
+// succeeds. A session that is not in use yet waits for ctx alone, and dials once more after an
+// error.
 func (s *session) fetch(ctx context.Context, address string, dialer *net.Dialer, _ *tls.Config) (net.Conn, error) {
 	s.mu.Lock()
 	inUse := s.inUse
@@ -81,7 +82,8 @@ func (s *session) fetch(ctx context.Context, address string, dialer *net.Dialer,
 	}
 }
 
-// tryFetch returns a connection, an error, or a dial to wait for. After failed the error of the last dial counts.
+// tryFetch returns a connection, an error, or a dial to wait for. After failed the error of the
+// last dial counts.
 func (s *session) tryFetch(address string, inUse, failed bool) (*fetched, *dialing, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,7 +107,8 @@ func (s *session) tryFetch(address string, inUse, failed bool) (*fetched, *diali
 	return nil, s.dialLocked(address, e), nil
 }
 
-// mayFetchLocked reports whether rueidis may fetch now. While Sentinels name a dead primary, rueidis fetches in a loop.
+// mayFetchLocked reports whether rueidis may fetch now. While Sentinels name a dead primary,
+// rueidis fetches in a loop.
 func (e *endpoint) mayFetchLocked() bool {
 	now := time.Now()
 	if first := now.Add(-fetchBurst * fetchInterval); e.next.Before(first) {
@@ -114,7 +117,8 @@ func (e *endpoint) mayFetchLocked() bool {
 	return !e.next.After(now)
 }
 
-// prepare returns nil when there is a connection to the address. Otherwise prepare dials one for fetch.
+// prepare returns nil when there is a connection to the address. Otherwise prepare dials one for
+// fetch.
 func (s *session) prepare(address string) error {
 	s.mu.Lock()
 	e := s.endpointLocked(address)
@@ -168,7 +172,8 @@ func (s *session) expire(e *endpoint, conn *checked) {
 	}
 }
 
-// wanted reports whether rueidis lacks a connection to the address. wanted forgets an address that rueidis no longer asks for.
+// wanted reports whether rueidis lacks a connection to the address. wanted forgets an address that
+// rueidis no longer asks for.
 func (s *session) wanted(address string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -217,7 +222,8 @@ func (s *session) disconnect() {
 	}
 }
 
-// dial returns a connection on which the server has answered a PING: the kernel accepts connections for a stopped server, too.
+// dial returns a connection on which the server has answered a PING: the kernel accepts connections
+// for a stopped server, too.
 func (s *session) dial(address string) (_ *checked, err error) {
 	ctx, cancel := context.WithTimeout(s.ctx, 2*timeout)
 	defer cancel()

@@ -27,7 +27,8 @@ func errorCode(err error) string {
 	return code
 }
 
-// kindOf returns the kind of an error, without addresses, ports and times. Each kind is worth a log line.
+// kindOf returns the kind of an error, without addresses, ports and times. Each kind is worth a log
+// line.
 func kindOf(err error) string {
 	switch {
 	case errors.Is(err, ErrVersion):

@@ -84,7 +84,8 @@ func TestFailoverBySentinelIsFollowed(t *testing.T) {
 				return // the outage may be too short for a log line
 			}
 			await(t, "the log", func() error {
-				// On a busy machine another node may be slow. Sentinels can take so long to agree that Conn makes a new client.
+				// On a busy machine another node may be slow. Sentinels can take so long to agree that Conn
+				// makes a new client.
 				away, gone := lines.about(old, "redis is not reachable"), lines.about(old, "redis goes on without an unreachable node")
 				if away != 1 || gone != 1 && outage <= remakeAfter {
 					return fmt.Errorf("%d lines say that the old primary is not reachable, and %d that redis goes on without it; want 1 and 1:\n%s", away, gone, lines)

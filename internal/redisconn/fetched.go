@@ -10,7 +10,8 @@ import (
 	"github.com/weirproxy/weir/internal/resp"
 )
 
-// checked is a connection whose replies are checked. An invalid reply is an error of Read, so that rueidis closes the connection.
+// checked is a connection whose replies are checked. An invalid reply is an error of Read, so that
+// rueidis closes the connection.
 type checked struct {
 	net.Conn
 	address string
@@ -19,7 +20,8 @@ type checked struct {
 	told    bool                            // only the reading goroutine uses told
 }
 
-// Read reads checked replies. The error of an invalid reply does not wrap ErrUnavailable: Redis may have done the command.
+// Read reads checked replies. The error of an invalid reply does not wrap ErrUnavailable: Redis may
+// have done the command.
 func (c *checked) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	valid, invalid := c.checker.Received(p[:n])
@@ -87,8 +89,8 @@ type peer struct {
 // RemoteAddr returns a peer.
 func (c *fetched) RemoteAddr() net.Addr { return peer{c.checked.RemoteAddr(), c.sentinel} }
 
-// SetDeadline extends the deadline of the login. rueidis takes the deadline from the first command, and with AlwaysPipelining sets
-// no other.
+// SetDeadline extends the deadline of the login. rueidis takes the deadline from the first command,
+// and with AlwaysPipelining sets no other.
 func (c *fetched) SetDeadline(t time.Time) error {
 	if !t.IsZero() {
 		t = time.Now().Add(timeout)

@@ -21,8 +21,9 @@ import (
 // The answers of a fuzzed server stand after each other, with this byte between them.
 const nextAnswer = 0xff
 
-// driveRueidis drives a whole rueidis client against a server whose answers are data. A panic in a goroutine of rueidis ends the
-// process. The mode is a topology, and whether the answer to HELLO is a valid one of RESP3 or of RESP2, or data, too.
+// driveRueidis drives a whole rueidis client against a server whose answers are data. A panic in a
+// goroutine of rueidis ends the process. The mode is a topology, and whether the answer to HELLO is
+// a valid one of RESP3 or of RESP2, or data, too.
 func driveRueidis(tb testing.TB, mode uint8, data []byte) {
 	tb.Helper()
 	url := []string{"redis://h", "redis-sentinel://h/main", "redis-cluster://h"}[mode%3]
@@ -93,7 +94,8 @@ func FuzzRueidisBehindTheChecker(f *testing.F) {
 	})
 }
 
-// TestRandomAnswersDoNotEndTheProcess is the fuzzer with answers that come further. WEIR_RANDOM_ANSWERS is the number of runs.
+// TestRandomAnswersDoNotEndTheProcess is the fuzzer with answers that come further.
+// WEIR_RANDOM_ANSWERS is the number of runs.
 func TestRandomAnswersDoNotEndTheProcess(t *testing.T) {
 	t.Parallel()
 	runs := 300
@@ -131,7 +133,8 @@ func TestRandomAnswersDoNotEndTheProcess(t *testing.T) {
 	drivers.Wait()
 }
 
-// answerWith answers each command with the next answer, and closes the connection after the last one.
+// answerWith answers each command with the next answer, and closes the connection after the last
+// one.
 func answerWith(conn net.Conn, login string, answers [][]byte) {
 	defer conn.Close()
 	in := bufio.NewReader(conn)

@@ -16,14 +16,16 @@ type invalidReplies struct {
 	logged map[string]time.Time // the last log line of each node
 }
 
-// InvalidReplies returns how many connections ended because of a reply that cannot be one. Each may have answered several commands.
+// InvalidReplies returns how many connections ended because of a reply that cannot be one. Each may
+// have answered several commands.
 func (c *Conn) InvalidReplies() uint64 {
 	c.invalid.mu.Lock()
 	defer c.invalid.mu.Unlock()
 	return c.invalid.total
 }
 
-// invalidReply counts an invalid reply of a node, and logs it unless the last line about the node is younger than invalidInterval.
+// invalidReply counts an invalid reply of a node, and logs it unless the last line about the node
+// is younger than invalidInterval.
 func (c *Conn) invalidReply(node string, err error) {
 	if !c.invalid.add(node, time.Now()) {
 		return

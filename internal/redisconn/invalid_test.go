@@ -18,8 +18,8 @@ import (
 // inChild is set in the process that a test starts for a case that could end the process.
 const inChild = "WEIR_REDISCONN_CHILD"
 
-// TestInvalidReplyIsAnOutage: after an invalid reply the process lives, commands fail as in an outage, and Redis is used again once its
-// replies are valid.
+// TestInvalidReplyIsAnOutage: after an invalid reply the process lives, commands fail as in an
+// outage, and Redis is used again once its replies are valid.
 func TestInvalidReplyIsAnOutage(t *testing.T) {
 	t.Parallel()
 	const loud = "%2\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n$5\r\nproto\r\n:3\r\n"
@@ -84,7 +84,8 @@ func invalidReplyIsAnOutage(t *testing.T, command, reply string) {
 	})
 	f.answer.Store(nil)
 	await(t, "a command", c.works)
-	// The connection that counted the first invalid reply may log later than another one counts the second.
+	// The connection that counted the first invalid reply may log later than another one counts the
+	// second.
 	await(t, "a log line", func() error {
 		if !strings.Contains(lines.String(), "redis sent an invalid reply") {
 			return errors.New("no line about an invalid reply")
@@ -128,7 +129,8 @@ func TestInvalidRepliesAreLoggedOnceAMinuteForEachNode(t *testing.T) {
 	}
 }
 
-// TestAReplyTooManyOnABusyConnectionIsFound: the server always owes an answer, so that no reply comes without a command.
+// TestAReplyTooManyOnABusyConnectionIsFound: the server always owes an answer, so that no reply
+// comes without a command.
 func TestAReplyTooManyOnABusyConnectionIsFound(t *testing.T) {
 	t.Parallel()
 	f := newFakeRedis(t, "7.0.0")

@@ -19,7 +19,8 @@ func TestDeps(t *testing.T) {
 	})
 }
 
-// redisBinary returns the path of a redis-server. Without one redisBinary skips the test, or fails it where Redis is required.
+// redisBinary returns the path of a redis-server. Without one redisBinary skips the test, or fails
+// it where Redis is required.
 func redisBinary(tb testing.TB) string {
 	tb.Helper()
 	return parts.NeedRedis(tb, filepath.Join("..", ".."))
@@ -62,8 +63,9 @@ func urlOf(scheme string, addresses ...string) []string {
 	return []string{scheme + "://" + strings.Join(addresses, ",")}
 }
 
-// goroutines labels the goroutine of a test, and so all goroutines that the test starts from then on. The function that it returns says
-// how many of them run now, and where. Tests beside this one do not count.
+// goroutines labels the goroutine of a test, and so all goroutines that the test starts from then
+// on. The function that it returns says how many of them run now, and where. Tests beside this one
+// do not count.
 func goroutines(t *testing.T) func() (running int, stacks []string) {
 	t.Helper()
 	labels := pprof.Labels("test", t.Name())

@@ -11,7 +11,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Nodes has for each slot of a cluster the number of its primary. Numbers are small, and a primary keeps its number while it has slots.
+// Nodes has for each slot of a cluster the number of its primary. Numbers are small, and a primary
+// keeps its number while it has slots.
 type Nodes [16384]uint16
 
 const (
@@ -21,12 +22,13 @@ const (
 	maxPrimaries  = 1000             // as many as Redis recommends for a cluster at most
 )
 
-// Nodes returns the primaries of the slots; nil: unknown, or no cluster. Nodes takes no lock, and is the same pointer as before unless a slot
-// has changed its primary. rueidis may know of a change up to 30 s earlier.
+// Nodes returns the primaries of the slots; nil: unknown, or no cluster. Nodes takes no lock, and
+// is the same pointer as before unless a slot has changed its primary. rueidis may know of a change
+// up to 30 s earlier.
 func (c *Conn) Nodes() *Nodes { return c.nodes.Load() }
 
-// keepNodes asks for the primaries of the slots until the session ends: after nodesInterval, when rueidis knows other addresses, and
-// after a failure.
+// keepNodes asks for the primaries of the slots until the session ends: after nodesInterval, when
+// rueidis knows other addresses, and after a failure.
 func (s *session) keepNodes() {
 	tick := time.NewTicker(nodesTick)
 	defer tick.Stop()
@@ -70,7 +72,8 @@ func (s *session) askNode(node rueidis.Client) error {
 	return s.conn.learnNodes(ranges)
 }
 
-// learnNodes learns the primaries of the slots from the answer to CLUSTER SLOTS. Slots without a primary get number 0.
+// learnNodes learns the primaries of the slots from the answer to CLUSTER SLOTS. Slots without a
+// primary get number 0.
 func (c *Conn) learnNodes(ranges []rueidis.RedisMessage) error {
 	c.primariesMu.Lock()
 	defer c.primariesMu.Unlock()
@@ -101,7 +104,8 @@ func (c *Conn) learnNodes(ranges []rueidis.RedisMessage) error {
 	return nil
 }
 
-// checkSize reports more slots or primaries than a cluster has. Each primary costs callers memory, and each slot time.
+// checkSize reports more slots or primaries than a cluster has. Each primary costs callers memory,
+// and each slot time.
 func checkSize(known, primaries int) error {
 	switch {
 	case known > len(Nodes{}):
@@ -113,7 +117,8 @@ func checkSize(known, primaries int) error {
 	}
 }
 
-// number returns the ids of primaries by their numbers. A primary keeps its number. A new one gets the smallest that is free: "".
+// number returns the ids of primaries by their numbers. A primary keeps its number. A new one gets
+// the smallest that is free: "".
 func number(primaries, now []string) []string {
 	primaries = slices.Clone(primaries)
 	for n, id := range primaries {
@@ -135,8 +140,8 @@ func number(primaries, now []string) []string {
 	return primaries
 }
 
-// readRange reads one range of slots: first slot, last slot, and the nodes, of which the first is the primary. A node is its host, its
-// port and its id.
+// readRange reads one range of slots: first slot, last slot, and the nodes, of which the first is
+// the primary. A node is its host, its port and its id.
 func readRange(of rueidis.RedisMessage) (first, last int64, id string, err error) {
 	parts, err := of.ToArray()
 	if err != nil {

@@ -53,7 +53,8 @@ func TestNodesSayThePrimaryOfEachSlot(t *testing.T) {
 	}
 }
 
-// A hostile Redis must not cost Weir a worker of each queue for each slot, nor time for slots that it repeats.
+// A hostile Redis must not cost Weir a worker of each queue for each slot, nor time for slots that
+// it repeats.
 func TestMoreNodesOrSlotsThanAClusterHasAreRefused(t *testing.T) {
 	t.Parallel()
 	r := startRedis(t, parts.RedisOptions{})

@@ -13,8 +13,9 @@ import (
 // clientOption returns the options of rueidis.
 func (c *Conn) clientOption(dial func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error)) rueidis.ClientOption {
 	t := &c.target
-	// Timeout bounds the login. After KeepAlive without an answer rueidis sends a PING on a connection, and closes the connection
-	// ConnWriteTimeout later. reconnect is faster when commands fail.
+	// Timeout bounds the login. After KeepAlive without an answer rueidis sends a PING on a
+	// connection, and closes the connection ConnWriteTimeout later. reconnect is faster when commands
+	// fail.
 	dialer := net.Dialer{Timeout: timeout, KeepAlive: time.Second}
 	o := rueidis.ClientOption{
 		InitAddress:       slices.Clone(t.addresses), // ShuffleInit shuffles the slice
@@ -28,8 +29,8 @@ func (c *Conn) clientOption(dial func(context.Context, string, *net.Dialer, *tls
 
 		DisableCache: true, // no client-side caching
 
-		// Two goroutines for each connection write commands and read answers. Otherwise a lone command closes the connection when
-		// its context ends before the answer.
+		// Two goroutines for each connection write commands and read answers. Otherwise a lone command
+		// closes the connection when its context ends before the answer.
 		AlwaysPipelining: true,
 		// One connection for each node: redisstore has few commands in flight, each with many requests.
 		PipelineMultiplex: -1,
@@ -56,12 +57,14 @@ func (c *Conn) clientOption(dial func(context.Context, string, *net.Dialer, *tls
 			TLSConfig:  o.TLSConfig,
 			MasterSet:  t.primary,
 			ClientName: o.ClientName,
-			// A demoted primary goes on to answer, so that rueidis would never notice a missed +switch-master.
+			// A demoted primary goes on to answer, so that rueidis would never notice a missed
+			// +switch-master.
 			TopologyRefreshInterval: maxBackoff,
 		}
 	case topologyCluster:
 		o.ShuffleInit = true
-		// MOVED and lost connections make rueidis ask for the slots. The interval is for slots without traffic.
+		// MOVED and lost connections make rueidis ask for the slots. The interval is for slots without
+		// traffic.
 		o.ClusterOption.ShardsRefreshInterval = 30 * time.Second
 		// Two MOVED and two ASK; the default has no limit.
 		o.ClusterOption.MaxMovedRedirections = 4

@@ -12,8 +12,9 @@ import (
 // orderInterval is the time between two checks of a busy connection.
 const orderInterval = time.Second
 
-// keepOrder pings the busy connections, with a number that their checkers know, until the session ends. A reply too many shifts all
-// replies after it, and package resp would notice that only on an idle connection.
+// keepOrder pings the busy connections, with a number that their checkers know, until the session
+// ends. A reply too many shifts all replies after it, and package resp would notice that only on an
+// idle connection.
 func (s *session) keepOrder() {
 	tick := time.NewTicker(orderInterval)
 	defer tick.Stop()
@@ -51,7 +52,8 @@ func (s *session) commands(address string) (n uint64) {
 	return n
 }
 
-// pingInOrder sends a PING with a random number. The checker of the connection closes the connection unless the number comes back.
+// pingInOrder sends a PING with a random number. The checker of the connection closes the
+// connection unless the number comes back.
 func (s *session) pingInOrder(node rueidis.Client) {
 	ctx, cancel := context.WithTimeout(s.ctx, orderInterval)
 	defer cancel()

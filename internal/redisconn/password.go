@@ -17,8 +17,8 @@ import (
 // maxPassword is the size of the largest password file, in bytes.
 const maxPassword = 64 << 10
 
-// ReadPassword returns the password in a file, without the line ends at its end. An empty file, and a file of more than 64 KiB, are
-// errors.
+// ReadPassword returns the password in a file, without the line ends at its end. An empty file, and
+// a file of more than 64 KiB, are errors.
 func ReadPassword(path string) (string, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -38,8 +38,8 @@ func ReadPassword(path string) (string, error) {
 	return string(data), nil
 }
 
-// password is a password, and perhaps the file that holds the password. Each login reads the file, so that a renewed password needs no
-// restart.
+// password is a password, and perhaps the file that holds the password. Each login reads the file,
+// so that a renewed password needs no restart.
 type password struct {
 	of, path string // path "": no file
 
@@ -48,7 +48,8 @@ type password struct {
 	failure string     // of the last read; "": none
 }
 
-// read returns the password for a login. While the file cannot be read, read returns the last password, and logs each new reason.
+// read returns the password for a login. While the file cannot be read, read returns the last
+// password, and logs each new reason.
 func (p *password) read(ctx context.Context, logger *slog.Logger) string {
 	if p.path == "" {
 		return p.current
@@ -81,7 +82,8 @@ func (c *Conn) credentials(to rueidis.AuthCredentialsContext) (rueidis.AuthCrede
 	return rueidis.AuthCredentials{Username: c.target.username, Password: c.password.read(c.ctx, c.logger)}, nil
 }
 
-// toSentinel marks the dialer that rueidis passes to session.fetch for a Sentinel. Nothing dials with this dialer.
+// toSentinel marks the dialer that rueidis passes to session.fetch for a Sentinel. Nothing dials
+// with this dialer.
 type toSentinel struct{}
 
 var _ net.Addr = toSentinel{}

@@ -12,7 +12,8 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// A secret is a folder as Kubernetes mounts a Secret: files are links into a folder, which a renewal replaces by one rename.
+// A secret is a folder as Kubernetes mounts a Secret: files are links into a folder, which a
+// renewal replaces by one rename.
 type secret struct {
 	t       *testing.T
 	dir     string

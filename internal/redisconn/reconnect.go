@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// reconnect dials a node in the background until the node answers, so that commands find a connection. reconnect inquires of the
-// node, which another server may have replaced, and logs the outage. Before use, reconnect does nothing.
+// reconnect dials a node in the background until the node answers, so that commands find a
+// connection. reconnect inquires of the node, which another server may have replaced, and logs the
+// outage. Before use, reconnect does nothing.
 func (s *session) reconnect(address string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,8 +85,8 @@ func (s *session) reconnected(e *endpoint) bool {
 	return !e.reconnecting
 }
 
-// logGone logs that an unreachable address is no longer a node's. Behind Sentinels another node became the primary, and logGone
-// has the new primary inquired.
+// logGone logs that an unreachable address is no longer a node's. Behind Sentinels another node
+// became the primary, and logGone has the new primary inquired.
 func (s *session) logGone(address string, outage time.Time) {
 	s.conn.logger.LogAttrs(s.ctx, slog.LevelInfo, "redis goes on without an unreachable node", slog.String("node", address),
 		slog.Duration("after", time.Since(outage)))
@@ -96,8 +97,8 @@ func (s *session) logGone(address string, outage time.Time) {
 	}
 }
 
-// nodeLevel returns the level of a line about one node. A cluster goes on without the node: level l. Otherwise fallback logs the
-// outage once at WARN, and the line is DEBUG.
+// nodeLevel returns the level of a line about one node. A cluster goes on without the node: level
+// l. Otherwise fallback logs the outage once at WARN, and the line is DEBUG.
 func (s *session) nodeLevel(l slog.Level) slog.Level {
 	if s.conn.Cluster() {
 		return l

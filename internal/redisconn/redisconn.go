@@ -1,20 +1,25 @@
-// Package redisconn says where Redis or Valkey is, and keeps a rueidis client connected to it. Topologies: one server, Sentinel,
-// cluster; with or without TLS. redisconn knows no limits and no scripts.
+// Package redisconn says where Redis or Valkey is, and keeps a rueidis client connected to it.
+// Topologies: one server, Sentinel, cluster; with or without TLS. redisconn knows no limits and no
+// scripts.
 //
 // rueidis dials by itself, but not for commands that have 10 ms:
 //
-//   - rueidis dials, and logs in, with the context of the first command that lacks a connection. All other commands wait for this
-//     dial. When Redis is some milliseconds away behind TLS, each dial ends with its command, and no dial ever succeeds.
+//   - rueidis dials, and logs in, with the context of the first command that lacks a connection.
+//     All other commands wait for this dial. When Redis is some milliseconds away behind TLS, each
+//     dial ends with its command, and no dial ever succeeds.
 //   - Only a command makes rueidis dial, and a dial after a failure waits for no backoff.
-//   - A stopped server accepts connections, as the kernel does so. rueidis hands commands to the connection until a PING fails.
-//   - While Sentinels name a dead primary, rueidis asks them in a loop, in more and more goroutines.
+//   - A stopped server accepts connections, as the kernel does so. rueidis hands commands to the
+//     connection until a PING fails.
+//   - While Sentinels name a dead primary, rueidis asks them in a loop, in more and more
+//     goroutines.
 //
-// So redisconn is rueidis's dial function. A session dials each address in the background, with a timeout of its own, and pings before
-// rueidis gets the connection. The session reconnects with backoff, and meanwhile fails commands at once. docs/decisions/0024 has a
-// report for rueidis, and says when dial.go and reconnect.go can go.
+// So redisconn is rueidis's dial function. A session dials each address in the background, with a
+// timeout of its own, and pings before rueidis gets the connection. The session reconnects with
+// backoff, and meanwhile fails commands at once. docs/decisions/0024 has a report for rueidis, and
+// says when dial.go and reconnect.go can go.
 //
-// rueidis also trusts the server: an invalid reply makes rueidis panic. Each connection checks all replies, see package resp and
-// docs/decisions/0031.
+// rueidis also trusts the server: an invalid reply makes rueidis panic. Each connection checks all
+// replies, see package resp and docs/decisions/0031.
 package redisconn
 
 import (
@@ -30,7 +35,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// ErrUnavailable says that there is no connection to Redis. The error that wraps ErrUnavailable says why.
+// ErrUnavailable says that there is no connection to Redis. The error that wraps ErrUnavailable
+// says why.
 var ErrUnavailable = errors.New("redis is not reachable")
 
 var (
@@ -46,8 +52,8 @@ const (
 	checkInterval = 500 * time.Millisecond // between checks of all nodes after failed commands
 )
 
-// Conn keeps a rueidis client for a target. Conn makes the client once servers answer that are new enough, and makes a new client
-// after nothing but errors. All methods are safe for concurrent use.
+// Conn keeps a rueidis client for a target. Conn makes the client once servers answer that are new
+// enough, and makes a new client after nothing but errors. All methods are safe for concurrent use.
 type Conn struct {
 	target Target
 	logger *slog.Logger
@@ -89,15 +95,16 @@ func Dial(target Target, logger *slog.Logger) *Conn {
 	return c
 }
 
-// Client returns the client, or an error that wraps ErrUnavailable. Client takes no lock. While a node is unreachable, commands to
-// the node fail at once.
+// Client returns the client, or an error that wraps ErrUnavailable. Client takes no lock. While a
+// node is unreachable, commands to the node fail at once.
 func (c *Conn) Client() (rueidis.Client, error) {
 	s := c.state.Load()
 	return s.client, s.err
 }
 
-// Steady reports whether commands do not wait for a connection that is being made. Such a wait may take longer than the context of
-// a command lasts, as rueidis has all commands wait for one dial and login. Steady takes no lock.
+// Steady reports whether commands do not wait for a connection that is being made. Such a wait may
+// take longer than the context of a command lasts, as rueidis has all commands wait for one dial
+// and login. Steady takes no lock.
 func (c *Conn) Steady() bool {
 	s := c.state.Load()
 	return s.session != nil && s.session.making.Load() == 0
@@ -116,9 +123,10 @@ func (c *Conn) Await(ctx context.Context) error {
 	}
 }
 
-// Report takes the result of a command: nil after a success. Report returns err, wrapped in ErrUnavailable when the command lost
-// its connection. Errors of Redis and of the command's context stay as they are. An error of Redis counts as a success, unless the
-// error is about the role or the state of the server. Report never waits.
+// Report takes the result of a command: nil after a success. Report returns err, wrapped in
+// ErrUnavailable when the command lost its connection. Errors of Redis and of the command's context
+// stay as they are. An error of Redis counts as a success, unless the error is about the role or
+// the state of the server. Report never waits.
 func (c *Conn) Report(err error) error {
 	code := errorCode(err)
 	switch code {
@@ -150,8 +158,8 @@ func (c *Conn) Close() {
 	c.state.Store(&state{err: errClosed})
 }
 
-// run connects, and reconnects until Close. fallback logs an outage of Redis once at WARN: here lines are DEBUG, one for each kind
-// of error.
+// run connects, and reconnects until Close. fallback logs an outage of Redis once at WARN: here
+// lines are DEBUG, one for each kind of error.
 func (c *Conn) run() {
 	logged := map[string]bool{} // kinds of errors since the last success
 	for attempt := 0; c.ctx.Err() == nil; attempt++ {
@@ -230,7 +238,8 @@ func (c *Conn) serve(s *session) failure {
 	}
 }
 
-// backoff returns the wait after a number of failures. The wait is random, so that a fleet does not dial at once.
+// backoff returns the wait after a number of failures. The wait is random, so that a fleet does not
+// dial at once.
 func backoff(failures int) time.Duration {
 	d := maxBackoff
 	if failures < 6 {

@@ -125,7 +125,8 @@ func TestConnectsToEveryTopology(t *testing.T) {
 			if err := c.patiently(); err != nil {
 				t.Error(err)
 			}
-			// rueidis dials all addresses of a cluster at once, and closes a second connection to a node only later.
+			// rueidis dials all addresses of a cluster at once, and closes a second connection to a node
+			// only later.
 			for address, node := range client.Nodes() {
 				await(t, "one connection to "+address, func() error {
 					list, err := node.Do(soon(t), node.B().Arbitrary("CLIENT", "LIST").Build()).ToString()

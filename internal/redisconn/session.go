@@ -100,7 +100,8 @@ func (c *Conn) noCluster() error {
 	return &unfitError{fmt.Sprintf("no cluster at %s: write redis://host", strings.Join(c.target.addresses, ",")), ErrTopology}
 }
 
-// inquireAll inquires of all nodes. A server that is too old or of another topology is an error. Otherwise one answer is enough.
+// inquireAll inquires of all nodes. A server that is too old or of another topology is an error.
+// Otherwise one answer is enough.
 func (s *session) inquireAll() error {
 	if s.conn.Cluster() && s.client.Mode() != rueidis.ClientModeCluster {
 		return s.conn.noCluster()
@@ -137,8 +138,9 @@ func (s *session) inquireAll() error {
 	return lost
 }
 
-// inquire asks a node for its version. When the node does not answer, inquire closes its connections, and commands that wait on them
-// fail at once. So a stopped server that resumes receives fewer commands without a waiting caller.
+// inquire asks a node for its version. When the node does not answer, inquire closes its
+// connections, and commands that wait on them fail at once. So a stopped server that resumes
+// receives fewer commands without a waiting caller.
 func (s *session) inquire(node rueidis.Client, address string) (version, error) {
 	if err := s.prepare(address); err != nil {
 		return version{}, err

@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// Target is the addresses of Redis, and how to log in. ParseTarget makes a Target; the zero value has no address. A Target prints
-// without passwords.
+// Target is the addresses of Redis, and how to log in. ParseTarget makes a Target; the zero value
+// has no address. A Target prints without passwords.
 type Target struct {
 	topology  topology
 	network   string // as in net.Dial
@@ -37,7 +37,8 @@ const (
 	topologyCluster  topology = "cluster"
 )
 
-// TargetOptions are the options of ParseTarget. All but URLs may be empty. redisstore.Target has the same fields, and explains them.
+// TargetOptions are the options of ParseTarget. All but URLs may be empty. redisstore.Target has
+// the same fields, and explains them.
 type TargetOptions struct {
 	URLs                               []string
 	Username, Password                 string
@@ -48,8 +49,9 @@ type TargetOptions struct {
 	AnyServerName                      bool
 }
 
-// ParseTarget returns the target of o. The error has all mistakes, each with its URL, and no password. ParseTarget reads the files of
-// TLS and of passwords to check them; each new connection reads the files again.
+// ParseTarget returns the target of o. The error has all mistakes, each with its URL, and no
+// password. ParseTarget reads the files of TLS and of passwords to check them; each new connection
+// reads the files again.
 func ParseTarget(o TargetOptions) (Target, error) {
 	var p targetParser
 	t := Target{
@@ -111,7 +113,8 @@ func (p *targetParser) file(name, path string, password, to *string) {
 
 const urlForms = "redis://host:6379/0, rediss:// (TLS), unix:///path, redis-sentinel://host,host/primary or redis-cluster://host,host"
 
-// merge fills t from all URLs, which must not contradict each other. merge reports whether t has TLS.
+// merge fills t from all URLs, which must not contradict each other. merge reports whether t has
+// TLS.
 func (p *targetParser) merge(t *Target, urls []parsedURL) (tls bool) {
 	for i, u := range urls {
 		first := urls[0]

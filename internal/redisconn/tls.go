@@ -7,7 +7,8 @@ import (
 	"github.com/weirproxy/weir/internal/wire/certificates"
 )
 
-// security is the TLS of connections. Each new connection reads the files, so that renewed certificates need no restart.
+// security is the TLS of connections. Each new connection reads the files, so that renewed
+// certificates need no restart.
 type security struct {
 	ca, cert, key string // PEM files; "" means the system's authorities, and no certificate
 	name          string // of the server's certificate; "" means the host dialed

@@ -27,8 +27,8 @@ type parsedURL struct {
 	tls      bool
 }
 
-// url reads one URL. After a mistake the result is worthless. net/url reads only pieces of the URL: net/url has no lists of hosts, and
-// its errors show passwords.
+// url reads one URL. After a mistake the result is worthless. net/url reads only pieces of the URL:
+// net/url has no lists of hosts, and its errors show passwords.
 func (p *targetParser) url(text string) parsedURL {
 	u := parsedURL{redacted: redactURL(text)}
 	scheme, rest, found := strings.Cut(text, "://")
@@ -216,7 +216,8 @@ func (p *targetParser) database(u *parsedURL, path, query string) {
 	}
 }
 
-// redactURL returns the parts of a URL, valid or not, that errors may show. No part of a password remains.
+// redactURL returns the parts of a URL, valid or not, that errors may show. No part of a password
+// remains.
 func redactURL(text string) string {
 	scheme, rest, found := strings.Cut(text, "://")
 	if !found {

@@ -9,8 +9,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Errors of a server that Weir cannot use. Retries do not help: an operator must act. An error that wraps ErrVersion or
-// ErrTopology also wraps ErrUnavailable.
+// Errors of a server that Weir cannot use. Retries do not help: an operator must act. An error that
+// wraps ErrVersion or ErrTopology also wraps ErrUnavailable.
 var (
 	ErrVersion  = errors.New("redis is too old")             // older than Redis 6.2 or Valkey 7.2
 	ErrTopology = errors.New("redis is of another topology") // than the scheme of the URL says
@@ -57,9 +57,10 @@ func (v version) supported() bool {
 // errNoInfo is the error of a server that answers, but refuses INFO.
 var errNoInfo = errors.New("INFO is refused")
 
-// askVersion asks the server at an address for its version and topology. KeyDB and Dragonfly answer with the version of Redis that
-// they are compatible with. A server whose ACL forbids INFO counts as new enough, and returns errNoInfo. After other errors the
-// server cannot be used now, and after ErrVersion or ErrTopology not at all.
+// askVersion asks the server at an address for its version and topology. KeyDB and Dragonfly answer
+// with the version of Redis that they are compatible with. A server whose ACL forbids INFO counts
+// as new enough, and returns errNoInfo. After other errors the server cannot be used now, and after
+// ErrVersion or ErrTopology not at all.
 func askVersion(ctx context.Context, node rueidis.Client, address string, want topology) (version, error) {
 	text, err := node.Do(ctx, node.B().Info().Section("server").Build()).ToString()
 	switch errorCode(err) {
@@ -87,8 +88,8 @@ func askVersion(ctx context.Context, node rueidis.Client, address string, want t
 	return v, nil
 }
 
-// parseInfo reads the answer to INFO server. Valkey has its own version in valkey_version, and in redis_version a version of Redis
-// that Valkey is compatible with.
+// parseInfo reads the answer to INFO server. Valkey has its own version in valkey_version, and in
+// redis_version a version of Redis that Valkey is compatible with.
 func parseInfo(text string) (v version, mode string) {
 	fields := map[string]string{}
 	for line := range strings.Lines(text) {

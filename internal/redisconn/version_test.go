@@ -171,7 +171,8 @@ func TestServerTooOldIsRefusedUntilItIsNot(t *testing.T) {
 	if !errors.Is(err, ErrVersion) || !errors.Is(err, ErrUnavailable) || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
-	// A command may be under way when the first server closes the connection, and a busy machine may answer late.
+	// A command may be under way when the first server closes the connection, and a busy machine may
+	// answer late.
 	lines.ignored = regexp.MustCompile(`"redis is not reachable".*(EOF|broken pipe|connection reset by peer|` + slow + `)|"redis is reachable again"`)
 	if err := c.works(); !errors.Is(err, ErrVersion) || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)

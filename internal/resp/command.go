@@ -94,7 +94,8 @@ func (c *commandReader) read(p []byte) (n int, whole bool, err error) {
 	return n, false, nil
 }
 
-// skip returns the size of the arguments that are whole in p, without the first ones and the last one. skip is a shortcut.
+// skip returns the size of the arguments that are whole in p, without the first ones and the last
+// one. skip is a shortcut.
 func (c *commandReader) skip(p []byte) int {
 	n := 0
 	for c.left > 1 && c.args-c.left >= len(c.words) {
@@ -113,7 +114,8 @@ func (c *commandReader) skip(p []byte) int {
 	return n
 }
 
-// add adds a piece of the argument. left is the bytes left of the argument with its line end, before the piece.
+// add adds a piece of the argument. left is the bytes left of the argument with its line end,
+// before the piece.
 func (w *word) add(piece []byte, left int) {
 	piece = piece[:max(0, min(len(piece), left-len("\r\n")))]
 	w.size += copy(w.bytes[w.size:], piece)

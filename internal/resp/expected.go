@@ -28,14 +28,16 @@ type command struct {
 	text     word // of a PING
 }
 
-// expected is the replies to come. expected follows the rules of rueidis v1.0.79 (pipe.go, _backgroundRead).
+// expected is the replies to come. expected follows the rules of rueidis v1.0.79 (pipe.go,
+// _backgroundRead).
 type expected struct {
 	sent, answered uint64 // commands
 	special        []command
 	last           kind // of the last command
 	skip           int  // confirmations of subscriptions still to come
 
-	// rueidis makes a connection of its own for subscriptions in RESP2. After the login an array is a push there.
+	// rueidis makes a connection of its own for subscriptions in RESP2. After the login an array is a
+	// push there.
 	hello2, hello3 bool   // were sent; HELLO 2 alone makes such a connection
 	login          uint64 // commands of the login
 	loggedIn       bool   // all commands of the login were sent
@@ -163,8 +165,9 @@ func (e *expected) push(r *replyReader) error {
 	return nil
 }
 
-// redirects reports whether rueidis takes an error for one that names another node, as `MOVED 3999 127.0.0.1:6381`, although the
-// node is missing. rueidis reads `REDIRECT 127.0.0.1:6381` of Valkey only with Standalone.EnableRedirect, which redisconn never sets.
+// redirects reports whether rueidis takes an error for one that names another node, as `MOVED 3999
+// 127.0.0.1:6381`, although the node is missing. rueidis reads `REDIRECT 127.0.0.1:6381` of Valkey
+// only with Standalone.EnableRedirect, which redisconn never sets.
 func redirects(text string) bool {
 	said := strings.TrimPrefix(text, "ERR ")
 	for _, prefix := range []string{"MOVED", "ASK"} {
@@ -175,7 +178,8 @@ func redirects(text string) bool {
 	return false
 }
 
-// isPong reports whether rueidis takes a reply for the answer to the PING that follows an unsubscribe.
+// isPong reports whether rueidis takes a reply for the answer to the PING that follows an
+// unsubscribe.
 func isPong(r *replyReader) bool {
 	if r.typ == '-' {
 		said := string(r.text(0))

@@ -58,7 +58,8 @@ func appendReply(b []byte, r *rand.Rand, depth int) []byte {
 	}
 }
 
-// TestGeneratedRepliesPass: valid replies pass under any split into reads, and so do commands under any split into writes.
+// TestGeneratedRepliesPass: valid replies pass under any split into reads, and so do commands under
+// any split into writes.
 func TestGeneratedRepliesPass(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(2000) {

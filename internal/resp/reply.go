@@ -5,8 +5,8 @@ import (
 	"math"
 )
 
-// Bounds of a reply. The longest reply to Weir's script has some 100 bytes for each charge of a batch. The longest reply of a cluster
-// lists the three nodes of each of 16 384 slots, in 20 MiB.
+// Bounds of a reply. The longest reply to Weir's script has some 100 bytes for each charge of a
+// batch. The longest reply of a cluster lists the three nodes of each of 16 384 slots, in 20 MiB.
 const (
 	maxRoom     = 4 << 20  // bytes of memory of a reply
 	maxTopology = 32 << 20 // bytes of memory of a reply about a cluster
@@ -23,7 +23,8 @@ const (
 	maxText  = 1 << 10 // bytes; later bytes are cut off
 )
 
-// replyReader reads replies, and keeps their size and shape. Texts are not kept of the replies to scripts.
+// replyReader reads replies, and keeps their size and shape. Texts are not kept of the replies to
+// scripts.
 type replyReader struct {
 	at       replyPart
 	typ      byte // of the reply

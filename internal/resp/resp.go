@@ -1,14 +1,18 @@
-// Package resp checks the replies of a Redis server before a client reads them. resp decides whether bytes can be replies to the
-// commands that were sent, and keeps no reply. resp does no I/O.
+// Package resp checks the replies of a Redis server before a client reads them. resp decides
+// whether bytes can be replies to the commands that were sent, and keeps no reply. resp does no
+// I/O.
 //
-// rueidis trusts the server. After an invalid reply rueidis panics in goroutines of its own, or runs out of memory, so that the process
-// ends. docs/decisions/0031 lists these places. A Checker refuses:
+// rueidis trusts the server. After an invalid reply rueidis panics in goroutines of its own, or
+// runs out of memory, so that the process ends. docs/decisions/0031 lists these places. A Checker
+// refuses:
 //
-//   - Bytes that are not RESP2 or RESP3, and the forms of RESP3 that no server sends: attributes, chunks, pushes inside replies.
+//   - Bytes that are not RESP2 or RESP3, and the forms of RESP3 that no server sends: attributes,
+//     chunks, pushes inside replies.
 //   - Replies that need more memory than a reply can have, and replies that are nested too deeply.
 //   - Replies without a command, and confirmations without a subscription.
 //   - Another text in the answer to a PING with a text: a reply too many has shifted all replies.
-//   - The few replies that rueidis reads without a look at their length: of ROLE, of Sentinels, and errors that name another node.
+//   - The few replies that rueidis reads without a look at their length: of ROLE, of Sentinels, and
+//     errors that name another node.
 package resp
 
 import (
@@ -17,11 +21,13 @@ import (
 	"sync"
 )
 
-// ErrInvalid is the error of each reply that cannot be one. The error that wraps ErrInvalid says why, without data of the reply.
+// ErrInvalid is the error of each reply that cannot be one. The error that wraps ErrInvalid says
+// why, without data of the reply.
 var ErrInvalid = errors.New("invalid reply")
 
-// Checker checks one connection, in both directions. The zero value is ready for a new connection. One goroutine may call Sent while
-// another calls Received. A Checker does not allocate for ordinary commands and replies.
+// Checker checks one connection, in both directions. The zero value is ready for a new connection.
+// One goroutine may call Sent while another calls Received. A Checker does not allocate for
+// ordinary commands and replies.
 type Checker struct {
 	mu       sync.Mutex // guards all fields
 	commands commandReader
@@ -30,8 +36,8 @@ type Checker struct {
 	err      error // of an earlier Received
 }
 
-// Sent takes the next bytes of commands, before the server can see them. The error of bytes that are no commands wraps
-// errors.ErrUnsupported.
+// Sent takes the next bytes of commands, before the server can see them. The error of bytes that
+// are no commands wraps errors.ErrUnsupported.
 func (c *Checker) Sent(p []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -48,8 +54,8 @@ func (c *Checker) Sent(p []byte) error {
 	return nil
 }
 
-// Received takes the next bytes of replies, and returns how many of them a client may read. After an error these are the bytes
-// before the invalid reply, and all later calls return the same error.
+// Received takes the next bytes of replies, and returns how many of them a client may read. After
+// an error these are the bytes before the invalid reply, and all later calls return the same error.
 func (c *Checker) Received(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

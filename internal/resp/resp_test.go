@@ -40,7 +40,8 @@ func confirmations(kind string, n int) string {
 	return strings.Repeat(">3\r\n$"+number(len(kind))+"\r\n"+kind+"\r\n$1\r\nc\r\n:1\r\n", n)
 }
 
-// TestInvalidRepliesAreRefused: each of these ends the process, or makes rueidis take one reply for another.
+// TestInvalidRepliesAreRefused: each of these ends the process, or makes rueidis take one reply for
+// another.
 func TestInvalidRepliesAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ name, command, reply, reason string }{

@@ -7,8 +7,9 @@ import (
 	"strings"
 )
 
-// List accepts texts, each with a nil error of check; a nil check accepts every text. Commas separate the items of a text. List
-// trims the items and drops empty ones. Each line of its error is about one item.
+// List accepts texts, each with a nil error of check; a nil check accepts every text. Commas
+// separate the items of a text. List trims the items and drops empty ones. Each line of its error
+// is about one item.
 func List(to *[]string, kind string, check func(string) error) Value {
 	return Value{Kind: kind, List: true, Set: func(raw any) error {
 		var items []string
@@ -42,7 +43,8 @@ func List(to *[]string, kind string, check func(string) error) Value {
 	}}
 }
 
-// Words accepts a text of items with commas between them, and keeps the items as they are. Blank text is an empty list.
+// Words accepts a text of items with commas between them, and keeps the items as they are. Blank
+// text is an empty list.
 func Words(to *[]string) Value {
 	return textual("a,b", func(s string) error {
 		*to = nil
@@ -53,7 +55,8 @@ func Words(to *[]string) Value {
 	})
 }
 
-// Pairs accepts key:value with commas between the pairs. A colon cannot be part of a key or a value. Blank text has no pairs.
+// Pairs accepts key:value with commas between the pairs. A colon cannot be part of a key or a
+// value. Blank text has no pairs.
 func Pairs(to *map[string]string) Value {
 	return pairs("k:v,k:v", ":", strconv.Quote, to)
 }
@@ -72,7 +75,8 @@ func SecretPairs(to *map[string]string) Value {
 	return v
 }
 
-// Equations accepts key=value with commas between the pairs. A value may contain further equal signs. Blank text has no pairs.
+// Equations accepts key=value with commas between the pairs. A value may contain further equal
+// signs. Blank text has no pairs.
 func Equations(to *map[string]any) Value {
 	return pairs("k=v,k=v", "=", strconv.Quote, to)
 }

@@ -64,7 +64,8 @@ func Fraction(to *float64, bits int) Value {
 	})
 }
 
-// Rate accepts a number of events and a time, such as 1/s or 10/m, and stores the events per second. 0 and the empty text mean no events.
+// Rate accepts a number of events and a time, such as 1/s or 10/m, and stores the events per
+// second. 0 and the empty text mean no events.
 func Rate(to *float64, max float64) Value {
 	return textual("rate", func(s string) error {
 		per, err := RateOf(s, max)

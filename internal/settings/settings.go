@@ -1,7 +1,9 @@
-// Package settings reads the values of settings: flags, environment variables and keys of a settings file.
+// Package settings reads the values of settings: flags, environment variables and keys of a
+// settings file.
 //
-// A program keeps a table of its settings. Each row has a Value, which checks one setting and stores its meaning. The table
-// decides names, defaults and precedence; this package decides which text is valid.
+// A program keeps a table of its settings. Each row has a Value, which checks one setting and
+// stores its meaning. The table decides names, defaults and precedence; this package decides which
+// text is valid.
 package settings
 
 import (
@@ -17,13 +19,14 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// Value reads one kind of setting. Make one with the functions of this package. A Value is not safe for concurrent use.
+// Value reads one kind of setting. Make one with the functions of this package. A Value is not safe
+// for concurrent use.
 type Value struct {
 	Kind string // how help names the kind, such as "duration" or "text|json"
 	List bool   // the setting is a list; a repeated flag adds to the list
 
-	// Set stores a setting, or returns an error with the valid values. raw is text from a flag or the environment. A settings
-	// file also gives numbers, booleans, lists and maps.
+	// Set stores a setting, or returns an error with the valid values. raw is text from a flag or the
+	// environment. A settings file also gives numbers, booleans, lists and maps.
 	Set func(raw any) error
 }
 
@@ -147,8 +150,8 @@ func Duration(to *time.Duration, min, max time.Duration) Value {
 	}}
 }
 
-// Mode accepts the permissions of a file, as text in octal. A number in a settings file has lost its base: 432 may mean 0660 or
-// 0432. So Mode refuses numbers.
+// Mode accepts the permissions of a file, as text in octal. A number in a settings file has lost
+// its base: 432 may mean 0660 or 0432. So Mode refuses numbers.
 func Mode(to *fs.FileMode) Value {
 	return Value{Kind: "mode", Set: func(raw any) error {
 		s, ok := raw.(string)

@@ -18,7 +18,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store/memstore"
 )
 
-// faulty is files that fail from one operation on: for one operation, as a full disk does, or for good, as a machine that crashes.
+// faulty is files that fail from one operation on: for one operation, as a full disk does, or for
+// good, as a machine that crashes.
 type faulty struct {
 	at      int // the operation that fails, from 0; negative: none
 	crash   bool
@@ -156,7 +157,8 @@ func TestACrashLeavesTheOldSnapshotOrTheNew(t *testing.T) {
 	}
 }
 
-// Whichever operation fails, as on a full disk, the old snapshot stays, nothing is left over, and the next try succeeds.
+// Whichever operation fails, as on a full disk, the old snapshot stays, nothing is left over, and
+// the next try succeeds.
 func TestAFailureKeepsTheOldSnapshot(t *testing.T) {
 	for _, failure := range []error{syscall.ENOSPC, syscall.EIO} {
 		for at := 0; ; at++ {
@@ -218,7 +220,8 @@ func child(dir string) int {
 	}
 }
 
-// A process that saves all the time is killed at any moment. Each time the next start finds a whole snapshot.
+// A process that saves all the time is killed at any moment. Each time the next start finds a whole
+// snapshot.
 func TestAKilledProcessLeavesAWholeSnapshot(t *testing.T) {
 	kills := 8
 	if n, err := strconv.Atoi(os.Getenv("WEIR_KILLS")); err == nil {

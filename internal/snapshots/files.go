@@ -55,8 +55,9 @@ func (c *counter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// write replaces the file at path by a snapshot of the store, in one step. The bytes go to the disk before the file gets its name, so no
-// crash leaves half a file there. A failure leaves no new file.
+// write replaces the file at path by a snapshot of the store, in one step. The bytes go to the disk
+// before the file gets its name, so no crash leaves half a file there. A failure leaves no new
+// file.
 func write(f files, path string, s *memstore.Store, counted *counter) (saved memstore.Saved, err error) {
 	fresh := path + ".new"
 	to, err := f.create(fresh)

@@ -1,5 +1,6 @@
-// Package snapshots keeps the states of a store in memory in a directory, so that counts outlive the process. A snapshot replaces the
-// one before in one step. A damaged or foreign file is set aside, and never ends the start.
+// Package snapshots keeps the states of a store in memory in a directory, so that counts outlive
+// the process. A snapshot replaces the one before in one step. A damaged or foreign file is set
+// aside, and never ends the start.
 //
 // The directory has these files, all of mode 0600:
 //
@@ -61,8 +62,9 @@ type Stats struct {
 	Duration time.Duration // of the last snapshot, from its start until it was safe
 }
 
-// Open locks the directory, and loads the last snapshot into the store. The only error, besides a bad option, is another process that
-// uses the directory. A directory that cannot be used, and a snapshot that cannot be read, go to the log; the store is then empty.
+// Open locks the directory, and loads the last snapshot into the store. The only error, besides a
+// bad option, is another process that uses the directory. A directory that cannot be used, and a
+// snapshot that cannot be read, go to the log; the store is then empty.
 func Open(ctx context.Context, o Options) (*Keeper, error) { return open(ctx, o, system{}) }
 
 func open(ctx context.Context, o Options, f files) (*Keeper, error) {
@@ -85,7 +87,8 @@ func open(ctx context.Context, o Options, f files) (*Keeper, error) {
 
 func (k *Keeper) path() string { return filepath.Join(k.options.Dir, "states") }
 
-// lockLocked makes and locks the directory, if that is yet to be done, and removes the leftovers of a killed process. mu must be held.
+// lockLocked makes and locks the directory, if that is yet to be done, and removes the leftovers of
+// a killed process. mu must be held.
 func (k *Keeper) lockLocked(ctx context.Context) error {
 	if k.unlock != nil {
 		return nil
@@ -147,8 +150,8 @@ func load(s *memstore.Store, path string) (memstore.Loaded, error) {
 	return s.Load(f)
 }
 
-// Save writes a snapshot. After Save has returned nil the snapshot outlives a crash of the machine. After an error, which is also in
-// the log and in Stats, the snapshot before is untouched.
+// Save writes a snapshot. After Save has returned nil the snapshot outlives a crash of the machine.
+// After an error, which is also in the log and in Stats, the snapshot before is untouched.
 func (k *Keeper) Save(ctx context.Context) error { return k.save(ctx, slog.LevelInfo) }
 
 // save is Save with the level of its line in the log.
@@ -195,7 +198,8 @@ func (k *Keeper) failLocked(ctx context.Context, err error) {
 	}
 }
 
-// Run saves at each interval until ctx ends. Without an interval Run returns at once. The result is nil.
+// Run saves at each interval until ctx ends. Without an interval Run returns at once. The result is
+// nil.
 func (k *Keeper) Run(ctx context.Context) error {
 	if k.options.Interval == 0 {
 		return nil
@@ -226,7 +230,8 @@ func (k *Keeper) count(change func(*Stats)) {
 	change(&k.stats)
 }
 
-// Close gives the directory to other processes. Close saves nothing. The Keeper must not be used after.
+// Close gives the directory to other processes. Close saves nothing. The Keeper must not be used
+// after.
 func (k *Keeper) Close() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -1,11 +1,13 @@
-// Package spelling measures how near two names are, so that an error can suggest the name that somebody meant. The package does not decide
-// which distance is near enough: a setting of 30 bytes allows for more mistakes than a key of 4.
+// Package spelling measures how near two names are, so that an error can suggest the name that
+// somebody meant. The package does not decide which distance is near enough: a setting of 30 bytes
+// allows for more mistakes than a key of 4.
 package spelling
 
 // MaxBytes is the number of bytes of a text that count: the bits of a word.
 const MaxBytes = 64
 
-// Pattern is a text prepared for comparisons. The zero value is the empty text. Safe for concurrent use.
+// Pattern is a text prepared for comparisons. The zero value is the empty text. Safe for concurrent
+// use.
 type Pattern struct {
 	length int
 	at     [256]uint64 // by byte: a bit for each place in the text that has the byte
@@ -21,12 +23,14 @@ func New(text string) Pattern {
 	return p
 }
 
-// Distance returns the smallest number of steps that turn one text into the other, from 0 to MaxBytes. A step inserts, removes or replaces a
-// byte, or swaps two neighbors that no other step changes (the optimal string alignment distance). Upper case counts as lower case, and '-'
-// as '_', in ASCII. Of text too, the first MaxBytes bytes count.
+// Distance returns the smallest number of steps that turn one text into the other, from 0 to
+// MaxBytes. A step inserts, removes or replaces a byte, or swaps two neighbors that no other step
+// changes (the optimal string alignment distance). Upper case counts as lower case, and '-' as '_',
+// in ASCII. Of text too, the first MaxBytes bytes count.
 //
-// The bit vectors come from Myers, "A fast bit-vector algorithm for approximate string matching based on dynamic programming", JACM 46
-// (1999). The form of the vectors, and the swaps, come from Hyyrö, "A bit-vector algorithm for computing Levenshtein and Damerau edit distances" (2003).
+// The bit vectors come from Myers, "A fast bit-vector algorithm for approximate string matching
+// based on dynamic programming", JACM 46 (1999). The form of the vectors, and the swaps, come from
+// Hyyrö, "A bit-vector algorithm for computing Levenshtein and Damerau edit distances" (2003).
 func (p *Pattern) Distance(text string) int {
 	text = text[:min(len(text), MaxBytes)]
 	if p.length == 0 {

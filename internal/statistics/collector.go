@@ -41,11 +41,13 @@ func (o CollectorOptions) labels() (prometheus.Labels, error) {
 // method is the one method of the rate limit service, for the label grpc_method.
 const method = "ShouldRateLimit"
 
-// NewCollector returns a collector for Prometheus, with the names and labels of the original's own mapping. A tag with
-// the name of another label is an error. The collector is safe for concurrent use.
+// NewCollector returns a collector for Prometheus, with the names and labels of the original's own
+// mapping. A tag with the name of another label is an error. The collector is safe for concurrent
+// use.
 //
-// key1 and key2 are the first two levels of a rule, key3 all further levels; an empty label is absent in Prometheus. The series of a
-// rule begin with 0 when the rule is loaded, the series of a value at its first hit.
+// key1 and key2 are the first two levels of a rule, key3 all further levels; an empty label is
+// absent in Prometheus. The series of a rule begin with 0 when the rule is loaded, the series of a
+// value at its first hit.
 func (r *Reader) NewCollector(o CollectorOptions) (prometheus.Collector, error) {
 	tags, err := o.labels()
 	if err != nil {

@@ -32,8 +32,8 @@ func lines(t *testing.T, p *Reporter, name string) []string {
 	return strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
 }
 
-// A metric is one line of the protocol with the right value, and a valid series of Prometheus, for any text in rules, requests and
-// settings.
+// A metric is one line of the protocol with the right value, and a valid series of Prometheus, for
+// any text in rules, requests and settings.
 func FuzzAMetricIsOneLineWithItsValue(f *testing.F) {
 	for _, s := range []string{"", "k_v", "a:b|c", "a\nb:1|c", "a,b#c@0.1", "é\xff\x00", "remote_address_10.0.0.1", "$1", "(.*)", "__a", "1", "le", ".__x=y"} {
 		f.Add(s, "zone", "eu", "^(.*)$", "$1", "$0")

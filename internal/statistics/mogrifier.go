@@ -9,8 +9,8 @@ import (
 	"strconv"
 )
 
-// Mogrifier gives other names, and tags, to the metrics of DogStatsD whose names match a pattern. NewMogrifier makes one. A Mogrifier
-// does not change, and is safe for concurrent use.
+// Mogrifier gives other names, and tags, to the metrics of DogStatsD whose names match a pattern.
+// NewMogrifier makes one. A Mogrifier does not change, and is safe for concurrent use.
 type Mogrifier struct {
 	pattern *regexp.Regexp
 	name    string
@@ -18,8 +18,8 @@ type Mogrifier struct {
 	group   *regexp.Regexp // $0, $1 and so on
 }
 
-// NewMogrifier returns a mogrifier. In the name and in the texts of tags, $0 stands for the match of the pattern, $1 for
-// the first group, and so on. The error lists every mistake.
+// NewMogrifier returns a mogrifier. In the name and in the texts of tags, $0 stands for the match
+// of the pattern, $1 for the first group, and so on. The error lists every mistake.
 func NewMogrifier(pattern, name string, tags map[string]string) (Mogrifier, error) {
 	m := Mogrifier{name: name, group: regexp.MustCompile(`\$\d+`)}
 	var errs []error

@@ -33,8 +33,8 @@ type ReporterOptions struct {
 	Logger     *slog.Logger      // for the first failed flush, and for the first good flush after it
 }
 
-// Reporter sends StatsD or DogStatsD the counts since the last flush. A flush that cannot connect loses nothing: the next one sends
-// these counts too. UDP does not confirm packets.
+// Reporter sends StatsD or DogStatsD the counts since the last flush. A flush that cannot connect
+// loses nothing: the next one sends these counts too. UDP does not confirm packets.
 type Reporter struct {
 	reader  *Reader
 	options ReporterOptions
@@ -45,7 +45,8 @@ type Reporter struct {
 	failing bool
 }
 
-// NewReporter returns a reporter. NewReporter starts nothing; the error lists every mistake in the options.
+// NewReporter returns a reporter. NewReporter starts nothing; the error lists every mistake in the
+// options.
 func (r *Reader) NewReporter(o ReporterOptions) (*Reporter, error) {
 	var errs []error
 	if _, _, err := net.SplitHostPort(o.Address); err != nil {
@@ -119,7 +120,8 @@ func (p *Reporter) report(ctx context.Context) {
 	p.failing = err != nil
 }
 
-// flush sends the counts since the last flush. Every flush dials, so that a change of the name's address has an effect.
+// flush sends the counts since the last flush. Every flush dials, so that a change of the name's
+// address has an effect.
 func (p *Reporter) flush(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
 	defer cancel()
@@ -136,7 +138,8 @@ func (p *Reporter) flush(ctx context.Context) error {
 		return err
 	}
 	to := p.statsd(conn)
-	// From here on the counts are sent, whether they arrive or not: a lost count is better than one that counts twice.
+	// From here on the counts are sent, whether they arrive or not: a lost count is better than one
+	// that counts twice.
 	now := make(map[string]uint64, len(p.sent))
 	for name, value := range p.reader.counters() {
 		now[name] = value
@@ -159,8 +162,8 @@ type sample struct {
 	requests uint64
 }
 
-// samples returns the difference of two snapshots: one sample per bucket. The sum of the samples is near the sum of the times, as
-// far as the bounds of the buckets allow.
+// samples returns the difference of two snapshots: one sample per bucket. The sum of the samples is
+// near the sum of the times, as far as the bounds of the buckets allow.
 func samples(before, now store.Durations) []sample {
 	var all []sample
 	var lower float64

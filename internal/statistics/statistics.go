@@ -1,10 +1,12 @@
-// Package statistics shows the counts of a limiter under the names of envoyproxy/ratelimit. The sinks are Prometheus
-// ([Reader.NewCollector]), StatsD and DogStatsD ([Reader.NewReporter]), and plain text ([Reader.WriteText]).
+// Package statistics shows the counts of a limiter under the names of envoyproxy/ratelimit. The
+// sinks are Prometheus ([Reader.NewCollector]), StatsD and DogStatsD ([Reader.NewReporter]), and
+// plain text ([Reader.WriteText]).
 //
-// The package counts nothing: each scrape or flush reads the counts of the limiter (see limiter.Counts). The rules, and the values
-// that the limiter counts apart, bound the number of metrics. Three mistakes of the original are not repeated. A domain or a value
-// with dots stays one label. Rules deeper than two levels have metrics of their own. Times are exact to the microsecond.
-// Package server shows Weir's own metrics (weir_*).
+// The package counts nothing: each scrape or flush reads the counts of the limiter (see
+// limiter.Counts). The rules, and the values that the limiter counts apart, bound the number of
+// metrics. Three mistakes of the original are not repeated. A domain or a value with dots stays one
+// label. Rules deeper than two levels have metrics of their own. Times are exact to the
+// microsecond. Package server shows Weir's own metrics (weir_*).
 package statistics
 
 import (
@@ -19,15 +21,16 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// Options is the options of New. Limiter must be given; all functions must be safe for concurrent use.
+// Options is the options of New. Limiter must be given; all functions must be safe for concurrent
+// use.
 type Options struct {
 	Limiter       *limiter.Limiter
 	Spent         func() store.Durations // times of requests; nil: unknown
 	Lost          func() uint64          // requests that failed before the limiter; nil means 0
 	DeniedLocally func() uint64          // hits denied from memory without a call of Redis; nil means 0
 
-	// DecidedWithout returns the requests decided while Redis did not answer, which the original counts as errors of Redis; nil
-	// means 0.
+	// DecidedWithout returns the requests decided while Redis did not answer, which the original
+	// counts as errors of Redis; nil means 0.
 	DecidedWithout func() uint64
 
 	Loads func() (succeeded, refused uint64) // loads of rules; nil: unknown
@@ -76,8 +79,8 @@ type hits struct {
 	shadows                                     bool // a rule of the key is in shadow mode
 }
 
-// rules returns the hits of all rules, and the keys in order. Rules without limits are left out, as in the original. A rule with
-// detailed_metric or value_to_metric has keys for its values only.
+// rules returns the hits of all rules, and the keys in order. Rules without limits are left out, as
+// in the original. A rule with detailed_metric or value_to_metric has keys for its values only.
 func (r *Reader) rules() (map[key]hits, []key) {
 	all := make(map[key]hits)
 	seen := make(map[*limiter.Counts]bool)
@@ -114,7 +117,8 @@ func (r *Reader) rules() (map[key]hits, []key) {
 // used reports whether there was a decision.
 func used(t limiter.Tally) bool { return t.Decisions != [limiter.Codes]uint64{} }
 
-// add adds counts to the hits of a key. Two rules may have the same key, because clean makes different names equal.
+// add adds counts to the hits of a key. Two rules may have the same key, because clean makes
+// different names equal.
 func (r *Reader) add(all map[key]hits, domain string, levels []string, t limiter.Tally, shadow bool) {
 	k := key{domain: r.clean(domain)}
 	for i, level := range levels {
@@ -140,8 +144,8 @@ func (r *Reader) add(all map[key]hits, domain string, levels []string, t limiter
 	all[k] = h
 }
 
-// clean replaces the characters that the original replaces in a name: colons, bars and the dots of an IPv4 remote_address.
-// It also replaces control characters, which would end a line of StatsD.
+// clean replaces the characters that the original replaces in a name: colons, bars and the dots of
+// an IPv4 remote_address. It also replaces control characters, which would end a line of StatsD.
 func (r *Reader) clean(s string) string {
 	clean := without(s, ":|")
 	if !strings.Contains(clean, ".") {

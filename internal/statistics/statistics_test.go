@@ -68,7 +68,8 @@ func (f *fixture) set(rules string) {
 	f.SetRules(loaded)
 }
 
-// ask sends one request of one descriptor, "key=value,key=value", with so many hits; below 0 is a refund.
+// ask sends one request of one descriptor, "key=value,key=value", with so many hits; below 0 is a
+// refund.
 func (f *fixture) ask(domain, descriptor string, hits int) {
 	f.tb.Helper()
 	r := &limiter.Request{Domain: domain}
@@ -97,8 +98,8 @@ func (f *fixture) text() map[string]uint64 {
 
 const hour = "rate_limit: {unit: hour, requests_per_unit: 10}"
 
-// The rows are those of envoyproxy/ratelimit's table of what is counted when; a request of several hits that is over limit counts
-// whole.
+// The rows are those of envoyproxy/ratelimit's table of what is counted when; a request of several
+// hits that is over limit counts whole.
 func TestHitsAreCountedAsTheOriginalCountsThem(t *testing.T) {
 	tests := map[string]struct {
 		rule string

@@ -6,7 +6,8 @@ import (
 	"iter"
 )
 
-// counters returns all counters under the original's names for StatsD, each name once. The counters of a rule stand together.
+// counters returns all counters under the original's names for StatsD, each name once. The counters
+// of a rule stand together.
 func (r *Reader) counters() iter.Seq2[string, uint64] {
 	return func(yield func(string, uint64) bool) {
 		rules, keys := r.rules()

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// statsd writes the lines of StatsD or DogStatsD to a connection, as many at once as fit into a packet.
+// statsd writes the lines of StatsD or DogStatsD to a connection, as many at once as fit into a
+// packet.
 type statsd struct {
 	conn       net.Conn
 	dog        bool
@@ -35,7 +36,8 @@ func (s *statsd) count(name string, n uint64) {
 	s.write(name, strconv.AppendUint(nil, n, 10), "|c", 1)
 }
 
-// time writes a time that many requests took: lines of weight 1, 10, 100 and so on, up to a million, as if sampled at 1/weight.
+// time writes a time that many requests took: lines of weight 1, 10, 100 and so on, up to a
+// million, as if sampled at 1/weight.
 func (s *statsd) time(name string, took time.Duration, requests uint64) {
 	precision := -1
 	if s.dog {
@@ -88,5 +90,6 @@ func (s *statsd) close() error {
 	return cmp.Or(s.err, s.conn.Close())
 }
 
-// dogTag returns a tag of DogStatsD. The text may come from a request, and must not become a second tag.
+// dogTag returns a tag of DogStatsD. The text may come from a request, and must not become a second
+// tag.
 func dogTag(name, text string) string { return without(name, ":|,") + ":" + without(text, "|,") }

@@ -1,8 +1,9 @@
 package top
 
 const (
-	// busy is the number of keys in a slice that may try to replace others at the true odds. A try takes about 200 ns. After that the odds
-	// of a hit are one in eagerness at most. After each further busy tries the odds halve, for so many doublings of eagerness.
+	// busy is the number of keys in a slice that may try to replace others at the true odds. A try
+	// takes about 200 ns. After that the odds of a hit are one in eagerness at most. After each
+	// further busy tries the odds halve, for so many doublings of eagerness.
 	busy      = 20_000
 	eagerness = 32
 	doublings = 3
@@ -10,15 +11,16 @@ const (
 	learning = 16 // tries that move the floor to their scores
 )
 
-// Admit counts hits of an untracked key, and tracks the key: in a free place, or perhaps in the place of another key. The
-// first maxText bytes of the text are kept.
+// Admit counts hits of an untracked key, and tracks the key: in a free place, or perhaps in the
+// place of another key. The first maxText bytes of the text are kept.
 func (s *Sketch) Admit(h Hit, random *Random, text []byte) {
 	if i := s.admit(h, random, text); i >= 0 {
 		s.count(i, h, random)
 	}
 }
 
-// admit is Admit, unless another goroutine was faster: then admit returns the place of the key, else -1.
+// admit is Admit, unless another goroutine was faster: then admit returns the place of the key,
+// else -1.
 func (s *Sketch) admit(h Hit, random *Random, text []byte) int {
 	at := s.place(h.Hash)
 	s.lock(at)
@@ -136,7 +138,8 @@ func (s *Sketch) startLocked(i int, h Hit, text []byte, score, since uint64) {
 	}
 }
 
-// clearLocked makes a place free. The hits of a goroutine that has found the key before are lost, or go to the next key.
+// clearLocked makes a place free. The hits of a goroutine that has found the key before are lost,
+// or go to the next key.
 func (s *Sketch) clearLocked(i int) {
 	at := &s.heads[i]
 	at.hash.Store(0)

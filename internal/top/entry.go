@@ -28,8 +28,8 @@ type entry struct {
 	since                  uint64 // the slice until which hits may be missing; 0: none is
 }
 
-// start makes the place one of a new key. The hits before are a geometric variable with the mean score, and came until the slice since; 0:
-// there was no hit before.
+// start makes the place one of a new key. The hits before are a geometric variable with the mean
+// score, and came until the slice since; 0: there was no hit before.
 func (e *entry) start(text []byte, group *Group, score, since uint64) {
 	*e = entry{text: append(e.text[:0], text[:min(len(text), maxText)]...), cut: len(text) > maxText, group: group, since: since}
 	if since > 0 {
@@ -63,7 +63,8 @@ func (e *entry) minute() (sum cell) {
 	return sum
 }
 
-// tenMinutes returns the hits of the last whole minutes and of the slices after them. last is the last slice that has ended.
+// tenMinutes returns the hits of the last whole minutes and of the slices after them. last is the
+// last slice that has ended.
 func (e *entry) tenMinutes(last uint64) (sum cell) {
 	for _, c := range e.minutes {
 		sum.add(c)
@@ -84,7 +85,8 @@ func (e *entry) window(w Window, last uint64) (sum, missing cell) {
 		sum = cell{sum.hits - oldest.hits, sum.denied - oldest.denied}
 	}
 	if n := w.slices(last); e.since > 0 && e.since+n > last {
-		// The key may have been tracked before, and lost its place as the key with the smallest score: the score is hits of a minute.
+		// The key may have been tracked before, and lost its place as the key with the smallest score:
+		// the score is hits of a minute.
 		before := min(e.since+n-last-1, e.since) / perMinute
 		missing = cell{e.missing + before*e.missing/confidence, e.missingDenied + before*e.missingDenied/confidence}
 	}

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestAtMostOneInTwentyKeysMissesMoreHitsThanItSays has more keys than places, of one group and of two: a key may be tracked, lose its
-// place, and come back.
+// TestAtMostOneInTwentyKeysMissesMoreHitsThanItSays has more keys than places, of one group and of
+// two: a key may be tracked, lose its place, and come back.
 func TestAtMostOneInTwentyKeysMissesMoreHitsThanItSays(t *testing.T) {
 	const places, busyKeys, quietKeys, busyHits, slices = 104, 1000, 300, 5000, 168
 	for _, test := range []struct {

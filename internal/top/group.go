@@ -2,8 +2,9 @@ package top
 
 import "sync/atomic"
 
-// Group is the keys of one rule. Where a group has fewer hits than the mean of all groups, its hits weigh more. Else the keys of one busy
-// rule would push out the keys of all others. The zero value is ready, and its hits weigh 1.
+// Group is the keys of one rule. Where a group has fewer hits than the mean of all groups, its hits
+// weigh more. Else the keys of one busy rule would push out the keys of all others. The zero value
+// is ready, and its hits weigh 1.
 type Group struct {
 	weight atomic.Uint64 // of a hit; 0 means 1
 	tries  atomic.Uint64 // of keys to replace others, since the last Balance
@@ -17,8 +18,9 @@ type Group struct {
 const (
 	maxGroupWeight = 256 // of a hit
 
-	// Bounds of Group.most. Between them the tries weigh no more together than the hits of a mean group in a minute. So few clients cannot
-	// push out the keys of all other groups with random keys of a quiet one.
+	// Bounds of Group.most. Between them the tries weigh no more together than the hits of a mean
+	// group in a minute. So few clients cannot push out the keys of all other groups with random keys
+	// of a quiet one.
 	leastTries = 16
 	mostTries  = 5000
 )
@@ -38,8 +40,8 @@ func (g *Group) try() {
 	}
 }
 
-// Balance gives the groups new weights. totals[i] is the hits of groups[i] since the start. Balance is called once in a Slice, by one
-// goroutine at a time.
+// Balance gives the groups new weights. totals[i] is the hits of groups[i] since the start. Balance
+// is called once in a Slice, by one goroutine at a time.
 func Balance(groups []*Group, totals []uint64) {
 	var sum, active uint64
 	for i, g := range groups {

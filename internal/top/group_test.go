@@ -2,7 +2,8 @@ package top
 
 import "testing"
 
-// TestTheKeysOfAQuietGroupStayBesideABusyOne has a busy group of many keys, each of which has more hits than any key of the quiet group.
+// TestTheKeysOfAQuietGroupStayBesideABusyOne has a busy group of many keys, each of which has more
+// hits than any key of the quiet group.
 func TestTheKeysOfAQuietGroupStayBesideABusyOne(t *testing.T) {
 	const places, busyKeys, quietKeys, slices, each = 104, 1000, 10, 18, 20
 	var loud, quiet Group
@@ -67,7 +68,8 @@ func TestGroupsWithLikeTrafficWeighTheSame(t *testing.T) {
 	}
 }
 
-// TestRandomKeysOfAQuietGroupLeaveTheKeysOfABusyOne has clients that find a quiet rule, and send each request with another key.
+// TestRandomKeysOfAQuietGroupLeaveTheKeysOfABusyOne has clients that find a quiet rule, and send
+// each request with another key.
 func TestRandomKeysOfAQuietGroupLeaveTheKeysOfABusyOne(t *testing.T) {
 	const busyKeys, perSlice = 200, 1000
 	random, traffic := Random(1), newZipf(busyKeys, 1)

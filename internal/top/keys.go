@@ -19,10 +19,11 @@ func (w Window) slices(last uint64) uint64 {
 
 // Key is a tracked key.
 //
-// The counts are of hits that were seen. Of more than exactHits in a slice the further ones are sampled, with a standard error of less than
-// 0.2 percent. Hits from before the key became tracked may be missing. With the probability
-// 0.95 fewer than HitsError hits and DeniedError denied hits are missing; 0: none is. Hits that race with the
-// replacement of a key may be lost, or count for the other key; that is rare.
+// The counts are of hits that were seen. Of more than exactHits in a slice the further ones are
+// sampled, with a standard error of less than 0.2 percent. Hits from before the key became tracked
+// may be missing. With the probability 0.95 fewer than HitsError hits and DeniedError denied hits
+// are missing; 0: none is. Hits that race with the replacement of a key may be lost, or count for
+// the other key; that is rare.
 type Key struct {
 	Hash                uint64
 	Text                []byte // the first 512 bytes; belongs to the caller

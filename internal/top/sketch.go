@@ -1,24 +1,29 @@
-// Package top tracks the keys with the most hits. Each has its hits and denied hits of the last minute and the last ten, and the hits that
-// the last decision left. The package keeps the texts of tracked keys only, in a fixed number of places.
+// Package top tracks the keys with the most hits. Each has its hits and denied hits of the last
+// minute and the last ten, and the hits that the last decision left. The package keeps the texts of
+// tracked keys only, in a fixed number of places.
 //
 // # The sketch
 //
-// A tracked key is counted from the hit that made it tracked: each hit, up to 262144 in five seconds, and samples of more. A hit of another key makes that key tracked at once where there
-// is a free place. Else the key takes the place of the key with the smallest score, with the probability hits / (score + hits). The source is
-// Ben Basat and others, "Randomized Admission Policy for Efficient Top-k and Frequency Estimation" (IEEE INFOCOM 2017), in its
-// set-associative form. The new key inherits the score, so that others do not push
-// the key out at once. So a key is tracked after about as many hits as the least of the tracked keys has. The many keys with few hits
-// seldom cost more than the first test.
+// A tracked key is counted from the hit that made it tracked: each hit, up to 262144 in five
+// seconds, and samples of more. A hit of another key makes that key tracked at once where there is
+// a free place. Else the key takes the place of the key with the smallest score, with the
+// probability hits / (score + hits). The source is Ben Basat and others, "Randomized Admission
+// Policy for Efficient Top-k and Frequency Estimation" (IEEE INFOCOM 2017), in its set-associative
+// form. The new key inherits the score, so that others do not push the key out at once. So a key is
+// tracked after about as many hits as the least of the tracked keys has. The many keys with few
+// hits seldom cost more than the first test.
 //
-// The policy counts an inherited score as hits, which suits the sum over all keys. Here the counts are of hits that were seen, and
-// the hits that may be missing stand beside them, see [Key].
+// The policy counts an inherited score as hits, which suits the sum over all keys. Here the counts
+// are of hits that were seen, and the hits that may be missing stand beside them, see [Key].
 //
-// The score is the hits of the last minute, or a tenth of the last ten minutes where that is more. A denied hit weighs as much as
-// deniedWeight others, for the keys with the most denied hits are searched for as well. The hits of a quiet rule weigh more than the hits of a
-// busy one, see [Group].
+// The score is the hits of the last minute, or a tenth of the last ten minutes where that is more.
+// A denied hit weighs as much as deniedWeight others, for the keys with the most denied hits are
+// searched for as well. The hits of a quiet rule weigh more than the hits of a busy one, see
+// [Group].
 //
-// A key has two possible buckets of eight places. So nearly all places fill up before a key replaces another: Azar, Broder, Karlin and
-// Upfal, "Balanced Allocations" (SIAM Journal on Computing 29, 1999).
+// A key has two possible buckets of eight places. So nearly all places fill up before a key
+// replaces another: Azar, Broder, Karlin and Upfal, "Balanced Allocations" (SIAM Journal on
+// Computing 29, 1999).
 package top
 
 import (
@@ -36,11 +41,13 @@ const (
 	// maxText is the longest text of a key that is kept, in bytes.
 	maxText = 512
 
-	// Missing hits are a geometric variable. With the probability 0.95 they are fewer than three times the mean.
+	// Missing hits are a geometric variable. With the probability 0.95 they are fewer than three times
+	// the mean.
 	confidence = 3
 )
 
-// Sketch is the tracked keys of a [Tracker], without a clock. The zero value is not ready. All methods are safe for concurrent use, but one Rotate at a time.
+// Sketch is the tracked keys of a [Tracker], without a clock. The zero value is not ready. All
+// methods are safe for concurrent use, but one Rotate at a time.
 type Sketch struct {
 	tags    []atomic.Uint64 // of buckets: a byte of the hash for each place, 0 where the place is free
 	heads   []head          // of the places
@@ -51,8 +58,8 @@ type Sketch struct {
 	slice atomic.Uint64 // the number of the slice that goes on, from 1
 }
 
-// head is the part of a place that hits change, without a lock. The last decision is in the same word as the count of allowed hits, so
-// that a hit costs one atomic operation.
+// head is the part of a place that hits change, without a lock. The last decision is in the same
+// word as the count of allowed hits, so that a hit costs one atomic operation.
 type head struct {
 	hash   atomic.Uint64 // 0: free
 	now    atomic.Uint64 // allowed hits of this slice, times 2^32, plus the remaining hits of the last decision

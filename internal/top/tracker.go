@@ -9,8 +9,9 @@ import (
 // Slice is the time after which the tracked keys rotate.
 const Slice = time.Minute / perMinute
 
-// Tracker is a Sketch that rotates by the clock of this process, which steps of the wall clock do not move. A tracker needs no Close: a timer
-// runs only while there are tracked keys. All methods are safe for concurrent use.
+// Tracker is a Sketch that rotates by the clock of this process, which steps of the wall clock do
+// not move. A tracker needs no Close: a timer runs only while there are tracked keys. All methods
+// are safe for concurrent use.
 type Tracker struct {
 	Sketch
 
@@ -22,8 +23,9 @@ type Tracker struct {
 	last time.Time  // the begin of the slice that goes on
 }
 
-// NewTracker returns a tracker with at least as many places, which must be more than 0. The tracker calls balance after each slice, one call
-// at a time; nil means nothing to call. balance must not call the tracker.
+// NewTracker returns a tracker with at least as many places, which must be more than 0. The tracker
+// calls balance after each slice, one call at a time; nil means nothing to call. balance must not
+// call the tracker.
 func NewTracker(places int, balance func()) *Tracker {
 	now := time.Now()
 	t := &Tracker{start: now, balance: balance, last: now}
@@ -73,7 +75,8 @@ func (t *Tracker) advanceLocked() {
 	}
 }
 
-// Top returns the tracked keys with hits in a window, in no order, and the time that the counts cover.
+// Top returns the tracked keys with hits in a window, in no order, and the time that the counts
+// cover.
 func (t *Tracker) Top(w Window) (keys []Key, covers time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

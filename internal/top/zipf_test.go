@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// zipf draws from n numbers, of which number i comes with a probability in proportion to 1/(i+1), by Walker's alias method.
+// zipf draws from n numbers, of which number i comes with a probability in proportion to 1/(i+1),
+// by Walker's alias method.
 type zipf struct {
 	random *rand.Rand
 	odds   []float64
@@ -70,7 +71,8 @@ func (s *Sketch) hit(h Hit, random *Random, n int) {
 	}
 }
 
-// TestTheTrueTop20OfAMillionKeysAreCountedWithinOnePercent begins with an empty sketch, and with one that is full of keys that come no more.
+// TestTheTrueTop20OfAMillionKeysAreCountedWithinOnePercent begins with an empty sketch, and with
+// one that is full of keys that come no more.
 func TestTheTrueTop20OfAMillionKeysAreCountedWithinOnePercent(t *testing.T) {
 	const keys, hits = 1_000_000, 2_000_000
 	for _, test := range []struct {

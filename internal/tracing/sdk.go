@@ -10,7 +10,8 @@ import (
 	"go.opentelemetry.io/otel"
 )
 
-// sdkReports takes the errors of the SDK, which has one error handler and one logger per process instead of returned errors.
+// sdkReports takes the errors of the SDK, which has one error handler and one logger per process
+// instead of returned errors.
 type sdkReports struct {
 	logger *slog.Logger
 

@@ -12,8 +12,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// Store returns the store s with a span of this name around each Take; s itself when t is nil. Use Store for a remote store: a store
-// in memory answers in less time than a span takes.
+// Store returns the store s with a span of this name around each Take; s itself when t is nil. Use
+// Store for a remote store: a store in memory answers in less time than a span takes.
 func (t *Tracing) Store(s store.Store, name string) store.Store {
 	if t == nil {
 		return s

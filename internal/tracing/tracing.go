@@ -1,9 +1,10 @@
 // Package tracing sends spans by OTLP with OpenTelemetry's SDK, as the environment says.
 //
-// The SDK reads the standard variables itself: OTEL_EXPORTER_OTLP_* (endpoint, headers, certificates, timeout, compression),
-// OTEL_TRACES_SAMPLER, OTEL_BSP_* (the queue), OTEL_SPAN_*, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES and OTEL_PROPAGATORS.
-// This package reads OTEL_EXPORTER_OTLP_PROTOCOL and OTEL_TRACES_EXPORTER. A request never waits for a collector: spans go into a
-// queue, and a full queue drops them.
+// The SDK reads the standard variables itself: OTEL_EXPORTER_OTLP_* (endpoint, headers,
+// certificates, timeout, compression), OTEL_TRACES_SAMPLER, OTEL_BSP_* (the queue), OTEL_SPAN_*,
+// OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES and OTEL_PROPAGATORS. This package reads
+// OTEL_EXPORTER_OTLP_PROTOCOL and OTEL_TRACES_EXPORTER. A request never waits for a collector:
+// spans go into a queue, and a full queue drops them.
 //
 // The server makes the spans of requests; this package makes spans for [Tracing.Store] alone.
 package tracing
@@ -49,7 +50,8 @@ type Options struct {
 	Logger     *slog.Logger
 }
 
-// Tracing makes spans and sends them. All methods are safe for concurrent use. A nil Tracing is valid, and makes no spans.
+// Tracing makes spans and sends them. All methods are safe for concurrent use. A nil Tracing is
+// valid, and makes no spans.
 type Tracing struct {
 	provider   *sdk.TracerProvider
 	queue      sdk.SpanProcessor // of ended spans
@@ -57,10 +59,12 @@ type Tracing struct {
 	propagator propagation.TextMapPropagator
 }
 
-// New begins to send spans, and does not wait for a collector. With OTEL_TRACES_EXPORTER=none the result is nil. The error lists the
-// mistakes in the options and in the environment, as far as the SDK reports them.
+// New begins to send spans, and does not wait for a collector. With OTEL_TRACES_EXPORTER=none the
+// result is nil. The error lists the mistakes in the options and in the environment, as far as the
+// SDK reports them.
 //
-// The SDK has one error handler and one logger per process, which log to the logger of the latest New: a program calls New once.
+// The SDK has one error handler and one logger per process, which log to the logger of the latest
+// New: a program calls New once.
 func New(ctx context.Context, o Options) (*Tracing, error) {
 	switch kind := os.Getenv("OTEL_TRACES_EXPORTER"); kind {
 	case "none":
@@ -110,7 +114,8 @@ func (t *Tracing) export(ctx context.Context, o Options) error {
 	return nil
 }
 
-// newExporter returns an exporter of the protocol that the environment names, else of the given one.
+// newExporter returns an exporter of the protocol that the environment names, else of the given
+// one.
 func newExporter(ctx context.Context, protocol string) (sdk.SpanExporter, error) {
 	name := "protocol"
 	for _, variable := range []string{"OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"} {
@@ -136,8 +141,8 @@ func (t *Tracing) Tracer() trace.Tracer {
 	return t.provider.Tracer(scope)
 }
 
-// Propagator returns the reader of the parent span in a request; nil for a nil Tracing. Without OTEL_PROPAGATORS it reads
-// traceparent and the two forms of B3, which Envoy's tracers send.
+// Propagator returns the reader of the parent span in a request; nil for a nil Tracing. Without
+// OTEL_PROPAGATORS it reads traceparent and the two forms of B3, which Envoy's tracers send.
 func (t *Tracing) Propagator() propagation.TextMapPropagator {
 	if t == nil {
 		return nil
@@ -145,8 +150,8 @@ func (t *Tracing) Propagator() propagation.TextMapPropagator {
 	return t.propagator
 }
 
-// Close sends the queued spans until ctx ends, drops the rest, and returns when no goroutine runs any more. A second Close does
-// nothing.
+// Close sends the queued spans until ctx ends, drops the rest, and returns when no goroutine runs
+// any more. A second Close does nothing.
 func (t *Tracing) Close(ctx context.Context) {
 	if t == nil {
 		return

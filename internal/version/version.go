@@ -1,4 +1,5 @@
-// Package version knows the version of the running binary: the linker's, or the one that Go stamps from version control.
+// Package version knows the version of the running binary: the linker's, or the one that Go stamps
+// from version control.
 package version
 
 import (
@@ -8,8 +9,9 @@ import (
 	"runtime/debug"
 )
 
-// linked and revision are set with -ldflags '-X github.com/weirproxy/weir/internal/version.linked=v1.2.3', for a build without
-// version control, such as in a container.
+// linked and revision are set with -ldflags '-X
+// github.com/weirproxy/weir/internal/version.linked=v1.2.3', for a build without version control,
+// such as in a container.
 var linked, revision string //nolint:gochecknoglobals // the linker sets only variables of a package
 
 // Build names a build. A field is "unknown" when neither the linker nor Go knows it.

@@ -33,7 +33,8 @@ func TestTheVersionIsTheLinkersOrTheBuilds(t *testing.T) {
 	}
 }
 
-// Both programs of an image are built without version control, and with the flags of deploy/Dockerfile and the Makefile.
+// Both programs of an image are built without version control, and with the flags of
+// deploy/Dockerfile and the Makefile.
 func TestTheLinkerSetsTheVersionOfBothPrograms(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds two programs")

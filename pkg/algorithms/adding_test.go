@@ -9,9 +9,10 @@ import (
 	"testing"
 )
 
-// An overlay gives the source tree one Go file, one Lua file and one case in a list. The tree then keeps the contract of stores in
-// memory and in Redis under the new algorithm too, and both stores decide alike. With an overlay all paths stay, so that a second run
-// finds each package in the build cache.
+// An overlay gives the source tree one Go file, one Lua file and one case in a list. The tree then
+// keeps the contract of stores in memory and in Redis under the new algorithm too, and both stores
+// decide alike. With an overlay all paths stay, so that a second run finds each package in the
+// build cache.
 func TestAddingAnAlgorithmTakesOneGoFileOneLuaFileAndOneCase(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles the stores with another algorithm")

@@ -16,7 +16,8 @@ func TestEveryDecisionEqualsTheReferenceAcrossLimitChanges(t *testing.T) {
 	holdsOf(t, 200, RateAlgorithms(), func(t failer, c chooser, a Algorithm) { compare(t, c, a, true) })
 }
 
-// compare walks a key and its reference through the same charges, and changes of the limit where changes is set.
+// compare walks a key and its reference through the same charges, and changes of the limit where
+// changes is set.
 func compare(t failer, c chooser, a Algorithm, changes bool) {
 	t.Helper()
 	c, steps := walk(c, 25)
@@ -29,7 +30,8 @@ func compare(t failer, c chooser, a Algorithm, changes bool) {
 	for range steps {
 		now = chooseNext(c, k.limit, now, d)
 		if changes && c.upTo("change", 4) == 0 {
-			// IdleAt is held at the last instant, at which a key may therefore not be fresh yet; nobody changes limits then.
+			// IdleAt is held at the last instant, at which a key may therefore not be fresh yet; nobody
+			// changes limits then.
 			now = min(now, math.MaxInt64-1)
 			to := chooseChange(c, k.limit)
 			h.note("%d change to %+v", now, to)

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// Algorithm names a way to keep a limit. The zero value is not valid. The numbers may be stored and never change.
+// Algorithm names a way to keep a limit. The zero value is not valid. The numbers may be stored and
+// never change.
 type Algorithm uint8
 
 // definition is the methods of every algorithm.
@@ -27,7 +28,8 @@ type stateful interface {
 	restore(l Limit, n numbers) (State, Limit)
 }
 
-// statefulOf returns the algorithm of a number that keeps a [State], or nil. A new algorithm is one case here.
+// statefulOf returns the algorithm of a number that keeps a [State], or nil. A new algorithm is one
+// case here.
 func statefulOf(a Algorithm) stateful {
 	switch a {
 	case FixedWindow:
@@ -58,7 +60,8 @@ func definitionOf(a Algorithm) definition {
 	}
 }
 
-// HasState reports whether the algorithm keeps a key in a [State], as all but sliding_window_log and concurrency do.
+// HasState reports whether the algorithm keeps a key in a [State], as all but sliding_window_log
+// and concurrency do.
 func (a Algorithm) HasState() bool { return a != SlidingWindowLog && a != Concurrency }
 
 // Algorithms returns every algorithm, in the order of their numbers.
@@ -70,7 +73,8 @@ func Algorithms() []Algorithm {
 	return all
 }
 
-// RateAlgorithms returns every algorithm whose limits have a period, in the order of their numbers: all but concurrency.
+// RateAlgorithms returns every algorithm whose limits have a period, in the order of their numbers:
+// all but concurrency.
 func RateAlgorithms() []Algorithm {
 	var all []Algorithm
 	for _, a := range Algorithms() {
@@ -98,7 +102,8 @@ func (a Algorithm) String() string {
 	return fmt.Sprintf("algorithm(%d)", uint8(a))
 }
 
-// ParseAlgorithm returns the algorithm of a name, which is case-sensitive, or an error that lists all names.
+// ParseAlgorithm returns the algorithm of a name, which is case-sensitive, or an error that lists
+// all names.
 func ParseAlgorithm(name string) (Algorithm, error) {
 	for _, a := range Algorithms() {
 		if a.String() == name {

@@ -1,6 +1,7 @@
-// Package algorithms decides whether hits fit a limit: from a state, a limit, an instant and hits it makes the next state and
-// a decision. The package reads no clock, takes no lock, does no input or output and does not allocate (a [Log] grows with its
-// hits). All arithmetic is exact, on integers of 64 and 128 bits.
+// Package algorithms decides whether hits fit a limit: from a state, a limit, an instant and hits
+// it makes the next state and a decision. The package reads no clock, takes no lock, does no input
+// or output and does not allocate (a [Log] grows with its hits). All arithmetic is exact, on
+// integers of 64 and 128 bits.
 //
 // The algorithms:
 //
@@ -12,13 +13,15 @@
 //	token_bucket_integer    whole tokens and a mark, 24 bytes  like token_bucket in whole tokens; slightly more where Requests does not divide Period
 //	concurrency             every holder                       at most Requests at the same instant
 //
-// Sources: the token bucket is the meter of RFC 2697 with one rate. Cloudflare described the sliding counter in 2017 ("How we built
-// rate limiting capable of scaling to millions of domains").
+// Sources: the token bucket is the meter of RFC 2697 with one rate. Cloudflare described the
+// sliding counter in 2017 ("How we built rate limiting capable of scaling to millions of domains").
 //
-// A key is idle when its state no longer changes any decision, so that a store may forget the state. A bucket is idle when it is
-// full, a window when it has ended, a log when its hits have expired. A key of concurrency is idle without holders.
+// A key is idle when its state no longer changes any decision, so that a store may forget the
+// state. A bucket is idle when it is full, a window when it has ended, a log when its hits have
+// expired. A key of concurrency is idle without holders.
 //
-// The package knows no keys: a store maps keys to states. CONTRIBUTING.md says how to add an algorithm.
+// The package knows no keys: a store maps keys to states. CONTRIBUTING.md says how to add an
+// algorithm.
 package algorithms
 
 import (
@@ -28,8 +31,8 @@ import (
 	"time"
 )
 
-// Instant is a point in time in nanoseconds. Aligned windows count from the Unix epoch: windows start on the hour if instants are
-// Unix nanoseconds. Otherwise only differences have a meaning.
+// Instant is a point in time in nanoseconds. Aligned windows count from the Unix epoch: windows
+// start on the hour if instants are Unix nanoseconds. Otherwise only differences have a meaning.
 type Instant int64
 
 // Add returns the instant d after i, held at the largest instant; d is at least 0.
@@ -40,7 +43,8 @@ func (i Instant) Add(d time.Duration) Instant {
 	return math.MaxInt64
 }
 
-// Sub returns the duration from earlier to i, 0 if i is not later, held at the largest duration (292 years).
+// Sub returns the duration from earlier to i, 0 if i is not later, held at the largest duration
+// (292 years).
 func (i Instant) Sub(earlier Instant) time.Duration {
 	if i <= earlier {
 		return 0
@@ -55,7 +59,8 @@ const (
 	MaxHits   = math.MaxUint32            // of one charge, either way
 )
 
-// Limit is the number of hits that a key may use in a period. The zero value is not valid, see [Limit.Validate].
+// Limit is the number of hits that a key may use in a period. The zero value is not valid, see
+// [Limit.Validate].
 type Limit struct {
 	Algorithm Algorithm
 	Requests  uint32        // hits per Period, of concurrency hits at the same time; 0 is a ban: every hit is denied
@@ -71,7 +76,8 @@ func (l Limit) Capacity() uint32 {
 	return l.Requests
 }
 
-// Validate returns all mistakes of the limit, joined, or nil. The texts name fields as rule files do and say the allowed values.
+// Validate returns all mistakes of the limit, joined, or nil. The texts name fields as rule files
+// do and say the allowed values.
 func (l Limit) Validate() error {
 	var errs []error
 	if definitionOf(l.Algorithm) == nil {
@@ -97,8 +103,8 @@ func (l Limit) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Decision is the answer for some hits of one key. Durations are rounded up to the nanosecond and held at the largest
-// [time.Duration] (292 years).
+// Decision is the answer for some hits of one key. Durations are rounded up to the nanosecond and
+// held at the largest [time.Duration] (292 years).
 type Decision struct {
 	Allowed    bool          // the hits fit the limit
 	Remaining  uint32        // hits that would pass right now, after this charge
@@ -106,9 +112,9 @@ type Decision struct {
 	ResetAfter time.Duration // wait until the key is idle; fixed_window: until the window ends
 }
 
-// State is the state of one key under every algorithm but sliding_window_log, which keeps a [Log], and concurrency, which keeps
-// [Slots]. The zero value is a key never used. A state belongs to the algorithm and the period of its charges; see [Change] for other
-// numbers.
+// State is the state of one key under every algorithm but sliding_window_log, which keeps a [Log],
+// and concurrency, which keeps [Slots]. The zero value is a key never used. A state belongs to the
+// algorithm and the period of its charges; see [Change] for other numbers.
 type State struct {
 	last Instant // instant of the last charge (token_bucket_integer: the mark of the last refill)
 	a, b uint64  // the algorithm's own; both are 0 only in the state of a key never used
@@ -126,19 +132,23 @@ func StateOf(last Instant, a, b uint64) State { return State{last: last, a: a, b
 // Parts returns the parts of a state, see [StateOf].
 func (s State) Parts() (last Instant, a, b uint64) { return s.last, s.a, s.b }
 
-// Unused reports whether the state is the zero state of a key never used, which a store need not keep.
+// Unused reports whether the state is the zero state of a key never used, which a store need not
+// keep.
 func (s State) Unused() bool { return s.a|s.b == 0 }
 
 // Take applies hits to a key in state s at instant now and returns the next state and the decision.
 //
-// hits is held between -MaxHits and MaxHits. 0 is a probe, which changes nothing and is allowed unless the key is past its limit.
-// Negative hits are a refund: Take gives back at most the hits used, always allows a refund and never moves a window's end.
+// hits is held between -MaxHits and MaxHits. 0 is a probe, which changes nothing and is allowed
+// unless the key is past its limit. Negative hits are a refund: Take gives back at most the hits
+// used, always allows a refund and never moves a window's end.
 //
-// A denial returns s unchanged unless countRejected is set. Then the hits count all the same, and the key can go into debt. The debt
-// ends at -Capacity for a bucket and at 2*Requests for a sliding count; a fixed window has no such bound.
+// A denial returns s unchanged unless countRejected is set. Then the hits count all the same, and
+// the key can go into debt. The debt ends at -Capacity for a bucket and at 2*Requests for a sliding
+// count; a fixed window has no such bound.
 //
-// An instant before the last charge of the key counts as the instant of that charge. The limit must be valid. Take denies every
-// hit under sliding_window_log, which has [Log.Take], and under concurrency, which has [Slots.Decide].
+// An instant before the last charge of the key counts as the instant of that charge. The limit must
+// be valid. Take denies every hit under sliding_window_log, which has [Log.Take], and under
+// concurrency, which has [Slots.Decide].
 func Take(l Limit, s State, now Instant, hits int64, countRejected bool) (State, Decision) {
 	k := statefulOf(l.Algorithm)
 	if k == nil || l.Period <= 0 {
@@ -156,9 +166,9 @@ func IdleAt(l Limit, s State) Instant {
 	return k.idleAt(l, s)
 }
 
-// Change carries a state over from one limit to another at instant now. If algorithm and period are the same, a bucket keeps its
-// tokens, clamped to the new capacity, and a count stays as it is. If algorithm or period differ, or if the key is idle, the key
-// starts anew.
+// Change carries a state over from one limit to another at instant now. If algorithm and period are
+// the same, a bucket keeps its tokens, clamped to the new capacity, and a count stays as it is. If
+// algorithm or period differ, or if the key is idle, the key starts anew.
 func Change(from, to Limit, s State, now Instant) State {
 	if from.Algorithm != to.Algorithm || from.Period != to.Period || IdleAt(from, s) <= now {
 		return State{}
@@ -169,11 +179,12 @@ func Change(from, to Limit, s State, now Instant) State {
 	return State{}
 }
 
-// TakeAs is Take for a key whose last charge was under the limit was; a zero was stands for a key never used. TakeAs carries the
-// state over as [Change] does, takes the hits under l, and returns the limit of the next state. That limit is l unless a token
-// bucket had a larger capacity: the larger capacity then goes on to say when the key is idle. Otherwise a moment under a small burst
-// would make a spent bucket full again under the large one. Only hits that were taken clamp a bucket, and a ban leaves state and
-// limit as they were.
+// TakeAs is Take for a key whose last charge was under the limit was; a zero was stands for a key
+// never used. TakeAs carries the state over as [Change] does, takes the hits under l, and returns
+// the limit of the next state. That limit is l unless a token bucket had a larger capacity: the
+// larger capacity then goes on to say when the key is idle. Otherwise a moment under a small burst
+// would make a spent bucket full again under the large one. Only hits that were taken clamp a
+// bucket, and a ban leaves state and limit as they were.
 func TakeAs(was, l Limit, s State, now Instant, hits int64, countRejected bool) (State, Limit, Decision) {
 	if was == l || was == (Limit{}) {
 		next, d := Take(l, s, now, hits, countRejected)
@@ -202,8 +213,8 @@ func TakeAs(was, l Limit, s State, now Instant, hits int64, countRejected bool) 
 // refused is the decision for hits under a limit of 0, which never pass.
 func refused(wait time.Duration) Decision { return Decision{RetryAfter: wait, ResetAfter: wait} }
 
-// never is the wait for more hits than the limit ever has: until the key is idle, else a period. Waiting will not help; callers see
-// that the hits exceed the limit.
+// never is the wait for more hits than the limit ever has: until the key is idle, else a period.
+// Waiting will not help; callers see that the hits exceed the limit.
 func never(l Limit, reset time.Duration) time.Duration {
 	if reset > 0 {
 		return reset

@@ -17,7 +17,8 @@ func (c rapidChooser) upTo(what string, most uint64) uint64 {
 	if most > math.MaxUint8 {
 		return rapid.Uint64Range(0, most).Draw(c.t, what)
 	}
-	// Rapid's ranges prefer their ends, which makes short walks that do the first thing in every list: here all are alike.
+	// Rapid's ranges prefer their ends, which makes short walks that do the first thing in every list:
+	// here all are alike.
 	return rapid.Custom(func(t *rapid.T) (x uint64) {
 		for range bits.Len64(most) + 3 {
 			x <<= 1
@@ -67,8 +68,8 @@ type failer interface {
 	Fatalf(format string, args ...any)
 }
 
-// holds checks that a property holds of every algorithm: by rapid, and over seeded walks. The seeds are the same in every
-// run; a failure prints the one that failed.
+// holds checks that a property holds of every algorithm: by rapid, and over seeded walks. The seeds
+// are the same in every run; a failure prints the one that failed.
 func holds(t *testing.T, property func(t failer, c chooser, a Algorithm)) {
 	t.Helper()
 	holdsOf(t, 2000, RateAlgorithms(), property)

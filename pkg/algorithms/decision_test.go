@@ -18,7 +18,8 @@ func TestRemainingHitsPassRightNowAndOneMoreDoesNot(t *testing.T) {
 	})
 }
 
-// remains checks that the remaining hits of a decision pass at its instant, and that one more does not.
+// remains checks that the remaining hits of a decision pass at its instant, and that one more does
+// not.
 func remains(t failer, k *key, now Instant, d Decision) {
 	t.Helper()
 	if d.Remaining > 0 && !k.passes(now, int64(d.Remaining)) {
@@ -115,8 +116,8 @@ func TestSeveralPendingHitsAreTheSameAsOneAfterAnother(t *testing.T) {
 	})
 }
 
-// chain takes some hits at one instant as pending hits of a log, and returns the last decision. chain checks that a log which takes
-// the same hits one after another ends in the same state.
+// chain takes some hits at one instant as pending hits of a log, and returns the last decision.
+// chain checks that a log which takes the same hits one after another ends in the same state.
 func chain(t failer, c chooser, k *key, now Instant, d Decision) Decision {
 	t.Helper()
 	oneByOne, before := k.clone(), k.clone()

@@ -7,8 +7,8 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// A token bucket for each key: bursts of 5, and 2 requests per second in the long run. The states are a plain map, and
-// the caller has the clock; here the example sets the time by hand.
+// A token bucket for each key: bursts of 5, and 2 requests per second in the long run. The states
+// are a plain map, and the caller has the clock; here the example sets the time by hand.
 func Example_tokenBucket() {
 	limit := algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 2, Period: time.Second, Burst: 5}
 	if err := limit.Validate(); err != nil {
@@ -48,7 +48,8 @@ func Example_tokenBucket() {
 	// alice: allowed, 0 remaining
 }
 
-// A fixed window for each key: 2 requests in every minute of the clock. The caller forgets the states of idle keys.
+// A fixed window for each key: 2 requests in every minute of the clock. The caller forgets the
+// states of idle keys.
 func Example_fixedWindow() {
 	limit := algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: 2, Period: time.Minute}
 	states := make(map[string]algorithms.State)
@@ -109,7 +110,8 @@ func ExampleLog() {
 	// 10 s: allowed true, remaining 0, retry after 0s
 }
 
-// A cost that is only known afterwards: charge an estimate, then give back the rest. A probe asks without charging.
+// A cost that is only known afterwards: charge an estimate, then give back the rest. A probe asks
+// without charging.
 func ExampleTake_refund() {
 	limit := algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 100, Period: time.Minute}
 	var state algorithms.State // a key never used

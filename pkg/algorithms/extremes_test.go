@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// Property 9 of the semantics: no input causes a panic. That nothing overflows is in agreement_test.go.
+// Property 9 of the semantics: no input causes a panic. That nothing overflows is in
+// agreement_test.go.
 
 func TestNothingPanicsOnAnyInput(t *testing.T) {
 	holds(t, func(_ failer, c chooser, a Algorithm) { anything(c, a) })

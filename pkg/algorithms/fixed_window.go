@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// FixedWindow admits Requests hits in each window [k*Period, (k+1)*Period) since the Unix epoch, and so up to twice as many
-// across a boundary.
+// FixedWindow admits Requests hits in each window [k*Period, (k+1)*Period) since the Unix epoch,
+// and so up to twice as many across a boundary.
 const FixedWindow Algorithm = 1
 
 // fixedWindow keeps the count of the window that the last charge fell into, in a.
@@ -92,7 +92,8 @@ func elapsed(period time.Duration, now Instant) time.Duration {
 	return e
 }
 
-// windowStart returns the start of now's aligned window. A start before the first instant wraps, so that starts stay distinct.
+// windowStart returns the start of now's aligned window. A start before the first instant wraps, so
+// that starts stay distinct.
 func windowStart(period time.Duration, now Instant) Instant {
 	return now - Instant(elapsed(period, now))
 }

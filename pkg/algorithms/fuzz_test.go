@@ -6,10 +6,11 @@ import (
 	"time"
 )
 
-// The fuzzers read their input as choices (see byteChooser), so that coverage steers the walks of the property tests. The seeds are
-// random walks of every algorithm.
+// The fuzzers read their input as choices (see byteChooser), so that coverage steers the walks of
+// the property tests. The seeds are random walks of every algorithm.
 
-// FuzzTake compares every decision of one algorithm, which the first byte chooses, with the reference.
+// FuzzTake compares every decision of one algorithm, which the first byte chooses, with the
+// reference.
 func FuzzTake(f *testing.F) {
 	addWalks(f)
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -27,7 +28,8 @@ func FuzzChange(f *testing.F) {
 	})
 }
 
-// FuzzLog takes several pending charges at a time and compares them with the same charges one after another.
+// FuzzLog takes several pending charges at a time and compares them with the same charges one after
+// another.
 func FuzzLog(f *testing.F) {
 	addWalks(f)
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -54,7 +56,8 @@ func FuzzPanics(f *testing.F) {
 	})
 }
 
-// FuzzLimit holds a validated limit to its word: a key never used takes the whole capacity at once, and one hit more not.
+// FuzzLimit holds a validated limit to its word: a key never used takes the whole capacity at once,
+// and one hit more not.
 func FuzzLimit(f *testing.F) {
 	f.Add(uint8(TokenBucket), uint32(10), int64(MinPeriod), uint32(math.MaxUint32), int64(math.MaxInt64))
 	f.Add(uint8(FixedWindow), uint32(math.MaxUint32), int64(MaxPeriod), uint32(0), int64(math.MinInt64))

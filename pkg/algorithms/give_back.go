@@ -1,12 +1,13 @@
 package algorithms
 
-// GiveBack gives hits back that were taken from a key at instant charged, and returns the next state and its limit. The last charge
-// was under the limit was, as for [TakeAs]. Both limits have the algorithm and the period of the state. GiveBack gives back at most the hits
-// used.
+// GiveBack gives hits back that were taken from a key at instant charged, and returns the next
+// state and its limit. The last charge was under the limit was, as for [TakeAs]. Both limits have
+// the algorithm and the period of the state. GiveBack gives back at most the hits used.
 //
-// A window gives back only its own hits. A fixed window does so if charged lies in the window of now. A sliding counter takes the hits from the
-// count of the window of charged, if this is the window of now or the window before. Otherwise state and limit stay as they are. A bucket has
-// no windows, and gives hits back as for any refund. Under sliding_window_log call [Log.GiveBack].
+// A window gives back only its own hits. A fixed window does so if charged lies in the window of
+// now. A sliding counter takes the hits from the count of the window of charged, if this is the
+// window of now or the window before. Otherwise state and limit stay as they are. A bucket has no
+// windows, and gives hits back as for any refund. Under sliding_window_log call [Log.GiveBack].
 func GiveBack(was, l Limit, s State, charged, now Instant, hits uint32) (State, Limit) {
 	k, ok := statefulOf(l.Algorithm).(windowed)
 	if !ok {
@@ -52,8 +53,9 @@ func (c slidingWindowCounter) giveBack(l Limit, s State, charged, now Instant, h
 	return w.state()
 }
 
-// GiveBack gives hits back that were taken at instant charged: from the entry of exactly that instant, at most its hits. Without such an
-// entry the log stays as it is. An entry in the middle of n others takes the time of n/2 moves.
+// GiveBack gives hits back that were taken at instant charged: from the entry of exactly that
+// instant, at most its hits. Without such an entry the log stays as it is. An entry in the middle
+// of n others takes the time of n/2 moves.
 func (g *Log) GiveBack(l Limit, now, charged Instant, hits uint32) {
 	i, found := g.find(charged)
 	if !found || hits == 0 || g.expired(l, g.at(i), g.held(now)) {
@@ -70,7 +72,8 @@ func (g *Log) GiveBack(l Limit, now, charged Instant, hits uint32) {
 	}
 }
 
-// find returns the first entry that is not before an instant, and whether the entry is of that instant.
+// find returns the first entry that is not before an instant, and whether the entry is of that
+// instant.
 func (g *Log) find(at Instant) (i int, found bool) {
 	low, high := 0, g.len
 	for low < high {
@@ -83,7 +86,8 @@ func (g *Log) find(at Instant) (i int, found bool) {
 	return low, low < g.len && g.at(low).at == at
 }
 
-// remove takes the i-th oldest entry out of the ring, and moves the fewer ones of the older and the newer entries.
+// remove takes the i-th oldest entry out of the ring, and moves the fewer ones of the older and the
+// newer entries.
 func (g *Log) remove(i int) {
 	if i < g.len/2 {
 		for ; i > 0; i-- {

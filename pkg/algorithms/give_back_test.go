@@ -19,7 +19,8 @@ func (k *key) giveBack(charged, now Instant, hits uint32) {
 	k.state, _ = GiveBack(k.limit, k.limit, k.state, charged, now, hits)
 }
 
-// giveBack gives hits back by the words of the semantics: a window looks for its own hits, a bucket refunds.
+// giveBack gives hits back by the words of the semantics: a window looks for its own hits, a bucket
+// refunds.
 func (r *reference) giveBack(charged, now Instant, hits uint32) {
 	if hits == 0 {
 		return
@@ -65,7 +66,8 @@ func FuzzGiveBack(f *testing.F) {
 	})
 }
 
-// compareGivingBack walks a key and its reference through the same charges, and gives hits of the charges back.
+// compareGivingBack walks a key and its reference through the same charges, and gives hits of the
+// charges back.
 func compareGivingBack(t failer, c chooser, a Algorithm) {
 	t.Helper()
 	c, steps := walk(c, 25)
@@ -161,7 +163,8 @@ func TestGivingBackUnderAnotherLimitCarriesTheStateOver(t *testing.T) {
 	}
 }
 
-// A log of any history gives the hits of an instant back, keeps all other entries, and keeps its bound of memory.
+// A log of any history gives the hits of an instant back, keeps all other entries, and keeps its
+// bound of memory.
 func TestALogGivesBackTheHitsOfOneInstant(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var g Log

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Hold is the memory of one holder under one limit: a request with a name that holds hits from its begin to its end. The zero value is
-// a holder that is not known.
+// Hold is the memory of one holder under one limit: a request with a name that holds hits from its
+// begin to its end. The zero value is a holder that is not known.
 type Hold struct {
 	Status HoldStatus
 	Hits   uint32  // held, of HoldHeld; else 0
@@ -17,7 +17,8 @@ type Hold struct {
 // HoldStatus is the last event in the life of a holder.
 type HoldStatus uint8
 
-// The statuses. A store may forget a denied or an ended holder sooner than Until; both only protect against repeats.
+// The statuses. A store may forget a denied or an ended holder sooner than Until; both only protect
+// against repeats.
 const (
 	HoldUnknown HoldStatus = iota
 	HoldHeld               // the begin was admitted
@@ -25,10 +26,12 @@ const (
 	HoldEnded              // the end has come
 )
 
-// HoldPhase is a point in the life of a holder at which a charge comes. The numbers may be stored and never change.
+// HoldPhase is a point in the life of a holder at which a charge comes. The numbers may be stored
+// and never change.
 type HoldPhase uint8
 
-// The phases. HoldBegun and HoldCancel repair a store that did not answer in time; a request has the others.
+// The phases. HoldBegun and HoldCancel repair a store that did not answer in time; a request has
+// the others.
 const (
 	HoldBegin  HoldPhase = iota + 1 // asks for hits, and holds the hits if the request is admitted
 	HoldEnd                         // says the true cost
@@ -51,11 +54,13 @@ func (h Hold) Live(now Instant) Hold {
 	return h
 }
 
-// Effect returns the work of a charge of the phase with these hits at instant now, for a holder whose live hold is h.
+// Effect returns the work of a charge of the phase with these hits at instant now, for a holder
+// whose live hold is h.
 //
-// A begin takes its hits, and nothing if the holder holds already. An end takes the difference between its hits and the held hits. The end
-// of a holder that is not known takes all hits under a rate limit. An end with negative hits counts as an end with 0, and does nothing to
-// a holder that is not known. Under Concurrency an end gives the held hits back, and its own hits mean nothing.
+// A begin takes its hits, and nothing if the holder holds already. An end takes the difference
+// between its hits and the held hits. The end of a holder that is not known takes all hits under a
+// rate limit. An end with negative hits counts as an end with 0, and does nothing to a holder that
+// is not known. Under Concurrency an end gives the held hits back, and its own hits mean nothing.
 func (h Hold) Effect(p HoldPhase, l Limit, hits int64) Effect {
 	hits = min(max(hits, -MaxHits), MaxHits)
 	held := h.Status == HoldHeld
@@ -76,8 +81,9 @@ func (h Hold) Effect(p HoldPhase, l Limit, hits int64) Effect {
 	return Effect{Forced: true}
 }
 
-// After returns the hold after a charge of the phase at instant now. passed says that the charge was allowed and the request admitted. A
-// new holder is known for atMost. Under Concurrency only a holder that holds is remembered, as no other changes a decision.
+// After returns the hold after a charge of the phase at instant now. passed says that the charge
+// was allowed and the request admitted. A new holder is known for atMost. Under Concurrency only a
+// holder that holds is remembered, as no other changes a decision.
 func (h Hold) After(p HoldPhase, l Limit, now Instant, hits int64, atMost time.Duration, passed bool) Hold {
 	next := h
 	switch held := h.Status == HoldHeld; {

@@ -17,7 +17,8 @@ type message struct {
 	countRejected bool
 }
 
-// heldReference is the second implementation of holders: the table of the semantics, over a list of holders, without a summary.
+// heldReference is the second implementation of holders: the table of the semantics, over a list of
+// holders, without a summary.
 type heldReference struct {
 	key     *reference // of a rate limit
 	limit   Limit
@@ -123,7 +124,8 @@ func (r *heldReference) begin(m message, h, fresh heldModel, now Instant) Decisi
 	return d
 }
 
-// decide decides on the hits of a holder. In a request that is denied a rate limit charges hits only if it counts rejected ones.
+// decide decides on the hits of a holder. In a request that is denied a rate limit charges hits
+// only if it counts rejected ones.
 func (r *heldReference) decide(fresh heldModel, now Instant, countRejected, admitted bool) Decision {
 	if r.key == nil {
 		return r.slots(fresh, now)
@@ -158,8 +160,8 @@ func (r *heldReference) forced(now Instant, hits num) (d Decision) {
 	return d
 }
 
-// slots decides whether the hits of one more holder fit beside all others. Waits are found by walking to the instants at which holders
-// run out.
+// slots decides whether the hits of one more holder fit beside all others. Waits are found by
+// walking to the instants at which holders run out.
 func (r *heldReference) slots(more heldModel, now Instant) Decision {
 	limit := of(r.limit.Requests)
 	used := func(at num) num {

@@ -14,7 +14,8 @@ func TestEveryHolderEqualsTheReference(t *testing.T) {
 	holdsOf(t, 300, Algorithms(), func(t failer, c chooser, a Algorithm) { compareHolders(t, c, a) })
 }
 
-// FuzzHold compares walks of begins and ends with the reference. The first byte chooses the algorithm.
+// FuzzHold compares walks of begins and ends with the reference. The first byte chooses the
+// algorithm.
 func FuzzHold(f *testing.F) {
 	addWalks(f)
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -78,7 +79,8 @@ func chooseHeldLimit(c chooser, a Algorithm) Limit {
 	return l
 }
 
-// chooseHeldNext returns the next instant, often the one at which a holder runs out, or a nanosecond before.
+// chooseHeldNext returns the next instant, often the one at which a holder runs out, or a
+// nanosecond before.
 func chooseHeldNext(c chooser, k *heldKey, now Instant, d Decision) Instant {
 	if c.upTo("runs out", 3) == 0 {
 		return shift(k.holds[chooseHolder(c)].Until, -time.Duration(c.upTo("before", 1)))
@@ -101,8 +103,9 @@ func chooseMessage(c chooser, l Limit, d Decision) message {
 	}
 }
 
-// The promise of concurrency: never more than Requests at any instant, in any order of begin, end, repeat and expiry. The test keeps its
-// own account of the holders that were admitted, and have neither ended nor run out.
+// The promise of concurrency: never more than Requests at any instant, in any order of begin, end,
+// repeat and expiry. The test keeps its own account of the holders that were admitted, and have
+// neither ended nor run out.
 func TestConcurrencyNeverHoldsMoreThanItsLimit(t *testing.T) {
 	holdsOf(t, 3000, []Algorithm{Concurrency}, func(t failer, c chooser, a Algorithm) {
 		c, steps := walk(c, 60)
@@ -142,8 +145,9 @@ func TestConcurrencyNeverHoldsMoreThanItsLimit(t *testing.T) {
 	})
 }
 
-// An estimate and its end are the truth, to the hit. Within one window the key has counted the true cost of each holder that has ended, and
-// the estimate of each other. Begins and ends come in any order, and any number of times.
+// An estimate and its end are the truth, to the hit. Within one window the key has counted the true
+// cost of each holder that has ended, and the estimate of each other. Begins and ends come in any
+// order, and any number of times.
 func TestAnEstimateAndItsEndAreTheTruth(t *testing.T) {
 	holdsOf(t, 2000, RateAlgorithms(), func(t failer, c chooser, a Algorithm) {
 		l := Limit{Algorithm: a, Requests: 10_000, Period: 24 * time.Hour}

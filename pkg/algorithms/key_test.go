@@ -107,7 +107,8 @@ func shift(now Instant, d time.Duration) Instant {
 	}
 }
 
-// chooser makes the choices of a test: by a seed, by rapid, which shrinks, or by the bytes of a fuzzer.
+// chooser makes the choices of a test: by a seed, by rapid, which shrinks, or by the bytes of a
+// fuzzer.
 type chooser interface {
 	upTo(what string, most uint64) uint64 // 0 to most
 }
@@ -131,7 +132,8 @@ func chooseLimit(c chooser, a Algorithm) Limit {
 	return l
 }
 
-// calm is a chooser for walks of many small steps and hits, which fill a log and refill a bucket again and again.
+// calm is a chooser for walks of many small steps and hits, which fill a log and refill a bucket
+// again and again.
 type calm struct{ chooser }
 
 func (c calm) upTo(what string, most uint64) uint64 {

@@ -7,7 +7,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Apply takes the memory that SizeAfter says. A log has memory for less than eight times its entries.
+// Apply takes the memory that SizeAfter says. A log has memory for less than eight times its
+// entries.
 func TestALogTakesTheMemoryThatItSaysBefore(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var g Log

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Property 1 of the semantics: no requests get more than the limit promises. The tests leave out refunds, which give back admitted
-// hits.
+// Property 1 of the semantics: no requests get more than the limit promises. The tests leave out
+// refunds, which give back admitted hits.
 
 func TestTokenBucketNeverAdmitsOverBurstAndRate(t *testing.T) {
 	holdsOf(t, 2000, []Algorithm{TokenBucket}, func(t failer, c chooser, a Algorithm) {
@@ -22,9 +22,10 @@ func TestTokenBucketNeverAdmitsOverBurstAndRate(t *testing.T) {
 	})
 }
 
-// Every charge can lose less than a nanosecond of the time of its refill, and so gain the tokens of a nanosecond. With up to one
-// token per nanosecond that is the "slightly more" of the text. With more than one, every charge at one instant can gain some;
-// callers with coarse ticks have no such limit.
+// Every charge can lose less than a nanosecond of the time of its refill, and so gain the tokens of
+// a nanosecond. With up to one token per nanosecond that is the "slightly more" of the text. With
+// more than one, every charge at one instant can gain some; callers with coarse ticks have no such
+// limit.
 func TestTokenBucketIntegerAdmitsAtMostANanosecondPerChargeMore(t *testing.T) {
 	holdsOf(t, 2000, []Algorithm{TokenBucketInteger}, func(t failer, c chooser, a Algorithm) {
 		l, admitted, _ := admissions(t, c, a, true)
@@ -90,7 +91,8 @@ func TestSlidingWindowCounterEstimateNeverGoesOverTheLimit(t *testing.T) {
 	})
 }
 
-// TestFixedWindowAdmitsTwiceTheLimitAcrossABoundary holds the documentation to its word: the bound above is per window.
+// TestFixedWindowAdmitsTwiceTheLimitAcrossABoundary holds the documentation to its word: the bound
+// above is per window.
 func TestFixedWindowAdmitsTwiceTheLimitAcrossABoundary(t *testing.T) {
 	l := Limit{Algorithm: FixedWindow, Requests: 5, Period: MinPeriod}
 	k := newKey(l)
@@ -101,7 +103,8 @@ func TestFixedWindowAdmitsTwiceTheLimitAcrossABoundary(t *testing.T) {
 	}
 }
 
-// TestABurstPassesAtOnceAndOneMoreDoesNot is the other side: a limit is not kept by denying everything.
+// TestABurstPassesAtOnceAndOneMoreDoesNot is the other side: a limit is not kept by denying
+// everything.
 func TestABurstPassesAtOnceAndOneMoreDoesNot(t *testing.T) {
 	holds(t, func(t failer, c chooser, a Algorithm) {
 		l, now := chooseLimit(c, a), chooseStart(c)
@@ -118,13 +121,14 @@ func TestABurstPassesAtOnceAndOneMoreDoesNot(t *testing.T) {
 	})
 }
 
-// perNanosecond reports whether a limit makes more than one whole token per nanosecond. token_bucket_integer can then find tokens
-// again and again at one instant.
+// perNanosecond reports whether a limit makes more than one whole token per nanosecond.
+// token_bucket_integer can then find tokens again and again at one instant.
 func perNanosecond(l Limit) bool {
 	return l.Algorithm == TokenBucketInteger && int64(l.Requests) > int64(l.Period)
 }
 
-// admissions walks a key of that algorithm, with time going backwards now and then, and returns the admitted charges.
+// admissions walks a key of that algorithm, with time going backwards now and then, and returns the
+// admitted charges.
 func admissions(t failer, c chooser, a Algorithm, rejected bool) (Limit, []admission, *key) {
 	t.Helper()
 	c, steps := walk(c, 50)
@@ -147,7 +151,8 @@ func admissions(t failer, c chooser, a Algorithm, rejected bool) (Limit, []admis
 	return l, admitted, k
 }
 
-// eachInterval calls check for every interval that starts and ends with an admission, with the hits admitted in it.
+// eachInterval calls check for every interval that starts and ends with an admission, with the hits
+// admitted in it.
 func eachInterval(admitted []admission, check func(first, last admission, hits int64)) {
 	for i, first := range admitted {
 		hits := int64(0)

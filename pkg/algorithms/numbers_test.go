@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// num is an exact rational number of any size, and immutable. The reference implementation counts hits, tokens and nanoseconds in
-// nums, so that no number rounds or overflows. Whole numbers have a form of their own, for speed alone.
+// num is an exact rational number of any size, and immutable. The reference implementation counts
+// hits, tokens and nanoseconds in nums, so that no number rounds or overflows. Whole numbers have a
+// form of their own, for speed alone.
 type num struct {
 	integer *big.Int
 	ratio   *big.Rat // where integer is nil
@@ -94,8 +95,8 @@ func (x num) duration() time.Duration {
 // whole returns x hits rounded down, at least 0.
 func (x num) whole() uint32 { return uint32(larger(of(0), x.floor()).integer.Uint64()) }
 
-// firstWait returns the shortest wait of at least one nanosecond after now for which holds is true, by bisection. holds must
-// be true once most has passed, and stay true once it is.
+// firstWait returns the shortest wait of at least one nanosecond after now for which holds is true,
+// by bisection. holds must be true once most has passed, and stay true once it is.
 func firstWait(now num, most time.Duration, holds func(at num) bool) time.Duration {
 	low, high := int64(1), int64(most)
 	for low < high {

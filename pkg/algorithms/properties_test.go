@@ -108,7 +108,8 @@ func TestForgettingIsFreeAfterResetAfter(t *testing.T) {
 	})
 }
 
-// TestNothingIsFreshBeforeFreshAt is why a store may keep states no shorter: a nanosecond earlier less would pass.
+// TestNothingIsFreshBeforeFreshAt is why a store may keep states no shorter: a nanosecond earlier
+// less would pass.
 func TestNothingIsFreshBeforeFreshAt(t *testing.T) {
 	holds(t, func(t failer, c chooser, a Algorithm) {
 		k, _, _ := used(c, a, true)
@@ -150,7 +151,8 @@ func TestRefundsClamp(t *testing.T) {
 	})
 }
 
-// TestARefundUndoesACharge checks the purpose of a refund: at the same instant the state is again as before.
+// TestARefundUndoesACharge checks the purpose of a refund: at the same instant the state is again
+// as before.
 func TestARefundUndoesACharge(t *testing.T) {
 	holds(t, func(t failer, c chooser, a Algorithm) {
 		k, now, d := used(c, a, true)

@@ -5,13 +5,16 @@ import (
 	"time"
 )
 
-// Realign carries a state over a step of the clock by which instants are told: now becomes now+step, forward or back. The time that has
-// passed since a charge stays as it was, so a step gives a bucket nothing. An idle state becomes the zero state.
+// Realign carries a state over a step of the clock by which instants are told: now becomes
+// now+step, forward or back. The time that has passed since a charge stays as it was, so a step
+// gives a bucket nothing. An idle state becomes the zero state.
 //
-// The windows of fixed_window and sliding_window_counter stay aligned to the epoch, so a step can end a window sooner or later. The
-// count of the window of now goes into the window of now+step. After a step back over a window's start, the key stays in the window that
-// it has begun. Where its window then ends d sooner than before, a fixed window can admit its limit d sooner, once. A sliding count can
-// gain d/Period of its limit, once. Realign never lowers an estimate at the instant of the step.
+// The windows of fixed_window and sliding_window_counter stay aligned to the epoch, so a step can
+// end a window sooner or later. The count of the window of now goes into the window of now+step.
+// After a step back over a window's start, the key stays in the window that it has begun. Where its
+// window then ends d sooner than before, a fixed window can admit its limit d sooner, once. A
+// sliding count can gain d/Period of its limit, once. Realign never lowers an estimate at the
+// instant of the step.
 //
 // Under sliding_window_log call [Log.Realign].
 func Realign(l Limit, s State, now Instant, step time.Duration) State {
@@ -24,8 +27,9 @@ func Realign(l Limit, s State, now Instant, step time.Duration) State {
 	return State{}
 }
 
-// Clamp returns the state nearest to s that the algorithm can have reached by now. A state from outside, such as a file, needs it. The
-// limit must be valid. A state in the future becomes one of now, or of the next window after a step of the clock, see [Realign].
+// Clamp returns the state nearest to s that the algorithm can have reached by now. A state from
+// outside, such as a file, needs it. The limit must be valid. A state in the future becomes one of
+// now, or of the next window after a step of the clock, see [Realign].
 func Clamp(l Limit, s State, now Instant) State {
 	k := statefulOf(l.Algorithm)
 	if k == nil || l.Period <= 0 || s.Unused() {
@@ -34,9 +38,9 @@ func Clamp(l Limit, s State, now Instant) State {
 	return k.clamp(l, s, now)
 }
 
-// Rewind carries a state over to now after the clock has gone back. If the last charge lies more than tolerance ahead of now, the charge
-// counts as of now. A bucket gains nothing, and the count of a window becomes the count of the window of now. Other states stay as
-// they are.
+// Rewind carries a state over to now after the clock has gone back. If the last charge lies more
+// than tolerance ahead of now, the charge counts as of now. A bucket gains nothing, and the count
+// of a window becomes the count of the window of now. Other states stay as they are.
 func Rewind(l Limit, s State, now Instant, tolerance time.Duration) State {
 	if s.Unused() {
 		return s
@@ -50,7 +54,8 @@ func Rewind(l Limit, s State, now Instant, tolerance time.Duration) State {
 	return s
 }
 
-// rewinder is an algorithm whose states are more than an instant and a weight that is the same everywhere.
+// rewinder is an algorithm whose states are more than an instant and a weight that is the same
+// everywhere.
 type rewinder interface {
 	rewind(l Limit, s State, now Instant, tolerance time.Duration) State // see Rewind; s is not unused
 }
@@ -68,8 +73,9 @@ func (i Instant) moved(step time.Duration) Instant {
 	}
 }
 
-// windowAfter returns the instant after a step that stands for the key's instant now, which is held at the last charge. The
-// result is now+step, or the start of the key's window if the window then starts less than a period ahead.
+// windowAfter returns the instant after a step that stands for the key's instant now, which is held
+// at the last charge. The result is now+step, or the start of the key's window if the window then
+// starts less than a period ahead.
 func windowAfter(l Limit, held, now Instant, step time.Duration) Instant {
 	next := now.moved(step)
 	if start := windowStart(l.Period, held); start <= held && past(next, start) > 0 && past(next, start) < uint64(l.Period) {
@@ -78,7 +84,8 @@ func windowAfter(l Limit, held, now Instant, step time.Duration) Instant {
 	return next
 }
 
-// Realign carries the log over a step of the clock: every instant moves by the step, so that each hit keeps its age.
+// Realign carries the log over a step of the clock: every instant moves by the step, so that each
+// hit keeps its age.
 func (g *Log) Realign(step time.Duration) {
 	for i := range g.len {
 		e := g.at(i)
@@ -105,8 +112,9 @@ func (g *Log) AppendEntries(to []LogEntry) []LogEntry {
 	return to
 }
 
-// Restore appends an entry from outside, such as a file. Entries come oldest first; an entry before the newest one counts as of the same
-// instant, and an entry after now as of now. Restore drops an entry without hits, an expired one, and hits that no log can have.
+// Restore appends an entry from outside, such as a file. Entries come oldest first; an entry before
+// the newest one counts as of the same instant, and an entry after now as of now. Restore drops an
+// entry without hits, an expired one, and hits that no log can have.
 func (g *Log) Restore(l Limit, e LogEntry, now Instant) {
 	at := min(e.At, now)
 	if g.len > 0 {
@@ -125,8 +133,8 @@ func (g *Log) Restore(l Limit, e LogEntry, now Instant) {
 	g.push(entry)
 }
 
-// Replace makes e the only entry of the log, as [Log.Restore] appends it to an empty one. Replace keeps the memory of the log as
-// [Log.Apply] does.
+// Replace makes e the only entry of the log, as [Log.Restore] appends it to an empty one. Replace
+// keeps the memory of the log as [Log.Apply] does.
 func (g *Log) Replace(l Limit, e LogEntry, now Instant) {
 	g.head, g.len, g.hits, g.last = 0, 0, 0, 0
 	g.Restore(l, e, now)

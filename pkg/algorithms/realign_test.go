@@ -53,7 +53,8 @@ func TestAStepOfTheClockChangesNoDecisionWithoutWindows(t *testing.T) {
 	})
 }
 
-// A step frees no window: the window stays as full as it was. The window ends by the clock after the step, at a multiple of the period.
+// A step frees no window: the window stays as full as it was. The window ends by the clock after
+// the step, at a multiple of the period.
 func TestAStepOfTheClockCarriesTheCountOfTheWindow(t *testing.T) {
 	holdsOf(t, 4000, []Algorithm{FixedWindow}, func(t failer, c chooser, a Algorithm) {
 		k, now, _ := aligned(c, a)
@@ -81,8 +82,8 @@ func TestAStepOfTheClockCarriesTheCountOfTheWindow(t *testing.T) {
 	})
 }
 
-// A step lowers no estimate at its instant. If the window ends sooner than before, the estimate can be lower later. The difference is at
-// most count*sooner/Period.
+// A step lowers no estimate at its instant. If the window ends sooner than before, the estimate can
+// be lower later. The difference is at most count*sooner/Period.
 func TestAStepOfTheClockHardlyLowersAnEstimate(t *testing.T) {
 	estimate := func(k *key, at Instant) *big.Rat {
 		w := slidingWindowCounter{}.windows(k.limit, k.state, at)
@@ -128,8 +129,8 @@ func TestAStepOfTheClockHardlyLowersAnEstimate(t *testing.T) {
 	})
 }
 
-// Under a clock that steps at random, a key admits its promise for the time that has passed. With windows the key may admit one limit
-// more for each step.
+// Under a clock that steps at random, a key admits its promise for the time that has passed. With
+// windows the key may admit one limit more for each step.
 func TestRandomStepsOfTheClockMintNothing(t *testing.T) {
 	holds(t, func(t failer, c chooser, a Algorithm) {
 		l := Limit{Algorithm: a, Requests: uint32(1 + c.upTo("requests", 20)), Period: time.Duration(1+c.upTo("period", 50)) * time.Second}
@@ -170,7 +171,8 @@ func TestRandomStepsOfTheClockMintNothing(t *testing.T) {
 	})
 }
 
-// A state that an algorithm made is valid. A clamped state of any parts is one, and its key is idle in bounded time.
+// A state that an algorithm made is valid. A clamped state of any parts is one, and its key is idle
+// in bounded time.
 func TestClampKeepsStatesThatAnAlgorithmMade(t *testing.T) {
 	holds(t, func(t failer, c chooser, a Algorithm) {
 		k, now, _ := used(c, a, true)
@@ -232,7 +234,8 @@ func TestARestoredLogDecidesAsBefore(t *testing.T) {
 	})
 }
 
-// A clock that goes back by more than the tolerance makes the last charge one of now, and mints nothing at that instant.
+// A clock that goes back by more than the tolerance makes the last charge one of now, and mints
+// nothing at that instant.
 func TestAStateOfTheFutureGoesOnAtNow(t *testing.T) {
 	const tolerance = 2 * time.Second
 	for _, a := range RateAlgorithms() {

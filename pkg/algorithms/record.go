@@ -10,15 +10,17 @@ import (
 // Tick is the unit of time in a record: a script in Redis counts microseconds.
 const Tick = time.Microsecond
 
-// A record is a state as a script in Redis keeps it: little-endian whole numbers below 2^53, where the script's arithmetic is
-// exact. Every algorithm lists the sizes of its numbers in layout, and writes and reads them in record and restore.
+// A record is a state as a script in Redis keeps it: little-endian whole numbers below 2^53, where
+// the script's arithmetic is exact. Every algorithm lists the sizes of its numbers in layout, and
+// writes and reads them in record and restore.
 
 // numbers is the numbers of a record, in the order of the layout.
 type numbers [5]uint64
 
 var errRecord = errors.New("not a record of this algorithm")
 
-// Layout returns the sizes in bytes of the numbers of a record, one digit each; "" without [Algorithm.HasState].
+// Layout returns the sizes in bytes of the numbers of a record, one digit each; "" without
+// [Algorithm.HasState].
 func (a Algorithm) Layout() string {
 	if k := statefulOf(a); k != nil {
 		return k.layout()
@@ -26,7 +28,8 @@ func (a Algorithm) Layout() string {
 	return ""
 }
 
-// AppendRecord appends the record of a state whose last charge was under the limit. A key never used has none.
+// AppendRecord appends the record of a state whose last charge was under the limit. A key never
+// used has none.
 func AppendRecord(dst []byte, l Limit, s State) []byte {
 	k := statefulOf(l.Algorithm)
 	if k == nil || s.Unused() {
@@ -42,7 +45,8 @@ func AppendRecord(dst []byte, l Limit, s State) []byte {
 	return dst
 }
 
-// ParseRecord returns the state in a record, and the limit of its last charge: l, but for the numbers that the record holds.
+// ParseRecord returns the state in a record, and the limit of its last charge: l, but for the
+// numbers that the record holds.
 func ParseRecord(record string, l Limit) (State, Limit, error) {
 	k := statefulOf(l.Algorithm)
 	if k == nil {

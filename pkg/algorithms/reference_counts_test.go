@@ -1,6 +1,7 @@
 package algorithms
 
-// windowOf returns the number of the aligned window that an instant lies in, counted from the Unix epoch.
+// windowOf returns the number of the aligned window that an instant lies in, counted from the Unix
+// epoch.
 func windowOf(l Limit, at num) num { return at.over(of(l.Period)).floor() }
 
 // windowEnd returns how long an instant lies before the end of its aligned window.

@@ -5,12 +5,14 @@ import (
 	"time"
 )
 
-// The reference is a second implementation of every algorithm, in exact rationals, without regard to cost. The source of
-// the reference is the text of the semantics, not the code. A model keeps the terms of the text: a level, tokens, counts, a list of hits. A model searches for the
-// waits that the code computes by a formula.
+// The reference is a second implementation of every algorithm, in exact rationals, without regard
+// to cost. The source of the reference is the text of the semantics, not the code. A model keeps
+// the terms of the text: a level, tokens, counts, a list of hits. A model searches for the waits
+// that the code computes by a formula.
 //
 // The package's comments decide points that the text leaves open:
-//   - "The last instant seen by the key" is the instant of the last charge. A probe and a denial are no charges.
+//   - "The last instant seen by the key" is the instant of the last charge. A probe and a denial
+//     are no charges.
 //   - A key that a refund leaves idle is a key never used, and remembers no instant.
 
 // model is the reference of one algorithm for one key; its zero value is a key never used.
@@ -123,7 +125,8 @@ type integerModel struct {
 	tokens, last, charged num
 }
 
-// at returns the tokens and the mark after a refill at now, by the words of the text, and now held at the last charge.
+// at returns the tokens and the mark after a refill at now, by the words of the text, and now held
+// at the last charge.
 func (b *integerModel) at(l Limit, now num) (held, tokens, last num) {
 	if !b.used {
 		return now, capacity(l), now
@@ -140,7 +143,8 @@ func (b *integerModel) at(l Limit, now num) (held, tokens, last num) {
 	}
 }
 
-// boundless returns how many tokens there would be at an instant from now on if a bucket had no capacity.
+// boundless returns how many tokens there would be at an instant from now on if a bucket had no
+// capacity.
 func (b *integerModel) boundless(l Limit, now, at num) num {
 	if _, tokens, _ := b.at(l, now); tokens.is(capacity(l)) {
 		return tokens.plus(at.minus(now).times(rate(l)).floor())
@@ -187,7 +191,8 @@ func (b *integerModel) change(from, to Limit, now num) {
 	*b = integerModel{used: !tokens.is(capacity(to)), tokens: tokens, last: last, charged: now}
 }
 
-// hopeless is the wait for more hits than a sliding window ever admits: until the key is idle, else a period.
+// hopeless is the wait for more hits than a sliding window ever admits: until the key is idle, else
+// a period.
 func hopeless(l Limit, resetAfter time.Duration) time.Duration {
 	if resetAfter == 0 {
 		return l.Period

@@ -2,11 +2,12 @@ package algorithms
 
 import "time"
 
-// SlidingWindowCounter weighs two aligned windows: the estimate is previous*(Period-elapsed)/Period + current, and hits pass
-// while it stays within Requests.
+// SlidingWindowCounter weighs two aligned windows: the estimate is previous*(Period-elapsed)/Period
+// + current, and hits pass while it stays within Requests.
 const SlidingWindowCounter Algorithm = 4
 
-// slidingWindowCounter keeps the count of the last charge's window in a, and the count of the window before in b.
+// slidingWindowCounter keeps the count of the last charge's window in a, and the count of the
+// window before in b.
 type slidingWindowCounter struct{}
 
 func (slidingWindowCounter) name() string { return "sliding_window_counter" }
@@ -53,8 +54,8 @@ func (w windows) fit(l Limit, hits uint64) bool {
 	return w.carried(l).atMost(product(limit-w.current-hits, uint64(l.Period)))
 }
 
-// retry returns the wait until the estimate has decayed so far that hits fit, in this window or the next one. The hits must not fit
-// now.
+// retry returns the wait until the estimate has decayed so far that hits fit, in this window or the
+// next one. The hits must not fit now.
 func (w windows) retry(l Limit, hits uint64) uint64 {
 	limit, period := uint64(l.Requests), uint64(l.Period)
 	if w.current <= limit && hits <= limit-w.current { // previous*(period-e) <= room*period, for the least e
@@ -124,8 +125,9 @@ func (c slidingWindowCounter) idleAt(l Limit, s State) Instant {
 
 func (slidingWindowCounter) change(_, _ Limit, s State, _ Instant) State { return s }
 
-// realign keeps the estimate of now. A window that ends later than before gets a previous count that decays from that estimate more
-// slowly. A window that ends sooner gets the estimate as its own count.
+// realign keeps the estimate of now. A window that ends later than before gets a previous count
+// that decays from that estimate more slowly. A window that ends sooner gets the estimate as its
+// own count.
 func (c slidingWindowCounter) realign(l Limit, s State, now Instant, step time.Duration) State {
 	w := c.windows(l, s, now)
 	carried, left := w.carried(l), uint64(l.Period)-w.elapsed
@@ -138,7 +140,8 @@ func (c slidingWindowCounter) realign(l Limit, s State, now Instant, step time.D
 	return w.state()
 }
 
-// rewind counts the hits of the window before, as far as they weigh at the last charge, in its window.
+// rewind counts the hits of the window before, as far as they weigh at the last charge, in its
+// window.
 func (c slidingWindowCounter) rewind(l Limit, s State, now Instant, tolerance time.Duration) State {
 	const most = 1<<40 - 1 // that a number of the record holds
 	if s.last <= now.Add(tolerance) {
@@ -152,7 +155,8 @@ func (slidingWindowCounter) clamp(l Limit, s State, now Instant) State {
 	return State{last: min(s.last, now.Add(l.Period)), a: min(s.a, most), b: min(s.b, most)}
 }
 
-// A record holds the instant of the last charge, the count of its window and the count of the window before.
+// A record holds the instant of the last charge, the count of its window and the count of the
+// window before.
 func (slidingWindowCounter) layout() string { return "755" }
 
 func (slidingWindowCounter) record(_ Limit, s State) numbers {

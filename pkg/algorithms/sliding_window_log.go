@@ -6,17 +6,19 @@ import (
 	"time"
 )
 
-// SlidingWindowLog admits Requests hits in any half-open interval of length Period, exactly: the hits of (now-Period, now]. A key
-// holds every instant of an admitted hit, and so takes memory of the order of Requests.
+// SlidingWindowLog admits Requests hits in any half-open interval of length Period, exactly: the
+// hits of (now-Period, now]. A key holds every instant of an admitted hit, and so takes memory of
+// the order of Requests.
 const SlidingWindowLog Algorithm = 3
 
 type slidingWindowLog struct{}
 
 func (slidingWindowLog) name() string { return "sliding_window_log" }
 
-// Log is the state of sliding_window_log for one key: the admitted hits and their instants, newest last. The zero value is a key
-// never used. A log has at most 2*Requests entries of 16 bytes, and allocates when it grows. A log that has shrunk to an eighth gives
-// memory back. Not safe for concurrent use.
+// Log is the state of sliding_window_log for one key: the admitted hits and their instants, newest
+// last. The zero value is a key never used. A log has at most 2*Requests entries of 16 bytes, and
+// allocates when it grows. A log that has shrunk to an eighth gives memory back. Not safe for
+// concurrent use.
 type Log struct {
 	ring []logged // a power of two long; the entries are head, head+1, … (mod length)
 	head int
@@ -36,8 +38,9 @@ const (
 	logShrinks = 16 // entries of the smallest ring that gives memory back; a smaller one would save less than the work costs
 )
 
-// Pending is hits that [Log.Decide] has decided on and [Log.Apply] has not yet put into the log. So a store can decide several
-// charges of one key one after another and still drop all of them. The zero value has no hits.
+// Pending is hits that [Log.Decide] has decided on and [Log.Apply] has not yet put into the log. So
+// a store can decide several charges of one key one after another and still drop all of them. The
+// zero value has no hits.
 type Pending struct {
 	added    uint64 // hits at the instant of the decision
 	refunded uint64 // hits given back of the newest that the log holds
@@ -50,15 +53,17 @@ func (p Pending) Adds() bool { return p.added > 0 }
 // Unused reports whether the log is empty, so that a store need not keep it.
 func (g *Log) Unused() bool { return g.len == 0 }
 
-// Take applies hits at instant now and returns the decision: [Log.Decide] and [Log.Apply] in one. The function Take explains the
-// arguments; with countRejected the hits in the log reach at most 2*Requests.
+// Take applies hits at instant now and returns the decision: [Log.Decide] and [Log.Apply] in one.
+// The function Take explains the arguments; with countRejected the hits in the log reach at most
+// 2*Requests.
 func (g *Log) Take(l Limit, now Instant, hits int64, countRejected bool) Decision {
 	p, d := g.Decide(l, now, Pending{}, hits, countRejected)
 	g.Apply(l, now, p)
 	return d
 }
 
-// Decide decides on hits on top of p, and returns p with these hits and the decision. Decide does not change the log.
+// Decide decides on hits on top of p, and returns p with these hits and the decision. Decide does
+// not change the log.
 func (g *Log) Decide(l Limit, now Instant, p Pending, hits int64, countRejected bool) (Pending, Decision) {
 	if l.Period <= 0 {
 		return p, Decision{}
@@ -117,9 +122,9 @@ func (g *Log) Apply(l Limit, now Instant, p Pending) {
 	}
 }
 
-// ApplyInPlace is Apply for a log that must not grow. Where Apply would grow the log, the hits join the newest entry, and the instant of
-// that entry becomes now. So hits expire later than they should, and never sooner. A log without entries has no entry to join, and must
-// not need one.
+// ApplyInPlace is Apply for a log that must not grow. Where Apply would grow the log, the hits join
+// the newest entry, and the instant of that entry becomes now. So hits expire later than they
+// should, and never sooner. A log without entries has no entry to join, and must not need one.
 func (g *Log) ApplyInPlace(l Limit, now Instant, p Pending) {
 	if g.SizeAfter(l, now, p) > g.Size() && g.len > 0 {
 		g.at(g.len - 1).at = g.held(now)
@@ -127,7 +132,8 @@ func (g *Log) ApplyInPlace(l Limit, now Instant, p Pending) {
 	g.Apply(l, now, p)
 }
 
-// SizeAfter returns an upper bound of Size after Apply with the same arguments: Size, or more if Apply makes the log grow.
+// SizeAfter returns an upper bound of Size after Apply with the same arguments: Size, or more if
+// Apply makes the log grow.
 func (g *Log) SizeAfter(l Limit, now Instant, p Pending) int {
 	if g.len < len(g.ring) || p.added == 0 {
 		return g.Size()
@@ -204,7 +210,8 @@ func (g *Log) left(l Limit, e *logged, now Instant) time.Duration {
 	return l.Period - time.Duration(past(e.at, now))
 }
 
-// live returns the first entry that still counts at now, and the hits from there on. live visits the expired entries only.
+// live returns the first entry that still counts at now, and the hits from there on. live visits
+// the expired entries only.
 func (g *Log) live(l Limit, now Instant) (first int, hits uint64) {
 	hits = g.hits
 	for first < g.len && g.expired(l, g.at(first), now) {
@@ -214,8 +221,8 @@ func (g *Log) live(l Limit, now Instant) (first int, hits uint64) {
 	return first, hits
 }
 
-// retry returns the wait until that many hits have expired, the oldest first. The log holds logged hits from entry first on; further
-// hits are of this instant.
+// retry returns the wait until that many hits have expired, the oldest first. The log holds logged
+// hits from entry first on; further hits are of this instant.
 func (g *Log) retry(l Limit, now Instant, first int, logged, hits uint64) time.Duration {
 	if hits > logged {
 		return l.Period
@@ -257,8 +264,8 @@ func (g *Log) push(e logged) {
 	*g.at(g.len - 1) = e
 }
 
-// shrink gives memory back if an eighth of the ring is enough. The next ring is at most half full, so that a log at the edge does not
-// shrink and grow with each hit.
+// shrink gives memory back if an eighth of the ring is enough. The next ring is at most half full,
+// so that a log at the edge does not shrink and grow with each hit.
 func (g *Log) shrink() {
 	if len(g.ring) >= logShrinks && 8*g.len <= len(g.ring) {
 		g.resize(1 << bits.Len(uint(2*max(g.len, 1)-1)))

@@ -7,7 +7,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A key whose limit changes all the time gets the decisions of Change and Take, with any state in between.
+// A key whose limit changes all the time gets the decisions of Change and Take, with any state in
+// between.
 func TestTakeAsDecidesAsChangeAndTakeDo(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		algorithm := rapid.SampledFrom([]Algorithm{FixedWindow, TokenBucket, SlidingWindowCounter, TokenBucketInteger}).Draw(rt, "algorithm")
@@ -32,7 +33,8 @@ func TestTakeAsDecidesAsChangeAndTakeDo(t *testing.T) {
 	})
 }
 
-// Property 1 of a bucket whose burst changes from charge to charge: never more than the largest burst and the rate.
+// Property 1 of a bucket whose burst changes from charge to charge: never more than the largest
+// burst and the rate.
 func TestABucketWhoseBurstChangesIsNeverOver(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		const most = 100

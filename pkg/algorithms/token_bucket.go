@@ -5,13 +5,14 @@ import (
 	"time"
 )
 
-// TokenBucket holds at most Burst tokens, starts full and gains Requests tokens per Period continuously. Hits are taken
-// whole or not at all.
+// TokenBucket holds at most Burst tokens, starts full and gains Requests tokens per Period
+// continuously. Hits are taken whole or not at all.
 const TokenBucket Algorithm = 2
 
-// tokenBucket keeps the deficit: how much the level is below the capacity, in units of 1/Period token. In that unit a
-// nanosecond gains exactly Requests units and a hit costs exactly Period units, so nothing is ever rounded. The deficit
-// (a is its high, b its low word) is at most 2*Burst*Period < 2^92.
+// tokenBucket keeps the deficit: how much the level is below the capacity, in units of 1/Period
+// token. In that unit a nanosecond gains exactly Requests units and a hit costs exactly Period
+// units, so nothing is ever rounded. The deficit (a is its high, b its low word) is at most
+// 2*Burst*Period < 2^92.
 type tokenBucket struct{}
 
 func (tokenBucket) name() string { return "token_bucket" }
@@ -91,7 +92,8 @@ func (tokenBucket) clamp(l Limit, s State, now Instant) State {
 	return State{last: min(s.last, now), a: deficit.hi, b: deficit.lo}
 }
 
-// A record holds the instant of the last charge, the deficit in whole hits, the rest of it in ticks/Period hits, Requests and capacity.
+// A record holds the instant of the last charge, the deficit in whole hits, the rest of it in
+// ticks/Period hits, Requests and capacity.
 func (tokenBucket) layout() string { return "75744" }
 
 func (tokenBucket) record(l Limit, s State) numbers {
@@ -105,8 +107,8 @@ func (tokenBucket) restore(l Limit, n numbers) (State, Limit) {
 	return State{last: instantOf(n[0]), a: deficit.hi, b: deficit.lo}, l
 }
 
-// gain returns the nanoseconds in which the limit gains units of 1/Period hit, rounded up. A ban gains nothing; gain then returns the
-// period.
+// gain returns the nanoseconds in which the limit gains units of 1/Period hit, rounded up. A ban
+// gains nothing; gain then returns the period.
 func (l Limit) gain(units wide) uint64 {
 	if l.Requests == 0 {
 		return uint64(l.Period)

@@ -2,13 +2,14 @@ package algorithms
 
 import "time"
 
-// TokenBucketInteger is a token bucket in whole tokens, for callers that count in coarse ticks and need the same answer in
-// every language. The capacity is Requests. If Requests does not divide Period, the bucket admits slightly more than [TokenBucket]:
-// at most the gain of one nanosecond more per charge. A rate above one token per nanosecond is not valid.
+// TokenBucketInteger is a token bucket in whole tokens, for callers that count in coarse ticks and
+// need the same answer in every language. The capacity is Requests. If Requests does not divide
+// Period, the bucket admits slightly more than [TokenBucket]: at most the gain of one nanosecond
+// more per charge. A rate above one token per nanosecond is not valid.
 const TokenBucketInteger Algorithm = 5
 
-// tokenBucketInteger keeps the deficit in whole tokens in a (at most 2*Requests), and the mark of the last refill in last. b is the
-// nanoseconds from that mark to the last charge.
+// tokenBucketInteger keeps the deficit in whole tokens in a (at most 2*Requests), and the mark of
+// the last refill in last. b is the nanoseconds from that mark to the last charge.
 type tokenBucketInteger struct{}
 
 func (tokenBucketInteger) name() string { return "token_bucket_integer" }
@@ -57,7 +58,8 @@ func (t tokenBucketInteger) take(l Limit, s State, now Instant, hits int64, coun
 			s = State{last: mark, a: deficit, b: past(mark, now)}
 		}
 	}
-	// If Requests does not divide Period, a refill of the new state can find more tokens at once: one, or the gain of a nanosecond.
+	// If Requests does not divide Period, a refill of the new state can find more tokens at once: one,
+	// or the gain of a nanosecond.
 	if deficit, _, _ = t.settled(l, s, now); deficit < capacity {
 		d.Remaining = uint32(capacity - deficit)
 	}
@@ -73,8 +75,8 @@ func (t tokenBucketInteger) take(l Limit, s State, now Instant, hits int64, coun
 	return s, d
 }
 
-// wait returns the time until the bucket gains that many tokens, if the last refill was since nanoseconds ago. The result is the least
-// wait with floor((since+wait)*Requests/Period) >= tokens.
+// wait returns the time until the bucket gains that many tokens, if the last refill was since
+// nanoseconds ago. The result is the least wait with floor((since+wait)*Requests/Period) >= tokens.
 func (tokenBucketInteger) wait(l Limit, tokens, since uint64) time.Duration {
 	if tokens == 0 {
 		return 0
@@ -127,7 +129,8 @@ func (tokenBucketInteger) clamp(l Limit, s State, now Instant) State {
 	return State{last: min(s.last, now.moved(-time.Duration(since))), a: deficit, b: since}
 }
 
-// A record holds the instant of the last charge, the ticks and nanoseconds from the mark to that instant, the deficit and Requests.
+// A record holds the instant of the last charge, the ticks and nanoseconds from the mark to that
+// instant, the deficit and Requests.
 func (tokenBucketInteger) layout() string { return "77254" }
 
 func (tokenBucketInteger) record(l Limit, s State) numbers {

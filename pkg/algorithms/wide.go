@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// wide is an unsigned integer of 128 bits. The product of any two of hits (32 bits), a period (59) and an elapsed time (64) fits, with
-// room to add a few.
+// wide is an unsigned integer of 128 bits. The product of any two of hits (32 bits), a period (59)
+// and an elapsed time (64) fits, with room to add a few.
 type wide struct{ hi, lo uint64 }
 
 // product returns x*y.
@@ -67,8 +67,8 @@ func saturate(ns uint64) time.Duration {
 	return time.Duration(min(ns, math.MaxInt64))
 }
 
-// after returns the instant ns nanoseconds after i, held at the largest instant. ns can be twice the largest duration, which
-// [Instant.Add] cannot take.
+// after returns the instant ns nanoseconds after i, held at the largest instant. ns can be twice
+// the largest duration, which [Instant.Add] cannot take.
 func (i Instant) after(ns uint64) Instant {
 	if ns > uint64(math.MaxInt64)-uint64(i) {
 		return math.MaxInt64

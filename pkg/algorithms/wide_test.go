@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestWideNumbersEqualBigOnes checks the 128-bit arithmetic by itself, beyond the needs of the algorithms.
+// TestWideNumbersEqualBigOnes checks the 128-bit arithmetic by itself, beyond the needs of the
+// algorithms.
 func TestWideNumbersEqualBigOnes(t *testing.T) {
 	edges := []uint64{0, 1, 2, 3, math.MaxUint32, 1 << 32, math.MaxInt64, 1 << 63, math.MaxUint64 - 1, math.MaxUint64}
 	var all []wide

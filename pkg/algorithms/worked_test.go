@@ -26,7 +26,8 @@ var update = flag.Bool("update", false, "write the results in testdata/*.txt ane
 //	at TIME begun HOLDER HITS | at TIME end HOLDER HITS | at TIME cancel HOLDER
 //	at TIME limit REQUESTS [per PERIOD [burst N]]                        the limit changes, the key stays
 //
-// and after each charge comes its decision, indented. `go test -run Worked -update` writes the decisions.
+// and after each charge comes its decision, indented. `go test -run Worked -update` writes the
+// decisions.
 func TestWorkedExamples(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -55,7 +56,8 @@ func TestWorkedExamples(t *testing.T) {
 	}
 }
 
-// workOut returns the text of a file with the results written anew. Errors start with the number of the line.
+// workOut returns the text of a file with the results written anew. Errors start with the number of
+// the line.
 func workOut(text string) (string, error) {
 	var out strings.Builder
 	var e example

@@ -6,8 +6,9 @@ import (
 	"slices"
 )
 
-// Change is the difference between older and newer rules of one domain. The texts are paths, sorted, of rules in the sense of
-// [Rules.Count]. A domain that comes or goes without such rules has one text in place of a path.
+// Change is the difference between older and newer rules of one domain. The texts are paths,
+// sorted, of rules in the sense of [Rules.Count]. A domain that comes or goes without such rules
+// has one text in place of a path.
 type Change struct {
 	Domain  string
 	Added   []string
@@ -18,8 +19,9 @@ type Change struct {
 // noRules stands for a domain that has no rules, in a Change.
 const noRules = "(domain without rules)"
 
-// Since returns the domains whose rules differ from the rules of an older set, sorted by name. A rule that comes or goes does not
-// change the others, even if it takes requests from a later wildcard.
+// Since returns the domains whose rules differ from the rules of an older set, sorted by name. A
+// rule that comes or goes does not change the others, even if it takes requests from a later
+// wildcard.
 func (r *Rules) Since(older *Rules) (changes []Change) {
 	was, is, moved := older.byPath(), r.byPath(), r.movedSince(older)
 	domains := slices.AppendSeq(slices.Collect(maps.Keys(was)), maps.Keys(is))
@@ -54,8 +56,8 @@ func (r *Rules) Since(older *Rules) (changes []Change) {
 	return changes
 }
 
-// byPath returns the meanings of the rules by domain and path. Two rules may have one path: a=b alone, and a with the value b.
-// The order of such rules does not matter.
+// byPath returns the meanings of the rules by domain and path. Two rules may have one path: a=b
+// alone, and a with the value b. The order of such rules does not matter.
 func (r *Rules) byPath() map[string]map[string]string {
 	r.once.Do(r.digest)
 	all := make(map[string]map[string]string, len(r.domains))
@@ -87,8 +89,9 @@ func (r *Rules) movedSince(older *Rules) map[string]map[string]bool {
 	return moved
 }
 
-// movedSince adds to moved the paths of rules at or below wildcards that have changed places. Two wildcards have changed places if
-// the same value can match both, and the other one now comes first.
+// movedSince adds to moved the paths of rules at or below wildcards that have changed places. Two
+// wildcards have changed places if the same value can match both, and the other one now comes
+// first.
 func (n *node) movedSince(older *node, moved map[string]bool) {
 	for key, is := range n.keys {
 		was := older.keys[key]

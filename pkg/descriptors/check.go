@@ -8,7 +8,8 @@ import (
 // maxCovers bounds the wildcards of one key that a new sibling is compared with.
 const maxCovers = 1000
 
-// checkReach warns when earlier siblings match everything that a new sibling with this value matches.
+// checkReach warns when earlier siblings match everything that a new sibling with this value
+// matches.
 func (t *tree) checkReach(at value, b *branch, value string, rule *Rule) {
 	if value != "" && !strings.Contains(value, "*") {
 		return
@@ -42,8 +43,8 @@ func (t *tree) where(text string, r *Rule) string {
 	return line(text+" in line %d", r.Line)
 }
 
-// checkFlags warns about shadow_mode or quota_mode on a descriptor without limits, above limits without that flag. The author may
-// expect the flag to apply to the limits below.
+// checkFlags warns about shadow_mode or quota_mode on a descriptor without limits, above limits
+// without that flag. The author may expect the flag to apply to the limits below.
 func (t *tree) checkFlags(fs fields, rule *Rule, below []*Rule) {
 	_, one := fs.get("rate_limit")
 	_, many := fs.get("rate_limits")
@@ -65,7 +66,8 @@ func (t *tree) checkBlanks(at value, text string) {
 	}
 }
 
-// checkValue warns about a value that looks like an address range or a regular expression: only `*` has a meaning in a value.
+// checkValue warns about a value that looks like an address range or a regular expression: only `*`
+// has a meaning in a value.
 func (t *tree) checkValue(at value, l Level) {
 	t.checkBlanks(at, l.Value)
 	switch {
@@ -78,7 +80,8 @@ func (t *tree) checkValue(at value, l Level) {
 	}
 }
 
-// maskedAddress is the key of Envoy's action masked_remote_address. Its values are ranges such as 10.0.0.0/8.
+// maskedAddress is the key of Envoy's action masked_remote_address. Its values are ranges such as
+// 10.0.0.0/8.
 const maskedAddress = "masked_remote_address"
 
 // looksLikeRange reports whether a value is a range of addresses, such as 10.0.0.0/8.
@@ -88,7 +91,8 @@ func looksLikeRange(value string) bool {
 		strings.Trim(address, "0123456789abcdefABCDEF.:") == "" && (strings.Count(address, ".") == 3 || strings.Count(address, ":") > 1)
 }
 
-// looksLikeRegex reports whether a value has a part that is frequent in regular expressions and rare elsewhere.
+// looksLikeRegex reports whether a value has a part that is frequent in regular expressions and
+// rare elsewhere.
 func looksLikeRegex(value string) bool {
 	parts := []string{`\d`, `\w`, `\s`, `\.`, `\/`, "/.*", ".+", "]+", ")+", "[0-9", "[a-z", "[A-Z", "[^", "(?"}
 	return strings.HasPrefix(value, "^") || len(value) > 1 && strings.HasSuffix(value, "$") ||

@@ -8,8 +8,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxPath bounds the keys and values of a descriptor and of the descriptors above it, in bytes. The path of every descriptor
-// repeats these texts: without the bound, a few aliases of a long text could fill the memory.
+// maxPath bounds the keys and values of a descriptor and of the descriptors above it, in bytes. The
+// path of every descriptor repeats these texts: without the bound, a few aliases of a long text
+// could fill the memory.
 const maxPath = 64 << 10
 
 // descriptors decodes the children of a node.

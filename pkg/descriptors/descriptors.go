@@ -1,13 +1,16 @@
-// Package descriptors turns rule documents into one immutable set of rules, and finds the rule and the key of a descriptor.
+// Package descriptors turns rule documents into one immutable set of rules, and finds the rule and
+// the key of a descriptor.
 //
-// A rule document has the YAML (or JSON) format of envoyproxy/ratelimit and more: every valid file of that service loads
-// unchanged and means the same. The package decides which limit applies and under which key hits are counted. The package does not
-// know the store or the protocol, and reads bytes, never files.
+// A rule document has the YAML (or JSON) format of envoyproxy/ratelimit and more: every valid file
+// of that service loads unchanged and means the same. The package decides which limit applies and
+// under which key hits are counted. The package does not know the store or the protocol, and reads
+// bytes, never files.
 //
-// The package differs from that service on purpose in three points. A key and its value are never joined: (a, b_c) has another
-// rule and another count than (a_b, c). A `*` in a key is a plain character. A key in a map wins over a merge key `<<`, as YAML
-// has it, in any order; a warning says where that makes a difference. A document in which that service ignores something loads
-// with a warning. Keys that only Weir knows are mistakes wherever they have no meaning.
+// The package differs from that service on purpose in three points. A key and its value are never
+// joined: (a, b_c) has another rule and another count than (a_b, c). A `*` in a key is a plain
+// character. A key in a map wins over a merge key `<<`, as YAML has it, in any order; a warning
+// says where that makes a difference. A document in which that service ignores something loads with
+// a warning. Keys that only Weir knows are mistakes wherever they have no meaning.
 package descriptors
 
 import (
@@ -32,8 +35,9 @@ type Domain struct {
 	rules []*Rule // in the order of the document, Default last
 }
 
-// Rule is a node of a domain's tree: its limits apply to descriptors that end there. A node without limits only leads to the
-// nodes below it, and a descriptor that ends there is not limited. Immutable: callers must not change its slices and maps.
+// Rule is a node of a domain's tree: its limits apply to descriptors that end there. A node without
+// limits only leads to the nodes below it, and a descriptor that ends there is not limited.
+// Immutable: callers must not change its slices and maps.
 type Rule struct {
 	ID     int // 0 to Rules.Len()-1, unique within one Rules
 	Domain string
@@ -51,8 +55,9 @@ type Rule struct {
 	Metadata       map[string]any // JSON-like: nil, bool, float64, string, []any, map[string]any; may be nil
 	Levels         []Level        // one for each entry of the descriptors that the rule matches, but the holder; none for a default
 
-	// Begin and End are the keys of one more entry, the last, of a rule with a limit that has holders; else both are "". The value of that
-	// entry is the name of the holder. The rule matches no descriptor without that entry.
+	// Begin and End are the keys of one more entry, the last, of a rule with a limit that has holders;
+	// else both are "". The value of that entry is the name of the holder. The rule matches no
+	// descriptor without that entry.
 	Begin, End string
 
 	detailed bool // DetailedMetric, or ValueToMetric of a level
@@ -67,7 +72,8 @@ type Level struct {
 	ValueToMetric  bool   // value_to_metric: metrics carry the value of the entry
 }
 
-// appendMeaning appends all exported fields except ID, File and Line. Two rules have the same bytes only if these fields are equal.
+// appendMeaning appends all exported fields except ID, File and Line. Two rules have the same bytes
+// only if these fields are equal.
 func (r *Rule) appendMeaning(dst []byte) []byte {
 	dst = appendSized(dst, r.Domain)
 	dst = appendSized(dst, r.Path)

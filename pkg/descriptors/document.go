@@ -85,7 +85,8 @@ func isCases(n *yaml.Node) bool {
 	return found == 2
 }
 
-// kubernetesKind returns the kind of a document that is a Kubernetes object, such as the ConfigMap around rule files; else "".
+// kubernetesKind returns the kind of a document that is a Kubernetes object, such as the ConfigMap
+// around rule files; else "".
 func kubernetesKind(n *yaml.Node) string {
 	values := make(map[string]string)
 	for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
@@ -97,7 +98,8 @@ func kubernetesKind(n *yaml.Node) string {
 	return values["kind"]
 }
 
-// merge joins the document with the earlier documents of its domain, when Options.MergeDomains is set.
+// merge joins the document with the earlier documents of its domain, when Options.MergeDomains is
+// set.
 func (t *tree) merge() {
 	switch first := t.merged[t.domain.Name]; {
 	case !t.options.MergeDomains || t.domain.Name == "":
@@ -136,8 +138,8 @@ func (t *tree) readDefault(v value) {
 	t.domain.rules = append(t.domain.rules, rule)
 }
 
-// textOf returns the text of a key in the map v, and the position of the text. Without the key, the text is "". The last result is
-// false when the value is no text.
+// textOf returns the text of a key in the map v, and the position of the text. Without the key, the
+// text is "". The last result is false when the value is no text.
 func (t *tree) textOf(fs fields, v value, key string) (text string, at value, ok bool) {
 	at, given := fs.get(key)
 	if !given {

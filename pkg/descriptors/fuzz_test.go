@@ -11,8 +11,8 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// FuzzLoad: for any document, Load returns rules or mistakes. The rules are usable: a rule's own entries find the rule, and its keys
-// can be read back.
+// FuzzLoad: for any document, Load returns rules or mistakes. The rules are usable: a rule's own
+// entries find the rule, and its keys can be read back.
 func FuzzLoad(f *testing.F) {
 	for _, pattern := range []string{"testdata/*/*.yaml", "testdata/*/*.txtar"} {
 		files, err := filepath.Glob(pattern)

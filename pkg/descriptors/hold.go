@@ -7,14 +7,17 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// maxHolderKey bounds the key of an entry that names a holder, in bytes. A few aliases of a long text could take much time else.
+// maxHolderKey bounds the key of an entry that names a holder, in bytes. A few aliases of a long
+// text could take much time else.
 const maxHolderKey = 256
 
-// Holds reports whether the rule has a limit with holders; false for nil. Such a rule has Begin and End.
+// Holds reports whether the rule has a limit with holders; false for nil. Such a rule has Begin and
+// End.
 func (r *Rule) Holds() bool { return r != nil && r.Begin != "" }
 
-// Holder returns the phase of a descriptor, [algorithms.HoldBegin] or [algorithms.HoldEnd], and the name of its holder, perhaps empty. The
-// phase is 0 for a rule without holders. The rule must match the descriptor.
+// Holder returns the phase of a descriptor, [algorithms.HoldBegin] or [algorithms.HoldEnd], and the
+// name of its holder, perhaps empty. The phase is 0 for a rule without holders. The rule must match
+// the descriptor.
 func (r *Rule) Holder(entries []Entry) (phase algorithms.HoldPhase, name string) {
 	if !r.Holds() || len(entries) == 0 {
 		return 0, ""
@@ -30,7 +33,8 @@ func (r *Rule) Holder(entries []Entry) (phase algorithms.HoldPhase, name string)
 	return 0, ""
 }
 
-// WithoutHolder returns the entries of a descriptor that the rule matches, without the entry that names a holder.
+// WithoutHolder returns the entries of a descriptor that the rule matches, without the entry that
+// names a holder.
 func (r *Rule) WithoutHolder(entries []Entry) []Entry {
 	if r.Holds() && len(entries) > len(r.Levels) {
 		return entries[:len(r.Levels)]
@@ -100,7 +104,8 @@ func (t *tree) atMost(fs fields, v value) time.Duration {
 	return t.duration(at)
 }
 
-// checkHolds records the mistakes in the limits of a descriptor about holders. The descriptors below are decoded.
+// checkHolds records the mistakes in the limits of a descriptor about holders. The descriptors
+// below are decoded.
 func (t *tree) checkHolds(all []limit, below *node) {
 	var first *hold
 	for i := range all {
@@ -126,7 +131,8 @@ func (t *tree) checkHolds(all []limit, below *node) {
 	check(first.end, first.endAt)
 }
 
-// checkSame records two limits of a descriptor with different keys of holders. "" is the key after another mistake.
+// checkSame records two limits of a descriptor with different keys of holders. "" is the key after
+// another mistake.
 func (t *tree) checkSame(key string, at value, first string, firstAt value) {
 	if key != "" && first != "" && key != first {
 		t.fail(at, "is %s beside %s%s: must be the same in all limits of a descriptor", quote(key), quote(first), line(" in line %d", firstAt.line))

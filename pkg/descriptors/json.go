@@ -10,8 +10,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// jsonReader turns a JSON document into the nodes that the YAML parser would make. YAML reads most JSON, but not every escape and
-// every character in a text, and takes longer.
+// jsonReader turns a JSON document into the nodes that the YAML parser would make. YAML reads most
+// JSON, but not every escape and every character in a text, and takes longer.
 type jsonReader struct {
 	*json.Decoder
 	data []byte

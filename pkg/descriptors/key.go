@@ -8,8 +8,9 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// NewLimit returns a limit for the keys of [AppendKey]. unit and multiplier are for clients; NewLimit does not compare them with
-// l.Period. ordinal counts the limits of one rule with the same algorithm and period, from 1; anything below 1 means 1.
+// NewLimit returns a limit for the keys of [AppendKey]. unit and multiplier are for clients;
+// NewLimit does not compare them with l.Period. ordinal counts the limits of one rule with the same
+// algorithm and period, from 1; anything below 1 means 1.
 func NewLimit(l algorithms.Limit, unit Unit, multiplier uint32, countRejected bool, ordinal int) Limit {
 	return Limit{Limit: l, CountRejected: countRejected, Unit: unit, Multiplier: multiplier, suffix: suffixOf(l, ordinal)}
 }
@@ -26,37 +27,40 @@ func suffixOf(l algorithms.Limit, ordinal int) string {
 	return string(b)
 }
 
-// AppendKey appends to dst the key under which the descriptor's own hits are counted, as for an override and a domain's default.
-// A rule without share_threshold gives the same descriptor the same key. So an override and a rule of the same algorithm and
-// period share one count. The limit must come from [Load] or [NewLimit].
+// AppendKey appends to dst the key under which the descriptor's own hits are counted, as for an
+// override and a domain's default. A rule without share_threshold gives the same descriptor the
+// same key. So an override and a rule of the same algorithm and period share one count. The limit
+// must come from [Load] or [NewLimit].
 //
 // A key is text, readable where domain and entries are:
 //
 //	4:edge|4:path=7:/search|9:client_id=2:c1#token_bucket/1s
 //
-// The parts are the domain, each entry's key and value, and the limit's algorithm and period; concurrency has no period. A rule's second limit of the same
-// algorithm and period ends in ".2". Every text follows its length in bytes, so that different descriptors always have different keys.
+// The parts are the domain, each entry's key and value, and the limit's algorithm and period;
+// concurrency has no period. A rule's second limit of the same algorithm and period ends in ".2".
+// Every text follows its length in bytes, so that different descriptors always have different keys.
 // Requests and burst are not part of the key: counts outlive their change.
 func AppendKey(dst []byte, domain string, entries []Entry, limit *Limit) []byte {
 	return appendKey(dst, domain, nil, entries, limit)
 }
 
-// AppendKey appends to dst the key of a charge for one of the rule's limits, made by a descriptor that the rule matches. The
-// function [AppendKey] makes the same key, except at a level with share_threshold: there the pattern replaces the value, with a
-// mark of its own ("6*free_*" for "6:free_a"). So all values of the pattern share one count, and a rule that does not share
-// keeps its own count for the value "free_*".
+// AppendKey appends to dst the key of a charge for one of the rule's limits, made by a descriptor
+// that the rule matches. The function [AppendKey] makes the same key, except at a level with
+// share_threshold: there the pattern replaces the value, with a mark of its own ("6*free_*" for
+// "6:free_a"). So all values of the pattern share one count, and a rule that does not share keeps
+// its own count for the value "free_*".
 //
 // The entry that names a holder is not part of the key: all holders share one count.
 func (r *Rule) AppendKey(dst []byte, domain string, entries []Entry, limit *Limit) []byte {
 	return appendKey(dst, domain, r.Levels, r.WithoutHolder(entries), limit)
 }
 
-// Label returns the end of the keys of the limit, without the mark before it, such as "token_bucket/1s". Each limit of a rule has a label of
-// its own, also without a name.
+// Label returns the end of the keys of the limit, without the mark before it, such as
+// "token_bucket/1s". Each limit of a rule has a label of its own, also without a name.
 func (l *Limit) Label() string { return strings.TrimPrefix(l.suffix, "#") }
 
-// Base returns the part of a key of the limit that names domain and entries, as a part of key. All limits of a rule share that part. The
-// key must come from an AppendKey with this limit.
+// Base returns the part of a key of the limit that names domain and entries, as a part of key. All
+// limits of a rule share that part. The key must come from an AppendKey with this limit.
 func (l *Limit) Base(key []byte) []byte { return key[:len(key)-len(l.suffix)] }
 
 func appendKey(dst []byte, domain string, levels []Level, entries []Entry, limit *Limit) []byte {
@@ -72,8 +76,8 @@ func appendKey(dst []byte, domain string, levels []Level, entries []Entry, limit
 	return append(dst, limit.suffix...)
 }
 
-// KeyDomain returns the domain in a key that either AppendKey made, as a part of key: "edge" of the key above. For other texts
-// it returns nil.
+// KeyDomain returns the domain in a key that either AppendKey made, as a part of key: "edge" of the
+// key above. For other texts it returns nil.
 func KeyDomain(key []byte) []byte {
 	domain, mark, rest := cutText(key)
 	if mark != ':' || len(rest) == 0 || rest[0] != '|' && rest[0] != '#' {
@@ -82,8 +86,9 @@ func KeyDomain(key []byte) []byte {
 	return domain
 }
 
-// ReadableKey returns the entries in a key that either AppendKey made, for people: "path=/search, client_id=c1" of the key above. A value that
-// shares its count with others is the pattern. Any other text, and a key without entries, stays as it is.
+// ReadableKey returns the entries in a key that either AppendKey made, for people: "path=/search,
+// client_id=c1" of the key above. A value that shares its count with others is the pattern. Any
+// other text, and a key without entries, stays as it is.
 func ReadableKey(key string) string {
 	_, mark, rest := cutText([]byte(key))
 	if mark != ':' {
@@ -107,7 +112,8 @@ func ReadableKey(key string) string {
 	return strings.Join(entries, ", ")
 }
 
-// cutText splits a key behind its first text, which follows a length and a mark. The mark is 0 when the key begins with no text.
+// cutText splits a key behind its first text, which follows a length and a mark. The mark is 0 when
+// the key begins with no text.
 func cutText(key []byte) (text []byte, mark byte, rest []byte) {
 	length, digits := 0, 0
 	for digits < len(key) && digits <= maxDigits && key[digits] >= '0' && key[digits] <= '9' {
@@ -127,8 +133,8 @@ func cutText(key []byte) (text []byte, mark byte, rest []byte) {
 // maxDigits is more than the digits of any length, and few enough for an int.
 const maxDigits = 9
 
-// appendText appends a text behind its length in bytes and a mark. Most texts have fewer than 100 bytes: one append of the digits
-// then costs a third of strconv.
+// appendText appends a text behind its length in bytes and a mark. Most texts have fewer than 100
+// bytes: one append of the digits then costs a third of strconv.
 func appendText(dst []byte, mark byte, text string) []byte {
 	switch n := len(text); {
 	case n < 10:

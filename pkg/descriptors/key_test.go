@@ -15,7 +15,8 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// counted is the content of a key. Two charges share a count if and only if their contents are equal.
+// counted is the content of a key. Two charges share a count if and only if their contents are
+// equal.
 type counted struct {
 	Domain  string
 	Entries []countedEntry
@@ -27,8 +28,8 @@ type countedEntry struct {
 	Shared     bool // Value is a pattern
 }
 
-// readKey reads a key back. That this gives everything that went into the key shows that no two different things have the
-// same key.
+// readKey reads a key back. That this gives everything that went into the key shows that no two
+// different things have the same key.
 func readKey(key string) (c counted, err error) {
 	text := func(marks string) (s string, mark byte) {
 		end := strings.IndexAny(key, marks)

@@ -26,8 +26,8 @@ func (f form) isOwn() bool {
 	return f != documentForm && f != descriptorForm && f != limitForm && f != replacesForm
 }
 
-// keys returns the keys of a form: the keys of envoyproxy/ratelimit, and Weir's own keys. A new option is a key here, and a field
-// and a line in descriptor.go or limit.go.
+// keys returns the keys of a form: the keys of envoyproxy/ratelimit, and Weir's own keys. A new
+// option is a key here, and a field and a line in descriptor.go or limit.go.
 func (f form) keys() (original, own []string) {
 	switch f {
 	case documentForm:
@@ -53,8 +53,9 @@ func (f form) keys() (original, own []string) {
 	}
 }
 
-// home names the map that a key belongs in, "" for an unknown key, and reports whether envoyproxy/ratelimit knows the key. That
-// service accepts its keys in every map, and ignores keys that have no meaning there.
+// home names the map that a key belongs in, "" for an unknown key, and reports whether
+// envoyproxy/ratelimit knows the key. That service accepts its keys in every map, and ignores keys
+// that have no meaning there.
 func home(key string) (name string, original bool) {
 	if key == "on_store_error" {
 		return "defaults, a descriptor or a rate_limit", false
@@ -76,7 +77,8 @@ func home(key string) (name string, original bool) {
 // fields is the fields of a map of a form.
 type fields []field
 
-// fields returns the fields that a map of this form may have, and records the others as mistakes; false when v is no map.
+// fields returns the fields that a map of this form may have, and records the others as mistakes;
+// false when v is no map.
 func (r *reader) fields(v value, f form) (fields, bool) {
 	all, ok := r.pairs(v)
 	if !ok {
@@ -124,8 +126,8 @@ func (fs fields) has(keys ...string) bool {
 	return slices.ContainsFunc(fs, func(f field) bool { return slices.Contains(keys, f.key) && !isNull(f.value) })
 }
 
-// nearest returns the key that the author probably meant, "" when no key is near. Near means that at most a third of the letters
-// differ, apart from case, `_` and `-`.
+// nearest returns the key that the author probably meant, "" when no key is near. Near means that
+// at most a third of the letters differ, apart from case, `_` and `-`.
 func nearest(key string, keys []string) string {
 	if len(key) > spelling.MaxBytes {
 		return ""

@@ -22,7 +22,8 @@ type Limit struct {
 	Unit          Unit         // as configured; for a period, the largest unit that divides it, else UnitUnknown
 	Multiplier    uint32       // Period in Units, at least 1; 0 when the unit is UnitUnknown
 
-	// AtMost is how long a holder is known at most, a millisecond to algorithms.MaxPeriod; 0 for a limit without holders. See Rule.Begin.
+	// AtMost is how long a holder is known at most, a millisecond to algorithms.MaxPeriod; 0 for a
+	// limit without holders. See Rule.Begin.
 	AtMost time.Duration
 
 	TableLine int // of the table's line that has the numbers, see Rule.LimitFor; 0: the numbers are the rule's own
@@ -140,7 +141,8 @@ func (t *tree) setLimits(rule *Rule, all []limit) {
 	t.setSuffixes(rule)
 }
 
-// firstOrdinal returns the ordinal of the first limit of an algorithm and a period, in a rule of so many limits.
+// firstOrdinal returns the ordinal of the first limit of an algorithm and a period, in a rule of so
+// many limits.
 func (t *tree) firstOrdinal(limits int) int {
 	if t.options.OriginalKeys && limits > 1 {
 		return 2 // AppendOriginalKey refuses keys of a second limit
@@ -233,7 +235,8 @@ func (t *tree) checkUnlimited(fs fields) {
 	}
 }
 
-// countRejected decodes whether denied hits count. Null is a mistake: it would not mean the default.
+// countRejected decodes whether denied hits count. Null is a mistake: it would not mean the
+// default.
 func (t *tree) countRejected(v value) bool {
 	if isNull(v) {
 		t.fail(v, "is empty, must be true or false")

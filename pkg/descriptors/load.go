@@ -17,16 +17,17 @@ type Options struct {
 	MaxLogEntries uint32        // maximum requests_per_unit of a sliding_window_log, which stores every hit; 0 means DefaultMaxLogEntries
 	Granularity   time.Duration // the step in which the store counts time: every period must be a multiple of it; 0 allows any period
 
-	// MergeDomains joins all documents of one domain, in the order of the sources: their descriptors become siblings, must
-	// differ, and share one default at most. The defaults of a document apply to its own limits. Without MergeDomains, one
-	// document is one domain.
+	// MergeDomains joins all documents of one domain, in the order of the sources: their descriptors
+	// become siblings, must differ, and share one default at most. The defaults of a document apply to
+	// its own limits. Without MergeDomains, one document is one domain.
 	MergeDomains bool
 
-	// OriginalKeys gives a rule of several limits keys that [AppendOriginalKey] refuses: envoyproxy/ratelimit has one limit per
-	// rule, and its keys do not distinguish several limits.
+	// OriginalKeys gives a rule of several limits keys that [AppendOriginalKey] refuses:
+	// envoyproxy/ratelimit has one limit per rule, and its keys do not distinguish several limits.
 	OriginalKeys bool
 
-	// DropRejected leaves denied hits uncounted by a fixed window too, unless the limit or the document says otherwise.
+	// DropRejected leaves denied hits uncounted by a fixed window too, unless the limit or the
+	// document says otherwise.
 	DropRejected bool
 
 	// Strict treats every warning as a mistake.
@@ -39,7 +40,8 @@ type Options struct {
 	MaxTableBytesSetting string // the operator's name of that bound, for mistakes; "" means "max table bytes"
 }
 
-// Source is one rule document in bytes, or a settings file that holds a list of rule documents. Load does not keep Data.
+// Source is one rule document in bytes, or a settings file that holds a list of rule documents.
+// Load does not keep Data.
 type Source struct {
 	Name string // the path of the file, say; begins every message about the source. U+FFFD stands for bytes that are not UTF-8
 	Data []byte // YAML or JSON
@@ -47,12 +49,13 @@ type Source struct {
 	Settings  bool // Data is a settings file: its list `domains`, if any, holds rule documents, and Load ignores its other keys
 	Generated bool // a program wrote Data, so that messages show no line
 
-	// Table returns the table of a name that stands in the document. Load calls Table once for each name. The error is a mistake at that
-	// place in the document. Nil means that the document comes from no file, and that a table in it is a mistake.
+	// Table returns the table of a name that stands in the document. Load calls Table once for each
+	// name. The error is a mistake at that place in the document. Nil means that the document comes
+	// from no file, and that a table in it is a mistake.
 	Table func(name string) (*Table, error)
 
-	// Mistakes and warnings of the program that generated Data, without File. Load reports both lists with its own. With mistakes,
-	// Data may be empty.
+	// Mistakes and warnings of the program that generated Data, without File. Load reports both lists
+	// with its own. With mistakes, Data may be empty.
 	Mistakes []Error
 	Warnings []Warning
 }
@@ -66,12 +69,14 @@ func (s Source) Equal(o Source) bool {
 // shownName returns the name of a file for messages, which have no other text than UTF-8.
 func shownName(file string) string { return strings.ToValidUTF8(file, "\uFFFD") }
 
-// Load turns documents into rules. After a mistake in any document there are no rules, and the error is an [Errors] with every
-// mistake in all documents, sorted by file and line. Warnings, sorted the same way, are about accepted parts that the author
-// probably did not mean, such as every part that envoyproxy/ratelimit silently ignores. No sources make rules without domains.
+// Load turns documents into rules. After a mistake in any document there are no rules, and the
+// error is an [Errors] with every mistake in all documents, sorted by file and line. Warnings,
+// sorted the same way, are about accepted parts that the author probably did not mean, such as
+// every part that envoyproxy/ratelimit silently ignores. No sources make rules without domains.
 //
-// Load does not trust documents. Deep or self-referential documents are mistakes, not panics. The bounds are 200 levels of maps
-// and lists, 500 000 values repeated through aliases, Options.MaxBytes and Options.MaxTableBytes. Load refuses a source above that bound unread, and
+// Load does not trust documents. Deep or self-referential documents are mistakes, not panics. The
+// bounds are 200 levels of maps and lists, 500 000 values repeated through aliases,
+// Options.MaxBytes and Options.MaxTableBytes. Load refuses a source above that bound unread, and
 // goes on without it.
 func Load(sources []Source, o Options) (*Rules, []Warning, error) {
 	o.MaxLogEntries = cmp.Or(o.MaxLogEntries, DefaultMaxLogEntries)

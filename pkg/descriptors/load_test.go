@@ -64,8 +64,8 @@ func wanted(data []byte) []string {
 	return want
 }
 
-// Every file in testdata/bad ends with the messages it must give, all of them and in this order. With
-// WRITE_TESTDATA set they are written there, to be read before they are believed.
+// Every file in testdata/bad ends with the messages it must give, all of them and in this order.
+// With WRITE_TESTDATA set they are written there, to be read before they are believed.
 func TestLoadReportsEveryMistakeWithItsLine(t *testing.T) {
 	testMessages(t, "testdata/bad/*.yaml", true)
 }

@@ -2,7 +2,8 @@ package descriptors
 
 import "strings"
 
-// node is one descriptor of a document: its rule, and the nodes of the next entry. The root of a domain has no rule.
+// node is one descriptor of a document: its rule, and the nodes of the next entry. The root of a
+// domain has no rule.
 type node struct {
 	rule *Rule
 	keys map[string]*branch // by key of the next entry; nil at a leaf
@@ -28,16 +29,19 @@ type wildcard struct {
 	node     *node
 }
 
-// Match returns the rule of the descriptor with these entries, nil without a match or without entries. Match does not fall back
-// to [Domain.Default]. A rule without limits means that the descriptor is known and not limited.
+// Match returns the rule of the descriptor with these entries, nil without a match or without
+// entries. Match does not fall back to [Domain.Default]. A rule without limits means that the
+// descriptor is known and not limited.
 //
-// The search enters one node per entry, from the root of the tree: the exact key and value, else the first wildcard of the key in
-// file order that the value matches, else the key without a value. The search never goes back. The node of the last entry has
-// the rule. Keys and values are compared byte by byte; a `*` in a key is a plain character. Match does not allocate. Its cost
-// depends on the number of wildcards of one key under one parent, not on the number of rules.
+// The search enters one node per entry, from the root of the tree: the exact key and value, else
+// the first wildcard of the key in file order that the value matches, else the key without a value.
+// The search never goes back. The node of the last entry has the rule. Keys and values are compared
+// byte by byte; a `*` in a key is a plain character. Match does not allocate. Its cost depends on
+// the number of wildcards of one key under one parent, not on the number of rules.
 //
-// A rule with Begin and End matches only descriptors with one more entry, the last, with one of these keys. The last entry of
-// any other descriptor passes such a rule by, and may lead to a sibling.
+// A rule with Begin and End matches only descriptors with one more entry, the last, with one of
+// these keys. The last entry of any other descriptor passes such a rule by, and may lead to a
+// sibling.
 func (d *Domain) Match(entries []Entry) *Rule {
 	n := &d.root
 	for i := range entries {
@@ -52,8 +56,9 @@ func (d *Domain) Match(entries []Entry) *Rule {
 	return n.rule
 }
 
-// MatchHolders returns the rule that [Domain.Match] finds for these entries and one more that names a holder. The entries may have that
-// one already. MatchHolders returns nil for a rule without holders.
+// MatchHolders returns the rule that [Domain.Match] finds for these entries and one more that names
+// a holder. The entries may have that one already. MatchHolders returns nil for a rule without
+// holders.
 func (d *Domain) MatchHolders(entries []Entry) *Rule {
 	if r := d.Match(entries); r.Holds() {
 		return r
@@ -70,7 +75,8 @@ func (d *Domain) MatchHolders(entries []Entry) *Rule {
 	return nil
 }
 
-// next returns the node that an entry leads to, or nil. The last entry does not lead to a node with holders.
+// next returns the node that an entry leads to, or nil. The last entry does not lead to a node with
+// holders.
 func (n *node) next(key, value string, last bool) *node {
 	b := n.only
 	if b == nil || n.key != key {
@@ -157,11 +163,12 @@ func newWildcard(pattern string) wildcard {
 	return w
 }
 
-// matches reports whether the pattern matches the value. Prefix and suffix are anchored. The parts between them are searched from
-// left to right: the leftmost match of a part leaves most of the value to the other parts, so that no other match need be tried.
+// matches reports whether the pattern matches the value. Prefix and suffix are anchored. The parts
+// between them are searched from left to right: the leftmost match of a part leaves most of the
+// value to the other parts, so that no other match need be tried.
 //
-// Given the text of another pattern, matches reports whether w matches every value of that pattern. No part of w has a `*`, so
-// that only a `*` of w can match a `*` of the text.
+// Given the text of another pattern, matches reports whether w matches every value of that pattern.
+// No part of w has a `*`, so that only a `*` of w can match a `*` of the text.
 func (w *wildcard) matches(value string) bool {
 	if len(value) < w.shortest || !strings.HasPrefix(value, w.prefix) || !strings.HasSuffix(value, w.suffix) {
 		return false
@@ -177,7 +184,8 @@ func (w *wildcard) matches(value string) bool {
 	return true
 }
 
-// overlaps reports whether some value matches both patterns: the longer prefix, all parts between, and the longer suffix.
+// overlaps reports whether some value matches both patterns: the longer prefix, all parts between,
+// and the longer suffix.
 func (w *wildcard) overlaps(o *wildcard) bool {
 	return (strings.HasPrefix(w.prefix, o.prefix) || strings.HasPrefix(o.prefix, w.prefix)) &&
 		(strings.HasSuffix(w.suffix, o.suffix) || strings.HasSuffix(o.suffix, w.suffix))

@@ -15,9 +15,9 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// Every file in testdata/match has rules, descriptors (a line each: key=value key=value), and the expected results: the rule, its
-// keys, and its value in metrics. Without a rule, the key comes from the domain's default, or from an override of a token bucket
-// per second.
+// Every file in testdata/match has rules, descriptors (a line each: key=value key=value), and the
+// expected results: the rule, its keys, and its value in metrics. Without a rule, the key comes
+// from the domain's default, or from an override of a token bucket per second.
 func TestMatchFindsRuleKeyAndMetric(t *testing.T) {
 	files, err := filepath.Glob("testdata/match/*.txtar")
 	if err != nil || len(files) == 0 {

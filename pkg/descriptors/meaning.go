@@ -8,7 +8,8 @@ import (
 	"slices"
 )
 
-// meaning identifies all that a node means, except its place among wildcards: two nodes with the same meaning decide alike.
+// meaning identifies all that a node means, except its place among wildcards: two nodes with the
+// same meaning decide alike.
 type meaning [sha256.Size]byte
 
 // digest computes the meaning of every node and the hash of all.

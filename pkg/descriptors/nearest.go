@@ -10,13 +10,15 @@ import (
 // MaxBeside is the most entries in Miss.Beside.
 const MaxBeside = 20
 
-// maxCompared is the most entries of one place that [Domain.Nearest] compares with the entry that failed. A place may have a million.
+// maxCompared is the most entries of one place that [Domain.Nearest] compares with the entry that
+// failed. A place may have a million.
 const maxCompared = 256
 
 // maxBesideBytes bounds each text of Miss.Beside.
 const maxBesideBytes = 256
 
-// Miss is the place in the tree of a domain where the search for a descriptor ended, without a limit.
+// Miss is the place in the tree of a domain where the search for a descriptor ended, without a
+// limit.
 type Miss struct {
 	Rule    *Rule    // the deepest node that the search reached; nil at the root of the domain
 	Entry   int      // index of the entry that led nowhere; the number of entries when the rules need more entries
@@ -29,8 +31,9 @@ type Miss struct {
 	hold  bool  // the missing entry names a holder
 }
 
-// Nearest returns the place where [Domain.Match] ended without a rule, or at a rule without a limit. The cost does not grow with the number
-// of rules, but the result is for people and not for the path of a request.
+// Nearest returns the place where [Domain.Match] ended without a rule, or at a rule without a
+// limit. The cost does not grow with the number of rules, but the result is for people and not for
+// the path of a request.
 func (d *Domain) Nearest(entries []Entry) Miss {
 	n, m := &d.root, Miss{Swapped: -1}
 	for i, e := range entries {
@@ -90,7 +93,8 @@ func (m Miss) String() string {
 	return text
 }
 
-// NearestDomains returns the names of at most MaxBeside domains, the most similar to the name first, and whether there are more.
+// NearestDomains returns the names of at most MaxBeside domains, the most similar to the name
+// first, and whether there are more.
 func (r *Rules) NearestDomains(name string) (names []string, more bool) {
 	c := newCandidates(name)
 	for other := range r.domains {
@@ -101,8 +105,8 @@ func (r *Rules) NearestDomains(name string) (names []string, more bool) {
 	return c.list()
 }
 
-// beside returns entries of a node, the most similar to e first. If the node has the key of e, the entries are other values of the key,
-// else all keys. An empty e is similar to nothing.
+// beside returns entries of a node, the most similar to e first. If the node has the key of e, the
+// entries are other values of the key, else all keys. An empty e is similar to nothing.
 func (n *node) beside(e Entry) (all []string, more bool) {
 	if b := n.keys[e.Key]; b != nil {
 		c := newCandidates(e.Value)
@@ -117,7 +121,8 @@ func (n *node) beside(e Entry) (all []string, more bool) {
 	return c.list()
 }
 
-// addTo adds the entries of a branch to c. Each is compared by the text that like returns for its value.
+// addTo adds the entries of a branch to c. Each is compared by the text that like returns for its
+// value.
 func (b *branch) addTo(c *candidates, key string, like func(value string) string) {
 	if b.rest != nil {
 		c.add(key, like(""))

@@ -60,7 +60,8 @@ func TestNearestSaysWhereTheSearchEnded(t *testing.T) {
 	}
 }
 
-// Among many thousand values the likely slips are still found, and nothing grows with the number of rules.
+// Among many thousand values the likely slips are still found, and nothing grows with the number of
+// rules.
 func TestNearestAmongManyValuesIsBounded(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("domain: edge\ndescriptors:\n")

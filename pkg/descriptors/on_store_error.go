@@ -45,7 +45,8 @@ func (t *tree) onStoreError(fs fields) OnStoreError {
 	return o
 }
 
-// onStoreErrorOf decodes the on_store_error of a descriptor, which is for its own limits: without limits it is a mistake.
+// onStoreErrorOf decodes the on_store_error of a descriptor, which is for its own limits: without
+// limits it is a mistake.
 func (t *tree) onStoreErrorOf(fs fields, all []limit) OnStoreError {
 	o := t.onStoreError(fs)
 	at, ok := fs.get("on_store_error")

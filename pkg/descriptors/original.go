@@ -2,14 +2,15 @@ package descriptors
 
 import "bytes"
 
-// AppendOriginalKey appends to dst the key of envoyproxy/ratelimit for the same count, without the start of the window at the end.
-// The result is "edge_path_/search_client_id_c1_" for this key, made by either AppendKey:
+// AppendOriginalKey appends to dst the key of envoyproxy/ratelimit for the same count, without the
+// start of the window at the end. The result is "edge_path_/search_client_id_c1_" for this key,
+// made by either AppendKey:
 //
 //	4:edge|4:path=7:/search|9:client_id=2:c1#fixed_window/1s
 //
-// For a key without an equivalent, the result is false and dst unchanged: the original counts only fixed windows of its units, and
-// only one limit per rule. The original joins texts without their lengths, so that different keys may have the same result; the
-// unit is not part of the result.
+// For a key without an equivalent, the result is false and dst unchanged: the original counts only
+// fixed windows of its units, and only one limit per rule. The original joins texts without their
+// lengths, so that different keys may have the same result; the unit is not part of the result.
 func AppendOriginalKey(dst, key []byte) (name []byte, counted bool) {
 	before := len(dst)
 	text, mark, rest := cutText(key)

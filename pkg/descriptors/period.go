@@ -17,7 +17,8 @@ func (t *tree) readRate(v value, fs fields, l *limit) {
 	}
 }
 
-// isConcurrency reports whether a limit is one of concurrency, or probably means to be one despite a mistake in its algorithm.
+// isConcurrency reports whether a limit is one of concurrency, or probably means to be one despite
+// a mistake in its algorithm.
 func (t *tree) isConcurrency(fs fields, l *limit) bool {
 	return l.Algorithm == algorithms.Concurrency || l.Algorithm == 0 && !l.unlimited && fs.has("max_in_flight")
 }

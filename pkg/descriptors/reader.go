@@ -131,7 +131,8 @@ func (r *reader) warn(v value, line int, format string, args ...any) {
 // items returns the values of a list; null is an empty list. must completes "must be" in a mistake.
 func (r *reader) items(v value, must string) []value { return slices.Collect(r.each(v, must)) }
 
-// each yields the values of a list one by one; null is an empty list. must completes "must be" in a mistake.
+// each yields the values of a list one by one; null is an empty list. must completes "must be" in a
+// mistake.
 func (r *reader) each(v value, must string) iter.Seq[value] {
 	return func(yield func(value) bool) {
 		switch {
@@ -166,7 +167,8 @@ type fieldSet struct {
 	index map[string]int // nil for a small set
 }
 
-// smallSet is the number of fields up to which a look at all is faster than an index, and needs no memory.
+// smallSet is the number of fields up to which a look at all is faster than an index, and needs no
+// memory.
 const smallSet = 16
 
 func newFieldSet(size int) *fieldSet {
@@ -201,8 +203,9 @@ func (s *fieldSet) add(f field) {
 	s.list = append(s.list, f)
 }
 
-// pairs returns the fields of a map with any keys, each key once; false when v is no map. Of a key given twice the last counts. A
-// field of the map itself wins over a field of a merge key `<<`, as YAML has it.
+// pairs returns the fields of a map with any keys, each key once; false when v is no map. Of a key
+// given twice the last counts. A field of the map itself wins over a field of a merge key `<<`, as
+// YAML has it.
 func (r *reader) pairs(v value) ([]field, bool) {
 	if r.beyond(v) {
 		return nil, false
@@ -238,8 +241,8 @@ func (r *reader) pairs(v value) ([]field, bool) {
 	return set.list, true
 }
 
-// merge adds the fields that the value of a merge key brings: one map, or a list of maps of which the first ones win. The places of
-// the fields are in v.
+// merge adds the fields that the value of a merge key brings: one map, or a list of maps of which
+// the first ones win. The places of the fields are in v.
 func (r *reader) merge(f field, v value, to *fieldSet) {
 	all := []value{f.value}
 	if f.node.Kind == yaml.SequenceNode {
@@ -262,8 +265,9 @@ func (r *reader) merge(f field, v value, to *fieldSet) {
 	}
 }
 
-// set adds a field. Of two fields of one key the later counts, except a merged one after one of the map itself. Warnings report
-// a key given twice, and cases in which the reference takes the other field, or keys of the other field.
+// set adds a field. Of two fields of one key the later counts, except a merged one after one of the
+// map itself. Warnings report a key given twice, and cases in which the reference takes the other
+// field, or keys of the other field.
 func (r *reader) set(to *fieldSet, f field) {
 	i, known := to.find(f.key)
 	if !known {

@@ -14,8 +14,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// referenceRoot and the types below it mirror envoyproxy/ratelimit, which decodes a document twice with version 2 of the YAML
-// library: once for the keys and once for the values.
+// referenceRoot and the types below it mirror envoyproxy/ratelimit, which decodes a document twice
+// with version 2 of the YAML library: once for the keys and once for the values.
 type referenceRoot struct {
 	Domain      string
 	Descriptors []referenceDescriptor
@@ -173,8 +173,8 @@ func differs(warnings []Warning) bool {
 	return slices.ContainsFunc(warnings, func(w Warning) bool { return strings.Contains(w.Text, "(envoyproxy/ratelimit ") })
 }
 
-// checkReference compares the two readings of a document, and reports whether the reference takes it, and whether there was
-// something to compare.
+// checkReference compares the two readings of a document, and reports whether the reference takes
+// it, and whether there was something to compare.
 func checkReference(t interface {
 	Helper()
 	Fatalf(string, ...any)

@@ -8,14 +8,15 @@ import (
 	"math/bits"
 )
 
-// rows is the lines of a table, findable by their values. There are no pointers to single lines, so that a collection of garbage costs
-// little. The zero value is empty.
+// rows is the lines of a table, findable by their values. There are no pointers to single lines, so
+// that a collection of garbage costs little. The zero value is empty.
 type rows struct {
 	values []byte // of all lines, one after another
 	all    []row  // in the order of the lines
 
-	// slots are an open hash table with linear probing: the number of a row from 1, or 0. A third of the slots is free. slot i of n is for
-	// hashes from i/n of the largest (Lemire, "Fast random integer generation in an interval", 2019).
+	// slots are an open hash table with linear probing: the number of a row from 1, or 0. A third of
+	// the slots is free. slot i of n is for hashes from i/n of the largest (Lemire, "Fast random
+	// integer generation in an interval", 2019).
 	slots []uint32
 	seed  maphash.Seed // of this process: nobody can choose values that collide
 }
@@ -105,7 +106,8 @@ func (r *rows) after(slot int) int {
 	return slot
 }
 
-// meaning identifies the values and their numbers. The meaning is the sum of the SHA-256 of the rows, so that their order has no effect.
+// meaning identifies the values and their numbers. The meaning is the sum of the SHA-256 of the
+// rows, so that their order has no effect.
 func (r *rows) meaning() (sum meaning) {
 	var text []byte
 	for i := range r.all {

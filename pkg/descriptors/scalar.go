@@ -11,7 +11,8 @@ import (
 
 func isNull(v value) bool { return v.node.Kind == yaml.ScalarNode && v.node.ShortTag() == "!!null" }
 
-// isText reports whether a scalar is text to YAML: quoted, or nothing else. Dates are, as for the reference.
+// isText reports whether a scalar is text to YAML: quoted, or nothing else. Dates are, as for the
+// reference.
 func isText(n *yaml.Node) bool {
 	switch n.ShortTag() {
 	case "!!null", "!!bool", "!!int", "!!float", "!!binary":
@@ -52,8 +53,9 @@ func clip(s string) string {
 	return s
 }
 
-// text returns a text; "" for null. Like the reference, text takes whole numbers and booleans without quotes as they are written,
-// and refuses a float: 1.10 and 1.1 are one number and two texts.
+// text returns a text; "" for null. Like the reference, text takes whole numbers and booleans
+// without quotes as they are written, and refuses a float: 1.10 and 1.1 are one number and two
+// texts.
 func (r *reader) text(v value) (string, bool) {
 	switch {
 	case r.beyond(v):
@@ -94,8 +96,8 @@ func (r *reader) boolean(v value) bool {
 	return is
 }
 
-// truth returns a boolean; ok is false for any other value. Without quotes, the words of YAML 1.1 are booleans too, as for the
-// reference.
+// truth returns a boolean; ok is false for any other value. Without quotes, the words of YAML 1.1
+// are booleans too, as for the reference.
 func truth(n *yaml.Node) (is, ok bool) {
 	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool" && (n.ShortTag() != "!!str" || n.Style != 0) {
 		return false, false

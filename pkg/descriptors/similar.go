@@ -26,7 +26,8 @@ type candidate struct {
 
 func newCandidates(to string) *candidates { return &candidates{to: to, pattern: spelling.New(to)} }
 
-// add adds a text whose part like is compared. add reports false, and leaves the text out, when c already has maxCompared texts.
+// add adds a text whose part like is compared. add reports false, and leaves the text out, when c
+// already has maxCompared texts.
 func (c *candidates) add(text, like string) bool {
 	if len(c.all) == maxCompared {
 		c.more = true

@@ -80,7 +80,8 @@ func TestTheBoundIsOnAllSourcesTogether(t *testing.T) {
 	}
 }
 
-// Ten thousand rules of 1 KiB, and a hundred thousand short rules, are within the default. Of the short rules a tenth is loaded.
+// Ten thousand rules of 1 KiB, and a hundred thousand short rules, are within the default. Of the
+// short rules a tenth is loaded.
 func TestLargeConfigurationsLoad(t *testing.T) {
 	if race.Enabled {
 		t.Skip("costs seconds with the race detector, and has one goroutine")

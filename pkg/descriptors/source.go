@@ -11,8 +11,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// documents decodes all documents of a source, beside sources of the size before, and adds its size. A document with mistakes may be
-// missing or incomplete.
+// documents decodes all documents of a source, beside sources of the size before, and adds its
+// size. A document with mistakes may be missing or incomplete.
 func (r *reader) documents(s Source, size *int) (all []document) {
 	for _, e := range s.Mistakes {
 		e.File = r.file
@@ -51,7 +51,8 @@ func (r *reader) documents(s Source, size *int) (all []document) {
 	return all
 }
 
-// parse returns the content of a source; false for an empty source, which is a mistake except in a settings file.
+// parse returns the content of a source; false for an empty source, which is a mistake except in a
+// settings file.
 func (r *reader) parse(s Source) (value, bool) {
 	data := bytes.TrimPrefix(s.Data, []byte("\xef\xbb\xbf")) // UTF-8's byte order mark
 	var doc yaml.Node
@@ -97,7 +98,9 @@ func clearLines(n *yaml.Node) {
 	}
 }
 
-// firstDocument returns the data up to the line that ends the first document, and the line of the next document, else 0. A line that begins with --- or ... is always a mark; a mark before any content begins the first document.
+// firstDocument returns the data up to the line that ends the first document, and the line of the
+// next document, else 0. A line that begins with --- or ... is always a mark; a mark before any
+// content begins the first document.
 func firstDocument(data []byte) (first []byte, next int) {
 	first = data
 	content, ended, number := false, false, 0
@@ -122,7 +125,8 @@ func firstDocument(data []byte) (first []byte, next int) {
 	return first, 0
 }
 
-// decodeNode reads the first document of data. Some inputs make the parser panic: the panic becomes an error.
+// decodeNode reads the first document of data. Some inputs make the parser panic: the panic becomes
+// an error.
 func decodeNode(data []byte, doc *yaml.Node) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -132,8 +136,8 @@ func decodeNode(data []byte, doc *yaml.Node) (err error) {
 	return yaml.NewDecoder(bytes.NewReader(data)).Decode(doc)
 }
 
-// syntaxText returns the text in the parser's "yaml: line 3: text", whose line may be wrong. The parser does not mention a tab in
-// the indentation; syntaxText does.
+// syntaxText returns the text in the parser's "yaml: line 3: text", whose line may be wrong. The
+// parser does not mention a tab in the indentation; syntaxText does.
 func syntaxText(err error, data []byte, at int) string {
 	text := strings.TrimPrefix(err.Error(), "yaml: ")
 	if rest, ok := strings.CutPrefix(text, "line "); ok {
@@ -151,8 +155,9 @@ func syntaxText(err error, data []byte, at int) string {
 	return text
 }
 
-// syntaxLine returns the line that makes the parser fail: the last line of the shortest beginning of the data with the same error.
-// In a large file, which that search would read too often, syntaxLine returns the parser's own line.
+// syntaxLine returns the line that makes the parser fail: the last line of the shortest beginning
+// of the data with the same error. In a large file, which that search would read too often,
+// syntaxLine returns the parser's own line.
 func syntaxLine(err error, data []byte) int {
 	var line int
 	if n, _ := fmt.Sscanf(err.Error(), "yaml: line %d:", &line); n == 1 && len(data) > 1<<20 {
@@ -171,8 +176,9 @@ func syntaxLine(err error, data []byte) int {
 	})
 }
 
-// cycle returns an alias inside the value that it repeats, or nil, and notes whether the document has aliases. An alias repeats a
-// value that began before it, so that every cycle has such an alias.
+// cycle returns an alias inside the value that it repeats, or nil, and notes whether the document
+// has aliases. An alias repeats a value that began before it, so that every cycle has such an
+// alias.
 func (r *reader) cycle(n *yaml.Node, open map[*yaml.Node]bool) *yaml.Node {
 	if n.Kind == yaml.AliasNode {
 		r.aliases = true

@@ -15,11 +15,12 @@ import (
 	"unicode/utf8"
 )
 
-// DefaultMaxTableBytes is the bound on the size of all tables of [Options] where none is given: a million lines of 64 bytes.
+// DefaultMaxTableBytes is the bound on the size of all tables of [Options] where none is given: a
+// million lines of 64 bytes.
 const DefaultMaxTableBytes = 64 << 20
 
-// Table is a list of values, such as customers, with numbers of their own for one or several limits. Immutable, and safe for
-// concurrent use. A line takes 26 bytes of memory and its value.
+// Table is a list of values, such as customers, with numbers of their own for one or several
+// limits. Immutable, and safe for concurrent use. A line takes 26 bytes of memory and its value.
 type Table struct {
 	file     string
 	size     int // of the data, in bytes
@@ -33,12 +34,13 @@ type Table struct {
 //
 //	value,requests_per_unit[,unit[,burst]]
 //
-// The first line may have these names. A unit is as in a rule, for a period of one such unit. Without a unit or a burst, the unit or
-// burst of the limit holds. The values must differ, and have no line break. Blank lines do not count, and a byte order mark of UTF-8 neither. Values are compared byte by
-// byte: a `*` is a plain character.
+// The first line may have these names. A unit is as in a rule, for a period of one such unit.
+// Without a unit or a burst, the unit or burst of the limit holds. The values must differ, and have
+// no line break. Blank lines do not count, and a byte order mark of UTF-8 neither. Values are
+// compared byte by byte: a `*` is a plain character.
 //
-// [Load] reports the mistakes in a table, see [Table.Err], and finds more of them in combination with a limit. NewTable does not keep data.
-// The size of data is less than 4 GiB.
+// [Load] reports the mistakes in a table, see [Table.Err], and finds more of them in combination
+// with a limit. NewTable does not keep data. The size of data is less than 4 GiB.
 func NewTable(file string, data []byte) *Table {
 	t := &Table{file: shownName(file), size: len(data)}
 	t.read(data)
@@ -52,7 +54,8 @@ func NewTable(file string, data []byte) *Table {
 	return t
 }
 
-// Err returns every mistake in the table as an [Errors], whose File is the name that NewTable was given; nil without a mistake.
+// Err returns every mistake in the table as an [Errors], whose File is the name that NewTable was
+// given; nil without a mistake.
 func (t *Table) Err() error {
 	if len(t.mistakes) == 0 {
 		return nil
@@ -66,7 +69,8 @@ func (t *Table) File() string { return t.file }
 // Len returns the number of values.
 func (t *Table) Len() int { return len(t.rows.all) }
 
-// Hash identifies the values and their numbers, in 16 hexadecimal digits. The order of lines does not change the hash.
+// Hash identifies the values and their numbers, in 16 hexadecimal digits. The order of lines does
+// not change the hash.
 func (t *Table) Hash() string { return hex.EncodeToString(t.meaning[:8]) }
 
 // fail records a mistake in a line, up to maxMistakes. path names a column.
@@ -122,10 +126,12 @@ func (t *Table) read(data []byte) {
 // wrongQuote is the mistake of a line whose quotes are no CSV.
 const wrongQuote = "has a wrong quote: a text with a comma stands in quotes, with each quote in it doubled, and has no line break"
 
-// maxTableLine bounds a line, in bytes: the fields of a line take up to 80 bytes of memory each while it is read.
+// maxTableLine bounds a line, in bytes: the fields of a line take up to 80 bytes of memory each
+// while it is read.
 const maxTableLine = 64 << 10
 
-// tableLines reads the lines of a table, each of which can be a record. Read replaces all other lines by blank ones, and records why.
+// tableLines reads the lines of a table, each of which can be a record. Read replaces all other
+// lines by blank ones, and records why.
 type tableLines struct {
 	table  *Table
 	rest   []byte // to be read

@@ -30,7 +30,8 @@ func loadTable(tb testing.TB, document, table string) *Rules {
 	return rules
 }
 
-// numbersOf returns the limits of a descriptor with one entry: requests, period, burst, and the end of the key.
+// numbersOf returns the limits of a descriptor with one entry: requests, period, burst, and the end
+// of the key.
 func numbersOf(tb testing.TB, rules *Rules, key, value string) (all []string) {
 	tb.Helper()
 	entries := []Entry{{key, value}}
@@ -272,7 +273,8 @@ func TestHashCoversTablesInAnyOrder(t *testing.T) {
 	}
 }
 
-// FuzzTable: for any data, NewTable returns a table or mistakes. Every value of a table is found, with its own numbers; no other is.
+// FuzzTable: for any data, NewTable returns a table or mistakes. Every value of a table is found,
+// with its own numbers; no other is.
 func FuzzTable(f *testing.F) {
 	for _, seed := range []string{
 		"a,1\nb,2,minute,3\n", "\xef\xbb\xbfvalue,requests_per_unit\r\n\"a\"\"b\",5\r\n", "\"a\nb\",1\n\n\n,2", "a,1\na,1\n", "\"", "\x00,0\n", "#a,1\n",

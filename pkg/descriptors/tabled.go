@@ -10,13 +10,15 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// tabled is the table of a limit, and the periods that the units of the table stand for in that limit.
+// tabled is the table of a limit, and the periods that the units of the table stand for in that
+// limit.
 type tabled struct {
 	*Table
 	suffixes [Week + 1]string // of the keys, by unit in the table
 }
 
-// Table returns the table that has numbers of single values for the limit, nil without one. See [Rule.LimitFor].
+// Table returns the table that has numbers of single values for the limit, nil without one. See
+// [Rule.LimitFor].
 func (l *Limit) Table() *Table {
 	if l.tabled == nil {
 		return nil
@@ -31,9 +33,11 @@ func (l *Limit) WithoutTable() Limit {
 	return plain
 }
 
-// LimitFor writes limit n of the rule to a limit, with the numbers for a descriptor. A table may have numbers for the value of the entry at
-// the rule's last level. The value is as in the descriptor, even where the rule has a wildcard. found is false if the limit has no table,
-// or the table does not have that value; the numbers are then the rule's own. The rule must match the descriptor. LimitFor does not allocate.
+// LimitFor writes limit n of the rule to a limit, with the numbers for a descriptor. A table may
+// have numbers for the value of the entry at the rule's last level. The value is as in the
+// descriptor, even where the rule has a wildcard. found is false if the limit has no table, or the
+// table does not have that value; the numbers are then the rule's own. The rule must match the
+// descriptor. LimitFor does not allocate.
 func (r *Rule) LimitFor(n int, entries []Entry, to *Limit) (found bool) {
 	l := &r.Limits[n]
 	*to = *l
@@ -64,7 +68,8 @@ func (t *tabled) apply(x *row, to *Limit) {
 	}
 }
 
-// TablePath returns the path of a table that a rule file names: the name itself, or the name in the directory of the file.
+// TablePath returns the path of a table that a rule file names: the name itself, or the name in the
+// directory of the file.
 func TablePath(file, name string) string {
 	if filepath.IsAbs(name) {
 		return filepath.Clean(name)
@@ -160,7 +165,8 @@ func (t *tree) checkRows(at value, l *limit) {
 	}
 }
 
-// checkTables records the tables of a descriptor whose last level has one value, or one count for all values.
+// checkTables records the tables of a descriptor whose last level has one value, or one count for
+// all values.
 func (t *tree) checkTables(all []limit, l Level) {
 	for i := range all {
 		if all[i].tabled == nil {
@@ -176,8 +182,9 @@ func (t *tree) checkTables(all []limit, l Level) {
 	}
 }
 
-// setSuffixes gives the limits of a rule the ends of their keys for each unit that their tables may have. Such keys differ from the keys of all other limits
-// of the rule, which are as without a table.
+// setSuffixes gives the limits of a rule the ends of their keys for each unit that their tables may
+// have. Such keys differ from the keys of all other limits of the rule, which are as without a
+// table.
 func (t *tree) setSuffixes(rule *Rule) {
 	var taken []string
 	for i := range rule.Limits {

@@ -45,8 +45,9 @@ func (s Step) String() string {
 	}
 }
 
-// Trace returns how [Domain.Match] finds the rule of the descriptor with these entries: a step for each entry. The steps end early
-// with a NoMatch or a NoHolder. Trace is for explanations, not for the path of a request.
+// Trace returns how [Domain.Match] finds the rule of the descriptor with these entries: a step for
+// each entry. The steps end early with a NoMatch or a NoHolder. Trace is for explanations, not for
+// the path of a request.
 func (d *Domain) Trace(entries []Entry) []Step {
 	steps := make([]Step, 0, len(entries))
 	n := &d.root

@@ -54,7 +54,8 @@ func ParseUnit(name string) (Unit, bool) {
 	return UnitUnknown, false
 }
 
-// unitOf returns the largest unit that divides a period, and the quotient; UnitUnknown and 0 when no unit does.
+// unitOf returns the largest unit that divides a period, and the quotient; UnitUnknown and 0 when
+// no unit does.
 func unitOf(period time.Duration) (Unit, uint32) {
 	for _, u := range []Unit{Year, Month, Week, Day, Hour, Minute, Second} {
 		if d := u.Duration(); period > 0 && period%d == 0 {

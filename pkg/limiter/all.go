@@ -15,16 +15,18 @@ type Question struct {
 	Err error // set by CheckAll
 }
 
-// Questions is memory for [Limiter.CheckAll], reused from call to call. The zero value is ready. One goroutine at a time may use it.
+// Questions is memory for [Limiter.CheckAll], reused from call to call. The zero value is ready.
+// One goroutine at a time may use it.
 type Questions struct {
 	All []Question
 
 	rest store.Rest
 }
 
-// CheckAll is [Limiter.Check] for each question in q.All, with one wait where the store can, see [store.Together]. CheckAll calls
-// decided with the indexes of decided questions as soon as it can, on the calling goroutine, and with each index once. The slice is
-// valid during the call. CheckAll returns after all are decided. The end of a Ctx may be noticed by its deadline only.
+// CheckAll is [Limiter.Check] for each question in q.All, with one wait where the store can, see
+// [store.Together]. CheckAll calls decided with the indexes of decided questions as soon as it can,
+// on the calling goroutine, and with each index once. The slice is valid during the call. CheckAll
+// returns after all are decided. The end of a Ctx may be noticed by its deadline only.
 func (l *Limiter) CheckAll(q *Questions, decided func(indexes []int)) {
 	set := l.current.Load()
 	for i := range q.All {

@@ -19,8 +19,9 @@ type Result struct {
 	ResetAfter time.Duration // wait until the key is idle; 0 when no limit applies
 }
 
-// Allow charges one hit to the descriptor with these entries and returns the decision. A descriptor that no limit applies to is
-// allowed. Allow fails as [Limiter.Check] does; the caller then decides whether the request passes.
+// Allow charges one hit to the descriptor with these entries and returns the decision. A descriptor
+// that no limit applies to is allowed. Allow fails as [Limiter.Check] does; the caller then decides
+// whether the request passes.
 func (l *Limiter) Allow(ctx context.Context, domain string, entries ...Entry) (Result, error) {
 	c, _ := l.calls.Get().(*call)
 	defer l.calls.Put(c)
@@ -47,17 +48,19 @@ type call struct {
 	verdict Verdict
 }
 
-// ErrNoDocuments is the error of [Limiter.Load] and [Limiter.LoadFiles] without a document, such as for a pattern that matches no file.
+// ErrNoDocuments is the error of [Limiter.Load] and [Limiter.LoadFiles] without a document, such as
+// for a pattern that matches no file.
 var ErrNoDocuments = errors.New("there is no rule document to load")
 
-// Load puts the rules of documents in force, in place of all earlier rules, and returns likely mistakes in the documents. The
-// error is a [descriptors.Errors] of every mistake, or [ErrNoDocuments]; the earlier rules then stay in force. Counts survive, see
-// [Limiter.SetRules].
+// Load puts the rules of documents in force, in place of all earlier rules, and returns likely
+// mistakes in the documents. The error is a [descriptors.Errors] of every mistake, or
+// [ErrNoDocuments]; the earlier rules then stay in force. Counts survive, see [Limiter.SetRules].
 func (l *Limiter) Load(documents ...descriptors.Source) ([]descriptors.Warning, error) {
 	return l.load(documents, nil)
 }
 
-// load is Load, unless an error came before: then load only adds the mistakes in the documents to that error.
+// load is Load, unless an error came before: then load only adds the mistakes in the documents to
+// that error.
 func (l *Limiter) load(documents []descriptors.Source, before error) ([]descriptors.Warning, error) {
 	if len(documents) == 0 && before == nil {
 		return nil, ErrNoDocuments
@@ -75,7 +78,8 @@ func (l *Limiter) load(documents []descriptors.Source, before error) ([]descript
 	return warnings, nil
 }
 
-// LoadFiles is [Limiter.Load] of rule files, and of the tables that they name. The error also names every file that cannot be read, beside the mistakes in the others.
+// LoadFiles is [Limiter.Load] of rule files, and of the tables that they name. The error also names
+// every file that cannot be read, beside the mistakes in the others.
 func (l *Limiter) LoadFiles(paths ...string) ([]descriptors.Warning, error) {
 	var (
 		documents []descriptors.Source

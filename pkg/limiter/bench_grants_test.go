@@ -9,7 +9,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store/memstore"
 )
 
-// BenchmarkGrantLookup looks up keys among some grants: keys with a grant, and keys without. Each key is another one than before.
+// BenchmarkGrantLookup looks up keys among some grants: keys with a grant, and keys without. Each
+// key is another one than before.
 func BenchmarkGrantLookup(b *testing.B) {
 	const keys = 4096
 	for _, n := range []int{1, 100_000} {
@@ -38,7 +39,8 @@ func BenchmarkGrantLookup(b *testing.B) {
 	}
 }
 
-// BenchmarkCheckWithGrants is a decision in memory with as many grants for other keys, and for the key itself.
+// BenchmarkCheckWithGrants is a decision in memory with as many grants for other keys, and for the
+// key itself.
 func BenchmarkCheckWithGrants(b *testing.B) {
 	for _, c := range []struct {
 		name   string

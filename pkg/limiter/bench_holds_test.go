@@ -17,7 +17,8 @@ descriptors:
   - {key: slots, rate_limit: {algorithm: concurrency, max_in_flight: 4000000, hold: {begin: request, end: done, at_most: 1h}}}
 `
 
-// pairs returns the requests of a limit: the begins and the ends of n holders in turns, or as many requests without holders.
+// pairs returns the requests of a limit: the begins and the ends of n holders in turns, or as many
+// requests without holders.
 func pairs(limit string, n int) (all []*limiter.Request) {
 	for i := range n {
 		begin, end := fmt.Sprintf("%s=user,request=%032x", limit, i), fmt.Sprintf("%s=user,done=%032x", limit, i)
@@ -29,7 +30,8 @@ func pairs(limit string, n int) (all []*limiter.Request) {
 	return all
 }
 
-// BenchmarkCheckHolders is BenchmarkCheckOneKey with holders that begin and end in turns, beside so many others that hold meanwhile.
+// BenchmarkCheckHolders is BenchmarkCheckOneKey with holders that begin and end in turns, beside so
+// many others that hold meanwhile.
 func BenchmarkCheckHolders(b *testing.B) {
 	const holders = 1000
 	for _, beside := range []int{0, 10_000} {

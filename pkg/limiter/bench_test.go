@@ -24,7 +24,8 @@ func manyRules(n int) string {
 	return b.String()
 }
 
-// topKeys is the keys that benchmarks track: as many as the programs, or WEIR_BENCH_TOP_KEYS, to compare with none.
+// topKeys is the keys that benchmarks track: as many as the programs, or WEIR_BENCH_TOP_KEYS, to
+// compare with none.
 func topKeys() int {
 	if n, err := strconv.Atoi(os.Getenv("WEIR_BENCH_TOP_KEYS")); err == nil {
 		return n
@@ -32,8 +33,9 @@ func topKeys() int {
 	return 1000
 }
 
-// BenchmarkCheck is match, key, one charge and the metrics, on random ones of a million keys, with few rules and many. The
-// keys are a thousand tenants of a thousand users, so that reading the names costs no memory access beside those measured.
+// BenchmarkCheck is match, key, one charge and the metrics, on random ones of a million keys, with
+// few rules and many. The keys are a thousand tenants of a thousand users, so that reading the
+// names costs no memory access beside those measured.
 func BenchmarkCheck(b *testing.B) {
 	const names = 1000
 	for _, rules := range []int{10, 10_000} {

@@ -9,8 +9,9 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// Check decides a request and writes the answer to v. After an error nothing was charged, and v has no meaning. The error is an
-// [*InvalidError], [ErrNoRules] (see Options.NeedRules), or the error of the store or of ctx.
+// Check decides a request and writes the answer to v. After an error nothing was charged, and v has
+// no meaning. The error is an [*InvalidError], [ErrNoRules] (see Options.NeedRules), or the error
+// of the store or of ctx.
 func (l *Limiter) Check(ctx context.Context, r *Request, v *Verdict) error {
 	set := l.current.Load()
 	if err := l.begin(set, r, v); err != nil {
@@ -28,8 +29,8 @@ func (l *Limiter) Check(ctx context.Context, r *Request, v *Verdict) error {
 	return nil
 }
 
-// CheckNow is Check for a request that the store decides without waiting, see [store.Prompt]. If the request has to wait, decided is
-// false, and v has no meaning; the caller may then call Check.
+// CheckNow is Check for a request that the store decides without waiting, see [store.Prompt]. If
+// the request has to wait, decided is false, and v has no meaning; the caller may then call Check.
 func (l *Limiter) CheckNow(r *Request, v *Verdict) (decided bool, err error) {
 	s, ok := l.store.(store.Prompt)
 	if !ok {
@@ -129,8 +130,9 @@ func (l *Limiter) prepare(set *ruleSet, r *Request, v *Verdict) error {
 	return nil
 }
 
-// charge adds the charges of descriptor i: one for each limit of the rule, unless another rule of the request replaces the limit.
-// An override does not replace limits, and no rule replaces an override. The end of a holder charges limits with holders only.
+// charge adds the charges of descriptor i: one for each limit of the rule, unless another rule of
+// the request replaces the limit. An override does not replace limits, and no rule replaces an
+// override. The end of a holder charges limits with holders only.
 func (l *Limiter) charge(set *ruleSet, r *Request, i int, v *Verdict) error {
 	d, s := &r.Descriptors[i], &v.Statuses[i]
 	holder := v.holder(s, d)
@@ -191,9 +193,9 @@ func (v *Verdict) limitOf(r *descriptors.Rule, n int, entries []Entry) *descript
 	return limit
 }
 
-// chargeOverride adds the charge of descriptor i with an override, on the descriptor's own key, enforcing. The algorithm,
-// count_rejected, on_store_error and hold come from the first limit of the matched rule. As in envoyproxy/ratelimit, nothing else of the
-// rule applies.
+// chargeOverride adds the charge of descriptor i with an override, on the descriptor's own key,
+// enforcing. The algorithm, count_rejected, on_store_error and hold come from the first limit of
+// the matched rule. As in envoyproxy/ratelimit, nothing else of the rule applies.
 func (l *Limiter) chargeOverride(set *ruleSet, r *Request, i int, v *Verdict, holder holder) error {
 	d, s := &r.Descriptors[i], &v.Statuses[i]
 	like := descriptors.Limit{Limit: algorithms.Limit{Algorithm: algorithms.FixedWindow}, CountRejected: !l.options.DropRejected}

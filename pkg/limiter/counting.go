@@ -1,7 +1,7 @@
 package limiter
 
-// countsOf returns the counts of a descriptor that matched a rule or has an override; nil for others. An override of a rule without limits
-// counts as one without a rule.
+// countsOf returns the counts of a descriptor that matched a rule or has an override; nil for
+// others. An override of a rule without limits counts as one without a rule.
 func (set *ruleSet) countsOf(r *Request, s *DescriptorStatus) *Counts {
 	switch {
 	case s.Rule != nil && !(s.Overridden && len(s.Rule.Limits) == 0):
@@ -44,8 +44,8 @@ func (l *Limiter) count(set *ruleSet, r *Request, v *Verdict, i int) {
 	}
 }
 
-// near returns the allowed hits above the part of a limit in Options.NearLimit. When another limit denied the request, near counts
-// the hits as if they had been charged.
+// near returns the allowed hits above the part of a limit in Options.NearLimit. When another limit
+// denied the request, near counts the hits as if they had been charged.
 func (l *Limiter) near(v *Verdict, s *DescriptorStatus, hits int64) uint64 {
 	if !s.Decision.Allowed || hits <= 0 {
 		return 0

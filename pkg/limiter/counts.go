@@ -33,10 +33,12 @@ func (c Code) String() string {
 	return "unknown"
 }
 
-// Counts is the number of decisions for one rule since the start. All methods are safe for concurrent use.
+// Counts is the number of decisions for one rule since the start. All methods are safe for
+// concurrent use.
 //
-// A rule with detailed_metric or value_to_metric has counts by value too. The first values of at most MaxValue bytes have counts of
-// their own, up to a bound; all other values count together under [OtherValue].
+// A rule with detailed_metric or value_to_metric has counts by value too. The first values of at
+// most MaxValue bytes have counts of their own, up to a bound; all other values count together
+// under [OtherValue].
 type Counts struct {
 	tally
 	holds     holdCounts
@@ -57,8 +59,8 @@ type valueTally struct {
 // OtherValue stands for all values of a rule that are not counted apart.
 const OtherValue = "_other"
 
-// MaxValue is the length of the longest value counted apart, in bytes. Clients choose values, and every scrape would send a label of
-// megabytes.
+// MaxValue is the length of the longest value counted apart, in bytes. Clients choose values, and
+// every scrape would send a label of megabytes.
 const MaxValue = 256
 
 // tally is one set of counts.
@@ -105,7 +107,8 @@ func (t *tally) read() (sum Tally) {
 	return sum
 }
 
-// of returns the counts of a value of rule r, or of OtherValue when there are too many values. The entries have this value.
+// of returns the counts of a value of rule r, or of OtherValue when there are too many values. The
+// entries have this value.
 func (c *Counts) of(value []byte, r *descriptors.Rule, entries []descriptors.Entry) *tally {
 	if len(value) > MaxValue {
 		value = append(value[:0], OtherValue...)
@@ -153,7 +156,8 @@ func (c *Counts) Values() map[string]Tally {
 	return sums
 }
 
-// Levels returns the counts by value as Values does, with a text for each level; OtherValue is one level.
+// Levels returns the counts by value as Values does, with a text for each level; OtherValue is one
+// level.
 func (c *Counts) Levels() iter.Seq2[[]string, Tally] {
 	return func(yield func([]string, Tally) bool) {
 		c.mu.RLock()
@@ -195,7 +199,8 @@ func (l *Limiter) Counts() iter.Seq[RuleCounts] {
 	}
 }
 
-// Unmatched returns, by domain with rules, the number of descriptors that no rule matched since the domain has rules.
+// Unmatched returns, by domain with rules, the number of descriptors that no rule matched since the
+// domain has rules.
 func (l *Limiter) Unmatched() iter.Seq2[string, uint64] {
 	return func(yield func(string, uint64) bool) {
 		for domain, c := range l.current.Load().overrides {

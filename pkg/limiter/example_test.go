@@ -24,7 +24,8 @@ descriptors:
         rate_limit: {algorithm: token_bucket, requests_per_unit: 2, unit: hour}
 `
 
-// newLimits returns a limiter in memory with the rules of shop; LoadFiles reads rules from files instead.
+// newLimits returns a limiter in memory with the rules of shop; LoadFiles reads rules from files
+// instead.
 func newLimits() (*limiter.Limiter, func(), error) {
 	states, err := memstore.New(memstore.Options{MaxKeys: 100_000})
 	if err != nil {
@@ -87,9 +88,8 @@ func ExampleLimiter_Load() {
 		fmt.Println(mistakes)
 	}
 	fmt.Println(limits.Rules().Count(), "rule in force")
-	// Output:
-	// shop.yaml:2: descriptors[0].rate_limit.unit: "fortnight" is not a unit, must be second, minute, hour, day, week, month or year
-	// 1 rule in force
+	// Output: shop.yaml:2: descriptors[0].rate_limit.unit: "fortnight" is not a unit, must be second,
+	// minute, hour, day, week, month or year 1 rule in force
 }
 
 // Several descriptors in one transaction: all pass, or the request is denied.

@@ -26,8 +26,9 @@ type LimitState struct {
 	Holders *LimitHolders // of the limit, the next one to run out alone; nil without a Hold
 }
 
-// Explain returns the treatment of each descriptor of the request now, and changes no state and no count. The decision on each limit
-// stands alone: other limits of the request do not change it. The errors are as in Check.
+// Explain returns the treatment of each descriptor of the request now, and changes no state and no
+// count. The decision on each limit stands alone: other limits of the request do not change it. The
+// errors are as in Check.
 func (l *Limiter) Explain(ctx context.Context, r *Request) ([]Explanation, error) {
 	var v Verdict
 	if err := l.prepare(l.current.Load(), r, &v); err != nil {
@@ -58,8 +59,9 @@ func (l *Limiter) Explain(ctx context.Context, r *Request) ([]Explanation, error
 	return all, nil
 }
 
-// Reset forgets the states that the request would charge: the keys are idle then. Reset returns these keys, and the number of states
-// that it forgot. The errors are as in Check. The descriptor of a rule with holders needs no holder; all holders are forgotten.
+// Reset forgets the states that the request would charge: the keys are idle then. Reset returns
+// these keys, and the number of states that it forgot. The errors are as in Check. The descriptor
+// of a rule with holders needs no holder; all holders are forgotten.
 func (l *Limiter) Reset(ctx context.Context, r *Request) (keys []string, forgotten int, err error) {
 	v := Verdict{noGrants: true} // a key with a grant that lets everything pass has a state all the same
 	set := l.current.Load()

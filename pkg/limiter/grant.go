@@ -34,12 +34,14 @@ const (
 	MaxGrantTime   = 10 * 365 * 24 * time.Hour // from the instant at which it is given until Until
 )
 
-// Grant is another limit for one key of one rule, until an instant. A grant that a limiter has must not change.
+// Grant is another limit for one key of one rule, until an instant. A grant that a limiter has must
+// not change.
 //
-// A grant is for a key, and the rule of the key may change. The grant then changes the numbers of the new rule.
-// The state of the key goes on under the new numbers, as after a change of the rule. Algorithm, period, shadow and quota mode
-// stay the rule's. An override that comes with a request has a block, a factor or an unlimited grant too. A number is per period of the
-// rule, so it replaces only an override of such a period.
+// A grant is for a key, and the rule of the key may change. The grant then changes the numbers of
+// the new rule. The state of the key goes on under the new numbers, as after a change of the rule.
+// Algorithm, period, shadow and quota mode stay the rule's. An override that comes with a request
+// has a block, a factor or an unlimited grant too. A number is per period of the rule, so it
+// replaces only an override of such a period.
 type Grant struct {
 	ID      string // unique; not empty
 	Domain  string
@@ -75,8 +77,9 @@ type Grantable struct {
 	Limits []descriptors.Limit // with the numbers of the grant; the rule's own with GivesUnlimited
 }
 
-// Grantable returns the limits that a grant would change under the rules in force. The error wraps [ErrNotGrantable] when no rule with a limit
-// matches the entries, or when no limit of the rule has the grant's Limit. Other errors wrap [ErrInvalidGrant].
+// Grantable returns the limits that a grant would change under the rules in force. The error wraps
+// [ErrNotGrantable] when no rule with a limit matches the entries, or when no limit of the rule has
+// the grant's Limit. Other errors wrap [ErrInvalidGrant].
 func (l *Limiter) Grantable(g *Grant) (Grantable, error) {
 	rule, entries := target(l.current.Load().rules, g)
 	if rule == nil && l.current.Load().rules.Domain(g.Domain) == nil {
@@ -123,7 +126,8 @@ func differ(limits []descriptors.Limit) bool {
 	return slices.ContainsFunc(limits, func(l descriptors.Limit) bool { return l.Label() != limits[0].Label() })
 }
 
-// target returns the rule with limits that counts the entries of a grant, nil for none, and the entries without a holder.
+// target returns the rule with limits that counts the entries of a grant, nil for none, and the
+// entries without a holder.
 func target(rules *descriptors.Rules, g *Grant) (*descriptors.Rule, []Entry) {
 	d := rules.Domain(g.Domain)
 	if d == nil || len(g.Entries) == 0 {
@@ -156,7 +160,8 @@ func (g *Grant) suitsOverride(rule *descriptors.Rule, override *descriptors.Limi
 	})
 }
 
-// Validate returns all mistakes in a grant that is given at an instant, joined, or nil. The errors wrap [ErrInvalidGrant].
+// Validate returns all mistakes in a grant that is given at an instant, joined, or nil. The errors
+// wrap [ErrInvalidGrant].
 func (g *Grant) Validate(now time.Time) error {
 	var errs []error
 	wrong := func(format string, args ...any) {
@@ -204,13 +209,14 @@ func (g *Grant) Validate(now time.Time) error {
 	return errors.Join(errs...)
 }
 
-// printable reports whether a text has no line breaks, no control characters, and no characters that change how others are shown.
+// printable reports whether a text has no line breaks, no control characters, and no characters
+// that change how others are shown.
 func printable(text string) bool {
 	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
-// change returns the limit with the numbers of the grant, held within the bounds of the algorithm. The error says which number is out of
-// bounds.
+// change returns the limit with the numbers of the grant, held within the bounds of the algorithm.
+// The error says which number is out of bounds.
 func (g *Grant) change(limit *descriptors.Limit, maxLogEntries uint32) (changed descriptors.Limit, err error) {
 	changed = *limit
 	most := uint32(math.MaxUint32)
@@ -247,7 +253,8 @@ func (g *Grant) change(limit *descriptors.Limit, maxLogEntries uint32) (changed 
 	return changed, err
 }
 
-// proportion returns n*x/y, rounded to the nearest number, at least 1 and at most the largest one; x for y = 0.
+// proportion returns n*x/y, rounded to the nearest number, at least 1 and at most the largest one;
+// x for y = 0.
 func proportion(n, x, y uint32) uint32 {
 	if y == 0 {
 		return x
@@ -256,7 +263,8 @@ func proportion(n, x, y uint32) uint32 {
 	return uint32(min(max(quotient, 1), math.MaxUint32))
 }
 
-// times returns n*f, rounded to the nearest number, at least 1 and at most the largest one; 0 for n = 0.
+// times returns n*f, rounded to the nearest number, at least 1 and at most the largest one; 0 for n
+// = 0.
 func times(n uint32, f float64) uint32 {
 	if n == 0 {
 		return 0

@@ -21,8 +21,8 @@ func (l *Limiter) granted(set *ruleSet, limit *descriptors.Limit, key []byte) *G
 	return nil
 }
 
-// addGranted adds a charge of descriptor i under the numbers of a grant, and no charge where the grant lets everything pass. The end of a
-// holder then costs nothing, and gives back the held hits.
+// addGranted adds a charge of descriptor i under the numbers of a grant, and no charge where the
+// grant lets everything pass. The end of a holder then costs nothing, and gives back the held hits.
 func (l *Limiter) addGranted(
 	v *Verdict, i int, limit *descriptors.Limit, g *Grant, key []byte, mode store.Mode, holder holder,
 ) {
@@ -55,7 +55,8 @@ func (v *Verdict) grantOf(n int) *Grant {
 	return nil
 }
 
-// counted ends the charges of descriptor i. A quota without a charge, because of a grant, asks about 0 hits: it is a quota with room.
+// counted ends the charges of descriptor i. A quota without a charge, because of a grant, asks
+// about 0 hits: it is a quota with room.
 func (l *Limiter) counted(r *Request, i int, v *Verdict, mode store.Mode) {
 	s := &v.Statuses[i]
 	if s.count = len(v.charges) - s.charge; s.count > 0 {

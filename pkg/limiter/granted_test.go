@@ -41,7 +41,8 @@ func TestOverridesHaveGrants(t *testing.T) {
 	}
 }
 
-// A quota that a grant makes unlimited has room, so a second quota that is over does not deny the request.
+// A quota that a grant makes unlimited has room, so a second quota that is over does not deny the
+// request.
 func TestAnUnlimitedQuotaHasRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGranting(t)
@@ -63,7 +64,8 @@ func TestAnUnlimitedQuotaHasRoom(t *testing.T) {
 	})
 }
 
-// A holder that began before a grant without limits gives its hits back at its end, and pays nothing.
+// A holder that began before a grant without limits gives its hits back at its end, and pays
+// nothing.
 func TestHoldersUnderGrants(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGranting(t)
@@ -95,7 +97,8 @@ func TestHoldersUnderGrants(t *testing.T) {
 	})
 }
 
-// A reset forgets the count of a key also while a grant lets the key pass, and Explain names the grant.
+// A reset forgets the count of a key also while a grant lets the key pass, and Explain names the
+// grant.
 func TestResetAndExplainUnderAGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGranting(t)

@@ -12,17 +12,19 @@ import (
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
-// grantTable finds the grants of a key: a hash table whose readers take no lock. One goroutine at a time may change it. The rules that it
-// was made for stay the same.
+// grantTable finds the grants of a key: a hash table whose readers take no lock. One goroutine at a
+// time may change it. The rules that it was made for stay the same.
 //
-// A digest of 128 bits stands for a key. The bytes of the key would lie elsewhere in memory. A look at them takes longer than the second hash.
+// A digest of 128 bits stands for a key. The bytes of the key would lie elsewhere in memory. A look
+// at them takes longer than the second hash.
 type grantTable struct {
 	seeds   [2]maphash.Seed                             // clients cannot foresee the digest
 	places  atomic.Pointer[[]atomic.Pointer[keyGrants]] // the number of places is a power of two
 	entries atomic.Int64                                // keys with grants
 }
 
-// keyGrants is the grants of one key. Immutable, but for next: a new one takes the place of the old one.
+// keyGrants is the grants of one key. Immutable, but for next: a new one takes the place of the old
+// one.
 type keyGrants struct {
 	hash, second uint64   // of the key's descriptors.Limit.Base
 	grants       []*Grant // at least one, by byPrecedence
@@ -98,8 +100,9 @@ func (t *grantTable) resize(n int) {
 	t.places.Store(&places)
 }
 
-// byPrecedence sorts the grants of a key: of two grants for a limit the first one in force counts. A block of all limits comes before a grant
-// for one limit, as it stops somebody. The order is the same in each process.
+// byPrecedence sorts the grants of a key: of two grants for a limit the first one in force counts.
+// A block of all limits comes before a grant for one limit, as it stops somebody. The order is the
+// same in each process.
 func byPrecedence(a, b *Grant) int {
 	rank := func(g *Grant) int {
 		switch {
@@ -114,7 +117,8 @@ func byPrecedence(a, b *Grant) int {
 	return cmp.Or(rank(a)-rank(b), b.Given.Compare(a.Given), cmp.Compare(b.ID, a.ID))
 }
 
-// baseOf returns the base of the key of a grant under some rules; false when the rules have no limit for the grant.
+// baseOf returns the base of the key of a grant under some rules; false when the rules have no
+// limit for the grant.
 func baseOf(rules *descriptors.Rules, g *Grant) (string, bool) {
 	rule, entries := target(rules, g)
 	if rule == nil {
@@ -143,12 +147,14 @@ func (l *Limiter) placeLocked(rules *descriptors.Rules) *grantTable {
 	return t
 }
 
-// manyGrants is a number of changes from which on a new table costs less than the changes, if they are a quarter of all grants.
+// manyGrants is a number of changes from which on a new table costs less than the changes, if they
+// are a quarter of all grants.
 const manyGrants = 64
 
-// ChangeGrants ends the grants with these IDs and then puts other grants in force, each in place of an earlier one of the same ID. The
-// change is complete for every request that begins after ChangeGrants returns. A request that runs meanwhile may see a part of the change,
-// but of a key always the old grants or the new ones.
+// ChangeGrants ends the grants with these IDs and then puts other grants in force, each in place of
+// an earlier one of the same ID. The change is complete for every request that begins after
+// ChangeGrants returns. A request that runs meanwhile may see a part of the change, but of a key
+// always the old grants or the new ones.
 func (l *Limiter) ChangeGrants(end []string, put []*Grant) {
 	l.setting.Lock()
 	defer l.setting.Unlock()
@@ -199,7 +205,8 @@ func (l *Limiter) ChangeGrants(end []string, put []*Grant) {
 	}
 }
 
-// Grants returns all grants that the limiter has, in no order, also without a rule, and after their end.
+// Grants returns all grants that the limiter has, in no order, also without a rule, and after their
+// end.
 func (l *Limiter) Grants() iter.Seq[*Grant] {
 	l.setting.Lock()
 	all := slices.Collect(maps.Values(l.grants))

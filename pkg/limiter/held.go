@@ -9,13 +9,14 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// held counts the holders of a rule that hold now, and the holders that have run out, in bounded memory. A span of time has the number of
-// holders that will run out in it: a begin adds one, and an end takes one away. The rest of a span that has passed has run out. So a
-// holder that runs out counts as held for up to a tenth of at_most longer, and until the next but one read. All methods are safe for
-// concurrent use.
+// held counts the holders of a rule that hold now, and the holders that have run out, in bounded
+// memory. A span of time has the number of holders that will run out in it: a begin adds one, and
+// an end takes one away. The rest of a span that has passed has run out. So a holder that runs out
+// counts as held for up to a tenth of at_most longer, and until the next but one read. All methods
+// are safe for concurrent use.
 //
-// All instants are of the store's clock. A holder may have begun at another process, or before the first event here. The end then takes
-// one away from nothing. The sum over all processes is right.
+// All instants are of the store's clock. A holder may have begun at another process, or before the
+// first event here. The end then takes one away from nothing. The sum over all processes is right.
 type held struct {
 	rings  atomic.Pointer[[]*ring] // by at_most, which a reload may change; never changed in place
 	most   atomic.Int64            // the largest number that has run out so far
@@ -131,7 +132,8 @@ func (r *ring) passLocked(until int64) {
 	}
 }
 
-// tell returns the sums at an instant of the reader's clock. Without a begin the store's clock goes on as the reader's does.
+// tell returns the sums at an instant of the reader's clock. Without a begin the store's clock goes
+// on as the reader's does.
 func (r *ring) tell(now time.Time) (live, ranOut int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -153,7 +155,8 @@ func (r *ring) add(until algorithms.Instant, n int64) {
 	r.live.Add(n)
 }
 
-// read returns the number of holders that hold at an instant of the reader's clock, and the number that has run out.
+// read returns the number of holders that hold at an instant of the reader's clock, and the number
+// that has run out.
 func (h *held) read(at time.Time) (now int64, ranOut uint64) {
 	all := h.rings.Load()
 	if all == nil {

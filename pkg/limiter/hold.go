@@ -17,10 +17,12 @@ type holder struct {
 	hits  int64 // of the charges
 }
 
-// holder returns the holder of a descriptor, and changes the hits of the status where a holder gives them another meaning.
+// holder returns the holder of a descriptor, and changes the hits of the status where a holder
+// gives them another meaning.
 //
-// Negative hits at a begin count as 0. A begin without a name holds namelessly until the hold runs out. An end without a name does
-// nothing, as the end of a holder that nobody has begun, with negative hits.
+// Negative hits at a begin count as 0. A begin without a name holds namelessly until the hold runs
+// out. An end without a name does nothing, as the end of a holder that nobody has begun, with
+// negative hits.
 func (v *Verdict) holder(s *DescriptorStatus, d *Descriptor) holder {
 	phase, name := s.Rule.Holder(d.Entries)
 	switch {
@@ -42,8 +44,8 @@ func (v *Verdict) holder(s *DescriptorStatus, d *Descriptor) holder {
 	return h
 }
 
-// charged returns the hits that the descriptor of a holder has charged: the difference to the held hits, at an end. Slots that become free
-// are no hits.
+// charged returns the hits that the descriptor of a holder has charged: the difference to the held
+// hits, at an end. Slots that become free are no hits.
 func (s *DescriptorStatus) charged() int64 {
 	switch {
 	case s.Hold.Phase == algorithms.HoldBegin && s.Hold.Was.Status == algorithms.HoldHeld:
@@ -71,12 +73,14 @@ type HoldTally struct {
 	Released uint64 // holders that held until an operator released them
 	Unseen   uint64 // ends of a holder that was not known. Concurrency does not remember denied holders: their ends are counted here
 
-	// Of the ended holders, by their first rate limit: the hits at the begins, and the hits at the ends.
+	// Of the ended holders, by their first rate limit: the hits at the begins, and the hits at the
+	// ends.
 	Estimate, Cost uint64
 
-	// Of the begun holders: the number that holds now, and the number that has run out. A holder that runs out counts as held a little
-	// longer: up to a tenth of its time, and until the second call of Holds. Held falls at an end whose begin another process counted, also below 0. Both are 0 if the store does not
-	// tell the instants.
+	// Of the begun holders: the number that holds now, and the number that has run out. A holder that
+	// runs out counts as held a little longer: up to a tenth of its time, and until the second call of
+	// Holds. Held falls at an end whose begin another process counted, also below 0. Both are 0 if the
+	// store does not tell the instants.
 	Held   int64
 	RanOut uint64
 }

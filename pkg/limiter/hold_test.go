@@ -16,7 +16,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// noting is a store that allows every charge but the denied keys, and notes each. The field was has the holders that it finds.
+// noting is a store that allows every charge but the denied keys, and notes each. The field was has
+// the holders that it finds.
 type noting struct {
 	lines  []string
 	silent bool            // notes nothing

@@ -10,7 +10,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// ErrNoHolders is the error of [Limiter.Holders] and [Limiter.Release] for entries that no rule with holders matches.
+// ErrNoHolders is the error of [Limiter.Holders] and [Limiter.Release] for entries that no rule
+// with holders matches.
 var ErrNoHolders = errors.New("no rule with hold matches these entries")
 
 // LimitHolders is the holders of one limit and key.
@@ -23,8 +24,9 @@ type LimitHolders struct {
 	All    int          // the number of all holders
 }
 
-// Holders returns the holders of each limit with holders that the entries of a descriptor lead to, at most that many of each. The
-// entries need not name a holder. The error is [ErrNoHolders], or the error of the store or of ctx.
+// Holders returns the holders of each limit with holders that the entries of a descriptor lead to,
+// at most that many of each. The entries need not name a holder. The error is [ErrNoHolders], or
+// the error of the store or of ctx.
 func (l *Limiter) Holders(ctx context.Context, domain string, entries []Entry, most int) (*descriptors.Rule, []LimitHolders, error) {
 	v := Verdict{noGrants: true}
 	if _, err := l.prepareHolders(&v, domain, entries); err != nil {
@@ -52,9 +54,10 @@ func (l *Limiter) holders(ctx context.Context, c *store.Charge, limit *descripto
 	return out, err
 }
 
-// Release ends a holder of each limit with holders that the entries of a descriptor lead to, at no cost. A later end of the holder does
-// nothing under a rate limit. Release returns the limits, and the hold of the holder before. The entries need not name a holder. The
-// errors are as in [Limiter.Holders].
+// Release ends a holder of each limit with holders that the entries of a descriptor lead to, at no
+// cost. A later end of the holder does nothing under a rate limit. Release returns the limits, and
+// the hold of the holder before. The entries need not name a holder. The errors are as in
+// [Limiter.Holders].
 func (l *Limiter) Release(ctx context.Context, domain string, entries []Entry, holder store.Holder) ([]LimitState, error) {
 	v := Verdict{noGrants: true}
 	counts, err := l.prepareHolders(&v, domain, entries)
@@ -80,7 +83,8 @@ func (l *Limiter) Release(ctx context.Context, domain string, entries []Entry, h
 	return all, nil
 }
 
-// prepareHolders prepares the end of some holder, which charges all limits with holders, and returns the counts of their rule.
+// prepareHolders prepares the end of some holder, which charges all limits with holders, and
+// returns the counts of their rule.
 func (l *Limiter) prepareHolders(v *Verdict, domain string, entries []Entry) (*Counts, error) {
 	set := l.current.Load()
 	var rule *descriptors.Rule
@@ -94,7 +98,8 @@ func (l *Limiter) prepareHolders(v *Verdict, domain string, entries []Entry) (*C
 	return set.counts[rule.ID], l.prepare(set, &Request{Domain: domain, Descriptors: []Descriptor{{Entries: entries}}}, v)
 }
 
-// withHolders returns a request like r that charges all limits of the rules with holders that its descriptors lead to. d may be nil.
+// withHolders returns a request like r that charges all limits of the rules with holders that its
+// descriptors lead to. d may be nil.
 func withHolders(d *descriptors.Domain, r *Request) *Request {
 	if d == nil {
 		return r

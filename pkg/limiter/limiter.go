@@ -1,7 +1,8 @@
-// Package limiter is the heart of Weir: rules and a store make Check(request). Check matches descriptors to rules, turns the rules
-// into the charges of one transaction, lets the store decide, and returns one verdict. Overrides, replaced rules, shadow and quota
-// mode, and several limits of a rule are decided here. The package is also the API for programs that embed Weir, in plain Go types:
-// [Limiter.Allow] is the short way.
+// Package limiter is the heart of Weir: rules and a store make Check(request). Check matches
+// descriptors to rules, turns the rules into the charges of one transaction, lets the store decide,
+// and returns one verdict. Overrides, replaced rules, shadow and quota mode, and several limits of
+// a rule are decided here. The package is also the API for programs that embed Weir, in plain Go
+// types: [Limiter.Allow] is the short way.
 //
 // Package descriptors decodes rules, and a store keeps states and time.
 package limiter
@@ -54,7 +55,8 @@ type Options struct {
 // ErrNoRules is the error of a request before the first rules, with Options.NeedRules.
 var ErrNoRules = errors.New("no rate limit configuration loaded")
 
-// Limiter decides requests. All methods are safe for concurrent use. A Limiter needs no Close; the store may.
+// Limiter decides requests. All methods are safe for concurrent use. A Limiter needs no Close; the
+// store may.
 type Limiter struct {
 	store    store.Store
 	options  Options
@@ -77,8 +79,8 @@ type ruleSet struct {
 	grants    *grantTable        // never nil
 }
 
-// New returns a limiter without rules: until [Limiter.SetRules] every request passes, or fails with Options.NeedRules. An option
-// out of bounds is an error.
+// New returns a limiter without rules: until [Limiter.SetRules] every request passes, or fails with
+// Options.NeedRules. An option out of bounds is an error.
 func New(s store.Store, o Options) (*Limiter, error) {
 	var errs []error
 	if s == nil {
@@ -112,9 +114,10 @@ func New(s store.Store, o Options) (*Limiter, error) {
 	return l, nil
 }
 
-// SetRules puts rules in force, for every request that begins after it returns. The counts of a rule go on when the new rules have
-// a rule of the same domain and path. States in the store stay; a [store.Forgetter] forgets the answers by the earlier rules. Grants stay
-// with their domain and entries.
+// SetRules puts rules in force, for every request that begins after it returns. The counts of a
+// rule go on when the new rules have a rule of the same domain and path. States in the store stay;
+// a [store.Forgetter] forgets the answers by the earlier rules. Grants stay with their domain and
+// entries.
 func (l *Limiter) SetRules(rules *descriptors.Rules) {
 	l.setting.Lock()
 	defer l.setting.Unlock()

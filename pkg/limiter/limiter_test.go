@@ -44,8 +44,8 @@ func newFixture(tb testing.TB, rules string) fixture {
 	return f
 }
 
-// request writes a request as text: the domain, then descriptors of "k=v,k=v" with, each after a blank, "hits=N", "refund",
-// "override=N" (per minute).
+// request writes a request as text: the domain, then descriptors of "k=v,k=v" with, each after a
+// blank, "hits=N", "refund", "override=N" (per minute).
 func request(domain string, texts ...string) *limiter.Request {
 	r := &limiter.Request{Domain: domain}
 	for _, text := range texts {
@@ -283,7 +283,8 @@ func TestRequestHitsCountForDescriptorsWithoutTheirOwn(t *testing.T) {
 	})
 }
 
-// An empty entry takes two bytes of a message, and its mistake hundreds: in memory, and in the headers of a gRPC answer.
+// An empty entry takes two bytes of a message, and its mistake hundreds: in memory, and in the
+// headers of a gRPC answer.
 func TestTheListOfMistakesIsBounded(t *testing.T) {
 	f := newFixture(t, rules)
 	entries := new(limiter.Request)

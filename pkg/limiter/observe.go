@@ -20,8 +20,9 @@ type Observed struct {
 
 // Observer sees requests that were answered. An Observer must be safe for concurrent use.
 type Observer interface {
-	// Observe is called once for each request, on the goroutine that answers, before the answer is sent. Observe must not wait. Observe
-	// must not keep or change the request, a text of the request or the verdict: their memory is used again.
+	// Observe is called once for each request, on the goroutine that answers, before the answer is
+	// sent. Observe must not wait. Observe must not keep or change the request, a text of the request
+	// or the verdict: their memory is used again.
 	Observe(Observed)
 }
 
@@ -33,7 +34,8 @@ func (v *Verdict) Domain() *descriptors.Domain {
 	return v.Statuses[0].domain
 }
 
-// HitsOf returns the own hits of descriptor i, else the hits of the request, where 0 counts as 1. The hits of a refund are negative.
+// HitsOf returns the own hits of descriptor i, else the hits of the request, where 0 counts as 1.
+// The hits of a refund are negative.
 func (r *Request) HitsOf(i int) int64 {
 	d := &r.Descriptors[i]
 	n := int64(d.Hits)
@@ -56,8 +58,8 @@ type Charged struct {
 	Source   store.Source // zero without Verdict.TellSource, and where the store does not say
 }
 
-// Charged returns the limits that descriptor i of the request was charged for, in the order of the rule. A descriptor that is not Limited
-// has no such limits.
+// Charged returns the limits that descriptor i of the request was charged for, in the order of the
+// rule. A descriptor that is not Limited has no such limits.
 func (v *Verdict) Charged(i int) iter.Seq[Charged] {
 	return func(yield func(Charged) bool) {
 		s := &v.Statuses[i]

@@ -7,8 +7,8 @@ import (
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
-// unitLimits holds a limit of 0 requests for every algorithm and unit, so that the usual override, of one unit, needs no new key
-// suffix.
+// unitLimits holds a limit of 0 requests for every algorithm and unit, so that the usual override,
+// of one unit, needs no new key suffix.
 type unitLimits map[unitKey]descriptors.Limit
 
 type unitKey struct {
@@ -26,9 +26,10 @@ func newUnitLimits() unitLimits {
 	return known
 }
 
-// override returns the limit of an override of descriptor i, or an [*InvalidError]. A request does not bring the algorithm,
-// count_rejected, on_store_error and hold: these are as in like. The store decides each hit of an override. An override of concurrency
-// takes the number of requests as max_in_flight, and ignores the unit.
+// override returns the limit of an override of descriptor i, or an [*InvalidError]. A request does
+// not bring the algorithm, count_rejected, on_store_error and hold: these are as in like. The store
+// decides each hit of an override. An override of concurrency takes the number of requests as
+// max_in_flight, and ignores the unit.
 func (l *Limiter) override(o *Override, i int, like *descriptors.Limit) (limit descriptors.Limit, err error) {
 	if like.Algorithm == algorithms.SlidingWindowLog && o.Requests > l.options.MaxLogEntries {
 		return limit, &InvalidError{[]Violation{violation(FieldOverrideRequests, i,

@@ -7,8 +7,9 @@ import (
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
-// Request is one call of a client: the descriptors to check in a domain. The caller owns the request and may reuse it: Reset,
-// then Add again, allocates nothing after the request has grown. The strings must not change during Check.
+// Request is one call of a client: the descriptors to check in a domain. The caller owns the
+// request and may reuse it: Reset, then Add again, allocates nothing after the request has grown.
+// The strings must not change during Check.
 type Request struct {
 	Domain      string // of the rules; not empty
 	Descriptors []Descriptor
@@ -42,8 +43,8 @@ func (r *Request) Reset() {
 	r.Descriptors = r.Descriptors[:0]
 }
 
-// Add appends an empty descriptor and returns it, with the memory of a descriptor from before a Reset where there is one. The
-// pointer is valid until the next Add.
+// Add appends an empty descriptor and returns it, with the memory of a descriptor from before a
+// Reset where there is one. The pointer is valid until the next Add.
 func (r *Request) Add() *Descriptor {
 	if n := len(r.Descriptors); n < cap(r.Descriptors) {
 		r.Descriptors = r.Descriptors[:n+1]

@@ -10,7 +10,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// tells is a store that tells the source of each charge by the number of its hits left: 1 left is the first source.
+// tells is a store that tells the source of each charge by the number of its hits left: 1 left is
+// the first source.
 type tells struct{ store.Store }
 
 func (tells) Take(_ context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {

@@ -35,7 +35,8 @@ const (
 	LongWindow  = 10 * time.Minute
 )
 
-// TopQuery chooses keys. The zero value: the keys of all rules with the most hits in the last minute.
+// TopQuery chooses keys. The zero value: the keys of all rules with the most hits in the last
+// minute.
 type TopQuery struct {
 	Domain string        // only this domain; "" for all
 	Path   string        // only rules with this Rule.Path, or "override" for overrides without a rule; "" for all
@@ -53,9 +54,10 @@ type Top struct {
 
 // TopKey is one key, and its counts in a window.
 //
-// The hits are the hits that requests asked for, denied ones included; probes and refunds are no hits. Hits from before the key was
-// tracked may be missing: with the probability 0.95 fewer than HitsError and DeniedError. An error of 0 says that no hit is missing. From
-// 262144 hits of a key in five seconds on Weir samples: the count then has a standard error of up to 0.2 percent.
+// The hits are the hits that requests asked for, denied ones included; probes and refunds are no
+// hits. Hits from before the key was tracked may be missing: with the probability 0.95 fewer than
+// HitsError and DeniedError. An error of 0 says that no hit is missing. From 262144 hits of a key
+// in five seconds on Weir samples: the count then has a standard error of up to 0.2 percent.
 type TopKey struct {
 	Key      string // readable, see descriptors.AppendKey
 	Domain   string
@@ -67,8 +69,9 @@ type TopKey struct {
 	Hits, HitsError     uint64
 	Denied, DeniedError uint64
 
-	// Limit is the limit now. Used is the part of it that is used, 0 to 1. Used, Remaining and ResetAfter are of now, if Current is true. Else
-	// the store did not answer, and Used and Remaining are of the last decision.
+	// Limit is the limit now. Used is the part of it that is used, 0 to 1. Used, Remaining and
+	// ResetAfter are of now, if Current is true. Else the store did not answer, and Used and Remaining
+	// are of the last decision.
 	Limit      descriptors.Limit
 	Used       float64
 	Remaining  uint32
@@ -78,8 +81,9 @@ type TopKey struct {
 	Cut bool // the entries are too long to be kept: Key is only their begin, and Rule and Limit are unknown
 }
 
-// TopKeys returns the first tracked keys in an order; equal ones in the order of their text. A key that no rule counts any more is left
-// out. The error is [ErrNoTopKeys], or about a window that is not kept.
+// TopKeys returns the first tracked keys in an order; equal ones in the order of their text. A key
+// that no rule counts any more is left out. The error is [ErrNoTopKeys], or about a window that is
+// not kept.
 func (l *Limiter) TopKeys(ctx context.Context, q TopQuery) (Top, error) {
 	if l.tracking.keys == nil {
 		return Top{}, ErrNoTopKeys
@@ -139,7 +143,8 @@ type candidate struct {
 	probe store.Charge
 }
 
-// candidate finds the rule and the limit of a tracked key again, and reports whether the query is for the key.
+// candidate finds the rule and the limit of a tracked key again, and reports whether the query is
+// for the key.
 func (l *Limiter) candidate(set *ruleSet, k *top.Key, q TopQuery) (c candidate, ok bool) {
 	text, whole := readTracked(k.Text)
 	whole = whole && !k.Cut // the cut may be right behind an entry
@@ -195,7 +200,8 @@ func used(remaining uint32, capacity uint32) float64 {
 // maxLook is the most charges of one look into the store.
 const maxLook = 100
 
-// look asks the store for the state of keys now. If the store does not answer, the keys keep the values of the last decision.
+// look asks the store for the state of keys now. If the store does not answer, the keys keep the
+// values of the last decision.
 func (l *Limiter) look(ctx context.Context, all []candidate) {
 	var (
 		which     []*candidate

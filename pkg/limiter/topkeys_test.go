@@ -171,7 +171,8 @@ func TestTopKeysForgetTheOldestHits(t *testing.T) {
 	})
 }
 
-// The busy rule has more keys than are tracked, each with more hits than the keys of the quiet rule.
+// The busy rule has more keys than are tracked, each with more hits than the keys of the quiet
+// rule.
 func TestTopKeysOfAQuietRuleStayBesideABusyOne(t *testing.T) {
 	bubble(t, func(f *topFixture) {
 		for range 18 { // slices of five seconds
@@ -301,7 +302,8 @@ func TestUsedIsTheHighestAndThe99thPercentOfEachRule(t *testing.T) {
 	})
 }
 
-// The end of a text is cut off also where the cut is right behind an entry. The entries before it may lead to another rule.
+// The end of a text is cut off also where the cut is right behind an entry. The entries before it
+// may lead to another rule.
 func TestTopKeysOfCutTextsHaveNoRule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTopFixture(t)
@@ -320,7 +322,8 @@ func TestTopKeysOfCutTextsHaveNoRule(t *testing.T) {
 	})
 }
 
-// Rules without limits have no keys that compete: their hits say nothing about the weight of others.
+// Rules without limits have no keys that compete: their hits say nothing about the weight of
+// others.
 func TestAnUnlimitedRuleDoesNotHideWhichRulesAreBusy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const rules = `

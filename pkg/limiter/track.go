@@ -71,8 +71,8 @@ func (t *tracking) count(set *ruleSet, r *Request, v *Verdict) {
 	}
 }
 
-// asked returns the hits that the charge of a holder asks for: its estimate at the begin, and the hits above it at the end. Free hits are
-// negative.
+// asked returns the hits that the charge of a holder asks for: its estimate at the begin, and the
+// hits above it at the end. Free hits are negative.
 func asked(c *store.Charge) int64 { return c.Hold.Was.Effect(c.Hold.Phase, c.Limit, c.Hits).Hits }
 
 // trackedKey is the text of a tracked key: all that finds the key, its rule and its limit again.
@@ -110,7 +110,8 @@ func appendSized[T string | []byte](dst []byte, text T) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(text))), text...)
 }
 
-// readTracked reads the text of a key. whole is false, and there may be too few entries, when the end of the text was cut off.
+// readTracked reads the text of a key. whole is false, and there may be too few entries, when the
+// end of the text was cut off.
 func readTracked(text []byte) (k trackedKey, whole bool) {
 	whole = true
 	number := func() uint64 {

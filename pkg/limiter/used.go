@@ -7,8 +7,9 @@ import (
 	"github.com/weirproxy/weir/internal/top"
 )
 
-// RuleUsed is the parts of a rule's limits that tracked keys have used, 0 to 1, by the last decision about each. The keys have had a
-// hit in the last minute. A key of several limits counts once for each.
+// RuleUsed is the parts of a rule's limits that tracked keys have used, 0 to 1, by the last
+// decision about each. The keys have had a hit in the last minute. A key of several limits counts
+// once for each.
 type RuleUsed struct {
 	Domain  string
 	Path    string  // Rule.Path, or "override"
@@ -17,7 +18,8 @@ type RuleUsed struct {
 	P99     float64 // 99 of 100 keys have used at most this part, by the nearest-rank method
 }
 
-// Used returns the used parts of each rule with such keys, in no order. Without Options.TopKeys the result is nil. Used asks no store.
+// Used returns the used parts of each rule with such keys, in no order. Without Options.TopKeys the
+// result is nil. Used asks no store.
 func (l *Limiter) Used() []RuleUsed {
 	if l.tracking.keys == nil {
 		return nil

@@ -2,7 +2,8 @@ package limiter
 
 import "github.com/weirproxy/weir/pkg/algorithms"
 
-// maxViolations bounds the mistakes that are listed: an empty entry is a mistake, and takes two bytes of a message.
+// maxViolations bounds the mistakes that are listed: an empty entry is a mistake, and takes two
+// bytes of a message.
 const maxViolations = 20
 
 // valid reports whether a request has no mistake, faster than violations lists the mistakes.
@@ -24,7 +25,8 @@ func (l *Limiter) valid(r *Request) bool {
 	return true
 }
 
-// violations returns the mistakes in a request, after maxViolations a note, and allocates nothing for a valid one.
+// violations returns the mistakes in a request, after maxViolations a note, and allocates nothing
+// for a valid one.
 func (l *Limiter) violations(r *Request) (all []Violation) {
 	if r.Domain == "" {
 		all = append(all, violation(FieldDomain, -1, "rate limit domain must not be empty"))

@@ -9,14 +9,16 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// Verdict is the answer to a request. The caller owns the verdict and may reuse it: Check overwrites a verdict, and allocates nothing
-// after it has grown. Pointers in a verdict are valid until the next Check into it.
+// Verdict is the answer to a request. The caller owns the verdict and may reuse it: Check
+// overwrites a verdict, and allocates nothing after it has grown. Pointers in a verdict are valid
+// until the next Check into it.
 type Verdict struct {
 	OverLimit bool               // the request as a whole must not pass
 	Statuses  []DescriptorStatus // one for each descriptor, in order
 
-	// TellSource is set by the caller, for somebody who watches: Check then also fills in DescriptorStatus.Source. For a leased charge that takes
-	// 20 to 40 ns, and no memory after the verdict has grown.
+	// TellSource is set by the caller, for somebody who watches: Check then also fills in
+	// DescriptorStatus.Source. For a leased charge that takes 20 to 40 ns, and no memory after the
+	// verdict has grown.
 	TellSource bool
 
 	charges   []store.Charge
@@ -51,8 +53,9 @@ type DescriptorStatus struct {
 	Rule       *descriptors.Rule // nil when nothing matched
 	Overridden bool              // the limit came with the request
 
-	// Of a Limited descriptor: the limit that decided, the decision, and the hits (negative for a refund). Of several limits the
-	// denying one with the longest retry decides, else the one with the least remaining.
+	// Of a Limited descriptor: the limit that decided, the decision, and the hits (negative for a
+	// refund). Of several limits the denying one with the longest retry decides, else the one with the
+	// least remaining.
 	Limit    *descriptors.Limit
 	Decision algorithms.Decision
 	Hits     int64
@@ -60,16 +63,17 @@ type DescriptorStatus struct {
 	// Grant changed the deciding limit, or lets the descriptor pass; nil without a grant.
 	Grant *Grant
 
-	// Source says where the decision comes from. The zero value: Verdict.TellSource is not set, or the store does not say. A store in this
-	// process alone does not say.
+	// Source says where the decision comes from. The zero value: Verdict.TellSource is not set, or the
+	// store does not say. A store in this process alone does not say.
 	Source store.Source
 
 	OverLimit bool // denied, and not in shadow mode
 	Quota     bool // the limit is a quota: the request passes while one of its quotas has room
 	Shadowed  bool // denied in shadow mode, and reported as allowed
 
-	// Hold is the hold of the first limit with holders, at the begin or the end of a holder; else nil. An end is never denied. Held is the
-	// hits that the holder holds after a begin, or has held until an end.
+	// Hold is the hold of the first limit with holders, at the begin or the end of a holder; else nil.
+	// An end is never denied. Held is the hits that the holder holds after a begin, or has held until
+	// an end.
 	Held uint32
 	Hold *store.Hold
 
@@ -88,7 +92,8 @@ func (v *Verdict) reset() {
 	v.granted = v.granted[:0]
 }
 
-// grow makes room for as many descriptors, most of which have one limit with a key of at most 64 bytes.
+// grow makes room for as many descriptors, most of which have one limit with a key of at most 64
+// bytes.
 func (v *Verdict) grow(descriptors int) {
 	if cap(v.keys) >= 64*descriptors && cap(v.Statuses) >= descriptors && cap(v.charges) >= descriptors && cap(v.charged) >= descriptors {
 		return
@@ -150,8 +155,8 @@ func (v *Verdict) sum(s *DescriptorStatus) {
 	}
 }
 
-// quotas keeps charges from denying a request with a descriptor without a limit: with Options.Quota that descriptor is a quota with
-// room.
+// quotas keeps charges from denying a request with a descriptor without a limit: with Options.Quota
+// that descriptor is a quota with room.
 func (v *Verdict) quotas() {
 	free := slices.ContainsFunc(v.Statuses, func(s DescriptorStatus) bool { return s.Outcome == NoLimit || s.Outcome == Replaced })
 	for i := range v.charges {

@@ -27,7 +27,8 @@ import (
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
-// Admin chooses the clients of ServeAdmin. The zero value admits everybody who reaches the listener.
+// Admin chooses the clients of ServeAdmin. The zero value admits everybody who reaches the
+// listener.
 type Admin struct {
 	Token        func() string // the token that clients must show; "" admits nobody; nil: no token. Safe for concurrent use
 	TokenSetting string        // the setting of the token, in errors
@@ -80,9 +81,11 @@ func (s *Server) newAdmin() error {
 	return nil
 }
 
-// ServeAdmin serves the admin service, health, reflection and the admin page on l, and closes l in the end. Clients of gRPC and browsers
-// share the listener: the first bytes of a connection tell them apart. Without a token and client certificates in Options.Admin, the listener
-// must be one that only operators reach. The result is nil after GracefulStop and Close, also when these came before.
+// ServeAdmin serves the admin service, health, reflection and the admin page on l, and closes l in
+// the end. Clients of gRPC and browsers share the listener: the first bytes of a connection tell
+// them apart. Without a token and client certificates in Options.Admin, the listener must be one
+// that only operators reach. The result is nil after GracefulStop and Close, also when these came
+// before.
 func (s *Server) ServeAdmin(l net.Listener) error {
 	o := split.Options{Timeout: handshakeTimeout}
 	if s.options.Admin.TLS != nil {
@@ -116,7 +119,8 @@ type tokens struct {
 	logged loglimit.Limiter
 }
 
-// free reports whether a method needs no token. Health tells nothing, and probes of Kubernetes cannot send a token.
+// free reports whether a method needs no token. Health tells nothing, and probes of Kubernetes
+// cannot send a token.
 func free(method string) bool {
 	return strings.HasPrefix(method, "/"+healthgrpc.Health_ServiceDesc.ServiceName+"/")
 }
@@ -196,8 +200,8 @@ func withConn(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, c)
 }
 
-// marked tells the Marker of a connection about requests, and adds the state of TLS to them. The package net/http finds that
-// state only in a connection that is TLS itself.
+// marked tells the Marker of a connection about requests, and adds the state of TLS to them. The
+// package net/http finds that state only in a connection that is TLS itself.
 func marked(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		conn, _ := r.Context().Value(connKey{}).(net.Conn)
@@ -236,8 +240,9 @@ func noteAdmitted(r *http.Request) {
 	}
 }
 
-// end notes the answer. An answer to a stranger does not protect the connection from new ones, else strangers would keep operators out. The
-// token must not be compared here: a connection that lives would tell that a guess is right.
+// end notes the answer. An answer to a stranger does not protect the connection from new ones, else
+// strangers would keep operators out. The token must not be compared here: a connection that lives
+// would tell that a guess is right.
 func (m *marking) end() {
 	if m.admitted {
 		m.mark.Answered()

@@ -233,7 +233,8 @@ func TestAPageThatIsNotThereIsNotFound(t *testing.T) {
 	}
 }
 
-// New connections take the place of silent ones. A page shows a state each second, so it is not silent, and neither is a client that watches.
+// New connections take the place of silent ones. A page shows a state each second, so it is not
+// silent, and neither is a client that watches.
 func TestAnOpenPageAndAWatchKeepTheirPlacesInAFloodOfConnections(t *testing.T) {
 	f := start(t, spanRules, nil)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -278,7 +279,8 @@ func TestAnOpenPageAndAWatchKeepTheirPlacesInAFloodOfConnections(t *testing.T) {
 	}
 }
 
-// A connection that waits for the rest of a handshake is no call in flight. gRPC itself waits for it, up to the timeout of the handshake.
+// A connection that waits for the rest of a handshake is no call in flight. gRPC itself waits for
+// it, up to the timeout of the handshake.
 func TestCloseDoesNotWaitForAHandshakeOfTheAdminAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, spanRules, nil)

@@ -8,7 +8,8 @@ import (
 	adminpage "github.com/weirproxy/weir/internal/admin/page"
 )
 
-// BenchmarkPageReads is one reading of the counters for the admin page: every five seconds, or every second while somebody looks.
+// BenchmarkPageReads is one reading of the counters for the admin page: every five seconds, or
+// every second while somebody looks.
 func BenchmarkPageReads(b *testing.B) {
 	for _, rules := range []int{10, 10_000} {
 		b.Run(fmt.Sprint(rules), func(b *testing.B) {

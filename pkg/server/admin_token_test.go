@@ -39,7 +39,8 @@ func (*countingConn) Begin()      {}
 func (*countingConn) Done()       {}
 func (c *countingConn) Answered() { c.of.answered.Add(1) }
 
-// A protected connection lives longer in a flood. So a token must protect nothing where nobody compares it.
+// A protected connection lives longer in a flood. So a token must protect nothing where nobody
+// compares it.
 func TestATokenThatIsNotComparedProtectsNoConnection(t *testing.T) {
 	f := start(t, spanRules, func(o *Options) { o.Admin.Token = func() string { return adminToken } })
 	below, err := net.Listen("tcp", "127.0.0.1:0")

@@ -31,8 +31,8 @@ type call struct {
 // client is the other end of the connection that a call came by.
 type client interface{ RemoteAddr() net.Addr }
 
-// Bounds of a call that is kept for reuse, with its memory. Both are bounded because empty descriptors and entries take up to
-// fifty times as much memory as in a message.
+// Bounds of a call that is kept for reuse, with its memory. Both are bounded because empty
+// descriptors and entries take up to fifty times as much memory as in a message.
 const (
 	maxKept            = 8 << 10 // bytes of the message
 	maxKeptDescriptors = 1024
@@ -43,13 +43,15 @@ func (c *call) modest() bool {
 	return c.size <= maxKept && cap(c.request.Descriptors) <= maxKeptDescriptors
 }
 
-// Memory of a decoded descriptor with its charge, state and status, and of a decoded entry, in bytes.
+// Memory of a decoded descriptor with its charge, state and status, and of a decoded entry, in
+// bytes.
 const (
 	descriptorBytes = 1 << 10
 	entryBytes      = 64
 )
 
-// weight returns the memory of a decoded call in bytes, beyond the bytes that its stream counts for; 0 for nearly all calls.
+// weight returns the memory of a decoded call in bytes, beyond the bytes that its stream counts
+// for; 0 for nearly all calls.
 func (c *call) weight() int64 {
 	if len(c.request.Descriptors) <= inflight.StreamBytes/descriptorBytes/2 && c.size <= 1<<10 {
 		return 0
@@ -71,8 +73,8 @@ func (c *call) reset() {
 // decode reads the bytes of a request that was complete at begun, and does not keep them.
 func (c *call) decode(data []byte, begun time.Time) { c.read(data, string(data), begun) }
 
-// decodeInPlace reads the bytes of a request, which must not change while the call is in use. The texts of the request are parts of
-// these bytes. A text that stays for longer must be copied.
+// decodeInPlace reads the bytes of a request, which must not change while the call is in use. The
+// texts of the request are parts of these bytes. A text that stays for longer must be copied.
 func (c *call) decodeInPlace(data []byte, begun time.Time) {
 	c.read(data, unsafe.String(unsafe.SliceData(data), len(data)), begun)
 }
@@ -83,8 +85,8 @@ func (c *call) read(data []byte, text string, begun time.Time) {
 	c.invalid = decode(data, text, &c.request)
 }
 
-// reply is the encoded response for gRPC, which may write it after the call has returned. One allocation holds the response, the
-// buffer and the list of buffers.
+// reply is the encoded response for gRPC, which may write it after the call has returned. One
+// allocation holds the response, the buffer and the list of buffers.
 type reply struct {
 	list   [1]mem.Buffer
 	buffer mem.SliceBuffer
@@ -98,12 +100,14 @@ func newReply(response []byte) *reply {
 	return r
 }
 
-// codec is gRPC's codec for protobuf, for call and reply, and for messages that are encoded already.
+// codec is gRPC's codec for protobuf, for call and reply, and for messages that are encoded
+// already.
 type codec struct{ encoding.CodecV2 }
 
 func newCodec() codec { return codec{encoding.GetCodecV2("proto")} }
 
-// maxPooled is the largest message, in bytes, for which gRPC's pool has a buffer of a like size. The next size is 1 MiB.
+// maxPooled is the largest message, in bytes, for which gRPC's pool has a buffer of a like size.
+// The next size is 1 MiB.
 const maxPooled = 32 << 10
 
 // Marshal implements [encoding.CodecV2].
@@ -122,8 +126,8 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	return c.CodecV2.Marshal(v)
 }
 
-// Unmarshal implements [encoding.CodecV2]. A malformed message is not an error here, because gRPC would answer INTERNAL for a
-// mistake of the client.
+// Unmarshal implements [encoding.CodecV2]. A malformed message is not an error here, because gRPC
+// would answer INTERNAL for a mistake of the client.
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	to, ok := v.(*call)
 	if !ok {

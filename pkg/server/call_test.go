@@ -9,7 +9,8 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// gRPC's pool would take a buffer of a MiB for an answer of reflection. Clients that reset many of them made 100 MiB of buffers.
+// gRPC's pool would take a buffer of a MiB for an answer of reflection. Clients that reset many of
+// them made 100 MiB of buffers.
 func TestALargeAnswerTakesNoBufferOfTheNextSize(t *testing.T) {
 	for _, size := range []int{100, maxPooled - 100, maxPooled, 70_000, 2 << 20} {
 		message := wrapperspb.Bytes(bytes.Repeat([]byte("x"), size))

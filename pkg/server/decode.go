@@ -18,17 +18,20 @@ var (
 	errTruncated = errors.New("a field is cut off or malformed")
 )
 
-// MaxItems bounds the descriptors of a request, and all entries together, while decoding. An empty descriptor takes two bytes of a
-// message and fifty times as much memory: one large message could fill a small container.
+// MaxItems bounds the descriptors of a request, and all entries together, while decoding. An empty
+// descriptor takes two bytes of a message and fifty times as much memory: one large message could
+// fill a small container.
 const MaxItems = 1 << 16
 
-// zeroMultiplier stands for a unit_multiplier of 0, which to the limiter would mean 1. The limiter refuses both numbers.
+// zeroMultiplier stands for a unit_multiplier of 0, which to the limiter would mean 1. The limiter
+// refuses both numbers.
 const zeroMultiplier = math.MaxUint32
 
 // decoder reads messages out of bytes. Decoded texts share one string.
 //
-// A decoder agrees with proto.Unmarshal. Unknown fields, and known fields of another wire type, are skipped. Of a repeated scalar the
-// last counts, and a repeated message is merged into the first. Texts must be UTF-8.
+// A decoder agrees with proto.Unmarshal. Unknown fields, and known fields of another wire type, are
+// skipped. Of a repeated scalar the last counts, and a repeated message is merged into the first.
+// Texts must be UTF-8.
 type decoder struct {
 	data    []byte
 	text    string // data, as one string
@@ -43,8 +46,8 @@ type field struct {
 	start, end int    // of bytes, in the decoder's data
 }
 
-// decode reads a RateLimitRequest into r, which must be empty. text has the same bytes as data, and the decoded texts are parts of it.
-// After an error r holds a part of the request.
+// decode reads a RateLimitRequest into r, which must be empty. text has the same bytes as data, and
+// the decoded texts are parts of it. After an error r holds a part of the request.
 func decode(data []byte, text string, r *limiter.Request) error {
 	d := decoder{data: data, text: text}
 	for at := 0; at < len(data); {
@@ -213,7 +216,8 @@ func (d *decoder) field(at, end int) (f field, next int, err error) {
 	}
 }
 
-// varint reads a varint at data[at:end], and returns the position after it; -1 without a varint. Most varints are one byte long.
+// varint reads a varint at data[at:end], and returns the position after it; -1 without a varint.
+// Most varints are one byte long.
 func (d *decoder) varint(at, end int) (value uint64, next int) {
 	if at < end && d.data[at] < 0x80 {
 		return uint64(d.data[at]), at + 1

@@ -17,8 +17,9 @@ import (
 // MaxLogDenials is the largest rate of Options.LogDenials.
 const MaxLogDenials = 1000
 
-// denials logs requests that were answered OVER_LIMIT, so many per second. The log is written beside the requests: a log that is slow
-// loses lines, and slows no request. Safe for concurrent use.
+// denials logs requests that were answered OVER_LIMIT, so many per second. The log is written
+// beside the requests: a log that is slow loses lines, and slows no request. Safe for concurrent
+// use.
 type denials struct {
 	hub    *watch.Hub
 	logger *slog.Logger
@@ -98,8 +99,8 @@ func (d *denials) log(ctx context.Context, w *watch.Watcher) {
 	}
 }
 
-// line logs a denied request, by the first descriptor that a limit denied. The level is WARN, because ratelimit logs nothing below by
-// default.
+// line logs a denied request, by the first descriptor that a limit denied. The level is WARN,
+// because ratelimit logs nothing below by default.
 func (d *denials) line(ctx context.Context, r *adminv1.WatchedRequest, missed uint64) {
 	for _, one := range r.GetDescriptors() {
 		if one.GetOutcome() != adminv1.Outcome_OUTCOME_OVER_LIMIT {

@@ -11,7 +11,8 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 )
 
-// A stranger who begins a handshake and stops must not make a drain use its whole timeout. An honest client needs less than a second.
+// A stranger who begins a handshake and stops must not make a drain use its whole timeout. An
+// honest client needs less than a second.
 func TestAnUnfinishedHandshakeDelaysNoDrain(t *testing.T) {
 	secure := newRotated(t)
 	for name, test := range map[string]struct {

@@ -15,7 +15,8 @@ const (
 	codeOverLimit = 2
 )
 
-// appendResponse appends a RateLimitResponse to b: the overall code and one status per descriptor, in order.
+// appendResponse appends a RateLimitResponse to b: the overall code and one status per descriptor,
+// in order.
 func appendResponse(b []byte, v *limiter.Verdict) []byte {
 	b = appendVarint(b, 1, code(v.OverLimit))
 	for i := range v.Statuses {
@@ -59,8 +60,9 @@ func appendLimit(b []byte, s *limiter.DescriptorStatus) []byte {
 	return b
 }
 
-// wait returns duration_until_reset in whole seconds, rounded up, because Envoy drops fractions. Over limit, the wait ends when the
-// same hits would pass, else when the key is idle. A limit in shadow mode always reports the latter.
+// wait returns duration_until_reset in whole seconds, rounded up, because Envoy drops fractions.
+// Over limit, the wait ends when the same hits would pass, else when the key is idle. A limit in
+// shadow mode always reports the latter.
 func wait(s *limiter.DescriptorStatus) uint64 {
 	if s.OverLimit {
 		return seconds(s.Decision.RetryAfter)
@@ -102,7 +104,8 @@ func open(b []byte, number protowire.Number) (opened []byte, inner int) {
 	return b, len(b)
 }
 
-// shut ends a message with fields from inner on: it writes the length before them, where open left one byte.
+// shut ends a message with fields from inner on: it writes the length before them, where open left
+// one byte.
 func shut(b []byte, inner int) []byte {
 	length := len(b) - inner
 	if length < 0x80 {

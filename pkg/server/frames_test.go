@@ -20,7 +20,8 @@ type frames struct {
 	code *hpack.Encoder
 }
 
-// dialFrames serves and connects to the server through memory that holds so many bytes in each direction.
+// dialFrames serves and connects to the server through memory that holds so many bytes in each
+// direction.
 func dialFrames(t *testing.T, serve func(net.Listener) error, buffer int, settings ...http2.Setting) *frames {
 	t.Helper()
 	l := bufconn.Listen(buffer)

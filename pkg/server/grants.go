@@ -13,13 +13,15 @@ import (
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
-// Grants keeps the grants of a limiter for operators. All methods are safe for concurrent use. The errors wrap the errors of package limiter
-// about grants. Any other error says why a change could not be kept.
+// Grants keeps the grants of a limiter for operators. All methods are safe for concurrent use. The
+// errors wrap the errors of package limiter about grants. Any other error says why a change could
+// not be kept.
 type Grants interface {
-	// Grant sets ID, Given and Rule of a grant, keeps the grant and puts it in force. replaced is the earlier grant for the same key and
-	// limit, or nil.
+	// Grant sets ID, Given and Rule of a grant, keeps the grant and puts it in force. replaced is the
+	// earlier grant for the same key and limit, or nil.
 	Grant(ctx context.Context, g limiter.Grant) (given, replaced *limiter.Grant, err error)
-	// Revoke ends a grant. by is the person or program who ends it. notKept is "", or says why a restart may bring the grant back.
+	// Revoke ends a grant. by is the person or program who ends it. notKept is "", or says why a
+	// restart may bring the grant back.
 	Revoke(ctx context.Context, id, by string) (g *limiter.Grant, notKept string, err error)
 	// List returns the grants in force, the next one to end first.
 	List() []*limiter.Grant
@@ -84,7 +86,8 @@ func (a *admin) Revoke(ctx context.Context, in *adminv1.RevokeRequest) (*adminv1
 	return &adminv1.RevokeResponse{Grant: render.Grant(a.options.Limiter, g), NotKept: notKept}, nil
 }
 
-// grantError returns the status of an error of Grants. The operator gets the reason of each failure, also of the store's.
+// grantError returns the status of an error of Grants. The operator gets the reason of each
+// failure, also of the store's.
 func (a *admin) grantError(err error) error {
 	switch {
 	case errors.Is(err, limiter.ErrInvalidGrant):

@@ -47,14 +47,16 @@ func (s *Server) newGRPC() *grpc.Server {
 	return g.Server
 }
 
-// grpcOptions returns the options of both gRPC servers. A stats handler is not among them: even an empty one costs 17 % of a call.
+// grpcOptions returns the options of both gRPC servers. A stats handler is not among them: even an
+// empty one costs 17 % of a call.
 func (s *Server) grpcOptions(secure credentials.TransportCredentials, connections keepalive.ServerParameters) []grpc.ServerOption {
 	connections.Time, connections.Timeout = keepaliveTime, keepaliveTimeout
 	return []grpc.ServerOption{
 		grpc.Creds(&followed{secure, s.service.bound}),
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.KeepaliveParams(connections),
-		// Envoy pings idle connections as often as its settings say; by default gRPC closes a connection with a second ping in two hours.
+		// Envoy pings idle connections as often as its settings say; by default gRPC closes a connection
+		// with a second ping in two hours.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 		grpc.MaxRecvMsgSize(s.options.MaxRequestBytes),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
@@ -68,8 +70,8 @@ func (s *Server) grpcOptions(secure credentials.TransportCredentials, connection
 	}
 }
 
-// addHealth adds reflection, and a health service for these names and "". The names serve while ready returns nil; without a ready
-// they always serve.
+// addHealth adds reflection, and a health service for these names and "". The names serve while
+// ready returns nil; without a ready they always serve.
 func (s *Server) addHealth(g reflection.GRPCServer, ready func() error, names ...string) {
 	h := health.NewServer()
 	for _, name := range names {
@@ -86,8 +88,8 @@ func (s *Server) addHealth(g reflection.GRPCServer, ready func() error, names ..
 	}
 }
 
-// endStream ends a stream when GracefulStop is called, even if the handler waits: gRPC then cancels the context of the stream,
-// and the handler returns.
+// endStream ends a stream when GracefulStop is called, even if the handler waits: gRPC then cancels
+// the context of the stream, and the handler returns.
 func (s *Server) endStream(
 	service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler,
 ) error {

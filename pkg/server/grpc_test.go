@@ -82,7 +82,8 @@ func TestEachPortTellsTheHealthOfItsOwnServices(t *testing.T) {
 	})
 }
 
-// A client that watches the health of a server never ends the stream; the server must not wait for it.
+// A client that watches the health of a server never ends the stream; the server must not wait for
+// it.
 func TestStreamsEndWhenTheServerStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, everything, nil)
@@ -200,7 +201,8 @@ func TestReflectionIsAnOption(t *testing.T) {
 	})
 }
 
-// Envoy pings every connection_keepalive.interval, also connections without requests. gRPC by default hangs up after a few.
+// Envoy pings every connection_keepalive.interval, also connections without requests. gRPC by
+// default hangs up after a few.
 func TestPingsEachSecondOnAnIdleConnectionAreAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, everything, nil)

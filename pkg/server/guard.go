@@ -14,11 +14,12 @@ import (
 // textCrowded is the reason of RESOURCE_EXHAUSTED while clients make the server hold too much.
 const textCrowded = "too many bytes are in flight: see max-bytes-in-flight"
 
-// guard returns an error for a call whose message must not be read. The message is compressed, or the connection has more than its
-// share of the bytes in flight. gRPC calls handlers before the message is read.
+// guard returns an error for a call whose message must not be read. The message is compressed, or
+// the connection has more than its share of the bytes in flight. gRPC calls handlers before the
+// message is read.
 //
-// Compression is refused here, because gRPC accepts any that is registered in the process: the exporter of traces registers gzip. A
-// message of 4 KB may hold 4 MB.
+// Compression is refused here, because gRPC accepts any that is registered in the process: the
+// exporter of traces registers gzip. A message of 4 KB may hold 4 MB.
 func (s *service) guard(ctx context.Context) error {
 	if stream, ok := grpc.ServerTransportStreamFromContext(ctx).(interface{ RecvCompress() string }); ok {
 		if name := stream.RecvCompress(); name != "" && name != "identity" {
@@ -31,8 +32,8 @@ func (s *service) guard(ctx context.Context) error {
 	return nil
 }
 
-// guardStream guards a method with streams. A request of reflection has some bytes, and its answer 70 KB of descriptors. A client that
-// watches may not read, and then as much waits for it.
+// guardStream guards a method with streams. A request of reflection has some bytes, and its answer
+// 70 KB of descriptors. A client that watches may not read, and then as much waits for it.
 func (s *service) guardStream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 	if err := s.guard(stream.Context()); err != nil {
 		return err
@@ -45,8 +46,8 @@ func (s *service) guardStream(service any, stream grpc.ServerStream, info *grpc.
 	return handle(service, stream)
 }
 
-// guarded is a gRPC server that guards the unary methods of every service. An interceptor would come too late: gRPC calls interceptors
-// after it has read and decompressed the message.
+// guarded is a gRPC server that guards the unary methods of every service. An interceptor would
+// come too late: gRPC calls interceptors after it has read and decompressed the message.
 type guarded struct {
 	*grpc.Server
 	service *service

@@ -35,7 +35,8 @@ func (w *waiting) Take(ctx context.Context, _ []store.Charge, _ []algorithms.Dec
 	}
 }
 
-// While the store is slow, decoded requests wait in memory. More of them wait for that memory, and are refused after [inflight.BudgetWait].
+// While the store is slow, decoded requests wait in memory. More of them wait for that memory, and
+// are refused after [inflight.BudgetWait].
 func TestLargeRequestsThatWaitAreBounded(t *testing.T) {
 	for _, test := range []struct {
 		name     string

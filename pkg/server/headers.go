@@ -34,8 +34,9 @@ func appendHeader(b []byte, name, value string) []byte {
 	return shut(appendString(appendString(b, 1, name), 2, value), inner)
 }
 
-// nearest returns the status for the headers, nil when no descriptor has a limit. As in envoyproxy/ratelimit, the last status that
-// is over limit and not a quota wins, else the first with the least remaining.
+// nearest returns the status for the headers, nil when no descriptor has a limit. As in
+// envoyproxy/ratelimit, the last status that is over limit and not a quota wins, else the first
+// with the least remaining.
 func nearest(v *limiter.Verdict) *limiter.DescriptorStatus {
 	var best *limiter.DescriptorStatus
 	denied := false
@@ -52,8 +53,8 @@ func nearest(v *limiter.Verdict) *limiter.DescriptorStatus {
 	return best
 }
 
-// retryAfter returns the wait after which a request that is over limit would pass without other traffic. Every limit that denies
-// alone must have room then, and at least one quota.
+// retryAfter returns the wait after which a request that is over limit would pass without other
+// traffic. Every limit that denies alone must have room then, and at least one quota.
 func retryAfter(v *limiter.Verdict) time.Duration {
 	var wait, quota time.Duration
 	quotas, spent := 0, 0

@@ -12,8 +12,9 @@ import (
 // readyPoll is the time between two looks at the readiness for clients that watch.
 const readyPoll = time.Second
 
-// readyHealth is gRPC's health service, where the listed services serve only while the server is ready. The service "", the server
-// as a whole, is not listed: a client that checks "" may restart the server. Safe for concurrent use.
+// readyHealth is gRPC's health service, where the listed services serve only while the server is
+// ready. The service "", the server as a whole, is not listed: a client that checks "" may restart
+// the server. Safe for concurrent use.
 type readyHealth struct {
 	*health.Server
 

@@ -69,7 +69,8 @@ func (a *admin) ReleaseHolder(ctx context.Context, in *adminv1.ReleaseHolderRequ
 	return out, nil
 }
 
-// holderError returns the status of an error of [limiter.Limiter.Holders] or [limiter.Limiter.Release].
+// holderError returns the status of an error of [limiter.Limiter.Holders] or
+// [limiter.Limiter.Release].
 func (a *admin) holderError(err error) error {
 	if errors.Is(err, limiter.ErrNoHolders) {
 		return status.Error(codes.NotFound, err.Error())
@@ -77,7 +78,8 @@ func (a *admin) holderError(err error) error {
 	return a.statuses.status(err)
 }
 
-// collectHolds reads the counts of the rules with holders. Two rules with the same path in words count together.
+// collectHolds reads the counts of the rules with holders. Two rules with the same path in words
+// count together.
 func (s *Server) collectHolds(to metrics.Scrape) {
 	var all totals[limiter.HoldTally]
 	now := time.Now()

@@ -114,7 +114,8 @@ func TestStreamsOfAConnectionAreBounded(t *testing.T) {
 	})
 }
 
-// Each attack would make a server without the bound hold many times as much. An honest client beside is answered throughout.
+// Each attack would make a server without the bound hold many times as much. An honest client
+// beside is answered throughout.
 func TestBytesInFlightStayBelowTheirBound(t *testing.T) {
 	const (
 		most        = 2 << 20

@@ -14,7 +14,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// writeTimeout bounds the time from a request for a page to the end of the answer: stalled readers must not block /metrics.
+// writeTimeout bounds the time from a request for a page to the end of the answer: stalled readers
+// must not block /metrics.
 const writeTimeout = 15 * time.Second
 
 // maxInFlight bounds the requests for a page with a long answer that are under way.
@@ -30,8 +31,9 @@ type page struct {
 	handle  http.HandlerFunc
 }
 
-// newHTTP returns a handler of pages. A panic becomes an error 500, and a client that does not read within writeTimeout loses the
-// connection. No page reads more of a body than Options.MaxRequestBytes.
+// newHTTP returns a handler of pages. A panic becomes an error 500, and a client that does not read
+// within writeTimeout loses the connection. No page reads more of a body than
+// Options.MaxRequestBytes.
 func (s *Server) newHTTP(all ...page) http.Handler {
 	mux := http.NewServeMux()
 	for _, p := range all {
@@ -40,10 +42,12 @@ func (s *Server) newHTTP(all ...page) http.Handler {
 	return s.recoverHTTP(limitTimes(http.MaxBytesHandler(mux, int64(s.options.MaxRequestBytes))))
 }
 
-// few bounds the requests for a page with a long answer that are under way, the writing of the answers included.
+// few bounds the requests for a page with a long answer that are under way, the writing of the
+// answers included.
 func few(handle http.HandlerFunc) http.HandlerFunc { return atMost(maxInFlight, handle) }
 
-// atMost bounds the requests for a page that are under way. A request beyond is answered with 503: a browser or a scraper asks again.
+// atMost bounds the requests for a page that are under way. A request beyond is answered with 503:
+// a browser or a scraper asks again.
 func atMost(n int, handle http.HandlerFunc) http.HandlerFunc {
 	p := make(places, n)
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -71,7 +75,8 @@ func (p places) take() bool {
 
 func (p places) give() { <-p }
 
-// busy answers a request that is one too many. Not with 429: that is the answer of /json over limit.
+// busy answers a request that is one too many. Not with 429: that is the answer of /json over
+// limit.
 func busy(w http.ResponseWriter) {
 	w.Header().Set("Retry-After", "1")
 	text(w, http.StatusServiceUnavailable, "too many requests for this page are under way")
@@ -124,7 +129,8 @@ func (s *Server) probes() []page {
 	}
 }
 
-// ready returns 200 and OK once rules are in force and until the server drains, unless Options.Ready gives a reason against it.
+// ready returns 200 and OK once rules are in force and until the server drains, unless
+// Options.Ready gives a reason against it.
 func (s *Server) ready() (code int, answer string) {
 	if s.draining.Load() {
 		return http.StatusServiceUnavailable, "draining"
@@ -148,7 +154,8 @@ func (s *Server) metrics() http.Handler {
 	})
 }
 
-// profilePages returns the pages of pprof. The page of the command line leaves out the arguments, which may hold passwords.
+// profilePages returns the pages of pprof. The page of the command line leaves out the arguments,
+// which may hold passwords.
 func profilePages() []page {
 	return []page{
 		{"GET " + profiles, "profiles of this process", few(pprof.Index)},
@@ -160,8 +167,8 @@ func profilePages() []page {
 	}
 }
 
-// limitTimes bounds the time to write a page. The client chooses how long a profile takes, within the bounds of the http.Server for
-// writing; its bound for reading would end the profile.
+// limitTimes bounds the time to write a page. The client chooses how long a profile takes, within
+// the bounds of the http.Server for writing; its bound for reading would end the profile.
 func limitTimes(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// Deadlines fail for a writer that is not a connection.

@@ -11,8 +11,8 @@ import (
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
-// policy is a limit of a request as in draft-ietf-httpapi-ratelimit-headers-11. Section 3 has the quota (RateLimit-Policy),
-// section 4 the rest of the quota (RateLimit).
+// policy is a limit of a request as in draft-ietf-httpapi-ratelimit-headers-11. Section 3 has the
+// quota (RateLimit-Policy), section 4 the rest of the quota (RateLimit).
 type policy struct {
 	limit     *descriptors.Limit
 	name      string // unique in one answer
@@ -21,7 +21,8 @@ type policy struct {
 	seconds   uint64
 }
 
-// policiesOf returns the limits that the request was charged for. Of several reports of one limit, the least remaining counts.
+// policiesOf returns the limits that the request was charged for. Of several reports of one limit,
+// the least remaining counts.
 func policiesOf(v *limiter.Verdict) []policy {
 	var all []policy
 	for i := range v.Statuses {
@@ -53,8 +54,9 @@ func add(all []policy, limit *descriptors.Limit) []policy {
 	return append(all, policy{limit: limit, name: name})
 }
 
-// periodName names the period of a limit: the unit, after the number of units if there are several ("minute", "7day"), or the
-// period without a unit ("1.5s"). Concurrency, which has no period, is "concurrency". unit is how the unit is written.
+// periodName names the period of a limit: the unit, after the number of units if there are several
+// ("minute", "7day"), or the period without a unit ("1.5s"). Concurrency, which has no period, is
+// "concurrency". unit is how the unit is written.
 func periodName(l *descriptors.Limit, unit string) string {
 	switch {
 	case l.Algorithm == algorithms.Concurrency:
@@ -68,9 +70,9 @@ func periodName(l *descriptors.Limit, unit string) string {
 	}
 }
 
-// policyField returns the value of RateLimit-Policy: `"minute";q=100;w=60, "daily";q=1000;w=86400`. A period that is not
-// whole seconds goes without its window, which the draft cannot express. Concurrency has a unit of its own there:
-// `"concurrency";q=50;qu="concurrent-requests"`.
+// policyField returns the value of RateLimit-Policy: `"minute";q=100;w=60, "daily";q=1000;w=86400`.
+// A period that is not whole seconds goes without its window, which the draft cannot express.
+// Concurrency has a unit of its own there: `"concurrency";q=50;qu="concurrent-requests"`.
 func policyField(all []policy) string {
 	var b []byte
 	for i := range all {
@@ -99,7 +101,8 @@ func limitField(all []policy) string {
 	return string(b)
 }
 
-// appendItem begins an item of a list with its name as a String of RFC 9651, section 3.3.3, which knows printable ASCII only.
+// appendItem begins an item of a list with its name as a String of RFC 9651, section 3.3.3, which
+// knows printable ASCII only.
 func appendItem(b []byte, name string) []byte {
 	if len(b) > 0 {
 		b = append(b, ", "...)

@@ -17,10 +17,12 @@ import (
 	"github.com/weirproxy/weir/internal/wire/inflight"
 )
 
-// json returns the page that answers a RateLimitRequest in protobuf's JSON with a RateLimitResponse. The status is 200, 429 over
-// limit, 400 for an invalid request, 413 for a large one, and 503 when too many are under way. A request that Options.JSON does not allow
-// gets 403, 415 or 421. The request takes the way of ShouldRateLimit, through the bytes of the message. With zeros the answer shows a
-// limitRemaining of 0, which protobuf's JSON, and envoyproxy/ratelimit, leave out.
+// json returns the page that answers a RateLimitRequest in protobuf's JSON with a
+// RateLimitResponse. The status is 200, 429 over limit, 400 for an invalid request, 413 for a large
+// one, and 503 when too many are under way. A request that Options.JSON does not allow gets 403,
+// 415 or 421. The request takes the way of ShouldRateLimit, through the bytes of the message. With
+// zeros the answer shows a limitRemaining of 0, which protobuf's JSON, and envoyproxy/ratelimit,
+// leave out.
 func (s *Server) json(zeros bool) http.HandlerFunc {
 	o := s.options.JSON
 	bound := int64(s.options.MaxRequestBytes)
@@ -45,7 +47,8 @@ func (s *Server) json(zeros bool) http.HandlerFunc {
 	})
 }
 
-// answerBody returns a function that answers a request whose body has arrived. The requests under way have at most so many bytes together.
+// answerBody returns a function that answers a request whose body has arrived. The requests under
+// way have at most so many bytes together.
 func (s *Server) answerBody(zeros bool, most int64) func(w http.ResponseWriter, r *http.Request, body []byte) {
 	o := s.options.JSON
 	decided := make(places, jsonRequests)
@@ -110,7 +113,8 @@ func (s *Server) answerJSON(w http.ResponseWriter, r *http.Request, request *rat
 	_, _ = w.Write(answer)
 }
 
-// withZeros adds a limitRemaining of 0 to every status of a RateLimitResponse that has a limit and none left.
+// withZeros adds a limitRemaining of 0 to every status of a RateLimitResponse that has a limit and
+// none left.
 func withZeros(answer []byte) ([]byte, error) {
 	var response map[string]json.RawMessage
 	var statuses []map[string]json.RawMessage

@@ -11,7 +11,8 @@ import (
 	adminpage "github.com/weirproxy/weir/internal/admin/page"
 )
 
-// JSON chooses the clients of /json and their powers. The zero value takes requests that charge hits, from programs on this machine.
+// JSON chooses the clients of /json and their powers. The zero value takes requests that charge
+// hits, from programs on this machine.
 type JSON struct {
 	From      JSONFrom // the addresses that requests may come from
 	Hosts     []string // names that a Host header may have, without port, in any case; localhost and IP addresses always may
@@ -44,7 +45,8 @@ type refusal struct {
 	text string
 }
 
-// refuse returns the reason why the client may not use /json, nil without one. refuse reads the headers alone.
+// refuse returns the reason why the client may not use /json, nil without one. refuse reads the
+// headers alone.
 func (j *JSON) refuse(r *http.Request) *refusal {
 	if j.From == JSONFromLoopback {
 		if !fromLoopback(r) {

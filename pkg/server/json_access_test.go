@@ -93,7 +93,8 @@ func TestJSONTakesRequestsOfThisMachineOnly(t *testing.T) {
 	}
 }
 
-// A refund of a key that is exhausted would let its client go on, and an override would raise its limit.
+// A refund of a key that is exhausted would let its client go on, and an override would raise its
+// limit.
 func TestJSONRefundsAndOverridesWhereAllowedOnly(t *testing.T) {
 	for _, test := range []struct {
 		name  string

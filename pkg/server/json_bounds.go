@@ -14,16 +14,18 @@ import (
 	"github.com/weirproxy/weir/internal/wire/inflight"
 )
 
-// Bounds of all requests of /json together. A request beyond jsonBytes or jsonObjects waits up to [inflight.BudgetWait] for others to end. A
-// request with more bytes or objects than the bound waits until it is alone. A request counts when its body has arrived: slow clients
-// must not keep others out.
+// Bounds of all requests of /json together. A request beyond jsonBytes or jsonObjects waits up to
+// [inflight.BudgetWait] for others to end. A request with more bytes or objects than the bound
+// waits until it is alone. A request counts when its body has arrived: slow clients must not keep
+// others out.
 const (
 	jsonRequests = 96        // the next one does not wait. Waiting requests must leave connections for probes
 	jsonBytes    = 512 << 10 // of bodies
 	jsonObjects  = 12 << 10  // of requests: descriptors, entries and limits. One takes up to 2 KiB, with its part of the answer
 )
 
-// Bounds of bodies on their way. Up to jsonFree bytes of each count in no budget: with 128 connections they take 8 MiB.
+// Bounds of bodies on their way. Up to jsonFree bytes of each count in no budget: with 128
+// connections they take 8 MiB.
 const (
 	jsonArriving = 256             // requests in all. The next one does not wait
 	jsonFree     = 64 << 10        // bytes of each
@@ -34,8 +36,9 @@ const (
 // errBusy is a large body beside others.
 var errBusy = errors.New("too many large bodies are on their way")
 
-// readBody reads the body of a request, at most bound bytes, within jsonArrival. A body above the bound is a *http.MaxBytesError. A body
-// above jsonFree takes the rest from large, until readBody returns.
+// readBody reads the body of a request, at most bound bytes, within jsonArrival. A body above the
+// bound is a *http.MaxBytesError. A body above jsonFree takes the rest from large, until readBody
+// returns.
 func readBody(w http.ResponseWriter, r *http.Request, bound int64, large *inflight.Budget) ([]byte, error) {
 	if r.ContentLength > bound {
 		w.Header().Set("Connection", "close") // do not read it to find the next request
@@ -67,8 +70,8 @@ func readBody(w http.ResponseWriter, r *http.Request, bound int64, large *inflig
 	return body.Bytes(), err
 }
 
-// countObjects returns how many objects begin in a JSON text. protojson makes a message of each, and only of these: in a text that
-// is not JSON, of those up to the mistake at most.
+// countObjects returns how many objects begin in a JSON text. protojson makes a message of each,
+// and only of these: in a text that is not JSON, of those up to the mistake at most.
 func countObjects(body []byte) (objects int) {
 	inText := false
 	for i := 0; i < len(body); i++ {
@@ -89,7 +92,8 @@ func countObjects(body []byte) (objects int) {
 // errObjects is about a body that would take much more memory than its size.
 var errObjects = fmt.Errorf("more than %d descriptors, entries and limits in one request", MaxItems)
 
-// parse reads a body that has so many objects. The number of messages is bounded before the first is made.
+// parse reads a body that has so many objects. The number of messages is bounded before the first
+// is made.
 func parse(body []byte, objects int) (*ratelimitv3.RateLimitRequest, error) {
 	if objects-1 > MaxItems { // one is the request
 		return nil, errObjects

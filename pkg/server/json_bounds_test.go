@@ -152,8 +152,8 @@ func TestRequestsOfJSONTogetherAreBounded(t *testing.T) {
 	})
 }
 
-// beginBodies serves the pages through memory. The returned function sends the head of a request of JSON and a part of its body, which has
-// length bytes.
+// beginBodies serves the pages through memory. The returned function sends the head of a request of
+// JSON and a part of its body, which has length bytes.
 func (f *fixture) beginBodies(t *testing.T) (begin func(length int, part string)) {
 	t.Helper()
 	f.server.http = fromLocal(f.server.http)

@@ -18,7 +18,8 @@ import (
 	"github.com/weirproxy/weir/internal/wire/laneserver"
 )
 
-// newLane returns the server that answers ShouldRateLimit without gRPC's library, and hands all other methods over to it.
+// newLane returns the server that answers ShouldRateLimit without gRPC's library, and hands all
+// other methods over to it.
 func (s *Server) newLane() (*laneserver.Server, error) {
 	l, err := lane.New(lane.Options{
 		Path: ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName, MaxMessage: s.options.MaxRequestBytes,
@@ -112,13 +113,15 @@ func (h *laneHandler) Received() {
 	}
 }
 
-// Bytes of memory of a call that waits: of a decoded call with a context, and for each byte of a message.
+// Bytes of memory of a call that waits: of a decoded call with a context, and for each byte of a
+// message.
 const (
 	decodedBytes  = 1 << 10
 	decodedFactor = 8
 )
 
-// inPlace decides a call of the lane, unless it is heavy or has to wait, and appends the response to dst. The error is a gRPC status.
+// inPlace decides a call of the lane, unless it is heavy or has to wait, and appends the response
+// to dst. The error is a gRPC status.
 func (s *service) inPlace(in *lane.Call, from client, begun time.Time, message, dst []byte) (response []byte, decided bool, err error) {
 	c, _ := s.calls.Get().(*call)
 	defer s.survive(&err) // a panic drops c, which may be half written
@@ -144,15 +147,16 @@ func (s *service) inPlace(in *lane.Call, from client, begun time.Time, message, 
 	return response, decided, err
 }
 
-// A limiter that waits for most calls decides some now: of keys that are denied or leased, or while Redis is away. A try costs a tenth of
-// a call that then waits. After triesInRow tries in vain only one call of triesSeldom is tried.
+// A limiter that waits for most calls decides some now: of keys that are denied or leased, or while
+// Redis is away. A try costs a tenth of a call that then waits. After triesInRow tries in vain only
+// one call of triesSeldom is tried.
 const (
 	triesInRow  = 8
 	triesSeldom = 32
 )
 
-// tries reports whether the limiter should try to decide the call now. Spans begin before it is known whether a call waits, so traced
-// calls are not tried.
+// tries reports whether the limiter should try to decide the call now. Spans begin before it is
+// known whether a call waits, so traced calls are not tried.
 func (h *laneHandler) tries() bool {
 	if h.missed >= triesInRow && h.missed%triesSeldom != 0 {
 		h.missed++
@@ -161,7 +165,8 @@ func (h *laneHandler) tries() bool {
 	return h.service.options.Tracer == nil
 }
 
-// contextOf returns the context of a call of the lane, without its deadline: with tracing it has the span of the client.
+// contextOf returns the context of a call of the lane, without its deadline: with tracing it has
+// the span of the client.
 func (s *service) contextOf(in *lane.Call) context.Context {
 	if s.options.Tracer == nil {
 		return context.Background()

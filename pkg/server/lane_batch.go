@@ -12,8 +12,8 @@ import (
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
-// batch is the calls of one read of a connection that wait for the store, together. The connection's goroutine fills a batch, then a
-// worker decides it. Batches are reused.
+// batch is the calls of one read of a connection that wait for the store, together. The
+// connection's goroutine fills a batch, then a worker decides it. Batches are reused.
 type batch struct {
 	handler   *laneHandler
 	calls     []batched
@@ -59,7 +59,8 @@ func (b *batch) add(s *service, in *lane.Call, begun time.Time, message []byte, 
 	})
 }
 
-// decide decides the calls and answers them: each time that the store has decided some, in one write.
+// decide decides the calls and answers them: each time that the store has decided some, in one
+// write.
 func (b *batch) decide() {
 	s := b.handler.service
 	if err := b.check(s); err != nil { // a panic

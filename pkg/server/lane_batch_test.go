@@ -19,7 +19,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// shared is a store that denies the first transaction of each wait at once, and admits the others when it is told to.
+// shared is a store that denies the first transaction of each wait at once, and admits the others
+// when it is told to.
 type shared struct {
 	store.Store
 	release chan struct{}

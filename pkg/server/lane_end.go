@@ -6,7 +6,8 @@ import (
 	"github.com/weirproxy/weir/internal/wire/laneserver"
 )
 
-// countEnd counts a connection that the lane has ended. The end at the age of a connection is no mistake of its client.
+// countEnd counts a connection that the lane has ended. The end at the age of a connection is no
+// mistake of its client.
 func countEnd(account laneserver.Account, cause lane.Cause) {
 	c, ok := account.(*inflight.Conn)
 	if !ok {

@@ -143,7 +143,8 @@ func TestTheLaneAndGRPCGiveEqualAnswersToRandomRequests(t *testing.T) {
 	})
 }
 
-// inPlaceHandler is the handler of a connection that is not there. Such a handler needs a store that decides every request in place.
+// inPlaceHandler is the handler of a connection that is not there. Such a handler needs a store
+// that decides every request in place.
 func inPlaceHandler(tb testing.TB, f *fixture) *laneHandler {
 	tb.Helper()
 	if !f.limiter.Prompt() {

@@ -9,8 +9,8 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// Legacy returns the pages that envoyproxy/ratelimit has for its clients: /json, by any method, and /healthcheck, which answers as
-// /readyz does; and /livez and /readyz.
+// Legacy returns the pages that envoyproxy/ratelimit has for its clients: /json, by any method, and
+// /healthcheck, which answers as /readyz does; and /livez and /readyz.
 func (s *Server) Legacy() http.Handler {
 	pages := append(s.probes(), page{"/healthcheck", "", func(w http.ResponseWriter, _ *http.Request) {
 		code, answer := s.ready()
@@ -27,8 +27,9 @@ func (s *Server) Metrics(path string) http.Handler {
 	return s.newHTTP(page{"GET " + path, "", s.metrics().ServeHTTP})
 }
 
-// Debug returns the pages that envoyproxy/ratelimit has for operators. / lists the pages, /rlconfig shows the limits in force,
-// /stats the output of write, and /debug/pprof/ profiles. The pages do not ask for credentials.
+// Debug returns the pages that envoyproxy/ratelimit has for operators. / lists the pages, /rlconfig
+// shows the limits in force, /stats the output of write, and /debug/pprof/ profiles. The pages do
+// not ask for credentials.
 func (s *Server) Debug(write func(io.Writer) error) http.Handler {
 	return s.newHTTP(index(append(profilePages(),
 		page{"GET /rlconfig", "limits in force, and why others are not", few(s.limitLines)},
@@ -43,7 +44,8 @@ func (s *Server) Debug(write func(io.Writer) error) http.Handler {
 	)...)...)
 }
 
-// limitLines shows each limit on a line in the words of envoyproxy/ratelimit, in the order of the documents. Lines that begin with
+// limitLines shows each limit on a line in the words of envoyproxy/ratelimit, in the order of the
+// documents. Lines that begin with
 // # come first: the mistakes of the last load, if it was refused.
 func (s *Server) limitLines(w http.ResponseWriter, _ *http.Request) {
 	plain(w, http.StatusOK)

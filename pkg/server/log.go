@@ -22,7 +22,8 @@ func levelOf(name string) (slog.Level, error) {
 	return 0, fmt.Errorf("level: %.40q: must be debug, info, warn or error", name)
 }
 
-// SetLogLevel implements the AdminService. A request with a mistake changes nothing. No level suppresses the line about a change.
+// SetLogLevel implements the AdminService. A request with a mistake changes nothing. No level
+// suppresses the line about a change.
 func (a *admin) SetLogLevel(ctx context.Context, in *adminv1.SetLogLevelRequest) (*adminv1.SetLogLevelResponse, error) {
 	var level *slog.Level
 	if in.GetLevel() != "" {

@@ -12,15 +12,17 @@ import (
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
-// appendMetadata appends the dynamic metadata of an answer to a RateLimitResponse, in the shape of envoyproxy/ratelimit:
+// appendMetadata appends the dynamic metadata of an answer to a RateLimitResponse, in the shape of
+// envoyproxy/ratelimit:
 //
 //	{domain: "edge", descriptors: [{entries: ["user=alice"], limit: "requests_per_unit:2 unit:MINUTE", hitsAddend: 3}],
 //	 hitsAddend: 2, metadata: {…}}
 //
-// limit and hitsAddend are absent when the request does not set them. A descriptor at the begin or the end of a holder also has
-// hold: {phase: "begin", holder: "r1", hits: 3}. There hits are held after a begin, and until an end. A descriptor
-// whose deciding limit a grant has changed also has grant: "ID". metadata is merged from the rules that passed. The spaces in
-// the text of limit, unlike there, never vary.
+// limit and hitsAddend are absent when the request does not set them. A descriptor at the begin or
+// the end of a holder also has hold: {phase: "begin", holder: "r1", hits: 3}. There hits are held
+// after a begin, and until an end. A descriptor whose deciding limit a grant has changed also has
+// grant: "ID". metadata is merged from the rules that passed. The spaces in the text of limit,
+// unlike there, never vary.
 func appendMetadata(b []byte, r *limiter.Request, v *limiter.Verdict) ([]byte, error) {
 	all := make([]any, len(r.Descriptors))
 	for i := range r.Descriptors {
@@ -82,7 +84,8 @@ func overrideText(o *limiter.Override) string {
 	return strings.Join(fields, " ")
 }
 
-// passedMetadata returns the metadata of the rules whose limits passed, merged in the order of the descriptors.
+// passedMetadata returns the metadata of the rules whose limits passed, merged in the order of the
+// descriptors.
 func passedMetadata(v *limiter.Verdict) map[string]any {
 	all := make(map[string]any)
 	for i := range v.Statuses {
@@ -94,7 +97,8 @@ func passedMetadata(v *limiter.Verdict) map[string]any {
 	return all
 }
 
-// merge adds the missing keys of from to into. Maps are merged key by key; other values in into stay. The maps of from stay unchanged.
+// merge adds the missing keys of from to into. Maps are merged key by key; other values in into
+// stay. The maps of from stay unchanged.
 func merge(into, from map[string]any) {
 	for key, value := range from {
 		below, isMap := value.(map[string]any)

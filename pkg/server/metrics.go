@@ -29,8 +29,9 @@ func (s *Server) registerMetrics() error {
 	return errors.Join(errs...)
 }
 
-// newCollector returns the collector of the limiter and of the store in memory. Requests count in the limiter alone. The number
-// of series is bounded by the rules, and by the values per rule that the limiter counts apart.
+// newCollector returns the collector of the limiter and of the store in memory. Requests count in
+// the limiter alone. The number of series is bounded by the rules, and by the values per rule that
+// the limiter counts apart.
 func (s *Server) newCollector() prometheus.Collector {
 	return metrics.NewCollector("weir_", nil, s.collect,
 		metrics.New("build_info", "The build of this program; always 1.", "version", "revision", "goversion"),
@@ -156,8 +157,9 @@ func (s *Server) collectReloads(to metrics.Scrape) {
 	}
 }
 
-// series is the labels of a rule. Two rules may have the same path in words (the key a=b, and the key a with the value b). The
-// counts of both are added up, because two equal series would make the whole page invalid.
+// series is the labels of a rule. Two rules may have the same path in words (the key a=b, and the
+// key a with the value b). The counts of both are added up, because two equal series would make the
+// whole page invalid.
 type series struct{ domain, rule, value string }
 
 // totals adds up counts by series, in the order of the first of each. The zero value has none.

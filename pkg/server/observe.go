@@ -9,16 +9,16 @@ import (
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
-// observers is the observers of answered requests. The zero value has no observers, and then costs an atomic load for each request. Safe
-// for concurrent use.
+// observers is the observers of answered requests. The zero value has no observers, and then costs
+// an atomic load for each request. Safe for concurrent use.
 type observers struct {
 	all atomic.Pointer[[]*limiter.Observer] // nil: none. Pointers, so that equal observers are told apart
 
 	mu sync.Mutex // held while all changes
 }
 
-// add adds an observer, and returns the function that removes it. After the removal the observer may still see requests that are being
-// answered.
+// add adds an observer, and returns the function that removes it. After the removal the observer
+// may still see requests that are being answered.
 func (o *observers) add(one limiter.Observer) (remove func()) {
 	added := &one
 	o.change(func(all []*limiter.Observer) []*limiter.Observer { return append(all, added) })
@@ -53,6 +53,6 @@ func (o *observers) answered(c *call, err error, took time.Duration) {
 	}
 }
 
-// Observe adds an observer of all rate limit requests, by gRPC and by /json, and returns the function that removes the observer. Without
-// observers a request costs no more than a load.
+// Observe adds an observer of all rate limit requests, by gRPC and by /json, and returns the
+// function that removes the observer. Without observers a request costs no more than a load.
 func (s *Server) Observe(o limiter.Observer) (remove func()) { return s.service.observers.add(o) }

@@ -22,17 +22,20 @@ import (
 const (
 	// DefaultMaxRequestBytes is two hundred times a usual request of Envoy.
 	DefaultMaxRequestBytes = 64 << 10
-	// DefaultMaxConcurrentStreams is the default of Envoy's max_requests. Before Envoy knows the bound of a new connection it may
-	// send as many requests at once, and it does not repeat refused ones.
+	// DefaultMaxConcurrentStreams is the default of Envoy's max_requests. Before Envoy knows the bound
+	// of a new connection it may send as many requests at once, and it does not repeat refused ones.
 	DefaultMaxConcurrentStreams = 1024
-	// DefaultMaxBytesInFlight leaves room for a million keys in a container of 256 MiB. 1000 requests of Envoy at once take 16 MB.
+	// DefaultMaxBytesInFlight leaves room for a million keys in a container of 256 MiB. 1000 requests
+	// of Envoy at once take 16 MB.
 	DefaultMaxBytesInFlight = 32 << 20
 )
 
-// messagesInFlight is the smallest number of MaxBytesInFlight for each byte of MaxRequestBytes: two of the largest requests fit.
+// messagesInFlight is the smallest number of MaxBytesInFlight for each byte of MaxRequestBytes: two
+// of the largest requests fit.
 const messagesInFlight = 16
 
-// Options is the options of New. Limiter, Logger and Registry must be set; every other field may be zero.
+// Options is the options of New. Limiter, Logger and Registry must be set; every other field may be
+// zero.
 type Options struct {
 	Limiter  *limiter.Limiter
 	Logger   *slog.Logger
@@ -75,8 +78,8 @@ type Options struct {
 	DynamicMetadata bool // answers carry dynamic metadata: the request and the metadata of the rules that passed
 }
 
-// StoreStats is the state of the store in memory at one moment: the only store, or the substitute of a remote store. A
-// memstore.Stats converts to a StoreStats.
+// StoreStats is the state of the store in memory at one moment: the only store, or the substitute
+// of a remote store. A memstore.Stats converts to a StoreStats.
 type StoreStats struct {
 	Keys        int    // now
 	Places      int    // that these keys take, see memstore.Options
@@ -128,8 +131,8 @@ func (o *Options) loads() LoadStatus {
 	return o.Loads()
 }
 
-// Headers chooses the headers that Envoy adds to the response to the client, also to one that passes. The zero value adds no headers.
-// Envoy itself makes X-RateLimit-*.
+// Headers chooses the headers that Envoy adds to the response to the client, also to one that
+// passes. The zero value adds no headers. Envoy itself makes X-RateLimit-*.
 type Headers struct {
 	RateLimit bool   // three headers about the limit nearest to its end, as in envoyproxy/ratelimit
 	Limit     string // name of the header with the hits per period; "" means RateLimit-Limit
@@ -198,7 +201,8 @@ func (h *Headers) complete() (errs []error) {
 // any reports whether answers carry headers.
 func (h *Headers) any() bool { return h.RateLimit || h.IETF || h.RetryAfter }
 
-// streamWorkers is the number of goroutines that wait for gRPC calls. A call beyond them gets a new goroutine, which must grow its
-// stack. Measured with 200 calls at once (bench/grpcbench), as a part of the CPU of a bare server: 0.70 without workers, 0.60 with
-// 32, 0.53 with 128, 0.50 with 256. With one call at once, workers make no difference. Each keeps some 8 KiB of stack.
+// streamWorkers is the number of goroutines that wait for gRPC calls. A call beyond them gets a new
+// goroutine, which must grow its stack. Measured with 200 calls at once (bench/grpcbench), as a
+// part of the CPU of a bare server: 0.70 without workers, 0.60 with 32, 0.53 with 128, 0.50 with
+// 256. With one call at once, workers make no difference. Each keeps some 8 KiB of stack.
 const streamWorkers = 256

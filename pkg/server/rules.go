@@ -15,7 +15,8 @@ import (
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
-// rules is the page /rules. Rules are written one by one: as a whole they may take a large part of the memory of a small container.
+// rules is the page /rules. Rules are written one by one: as a whole they may take a large part of
+// the memory of a small container.
 func (s *Server) rules(w http.ResponseWriter, _ *http.Request) {
 	now := s.options.loads()
 	head, err := indented(&adminv1.RulesPage{
@@ -52,7 +53,8 @@ func (s *Server) rules(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, end)
 }
 
-// indented returns a message as JSON with every field. Every line but the first begins with the prefix.
+// indented returns a message as JSON with every field. Every line but the first begins with the
+// prefix.
 func indented(m proto.Message, prefix string) ([]byte, error) {
 	line, err := protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}.Marshal(m)
 	if err != nil {

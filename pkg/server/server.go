@@ -1,12 +1,13 @@
-// Package server puts a limiter on the wire: Envoy's RateLimitService v3 with health and reflection, the admin gRPC service,
-// and the HTTP pages with metrics.
+// Package server puts a limiter on the wire: Envoy's RateLimitService v3 with health and
+// reflection, the admin gRPC service, and the HTTP pages with metrics.
 //
-// The package turns bytes into a [limiter.Request], a [limiter.Verdict] into bytes, and errors into status codes; it decides
-// nothing. The field numbers come from envoy/service/ratelimit/v3/rls.proto as of Envoy 1.40. Messages are read and written with
+// The package turns bytes into a [limiter.Request], a [limiter.Verdict] into bytes, and errors into
+// status codes; it decides nothing. The field numbers come from
+// envoy/service/ratelimit/v3/rls.proto as of Envoy 1.40. Messages are read and written with
 // protowire instead of generated code; a fuzz test compares the two.
 //
-// The package does not listen, read settings or know the kind of store. The caller gives listeners to [Server.Serve] and
-// [Server.ServeAdmin], and serves [Server.HTTP].
+// The package does not listen, read settings or know the kind of store. The caller gives listeners
+// to [Server.Serve] and [Server.ServeAdmin], and serves [Server.HTTP].
 package server
 
 import (
@@ -53,8 +54,8 @@ type Server struct {
 	end       func()        // ends workers, once
 }
 
-// New returns a server that is ready to serve. New registers metrics with o.Registry. A missing option, an
-// option out of bounds, and a registry with the same metrics are errors.
+// New returns a server that is ready to serve. New registers metrics with o.Registry. A missing
+// option, an option out of bounds, and a registry with the same metrics are errors.
 func New(o Options) (*Server, error) {
 	o, err := o.complete()
 	if err != nil {
@@ -90,8 +91,8 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// Serve serves the rate limit service, health and reflection on l, and closes l in the end. The result is nil after GracefulStop and
-// Close, also when these came before.
+// Serve serves the rate limit service, health and reflection on l, and closes l in the end. The
+// result is nil after GracefulStop and Close, also when these came before.
 func (s *Server) Serve(l net.Listener) error {
 	if s.lane != nil {
 		s.others()
@@ -112,11 +113,12 @@ func (s *Server) serveOthers() {
 	_ = serve(s.grpc, s.lane.Others()) // the listener has no errors
 }
 
-// HTTP returns the pages: /healthcheck, /livez, /readyz, /metrics, /json, /rules and, with Options.Pprof, /debug/pprof/. The page
-// / lists them.
+// HTTP returns the pages: /healthcheck, /livez, /readyz, /metrics, /json, /rules and, with
+// Options.Pprof, /debug/pprof/. The page / lists them.
 func (s *Server) HTTP() http.Handler { return s.http }
 
-// Drain makes every health answer NOT_SERVING, /readyz and /healthcheck 503, for good. Requests are answered as before.
+// Drain makes every health answer NOT_SERVING, /readyz and /healthcheck 503, for good. Requests are
+// answered as before.
 func (s *Server) Drain() {
 	s.draining.Store(true)
 	for _, h := range s.healths {
@@ -124,17 +126,19 @@ func (s *Server) Drain() {
 	}
 }
 
-// LastRequest returns the time of the latest rate limit request, to the millisecond; before the first, the start of the server.
+// LastRequest returns the time of the latest rate limit request, to the millisecond; before the
+// first, the start of the server.
 func (s *Server) LastRequest() time.Time { return s.service.latest.time() }
 
 // Spent returns the times of rate limit requests, from the arrival to the answer.
 func (s *Server) Spent() store.Durations { return s.service.spent.Snapshot() }
 
-// Lost returns the number of rate limit requests that failed before the limiter, such as malformed ones.
+// Lost returns the number of rate limit requests that failed before the limiter, such as malformed
+// ones.
 func (s *Server) Lost() uint64 { return s.service.lost.Load() }
 
-// GracefulStop stops both gRPC servers and returns when the calls in flight are answered. Streams (health's Watch, reflection)
-// end at once with UNAVAILABLE. Close ends the wait.
+// GracefulStop stops both gRPC servers and returns when the calls in flight are answered. Streams
+// (health's Watch, reflection) end at once with UNAVAILABLE. Close ends the wait.
 func (s *Server) GracefulStop() {
 	s.finish()
 	s.people.Close()
@@ -150,7 +154,8 @@ func (s *Server) GracefulStop() {
 	s.denials.close()
 }
 
-// Close stops both gRPC servers at once and cancels the calls in flight; GracefulStop finishes them. A second Close does nothing.
+// Close stops both gRPC servers at once and cancels the calls in flight; GracefulStop finishes
+// them. A second Close does nothing.
 func (s *Server) Close() {
 	if s.lane != nil {
 		s.lane.Stop()

@@ -17,10 +17,12 @@ import (
 	"github.com/weirproxy/weir/internal/wire/inflight"
 )
 
-// messageTimeout is the longest time from the headers of a call to the end of its message. Envoy sends both at once.
+// messageTimeout is the longest time from the headers of a call to the end of its message. Envoy
+// sends both at once.
 const messageTimeout = 10 * time.Second
 
-// service answers rate limit requests, from gRPC and from /json. All methods are safe for concurrent use.
+// service answers rate limit requests, from gRPC and from /json. All methods are safe for
+// concurrent use.
 type service struct {
 	options  Options
 	calls    sync.Pool // of *call
@@ -40,7 +42,8 @@ func newService(o Options) *service {
 	s := &service{options: o, statuses: statusMapper{logger: o.Logger}, workers: newWorkers(), unknown: unknownDomains{logger: o.Logger}}
 	s.bound = inflight.New(inflight.Options{
 		MaxBytes: int64(o.MaxBytesInFlight), MessageTimeout: messageTimeout, Logger: o.Logger,
-		// Before a client knows the bound of streams it may send as many as Envoy does, and gets REFUSED_STREAM.
+		// Before a client knows the bound of streams it may send as many as Envoy does, and gets
+		// REFUSED_STREAM.
 		MaxStreams: 2 * max(o.MaxConcurrentStreams, DefaultMaxConcurrentStreams),
 	})
 	s.calls.New = func() any { return new(call) }
@@ -49,8 +52,9 @@ func newService(o Options) *service {
 	return s
 }
 
-// describe returns the description of the rate limit service for gRPC: as in the generated code, but with a handler that decodes
-// into a call. The import of the generated code registers the descriptors that reflection shows.
+// describe returns the description of the rate limit service for gRPC: as in the generated code,
+// but with a handler that decodes into a call. The import of the generated code registers the
+// descriptors that reflection shows.
 func (s *service) describe() *grpc.ServiceDesc {
 	d := ratelimitv3.RateLimitService_ServiceDesc
 	d.HandlerType = (*any)(nil)
@@ -63,7 +67,8 @@ func (s *service) describe() *grpc.ServiceDesc {
 	return &d
 }
 
-// shouldRateLimit handles one call of ShouldRateLimit that came through gRPC. dec receives the request; the result is a *reply.
+// shouldRateLimit handles one call of ShouldRateLimit that came through gRPC. dec receives the
+// request; the result is a *reply.
 func (s *service) shouldRateLimit(ctx context.Context, dec func(any) error) (r any, err error) {
 	if err := s.guard(ctx); err != nil {
 		return nil, err
@@ -87,8 +92,8 @@ func (s *service) shouldRateLimit(ctx context.Context, dec func(any) error) (r a
 	return answer, nil
 }
 
-// handle decides a decoded call of any weight and encodes the response into c.answer. The error is a gRPC status. A heavy call waits for
-// room.
+// handle decides a decoded call of any weight and encodes the response into c.answer. The error is
+// a gRPC status. A heavy call waits for room.
 func (s *service) handle(ctx context.Context, c *call) error {
 	if heavy := c.weight(); heavy > 0 {
 		taken, ok := s.bound.Take(ctx, heavy)
@@ -132,7 +137,8 @@ func (s *service) decide(ctx context.Context, c *call) (err error) {
 	return s.encode(c)
 }
 
-// decideNow is decide for a call that the limiter decides without waiting. Another one must be asked again: nothing is counted then.
+// decideNow is decide for a call that the limiter decides without waiting. Another one must be
+// asked again: nothing is counted then.
 func (s *service) decideNow(c *call) (decided bool, err error) {
 	if err = s.accept(c); err == nil {
 		if decided, err = s.options.Limiter.CheckNow(&c.request, &c.verdict); !decided {
@@ -189,7 +195,8 @@ func (s *service) release(c *call) {
 	}
 }
 
-// latest is the time of the latest request, to the millisecond. Safe for concurrent use after start.
+// latest is the time of the latest request, to the millisecond. Safe for concurrent use after
+// start.
 type latest struct {
 	started time.Time
 	after   atomic.Int64 // nanoseconds since started
@@ -197,7 +204,8 @@ type latest struct {
 
 func (l *latest) start() { l.started = time.Now() }
 
-// set records a request. A write at most once per millisecond keeps cores from waiting for each other.
+// set records a request. A write at most once per millisecond keeps cores from waiting for each
+// other.
 func (l *latest) set(at time.Time) {
 	if after := int64(at.Sub(l.started)); after-l.after.Load() >= int64(time.Millisecond) {
 		l.after.Store(after)

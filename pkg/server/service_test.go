@@ -45,7 +45,8 @@ func want(t *testing.T, text string) *ratelimitv3.RateLimitResponse {
 }
 
 func TestAnswerIsThatOfTheLimitFieldByField(t *testing.T) {
-	// Bubbles begin at midnight UTC of 2000-01-01, a Saturday. Each row takes a while to ask after that.
+	// Bubbles begin at midnight UTC of 2000-01-01, a Saturday. Each row takes a while to ask after
+	// that.
 	tests := []struct {
 		name  string
 		after time.Duration

@@ -17,7 +17,8 @@ import (
 // maxSpanText bounds texts in a span, in bytes: thousands of spans may wait for a collector.
 const maxSpanText = 255
 
-// spanName is the name of every request, as OpenTelemetry names calls of gRPC; requests by /json have it too.
+// spanName is the name of every request, as OpenTelemetry names calls of gRPC; requests by /json
+// have it too.
 const spanName = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 
 // withParent returns ctx with the parent span of the request.

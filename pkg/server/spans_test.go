@@ -181,8 +181,8 @@ func TestWithoutATracerACallAllocatesNothingMore(t *testing.T) {
 	}
 }
 
-// BenchmarkSpans is BenchmarkShouldRateLimit with spans that are kept, and that are not. What it takes to send those that are
-// kept is not in it.
+// BenchmarkSpans is BenchmarkShouldRateLimit with spans that are kept, and that are not. What it
+// takes to send those that are kept is not in it.
 func BenchmarkSpans(b *testing.B) {
 	for _, sampler := range []sdk.Sampler{sdk.NeverSample(), sdk.AlwaysSample()} {
 		b.Run(sampler.Description(), func(b *testing.B) {

@@ -104,7 +104,8 @@ func badRequest(invalid *limiter.InvalidError) error {
 	return s.Err()
 }
 
-// fieldPath returns the field of a violation in Envoy's RateLimitRequest: "descriptors[0].entries[1].key".
+// fieldPath returns the field of a violation in Envoy's RateLimitRequest:
+// "descriptors[0].entries[1].key".
 func fieldPath(v limiter.Violation) string {
 	var name string
 	switch v.Field {

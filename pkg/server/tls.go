@@ -72,7 +72,8 @@ func connection(ctx context.Context) *inflight.Conn {
 	return info.conn
 }
 
-// secured is TLS for every connection except on Unix sockets, which the permissions of the file protect.
+// secured is TLS for every connection except on Unix sockets, which the permissions of the file
+// protect.
 type secured struct {
 	credentials.TransportCredentials // TLS
 
@@ -99,8 +100,9 @@ func (s *secured) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo,
 	return conn, info, err
 }
 
-// maxUndecrypted bounds the bytes that TLS keeps before it has a byte for the server: the client's part of a handshake, or a record. The
-// package crypto/tls keeps 64 KiB of a message, and 256 KiB of certificates.
+// maxUndecrypted bounds the bytes that TLS keeps before it has a byte for the server: the client's
+// part of a handshake, or a record. The package crypto/tls keeps 64 KiB of a message, and 256 KiB
+// of certificates.
 const maxUndecrypted = 24 << 10
 
 // errUndecrypted ends a connection that has sent more.
@@ -129,7 +131,8 @@ func (u *undecrypted) Decrypted() { u.bytes = 0 }
 // NetConn returns the connection below, as [tls.Conn.NetConn] does.
 func (u *undecrypted) NetConn() net.Conn { return u.Conn }
 
-// leftEarly reports whether the client closed the connection without a handshake, as probes of an open port do.
+// leftEarly reports whether the client closed the connection without a handshake, as probes of an
+// open port do.
 func leftEarly(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }

@@ -26,8 +26,8 @@ const (
 	unknownForget = 10 * time.Minute // until other domains may have lines of their own
 )
 
-// unknownDomains warns of requests whose domain has no rules: at most once a minute for each domain. Clients choose the names, so their
-// number is bounded. Safe for concurrent use.
+// unknownDomains warns of requests whose domain has no rules: at most once a minute for each
+// domain. Clients choose the names, so their number is bounded. Safe for concurrent use.
 type unknownDomains struct {
 	logger *slog.Logger
 	known  atomic.Pointer[map[string]*loglimit.Limiter] // by domain; never changed
@@ -37,7 +37,8 @@ type unknownDomains struct {
 	mu sync.Mutex // held while known changes
 }
 
-// note warns of a call whose domain has no rules, if a line is due. rules must be the rules in force.
+// note warns of a call whose domain has no rules, if a line is due. rules must be the rules in
+// force.
 func (u *unknownDomains) note(c *call, rules *descriptors.Rules) {
 	missed, ok := u.of(c.request.Domain).Due(unknownEvery)
 	if !ok {

@@ -12,7 +12,8 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 )
 
-// warnings returns the log lines about domains without rules since the last call, without their times.
+// warnings returns the log lines about domains without rules since the last call, without their
+// times.
 func (f *fixture) warnings() []string {
 	var all []string
 	for line := range strings.Lines(f.logs.Take()) {

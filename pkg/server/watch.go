@@ -12,8 +12,8 @@ import (
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
-// Watch implements the AdminService. The headers go out when the watch has begun. While the client does not read, Send waits, and the
-// watcher loses requests.
+// Watch implements the AdminService. The headers go out when the watch has begun. While the client
+// does not read, Send waits, and the watcher loses requests.
 func (a *admin) Watch(in *adminv1.WatchRequest, stream grpc.ServerStreamingServer[adminv1.WatchResponse]) error {
 	w, err := a.hub.Subscribe(in)
 	if err != nil {

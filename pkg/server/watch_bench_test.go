@@ -10,8 +10,8 @@ import (
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
-// BenchmarkWatch is a decision of the lane, from bytes to bytes, while nobody watches, and while somebody does. The work of the watcher's
-// own goroutine counts, up to the bytes of its messages.
+// BenchmarkWatch is a decision of the lane, from bytes to bytes, while nobody watches, and while
+// somebody does. The work of the watcher's own goroutine counts, up to the bytes of its messages.
 func BenchmarkWatch(b *testing.B) {
 	for _, c := range []struct {
 		name   string

@@ -5,8 +5,8 @@ import "sync/atomic"
 // job is calls that a worker decides and answers.
 type job interface{ decide() }
 
-// workers are goroutines for calls of the lane that may wait, streamWorkers of them once started. A new goroutine must grow its stack,
-// which costs a third of a call.
+// workers are goroutines for calls of the lane that may wait, streamWorkers of them once started. A
+// new goroutine must grow its stack, which costs a third of a call.
 type workers struct {
 	calls chan job
 	done  chan struct{}

@@ -8,8 +8,8 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// Holder names a holder: the first 128 bits of the SHA-256 of its name. Among n names two are the same with a probability of about
-// n²/2^129: 1.5e-27 for a million.
+// Holder names a holder: the first 128 bits of the SHA-256 of its name. Among n names two are the
+// same with a probability of about n²/2^129: 1.5e-27 for a million.
 type Holder [16]byte
 
 // HolderOf returns the holder of a name.
@@ -18,25 +18,28 @@ func HolderOf(name []byte) Holder {
 	return Holder(sum[:16])
 }
 
-// Hold makes a charge the begin or the end of a holder. A holder belongs to one state: the same holder under another key, algorithm or
-// period is another one. algorithms.Hold has the rules.
+// Hold makes a charge the begin or the end of a holder. A holder belongs to one state: the same
+// holder under another key, algorithm or period is another one. algorithms.Hold has the rules.
 //
-// The charge of a begin is admitted or denied as others are. The holder holds the hits if the charge is allowed and the request is
-// admitted; else the holder is denied. The charge of any other phase is always allowed, has no effect on the verdict, and is applied
-// also when the request is denied. A transaction applies these charges first, in order; then it decides the rest. Mode and CountRejected
-// mean nothing to them.
+// The charge of a begin is admitted or denied as others are. The holder holds the hits if the
+// charge is allowed and the request is admitted; else the holder is denied. The charge of any other
+// phase is always allowed, has no effect on the verdict, and is applied also when the request is
+// denied. A transaction applies these charges first, in order; then it decides the rest. Mode and
+// CountRejected mean nothing to them.
 //
-// Peek evaluates a charge with a holder, and remembers nothing. Reset forgets all holders of a state.
+// Peek evaluates a charge with a holder, and remembers nothing. Reset forgets all holders of a
+// state.
 type Hold struct {
 	Phase  algorithms.HoldPhase
 	Holder Holder
 	AtMost time.Duration // from the begin on, at least a millisecond: the holder is then forgotten; held hits of Concurrency are free
 
-	// Was receives the live hold as the charge found it, after a Take or a Peek. A store that cannot tell leaves the zero value.
+	// Was receives the live hold as the charge found it, after a Take or a Peek. A store that cannot
+	// tell leaves the zero value.
 	Was algorithms.Hold
 
-	// Now receives the instant of a begin by the store's clock, after a Take. A store that cannot tell, or has no room for the holder, leaves
-	// the zero value.
+	// Now receives the instant of a begin by the store's clock, after a Take. A store that cannot
+	// tell, or has no room for the holder, leaves the zero value.
 	Now algorithms.Instant
 }
 
@@ -50,19 +53,22 @@ type Held struct {
 
 // Lister is a store that can list holders.
 type Lister interface {
-	// Holders returns the holders of the charge's state, the next one to run out first, at most that many, and the number of all. A store
-	// that cannot list the holders of a rate limit returns ErrNotListed. Only Key, Limit.Algorithm and Limit.Period of
-	// the charge count.
+	// Holders returns the holders of the charge's state, the next one to run out first, at most that
+	// many, and the number of all. A store that cannot list the holders of a rate limit returns
+	// ErrNotListed. Only Key, Limit.Algorithm and Limit.Period of the charge count.
 	Holders(ctx context.Context, charge *Charge, most int) (held []Held, all int, err error)
 }
 
-// HoldOutbox is a store that is told later about holders that began or ended elsewhere. All methods are safe for concurrent use.
+// HoldOutbox is a store that is told later about holders that began or ended elsewhere. All methods
+// are safe for concurrent use.
 type HoldOutbox interface {
-	// HoldLater applies a charge with a Hold as at an earlier instant of the store's clock, and returns at once. HoldLater keeps a copy of
-	// the charge and of its Hold, and writes no Was. The phase is HoldBegun, HoldEnd or HoldCancel. Charges of one holder are applied in
-	// the order of the calls, and may be merged. The store sends them after a moment, but before any later Take, Peek or Reset of the key. A
-	// charge without an answer is sent again: its effect does not repeat while the holder is known. A charge that cannot be sent before
-	// the holder has run out, or is above the store's bounds, is dropped and counted in metrics.
+	// HoldLater applies a charge with a Hold as at an earlier instant of the store's clock, and
+	// returns at once. HoldLater keeps a copy of the charge and of its Hold, and writes no Was. The
+	// phase is HoldBegun, HoldEnd or HoldCancel. Charges of one holder are applied in the order of the
+	// calls, and may be merged. The store sends them after a moment, but before any later Take, Peek
+	// or Reset of the key. A charge without an answer is sent again: its effect does not repeat while
+	// the holder is known. A charge that cannot be sent before the holder has run out, or is above the
+	// store's bounds, is dropped and counted in metrics.
 	HoldLater(charge *Charge, at algorithms.Instant)
 }
 

@@ -6,14 +6,16 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// State is the state of a key as a store left it. A caller can go on from a state: deny from memory, continue a count while the store
-// is away, or spend hits that it took in advance. The zero value says that the store told nothing.
+// State is the state of a key as a store left it. A caller can go on from a state: deny from
+// memory, continue a count while the store is away, or spend hits that it took in advance. The zero
+// value says that the store told nothing.
 type State struct {
 	Now   algorithms.Instant // of the transaction, by the store's clock; never 0 in a state that was told
 	Limit algorithms.Limit   // of the key's last charge; zero for an idle key
 	State algorithms.State   // goes with Limit; zero for an idle key, and for an algorithm without [algorithms.Algorithm.HasState]
 
-	// Source says how the charge was decided. The store that decides sets Source, also if it tells nothing else.
+	// Source says how the charge was decided. The store that decides sets Source, also if it tells
+	// nothing else.
 	Source Source
 }
 
@@ -44,14 +46,16 @@ func (c *Charge) TellSource(s Source) {
 	}
 }
 
-// TellTo passes the state on to the Left of a caller, which may be nil, if a store has told something.
+// TellTo passes the state on to the Left of a caller, which may be nil, if a store has told
+// something.
 func (s *State) TellTo(left *State) {
 	if left != nil && (s.Now != 0 || s.Source != 0) {
 		*left = *s
 	}
 }
 
-// Take takes hits from the state, as the store would at instant now if no other hits came. The algorithm must have a state.
+// Take takes hits from the state, as the store would at instant now if no other hits came. The
+// algorithm must have a state.
 func (s *State) Take(l algorithms.Limit, now algorithms.Instant, hits int64, countRejected bool) algorithms.Decision {
 	var d algorithms.Decision
 	if s.Limit.Algorithm == 0 || s.Limit == l {
@@ -63,29 +67,34 @@ func (s *State) Take(l algorithms.Limit, now algorithms.Instant, hits int64, cou
 	return d
 }
 
-// Outbox is a store that also charges hits that were decided elsewhere, from memory or while the store was away. All methods are safe
-// for concurrent use.
+// Outbox is a store that also charges hits that were decided elsewhere, from memory or while the
+// store was away. All methods are safe for concurrent use.
 type Outbox interface {
-	// Later charges c.Hits to the key of c as at an earlier instant of the store's clock, also hits above the limit, and returns at
-	// once. Only Key, Limit and Hits of c count. The outbox adds up the hits of a key and sends the sum after a moment, but before any
-	// later Take, Peek or Reset of that key. Hits that cannot be charged in time, and hits above the outbox's bounds, are dropped and
-	// counted in metrics.
+	// Later charges c.Hits to the key of c as at an earlier instant of the store's clock, also hits
+	// above the limit, and returns at once. Only Key, Limit and Hits of c count. The outbox adds up
+	// the hits of a key and sends the sum after a moment, but before any later Take, Peek or Reset of
+	// that key. Hits that cannot be charged in time, and hits above the outbox's bounds, are dropped
+	// and counted in metrics.
 	Later(c *Charge, at algorithms.Instant)
 }
 
-// Unanswered is an error of Take, or the Err of a [Transaction], after a request that may still be decided elsewhere. Either the store
-// has certainly not applied the request, or the store does not know the outcome yet. Find it with [errors.AsType].
+// Unanswered is an error of Take, or the Err of a [Transaction], after a request that may still be
+// decided elsewhere. Either the store has certainly not applied the request, or the store does not
+// know the outcome yet. Find it with [errors.AsType].
 type Unanswered interface {
 	error
 
-	// Instead says which hits of the request were applied elsewhere: hits[i] of charges[i], 0 for none, negative for a refund. The
-	// store then charges the difference between these hits and the hits that it has applied itself. [Outbox.Later] says how: also
-	// above the limit, and in the window of the hits only. A negative difference gives hits back. If the store cannot learn the outcome, it charges
-	// the hits that are more than 0, which may count twice, and gives nothing back.
-	// The hits of a charge with a Hold mean nothing here: the caller tells [HoldOutbox] about such a charge.
+	// Instead says which hits of the request were applied elsewhere: hits[i] of charges[i], 0 for
+	// none, negative for a refund. The store then charges the difference between these hits and the
+	// hits that it has applied itself. [Outbox.Later] says how: also above the limit, and in the
+	// window of the hits only. A negative difference gives hits back. If the store cannot learn the
+	// outcome, it charges the hits that are more than 0, which may count twice, and gives nothing
+	// back. The hits of a charge with a Hold mean nothing here: the caller tells [HoldOutbox] about
+	// such a charge.
 	//
-	// len(hits) must be the number of the charges. Instead keeps neither hits nor charges, and does not wait. Call Instead at most once, from
-	// any goroutine. Without the call the store leaves the request as it finds it.
+	// len(hits) must be the number of the charges. Instead keeps neither hits nor charges, and does
+	// not wait. Call Instead at most once, from any goroutine. Without the call the store leaves the
+	// request as it finds it.
 	Instead(hits []int64)
 }
 
@@ -93,19 +102,22 @@ type Unanswered interface {
 type Continuer interface {
 	Store
 
-	// Continue puts the states of another store in place of the own states of the charges' keys. The other store told states[i] in the
-	// Left of charges[i], and decided decisions[i]. A zero states[i] leaves the key as it is. An algorithm without a state
-	// goes on from the decision, so that the key has at most as much left. All three must have the same length, and are not kept. A
-	// state's age counts by its own clock, so the clocks of the two stores may differ. An older state than the last one of the key may be
-	// ignored.
+	// Continue puts the states of another store in place of the own states of the charges' keys. The
+	// other store told states[i] in the Left of charges[i], and decided decisions[i]. A zero states[i]
+	// leaves the key as it is. An algorithm without a state goes on from the decision, so that the key
+	// has at most as much left. All three must have the same length, and are not kept. A state's age
+	// counts by its own clock, so the clocks of the two stores may differ. An older state than the
+	// last one of the key may be ignored.
 	Continue(charges []Charge, states []State, decisions []algorithms.Decision)
 }
 
-// Forgetter is a store that answers some requests from its memory of earlier answers. A limiter calls Forget when rules change, so
-// that no answer comes from the rules before. A store in front of a Forgetter should be a Forgetter and pass the call on.
+// Forgetter is a store that answers some requests from its memory of earlier answers. A limiter
+// calls Forget when rules change, so that no answer comes from the rules before. A store in front
+// of a Forgetter should be a Forgetter and pass the call on.
 type Forgetter interface {
 	Store
 
-	// Forget makes the store ask again for each key. Forget drops no counts, and no hits that wait to be sent.
+	// Forget makes the store ask again for each key. Forget drops no counts, and no hits that wait to
+	// be sent.
 	Forget()
 }

@@ -19,8 +19,8 @@ type Transaction struct {
 	Err      error // the same
 }
 
-// Ended returns why the time for the transaction is over; nil while there is time. Unlike Ctx.Err, Ended needs no timer behind a
-// deadline.
+// Ended returns why the time for the transaction is over; nil while there is time. Unlike Ctx.Err,
+// Ended needs no timer behind a deadline.
 func (t *Transaction) Ended(now time.Time) error {
 	if err := t.Ctx.Err(); err != nil {
 		return err
@@ -33,13 +33,15 @@ func (t *Transaction) Ended(now time.Time) error {
 
 // Together is a store that decides several independent transactions with one wait.
 type Together interface {
-	// TakeAll is Take for each transaction, in any order. As soon as transactions are decided, TakeAll calls decided with their
-	// indexes, on the calling goroutine. A call may have several indexes, and each index comes once. The slice is valid during the
-	// call. TakeAll returns after all are decided. A store may notice the end of a Ctx by its deadline only.
+	// TakeAll is Take for each transaction, in any order. As soon as transactions are decided, TakeAll
+	// calls decided with their indexes, on the calling goroutine. A call may have several indexes, and
+	// each index comes once. The slice is valid during the call. TakeAll returns after all are
+	// decided. A store may notice the end of a Ctx by its deadline only.
 	TakeAll(transactions []Transaction, decided func(indexes []int))
 }
 
-// TakeAll lets a store decide transactions as [Together] says. A store without Together decides each in a goroutine.
+// TakeAll lets a store decide transactions as [Together] says. A store without Together decides
+// each in a goroutine.
 func TakeAll(s Store, transactions []Transaction, decided func(indexes []int)) {
 	if t, ok := s.(Together); ok {
 		t.TakeAll(transactions, decided)
@@ -87,8 +89,9 @@ func (t *Transaction) take(s Store) {
 	t.Admitted, t.Err = s.Take(ctx, t.Charges, t.Decisions)
 }
 
-// Rest is the transactions that a store passes on to the store behind it, for implementations of [Together]. The zero value is ready,
-// and ready again after Take. One goroutine at a time may use it.
+// Rest is the transactions that a store passes on to the store behind it, for implementations of
+// [Together]. The zero value is ready, and ready again after Take. One goroutine at a time may use
+// it.
 type Rest struct {
 	transactions []Transaction
 	indexes      []int // of the transactions, in the caller's
@@ -98,13 +101,15 @@ type Rest struct {
 // Decide notes that the caller's transaction i is decided.
 func (r *Rest) Decide(i int) { r.done = append(r.done, i) }
 
-// Pass passes t on in place of the caller's transaction i. The charges and decisions of t must stay until its answer.
+// Pass passes t on in place of the caller's transaction i. The charges and decisions of t must stay
+// until its answer.
 func (r *Rest) Pass(i int, t Transaction) {
 	r.transactions, r.indexes = append(r.transactions, t), append(r.indexes, i)
 }
 
-// Take reports the decided transactions to the caller, and lets s decide the others. Take calls answered with each answer before its
-// report. There i is the index in the caller's transactions, and n counts the calls of Pass from 0.
+// Take reports the decided transactions to the caller, and lets s decide the others. Take calls
+// answered with each answer before its report. There i is the index in the caller's transactions,
+// and n counts the calls of Pass from 0.
 func (r *Rest) Take(s Store, answered func(i, n int, answer *Transaction), decided func(indexes []int)) {
 	if len(r.done) > 0 {
 		decided(r.done)

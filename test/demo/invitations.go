@@ -6,7 +6,8 @@ import (
 	"fmt"
 )
 
-// invitations are the texts with requests to try, by the name of the example. The numbers come from the rules of the example.
+// invitations are the texts with requests to try, by the name of the example. The numbers come from
+// the rules of the example.
 //
 //go:embed invitations/*.txt
 var invitations embed.FS

@@ -1,11 +1,12 @@
-// Command demo shows Weir at work. The command starts a small backend, the sidecar with deploy/rules, and real Envoy with
-// deploy/envoy.yaml, on the ports in those files. Then demo prints requests to try, and ends everything on Ctrl-C or SIGTERM.
+// Command demo shows Weir at work. The command starts a small backend, the sidecar with
+// deploy/rules, and real Envoy with deploy/envoy.yaml, on the ports in those files. Then demo
+// prints requests to try, and ends everything on Ctrl-C or SIGTERM.
 //
-// With `-example llm` the rules and the bootstrap come from deploy/llm, and the backend answers as a language model does. With
-// `-example concurrency` both come from deploy/concurrency.
+// With `-example llm` the rules and the bootstrap come from deploy/llm, and the backend answers as
+// a language model does. With `-example concurrency` both come from deploy/concurrency.
 //
-// Run demo inside the repository (`make demo`). Demo exits 0 after a signal, and 1 when a part could not be started or ended by
-// itself; the error names the part.
+// Run demo inside the repository (`make demo`). Demo exits 0 after a signal, and 1 when a part
+// could not be started or ended by itself; the error names the part.
 package main
 
 import (
@@ -36,7 +37,8 @@ func main() {
 	}
 }
 
-// run starts all parts and waits until ctx is done or a part has ended, which is an error. In both cases it ends all parts.
+// run starts all parts and waits until ctx is done or a part has ended, which is an error. In both
+// cases it ends all parts.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
 	flags.SetOutput(stderr)

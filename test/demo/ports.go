@@ -24,8 +24,8 @@ func ports() []port {
 	}
 }
 
-// checkFree returns an error that names every port that somebody else listens on already. Envoy would otherwise share a port with an
-// Envoy that runs already, and the demo would talk to either.
+// checkFree returns an error that names every port that somebody else listens on already. Envoy
+// would otherwise share a port with an Envoy that runs already, and the demo would talk to either.
 func checkFree(ports []port) error {
 	var taken []error
 	for _, p := range ports {

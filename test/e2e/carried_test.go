@@ -11,7 +11,8 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// take asks the sidecars in turns for n hits of each key, several at once. The result is the number of admitted hits of each key.
+// take asks the sidecars in turns for n hits of each key, several at once. The result is the number
+// of admitted hits of each key.
 func (l *ledger) take(ctx context.Context, f *fleet, n int, value string) []int {
 	const atOnce = 5
 	admitted := make([]int, len(l.limits))
@@ -74,7 +75,8 @@ func less(numbers []int, n int) []int {
 	return all
 }
 
-// outage takes Redis away by a disturbance without an end of its own, or else by the network, and returns the end.
+// outage takes Redis away by a disturbance without an end of its own, or else by the network, and
+// returns the end.
 func outage(t *testing.T, r *parts.Redis, p *parts.Proxy, d disturbance) (end func()) {
 	t.Helper()
 	do := func(command []string) {
@@ -106,7 +108,8 @@ func outage(t *testing.T, r *parts.Redis, p *parts.Proxy, d disturbance) (end fu
 
 func TestAnOutageInTheMiddleOfAPeriodCostsNoHitAndAdmitsNothingTooMany(t *testing.T) {
 	t.Parallel()
-	// Of the value part the requests never reach the limit. Of the value all, they ask for more than the limit in the outage.
+	// Of the value part the requests never reach the limit. Of the value all, they ask for more than
+	// the limit in the outage.
 	const limit, before, during = 240, 60, 60
 	const unseen = (limit - before) / 64 // the part of the rest for hits of others that an answer does not show
 	for _, sharing := range []string{"exact", "leased"} {
@@ -117,9 +120,9 @@ func TestAnOutageInTheMiddleOfAPeriodCostsNoHitAndAdmitsNothingTooMany(t *testin
 				p := startProxy(t, r)
 				slack, stranded := 0, 0
 				if sharing == "leased" {
-					// A bucket gains while hits lie in a lease, and gets back the rest: an integer bucket one hit less each time. The
-					// rest then need not be whole, and two sidecars have parts of it as each has last seen it. Hits of a lease that
-					// are given back when Redis stops can be lost.
+					// A bucket gains while hits lie in a lease, and gets back the rest: an integer bucket one hit
+					// less each time. The rest then need not be whole, and two sidecars have parts of it as each
+					// has last seen it. Hits of a lease that are given back when Redis stops can be lost.
 					slack, stranded = 10, 40
 				}
 				part, all := newLedger(limit, year*time.Second), newLedger(limit, year*time.Second)

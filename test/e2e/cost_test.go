@@ -93,7 +93,8 @@ descriptors:
 			return fmt.Sprintf("after request %d: %d left, want %d", i+1, got, left)
 		})
 	}
-	// The third charge took the count to 12 of 10: the account is overdrawn, and even asking is refused.
+	// The third charge took the count to 12 of 10: the account is overdrawn, and even asking is
+	// refused.
 	eventually(t, func() string {
 		if code := e.get(t, "/?cost=4", "x-user: alice").code; code != http.StatusTooManyRequests {
 			return "overdrawn: got " + strconv.Itoa(code) + ", want 429"

@@ -21,7 +21,8 @@ func deployed(t *testing.T, elements ...string) string {
 	return filepath.Join(append([]string{root, "deploy"}, elements...)...)
 }
 
-// withPorts returns a bootstrap of deploy/ with only two changes: free ports, and timeouts that are long enough for a busy machine.
+// withPorts returns a bootstrap of deploy/ with only two changes: free ports, and timeouts that are
+// long enough for a busy machine.
 func withPorts(t *testing.T, file string, replacements ...string) string {
 	t.Helper()
 	return withPortsTo(t, startBackend(t), file, replacements...)

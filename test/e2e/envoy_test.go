@@ -118,8 +118,8 @@ func findEnvoy(t *testing.T) string {
 	return parts.NeedEnvoy(t, "../..")
 }
 
-// startBackend serves the backend of Envoy and returns its host:port. The backend answers 200, with the query's cost in the header
-// x-cost: /?cost=4 gives x-cost: 4.
+// startBackend serves the backend of Envoy and returns its host:port. The backend answers 200, with
+// the query's cost in the header x-cost: /?cost=4 gives x-cost: 4.
 func startBackend(t *testing.T) string {
 	t.Helper()
 	return startBackendNamed(t, "backend")
@@ -209,7 +209,8 @@ func (e *envoy) stat(t *testing.T, name string) int {
 	return int(n)
 }
 
-// rateLimitStats returns how many of the backend's requests were judged, and how: ok, over_limit, error, failure_mode_allowed.
+// rateLimitStats returns how many of the backend's requests were judged, and how: ok, over_limit,
+// error, failure_mode_allowed.
 func (e *envoy) rateLimitStats(t *testing.T) map[string]int {
 	t.Helper()
 	stats := map[string]int{}

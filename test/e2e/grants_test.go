@@ -35,7 +35,8 @@ func command(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	return out.String(), errors.String(), cmd.ProcessState.ExitCode()
 }
 
-// must runs a command that asks a sidecar, and returns the output. The command must end with exit code 0.
+// must runs a command that asks a sidecar, and returns the output. The command must end with exit
+// code 0.
 func (s *sidecar) must(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	out, stderr, code := command(t, append([]string{name, "--server=" + s.Admin}, args...)...)
@@ -73,7 +74,8 @@ func (c client) awaitLimit(t *testing.T, value string, want int) {
 	})
 }
 
-// obeyed sends requests one after the other until one has the code, and returns the time from an instant to that answer.
+// obeyed sends requests one after the other until one has the code, and returns the time from an
+// instant to that answer.
 func (c client) obeyed(t *testing.T, value string, want ratelimitv3.RateLimitResponse_Code, since time.Time) time.Duration {
 	t.Helper()
 	for ctx := deadline(t); ctx.Err() == nil; {

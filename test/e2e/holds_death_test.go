@@ -11,8 +11,8 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// freeOnlyAfter waits until a user has both slots again, and holds that the slots were not free earlier than a time after begun. begun
-// is before the first of the requests that held the slots.
+// freeOnlyAfter waits until a user has both slots again, and holds that the slots were not free
+// earlier than a time after begun. begun is before the first of the requests that held the slots.
 func freeOnlyAfter(t *testing.T, c client, user string, begun time.Time, atMost time.Duration) {
 	t.Helper()
 	held := 0
@@ -94,8 +94,8 @@ func TestSlotsOfClientsThatLeaveDuringTheCallAreFreeAfterAtMost(t *testing.T) {
 	}
 }
 
-// A request that passes because Weir does not answer holds nothing. The end of such a request changes no slots, and is charged
-// whole under a rate limit.
+// A request that passes because Weir does not answer holds nothing. The end of such a request
+// changes no slots, and is charged whole under a rate limit.
 func TestEndsOfRequestsThatFailedOpen(t *testing.T) {
 	t.Parallel()
 	const tokens = `

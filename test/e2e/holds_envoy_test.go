@@ -14,7 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// beginAndEnd makes (user, request) of a request that begins, and (user, request_done) of one that ends.
+// beginAndEnd makes (user, request) of a request that begins, and (user, request_done) of one that
+// ends.
 const beginAndEnd = `
 - actions:
   - request_headers: { header_name: x-user, descriptor_key: user }
@@ -25,7 +26,8 @@ const beginAndEnd = `
   apply_on_stream_done: true
 `
 
-// Holds depend on these facts about Envoy: when Envoy tells the end of a request, and with which name.
+// Holds depend on these facts about Envoy: when Envoy tells the end of a request, and with which
+// name.
 func TestWhenEnvoyTellsTheEndOfARequest(t *testing.T) {
 	t.Parallel()
 	canceled := make(chan struct{})
@@ -119,8 +121,8 @@ hedge_policy: { hedge_on_per_try_timeout: true }
 	}
 }
 
-// When Envoy follows a redirect, the end of the first hop comes while the second hop runs, and both hops have one x-request-id. So the
-// name must be of the hop.
+// When Envoy follows a redirect, the end of the first hop comes while the second hop runs, and both
+// hops have one x-request-id. So the name must be of the hop.
 func TestRedirectsThatEnvoyFollowsNeedANameForEachHop(t *testing.T) {
 	t.Parallel()
 	const ofHops = `

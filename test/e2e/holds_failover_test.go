@@ -12,7 +12,8 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// A new primary knows the holders of the old one: their ends free slots, and a holder without an end goes at_most after its begin.
+// A new primary knows the holders of the old one: their ends free slots, and a holder without an
+// end goes at_most after its begin.
 func TestSlotsOutliveAFailoverBySentinels(t *testing.T) {
 	t.Parallel()
 	const atMost = 15 * time.Second

@@ -28,7 +28,8 @@ type flight struct {
 	err error
 }
 
-// fly sends a GET through Envoy on a connection of its own, and does not wait for the answer. Headers are "name: value".
+// fly sends a GET through Envoy on a connection of its own, and does not wait for the answer.
+// Headers are "name: value".
 func (e *envoy) fly(t *testing.T, path string, headers ...string) *flight {
 	t.Helper()
 	ctx, cancel := context.WithCancel(deadline(t))
@@ -63,8 +64,8 @@ type crowd struct {
 	headers []string
 }
 
-// send sends the next request of the crowd, and waits until the request is at the gate or answered. send returns the request, and "held"
-// or the status code.
+// send sends the next request of the crowd, and waits until the request is at the gate or answered.
+// send returns the request, and "held" or the status code.
 func (c crowd) send(t *testing.T) (*flight, string) {
 	t.Helper()
 	before, _ := c.backend.At(c.gate)
@@ -109,7 +110,8 @@ func awaitGate(t *testing.T, backend *parts.Backend, gate string, n int) {
 	})
 }
 
-// settled waits until each of the requests is at the gate or answered, and returns the number of answers.
+// settled waits until each of the requests is at the gate or answered, and returns the number of
+// answers.
 func settled(t *testing.T, backend *parts.Backend, gate string, flights []*flight) (answered int) {
 	t.Helper()
 	eventually(t, func() string {

@@ -16,7 +16,8 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// startDeployed runs Envoy with a bootstrap of deploy/ before a backend, and asks the rate limit service at host:port.
+// startDeployed runs Envoy with a bootstrap of deploy/ before a backend, and asks the rate limit
+// service at host:port.
 func startDeployed(t *testing.T, file string, backend *parts.Backend, service string) *envoy {
 	t.Helper()
 	binary := findEnvoy(t)
@@ -27,7 +28,8 @@ func startDeployed(t *testing.T, file string, backend *parts.Backend, service st
 	return startEnvoyOn(t, binary, withPortsTo(t, backend.Address(), file, "port_value: 8081", "port_value: "+port))
 }
 
-// No request may escape its limit by an estimate that Envoy cannot read: Envoy then leaves the descriptor out.
+// No request may escape its limit by an estimate that Envoy cannot read: Envoy then leaves the
+// descriptor out.
 func TestEveryRequestToAModelHasAnEstimateAndItsCost(t *testing.T) {
 	t.Parallel()
 	all := t
@@ -109,7 +111,8 @@ func TestEveryRequestToAModelHasAnEstimateAndItsCost(t *testing.T) {
 	}
 }
 
-// Envoy holds a request of JSON to read it, and has no room for more than per_connection_buffer_limit_bytes.
+// Envoy holds a request of JSON to read it, and has no room for more than
+// per_connection_buffer_limit_bytes.
 func TestRequestToAModelThatEnvoyCannotHoldGetsA413(t *testing.T) {
 	t.Parallel()
 	r := startRecorder(t, func(context.Context, string) (ratelimitv3.RateLimitResponse_Code, error) {

@@ -45,7 +45,8 @@ func (c *crowded) end(sidecar int, holder string, hits int) {
 	}
 }
 
-// fill begins holders at a sidecar until one is denied, which ends then. The result is the holders that were admitted.
+// fill begins holders at a sidecar until one is denied, which ends then. The result is the holders
+// that were admitted.
 func (c *crowded) fill(sidecar int) (holders []string) {
 	c.t.Helper()
 	for {
@@ -74,7 +75,8 @@ func (c *crowded) awaitAway(before []int) {
 	}
 }
 
-// startCrowded starts two sidecars that share a Redis behind a proxy, and one that asks the Redis itself.
+// startCrowded starts two sidecars that share a Redis behind a proxy, and one that asks the Redis
+// itself.
 func startCrowded(t *testing.T, domain, rules string) (c *crowded, r *parts.Redis, p *parts.Proxy, fresh client) {
 	t.Helper()
 	r = startRedis(t, parts.RedisOptions{})
@@ -90,7 +92,8 @@ func startCrowded(t *testing.T, domain, rules string) (c *crowded, r *parts.Redi
 	return c, r, p, third.clients[0]
 }
 
-// onOutages runs a test with each way in which Redis can be away. away begins an outage, and returns its end.
+// onOutages runs a test with each way in which Redis can be away. away begins an outage, and
+// returns its end.
 func onOutages(t *testing.T, test func(t *testing.T, away func(r *parts.Redis, p *parts.Proxy) (end func()))) {
 	t.Helper()
 	for name, d := range map[string]disturbance{"stopped": {stops: true}, "unreachable": {}} {

@@ -13,7 +13,8 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// slots returns rules with so many slots for each user, which a request holds for that time at most.
+// slots returns rules with so many slots for each user, which a request holds for that time at
+// most.
 func slots(n int, atMost time.Duration) string {
 	return fmt.Sprintf(`
 domain: e2e
@@ -46,7 +47,8 @@ func (c client) left(t *testing.T, domain, user string) int {
 	return int(status.GetLimitRemaining())
 }
 
-// awaitLeft waits until so much is left. Envoy tells the end of a request a moment after the client has its answer.
+// awaitLeft waits until so much is left. Envoy tells the end of a request a moment after the client
+// has its answer.
 func awaitLeft(t *testing.T, c client, domain, user string, want int) {
 	t.Helper()
 	eventually(t, func() string {
@@ -57,7 +59,8 @@ func awaitLeft(t *testing.T, c client, domain, user string, want int) {
 	})
 }
 
-// stores are the stores of tests with holders. Each starts its servers, and returns the arguments of a sidecar.
+// stores are the stores of tests with holders. Each starts its servers, and returns the arguments
+// of a sidecar.
 func stores() map[string]func(t *testing.T) []string {
 	return map[string]func(t *testing.T) []string{
 		"memory": func(*testing.T) []string { return nil },

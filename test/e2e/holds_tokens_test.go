@@ -8,7 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// tokens returns rules of domain llm with so many tokens a year for each user, and more than enough for each team.
+// tokens returns rules of domain llm with so many tokens a year for each user, and more than enough
+// for each team.
 func tokens(n int) string {
 	return fmt.Sprintf(`
 domain: llm
@@ -22,7 +23,8 @@ descriptors:
 `, n, 10*n)
 }
 
-// A stream has 50 requests at the same time, which are estimated at twice or at half of their true cost.
+// A stream has 50 requests at the same time, which are estimated at twice or at half of their true
+// cost.
 func TestFiftyParallelStreamsAreChargedTheTruthToTheToken(t *testing.T) {
 	t.Parallel()
 	for store, start := range stores() {
@@ -101,7 +103,8 @@ func TestNoMoreStreamsPassThanTheBalanceHoldsAtEachBegin(t *testing.T) {
 	}
 }
 
-// A client that leaves makes nobody know the cost: the estimate stays. An error of the model costs nothing.
+// A client that leaves makes nobody know the cost: the estimate stays. An error of the model costs
+// nothing.
 func TestTokensOfRequestsThatEndEarly(t *testing.T) {
 	t.Parallel()
 	const balance, estimate = 1000, 100
@@ -163,7 +166,8 @@ func TestDeployedTokenLimits(t *testing.T) {
 	}
 }
 
-// Peek, then charge: 0 hits at the begin, and the cost at the end. This protocol works on the limit of holders, and promises less.
+// Peek, then charge: 0 hits at the begin, and the cost at the end. This protocol works on the limit
+// of holders, and promises less.
 func TestPeekThenChargeOnALimitOfHolders(t *testing.T) {
 	t.Parallel()
 	const balance, cost = 1000, 600
@@ -201,7 +205,8 @@ func TestPeekThenChargeOnALimitOfHolders(t *testing.T) {
 	if diff := cmp.Diff([]int{200, 200, 200}, together("peeker", "0")); diff != "" {
 		t.Errorf("three requests at once that peek (-want +got):\n%s", diff)
 	}
-	// 1800 of 1000 tokens are charged: each request saw all 1000. From then on both protocols are denied.
+	// 1800 of 1000 tokens are charged: each request saw all 1000. From then on both protocols are
+	// denied.
 	awaitLeft(t, asked, "llm", "peeker", 0)
 	eventually(t, func() string {
 		if code := e.get(t, "/", "x-user: peeker", "x-team: one", "x-estimated-tokens: 0").code; code != http.StatusTooManyRequests {

@@ -7,7 +7,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// The wiring that docs/envoy-howto.md warns of: a hit at the start of a request, and a refund of that hit at the end.
+// The wiring that docs/envoy-howto.md warns of: a hit at the start of a request, and a refund of
+// that hit at the end.
 func TestRefundAtTheEndOfDeniedRequestsFreesSlotsThatOthersHold(t *testing.T) {
 	t.Parallel()
 	backend := startSlowBackend(t)

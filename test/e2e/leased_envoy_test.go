@@ -61,8 +61,8 @@ func TestTwoEnvoysWithTwoLeasedSidecarsShareOneLimit(t *testing.T) {
 	}
 }
 
-// TestAPodOfTheOriginalBesideTwoWithLeasesSeesTheirHits has a pod of the original count in the same Redis. A pod does INCRBY on
-// the counter of the window, and renews the expiry with every hit.
+// TestAPodOfTheOriginalBesideTwoWithLeasesSeesTheirHits has a pod of the original count in the same
+// Redis. A pod does INCRBY on the counter of the window, and renews the expiry with every hit.
 func TestAPodOfTheOriginalBesideTwoWithLeasesSeesTheirHits(t *testing.T) {
 	t.Parallel()
 	r := startRedis(t, parts.RedisOptions{})

@@ -22,8 +22,8 @@ const (
 	paused
 )
 
-// A leasedDay is two sidecars with leases, and traffic for a key of each algorithm that is leased. The limits are of a day, so that hardly a
-// hit of a test comes back.
+// A leasedDay is two sidecars with leases, and traffic for a key of each algorithm that is leased.
+// The limits are of a day, so that hardly a hit of a test comes back.
 type leasedDay struct {
 	*fleet
 	*ledger
@@ -70,8 +70,9 @@ func (d *leasedDay) awaitLeased(t *testing.T, more int) {
 	}
 }
 
-// rest pauses the traffic until no sidecar holds hits, or asks for some, and Redis knows all. Then each sidecar learns the state of each key. A
-// grant under way would be charged in a primary that dies, and go back to the next one.
+// rest pauses the traffic until no sidecar holds hits, or asks for some, and Redis knows all. Then
+// each sidecar learns the state of each key. A grant under way would be charged in a primary that
+// dies, and go back to the next one.
 func (d *leasedDay) rest(t *testing.T) {
 	t.Helper()
 	d.pace.Store(int32(paused))
@@ -107,7 +108,8 @@ func (d *leasedDay) rest(t *testing.T) {
 	})
 }
 
-// awaitAsked waits until Redis decides all, and knows all hits. Limits stay divided for some seconds after an outage.
+// awaitAsked waits until Redis decides all, and knows all hits. Limits stay divided for some
+// seconds after an outage.
 func (d *leasedDay) awaitAsked(t *testing.T) {
 	t.Helper()
 	d.awaitState(t, "closed")
@@ -191,7 +193,8 @@ func TestLeasesGoOnAfterAFailoverAndAdmitNothingTooMany(t *testing.T) {
 	}
 }
 
-// sentinelsUnderLeases starts sidecars with leases over Sentinels, and returns a function that kills the primard.
+// sentinelsUnderLeases starts sidecars with leases over Sentinels, and returns a function that
+// kills the primard.
 func sentinelsUnderLeases(t *testing.T) (d *leasedDay, kill func() (await func() *parts.Redis)) {
 	t.Helper()
 	s, err := parts.StartSentinels(deadline(t), findRedis(t), t.TempDir(), parts.SentinelOptions{})
@@ -217,7 +220,8 @@ func sentinelsUnderLeases(t *testing.T) (d *leasedDay, kill func() (await func()
 	}
 }
 
-// clusterUnderLeases starts sidecars with leases over a cluster, and returns a function that kills the primary of one key.
+// clusterUnderLeases starts sidecars with leases over a cluster, and returns a function that kills
+// the primary of one key.
 func clusterUnderLeases(t *testing.T) (d *leasedDay, kill func() (await func() *parts.Redis)) {
 	t.Helper()
 	c := startCluster(t, parts.RedisOptions{})

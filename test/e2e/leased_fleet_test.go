@@ -21,11 +21,13 @@ type hotFleet struct {
 	traffic *traffic
 }
 
-// Requests come for burst, and then do not come for the same time. In a pause limits fill up, so that leases are large at the next burst.
+// Requests come for burst, and then do not come for the same time. In a pause limits fill up, so
+// that leases are large at the next burst.
 const burst = 350 * time.Millisecond
 
-// startHot starts two sidecars over a Redis, and some 1500 requests a second for them, spread over a key of each algorithm. Each limit
-// is 100 per second: less than these requests, and enough for leases.
+// startHot starts two sidecars over a Redis, and some 1500 requests a second for them, spread over
+// a key of each algorithm. Each limit is 100 per second: less than these requests, and enough for
+// leases.
 func startHot(t *testing.T, url string, args ...string) *hotFleet {
 	t.Helper()
 	h := &hotFleet{fleet: &fleet{}, ledger: newLedger(100, time.Second)}
@@ -68,7 +70,8 @@ func (h *hotFleet) replace(t *testing.T, i int, url string, args ...string) {
 // run lets the traffic flow for some bursts.
 func (h *hotFleet) run(bursts int) { <-time.After(time.Duration(bursts) * 2 * burst) }
 
-// awaitLeases waits until leases have decided some requests: else the test proves nothing. On a slow machine that takes a while.
+// awaitLeases waits until leases have decided some requests: else the test proves nothing. On a
+// slow machine that takes a while.
 func (h *hotFleet) awaitLeases(t *testing.T) {
 	t.Helper()
 	n := 0

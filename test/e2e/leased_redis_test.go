@@ -70,8 +70,9 @@ func TestADisturbedRedisCostsSidecarsWithLeasesNoErrorAndNearlyNothingTooMany(t 
 			h.awaitLeases(t)
 			h.traffic.stop()
 			h.errorless(t)
-			// Each sidecar divides the last state that it knows, and the other one may have taken hits since. Afterwards a sidecar may
-			// ask Redis before Redis knows the hits of the other one. Without shares there were up to 270 hits too many.
+			// Each sidecar divides the last state that it knows, and the other one may have taken hits
+			// since. Afterwards a sidecar may ask Redis before Redis knows the hits of the other one.
+			// Without shares there were up to 270 hits too many.
 			h.atMost(t, 100, times*20)
 		})
 	}
@@ -123,8 +124,9 @@ func TestAFailoverBySentinelsUnderLeasesForgetsAFewWindowsAtMost(t *testing.T) {
 	h.awaitLeases(t)
 	h.traffic.stop()
 	h.errorless(t)
-	// A replica may lack the hits of the last moments, or of all. Then a window of 100 begins anew, and a sliding count has two. The first
-	// sidecar that asks the replica does not find the hits of the other one there, up to half of the limit.
+	// A replica may lack the hits of the last moments, or of all. Then a window of 100 begins anew,
+	// and a sliding count has two. The first sidecar that asks the replica does not find the hits of
+	// the other one there, up to half of the limit.
 	h.atMost(t, 100, 300)
 }
 

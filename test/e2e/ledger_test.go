@@ -13,8 +13,8 @@ import (
 	"github.com/weirproxy/weir/test/promise"
 )
 
-// A ledger holds requests for a few keys with the times of their answers. Every key has a limit of its own, and the promise of that
-// limit must hold for all sidecars together.
+// A ledger holds requests for a few keys with the times of their answers. Every key has a limit of
+// its own, and the promise of that limit must hold for all sidecars together.
 type ledger struct {
 	limits []algorithms.Limit // by key
 
@@ -36,7 +36,8 @@ func newLedger(requests uint32, period time.Duration) *ledger {
 	return l
 }
 
-// rules returns the rules of the limits. The descriptor key of a limit is the name of its algorithm.
+// rules returns the rules of the limits. The descriptor key of a limit is the name of its
+// algorithm.
 func (l *ledger) rules() string {
 	var b strings.Builder
 	b.WriteString("domain: e2e\ndescriptors:\n")
@@ -47,7 +48,8 @@ func (l *ledger) rules() string {
 	return b.String()
 }
 
-// ask asks for one hit of a key, and notes an answer. A request that ends with ctx counts for nothing.
+// ask asks for one hit of a key, and notes an answer. A request that ends with ctx counts for
+// nothing.
 func (l *ledger) ask(ctx context.Context, c client, key int, value string) string {
 	sent := time.Now()
 	outcome := c.outcome(ctx, questions(l.limits[key].Algorithm.String(), value))
@@ -80,7 +82,8 @@ func (l *ledger) errorless(t *testing.T) {
 	}
 }
 
-// await waits until that many hits of each key were admitted: a slow machine asks less in the same time.
+// await waits until that many hits of each key were admitted: a slow machine asks less in the same
+// time.
 func (l *ledger) await(t *testing.T, least int) {
 	t.Helper()
 	eventually(t, func() string {
@@ -99,7 +102,8 @@ func (l *ledger) await(t *testing.T, least int) {
 	})
 }
 
-// atMost checks the admitted hits of each key: at most over are beyond the promise, and all together are at least least.
+// atMost checks the admitted hits of each key: at most over are beyond the promise, and all
+// together are at least least.
 func (l *ledger) atMost(t *testing.T, least, over int) {
 	t.Helper()
 	l.mu.Lock()

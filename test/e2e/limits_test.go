@@ -116,7 +116,8 @@ func TestRequestsPassAgainOnceTheWindowIsOverAndNotBefore(t *testing.T) {
 	const period = 2 * time.Second
 	tests := []struct {
 		algorithm string
-		// earliest is when a request may pass again, given when the first request was sent and when one was sent that was denied.
+		// earliest is when a request may pass again, given when the first request was sent and when one
+		// was sent that was denied.
 		earliest func(first, denied time.Time) time.Time
 	}{
 		{"fixed_window", func(_, denied time.Time) time.Time { return denied.Truncate(period).Add(period) }},
@@ -187,7 +188,8 @@ descriptors:
 	if diff := cmp.Diff([]int{200, 429, 429, 429}, e.codes(t, 4, "/", "x-user: alice")); diff != "" {
 		t.Errorf("alice (-want +got):\n%s", diff)
 	}
-	// So three are left of the shop's five; Bob's second is the fourth, Carol's first the fifth, her second one too many.
+	// So three are left of the shop's five; Bob's second is the fourth, Carol's first the fifth, her
+	// second one too many.
 	got2 := append(e.codes(t, 2, "/", "x-user: bob"), e.codes(t, 2, "/", "x-user: carol")...)
 	if diff := cmp.Diff([]int{200, 200, 200, 429}, got2); diff != "" {
 		t.Errorf("bob, bob, carol, carol (-want +got):\n%s", diff)

@@ -15,8 +15,8 @@ const (
 	ratelimitVariable = "RATELIMIT"
 )
 
-// raceVariable is the environment variable that gives the programs the race detector when the tests do not have it. The tests cost a
-// third less CPU then.
+// raceVariable is the environment variable that gives the programs the race detector when the tests
+// do not have it. The tests cost a third less CPU then.
 const raceVariable = "RACE_DETECTOR"
 
 // TestMain builds the programs once for all tests, except programs that the environment names.

@@ -48,8 +48,8 @@ func (v variant) has(variable string) bool { return slices.Contains(v.with, vari
 // hits are the counters of a rule.
 type hits struct{ Total, Within, Near, Over int }
 
-// A step is one request, its answer, and the growth of the original's counters of rules since the first step. Of a reset that is
-// there and within its unit, the answer says one second.
+// A step is one request, its answer, and the growth of the original's counters of rules since the
+// first step. Of a reset that is there and within its unit, the answer says one second.
 type step struct {
 	Asked   string // see parseRequest; $ stands for a value that nobody has used
 	Answer  *ratelimitv3.RateLimitResponse

@@ -13,7 +13,8 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// A stage holds the programs of the original's scenarios: Envoy, cmd/ratelimit, and a backend and two services behind them.
+// A stage holds the programs of the original's scenarios: Envoy, cmd/ratelimit, and a backend and
+// two services behind them.
 type stage struct {
 	*ratelimit
 
@@ -36,7 +37,8 @@ func startStage(t *testing.T, environ ...string) *stage {
 	return s
 }
 
-// The original plays these with scripts that mostly look at the last answer alone. Here every answer counts, with its headers.
+// The original plays these with scripts that mostly look at the last answer alone. Here every
+// answer counts, with its headers.
 func TestScenariosOfTheOriginalThroughEnvoy(t *testing.T) {
 	t.Parallel()
 	scenarios := map[string]func(*testing.T, *stage){
@@ -68,7 +70,8 @@ func TestScenariosOfTheOriginalThroughEnvoy(t *testing.T) {
 	})
 }
 
-// get sends a request of a client and returns all parts of the answer about limits. The longest window has so many seconds:
+// get sends a request of a client and returns all parts of the answer about limits. The longest
+// window has so many seconds:
 //
 //	<code> <body> | <Envoy's headers> | <ours> | <when it starts afresh>
 func (s *stage) get(t *testing.T, path, client string, window int) string {
@@ -220,7 +223,8 @@ func quota(t *testing.T, s *stage) {
 		if time.Now().After(over) {
 			return nil // a window has ended meanwhile
 		}
-		// Denied until the window ends, and not longer. The clock of Redis and this one are the same, but are not read at once.
+		// Denied until the window ends, and not longer. The clock of Redis and this one are the same, but
+		// are not read at once.
 		const slack = 50 * time.Millisecond
 		tick := time.NewTicker(20 * time.Millisecond)
 		defer tick.Stop()

@@ -26,8 +26,8 @@ type ratelimit struct {
 	fresh int // values that undisturbed has used
 }
 
-// startRatelimit runs cmd/ratelimit with that environment, on ports the system chooses. The program serves its metrics for
-// Prometheus.
+// startRatelimit runs cmd/ratelimit with that environment, on ports the system chooses. The program
+// serves its metrics for Prometheus.
 func startRatelimit(t *testing.T, environ ...string) *ratelimit {
 	t.Helper()
 	process, err := parts.StartRatelimit(deadline(t), os.Getenv(ratelimitVariable), append([]string{"USE_PROMETHEUS=true"}, environ...)...)
@@ -89,9 +89,9 @@ func (r *ratelimit) stat(t *testing.T, name string) int {
 	return sum(t, text, name+":")
 }
 
-// undisturbed repeats play, each time with a new value, until the store has decided all hits of one run. A machine that is too busy
-// decides some hits without Redis, and such a run proves nothing. undisturbed returns the results of that run. A run that returns nil
-// is repeated too.
+// undisturbed repeats play, each time with a new value, until the store has decided all hits of one
+// run. A machine that is too busy decides some hits without Redis, and such a run proves nothing.
+// undisturbed returns the results of that run. A run that returns nil is repeated too.
 func undisturbed[T any](t *testing.T, r *ratelimit, play func(value string) []T) []T {
 	t.Helper()
 	var seen []T
@@ -163,7 +163,8 @@ func setRules(t *testing.T, p *parts.ControlPlane, version string, all ...*confv
 	}
 }
 
-// parseRequest reads `domain key=value,key=value … [+hits]`: each word is a descriptor, but for the hits of the one before.
+// parseRequest reads `domain key=value,key=value … [+hits]`: each word is a descriptor, but for the
+// hits of the one before.
 func parseRequest(t *testing.T, text string) *ratelimitv3.RateLimitRequest {
 	t.Helper()
 	words := strings.Fields(text)
@@ -187,8 +188,8 @@ func parseRequest(t *testing.T, text string) *ratelimitv3.RateLimitRequest {
 	return r
 }
 
-// answer sends the request that parseRequest makes of a text. A reset of the answer that is whole seconds within its unit becomes one
-// second.
+// answer sends the request that parseRequest makes of a text. A reset of the answer that is whole
+// seconds within its unit becomes one second.
 func (c client) answer(t *testing.T, text string) *ratelimitv3.RateLimitResponse {
 	t.Helper()
 	answer, err := c.service.ShouldRateLimit(deadline(t), parseRequest(t, text))

@@ -22,7 +22,8 @@ import (
 // errNotBytes says that a rawCodec was given something else than a *[]byte.
 var errNotBytes = errors.New("not a *[]byte")
 
-// rawCodec sends and receives bytes unchanged, so that a test can send bytes that no message encodes to.
+// rawCodec sends and receives bytes unchanged, so that a test can send bytes that no message
+// encodes to.
 type rawCodec struct{}
 
 // Marshal returns the bytes.

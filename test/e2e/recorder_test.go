@@ -15,7 +15,8 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 )
 
-// A recorder is a rate limit service that keeps the requests of Envoy, and answers as the test says.
+// A recorder is a rate limit service that keeps the requests of Envoy, and answers as the test
+// says.
 type recorder struct {
 	ratelimitv3.UnimplementedRateLimitServiceServer
 	address string // host:port
@@ -43,7 +44,8 @@ func startRecorder(t *testing.T, answer func(ctx context.Context, call string) (
 	return r
 }
 
-// ShouldRateLimit keeps the request as a line: the descriptors as key=value, with +hits or -hits where Envoy sends hits.
+// ShouldRateLimit keeps the request as a line: the descriptors as key=value, with +hits or -hits
+// where Envoy sends hits.
 func (r *recorder) ShouldRateLimit(ctx context.Context, request *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
 	var descriptors []string
 	for _, d := range request.GetDescriptors() {

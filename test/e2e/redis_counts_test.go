@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// admitted asks n times of each sidecar, of several at once, for one hit of a key, and returns how many of them passed.
+// admitted asks n times of each sidecar, of several at once, for one hit of a key, and returns how
+// many of them passed.
 func (f *fleet) admitted(t *testing.T, n int, pairs ...string) int {
 	t.Helper()
 	var passed atomic.Int64
@@ -38,8 +39,9 @@ func (c client) probe(t *testing.T, key, value string) int {
 	return int(c.ask(t, 0, key, value).GetLimitRemaining())
 }
 
-// undisturbed repeats do, each time with a new value, until Redis has decided all of one run. A machine that is too busy decides some
-// hits without Redis, and such a run proves nothing. undisturbed returns the value of that run.
+// undisturbed repeats do, each time with a new value, until Redis has decided all of one run. A
+// machine that is too busy decides some hits without Redis, and such a run proves nothing.
+// undisturbed returns the value of that run.
 func (f *fleet) undisturbed(t *testing.T, do func(value string)) string {
 	t.Helper()
 	value := ""
@@ -55,8 +57,8 @@ func (f *fleet) undisturbed(t *testing.T, do func(value string)) string {
 	return value
 }
 
-// use takes some hits of each of the keys, which all pass, and returns the value that the keys have. Each sidecar then has seen all of
-// these hits.
+// use takes some hits of each of the keys, which all pass, and returns the value that the keys
+// have. Each sidecar then has seen all of these hits.
 func (f *fleet) use(t *testing.T, hits int, keys ...string) string {
 	t.Helper()
 	return f.undisturbed(t, func(value string) {
@@ -71,7 +73,8 @@ func (f *fleet) use(t *testing.T, hits int, keys ...string) string {
 	})
 }
 
-// left checks how many hits of a key Redis still admits, for each sidecar the same, and has them taken.
+// left checks how many hits of a key Redis still admits, for each sidecar the same, and has them
+// taken.
 func (f *fleet) left(t *testing.T, want int, key, value string) {
 	t.Helper()
 	for i, c := range f.clients {
@@ -94,7 +97,8 @@ func (f *fleet) left(t *testing.T, want int, key, value string) {
 	}
 }
 
-// holds checks that the limits hold over all sidecars: of keys that nobody has used, exactly as many hits pass as the limit says.
+// holds checks that the limits hold over all sidecars: of keys that nobody has used, exactly as
+// many hits pass as the limit says.
 func (f *fleet) holds(t *testing.T) {
 	t.Helper()
 	for _, keys := range [][]string{{"window"}, {"bucket"}, {"window", "bucket"}} {
@@ -106,8 +110,8 @@ func (f *fleet) holds(t *testing.T) {
 			}
 			got = f.admitted(t, few, pairs...)
 		})
-		// In several slots, a request that will be denied holds its reservation for a moment, and other requests find those hits
-		// missing.
+		// In several slots, a request that will be denied holds its reservation for a moment, and other
+		// requests find those hits missing.
 		short := f.slots && len(keys) > 1
 		if got > few || got < few && !short {
 			t.Errorf("%v: %d requests passed, want %d", keys, got, few)

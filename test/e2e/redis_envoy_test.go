@@ -45,7 +45,8 @@ func TestTwoEnvoysWithTwoSidecarsShareOneLimitExactly(t *testing.T) {
 	}
 }
 
-// concurrently sends n times the same request through each Envoy, several at once, and returns how often each code was answered.
+// concurrently sends n times the same request through each Envoy, several at once, and returns how
+// often each code was answered.
 func concurrently(t *testing.T, envoys []*envoy, n int, headers ...string) map[int]int {
 	t.Helper()
 	var mu sync.Mutex // guards codes

@@ -96,7 +96,8 @@ func clusterURL(c *parts.Cluster) string {
 	return "redis-cluster://" + strings.Join(c.Addresses(), ",")
 }
 
-// slotOf returns the slot of a key that Redis has, by the prefix of its name and by key and value of its descriptor.
+// slotOf returns the slot of a key that Redis has, by the prefix of its name and by key and value
+// of its descriptor.
 func slotOf(t *testing.T, c *parts.Cluster, prefix, key, value string) int {
 	t.Helper()
 	for _, node := range c.Nodes {
@@ -172,8 +173,8 @@ func TestASlotThatMovesUnderTrafficCostsNoErrorAndNoCount(t *testing.T) {
 			f.begin(t)
 			user := f.use(t, 12, "many")
 			slot := slotOf(t, c, tag+":", "many", user)
-			// For a while, the keys of one request may lie on both sides, and neither side can decide such a request. Requests of
-			// one key have no such moment.
+			// For a while, the keys of one request may lie on both sides, and neither side can decide such a
+			// request. Requests of one key have no such moment.
 			var labels []string
 			if tag == "domain" {
 				labels = []string{`policy="deny"`} // which requests of one key have alone, many among them
@@ -209,8 +210,9 @@ func TestASlotThatMovesUnderTrafficCostsNoErrorAndNoCount(t *testing.T) {
 	}
 }
 
-// moveSlot moves a slot of a cluster from node to node, that many times. Requests come before each move, after the move of the keys, and
-// after the end. In between one node decides keys that are there, and the other one new keys.
+// moveSlot moves a slot of a cluster from node to node, that many times. Requests come before each
+// move, after the move of the keys, and after the end. In between one node decides keys that are
+// there, and the other one new keys.
 func moveSlot(t *testing.T, c *parts.Cluster, slot int, asking *traffic, times, requests int) {
 	t.Helper()
 	for i := range times {

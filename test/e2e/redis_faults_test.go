@@ -89,12 +89,13 @@ func TestWhatAStoppedRedisWasAskedIsChargedOnce(t *testing.T) {
 	if err := r.Pause(deadline(t)); err != nil {
 		t.Fatal(err)
 	}
-	// These requests are on their way to Redis, or wait behind such requests, and get their answer without Redis.
+	// These requests are on their way to Redis, or wait behind such requests, and get their answer
+	// without Redis.
 	if got := f.admitted(t, 4, "window", user); got != 8 {
 		t.Errorf("while Redis is stopped %d of 8 requests passed", got)
 	}
-	// Redis may still charge a call until the call's deadline, which may be late by a round trip and a millisecond (decision 16). A round
-	// trip is shorter than fleetTimeout.
+	// Redis may still charge a call until the call's deadline, which may be late by a round trip and a
+	// millisecond (decision 16). A round trip is shorter than fleetTimeout.
 	<-time.After(2 * fleetTimeout)
 	if err := r.Continue(); err != nil {
 		t.Fatal(err)

@@ -20,7 +20,8 @@ const (
 	// few is the limit of the keys whose count is checked to the last hit.
 	few = 20
 
-	// fleetRules have limits that nobody reaches, one for each on_store_error, and limits that are reached at once.
+	// fleetRules have limits that nobody reaches, one for each on_store_error, and limits that are
+	// reached at once.
 	fleetRules = `
 domain: e2e
 descriptors:
@@ -32,11 +33,12 @@ descriptors:
   - {key: many, on_store_error: deny, rate_limit: {requests_per_unit: 200, unit: year}}
 `
 
-	// fleetTimeout is the --redis-timeout of these tests: the 10 ms of real life are for machines that do nothing else.
+	// fleetTimeout is the --redis-timeout of these tests: the 10 ms of real life are for machines that
+	// do nothing else.
 	fleetTimeout = 300 * time.Millisecond
 
-	// callTimeout is how long a caller waits for an answer. A later answer proves that a sidecar hangs, as no busy machine takes so
-	// long.
+	// callTimeout is how long a caller waits for an answer. A later answer proves that a sidecar
+	// hangs, as no busy machine takes so long.
 	callTimeout = 15 * time.Second
 
 	// patientFleet is for tests in which Redis is always there and must decide all.
@@ -75,7 +77,8 @@ func findRedis(t *testing.T) string {
 // urlOf is the --redis-url of a single Redis, or of a proxy before one.
 func urlOf(address string) string { return "redis://" + address }
 
-// startFleet starts two sidecars with fleetRules, which know that they are two. The function does not wait for Redis.
+// startFleet starts two sidecars with fleetRules, which know that they are two. The function does
+// not wait for Redis.
 func startFleet(t *testing.T, url string, args ...string) *fleet {
 	t.Helper()
 	f := &fleet{}
@@ -108,8 +111,8 @@ func questions(pairs ...string) *ratelimitv3.RateLimitRequest {
 	return r
 }
 
-// outcome sends a request and returns the result: a code, or an error. The request has no deadline, of which Weir would wait three
-// quarters for Redis, in place of fleetTimeout.
+// outcome sends a request and returns the result: a code, or an error. The request has no deadline,
+// of which Weir would wait three quarters for Redis, in place of fleetTimeout.
 func (c client) outcome(ctx context.Context, r *ratelimitv3.RateLimitRequest) string {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -122,8 +125,8 @@ func (c client) outcome(ctx context.Context, r *ratelimitv3.RateLimitRequest) st
 	return response.GetOverallCode().String()
 }
 
-// begin sends some 250 requests a second, to all sidecars, for limits with each on_store_error, until finish. begin returns when
-// requests flow.
+// begin sends some 250 requests a second, to all sidecars, for limits with each on_store_error,
+// until finish. begin returns when requests flow.
 func (f *fleet) begin(t *testing.T) *traffic {
 	t.Helper()
 	kinds := [][]string{{"local"}, {"allow"}, {"deny"}, {"local", "allow"}}
@@ -145,8 +148,8 @@ func (f *fleet) begin(t *testing.T) *traffic {
 	return f.traffic
 }
 
-// finish ends the traffic and checks the claims that hold after every fault of Redis. Each sidecar is as before: no more goroutines,
-// a log that is not full, and an end after a signal.
+// finish ends the traffic and checks the claims that hold after every fault of Redis. Each sidecar
+// is as before: no more goroutines, a log that is not full, and an end after a signal.
 func (f *fleet) finish(t *testing.T) {
 	t.Helper()
 	const slack = 15 // connections come and go
@@ -204,7 +207,8 @@ func (s *sidecar) told(from int) []string {
 	return lines
 }
 
-// away returns the number of charges with these labels that all sidecars have decided without Redis so far.
+// away returns the number of charges with these labels that all sidecars have decided without Redis
+// so far.
 func (f *fleet) away(t *testing.T, labels ...string) int {
 	t.Helper()
 	sum := 0
@@ -224,7 +228,8 @@ func (f *fleet) opened(t *testing.T) []int {
 	return all
 }
 
-// awaitOpened waits until the breaker of each sidecar has opened since opened returned that. The breaker may be half-open by now.
+// awaitOpened waits until the breaker of each sidecar has opened since opened returned that. The
+// breaker may be half-open by now.
 func (f *fleet) awaitOpened(t *testing.T, before []int) {
 	t.Helper()
 	for i, s := range f.sidecars {
@@ -250,7 +255,8 @@ func (f *fleet) awaitState(t *testing.T, state string) {
 	}
 }
 
-// awaitQuiet waits until Redis decides everything again, and knows all hits: while traffic flows, nothing is decided without Redis.
+// awaitQuiet waits until Redis decides everything again, and knows all hits: while traffic flows,
+// nothing is decided without Redis.
 func (f *fleet) awaitQuiet(t *testing.T) {
 	t.Helper()
 	f.awaitState(t, "closed")

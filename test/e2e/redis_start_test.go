@@ -197,7 +197,8 @@ func TestARedisThatCanNeverDoEndsTheStartWithExitCode1(t *testing.T) {
 	}
 }
 
-// startOlder passes everything on to a Redis but that one word of its answers, its version, is another of the same length.
+// startOlder passes everything on to a Redis but that one word of its answers, its version, is
+// another of the same length.
 func startOlder(t *testing.T, r *parts.Redis, version, older string) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -19,7 +19,8 @@ descriptors:
     rate_limit: {requests_per_unit: 4000000000, unit: year}
 `
 
-// healthFlags returns Envoy's health flags of the members of cluster rls, by address; a healthy member has no flags.
+// healthFlags returns Envoy's health flags of the members of cluster rls, by address; a healthy
+// member has no flags.
 func (e *envoy) healthFlags(t *testing.T) map[string][]string {
 	t.Helper()
 	body, err := e.Get(deadline(t), "/clusters?format=json")
@@ -104,7 +105,8 @@ func TestEnvoysHealthCheckSeesServingAndThenDraining(t *testing.T) {
 		t.Error("Envoy counts no successful health check")
 	}
 
-	// Questions keep coming, as from an Envoy that has not looked yet, so the sidecar keeps serving while it drains.
+	// Questions keep coming, as from an Envoy that has not looked yet, so the sidecar keeps serving
+	// while it drains.
 	ctx, cancel := context.WithCancel(t.Context())
 	asked := make(chan error, 1)
 	direct := dial(t, s.GRPC)

@@ -25,7 +25,8 @@ type sidecar struct {
 	stopped bool   // by the test: it may have ended
 }
 
-// startSidecar writes the rules to a file of its own and serves them, on ports the system chooses; later args win over that.
+// startSidecar writes the rules to a file of its own and serves them, on ports the system chooses;
+// later args win over that.
 func startSidecar(t *testing.T, rules string, args ...string) *sidecar {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "rules.yaml")
@@ -55,8 +56,8 @@ func (s *sidecar) end(t *testing.T) {
 	end(t, s.Process, s.stopped)
 }
 
-// end ends one of our programs, and checks two claims that hold in every test. The program never ended by itself, unless the test has
-// stopped it. The race detector found no race.
+// end ends one of our programs, and checks two claims that hold in every test. The program never
+// ended by itself, unless the test has stopped it. The race detector found no race.
 func end(t *testing.T, process *parts.Process, stopped bool) {
 	t.Helper()
 	select {
@@ -97,11 +98,13 @@ func (s *sidecar) awaitExit(t *testing.T) {
 	}
 }
 
-// reload replaces the rule file and waits for the sidecar's message about the new rules: "rules loaded" or "rules refused".
+// reload replaces the rule file and waits for the sidecar's message about the new rules: "rules
+// loaded" or "rules refused".
 func (s *sidecar) reload(t *testing.T, rules, message string) {
 	t.Helper()
 	mark := s.Mark()
-	// Written beside and renamed, so that no half of it can be read. Names that start with a dot are not rules.
+	// Written beside and renamed, so that no half of it can be read. Names that start with a dot are
+	// not rules.
 	next := filepath.Join(filepath.Dir(s.rules), ".next")
 	writeFile(t, next, rules)
 	if err := os.Rename(next, s.rules); err != nil {
@@ -112,7 +115,8 @@ func (s *sidecar) reload(t *testing.T, rules, message string) {
 	}
 }
 
-// metric returns the sum of the samples of a metric whose labels contain all of the given ones (`code="ok"`).
+// metric returns the sum of the samples of a metric whose labels contain all of the given ones
+// (`code="ok"`).
 func (s *sidecar) metric(t *testing.T, name string, labels ...string) int {
 	t.Helper()
 	_, text := s.page(t, "/metrics")
@@ -169,8 +173,8 @@ func deadline(t *testing.T) context.Context {
 	return ctx
 }
 
-// eventually polls until done returns "". After a long time eventually fails with the last text of done. The interval grows, because
-// a page of metrics costs milliseconds.
+// eventually polls until done returns "". After a long time eventually fails with the last text of
+// done. The interval grows, because a page of metrics costs milliseconds.
 func eventually(t *testing.T, done func() string) {
 	t.Helper()
 	ctx := deadline(t)

@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// mixed makes one connection, asks all kinds of questions on it, and closes it. The first question has number first: so some connections
-// begin with another method.
+// mixed makes one connection, asks all kinds of questions on it, and closes it. The first question
+// has number first: so some connections begin with another method.
 func mixed(ctx context.Context, target string, secure credentials.TransportCredentials, first int) error {
 	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(secure))
 	if err != nil {

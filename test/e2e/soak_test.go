@@ -36,9 +36,10 @@ func soakFor(t *testing.T) time.Duration {
 	return d
 }
 
-// Two programs serve one Envoy. One drains, ends and starts again and again. The other one stays, and shows the cost of a long life.
-// All rules change meanwhile, and Envoy makes a new connection after 100 requests. A restart explains no lost answer: Envoy's
-// health check sees the drain, and asks the program that stays. So each request gets its due answer.
+// Two programs serve one Envoy. One drains, ends and starts again and again. The other one stays,
+// and shows the cost of a long life. All rules change meanwhile, and Envoy makes a new connection
+// after 100 requests. A restart explains no lost answer: Envoy's health check sees the drain, and
+// asks the program that stays. So each request gets its due answer.
 func TestASoakBehindEnvoyLosesNothingAndLeavesNothing(t *testing.T) {
 	t.Parallel()
 	for name, choose := range map[string]func(*testing.T) way{"tcp": plainWay, "unix": unixWay, "tls": tlsWay, "mtls": mutualWay} {
@@ -95,7 +96,8 @@ func (s *soak) metric(t *testing.T, name string, labels ...string) int {
 	return sum(t, text, name, labels...)
 }
 
-// settled returns the goroutines of the program that stays without connections, after some of each kind.
+// settled returns the goroutines of the program that stays without connections, after some of each
+// kind.
 func (s *soak) settled(t *testing.T) int {
 	t.Helper()
 	for first := range 7 {
@@ -204,7 +206,8 @@ func (s *soak) reload(t *testing.T) {
 	})
 }
 
-// wantQuietEnvoy checks the counters of Envoy: each answer came, and connections changed without a reset.
+// wantQuietEnvoy checks the counters of Envoy: each answer came, and connections changed without a
+// reset.
 func (s *soak) wantQuietEnvoy(t *testing.T, e *envoy, due int) {
 	t.Helper()
 	stats := e.rateLimitStats(t)

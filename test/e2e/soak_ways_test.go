@@ -26,7 +26,8 @@ typed_config:
       - { san_type: DNS, matcher: { exact: weir } }
 `
 
-// A way is how clients reach the programs of a soak: through TCP or a Unix socket, plain or with TLS.
+// A way is how clients reach the programs of a soak: through TCP or a Unix socket, plain or with
+// TLS.
 type way struct {
 	unix      bool
 	files     *secure // of TLS; nil: plain

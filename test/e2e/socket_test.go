@@ -9,7 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// socketPath returns a path for a Unix socket, which may have no more than about 100 bytes: t.TempDir can be longer.
+// socketPath returns a path for a Unix socket, which may have no more than about 100 bytes:
+// t.TempDir can be longer.
 func socketPath(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "weir-") //nolint:usetesting // see above

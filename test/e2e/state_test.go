@@ -32,8 +32,8 @@ func (e *envoy) passed(t *testing.T, n int, user string) int {
 	return passed
 }
 
-// A sidecar is stopped and started again under Envoy, as the kubelet does with a container in a pod: the directory outlives the
-// process. At most the limit passes before and after together.
+// A sidecar is stopped and started again under Envoy, as the kubelet does with a container in a
+// pod: the directory outlives the process. At most the limit passes before and after together.
 func TestCountsOutliveARestartUnderEnvoy(t *testing.T) {
 	t.Parallel()
 	dir, socket := t.TempDir(), filepath.Join(t.TempDir(), "rls.sock")
@@ -96,7 +96,8 @@ func TestAKilledSidecarLosesAtMostTheInterval(t *testing.T) {
 	}
 }
 
-// awaitRateLimited waits until Envoy asks the sidecar again: a probe user of its own gets through, and is counted.
+// awaitRateLimited waits until Envoy asks the sidecar again: a probe user of its own gets through,
+// and is counted.
 func awaitRateLimited(t *testing.T, e *envoy) {
 	t.Helper()
 	start := time.Now()

@@ -38,7 +38,8 @@ func startTabled(t *testing.T, table string) *tabled {
 	return f
 }
 
-// replace puts another table in place, and waits until each sidecar has the message in its log. The result is the lines.
+// replace puts another table in place, and waits until each sidecar has the message in its log. The
+// result is the lines.
 func (f *tabled) replace(t *testing.T, table, message string) (lines []string) {
 	t.Helper()
 	var marks []int

@@ -137,8 +137,8 @@ func TestEnvoyOfAnotherNameIsRefused(t *testing.T) {
 	}
 }
 
-// TestWhatTheSystemTrustsIsNoClient checks a difference to envoyproxy/ratelimit, which accepts a client whose certificate any
-// authority of the system signed.
+// TestWhatTheSystemTrustsIsNoClient checks a difference to envoyproxy/ratelimit, which accepts a
+// client whose certificate any authority of the system signed.
 func TestWhatTheSystemTrustsIsNoClient(t *testing.T) {
 	files, public := newSecure(t), certtest.New(t, "public")
 	t.Setenv("SSL_CERT_FILE", certtest.Write(t, filepath.Join(t.TempDir(), "roots.pem"), bytes.Join([][]byte{public.PEM, files.ca.PEM}, nil)))

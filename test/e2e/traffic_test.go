@@ -20,7 +20,8 @@ type traffic struct {
 	slowest time.Duration // longest wait for an outcome
 }
 
-// newTraffic has so many workers ask over and over until stop, each at most once in that time. ask returns the outcome.
+// newTraffic has so many workers ask over and over until stop, each at most once in that time. ask
+// returns the outcome.
 func newTraffic(t *testing.T, workers int, every time.Duration, ask func(ctx context.Context, worker int) string) *traffic {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -52,7 +53,8 @@ func newTraffic(t *testing.T, workers int, every time.Duration, ask func(ctx con
 	return tr
 }
 
-// startTraffic sends the same request over and over from so many workers, each as fast as it gets answers, until stop.
+// startTraffic sends the same request over and over from so many workers, each as fast as it gets
+// answers, until stop.
 func (e *envoy) startTraffic(t *testing.T, workers int, path string, headers ...string) *traffic {
 	t.Helper()
 	return newTraffic(t, workers, time.Nanosecond, func(ctx context.Context, _ int) string {

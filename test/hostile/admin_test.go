@@ -14,7 +14,8 @@ import (
 // reflection is the path of the calls that describe the services.
 const reflection = reflectiongrpc.ServerReflection_ServerReflectionInfo_FullMethodName
 
-// adminAttacks are other calls than ShouldRateLimit: streams that never end on the gRPC port, and calls of the admin port.
+// adminAttacks are other calls than ShouldRateLimit: streams that never end on the gRPC port, and
+// calls of the admin port.
 func adminAttacks() []attack {
 	const (
 		watch  = "/grpc.health.v1.Health/Watch"

@@ -32,7 +32,8 @@ type assault struct {
 	*counts
 }
 
-// counts are the figures of an attack for the log: its attempts, and the attempts that the program refused.
+// counts are the figures of an attack for the log: its attempts, and the attempts that the program
+// refused.
 type counts struct {
 	attempts, refusals atomic.Int64
 	failed             atomic.Pointer[error] // a mistake of the attack itself
@@ -54,7 +55,8 @@ func newAssault(ctx context.Context, row attack, to addresses) *assault {
 	return a
 }
 
-// attackAlone runs one attack on the program at these addresses in this process, and prints the counts.
+// attackAlone runs one attack on the program at these addresses in this process, and prints the
+// counts.
 func attackAlone(name, to string, lasting time.Duration) error {
 	all := attacks()
 	i := slices.IndexFunc(all, func(row attack) bool { return row.name == name })
@@ -77,7 +79,8 @@ func attackAlone(name, to string, lasting time.Duration) error {
 	return err
 }
 
-// repeat runs work on n goroutines, again and again until the end. An error is a refusal; work then starts anew after a moment.
+// repeat runs work on n goroutines, again and again until the end. An error is a refusal; work then
+// starts anew after a moment.
 func (a *assault) repeat(n int, work func(ctx context.Context) error) {
 	var working sync.WaitGroup
 	defer working.Wait()
@@ -106,7 +109,8 @@ func (a *assault) pause(d time.Duration) {
 	}
 }
 
-// dial connects to address until ctx ends. A reset (RST) ends the connection, so that no port waits for late packets.
+// dial connects to address until ctx ends. A reset (RST) ends the connection, so that no port waits
+// for late packets.
 func (a *assault) dial(ctx context.Context, address string) (net.Conn, error) {
 	conn, err := dialTo(ctx, address)
 	if err != nil {
@@ -119,7 +123,9 @@ func (a *assault) dial(ctx context.Context, address string) (net.Conn, error) {
 	return conn, nil
 }
 
-// crowd opens n connections, greets on each with the bytes, and waits until the end. A connection that the program closes is replaced. A Unix socket gets no more than the kernel queues for it (net.core.somaxconn): beyond, the kernel refuses everybody.
+// crowd opens n connections, greets on each with the bytes, and waits until the end. A connection
+// that the program closes is replaced. A Unix socket gets no more than the kernel queues for it
+// (net.core.somaxconn): beyond, the kernel refuses everybody.
 func (a *assault) crowd(n int, address string, greeting []byte) {
 	if strings.HasPrefix(address, "unix:") {
 		n = min(n, 3000)
@@ -139,7 +145,8 @@ func (a *assault) crowd(n int, address string, greeting []byte) {
 	})
 }
 
-// polite opens a connection of HTTP/2 that keeps to the protocol and to the program's windows. The connection ends with ctx.
+// polite opens a connection of HTTP/2 that keeps to the protocol and to the program's windows. The
+// connection ends with ctx.
 func (a *assault) polite(ctx context.Context) (*http.ClientConn, error) {
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
@@ -176,8 +183,8 @@ func call(ctx context.Context, conn *http.ClientConn, path string, body io.Reade
 	return err
 }
 
-// calls makes calls on so many connections with so many streams each, again and again until the end. Body makes the body of a call,
-// which may wait for its ctx.
+// calls makes calls on so many connections with so many streams each, again and again until the
+// end. Body makes the body of a call, which may wait for its ctx.
 func (a *assault) calls(conns, streams int, path string, body func(ctx context.Context) io.Reader, fields ...entry) {
 	a.repeat(conns, func(ctx context.Context) error {
 		conn, err := a.polite(ctx)

@@ -56,7 +56,8 @@ func newCgroup(t *testing.T) (*cgroup, error) {
 	return c, nil
 }
 
-// ownCgroup returns the folder of this process's memory cgroup, and whether the folder is of version 2.
+// ownCgroup returns the folder of this process's memory cgroup, and whether the folder is of
+// version 2.
 func ownCgroup() (dir string, v2 bool, err error) {
 	text, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
@@ -89,8 +90,8 @@ func hasMemory(dir string) bool {
 // enter is a line of a shell script that moves the shell into the cgroup.
 func (c *cgroup) enter() string { return fmt.Sprintf("echo $$ >%s/cgroup.procs", c.dir) }
 
-// peak returns the largest use so far, in bytes: the processes, their files in the page cache, and kernel memory. 0 where the
-// kernel does not say.
+// peak returns the largest use so far, in bytes: the processes, their files in the page cache, and
+// kernel memory. 0 where the kernel does not say.
 func (c *cgroup) peak() int64 {
 	name := "memory.max_usage_in_bytes"
 	if c.v2 {

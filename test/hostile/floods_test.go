@@ -7,7 +7,8 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// floodAttacks are frames of HTTP/2 that cost the sender little, as fast as eight connections can send them.
+// floodAttacks are frames of HTTP/2 that cost the sender little, as fast as eight connections can
+// send them.
 func floodAttacks() []attack {
 	row := func(name, how, bound string, reads bool, send func(p *peer, body []byte) error) attack {
 		return attack{name: name, how: how, bound: bound, run: func(a *assault) { flood(a, reads, send) }}
@@ -61,7 +62,8 @@ func floodAttacks() []attack {
 	}
 }
 
-// flood sends frames on eight connections until the program closes each, and then on new connections.
+// flood sends frames on eight connections until the program closes each, and then on new
+// connections.
 func flood(a *assault, reads bool, send func(p *peer, body []byte) error) {
 	body := a.thousand(0, 10)
 	a.repeat(8, func(ctx context.Context) error {
@@ -82,7 +84,8 @@ func flood(a *assault, reads bool, send func(p *peer, body []byte) error) {
 	})
 }
 
-// resetPeaks opens and resets a thousand streams on one connection after the other, eight at a time, and keeps the connections.
+// resetPeaks opens and resets a thousand streams on one connection after the other, eight at a
+// time, and keeps the connections.
 func resetPeaks(a *assault) {
 	const streams = 1000
 	turns := make(chan struct{}, 8)

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// A peer is the client's end of a raw HTTP/2 connection. A peer keeps to no window and to no bound of the program. A peer is not safe
-// for concurrent use.
+// A peer is the client's end of a raw HTTP/2 connection. A peer keeps to no window and to no bound
+// of the program. A peer is not safe for concurrent use.
 type peer struct {
 	net.Conn
 	*http2.Framer // writes into out
@@ -24,7 +24,8 @@ type peer struct {
 	stream uint32 // last stream
 }
 
-// raw opens a raw connection, which ends with ctx, and sends the settings. The caller chooses whether it reads.
+// raw opens a raw connection, which ends with ctx, and sends the settings. The caller chooses
+// whether it reads.
 func (a *assault) raw(ctx context.Context, settings ...http2.Setting) (*peer, error) {
 	conn, err := a.dial(ctx, a.address)
 	if err != nil {
@@ -43,8 +44,8 @@ func (a *assault) raw(ctx context.Context, settings ...http2.Setting) (*peer, er
 // discard reads and forgets the program's frames, on a goroutine of its own.
 func (p *peer) discard() { go func() { _, _ = io.Copy(io.Discard, p.Conn) }() }
 
-// open begins the next stream with the headers of a call and more fields. The caller ends the header block with more frames where
-// whole is false.
+// open begins the next stream with the headers of a call and more fields. The caller ends the
+// header block with more frames where whole is false.
 func (p *peer) open(whole bool, more ...hpack.HeaderField) error {
 	p.stream = max(p.stream+2, 1)
 	if p.stream%2 == 0 {

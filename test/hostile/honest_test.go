@@ -22,8 +22,9 @@ const (
 	askEvery     = 5 * time.Millisecond   // on the old connection
 	connectEvery = 100 * time.Millisecond // of the newcomer
 
-	// answerTimeout is the longest wait of the honest client for an answer. An answer after that is lost. Envoy waits 20 ms by default, but
-	// here the attacker and the honest client share the processors with the program.
+	// answerTimeout is the longest wait of the honest client for an answer. An answer after that is
+	// lost. Envoy waits 20 ms by default, but here the attacker and the honest client share the
+	// processors with the program.
 	answerTimeout = 10 * time.Second
 )
 
@@ -38,7 +39,8 @@ type question struct {
 	want    ratelimitv3.RateLimitResponse_Code
 }
 
-// An honest client asks as Envoy does, beside an attack. All of its results count from the first question to the last.
+// An honest client asks as Envoy does, beside an attack. All of its results count from the first
+// question to the last.
 type honest struct {
 	address   string // as grpc.NewClient takes it
 	questions []question
@@ -51,8 +53,9 @@ type honest struct {
 	failures  int
 }
 
-// newHonest connects to address, which is host:port or unix:path, and spends the limits that must stay spent. Without denials it asks
-// only for keys that are never denied: some attacks take the store away, and the store in memory then starts afresh.
+// newHonest connects to address, which is host:port or unix:path, and spends the limits that must
+// stay spent. Without denials it asks only for keys that are never denied: some attacks take the
+// store away, and the store in memory then starts afresh.
 func newHonest(t *testing.T, address string, denials bool) *honest {
 	t.Helper()
 	h := &honest{address: address, old: connect(address)}
@@ -79,7 +82,8 @@ func newHonest(t *testing.T, address string, denials bool) *honest {
 	return h
 }
 
-// run asks until ctx ends, and returns when each request has an answer or has waited for answerTimeout.
+// run asks until ctx ends, and returns when each request has an answer or has waited for
+// answerTimeout.
 func (h *honest) run(ctx context.Context) {
 	var asking sync.WaitGroup
 	defer asking.Wait()

@@ -14,10 +14,12 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// ceiling is the bound of resident memory with the defaults and a million keys, in bytes. docs/operations.md adds it up.
+// ceiling is the bound of resident memory with the defaults and a million keys, in bytes.
+// docs/operations.md adds it up.
 const ceiling = 200 << 20
 
-// ceilingFor is the ceiling with so many keys in memory: each key that is not there leaves its bytes free.
+// ceilingFor is the ceiling with so many keys in memory: each key that is not there leaves its
+// bytes free.
 func ceilingFor(keys int) int64 { return ceiling - int64(1_000_000-keys)*50 }
 
 // An attack is a row of a table.
@@ -56,7 +58,8 @@ func TestNoAttackHurtsTheServiceOrItsHonestClient(t *testing.T) {
 	}
 }
 
-// assail starts the program, fills the store, attacks the program beside an honest client, and judges both.
+// assail starts the program, fills the store, attacks the program beside an honest client, and
+// judges both.
 func assail(t *testing.T, row attack) {
 	t.Helper()
 	form := currentForm(t)
@@ -108,8 +111,9 @@ func assail(t *testing.T, row attack) {
 		mebibytes(before), mebibytes(during), mebibytes(s.memory("VmRSS")), held, h.judge(t), counted)
 }
 
-// strike attacks the program, from another process unless the liar attacks. The process has a low priority, so that the kernel serves the
-// program and the honest client first. The result is the counts of the attack.
+// strike attacks the program, from another process unless the liar attacks. The process has a low
+// priority, so that the kernel serves the program and the honest client first. The result is the
+// counts of the attack.
 func strike(t *testing.T, row attack, to addresses, liar *liar, lasting time.Duration) string {
 	t.Helper()
 	if liar != nil {
@@ -137,7 +141,8 @@ func strike(t *testing.T, row attack, to addresses, liar *liar, lasting time.Dur
 	return attacker.Tail(1)
 }
 
-// last returns the last lines of the program, each cut after some text: the stack of a crash is long.
+// last returns the last lines of the program, each cut after some text: the stack of a crash is
+// long.
 func last(s *target, n int) string {
 	var cut []string
 	for line := range strings.Lines(s.Tail(n)) {

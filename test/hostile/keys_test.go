@@ -12,7 +12,8 @@ import (
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 )
 
-// keyAttacks are valid requests that fill the store. The honest client's denied keys must stay denied.
+// keyAttacks are valid requests that fill the store. The honest client's denied keys must stay
+// denied.
 func keyAttacks() []attack {
 	return []attack{
 		{
@@ -74,7 +75,8 @@ func descriptor(key, value string) *commonv3.RateLimitDescriptor {
 	return &commonv3.RateLimitDescriptor{Entries: []*commonv3.RateLimitDescriptor_Entry{{Key: key, Value: value}}}
 }
 
-// chargeNew sends requests of so many descriptors on 4 connections. Make gets another number for each descriptor.
+// chargeNew sends requests of so many descriptors on 4 connections. Make gets another number for
+// each descriptor.
 func chargeNew(a *assault, descriptors int, of func(n int64) *commonv3.RateLimitDescriptor) {
 	var next atomic.Int64
 	a.repeat(4, func(ctx context.Context) error {

@@ -16,8 +16,9 @@ import (
 // sidecarVariable is the environment variable that names the binary under test.
 const sidecarVariable = "SIDECAR"
 
-// TestMain builds the program once, without the race detector, which multiplies memory. With -attack the binary only
-// attacks: the suite runs each attack in another process, because an attack leaves no time for an honest client beside.
+// TestMain builds the program once, without the race detector, which multiplies memory. With
+// -attack the binary only attacks: the suite runs each attack in another process, because an attack
+// leaves no time for an honest client beside.
 func TestMain(m *testing.M) {
 	name := flag.String("attack", "", "attack of the tables to run alone")
 	on := flag.String("on", "", "addresses of the program under attack, JSON")
@@ -39,7 +40,8 @@ func TestMain(m *testing.M) {
 	os.Exit(1)
 }
 
-// raiseFiles raises the limit of open files as far as the kernel lets it, also for programs that this process starts.
+// raiseFiles raises the limit of open files as far as the kernel lets it, also for programs that
+// this process starts.
 func raiseFiles() error {
 	for _, files := range []uint64{1 << 17, 0} { // more than the hard limit needs privileges
 		var limit syscall.Rlimit
@@ -77,7 +79,8 @@ type form struct {
 	keys   int // in memory before the attack
 }
 
-// currentForm returns the form that the environment variable HOSTILE chooses: a duration, or nothing for a moment.
+// currentForm returns the form that the environment variable HOSTILE chooses: a duration, or
+// nothing for a moment.
 func currentForm(t *testing.T) form {
 	t.Helper()
 	text := os.Getenv("HOSTILE")

@@ -41,7 +41,8 @@ func messageAttacks() []attack {
 	}
 }
 
-// holdMessages begins messages of so many bytes on 100 streams of each connection, and never ends them.
+// holdMessages begins messages of so many bytes on 100 streams of each connection, and never ends
+// them.
 func holdMessages(a *assault, conns, size int) {
 	part := frame(make([]byte, size), false)
 	part = part[:len(part)-1]

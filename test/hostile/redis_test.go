@@ -13,7 +13,8 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// redisAttacks come from the Redis that keeps the counts, or from a machine between. Limits are then kept in this process.
+// redisAttacks come from the Redis that keeps the counts, or from a machine between. Limits are
+// then kept in this process.
 func redisAttacks() []attack {
 	row := func(name, how string, lies ...lie) attack {
 		return attack{
@@ -57,7 +58,8 @@ func noise([]byte, io.Writer) []byte {
 	return some
 }
 
-// A liar stands between the program and a real Redis. A liar passes everything on until it lies, another lie on each connection.
+// A liar stands between the program and a real Redis. A liar passes everything on until it lies,
+// another lie on each connection.
 type liar struct {
 	address     string
 	lies        []lie

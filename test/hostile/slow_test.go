@@ -76,8 +76,8 @@ func slowAttacks() []attack {
 	}
 }
 
-// unread sends requests without end on each connection and takes no answer. With closed, the window of every stream is shut; without,
-// nobody reads the connection.
+// unread sends requests without end on each connection and takes no answer. With closed, the window
+// of every stream is shut; without, nobody reads the connection.
 func unread(a *assault, conns int, closed bool) {
 	body := a.thousand(0, 10)
 	a.repeat(conns, func(ctx context.Context) error {
@@ -178,7 +178,8 @@ func (a *assault) wide(ctx context.Context) (*peer, error) {
 	return p, p.WriteWindowUpdate(0, 1<<30)
 }
 
-// leaveAnswers asks slowly for so many bytes that the buffers of the kernel hold all answers. Then no request is in flight.
+// leaveAnswers asks slowly for so many bytes that the buffers of the kernel hold all answers. Then
+// no request is in flight.
 func leaveAnswers(a *assault) {
 	body := a.askReflection()
 	turns := make(chan struct{}, 2) // more at once would fill the bound of bytes in flight
@@ -200,7 +201,8 @@ func leaveAnswers(a *assault) {
 	})
 }
 
-// resetAnswers resets streams before the server has waited so long for the client that more bytes count.
+// resetAnswers resets streams before the server has waited so long for the client that more bytes
+// count.
 func resetAnswers(a *assault) {
 	body := a.askReflection()
 	turns := make(chan struct{}, 1)

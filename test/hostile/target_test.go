@@ -19,8 +19,8 @@ import (
 // within is how long a test waits for work of milliseconds.
 const within = time.Minute
 
-// rules are the rules of the program under test. Requests for `far` always pass. The honest client spends `small` and `weighted` before an
-// attack.
+// rules are the rules of the program under test. Requests for `far` always pass. The honest client
+// spends `small` and `weighted` before an attack.
 const rules = `domain: hostile
 descriptors:
   - key: far
@@ -83,7 +83,8 @@ func start(t *testing.T, more ...string) *target {
 	return s
 }
 
-// sample keeps the largest resident memory until ctx ends. The kernel forgets the figure with the process.
+// sample keeps the largest resident memory until ctx ends. The kernel forgets the figure with the
+// process.
 func (s *target) sample(ctx context.Context) {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -99,7 +100,8 @@ func (s *target) sample(ctx context.Context) {
 	}
 }
 
-// memory returns a line of /proc/PID/status in bytes, such as VmRSS (now) and VmHWM (the largest so far); 0 after the end.
+// memory returns a line of /proc/PID/status in bytes, such as VmRSS (now) and VmHWM (the largest so
+// far); 0 after the end.
 func (s *target) memory(name string) int64 {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.PID()))
 	if err != nil {
@@ -153,7 +155,8 @@ func (s *target) metric(ctx context.Context, name string) (float64, error) {
 
 func writeFile(t *testing.T, path, text string, mode os.FileMode) {
 	t.Helper()
-	// A process that another goroutine starts meanwhile would hold the file open for writing, and nobody could run the file.
+	// A process that another goroutine starts meanwhile would hold the file open for writing, and
+	// nobody could run the file.
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	if err := os.WriteFile(path, []byte(text), mode); err != nil {

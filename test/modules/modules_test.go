@@ -1,4 +1,5 @@
-// Package modules holds a test of go.mod: a program that imports Weir gets only the modules that Weir is built from.
+// Package modules holds a test of go.mod: a program that imports Weir gets only the modules that
+// Weir is built from.
 package modules
 
 import (
@@ -12,10 +13,12 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// onlyTests are modules that Weir's tests need. These modules stand in the go.mod of deploy, and never in Weir's own.
+// onlyTests are modules that Weir's tests need. These modules stand in the go.mod of deploy, and
+// never in Weir's own.
 var onlyTests = regexp.MustCompile(`(?i)k8s\.io|kustomize|toxiproxy|envconfig|chromedp`)
 
-// TestAProgramThatImportsTheLimiterGetsNoModulesOfTests asks the go command for the modules of such a program.
+// TestAProgramThatImportsTheLimiterGetsNoModulesOfTests asks the go command for the modules of such
+// a program.
 func TestAProgramThatImportsTheLimiterGetsNoModulesOfTests(t *testing.T) {
 	all := modulesOf(t, "github.com/weirproxy/weir/pkg/limiter")
 	for line := range strings.Lines(all) {
@@ -29,7 +32,8 @@ func TestAProgramThatImportsTheLimiterGetsNoModulesOfTests(t *testing.T) {
 	t.Logf("go list -m all:\n%s", all)
 }
 
-// modulesOf returns the output of `go list -m all` in the module of a program that imports one package of this work tree.
+// modulesOf returns the output of `go list -m all` in the module of a program that imports one
+// package of this work tree.
 func modulesOf(t *testing.T, imports string) string {
 	t.Helper()
 	root, err := parts.Root()

@@ -26,8 +26,8 @@ import (
 //	to=/path     the answer redirects there
 //	reset=begin  the connection breaks before the answer; reset=midway: after the first event, or the first byte
 //
-// A POST to a path that ends in /chat/completions is answered as a language model would, see completion. Other requests get a line of
-// text. A Backend is safe for concurrent use.
+// A POST to a path that ends in /chat/completions is answered as a language model would, see
+// completion. Other requests get a line of text. A Backend is safe for concurrent use.
 type Backend struct {
 	address string // host:port
 	server  *http.Server
@@ -77,7 +77,8 @@ func (b *Backend) Open(name string) {
 	}
 }
 
-// At returns the number of requests that have ever come to the gate, and of these that wait at the gate now.
+// At returns the number of requests that have ever come to the gate, and of these that wait at the
+// gate now.
 func (b *Backend) At(name string) (arrived, waiting int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -190,7 +191,8 @@ func numbers(query url.Values) (wait time.Duration, status, size int, err error)
 	return wait, status, size, errors.Join(problems...)
 }
 
-// body returns the content type and the pieces of an answer. Without a content type the server finds one.
+// body returns the content type and the pieces of an answer. Without a content type the server
+// finds one.
 func body(path string, query url.Values, size int) (kind string, pieces []string) {
 	usage := ""
 	if tokens := query.Get("tokens"); tokens != "" {

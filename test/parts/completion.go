@@ -8,9 +8,10 @@ import (
 	"strconv"
 )
 
-// completion reads a request for a chat completion, and adds to the query the answer of a language model. Each four bytes of the
-// request cost a token, and the answer costs half of max_tokens, or of 200 tokens. Stream chooses server-sent events. A query that has tokens
-// or stream already keeps both.
+// completion reads a request for a chat completion, and adds to the query the answer of a language
+// model. Each four bytes of the request cost a token, and the answer costs half of max_tokens, or
+// of 200 tokens. Stream chooses server-sent events. A query that has tokens or stream already keeps
+// both.
 func completion(body io.Reader, query url.Values) error {
 	text, err := io.ReadAll(body)
 	if err != nil {

@@ -19,8 +19,9 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// A ControlPlane is an xDS server in this process, for rules: the snapshot cache and the server of go-control-plane, as Envoy Gateway
-// has them. All methods are safe for concurrent use, but Stop and Restart are for one goroutine.
+// A ControlPlane is an xDS server in this process, for rules: the snapshot cache and the server of
+// go-control-plane, as Envoy Gateway has them. All methods are safe for concurrent use, but Stop
+// and Restart are for one goroutine.
 type ControlPlane struct {
 	Address string           // host:port, the same after a Restart
 	Heard   func(XDSRequest) // called with each request as it comes; nil: nobody wants to know. Must be set before the first one

@@ -17,8 +17,9 @@ import (
 // ErrNoEnvoy says that there is no Envoy on this machine and that none could be fetched.
 var ErrNoEnvoy = errors.New("no Envoy")
 
-// FindEnvoy returns the path of an Envoy binary: $ENVOY, else envoy on the PATH, else a copy in .cache that the first call fetches.
-// The script scripts/envoy.sh of the repository at root searches. An error wraps ErrNoEnvoy and names the missing part in one line.
+// FindEnvoy returns the path of an Envoy binary: $ENVOY, else envoy on the PATH, else a copy in
+// .cache that the first call fetches. The script scripts/envoy.sh of the repository at root
+// searches. An error wraps ErrNoEnvoy and names the missing part in one line.
 func FindEnvoy(ctx context.Context, root string) (string, error) {
 	return find(ctx, root, "envoy.sh", ErrNoEnvoy)
 }
@@ -29,8 +30,9 @@ type Envoy struct {
 	Admin string // host:port of its admin page
 }
 
-// StartEnvoy runs the Envoy at binary with the bootstrap config and waits until it is live: clusters known, the first health checks
-// done, listeners open. StartEnvoy keeps a file in dir. Ports may be 0 in the bootstrap; Listener tells which they became.
+// StartEnvoy runs the Envoy at binary with the bootstrap config and waits until it is live:
+// clusters known, the first health checks done, listeners open. StartEnvoy keeps a file in dir.
+// Ports may be 0 in the bootstrap; Listener tells which they became.
 func StartEnvoy(ctx context.Context, binary, config, dir string) (*Envoy, error) {
 	addressFile := filepath.Join(dir, "envoy-admin-address")
 	if err := os.Remove(addressFile); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -109,7 +111,8 @@ func (e *Envoy) Listener(ctx context.Context, name string) (string, error) {
 	return "", fmt.Errorf("envoy has no listener %q: %s", name, body)
 }
 
-// Stat returns the counter or gauge with that name, 0 when Envoy has none (it makes most of them on first use).
+// Stat returns the counter or gauge with that name, 0 when Envoy has none (it makes most of them on
+// first use).
 func (e *Envoy) Stat(ctx context.Context, name string) (int64, error) {
 	body, err := e.Get(ctx, "/stats")
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// Page makes one request of HTTP, with a body of JSON unless body is empty, and returns the answer and its body. Page has read and
-// closed the answer's body.
+// Page makes one request of HTTP, with a body of JSON unless body is empty, and returns the answer
+// and its body. Page has read and closed the answer's body.
 func Page(ctx context.Context, method, url, body string) (answer *http.Response, text string, err error) {
 	request, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {

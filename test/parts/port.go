@@ -10,23 +10,24 @@ import (
 	"syscall"
 )
 
-// Linux gives ports from 32768 up to outgoing connections. Lower ports stay free while a Redis restarts. A cluster node has a second
-// port, its bus, busOffset above the first.
+// Linux gives ports from 32768 up to outgoing connections. Lower ports stay free while a Redis
+// restarts. A cluster node has a second port, its bus, busOffset above the first.
 const (
 	firstPort = 12000
 	ports     = 10000
 	busOffset = 10000
 )
 
-// FreeAddress returns a host:port of loopback for a program that starts again at the same address. No other caller on this machine gets
-// the address until this process ends.
+// FreeAddress returns a host:port of loopback for a program that starts again at the same address.
+// No other caller on this machine gets the address until this process ends.
 func FreeAddress() (string, error) {
 	port, err := freePort()
 	return loopback(port), err
 }
 
-// freePort returns a port that is free now, as is the port busOffset above. No other call of freePort on this machine returns the port
-// until this process ends, so a Redis finds its port free at a restart.
+// freePort returns a port that is free now, as is the port busOffset above. No other call of
+// freePort on this machine returns the port until this process ends, so a Redis finds its port free
+// at a restart.
 func freePort() (int, error) {
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("weir-ports-%d", os.Getuid()))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -47,8 +48,8 @@ func freePort() (int, error) {
 	return 0, fmt.Errorf("no free port from %d to %d: %w", firstPort, firstPort+ports-1, err)
 }
 
-// reserve locks a file until this process ends: the descriptor stays open on purpose. Programs that this process starts do not get the
-// descriptor.
+// reserve locks a file until this process ends: the descriptor stays open on purpose. Programs that
+// this process starts do not get the descriptor.
 func reserve(path string) error {
 	fd, err := syscall.Open(path, syscall.O_CREAT|syscall.O_RDWR|syscall.O_CLOEXEC, 0o600)
 	if err != nil {

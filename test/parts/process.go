@@ -1,7 +1,8 @@
-// Package parts builds, finds, starts and stops the programs of tests and the demo: the sidecar, Envoy, and Redis or Valkey. Redis
-// runs alone, behind Sentinels or as a cluster. The package knows how each program reports that it is ready, and its addresses. The
-// package can also hurt a program: kill it, stop it, start a failover, or put a Proxy with network faults before it. The package
-// asserts nothing; callers judge the programs.
+// Package parts builds, finds, starts and stops the programs of tests and the demo: the sidecar,
+// Envoy, and Redis or Valkey. Redis runs alone, behind Sentinels or as a cluster. The package knows
+// how each program reports that it is ready, and its addresses. The package can also hurt a
+// program: kill it, stop it, start a failover, or put a Proxy with network faults before it. The
+// package asserts nothing; callers judge the programs.
 package parts
 
 import (
@@ -17,8 +18,9 @@ import (
 	"syscall"
 )
 
-// A Process is a running program whose output (standard output and standard error together) is kept, line by line, in memory. A
-// Process is safe for concurrent use. Make one with Start, and end it with Stop or Kill.
+// A Process is a running program whose output (standard output and standard error together) is
+// kept, line by line, in memory. A Process is safe for concurrent use. Make one with Start, and end
+// it with Stop or Kill.
 type Process struct {
 	name   string
 	cmd    *exec.Cmd
@@ -114,8 +116,9 @@ func (p *Process) Mark() int {
 	return len(p.lines)
 }
 
-// Await returns the first line, from the line with the number from on, that match accepts, and the number of the line after it. Await
-// waits until ctx is done or the program has ended; both are errors that show the last lines.
+// Await returns the first line, from the line with the number from on, that match accepts, and the
+// number of the line after it. Await waits until ctx is done or the program has ended; both are
+// errors that show the last lines.
 func (p *Process) Await(ctx context.Context, from int, match func(line string) bool) (string, int, error) {
 	for {
 		// Whether it has ended is asked before the lines are: after the end there are no new ones.
@@ -164,8 +167,8 @@ func (p *Process) Signal(s syscall.Signal) error {
 	return nil
 }
 
-// Wait returns the program's exit code (-1 when a signal ended it) once it has ended. When ctx is done before that, it returns an error
-// and the program keeps running.
+// Wait returns the program's exit code (-1 when a signal ended it) once it has ended. When ctx is
+// done before that, it returns an error and the program keeps running.
 func (p *Process) Wait(ctx context.Context) (int, error) {
 	select {
 	case <-p.exited:
@@ -175,8 +178,8 @@ func (p *Process) Wait(ctx context.Context) (int, error) {
 	}
 }
 
-// Stop asks the program to end (SIGTERM), waits for it, and kills it when ctx is done before it has ended, which is an error. So is an
-// exit code other than 0.
+// Stop asks the program to end (SIGTERM), waits for it, and kills it when ctx is done before it has
+// ended, which is an error. So is an exit code other than 0.
 func (p *Process) Stop(ctx context.Context) error {
 	if err := p.Signal(syscall.SIGTERM); err != nil {
 		return err

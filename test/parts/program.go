@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// Root returns the top folder of the repository that the working directory is in: the folder whose go.mod names Weir's own module.
-// The modules in deploy, bench and tools lie below that folder.
+// Root returns the top folder of the repository that the working directory is in: the folder whose
+// go.mod names Weir's own module. The modules in deploy, bench and tools lie below that folder.
 func Root() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -30,9 +30,11 @@ func Root() (string, error) {
 	}
 }
 
-// Program compiles a program and returns the absolute path of the binary. Folder is the folder of the program in the repository at
-// root, such as cmd/sidecar. With race, the binary has the race detector; without, it is static as in the image. The binary stays in .cache, so that the next call links again only after a change.
-// Tests of several packages may call Program at the same time. When the sources change meanwhile, a test may start a newer binary.
+// Program compiles a program and returns the absolute path of the binary. Folder is the folder of
+// the program in the repository at root, such as cmd/sidecar. With race, the binary has the race
+// detector; without, it is static as in the image. The binary stays in .cache, so that the next
+// call links again only after a change. Tests of several packages may call Program at the same
+// time. When the sources change meanwhile, a test may start a newer binary.
 func Program(ctx context.Context, root, folder string, race bool) (string, error) {
 	root, err := filepath.Abs(root)
 	if err != nil {

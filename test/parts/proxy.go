@@ -14,8 +14,9 @@ import (
 	"time"
 )
 
-// A Proxy is a TCP proxy in this process. A Proxy makes network faults between clients and one address: slow answers, resets, lost
-// data, a closed port, data that nobody sent. Faults add up until Clear. The proxy ends a connection always by a reset (RST). A Proxy is safe for concurrent
+// A Proxy is a TCP proxy in this process. A Proxy makes network faults between clients and one
+// address: slow answers, resets, lost data, a closed port, data that nobody sent. Faults add up
+// until Clear. The proxy ends a connection always by a reset (RST). A Proxy is safe for concurrent
 // use. Make one with StartProxy and end it with Close.
 type Proxy struct {
 	address, upstream string
@@ -51,7 +52,8 @@ func (l *link) reset() {
 	}
 }
 
-// StartProxy listens on a free port of 127.0.0.1 and passes everything on to upstream, a host:port that may be closed at that time.
+// StartProxy listens on a free port of 127.0.0.1 and passes everything on to upstream, a host:port
+// that may be closed at that time.
 func StartProxy(upstream string) (*Proxy, error) {
 	var err error
 	for range 10 {
@@ -70,8 +72,8 @@ func StartProxy(upstream string) (*Proxy, error) {
 // Address is the host:port of the proxy, the same after Down and Up.
 func (p *Proxy) Address() string { return p.address }
 
-// Up listens again after Down. The faults stay as they were. A child of this process that another goroutine starts holds the old
-// listener for a moment, so Up tries for a while.
+// Up listens again after Down. The faults stay as they were. A child of this process that another
+// goroutine starts holds the old listener for a moment, so Up tries for a while.
 func (p *Proxy) Up() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -121,28 +123,32 @@ func (p *Proxy) Cut() error {
 // Close is Down.
 func (p *Proxy) Close() { p.Down() }
 
-// Latency delays each answer by d, plus or minus at most jitter. An answer that arrives during the delay of another waits for both.
-// A second call replaces the first.
+// Latency delays each answer by d, plus or minus at most jitter. An answer that arrives during the
+// delay of another waits for both. A second call replaces the first.
 func (p *Proxy) Latency(d, jitter time.Duration) {
 	p.fault(func(f *faults) { f.latency, f.jitter = d, jitter })
 }
 
-// Reset resets each connection, old or new, when its first answer arrives. Upstream has then done the request, and the client never
-// knows.
+// Reset resets each connection, old or new, when its first answer arrives. Upstream has then done
+// the request, and the client never knows.
 func (p *Proxy) Reset() { p.fault(func(f *faults) { f.reset = true }) }
 
-// HalfOpen drops all data, both ways, while connections stay open and new ones are accepted. Clear resets those connections.
+// HalfOpen drops all data, both ways, while connections stay open and new ones are accepted. Clear
+// resets those connections.
 func (p *Proxy) HalfOpen() {
 	p.fault(func(f *faults) { f.dropRequests, f.dropAnswers = true, true })
 }
 
-// Mute drops all answers and passes all requests on: upstream does the request, and the client waits. Clear resets those connections.
+// Mute drops all answers and passes all requests on: upstream does the request, and the client
+// waits. Clear resets those connections.
 func (p *Proxy) Mute() { p.fault(func(f *faults) { f.dropAnswers = true }) }
 
-// Garbage adds data after every second answer, at random: replies of Redis that are too many or impossible, and other bytes.
+// Garbage adds data after every second answer, at random: replies of Redis that are too many or
+// impossible, and other bytes.
 func (p *Proxy) Garbage() { p.fault(func(f *faults) { f.garbage = true }) }
 
-// Clear ends all faults, but does not undo Down. Clear resets all connections when data was dropped, as no client can go on then.
+// Clear ends all faults, but does not undo Down. Clear resets all connections when data was
+// dropped, as no client can go on then.
 func (p *Proxy) Clear() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -203,7 +209,8 @@ func (p *Proxy) serve(listener net.Listener, client *net.TCPConn) {
 	p.copy(l, l.server, l.client, true)
 }
 
-// copy passes data on in one direction, with the faults of that time, until a connection ends; then copy resets the link.
+// copy passes data on in one direction, with the faults of that time, until a connection ends; then
+// copy resets the link.
 func (p *Proxy) copy(l *link, from, to *net.TCPConn, answers bool) {
 	defer func() {
 		l.reset()

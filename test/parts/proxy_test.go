@@ -252,7 +252,8 @@ func TestAServerThatClosesMeansAResetForTheClient(t *testing.T) {
 	}
 }
 
-// A child holds a copy of all open files until the child runs its program, so the old listener may outlive Down.
+// A child holds a copy of all open files until the child runs its program, so the old listener may
+// outlive Down.
 func TestAProxyComesUpAgainWhileProgramsStart(t *testing.T) {
 	p, err := StartProxy("127.0.0.1:1")
 	if err != nil {

@@ -8,7 +8,8 @@ import (
 	"slices"
 )
 
-// A Ratelimit is a running `ratelimit` that said that it is ready. An address is empty when that listener is off.
+// A Ratelimit is a running `ratelimit` that said that it is ready. An address is empty when that
+// listener is off.
 type Ratelimit struct {
 	*Process
 	GRPC    string // host:port of Envoy's rate limit service
@@ -17,9 +18,10 @@ type Ratelimit struct {
 	Metrics string // host:port of Prometheus's page
 }
 
-// StartRatelimit runs the program at binary and waits until it is ready. environ holds variables as NAME=value. The defaults are
-// ports of 127.0.0.1 that the system chooses, no StatsD, and a log of JSON lines. Of two values of a variable the later counts. The
-// program gets WEIR_GRPC_SERVER of this process, so that all tests can run over either server, and no other variable.
+// StartRatelimit runs the program at binary and waits until it is ready. environ holds variables as
+// NAME=value. The defaults are ports of 127.0.0.1 that the system chooses, no StatsD, and a log of
+// JSON lines. Of two values of a variable the later counts. The program gets WEIR_GRPC_SERVER of
+// this process, so that all tests can run over either server, and no other variable.
 func StartRatelimit(ctx context.Context, binary string, environ ...string) (*Ratelimit, error) {
 	if server := os.Getenv("WEIR_GRPC_SERVER"); server != "" {
 		environ = append([]string{"WEIR_GRPC_SERVER=" + server}, environ...)
@@ -60,7 +62,8 @@ func (r *Ratelimit) listening(entry LogEntry) {
 	}
 }
 
-// AwaitMessage waits for a log line with that message, from the line with the number from on (see Process.Mark).
+// AwaitMessage waits for a log line with that message, from the line with the number from on (see
+// Process.Mark).
 func (r *Ratelimit) AwaitMessage(ctx context.Context, from int, message string) (string, error) {
 	line, _, err := r.Await(ctx, from, func(line string) bool { return parseRatelimitLog(line).Message == message })
 	if err != nil {
@@ -69,7 +72,8 @@ func (r *Ratelimit) AwaitMessage(ctx context.Context, from int, message string) 
 	return line, nil
 }
 
-// parseRatelimitLog is ParseLog for a line of `ratelimit`, where the message has the original's name.
+// parseRatelimitLog is ParseLog for a line of `ratelimit`, where the message has the original's
+// name.
 func parseRatelimitLog(line string) LogEntry {
 	var entry struct {
 		LogEntry

@@ -20,16 +20,18 @@ var ErrNoRedis = errors.New("no Redis")
 // errPortTaken says that another process has taken the chosen port.
 var errPortTaken = errors.New("the port is taken")
 
-// FindRedis returns the path of a redis-server, 6.2 or newer, from scripts/redis.sh of the repository at root. The script takes
-// $REDIS_SERVER, else redis-server or valkey-server on the PATH, else downloads a copy into .cache. An error wraps ErrNoRedis, and
-// names the missing part in one line.
+// FindRedis returns the path of a redis-server, 6.2 or newer, from scripts/redis.sh of the
+// repository at root. The script takes $REDIS_SERVER, else redis-server or valkey-server on the
+// PATH, else downloads a copy into .cache. An error wraps ErrNoRedis, and names the missing part in
+// one line.
 func FindRedis(ctx context.Context, root string) (string, error) {
 	_ = os.Getenv("REDIS_SERVER") // for the script; tells `go test` that a cached result depends on the variable
 	return find(ctx, root, "redis.sh", ErrNoRedis)
 }
 
-// A Redis is a redis-server (or valkey-server, or Sentinel) on 127.0.0.1. Make one with StartRedis, and end it with Stop or Kill. All
-// methods are safe for concurrent use, but not Restart beside Stop or Kill.
+// A Redis is a redis-server (or valkey-server, or Sentinel) on 127.0.0.1. Make one with StartRedis,
+// and end it with Stop or Kill. All methods are safe for concurrent use, but not Restart beside
+// Stop or Kill.
 type Redis struct {
 	binary, dir string
 	options     RedisOptions
@@ -42,13 +44,14 @@ type Redis struct {
 	paused  bool // since Pause
 }
 
-// StartRedis runs the redis-server at binary, and waits until the server answers. The files in dir have the port in their names, so that
-// several servers can share dir.
+// StartRedis runs the redis-server at binary, and waits until the server answers. The files in dir
+// have the port in their names, so that several servers can share dir.
 func StartRedis(ctx context.Context, binary, dir string, options RedisOptions) (*Redis, error) {
 	return startRedis(ctx, &Redis{binary: binary, dir: dir, options: options}, (*Redis).config)
 }
 
-// startRedis starts r with config on a free port, and tries another port when another process has taken the port.
+// startRedis starts r with config on a free port, and tries another port when another process has
+// taken the port.
 func startRedis(ctx context.Context, r *Redis, config func(*Redis) []string) (*Redis, error) {
 	for {
 		if r.port = r.options.Port; r.port == 0 {
@@ -76,7 +79,8 @@ func startRedis(ctx context.Context, r *Redis, config func(*Redis) []string) (*R
 	}
 }
 
-// maxSocketPath is the longest path of a Unix socket on all systems. Redis silently shortens a longer path.
+// maxSocketPath is the longest path of a Unix socket on all systems. Redis silently shortens a
+// longer path.
 const maxSocketPath = 100
 
 // loopback returns host:port of a port on 127.0.0.1.
@@ -124,7 +128,8 @@ func (r *Redis) Address() string { return loopback(r.port) }
 // Port returns the port in Address.
 func (r *Redis) Port() int { return r.port }
 
-// Socket returns the path of the Unix socket, or "" when the path of the folder is too long for a socket.
+// Socket returns the path of the Unix socket, or "" when the path of the folder is too long for a
+// socket.
 func (r *Redis) Socket() string { return r.socket }
 
 // Process returns the running process, or the last one. Restart makes another.
@@ -155,17 +160,20 @@ func (r *Redis) Stop(ctx context.Context) error {
 	return r.Process().Stop(ctx)
 }
 
-// Kill ends the process with SIGKILL, and waits for the end. Clients get a reset. A second Kill does nothing.
+// Kill ends the process with SIGKILL, and waits for the end. Clients get a reset. A second Kill
+// does nothing.
 func (r *Redis) Kill() { r.Process().Kill() }
 
-// Restart kills the process, if the process runs, and starts another on the same port. Without persistence in Config the new server is
-// empty. A node of a cluster keeps its view of the cluster, and changes by CONFIG REWRITE stay.
+// Restart kills the process, if the process runs, and starts another on the same port. Without
+// persistence in Config the new server is empty. A node of a cluster keeps its view of the cluster,
+// and changes by CONFIG REWRITE stay.
 func (r *Redis) Restart(ctx context.Context) error {
 	r.Kill()
 	return r.start(ctx)
 }
 
-// Pause stops the process with SIGSTOP, and waits for the stop. Connections stay open and the kernel accepts new ones, without answers.
+// Pause stops the process with SIGSTOP, and waits for the stop. Connections stay open and the
+// kernel accepts new ones, without answers.
 func (r *Redis) Pause(ctx context.Context) error {
 	process := r.Process()
 	r.setPaused(true)
@@ -205,8 +213,8 @@ func (r *Redis) isPaused() bool {
 	return r.paused
 }
 
-// poll calls done every 10 ms until done returns nil. When ctx ends first, the error has the description, the cause of the end and the
-// last error of done.
+// poll calls done every 10 ms until done returns nil. When ctx ends first, the error has the
+// description, the cause of the end and the last error of done.
 func poll(ctx context.Context, what string, done func() error) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()

@@ -10,8 +10,9 @@ import (
 	"github.com/weirproxy/weir/internal/testing/certtest"
 )
 
-// Certificates are PEM files of an authority and of two certificates that the authority signed, valid for a day. One is for a server,
-// and as replicas need also for a client. The other is for a client.
+// Certificates are PEM files of an authority and of two certificates that the authority signed,
+// valid for a day. One is for a server, and as replicas need also for a client. The other is for a
+// client.
 type Certificates struct {
 	CA                    string // path of the authority's certificate
 	ServerCert, ServerKey string // paths
@@ -22,8 +23,8 @@ type Certificates struct {
 	name    string // of the server
 }
 
-// NewCertificates makes an authority and its two certificates, and writes the files into dir. The server's certificate is for the names,
-// by default for localhost and 127.0.0.1.
+// NewCertificates makes an authority and its two certificates, and writes the files into dir. The
+// server's certificate is for the names, by default for localhost and 127.0.0.1.
 func NewCertificates(dir string, names ...string) (*Certificates, error) {
 	if len(names) == 0 {
 		names = []string{"localhost", "127.0.0.1"}
@@ -70,7 +71,8 @@ func (c *Certificates) make(names []string) error {
 	return nil
 }
 
-// ClientConfig returns a configuration that trusts the authority alone, and shows the client's certificate.
+// ClientConfig returns a configuration that trusts the authority alone, and shows the client's
+// certificate.
 func (c *Certificates) ClientConfig() *tls.Config {
 	return &tls.Config{RootCAs: c.trusted, Certificates: []tls.Certificate{c.client}, ServerName: c.name}
 }

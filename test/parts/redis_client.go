@@ -10,7 +10,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// ClientOption returns the options of a client over TCP, as the user with all permissions. The caller may change the options.
+// ClientOption returns the options of a client over TCP, as the user with all permissions. The
+// caller may change the options.
 func (r *Redis) ClientOption() rueidis.ClientOption {
 	option := rueidis.ClientOption{
 		InitAddress:       []string{r.Address()},
@@ -26,8 +27,8 @@ func (r *Redis) ClientOption() rueidis.ClientOption {
 	return option
 }
 
-// Do sends one command over a connection of its own, and returns the answer, which can be nil (IsNil). An error of Redis is an error,
-// and so is a missing answer when ctx ends.
+// Do sends one command over a connection of its own, and returns the answer, which can be nil
+// (IsNil). An error of Redis is an error, and so is a missing answer when ctx ends.
 func (r *Redis) Do(ctx context.Context, args ...string) (rueidis.RedisMessage, error) {
 	message, err := r.do(ctx, args)
 	if err != nil {
@@ -68,7 +69,8 @@ func remaining(ctx context.Context) time.Duration {
 	return maxTime
 }
 
-// shorten returns the first words of a command, for an error. A command can have thousands of words.
+// shorten returns the first words of a command, for an error. A command can have thousands of
+// words.
 func shorten(args []string) string {
 	const maxWords = 6
 	if len(args) > maxWords {

@@ -9,15 +9,17 @@ import (
 	"time"
 )
 
-// A Cluster is a Redis Cluster of three primaries, with a third of the slots each, and a replica for each. After a second of silence, or
-// RedisOptions.NodeTimeout, a replica replaces its primary, see DisableFailover. Make one with StartCluster, and end it with Kill.
+// A Cluster is a Redis Cluster of three primaries, with a third of the slots each, and a replica
+// for each. After a second of silence, or RedisOptions.NodeTimeout, a replica replaces its primary,
+// see DisableFailover. Make one with StartCluster, and end it with Kill.
 type Cluster struct {
 	Nodes []*Redis // at the start the first three are primaries, and node i+3 is the replica of node i; a failover changes that
 	ids   []string // of Nodes; a restart keeps them
 }
 
-// StartCluster starts six nodes with the options, but without Port, ReplicaOf and Cluster. StartCluster waits until the cluster is whole,
-// see AwaitWhole, which takes some seconds: a new node refuses commands for a while.
+// StartCluster starts six nodes with the options, but without Port, ReplicaOf and Cluster.
+// StartCluster waits until the cluster is whole, see AwaitWhole, which takes some seconds: a new
+// node refuses commands for a while.
 func StartCluster(ctx context.Context, binary, dir string, options RedisOptions) (*Cluster, error) {
 	c := &Cluster{}
 	if err := c.start(ctx, binary, dir, options); err != nil {
@@ -48,7 +50,8 @@ func (c *Cluster) start(ctx context.Context, binary, dir string, options RedisOp
 		}
 		c.ids = append(c.ids, id)
 	}
-	// A node forgets another node for good when their first exchange takes longer than the timeout, which a busy machine can cause.
+	// A node forgets another node for good when their first exchange takes longer than the timeout,
+	// which a busy machine can cause.
 	if err := c.setNodeTimeout(ctx, time.Minute); err != nil {
 		return err
 	}
@@ -98,7 +101,8 @@ func (c *Cluster) start(ctx context.Context, binary, dir string, options RedisOp
 	return c.setNodeTimeout(ctx, options.NodeTimeout)
 }
 
-// addSlots returns the command that gives a node the slots from first to end-1. Redis 6.2 has no command for a range.
+// addSlots returns the command that gives a node the slots from first to end-1. Redis 6.2 has no
+// command for a range.
 func addSlots(first, end int) []string {
 	args := []string{"CLUSTER", "ADDSLOTS"}
 	for slot := first; slot < end; slot++ {
@@ -119,8 +123,8 @@ func (c *Cluster) text(ctx context.Context, node *Redis, args ...string) (string
 // Addresses returns the addresses of all nodes.
 func (c *Cluster) Addresses() []string { return addresses(c.Nodes) }
 
-// DisableFailover makes all nodes wait a minute for a silent node. On a busy machine a node may be silent for a second, and the cluster
-// refuses commands during a failover.
+// DisableFailover makes all nodes wait a minute for a silent node. On a busy machine a node may be
+// silent for a second, and the cluster refuses commands during a failover.
 func (c *Cluster) DisableFailover(ctx context.Context) error {
 	if err := c.setNodeTimeout(ctx, time.Minute); err != nil {
 		return err
@@ -145,8 +149,8 @@ func (c *Cluster) Kill() {
 	}
 }
 
-// AwaitWhole waits until all running nodes agree on the owners of all slots, accept commands, and have the data of their primaries.
-// Nodes that do not run do not count.
+// AwaitWhole waits until all running nodes agree on the owners of all slots, accept commands, and
+// have the data of their primaries. Nodes that do not run do not count.
 func (c *Cluster) AwaitWhole(ctx context.Context) error {
 	return poll(ctx, "a whole cluster", func() error {
 		agreed := ""
@@ -169,8 +173,8 @@ func (c *Cluster) AwaitWhole(ctx context.Context) error {
 	})
 }
 
-// FailOver kills the primary of a slot, waits until all nodes know its replica as the primary, and returns the new primary. Restart
-// brings the old primary back as a replica.
+// FailOver kills the primary of a slot, waits until all nodes know its replica as the primary, and
+// returns the new primary. Restart brings the old primary back as a replica.
 func (c *Cluster) FailOver(ctx context.Context, slot int) (*Redis, error) {
 	old, err := c.PrimaryOf(ctx, slot)
 	if err != nil {
@@ -180,8 +184,8 @@ func (c *Cluster) FailOver(ctx context.Context, slot int) (*Redis, error) {
 	return c.AwaitNewPrimary(ctx, slot, old)
 }
 
-// AwaitNewPrimary waits until another node than old is the primary of a slot, and until the cluster is whole. AwaitNewPrimary returns
-// the new primary.
+// AwaitNewPrimary waits until another node than old is the primary of a slot, and until the cluster
+// is whole. AwaitNewPrimary returns the new primary.
 func (c *Cluster) AwaitNewPrimary(ctx context.Context, slot int, old *Redis) (*Redis, error) {
 	var primary *Redis
 	err := poll(ctx, fmt.Sprintf("a new primary of slot %d", slot), func() error {

@@ -74,7 +74,8 @@ func (c *Cluster) members(ctx context.Context, node *Redis) ([]member, error) {
 	return all, nil
 }
 
-// owners returns the owners of slots from the view of one node, once the node accepts commands and knows all others.
+// owners returns the owners of slots from the view of one node, once the node accepts commands and
+// knows all others.
 func (c *Cluster) owners(ctx context.Context, node *Redis) (string, error) {
 	text, err := c.text(ctx, node, "CLUSTER", "INFO")
 	if err != nil {
@@ -111,8 +112,8 @@ func (c *Cluster) owners(ctx context.Context, node *Redis) (string, error) {
 	return strings.Join(lines, ""), nil
 }
 
-// PrimaryOf returns the node that claims the slot, and of several the node with the highest epoch. During a failover there may be no
-// such node: an error.
+// PrimaryOf returns the node that claims the slot, and of several the node with the highest epoch.
+// During a failover there may be no such node: an error.
 func (c *Cluster) PrimaryOf(ctx context.Context, slot int) (*Redis, error) {
 	var found *Redis
 	epoch := int64(-1)

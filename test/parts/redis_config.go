@@ -7,19 +7,23 @@ import (
 	"time"
 )
 
-// RedisOptions are the options of a Redis. The zero value means a free port, no password, no TLS and no data on disk.
+// RedisOptions are the options of a Redis. The zero value means a free port, no password, no TLS
+// and no data on disk.
 type RedisOptions struct {
 	// Port is the TCP port on 127.0.0.1; 0 means a free port.
 	Port int
 
-	// Username and Password are the login of Do, of ClientOption and of replicas. A Password alone is the default user's (requirepass).
-	// With both, Username has all permissions, and the default user is off.
+	// Username and Password are the login of Do, of ClientOption and of replicas. A Password alone is
+	// the default user's (requirepass). With both, Username has all permissions, and the default user
+	// is off.
 	Username, Password string
 
-	// Users are further ACL users, each written as after "user" in redis.conf: "weir on >secret ~weir:* +@all".
+	// Users are further ACL users, each written as after "user" in redis.conf: "weir on >secret
+	// ~weir:* +@all".
 	Users []string
 
-	// TLS makes the TCP port a TLS port for clients with a certificate of that CA; nil means plain TCP. The Unix socket is always plain.
+	// TLS makes the TCP port a TLS port for clients with a certificate of that CA; nil means plain
+	// TCP. The Unix socket is always plain.
 	TLS *Certificates
 
 	// Cluster makes the Redis a node of a cluster, without slots; see StartCluster.
@@ -28,8 +32,9 @@ type RedisOptions struct {
 	// ReplicaOf is host:port of the primary; "" means that the Redis is a primary.
 	ReplicaOf string
 
-	// NodeTimeout is the silence after which nodes of a cluster take another node for dead; 0 means a second. A machine that is busy
-	// causes silences of a second, so tests in which no node dies choose a longer time.
+	// NodeTimeout is the silence after which nodes of a cluster take another node for dead; 0 means a
+	// second. A machine that is busy causes silences of a second, so tests in which no node dies
+	// choose a longer time.
 	NodeTimeout time.Duration
 
 	// Config are further lines of redis.conf. Later lines override earlier lines.

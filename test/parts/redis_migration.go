@@ -7,8 +7,9 @@ import (
 	"strconv"
 )
 
-// A Migration moves a slot from one primary to another. Meanwhile From serves the keys that have not moved, and redirects other
-// requests to To (ASK). A request for keys on both nodes fails with TRYAGAIN. Make one with BeginMigration, and end it with Finish.
+// A Migration moves a slot from one primary to another. Meanwhile From serves the keys that have
+// not moved, and redirects other requests to To (ASK). A request for keys on both nodes fails with
+// TRYAGAIN. Make one with BeginMigration, and end it with Finish.
 type Migration struct {
 	From, To *Redis
 	Slot     int
@@ -32,14 +33,16 @@ func (c *Cluster) BeginMigration(ctx context.Context, slot int, to *Redis) (*Mig
 	return m, m.setSlot(ctx, from, "MIGRATING", to)
 }
 
-// setSlot sets the state of the slot on a node. other is the other node of the move, or the new owner.
+// setSlot sets the state of the slot on a node. other is the other node of the move, or the new
+// owner.
 func (m *Migration) setSlot(ctx context.Context, node *Redis, state string, other *Redis) error {
 	id := m.cluster.ids[slices.Index(m.cluster.Nodes, other)]
 	_, err := node.Do(ctx, "CLUSTER", "SETSLOT", strconv.Itoa(m.Slot), state, id)
 	return err
 }
 
-// Move moves up to maxKeys keys, with their values and expiry, and returns the number of keys. 0 means that all keys have moved.
+// Move moves up to maxKeys keys, with their values and expiry, and returns the number of keys. 0
+// means that all keys have moved.
 func (m *Migration) Move(ctx context.Context, maxKeys int) (int, error) {
 	message, err := m.From.Do(ctx, "CLUSTER", "GETKEYSINSLOT", strconv.Itoa(m.Slot), strconv.Itoa(maxKeys))
 	if err != nil {
@@ -60,7 +63,8 @@ func (m *Migration) Move(ctx context.Context, maxKeys int) (int, error) {
 	return len(keys), err
 }
 
-// Finish moves the remaining keys, declares To the owner of the slot, and waits until all nodes know.
+// Finish moves the remaining keys, declares To the owner of the slot, and waits until all nodes
+// know.
 func (m *Migration) Finish(ctx context.Context) error {
 	for {
 		moved, err := m.Move(ctx, 100)

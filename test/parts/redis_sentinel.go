@@ -13,21 +13,24 @@ const SentinelName = "weir"
 
 // SentinelOptions are the options of Sentinels and their data nodes.
 type SentinelOptions struct {
-	// Data are the options of the three data nodes, without Port and ReplicaOf. TLS is for the Sentinels, too.
+	// Data are the options of the three data nodes, without Port and ReplicaOf. TLS is for the
+	// Sentinels, too.
 	Data RedisOptions
 
-	// Username and Password are the login of the Sentinels, as in RedisOptions. The login of the data nodes is in Data.
+	// Username and Password are the login of the Sentinels, as in RedisOptions. The login of the data
+	// nodes is in Data.
 	Username, Password string
 }
 
-// Sentinels are a primary, two replicas and three Sentinels. After half a second of silence two Sentinels agree that the primary is
-// down. Make them with StartSentinels, and end them with Kill.
+// Sentinels are a primary, two replicas and three Sentinels. After half a second of silence two
+// Sentinels agree that the primary is down. Make them with StartSentinels, and end them with Kill.
 type Sentinels struct {
 	Data      []*Redis // a failover makes another one the primary, see Primary
 	Sentinels []*Redis
 }
 
-// StartSentinels starts all six, and waits until the replicas have their copies and all Sentinels know each other.
+// StartSentinels starts all six, and waits until the replicas have their copies and all Sentinels
+// know each other.
 func StartSentinels(ctx context.Context, binary, dir string, options SentinelOptions) (*Sentinels, error) {
 	s := &Sentinels{}
 	if err := s.start(ctx, binary, dir, options); err != nil {
@@ -139,8 +142,8 @@ func addresses(nodes []*Redis) []string {
 	return all
 }
 
-// Primary returns the node that all running Sentinels, and the node itself, call the primary. During a failover there may be no such
-// node: an error.
+// Primary returns the node that all running Sentinels, and the node itself, call the primary.
+// During a failover there may be no such node: an error.
 func (s *Sentinels) Primary(ctx context.Context) (*Redis, error) {
 	address := ""
 	for _, sentinel := range s.Sentinels {
@@ -172,7 +175,8 @@ func (s *Sentinels) Primary(ctx context.Context) (*Redis, error) {
 	return s.Data[i], err
 }
 
-// AwaitNewPrimary waits until another node than old is the primary for all Sentinels, and returns it.
+// AwaitNewPrimary waits until another node than old is the primary for all Sentinels, and returns
+// it.
 func (s *Sentinels) AwaitNewPrimary(ctx context.Context, old *Redis) (*Redis, error) {
 	var primary *Redis
 	err := poll(ctx, "a new primary", func() error {
@@ -185,8 +189,8 @@ func (s *Sentinels) AwaitNewPrimary(ctx context.Context, old *Redis) (*Redis, er
 	return primary, err
 }
 
-// FailOver kills the primary, waits for another, and returns the new one. Restart brings the old one back, empty. Some seconds later the
-// Sentinels make the old one a replica.
+// FailOver kills the primary, waits for another, and returns the new one. Restart brings the old
+// one back, empty. Some seconds later the Sentinels make the old one a replica.
 func (s *Sentinels) FailOver(ctx context.Context) (*Redis, error) {
 	old, err := s.Primary(ctx)
 	if err != nil {

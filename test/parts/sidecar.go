@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// A Sidecar is a running `sidecar serve` that said that it is ready. An address is empty when that listener is off.
+// A Sidecar is a running `sidecar serve` that said that it is ready. An address is empty when that
+// listener is off.
 type Sidecar struct {
 	*Process
 	GRPC   string // host:port of Envoy's rate limit service
@@ -16,8 +17,8 @@ type Sidecar struct {
 	Admin  string // host:port of the admin service
 }
 
-// StartSidecar runs `binary serve args…` and waits until it is ready. Where args ask for port 0 the Sidecar has the port it got. The
-// log is JSON, one object per line.
+// StartSidecar runs `binary serve args…` and waits until it is ready. Where args ask for port 0 the
+// Sidecar has the port it got. The log is JSON, one object per line.
 func StartSidecar(ctx context.Context, binary string, args ...string) (*Sidecar, error) {
 	process, err := Start("sidecar", binary, append([]string{"serve", "--log-format=json"}, args...)...)
 	if err != nil {
@@ -70,7 +71,8 @@ func ParseLog(line string) LogEntry {
 	return entry
 }
 
-// AwaitMessage waits for a log line with that message, from the line with the number from on (see Process.Mark).
+// AwaitMessage waits for a log line with that message, from the line with the number from on (see
+// Process.Mark).
 func (s *Sidecar) AwaitMessage(ctx context.Context, from int, message string) (string, error) {
 	line, _, err := s.Await(ctx, from, func(line string) bool { return ParseLog(line).Message == message })
 	if err != nil {
@@ -79,7 +81,8 @@ func (s *Sidecar) AwaitMessage(ctx context.Context, from int, message string) (s
 	return line, nil
 }
 
-// AwaitStore waits until the counts in Redis rule. A first connection may fail on a busy machine, and the log then says "is back".
+// AwaitStore waits until the counts in Redis rule. A first connection may fail on a busy machine,
+// and the log then says "is back".
 func (s *Sidecar) AwaitStore(ctx context.Context) error {
 	_, _, err := s.Await(ctx, 0, func(line string) bool { return strings.Contains(ParseLog(line).Message, "its counts rule") })
 	if err != nil {

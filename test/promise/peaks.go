@@ -2,8 +2,9 @@ package promise
 
 import "slices"
 
-// peaks finds the interval that holds most now, of the intervals that begin where a span begins. A tree over the beginnings: each
-// node knows the largest value below and the sum added to all of the values below.
+// peaks finds the interval that holds most now, of the intervals that begin where a span begins. A
+// tree over the beginnings: each node knows the largest value below and the sum added to all of the
+// values below.
 type peaks struct {
 	origin int64 // the first beginning, from which values count instants
 	begins []int64
@@ -42,7 +43,8 @@ func newPeaks(spans []span, value func(from int64) int64) *peaks {
 	return t
 }
 
-// add adds to the values of all beginnings up to from: those intervals hold a hit that begins at from.
+// add adds to the values of all beginnings up to from: those intervals hold a hit that begins at
+// from.
 func (t *peaks) add(from, value int64) {
 	end, _ := slices.BinarySearch(t.begins, from+1)
 	t.addBelow(1, 0, t.size, end, value)

@@ -1,9 +1,11 @@
-// Package promise judges a service by the promises of its limits, from outside. The only facts are the times of requests and of
-// their answers. The service may be one process, or a fleet that shares its counts.
+// Package promise judges a service by the promises of its limits, from outside. The only facts are
+// the times of requests and of their answers. The service may be one process, or a fleet that
+// shares its counts.
 //
-// The package knows only the earliest and the latest instant of each decision, not the instant itself. A promise is broken when no
-// instants in those spans keep it: no false alarm. The spans leave little open where each key gets far more requests than its limit
-// admits. A window that admits one too many is full even without the requests that may belong to the next.
+// The package knows only the earliest and the latest instant of each decision, not the instant
+// itself. A promise is broken when no instants in those spans keep it: no false alarm. The spans
+// leave little open where each key gets far more requests than its limit admits. A window that
+// admits one too many is full even without the requests that may belong to the next.
 //
 //	fixed_window            requests that can be distributed over the windows they may belong to, none with too many
 //	token_bucket            in any interval at most burst + requests * its length / period, of what certainly fell in it
@@ -11,8 +13,8 @@
 //	sliding_window_log      in any interval shorter than the period at most requests, of what certainly fell in it
 //	sliding_window_counter  as fixed_window; and the estimate, of what certainly fell in either window, at the latest instant
 //
-// A second oracle finds a service that denies too much: one process decides the same requests, each in the middle of its span (see
-// replay).
+// A second oracle finds a service that denies too much: one process decides the same requests, each
+// in the middle of its span (see replay).
 package promise
 
 import (
@@ -23,11 +25,12 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// granularity of instants in Redis, in nanoseconds: a decision may seem to fall so much before it was asked for.
+// granularity of instants in Redis, in nanoseconds: a decision may seem to fall so much before it
+// was asked for.
 const granularity = int64(time.Microsecond)
 
-// A Request was answered. The decision fell somewhere from Sent to Received, by one clock for all requests. The clock of the counts
-// must be the same.
+// A Request was answered. The decision fell somewhere from Sent to Received, by one clock for all
+// requests. The clock of the counts must be the same.
 type Request struct {
 	Sent, Received int64 // Unix nanoseconds
 	Keys           []int // numbers of the limits that the request charges with one hit each
@@ -44,8 +47,9 @@ type Count struct {
 	Expected int // hits that one process would have admitted
 }
 
-// Judge counts the hits on each key, which has the limit with the same number. All limits enforce, and denied hits do not count.
-// Requests sent before since, in Unix nanoseconds, count for Over alone.
+// Judge counts the hits on each key, which has the limit with the same number. All limits enforce,
+// and denied hits do not count. Requests sent before since, in Unix nanoseconds, count for Over
+// alone.
 func Judge(limits []algorithms.Limit, history []Request, since int64) []Count {
 	counts := make([]Count, len(limits))
 	spans := make([][]span, len(limits))
@@ -89,8 +93,9 @@ func over(l algorithms.Limit, spans []span) int {
 	}
 }
 
-// overWindows returns how many hits do not find room in the windows they may belong to, however they are distributed. Each window in
-// order takes first the hits that no later window can take (Glover 1967, on matching in convex graphs).
+// overWindows returns how many hits do not find room in the windows they may belong to, however
+// they are distributed. Each window in order takes first the hits that no later window can take
+// (Glover 1967, on matching in convex graphs).
 func overWindows(l algorithms.Limit, spans []span) int {
 	byFirst := make(map[int64][]int64) // the last windows of the spans
 	first, last := int64(-1), int64(-1)
@@ -116,8 +121,8 @@ func overWindows(l algorithms.Limit, spans []span) int {
 	return homeless
 }
 
-// overEstimate returns by how much the estimate of each window was at most beyond the limit, summed up. Spans are in the order of
-// their ends; only spans inside one window count.
+// overEstimate returns by how much the estimate of each window was at most beyond the limit, summed
+// up. Spans are in the order of their ends; only spans inside one window count.
 func overEstimate(l algorithms.Limit, spans []span) int {
 	counts, worst := make(map[int64]int64), make(map[int64]int64)
 	period := int64(l.Period)

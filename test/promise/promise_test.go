@@ -12,8 +12,8 @@ import (
 
 const testPeriod = 100 * time.Millisecond
 
-// flood returns far more requests for a key than any limit here admits, and the hits that a store with that limit admits. Each
-// decision falls somewhere in a span of up to two milliseconds.
+// flood returns far more requests for a key than any limit here admits, and the hits that a store
+// with that limit admits. Each decision falls somewhere in a span of up to two milliseconds.
 func flood(l algorithms.Limit, random *rand.Rand) []Request {
 	var state algorithms.State
 	var log algorithms.Log
@@ -52,7 +52,8 @@ func TestAStoreThatKeepsItsPromiseIsNotBlamed(t *testing.T) {
 }
 
 func TestAFewHitsTooManyInEachPeriodAreSeen(t *testing.T) {
-	// The counter's spans leave the decay of the window before open while an answer is in flight: here two hits.
+	// The counter's spans leave the decay of the window before open while an answer is in flight: here
+	// two hits.
 	beyond := map[algorithms.Algorithm]uint32{algorithms.SlidingWindowCounter: 3}
 	for _, a := range algorithms.RateAlgorithms() {
 		for seed := range uint64(5) {

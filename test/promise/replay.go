@@ -7,8 +7,8 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// replay returns how many hits of each key one process would have admitted that decided each request in the middle of its span. Hits of
-// requests sent before since are not in the result.
+// replay returns how many hits of each key one process would have admitted that decided each
+// request in the middle of its span. Hits of requests sent before since are not in the result.
 func replay(limits []algorithms.Limit, history []Request, since int64) []int {
 	middle := func(r *Request) int64 { return r.Sent + (r.Received-r.Sent)/2 }
 	ordered := make([]*Request, len(history))

@@ -15,8 +15,8 @@ import (
 
 var update = flag.Bool("update", false, "write what commands print into the documents")
 
-// TestCommandsPrintWhatTheDocumentsSay runs every document from its beginning to its end. A block that starts programs begins a
-// subtest; the programs end with that subtest.
+// TestCommandsPrintWhatTheDocumentsSay runs every document from its beginning to its end. A block
+// that starts programs begins a subtest; the programs end with that subtest.
 func TestCommandsPrintWhatTheDocumentsSay(t *testing.T) {
 	for _, d := range documents(t) {
 		t.Run(d.name, func(t *testing.T) {
@@ -115,8 +115,8 @@ func rewrite(t *testing.T, d document, changes []change) {
 	}
 }
 
-// writeFile writes a file of the workspace. A file that the workspace holds already would be one of the repository: then writeFile fails
-// the test.
+// writeFile writes a file of the workspace. A file that the workspace holds already would be one of
+// the repository: then writeFile fails the test.
 func writeFile(t *testing.T, name, text string) {
 	t.Helper()
 	if err := save(name, text); err != nil {
@@ -135,8 +135,8 @@ func save(name, text string) error {
 	return os.WriteFile(name, []byte(text), 0o644)
 }
 
-// A reader who follows several documents in one checkout keeps the rules of each. Documents that save rules in one directory save the
-// same rules, and git ignores all files.
+// A reader who follows several documents in one checkout keeps the rules of each. Documents that
+// save rules in one directory save the same rules, and git ignores all files.
 func TestDocumentsDoNotOverwriteEachOthersRulesAndGitIgnoresThem(t *testing.T) {
 	type saved struct {
 		by    string
@@ -177,7 +177,8 @@ func TestDocumentsDoNotOverwriteEachOthersRulesAndGitIgnoresThem(t *testing.T) {
 	}
 }
 
-// A reader's checkout holds the files that README.md and docs told the reader to save. The tests do not see these files.
+// A reader's checkout holds the files that README.md and docs told the reader to save. The tests do
+// not see these files.
 func TestFilesThatAReaderSavedDoNotDisturbTheTests(t *testing.T) {
 	dir := t.TempDir()
 	for _, command := range []string{

@@ -15,7 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// tolerance is how much longer or shorter a wait may be than the document says: a busy machine takes its time between two commands.
+// tolerance is how much longer or shorter a wait may be than the document says: a busy machine
+// takes its time between two commands.
 const tolerance = 15 * time.Second
 
 // waits match a time to wait; the last group is that time, as a Go duration or in seconds.
@@ -36,7 +37,8 @@ var passing = []*regexp.Regexp{
 	regexp.MustCompile(`\bgrant +[0-9a-f]{16}\b`), // the id of a grant
 }
 
-// differ returns how the output differs from the document, or "". anyWait takes waits of any length.
+// differ returns how the output differs from the document, or "". anyWait takes waits of any
+// length.
 func differ(want, got string, anyWait bool) string {
 	want, wantWaits := plain(want)
 	got, gotWaits := plain(got)
@@ -54,7 +56,8 @@ func differ(want, got string, anyWait bool) string {
 	return ""
 }
 
-// plain returns a text without the parts that may differ, and the waits in the text. JSON is spaced anew.
+// plain returns a text without the parts that may differ, and the waits in the text. JSON is spaced
+// anew.
 func plain(text string) (string, []time.Duration) {
 	text = strings.ReplaceAll(text, "\r", "")
 	if spaced, err := spaceJSON(text); err == nil {
@@ -81,7 +84,8 @@ func plain(text string) (string, []time.Duration) {
 	return strings.TrimRight(text, "\n") + "\n", all
 }
 
-// spaceJSON returns a text of JSON objects with the space that the encoder of protobuf varies on purpose as it is everywhere else.
+// spaceJSON returns a text of JSON objects with the space that the encoder of protobuf varies on
+// purpose as it is everywhere else.
 func spaceJSON(text string) (string, error) {
 	var out bytes.Buffer
 	dec := json.NewDecoder(strings.NewReader(text))

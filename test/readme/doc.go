@@ -1,6 +1,7 @@
-// Package readme holds the tests of README.md and docs/. The tests run the documents' commands against a built sidecar, real Redis
-// and, for `make demo`, real Envoy, and compare the output with the documents. The tests also load the rule files of the documents,
-// and check quotes, links and names.
+// Package readme holds the tests of README.md and docs/. The tests run the documents' commands
+// against a built sidecar, real Redis and, for `make demo`, real Envoy, and compare the output with
+// the documents. The tests also load the rule files of the documents, and check quotes, links and
+// names.
 //
 // A comment before a fenced block, which readers do not see, gives the block's kind:
 //
@@ -18,11 +19,14 @@
 //	<!-- test: envoy -->            a part of a configuration of Envoy, which Envoy's own types decode
 //	<!-- test: not run REASON -->   nothing is tested
 //
-// In the output of commands, a line `…` stands for any number of lines. Dates do not count, and waits may differ by a few seconds
-// (`run waits=any`: by any time). `go test ./test/readme -update` writes the output of commands anew.
+// In the output of commands, a line `…` stands for any number of lines. Dates do not count, and
+// waits may differ by a few seconds (`run waits=any`: by any time). `go test ./test/readme -update`
+// writes the output of commands anew.
 //
-// Tests that need a Redis skip, with a message, where scripts/redis.sh finds no Redis; with WEIR_REQUIRE=redis these tests fail.
+// Tests that need a Redis skip, with a message, where scripts/redis.sh finds no Redis; with
+// WEIR_REQUIRE=redis these tests fail.
 //
-// The tests replace addresses of the documents (localhost:8080, redis-cli without an address, and so on) by the addresses of the
-// programs. The tests read each document in order. A command sees the effects of earlier ones: files, and hits since the last start.
+// The tests replace addresses of the documents (localhost:8080, redis-cli without an address, and
+// so on) by the addresses of the programs. The tests read each document in order. A command sees
+// the effects of earlier ones: files, and hits since the last start.
 package readme

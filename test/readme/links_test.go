@@ -14,7 +14,8 @@ var (
 	entryLine = regexp.MustCompile(`^- \[(FEATURE|CHANGE|ENHANCEMENT|BUGFIX)\] [^:]+: \S`)
 )
 
-// TestLinksLeadSomewhere follows the links between the Markdown files of the repository, to headings too.
+// TestLinksLeadSomewhere follows the links between the Markdown files of the repository, to
+// headings too.
 func TestLinksLeadSomewhere(t *testing.T) {
 	n, headings := 0, make(map[string]map[string]bool)
 	for _, name := range trackedFiles(t) {
@@ -38,7 +39,8 @@ func TestLinksLeadSomewhere(t *testing.T) {
 	}
 }
 
-// follow returns the mistake of a link in the file name, or "". headings keeps the slugs of the headings of files that follow has read.
+// follow returns the mistake of a link in the file name, or "". headings keeps the slugs of the
+// headings of files that follow has read.
 func follow(t *testing.T, dir, name, to string, headings map[string]map[string]bool) string {
 	t.Helper()
 	file, anchor, _ := strings.Cut(to, "#")

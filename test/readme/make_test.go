@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestAnInterruptEndsAllCommandsOfATarget interrupts the shell of a target that runs several commands. The command that runs then ends
-// by itself, as `go test` does.
+// TestAnInterruptEndsAllCommandsOfATarget interrupts the shell of a target that runs several
+// commands. The command that runs then ends by itself, as `go test` does.
 func TestAnInterruptEndsAllCommandsOfATarget(t *testing.T) {
 	interrupts := make(chan os.Signal, 1)
 	signal.Notify(interrupts, os.Interrupt) // otherwise the shell could inherit that interrupts are ignored

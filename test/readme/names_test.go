@@ -27,7 +27,8 @@ var (
 	target   = regexp.MustCompile(`(?:^|` + "`" + `)make ([a-z0-9-]+)`)
 )
 
-// said returns the lines of a document that name a part of the product: inline code, and commands that are not meant to fail.
+// said returns the lines of a document that name a part of the product: inline code, and commands
+// that are not meant to fail.
 func said(d document) []string {
 	var all []string
 	for _, line := range d.prose {

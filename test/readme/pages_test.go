@@ -59,7 +59,8 @@ func TestWordsThatUsersSearchForAreFound(t *testing.T) {
 	}
 }
 
-// The programs differ: sidecar has no StatsD, and ratelimit has. A page that denies a feature must name the program.
+// The programs differ: sidecar has no StatsD, and ratelimit has. A page that denies a feature must
+// name the program.
 func TestNoPageDeniesAFeatureThatAProgramHas(t *testing.T) {
 	denial := regexp.MustCompile(`(?i)weir does not have[^.]*(statsd|environment variables|merged)`)
 	for _, d := range documents(t) {
@@ -100,7 +101,8 @@ func TestAnUnknownFieldOfEnvoyIsAnError(t *testing.T) {
 	}
 }
 
-// decodeEnvoy decodes a part of a configuration by Envoy's own types: a list rate_limits, or a message in a typed_config.
+// decodeEnvoy decodes a part of a configuration by Envoy's own types: a list rate_limits, or a
+// message in a typed_config.
 func decodeEnvoy(text string) error {
 	var root any
 	if err := yaml.Unmarshal([]byte(text), &root); err != nil {

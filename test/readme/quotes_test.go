@@ -19,7 +19,8 @@ func TestQuotesStandInTheFilesTheyAreFrom(t *testing.T) {
 	}
 }
 
-// contains reports whether the lines of the quote stand in the text, one after the other; all may be indented by the same.
+// contains reports whether the lines of the quote stand in the text, one after the other; all may
+// be indented by the same.
 func contains(text, quote string) bool {
 	lines := strings.Split(text, "\n")
 	want := flush(strings.Split(strings.TrimRight(quote, "\n"), "\n"))
@@ -31,7 +32,8 @@ func contains(text, quote string) bool {
 	return false
 }
 
-// flush returns lines without the space that all of them begin with, and without space at their ends.
+// flush returns lines without the space that all of them begin with, and without space at their
+// ends.
 func flush(lines []string) []string {
 	indent, first := "", true
 	for _, line := range lines {
@@ -102,7 +104,8 @@ func TestRuleFilesOfTheDocumentsLoad(t *testing.T) {
 	}
 }
 
-// TestWorkedExamplesOfTheAlgorithmsAreQuoted holds that the documents show an example of each algorithm that is tested as it stands.
+// TestWorkedExamplesOfTheAlgorithmsAreQuoted holds that the documents show an example of each
+// algorithm that is tested as it stands.
 func TestWorkedExamplesOfTheAlgorithmsAreQuoted(t *testing.T) {
 	quoted := make(map[string]bool)
 	for _, d := range documents(t) {

@@ -14,7 +14,8 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// redis starts a redis-server as the command says until the test ends, on a port that is free, and lets redis-cli find it.
+// redis starts a redis-server as the command says until the test ends, on a port that is free, and
+// lets redis-cli find it.
 func (s *stage) redis(t *testing.T, command string) {
 	t.Helper()
 	binary := parts.NeedRedis(t, repository)
@@ -182,8 +183,9 @@ var (
 	ofAlgorithm  = regexp.MustCompile(`key: ([a-z_]+),`)
 )
 
-// TestTopologiesOfTheDocumentsConnect starts the servers of the documents, and the sidecar with the documents' flags and ACLs. The
-// sidecar counts with each algorithm, for all keys of one request in one transaction, and Redis refuses no command.
+// TestTopologiesOfTheDocumentsConnect starts the servers of the documents, and the sidecar with the
+// documents' flags and ACLs. The sidecar counts with each algorithm, for all keys of one request in
+// one transaction, and Redis refuses no command.
 func TestTopologiesOfTheDocumentsConnect(t *testing.T) {
 	n := 0
 	for _, d := range documents(t) {

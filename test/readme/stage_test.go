@@ -32,7 +32,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// repository is the top folder of the repository, which tests that stand in a workspace cannot find.
+// repository is the top folder of the repository, which tests that stand in a workspace cannot
+// find.
 var repository string
 
 // runWithSidecar runs the tests with $SIDECAR set.
@@ -58,8 +59,9 @@ func runWithSidecar(m *testing.M) (int, error) {
 	return m.Run(), nil
 }
 
-// trackedFiles returns the files of the repository that git tracks, by their paths from the root. Documents are tested against these
-// files alone, as a reader's checkout holds also the files that a document told the reader to save.
+// trackedFiles returns the files of the repository that git tracks, by their paths from the root.
+// Documents are tested against these files alone, as a reader's checkout holds also the files that
+// a document told the reader to save.
 func trackedFiles(t *testing.T) []string {
 	t.Helper()
 	list := exec.CommandContext(t.Context(), "git", "ls-files", "-z")
@@ -83,7 +85,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// A tree is a directory of links to the tracked files of a repository. Workspaces share the tree, because it has hundreds of links.
+// A tree is a directory of links to the tracked files of a repository. Workspaces share the tree,
+// because it has hundreds of links.
 type tree struct {
 	dir   string
 	files int
@@ -136,8 +139,9 @@ func (shared tree) check(t *testing.T) {
 	}
 }
 
-// enterWorkspace makes a directory that looks like a fresh clone after `make build` the working directory of the test. Commands may write
-// new files and new folders there, but not into folders of the repository.
+// enterWorkspace makes a directory that looks like a fresh clone after `make build` the working
+// directory of the test. Commands may write new files and new folders there, but not into folders
+// of the repository.
 func enterWorkspace(t *testing.T) {
 	t.Helper()
 	dir := t.TempDir()
@@ -248,7 +252,8 @@ func (s *stage) serve(t *testing.T, args []string) {
 	}
 }
 
-// serveArgs returns the arguments of the one sidecar that a command starts: itself, or through make.
+// serveArgs returns the arguments of the one sidecar that a command starts: itself, or through
+// make.
 func serveArgs(t *testing.T, command string) []string {
 	t.Helper()
 	if target, found := strings.CutPrefix(command, "make "); found {
@@ -329,7 +334,8 @@ func (s *stage) demo(t *testing.T, command string) {
 	s.add(t, "9901", envoy.Admin)
 }
 
-// run runs a command in a shell and returns its output, standard output and standard error together, and its exit code.
+// run runs a command in a shell and returns its output, standard output and standard error
+// together, and its exit code.
 func (s *stage) run(t *testing.T, command string) (output string, code int) {
 	t.Helper()
 	shell := exec.CommandContext(deadline(t), "bash", "-c", s.actual(command))

@@ -14,8 +14,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// billOf lists the modules of info and the standard library as components of the program. The digest is the SHA-256 of the binary.
-// The error names a module whose checksum is not readable.
+// billOf lists the modules of info and the standard library as components of the program. The
+// digest is the SHA-256 of the binary. The error names a module whose checksum is not readable.
 func billOf(program, version string, info *debug.BuildInfo, digest [sha256.Size]byte) (*cyclonedx.BOM, error) {
 	version = cmp.Or(version, info.Main.Version)
 	main := component(cyclonedx.ComponentTypeApplication, info.Path, version, info.Main.Path)
@@ -43,13 +43,14 @@ func billOf(program, version string, info *debug.BuildInfo, digest [sha256.Size]
 	bill.SerialNumber = uuid.NewSHA1(uuid.NameSpaceOID, digest[:]).URN()
 	bill.Metadata = &cyclonedx.Metadata{Component: &main, Timestamp: setting(info, "vcs.time")}
 	bill.Components = &components
-	// The binary does not say which module imports which, so that every module counts as one of the program.
+	// The binary does not say which module imports which, so that every module counts as one of the
+	// program.
 	bill.Dependencies = &[]cyclonedx.Dependency{{Ref: main.BOMRef, Dependencies: &refs}}
 	return bill, nil
 }
 
-// dependency is a module as the binary has it: in the place of a replaced module, the replacement. A replacement that is a directory
-// has no name outside, so that the module keeps its own.
+// dependency is a module as the binary has it: in the place of a replaced module, the replacement.
+// A replacement that is a directory has no name outside, so that the module keeps its own.
 func dependency(module *debug.Module) (cyclonedx.Component, error) {
 	linked := module
 	var properties *[]cyclonedx.Property
@@ -70,7 +71,8 @@ func dependency(module *debug.Module) (cyclonedx.Component, error) {
 	if !ok || err != nil || len(digest) != sha256.Size {
 		return one, fmt.Errorf("module %s: checksum %q, want h1: and %d bytes in base64", linked.Path, linked.Sum, sha256.Size)
 	}
-	// The digest of go.sum, as other programs for bills of Go modules write it: of the list of files, not of an archive.
+	// The digest of go.sum, as other programs for bills of Go modules write it: of the list of files,
+	// not of an archive.
 	one.Hashes = &[]cyclonedx.Hash{{Algorithm: cyclonedx.HashAlgoSHA256, Value: hex.EncodeToString(digest)}}
 	return one, nil
 }
@@ -79,8 +81,8 @@ func library(path, version string) cyclonedx.Component {
 	return component(cyclonedx.ComponentTypeLibrary, path, version, path)
 }
 
-// component makes a component with the reference PATH@VERSION and the package URL of the module. The specification of package URLs
-// wants lower case for Go, and a plus sign escaped.
+// component makes a component with the reference PATH@VERSION and the package URL of the module.
+// The specification of package URLs wants lower case for Go, and a plus sign escaped.
 func component(kind cyclonedx.ComponentType, path, version, module string) cyclonedx.Component {
 	ref, purl := path, "pkg:golang/"+strings.ToLower(module)
 	if version != "" {

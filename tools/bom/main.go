@@ -1,8 +1,10 @@
-// Bom writes a software bill of materials of programs: the modules that the Go linker has recorded in each binary.
+// Bom writes a software bill of materials of programs: the modules that the Go linker has recorded
+// in each binary.
 //
 //	bom [-version VERSION] PROGRAM…
 //
-// The bill of bin/sidecar is bin/sidecar.bom.json, in the JSON form of CycloneDX. The same binary gives the same bytes.
+// The bill of bin/sidecar is bin/sidecar.bom.json, in the JSON form of CycloneDX. The same binary
+// gives the same bytes.
 package main
 
 import (
@@ -41,7 +43,8 @@ func run(args []string) error {
 	return nil
 }
 
-// write puts the bill of the binary at the path program beside it. The error of a file that Go has not built names the file.
+// write puts the bill of the binary at the path program beside it. The error of a file that Go has
+// not built names the file.
 func write(program, version string) (err error) {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {

@@ -37,7 +37,8 @@ func Attrs(g *limiter.Grant) []slog.Attr {
 	return append(attrs, slog.Time("until", g.Until), slog.String("reason", g.Reason), slog.String("by", g.By))
 }
 
-// descriptor returns entries in the form of an argument of commands, such as "path=/search,client_id=c1". Other log lines have that form too.
+// descriptor returns entries in the form of an argument of commands, such as
+// "path=/search,client_id=c1". Other log lines have that form too.
 func descriptor(entries []limiter.Entry) string {
 	value, key := strings.NewReplacer(`\`, `\\`, `,`, `\,`), strings.NewReplacer(`\`, `\\`, `,`, `\,`, `=`, `\=`)
 	parts := make([]string, len(entries))
@@ -47,7 +48,8 @@ func descriptor(entries []limiter.Entry) string {
 	return strings.Join(parts, ",")
 }
 
-// harmless returns a text with U+FFFD in place of each character that a terminal may obey when it shows the log.
+// harmless returns a text with U+FFFD in place of each character that a terminal may obey when it
+// shows the log.
 func harmless(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {

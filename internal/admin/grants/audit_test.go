@@ -8,7 +8,8 @@ import (
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
-// JSON itself escapes control characters below space only, and an operator reads the log in a terminal.
+// JSON itself escapes control characters below space only, and an operator reads the log in a
+// terminal.
 func TestTheNameOfARevokerCannotHarmATerminal(t *testing.T) {
 	log := new(lines)
 	p := start(t, func(o *Options) { o.Logger = slog.New(slog.NewJSONHandler(log, nil)) })

@@ -8,7 +8,8 @@ import (
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
-// syncLocked reads the changes of grants from Redis. After an error the last known grants go on. mu must be held.
+// syncLocked reads the changes of grants from Redis. After an error the last known grants go on. mu
+// must be held.
 func (k *Keeper) syncLocked(ctx context.Context) {
 	err := k.followLocked(ctx)
 	k.shared.warned = k.shared.warned && err != nil
@@ -69,8 +70,8 @@ func (k *Keeper) warnLost(ctx context.Context) {
 		slog.Int("known", len(k.slots)))
 }
 
-// restoreLocked puts the grants back that Redis has lost: grants of slots that are not in seen, and grants in place of older ones. older has
-// the IDs of these by slot. mu must be held.
+// restoreLocked puts the grants back that Redis has lost: grants of slots that are not in seen, and
+// grants in place of older ones. older has the IDs of these by slot. mu must be held.
 func (k *Keeper) restoreLocked(ctx context.Context, seen map[string]bool, older map[string]string) error {
 	var args []string
 	now := time.Now()
@@ -108,7 +109,8 @@ func (k *Keeper) aliveLocked() bool {
 	return false
 }
 
-// missingLocked returns changes that remove the grants of all slots that are not in seen. mu must be held.
+// missingLocked returns changes that remove the grants of all slots that are not in seen. mu must
+// be held.
 func (k *Keeper) missingLocked(seen map[string]bool) map[string]*limiter.Grant {
 	gone := make(map[string]*limiter.Grant)
 	for at := range k.slots {
@@ -119,8 +121,9 @@ func (k *Keeper) missingLocked(seen map[string]bool) map[string]*limiter.Grant {
 	return gone
 }
 
-// countLocked reads all grants the next time if Redis has another number of grants than known here. That finds changes that a failover lost
-// between two looks. Grants that cannot be read make the same difference each time, and cause one such read. mu must be held.
+// countLocked reads all grants the next time if Redis has another number of grants than known here.
+// That finds changes that a failover lost between two looks. Grants that cannot be read make the
+// same difference each time, and cause one such read. mu must be held.
 func (k *Keeper) countLocked(grants int) {
 	s := k.shared
 	if now := time.Now(); now.Sub(s.counted) >= countEvery {

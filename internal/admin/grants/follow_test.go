@@ -108,7 +108,8 @@ func TestAStartDoesNotWaitForARedisThatHangs(t *testing.T) {
 	})
 }
 
-// Redis loses some grants, and breaks off while a process reads the others. The process puts the lost grants back at its next look.
+// Redis loses some grants, and breaks off while a process reads the others. The process puts the
+// lost grants back at its next look.
 func TestALossIsRepairedAfterABrokenLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSlow(t, 2*pageSize)
@@ -130,7 +131,8 @@ func TestALossIsRepairedAfterABrokenLook(t *testing.T) {
 	})
 }
 
-// A grant that this version cannot read, such as one of a later version, must not cause a look at all grants each minute.
+// A grant that this version cannot read, such as one of a later version, must not cause a look at
+// all grants each minute.
 func TestAnUnreadableGrantCausesNoLookAtAllGrantsEachMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSlow(t, 2)
@@ -144,7 +146,8 @@ func TestAnUnreadableGrantCausesNoLookAtAllGrantsEachMinute(t *testing.T) {
 	})
 }
 
-// After a failover Redis has grants for other keys, as many as the bound allows. Grants that are gone make room at once.
+// After a failover Redis has grants for other keys, as many as the bound allows. Grants that are
+// gone make room at once.
 func TestGrantsThatAreGoneMakeRoomForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 10

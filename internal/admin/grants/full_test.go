@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// disk is a state directory that may be full. Each failure has another text, as the failures of a directory that somebody fills may have.
+// disk is a state directory that may be full. Each failure has another text, as the failures of a
+// directory that somebody fills may have.
 type disk struct {
 	full  atomic.Bool
 	tries atomic.Int64 // to write while full
@@ -34,8 +35,9 @@ func (d *disk) under(p *process) {
 	}
 }
 
-// While the disk is full, each wait for the next try is twice as long as the one before, and 30 seconds at most. The log has one line
-// about the begin and one about the end, also if the errors differ.
+// While the disk is full, each wait for the next try is twice as long as the one before, and 30
+// seconds at most. The log has one line about the begin and one about the end, also if the errors
+// differ.
 func TestTriesToWriteToAFullDiskWaitEverLonger(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -70,8 +72,8 @@ func TestTriesToWriteToAFullDiskWaitEverLonger(t *testing.T) {
 	})
 }
 
-// An operator who makes room on the disk does not wait for the next try: the next grant is kept, with all that came before. Many
-// grants on a disk that stays full cause one try a second at most.
+// An operator who makes room on the disk does not wait for the next try: the next grant is kept,
+// with all that came before. Many grants on a disk that stays full cause one try a second at most.
 func TestAGrantTriesAFullDiskAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {

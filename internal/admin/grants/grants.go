@@ -1,5 +1,6 @@
-// Package grants keeps the grants of a limiter: other limits for single keys, until an instant. A Keeper checks a grant, keeps
-// the grant in the best place that there is, puts the grant in force, and logs each change.
+// Package grants keeps the grants of a limiter: other limits for single keys, until an instant. A
+// Keeper checks a grant, keeps the grant in the best place that there is, puts the grant in force,
+// and logs each change.
 //
 // There are three places:
 //
@@ -7,7 +8,8 @@
 //	a state directory  one file, to which each change is appended before it counts; see journal
 //	Redis              shared by all processes under one prefix, which look for changes about twice a second; see shared
 //
-// A Keeper ends a grant by the wall clock of its process. See [limiter.Grant] for the effect of a grant.
+// A Keeper ends a grant by the wall clock of its process. See [limiter.Grant] for the effect of a
+// grant.
 package grants
 
 import (
@@ -51,8 +53,9 @@ type Keeper struct {
 	failures atomic.Uint64 // changes that were not kept, and reads of Redis that failed
 }
 
-// Open loads the grants that are kept, and puts them in force. Grants that cannot be loaded go to the log, and never end the start: the
-// Keeper then begins without them. With Redis, Open waits a second at most for each answer, and 10 seconds for all grants.
+// Open loads the grants that are kept, and puts them in force. Grants that cannot be loaded go to
+// the log, and never end the start: the Keeper then begins without them. With Redis, Open waits a
+// second at most for each answer, and 10 seconds for all grants.
 func Open(ctx context.Context, o Options) (*Keeper, error) {
 	if o.Limiter == nil || o.Logger == nil {
 		return nil, errors.New("limiter and logger: must be given")
@@ -79,14 +82,16 @@ func Open(ctx context.Context, o Options) (*Keeper, error) {
 	return k, nil
 }
 
-// loadTimeout is the time in which a start reads all grants from Redis. 100 000 take 1.3 seconds of CPU, in 500 answers.
+// loadTimeout is the time in which a start reads all grants from Redis. 100 000 take 1.3 seconds of
+// CPU, in 500 answers.
 const loadTimeout = 10 * time.Second
 
 // maxRule bounds Grant.Rule, in bytes.
 const maxRule = 512
 
-// Grant keeps a grant and puts it in force, in place of an earlier one for the same key and limit. Grant sets ID, Given and Rule. The
-// errors wrap [limiter.ErrInvalidGrant], [limiter.ErrNotGrantable] or [limiter.ErrTooManyGrants]; any other error says why Redis did not
+// Grant keeps a grant and puts it in force, in place of an earlier one for the same key and limit.
+// Grant sets ID, Given and Rule. The errors wrap [limiter.ErrInvalidGrant],
+// [limiter.ErrNotGrantable] or [limiter.ErrTooManyGrants]; any other error says why Redis did not
 // keep the grant. After an error nothing has changed, unless Redis has not answered.
 func (k *Keeper) Grant(ctx context.Context, in limiter.Grant) (given, replaced *limiter.Grant, err error) {
 	now := time.Now()
@@ -123,8 +128,9 @@ func (k *Keeper) Grant(ctx context.Context, in limiter.Grant) (given, replaced *
 	return &g, replaced, nil
 }
 
-// Revoke ends a grant before its time and returns the grant. notKept is "", or says why the end is in memory alone, so that a restart may
-// bring the grant back. The error wraps [limiter.ErrUnknownGrant], or says why Redis did not end the grant.
+// Revoke ends a grant before its time and returns the grant. notKept is "", or says why the end is
+// in memory alone, so that a restart may bring the grant back. The error wraps
+// [limiter.ErrUnknownGrant], or says why Redis did not end the grant.
 func (k *Keeper) Revoke(ctx context.Context, id, by string) (g *limiter.Grant, notKept string, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -190,7 +196,8 @@ func (k *Keeper) Kept() (where string, durable bool) {
 	}
 }
 
-// setLocked puts grants in place of the ones of their slots, in the list and in force; nil removes a grant. mu must be held.
+// setLocked puts grants in place of the ones of their slots, in the list and in force; nil removes
+// a grant. mu must be held.
 func (k *Keeper) setLocked(changes map[string]*limiter.Grant) {
 	var end []string
 	var put []*limiter.Grant
@@ -223,10 +230,12 @@ func (k *Keeper) endsLocked(at time.Time) {
 	}
 }
 
-// sweepEvery is the time between two looks for grants that have ended. A grant has no effect from its end on, swept or not.
+// sweepEvery is the time between two looks for grants that have ended. A grant has no effect from
+// its end on, swept or not.
 const sweepEvery = time.Second
 
-// sweepLocked drops grants that have ended. Of the grants in Redis only the limiter forgets them: Redis says when they go. mu must be held.
+// sweepLocked drops grants that have ended. Of the grants in Redis only the limiter forgets them:
+// Redis says when they go. mu must be held.
 func (k *Keeper) sweepLocked(ctx context.Context, now time.Time) {
 	if k.next.IsZero() || k.next.After(now) {
 		return

@@ -202,7 +202,8 @@ func TestGrantsOfOneCountReplaceEachOther(t *testing.T) {
 	})
 }
 
-// The names of a limit, and all limits of a rule with one limit, are the same limit: a revoke brings no earlier grant back.
+// The names of a limit, and all limits of a rule with one limit, are the same limit: a revoke
+// brings no earlier grant back.
 func TestAGrantForALimitByAnotherNameReplacesTheFirst(t *testing.T) {
 	for _, c := range []struct {
 		key, first, second string

@@ -65,7 +65,8 @@ func TestNobodyWaitsForARedisThatHangs(t *testing.T) {
 	}
 }
 
-// A Redis that has lost the grants and takes none, such as a replica, causes one line in the log, not one at each look.
+// A Redis that has lost the grants and takes none, such as a replica, causes one line in the log,
+// not one at each look.
 func TestALossIsLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		redis := new(sick)
@@ -90,7 +91,8 @@ func TestALossIsLoggedOnce(t *testing.T) {
 	})
 }
 
-// While Redis does not answer, a grant that is unknown here may be in Redis. An operator must not take it for revoked.
+// While Redis does not answer, a grant that is unknown here may be in Redis. An operator must not
+// take it for revoked.
 func TestAnUnknownGrantMayBeInARedisThatDoesNotAnswer(t *testing.T) {
 	redis := new(sick)
 	redis.become(func(string) ([]string, error) { return nil, errors.New("is away") })

@@ -18,12 +18,13 @@ import (
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
-// journal is the file "grants" in a directory: one change on each line, in the order of the changes. A change is on the disk before it
-// counts. A line that a crash cut off has no line break, and is ignored. The file is written anew when most of its lines no longer
-// matter: to "grants.new", which then takes the name of the file.
+// journal is the file "grants" in a directory: one change on each line, in the order of the
+// changes. A change is on the disk before it counts. A line that a crash cut off has no line break,
+// and is ignored. The file is written anew when most of its lines no longer matter: to
+// "grants.new", which then takes the name of the file.
 //
-// On a full disk the grants are in memory alone. The Keeper then tries again to write the file anew: at a change by an operator, and
-// after waits that double with each failure.
+// On a full disk the grants are in memory alone. The Keeper then tries again to write the file
+// anew: at a change by an operator, and after waits that double with each failure.
 type journal struct {
 	path   string
 	file   *os.File // nil while failed is set
@@ -127,8 +128,8 @@ func decodeChange(line []byte) (at string, g *limiter.Grant, err error) {
 	return c.Slot, g, err
 }
 
-// appendLocked keeps a change, if there is a directory, before it counts. A failure goes to the log, and the change to memory alone. mu
-// must be held.
+// appendLocked keeps a change, if there is a directory, before it counts. A failure goes to the
+// log, and the change to memory alone. mu must be held.
 func (k *Keeper) appendLocked(ctx context.Context, c change) {
 	j := k.journal
 	if j == nil {
@@ -158,7 +159,8 @@ func (k *Keeper) appendLocked(ctx context.Context, c change) {
 	j.lines++
 }
 
-// inPlace reports whether the open file still has its name. Somebody may have removed the directory.
+// inPlace reports whether the open file still has its name. Somebody may have removed the
+// directory.
 func (j *journal) inPlace() bool {
 	named, err := os.Lstat(j.path)
 	if err != nil {
@@ -184,7 +186,8 @@ func (k *Keeper) rewriteLocked(ctx context.Context) {
 	}
 }
 
-// writeAnewLocked writes all grants to a new file, and gives the file its name when the bytes are on the disk. mu must be held.
+// writeAnewLocked writes all grants to a new file, and gives the file its name when the bytes are
+// on the disk. mu must be held.
 func (k *Keeper) writeAnewLocked() (file *os.File, size int64, err error) {
 	fresh := k.journal.path + ".new"
 	file, err = os.OpenFile(fresh, os.O_RDWR|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
@@ -224,7 +227,8 @@ func syncDir(path string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// journalFailedLocked notes that the file could not be written, and logs the first failure since the file was written. mu must be held.
+// journalFailedLocked notes that the file could not be written, and logs the first failure since
+// the file was written. mu must be held.
 func (k *Keeper) journalFailedLocked(ctx context.Context, err error) {
 	j := k.journal
 	k.failures.Add(1)
@@ -236,7 +240,8 @@ func (k *Keeper) journalFailedLocked(ctx context.Context, err error) {
 	j.tried, j.wait = time.Now(), min(max(2*j.wait, minRetryWait), maxRetryWait)
 }
 
-// retryJournalLocked writes a file anew that could not be written, once its wait is over, or that has lost its name. mu must be held.
+// retryJournalLocked writes a file anew that could not be written, once its wait is over, or that
+// has lost its name. mu must be held.
 func (k *Keeper) retryJournalLocked(ctx context.Context) {
 	if k.journal != nil && k.journal.due() {
 		k.rewriteLocked(ctx)

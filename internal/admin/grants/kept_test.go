@@ -38,7 +38,8 @@ func TestAChangeAtARewriteIsKept(t *testing.T) {
 	})
 }
 
-// Without its directory a file takes changes that nobody will ever read. The Keeper says so, and keeps all grants once the directory is back.
+// Without its directory a file takes changes that nobody will ever read. The Keeper says so, and
+// keeps all grants once the directory is back.
 func TestGrantsOutliveADirectoryThatVanishes(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -95,7 +96,8 @@ func TestAJournalThatCannotBeReadIsSetAside(t *testing.T) {
 	})
 }
 
-// On a full disk a revoke counts at once. The answer says that a restart may bring the grant back, and a restart does.
+// On a full disk a revoke counts at once. The answer says that a restart may bring the grant back,
+// and a restart does.
 func TestARevokeOnAFullDiskSaysThatARestartMayBringTheGrantBack(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -134,7 +136,8 @@ func TestARevokeOnAFullDiskSaysThatARestartMayBringTheGrantBack(t *testing.T) {
 	})
 }
 
-// Damage of some length, such as a block that a crash lost, costs no line behind the damage: a revoke may stand there.
+// Damage of some length, such as a block that a crash lost, costs no line behind the damage: a
+// revoke may stand there.
 func TestALongDamagedLineCostsNoLineBehindIt(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -164,7 +167,8 @@ func TestALongDamagedLineCostsNoLineBehindIt(t *testing.T) {
 	})
 }
 
-// A grant of a later version takes the place of an earlier one, also for a version that cannot read the later one.
+// A grant of a later version takes the place of an earlier one, also for a version that cannot read
+// the later one.
 func TestAnUnreadableGrantReplacesTheOneInItsPlace(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -185,7 +189,8 @@ func TestAnUnreadableGrantReplacesTheOneInItsPlace(t *testing.T) {
 	})
 }
 
-// On a full disk a grant in the place of a kept one counts. The answer says that a restart brings the kept one back, and a restart does.
+// On a full disk a grant in the place of a kept one counts. The answer says that a restart brings
+// the kept one back, and a restart does.
 func TestAReplacingGrantOnAFullDiskSaysThatTheEarlierOneComesBack(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {

@@ -15,9 +15,9 @@ const (
 	brokenEpoch = "!" // some of the keys are lost
 )
 
-// look is one look at Redis: a page after the other, until there are no more changes. Usually the pages have the changes after the known
-// version. The first page of another epoch, or of an older version, begins a resync, which reads all grants. mu of the Keeper must be held
-// in all methods.
+// look is one look at Redis: a page after the other, until there are no more changes. Usually the
+// pages have the changes after the known version. The first page of another epoch, or of an older
+// version, begins a resync, which reads all grants. mu of the Keeper must be held in all methods.
 type look struct {
 	*Keeper
 	pages   *pages            // pages whose changes are not in force yet
@@ -30,8 +30,8 @@ type look struct {
 // maxRepairs is a number of attempts in one look. Somebody may delete keys again and again.
 const maxRepairs = 3
 
-// followLocked reads changes until there are no more. After an error the changes that were read are in force, and the next look begins
-// where this one began. mu must be held.
+// followLocked reads changes until there are no more. After an error the changes that were read are
+// in force, and the next look begins where this one began. mu must be held.
 func (k *Keeper) followLocked(ctx context.Context) error {
 	s, l := k.shared, &look{Keeper: k, pages: newPages(k.options.Logger)}
 	epoch, version := s.epoch, s.version
@@ -84,7 +84,8 @@ func (l *look) take(ctx context.Context) {
 	l.takeLocked(ctx, changes)
 }
 
-// keepNewer drops changes to an older grant than the known one, if Redis has lost grants. The clocks of the processes that gave them decide.
+// keepNewer drops changes to an older grant than the known one, if Redis has lost grants. The
+// clocks of the processes that gave them decide.
 func (l *look) keepNewer(changes map[string]*limiter.Grant) {
 	if !l.lost {
 		return
@@ -114,7 +115,8 @@ func (l *look) repair(ctx context.Context) error {
 	return nil
 }
 
-// refill puts all known grants into a Redis that has nothing. The look is over if there is no grant that Redis could take.
+// refill puts all known grants into a Redis that has nothing. The look is over if there is no grant
+// that Redis could take.
 func (l *look) refill(ctx context.Context) (done bool, err error) {
 	s := l.shared
 	if len(l.slots) == 0 {
@@ -143,8 +145,8 @@ func (l *look) resync(first *page) {
 	s.epoch = first.epoch
 }
 
-// finish puts the changes in force when there are no more pages. The look goes on if grants had to be put back: others may have changed
-// these slots meanwhile.
+// finish puts the changes in force when there are no more pages. The look goes on if grants had to
+// be put back: others may have changed these slots meanwhile.
 func (l *look) finish(ctx context.Context, last *page) (done bool, err error) {
 	changes := l.pages.take()
 	if l.seen != nil {
@@ -163,8 +165,8 @@ func (l *look) finish(ctx context.Context, last *page) (done bool, err error) {
 	return true, nil
 }
 
-// see notes the slots of a resync. Grants that Redis does not have any more end with the changes, so that they make room, unless they are
-// about to be put back.
+// see notes the slots of a resync. Grants that Redis does not have any more end with the changes,
+// so that they make room, unless they are about to be put back.
 func (l *look) see(changes map[string]*limiter.Grant) {
 	for at, g := range changes {
 		l.seen[at] = g != nil

@@ -18,7 +18,8 @@ func (p *process) know(of limiter.Grant) {
 	p.setLocked(map[string]*limiter.Grant{"slot": &of})
 }
 
-// Keys that never fit together, and a repair that Redis refuses, end a look with an error. The known grants go on.
+// Keys that never fit together, and a repair that Redis refuses, end a look with an error. The
+// known grants go on.
 func TestALookEndsWhenARepairDoesNotHelp(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -59,7 +60,8 @@ func TestALookEndsWhenARepairDoesNotHelp(t *testing.T) {
 	}
 }
 
-// Grants that have ended are not put back into a Redis that has lost all, and the process forgets them.
+// Grants that have ended are not put back into a Redis that has lost all, and the process forgets
+// them.
 func TestEndedGrantsAreNotPutBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		redis := new(sick)
@@ -83,7 +85,8 @@ func TestEndedGrantsAreNotPutBack(t *testing.T) {
 	})
 }
 
-// A Redis that takes grants and has none each time, as when somebody deletes them without end, has the last word.
+// A Redis that takes grants and has none each time, as when somebody deletes them without end, has
+// the last word.
 func TestGrantsEndInARedisThatKeepsNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		redis, restores := new(sick), 0
@@ -106,7 +109,8 @@ func TestGrantsEndInARedisThatKeepsNone(t *testing.T) {
 	})
 }
 
-// Many lost grants are put back in parts of bounded size. After a refused part the next look tries again.
+// Many lost grants are put back in parts of bounded size. After a refused part the next look tries
+// again.
 func TestManyLostGrantsArePutBackInParts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSlow(t, 3*pageSize)
@@ -123,7 +127,8 @@ func TestManyLostGrantsArePutBackInParts(t *testing.T) {
 	})
 }
 
-// Of more grants in Redis than the bound here, as many as the bound are in force, and the log names each other one.
+// Of more grants in Redis than the bound here, as many as the bound are in force, and the log names
+// each other one.
 func TestGrantsAboveTheBoundHereHaveNoEffect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSlow(t, 12)

@@ -7,7 +7,8 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// remember notes the grants in Redis. The result brings them back at once, as a failover does to a replica that has not heard of later ones.
+// remember notes the grants in Redis. The result brings them back at once, as a failover does to a
+// replica that has not heard of later ones.
 func remember(t *testing.T, r *parts.Redis) (failOver func()) {
 	t.Helper()
 	names := []string{"weir:{grants}", "weir:{grants}:changes", "weir:{grants}:ends", "weir:{grants}:meta"}
@@ -17,7 +18,8 @@ func remember(t *testing.T, r *parts.Redis) (failOver func()) {
 	return func() { do(t, r, append(eval, ".copy", "")...) }
 }
 
-// A failover loses a grant in the place of an older one. The processes that know the newer one go on with it, and put it back.
+// A failover loses a grant in the place of an older one. The processes that know the newer one go
+// on with it, and put it back.
 func TestAGrantInPlaceOfAnOlderOneOutlivesAFailover(t *testing.T) {
 	r := startRedis(t)
 	a, b := join(t, r), join(t, r)

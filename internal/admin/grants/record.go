@@ -14,8 +14,8 @@ import (
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
-// record is a grant as the state directory and Redis have it: one line of JSON. Unknown fields are ignored, so that an older version can
-// read the grants of a later one.
+// record is a grant as the state directory and Redis have it: one line of JSON. Unknown fields are
+// ignored, so that an older version can read the grants of a later one.
 type record struct {
 	ID        string      `json:"id"`
 	Domain    string      `json:"domain"`
@@ -92,7 +92,8 @@ func newID() string {
 	return hex.EncodeToString(b[:])
 }
 
-// scope names the limits that a grant changes, whichever name the grant has for them: "" for all limits of the rule, else their labels.
+// scope names the limits that a grant changes, whichever name the grant has for them: "" for all
+// limits of the rule, else their labels.
 func scope(of limiter.Grantable) string {
 	if len(of.Limits) == len(of.Rule.Limits) {
 		return ""
@@ -104,7 +105,8 @@ func scope(of limiter.Grantable) string {
 	return strings.Join(labels, ",")
 }
 
-// slot names the key and limit that a grant is for: of two grants with the same slot only the later one is kept.
+// slot names the key and limit that a grant is for: of two grants with the same slot only the later
+// one is kept.
 func slot(key, limit string) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%d:%s%s", len(key), key, limit))
 	return base64.RawURLEncoding.EncodeToString(sum[:18])

@@ -15,19 +15,22 @@ import (
 
 // Redis runs scripts in Redis. Safe for concurrent use.
 type Redis interface {
-	// Run runs a script and returns the texts of its answer. All keys lie in one slot of a cluster. Run puts a prefix before them.
+	// Run runs a script and returns the texts of its answer. All keys lie in one slot of a cluster.
+	// Run puts a prefix before them.
 	Run(ctx context.Context, script string, keys, args []string) ([]string, error)
 }
 
 //go:embed script/sync.lua script/change.lua
 var scripts embed.FS
 
-// shared is the grants in Redis. Each change there gets the next version. A process asks for the changes after the version that it knows,
-// about twice a second, with one short script. No message can be lost, and a failover changes nothing.
+// shared is the grants in Redis. Each change there gets the next version. A process asks for the
+// changes after the version that it knows, about twice a second, with one short script. No message
+// can be lost, and a failover changes nothing.
 //
-// An epoch is a text that Redis gets with the first grant. Another epoch, or an older version, says that Redis lost data, as after a restart
-// without persistence. The processes then restore the grants that they know. A grant that was revoked since, or replaced by a later one, is
-// not restored.
+// An epoch is a text that Redis gets with the first grant. Another epoch, or an older version, says
+// that Redis lost data, as after a restart without persistence. The processes then restore the
+// grants that they know. A grant that was revoked since, or replaced by a later one, is not
+// restored.
 type shared struct {
 	redis   Redis
 	epoch   string      // "": unknown
@@ -122,7 +125,8 @@ func (k *Keeper) revokeSharedLocked(ctx context.Context, at string, g *limiter.G
 	return nil
 }
 
-// syncOwnLocked reads the changes of grants from Redis after a change by an operator here. mu must be held.
+// syncOwnLocked reads the changes of grants from Redis after a change by an operator here. mu must
+// be held.
 func (k *Keeper) syncOwnLocked(ctx context.Context, id string) {
 	k.shared.own = id
 	k.syncLocked(ctx)

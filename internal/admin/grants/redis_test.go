@@ -120,7 +120,8 @@ func TestAllProcessesOfOneRedisObey(t *testing.T) {
 	}
 }
 
-// Two processes give grants for the same keys at once: both end up with the same ones, and none is left over.
+// Two processes give grants for the same keys at once: both end up with the same ones, and none is
+// left over.
 func TestGrantsForOneKeyAtOnce(t *testing.T) {
 	r := startRedis(t)
 	a, b := join(t, r), join(t, r)
@@ -149,7 +150,8 @@ func TestGrantsForOneKeyAtOnce(t *testing.T) {
 	})
 }
 
-// Redis goes away, and comes back with nothing: the known grants go on all the time, and are in Redis again.
+// Redis goes away, and comes back with nothing: the known grants go on all the time, and are in
+// Redis again.
 func TestGrantsOutliveARedisThatForgets(t *testing.T) {
 	r := startRedis(t)
 	a, b := join(t, r), join(t, r)
@@ -179,7 +181,8 @@ func TestGrantsOutliveARedisThatForgets(t *testing.T) {
 	}
 }
 
-// While a process does not look, Redis forgets all, others put the grants back, and a grant is revoked. That one does not come back.
+// While a process does not look, Redis forgets all, others put the grants back, and a grant is
+// revoked. That one does not come back.
 func TestALateProcessRevivesNoRevokedGrant(t *testing.T) {
 	r := startRedis(t)
 	a := join(t, r)
@@ -288,7 +291,8 @@ func TestAnUnreadableGrantInRedisHasNoEffect(t *testing.T) {
 	}
 }
 
-// Slots whose grants have ended are forgotten in time, and a process that has not looked meanwhile reads all grants.
+// Slots whose grants have ended are forgotten in time, and a process that has not looked meanwhile
+// reads all grants.
 func TestRedisForgetsEndedGrants(t *testing.T) {
 	r := startRedis(t)
 	a, late := join(t, r), join(t, r)

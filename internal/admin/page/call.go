@@ -44,8 +44,8 @@ func unary[Q, A proto.Message](method func(context.Context, Q) (A, error), like 
 	}
 }
 
-// api answers a POST of JSON to /api/METHOD. A web page of another site cannot send this type without asking first, and nobody answers
-// that question.
+// api answers a POST of JSON to /api/METHOD. A web page of another site cannot send this type
+// without asking first, and nobody answers that question.
 func (p *Page) api(w http.ResponseWriter, r *http.Request) {
 	method, ok := p.calls[r.PathValue("method")]
 	if !ok {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Source is the state of the service that the page shows beside the answers of the admin service. Each function may be nil, and must be
-// safe for concurrent use.
+// Source is the state of the service that the page shows beside the answers of the admin service.
+// Each function may be nil, and must be safe for concurrent use.
 type Source struct {
 	Totals func() Totals
 	Rules  func() iter.Seq[Rule]
@@ -30,8 +30,9 @@ type Latency struct {
 	Counts []uint64  // requests up to each bound, and at the end all requests
 }
 
-// quantile returns a time in seconds below which the part q of the requests lies that came between two histograms; 0 without requests.
-// Within a bucket the times count as evenly spread. Above the last bound the result is that bound.
+// quantile returns a time in seconds below which the part q of the requests lies that came between
+// two histograms; 0 without requests. Within a bucket the times count as evenly spread. Above the
+// last bound the result is that bound.
 func (l *Latency) quantile(before *Latency, q float64) float64 {
 	n := len(l.Bounds)
 	if len(l.Counts) != n+1 || n == 0 {

@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// policy is the Content-Security-Policy of every answer: style, script, pictures and data of this address alone, nothing inline, no frames.
+// policy is the Content-Security-Policy of every answer: style, script, pictures and data of this
+// address alone, nothing inline, no frames.
 const policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; " +
 	"base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
@@ -19,7 +20,8 @@ type refusal struct {
 	text string
 }
 
-// guard returns a handler behind the gate: every answer has strict headers, and no request comes from a page of another site.
+// guard returns a handler behind the gate: every answer has strict headers, and no request comes
+// from a page of another site.
 func (p *Page) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -37,7 +39,8 @@ func (p *Page) guard(next http.Handler) http.Handler {
 	})
 }
 
-// refuse returns the reason why a request may not pass, nil without one. The function reads the headers alone, and asks for no credentials.
+// refuse returns the reason why a request may not pass, nil without one. The function reads the
+// headers alone, and asks for no credentials.
 func (p *Page) refuse(r *http.Request) *refusal {
 	if !Knows(r.Host, p.options.Hosts) {
 		return &refusal{http.StatusMisdirectedRequest, fmt.Sprintf("Host: %q: this page is at localhost, at IP addresses, and at names that the operator has listed: see %s", r.Host, p.options.HostsSetting)}
@@ -58,8 +61,8 @@ func (p *Page) refuse(r *http.Request) *refusal {
 // secured reports whether the client has shown a valid certificate.
 func secured(r *http.Request) bool { return r.TLS != nil && len(r.TLS.VerifiedChains) > 0 }
 
-// Knows reports whether a Host header is localhost, an IP address, or one of the names. A web page whose name turns into an address of this
-// machine later (DNS rebinding) has another one.
+// Knows reports whether a Host header is localhost, an IP address, or one of the names. A web page
+// whose name turns into an address of this machine later (DNS rebinding) has another one.
 func Knows(host string, names []string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -72,8 +75,8 @@ func Knows(host string, names []string) bool {
 	return same("localhost") || slices.ContainsFunc(names, same)
 }
 
-// Forwarded returns a header by which a proxy says that a request is not its own; "" without one. Envoy adds X-Forwarded-Proto and
-// X-Request-Id to each request.
+// Forwarded returns a header by which a proxy says that a request is not its own; "" without one.
+// Envoy adds X-Forwarded-Proto and X-Request-Id to each request.
 func Forwarded(h http.Header) string {
 	for name := range h {
 		if strings.HasPrefix(name, "X-Forwarded-") || strings.HasPrefix(name, "X-Envoy-") {

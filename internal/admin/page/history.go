@@ -20,7 +20,8 @@ const (
 	slowness   = 50   // reading the rules may take this part of the time: 1 in so many
 )
 
-// sampler keeps the rates of the last 15 minutes. The sampler reads a few counters every five seconds, and every second while somebody looks.
+// sampler keeps the rates of the last 15 minutes. The sampler reads a few counters every five
+// seconds, and every second while somebody looks.
 type sampler struct {
 	source Source
 	wake   chan struct{} // somebody looks
@@ -101,7 +102,8 @@ func (s *sampler) look() (leave func()) {
 	}
 }
 
-// now returns the last state as JSON, which is nil before the first sample, and a channel that is closed when there is another.
+// now returns the last state as JSON, which is nil before the first sample, and a channel that is
+// closed when there is another.
 func (s *sampler) now() (live []byte, changed <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,8 +161,8 @@ func (s *sampler) sample(now time.Time) {
 	s.before, s.at = totals, now
 }
 
-// readRulesLocked reads the counts of the rules: while somebody looks at each sample, else for each point of the curves. Many rules are
-// read less often.
+// readRulesLocked reads the counts of the rules: while somebody looks at each sample, else for each
+// point of the curves. Many rules are read less often.
 func (s *sampler) readRulesLocked(now time.Time) {
 	step := curveStep
 	if s.viewers > 0 {
@@ -209,8 +211,8 @@ func (s *sampler) readRulesLocked(now time.Time) {
 	s.rulesAt, s.pause = now, slowness*time.Since(begun)
 }
 
-// newCurveLocked returns a curve for a rule, nil without room. Rules without traffic give way to others, and are kept only while they
-// fill the list.
+// newCurveLocked returns a curve for a rule, nil without room. Rules without traffic give way to
+// others, and are kept only while they fill the list.
 func (s *sampler) newCurveLocked(id any, tally Tally) *curve {
 	c := new(curve)
 	if len(s.rules) >= maxCurves {

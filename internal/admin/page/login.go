@@ -14,7 +14,8 @@ import (
 // maxFormBytes bounds the body of a login.
 const maxFormBytes = 8 << 10
 
-// authenticated returns a handler for requests with the token or a session. A person without them is sent to the login form.
+// authenticated returns a handler for requests with the token or a session. A person without them
+// is sent to the login form.
 func (p *Page) authenticated(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p.options.Tokens == nil {
@@ -72,7 +73,8 @@ func (p *Page) loggedIn(r *http.Request) bool {
 	return p.options.Tokens != nil && p.sessions.valid(p.sessions.number(r), p.options.Tokens.current())
 }
 
-// admits reports whether a request that was admitted still has credentials. Other requests must not be asked about: admits bounds no guesses.
+// admits reports whether a request that was admitted still has credentials. Other requests must not
+// be asked about: admits bounds no guesses.
 func (p *Page) admits(r *http.Request) bool {
 	if p.options.Tokens == nil {
 		return true
@@ -122,7 +124,8 @@ func (p *Page) logIn(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, "/", http.StatusSeeOther)
 }
 
-// logOut ends the session, here and in the browser. The open pages of the session end when they write next.
+// logOut ends the session, here and in the browser. The open pages of the session end when they
+// write next.
 func (p *Page) logOut(w http.ResponseWriter, r *http.Request) {
 	if number := p.sessions.number(r); number != "" { // also while the token cannot be read: it comes back, and the session must not
 		p.sessions.end(number)

@@ -1,8 +1,11 @@
-// Package page is the admin page: the state of a running Weir for people, with forms to ask and to change.
+// Package page is the admin page: the state of a running Weir for people, with forms to ask and to
+// change.
 //
-// The page decides nothing: it asks the methods of the admin service in this process, and reads counters. The page needs no internet:
-// templates, one style sheet and one script, all embedded. Every answer has a Content-Security-Policy that allows nothing inline. Requests
-// with a foreign Host or Origin are refused (DNS rebinding, cross-site requests), and with a token everybody must show it.
+// The page decides nothing: it asks the methods of the admin service in this process, and reads
+// counters. The page needs no internet: templates, one style sheet and one script, all embedded.
+// Every answer has a Content-Security-Policy that allows nothing inline. Requests with a foreign
+// Host or Origin are refused (DNS rebinding, cross-site requests), and with a token everybody must
+// show it.
 package page
 
 import (
@@ -126,7 +129,8 @@ func (p *Page) index(w http.ResponseWriter, r *http.Request) {
 	}{p.options.Version, p.options.Host, p.reach(r), p.begun, p.options.Tokens != nil, built(keys), built(grants)})
 }
 
-// reach returns the flags by which commands of sidecar reach the address that the browser of r has reached.
+// reach returns the flags by which commands of sidecar reach the address that the browser of r has
+// reached.
 func (p *Page) reach(r *http.Request) string {
 	server, port, tls := r.Host, "80", ""
 	if r.TLS != nil {
@@ -148,7 +152,8 @@ func built(err error) bool { return status.Code(err) != codes.Unimplemented }
 // asset serves the style sheet, the script and the icon, which are no secret.
 func (p *Page) asset(w http.ResponseWriter, r *http.Request) { serve(w, r, r.PathValue("name")) }
 
-// icon serves the icon where a browser looks for it beside an answer that is not a page of ours: a refusal, or JSON.
+// icon serves the icon where a browser looks for it beside an answer that is not a page of ours: a
+// refusal, or JSON.
 func (p *Page) icon(w http.ResponseWriter, r *http.Request) { serve(w, r, "icon.svg") }
 
 // serve answers with one of the assets.

@@ -145,7 +145,8 @@ func TestEverythingInsideNeedsTheToken(t *testing.T) {
 	}
 }
 
-// A browser asks for this path beside an answer that names no icon. A 404 there would be an error on the console of a person who looks.
+// A browser asks for this path beside an answer that names no icon. A 404 there would be an error
+// on the console of a person who looks.
 func TestABrowserFindsTheIconBesideEachAnswer(t *testing.T) {
 	f := newPage(t, withToken)
 	got := f.ask("GET", "/favicon.ico", "")

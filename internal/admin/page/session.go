@@ -14,8 +14,9 @@ const sessionAge = 12 * time.Hour
 // maxSessions bounds the sessions. One more ends the oldest.
 const maxSessions = 1000
 
-// sessions is the logins of now. A session is a random number in a cookie, without a signature. Browsers do not tell ports apart: other programs
-// at localhost get the cookie too, and could try tokens against a signature. All methods are safe for concurrent use.
+// sessions is the logins of now. A session is a random number in a cookie, without a signature.
+// Browsers do not tell ports apart: other programs at localhost get the cookie too, and could try
+// tokens against a signature. All methods are safe for concurrent use.
 type sessions struct {
 	cookie string // the name, different in each process: several Weirs may be at localhost
 

@@ -34,7 +34,8 @@ var errLoggedOut = errors.New("the session has ended")
 // heartbeat is the time without an event after which a comment shows that the stream lives.
 const heartbeat = 15 * time.Second
 
-// stream is an answer of server-sent events (HTML Living Standard, section 9.2). One goroutine may use it.
+// stream is an answer of server-sent events (HTML Living Standard, section 9.2). One goroutine may
+// use it.
 type stream struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
@@ -160,7 +161,8 @@ func (p *Page) tail(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// watch calls Watch. A panic there is the end of the tail: on this goroutine nobody else would stop the panic, and the process would end.
+// watch calls Watch. A panic there is the end of the tail: on this goroutine nobody else would stop
+// the panic, and the process would end.
 func (p *Page) watch(request *adminv1.WatchRequest, t *tailStream) (err error) {
 	defer func() {
 		if v := recover(); v != nil {

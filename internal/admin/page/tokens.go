@@ -11,16 +11,19 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// The bounds of wrong tokens. At ten a minute, all words of a large dictionary (half a million) take a month.
+// The bounds of wrong tokens. At ten a minute, all words of a large dictionary (half a million)
+// take a month.
 const (
 	wrongOfOne = 10   // by one address at once, and each minute
 	wrongOfAll = 100  // by all addresses at once; then one each second
 	maxClients = 1000 // addresses with wrong tokens of the last minute
 )
 
-// Tokens checks the tokens that clients show, and bounds guesses. A Tokens refuses the next token of an address with too many wrong ones, and
-// does not compare it. While all addresses together show too many, those without a wrong one in the last minute may still try. Programs on this
-// machine count as one address, which the others do not affect: an operator always has a way in. All methods are safe for concurrent use.
+// Tokens checks the tokens that clients show, and bounds guesses. A Tokens refuses the next token
+// of an address with too many wrong ones, and does not compare it. While all addresses together
+// show too many, those without a wrong one in the last minute may still try. Programs on this
+// machine count as one address, which the others do not affect: an operator always has a way in.
+// All methods are safe for concurrent use.
 type Tokens struct {
 	current  func() string
 	begun    time.Time // the zero of all instants
@@ -43,7 +46,8 @@ func (c *client) quiet(now algorithms.Instant) bool {
 	return now-c.at >= algorithms.Instant(time.Minute)
 }
 
-// NewTokens returns a Tokens. current returns the right token, or "" without one, and must be safe for concurrent use.
+// NewTokens returns a Tokens. current returns the right token, or "" without one, and must be safe
+// for concurrent use.
 func NewTokens(current func() string) *Tokens {
 	return &Tokens{
 		current: current, begun: time.Now(), clients: make(map[netip.Prefix]client),
@@ -52,8 +56,8 @@ func NewTokens(current func() string) *Tokens {
 	}
 }
 
-// Check reports whether a client with an address (HOST:PORT) shows the right token. With a wait above 0 the token was not compared: the client
-// should come again after that time.
+// Check reports whether a client with an address (HOST:PORT) shows the right token. With a wait
+// above 0 the token was not compared: the client should come again after that time.
 func (t *Tokens) Check(address, shown string) (right bool, wait time.Duration) {
 	if shown == "" { // no guess
 		return false, 0
@@ -100,7 +104,8 @@ func (t *Tokens) equal(digest [sha256.Size]byte) bool {
 	return subtle.ConstantTimeCompare(own[:], digest[:]) == 1 && token != ""
 }
 
-// roomLocked reports whether there is room for one more address. In a full table, addresses go that have been quiet for a minute.
+// roomLocked reports whether there is room for one more address. In a full table, addresses go that
+// have been quiet for a minute.
 func (t *Tokens) roomLocked(now algorithms.Instant) bool {
 	if len(t.clients) < maxClients {
 		return true
@@ -113,8 +118,9 @@ func (t *Tokens) roomLocked(now algorithms.Instant) bool {
 	return len(t.clients) < maxClients
 }
 
-// network returns the addresses that count as one with an address. A client of IPv6 has 64 bits of its own. All of this machine are one.
-// The zero Prefix stands for an address that is not of IP, such as one of a socket in a file.
+// network returns the addresses that count as one with an address. A client of IPv6 has 64 bits of
+// its own. All of this machine are one. The zero Prefix stands for an address that is not of IP,
+// such as one of a socket in a file.
 func network(address string) netip.Prefix {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil {

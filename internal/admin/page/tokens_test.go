@@ -187,7 +187,8 @@ func TestThePageBoundsGuesses(t *testing.T) {
 	})
 }
 
-// An address without a wrong token in the last minute may try. So many addresses have more attempts than one: still too few for a dictionary.
+// An address without a wrong token in the last minute may try. So many addresses have more attempts
+// than one: still too few for a dictionary.
 func TestGuessesOfAThousandAddressesAreSomeAThousandAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, n := newTokens(), 0

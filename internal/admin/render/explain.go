@@ -14,8 +14,8 @@ import (
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
-// Explain explains a request by the rules and the counts of a limiter. Explain charges nothing; the errors are as in
-// [limiter.Limiter.Explain].
+// Explain explains a request by the rules and the counts of a limiter. Explain charges nothing; the
+// errors are as in [limiter.Limiter.Explain].
 func Explain(ctx context.Context, l *limiter.Limiter, in *adminv1.ExplainRequest) (*adminv1.ExplainResponse, error) {
 	request := Request(in.GetDomain(), in.GetDescriptors())
 	all, err := l.Explain(ctx, request)
@@ -58,7 +58,8 @@ func Request(domain string, all []*adminv1.Descriptor) *limiter.Request {
 	return r
 }
 
-// explanation returns the explanation of one descriptor as a message. d is nil when the domain has no rules.
+// explanation returns the explanation of one descriptor as a message. d is nil when the domain has
+// no rules.
 func explanation(d *descriptors.Domain, entries []descriptors.Entry, e *limiter.Explanation) *adminv1.DescriptorExplanation {
 	out := new(adminv1.DescriptorExplanation)
 	var why []string

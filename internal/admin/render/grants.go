@@ -12,8 +12,8 @@ import (
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
-// Grant returns a grant as a message, with the key that it is for under the rules in force; nil for nil. l may be nil: then the message
-// has no key.
+// Grant returns a grant as a message, with the key that it is for under the rules in force; nil for
+// nil. l may be nil: then the message has no key.
 func Grant(l *limiter.Limiter, g *limiter.Grant) *adminv1.Grant {
 	if g == nil {
 		return nil

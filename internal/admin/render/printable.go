@@ -12,8 +12,9 @@ import (
 // maxShown is the most bytes of a text from a client that a line for people shows.
 const maxShown = 200
 
-// Printable returns a text that a terminal can show without harm. The end of a long text is cut off, and every character that is not
-// printable is escaped as in Go. Others choose keys and values, and a terminal obeys control characters.
+// Printable returns a text that a terminal can show without harm. The end of a long text is cut
+// off, and every character that is not printable is escaped as in Go. Others choose keys and
+// values, and a terminal obeys control characters.
 func Printable(text string) string {
 	rest := ""
 	if len(text) > maxShown {
@@ -47,7 +48,8 @@ func escaped(text string) string {
 	return b.String()
 }
 
-// PrintableJSON escapes the characters in a JSON text that a terminal may obey. JSON itself escapes only those below space.
+// PrintableJSON escapes the characters in a JSON text that a terminal may obey. JSON itself escapes
+// only those below space.
 func PrintableJSON(data []byte) []byte {
 	out := make([]byte, 0, len(data))
 	for len(data) > 0 {
@@ -75,9 +77,10 @@ func appendUnicode(dst []byte, unit rune) []byte {
 // maxShownEntries is the most entries of a descriptor that a line for people shows.
 const maxShownEntries = 16
 
-// EntriesText returns entries as an argument of a command, such as "path=/search,client_id=c1", and printable. An argument that a shell would
-// change is in single quotes. No command takes an empty key, a text that is not printable, or one that is too long to show. Such a text is in
-// double quotes, escaped as in Go. The end of many entries is cut off.
+// EntriesText returns entries as an argument of a command, such as "path=/search,client_id=c1", and
+// printable. An argument that a shell would change is in single quotes. No command takes an empty
+// key, a text that is not printable, or one that is too long to show. Such a text is in double
+// quotes, escaped as in Go. The end of many entries is cut off.
 func EntriesText(entries []*adminv1.Entry) string {
 	if argument, ok := entriesArgument(entries); ok {
 		return argument

@@ -1,5 +1,6 @@
-// Package render is the one rendering of rules, limits and explanations: as the messages of the admin service, and as text for
-// people. The admin service, the page /rules and the command match all use it. Decisions come from package limiter.
+// Package render is the one rendering of rules, limits and explanations: as the messages of the
+// admin service, and as text for people. The admin service, the page /rules and the command match
+// all use it. Decisions come from package limiter.
 package render
 
 import (

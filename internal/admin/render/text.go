@@ -8,8 +8,8 @@ import (
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
-// ExplanationText returns the explanation of a request in a domain as lines of a label and a text. The state of each key is left
-// out unless states is true.
+// ExplanationText returns the explanation of a request in a domain as lines of a label and a text.
+// The state of each key is left out unless states is true.
 func ExplanationText(domain string, r *adminv1.ExplainResponse, states bool) string {
 	var b strings.Builder
 	line := func(label, format string, args ...any) {
@@ -84,7 +84,8 @@ func LimitText(l *adminv1.Limit) string {
 	return text
 }
 
-// tableText says where a table has the numbers of a descriptor; line is 0 when the table does not have them.
+// tableText says where a table has the numbers of a descriptor; line is 0 when the table does not
+// have them.
 func tableText(t *adminv1.Table, line uint32) string {
 	if line == 0 {
 		return fmt.Sprintf("%s does not have the value, so the rule's own numbers count", t.GetFile())
@@ -168,7 +169,8 @@ func sourceText(source string) string {
 	return ", by " + Printable(source)
 }
 
-// waitText returns a wait in whole milliseconds, rounded up: the hits of a request that waits less would not pass.
+// waitText returns a wait in whole milliseconds, rounded up: the hits of a request that waits less
+// would not pass.
 func waitText(d time.Duration) string {
 	if rest := d % time.Millisecond; rest > 0 {
 		d += time.Millisecond - rest

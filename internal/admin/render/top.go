@@ -20,7 +20,8 @@ const (
 	mostTopKeys  = 1000
 )
 
-// TopKeys returns the first tracked keys in an order. The error is [limiter.ErrNoTopKeys], or a mistake in the request.
+// TopKeys returns the first tracked keys in an order. The error is [limiter.ErrNoTopKeys], or a
+// mistake in the request.
 func TopKeys(ctx context.Context, l *limiter.Limiter, in *adminv1.ListTopKeysRequest) (*adminv1.ListTopKeysResponse, error) {
 	q := limiter.TopQuery{Domain: in.GetDomain(), Path: in.GetRule(), Most: int(in.GetMost())}
 	switch {
@@ -54,7 +55,8 @@ func TopKeys(ctx context.Context, l *limiter.Limiter, in *adminv1.ListTopKeysReq
 	return out, nil
 }
 
-// topKey returns a key as a message. Texts of clients that are not UTF-8 get U+FFFD in place of the wrong bytes.
+// topKey returns a key as a message. Texts of clients that are not UTF-8 get U+FFFD in place of the
+// wrong bytes.
 func topKey(k *limiter.TopKey) *adminv1.TopKey {
 	out := &adminv1.TopKey{
 		Key: strings.ToValidUTF8(k.Key, "\uFFFD"), Domain: strings.ToValidUTF8(k.Domain, "\uFFFD"), Rule: strings.ToValidUTF8(k.Path, "\uFFFD"),

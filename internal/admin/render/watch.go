@@ -31,7 +31,8 @@ func OutcomeNames() []string {
 	return all
 }
 
-// column is a column of a watched descriptor: its name, and its smallest and largest width. A wider text moves the rest of its own line.
+// column is a column of a watched descriptor: its name, and its smallest and largest width. A wider
+// text moves the rest of its own line.
 type column struct {
 	name        string
 	least, most int
@@ -42,8 +43,8 @@ func columns() [5]column {
 	return [...]column{{"TIME", 24, 24}, {"OUTCOME", 11, 12}, {"DOMAIN", 6, 16}, {"DESCRIPTOR", 26, 56}, {"RULE", 26, 56}}
 }
 
-// Watched writes watched requests as lines for people, one for each descriptor. The columns grow with their texts, and stay aligned from
-// then on. The zero value is ready.
+// Watched writes watched requests as lines for people, one for each descriptor. The columns grow
+// with their texts, and stay aligned from then on. The zero value is ready.
 type Watched struct{ widths [5]int }
 
 // maxShownDescriptors is the most lines of a request.
@@ -114,8 +115,8 @@ func resultText(r *adminv1.WatchedRequest, d *adminv1.WatchedDescriptor) string 
 	return strings.Join(parts, ", ")
 }
 
-// Deciding returns the limit that a status reports: the denying one with the longest wait, else the one with the least left; nil without
-// limits.
+// Deciding returns the limit that a status reports: the denying one with the longest wait, else the
+// one with the least left; nil without limits.
 func Deciding(all []*adminv1.WatchedLimit) *adminv1.WatchedLimit {
 	var best *adminv1.WatchedLimit
 	for _, l := range all {

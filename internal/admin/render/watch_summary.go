@@ -17,7 +17,8 @@ const (
 	maxSummary = 50     // places that are listed
 )
 
-// WatchSummary counts watched descriptors by rule. Descriptors without a rule count by domain and keys. The zero value is empty.
+// WatchSummary counts watched descriptors by rule. Descriptors without a rule count by domain and
+// keys. The zero value is empty.
 type WatchSummary struct {
 	requests, overLimit uint64
 	places              map[summaryPlace]*[]uint64 // by outcome
@@ -70,7 +71,8 @@ func keysText(entries []*adminv1.Entry) string {
 	return strings.Join(keys, ",")
 }
 
-// String returns the summary as lines: the requests, and a line for each rule, the most frequent first.
+// String returns the summary as lines: the requests, and a line for each rule, the most frequent
+// first.
 func (s *WatchSummary) String() string {
 	var b strings.Builder
 	plural := "s"

@@ -8,7 +8,8 @@ import (
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
-// BenchmarkEvent is the work for one request that is shown: the copy, on the goroutine that answers, and the message, on the watcher's.
+// BenchmarkEvent is the work for one request that is shown: the copy, on the goroutine that
+// answers, and the message, on the watcher's.
 func BenchmarkEvent(b *testing.B) {
 	f := newFixture(b)
 	f.watch(&adminv1.WatchRequest{})

@@ -52,7 +52,8 @@ type small struct {
 	limits      [1]limit
 }
 
-// Memory of the parts of an event, in bytes. A limit in a message takes about as much as the texts here.
+// Memory of the parts of an event, in bytes. A limit in a message takes about as much as the texts
+// here.
 const (
 	eventBytes      = int(unsafe.Sizeof(small{}))
 	descriptorBytes = int(unsafe.Sizeof(descriptor{}))
@@ -118,7 +119,8 @@ func newEvent(o *limiter.Observed, is size) *event {
 	return e
 }
 
-// kept returns a limit that never changes: a limit of the rule itself, or a copy. Other limits are in memory of the verdict.
+// kept returns a limit that never changes: a limit of the rule itself, or a copy. Other limits are
+// in memory of the verdict.
 func kept(r *descriptors.Rule, l *descriptors.Limit) *descriptors.Limit {
 	if r != nil {
 		for i := range r.Limits {

@@ -22,7 +22,8 @@ type filter struct {
 	denied       bool // only requests that were answered OVER_LIMIT
 }
 
-// newFilter returns the filter of a WatchRequest. The error is the first number or text out of bounds.
+// newFilter returns the filter of a WatchRequest. The error is the first number or text out of
+// bounds.
 func newFilter(in *adminv1.WatchRequest) (filter, error) {
 	f := filter{domain: in.GetDomain(), rule: in.GetRule()}
 	texts := map[string]string{"domain": f.domain, "rule": f.rule}
@@ -53,8 +54,8 @@ func newFilter(in *adminv1.WatchRequest) (filter, error) {
 	return f, nil
 }
 
-// chooses reports whether all filters choose one descriptor of a request. A failed request without descriptors counts as one without
-// entries.
+// chooses reports whether all filters choose one descriptor of a request. A failed request without
+// descriptors counts as one without entries.
 func (f *filter) chooses(o *limiter.Observed) bool {
 	if f.domain != "" && f.domain != o.Request.Domain || f.denied && (o.Err != nil || !o.Verdict.OverLimit) {
 		return false

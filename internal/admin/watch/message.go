@@ -14,17 +14,20 @@ import (
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
-// Message is an encoded WatchResponse. A Go message would take a dozen parts for each request, and several times as long.
+// Message is an encoded WatchResponse. A Go message would take a dozen parts for each request, and
+// several times as long.
 type Message []byte
 
-// encoder appends fields in the protobuf encoding. As the encoding of proto3 wants, fields with their zero value are left out.
+// encoder appends fields in the protobuf encoding. As the encoding of proto3 wants, fields with
+// their zero value are left out.
 type encoder struct {
 	dst    []byte
 	known  map[*descriptors.Limit][]byte // encoded limits
 	misses int                           // bytes of the nearest misses
 }
 
-// maxMisses bounds the nearest misses of a message, in bytes. One descriptor of a few bytes may have one of 10 KB.
+// maxMisses bounds the nearest misses of a message, in bytes. One descriptor of a few bytes may
+// have one of 10 KB.
 const maxMisses = 1 << 20
 
 func (e *encoder) number(field protowire.Number, n uint64) {
@@ -70,7 +73,8 @@ func (e *encoder) duration(field protowire.Number, d time.Duration) {
 	e.time(field, int64(d/time.Second), int64(d%time.Second))
 }
 
-// message returns requests as a message. rules returns the rules in force, size is the memory of the requests in bytes.
+// message returns requests as a message. rules returns the rules in force, size is the memory of
+// the requests in bytes.
 func message(rules func() *descriptors.Rules, events []*event, size int, leftOut, lost uint64) (Message, error) {
 	e := encoder{dst: make([]byte, 0, size/2), known: make(map[*descriptors.Limit][]byte)}
 	for _, one := range events {
@@ -170,7 +174,8 @@ func (e *encoder) limit(l *limit, told bool) error {
 	return nil
 }
 
-// nearest returns the place where the search for a descriptor ended without a rule of its own; nil when there is such a rule.
+// nearest returns the place where the search for a descriptor ended without a rule of its own; nil
+// when there is such a rule.
 func nearest(rules func() *descriptors.Rules, e *event, d *descriptor) *adminv1.NearestMiss {
 	switch {
 	case d.outcome == adminv1.Outcome_OUTCOME_NO_DOMAIN:

@@ -15,7 +15,8 @@ const (
 // burst is the time whose requests may come at once. Requests come in bursts.
 const burst = 100 * time.Millisecond
 
-// pace lets so many requests per second pass on average: the generic cell rate algorithm (ITU-T I.371). Safe for concurrent use.
+// pace lets so many requests per second pass on average: the generic cell rate algorithm (ITU-T
+// I.371). Safe for concurrent use.
 type pace struct {
 	interval int64        // nanoseconds between evenly spaced requests
 	ahead    int64        // nanoseconds by which a request may come earlier

@@ -1,8 +1,10 @@
-// Package watch shows answered requests to people who watch. A [Hub] sees each request on the goroutine that answers it, and copies the
-// chosen ones into the bounded queue of each [Watcher]. A watcher that reads too slowly loses requests and is told their number.
+// Package watch shows answered requests to people who watch. A [Hub] sees each request on the
+// goroutine that answers it, and copies the chosen ones into the bounded queue of each [Watcher]. A
+// watcher that reads too slowly loses requests and is told their number.
 //
-// Nobody watches: the hub does not observe requests. Somebody watches: a request costs the filters, and a copy if it is chosen. The rest
-// of the work, such as the search for the nearest miss, is done on the watcher's own goroutine.
+// Nobody watches: the hub does not observe requests. Somebody watches: a request costs the filters,
+// and a copy if it is chosen. The rest of the work, such as the search for the nearest miss, is
+// done on the watcher's own goroutine.
 package watch
 
 import (
@@ -44,7 +46,8 @@ type Options struct {
 	Observe func(limiter.Observer) (remove func()) // begins to observe all answered requests
 }
 
-// Hub gives answered requests to watchers. All methods are safe for concurrent use. A Hub without watchers does nothing and needs no Close.
+// Hub gives answered requests to watchers. All methods are safe for concurrent use. A Hub without
+// watchers does nothing and needs no Close.
 type Hub struct {
 	options Options
 	begun   time.Time                  // the zero of all instants
@@ -65,8 +68,8 @@ func New(o Options) (*Hub, error) {
 	return h, nil
 }
 
-// Subscribe returns a watcher of the requests that in chooses, from now on. The caller must Close the watcher. The error is an
-// [*InvalidError] or [ErrTooMany].
+// Subscribe returns a watcher of the requests that in chooses, from now on. The caller must Close
+// the watcher. The error is an [*InvalidError] or [ErrTooMany].
 func (h *Hub) Subscribe(in *adminv1.WatchRequest) (*Watcher, error) {
 	f, err := newFilter(in)
 	if err != nil {
@@ -75,8 +78,8 @@ func (h *Hub) Subscribe(in *adminv1.WatchRequest) (*Watcher, error) {
 	return h.add(&Watcher{filter: f, pace: newPace(float64(in.GetMaxPerSecond())), oneIn: in.GetOneIn()}, MaxWatchers)
 }
 
-// SubscribeDenied returns a watcher of requests that were answered OVER_LIMIT, so many per second. The rate may be below 1. The server's own
-// log has room also when MaxWatchers watch.
+// SubscribeDenied returns a watcher of requests that were answered OVER_LIMIT, so many per second.
+// The rate may be below 1. The server's own log has room also when MaxWatchers watch.
 func (h *Hub) SubscribeDenied(perSecond float64) (*Watcher, error) {
 	return h.add(&Watcher{filter: filter{denied: true}, pace: newPace(perSecond)}, MaxWatchers+2)
 }
@@ -100,7 +103,8 @@ func (h *Hub) leave(w *Watcher) {
 	h.changeLocked(slices.DeleteFunc(slices.Clone(*h.all.Load()), func(other *Watcher) bool { return other == w }))
 }
 
-// changeLocked puts another list of watchers in place. The hub observes requests as long as there are watchers.
+// changeLocked puts another list of watchers in place. The hub observes requests as long as there
+// are watchers.
 func (h *Hub) changeLocked(all []*Watcher) {
 	h.share.Store(min(maxWaiting/int64(max(len(all), 1)), maxShare))
 	h.all.Store(&all)

@@ -7,14 +7,16 @@ import (
 	"time"
 )
 
-// gather is the time for which Next waits for more after a first request: a message for each would cost more than the requests.
+// gather is the time for which Next waits for more after a first request: a message for each would
+// cost more than the requests.
 const gather = 50 * time.Millisecond
 
-// maxMessage bounds the requests of one message by their memory, in bytes. A larger request comes alone. The server holds one message
-// beside the queue while a client does not read.
+// maxMessage bounds the requests of one message by their memory, in bytes. A larger request comes
+// alone. The server holds one message beside the queue while a client does not read.
 const maxMessage = 64 << 10
 
-// Watcher receives the requests that its filter chooses. One goroutine at a time may call Next and Close.
+// Watcher receives the requests that its filter chooses. One goroutine at a time may call Next and
+// Close.
 type Watcher struct {
 	hub    *Hub
 	filter filter
@@ -68,7 +70,8 @@ func (w *Watcher) wakeUp() {
 	}
 }
 
-// Next waits for requests and returns the next message, or the error of ctx. A first request waits up to 50 ms for others.
+// Next waits for requests and returns the next message, or the error of ctx. A first request waits
+// up to 50 ms for others.
 func (w *Watcher) Next(ctx context.Context) (Message, error) {
 	select {
 	case <-ctx.Done():
@@ -88,7 +91,8 @@ func (w *Watcher) Next(ctx context.Context) (Message, error) {
 	return message(w.hub.options.Rules, events, size, w.leftOut.Swap(0), w.lost.Swap(0))
 }
 
-// take returns the first requests of the queue, as many as a message may have, and their memory in bytes.
+// take returns the first requests of the queue, as many as a message may have, and their memory in
+// bytes.
 func (w *Watcher) take() (taken []*event, bytes int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -1,7 +1,9 @@
-// Package cases runs tests of rules. A file of cases has requests with their times, and the expected answers. The requests go through the
-// real limiter and a store in memory, in virtual time. So a test of days takes microseconds, and has the same result each time.
+// Package cases runs tests of rules. A file of cases has requests with their times, and the
+// expected answers. The requests go through the real limiter and a store in memory, in virtual
+// time. So a test of days takes microseconds, and has the same result each time.
 //
-// The package decides about the meaning of a file of cases, and whether an answer is as expected. Package limiter makes the answers.
+// The package decides about the meaning of a file of cases, and whether an answer is as expected.
+// Package limiter makes the answers.
 package cases
 
 import (
@@ -36,7 +38,8 @@ type Step struct {
 	Verdict     string        // "ok" or "over_limit", of each time; "" for any
 }
 
-// Descriptor is a descriptor of a request, and the expected status. The zero value of an expectation stands for any status.
+// Descriptor is a descriptor of a request, and the expected status. The zero value of an
+// expectation stands for any status.
 type Descriptor struct {
 	limiter.Descriptor
 

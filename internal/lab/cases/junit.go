@@ -12,7 +12,8 @@ type Suite struct {
 	Mistakes []string
 }
 
-// The elements and attributes of a report that GitLab, Jenkins and the actions of GitHub read. GitLab shows the attribute file.
+// The elements and attributes of a report that GitLab, Jenkins and the actions of GitHub read.
+// GitLab shows the attribute file.
 type (
 	junitReport struct {
 		XMLName  xml.Name     `xml:"testsuites"`
@@ -42,8 +43,8 @@ type (
 	}
 )
 
-// WriteJUnit writes a report in the form that JUnit's is known for, which servers of continuous integration read. A mistake is the error of
-// a test case with the name of its file.
+// WriteJUnit writes a report in the form that JUnit's is known for, which servers of continuous
+// integration read. A mistake is the error of a test case with the name of its file.
 func WriteJUnit(w io.Writer, suites []Suite) error {
 	var report junitReport
 	for _, s := range suites {

@@ -16,11 +16,12 @@ import (
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
-// firstInstant is the start of a test that names none: windows of up to a week begin then, as it is a Thursday.
+// firstInstant is the start of a test that names none: windows of up to a week begin then, as it is
+// a Thursday.
 const firstInstant = "2026-01-01T00:00:00Z"
 
-// Read decodes a file of cases. parse decodes a descriptor as the command line has it. The error is a [descriptors.Errors] with every
-// mistake, or the mistake that makes the text no YAML.
+// Read decodes a file of cases. parse decodes a descriptor as the command line has it. The error is
+// a [descriptors.Errors] with every mistake, or the mistake that makes the text no YAML.
 func Read(path string, data []byte, parse func(string) ([]descriptors.Entry, error)) (*File, error) {
 	r := reader{file: path, parse: parse}
 	var doc yaml.Node
@@ -42,7 +43,8 @@ func Read(path string, data []byte, parse func(string) ([]descriptors.Entry, err
 // empty is the mistake of a file without content.
 const empty = "is empty, must be a map with rules and tests"
 
-// decode reads the one document of data. Some inputs make the parser panic: the panic becomes an error.
+// decode reads the one document of data. Some inputs make the parser panic: the panic becomes an
+// error.
 func decode(data []byte, doc *yaml.Node) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -14,7 +14,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store/memstore"
 )
 
-// Run runs the tests of a file under rules, each from an empty store. The error comes from ctx, or from an option.
+// Run runs the tests of a file under rules, each from an empty store. The error comes from ctx, or
+// from an option.
 func Run(ctx context.Context, f *File, rules *descriptors.Rules, o limiter.Options) ([]Result, error) {
 	var all []Result
 	for i := range f.Tests {
@@ -89,7 +90,8 @@ func (r *running) fail(s *Step, line, n int, descriptor, format string, args ...
 	r.failures = append(r.failures, descriptors.Error{File: r.file, Line: line, Text: where + ": " + fmt.Sprintf(format, args...)})
 }
 
-// shown returns a text for a line of a report. A text with characters that are not printable is quoted.
+// shown returns a text for a line of a report. A text with characters that are not printable is
+// quoted.
 func shown(text string) string {
 	if strings.ContainsFunc(text, func(c rune) bool { return !strconv.IsPrint(c) }) {
 		return strconv.Quote(text)

@@ -22,7 +22,8 @@ const (
 // maxMistakes bounds the mistakes that one error lists.
 const maxMistakes = 20
 
-// disorder is how far the instants of a file may go back: a request that takes long is recorded after a later one.
+// disorder is how far the instants of a file may go back: a request that takes long is recorded
+// after a later one.
 const disorder = 10 * time.Second
 
 // chunk is some records of a file, and the text that they are parts of. Chunks are used again.
@@ -142,8 +143,9 @@ func (r *chunks) parse(c *chunk) {
 	}
 }
 
-// order keeps the instants of a file from going back. A step back of the clock that wrote the file would else put hours of requests at one
-// instant. A leap ahead that would end beyond all instants counts as no time: at the last instant time would stand still.
+// order keeps the instants of a file from going back. A step back of the clock that wrote the file
+// would else put hours of requests at one instant. A leap ahead that would end beyond all instants
+// counts as no time: at the last instant time would stand still.
 func (r *chunks) order(record *Record) {
 	if algorithms.Instant(r.shift) > math.MaxInt64-record.At {
 		r.shift = time.Duration(r.last - record.At)

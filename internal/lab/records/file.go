@@ -12,7 +12,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// maxWindow bounds the memory that a compressed file makes its reader take, in bytes. `zstd --long` writes such files.
+// maxWindow bounds the memory that a compressed file makes its reader take, in bytes. `zstd --long`
+// writes such files.
 const maxWindow = 128 << 20
 
 // source is an open file of lines.

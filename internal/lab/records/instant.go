@@ -20,11 +20,12 @@ func instant(text string) (algorithms.Instant, error) {
 	return algorithms.Instant(t.UnixNano()), nil
 }
 
-// secondDigits is the length of an instant without its fraction and zone, such as 2026-11-23T04:31:55.
+// secondDigits is the length of an instant without its fraction and zone, such as
+// 2026-11-23T04:31:55.
 const secondDigits = len("2006-01-02T15:04:05")
 
-// second reads instants, and knows the second of the last one: most lines of a record are in the second of the line before. The zero value
-// knows none.
+// second reads instants, and knows the second of the last one: most lines of a record are in the
+// second of the line before. The zero value knows none.
 type second struct {
 	text [secondDigits]byte
 	at   algorithms.Instant

@@ -9,7 +9,8 @@ import (
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
-// Append appends the line of a record, with its end. Bytes of a text that are no UTF-8 become U+FFFD.
+// Append appends the line of a record, with its end. Bytes of a text that are no UTF-8 become
+// U+FFFD.
 func Append(dst []byte, r *Record) []byte {
 	dst = append(dst, `{"at":"`...)
 	dst = time.Unix(0, int64(r.At)).UTC().AppendFormat(dst, time.RFC3339Nano)

@@ -95,7 +95,8 @@ func TestAMistakeSaysWhatIsAllowed(t *testing.T) {
 	}
 }
 
-// A line that the scanner accepts is the same to package json. A record that was read is written and read again alike.
+// A line that the scanner accepts is the same to package json. A record that was read is written
+// and read again alike.
 func FuzzBothWaysOfReadingAgree(f *testing.F) {
 	r := everything()
 	f.Add(strings.TrimSpace(string(Append(nil, &r))))

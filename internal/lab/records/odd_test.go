@@ -15,8 +15,8 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// After many leaps of a clock, far ahead and back again, requests a second apart stay a second apart. A simulation would
-// else decide all of them at one instant, and deny for years.
+// After many leaps of a clock, far ahead and back again, requests a second apart stay a second
+// apart. A simulation would else decide all of them at one instant, and deny for years.
 func TestLeapsOfTheClockDoNotStopTime(t *testing.T) {
 	const now, future = 1_800_000_000 * time.Second, (endOfTime - 1) * time.Second
 	var text []byte
@@ -46,7 +46,8 @@ func TestLeapsOfTheClockDoNotStopTime(t *testing.T) {
 	}
 }
 
-// Files from before a step of the clock back have names of the future. These files go before the files of today.
+// Files from before a step of the clock back have names of the future. These files go before the
+// files of today.
 func TestFilesOfTheFutureGoFirst(t *testing.T) {
 	dir := t.TempDir()
 	text := compressed(t, bytes.Repeat([]byte("x"), 10))
@@ -92,7 +93,8 @@ func TestARequestThatIsTooLongIsNotRecorded(t *testing.T) {
 	}
 }
 
-// Editors begin a file with a byte order mark, and a crash of the machine may leave a tail of zeros.
+// Editors begin a file with a byte order mark, and a crash of the machine may leave a tail of
+// zeros.
 func TestAByteOrderMarkAndATailOfZerosAreNoMistakes(t *testing.T) {
 	text := linesOf("client", time.Hour, 3)
 	marked := append([]byte("\xef\xbb\xbf"), text...)

@@ -18,7 +18,8 @@ import (
 	"github.com/weirproxy/weir/internal/lockfile"
 )
 
-// prefix begins the names of the files of a Recorder. The instant of the start of the file follows, so that names are in the order of time.
+// prefix begins the names of the files of a Recorder. The instant of the start of the file follows,
+// so that names are in the order of time.
 const prefix = "requests-"
 
 // Waits between attempts to open a file.
@@ -41,7 +42,8 @@ func (system) create(path string) (io.WriteCloser, error) {
 
 func (system) remove(path string) error { return os.Remove(path) }
 
-// output is the files of a Recorder: the open one, and the directory of all. Only stats is safe for concurrent use.
+// output is the files of a Recorder: the open one, and the directory of all. Only stats is safe for
+// concurrent use.
 type output struct {
 	options Options
 	files   files
@@ -144,8 +146,9 @@ func (o *output) open() bool {
 	return true
 }
 
-// makeRoom removes the oldest files, so that one more fits. A name more than a day ahead is of a file from before a step of the clock back.
-// Such files go first, and would else outlast all new ones.
+// makeRoom removes the oldest files, so that one more fits. A name more than a day ahead is of a
+// file from before a step of the clock back. Such files go first, and would else outlast all new
+// ones.
 func (o *output) makeRoom() error {
 	all, err := os.ReadDir(o.options.Dir) // in the order of names
 	if err != nil {
@@ -191,7 +194,8 @@ func fileName(at time.Time) string {
 	return prefix + at.UTC().Format("20060102T150405.000000000Z") + Extension
 }
 
-// flush hands the requests so far to the operating system, and looks whether the file is still in the directory.
+// flush hands the requests so far to the operating system, and looks whether the file is still in
+// the directory.
 func (o *output) flush() {
 	if o.file == nil {
 		return
@@ -250,7 +254,8 @@ func (o *output) unlockDir() {
 	}
 }
 
-// fail gives up the open file, if there is one, and logs an error, unless the last one was the same.
+// fail gives up the open file, if there is one, and logs an error, unless the last one was the
+// same.
 func (o *output) fail(err error, lost int) {
 	o.count(func(s *Stats) { s.Failures++; s.Lost += uint64(lost) })
 	if o.file != nil {

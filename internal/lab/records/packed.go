@@ -27,7 +27,8 @@ func packedSize(r *limiter.Request) int {
 	return size
 }
 
-// pack appends a copy of a request, for unpack in this process. A copy costs the goroutine that answers less than a line of JSON.
+// pack appends a copy of a request, for unpack in this process. A copy costs the goroutine that
+// answers less than a line of JSON.
 func pack(dst []byte, at algorithms.Instant, answer Answer, r *limiter.Request) []byte {
 	dst = binary.LittleEndian.AppendUint64(dst, uint64(at))
 	dst = append(dst, byte(answer))

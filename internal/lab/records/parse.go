@@ -8,10 +8,12 @@ import (
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
-// parse reads a line without its end. The texts of the record are parts of the line, which must not change while the record is in use.
+// parse reads a line without its end. The texts of the record are parts of the line, which must not
+// change while the record is in use.
 //
-// Nearly all lines are as [Append] writes them, or as jq does with the keys in that order. For these scan is several times faster than
-// package json. Any other line, a wrong one too, is for document. A test shows that both read the same.
+// Nearly all lines are as [Append] writes them, or as jq does with the keys in that order. For
+// these scan is several times faster than package json. Any other line, a wrong one too, is for
+// document. A test shows that both read the same.
 func parse(line string, last *second, r *Record) error {
 	s := scan{rest: line, last: last}
 	if s.record(r) {

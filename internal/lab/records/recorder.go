@@ -29,15 +29,17 @@ type Options struct {
 	Salt       []byte   // of the hashes, at least MinSalt bytes; nil: random bytes, new ones for each Recorder
 	Logger     *slog.Logger
 
-	// Writable lets NewRecorder fail if the directory cannot be written. Without it NewRecorder logs the error, and Run tries again.
+	// Writable lets NewRecorder fail if the directory cannot be written. Without it NewRecorder logs
+	// the error, and Run tries again.
 	Writable bool
 }
 
 // Recorder writes requests to files. All methods are safe for concurrent use.
 //
-// Observe copies a request to a buffer of a fixed size, and never waits for the disk. If the disk is slow or full, requests are dropped
-// and counted. Files are as [Append] writes lines, compressed with zstd. Each second the requests so far are handed to the operating
-// system, so that a killed process loses the last second at most. A crash of the machine may lose more.
+// Observe copies a request to a buffer of a fixed size, and never waits for the disk. If the disk
+// is slow or full, requests are dropped and counted. Files are as [Append] writes lines, compressed
+// with zstd. Each second the requests so far are handed to the operating system, so that a killed
+// process loses the last second at most. A crash of the machine may lose more.
 type Recorder struct {
 	out    *output // used by Run
 	hasher *hasher // used by Run
@@ -58,8 +60,9 @@ var _ limiter.Observer = (*Recorder)(nil)
 // bufferBytes is the size of each of the two buffers. About 50000 requests fit.
 const bufferBytes = 4 << 20
 
-// NewRecorder locks the directory. The errors are an option out of bounds, another process that records there, and with Options.Writable a
-// directory that cannot be written. Without Options.Writable such a directory goes to the log, and Run tries again.
+// NewRecorder locks the directory. The errors are an option out of bounds, another process that
+// records there, and with Options.Writable a directory that cannot be written. Without
+// Options.Writable such a directory goes to the log, and Run tries again.
 func NewRecorder(ctx context.Context, o Options) (*Recorder, error) {
 	return newRecorder(ctx, o, system{})
 }
@@ -98,7 +101,8 @@ func newRecorder(ctx context.Context, o Options, f files) (*Recorder, error) {
 	return r, nil
 }
 
-// Observe implements [limiter.Observer]. A request that ended with an error is counted, and not recorded.
+// Observe implements [limiter.Observer]. A request that ended with an error is counted, and not
+// recorded.
 func (r *Recorder) Observe(o limiter.Observed) {
 	if o.Err != nil {
 		r.failed.Add(1)
@@ -127,8 +131,8 @@ func (r *Recorder) Observe(o limiter.Observed) {
 	}
 }
 
-// Run writes the requests of Observe until ctx ends. Then Run writes the rest, and gives the directory to other processes. The result is nil.
-// Run must be called once.
+// Run writes the requests of Observe until ctx ends. Then Run writes the rest, and gives the
+// directory to other processes. The result is nil. Run must be called once.
 func (r *Recorder) Run(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()

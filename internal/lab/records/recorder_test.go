@@ -119,7 +119,8 @@ func TestEverythingOfARequestIsRecorded(t *testing.T) {
 	}
 }
 
-// Equal values of a key have equal hashes in a record. Another record, with a salt of its own, has other ones, unless both have one salt.
+// Equal values of a key have equal hashes in a record. Another record, with a salt of its own, has
+// other ones, unless both have one salt.
 func TestHashedValues(t *testing.T) {
 	record := func(salt []byte) []string {
 		dir := t.TempDir()
@@ -185,7 +186,8 @@ func (f faultyFile) Write(p []byte) (int, error) {
 	return f.WriteCloser.Write(p)
 }
 
-// A full disk costs the requests of that time, and one line in the log. With room on the disk the recording goes on.
+// A full disk costs the requests of that time, and one line in the log. With room on the disk the
+// recording goes on.
 func TestAFullDiskEndsNoRecording(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir, disk, log := t.TempDir(), new(faulty), new(strings.Builder)

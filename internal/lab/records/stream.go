@@ -61,7 +61,8 @@ func (s *stream) run(ctx context.Context) {
 // head returns the next record of the stream.
 func (s *stream) head() *Record { return &s.now.records[s.now.next] }
 
-// advance brings a stream to its next record. at is its place in open, or the number of open ones for a new stream.
+// advance brings a stream to its next record. at is its place in open, or the number of open ones
+// for a new stream.
 func (t *Traffic) advance(s *stream, at int) error {
 	for s.now == nil || s.now.next == s.now.count {
 		if s.now != nil {

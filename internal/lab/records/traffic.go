@@ -17,11 +17,13 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// maxOpen bounds the files that are open at once. Files are open together if their times overlap, as several sidecars wrote them.
+// maxOpen bounds the files that are open at once. Files are open together if their times overlap,
+// as several sidecars wrote them.
 const maxOpen = 1000
 
-// Traffic is the requests of several files in the order of their instants, as one sidecar would have got them all. A file is open only
-// while its requests have their turn. Traffic is for one goroutine; Close it.
+// Traffic is the requests of several files in the order of their instants, as one sidecar would
+// have got them all. A file is open only while its requests have their turn. Traffic is for one
+// goroutine; Close it.
 type Traffic struct {
 	ctx   context.Context
 	stop  context.CancelFunc
@@ -42,8 +44,9 @@ type waiting struct {
 	first algorithms.Instant
 }
 
-// Open opens the traffic in files, directories of files and, for "-", stdin. Of a directory the files count whose names end in .jsonl or
-// .jsonl.zst, and do not begin with a dot. The error lists every path that cannot be read, or is empty of files. ctx ends the reading.
+// Open opens the traffic in files, directories of files and, for "-", stdin. Of a directory the
+// files count whose names end in .jsonl or .jsonl.zst, and do not begin with a dot. The error lists
+// every path that cannot be read, or is empty of files. ctx ends the reading.
 func Open(ctx context.Context, paths []string, stdin io.Reader) (*Traffic, error) {
 	t := new(Traffic)
 	t.ctx, t.stop = context.WithCancel(ctx)
@@ -101,7 +104,8 @@ func filesOf(path string) ([]string, error) {
 	return files, err
 }
 
-// add takes a file into the traffic. A regular file waits for its turn; any other can be opened only once.
+// add takes a file into the traffic. A regular file waits for its turn; any other can be opened
+// only once.
 func (t *Traffic) add(path string) error {
 	s, err := openFile(path)
 	if err != nil {
@@ -131,8 +135,9 @@ func (t *Traffic) add(path string) error {
 	return nil
 }
 
-// All yields the records that have not been yielded yet, each valid until the next one. An error comes last, without a record. The error
-// lists the first mistakes, each with its file and line, or is the error of Open's ctx.
+// All yields the records that have not been yielded yet, each valid until the next one. An error
+// comes last, without a record. The error lists the first mistakes, each with its file and line, or
+// is the error of Open's ctx.
 func (t *Traffic) All() iter.Seq2[*Record, error] {
 	return func(yield func(*Record, error) bool) {
 		for {
@@ -178,7 +183,8 @@ func (t *Traffic) next() (*Record, error) {
 // Notes returns the notes about the files that were read to their end.
 func (t *Traffic) Notes() []Note { return t.notes }
 
-// Progress returns how many bytes of the files have been read, and how many there are. Files whose size is not known do not count.
+// Progress returns how many bytes of the files have been read, and how many there are. Files whose
+// size is not known do not count.
 func (t *Traffic) Progress() (read, all int64) { return t.read.Load(), t.size }
 
 // Close ends the reading.

@@ -63,7 +63,8 @@ func failing(t *testing.T, paths ...string) (records int, err error) {
 	return records, nil
 }
 
-// Files of several sidecars, of any form, are read as one, in the order of the instants; names do not matter.
+// Files of several sidecars, of any form, are read as one, in the order of the instants; names do
+// not matter.
 func TestFilesAreMergedByTime(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "b.jsonl"), linesOf("early", time.Hour, 3))
@@ -141,7 +142,8 @@ func TestACutOffFileIsReadToItsLastWholeLine(t *testing.T) {
 	}
 }
 
-// All mistakes of a place are told at once, with file and line, and those at the beginning of all files before anything is read.
+// All mistakes of a place are told at once, with file and line, and those at the beginning of all
+// files before anything is read.
 func TestMistakesHaveFileAndLine(t *testing.T) {
 	dir := t.TempDir()
 	good := string(linesOf("c", time.Hour, 1))
@@ -207,7 +209,8 @@ func TestABombIsAMistake(t *testing.T) {
 	}
 }
 
-// Instants of a file never go back: a little is the order of answers. After a step of the clock time goes on from where it was.
+// Instants of a file never go back: a little is the order of answers. After a step of the clock
+// time goes on from where it was.
 func TestTimesThatGoBack(t *testing.T) {
 	at := func(times ...time.Duration) (got []time.Duration, notes []Note) {
 		var text []byte

@@ -16,7 +16,8 @@ import (
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
-// BenchmarkSimulate reads requests of few and of many clients from a file, and decides them. The result is processor time of all goroutines.
+// BenchmarkSimulate reads requests of few and of many clients from a file, and decides them. The
+// result is processor time of all goroutines.
 func BenchmarkSimulate(b *testing.B) {
 	for _, clients := range []int{10_000, 10_000_000} {
 		b.Run(fmt.Sprint(clients), func(b *testing.B) { benchmarkSimulate(b, clients) })

@@ -131,8 +131,8 @@ func (r *row) result(to Rule) Rule {
 	return to
 }
 
-// Exceeds returns the places where more than a part of the requests is denied: of all requests, and of the requests of each rule. With
-// other rules only those denials count that are new.
+// Exceeds returns the places where more than a part of the requests is denied: of all requests, and
+// of the requests of each rule. With other rules only those denials count that are new.
 func (r *Result) Exceeds(part float64) []Excess {
 	var all []Excess
 	if of := share(r.NewlyDenied, r.Requests); of > part {

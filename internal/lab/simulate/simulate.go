@@ -1,7 +1,9 @@
-// Package simulate decides recorded requests anew, under other rules: in virtual time, by the real limiter and the real store in memory.
-// The result says which part of the requests the rules would deny, and which keys would lose. The package reads no clock and no file.
+// Package simulate decides recorded requests anew, under other rules: in virtual time, by the real
+// limiter and the real store in memory. The result says which part of the requests the rules would
+// deny, and which keys would lose. The package reads no clock and no file.
 //
-// A simulation may have two sets of rules. Each decides all requests, with counts of its own, and the result compares both.
+// A simulation may have two sets of rules. Each decides all requests, with counts of its own, and
+// the result compares both.
 package simulate
 
 import (
@@ -137,7 +139,8 @@ func (s *Simulation) Close() {
 	}
 }
 
-// Decide decides a request. Requests must come in the order of their instants; an earlier one counts as at the last one's instant.
+// Decide decides a request. Requests must come in the order of their instants; an earlier one
+// counts as at the last one's instant.
 func (s *Simulation) Decide(r *records.Record) {
 	q := &s.requests
 	q.all++
@@ -260,8 +263,8 @@ const (
 	otherDomains = "other domains"
 )
 
-// tally returns the tally of the key of descriptor i: the first that the rules charge, else the first that the other rules charge. The
-// result is nil if there is no room.
+// tally returns the tally of the key of descriptor i: the first that the rules charge, else the
+// first that the other rules charge. The result is nil if there is no room.
 func (s *Simulation) tally(to *row, i int) *tally {
 	for _, w := range []*world{s.after, s.before} {
 		if w == nil {

@@ -8,8 +8,9 @@ import (
 	"github.com/weirproxy/weir/pkg/store/memstore"
 )
 
-// sweep lets the stores forget idle keys, at most as often in virtual time as a service does in real time. A sweep visits all keys, so about
-// as many descriptors must come before the next one as there are keys. There are fewer if the room for keys or holders is small.
+// sweep lets the stores forget idle keys, at most as often in virtual time as a service does in
+// real time. A sweep visits all keys, so about as many descriptors must come before the next one as
+// there are keys. There are fewer if the room for keys or holders is small.
 func (s *Simulation) sweep(r *limiter.Request) {
 	s.decided += uint64(len(r.Descriptors))
 	if s.decided < s.pause || time.Duration(s.requests.last-s.swept) < memstore.DefaultSweepInterval {

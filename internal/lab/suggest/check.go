@@ -2,8 +2,9 @@ package suggest
 
 import "github.com/weirproxy/weir/internal/lab/simulate"
 
-// Check compares the suggestions with a simulation under the rules of Documents, and notes the denials of each rule. Check raises the limits of
-// rules with too many denials. Then the new rules must be simulated again. A rule with a table is not checked.
+// Check compares the suggestions with a simulation under the rules of Documents, and notes the
+// denials of each rule. Check raises the limits of rules with too many denials. Then the new rules
+// must be simulated again. A rule with a table is not checked.
 func (r *Result) Check(s *simulate.Result, g Goal) (raised bool) {
 	type name struct{ domain, rule string }
 	rows := make(map[name]*simulate.Rule, len(s.Rules))

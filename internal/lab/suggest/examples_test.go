@@ -92,7 +92,8 @@ func properties(rule *descriptors.Rule) descriptors.Rule {
 	return p
 }
 
-// The suggestion for each example of the documentation loads without a warning, and each rule that requests meet keeps its properties.
+// The suggestion for each example of the documentation loads without a warning, and each rule that
+// requests meet keeps its properties.
 func TestARuleKeepsAllItsPropertiesButTheNumbers(t *testing.T) {
 	table := func(name string) (*descriptors.Table, error) {
 		return descriptors.NewTable(name, []byte("nobody,1\n")), nil

@@ -9,8 +9,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// kept returns the rules that requests met, and that no shape stands for, in their order. Without them the documents would have another
-// meaning: a request would meet a rule above.
+// kept returns the rules that requests met, and that no shape stands for, in their order. Without
+// them the documents would have another meaning: a request would meet a rule above.
 func (c *Collector) kept() (all []*Shape) {
 	for id, rule := range c.met {
 		if s := c.byRule[id]; s != nil && len(s.all) > 0 {
@@ -44,7 +44,8 @@ func (s *Shape) addNames(to map[string]bool) {
 	}
 }
 
-// limits returns the limits, with the names that they replace. named has the names of all limits of the document.
+// limits returns the limits, with the names that they replace. named has the names of all limits of
+// the document.
 func (s *Shape) limits(named map[string]bool) (all []*yaml.Node) {
 	var names []string // of limits
 	if s.rule != nil && s.rule.Unlimited {
@@ -76,7 +77,8 @@ func (s *Shape) limits(named map[string]bool) (all []*yaml.Node) {
 	return all
 }
 
-// leftOut returns a line for each name that the rule replaces, and that no limit of the document has.
+// leftOut returns a line for each name that the rule replaces, and that no limit of the document
+// has.
 func (s *Shape) leftOut(named map[string]bool) (lines []string) {
 	if s.rule != nil {
 		for _, name := range s.rule.Replaces {

@@ -140,8 +140,8 @@ func (s *shape) result(g Goal, span time.Duration) *Shape {
 	return out
 }
 
-// set makes the suggestion a limit of at least that many hits, rounded up to two digits. The burst of a token_bucket keeps its proportion,
-// and is at least that burst.
+// set makes the suggestion a limit of at least that many hits, rounded up to two digits. The burst
+// of a token_bucket keeps its proportion, and is at least that burst.
 func (l *Limit) set(requests, burst uint64) {
 	l.Requests = round(requests)
 	if l.of.Algorithm == algorithms.TokenBucket {

@@ -1,8 +1,10 @@
-// Package suggest says which limits would deny little of recorded traffic: for each rule, and for each shape of descriptors that no rule
-// limits. A shape is a domain and the keys of a descriptor.
+// Package suggest says which limits would deny little of recorded traffic: for each rule, and for
+// each shape of descriptors that no rule limits. A shape is a domain and the keys of a descriptor.
 //
-// Each key's hits are counted in aligned windows of a second, a minute, an hour and a day, as fixed_window counts them. From all windows of a
-// shape follows the part of hits that a limit would deny. From the fullest window of each key follows the part of keys without a denial. The package reads no clock and no file.
+// Each key's hits are counted in aligned windows of a second, a minute, an hour and a day, as
+// fixed_window counts them. From all windows of a shape follows the part of hits that a limit would
+// deny. From the fullest window of each key follows the part of keys without a denial. The package
+// reads no clock and no file.
 package suggest
 
 import (

@@ -92,7 +92,8 @@ func skewed(seed uint64, many int, key string) (all []*records.Record) {
 	return all
 }
 
-// The suggested rules load, and deny no more than the goal allows, under each algorithm, after the check that the command makes.
+// The suggested rules load, and deny no more than the goal allows, under each algorithm, after the
+// check that the command makes.
 func TestSuggestedRulesDenyAsLittleAsTheGoalSays(t *testing.T) {
 	for _, algorithm := range []string{"", "fixed_window", "token_bucket", "sliding_window_log", "sliding_window_counter", "token_bucket_integer"} {
 		for _, g := range []Goal{{0.001, 0.999, descriptors.Minute}, {0.05, 0.5, descriptors.Second}, {0, 1, descriptors.Hour}} {

@@ -51,7 +51,8 @@ func TestEndlessChangesDoNotHoldAReloadForEver(t *testing.T) {
 	})
 }
 
-// polling returns a reloader of a path that looks every 30 seconds and waits for a second of rest, and its limiter.
+// polling returns a reloader of a path that looks every 30 seconds and waits for a second of rest,
+// and its limiter.
 func polling(t *testing.T, path string, o descriptors.Options) (*Reloader, *limiter.Limiter) {
 	t.Helper()
 	s, err := memstore.New(memstore.Options{MaxKeys: 10})

@@ -16,7 +16,8 @@ const (
 	maxPaths = 20  // rules of a domain
 )
 
-// texts is a list in a log: a JSON log shows the texts, a text log their number, after a line for each of them.
+// texts is a list in a log: a JSON log shows the texts, a text log their number, after a line for
+// each of them.
 type texts []string
 
 // MarshalJSON returns the texts.
@@ -39,7 +40,8 @@ func (r *Reloader) logRefused(ctx context.Context, refusal error, attrs ...slog.
 	r.options.Logger.LogAttrs(ctx, slog.LevelError, "rules refused", append([]slog.Attr{slog.Any("errors", texts(all))}, attrs...)...)
 }
 
-// logLoaded logs which rules came into force, and how they differ from the rules before, nil for the first rules.
+// logLoaded logs which rules came into force, and how they differ from the rules before, nil for
+// the first rules.
 func (r *Reloader) logLoaded(ctx context.Context, rules, before *descriptors.Rules) {
 	status := r.Status()
 	attrs := []slog.Attr{
@@ -59,7 +61,8 @@ func (r *Reloader) logLoaded(ctx context.Context, rules, before *descriptors.Rul
 	}
 }
 
-// logChanges logs a line for each domain whose rules changed, and at WARN another one when it lost rules.
+// logChanges logs a line for each domain whose rules changed, and at WARN another one when it lost
+// rules.
 func (r *Reloader) logChanges(ctx context.Context, changes []descriptors.Change) {
 	for i, c := range changes {
 		if i == maxLines {

@@ -17,7 +17,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store/memstore"
 )
 
-// startText returns a limiter and a Reloader of a directory, loaded, and the buffer of its text log without times.
+// startText returns a limiter and a Reloader of a directory, loaded, and the buffer of its text log
+// without times.
 func startText(t *testing.T, dir string, o reload.Options) (*limiter.Limiter, *reload.Reloader, *bytes.Buffer) {
 	t.Helper()
 	l, err := limiter.New(must(memstore.New(memstore.Options{}))(t), limiter.Options{})

@@ -12,17 +12,19 @@ import (
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
-// Push puts rule documents in force that do not come from files. Each call brings all documents and replaces the documents of the
-// last call. No two documents have the same name, and no document has the name of a file.
+// Push puts rule documents in force that do not come from files. Each call brings all documents and
+// replaces the documents of the last call. No two documents have the same name, and no document has
+// the name of a file.
 //
-// A bad document does not keep the others out of force. A document is bad when it has mistakes, or when an earlier document has
-// its domain. Files come first, then documents already in force, then the others by name. The document in force under the name
-// of a bad one stays, unless a new document has its domain. The error is then a [descriptors.Errors] with every reason; the File
-// of each is the name of the bad document. Status shows the reasons, and Push logs them. After any other
-// error nothing has changed.
+// A bad document does not keep the others out of force. A document is bad when it has mistakes, or
+// when an earlier document has its domain. Files come first, then documents already in force, then
+// the others by name. The document in force under the name of a bad one stays, unless a new
+// document has its domain. The error is then a [descriptors.Errors] with every reason; the File of
+// each is the name of the bad document. Status shows the reasons, and Push logs them. After any
+// other error nothing has changed.
 //
-// The Reloader tries refused documents again when the rules of the files change. A call with the same documents as the call
-// before does nothing and returns the same error.
+// The Reloader tries refused documents again when the rules of the files change. A call with the
+// same documents as the call before does nothing and returns the same error.
 func (r *Reloader) Push(ctx context.Context, documents []descriptors.Source) error {
 	if !r.options.Pushed {
 		return errors.New("reload: rules were not to be pushed")
@@ -119,8 +121,8 @@ func (r *Reloader) pushLocked(ctx context.Context, documents []descriptors.Sourc
 	return refused
 }
 
-// dropLocked replaces each document with mistakes by the version in force, or removes it. False means that next has
-// no such document; else each call leaves fewer bad documents.
+// dropLocked replaces each document with mistakes by the version in force, or removes it. False
+// means that next has no such document; else each call leaves fewer bad documents.
 func (r *Reloader) dropLocked(next map[string]candidate, mistakes descriptors.Errors) bool {
 	dropped := make(map[string]bool)
 	for _, e := range mistakes {

@@ -19,8 +19,8 @@ import (
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
-// Files says which files of a directory hold rules. The zero value takes *.yaml, *.yml and *.json, except names that start with a
-// dot, and no directories below.
+// Files says which files of a directory hold rules. The zero value takes *.yaml, *.yml and *.json,
+// except names that start with a dot, and no directories below.
 type Files struct {
 	Bounds descriptors.Options // MaxBytes holds for all files together, MaxTableBytes for their tables; New sets Bounds
 
@@ -39,8 +39,8 @@ func (f Files) match(name string) bool {
 // below reports whether the files of a directory of this name count too.
 func (f Files) below(name string) bool { return f.Below != nil && f.Below(name) }
 
-// IsRuleFile reports whether Files without Match takes a file of this name (without its directory): *.yaml, *.yml and *.json,
-// unless the name starts with a dot.
+// IsRuleFile reports whether Files without Match takes a file of this name (without its directory):
+// *.yaml, *.yml and *.json, unless the name starts with a dot.
 func IsRuleFile(name string) bool {
 	switch filepath.Ext(name) {
 	case ".yaml", ".yml", ".json":
@@ -49,12 +49,14 @@ func IsRuleFile(name string) bool {
 	return false
 }
 
-// Read reads rule documents for [descriptors.Load]: files, the rule files of directories, and the list `domains` of a settings
-// file ("" for no such file). The extension of a settings file decides between YAML, TOML and JSON. Read follows symbolic links,
-// and reads a path once. A directory must hold a rule file.
+// Read reads rule documents for [descriptors.Load]: files, the rule files of directories, and the
+// list `domains` of a settings file ("" for no such file). The extension of a settings file decides
+// between YAML, TOML and JSON. Read follows symbolic links, and reads a path once. A directory must
+// hold a rule file.
 //
-// Read does not read a file with which all files are too large: its source has no data, but a mistake. Read continues after
-// a mistake and returns all readable sources. The error joins a FileError for every other path.
+// Read does not read a file with which all files are too large: its source has no data, but a
+// mistake. Read continues after a mistake and returns all readable sources. The error joins a
+// FileError for every other path.
 //
 // The tables that the documents name are read while the documents are loaded, each once.
 func (f Files) Read(paths []string, settings string) ([]descriptors.Source, error) {
@@ -87,8 +89,9 @@ func (f Files) read(paths []string, settings string, t *tables) ([]descriptors.S
 	return sources, errors.Join(errs...)
 }
 
-// readPath reads the files at a path, except files seen before. Meanwhile a symbolic link may come to name another directory, so that
-// a file is gone. Then readPath begins anew, a few times at most.
+// readPath reads the files at a path, except files seen before. Meanwhile a symbolic link may come
+// to name another directory, so that a file is gone. Then readPath begins anew, a few times at
+// most.
 func (f Files) readPath(path string, seen map[string]bool, size *int) ([]descriptors.Source, []error) {
 	const most = 3
 	for try := 1; ; try++ {
@@ -145,7 +148,8 @@ func (e FileError) Error() string {
 // Unwrap returns the reason.
 func (e FileError) Unwrap() error { return e.Err }
 
-// of returns the files at a path: the path itself, or the rule files of a directory, sorted by name.
+// of returns the files at a path: the path itself, or the rule files of a directory, sorted by
+// name.
 func (f Files) of(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -191,8 +195,8 @@ func (f Files) in(dir string) ([]string, error) {
 	return files, nil
 }
 
-// readFile reads a regular file, beside files of the size before, and adds its size. Other files are refused: reading a pipe could last
-// for ever.
+// readFile reads a regular file, beside files of the size before, and adds its size. Other files
+// are refused: reading a pipe could last for ever.
 func (f Files) readFile(path string, size *int) (source descriptors.Source, err error) {
 	source.Name = path
 	defer func() {
@@ -252,7 +256,8 @@ func (f Files) inline(path string, size *int) (descriptors.Source, error) {
 	return source, nil
 }
 
-// bare drops the operation and the path from an error of package os: our messages start with the path.
+// bare drops the operation and the path from an error of package os: our messages start with the
+// path.
 func bare(err error) error {
 	if at, ok := errors.AsType[*fs.PathError](err); ok {
 		return at.Err
@@ -268,7 +273,8 @@ type reading struct {
 	prints  map[string]string // of the tables that the last attempt before the reading named, see printOf
 }
 
-// equal reports whether two readings found the same files and tables with the same content, or failed for the same reasons.
+// equal reports whether two readings found the same files and tables with the same content, or
+// failed for the same reasons.
 func (r reading) equal(o reading) bool {
 	return slices.EqualFunc(r.sources, o.sources, descriptors.Source.Equal) && slices.Equal(reasons(r.err), reasons(o.err)) &&
 		maps.Equal(r.prints, o.prints)

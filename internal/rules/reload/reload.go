@@ -1,9 +1,11 @@
-// Package reload keeps the rules of a limiter equal to their files: rule files, directories, and the rules in a settings file.
-// Package descriptors judges all files together. A good set comes into force in one step; a bad set leaves the old rules in
-// force, and every reason in the log. A Reloader watches the files and reloads on request. Rules from another origin, such as
-// xDS, come through Push, which judges each document on its own.
+// Package reload keeps the rules of a limiter equal to their files: rule files, directories, and
+// the rules in a settings file. Package descriptors judges all files together. A good set comes
+// into force in one step; a bad set leaves the old rules in force, and every reason in the log. A
+// Reloader watches the files and reloads on request. Rules from another origin, such as xDS, come
+// through Push, which judges each document on its own.
 //
-// The package decides when rules are read and whether a set of rules is used. Package descriptors decides the meaning of a rule.
+// The package decides when rules are read and whether a set of rules is used. Package descriptors
+// decides the meaning of a rule.
 package reload
 
 import (
@@ -105,7 +107,8 @@ type Status struct {
 // Status returns the outcome of the loads so far.
 func (r *Reloader) Status() Status { return *r.status.Load() }
 
-// DoWithoutRules makes an empty set of rules count as loaded, unless rules were loaded before. Requests do not change.
+// DoWithoutRules makes an empty set of rules count as loaded, unless rules were loaded before.
+// Requests do not change.
 func (r *Reloader) DoWithoutRules() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -130,15 +133,17 @@ func (r *Reloader) Load(ctx context.Context) error {
 	return r.attemptLocked(ctx, r.read())
 }
 
-// Reload reads all sources and puts their rules in force, even when nothing has changed. With a mistake in any source, the old
-// rules stay in force; the error joins every reason, Status shows the reasons, and Reload logs them.
+// Reload reads all sources and puts their rules in force, even when nothing has changed. With a
+// mistake in any source, the old rules stay in force; the error joins every reason, Status shows
+// the reasons, and Reload logs them.
 func (r *Reloader) Reload(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.reportLocked(ctx, r.read())
 }
 
-// reloadChanged puts the rules of a reading in force, unless the last attempt read the same; it reports whether it tried.
+// reloadChanged puts the rules of a reading in force, unless the last attempt read the same; it
+// reports whether it tried.
 func (r *Reloader) reloadChanged(ctx context.Context, read reading) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -173,8 +178,8 @@ func (r *Reloader) reportLocked(ctx context.Context, read reading) error {
 	return err
 }
 
-// attemptLocked tries to put the rules of files in force beside the pushed rules. Nothing can fail after the first change.
-// r.mu must be held.
+// attemptLocked tries to put the rules of files in force beside the pushed rules. Nothing can fail
+// after the first change. r.mu must be held.
 func (r *Reloader) attemptLocked(ctx context.Context, read reading) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

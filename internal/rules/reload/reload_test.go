@@ -104,7 +104,8 @@ func prepare(t *testing.T, o reload.Options) (*limiter.Limiter, *reload.Reloader
 	return l, r, log
 }
 
-// start returns a limiter with a Reloader that has loaded the paths and, when run is set, watches them until the test ends.
+// start returns a limiter with a Reloader that has loaded the paths and, when run is set, watches
+// them until the test ends.
 func start(t *testing.T, o reload.Options, run bool) (*limiter.Limiter, *reload.Reloader, messages) {
 	t.Helper()
 	l, r, log := prepare(t, o)

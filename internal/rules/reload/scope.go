@@ -15,8 +15,9 @@ type scope struct {
 	files Files
 }
 
-// scopeOf finds the scope of the sources at these paths, and of their tables. For a missing path it watches the last directory that exists. A renamed
-// directory further up is left to the poll: a watch up to the root would wake for every change in /tmp or /etc.
+// scopeOf finds the scope of the sources at these paths, and of their tables. For a missing path it
+// watches the last directory that exists. A renamed directory further up is left to the poll: a
+// watch up to the root would wake for every change in /tmp or /etc.
 func scopeOf(paths, tables []string, files Files) scope {
 	s := scope{dirs: make(map[string]bool), names: make(map[string]bool), rules: make(map[string]bool), files: files}
 	for _, path := range paths {
@@ -51,8 +52,8 @@ func (s *scope) addDir(dir string) {
 // maxLinks bounds the symbolic links on the way of one path, as Linux does.
 const maxLinks = 40
 
-// follow walks a path component by component, adds every link and the end, and returns the end, free of links. For a missing
-// component the info is nil, and the end is that component.
+// follow walks a path component by component, adds every link and the end, and returns the end,
+// free of links. For a missing component the info is nil, and the end is that component.
 func (s *scope) follow(path string) (end string, info fs.FileInfo) {
 	path, err := filepath.Abs(path)
 	if err != nil {

@@ -13,8 +13,9 @@ import (
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
-// tables is the tables that the rule files of one reading name. Each is read once, when a rule first needs it: all rules of a reading see
-// the same lines, however often they are judged. Not safe for concurrent use.
+// tables is the tables that the rule files of one reading name. Each is read once, when a rule
+// first needs it: all rules of a reading see the same lines, however often they are judged. Not
+// safe for concurrent use.
 type tables struct {
 	bounds descriptors.Options  // MaxTableBytes holds for all tables together
 	known  map[string]tableFile // by path
@@ -117,8 +118,8 @@ func openRegular(path string) (*os.File, os.FileInfo, error) {
 	return file, info, nil
 }
 
-// printOf identifies the bytes of a table, without keeping them: two tables with the same text are equal. The text is the SHA-256 of as many
-// bytes as a table may have, and one more, or the error.
+// printOf identifies the bytes of a table, without keeping them: two tables with the same text are
+// equal. The text is the SHA-256 of as many bytes as a table may have, and one more, or the error.
 func printOf(path string, bounds descriptors.Options) string {
 	file, _, err := openRegular(path)
 	if err != nil {
@@ -157,7 +158,8 @@ type named struct {
 	cache  map[string]tableFile // of the last attempt and of the rules in force
 }
 
-// remember makes the tables of an attempt known to the readings that follow. inForce is the tables of the rules in force. r.mu must be held.
+// remember makes the tables of an attempt known to the readings that follow. inForce is the tables
+// of the rules in force. r.mu must be held.
 func (r *Reloader) remember(attempted, inForce *tables) {
 	n := &named{tables: maps.Clone(attempted.known), cache: maps.Clone(attempted.known)}
 	if inForce != nil {

@@ -15,10 +15,11 @@ import (
 // maxDebounce bounds how long a change waits while files keep changing, in debounce times.
 const maxDebounce = 50
 
-// Run reloads rules whenever their sources change, until ctx ends, and then returns nil. Run reads the sources once no relevant
-// file has changed for the debounce time. New content comes into force, so that one swap of a Kubernetes ConfigMap is one reload,
-// and a touch is no reload. On a file system without events, Run compares the sources at every poll time, and reads a changed
-// file again until two readings are equal. Without sources, Run only waits.
+// Run reloads rules whenever their sources change, until ctx ends, and then returns nil. Run reads
+// the sources once no relevant file has changed for the debounce time. New content comes into
+// force, so that one swap of a Kubernetes ConfigMap is one reload, and a touch is no reload. On a
+// file system without events, Run compares the sources at every poll time, and reads a changed file
+// again until two readings are equal. Without sources, Run only waits.
 func (r *Reloader) Run(ctx context.Context) error {
 	if len(r.options.Paths) == 0 && r.options.Settings == "" {
 		<-ctx.Done()

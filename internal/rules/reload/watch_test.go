@@ -20,7 +20,8 @@ func wantLoads(t *testing.T, r *reload.Reloader, loads, refusals uint64) {
 	}
 }
 
-// wantUnchanged has the watcher look at a file and find it as it was: everything before has been dealt with then.
+// wantUnchanged has the watcher look at a file and find it as it was: everything before has been
+// dealt with then.
 func wantUnchanged(t *testing.T, log messages, file string) {
 	t.Helper()
 	now := time.Now()
@@ -112,8 +113,9 @@ func TestTheServedContentAgainClearsTheRefusal(t *testing.T) {
 	}
 }
 
-// configMap lays rules out as the kubelet does: the files are links into ..data, which is a link to a directory of that
-// version. Another call swaps the version in one step and removes the one before.
+// configMap lays rules out as the kubelet does: the files are links into ..data, which is a link to
+// a directory of that version. Another call swaps the version in one step and removes the one
+// before.
 func configMap(t *testing.T, dir, version string, files map[string]string) {
 	t.Helper()
 	check := func(err error) {

@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// backoff returns the wait after so many earlier failures: MinBackoff, doubled by each, MaxBackoff at most. Unless Steady, the wait
-// is random, down to half of that, so that a fleet does not retry at once.
+// backoff returns the wait after so many earlier failures: MinBackoff, doubled by each, MaxBackoff
+// at most. Unless Steady, the wait is random, down to half of that, so that a fleet does not retry
+// at once.
 func (o *Options) backoff(failures int) time.Duration {
 	wait := doubled(o.MinBackoff, o.MaxBackoff, failures)
 	if o.Steady {

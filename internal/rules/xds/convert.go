@@ -16,18 +16,20 @@ import (
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
-// Fields of RateLimitDescriptor in envoyproxy/ratelimit (api/ratelimit/config/ratelimit/v3/rls_conf.proto) that the message of
-// this go-control-plane lacks.
+// Fields of RateLimitDescriptor in envoyproxy/ratelimit
+// (api/ratelimit/config/ratelimit/v3/rls_conf.proto) that the message of this go-control-plane
+// lacks.
 const (
 	quotaModeField = 7 // bool
 	metadataField  = 8 // google.protobuf.Struct
 )
 
-// maxLevels bounds the levels of descriptors that are converted. descriptors.Load allows fewer and reports the excess.
+// maxLevels bounds the levels of descriptors that are converted. descriptors.Load allows fewer and
+// reports the excess.
 const maxLevels = 1000
 
-// convert turns an encoded RateLimitConfig into a rule document in JSON: the fields of the messages are the keys of rule files.
-// A field with its zero value is left out, as in proto3.
+// convert turns an encoded RateLimitConfig into a rule document in JSON: the fields of the messages
+// are the keys of rule files. A field with its zero value is left out, as in proto3.
 func convert(name string, data []byte) descriptors.Source {
 	source := descriptors.Source{Name: name, Generated: true}
 	var config ratelimitv3.RateLimitConfig
@@ -90,8 +92,9 @@ func (c *converter) message(m protoreflect.Message, path string, levels int) map
 	return out
 }
 
-// unitName returns a unit as rule files name it. The message has units (MONTH 5, YEAR 6, WEEK 7) that this go-control-plane does
-// not name; descriptors.Unit has the same numbers. The name of another number shows the number, and Load refuses it.
+// unitName returns a unit as rule files name it. The message has units (MONTH 5, YEAR 6, WEEK 7)
+// that this go-control-plane does not name; descriptors.Unit has the same numbers. The name of
+// another number shows the number, and Load refuses it.
 func unitName(u protoreflect.EnumNumber) string {
 	if u == 0 {
 		return "UNKNOWN"
@@ -102,7 +105,8 @@ func unitName(u protoreflect.EnumNumber) string {
 	return descriptors.Unit(u).String()
 }
 
-// unknown converts the fields that Weir knows and the generated code does not, and warns once about every other field number.
+// unknown converts the fields that Weir knows and the generated code does not, and warns once about
+// every other field number.
 func (c *converter) unknown(m protoreflect.Message, path string, out map[string]any) {
 	_, isDescriptor := m.Interface().(*ratelimitv3.RateLimitDescriptor)
 	var warned []protowire.Number

@@ -81,13 +81,14 @@ descriptors:
 	}
 }
 
-// The bytes of these fields are written by hand. This test fails when the generated code learns one of the fields, which then is no
-// longer unknown.
+// The bytes of these fields are written by hand. This test fails when the generated code learns one
+// of the fields, which then is no longer unknown.
 func TestFieldsOfNewerMessagesAreNotLost(t *testing.T) {
 	const (
 		quotaOn  = "\x38\x01" // 7, varint
 		quotaOff = "\x38\x00"
-		// 8, bytes: Struct{fields: {"service": "s1"}}, and {"zone": "eu", "n": 1.5}, which has two entries.
+		// 8, bytes: Struct{fields: {"service": "s1"}}, and {"zone": "eu", "n": 1.5}, which has two
+		// entries.
 		service = "\x42\x11" + "\x0a\x0f" + "\x0a\x07service" + "\x12\x04\x1a\x02s1"
 		zone    = "\x42\x1e" + "\x0a\x0c" + "\x0a\x04zone" + "\x12\x04\x1a\x02eu" + "\x0a\x0e" + "\x0a\x01n" + "\x12\x09\x11\x00\x00\x00\x00\x00\x00\xf8\x3f"
 	)

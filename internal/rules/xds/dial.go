@@ -17,16 +17,16 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 )
 
-// Times of a connection. By default, a server of gRPC takes more than one ping in five minutes for an attack. TCP's own keepalive
-// finds a lost connection earlier.
+// Times of a connection. By default, a server of gRPC takes more than one ping in five minutes for
+// an attack. TCP's own keepalive finds a lost connection earlier.
 const (
 	pingAfter      = 5 * time.Minute // of silence
 	pingTimeout    = 20 * time.Second
 	connectTimeout = 10 * time.Second
 )
 
-// dial opens a stream on a new connection, so that each attempt reads the certificates and resolves the name again. The func closes
-// the connection.
+// dial opens a stream on a new connection, so that each attempt reads the certificates and resolves
+// the name again. The func closes the connection.
 func (c *Client) dial(ctx context.Context) (stream, func(), error) {
 	o := &c.options
 	secure := insecure.NewCredentials()
@@ -70,8 +70,8 @@ func (c *Client) open(ctx context.Context, service discoveryv3.AggregatedDiscove
 	return &sotw{c, s}, err
 }
 
-// explain names the setting when a response is too large. Only the text, which gRPC on this side wrote, distinguishes that error from
-// a control plane that has run out of resources.
+// explain names the setting when a response is too large. Only the text, which gRPC on this side
+// wrote, distinguishes that error from a control plane that has run out of resources.
 func (c *Client) explain(err error) error {
 	s := status.Convert(err)
 	if s.Code() == codes.ResourceExhausted && strings.HasPrefix(s.Message(), "grpc: ") && strings.Contains(s.Message(), "larger than max") {

@@ -5,9 +5,10 @@ import (
 	"time"
 )
 
-// A control plane may repeat a refused response as soon as it hears of the refusal, for ever, as the snapshot cache of
-// go-control-plane does. So the answer to a repeated response waits: minRepeat at first, twice as long after each repetition, up to
-// maxRepeat. A control plane that sends nothing before the answer can delay a correction by that time.
+// A control plane may repeat a refused response as soon as it hears of the refusal, for ever, as
+// the snapshot cache of go-control-plane does. So the answer to a repeated response waits:
+// minRepeat at first, twice as long after each repetition, up to maxRepeat. A control plane that
+// sends nothing before the answer can delay a correction by that time.
 const (
 	minRepeat = time.Second
 	maxRepeat = 15 * time.Second
@@ -19,7 +20,8 @@ type received struct {
 	err error
 }
 
-// follow greets, and then answers responses until the stream ends. The results are whether responses came, and why the stream ended.
+// follow greets, and then answers responses until the stream ends. The results are whether
+// responses came, and why the stream ended.
 func (c *Client) follow(ctx context.Context, s stream, incoming <-chan received) (answered bool, err error) {
 	if err := s.greet(&c.rules); err != nil {
 		return false, err

@@ -153,7 +153,8 @@ func (s *subject) await(t *testing.T, want map[string]uint32) {
 	})
 }
 
-// awaitRequest waits for a request and returns the first one that is it, from the one of the number from on, and its number.
+// awaitRequest waits for a request and returns the first one that is it, from the one of the number
+// from on, and its number.
 func (p *plane) awaitRequest(t *testing.T, from int, what string, is func(parts.XDSRequest) bool) (parts.XDSRequest, int) {
 	t.Helper()
 	var found parts.XDSRequest
@@ -171,7 +172,8 @@ func (p *plane) awaitRequest(t *testing.T, from int, what string, is func(parts.
 	return found, number
 }
 
-// eventually polls until done returns "", and fails with the last result of done after too long a time.
+// eventually polls until done returns "", and fails with the last result of done after too long a
+// time.
 func eventually(t *testing.T, done func() string) {
 	t.Helper()
 	deadline := time.After(within)

@@ -103,7 +103,8 @@ func (s *stage) connect(ctx context.Context) (stream, func(), error) {
 	return talk, func() {}, err
 }
 
-// script is a stream that sends responses, the next one as soon as there is an answer, and then ends after a while.
+// script is a stream that sends responses, the next one as soon as there is an answer, and then
+// ends after a while.
 type script struct {
 	ctx     context.Context
 	say     []response

@@ -61,7 +61,8 @@ func unwrap(body *anypb.Any) (name string, inner *anypb.Any) {
 	return wrapper.GetName(), wrapper.GetResource()
 }
 
-// nameOf returns the name of a RateLimitConfig, else its domain, else "". Of malformed data, the beginning counts.
+// nameOf returns the name of a RateLimitConfig, else its domain, else "". Of malformed data, the
+// beginning counts.
 func nameOf(data []byte) string {
 	var names [domainField + 1]string
 	for len(data) > 0 {
@@ -79,8 +80,8 @@ func nameOf(data []byte) string {
 	return cmp.Or(names[nameField], names[domainField])
 }
 
-// sourceOf returns a resource as a document to load, beside resources of the size before, and adds its size. A resource with
-// which the response is too large is not decoded.
+// sourceOf returns a resource as a document to load, beside resources of the size before, and adds
+// its size. A resource with which the response is too large is not decoded.
 func sourceOf(name string, body *anypb.Any, bounds descriptors.Options, size *int) descriptors.Source {
 	if body.GetTypeUrl() != typeURL {
 		return broken(name, fmt.Sprintf("is of the type %q, must be %s", body.GetTypeUrl(), typeURL))
@@ -114,11 +115,13 @@ const (
 	belowField       = 4 // descriptors of a RateLimitDescriptor
 )
 
-// sizeOf returns the size of an encoded RateLimitConfig, as descriptors.Size: its length, or 24 bytes for each field if that is more. A
-// field has a key and a value. An empty descriptor has two bytes, and takes hundreds of bytes in memory.
+// sizeOf returns the size of an encoded RateLimitConfig, as descriptors.Size: its length, or 24
+// bytes for each field if that is more. A field has a key and a value. An empty descriptor has two
+// bytes, and takes hundreds of bytes in memory.
 func sizeOf(data []byte) int { return max(len(data), 24*fieldsOf(data, descriptorsField, 0)) }
 
-// fieldsOf returns the number of fields of a message and of the descriptors in it, which are in one of its fields.
+// fieldsOf returns the number of fields of a message and of the descriptors in it, which are in one
+// of its fields.
 func fieldsOf(data []byte, descriptors protowire.Number, level int) int {
 	fields := 0
 	for len(data) > 0 {

@@ -7,7 +7,8 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// A restarted control plane does not know which refused resources this client has received, and cannot remove them.
+// A restarted control plane does not know which refused resources this client has received, and
+// cannot remove them.
 func TestARefusedResourceThatIsGoneByTheNextStreamIsForgotten(t *testing.T) {
 	for name, delta := range kinds() {
 		t.Run(name, func(t *testing.T) {

@@ -28,8 +28,8 @@ type Status struct {
 // Status returns the current state.
 func (c *Client) Status() Status { return *c.status.Load() }
 
-// Ready returns nil once rules of the control plane have come into force, even an empty set, and until then the reason. Neither a
-// lost control plane nor a refused response changes that.
+// Ready returns nil once rules of the control plane have come into force, even an empty set, and
+// until then the reason. Neither a lost control plane nor a refused response changes that.
 func (c *Client) Ready() error {
 	s := c.status.Load()
 	switch {

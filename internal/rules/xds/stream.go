@@ -13,7 +13,8 @@ import (
 type stream interface {
 	// greet sends the first request: the node, and the versions that earlier streams brought.
 	greet(r *rules) error
-	// answer accepts a response, or refuses it for a reason. r.version is the version of the last accepted response.
+	// answer accepts a response, or refuses it for a reason. r.version is the version of the last
+	// accepted response.
 	answer(in response, r *rules, refusal error) error
 	// receive returns the next response. Another method may run at the same time.
 	receive() (response, error)
@@ -34,8 +35,9 @@ type sotw struct {
 	discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
 }
 
-// greet implements stream. It sends the version of the last accepted response; a nonce has no meaning on another stream. After a
-// refusal, whose good part is in force, it sends no version, so that the control plane sends its current state.
+// greet implements stream. It sends the version of the last accepted response; a nonce has no
+// meaning on another stream. After a refusal, whose good part is in force, it sends no version, so
+// that the control plane sends its current state.
 func (s *sotw) greet(r *rules) error {
 	if r.refusal != nil {
 		return s.request("", "", nil)
@@ -48,7 +50,8 @@ func (s *sotw) answer(in response, r *rules, refusal error) error {
 	return s.request(r.version, in.nonce, refusal)
 }
 
-// request sends a request, always with the node: some control planes forget the node of the first request.
+// request sends a request, always with the node: some control planes forget the node of the first
+// request.
 func (s *sotw) request(version, nonce string, refusal error) error {
 	return sent(s.Send(&discoveryv3.DiscoveryRequest{
 		Node: s.client.node, TypeUrl: typeURL, VersionInfo: version, ResponseNonce: nonce, ErrorDetail: errorDetail(refusal),
@@ -76,7 +79,8 @@ type delta struct {
 	discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
 }
 
-// greet implements stream. It sends the versions in force, so that the control plane sends only differences.
+// greet implements stream. It sends the versions in force, so that the control plane sends only
+// differences.
 func (d *delta) greet(r *rules) error {
 	r.resume()
 	return sent(d.Send(&discoveryv3.DeltaDiscoveryRequest{
@@ -113,7 +117,8 @@ func (d *delta) receive() (response, error) {
 	}
 }
 
-// sent returns the error of sending, nil for io.EOF: after the end of a stream, receive returns the reason.
+// sent returns the error of sending, nil for io.EOF: after the end of a stream, receive returns the
+// reason.
 func sent(err error) error {
 	if errors.Is(err, io.EOF) {
 		return nil

@@ -6,7 +6,8 @@ import (
 	"github.com/weirproxy/weir/internal/wire/certificates"
 )
 
-// TLS secures the connection to the control plane. Each connection reads the files again, so that certificates may be renewed.
+// TLS secures the connection to the control plane. Each connection reads the files again, so that
+// certificates may be renewed.
 type TLS struct {
 	CA         string // file with the authorities of the server's certificate, PEM; "" means the authorities of the system
 	Cert       string // file with the certificate of this client, PEM; "" for no certificate

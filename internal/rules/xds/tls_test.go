@@ -25,7 +25,8 @@ func newCertificates(t *testing.T) *parts.Certificates {
 	return c
 }
 
-// startSecurePlane serves with a certificate of the authority, to clients with a certificate of the same authority.
+// startSecurePlane serves with a certificate of the authority, to clients with a certificate of the
+// same authority.
 func startSecurePlane(t *testing.T, c *parts.Certificates) *plane {
 	t.Helper()
 	own, err := tls.LoadX509KeyPair(c.ServerCert, c.ServerKey)

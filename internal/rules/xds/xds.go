@@ -1,10 +1,12 @@
-// Package xds receives rule documents from a control plane. A client speaks Envoy's aggregated discovery service, state of the
-// world or delta, for resources of the type ratelimit.config.ratelimit.v3.RateLimitConfig. The client keeps a stream, pushes each
-// response to package reload, and accepts the response or refuses it with the reasons.
+// Package xds receives rule documents from a control plane. A client speaks Envoy's aggregated
+// discovery service, state of the world or delta, for resources of the type
+// ratelimit.config.ratelimit.v3.RateLimitConfig. The client keeps a stream, pushes each response to
+// package reload, and accepts the response or refuses it with the reasons.
 //
-// The package decides when to connect and how to answer. Package descriptors decides the meaning of a document, and package reload
-// whether a document comes into force. The protocol is https://www.envoyproxy.io/docs/envoy/latest/api-docs/xds_protocol;
-// docs/decisions/0018 records the choices that the protocol leaves.
+// The package decides when to connect and how to answer. Package descriptors decides the meaning of
+// a document, and package reload whether a document comes into force. The protocol is
+// https://www.envoyproxy.io/docs/envoy/latest/api-docs/xds_protocol; docs/decisions/0018 records
+// the choices that the protocol leaves.
 package xds
 
 import (
@@ -51,8 +53,9 @@ type Options struct {
 
 	Bounds descriptors.Options // MaxBytes holds for the resources of a response, before Weir decodes these
 
-	// Push puts rule documents in force, and replaces all documents of the last call. After descriptors.Errors, the documents that
-	// the errors name are not in force, and all others are. After another error nothing has changed. Calls do not overlap.
+	// Push puts rule documents in force, and replaces all documents of the last call. After
+	// descriptors.Errors, the documents that the errors name are not in force, and all others are.
+	// After another error nothing has changed. Calls do not overlap.
 	Push   func(ctx context.Context, documents []descriptors.Source) error
 	Logger *slog.Logger
 }
@@ -82,7 +85,8 @@ func (h Header) Check() error {
 // printable holds the characters that gRPC allows in values.
 const printable = " !\"#$%&'()*+,-./0123456789:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqrstuvwxyz{|}~"
 
-// Client is a client of one control plane. All methods are safe for concurrent use, but Run must be called once.
+// Client is a client of one control plane. All methods are safe for concurrent use, but Run must be
+// called once.
 type Client struct {
 	options Options
 	node    *corev3.Node
@@ -91,7 +95,8 @@ type Client struct {
 	status  atomic.Pointer[Status]
 }
 
-// Check returns every mistake in the settings of an operator: all options except Push and Logger. Check reads the files of TLS.
+// Check returns every mistake in the settings of an operator: all options except Push and Logger.
+// Check reads the files of TLS.
 func (o *Options) Check() error {
 	var errs []error
 	if o.Address == "" {
@@ -161,9 +166,9 @@ func New(o Options) (*Client, error) {
 	return c, nil
 }
 
-// Run keeps a stream to the control plane until ctx ends, and then returns nil. After the end of a stream, and after each failed
-// attempt, Run waits and retries. The waits double. A stream that brought a response and lasted longer than the last wait resets
-// them.
+// Run keeps a stream to the control plane until ctx ends, and then returns nil. After the end of a
+// stream, and after each failed attempt, Run waits and retries. The waits double. A stream that
+// brought a response and lasted longer than the last wait resets them.
 func (c *Client) Run(ctx context.Context) error {
 	failures := 0
 	var waited time.Duration
@@ -185,7 +190,8 @@ func (c *Client) Run(ctx context.Context) error {
 	}
 }
 
-// attempt opens a stream and follows it to its end. The results are whether responses came, and why the stream ended.
+// attempt opens a stream and follows it to its end. The results are whether responses came, and why
+// the stream ended.
 func (c *Client) attempt(ctx context.Context) (answered bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -255,7 +255,8 @@ func TestNewSuppliesDefaults(t *testing.T) {
 	}
 }
 
-// Ten MiB in three resources, one of which is most of it. With the race detector it is a hundredth, as each rule costs the same.
+// Ten MiB in three resources, one of which is most of it. With the race detector it is a hundredth,
+// as each rule costs the same.
 func TestALargeConfiguration(t *testing.T) {
 	large := config("large", "large", 1)
 	size := func(full int) int { return race.Scale(race.Scale(full)) }

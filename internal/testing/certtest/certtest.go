@@ -1,4 +1,5 @@
-// Package certtest makes authorities and certificates for tests. The certificates are valid for a day.
+// Package certtest makes authorities and certificates for tests. The certificates are valid for a
+// day.
 package certtest
 
 import (
@@ -92,8 +93,8 @@ func (a *Authority) IssueUntil(tb testing.TB, end time.Time, names ...string) Pa
 	return pair
 }
 
-// Sign makes a certificate, for servers and clients, that has these alternative names: IP addresses, URIs, the rest DNS. The
-// first is its common name.
+// Sign makes a certificate, for servers and clients, that has these alternative names: IP
+// addresses, URIs, the rest DNS. The first is its common name.
 func (a *Authority) Sign(names ...string) (Pair, error) { return a.signUntil(tomorrow(), names) }
 
 // signUntil is Sign with an end of validity.

@@ -1,8 +1,8 @@
-// Package deptest checks the imports of packages: a test fails when the package under test imports a forbidden one, directly or
-// through others.
+// Package deptest checks the imports of packages: a test fails when the package under test imports
+// a forbidden one, directly or through others.
 //
-// The test sits in the package that it guards, so that a new import changes the test binary and `go test` never answers from its
-// cache:
+// The test sits in the package that it guards, so that a new import changes the test binary and `go
+// test` never answers from its cache:
 //
 //	func TestDeps(t *testing.T) {
 //		deptest.Check(t, deptest.Rules{
@@ -11,8 +11,8 @@
 //		})
 //	}
 //
-// Only the imports of the package itself count; its tests may import anything. Files excluded by build constraints on this machine
-// are not seen.
+// Only the imports of the package itself count; its tests may import anything. Files excluded by
+// build constraints on this machine are not seen.
 package deptest
 
 import (
@@ -27,32 +27,33 @@ import (
 	"testing"
 )
 
-// Rules are the imports that one package may have. The zero value allows the whole standard library and every third-party package,
-// and no package of ours.
+// Rules are the imports that one package may have. The zero value allows the whole standard library
+// and every third-party package, and no package of ours.
 //
-// A path in a list covers exactly that package; with "/..." at its end it covers the package and everything below. Never is the
-// exception: there every path covers everything below it.
+// A path in a list covers exactly that package; with "/..." at its end it covers the package and
+// everything below. Never is the exception: there every path covers everything below it.
 type Rules struct {
 	// Own lists the packages of this module that may be reached, directly or
 	// through others, as paths below the module root: "pkg/algorithms".
 	// Nil allows none.
 	Own []string
 
-	// Std lists the standard packages that may be imported directly. Imports of standard packages do not count, for fmt alone
-	// imports os and sync. Nil allows all, an empty list none.
+	// Std lists the standard packages that may be imported directly. Imports of standard packages do
+	// not count, for fmt alone imports os and sync. Nil allows all, an empty list none.
 	Std []string
 
 	// Third lists the third-party packages that may be imported directly.
 	// Nil allows all, an empty list none.
 	Third []string
 
-	// Never lists import paths that must not be reached: third-party ones and ours neither directly nor through others, standard
-	// ones not directly. Never wins over the other lists.
+	// Never lists import paths that must not be reached: third-party ones and ours neither directly
+	// nor through others, standard ones not directly. Never wins over the other lists.
 	Never []string
 }
 
-// Check fails tb, once for every forbidden import with the way it is reached, when the package in whose directory the test runs
-// breaks rules. Check runs the go command, which must be on the PATH, as in every `go test`.
+// Check fails tb, once for every forbidden import with the way it is reached, when the package in
+// whose directory the test runs breaks rules. Check runs the go command, which must be on the PATH,
+// as in every `go test`.
 func Check(tb testing.TB, rules Rules) {
 	tb.Helper()
 	findings, err := check(".", rules)

@@ -13,7 +13,8 @@ import (
 	"testing"
 )
 
-// internalTypes returns one line for every exported declaration in a Go file that names a type of an internal package.
+// internalTypes returns one line for every exported declaration in a Go file that names a type of
+// an internal package.
 func internalTypes(name string, source any) ([]string, error) {
 	files := token.NewFileSet()
 	file, err := parser.ParseFile(files, name, source, parser.SkipObjectResolution)

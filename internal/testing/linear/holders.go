@@ -13,7 +13,8 @@ type holder struct {
 	hold algorithms.Hold
 }
 
-// settles reports whether a charge tells the fate of a holder, so that a transaction applies the charge first.
+// settles reports whether a charge tells the fate of a holder, so that a transaction applies the
+// charge first.
 func settles(c *store.Charge) bool { return c.Hold != nil && c.Hold.Phase != algorithms.HoldBegin }
 
 // hold returns the live hold of a charge's holder, the zero value without a holder.
@@ -52,7 +53,8 @@ func (k key) effect(c *store.Charge, now algorithms.Instant) algorithms.Effect {
 	}
 }
 
-// apply returns the key after the work of a charge, and the decision. Under Concurrency note does the work.
+// apply returns the key after the work of a charge, and the decision. Under Concurrency note does
+// the work.
 func (k key) apply(c *store.Charge, e algorithms.Effect, now algorithms.Instant) (key, algorithms.Decision) {
 	var d algorithms.Decision
 	counting := *c

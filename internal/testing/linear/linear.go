@@ -1,13 +1,15 @@
-// Package linear checks that a store is linearizable: the plain model explains a history of concurrent calls by an order of the calls.
-// In that order no call comes before a call that had ended earlier. The model is package algorithms, one call after
-// another. Porcupine (github.com/anishathalye/porcupine) searches the order.
+// Package linear checks that a store is linearizable: the plain model explains a history of
+// concurrent calls by an order of the calls. In that order no call comes before a call that had
+// ended earlier. The model is package algorithms, one call after another. Porcupine
+// (github.com/anishathalye/porcupine) searches the order.
 //
-// Calls of a history take, refund, probe, peek and reset a few keys, or begin and end holders. A reload changes the limits of these keys
-// meanwhile. The clock moves
-// only between two phases, while no call is under way. So the instant of each call is known, and every answer too, to the nanosecond.
+// Calls of a history take, refund, probe, peek and reset a few keys, or begin and end holders. A
+// reload changes the limits of these keys meanwhile. The clock moves only between two phases, while
+// no call is under way. So the instant of each call is known, and every answer too, to the
+// nanosecond.
 //
-// The package is for tests. For a long run, LINEAR_OPERATIONS in the environment replaces the number of calls of a test, and LINEAR_SEED its first
-// seed.
+// The package is for tests. For a long run, LINEAR_OPERATIONS in the environment replaces the
+// number of calls of a test, and LINEAR_SEED its first seed.
 package linear
 
 import (
@@ -56,7 +58,8 @@ func Holding() Plan { return Plan{Keys: 2, Clients: 4, Calls: 5, Phases: 3, Hold
 // InParts is transactions whose keys lie in several slots of a cluster.
 func InParts() Plan { return Plan{Keys: 3, Clients: 4, Calls: 5, Phases: 1, Parts: true} }
 
-// Operations returns the number of calls of a test: n, a tenth of n with the race detector or -short, or LINEAR_OPERATIONS.
+// Operations returns the number of calls of a test: n, a tenth of n with the race detector or
+// -short, or LINEAR_OPERATIONS.
 func Operations(tb testing.TB, n int) int {
 	tb.Helper()
 	return number(tb, "LINEAR_OPERATIONS", race.Scale(n))
@@ -82,11 +85,12 @@ func number(tb testing.TB, name string, usual int) int {
 	return n
 }
 
-// longest is the time that the search for one order may take. Most searches take less than a millisecond.
+// longest is the time that the search for one order may take. Most searches take less than a
+// millisecond.
 const longest = time.Minute
 
-// Check records histories of that many calls, starting with a seed, and fails the test for the first one without an order. Check
-// returns the number of calls.
+// Check records histories of that many calls, starting with a seed, and fails the test for the
+// first one without an order. Check returns the number of calls.
 func Check(t *testing.T, e Env, p Plan, seed uint64, operations int) int {
 	t.Helper()
 	calls := 0
@@ -119,7 +123,8 @@ func legal(t *testing.T, e Env, p Plan, histories int) bool {
 	return true
 }
 
-// conflict describes the first call that the longest order does not explain, and the model's answer there.
+// conflict describes the first call that the longest order does not explain, and the model's answer
+// there.
 func (p Plan) conflict(history []porcupine.Operation) (text string) {
 	m := p.model()
 	_, info := porcupine.CheckOperationsVerbose(m, history, longest)

@@ -117,7 +117,8 @@ func (p *plain) Reset(_ context.Context, charges []store.Charge) (int, error) {
 	return 1, nil
 }
 
-// TestAStoreWithADefectIsRejected: the checker finds each defect, and nothing in the store without one.
+// TestAStoreWithADefectIsRejected: the checker finds each defect, and nothing in the store without
+// one.
 func TestAStoreWithADefectIsRejected(t *testing.T) {
 	for _, c := range []struct {
 		defect

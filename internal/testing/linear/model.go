@@ -43,7 +43,8 @@ func (k key) take(c *store.Charge, hits int64, now algorithms.Instant) (key, alg
 		case k.state.Unused():
 			k.limit = algorithms.Limit{}
 		case c.Limit.Requests == 0 && was.Requests > 0:
-			// As memstore (decision 27). The limit changes no answer, but for the number of a Reset of an idle key.
+			// As memstore (decision 27). The limit changes no answer, but for the number of a Reset of an
+			// idle key.
 			k.limit = was
 		}
 		return k, d
@@ -89,11 +90,13 @@ func (p Plan) model() porcupine.Model {
 	return modelOf(p.Keys, call.explains)
 }
 
-// partsModel returns the model of requests whose keys lie in several slots. Decision 14 promises less of these. Each part is atomic, but
-// others may see the parts of two requests in another order. So each key has an order of its own. While a request is under way, its
-// keys have less room than the keys of the model. Another call may be denied that would pass, and sees at most the rest of the model. The model
-// admits each admitted call too, and a denial changes nothing. Once all calls have ended the rest of each key is exact. A refund
-// waits for the verdict, and its answer shows the rest before the wait.
+// partsModel returns the model of requests whose keys lie in several slots. Decision 14 promises
+// less of these. Each part is atomic, but others may see the parts of two requests in another
+// order. So each key has an order of its own. While a request is under way, its keys have less room
+// than the keys of the model. Another call may be denied that would pass, and sees at most the rest
+// of the model. The model admits each admitted call too, and a denial changes nothing. Once all
+// calls have ended the rest of each key is exact. A refund waits for the verdict, and its answer
+// shows the rest before the wait.
 func partsModel() porcupine.Model {
 	m := modelOf(1, call.promised)
 	m.Partition = func(history []porcupine.Operation) [][]porcupine.Operation {
@@ -136,7 +139,8 @@ func part(c call, got answer, k int) (call, answer) {
 	return own, its
 }
 
-// modelOf returns a model of some keys, in which an answer must keep a condition beside the model's answer.
+// modelOf returns a model of some keys, in which an answer must keep a condition beside the model's
+// answer.
 func modelOf(n int, holds func(c call, keys []key, got, want answer) bool) porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return make([]key, n) },
@@ -206,7 +210,8 @@ func step(keys []key, c call) ([]key, answer) {
 	return next, out
 }
 
-// deny applies the charges of a denied request that count rejected hits, and decides the charges that were allowed.
+// deny applies the charges of a denied request that count rejected hits, and decides the charges
+// that were allowed.
 func (c call) deny(keys []key, effects []algorithms.Effect, decisions []algorithms.Decision) {
 	for i := range c.charges {
 		x, k := &c.charges[i], c.keys[i]

@@ -12,7 +12,8 @@ import (
 // timeout is how long Await waits for a line that takes milliseconds on an idle machine.
 const timeout = 2 * time.Minute
 
-// Log keeps all bytes that a writer, such as a handler of slog, writes. The zero value is empty. A Log is safe for concurrent use.
+// Log keeps all bytes that a writer, such as a handler of slog, writes. The zero value is empty. A
+// Log is safe for concurrent use.
 type Log struct {
 	mu    sync.Mutex // guards the rest
 	text  bytes.Buffer
@@ -69,8 +70,9 @@ func Has(part string) func(line string) bool {
 	return func(line string) bool { return strings.Contains(line, part) }
 }
 
-// Await returns the first line, from the line with the number from on, that match accepts, and the number of the line after it. Await
-// waits for a line, and ends the test when no line comes in time.
+// Await returns the first line, from the line with the number from on, that match accepts, and the
+// number of the line after it. Await waits for a line, and ends the test when no line comes in
+// time.
 func (l *Log) Await(tb testing.TB, from int, match func(line string) bool) (line string, next int) {
 	tb.Helper()
 	deadline := time.After(timeout)

@@ -9,8 +9,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Gather returns the metrics of a registry whose names begin with prefix, by `name{label="value",…}`. A histogram gives its count, sum and
-// buckets. Gather fails tb when the registry fails.
+// Gather returns the metrics of a registry whose names begin with prefix, by
+// `name{label="value",…}`. A histogram gives its count, sum and buckets. Gather fails tb when the
+// registry fails.
 func Gather(tb testing.TB, registry prometheus.Gatherer, prefix string) map[string]float64 {
 	tb.Helper()
 	families, err := registry.Gather()

@@ -1,12 +1,14 @@
 // Plain counts sentences of the repository that break the rule of plain English in CONTRIBUTING.md.
 //
-// The program reads comments of Go, Lua, protobuf, shell, make and YAML files, and the prose of Markdown files. Of Go files that
-// are not tests, the program reads string literals too. The program cannot judge a sentence; a low count only shows that a person has read the text.
+// The program reads comments of Go, Lua, protobuf, shell, make and YAML files, and the prose of
+// Markdown files. Of Go files that are not tests, the program reads string literals too. The
+// program cannot judge a sentence; a low count only shows that a person has read the text.
 //
 //	plain [-v] [-max FILE] [PATH…]
 //
-// Without PATH, the program reads every file that git tracks. With -max, the program fails unless the count is the number in
-// FILE. A lower count asks for a lower number, so that number only goes down.
+// Without PATH, the program reads every file that git tracks. With -max, the program fails unless
+// the count is the number in FILE. A lower count asks for a lower number, so that number only goes
+// down.
 package main
 
 import (
@@ -88,7 +90,8 @@ func hold(file string, total int) error {
 	return nil
 }
 
-// tracked returns the files that git tracks below the paths, without generated files, test data and licenses.
+// tracked returns the files that git tracks below the paths, without generated files, test data and
+// licenses.
 func tracked(paths []string) ([]string, error) {
 	list, err := exec.Command("git", append([]string{"ls-files", "-z", "--"}, paths...)...).Output()
 	if err != nil {

@@ -107,7 +107,8 @@ func ofLines(text, mark string) []sentence {
 	return all
 }
 
-// ofMarkdown returns the sentences of prose, without code blocks. Each cell of a table is a paragraph.
+// ofMarkdown returns the sentences of prose, without code blocks. Each cell of a table is a
+// paragraph.
 func ofMarkdown(text string) []sentence {
 	var all []sentence
 	var lines []string
@@ -152,7 +153,8 @@ var (
 	end  = regexp.MustCompile(`[.!?]["')*_]*\s+`)
 )
 
-// split returns the sentences of a paragraph's lines. An empty line ends a paragraph. Code and links count as one word.
+// split returns the sentences of a paragraph's lines. An empty line ends a paragraph. Code and
+// links count as one word.
 func split(line int, lines []string) []sentence {
 	var all []sentence
 	for paragraph := range strings.SplitSeq(strings.Join(trim(lines), "\n"), "\n\n") {

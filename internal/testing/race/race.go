@@ -1,13 +1,16 @@
-// Package race says whether the race detector is on, for tests that the race detector changes or slows down.
+// Package race says whether the race detector is on, for tests that the race detector changes or
+// slows down.
 //
-// The race detector makes sync.Pool drop values, so that allocations cannot be counted. A test that repeats one step 100 000 times finds
-// no more races than one that repeats it 10 000 times. `make test` runs every test with the race detector, and the tests that use this
-// package again without: the Makefile names these tests in WHOLE.
+// The race detector makes sync.Pool drop values, so that allocations cannot be counted. A test that
+// repeats one step 100 000 times finds no more races than one that repeats it 10 000 times. `make
+// test` runs every test with the race detector, and the tests that use this package again without:
+// the Makefile names these tests in WHOLE.
 package race
 
 import "testing"
 
-// Scale returns n, the size of a test, or a tenth of n with the race detector or with -short. The result is at least 1.
+// Scale returns n, the size of a test, or a tenth of n with the race detector or with -short. The
+// result is at least 1.
 func Scale(n int) int {
 	if Enabled || testing.Short() {
 		return max(1, n/10)

@@ -55,8 +55,8 @@ func TestMakeRunsTestsThatUseThisPackageAlsoWithoutTheRaceDetector(t *testing.T)
 	}
 }
 
-// testsThatUseRace returns the names of a directory's tests that use this package, by themselves or through functions of the tests'
-// files. The cases of storetest use this package, too.
+// testsThatUseRace returns the names of a directory's tests that use this package, by themselves or
+// through functions of the tests' files. The cases of storetest use this package, too.
 func testsThatUseRace(t *testing.T, dir string) (tests []string) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))

@@ -8,8 +8,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// holdCases has a case for each cell of the table of holders, under every algorithm. A begin, an end and a refund meet a holder that is not
-// known, holds, was denied or has ended.
+// holdCases has a case for each cell of the table of holders, under every algorithm. A begin, an
+// end and a refund meet a holder that is not known, holds, was denied or has ended.
 func holdCases() []Case {
 	return []Case{
 		{"a_begin_of_an_unknown_holder_charges_and_holds", beginUnknown},
@@ -36,10 +36,12 @@ func holdCases() []Case {
 	}
 }
 
-// holdTime is the at_most of the cases: far less than the period, so that a bucket gains less than a hit of ten.
+// holdTime is the at_most of the cases: far less than the period, so that a bucket gains less than
+// a hit of ten.
 const holdTime = 30 * time.Second
 
-// held returns a limit whose hits can be held: of an hour, so that a case ends before its first hit comes back.
+// held returns a limit whose hits can be held: of an hour, so that a case ends before its first hit
+// comes back.
 func held(a algorithms.Algorithm, requests uint32) algorithms.Limit {
 	if a == algorithms.Concurrency {
 		return algorithms.Limit{Algorithm: a, Requests: requests}
@@ -62,7 +64,8 @@ func end(key string, l algorithms.Limit, holder string, hits int64) store.Charge
 	return phase(algorithms.HoldEnd, key, l, holder, hits)
 }
 
-// wantEnd fails the test unless a charge that settles is allowed, finds the holder in that status, and leaves that many hits.
+// wantEnd fails the test unless a charge that settles is allowed, finds the holder in that status,
+// and leaves that many hits.
 func (e Env) wantEnd(t *testing.T, c store.Charge, was algorithms.HoldStatus, left uint32) {
 	t.Helper()
 	admitted, d := e.take(t, c)

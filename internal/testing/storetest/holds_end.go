@@ -60,8 +60,8 @@ func endWithLess(t *testing.T, e Env) {
 	})
 }
 
-// The window of the begin ends before the end comes. A fixed window then has nothing to give back to. A sliding counter has the count of
-// the window before, and a log has the entry of the begin.
+// The window of the begin ends before the end comes. A fixed window then has nothing to give back
+// to. A sliding counter has the count of the window before, and a log has the entry of the begin.
 func endInAnotherWindow(t *testing.T, e Env) {
 	for _, tt := range []struct {
 		a    algorithms.Algorithm

@@ -27,7 +27,8 @@ func holdRandomCases() []Case {
 	}
 }
 
-// one takes a transaction of one charge from any goroutine, and reports whether the store admits it.
+// one takes a transaction of one charge from any goroutine, and reports whether the store admits
+// it.
 func (e Env) one(t *testing.T, c store.Charge) bool {
 	decisions := make([]algorithms.Decision, 1)
 	ok, err := e.Store.Take(t.Context(), []store.Charge{c}, decisions)

@@ -160,7 +160,8 @@ func canceled(t *testing.T, e Env) {
 	})
 }
 
-// A probe under another limit carries a bucket over to that limit. So does a charge of a holder that takes and gives back nothing.
+// A probe under another limit carries a bucket over to that limit. So does a charge of a holder
+// that takes and gives back nothing.
 func nothingIsAProbe(t *testing.T, e Env) {
 	everyHold(t, func(a algorithms.Algorithm, rate bool) {
 		if !rate {

@@ -18,7 +18,8 @@ func modelCases() []Case {
 	return []Case{{"random_transactions_are_decided_as_a_plain_second_store_decides_them", agreesWithModel}}
 }
 
-// model is the plainest store: before a transaction it copies all states, and it puts the copy back to undo the transaction.
+// model is the plainest store: before a transaction it copies all states, and it puts the copy back
+// to undo the transaction.
 type model struct {
 	states  map[string]modelState
 	holders map[modelHolder]algorithms.Hold
@@ -112,7 +113,8 @@ func (m *model) transaction(charges []store.Charge, now algorithms.Instant) (boo
 	return admitted, decisions
 }
 
-// deny applies and decides the charges of a request that is denied. Nothing is held, so only rate limits can count rejected hits.
+// deny applies and decides the charges of a request that is denied. Nothing is held, so only rate
+// limits can count rejected hits.
 func (m *model) deny(charges []store.Charge, decisions []algorithms.Decision, effects []algorithms.Effect, now algorithms.Instant) {
 	for i, c := range charges {
 		if settles(c) {

@@ -20,7 +20,8 @@ func stateOf(c store.Charge) string {
 	return fmt.Sprintf("%x %v %v", c.Key, c.Limit.Algorithm, c.Limit.Period)
 }
 
-// settles reports whether a charge tells the fate of a holder: such charges come first, and have no effect on the verdict.
+// settles reports whether a charge tells the fate of a holder: such charges come first, and have no
+// effect on the verdict.
 func settles(c store.Charge) bool { return c.Hold != nil && c.Hold.Phase != algorithms.HoldBegin }
 
 // find returns the live hold of a charge's holder.
@@ -34,7 +35,8 @@ func (m *model) note(c store.Charge, now algorithms.Instant, passed bool) {
 	m.holders[modelHolder{stateOf(c), c.Hold.Holder}] = after
 }
 
-// effect returns the work of a charge, and tells its Hold the hold before. Without a holder, concurrency is asked as by a probe.
+// effect returns the work of a charge, and tells its Hold the hold before. Without a holder,
+// concurrency is asked as by a probe.
 func (m *model) effect(c store.Charge, now algorithms.Instant) algorithms.Effect {
 	if c.Hold == nil {
 		if c.Limit.Algorithm == algorithms.Concurrency {
@@ -46,7 +48,8 @@ func (m *model) effect(c store.Charge, now algorithms.Instant) algorithms.Effect
 	return c.Hold.Was.Effect(c.Hold.Phase, c.Limit, c.Hits)
 }
 
-// apply does the work of a charge on its state, but for the slots of concurrency, which follow from the holders.
+// apply does the work of a charge on its state, but for the slots of concurrency, which follow from
+// the holders.
 func (m *model) apply(c store.Charge, e algorithms.Effect, now algorithms.Instant) algorithms.Decision {
 	var d algorithms.Decision
 	switch {

@@ -1,7 +1,8 @@
-// Package storetest is the contract of package store as cases that every store must pass. The tests of a store run Cases,
-// each on a new store and with a clock that only the case moves.
+// Package storetest is the contract of package store as cases that every store must pass. The tests
+// of a store run Cases, each on a new store and with a clock that only the case moves.
 //
-// A case is a function, not a subtest, so that the caller can put it into a testing/synctest bubble:
+// A case is a function, not a subtest, so that the caller can put it into a testing/synctest
+// bubble:
 //
 //	for _, c := range storetest.Cases() {
 //		t.Run(c.Name, func(t *testing.T) {
@@ -13,7 +14,8 @@
 //		})
 //	}
 //
-// The concurrent and the random cases do a tenth of their work with the race detector or with -short.
+// The concurrent and the random cases do a tenth of their work with the race detector or with
+// -short.
 package storetest
 
 import (
@@ -30,8 +32,9 @@ type Env struct {
 	Sleep func(time.Duration)       // moves the store's clock; nothing else does
 	Now   func() algorithms.Instant // the store's clock
 
-	// InAdvance says that the store takes hits in advance. Concurrent requests can then be denied while such hits are held for others, and a
-	// bucket gets fewer hits back. Cases that claim an exact number of hits allow a quarter less, and never more.
+	// InAdvance says that the store takes hits in advance. Concurrent requests can then be denied
+	// while such hits are held for others, and a bucket gets fewer hits back. Cases that claim an
+	// exact number of hits allow a quarter less, and never more.
 	InAdvance bool
 }
 
@@ -104,7 +107,8 @@ func (e Env) wantRemaining(t *testing.T, c store.Charge, want uint32) {
 	}
 }
 
-// wantAdmitted fails the test unless the transaction is admitted as wanted, and returns the decisions.
+// wantAdmitted fails the test unless the transaction is admitted as wanted, and returns the
+// decisions.
 func (e Env) wantAdmitted(t *testing.T, want bool, charges ...store.Charge) []algorithms.Decision {
 	t.Helper()
 	got, decisions := e.take(t, charges...)

@@ -14,7 +14,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// plain is the model as a store, so that the cases themselves are tried out on the plainest store there is.
+// plain is the model as a store, so that the cases themselves are tried out on the plainest store
+// there is.
 type plain struct {
 	mu    sync.Mutex // guards model
 	model *model

@@ -30,8 +30,8 @@ type Collector struct {
 	changed  chan struct{} // closed and replaced when there are more
 }
 
-// Start starts a collector on a port of its own, by a protocol of OTEL_EXPORTER_OTLP_PROTOCOL: grpc or http/protobuf. It ends
-// with the test.
+// Start starts a collector on a port of its own, by a protocol of OTEL_EXPORTER_OTLP_PROTOCOL: grpc
+// or http/protobuf. It ends with the test.
 func Start(tb testing.TB, protocol string) *Collector {
 	tb.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

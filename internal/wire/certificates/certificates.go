@@ -1,9 +1,11 @@
-// Package certificates reads a certificate, its key and the authorities to trust from files, for servers and for clients. A client
-// reads the files for each connection. A server has a Keeper, which reads the files again after a change. After a change with
-// mistakes the previous certificates stay in force.
+// Package certificates reads a certificate, its key and the authorities to trust from files, for
+// servers and for clients. A client reads the files for each connection. A server has a Keeper,
+// which reads the files again after a change. After a change with mistakes the previous
+// certificates stay in force.
 //
-// A change is a change of the contents: by a write, by a rename, or by a new symbolic link, as Kubernetes changes a Secret. A
-// Keeper waits until two reads in a row return the same contents, so that a new certificate never meets an old key.
+// A change is a change of the contents: by a write, by a rename, or by a new symbolic link, as
+// Kubernetes changes a Secret. A Keeper waits until two reads in a row return the same contents, so
+// that a new certificate never meets an old key.
 package certificates
 
 import (
@@ -23,12 +25,13 @@ type File struct {
 	Path string // "" means no file
 }
 
-// Files are PEM files: a certificate with its intermediate certificates, the key, and the authorities to trust. Certificate and Key
-// are both given, or neither.
+// Files are PEM files: a certificate with its intermediate certificates, the key, and the
+// authorities to trust. Certificate and Key are both given, or neither.
 type Files struct {
 	Certificate, Key, Authorities File
 
-	// Bundle skips invalid authorities, as long as one is valid. Users of a bundle cannot repair the bundle.
+	// Bundle skips invalid authorities, as long as one is valid. Users of a bundle cannot repair the
+	// bundle.
 	Bundle bool
 }
 
@@ -127,7 +130,8 @@ func (f *Files) parse(c contents) (*Set, error) {
 	return set, nil
 }
 
-// pool reads certificates, at least one. Unlike [x509.CertPool.AppendCertsFromPEM], pool skips invalid certificates only in a bundle.
+// pool reads certificates, at least one. Unlike [x509.CertPool.AppendCertsFromPEM], pool skips
+// invalid certificates only in a bundle.
 func pool(data []byte, bundle bool) (*x509.CertPool, error) {
 	all, n := x509.NewCertPool(), 0
 	for {

@@ -110,8 +110,8 @@ func (k *Keeper) put(ctx context.Context, set *Set) {
 	k.logExpired(ctx)
 }
 
-// logExpired logs once that a certificate has expired. The certificate stays in force: some peers do not check the time, and without a
-// certificate all of them would fail.
+// logExpired logs once that a certificate has expired. The certificate stays in force: some peers
+// do not check the time, and without a certificate all of them would fail.
 func (k *Keeper) logExpired(ctx context.Context) {
 	set := k.now.Load()
 	if set.Certificate == nil || set == k.expired || time.Now().Before(set.Certificate.Leaf.NotAfter) {

@@ -9,12 +9,13 @@ import (
 	"strings"
 )
 
-// Server returns the configuration of an HTTP/2 server, for TLS 1.2 and later. Each handshake uses the set in force; open connections
-// stay. The keeper must have a certificate.
+// Server returns the configuration of an HTTP/2 server, for TLS 1.2 and later. Each handshake uses
+// the set in force; open connections stay. The keeper must have a certificate.
 //
-// With authorities, clients must show a certificate that one of the authorities signed, directly or through intermediates. The
-// system's authorities do not count. With names, the certificate must have one of them as an alternative name: DNS, email, IP or
-// URI. Names must be equal as a whole, DNS names except for case. The common name does not count.
+// With authorities, clients must show a certificate that one of the authorities signed, directly or
+// through intermediates. The system's authorities do not count. With names, the certificate must
+// have one of them as an alternative name: DNS, email, IP or URI. Names must be equal as a whole,
+// DNS names except for case. The common name does not count.
 func (k *Keeper) Server(names []string) *tls.Config {
 	base := &tls.Config{
 		MinVersion: tls.VersionTLS12,

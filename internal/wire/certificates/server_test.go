@@ -83,7 +83,8 @@ func TestAServerShowsItsCertificateToHTTP2FromTLS12On(t *testing.T) {
 func TestOnlyClientsOfTheAuthorityPass(t *testing.T) {
 	ca, other := certtest.New(t, "ca"), certtest.New(t, "other")
 	twin := certtest.New(t, "ca") // has the name and not the key
-	// The system trusts `other`; this process may have read its roots already, which the end-to-end tests go round.
+	// The system trusts `other`; this process may have read its roots already, which the end-to-end
+	// tests go round.
 	t.Setenv("SSL_CERT_FILE", certtest.Write(t, filepath.Join(t.TempDir(), "roots.pem"), other.PEM))
 	config := serve(t, ca.Issue(t, "localhost"), ca).Server(nil)
 	tests := []struct {

@@ -1,7 +1,8 @@
 // Package connections bounds the open connections of listeners, and the time of a write.
 //
-// At the bound a new connection takes the place of an idle one, or of a busy one without answers. So quiet connections cannot keep clients
-// out. The package does not know protocols: the server of a connection reports requests with [Conn.Begin], [Conn.Answered] and [Conn.Done].
+// At the bound a new connection takes the place of an idle one, or of a busy one without answers.
+// So quiet connections cannot keep clients out. The package does not know protocols: the server of
+// a connection reports requests with [Conn.Begin], [Conn.Answered] and [Conn.Done].
 package connections
 
 import (
@@ -19,7 +20,8 @@ import (
 
 // Ages at which a connection gives way to a new connection.
 const (
-	// newAge protects a connection that has not completed its first request, while the request is under way.
+	// newAge protects a connection that has not completed its first request, while the request is
+	// under way.
 	newAge = time.Second
 	// idleAge protects a connection between two requests.
 	idleAge = time.Second
@@ -27,8 +29,8 @@ const (
 	silentAge = 10 * time.Second
 )
 
-// maxCandidates bounds the connections that a new one is compared with, and so the time of a flood of connections: some 20 µs each.
-// Of more connections these are a random part.
+// maxCandidates bounds the connections that a new one is compared with, and so the time of a flood
+// of connections: some 20 µs each. Of more connections these are a random part.
 const maxCandidates = 1024
 
 // Options is the options of New. Logger must be set.
@@ -39,8 +41,9 @@ type Options struct {
 	SocketBuffer int           // bytes that the system may buffer in each direction of a connection; 0: as the system is set. Linux takes twice as many
 	Logger       *slog.Logger
 
-	// At the bound the connection goes that has been quiet for longest, without regard to completed requests and ages. HTTP/1 needs this
-	// rule: its clients connect again at once. Only Max new connections in the time of one request keep a client out.
+	// At the bound the connection goes that has been quiet for longest, without regard to completed
+	// requests and ages. HTTP/1 needs this rule: its clients connect again at once. Only Max new
+	// connections in the time of one request keep a client out.
 	QuietFirst bool
 }
 
@@ -84,7 +87,8 @@ type listener struct {
 	bound *Bound
 }
 
-// Accept implements [net.Listener]. Accept closes connections beyond the bound, and waits for the next one.
+// Accept implements [net.Listener]. Accept closes connections beyond the bound, and waits for the
+// next one.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
 		raw, err := l.Listener.Accept()
@@ -127,7 +131,8 @@ func (b *Bound) admit(raw net.Conn) *Conn {
 	return c
 }
 
-// place adds c, in the place of the victim where there is one. The result is false when there is no room.
+// place adds c, in the place of the victim where there is one. The result is false when there is no
+// room.
 func (b *Bound) place(c *Conn) (victim *Conn, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -141,9 +146,11 @@ func (b *Bound) place(c *Conn) (victim *Conn, ok bool) {
 	return victim, true
 }
 
-// idleLocked returns the connection that can best be missed; nil when all are busy. Connections that never completed a request come
-// first, the oldest before all others. So a flood of connections replaces its own connections, and no client between two requests. A
-// busy connection without answers comes last: the honest one among them is a health check that watches, and connects again.
+// idleLocked returns the connection that can best be missed; nil when all are busy. Connections
+// that never completed a request come first, the oldest before all others. So a flood of
+// connections replaces its own connections, and no client between two requests. A busy connection
+// without answers comes last: the honest one among them is a health check that watches, and
+// connects again.
 func (b *Bound) idleLocked() *Conn {
 	now, candidates := b.now(), 0
 	var fresh, idle, silent *Conn
@@ -187,7 +194,8 @@ func (b *Bound) log(text string, client net.Addr) {
 		slog.Uint64("refused", s.Refused), slog.Uint64("replaced", s.Replaced))
 }
 
-// Conn is an open connection. Begin, Answered and Done, as the methods of net.Conn, are safe for concurrent use.
+// Conn is an open connection. Begin, Answered and Done, as the methods of net.Conn, are safe for
+// concurrent use.
 type Conn struct {
 	net.Conn
 	bound  *Bound
@@ -201,8 +209,8 @@ type Conn struct {
 	deadline time.Time  // of writes, set on Conn; zero: no deadline
 }
 
-// Begin marks the connection as busy: it does not give way to a new one. The exceptions are a first request of more than a second, and
-// ten seconds without an answer.
+// Begin marks the connection as busy: it does not give way to a new one. The exceptions are a first
+// request of more than a second, and ten seconds without an answer.
 func (c *Conn) Begin() {
 	if c.asked.Load() <= c.quiet.Load() { // a request that is given up and begins anew does not end the silence
 		c.asked.Store(c.bound.now())
@@ -210,13 +218,15 @@ func (c *Conn) Begin() {
 	c.busy.Store(true)
 }
 
-// silent returns the instant, in nanoseconds after begun, since which a busy connection has no answer.
+// silent returns the instant, in nanoseconds after begun, since which a busy connection has no
+// answer.
 func (c *Conn) silent() int64 { return max(c.asked.Load(), c.quiet.Load()) }
 
 // Done marks the connection as idle: no request is open.
 func (c *Conn) Done() { c.busy.Store(false) }
 
-// Answered makes the connection the connection of a client, which gives way last, also while other requests are open.
+// Answered makes the connection the connection of a client, which gives way last, also while other
+// requests are open.
 func (c *Conn) Answered() {
 	c.quiet.Store(c.bound.now())
 	c.served.Store(true)
@@ -225,7 +235,8 @@ func (c *Conn) Answered() {
 // NetConn returns the connection below, as [crypto/tls.Conn.NetConn] does.
 func (c *Conn) NetConn() net.Conn { return c.Conn }
 
-// Write writes within the write timeout. After the timeout the connection is closed: its client does not read.
+// Write writes within the write timeout. After the timeout the connection is closed: its client
+// does not read.
 func (c *Conn) Write(p []byte) (int, error) {
 	if err := c.delay(); err != nil {
 		return 0, err

@@ -11,8 +11,9 @@ import (
 // headTime is the time that a drain leaves to clients of HTTP/1 for the rest of their first heads.
 const headTime = time.Second
 
-// Heads notes the connections of an [http.Server] that have not sent the whole head of a first request. [http.Server.Shutdown] waits up to
-// five seconds for these connections, and then does not answer them. The zero value is ready. All methods are safe for concurrent use.
+// Heads notes the connections of an [http.Server] that have not sent the whole head of a first
+// request. [http.Server.Shutdown] waits up to five seconds for these connections, and then does not
+// answer them. The zero value is ready. All methods are safe for concurrent use.
 type Heads struct {
 	mu         sync.Mutex            // guards the rest
 	incomplete map[net.Conn]struct{} // nil: no connection yet
@@ -41,9 +42,10 @@ func (h *Heads) Note(c net.Conn, state http.ConnState) {
 	}
 }
 
-// Shutdown waits until all first heads are complete, at most a second, and closes the connections that are left. Then it shuts the server
-// down, as [http.Server.Shutdown] does, with its errors. So each request whose head has come is answered. The server must call Note, and
-// cannot be used again.
+// Shutdown waits until all first heads are complete, at most a second, and closes the connections
+// that are left. Then it shuts the server down, as [http.Server.Shutdown] does, with its errors. So
+// each request whose head has come is answered. The server must call Note, and cannot be used
+// again.
 func (h *Heads) Shutdown(ctx context.Context, s *http.Server) error {
 	if whole := h.await(); whole != nil {
 		late := time.NewTimer(headTime)

@@ -16,7 +16,8 @@ import (
 // slowPages takes some seconds for each answer.
 const slowPages = 4 * time.Second
 
-// serveSlowly starts a server whose answers take slowPages. Connect returns a client that has sent some bytes.
+// serveSlowly starts a server whose answers take slowPages. Connect returns a client that has sent
+// some bytes.
 func serveSlowly(t *testing.T, h *Heads) (s *http.Server, connect func(sent string) net.Conn) {
 	t.Helper()
 	l := bufconn.Listen(1 << 10)
@@ -45,7 +46,8 @@ func serveSlowly(t *testing.T, h *Heads) (s *http.Server, connect func(sent stri
 	}
 }
 
-// A request with half a head must not delay a drain, on a new connection and behind another request.
+// A request with half a head must not delay a drain, on a new connection and behind another
+// request.
 func TestHalfAHeadDelaysNoShutdown(t *testing.T) {
 	const whole = "GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 	for name, sent := range map[string]string{
@@ -74,7 +76,8 @@ func TestHalfAHeadDelaysNoShutdown(t *testing.T) {
 	}
 }
 
-// Requests with a whole head are answered. The rest of a head, or of a body, may come after the begin of the drain.
+// Requests with a whole head are answered. The rest of a head, or of a body, may come after the
+// begin of the drain.
 func TestAShutdownAnswersRequestsWithAWholeHead(t *testing.T) {
 	for name, test := range map[string]struct {
 		sent, later string

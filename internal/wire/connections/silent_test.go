@@ -7,14 +7,15 @@ import (
 	"time"
 )
 
-// hold makes the connection the connection of a client that has taken one answer and keeps a request open.
+// hold makes the connection the connection of a client that has taken one answer and keeps a
+// request open.
 func hold(c *Conn) {
 	c.Begin()
 	c.Answered()
 }
 
-// A client takes one answer and then holds a health Watch, or a message that never ends. Such clients must not lock a newcomer out for
-// ever.
+// A client takes one answer and then holds a health Watch, or a message that never ends. Such
+// clients must not lock a newcomer out for ever.
 func TestABusyConnectionThatIsSilentForLongestMakesWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, Options{Max: 3})

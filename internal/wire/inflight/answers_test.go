@@ -41,7 +41,8 @@ func TestALargeAnswerCountsUntilItsStreamEnds(t *testing.T) {
 	}
 }
 
-// A stream without a large answer that ends late must not make the next large answer look like one too many.
+// A stream without a large answer that ends late must not make the next large answer look like one
+// too many.
 func TestALargeAnswerThatHasGoneOutKeepsNoOtherFromItsRoom(t *testing.T) {
 	b, _ := newBound(t)
 	c := followed(t, b)
@@ -84,7 +85,8 @@ func TestOldLargeAnswersMakeWay(t *testing.T) {
 	})
 }
 
-// grpc-go keeps the large answer of a stream that its client has reset, while a Write waits for the client.
+// grpc-go keeps the large answer of a stream that its client has reset, while a Write waits for the
+// client.
 func TestALargeAnswerOfAResetStreamCountsUntilTheWriteHasEnded(t *testing.T) {
 	b, _ := newBound(t)
 	c := followed(t, b)

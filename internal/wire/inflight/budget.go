@@ -19,8 +19,9 @@ type Budget struct {
 // NewBudget returns a budget of that size, at least 1.
 func NewBudget(size int64) *Budget { return &Budget{size, semaphore.NewWeighted(size)} }
 
-// Take waits for a part of the budget up to BudgetWait, or until ctx ends, first come first served. A part above the budget is the whole
-// budget. The caller must Give back the taken amount. Without room Take reports false.
+// Take waits for a part of the budget up to BudgetWait, or until ctx ends, first come first served.
+// A part above the budget is the whole budget. The caller must Give back the taken amount. Without
+// room Take reports false.
 func (b *Budget) Take(ctx context.Context, part int64) (taken int64, ok bool) {
 	part = min(part, b.size)
 	ctx, cancel := context.WithTimeout(ctx, BudgetWait)

@@ -9,7 +9,8 @@ import (
 	"github.com/weirproxy/weir/internal/wire/connections"
 )
 
-// Conn is the server's end of an HTTP/2 connection. One goroutine may read, another one write; the rest is safe for concurrent use.
+// Conn is the server's end of an HTTP/2 connection. One goroutine may read, another one write; the
+// rest is safe for concurrent use.
 type Conn struct {
 	net.Conn
 	bound *Bound
@@ -19,8 +20,9 @@ type Conn struct {
 	held  atomic.Int64          // bytes of the connection; changes under mu
 	open  atomic.Int64          // streams; changes under mu
 
-	// answered is the history of answers that the client has taken, as far as the system tells: answerUnit for each, which fades. Errors and
-	// streams that the client has reset do not count. Changes under mu.
+	// answered is the history of answers that the client has taken, as far as the system tells:
+	// answerUnit for each, which fades. Errors and streams that the client has reset do not count.
+	// Changes under mu.
 	answered atomic.Int64
 
 	stranger atomic.Bool // answers do not protect the connection from new ones
@@ -56,7 +58,8 @@ type Conn struct {
 	since   int64  // instant of the first such look
 }
 
-// Follow returns the server's end of a connection, counted from now on until Close. Behind TLS the connection must be the decrypted one.
+// Follow returns the server's end of a connection, counted from now on until Close. Behind TLS the
+// connection must be the decrypted one.
 func (b *Bound) Follow(raw net.Conn) *Conn {
 	c := &Conn{Conn: raw, bound: b, raw: system(raw), skip: preface}
 	c.mark, c.plain = connections.Below(raw)
@@ -93,8 +96,8 @@ func (c *Conn) Close() error {
 	return err
 }
 
-// receive counts the frames of a client. The result is false when the connection has ended: the server must not see frames that would
-// open streams without a bound.
+// receive counts the frames of a client. The result is false when the connection has ended: the
+// server must not see frames that would open streams without a bound.
 func (c *Conn) receive(chunk []byte) (open bool) {
 	now := c.bound.now()
 	c.mu.Lock()
@@ -155,7 +158,8 @@ func (c *Conn) wrote(chunk []byte) {
 	c.mu.Unlock()
 }
 
-// answeredLocked notes the end of an answer, also of an error. s is its stream, nil when the client has reset the stream.
+// answeredLocked notes the end of an answer, also of an error. s is its stream, nil when the client
+// has reset the stream.
 func (c *Conn) answeredLocked(s *stream) {
 	if s == nil {
 		return
@@ -168,7 +172,8 @@ func (c *Conn) answeredLocked(s *stream) {
 	}
 }
 
-// markLocked tells the connection below when its first stream begins, and when its last stream ends.
+// markLocked tells the connection below when its first stream begins, and when its last stream
+// ends.
 func (c *Conn) markLocked(opened int) {
 	switch {
 	case c.mark == nil:
@@ -179,7 +184,8 @@ func (c *Conn) markLocked(opened int) {
 	}
 }
 
-// settleLocked adds the changes since before to the sums of the bound, and reports whether the bound is exceeded.
+// settleLocked adds the changes since before to the sums of the bound, and reports whether the
+// bound is exceeded.
 func (c *Conn) settleLocked(before int64, opened int) (crowded bool) {
 	if c.gone {
 		return false
@@ -200,7 +206,8 @@ func (c *Conn) settleLocked(before int64, opened int) (crowded bool) {
 	return c.bound.held.Add(now-before) > c.bound.options.MaxBytes
 }
 
-// keepLocked counts the bytes that the most streams leave behind, and reports whether all connections together keep too much.
+// keepLocked counts the bytes that the most streams leave behind, and reports whether all
+// connections together keep too much.
 func (c *Conn) keepLocked(now int64) (overfull bool) {
 	kept := int64(c.streams.most-freeStreams) * keptBytes
 	if kept <= c.kept {
@@ -229,15 +236,17 @@ func (c *Conn) release() bool {
 	return true
 }
 
-// weight returns the bytes of the connection times the age of its oldest stream, in seconds, divided by the answers that its client
-// has taken. An honest client whose requests wait behind the requests of others may hold as much as a hostile one, but has a history.
+// weight returns the bytes of the connection times the age of its oldest stream, in seconds,
+// divided by the answers that its client has taken. An honest client whose requests wait behind the
+// requests of others may hold as much as a hostile one, but has a history.
 func (c *Conn) weight(now int64) float64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.weighLocked(c.held.Load(), c.ageLocked(now))
 }
 
-// oldWeight is weight for a connection with an old stream and more than its share, and 0 for others.
+// oldWeight is weight for a connection with an old stream and more than its share, and 0 for
+// others.
 func (c *Conn) oldWeight(now int64) float64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -247,8 +256,8 @@ func (c *Conn) oldWeight(now int64) float64 {
 	return c.weighLocked(c.held.Load(), int64(fullAge))
 }
 
-// keptWeight is weight for the bytes that the most streams leave behind. These bytes stay as long as the connection. So the age
-// counts up to firstAnswers alone.
+// keptWeight is weight for the bytes that the most streams leave behind. These bytes stay as long
+// as the connection. So the age counts up to firstAnswers alone.
 func (c *Conn) keptWeight(now int64) float64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -273,7 +282,8 @@ func (c *Conn) weighLocked(bytes, age int64) float64 {
 	return float64(bytes) * float64(max(age, int64(youngAge))) / 1e9 / (1 + float64(c.answered.Load())/answerUnit)
 }
 
-// look lets the history fade, and reports whether a frame or a first message that began before the cutoff is incomplete.
+// look lets the history fade, and reports whether a frame or a first message that began before the
+// cutoff is incomplete.
 func (c *Conn) look(cutoff int64) (slow bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -2,16 +2,16 @@ package inflight
 
 import "net"
 
-// Count returns a connection whose server counts the bytes and streams itself, and says so by [Conn.Hold], until
-// [Conn.Leave]. The server closes the connection.
+// Count returns a connection whose server counts the bytes and streams itself, and says so by
+// [Conn.Hold], until [Conn.Leave]. The server closes the connection.
 func (b *Bound) Count(raw net.Conn) *Conn {
 	c := &Conn{Conn: raw, bound: b, told: true}
 	b.add(c)
 	return c
 }
 
-// Hold says how many bytes and streams the connection holds now, and how many answers its client has taken in all. Bytes are as old as the
-// last answer.
+// Hold says how many bytes and streams the connection holds now, and how many answers its client
+// has taken in all. Bytes are as old as the last answer.
 func (c *Conn) Hold(bytes int64, streams int, answers uint64) {
 	now := c.bound.now()
 	c.mu.Lock()
@@ -35,7 +35,8 @@ func (c *Conn) Hold(bytes int64, streams int, answers uint64) {
 	c.bound.catchUp()
 }
 
-// Ended counts the end of the connection by its server. A connection that was ended already does not count again.
+// Ended counts the end of the connection by its server. A connection that was ended already does
+// not count again.
 func (c *Conn) Ended(reason Reason) {
 	c.mu.Lock()
 	gone, held := c.gone, c.held.Load()

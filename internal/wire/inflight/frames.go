@@ -22,15 +22,16 @@ const (
 	messageHead = 5  // bytes before a message of gRPC: compressed or not, and the length
 )
 
-// frames follows the frames of one direction through chunks of any size. Not safe for concurrent use.
+// frames follows the frames of one direction through chunks of any size. Not safe for concurrent
+// use.
 type frames struct {
 	head [frameHead]byte // of the frame that next returned last
 	have int             // bytes of the next head
 	left int             // bytes of the payload that are still to come
 }
 
-// next skips the rest of the current payload, and reads the next head. rest is behind the head. The result is false when the chunk
-// ends before the head does.
+// next skips the rest of the current payload, and reads the next head. rest is behind the head. The
+// result is false when the chunk ends before the head does.
 func (f *frames) next(chunk []byte) (rest []byte, ok bool) {
 	if f.left > 0 {
 		n := min(f.left, len(chunk))
@@ -55,8 +56,8 @@ func (f *frames) stream() uint32  { return binary.BigEndian.Uint32(f.head[5:]) &
 // partial reports whether a frame has begun and not ended.
 func (f *frames) partial() bool { return f.have > 0 || f.left > 0 }
 
-// message returns the length of a gRPC message with its head, in bytes. The result is 0 when the part of the payload that is there
-// does not hold the head.
+// message returns the length of a gRPC message with its head, in bytes. The result is 0 when the
+// part of the payload that is there does not hold the head.
 func (f *frames) message(payload []byte) int64 {
 	if f.has(flagPadded) || f.length() < messageHead || len(payload) < messageHead {
 		return 0

@@ -25,8 +25,9 @@ func (b *Bound) Shake(raw net.Conn) (shaken func()) {
 	}
 }
 
-// Drain ends connections whose clients do not send a first frame within a second, also connections that come later. A gRPC server that stops in good order would wait for
-// these clients until the handshake times out. The server takes the deadline back after the first frame.
+// Drain ends connections whose clients do not send a first frame within a second, also connections
+// that come later. A gRPC server that stops in good order would wait for these clients until the
+// handshake times out. The server takes the deadline back after the first frame.
 func (b *Bound) Drain() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -49,8 +50,8 @@ func (c *Conn) greetUntil(end time.Time) {
 	}
 }
 
-// Close closes all connections, and later ones at once. A stop of a gRPC server does not close connections before the end of their
-// handshake, and waits until the handshake times out.
+// Close closes all connections, and later ones at once. A stop of a gRPC server does not close
+// connections before the end of their handshake, and waits until the handshake times out.
 func (b *Bound) Close() {
 	b.mu.Lock()
 	b.closed = true

@@ -10,7 +10,8 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// The server takes the deadline back when it has the first frame with its payload. A part of the frame must not count.
+// The server takes the deadline back when it has the first frame with its payload. A part of the
+// frame must not count.
 func TestADrainWaitsASecondForTheWholeFirstFrame(t *testing.T) {
 	const settings = "\x00\x00\x06\x04\x00\x00\x00\x00\x00" // with 6 bytes behind
 	for name, test := range map[string]struct {

@@ -1,10 +1,13 @@
-// Package inflight bounds the memory that clients of HTTP/2 connections can make a gRPC server hold.
+// Package inflight bounds the memory that clients of HTTP/2 connections can make a gRPC server
+// hold.
 //
-// A gRPC server keeps a stream from its headers until its answer is written, and has no bound over all connections. A [Bound]
-// follows the frames of each connection in both directions, and counts the bytes of every stream as long as the server keeps it. The
-// bytes are an upper estimate: memory in place of bytes on the wire. Above three quarters of the bound the server should refuse
-// requests of connections with more than their share ([Bound.Admits]). While that lasts, connections with old streams end. At the bound
-// the connection that has held most for longest ends.
+// A gRPC server keeps a stream from its headers until its answer is written, and has no bound over
+// all connections. A [Bound] follows the frames of each connection in both directions, and counts
+// the bytes of every stream as long as the server keeps it. The bytes are an upper estimate: memory
+// in place of bytes on the wire. Above three quarters of the bound the server should refuse
+// requests of connections with more than their share ([Bound.Admits]). While that lasts,
+// connections with old streams end. At the bound the connection that has held most for longest
+// ends.
 //
 // The package decodes no headers and no messages, and changes no frame.
 package inflight
@@ -27,14 +30,17 @@ const (
 	StreamBytes = 12 << 10
 	// headerFactor is the memory of a header, by its bytes on the wire.
 	headerFactor = 32
-	// messageFactor is the memory of a message, by its bytes: receive buffers of up to 4 times the size, text, and answer.
+	// messageFactor is the memory of a message, by its bytes: receive buffers of up to 4 times the
+	// size, text, and answer.
 	messageFactor = 8
-	// blockedBytes is the memory of a stream whose answer waits for a client that does not read: headers in the text of an error.
+	// blockedBytes is the memory of a stream whose answer waits for a client that does not read:
+	// headers in the text of an error.
 	blockedBytes = 64 << 10
 	// replyBytes is the memory of the answer to a frame such as PING, while the client does not read.
 	replyBytes = 256
-	// keptBytes is the memory that two maps of grpc-go keep for a stream, as long as the connection is open. The maps grow with the most
-	// streams at once, and never shrink. The first freeStreams are in the 19 KB of a connection.
+	// keptBytes is the memory that two maps of grpc-go keep for a stream, as long as the connection is
+	// open. The maps grow with the most streams at once, and never shrink. The first freeStreams are
+	// in the 19 KB of a connection.
 	keptBytes   = 112
 	freeStreams = 64
 )
@@ -82,7 +88,8 @@ type Options struct {
 	Logger         *slog.Logger
 }
 
-// Bound bounds the bytes in flight of all connections together. All methods are safe for concurrent use.
+// Bound bounds the bytes in flight of all connections together. All methods are safe for concurrent
+// use.
 type Bound struct {
 	options Options
 	begun   time.Time     // the zero of all instants
@@ -161,15 +168,16 @@ func (b *Bound) Stats() Stats {
 // heldMuch reports whether open connections, and Takes, hold more than three quarters of the bound.
 func (b *Bound) heldMuch() bool { return b.held.Load() > b.options.MaxBytes/4*3 }
 
-// Crowded reports whether more than three quarters of the bound are in use. Then the server should ask Admits. A call takes a
-// nanosecond.
+// Crowded reports whether more than three quarters of the bound are in use. Then the server should
+// ask Admits. A call takes a nanosecond.
 func (b *Bound) Crowded() bool {
 	return b.held.Load()+b.leaving.Load() > b.options.MaxBytes/4*3
 }
 
-// Admits reports whether a request of the connection, which is counted already, may be decided. The connection must have at most its
-// share of three quarters of the bound. Otherwise its client must have taken as many answers in the last seconds as it has open requests.
-// For a nil c the result is true.
+// Admits reports whether a request of the connection, which is counted already, may be decided. The
+// connection must have at most its share of three quarters of the bound. Otherwise its client must
+// have taken as many answers in the last seconds as it has open requests. For a nil c the result is
+// true.
 func (b *Bound) Admits(c *Conn) bool {
 	if c == nil || c.held.Load() <= b.share() || c.open.Load()*answerUnit <= c.answered.Load() {
 		return true
@@ -179,9 +187,10 @@ func (b *Bound) Admits(c *Conn) bool {
 	return false
 }
 
-// Take counts bytes that no connection accounts for, such as a large decoded request. All Takes together may fill a quarter of the
-// bound. Take waits for room as [Budget.Take] does. Without room Take reports false, and counts
-// nothing. The caller must Give back the bytes that Take returns: no more than a quarter of the bound.
+// Take counts bytes that no connection accounts for, such as a large decoded request. All Takes
+// together may fill a quarter of the bound. Take waits for room as [Budget.Take] does. Without room
+// Take reports false, and counts nothing. The caller must Give back the bytes that Take returns: no
+// more than a quarter of the bound.
 func (b *Bound) Take(ctx context.Context, bytes int64) (taken int64, ok bool) {
 	if taken, ok = b.large.Take(ctx, bytes); !ok {
 		b.refused.Add(1)
@@ -201,8 +210,8 @@ func (b *Bound) Give(bytes int64) {
 // share returns the bytes that each connection may hold while the bound is nearly reached.
 func (b *Bound) share() int64 { return b.options.MaxBytes / 4 * 3 / max(b.busy.Load(), 1) }
 
-// relieve ends connections until the bound holds: first the connection with the largest weight. An honest client holds bytes for
-// milliseconds, and takes its answers.
+// relieve ends connections until the bound holds: first the connection with the largest weight. An
+// honest client holds bytes for milliseconds, and takes its answers.
 func (b *Bound) relieve() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -215,7 +224,8 @@ func (b *Bound) relieve() {
 // mayKeep returns the bound of kept.
 func (b *Bound) mayKeep() int64 { return b.options.MaxBytes / keptPart }
 
-// endWorstLocked ends the connection with the largest weight. The result is false when all weights are 0.
+// endWorstLocked ends the connection with the largest weight. The result is false when all weights
+// are 0.
 func (b *Bound) endWorstLocked(weigh func(c *Conn, now int64) float64) bool {
 	now := b.now()
 	var worst *Conn
@@ -231,9 +241,10 @@ func (b *Bound) endWorstLocked(weigh func(c *Conn, now int64) float64) bool {
 	return worst != nil
 }
 
-// look ends connections with an incomplete message that is too old. While the bound stays crowded, look also ends connections with old
-// streams and more than their share. While there is no room for a large answer, look ends connections with old ones. look calls itself
-// again while there are connections.
+// look ends connections with an incomplete message that is too old. While the bound stays crowded,
+// look also ends connections with old streams and more than their share. While there is no room for
+// a large answer, look ends connections with old ones. look calls itself again while there are
+// connections.
 func (b *Bound) look() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

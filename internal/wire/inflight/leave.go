@@ -2,22 +2,26 @@ package inflight
 
 import "runtime"
 
-// A stream that its client has reset, and a connection that has ended, hold memory until the goroutines of the server have seen it. On
-// busy processors that takes time: thousands of goroutines wait for their turn. The bytes count until goroutines that began to wait
-// later have had a turn.
+// A stream that its client has reset, and a connection that has ended, hold memory until the
+// goroutines of the server have seen it. On busy processors that takes time: thousands of
+// goroutines wait for their turn. The bytes count until goroutines that began to wait later have
+// had a turn.
 
-// turns is how often a goroutine goes to the end of the queue. The queues of the processors are no single queue.
+// turns is how often a goroutine goes to the end of the queue. The queues of the processors are no
+// single queue.
 const turns = 3
 
-// awaitTurns returns when the goroutines that wait now have had a turn, as far as the scheduler is fair.
+// awaitTurns returns when the goroutines that wait now have had a turn, as far as the scheduler is
+// fair.
 func awaitTurns() {
 	for range turns {
 		runtime.Gosched()
 	}
 }
 
-// sawResets gives back the bytes of streams that the client has reset, later. A Read calls sawResets first: only now has the server seen
-// the frames of the Read before. A client may open and reset a thousand streams in one chunk.
+// sawResets gives back the bytes of streams that the client has reset, later. A Read calls
+// sawResets first: only now has the server seen the frames of the Read before. A client may open
+// and reset a thousand streams in one chunk.
 func (c *Conn) sawResets() {
 	if !c.resetAny {
 		return
@@ -66,8 +70,8 @@ func (c *Conn) leave() {
 	}
 }
 
-// catchUp makes a reader wait while connections that have ended hold a quarter of the bound beyond the bound. A client that opens
-// connections faster than they go away is slowed down.
+// catchUp makes a reader wait while connections that have ended hold a quarter of the bound beyond
+// the bound. A client that opens connections faster than they go away is slowed down.
 func (b *Bound) catchUp() {
 	for range 100 {
 		if b.held.Load()+b.leaving.Load()-b.options.MaxBytes <= b.options.MaxBytes/4 {

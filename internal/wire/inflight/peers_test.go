@@ -33,7 +33,8 @@ func newBound(t *testing.T) (*Bound, *logtest.Log) {
 	}), log
 }
 
-// connect returns a connection. The server reads all the time, and so does a client that is not silent.
+// connect returns a connection. The server reads all the time, and so does a client that is not
+// silent.
 func connect(t *testing.T, b *Bound, silent bool) *peers {
 	t.Helper()
 	client, raw := net.Pipe()
@@ -53,7 +54,8 @@ func connect(t *testing.T, b *Bound, silent bool) *peers {
 	return p
 }
 
-// open sends headers of n bytes; the stream has a message of so many bytes, of which the first half comes.
+// open sends headers of n bytes; the stream has a message of so many bytes, of which the first half
+// comes.
 func (p *peers) open(t *testing.T, id uint32, n, half int) {
 	t.Helper()
 	if err := p.send.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: make([]byte, n), EndHeaders: true}); err != nil {

@@ -50,7 +50,8 @@ func system(below net.Conn) syscall.RawConn {
 	return raw
 }
 
-// fullLocked reports whether the system's buffer for the client is full. Where the system cannot tell, the result is true.
+// fullLocked reports whether the system's buffer for the client is full. Where the system cannot
+// tell, the result is true.
 func (c *Conn) fullLocked() bool {
 	if c.raw == nil {
 		return true
@@ -63,8 +64,8 @@ func (c *Conn) fullLocked() bool {
 	return full || err != nil
 }
 
-// Server returns the connection for a gRPC server. Where the system can tell that there are bytes to read, the server needs no buffer
-// before. With TLS the server keeps a buffer.
+// Server returns the connection for a gRPC server. Where the system can tell that there are bytes
+// to read, the server needs no buffer before. With TLS the server keeps a buffer.
 func (c *Conn) Server() net.Conn {
 	if c.raw == nil {
 		return c
@@ -89,7 +90,8 @@ type ready struct {
 	err    error
 }
 
-// ReadOnReady waits until there is something to read, and reads it into a buffer of the pool. One goroutine may read.
+// ReadOnReady waits until there is something to read, and reads it into a buffer of the pool. One
+// goroutine may read.
 func (r *ready) ReadOnReady(size int, pool mem.BufferPool) (buffer *[]byte, n int, err error) {
 	r.sawResets()
 	if r.first != nil && r.first.Buffered() > 0 {

@@ -35,8 +35,8 @@ func (c *Conn) receiveLocked(chunk []byte, now int64) (reason Reason, ok bool) {
 	return 0, true
 }
 
-// frameLocked counts one frame: the bytes that the connection holds from now on, or less than none. Another reason than reasons must
-// end the connection.
+// frameLocked counts one frame: the bytes that the connection holds from now on, or less than none.
+// Another reason than reasons must end the connection.
 func (c *Conn) frameLocked(payload []byte, now int64, blocked bool) (bytes int64, reason Reason) {
 	f := &c.received
 	length := int64(f.length())

@@ -32,7 +32,8 @@ func TestLargeRequestsOfOthersEndNoModestConnection(t *testing.T) {
 	}
 }
 
-// A client that has taken many answers holds more than each of many hostile ones while its requests wait behind theirs.
+// A client that has taken many answers holds more than each of many hostile ones while its requests
+// wait behind theirs.
 func TestTheBoundEndsTheConnectionsWithoutAHistoryFirst(t *testing.T) {
 	b := New(Options{MaxBytes: 1 << 20, MaxStreams: 1000, MessageTimeout: time.Minute, Logger: slog.New(slog.DiscardHandler)})
 	honest := followed(t, b)
@@ -74,7 +75,8 @@ func answer(id uint32) []byte {
 	return append(append(frames, data...), ending(id)...)
 }
 
-// ending is headers that end their side of a stream: a request without a message, or an answer of trailers alone.
+// ending is headers that end their side of a stream: a request without a message, or an answer of
+// trailers alone.
 func ending(id uint32) []byte {
 	frame := headers(id)
 	frame[4] |= flagEndStream

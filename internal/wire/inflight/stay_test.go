@@ -132,8 +132,8 @@ func TestTheMostStreamsOfAConnectionCountAsLongAsItIsOpen(t *testing.T) {
 	})
 }
 
-// Each Envoy had 1024 requests before the server's SETTINGS arrived. The connections of an attacker that has as many streams end one after
-// the other.
+// Each Envoy had 1024 requests before the server's SETTINGS arrived. The connections of an attacker
+// that has as many streams end one after the other.
 func TestTheMostStreamsOfAnAttackerEndNoConnectionOfAnEnvoy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := New(Options{MaxBytes: 32 << 20, MaxStreams: 2048, MessageTimeout: time.Minute, Logger: slog.New(slog.DiscardHandler)})
@@ -178,7 +178,8 @@ func TestTheMostStreamsOfAnAttackerEndNoConnectionOfAnEnvoy(t *testing.T) {
 	})
 }
 
-// sending returns the connection of a client that sends its preface and frames in one chunk, and then ends.
+// sending returns the connection of a client that sends its preface and frames in one chunk, and
+// then ends.
 func sending(t *testing.T, b *Bound, frames []byte) *Conn {
 	t.Helper()
 	client, server := net.Pipe()
@@ -191,7 +192,8 @@ func sending(t *testing.T, b *Bound, frames []byte) *Conn {
 	return c
 }
 
-// A client opens and resets twenty streams in one chunk. The bytes count until the server has seen the chunk.
+// A client opens and resets twenty streams in one chunk. The bytes count until the server has seen
+// the chunk.
 func TestStreamsOfOneChunkCountUntilTheServerHasSeenIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, _ := newBound(t)
@@ -215,7 +217,8 @@ func TestStreamsOfOneChunkCountUntilTheServerHasSeenIt(t *testing.T) {
 	})
 }
 
-// Frames of a connection that was ended must not reach the server: they would open streams that nobody counts.
+// Frames of a connection that was ended must not reach the server: they would open streams that
+// nobody counts.
 func TestTheServerSeesNoFramesOfAnEndedConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, _ := newBound(t)

@@ -15,8 +15,8 @@ type stream struct {
 // keptStreams is the number of streams for which an idle connection keeps memory.
 const keptStreams = 64
 
-// streams are the open streams of a connection, in the order of their numbers, which is the order of their headers. The zero value
-// is empty. Not safe for concurrent use.
+// streams are the open streams of a connection, in the order of their numbers, which is the order
+// of their headers. The zero value is empty. Not safe for concurrent use.
 type streams struct {
 	list  []stream // from first on; ended ones among them
 	first int

@@ -29,11 +29,12 @@ type buffers struct {
 	out []byte
 }
 
-// Conn is a connection of the lane. Finish and the methods for a Server are safe for concurrent use.
+// Conn is a connection of the lane. Finish and the methods for a Server are safe for concurrent
+// use.
 //
-// Only one goroutine at a time writes, see takeLocked and writeLocked: it takes the output of the machine as long as there is some.
-// Others leave their output in the machine for it. The reader waits while another one writes, so a client that does not read is not read
-// from.
+// Only one goroutine at a time writes, see takeLocked and writeLocked: it takes the output of the
+// machine as long as there is some. Others leave their output in the machine for it. The reader
+// waits while another one writes, so a client that does not read is not read from.
 type Conn struct {
 	server *Server
 	conn   net.Conn              // as accepted
@@ -141,7 +142,8 @@ func (c *Conn) handshake() (secured net.Conn, ok bool) {
 	return secured, true
 }
 
-// receive gives bytes to the machine and writes its output, as often as there is much. A result but nil is for another server.
+// receive gives bytes to the machine and writes its output, as often as there is much. A result but
+// nil is for another server.
 func (c *Conn) receive(chunk []byte, b *buffers) *Handed {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -169,8 +171,8 @@ func (c *Conn) receive(chunk []byte, b *buffers) *Handed {
 	return nil
 }
 
-// earlyLocked notes bytes before the first request. A connection whose first request is for another method is for another server, unless
-// there were too many bytes.
+// earlyLocked notes bytes before the first request. A connection whose first request is for another
+// method is for another server, unless there were too many bytes.
 func (c *Conn) earlyLocked(chunk []byte, err error) *Handed {
 	switch {
 	case errors.Is(err, lane.ErrForeignFirst):
@@ -199,8 +201,8 @@ type Finished struct {
 	Kept     int // bytes that Keep was told for the call
 }
 
-// Finish answers calls, in one write if the client takes it. Answers that are ready at the same time go out together: while other calls
-// are open, the writer first lets other goroutines run.
+// Finish answers calls, in one write if the client takes it. Answers that are ready at the same
+// time go out together: while other calls are open, the writer first lets other goroutines run.
 func (c *Conn) Finish(answers ...Finished) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -261,7 +263,8 @@ func (c *Conn) shutdown() {
 // errFinished is the end of a connection in good order.
 var errFinished = errors.New("the connection is drained")
 
-// endLocked begins the end of the connection after an error: the client has a second to read the output and to close.
+// endLocked begins the end of the connection after an error: the client has a second to read the
+// output and to close.
 func (c *Conn) endLocked(err error) {
 	if err == nil || c.ended != 0 {
 		return

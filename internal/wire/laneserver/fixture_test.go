@@ -25,7 +25,8 @@ import (
 // method is the method of the lane in these tests. A response repeats the request.
 const method = "/test.Echo/Echo"
 
-// echo is a Handler that answers with the request. Requests that begin with "later" wait for release.
+// echo is a Handler that answers with the request. Requests that begin with "later" wait for
+// release.
 type echo struct {
 	conn    *Conn
 	release <-chan struct{} // nil: later is at once, in another goroutine

@@ -10,8 +10,8 @@ import (
 	"github.com/weirproxy/weir/internal/wire/connections"
 )
 
-// maxEarly bounds the bytes before the first request, which are kept for another server. Clients send a hundred bytes. A client that has
-// sent more stays here.
+// maxEarly bounds the bytes before the first request, which are kept for another server. Clients
+// send a hundred bytes. A client that has sent more stays here.
 const maxEarly = 1 << 10
 
 // early is a connection before its first request.
@@ -26,8 +26,9 @@ type sent struct {
 	settings, windows, settingsAcks int
 }
 
-// count counts frames of the machine. The result is false when the next server cannot go on behind them: after a GOAWAY, a RST_STREAM, or
-// the answer to a PING. That server would see the PINGs of hours at once, and take them for a flood.
+// count counts frames of the machine. The result is false when the next server cannot go on behind
+// them: after a GOAWAY, a RST_STREAM, or the answer to a PING. That server would see the PINGs of
+// hours at once, and take them for a flood.
 func (e *early) count(out []byte) (ok bool) {
 	for len(out) >= frameHead {
 		h := head(out[:frameHead])
@@ -83,8 +84,9 @@ func (e *early) hand(c *Conn, last []byte) *Handed {
 	return &Handed{Conn: e.conn, Info: c.info, early: append(e.bytes, last...), mark: c.mark, plain: c.plain, sent: e.sent}
 }
 
-// Handed is a connection for another server. Read begins with the first byte of the client. Write drops the frames that the
-// client has already, such as SETTINGS. Both servers must have the same SETTINGS.
+// Handed is a connection for another server. Read begins with the first byte of the client. Write
+// drops the frames that the client has already, such as SETTINGS. Both servers must have the same
+// SETTINGS.
 type Handed struct {
 	net.Conn
 	Info  any // of Options.Handshake
@@ -100,10 +102,12 @@ type Handed struct {
 	kept []byte
 }
 
-// NetConn returns the connection below, as [tls.Conn.NetConn] does. Bytes of that connection come behind the Buffered ones.
+// NetConn returns the connection below, as [tls.Conn.NetConn] does. Bytes of that connection come
+// behind the Buffered ones.
 func (h *Handed) NetConn() net.Conn { return h.Conn }
 
-// Buffered returns the number of bytes that Read returns without waiting. The goroutine that reads may call Buffered.
+// Buffered returns the number of bytes that Read returns without waiting. The goroutine that reads
+// may call Buffered.
 func (h *Handed) Buffered() int { return len(h.early) }
 
 // Read implements [net.Conn].
@@ -194,7 +198,8 @@ func newHandover() *handover {
 	return h
 }
 
-// give hands a connection to the other server. The result is false when no server takes the connection.
+// give hands a connection to the other server. The result is false when no server takes the
+// connection.
 func (h *handover) give(c *Handed) bool {
 	select {
 	case h.conns <- c:

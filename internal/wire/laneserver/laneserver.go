@@ -1,10 +1,13 @@
-// Package laneserver puts [lane.Conn] machines on listeners: it reads, writes, ticks, drains and hands over.
+// Package laneserver puts [lane.Conn] machines on listeners: it reads, writes, ticks, drains and
+// hands over.
 //
-// Each connection has one goroutine, which reads up to 32 KiB, gives the bytes to the machine, and writes its output at once. An idle
-// connection holds no buffer. On Linux the system calls for plain TCP and Unix sockets bypass the bookkeeping of Go's scheduler, as
-// they never block (see socket_linux.go). Elsewhere and under TLS package net makes the system calls.
+// Each connection has one goroutine, which reads up to 32 KiB, gives the bytes to the machine, and
+// writes its output at once. An idle connection holds no buffer. On Linux the system calls for
+// plain TCP and Unix sockets bypass the bookkeeping of Go's scheduler, as they never block (see
+// socket_linux.go). Elsewhere and under TLS package net makes the system calls.
 //
-// A connection whose first request is for another method goes to [Server.Others] whole, for a gRPC server to serve.
+// A connection whose first request is for another method goes to [Server.Others] whole, for a gRPC
+// server to serve.
 package laneserver
 
 import (
@@ -35,14 +38,15 @@ type Options struct {
 	Handler func(c *Conn) Handler // of a new connection
 	Logger  *slog.Logger
 
-	// Handshake secures a new connection, within ten seconds. The info goes with a connection that is handed over. Nil: connections
-	// stay as they are.
+	// Handshake secures a new connection, within ten seconds. The info goes with a connection that is
+	// handed over. Nil: connections stay as they are.
 	Handshake func(raw net.Conn) (secured net.Conn, info any, err error)
 
 	// Account returns the account of a new connection, behind the handshake. Nil: nobody counts.
 	Account func(conn net.Conn) Account
 
-	// Ended hears that the machine of a connection has ended it, before the account ends. Nil: nobody wants to know.
+	// Ended hears that the machine of a connection has ended it, before the account ends. Nil: nobody
+	// wants to know.
 	Ended func(account Account, cause lane.Cause)
 
 	MaxConnectionAge time.Duration // at which a client must connect again, plus or minus a tenth; 0: no bound
@@ -51,13 +55,16 @@ type Options struct {
 // Handler answers the calls of a connection.
 type Handler interface {
 	lane.Handler
-	// Received says that all calls of one read have been given to Answer. Like Answer it must not call Conn.Finish itself.
+	// Received says that all calls of one read have been given to Answer. Like Answer it must not call
+	// Conn.Finish itself.
 	Received()
 }
 
-// Account counts the bytes of a connection, such as an inflight.Conn. An account may close the connection.
+// Account counts the bytes of a connection, such as an inflight.Conn. An account may close the
+// connection.
 type Account interface {
-	// Hold says how many bytes and streams the connection holds now, and how many calls were answered with OK in all.
+	// Hold says how many bytes and streams the connection holds now, and how many calls were answered
+	// with OK in all.
 	Hold(bytes int64, streams int, answers uint64)
 	// Leave ends the account.
 	Leave()
@@ -90,13 +97,15 @@ func New(o Options) *Server {
 	return s
 }
 
-// Others returns the listener of connections whose first request is for another method. Each one is a [*Handed].
+// Others returns the listener of connections whose first request is for another method. Each one is
+// a [*Handed].
 func (s *Server) Others() net.Listener { return s.others }
 
 // Begun returns the instant 0 of [lane.Call.Arrived].
 func (s *Server) Begun() time.Time { return s.begun }
 
-// Serve serves the connections of l, and closes l in the end. The result is nil after a stop, also a stop before.
+// Serve serves the connections of l, and closes l in the end. The result is nil after a stop, also
+// a stop before.
 func (s *Server) Serve(l net.Listener) error {
 	s.mu.Lock()
 	if s.isDraining() {
@@ -130,7 +139,8 @@ func (s *Server) Serve(l net.Listener) error {
 	}
 }
 
-// retry waits after an error that may pass, such as too many open files, as grpc-go does. Other errors are the result.
+// retry waits after an error that may pass, such as too many open files, as grpc-go does. Other
+// errors are the result.
 func (s *Server) retry(err error, last time.Duration) (delay time.Duration, final error) {
 	var passing interface{ Temporary() bool }
 	if !errors.As(err, &passing) || !passing.Temporary() {
@@ -196,8 +206,8 @@ func (s *Server) all() []*Conn {
 	return all
 }
 
-// GracefulStop closes the listeners, tells clients to connect elsewhere, and returns when all connections have ended. Stop ends the
-// wait. Connections that were handed over are not among them.
+// GracefulStop closes the listeners, tells clients to connect elsewhere, and returns when all
+// connections have ended. Stop ends the wait. Connections that were handed over are not among them.
 func (s *Server) GracefulStop() {
 	s.close()
 	for _, c := range s.all() {
@@ -214,7 +224,8 @@ func (s *Server) Stop() {
 	}
 }
 
-// close closes the listeners. A connection or a listener that came before is known afterwards, and a later one is refused.
+// close closes the listeners. A connection or a listener that came before is known afterwards, and
+// a later one is refused.
 func (s *Server) close() {
 	s.stop()
 	s.mu.Lock()
@@ -237,7 +248,8 @@ func (s *Server) isDraining() bool {
 // now returns the nanoseconds since begun: never 0.
 func (s *Server) now() int64 { return int64(time.Since(s.begun)) }
 
-// age draws the age of a new connection: within a tenth of the option, so that clients do not connect again all at once.
+// age draws the age of a new connection: within a tenth of the option, so that clients do not
+// connect again all at once.
 func (s *Server) age() time.Duration {
 	age := s.options.MaxConnectionAge
 	if spread := int64(age / 5); spread > 0 {

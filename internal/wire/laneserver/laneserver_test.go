@@ -176,7 +176,8 @@ func (m *markedConn) Begin()    {}
 func (m *markedConn) Done()     {}
 func (m *markedConn) Answered() { m.answered.Add(1) }
 
-// At the bound of connections a new one takes the place of one without answers. A client whose requests are wrong is no flood.
+// At the bound of connections a new one takes the place of one without answers. A client whose
+// requests are wrong is no flood.
 func TestErrorsAndOtherMethodsAreAnswersToo(t *testing.T) {
 	var answered atomic.Int64
 	f := serve(t, marked{listenTCP(t), &answered}, nil)

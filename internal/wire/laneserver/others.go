@@ -10,11 +10,13 @@ import (
 	"github.com/weirproxy/weir/internal/lane"
 )
 
-// othersIdle is the time without a stream of another method after which the connection to their server ends.
+// othersIdle is the time without a stream of another method after which the connection to their
+// server ends.
 const othersIdle = 10 * time.Second
 
-// others is the streams of other methods on a connection that is ours. A lane.Back passes them through a pipe to the gRPC server, which
-// sees a connection of its own. The zero value has no pipe. All fields and methods are under the lock of the connection.
+// others is the streams of other methods on a connection that is ours. A lane.Back passes them
+// through a pipe to the gRPC server, which sees a connection of its own. The zero value has no
+// pipe. All fields and methods are under the lock of the connection.
 type others struct {
 	conn *Conn
 	back *lane.Back // nil before the first stream

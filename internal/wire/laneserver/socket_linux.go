@@ -11,8 +11,8 @@ import (
 	"github.com/weirproxy/weir/internal/wire/connections"
 )
 
-// newSocket returns the socket of a connection. Without TLS it makes raw system calls, see package rawio. Unlike
-// [rawio.Wrap], the socket takes a buffer only when there is something to read.
+// newSocket returns the socket of a connection. Without TLS it makes raw system calls, see package
+// rawio. Unlike [rawio.Wrap], the socket takes a buffer only when there is something to read.
 func newSocket(conn net.Conn, plain connections.Decrypter) socket {
 	below := conn
 	if bounded, ok := below.(interface{ NetConn() net.Conn }); ok {

@@ -21,8 +21,8 @@ func (c *Conn) takeLocked() bool {
 	return true
 }
 
-// writeLocked writes all output of the machine. The caller must be the writer, and is not afterwards. mu is free
-// during a write. b is the memory that the machine was lent, or nil.
+// writeLocked writes all output of the machine. The caller must be the writer, and is not
+// afterwards. mu is free during a write. b is the memory that the machine was lent, or nil.
 func (c *Conn) writeLocked(b *buffers) {
 	for {
 		out := c.machine.Output()
@@ -53,7 +53,8 @@ func (c *Conn) writeLocked(b *buffers) {
 	c.idle.Broadcast()
 }
 
-// send writes bytes to the socket. While send waits for the client, the connection holds these bytes and the buffer of the reader.
+// send writes bytes to the socket. While send waits for the client, the connection holds these
+// bytes and the buffer of the reader.
 func (c *Conn) send(out []byte) error {
 	rest, err := c.socket.try(out)
 	if err != nil || len(rest) == 0 {
@@ -77,7 +78,8 @@ func (c *Conn) countLocked() {
 	}
 }
 
-// Keep counts bytes that the Handler holds for a call until Finish. The Handler calls Keep within Answer.
+// Keep counts bytes that the Handler holds for a call until Finish. The Handler calls Keep within
+// Answer.
 func (c *Conn) Keep(bytes int) { c.kept += int64(bytes) }
 
 // Account returns the account of the connection, as Options.Account made it.

@@ -1,7 +1,9 @@
-// Package split divides the connections of one listener by protocol. Clients of gRPC begin with the preface of HTTP/2, and all other bytes are
-// for an HTTP/1 server. The first bytes decide, so nobody asks for credentials or reads a request here.
+// Package split divides the connections of one listener by protocol. Clients of gRPC begin with the
+// preface of HTTP/2, and all other bytes are for an HTTP/1 server. The first bytes decide, so
+// nobody asks for credentials or reads a request here.
 //
-// Without TLS, browsers and curl speak HTTP/1. With TLS they offer both protocols, and [ALPN] chooses HTTP/1 for them.
+// Without TLS, browsers and curl speak HTTP/1. With TLS they offer both protocols, and [ALPN]
+// chooses HTTP/1 for them.
 package split
 
 import (
@@ -15,7 +17,8 @@ import (
 	"github.com/weirproxy/weir/internal/wire/connections"
 )
 
-// preface begins each connection of HTTP/2 (RFC 9113, section 3.4). No method of HTTP/1 has this name.
+// preface begins each connection of HTTP/2 (RFC 9113, section 3.4). No method of HTTP/1 has this
+// name.
 const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 // Options is the options of New.
@@ -54,13 +57,15 @@ func New(l net.Listener, o Options) *Splitter {
 	return s
 }
 
-// HTTP2 returns the listener of the connections that begin with the preface of HTTP/2. A Close of the listener closes the Splitter.
+// HTTP2 returns the listener of the connections that begin with the preface of HTTP/2. A Close of
+// the listener closes the Splitter.
 func (s *Splitter) HTTP2() net.Listener { return s.http2 }
 
 // HTTP1 returns the listener of all other connections. A Close of the listener closes the Splitter.
 func (s *Splitter) HTTP1() net.Listener { return s.http1 }
 
-// Close closes the listener, and the connections that neither side has taken. Connections that a side has taken go on.
+// Close closes the listener, and the connections that neither side has taken. Connections that a
+// side has taken go on.
 func (s *Splitter) Close() error {
 	s.close()
 	return nil
@@ -128,7 +133,8 @@ func (s *Splitter) divide(raw net.Conn) {
 	}
 }
 
-// choose reads until the bytes differ from the preface, or are four of it: no method of HTTP/1 is PRI.
+// choose reads until the bytes differ from the preface, or are four of it: no method of HTTP/1 is
+// PRI.
 func (s *Splitter) choose(c *Conn) (*side, error) {
 	first := make([]byte, 0, 4)
 	for len(first) < cap(first) {
@@ -196,10 +202,12 @@ type Conn struct {
 	plain connections.Decrypter // nil: nobody wants to know
 }
 
-// NetConn returns the connection below, as [tls.Conn.NetConn] does. Bytes of that connection come behind the Buffered ones.
+// NetConn returns the connection below, as [tls.Conn.NetConn] does. Bytes of that connection come
+// behind the Buffered ones.
 func (c *Conn) NetConn() net.Conn { return c.Conn }
 
-// Buffered returns the number of bytes that Read returns without waiting. The goroutine that reads may call Buffered.
+// Buffered returns the number of bytes that Read returns without waiting. The goroutine that reads
+// may call Buffered.
 func (c *Conn) Buffered() int { return len(c.early) }
 
 // Read implements [net.Conn].
@@ -216,7 +224,8 @@ func (c *Conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// ALPN returns config with a choice of the protocol: HTTP/1 for a client that offers it, as browsers and curl do, and else HTTP/2.
+// ALPN returns config with a choice of the protocol: HTTP/1 for a client that offers it, as
+// browsers and curl do, and else HTTP/2.
 func ALPN(config *tls.Config) *tls.Config {
 	chosen := config.Clone()
 	chosen.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {

@@ -21,7 +21,8 @@ const (
 
 // shard is the denials of some keys.
 type shard struct {
-	// generation changes when a key is refunded or reset. An answer to a question of an earlier generation is too old to learn.
+	// generation changes when a key is refunded or reset. An answer to a question of an earlier
+	// generation is too old to learn.
 	generation atomic.Uint64
 
 	mu    sync.Mutex // guards the fields below
@@ -72,7 +73,8 @@ func (s *Store) decide(c *store.Charge, to *algorithms.Decision) (now algorithms
 	return now, to.Allowed || c.Hits >= d.hits && now < d.until
 }
 
-// decideLog is decide for an algorithm without a state: the decision counts down with the age of the answer.
+// decideLog is decide for an algorithm without a state: the decision counts down with the age of
+// the answer.
 func (d *denial) decideLog(c *store.Charge, age time.Duration, to *algorithms.Decision) bool {
 	*to = d.log
 	switch {
@@ -100,7 +102,8 @@ func (s *Store) count(c *store.Charge, at algorithms.Instant) {
 	s.outbox.Later(c, at)
 }
 
-// look gives a charge that would have been allowed the decision of its key as the denied request leaves it.
+// look gives a charge that would have been allowed the decision of its key as the denied request
+// leaves it.
 func (s *Store) look(c *store.Charge, to *algorithms.Decision) {
 	sh := s.shard(c.Key)
 	sh.mu.Lock()
@@ -138,8 +141,9 @@ func (s *Store) learn(q *question, admitted bool, decisions []algorithms.Decisio
 	}
 }
 
-// denial returns the denial of the key of charge i of a denied request; nil if memory could not answer with it. Without a state, a
-// decision does not say how hits that count change a key, nor when more hits than ever fit would pass.
+// denial returns the denial of the key of charge i of a denied request; nil if memory could not
+// answer with it. Without a state, a decision does not say how hits that count change a key, nor
+// when more hits than ever fit would pass.
 func (q *question) denial(i int, decision algorithms.Decision, heard time.Duration) *denial {
 	c := &q.charges[i]
 	if c.Hits < 0 || repeated(q.charges, i) {
@@ -199,8 +203,8 @@ func (s *Store) sweep(ctx context.Context) {
 	}
 }
 
-// sweepLocked forgets the old denials of a shard, unless it has just done so, and reports whether there were any. The shard's mu
-// must be held.
+// sweepLocked forgets the old denials of a shard, unless it has just done so, and reports whether
+// there were any. The shard's mu must be held.
 func (s *Store) sweepLocked(sh *shard) bool {
 	at := time.Since(s.started)
 	if at-sh.swept < min(sweepEvery, s.maxAge) {

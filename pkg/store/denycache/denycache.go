@@ -1,19 +1,22 @@
-// Package denycache is a store in front of another one. The cache remembers the keys that the other store denied, so that a flood
-// over a limit costs that store nothing.
+// Package denycache is a store in front of another one. The cache remembers the keys that the other
+// store denied, so that a flood over a limit costs that store nothing.
 //
-// After a denied request the cache keeps, for each key, the state that the store left ([store.Charge].Left). The cache denies a later
-// request if it knows each key, and package algorithms still denies these states at the store's instant now. Other processes can
-// only have taken more since. So a denial is wrong only after a refund or a reset elsewhere, and only for Options.MaxAge. A request
-// for fewer hits than were denied asks the store, and so does a request under another limit. Hits that count though they are denied
-// go to an outbox.
+// After a denied request the cache keeps, for each key, the state that the store left
+// ([store.Charge].Left). The cache denies a later request if it knows each key, and package
+// algorithms still denies these states at the store's instant now. Other processes can only have
+// taken more since. So a denial is wrong only after a refund or a reset elsewhere, and only for
+// Options.MaxAge. A request for fewer hits than were denied asks the store, and so does a request
+// under another limit. Hits that count though they are denied go to an outbox.
 //
-// A transaction with a holder goes to the store as it is. The store must remember that the holder was denied, or has ended.
+// A transaction with a holder goes to the store as it is. The store must remember that the holder
+// was denied, or has ended.
 //
-// Keys and age are bounded. A refund or a reset through the cache forgets its keys at once; a change of rules forgets all keys. An
-// answer without states teaches the cache nothing: package fallback tells none when it decides without its primary.
+// Keys and age are bounded. A refund or a reset through the cache forgets its keys at once; a
+// change of rules forgets all keys. An answer without states teaches the cache nothing: package
+// fallback tells none when it decides without its primary.
 //
-// The cache belongs in front of package fallback. A denial from memory is no sign of a store's health, and goes on while the breaker
-// is open.
+// The cache belongs in front of package fallback. A denial from memory is no sign of a store's
+// health, and goes on while the breaker is open.
 package denycache
 
 import (
@@ -40,11 +43,13 @@ type Options struct {
 	Outbox store.Outbox  // gets the hits that count though they are denied
 	MaxAge time.Duration // how long a denial is remembered at most; more than 0
 
-	// Now returns the instant by the store's clock. Nil: the instant of a key's last answer, and the time since.
+	// Now returns the instant by the store's clock. Nil: the instant of a key's last answer, and the
+	// time since.
 	Now func() algorithms.Instant
 }
 
-// Store denies from memory or asks another store. All methods are safe for concurrent use. Close it when it is no longer used.
+// Store denies from memory or asks another store. All methods are safe for concurrent use. Close it
+// when it is no longer used.
 type Store struct {
 	store.Store
 
@@ -62,7 +67,8 @@ type Store struct {
 	stop      func()
 }
 
-// New returns a store that remembers nothing yet. New fails when an option is missing or out of bounds.
+// New returns a store that remembers nothing yet. New fails when an option is missing or out of
+// bounds.
 func New(o Options) (*Store, error) {
 	var errs []error
 	if o.Store == nil {
@@ -105,8 +111,8 @@ func (s *Store) Stats() Stats {
 	return Stats{Denied: s.denied.Load(), Hits: s.hits.Load(), Keys: int(s.keys.Load())}
 }
 
-// Take implements [store.Store]. Take fails as the other store does. A request that is denied from memory gets no state in Charge.Left, only its
-// Source.
+// Take implements [store.Store]. Take fails as the other store does. A request that is denied from
+// memory gets no state in Charge.Left, only its Source.
 func (s *Store) Take(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
@@ -201,10 +207,12 @@ func (s *Store) deny(charges []store.Charge, decisions []algorithms.Decision) bo
 	return true
 }
 
-// maxCharges is the most charges of a request that is denied from memory, as each is compared with those before it.
+// maxCharges is the most charges of a request that is denied from memory, as each is compared with
+// those before it.
 const maxCharges = 16
 
-// repeated reports whether an earlier charge has the key of charge i: charge i would be decided on top of that one.
+// repeated reports whether an earlier charge has the key of charge i: charge i would be decided on
+// top of that one.
 func repeated(charges []store.Charge, i int) bool {
 	for n := range i {
 		if string(charges[n].Key) == string(charges[i].Key) {
@@ -231,7 +239,8 @@ func (q *question) begin(s *Store, charges []store.Charge) {
 	}
 }
 
-// end passes the states on to the caller. Also after an error, end forgets the keys that the request refunds.
+// end passes the states on to the caller. Also after an error, end forgets the keys that the
+// request refunds.
 func (q *question) end(s *Store, charges []store.Charge) {
 	for i := range charges {
 		if charges[i].Hits < 0 {

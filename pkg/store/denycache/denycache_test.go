@@ -20,8 +20,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store/memstore"
 )
 
-// telling is a store in memory that tells states, and an outbox that charges at once. Each transaction should have one charge, of an
-// algorithm with a state.
+// telling is a store in memory that tells states, and an outbox that charges at once. Each
+// transaction should have one charge, of an algorithm with a state.
 type telling struct {
 	store.Store // of Peek and Reset of keys that do not matter here
 
@@ -261,8 +261,8 @@ func TestCallerIsToldTheState(t *testing.T) {
 	})
 }
 
-// With a breaker in between, a denial from memory is no success of the primary, and no question. The decisions of the local store
-// teach the cache nothing.
+// With a breaker in between, a denial from memory is no success of the primary, and no question.
+// The decisions of the local store teach the cache nothing.
 func TestDenialsGoOnWhileTheBreakerIsOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		local, err := memstore.New(memstore.Options{SweepInterval: time.Minute})

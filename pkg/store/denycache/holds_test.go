@@ -17,7 +17,8 @@ func with(c store.Charge, p algorithms.HoldPhase) store.Charge {
 	return c
 }
 
-// A denial from memory would not have the store remember that the holder was denied, and its end would be charged.
+// A denial from memory would not have the store remember that the holder was denied, and its end
+// would be charged.
 func TestTheStoreDecidesEachTransactionWithAHolder(t *testing.T) {
 	for name, take := range map[string]func(t *testing.T, s *Store, charges ...store.Charge){
 		"alone": func(t *testing.T, s *Store, charges ...store.Charge) { take(t, s, charges...) },

@@ -22,9 +22,9 @@ var (
 	errSilent  = errors.New("the store has not answered any call")
 )
 
-// phase is the breaker between two changes. A change replaces the phase that it saw, or does nothing if another change came
-// first. So a request that began in an earlier phase changes the counters of that phase only. Only the counters change, and
-// before, which the watcher clears.
+// phase is the breaker between two changes. A change replaces the phase that it saw, or does
+// nothing if another change came first. So a request that began in an earlier phase changes the
+// counters of that phase only. Only the counters change, and before, which the watcher clears.
 type phase struct {
 	state   State
 	first   bool          // no probe has answered yet
@@ -46,7 +46,8 @@ type phase struct {
 	telling atomic.Bool // half-open, and closed: told may not have come yet
 }
 
-// enter reports whether a request may ask the primary. After the answer the request must call succeeded or failed.
+// enter reports whether a request may ask the primary. After the answer the request must call
+// succeeded or failed.
 func (p *phase) enter() bool {
 	switch p.state {
 	case Closed:
@@ -79,7 +80,8 @@ func (s *Store) succeeded(p *phase) {
 	p.busy.Store(false)
 }
 
-// failed ends a request that the primary failed, and returns the error for the caller; nil means that the policies should answer.
+// failed ends a request that the primary failed, and returns the error for the caller; nil means
+// that the policies should answer.
 func (s *Store) failed(ctx context.Context, p *phase, err error) error {
 	if errors.Is(err, store.ErrLimit) {
 		p.leave()
@@ -107,8 +109,8 @@ func (s *Store) failed(ctx context.Context, p *phase, err error) error {
 	return nil
 }
 
-// isAlive reports whether the primary has completed a round trip since the first failure of a closed phase, or since a half-open phase
-// began. The failures of a closed phase then begin anew.
+// isAlive reports whether the primary has completed a round trip since the first failure of a
+// closed phase, or since a half-open phase began. The failures of a closed phase then begin anew.
 func (s *Store) isAlive(p *phase) bool {
 	if s.answeredAt == nil {
 		return false
@@ -130,8 +132,9 @@ func (s *Store) isAlive(p *phase) bool {
 	return true
 }
 
-// isSilent opens a closed breaker if the primary owes answers for too long, and reports whether it does. Two requests must see the
-// same silence, some time apart. After a stall of this process a request may run before answers that are there have been read.
+// isSilent opens a closed breaker if the primary owes answers for too long, and reports whether it
+// does. Two requests must see the same silence, some time apart. After a stall of this process a
+// request may run before answers that are there have been read.
 func (s *Store) isSilent(p *phase) bool {
 	if s.silent == nil || p.state != Closed {
 		return false
@@ -152,8 +155,9 @@ func (s *Store) isSilent(p *phase) bool {
 	return true
 }
 
-// lasting counts a failure, and reports whether the failures were many enough for long enough. When one server of several fails,
-// its requests fail together; the time keeps such a moment from opening the breaker.
+// lasting counts a failure, and reports whether the failures were many enough for long enough. When
+// one server of several fails, its requests fail together; the time keeps such a moment from
+// opening the breaker.
 func (s *Store) lasting(p *phase) bool {
 	now, n := int64(time.Since(s.started)), p.count.Add(1)
 	if n == 1 {
@@ -162,7 +166,8 @@ func (s *Store) lasting(p *phase) bool {
 	return n >= s.failures && time.Duration(now-p.from.Load()) >= s.failingFor
 }
 
-// change replaces p with a phase of another state and wakes the watcher, unless another phase has replaced p already.
+// change replaces p with a phase of another state and wakes the watcher, unless another phase has
+// replaced p already.
 func (s *Store) change(p *phase, to State, reason error) {
 	if s.phase.Load() != p {
 		return
@@ -199,7 +204,8 @@ func (s *Store) change(p *phase, to State, reason error) {
 	}
 }
 
-// watch logs the changes of state after the phase logged, and probes when that is due, until ctx ends.
+// watch logs the changes of state after the phase logged, and probes when that is due, until ctx
+// ends.
 func (s *Store) watch(ctx context.Context, logged *phase) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()

@@ -122,7 +122,8 @@ func BenchmarkHealthy(b *testing.B) {
 	}
 }
 
-// BenchmarkAway is a decision without the primary, by policy: a charge by Local, by Allow, and both.
+// BenchmarkAway is a decision without the primary, by policy: a charge by Local, by Allow, and
+// both.
 func BenchmarkAway(b *testing.B) {
 	r := newRig(b, Options{Probe: func(context.Context) error { return errDown }})
 	local, allow := charge("k", 1<<30), policy(charge("a", 5), store.Allow)

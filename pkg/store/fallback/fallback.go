@@ -1,38 +1,47 @@
-// Package fallback makes one store of two: a primary store, which may be slow or away, and a local store, which never is. While
-// the primary serves, it decides everything. When the primary fails a request, or is not asked because it failed too often, each
-// charge goes by its OnError. Local: the local store decides the charge. Allow: the charge is allowed. Deny: the hits are denied.
-// The request stays one transaction as package store says, also with charges of several policies.
+// Package fallback makes one store of two: a primary store, which may be slow or away, and a local
+// store, which never is. While the primary serves, it decides everything. When the primary fails a
+// request, or is not asked because it failed too often, each charge goes by its OnError. Local: the
+// local store decides the charge. Allow: the charge is allowed. Deny: the hits are denied. The
+// request stays one transaction as package store says, also with charges of several policies.
 //
 // # Counts
 //
-// The two stores share their counts as far as they can. Each answer of the primary leaves its states in the local store, so the local
-// store goes on where the primary was last seen ([store.Continuer]). A key that this process has not seen is full.
+// The two stores share their counts as far as they can. Each answer of the primary leaves its
+// states in the local store, so the local store goes on where the primary was last seen
+// ([store.Continuer]). A key that this process has not seen is full.
 //
-// While the primary cannot be asked, this process admits its share. In the local store each hit costs as many hits as there are
-// processes (Options.Fleet). So if all have seen the same states and are cut off together, they admit at most the hits
-// that were left. A process that has not seen the hits of others can admit its share of these again. A limit below the number of
-// processes counts as that many processes, so that a full key admits at least one hit in each. If Fleet is too small, the processes
-// admit more in the proportion; if it is too large, they admit less.
+// While the primary cannot be asked, this process admits its share. In the local store each hit
+// costs as many hits as there are processes (Options.Fleet). So if all have seen the same states
+// and are cut off together, they admit at most the hits that were left. A process that has not seen
+// the hits of others can admit its share of these again. A limit below the number of processes
+// counts as that many processes, so that a full key admits at least one hit in each. If Fleet is
+// too small, the processes admit more in the proportion; if it is too large, they admit less.
 //
-// The primary is charged later with the hits that the local store applied (Options.Outbox), also above its limits, and in their own
-// windows only. If a request was not answered, [store.Unanswered] charges only the hits that the primary has not applied itself.
-// Each process finds out by itself that the primary is back. The rest is for all, so all should tell their hits
-// first. Limits of a minute and more stay divided for as long as the outage was, at most for Options.MaxOpen and a second.
+// The primary is charged later with the hits that the local store applied (Options.Outbox), also
+// above its limits, and in their own windows only. If a request was not answered,
+// [store.Unanswered] charges only the hits that the primary has not applied itself. Each process
+// finds out by itself that the primary is back. The rest is for all, so all should tell their hits
+// first. Limits of a minute and more stay divided for as long as the outage was, at most for
+// Options.MaxOpen and a second.
 //
-// Requests without a charge by Local carry nothing back. A refund gives back its own hits in the local store, and later in the primary.
+// Requests without a charge by Local carry nothing back. A refund gives back its own hits in the
+// local store, and later in the primary.
 //
 // # Holders
 //
-// A begin that the local store admits holds its share here, and the primary is told of it later (Options.Outbox, if that is a
-// [store.HoldOutbox]). The end of a holder that has begun here is settled here, and the primary is told. Any other holder may have begun in the
-// primary: the end changes nothing here, and the primary is told under each policy. So slots that were held when the
+// A begin that the local store admits holds its share here, and the primary is told of it later
+// (Options.Outbox, if that is a [store.HoldOutbox]). The end of a holder that has begun here is
+// settled here, and the primary is told. Any other holder may have begun in the primary: the end
+// changes nothing here, and the primary is told under each policy. So slots that were held when the
 // primary went away stay held here, until the last holder runs out at the latest.
 //
-// The end of a holder that was denied here has no cost, also when the primary is back. A primary that was asked about
-// the begin, and did not answer, may have admitted the holder. The end then tells the primary to cancel the holder. The primary may be told
-// twice, as the second time does nothing. So the outcome of a late request need not be known.
+// The end of a holder that was denied here has no cost, also when the primary is back. A primary
+// that was asked about the begin, and did not answer, may have admitted the holder. The end then
+// tells the primary to cancel the holder. The primary may be told twice, as the second time does
+// nothing. So the outcome of a late request need not be known.
 //
-// A begin that is allowed by the policy Allow holds nothing, and the primary is not told. The end is charged with its true cost.
+// A begin that is allowed by the policy Allow holds nothing, and the primary is not told. The end
+// is charged with its true cost.
 //
 // # The breaker
 //
@@ -42,16 +51,18 @@
 //	half-open  one request at a time may ask the primary; the others go on without it. Three successes in a row close the
 //	           breaker, and so does a good probe if no request comes for Options.MinOpen. A failure opens the breaker, for twice as long.
 //
-// The breaker starts open, with a probe at once. The outcome closes the breaker, or opens it as failures do. So a request never
-// waits for a primary that was away from the start. A request that began before a change of state does not count after it.
+// The breaker starts open, with a probe at once. The outcome closes the breaker, or opens it as
+// failures do. So a request never waits for a primary that was away from the start. A request that
+// began before a change of state does not count after it.
 //
-// Two errors are no failures of the primary: the caller's cancellation, and [store.ErrLimit], after which the policies decide that
-// one request. A deadline that passes while the primary is asked is a failure, also the caller's own deadline. The policies then
-// still answer, in microseconds.
+// Two errors are no failures of the primary: the caller's cancellation, and [store.ErrLimit], after
+// which the policies decide that one request. A deadline that passes while the primary is asked is
+// a failure, also the caller's own deadline. The policies then still answer, in microseconds.
 //
-// A slow primary is not an absent one. A missed deadline does not count if the primary has completed a round trip since the first of
-// the failures in a row (Options.Answered). A primary that owes answers and gives none is absent also if no request has failed yet, as
-// callers may wait long (Options.Silent).
+// A slow primary is not an absent one. A missed deadline does not count if the primary has
+// completed a round trip since the first of the failures in a row (Options.Answered). A primary
+// that owes answers and gives none is absent also if no request has failed yet, as callers may wait
+// long (Options.Silent).
 package fallback
 
 import (
@@ -71,7 +82,8 @@ import (
 
 var _ store.Store = (*Store)(nil)
 
-// Store is a primary store with a local one beside it. All methods are safe for concurrent use. Close it to end the probes.
+// Store is a primary store with a local one beside it. All methods are safe for concurrent use.
+// Close it to end the probes.
 type Store struct {
 	primary, local   store.Store
 	probe            func(context.Context) error
@@ -103,8 +115,8 @@ type Store struct {
 	stop      func()
 }
 
-// New returns a store whose breaker is open until the first probe has answered. New does not wait, and fails when an option is
-// missing or out of bounds.
+// New returns a store whose breaker is open until the first probe has answered. New does not wait,
+// and fails when an option is missing or out of bounds.
 func New(o Options) (*Store, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
@@ -150,7 +162,8 @@ func New(o Options) (*Store, error) {
 	return s, nil
 }
 
-// Await waits until the first probe has ended, either way, and fails only when ctx ends before that.
+// Await waits until the first probe has ended, either way, and fails only when ctx ends before
+// that.
 func (s *Store) Await(ctx context.Context) error {
 	select {
 	case <-s.answered:
@@ -160,12 +173,12 @@ func (s *Store) Await(ctx context.Context) error {
 	}
 }
 
-// Close ends the probes and waits for their end. Close closes neither of the two stores. The store must not be used after. Closing
-// twice is harmless.
+// Close ends the probes and waits for their end. Close closes neither of the two stores. The store
+// must not be used after. Closing twice is harmless.
 func (s *Store) Close() { s.stop() }
 
-// enter returns the phase in which a request may ask the primary; nil if it may not. After the answer the request must call succeeded or
-// failed.
+// enter returns the phase in which a request may ask the primary; nil if it may not. After the
+// answer the request must call succeeded or failed.
 func (s *Store) enter(charges []store.Charge) *phase {
 	p := s.phase.Load()
 	if p.telling.Load() && p.isTelling() && outlast(charges) {
@@ -177,7 +190,8 @@ func (s *Store) enter(charges []store.Charge) *phase {
 	return nil
 }
 
-// ask has the primary asked, unless the breaker forbids it, and reports whether the primary answered. An error is the caller's.
+// ask has the primary asked, unless the breaker forbids it, and reports whether the primary
+// answered. An error is the caller's.
 func (s *Store) ask(ctx context.Context, primary func() error) (answered bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
@@ -193,8 +207,8 @@ func (s *Store) ask(ctx context.Context, primary func() error) (answered bool, e
 	return true, nil
 }
 
-// Take implements [store.Store]. Take fails if ctx has ended before, if the caller cancels ctx while the primary is asked, or if the
-// local store fails.
+// Take implements [store.Store]. Take fails if ctx has ended before, if the caller cancels ctx
+// while the primary is asked, or if the local store fails.
 func (s *Store) Take(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) (admitted bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
@@ -225,9 +239,10 @@ func (s *Store) Peek(ctx context.Context, charges []store.Charge, decisions []al
 	return s.peekWithout(ctx, charges, decisions)
 }
 
-// Reset implements [store.Store]: it forgets the states in both stores and returns how many the primary had. If the primary cannot
-// be asked or fails, the number is the local store's, and the error wraps the reason. The local store keeps its states when ctx
-// has ended before the start, or its caller cancels it while the primary is asked.
+// Reset implements [store.Store]: it forgets the states in both stores and returns how many the
+// primary had. If the primary cannot be asked or fails, the number is the local store's, and the
+// error wraps the reason. The local store keeps its states when ctx has ended before the start, or
+// its caller cancels it while the primary is asked.
 func (s *Store) Reset(ctx context.Context, charges []store.Charge) (forgotten int, err error) {
 	var cause error
 	answered, err := s.ask(ctx, func() error {

@@ -14,8 +14,9 @@ var _ store.Lister = (*Store)(nil)
 // isEnd reports whether a charge ends a holder, or repairs one. Such a charge is never denied.
 func isEnd(c *store.Charge) bool { return c.Hold != nil && c.Hold.Phase != algorithms.HoldBegin }
 
-// recall looks for the holders of a question that the local store may know. The end of a holder that was denied here has no cost: the primary
-// is asked to cancel the holder, which it may have admitted.
+// recall looks for the holders of a question that the local store may know. The end of a holder
+// that was denied here has no cost: the primary is asked to cancel the holder, which it may have
+// admitted.
 func (s *Store) recall(q *question) {
 	n, _ := s.names.Get().(*names)
 	defer s.release(n)
@@ -68,8 +69,8 @@ func (w *without) meet(s *Store, charges []store.Charge) {
 	}
 }
 
-// part writes to each holder the state in which a request without the primary found it. A holder in the local store holds the hits of all
-// processes.
+// part writes to each holder the state in which a request without the primary found it. A holder in
+// the local store holds the hits of all processes.
 func (w *without) part(charges []store.Charge, fleet int) {
 	for i := range charges {
 		c := &charges[i]
@@ -86,9 +87,9 @@ func (w *without) part(charges []store.Charge, fleet int) {
 	}
 }
 
-// tellHolders remembers the holders that were denied here, and has the primary told of the others later. cause is the primary's error; nil if it
-// was not asked. tellHolders returns the hits that the
-// primary will be charged with, also above its limits.
+// tellHolders remembers the holders that were denied here, and has the primary told of the others
+// later. cause is the primary's error; nil if it was not asked. tellHolders returns the hits that
+// the primary will be charged with, also above its limits.
 func (s *Store) tellHolders(w *without, charges []store.Charge, decisions []algorithms.Decision, admitted bool, cause error) (hits uint64) {
 	at := s.now()
 	for i := range charges {
@@ -132,8 +133,9 @@ func (s *Store) tellHolder(n *names, c *store.Charge, p algorithms.HoldPhase, at
 	}
 }
 
-// Holders implements [store.Lister], if the primary does. If the primary cannot be asked or fails, the list has the holders that have begun
-// here without the primary. The zero Holder then has the slots that were held when the primary was last seen.
+// Holders implements [store.Lister], if the primary does. If the primary cannot be asked or fails,
+// the list has the holders that have begun here without the primary. The zero Holder then has the
+// slots that were held when the primary was last seen.
 func (s *Store) Holders(ctx context.Context, charge *store.Charge, most int) (held []store.Held, all int, err error) {
 	lister, ok := s.primary.(store.Lister)
 	if !ok {

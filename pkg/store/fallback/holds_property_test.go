@@ -137,7 +137,8 @@ func slotsOf(active []*running) (held int64) {
 	return held
 }
 
-// Processes that are cut off together, after they have seen the same slots, hold no more slots than there are.
+// Processes that are cut off together, after they have seen the same slots, hold no more slots than
+// there are.
 func TestHoldersNeverHaveMoreSlotsThanThereAreAroundAnOutage(t *testing.T) {
 	without, over, all := 0, 0, 0
 	inOutages(t, func(t *testing.T, r *rand.Rand) {

@@ -15,7 +15,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store/memstore"
 )
 
-// hub is the primary of a fleet, as plain as can be. The clock of the hub is ahead of the processes' clock.
+// hub is the primary of a fleet, as plain as can be. The clock of the hub is ahead of the
+// processes' clock.
 type hub struct {
 	keys  map[string]counted
 	ahead time.Duration

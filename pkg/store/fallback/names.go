@@ -27,12 +27,13 @@ func (s *Store) release(n *names) {
 	s.names.Put(n)
 }
 
-// A holder that is denied here must be known until its end, which has no cost then. The local store remembers the holder under the limit of
-// its charge, or under a limit of 0 that no rule has. Two limits serve for that. The second one has the holders in doubt: the
-// primary was asked about their begin, and may have admitted them.
+// A holder that is denied here must be known until its end, which has no cost then. The local store
+// remembers the holder under the limit of its charge, or under a limit of 0 that no rule has. Two
+// limits serve for that. The second one has the holders in doubt: the primary was asked about their
+// begin, and may have admitted them.
 
-// denials returns the limit under which the local store remembers denied holders. The requests are 0, but of a holder that is
-// forgotten.
+// denials returns the limit under which the local store remembers denied holders. The requests are
+// 0, but of a holder that is forgotten.
 func (s *Store) denials(doubt bool, requests uint32) algorithms.Limit {
 	l := algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: requests, Period: s.unused}
 	if doubt {
@@ -41,7 +42,8 @@ func (s *Store) denials(doubt bool, requests uint32) algorithms.Limit {
 	return l
 }
 
-// keepsDenials reports whether the local store remembers the denied holders of a charge under the charge's own limit.
+// keepsDenials reports whether the local store remembers the denied holders of a charge under the
+// charge's own limit.
 func keepsDenials(c *store.Charge) bool {
 	return isLocal(c) && c.Limit.Algorithm != algorithms.Concurrency
 }
@@ -63,8 +65,8 @@ func (s *Store) noteHolder(atMost time.Duration) {
 	}
 }
 
-// known returns the holder of a charge as the local store knows it. doubt says that the holder was denied here, and that the primary may
-// have admitted it.
+// known returns the holder of a charge as the local store knows it. doubt says that the holder was
+// denied here, and that the primary may have admitted it.
 func (s *Store) known(n *names, c *store.Charge) (h algorithms.Hold, doubt bool) {
 	if c.Hold.Holder == (store.Holder{}) || !s.knowsHolders() { // has the slots that the primary told of, which an end must not free
 		return h, false

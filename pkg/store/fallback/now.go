@@ -12,7 +12,8 @@ var _ store.Prompt = (*Store)(nil)
 // Prompt implements [store.Prompt]: a request may have to ask the primary.
 func (s *Store) Prompt() bool { return false }
 
-// TakeNow implements [store.Prompt]. TakeNow decides while the breaker does not let the request ask the primary.
+// TakeNow implements [store.Prompt]. TakeNow decides while the breaker does not let the request ask
+// the primary.
 func (s *Store) TakeNow(charges []store.Charge, decisions []algorithms.Decision) (admitted, decided bool) {
 	if p := s.enter(charges); p != nil {
 		p.leave()
@@ -22,8 +23,8 @@ func (s *Store) TakeNow(charges []store.Charge, decisions []algorithms.Decision)
 	return admitted, err == nil
 }
 
-// TakeWithout decides a request as if the primary could not be asked, and does not wait. Callers use
-// TakeWithout when the primary owes them an answer.
+// TakeWithout decides a request as if the primary could not be asked, and does not wait. Callers
+// use TakeWithout when the primary owes them an answer.
 func (s *Store) TakeWithout(charges []store.Charge, decisions []algorithms.Decision) (admitted bool, err error) {
 	return s.takeWithout(context.Background(), charges, decisions, nil)
 }

@@ -20,33 +20,37 @@ const (
 	LongestOpen       = time.Hour
 )
 
-// ProbeTimeout is how long Options.Probe has to answer: longer than an attempt to connect, so that it can say why that failed.
+// ProbeTimeout is how long Options.Probe has to answer: longer than an attempt to connect, so that
+// it can say why that failed.
 const ProbeTimeout = 3 * time.Second
 
 // Options configures New. Primary, Local, Probe and Logger must be given.
 type Options struct {
 	Primary store.Store // must bound its waits itself, and end them a little before the caller's deadline
 	Local   store.Store // must never fail, and take any valid limit
-	// Probe returns nil if the primary would serve. One goroutine calls Probe, which should wait, while ctx lasts, for a connection
-	// that is being made.
+	// Probe returns nil if the primary would serve. One goroutine calls Probe, which should wait,
+	// while ctx lasts, for a connection that is being made.
 	Probe func(ctx context.Context) error
-	// Unavailable marks errors of a primary without a connection, which wrap it, for Stats. Nil: Stats has no such errors.
+	// Unavailable marks errors of a primary without a connection, which wrap it, for Stats. Nil: Stats
+	// has no such errors.
 	Unavailable error
 
-	// Answered returns when the primary last completed a round trip, in time for its callers or not. Nil: only requests tell.
+	// Answered returns when the primary last completed a round trip, in time for its callers or not.
+	// Nil: only requests tell.
 	Answered func() time.Time
-	// Silent returns how long the primary has owed answers without giving one; 0 as long as that is usual. More than FailingFor opens
-	// the breaker. Nil: only requests tell. Each request calls Silent.
+	// Silent returns how long the primary has owed answers without giving one; 0 as long as that is
+	// usual. More than FailingFor opens the breaker. Nil: only requests tell. Each request calls
+	// Silent.
 	Silent func() time.Duration
 
-	// Fleet returns the number of processes that share the primary. Nil, or less than 1: this one alone. Each request that is decided
-	// without the primary calls Fleet.
+	// Fleet returns the number of processes that share the primary. Nil, or less than 1: this one
+	// alone. Each request that is decided without the primary calls Fleet.
 	Fleet func() int
-	// Outbox charges the primary later with the hits that the local store applied. If it is a HoldOutbox, it also tells the primary of
-	// holders. Nil: the primary never knows of these.
+	// Outbox charges the primary later with the hits that the local store applied. If it is a
+	// HoldOutbox, it also tells the primary of holders. Nil: the primary never knows of these.
 	Outbox store.Outbox
-	// Now returns the instant by the primary's clock, of hits in the Outbox. The local store should keep its windows by the same clock.
-	// Nil: this machine's wall clock.
+	// Now returns the instant by the primary's clock, of hits in the Outbox. The local store should
+	// keep its windows by the same clock. Nil: this machine's wall clock.
 	Now func() algorithms.Instant
 
 	Failures   int           // failures without a success in between that open the breaker; 0 means DefaultFailures

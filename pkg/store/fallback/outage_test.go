@@ -48,8 +48,8 @@ func fleetLimit(r *rand.Rand, a algorithms.Algorithm, n int) algorithms.Limit {
 	return l
 }
 
-// oracle returns the limit by which the hits of a whole fleet are judged. A bucket in whole tokens gains late, and each process for
-// itself.
+// oracle returns the limit by which the hits of a whole fleet are judged. A bucket in whole tokens
+// gains late, and each process for itself.
 func oracle(l algorithms.Limit) algorithms.Limit {
 	if l.Algorithm == algorithms.TokenBucketInteger {
 		return algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: l.Requests, Period: l.Period, Burst: l.Requests + 1}
@@ -200,8 +200,8 @@ func TestALimitOfADayLastsADayAlsoAroundAnOutage(t *testing.T) {
 	})
 }
 
-// When the primary is back, each process finds that out at a moment of its own, and tells its hits then. A process that has found it out
-// before must not admit these hits once more.
+// When the primary is back, each process finds that out at a moment of its own, and tells its hits
+// then. A process that has found it out before must not admit these hits once more.
 func TestTheRestIsNotUsedBeforeAllProcessesHaveToldTheirHits(t *testing.T) {
 	over, all := uint32(0), uint32(0)
 	inOutages(t, func(t *testing.T, r *rand.Rand) {

@@ -9,8 +9,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// takeWithout decides a request by the policies of its charges. cause is the error with which the primary failed the request; nil if
-// the primary was not asked. ctx may have ended.
+// takeWithout decides a request by the policies of its charges. cause is the error with which the
+// primary failed the request; nil if the primary was not asked. ctx may have ended.
 func (s *Store) takeWithout(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision, cause error) (bool, error) {
 	n := countByPolicy(charges)
 	s.metrics.add(n)
@@ -87,9 +87,10 @@ type without struct {
 	doubt   []bool            // the same: the primary may have admitted a holder that was denied here
 }
 
-// substitute returns charges with which the local store gives the verdict on the whole request. Hits cost as many as there are processes
-// in the fleet. A charge that the local store must not decide is replaced: the substitute is always allowed or always denied, and leaves
-// no state. The end of a holder that the local store does not hold is replaced by a probe. Call put after.
+// substitute returns charges with which the local store gives the verdict on the whole request.
+// Hits cost as many as there are processes in the fleet. A charge that the local store must not
+// decide is replaced: the substitute is always allowed or always denied, and leaves no state. The
+// end of a holder that the local store does not hold is replaced by a probe. Call put after.
 func (s *Store) substitute(charges []store.Charge, fleet int) *without {
 	w, _ := s.withouts.Get().(*without)
 	w.charges = append(w.charges[:0], charges...)
@@ -125,13 +126,14 @@ func (s *Store) put(w *without) {
 	s.withouts.Put(w)
 }
 
-// refused reports whether a charge is denied: by its policy, or by a limit of 0, for which no store is needed. A refund and a probe
-// are never denied, and neither is the end of a holder.
+// refused reports whether a charge is denied: by its policy, or by a limit of 0, for which no store
+// is needed. A refund and a probe are never denied, and neither is the end of a holder.
 func refused(c *store.Charge) bool {
 	return c.Hits > 0 && !isEnd(c) && (c.OnError == store.Deny || c.OnError == store.Allow && c.Limit.Requests == 0)
 }
 
-// patch writes the decisions of the charges that the local store does not decide, and the share of this process into the others.
+// patch writes the decisions of the charges that the local store does not decide, and the share of
+// this process into the others.
 func (s *Store) patch(charges []store.Charge, decisions []algorithms.Decision, fleet int) {
 	var wait time.Duration
 	for i := range charges {

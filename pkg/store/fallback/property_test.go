@@ -13,8 +13,9 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// model decides requests without the primary as plainly as can be: it keeps the states of the charges with Local, asks the
-// policy for the others, and puts a copy of the states back to undo a request.
+// model decides requests without the primary as plainly as can be: it keeps the states of the
+// charges with Local, asks the policy for the others, and puts a copy of the states back to undo a
+// request.
 type model struct {
 	states map[string]algorithms.State // by key and algorithm; each has one limit
 	wait   time.Duration               // of denials by policy
@@ -81,7 +82,8 @@ func (m *model) take(charges []store.Charge, at algorithms.Instant) (bool, []alg
 	return false, decisions
 }
 
-// drawCharges draws the charges of a request over few keys, so that they meet; some have the same key by several policies.
+// drawCharges draws the charges of a request over few keys, so that they meet; some have the same
+// key by several policies.
 func drawCharges(rt *rapid.T) []store.Charge {
 	charges := make([]store.Charge, rapid.IntRange(0, 7).Draw(rt, "charges"))
 	for i := range charges {

@@ -72,8 +72,8 @@ type rig struct {
 func (r *rig) probeBy(probe func(context.Context) error) { r.asking.Store(&probe) }
 func (r *rig) probeAnswers(err error)                    { r.probeBy(func(context.Context) error { return err }) }
 
-// newRig returns a rig. Its primary and probe serve, unless o says otherwise, and the first probe may still come.
-// The test's end closes it.
+// newRig returns a rig. Its primary and probe serve, unless o says otherwise, and the first probe
+// may still come. The test's end closes it.
 func newRig(tb testing.TB, o Options) *rig {
 	tb.Helper()
 	local, err := memstore.New(memstore.Options{SweepInterval: 10 * time.Minute})
@@ -137,7 +137,8 @@ func (r *rig) want(want State) {
 	}
 }
 
-// hit takes one hit of a key whose charge is allowed without the primary, and reports whether the primary decided.
+// hit takes one hit of a key whose charge is allowed without the primary, and reports whether the
+// primary decided.
 func (r *rig) hit() (primary bool) {
 	r.t.Helper()
 	c, decisions := charge("hit", 5), make([]algorithms.Decision, 1)

@@ -39,7 +39,8 @@ func (s *Store) begin(charges []store.Charge) *question {
 	return q
 }
 
-// tellsAll reports whether the states of all charges can come to the caller's own memory, which has none yet.
+// tellsAll reports whether the states of all charges can come to the caller's own memory, which has
+// none yet.
 func tellsAll(charges []store.Charge) bool {
 	for i := range charges {
 		if left := charges[i].Left; left == nil || left.Now != 0 {
@@ -49,8 +50,8 @@ func tellsAll(charges []store.Charge) bool {
 	return true
 }
 
-// end leaves the states of an answer to a question of charges in the local store, and passes them on to the caller. The verdict and err are
-// the primary's, of phase p.
+// end leaves the states of an answer to a question of charges in the local store, and passes them
+// on to the caller. The verdict and err are the primary's, of phase p.
 func (s *Store) end(p *phase, q *question, charges []store.Charge, decisions []algorithms.Decision, admitted bool, err error) {
 	if err == nil && len(q.known) > 0 {
 		s.recalled(q, charges, decisions, admitted)
@@ -63,8 +64,9 @@ func (s *Store) end(p *phase, q *question, charges []store.Charge, decisions []a
 	s.questions.Put(q)
 }
 
-// goOn leaves the states of an answer in the local store. The other policies need no states there. telling says that other processes may have
-// holders to tell. The local store then decides begins by the share of this process, and the end of a holder leaves no state.
+// goOn leaves the states of an answer in the local store. The other policies need no states there.
+// telling says that other processes may have holders to tell. The local store then decides begins
+// by the share of this process, and the end of a holder leaves no state.
 func (s *Store) goOn(q *question, charges []store.Charge, decisions []algorithms.Decision, telling bool) {
 	told, own := false, len(q.states) > 0
 	if !own {
@@ -87,11 +89,13 @@ func (s *Store) goOn(q *question, charges []store.Charge, decisions []algorithms
 	}
 }
 
-// unseenPart is the part of the hits left that a process leaves to the hits of others that an answer does not show.
+// unseenPart is the part of the hits left that a process leaves to the hits of others that an
+// answer does not show.
 const unseenPart = 64
 
-// Continue implements [store.Continuer]: it leaves the states in the local store, which must be able to go on from states. If others share the
-// primary, a part of the hits left counts as used. Others may use these after the answer, and before an outage. Continue writes to states and
+// Continue implements [store.Continuer]: it leaves the states in the local store, which must be
+// able to go on from states. If others share the primary, a part of the hits left counts as used.
+// Others may use these after the answer, and before an outage. Continue writes to states and
 // decisions, and restores the decisions.
 func (s *Store) Continue(charges []store.Charge, states []store.State, decisions []algorithms.Decision) {
 	if s.fleetSize() == 1 {
@@ -129,12 +133,14 @@ func (s *Store) fleetSize() int {
 // isLocal reports whether the local store decides the charge while the primary cannot be asked.
 func isLocal(c *store.Charge) bool { return c.OnError != store.Allow && c.OnError != store.Deny }
 
-// sharers returns the number of processes that share the key of a charge: the fleet, but not more than a full key admits hits.
+// sharers returns the number of processes that share the key of a charge: the fleet, but not more
+// than a full key admits hits.
 func sharers(c *store.Charge, fleet int) int64 {
 	return max(1, min(int64(fleet), int64(c.Limit.Capacity())))
 }
 
-// cost returns the hits that a charge costs in the local store: as many for each process. A refund returns its own hits only.
+// cost returns the hits that a charge costs in the local store: as many for each process. A refund
+// returns its own hits only.
 func cost(c *store.Charge, fleet int) int64 {
 	n := sharers(c, fleet)
 	if c.Hits <= 0 {
@@ -146,8 +152,9 @@ func cost(c *store.Charge, fleet int) int64 {
 	return c.Hits * n
 }
 
-// carryBack has the primary charged later with the hits that the local store applied, and returns their sum without refunds. Hits of holders are
-// for tellHolders. cause is the primary's error; nil if it was not asked.
+// carryBack has the primary charged later with the hits that the local store applied, and returns
+// their sum without refunds. Hits of holders are for tellHolders. cause is the primary's error; nil
+// if it was not asked.
 func (s *Store) carryBack(charges []store.Charge, decisions []algorithms.Decision, admitted bool, cause error) (carried uint64) {
 	if s.outbox == nil {
 		return 0
@@ -175,7 +182,8 @@ func (s *Store) carryBack(charges []store.Charge, decisions []algorithms.Decisio
 	return carried
 }
 
-// applied returns the hits of a charge without a holder that a request without the primary has applied, as package store says: all or none.
+// applied returns the hits of a charge without a holder that a request without the primary has
+// applied, as package store says: all or none.
 func applied(c *store.Charge, d *algorithms.Decision, admitted bool) int64 {
 	if c.Hold == nil && (c.CountRejected || admitted && d.Allowed) {
 		return c.Hits

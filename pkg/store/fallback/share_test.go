@@ -201,7 +201,8 @@ func TestStatesThatComeBackAllocateNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkStates is BenchmarkHealthy with a primary that tells states, into memory of the caller's and of this package's.
+// BenchmarkStates is BenchmarkHealthy with a primary that tells states, into memory of the caller's
+// and of this package's.
 func BenchmarkStates(b *testing.B) {
 	r := newRig(b, Options{Primary: newTells()})
 	for r.State() != Closed {

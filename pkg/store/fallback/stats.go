@@ -101,7 +101,8 @@ func (s *Store) Stats() Stats {
 	}
 }
 
-// Ready returns nil when the breaker is closed or half-open. When it is open the error says since when and wraps the last reason.
+// Ready returns nil when the breaker is closed or half-open. When it is open the error says since
+// when and wraps the last reason.
 func (s *Store) Ready() error {
 	p := s.phase.Load()
 	if p.state != Open {

@@ -15,8 +15,9 @@ type asking struct {
 	questions []*question
 }
 
-// TakeAll implements [store.Together]. A transaction fails as Take does. Transactions that the primary is not asked about are decided
-// first. After a failure of the primary the policies decide the failed transactions.
+// TakeAll implements [store.Together]. A transaction fails as Take does. Transactions that the
+// primary is not asked about are decided first. After a failure of the primary the policies decide
+// the failed transactions.
 func (s *Store) TakeAll(transactions []store.Transaction, decided func(indexes []int)) {
 	a, _ := s.askings.Get().(*asking)
 	now := time.Now()

@@ -11,7 +11,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// together takes hits that are allowed without the primary, together, and returns how many the primary decided.
+// together takes hits that are allowed without the primary, together, and returns how many the
+// primary decided.
 func (r *rig) together(n int) (primary int) {
 	r.t.Helper()
 	all := make([]store.Transaction, n)

@@ -10,9 +10,10 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// A process that is cut off admits at most its share of the hits it has not seen: (limit - seen) / n. The connected
-// processes admit the whole rest of the limit. So the fleet admits too many by at most the shares of all processes that are cut off. If
-// all are cut off nobody admits the rest, and only the hits that some have not seen count twice.
+// A process that is cut off admits at most its share of the hits it has not seen: (limit - seen) /
+// n. The connected processes admit the whole rest of the limit. So the fleet admits too many by at
+// most the shares of all processes that are cut off. If all are cut off nobody admits the rest, and
+// only the hits that some have not seen count twice.
 func TestAProcessThatIsCutOffAdmitsItsShareOfWhatItHasSeen(t *testing.T) {
 	beyond := int64(0)
 	inOutages(t, func(t *testing.T, r *rand.Rand) {

@@ -14,9 +14,11 @@ const (
 	shortest = 10 * time.Millisecond
 	// parts is how many longest leases of a bucket follow each other while the bucket refills.
 	parts = 20
-	// reserve is the part of the park for which the holder asks in addition, inverted, as the last state is a little old.
+	// reserve is the part of the park for which the holder asks in addition, inverted, as the last
+	// state is a little old.
 	reserve = 16
-	// slack and drift shorten a lease: the clocks of the holder and of the store may differ by slack, and run apart by 1/drift.
+	// slack and drift shorten a lease: the clocks of the holder and of the store may differ by slack,
+	// and run apart by 1/drift.
 	slack = time.Millisecond
 	drift = 1000
 	// overtakes is the longest time by which an answer can overtake another one.
@@ -30,8 +32,8 @@ type bounds struct {
 	window time.Duration // a lease ends with its aligned window of this length; 0: there is no window
 }
 
-// boundsOf returns the bounds of a valid limit. A log is never leased: hits of a log expire one by one, so each hit must
-// be charged at its own instant. A ban has nothing to lease.
+// boundsOf returns the bounds of a valid limit. A log is never leased: hits of a log expire one by
+// one, so each hit must be charged at its own instant. A ban has nothing to lease.
 func boundsOf(l algorithms.Limit) bounds {
 	if l.Requests == 0 {
 		return bounds{}
@@ -47,8 +49,8 @@ func boundsOf(l algorithms.Limit) bounds {
 		if b.length < shortest {
 			return bounds{}
 		}
-		// Whole hits: one more as Remaining is rounded down, one as the quotient is. The gain of an integer bucket in whole
-		// nanoseconds is larger by less than 1/drift.
+		// Whole hits: one more as Remaining is rounded down, one as the quotient is. The gain of an
+		// integer bucket in whole nanoseconds is larger by less than 1/drift.
 		b.park = int64(scale(b.length+b.length/drift, uint64(l.Requests), uint64(l.Period))) + 2
 		return b
 	default:
@@ -56,7 +58,8 @@ func boundsOf(l algorithms.Limit) bounds {
 	}
 }
 
-// scale returns d*x/y rounded down, held at a value above all lengths; d is at least 0 and y is not 0.
+// scale returns d*x/y rounded down, held at a value above all lengths; d is at least 0 and y is not
+// 0.
 func scale(d time.Duration, x, y uint64) time.Duration {
 	const most = 1 << 62
 	hi, lo := bits.Mul64(uint64(d), x)

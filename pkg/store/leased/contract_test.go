@@ -9,8 +9,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store/memstore"
 )
 
-// inAdvance reports whether a case asks so often that leases come, and claims a number of hits. Of a bucket that is leased the park is
-// lacking, and hits go back less the gain since their grant.
+// inAdvance reports whether a case asks so often that leases come, and claims a number of hits. Of
+// a bucket that is leased the park is lacking, and hits go back less the gain since their grant.
 func inAdvance(name string) bool {
 	switch name {
 	case "64_goroutines_on_one_key_admit_exactly_the_limit", "64_goroutines_on_crossing_pairs_admit_exactly_the_limit",
@@ -25,7 +25,8 @@ func TestAStoreOfLeasesAloneKeepsTheContract(t *testing.T) {
 		t.Run(c.Name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				told := &telling{}
-				// The limits of most cases are too small for a fleet of four to lease, and a grant may come between two requests or not.
+				// The limits of most cases are too small for a fleet of four to lease, and a grant may come
+				// between two requests or not.
 				s, err := New(Options{Store: told, Shared: told, Outbox: told, Fleet: func() int { return 4 }})
 				if err != nil {
 					t.Fatal(err)

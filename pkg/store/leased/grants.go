@@ -11,11 +11,13 @@ import (
 )
 
 const (
-	// askers is how many calls for grants can be under way at a time. A call has the wants of all keys that have come meanwhile.
+	// askers is how many calls for grants can be under way at a time. A call has the wants of all keys
+	// that have come meanwhile.
 	askers = 4
 	// mostWants bounds the wants of a call.
 	mostWants = 256
-	// patience is how long a call for grants waits at most. No request waits for such a call, so the bound is long.
+	// patience is how long a call for grants waits at most. No request waits for such a call, so the
+	// bound is long.
 	patience = 250 * time.Millisecond
 	// tripMemory is how many grants it takes to forget a long round trip.
 	tripMemory = 16
@@ -36,7 +38,8 @@ type want struct {
 	hits  int64
 }
 
-// wantLocked asks for a grant for a key in the background, if the key wants one. The shard's mu must be held.
+// wantLocked asks for a grant for a key in the background, if the key wants one. The shard's mu
+// must be held.
 func (s *Store) wantLocked(k *key, now time.Duration) {
 	k.trip = time.Duration(s.trip.Load())
 	hits := k.want(now, s.fleet())

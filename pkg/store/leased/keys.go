@@ -46,8 +46,8 @@ func (s *Store) spot(name []byte) (sh *shard, counter int) {
 	return &s.shards[sum%shards], int(sum / shards % sketched)
 }
 
-// findLocked returns the key of a charge with its leases, ready for the charge's limit; nil if the key is not tracked. The shard's mu must
-// be held.
+// findLocked returns the key of a charge with its leases, ready for the charge's limit; nil if the
+// key is not tracked. The shard's mu must be held.
 func (s *Store) findLocked(sh *shard, c *store.Charge, now time.Duration) *key {
 	k := sh.keys[string(c.Key)]
 	if k == nil {
@@ -65,7 +65,8 @@ func (s *Store) findLocked(sh *shard, c *store.Charge, now time.Duration) *key {
 	return k
 }
 
-// trackLocked is findLocked for a call that asks the other store, and begins to track a key that is asked often. The shard's mu must be held.
+// trackLocked is findLocked for a call that asks the other store, and begins to track a key that is
+// asked often. The shard's mu must be held.
 func (s *Store) trackLocked(sh *shard, counter int, c *store.Charge, now time.Duration) *key {
 	if k := s.findLocked(sh, c, now); k != nil {
 		return k
@@ -136,7 +137,8 @@ func (s *Store) drop(charges []store.Charge) {
 	}
 }
 
-// sweep gives back the hits of leases that have ended, and forgets keys that are not asked any more, until ctx ends.
+// sweep gives back the hits of leases that have ended, and forgets keys that are not asked any
+// more, until ctx ends.
 func (s *Store) sweep(ctx context.Context) {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
@@ -158,7 +160,8 @@ func (s *Store) sweep(ctx context.Context) {
 	}
 }
 
-// sweepLocked sweeps a shard, unless it has just done so, and reports whether keys went. The shard's mu must be held.
+// sweepLocked sweeps a shard, unless it has just done so, and reports whether keys went. The
+// shard's mu must be held.
 func (s *Store) sweepLocked(sh *shard, now time.Duration) bool {
 	if now-sh.swept < sweepEvery/2 {
 		return false

@@ -7,34 +7,41 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// lease is the hits of one key that this process has taken in advance, and how often the key is asked here. A lease decides by
-// instants that its holder gives: it has no clock, no lock and no goroutine, and does not allocate. A time.Duration is an instant
-// by the holder's monotonic clock, and an algorithms.Instant is one by the store's. The zero value holds nothing.
+// lease is the hits of one key that this process has taken in advance, and how often the key is
+// asked here. A lease decides by instants that its holder gives: it has no clock, no lock and no
+// goroutine, and does not allocate. A time.Duration is an instant by the holder's monotonic clock,
+// and an algorithms.Instant is one by the store's. The zero value holds nothing.
 //
-// The holder asks the store for the hits of want, and tells the outcome to granted or failed. spend then takes hits from the grants,
-// and ended returns hits that the holder must give back. A lease has two grants at most, so that the next one can come before the
-// first one is spent.
+// The holder asks the store for the hits of want, and tells the outcome to granted or failed. spend
+// then takes hits from the grants, and ended returns hits that the holder must give back. A lease
+// has two grants at most, so that the next one can come before the first one is spent.
 //
 // # Why a lease never admits too many
 //
-// The store has charged hits before they are spent here. A fixed window counts charges, and all hits of a grant are spent in the
-// window of the grant. So at most the limit is spent in each window. A sliding count falls only as time goes by, so it stays at or
-// above the count of hits that were spent.
+// The store has charged hits before they are spent here. A fixed window counts charges, and all
+// hits of a grant are spent in the window of the grant. So at most the limit is spent in each
+// window. A sliding count falls only as time goes by, so it stays at or above the count of hits
+// that were spent.
 //
-// A bucket also gains while hits lie here, and so could sell them twice. In an interval the fleet spends at most the hits held at the
-// start and the hits granted later. The grants are at most the level at the start and the gain. So the fleet spends at most the burst
-// and the gain if the deficit of the bucket is never smaller than all hits held. Two rules see to that:
+// A bucket also gains while hits lie here, and so could sell them twice. In an interval the fleet
+// spends at most the hits held at the start and the hits granted later. The grants are at most the
+// level at the start and the gain. So the fleet spends at most the burst and the gain if the
+// deficit of the bucket is never smaller than all hits held. Two rules see to that:
 //
-//   - At each grant the deficit without the hits of the grant is at least the gain in the longest lease (bounds.park). The holder
-//     asks for hits that it does not spend where the deficit would be smaller.
+//   - At each grant the deficit without the hits of the grant is at least the gain in the longest
+//     lease (bounds.park). The holder asks for hits that it does not spend where the deficit would
+//     be smaller.
 //   - Hits are given back as of the instant of their grant, less the gain since then.
 //
-// Proof. Let V be the deficit less all that could be given back now. Time lowers both by the gain, or only the deficit where nothing
-// could be given back. A grant raises both by its hits, and giving back lowers both alike. A hit that is spent lowers the second only.
-// So V falls only while nothing can be given back, and then V is the deficit. By the first rule V is then at least the park at the next
-// grant, and so at every grant. Now take the oldest of the leases held at some instant. Since its grant the deficit has lost at most the
-// gain of one lease, and the hits given back of older leases. The first is the park, which V covers. The second are the part of the
-// deficit beside V. So the deficit still covers all hits granted since that grant, and so all hits held.
+// Proof. Let V be the deficit less all that could be given back now. Time lowers both by the gain,
+// or only the deficit where nothing could be given back. A grant raises both by its hits, and
+// giving back lowers both alike. A hit that is spent lowers the second only. So V falls only while
+// nothing can be given back, and then V is the deficit. By the first rule V is then at least the
+// park at the next grant, and so at every grant. Now take the oldest of the leases held at some
+// instant. Since its grant the deficit has lost at most the gain of one lease, and the hits given
+// back of older leases. The first is the park, which V covers. The second are the part of the
+// deficit beside V. So the deficit still covers all hits granted since that grant, and so all hits
+// held.
 type lease struct {
 	limit  algorithms.Limit
 	bounds bounds
@@ -75,8 +82,8 @@ const (
 	lose
 )
 
-// use prepares the lease for charges under a limit. Under another limit than before the lease is recalled, and use returns hits that
-// must be given back under the limit before.
+// use prepares the lease for charges under a limit. Under another limit than before the lease is
+// recalled, and use returns hits that must be given back under the limit before.
 func (l *lease) use(limit algorithms.Limit) (back [2]part) {
 	if l.limit == limit {
 		return back
@@ -87,7 +94,8 @@ func (l *lease) use(limit algorithms.Limit) (back [2]part) {
 	return back
 }
 
-// spend takes hits from the grants, all or nothing, and returns the parts of the grants for unspend. hits is at least 1.
+// spend takes hits from the grants, all or nothing, and returns the parts of the grants for
+// unspend. hits is at least 1.
 func (l *lease) spend(now time.Duration, hits int64) (from [2]part, spent bool) {
 	if l.held(now) < hits {
 		return from, false
@@ -109,8 +117,8 @@ func (g *grant) take(hits int64) part {
 	return part{hits, g.at}
 }
 
-// unspend puts back hits that spend has taken, and reports whether the lease took them. Otherwise the holder must give them back to
-// the store.
+// unspend puts back hits that spend has taken, and reports whether the lease took them. Otherwise
+// the holder must give them back to the store.
 func (l *lease) unspend(now time.Duration, p part) bool {
 	for _, g := range [...]*grant{&l.first, &l.second} {
 		if g.at == p.at && now < g.ends && g.left+p.hits <= g.size {
@@ -121,8 +129,8 @@ func (l *lease) unspend(now time.Duration, p part) bool {
 	return false
 }
 
-// unused removes the grants of a key that was not asked for a slot, and returns their hits, which must be given back. Others can use
-// them sooner.
+// unused removes the grants of a key that was not asked for a slot, and returns their hits, which
+// must be given back. Others can use them sooner.
 func (l *lease) unused(now time.Duration) (back [2]part) {
 	if l.first.left == 0 || !l.rate.rests(now) {
 		return back
@@ -158,7 +166,8 @@ func (l *lease) held(now time.Duration) int64 {
 	return held
 }
 
-// ended removes grants that must not be spent any more, and returns their hits, which must be given back.
+// ended removes grants that must not be spent any more, and returns their hits, which must be given
+// back.
 func (l *lease) ended(now time.Duration) (back [2]part) {
 	for i, g := range [...]*grant{&l.first, &l.second} {
 		if g.left > 0 && now >= g.ends {
@@ -181,7 +190,8 @@ func (l *lease) recall() (back [2]part) {
 	return l.release()
 }
 
-// drop forgets all grants, also one that is under way: the state of the key goes, and nothing may be given back.
+// drop forgets all grants, also one that is under way: the state of the key goes, and nothing may
+// be given back.
 func (l *lease) drop() {
 	l.fate = lose
 	l.first, l.second, l.told = grant{}, grant{}, store.State{}
@@ -194,13 +204,15 @@ func (l *lease) remove(g *grant) part {
 	return p
 }
 
-// instant returns the store's instant, or an instant shortly before. A caller may have read now before the store was heard.
+// instant returns the store's instant, or an instant shortly before. A caller may have read now
+// before the store was heard.
 func (l *lease) instant(now time.Duration) algorithms.Instant {
 	return l.told.Now.Add(max(0, now-l.heard))
 }
 
-// hear notes a state that the store told with an answer at now. An older one than the last changes nothing, unless the clock of the
-// store has gone back. Answers of one call have one instant and come in any order: the one that leaves less counts.
+// hear notes a state that the store told with an answer at now. An older one than the last changes
+// nothing, unless the clock of the store has gone back. Answers of one call have one instant and
+// come in any order: the one that leaves less counts.
 func (l *lease) hear(now time.Duration, told *store.State) {
 	switch {
 	case told.Now == 0:
@@ -216,8 +228,8 @@ func (l *lease) left(told *store.State) uint32 {
 	return state.Take(l.limit, state.Now, 0, false).Remaining
 }
 
-// answer returns the decision for hits that were spent here, or for a probe: the last state that was told, less the hits
-// spent since.
+// answer returns the decision for hits that were spent here, or for a probe: the last state that
+// was told, less the hits spent since.
 func (l *lease) answer(now time.Duration) algorithms.Decision {
 	return l.peek(now, 0)
 }
@@ -235,7 +247,8 @@ func (l *lease) end(at time.Duration) {
 	l.first.ends, l.second.ends = min(l.first.ends, at), min(l.second.ends, at)
 }
 
-// idle reports whether the lease holds nothing, waits for nothing, and its key is not asked any more.
+// idle reports whether the lease holds nothing, waits for nothing, and its key is not asked any
+// more.
 func (l *lease) idle(now time.Duration) bool {
 	return l.asked == 0 && l.under == 0 && l.first.left == 0 && l.rate.idle(now)
 }

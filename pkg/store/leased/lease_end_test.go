@@ -148,7 +148,8 @@ func TestAnotherLimitRecallsTheLease(t *testing.T) {
 	}
 }
 
-// After the clock of the store has gone back, a lease goes on from the next state that the store tells.
+// After the clock of the store has gone back, a lease goes on from the next state that the store
+// tells.
 func TestALeaseFollowsAClockThatGoesBack(t *testing.T) {
 	for _, step := range []time.Duration{2 * time.Second, time.Hour} {
 		s := &shared{limit: window(1000, 24*time.Hour), from: start()}
@@ -167,7 +168,8 @@ func TestALeaseFollowsAClockThatGoesBack(t *testing.T) {
 	}
 }
 
-// A caller reads the clock before it waits for a lock, so another one may have heard the store at a later instant.
+// A caller reads the clock before it waits for a lock, so another one may have heard the store at a
+// later instant.
 func TestAnInstantBeforeTheLastAnswerIsThatOfTheAnswer(t *testing.T) {
 	s := &shared{limit: window(1000, time.Minute), from: start()}
 	l := s.hot(t, time.Millisecond, 20)

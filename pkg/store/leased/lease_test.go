@@ -53,7 +53,8 @@ func (s *shared) ask(l *lease, now time.Duration, hits int64) algorithms.Decisio
 	return d
 }
 
-// hot returns a lease of a key that was asked n times at now, and which holds a grant if it wants one.
+// hot returns a lease of a key that was asked n times at now, and which holds a grant if it wants
+// one.
 func (s *shared) hot(t *testing.T, now time.Duration, n int) *lease {
 	t.Helper()
 	l := new(lease)
@@ -250,7 +251,8 @@ func TestTheseLimitsAreNeverLeased(t *testing.T) {
 	}
 }
 
-// TestABucketLacksAllHitsThatAreHeld lets several processes lease a bucket in short bursts with pauses, and give back at random.
+// TestABucketLacksAllHitsThatAreHeld lets several processes lease a bucket in short bursts with
+// pauses, and give back at random.
 func TestABucketLacksAllHitsThatAreHeld(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 12))

@@ -15,12 +15,15 @@ const (
 	pause       = slot     // without grants after one that was denied, or that failed
 )
 
-// want returns how many hits the holder should ask the store for now; 0: none. fleet is how many processes share the store, at
-// least 1. After want has returned hits the holder must call granted or failed.
+// want returns how many hits the holder should ask the store for now; 0: none. fleet is how many
+// processes share the store, at least 1. After want has returned hits the holder must call granted
+// or failed.
 //
-// The hits suffice for a slot and two round trips at the usual rate. So half of the hits suffice until the next grant comes. A grant
-// waits while another is spent, so hits of a bucket suffice for a third of a lease at most. The most is half of the rest, divided by the
-// fleet. Hits that the holder asks about do not belong to the rest. A bucket that lacks less than its park is asked for more.
+// The hits suffice for a slot and two round trips at the usual rate. So half of the hits suffice
+// until the next grant comes. A grant waits while another is spent, so hits of a bucket suffice for
+// a third of a lease at most. The most is half of the rest, divided by the fleet. Hits that the
+// holder asks about do not belong to the rest. A bucket that lacks less than its park is asked for
+// more.
 func (l *lease) want(now time.Duration, fleet int) int64 {
 	if l.asked > 0 || l.second.left > 0 || l.bounds.length == 0 || l.told.Now == 0 || now < l.quiet {
 		return 0
@@ -50,7 +53,8 @@ func (l *lease) want(now time.Duration, fleet int) int64 {
 	return l.asked
 }
 
-// rest returns the hits that the store would still admit by the last state that was told, and how many of them must be parked.
+// rest returns the hits that the store would still admit by the last state that was told, and how
+// many of them must be parked.
 func (l *lease) rest(at algorithms.Instant) (left, park int64) {
 	state := l.told
 	left = int64(state.Take(l.limit, at, 0, false).Remaining)
@@ -65,8 +69,9 @@ func (l *lease) deficit(remaining int64) int64 {
 	return int64(l.limit.Capacity()) - remaining - 1
 }
 
-// granted enters the hits of the grant under way, which the store has decided, with the state that it told. begun is an instant
-// before the store was asked. The result is hits that must be given back at once.
+// granted enters the hits of the grant under way, which the store has decided, with the state that
+// it told. begun is an instant before the store was asked. The result is hits that must be given
+// back at once.
 func (l *lease) granted(begun, now time.Duration, d algorithms.Decision, told *store.State) (back part) {
 	hits, wanted, fate := l.asked, l.wanted, l.fate
 	l.asked, l.wanted, l.fate = 0, 0, keep
@@ -103,8 +108,9 @@ func (l *lease) granted(begun, now time.Duration, d algorithms.Decision, told *s
 	return back
 }
 
-// failed notes that the store has not decided the grant under way, and returns the hits that may go back if the store charges them.
-// Hits of a bucket stay charged, as the holder does not know whether enough are parked.
+// failed notes that the store has not decided the grant under way, and returns the hits that may go
+// back if the store charges them. Hits of a bucket stay charged, as the holder does not know
+// whether enough are parked.
 func (l *lease) failed(now time.Duration) (hits int64) {
 	if l.bounds.park == 0 && l.fate != lose {
 		hits = l.asked

@@ -1,16 +1,21 @@
-// Package leased is a store in front of a shared one. Leased takes several hits of a hot key from the shared store at once, and
-// spends them by itself. The shared store charges the hits first, so a fleet of such stores never admits more than one store would.
+// Package leased is a store in front of a shared one. Leased takes several hits of a hot key from
+// the shared store at once, and spends them by itself. The shared store charges the hits first, so
+// a fleet of such stores never admits more than one store would.
 //
-// A key that is asked several times in 100 ms gets a lease. A lease has about as many hits as come in 100 ms, and never more than a
-// fair part of the rest. The next grant is asked for in the background before the last one is spent. Hits that are not spent go back
-// at the end of the lease, which lasts a second at most. A key that is asked rarely, or that is close to its limit, has no lease: the other store
-// decides each request. The type lease has the rules, and says why leases never admit too many.
+// A key that is asked several times in 100 ms gets a lease. A lease has about as many hits as come
+// in 100 ms, and never more than a fair part of the rest. The next grant is asked for in the
+// background before the last one is spent. Hits that are not spent go back at the end of the lease,
+// which lasts a second at most. A key that is asked rarely, or that is close to its limit, has no
+// lease: the other store decides each request. The type lease has the rules, and says why leases
+// never admit too many.
 //
-// Never leased are refunds, charges with Charge.Exact or in quota mode, and charges of sliding_window_log. With CountRejected only
-// fixed_window is leased. A transaction with a holder goes to the other store as it is. A request with several charges spends leased hits and asks about the others. If the others deny it, the
-// leased hits are put back.
+// Never leased are refunds, charges with Charge.Exact or in quota mode, and charges of
+// sliding_window_log. With CountRejected only fixed_window is leased. A transaction with a holder
+// goes to the other store as it is. A request with several charges spends leased hits and asks
+// about the others. If the others deny it, the leased hits are put back.
 //
-// An answer from a lease has the state that the shared store told last, less the hits spent here since.
+// An answer from a lease has the state that the shared store told last, less the hits spent here
+// since.
 package leased
 
 import (
@@ -40,15 +45,18 @@ type Options struct {
 	Fleet func() int  // how many processes share Shared; nil, or less than 1: one
 	// Local goes on from the states that Shared told with its grants. Nil: no need.
 	Local store.Continuer
-	// Late returns how long Shared has owed answers without giving one; 0 as long as that is usual. While Shared is late, a request of a key
-	// that waits for a grant goes to Without. Without decides without Shared, so the request does not wait. Nil: such requests ask Store.
+	// Late returns how long Shared has owed answers without giving one; 0 as long as that is usual.
+	// While Shared is late, a request of a key that waits for a grant goes to Without. Without decides
+	// without Shared, so the request does not wait. Nil: such requests ask Store.
 	Late    func() time.Duration
 	Without func(charges []store.Charge, decisions []algorithms.Decision) (admitted bool, err error)
-	// Wall returns the instant by the clock that aligns fixed windows in Shared. Nil: Shared's own clock does.
+	// Wall returns the instant by the clock that aligns fixed windows in Shared. Nil: Shared's own
+	// clock does.
 	Wall func() algorithms.Instant
 }
 
-// Store spends leases or asks another store. All methods are safe for concurrent use. Close it when it is no longer used.
+// Store spends leases or asks another store. All methods are safe for concurrent use. Close it when
+// it is no longer used.
 type Store struct {
 	store.Store
 
@@ -101,8 +109,8 @@ func New(o Options) (*Store, error) {
 	return s, nil
 }
 
-// Close ends all that New started, and gives the hits of all leases back. Close leaves the other stores open, and must come before the
-// end of the outbox. Closing twice is harmless.
+// Close ends all that New started, and gives the hits of all leases back. Close leaves the other
+// stores open, and must come before the end of the outbox. Closing twice is harmless.
 func (s *Store) Close() { s.stop() }
 
 // now returns the instant by the clock of leases.
@@ -122,7 +130,8 @@ func leasable(c *store.Charge) bool {
 		c.Limit.Algorithm.HasState() && (!c.CountRejected || c.Limit.Algorithm == algorithms.FixedWindow)
 }
 
-// maxCharges is the most charges of a request that spends leases, as each is compared with those before it.
+// maxCharges is the most charges of a request that spends leases, as each is compared with those
+// before it.
 const maxCharges = 16
 
 // repeated reports whether another charge has the key of charge i.
@@ -151,8 +160,9 @@ func (s *Store) may(charges []store.Charge) bool {
 // Prompt implements [store.Prompt]: a request may have to ask the other store.
 func (s *Store) Prompt() bool { return false }
 
-// TakeNow implements [store.Prompt]. TakeNow decides a request if each of its charges is leased. Another one is for the other store, if
-// that is Prompt, or is decided without the shared store if that does not answer.
+// TakeNow implements [store.Prompt]. TakeNow decides a request if each of its charges is leased.
+// Another one is for the other store, if that is Prompt, or is decided without the shared store if
+// that does not answer.
 func (s *Store) TakeNow(charges []store.Charge, decisions []algorithms.Decision) (admitted, decided bool) {
 	holds := store.Holds(charges)
 	if !holds && s.spendAll(charges, decisions) {
@@ -218,8 +228,8 @@ func (s *Store) Peek(ctx context.Context, charges []store.Charge, decisions []al
 	return nil
 }
 
-// Reset implements [store.Store]. Reset fails as the other store does. Leases that other processes hold on the keys can be spent until
-// their end, a second later at most.
+// Reset implements [store.Store]. Reset fails as the other store does. Leases that other processes
+// hold on the keys can be spent until their end, a second later at most.
 func (s *Store) Reset(ctx context.Context, charges []store.Charge) (int, error) {
 	s.drop(charges)
 	defer s.drop(charges) // again: a grant that came meanwhile may be of the state before

@@ -283,7 +283,8 @@ func BenchmarkTakeNow(b *testing.B) {
 	}
 }
 
-// A key of which the limit changes while a request waits is forgotten in the end, and is leased again.
+// A key of which the limit changes while a request waits is forgotten in the end, and is leased
+// again.
 func TestAKeyIsForgottenAfterItsLimitChangedBesideARequest(t *testing.T) {
 	inBubble(t, Options{}, func(t *testing.T, s *Store, told *telling) {
 		old, young := minute("k", 1000), minute("k", 900)

@@ -106,7 +106,8 @@ func newProcess(t *testing.T, l *line, fleet func() int) (s *Store, end func()) 
 	return s, func() { s.Close(); guard.Close(); memory.Close() }
 }
 
-// Hits from leases are no hits of memory. So memory must hear of each grant, or an outage would begin with the share of a full key.
+// Hits from leases are no hits of memory. So memory must hear of each grant, or an outage would
+// begin with the share of a full key.
 func TestAnOutageGoesOnFromTheGrantsOfLeases(t *testing.T) {
 	fromLeases := uint64(0)
 	for seed := range uint64(race.Scale(100)) {

@@ -19,8 +19,8 @@ type question struct {
 	paid      []bool        // the same: a lease paid
 }
 
-// begin spends leased hits for the request, and prepares the question about the rest. Where a lease does not suffice, its hits go
-// back, ahead of the question.
+// begin spends leased hits for the request, and prepares the question about the rest. Where a lease
+// does not suffice, its hits go back, ahead of the question.
 func (q *question) begin(s *Store, charges []store.Charge, decisions []algorithms.Decision) {
 	q.charges, q.indexes, q.from, q.paid = q.charges[:0], q.indexes[:0], q.from[:0], q.paid[:0]
 	now := s.now()
@@ -48,8 +48,8 @@ func (q *question) begin(s *Store, charges []store.Charge, decisions []algorithm
 	}
 }
 
-// ask counts a call about a key to the other store. The hits of a lease of the key go back, so that the store decides as
-// if there was no lease. A refund leaves the lease.
+// ask counts a call about a key to the other store. The hits of a lease of the key go back, so that
+// the store decides as if there was no lease. A refund leaves the lease.
 func (s *Store) ask(c *store.Charge, now time.Duration) {
 	sh, counter := s.spot(c.Key)
 	sh.mu.Lock()
@@ -91,8 +91,9 @@ func (q *question) end(s *Store, charges []store.Charge, decisions []algorithms.
 	q.decisions = nil
 }
 
-// hear notes the end of a call about a key, and the state that the other store told, if it told one. Then hear asks for a grant if the key is
-// worth one. The decision about a refund gets the hits that a lease holds.
+// hear notes the end of a call about a key, and the state that the other store told, if it told
+// one. Then hear asks for a grant if the key is worth one. The decision about a refund gets the
+// hits that a lease holds.
 func (s *Store) hear(c *store.Charge, told *store.State, to *algorithms.Decision, now time.Duration) {
 	if s.keys.Load() == 0 {
 		return

@@ -2,11 +2,12 @@ package leased
 
 import "time"
 
-// slot is the time over which calls and hits of a key are added up, and for which a lease should suffice.
+// slot is the time over which calls and hits of a key are added up, and for which a lease should
+// suffice.
 const slot = 100 * time.Millisecond
 
-// rate is how often a key is asked here. In each average the last slot weighs a half, the slot before a quarter, and so on. The
-// zero value is a key that was never asked.
+// rate is how often a key is asked here. In each average the last slot weighs a half, the slot
+// before a quarter, and so on. The zero value is a key that was never asked.
 type rate struct {
 	number      int64 // of the current slot, by the holder's clock
 	calls, hits int64 // in the current slot
@@ -45,7 +46,8 @@ func (r *rate) turn(now time.Duration) {
 	r.number, r.calls, r.hits = number, 0, 0
 }
 
-// perSlot returns the calls and hits to expect in a slot: the averages, or the current slot's if these are more already.
+// perSlot returns the calls and hits to expect in a slot: the averages, or the current slot's if
+// these are more already.
 func (r *rate) perSlot(now time.Duration) (calls, hits int64) {
 	r.turn(now)
 	return max(r.calls, r.usualCalls/fraction), max(r.hits, r.usualHits/fraction)

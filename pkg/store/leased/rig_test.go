@@ -14,7 +14,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// telling is a shared store in memory that tells states, and its outbox, which charges at once. The zero value is ready.
+// telling is a shared store in memory that tells states, and its outbox, which charges at once. The
+// zero value is ready.
 type telling struct {
 	delay time.Duration // of each Take
 

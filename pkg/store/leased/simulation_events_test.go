@@ -1,6 +1,7 @@
 package leased
 
-// instantOfEvent is the time of an event in microseconds since the simulation began, by the clock of Redis.
+// instantOfEvent is the time of an event in microseconds since the simulation began, by the clock
+// of Redis.
 type instantOfEvent = int64
 
 // eventKind is the kind of an event.
@@ -21,7 +22,8 @@ const (
 	connectionEnds                   // a sidecar's connection ends, and a new one begins
 )
 
-// event is one event of the simulation. Events at the same time happen in the order of their numbers.
+// event is one event of the simulation. Events at the same time happen in the order of their
+// numbers.
 type event struct {
 	at     instantOfEvent
 	number uint64

@@ -6,14 +6,15 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// oracle judges the hits that were admitted under a limit, each at its instant, by the promise of the algorithm. An oracle knows
-// nothing of leases. Instants must not go back.
+// oracle judges the hits that were admitted under a limit, each at its instant, by the promise of
+// the algorithm. An oracle knows nothing of leases. Instants must not go back.
 type oracle struct {
 	limit    algorithms.Limit
 	admitted int64
 
-	// Of a bucket: the deficit of an ideal bucket that admits the same hits, in 1/Period hit, and its instant. The deficit exceeds the
-	// burst if and only if an interval has more hits than the burst and the gain in the interval.
+	// Of a bucket: the deficit of an ideal bucket that admits the same hits, in 1/Period hit, and its
+	// instant. The deficit exceeds the burst if and only if an interval has more hits than the burst
+	// and the gain in the interval.
 	deficit int64
 	last    algorithms.Instant
 
@@ -71,7 +72,8 @@ func (o *oracle) gain(at algorithms.Instant) {
 	}
 }
 
-// charged notes a charge in Redis. An integer bucket may gain a nanosecond more with each charge if Requests does not divide Period.
+// charged notes a charge in Redis. An integer bucket may gain a nanosecond more with each charge if
+// Requests does not divide Period.
 func (o *oracle) charged() {
 	if l := o.limit; l.Algorithm == algorithms.TokenBucketInteger && int64(l.Period)%int64(l.Requests) != 0 {
 		o.deficit = max(0, o.deficit-int64(l.Requests))

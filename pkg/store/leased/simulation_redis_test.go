@@ -7,8 +7,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// simulatedRedis is the states of keys, changed as the script of package redisstore changes them. The clock of Redis is the
-// clock of the simulation.
+// simulatedRedis is the states of keys, changed as the script of package redisstore changes them.
+// The clock of Redis is the clock of the simulation.
 type simulatedRedis struct {
 	keys        []simulatedKey
 	pausedUntil instantOfEvent
@@ -38,7 +38,8 @@ func (k *simulatedKey) take(l algorithms.Limit, now algorithms.Instant, hits int
 	return d, told
 }
 
-// deficit returns the deficit of a token bucket, in 1/Period hit. The limits here have deficits of one word.
+// deficit returns the deficit of a token bucket, in 1/Period hit. The limits here have deficits of
+// one word.
 func (k *simulatedKey) deficit(now algorithms.Instant) uint64 {
 	last, _, deficit := k.state.Parts()
 	if k.limit.Algorithm != algorithms.TokenBucket || now <= last {
@@ -47,8 +48,8 @@ func (k *simulatedKey) deficit(now algorithms.Instant) uint64 {
 	return deficit - min(deficit, uint64(now-last)*uint64(k.limit.Requests))
 }
 
-// correct gives hits back as of an earlier instant: the script's action for the hits of an outbox. was is the deficit of a token bucket at
-// that instant without the hits, if that is known.
+// correct gives hits back as of an earlier instant: the script's action for the hits of an outbox.
+// was is the deficit of a token bucket at that instant without the hits, if that is known.
 func (k *simulatedKey) correct(l algorithms.Limit, now algorithms.Instant, hits int64, at algorithms.Instant, was uint64) {
 	k.forget(now)
 	if k.state.Unused() {

@@ -67,7 +67,8 @@ func drawLimit(t *rapid.T) algorithms.Limit {
 	return l
 }
 
-// schedules returns schedules of that many decisions by number. The same number gives the same schedule.
+// schedules returns schedules of that many decisions by number. The same number gives the same
+// schedule.
 func schedules(decisions int64) func(number int) schedule {
 	g := rapid.Custom(func(t *rapid.T) schedule { return drawSchedule(t, decisions) })
 	return func(number int) schedule { return g.Example(number) }

@@ -8,7 +8,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// simulatedSidecar is one process with leases: the holder of lease.go, with a clock that drifts, a connection to Redis and an outbox.
+// simulatedSidecar is one process with leases: the holder of lease.go, with a clock that drifts, a
+// connection to Redis and an outbox.
 type simulatedSidecar struct {
 	number      int
 	exact       bool  // never leases
@@ -242,7 +243,8 @@ func (s *simulation) reply(h *simulatedSidecar, c *simulatedCall) {
 	}
 }
 
-// checkStranded compares the hits that a lease holds with the bound that docs/redis-leases.md states.
+// checkStranded compares the hits that a lease holds with the bound that docs/redis-leases.md
+// states.
 func (s *simulation) checkStranded(h *simulatedSidecar, number int) {
 	k := &h.keys[number]
 	most := 2 * scale(slot+2*min(k.lease.trip, longestTrip), uint64(k.peak), uint64(slot))

@@ -8,9 +8,10 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// simulation is a fleet of sidecars that spend leases of keys in one Redis, in virtual time. A queue of events replaces goroutines and
-// real clocks, so the same schedule gives the same run. The leases are real: lease.go. Redis is a model with the states of package
-// algorithms. Connections delay, lose and cut off calls, processes stand still or die, clocks drift, and the load moves.
+// simulation is a fleet of sidecars that spend leases of keys in one Redis, in virtual time. A
+// queue of events replaces goroutines and real clocks, so the same schedule gives the same run. The
+// leases are real: lease.go. Redis is a model with the states of package algorithms. Connections
+// delay, lose and cut off calls, processes stand still or die, clocks drift, and the load moves.
 //
 // Each admitted hit goes to the oracle of its key. A run ends at the first broken promise.
 type simulation struct {
@@ -177,8 +178,8 @@ func (s *simulation) move() {
 	}
 }
 
-// spendEverything lets all running sidecars spend their leases at one instant. Somewhere between them an exact sidecar takes all hits
-// that Redis has left. No schedule can admit more now.
+// spendEverything lets all running sidecars spend their leases at one instant. Somewhere between
+// them an exact sidecar takes all hits that Redis has left. No schedule can admit more now.
 func (s *simulation) spendEverything() {
 	key := s.random.IntN(len(s.limits))
 	empty := s.random.IntN(len(s.sidecars))
@@ -205,8 +206,9 @@ func (s *simulation) spendEverything() {
 	}
 }
 
-// audit finds out whether a promise would break now if all sidecars spent their leases, and exact ones took all hits that Redis has. A
-// stopped sidecar may go on at this moment. So no schedule that is the same up to now can break the promise now.
+// audit finds out whether a promise would break now if all sidecars spent their leases, and exact
+// ones took all hits that Redis has. A stopped sidecar may go on at this moment. So no schedule
+// that is the same up to now can break the promise now.
 func (s *simulation) audit(key int) {
 	held := int64(0)
 	for i := range s.sidecars {
@@ -250,7 +252,8 @@ func (s *simulation) exponential(mean float64) int64 { return int64(s.random.Exp
 // delay returns the time of one way between a sidecar and Redis.
 func (s *simulation) delay() int64 { return 20 + s.exponential(s.usualDelay) }
 
-// drift returns the drift of a sidecar's clock against the clock of Redis, in ppm: up to 500 for each of the two.
+// drift returns the drift of a sidecar's clock against the clock of Redis, in ppm: up to 500 for
+// each of the two.
 func (s *simulation) drift() int64 {
 	if s.chance(0.3) {
 		return 1000 * (2*s.random.Int64N(2) - 1)

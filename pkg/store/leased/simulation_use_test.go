@@ -9,7 +9,8 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// saturated returns a schedule of four sidecars and clients that want that many times the limit, for about 30 seconds.
+// saturated returns a schedule of four sidecars and clients that want that many times the limit,
+// for about 30 seconds.
 func saturated(l algorithms.Limit, times float64, moves time.Duration) schedule {
 	p := schedule{
 		seed: 12, limits: []algorithms.Limit{l}, leasing: 4, fleetKnown: 4, moves: moves.Microseconds(), batch: 1,

@@ -7,7 +7,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// spendAll decides a request from leases if each of its charges is leased, and reports whether it did.
+// spendAll decides a request from leases if each of its charges is leased, and reports whether it
+// did.
 func (s *Store) spendAll(charges []store.Charge, decisions []algorithms.Decision) bool {
 	if s.keys.Load() == 0 || len(charges) == 0 || len(charges) > maxCharges {
 		return false
@@ -35,7 +36,8 @@ func (s *Store) spendAll(charges []store.Charge, decisions []algorithms.Decision
 	return true
 }
 
-// spend decides a charge from the lease of its key, and reports whether that suffices. from says which grants paid.
+// spend decides a charge from the lease of its key, and reports whether that suffices. from says
+// which grants paid.
 func (s *Store) spend(c *store.Charge, to *algorithms.Decision, now time.Duration) (from [2]part, spent bool) {
 	sh, _ := s.spot(c.Key)
 	sh.mu.Lock()
@@ -70,8 +72,8 @@ func (k *key) tell(now time.Duration, to *store.State) {
 	to.Take(k.limit, to.Now, -k.held(now), false)
 }
 
-// unspend puts back the hits of a charge of a request that was denied, or that was not decided here. The result is the decision of the
-// key as the request leaves it.
+// unspend puts back the hits of a charge of a request that was denied, or that was not decided
+// here. The result is the decision of the key as the request leaves it.
 func (s *Store) unspend(c *store.Charge, to *algorithms.Decision, now time.Duration, from [2]part, undecided bool) {
 	sh, _ := s.spot(c.Key)
 	sh.mu.Lock()
@@ -100,7 +102,8 @@ func (s *Store) unspend(c *store.Charge, to *algorithms.Decision, now time.Durat
 	}
 }
 
-// peek gives a charge the decision of a lease, and reports whether the lease suffices. A lease that does not goes back.
+// peek gives a charge the decision of a lease, and reports whether the lease suffices. A lease that
+// does not goes back.
 func (s *Store) peek(c *store.Charge, to *algorithms.Decision) bool {
 	if !leasable(c) {
 		return false
@@ -126,8 +129,8 @@ func (s *Store) peek(c *store.Charge, to *algorithms.Decision) bool {
 // longLate is a lateness after which no key waits for the shared store that has just spent a lease.
 const longLate = 2 * time.Millisecond
 
-// without decides a request without the shared store while that owes an answer for longer than usual, if one of the keys is leased. The
-// request does not wait for the store then.
+// without decides a request without the shared store while that owes an answer for longer than
+// usual, if one of the keys is leased. The request does not wait for the store then.
 func (s *Store) without(charges []store.Charge, decisions []algorithms.Decision) (admitted, decided bool) {
 	if s.options.Without == nil || s.options.Late == nil || s.keys.Load() == 0 {
 		return false, false
@@ -147,8 +150,9 @@ func (s *Store) without(charges []store.Charge, decisions []algorithms.Decision)
 	return false, false
 }
 
-// waits reports whether the key of a charge is asked often and would have to wait. The key waits for a grant, or has waited for an answer in
-// vain, or, after longLate, has just spent a lease. A key that is close to its limit has no lease, and the shared store should decide about it.
+// waits reports whether the key of a charge is asked often and would have to wait. The key waits
+// for a grant, or has waited for an answer in vain, or, after longLate, has just spent a lease. A
+// key that is close to its limit has no lease, and the shared store should decide about it.
 func (s *Store) waits(c *store.Charge, late time.Duration) bool {
 	sh, _ := s.spot(c.Key)
 	sh.mu.Lock()

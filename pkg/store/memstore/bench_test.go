@@ -113,7 +113,8 @@ func BenchmarkMillionKeys(b *testing.B) {
 	}
 }
 
-// BenchmarkNewKeys is a decision on a key never seen, up to the bound and then at it, where each forgets another.
+// BenchmarkNewKeys is a decision on a key never seen, up to the bound and then at it, where each
+// forgets another.
 func BenchmarkNewKeys(b *testing.B) {
 	for _, maxKeys := range []int{100_000, 100_000_000} {
 		b.Run(fmt.Sprintf("max_keys=%d", maxKeys), func(b *testing.B) {
@@ -189,7 +190,8 @@ func benchLimitsOne() algorithms.Limit {
 	return algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 100_000, Period: 365 * 24 * time.Hour}
 }
 
-// processBytes returns the resident memory of the process, if the system tells that, after returning free memory to the system.
+// processBytes returns the resident memory of the process, if the system tells that, after
+// returning free memory to the system.
 func processBytes(b *testing.B) int64 {
 	b.Helper()
 	debug.FreeOSMemory()

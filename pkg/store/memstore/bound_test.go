@@ -12,7 +12,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// hit takes hits of a key under a fixed window of 10 requests that ends after the period, and returns the decision.
+// hit takes hits of a key under a fixed window of 10 requests that ends after the period, and
+// returns the decision.
 func hit(t *testing.T, s *Store, key string, period time.Duration, hits int64) algorithms.Decision {
 	t.Helper()
 	return take(t, s, key, algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: 10, Period: period}, hits)
@@ -57,7 +58,8 @@ func TestTheBoundIsExact(t *testing.T) {
 	}
 }
 
-// A shard chooses among samples, so the order is not exact. In the best order forgotten keys have used an eighth on average.
+// A shard chooses among samples, so the order is not exact. In the best order forgotten keys have
+// used an eighth on average.
 func TestKeysThatHaveUsedLittleAreForgottenFirst(t *testing.T) {
 	const keys = 3000
 	for _, a := range algorithms.RateAlgorithms() {
@@ -239,8 +241,8 @@ func TestAFloodOfNewKeysKeepsTheBoundUnderConcurrency(t *testing.T) {
 	}
 }
 
-// checkPlaces returns an error unless the places of all slots are the places that the store counts, and within its bound. No transaction
-// may be under way.
+// checkPlaces returns an error unless the places of all slots are the places that the store counts,
+// and within its bound. No transaction may be under way.
 func (s *Store) checkPlaces() error {
 	keys, places := 0, 0
 	for i := range s.shards {

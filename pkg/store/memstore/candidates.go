@@ -17,9 +17,9 @@ type candidate struct {
 	used, capacity uint32             // hits; a part of a used hit counts as one
 }
 
-// compare orders candidates: first the keys that may go, then the keys that are denied now. Of keys that may go, first the key that has
-// used the smaller part of its limit, exactly. Of equal parts, first the key that is idle sooner. Denied keys stand in the order in
-// which they open.
+// compare orders candidates: first the keys that may go, then the keys that are denied now. Of keys
+// that may go, first the key that has used the smaller part of its limit, exactly. Of equal parts,
+// first the key that is idle sooner. Denied keys stand in the order in which they open.
 func (c *candidate) compare(d *candidate) int {
 	if c.opens != d.opens {
 		return cmp.Compare(c.opens, d.opens)
@@ -31,9 +31,10 @@ func (c *candidate) compare(d *candidate) int {
 	return cmp.Compare(c.idle, d.idle)
 }
 
-// candidates is the keys that a shard forgets next to make room. The list holds the first keys of samples, of keys that may go. If the
-// samples find no such key, the list holds the first keys of the whole shard. The list is empty until the store is full. Not safe for
-// concurrent use, but for opens.
+// candidates is the keys that a shard forgets next to make room. The list holds the first keys of
+// samples, of keys that may go. If the samples find no such key, the list holds the first keys of
+// the whole shard. The list is empty until the store is full. Not safe for concurrent use, but for
+// opens.
 type candidates struct {
 	list   []candidate   // the first to go is last
 	hand   int           // the place in the table where the next sample starts
@@ -56,7 +57,8 @@ const (
 	listed = 256 // length of the list of the whole shard
 )
 
-// add puts a candidate into the list after its equals, unless the list is full of candidates before it.
+// add puts a candidate into the list after its equals, unless the list is full of candidates before
+// it.
 func (q *candidates) add(c candidate) {
 	if q.whole {
 		q.addToWhole(c)
@@ -113,7 +115,8 @@ func (q *candidates) trim() {
 	}
 }
 
-// reset drops the list, so that the shard looks at its keys anew. For keys that have changed in another way than by a charge.
+// reset drops the list, so that the shard looks at its keys anew. For keys that have changed in
+// another way than by a charge.
 func (q *candidates) reset() {
 	*q = candidates{hand: q.hand, opens: q.opens, seen: q.seen, surveyed: q.surveyed}
 	q.opens.Store(0)

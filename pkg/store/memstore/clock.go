@@ -7,8 +7,8 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// clock tells instants: the wall clock of the start, and the monotonic time since. A clock never changes; after a step of the wall
-// clock the store has another one.
+// clock tells instants: the wall clock of the start, and the monotonic time since. A clock never
+// changes; after a step of the wall clock the store has another one.
 type clock struct {
 	start   time.Time                 // with its monotonic reading
 	epoch   int64                     // of start in Unix nanoseconds, and all steps since
@@ -27,11 +27,13 @@ func (c *clock) ahead(t time.Time, wall func(time.Time) int64) time.Duration {
 	return time.Duration(wall(t) - c.epoch - int64(t.Sub(c.start)))
 }
 
-// minStep is the smallest step of the wall clock that the store follows. NTP corrects less by another speed of both clocks.
+// minStep is the smallest step of the wall clock that the store follows. NTP corrects less by
+// another speed of both clocks.
 const minStep = 100 * time.Millisecond
 
-// step returns the step of the wall clock since the store last followed it; 0 if it is smaller than minStep. A process that the system
-// stops between its readings of the two clocks would see a step, so the smallest of three is the step.
+// step returns the step of the wall clock since the store last followed it; 0 if it is smaller than
+// minStep. A process that the system stops between its readings of the two clocks would see a step,
+// so the smallest of three is the step.
 func (s *Store) step() time.Duration {
 	c := s.clock.Load()
 	if c.virtual != nil {
@@ -49,8 +51,8 @@ func (s *Store) step() time.Duration {
 	return step
 }
 
-// followWallClock realigns the windows of all keys after a step of the wall clock. A shard whose turn is yet to come follows when the
-// next charge locks it, so that no charge sees two clocks.
+// followWallClock realigns the windows of all keys after a step of the wall clock. A shard whose
+// turn is yet to come follows when the next charge locks it, so that no charge sees two clocks.
 func (s *Store) followWallClock() {
 	step := s.step()
 	if step == 0 {
@@ -72,8 +74,8 @@ func (s *Store) followWallClock() {
 	}
 }
 
-// followLocked brings the shard to the clock, which must have been loaded while mu was held: then it is not older than the shard's. mu
-// must be held.
+// followLocked brings the shard to the clock, which must have been loaded while mu was held: then
+// it is not older than the shard's. mu must be held.
 func (sh *shard) followLocked(s *Store, c *clock) {
 	step := time.Duration(c.epoch - sh.epoch)
 	before := max(sh.latest, c.now()-algorithms.Instant(step))

@@ -151,8 +151,9 @@ func TestAShardFollowsTheClockBeforeItsNextCharge(t *testing.T) {
 	}
 }
 
-// Transactions over several shards go on while the clock steps. Both keys of each transaction have one limit, so both counts stay alike:
-// a transaction that saw two clocks would count in two windows.
+// Transactions over several shards go on while the clock steps. Both keys of each transaction have
+// one limit, so both counts stay alike: a transaction that saw two clocks would count in two
+// windows.
 func TestTransactionsSeeOneClock(t *testing.T) {
 	w := new(stepping)
 	s, err := open(Options{SweepInterval: time.Hour}, w.nanoseconds)

@@ -9,8 +9,9 @@ import (
 
 var _ store.Continuer = (*Store)(nil)
 
-// Continue implements [store.Continuer]. A new key takes a place as in Take, but only its own shard forgets a key for it. Without room
-// the key is not remembered. Continue allocates nothing for a known key.
+// Continue implements [store.Continuer]. A new key takes a place as in Take, but only its own shard
+// forgets a key for it. Without room the key is not remembered. Continue allocates nothing for a
+// known key.
 func (s *Store) Continue(charges []store.Charge, states []store.State, decisions []algorithms.Decision) {
 	for i := range charges {
 		if c := &charges[i]; states[i].Now != 0 && (c.Limit.Algorithm.HasState() || c.Limit.Requests > 0) {
@@ -19,7 +20,8 @@ func (s *Store) Continue(charges []store.Charge, states []store.State, decisions
 	}
 }
 
-// continueOne puts the state of one key, or the most that its decision can mean, in place of the own state.
+// continueOne puts the state of one key, or the most that its decision can mean, in place of the
+// own state.
 func (s *Store) continueOne(c *store.Charge, to *store.State, d *algorithms.Decision) {
 	slots := c.Limit.Algorithm == algorithms.Concurrency
 	var r room
@@ -69,8 +71,8 @@ func (s *Store) continueOne(c *store.Charge, to *store.State, d *algorithms.Deci
 	}
 }
 
-// continueLogLocked replaces the log of the view: all hits that the decision leaves used count from the newest one. The view's shard must be
-// locked.
+// continueLogLocked replaces the log of the view: all hits that the decision leaves used count from
+// the newest one. The view's shard must be locked.
 func (s *Store) continueLogLocked(v *view, c *store.Charge, d *algorithms.Decision, now algorithms.Instant, age age) {
 	used := uint64(c.Limit.Requests - min(d.Remaining, c.Limit.Requests))
 	if !d.Allowed && (c.CountRejected || c.Hits == 0) {
@@ -99,7 +101,8 @@ func (s *Store) continueLogLocked(v *view, c *store.Charge, d *algorithms.Decisi
 	}
 }
 
-// rememberLocked adds the key of the view, if its shard has room or can forget a key. The view's shard must be locked.
+// rememberLocked adds the key of the view, if its shard has room or can forget a key. The view's
+// shard must be locked.
 func (s *Store) rememberLocked(v *view, places int, now algorithms.Instant) {
 	var r room
 	r.refuseLarger(s, places, true)
@@ -126,13 +129,13 @@ const (
 
 const (
 	heards = 16 // remembered in each shard
-	// overtakes is the longest time by which an answer can overtake another one. If the clock of the other store goes back by more,
-	// its answers count at once.
+	// overtakes is the longest time by which an answer can overtake another one. If the clock of the
+	// other store goes back by more, its answers count at once.
 	overtakes = time.Second
 )
 
-// hearLocked notes an answer about a key. Answers of one connection wake several goroutines, so an older answer can come after a newer
-// one. mu must be held.
+// hearLocked notes an answer about a key. Answers of one connection wake several goroutines, so an
+// older answer can come after a newer one. mu must be held.
 func (sh *shard) hearLocked(key digest, now algorithms.Instant) age {
 	if sh.heard == nil {
 		sh.heard = make([]heard, heards)

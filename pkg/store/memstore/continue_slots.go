@@ -5,9 +5,10 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// continueSlotsLocked replaces the holders of a key of concurrency. The zero Holder, which no name has, holds all slots that the decision
-// leaves used, until the last of these runs out. An end does not free such a slot. So the key has at most as many slots left as the other
-// store says. The room has the place of a holder, if there is one. The view's shard must be locked.
+// continueSlotsLocked replaces the holders of a key of concurrency. The zero Holder, which no name
+// has, holds all slots that the decision leaves used, until the last of these runs out. An end does
+// not free such a slot. So the key has at most as many slots left as the other store says. The room
+// has the place of a holder, if there is one. The view's shard must be locked.
 func (s *Store) continueSlotsLocked(v *view, c *store.Charge, d *algorithms.Decision, now algorithms.Instant, age age, r *room) {
 	if age == same && d.Remaining > v.slots.Decide(c.Limit, now, 0, 0).Remaining {
 		return

@@ -9,7 +9,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// The slots that the other store has given away stay taken until the last of them runs out there; the rest can be held here.
+// The slots that the other store has given away stay taken until the last of them runs out there;
+// the rest can be held here.
 func TestAStoreGoesOnFromTheSlotsOfAnotherOne(t *testing.T) {
 	for _, maxHolds := range []int{0, 3} {
 		inBubble(t, Options{MaxHolds: maxHolds, SweepInterval: time.Hour}, func(t *testing.T, s *Store) {

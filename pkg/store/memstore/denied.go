@@ -6,9 +6,10 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// deniedHits is the hits of a key's last denied charge in one byte: five bits of an exponent and three of a mantissa. Up to 16 hits
-// are exact. More hits are rounded up, by less than an eighth. So a key counts as denied a little longer, and never too short. The
-// zero value is one hit, which also stands for a key that was never denied.
+// deniedHits is the hits of a key's last denied charge in one byte: five bits of an exponent and
+// three of a mantissa. Up to 16 hits are exact. More hits are rounded up, by less than an eighth.
+// So a key counts as denied a little longer, and never too short. The zero value is one hit, which
+// also stands for a key that was never denied.
 type deniedHits uint8
 
 const deniedBits = 8
@@ -32,12 +33,13 @@ func (h deniedHits) hits() uint64 {
 	return uint64(h&7|8)<<(h>>3-1) + 1
 }
 
-// of returns the hits for which a key under the limit counts as denied. More hits than the capacity never pass. For them the key
-// counts as denied until the key is full.
+// of returns the hits for which a key under the limit counts as denied. More hits than the capacity
+// never pass. For them the key counts as denied until the key is full.
 func (h deniedHits) of(l *algorithms.Limit) uint64 { return min(h.hits(), uint64(l.Capacity())) }
 
-// after returns the denied hits after a charge. A denied charge replaces them. A charge of at least as many hits that passes
-// clears them. A ban denies with a state and without, so its denials do not count.
+// after returns the denied hits after a charge. A denied charge replaces them. A charge of at least
+// as many hits that passes clears them. A ban denies with a state and without, so its denials do
+// not count.
 func (h deniedHits) after(l *algorithms.Limit, hits int64, allowed bool) deniedHits {
 	switch {
 	case hits <= 0 || l.Requests == 0:

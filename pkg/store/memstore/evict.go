@@ -6,8 +6,8 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// evictLocked forgets the first candidate of the shard and returns the places that the key took. 0: each key of the shard is denied now
-// or spared. mu must be held.
+// evictLocked forgets the first candidate of the shard and returns the places that the key took. 0:
+// each key of the shard is denied now or spared. mu must be held.
 func (sh *shard) evictLocked(now algorithms.Instant) (places int) {
 	q := &sh.candidates
 	if int64(now) < q.opens.Load() {
@@ -41,7 +41,8 @@ func (sh *shard) evictLocked(now algorithms.Instant) (places int) {
 	return 0
 }
 
-// evictForLocked is evictLocked for keys that need further places themselves: the shard spares these keys. mu must be held.
+// evictForLocked is evictLocked for keys that need further places themselves: the shard spares
+// these keys. mu must be held.
 func (sh *shard) evictForLocked(keys []digest, now algorithms.Instant) (places int) {
 	if len(keys) == 0 {
 		return sh.evictLocked(now)
@@ -61,8 +62,8 @@ func (sh *shard) evictForLocked(keys []digest, now algorithms.Instant) (places i
 	return places
 }
 
-// refillLocked fills the empty list from a sample, or else from the whole shard, and reports whether there is a candidate. mu must be
-// held.
+// refillLocked fills the empty list from a sample, or else from the whole shard, and reports
+// whether there is a candidate. mu must be held.
 func (sh *shard) refillLocked(now algorithms.Instant) bool {
 	q := &sh.candidates
 	if q.whole && q.bound.opens == never {
@@ -76,7 +77,8 @@ func (sh *shard) refillLocked(now algorithms.Instant) bool {
 	return len(q.list) > 0
 }
 
-// sampleLocked looks at some keys, from the hand on. Digests order the table, so neighbors are keys at random. mu must be held.
+// sampleLocked looks at some keys, from the hand on. Digests order the table, so neighbors are keys
+// at random. mu must be held.
 func (sh *shard) sampleLocked(keys int, now algorithms.Instant) {
 	q, slots := &sh.candidates, sh.table.slots
 	for range slots {
@@ -121,14 +123,15 @@ func (q *candidates) sort() {
 	q.trim()
 }
 
-// noteLocked adds the key at that place to the list, if the list holds a key that goes later. A new key must be noted. With a list of
-// the whole shard, so must a key that may go sooner than before. mu must be held.
+// noteLocked adds the key at that place to the list, if the list holds a key that goes later. A new
+// key must be noted. With a list of the whole shard, so must a key that may go sooner than before.
+// mu must be held.
 func (sh *shard) noteLocked(place int, now algorithms.Instant) {
 	sh.candidates.add(sh.candidateLocked(place, now))
 }
 
-// candidateLocked looks at the key at that place. Under a limit of 0 alone a key is denied also without a state, so the state can
-// go. mu must be held.
+// candidateLocked looks at the key at that place. Under a limit of 0 alone a key is denied also
+// without a state, so the state can go. mu must be held.
 func (sh *shard) candidateLocked(place int, now algorithms.Instant) candidate {
 	sh.candidates.seen++
 	s := &sh.table.slots[place]
@@ -169,7 +172,8 @@ func (sh *shard) candidateLocked(place int, now algorithms.Instant) candidate {
 	return c
 }
 
-// decideLocked returns the decision for hits of a key under the limit of its last charge. mu must be held.
+// decideLocked returns the decision for hits of a key under the limit of its last charge. mu must
+// be held.
 func (sh *shard) decideLocked(s *slot, l *algorithms.Limit, now algorithms.Instant, hits int64) (d algorithms.Decision) {
 	if l.Algorithm.HasState() {
 		_, d = algorithms.Take(*l, s.state, now, hits, false)

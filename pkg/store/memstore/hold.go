@@ -96,8 +96,8 @@ func (b *begin) adds(c *store.Charge, passed bool, now algorithms.Instant) bool 
 		b.was.After(algorithms.HoldBegin, c.Limit, now, c.Hits, c.Hold.AtMost, passed) != algorithms.Hold{}
 }
 
-// rememberHolderLocked remembers the holder of a begin after its view was committed. passed says that the charge was allowed and the request
-// admitted. The view's shard must be locked.
+// rememberHolderLocked remembers the holder of a begin after its view was committed. passed says
+// that the charge was allowed and the request admitted. The view's shard must be locked.
 func (s *Store) rememberHolderLocked(v *view, b *begin, c *store.Charge, passed bool, now algorithms.Instant, r *room) {
 	switch {
 	case b.refused && s.onFull == Deny:
@@ -115,8 +115,9 @@ func (s *Store) rememberHolderLocked(v *view, b *begin, c *store.Charge, passed 
 	}
 }
 
-// setHoldLocked makes a hold the hold of the charge's holder, in record n if this is not 0. A new record takes a place of the room, or else of
-// the store. Without a place the holder is not remembered. mu of the shard must be held.
+// setHoldLocked makes a hold the hold of the charge's holder, in record n if this is not 0. A new
+// record takes a place of the room, or else of the store. Without a place the holder is not
+// remembered. mu of the shard must be held.
 func (s *Store) setHoldLocked(sh *shard, key digest, n uint32, c *store.Charge, hold algorithms.Hold, now algorithms.Instant, r *room) {
 	slots := c.Limit.Algorithm == algorithms.Concurrency
 	if n != 0 && !slots {
@@ -135,7 +136,8 @@ func (s *Store) setHoldLocked(sh *shard, key digest, n uint32, c *store.Charge, 
 	r.holds--
 }
 
-// lookup returns the record of a holder and the live hold; 0 and no hold if the store has no record.
+// lookup returns the record of a holder and the live hold; 0 and no hold if the store has no
+// record.
 func (h *holders) lookup(t stateTag, holder *store.Holder, now algorithms.Instant) (n uint32, hold algorithms.Hold) {
 	if n = h.find(t, holder); n != 0 {
 		hold = h.of(n).hold().Live(now)

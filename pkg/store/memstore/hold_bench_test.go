@@ -17,7 +17,8 @@ func heldLimit(a algorithms.Algorithm) algorithms.Limit {
 	return algorithms.Limit{Algorithm: a, Requests: 1 << 30, Period: 365 * 24 * time.Hour}
 }
 
-// holding keeps some holders of one key: each call of next ends the oldest, and begins it again as the newest.
+// holding keeps some holders of one key: each call of next ends the oldest, and begins it again as
+// the newest.
 type holding struct {
 	store     *Store
 	begin     []store.Charge
@@ -52,7 +53,8 @@ func (h *holding) next() {
 	h.store.TakeNow(h.begin, h.decisions)
 }
 
-// BenchmarkHold is one end and one begin on one key, with that many holders, beside two plain decisions.
+// BenchmarkHold is one end and one begin on one key, with that many holders, beside two plain
+// decisions.
 func BenchmarkHold(b *testing.B) {
 	for _, a := range algorithms.Algorithms() {
 		for _, held := range []int{0, 10, 10_000} {

@@ -5,8 +5,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// endLocked applies a charge whose holder ends, or has begun elsewhere. A new key, a log that grows and a new holder get room in their own
-// shard or none. mu of the shard must be held.
+// endLocked applies a charge whose holder ends, or has begun elsewhere. A new key, a log that grows
+// and a new holder get room in their own shard or none. mu of the shard must be held.
 func (s *Store) endLocked(sh *shard, key digest, c *store.Charge, d *algorithms.Decision, now algorithms.Instant) {
 	v := sh.loadLocked(key, &c.Limit, now)
 	n, was := sh.holders.lookup(key.tag(), &c.Hold.Holder, now)
@@ -34,7 +34,8 @@ func (s *Store) endLocked(sh *shard, key digest, c *store.Charge, d *algorithms.
 	}
 }
 
-// endSlotsLocked is the part of endLocked for a key of concurrency. The view then shows the key afterwards.
+// endSlotsLocked is the part of endLocked for a key of concurrency. The view then shows the key
+// afterwards.
 func (s *Store) endSlotsLocked(v *view, n uint32, c *store.Charge, e algorithms.Effect, next algorithms.Hold, now algorithms.Instant, r *room) {
 	sh := v.shard
 	switch {
@@ -52,7 +53,8 @@ func (s *Store) endSlotsLocked(v *view, n uint32, c *store.Charge, e algorithms.
 	*v = sh.loadLocked(v.key, &c.Limit, now)
 }
 
-// commitEndLocked commits the view, with room in its own shard or none, and reports whether the store then has the key.
+// commitEndLocked commits the view, with room in its own shard or none, and reports whether the
+// store then has the key.
 func (s *Store) commitEndLocked(v *view, now algorithms.Instant, r *room) bool {
 	if w := r.wantLocked(s, v, now); w.places > 0 && !s.claimLocked(r, w, now) {
 		r.refuse(w.adds)
@@ -65,7 +67,8 @@ func (s *Store) commitEndLocked(v *view, now algorithms.Instant, r *room) bool {
 	return true
 }
 
-// giveBack gives the hits of the effect back to the view. The log of the view, which must have no pending hits, changes at once.
+// giveBack gives the hits of the effect back to the view. The log of the view, which must have no
+// pending hits, changes at once.
 func (v *view) giveBack(c *store.Charge, e algorithms.Effect, now algorithms.Instant) {
 	was, hits := v.limit, uint32(-e.Hits)
 	if v.log != nil {
@@ -79,7 +82,8 @@ func (v *view) giveBack(c *store.Charge, e algorithms.Effect, now algorithms.Ins
 	}
 }
 
-// force applies hits even beyond the limit. The hits are allowed, and say nothing about hits that ask.
+// force applies hits even beyond the limit. The hits are allowed, and say nothing about hits that
+// ask.
 func (v *view) force(c *store.Charge, hits int64, now algorithms.Instant) algorithms.Decision {
 	denied := v.denied
 	d := v.take(c, hits, now, true)
@@ -88,7 +92,8 @@ func (v *view) force(c *store.Charge, hits int64, now algorithms.Instant) algori
 	return d
 }
 
-// peekHoldLocked returns the decision that a charge with a holder would get alone. The view's shard must be locked.
+// peekHoldLocked returns the decision that a charge with a holder would get alone. The view's shard
+// must be locked.
 func (v *view) peekHoldLocked(c *store.Charge, now algorithms.Instant) algorithms.Decision {
 	h := &v.shard.holders
 	n, was := h.lookup(v.key.tag(), &c.Hold.Holder, now)

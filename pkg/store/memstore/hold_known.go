@@ -5,9 +5,10 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// takeHoldKnownLocked applies the only charge of a request, which has a holder, without a view. takeHoldKnownLocked reports false and changes
-// nothing unless this is the usual case. Then the shard remembers the key under the same limit, and keeps it, and has room for the charge. mu
-// must be held.
+// takeHoldKnownLocked applies the only charge of a request, which has a holder, without a view.
+// takeHoldKnownLocked reports false and changes nothing unless this is the usual case. Then the
+// shard remembers the key under the same limit, and keeps it, and has room for the charge. mu must
+// be held.
 func (sh *shard) takeHoldKnownLocked(s *Store, key digest, c *store.Charge, d *algorithms.Decision, now algorithms.Instant) bool {
 	place, found := sh.table.find(key)
 	if !found || *sh.limits.of(sh.table.slots[place].limit()) != c.Limit {
@@ -91,7 +92,8 @@ func (sh *shard) holdLogLocked(s *Store, key digest, place int, c *store.Charge,
 	return true
 }
 
-// notedLocked keeps the denied hits of the key at that place after a charge with a holder. mu must be held.
+// notedLocked keeps the denied hits of the key at that place after a charge with a holder. mu must
+// be held.
 func (sh *shard) notedLocked(place int, c *store.Charge, e algorithms.Effect, allowed bool, now algorithms.Instant) {
 	switch {
 	case e.Hits < 0 && sh.candidates.whole:

@@ -11,8 +11,8 @@ import (
 
 var _ store.Lister = (*Store)(nil)
 
-// Holders implements [store.Lister], for every algorithm. For a rate limit it looks at all holders of the key's shard. Holders fails only
-// when ctx has ended.
+// Holders implements [store.Lister], for every algorithm. For a rate limit it looks at all holders
+// of the key's shard. Holders fails only when ctx has ended.
 func (s *Store) Holders(ctx context.Context, charge *store.Charge, most int) (held []store.Held, all int, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, 0, err
@@ -41,8 +41,8 @@ func (r *holderRecord) held() store.Held {
 	return store.Held{Holder: r.holder, Hits: r.hits, At: r.at, Until: r.until}
 }
 
-// list returns the holders of a rate limit's state that hold at now, the next one to run out first. There are at most that many; all is the
-// number without that bound.
+// list returns the holders of a rate limit's state that hold at now, the next one to run out first.
+// There are at most that many; all is the number without that bound.
 func (h *holders) list(t stateTag, most int, now algorithms.Instant) (held []store.Held, all int) {
 	trim := func() {
 		slices.SortFunc(held, func(a, b store.Held) int {

@@ -17,7 +17,8 @@ func (s *Store) claimHolds(r *room, n int) bool {
 // claimHold claims the place of one holder without a room, or reports false.
 func (s *Store) claimHold() bool { return reserve(&s.metrics.holds, 1, s.maxHolds) }
 
-// claimHoldsLocked is claimHolds that forgets holders of a locked shard if the store has too few places.
+// claimHoldsLocked is claimHolds that forgets holders of a locked shard if the store has too few
+// places.
 func (s *Store) claimHoldsLocked(r *room, n int, sh *shard, now algorithms.Instant) bool {
 	for !s.claimHolds(r, n) {
 		if !sh.holders.makeRoom(now) {
@@ -27,8 +28,8 @@ func (s *Store) claimHoldsLocked(r *room, n int, sh *shard, now algorithms.Insta
 	return true
 }
 
-// makeRoomForHolds forgets denied and ended holders of any shard until r has n places of holders. If there are too few, r is full for
-// holders. No shard may be locked.
+// makeRoomForHolds forgets denied and ended holders of any shard until r has n places of holders.
+// If there are too few, r is full for holders. No shard may be locked.
 func (s *Store) makeRoomForHolds(r *room, n int) {
 	start := int(s.turn.Add(1))
 	for i := range s.shards {

@@ -9,7 +9,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// A store full of holders of one key, one of which runs out at each millisecond, has room for a begin at little cost.
+// A store full of holders of one key, one of which runs out at each millisecond, has room for a
+// begin at little cost.
 func TestABeginInAFloodLooksAtFewHolders(t *testing.T) {
 	most := race.Scale(20_000)
 	for _, requests := range []uint32{0, 1 << 30} { // all are denied, or all hold

@@ -59,7 +59,8 @@ func randomHeld(r *rand.Rand) []store.Charge {
 	return charges
 }
 
-// At both bounds every list, count and place agrees after each transaction, also while sweeps and resets come between.
+// At both bounds every list, count and place agrees after each transaction, also while sweeps and
+// resets come between.
 func TestRandomHoldersKeepEveryBound(t *testing.T) {
 	for _, onFull := range []OnFull{Allow, Deny} {
 		for _, o := range []Options{{MaxKeys: 20, MaxHolds: 1000}, {MaxHolds: 50}, {MaxKeys: 600, MaxHolds: 40}} {
@@ -89,7 +90,8 @@ func TestRandomHoldersKeepEveryBound(t *testing.T) {
 	}
 }
 
-// At the bound a begin displaces a denied or ended holder, the oldest of a shard first, and never one that holds.
+// At the bound a begin displaces a denied or ended holder, the oldest of a shard first, and never
+// one that holds.
 func TestABeginAtTheBoundOfHoldersDropsASpentOne(t *testing.T) {
 	const most = 100
 	for _, a := range algorithms.Algorithms() {
@@ -133,7 +135,8 @@ func TestABeginAtTheBoundOfHoldersDropsASpentOne(t *testing.T) {
 	}
 }
 
-// Goroutines that begin and end at once, and displace each other's spent holders, keep the bound of the store and the limit of each key.
+// Goroutines that begin and end at once, and displace each other's spent holders, keep the bound of
+// the store and the limit of each key.
 func TestTheBoundHoldsForHoldersOfManyGoroutines(t *testing.T) {
 	const keys, limit, most = 16, 5, 60
 	s, err := New(Options{MaxHolds: most, OnFull: Deny, SweepInterval: time.Hour})

@@ -7,8 +7,9 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// endLocked applies the charges of holders that are no begins, in order. If the transaction then waits for room, other transactions can see
-// these before the rest: ends depend on nothing that the rest could change. The transaction's shards must be locked.
+// endLocked applies the charges of holders that are no begins, in order. If the transaction then
+// waits for room, other transactions can see these before the rest: ends depend on nothing that the
+// rest could change. The transaction's shards must be locked.
 func (t *transaction) endLocked(s *Store, charges []store.Charge, decisions []algorithms.Decision, now algorithms.Instant) {
 	for i := range charges {
 		if c := &charges[i]; c.Hold != nil && c.Hold.Phase != algorithms.HoldBegin {
@@ -17,7 +18,8 @@ func (t *transaction) endLocked(s *Store, charges []store.Charge, decisions []al
 	}
 }
 
-// begin evaluates charge i, which begins a holder, on top of its view. refused says that there is no room for further holders.
+// begin evaluates charge i, which begins a holder, on top of its view. refused says that there is
+// no room for further holders.
 func (t *transaction) begin(
 	s *Store, charges []store.Charge, decisions []algorithms.Decision, i int, now algorithms.Instant, refused bool,
 ) algorithms.Decision {
@@ -49,8 +51,8 @@ func (t *transaction) begin(
 	return d
 }
 
-// claimHoldsLocked claims the places of new holders. claimHoldsLocked reports false if other shards must forget holders. The transaction's
-// shards must be locked.
+// claimHoldsLocked claims the places of new holders. claimHoldsLocked reports false if other shards
+// must forget holders. The transaction's shards must be locked.
 func (t *transaction) claimHoldsLocked(
 	s *Store, r *room, charges []store.Charge, decisions []algorithms.Decision, admitted bool, now algorithms.Instant,
 ) bool {
@@ -72,14 +74,16 @@ func (t *transaction) claimHoldsLocked(
 	return true
 }
 
-// rememberLocked remembers the holders of all begins, after the views were committed. The transaction's shards must be locked.
+// rememberLocked remembers the holders of all begins, after the views were committed. The
+// transaction's shards must be locked.
 func (t *transaction) rememberLocked(
 	s *Store, r *room, charges []store.Charge, decisions []algorithms.Decision, admitted bool, now algorithms.Instant,
 ) {
 	for i := range t.begins {
 		b := &t.begins[i]
 		c, v := &charges[b.charge], &t.views[t.refs[b.charge].view]
-		// A begin before can have added the same holder, and the room for another one can have taken the record.
+		// A begin before can have added the same holder, and the room for another one can have taken the
+		// record.
 		b.record, b.was = v.shard.holders.lookup(v.key.tag(), &c.Hold.Holder, now)
 		s.rememberHolderLocked(v, b, c, admitted && decisions[b.charge].Allowed, now, r)
 	}

@@ -8,7 +8,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// A transaction of many begins finds for each the begins of the same holder before it, and passes few others.
+// A transaction of many begins finds for each the begins of the same holder before it, and passes
+// few others.
 func TestManyBeginsOfATransactionPassFewOthers(t *testing.T) {
 	const begins = 1000
 	for name, o := range map[string]Options{

@@ -21,8 +21,9 @@ type holderRecord struct {
 	after  uint32
 }
 
-// stateTag stands for a state: 62 bits of its digest, which have the bits that choose the shard. Two holders are confused only if both have
-// the same name and their states the same tag. Among a million keys two share a tag with a chance of 10^12/2^63, or 1 in 9 million.
+// stateTag stands for a state: 62 bits of its digest, which have the bits that choose the shard.
+// Two holders are confused only if both have the same name and their states the same tag. Among a
+// million keys two share a tag with a chance of 10^12/2^63, or 1 in 9 million.
 type stateTag uint64
 
 const (
@@ -61,9 +62,10 @@ func (r *holderRecord) hold() algorithms.Hold {
 	return algorithms.Hold{Status: status, Hits: r.hits, At: r.at, Until: r.until}
 }
 
-// holders keeps the holders of a shard. Records lie in chunks and keep their numbers, which start at 1; 0 is no record. A hash table finds
-// records. The table grows and shrinks by one bucket at a time (linear hashing, Litwin 1980), so that no charge pays for a large pass. Not
-// safe for concurrent use.
+// holders keeps the holders of a shard. Records lie in chunks and keep their numbers, which start
+// at 1; 0 is no record. A hash table finds records. The table grows and shrinks by one bucket at a
+// time (linear hashing, Litwin 1980), so that no charge pays for a large pass. Not safe for
+// concurrent use.
 type holders struct {
 	chunks   []holderChunk
 	room     int32    // the chunk of the next record, plus one; further ones by holderChunk.next
@@ -89,7 +91,8 @@ type holderChunk struct {
 	next    int32                       // with room: the next chunk with room, plus one
 }
 
-// chunkRecords is the number of records in a chunk. Together they fill a size class of the allocator exactly.
+// chunkRecords is the number of records in a chunk. Together they fill a size class of the
+// allocator exactly.
 const chunkRecords = 32
 
 // of returns the record of a number.
@@ -97,7 +100,8 @@ func (h *holders) of(n uint32) *holderRecord {
 	return &h.chunks[(n-1)/chunkRecords].records[(n-1)%chunkRecords]
 }
 
-// hash mixes a holder with the state, which clients do not know. So a client cannot choose names that share a bucket.
+// hash mixes a holder with the state, which clients do not know. So a client cannot choose names
+// that share a bucket.
 func (t stateTag) hash(holder *store.Holder) uint64 {
 	a := binary.LittleEndian.Uint64(holder[:8]) ^ uint64(t)
 	b := binary.LittleEndian.Uint64(holder[8:]) ^ bits.RotateLeft64(uint64(t), 32)*0x9e3779b97f4a7c15
@@ -130,8 +134,8 @@ func (h *holders) find(t stateTag, holder *store.Holder) uint32 {
 	return 0
 }
 
-// add adds a record of a holder that has none, and returns its number. The caller must have claimed the record in all, and puts the record
-// into its list.
+// add adds a record of a holder that has none, and returns its number. The caller must have claimed
+// the record in all, and puts the record into its list.
 func (h *holders) add(r holderRecord) uint32 {
 	n := h.take()
 	h.count++

@@ -84,7 +84,8 @@ func (sh *shard) checkHolders() error {
 	return sh.holders.checkHolders(lines...)
 }
 
-// checkHolders returns an error unless the holders of each shard agree, and their sum is the store's.
+// checkHolders returns an error unless the holders of each shard agree, and their sum is the
+// store's.
 func (s *Store) checkHolders() error {
 	count := int64(0)
 	for i := range s.shards {
@@ -203,7 +204,8 @@ func TestARecordOfAHolderIsSmall(t *testing.T) {
 	}
 }
 
-// After at_most was lowered, or while two rules with different ones charge a key, a new holder finds its place without a walk.
+// After at_most was lowered, or while two rules with different ones charge a key, a new holder
+// finds its place without a walk.
 func TestANewHolderPassesFewOthers(t *testing.T) {
 	const held = 10_000
 	h, now := newHolders(), algorithms.Instant(0)

@@ -2,9 +2,10 @@ package memstore
 
 import "github.com/weirproxy/weir/pkg/algorithms"
 
-// limits numbers the distinct limits of the last charges of a shard's states, so that a slot names its limit in two bytes. A number
-// lives as long as a slot has it. There is at most one number more than keys in the shard, and New makes enough shards to stay far
-// below 65536. Not safe for concurrent use.
+// limits numbers the distinct limits of the last charges of a shard's states, so that a slot names
+// its limit in two bytes. A number lives as long as a slot has it. There is at most one number more
+// than keys in the shard, and New makes enough shards to stay far below 65536. Not safe for
+// concurrent use.
 type limits struct {
 	known   []knownLimit
 	numbers map[algorithms.Limit]uint16
@@ -59,8 +60,9 @@ func (l *limits) release(number uint16) {
 // minLimits is the number of limits up to which shrink does nothing.
 const minLimits = 4 * minHomes
 
-// shrink frees the memory of unused numbers when these are the majority: requests with limits of their own can make a number for each
-// key. The result has the new numbers by the old ones, and all slots must get their new numbers at once. Nil: nothing has changed.
+// shrink frees the memory of unused numbers when these are the majority: requests with limits of
+// their own can make a number for each key. The result has the new numbers by the old ones, and all
+// slots must get their new numbers at once. Nil: nothing has changed.
 func (l *limits) shrink() (renumbered []uint16) {
 	if len(l.known) <= minLimits || len(l.numbers) >= len(l.known)/2 {
 		return nil

@@ -11,7 +11,8 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// TestLimitsOfSlotsSurviveShrinking compares the limits of slots that hold, release and are renumbered with a Go slice.
+// TestLimitsOfSlotsSurviveShrinking compares the limits of slots that hold, release and are
+// renumbered with a Go slice.
 func TestLimitsOfSlotsSurviveShrinking(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var l limits

@@ -7,7 +7,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// line is the holders of one key of concurrency in the order in which they run out. The state of the key's slot keeps the line.
+// line is the holders of one key of concurrency in the order in which they run out. The state of
+// the key's slot keeps the line.
 type line struct {
 	holderList
 	used   uint64 // hits of all
@@ -60,8 +61,9 @@ func (h *holders) join(l *line, t stateTag, holder *store.Holder, hold algorithm
 	l.count++
 }
 
-// placeOf returns the record of the line behind which a new one goes; 0: it is the first. Most go to the end. After another at_most they go
-// where the last one went that did not, so that few records are passed.
+// placeOf returns the record of the line behind which a new one goes; 0: it is the first. Most go
+// to the end. After another at_most they go where the last one went that did not, so that few
+// records are passed.
 func (h *holders) placeOf(l *line, until algorithms.Instant) uint32 {
 	if l.last == 0 || h.of(l.last).until <= until {
 		return l.last

@@ -2,8 +2,9 @@ package memstore
 
 import "github.com/weirproxy/weir/pkg/algorithms"
 
-// logs keeps the logs of sliding_window_log by numbers. The state of a slot names its log and summarizes the log, so that samples and
-// sweeps read no logs. A number lives as long as its slot. Not safe for concurrent use.
+// logs keeps the logs of sliding_window_log by numbers. The state of a slot names its log and
+// summarizes the log, so that samples and sweeps read no logs. A number lives as long as its slot.
+// Not safe for concurrent use.
 type logs struct {
 	known []*algorithms.Log
 	free  []uint32
@@ -31,8 +32,9 @@ func (l *logs) release(s algorithms.State) {
 	l.free = append(l.free, number)
 }
 
-// shrink frees the memory of unused numbers when these are the majority. The result has the new numbers by the old ones, and all slots
-// must get their new numbers at once. Nil: nothing has changed.
+// shrink frees the memory of unused numbers when these are the majority. The result has the new
+// numbers by the old ones, and all slots must get their new numbers at once. Nil: nothing has
+// changed.
 func (l *logs) shrink() (renumbered []uint32) {
 	if len(l.known) <= minLimits || 2*len(l.free) <= len(l.known) {
 		return nil
@@ -74,7 +76,8 @@ func (l logState) after(log *algorithms.Log, limit *algorithms.Limit, d algorith
 	return l.state()
 }
 
-// summarizeLocked updates the state of a slot whose log has changed otherwise than by one charge. mu must be held.
+// summarizeLocked updates the state of a slot whose log has changed otherwise than by one charge.
+// mu must be held.
 func (sh *shard) summarizeLocked(s *slot, now algorithms.Instant) {
 	limit, log := sh.limits.of(s.limit()), sh.logs.of(s.state)
 	_, d := log.Decide(*limit, now, algorithms.Pending{}, 0, false)

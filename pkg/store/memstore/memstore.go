@@ -1,16 +1,19 @@
-// Package memstore keeps rate limit states in this process: exactly, for a bounded number of keys, without pointers for the garbage
-// collector to follow.
+// Package memstore keeps rate limit states in this process: exactly, for a bounded number of keys,
+// without pointers for the garbage collector to follow.
 //
-// States lie in shards, each with its own lock and a flat table of 40-byte slots (see table). Logs of sliding_window_log lie apart,
-// as their size varies. A digest of 104 bits stands for a key. A background sweep frees idle states. At Options.MaxKeys a new key
-// replaces a key of its shard that has used little of its limit (see candidates). A key that is denied now is never forgotten, and neither
-// is a key of concurrency with a holder. The bound counts places, so it bounds logs too.
+// States lie in shards, each with its own lock and a flat table of 40-byte slots (see table). Logs
+// of sliding_window_log lie apart, as their size varies. A digest of 104 bits stands for a key. A
+// background sweep frees idle states. At Options.MaxKeys a new key replaces a key of its shard that
+// has used little of its limit (see candidates). A key that is denied now is never forgotten, and
+// neither is a key of concurrency with a holder. The bound counts places, so it bounds logs too.
 //
-// Holders of a key lie in the shard of the key (see holders), and have a bound of their own, Options.MaxHolds. The holders of a key of
-// concurrency stand in the order in which they run out (see line). So each decision is exact at its instant.
+// Holders of a key lie in the shard of the key (see holders), and have a bound of their own,
+// Options.MaxHolds. The holders of a key of concurrency stand in the order in which they run out
+// (see line). So each decision is exact at its instant.
 //
-// The instant is the wall clock of the start and the monotonic time since. So windows are aligned to the Unix epoch. After a step of the
-// wall clock the store realigns them: the time that has passed since a charge stays as it was (see clock).
+// The instant is the wall clock of the start and the monotonic time since. So windows are aligned
+// to the Unix epoch. After a step of the wall clock the store realigns them: the time that has
+// passed since a charge stays as it was (see clock).
 package memstore
 
 import (
@@ -119,18 +122,21 @@ func open(o Options, wall func(time.Time) int64) (*Store, error) {
 	return s, nil
 }
 
-// keysPerShard is the number of keys of a shard in a full store. A pass over one shard under its lock then takes tens of
-// microseconds. The number is far below the 65536 limits that a shard can number.
+// keysPerShard is the number of keys of a shard in a full store. A pass over one shard under its
+// lock then takes tens of microseconds. The number is far below the 65536 limits that a shard can
+// number.
 const keysPerShard = 4096
 
-// shardCount returns the number of shards, a power of two. A store of few keys still gets several, so that cores do not wait
-// for each other. Each shard chooses the keys to forget among its own, so a shard needs some hundred keys for a good choice.
+// shardCount returns the number of shards, a power of two. A store of few keys still gets several,
+// so that cores do not wait for each other. Each shard chooses the keys to forget among its own, so
+// a shard needs some hundred keys for a good choice.
 func shardCount(maxKeys int) int {
 	want := max(maxKeys/keysPerShard, min(64, maxKeys/256), 1)
 	return 1 << bits.Len(uint(want-1))
 }
 
-// Close ends the sweep and waits for its end. The store must not be used after. Closing twice is harmless.
+// Close ends the sweep and waits for its end. The store must not be used after. Closing twice is
+// harmless.
 func (s *Store) Close() { s.stop() }
 
 // Prompt implements [store.Prompt].
@@ -246,7 +252,8 @@ func (s *Store) digest(c *store.Charge) digest {
 	} else {
 		hi, lo = maphash.Bytes(s.seeds[0], c.Key), maphash.Bytes(s.seeds[1], c.Key)
 	}
-	// Odd multipliers spread the period over all bits. The multipliers are public, but the keyed hashes stay secret.
+	// Odd multipliers spread the period over all bits. The multipliers are public, but the keyed
+	// hashes stay secret.
 	hi ^= uint64(c.Limit.Period) * 0x9e3779b97f4a7c15
 	lo ^= (uint64(c.Limit.Period) ^ uint64(c.Limit.Algorithm)<<60) * 0xd6e8feb86659fd93
 	return digest{max(hi, 1), lo &^ (1<<digestBits - 1)}

@@ -89,7 +89,8 @@ func (k *known) idleAt() algorithms.Instant {
 	return algorithms.IdleAt(k.limit, k.state)
 }
 
-// wait returns how long the key is denied for hits, under its last limit. 0: the key may be forgotten.
+// wait returns how long the key is denied for hits, under its last limit. 0: the key may be
+// forgotten.
 func (k *known) wait(hits uint64, now algorithms.Instant) time.Duration {
 	if k.limit.Requests == 0 {
 		return 0

@@ -16,15 +16,16 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// forgetful is the plainest store that forgets: it knows the exact state of every key, and learns from a Store which keys are gone.
+// forgetful is the plainest store that forgets: it knows the exact state of every key, and learns
+// from a Store which keys are gone.
 type forgetful struct {
 	s    *Store
 	keys map[digest]known // that the Store must remember
 	logs bool             // most charges go to few logs
 }
 
-// transaction decides the charges and returns the keys that the Store should then remember. With full, new keys are not remembered. The
-// logs of the keys in joined found no place to grow.
+// transaction decides the charges and returns the keys that the Store should then remember. With
+// full, new keys are not remembered. The logs of the keys in joined found no place to grow.
 func (m *forgetful) transaction(
 	charges []store.Charge, now algorithms.Instant, forgotten, joined []digest, full bool,
 ) (admitted bool, decisions []algorithms.Decision, after map[digest]known) {
@@ -133,7 +134,8 @@ func (m *forgetful) compare() error {
 	return m.comparePlaces()
 }
 
-// comparePlaces returns an error unless the places of all keys are within the bound, and enough for their slots and entries.
+// comparePlaces returns an error unless the places of all keys are within the bound, and enough for
+// their slots and entries.
 func (m *forgetful) comparePlaces() error {
 	least := 0
 	for _, k := range m.keys {
@@ -156,7 +158,8 @@ func modelSeeds() int {
 	return 20
 }
 
-// TestRandomTransactionsAtTheBoundForgetOnlyKeysThatMayGo plays random transactions to a store at its bound and to a forgetful one.
+// TestRandomTransactionsAtTheBoundForgetOnlyKeysThatMayGo plays random transactions to a store at
+// its bound and to a forgetful one.
 func TestRandomTransactionsAtTheBoundForgetOnlyKeysThatMayGo(t *testing.T) {
 	var evicted, full, joined uint64
 	for seed := range uint64(max(5, race.Scale(modelSeeds()))) {
@@ -241,8 +244,8 @@ func (m *forgetful) step(t *testing.T, r *rand.Rand, step int) {
 	}
 }
 
-// play applies a transaction to both and compares. A transaction of several keys may make room by forgetting keys of its own, and then
-// decides about these as new ones.
+// play applies a transaction to both and compares. A transaction of several keys may make room by
+// forgetting keys of its own, and then decides about these as new ones.
 func (m *forgetful) play(t *testing.T, r *rand.Rand, charges []store.Charge) {
 	t.Helper()
 	now, before := m.s.now(), m.s.Stats()
@@ -322,8 +325,9 @@ func (m *forgetful) forget(t *testing.T, was map[digest]known, now algorithms.In
 	}
 }
 
-// checkFull fails the test unless each other key is denied now, for its last denied hits as the store rounds them. A key that needs more
-// places than the store has proves nothing. The new key may wait for less time, as denied hits that count make another key open later.
+// checkFull fails the test unless each other key is denied now, for its last denied hits as the
+// store rounds them. A key that needs more places than the store has proves nothing. The new key
+// may wait for less time, as denied hits that count make another key open later.
 func (m *forgetful) checkFull(t *testing.T, c *store.Charge, d algorithms.Decision, now algorithms.Instant) {
 	t.Helper()
 	own, needs := m.s.digest(c), 1
@@ -352,7 +356,8 @@ func (m *forgetful) checkFull(t *testing.T, c *store.Charge, d algorithms.Decisi
 	}
 }
 
-// charge returns a charge of one of few hundred keys. With logs, most charges go to a few logs, or to keys that are denied after a hit.
+// charge returns a charge of one of few hundred keys. With logs, most charges go to a few logs, or
+// to keys that are denied after a hit.
 func (m *forgetful) charge(r *rand.Rand) store.Charge {
 	a, keys := algorithms.RateAlgorithms()[r.IntN(len(algorithms.RateAlgorithms()))], 100
 	switch {

@@ -9,7 +9,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// set makes a hold the hold of a holder of a rate limit, in record n. If n is 0 the holder gets a new record, which the caller has claimed.
+// set makes a hold the hold of a holder of a rate limit, in record n. If n is 0 the holder gets a
+// new record, which the caller has claimed.
 func (h *holders) set(t stateTag, n uint32, holder *store.Holder, hold algorithms.Hold, now algorithms.Instant) {
 	if n != 0 {
 		h.change(n, hold, now)
@@ -81,12 +82,13 @@ func (h *holders) drop() bool {
 	return true
 }
 
-// restPerHolder is the time for each holder of a shard from one pass over all of them to the next. A pass takes about 3 ns for each, so
-// passes take less than a hundredth of a core.
+// restPerHolder is the time for each holder of a shard from one pass over all of them to the next.
+// A pass takes about 3 ns for each, so passes take less than a hundredth of a core.
 const restPerHolder = time.Microsecond
 
-// makeRoom forgets the holders of rate limits that have run out at now, else the oldest denied or ended one. makeRoom reports whether there
-// was one. One key can have a million holders, some of which run out before each begin: soon after a pass over all makeRoom makes no other.
+// makeRoom forgets the holders of rate limits that have run out at now, else the oldest denied or
+// ended one. makeRoom reports whether there was one. One key can have a million holders, some of
+// which run out before each begin: soon after a pass over all makeRoom makes no other.
 func (h *holders) makeRoom(now algorithms.Instant) bool {
 	before := h.count
 	if now >= h.rests && h.due <= now {
@@ -129,11 +131,12 @@ func moved(at algorithms.Instant, step time.Duration) algorithms.Instant {
 	return math.MinInt64
 }
 
-// sweepChunks is the number of chunks that a sweep visits at once: about 4000 records, as many as a shard has keys.
+// sweepChunks is the number of chunks that a sweep visits at once: about 4000 records, as many as a
+// shard has keys.
 const sweepChunks = 128
 
-// sweep forgets the holders of rate limits that have run out at now, in some chunks from that one on. The result is the next chunk; 0 if all
-// are done. Lines of keys have sweeps of their own.
+// sweep forgets the holders of rate limits that have run out at now, in some chunks from that one
+// on. The result is the next chunk; 0 if all are done. Lines of keys have sweeps of their own.
 func (h *holders) sweep(from int, now algorithms.Instant) (next int) {
 	if from == 0 {
 		if h.count == h.kinds[kindSlots] || h.due > now {
@@ -160,7 +163,8 @@ func (h *holders) sweep(from int, now algorithms.Instant) (next int) {
 	return end
 }
 
-// rates yields the numbers of the rate limits' records in the chunks from from to before end. A yielded record may be forgotten.
+// rates yields the numbers of the rate limits' records in the chunks from from to before end. A
+// yielded record may be forgotten.
 func (h *holders) rates(from, end int) func(yield func(uint32) bool) {
 	return func(yield func(uint32) bool) {
 		for i := from; i < end; i++ {

@@ -2,13 +2,16 @@ package memstore
 
 import "github.com/weirproxy/weir/pkg/algorithms"
 
-// The bound of a store is in places, so that the bound holds for memory too. A key takes one place, for its slot. A key of
-// sliding_window_log takes further places for its log, rounded up: two with one instant.
+// The bound of a store is in places, so that the bound holds for memory too. A key takes one place,
+// for its slot. A key of sliding_window_log takes further places for its log, rounded up: two with
+// one instant.
 const (
-	// placeBytes is the memory of one place in bytes: a slot of 40 bytes in a table that is 0.78 full. Growing leaves tables so full.
+	// placeBytes is the memory of one place in bytes: a slot of 40 bytes in a table that is 0.78 full.
+	// Growing leaves tables so full.
 	placeBytes = 52
-	// logBytes is the memory of a log without its entries, in bytes. The allocator rounds the Log up to 64. There is a pointer of 8 bytes to
-	// the log, and a number of 4 bytes among the free ones. Slices of both are up to twice as large as their content.
+	// logBytes is the memory of a log without its entries, in bytes. The allocator rounds the Log up
+	// to 64. There is a pointer of 8 bytes to the log, and a number of 4 bytes among the free ones.
+	// Slices of both are up to twice as large as their content.
 	logBytes = 64 + 2*8 + 2*4
 )
 

@@ -83,7 +83,8 @@ func TestALogThatGrowsReplacesOtherKeysAndNeverItself(t *testing.T) {
 	})
 }
 
-// Without room the newest hits of a log share an instant. So the log stays within its limit and the store within its bound.
+// Without room the newest hits of a log share an instant. So the log stays within its limit and the
+// store within its bound.
 func TestALogWithoutRoomNeverPassesItsLimit(t *testing.T) {
 	for _, onFull := range []OnFull{Allow, Deny} {
 		for _, together := range []bool{false, true} {

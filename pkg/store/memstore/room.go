@@ -28,18 +28,20 @@ type want struct {
 	adds   bool // the key is new
 }
 
-// A long log grows by many places. These places come from all shards, so that the log's shard keeps its other keys, and nobody waits
-// long for a shard.
+// A long log grows by many places. These places come from all shards, so that the log's shard keeps
+// its other keys, and nobody waits long for a shard.
 const (
 	nearby = 4  // keys that a shard forgets for one of its keys before other shards do
 	others = 16 // keys that another shard forgets at once, which takes tens of microseconds
 )
 
-// maxSurveyed bounds the keys that other shards look at for one request when their samples show denied keys alone: some milliseconds.
-// Then the key finds no room, and the next request looks on. Without the bound, one request looked at a million keys.
+// maxSurveyed bounds the keys that other shards look at for one request when their samples show
+// denied keys alone: some milliseconds. Then the key finds no room, and the next request looks on.
+// Without the bound, one request looked at a million keys.
 const maxSurveyed = 8192
 
-// wantLocked returns the further places that the view needs. A view without room needs none. The view's shard must be locked.
+// wantLocked returns the further places that the view needs. A view without room needs none. The
+// view's shard must be locked.
 func (r *room) wantLocked(s *Store, v *view, now algorithms.Instant) want {
 	w := want{key: v.key, places: v.wantsLocked(now), adds: !v.found}
 	if w.places > 0 {
@@ -51,7 +53,8 @@ func (r *room) wantLocked(s *Store, v *view, now algorithms.Instant) want {
 	return w
 }
 
-// refuseLarger refuses a key of more places than the whole store has, so that no other key goes in vain.
+// refuseLarger refuses a key of more places than the whole store has, so that no other key goes in
+// vain.
 func (r *room) refuseLarger(s *Store, places int, adds bool) {
 	if int64(places) > s.maxKeys {
 		r.refuse(adds)
@@ -74,7 +77,8 @@ func (r *room) spare(wants ...want) {
 	}
 }
 
-// sparedIn returns the spared keys of a shard. A request may grow a thousand logs, and each shard has few of them.
+// sparedIn returns the spared keys of a shard. A request may grow a thousand logs, and each shard
+// has few of them.
 func (s *Store) sparedIn(r *room, shard int) []digest {
 	first, _ := slices.BinarySearchFunc(r.spared, shard, func(key digest, shard int) int { return s.shardNumber(key) - shard })
 	end := first
@@ -121,8 +125,8 @@ func (s *Store) giveBack(r *room) {
 	}
 }
 
-// claimLocked claims the places that a key of a locked shard wants. A full store, or a full shard, first forgets keys of that shard.
-// claimLocked reports false if other shards must forget keys.
+// claimLocked claims the places that a key of a locked shard wants. A full store, or a full shard,
+// first forgets keys of that shard. claimLocked reports false if other shards must forget keys.
 func (s *Store) claimLocked(r *room, w want, now algorithms.Instant) bool {
 	shard := s.shardNumber(w.key)
 	crowded := w.adds && s.shards[shard].roomLocked() < 1
@@ -156,9 +160,10 @@ func (s *Store) evictLocked(r *room, shard int, now algorithms.Instant) bool {
 	return true
 }
 
-// makeRoom forgets keys until r holds the places that all keys want. The new keys must stand first. Each shard makes room for its own
-// keys. If each key of a shard is denied now, or after some keys, another shard makes room. If too few keys can be forgotten, r is full
-// or tight. No shard may be locked.
+// makeRoom forgets keys until r holds the places that all keys want. The new keys must stand first.
+// Each shard makes room for its own keys. If each key of a shard is denied now, or after some keys,
+// another shard makes room. If too few keys can be forgotten, r is full or tight. No shard may be
+// locked.
 func (s *Store) makeRoom(r *room, wants ...want) {
 	r.spare(wants...)
 	places := 0
@@ -175,8 +180,9 @@ func (s *Store) makeRoom(r *room, wants ...want) {
 	}
 }
 
-// evictElsewhere forgets keys of any shard for so many places, or reports false, also after maxSurveyed keys. Each call starts at another
-// shard, so that all shards give alike. A store full of denied keys has no shard to lock, so one look at the clock serves all shards.
+// evictElsewhere forgets keys of any shard for so many places, or reports false, also after
+// maxSurveyed keys. Each call starts at another shard, so that all shards give alike. A store full
+// of denied keys has no shard to lock, so one look at the clock serves all shards.
 func (s *Store) evictElsewhere(r *room, places int) bool {
 	start, now := int(s.turn.Add(1)), s.now()
 	for i := range s.shards {
@@ -190,8 +196,8 @@ func (s *Store) evictElsewhere(r *room, places int) bool {
 	return s.claim(r, places) // others may have given places back meanwhile
 }
 
-// evictFor forgets keys of a shard until r holds so many places, but at most that many keys. evictFor reports whether r then holds more
-// places than before.
+// evictFor forgets keys of a shard until r holds so many places, but at most that many keys.
+// evictFor reports whether r then holds more places than before.
 func (s *Store) evictFor(r *room, shard, places, most int, now algorithms.Instant) bool {
 	if int64(now) < s.opens[shard].Load() {
 		return false

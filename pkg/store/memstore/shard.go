@@ -7,9 +7,10 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// shard is a part of the store with a lock of its own. A transaction over several shards locks them in ascending order; a
-// goroutine that makes room or sweeps holds one lock at a time. The fields of every charge stand first, to lie on one cache line. The size is
-// a multiple of 64, so that the next shard's lock lies on another one.
+// shard is a part of the store with a lock of its own. A transaction over several shards locks them
+// in ascending order; a goroutine that makes room or sweeps holds one lock at a time. The fields of
+// every charge stand first, to lie on one cache line. The size is a multiple of 64, so that the
+// next shard's lock lies on another one.
 type shard struct {
 	mu         sync.Mutex // guards all below
 	latest     algorithms.Instant
@@ -23,14 +24,15 @@ type shard struct {
 	_          [16]byte
 }
 
-// maxShardKeys is the bound of keys in a shard, so that each key can have a limit of its own. One number of limits stays free for the
-// moment in which a key changes its limit.
+// maxShardKeys is the bound of keys in a shard, so that each key can have a limit of its own. One
+// number of limits stays free for the moment in which a key changes its limit.
 const maxShardKeys = 1<<limitBits - 1
 
 // roomLocked returns the number of new keys that the shard can number. mu must be held.
 func (sh *shard) roomLocked() int { return maxShardKeys - int(sh.table.count) }
 
-// instantLocked returns the instant of a transaction: now, but never earlier than one before it. mu must be held.
+// instantLocked returns the instant of a transaction: now, but never earlier than one before it. mu
+// must be held.
 func (sh *shard) instantLocked(s *Store) algorithms.Instant {
 	return sh.instantOfLocked(s, s.clock.Load())
 }
@@ -44,8 +46,9 @@ func (sh *shard) instantOfLocked(s *Store, c *clock) algorithms.Instant {
 	return sh.latest
 }
 
-// takeKnownLocked applies the only charge of a request without a view. takeKnownLocked reports false and changes nothing unless this is
-// the usual case. Then the shard remembers the key under the same limit, and there is no refund and no further place. mu must be held.
+// takeKnownLocked applies the only charge of a request without a view. takeKnownLocked reports
+// false and changes nothing unless this is the usual case. Then the shard remembers the key under
+// the same limit, and there is no refund and no further place. mu must be held.
 func (sh *shard) takeKnownLocked(s *Store, key digest, c *store.Charge, d *algorithms.Decision, now algorithms.Instant) bool {
 	if c.Hits < 0 {
 		return false
@@ -97,8 +100,8 @@ func (sh *shard) markLocked(place int, c *store.Charge, allowed bool, now algori
 	}
 }
 
-// commitLocked makes the view the key's state. A new key, and a log that grows, take places of the room. If the room says that no log may
-// grow, further hits join the newest ones. mu must be held.
+// commitLocked makes the view the key's state. A new key, and a log that grows, take places of the
+// room. If the room says that no log may grow, further hits join the newest ones. mu must be held.
 func (sh *shard) commitLocked(s *Store, v *view, now algorithms.Instant, r *room) {
 	before := v.heldLocked()
 	if v.log != nil {
@@ -135,7 +138,8 @@ func (s *Store) joinLocked(v *view, now algorithms.Instant) {
 	v.log.ApplyInPlace(v.limit, now, v.pending)
 }
 
-// insertLocked adds the key of the view, and returns the places that the key takes. mu must be held.
+// insertLocked adds the key of the view, and returns the places that the key takes. mu must be
+// held.
 func (sh *shard) insertLocked(v *view, now algorithms.Instant) (places int) {
 	places = 1
 	if v.log != nil {
@@ -175,7 +179,8 @@ func (sh *shard) updateLocked(v *view, now algorithms.Instant) {
 	}
 }
 
-// removeLocked forgets the key at that place of the table, and returns the places that the key took in the store. mu must be held.
+// removeLocked forgets the key at that place of the table, and returns the places that the key took
+// in the store. mu must be held.
 func (sh *shard) removeLocked(place int) (places int) {
 	places = sh.releaseLocked(&sh.table.slots[place])
 	sh.table.remove(place)
@@ -199,7 +204,8 @@ func (sh *shard) releaseLocked(s *slot) (places int) {
 	return places
 }
 
-// forgetLocked forgets a key and returns the places that the key took; 0 if the shard does not remember the key. mu must be held.
+// forgetLocked forgets a key and returns the places that the key took; 0 if the shard does not
+// remember the key. mu must be held.
 func (sh *shard) forgetLocked(key digest) (places int) {
 	place, ok := sh.table.find(key)
 	if !ok {

@@ -5,7 +5,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// takeSlots applies hits of the charge to the view of a key of concurrency. A charge without a holder is a probe.
+// takeSlots applies hits of the charge to the view of a key of concurrency. A charge without a
+// holder is a probe.
 func (v *view) takeSlots(c *store.Charge, hits int64, now algorithms.Instant) algorithms.Decision {
 	if c.Hold == nil {
 		return v.slots.Decide(c.Limit, now, 0, 0)
@@ -27,7 +28,8 @@ func (v *view) addSlots(hits uint32, until algorithms.Instant) {
 	v.slots.First, v.slots.Last = min(v.slots.First, until), max(v.slots.Last, until)
 }
 
-// joinLineLocked adds a holder to the line of a key. joinLineLocked reports false if the table has no slot of the key. mu must be held.
+// joinLineLocked adds a holder to the line of a key. joinLineLocked reports false if the table has
+// no slot of the key. mu must be held.
 func (sh *shard) joinLineLocked(key digest, holder *store.Holder, hold algorithms.Hold) bool {
 	place, found := sh.table.find(key)
 	if !found {
@@ -40,7 +42,8 @@ func (sh *shard) joinLineLocked(key digest, holder *store.Holder, hold algorithm
 	return true
 }
 
-// leaveLocked removes a holder from the line of a key. A key without holders stays until a sweep. mu must be held.
+// leaveLocked removes a holder from the line of a key. A key without holders stays until a sweep.
+// mu must be held.
 func (sh *shard) leaveLocked(key digest, n uint32) {
 	place, found := sh.table.find(key)
 	if !found {
@@ -55,7 +58,8 @@ func (sh *shard) leaveLocked(key digest, n uint32) {
 	}
 }
 
-// expireLocked removes the holders that have run out from the line of the key at that place, and returns the line. mu must be held.
+// expireLocked removes the holders that have run out from the line of the key at that place, and
+// returns the line. mu must be held.
 func (sh *shard) expireLocked(place int, now algorithms.Instant) line {
 	slot := &sh.table.slots[place]
 	l := lineOf(slot.state)

@@ -12,7 +12,8 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// A snapshot is the states of a store in bytes, for a store in a later process. All numbers are little-endian.
+// A snapshot is the states of a store in bytes, for a store in a later process. All numbers are
+// little-endian.
 //
 //	file     magic, version (4 bytes), sections
 //	section  kind (1 byte), length of the content (4 bytes), content, checksum (4 bytes)
@@ -23,18 +24,23 @@ import (
 //	holders  instant (8 bytes, Unix ns), records of holders of rate limits
 //	end      number of records (8 bytes)
 //
-// The first section is the head, the last one is the end, and nothing follows. A checksum is CRC-32C of the identity, the section's number,
-// kind, length and content. So no section can be lost, moved, or taken from another snapshot.
+// The first section is the head, the last one is the end, and nothing follows. A checksum is
+// CRC-32C of the identity, the section's number, kind, length and content. So no section can be
+// lost, moved, or taken from another snapshot.
 //
-// A record is the digest (13 bytes), the denied hits (1 byte), the number of the limit in the section, and the state. The first record
-// of a limit holds the limit, too: algorithm (1 byte), requests, period and burst. A state is the time from the last charge to the
-// section's instant, and its two words. The state of sliding_window_log begins with twice the number of its entries, plus one if the
-// next record has more entries. The entries follow: time since the entry before, and hits. Numbers without a size are varints; times of a state, and of
-// a first entry, are signed ones.
+// A record is the digest (13 bytes), the denied hits (1 byte), the number of the limit in the
+// section, and the state. The first record of a limit holds the limit, too: algorithm (1 byte),
+// requests, period and burst. A state is the time from the last charge to the section's instant,
+// and its two words. The state of sliding_window_log begins with twice the number of its entries,
+// plus one if the next record has more entries. The entries follow: time since the entry before,
+// and hits. Numbers without a size are varints; times of a state, and of a first entry, are signed
+// ones.
 //
-// The record of a key of concurrency has the number of its holders, or of some of these, in place of the state. The record of a holder of a
-// rate limit begins with the tag of its state and its kind (8 bytes). A holder is the name (16 bytes), hits, the age of the begin, and the
-// time until the holder runs out. Both times count from the section's instant, as signed varints. Version 1 has no holders.
+// The record of a key of concurrency has the number of its holders, or of some of these, in place
+// of the state. The record of a holder of a rate limit begins with the tag of its state and its
+// kind (8 bytes). A holder is the name (16 bytes), hits, the age of the begin, and the time until
+// the holder runs out. Both times count from the section's instant, as signed varints. Version 1
+// has no holders.
 const (
 	snapshotMagic   = "weir\r\n\x1a\x00" // no text, and damaged by a transfer as text
 	snapshotVersion = 2

@@ -32,7 +32,8 @@ func millionKeys(b *testing.B) *Store {
 	return s
 }
 
-// cpu reports the time of the processor per operation, which other processes of the machine hardly change.
+// cpu reports the time of the processor per operation, which other processes of the machine hardly
+// change.
 func cpu(b *testing.B) (done func()) {
 	b.Helper()
 	used := func() time.Duration {
@@ -78,7 +79,8 @@ func BenchmarkLoad(b *testing.B) {
 	}
 }
 
-// BenchmarkDecisionsWhileSaving is a decision on random keys of a million, alone and while snapshots are written all the time.
+// BenchmarkDecisionsWhileSaving is a decision on random keys of a million, alone and while
+// snapshots are written all the time.
 func BenchmarkDecisionsWhileSaving(b *testing.B) {
 	for _, saving := range []bool{false, true} {
 		b.Run(map[bool]string{false: "alone", true: "saving"}[saving], func(b *testing.B) {

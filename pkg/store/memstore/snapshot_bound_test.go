@@ -32,7 +32,8 @@ func TestASmallerStoreKeepsDeniedKeys(t *testing.T) {
 	})
 }
 
-// A store with fewer places than the logs of a snapshot need keeps the logs that are denied, and its bound.
+// A store with fewer places than the logs of a snapshot need keeps the logs that are denied, and
+// its bound.
 func TestASmallerStoreKeepsDeniedLogs(t *testing.T) {
 	inBubble(t, Options{Savable: true, MaxKeys: 10_000}, func(t *testing.T, s *Store) {
 		limit := logLimit(10)

@@ -14,8 +14,8 @@ type lineCopy struct {
 	holders int // how many of the writer's holders
 }
 
-// copyHoldersLocked copies the holders of a shard. First come the lines of keys, then the holders of rate limits that hold, then the spent
-// ones, the oldest first. mu of the shard must be held.
+// copyHoldersLocked copies the holders of a shard. First come the lines of keys, then the holders
+// of rate limits that hold, then the spent ones, the oldest first. mu of the shard must be held.
 func (o *snapshotWriter) copyHoldersLocked(sh *shard) {
 	o.lines, o.holders = o.lines[:0], o.holders[:0]
 	h := &sh.holders
@@ -143,7 +143,8 @@ func (in *snapshotReader) wrong(f *fields) error {
 	return nil
 }
 
-// holder reads a holder without the state. No begin is later than now. If the clock has gone back, no time has passed.
+// holder reads a holder without the state. No begin is later than now. If the clock has gone back,
+// no time has passed.
 func (in *snapshotReader) holder(f *fields, at algorithms.Instant) (r holderRecord) {
 	copy(r.holder[:], f.bytes(len(r.holder)))
 	hits, age, left := f.uvarint(), f.varint(), f.varint()

@@ -11,12 +11,15 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// Load reads a snapshot that Save wrote, into an empty store. No other method may be called before Load has returned. The store then
-// decides as the saved store would have: the time between Save and Load counts as time passed. If the wall clock has gone back since,
-// no time counts as passed. The store may have another bound than the saved one; a smaller store forgets keys as it does at its bound.
+// Load reads a snapshot that Save wrote, into an empty store. No other method may be called before
+// Load has returned. The store then decides as the saved store would have: the time between Save
+// and Load counts as time passed. If the wall clock has gone back since, no time counts as passed.
+// The store may have another bound than the saved one; a smaller store forgets keys as it does at
+// its bound.
 //
-// Load believes nothing: limits must be valid, states become the nearest ones that their algorithm can have made by then. The memory of
-// Load, beside the store, is at most 1.2 MiB. After an error the store is empty and usable.
+// Load believes nothing: limits must be valid, states become the nearest ones that their algorithm
+// can have made by then. The memory of Load, beside the store, is at most 1.2 MiB. After an error
+// the store is empty and usable.
 //
 // Errors: ErrNotSavable, ErrInUse, ErrVersion, ErrSnapshot, and the errors of r.
 func (s *Store) Load(r io.Reader) (Loaded, error) {

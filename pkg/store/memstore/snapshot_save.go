@@ -10,14 +10,18 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// Save writes a snapshot of all states to w, for Load in a later process. Decisions go on: Save locks one shard at a time, for tens of
-// microseconds, copies its states and holders, and then writes the copy. So each key's state is exact, but keys are of slightly different
-// instants. Without decisions meanwhile the snapshot is exact as a whole.
+// Save writes a snapshot of all states to w, for Load in a later process. Decisions go on: Save
+// locks one shard at a time, for tens of microseconds, copies its states and holders, and then
+// writes the copy. So each key's state is exact, but keys are of slightly different instants.
+// Without decisions meanwhile the snapshot is exact as a whole.
 //
-// Save takes at most 1 MiB of memory, and a copy of one shard or of one log. A shard has about 4096 keys of 40 bytes, and holders of 56 bytes. A snapshot takes 25 to 40 bytes per key, and about 10 for each instant in a log.
+// Save takes at most 1 MiB of memory, and a copy of one shard or of one log. A shard has about 4096
+// keys of 40 bytes, and holders of 56 bytes. A snapshot takes 25 to 40 bytes per key, and about 10
+// for each instant in a log.
 //
-// The snapshot holds the secret key of the digests. With that key one can find clients' keys that share a digest, so
-// only the owner of the process may read a snapshot. A snapshot has no text of a client's key.
+// The snapshot holds the secret key of the digests. With that key one can find clients' keys that
+// share a digest, so only the owner of the process may read a snapshot. A snapshot has no text of a
+// client's key.
 //
 // Errors: ErrNotSavable, and the errors of w.
 func (s *Store) Save(w io.Writer) (Saved, error) {

@@ -181,7 +181,8 @@ func deniedOf(s *Store) map[digest]deniedHits {
 	return all
 }
 
-// The clock of the machine was ahead at the stop, by any time. Then no time counts as passed, and nobody waits longer than before.
+// The clock of the machine was ahead at the stop, by any time. Then no time counts as passed, and
+// nobody waits longer than before.
 func TestAClockThatWentBackBeforeTheStartStarvesNobody(t *testing.T) {
 	for _, back := range []time.Duration{time.Second, time.Hour, 400 * 24 * time.Hour} {
 		for _, a := range algorithms.RateAlgorithms() {
@@ -254,7 +255,8 @@ func TestALongLogIsSaved(t *testing.T) {
 	})
 }
 
-// Decisions go on while a snapshot is written, and each of its keys has a state between the one before and the one after.
+// Decisions go on while a snapshot is written, and each of its keys has a state between the one
+// before and the one after.
 func TestASnapshotWhileDecisionsGoOn(t *testing.T) {
 	s := savable(t, Options{})
 	defer s.Close()

@@ -7,7 +7,8 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// sweep visits every shard once in an interval, a few at a time, until ctx ends. Each time it also looks at the wall clock.
+// sweep visits every shard once in an interval, a few at a time, until ctx ends. Each time it also
+// looks at the wall clock.
 func (s *Store) sweep(ctx context.Context, interval time.Duration) {
 	const maxTicks = 100 // in an interval
 	ticks := min(maxTicks, len(s.shards))
@@ -31,8 +32,8 @@ func (s *Store) sweep(ctx context.Context, interval time.Duration) {
 	}
 }
 
-// Sweep frees all idle states and all holders that have run out. A store in real time does so by itself; in Options.Virtual time may pass
-// faster than the sweep goes round.
+// Sweep frees all idle states and all holders that have run out. A store in real time does so by
+// itself; in Options.Virtual time may pass faster than the sweep goes round.
 func (s *Store) Sweep() {
 	for i := range s.shards {
 		s.sweepShard(&s.shards[i])
@@ -40,7 +41,8 @@ func (s *Store) Sweep() {
 	}
 }
 
-// sweepShard frees the idle states of a shard. The shard then looks for keys to forget anew, as buckets have filled since.
+// sweepShard frees the idle states of a shard. The shard then looks for keys to forget anew, as
+// buckets have filled since.
 func (s *Store) sweepShard(sh *shard) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -71,7 +73,8 @@ func (m *metrics) free(keys, places int) {
 	}
 }
 
-// sweepLocked frees the idle states and returns their number and the places that they took. mu must be held.
+// sweepLocked frees the idle states and returns their number and the places that they took. mu must
+// be held.
 func (sh *shard) sweepLocked(now algorithms.Instant) (keys, places int) {
 	t := &sh.table
 	before := t.count
@@ -100,7 +103,8 @@ func (sh *shard) sweepLocked(now algorithms.Instant) (keys, places int) {
 	return int(before - t.count), places
 }
 
-// idleLocked reports whether the key of a slot is idle. Holders of the key that have run out are forgotten. mu must be held.
+// idleLocked reports whether the key of a slot is idle. Holders of the key that have run out are
+// forgotten. mu must be held.
 func (sh *shard) idleLocked(s *slot, now algorithms.Instant) bool {
 	if sh.limits.of(s.limit()).Algorithm != algorithms.Concurrency {
 		return sh.idleAtLocked(s) <= now
@@ -112,7 +116,8 @@ func (sh *shard) idleLocked(s *slot, now algorithms.Instant) bool {
 	return l.count == 0
 }
 
-// idleAtLocked returns the instant from which the key of a slot is idle, if no holder of it ends sooner. mu must be held.
+// idleAtLocked returns the instant from which the key of a slot is idle, if no holder of it ends
+// sooner. mu must be held.
 func (sh *shard) idleAtLocked(s *slot) algorithms.Instant {
 	switch l := sh.limits.of(s.limit()); l.Algorithm {
 	case algorithms.SlidingWindowLog:

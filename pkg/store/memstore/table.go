@@ -6,9 +6,9 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// digest stands for a key: 104 bits of a hash with two secret random seeds. Among n live keys two share a digest with a chance of
-// n*n/2^105, for 10^9 keys 3*10^-14. Only a reader of the process's memory could look for such a pair. hi is never 0, which marks an
-// empty slot.
+// digest stands for a key: 104 bits of a hash with two secret random seeds. Among n live keys two
+// share a digest with a chance of n*n/2^105, for 10^9 keys 3*10^-14. Only a reader of the process's
+// memory could look for such a pair. hi is never 0, which marks an empty slot.
 type digest struct {
 	hi uint64
 	lo uint64 // 40 bits; the low 24 are 0
@@ -35,10 +35,12 @@ func (s *slot) setDenied(h deniedHits) {
 	s.lo = s.lo&^(1<<digestBits-1) | uint64(h)<<limitBits | uint64(s.limit())
 }
 
-// table maps digests to states, by open addressing with linear probing, with all slots in the order of their digests. A key's home is
-// the place that its digest would have if all digests were spread evenly. A key sits at its home, or as few places after its home as
-// the order allows. So a search stops at the first larger digest. Growing is one pass from one array to another, a sweep is one pass
-// in place, and there are no tombstones. Runs that reach past the last home go into a tail, so that no search wraps around.
+// table maps digests to states, by open addressing with linear probing, with all slots in the order
+// of their digests. A key's home is the place that its digest would have if all digests were spread
+// evenly. A key sits at its home, or as few places after its home as the order allows. So a search
+// stops at the first larger digest. Growing is one pass from one array to another, a sweep is one
+// pass in place, and there are no tombstones. Runs that reach past the last home go into a tail, so
+// that no search wraps around.
 //
 // Not safe for concurrent use.
 type table struct {
@@ -53,7 +55,8 @@ const (
 	tail     = 24
 )
 
-// fill is the maximum of keys for a number of homes, 5/6. A fuller table has long searches, an emptier one wastes memory.
+// fill is the maximum of keys for a number of homes, 5/6. A fuller table has long searches, an
+// emptier one wastes memory.
 func fill(homes int32) int32 { return homes - homes/6 }
 
 func (t *table) home(hi uint64) int {
@@ -61,7 +64,8 @@ func (t *table) home(hi uint64) int {
 	return int(h)
 }
 
-// find returns the place of d and reports whether d is there. If not, the place is the one to insert d.
+// find returns the place of d and reports whether d is there. If not, the place is the one to
+// insert d.
 func (t *table) find(d digest) (int, bool) {
 	i := t.home(d.hi)
 	for ; i < len(t.slots); i++ {
@@ -82,8 +86,8 @@ func (t *table) find(d digest) (int, bool) {
 	return i, false
 }
 
-// insert puts d, which must not be in the table, at the place that find returned, or into a larger table. insert returns
-// the place in the table.
+// insert puts d, which must not be in the table, at the place that find returned, or into a larger
+// table. insert returns the place in the table.
 func (t *table) insert(i int, d digest, st algorithms.State, limit uint16, denied deniedHits) int {
 	for t.count >= fill(t.homes) || !t.open(i) {
 		t.resize(t.homes + max(t.homes/16, minHomes))
@@ -94,7 +98,8 @@ func (t *table) insert(i int, d digest, st algorithms.State, limit uint16, denie
 	return i
 }
 
-// open frees place i: it moves the run that starts there one place on. Without room for that open moves nothing and reports false.
+// open frees place i: it moves the run that starts there one place on. Without room for that open
+// moves nothing and reports false.
 func (t *table) open(i int) bool {
 	end := i
 	for end < len(t.slots) && !t.slots[end].empty() {
@@ -119,8 +124,8 @@ func (t *table) remove(i int) {
 	t.shrink()
 }
 
-// shrink gives memory back if the table has become much emptier than after it grew. Long logs replace many keys, and must not find the
-// memory of their slots taken.
+// shrink gives memory back if the table has become much emptier than after it grew. Long logs
+// replace many keys, and must not find the memory of their slots taken.
 func (t *table) shrink() {
 	if t.homes > 4*minHomes && t.count < t.shrinks {
 		t.resize(t.count + t.count/3)

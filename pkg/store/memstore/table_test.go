@@ -11,8 +11,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// TestTableIsAMap compares random operations on a table with a Go map. Digests are drawn from few regions, so that runs grow
-// long, meet, and reach the tail.
+// TestTableIsAMap compares random operations on a table with a Go map. Digests are drawn from few
+// regions, so that runs grow long, meet, and reach the tail.
 func TestTableIsAMap(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var tb table
@@ -57,7 +57,8 @@ func TestTableIsAMap(t *testing.T) {
 	})
 }
 
-// check fails unless the table holds the wanted keys, ordered, each at its home or after without a gap.
+// check fails unless the table holds the wanted keys, ordered, each at its home or after without a
+// gap.
 func check(rt *rapid.T, tb *table, want map[digest]uint16) {
 	if int(tb.count) != len(want) {
 		rt.Fatalf("count = %d; want %d", tb.count, len(want))
@@ -140,7 +141,8 @@ func TestDeps(t *testing.T) {
 	})
 }
 
-// A table that loses its keys gives their memory back in few steps, though long runs may need more homes than the table asks for.
+// A table that loses its keys gives their memory back in few steps, though long runs may need more
+// homes than the table asks for.
 func TestATableThatEmptiesMovesSeldom(t *testing.T) {
 	for seed := range uint64(20) {
 		next := random(seed)

@@ -28,8 +28,9 @@ type ref struct {
 	begin int // of the transaction's begins; -1: none
 }
 
-// takeAll applies a transaction of any number of charges. All shards of the transaction stay locked from the first read to the last write.
-// The order of locking is ascending, so no two transactions wait for each other.
+// takeAll applies a transaction of any number of charges. All shards of the transaction stay locked
+// from the first read to the last write. The order of locking is ascending, so no two transactions
+// wait for each other.
 func (s *Store) takeAll(charges []store.Charge, decisions []algorithms.Decision) (admitted bool) {
 	t, _ := s.scratch.Get().(*transaction)
 	defer s.scratch.Put(t)
@@ -137,7 +138,8 @@ func (t *transaction) plan(s *Store, charges []store.Charge) {
 	}
 }
 
-// lock locks the shards and returns the instant of the transaction, at or after the latest of each shard.
+// lock locks the shards and returns the instant of the transaction, at or after the latest of each
+// shard.
 func (t *transaction) lock(s *Store) algorithms.Instant {
 	for _, shard := range t.shards {
 		s.shards[shard].mu.Lock()
@@ -170,8 +172,9 @@ func (t *transaction) load(s *Store, charges []store.Charge, now algorithms.Inst
 	}
 }
 
-// decide evaluates the charges as package store says, but for ends of holders. The views then have the states to commit. In a full room a
-// new key is not remembered, and Options.OnFull decides its charges.
+// decide evaluates the charges as package store says, but for ends of holders. The views then have
+// the states to commit. In a full room a new key is not remembered, and Options.OnFull decides its
+// charges.
 func (t *transaction) decide(
 	s *Store, charges []store.Charge, decisions []algorithms.Decision, now algorithms.Instant, r *room,
 ) (admitted bool) {

@@ -10,7 +10,8 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// A day passes between two transactions, though no time does, and the sweep at real time forgets by virtual time.
+// A day passes between two transactions, though no time does, and the sweep at real time forgets by
+// virtual time.
 func TestVirtualTimePassesWithoutAClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var now atomic.Int64

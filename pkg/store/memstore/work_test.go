@@ -59,7 +59,8 @@ func TestAFloodIntoAStoreOfDeniedKeysLooksAtThemOnce(t *testing.T) {
 	}
 }
 
-// The first new key after the others were denied must not wait until the store has looked at a million keys.
+// The first new key after the others were denied must not wait until the store has looked at a
+// million keys.
 func TestADecisionLooksAtAPartOfAStoreOfDeniedKeys(t *testing.T) {
 	const maxKeys = 65_536
 	inBubble(t, Options{MaxKeys: maxKeys, SweepInterval: 1000 * time.Hour}, func(t *testing.T, s *Store) {
@@ -82,7 +83,8 @@ func TestADecisionLooksAtAPartOfAStoreOfDeniedKeys(t *testing.T) {
 	})
 }
 
-// Keys of one request per period open one after the other, and each makes room for one new key, which is denied at once.
+// Keys of one request per period open one after the other, and each makes room for one new key,
+// which is denied at once.
 func TestAFloodOfKeysThatOpenInTurnLooksAtFewOfThem(t *testing.T) {
 	const maxKeys = 4096
 	inBubble(t, Options{MaxKeys: maxKeys, OnFull: Deny, SweepInterval: 1000 * time.Hour}, func(t *testing.T, s *Store) {

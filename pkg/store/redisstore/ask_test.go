@@ -97,7 +97,8 @@ type cached struct {
 	redis *Store
 }
 
-// remembering returns s with a deny cache in front, closed with the test. The cache has the clock of s.
+// remembering returns s with a deny cache in front, closed with the test. The cache has the clock
+// of s.
 func remembering(tb testing.TB, s *Store, maxAge time.Duration) *cached {
 	tb.Helper()
 	front, err := denycache.New(denycache.Options{Store: s, Outbox: s, MaxAge: maxAge, Now: s.given})

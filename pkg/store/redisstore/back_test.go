@@ -11,7 +11,8 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// A clock that goes back by hours starves a key no longer than the clock needs to pass farthestBack, or a window to end.
+// A clock that goes back by hours starves a key no longer than the clock needs to pass
+// farthestBack, or a window to end.
 func TestClockThatGoesBackStarvesNoKey(t *testing.T) {
 	for _, a := range algorithms.RateAlgorithms() {
 		for _, back := range []time.Duration{farthestBack + Granularity, time.Minute, 25 * time.Hour} {
@@ -73,8 +74,9 @@ func (w *wandering) move(seed uint64, n int, onlyBack bool) {
 	w.at.Add(int64(step))
 }
 
-// Steps back never mint. Admitted hits are at most the hits that the limit allows in real time and in the steps ahead. Nobody can tell
-// a step ahead from time. A window that begins at another place in real time may begin anew after each step.
+// Steps back never mint. Admitted hits are at most the hits that the limit allows in real time and
+// in the steps ahead. Nobody can tell a step ahead from time. A window that begins at another place
+// in real time may begin anew after each step.
 func TestTimeThatGoesBackAndForthNeverMints(t *testing.T) {
 	const requests = 20
 	for _, a := range algorithms.RateAlgorithms() {
@@ -175,7 +177,8 @@ func TestLogMovesWithTheClock(t *testing.T) {
 	}
 }
 
-// Hits from before a step count at the end of the step. The bucket does not gain the time that the step took back.
+// Hits from before a step count at the end of the step. The bucket does not gain the time that the
+// step took back.
 func TestDeferredHitsOfBeforeAStepMintNothing(t *testing.T) {
 	for _, a := range []algorithms.Algorithm{algorithms.TokenBucket, algorithms.TokenBucketInteger, algorithms.FixedWindow, algorithms.SlidingWindowCounter} {
 		s, clock := given(t, Options{})

@@ -8,8 +8,9 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// batch is transactions that one run of the script applies, one after another. Equal transactions of one charge form a group, sent
-// once with their number. So they are applied right after each other, which is a valid order for requests that wait at the same time.
+// batch is transactions that one run of the script applies, one after another. Equal transactions
+// of one charge form a group, sent once with their number. So they are applied right after each
+// other, which is a valid order for requests that wait at the same time.
 type batch struct {
 	until   time.Time // when the first of the callers stops to wait; zero if nobody waits
 	last    time.Time // when the last of the callers stops to wait
@@ -38,7 +39,8 @@ type group struct {
 	times       int
 }
 
-// names makes texts that share memory. The memory is not used again: a command may hold a text for longer than the batch.
+// names makes texts that share memory. The memory is not used again: a command may hold a text for
+// longer than the batch.
 type names struct{ free []byte }
 
 // namesSize is the memory that is taken at once, in bytes: names of some fifty keys.
@@ -98,8 +100,9 @@ func (b *batch) add(c *call) {
 	b.all = append(b.all, group{first: c, last: c, times: 1})
 }
 
-// takes reports whether a call fits into the batch. Corrections have batches of their own, as this process cannot play them again
-// on the states before. So have calls that need a run of the script of their own.
+// takes reports whether a call fits into the batch. Corrections have batches of their own, as this
+// process cannot play them again on the states before. So have calls that need a run of the script
+// of their own.
 func (b *batch) takes(c *call) bool {
 	if len(b.all) == 0 {
 		return true
@@ -129,7 +132,8 @@ func (b *batch) calls(yield func(*call) bool) {
 	}
 }
 
-// end ends all calls. An error is the error of each call; refused says that Redis has certainly not applied them.
+// end ends all calls. An error is the error of each call; refused says that Redis has certainly not
+// applied them.
 func (b *batch) end(err error, refused bool) {
 	for c := range b.calls {
 		c.next = nil
@@ -143,7 +147,8 @@ func (b *batch) end(err error, refused bool) {
 // slot returns the slot of the batch's keys; 0 without a cluster.
 func (b *batch) slot() uint16 { return b.all[0].first.slot }
 
-// place returns the place of the key of a charge at an instant, and reports whether the key is a counter's.
+// place returns the place of the key of a charge at an instant, and reports whether the key is a
+// counter's.
 func (b *batch) place(c *store.Charge, at algorithms.Instant) (n int, counter bool) {
 	b.key, counter = b.server.appendName(b.key[:0], c, at)
 	return b.placeOfKey(), counter

@@ -78,7 +78,8 @@ func randomCalls(r *rand.Rand, all []family, n int) []*call {
 	return calls
 }
 
-// Equal requests are combined, and all of a batch share a read and a write of each key. Nobody sees it.
+// Equal requests are combined, and all of a batch share a read and a write of each key. Nobody sees
+// it.
 func TestCallsOfOneBatchAreAnsweredAsOneAfterAnother(t *testing.T) {
 	together, apart := newClock(), newClock()
 	one := open(t, urlOf("redis", shared(t).Address()), Options{})
@@ -114,8 +115,8 @@ func TestCallsOfOneBatchAreAnsweredAsOneAfterAnother(t *testing.T) {
 	}
 }
 
-// Concurrent requests for one key are answered as in some order. The admitted ones form a staircase from the limit down. Each denied
-// one stands on a step that was too low.
+// Concurrent requests for one key are answered as in some order. The admitted ones form a staircase
+// from the limit down. Each denied one stands on a step that was too low.
 func TestAnswersToConcurrentRequestsAreThoseOfSomeOrder(t *testing.T) {
 	for _, denyCache := range []time.Duration{0, time.Hour} {
 		clock := newClock()
@@ -181,7 +182,8 @@ func checkSomeOrder(t *testing.T, s store.Store, c store.Charge) {
 	}
 }
 
-// FuzzAnswer: whatever comes back as the script's answer, a batch says what is wrong with it and does not panic.
+// FuzzAnswer: whatever comes back as the script's answer, a batch says what is wrong with it and
+// does not panic.
 func FuzzAnswer(f *testing.F) {
 	at := store.Charge{Key: []byte("k"), Hits: 1}
 	var charges []store.Charge

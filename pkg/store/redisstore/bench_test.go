@@ -27,8 +27,8 @@ func benchKey(n int) []byte {
 	return fmt.Appendf(nil, "4:edge|4:path=7:/search|6:client=%d:%s#fixed_window/365d", len(client), client)
 }
 
-// BenchmarkTake is a decision of Redis on one of some keys while so many callers wait for theirs. tx/call is how many of them
-// share a call of the script.
+// BenchmarkTake is a decision of Redis on one of some keys while so many callers wait for theirs.
+// tx/call is how many of them share a call of the script.
 func BenchmarkTake(b *testing.B) {
 	for _, a := range algorithms.RateAlgorithms() {
 		benchTakes(b, a.String(), benchLimit(a), Options{})
@@ -36,7 +36,8 @@ func BenchmarkTake(b *testing.B) {
 	benchTakes(b, "counter", benchLimit(algorithms.FixedWindow), Options{Counters: Counters{Name: descriptors.AppendOriginalKey}})
 }
 
-// BenchmarkTakeInACluster is BenchmarkTake on the three nodes of a cluster, for requests of one key and of two keys, which lie in two slots.
+// BenchmarkTakeInACluster is BenchmarkTake on the three nodes of a cluster, for requests of one key
+// and of two keys, which lie in two slots.
 func BenchmarkTakeInACluster(b *testing.B) {
 	for _, charges := range []int{1, 2} {
 		for _, callers := range []int{1, 100} {

@@ -8,8 +8,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// call is a transaction, or its part at one location, on the way to Redis and back. A call owns all its memory, so that a caller can
-// stop waiting and leave the call behind.
+// call is a transaction, or its part at one location, on the way to Redis and back. A call owns all
+// its memory, so that a caller can stop waiting and leave the call behind.
 type call struct {
 	location
 	action      action
@@ -94,7 +94,8 @@ func (c *call) add(charge *store.Charge) {
 	}
 }
 
-// own points the keys and holders of the charges to the call's memory, and makes room for decisions.
+// own points the keys and holders of the charges to the call's memory, and makes room for
+// decisions.
 func (c *call) own() {
 	rest := c.keys
 	for i := range c.charges {
@@ -174,7 +175,8 @@ func (c *call) tell(i int, to *store.State) {
 	}
 }
 
-// hitsOf returns the hits that Redis took from the key of charge i, or gave back. The call must have ended well.
+// hitsOf returns the hits that Redis took from the key of charge i, or gave back. The call must
+// have ended well.
 func (c *call) hitsOf(i int) int64 {
 	charge := &c.charges[i]
 	switch {

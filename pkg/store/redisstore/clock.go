@@ -10,9 +10,10 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// clocks is the lead of the servers' clocks over this process's clock, for each slot, as slots lie on several servers and move. So a
-// request can carry the server's time at which its caller stops to wait. A server that was stopped, or a request that the network
-// delayed, then charges nothing for a request that was decided without Redis.
+// clocks is the lead of the servers' clocks over this process's clock, for each slot, as slots lie
+// on several servers and move. So a request can carry the server's time at which its caller stops
+// to wait. A server that was stopped, or a request that the network delayed, then charges nothing
+// for a request that was decided without Redis.
 type clocks struct {
 	started time.Time
 	ahead   []atomic.Int64 // microseconds plus 1; 0: not known
@@ -21,13 +22,16 @@ type clocks struct {
 }
 
 const (
-	// clockSlack is the drift between the clocks of Redis and of this process that is allowed between two requests.
+	// clockSlack is the drift between the clocks of Redis and of this process that is allowed between
+	// two requests.
 	clockSlack = time.Millisecond
 	// clockStep is the smallest step of a server's clock that is logged.
 	clockStep = time.Second
-	// clockTeaches is the longest round trip that teaches a lead, which is too large by a round trip at most.
+	// clockTeaches is the longest round trip that teaches a lead, which is too large by a round trip
+	// at most.
 	clockTeaches = clockStep / 2
-	// stepLogged is the time for which one line about a step suffices: each slot notices the step by itself.
+	// stepLogged is the time for which one line about a step suffices: each slot notices the step by
+	// itself.
 	stepLogged = time.Minute
 )
 
@@ -35,8 +39,9 @@ func newClocks(slots int) *clocks {
 	return &clocks{started: time.Now(), ahead: make([]atomic.Int64, slots)}
 }
 
-// learn notes that a server's clock showed us microseconds at some time from begun to now. learn returns how far the clock has jumped
-// since the last answer: ahead, or back if negative. 0: the two round trips may explain the difference.
+// learn notes that a server's clock showed us microseconds at some time from begun to now. learn
+// returns how far the clock has jumped since the last answer: ahead, or back if negative. 0: the
+// two round trips may explain the difference.
 func (c *clocks) learn(slot uint16, us int64, begun, now time.Time) (step time.Duration) {
 	most, least := us-begun.Sub(c.started).Microseconds(), us-now.Sub(c.started).Microseconds() // bounds of the lead
 	old := c.ahead[slot].Load() - 1
@@ -63,9 +68,10 @@ func (c *clocks) at(slot uint16, t time.Time) int64 {
 	return ahead - 1 + t.Sub(c.started).Microseconds()
 }
 
-// Now returns the instant by Redis's clock: the time of this process and the known lead of that clock. The lead is too large by a round
-// trip at most. Before the first answer Now returns the time of this process. In a cluster the clock of the last node that answered counts,
-// and with two servers the one of Options.Target.
+// Now returns the instant by Redis's clock: the time of this process and the known lead of that
+// clock. The lead is too large by a round trip at most. Before the first answer Now returns the
+// time of this process. In a cluster the clock of the last node that answered counts, and with two
+// servers the one of Options.Target.
 func (s *Store) Now() algorithms.Instant {
 	if s.given != nil {
 		return s.given()
@@ -82,7 +88,8 @@ func (c *clocks) instant(t time.Time) algorithms.Instant {
 	return instant(uint64(latest - 1 + t.Sub(c.started).Microseconds()))
 }
 
-// learn is learn of the server's clock. learn logs steps, and reports whether the clock has jumped ahead.
+// learn is learn of the server's clock. learn logs steps, and reports whether the clock has jumped
+// ahead.
 func (s *server) learn(slot uint16, us int64, begun, now time.Time) (ahead bool) {
 	if s.store.given != nil {
 		return false
@@ -116,12 +123,13 @@ func (s *Store) givenNow() int64 {
 	return int64(s.given()) / int64(Granularity)
 }
 
-// longestLife is how long a call may lie on its way for a patient caller. redisconn needs longer to give up a connection that is
-// silent: then the caller's request is decided elsewhere, and Redis may still read the call.
+// longestLife is how long a call may lie on its way for a patient caller. redisconn needs longer to
+// give up a connection that is silent: then the caller's request is decided elsewhere, and Redis
+// may still read the call.
 const longestLife = 500 * time.Millisecond
 
-// deadline returns the server's time from which on a batch must not be applied; 0: not known. A caller stops to wait
-// then, or the life of the call ends.
+// deadline returns the server's time from which on a batch must not be applied; 0: not known. A
+// caller stops to wait then, or the life of the call ends.
 func (s *server) deadline(b *batch, begun time.Time) int64 {
 	if s.store.given != nil {
 		return 0

@@ -15,8 +15,9 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// counted counts every fixed window of whole seconds under its key, behind a prefix, as envoyproxy/ratelimit does. Redis ends a key by
-// its own clock, and the tests' clock stands still. So the jitter keeps each key for longer than a test can take.
+// counted counts every fixed window of whole seconds under its key, behind a prefix, as
+// envoyproxy/ratelimit does. Redis ends a key by its own clock, and the tests' clock stands still.
+// So the jitter keeps each key for longer than a test can take.
 func counted(prefix string) Counters {
 	return Counters{Jitter: MaxJitter, Name: func(dst, key []byte) ([]byte, bool) {
 		return append(append(append(dst, prefix...), key...), '_'), true
@@ -49,7 +50,8 @@ func TestRandomTransactionsOfCountersAreDecidedAsByMemstore(t *testing.T) {
 	differ(t, urlOf("redis-cluster", sharedCluster(t).Addresses()...), o, 0, 20, 250, alike)
 }
 
-// original charges a key as envoyproxy/ratelimit does with a jitter of 300 s, and returns the count after the hits.
+// original charges a key as envoyproxy/ratelimit does with a jitter of 300 s, and returns the count
+// after the hits.
 func original(t *testing.T, s *Store, name string, hits int64, seconds int) int64 {
 	t.Helper()
 	n, err := command(t, s, "INCRBY", name, strconv.FormatInt(hits, 10)).AsInt64()
@@ -168,7 +170,8 @@ func TestTheJitterOfCountersHasABound(t *testing.T) {
 	}
 }
 
-// Limits with one name share a count: limits of two units at the start of both windows, and other descriptors.
+// Limits with one name share a count: limits of two units at the start of both windows, and other
+// descriptors.
 func TestCountersOfOneNameAreOne(t *testing.T) {
 	s, clock := given(t, Options{Counters: counted(fresh(t))})
 	second, minute := hit("k", perAge(algorithms.FixedWindow, 5)), hit("k", perAge(algorithms.FixedWindow, 8))
@@ -201,7 +204,8 @@ func TestCountersOfOneNameAreOne(t *testing.T) {
 	}
 }
 
-// The name holds the window of the program's clock. Redis's clock only says how far in that window a request is.
+// The name holds the window of the program's clock. Redis's clock only says how far in that window
+// a request is.
 func TestCountersStayInTheirWindowWhenClocksDiffer(t *testing.T) {
 	s, clock := given(t, Options{Counters: counted(fresh(t))})
 	c := hit("k", perAge(algorithms.FixedWindow, 1))

@@ -9,13 +9,15 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// deferred is hits of one state that Redis does not know of. With windows these are the hits of one window. Without windows hits to
-// charge are one deferred, and hits to give back are one for each instant.
+// deferred is hits of one state that Redis does not know of. With windows these are the hits of one
+// window. Without windows hits to charge are one deferred, and hits to give back are one for each
+// instant.
 //
-// Hits older than a lifetime do not matter. A bucket that gets all hits of the last lifetime at their newest instant is never fuller
-// than with each hit at its own instant. Before these hits its deficit was at most the gain of a lifetime. So the hits lie in slots of
-// time, and the oldest slots drop out. A bucket gets back the hits less the gain since their own instant: a later instant would give back
-// too much.
+// Hits older than a lifetime do not matter. A bucket that gets all hits of the last lifetime at
+// their newest instant is never fuller than with each hit at its own instant. Before these hits its
+// deficit was at most the gain of a lifetime. So the hits lie in slots of time, and the oldest
+// slots drop out. A bucket gets back the hits less the gain since their own instant: a later
+// instant would give back too much.
 type deferred struct {
 	charge  store.Charge // Key and Limit
 	counter bool         // instants are of this process's clock
@@ -36,8 +38,8 @@ func windowed(a algorithms.Algorithm) bool {
 	return a == algorithms.FixedWindow || a == algorithms.SlidingWindowCounter
 }
 
-// lifetime returns how long hits matter: from the start of their window, or without windows from their instant. A bucket in debt fills
-// in two times the time of an empty one.
+// lifetime returns how long hits matter: from the start of their window, or without windows from
+// their instant. A bucket in debt fills in two times the time of an empty one.
 func lifetime(l algorithms.Limit) time.Duration {
 	life := uint64(l.Period)
 	switch {

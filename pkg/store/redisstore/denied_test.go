@@ -231,7 +231,8 @@ func TestTwoSidecarsShareOneLimit(t *testing.T) {
 	}
 }
 
-// With denials remembered a store still answers as memstore does, and Redis has all hits in the end.
+// With denials remembered a store still answers as memstore does, and Redis has all hits in the
+// end.
 func TestRandomTransactionsAreDecidedAsByMemstoreWithDenialsRemembered(t *testing.T) {
 	differ(t, urlOf("redis", shared(t).Address()), Options{}, 20*365*24*time.Hour, 100, 250,
 		func(t *testing.T, s *Store, world []recorded) error {

@@ -35,10 +35,12 @@ type recorded struct {
 	decisions []algorithms.Decision
 }
 
-// span is how much time a world has: instants end 292 years after 1970, and a bubble begins in 2000.
+// span is how much time a world has: instants end 292 years after 1970, and a bubble begins in
+// 2000.
 const span = 200 * 365 * 24 * time.Hour
 
-// record asks memstore random questions in a bubble. Only the world moves the clock, by whole microseconds.
+// record asks memstore random questions in a bubble. Only the world moves the clock, by whole
+// microseconds.
 func record(t *testing.T, seed uint64, steps int) []recorded {
 	t.Helper()
 	r := newRand(seed)
@@ -84,7 +86,8 @@ func record(t *testing.T, seed uint64, steps int) []recorded {
 	return world
 }
 
-// replay asks a store the questions of a world at their instants. replay returns an error at the first answer that differs.
+// replay asks a store the questions of a world at their instants. replay returns an error at the
+// first answer that differs.
 func replay(t *testing.T, s store.Store, c *clock, world []recorded) error {
 	t.Helper()
 	for i, q := range world {
@@ -146,7 +149,8 @@ func story(world []recorded) string {
 	return text
 }
 
-// shrink removes questions from a world on which stores differ, as long as they differ. The model gives the expected answers.
+// shrink removes questions from a world on which stores differ, as long as they differ. The model
+// gives the expected answers.
 func shrink(t *testing.T, fresh func() (*Store, *clock, store.Store), world []recorded) error {
 	t.Helper()
 	fails := func(world []recorded) error {

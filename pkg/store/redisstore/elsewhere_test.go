@@ -123,8 +123,8 @@ func TestHitsDecidedWhileRedisWritesNothingAreChargedOnce(t *testing.T) {
 	}
 }
 
-// Of a request over two servers, one is reserved and given back, and the other may have been reserved late. Each then has the hits that were decided
-// elsewhere, and no others.
+// Of a request over two servers, one is reserved and given back, and the other may have been
+// reserved late. Each then has the hits that were decided elsewhere, and no others.
 func TestHitsOfARequestOverTwoServersAreChargedOnBoth(t *testing.T) {
 	r := ownRedis(t)
 	o := Options{Seconds: &Target{URLs: urlOf("redis", r.Address())}}

@@ -20,8 +20,8 @@ import (
 	"github.com/weirproxy/weir/internal/redisconn"
 )
 
-// far is a server, for tests in a bubble, that admits everything, with answers that take their time. The bubble's clock is the
-// server's. far implements connection.
+// far is a server, for tests in a bubble, that admits everything, with answers that take their
+// time. The bubble's clock is the server's. far implements connection.
 type far struct {
 	client rueidis.Client
 	trip   func() time.Duration       // of the next call; calls are answered in their order
@@ -198,7 +198,8 @@ func readCommand(in *bufio.Reader) ([]string, error) {
 	return command, nil
 }
 
-// farClient returns a client in a bubble. o says which servers it asks, and how the client connects to them.
+// farClient returns a client in a bubble. o says which servers it asks, and how the client connects
+// to them.
 func farClient(t *testing.T, o rueidis.ClientOption) rueidis.Client {
 	t.Helper()
 	o.AlwaysPipelining, o.DisableCache, o.DisableRetry, o.ClientSetInfo = true, true, true, rueidis.DisableClientSetInfo

@@ -11,10 +11,11 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// fleet counts the processes that share the main server under one prefix. Each process calls a script about every fleetBeat. The script
-// counts each process once in each epoch of Redis's time. One key suffices, and a call costs the same for any number of processes. A process
-// that Redis has not heard for three epochs is not counted. Redis can run a call long after the process has given the call up, so a call
-// carries a deadline.
+// fleet counts the processes that share the main server under one prefix. Each process calls a
+// script about every fleetBeat. The script counts each process once in each epoch of Redis's time.
+// One key suffices, and a call costs the same for any number of processes. A process that Redis has
+// not heard for three epochs is not counted. Redis can run a call long after the process has given
+// the call up, so a call carries a deadline.
 type fleet struct {
 	store  *Store
 	script *rueidis.Lua
@@ -40,10 +41,12 @@ func newFleet(s *Store) (*fleet, error) {
 	return &fleet{store: s, script: rueidis.NewLuaScript(string(text))}, nil
 }
 
-// Fleet returns how many processes share this Redis under this prefix, as last known; 0 if Redis has never said so, or without
-// Options.CountFleet. A process that starts is counted within a second, and one that was closed is not counted after a second. A process
-// that was killed is counted for some nine seconds. While Redis does not answer the last known number stays. Afterwards the number
-// falls only after five seconds, so that the other processes have the time to come back.
+// Fleet returns how many processes share this Redis under this prefix, as last known; 0 if Redis
+// has never said so, or without Options.CountFleet. A process that starts is counted within a
+// second, and one that was closed is not counted after a second. A process that was killed is
+// counted for some nine seconds. While Redis does not answer the last known number stays.
+// Afterwards the number falls only after five seconds, so that the other processes have the time to
+// come back.
 func (s *Store) Fleet() int { return int(s.fleet.size.Load()) }
 
 // run makes this process known until ctx ends, and then takes it out.
@@ -111,8 +114,9 @@ func (f *fleet) call(ctx context.Context, client rueidis.Client, leaves bool, de
 	return f.script.Exec(ctx, client, []string{f.store.prefix + "fleet"}, args).AsIntSlice()
 }
 
-// heard notes an answer: the processes counted in an epoch, with this one, in the epoch before, and in the one before that. After a
-// gap, or a loss of the key, the others may not have been counted again before the end of the next epoch.
+// heard notes an answer: the processes counted in an epoch, with this one, in the epoch before, and
+// in the one before that. After a gap, or a loss of the key, the others may not have been counted
+// again before the end of the next epoch.
 func (f *fleet) heard(epoch int64, counts [3]int64) {
 	gap := f.last == 0 || epoch != f.last && epoch != f.last+1
 	lost := counts[0] == 0 || counts[1] == 0 && f.first < epoch && epoch <= f.last+1
@@ -129,7 +133,8 @@ func (f *fleet) heard(epoch int64, counts [3]int64) {
 	f.size.Store(size)
 }
 
-// failed logs a refusal of Redis, and not again before a call that succeeds. The rest of the store says when Redis is away.
+// failed logs a refusal of Redis, and not again before a call that succeeds. The rest of the store
+// says when Redis is away.
 func (f *fleet) failed(err error) {
 	if _, is := rueidis.IsRedisErr(err); !is || f.refused || unapplied(err) {
 		return

@@ -12,7 +12,8 @@ import (
 	"github.com/weirproxy/weir/internal/testing/logtest"
 )
 
-// ships returns stores with one clock that share a count of their fleet, and do not beat by themselves.
+// ships returns stores with one clock that share a count of their fleet, and do not beat by
+// themselves.
 func ships(t *testing.T, n int, urls []string) (all []*Store, c *clock) {
 	t.Helper()
 	c = newClock()

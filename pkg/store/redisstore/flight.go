@@ -15,8 +15,8 @@ type flight struct {
 	current map[uint16]*batch // by slot: the batch that takes more calls
 }
 
-// fly sends the calls and ends them. patient is for execute. fly reports whether a call was left to send, and whether
-// Redis has answered a call.
+// fly sends the calls and ends them. patient is for execute. fly reports whether a call was left to
+// send, and whether Redis has answered a call.
 func (f *flight) fly(patient bool) (sentSome, answered bool) {
 	used := 0
 	clear(f.current)
@@ -62,7 +62,8 @@ func (n *nodeQueue) fly(f *flight) {
 	n.nudgeLocked(time.Now())
 }
 
-// land ends a flight. sent says that the flight had calls to send, and answered that Redis has answered one of them.
+// land ends a flight. sent says that the flight had calls to send, and answered that Redis has
+// answered one of them.
 func (n *nodeQueue) land(f *flight, sent, answered bool) {
 	took := time.Since(f.begun)
 	q := n.queue

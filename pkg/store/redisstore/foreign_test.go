@@ -12,8 +12,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// A value of another program, or a part of a state, is no count. The value stays, and other requests of the same batch have their
-// answers.
+// A value of another program, or a part of a state, is no count. The value stays, and other
+// requests of the same batch have their answers.
 func TestForeignValuesAreErrorsAndStay(t *testing.T) {
 	s, _ := given(t, Options{})
 	remembering, _ := givenRemembering(t, time.Hour, Options{Prefix: s.prefix})

@@ -23,7 +23,8 @@ type hold struct {
 	begun   bool  // the charge made the holder hold hits
 }
 
-// release is a phase of corrections only: a holder that has held hits since an instant is denied. Under Concurrency its hits are free.
+// release is a phase of corrections only: a holder that has held hits since an instant is denied.
+// Under Concurrency its hits are free.
 const release algorithms.HoldPhase = 5
 
 // ownHolds copies the holders of the charges.
@@ -55,21 +56,24 @@ func (c *call) pointHolds() {
 	}
 }
 
-// alone reports whether a call needs a run of the script of its own. A list that gets hits back is written before the end of the script.
-// If the script then fails for another call, both would be applied again.
+// alone reports whether a call needs a run of the script of its own. A list that gets hits back is
+// written before the end of the script. If the script then fails for another call, both would be
+// applied again.
 func (c *call) alone() bool {
 	return c.holding && slices.ContainsFunc(c.charges, func(charge store.Charge) bool {
 		return charge.Hold != nil && charge.Limit.Algorithm == algorithms.SlidingWindowLog
 	})
 }
 
-// lone reports whether a call is one begin or one end, under a limit without a list. Redis applies it at its own instant.
+// lone reports whether a call is one begin or one end, under a limit without a list. Redis applies
+// it at its own instant.
 func (c *call) lone() bool {
 	return c.holding && c.action == take && len(c.charges) == 1 && c.charges[0].Limit.Algorithm != algorithms.SlidingWindowLog &&
 		(c.holds[0].Phase == algorithms.HoldBegin || c.holds[0].Phase == algorithms.HoldEnd)
 }
 
-// held reports whether charge i has a holder. A correction of the hits only has a Hold without a phase.
+// held reports whether charge i has a holder. A correction of the hits only has a Hold without a
+// phase.
 func (c *call) held(i int) bool { return c.holding && c.holds[i].Phase != 0 }
 
 // ends reports whether charge i has a holder and is no begin.
@@ -127,7 +131,8 @@ func (c *call) appendHold(b []byte, i int) []byte {
 	return append(b, name[:]...)
 }
 
-// readList reads the decision about the list of charge i, and the hits that a reservation has added.
+// readList reads the decision about the list of charge i, and the hits that a reservation has
+// added.
 func (c *call) readList(i int, r *reader) (in added) {
 	if c.holding {
 		return c.holds[i].decided // which playHolds has read
@@ -136,7 +141,8 @@ func (c *call) readList(i int, r *reader) (in added) {
 	return in
 }
 
-// playHolds reads the holders of a transaction, and applies all charges of holders but the begins. Afterwards each of these charges is a probe.
+// playHolds reads the holders of a transaction, and applies all charges of holders but the begins.
+// Afterwards each of these charges is a probe.
 func (b *batch) playHolds(c *call, r *reader) error {
 	for i := range c.charges {
 		h := &c.holds[i]
@@ -184,7 +190,8 @@ func (h *hold) read(r *reader) {
 	h.at = int64(r.uint(8))
 }
 
-// force applies an effect to the state of the key of charge i, and returns the decision, which allows the charge.
+// force applies an effect to the state of the key of charge i, and returns the decision, which
+// allows the charge.
 func (c *call) force(i int, k *kept, e algorithms.Effect) algorithms.Decision {
 	l, now := c.charges[i].Limit, c.now
 	if c.counters[i] {
@@ -216,8 +223,9 @@ func (c *call) findNew() {
 	}
 }
 
-// release adds to a fix of a request that is denied that the new holders are denied, and probes of their slots. A release has the hits
-// that the fix gives back: if the holder has ended meanwhile, they have come back already.
+// release adds to a fix of a request that is denied that the new holders are denied, and probes of
+// their slots. A release has the hits that the fix gives back: if the holder has ended meanwhile,
+// they have come back already.
 func (c *call) release(fix *call, v verdict) {
 	if v != isDenied || !c.holding {
 		return
@@ -256,7 +264,8 @@ func (c *call) nameReleases(fix *call) {
 	}
 }
 
-// withoutHolder returns the Hold of a correction of the hits only. A Hold without a phase still decides on the name of a counter in a cluster.
+// withoutHolder returns the Hold of a correction of the hits only. A Hold without a phase still
+// decides on the name of a counter in a cluster.
 func withoutHolder(h *store.Hold) *store.Hold {
 	if h == nil {
 		return nil

@@ -11,8 +11,9 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// BenchmarkHolders is the time in which Redis runs the script, of one request in each call. The requests are a plain charge, a
-// begin, and an end at another cost. Under concurrency so many other holders of the key hold, and the plain charge is of a token bucket. The phases come in turns, in
+// BenchmarkHolders is the time in which Redis runs the script, of one request in each call. The
+// requests are a plain charge, a begin, and an end at another cost. Under concurrency so many other
+// holders of the key hold, and the plain charge is of a token bucket. The phases come in turns, in
 // rounds, and the fastest round counts: Redis measures by the clock of a shared machine.
 func BenchmarkHolders(b *testing.B) {
 	for _, a := range algorithms.Algorithms() {

@@ -9,8 +9,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// A request over several slots reserves the hits of a holder, and is then denied. Meanwhile the holder may end, as its client has left.
-// The hits come back once.
+// A request over several slots reserves the hits of a holder, and is then denied. Meanwhile the
+// holder may end, as its client has left. The hits come back once.
 func TestHitsOfAReservedHolderComeBackOnce(t *testing.T) {
 	again := begin("k", algorithms.Limit{}, "r", 2)
 	for _, test := range []struct {
@@ -65,7 +65,8 @@ func TestHitsOfAReservedHolderComeBackOnce(t *testing.T) {
 	}
 }
 
-// A request over several slots fails after the begin of a holder. Somebody else decides the request, and tells how.
+// A request over several slots fails after the begin of a holder. Somebody else decides the
+// request, and tells how.
 func TestHoldersOfARequestThatFailedAreRepaired(t *testing.T) {
 	for _, test := range []struct {
 		name        string

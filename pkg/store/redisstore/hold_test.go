@@ -67,7 +67,8 @@ func TestHoldersAreListedInTheOrderInWhichTheyRunOut(t *testing.T) {
 	}
 }
 
-// A reset deletes the book of the holders. A new book has another name, so the records of the old one stay forgotten.
+// A reset deletes the book of the holders. A new book has another name, so the records of the old
+// one stay forgotten.
 func TestResetForgetsHolders(t *testing.T) {
 	for name, open := range map[string]func() *Store{
 		"single":   func() *Store { s, _ := given(t, Options{}); return s },
@@ -109,7 +110,8 @@ func TestResetForgetsHolders(t *testing.T) {
 	}
 }
 
-// After a begin and an end there is no key for longer than the holder is known, and the rest of a book.
+// After a begin and an end there is no key for longer than the holder is known, and the rest of a
+// book.
 func TestNothingOfHoldersIsLeftInRedis(t *testing.T) {
 	for _, a := range algorithms.Algorithms() {
 		s := open(t, urlOf("redis", shared(t).Address()), Options{})

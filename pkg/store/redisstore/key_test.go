@@ -203,7 +203,8 @@ func TestNothingIsLeftOnceAllLimitsHaveReset(t *testing.T) {
 // checkLifetimes fails the test if a key of a store has no end, or ends before the key is idle.
 func checkLifetimes(t *testing.T, s *Store) {
 	t.Helper()
-	// PEXPIRETIME is exact. Redis 6.2 has PTTL alone: another process may run between TIME and PTTL, so TIME comes last.
+	// PEXPIRETIME is exact. Redis 6.2 has PTTL alone: another process may run between TIME and PTTL,
+	// so TIME comes last.
 	const look = `
 local expiry, time = redis.pcall('PEXPIRETIME', KEYS[1])
 if type(expiry) == 'table' then

@@ -9,7 +9,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// Hits that Redis is told of later leave no more room than hits that it was told of at once, at each later instant.
+// Hits that Redis is told of later leave no more room than hits that it was told of at once, at
+// each later instant.
 func TestHitsChargedLaterLeaveNoMoreRoomThanHitsChargedAtOnce(t *testing.T) {
 	for _, a := range algorithms.RateAlgorithms() {
 		for seed := range uint64(12) {

@@ -6,8 +6,9 @@ import (
 	"github.com/weirproxy/weir/internal/testing/linear"
 )
 
-// Random histories are linearizable on one server and in a cluster, where decision 14 promises less of keys in several slots. A deny
-// cache in front of the store is not linearizable: decision 17 lets its answers miss hits that are under way.
+// Random histories are linearizable on one server and in a cluster, where decision 14 promises less
+// of keys in several slots. A deny cache in front of the store is not linearizable: decision 17
+// lets its answers miss hits that are under way.
 func TestRandomHistoriesAreLinearizable(t *testing.T) {
 	single := func(t *testing.T) []string { t.Helper(); return urlOf("redis", shared(t).Address()) }
 	cluster := func(t *testing.T) []string {

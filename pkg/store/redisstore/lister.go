@@ -15,8 +15,8 @@ import (
 
 var _ store.Lister = (*Store)(nil)
 
-// Holders implements [store.Lister], for Concurrency only. Holders fails as Take does. Holders that change during the call may be left
-// out.
+// Holders implements [store.Lister], for Concurrency only. Holders fails as Take does. Holders that
+// change during the call may be left out.
 func (s *Store) Holders(ctx context.Context, charge *store.Charge, most int) (held []store.Held, all int, err error) {
 	if charge.Limit.Algorithm != algorithms.Concurrency {
 		return nil, 0, store.ErrNotListed
@@ -69,7 +69,8 @@ func (s *server) holders(ctx context.Context, client rueidis.Client, c *store.Ch
 	return held, int(n), nil
 }
 
-// heldSize is the size in bytes of a holder in a book of Concurrency: I4 hits, I7 begin, I7 end of its time.
+// heldSize is the size in bytes of a holder in a book of Concurrency: I4 hits, I7 begin, I7 end of
+// its time.
 const heldSize = 4 + 7 + 7
 
 func parseHeld(name, raw string) store.Held {

@@ -33,7 +33,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// redisBinary returns the path of redis-server. Without one it skips the test, or fails if WEIR_REQUIRE demands Redis.
+// redisBinary returns the path of redis-server. Without one it skips the test, or fails if
+// WEIR_REQUIRE demands Redis.
 func redisBinary(tb testing.TB) string {
 	tb.Helper()
 	return parts.NeedRedis(tb, filepath.Join("..", "..", ".."))

@@ -7,7 +7,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// model is a plain store of package algorithms alone. Unlike memstore, a model takes any instants and shows its states.
+// model is a plain store of package algorithms alone. Unlike memstore, a model takes any instants
+// and shows its states.
 type model map[string]modelKey
 
 type modelKey struct {

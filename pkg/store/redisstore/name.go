@@ -11,9 +11,10 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// appendName appends the name of the state of a charge at an instant, and reports whether the state is a counter. In a cluster a
-// text in braces chooses the slot, so a client could choose with braces in a request. Empty braces in front prevent that: the
-// whole name counts then, as without braces. Names of counters are as other programs write them.
+// appendName appends the name of the state of a charge at an instant, and reports whether the state
+// is a counter. In a cluster a text in braces chooses the slot, so a client could choose with
+// braces in a request. Empty braces in front prevent that: the whole name counts then, as without
+// braces. Names of counters are as other programs write them.
 func (s *server) appendName(dst []byte, c *store.Charge, at algorithms.Instant) (name []byte, counter bool) {
 	if !s.cluster || c.Hold == nil { // see appendBook
 		if dst, counter = s.store.appendCounter(dst, c, at); counter {
@@ -71,7 +72,8 @@ func (s *Store) serverOf(c *store.Charge) *server {
 // queue returns the queue of the call.
 func (c *call) queue() *queue { return c.server.queueFor(c.slot, c.charges[0].Key) }
 
-// queueBefore returns the queue in which a call about charge i comes before a request of charges; nil means the queue of its key.
+// queueBefore returns the queue in which a call about charge i comes before a request of charges;
+// nil means the queue of its key.
 func (s *Store) queueBefore(charges []store.Charge, i int) *queue {
 	server := s.serverOf(&charges[i])
 	if server.cluster {
@@ -81,16 +83,17 @@ func (s *Store) queueBefore(charges []store.Charge, i int) *queue {
 	return server.queueFor(0, charges[first].Key)
 }
 
-// appendKey appends a charge's key, algorithm, and period in microseconds. The last two fields are digits only, so no two states have
-// the same name.
+// appendKey appends a charge's key, algorithm, and period in microseconds. The last two fields are
+// digits only, so no two states have the same name.
 func appendKey(dst []byte, c *store.Charge) []byte {
 	dst = append(append(dst, c.Key...), ';')
 	dst = strconv.AppendUint(dst, uint64(c.Limit.Algorithm), 10)
 	return strconv.AppendInt(append(dst, ';'), int64(c.Limit.Period/Granularity), 10)
 }
 
-// appendBook appends the name of the key beside the state of a charge, which says something about all holders. The name of a holder goes on
-// from there. Both lie in the slot of the state. In a cluster a window has no counter then, as each window would have another slot.
+// appendBook appends the name of the key beside the state of a charge, which says something about
+// all holders. The name of a holder goes on from there. Both lie in the slot of the state. In a
+// cluster a window has no counter then, as each window would have another slot.
 func (s *server) appendBook(dst []byte, c *store.Charge) []byte {
 	const book = ";h"
 	if !s.cluster {

@@ -2,9 +2,10 @@ package redisstore
 
 import "time"
 
-// nodeQueue is the calls of a queue to one node, or to the only server. While queue.atOnce flights are under way, calls wait for each other.
-// So they share a round trip, a run of the script, and a read and a write of a key. While Redis answers fast, no more flights are under
-// way. A call that waits for a slow Redis gets a flight of its own in time (see gapLocked).
+// nodeQueue is the calls of a queue to one node, or to the only server. While queue.atOnce flights
+// are under way, calls wait for each other. So they share a round trip, a run of the script, and a
+// read and a write of a key. While Redis answers fast, no more flights are under way. A call that
+// waits for a slow Redis gets a flight of its own in time (see gapLocked).
 type nodeQueue struct {
 	queue *queue        // mu of the queue guards the fields below
 	wake  chan struct{} // holds a value when an idle worker may take a flight
@@ -48,7 +49,8 @@ func (n *nodeQueue) appendLocked(c *call) {
 	n.waiting = append(n.waiting, c)
 }
 
-// closeLocked makes the workers return after the calls that wait are sent. The queue must be closed.
+// closeLocked makes the workers return after the calls that wait are sent. The queue must be
+// closed.
 func (n *nodeQueue) closeLocked() {
 	n.finishLocked()
 	close(n.wake)
@@ -85,8 +87,8 @@ func (n *nodeQueue) nudgeLocked(now time.Time) {
 	}
 }
 
-// mostLocked returns how many flights may be under way. A server that answers nothing gets one at a time: calls that nobody waits for
-// lie on the connection, which has no endless room.
+// mostLocked returns how many flights may be under way. A server that answers nothing gets one at a
+// time: calls that nobody waits for lie on the connection, which has no endless room.
 func (n *nodeQueue) mostLocked() int {
 	if n.lost > n.queue.most/4 {
 		return 1
@@ -94,7 +96,8 @@ func (n *nodeQueue) mostLocked() int {
 	return n.queue.most
 }
 
-// nextLocked returns when the waiting calls may fly. The number of flights must be below mostLocked.
+// nextLocked returns when the waiting calls may fly. The number of flights must be below
+// mostLocked.
 func (n *nodeQueue) nextLocked() time.Time {
 	if n.under < n.queue.atOnce {
 		return n.follows
@@ -106,9 +109,10 @@ func (n *nodeQueue) nextLocked() time.Time {
 	return at
 }
 
-// gapLocked returns the shortest time from the beginning of the newest flight to the next one. A call waits for others at
-// most a quarter of the time that a round trip leaves its caller. A round trip of more than half of the caller's time leaves none. The
-// second half of the flights is spread over a round trip, so that no call must wait for a whole one.
+// gapLocked returns the shortest time from the beginning of the newest flight to the next one. A
+// call waits for others at most a quarter of the time that a round trip leaves its caller. A round
+// trip of more than half of the caller's time leaves none. The second half of the flights is spread
+// over a round trip, so that no call must wait for a whole one.
 func (n *nodeQueue) gapLocked() (gap time.Duration) {
 	trip := min(n.trip, n.patience)
 	if trip <= n.patience/2 {
@@ -152,8 +156,8 @@ func (n *nodeQueue) run() {
 	}
 }
 
-// take waits until a flight may begin, and moves the calls that may fly into it. take returns false when no call is left for this
-// worker and another worker waits already, or the queue is closed.
+// take waits until a flight may begin, and moves the calls that may fly into it. take returns false
+// when no call is left for this worker and another worker waits already, or the queue is closed.
 func (n *nodeQueue) take(f *flight) bool {
 	n.queue.mu.Lock()
 	defer n.queue.mu.Unlock()

@@ -61,8 +61,8 @@ func (c *farCluster) slots() string {
 	return fmt.Sprintf("*%d\r\n%s", n, ranges.String())
 }
 
-// awayCluster returns a store in a bubble that asks a cluster of three servers, each at a constant distance. The bubble's end closes
-// the store.
+// awayCluster returns a store in a bubble that asks a cluster of three servers, each at a constant
+// distance. The bubble's end closes the store.
 func awayCluster(t *testing.T, distance time.Duration, of func(slot int) int) (*Store, *farCluster) {
 	t.Helper()
 	c := &farCluster{nodes: new(redisconn.Nodes)}
@@ -180,8 +180,9 @@ func TestNodeOfARealClusterThatStopsDelaysItsOwnCallsOnly(t *testing.T) {
 
 const besideRounds = 100
 
-// askBeside stops a node. Each millisecond askBeside then asks for a key of the stopped node and for one of another node, which mostly
-// wait together for a flight. askBeside returns how many requests failed.
+// askBeside stops a node. Each millisecond askBeside then asks for a key of the stopped node and
+// for one of another node, which mostly wait together for a flight. askBeside returns how many
+// requests failed.
 func askBeside(t *testing.T, s *Store, node *parts.Redis, live, stopped []store.Charge) (failedLive, failedStopped int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

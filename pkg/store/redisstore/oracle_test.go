@@ -14,8 +14,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// oracle knows the holders from the answers alone. Clients of four stores begin, end, repeat and die in rounds, during which
-// the clock stands still.
+// oracle knows the holders from the answers alone. Clients of four stores begin, end, repeat and
+// die in rounds, during which the clock stands still.
 type oracle struct {
 	stores []*Store
 	clock  *clock
@@ -65,7 +65,8 @@ func (o *oracle) fail(t *testing.T, format string, args ...any) {
 	}
 }
 
-// begin lets a new holder begin, and returns it if Redis admits it. A reply may be lost: then the client repeats the begin.
+// begin lets a new holder begin, and returns it if Redis admits it. A reply may be lost: then the
+// client repeats the begin.
 func (o *oracle) begin(t *testing.T, r *rand.Rand, name string) *oracleHolder {
 	t.Helper()
 	h := &oracleHolder{key: o.keys[r.IntN(len(o.keys))], name: name, hits: 1 + r.Int64N(3), until: o.clock.now().Add(oracleAtMost), dead: r.IntN(5) == 0}

@@ -171,7 +171,8 @@ func TestAnswersThatCameTooLateAreHeard(t *testing.T) {
 	})
 }
 
-// The callers of a batch may stop to wait at different times. A call that came too late for the first is made again for the others.
+// The callers of a batch may stop to wait at different times. A call that came too late for the
+// first is made again for the others.
 func TestCallThatCameTooLateForOneIsMadeAgainForTheOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var way atomic.Int64
@@ -249,7 +250,8 @@ func TestStepOfTheClockIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// A patient caller's call does not lie in a stopped server until the caller's deadline: its connection is given up before.
+// A patient caller's call does not lie in a stopped server until the caller's deadline: its
+// connection is given up before.
 func TestCallOfAPatientCallerIsMadeAgainRatherThanLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var way atomic.Int64

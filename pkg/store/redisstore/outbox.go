@@ -13,16 +13,19 @@ import (
 
 var _ store.Outbox = (*Store)(nil)
 
-// outbox sends calls for which no caller waits: hits that were decided elsewhere (see Later), and corrections of reservations. The
-// latter come from requests that are over.
+// outbox sends calls for which no caller waits: hits that were decided elsewhere (see Later), and
+// corrections of reservations. The latter come from requests that are over.
 //
-// Hits are added up (deferred), and wait as long as they matter to their limit. A tick sends a bounded number of keys. While a server
-// is away or answers nothing, no tick sends to it: one question at a time finds out when it is back. Hits that Redis has certainly not
-// applied are sent again, with backoff. If the outcome is unknown hits to charge are sent again, and may count once more each time. Hits to give
-// back are lost then: a lost hit is better than one that is given back twice.
+// Hits are added up (deferred), and wait as long as they matter to their limit. A tick sends a
+// bounded number of keys. While a server is away or answers nothing, no tick sends to it: one
+// question at a time finds out when it is back. Hits that Redis has certainly not applied are sent
+// again, with backoff. If the outcome is unknown hits to charge are sent again, and may count once
+// more each time. Hits to give back are lost then: a lost hit is better than one that is given back
+// twice.
 //
-// A correction that Redis has certainly not applied is sent again for outboxFor. A correction without an answer is lost. Lost hits
-// are counted. At Close the outbox sends for outboxClose at most, and the rest is lost.
+// A correction that Redis has certainly not applied is sent again for outboxFor. A correction
+// without an answer is lost. Lost hits are counted. At Close the outbox sends for outboxClose at
+// most, and the rest is lost.
 type outbox struct {
 	store  *Store
 	count  atomic.Int64 // of deferred
@@ -73,8 +76,8 @@ func newOutbox(s *Store) *outbox {
 	return o
 }
 
-// Later implements [store.Outbox]. The instant is one of Redis's clock, as in Charge.Left, or from [Store.Now]. A bucket gets back
-// negative hits less its gain since that instant.
+// Later implements [store.Outbox]. The instant is one of Redis's clock, as in Charge.Left, or from
+// [Store.Now]. A bucket gets back negative hits less its gain since that instant.
 func (s *Store) Later(c *store.Charge, at algorithms.Instant) {
 	if s.isCounter(c) {
 		at -= s.Now() - s.now() // counters know the clock of this process
@@ -82,8 +85,9 @@ func (s *Store) Later(c *store.Charge, at algorithms.Instant) {
 	s.outbox.add(c, at-at%algorithms.Instant(Granularity))
 }
 
-// sendBefore sends the deferred hits of the keys of charges, ahead of a request for the same keys. Hits to give back wait while Redis
-// answers nothing, as they could be lost; without them the request finds less room.
+// sendBefore sends the deferred hits of the keys of charges, ahead of a request for the same keys.
+// Hits to give back wait while Redis answers nothing, as they could be lost; without them the
+// request finds less room.
 func (o *outbox) sendBefore(charges []store.Charge) {
 	o.sendHoldsBefore(charges)
 	if o.count.Load() == 0 {
@@ -107,7 +111,8 @@ func (o *outbox) sendBefore(charges []store.Charge) {
 	}
 }
 
-// sendLocked sends waiting hits through put, which puts a call into a queue, and reports whether the deferred is gone. The shard's mu must be held.
+// sendLocked sends waiting hits through put, which puts a call into a queue, and reports whether
+// the deferred is gone. The shard's mu must be held.
 func (o *outbox) sendLocked(sh *outboxShard, d *deferred, put func(*call)) (gone bool) {
 	c := d.call(o.store)
 	gone = o.tidyLocked(sh, d)
@@ -117,8 +122,8 @@ func (o *outbox) sendLocked(sh *outboxShard, d *deferred, put func(*call)) (gone
 	return gone
 }
 
-// send sends a call through put. A correction of a reservation is sent again until a time through its own queue. The call belongs to
-// the outbox then.
+// send sends a call through put. A correction of a reservation is sent again until a time through
+// its own queue. The call belongs to the outbox then.
 func (o *outbox) send(c *call, put func(*call), until time.Time) {
 	o.mu.Lock()
 	full := o.calls >= outboxCalls && c.deferred == nil && c.owed == nil

@@ -23,8 +23,9 @@ type owedHolder struct {
 	holder    store.Holder
 }
 
-// owedHold is the events of a holder that Redis does not know of, in their order. A call has all that wait, and the next call waits for
-// the answer. Without an answer they are sent again: an event that Redis knows already has no effect.
+// owedHold is the events of a holder that Redis does not know of, in their order. A call has all
+// that wait, and the next call waits for the answer. Without an answer they are sent again: an
+// event that Redis knows already has no effect.
 type owedHold struct {
 	name   owedHolder
 	charge store.Charge // Key, Limit and Hold
@@ -42,8 +43,8 @@ type holdEvent struct {
 	here   algorithms.Instant // by this process's clock, for windows of counters
 }
 
-// HoldLater implements [store.HoldOutbox]. A begin that waits goes with its end: Redis then charges the true cost of a holder that it does
-// not know.
+// HoldLater implements [store.HoldOutbox]. A begin that waits goes with its end: Redis then charges
+// the true cost of a holder that it does not know.
 func (s *Store) HoldLater(c *store.Charge, at algorithms.Instant) {
 	if c.Hold == nil || c.Hold.Phase == algorithms.HoldBegin {
 		return
@@ -120,7 +121,8 @@ func (o *outbox) tidyHoldLocked(sh *outboxShard, h *owedHold) (gone bool) {
 	return true
 }
 
-// expireHoldLocked drops waiting events that have no effect any more, and reports whether the holder is gone.
+// expireHoldLocked drops waiting events that have no effect any more, and reports whether the
+// holder is gone.
 func (o *outbox) expireHoldLocked(sh *outboxShard, h *owedHold) (gone bool) {
 	now := o.store.Now() - algorithms.Instant(deferredOverdue)
 	for len(h.events) > h.under {
@@ -135,7 +137,8 @@ func (o *outbox) expireHoldLocked(sh *outboxShard, h *owedHold) (gone bool) {
 	return h.under == 0 && o.tidyHoldLocked(sh, h)
 }
 
-// call returns a call of the waiting events, which are then on the way. Two events in two windows of counters do not fit into one call.
+// call returns a call of the waiting events, which are then on the way. Two events in two windows
+// of counters do not fit into one call.
 func (h *owedHold) call(s *Store) *call {
 	if h.under > 0 || len(h.events) == 0 {
 		return nil
@@ -171,7 +174,8 @@ func (o *outbox) sendHoldLocked(h *owedHold, put func(*call)) (sent bool) {
 	return c != nil
 }
 
-// sendHoldsBefore sends the waiting events of the keys of charges, ahead of a request for the same keys.
+// sendHoldsBefore sends the waiting events of the keys of charges, ahead of a request for the same
+// keys.
 func (o *outbox) sendHoldsBefore(charges []store.Charge) {
 	if o.holds.Load() == 0 {
 		return
@@ -204,8 +208,9 @@ func (o *outbox) sendHoldsBefore(charges []store.Charge) {
 	}
 }
 
-// followHolds puts the ends that a request has behind the events of their holders that are on the way or wait. A begin without an answer is
-// sent again. If the end of the request has come before, only a second end ends the holder.
+// followHolds puts the ends that a request has behind the events of their holders that are on the
+// way or wait. A begin without an answer is sent again. If the end of the request has come before,
+// only a second end ends the holder.
 func (o *outbox) followHolds(charges []store.Charge) {
 	if o.holds.Load() == 0 {
 		return
@@ -241,7 +246,8 @@ func (r *round) lookHoldLocked(sh *outboxShard, h *owedHold, send bool) {
 	}
 }
 
-// toldHold handles the end of a call about a holder. Without an answer, or after a refusal, its events wait again.
+// toldHold handles the end of a call about a holder. Without an answer, or after a refusal, its
+// events wait again.
 func (o *outbox) toldHold(c *call) {
 	h := c.owed
 	sh := o.shard(h.charge.Key)
@@ -266,7 +272,8 @@ func (o *outbox) resetting(key []byte) bool {
 	return o.resets[string(key)] != nil
 }
 
-// forgetHoldsLocked drops the waiting events of a key; lost counts them. The shard's mu must be held.
+// forgetHoldsLocked drops the waiting events of a key; lost counts them. The shard's mu must be
+// held.
 func (o *outbox) forgetHoldsLocked(sh *outboxShard, key string, lost bool) {
 	for _, h := range sh.holds[key] {
 		if lost {

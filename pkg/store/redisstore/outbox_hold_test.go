@@ -99,7 +99,8 @@ func TestRedisIsToldOfHoldersLater(t *testing.T) {
 	}
 }
 
-// While Redis stands still no call is answered, and Redis applies some of them when it goes on. Each begin counts once.
+// While Redis stands still no call is answered, and Redis applies some of them when it goes on.
+// Each begin counts once.
 func TestHoldersAreToldOnceThoughRedisStandsStill(t *testing.T) {
 	r := ownRedis(t)
 	patient := open(t, urlOf("redis", r.Address()), Options{})
@@ -132,7 +133,8 @@ func TestHoldersAreToldOnceThoughRedisStandsStill(t *testing.T) {
 	}
 }
 
-// Redis has applied the begin of a holder, and the answer is lost. The end comes with a request, before the begin is sent again.
+// Redis has applied the begin of a holder, and the answer is lost. The end comes with a request,
+// before the begin is sent again.
 func TestABeginThatIsToldAgainDoesNotOutliveItsEnd(t *testing.T) {
 	for _, a := range algorithms.Algorithms() {
 		s, c := given(t, Options{})

@@ -6,8 +6,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// beginReset drops all about the keys of charges that waits here. Until endReset the outbox drops refused charges of these keys: a
-// resend could charge a key after the reset.
+// beginReset drops all about the keys of charges that waits here. Until endReset the outbox drops
+// refused charges of these keys: a resend could charge a key after the reset.
 func (o *outbox) beginReset(charges []store.Charge) {
 	o.resetCount.Add(1)
 	o.mu.Lock()
@@ -28,8 +28,8 @@ func (o *outbox) beginReset(charges []store.Charge) {
 	o.forget(charges)
 }
 
-// endReset ends a beginReset with the same charges, and drops hits that came in between. If the reset failed, the dropped hits of its
-// keys are lost.
+// endReset ends a beginReset with the same charges, and drops hits that came in between. If the
+// reset failed, the dropped hits of its keys are lost.
 func (o *outbox) endReset(charges []store.Charge, failed bool) {
 	o.forget(charges)
 	o.mu.Lock()

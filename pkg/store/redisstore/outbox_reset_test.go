@@ -30,8 +30,9 @@ func TestResetForgetsHitsThatRedisDoesNotKnowOf(t *testing.T) {
 	}
 }
 
-// Reset has Redis delete the key behind the outbox's calls. So beginReset must find each call in again, or leave the call in a queue.
-// A resend behind the DEL of a Reset would charge the key again.
+// Reset has Redis delete the key behind the outbox's calls. So beginReset must find each call in
+// again, or leave the call in a queue. A resend behind the DEL of a Reset would charge the key
+// again.
 func TestResetWaitsWhileTheOutboxSendsAgain(t *testing.T) {
 	s := unconnected(false, &Store{seed: maphash.MakeSeed()})
 	q := newQueue(s.main, 0, nil) // does not run

@@ -51,8 +51,8 @@ type round struct {
 	sent   int                   // calls
 }
 
-// sendSome sends at most that many calls of waiting hits, and reports how many. The last time, hits also go to a server that answers
-// nothing.
+// sendSome sends at most that many calls of waiting hits, and reports how many. The last time, hits
+// also go to a server that answers nothing.
 func (o *outbox) sendSome(now time.Time, most int, last bool) (sent int) {
 	return o.round(now, most, last).sent
 }
@@ -104,8 +104,8 @@ func (o *outbox) round(now time.Time, most int, last bool) round {
 // longestRest is how long a shard rests at most: clocks step.
 const longestRest = 10 * time.Second
 
-// restsLocked reports whether a look at a shard would change nothing: nothing can be sent, and all hits of the shard still matter. The
-// shard's mu must be held.
+// restsLocked reports whether a look at a shard would change nothing: nothing can be sent, and all
+// hits of the shard still matter. The shard's mu must be held.
 func (r *round) restsLocked(sh *outboxShard) bool {
 	return r.rests && len(sh.holds) == 0 && r.now.Before(sh.ends)
 }
@@ -118,8 +118,9 @@ func (r *round) clock(d *deferred) algorithms.Instant {
 	return r.clocks[0]
 }
 
-// lookLocked drops waiting hits that do not matter any more. With send it sends the others if their server can be reached. lookLocked
-// reports whether the deferred is gone. The shard's mu must be held.
+// lookLocked drops waiting hits that do not matter any more. With send it sends the others if their
+// server can be reached. lookLocked reports whether the deferred is gone. The shard's mu must be
+// held.
 func (r *round) lookLocked(sh *outboxShard, d *deferred, send bool) (gone bool) {
 	o := r.outbox
 	r.seen++
@@ -140,7 +141,8 @@ func (r *round) lookLocked(sh *outboxShard, d *deferred, send bool) (gone bool) 
 	return false
 }
 
-// askLocked asks a server that answers nothing for the key of a charge that waits. The answer is of no use but as a sign of life.
+// askLocked asks a server that answers nothing for the key of a charge that waits. The answer is of
+// no use but as a sign of life.
 func (o *outbox) askLocked(of *store.Charge, at algorithms.Instant, now time.Time) {
 	if now.Sub(o.asked) < outboxAsks {
 		return
@@ -192,8 +194,9 @@ func (o *outbox) finish() {
 	}
 }
 
-// sendAgain puts the refused corrections into their queues. The calls change place under mu, so that beginReset and the peeks of
-// outboxAnswered do not miss a call in between. Close closes the queues after the end of run, so put does not call ended, which locks mu.
+// sendAgain puts the refused corrections into their queues. The calls change place under mu, so
+// that beginReset and the peeks of outboxAnswered do not miss a call in between. Close closes the
+// queues after the end of run, so put does not call ended, which locks mu.
 func (o *outbox) sendAgain() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

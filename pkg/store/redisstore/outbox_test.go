@@ -158,7 +158,8 @@ func TestHitsThatCountAreTakenAtTheirInstant(t *testing.T) {
 	}
 }
 
-// A refund comes after the hits that it gives back, though it is asked for together with another key.
+// A refund comes after the hits that it gives back, though it is asked for together with another
+// key.
 func TestHitsThatCountComeBeforeARefundOfThem(t *testing.T) {
 	s, _ := givenRemembering(t, time.Hour, Options{})
 	for n := range 100 {

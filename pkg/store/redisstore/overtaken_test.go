@@ -46,7 +46,8 @@ func TestCloseSendsCallsThatWaitForTheNext(t *testing.T) {
 	})
 }
 
-// A call of the outbox about two keys waits for one key. No later call about the other key may overtake the waiting call.
+// A call of the outbox about two keys waits for one key. No later call about the other key may
+// overtake the waiting call.
 func TestNoCallOvertakesAWaitingCallOfTheOutbox(t *testing.T) {
 	s := unconnected(false, &Store{timeout: 10 * time.Millisecond, seed: maphash.MakeSeed()})
 	q := newQueue(s.main, singleFlights, nil)
@@ -89,7 +90,8 @@ func TestAFlightWithoutCallsIsNoAnswer(t *testing.T) {
 	}
 }
 
-// Slots may change their node while calls wait. Calls about one key then go on in their order, and behind the same calls of the outbox.
+// Slots may change their node while calls wait. Calls about one key then go on in their order, and
+// behind the same calls of the outbox.
 func TestNoCallOvertakesTheOutboxWhenSlotsChangeTheirNode(t *testing.T) {
 	at := &farCluster{}
 	s := &Store{timeout: 10 * time.Millisecond, seed: maphash.MakeSeed()}

@@ -9,7 +9,8 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// BenchmarkOwedKeysWhileRedisIsAway is one tick of a full outbox while there is no connection. A second has ten ticks.
+// BenchmarkOwedKeysWhileRedisIsAway is one tick of a full outbox while there is no connection. A
+// second has ten ticks.
 func BenchmarkOwedKeysWhileRedisIsAway(b *testing.B) {
 	for _, a := range []algorithms.Algorithm{algorithms.FixedWindow, algorithms.TokenBucket} {
 		b.Run(a.String(), func(b *testing.B) {

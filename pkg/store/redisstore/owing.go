@@ -118,8 +118,8 @@ func (o *outbox) tidyLocked(sh *outboxShard, d *deferred) (gone bool) {
 	return gone
 }
 
-// expireLocked drops waiting hits that do not matter any more, and reports whether the deferred is gone.
-// now is the instant by the clock of the deferred.
+// expireLocked drops waiting hits that do not matter any more, and reports whether the deferred is
+// gone. now is the instant by the clock of the deferred.
 func (o *outbox) expireLocked(sh *outboxShard, d *deferred, now algorithms.Instant) (gone bool) {
 	if over(d.charge.Limit, d.at, now-algorithms.Instant(deferredOverdue)) {
 		hits := d.waiting()
@@ -138,7 +138,8 @@ func (o *outbox) nowOf(counter bool) algorithms.Instant {
 	return o.store.Now()
 }
 
-// owed returns the hits of a key that matter at an instant, and that the answer of Redis at that instant does not have.
+// owed returns the hits of a key that matter at an instant, and that the answer of Redis at that
+// instant does not have.
 func (o *outbox) owed(c *store.Charge, now algorithms.Instant) (hits int64) {
 	if o.count.Load() == 0 {
 		return 0

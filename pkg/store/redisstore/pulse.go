@@ -51,8 +51,9 @@ func (p *pulse) answered(now time.Time, took time.Duration) {
 	p.nine.Store(nineOfTen(p.nine.Load(), int64(took)))
 }
 
-// nineOfTen moves an estimate of the 90th percentile by one value. The estimate grows by nine steps or falls by one, so that a single value,
-// however large, moves it little. See Ma, Muthukrishnan and Sandler, "Frugal Streaming for Estimating Quantiles" (2013).
+// nineOfTen moves an estimate of the 90th percentile by one value. The estimate grows by nine steps
+// or falls by one, so that a single value, however large, moves it little. See Ma, Muthukrishnan
+// and Sandler, "Frugal Streaming for Estimating Quantiles" (2013).
 func nineOfTen(estimate, value int64) int64 {
 	const steps = 64 // in an estimate
 	switch {
@@ -65,7 +66,8 @@ func nineOfTen(estimate, value int64) int64 {
 	}
 }
 
-// missRemembered is for how long a missed answer counts. Meanwhile no caller flies itself: only a flight of a worker can wait for a late answer.
+// missRemembered is for how long a missed answer counts. Meanwhile no caller flies itself: only a
+// flight of a worker can wait for a late answer.
 const missRemembered = 10 * time.Second
 
 // miss notes that a caller has stopped to wait for an answer.
@@ -80,7 +82,8 @@ func (p *pulse) missed(now time.Time) bool {
 // usually returns the longest of the last round trips.
 func (p *pulse) usually() time.Duration { return time.Duration(p.usual.Load()) }
 
-// Answered returns when Redis last answered a call, in time for its callers or not; the zero time if it never has.
+// Answered returns when Redis last answered a call, in time for its callers or not; the zero time
+// if it never has.
 func (s *Store) Answered() time.Time {
 	if at := s.pulse.heard.Load(); at > 0 {
 		return s.pulse.started.Add(time.Duration(at))
@@ -88,8 +91,9 @@ func (s *Store) Answered() time.Time {
 	return time.Time{}
 }
 
-// Silent returns how long calls have been under way without any answer; 0 if no call is. Silent also returns 0 while an answer may
-// take that long: for the timeout, and for twice the longest of the last round trips.
+// Silent returns how long calls have been under way without any answer; 0 if no call is. Silent
+// also returns 0 while an answer may take that long: for the timeout, and for twice the longest of
+// the last round trips.
 func (s *Store) Silent() time.Duration {
 	if s.pulse.under.Load() == 0 {
 		return 0
@@ -97,12 +101,13 @@ func (s *Store) Silent() time.Duration {
 	return s.pulse.silence(max(s.timeout, 2*s.pulse.usually()))
 }
 
-// latePart is the part of the timeout that is the shortest silence of Late: a millisecond of the default. On a busy machine scheduling alone
-// can make a round trip that long.
+// latePart is the part of the timeout that is the shortest silence of Late: a millisecond of the
+// default. On a busy machine scheduling alone can make a round trip that long.
 const latePart = 10
 
-// Late is Silent for callers that can do without the answer. A tenth of the timeout counts, or twice as long as nine of ten round trips
-// take. Up to silenceGap after a call without an answer no call needs to be under way.
+// Late is Silent for callers that can do without the answer. A tenth of the timeout counts, or
+// twice as long as nine of ten round trips take. Up to silenceGap after a call without an answer no
+// call needs to be under way.
 func (s *Store) Late() time.Duration {
 	p := &s.pulse
 	if p.under.Load() == 0 {

@@ -8,11 +8,11 @@ import (
 	"github.com/weirproxy/weir/internal/redisconn"
 )
 
-// queue sends the calls of some keys to a server, in flights. Each flight has calls to one node only, so that a node that does not
-// answer delays its own calls only: see nodeQueue.
+// queue sends the calls of some keys to a server, in flights. Each flight has calls to one node
+// only, so that a node that does not answer delays its own calls only: see nodeQueue.
 //
-// Calls about one key may be applied in any order, except after a call of the outbox. Later calls about the keys of that call wait for
-// its end, or are in the same flight behind it.
+// Calls about one key may be applied in any order, except after a call of the outbox. Later calls
+// about the keys of that call wait for its end, or are in the same flight behind it.
 type queue struct {
 	server  *server
 	most    int             // flights of a node queue under way at once, and workers
@@ -63,9 +63,11 @@ func (q *queue) append(c *call, followed bool) {
 	}
 }
 
-// appendAll appends calls that a caller waits for, before a worker takes one of them. If the queue is closed appendAll ends them.
+// appendAll appends calls that a caller waits for, before a worker takes one of them. If the queue
+// is closed appendAll ends them.
 //
-// A caller who may fly gets a flight with all these calls, if no other call waits for it and it may begin now. Then the caller calls fly.
+// A caller who may fly gets a flight with all these calls, if no other call waits for it and it may
+// begin now. Then the caller calls fly.
 func (q *queue) appendAll(now time.Time, mayFly bool, calls iter.Seq[*call]) (n *nodeQueue, f *flight) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -115,8 +117,8 @@ func (q *queue) nodeQueueLocked(slot uint16) *nodeQueue {
 	return q.byNode[n]
 }
 
-// sortLocked puts the waiting calls into the node queues of their nodes, after slots have changed their nodes. So all waiting calls about
-// a key are in one node queue, in their order.
+// sortLocked puts the waiting calls into the node queues of their nodes, after slots have changed
+// their nodes. So all waiting calls about a key are in one node queue, in their order.
 func (q *queue) sortLocked() {
 	var all []*call
 	for _, n := range q.byNode {
@@ -132,7 +134,8 @@ func (q *queue) sortLocked() {
 	q.nudgeLocked(nil)
 }
 
-// nudgeLocked has workers of all node queues but one take the waiting calls, now or when they may fly.
+// nudgeLocked has workers of all node queues but one take the waiting calls, now or when they may
+// fly.
 func (q *queue) nudgeLocked(but *nodeQueue) {
 	now := time.Now()
 	for _, n := range q.byNode {

@@ -18,7 +18,8 @@ type family struct {
 	limits []algorithms.Limit
 }
 
-// families returns families with limits of any size. Limits of sliding_window_log are small, as configuration bounds them.
+// families returns families with limits of any size. Limits of sliding_window_log are small, as
+// configuration bounds them.
 func families(r *rand.Rand, name string, n int) []family {
 	all := make([]family, n)
 	for i := range all {
@@ -74,7 +75,8 @@ func randomCount(r *rand.Rand) uint32 {
 	}
 }
 
-// randomCharges returns the charges of a request. After the last decisions the hits often just fit, or just do not.
+// randomCharges returns the charges of a request. After the last decisions the hits often just fit,
+// or just do not.
 func randomCharges(r *rand.Rand, all []family, last []algorithms.Decision) []store.Charge {
 	charges := make([]store.Charge, 1+r.IntN(4)*r.IntN(2))
 	rule := 0
@@ -124,7 +126,8 @@ func randomHits(r *rand.Rand, l algorithms.Limit, last []algorithms.Decision) in
 	return min(some[r.IntN(len(some))], algorithms.MaxHits)
 }
 
-// randomPause returns a pause in whole microseconds, often until just before or after the next change of a decision.
+// randomPause returns a pause in whole microseconds, often until just before or after the next
+// change of a decision.
 func randomPause(r *rand.Rand, l algorithms.Limit, d algorithms.Decision, now algorithms.Instant) time.Duration {
 	token := l.Period / time.Duration(max(1, l.Requests))
 	window := l.Period - time.Duration(now)%l.Period

@@ -1,16 +1,21 @@
-// Package redisstore keeps rate limit states in Redis or Valkey, so that many processes share one count for each key.
+// Package redisstore keeps rate limit states in Redis or Valkey, so that many processes share one
+// count for each key.
 //
-// A request is one run of one script (script/*.lua), which reads the states of the request's keys, decides, and writes the states.
-// Redis runs a script alone, so a request is atomic. The instant is Redis's time in microseconds. The script does the arithmetic of
-// package algorithms in Lua, on whole numbers, and returns the states before. From these, package algorithms makes the decisions, to
-// the nanosecond. Requests that wait at the same time share a run of the script (queue, batch).
+// A request is one run of one script (script/*.lua), which reads the states of the request's keys,
+// decides, and writes the states. Redis runs a script alone, so a request is atomic. The instant is
+// Redis's time in microseconds. The script does the arithmetic of package algorithms in Lua, on
+// whole numbers, and returns the states before. From these, package algorithms makes the decisions,
+// to the nanosecond. Requests that wait at the same time share a run of the script (queue, batch).
 //
-// In a cluster the keys of a request may lie in several slots, and limits of a second may have a server of their own. Then each part
-// is reserved alone, and a request that turns out to be denied gives its reservations back (see takeSeveral).
+// In a cluster the keys of a request may lie in several slots, and limits of a second may have a
+// server of their own. Then each part is reserved alone, and a request that turns out to be denied
+// gives its reservations back (see takeSeveral).
 //
-// A key in Redis is the prefix, Charge.Key, algorithm and period: "weir:4:edge|4:path=7:/search#token_bucket/1s;2;1000000". The value
-// has 14 to 27 bytes (see parse). For sliding_window_log the value is a list, with 12 bytes for each instant of an admission. The
-// value expires when the key is idle. Fixed windows can be kept under the names, and as the numbers, of other programs (see Counters).
+// A key in Redis is the prefix, Charge.Key, algorithm and period:
+// "weir:4:edge|4:path=7:/search#token_bucket/1s;2;1000000". The value has 14 to 27 bytes (see
+// parse). For sliding_window_log the value is a list, with 12 bytes for each instant of an
+// admission. The value expires when the key is idle. Fixed windows can be kept under the names, and
+// as the numbers, of other programs (see Counters).
 package redisstore
 
 import (
@@ -59,13 +64,15 @@ type Options struct {
 	Seconds  *Target                 // of limits of a second; nil: these lie on Target
 	Timeout  time.Duration           // wait for an answer of a request without a deadline; 0 means DefaultTimeout
 
-	// CountFleet makes this process known on Target under Prefix, and counts the processes there: see [Store.Fleet].
+	// CountFleet makes this process known on Target under Prefix, and counts the processes there: see
+	// [Store.Fleet].
 	CountFleet bool
 
 	Logger *slog.Logger
 }
 
-// Store keeps states in Redis. All methods are safe for concurrent use. Close it when it is no longer used.
+// Store keeps states in Redis. All methods are safe for concurrent use. Close it when it is no
+// longer used.
 type Store struct {
 	prefix    string
 	hashTag   func(key []byte) []byte
@@ -91,7 +98,8 @@ type Store struct {
 	stop    func()
 }
 
-// New returns a store and starts to connect, without waiting for the connection. New fails when an option is out of bounds.
+// New returns a store and starts to connect, without waiting for the connection. New fails when an
+// option is out of bounds.
 func New(o Options) (*Store, error) {
 	return newStore(o, func(target redisconn.Target) connection { return redisconn.Dial(target, o.Logger) })
 }
@@ -137,7 +145,8 @@ func newStore(o Options, connect func(redisconn.Target) connection) (*Store, err
 	return s, nil
 }
 
-// parse returns the targets, or all mistakes in the options, joined. Without Seconds the second target is zero.
+// parse returns the targets, or all mistakes in the options, joined. Without Seconds the second
+// target is zero.
 func (o *Options) parse() (target, seconds redisconn.Target, err error) {
 	var errs []error
 	if o.Logger == nil {
@@ -201,11 +210,12 @@ func (s *Store) servers() iter.Seq[*server] {
 	}
 }
 
-// Close sends the waiting calls and the outbox, ends all that New started and closes the connections. The store must not be used
-// after. Closing twice is harmless.
+// Close sends the waiting calls and the outbox, ends all that New started and closes the
+// connections. The store must not be used after. Closing twice is harmless.
 func (s *Store) Close() { s.stop() }
 
-// Await waits for the end of the first attempt to connect, and returns its error. Attempts go on after an error.
+// Await waits for the end of the first attempt to connect, and returns its error. Attempts go on
+// after an error.
 func (s *Store) Await(ctx context.Context) error {
 	var errs []error
 	for server := range s.servers() {
@@ -214,9 +224,10 @@ func (s *Store) Await(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Ping has Redis run the script, within the time that a request with the deadline of ctx has. The script writes a key that expires after a millisecond. Each ping
-// chooses another slot of a cluster, and one of two servers, so that pings find a part that is away. Ping waits for the first attempt
-// to connect.
+// Ping has Redis run the script, within the time that a request with the deadline of ctx has. The
+// script writes a key that expires after a millisecond. Each ping chooses another slot of a
+// cluster, and one of two servers, so that pings find a part that is away. Ping waits for the first
+// attempt to connect.
 func (s *Store) Ping(ctx context.Context) error {
 	server := s.main
 	if s.seconds != nil && rand.Uint32()%2 == 0 {

@@ -26,7 +26,8 @@ func TestRedisstoreKeepsTheContractWithDenialsRemembered(t *testing.T) {
 	contract(t, urlOf("redis", shared(t).Address()), Options{}, time.Hour)
 }
 
-// contract runs the cases of every store but some on fresh keys, with a clock that stands still but where a case moves it.
+// contract runs the cases of every store but some on fresh keys, with a clock that stands still but
+// where a case moves it.
 func contract(t *testing.T, urls []string, o Options, maxAge time.Duration, but ...string) {
 	t.Helper()
 	contractOf(t, slices.Concat(storetest.Cases(), storetest.HoldCases()), urls, o, maxAge, but...)

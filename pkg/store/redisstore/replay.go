@@ -11,8 +11,9 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// finish gives each call its decisions from the script's answer. finish returns the instant of the answer, and whether the
-// deadline had passed. If so, the script did nothing and no call has decisions.
+// finish gives each call its decisions from the script's answer. finish returns the instant of the
+// answer, and whether the deadline had passed. If so, the script did nothing and no call has
+// decisions.
 func (b *batch) finish(answer string) (us int64, tooLate bool, err error) {
 	r := reader{rest: answer}
 	tooLate = r.uint(1) == late
@@ -48,8 +49,8 @@ func (c *call) read(r *reader) {
 	}
 }
 
-// play plays a transaction again on the states that the script found, and so makes the decisions. Decisions about lists are the
-// script's, and so is the verdict.
+// play plays a transaction again on the states that the script found, and so makes the decisions.
+// Decisions about lists are the script's, and so is the verdict.
 func (b *batch) play(c *call, r *reader, admitted bool) error {
 	lists := false
 	c.admitted = admitted
@@ -101,8 +102,9 @@ func (b *batch) play(c *call, r *reader, admitted bool) error {
 	return nil
 }
 
-// disagreed counts and logs a verdict of the script that is not the verdict of package algorithms, which only a bug can cause. The
-// log gets one line a second. The request gets decisions that fit the script's verdict.
+// disagreed counts and logs a verdict of the script that is not the verdict of package algorithms,
+// which only a bug can cause. The log gets one line a second. The request gets decisions that fit
+// the script's verdict.
 func (s *Store) disagreed(c *call) {
 	n := s.metrics.disagreements.Add(1)
 	if _, due := s.metrics.disagreementLogged.Due(time.Second); due {

@@ -12,8 +12,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// Reset implements [store.Store]. Reset fails as Take does. The keys are reset one by one: they may lie in several slots, and requests
-// over several slots wait for one key at most.
+// Reset implements [store.Store]. Reset fails as Take does. The keys are reset one by one: they may
+// lie in several slots, and requests over several slots wait for one key at most.
 func (s *Store) Reset(ctx context.Context, charges []store.Charge) (forgotten int, err error) {
 	until, err := s.until(ctx, time.Now(), charges)
 	if err != nil {
@@ -63,8 +63,9 @@ func (s *Store) resetKey(ctx context.Context, until time.Time, charge []store.Ch
 	return forgotten, nil
 }
 
-// namesOf returns the names of all keys that are deleted to forget a charge's state: first the book, without which no holder is known. A
-// window that is charged with holders in a cluster has no counter, and another window may have one.
+// namesOf returns the names of all keys that are deleted to forget a charge's state: first the
+// book, without which no holder is known. A window that is charged with holders in a cluster has no
+// counter, and another window may have one.
 func (s *Store) namesOf(c *store.Charge) []string {
 	server, now := s.serverOf(c), s.now()
 	with, without := *c, *c
@@ -78,8 +79,8 @@ func (s *Store) namesOf(c *store.Charge) []string {
 	return names
 }
 
-// outboxAnswered waits until Redis has answered the outbox's calls about the keys of charges: it puts a call behind them. The answer
-// to that call does not matter.
+// outboxAnswered waits until Redis has answered the outbox's calls about the keys of charges: it
+// puts a call behind them. The answer to that call does not matter.
 func (s *Store) outboxAnswered(ctx context.Context, charges []store.Charge, until time.Time) error {
 	if s.outbox.idle() {
 		return nil

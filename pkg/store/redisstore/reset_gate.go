@@ -10,9 +10,10 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// resetGate keeps resets of this process apart from its requests over several slots. A reset between the two round trips of a
-// request would forget the reserved hits, and the settlement would give back hits of others. So a reset waits for the requests
-// under way that reserve its keys, and later requests for these keys wait for the reset.
+// resetGate keeps resets of this process apart from its requests over several slots. A reset
+// between the two round trips of a request would forget the reserved hits, and the settlement would
+// give back hits of others. So a reset waits for the requests under way that reserve its keys, and
+// later requests for these keys wait for the reset.
 //
 // Keys are told apart by hash: two keys with one number only wait for each other.
 type resetGate struct {
@@ -26,7 +27,8 @@ type resetGate struct {
 
 const gateNumbers = 1024
 
-// begin begins a request of charges, after the resets of their keys. begin fails when ctx ends, or at a time. Otherwise call end.
+// begin begins a request of charges, after the resets of their keys. begin fails when ctx ends, or
+// at a time. Otherwise call end.
 func (g *resetGate) begin(ctx context.Context, until time.Time, charges []store.Charge) error {
 	return g.await(ctx, until, func() bool {
 		free := g.none(&g.resets, charges)
@@ -42,8 +44,8 @@ func (g *resetGate) end(charges []store.Charge) {
 	g.remove(&g.requests, charges)
 }
 
-// beginReset begins a reset, and waits for the requests under way. beginReset fails when ctx ends, or at a time. Call endReset in any
-// case.
+// beginReset begins a reset, and waits for the requests under way. beginReset fails when ctx ends,
+// or at a time. Call endReset in any case.
 func (g *resetGate) beginReset(ctx context.Context, until time.Time, charges []store.Charge) error {
 	g.mu.Lock()
 	g.add(&g.resets, charges, 1)

@@ -15,8 +15,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// A request reserves hits of one key, and waits for another node, which denies. Between the two a reset forgets the key. The hits
-// that others take after the reset stay.
+// A request reserves hits of one key, and waits for another node, which denies. Between the two a
+// reset forgets the key. The hits that others take after the reset stay.
 func TestResetBetweenReserveAndSettleGivesNothingBackTwice(t *testing.T) {
 	for _, a := range algorithms.RateAlgorithms() {
 		s := clustered(t, Options{})
@@ -108,7 +108,8 @@ func TestResetsAndRequestsOverSlotsWaitForEachOther(t *testing.T) {
 	})
 }
 
-// A reset of many keys holds up requests for one key at a time. So other requests over several slots go on, also when a node hangs.
+// A reset of many keys holds up requests for one key at a time. So other requests over several
+// slots go on, also when a node hangs.
 func TestResetOfManyKeysFailsNoRequestsOverSlots(t *testing.T) {
 	for name, hangs := range map[string]time.Duration{"all nodes answer": 0, "the node of the reset hangs": 10 * time.Second} {
 		t.Run(name, func(t *testing.T) {

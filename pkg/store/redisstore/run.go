@@ -6,9 +6,10 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Run runs a script of the caller on the main server, for data beside the states, and returns the texts of its answer. Run puts
-// Options.Prefix before each key. In a cluster all keys must lie in one slot. Before a connection Run fails with [ErrUnavailable].
-// An error of ctx, or of a lost connection, does not say whether the script ran.
+// Run runs a script of the caller on the main server, for data beside the states, and returns the
+// texts of its answer. Run puts Options.Prefix before each key. In a cluster all keys must lie in
+// one slot. Before a connection Run fails with [ErrUnavailable]. An error of ctx, or of a lost
+// connection, does not say whether the script ran.
 func (s *Store) Run(ctx context.Context, script string, keys, args []string) ([]string, error) {
 	client, err := s.main.connection.Client()
 	if err != nil {

@@ -12,16 +12,19 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// The parts of the script. request.lua describes the request and the answer. Each algorithm has a file of its name.
+// The parts of the script. request.lua describes the request and the answer. Each algorithm has a
+// file of its name.
 //
 //go:embed script/*.lua
 var scriptParts embed.FS
 
-// maxAlgorithms bounds the numbers of algorithms, for which the header of a request has a byte each.
+// maxAlgorithms bounds the numbers of algorithms, for which the header of a request has a byte
+// each.
 const maxAlgorithms = 15
 
-// farthestBack is how far the last charge of a key may lie ahead of Redis's clock. Up to that the key stands still until the clock has
-// caught up. A key further ahead goes on from now, as the clock must have gone back.
+// farthestBack is how far the last charge of a key may lie ahead of Redis's clock. Up to that the
+// key stands still until the clock has caught up. A key further ahead goes on from now, as the
+// clock must have gone back.
 const farthestBack = 2 * time.Second
 
 // readScript returns the script, which applies transactions to the states of its keys.
@@ -87,8 +90,9 @@ const (
 	isLone    = 16 // a transaction is lone, see call.lone
 )
 
-// correction comes with the first charge of a key in a transaction of action correct. If the value of the key is still left, the
-// script writes target instead. Otherwise the script charges the hits, as at the instant to which they belong.
+// correction comes with the first charge of a key in a transaction of action correct. If the value
+// of the key is still left, the script writes target instead. Otherwise the script charges the
+// hits, as at the instant to which they belong.
 type correction struct {
 	at           int64  // the instant, in Unix microseconds
 	left, target string // values
@@ -108,14 +112,16 @@ var errReply = errors.New("the script's answer cannot be read")
 
 const headerSize = 8 + 8 + 1 + 1 + maxAlgorithms
 
-// appendHeader begins a request. now is 0 for the server's own time, deadline 0 for none, both in Unix microseconds.
+// appendHeader begins a request. now is 0 for the server's own time, deadline 0 for none, both in
+// Unix microseconds.
 func appendHeader(b []byte, now, deadline int64) []byte {
 	b = binary.LittleEndian.AppendUint64(b, uint64(now))
 	b = binary.LittleEndian.AppendUint64(b, uint64(deadline))
 	return append(b, make([]byte, headerSize-16)...)
 }
 
-// appendTransaction adds the beginning of a transaction of n charges. holds says that one of these has a holder, lone see call.lone.
+// appendTransaction adds the beginning of a transaction of n charges. holds says that one of these
+// has a holder, lone see call.lone.
 func appendTransaction(b []byte, a action, times, n int, holds, lone bool) []byte {
 	if n > 1 || a == correct || holds && a == reserve {
 		b[16] |= isGeneral
@@ -134,8 +140,8 @@ func appendTransaction(b []byte, a action, times, n int, holds, lone bool) []byt
 	return binary.LittleEndian.AppendUint32(b, uint32(n))
 }
 
-// appendCharge adds a charge to the key with that number, counted from 0, and marks the algorithm in the header of b. algorithm
-// and capacity are as the script has them. fix may be nil.
+// appendCharge adds a charge to the key with that number, counted from 0, and marks the algorithm
+// in the header of b. algorithm and capacity are as the script has them. fix may be nil.
 func appendCharge(b []byte, key int, c *store.Charge, algorithm byte, capacity uint32, sameRule bool, fix *correction) []byte {
 	b[17+int(algorithm)] = 1
 	flags := byte(c.Mode)

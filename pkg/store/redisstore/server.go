@@ -17,7 +17,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// server is one Redis server or one cluster: its connection, the state of its clock, and the queues of calls to it.
+// server is one Redis server or one cluster: its connection, the state of its clock, and the queues
+// of calls to it.
 type server struct {
 	store      *Store
 	target     slog.LogValuer // in logs
@@ -40,9 +41,10 @@ type connection interface {
 	Close()
 }
 
-// Queues, the most flights of each node queue, and the flights of each that do not wait for each other. On a single server one batch waits
-// there while another is decided. In a cluster each node should have some queues. Together the flights must stay well below the
-// commands that redisconn keeps in flight on a connection.
+// Queues, the most flights of each node queue, and the flights of each that do not wait for each
+// other. On a single server one batch waits there while another is decided. In a cluster each node
+// should have some queues. Together the flights must stay well below the commands that redisconn
+// keeps in flight on a connection.
 const (
 	singleQueues, singleFlights, singleAtOnce    = 1, 32, 4
 	clusterQueues, clusterFlights, clusterAtOnce = 16, 16, 1
@@ -75,7 +77,8 @@ func (s *server) nodes() *redisconn.Nodes {
 	return s.connection.Nodes()
 }
 
-// steady reports whether calls do not wait for a connection that is being made. In a cluster a call may be the first to a node.
+// steady reports whether calls do not wait for a connection that is being made. In a cluster a call
+// may be the first to a node.
 func (s *server) steady() bool { return !s.cluster && s.connection.Steady() }
 
 // queueFor returns the queue of calls in a slot whose first charge has that key. Adjacent
@@ -87,10 +90,11 @@ func (s *server) queueFor(slot uint16, key []byte) *queue {
 	return s.queues[maphash.Bytes(s.store.seed, key)%uint64(len(s.queues))]
 }
 
-// execute sends batches to Redis, together, and ends their calls. execute waits for answers as long as a caller does, and at
-// least for the timeout. An answer until then shows that Redis is there, also if it comes too late for callers. If patient, execute waits
-// for longestLife at least: such an answer still tells which calls Redis has applied. execute reports whether a batch was answered, or
-// could not be sent. A connection that ends is no answer.
+// execute sends batches to Redis, together, and ends their calls. execute waits for answers as long
+// as a caller does, and at least for the timeout. An answer until then shows that Redis is there,
+// also if it comes too late for callers. If patient, execute waits for longestLife at least: such
+// an answer still tells which calls Redis has applied. execute reports whether a batch was
+// answered, or could not be sent. A connection that ends is no answer.
 func (s *server) execute(batches []*batch, patient bool) (heard bool) {
 	begun := time.Now()
 	end := begun.Add(s.store.timeout)
@@ -143,9 +147,10 @@ func (s *server) eval(client rueidis.Client, b *batch, deadline int64) rueidis.C
 		Arg(rueidis.BinaryString(b.request(s.store.givenNow(), deadline))).Build()
 }
 
-// conclude ends the calls of a batch after the answer. A server without the script gets the script. A value that the script has not
-// written fails only the requests for its key. Calls that came too late are sent again if their callers still wait. An answer after end
-// is no sign that Redis is there.
+// conclude ends the calls of a batch after the answer. A server without the script gets the script.
+// A value that the script has not written fails only the requests for its key. Calls that came too
+// late are sent again if their callers still wait. An answer after end is no sign that Redis is
+// there.
 func (s *server) conclude(ctx context.Context, client rueidis.Client, b *batch, result rueidis.RedisResult, begun, end time.Time) {
 	for attempt, late := 0, 0; ; attempt++ {
 		reply, err := result.ToString()
@@ -191,8 +196,9 @@ func (s *server) conclude(ctx context.Context, client rueidis.Client, b *batch, 
 	b.end(nil, false)
 }
 
-// again returns a new batch for a refused one, with the calls whose callers still wait; nil if no call is left. again ends the other
-// calls, or with giveUp all of them. Without a step of the server's clock the refused batch was held up on the way.
+// again returns a new batch for a refused one, with the calls whose callers still wait; nil if no
+// call is left. again ends the other calls, or with giveUp all of them. Without a step of the
+// server's clock the refused batch was held up on the way.
 func (s *server) again(b *batch, stepped bool, begun, now time.Time, giveUp bool) *batch {
 	err := errStepped
 	if !stepped {
@@ -215,7 +221,8 @@ func (s *server) again(b *batch, stepped bool, begun, now time.Time, giveUp bool
 	return rest
 }
 
-// foreign reports whether the script found a value of other programs. The script has not written anything then.
+// foreign reports whether the script found a value of other programs. The script has not written
+// anything then.
 func foreign(err error) bool {
 	said, is := rueidis.IsRedisErr(err)
 	return is && slices.ContainsFunc([]string{"WRONGTYPE", "data string too ", "a value that is not a count"}, func(text string) bool {
@@ -223,14 +230,15 @@ func foreign(err error) bool {
 	})
 }
 
-// onTheMove reports whether the keys lay on two nodes, because their slot moves. The script was not run then.
+// onTheMove reports whether the keys lay on two nodes, because their slot moves. The script was not
+// run then.
 func onTheMove(err error) bool {
 	said, is := rueidis.IsRedisErr(err)
 	return is && said.IsTryAgain()
 }
 
-// unapplied reports whether the script has certainly written nothing. There was no connection to send it, or the server serves nobody
-// now, or the server refuses each command that writes.
+// unapplied reports whether the script has certainly written nothing. There was no connection to
+// send it, or the server serves nobody now, or the server refuses each command that writes.
 func unapplied(err error) bool {
 	if said, is := rueidis.IsRedisErr(err); is {
 		code, _, _ := strings.Cut(said.Error(), " ")

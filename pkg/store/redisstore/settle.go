@@ -16,9 +16,10 @@ const (
 	isUndone           // the request is decided elsewhere, and no charge counts but the begins of holders, which are repaired later
 )
 
-// settle plays the charges of a reservation again as the verdict demands. settle returns the call that changes Redis accordingly,
-// or nil if Redis needs no change. c then has the states that the verdict leaves and, if the request is denied, the decisions.
-// Decisions about lists come with the returned call, see look.
+// settle plays the charges of a reservation again as the verdict demands. settle returns the call
+// that changes Redis accordingly, or nil if Redis needs no change. c then has the states that the
+// verdict leaves and, if the request is denied, the decisions. Decisions about lists come with the
+// returned call, see look.
 func (s *Store) settle(c *call, v verdict) *call {
 	fix, _ := s.calls.Get().(*call)
 	fix.set(correct, c.location, c.at, nil)
@@ -59,8 +60,9 @@ func (s *Store) settle(c *call, v verdict) *call {
 	return fix
 }
 
-// settleList adds charge i of a list to a fix, and before the first charge of its key the removal of the reserved hits. The script
-// charges the list at the instant of the fix, as this process does not know the list.
+// settleList adds charge i of a list to a fix, and before the first charge of its key the removal
+// of the reserved hits. The script charges the list at the instant of the fix, as this process does
+// not know the list.
 func (c *call) settleList(fix *call, i int, v verdict, due func(i int) bool) {
 	in := c.added[i]
 	if c.sum(i, due) == in.hits && c.applied(i) == in.hits && !c.any(i, c.refunds) && (v != isDenied || !c.any(i, c.allowed)) {
@@ -99,8 +101,8 @@ func (c *call) correct(charge store.Charge, hits int64, f *correction) {
 	c.corrections = append(c.corrections, f)
 }
 
-// again plays the charges once more on the states before: a charge that counts with its hits, any other with 0. decided gets the
-// decisions. again leaves out lists.
+// again plays the charges once more on the states before: a charge that counts with its hits, any
+// other with 0. decided gets the decisions. again leaves out lists.
 func (c *call) again(counts func(i int) bool, decided func(i int, d algorithms.Decision)) {
 	c.after = append(c.after[:0], c.before...)
 	for i := range c.charges {
@@ -155,8 +157,8 @@ func (c *call) allowed(i int) bool { return c.decisions[i].Allowed }
 func (c *call) counts(i int) bool  { return c.charges[i].CountRejected }
 func (c *call) refunds(i int) bool { return c.charges[i].Hits < 0 }
 
-// applied returns the hits that a transaction takes from the key of charge i if the request is admitted. A reservation with a
-// negative sum waits for the verdict.
+// applied returns the hits that a transaction takes from the key of charge i if the request is
+// admitted. A reservation with a negative sum waits for the verdict.
 func (c *call) applied(i int) int64 {
 	return c.sum(i, func(n int) bool { return c.allowed(n) || c.counts(n) })
 }

@@ -9,12 +9,14 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// takeSeveral applies a transaction whose keys lie in several slots of a cluster, or on several servers. The first round trip
-// reserves each part as if the request were admitted, without net refunds. Then the verdict is known. A second round trip corrects
-// the parts: mostly nothing for an admitted request, while a denied request gives its reservations back. In between, a key has less
+// takeSeveral applies a transaction whose keys lie in several slots of a cluster, or on several
+// servers. The first round trip reserves each part as if the request were admitted, without net
+// refunds. Then the verdict is known. A second round trip corrects the parts: mostly nothing for an
+// admitted request, while a denied request gives its reservations back. In between, a key has less
 // room than it should, never more.
 //
-// A process that ends between the two round trips leaves the reserved hits taken, as if they had been used.
+// A process that ends between the two round trips leaves the reserved hits taken, as if they had
+// been used.
 func (s *Store) takeSeveral(
 	ctx context.Context, until time.Time, at algorithms.Instant, charges []store.Charge, decisions []algorithms.Decision,
 ) (bool, error) {
@@ -95,8 +97,9 @@ func collect(parts []*call, decisions []algorithms.Decision) {
 	}
 }
 
-// giveBack has the outbox give back the reservations of a request that failed. A part without an answer may have been applied, and
-// stays as if used. So do the hits of holders that have begun: their end corrects the hits, and so does HoldLater.
+// giveBack has the outbox give back the reservations of a request that failed. A part without an
+// answer may have been applied, and stays as if used. So do the hits of holders that have begun:
+// their end corrects the hits, and so does HoldLater.
 func (s *Store) giveBack(parts []*call) {
 	for _, c := range parts {
 		switch {

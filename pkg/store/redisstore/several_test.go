@@ -22,8 +22,8 @@ func clustered(tb testing.TB, o Options) *Store {
 	return open(tb, urlOf("redis-cluster", sharedCluster(tb).Addresses()...), o)
 }
 
-// seeded returns a function that makes random sources, which goroutines may call. A test that fails prints the seed; WEIR_TEST_SEED
-// sets the seed of a run. The order of the goroutines stays random.
+// seeded returns a function that makes random sources, which goroutines may call. A test that fails
+// prints the seed; WEIR_TEST_SEED sets the seed of a run. The order of the goroutines stays random.
 func seeded(t *testing.T) func() *rand.Rand {
 	t.Helper()
 	seed := uint64(time.Now().UnixNano())
@@ -42,8 +42,9 @@ func seeded(t *testing.T) func() *rand.Rand {
 	return func() *rand.Rand { return newRand(seed + made.Add(1)) }
 }
 
-// Concurrent requests take from two of five keys each, and some from a third that denies half of them. Admitted and remaining hits
-// together are the limit. So each denied request gave back exactly its reservations.
+// Concurrent requests take from two of five keys each, and some from a third that denies half of
+// them. Admitted and remaining hits together are the limit. So each denied request gave back
+// exactly its reservations.
 func TestCrossingRequestsOverSlotsAdmitExactlyTheLimit(t *testing.T) {
 	for _, a := range algorithms.RateAlgorithms() {
 		s := clustered(t, Options{})
@@ -83,7 +84,8 @@ func TestCrossingRequestsOverSlotsAdmitExactlyTheLimit(t *testing.T) {
 	}
 }
 
-// As above, with buckets that fill while requests wait for their verdict: no interval has more admitted hits than burst and rate allow.
+// As above, with buckets that fill while requests wait for their verdict: no interval has more
+// admitted hits than burst and rate allow.
 func TestCrossingRequestsOverSlotsNeverGetMoreThanBurstAndRate(t *testing.T) {
 	for _, l := range []algorithms.Limit{
 		{Algorithm: algorithms.TokenBucket, Requests: 500, Burst: 50, Period: time.Second},
@@ -124,8 +126,8 @@ func TestCrossingRequestsOverSlotsNeverGetMoreThanBurstAndRate(t *testing.T) {
 	}
 }
 
-// The verdicts on many reservations come late and in any order. A model takes only the admitted requests, at the instants of their
-// reservations. Redis never has more room than the model.
+// The verdicts on many reservations come late and in any order. A model takes only the admitted
+// requests, at the instants of their reservations. Redis never has more room than the model.
 func TestReservationsThatAreGivenBackNeverLeaveMoreRoom(t *testing.T) {
 	rounds := race.Scale(300)
 	s, clock := given(t, Options{})
@@ -233,7 +235,8 @@ func TestReservationInALogIsGivenBackLate(t *testing.T) {
 	}
 }
 
-// A clock that goes back holds a log at its last instant. Hits reserved meanwhile are given back all the same.
+// A clock that goes back holds a log at its last instant. Hits reserved meanwhile are given back
+// all the same.
 func TestReservationIsGivenBackWhenTheClockWentBack(t *testing.T) {
 	for _, a := range algorithms.RateAlgorithms() {
 		s, clock := given(t, Options{})
@@ -310,7 +313,8 @@ func TestWhatARequestThatFailedHasCountedIsGivenBack(t *testing.T) {
 	}
 }
 
-// onNode returns a charge whose key lies on the primary of the first, or second, third of the slots.
+// onNode returns a charge whose key lies on the primary of the first, or second, third of the
+// slots.
 func onNode(s *Store, third int, l algorithms.Limit) store.Charge {
 	for n := 0; ; n++ {
 		c := hit(fmt.Sprint("n", n), l)
@@ -331,8 +335,8 @@ func TestWhatOthersReservedIsGivenBackWhenANodeDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// givesBackWithout pauses a node during requests that need it and another node. The function returns false
-// when hits of the other node were lost.
+// givesBackWithout pauses a node during requests that need it and another node. The function
+// returns false when hits of the other node were lost.
 func givesBackWithout(t *testing.T, a algorithms.Algorithm, node *parts.Redis) bool {
 	t.Helper()
 	s := clustered(t, Options{Timeout: 300 * time.Millisecond}) // of a busy machine, too

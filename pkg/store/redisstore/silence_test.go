@@ -165,8 +165,8 @@ func TestHitsThatNoLongerMatterAreNotSent(t *testing.T) {
 	}
 }
 
-// Hits to charge whose answer is lost are sent again, and hits to give back are not. Here Redis runs each call, so UnknownHits is the number
-// of hits that Redis counts too often.
+// Hits to charge whose answer is lost are sent again, and hits to give back are not. Here Redis
+// runs each call, so UnknownHits is the number of hits that Redis counts too often.
 func TestHitsWithoutAnAnswerAreSentAgainUnlessTheyAreGivenBack(t *testing.T) {
 	for _, test := range []struct {
 		hits    int64
@@ -243,7 +243,8 @@ func TestCloseSendsForABoundedTime(t *testing.T) {
 	}
 }
 
-// While nothing can be sent, a shard whose hits all matter for some time is not looked at again and again.
+// While nothing can be sent, a shard whose hits all matter for some time is not looked at again and
+// again.
 func TestHitsThatWaitForRedisCostNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, g, _ := noted()

@@ -5,8 +5,8 @@ import "strings"
 // slots is the number of slots of a cluster.
 const slots = 16384
 
-// slotOf returns the slot of a Redis key: of the text between the first { and the next }, or without such a text of the whole key. See
-// the Redis cluster specification.
+// slotOf returns the slot of a Redis key: of the text between the first { and the next }, or
+// without such a text of the whole key. See the Redis cluster specification.
 func slotOf(key string) uint16 {
 	if tag := tagOf(key); tag != "" {
 		key = tag

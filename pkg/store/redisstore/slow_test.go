@@ -15,8 +15,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// arrivals has requests of different keys come at random for a time, so many in a second. arrivals returns their number and the
-// errors.
+// arrivals has requests of different keys come at random for a time, so many in a second. arrivals
+// returns their number and the errors.
 func arrivals(t *testing.T, s *Store, perSecond float64, during, deadline time.Duration) (n int, failed []error) {
 	t.Helper()
 	var mu sync.Mutex // guards failed
@@ -37,7 +37,8 @@ func arrivals(t *testing.T, s *Store, perSecond float64, during, deadline time.D
 	return n, failed
 }
 
-// atRandom calls request on goroutines for a time, at random, so many in a second. atRandom waits for all, and returns their number.
+// atRandom calls request on goroutines for a time, at random, so many in a second. atRandom waits
+// for all, and returns their number.
 func atRandom(perSecond float64, during time.Duration, request func(n int)) int {
 	var requests sync.WaitGroup
 	random, n := newRand(uint64(perSecond)), 0

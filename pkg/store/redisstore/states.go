@@ -22,7 +22,8 @@ func (k *kept) take(l algorithms.Limit, now algorithms.Instant, hits int64, coun
 	return d
 }
 
-// rewind makes a state that lies further than farthestBack ahead of now go on from now, as the script does.
+// rewind makes a state that lies further than farthestBack ahead of now go on from now, as the
+// script does.
 func (k *kept) rewind(now algorithms.Instant) {
 	k.state = algorithms.Rewind(k.limit, k.state, now, farthestBack)
 }
@@ -55,7 +56,8 @@ func microseconds(us uint64) time.Duration {
 	return time.Duration(min(us, math.MaxInt64/uint64(Granularity))) * Granularity
 }
 
-// seenAt returns the state as the limit finds it at an instant, which is held at the last charge, and that instant in microseconds.
+// seenAt returns the state as the limit finds it at an instant, which is held at the last charge,
+// and that instant in microseconds.
 func (k *kept) seenAt(l algorithms.Limit, now algorithms.Instant) (us int64, value string) {
 	if k.state.Unused() || k.counter {
 		return int64(now) / int64(Granularity), ""

@@ -94,7 +94,8 @@ func holdsWhat(t *testing.T, s *Store, world []recorded) error {
 	return nil
 }
 
-// holdsLog returns an error unless the list at a name is a valid sliding_window_log that is idle from that instant on.
+// holdsLog returns an error unless the list at a name is a valid sliding_window_log that is idle
+// from that instant on.
 func holdsLog(t *testing.T, s *Store, name string, l algorithms.Limit, fresh algorithms.Instant) error {
 	t.Helper()
 	list, err := command(t, s, "LRANGE", name, "0", "-1").AsStrSlice()

@@ -8,9 +8,10 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// Take implements [store.Store]. Besides the errors of ctx and of Redis there are three: [ErrUnavailable], if there is no connection;
-// [context.DeadlineExceeded], if Redis has not answered in time, but may have charged; [store.ErrLimit], for a period that is no
-// whole number of microseconds.
+// Take implements [store.Store]. Besides the errors of ctx and of Redis there are three:
+// [ErrUnavailable], if there is no connection; [context.DeadlineExceeded], if Redis has not
+// answered in time, but may have charged; [store.ErrLimit], for a period that is no whole number of
+// microseconds.
 func (s *Store) Take(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
 	until, err := s.until(ctx, time.Now(), charges)
 	if err != nil {
@@ -32,7 +33,8 @@ func (s *Store) Take(ctx context.Context, charges []store.Charge, decisions []al
 	return s.taken(c, charges, decisions), nil
 }
 
-// taken writes the decisions and states of a call that has ended well, gives up the call, and returns the verdict.
+// taken writes the decisions and states of a call that has ended well, gives up the call, and
+// returns the verdict.
 func (s *Store) taken(c *call, charges []store.Charge, decisions []algorithms.Decision) (admitted bool) {
 	copy(decisions, c.decisions)
 	for i := range charges {

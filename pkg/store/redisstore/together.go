@@ -39,7 +39,8 @@ func (g *together) end(number int) {
 	}
 }
 
-// TakeAll implements [store.Together]. Each transaction fails as Take does, but the end of its Ctx is noticed by its deadline only.
+// TakeAll implements [store.Together]. Each transaction fails as Take does, but the end of its Ctx
+// is noticed by its deadline only.
 func (s *Store) TakeAll(transactions []store.Transaction, decided func(indexes []int)) {
 	g, _ := s.togethers.Get().(*together)
 	now := time.Now()
@@ -58,7 +59,8 @@ func (s *Store) TakeAll(transactions []store.Transaction, decided func(indexes [
 	}
 }
 
-// begin makes the call of a transaction, without sending it. A transaction over several locations waits in a goroutine of its own.
+// begin makes the call of a transaction, without sending it. A transaction over several locations
+// waits in a goroutine of its own.
 func (g *together) begin(s *Store, number int, t *store.Transaction, now time.Time) {
 	g.calls, g.queue, g.open, g.until = append(g.calls, nil), append(g.queue, nil), append(g.open, false), append(g.until, time.Time{})
 	t.Admitted = false
@@ -91,8 +93,9 @@ func (g *together) begin(s *Store, number int, t *store.Transaction, now time.Ti
 	g.calls[number], g.queue[number] = c, c.queue()
 }
 
-// putAll puts the calls into their queues: all calls of a queue at once, so that they mostly share a flight. A caller who sends the only
-// flight itself wakes no worker. The caller then waits as long as the worker would, so the flight must not wait for a connection.
+// putAll puts the calls into their queues: all calls of a queue at once, so that they mostly share
+// a flight. A caller who sends the only flight itself wakes no worker. The caller then waits as
+// long as the worker would, so the flight must not wait for a connection.
 func (g *together) putAll(s *Store, now time.Time) {
 	mayFly := g.alike() && g.until[0].Sub(now) >= s.timeout && g.queue[0].server.steady() && !s.pulse.missed(now)
 	for i, q := range g.queue {
@@ -125,7 +128,8 @@ func (g *together) alike() bool {
 	return len(g.queue) > 0
 }
 
-// wait waits for the transactions that are left, each until its time at most. wait reports whether all calls have ended.
+// wait waits for the transactions that are left, each until its time at most. wait reports whether
+// all calls have ended.
 func (g *together) wait(s *Store, left int, transactions []store.Transaction, decided func(indexes []int)) (whole bool) {
 	whole = true
 	var timer *time.Timer
@@ -192,8 +196,8 @@ func (g *together) next() time.Duration {
 	return time.Until(first)
 }
 
-// abandon decides the transactions whose time is over, and reports whether there was no such transaction. A call that waits in a queue
-// is then never sent.
+// abandon decides the transactions whose time is over, and reports whether there was no such
+// transaction. A call that waits in a queue is then never sent.
 func (g *together) abandon(s *Store, transactions []store.Transaction) (none bool) {
 	now, none := time.Now(), true
 	for i, c := range g.calls {

@@ -14,7 +14,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// takeTogether takes one hit of a key of its own for each timeout, together, and returns the errors and when each was decided.
+// takeTogether takes one hit of a key of its own for each timeout, together, and returns the errors
+// and when each was decided.
 func takeTogether(t *testing.T, s *Store, timeouts ...time.Duration) (errs []error, after []time.Duration) {
 	t.Helper()
 	begun := time.Now()
@@ -116,7 +117,8 @@ func TestCloseWaitsForTransactionsTakenTogether(t *testing.T) {
 	})
 }
 
-// Whether a caller sends a flight itself or a worker does, all calls are answered, and no flight is left.
+// Whether a caller sends a flight itself or a worker does, all calls are answered, and no flight is
+// left.
 func TestTransactionsTakenTogetherByManyCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &far{trip: between(newRand(1), 100*time.Microsecond, 4*time.Millisecond)}

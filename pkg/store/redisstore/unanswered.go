@@ -55,7 +55,8 @@ type instead struct {
 	places []*deferred          // of each charge: owes the hits while the outcome is open; may be nil
 }
 
-// instead has the difference between hits and the hits that Redis has applied charged, when the outcome of a call is known.
+// instead has the difference between hits and the hits that Redis has applied charged, when the
+// outcome of a call is known.
 func (o *outbox) instead(c *call, hits []int64) {
 	p := &instead{hits: hits, places: make([]*deferred, len(hits))}
 	for i := range c.charges {
@@ -81,8 +82,8 @@ func (o *outbox) instead(c *call, hits []int64) {
 	}
 }
 
-// settle has the hits of a call's instead charged that Redis has not applied, and hits given back that Redis has applied beyond these. The
-// call is over, or will not be sent.
+// settle has the hits of a call's instead charged that Redis has not applied, and hits given back
+// that Redis has applied beyond these. The call is over, or will not be sent.
 func (o *outbox) settle(c *call) {
 	p, unsent := c.instead, c.status.Load() == abandoned || c.refused
 	for i := range c.charges {
@@ -127,8 +128,9 @@ func (s *Store) appliedAt(c *call, i int) algorithms.Instant {
 	return c.now
 }
 
-// tell writes the state of a key to charge.Left, as the call left it, and with the hits that Redis does not know of. charge is charge n of
-// the call. A list has no state: its decision has less remaining.
+// tell writes the state of a key to charge.Left, as the call left it, and with the hits that Redis
+// does not know of. charge is charge n of the call. A list has no state: its decision has less
+// remaining.
 func (s *Store) tell(c *call, n int, charge *store.Charge, d *algorithms.Decision) {
 	to := charge.Left
 	if to == nil {

@@ -8,8 +8,10 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// until returns when a request of charges that comes now stops to wait: after three quarters of the time to the deadline of ctx. Without a deadline
-// the request waits for the timeout. The caller keeps a quarter to answer without Redis. until fails if Redis cannot keep the charges' limits exactly.
+// until returns when a request of charges that comes now stops to wait: after three quarters of the
+// time to the deadline of ctx. Without a deadline the request waits for the timeout. The caller
+// keeps a quarter to answer without Redis. until fails if Redis cannot keep the charges' limits
+// exactly.
 func (s *Store) until(ctx context.Context, now time.Time, charges []store.Charge) (time.Time, error) {
 	if err := ctx.Err(); err != nil {
 		return time.Time{}, err
@@ -29,7 +31,8 @@ func (s *Store) until(ctx context.Context, now time.Time, charges []store.Charge
 	return now.Add(timeout), nil
 }
 
-// do sends calls, waits for them and returns the first error. After an error do not use the calls again.
+// do sends calls, waits for them and returns the first error. After an error do not use the calls
+// again.
 func (s *Store) do(ctx context.Context, until time.Time, calls ...*call) error {
 	for _, c := range calls {
 		s.put(c.queue(), c, until)
@@ -37,14 +40,15 @@ func (s *Store) do(ctx context.Context, until time.Time, calls ...*call) error {
 	return s.wait(ctx, until, calls...)
 }
 
-// put puts a call into a queue, for a caller who waits until a time. If the store is closed put ends the call.
+// put puts a call into a queue, for a caller who waits until a time. If the store is closed put
+// ends the call.
 func (s *Store) put(q *queue, c *call, until time.Time) {
 	c.put, c.until = time.Now(), until
 	q.put(c)
 }
 
-// wait waits until the calls have ended, or until a time, and returns the first error. Calls that have not been sent by then never
-// are.
+// wait waits until the calls have ended, or until a time, and returns the first error. Calls that
+// have not been sent by then never are.
 func (s *Store) wait(ctx context.Context, until time.Time, calls ...*call) (first error) {
 	timer, _ := s.timers.Get().(*time.Timer)
 	timer.Reset(time.Until(until))

@@ -1,4 +1,5 @@
-// Command generate writes what Envoy Gateway makes of settings and of a policy. It is built inside a copy of Envoy Gateway: generate.sh.
+// Command generate writes what Envoy Gateway makes of settings and of a policy. It is built inside
+// a copy of Envoy Gateway: generate.sh.
 //
 //	generate VERSION FOLDER MEMORY-FOLDER TO
 package main
@@ -137,8 +138,8 @@ func deploy(settings *egv1a1.EnvoyGateway) ([]any, error) {
 	return all, nil
 }
 
-// translate returns what the rate limit service is told over xDS, and of what Envoy is told the listener, the route and the cluster of
-// that service.
+// translate returns what the rate limit service is told over xDS, and of what Envoy is told the
+// listener, the route and the cluster of that service.
 func translate(settings *egv1a1.EnvoyGateway, path string) (rules, xds []any, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -1,6 +1,7 @@
 package descriptors_test
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/weirproxy/weir/pkg/descriptors"
@@ -40,9 +41,15 @@ descriptors:
       brust: 5
 `
 	_, _, err := descriptors.Load([]descriptors.Source{{Name: "edge.yaml", Data: []byte(document)}}, descriptors.Options{})
-	fmt.Println(err)
-	// Output: edge.yaml:5: descriptors[0].rate_limit.unit: "fortnight" is not a unit, must be second,
-	// minute, hour, day, week, month or year edge.yaml:6: descriptors[0].rate_limit.requests_per_unit:
-	// is the text "10", must be a whole number from 0 to 4294967295, without quotes edge.yaml:7:
-	// descriptors[0].rate_limit.brust: is not a key that is known here, did you mean burst?
+	mistakes, _ := errors.AsType[descriptors.Errors](err)
+	for _, m := range mistakes {
+		fmt.Printf("%s:%d: %s:\n%s\n", m.File, m.Line, m.Path, m.Text)
+	}
+	// Output:
+	// edge.yaml:5: descriptors[0].rate_limit.unit:
+	// "fortnight" is not a unit, must be second, minute, hour, day, week, month or year
+	// edge.yaml:6: descriptors[0].rate_limit.requests_per_unit:
+	// is the text "10", must be a whole number from 0 to 4294967295, without quotes
+	// edge.yaml:7: descriptors[0].rate_limit.brust:
+	// is not a key that is known here, did you mean burst?
 }

@@ -85,11 +85,12 @@ func ExampleLimiter_Load() {
 	defer closeStates()
 	_, err = limits.Load(descriptors.Source{Name: "shop.yaml", Data: []byte("domain: shop\ndescriptors: [{key: path, rate_limit: {unit: fortnight}}]\n")})
 	if mistakes, ok := errors.AsType[descriptors.Errors](err); ok {
-		fmt.Println(mistakes)
+		fmt.Printf("%s:%d: %s\n", mistakes[0].File, mistakes[0].Line, mistakes[0].Text)
 	}
 	fmt.Println(limits.Rules().Count(), "rule in force")
-	// Output: shop.yaml:2: descriptors[0].rate_limit.unit: "fortnight" is not a unit, must be second,
-	// minute, hour, day, week, month or year 1 rule in force
+	// Output:
+	// shop.yaml:2: "fortnight" is not a unit, must be second, minute, hour, day, week, month or year
+	// 1 rule in force
 }
 
 // Several descriptors in one transaction: all pass, or the request is denied.

@@ -27,13 +27,12 @@ RACE = $$(if [ "$$(go env CGO_ENABLED)" = 1 ] || [ -n "$${CI:-}" ]; then echo -r
 
 # pkg/algorithms has no goroutines: the race detector would only make its tests five times slower.
 PURE := pkg/algorithms
-# The tests that use internal/testing/race. With the race detector each does a tenth of its work, or nothing, so these tests run without as well.
-# A test of internal/testing/race checks this list.
-WHOLE := Contract|CutOff|Outage|TheRestIsNotUsed|ManyGoroutines|NoSchedule|UsesItsLimit|AnotherOne|LeavesNoMore|WhileStates|Sweep|Swept|Flood|TenMiB|TooLarge|LargeConf|Random|GivenBack|OneBatch|Allocate|Scale|BackAndForth|GoesBack|SlowClients|TheBoundHolds|TenKiB
-
 # The packages whose tests are built from the code under test. The tests below test/ start programs. `go test` does not see a change
 # of a program, so never take those results from the cache.
 UNITS = $$(go list ./... | grep -v -e '/weir/test/' -e '/weir/$(PURE)$$')
+# The packages whose tests use internal/testing/race: with the race detector each such test does a tenth of its work, or nothing. So these
+# packages run without as well.
+SIZED = $$(grep -rl --include='*.go' '"github.com/weirproxy/weir/internal/testing/\(race\|storetest\)"' cmd internal pkg | xargs -n1 dirname | sort -u | sed 's|^|./|')
 
 # The tests of programs also run with grpc-go as the server of Envoy's calls, except these: another server changes nothing for them.
 ONCE := ASoak|H2spec|Redis|Cluster|Sentinels|Slot|Scripts|Network|ConnectionsCut|KilledSidecar|XDS
@@ -88,10 +87,8 @@ race: ## Run the unit tests with the race detector, except pkg/algorithms, which
 		ended
 
 .PHONY: sizes
-sizes: ## Run the tests of sizes, repetitions and allocations without the race detector, which would slow or spoil them
-	@$(FIND); $(RUN); run $(GOTEST) ./$(PURE); \
-		run $(GOTEST) -run '$(WHOLE)' $$(grep -rl --include='*_test.go' '\<race\.[ES]\|\<storetest\.Cases' cmd internal pkg | xargs -n1 dirname | sort -u | sed 's|^|./|'); \
-		ended
+sizes: ## Run the packages with tests of sizes, repetitions and allocations without the race detector, which would slow or spoil them
+	@$(FIND); $(GOTEST) ./$(PURE) $(SIZED)
 
 .PHONY: manifests
 manifests: ## Run the tests of deploy/ and tools/

@@ -3,8 +3,8 @@
 //
 // The race detector makes sync.Pool drop values, so that allocations cannot be counted. A test that
 // repeats one step 100 000 times finds no more races than one that repeats it 10 000 times. `make
-// test` runs every test with the race detector, and the tests that use this package again without:
-// the Makefile names these tests in WHOLE.
+// test` runs every test with the race detector. It runs the packages that import this one again,
+// without the race detector.
 package race
 
 import "testing"

@@ -94,9 +94,8 @@ func TestTheUnitStartsReloadsAndStopsTheSidecar(t *testing.T) {
 			t.Errorf("ExecStart: %s: want a flag that this test knows", arg)
 		}
 	}
-	const debounce = time.Minute    // of the watch
 	binary := program(t, "sidecar") // before the time of soon begins
-	s, err := parts.StartSidecar(soon(t), binary, append(args, "--admin-address=", "--reload-debounce="+debounce.String())...)
+	s, err := parts.StartSidecar(soon(t), binary, append(args, "--admin-address=")...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +108,7 @@ func TestTheUnitStartsReloadsAndStopsTheSidecar(t *testing.T) {
 	}
 	reload := func(logged string) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), debounce/2) // before the watch reads new rules
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		mark := s.Mark()
 		if err := s.Signal(syscall.SIGHUP); err != nil {

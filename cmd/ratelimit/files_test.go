@@ -61,7 +61,6 @@ func load(t *testing.T, root string, environment ...string) (*limiter.Limiter, *
 	}
 	r, err := reload.New(reload.Options{
 		Limiter: l, Paths: []string{c.Rules.Paths[0]}, Files: ruleFiles(c.DotFiles), Options: descriptors.Options{MergeDomains: c.Rules.MergeDomains}, Logger: slog.New(slog.DiscardHandler),
-		Debounce: 10 * time.Millisecond, Poll: time.Hour,
 	})
 	if err != nil {
 		t.Fatal(err)

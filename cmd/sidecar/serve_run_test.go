@@ -50,7 +50,7 @@ func start(t *testing.T, args ...string) *running {
 	ctx, cancel := context.WithCancel(context.Background())
 	args = append([]string{
 		"serve", "--log-format=json", "--grpc-address=127.0.0.1:0", "--http-address=127.0.0.1:0", "--admin-address=127.0.0.1:0",
-		"--reload-debounce=10ms", "--drain-timeout=100ms",
+		"--drain-timeout=100ms",
 	}, args...)
 	go func() { r.ended <- run(ctx, args, strings.NewReader(""), io.Discard, r.log); close(r.ended) }()
 	t.Cleanup(func() {

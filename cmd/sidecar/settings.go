@@ -15,7 +15,6 @@ import (
 	"github.com/weirproxy/weir/internal/admin/grants"
 	"github.com/weirproxy/weir/internal/app"
 	"github.com/weirproxy/weir/internal/lab/records"
-	"github.com/weirproxy/weir/internal/rules/reload"
 	"github.com/weirproxy/weir/internal/rules/xds"
 	"github.com/weirproxy/weir/internal/settings"
 	"github.com/weirproxy/weir/internal/tracing"
@@ -176,8 +175,6 @@ func groups(c *config) []group {
 		{"log-denials", settings.Rate(&c.Server.LogDenials, server.MaxLogDenials), "0", "denied requests to log at warn, such as 1/s or 10/m; 0 = none. Keys and values of clients are in these lines"},
 
 		{"drain-timeout", settings.Duration(&c.DrainTimeout, 0, time.Hour), "10s", "longest time between SIGTERM and the end; 0 cancels requests in flight"},
-		{"reload-debounce", settings.Duration(&c.Rules.Debounce, time.Millisecond, time.Minute), reload.DefaultDebounce.String(), "how long rule files must rest after a change before they are read"},
-		{"reload-poll", settings.Duration(&c.Rules.Poll, 10*time.Millisecond, 24*time.Hour), reload.DefaultPoll.String(), "how often rule files are looked at where the file system tells of no change"},
 		{"pprof", settings.Bool(&c.Server.Pprof), "false", "serve /debug/pprof/ on the HTTP address"},
 		{"reflection", settings.Bool(&c.Server.Reflection), "true", "gRPC reflection on both gRPC services"},
 		{"tracing", settings.Bool(&c.Traced), "false", "send a span of each request by OTLP, to where the OTEL_* variables say"},

@@ -74,10 +74,10 @@ func TestDefaults(t *testing.T) {
 			Rules: reload.Options{
 				Paths: []string{"rules"}, Options: descriptors.Options{
 					MaxLogEntries: 10_000, MaxBytes: 20 << 20, MaxBytesSetting: "--max-rules-bytes", MaxTableBytes: 64 << 20, MaxTableBytesSetting: "--max-table-bytes",
-				}, Debounce: 100 * time.Millisecond, Poll: 30 * time.Second,
+				},
 				Hint: "name a file or directory with --rules, or put a list domains into the settings file",
 			},
-			XDS:            xds.Options{Node: xds.Node{ID: "default"}, MaxMessageBytes: 64 << 20},
+			XDS:            xds.Options{Node: xds.Node{ID: "default"}},
 			Store:          app.StoreOptions{MaxKeys: 1_000_000, MaxHolds: 1_000_000, OnFull: memstore.Allow, DenyCache: time.Second},
 			Limiter:        limiter.Options{MaxDescriptors: 1000, MaxLogEntries: 10_000, DetailedValues: 1000, TopKeys: 1000, OnStoreError: store.Local},
 			State:          app.State{Setting: "state-dir"},
@@ -145,10 +145,10 @@ func TestAnEmptyAddressIsOff(t *testing.T) {
 
 func TestAFileMeansTheSameInEveryFormat(t *testing.T) {
 	files := map[string]string{
-		"weir.yaml": "rules: [a, b]\nmax-keys: 5000\ngrpc_socket_mode: \"0600\"\nreload-debounce: 1s\npprof: true\ndomains: []\n",
-		"weir.yml":  "RULES: a,b\nmax_keys: '5000'\ngrpc-socket-mode: '0600'\nreload_debounce: 1s\npprof: 'true'\n",
-		"weir.toml": "rules = ['a', 'b']\nmax-keys = 5_000\ngrpc-socket-mode = '0o600'\nreload-debounce = '1s'\npprof = true\n[[domains]]\ndomain = 'x'\n",
-		"weir.json": `{"rules": ["a", "b"], "max_keys": 5000, "grpc-socket-mode": "0600", "reload-debounce": "1s", "pprof": true, "domains": []}`,
+		"weir.yaml": "rules: [a, b]\nmax-keys: 5000\ngrpc_socket_mode: \"0600\"\ndrain-timeout: 1s\npprof: true\ndomains: []\n",
+		"weir.yml":  "RULES: a,b\nmax_keys: '5000'\ngrpc-socket-mode: '0600'\ndrain_timeout: 1s\npprof: 'true'\n",
+		"weir.toml": "rules = ['a', 'b']\nmax-keys = 5_000\ngrpc-socket-mode = '0o600'\ndrain-timeout = '1s'\npprof = true\n[[domains]]\ndomain = 'x'\n",
+		"weir.json": `{"rules": ["a", "b"], "max_keys": 5000, "grpc-socket-mode": "0600", "drain-timeout": "1s", "pprof": true, "domains": []}`,
 	}
 	for name, content := range files {
 		t.Run(name, func(t *testing.T) {
@@ -157,7 +157,7 @@ func TestAFileMeansTheSameInEveryFormat(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !cmp.Equal(got.Rules.Paths, []string{"a", "b"}) || got.Store.MaxKeys != 5000 || got.Socket.Mode != fs.FileMode(0o600) ||
-				got.Rules.Debounce != time.Second || !got.Server.Pprof {
+				got.DrainTimeout != time.Second || !got.Server.Pprof {
 				t.Errorf("settings: got %+v", got)
 			}
 		})
@@ -217,8 +217,7 @@ grpc:
 	t.Setenv("WEIR_MAX_DESCRIPTORS", "many")
 	t.Setenv("WEIR_GRPC_ADRRESS", ":9")
 	t.Setenv("WEIR_SOMETHING_ELSE", "1")
-	_, err := read(t, "--config", file, "--max-keys=-1", "--grpc-address=8081", "--grpc-socket-mode=999", "--response-headers=ietf,old,older",
-		"--reload-poll=1ns")
+	_, err := read(t, "--config", file, "--max-keys=-1", "--grpc-address=8081", "--grpc-socket-mode=999", "--response-headers=ietf,old,older")
 	want := []string{
 		"WEIR_GRPC_ADRRESS: is not a setting, did you mean WEIR_GRPC_ADDRESS?",
 		"WEIR_SOMETHING_ELSE: is not a setting",
@@ -235,7 +234,6 @@ grpc:
 		`--response-headers: "older": must be ratelimit, ietf or retry-after`,
 		`WEIR_LIMIT_HEADER: "Rate Limit": must be the name of an HTTP header`,
 		file + ": drain-timeout: 5: must be a duration from 0s to 1h0m0s, such as 1s, 250ms or 1m30s",
-		`--reload-poll: "1ns": must be a duration from 10ms to 24h0m0s, such as 1s, 250ms or 1m30s`,
 	}
 	if err == nil {
 		t.Fatal("settings full of mistakes are accepted")

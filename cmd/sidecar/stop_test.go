@@ -16,7 +16,7 @@ import (
 
 func TestAReloadThatLastsHoldsUpNoStop(t *testing.T) {
 	file := rulesFile(t, rulesOf("5"))
-	r := start(t, "--rules", file, "--drain-timeout=0s", "--reload-debounce=1m")
+	r := start(t, "--rules", file, "--drain-timeout=0s")
 	manyRules(t, file)
 	// One at a time: for the system, pending signals are one.
 	apart := time.NewTicker(time.Millisecond)

@@ -21,7 +21,6 @@ func xdsTable(c *config) []setting {
 		{"xds-node-metadata", metadata(&x.Node.Metadata), "", "metadata of this node for the xDS server: a JSON object, or key=value,key=value"},
 		{"xds-delta", settings.Bool(&x.Delta), "false", "ask for changes only (incremental xDS), not for the state of the world"},
 		{"xds-header", headers(&x.Headers), "", "name=value, a header (gRPC metadata) for the xDS server; put secrets into a file or the environment; repeatable"},
-		{"xds-max-message-bytes", settings.Number(&x.MaxMessageBytes, 1, 1<<30), decimal(xds.DefaultMaxMessageBytes), "largest response of the xDS server"},
 		{"xds-required", settings.Bool(&c.XDSRequired), "true", "not ready until rules have come from the xDS server"},
 		{"xds-tls", settings.Bool(&c.XDSUsesTLS), "false", "TLS to the xDS server; also when one of the four below is given"},
 		{"xds-tls-ca", settings.Text(&c.XDSTLS.CA, "file", nil), "", `authorities of the xDS server's certificate, PEM ("" = the system's); read for each connection, as are certificate and key`},
@@ -40,7 +39,6 @@ func (c *config) completeXDS() []error {
 		}
 		return nil
 	}
-	x.MaxMessageSetting = "--xds-max-message-bytes"
 	if !c.XDSUsesTLS && c.XDSTLS == (xds.TLS{}) {
 		return nil
 	}

@@ -92,7 +92,7 @@ func serve(t *testing.T, rules string, args ...string) *weir {
 		t.Fatal(err)
 	}
 	process, err := parts.StartSidecar(deadline(t), binary, append([]string{
-		"--rules=" + file, "--grpc-address=127.0.0.1:0", "--http-address=127.0.0.1:0", "--admin-address=127.0.0.1:0", "--reload-debounce=10ms",
+		"--rules=" + file, "--grpc-address=127.0.0.1:0", "--http-address=127.0.0.1:0", "--admin-address=127.0.0.1:0",
 		"--drain-timeout=100ms",
 	}, args...)...)
 	if err != nil {

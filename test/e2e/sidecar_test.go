@@ -39,7 +39,6 @@ func startSidecarOn(t *testing.T, path string, args ...string) *sidecar {
 	t.Helper()
 	args = append([]string{
 		"--rules=" + path, "--grpc-address=127.0.0.1:0", "--http-address=127.0.0.1:0", "--admin-address=127.0.0.1:0",
-		"--reload-debounce=10ms",
 	}, args...)
 	process, err := parts.StartSidecar(deadline(t), os.Getenv(sidecarVariable), args...)
 	if err != nil {

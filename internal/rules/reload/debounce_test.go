@@ -17,8 +17,8 @@ import (
 
 func TestAChangeWaitsForTheDebounceTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := watch{Reloader: &Reloader{options: Options{Debounce: 100 * time.Millisecond}}}
-		start := time.Now()
+		w := watch{Reloader: new(Reloader)}
+		start := time.Now() // a debounce time is 100 ms
 		for range 20 {
 			w.wait(time.Now())
 			time.Sleep(90 * time.Millisecond)
@@ -32,13 +32,13 @@ func TestAChangeWaitsForTheDebounceTime(t *testing.T) {
 
 func TestEndlessChangesDoNotHoldAReloadForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := watch{Reloader: &Reloader{options: Options{Debounce: 100 * time.Millisecond}}}
+		w := watch{Reloader: new(Reloader)}
 		start := time.Now()
 		for {
 			w.wait(time.Now())
 			select {
 			case <-w.timer:
-				if got, want := time.Since(start), (maxDebounce+1)*100*time.Millisecond; got > want {
+				if got, want := time.Since(start), maxDebounce+debounce; got > want {
 					t.Errorf("a change every 10 ms without end, read after %v; want at most %v", got, want)
 				}
 				return
@@ -51,8 +51,7 @@ func TestEndlessChangesDoNotHoldAReloadForEver(t *testing.T) {
 	})
 }
 
-// polling returns a reloader of a path that looks every 30 seconds and waits for a second of rest,
-// and its limiter.
+// polling returns a reloader of a path, and its limiter.
 func polling(t *testing.T, path string, o descriptors.Options) (*Reloader, *limiter.Limiter) {
 	t.Helper()
 	s, err := memstore.New(memstore.Options{MaxKeys: 10})
@@ -65,7 +64,7 @@ func polling(t *testing.T, path string, o descriptors.Options) (*Reloader, *limi
 		t.Fatal(err)
 	}
 	r, err := New(Options{
-		Limiter: l, Logger: slog.New(slog.DiscardHandler), Paths: []string{path}, Debounce: time.Second, Poll: 30 * time.Second, Options: o,
+		Limiter: l, Logger: slog.New(slog.DiscardHandler), Paths: []string{path}, Options: o,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -94,11 +93,11 @@ func TestWithoutEventsSourcesAreLookedAt(t *testing.T) {
 
 		time.Sleep(29 * time.Second)
 		write("domain: b\n")
-		time.Sleep(1500 * time.Millisecond) // seen at 30 s, read again at 31 s
+		time.Sleep(1050 * time.Millisecond) // seen at 30 s, read again at 30.1 s
 		write("domain: [")                  // half of something
-		time.Sleep(1 * time.Second)         // at 31 s it was another one than at 30 s
+		time.Sleep(100 * time.Millisecond)  // at 30.1 s it was another one than at 30 s
 		write("domain: c\n")
-		time.Sleep(1 * time.Second)
+		time.Sleep(100 * time.Millisecond)
 		if got := r.Status(); l.Rules().Domain("a") == nil || got.Refusals != 0 {
 			t.Errorf("while the file is being written: got %d domains, %d refusals; want those of before", len(l.Rules().Domains()), got.Refusals)
 		}

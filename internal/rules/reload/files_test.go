@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -84,7 +83,7 @@ func TestFilesThatAreExchangedWhileTheyAreReadAreReadAnew(t *testing.T) {
 
 func TestDirectoriesBelowAreWatchedAsTheyComeAndGo(t *testing.T) {
 	dir := tree(t, map[string]string{"a": document("a", 1), "one/b": document("b", 1)})
-	l, _, log := start(t, reload.Options{Paths: []string{dir}, Files: anything(), Debounce: 50 * time.Millisecond}, true)
+	l, _, log := start(t, reload.Options{Paths: []string{dir}, Files: anything()}, true)
 	write(t, filepath.Join(dir, "one", "b"), document("b", 2))
 	log.await(t, "rules loaded")
 	if err := os.MkdirAll(filepath.Join(dir, "two", "three"), 0o700); err != nil {

@@ -9,7 +9,6 @@
 package reload
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,12 +20,6 @@ import (
 
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
-)
-
-// Defaults of Options.
-const (
-	DefaultDebounce = 100 * time.Millisecond
-	DefaultPoll     = 30 * time.Second
 )
 
 // Errors of sources that exist and hold no rules.
@@ -45,8 +38,6 @@ type Options struct {
 	Pushed   bool             // Push brings rules too: files may have no rules
 	Hint     string           // tells an operator where to put rules, for the error that there are no rules; may be ""
 	Files    Files            // which files of a directory hold rules
-	Debounce time.Duration    // how long files must stay unchanged before they are read; 0 means DefaultDebounce
-	Poll     time.Duration    // how often files are compared in case an event was lost; 0 means DefaultPoll
 	Logger   *slog.Logger     // for "rules loaded", "rules refused" and the changes between
 }
 
@@ -78,14 +69,9 @@ func New(o Options) (*Reloader, error) {
 	if len(o.Paths) == 0 && o.Settings == "" && !o.Pushed {
 		errs = append(errs, errors.New("rules: there is no file or directory to read them from"))
 	}
-	if o.Debounce < 0 || o.Poll < 0 {
-		errs = append(errs, fmt.Errorf("debounce %v, poll %v: must not be negative", o.Debounce, o.Poll))
-	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	o.Debounce = cmp.Or(o.Debounce, DefaultDebounce)
-	o.Poll = cmp.Or(o.Poll, DefaultPoll)
 	o.Files.Bounds = o.Options
 	r := &Reloader{options: o}
 	r.status.Store(new(Status))

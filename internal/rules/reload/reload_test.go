@@ -94,9 +94,6 @@ func prepare(t *testing.T, o reload.Options) (*limiter.Limiter, *reload.Reloader
 	}
 	log := messages{make(chan slog.Record, 10_000)}
 	o.Limiter, o.Logger = l, slog.New(log)
-	if o.Debounce == 0 {
-		o.Debounce = 10 * time.Millisecond
-	}
 	r, err := reload.New(o)
 	if err != nil {
 		t.Fatal(err)
@@ -253,9 +250,9 @@ func must(s *memstore.Store, err error) func(t *testing.T) *memstore.Store {
 }
 
 func TestNewNamesEveryMissingOption(t *testing.T) {
-	_, err := reload.New(reload.Options{Debounce: -1})
-	if got := strings.Count(err.Error(), "\n") + 1; got != 4 {
-		t.Errorf("New: got %v; want 4 reasons", err)
+	_, err := reload.New(reload.Options{})
+	if got := strings.Count(err.Error(), "\n") + 1; got != 3 {
+		t.Errorf("New: got %v; want 3 reasons", err)
 	}
 }
 

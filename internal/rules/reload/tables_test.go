@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -84,7 +83,7 @@ func TestASwapOfAConfigMapWithATableIsOneReload(t *testing.T) {
 		return map[string]string{"a.yaml": withTable("a", n, "t.csv"), "t.csv": "x,1" + strconv.Itoa(n) + "\n"}
 	}
 	configMap(t, dir, "1", files(1))
-	l, r, log := start(t, reload.Options{Paths: []string{dir}, Debounce: 50 * time.Millisecond}, true)
+	l, r, log := start(t, reload.Options{Paths: []string{dir}}, true)
 	for n := 2; n < 5; n++ {
 		configMap(t, dir, strconv.Itoa(n), files(n))
 		log.await(t, "rules loaded", "rules refused")

@@ -12,8 +12,16 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// maxDebounce bounds how long a change waits while files keep changing, in debounce times.
-const maxDebounce = 50
+const (
+	// debounce is how long files stay unchanged before they are read. An editor and a kubelet write
+	// all files of a change within less, and a person does not notice the wait.
+	debounce = 100 * time.Millisecond
+	// maxDebounce bounds how long a change waits while files keep changing.
+	maxDebounce = 50 * debounce
+	// poll is how often sources are compared without an event: a network file system sends none. The
+	// kubelet takes longer than that to bring a ConfigMap.
+	poll = 30 * time.Second
+)
 
 // Run reloads rules whenever their sources change, until ctx ends, and then returns nil. Run reads
 // the sources once no relevant file has changed for the debounce time. New content comes into
@@ -28,7 +36,7 @@ func (r *Reloader) Run(ctx context.Context) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
 		r.options.Logger.LogAttrs(ctx, slog.LevelWarn, "rules are not watched",
-			slog.String("error", err.Error()), slog.Duration("looked_at_every", r.options.Poll))
+			slog.String("error", err.Error()), slog.Duration("looked_at_every", poll))
 		return r.run(ctx, nil)
 	}
 	defer func() { _ = watcher.Close() }() // there is nothing to lose
@@ -44,8 +52,8 @@ func (r *Reloader) run(ctx context.Context, watcher *fsnotify.Watcher) error {
 	}
 	w := watch{Reloader: r, watcher: watcher}
 	w.follow(ctx)
-	poll := time.NewTicker(r.options.Poll)
-	defer poll.Stop()
+	polls := time.NewTicker(poll)
+	defer polls.Stop()
 	// A change between the first load and the first watch caused no event.
 	w.wait(time.Now())
 	for {
@@ -61,7 +69,7 @@ func (r *Reloader) run(ctx context.Context, watcher *fsnotify.Watcher) error {
 		case err := <-errs: // such as an overflow that lost events
 			r.options.Logger.LogAttrs(ctx, slog.LevelWarn, "watching rules", slog.String("error", err.Error()))
 			w.wait(time.Now())
-		case <-poll.C:
+		case <-polls.C:
 			if len(w.tables) != len(r.named.Load().tables) {
 				w.follow(ctx)
 			}
@@ -91,8 +99,8 @@ func (w *watch) wait(now time.Time) {
 	if w.timer == nil {
 		w.since = now
 	}
-	if w.timer == nil || now.Sub(w.since) < maxDebounce*w.options.Debounce {
-		w.timer = time.After(w.options.Debounce)
+	if w.timer == nil || now.Sub(w.since) < maxDebounce {
+		w.timer = time.After(debounce)
 	}
 }
 

@@ -155,7 +155,7 @@ func TestAConfigMapSwapIsOneReload(t *testing.T) {
 	version := 1
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			l, r, log := start(t, reload.Options{Paths: test.paths, Debounce: 50 * time.Millisecond}, true)
+			l, r, log := start(t, reload.Options{Paths: test.paths}, true)
 			for swap := range uint64(3) {
 				version++
 				configMap(t, dir, string(rune('0'+version)), map[string]string{

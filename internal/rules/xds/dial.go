@@ -75,7 +75,11 @@ func (c *Client) open(ctx context.Context, service discoveryv3.AggregatedDiscove
 func (c *Client) explain(err error) error {
 	s := status.Convert(err)
 	if s.Code() == codes.ResourceExhausted && strings.HasPrefix(s.Message(), "grpc: ") && strings.Contains(s.Message(), "larger than max") {
-		return fmt.Errorf("a response may have at most %d bytes here (%s): %w", c.options.MaxMessageBytes, c.options.MaxMessageSetting, err)
+		setting := ""
+		if c.options.MaxMessageSetting != "" {
+			setting = " (" + c.options.MaxMessageSetting + ")"
+		}
+		return fmt.Errorf("a response may have at most %d bytes here%s: %w", c.options.MaxMessageBytes, setting, err)
 	}
 	return err
 }

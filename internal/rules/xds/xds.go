@@ -32,7 +32,7 @@ import (
 // Defaults of Options.
 const (
 	DefaultNodeID          = "default" // as in envoyproxy/ratelimit
-	DefaultMaxMessageBytes = 64 << 20
+	DefaultMaxMessageBytes = 64 << 20  // three times as much as all rules may have by default; their names need space too
 	DefaultMinBackoff      = time.Second
 	DefaultMaxBackoff      = 30 * time.Second
 )
@@ -46,7 +46,7 @@ type Options struct {
 	TLS     *TLS // nil means plaintext
 
 	MaxMessageBytes   int           // largest response; 0 means DefaultMaxMessageBytes
-	MaxMessageSetting string        // the operator's name of that bound, for errors; "" means "max message bytes"
+	MaxMessageSetting string        // the operator's name of that bound, for errors; may be ""
 	MinBackoff        time.Duration // wait after a first failure; 0 means DefaultMinBackoff
 	MaxBackoff        time.Duration // longest wait, which doubles with each failure; 0 means DefaultMaxBackoff
 	Steady            bool          // wait for exactly these times; else for a random time, at least half as long
@@ -153,7 +153,6 @@ func New(o Options) (*Client, error) {
 	}
 	o.Node.ID = cmp.Or(o.Node.ID, DefaultNodeID)
 	o.MaxMessageBytes = cmp.Or(o.MaxMessageBytes, DefaultMaxMessageBytes)
-	o.MaxMessageSetting = cmp.Or(o.MaxMessageSetting, "max message bytes")
 	o.MinBackoff = cmp.Or(o.MinBackoff, DefaultMinBackoff)
 	o.MaxBackoff = cmp.Or(o.MaxBackoff, max(DefaultMaxBackoff, o.MinBackoff))
 	node, err := o.Node.message()

@@ -79,7 +79,7 @@ func startContainer(t *testing.T, m manifests, c corev1.Container) *parts.Sideca
 	return s
 }
 
-// startRedis starts a Redis that knows the user of the arguments.
+// startRedis starts a Redis with the login of the arguments.
 func startRedis(t *testing.T, args []string) *parts.Redis {
 	t.Helper()
 	root, err := parts.Root()
@@ -88,10 +88,7 @@ func startRedis(t *testing.T, args []string) *parts.Redis {
 	}
 	var o parts.RedisOptions
 	for _, arg := range args {
-		switch name, value, _ := strings.Cut(arg, "="); name {
-		case "--redis-username":
-			o.Username = value
-		case "--redis-password-file":
+		if strings.HasPrefix(arg, "--redis-password-file=") {
 			o.Password = adminToken
 		}
 	}

@@ -64,16 +64,35 @@ const (
 // target returns where a Redis is.
 func (r *raw) target(of *rawRedis) (redisstore.Target, error) {
 	var t redisstore.Target
-	t.Username, t.Password = credentials(of.auth)
-	if of.kind == kindSentinel {
-		t.SentinelUsername, t.SentinelPassword = credentials(of.sentinelAuth)
-	}
 	if of.tls {
-		t.CA, t.Cert, t.Key, t.AnyServerName = r.ca, r.cert, r.key, r.anyName
+		t.CA, t.Cert, t.Key = r.ca, r.cert, r.key
+		if r.anyName {
+			t.ServerName = redisstore.AnyServerName
+		}
 	}
 	u, err := redisURL(of)
-	t.URLs = []string{u}
+	if user, password := credentials(of.sentinelAuth); of.kind == kindSentinel && of.sentinelAuth != "" {
+		u += "?" + url.Values{"sentinel_username": {user}, "sentinel_password": {password}}.Encode()
+	}
+	t.URLs = withLogin(u, of.auth)
 	return t, err
+}
+
+// withLogin returns a URL with the login of REDIS_AUTH. A URL with a login of its own stays as well,
+// as both must agree.
+func withLogin(u, auth string) []string {
+	if auth == "" {
+		return []string{u}
+	}
+	scheme, rest, _ := strings.Cut(u, "://")
+	own := strings.LastIndexByte(rest, '@')
+	user, password := credentials(auth)
+	escape := func(text string) string { return strings.ReplaceAll(url.PathEscape(text), "@", "%40") }
+	login := scheme + "://" + escape(user) + ":" + escape(password) + "@" + rest[own+1:]
+	if own < 0 {
+		return []string{login}
+	}
+	return []string{u, login}
 }
 
 // credentials takes `password` or `user:password` apart.

@@ -271,14 +271,14 @@ func TestEveryVariableDoesWhatItSays(t *testing.T) {
 		"REDIS_TYPE=cluster":                           {with: []string{"REDIS_URL=a:1,b:2"}, got: func(c config) any { return c.Redis.Target.URLs }, want: []string{"redis-cluster://a:1,b:2"}},
 		"REDIS_TYPE=Sentinel":                          {with: []string{"REDIS_URL=main, a:1, b:2"}, got: func(c config) any { return c.Redis.Target.URLs }, want: []string{"redis-sentinel://a:1,b:2/main"}},
 		"REDIS_URL=/run/a b.sock":                      {got: func(c config) any { return c.Redis.Target.URLs }, want: []string{"unix:///run/a%20b.sock"}},
-		"REDIS_AUTH=user:p:w":                          {with: []string{redisOn}, got: func(c config) any { return []string{c.Redis.Target.Username, c.Redis.Target.Password} }, want: []string{"user", "p:w"}},
+		"REDIS_AUTH=user:p:w":                          {with: []string{redisOn}, got: func(c config) any { return c.Redis.Target.URLs }, want: []string{"unix://user:p:w@redis:6379"}},
 		"REDIS_TLS=true":                               {with: []string{redisOn, "REDIS_SOCKET_TYPE=tcp"}, got: func(c config) any { return c.Redis.Target.URLs }, want: []string{"rediss://redis:6379"}},
 		"REDIS_TLS_CLIENT_CERT=c":                      {with: []string{redisOn, "REDIS_SOCKET_TYPE=tcp", "REDIS_TLS=true"}, got: func(c config) any { return c.Redis.Target.Cert }, want: "c"},
 		"REDIS_TLS_CLIENT_KEY=k":                       {with: []string{redisOn, "REDIS_SOCKET_TYPE=tcp", "REDIS_TLS=true"}, got: func(c config) any { return c.Redis.Target.Key }, want: "k"},
 		"REDIS_TLS_CACERT=ca":                          {with: []string{redisOn, "REDIS_SOCKET_TYPE=tcp", "REDIS_TLS=true"}, got: func(c config) any { return c.Redis.Target.CA }, want: "ca"},
-		"REDIS_TLS_SKIP_HOSTNAME_VERIFICATION=true":    {with: []string{redisOn, "REDIS_SOCKET_TYPE=tcp", "REDIS_TLS=true"}, got: func(c config) any { return c.Redis.Target.AnyServerName }, want: true},
+		"REDIS_TLS_SKIP_HOSTNAME_VERIFICATION=true":    {with: []string{redisOn, "REDIS_SOCKET_TYPE=tcp", "REDIS_TLS=true"}, got: func(c config) any { return c.Redis.Target.ServerName }, want: redisstore.AnyServerName},
 		"REDIS_TLS_SKIP_HOSTNAME_VERIFICATION=1":       {with: []string{redisOn, "REDIS_SOCKET_TYPE=tcp"}, got: func(c config) any { return c.Redis.Target }, want: redisstore.Target{URLs: []string{"redis://redis:6379"}}},
-		"REDIS_SENTINEL_AUTH=pw":                       {with: []string{"REDIS_URL=main,a:1", "REDIS_TYPE=sentinel"}, got: func(c config) any { return c.Redis.Target.SentinelPassword }, want: "pw"},
+		"REDIS_SENTINEL_AUTH=pw":                       {with: []string{"REDIS_URL=main,a:1", "REDIS_TYPE=sentinel"}, got: func(c config) any { return c.Redis.Target.URLs }, want: []string{"redis-sentinel://a:1/main?sentinel_password=pw&sentinel_username="}},
 		"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true":    {got: func(c config) any { return c.ReadyRequiresStore }, want: true},
 		"WEIR_FLEET_SIZE=7":                            {got: func(c config) any { return c.Store.FleetSize }, want: 7},
 		"WEIR_MAX_GRANTS=7":                            {got: func(c config) any { return c.Grants }, want: 7},
@@ -294,12 +294,12 @@ func TestEveryVariableDoesWhatItSays(t *testing.T) {
 		"REDIS_PERSECOND_TYPE=CLUSTER":                 {with: []string{redisOn, "REDIS_PERSECOND=true", "REDIS_PERSECOND_URL=a:1,b:2"}, got: func(c config) any { return c.Redis.Seconds.URLs }, want: []string{"redis-cluster://a:1,b:2"}},
 		"REDIS_PERSECOND_URL=/run/s":                   {with: []string{redisOn, "REDIS_PERSECOND=true"}, got: func(c config) any { return c.Redis.Seconds.URLs }, want: []string{"unix:///run/s"}},
 		"REDIS_PERSECOND_AUTH=u:pw": {with: []string{redisOn, secondsOn, "REDIS_PERSECOND=true"}, got: func(c config) any {
-			return []string{c.Redis.Seconds.Username, c.Redis.Seconds.Password, c.Redis.Target.Password}
-		}, want: []string{"u", "pw", ""}},
+			return slices.Concat(c.Redis.Seconds.URLs, c.Redis.Target.URLs)
+		}, want: []string{"unix://u:pw@seconds:6379", "unix://redis:6379"}},
 		"REDIS_PERSECOND_TLS=true": {with: []string{redisOn, secondsOn, "REDIS_PERSECOND=true", "REDIS_PERSECOND_SOCKET_TYPE=tcp", "REDIS_TLS_CACERT=ca"}, got: func(c config) any { return []any{c.Redis.Seconds.URLs[0], c.Redis.Seconds.CA, c.Redis.Target.CA} }, want: []any{"rediss://seconds:6379", "ca", ""}},
 		"REDIS_PERSECOND_SENTINEL_AUTH=u:pw": {with: []string{redisOn, "REDIS_PERSECOND=true", "REDIS_PERSECOND_TYPE=sentinel", "REDIS_PERSECOND_URL=main,a:1"}, got: func(c config) any {
-			return []string{c.Redis.Seconds.SentinelUsername, c.Redis.Seconds.SentinelPassword}
-		}, want: []string{"u", "pw"}},
+			return c.Redis.Seconds.URLs
+		}, want: []string{"redis-sentinel://a:1/main?sentinel_password=pw&sentinel_username=u"}},
 		"TRACING_ENABLED=true":                             {got: func(c config) any { return c.Traced }, want: true},
 		"TRACING_SERVICE_NAME=s":                           {got: func(c config) any { return c.Spans.Service }, want: "s"},
 		"TRACING_SERVICE_NAMESPACE=n":                      {got: func(c config) any { return c.Namespace }, want: "n"},

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/weirproxy/weir/internal/redisconn"
 	"github.com/weirproxy/weir/internal/settings"
 )
 
@@ -28,39 +27,11 @@ func (c *config) completeStore() []error {
 		}
 		return []error{fmt.Errorf("%s: counts are not kept in Redis: name --store redis, or --store memory if that is meant", idle)}
 	}
-	errs := c.passwordFiles()
 	if len(c.Redis.Target.URLs) == 0 {
-		return append(errs, errors.New("redis-url: is missing: --store redis needs the address of Redis, such as redis://127.0.0.1:6379"))
+		return []error{errors.New("redis-url: is missing: --store redis needs the address of Redis, such as redis://127.0.0.1:6379")}
 	}
 	c.Store.Redis = &c.Redis
-	return append(errs, settings.Mistakes("redis", c.Redis.Target.Check())...)
-}
-
-// passwordFiles passes on the files of passwords, after a look into them.
-func (c *config) passwordFiles() []error {
-	var errs []error
-	target := &c.Redis.Target
-	for _, p := range []struct {
-		setting, path, password string
-		to                      *string
-	}{
-		{"redis-password", c.PasswordFile, target.Password, &target.PasswordFile},
-		{"redis-sentinel-password", c.SentinelFile, target.SentinelPassword, &target.SentinelPasswordFile},
-	} {
-		if p.path == "" {
-			continue
-		}
-		if p.password != "" {
-			errs = append(errs, fmt.Errorf("%s, %s-file: both are given: must be one of the two", p.setting, p.setting))
-			continue
-		}
-		if _, err := redisconn.ReadPassword(p.path); err != nil {
-			errs = append(errs, fmt.Errorf("%s-file: %w", p.setting, err))
-			continue
-		}
-		*p.to = p.path
-	}
-	return errs
+	return settings.Mistakes("redis", c.Redis.Target.Check())
 }
 
 // keyPrefix accepts a prefix of keys in Redis. Braces are for hash tags.

@@ -27,24 +27,21 @@ func secretFile(t *testing.T, content string) string {
 }
 
 func TestSettingsOfRedisComeFromEverywhere(t *testing.T) {
+	secret, watcher := secretFile(t, "other\n"), secretFile(t, "watcher:other\n")
 	file := settingsFile(t, "weir.yaml", `store: redis
 redis-url: ["redis-sentinel://s1,s2/main", "redis-sentinel://s3:1/main"]
 redis_prefix: "edge:"
 redis-hash-tag: domain
-redis-sentinel-username: watcher
-`)
-	t.Setenv("WEIR_REDIS_PASSWORD", password)
+redis_sentinel_password_file: `+watcher+"\n")
 	t.Setenv("WEIR_REDIS_TIMEOUT", "25ms")
 	t.Setenv("WEIR_READY_REQUIRES_STORE", "true")
-	secret := secretFile(t, "other\n")
-	got, err := read(t, "--rules=r", "--config", file, "--redis-deny-cache=0", "--on-store-error=deny", "--fleet-size=7", "--redis-username=weir",
-		"--redis-sentinel-password-file", secret)
+	got, err := read(t, "--rules=r", "--config", file, "--redis-deny-cache=0", "--on-store-error=deny", "--fleet-size=7", "--redis-password-file", secret)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := redisstore.Target{
-		URLs:     []string{"redis-sentinel://s1,s2/main", "redis-sentinel://s3:1/main"},
-		Username: "weir", Password: password, SentinelUsername: "watcher", SentinelPasswordFile: secret,
+		URLs:         []string{"redis-sentinel://s1,s2/main", "redis-sentinel://s3:1/main"},
+		PasswordFile: secret, SentinelPasswordFile: watcher,
 	}
 	if diff := cmp.Diff(want, got.Redis.Target); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -68,10 +65,10 @@ func TestMistakesInTheSettingsOfRedis(t *testing.T) {
 		{"no URL", []string{"--store=redis"}, "redis-url: is missing: --store redis needs the address of Redis, such as redis://127.0.0.1:6379"},
 		{"Redis without the store", []string{"--redis-url=redis://a", "--redis-timeout=5ms"}, "--redis-timeout, --redis-url: counts are not kept in Redis: name --store redis, or --store memory if that is meant"},
 		{"another store", []string{"--store=memcached"}, `--store: "memcached": must be memory or redis`},
-		{"two passwords", []string{"--store=redis", "--redis-url=redis://a", "--redis-password", password, "--redis-password-file", secret}, "redis-password, redis-password-file: both are given: must be one of the two"},
-		{"two passwords of sentinels", []string{"--store=redis", "--redis-url=redis-sentinel://a/main", "--redis-sentinel-password", password, "--redis-sentinel-password-file", secret}, "redis-sentinel-password, redis-sentinel-password-file: both are given: must be one of the two"},
-		{"no password in the file", []string{"--store=redis", "--redis-url=redis://a", "--redis-password-file", os.DevNull}, "redis-password-file: /dev/null: is empty, must hold the password"},
-		{"no file", []string{"--store=redis", "--redis-url=redis://a", "--redis-password-file=missing"}, "redis-password-file: open missing: no such file or directory"},
+		{"two passwords", []string{"--store=redis", "--redis-url=redis://a", "--redis-url=redis://:x@a", "--redis-password-file", secret}, "redis: a password, and a file of the password: set only one of them"},
+		{"two passwords of sentinels", []string{"--store=redis", "--redis-url=redis-sentinel://a/main?sentinel_password=x", "--redis-sentinel-password-file", secret}, "redis: a password of Sentinel, and a file of the password of Sentinel: set only one of them"},
+		{"no password in the file", []string{"--store=redis", "--redis-url=redis://a", "--redis-password-file", os.DevNull}, "redis: file of the password: /dev/null: is empty, must hold the password"},
+		{"no file", []string{"--store=redis", "--redis-url=redis://a", "--redis-password-file=missing"}, "redis: file of the password: open missing: no such file or directory"},
 		{"prefix", []string{"--store=redis", "--redis-url=redis://a", "--redis-prefix={x}"}, `--redis-prefix: "{x}": must not be empty, and have no { and }`},
 		{"empty prefix", []string{"--store=redis", "--redis-url=redis://a", "--redis-prefix="}, `--redis-prefix: "": must not be empty, and have no { and }`},
 		{"hash tag", []string{"--store=redis", "--redis-url=redis://a", "--redis-hash-tag=key"}, `--redis-hash-tag: "key": must be none or domain`},
@@ -79,7 +76,6 @@ func TestMistakesInTheSettingsOfRedis(t *testing.T) {
 		{"URLs that are none", []string{"--store=redis", "--redis-url=redis://", "--redis-url=http://x"}, `redis: URL "redis://": host 1: no name` + "\n" +
 			`redis: URL "http://x": not a URL of Redis: want redis://host:6379/0, rediss:// (TLS), unix:///path, redis-sentinel://host,host/primary or redis-cluster://host,host`},
 		{"a certificate without TLS", []string{"--store=redis", "--redis-url=redis://a", "--redis-tls-ca=ca.pem"}, "redis: a CA, a client certificate and a server name are for TLS: write the URL with rediss, rediss-sentinel or rediss-cluster"},
-		{"two names of the server", []string{"--store=redis", "--redis-url=rediss://a", "--redis-tls-server-name=b", "--redis-tls-any-server-name"}, "redis: a server name and any server name: set only one of them"},
 		{"policy", []string{"--store=redis", "--redis-url=redis://a", "--on-store-error=fail"}, `--on-store-error: "fail": must be local, allow or deny`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -122,12 +118,10 @@ func TestTheStoreOfThisProcessMayBeNamedBesideSettingsOfRedis(t *testing.T) {
 }
 
 func TestNoMessageShowsAPassword(t *testing.T) {
-	file := settingsFile(t, "weir.yaml", "store: redis\nredis-password: 31415926\n")
 	tests := map[string][]string{
-		"a number":        {"--config", file},
-		"beside a file":   {"--store=redis", "--redis-url=redis://a", "--redis-password", password, "--redis-password-file", secretFile(t, password)},
+		"beside a file":   {"--store=redis", "--redis-url=redis://:31415926@a", "--redis-password-file", secretFile(t, password)},
 		"in a URL":        {"--store=redis", "--redis-url=redis://user:31415926@host:port", "--redis-url=31415926@", "--redis-url=ftp://:31415926@host"},
-		"without a store": {"--redis-password", password, "--redis-url=redis://:31415926@a"},
+		"without a store": {"--redis-password-file", secretFile(t, password), "--redis-url=redis://:31415926@a"},
 	}
 	for name, args := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -35,10 +35,8 @@ type config struct {
 	LogLevel slog.Level
 	LogJSON  bool
 
-	InRedis      bool // the counts
-	Redis        redisstore.Options
-	PasswordFile string
-	SentinelFile string // with the password of the sentinels
+	InRedis bool // the counts
+	Redis   redisstore.Options
 
 	MaxLogEntries   int
 	XDSUsesTLS      bool // also when XDSTLS has a file or a name
@@ -122,17 +120,12 @@ func groups(c *config) []group {
 	}}, {"Counts", []setting{
 		{"store", settings.OneOf(&c.InRedis, stores(), false, true), storeMemory, "where counts are kept: in this process, or in Redis or Valkey, where several sidecars share them"},
 		{"redis-url", urls(&c.Redis.Target.URLs), "", "where Redis or Valkey is: redis://host:6379/0, rediss:// for TLS, unix:///path, redis-sentinel://host,host/primary, redis-cluster://host,host; repeatable"},
-		{"redis-username", settings.Text(&c.Redis.Target.Username, "name", nil), "", "ACL user"},
-		{"redis-password", settings.Secret(&c.Redis.Target.Password), "", "password of the ACL user; put it into a file or the environment, as a list of processes shows flags"},
-		{"redis-password-file", settings.Text(&c.PasswordFile, "file", nil), "", "file that holds the password, read for every connection"},
-		{"redis-sentinel-username", settings.Text(&c.Redis.Target.SentinelUsername, "name", nil), "", "ACL user of the sentinels"},
-		{"redis-sentinel-password", settings.Secret(&c.Redis.Target.SentinelPassword), "", "password of the sentinels"},
-		{"redis-sentinel-password-file", settings.Text(&c.SentinelFile, "file", nil), "", "file that holds the password of the sentinels, read for every connection"},
+		{"redis-password-file", settings.Text(&c.Redis.Target.PasswordFile, "file", nil), "", "file that holds password or user:password, read for every connection"},
+		{"redis-sentinel-password-file", settings.Text(&c.Redis.Target.SentinelPasswordFile, "file", nil), "", "file that holds password or user:password of the sentinels, read for every connection"},
 		{"redis-tls-ca", settings.Text(&c.Redis.Target.CA, "file", nil), "", `authorities of the server's certificate, PEM ("" = the system's)`},
 		{"redis-tls-cert", settings.Text(&c.Redis.Target.Cert, "file", nil), "", "certificate to show to the server, PEM"},
 		{"redis-tls-key", settings.Text(&c.Redis.Target.Key, "file", nil), "", "its key, PEM"},
-		{"redis-tls-server-name", settings.Text(&c.Redis.Target.ServerName, "name", nil), "", `name that the server's certificate must have ("" = the host of the URL)`},
-		{"redis-tls-any-server-name", settings.Bool(&c.Redis.Target.AnyServerName), "false", "accept a server certificate for any name from an authority of redis-tls-ca; without redis-tls-ca nearly anybody can have one"},
+		{"redis-tls-server-name", settings.Text(&c.Redis.Target.ServerName, "name", nil), "", `name that the server's certificate must have ("" = the host of the URL; * = any name from an authority of redis-tls-ca)`},
 		{"redis-timeout", settings.Duration(&c.Redis.Timeout, time.Millisecond, 10*time.Second), redisstore.DefaultTimeout.String(), "longest wait for Redis of a request without a deadline; a request with one waits three quarters of the time to it"},
 		{"redis-prefix", settings.Text(&c.Redis.Prefix, "text", keyPrefix), redisstore.DefaultPrefix, "prefix of every key in Redis"},
 		{"redis-hash-tag", settings.OneOf(&c.Redis.HashTag, []string{"none", "domain"}, nil, descriptors.KeyDomain), "none", "part of a key that decides its slot in a cluster: domain makes each request atomic, and loads one node per domain"},

@@ -48,8 +48,8 @@ func TestAFailoverBySentinelsCostsNoErrorAndNoCount(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Kill)
-	f := startFleet(t, "redis-sentinel://"+strings.Join(s.Addresses(), ",")+"/"+parts.SentinelName,
-		"--redis-password=data", "--redis-sentinel-username=watcher", "--redis-sentinel-password=sentinel")
+	f := startFleet(t, "redis-sentinel://:data@"+strings.Join(s.Addresses(), ",")+"/"+parts.SentinelName+
+		"?sentinel_username=watcher&sentinel_password=sentinel")
 	f.awaitState(t, "closed")
 	f.holds(t)
 	f.begin(t)

@@ -128,7 +128,7 @@ func TestARedisThatRefusesIsNamedOnceAndServedWithout(t *testing.T) {
 		want      string // in the error that is logged
 	}{
 		{"no password", urlOf(plain.Address()), nil, "NOAUTH"},
-		{"wrong password", urlOf(plain.Address()), []string{"--redis-password=31415926"}, "WRONGPASS"},
+		{"wrong password", urlOf(":31415926@" + plain.Address()), nil, "WRONGPASS"},
 		{"a user that may only read", urlOf("reader:right@" + plain.Address()), nil, "NOPERM"},
 		{"TLS where there is none", "rediss://:right@" + plain.Address(), nil, "TLS with " + plain.Address()},
 		{"another authority", "rediss://" + secure.Address(), []string{"--redis-tls-ca=" + others.CA}, "certificate"},
@@ -250,8 +250,8 @@ func TestARedisWithTLSClientCertificatesAndAUserOfLittlePowerCounts(t *testing.T
 	const user = "weir on >s3cret/@ ~weir:* resetchannels -@all +@read +@write +@scripting +@connection +time -@dangerous +info"
 	r := startRedis(t, parts.RedisOptions{Username: "admin", Password: "admin", TLS: certificates, Users: []string{user}})
 	password := t.TempDir() + "/password"
-	writeFile(t, password, "s3cret/@\n")
-	f := startFleet(t, "rediss://"+r.Address(), "--redis-username=weir", "--redis-password-file="+password,
+	writeFile(t, password, "weir:s3cret/@\n")
+	f := startFleet(t, "rediss://"+r.Address(), "--redis-password-file="+password,
 		"--redis-tls-ca="+certificates.CA, "--redis-tls-cert="+certificates.ClientCert, "--redis-tls-key="+certificates.ClientKey)
 	f.awaitState(t, "closed")
 	for i, s := range f.sidecars {

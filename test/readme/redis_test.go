@@ -209,7 +209,7 @@ func connect(t *testing.T, b block) {
 	allow(t, at.nodes, fileOf(t, "rules/redis/users.acl"))
 	allow(t, at.sentinels, fileOf(t, "rules/redis/sentinel.acl"))
 	t.Chdir(dir)
-	for name, text := range map[string]string{"rules/redis/all.yaml": rulesOfAll, "password": "change-me\n", "sentinel-password": "change-me-too\n"} {
+	for name, text := range map[string]string{"rules/redis/all.yaml": rulesOfAll, "login": "weir:change-me\n", "sentinel-login": "weir:change-me-too\n"} {
 		writeFile(t, name, text)
 	}
 	hosts := slices.Clone(at.hosts)

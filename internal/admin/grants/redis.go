@@ -46,7 +46,7 @@ type shared struct {
 const (
 	syncEvery   = 400 * time.Millisecond
 	syncTimeout = time.Second
-	pageSize    = 200         // grants in one answer: at most 3 MB, as redisconn takes 4 MB
+	pageSize    = 200         // grants in one answer: at most 3 MB, as internal/redis takes 4 MB
 	countEvery  = time.Minute // between two looks whether Redis has as many grants as known here
 )
 

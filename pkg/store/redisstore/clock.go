@@ -123,7 +123,7 @@ func (s *Store) givenNow() int64 {
 	return int64(s.given()) / int64(Granularity)
 }
 
-// longestLife is how long a call may lie on its way for a patient caller. redisconn needs longer to
+// longestLife is how long a call may lie on its way for a patient caller. internal/redis needs longer to
 // give up a connection that is silent: then the caller's request is decided elsewhere, and Redis
 // may still read the call.
 const longestLife = 500 * time.Millisecond

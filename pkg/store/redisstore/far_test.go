@@ -17,7 +17,7 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/weirproxy/weir/internal/redisconn"
+	"github.com/weirproxy/weir/internal/redis"
 )
 
 // far is a server, for tests in a bubble, that admits everything, with answers that take their
@@ -43,7 +43,7 @@ func (f *far) hang(by time.Duration) { f.hangs.Store(int64(by)) }
 func (f *far) Client() (rueidis.Client, error) { return f.client, nil }
 func (f *far) Report(err error) error          { return err }
 func (f *far) Cluster() bool                   { return false }
-func (f *far) Nodes() *redisconn.Nodes         { return nil }
+func (f *far) Nodes() *redis.Nodes             { return nil }
 func (f *far) InvalidReplies() uint64          { return 0 }
 func (f *far) Steady() bool                    { return f.dials.Load() == 0 }
 func (f *far) Await(context.Context) error     { return nil }
@@ -226,7 +226,7 @@ func awayBy(t *testing.T, f *far, c connection, o Options) *Store {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	s, err := newStore(o, func(redisconn.Target) connection { return c })
+	s, err := newStore(o, func(redis.Target) connection { return c })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/weirproxy/weir/internal/redisconn"
+	"github.com/weirproxy/weir/internal/redis"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 	"github.com/weirproxy/weir/test/parts"
@@ -26,14 +26,14 @@ import (
 type farCluster struct {
 	client rueidis.Client
 	fars   []*far
-	nodes  *redisconn.Nodes
+	nodes  *redis.Nodes
 }
 
 func (c *farCluster) Client() (rueidis.Client, error) { return c.client, nil }
 func (c *farCluster) Report(err error) error          { return err }
 func (c *farCluster) Cluster() bool                   { return true }
 func (c *farCluster) Steady() bool                    { return true }
-func (c *farCluster) Nodes() *redisconn.Nodes         { return c.nodes }
+func (c *farCluster) Nodes() *redis.Nodes             { return c.nodes }
 func (c *farCluster) InvalidReplies() uint64          { return 0 }
 func (c *farCluster) Await(context.Context) error     { return nil }
 func (c *farCluster) Close()                          { c.client.Close() }
@@ -65,7 +65,7 @@ func (c *farCluster) slots() string {
 // distance. The bubble's end closes the store.
 func awayCluster(t *testing.T, distance time.Duration, of func(slot int) int) (*Store, *farCluster) {
 	t.Helper()
-	c := &farCluster{nodes: new(redisconn.Nodes)}
+	c := &farCluster{nodes: new(redis.Nodes)}
 	for slot := range c.nodes {
 		c.nodes[slot] = uint16(of(slot))
 	}
@@ -83,7 +83,7 @@ func awayCluster(t *testing.T, distance time.Duration, of func(slot int) int) (*
 		},
 	})
 	o := Options{Target: Target{URLs: []string{"redis-cluster://127.0.0.1:1"}}, Logger: slog.New(slog.DiscardHandler)}
-	s, err := newStore(o, func(redisconn.Target) connection { return c })
+	s, err := newStore(o, func(redis.Target) connection { return c })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weirproxy/weir/internal/redisconn"
+	"github.com/weirproxy/weir/internal/redis"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -111,13 +111,13 @@ func TestNoCallOvertakesTheOutboxWhenSlotsChangeTheirNode(t *testing.T) {
 	first, second := of(o, 7, "k"), of(o, 7, "k")
 	question, other := of(nil, 7, "k"), of(nil, 7, "other")
 	var sent, behind, last flight
-	at.nodes = new(redisconn.Nodes)
+	at.nodes = new(redis.Nodes)
 	q.put(first)
 	if !q.byNode[0].takeLocked(&sent, time.Now()) {
 		t.Fatal("the first call does not fly")
 	}
 	q.put(second)
-	at.nodes = &redisconn.Nodes{7: 1}
+	at.nodes = &redis.Nodes{7: 1}
 	q.put(question)
 	q.put(other)
 	soon := time.Now().Add(time.Second)

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weirproxy/weir/internal/redisconn"
+	"github.com/weirproxy/weir/internal/redis"
 )
 
 // queue sends the calls of some keys to a server, in flights. Each flight has calls to one node
@@ -19,11 +19,11 @@ type queue struct {
 	atOnce  int             // flights of a node queue that do not wait for each other
 	sending *sync.WaitGroup // of the workers
 
-	mu     sync.Mutex       // guards the fields below, and the node queues
-	nodes  *redisconn.Nodes // by which the calls were put into node queues; nil: all calls are in node queue 0
-	byNode []*nodeQueue     // by number of the node; nil until the first call
-	fenced map[uint64]int   // by number of a key: flights with a call of the outbox about it
-	spare  []*flight        // memory of workers that have ended, at most as many as there may be flights
+	mu     sync.Mutex     // guards the fields below, and the node queues
+	nodes  *redis.Nodes   // by which the calls were put into node queues; nil: all calls are in node queue 0
+	byNode []*nodeQueue   // by number of the node; nil until the first call
+	fenced map[uint64]int // by number of a key: flights with a call of the outbox about it
+	spare  []*flight      // memory of workers that have ended, at most as many as there may be flights
 	closed bool
 }
 

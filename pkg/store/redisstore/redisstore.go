@@ -32,7 +32,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weirproxy/weir/internal/redisconn"
+	"github.com/weirproxy/weir/internal/redis"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -101,11 +101,11 @@ type Store struct {
 // New returns a store and starts to connect, without waiting for the connection. New fails when an
 // option is out of bounds.
 func New(o Options) (*Store, error) {
-	return newStore(o, func(target redisconn.Target) connection { return redisconn.Dial(target, o.Logger) })
+	return newStore(o, func(target redis.Target) connection { return redis.Dial(target, o.Logger) })
 }
 
 // newStore is New with another way to connect.
-func newStore(o Options, connect func(redisconn.Target) connection) (*Store, error) {
+func newStore(o Options, connect func(redis.Target) connection) (*Store, error) {
 	target, seconds, err := o.parse()
 	if err != nil {
 		return nil, err
@@ -147,16 +147,16 @@ func newStore(o Options, connect func(redisconn.Target) connection) (*Store, err
 
 // parse returns the targets, or all mistakes in the options, joined. Without Seconds the second
 // target is zero.
-func (o *Options) parse() (target, seconds redisconn.Target, err error) {
+func (o *Options) parse() (target, seconds redis.Target, err error) {
 	var errs []error
 	if o.Logger == nil {
 		errs = append(errs, errors.New("logger: must not be nil"))
 	}
-	if target, err = o.Target.parse(); err != nil {
+	if target, err = o.Target.Parse(); err != nil {
 		errs = append(errs, fmt.Errorf("target: %w", err))
 	}
 	if o.Seconds != nil {
-		if seconds, err = o.Seconds.parse(); err != nil {
+		if seconds, err = o.Seconds.Parse(); err != nil {
 			errs = append(errs, fmt.Errorf("target of limits of a second: %w", err))
 		}
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/weirproxy/weir/internal/redisconn"
+	"github.com/weirproxy/weir/internal/redis"
 	"github.com/weirproxy/weir/pkg/store"
 )
 
@@ -29,11 +29,11 @@ type server struct {
 	tags       func() *[slots][3]byte // see tagsOfSlots
 }
 
-// connection is a [redisconn.Conn].
+// connection is a [redis.Conn].
 type connection interface {
 	Cluster() bool
 	Steady() bool
-	Nodes() *redisconn.Nodes
+	Nodes() *redis.Nodes
 	InvalidReplies() uint64
 	Client() (rueidis.Client, error)
 	Report(err error) error
@@ -43,7 +43,7 @@ type connection interface {
 
 // Queues, the most flights of each node queue, and the flights of each that do not wait for each
 // other. On a single server one batch waits there while another is decided. In a cluster each node
-// should have some queues. Together the flights must stay well below the commands that redisconn
+// should have some queues. Together the flights must stay well below the commands that internal/redis
 // keeps in flight on a connection.
 const (
 	singleQueues, singleFlights, singleAtOnce    = 1, 32, 4
@@ -51,7 +51,7 @@ const (
 )
 
 // newServer returns a server with a connection to the target. start starts its queues.
-func newServer(s *Store, target redisconn.Target, c connection) *server {
+func newServer(s *Store, target redis.Target, c connection) *server {
 	if c.Cluster() {
 		return &server{store: s, target: target, connection: c, cluster: true, clock: newClocks(slots), tags: sync.OnceValue(tagsOfSlots)}
 	}
@@ -70,7 +70,7 @@ func (s *server) start(sending *sync.WaitGroup) {
 }
 
 // nodes returns the nodes of the slots; nil: unknown, or no cluster.
-func (s *server) nodes() *redisconn.Nodes {
+func (s *server) nodes() *redis.Nodes {
 	if !s.cluster {
 		return nil
 	}

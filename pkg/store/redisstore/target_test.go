@@ -9,11 +9,11 @@ import (
 
 func TestTargetPrintsWithoutPasswords(t *testing.T) {
 	for want, target := range map[string]Target{
-		"redis://me:***@a:6379": {URLs: []string{"redis://a"}, Username: "me", Password: "secret"},
+		"redis://me:***@a:6379": {URLs: []string{"redis://me:secret@a"}},
 		"redis-sentinel://:***@a:26379/main": {
-			URLs: []string{"redis-sentinel://:secret@a/main"}, SentinelPassword: "secret",
+			URLs: []string{"redis-sentinel://:secret@a/main?sentinel_password=secret"},
 		},
-		"nowhere": {URLs: []string{"http://:secret@a"}, Password: "secret"},
+		"nowhere": {URLs: []string{"http://:secret@a"}},
 	} {
 		for _, got := range []string{target.String(), fmt.Sprintf("%+v", target), fmt.Sprintf("%#v", target), slog.AnyValue(target).Resolve().String()} {
 			if got != want {

@@ -5,9 +5,6 @@
 - {{ printf "--redis-url=%s" . | quote }}
 {{- end }}
 {{- with .Values.redis }}
-{{- if .username }}
-- {{ printf "--redis-username=%s" .username | quote }}
-{{- end }}
 {{- if .existingSecret }}
 - --redis-password-file=/etc/weir/redis/password
 {{- end }}

@@ -1,4 +1,4 @@
-package redisconn
+package redis
 
 import (
 	"errors"
@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weirproxy/weir/internal/resp"
+	"github.com/weirproxy/weir/internal/redis/resp"
 )
 
 // checked is a connection whose replies are checked. An invalid reply is an error of Read, so that

@@ -1,4 +1,4 @@
-package redisconn
+package redis
 
 import (
 	"context"
@@ -20,7 +20,7 @@ func (c *Conn) clientOption(dial func(context.Context, string, *net.Dialer, *tls
 	o := rueidis.ClientOption{
 		InitAddress:       slices.Clone(t.addresses), // ShuffleInit shuffles the slice
 		DialCtxFn:         dial,
-		AuthCredentialsFn: c.credentials,
+		AuthCredentialsFn: c.login,
 		Dialer:            dialer,
 		ConnWriteTimeout:  timeout,
 		SelectDB:          t.database,

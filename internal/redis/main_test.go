@@ -1,4 +1,4 @@
-package redisconn
+package redis
 
 import (
 	"bytes"
@@ -14,7 +14,7 @@ import (
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
-		Own:   []string{"internal/wire/certificates", "internal/rawio", "internal/resp"},
+		Own:   []string{"internal/wire/certificates", "internal/rawio", "internal/redis/resp"},
 		Third: []string{"github.com/redis/rueidis"},
 	})
 }

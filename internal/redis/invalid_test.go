@@ -1,4 +1,4 @@
-package redisconn
+package redis
 
 import (
 	"bytes"
@@ -59,7 +59,7 @@ func invalidReplyIsAnOutage(t *testing.T, command, reply string) {
 	t.Helper()
 	f := newFakeRedis(t, "7.0.0")
 	node := f.listener.Addr().String()
-	c, lines := connectedTo(t, TargetOptions{URLs: urlOf("redis", node)})
+	c, lines := connectedTo(t, Options{URLs: urlOf("redis", node)})
 	if err := c.patiently(); err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +134,7 @@ func TestInvalidRepliesAreLoggedOnceAMinuteForEachNode(t *testing.T) {
 func TestAReplyTooManyOnABusyConnectionIsFound(t *testing.T) {
 	t.Parallel()
 	f := newFakeRedis(t, "7.0.0")
-	c, lines := connectedTo(t, TargetOptions{URLs: urlOf("redis", f.listener.Addr().String())})
+	c, lines := connectedTo(t, Options{URLs: urlOf("redis", f.listener.Addr().String())})
 	var mu sync.Mutex // guards the rest
 	var extra bool
 	owed := map[net.Conn]string{}

@@ -20,7 +20,7 @@
 //
 // rueidis also trusts the server: an invalid reply makes rueidis panic. Each connection checks all
 // replies, see package resp and docs/decisions/0031.
-package redisconn
+package redis
 
 import (
 	"context"
@@ -59,8 +59,8 @@ type Conn struct {
 	logger *slog.Logger
 	state  atomic.Pointer[state]
 
-	password, sentinelPassword password
-	invalid                    invalidReplies
+	credentials, sentinelCredentials credentials
+	invalid                          invalidReplies
 
 	nodes       atomic.Pointer[Nodes] // of a cluster; nil: unknown
 	primariesMu sync.Mutex            // guards primaries
@@ -87,8 +87,8 @@ type state struct {
 // Dial returns a Conn that begins to connect, and does not wait. target must come from ParseTarget.
 func Dial(target Target, logger *slog.Logger) *Conn {
 	c := &Conn{target: target, logger: logger, failures: make(chan struct{}, 1), tried: make(chan struct{})}
-	c.password = password{of: "the servers", path: target.passwordFile, current: target.password}
-	c.sentinelPassword = password{of: "the Sentinels", path: target.sentinelPasswordFile, current: target.sentinelPassword}
+	c.credentials = credentials{of: "the servers", logger: logger, current: target.login}
+	c.sentinelCredentials = credentials{of: "the Sentinels", logger: logger, current: target.sentinelLogin}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.state.Store(&state{err: errConnecting})
 	c.running.Go(c.run)

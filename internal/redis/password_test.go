@@ -1,4 +1,4 @@
-package redisconn
+package redis
 
 import (
 	"errors"
@@ -70,7 +70,7 @@ func TestARenewedPasswordNeedsNoRestart(t *testing.T) {
 	t.Parallel()
 	r := startRedis(t, parts.RedisOptions{Username: "admin", Password: "admin", Users: []string{"weir on >first ~* &* +@all"}})
 	files := newSecret(t, map[string]string{"password": "first\n"})
-	c, lines := connectedTo(t, TargetOptions{URLs: urlOf("redis", r.Address()), Username: "weir", PasswordFile: files.path("password")})
+	c, lines := connectedTo(t, Options{URLs: urlOf("redis", "weir:@"+r.Address()), PasswordFile: files.path("password")})
 	await(t, "a command", c.works)
 
 	files.write(map[string]string{"password": "second\r\n"})
@@ -108,7 +108,7 @@ func TestTheLastPasswordStaysWhileTheFileCannotBeRead(t *testing.T) {
 	t.Parallel()
 	r := startRedis(t, parts.RedisOptions{Password: "first"})
 	files := newSecret(t, map[string]string{"password": "first"})
-	c, lines := connectedTo(t, TargetOptions{URLs: urlOf("redis", r.Address()), PasswordFile: files.path("password")})
+	c, lines := connectedTo(t, Options{URLs: urlOf("redis", r.Address()), PasswordFile: files.path("password")})
 	again := func() {
 		t.Helper()
 		id := ""
@@ -133,7 +133,7 @@ func TestTheLastPasswordStaysWhileTheFileCannotBeRead(t *testing.T) {
 		{nil, 1},
 		{map[string]string{"password": "\n"}, 2},
 		{map[string]string{"password": "\n"}, 2},
-		{map[string]string{"password": strings.Repeat("a", maxPassword+1)}, 3},
+		{map[string]string{"password": strings.Repeat("a", maxLogin+1)}, 3},
 		{map[string]string{"password": "first"}, 3},
 		{nil, 4},
 	} {
@@ -156,14 +156,14 @@ func TestRenewedPasswordsOfSentinelAndDataNeedNoRestart(t *testing.T) {
 	t.Cleanup(s.Kill)
 	rotate(t, "first", s.Data...)
 	rotate(t, "hidden", s.Sentinels...)
-	files := newSecret(t, map[string]string{"data": "first\n", "sentinel": "hidden\n"})
-	c, _ := connectedTo(t, TargetOptions{
-		URLs:     []string{"redis-sentinel://" + strings.Join(s.Addresses(), ",") + "/" + parts.SentinelName},
-		Username: "weir", PasswordFile: files.path("data"), SentinelUsername: "weir", SentinelPasswordFile: files.path("sentinel"),
+	files := newSecret(t, map[string]string{"data": "weir:first\n", "sentinel": "weir:hidden\n"})
+	c, _ := connectedTo(t, Options{
+		URLs:         []string{"redis-sentinel://" + strings.Join(s.Addresses(), ",") + "/" + parts.SentinelName},
+		PasswordFile: files.path("data"), SentinelPasswordFile: files.path("sentinel"),
 	})
 	await(t, "a command", c.works)
 
-	files.write(map[string]string{"data": "second\n", "sentinel": "concealed\n"})
+	files.write(map[string]string{"data": "weir:second\n", "sentinel": "weir:concealed\n"})
 	rotate(t, "second", s.Data...)
 	rotate(t, "concealed", s.Sentinels...)
 	await(t, "a command with the second password", c.works)
@@ -199,14 +199,11 @@ func TestMistakesInPasswordFiles(t *testing.T) {
 	if err := os.WriteFile(empty, []byte("\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err := ParseTarget(TargetOptions{URLs: urlOf("redis-sentinel", "a/b"), Password: "x", PasswordFile: empty, SentinelPasswordFile: "missing"})
+	_, err := Options{URLs: urlOf("redis-sentinel", ":x@a/b"), PasswordFile: empty, SentinelPasswordFile: "missing"}.Parse()
 	want := "a password, and a file of the password: set only one of them\n" +
 		"file of the password: " + empty + ": is empty, must hold the password\n" +
 		"file of the password of Sentinel: open missing: no such file or directory"
 	if err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
-	}
-	if _, err := ParseTarget(TargetOptions{URLs: urlOf("redis", "a"), Password: "x"}); err != nil {
-		t.Error(err)
 	}
 }

@@ -1,4 +1,4 @@
-package redisconn
+package redis
 
 import (
 	"context"
@@ -73,9 +73,9 @@ func (l *logLines) about(node *parts.Redis, part string) (n int) {
 }
 
 // connecting returns a Conn that the test closes.
-func connecting(t *testing.T, o TargetOptions) (*Conn, *logLines) {
+func connecting(t *testing.T, o Options) (*Conn, *logLines) {
 	t.Helper()
-	target, err := ParseTarget(o)
+	target, err := o.Parse()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func connecting(t *testing.T, o TargetOptions) (*Conn, *logLines) {
 
 // attempt returns a Conn, and the error of its first attempt to connect. On a busy machine a login
 // may take longer than redisconn waits: then attempt makes another Conn.
-func attempt(t *testing.T, o TargetOptions) (*Conn, *logLines, error) {
+func attempt(t *testing.T, o Options) (*Conn, *logLines, error) {
 	t.Helper()
 	for tries := 1; ; tries++ {
 		c, lines := connecting(t, o)
@@ -123,7 +123,7 @@ func isSlow(err error) bool {
 }
 
 // connectedTo returns a Conn that has connected, at its first attempt.
-func connectedTo(t *testing.T, o TargetOptions) (*Conn, *logLines) {
+func connectedTo(t *testing.T, o Options) (*Conn, *logLines) {
 	t.Helper()
 	c, lines, err := attempt(t, o)
 	if err != nil {

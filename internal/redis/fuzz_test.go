@@ -1,4 +1,4 @@
-package redisconn
+package redis
 
 import (
 	"bufio"
@@ -27,7 +27,7 @@ const nextAnswer = 0xff
 func driveRueidis(tb testing.TB, mode uint8, data []byte) {
 	tb.Helper()
 	url := []string{"redis://h", "redis-sentinel://h/main", "redis-cluster://h"}[mode%3]
-	target, err := ParseTarget(TargetOptions{URLs: []string{url}})
+	target, err := Options{URLs: []string{url}}.Parse()
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package redisconn
+package redis
 
 import (
 	"errors"
@@ -21,14 +21,14 @@ func TestTheCertificateOfRedisIsForItsHostUnlessAnyNameWillDo(t *testing.T) {
 	r := startRedis(t, parts.RedisOptions{TLS: certificates})
 	for _, test := range []struct {
 		name string
-		more TargetOptions // besides the URL and the client's certificate
-		want string        // in the error, "" for none
+		more Options // besides the URL and the client's certificate
+		want string  // in the error, "" for none
 	}{
-		{"the host dialed", TargetOptions{CA: certificates.CA}, "127.0.0.1"},
-		{"the name", TargetOptions{CA: certificates.CA, ServerName: name}, ""},
-		{"any name", TargetOptions{CA: certificates.CA, AnyServerName: true}, ""},
-		{"any name of another authority", TargetOptions{CA: others.CA, AnyServerName: true}, "signed by unknown authority"},
-		{"any name that the system vouches for", TargetOptions{AnyServerName: true}, "signed by unknown authority"},
+		{"the host dialed", Options{CA: certificates.CA}, "127.0.0.1"},
+		{"the name", Options{CA: certificates.CA, ServerName: name}, ""},
+		{"any name", Options{CA: certificates.CA, ServerName: AnyServerName}, ""},
+		{"any name of another authority", Options{CA: others.CA, ServerName: AnyServerName}, "signed by unknown authority"},
+		{"any name that the system vouches for", Options{ServerName: AnyServerName}, "signed by unknown authority"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			o := test.more

@@ -1,4 +1,4 @@
-package redisconn
+package redis
 
 import (
 	"slices"
@@ -10,7 +10,7 @@ import (
 func TestNodesSayThePrimaryOfEachSlot(t *testing.T) {
 	t.Parallel()
 	cluster := steadyCluster(t, parts.RedisOptions{})
-	c, _ := connectedTo(t, TargetOptions{URLs: urlOf("redis-cluster", cluster.Addresses()...)})
+	c, _ := connectedTo(t, Options{URLs: urlOf("redis-cluster", cluster.Addresses()...)})
 	first := c.Nodes()
 	if first == nil {
 		t.Fatal("the nodes are unknown once the cluster is connected")

@@ -1,4 +1,4 @@
-package redisconn
+package redis
 
 import (
 	"bufio"
@@ -166,7 +166,7 @@ func readNumber(in *bufio.Reader, kind string) (int, error) {
 func TestServerTooOldIsRefusedUntilItIsNot(t *testing.T) {
 	t.Parallel()
 	f := newFakeRedis(t, "6.0.16")
-	c, lines, err := attempt(t, TargetOptions{URLs: urlOf("redis", f.listener.Addr().String())})
+	c, lines, err := attempt(t, Options{URLs: urlOf("redis", f.listener.Addr().String())})
 	want := "redis 6.0.16 at " + f.listener.Addr().String() + ": Weir needs Redis >= 6.2 or Valkey >= 7.2"
 	if !errors.Is(err, ErrVersion) || !errors.Is(err, ErrUnavailable) || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
@@ -198,7 +198,7 @@ func TestServerTooOldIsRefusedUntilItIsNot(t *testing.T) {
 
 func TestLoginMayTakeLongerThanACommand(t *testing.T) {
 	f := newFakeRedis(t, "7.0.0")
-	c, _ := connectedTo(t, TargetOptions{URLs: urlOf("redis", f.listener.Addr().String())})
+	c, _ := connectedTo(t, Options{URLs: urlOf("redis", f.listener.Addr().String())})
 	f.login.Store(int64(200 * time.Millisecond))
 	f.hangUp()
 	begun, before := time.Now(), f.accepted.Load()
@@ -211,7 +211,7 @@ func TestLoginMayTakeLongerThanACommand(t *testing.T) {
 func TestServerThatIsAwayIsNotHammered(t *testing.T) {
 	t.Parallel()
 	f := newFakeRedis(t, "7.0.0")
-	c, _ := connectedTo(t, TargetOptions{URLs: urlOf("redis", f.listener.Addr().String())})
+	c, _ := connectedTo(t, Options{URLs: urlOf("redis", f.listener.Addr().String())})
 	f.login.Store(int64(time.Hour)) // the cleanup ends the login
 	t.Cleanup(func() { f.login.Store(0) })
 	f.hangUp()

@@ -1,4 +1,4 @@
-package redisconn
+package redis
 
 import (
 	"crypto/tls"
@@ -46,39 +46,39 @@ func TestConnectsToEveryTopology(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files := TargetOptions{CA: certificates.CA, Cert: certificates.ClientCert, Key: certificates.ClientKey}
+	files := Options{CA: certificates.CA, Cert: certificates.ClientCert, Key: certificates.ClientKey}
 	locked := parts.RedisOptions{Username: "all", Password: "pass/word@", Users: []string{"weir on >se:cret ~* &* +@all"}, TLS: certificates}
 	for _, test := range []struct {
 		name string
 		// start returns the options of a server, a text in the log, and texts in CLIENT INFO.
-		start func(t *testing.T) (TargetOptions, string, []string)
+		start func(t *testing.T) (Options, string, []string)
 	}{
-		{"TCP", func(t *testing.T) (TargetOptions, string, []string) {
+		{"TCP", func(t *testing.T) (Options, string, []string) {
 			t.Helper()
 			r := startRedis(t, parts.RedisOptions{})
-			return TargetOptions{URLs: urlOf("redis", r.Address())}, "topology=single", []string{"name=weir", "db=0", "user=default"}
+			return Options{URLs: urlOf("redis", r.Address())}, "topology=single", []string{"name=weir", "db=0", "user=default"}
 		}},
-		{"database_and_password", func(t *testing.T) (TargetOptions, string, []string) {
+		{"database_and_password", func(t *testing.T) (Options, string, []string) {
 			t.Helper()
 			r := startRedis(t, parts.RedisOptions{Password: "secret"})
-			return TargetOptions{URLs: []string{"redis://:secret@" + r.Address() + "/3"}}, "***", []string{"db=3", "user=default"}
+			return Options{URLs: []string{"redis://:secret@" + r.Address() + "/3"}}, "***", []string{"db=3", "user=default"}
 		}},
-		{"socket", func(t *testing.T) (TargetOptions, string, []string) {
+		{"socket", func(t *testing.T) (Options, string, []string) {
 			t.Helper()
 			r := startRedis(t, parts.RedisOptions{Password: "secret"})
 			if r.Socket() == "" {
 				t.Skip("the path of the temporary folder is too long for a socket")
 			}
-			return TargetOptions{URLs: []string{"unix://" + r.Socket() + "?db=2"}, Password: "secret"}, "unix://", []string{"db=2", "flags=U"}
+			return Options{URLs: []string{"unix://:secret@" + r.Socket() + "?db=2"}}, "unix://", []string{"db=2", "flags=U"}
 		}},
-		{"TLS_certificate_user", func(t *testing.T) (TargetOptions, string, []string) {
+		{"TLS_certificate_user", func(t *testing.T) (Options, string, []string) {
 			t.Helper()
 			r := startRedis(t, locked)
 			o := files
 			o.URLs = []string{"rediss://weir:se%3Acret@" + r.Address()}
 			return o, "rediss://weir:***@", []string{"user=weir"}
 		}},
-		{"sentinel_TLS", func(t *testing.T) (TargetOptions, string, []string) {
+		{"sentinel_TLS", func(t *testing.T) (Options, string, []string) {
 			t.Helper()
 			s, err := parts.StartSentinels(soon(t), binary, t.TempDir(), parts.SentinelOptions{Data: locked, Username: "watch", Password: "hidden"})
 			if err != nil {
@@ -86,16 +86,15 @@ func TestConnectsToEveryTopology(t *testing.T) {
 			}
 			t.Cleanup(s.Kill)
 			o := files
-			o.URLs = []string{"rediss-sentinel://weir:se%3Acret@" + strings.Join(s.Addresses(), ",") + "/" + parts.SentinelName + "/1"}
-			o.SentinelUsername, o.SentinelPassword = "watch", "hidden"
+			o.URLs = []string{"rediss-sentinel://weir:se%3Acret@" + strings.Join(s.Addresses(), ",") + "/" + parts.SentinelName + "/1?sentinel_username=watch&sentinel_password=hidden"}
 			return o, "topology=sentinel", []string{"db=1", "user=weir"}
 		}},
-		{"cluster_TLS", func(t *testing.T) (TargetOptions, string, []string) {
+		{"cluster_TLS", func(t *testing.T) (Options, string, []string) {
 			t.Helper()
 			c := steadyCluster(t, locked)
 			o := files
 			o.URLs = urlOf("rediss-cluster", c.Addresses()[:2]...)
-			o.Username, o.Password = "weir", "se:cret"
+			o.PasswordFile = newSecret(t, map[string]string{"login": "weir:se:cret\n"}).path("login")
 			return o, "topology=cluster", []string{"user=weir"}
 		}},
 	} {

@@ -1,4 +1,4 @@
-package redisconn
+package redis
 
 import (
 	"context"
@@ -21,8 +21,8 @@ func startSentinels(t *testing.T) (*parts.Sentinels, *Conn, *logLines) {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Kill)
-	c, lines := connectedTo(t, TargetOptions{
-		URLs: []string{"redis-sentinel://:secret@" + strings.Join(s.Addresses(), ",") + "/" + parts.SentinelName}, SentinelPassword: "hidden",
+	c, lines := connectedTo(t, Options{
+		URLs: []string{"redis-sentinel://:secret@" + strings.Join(s.Addresses(), ",") + "/" + parts.SentinelName + "?sentinel_password=hidden"},
 	})
 	if err := c.patiently(); err != nil {
 		t.Fatal(err)
@@ -148,7 +148,7 @@ func worksAt(c *Conn, r *parts.Redis) error {
 func TestFailoverOfAClusterIsFollowed(t *testing.T) {
 	t.Parallel()
 	cluster := startCluster(t, parts.RedisOptions{})
-	c, _ := connectedTo(t, TargetOptions{URLs: urlOf("redis-cluster", cluster.Addresses()[0])})
+	c, _ := connectedTo(t, Options{URLs: urlOf("redis-cluster", cluster.Addresses()[0])})
 	slot, err := cluster.Slot(soon(t), "{connection}")
 	if err != nil {
 		t.Fatal(err)
@@ -182,7 +182,7 @@ func TestFailoverOfAClusterIsFollowed(t *testing.T) {
 // The test runs beside no other test: a live node must answer within a second.
 func TestStoppedNodeOfAClusterStopsNoOther(t *testing.T) {
 	cluster := startCluster(t, parts.RedisOptions{})
-	c, _ := connectedTo(t, TargetOptions{URLs: urlOf("redis-cluster", cluster.Addresses()...)})
+	c, _ := connectedTo(t, Options{URLs: urlOf("redis-cluster", cluster.Addresses()...)})
 	slot, err := cluster.Slot(soon(t), "{connection}")
 	if err != nil {
 		t.Fatal(err)

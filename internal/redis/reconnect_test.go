@@ -1,4 +1,4 @@
-package redisconn
+package redis
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 func TestServerThatAppearsLaterIsFound(t *testing.T) {
 	r := startRedis(t, parts.RedisOptions{})
 	r.Kill()
-	c, lines := connecting(t, TargetOptions{URLs: urlOf("redis", r.Address())})
+	c, lines := connecting(t, Options{URLs: urlOf("redis", r.Address())})
 	if err := c.Await(soon(t)); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("the first attempt: %v", err)
 	}
@@ -40,7 +40,7 @@ func TestRestartedServerIsReconnectedAndLoggedOnce(t *testing.T) {
 		t.Run(fmt.Sprintf("traffic=%t", traffic), func(t *testing.T) {
 			t.Parallel()
 			r := startRedis(t, parts.RedisOptions{})
-			c, lines := connectedTo(t, TargetOptions{URLs: urlOf("redis", r.Address())})
+			c, lines := connectedTo(t, Options{URLs: urlOf("redis", r.Address())})
 			if err := c.patiently(); err != nil {
 				t.Fatal(err)
 			}
@@ -76,7 +76,7 @@ func TestRestartedServerIsReconnectedAndLoggedOnce(t *testing.T) {
 // The test runs beside no other test: a machine that starts clusters may take seconds for nothing.
 func TestStoppedServerIsDisconnectedAndReconnected(t *testing.T) {
 	r := startRedis(t, parts.RedisOptions{})
-	c, lines := connectedTo(t, TargetOptions{URLs: urlOf("redis", r.Address())})
+	c, lines := connectedTo(t, Options{URLs: urlOf("redis", r.Address())})
 	if err := c.patiently(); err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func TestStoppedServerIsDisconnectedAndReconnected(t *testing.T) {
 
 func TestCommandThatTimesOutCostsNoConnection(t *testing.T) {
 	r := startRedis(t, parts.RedisOptions{})
-	c, _ := connectedTo(t, TargetOptions{URLs: urlOf("redis", r.Address())})
+	c, _ := connectedTo(t, Options{URLs: urlOf("redis", r.Address())})
 	id, err := c.command(5*time.Second, "CLIENT", "ID")
 	if err != nil {
 		t.Fatal(err)
@@ -154,7 +154,7 @@ func TestWrongPasswordIsLoggedOnceAndRetried(t *testing.T) {
 	r := startRedis(t, parts.RedisOptions{
 		Username: "all", Password: "x", Users: []string{"weir on >right ~* &* +@all"},
 	})
-	c, lines, err := attempt(t, TargetOptions{URLs: []string{"redis://weir:wrong@" + r.Address()}})
+	c, lines, err := attempt(t, Options{URLs: []string{"redis://weir:wrong@" + r.Address()}})
 	lines.ignored = regexp.MustCompile(slow)
 	for range 2 {
 		if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "WRONGPASS") {
@@ -185,7 +185,7 @@ func TestUserThatMayNotAskForTheVersionIsServed(t *testing.T) {
 	r := startRedis(t, parts.RedisOptions{
 		Username: "all", Password: "x", Users: []string{"weir on >secret ~* &* +@all -info"},
 	})
-	c, lines := connectedTo(t, TargetOptions{URLs: []string{"redis://weir:secret@" + r.Address()}})
+	c, lines := connectedTo(t, Options{URLs: []string{"redis://weir:secret@" + r.Address()}})
 	if err := c.patiently(); err != nil {
 		t.Error(err)
 	}
@@ -219,7 +219,7 @@ func TestTopologyOtherThanTheURLsIsRefused(t *testing.T) {
 		{"no_cluster_of_two", urlOf("redis-cluster", s.Data[0].Address(), s.Data[1].Address()), "no cluster at "},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			_, lines, err := attempt(t, TargetOptions{URLs: test.urls})
+			_, lines, err := attempt(t, Options{URLs: test.urls})
 			lines.ignored = regexp.MustCompile(slow)
 			if !errors.Is(err, ErrTopology) || !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want %s", err, test.want)
@@ -229,7 +229,7 @@ func TestTopologyOtherThanTheURLsIsRefused(t *testing.T) {
 			}
 		})
 	}
-	_, _, err = attempt(t, TargetOptions{URLs: []string{"redis-sentinel://" + s.Addresses()[0] + "/nobody"}})
+	_, _, err = attempt(t, Options{URLs: []string{"redis-sentinel://" + s.Addresses()[0] + "/nobody"}})
 	if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "No such master with that name") {
 		t.Errorf("an unknown primary: %v", err)
 	}
@@ -237,7 +237,7 @@ func TestTopologyOtherThanTheURLsIsRefused(t *testing.T) {
 
 func TestClientIsMadeAnewWhenNothingSucceeds(t *testing.T) {
 	r := startRedis(t, parts.RedisOptions{})
-	c, lines := connectedTo(t, TargetOptions{URLs: urlOf("redis", r.Address())})
+	c, lines := connectedTo(t, Options{URLs: urlOf("redis", r.Address())})
 	old, err := c.Client()
 	if err != nil {
 		t.Fatal(err)
@@ -310,7 +310,7 @@ func TestCloseLeavesNothingBehind(t *testing.T) {
 		{"failed", urlOf("redis", address), true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			c, _ := connecting(t, TargetOptions{URLs: test.urls})
+			c, _ := connecting(t, Options{URLs: test.urls})
 			if test.wait {
 				_ = c.Await(soon(t)) // some targets fail
 			}

@@ -87,7 +87,7 @@ func (c *credentials) read(ctx context.Context) rueidis.AuthCredentials {
 func (c *Conn) login(to rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
 	server, ok := to.Address.(peer)
 	if !ok {
-		return rueidis.AuthCredentials{}, errors.New("a connection that redisconn did not dial")
+		return rueidis.AuthCredentials{}, errors.New("a connection that internal/redis did not dial")
 	}
 	if server.sentinel {
 		return c.sentinelCredentials.read(c.ctx), nil

@@ -1,5 +1,5 @@
-// Package redisconn says where Redis or Valkey is, and keeps a rueidis client connected to it.
-// Topologies: one server, Sentinel, cluster; with or without TLS. redisconn knows no limits and no
+// Package redis says where Redis or Valkey is, and keeps a rueidis client connected to it.
+// Topologies: one server, Sentinel, cluster; with or without TLS. redis has no limits and no
 // scripts.
 //
 // rueidis dials by itself, but not for commands that have 10 ms:
@@ -13,7 +13,7 @@
 //   - While Sentinels name a dead primary, rueidis asks them in a loop, in more and more
 //     goroutines.
 //
-// So redisconn is rueidis's dial function. A session dials each address in the background, with a
+// So this package is rueidis's dial function. A session dials each address in the background, with a
 // timeout of its own, and pings before rueidis gets the connection. The session reconnects with
 // backoff, and meanwhile fails commands at once. docs/decisions/0024 has a report for rueidis, and
 // says when dial.go and reconnect.go can go.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/weirproxy/weir/internal/lab"
 	"github.com/weirproxy/weir/internal/rules/reload"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
@@ -50,22 +51,18 @@ func cutLink(path string) (string, bool) {
 func load(t *testing.T, root string, environment ...string) (*limiter.Limiter, *reload.Reloader, error) {
 	t.Helper()
 	c := read(t, append(environment, "RUNTIME_ROOT="+root)...)
-	s, err := memstore.New(memstore.Options{MaxKeys: 10})
+	w, err := lab.New(nil, limiter.Options{}, memstore.Options{MaxKeys: 10})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(s.Close)
-	l, err := limiter.New(s, limiter.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	t.Cleanup(w.Close)
 	r, err := reload.New(reload.Options{
-		Limiter: l, Paths: []string{c.Rules.Paths[0]}, Files: ruleFiles(c.DotFiles), Options: descriptors.Options{MergeDomains: c.Rules.MergeDomains}, Logger: slog.New(slog.DiscardHandler),
+		Limiter: w.Limiter, Paths: []string{c.Rules.Paths[0]}, Files: ruleFiles(c.DotFiles), Options: descriptors.Options{MergeDomains: c.Rules.MergeDomains}, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return l, r, r.Load(t.Context())
+	return w.Limiter, r, r.Load(t.Context())
 }
 
 // inForce returns the limits in force, as domain/key.

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weirproxy/weir/internal/app"
+	"github.com/weirproxy/weir/internal/lab"
 	"github.com/weirproxy/weir/internal/rules/xds"
 	"github.com/weirproxy/weir/internal/statistics"
 	"github.com/weirproxy/weir/pkg/descriptors"
@@ -30,20 +31,16 @@ type workshop struct {
 
 func newWorkshop(tb testing.TB) *workshop {
 	tb.Helper()
-	s, err := memstore.New(memstore.Options{MaxKeys: 10})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(s.Close)
-	w := &workshop{logger: slog.New(slog.DiscardHandler)}
-	if w.limiter, err = limiter.New(s, limiter.Options{}); err != nil {
-		tb.Fatal(err)
-	}
 	rules, _, err := descriptors.Load([]descriptors.Source{{Name: "r", Data: []byte(rules("d", "k", 1))}}, descriptors.Options{})
 	if err != nil {
 		tb.Fatal(err)
 	}
-	w.limiter.SetRules(rules)
+	world, err := lab.New(rules, limiter.Options{}, memstore.Options{MaxKeys: 10})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(world.Close)
+	w := &workshop{limiter: world.Limiter, logger: slog.New(slog.DiscardHandler)}
 	w.server, err = server.New(server.Options{
 		Limiter: w.limiter, Logger: w.logger, Registry: prometheus.NewRegistry(), Reload: func(context.Context) error { return nil },
 	})

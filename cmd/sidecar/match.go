@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/weirproxy/weir/internal/admin/render"
+	"github.com/weirproxy/weir/internal/lab"
+	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store/memstore"
@@ -123,15 +126,11 @@ func ruleOrNone(path string) string {
 
 // explainIdle explains a request by these rules, as a server without any counts would.
 func explainIdle(ctx context.Context, rules *descriptors.Rules, request *adminv1.ExplainRequest) (*adminv1.ExplainResponse, error) {
-	idle, err := memstore.New(memstore.Options{MaxKeys: 1})
+	idle, err := lab.New(rules, limiter.Options{}, memstore.Options{MaxKeys: 1})
 	if err != nil {
 		return nil, err
 	}
 	defer idle.Close()
-	l, err := limiter.New(idle, limiter.Options{})
-	if err != nil {
-		return nil, err
-	}
-	l.SetRules(rules)
-	return render.Explain(ctx, l, request)
+	idle.SetTime(algorithms.Instant(time.Now().UnixNano()))
+	return render.Explain(ctx, idle.Limiter, request)
 }

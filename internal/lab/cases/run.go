@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
+	"github.com/weirproxy/weir/internal/lab"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
@@ -39,23 +39,16 @@ type running struct {
 }
 
 func run(ctx context.Context, f *File, t *Test, rules *descriptors.Rules, o limiter.Options) (descriptors.Errors, error) {
-	var now atomic.Int64 // the sweep reads it too
-	now.Store(t.Start.UnixNano())
-	s, err := memstore.New(memstore.Options{Virtual: func() algorithms.Instant { return algorithms.Instant(now.Load()) }})
+	w, err := lab.New(rules, o, memstore.Options{})
 	if err != nil {
 		return nil, err
 	}
-	defer s.Close()
-	l, err := limiter.New(s, o)
-	if err != nil {
-		return nil, err
-	}
-	l.SetRules(rules)
+	defer w.Close()
 	r := running{Test: t, file: f.Path}
 	var v limiter.Verdict
 	for i := range t.Steps {
 		step := &t.Steps[i]
-		now.Store(t.Start.UnixNano() + int64(step.At))
+		w.SetTime(algorithms.Instant(t.Start.Add(step.At).UnixNano()))
 		request := limiter.Request{Domain: t.Domain}
 		for n := range step.Descriptors {
 			request.Descriptors = append(request.Descriptors, step.Descriptors[n].Descriptor)
@@ -65,7 +58,7 @@ func run(ctx context.Context, f *File, t *Test, rules *descriptors.Rules, o limi
 			if err := ctx.Err(); err != nil {
 				return nil, context.Cause(ctx)
 			}
-			if err := l.Check(ctx, &request, &v); err != nil {
+			if err := w.Check(ctx, &request, &v); err != nil {
 				r.fail(step, step.Line, n, "", "%v", err)
 				break
 			}

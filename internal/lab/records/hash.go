@@ -1,6 +1,7 @@
 package records
 
 import (
+	"bytes"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -78,10 +79,7 @@ func ReadSalt(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	for len(data) > 0 && (data[len(data)-1] == '\n' || data[len(data)-1] == '\r') {
-		data = data[:len(data)-1]
-	}
-	if len(data) < MinSalt {
+	if data = bytes.TrimRight(data, "\r\n"); len(data) < MinSalt {
 		return nil, errors.New(path + ": is too short: must have at least 16 bytes, such as the output of `openssl rand -hex 32`")
 	}
 	return data, nil

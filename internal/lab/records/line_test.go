@@ -34,7 +34,7 @@ func TestALineReadsAsItWasWritten(t *testing.T) {
 		t.Fatalf("%q is not one line", line)
 	}
 	var got Record
-	if err := parse(strings.TrimSpace(line), new(second), &got); err != nil {
+	if err := parse(strings.TrimSpace(line), &got); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
@@ -50,7 +50,7 @@ func TestUsualLinesAreScanned(t *testing.T) {
 		`{"at":"2026-11-23T05:31:55+01:00","domain":"edge","descriptors":[{"entries":[{"key":"a","value":""}],"hits":3,"refund":true}],"over_limit":false}`,
 	} {
 		var scanned, decoded Record
-		if s := (scan{line, new(second)}); !s.record(&scanned) {
+		if s := (scan{line}); !s.record(&scanned) {
 			t.Errorf("%s: is not scanned", line)
 		}
 		if err := parseDocument(line, &decoded); err != nil {
@@ -87,7 +87,7 @@ func TestAMistakeSaysWhatIsAllowed(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := parse(c.line, new(second), new(Record))
+			err := parse(c.line, new(Record))
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%s: got %v, want %q", c.line, err, c.want)
 			}
@@ -104,7 +104,7 @@ func FuzzBothWaysOfReadingAgree(f *testing.F) {
 	f.Add(`{"at":"2026-11-23T04:31:55.1Z","domain":"edge","descriptors":[{"entries":[],"hits":0,"refund":true}],"over_limit":false}`)
 	f.Fuzz(func(t *testing.T, line string) {
 		var scanned, decoded, again Record
-		s := scan{line, new(second)}
+		s := scan{line}
 		ok := s.record(&scanned)
 		err := parseDocument(line, &decoded)
 		if ok {
@@ -118,7 +118,7 @@ func FuzzBothWaysOfReadingAgree(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if err := parse(strings.TrimSpace(string(Append(nil, &decoded))), new(second), &again); err != nil {
+		if err := parse(strings.TrimSpace(string(Append(nil, &decoded))), &again); err != nil {
 			t.Fatalf("written and read: %v", err)
 		}
 		if decoded.Request.Hits == 1 { // 1 and none are the same

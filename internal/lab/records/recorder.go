@@ -2,6 +2,7 @@ package records
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,8 +11,12 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/weirproxy/weir/internal/lockfile"
+	"github.com/weirproxy/weir/internal/metrics"
 	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
@@ -159,12 +164,12 @@ func (r *Recorder) write() {
 	if len(r.spare) == 0 {
 		return
 	}
-	u := unpacker{unsafe.String(unsafe.SliceData(r.spare), len(r.spare))} // Observe does not change it before the next swap
+	u := unpacker{r.spare} // Observe does not change it before the next swap
 	var record Record
-	for u.rest != "" {
+	for len(u.rest) > 0 {
 		r.lines = r.lines[:0]
 		n := 0
-		for u.rest != "" && len(r.lines) < chunkBytes {
+		for len(u.rest) > 0 && len(r.lines) < chunkBytes {
 			u.next(&record)
 			r.hasher.request(&record.Request)
 			before := len(r.lines)
@@ -196,4 +201,122 @@ func (r *Recorder) Stats() Stats {
 	s := r.out.stats()
 	s.Dropped, s.Failed = r.dropped.Load(), r.failed.Load()
 	return s
+}
+
+// Flags of a packed descriptor.
+const (
+	flagProbe = 1 << iota
+	flagRefund
+	flagOverride
+)
+
+// packedSize returns the most bytes that a packed request takes.
+func packedSize(r *limiter.Request) int {
+	size := 8 + 1 + 4*binary.MaxVarintLen32 + len(r.Domain)
+	for i := range r.Descriptors {
+		size += 1 + binary.MaxVarintLen64 + 4*binary.MaxVarintLen32
+		for _, e := range r.Descriptors[i].Entries {
+			size += 2*binary.MaxVarintLen32 + len(e.Key) + len(e.Value)
+		}
+	}
+	return size
+}
+
+// pack appends a copy of a request, for unpack in this process. A copy costs the goroutine that
+// answers less than a line of JSON.
+func pack(dst []byte, at algorithms.Instant, answer Answer, r *limiter.Request) []byte {
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(at))
+	dst = append(dst, byte(answer))
+	dst = binary.AppendUvarint(dst, uint64(r.Hits))
+	dst = packText(dst, r.Domain)
+	dst = binary.AppendUvarint(dst, uint64(len(r.Descriptors)))
+	for i := range r.Descriptors {
+		d := &r.Descriptors[i]
+		flags := byte(0)
+		if d.Probe {
+			flags |= flagProbe
+		}
+		if d.Refund {
+			flags |= flagRefund
+		}
+		if d.Override != nil {
+			flags |= flagOverride
+		}
+		dst = append(dst, flags)
+		dst = binary.AppendUvarint(dst, d.Hits)
+		if o := d.Override; o != nil {
+			dst = binary.AppendUvarint(dst, uint64(o.Requests))
+			dst = binary.AppendUvarint(dst, uint64(uint32(o.Unit)))
+			dst = binary.AppendUvarint(dst, uint64(o.Multiplier))
+		}
+		dst = binary.AppendUvarint(dst, uint64(len(d.Entries)))
+		for _, e := range d.Entries {
+			dst = packText(packText(dst, e.Key), e.Value)
+		}
+	}
+	return dst
+}
+
+func packText(dst []byte, text string) []byte {
+	return append(binary.AppendUvarint(dst, uint64(len(text))), text...)
+}
+
+// unpacker reads packed requests. The texts of a request are parts of rest, which must not change
+// while they are in use.
+type unpacker struct{ rest []byte }
+
+// next reads a request into r, which is used again.
+func (u *unpacker) next(r *Record) {
+	r.Request.Reset()
+	r.At = algorithms.Instant(binary.LittleEndian.Uint64(u.rest))
+	r.Answer = Answer(u.rest[8])
+	u.rest = u.rest[9:]
+	r.Request.Hits = uint32(u.number())
+	r.Request.Domain = u.text()
+	for range u.number() {
+		d := r.Request.Add()
+		flags := u.rest[0]
+		u.rest = u.rest[1:]
+		d.Hits, d.Probe, d.Refund = u.number(), flags&flagProbe != 0, flags&flagRefund != 0
+		if flags&flagOverride != 0 {
+			d.Override = &limiter.Override{Requests: uint32(u.number()), Unit: descriptors.Unit(u.number()), Multiplier: uint32(u.number())}
+		}
+		for range u.number() {
+			d.Entries = append(d.Entries, limiter.Entry{Key: u.text(), Value: u.text()})
+		}
+	}
+}
+
+func (u *unpacker) number() uint64 {
+	n, size := binary.Uvarint(u.rest)
+	u.rest = u.rest[size:]
+	return n
+}
+
+func (u *unpacker) text() string {
+	n := int(u.number())
+	text := unsafe.String(unsafe.SliceData(u.rest), n)
+	u.rest = u.rest[n:]
+	return text
+}
+
+// Metrics returns the collector of the metrics weir_record_*.
+func (r *Recorder) Metrics() prometheus.Collector {
+	return metrics.NewCollector("weir_record_", nil, r.collect,
+		metrics.New("requests_total", "Requests that were answered while they are recorded.", "result"),
+		metrics.New("bytes_total", "Bytes of records that were written."),
+		metrics.New("failures_total", "Failures to write records."),
+		metrics.New("removed_files_total", "Files of records that were removed for newer ones."),
+	)
+}
+
+func (r *Recorder) collect(to metrics.Scrape) {
+	s := r.Stats()
+	to.Counter("requests_total", s.Recorded, "recorded")
+	to.Counter("requests_total", s.Dropped, "dropped")
+	to.Counter("requests_total", s.Lost, "lost")
+	to.Counter("requests_total", s.Failed, "failed")
+	to.Counter("bytes_total", s.Bytes)
+	to.Counter("failures_total", s.Failures)
+	to.Counter("removed_files_total", s.Removed)
 }

@@ -2,6 +2,7 @@ package records
 
 import (
 	"cmp"
+	"container/heap"
 	"context"
 	"errors"
 	"fmt"
@@ -30,11 +31,12 @@ type Traffic struct {
 	going sync.WaitGroup // one goroutine for each open file
 
 	waiting []waiting // files that are yet to be opened, the earliest last
-	open    []*stream // a heap, the earliest first
-	taken   bool      // the first of open has handed out its record
+	open    turns
+	opened  int  // files so far
+	taken   bool // the first of open has handed out its record
 	notes   []Note
 
-	size int64        // of all files with a known size together, in bytes
+	size int64        // of all regular files together, in bytes
 	read atomic.Int64 // of these bytes
 }
 
@@ -43,6 +45,29 @@ type waiting struct {
 	path  string
 	first algorithms.Instant
 }
+
+// turns is a heap of open files by their next records, the earliest first.
+type turns []*file
+
+func (t turns) Len() int      { return len(t) }
+func (t turns) Swap(i, j int) { t[i], t[j] = t[j], t[i] }
+func (t *turns) Push(f any)   { *t = append(*t, f.(*file)) } //nolint:errcheck // only files are pushed
+
+func (t turns) Less(i, j int) bool {
+	if a, b := t[i].head().At, t[j].head().At; a != b {
+		return a < b
+	}
+	return t[i].number < t[j].number
+}
+
+func (t *turns) Pop() any {
+	f := (*t)[len(*t)-1]
+	*t = (*t)[:len(*t)-1]
+	return f
+}
+
+// head returns the next record of an open file.
+func (f *file) head() *Record { return &f.now.records[f.now.next] }
 
 // Open opens the traffic in files, directories of files and, for "-", stdin. Of a directory the
 // files count whose names end in .jsonl or .jsonl.zst, and do not begin with a dot. The error lists
@@ -59,9 +84,9 @@ func Open(ctx context.Context, paths []string, stdin io.Reader) (*Traffic, error
 				continue
 			}
 			piped = true
-			s, err := newSource("standard input", stdin, io.NopCloser(nil))
+			f, err := newFile("standard input", stdin, func() {})
 			if err == nil {
-				err = t.start(s)
+				err = t.start(f)
 			}
 			errs = append(errs, err)
 			continue
@@ -107,30 +132,92 @@ func filesOf(path string) ([]string, error) {
 // add takes a file into the traffic. A regular file waits for its turn; any other can be opened
 // only once.
 func (t *Traffic) add(path string) error {
-	s, err := openFile(path)
+	f, err := openFile(path, new(atomic.Int64))
 	if err != nil {
 		return err
 	}
-	if !s.regular {
-		return t.start(s)
+	if !f.regular {
+		return t.start(f)
 	}
-	first, c := chunks{from: s}, new(chunk)
-	first.fill(c)
-	if err := s.Close(); err != nil {
-		return err
-	}
-	if c.end != nil && !errors.Is(c.end, io.EOF) {
+	c := new(chunk)
+	f.fill(c)
+	f.close()
+	switch {
+	case c.end != nil && !errors.Is(c.end, io.EOF):
 		return c.end
+	case c.count > 0:
+		t.waiting = append(t.waiting, waiting{path, c.records[0].At})
+		t.size += f.size
+	case c.end == nil: // blank lines so far
+		t.waiting = append(t.waiting, waiting{path: path})
+		t.size += f.size
+	default:
+		t.notes = append(t.notes, f.notes...)
 	}
-	if c.count > 0 || c.end == nil {
-		w := waiting{path: path}
-		if c.count > 0 {
-			w.first = c.records[0].At
-		}
-		t.waiting = append(t.waiting, w)
-		t.size += s.size
+	return nil
+}
+
+// start reads a file from now on, in a goroutine of its own.
+func (t *Traffic) start(f *file) error {
+	if len(t.open) >= maxOpen {
+		f.close()
+		return fmt.Errorf("%s: the times of more than %d files overlap: merge some of them before", f.name, maxOpen)
+	}
+	f.number, f.filled, f.emptied = t.opened, make(chan *chunk, 1), make(chan *chunk, 2)
+	t.opened++
+	f.emptied <- new(chunk)
+	f.emptied <- new(chunk)
+	if f.regular {
+		t.going.Go(func() { f.run(t.ctx) })
 	} else {
-		t.notes = append(t.notes, first.notes...)
+		go f.run(t.ctx) // nobody can end the wait for a pipe
+	}
+	err := t.advance(f)
+	if err == nil {
+		heap.Push(&t.open, f)
+	} else if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return err
+}
+
+// run fills chunks until the file ends, and closes it.
+func (f *file) run(ctx context.Context) {
+	defer f.close()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case c := <-f.emptied:
+			f.fill(c)
+			ended := c.end != nil
+			select {
+			case <-ctx.Done():
+				return
+			case f.filled <- c:
+			}
+			if ended {
+				return
+			}
+		}
+	}
+}
+
+// advance waits for the next record of a file: io.EOF or a mistake after the last.
+func (t *Traffic) advance(f *file) error {
+	for f.now == nil || f.now.next == f.now.count {
+		if f.now != nil {
+			if f.now.end != nil {
+				t.notes = append(t.notes, f.notes...)
+				return f.now.end
+			}
+			f.emptied <- f.now
+		}
+		select {
+		case <-t.ctx.Done():
+			return context.Cause(t.ctx)
+		case f.now = <-f.filled:
+		}
 	}
 	return nil
 }
@@ -155,19 +242,17 @@ func (t *Traffic) next() (*Record, error) {
 		t.taken = false
 		first := t.open[0]
 		first.now.next++
-		if first.now.next < first.now.count {
-			if len(t.open) > 1 {
-				t.sink(0)
-			}
-		} else if err := t.advance(first, 0); err != nil {
+		if err := t.advance(first); err == nil {
+			heap.Fix(&t.open, 0)
+		} else if heap.Remove(&t.open, 0); !errors.Is(err, io.EOF) {
 			return nil, err
 		}
 	}
 	for n := len(t.waiting); n > 0 && (len(t.open) == 0 || t.waiting[n-1].first <= t.open[0].head().At); n = len(t.waiting) {
-		s, err := openFile(t.waiting[n-1].path)
+		f, err := openFile(t.waiting[n-1].path, &t.read)
 		t.waiting = t.waiting[:n-1]
 		if err == nil {
-			err = t.start(s)
+			err = t.start(f)
 		}
 		if err != nil {
 			return nil, err
@@ -183,8 +268,7 @@ func (t *Traffic) next() (*Record, error) {
 // Notes returns the notes about the files that were read to their end.
 func (t *Traffic) Notes() []Note { return t.notes }
 
-// Progress returns how many bytes of the files have been read, and how many there are. Files whose
-// size is not known do not count.
+// Progress returns how many bytes of the regular files have been read, and how many there are.
 func (t *Traffic) Progress() (read, all int64) { return t.read.Load(), t.size }
 
 // Close ends the reading.

@@ -19,15 +19,37 @@ const (
 	kindOverride = "override"
 )
 
-// Result compares the answers. All numbers named Before are 0 without other rules.
+// Denials compares how often the rules deny with how often the other rules do. All numbers but
+// Denied and NewlyDenied are 0 without other rules.
+type Denials struct {
+	Denied       uint64 `json:"denied"`
+	DeniedBefore uint64 `json:"denied_before"` // of the same
+	NewlyDenied  uint64 `json:"newly_denied"`  // passed before
+	NewlyPassed  uint64 `json:"newly_passed"`  // denied before
+}
+
+// add counts an answer under both rules.
+func (d *Denials) add(denied, was bool) {
+	if denied {
+		d.Denied++
+	}
+	if was {
+		d.DeniedBefore++
+	}
+	if denied && !was {
+		d.NewlyDenied++
+	}
+	if was && !denied {
+		d.NewlyPassed++
+	}
+}
+
+// Result compares the answers.
 type Result struct {
-	Requests     uint64    `json:"requests"`
-	From         time.Time `json:"from"`
-	To           time.Time `json:"to"`
-	Denied       uint64    `json:"denied"`
-	DeniedBefore uint64    `json:"denied_before"`
-	NewlyDenied  uint64    `json:"newly_denied"` // passed before
-	NewlyPassed  uint64    `json:"newly_passed"` // denied before
+	Requests uint64    `json:"requests"`
+	From     time.Time `json:"from"`
+	To       time.Time `json:"to"`
+	Denials
 
 	Recorded       uint64 `json:"recorded"`        // requests with a recorded answer
 	RecordedDenied uint64 `json:"recorded_denied"` // of these
@@ -47,13 +69,10 @@ type Rule struct {
 	File   string `json:"file"`
 	Line   int    `json:"line"`
 
-	Requests     uint64 `json:"requests"` // descriptors that met the rule
-	Hits         uint64 `json:"hits"`     // of these; refunds do not count
-	Denied       uint64 `json:"denied"`
-	DeniedBefore uint64 `json:"denied_before"` // of the same descriptors
-	NewlyDenied  uint64 `json:"newly_denied"`  // passed before
-	NewlyPassed  uint64 `json:"newly_passed"`  // denied before
-	Shadowed     uint64 `json:"shadowed"`      // denied, but for shadow mode
+	Requests uint64 `json:"requests"` // descriptors that met the rule
+	Hits     uint64 `json:"hits"`     // of these; refunds do not count
+	Denials
+	Shadowed uint64 `json:"shadowed"` // denied, but for shadow mode
 
 	KeysDenied   int   `json:"keys_denied"`   // keys with a denial
 	KeysAffected int   `json:"keys_affected"` // keys with more denials than before, or fewer
@@ -70,44 +89,36 @@ type Key struct {
 
 // Result returns the result so far.
 func (s *Simulation) Result() Result {
-	q := s.requests
-	r := Result{
-		Requests: q.all, From: time.Unix(0, int64(q.first)).UTC(), To: time.Unix(0, int64(q.last)).UTC(),
-		Denied: q.denied, DeniedBefore: q.was, NewlyDenied: q.lost, NewlyPassed: q.won,
-		Recorded: q.known, RecordedDenied: q.over, Refused: q.refused, Rules: []Rule{},
-	}
-	if q.refusal != nil {
-		r.Refusal = q.refusal.Error()
+	r := s.sum
+	r.From, r.To, r.Rules = time.Unix(0, int64(s.first)).UTC(), time.Unix(0, int64(s.last)).UTC(), []Rule{}
+	if s.refusal != nil {
+		r.Refusal = s.refusal.Error()
 	}
 	for _, rule := range s.rules.All() {
-		if row := &s.rows[rule.ID]; row.requests > 0 {
-			r.Rules = append(r.Rules, row.result(Rule{Domain: rule.Domain, Rule: rule.Path, Kind: kindRule, File: rule.File, Line: rule.Line}))
+		if row := &s.rows[rule.ID]; row.Requests > 0 {
+			to := row.result()
+			to.Domain, to.Rule, to.Kind, to.File, to.Line = rule.Domain, rule.Path, kindRule, rule.File, rule.Line
+			r.Rules = append(r.Rules, to)
 		}
 	}
 	names := slices.SortedFunc(maps.Keys(s.rest), func(a, b restName) int {
 		return cmp.Or(cmp.Compare(a.domain, b.domain), cmp.Compare(a.kind, b.kind))
 	})
 	for _, name := range names {
-		kind := kindNone
-		if name.kind == override {
-			kind = kindOverride
-		}
-		r.Rules = append(r.Rules, s.rest[name].result(Rule{Domain: name.domain, Kind: kind}))
+		to := s.rest[name].result()
+		to.Domain, to.Kind = name.domain, name.kind
+		r.Rules = append(r.Rules, to)
 	}
-	for _, w := range []*world{s.after, s.before} {
-		if w != nil {
-			st := w.store.Stats()
-			r.Evicted += st.Evicted + st.FullAllowed + st.FullDenied + st.FullHoldersAllowed + st.FullHoldersDenied
-		}
+	for _, w := range s.worlds {
+		st := w.Counts.Stats()
+		r.Evicted += st.Evicted + st.FullAllowed + st.FullDenied + st.FullHoldersAllowed + st.FullHoldersDenied
 	}
 	return r
 }
 
-// result fills in the numbers of a row.
-func (r *row) result(to Rule) Rule {
-	to.Requests, to.Hits, to.Denied, to.DeniedBefore, to.Shadowed = r.requests, r.hits, r.denied, r.was, r.shadowed
-	to.NewlyDenied, to.NewlyPassed = r.lost, r.won
-	to.AtLeast = r.untracked > 0
+// result returns the numbers of a row.
+func (r *row) result() Rule {
+	to := r.Rule
 	to.Worst = []Key{}
 	var worst []Key
 	for key, t := range r.keys {

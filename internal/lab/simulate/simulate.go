@@ -9,8 +9,10 @@ package simulate
 import (
 	"cmp"
 	"errors"
-	"sync/atomic"
+	"math"
+	"time"
 
+	"github.com/weirproxy/weir/internal/lab"
 	"github.com/weirproxy/weir/internal/lab/records"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
@@ -34,14 +36,15 @@ type Options struct {
 
 // Simulation decides requests, for one goroutine. Close a Simulation after use.
 type Simulation struct {
-	now      atomic.Int64 // the instant of the request
-	after    *world
-	before   *world // nil without other rules
-	rules    *descriptors.Rules
-	rows     []row // by Rule.ID
-	rest     map[restName]*row
-	room     int // for keys that are yet to be tracked
-	requests requests
+	worlds  []*world // of the rules, and then of the rules to compare with
+	rules   *descriptors.Rules
+	rows    []row // by Rule.ID
+	rest    map[restName]*row
+	room    int // for keys that are yet to be tracked
+	sum     Result
+	first   algorithms.Instant // of all requests
+	last    algorithms.Instant
+	refusal error // the first
 
 	leastPause uint64 // descriptors between two sweeps, at least
 	pause      uint64 // descriptors between the last sweep and the next one, at least
@@ -49,32 +52,16 @@ type Simulation struct {
 	swept      algorithms.Instant
 }
 
-// world is one set of rules, with its counts.
+// world is one set of rules, with its counts and its last verdict.
 type world struct {
-	store   *memstore.Store
-	limiter *limiter.Limiter
+	*lab.World
 	verdict limiter.Verdict
-}
-
-// requests counts whole requests.
-type requests struct {
-	all         uint64
-	first, last algorithms.Instant
-	denied, was uint64 // under the rules, and under the other ones
-	lost, won   uint64 // denied only under the rules, or only under the other ones
-	known, over uint64 // with a recorded answer, and with the answer over limit
-	refused     uint64
-	refusal     error // the first
 }
 
 // row counts the descriptors that met one rule.
 type row struct {
-	requests, hits uint64
-	denied, was    uint64 // under the rules, and under the other ones
-	lost, won      uint64 // denied only under the rules, or only under the other ones
-	shadowed       uint64
-	untracked      uint64 // denials of keys that are not tracked
-	keys           map[string]*tally
+	Rule
+	keys map[string]*tally
 }
 
 // tally counts the denials of a key.
@@ -83,148 +70,92 @@ type tally struct{ denied, was uint64 }
 // restName names the descriptors of a domain that met no rule.
 type restName struct {
 	domain string
-	kind   rest
+	kind   string
 }
-
-// rest is a reason why a descriptor met no rule.
-type rest uint8
-
-const (
-	noRule   rest = iota // nothing matched
-	override             // the limit came with the request, and nothing matched
-)
 
 // New returns a simulation at the instant 0.
 func New(o Options) (*Simulation, error) {
-	if o.MaxTracked == 0 {
-		o.MaxTracked = DefaultMaxTracked
+	s := &Simulation{
+		rules: o.Rules, rows: make([]row, o.Rules.Len()), rest: make(map[restName]*row), room: cmp.Or(o.MaxTracked, DefaultMaxTracked),
 	}
-	s := &Simulation{rules: o.Rules, rows: make([]row, o.Rules.Len()), rest: make(map[restName]*row), room: o.MaxTracked}
 	s.leastPause = min(50_000, uint64(max(cmp.Or(o.MaxKeys, memstore.DefaultMaxKeys), 0))/4)
 	s.pause = s.leastPause
-	var err error
-	if s.after, err = s.newWorld(o.Rules, o); err != nil {
-		return nil, err
-	}
-	if o.Against != nil {
-		if s.before, err = s.newWorld(o.Against, o); err != nil {
+	for _, rules := range []*descriptors.Rules{o.Rules, o.Against} {
+		if rules == nil {
+			continue
+		}
+		w, err := lab.New(rules, o.Limiter, memstore.Options{MaxKeys: o.MaxKeys, MaxHolds: o.MaxHolds})
+		if err != nil {
 			s.Close()
 			return nil, err
 		}
+		s.worlds = append(s.worlds, &world{World: w})
 	}
 	return s, nil
 }
 
-func (s *Simulation) newWorld(rules *descriptors.Rules, o Options) (*world, error) {
-	at := func() algorithms.Instant { return algorithms.Instant(s.now.Load()) }
-	store, err := memstore.New(memstore.Options{MaxKeys: o.MaxKeys, MaxHolds: o.MaxHolds, Virtual: at})
-	if err != nil {
-		return nil, err
-	}
-	l, err := limiter.New(store, o.Limiter)
-	if err != nil {
-		store.Close()
-		return nil, err
-	}
-	l.SetRules(rules)
-	return &world{store: store, limiter: l}, nil
-}
-
 // Close frees the stores.
 func (s *Simulation) Close() {
-	for _, w := range []*world{s.after, s.before} {
-		if w != nil {
-			w.store.Close()
-		}
+	for _, w := range s.worlds {
+		w.Close()
 	}
 }
 
 // Decide decides a request. Requests must come in the order of their instants; an earlier one
 // counts as at the last one's instant.
 func (s *Simulation) Decide(r *records.Record) {
-	q := &s.requests
-	q.all++
-	if q.all == 1 {
-		q.first, q.last = r.At, r.At
+	sum := &s.sum
+	if sum.Requests++; sum.Requests == 1 {
+		s.first, s.last = r.At, r.At
 	}
-	q.last = max(q.last, r.At)
-	s.now.Store(int64(q.last))
+	s.last = max(s.last, r.At)
+	for _, w := range s.worlds {
+		w.SetTime(s.last)
+	}
 	s.sweep(&r.Request)
-	switch r.Answer {
-	case records.OverLimit:
-		q.over++
-		q.known++
-	case records.Passed:
-		q.known++
-	case records.Unknown:
+	if r.Answer != records.Unknown {
+		sum.Recorded++
 	}
-	err := s.after.decide(&r.Request)
-	if s.before != nil {
-		err = errors.Join(err, s.before.decide(&r.Request))
+	if r.Answer == records.OverLimit {
+		sum.RecordedDenied++
+	}
+	var err error
+	for _, w := range s.worlds {
+		_, refused := w.CheckNow(&r.Request, &w.verdict) // a store in memory decides at once
+		err = errors.Join(err, refused)
 	}
 	if err != nil {
-		if q.refused++; q.refusal == nil {
-			q.refusal = err
+		if sum.Refused++; s.refusal == nil {
+			s.refusal = err
 		}
 		return
 	}
-	denied, was := s.after.verdict.OverLimit, s.before != nil && s.before.verdict.OverLimit
-	if denied {
-		q.denied++
-	}
-	if was {
-		q.was++
-	}
-	if denied && !was {
-		q.lost++
-	}
-	if was && !denied {
-		q.won++
-	}
-	for i := range s.after.verdict.Statuses {
+	after := &s.worlds[0].verdict
+	sum.add(after.OverLimit, len(s.worlds) > 1 && s.worlds[1].verdict.OverLimit)
+	for i := range after.Statuses {
 		s.count(r, i)
 	}
 }
 
-// decide decides a request, which a store in memory does at once.
-func (w *world) decide(r *limiter.Request) error {
-	_, err := w.limiter.CheckNow(r, &w.verdict)
-	return err
-}
-
 // count counts a descriptor of the request that was decided.
 func (s *Simulation) count(r *records.Record, i int) {
-	after := &s.after.verdict.Statuses[i]
+	after := &s.worlds[0].verdict.Statuses[i]
 	to := s.row(r.Request.Domain, after)
-	to.requests++
+	to.Requests++
 	if after.Hits > 0 {
-		to.hits += uint64(after.Hits)
+		to.Hits += uint64(after.Hits)
 	}
 	if after.Shadowed {
-		to.shadowed++
+		to.Shadowed++
 	}
-	was := false
-	if s.before != nil {
-		was = s.before.verdict.Statuses[i].OverLimit
-	}
+	was := len(s.worlds) > 1 && s.worlds[1].verdict.Statuses[i].OverLimit
 	if !after.OverLimit && !was {
 		return
 	}
-	if after.OverLimit {
-		to.denied++
-	}
-	if was {
-		to.was++
-	}
-	if after.OverLimit && !was {
-		to.lost++
-	}
-	if was && !after.OverLimit {
-		to.won++
-	}
+	to.add(after.OverLimit, was)
 	t := s.tally(to, i)
 	if t == nil {
-		to.untracked++
+		to.AtLeast = true
 		return
 	}
 	if after.OverLimit {
@@ -235,14 +166,20 @@ func (s *Simulation) count(r *records.Record, i int) {
 	}
 }
 
+// Bounds of the rows without a rule: clients choose domains.
+const (
+	maxRest      = 1000
+	otherDomains = "other domains"
+)
+
 // row returns the row of a descriptor.
 func (s *Simulation) row(domain string, d *limiter.DescriptorStatus) *row {
 	if d.Rule != nil {
 		return &s.rows[d.Rule.ID]
 	}
-	name := restName{domain, noRule}
+	name := restName{domain, kindNone}
 	if d.Overridden || d.Outcome == limiter.Limited {
-		name.kind = override
+		name.kind = kindOverride
 	}
 	to := s.rest[name]
 	if to == nil {
@@ -257,19 +194,10 @@ func (s *Simulation) row(domain string, d *limiter.DescriptorStatus) *row {
 	return to
 }
 
-// Bounds of the rows without a rule: clients choose domains.
-const (
-	maxRest      = 1000
-	otherDomains = "other domains"
-)
-
 // tally returns the tally of the key of descriptor i: the first that the rules charge, else the
 // first that the other rules charge. The result is nil if there is no room.
 func (s *Simulation) tally(to *row, i int) *tally {
-	for _, w := range []*world{s.after, s.before} {
-		if w == nil {
-			continue
-		}
+	for _, w := range s.worlds {
 		for c := range w.verdict.Charged(i) {
 			if t := to.keys[string(c.Key)]; t != nil {
 				return t
@@ -287,4 +215,24 @@ func (s *Simulation) tally(to *row, i int) *tally {
 		}
 	}
 	return nil
+}
+
+// sweep lets the stores forget idle keys, at most as often in virtual time as a service does in
+// real time. A sweep visits all keys, so about as many descriptors must come before the next one as
+// there are keys. There are fewer if the room for keys or holders is small.
+func (s *Simulation) sweep(r *limiter.Request) {
+	s.decided += uint64(len(r.Descriptors))
+	if s.decided < s.pause || time.Duration(s.last-s.swept) < memstore.DefaultSweepInterval {
+		return
+	}
+	s.decided, s.swept = 0, s.last
+	kept, room := 0, math.MaxInt
+	for _, w := range s.worlds {
+		w.Counts.Sweep()
+		st := w.Counts.Stats()
+		holders := st.HoldersHeld + st.HoldersDenied + st.HoldersEnded
+		kept += st.Places + holders
+		room = min(room, st.MaxKeys-st.Places, st.MaxHolds-holders)
+	}
+	s.pause = max(s.leastPause, uint64(max(min(kept, room/4), 0)))
 }

@@ -67,11 +67,11 @@ func TestASimulationComparesTwoSetsOfRules(t *testing.T) {
 	ask(s, time.Hour, limiter.Descriptor{Entries: entry("client", "alice")})
 	want := Result{
 		Requests: 8, From: time.Unix(1_800_000_000, 0).UTC(), To: time.Unix(1_800_003_600, 0).UTC(),
-		Denied: 3, DeniedBefore: 2, NewlyDenied: 1,
+		Denials: Denials{Denied: 3, DeniedBefore: 2, NewlyDenied: 1},
 		Rules: []Rule{
 			{
 				Domain: "edge", Rule: "client", Kind: "rule", File: "rules.yaml", Line: 3, Requests: 7, Hits: 7,
-				Denied: 3, DeniedBefore: 2, NewlyDenied: 1, KeysDenied: 1, KeysAffected: 1, Worst: []Key{{"client=alice", 3, 2}},
+				Denials: Denials{Denied: 3, DeniedBefore: 2, NewlyDenied: 1}, KeysDenied: 1, KeysAffected: 1, Worst: []Key{{"client=alice", 3, 2}},
 			},
 			{Domain: "edge", Kind: "no rule", Requests: 1, Hits: 1, Worst: []Key{}},
 		},
@@ -278,7 +278,7 @@ descriptors:
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
 		Own: []string{
-			"internal/lockfile", "internal/metrics", "internal/lab/records", "internal/top", "internal/spelling", "pkg/algorithms", "pkg/descriptors", "pkg/limiter", "pkg/store", "pkg/store/memstore",
+			"internal/lockfile", "internal/metrics", "internal/lab", "internal/lab/records", "internal/top", "internal/spelling", "pkg/algorithms", "pkg/descriptors", "pkg/limiter", "pkg/store", "pkg/store/memstore",
 		},
 		Never: []string{"google.golang.org/grpc", "github.com/envoyproxy", "github.com/redis", "github.com/spf13"},
 	})

@@ -38,7 +38,7 @@ func examples(t *testing.T) map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, file := range append(files, "../../../deploy/llm/rules/llm.yaml", "../../deploy/concurrency/rules/concurrency.yaml") {
+	for _, file := range append(files, "../../../deploy/llm/rules/llm.yaml", "../../../deploy/concurrency/rules/concurrency.yaml") {
 		data, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weirproxy/weir/internal/lab"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store/memstore"
@@ -54,22 +55,18 @@ func TestEndlessChangesDoNotHoldAReloadForEver(t *testing.T) {
 // polling returns a reloader of a path, and its limiter.
 func polling(t *testing.T, path string, o descriptors.Options) (*Reloader, *limiter.Limiter) {
 	t.Helper()
-	s, err := memstore.New(memstore.Options{MaxKeys: 10})
+	w, err := lab.New(nil, limiter.Options{}, memstore.Options{MaxKeys: 10})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(s.Close)
-	l, err := limiter.New(s, limiter.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	t.Cleanup(w.Close)
 	r, err := New(Options{
-		Limiter: l, Logger: slog.New(slog.DiscardHandler), Paths: []string{path}, Options: o,
+		Limiter: w.Limiter, Logger: slog.New(slog.DiscardHandler), Paths: []string{path}, Options: o,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return r, l
+	return r, w.Limiter
 }
 
 // Time is fake here, as file systems do not mind without events.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/weirproxy/weir/internal/lab"
 	"github.com/weirproxy/weir/internal/rules/reload"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
@@ -21,12 +22,13 @@ import (
 // without times.
 func startText(t *testing.T, dir string, o reload.Options) (*limiter.Limiter, *reload.Reloader, *bytes.Buffer) {
 	t.Helper()
-	l, err := limiter.New(must(memstore.New(memstore.Options{}))(t), limiter.Options{})
+	w, err := lab.New(nil, limiter.Options{}, memstore.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(w.Close)
 	log := new(bytes.Buffer)
-	o.Limiter, o.Paths = l, []string{dir}
+	o.Limiter, o.Paths = w.Limiter, []string{dir}
 	o.Logger = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey || a.Key == "hash" {
 			return slog.Attr{}
@@ -40,7 +42,7 @@ func startText(t *testing.T, dir string, o reload.Options) (*limiter.Limiter, *r
 	if err := r.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	return l, r, log
+	return w.Limiter, r, log
 }
 
 func TestAReloadLogsWhichRulesChangedByDomain(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/weirproxy/weir/internal/lab"
 	"github.com/weirproxy/weir/internal/rules/reload"
 	"github.com/weirproxy/weir/internal/testing/deptest"
 	"github.com/weirproxy/weir/pkg/descriptors"
@@ -83,22 +84,18 @@ func (m messages) await(t *testing.T, message string, never ...string) slog.Reco
 // prepare returns a limiter with a Reloader that has loaded nothing yet.
 func prepare(t *testing.T, o reload.Options) (*limiter.Limiter, *reload.Reloader, messages) {
 	t.Helper()
-	s, err := memstore.New(memstore.Options{MaxKeys: 100})
+	w, err := lab.New(nil, limiter.Options{}, memstore.Options{MaxKeys: 100})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(s.Close)
-	l, err := limiter.New(s, limiter.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	t.Cleanup(w.Close)
 	log := messages{make(chan slog.Record, 10_000)}
-	o.Limiter, o.Logger = l, slog.New(log)
+	o.Limiter, o.Logger = w.Limiter, slog.New(log)
 	r, err := reload.New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return l, r, log
+	return w.Limiter, r, log
 }
 
 // start returns a limiter with a Reloader that has loaded the paths and, when run is set, watches
@@ -206,14 +203,8 @@ func TestFirstLoadReportsEveryReason(t *testing.T) {
 	write(t, filepath.Join(dir, "bad.yaml"), "domain: a\nrules: 1\n")
 	write(t, filepath.Join(dir, "twice.yaml"), "domain: [\n")
 	empty := t.TempDir()
-	l, _ := limiter.New(must(memstore.New(memstore.Options{}))(t), limiter.Options{})
-	r, err := reload.New(reload.Options{
-		Limiter: l, Logger: slog.New(slog.DiscardHandler), Paths: []string{dir, empty, filepath.Join(dir, "missing")},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = r.Load(t.Context())
+	_, r, _ := prepare(t, reload.Options{Paths: []string{dir, empty, filepath.Join(dir, "missing")}})
+	err := r.Load(t.Context())
 	want := []string{
 		empty + ": holds no rule file, must have at least one *.yaml, *.yml or *.json",
 		filepath.Join(dir, "missing") + ": no such file or directory",
@@ -234,18 +225,6 @@ func TestFirstLoadReportsEveryReason(t *testing.T) {
 	}
 	if diff := cmp.Diff(got, r.Status().Errors); diff != "" {
 		t.Errorf("Status().Errors (-Load +Status):\n%s", diff)
-	}
-}
-
-// must returns a store that is closed with the test.
-func must(s *memstore.Store, err error) func(t *testing.T) *memstore.Store {
-	return func(t *testing.T) *memstore.Store {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(s.Close)
-		return s
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/weirproxy/weir/internal/lab"
 	"github.com/weirproxy/weir/internal/rules/reload"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
@@ -92,17 +93,13 @@ type subject struct {
 // startClient runs a client of the control plane until the test ends.
 func startClient(t *testing.T, p *plane, o Options) *subject {
 	t.Helper()
-	store, err := memstore.New(memstore.Options{MaxKeys: 100})
+	w, err := lab.New(nil, limiter.Options{}, memstore.Options{MaxKeys: 100})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(store.Close)
-	l, err := limiter.New(store, limiter.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	t.Cleanup(w.Close)
 	logger := slog.New(slog.NewTextHandler(t.Output(), nil))
-	r, err := reload.New(reload.Options{Limiter: l, Pushed: true, Logger: logger})
+	r, err := reload.New(reload.Options{Limiter: w.Limiter, Pushed: true, Logger: logger})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +124,7 @@ func startClient(t *testing.T, p *plane, o Options) *subject {
 			t.Errorf("Run: %v", err)
 		}
 	})
-	s := &subject{c, l, r, func() { cancel(); running.Wait() }}
+	s := &subject{c, w.Limiter, r, func() { cancel(); running.Wait() }}
 	t.Cleanup(s.stop)
 	return s
 }

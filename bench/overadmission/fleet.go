@@ -38,7 +38,7 @@ func startFleet(ctx context.Context, o options, topology, binary, dir, rules str
 		return f, err
 	}
 	f.args = []string{
-		"--rules=" + path, "--http-address=127.0.0.1:0", "--admin-address=", "--store=redis", "--redis-url=" + url, "--redis-deny-cache=" + o.denyCache.String(),
+		"--rules=" + path, "--http-address=127.0.0.1:0", "--admin-address=", "--store=redis", "--redis-url=" + url,
 	}
 	if !o.defaults {
 		// The load keeps this machine busy. With the usual timeout, requests would fail for want of a

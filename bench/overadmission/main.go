@@ -56,8 +56,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	if o.away > 0 {
 		return outage(ctx, o, redis, dir, stdout)
 	}
-	fmt.Fprintf(stdout, "%d keys, %d sidecars, %d clients; %d per %v, deny cache %v; load %s, fault %q\n\n",
-		o.keys, o.sidecars, o.clients, o.requests, o.period, o.denyCache, o.load, o.fault)
+	fmt.Fprintf(stdout, "%d keys, %d sidecars, %d clients; %d per %v; load %s, fault %q\n\n",
+		o.keys, o.sidecars, o.clients, o.requests, o.period, o.load, o.fault)
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, "topology\talgorithm\tdecisions\tadmitted\tby one process\tover\tof all\tworst key\tused\tp99.9\tlongest\terrors\twithout Redis\tfrom a lease\tfrom memory\tseconds\t")
 	var failures []error

@@ -41,7 +41,6 @@ type options struct {
 	burst      int // of token_bucket
 	period     time.Duration
 	several    bool
-	denyCache  time.Duration
 	defaults   bool
 	load       string
 	move       time.Duration
@@ -128,7 +127,6 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		flags.IntVar(&o.burst, "burst", 0, "burst of token_bucket; 0: a fifth of the hits per period")
 		flags.DurationVar(&o.period, "period", 500*time.Millisecond, "period of the limits")
 		flags.BoolVar(&o.several, "several", false, "two limits per request, with keys that a cluster puts in different slots")
-		flags.DurationVar(&o.denyCache, "redis-deny-cache", time.Second, "how long the sidecars remember a denial at most; 0: not at all")
 		flags.BoolVar(&o.defaults, "defaults", false, "leave --redis-timeout and --on-store-error as users have them; else a second, and deny")
 		flags.StringVar(&o.load, "load", even, "even: all sidecars are asked at once; moving: one at a time; bursts: one at a time, or nobody")
 		flags.DurationVar(&o.move, "move", 250*time.Millisecond, "how long one sidecar is asked under a load that moves")

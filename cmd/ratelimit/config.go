@@ -158,7 +158,7 @@ func (c *config) finish() error {
 	c.GRPC.Shared, c.HTTP.Shared, c.Socket.Mode = true, true, 0o660 // as the original
 	c.Rules.Hint = c.Rules.Paths[0] + ": RUNTIME_ROOT, RUNTIME_SUBDIRECTORY and RUNTIME_APPDIRECTORY say where their files are"
 	c.Rules.Files = ruleFiles(c.DotFiles)
-	c.Rules.MaxBytesSetting, c.Rules.MaxTableBytesSetting = "WEIR_MAX_RULES_BYTES", "WEIR_MAX_TABLE_BYTES"
+	c.Rules.MaxBytesSetting = "WEIR_MAX_RULES_BYTES"
 	c.Rules.DropRejected = c.Limiter.DropRejected
 	c.Rules.OriginalKeys = c.Backend == backendRedis && c.OriginalKeys
 	a := &c.AdminAccess

@@ -6,14 +6,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weirproxy/weir/internal/admin/grants"
 	"github.com/weirproxy/weir/internal/app"
 	"github.com/weirproxy/weir/internal/lab/records"
 	"github.com/weirproxy/weir/internal/settings"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/server"
-	"github.com/weirproxy/weir/pkg/store/memstore"
 	"github.com/weirproxy/weir/pkg/store/redisstore"
 )
 
@@ -174,7 +172,6 @@ func moreVariables(c *config) []variable {
 		used("WEIR_SHARING", settings.OneOf(&c.Limiter.Leased, []string{"exact", "leased"}, false, true), "exact", "with Redis, for limits without `sharing`: `exact` asks Redis about each request. `leased` takes hits of hot keys in advance, and so decides most requests here ([redis-leases.md](redis-leases.md))"),
 		idle("REDIS_PERSECOND_OP_TIMEOUT", duration(new(time.Duration)), "10ms", "REDIS_OP_TIMEOUT is for both"),
 		used("WEIR_MAX_RULES_BYTES", settings.Integer(&c.Rules.MaxBytes, 1, math.MaxInt32), strconv.Itoa(descriptors.DefaultMaxBytes), "largest size of all rules together, also by xDS; a value counts at least 12 bytes; loading takes up to 35 times that memory"),
-		used("WEIR_MAX_TABLE_BYTES", settings.Integer(&c.Rules.MaxTableBytes, 1, math.MaxInt32), strconv.Itoa(descriptors.DefaultMaxTableBytes), "largest size of all [tables of rules](tables.md) together; a line takes 26 bytes of memory and its value"),
 		used("WEIR_ADMIN_ADDRESS", text(&c.Admin.Address, listenAddress), "127.0.0.1:8082", "listens on this address for the admin service, which `sidecar match --server` and `sidecar reset` ask, and for its page. Not on loopback clients must show a token or a certificate. Set to nothing it is off. When the default address is taken, the service logs a warning and starts without it"),
 		used("WEIR_ADMIN_TOKEN_FILE", text(&c.AdminAccess.TokenFile.Path, nil), "", "file that holds the token that clients of WEIR_ADMIN_ADDRESS must show, 16 to 4096 characters; read again when it changes"),
 		used("WEIR_ADMIN_HOSTS", settings.List(&c.AdminAccess.Hosts, "name", nil), "", "names by which browsers may reach the admin page, beside localhost and IP addresses"),
@@ -184,7 +181,6 @@ func moreVariables(c *config) []variable {
 		used("WEIR_HTTP_JSON", settings.OneOf(&c.Server.JSON.From, []string{"off", "loopback", "on"}, server.JSONOff, server.JSONFromLoopback, server.JSONFromAnywhere), "on", "clients of `/json`: `on` takes any request that reaches HOST and PORT, as the original does. `loopback` takes requests of programs on this machine, and keeps web pages out ([operations.md](admin.md#json))"),
 		used("WEIR_HTTP_JSON_ALLOW", settings.List(&r.allowedJSON, "power", power), strings.Join(powers(), ","), "allows refunds (`is_negative_hits`) and overrides (`limit`) by `/json`, beside charges"),
 		used("WEIR_HTTP_JSON_HOSTS", settings.List(&c.Server.JSON.Hosts, "name", nil), "", "with `loopback`: names by which clients may reach `/json`, beside localhost and IP addresses"),
-		used("WEIR_MAX_GRANTS", settings.Number(&c.Grants, 1, math.MaxInt32), strconv.Itoa(grants.DefaultMax), "most grants, in all processes that share Redis"),
 		used("WEIR_STATE_DIR", text(&c.State.Dir, nil), "", "with BACKEND_TYPE `memory`: directory in which counts outlive a restart. One process at a time may use it"),
 		used("WEIR_STATE_INTERVAL", duration(&c.State.Interval), "0s", "with WEIR_STATE_DIR: time between snapshots, at least `1s`; 0 writes only at the end"),
 		used("WEIR_LOG_DENIALS", settings.Rate(&c.Server.LogDenials, server.MaxLogDenials), "0", "denied requests to log at `warn`, such as `1/s` or `10/m`; 0 logs none. Keys and values of clients are in these lines"),
@@ -194,12 +190,10 @@ func moreVariables(c *config) []variable {
 		used("WEIR_HASH_SALT_FILE", text(&c.Record.SaltFile, nil), "", "with WEIR_HASH_VALUES: file with a salt of at least 16 bytes. Without it the salt is random, and the process forgets it at its end"),
 		used("STATSD_PROTOCOL", settings.OneOfAnyCase(&r.statsdTCP, []string{"tcp", "udp"}, true, false), "tcp", "how StatsD is told"),
 		used("WEIR_FLEET_SIZE", settings.Number(&c.Store.FleetSize, 0, app.MaxFleetSize), "0", "with Redis: number of pods that share it. While Redis does not answer, each pod admits its part of the hits that are left. With 0, Redis counts the pods of Weir; it does not see pods of the original"),
-		used("WEIR_MAX_HOLDS", settings.Number(&c.Store.MaxHolds, 1, math.MaxInt32), strconv.Itoa(memstore.DefaultMaxHolds), "largest number of requests in memory that hold hits of a limit with `hold`, of at most 64 bytes each. With Redis: while Redis does not answer"),
 		used("WEIR_TOP_KEYS", settings.Number(&c.Limiter.TopKeys, 0, limiter.MaxTopKeys), strconv.Itoa(limiter.DefaultTopKeys), "number of keys with the most hits that are tracked, for `sidecar top` and metrics, up to 1000 bytes each; 0 tracks none"),
 		used("WEIR_GRPC_SERVER", settings.OneOf(&c.Server.GRPCGo, []string{"lane", "grpc"}, false, true), "lane", "server of Envoy's calls: `lane` is Weir's own. `grpc` is grpc-go, which takes five times the processor time with counts in memory"),
 		used("WEIR_MAX_REQUEST_BYTES", settings.Number(&c.Server.MaxRequestBytes, 1, math.MaxInt32), strconv.Itoa(server.DefaultMaxRequestBytes), "largest request in bytes, by gRPC or `/json`. The original's is 4194304"),
 		used("WEIR_MAX_CONNECTIONS", settings.Number(&c.MaxConnections, 1, math.MaxInt32), strconv.Itoa(app.DefaultMaxConnections), "largest number of open gRPC connections; at the bound a new one takes the place of an idle one. The original has no bound"),
-		used("WEIR_MAX_CONCURRENT_STREAMS", settings.Number(&c.Server.MaxConcurrentStreams, 1, 1<<20), strconv.Itoa(server.DefaultMaxConcurrentStreams), "largest number of requests under way on a gRPC connection. The original has no bound"),
 		used("WEIR_MAX_BYTES_IN_FLIGHT", settings.Number(&c.Server.MaxBytesInFlight, 1<<20, math.MaxInt), strconv.Itoa(server.DefaultMaxBytesInFlight), "memory of all gRPC requests under way together in bytes, about 16000 each; beyond it requests are refused and connections end. The original has no bound"),
 		idle("GRPC_SERVER_TLS_CA_CERT", text(new(string), nil), "", "Envoy Gateway sets it and the original does not know it: clients that show no certificate would be refused; GRPC_CLIENT_TLS_CACERT asks for that"),
 		idle("REDIS_POOL_ON_EMPTY_WAIT_DURATION", text(new(string), nil), "", "of the original's README only; there is no pool"),

@@ -108,7 +108,7 @@ func TestEveryVariableOfTheOriginalIsInTheTableWithItsDefault(t *testing.T) {
 	more := slices.Sorted(maps.Keys(known))
 	want := []string{
 		"GRPC_SERVER_TLS_CA_CERT", "REDIS_KEY_FORMAT", "REDIS_OP_TIMEOUT", "REDIS_PERSECOND_OP_TIMEOUT", "REDIS_POOL_ON_EMPTY_WAIT_DURATION", "STATSD_PROTOCOL", "WEIR_ADMIN_ADDRESS", "WEIR_ADMIN_HOSTS", "WEIR_ADMIN_TLS_CERT", "WEIR_ADMIN_TLS_CLIENT_CA", "WEIR_ADMIN_TLS_KEY", "WEIR_ADMIN_TOKEN_FILE", "WEIR_FLEET_SIZE", "WEIR_GRPC_SERVER", "WEIR_HASH_SALT_FILE", "WEIR_HASH_VALUES", "WEIR_HTTP_JSON", "WEIR_HTTP_JSON_ALLOW", "WEIR_HTTP_JSON_HOSTS", "WEIR_LOG_DENIALS", "WEIR_MAX_BYTES_IN_FLIGHT",
-		"WEIR_MAX_CONCURRENT_STREAMS", "WEIR_MAX_CONNECTIONS", "WEIR_MAX_GRANTS", "WEIR_MAX_HOLDS", "WEIR_MAX_REQUEST_BYTES", "WEIR_MAX_RULES_BYTES", "WEIR_MAX_TABLE_BYTES", "WEIR_RECORD", "WEIR_RECORD_MAX_BYTES", "WEIR_SHARING", "WEIR_STATE_DIR", "WEIR_STATE_INTERVAL", "WEIR_TOP_KEYS",
+		"WEIR_MAX_CONNECTIONS", "WEIR_MAX_REQUEST_BYTES", "WEIR_MAX_RULES_BYTES", "WEIR_RECORD", "WEIR_RECORD_MAX_BYTES", "WEIR_SHARING", "WEIR_STATE_DIR", "WEIR_STATE_INTERVAL", "WEIR_TOP_KEYS",
 	}
 	if diff := cmp.Diff(want, more); diff != "" {
 		t.Errorf("variables beyond those of the original (-want +got):\n%s", diff)
@@ -124,19 +124,17 @@ func TestNoEnvironmentIsTheOriginalsDefaultsAndMemory(t *testing.T) {
 			Admin:       app.Endpoint{Address: "127.0.0.1:8082", Spare: true},
 			MetricsPath: "/metrics",
 			Rules: reload.Options{
-				Paths: []string{"/srv/runtime_data/current/config"}, Options: descriptors.Options{MaxBytes: 20 << 20, MaxTableBytes: 64 << 20},
+				Paths: []string{"/srv/runtime_data/current/config"}, Options: descriptors.Options{MaxBytes: 20 << 20},
 			},
 			XDS: xds.Options{
 				Address: "localhost:18000", Node: xds.Node{ID: "default"}, MinBackoff: 10 * time.Second, MaxBackoff: time.Minute,
 			},
 			MaxConnections: 1000,
-			Store:          app.StoreOptions{MaxHolds: 1_000_000},
 			State:          app.State{Setting: "WEIR_STATE_DIR"},
 			Record:         app.Record{Setting: "WEIR_RECORD", MaxBytes: 1 << 30},
-			Grants:         100_000,
 			Limiter:        limiter.Options{TopKeys: 1000, NearLimit: float64(float32(0.8))},
 			Server: server.Options{
-				MaxRequestBytes: 64 << 10, MaxConcurrentStreams: 1024, MaxBytesInFlight: 32 << 20,
+				MaxRequestBytes: 64 << 10, MaxBytesInFlight: 32 << 20,
 				JSON:             server.JSON{From: server.JSONFromAnywhere, Refunds: true, Overrides: true, AnyClient: true},
 				MaxConnectionAge: 24 * time.Hour, MaxConnectionAgeGrace: time.Hour,
 				Headers: server.Headers{Limit: "RateLimit-Limit", Remaining: "RateLimit-Remaining", Reset: "RateLimit-Reset"},
@@ -224,10 +222,8 @@ func TestEveryVariableDoesWhatItSays(t *testing.T) {
 		"WEIR_GRPC_SERVER=grpc":                         {got: func(c config) any { return c.Server.GRPCGo }, want: true},
 		"WEIR_MAX_REQUEST_BYTES=1000":                   {got: func(c config) any { return c.Server.MaxRequestBytes }, want: 1000},
 		"WEIR_MAX_CONNECTIONS=7":                        {got: func(c config) any { return c.MaxConnections }, want: 7},
-		"WEIR_MAX_CONCURRENT_STREAMS=8":                 {got: func(c config) any { return c.Server.MaxConcurrentStreams }, want: 8},
 		"WEIR_MAX_BYTES_IN_FLIGHT=2000000":              {got: func(c config) any { return c.Server.MaxBytesInFlight }, want: 2000000},
 		"WEIR_MAX_RULES_BYTES=1000":                     {got: func(c config) any { return c.Rules.MaxBytes }, want: 1000},
-		"WEIR_MAX_TABLE_BYTES=1000":                     {got: func(c config) any { return c.Rules.MaxTableBytes }, want: 1000},
 		"WEIR_STATE_DIR=/var/lib/weir":                  {got: func(c config) any { return c.State.Dir }, want: "/var/lib/weir"},
 		"WEIR_STATE_INTERVAL=10s":                       {with: []string{"WEIR_STATE_DIR=/var/lib/weir"}, got: func(c config) any { return c.State.Interval }, want: 10 * time.Second},
 		"WEIR_LOG_DENIALS=30/m":                         {got: func(c config) any { return c.Server.LogDenials }, want: 0.5},
@@ -281,8 +277,6 @@ func TestEveryVariableDoesWhatItSays(t *testing.T) {
 		"REDIS_SENTINEL_AUTH=pw":                       {with: []string{"REDIS_URL=main,a:1", "REDIS_TYPE=sentinel"}, got: func(c config) any { return c.Redis.Target.URLs }, want: []string{"redis-sentinel://a:1/main?sentinel_password=pw&sentinel_username="}},
 		"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true":    {got: func(c config) any { return c.ReadyRequiresStore }, want: true},
 		"WEIR_FLEET_SIZE=7":                            {got: func(c config) any { return c.Store.FleetSize }, want: 7},
-		"WEIR_MAX_GRANTS=7":                            {got: func(c config) any { return c.Grants }, want: 7},
-		"WEIR_MAX_HOLDS=7":                             {got: func(c config) any { return c.Store.MaxHolds }, want: 7},
 		"WEIR_SHARING=leased":                          {got: func(c config) any { return c.Limiter.Leased }, want: true},
 		"REDIS_OP_TIMEOUT=50ms":                        {got: func(c config) any { return c.Redis.Timeout }, want: 50 * time.Millisecond},
 		"REDIS_PERSECOND_OP_TIMEOUT=50ms":              {got: nothing, want: ""},

@@ -10,7 +10,6 @@ import (
 	"github.com/weirproxy/weir/internal/rules/reload"
 	"github.com/weirproxy/weir/internal/settings"
 	"github.com/weirproxy/weir/pkg/descriptors"
-	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store/redisstore"
 )
 
@@ -123,17 +122,13 @@ func findings(err error) []finding {
 
 // ruleBounds is the settings of serve that decide whether rules are right.
 type ruleBounds struct {
-	maxLogEntries uint32
-	maxBytes      int
-	maxTableBytes int
-	store         string
+	maxBytes int
+	store    string
 }
 
 // addBounds adds the flags of ruleBounds.
 func addBounds(cmd *cobra.Command, to *ruleBounds) {
-	cmd.Flags().Uint32Var(&to.maxLogEntries, "max-log-entries", limiter.DefaultMaxLogEntries, "as of serve: largest requests_per_unit of a sliding_window_log")
 	cmd.Flags().IntVar(&to.maxBytes, "max-rules-bytes", descriptors.DefaultMaxBytes, "as of serve: largest size of all rules together, at least 1")
-	cmd.Flags().IntVar(&to.maxTableBytes, "max-table-bytes", descriptors.DefaultMaxTableBytes, "as of serve: largest size of all tables of rules together, at least 1")
 	cmd.Flags().StringVar(&to.store, "store", storeMemory, "as of serve: `memory|redis`, which counts time in microseconds")
 }
 
@@ -153,13 +148,7 @@ func loadRules(paths []string, file string, bounds ruleBounds) (*descriptors.Rul
 	if bounds.maxBytes < 1 {
 		return nil, 0, nil, usage("--max-rules-bytes: %d: must be at least 1", bounds.maxBytes)
 	}
-	if bounds.maxTableBytes < 1 {
-		return nil, 0, nil, usage("--max-table-bytes: %d: must be at least 1", bounds.maxTableBytes)
-	}
-	options := descriptors.Options{
-		MaxLogEntries: bounds.maxLogEntries, MaxBytes: bounds.maxBytes, MaxBytesSetting: "--max-rules-bytes", Granularity: granularity,
-		MaxTableBytes: bounds.maxTableBytes, MaxTableBytesSetting: "--max-table-bytes",
-	}
+	options := descriptors.Options{MaxBytes: bounds.maxBytes, MaxBytesSetting: "--max-rules-bytes", Granularity: granularity}
 	sources, readErr := reload.Files{Bounds: options}.Read(paths, file)
 	rules, warnings, err := descriptors.Load(sources, options)
 	if err := errors.Join(readErr, err); err != nil {

@@ -63,7 +63,7 @@ with '-' or '_'. A flag wins over the environment, and the environment over the 
 	root.Version = version.Read().String()
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usage("%w%s\nrun %s --help for its flags", err, meantFlag(cmd.Flags(), err), cmd.CommandPath())
+		return usage("%w\nrun %s --help for its flags", meantFlag(cmd.Flags(), err), cmd.CommandPath())
 	})
 	return root
 }
@@ -95,15 +95,21 @@ func noCommand(cmd *cobra.Command, args []string) error {
 	return usage("%q is not a command%s\nrun sidecar --help for all commands", args[0], meant(args[0], names))
 }
 
-// meantFlag suggests a flag when the error is about one that there is not.
-func meantFlag(flags *pflag.FlagSet, err error) string {
+// meantFlag completes the error about a flag that there is not, or not any more.
+func meantFlag(flags *pflag.FlagSet, err error) error {
 	unknown, ok := err.(*pflag.NotExistError) //nolint:errorlint // pflag returns it as it is
 	if !ok {
-		return ""
+		return err
+	}
+	name := unknown.GetSpecifiedName()
+	for _, r := range removedSettings() {
+		if r.name == name {
+			return notASetting("--"+name, name, "")
+		}
 	}
 	var names []string
 	flags.VisitAll(func(f *pflag.Flag) { names = append(names, "--"+f.Name) })
-	return meant("--"+unknown.GetSpecifiedName(), names)
+	return fmt.Errorf("%w%s", err, meant("--"+name, names))
 }
 
 // arguments returns a check of the number of arguments, whose error describes them with the text

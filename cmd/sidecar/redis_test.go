@@ -35,7 +35,7 @@ redis-hash-tag: domain
 redis_sentinel_password_file: `+watcher+"\n")
 	t.Setenv("WEIR_REDIS_TIMEOUT", "25ms")
 	t.Setenv("WEIR_READY_REQUIRES_STORE", "true")
-	got, err := read(t, "--rules=r", "--config", file, "--redis-deny-cache=0", "--on-store-error=deny", "--fleet-size=7", "--redis-password-file", secret)
+	got, err := read(t, "--rules=r", "--config", file, "--on-store-error=deny", "--fleet-size=7", "--redis-password-file", secret)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ redis_sentinel_password_file: `+watcher+"\n")
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	r := got.Store.Redis
-	if r == nil || r.Timeout != 25*time.Millisecond || r.Prefix != "edge:" || string(r.HashTag([]byte("4:edge|more"))) == "4:edge|more" || got.Store.DenyCache != 0 || got.Store.FleetSize != 7 {
+	if r == nil || r.Timeout != 25*time.Millisecond || r.Prefix != "edge:" || string(r.HashTag([]byte("4:edge|more"))) == "4:edge|more" || got.Store.DenyCache != time.Second || got.Store.FleetSize != 7 {
 		t.Errorf("options of the store: got %+v", r)
 	}
 	if !got.ReadyRequiresStore || got.Limiter.OnStoreError != store.Deny {

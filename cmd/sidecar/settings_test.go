@@ -72,27 +72,22 @@ func TestDefaults(t *testing.T) {
 				}},
 			},
 			Rules: reload.Options{
-				Paths: []string{"rules"}, Options: descriptors.Options{
-					MaxLogEntries: 10_000, MaxBytes: 20 << 20, MaxBytesSetting: "--max-rules-bytes", MaxTableBytes: 64 << 20, MaxTableBytesSetting: "--max-table-bytes",
-				},
+				Paths: []string{"rules"}, Options: descriptors.Options{MaxBytes: 20 << 20, MaxBytesSetting: "--max-rules-bytes"},
 				Hint: "name a file or directory with --rules, or put a list domains into the settings file",
 			},
 			XDS:            xds.Options{Node: xds.Node{ID: "default"}},
-			Store:          app.StoreOptions{MaxKeys: 1_000_000, MaxHolds: 1_000_000, OnFull: memstore.Allow, DenyCache: time.Second},
-			Limiter:        limiter.Options{MaxDescriptors: 1000, MaxLogEntries: 10_000, DetailedValues: 1000, TopKeys: 1000, OnStoreError: store.Local},
+			Store:          app.StoreOptions{MaxKeys: 1_000_000, OnFull: memstore.Allow},
+			Limiter:        limiter.Options{DetailedValues: 1000, TopKeys: 1000, OnStoreError: store.Local},
 			State:          app.State{Setting: "state-dir"},
-			Grants:         100_000,
 			Record:         app.Record{Setting: "record", MaxBytes: 1 << 30, Hash: []string{}},
 			MaxConnections: 1000,
-			Server: server.Options{MaxRequestBytes: 64 << 10, MaxConcurrentStreams: 1024, MaxBytesInFlight: 32 << 20, Reflection: true, JSON: server.JSON{Hosts: []string{}}, Headers: server.Headers{
-				Limit: "RateLimit-Limit", Remaining: "RateLimit-Remaining", Reset: "RateLimit-Reset",
-			}},
-			XDSRequired: true,
+			Server:         server.Options{MaxRequestBytes: 64 << 10, MaxBytesInFlight: 32 << 20, Reflection: true, JSON: server.JSON{Hosts: []string{}}},
+			XDSRequired:    true,
 		},
 		Redis: redisstore.Options{
 			Target: redisstore.Target{URLs: []string{}}, Timeout: 10 * time.Millisecond, Prefix: "weir:",
 		},
-		MaxLogEntries: 10_000, ResponseHeaders: []string{}, AllowedJSON: []string{},
+		ResponseHeaders: []string{}, AllowedJSON: []string{},
 	}
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(config{})); diff != "" {
 		t.Errorf("settings (-want +got):\n%s", diff)
@@ -100,15 +95,15 @@ func TestDefaults(t *testing.T) {
 }
 
 func TestAFlagWinsOverTheEnvironmentThatOverTheFile(t *testing.T) {
-	file := settingsFile(t, "weir.yaml", "rules: [file]\nmax-keys: 1\nmax_descriptors: 1\nlog-level: error\nreflection: false\n")
+	file := settingsFile(t, "weir.yaml", "rules: [file]\nmax-keys: 1\nmax_request_bytes: 1\nlog-level: error\nreflection: false\n")
 	t.Setenv("WEIR_MAX_KEYS", "2")
-	t.Setenv("WEIR_MAX_DESCRIPTORS", "2")
+	t.Setenv("WEIR_MAX_REQUEST_BYTES", "2")
 	t.Setenv("WEIR_CONFIG", file)
 	got, err := read(t, "--max-keys=3")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Store.MaxKeys != 3 || got.Limiter.MaxDescriptors != 2 || got.LogLevel != slog.LevelError || got.Server.Reflection || !cmp.Equal(got.Rules.Paths, []string{"file"}) {
+	if got.Store.MaxKeys != 3 || got.Server.MaxRequestBytes != 2 || got.LogLevel != slog.LevelError || got.Server.Reflection || !cmp.Equal(got.Rules.Paths, []string{"file"}) {
 		t.Errorf("settings: got %+v", got)
 	}
 }
@@ -213,11 +208,11 @@ log_level: debug
 grpc:
   address: :1
 `)
-	t.Setenv("WEIR_LIMIT_HEADER", "Rate Limit")
-	t.Setenv("WEIR_MAX_DESCRIPTORS", "many")
+	t.Setenv("WEIR_MAX_CONNECTIONS", "many")
 	t.Setenv("WEIR_GRPC_ADRRESS", ":9")
 	t.Setenv("WEIR_SOMETHING_ELSE", "1")
-	_, err := read(t, "--config", file, "--max-keys=-1", "--grpc-address=8081", "--grpc-socket-mode=999", "--response-headers=ietf,old,older")
+	_, err := read(t, "--config", file, "--max-keys=-1", "--grpc-address=8081", "--grpc-socket-mode=999", "--response-headers=ietf,old,older",
+		"--redis-timeout=1ns")
 	want := []string{
 		"WEIR_GRPC_ADRRESS: is not a setting, did you mean WEIR_GRPC_ADDRESS?",
 		"WEIR_SOMETHING_ELSE: is not a setting",
@@ -227,12 +222,12 @@ grpc:
 		file + ": pprof: has no value",
 		`--grpc-address: "8081": must be host:port, such as :8081, 127.0.0.1:8081 or [::]:8081, or "" for off`,
 		`--grpc-socket-mode: "999": must be the permissions of a file in octal, such as 0660`,
+		`--redis-timeout: "1ns": must be a duration from 1ms to 10s, such as 1s, 250ms or 1m30s`,
 		`--max-keys: "-1": must be a whole number from 1 to 2147483647`,
 		file + `: on-full: "block": must be allow or deny`,
-		`WEIR_MAX_DESCRIPTORS: "many": must be a whole number from 1 to 65536`,
+		`WEIR_MAX_CONNECTIONS: "many": must be a whole number from 1 to 2147483647`,
 		`--response-headers: "old": must be ratelimit, ietf or retry-after`,
 		`--response-headers: "older": must be ratelimit, ietf or retry-after`,
-		`WEIR_LIMIT_HEADER: "Rate Limit": must be the name of an HTTP header`,
 		file + ": drain-timeout: 5: must be a duration from 0s to 1h0m0s, such as 1s, 250ms or 1m30s",
 	}
 	if err == nil {
@@ -240,6 +235,33 @@ grpc:
 	}
 	if diff := cmp.Diff(want, strings.Split(err.Error(), "\n")); diff != "" {
 		t.Errorf("mistakes (-want +got):\n%s", diff)
+	}
+}
+
+func TestARemovedSettingIsRefusedWithTheNameOfItsReplacement(t *testing.T) {
+	current := make(map[string]bool)
+	for _, s := range table(new(config)) {
+		current[s.name] = true
+	}
+	for _, r := range removedSettings() {
+		if current[r.name] {
+			t.Errorf("%s: is removed and in the table", r.name)
+		}
+		text := ": is not a setting any more: " + r.instead
+		variable := setting{name: r.name}.variable()
+		t.Setenv(variable, "1")
+		file := settingsFile(t, "weir.yaml", r.name+": 1\n")
+		_, err := read(t, "--rules=r", "--config", file)
+		if want := variable + text + "\n" + file + ": " + r.name + text; err == nil || err.Error() != want {
+			t.Errorf("got  %v\nwant %s", err, want)
+		}
+		unset(t, variable)
+		for _, command := range []string{"serve", "check"} {
+			err = run(t.Context(), []string{command, "--" + r.name + "=1"}, strings.NewReader(""), io.Discard, io.Discard)
+			if want := "--" + r.name + text + "\n"; err == nil || !strings.HasPrefix(err.Error(), want) {
+				t.Errorf("%s: got  %v\nwant %s", command, err, want)
+			}
+		}
 	}
 }
 

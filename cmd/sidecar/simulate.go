@@ -11,7 +11,6 @@ import (
 
 	"github.com/weirproxy/weir/internal/lab/records"
 	"github.com/weirproxy/weir/internal/lab/simulate"
-	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store/memstore"
 )
 
@@ -20,7 +19,7 @@ func newSimulate() *cobra.Command {
 	var rules, against []string
 	var bounds ruleBounds
 	var output string
-	var maxKeys, maxHolds int
+	var maxKeys int
 	var maxDenied percentage
 	cmd := &cobra.Command{
 		Use:   "simulate --rules PATH [--against PATH] [--max-denied PERCENT] TRAFFIC…",
@@ -42,7 +41,7 @@ requests count that pass under its rules.`,
 			if len(rules) == 0 {
 				return usage("--rules: is missing, must be a rule file or directory")
 			}
-			o := simulate.Options{MaxKeys: maxKeys, MaxHolds: maxHolds, Limiter: limiter.Options{MaxLogEntries: bounds.maxLogEntries}}
+			o := simulate.Options{MaxKeys: maxKeys, MaxHolds: maxKeys}
 			var err error
 			if o.Rules, _, _, err = loadRules(rules, "", bounds); err != nil {
 				return err
@@ -89,7 +88,6 @@ requests count that pass under its rules.`,
 	flags.StringArrayVar(&against, "against", nil, "rule `path` of the rules to compare with; repeatable")
 	flags.Var(&maxDenied, "max-denied", "largest `percentage` of denied requests, such as 0.5%")
 	flags.IntVar(&maxKeys, "max-keys", memstore.DefaultMaxKeys, "as of serve: most places for keys in memory")
-	flags.IntVar(&maxHolds, "max-holds", memstore.DefaultMaxHolds, "as of serve: most requests in memory that hold hits")
 	flags.StringVar(&output, "output", outputText, "text|json")
 	addBounds(cmd, &bounds)
 	return cmd

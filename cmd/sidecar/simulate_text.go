@@ -30,7 +30,7 @@ func writeSimulation(w io.Writer, r *simulate.Result, compared bool) error {
 		fmt.Fprintf(out, "not decided: %s with mistakes, the first: %s\n", count(int(r.Refused), "request"), r.Refusal)
 	}
 	if r.Evicted > 0 {
-		fmt.Fprintf(out, "memory was full %s: the rules may deny more in truth; a larger --max-keys or --max-holds avoids that\n", count(int(r.Evicted), "time"))
+		fmt.Fprintf(out, "memory was full %s: the rules may deny more in truth; a larger --max-keys avoids that\n", count(int(r.Evicted), "time"))
 	}
 	out.WriteString("\n")
 	writeRows(out, r, compared)

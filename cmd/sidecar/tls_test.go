@@ -139,18 +139,6 @@ func TestASecretThatIsMountedAnewComesInForceAndBreaksNothing(t *testing.T) {
 	r.awaitEnd(t)
 }
 
-func TestASharedPortIsSharedBySidecars(t *testing.T) {
-	first := start(t, "--rules", rulesFile(t, rulesOf("5")), "--grpc-reuseport")
-	address := first.address["grpc tcp"]
-	second := start(t, "--rules", rulesFile(t, rulesOf("5")), "--grpc-reuseport", "--grpc-address="+address)
-	if got := second.address["grpc tcp"]; got != address {
-		t.Errorf("address of the second: got %s, want %s", got, address)
-	}
-	if got := limitFor(t, first.dial(t, address)); got != 5 {
-		t.Errorf("limit in force: got %d, want 5", got)
-	}
-}
-
 func TestAddressesOfIPv6(t *testing.T) {
 	for text, ok := range map[string]bool{
 		"[::]:8081": true, "[::1]:8081": true, ":8081": true, "[fe80::1%eth0]:8081": true,

@@ -219,6 +219,12 @@ func traffic(t *testing.T, url string) {
 // answer has come.
 func repeat(t *testing.T, every time.Duration, url string, headers ...string) (end func()) {
 	t.Helper()
+	return again(t, every, func(ctx context.Context) { _, _ = ask(ctx, url, headers...) }) // a stop may come first
+}
+
+// again calls do at every tick until end, or the end of the test.
+func again(t *testing.T, every time.Duration, do func(context.Context)) (end func()) {
+	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	var sending sync.WaitGroup
 	sending.Go(func() {
@@ -229,7 +235,7 @@ func repeat(t *testing.T, every time.Duration, url string, headers ...string) (e
 			case <-ctx.Done():
 				return
 			case <-tick.C:
-				_, _ = ask(ctx, url, headers...) // a stop may come first
+				do(ctx)
 			}
 		}
 	})

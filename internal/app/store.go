@@ -22,10 +22,9 @@ import (
 
 // StoreOptions chooses the store of the counts. Logger must be given.
 type StoreOptions struct {
-	MaxKeys  int // most in memory; 0 means memstore.DefaultMaxKeys
-	MaxHolds int // the same of holders; 0 means memstore.DefaultMaxHolds
-	OnFull   memstore.OnFull
-	Redis    *redisstore.Options // without Logger; nil: counts are in memory alone
+	MaxKeys int // most keys in memory, and most holders; 0 means memstore.DefaultMaxKeys
+	OnFull  memstore.OnFull
+	Redis   *redisstore.Options // without Logger; nil: counts are in memory alone
 	// DenyCache is how long a key that Redis has denied is denied from memory at most; 0: not at all.
 	DenyCache time.Duration
 	// FleetSize is the number of processes that share Redis and divide the hits that are left while
@@ -52,9 +51,8 @@ type Stores struct {
 
 // NewStores makes the store and waits for no connection. The caller closes the Stores.
 func NewStores(o StoreOptions) (*Stores, error) {
-	options := memstore.Options{
-		MaxKeys: cmp.Or(o.MaxKeys, memstore.DefaultMaxKeys), MaxHolds: o.MaxHolds, OnFull: o.OnFull, Savable: o.Savable, Logger: o.Logger,
-	}
+	most := cmp.Or(o.MaxKeys, memstore.DefaultMaxKeys)
+	options := memstore.Options{MaxKeys: most, MaxHolds: most, OnFull: o.OnFull, Savable: o.Savable, Logger: o.Logger}
 	if o.Redis == nil {
 		memory, err := memstore.New(options)
 		if err != nil {

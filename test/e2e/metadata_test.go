@@ -71,10 +71,10 @@ domain: e2e
 descriptors:
   - key: user
     rate_limit: {requests_per_unit: 1, unit: year}
-`, "--response-headers=ratelimit,ietf,retry-after", "--reset-header=X-Our-Reset")
+`, "--response-headers=ratelimit,ietf,retry-after")
 	e := startEnvoy(t, envoyConfig{RateLimits: byUser, NoRetryAfter: true, Endpoints: []string{tcpAddress(t, s.GRPC)}})
 
-	ours := []string{"ratelimit-limit", "ratelimit-remaining", "x-our-reset", "ratelimit", "ratelimit-policy"}
+	ours := []string{"ratelimit-limit", "ratelimit-remaining", "ratelimit-reset", "ratelimit", "ratelimit-policy"}
 	allowed := e.get(t, "/", "x-user: alice")
 	denied := e.get(t, "/", "x-user: alice")
 	if got := []int{allowed.code, denied.code}; !slices.Equal(got, []int{200, 429}) {

@@ -30,7 +30,7 @@ func adminAttacks() []attack {
 		{
 			name:  "health_watchers",
 			how:   "200 connections hold 100 streams of health Watch open",
-			bound: "`--max-concurrent-streams`, `--max-bytes-in-flight`",
+			bound: "1024 streams of a connection, `--max-bytes-in-flight`",
 			run: func(a *assault) {
 				a.calls(200, 100, watch, func(context.Context) io.Reader { return bytes.NewReader(empty) })
 			},
@@ -38,7 +38,7 @@ func adminAttacks() []attack {
 		{
 			name:  "reflection_streams",
 			how:   "200 connections hold 100 streams of reflection open",
-			bound: "`--max-concurrent-streams`, `--max-bytes-in-flight`",
+			bound: "1024 streams of a connection, `--max-bytes-in-flight`",
 			run: func(a *assault) {
 				a.calls(200, 100, reflection, func(ctx context.Context) io.Reader { return stall(ctx, empty) })
 			},
@@ -54,7 +54,7 @@ func adminAttacks() []attack {
 		{
 			name:  "admin_lists",
 			how:   "50 connections to the admin port list the rules on 100 streams, and 200 hold messages open",
-			bound: "`--max-concurrent-streams`, `--max-bytes-in-flight`",
+			bound: "1024 streams of a connection, `--max-bytes-in-flight`",
 			run: func(a *assault) {
 				part := frame(make([]byte, 60<<10), false)[:60<<10]
 				var both sync.WaitGroup

@@ -15,14 +15,14 @@ func floodAttacks() []attack {
 	}
 	return []attack{
 		row("rapid_reset", "8 connections open streams and reset each at once, before it has a message (CVE-2023-44487)",
-			"`--max-concurrent-streams`, `--max-bytes-in-flight`", true, func(p *peer, _ []byte) error {
+			"1024 streams of a connection, `--max-bytes-in-flight`", true, func(p *peer, _ []byte) error {
 				if err := p.open(true); err != nil {
 					return err
 				}
 				return p.WriteRSTStream(p.stream, http2.ErrCodeCancel)
 			}),
 		row("rapid_reset_of_requests", "8 connections send whole requests of 1000 descriptors, and reset each at once",
-			"`--max-concurrent-streams`, `--max-bytes-in-flight`", true, func(p *peer, body []byte) error {
+			"1024 streams of a connection, `--max-bytes-in-flight`", true, func(p *peer, body []byte) error {
 				if err := p.send(body); err != nil {
 					return err
 				}

@@ -58,7 +58,7 @@ func keyAttacks() []attack {
 		{
 			name:  "many_instants",
 			how:   "4 clients hit the same 1000 keys of `sliding_window_log` again and again, up to 1000 instants each",
-			bound: "`--max-log-entries` and the rule's limit",
+			bound: "the rule's limit, at most 10000",
 			fresh: true,
 			run: func(a *assault) {
 				chargeNew(a, 1000, func(n int64) *commonv3.RateLimitDescriptor { return descriptor("log", fmt.Sprintf("log-%d", n%1000)) })

@@ -22,7 +22,7 @@ func messageAttacks() []attack {
 		{
 			name:  "held_messages_on_many_connections",
 			how:   "200 connections with 100 streams hold messages of 60 KiB open, but for their last byte",
-			bound: "`--max-concurrent-streams`, `--max-bytes-in-flight`",
+			bound: "1024 streams of a connection, `--max-bytes-in-flight`",
 			run:   func(a *assault) { holdMessages(a, 200, 60<<10) },
 		},
 		{
@@ -34,7 +34,7 @@ func messageAttacks() []attack {
 		{
 			name:  "most_descriptors",
 			how:   "4 connections with 50 streams send as many descriptors as a request may have",
-			bound: "`--max-request-bytes`, `--max-descriptors`",
+			bound: "`--max-request-bytes`, 1000 descriptors",
 			fresh: true,
 			run:   mostDescriptors,
 		},

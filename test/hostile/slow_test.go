@@ -19,31 +19,31 @@ func slowAttacks() []attack {
 		{
 			name:  "unread_answers",
 			how:   "20 connections send requests of 1000 descriptors and read nothing",
-			bound: "`--max-concurrent-streams`, `--max-bytes-in-flight`",
+			bound: "1024 streams of a connection, `--max-bytes-in-flight`",
 			run:   func(a *assault) { unread(a, 20, false) },
 		},
 		{
 			name:  "window_zero",
 			how:   "20 connections send requests of 1000 descriptors and never open their window for the answers",
-			bound: "`--max-concurrent-streams`, `--max-bytes-in-flight`",
+			bound: "1024 streams of a connection, `--max-bytes-in-flight`",
 			run:   func(a *assault) { unread(a, 20, true) },
 		},
 		{
 			name:  "unread_answers_on_many_connections",
 			how:   "500 connections send requests of 1000 descriptors and read nothing",
-			bound: "`--max-connections`, `--max-concurrent-streams`, `--max-bytes-in-flight`",
+			bound: "`--max-connections`, 1024 streams of a connection, `--max-bytes-in-flight`",
 			run:   func(a *assault) { unread(a, 500, false) },
 		},
 		{
 			name:  "window_zero_on_many_connections",
 			how:   "500 connections send requests of 1000 descriptors and never open their window for the answers",
-			bound: "`--max-connections`, `--max-concurrent-streams`, `--max-bytes-in-flight`",
+			bound: "`--max-connections`, 1024 streams of a connection, `--max-bytes-in-flight`",
 			run:   func(a *assault) { unread(a, 500, true) },
 		},
 		{
 			name:  "slow_writers",
 			how:   "100 connections with 100 streams send a byte of their message each second",
-			bound: "`--max-concurrent-streams`, `--max-bytes-in-flight`",
+			bound: "1024 streams of a connection, `--max-bytes-in-flight`",
 			run: func(a *assault) {
 				body := a.encode(request(1, entry{"far", "slow"}))
 				a.calls(100, 100, method, func(ctx context.Context) io.Reader { return &drip{ctx, bytes.NewReader(body)} })
@@ -52,7 +52,7 @@ func slowAttacks() []attack {
 		{
 			name:  "slow_readers",
 			how:   "100 connections send requests of 1000 descriptors and read a byte each second",
-			bound: "`--max-concurrent-streams`, `--max-bytes-in-flight`",
+			bound: "1024 streams of a connection, `--max-bytes-in-flight`",
 			run:   slowReaders,
 		},
 		{

@@ -61,8 +61,9 @@ func start(ctx context.Context, o options, address, prefix string) (*node, error
 		return nil, err
 	}
 	guard, err := fallback.New(fallback.Options{
-		Primary: redis, Local: memory, Probe: redis.Ping, Unavailable: redisstore.ErrUnavailable,
-		Answered: redis.Answered, Silent: redis.Silent, Logger: logger,
+		Primary: redis, Local: memory, Probe: redis.Await, Unavailable: redisstore.ErrUnavailable,
+		Answered: func() time.Time { return redis.Health(nil).Answered },
+		Silent:   func() time.Duration { return redis.Health(nil).Silent }, Logger: logger,
 	})
 	if err != nil {
 		return nil, err
@@ -115,7 +116,7 @@ func measure(ctx context.Context, o options, redis string, d distance, rate int)
 			defer cancel()
 		}
 		begun := time.Now()
-		ok, err := fleet[of].guard.Take(ctx, []store.Charge{c}, make([]algorithms.Decision, 1))
+		ok, err := store.Take(ctx, fleet[of].guard, []store.Charge{c}, make([]algorithms.Decision, 1))
 		after := time.Since(begun)
 		if key >= 0 && ok && err == nil {
 			admitted[key].Add(1)

@@ -88,7 +88,7 @@ func (f *flood) take(ctx context.Context, number uint64) (bool, error) {
 	binary.LittleEndian.PutUint64(f.key, number)
 	charges := [1]store.Charge{{Key: f.key, Limit: f.limit, Hits: f.weight}}
 	var decisions [1]algorithms.Decision
-	return f.store.Take(ctx, charges[:], decisions[:])
+	return store.Take(ctx, f.store, charges[:], decisions[:])
 }
 
 // deny charges the first keys until they are denied. A store that is full of denied logs denies no

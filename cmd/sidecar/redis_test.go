@@ -50,7 +50,7 @@ redis_sentinel_password_file: `+watcher+"\n")
 	if r == nil || r.Timeout != 25*time.Millisecond || r.Prefix != "edge:" || string(r.HashTag([]byte("4:edge|more"))) == "4:edge|more" || got.Store.DenyCache != time.Second || got.Store.FleetSize != 7 {
 		t.Errorf("options of the store: got %+v", r)
 	}
-	if !got.ReadyRequiresStore || got.Limiter.OnStoreError != store.Deny {
+	if !got.ReadyRequiresStore || got.Limiter.OnStoreError != store.OnErrorDeny {
 		t.Errorf("ready requires store %t, on store error %v", got.ReadyRequiresStore, got.Limiter.OnStoreError)
 	}
 }

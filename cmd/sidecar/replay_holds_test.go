@@ -70,7 +70,7 @@ func compareWithStore(t *testing.T, a algorithms.Algorithm, seed uint64) {
 			c.Hold = &store.Hold{Phase: algorithms.HoldBegin, Holder: store.HolderOf([]byte(holder)), AtMost: atMost}
 		}
 		var d [1]algorithms.Decision
-		if _, err := s.Take(t.Context(), []store.Charge{c}, d[:]); err != nil {
+		if _, err := store.Take(t.Context(), s, []store.Charge{c}, d[:]); err != nil {
 			t.Fatal(err)
 		}
 		q.Allowed, q.Remaining, q.ResetAfter = d[0].Allowed, int64(d[0].Remaining), int64(d[0].ResetAfter)

@@ -77,7 +77,7 @@ func TestDefaults(t *testing.T) {
 			},
 			XDS:            xds.Options{Node: xds.Node{ID: "default"}},
 			Store:          app.StoreOptions{MaxKeys: 1_000_000, OnFull: memstore.Allow},
-			Limiter:        limiter.Options{DetailedValues: 1000, TopKeys: 1000, OnStoreError: store.Local},
+			Limiter:        limiter.Options{DetailedValues: 1000, TopKeys: 1000, OnStoreError: store.OnErrorLocal},
 			State:          app.State{Setting: "state-dir"},
 			Record:         app.Record{Setting: "record", MaxBytes: 1 << 30, Hash: []string{}},
 			MaxConnections: 1000,

@@ -178,7 +178,7 @@ func countSettings(c *config) []setting {
 				"of hot keys in advance and decides here"},
 		{"on-store-error", "local", settings.OneOf(
 			&c.Limiter.OnStoreError, []string{"local", "allow", "deny"},
-			store.Local, store.Allow, store.Deny),
+			store.OnErrorLocal, store.OnErrorAllow, store.OnErrorDeny),
 			"while Redis does not answer: limit by this process's memory, allow or deny, where the rule has " +
 				"no on_store_error"},
 		{"fleet-size", "0", settings.Number(&c.Store.FleetSize, 0, app.MaxFleetSize),

@@ -49,7 +49,7 @@ func leasingWith(t *testing.T, o redisstore.Options) *Stores {
 			t.Fatal("Redis does not answer")
 		}
 		ping := store.Charge{Key: []byte("ping"), Limit: algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: 1 << 30, Period: time.Hour}, Exact: true}
-		_, _ = s.Store.Take(t.Context(), []store.Charge{ping}, make([]algorithms.Decision, 1))
+		_, _ = store.Take(t.Context(), s.Store, []store.Charge{ping}, make([]algorithms.Decision, 1))
 		time.Sleep(time.Millisecond)
 	}
 	return s
@@ -74,7 +74,7 @@ func spendAll(t *testing.T, c store.Charge, requests int, fleet ...*Stores) int6
 			all.Go(func() {
 				decisions := make([]algorithms.Decision, 1)
 				for range requests {
-					ok, err := s.Store.Take(context.Background(), []store.Charge{c}, decisions)
+					ok, err := store.Take(context.Background(), s.Store, []store.Charge{c}, decisions)
 					if err != nil {
 						t.Error(err)
 						return
@@ -183,7 +183,7 @@ func TestLeasedRequestsDoNotWaitForAStoppedRedis(t *testing.T) {
 	decisions := make([]algorithms.Decision, 1)
 	take := func() {
 		t.Helper()
-		if admitted, err := s.Store.Take(t.Context(), []store.Charge{c}, decisions); !admitted || err != nil {
+		if admitted, err := store.Take(t.Context(), s.Store, []store.Charge{c}, decisions); !admitted || err != nil {
 			t.Fatalf("got %t, %v", admitted, err)
 		}
 	}
@@ -232,7 +232,7 @@ func TestLeasesEndWithTheirWindow(t *testing.T) {
 					decisions := make([]algorithms.Decision, 1)
 					for time.Now().Before(end) {
 						begun := time.Now().Unix()
-						ok, err := s.Store.Take(context.Background(), []store.Charge{c}, decisions)
+						ok, err := store.Take(context.Background(), s.Store, []store.Charge{c}, decisions)
 						if err != nil {
 							t.Error(err)
 						}

@@ -67,7 +67,7 @@ func NewStores(o StoreOptions) (*Stores, error) {
 		return nil, err
 	}
 	if r.Counters.Name == nil { // windows of counters follow this machine's clock
-		options.Now, options.Logger = redis.Now, nil // redisstore logs the steps of Redis's clock
+		options.Now, options.Logger = func() algorithms.Instant { return redis.Now(algorithms.Limit{}) }, nil // redisstore logs the steps of Redis's clock
 	}
 	memory, err := memstore.New(options)
 	if err != nil {
@@ -84,19 +84,19 @@ func NewStores(o StoreOptions) (*Stores, error) {
 
 // share puts Redis before memory.
 func (s *Stores) share(o StoreOptions) (err error) {
-	if s.fleet = s.redis.Fleet; o.FleetSize > 0 {
+	if s.fleet = func() int { return s.redis.Health(nil).Fleet }; o.FleetSize > 0 {
 		s.fleet = func() int { return o.FleetSize }
 	}
 	s.guard, err = fallback.New(fallback.Options{
 		Primary:     o.Traces.Store(s.redis, "redis"),
 		Local:       s.memory,
-		Probe:       s.redis.Ping,
+		Probe:       s.redis.Await,
 		Unavailable: redisstore.ErrUnavailable,
-		Answered:    s.redis.Answered,
-		Silent:      s.redis.Silent,
+		Answered:    func() time.Time { return s.redis.Health(nil).Answered },
+		Silent:      func() time.Duration { return s.redis.Health(nil).Silent },
 		Fleet:       s.fleet,
 		Outbox:      s.redis,
-		Now:         s.redis.Now,
+		Now:         func() algorithms.Instant { return s.redis.Now(algorithms.Limit{}) },
 		Logger:      o.Logger,
 	})
 	if err != nil {
@@ -126,7 +126,7 @@ func (s *Stores) lease(o StoreOptions) (err error) {
 		Ready:   s.guard.Settled,
 		Fleet:   s.fleet,
 		Local:   s.guard,
-		Late:    s.redis.Late,
+		Late:    func() time.Duration { return s.redis.Health(nil).Late },
 		Without: s.guard.TakeWithout,
 		Wall:    wall,
 	})
@@ -154,7 +154,7 @@ func (s *Stores) Unfit(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	switch err := s.redis.Await(ctx); {
+	switch err := s.redis.Connected(ctx); {
 	case errors.Is(err, redisstore.ErrVersion), errors.Is(err, redisstore.ErrTopology):
 		return err
 	case err == nil:

@@ -69,7 +69,7 @@ func (p *process) hit(t *testing.T, keys int) {
 func hit(ctx context.Context, s *memstore.Store, keys int) error {
 	limit := algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 10, Period: 1000 * time.Hour}
 	for i := range keys {
-		if _, err := s.Take(ctx, []store.Charge{{Key: fmt.Append(nil, i), Limit: limit, Hits: 1}}, make([]algorithms.Decision, 1)); err != nil {
+		if _, err := store.Take(ctx, s, []store.Charge{{Key: fmt.Append(nil, i), Limit: limit, Hits: 1}}, make([]algorithms.Decision, 1)); err != nil {
 			return err
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
 
@@ -21,8 +20,6 @@ func (t *Tracing) Store(s store.Store, name string) store.Store {
 	return &traced{Store: s, name: name, tracer: t.Tracer()}
 }
 
-var _ store.Lister = (*traced)(nil)
-
 // traced is a store with spans.
 type traced struct {
 	store.Store
@@ -31,16 +28,7 @@ type traced struct {
 	tracer trace.Tracer
 }
 
-// Take implements [store.Store].
-func (s *traced) Take(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
-	ctx, span := s.start(ctx, charges)
-	defer span.End()
-	admitted, err := s.Store.Take(ctx, charges, decisions)
-	note(span, err)
-	return admitted, err
-}
-
-// TakeAll implements [store.Together]. Each transaction has a span of its own.
+// TakeAll implements [store.Store]. Each transaction has a span of its own.
 func (s *traced) TakeAll(transactions []store.Transaction, decided func(indexes []int)) {
 	all, spans := slices.Clone(transactions), make([]trace.Span, len(transactions))
 	for i := range all {
@@ -51,7 +39,7 @@ func (s *traced) TakeAll(transactions []store.Transaction, decided func(indexes 
 			span.End() // also after a panic; a second End does nothing
 		}
 	}()
-	store.TakeAll(s.Store, all, func(indexes []int) {
+	s.Store.TakeAll(all, func(indexes []int) {
 		for _, i := range indexes {
 			transactions[i].Admitted, transactions[i].Err = all[i].Admitted, all[i].Err
 			note(spans[i], all[i].Err)
@@ -59,11 +47,6 @@ func (s *traced) TakeAll(transactions []store.Transaction, decided func(indexes 
 		}
 		decided(indexes)
 	})
-}
-
-// Holders implements [store.Lister], if the store does. Holders has no span.
-func (s *traced) Holders(ctx context.Context, charge *store.Charge, most int) (held []store.Held, all int, err error) {
-	return store.HoldersOf(ctx, s.Store, charge, most)
 }
 
 // start begins the span of a transaction.

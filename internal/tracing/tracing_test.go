@@ -20,6 +20,7 @@ import (
 
 	"github.com/weirproxy/weir/internal/testing/deptest"
 	"github.com/weirproxy/weir/internal/testing/logtest"
+	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/internal/testing/tracingtest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
@@ -180,8 +181,8 @@ func TestExporterNoneMakesNoSpans(t *testing.T) {
 	if tr.Tracer() != nil || tr.Propagator() != nil {
 		t.Error("a nil Tracing has a tracer or a propagator")
 	}
-	s := new(fake)
-	if tr.Store(s, "redis") != store.Store(s) {
+	s := storetest.Of(new(fake))
+	if tr.Store(s, "redis") != s {
 		t.Error("a nil Tracing changes a store")
 	}
 	tr.Close(t.Context())
@@ -227,7 +228,6 @@ const within = 10 * time.Second
 
 // fake is a store with fixed answers.
 type fake struct {
-	store.Store
 	ctx context.Context //nolint:containedctx // of the last call
 	err error
 }
@@ -237,7 +237,7 @@ func (f *fake) Take(ctx context.Context, _ []store.Charge, _ []algorithms.Decisi
 	return true, f.err
 }
 
-// TakeAll implements [store.Together]: a transaction without charges fails.
+// TakeAll implements [store.Store]: a transaction without charges fails.
 func (f *fake) TakeAll(all []store.Transaction, decided func([]int)) {
 	for i := range all {
 		if all[i].Admitted = len(all[i].Charges) > 0; !all[i].Admitted {
@@ -255,7 +255,7 @@ func TestTakingFromAStoreIsASpanOfItsRequest(t *testing.T) {
 }
 
 // lists is a store that lists holders.
-type lists struct{ store.Store }
+type lists struct{ *fake }
 
 func (lists) Holders(context.Context, *store.Charge, int) ([]store.Held, int, error) {
 	return []store.Held{{Hits: 3}}, 7, nil
@@ -265,10 +265,10 @@ func TestAStoreWithSpansListsItsHolders(t *testing.T) {
 	environment(t, "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1")
 	tr, _ := begin(t, Options{Ratio: 0})
 	defer tr.Close(t.Context())
-	if held, all, err := store.HoldersOf(t.Context(), tr.Store(lists{}, "redis"), new(store.Charge), 10); len(held) != 1 || all != 7 || err != nil {
+	if held, all, err := tr.Store(storetest.Of(lists{}), "redis").Holders(t.Context(), new(store.Charge), 10); len(held) != 1 || all != 7 || err != nil {
 		t.Errorf("Holders = %v, %d, %v; want those of the store", held, all, err)
 	}
-	if _, _, err := store.HoldersOf(t.Context(), tr.Store(new(fake), "redis"), new(store.Charge), 10); !errors.Is(err, store.ErrNotListed) {
+	if _, _, err := tr.Store(storetest.Of(new(fake)), "redis").Holders(t.Context(), new(store.Charge), 10); !errors.Is(err, store.ErrNotListed) {
 		t.Errorf("of a store without holders: %v, want %v", err, store.ErrNotListed)
 	}
 }
@@ -280,21 +280,21 @@ func takingIsASpan(t *testing.T, together bool) {
 	tr, _ := begin(t, Options{Ratio: 1, Protocol: ProtocolGRPC})
 	ctx, outer := tr.Tracer().Start(t.Context(), "outer")
 	inner := new(fake)
-	s := tr.Store(inner, "redis")
+	s := tr.Store(storetest.Of(inner), "redis")
 	if away := errors.New("away"); together {
 		inner.err = away
 		all := []store.Transaction{{Ctx: ctx, Charges: make([]store.Charge, 3)}, {Ctx: ctx}}
 		var order []int
-		store.TakeAll(s, all, func(indexes []int) { order = append(order, indexes...) })
+		s.TakeAll(all, func(indexes []int) { order = append(order, indexes...) })
 		if !slices.Equal(order, []int{0, 1}) || !all[0].Admitted || all[0].Err != nil || all[1].Admitted || all[1].Err != away { //nolint:errorlint // the same
 			t.Errorf("TakeAll: got %+v in the order %v", all, order)
 		}
 	} else {
-		if admitted, err := s.Take(ctx, make([]store.Charge, 3), nil); !admitted || err != nil {
+		if admitted, err := store.Take(ctx, s, make([]store.Charge, 3), nil); !admitted || err != nil {
 			t.Errorf("Take: got %t, %v", admitted, err)
 		}
 		inner.err = away
-		if _, err := s.Take(ctx, nil, nil); err == nil || err != inner.err { //nolint:errorlint // the results must be the same
+		if _, err := store.Take(ctx, s, nil, nil); err == nil || err != inner.err { //nolint:errorlint // the results must be the same
 			t.Errorf("Take: got %v", err)
 		}
 	}

@@ -24,7 +24,7 @@ type Questions struct {
 }
 
 // CheckAll is [Limiter.Check] for each question in q.All, with one wait where the store can, see
-// [store.Together]. CheckAll calls decided with the indexes of decided questions as soon as it can,
+// [store.Store]. CheckAll calls decided with the indexes of decided questions as soon as it can,
 // on the calling goroutine, and with each index once. The slice is valid during the call. CheckAll
 // returns after all are decided. The end of a Ctx may be noticed by its deadline only.
 func (l *Limiter) CheckAll(q *Questions, decided func(indexes []int)) {

@@ -18,30 +18,44 @@ func (l *Limiter) Check(ctx context.Context, r *Request, v *Verdict) error {
 		return err
 	}
 	if len(v.charges) > 0 {
-		admitted, err := l.store.Take(ctx, v.charges, v.decisions)
-		if err != nil {
+		if err := l.take(ctx, v); err != nil {
 			l.requests.failed.Add(1)
 			return err
 		}
-		v.OverLimit = !admitted
 	}
 	l.end(set, r, v)
 	return nil
 }
 
-// CheckNow is Check for a request that the store decides without waiting, see [store.Prompt]. If
+// take is [store.Take], without allocating.
+func (l *Limiter) take(ctx context.Context, v *Verdict) error {
+	admitted, decided := false, false
+	if ctx.Err() == nil {
+		admitted, decided = l.store.TakeNow(v.charges, v.decisions)
+	}
+	if !decided {
+		v.one[0] = store.Transaction{Ctx: ctx, Charges: v.charges, Decisions: v.decisions}
+		l.store.TakeAll(v.one[:], func([]int) {})
+		one := v.one[0]
+		v.one[0] = store.Transaction{} // releases ctx
+		if one.Err != nil {
+			return one.Err
+		}
+		admitted = one.Admitted
+	}
+	v.OverLimit = !admitted
+	return nil
+}
+
+// CheckNow is Check for a request that the store decides without waiting, see [store.Store]. If
 // the request has to wait, decided is false, and v has no meaning; the caller may then call Check.
 func (l *Limiter) CheckNow(r *Request, v *Verdict) (decided bool, err error) {
-	s, ok := l.store.(store.Prompt)
-	if !ok {
-		return false, nil
-	}
 	set := l.current.Load()
 	if err := l.begin(set, r, v); err != nil {
 		return true, err
 	}
 	if len(v.charges) > 0 {
-		admitted, decided := s.TakeNow(v.charges, v.decisions)
+		admitted, decided := l.store.TakeNow(v.charges, v.decisions)
 		if !decided {
 			return false, nil
 		}
@@ -240,6 +254,7 @@ func (l *Limiter) add(v *Verdict, i int, limit *descriptors.Limit, key []byte, m
 		CountRejected: limit.CountRejected,
 		OnError:       l.onError(limit.OnStoreError),
 		Exact:         !l.leased(limit.Sharing),
+		Hash:          store.HashOf(key),
 	}
 	if holder.phase != 0 && limit.AtMost > 0 {
 		v.holds = append(v.holds, store.Hold{Phase: holder.phase, Holder: holder.id, AtMost: limit.AtMost})
@@ -258,11 +273,11 @@ func (l *Limiter) leased(s descriptors.Sharing) bool {
 func (l *Limiter) onError(o descriptors.OnStoreError) store.OnError {
 	switch o {
 	case descriptors.OnStoreErrorLocal:
-		return store.Local
+		return store.OnErrorLocal
 	case descriptors.OnStoreErrorAllow:
-		return store.Allow
+		return store.OnErrorAllow
 	case descriptors.OnStoreErrorDeny:
-		return store.Deny
+		return store.OnErrorDeny
 	default:
 		return l.options.OnStoreError
 	}

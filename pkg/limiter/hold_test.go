@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/weirproxy/weir/internal/testing/race"
+	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
@@ -100,7 +101,7 @@ descriptors:
 func newNoting(tb testing.TB) (fixture, *noting) {
 	tb.Helper()
 	n := &noting{denied: make(map[string]bool), was: make(map[store.Holder]algorithms.Hold)}
-	l, err := limiter.New(n, limiter.Options{Leased: true})
+	l, err := limiter.New(storetest.Of(n), limiter.Options{Leased: true})
 	if err != nil {
 		tb.Fatal(err)
 	}

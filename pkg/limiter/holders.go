@@ -46,7 +46,7 @@ func (l *Limiter) Holders(ctx context.Context, domain string, entries []Entry, m
 func (l *Limiter) holders(ctx context.Context, c *store.Charge, limit *descriptors.Limit, most int) (LimitHolders, error) {
 	out := LimitHolders{Limit: *limit, Key: string(c.Key)}
 	var err error
-	out.Held, out.All, err = store.HoldersOf(ctx, l.store, c, most)
+	out.Held, out.All, err = l.store.Holders(ctx, c, most)
 	if errors.Is(err, store.ErrNotListed) {
 		return out, nil
 	}
@@ -69,7 +69,7 @@ func (l *Limiter) Release(ctx context.Context, domain string, entries []Entry, h
 		hold.Phase, hold.Holder = algorithms.HoldCancel, holder
 		v.charges[i].Hits = 0
 	}
-	if _, err := l.store.Take(ctx, v.charges, v.decisions); err != nil {
+	if _, err := store.Take(ctx, l.store, v.charges, v.decisions); err != nil {
 		return nil, err
 	}
 	if was := v.charges[0].Hold.Was; was.Status == algorithms.HoldHeld {

@@ -98,7 +98,7 @@ func New(s store.Store, o Options) (*Limiter, error) {
 	if !(o.NearLimit >= 0) || math.IsInf(o.NearLimit, 0) {
 		errs = append(errs, fmt.Errorf("near limit: %v: must be at least 0", o.NearLimit))
 	}
-	if o.OnStoreError > store.Deny {
+	if o.OnStoreError > store.OnErrorDeny {
 		errs = append(errs, fmt.Errorf("on store error: %d: must be Local, Allow or Deny", o.OnStoreError))
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -108,7 +108,7 @@ func New(s store.Store, o Options) (*Limiter, error) {
 	o.MaxLogEntries = cmp.Or(o.MaxLogEntries, DefaultMaxLogEntries)
 	o.DetailedValues = cmp.Or(o.DetailedValues, DefaultDetailedValues)
 	l := &Limiter{store: s, options: o, units: newUnitLimits(), grants: make(map[string]*Grant)}
-	l.tracking = newTracking(s, o.TopKeys, l.balance)
+	l.tracking = newTracking(o.TopKeys, l.balance)
 	l.calls.New = func() any { return new(call) }
 	l.current.Store(&ruleSet{rules: new(descriptors.Rules), grants: newGrantTable()})
 	return l, nil
@@ -116,7 +116,7 @@ func New(s store.Store, o Options) (*Limiter, error) {
 
 // SetRules puts rules in force, for every request that begins after it returns. The counts of a
 // rule go on when the new rules have a rule of the same domain and path. States in the store stay;
-// a [store.Forgetter] forgets the answers by the earlier rules. Grants stay with their domain and
+// the store forgets the answers by the earlier rules, see [store.Store]. Grants stay with their domain and
 // entries.
 func (l *Limiter) SetRules(rules *descriptors.Rules) {
 	l.setting.Lock()
@@ -143,16 +143,14 @@ func (l *Limiter) SetRules(rules *descriptors.Rules) {
 	}
 	next.grants = l.placeLocked(rules)
 	l.current.Store(next)
-	if s, ok := l.store.(store.Forgetter); ok {
-		s.Forget()
-	}
+	l.store.Forget()
 }
 
 // Rules returns the rules in force, never nil.
 func (l *Limiter) Rules() *descriptors.Rules { return l.current.Load().rules }
 
-// Prompt reports whether CheckNow decides every request, see [store.Prompt].
+// Prompt reports whether CheckNow decides every request.
 func (l *Limiter) Prompt() bool {
-	s, ok := l.store.(store.Prompt)
-	return ok && s.Prompt()
+	_, local := l.store.(store.Local)
+	return local
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
@@ -60,18 +61,18 @@ descriptors:
 		usual      store.OnError // for rules that do not say
 		want       []store.OnError
 	}{
-		{"a rule that does not say", "unset=x", store.Deny, []store.OnError{store.Deny}},
-		{"neither rule nor option say", "unset=x", store.Local, []store.OnError{store.Local}},
-		{"each limit for itself", "several=x", store.Deny, []store.OnError{store.Allow, store.Local, store.Deny}},
-		{"the default limit of the domain", "other=x", store.Deny, []store.OnError{store.Allow}},
-		{"an override is as the rule's first limit", "several=x override=5", store.Deny, []store.OnError{store.Allow}},
-		{"an override of a rule that does not say", "unset=x override=5", store.Deny, []store.OnError{store.Deny}},
-		{"an override where no rule matches", "other=x override=5", store.Deny, []store.OnError{store.Deny}},
-		{"an override of an unlimited rule", "free=x override=5", store.Deny, []store.OnError{store.Deny}},
+		{"a rule that does not say", "unset=x", store.OnErrorDeny, []store.OnError{store.OnErrorDeny}},
+		{"neither rule nor option say", "unset=x", store.OnErrorLocal, []store.OnError{store.OnErrorLocal}},
+		{"each limit for itself", "several=x", store.OnErrorDeny, []store.OnError{store.OnErrorAllow, store.OnErrorLocal, store.OnErrorDeny}},
+		{"the default limit of the domain", "other=x", store.OnErrorDeny, []store.OnError{store.OnErrorAllow}},
+		{"an override is as the rule's first limit", "several=x override=5", store.OnErrorDeny, []store.OnError{store.OnErrorAllow}},
+		{"an override of a rule that does not say", "unset=x override=5", store.OnErrorDeny, []store.OnError{store.OnErrorDeny}},
+		{"an override where no rule matches", "other=x override=5", store.OnErrorDeny, []store.OnError{store.OnErrorDeny}},
+		{"an override of an unlimited rule", "free=x override=5", store.OnErrorDeny, []store.OnError{store.OnErrorDeny}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := &recorder{forget: func() {}}
-			l, err := limiter.New(s, limiter.Options{OnStoreError: tt.usual})
+			l, err := limiter.New(storetest.Of(s), limiter.Options{OnStoreError: tt.usual})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -107,7 +108,7 @@ func TestAnOverrideIsShownWithWhatItTookFromTheRule(t *testing.T) {
 
 func TestAStoreThatRemembersForgetsOnceNewRulesAreInForce(t *testing.T) {
 	s := new(recorder)
-	l, err := limiter.New(s, limiter.Options{})
+	l, err := limiter.New(storetest.Of(s), limiter.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +131,7 @@ func TestAStoreThatRemembersForgetsOnceNewRulesAreInForce(t *testing.T) {
 }
 
 func TestNewRefusesAnUnknownChoiceOnStoreErrors(t *testing.T) {
-	_, err := limiter.New(new(recorder), limiter.Options{OnStoreError: 3})
+	_, err := limiter.New(storetest.Of(new(recorder)), limiter.Options{OnStoreError: 3})
 	if want := "on store error: 3: must be Local, Allow or Deny"; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/weirproxy/weir/internal/testing/race"
+	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store"
@@ -12,7 +13,7 @@ import (
 
 // tells is a store that tells the source of each charge by the number of its hits left: 1 left is
 // the first source.
-type tells struct{ store.Store }
+type tells struct{}
 
 func (tells) Take(_ context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
 	for i := range charges {
@@ -25,7 +26,7 @@ func (tells) Take(_ context.Context, charges []store.Charge, decisions []algorit
 }
 
 func TestAStatusTellsTheSourceOfItsDecision(t *testing.T) {
-	l, err := limiter.New(tells{}, limiter.Options{})
+	l, err := limiter.New(storetest.Of(tells{}), limiter.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

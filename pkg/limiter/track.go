@@ -3,7 +3,6 @@ package limiter
 import (
 	"bytes"
 	"encoding/binary"
-	"hash/maphash"
 
 	"github.com/weirproxy/weir/internal/top"
 	"github.com/weirproxy/weir/pkg/descriptors"
@@ -13,16 +12,13 @@ import (
 // tracking is the keys with the most hits, see [Limiter.TopKeys].
 type tracking struct {
 	keys *top.Tracker // nil: nothing is tracked
-	seed maphash.Seed
-	told bool // the store sets the hashes of charges
 }
 
-func newTracking(s store.Store, keys int, balance func()) tracking {
+func newTracking(keys int, balance func()) tracking {
 	if keys == 0 {
 		return tracking{}
 	}
-	h, ok := s.(store.Hashing)
-	return tracking{top.NewTracker(keys, balance), maphash.MakeSeed(), ok && h.SetsHash()}
+	return tracking{top.NewTracker(keys, balance)}
 }
 
 // balance lets the tracked keys of quiet rules stay beside the ones of busy rules.
@@ -57,9 +53,6 @@ func (t *tracking) count(set *ruleSet, r *Request, v *Verdict) {
 			hits = asked(c)
 		}
 		hit := top.Hit{Hash: c.Hash, Hits: uint32(max(hits, 0)), Denied: !d.Allowed, Remaining: d.Remaining, Capacity: c.Limit.Capacity()}
-		if !t.told {
-			hit.Hash = max(maphash.Bytes(t.seed, c.Key), 1)
-		}
 		if t.keys.Count(hit, &v.random) {
 			continue
 		}

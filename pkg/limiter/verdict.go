@@ -23,6 +23,7 @@ type Verdict struct {
 
 	charges   []store.Charge
 	decisions []algorithms.Decision
+	one       [1]store.Transaction // of the charges, while they wait
 	keys      []byte
 	values    []byte
 	limits    []descriptors.Limit  // of this request alone: overrides, and limits with the numbers of a table

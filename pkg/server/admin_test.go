@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store/memstore"
@@ -205,7 +206,7 @@ func TestResetForgetsKeys(t *testing.T) {
 
 func TestAdminErrorsHaveTheCodesOfTheService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := startOn(t, &failing{err: errors.New("down")}, adminRules, nil)
+		f := startOn(t, storetest.Of(&failing{err: errors.New("down")}), adminRules, nil)
 		client := f.admin(t)
 		_, err := client.Explain(t.Context(), new(adminv1.ExplainRequest))
 		if got := status.Convert(err); got.Code() != codes.InvalidArgument || len(got.Details()) != 1 {

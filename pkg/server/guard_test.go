@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/internal/wire/inflight"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
@@ -22,7 +23,6 @@ import (
 
 // waiting is a store that answers when it is told to.
 type waiting struct {
-	store.Store
 	release chan struct{}
 }
 
@@ -46,7 +46,7 @@ func TestLargeRequestsThatWaitAreBounded(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := &waiting{release: make(chan struct{})}
-				f := startOn(t, w, everything, func(o *Options) { o.MaxBytesInFlight = 8 << 20 })
+				f := startOn(t, storetest.Of(w), everything, func(o *Options) { o.MaxBytesInFlight = 8 << 20 })
 				answers := make(chan error)
 				const all = 8
 				for range all {

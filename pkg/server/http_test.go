@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/testing/protocmp"
 
+	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
@@ -276,7 +277,7 @@ func TestJSONErrors(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := startOn(t, &test.store, everything, func(o *Options) { o.MaxRequestBytes = 1000 })
+				f := startOn(t, storetest.Of(&test.store), everything, func(o *Options) { o.MaxRequestBytes = 1000 })
 				got := f.fetch(t, "POST", "/json", test.body)
 				if got.Code != test.code || !strings.Contains(got.Body.String(), test.text) || strings.Contains(got.Body.String(), "secret") {
 					t.Errorf("/json: got %d %q; want %d with %q", got.Code, got.Body, test.code, test.text)

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/internal/wire/inflight"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
@@ -111,7 +112,7 @@ func (h *held) Take(_ context.Context, charges []store.Charge, into []algorithms
 func TestRequestsOfJSONTogetherAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &held{free: make(chan struct{})}
-		f := startOn(t, s, everything, nil)
+		f := startOn(t, storetest.Of(s), everything, nil)
 		const callers = 20 // of 2001 objects each
 		codes := make(chan int, callers)
 		var asking sync.WaitGroup

@@ -29,6 +29,12 @@ type shared struct {
 	bug     bool // panics in place of the admissions
 }
 
+func (s *shared) Forget() {}
+
+func (s *shared) TakeNow([]store.Charge, []algorithms.Decision) (admitted, decided bool) {
+	return false, false
+}
+
 func (s *shared) TakeAll(all []store.Transaction, decided func([]int)) {
 	s.waits.Add(1)
 	s.taken.Add(int64(len(all)))
@@ -124,8 +130,6 @@ type knowing struct {
 	*shared
 	now, tries int
 }
-
-func (k *knowing) Prompt() bool { return false }
 
 func (k *knowing) TakeNow(_ []store.Charge, decisions []algorithms.Decision) (admitted, decided bool) {
 	k.tries++

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -42,8 +41,6 @@ func (s *seen) Observe(o limiter.Observed) {
 // tells is a store that never waits and tells sources.
 type tells struct{ store.Store }
 
-func (tells) Prompt() bool { return true }
-
 func (tells) TakeNow(charges []store.Charge, decisions []algorithms.Decision) (admitted, decided bool) {
 	for i := range charges {
 		decisions[i] = algorithms.Decision{Allowed: true}
@@ -54,10 +51,7 @@ func (tells) TakeNow(charges []store.Charge, decisions []algorithms.Decision) (a
 	return true, true
 }
 
-func (s tells) Take(_ context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
-	admitted, _ := s.TakeNow(charges, decisions)
-	return admitted, nil
-}
+func (tells) Forget() {}
 
 // sources is an observer that notes the sources of decisions.
 type sources struct {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/weirproxy/weir/internal/testing/deptest"
 	"github.com/weirproxy/weir/internal/testing/logtest"
+	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store"
@@ -76,16 +77,11 @@ func start(tb testing.TB, rules string, change func(*Options)) *fixture {
 	})
 }
 
-// waits is a store that does not say that it never waits.
+// waits is a store that decides nothing in place.
 type waits struct{ store.Store }
 
-// Holders implements store.Lister.
-func (w waits) Holders(ctx context.Context, c *store.Charge, most int) (held []store.Held, all int, err error) {
-	lister, ok := w.Store.(store.Lister)
-	if !ok {
-		return nil, 0, store.ErrNotListed
-	}
-	return lister.Holders(ctx, c, most)
+func (waits) TakeNow([]store.Charge, []algorithms.Decision) (admitted, decided bool) {
+	return false, false
 }
 
 // startOn serves rules, "" for none, from a store.

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/weirproxy/weir/internal/testing/race"
+	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -121,7 +122,6 @@ func TestARequestWithoutACallersSpanBeginsATrace(t *testing.T) {
 
 // contextStore keeps the context that it was asked with.
 type contextStore struct {
-	store.Store
 	ctx context.Context //nolint:containedctx // the test is about this
 }
 
@@ -133,7 +133,7 @@ func (s *contextStore) Take(ctx context.Context, _ []store.Charge, _ []algorithm
 func TestTheStoreIsAskedWithinTheSpanWhichAPanicEnds(t *testing.T) {
 	var spans *tracetest.InMemoryExporter
 	s := new(contextStore)
-	f := startOn(t, s, spanRules, func(o *Options) { spans = traced(o) })
+	f := startOn(t, storetest.Of(s), spanRules, func(o *Options) { spans = traced(o) })
 	_, err := f.client.ShouldRateLimit(t.Context(), &ratelimitv3.RateLimitRequest{Domain: "edge", Descriptors: []*commonv3.RateLimitDescriptor{descriptor("user", "x")}})
 	if err == nil {
 		t.Error("got no error")

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/testing/protocmp"
 
+	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store"
@@ -108,7 +109,7 @@ func TestEveryErrorHasItsCode(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := startOn(t, &test.store, everything, nil)
+				f := startOn(t, storetest.Of(&test.store), everything, nil)
 				_, err := f.client.ShouldRateLimit(t.Context(), test.request)
 				if got := status.Convert(err); got.Code() != test.code || got.Message() != test.message {
 					t.Errorf("ShouldRateLimit: got %v; want %v: %s", err, test.code, test.message)
@@ -196,7 +197,7 @@ func TestAPastDeadlineIsNotCharged(t *testing.T) {
 
 func TestFailuresAreLoggedOnceASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := startOn(t, &failing{err: errors.New("down")}, everything, nil)
+		f := startOn(t, storetest.Of(&failing{err: errors.New("down")}), everything, nil)
 		lines := func() int { return strings.Count(f.logs.Take(), "store failed") }
 		for range 5 {
 			_, _ = f.client.ShouldRateLimit(t.Context(), &ratelimitv3.RateLimitRequest{Domain: "edge", Descriptors: asks(descriptor("minute", "a"))})

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"context"
 	"crypto/sha256"
 	"time"
 
@@ -51,27 +50,6 @@ type Held struct {
 	Until  algorithms.Instant // at the latest
 }
 
-// Lister is a store that can list holders.
-type Lister interface {
-	// Holders returns the holders of the charge's state, the next one to run out first, at most that
-	// many, and the number of all. A store that cannot list the holders of a rate limit returns
-	// ErrNotListed. Only Key, Limit.Algorithm and Limit.Period of the charge count.
-	Holders(ctx context.Context, charge *Charge, most int) (held []Held, all int, err error)
-}
-
-// HoldOutbox is a store that is told later about holders that began or ended elsewhere. All methods
-// are safe for concurrent use.
-type HoldOutbox interface {
-	// HoldLater applies a charge with a Hold as at an earlier instant of the store's clock, and
-	// returns at once. HoldLater keeps a copy of the charge and of its Hold, and writes no Was. The
-	// phase is HoldBegun, HoldEnd or HoldCancel. Charges of one holder are applied in the order of the
-	// calls, and may be merged. The store sends them after a moment, but before any later Take, Peek
-	// or Reset of the key. A charge without an answer is sent again: its effect does not repeat while
-	// the holder is known. A charge that cannot be sent before the holder has run out, or is above the
-	// store's bounds, is dropped and counted in metrics.
-	HoldLater(charge *Charge, at algorithms.Instant)
-}
-
 // Holds reports whether a charge of a transaction has a holder.
 func Holds(charges []Charge) bool {
 	for i := range charges {
@@ -80,12 +58,4 @@ func Holds(charges []Charge) bool {
 		}
 	}
 	return false
-}
-
-// HoldersOf asks a store that may be a [Lister] for holders.
-func HoldersOf(ctx context.Context, s Store, charge *Charge, most int) (held []Held, all int, err error) {
-	if l, ok := s.(Lister); ok {
-		return l.Holders(ctx, charge, most)
-	}
-	return nil, 0, ErrNotListed
 }

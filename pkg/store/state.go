@@ -67,57 +67,22 @@ func (s *State) Take(l algorithms.Limit, now algorithms.Instant, hits int64, cou
 	return d
 }
 
-// Outbox is a store that also charges hits that were decided elsewhere, from memory or while the
-// store was away. All methods are safe for concurrent use.
-type Outbox interface {
-	// Later charges c.Hits to the key of c as at an earlier instant of the store's clock, also hits
-	// above the limit, and returns at once. Only Key, Limit and Hits of c count. The outbox adds up
-	// the hits of a key and sends the sum after a moment, but before any later Take, Peek or Reset of
-	// that key. Hits that cannot be charged in time, and hits above the outbox's bounds, are dropped
-	// and counted in metrics.
-	Later(c *Charge, at algorithms.Instant)
-}
-
-// Unanswered is an error of Take, or the Err of a [Transaction], after a request that may still be
-// decided elsewhere. Either the store has certainly not applied the request, or the store does not
-// know the outcome yet. Find it with [errors.AsType].
+// Unanswered is the Err of a [Transaction] that may still be decided elsewhere. Either the store has
+// certainly not applied the transaction, or the outcome is not certain yet. Find it with
+// [errors.AsType].
 type Unanswered interface {
 	error
 
 	// Instead says which hits of the request were applied elsewhere: hits[i] of charges[i], 0 for
 	// none, negative for a refund. The store then charges the difference between these hits and the
-	// hits that it has applied itself. [Outbox.Later] says how: also above the limit, and in the
+	// hits that it has applied itself. [Remote.Later] says how: also above the limit, and in the
 	// window of the hits only. A negative difference gives hits back. If the store cannot learn the
 	// outcome, it charges the hits that are more than 0, which may count twice, and gives nothing
-	// back. The hits of a charge with a Hold mean nothing here: the caller tells [HoldOutbox] about
-	// such a charge.
+	// back. The hits of a charge with a Hold mean nothing here: such a charge is for
+	// [Remote.HoldLater].
 	//
 	// len(hits) must be the number of the charges. Instead keeps neither hits nor charges, and does
 	// not wait. Call Instead at most once, from any goroutine. Without the call the store leaves the
 	// request as it finds it.
 	Instead(hits []int64)
-}
-
-// Continuer is a store that can go on from the states of another store.
-type Continuer interface {
-	Store
-
-	// Continue puts the states of another store in place of the own states of the charges' keys. The
-	// other store told states[i] in the Left of charges[i], and decided decisions[i]. A zero states[i]
-	// leaves the key as it is. An algorithm without a state goes on from the decision, so that the key
-	// has at most as much left. All three must have the same length, and are not kept. A state's age
-	// counts by its own clock, so the clocks of the two stores may differ. An older state than the
-	// last one of the key may be ignored.
-	Continue(charges []Charge, states []State, decisions []algorithms.Decision)
-}
-
-// Forgetter is a store that answers some requests from its memory of earlier answers. A limiter
-// calls Forget when rules change, so that no answer comes from the rules before. A store in front
-// of a Forgetter should be a Forgetter and pass the call on.
-type Forgetter interface {
-	Store
-
-	// Forget makes the store ask again for each key. Forget drops no counts, and no hits that wait to
-	// be sent.
-	Forget()
 }

@@ -8,7 +8,7 @@
 // Each (Key, Limit.Algorithm, Limit.Period) has a state of its own. Limit.Requests or Limit.Burst
 // may differ from the last charge of the state; then hits are taken as [algorithms.TakeAs] says.
 //
-// Take evaluates the charges in order, all at one instant, each on top of the charges before. So a
+// The charges are evaluated in order, all at one instant, each on top of the charges before. So a
 // key charged twice is charged twice. Then [Admitted] gives the verdict on the request as a whole:
 //
 //   - Admitted: every charge that its limit allows is applied. A denied charge (in shadow mode, or
@@ -25,6 +25,8 @@ package store
 import (
 	"context"
 	"errors"
+	"hash/maphash"
+	"time"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
@@ -48,9 +50,9 @@ type OnError uint8
 
 // The choices.
 const (
-	Local OnError = iota // the limit is kept in this process's own memory until the store is back
-	Allow                // the charge is allowed
-	Deny                 // the charge is denied
+	OnErrorLocal OnError = iota // the limit is kept in this process's own memory until the store is back
+	OnErrorAllow                // the charge is allowed
+	OnErrorDeny                 // the charge is denied
 )
 
 // ErrLimit is wrapped by the error of a store that cannot keep a limit exactly. The error is no
@@ -71,9 +73,8 @@ type Charge struct {
 	OnError       OnError
 	Exact         bool // each hit is decided by the shared store, never from hits taken in advance
 
-	// Take and TakeNow of a store that is [Hashing] set Hash to a hash of the key, the algorithm and
-	// the period, at least 1. Clients cannot foresee the hash. The same key has the same hash as long
-	// as the process runs.
+	// Hash is HashOf(Key), or 0. Whoever has hashed the key sets Hash in its own charge, so that a
+	// store does not hash the key again. A store changes no Hash of its caller.
 	Hash uint64
 
 	// Hold makes the charge the begin or the end of a holder. Nil: an ordinary charge. Concurrency
@@ -86,41 +87,135 @@ type Charge struct {
 	Left *State
 }
 
+//nolint:gochecknoglobals // every store of the process must find the same hash for a key; nothing changes the seed
+var seed = maphash.MakeSeed()
+
+// HashOf returns the hash of a key, at least 1. Clients cannot foresee it. A key has the same hash
+// as long as the process runs.
+func HashOf(key []byte) uint64 { return max(maphash.Bytes(seed, key), 1) }
+
+// KeyHash returns Hash, or computes it.
+func (c *Charge) KeyHash() uint64 {
+	if c.Hash != 0 {
+		return c.Hash
+	}
+	return HashOf(c.Key)
+}
+
 // Store keeps states. All methods are safe for concurrent use.
 type Store interface {
-	// Take applies the charges as one transaction and writes the decision for charges[i] to
-	// decisions[i], which must be at least as long. Take reports whether the request as a whole is
-	// admitted. An error, of ctx or of the store, means that Take decided nothing. As far as the store
-	// can know it charged nothing then.
-	Take(ctx context.Context, charges []Charge, decisions []algorithms.Decision) (admitted bool, err error)
+	// TakeNow applies the charges as one transaction and writes the decision for charges[i] to
+	// decisions[i], which must be at least as long. admitted is the verdict on the request as a whole.
+	// TakeNow waits for no network, file or other process; locks that are held for microseconds are no
+	// wait. If the transaction needs a wait, or fails, TakeNow changes nothing, and decided is false.
+	// The caller may then call TakeAll. A server may call TakeNow on the goroutine that reads a
+	// connection.
+	TakeNow(charges []Charge, decisions []algorithms.Decision) (admitted, decided bool)
+
+	// TakeAll applies independent transactions, in any order, with one wait where the store can. An
+	// Err, of Ctx or of the store, means that the transaction was not decided. As far as the store can
+	// know it charged nothing then. As soon as transactions are decided or have failed, TakeAll calls
+	// decided with their indexes, on the calling goroutine. A call may have several indexes, and each
+	// index comes once. The slice is valid during the call. TakeAll returns after all indexes.
+	//
+	// A transaction whose Ctx ends, by its deadline or by its cancellation, waits no longer. A Ctx may
+	// have a deadline and a nil Done.
+	TakeAll(transactions []Transaction, decided func(indexes []int))
 
 	// Peek writes the decision that charges[i] alone would get now to decisions[i]. Peek charges
 	// nothing and creates nothing. A store that tells its source sets charges[i].Left.Source; the rest
-	// of Left means nothing then.
+	// of Left means nothing then. An error is of ctx or of the store.
 	Peek(ctx context.Context, charges []Charge, decisions []algorithms.Decision) error
 
 	// Reset forgets the states of the charges' keys, so that the keys are full, and returns the number
-	// of states. Only Key, Limit.Algorithm and Limit.Period of a charge count.
+	// of states. Only Key, Limit.Algorithm and Limit.Period of a charge count. An error is of ctx or of
+	// the store.
 	Reset(ctx context.Context, charges []Charge) (forgotten int, err error)
+
+	// Holders returns the holders of the charge's state, the next one to run out first, at most that
+	// many, and the number of all. A store that cannot list the holders of a rate limit returns
+	// ErrNotListed. Only Key, Limit.Algorithm and Limit.Period of the charge count.
+	Holders(ctx context.Context, charge *Charge, most int) (held []Held, all int, err error)
+
+	// Forget makes a store that answers some requests from its memory of earlier answers ask again for
+	// each key. Forget drops no counts, and no hits that are owed. A limiter calls Forget when rules
+	// change, so that no answer comes from the rules before.
+	Forget()
 }
 
-// Prompt is a store that decides some transactions, or all, without waiting for a network, a file
-// or another process. Locks that are held for microseconds are no wait.
-type Prompt interface {
-	// Prompt reports whether TakeNow decides every transaction. The answer never changes.
-	Prompt() bool
-
-	// TakeNow is Take for a transaction that needs no wait. If the transaction needs one, or fails,
-	// TakeNow changes nothing, and decided is false; the caller may then call Take. A server may call
-	// TakeNow on the goroutine that reads a connection.
-	TakeNow(charges []Charge, decisions []algorithms.Decision) (admitted, decided bool)
+// Take lets a store decide one transaction: at once if the store can, else with a wait. err is of
+// ctx or of the store, and means that Take decided nothing.
+func Take(ctx context.Context, s Store, charges []Charge, decisions []algorithms.Decision) (admitted bool, err error) {
+	if ctx.Err() == nil {
+		if admitted, decided := s.TakeNow(charges, decisions); decided {
+			return admitted, nil
+		}
+	}
+	one := [1]Transaction{{Ctx: ctx, Charges: charges, Decisions: decisions}}
+	s.TakeAll(one[:], func([]int) {})
+	return one[0].Admitted, one[0].Err
 }
 
-// Hashing is a store that tells the hash of each charge, as it needs the hash anyway.
-type Hashing interface {
-	// SetsHash reports whether Take and TakeNow set Charge.Hash of all charges. The answer never
-	// changes.
-	SetsHash() bool
+// Local is a store in this process that can go on from the states of another store. TakeNow of a
+// Local decides every transaction, and no method fails but with an error of ctx.
+type Local interface {
+	Store
+
+	// Continue puts the states of another store in place of the own states of the charges' keys. The
+	// other store told states[i] in the Left of charges[i], and decided decisions[i]. A zero states[i]
+	// leaves the key as it is. An algorithm without a state goes on from the decision, so that the key
+	// has at most as much left. All three must have the same length, and are not kept. A state's age
+	// counts by its own clock, so the clocks of the two stores may differ. An older state than the
+	// last one of the key may be ignored.
+	Continue(charges []Charge, states []State, decisions []algorithms.Decision)
+}
+
+// Remote is a store that several processes share, and that may be slow or away. TakeNow of a Remote
+// decides nothing.
+type Remote interface {
+	Store
+
+	// Later charges c.Hits to the key of c as at an earlier instant of the store's clock, also hits
+	// above the limit, and returns at once. Only Key, Limit and Hits of c count. The store adds up the
+	// hits of a key and applies the sum after a moment, but before any later Take, Peek or Reset of
+	// that key. Hits that cannot be charged in time, and hits above the store's bounds, are dropped
+	// and counted in metrics.
+	Later(c *Charge, at algorithms.Instant)
+
+	// HoldLater applies a charge with a Hold as at an earlier instant of the store's clock, and
+	// returns at once. HoldLater keeps a copy of the charge and of its Hold, and writes no Was. The
+	// phase is HoldBegun, HoldEnd or HoldCancel. Charges of one holder are applied in the order of the
+	// calls, and may be merged. The store sends them after a moment, but before any later Take, Peek
+	// or Reset of the key. A charge without an answer is sent again: its effect does not repeat while
+	// the holder is known. A charge that cannot be sent before the holder has run out, or is above the
+	// store's bounds, is dropped and counted in metrics.
+	HoldLater(c *Charge, at algorithms.Instant)
+
+	// Now returns the instant by the store's clock, which aligns the windows of a limit. The zero
+	// Limit: the clock of [State].Now, of Later and of HoldLater.
+	Now(l algorithms.Limit) algorithms.Instant
+
+	// Health returns how the store answers now. A store of several shards may answer for the shards of
+	// these charges only; no charges are all shards. Each request calls Health, so Health takes no
+	// lock.
+	Health(charges []Charge) Health
+
+	// Await returns nil if the store would serve now. While ctx lasts, Await waits for a connection
+	// that is being made, and asks the store.
+	Await(ctx context.Context) error
+}
+
+// Health says how a [Remote] answers.
+type Health struct {
+	Answered time.Time // when the store last completed a round trip, in time for its callers or not; zero: never
+
+	// Silent is how long the store has owed answers without giving one; 0 as long as that is usual.
+	Silent time.Duration
+	// Late is Silent for callers that can do without the answer: more than 0 already after a time in
+	// which most answers come, and shortly after a call that had no answer.
+	Late time.Duration
+
+	Fleet int // processes that share the store; 0: not known
 }
 
 // Admitted gives the verdict on a request. A denied charge in Enforce mode denies the request. So

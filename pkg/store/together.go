@@ -2,14 +2,12 @@ package store
 
 import (
 	"context"
-	"fmt"
-	"runtime/debug"
 	"time"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// Transaction is the arguments and the results of one Take, for [TakeAll].
+// Transaction is the arguments and the results of one Take, for TakeAll.
 type Transaction struct {
 	Ctx       context.Context //nolint:containedctx // each transaction has a deadline of its own
 	Charges   []Charge
@@ -31,66 +29,8 @@ func (t *Transaction) Ended(now time.Time) error {
 	return nil
 }
 
-// Together is a store that decides several independent transactions with one wait.
-type Together interface {
-	// TakeAll is Take for each transaction, in any order. As soon as transactions are decided, TakeAll
-	// calls decided with their indexes, on the calling goroutine. A call may have several indexes, and
-	// each index comes once. The slice is valid during the call. TakeAll returns after all are
-	// decided. A store may notice the end of a Ctx by its deadline only.
-	TakeAll(transactions []Transaction, decided func(indexes []int))
-}
-
-// TakeAll lets a store decide transactions as [Together] says. A store without Together decides
-// each in a goroutine.
-func TakeAll(s Store, transactions []Transaction, decided func(indexes []int)) {
-	if t, ok := s.(Together); ok {
-		t.TakeAll(transactions, decided)
-		return
-	}
-	if len(transactions) == 1 {
-		transactions[0].take(s)
-		decided([]int{0})
-		return
-	}
-	type end struct {
-		index int
-		fault any // with which Take has panicked
-	}
-	ends := make(chan end, len(transactions))
-	for i := range transactions {
-		go func() {
-			e := end{index: i}
-			defer func() {
-				if v := recover(); v != nil {
-					e.fault = fmt.Sprintf("%v\n%s", v, debug.Stack())
-				}
-				ends <- e
-			}()
-			transactions[i].take(s)
-		}()
-	}
-	for range transactions {
-		e := <-ends
-		if e.fault != nil {
-			panic(e.fault) //nolint:forbidigo // on the goroutine of the caller, which may survive
-		}
-		decided([]int{e.index})
-	}
-}
-
-// take lets a store decide the transaction alone.
-func (t *Transaction) take(s Store) {
-	ctx := t.Ctx
-	if deadline, has := ctx.Deadline(); has && ctx.Done() == nil {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithDeadline(ctx, deadline)
-		defer cancel()
-	}
-	t.Admitted, t.Err = s.Take(ctx, t.Charges, t.Decisions)
-}
-
 // Rest is the transactions that a store passes on to the store behind it, for implementations of
-// [Together]. The zero value is ready, and ready again after Take. One goroutine at a time may use
+// TakeAll. The zero value is ready, and ready again after Take. One goroutine at a time may use
 // it.
 type Rest struct {
 	transactions []Transaction
@@ -115,7 +55,7 @@ func (r *Rest) Take(s Store, answered func(i, n int, answer *Transaction), decid
 		decided(r.done)
 	}
 	if len(r.transactions) > 0 {
-		TakeAll(s, r.transactions, func(indexes []int) {
+		s.TakeAll(r.transactions, func(indexes []int) {
 			r.done = r.done[:0]
 			for _, n := range indexes {
 				answered(r.indexes[n], n, &r.transactions[n])

@@ -47,7 +47,7 @@ func dial(t *testing.T, url string) *redisstore.Store {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	if err := s.Await(t.Context()); err != nil {
+	if err := s.Connected(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return s

@@ -230,7 +230,7 @@ func play(t *testing.T, s store.Store, c call, client int, order *atomic.Int64) 
 	}
 	switch c.method {
 	case take:
-		out.admitted, err = s.Take(t.Context(), c.charges, out.decisions)
+		out.admitted, err = store.Take(t.Context(), s, c.charges, out.decisions)
 	case peek:
 		err = s.Peek(t.Context(), c.charges, out.decisions)
 	case reset:

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/internal/testing/deptest"
+	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -145,7 +146,7 @@ func TestAStoreWithADefectIsRejected(t *testing.T) {
 			var clock atomic.Int64
 			clock.Store(time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC).UnixNano())
 			p := &plain{defect: c.defect, clock: &clock, keys: make(map[string]key), before: make(map[string]key)}
-			e := Env{Store: p, Sleep: func(d time.Duration) { clock.Add(int64(d)) }, Now: p.now}
+			e := Env{Store: storetest.Of(p), Sleep: func(d time.Duration) { clock.Add(int64(d)) }, Now: p.now}
 			if got := legal(t, e, c.plan, 200); got != (c.defect == "") {
 				t.Errorf("200 histories of %+v: legal %t", c.plan, got)
 			}

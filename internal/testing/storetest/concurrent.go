@@ -44,7 +44,7 @@ func oneKeyConcurrently(t *testing.T, e Env) {
 		storm(func(int) {
 			decisions := make([]algorithms.Decision, 1)
 			for range race.Scale(50) {
-				if ok, err := e.Store.Take(t.Context(), []store.Charge{c}, decisions); err != nil {
+				if ok, err := store.Take(t.Context(), e.Store, []store.Charge{c}, decisions); err != nil {
 					t.Errorf("Take failed: %v", err)
 				} else if ok {
 					admitted.Add(1)
@@ -71,7 +71,7 @@ func crossingPairs(t *testing.T, e Env) {
 					charges[n] = charge(fmt.Sprintf("key %d", k), limit(a, uint32(requests)))
 					charges[n].Rule = n
 				}
-				ok, err := e.Store.Take(t.Context(), charges, decisions)
+				ok, err := store.Take(t.Context(), e.Store, charges, decisions)
 				if err != nil {
 					t.Errorf("Take failed: %v", err)
 				} else if ok {
@@ -98,7 +98,7 @@ func chargesAndRefunds(t *testing.T, e Env) {
 			c := charge("shared", limit(a, goroutines))
 			for range race.Scale(20) {
 				c.Hits = 1
-				ok, err := e.Store.Take(t.Context(), []store.Charge{c}, decisions)
+				ok, err := store.Take(t.Context(), e.Store, []store.Charge{c}, decisions)
 				if err != nil || !ok && !e.InAdvance {
 					t.Errorf("%v: worker %d was denied though each gives its hits back: %v", a, w, err)
 				}
@@ -106,7 +106,7 @@ func chargesAndRefunds(t *testing.T, e Env) {
 					continue
 				}
 				c.Hits = -1
-				if _, err := e.Store.Take(t.Context(), []store.Charge{c}, decisions); err != nil {
+				if _, err := store.Take(t.Context(), e.Store, []store.Charge{c}, decisions); err != nil {
 					t.Errorf("refund failed: %v", err)
 				}
 			}

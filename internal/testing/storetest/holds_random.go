@@ -31,7 +31,7 @@ func holdRandomCases() []Case {
 // it.
 func (e Env) one(t *testing.T, c store.Charge) bool {
 	decisions := make([]algorithms.Decision, 1)
-	ok, err := e.Store.Take(t.Context(), []store.Charge{c}, decisions)
+	ok, err := store.Take(t.Context(), e.Store, []store.Charge{c}, decisions)
 	if err != nil {
 		t.Errorf("Take failed: %v", err)
 	}
@@ -247,7 +247,7 @@ func (e Env) peekAsModel(t *testing.T, m *model, c store.Charge, now algorithms.
 // listAsModel compares the holders of a state, if the store lists these.
 func (e Env) listAsModel(t *testing.T, m *model, c store.Charge, now algorithms.Instant) {
 	t.Helper()
-	got, all, err := store.HoldersOf(t.Context(), e.Store, &c, 100)
+	got, all, err := e.Store.Holders(t.Context(), &c, 100)
 	if errors.Is(err, store.ErrNotListed) {
 		return
 	}

@@ -179,22 +179,18 @@ func resetForgetsHolders(t *testing.T, e Env) {
 }
 
 func holdersAreListed(t *testing.T, e Env) {
-	lister, ok := e.Store.(store.Lister)
-	if !ok {
-		t.Fatalf("%T lists no holders", e.Store)
-	}
 	everyHold(t, func(a algorithms.Algorithm, rate bool) {
 		l := held(a, 100)
 		c := charge("k", l)
 		list := func(most int) ([]store.Held, int) {
 			t.Helper()
-			got, all, err := lister.Holders(t.Context(), &c, most)
+			got, all, err := e.Store.Holders(t.Context(), &c, most)
 			if err != nil {
 				t.Fatalf("%v: Holders failed: %v", a, err)
 			}
 			return got, all
 		}
-		if _, _, err := lister.Holders(t.Context(), &c, 10); rate && errors.Is(err, store.ErrNotListed) {
+		if _, _, err := e.Store.Holders(t.Context(), &c, 10); rate && errors.Is(err, store.ErrNotListed) {
 			return
 		}
 		if got, all := list(10); len(got) != 0 || all != 0 {
@@ -249,7 +245,7 @@ func endedContextHoldsNothing(t *testing.T, e Env) {
 	everyHold(t, func(a algorithms.Algorithm, _ bool) {
 		l := held(a, 10)
 		for _, charges := range [][]store.Charge{{begin("k", l, "r", 4)}, {begin("k", l, "r", 4), begin("other", l, "r", 4)}} {
-			if _, err := e.Store.Take(ctx, charges, make([]algorithms.Decision, 2)); !errors.Is(err, context.Canceled) {
+			if _, err := store.Take(ctx, e.Store, charges, make([]algorithms.Decision, 2)); !errors.Is(err, context.Canceled) {
 				t.Errorf("%v: Take of %d begins with an ended context = %v; want context.Canceled", a, len(charges), err)
 			}
 		}

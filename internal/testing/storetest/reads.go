@@ -57,7 +57,7 @@ func endedContext(t *testing.T, e Env) {
 	c := charge("k", limit(algorithms.FixedWindow, 5))
 	charges, decisions := []store.Charge{c, c}, make([]algorithms.Decision, 2)
 	for n := 1; n <= 2; n++ {
-		if _, err := e.Store.Take(ctx, charges[:n], decisions); !errors.Is(err, context.Canceled) {
+		if _, err := store.Take(ctx, e.Store, charges[:n], decisions); !errors.Is(err, context.Canceled) {
 			t.Errorf("Take of %d charges with an ended context = %v; want context.Canceled", n, err)
 		}
 	}

@@ -76,7 +76,7 @@ func charge(key string, l algorithms.Limit) store.Charge {
 func (e Env) take(t *testing.T, charges ...store.Charge) (bool, []algorithms.Decision) {
 	t.Helper()
 	decisions := make([]algorithms.Decision, len(charges))
-	admitted, err := e.Store.Take(t.Context(), charges, decisions)
+	admitted, err := store.Take(t.Context(), e.Store, charges, decisions)
 	if err != nil {
 		t.Fatalf("Take failed: %v", err)
 	}

@@ -74,7 +74,7 @@ func TestThePlainestStoreKeepsTheContract(t *testing.T) {
 				t.Skip("the model plays all hits of a log again for each charge; with -short or -race the case is a tenth")
 			}
 			synctest.Test(t, func(t *testing.T) {
-				c.Run(t, Env{Store: &plain{model: newModel()}, Sleep: time.Sleep, Now: clock})
+				c.Run(t, Env{Store: Of(&plain{model: newModel()}), Sleep: time.Sleep, Now: clock})
 			})
 		})
 	}

@@ -27,7 +27,7 @@ func togetherCases() []Case {
 func (e Env) takeAll(t *testing.T, transactions []store.Transaction) {
 	t.Helper()
 	times := make([]int, len(transactions))
-	store.TakeAll(e.Store, transactions, func(indexes []int) {
+	e.Store.TakeAll(transactions, func(indexes []int) {
 		for _, i := range indexes {
 			times[i]++
 		}

@@ -32,7 +32,7 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-var _ store.Forgetter = (*Store)(nil)
+var _ store.Store = (*Store)(nil)
 
 // DefaultMaxAge is a MaxAge that most users want.
 const DefaultMaxAge = time.Second
@@ -40,7 +40,7 @@ const DefaultMaxAge = time.Second
 // Options configures New. All but Now must be given.
 type Options struct {
 	Store  store.Store   // asked for each request that memory does not deny; must tell states to be remembered
-	Outbox store.Outbox  // gets the hits that count though they are denied
+	Outbox outbox        // gets the hits that count though they are denied
 	MaxAge time.Duration // how long a denial is remembered at most; more than 0
 
 	// Now returns the instant by the store's clock. Nil: the instant of a key's last answer, and the
@@ -48,12 +48,16 @@ type Options struct {
 	Now func() algorithms.Instant
 }
 
+type outbox interface {
+	Later(c *store.Charge, at algorithms.Instant)
+}
+
 // Store denies from memory or asks another store. All methods are safe for concurrent use. Close it
 // when it is no longer used.
 type Store struct {
 	store.Store
 
-	outbox    store.Outbox
+	outbox    outbox
 	maxAge    time.Duration
 	now       func() algorithms.Instant // nil: see Options.Now
 	started   time.Time
@@ -111,30 +115,6 @@ func (s *Store) Stats() Stats {
 	return Stats{Denied: s.denied.Load(), Hits: s.hits.Load(), Keys: int(s.keys.Load())}
 }
 
-// Take implements [store.Store]. Take fails as the other store does. A request that is denied from
-// memory gets no state in Charge.Left, only its Source.
-func (s *Store) Take(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
-	if err := ctx.Err(); err != nil {
-		return false, err
-	}
-	if store.Holds(charges) {
-		defer s.passed(charges)
-		return s.Store.Take(ctx, charges, decisions)
-	}
-	if s.deny(charges, decisions) {
-		return false, nil
-	}
-	q, _ := s.questions.Get().(*question)
-	defer s.questions.Put(q)
-	defer q.end(s, charges)
-	q.begin(s, charges)
-	admitted, err := s.Store.Take(ctx, q.charges, decisions)
-	if err == nil {
-		s.learn(q, admitted, decisions)
-	}
-	return admitted, err
-}
-
 // passed forgets the keys of a transaction with a holder that may have given hits back.
 func (s *Store) passed(charges []store.Charge) {
 	for i := range charges {
@@ -156,7 +136,7 @@ func (s *Store) Reset(ctx context.Context, charges []store.Charge) (int, error) 
 	return s.Store.Reset(ctx, charges)
 }
 
-// Forget implements [store.Forgetter].
+// Forget implements [store.Store].
 func (s *Store) Forget() {
 	for i := range s.shards {
 		sh := &s.shards[i]
@@ -166,6 +146,7 @@ func (s *Store) Forget() {
 		clear(sh.known)
 		sh.mu.Unlock()
 	}
+	s.Store.Forget()
 }
 
 // deny decides a request that is known to be denied, and reports whether it did.

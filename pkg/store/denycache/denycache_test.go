@@ -23,8 +23,6 @@ import (
 // telling is a store in memory that tells states, and an outbox that charges at once. Each
 // transaction should have one charge, of an algorithm with a state.
 type telling struct {
-	store.Store // of Peek and Reset of keys that do not matter here
-
 	asked  atomic.Int64
 	before func() // called before each answer; may be nil
 
@@ -82,7 +80,7 @@ func (s *telling) fail(err error) {
 }
 
 // newCache returns a cache in front of a store, and closes it with the test.
-func newCache(tb testing.TB, s store.Store, outbox store.Outbox, maxAge time.Duration) *Store {
+func newCache(tb testing.TB, s store.Store, outbox outbox, maxAge time.Duration) *Store {
 	tb.Helper()
 	c, err := New(Options{Store: s, Outbox: outbox, MaxAge: maxAge})
 	if err != nil {
@@ -97,7 +95,7 @@ func inBubble(t *testing.T, maxAge time.Duration, test func(t *testing.T, s *Sto
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		told := &telling{states: map[string]store.State{}}
-		test(t, newCache(t, told, told, maxAge), told)
+		test(t, newCache(t, storetest.Of(told), told, maxAge), told)
 	})
 }
 
@@ -108,7 +106,7 @@ func hour(key string, requests uint32) store.Charge {
 
 func take(tb testing.TB, s store.Store, charges ...store.Charge) bool {
 	tb.Helper()
-	admitted, err := s.Take(context.Background(), charges, make([]algorithms.Decision, len(charges)))
+	admitted, err := store.Take(context.Background(), s, charges, make([]algorithms.Decision, len(charges)))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -174,7 +172,7 @@ func TestForgetAndResetMakeTheNextRequestAsk(t *testing.T) {
 				refund.Hits = -1
 				told.fail(errors.New("no answer"))
 				defer told.fail(nil)
-				_, _ = s.Take(t.Context(), []store.Charge{refund}, make([]algorithms.Decision, 1))
+				_, _ = store.Take(t.Context(), s, []store.Charge{refund}, make([]algorithms.Decision, 1))
 			},
 		} {
 			for take(t, s, c) {
@@ -273,7 +271,7 @@ func TestDenialsGoOnWhileTheBreakerIsOpen(t *testing.T) {
 		told := &telling{states: map[string]store.State{}}
 		probe := func(context.Context) error { told.mu.Lock(); defer told.mu.Unlock(); return told.err }
 		guard, err := fallback.New(fallback.Options{
-			Primary: told, Local: local, Probe: probe, FailingFor: time.Nanosecond, Logger: slog.New(slog.DiscardHandler),
+			Primary: storetest.Of(told), Local: local, Probe: probe, FailingFor: time.Nanosecond, Logger: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -336,11 +334,11 @@ func TestOptionsAreChecked(t *testing.T) {
 
 func TestDenyingFromMemoryDoesNotAllocate(t *testing.T) {
 	told := &telling{states: map[string]store.State{}}
-	s := newCache(t, told, told, math.MaxInt64)
+	s := newCache(t, storetest.Of(told), told, math.MaxInt64)
 	charges, decisions := []store.Charge{hour("k", 0)}, make([]algorithms.Decision, 1)
 	take(t, s, charges...)
 	if n := testing.AllocsPerRun(1000, func() {
-		if admitted, err := s.Take(t.Context(), charges, decisions); admitted || err != nil {
+		if admitted, err := store.Take(t.Context(), s, charges, decisions); admitted || err != nil {
 			t.Error(admitted, err)
 		}
 	}); n != 0 {

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -84,7 +85,7 @@ func TestTheEndOfAHolderForgetsTheDenialOfItsKey(t *testing.T) {
 }
 
 // lists is a store that lists holders.
-type lists struct{ store.Store }
+type lists struct{ *telling }
 
 func (lists) Holders(context.Context, *store.Charge, int) ([]store.Held, int, error) {
 	return []store.Held{{Hits: 3}}, 7, nil
@@ -93,10 +94,10 @@ func (lists) Holders(context.Context, *store.Charge, int) ([]store.Held, int, er
 func TestHoldersAreListedByTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		told, c := &telling{states: map[string]store.State{}}, with(hour("k", 5), algorithms.HoldBegin)
-		if held, all, err := newCache(t, lists{told}, told, time.Second).Holders(t.Context(), &c, 10); len(held) != 1 || all != 7 || err != nil {
+		if held, all, err := newCache(t, storetest.Of(lists{told}), told, time.Second).Holders(t.Context(), &c, 10); len(held) != 1 || all != 7 || err != nil {
 			t.Errorf("Holders = %v, %d, %v; want those of the store", held, all, err)
 		}
-		if _, _, err := newCache(t, told, told, time.Second).Holders(t.Context(), &c, 10); !errors.Is(err, store.ErrNotListed) {
+		if _, _, err := newCache(t, storetest.Of(told), told, time.Second).Holders(t.Context(), &c, 10); !errors.Is(err, store.ErrNotListed) {
 			t.Errorf("in front of a store without holders: %v, want %v", err, store.ErrNotListed)
 		}
 	})

@@ -5,22 +5,13 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-var _ store.Prompt = (*Store)(nil)
-
-// Prompt implements [store.Prompt]: a request may have to ask the other store.
-func (s *Store) Prompt() bool { return false }
-
-// TakeNow implements [store.Prompt]. TakeNow decides a request that is denied from memory. Another
-// one is for the other store, if that is Prompt.
+// TakeNow implements [store.Store]. TakeNow decides a request that is denied from memory. Another
+// one is for the other store, if it can.
 func (s *Store) TakeNow(charges []store.Charge, decisions []algorithms.Decision) (admitted, decided bool) {
 	if !store.Holds(charges) && s.deny(charges, decisions) {
 		return false, true
 	}
-	other, ok := s.Store.(store.Prompt)
-	if !ok {
-		return false, false
-	}
-	admitted, decided = other.TakeNow(charges, decisions)
+	admitted, decided = s.Store.TakeNow(charges, decisions)
 	if decided {
 		s.passed(charges)
 	}

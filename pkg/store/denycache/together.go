@@ -6,15 +6,13 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-var _ store.Together = (*Store)(nil)
-
 // rest is transactions that memory has not denied.
 type rest struct {
 	store.Rest
 	questions []*question
 }
 
-// TakeAll implements [store.Together]. Memory denies first.
+// TakeAll implements [store.Store]. Memory denies first.
 func (s *Store) TakeAll(transactions []store.Transaction, decided func(indexes []int)) {
 	r, _ := s.rests.Get().(*rest)
 	now := time.Now()

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -52,7 +53,7 @@ func TestTakeNowDecidesDeniedKeysOnly(t *testing.T) {
 }
 
 // without is a store that decides without the one that it should ask.
-type without struct{ store.Store }
+type without struct{}
 
 func (without) Take(_ context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
 	decisions[0] = algorithms.Decision{Allowed: true}
@@ -71,7 +72,7 @@ func TestCallersLearnHowAChargeWasDecided(t *testing.T) {
 			want store.State
 		}{
 			"denied from memory":       {s, over, store.State{Source: store.Memory}},
-			"decided by another store": {newCache(t, without{}, told, time.Second), hour("free", 1), store.State{Source: store.Without}},
+			"decided by another store": {newCache(t, storetest.Of(without{}), told, time.Second), hour("free", 1), store.State{Source: store.Without}},
 		} {
 			left := store.State{Now: 1}
 			test.c.Left = &left

@@ -105,7 +105,7 @@ func TestNewNamesEverythingThatIsWrong(t *testing.T) {
 func bounds(failures int, minOpen, maxOpen time.Duration) Options {
 	r := &rig{}
 	return Options{
-		Primary: &scripted{}, Local: &scripted{}, Probe: func(context.Context) error { return nil }, Logger: slogTo(&r.log),
+		Primary: storetest.Of(&scripted{}), Local: storetest.Of(&scripted{}), Probe: func(context.Context) error { return nil }, Logger: slogTo(&r.log),
 		Failures: failures, MinOpen: minOpen, MaxOpen: maxOpen,
 	}
 }

@@ -57,7 +57,7 @@ func TestACallerThatGivesUpIsNotAFailure(t *testing.T) {
 	hang := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 	calls := map[string]func(r *rig, ctx context.Context) error{
 		"take": func(r *rig, ctx context.Context) error {
-			_, err := r.Take(ctx, []store.Charge{charge("k", 3)}, make([]algorithms.Decision, 1))
+			_, err := store.Take(ctx, r, []store.Charge{charge("k", 3)}, make([]algorithms.Decision, 1))
 			return err
 		},
 		"peek": func(r *rig, ctx context.Context) error {
@@ -116,8 +116,8 @@ func TestADeadlineThatPassesWhileWaitingIsStillAnswered(t *testing.T) {
 		r.primary.follow(func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		charges, decisions := []store.Charge{charge("k", 3), policy(charge("a", 3), store.Allow)}, make([]algorithms.Decision, 2)
-		admitted, err := r.Take(ctx, charges, decisions)
+		charges, decisions := []store.Charge{charge("k", 3), policy(charge("a", 3), store.OnErrorAllow)}, make([]algorithms.Decision, 2)
+		admitted, err := store.Take(ctx, r, charges, decisions)
 		if !admitted || err != nil || decisions[0].Remaining != 2 || decisions[1].Remaining != 3 {
 			t.Errorf("Take = %v, %v, %+v; want the policies' answer", admitted, err, decisions)
 		}
@@ -151,7 +151,7 @@ func TestResetSaysWhenItResetThisProcessOnly(t *testing.T) {
 		t := r.t
 		charges, decisions := []store.Charge{charge("a", 3), charge("b", 3), charge("c", 3)}, make([]algorithms.Decision, 3)
 		fill := func() {
-			if _, err := r.local.Take(t.Context(), charges[:2], decisions); err != nil {
+			if _, err := store.Take(t.Context(), r.local, charges[:2], decisions); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -190,7 +190,7 @@ func TestLocalCountsRuleUntilThePrimaryIsBackAndStay(t *testing.T) {
 		t := r.t
 		take := func() algorithms.Decision {
 			decisions := make([]algorithms.Decision, 1)
-			if _, err := r.Take(t.Context(), []store.Charge{charge("k", 2)}, decisions); err != nil {
+			if _, err := store.Take(t.Context(), r, []store.Charge{charge("k", 2)}, decisions); err != nil {
 				t.Fatal(err)
 			}
 			return decisions[0]

@@ -8,7 +8,7 @@
 //
 // The two stores share their counts as far as they can. Each answer of the primary leaves its
 // states in the local store, so the local store goes on where the primary was last seen
-// ([store.Continuer]). A key that this process has not seen is full.
+// ([store.Local]). A key that this process has not seen is full.
 //
 // While the primary cannot be asked, this process admits its share. In the local store each hit
 // costs as many hits as there are processes (Options.Fleet). So if all have seen the same states
@@ -30,7 +30,7 @@
 // # Holders
 //
 // A begin that the local store admits holds its share here, and the primary is told of it later
-// (Options.Outbox, if that is a [store.HoldOutbox]). The end of a holder that has begun here is
+// (Options.Outbox, if that is a [store.Remote]). The end of a holder that has begun here is
 // settled here, and the primary is told. Any other holder may have begun in the primary: the end
 // changes nothing here, and the primary is told under each policy. So slots that were held when the
 // primary went away stay held here, until the last holder runs out at the latest.
@@ -90,10 +90,10 @@ type Store struct {
 	unavailable      error
 	answeredAt       func() time.Time     // may be nil
 	silent           func() time.Duration // may be nil
-	continuer        store.Continuer      // the local store; nil if it cannot go on from states
+	continuer        store.Local          // the local store; nil if it cannot go on from states
 	fleet            func() int           // may be nil
-	outbox           store.Outbox         // may be nil
-	holders          store.HoldOutbox     // may be nil
+	outbox           outbox               // may be nil
+	holders          holdOutbox           // may be nil
 	holdersUntil     atomic.Int64         // until then the local store may know holders, in nanoseconds since started
 	now              func() algorithms.Instant
 	started          time.Time
@@ -114,6 +114,17 @@ type Store struct {
 	metrics   metrics
 	stop      func()
 }
+
+type outbox interface {
+	Later(c *store.Charge, at algorithms.Instant)
+}
+
+type holdOutbox interface {
+	HoldLater(c *store.Charge, at algorithms.Instant)
+}
+
+// Forget implements [store.Store].
+func (s *Store) Forget() { s.primary.Forget() }
 
 // New returns a store whose breaker is open until the first probe has answered. New does not wait,
 // and fails when an option is missing or out of bounds.
@@ -142,8 +153,8 @@ func New(o Options) (*Store, error) {
 		changed:     make(chan struct{}, 1),
 		answered:    make(chan struct{}),
 	}
-	s.continuer, _ = o.Local.(store.Continuer)
-	s.holders, _ = o.Outbox.(store.HoldOutbox)
+	s.continuer, _ = o.Local.(store.Local)
+	s.holders, _ = o.Outbox.(holdOutbox)
 	if s.now == nil {
 		s.now = func() algorithms.Instant { return algorithms.Instant(time.Now().UnixNano()) }
 	}
@@ -205,29 +216,6 @@ func (s *Store) ask(ctx context.Context, primary func() error) (answered bool, e
 	}
 	s.succeeded(p)
 	return true, nil
-}
-
-// Take implements [store.Store]. Take fails if ctx has ended before, if the caller cancels ctx
-// while the primary is asked, or if the local store fails.
-func (s *Store) Take(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) (admitted bool, err error) {
-	if err := ctx.Err(); err != nil {
-		return false, err
-	}
-	p := s.enter(charges)
-	if p == nil {
-		return s.takeWithout(ctx, charges, decisions, nil)
-	}
-	q := s.begin(charges)
-	admitted, cause := s.primary.Take(ctx, q.asked, decisions)
-	s.end(p, q, charges, decisions, admitted, cause)
-	if cause == nil {
-		s.succeeded(p)
-		return admitted, nil
-	}
-	if err := s.failed(ctx, p, cause); err != nil {
-		return false, err
-	}
-	return s.takeWithout(ctx, charges, decisions, cause)
 }
 
 // Peek implements [store.Store]. Peek fails as Take does.

@@ -73,7 +73,7 @@ func TestAPeekAtAHolderRemembersNothing(t *testing.T) {
 		if err := s.Peek(t.Context(), []store.Charge{c}, decisions); err != nil || decisions[0].Remaining != 2 || c.Hold.Was.Hits != 3 {
 			t.Errorf("Peek at a holder: %+v, %v, was %+v; want 2 left and 3 hits", decisions[0], err, c.Hold.Was)
 		}
-		for _, other := range []store.OnError{store.Allow, store.Deny} {
+		for _, other := range []store.OnError{store.OnErrorAllow, store.OnErrorDeny} {
 			c.OnError = other
 			if err := s.Peek(t.Context(), []store.Charge{c}, decisions); err != nil || c.Hold.Was != (algorithms.Hold{}) {
 				t.Errorf("policy %d: %v, was %+v; want no holder", other, err, c.Hold.Was)
@@ -97,7 +97,7 @@ func TestHoldersWithoutThePrimaryAllocateNoMoreThanOtherCharges(t *testing.T) {
 		allocates := func(charges ...store.Charge) float64 {
 			return testing.AllocsPerRun(100, func() {
 				for i := range charges {
-					if _, err := r.Take(r.t.Context(), charges[i:i+1], decisions); err != nil {
+					if _, err := store.Take(r.t.Context(), r, charges[i:i+1], decisions); err != nil {
 						r.t.Fatal(err)
 					}
 				}

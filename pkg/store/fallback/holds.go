@@ -9,8 +9,6 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-var _ store.Lister = (*Store)(nil)
-
 // isEnd reports whether a charge ends a holder, or repairs one. Such a charge is never denied.
 func isEnd(c *store.Charge) bool { return c.Hold != nil && c.Hold.Phase != algorithms.HoldBegin }
 
@@ -133,17 +131,13 @@ func (s *Store) tellHolder(n *names, c *store.Charge, p algorithms.HoldPhase, at
 	}
 }
 
-// Holders implements [store.Lister], if the primary does. If the primary cannot be asked or fails,
+// Holders implements [store.Store], if the primary does. If the primary cannot be asked or fails,
 // the list has the holders that have begun here without the primary. The zero Holder then has the
 // slots that were held when the primary was last seen.
 func (s *Store) Holders(ctx context.Context, charge *store.Charge, most int) (held []store.Held, all int, err error) {
-	lister, ok := s.primary.(store.Lister)
-	if !ok {
-		return nil, 0, store.ErrNotListed
-	}
 	var refused error
 	answered, err := s.ask(ctx, func() (failed error) {
-		held, all, failed = lister.Holders(ctx, charge, most)
+		held, all, failed = s.primary.Holders(ctx, charge, most)
 		if errors.Is(failed, store.ErrNotListed) { // an answer
 			refused, failed = failed, nil
 		}
@@ -152,7 +146,7 @@ func (s *Store) Holders(ctx context.Context, charge *store.Charge, most int) (he
 	if answered || err != nil {
 		return held, all, cmp.Or(err, refused)
 	}
-	held, all, err = store.HoldersOf(context.WithoutCancel(ctx), s.local, charge, most)
+	held, all, err = s.local.Holders(context.WithoutCancel(ctx), charge, most)
 	for i := range held {
 		if held[i].Holder != (store.Holder{}) {
 			held[i].Hits /= uint32(sharers(charge, s.fleetSize()))

@@ -86,7 +86,7 @@ func TestHoldersAreChargedTheTruthAroundOutages(t *testing.T) {
 					c.Limit.Period = algorithms.MaxPeriod // no hit comes back in the time of the test
 				}
 				if r.IntN(5) == 0 {
-					c.OnError = store.Deny
+					c.OnError = store.OnErrorDeny
 				}
 				if r.IntN(2) == 0 {
 					c.Left = new(store.State)

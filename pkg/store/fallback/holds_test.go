@@ -131,9 +131,9 @@ func scenario(t *testing.T, words string, f *fleet) *play {
 		case "ban":
 			p.limit = algorithms.Limit{Algorithm: algorithms.Concurrency}
 		case "allow":
-			p.policy = store.Allow
+			p.policy = store.OnErrorAllow
 		case "deny":
-			p.policy = store.Deny
+			p.policy = store.OnErrorDeny
 		case "never":
 			c := charge("other", 0)
 			p.second = &c

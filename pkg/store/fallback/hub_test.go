@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/internal/testing/logtest"
+	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 	"github.com/weirproxy/weir/pkg/store/memstore"
@@ -232,7 +233,7 @@ func newFleet(t *testing.T, r *rand.Rand, n int, ahead time.Duration) (f *fleet,
 			t.Fatal(err)
 		}
 		s, err := New(Options{
-			Primary: k, Local: local, Outbox: k, Now: f.hub.now, Fleet: func() int { return n }, Logger: slogTo(&f.log),
+			Primary: storetest.Of(k), Local: local, Outbox: k, Now: f.hub.now, Fleet: func() int { return n }, Logger: slogTo(&f.log),
 			Probe: func(context.Context) error {
 				if k.is.Load() == down {
 					return errDown
@@ -268,7 +269,7 @@ func (f *fleet) take(t interface{ Fatalf(string, ...any) }, s *Store, charges []
 		s.TakeAll(all, func([]int) {})
 		admitted, err = all[0].Admitted, all[0].Err
 	} else {
-		admitted, err = s.Take(context.Background(), charges, decisions)
+		admitted, err = store.Take(context.Background(), s, charges, decisions)
 	}
 	if err != nil {
 		t.Fatalf("Take: %v", err)

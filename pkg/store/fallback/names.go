@@ -96,7 +96,7 @@ func (s *Store) peek(n *names, c *store.Charge, l algorithms.Limit) algorithms.H
 
 // take has the local store apply the first charges of n.
 func (s *Store) take(n *names, count int) {
-	_, _ = s.local.Take(context.Background(), n.charges[:count], n.decisions[:count]) // never fails
+	_, _ = store.Take(context.Background(), s.local, n.charges[:count], n.decisions[:count]) // never fails
 }
 
 // deny remembers that the holder of a charge was denied here.

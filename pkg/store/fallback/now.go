@@ -7,12 +7,7 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-var _ store.Prompt = (*Store)(nil)
-
-// Prompt implements [store.Prompt]: a request may have to ask the primary.
-func (s *Store) Prompt() bool { return false }
-
-// TakeNow implements [store.Prompt]. TakeNow decides while the breaker does not let the request ask
+// TakeNow implements [store.Store]. TakeNow decides while the breaker does not let the request ask
 // the primary.
 func (s *Store) TakeNow(charges []store.Charge, decisions []algorithms.Decision) (admitted, decided bool) {
 	if p := s.enter(charges); p != nil {

@@ -48,7 +48,7 @@ type Options struct {
 	Fleet func() int
 	// Outbox charges the primary later with the hits that the local store applied. If it is a
 	// HoldOutbox, it also tells the primary of holders. Nil: the primary never knows of these.
-	Outbox store.Outbox
+	Outbox outbox
 	// Now returns the instant by the primary's clock, of hits in the Outbox. The local store should
 	// keep its windows by the same clock. Nil: this machine's wall clock.
 	Now func() algorithms.Instant

@@ -32,7 +32,7 @@ func (s *Store) takeWithout(ctx context.Context, charges []store.Charge, decisio
 		defer s.put(w)
 		all = w.charges
 	}
-	admitted, err := s.local.Take(context.WithoutCancel(ctx), all, decisions)
+	admitted, err := store.Take(context.WithoutCancel(ctx), s.local, all, decisions)
 	if err != nil {
 		return false, fmt.Errorf("take from the local store: %w", err)
 	}
@@ -68,9 +68,9 @@ func (s *Store) peekWithout(ctx context.Context, charges []store.Charge, decisio
 func countByPolicy(charges []store.Charge) (n Decided) {
 	for i := range charges {
 		switch charges[i].OnError {
-		case store.Allow:
+		case store.OnErrorAllow:
 			n.Allow++
-		case store.Deny:
+		case store.OnErrorDeny:
 			n.Deny++
 		default:
 			n.Local++
@@ -129,7 +129,7 @@ func (s *Store) put(w *without) {
 // refused reports whether a charge is denied: by its policy, or by a limit of 0, for which no store
 // is needed. A refund and a probe are never denied, and neither is the end of a holder.
 func refused(c *store.Charge) bool {
-	return c.Hits > 0 && !isEnd(c) && (c.OnError == store.Deny || c.OnError == store.Allow && c.Limit.Requests == 0)
+	return c.Hits > 0 && !isEnd(c) && (c.OnError == store.OnErrorDeny || c.OnError == store.OnErrorAllow && c.Limit.Requests == 0)
 }
 
 // patch writes the decisions of the charges that the local store does not decide, and the share of
@@ -138,7 +138,7 @@ func (s *Store) patch(charges []store.Charge, decisions []algorithms.Decision, f
 	var wait time.Duration
 	for i := range charges {
 		c := &charges[i]
-		if c.OnError == store.Deny && wait == 0 {
+		if c.OnError == store.OnErrorDeny && wait == 0 {
 			wait = s.untilAsked()
 		}
 		switch {
@@ -147,17 +147,17 @@ func (s *Store) patch(charges []store.Charge, decisions []algorithms.Decision, f
 			if isEnd(c) {
 				decisions[i].Allowed, decisions[i].RetryAfter = true, 0
 			}
-		case c.OnError == store.Allow && refused(c):
+		case c.OnError == store.OnErrorAllow && refused(c):
 			period := c.Limit.Period
 			if c.Hold != nil && period == 0 {
 				period = c.Hold.AtMost
 			}
 			decisions[i] = algorithms.Decision{RetryAfter: period, ResetAfter: period}
-		case c.OnError == store.Allow:
+		case c.OnError == store.OnErrorAllow:
 			decisions[i] = algorithms.Decision{Allowed: true, Remaining: c.Limit.Capacity()}
 		case refused(c):
 			decisions[i] = algorithms.Decision{RetryAfter: wait, ResetAfter: wait}
-		case c.OnError == store.Deny:
+		case c.OnError == store.OnErrorDeny:
 			decisions[i] = algorithms.Decision{Allowed: true, ResetAfter: wait}
 		}
 	}

@@ -44,18 +44,18 @@ func TestEachPolicyAnswersForItsCharge(t *testing.T) {
 			"local_over", hits(charge("k", 3), 4), false,
 			algorithms.Decision{Remaining: 3, RetryAfter: time.Hour, ResetAfter: time.Hour},
 		},
-		{"allow", policy(charge("k", 3), store.Allow), true, algorithms.Decision{Allowed: true, Remaining: 3}},
-		{"allow_over_the_limit", policy(hits(charge("k", 3), 4), store.Allow), true, algorithms.Decision{Allowed: true, Remaining: 3}},
-		{"allow_a_bucket", policy(bucket, store.Allow), true, algorithms.Decision{Allowed: true, Remaining: 30}},
-		{"allow_a_probe", policy(hits(charge("k", 3), 0), store.Allow), true, algorithms.Decision{Allowed: true, Remaining: 3}},
-		{"allow_a_refund", policy(hits(charge("k", 3), -2), store.Allow), true, algorithms.Decision{Allowed: true, Remaining: 3}},
-		{"deny", policy(charge("k", 3), store.Deny), false, refused},
-		{"deny_many", policy(hits(charge("k", 3), algorithms.MaxHits), store.Deny), false, refused},
-		{"deny_a_probe", policy(hits(charge("k", 3), 0), store.Deny), true, algorithms.Decision{Allowed: true, ResetAfter: time.Second}},
-		{"deny_a_refund", policy(hits(charge("k", 3), -2), store.Deny), true, algorithms.Decision{Allowed: true, ResetAfter: time.Second}},
-		{"deny_in_shadow", with(policy(charge("k", 3), store.Deny), func(c *store.Charge) { c.Mode = store.Shadow }), true, refused},
-		{"deny_in_quota", policy(quota(charge("k", 3), 0), store.Deny), false, refused},
-		{"deny_in_shadow_quota", with(policy(charge("k", 3), store.Deny), func(c *store.Charge) { c.Mode = store.ShadowQuota }), true, refused},
+		{"allow", policy(charge("k", 3), store.OnErrorAllow), true, algorithms.Decision{Allowed: true, Remaining: 3}},
+		{"allow_over_the_limit", policy(hits(charge("k", 3), 4), store.OnErrorAllow), true, algorithms.Decision{Allowed: true, Remaining: 3}},
+		{"allow_a_bucket", policy(bucket, store.OnErrorAllow), true, algorithms.Decision{Allowed: true, Remaining: 30}},
+		{"allow_a_probe", policy(hits(charge("k", 3), 0), store.OnErrorAllow), true, algorithms.Decision{Allowed: true, Remaining: 3}},
+		{"allow_a_refund", policy(hits(charge("k", 3), -2), store.OnErrorAllow), true, algorithms.Decision{Allowed: true, Remaining: 3}},
+		{"deny", policy(charge("k", 3), store.OnErrorDeny), false, refused},
+		{"deny_many", policy(hits(charge("k", 3), algorithms.MaxHits), store.OnErrorDeny), false, refused},
+		{"deny_a_probe", policy(hits(charge("k", 3), 0), store.OnErrorDeny), true, algorithms.Decision{Allowed: true, ResetAfter: time.Second}},
+		{"deny_a_refund", policy(hits(charge("k", 3), -2), store.OnErrorDeny), true, algorithms.Decision{Allowed: true, ResetAfter: time.Second}},
+		{"deny_in_shadow", with(policy(charge("k", 3), store.OnErrorDeny), func(c *store.Charge) { c.Mode = store.Shadow }), true, refused},
+		{"deny_in_quota", policy(quota(charge("k", 3), 0), store.OnErrorDeny), false, refused},
+		{"deny_in_shadow_quota", with(policy(charge("k", 3), store.OnErrorDeny), func(c *store.Charge) { c.Mode = store.ShadowQuota }), true, refused},
 	} {
 		// Alone, and beside a charge of the local store's, so that both ways to the verdict are gone.
 		for _, beside := range []bool{false, true} {
@@ -70,7 +70,7 @@ func TestEachPolicyAnswersForItsCharge(t *testing.T) {
 					if err := r.Peek(t.Context(), charges, decisions); err != nil || decisions[0] != tt.want {
 						t.Errorf("Peek = %+v, %v; want %+v", decisions[0], err, tt.want)
 					}
-					admitted, err := r.Take(t.Context(), charges, decisions)
+					admitted, err := store.Take(t.Context(), r, charges, decisions)
 					if err != nil || admitted != tt.admitted || decisions[0] != tt.want {
 						t.Errorf("Take = %v, %+v, %v; want %v, %+v", admitted, decisions[0], err, tt.admitted, tt.want)
 					}
@@ -93,7 +93,7 @@ func TestEachPolicyAnswersForItsCharge(t *testing.T) {
 func TestChargesOfSeveralPoliciesAreOneTransaction(t *testing.T) {
 	local, spent := charge("local", 5), charge("spent", 0)
 	counted := with(charge("counted", 5), func(c *store.Charge) { c.CountRejected = true })
-	allow, deny := policy(charge("allow", 5), store.Allow), policy(charge("deny", 5), store.Deny)
+	allow, deny := policy(charge("allow", 5), store.OnErrorAllow), policy(charge("deny", 5), store.OnErrorDeny)
 	for _, tt := range []struct {
 		name     string
 		charges  []store.Charge
@@ -117,7 +117,7 @@ func TestChargesOfSeveralPoliciesAreOneTransaction(t *testing.T) {
 		{"two_limits_of_one_quota_rule", []store.Charge{quota(deny, 0), quota(local, 0)}, false, map[string]uint32{"local": 5}},
 		{
 			"the_same_key_by_three_policies",
-			[]store.Charge{policy(local, store.Allow), local, with(policy(local, store.Deny), func(c *store.Charge) { c.Mode = store.Shadow })},
+			[]store.Charge{policy(local, store.OnErrorAllow), local, with(policy(local, store.OnErrorDeny), func(c *store.Charge) { c.Mode = store.Shadow })},
 			true,
 			map[string]uint32{"local": 4},
 		},
@@ -125,7 +125,7 @@ func TestChargesOfSeveralPoliciesAreOneTransaction(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			inBubbleAway(t, Options{}, func(r *rig) {
 				t := r.t
-				admitted, err := r.Take(t.Context(), tt.charges, make([]algorithms.Decision, len(tt.charges)))
+				admitted, err := store.Take(t.Context(), r, tt.charges, make([]algorithms.Decision, len(tt.charges)))
 				if err != nil || admitted != tt.admitted {
 					t.Errorf("Take = %v, %v; want %v", admitted, err, tt.admitted)
 				}
@@ -150,7 +150,7 @@ func TestDeniedHitsAreToldWhenThePrimaryIsAskedAgain(t *testing.T) {
 		t := r.t
 		decisions := make([]algorithms.Decision, 1)
 		retry := func() time.Duration {
-			if _, err := r.Take(t.Context(), []store.Charge{policy(charge("k", 3), store.Deny)}, decisions); err != nil {
+			if _, err := store.Take(t.Context(), r, []store.Charge{policy(charge("k", 3), store.OnErrorDeny)}, decisions); err != nil {
 				t.Fatal(err)
 			}
 			return decisions[0].RetryAfter

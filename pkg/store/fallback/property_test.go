@@ -23,13 +23,13 @@ type model struct {
 
 func (m *model) decide(c store.Charge, hits int64, at algorithms.Instant) algorithms.Decision {
 	switch {
-	case c.OnError == store.Allow && c.Hits > 0 && c.Limit.Requests == 0: // a ban is one without any store
+	case c.OnError == store.OnErrorAllow && c.Hits > 0 && c.Limit.Requests == 0: // a ban is one without any store
 		return algorithms.Decision{RetryAfter: c.Limit.Period, ResetAfter: c.Limit.Period}
-	case c.OnError == store.Allow:
+	case c.OnError == store.OnErrorAllow:
 		return algorithms.Decision{Allowed: true, Remaining: c.Limit.Capacity()}
-	case c.OnError == store.Deny && c.Hits > 0:
+	case c.OnError == store.OnErrorDeny && c.Hits > 0:
 		return algorithms.Decision{RetryAfter: m.wait, ResetAfter: m.wait}
-	case c.OnError == store.Deny:
+	case c.OnError == store.OnErrorDeny:
 		return algorithms.Decision{Allowed: true, ResetAfter: m.wait}
 	}
 	name := c.Limit.Algorithm.String() + string(c.Key)
@@ -125,7 +125,7 @@ func TestRequestsWithoutThePrimaryAreDecidedAsAPlainModelDecidesThem(t *testing.
 				wantAdmitted, want := m.take(charges, now())
 				decisions := make([]algorithms.Decision, len(charges)+1)
 				decisions[len(charges)].Remaining = 99
-				admitted, err := r.Take(t.Context(), charges, decisions)
+				admitted, err := store.Take(t.Context(), r, charges, decisions)
 				if err != nil || admitted != wantAdmitted {
 					rt.Fatalf("Take = %v, %v; want %v; charges %+v", admitted, err, wantAdmitted, charges)
 				}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/internal/testing/logtest"
+	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 	"github.com/weirproxy/weir/pkg/store/memstore"
@@ -89,7 +90,7 @@ func newRig(tb testing.TB, o Options) *rig {
 	r.probeBy(o.Probe)
 	o.Local = local
 	if o.Primary == nil {
-		o.Primary = r.primary
+		o.Primary = storetest.Of(r.primary)
 	}
 	o.Probe = func(ctx context.Context) error {
 		r.probes.Add(1)
@@ -142,8 +143,8 @@ func (r *rig) want(want State) {
 func (r *rig) hit() (primary bool) {
 	r.t.Helper()
 	c, decisions := charge("hit", 5), make([]algorithms.Decision, 1)
-	c.OnError = store.Allow
-	if admitted, err := r.Take(r.t.Context(), []store.Charge{c}, decisions); !admitted || err != nil {
+	c.OnError = store.OnErrorAllow
+	if admitted, err := store.Take(r.t.Context(), r, []store.Charge{c}, decisions); !admitted || err != nil {
 		r.t.Fatalf("Take = %v, %v; want admitted", admitted, err)
 	}
 	return decisions[0].Remaining == 77

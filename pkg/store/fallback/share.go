@@ -93,7 +93,7 @@ func (s *Store) goOn(q *question, charges []store.Charge, decisions []algorithms
 // answer does not show.
 const unseenPart = 64
 
-// Continue implements [store.Continuer]: it leaves the states in the local store, which must be
+// Continue implements [store.Local]: it leaves the states in the local store, which must be
 // able to go on from states. If others share the primary, a part of the hits left counts as used.
 // Others may use these after the answer, and before an outage. Continue writes to states and
 // decisions, and restores the decisions.
@@ -131,7 +131,9 @@ func (s *Store) fleetSize() int {
 }
 
 // isLocal reports whether the local store decides the charge while the primary cannot be asked.
-func isLocal(c *store.Charge) bool { return c.OnError != store.Allow && c.OnError != store.Deny }
+func isLocal(c *store.Charge) bool {
+	return c.OnError != store.OnErrorAllow && c.OnError != store.OnErrorDeny
+}
 
 // sharers returns the number of processes that share the key of a charge: the fleet, but not more
 // than a full key admits hits.

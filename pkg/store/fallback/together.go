@@ -6,8 +6,6 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-var _ store.Together = (*Store)(nil)
-
 // asking is transactions that the primary is asked about.
 type asking struct {
 	store.Rest
@@ -15,7 +13,7 @@ type asking struct {
 	questions []*question
 }
 
-// TakeAll implements [store.Together]. A transaction fails as Take does. Transactions that the
+// TakeAll implements [store.Store]. A transaction fails as Take does. Transactions that the
 // primary is not asked about are decided first. After a failure of the primary the policies decide
 // the failed transactions.
 func (s *Store) TakeAll(transactions []store.Transaction, decided func(indexes []int)) {

@@ -18,7 +18,7 @@ func (r *rig) together(n int) (primary int) {
 	all := make([]store.Transaction, n)
 	for i := range all {
 		c := charge("hit", 5)
-		c.OnError = store.Allow
+		c.OnError = store.OnErrorAllow
 		all[i] = store.Transaction{Ctx: r.t.Context(), Charges: []store.Charge{c}, Decisions: make([]algorithms.Decision, 1)}
 	}
 	decided := 0

@@ -27,7 +27,7 @@ func TestAStoreOfLeasesAloneKeepsTheContract(t *testing.T) {
 				told := &telling{}
 				// The limits of most cases are too small for a fleet of four to lease, and a grant may come
 				// between two requests or not.
-				s, err := New(Options{Store: told, Shared: told, Outbox: told, Fleet: func() int { return 4 }})
+				s, err := New(Options{Store: storetest.Of(told), Shared: storetest.Of(told), Outbox: told, Fleet: func() int { return 4 }})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -49,7 +49,7 @@ func TestAStoreOfLeasesKeepsTheContractOfHolders(t *testing.T) {
 				}
 				defer below.Close()
 				told := &telling{}
-				s, err := New(Options{Store: below, Shared: told, Outbox: told, Fleet: func() int { return 4 }})
+				s, err := New(Options{Store: below, Shared: storetest.Of(told), Outbox: told, Fleet: func() int { return 4 }})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -122,7 +122,7 @@ func (a *asking) ask(s *Store) {
 	for i := range a.wants {
 		a.transactions = append(a.transactions, store.Transaction{Ctx: ctx, Charges: a.charges[i : i+1], Decisions: a.decisions[i : i+1]})
 	}
-	store.TakeAll(s.options.Shared, a.transactions, func(indexes []int) {
+	s.options.Shared.TakeAll(a.transactions, func(indexes []int) {
 		for _, i := range indexes {
 			a.end(s, a.wants[i], a.decisions[i], &a.states[i], a.transactions[i].Err)
 		}

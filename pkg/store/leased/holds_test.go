@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -38,7 +39,7 @@ func inLedger(t *testing.T, o Options, test func(t *testing.T, s *Store, l *ledg
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		l := &ledger{telling: &telling{}}
-		o.Store, o.Shared, o.Outbox = l, l.telling, l
+		o.Store, o.Shared, o.Outbox = storetest.Of(l), storetest.Of(l.telling), l
 		s, err := New(o)
 		if err != nil {
 			t.Fatal(err)
@@ -94,7 +95,7 @@ func TestNoLeaseAnswersATransactionWithAHolderAtOnce(t *testing.T) {
 	inLedger(t, o, func(t *testing.T, s *Store, l *ledger) {
 		l.fail(errors.New("no answer"))
 		for range 100 {
-			_, _ = s.Take(t.Context(), []store.Charge{minute("hot", 1_000_000)}, make([]algorithms.Decision, 1))
+			_, _ = store.Take(t.Context(), s, []store.Charge{minute("hot", 1_000_000)}, make([]algorithms.Decision, 1))
 			synctest.Wait()
 		}
 		if without == 0 {
@@ -105,7 +106,7 @@ func TestNoLeaseAnswersATransactionWithAHolderAtOnce(t *testing.T) {
 		if _, decided := s.TakeNow(charges, decisions); decided {
 			t.Error("a transaction with a holder was decided at once")
 		}
-		if _, err := s.Take(t.Context(), charges, decisions); err == nil || without > 0 {
+		if _, err := store.Take(t.Context(), s, charges, decisions); err == nil || without > 0 {
 			t.Errorf("Take: %v, and %d decisions without the store; want its error", err, without)
 		}
 	})

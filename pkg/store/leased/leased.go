@@ -30,21 +30,18 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-var (
-	_ store.Forgetter = (*Store)(nil)
-	_ store.Prompt    = (*Store)(nil)
-)
+var _ store.Store = (*Store)(nil)
 
 // Options configures New. Store, Shared and Outbox must be given.
 type Options struct {
-	Store  store.Store  // asked for each request that is not decided from leases; in front of Shared
-	Shared store.Store  // grants hits; must tell states
-	Outbox store.Outbox // of Shared; gets the hits that go back
+	Store  store.Store // asked for each request that is not decided from leases; in front of Shared
+	Shared store.Store // grants hits; must tell states
+	Outbox outbox      // of Shared; gets the hits that go back
 
 	Ready func() bool // whether Shared may be asked for a grant; nil: always
 	Fleet func() int  // how many processes share Shared; nil, or less than 1: one
 	// Local goes on from the states that Shared told with its grants. Nil: no need.
-	Local store.Continuer
+	Local continuer
 	// Late returns how long Shared has owed answers without giving one; 0 as long as that is usual.
 	// While Shared is late, a request of a key that waits for a grant goes to Without. Without decides
 	// without Shared, so the request does not wait. Nil: such requests ask Store.
@@ -53,6 +50,14 @@ type Options struct {
 	// Wall returns the instant by the clock that aligns fixed windows in Shared. Nil: Shared's own
 	// clock does.
 	Wall func() algorithms.Instant
+}
+
+type outbox interface {
+	Later(c *store.Charge, at algorithms.Instant)
+}
+
+type continuer interface {
+	Continue(charges []store.Charge, states []store.State, decisions []algorithms.Decision)
 }
 
 // Store spends leases or asks another store. All methods are safe for concurrent use. Close it when
@@ -157,10 +162,7 @@ func (s *Store) may(charges []store.Charge) bool {
 	return false
 }
 
-// Prompt implements [store.Prompt]: a request may have to ask the other store.
-func (s *Store) Prompt() bool { return false }
-
-// TakeNow implements [store.Prompt]. TakeNow decides a request if each of its charges is leased.
+// TakeNow implements [store.Store]. TakeNow decides a request if each of its charges is leased.
 // Another one is for the other store, if that is Prompt, or is decided without the shared store if
 // that does not answer.
 func (s *Store) TakeNow(charges []store.Charge, decisions []algorithms.Decision) (admitted, decided bool) {
@@ -168,37 +170,13 @@ func (s *Store) TakeNow(charges []store.Charge, decisions []algorithms.Decision)
 	if !holds && s.spendAll(charges, decisions) {
 		return true, true
 	}
-	if other, ok := s.Store.(store.Prompt); ok {
-		if admitted, decided = other.TakeNow(charges, decisions); decided {
-			return admitted, true
-		}
+	if admitted, decided = s.Store.TakeNow(charges, decisions); decided {
+		return admitted, true
 	}
 	if holds {
 		return false, false
 	}
 	return s.without(charges, decisions)
-}
-
-// Take implements [store.Store]. Take fails as the other store does.
-func (s *Store) Take(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
-	if err := ctx.Err(); err != nil {
-		return false, err
-	}
-	if !s.may(charges) || store.Holds(charges) {
-		return s.Store.Take(ctx, charges, decisions)
-	}
-	if s.spendAll(charges, decisions) {
-		return true, nil
-	}
-	if admitted, decided := s.without(charges, decisions); decided {
-		return admitted, nil
-	}
-	q, _ := s.questions.Get().(*question)
-	defer s.questions.Put(q)
-	q.begin(s, charges, decisions)
-	admitted, err := s.Store.Take(ctx, q.charges, q.decisions)
-	q.end(s, charges, decisions, admitted, err)
-	return admitted, err
 }
 
 // Peek implements [store.Store]. Peek fails as the other store does.
@@ -236,10 +214,8 @@ func (s *Store) Reset(ctx context.Context, charges []store.Charge) (int, error) 
 	return s.Store.Reset(ctx, charges)
 }
 
-// Forget implements [store.Forgetter]: Forget recalls all leases of this process.
+// Forget implements [store.Store]: Forget recalls all leases of this process.
 func (s *Store) Forget() {
 	s.recall()
-	if other, ok := s.Store.(store.Forgetter); ok {
-		other.Forget()
-	}
+	s.Store.Forget()
 }

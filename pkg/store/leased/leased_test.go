@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/internal/testing/race"
+	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -140,7 +141,7 @@ func TestAnErrorPutsLeasedHitsBack(t *testing.T) {
 		warm(t, s, told, c)
 		held := s.Stats().Held
 		told.fail(errors.New("away"))
-		if _, err := s.Take(t.Context(), []store.Charge{c, minute("other", 10)}, make([]algorithms.Decision, 2)); err == nil {
+		if _, err := store.Take(t.Context(), s, []store.Charge{c, minute("other", 10)}, make([]algorithms.Decision, 2)); err == nil {
 			t.Fatal("got no error")
 		}
 		if got := s.Stats().Held; got != held {
@@ -232,7 +233,7 @@ func TestSpendingFromManyGoroutinesIsExact(t *testing.T) {
 				decisions := make([]algorithms.Decision, 1)
 				for range race.Scale(2000) {
 					time.Sleep(100 * time.Microsecond)
-					ok, err := s.Take(context.Background(), []store.Charge{minute("k", limit)}, decisions)
+					ok, err := store.Take(context.Background(), s, []store.Charge{minute("k", limit)}, decisions)
 					if err != nil {
 						t.Error(err)
 					}
@@ -260,7 +261,7 @@ func TestNewNamesWhatIsMissing(t *testing.T) {
 
 func BenchmarkTakeNow(b *testing.B) {
 	told := &telling{keys: map[string]kept{}}
-	s, err := New(Options{Store: told, Shared: told, Outbox: told})
+	s, err := New(Options{Store: storetest.Of(told), Shared: storetest.Of(told), Outbox: told})
 	if err != nil {
 		b.Fatal(err)
 	}

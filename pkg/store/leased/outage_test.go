@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/internal/testing/race"
+	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 	"github.com/weirproxy/weir/pkg/store/fallback"
@@ -92,13 +93,13 @@ func newProcess(t *testing.T, l *line, fleet func() int) (s *Store, end func()) 
 		t.Fatal(err)
 	}
 	guard, err := fallback.New(fallback.Options{
-		Primary: l, Local: memory, Probe: l.ping, Fleet: fleet, Outbox: l, Logger: slog.New(slog.DiscardHandler),
+		Primary: storetest.Of(l), Local: memory, Probe: l.ping, Fleet: fleet, Outbox: l, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s, err = New(Options{
-		Store: guard, Shared: l, Outbox: l, Local: memory, Fleet: fleet, Ready: func() bool { return guard.State() == fallback.Closed },
+		Store: guard, Shared: storetest.Of(l), Outbox: l, Local: memory, Fleet: fleet, Ready: func() bool { return guard.State() == fallback.Closed },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -129,7 +130,7 @@ func TestAnOutageGoesOnFromTheGrantsOfLeases(t *testing.T) {
 			flood := func(requests int) {
 				for range requests {
 					charge := store.Charge{Key: []byte("key"), Limit: c.limit, Hits: 1}
-					admitted, err := processes[r.IntN(n)].Take(t.Context(), []store.Charge{charge}, make([]algorithms.Decision, 1))
+					admitted, err := store.Take(t.Context(), processes[r.IntN(n)], []store.Charge{charge}, make([]algorithms.Decision, 1))
 					if err != nil {
 						t.Fatal(err)
 					}

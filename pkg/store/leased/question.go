@@ -7,8 +7,6 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-var _ store.Together = (*Store)(nil)
-
 // question is a request to the other store: the charges that no lease pays.
 type question struct {
 	charges   []store.Charge
@@ -136,10 +134,10 @@ func (s *Store) mayAny(transactions []store.Transaction) bool {
 	return false
 }
 
-// TakeAll implements [store.Together]. Leases decide first.
+// TakeAll implements [store.Store]. Leases decide first.
 func (s *Store) TakeAll(transactions []store.Transaction, decided func(indexes []int)) {
 	if !s.mayAny(transactions) {
-		store.TakeAll(s.Store, transactions, decided)
+		s.Store.TakeAll(transactions, decided)
 		return
 	}
 	r, _ := s.rests.Get().(*rest)

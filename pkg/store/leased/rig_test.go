@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -176,7 +177,7 @@ func inBubble(t *testing.T, o Options, test func(t *testing.T, s *Store, told *t
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		told := &telling{}
-		o.Store, o.Shared, o.Outbox = told, told, told
+		o.Store, o.Shared, o.Outbox = storetest.Of(told), storetest.Of(told), told
 		s, err := New(o)
 		if err != nil {
 			t.Fatal(err)
@@ -195,7 +196,7 @@ func minute(key string, requests uint32) store.Charge {
 func take(t *testing.T, s store.Store, charges ...store.Charge) (bool, []algorithms.Decision) {
 	t.Helper()
 	decisions := make([]algorithms.Decision, len(charges))
-	admitted, err := s.Take(t.Context(), charges, decisions)
+	admitted, err := store.Take(t.Context(), s, charges, decisions)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -96,7 +97,7 @@ func TestOnlyTheFirstRequestOfAnOftenAskedKeyWaitsForASilentStore(t *testing.T) 
 		told := &telling{}
 		without := 0
 		s, err := New(Options{
-			Store: behind{told}, Shared: told, Outbox: told, Late: func() time.Duration { return time.Second },
+			Store: storetest.Of(behind{told}), Shared: storetest.Of(told), Outbox: told, Late: func() time.Duration { return time.Second },
 			Without: func(_ []store.Charge, decisions []algorithms.Decision) (bool, error) {
 				without++
 				decisions[0] = algorithms.Decision{Allowed: true}

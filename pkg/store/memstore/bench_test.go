@@ -64,7 +64,7 @@ func BenchmarkHotKey(b *testing.B) {
 			decisions := make([]algorithms.Decision, 1)
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := s.Take(b.Context(), charges, decisions); err != nil {
+				if _, err := store.Take(b.Context(), s, charges, decisions); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -94,14 +94,14 @@ func BenchmarkMillionKeys(b *testing.B) {
 			}
 			for n := range uint64(keys) {
 				name(n)
-				_, _ = s.Take(b.Context(), charges, decisions)
+				_, _ = store.Take(b.Context(), s, charges, decisions)
 			}
 			grown := processBytes(b) - before
 			next := random(1)
 			b.ReportAllocs()
 			for b.Loop() {
 				name(next() % keys)
-				if _, err := s.Take(b.Context(), charges, decisions); err != nil {
+				if _, err := store.Take(b.Context(), s, charges, decisions); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -127,7 +127,7 @@ func BenchmarkNewKeys(b *testing.B) {
 			for b.Loop() {
 				n++
 				binary.LittleEndian.PutUint64(key, n)
-				if _, err := s.Take(b.Context(), charges, decisions); err != nil {
+				if _, err := store.Take(b.Context(), s, charges, decisions); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -150,7 +150,7 @@ func BenchmarkThousandKeys(b *testing.B) {
 				decisions := make([]algorithms.Decision, 1)
 				for next := random(2); pb.Next(); {
 					charges[0].Key = keys[next()%1000]
-					if _, err := s.Take(b.Context(), charges, decisions); err != nil {
+					if _, err := store.Take(b.Context(), s, charges, decisions); err != nil {
 						b.Error(err)
 						return
 					}
@@ -178,7 +178,7 @@ func BenchmarkTransaction(b *testing.B) {
 				for i := range all {
 					all[i] = store.Charge{Key: keys[next()%1000], Limit: benchLimitsOne(), Hits: 1, Rule: i}
 				}
-				if _, err := s.Take(b.Context(), all, decisions); err != nil {
+				if _, err := store.Take(b.Context(), s, all, decisions); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -22,7 +22,7 @@ func hit(t *testing.T, s *Store, key string, period time.Duration, hits int64) a
 func take(t *testing.T, s *Store, key string, l algorithms.Limit, hits int64) algorithms.Decision {
 	t.Helper()
 	decisions := make([]algorithms.Decision, 1)
-	if _, err := s.Take(t.Context(), []store.Charge{{Key: []byte(key), Limit: l, Hits: hits}}, decisions); err != nil {
+	if _, err := store.Take(t.Context(), s, []store.Charge{{Key: []byte(key), Limit: l, Hits: hits}}, decisions); err != nil {
 		t.Fatal(err)
 	}
 	return decisions[0]
@@ -163,7 +163,7 @@ func TestATransactionOfNewKeysFindsRoomForAll(t *testing.T) {
 				l.Algorithm = algorithms.RateAlgorithms()[i%5]
 				charges = append(charges, store.Charge{Key: fmt.Append(nil, n, i), Limit: l, Hits: 1, Rule: i})
 			}
-			if ok, err := s.Take(t.Context(), charges, make([]algorithms.Decision, 10)); !ok || err != nil {
+			if ok, err := store.Take(t.Context(), s, charges, make([]algorithms.Decision, 10)); !ok || err != nil {
 				t.Fatalf("transaction %d: %v, %v", n, ok, err)
 			}
 			if got := s.Stats(); got.Places < min(97, 14*(n+1)) {
@@ -221,7 +221,7 @@ func TestAFloodOfNewKeysKeepsTheBoundUnderConcurrency(t *testing.T) {
 					{Key: fmt.Append(nil, "flood ", w, i), Limit: l, Hits: 1},
 					{Key: fmt.Append(nil, "spent ", i%100), Limit: spent, Hits: 0, Rule: 1, Mode: store.Shadow},
 				}
-				if _, err := s.Take(t.Context(), charges[:1+i%2], decisions); err != nil {
+				if _, err := store.Take(t.Context(), s, charges[:1+i%2], decisions); err != nil {
 					t.Error(err)
 				}
 				if places := s.Stats().Places; places > 500 {

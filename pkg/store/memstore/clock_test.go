@@ -113,8 +113,8 @@ func TestStepsOfTheClockChangeNoDecisionWithoutWindows(t *testing.T) {
 					}
 				}
 				want, got := make([]algorithms.Decision, len(charges)), make([]algorithms.Decision, len(charges))
-				_, _ = steady.Take(t.Context(), charges, want)
-				_, _ = stepped.Take(t.Context(), charges, got)
+				_, _ = store.Take(t.Context(), steady, charges, want)
+				_, _ = store.Take(t.Context(), stepped, charges, got)
 				for i := range want {
 					if got[i] != want[i] {
 						rt.Fatalf("%+v: got %+v, without steps %+v", charges[i], got[i], want[i])
@@ -135,13 +135,13 @@ func TestAShardFollowsTheClockBeforeItsNextCharge(t *testing.T) {
 				all[i] = store.Charge{Key: fmt.Append(nil, i), Limit: limit, Hits: 10, Rule: i}
 			}
 			decisions := make([]algorithms.Decision, charges)
-			if admitted, _ := s.Take(t.Context(), all, decisions); !admitted {
+			if admitted, _ := store.Take(t.Context(), s, all, decisions); !admitted {
 				t.Fatalf("%d empty keys: got %+v, want admitted", charges, decisions)
 			}
 			next := *s.clock.Load()
 			next.epoch += int64(90 * time.Second)
 			s.clock.Store(&next)
-			_, _ = s.Take(t.Context(), all, decisions)
+			_, _ = store.Take(t.Context(), s, all, decisions)
 			for i, d := range decisions {
 				if d.Allowed || d.ResetAfter != 30*time.Second {
 					t.Errorf("key %d of %d: got %+v, want denied for 30s", i, charges, d)
@@ -186,7 +186,7 @@ func TestTransactionsSeeOneClock(t *testing.T) {
 			decisions := make([]algorithms.Decision, 2)
 			for i := 0; i < rounds || s.Stats().ClockSteps == 0; i++ {
 				pair := (i + worker) % pairs
-				_, _ = s.Take(t.Context(), charges(pair, 1), decisions)
+				_, _ = store.Take(t.Context(), s, charges(pair, 1), decisions)
 				if decisions[0].Remaining != decisions[1].Remaining || decisions[0].ResetAfter != decisions[1].ResetAfter {
 					t.Errorf("pair %d: got %+v and %+v, want the same", pair, decisions[0], decisions[1])
 					return

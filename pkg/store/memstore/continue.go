@@ -7,9 +7,7 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-var _ store.Continuer = (*Store)(nil)
-
-// Continue implements [store.Continuer]. A new key takes a place as in Take, but only its own shard
+// Continue implements [store.Local]. A new key takes a place as in Take, but only its own shard
 // forgets a key for it. Without room the key is not remembered. Continue allocates nothing for a
 // known key.
 func (s *Store) Continue(charges []store.Charge, states []store.State, decisions []algorithms.Decision) {

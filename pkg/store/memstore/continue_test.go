@@ -147,7 +147,7 @@ func rest(now algorithms.Instant) time.Duration {
 func takeCharge(t *testing.T, s *Store, c store.Charge) algorithms.Decision {
 	t.Helper()
 	d := make([]algorithms.Decision, 1)
-	if _, err := s.Take(t.Context(), []store.Charge{c}, d); err != nil {
+	if _, err := store.Take(t.Context(), s, []store.Charge{c}, d); err != nil {
 		t.Fatal(err)
 	}
 	return d[0]

@@ -20,7 +20,7 @@ func flood(t testing.TB, s *Store, n int, hits int64, limits ...algorithms.Limit
 	for i := range n {
 		binary.LittleEndian.PutUint64(key, uint64(i))
 		charges[0].Limit = limits[i%len(limits)]
-		if _, err := s.Take(t.Context(), charges, decisions); err != nil {
+		if _, err := store.Take(t.Context(), s, charges, decisions); err != nil {
 			t.Fatal(err)
 		}
 	}

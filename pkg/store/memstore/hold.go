@@ -19,7 +19,6 @@ type begin struct {
 // takeHold applies a transaction of one charge with a holder, under one lock.
 func (s *Store) takeHold(c *store.Charge, d *algorithms.Decision) {
 	key := s.digest(c)
-	c.Hash = key.hi
 	sh := s.shardOf(key)
 	sh.mu.Lock()
 	now := sh.instantLocked(s)

@@ -9,9 +9,7 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-var _ store.Lister = (*Store)(nil)
-
-// Holders implements [store.Lister], for every algorithm. For a rate limit it looks at all holders
+// Holders implements [store.Store], for every algorithm. For a rate limit it looks at all holders
 // of the key's shard. Holders fails only when ctx has ended.
 func (s *Store) Holders(ctx context.Context, charge *store.Charge, most int) (held []store.Held, all int, err error) {
 	if err := ctx.Err(); err != nil {

@@ -35,11 +35,7 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-var (
-	_ store.Store   = (*Store)(nil)
-	_ store.Prompt  = (*Store)(nil)
-	_ store.Hashing = (*Store)(nil)
-)
+var _ store.Local = (*Store)(nil)
 
 // Store keeps states in memory. All methods are safe for concurrent use. Close it to end the sweep.
 type Store struct {
@@ -49,9 +45,9 @@ type Store struct {
 	clock    atomic.Pointer[clock]
 	wall     func(time.Time) int64 // the wall clock of a reading, in Unix nanoseconds
 	logger   *slog.Logger          // nil: no log
-	seeds    [2]maphash.Seed
+	seed     maphash.Seed          // of the second half of digests
 	savable  bool
-	hashKey  hashKey // of a savable store, in place of seeds; Load changes it before the first use
+	hashKey  hashKey // of a savable store, in place of seed and store.HashOf; Load changes it before the first use
 	shards   []shard
 	opens    []atomic.Int64 // of shards[i].candidates; apart, so that a look at all reads little memory
 	spent    []atomic.Bool  // of shards[i].holders, as opens
@@ -101,7 +97,7 @@ func open(o Options, wall func(time.Time) int64) (*Store, error) {
 		onFull:   o.OnFull,
 		wall:     wall,
 		logger:   o.Logger,
-		seeds:    [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()},
+		seed:     maphash.MakeSeed(),
 		savable:  o.Savable,
 		hashKey:  newHashKey(),
 		shards:   make([]shard, shardCount(o.MaxKeys)),
@@ -139,26 +135,11 @@ func shardCount(maxKeys int) int {
 // harmless.
 func (s *Store) Close() { s.stop() }
 
-// Prompt implements [store.Prompt].
-func (s *Store) Prompt() bool { return true }
-
-// SetsHash implements [store.Hashing]: it does.
-func (s *Store) SetsHash() bool { return true }
-
-// Take implements [store.Store]. Take fails only when ctx has ended.
-func (s *Store) Take(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
-	if err := ctx.Err(); err != nil {
-		return false, err
-	}
-	admitted, _ := s.TakeNow(charges, decisions)
-	return admitted, nil
-}
-
-// TakeNow implements [store.Prompt]. TakeNow decides every transaction.
+// TakeNow implements [store.Store]. TakeNow decides every transaction.
 func (s *Store) TakeNow(charges []store.Charge, decisions []algorithms.Decision) (admitted, decided bool) {
 	switch {
 	case len(charges) != 1:
-		return s.takeAll(charges, decisions), true
+		return s.takeSeveral(charges, decisions), true
 	case charges[0].Hold != nil:
 		s.takeHold(&charges[0], &decisions[0])
 	default:
@@ -166,6 +147,21 @@ func (s *Store) TakeNow(charges []store.Charge, decisions []algorithms.Decision)
 	}
 	return decisions[0].Allowed || charges[0].Mode.Shadows(), true
 }
+
+// TakeAll implements [store.Store]. A transaction fails only when its Ctx has ended.
+func (s *Store) TakeAll(transactions []store.Transaction, decided func(indexes []int)) {
+	now := time.Now()
+	for i := range transactions {
+		t := &transactions[i]
+		if t.Admitted, t.Err = false, t.Ended(now); t.Err == nil {
+			t.Admitted, _ = s.TakeNow(t.Charges, t.Decisions)
+		}
+		decided([]int{i})
+	}
+}
+
+// Forget implements [store.Store]: all answers are of the states themselves.
+func (s *Store) Forget() {}
 
 // Peek implements [store.Store]. Peek fails only when ctx has ended.
 func (s *Store) Peek(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) error {
@@ -213,7 +209,6 @@ func (s *Store) Reset(ctx context.Context, charges []store.Charge) (int, error) 
 // takeOne applies a transaction of one charge, the common case, under one lock.
 func (s *Store) takeOne(c *store.Charge, d *algorithms.Decision) {
 	key := s.digest(c)
-	c.Hash = key.hi
 	sh := s.shardOf(key)
 	var r room
 	for {
@@ -250,7 +245,7 @@ func (s *Store) digest(c *store.Charge) digest {
 	if s.savable { // seeds of maphash end with the process
 		hi, lo = siphash.Hash128(s.hashKey[0], s.hashKey[1], c.Key)
 	} else {
-		hi, lo = maphash.Bytes(s.seeds[0], c.Key), maphash.Bytes(s.seeds[1], c.Key)
+		hi, lo = c.KeyHash(), maphash.Bytes(s.seed, c.Key)
 	}
 	// Odd multipliers spread the period over all bits. The multipliers are public, but the keyed
 	// hashes stay secret.

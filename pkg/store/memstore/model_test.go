@@ -250,7 +250,7 @@ func (m *forgetful) play(t *testing.T, r *rand.Rand, charges []store.Charge) {
 	t.Helper()
 	now, before := m.s.now(), m.s.Stats()
 	got := make([]algorithms.Decision, len(charges))
-	admitted, err := m.s.Take(t.Context(), charges, got)
+	admitted, err := store.Take(t.Context(), m.s, charges, got)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -100,7 +100,7 @@ func TestALogWithoutRoomNeverPassesItsLimit(t *testing.T) {
 				admitted := []time.Time{time.Now()}
 				for range 4000 {
 					time.Sleep(time.Minute)
-					ok, err := s.Take(t.Context(), charges, decisions)
+					ok, err := store.Take(t.Context(), s, charges, decisions)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -194,7 +194,7 @@ func TestABanFreesNoDeniedKey(t *testing.T) {
 					take(t, s, "denied", l, 10)
 					charge := []store.Charge{{Key: []byte("denied"), Limit: ban, Hits: 1, CountRejected: countRejected}}
 					decisions := make([]algorithms.Decision, 1)
-					if _, err := s.Take(t.Context(), charge, decisions); err != nil || decisions[0].Allowed {
+					if _, err := store.Take(t.Context(), s, charge, decisions); err != nil || decisions[0].Allowed {
 						t.Fatalf("under a limit of 0: %+v, %v", decisions[0], err)
 					}
 					flood(t, s, 1000, 1, l)
@@ -217,7 +217,7 @@ func TestAThousandLogsThatGrowTogetherReplaceOtherKeys(t *testing.T) {
 			charges[i] = store.Charge{Key: fmt.Append(nil, "log ", i), Limit: logLimit(1000), Hits: 1, Rule: i}
 		}
 		for n := range 65 {
-			ok, err := s.Take(t.Context(), charges, decisions)
+			ok, err := store.Take(t.Context(), s, charges, decisions)
 			if err != nil || !ok {
 				t.Fatal(ok, err)
 			}

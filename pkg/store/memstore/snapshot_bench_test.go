@@ -135,7 +135,7 @@ func BenchmarkSavable(b *testing.B) {
 			b.ReportAllocs()
 			defer cpu(b)()
 			for b.Loop() {
-				_, _ = s.Take(b.Context(), charges, decisions)
+				_, _ = store.Take(b.Context(), s, charges, decisions)
 			}
 		})
 	}

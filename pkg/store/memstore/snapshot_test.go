@@ -103,7 +103,7 @@ func TestARestoredStoreDecidesAsTheSavedOne(t *testing.T) {
 			}
 			take := func(s *Store, charges []store.Charge) []algorithms.Decision {
 				decisions := make([]algorithms.Decision, len(charges))
-				if _, err := s.Take(t.Context(), charges, decisions); err != nil {
+				if _, err := store.Take(t.Context(), s, charges, decisions); err != nil {
 					rt.Fatalf("Take: %v", err)
 				}
 				return decisions

@@ -21,7 +21,7 @@ func TestASweepAllocatesNothingForEachKey(t *testing.T) {
 	const keys = 20_000
 	for i := range keys {
 		var d [1]algorithms.Decision
-		if _, err := s.Take(context.Background(), []store.Charge{{Key: strconv.AppendInt(nil, int64(i), 10), Limit: limit, Hits: 1}}, d[:]); err != nil {
+		if _, err := store.Take(context.Background(), s, []store.Charge{{Key: strconv.AppendInt(nil, int64(i), 10), Limit: limit, Hits: 1}}, d[:]); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -122,7 +122,7 @@ func TestTakeDoesNotAllocate(t *testing.T) {
 			if n == 2 && (race.Enabled || limit.Algorithm == algorithms.SlidingWindowLog) {
 				continue // a refund of an unused key makes a log to look at
 			}
-			got := testing.AllocsPerRun(1000, func() { _, _ = s.Take(t.Context(), charges[:n], decisions) })
+			got := testing.AllocsPerRun(1000, func() { _, _ = store.Take(t.Context(), s, charges[:n], decisions) })
 			if got != 0 {
 				t.Errorf("%v, %d charges: %v allocations; want none", limit.Algorithm, n, got)
 			}

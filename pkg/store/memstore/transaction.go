@@ -28,10 +28,10 @@ type ref struct {
 	begin int // of the transaction's begins; -1: none
 }
 
-// takeAll applies a transaction of any number of charges. All shards of the transaction stay locked
+// takeSeveral applies a transaction of any number of charges. All shards of the transaction stay locked
 // from the first read to the last write. The order of locking is ascending, so no two transactions
 // wait for each other.
-func (s *Store) takeAll(charges []store.Charge, decisions []algorithms.Decision) (admitted bool) {
+func (s *Store) takeSeveral(charges []store.Charge, decisions []algorithms.Decision) (admitted bool) {
 	t, _ := s.scratch.Get().(*transaction)
 	defer s.scratch.Put(t)
 	t.plan(s, charges)
@@ -119,7 +119,6 @@ func (t *transaction) plan(s *Store, charges []store.Charge) {
 	t.refs, t.order, t.views, t.shards = t.refs[:0], t.order[:0], t.views[:0], t.shards[:0]
 	for i := range charges {
 		key := s.digest(&charges[i])
-		charges[i].Hash = key.hi
 		t.refs = append(t.refs, ref{key: key, shard: s.shardNumber(key), begin: -1})
 		t.order = append(t.order, i)
 	}

@@ -137,7 +137,7 @@ func TestAFloodOfLimitsInOneShardNeverWrapsTheirNumbers(t *testing.T) {
 				n := len(keys) - 1 - i
 				charges[i] = store.Charge{Key: keys[n], Limit: limit(n), Hits: hits(n), Rule: i}
 			}
-			if ok, err := s.Take(t.Context(), charges, make([]algorithms.Decision, 2)); !ok || err != nil {
+			if ok, err := store.Take(t.Context(), s, charges, make([]algorithms.Decision, 2)); !ok || err != nil {
 				t.Errorf("a transaction of two new keys: %v, %v", ok, err)
 			}
 			want := Stats{Keys: maxShardKeys, Places: maxShardKeys, MaxKeys: 131_072, Evicted: more, MaxHolds: DefaultMaxHolds}

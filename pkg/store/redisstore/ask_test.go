@@ -27,7 +27,7 @@ func perAge(a algorithms.Algorithm, requests uint32) algorithms.Limit {
 func ask(tb testing.TB, s store.Store, charges ...store.Charge) (bool, []algorithms.Decision) {
 	tb.Helper()
 	decisions := make([]algorithms.Decision, len(charges))
-	admitted, err := s.Take(tb.Context(), charges, decisions)
+	admitted, err := store.Take(tb.Context(), s, charges, decisions)
 	if err != nil {
 		tb.Fatalf("Take: %v", err)
 	}

@@ -149,7 +149,7 @@ func checkSomeOrder(t *testing.T, s store.Store, c store.Charge) {
 			for range 10 {
 				c, d := c, make([]algorithms.Decision, 1)
 				c.Hits = 1 + r.Int64N(int64(c.Limit.Requests)/20+2)
-				if ok, err := s.Take(t.Context(), []store.Charge{c}, d); err != nil || ok != d[0].Allowed {
+				if ok, err := store.Take(t.Context(), s, []store.Charge{c}, d); err != nil || ok != d[0].Allowed {
 					t.Errorf("%v: %v, %+v", err, ok, d)
 				}
 				mu.Lock()

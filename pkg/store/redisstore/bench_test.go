@@ -73,7 +73,7 @@ func benchTake(b *testing.B, s *Store, l algorithms.Limit, charges, keys, caller
 		for i := range charges {
 			charges[i].Key = names[(n+int64(i))%int64(keys)]
 		}
-		if _, err := s.Take(b.Context(), charges, decisions); err != nil {
+		if _, err := store.Take(b.Context(), s, charges, decisions); err != nil {
 			failed.Add(1)
 		}
 	}
@@ -119,14 +119,14 @@ func BenchmarkDenied(b *testing.B) {
 				c.Key, c.CountRejected = benchKey(1), counted
 				charges, decisions := []store.Charge{c}, make([]algorithms.Decision, 1)
 				for range 2 {
-					if _, err := s.Take(b.Context(), charges, decisions); err != nil {
+					if _, err := store.Take(b.Context(), s, charges, decisions); err != nil {
 						b.Fatal(err)
 					}
 				}
 				before := s.redis.Stats().RoundTrips
 				b.ReportAllocs()
 				for b.Loop() {
-					if ok, err := s.Take(b.Context(), charges, decisions); ok || err != nil {
+					if ok, err := store.Take(b.Context(), s, charges, decisions); ok || err != nil {
 						b.Fatal(ok, err)
 					}
 				}
@@ -145,7 +145,7 @@ func TestDenyingFromMemoryDoesNotAllocate(t *testing.T) {
 		wants(t, true, s, charges...)
 		wants(t, false, s, charges...)
 		if n := testing.AllocsPerRun(1000, func() {
-			if _, err := s.Take(t.Context(), charges, decisions); err != nil {
+			if _, err := store.Take(t.Context(), s, charges, decisions); err != nil {
 				t.Error(err)
 			}
 		}); n != 0 {

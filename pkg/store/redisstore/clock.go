@@ -68,13 +68,17 @@ func (c *clocks) at(slot uint16, t time.Time) int64 {
 	return ahead - 1 + t.Sub(c.started).Microseconds()
 }
 
-// Now returns the instant by Redis's clock: the time of this process and the known lead of that
-// clock. The lead is too large by a round trip at most. Before the first answer Now returns the
-// time of this process. In a cluster the clock of the last node that answered counts, and with two
-// servers the one of Options.Target.
-func (s *Store) Now() algorithms.Instant {
+// Now implements [store.Remote]. The instant is by Redis's clock: the time of this process and the
+// known lead of that clock. The lead is too large by a round trip at most. Before the first answer
+// Now returns the time of this process. In a cluster the clock of the last node that answered
+// counts, and with two servers the one of Options.Target. Windows of counters follow the clock of
+// this process.
+func (s *Store) Now(l algorithms.Limit) algorithms.Instant {
 	if s.given != nil {
 		return s.given()
+	}
+	if s.counters.Name != nil && l.Algorithm == algorithms.FixedWindow {
+		return s.now()
 	}
 	return s.main.clock.instant(time.Now())
 }

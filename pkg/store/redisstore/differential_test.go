@@ -72,7 +72,7 @@ func record(t *testing.T, seed uint64, steps int) []recorded {
 				q.op = opPeek
 				err = m.Peek(t.Context(), charges, q.decisions)
 			default:
-				q.admitted, err = m.Take(t.Context(), charges, q.decisions)
+				q.admitted, err = store.Take(t.Context(), m, charges, q.decisions)
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -100,7 +100,7 @@ func replay(t *testing.T, s store.Store, c *clock, world []recorded) error {
 		var err error
 		switch q.op {
 		case opTake:
-			admitted, err = s.Take(t.Context(), q.charges, decisions)
+			admitted, err = store.Take(t.Context(), s, q.charges, decisions)
 		case opPeek:
 			err = s.Peek(t.Context(), q.charges, decisions)
 		case opReset:

@@ -18,7 +18,7 @@ func decideElsewhere(t *testing.T, s *Store, together bool, hits []int64, charge
 	if together {
 		s.TakeAll(all, func([]int) {})
 	} else {
-		_, all[0].Err = s.Take(t.Context(), charges, all[0].Decisions)
+		_, all[0].Err = store.Take(t.Context(), s, charges, all[0].Decisions)
 	}
 	u, is := errors.AsType[store.Unanswered](all[0].Err)
 	if !is {
@@ -37,6 +37,7 @@ func TestHitsDecidedWhileRedisStandsStillAreCharged(t *testing.T) {
 	r := ownRedis(t)
 	patient := open(t, urlOf("redis", r.Address()), Options{})
 	s := open(t, urlOf("redis", r.Address()), Options{Timeout: 30 * time.Millisecond, Prefix: patient.prefix})
+	s.pulse.miss() // no caller flies, so that each outcome becomes known
 	for _, a := range algorithms.RateAlgorithms() {
 		for _, together := range []bool{false, true} {
 			c := hit(fmt.Sprint("k", together), perAge(a, 100))

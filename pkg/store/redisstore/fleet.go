@@ -41,14 +41,6 @@ func newFleet(s *Store) (*fleet, error) {
 	return &fleet{store: s, script: rueidis.NewLuaScript(string(text))}, nil
 }
 
-// Fleet returns how many processes share this Redis under this prefix, as last known; 0 if Redis
-// has never said so, or without Options.CountFleet. A process that starts is counted within a
-// second, and one that was closed is not counted after a second. A process that was killed is
-// counted for some nine seconds. While Redis does not answer the last known number stays.
-// Afterwards the number falls only after five seconds, so that the other processes have the time to
-// come back.
-func (s *Store) Fleet() int { return int(s.fleet.size.Load()) }
-
 // run makes this process known until ctx ends, and then takes it out.
 func (f *fleet) run(ctx context.Context) {
 	tick := time.NewTicker(fleetBeat)

@@ -40,7 +40,7 @@ func TestForeignValuesAreErrorsAndStay(t *testing.T) {
 				before, _ := command(t, s, "DUMP", s.name(&c)).ToString()
 				begins, ends := withHolder(algorithms.HoldBegin, string(c.Key), c.Limit, "r", 1), withHolder(algorithms.HoldEnd, string(c.Key), c.Limit, "r", 1)
 				for _, charges := range [][]store.Charge{{c}, {other, c}, {c, c}, {begins}, {ends}, {begins, other}} {
-					if _, err := s.Take(t.Context(), charges, make([]algorithms.Decision, 2)); err == nil {
+					if _, err := store.Take(t.Context(), s, charges, make([]algorithms.Decision, 2)); err == nil {
 						t.Errorf("Take of %d charges: no error", len(charges))
 					} else if errors.Is(err, ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
 						t.Errorf("Take: %v, as if Redis were away", err)
@@ -93,7 +93,7 @@ func TestAForeignValueInPlaceOfSlotsIsAnErrorAndStays(t *testing.T) {
 			t.Fatal(err)
 		}
 		before, _ := command(t, s, "DUMP", name).ToString()
-		if _, err := s.Take(t.Context(), []store.Charge{c}, make([]algorithms.Decision, 1)); err == nil {
+		if _, err := store.Take(t.Context(), s, []store.Charge{c}, make([]algorithms.Decision, 1)); err == nil {
 			t.Errorf("%s: a begin is no error", set[0])
 		}
 		if after, _ := command(t, s, "DUMP", name).ToString(); after != before {
@@ -141,7 +141,7 @@ func TestPeriodsThatAreNoWholeMicrosecondsAreRefused(t *testing.T) {
 	bad.Limit.Period = time.Second + 1
 	for _, charges := range [][]store.Charge{{bad}, {good, bad}, {bad, good}} {
 		d := make([]algorithms.Decision, 2)
-		if _, err := s.Take(t.Context(), charges, d); !errors.Is(err, store.ErrLimit) {
+		if _, err := store.Take(t.Context(), s, charges, d); !errors.Is(err, store.ErrLimit) {
 			t.Errorf("Take: %v; want ErrLimit", err)
 		}
 		if err := s.Peek(t.Context(), charges, d); !errors.Is(err, store.ErrLimit) {
@@ -169,7 +169,7 @@ func TestClosedStoreSaysSo(t *testing.T) {
 			redis.Close()
 			d := make([]algorithms.Decision, 3)
 			for _, charges := range [][]store.Charge{{hit("a", l)}, {hit("a", l), hit("b", l), hit("c", l)}} {
-				if _, err := s.Take(t.Context(), charges, d); !errors.Is(err, ErrUnavailable) {
+				if _, err := store.Take(t.Context(), s, charges, d); !errors.Is(err, ErrUnavailable) {
 					t.Errorf("Take: %v; want ErrUnavailable", err)
 				}
 				if err := s.Peek(t.Context(), charges, d); !errors.Is(err, ErrUnavailable) {
@@ -199,7 +199,7 @@ func TestCloseDuringRequestsLeavesNoneWithoutAnswer(t *testing.T) {
 			s.redis.Close()
 		}()
 		storm(8, 200, func(int) {
-			if ok, err := s.Take(t.Context(), []store.Charge{c}, make([]algorithms.Decision, 1)); ok {
+			if ok, err := store.Take(t.Context(), s, []store.Charge{c}, make([]algorithms.Decision, 1)); ok {
 				admitted <- struct{}{}
 			} else if err == nil {
 				t.Error("denied")

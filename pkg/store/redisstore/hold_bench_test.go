@@ -54,7 +54,7 @@ func benchHolders(b *testing.B, a algorithms.Algorithm, others int) {
 				if phase > 0 {
 					c = withHolder(algorithms.HoldPhase(phase), key, l, fmt.Sprint(calls, n), int64(phase))
 				}
-				if _, err := s.Take(b.Context(), []store.Charge{c}, decisions); err != nil {
+				if _, err := store.Take(b.Context(), s, []store.Charge{c}, decisions); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -89,13 +89,13 @@ func TestHoldersOfARequestThatFailedAreRepaired(t *testing.T) {
 					reserved.server = s.main
 					run(t, s, reserved)
 					if first {
-						tellLater(s, "k", l, s.Now(), test.told...)
+						tellLater(s, "k", l, s.Now(algorithms.Limit{}), test.told...)
 						toldHolds(t, s)
 					}
 					s.giveBack([]*call{reserved})
 					eventually(t, "the reservation is settled", s.outbox.idle)
 					if !first {
-						tellLater(s, "k", l, s.Now(), test.told...)
+						tellLater(s, "k", l, s.Now(algorithms.Limit{}), test.told...)
 						toldHolds(t, s)
 					}
 					want := test.rate

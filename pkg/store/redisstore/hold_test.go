@@ -205,7 +205,7 @@ func TestHoldersGiveBackAfterTheClockHasGoneBack(t *testing.T) {
 		wants(t, true, s, begin("k", l, "r", 8))
 		clock.at.Add(-int64(time.Hour))
 		decisions := make([]algorithms.Decision, 1)
-		if _, err := s.Take(t.Context(), []store.Charge{end("k", l, "r", 3)}, decisions); err != nil || decisions[0].Remaining != 7 {
+		if _, err := store.Take(t.Context(), s, []store.Charge{end("k", l, "r", 3)}, decisions); err != nil || decisions[0].Remaining != 7 {
 			t.Errorf("%v: %d of 10 remain after an end, %v; want 7", a, decisions[0].Remaining, err)
 		}
 	}

@@ -61,7 +61,7 @@ func TestRequestThatArrivesTooLateIsNotCharged(t *testing.T) {
 			fastest := time.Hour
 			for range 5 {
 				begun := time.Now()
-				_, err := s.Take(t.Context(), []store.Charge{c}, make([]algorithms.Decision, 1))
+				_, err := store.Take(t.Context(), s, []store.Charge{c}, make([]algorithms.Decision, 1))
 				if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrUnavailable) {
 					t.Errorf("%v: %v; want a missed deadline", a, err)
 				}
@@ -99,7 +99,7 @@ func TestCallersAreAnsweredInTimeWhileRedisStandsStill(t *testing.T) {
 			charges, d := []store.Charge{hit("k", l), hit("j", l)}, make([]algorithms.Decision, 2)
 			switch n % 3 {
 			case 0:
-				_, err = s.Take(ctx, charges, d)
+				_, err = store.Take(ctx, s, charges, d)
 			case 1:
 				err = s.Peek(ctx, charges, d)
 			case 2:
@@ -156,14 +156,14 @@ func TestRequestWhoseContextEndsHasItsErrorAndIsNotCharged(t *testing.T) {
 	wants(t, true, patient, c)
 	ended, end := context.WithCancel(t.Context())
 	end()
-	if _, err := s.Take(ended, []store.Charge{c}, make([]algorithms.Decision, 1)); !errors.Is(err, context.Canceled) {
+	if _, err := store.Take(ended, s, []store.Charge{c}, make([]algorithms.Decision, 1)); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v; want context.Canceled", err)
 	}
 	paused(t, r, func() {
 		ctx, cancel := context.WithCancel(t.Context())
 		result := make(chan error)
 		go func() {
-			_, err := s.Take(ctx, []store.Charge{c}, make([]algorithms.Decision, 1))
+			_, err := store.Take(ctx, s, []store.Charge{c}, make([]algorithms.Decision, 1))
 			result <- err
 		}()
 		cancel()

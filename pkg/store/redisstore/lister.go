@@ -13,9 +13,7 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-var _ store.Lister = (*Store)(nil)
-
-// Holders implements [store.Lister], for Concurrency only. Holders fails as Take does. Holders that
+// Holders implements [store.Store], for Concurrency only. Holders fails as TakeAll does. Holders that
 // change during the call may be left out.
 func (s *Store) Holders(ctx context.Context, charge *store.Charge, most int) (held []store.Held, all int, err error) {
 	if charge.Limit.Algorithm != algorithms.Concurrency {
@@ -43,7 +41,7 @@ func (s *Store) Holders(ctx context.Context, charge *store.Charge, most int) (he
 func (s *server) holders(ctx context.Context, client rueidis.Client, c *store.Charge, most int) (held []store.Held, all int, err error) {
 	set, _ := s.appendName(nil, c, 0)
 	book := s.appendBook(nil, c)
-	now := "(" + strconv.FormatInt(int64(s.store.Now())/int64(Granularity), 10)
+	now := "(" + strconv.FormatInt(int64(s.store.Now(algorithms.Limit{}))/int64(Granularity), 10)
 	results := client.DoMulti(ctx,
 		client.B().Zcount().Key(string(set)).Min(now).Max("+inf").Build(),
 		client.B().Zrangebyscore().Key(string(set)).Min(now).Max("+inf").Limit(0, int64(max(most, 0))).Build())

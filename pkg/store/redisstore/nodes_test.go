@@ -114,7 +114,7 @@ func TestNodeThatHangsDelaysItsOwnCallsOnly(t *testing.T) {
 						atRandom(perSecond, during, func(n int) {
 							x := hit(strconv.Itoa(n), perAge(algorithms.FixedWindow, 10))
 							node := c.nodes[s.locate(&x, 0).slot]
-							_, err := s.Take(t.Context(), []store.Charge{x}, make([]algorithms.Decision, 1))
+							_, err := store.Take(t.Context(), s, []store.Charge{x}, make([]algorithms.Decision, 1))
 							mu.Lock()
 							defer mu.Unlock()
 							if asked[node]++; err != nil {
@@ -197,7 +197,7 @@ func askBeside(t *testing.T, s *Store, node *parts.Redis, live, stopped []store.
 	for n := range besideRounds {
 		for i, charges := range [][]store.Charge{live, stopped} {
 			asking.Go(func() {
-				if _, err := s.Take(t.Context(), []store.Charge{charges[n%len(charges)]}, make([]algorithms.Decision, 1)); err != nil {
+				if _, err := store.Take(t.Context(), s, []store.Charge{charges[n%len(charges)]}, make([]algorithms.Decision, 1)); err != nil {
 					failed[i].Add(1)
 				}
 			})

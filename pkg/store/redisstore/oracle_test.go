@@ -51,7 +51,7 @@ func (o *oracle) ask(t *testing.T, r *rand.Rand, p algorithms.HoldPhase, h *orac
 	t.Helper()
 	c := o.charge(p, h)
 	o.ops.Add(1)
-	admitted, err := o.stores[r.IntN(len(o.stores))].Take(t.Context(), []store.Charge{c}, make([]algorithms.Decision, 1))
+	admitted, err := store.Take(t.Context(), o.stores[r.IntN(len(o.stores))], []store.Charge{c}, make([]algorithms.Decision, 1))
 	if err != nil || c.Hold.Was.Status != was {
 		o.fail(t, "phase %d of %s: the holder was %+v, %v; want status %d", p, h.name, c.Hold.Was, err, was)
 	}

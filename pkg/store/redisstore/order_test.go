@@ -25,7 +25,7 @@ func farBy(d time.Duration) *far { return &far{trip: func() time.Duration { retu
 func taking(t *testing.T, s *Store, c store.Charge) time.Duration {
 	t.Helper()
 	begun := time.Now()
-	if _, err := s.Take(t.Context(), []store.Charge{c}, make([]algorithms.Decision, 1)); err != nil {
+	if _, err := store.Take(t.Context(), s, []store.Charge{c}, make([]algorithms.Decision, 1)); err != nil {
 		t.Error(err)
 	}
 	return time.Since(begun)
@@ -49,7 +49,7 @@ func TestRequestSharesTheRoundTripOfDeferredHitsBeforeIt(t *testing.T) {
 		s := away(t, f, Options{})
 		c := sharing(s, 1)[0]
 		for range 20 {
-			s.Later(&c, s.Now())
+			s.Later(&c, s.Now(algorithms.Limit{}))
 			if took := taking(t, s, c); took != trip {
 				t.Fatalf("an answer after %v; want %v", took, trip)
 			}
@@ -66,7 +66,7 @@ func TestRequestWaitsForDeferredHitsUnderWayAndOthersDoNot(t *testing.T) {
 		s := away(t, f, Options{Timeout: time.Second})
 		keys := sharing(s, 2)
 		taking(t, s, keys[0])
-		s.Later(&keys[0], s.Now())
+		s.Later(&keys[0], s.Now(algorithms.Limit{}))
 		s.outbox.sendAll()
 		sent := time.Now()
 		synctest.Wait()
@@ -93,7 +93,7 @@ func TestResetWaitsForDeferredHitsUnderWay(t *testing.T) {
 		f := farBy(trip)
 		s := away(t, f, Options{Timeout: time.Second})
 		c := sharing(s, 1)[0]
-		s.Later(&c, s.Now())
+		s.Later(&c, s.Now(algorithms.Limit{}))
 		s.outbox.sendAll()
 		synctest.Wait()
 		begun := time.Now()
@@ -111,7 +111,7 @@ func TestServerThatAnswersNothingGetsFewCalls(t *testing.T) {
 		f := farBy(10 * time.Second)
 		s := away(t, f, Options{})
 		var silent atomic.Int64
-		time.AfterFunc(950*time.Millisecond, func() { silent.Store(int64(s.Silent())) })
+		time.AfterFunc(950*time.Millisecond, func() { silent.Store(int64(s.Health(nil).Silent)) })
 		n, failed := arrivals(t, s, 4000, time.Second, 0)
 		if len(failed) != n {
 			t.Errorf("%d of %d requests failed", len(failed), n)
@@ -143,7 +143,7 @@ func TestWaitIsThreeQuartersOfTheDeadlineAndTheTimeoutWithoutOne(t *testing.T) {
 				defer cancel()
 			}
 			begun := time.Now()
-			_, err := s.Take(ctx, []store.Charge{hit("k", perAge(algorithms.FixedWindow, 1))}, make([]algorithms.Decision, 1))
+			_, err := store.Take(ctx, s, []store.Charge{hit("k", perAge(algorithms.FixedWindow, 1))}, make([]algorithms.Decision, 1))
 			if took := time.Since(begun); !errors.Is(err, context.DeadlineExceeded) || took != want {
 				t.Errorf("with a deadline of %v: %v after %v; want %v", deadline, err, took, want)
 			}
@@ -157,15 +157,15 @@ func TestAnswersThatCameTooLateAreHeard(t *testing.T) {
 		s := away(t, farBy(trip), Options{})
 		ctx, cancel := context.WithTimeout(t.Context(), trip/2)
 		defer cancel()
-		if _, err := s.Take(ctx, []store.Charge{hit("k", perAge(algorithms.FixedWindow, 1))}, make([]algorithms.Decision, 1)); err == nil {
+		if _, err := store.Take(ctx, s, []store.Charge{hit("k", perAge(algorithms.FixedWindow, 1))}, make([]algorithms.Decision, 1)); err == nil {
 			t.Fatal("an answer in half a round trip")
 		}
-		if !s.Answered().IsZero() {
+		if !s.Health(nil).Answered.IsZero() {
 			t.Error("heard before the answer")
 		}
 		begun := time.Now()
 		time.Sleep(trip)
-		if heard := s.Answered(); heard.Before(begun) {
+		if heard := s.Health(nil).Answered; heard.Before(begun) {
 			t.Errorf("heard at %v; want the end of the round trip, after %v", heard, begun)
 		}
 	})
@@ -273,7 +273,7 @@ func TestCallOfAPatientCallerIsMadeAgainRatherThanLate(t *testing.T) {
 		way.Store(int64(2 * time.Second))
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
-		if _, err := s.Take(ctx, []store.Charge{c}, make([]algorithms.Decision, 1)); err != nil || tries != 2 || ran != 1 {
+		if _, err := store.Take(ctx, s, []store.Charge{c}, make([]algorithms.Decision, 1)); err != nil || tries != 2 || ran != 1 {
 			t.Errorf("%v; a call was made %d times and applied %d times; want 2 and 1", err, tries, ran)
 		}
 	})

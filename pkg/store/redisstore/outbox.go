@@ -11,8 +11,6 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-var _ store.Outbox = (*Store)(nil)
-
 // outbox sends calls for which no caller waits: hits that were decided elsewhere (see Later), and
 // corrections of reservations. The latter come from requests that are over.
 //
@@ -76,11 +74,11 @@ func newOutbox(s *Store) *outbox {
 	return o
 }
 
-// Later implements [store.Outbox]. The instant is one of Redis's clock, as in Charge.Left, or from
+// Later implements [store.Remote]. The instant is one of Redis's clock, as in Charge.Left, or from
 // [Store.Now]. A bucket gets back negative hits less its gain since that instant.
 func (s *Store) Later(c *store.Charge, at algorithms.Instant) {
 	if s.isCounter(c) {
-		at -= s.Now() - s.now() // counters know the clock of this process
+		at -= s.Now(algorithms.Limit{}) - s.now() // counters know the clock of this process
 	}
 	s.outbox.add(c, at-at%algorithms.Instant(Granularity))
 }

@@ -8,8 +8,6 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-var _ store.HoldOutbox = (*Store)(nil)
-
 const (
 	outboxHoldsPerShard = 1024 // holders
 	outboxHoldEvents    = 4    // of one holder
@@ -43,7 +41,7 @@ type holdEvent struct {
 	here   algorithms.Instant // by this process's clock, for windows of counters
 }
 
-// HoldLater implements [store.HoldOutbox]. A begin that waits goes with its end: Redis then charges
+// HoldLater implements [store.Remote]. A begin that waits goes with its end: Redis then charges
 // the true cost of a holder that it does not know.
 func (s *Store) HoldLater(c *store.Charge, at algorithms.Instant) {
 	if c.Hold == nil || c.Hold.Phase == algorithms.HoldBegin {
@@ -52,7 +50,7 @@ func (s *Store) HoldLater(c *store.Charge, at algorithms.Instant) {
 	at -= at % algorithms.Instant(Granularity)
 	e := holdEvent{phase: c.Hold.Phase, hits: c.Hits, limit: c.Limit, atMost: c.Hold.AtMost, at: at}
 	if s.isCounter(c) {
-		e.here = at - (s.Now() - s.now())
+		e.here = at - (s.Now(algorithms.Limit{}) - s.now())
 	}
 	s.outbox.addHold(c, e)
 }
@@ -124,7 +122,7 @@ func (o *outbox) tidyHoldLocked(sh *outboxShard, h *owedHold) (gone bool) {
 // expireHoldLocked drops waiting events that have no effect any more, and reports whether the
 // holder is gone.
 func (o *outbox) expireHoldLocked(sh *outboxShard, h *owedHold) (gone bool) {
-	now := o.store.Now() - algorithms.Instant(deferredOverdue)
+	now := o.store.Now(algorithms.Limit{}) - algorithms.Instant(deferredOverdue)
 	for len(h.events) > h.under {
 		e := &h.events[h.under]
 		known := now < e.at.Add(e.atMost)
@@ -225,7 +223,7 @@ func (o *outbox) followHolds(charges []store.Charge) {
 		_, waits := sh.holds[string(c.Key)][owedHolder{c.Limit.Algorithm, c.Limit.Period, c.Hold.Holder}]
 		sh.mu.Unlock()
 		if waits {
-			o.store.HoldLater(c, o.store.Now())
+			o.store.HoldLater(c, o.store.Now(algorithms.Limit{}))
 		}
 	}
 }

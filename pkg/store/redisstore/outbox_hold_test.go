@@ -110,7 +110,7 @@ func TestHoldersAreToldOnceThoughRedisStandsStill(t *testing.T) {
 		c := begin("k", l, "", 0)
 		settled(t, s, c)
 		paused(t, r, func() {
-			tellLater(s, "k", l, s.Now(), begun(4))
+			tellLater(s, "k", l, s.Now(algorithms.Limit{}), begun(4))
 			s.outbox.sendAll()
 			eventually(t, "the call is given up", s.outbox.idle)
 			if n := s.Stats().OwedHolders; n != 1 {
@@ -121,7 +121,7 @@ func TestHoldersAreToldOnceThoughRedisStandsStill(t *testing.T) {
 		if got := remains(t, patient, c); got != 6 {
 			t.Errorf("%v: %d of 10 remain; want 6", a, got)
 		}
-		tellLater(s, "k", l, s.Now(), ended(3))
+		tellLater(s, "k", l, s.Now(algorithms.Limit{}), ended(3))
 		toldHolds(t, s)
 		want := uint32(7)
 		if a == algorithms.Concurrency {
@@ -139,7 +139,7 @@ func TestABeginThatIsToldAgainDoesNotOutliveItsEnd(t *testing.T) {
 	for _, a := range algorithms.Algorithms() {
 		s, c := given(t, Options{})
 		l := limitOfTen(a)
-		tellLater(s, "k", l, s.Now(), begun(4))
+		tellLater(s, "k", l, s.Now(algorithms.Limit{}), begun(4))
 		c.sleep(time.Millisecond)
 		sh := s.outbox.shard([]byte("k"))
 		sh.mu.Lock()

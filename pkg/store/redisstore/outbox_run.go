@@ -66,7 +66,7 @@ func (o *outbox) round(now time.Time, most int, last bool) round {
 	defer o.sending.Unlock()
 	r := round{
 		outbox: o, now: now, last: last, reach: reaches{store: o.store}, clocks: [...]algorithms.Instant{o.nowOf(false), o.nowOf(true)},
-		rests: !last && (o.store.noneConnected() || o.store.Silent() > 0 && now.Sub(o.asked) < outboxAsks),
+		rests: !last && (o.store.noneConnected() || o.store.Health(nil).Silent > 0 && now.Sub(o.asked) < outboxAsks),
 	}
 	for range outboxShards {
 		sh := &o.shards[o.first]

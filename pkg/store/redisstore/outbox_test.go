@@ -233,7 +233,7 @@ func TestOutboxSendsWhenRedisIsBack(t *testing.T) {
 		return errors.Is(s.Peek(t.Context(), []store.Charge{c}, make([]algorithms.Decision, 1)), ErrUnavailable)
 	})
 	for range 7 {
-		s.Later(&c, s.Now())
+		s.Later(&c, s.Now(algorithms.Limit{}))
 	}
 	time.Sleep(5 * outboxTick)
 	if stats := s.Stats(); stats.DeferredHits+stats.LostHits+stats.UnknownHits != 0 || stats.OwedKeys != 1 || !s.outbox.idle() {

@@ -21,7 +21,7 @@ func BenchmarkOwedKeysWhileRedisIsAway(b *testing.B) {
 			b.Cleanup(s.Close)
 			for n := range outboxShards * outboxPerShard {
 				c := hit(fmt.Sprint("a key of a usual length ", n), perAge(a, 10))
-				s.Later(&c, s.Now())
+				s.Later(&c, s.Now(algorithms.Limit{}))
 			}
 			b.ReportAllocs()
 			for b.Loop() {

@@ -135,7 +135,7 @@ func (o *outbox) nowOf(counter bool) algorithms.Instant {
 	if counter {
 		return o.store.now()
 	}
-	return o.store.Now()
+	return o.store.Now(algorithms.Limit{})
 }
 
 // owed returns the hits of a key that matter at an instant, and that the answer of Redis at that

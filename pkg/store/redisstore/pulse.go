@@ -3,6 +3,8 @@ package redisstore
 import (
 	"sync/atomic"
 	"time"
+
+	"github.com/weirproxy/weir/pkg/store"
 )
 
 // pulse says whether Redis answers, however late.
@@ -82,48 +84,31 @@ func (p *pulse) missed(now time.Time) bool {
 // usually returns the longest of the last round trips.
 func (p *pulse) usually() time.Duration { return time.Duration(p.usual.Load()) }
 
-// Answered returns when Redis last answered a call, in time for its callers or not; the zero time
-// if it never has.
-func (s *Store) Answered() time.Time {
-	if at := s.pulse.heard.Load(); at > 0 {
-		return s.pulse.started.Add(time.Duration(at))
-	}
-	return time.Time{}
-}
-
-// Silent returns how long calls have been under way without any answer; 0 if no call is. Silent
-// also returns 0 while an answer may take that long: for the timeout, and for twice the longest of
-// the last round trips.
-func (s *Store) Silent() time.Duration {
-	if s.pulse.under.Load() == 0 {
-		return 0
-	}
-	return s.pulse.silence(max(s.timeout, 2*s.pulse.usually()))
-}
-
-// latePart is the part of the timeout that is the shortest silence of Late: a millisecond of the
-// default. On a busy machine scheduling alone can make a round trip that long.
+// latePart is the part of the timeout that is the shortest silence of Health.Late: a millisecond of
+// the default. On a busy machine scheduling alone can make a round trip that long.
 const latePart = 10
 
-// Late is Silent for callers that can do without the answer. A tenth of the timeout counts, or
-// twice as long as nine of ten round trips take. Up to silenceGap after a call without an answer no
-// call needs to be under way.
-func (s *Store) Late() time.Duration {
+// Health implements [store.Remote], for all servers together. Silent counts from the timeout on, or
+// from twice the longest of the last round trips. Late counts from a tenth of the timeout on, or
+// from twice as long as nine of ten round trips take; up to silenceGap after a call without an
+// answer no call needs to be under way.
+func (s *Store) Health([]store.Charge) store.Health {
 	p := &s.pulse
-	if p.under.Load() == 0 {
-		ended := p.ended.Load()
-		if ended == 0 || int64(time.Since(p.started))-ended > int64(silenceGap) {
-			return 0
-		}
+	h := store.Health{Fleet: int(s.fleet.size.Load())}
+	if at := p.heard.Load(); at > 0 {
+		h.Answered = p.started.Add(time.Duration(at))
 	}
-	return p.silence(max(s.timeout/latePart, 2*time.Duration(p.nine.Load())))
-}
-
-// silence returns how long flights have had no answer; 0 if an answer may take that long.
-func (p *pulse) silence(usual time.Duration) time.Duration {
-	silent := time.Since(p.started) - time.Duration(p.quiet.Load())
-	if silent <= usual {
-		return 0
+	under, ended := p.under.Load() > 0, p.ended.Load()
+	if !under && ended == 0 {
+		return h
 	}
-	return silent
+	now := time.Since(p.started)
+	silent := now - time.Duration(p.quiet.Load())
+	if under && silent > max(s.timeout, 2*p.usually()) {
+		h.Silent = silent
+	}
+	if (under || int64(now)-ended <= int64(silenceGap)) && silent > max(s.timeout/latePart, 2*time.Duration(p.nine.Load())) {
+		h.Late = silent
+	}
+	return h
 }

@@ -31,7 +31,7 @@ func (r *reaches) of(c *store.Charge, at algorithms.Instant) reach {
 		r.known[i] = true
 		if _, err := server.connection.Client(); err != nil {
 			r.looks[i] = nobody
-		} else if r.store.Silent() > 0 || !server.cluster && server.silent(0, c.Key) {
+		} else if r.store.Health(nil).Silent > 0 || !server.cluster && server.silent(0, c.Key) {
 			r.looks[i] = silent
 		}
 	}

@@ -37,7 +37,7 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-var _ store.Store = (*Store)(nil)
+var _ store.Remote = (*Store)(nil)
 
 // Granularity is Redis's unit of time. A limit's period must be a whole multiple.
 const Granularity = time.Microsecond
@@ -64,8 +64,11 @@ type Options struct {
 	Seconds  *Target                 // of limits of a second; nil: these lie on Target
 	Timeout  time.Duration           // wait for an answer of a request without a deadline; 0 means DefaultTimeout
 
-	// CountFleet makes this process known on Target under Prefix, and counts the processes there: see
-	// [Store.Fleet].
+	// CountFleet makes this process known on Target under Prefix, and counts the processes there, for
+	// [store.Health]. A process that starts is counted within a second, and one that was closed is not
+	// counted after a second. A process that was killed is counted for some nine seconds. While Redis
+	// does not answer the last known number stays. Afterwards the number falls only after five seconds,
+	// so that the other processes have the time to come back.
 	CountFleet bool
 
 	Logger *slog.Logger
@@ -214,9 +217,9 @@ func (s *Store) servers() iter.Seq[*server] {
 // connections. The store must not be used after. Closing twice is harmless.
 func (s *Store) Close() { s.stop() }
 
-// Await waits for the end of the first attempt to connect, and returns its error. Attempts go on
-// after an error.
-func (s *Store) Await(ctx context.Context) error {
+// Connected waits for the end of the first attempt to connect, and returns its error. Attempts go
+// on after an error.
+func (s *Store) Connected(ctx context.Context) error {
 	var errs []error
 	for server := range s.servers() {
 		errs = append(errs, server.connection.Await(ctx))
@@ -224,11 +227,11 @@ func (s *Store) Await(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Ping has Redis run the script, within the time that a request with the deadline of ctx has. The
-// script writes a key that expires after a millisecond. Each ping chooses another slot of a
-// cluster, and one of two servers, so that pings find a part that is away. Ping waits for the first
-// attempt to connect.
-func (s *Store) Ping(ctx context.Context) error {
+// Await implements [store.Remote]. Await waits for the first attempt to connect, and then has Redis
+// run the script, within the time that a request with the deadline of ctx has. The script writes a
+// key that expires after a millisecond. Each call chooses another slot of a cluster, and one of two
+// servers, so that calls find a part that is away.
+func (s *Store) Await(ctx context.Context) error {
 	server := s.main
 	if s.seconds != nil && rand.Uint32()%2 == 0 {
 		server = s.seconds
@@ -248,3 +251,6 @@ func (s *Store) Ping(ctx context.Context) error {
 	now := s.now()
 	return s.do(ctx, until, s.call(take, server.locate(&c, now), now, []store.Charge{c}))
 }
+
+// Forget implements [store.Store]: Redis decides each request.
+func (s *Store) Forget() {}

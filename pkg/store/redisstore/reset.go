@@ -12,7 +12,7 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// Reset implements [store.Store]. Reset fails as Take does. The keys are reset one by one: they may
+// Reset implements [store.Store]. Reset fails as TakeAll does. The keys are reset one by one: they may
 // lie in several slots, and requests over several slots wait for one key at most.
 func (s *Store) Reset(ctx context.Context, charges []store.Charge) (forgotten int, err error) {
 	until, err := s.until(ctx, time.Now(), charges)

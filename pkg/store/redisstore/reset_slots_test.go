@@ -32,7 +32,7 @@ func TestResetBetweenReserveAndSettleGivesNothingBackTwice(t *testing.T) {
 		}
 		denied, reset := make(chan bool, 1), make(chan error, 1)
 		go func() {
-			admitted, err := s.Take(ctx, []store.Charge{one, banned}, make([]algorithms.Decision, 2))
+			admitted, err := store.Take(ctx, s, []store.Charge{one, banned}, make([]algorithms.Decision, 2))
 			denied <- !admitted && err == nil
 		}()
 		eventually(t, "the first node has reserved", func() bool { return remains(t, s, one) == 5 })
@@ -144,7 +144,7 @@ func TestResetOfManyKeysFailsNoRequestsOverSlots(t *testing.T) {
 				failed, asked := 0, 0
 				for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); asked++ {
 					charges := at(fmt.Sprint("other ", asked, " "), 3)
-					if _, err := s.Take(t.Context(), charges, make([]algorithms.Decision, len(charges))); err != nil {
+					if _, err := store.Take(t.Context(), s, charges, make([]algorithms.Decision, len(charges))); err != nil {
 						failed++
 					}
 				}

@@ -83,7 +83,7 @@ func TestEachOfTwoServersGoesOnWithoutTheOther(t *testing.T) {
 	eventually(t, "what they have taken is given back", func() bool { return remains(t, s, minute) == 98 })
 	failed := false
 	for range 100 {
-		failed = failed || s.Ping(t.Context()) != nil
+		failed = failed || s.Await(t.Context()) != nil
 	}
 	if !failed {
 		t.Error("no ping says that a server is away")
@@ -99,6 +99,6 @@ func TestEachOfTwoServersGoesOnWithoutTheOther(t *testing.T) {
 // ok reports whether a request is decided, and admitted.
 func ok(t *testing.T, s *Store, charges ...store.Charge) bool {
 	t.Helper()
-	admitted, err := s.Take(t.Context(), charges, make([]algorithms.Decision, len(charges)))
+	admitted, err := store.Take(t.Context(), s, charges, make([]algorithms.Decision, len(charges)))
 	return admitted && err == nil
 }

@@ -345,7 +345,7 @@ func givesBackWithout(t *testing.T, a algorithms.Algorithm, node *parts.Redis) b
 	two.Rule = 1
 	settled(t, s, one)
 	settled(t, s, two)
-	if admitted, err := s.Take(t.Context(), []store.Charge{one, two}, make([]algorithms.Decision, 2)); !admitted || err != nil {
+	if admitted, err := store.Take(t.Context(), s, []store.Charge{one, two}, make([]algorithms.Decision, 2)); !admitted || err != nil {
 		t.Logf("%v: the request before the pause: %v, %v", a, admitted, err)
 		return false
 	}
@@ -361,7 +361,7 @@ func givesBackWithout(t *testing.T, a algorithms.Algorithm, node *parts.Redis) b
 			charges[0], charges[1] = two, one
 		}
 		begun := time.Now()
-		if _, err := s.Take(t.Context(), charges, make([]algorithms.Decision, 2)); err == nil {
+		if _, err := store.Take(t.Context(), s, charges, make([]algorithms.Decision, 2)); err == nil {
 			t.Errorf("%v: a node that stands still answered", a)
 		}
 		if took := time.Since(begun); took > 3*time.Second {

@@ -43,7 +43,7 @@ func oweing(s *Store, from, to int, hits int64) {
 	for n := from; n < to; n++ {
 		c := hit(fmt.Sprint("k", n), perAge(algorithms.FixedWindow, 10))
 		c.Hits = hits
-		s.Later(&c, s.Now())
+		s.Later(&c, s.Now(algorithms.Limit{}))
 	}
 }
 
@@ -56,7 +56,7 @@ func TestNothingIsSentToASilentRedis(t *testing.T) {
 		c := hit("asked", perAge(algorithms.FixedWindow, 10))
 		taking(t, s, c)
 		f.hang(time.Hour) // Redis stops
-		_, err := s.Take(t.Context(), []store.Charge{c}, make([]algorithms.Decision, 1))
+		_, err := store.Take(t.Context(), s, []store.Charge{c}, make([]algorithms.Decision, 1))
 		if _, is := errors.AsType[store.Unanswered](err); !is {
 			t.Fatal(err)
 		}
@@ -82,27 +82,27 @@ func TestAStoppedRedisIsLateLongBeforeItIsSilent(t *testing.T) {
 		c := hit("asked", perAge(algorithms.FixedWindow, 10))
 		taking(t, s, c)
 		f.hang(200 * time.Millisecond) // stopped once, and the answer came late
-		if _, err := s.Take(t.Context(), []store.Charge{c}, make([]algorithms.Decision, 1)); err == nil {
+		if _, err := store.Take(t.Context(), s, []store.Charge{c}, make([]algorithms.Decision, 1)); err == nil {
 			t.Fatal("Redis answered in time")
 		}
 		time.Sleep(time.Second)
 		f.hang(0)
 		taking(t, s, c)
 		time.Sleep(time.Hour)
-		if late, silent := s.Late(), s.Silent(); late != 0 || silent != 0 {
+		if late, silent := s.Health(nil).Late, s.Health(nil).Silent; late != 0 || silent != 0 {
 			t.Errorf("idle: late %v, silent %v; want 0", late, silent)
 		}
 
 		f.hang(time.Hour)
 		stopped := time.Now()
-		go func() { _, _ = s.Take(t.Context(), []store.Charge{c}, make([]algorithms.Decision, 1)) }()
+		go func() { _, _ = store.Take(t.Context(), s, []store.Charge{c}, make([]algorithms.Decision, 1)) }()
 		for _, step := range []struct {
 			after        time.Duration
 			late, silent bool
 		}{{2 * trip, false, false}, {2*trip + 1, true, false}, {10 * time.Millisecond, true, false}} {
 			synctest.Wait()
 			time.Sleep(step.after - time.Since(stopped))
-			if late, silent := s.Late() > 0, s.Silent() > 0; late != step.late || silent != step.silent {
+			if late, silent := s.Health(nil).Late > 0, s.Health(nil).Silent > 0; late != step.late || silent != step.silent {
 				t.Errorf("after %v: late %v, silent %v; want %v, %v", step.after, late, silent, step.late, step.silent)
 			}
 		}
@@ -148,8 +148,8 @@ func TestHitsThatNoLongerMatterAreNotSent(t *testing.T) {
 			second := hit("second", algorithms.Limit{Algorithm: a, Requests: 10, Period: time.Second})
 			day := hit("day", algorithms.Limit{Algorithm: a, Requests: 10, Period: 24 * time.Hour})
 			for range 5 * 60 {
-				s.Later(&second, s.Now())
-				s.Later(&day, s.Now())
+				s.Later(&second, s.Now(algorithms.Limit{}))
+				s.Later(&day, s.Now(algorithms.Limit{}))
 				if keys := s.Stats().OwedKeys; keys > 1+6 {
 					t.Fatalf("%v: hits of %d windows wait", a, keys)
 				}
@@ -270,7 +270,7 @@ func TestHitsThatWaitForRedisCostNothing(t *testing.T) {
 			t.Errorf("after more hits of these keys there were %d looks", n)
 		}
 		soon := hit("soon", algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: 10, Period: time.Second})
-		s.Later(&soon, s.Now())
+		s.Later(&soon, s.Now(algorithms.Limit{}))
 		if n := seen(); n == 0 || n > keys/10 {
 			t.Errorf("after a hit of a new key there were %d looks, want those at one shard", n)
 		}

@@ -28,7 +28,7 @@ func arrivals(t *testing.T, s *Store, perSecond float64, during, deadline time.D
 			defer cancel()
 		}
 		c := hit(strconv.Itoa(n), perAge(algorithms.FixedWindow, 10))
-		if _, err := s.Take(ctx, []store.Charge{c}, make([]algorithms.Decision, 1)); err != nil {
+		if _, err := store.Take(ctx, s, []store.Charge{c}, make([]algorithms.Decision, 1)); err != nil {
 			mu.Lock()
 			failed = append(failed, err)
 			mu.Unlock()

@@ -65,7 +65,7 @@ func (s *Store) Stats() Stats {
 		ExpiredHolds: s.metrics.expiredHolds.Load(),
 		OwedHolders:  int(s.outbox.holds.Load()),
 
-		Fleet: s.Fleet(),
+		Fleet: s.Health(nil).Fleet,
 
 		Disagreements: s.metrics.disagreements.Load(),
 

@@ -8,29 +8,9 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// Take implements [store.Store]. Besides the errors of ctx and of Redis there are three:
-// [ErrUnavailable], if there is no connection; [context.DeadlineExceeded], if Redis has not
-// answered in time, but may have charged; [store.ErrLimit], for a period that is no whole number of
-// microseconds.
-func (s *Store) Take(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
-	until, err := s.until(ctx, time.Now(), charges)
-	if err != nil {
-		return false, s.unsent(err, charges)
-	}
-	if len(charges) == 0 {
-		return true, nil
-	}
-	s.outbox.sendBefore(charges)
-	s.outbox.followHolds(charges)
-	now := s.now()
-	if s.several(now, charges) {
-		return s.takeSeveral(ctx, until, now, charges, decisions)
-	}
-	c := s.call(take, s.locate(&charges[0], now), now, charges)
-	if err := s.do(ctx, until, c); err != nil {
-		return false, s.unanswered(err, c)
-	}
-	return s.taken(c, charges, decisions), nil
+// TakeNow implements [store.Store]: it decides nothing, as each transaction needs a round trip.
+func (s *Store) TakeNow([]store.Charge, []algorithms.Decision) (admitted, decided bool) {
+	return false, false
 }
 
 // taken writes the decisions and states of a call that has ended well, gives up the call, and
@@ -46,7 +26,7 @@ func (s *Store) taken(c *call, charges []store.Charge, decisions []algorithms.De
 	return admitted
 }
 
-// Peek implements [store.Store]. Peek fails as Take does.
+// Peek implements [store.Store]. Peek fails as TakeAll does.
 func (s *Store) Peek(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) error {
 	until, err := s.until(ctx, time.Now(), charges)
 	if err != nil {

@@ -4,16 +4,16 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-var _ store.Together = (*Store)(nil)
-
 // together is a caller that waits for several transactions.
 type together struct {
-	signal chan struct{} // holds a value when ended has some
+	signal   chan struct{} // holds a value when ended has some, or canceled is new
+	canceled atomic.Bool   // a context has ended, by its cancellation
 
 	mu    sync.Mutex // guards ended
 	ended []int      // numbers of transactions
@@ -33,14 +33,21 @@ func (g *together) end(number int) {
 	g.mu.Lock()
 	g.ended = append(g.ended, number)
 	g.mu.Unlock()
+	g.wake()
+}
+
+// wake wakes the caller.
+func (g *together) wake() {
 	select {
 	case g.signal <- struct{}{}:
 	default:
 	}
 }
 
-// TakeAll implements [store.Together]. Each transaction fails as Take does, but the end of its Ctx
-// is noticed by its deadline only.
+// TakeAll implements [store.Store]. Besides the errors of Ctx and of Redis there are three:
+// [ErrUnavailable], if there is no connection; [context.DeadlineExceeded], if Redis has not
+// answered in time, but may have charged; [store.ErrLimit], for a period that is no whole number of
+// microseconds.
 func (s *Store) TakeAll(transactions []store.Transaction, decided func(indexes []int)) {
 	g, _ := s.togethers.Get().(*together)
 	now := time.Now()
@@ -52,7 +59,9 @@ func (s *Store) TakeAll(transactions []store.Transaction, decided func(indexes [
 		decided(g.done)
 	}
 	g.putAll(s, now)
+	stopped := g.watch(transactions)
 	whole := g.wait(s, left, transactions, decided)
+	whole = stopped() && whole
 	g.calls, g.open, g.until, g.queue, g.done = g.calls[:0], g.open[:0], g.until[:0], g.queue[:0], g.done[:0]
 	if whole {
 		s.togethers.Put(g) // otherwise calls that were left behind will still end
@@ -91,6 +100,31 @@ func (g *together) begin(s *Store, number int, t *store.Transaction, now time.Ti
 	c := s.call(take, s.locate(&t.Charges[0], at), at, t.Charges)
 	c.put, c.until, c.together, c.number = now, g.until[number], g, number
 	g.calls[number], g.queue[number] = c, c.queue()
+}
+
+// watch has the end of each transaction's context noticed, and returns a function that ends that.
+// The function reports whether nothing will use g later.
+func (g *together) watch(transactions []store.Transaction) (stopped func() bool) {
+	var stops []func() bool
+	var last <-chan struct{}
+	for i := range transactions {
+		over := transactions[i].Ctx.Done()
+		if over == nil || over == last || g.calls[i] == nil {
+			continue
+		}
+		last = over // transactions with one context mostly stand side by side
+		stops = append(stops, context.AfterFunc(transactions[i].Ctx, func() {
+			g.canceled.Store(true)
+			g.wake()
+		}))
+	}
+	return func() bool {
+		whole := true
+		for _, stop := range stops {
+			whole = stop() && whole
+		}
+		return whole
+	}
 }
 
 // putAll puts the calls into their queues: all calls of a queue at once, so that they mostly share
@@ -150,8 +184,10 @@ func (g *together) wait(s *Store, left int, transactions []store.Transaction, de
 			}
 		}
 		g.collect(s, transactions)
-		if over {
+		if over || g.canceled.Swap(false) {
 			whole = g.abandon(s, transactions) && whole
+		}
+		if over {
 			timer.Reset(g.next())
 		}
 		if len(g.done) > 0 {
@@ -196,17 +232,24 @@ func (g *together) next() time.Duration {
 	return time.Until(first)
 }
 
-// abandon decides the transactions whose time is over, and reports whether there was no such
+// abandon decides the transactions whose time is over, or whose context has ended, and reports whether there was no such
 // transaction. A call that waits in a queue is then never sent.
 func (g *together) abandon(s *Store, transactions []store.Transaction) (none bool) {
 	now, none := time.Now(), true
 	for i, c := range g.calls {
-		if c == nil || now.Before(g.until[i]) {
+		if c == nil {
+			continue
+		}
+		over := transactions[i].Ctx.Err()
+		if over == nil && !now.Before(g.until[i]) {
+			over = context.DeadlineExceeded
+		}
+		if over == nil {
 			continue
 		}
 		c.status.CompareAndSwap(waiting, abandoned)
 		s.pulse.miss()
-		transactions[i].Err = s.unanswered(notInTime(context.DeadlineExceeded), c)
+		transactions[i].Err = s.unanswered(notInTime(over), c)
 		g.calls[i], g.open[i], none = nil, false, false
 		g.done = append(g.done, i)
 	}

@@ -86,7 +86,7 @@ func TestHitsDecidedElsewhereAreChargedOnceTheOutcomeIsKnown(t *testing.T) {
 								s.TakeAll(all, func([]int) {})
 								one = all[0]
 							} else {
-								_, one.Err = s.Take(one.Ctx, one.Charges, one.Decisions)
+								_, one.Err = store.Take(one.Ctx, s, one.Charges, one.Decisions)
 							}
 							u, is := errors.AsType[store.Unanswered](one.Err)
 							if !is || !errors.Is(one.Err, context.DeadlineExceeded) {
@@ -95,7 +95,7 @@ func TestHitsDecidedElsewhereAreChargedOnceTheOutcomeIsKnown(t *testing.T) {
 							tell := func() { u.Instead([]int64{hits}); c.Key[0] = 'x' }
 							if early {
 								tell()
-								if owed := s.outbox.owed(&store.Charge{Key: []byte("k"), Limit: c.Limit}, s.Now()); owed != max(hits, 0) {
+								if owed := s.outbox.owed(&store.Charge{Key: []byte("k"), Limit: c.Limit}, s.Now(algorithms.Limit{})); owed != max(hits, 0) {
 									t.Errorf("%d hits are owed while the outcome is open; want %d", owed, max(hits, 0))
 								}
 							}
@@ -144,7 +144,7 @@ func TestHitsOfARequestThatWasNeverSentAreChargedLater(t *testing.T) {
 			if together {
 				s.TakeAll(all, func([]int) {})
 			} else {
-				_, all[0].Err = s.Take(ctx, all[0].Charges, all[0].Decisions)
+				_, all[0].Err = store.Take(ctx, s, all[0].Charges, all[0].Decisions)
 			}
 			u, is := errors.AsType[store.Unanswered](all[0].Err)
 			if !is {
@@ -168,12 +168,13 @@ func TestInsteadAndTheEndOfACallMeet(t *testing.T) {
 		s := away(t, f, Options{})
 		c := hit("k", perAge(algorithms.FixedWindow, 10))
 		taking(t, s, c)
+		s.pulse.miss() // no caller flies, so that each outcome becomes known
 		const requests = 2000
 		var waiting sync.WaitGroup
 		f.hang(19 * time.Millisecond)
 		for range requests {
 			waiting.Go(func() {
-				_, err := s.Take(t.Context(), []store.Charge{c}, make([]algorithms.Decision, 1))
+				_, err := store.Take(t.Context(), s, []store.Charge{c}, make([]algorithms.Decision, 1))
 				u, is := errors.AsType[store.Unanswered](err)
 				if !is {
 					t.Errorf("%v: %T", err, err)

@@ -2,10 +2,12 @@ package xds
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"strings"
 	"time"
 
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -14,7 +16,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/weirproxy/weir/internal/wire/certificates"
 )
 
 // Times of a connection. By default, a server of gRPC takes more than one ping in five minutes for
@@ -82,4 +84,35 @@ func (c *Client) explain(err error) error {
 		return fmt.Errorf("a response may have at most %d bytes here%s: %w", c.options.MaxMessageBytes, setting, err)
 	}
 	return err
+}
+
+// TLS secures the connection to the control plane. Each connection reads the files again, so that
+// certificates may be renewed.
+type TLS struct {
+	CA         string // file with the authorities of the server's certificate, PEM; "" means the authorities of the system
+	Cert       string // file with the certificate of this client, PEM; "" for no certificate
+	Key        string // file with its key, PEM
+	ServerName string // name (SAN) that the server's certificate must have; "" means the host of the address
+}
+
+// Check reads the files. The error joins every reason to refuse them.
+func (t *TLS) Check() error { return t.files().Check() }
+
+// files names the files.
+func (t *TLS) files() certificates.Files {
+	return certificates.Files{
+		Certificate: certificates.File{Name: "tls cert", Path: t.Cert},
+		Key:         certificates.File{Name: "tls key", Path: t.Key},
+		Authorities: certificates.File{Name: "tls ca", Path: t.CA},
+		Bundle:      true,
+	}
+}
+
+// config reads the files.
+func (t *TLS) config() (*tls.Config, error) {
+	set, err := t.files().Read()
+	if err != nil {
+		return nil, err
+	}
+	return set.Client(t.ServerName), nil
 }

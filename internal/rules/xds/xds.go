@@ -15,16 +15,16 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"golang.org/x/net/http/httpguts"
 	"google.golang.org/protobuf/types/known/structpb"
-
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
@@ -205,4 +205,106 @@ func (c *Client) attempt(ctx context.Context) (answered bool, err error) {
 	incoming := make(chan received)
 	listening.Go(func() { listen(ctx, s, incoming) })
 	return c.follow(ctx, s, incoming)
+}
+
+// backoff returns the wait after so many earlier failures: MinBackoff, doubled by each, MaxBackoff
+// at most. Unless Steady, the wait is random, down to half of that, so that a fleet does not retry
+// at once.
+func (o *Options) backoff(failures int) time.Duration {
+	wait := doubled(o.MinBackoff, o.MaxBackoff, failures)
+	if o.Steady {
+		return wait
+	}
+	return wait - rand.N(wait/2+1)
+}
+
+// doubled returns first, doubled so many times, longest at most.
+func doubled(first, longest time.Duration, times int) time.Duration {
+	for ; times > 0 && first < longest; times-- {
+		first *= 2
+	}
+	return min(first, longest)
+}
+
+// pause waits; false when ctx ended first.
+func pause(ctx context.Context, wait time.Duration) bool {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// A control plane may repeat a refused response as soon as it hears of the refusal, for ever, as
+// the snapshot cache of go-control-plane does. So the answer to a repeated response waits:
+// minRepeat at first, twice as long after each repetition, up to maxRepeat. A control plane that
+// sends nothing before the answer can delay a correction by that time.
+const (
+	minRepeat = time.Second
+	maxRepeat = 15 * time.Second
+)
+
+// received is the result of receive.
+type received struct {
+	response
+	err error
+}
+
+// follow greets, and then answers responses until the stream ends. The results are whether
+// responses came, and why the stream ended.
+func (c *Client) follow(ctx context.Context, s stream, incoming <-chan received) (answered bool, err error) {
+	if err := s.greet(&c.rules); err != nil {
+		return false, err
+	}
+	c.connected(ctx)
+	var (
+		repeated response         // the response whose answer waits
+		due      <-chan time.Time // ends the wait; nil when no answer waits
+		repeats  int
+	)
+	for {
+		var in response
+		select {
+		case <-ctx.Done():
+			return answered, ctx.Err()
+		case r := <-incoming:
+			if r.err != nil {
+				return answered, r.err
+			}
+			answered, due = true, nil
+			if c.rules.refusal != nil && c.rules.repeats(r.response) {
+				repeated, due = r.response, time.After(doubled(minRepeat, maxRepeat, repeats))
+				repeats++
+				continue
+			}
+			in, repeats = r.response, 0
+		case <-due:
+			in, due = repeated, nil
+		}
+		refusal := c.put(ctx, in)
+		if ctx.Err() != nil {
+			return answered, ctx.Err()
+		}
+		if err := s.answer(in, &c.rules, refusal); err != nil {
+			return answered, err
+		}
+	}
+}
+
+// listen sends every result of receive to a channel until the first error, or until ctx ends.
+func listen(ctx context.Context, s stream, to chan<- received) {
+	for {
+		r, err := s.receive()
+		select {
+		case to <- received{r, err}:
+		case <-ctx.Done():
+			return
+		}
+		if err != nil {
+			return
+		}
+	}
 }

@@ -195,8 +195,7 @@ func (f Files) in(dir string) ([]string, error) {
 	return files, nil
 }
 
-// readFile reads a regular file, beside files of the size before, and adds its size. Other files
-// are refused: reading a pipe could last for ever.
+// readFile reads a regular file, beside files of the size before, and adds its size.
 func (f Files) readFile(path string, size *int) (source descriptors.Source, err error) {
 	source.Name = path
 	defer func() {
@@ -204,22 +203,15 @@ func (f Files) readFile(path string, size *int) (source descriptors.Source, err 
 			err = FileError{File: path, Err: bare(err)}
 		}
 	}()
-	info, err := os.Stat(path)
-	if err != nil {
-		return source, err
-	}
-	if !info.Mode().IsRegular() {
-		return source, errors.New("must be a regular file")
-	}
-	if text, tooLarge := f.Bounds.TooLarge(int(info.Size()), *size); tooLarge {
-		source.Mistakes = []descriptors.Error{{File: path, Text: text}}
-		return source, nil
-	}
-	file, err := os.Open(path)
+	file, info, err := openRegular(path)
 	if err != nil {
 		return source, err
 	}
 	defer func() { _ = file.Close() }() // nothing was written
+	if text, tooLarge := f.Bounds.TooLarge(int(info.Size()), *size); tooLarge {
+		source.Mistakes = []descriptors.Error{{File: path, Text: text}}
+		return source, nil
+	}
 	data := bytes.NewBuffer(make([]byte, 0, info.Size()+bytes.MinRead))
 	most := cmp.Or(f.Bounds.MaxBytes, descriptors.DefaultMaxBytes) // Load refuses a file that has grown above
 	if _, err := data.ReadFrom(io.LimitReader(file, int64(most)+1)); err != nil {

@@ -2,6 +2,7 @@ package algorithms
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -10,14 +11,9 @@ import (
 // never change.
 type Algorithm uint8
 
-// definition is the methods of every algorithm.
-type definition interface {
-	name() string // as in rule files
-}
-
 // stateful is the methods of an algorithm that keeps a key in a [State].
 type stateful interface {
-	definition
+	name() string // as in rule files
 	take(l Limit, s State, now Instant, hits int64, countRejected bool) (State, Decision)
 	idleAt(l Limit, s State) Instant                                 // s is not unused
 	change(from, to Limit, s State, now Instant) State               // same algorithm and period; s is not idle at now
@@ -45,19 +41,9 @@ func statefulOf(a Algorithm) stateful {
 	}
 }
 
-// definitionOf returns the algorithm of a number, or nil.
-func definitionOf(a Algorithm) definition {
-	if k := statefulOf(a); k != nil {
-		return k
-	}
-	switch a {
-	case SlidingWindowLog:
-		return slidingWindowLog{}
-	case Concurrency:
-		return concurrency{}
-	default:
-		return nil
-	}
+// known reports whether an algorithm has the number.
+func (a Algorithm) known() bool {
+	return statefulOf(a) != nil || a == SlidingWindowLog || a == Concurrency
 }
 
 // HasState reports whether the algorithm keeps a key in a [State], as all but sliding_window_log
@@ -67,7 +53,7 @@ func (a Algorithm) HasState() bool { return a != SlidingWindowLog && a != Concur
 // Algorithms returns every algorithm, in the order of their numbers.
 func Algorithms() []Algorithm {
 	var all []Algorithm
-	for a := Algorithm(1); definitionOf(a) != nil; a++ {
+	for a := Algorithm(1); a.known(); a++ {
 		all = append(all, a)
 	}
 	return all
@@ -76,13 +62,7 @@ func Algorithms() []Algorithm {
 // RateAlgorithms returns every algorithm whose limits have a period, in the order of their numbers:
 // all but concurrency.
 func RateAlgorithms() []Algorithm {
-	var all []Algorithm
-	for _, a := range Algorithms() {
-		if a != Concurrency {
-			all = append(all, a)
-		}
-	}
-	return all
+	return slices.DeleteFunc(Algorithms(), func(a Algorithm) bool { return a == Concurrency })
 }
 
 // Names returns the names of all algorithms as rule files write them, separated by ", ".
@@ -96,8 +76,13 @@ func Names() string {
 
 // String returns the algorithm's name as in rule files.
 func (a Algorithm) String() string {
-	if k := definitionOf(a); k != nil {
+	switch k := statefulOf(a); {
+	case k != nil:
 		return k.name()
+	case a == SlidingWindowLog:
+		return "sliding_window_log"
+	case a == Concurrency:
+		return "concurrency"
 	}
 	return fmt.Sprintf("algorithm(%d)", uint8(a))
 }

@@ -80,7 +80,7 @@ func (l Limit) Capacity() uint32 {
 // do and say the allowed values.
 func (l Limit) Validate() error {
 	var errs []error
-	if definitionOf(l.Algorithm) == nil {
+	if !l.Algorithm.known() {
 		errs = append(errs, fmt.Errorf("algorithm: %d: must be one of %s", l.Algorithm, Names()))
 	}
 	switch {
@@ -208,6 +208,34 @@ func TakeAs(was, l Limit, s State, now Instant, hits int64, countRejected bool) 
 		return tokenBucket{}.change(was, wide, s, now), wide, d
 	}
 	return tokenBucket{}.change(l, wide, next, now), wide, d
+}
+
+// GiveBack gives hits back that were taken from a key at instant charged, and returns the next
+// state and its limit. The last charge was under the limit was, as for [TakeAs]. Both limits have
+// the algorithm and the period of the state. GiveBack gives back at most the hits used.
+//
+// A window gives back only its own hits. A fixed window does so if charged lies in the window of
+// now. A sliding counter takes the hits from the count of the window of charged, if this is the
+// window of now or the window before. Otherwise state and limit stay as they are. A bucket has no
+// windows, and gives hits back as for any refund. Under sliding_window_log call [Log.GiveBack].
+func GiveBack(was, l Limit, s State, charged, now Instant, hits uint32) (State, Limit) {
+	k, ok := statefulOf(l.Algorithm).(windowed)
+	if !ok {
+		next, limit, _ := TakeAs(was, l, s, now, -int64(hits), false)
+		return next, limit
+	}
+	if l.Period <= 0 || s.Unused() || hits == 0 {
+		return s, was
+	}
+	if next := k.giveBack(l, s, charged, now, uint64(hits)); next != s {
+		return next, l
+	}
+	return s, was
+}
+
+// windowed is an algorithm that counts hits in windows.
+type windowed interface {
+	giveBack(l Limit, s State, charged, now Instant, hits uint64) State // see GiveBack; s is not unused
 }
 
 // refused is the decision for hits under a limit of 0, which never pass.

@@ -6,10 +6,6 @@ import "time"
 // its holder to the end of it. A limit of Concurrency has neither Period nor Burst.
 const Concurrency Algorithm = 6
 
-type concurrency struct{}
-
-func (concurrency) name() string { return "concurrency" }
-
 // Slots is the state of concurrency for one key: a summary of the holders that have not run out.
 // The zero value is a key never used. A store keeps the holders themselves, and removes a holder
 // from the summary when the holder ends or runs out.

@@ -60,6 +60,14 @@ func (f fixedWindow) take(l Limit, s State, now Instant, hits int64, countReject
 	return s, d
 }
 
+func (f fixedWindow) giveBack(l Limit, s State, charged, now Instant, hits uint64) State {
+	count, now := f.count(l, s, now)
+	if count == 0 || windowStart(l.Period, charged) != windowStart(l.Period, now) {
+		return s
+	}
+	return State{last: now, a: count - min(hits, count)}
+}
+
 func (fixedWindow) idleAt(l Limit, s State) Instant {
 	return s.last.Add(l.Period - elapsed(l.Period, s.last))
 }

@@ -6,7 +6,10 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"testing"
 	"time"
+
+	"pgregory.net/rapid"
 )
 
 // key is one key under test, in whichever way its algorithm keeps state.
@@ -213,4 +216,142 @@ func byInstant(x, y admission) int { return cmp.Compare(x.at, y.at) }
 type admission struct {
 	at   Instant
 	hits int64
+}
+
+// Apply takes the memory that SizeAfter says. A log has memory for less than eight times its
+// entries.
+func TestALogTakesTheMemoryThatItSaysBefore(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		var g Log
+		l := Limit{Algorithm: SlidingWindowLog, Requests: rapid.Uint32Range(1, 200).Draw(rt, "requests"), Period: time.Second}
+		now := Instant(0)
+		for range rapid.IntRange(1, 300).Draw(rt, "charges") {
+			now = now.Add(rapid.SampledFrom([]time.Duration{0, 0, 1, time.Millisecond, 10 * time.Millisecond, 900 * time.Millisecond}).Draw(rt, "wait"))
+			var p Pending
+			for range rapid.IntRange(1, 2).Draw(rt, "pending") {
+				p, _ = g.Decide(l, now, p, rapid.SampledFrom([]int64{1, 1, 1, 3, 0, -1, -5}).Draw(rt, "hits"), rapid.Bool().Draw(rt, "count rejected"))
+			}
+			before, says := g.Size(), g.SizeAfter(l, now, p)
+			g.Apply(l, now, p)
+			if got := g.Size(); got > says || says > before && got != says {
+				rt.Fatalf("a log of %d bytes takes %d after a charge; SizeAfter said %d", before, got, says)
+			}
+			if length := len(g.ring); length >= logShrinks && 8*g.Len() <= length && p.charged {
+				rt.Fatalf("a log of %d entries has memory for %d", g.Len(), length)
+			}
+		}
+	})
+}
+
+// A log that must not grow keeps its size, and never admits more than its limit.
+func TestALogInPlaceIsStricterAndNoLarger(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		var g Log
+		l := Limit{Algorithm: SlidingWindowLog, Requests: rapid.Uint32Range(1, 20).Draw(rt, "requests"), Period: time.Second}
+		now, size := Instant(0), rapid.IntRange(0, 5).Draw(rt, "hits before")
+		var admitted []logged // all hits that passed
+		for i := range rapid.IntRange(1, 100).Draw(rt, "charges") {
+			now = now.Add(rapid.SampledFrom([]time.Duration{0, 1, 10 * time.Millisecond, 300 * time.Millisecond, time.Second}).Draw(rt, "wait"))
+			hits := rapid.SampledFrom([]int64{1, 1, 2, 7}).Draw(rt, "hits")
+			p, d := g.Decide(l, now, Pending{}, hits, rapid.Bool().Draw(rt, "count rejected"))
+			if d.Allowed {
+				admitted = append(admitted, logged{now, uint64(hits)})
+			}
+			if i <= size {
+				g.Apply(l, now, p)
+			} else if before := g.Size(); g.Len() > 0 {
+				g.ApplyInPlace(l, now, p)
+				if got := g.Size(); got > before {
+					rt.Fatalf("a log of %d bytes has grown to %d", before, got)
+				}
+			} else {
+				g.Apply(l, now, p)
+			}
+			var passed uint64
+			for j := len(admitted) - 1; j >= 0 && now.Sub(admitted[j].at) < l.Period; j-- {
+				passed += admitted[j].hits
+			}
+			if passed > uint64(l.Requests) {
+				rt.Fatalf("%d hits passed in a period; the limit is %d", passed, l.Requests)
+			}
+			if _, after := g.Decide(l, now, Pending{}, 0, false); d.Allowed && after.Remaining != d.Remaining {
+				rt.Fatalf("%d hits remain after the charge; the decision said %d", after.Remaining, d.Remaining)
+			}
+		}
+	})
+}
+
+// A key whose limit changes all the time gets the decisions of Change and Take, with any state in
+// between.
+func TestTakeAsDecidesAsChangeAndTakeDo(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		algorithm := rapid.SampledFrom([]Algorithm{FixedWindow, TokenBucket, SlidingWindowCounter, TokenBucketInteger}).Draw(rt, "algorithm")
+		was, s, now := Limit{Algorithm: algorithm, Requests: 5, Period: time.Second}, State{}, Instant(1_000_000_000_000)
+		for range 30 {
+			l := Limit{Algorithm: algorithm, Requests: rapid.Uint32Range(0, 9).Draw(rt, "requests"), Period: time.Second}
+			if algorithm == TokenBucket && l.Requests > 0 {
+				l.Burst = rapid.Uint32Range(0, 30).Draw(rt, "burst")
+			}
+			now += Instant(rapid.Int64Range(0, 3e9).Draw(rt, "pause"))
+			hits, count := rapid.Int64Range(-5, 12).Draw(rt, "hits"), rapid.Bool().Draw(rt, "count_rejected")
+			carried := s
+			if was != l { // Change to the same limit may move the mark of a refill by a nanosecond
+				carried = Change(was, l, s, now)
+			}
+			_, want := Take(l, carried, now, hits, count)
+			var got Decision
+			if s, was, got = TakeAs(was, l, s, now, hits, count); got != want {
+				rt.Fatalf("hits %d under %+v: %+v; want %+v", hits, l, got, want)
+			}
+		}
+	})
+}
+
+// Property 1 of a bucket whose burst changes from charge to charge: never more than the largest
+// burst and the rate.
+func TestABucketWhoseBurstChangesIsNeverOver(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		const most = 100
+		l := Limit{Algorithm: TokenBucket, Requests: 1, Period: time.Second, Burst: most}
+		was, s, start := l, State{}, Instant(1_000_000_000_000)
+		now, admitted := start, int64(0)
+		for range 60 {
+			l.Burst = rapid.SampledFrom([]uint32{1, 2, 10, most}).Draw(rt, "burst")
+			hits := rapid.SampledFrom([]int64{0, 1, 2, int64(l.Burst)}).Draw(rt, "hits")
+			now += Instant(rapid.Int64Range(0, 5e9).Draw(rt, "pause"))
+			var d Decision
+			if s, was, d = TakeAs(was, l, s, now, hits, false); d.Allowed {
+				admitted += hits
+			}
+			if IdleAt(was, s) <= now {
+				s = State{} // as a sweep forgets it
+			}
+			if allowed := most + int64(now.Sub(start)/time.Second); admitted > allowed {
+				rt.Fatalf("after %v: admitted %d; want at most %d", now.Sub(start), admitted, allowed)
+			}
+		}
+	})
+}
+
+func TestABanLeavesAUsedUpLimitUsedUp(t *testing.T) {
+	for _, a := range RateAlgorithms() {
+		if !a.HasState() {
+			continue
+		}
+		for _, counted := range []bool{false, true} {
+			l, now := Limit{Algorithm: a, Requests: 100, Period: 24 * time.Hour}, Instant(1_000_000_000_000)
+			ban := l
+			ban.Requests = 0
+			s, was, d := TakeAs(l, l, State{}, now, 100, counted)
+			if !d.Allowed {
+				t.Fatalf("%v: %+v", a, d)
+			}
+			if s, was, d = TakeAs(was, ban, s, now, 1, counted); d.Allowed {
+				t.Errorf("%v: a ban allowed a hit", a)
+			}
+			if _, _, d = TakeAs(was, l, s, now, 1, counted); d.Allowed {
+				t.Errorf("%v, count_rejected %t: a hit passes after a ban, though the limit is used up", a, counted)
+			}
+		}
+	}
 }

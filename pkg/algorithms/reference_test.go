@@ -199,3 +199,225 @@ func hopeless(l Limit, resetAfter time.Duration) time.Duration {
 	}
 	return resetAfter
 }
+
+// windowOf returns the number of the aligned window that an instant lies in, counted from the Unix
+// epoch.
+func windowOf(l Limit, at num) num { return at.over(of(l.Period)).floor() }
+
+// windowEnd returns how long an instant lies before the end of its aligned window.
+func windowEnd(l Limit, at num) num {
+	return windowOf(l, at).plus(of(1)).times(of(l.Period)).minus(at)
+}
+
+// windowModel is semantics 2.2: the count of one window.
+type windowModel struct {
+	used        bool
+	last, count num
+}
+
+func (w *windowModel) at(l Limit, now num) (held, count num) {
+	if !w.used {
+		return now, of(0)
+	}
+	held = larger(now, w.last)
+	if !windowOf(l, held).is(windowOf(l, w.last)) {
+		return held, of(0)
+	}
+	return held, w.count
+}
+
+func (w *windowModel) take(l Limit, now, hits num, countRejected bool) Decision {
+	now, count := w.at(l, now)
+	zero := of(0)
+
+	d := Decision{Allowed: hits.less(zero) || count.plus(hits).atMost(of(l.Requests))}
+	if hits.less(zero) || zero.less(hits) && (d.Allowed || countRejected) {
+		count = larger(zero, count.plus(hits))
+		*w = windowModel{used: !count.is(zero), last: now, count: count}
+	}
+	d.Remaining = of(l.Requests).minus(count).whole()
+	d.ResetAfter = windowEnd(l, now).duration()
+	if !d.Allowed {
+		d.RetryAfter = d.ResetAfter
+	}
+	return d
+}
+
+func (w *windowModel) change(from, _ Limit, now num) {
+	if _, count := w.at(from, now); count.is(of(0)) {
+		*w = windowModel{}
+	}
+}
+
+// counterModel is semantics 2.4: the counts of the window of the last charge and of the one before.
+type counterModel struct {
+	used                    bool
+	last, current, previous num
+}
+
+func (c *counterModel) at(l Limit, now num) (held, current, previous num) {
+	if !c.used {
+		return now, of(0), of(0)
+	}
+	held = larger(now, c.last)
+	switch passed := windowOf(l, held).minus(windowOf(l, c.last)); {
+	case passed.is(of(0)):
+		return held, c.current, c.previous
+	case passed.is(of(1)):
+		return held, of(0), c.current
+	default:
+		return held, of(0), of(0)
+	}
+}
+
+// estimate returns previous * (period - elapsed) / period + current at an instant.
+func (c *counterModel) estimate(l Limit, at num) num {
+	at, current, previous := c.at(l, at)
+	return previous.times(windowEnd(l, at)).over(of(l.Period)).plus(current)
+}
+
+func (c *counterModel) set(now, current, previous num) {
+	*c = counterModel{used: !current.is(of(0)) || !previous.is(of(0)), last: now, current: current, previous: previous}
+}
+
+func (c *counterModel) take(l Limit, now, hits num, countRejected bool) Decision {
+	now, current, previous := c.at(l, now)
+	zero, limit := of(0), of(l.Requests)
+	estimate := c.estimate(l, now)
+	if zero.less(hits) && l.Requests == 0 {
+		return banned(windowEnd(l, now))
+	}
+
+	d := Decision{Allowed: hits.less(zero) || estimate.plus(hits).atMost(limit)}
+	switch {
+	case hits.less(zero): // the newest hits first, from the current window
+		back := smaller(zero.minus(hits), current)
+		rest := smaller(zero.minus(hits).minus(back), previous)
+		c.set(now, current.minus(back), previous.minus(rest))
+	case zero.less(hits) && d.Allowed:
+		c.set(now, current.plus(hits), previous)
+	case zero.less(hits) && countRejected: // Whole hits, as long as the estimate stays within twice the limit.
+		room := larger(zero, limit.plus(limit).minus(estimate).floor())
+		if counted := smaller(hits, room); zero.less(counted) {
+			c.set(now, current.plus(counted), previous)
+		}
+	}
+	d.Remaining = limit.minus(c.estimate(l, now)).whole()
+	if !c.gone(l, now) {
+		d.ResetAfter = firstWait(now, 2*l.Period, func(at num) bool { return c.gone(l, at) })
+	}
+	switch {
+	case d.Allowed:
+	case limit.less(hits):
+		d.RetryAfter = hopeless(l, d.ResetAfter)
+	default:
+		d.RetryAfter = firstWait(now, 2*l.Period, func(at num) bool { return c.estimate(l, at).plus(hits).atMost(limit) })
+	}
+	return d
+}
+
+// gone reports whether both windows have passed at an instant.
+func (c *counterModel) gone(l Limit, at num) bool {
+	_, current, previous := c.at(l, at)
+	return current.is(of(0)) && previous.is(of(0))
+}
+
+func (c *counterModel) change(from, _ Limit, now num) {
+	if c.gone(from, now) {
+		*c = counterModel{}
+	}
+}
+
+// logModel is semantics 2.3: every hit that counted, in order.
+type logModel struct {
+	last    num
+	entries []logModelEntry
+}
+
+type logModelEntry struct{ at, hits num }
+
+func (g *logModel) held(now num) num {
+	if len(g.entries) == 0 {
+		return now
+	}
+	return larger(now, g.last)
+}
+
+// count returns the hits in (at-period, at].
+func (g *logModel) count(l Limit, at num) num {
+	sum := of(0)
+	for _, e := range g.entries {
+		if at.minus(of(l.Period)).less(e.at) {
+			sum = sum.plus(e.hits)
+		}
+	}
+	return sum
+}
+
+func (g *logModel) take(l Limit, now, hits num, countRejected bool) Decision {
+	now = g.held(now)
+	zero, limit := of(0), of(l.Requests)
+	used := g.count(l, now)
+	if zero.less(hits) && l.Requests == 0 {
+		return banned(of(l.Period))
+	}
+
+	d := Decision{Allowed: hits.less(zero) || used.plus(hits).atMost(limit)}
+	switch {
+	case hits.less(zero):
+		g.refund(l, now, smaller(zero.minus(hits), used))
+	case zero.less(hits) && d.Allowed:
+		g.add(l, now, hits)
+	case zero.less(hits) && countRejected:
+		g.add(l, now, smaller(hits, larger(zero, limit.plus(limit).minus(used))))
+	}
+	d.Remaining = limit.minus(g.count(l, now)).whole()
+	if zero.less(g.count(l, now)) {
+		d.ResetAfter = firstWait(now, l.Period, func(at num) bool { return g.count(l, at).is(zero) })
+	}
+	switch {
+	case d.Allowed:
+	case limit.less(hits):
+		d.RetryAfter = hopeless(l, d.ResetAfter)
+	default:
+		d.RetryAfter = firstWait(now, l.Period, func(at num) bool { return g.count(l, at).plus(hits).atMost(limit) })
+	}
+	return d
+}
+
+// add logs hits at now; none are not a charge.
+func (g *logModel) add(l Limit, now, hits num) {
+	if hits.is(of(0)) {
+		return
+	}
+	g.prune(l, now)
+	g.entries = append(g.entries, logModelEntry{now, hits})
+	g.last = now
+}
+
+// refund takes that many of the newest hits out of the log; none are not a charge.
+func (g *logModel) refund(l Limit, now, hits num) {
+	if hits.is(of(0)) {
+		return
+	}
+	g.prune(l, now)
+	for of(0).less(hits) {
+		newest := &g.entries[len(g.entries)-1]
+		back := smaller(hits, newest.hits)
+		newest.hits, hits = newest.hits.minus(back), hits.minus(back)
+		if newest.hits.is(of(0)) {
+			g.entries = g.entries[:len(g.entries)-1]
+		}
+	}
+	g.last = now
+}
+
+// prune drops the hits that have expired by now.
+func (g *logModel) prune(l Limit, now num) {
+	for len(g.entries) > 0 && g.entries[0].at.atMost(now.minus(of(l.Period))) {
+		g.entries = g.entries[1:]
+	}
+}
+
+// change keeps the hits, to be judged by the new limit.
+func (g *logModel) change(_, _ Limit, _ num) {}

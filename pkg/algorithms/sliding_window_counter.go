@@ -119,6 +119,23 @@ func (c slidingWindowCounter) take(l Limit, s State, now Instant, hits int64, co
 	return s, d
 }
 
+func (c slidingWindowCounter) giveBack(l Limit, s State, charged, now Instant, hits uint64) State {
+	w := c.windows(l, s, now)
+	from := &w.current
+	switch uint64(windowStart(l.Period, w.now)) - uint64(windowStart(l.Period, charged)) {
+	case 0:
+	case uint64(l.Period):
+		from = &w.previous
+	default:
+		return s
+	}
+	if *from == 0 {
+		return s
+	}
+	*from -= min(hits, *from)
+	return w.state()
+}
+
 func (c slidingWindowCounter) idleAt(l Limit, s State) Instant {
 	return s.last.Add(saturate(c.windows(l, s, s.last).reset(l)))
 }

@@ -3,6 +3,7 @@ package algorithms
 import (
 	"math"
 	"math/bits"
+	"sort"
 	"time"
 )
 
@@ -10,10 +11,6 @@ import (
 // hits of (now-Period, now]. A key holds every instant of an admitted hit, and so takes memory of
 // the order of Requests.
 const SlidingWindowLog Algorithm = 3
-
-type slidingWindowLog struct{}
-
-func (slidingWindowLog) name() string { return "sliding_window_log" }
 
 // Log is the state of sliding_window_log for one key: the admitted hits and their instants, newest
 // last. The zero value is a key never used. A log has at most 2*Requests entries of 16 bytes, and
@@ -279,4 +276,96 @@ func (g *Log) resize(length int) {
 		ring[i] = *g.at(i)
 	}
 	g.ring, g.head = ring, 0
+}
+
+// GiveBack gives hits back that were taken at instant charged: from the entry of exactly that
+// instant, at most its hits. Without such an entry the log stays as it is. An entry in the middle
+// of n others takes the time of n/2 moves.
+func (g *Log) GiveBack(l Limit, now, charged Instant, hits uint32) {
+	i := sort.Search(g.len, func(i int) bool { return g.at(i).at >= charged })
+	if i == g.len || g.at(i).at != charged || hits == 0 || g.expired(l, g.at(i), g.held(now)) {
+		return
+	}
+	g.last = g.held(now)
+	e := g.at(i)
+	back := min(uint64(hits), e.hits)
+	e.hits -= back
+	g.hits -= back
+	if e.hits == 0 {
+		g.remove(i)
+		g.shrink()
+	}
+}
+
+// remove takes the i-th oldest entry out of the ring, and moves the fewer ones of the older and the
+// newer entries.
+func (g *Log) remove(i int) {
+	if i < g.len/2 {
+		for ; i > 0; i-- {
+			*g.at(i) = *g.at(i - 1)
+		}
+		g.head = (g.head + 1) & (len(g.ring) - 1)
+	} else {
+		for ; i < g.len-1; i++ {
+			*g.at(i) = *g.at(i + 1)
+		}
+	}
+	g.len--
+}
+
+// Realign carries the log over a step of the clock: every instant moves by the step, so that each
+// hit keeps its age.
+func (g *Log) Realign(step time.Duration) {
+	for i := range g.len {
+		e := g.at(i)
+		e.at = e.at.moved(step)
+	}
+	g.last = g.last.moved(step)
+}
+
+// LogEntry is hits of a [Log] at one instant.
+type LogEntry struct {
+	At   Instant
+	Hits uint64
+}
+
+// Len returns the number of entries.
+func (g *Log) Len() int { return g.len }
+
+// AppendEntries appends the entries, oldest first, and returns the extended slice.
+func (g *Log) AppendEntries(to []LogEntry) []LogEntry {
+	for i := range g.len {
+		e := g.at(i)
+		to = append(to, LogEntry{At: e.at, Hits: e.hits})
+	}
+	return to
+}
+
+// Restore appends an entry from outside, such as a file. Entries come oldest first; an entry before
+// the newest one counts as of the same instant, and an entry after now as of now. Restore drops an
+// entry without hits, an expired one, and hits that no log can have.
+func (g *Log) Restore(l Limit, e LogEntry, now Instant) {
+	at := min(e.At, now)
+	if g.len > 0 {
+		at = max(at, g.at(g.len-1).at)
+	}
+	hits := min(e.Hits, 2*MaxHits-min(g.hits, 2*MaxHits))
+	entry := logged{at: at, hits: hits}
+	if hits == 0 || g.expired(l, &entry, now) {
+		return
+	}
+	g.hits, g.last = g.hits+hits, at
+	if g.len > 0 && g.at(g.len-1).at == at {
+		g.at(g.len - 1).hits += hits
+		return
+	}
+	g.push(entry)
+}
+
+// Replace makes e the only entry of the log, as [Log.Restore] appends it to an empty one. Replace
+// keeps the memory of the log as [Log.Apply] does.
+func (g *Log) Replace(l Limit, e LogEntry, now Instant) {
+	g.head, g.len, g.hits, g.last = 0, 0, 0, 0
+	g.Restore(l, e, now)
+	g.shrink()
 }

@@ -14,8 +14,12 @@
 package descriptors
 
 import (
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
+	"maps"
+	"slices"
+	"sync"
 )
 
 // Entry is one key and value of a descriptor. The key is not empty; the value may be.
@@ -101,4 +105,117 @@ func (r *Rule) appendMeaning(dst []byte) []byte {
 		dst = appendFlags(dst, l.ShareThreshold, l.ValueToMetric)
 	}
 	return appendSized(appendSized(dst, r.Begin), r.End)
+}
+
+// Rules is the rules of all domains, immutable and safe for concurrent use. The zero value has no
+// rules.
+type Rules struct {
+	domains map[string]*Domain
+	only    *Domain // the one of domains, if there is one
+	all     []*Rule
+
+	once     sync.Once // for digest
+	meanings []meaning // of all
+	hash     string
+}
+
+// Domain returns the domain of that name, or nil. Names are case-sensitive.
+func (r *Rules) Domain(name string) *Domain {
+	if r.only != nil && r.only.Name == name { // most programs have one, and a look into the map takes three times as long
+		return r.only
+	}
+	return r.domains[name]
+}
+
+// Domains returns all domains, sorted by name.
+func (r *Rules) Domains() []*Domain {
+	return slices.SortedFunc(maps.Values(r.domains), func(a, b *Domain) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// All returns every node of every domain, with limits or without, in the order of the IDs. Domains
+// are sorted by name. Within a domain, the order is that of the document, with the default last.
+// The caller must not change the slice.
+func (r *Rules) All() []*Rule { return r.all }
+
+// Len returns the length of All: IDs are below it. [Rules.Count] counts the rules in the sense of
+// the documentation.
+func (r *Rules) Len() int { return len(r.all) }
+
+// Count returns the number of rules in the sense of the documentation: nodes that have limits or
+// are unlimited.
+func (r *Rules) Count() int {
+	n := 0
+	for _, rule := range r.all {
+		if rule.limiting() {
+			n++
+		}
+	}
+	return n
+}
+
+// limiting reports whether the node says how much may pass: it has limits or is unlimited.
+func (r *Rule) limiting() bool { return len(r.Limits) > 0 || r.Unlimited }
+
+// Hash identifies the meaning of the rules, in 16 hexadecimal digits: the beginning of a SHA-256
+// over all nodes and domains, sorted. Names, lines and the order of files do not change the hash.
+// The order of descriptors in a document changes the hash only for wildcards, where the order
+// decides matches. A new version of this package may give the same rules another hash. The first
+// call takes about a microsecond per rule.
+func (r *Rules) Hash() string {
+	r.once.Do(r.digest)
+	return r.hash
+}
+
+// Detailed reports whether metrics distinguish the descriptors of this rule by values: by
+// detailed_metric of the rule, or by value_to_metric of a level. See [Rule.AppendMetricValue].
+func (r *Rule) Detailed() bool { return r.detailed }
+
+// AppendMetricValue appends to dst the name of a descriptor in metrics: for each level a text
+// `key_value`, joined by ".". The rule must match the descriptor. With detailed_metric of the rule
+// or value_to_metric of a level, the value comes from the entry. Otherwise the value is as
+// configured: the pattern of a wildcard, nothing for a key alone. A level with share_threshold
+// always shows the pattern. The entry that names a holder is left out. envoyproxy/ratelimit uses
+// the same names, behind the domain.
+//
+// The text is for people: two descriptors may have the same text, and values may hold any bytes.
+func (r *Rule) AppendMetricValue(dst []byte, entries []Entry) []byte {
+	entries = r.WithoutHolder(entries)
+	for i := range entries {
+		if i > 0 {
+			dst = append(dst, '.')
+		}
+		dst = r.appendLevel(dst, i, entries[i])
+	}
+	return dst
+}
+
+// appendLevel appends the text of one level: `key_value`, or the key alone when there is no value.
+func (r *Rule) appendLevel(dst []byte, i int, e Entry) []byte {
+	if i < len(r.Levels) {
+		if l := &r.Levels[i]; l.ShareThreshold || !r.DetailedMetric && !l.ValueToMetric {
+			e.Value = l.Value
+		}
+	}
+	dst = append(dst, e.Key...)
+	if e.Value == "" {
+		return dst
+	}
+	return append(append(dst, '_'), e.Value...)
+}
+
+// MetricLevels returns the texts that AppendMetricValue joins. Without entries, the values are as
+// configured. A domain's default has no levels.
+func (r *Rule) MetricLevels(entries []Entry) []string {
+	if entries == nil {
+		entries = make([]Entry, len(r.Levels))
+		for i := range r.Levels {
+			entries[i] = Entry{Key: r.Levels[i].Key, Value: r.Levels[i].Value}
+		}
+	}
+	entries = r.WithoutHolder(entries)
+	levels := make([]string, 0, len(entries))
+	for i := range entries {
+		levels = append(levels, string(r.appendLevel(nil, i, entries[i])))
+	}
+	return levels
 }

@@ -74,7 +74,6 @@ func (r *reader) document(v value) (document, bool) {
 	return document{t.domain, at.place.String()}, t.domain.Name != ""
 }
 
-// isCases reports whether a document has the keys of a file of tests.
 func isCases(n *yaml.Node) bool {
 	found := 0
 	for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
@@ -110,7 +109,6 @@ func (t *tree) merge() {
 	}
 }
 
-// readDefaults decodes the defaults of the document.
 func (t *tree) readDefaults(v value) {
 	fs, _ := t.fields(v, defaultsForm)
 	if a, ok := fs.get("algorithm"); ok {
@@ -120,8 +118,8 @@ func (t *tree) readDefaults(v value) {
 		is := t.countRejected(c)
 		t.defaults.countRejected = &is
 	}
-	t.defaults.onStoreError = t.onStoreError(fs)
-	t.defaults.sharing = t.sharing(fs)
+	t.defaults.onStoreError = choice(t, fs, "on_store_error", OnStoreErrorDeny, "local, allow or deny")
+	t.defaults.sharing = choice(t, fs, "sharing", SharingExact, "leased or exact")
 }
 
 // readDefault decodes the limit of descriptors that match nothing.

@@ -48,7 +48,6 @@ type hold struct {
 	beginAt, endAt value
 }
 
-// readHold decodes the hold of a limit whose algorithm is decoded.
 func (t *tree) readHold(v value, fs fields, l *limit) {
 	at, given := fs.get("hold")
 	switch {
@@ -135,7 +134,8 @@ func (t *tree) checkHolds(all []limit, below *node) {
 // another mistake.
 func (t *tree) checkSame(key string, at value, first string, firstAt value) {
 	if key != "" && first != "" && key != first {
-		t.fail(at, "is %s beside %s%s: must be the same in all limits of a descriptor", quote(key), quote(first), line(" in line %d", firstAt.line))
+		t.fail(at, "is %s beside %s%s: must be the same in all limits of a descriptor", quote(key), quote(first),
+			line(" in line %d", firstAt.line))
 	}
 }
 

@@ -3,7 +3,9 @@ package descriptors
 import (
 	"cmp"
 	"encoding/binary"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v3"
@@ -62,7 +64,6 @@ type limit struct {
 	tableAt   value // of the name of its table
 }
 
-// limits decodes the limits of a descriptor.
 func (t *tree) limits(fs fields) []limit {
 	one, isOne := fs.get("rate_limit")
 	many, isMany := fs.get("rate_limits")
@@ -92,7 +93,8 @@ func (t *tree) limits(fs fields) []limit {
 			continue
 		}
 		same := slices.IndexFunc(all, func(x limit) bool {
-			return x.Algorithm == l.Algorithm && x.Period == l.Period && x.Requests == l.Requests && x.Capacity() == l.Capacity() && x.Table() == l.Table()
+			return x.Algorithm == l.Algorithm && x.Period == l.Period && x.Requests == l.Requests &&
+				x.Capacity() == l.Capacity() && x.Table() == l.Table()
 		})
 		switch {
 		case l.unlimited && len(items) > 1:
@@ -106,7 +108,6 @@ func (t *tree) limits(fs fields) []limit {
 	return all
 }
 
-// setLimits gives a rule its limits.
 func (t *tree) setLimits(rule *Rule, all []limit) {
 	for i, l := range all {
 		t.names[l.Name] = true
@@ -187,28 +188,18 @@ func (t *tree) limit(v value, f form) (limit, bool) {
 	if !slots {
 		t.readRate(v, fs, &l)
 	}
-	_, holds := fs.get("hold")
-	l.CountRejected = l.Algorithm == algorithms.FixedWindow && !t.options.DropRejected && !holds
-	if t.defaults.countRejected != nil && l.Algorithm != algorithms.Concurrency {
-		l.CountRejected = *t.defaults.countRejected
-	}
-	if at, ok := fs.get("count_rejected"); ok {
-		l.CountRejected = t.countRejected(at)
-	}
-	l.OnStoreError = t.onStoreError(fs)
+	t.readCountRejected(fs, &l.Limit)
+	l.OnStoreError = choice(t, fs, "on_store_error", OnStoreErrorDeny, "local, allow or deny")
 	l.Sharing = t.sharingOf(fs, &l.Limit)
 	if f != defaultForm {
 		t.readHold(v, fs, &l)
 		t.readTable(fs, &l)
 	}
-
-	if l.Algorithm == algorithms.SlidingWindowLog && l.Requests > t.options.MaxLogEntries {
-		t.fail(requests, "is %d, must be at most %d for sliding_window_log, which remembers every hit: use sliding_window_counter",
-			l.Requests, t.options.MaxLogEntries)
-	}
-	if l.Algorithm == algorithms.TokenBucketInteger && l.Period > 0 && int64(l.Requests) > int64(l.Period) {
-		t.fail(requests, "is %d, must be at most %d for token_bucket_integer, which refills at most a token per nanosecond",
-			l.Requests, int64(l.Period))
+	if text := t.tooMany(l.Algorithm, l.Requests, l.Period); text != "" {
+		if l.Algorithm == algorithms.SlidingWindowLog {
+			text += ": use sliding_window_counter"
+		}
+		t.fail(requests, "%s", text)
 	}
 	if len(t.errs) == before && l.Algorithm != 0 {
 		if err := l.Validate(); err != nil {
@@ -218,7 +209,6 @@ func (t *tree) limit(v value, f form) (limit, bool) {
 	return l, len(t.errs) == before
 }
 
-// checkUnlimited records the options that have no meaning beside `unlimited: true`.
 func (t *tree) checkUnlimited(fs fields) {
 	_, own := limitForm.keys()
 	for _, f := range fs {
@@ -232,6 +222,31 @@ func (t *tree) checkUnlimited(fs fields) {
 		if mistake {
 			t.failKey(f.value, f.keyLine, "stands beside unlimited, must be left out")
 		}
+	}
+}
+
+// tooMany words why an algorithm cannot have so many requests in a period; "" when it can.
+func (t *tree) tooMany(a algorithms.Algorithm, requests uint32, period time.Duration) string {
+	switch {
+	case a == algorithms.SlidingWindowLog && requests > t.options.MaxLogEntries:
+		return fmt.Sprintf("is %d, must be at most %d for sliding_window_log, which remembers every hit", requests, t.options.MaxLogEntries)
+	case a == algorithms.TokenBucketInteger && period > 0 && int64(requests) > int64(period):
+		return fmt.Sprintf("is %d, must be at most %d for token_bucket_integer, which refills at most a token per nanosecond",
+			requests, int64(period))
+	}
+	return ""
+}
+
+// readCountRejected decodes whether denied hits count: as the limit, else the document, else the
+// algorithm says.
+func (t *tree) readCountRejected(fs fields, l *Limit) {
+	_, holds := fs.get("hold")
+	l.CountRejected = l.Algorithm == algorithms.FixedWindow && !t.options.DropRejected && !holds
+	if t.defaults.countRejected != nil && l.Algorithm != algorithms.Concurrency {
+		l.CountRejected = *t.defaults.countRejected
+	}
+	if at, ok := fs.get("count_rejected"); ok {
+		l.CountRejected = t.countRejected(at)
 	}
 }
 
@@ -275,4 +290,281 @@ func (t *tree) readReplaces(v value, own string) []string {
 		}
 	}
 	return names
+}
+
+func (t *tree) readRate(v value, fs fields, l *limit) {
+	if at, ok := fs.get("max_in_flight"); ok {
+		t.fail(at, "is for concurrency only, must be left out for %s", l.Algorithm)
+	}
+	t.readPeriod(v, fs, &l.Limit)
+	if at, ok := fs.get("burst"); ok {
+		t.readBurst(at, &l.Limit)
+	}
+}
+
+// isConcurrency reports whether a limit is one of concurrency, or probably means to be one despite
+// a mistake in its algorithm.
+func (t *tree) isConcurrency(fs fields, l *limit) bool {
+	return l.Algorithm == algorithms.Concurrency || l.Algorithm == 0 && !l.unlimited && fs.has("max_in_flight")
+}
+
+func (t *tree) readSlots(v value, fs fields, f form, l *limit) {
+	if f == defaultForm {
+		at, ok := fs.get("algorithm")
+		if !ok {
+			at = v
+		}
+		t.fail(at, "is concurrency, which needs a hold: the default limit cannot have one, must have another algorithm")
+		return
+	}
+	for _, key := range []string{"requests_per_unit", "unit", "unit_multiplier", "period", "burst"} {
+		if at, ok := fs.get(key); ok {
+			t.fail(at, "has no meaning for concurrency, must be left out: max_in_flight is the whole limit")
+		}
+	}
+	at, ok := fs.get("max_in_flight")
+	if !ok {
+		t.fail(v.under("max_in_flight"), "is missing, must be the number of hits that may be held at the same time")
+		return
+	}
+	l.Requests, _ = t.count(at, 0)
+}
+
+func (t *tree) readPeriod(v value, fs fields, l *Limit) {
+	unit, hasUnit := fs.get("unit")
+	period, hasPeriod := fs.get("period")
+	multiplier, hasMultiplier := fs.get("unit_multiplier")
+	switch {
+	case hasUnit && hasPeriod:
+		t.fail(period, "stands beside unit: must be one of the two")
+		return
+	case hasPeriod:
+		if hasMultiplier {
+			t.fail(multiplier, "stands beside period: it multiplies a unit")
+		}
+		t.readDuration(period, l)
+		return
+	case !hasUnit:
+		if at, _ := fs.get("unlimited"); fs.has("unlimited") {
+			if _, ok := truth(at.node); !ok {
+				return // the mistake is recorded already
+			}
+		}
+		t.fail(v, "has neither unit (second, minute, hour, day, week, month, year) nor period (such as 10s), must have one of the two")
+		return
+	}
+	name, ok := t.text(unit)
+	if !ok {
+		return
+	}
+	if l.Unit, ok = ParseUnit(name); !ok {
+		t.fail(unit, "%s is not a unit, must be second, minute, hour, day, week, month or year", quote(name))
+	}
+	l.Multiplier = 1
+	if hasMultiplier {
+		m, known := t.count(multiplier, 1)
+		if ok = ok && known; known {
+			l.Multiplier = m
+		}
+	}
+	if !ok {
+		return
+	}
+	if longest := uint32(algorithms.MaxPeriod / l.Unit.Duration()); l.Multiplier > longest {
+		t.fail(multiplier, "is %d, must be at most %d for the unit %s: a period is at most 10 years", l.Multiplier, longest, l.Unit)
+		return
+	}
+	l.Period = time.Duration(l.Multiplier) * l.Unit.Duration()
+}
+
+func (t *tree) readDuration(v value, l *Limit) {
+	if d := t.duration(v); d > 0 {
+		l.Period = d
+		l.Unit, l.Multiplier = unitOf(d)
+	}
+}
+
+// duration decodes a duration that is a valid period, 0 after a mistake.
+func (t *tree) duration(v value) time.Duration {
+	text, ok := t.text(v)
+	if !ok {
+		return 0
+	}
+	d, err := time.ParseDuration(text)
+	switch {
+	case err != nil:
+		t.fail(v, "%s is not a duration, must be a number and its unit (ms, s, m, h), such as 10s or 1h30m, and at most 87600h", quote(text))
+	case d < algorithms.MinPeriod || d > algorithms.MaxPeriod:
+		t.fail(v, "%s is out of range, must be from 1ms to 87600h (10 years)", quote(text))
+	case t.options.Granularity > 0 && d%t.options.Granularity != 0:
+		t.fail(v, "%s is too fine, must be a whole multiple of %v, the step in which the store counts time", quote(text), t.options.Granularity)
+	default:
+		return d
+	}
+	return 0
+}
+
+func (t *tree) readBurst(v value, l *Limit) {
+	burst, ok := t.count(v, 1)
+	if !ok {
+		return
+	}
+	switch {
+	case l.Algorithm == 0: // reported already
+	case l.Algorithm != algorithms.TokenBucket:
+		t.fail(v, "is for token_bucket only, must be left out for %s", l.Algorithm)
+	case l.Requests == 0:
+		t.fail(v, "is %d, must be left out: requests_per_unit 0 denies every hit", burst)
+	default:
+		l.Burst = burst
+	}
+}
+
+// OnStoreError decides about a limit's hits while the store that counts them cannot be reached.
+type OnStoreError uint8
+
+// The choices.
+const (
+	OnStoreErrorUnset OnStoreError = iota // the document does not say
+	OnStoreErrorLocal                     // count in memory until the store can be reached again
+	OnStoreErrorAllow                     // let all hits pass
+	OnStoreErrorDeny                      // deny all hits
+)
+
+// String returns the name as in rule files; "unset" for OnStoreErrorUnset.
+func (o OnStoreError) String() string {
+	if names := [...]string{"unset", "local", "allow", "deny"}; int(o) < len(names) {
+		return names[o]
+	}
+	return fmt.Sprintf("on_store_error(%d)", uint8(o))
+}
+
+// onStoreErrorOf decodes the on_store_error of a descriptor, which is for its own limits: without
+// limits it is a mistake.
+func (t *tree) onStoreErrorOf(fs fields, all []limit) OnStoreError {
+	o := choice(t, fs, "on_store_error", OnStoreErrorDeny, "local, allow or deny")
+	at, ok := fs.get("on_store_error")
+	_, many := fs.get("rate_limits")
+	switch {
+	case !ok:
+	case !many && !fs.has("rate_limit"):
+		t.fail(at, "is for the descriptor's own limits, and it has none: must stand beside rate_limit or rate_limits, or in defaults")
+	case len(all) == 1 && all[0].unlimited:
+		t.fail(at, "is for limits, and the descriptor is unlimited: must be left out")
+	}
+	return o
+}
+
+// Sharing decides how processes share the count of a limit that a shared store keeps.
+type Sharing uint8
+
+// The choices.
+const (
+	SharingUnset  Sharing = iota // the document does not say
+	SharingLeased                // a process may take hits of a hot key in advance, and spend these hits by itself
+	SharingExact                 // the store decides each hit
+)
+
+// String returns the name as in rule files; "unset" for SharingUnset.
+func (s Sharing) String() string {
+	if names := [...]string{"unset", "leased", "exact"}; int(s) < len(names) {
+		return names[s]
+	}
+	return fmt.Sprintf("sharing(%d)", uint8(s))
+}
+
+// choice decodes one of the choices from 1 to last; 0 when the map does not have the key. must lists
+// the names.
+func choice[C interface {
+	~uint8
+	String() string
+}](t *tree, fs fields, key string, last C, must string) C {
+	at, given := fs.get(key)
+	if !given {
+		return 0
+	}
+	name, isText := t.text(at)
+	for c := C(1); c <= last; c++ {
+		if c.String() == name {
+			return c
+		}
+	}
+	if isText {
+		t.fail(at, "%s is not known, must be %s", quote(name), must)
+	}
+	return 0
+}
+
+// sharingOf decodes the sharing of a limit whose other options are decoded.
+func (t *tree) sharingOf(fs fields, l *Limit) Sharing {
+	s := choice(t, fs, "sharing", SharingExact, "leased or exact")
+	if s != SharingLeased {
+		return s
+	}
+	at, _ := fs.get("sharing")
+	switch {
+	case l.Algorithm == algorithms.SlidingWindowLog:
+		t.warn(at, at.line, "has no effect: sliding_window_log is never leased")
+	case l.CountRejected && l.Algorithm != algorithms.FixedWindow:
+		t.warn(at, at.line, "has no effect: with count_rejected only fixed_window is leased")
+	}
+	return s
+}
+
+// Unit is a unit of time, numbered as envoy.service.ratelimit.v3.RateLimitResponse.RateLimit.Unit.
+type Unit int32
+
+// The units. A month has 30 days, a year 365.
+const (
+	UnitUnknown Unit = 0
+	Second      Unit = 1
+	Minute      Unit = 2
+	Hour        Unit = 3
+	Day         Unit = 4
+	Month       Unit = 5
+	Year        Unit = 6
+	Week        Unit = 7
+)
+
+func unitNames() [8]string {
+	return [...]string{"unknown", "second", "minute", "hour", "day", "month", "year", "week"}
+}
+
+// String returns the unit's name as in rule files, lower case; "unknown" for UnitUnknown.
+func (u Unit) String() string {
+	if names := unitNames(); u >= 0 && int(u) < len(names) {
+		return names[u]
+	}
+	return fmt.Sprintf("unit(%d)", int32(u))
+}
+
+// Duration returns the length of the unit, 0 for UnitUnknown and for numbers that are no unit.
+func (u Unit) Duration() time.Duration {
+	const day = 24 * time.Hour
+	lengths := [...]time.Duration{0, time.Second, time.Minute, time.Hour, day, 30 * day, 365 * day, 7 * day}
+	if u >= 0 && int(u) < len(lengths) {
+		return lengths[u]
+	}
+	return 0
+}
+
+// ParseUnit returns the unit of that name, in any case. "unknown" names no unit.
+func ParseUnit(name string) (Unit, bool) {
+	for u, n := range unitNames() {
+		if u > 0 && strings.EqualFold(n, name) {
+			return Unit(u), true
+		}
+	}
+	return UnitUnknown, false
+}
+
+// unitOf returns the largest unit that divides a period, and the quotient; UnitUnknown and 0 when
+// no unit does.
+func unitOf(period time.Duration) (Unit, uint32) {
+	for _, u := range []Unit{Year, Month, Week, Day, Hour, Minute, Second} {
+		if d := u.Duration(); period > 0 && period%d == 0 {
+			return u, uint32(period / d)
+		}
+	}
+	return UnitUnknown, 0
 }

@@ -147,7 +147,6 @@ func (b *branch) add(value string, n *node) {
 	}
 }
 
-// newWildcard splits a pattern with at least one `*`.
 func newWildcard(pattern string) wildcard {
 	parts := strings.Split(pattern, "*")
 	last := len(parts) - 1

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"maps"
 	"slices"
 )
 
@@ -12,7 +13,6 @@ import (
 // same meaning decide alike.
 type meaning [sha256.Size]byte
 
-// digest computes the meaning of every node and the hash of all.
 func (r *Rules) digest() {
 	r.meanings = make([]meaning, len(r.all))
 	ranked := make([]meaning, len(r.all))
@@ -36,12 +36,10 @@ func (r *Rules) digest() {
 	r.hash = hex.EncodeToString(hash.Sum(nil)[:8])
 }
 
-// appendSized appends the length of a text, then the text.
 func appendSized(dst []byte, text string) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(text))), text...)
 }
 
-// appendFlags appends a byte for each flag.
 func appendFlags(dst []byte, flags ...bool) []byte {
 	for _, is := range flags {
 		if is {
@@ -51,4 +49,143 @@ func appendFlags(dst []byte, flags ...bool) []byte {
 		}
 	}
 	return dst
+}
+
+// Change is the difference between older and newer rules of one domain. The texts are paths,
+// sorted, of rules in the sense of [Rules.Count]. A domain that comes or goes without such rules
+// has one text in place of a path.
+type Change struct {
+	Domain  string
+	Added   []string
+	Changed []string
+	Removed []string
+}
+
+// noRules stands for a domain that has no rules, in a Change.
+const noRules = "(domain without rules)"
+
+// Since returns the domains whose rules differ from the rules of an older set, sorted by name. A
+// rule that comes or goes does not change the others, even if it takes requests from a later
+// wildcard.
+func (r *Rules) Since(older *Rules) (changes []Change) {
+	was, is, moved := older.byPath(), r.byPath(), r.movedSince(older)
+	domains := slices.AppendSeq(slices.Collect(maps.Keys(was)), maps.Keys(is))
+	slices.Sort(domains)
+	for _, domain := range slices.Compact(domains) {
+		c := Change{Domain: domain}
+		if _, known := was[domain]; !known && len(is[domain]) == 0 {
+			c.Added = append(c.Added, noRules)
+		}
+		if _, known := is[domain]; !known && len(was[domain]) == 0 {
+			c.Removed = append(c.Removed, noRules)
+		}
+		for path, meaning := range is[domain] {
+			if before, ok := was[domain][path]; !ok {
+				c.Added = append(c.Added, path)
+			} else if before != meaning || moved[domain][path] {
+				c.Changed = append(c.Changed, path)
+			}
+		}
+		for path := range was[domain] {
+			if _, ok := is[domain][path]; !ok {
+				c.Removed = append(c.Removed, path)
+			}
+		}
+		slices.Sort(c.Added)
+		slices.Sort(c.Changed)
+		slices.Sort(c.Removed)
+		if len(c.Added)+len(c.Changed)+len(c.Removed) > 0 {
+			changes = append(changes, c)
+		}
+	}
+	return changes
+}
+
+// byPath returns the meanings of the rules by domain and path. Two rules may have one path: a=b
+// alone, and a with the value b. The order of such rules does not matter.
+func (r *Rules) byPath() map[string]map[string]string {
+	r.once.Do(r.digest)
+	all := make(map[string]map[string]string, len(r.domains))
+	for name := range r.domains {
+		all[name] = make(map[string]string)
+	}
+	order := make([]int, len(r.all))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return bytes.Compare(r.meanings[a][:], r.meanings[b][:]) })
+	for _, i := range order {
+		if rule := r.all[i]; rule.limiting() {
+			all[rule.Domain][rule.Path] += string(r.meanings[i][:])
+		}
+	}
+	return all
+}
+
+// movedSince returns the rules that another order of wildcards affects, by domain and path.
+func (r *Rules) movedSince(older *Rules) map[string]map[string]bool {
+	moved := make(map[string]map[string]bool)
+	for name, is := range r.domains {
+		if was := older.domains[name]; was != nil {
+			moved[name] = make(map[string]bool)
+			is.root.movedSince(&was.root, moved[name])
+		}
+	}
+	return moved
+}
+
+// movedSince adds to moved the paths of rules at or below wildcards that have changed places. Two
+// wildcards have changed places if the same value can match both, and the other one now comes
+// first.
+func (n *node) movedSince(older *node, moved map[string]bool) {
+	for key, is := range n.keys {
+		was := older.keys[key]
+		if was == nil {
+			continue
+		}
+		if is.rest != nil && was.rest != nil {
+			is.rest.movedSince(was.rest, moved)
+		}
+		for value, child := range is.exact {
+			if before := was.exact[value]; before != nil {
+				child.movedSince(before, moved)
+			}
+		}
+		var common []wildcard
+		var ranks []int // in the older set
+		for _, w := range is.wildcards {
+			rule := w.node.rule
+			if before := was.exact[rule.Levels[len(rule.Levels)-1].Value]; before != nil {
+				common, ranks = append(common, w), append(ranks, before.rule.rank)
+			}
+		}
+		if slices.IsSorted(ranks) {
+			continue
+		}
+		places := make([]bool, len(common)) // changed
+		for i := range common {
+			for j := range i {
+				if ranks[j] > ranks[i] && common[i].overlaps(&common[j]) {
+					places[i], places[j] = true, true
+				}
+			}
+		}
+		for i := range common {
+			if places[i] {
+				common[i].node.addPaths(moved)
+			}
+		}
+	}
+}
+
+func (n *node) addPaths(to map[string]bool) {
+	to[n.rule.Path] = true
+	for _, b := range n.keys {
+		if b.rest != nil {
+			b.rest.addPaths(to)
+		}
+		for _, child := range b.exact {
+			child.addPaths(to)
+		}
+	}
 }

@@ -3,16 +3,23 @@ package descriptors
 import (
 	"bytes"
 	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
 	"encoding/csv"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"io"
 	"math"
+	"math/bits"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
 // DefaultMaxTableBytes is the bound on the size of all tables of [Options] where none is given: a
@@ -82,13 +89,11 @@ func (t *Table) fail(line int, path, format string, args ...any) {
 	}
 }
 
-// columns returns the names of the columns.
 func columns() [4]string { return [...]string{"value", "requests_per_unit", "unit", "burst"} }
 
 // mustBeLine completes a mistake about a whole line.
 const mustBeLine = "must be value,requests_per_unit[,unit[,burst]]"
 
-// read reads all lines.
 func (t *Table) read(data []byte) {
 	if len(data) >= math.MaxUint32 {
 		t.fail(0, "", "has %d bytes, must have less than 4 GiB", len(data))
@@ -157,7 +162,6 @@ func (l *tableLines) Read(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// next begins the next line.
 func (l *tableLines) next() {
 	end := bytes.IndexByte(l.rest, '\n') + 1
 	if end == 0 {
@@ -227,7 +231,6 @@ func (t *Table) record(fields []string, line int, first bool) {
 	}
 }
 
-// value checks the value of a line.
 func (t *Table) value(v string, line int) {
 	warn := func(format string, args ...any) {
 		if len(t.warnings) < maxMistakes {
@@ -246,7 +249,6 @@ func (t *Table) value(v string, line int) {
 	}
 }
 
-// number reads a column with a whole number.
 func (t *Table) number(fields []string, column int, lowest uint64, line int) uint32 {
 	text := strings.TrimSpace(fields[column])
 	n, err := strconv.ParseUint(text, 10, 32)
@@ -254,4 +256,316 @@ func (t *Table) number(fields []string, column int, lowest uint64, line int) uin
 		t.fail(line, columns()[column], "is %s, must be a whole number from %d to %d", quote(text), lowest, uint32(math.MaxUint32))
 	}
 	return uint32(n)
+}
+
+// tabled is the table of a limit, and the periods that the units of the table stand for in that
+// limit.
+type tabled struct {
+	*Table
+	suffixes [Week + 1]string // of the keys, by unit in the table
+}
+
+// Table returns the table that has numbers of single values for the limit, nil without one. See
+// [Rule.LimitFor].
+func (l *Limit) Table() *Table {
+	if l.tabled == nil {
+		return nil
+	}
+	return l.tabled.Table
+}
+
+// WithoutTable returns the limit with its own numbers alone.
+func (l *Limit) WithoutTable() Limit {
+	plain := *l
+	plain.tabled, plain.TableLine = nil, 0
+	return plain
+}
+
+// LimitFor writes limit n of the rule to a limit, with the numbers for a descriptor. A table may
+// have numbers for the value of the entry at the rule's last level. The value is as in the
+// descriptor, even where the rule has a wildcard. found is false if the limit has no table, or the
+// table does not have that value; the numbers are then the rule's own. The rule must match the
+// descriptor. LimitFor does not allocate.
+func (r *Rule) LimitFor(n int, entries []Entry, to *Limit) (found bool) {
+	l := &r.Limits[n]
+	*to = *l
+	last := len(r.Levels) - 1
+	if l.tabled == nil || last < 0 || last >= len(entries) {
+		return false
+	}
+	x := l.tabled.rows.find(entries[last].Value)
+	if x == nil {
+		return false
+	}
+	l.tabled.apply(x, to)
+	return true
+}
+
+// apply gives a limit, a copy of the one with the table, the numbers of a row.
+func (t *tabled) apply(x *row, to *Limit) {
+	if x.unit != 0 {
+		to.Unit, to.Multiplier, to.suffix = Unit(x.unit), 1, t.suffixes[x.unit]
+		to.Period = to.Unit.Duration()
+	}
+	to.Requests, to.TableLine = x.requests, int(x.line)
+	switch {
+	case x.burst > 0:
+		to.Burst = x.burst
+	case x.requests == 0: // which denies every hit, and has nothing to burst
+		to.Burst = 0
+	}
+}
+
+// TablePath returns the path of a table that a rule file names: the name itself, or the name in the
+// directory of the file.
+func TablePath(file, name string) string {
+	if filepath.IsAbs(name) {
+		return filepath.Clean(name)
+	}
+	return filepath.Join(filepath.Dir(file), name)
+}
+
+// tables is the tables that the documents of one load name.
+type tables struct {
+	size  int // of all tables, in bytes
+	known map[*Table]bool
+}
+
+// readTable decodes the table of a limit whose other options are decoded.
+func (t *tree) readTable(fs fields, l *limit) {
+	at, given := fs.get("table")
+	if !given {
+		return
+	}
+	name, ok := t.text(at)
+	switch {
+	case !ok:
+		return
+	case !strings.HasSuffix(name, ".csv") || strings.ContainsRune(name, 0):
+		t.fail(at, "is %s, must be the name of a file that ends in .csv", quote(name))
+		return
+	case t.source.Table == nil:
+		t.fail(at, "is a file, and these rules do not come from a file: must be left out")
+		return
+	}
+	table := t.table(at, name)
+	if table == nil {
+		return
+	}
+	l.tabled, l.tableAt = &tabled{Table: table}, at
+	t.checkRows(at, l)
+}
+
+// table returns the table of a name, nil after a mistake.
+func (t *tree) table(at value, name string) *Table {
+	if known, ok := t.named[name]; ok {
+		return known
+	}
+	table, err := t.source.Table(name)
+	if t.named == nil {
+		t.named = make(map[string]*Table)
+	}
+	t.named[name] = table
+	if err != nil {
+		t.fail(at, "%v", err)
+	}
+	if err != nil || table == nil || t.tables.known[table] {
+		return table
+	}
+	t.tables.known[table] = true
+	if text, tooLarge := t.options.TableTooLarge(table.size, t.tables.size); tooLarge {
+		t.fail(at, "%s: %s", table.file, text)
+		t.named[name] = nil
+		return nil
+	}
+	for _, e := range table.mistakes {
+		t.record(e)
+	}
+	t.tables.size += table.size
+	t.warnings = append(t.warnings, table.warnings...)
+	return table
+}
+
+// checkRows records the mistakes in a table that come from the limit.
+func (t *tree) checkRows(at value, l *limit) {
+	before := len(t.errs)
+	fail := func(x *row, column, format string, args ...any) {
+		if len(t.errs)-before < maxMistakes/10 {
+			e := Error{File: l.tabled.file, Line: int(x.line), Path: column}
+			e.Text = fmt.Sprintf(format, args...) + " (" + position(t.file, at.line) + ")"
+			t.record(e)
+		}
+	}
+	for i := range l.tabled.rows.all {
+		x := &l.tabled.rows.all[i]
+		switch {
+		case x.unit != 0 && l.Algorithm == algorithms.Concurrency:
+			fail(x, "unit", "is %s, must be left out for concurrency", Unit(x.unit))
+		case x.burst != 0 && l.Algorithm != algorithms.TokenBucket && l.Algorithm != 0:
+			fail(x, "burst", "is %d, must be left out for %s: only token_bucket has a burst", x.burst, l.Algorithm)
+		default:
+			if text := t.tooMany(l.Algorithm, x.requests, cmp.Or(Unit(x.unit).Duration(), l.Period)); text != "" {
+				fail(x, "requests_per_unit", "%s", text)
+			}
+		}
+	}
+}
+
+// checkTables records the tables of a descriptor whose last level has one value, or one count for
+// all values.
+func (t *tree) checkTables(all []limit, l Level) {
+	for i := range all {
+		if all[i].tabled == nil {
+			continue
+		}
+		at := all[i].tableAt
+		switch {
+		case l.ShareThreshold:
+			t.fail(at, "stands beside share_threshold: must be one of the two, as values with one count have one limit")
+		case l.Value != "" && !strings.Contains(l.Value, "*"):
+			t.fail(at, "is for a descriptor without a value, or with a `*` in it, but the value is %s", quote(l.Value))
+		}
+	}
+}
+
+// setSuffixes gives the limits of a rule the ends of their keys for each unit that their tables may
+// have. Such keys differ from the keys of all other limits of the rule, which are as without a
+// table.
+func (t *tree) setSuffixes(rule *Rule) {
+	var taken []string
+	for i := range rule.Limits {
+		taken = append(taken, rule.Limits[i].suffix)
+	}
+	for i := range rule.Limits {
+		l := &rule.Limits[i]
+		if l.tabled == nil || l.Algorithm == algorithms.Concurrency {
+			continue
+		}
+		for unit := Second; unit <= Week; unit++ {
+			suffix := l.suffix
+			like := l.Limit
+			like.Period = unit.Duration()
+			for ordinal := t.firstOrdinal(len(rule.Limits)); like.Period != l.Period; ordinal++ {
+				if suffix = suffixOf(like, ordinal); !slices.Contains(taken, suffix) {
+					taken = append(taken, suffix)
+					break
+				}
+			}
+			l.tabled.suffixes[unit] = suffix
+		}
+	}
+}
+
+// rows is the lines of a table, findable by their values. There are no pointers to single lines, so
+// that a collection of garbage costs little. The zero value is empty.
+type rows struct {
+	values []byte // of all lines, one after another
+	all    []row  // in the order of the lines
+
+	// slots are an open hash table with linear probing: the number of a row from 1, or 0. A third of
+	// the slots is free. slot i of n is for hashes from i/n of the largest (Lemire, "Fast random
+	// integer generation in an interval", 2019).
+	slots []uint32
+	seed  maphash.Seed // of this process: nobody can choose values that collide
+}
+
+// row is the numbers of a value.
+type row struct {
+	end      uint32 // of the value in rows.values; it begins where the row before ends
+	line     uint32 // from 1
+	requests uint32
+	burst    uint32 // 0: as in the limit
+	unit     uint8  // a Unit; UnitUnknown: the period is as in the limit
+}
+
+// shortestLine is the size of the shortest line: a value, a comma, a number and a line break.
+const shortestLine = 4
+
+func (r *rows) grow(data []byte) {
+	lines := 0
+	for line := range bytes.Lines(data) {
+		if len(line) >= shortestLine-1 { // the last line may lack a line break
+			lines++
+		}
+	}
+	r.all = make([]row, 0, lines)
+	r.values = make([]byte, 0, len(data))
+}
+
+// add adds a row, except for its end.
+func (r *rows) add(value string, x row) {
+	r.values = append(r.values, value...)
+	x.end = uint32(len(r.values))
+	r.all = append(r.all, x)
+}
+
+func (r *rows) value(i int) []byte {
+	begin := uint32(0)
+	if i > 0 {
+		begin = r.all[i-1].end
+	}
+	return r.values[begin:r.all[i].end]
+}
+
+// index makes the rows findable. index calls twice for each row whose value an earlier row has.
+func (r *rows) index(twice func(again, first *row, value string)) {
+	r.seed = maphash.MakeSeed()
+	r.slots = make([]uint32, len(r.all)+len(r.all)/2+1)
+	for i := range r.all {
+		value := r.value(i)
+		slot := r.slotOf(maphash.Bytes(r.seed, value))
+		for r.slots[slot] != 0 && string(r.value(int(r.slots[slot]-1))) != string(value) {
+			slot = r.after(slot)
+		}
+		if n := r.slots[slot]; n != 0 {
+			twice(&r.all[i], &r.all[n-1], string(value))
+			continue
+		}
+		r.slots[slot] = uint32(i + 1)
+	}
+}
+
+func (r *rows) find(value string) *row {
+	if len(r.slots) == 0 {
+		return nil
+	}
+	for slot := r.slotOf(maphash.String(r.seed, value)); r.slots[slot] != 0; slot = r.after(slot) {
+		if i := int(r.slots[slot] - 1); string(r.value(i)) == value {
+			return &r.all[i]
+		}
+	}
+	return nil
+}
+
+// slotOf returns the slot at which the search for a hash begins.
+func (r *rows) slotOf(hash uint64) int {
+	slot, _ := bits.Mul64(hash, uint64(len(r.slots)))
+	return int(slot)
+}
+
+func (r *rows) after(slot int) int {
+	if slot++; slot == len(r.slots) {
+		return 0
+	}
+	return slot
+}
+
+// meaning identifies the values and their numbers. The meaning is the sum of the SHA-256 of the
+// rows, so that their order has no effect.
+func (r *rows) meaning() (sum meaning) {
+	var text []byte
+	for i := range r.all {
+		x := &r.all[i]
+		text = binary.AppendUvarint(text[:0], uint64(x.requests))
+		text = binary.AppendUvarint(text, uint64(x.burst))
+		text = append(append(text, x.unit), r.value(i)...)
+		one := sha256.Sum256(text)
+		carry := uint64(0)
+		for n := 0; n < len(sum); n += 8 {
+			var part uint64
+			part, carry = bits.Add64(binary.LittleEndian.Uint64(sum[n:]), binary.LittleEndian.Uint64(one[n:]), carry)
+			binary.LittleEndian.PutUint64(sum[n:], part)
+		}
+	}
+	return sum
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weirproxy/weir/internal/admin"
 	"github.com/weirproxy/weir/internal/app"
 	"github.com/weirproxy/weir/internal/lab/records"
 	"github.com/weirproxy/weir/internal/settings"
@@ -183,7 +184,7 @@ func moreVariables(c *config) []variable {
 		used("WEIR_HTTP_JSON_HOSTS", settings.List(&c.Server.JSON.Hosts, "name", nil), "", "with `loopback`: names by which clients may reach `/json`, beside localhost and IP addresses"),
 		used("WEIR_STATE_DIR", text(&c.State.Dir, nil), "", "with BACKEND_TYPE `memory`: directory in which counts outlive a restart. One process at a time may use it"),
 		used("WEIR_STATE_INTERVAL", duration(&c.State.Interval), "0s", "with WEIR_STATE_DIR: time between snapshots, at least `1s`; 0 writes only at the end"),
-		used("WEIR_LOG_DENIALS", settings.Rate(&c.Server.LogDenials, server.MaxLogDenials), "0", "denied requests to log at `warn`, such as `1/s` or `10/m`; 0 logs none. Keys and values of clients are in these lines"),
+		used("WEIR_LOG_DENIALS", settings.Rate(&c.Pages.LogDenials, admin.MaxLogDenials), "0", "denied requests to log at `warn`, such as `1/s` or `10/m`; 0 logs none. Keys and values of clients are in these lines"),
 		used("WEIR_RECORD", text(&c.Record.Dir, nil), "", "directory in which all requests are recorded, for `sidecar simulate` and `sidecar suggest` ([records.md](records.md)). One process at a time may use it"),
 		used("WEIR_RECORD_MAX_BYTES", settings.Number(&c.Record.MaxBytes, records.MinMaxBytes, math.MaxInt), strconv.Itoa(records.DefaultMaxBytes), "most bytes of all recorded files together; at the bound the oldest is removed"),
 		used("WEIR_HASH_VALUES", settings.List(&c.Record.Hash, "key", nil), "", "with WEIR_RECORD: keys, separated by commas. The record has hashes in place of their values"),

@@ -226,7 +226,7 @@ func TestEveryVariableDoesWhatItSays(t *testing.T) {
 		"WEIR_MAX_RULES_BYTES=1000":                     {got: func(c config) any { return c.Rules.MaxBytes }, want: 1000},
 		"WEIR_STATE_DIR=/var/lib/weir":                  {got: func(c config) any { return c.State.Dir }, want: "/var/lib/weir"},
 		"WEIR_STATE_INTERVAL=10s":                       {with: []string{"WEIR_STATE_DIR=/var/lib/weir"}, got: func(c config) any { return c.State.Interval }, want: 10 * time.Second},
-		"WEIR_LOG_DENIALS=30/m":                         {got: func(c config) any { return c.Server.LogDenials }, want: 0.5},
+		"WEIR_LOG_DENIALS=30/m":                         {got: func(c config) any { return c.Pages.LogDenials }, want: 0.5},
 		"WEIR_RECORD=/var/lib/weir":                     {got: func(c config) any { return c.Record.Dir }, want: "/var/lib/weir"},
 		"WEIR_RECORD_MAX_BYTES=10000000":                {got: func(c config) any { return c.Record.MaxBytes }, want: 10_000_000},
 		"WEIR_HASH_VALUES=client,user":                  {with: []string{"WEIR_RECORD=r"}, got: func(c config) any { return c.Record.Hash }, want: []string{"client", "user"}},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/weirproxy/weir/internal/admin"
 	"github.com/weirproxy/weir/internal/app"
 	"github.com/weirproxy/weir/internal/lab"
 	"github.com/weirproxy/weir/internal/rules/xds"
@@ -25,7 +26,7 @@ import (
 // workshop is what a service is made with, but for its environment.
 type workshop struct {
 	limiter *limiter.Limiter
-	server  *server.Server
+	pages   *admin.Server
 	logger  *slog.Logger
 }
 
@@ -41,13 +42,16 @@ func newWorkshop(tb testing.TB) *workshop {
 	}
 	tb.Cleanup(world.Close)
 	w := &workshop{limiter: world.Limiter, logger: slog.New(slog.DiscardHandler)}
-	w.server, err = server.New(server.Options{
-		Limiter: w.limiter, Logger: w.logger, Registry: prometheus.NewRegistry(), Reload: func(context.Context) error { return nil },
-	})
+	registry := prometheus.NewRegistry()
+	service, err := server.New(server.Options{Limiter: w.limiter, Logger: w.logger, Registry: registry})
 	if err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(w.server.Close)
+	tb.Cleanup(service.Close)
+	if w.pages, err = admin.New(admin.Options{Limiter: w.limiter, Logger: w.logger, Registry: registry, Service: service}); err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(w.pages.Close)
 	return w
 }
 
@@ -82,7 +86,7 @@ func (w *workshop) make(t *testing.T, c *config) {
 			t.Errorf("StatsD: %v", err)
 		}
 	}
-	if w.server.Metrics(cmp.Or(c.MetricsPath, "/metrics")) == nil {
+	if w.pages.Metrics(cmp.Or(c.MetricsPath, "/metrics")) == nil {
 		t.Error("no page of metrics")
 	}
 	for _, e := range []app.Endpoint{c.GRPC, c.HTTP, c.Debug, c.Metrics, c.Admin} {

@@ -9,9 +9,9 @@ import (
 // newLogger returns the logger of LOG_LEVEL and LOG_FORMAT. In JSON the fields and levels have the
 // original's names. The server may change the level.
 func newLogger(w io.Writer, c *config) *slog.Logger {
-	c.Server.LogLevel = new(slog.LevelVar)
-	c.Server.LogLevel.Set(c.LogLevel)
-	o := &slog.HandlerOptions{Level: c.Server.LogLevel}
+	c.Pages.LogLevel = new(slog.LevelVar)
+	c.Pages.LogLevel.Set(c.LogLevel)
+	o := &slog.HandlerOptions{Level: c.Pages.LogLevel}
 	if !c.LogJSON {
 		return slog.New(slog.NewTextHandler(w, o))
 	}

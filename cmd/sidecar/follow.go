@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/status"
 
-	"github.com/weirproxy/weir/internal/admin/render"
+	"github.com/weirproxy/weir/internal/printable"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
@@ -91,5 +91,5 @@ func (f *followFlags) follow(cmd *cobra.Command, request *adminv1.WatchRequest, 
 		return nil
 	}
 	why := status.Convert(err)
-	return fmt.Errorf("%s: %s: %s", f.server, why.Code(), render.Printable(why.Message()))
+	return fmt.Errorf("%s: %s: %s", f.server, why.Code(), printable.Text(why.Message()))
 }

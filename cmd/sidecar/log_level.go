@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/weirproxy/weir/internal/admin"
 	"github.com/weirproxy/weir/internal/settings"
-	"github.com/weirproxy/weir/pkg/server"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
@@ -36,7 +36,7 @@ logged at warn. The sidecar logs the change.`,
 				}
 			}
 			if cmd.Flags().Changed("denials") {
-				rate, err := settings.RateOf(denials, server.MaxLogDenials)
+				rate, err := settings.RateOf(denials, admin.MaxLogDenials)
 				if err != nil {
 					return usage("--denials: %w", err)
 				}

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/weirproxy/weir/internal/admin/render"
+	"github.com/weirproxy/weir/internal/printable"
 )
 
 // Forms of output.
@@ -37,7 +37,7 @@ func writeJSON(w io.Writer, v any) error {
 	if err := e.Encode(v); err != nil {
 		return err
 	}
-	_, err := w.Write(render.PrintableJSON(b.Bytes()))
+	_, err := w.Write(printable.JSON(b.Bytes()))
 	return err
 }
 

@@ -35,9 +35,9 @@ stops at once.`,
 
 // newLogger returns the logger of --log-level and --log-format. The server may change the level.
 func (c *config) newLogger(w io.Writer) *slog.Logger {
-	c.Server.LogLevel = new(slog.LevelVar)
-	c.Server.LogLevel.Set(c.LogLevel)
-	o := &slog.HandlerOptions{Level: c.Server.LogLevel}
+	c.Pages.LogLevel = new(slog.LevelVar)
+	c.Pages.LogLevel.Set(c.LogLevel)
+	o := &slog.HandlerOptions{Level: c.Pages.LogLevel}
 	if c.LogJSON {
 		return slog.New(slog.NewJSONHandler(w, o))
 	}

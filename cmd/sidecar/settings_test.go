@@ -152,7 +152,7 @@ func TestAFileMeansTheSameInEveryFormat(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !cmp.Equal(got.Rules.Paths, []string{"a", "b"}) || got.Store.MaxKeys != 5000 || got.Socket.Mode != fs.FileMode(0o600) ||
-				got.DrainTimeout != time.Second || !got.Server.Pprof {
+				got.DrainTimeout != time.Second || !got.Pages.Pprof {
 				t.Errorf("settings: got %+v", got)
 			}
 		})

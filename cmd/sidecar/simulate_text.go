@@ -7,8 +7,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/weirproxy/weir/internal/admin/render"
 	"github.com/weirproxy/weir/internal/lab/simulate"
+	"github.com/weirproxy/weir/internal/printable"
 )
 
 // writeSimulation writes the result of a simulation for people. compared says that there were other
@@ -60,7 +60,7 @@ func writeRows(out io.Writer, r *simulate.Result, compared bool) {
 	fmt.Fprintln(table, head+"\tPLACE")
 	for i := range r.Rules {
 		rule := &r.Rules[i]
-		fmt.Fprintf(table, "%s\t%d\t%s", render.Printable(rule.Name()), rule.Requests, share(rule.Denied, rule.Requests))
+		fmt.Fprintf(table, "%s\t%d\t%s", printable.Text(rule.Name()), rule.Requests, share(rule.Denied, rule.Requests))
 		if compared {
 			fmt.Fprintf(table, "\t%s\t%d\t%d", share(rule.DeniedBefore, rule.Requests), rule.NewlyDenied, rule.NewlyPassed)
 		}
@@ -90,10 +90,10 @@ func writeWorst(out io.Writer, r *simulate.Result, compared bool) {
 		if len(rule.Worst) == 0 {
 			continue
 		}
-		fmt.Fprintf(out, "\nkeys of %s that lose most:\n", render.Printable(rule.Name()))
+		fmt.Fprintf(out, "\nkeys of %s that lose most:\n", printable.Text(rule.Name()))
 		table := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 		for _, k := range rule.Worst {
-			fmt.Fprintf(table, "  %s\t%d denied", render.Printable(k.Key), k.Denied)
+			fmt.Fprintf(table, "  %s\t%d denied", printable.Text(k.Key), k.Denied)
 			if compared {
 				fmt.Fprintf(table, ", before %d", k.DeniedBefore)
 			}

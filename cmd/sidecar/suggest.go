@@ -10,10 +10,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weirproxy/weir/internal/admin/render"
 	"github.com/weirproxy/weir/internal/lab/records"
 	"github.com/weirproxy/weir/internal/lab/simulate"
 	"github.com/weirproxy/weir/internal/lab/suggest"
+	"github.com/weirproxy/weir/internal/printable"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
@@ -197,7 +197,7 @@ func writeShapes(out io.Writer, r *suggest.Result) {
 		if s.Checked {
 			denies, keys = percent(s.Denied), fmt.Sprint(s.KeysDenied)
 		}
-		fmt.Fprintf(table, "# %s\t%d\t%d\t%s\t%s\t%s\t%s\n", render.Printable(s.Name()), s.Keys, s.Hits, strings.Join(now, ", "), strings.Join(then, ", "), denies, keys)
+		fmt.Fprintf(table, "# %s\t%d\t%d\t%s\t%s\t%s\t%s\n", printable.Text(s.Name()), s.Keys, s.Hits, strings.Join(now, ", "), strings.Join(then, ", "), denies, keys)
 	}
 	_ = table.Flush() // a strings.Builder never fails
 	fmt.Fprintln(out, "#")

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weirproxy/weir/internal/admin"
 	"github.com/weirproxy/weir/internal/app"
 	"github.com/weirproxy/weir/internal/lab/records"
 	"github.com/weirproxy/weir/internal/settings"
@@ -255,12 +256,12 @@ func processSettings(c *config) []setting {
 			"lowest level in the log"},
 		{"log-format", "text", settings.OneOf(&c.LogJSON, []string{"text", "json"}, false, true),
 			"form of the log, which goes to standard error"},
-		{"log-denials", "0", settings.Rate(&c.Server.LogDenials, server.MaxLogDenials),
+		{"log-denials", "0", settings.Rate(&c.Pages.LogDenials, admin.MaxLogDenials),
 			"denied requests to log at warn, such as 1/s or 10/m; 0 = none. Keys and values of clients are " +
 				"in these lines"},
 		{"drain-timeout", "10s", settings.Duration(&c.DrainTimeout, 0, time.Hour),
 			"longest time between SIGTERM and the end; 0 cancels requests in flight"},
-		{"pprof", "false", settings.Bool(&c.Server.Pprof),
+		{"pprof", "false", settings.Bool(&c.Pages.Pprof),
 			"serve /debug/pprof/ on the HTTP address"},
 		{"reflection", "true", settings.Bool(&c.Server.Reflection),
 			"gRPC reflection on both gRPC services"},

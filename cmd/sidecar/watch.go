@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/weirproxy/weir/internal/admin/render"
+	"github.com/weirproxy/weir/internal/printable"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
@@ -156,7 +157,7 @@ func (w *watched) append(b *bytes.Buffer, r *adminv1.WatchedRequest) error {
 	if err != nil {
 		return err
 	}
-	if err := json.Compact(b, render.PrintableJSON(data)); err != nil { // protojson varies the space between tokens
+	if err := json.Compact(b, printable.JSON(data)); err != nil { // protojson varies the space between tokens
 		return err
 	}
 	b.WriteByte('\n')

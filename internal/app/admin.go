@@ -13,9 +13,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/weirproxy/weir/internal/admin"
 	"github.com/weirproxy/weir/internal/loglimit"
 	"github.com/weirproxy/weir/internal/wire/certificates"
-	"github.com/weirproxy/weir/pkg/server"
 )
 
 // Admin chooses the clients of the admin service and its page. The settings' names are for errors.
@@ -48,9 +48,9 @@ func (a *Admin) Check() error {
 	return errors.Join(errs...)
 }
 
-// open completes the options of the server. The keeper of certificates is nil without TLS; the
+// open completes the access to the admin address. The keeper of certificates is nil without TLS; the
 // caller closes it.
-func (a *Admin) open(o *server.Admin, logger *slog.Logger) (*certificates.Keeper, error) {
+func (a *Admin) open(o *admin.Access, logger *slog.Logger) (*certificates.Keeper, error) {
 	o.TokenSetting, o.Hosts, o.HostsSetting = a.TokenFile.Name, a.Hosts, a.HostsSetting
 	if a.TokenFile.Path != "" {
 		file := &tokenFile{file: a.TokenFile, logger: logger}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/weirproxy/weir/internal/admin"
 	"github.com/weirproxy/weir/internal/rules/reload"
 	"github.com/weirproxy/weir/internal/rules/xds"
 	"github.com/weirproxy/weir/internal/statistics"
@@ -49,7 +50,7 @@ func Run(ctx context.Context, c Config) error {
 		defer keeper.Close()
 		c.Server.TLS = keeper.Server(c.TLS.ClientNames)
 	}
-	adminKeeper, err := c.AdminAccess.open(&c.Server.Admin, c.Logger)
+	adminKeeper, err := c.AdminAccess.open(&c.Pages.Access, c.Logger)
 	if err != nil {
 		return err
 	}
@@ -103,16 +104,17 @@ func Run(ctx context.Context, c Config) error {
 		return err
 	}
 	defer keptGrants.Close()
-	c.Server.Grants = keptGrants
+	c.Pages.Grants = keptGrants
 	source, err := c.follow(reloader, registry)
 	if err != nil {
 		return err
 	}
-	s, err := c.newServer(lim, stores, reloader, source, registry, traces)
+	s, pages, err := c.newServers(lim, stores, reloader, source, registry, traces)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
+	defer pages.Close()
 	recorder, err := c.record(ctx, registry)
 	if err != nil {
 		return err
@@ -125,8 +127,8 @@ func Run(ctx context.Context, c Config) error {
 	if err != nil {
 		return err
 	}
-	p := process{config: &c, server: s, reloader: reloader, traces: traces, state: state}
-	p.endpoints = c.endpoints(s, reader, connected)
+	p := process{config: &c, server: s, pages: pages, reloader: reloader, traces: traces, state: state}
+	p.endpoints = c.endpoints(s, pages, reader, connected)
 	p.background = append(p.background, keptGrants.Run)
 	if source != nil {
 		p.background = append(p.background, source.Run)
@@ -186,28 +188,14 @@ func (c *Config) follow(r *reload.Reloader, registry prometheus.Registerer) (*xd
 	return client, nil
 }
 
-// newServer returns the server of all endpoints.
-func (c *Config) newServer(
+// newServers returns the server of the rate limit service, and the server of the admin service and
+// all pages.
+func (c *Config) newServers(
 	l *limiter.Limiter, stores *Stores, r *reload.Reloader, source *xds.Client, registry *prometheus.Registry, traces *tracing.Tracing,
-) (*server.Server, error) {
+) (*server.Server, *admin.Server, error) {
 	o := c.Server
 	o.Limiter, o.Logger, o.Registry = l, c.Logger, registry
-	build := version.Read()
-	o.Version, o.Revision = build.Version, build.Revision
-	o.Stats = stores.Stats
-	if stores.redis != nil {
-		o.Store = stores.Health
-	}
-	o.Reload = r.Reload
-	o.Loads = func() server.LoadStatus { return server.LoadStatus(r.Status()) }
 	o.Tracer, o.Propagator = traces.Tracer(), traces.Propagator()
-	o.Sources = append(o.Sources, c.Rules.Paths...)
-	if c.XDS.Address != "" {
-		o.Sources = append(o.Sources, xds.Prefix+c.XDS.Address)
-	}
-	if c.Rules.Settings != "" {
-		o.Sources = append(o.Sources, c.Rules.Settings)
-	}
 	o.Ready = func() error {
 		if source != nil && c.XDSRequired {
 			if err := source.Ready(); err != nil {
@@ -222,7 +210,33 @@ func (c *Config) newServer(
 		}
 		return nil
 	}
-	return server.New(o)
+	s, err := server.New(o)
+	if err != nil {
+		return nil, nil, err
+	}
+	p := c.Pages
+	p.Limiter, p.Logger, p.Registry, p.Service, p.Ready, p.Reflection = l, c.Logger, registry, s, o.Ready, o.Reflection
+	build := version.Read()
+	p.Version, p.Revision = build.Version, build.Revision
+	p.Memory = stores.Memory
+	if stores.redis != nil {
+		p.Store = stores.Health
+	}
+	p.Reload = r.Reload
+	p.Loads = func() admin.LoadStatus { return admin.LoadStatus(r.Status()) }
+	p.Sources = append(p.Sources, c.Rules.Paths...)
+	if c.XDS.Address != "" {
+		p.Sources = append(p.Sources, xds.Prefix+c.XDS.Address)
+	}
+	if c.Rules.Settings != "" {
+		p.Sources = append(p.Sources, c.Rules.Settings)
+	}
+	pages, err := admin.New(p)
+	if err != nil {
+		s.Close()
+		return nil, nil, err
+	}
+	return s, pages, nil
 }
 
 // newStatistics returns the reader of the metrics under the original's names, and the reporter to

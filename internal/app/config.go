@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/weirproxy/weir/internal/admin"
 	"github.com/weirproxy/weir/internal/rules/reload"
 	"github.com/weirproxy/weir/internal/rules/xds"
 	"github.com/weirproxy/weir/internal/statistics"
@@ -45,6 +46,7 @@ type Config struct {
 	Grants  int             // most grants; 0 means grants.DefaultMax
 	Limiter limiter.Options // Run sets Now
 	Server  server.Options  // Run sets every field that is not a plain value
+	Pages   admin.Options   // the same
 
 	ReadyRequiresRules bool // not ready without rules
 	ReadyRequiresStore bool // not ready while Redis does not answer

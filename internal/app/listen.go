@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 
+	"github.com/weirproxy/weir/internal/admin"
 	"github.com/weirproxy/weir/internal/statistics"
 	"github.com/weirproxy/weir/internal/wire/connections"
 	"github.com/weirproxy/weir/pkg/server"
@@ -27,18 +28,21 @@ type endpoint struct {
 }
 
 // endpoints returns every endpoint, also endpoints that are off.
-func (c *Config) endpoints(s *server.Server, reader *statistics.Reader, b bounds) []endpoint {
-	pages := s.HTTP()
+func (c *Config) endpoints(s *server.Server, all *admin.Server, reader *statistics.Reader, b bounds) []endpoint {
+	pages := all.HTTP()
 	if c.Legacy {
-		pages = s.Legacy()
+		pages = all.Legacy()
 	}
 	return []endpoint{
 		{Endpoint: c.GRPC, name: "grpc", network: "tcp", tls: c.Server.TLS != nil, grpc: s.Serve, bound: b["grpc"]},
 		{Endpoint: c.Socket, name: "grpc", network: "unix", grpc: s.Serve, bound: b["grpc"]},
 		{Endpoint: c.HTTP, name: "http", network: "tcp", http: pages, bound: b["http"]},
-		{Endpoint: c.Debug, name: "debug", network: "tcp", http: s.Debug(reader.WriteText), bound: b["debug"]},
-		{Endpoint: c.Metrics, name: "metrics", network: "tcp", http: s.Metrics(cmp.Or(c.MetricsPath, "/metrics")), bound: b["metrics"]},
-		{Endpoint: c.Admin, name: "admin", network: "tcp", tls: c.AdminAccess.TLS.Certificate.Path != "", grpc: s.ServeAdmin, bound: b["admin"], allow: c.AdminAccess.allow},
+		{Endpoint: c.Debug, name: "debug", network: "tcp", http: all.Debug(reader.WriteText), bound: b["debug"]},
+		{Endpoint: c.Metrics, name: "metrics", network: "tcp", http: all.Metrics(cmp.Or(c.MetricsPath, "/metrics")), bound: b["metrics"]},
+		{
+			Endpoint: c.Admin, name: "admin", network: "tcp", tls: c.AdminAccess.TLS.Certificate.Path != "", grpc: all.Serve,
+			bound: b["admin"], allow: c.AdminAccess.allow,
+		},
 	}
 }
 

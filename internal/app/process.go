@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/weirproxy/weir/internal/admin"
 	"github.com/weirproxy/weir/internal/rules/reload"
 	"github.com/weirproxy/weir/internal/snapshots"
 	"github.com/weirproxy/weir/internal/tracing"
@@ -22,6 +23,7 @@ import (
 type process struct {
 	config     *Config
 	server     *server.Server
+	pages      *admin.Server
 	reloader   *reload.Reloader
 	traces     *tracing.Tracing
 	state      *snapshots.Keeper // nil: counts end with the process
@@ -81,6 +83,7 @@ func (p *process) shutdown(stop, forceStop context.Context, pages []*pageServer)
 	defer cancel()
 	log := context.WithoutCancel(forceStop)
 	p.server.Drain()
+	p.pages.Drain()
 	logger.LogAttrs(log, slog.LevelInfo, "draining",
 		slog.String("cause", context.Cause(stop).Error()), slog.String("drain_timeout", timeout.String()))
 
@@ -129,6 +132,7 @@ func awaitQuiet(ctx context.Context, last func() time.Time) {
 func (p *process) finish(ctx context.Context, pages []*pageServer) {
 	var finishing sync.WaitGroup
 	finishing.Go(p.server.GracefulStop)
+	finishing.Go(p.pages.GracefulStop)
 	for _, page := range pages {
 		finishing.Go(func() {
 			if page.Shutdown(ctx) != nil {
@@ -136,7 +140,10 @@ func (p *process) finish(ctx context.Context, pages []*pageServer) {
 			}
 		})
 	}
-	closed := context.AfterFunc(ctx, p.server.Close)
+	closed := context.AfterFunc(ctx, func() {
+		p.server.Close()
+		p.pages.Close()
+	})
 	finishing.Wait()
 	closed()
 }

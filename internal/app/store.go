@@ -9,9 +9,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/weirproxy/weir/internal/admin"
 	"github.com/weirproxy/weir/internal/tracing"
 	"github.com/weirproxy/weir/pkg/algorithms"
-	"github.com/weirproxy/weir/pkg/server"
 	"github.com/weirproxy/weir/pkg/store"
 	"github.com/weirproxy/weir/pkg/store/denycache"
 	"github.com/weirproxy/weir/pkg/store/fallback"
@@ -163,8 +163,8 @@ func (s *Stores) Unfit(ctx context.Context) error {
 	return nil
 }
 
-// Stats returns the metrics of memory.
-func (s *Stores) Stats() server.StoreStats { return server.StoreStats(s.memory.Stats()) }
+// Memory returns the counts of the store in memory.
+func (s *Stores) Memory() memstore.Stats { return s.memory.Stats() }
 
 // register registers the metrics of Redis, if there is one.
 func (s *Stores) register(registry prometheus.Registerer) error {
@@ -203,9 +203,9 @@ func (s *Stores) Ready() error {
 }
 
 // Health returns the state of Redis, for people. There must be a Redis.
-func (s *Stores) Health() server.StoreHealth {
+func (s *Stores) Health() admin.StoreHealth {
 	guard, redis := s.guard.Stats(), s.redis.Stats()
-	return server.StoreHealth{
+	return admin.StoreHealth{
 		Kind: "Redis", Err: s.guard.Ready(), Since: guard.Since, Without: guard.Without, Owed: redis.OwedKeys, Fleet: guard.Fleet, Spent: redis.RoundTrip,
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -567,4 +568,20 @@ func unitOf(period time.Duration) (Unit, uint32) {
 		}
 	}
 	return UnitUnknown, 0
+}
+
+// PeriodName names the period of the limit: the unit, after the number of units if there are
+// several ("minute", "7day"), or the period without a unit ("1.5s"). Concurrency, which has no
+// period, is "concurrency".
+func (l *Limit) PeriodName() string {
+	switch {
+	case l.Algorithm == algorithms.Concurrency:
+		return "concurrency"
+	case l.Unit == UnitUnknown:
+		return l.Period.String()
+	case l.Multiplier > 1:
+		return strconv.FormatUint(uint64(l.Multiplier), 10) + l.Unit.String()
+	default:
+		return l.Unit.String()
+	}
 }

@@ -16,41 +16,27 @@ import (
 func TestAnUnfinishedHandshakeDelaysNoDrain(t *testing.T) {
 	secure := newRotated(t)
 	for name, test := range map[string]struct {
-		tls   bool
-		admin bool
-		sent  string
+		tls  bool
+		sent string
 	}{
-		"requests: nothing":                {false, false, ""},
-		"requests: half a preface":         {false, false, "PRI "},
-		"requests: a preface alone":        {false, false, http2.ClientPreface},
-		"requests with TLS: nothing":       {true, false, ""},
-		"requests with TLS: half a record": {true, false, "\x16\x03\x01"},
-		"admin: nothing":                   {false, true, ""},
-		"admin: half a preface":            {false, true, "PRI "},
-		"admin: a preface alone":           {false, true, http2.ClientPreface},
-		"admin: half a frame":              {false, true, http2.ClientPreface + "\x00\x00"},
-		"admin: a frame without payload":   {false, true, http2.ClientPreface + "\x00\x00\x06\x04\x00\x00\x00\x00\x00"},
-		"requests: half a first frame":     {false, false, http2.ClientPreface + "\x00\x00\x06\x04\x00\x00\x00\x00\x00"},
-		"admin: half a method":             {false, true, "G"},
-		"admin: half a head":               {false, true, "GET / HTTP/1.1\r\nHost: x\r\n"},
-		"admin with TLS: nothing":          {true, true, ""},
-		"admin with TLS: half a record":    {true, true, "\x16\x03\x01"},
+		"requests: nothing":                {false, ""},
+		"requests: half a preface":         {false, "PRI "},
+		"requests: a preface alone":        {false, http2.ClientPreface},
+		"requests with TLS: nothing":       {true, ""},
+		"requests with TLS: half a record": {true, "\x16\x03\x01"},
+		"requests: half a first frame":     {false, http2.ClientPreface + "\x00\x00\x06\x04\x00\x00\x00\x00\x00"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := start(t, spanRules, func(o *Options) {
 					if test.tls {
-						o.TLS, o.Admin.TLS = secure.keeper.Server(nil), secure.keeper.Server(nil)
+						o.TLS = secure.keeper.Server(nil)
 					}
 				})
 				_ = f.conn.Close()
 				l := bufconn.Listen(1 << 10)
 				ended := make(chan error, 1)
-				serve := f.server.Serve
-				if test.admin {
-					serve = f.server.ServeAdmin
-				}
-				go func() { ended <- serve(l) }()
+				go func() { ended <- f.server.Serve(l) }()
 				conn, err := l.DialContext(t.Context())
 				if err != nil {
 					t.Fatal(err)

@@ -31,28 +31,28 @@ const (
 )
 
 func (s *Server) newGRPC() *grpc.Server {
-	secure := insecure.NewCredentials()
+	secured := insecure.NewCredentials()
 	if s.secure != nil {
-		secure = s.secure
+		secured = s.secure
 	}
-	options := s.grpcOptions(secure, keepalive.ServerParameters{ // an age of 0 means without a bound
+	options := s.grpcOptions(secured, keepalive.ServerParameters{ // an age of 0 means without a bound
 		MaxConnectionAge: s.options.MaxConnectionAge, MaxConnectionAgeGrace: s.options.MaxConnectionAgeGrace,
 	})
 	if s.options.GRPCGo { // else the workers are the lane's
 		options = append(options, grpc.NumStreamWorkers(streamWorkers))
 	}
-	g := guarded{grpc.NewServer(options...), s.service, nil}
+	g := guarded{grpc.NewServer(options...), s.service}
 	g.Server.RegisterService(s.service.describe(), s.service) // asks for itself
-	s.addHealth(g, s.options.Ready, legacyHealthName, ratelimitv3.RateLimitService_ServiceDesc.ServiceName)
+	s.addHealth(g, legacyHealthName, ratelimitv3.RateLimitService_ServiceDesc.ServiceName)
 	return g.Server
 }
 
-// grpcOptions returns the options of both gRPC servers. A stats handler is not among them: even an
+// grpcOptions returns the options of the gRPC server. A stats handler is not among them: even an
 // empty one costs 17 % of a call.
-func (s *Server) grpcOptions(secure credentials.TransportCredentials, connections keepalive.ServerParameters) []grpc.ServerOption {
+func (s *Server) grpcOptions(secured credentials.TransportCredentials, connections keepalive.ServerParameters) []grpc.ServerOption {
 	connections.Time, connections.Timeout = keepaliveTime, keepaliveTimeout
 	return []grpc.ServerOption{
-		grpc.Creds(&followed{secure, s.service.bound}),
+		grpc.Creds(&followed{secured, s.service.bound}),
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.KeepaliveParams(connections),
 		// Envoy pings idle connections as often as its settings say; by default gRPC closes a connection
@@ -71,17 +71,16 @@ func (s *Server) grpcOptions(secure credentials.TransportCredentials, connection
 }
 
 // addHealth adds reflection, and a health service for these names and "". The names serve while
-// ready returns nil; without a ready they always serve.
-func (s *Server) addHealth(g reflection.GRPCServer, ready func() error, names ...string) {
-	h := health.NewServer()
+// Options.Ready returns nil; without a Ready they always serve.
+func (s *Server) addHealth(g reflection.GRPCServer, names ...string) {
+	s.health = health.NewServer()
 	for _, name := range names {
-		h.SetServingStatus(name, healthgrpc.HealthCheckResponse_SERVING)
+		s.health.SetServingStatus(name, healthgrpc.HealthCheckResponse_SERVING)
 	}
-	s.healths = append(s.healths, h)
-	if ready != nil {
-		healthgrpc.RegisterHealthServer(g, &readyHealth{Server: h, ready: ready, services: names})
+	if ready := s.options.Ready; ready != nil {
+		healthgrpc.RegisterHealthServer(g, &readyHealth{Server: s.health, ready: ready, services: names})
 	} else {
-		healthgrpc.RegisterHealthServer(g, h)
+		healthgrpc.RegisterHealthServer(g, s.health)
 	}
 	if s.options.Reflection {
 		reflection.Register(g) // v1 and v1alpha

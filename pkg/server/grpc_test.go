@@ -49,35 +49,12 @@ func TestHealthOfEveryNameUntilDrained(t *testing.T) {
 	})
 }
 
-func TestEachPortTellsTheHealthOfItsOwnServices(t *testing.T) {
+func TestHealthDoesNotKnowTheServicesOfTheAdminAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, everything, nil)
-		const admin = "weir.admin.v1.AdminService"
-		for port, test := range map[string]struct {
-			conn        *grpc.ClientConn
-			own, others []string
-		}{
-			"grpc":  {f.conn, []string{"", "ratelimit", fullName}, []string{admin}},
-			"admin": {dial(t, f.server.ServeAdmin), []string{"", admin}, []string{"ratelimit", fullName}},
-		} {
-			client := healthgrpc.NewHealthClient(test.conn)
-			for _, name := range test.own {
-				got, err := client.Check(t.Context(), &healthgrpc.HealthCheckRequest{Service: name})
-				if err != nil || got.GetStatus() != healthgrpc.HealthCheckResponse_SERVING {
-					t.Errorf("%s: health of %q: got %v, %v; want SERVING", port, name, got.GetStatus(), err)
-				}
-			}
-			for _, name := range test.others {
-				got, err := client.Check(t.Context(), &healthgrpc.HealthCheckRequest{Service: name})
-				if status.Code(err) != codes.NotFound {
-					t.Errorf("%s: health of %q: got %v, %v; want NotFound", port, name, got.GetStatus(), err)
-				}
-			}
-		}
-		f.server.Drain()
-		got, err := healthgrpc.NewHealthClient(dial(t, f.server.ServeAdmin)).Check(t.Context(), &healthgrpc.HealthCheckRequest{Service: admin})
-		if err != nil || got.GetStatus() != healthgrpc.HealthCheckResponse_NOT_SERVING {
-			t.Errorf("admin: health of %q when drained: got %v, %v; want NOT_SERVING", admin, got.GetStatus(), err)
+		got, err := healthgrpc.NewHealthClient(f.conn).Check(t.Context(), &healthgrpc.HealthCheckRequest{Service: "weir.admin.v1.AdminService"})
+		if status.Code(err) != codes.NotFound {
+			t.Errorf("got %v, %v; want NotFound", got.GetStatus(), err)
 		}
 	})
 }
@@ -88,7 +65,7 @@ func TestStreamsEndWhenTheServerStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, everything, nil)
 		var next []func() error // of each stream
-		for _, conn := range []*grpc.ClientConn{f.conn, dial(t, f.server.ServeAdmin)} {
+		for _, conn := range []*grpc.ClientConn{f.conn} {
 			watch, err := healthgrpc.NewHealthClient(conn).Watch(t.Context(), new(healthgrpc.HealthCheckRequest))
 			if err != nil {
 				t.Fatal(err)
@@ -129,9 +106,7 @@ func TestStreamsEndWhenTheServerStops(t *testing.T) {
 func TestReflectionDescribesTheServices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, everything, nil)
-		for service, conn := range map[string]*grpc.ClientConn{
-			fullName: f.conn, "weir.admin.v1.AdminService": dial(t, f.server.ServeAdmin),
-		} {
+		for service, conn := range map[string]*grpc.ClientConn{fullName: f.conn} {
 			stream, err := reflectiongrpc.NewServerReflectionClient(conn).ServerReflectionInfo(t.Context())
 			if err != nil {
 				t.Fatal(err)

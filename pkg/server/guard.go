@@ -7,8 +7,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-
-	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
 // textCrowded is the reason of RESOURCE_EXHAUSTED while clients make the server hold too much.
@@ -33,12 +31,12 @@ func (s *service) guard(ctx context.Context) error {
 }
 
 // guardStream guards a method with streams. A request of reflection has some bytes, and its answer
-// 70 KB of descriptors. A client that watches may not read, and then as much waits for it.
+// 70 KB of descriptors.
 func (s *service) guardStream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 	if err := s.guard(stream.Context()); err != nil {
 		return err
 	}
-	if strings.HasPrefix(info.FullMethod, "/grpc.reflection.") || info.FullMethod == adminv1.AdminService_Watch_FullMethodName {
+	if strings.HasPrefix(info.FullMethod, "/grpc.reflection.") {
 		if !connection(stream.Context()).LargeAnswer() {
 			return status.Error(codes.ResourceExhausted, textCrowded)
 		}
@@ -51,7 +49,6 @@ func (s *service) guardStream(service any, stream grpc.ServerStream, info *grpc.
 type guarded struct {
 	*grpc.Server
 	service *service
-	admit   func(ctx context.Context, method string) error // nil: everybody
 }
 
 // RegisterService implements [grpc.ServiceRegistrar].
@@ -61,11 +58,6 @@ func (g guarded) RegisterService(d *grpc.ServiceDesc, service any) {
 	for _, m := range d.Methods {
 		handle := m.Handler
 		m.Handler = func(service any, ctx context.Context, dec func(any) error, i grpc.UnaryServerInterceptor) (any, error) {
-			if g.admit != nil {
-				if err := g.admit(ctx, "/"+d.ServiceName+"/"+m.MethodName); err != nil {
-					return nil, err
-				}
-			}
 			if err := g.service.guard(ctx); err != nil {
 				return nil, err
 			}

@@ -26,7 +26,6 @@ func TestServicesServeWhileReadyAndTheServerAlways(t *testing.T) {
 		var s switched
 		f := start(t, everything, func(o *Options) { o.Ready = s.ready })
 		client := healthgrpc.NewHealthClient(f.conn)
-		admin := healthgrpc.NewHealthClient(dial(t, f.server.ServeAdmin))
 		const serving, not = healthgrpc.HealthCheckResponse_SERVING, healthgrpc.HealthCheckResponse_NOT_SERVING
 		type answers map[string]healthgrpc.HealthCheckResponse_ServingStatus
 		check := func(when string, want answers) {
@@ -52,9 +51,6 @@ func TestServicesServeWhileReadyAndTheServerAlways(t *testing.T) {
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("%s: List (-want +got):\n%s", when, diff)
-			}
-			if answer, err := admin.Check(t.Context(), new(healthgrpc.HealthCheckRequest)); err != nil || answer.GetStatus() != want[""] {
-				t.Errorf("%s: health of the admin server: got %v, %v; want %v", when, answer.GetStatus(), err, want[""])
 			}
 		}
 		check("ready", answers{"": serving, "ratelimit": serving, fullName: serving})
@@ -90,33 +86,5 @@ func TestWhoWatchesIsToldWithinASecond(t *testing.T) {
 		s.away.Store(false)
 		await(healthgrpc.HealthCheckResponse_SERVING)
 		f.server.GracefulStop() // ends the streams, which the bubble waits for
-	})
-}
-
-func TestPagesOfReadinessAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var s switched
-		f := start(t, everything, func(o *Options) { o.Ready = s.ready })
-		type page struct {
-			Code int
-			Body string
-		}
-		check := func(when string, want map[string]page) {
-			t.Helper()
-			got := make(map[string]page)
-			for path := range want {
-				answer := f.fetch(t, "GET", path, "")
-				got[path] = page{answer.Code, answer.Body.String()}
-			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", when, diff)
-			}
-		}
-		ok, line := page{200, "OK"}, page{200, "OK\n"}
-		check("ready", map[string]page{"/readyz": line, "/livez": line, "/healthcheck": ok})
-		s.away.Store(true)
-		check("not ready", map[string]page{"/readyz": {503, "the store is away\n"}, "/livez": line, "/healthcheck": ok})
-		f.server.Drain()
-		check("drained", map[string]page{"/readyz": {503, "draining\n"}, "/livez": line, "/healthcheck": {503, "draining"}})
 	})
 }

@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
@@ -46,28 +45,12 @@ func add(all []policy, limit *descriptors.Limit) []policy {
 	if slices.ContainsFunc(all, func(p policy) bool { return p.limit == limit }) {
 		return all
 	}
-	base := cmp.Or(limit.Name, periodName(limit, limit.Unit.String()))
+	base := cmp.Or(limit.Name, limit.PeriodName())
 	name := base
 	for n := 2; slices.ContainsFunc(all, func(p policy) bool { return p.name == name }); n++ {
 		name = base + "-" + strconv.Itoa(n)
 	}
 	return append(all, policy{limit: limit, name: name})
-}
-
-// periodName names the period of a limit: the unit, after the number of units if there are several
-// ("minute", "7day"), or the period without a unit ("1.5s"). Concurrency, which has no period, is
-// "concurrency". unit is how the unit is written.
-func periodName(l *descriptors.Limit, unit string) string {
-	switch {
-	case l.Algorithm == algorithms.Concurrency:
-		return "concurrency"
-	case l.Unit == descriptors.UnitUnknown:
-		return l.Period.String()
-	case l.Multiplier > 1:
-		return strconv.FormatUint(uint64(l.Multiplier), 10) + unit
-	default:
-		return unit
-	}
 }
 
 // policyField returns the value of RateLimit-Policy: `"minute";q=100;w=60, "daily";q=1000;w=86400`.

@@ -15,32 +15,36 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/weirproxy/weir/internal/wire/inflight"
+	"github.com/weirproxy/weir/internal/wire/web"
 )
 
-// json returns the page that answers a RateLimitRequest in protobuf's JSON with a
-// RateLimitResponse. The status is 200, 429 over limit, 400 for an invalid request, 413 for a large
-// one, and 503 when too many are under way. A request that Options.JSON does not allow gets 403,
-// 415 or 421. The request takes the way of ShouldRateLimit, through the bytes of the message. With
-// zeros the answer shows a limitRemaining of 0, which protobuf's JSON, and envoyproxy/ratelimit,
-// leave out.
-func (s *Server) json(zeros bool) http.HandlerFunc {
+// JSON returns the page /json, or nil where Options.JSON has none. The page answers a
+// RateLimitRequest in protobuf's JSON with a RateLimitResponse. The status is 200, 429 over limit,
+// 400 for an invalid request, 413 for a large one, and 503 when too many are under way. A request
+// that Options.JSON does not allow gets 403, 415 or 421. The request takes the way of
+// ShouldRateLimit, through the bytes of the message. With zeros the answer shows a limitRemaining
+// of 0, which protobuf's JSON, and envoyproxy/ratelimit, leave out. The caller answers panics.
+func (s *Server) JSON(zeros bool) http.HandlerFunc {
 	o := s.options.JSON
+	if o.From == JSONOff {
+		return nil
+	}
 	bound := int64(s.options.MaxRequestBytes)
 	large := inflight.NewBudget(max(jsonLarge, bound))
 	answer := s.answerBody(zeros, max(jsonBytes, bound))
-	return atMost(jsonArriving, func(w http.ResponseWriter, r *http.Request) {
+	return web.AtMost(jsonArriving, func(w http.ResponseWriter, r *http.Request) {
 		if no := o.refuse(r); no != nil {
-			text(w, no.code, no.text)
+			web.Text(w, no.code, no.text)
 			return
 		}
 		body, err := readBody(w, r, bound, large)
 		switch {
 		case errors.Is(err, errBusy):
-			busy(w)
+			web.Busy(w)
 		case isTooLarge(err):
-			text(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is too large: at most %d bytes are allowed", bound))
+			web.Text(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is too large: at most %d bytes are allowed", bound))
 		case err != nil:
-			text(w, http.StatusBadRequest, err.Error())
+			web.Text(w, http.StatusBadRequest, err.Error())
 		default:
 			answer(w, r, body)
 		}
@@ -51,34 +55,34 @@ func (s *Server) json(zeros bool) http.HandlerFunc {
 // way have at most so many bytes together.
 func (s *Server) answerBody(zeros bool, most int64) func(w http.ResponseWriter, r *http.Request, body []byte) {
 	o := s.options.JSON
-	decided := make(places, jsonRequests)
+	decided := make(web.Places, jsonRequests)
 	bodies, objects := inflight.NewBudget(most), inflight.NewBudget(jsonObjects)
 	return func(w http.ResponseWriter, r *http.Request, body []byte) {
-		if !decided.take() {
-			busy(w)
+		if !decided.Take() {
+			web.Busy(w)
 			return
 		}
-		defer decided.give()
+		defer decided.Give()
 		taken, ok := bodies.Take(r.Context(), int64(len(body)))
 		if !ok {
-			busy(w)
+			web.Busy(w)
 			return
 		}
 		defer bodies.Give(taken)
 		n := countObjects(body)
 		made, ok := objects.Take(r.Context(), int64(n))
 		if !ok {
-			busy(w)
+			web.Busy(w)
 			return
 		}
 		defer objects.Give(made)
 		request, err := parse(body, n)
 		if err != nil {
-			text(w, http.StatusBadRequest, "not a RateLimitRequest: "+err.Error())
+			web.Text(w, http.StatusBadRequest, "not a RateLimitRequest: "+err.Error())
 			return
 		}
 		if err := o.refuseContent(request); err != nil {
-			text(w, http.StatusForbidden, err.Error())
+			web.Text(w, http.StatusForbidden, err.Error())
 			return
 		}
 		s.answerJSON(w, r, request, zeros)
@@ -89,13 +93,13 @@ func (s *Server) answerBody(zeros bool, most int64) func(w http.ResponseWriter, 
 func (s *Server) answerJSON(w http.ResponseWriter, r *http.Request, request *ratelimitv3.RateLimitRequest, zeros bool) {
 	message, err := proto.Marshal(request)
 	if err != nil {
-		text(w, http.StatusBadRequest, "not a RateLimitRequest: "+err.Error())
+		web.Text(w, http.StatusBadRequest, "not a RateLimitRequest: "+err.Error())
 		return
 	}
 	response := new(ratelimitv3.RateLimitResponse)
 	if err := s.exchange(r, message, response); err != nil {
 		failed := status.Convert(err)
-		text(w, httpCode(failed.Code()), failed.Message())
+		web.Text(w, httpCode(failed.Code()), failed.Message())
 		return
 	}
 	answer, err := protojson.Marshal(response)
@@ -103,7 +107,7 @@ func (s *Server) answerJSON(w http.ResponseWriter, r *http.Request, request *rat
 		answer, err = withZeros(answer)
 	}
 	if err != nil {
-		text(w, http.StatusInternalServerError, textPanic)
+		web.Text(w, http.StatusInternalServerError, textPanic)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")

@@ -8,7 +8,7 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
-	adminpage "github.com/weirproxy/weir/internal/admin/page"
+	"github.com/weirproxy/weir/internal/wire/web"
 )
 
 // JSON chooses the clients of /json and their powers. The zero value takes requests that charge
@@ -52,14 +52,14 @@ func (j *JSON) refuse(r *http.Request) *refusal {
 		if !fromLoopback(r) {
 			return &refusal{http.StatusForbidden, "/json takes requests from loopback addresses only, not from " + r.RemoteAddr}
 		}
-		if name := adminpage.Forwarded(r.Header); name != "" {
+		if name := web.Forwarded(r.Header); name != "" {
 			return &refusal{http.StatusForbidden, "/json takes requests of this machine only, and a proxy forwarded this one: it has the header " + name}
 		}
 	}
 	if j.AnyClient {
 		return nil
 	}
-	if !adminpage.Knows(r.Host, j.Hosts) {
+	if !web.Named(r.Host, j.Hosts) {
 		return &refusal{http.StatusMisdirectedRequest, fmt.Sprintf("Host: %q: /json is at localhost, at IP addresses, and at names that the operator has listed", r.Host)}
 	}
 	if err := new(http.CrossOriginProtection).Check(r); err != nil {

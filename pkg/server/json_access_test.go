@@ -73,7 +73,7 @@ func TestJSONTakesRequestsOfThisMachineOnly(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := start(t, everything, func(o *Options) { o.JSON = test.json })
-				for name, pages := range map[string]http.Handler{"HTTP": f.server.HTTP(), "Legacy": f.server.Legacy()} {
+				for name, pages := range map[string]http.Handler{"with zeros": f.json, "without": jsonOf(f.server, false)} {
 					r, w := fromHere(t, "POST", "/json", askMinute), httptest.NewRecorder()
 					r.RemoteAddr = test.from
 					for header, value := range test.set {

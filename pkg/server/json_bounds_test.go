@@ -54,7 +54,7 @@ func TestMemoryOfARequestOfJSONIsBoundedByItsBody(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := start(t, everything, func(o *Options) { o.MaxRequestBytes, o.MaxBytesInFlight = test.bound, 64<<20 })
-				handler := f.server.HTTP()
+				handler := f.json
 				request, w := fromHere(t, "POST", "/json", test.body), httptest.NewRecorder()
 				var before, after runtime.MemStats
 				runtime.ReadMemStats(&before)
@@ -157,9 +157,9 @@ func TestRequestsOfJSONTogetherAreBounded(t *testing.T) {
 // JSON and a part of its body, which has length bytes.
 func (f *fixture) beginBodies(t *testing.T) (begin func(length int, part string)) {
 	t.Helper()
-	f.server.http = fromLocal(f.server.http)
+	f.json = fromLocal(f.json)
 	listener := bufconn.Listen(16)
-	pages := &http.Server{Handler: f.server.HTTP(), ReadHeaderTimeout: time.Hour}
+	pages := &http.Server{Handler: f.json, ReadHeaderTimeout: time.Hour}
 	go func() { _ = pages.Serve(listener) }()
 	t.Cleanup(func() { _ = pages.Close() })
 	return func(length int, part string) {

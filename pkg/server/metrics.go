@@ -1,11 +1,10 @@
 package server
 
 import (
-	"cmp"
 	"errors"
 	"iter"
-	"runtime"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -14,7 +13,7 @@ import (
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
-// registerMetrics registers the metrics of Weir, the Go runtime, the process and the build.
+// registerMetrics registers the metrics of the service, the Go runtime, the process and the build.
 func (s *Server) registerMetrics() error {
 	all := []prometheus.Collector{
 		s.newCollector(),
@@ -29,12 +28,11 @@ func (s *Server) registerMetrics() error {
 	return errors.Join(errs...)
 }
 
-// newCollector returns the collector of the limiter and of the store in memory. Requests count in
-// the limiter alone. The number of series is bounded by the rules, and by the values per rule that
+// newCollector returns the collector of the limiter and of the server. Requests count in the limiter
+// alone. The number of series is bounded by the rules, and by the values per rule that
 // the limiter counts apart.
 func (s *Server) newCollector() prometheus.Collector {
 	return metrics.NewCollector("weir_", nil, s.collect,
-		metrics.New("build_info", "The build of this program; always 1.", "version", "revision", "goversion"),
 		metrics.New("requests_total", "Rate limit requests that could be read, by outcome: without requests that are too large, or that /json refuses or cannot read.", "code"),
 		metrics.New("request_duration_seconds", "Time from the arrival of a rate limit request to its answer."),
 		metrics.New("decisions_total", "Descriptors decided by a rule.", "domain", "rule", "code"),
@@ -54,32 +52,14 @@ func (s *Server) newCollector() prometheus.Collector {
 		metrics.New("in_flight_refused_total", "gRPC requests that were refused because too many bytes were in flight."),
 		metrics.New("in_flight_connections_ended_total", "gRPC connections that the server ended, by reason.", "reason"),
 
-		metrics.New("store_keys", "Keys in memory now: with a remote store, those counted here instead."),
-		metrics.New("store_places", "Places in memory that the keys take: one for a key, three or more for a key of sliding_window_log."),
-		metrics.New("store_max_keys", "The bound of the places in memory."),
-		metrics.New("store_evictions_total", "Keys forgotten from memory before their time to make room for others."),
-		metrics.New("store_full_total", "New keys, and logs that had to grow, that found memory full, by action.", "action"),
-		metrics.New("store_swept_total", "Idle keys forgotten from memory."),
-		metrics.New("store_clock_steps_total", "Steps of the wall clock after which windows in memory were realigned."),
-		metrics.New("store_holders", "Holders in memory now, by status.", "status"),
-		metrics.New("store_max_holds", "The bound of the holders in memory."),
-		metrics.New("store_holders_ran_out_total", "Holders in memory that held hits until at_most was over."),
-		metrics.New("store_holders_dropped_total", "Denied and ended holders forgotten from memory before their time to make room for others."),
-		metrics.New("store_full_holders_total", "Begins that found memory full of holders, by action.", "action"),
-
-		metrics.New("config_last_reload_successful", "Whether the last attempt to load rules succeeded."),
-		metrics.New("config_last_reload_success_timestamp_seconds", "When rules were last loaded."),
-		metrics.New("config_reloads_total", "Attempts to load rules.", "result"),
 		metrics.New("rules", "Rules in force: descriptors with limits or unlimited.", "domain"),
 		metrics.New("tracked_keys", "Keys with the most hits that are tracked now."),
 		metrics.New("tracked_keys_used_ratio", "Part of the limit that tracked keys with a hit in the last minute have used, by the last decision.", "domain", "rule", "quantile"),
-		metrics.New("rules_info", "The hash of the rules in force; always 1.", "hash"),
 	)
 }
 
-// collect reads all values, except the values of a remote store.
+// collect reads all values.
 func (s *Server) collect(to metrics.Scrape) {
-	to.Gauge("build_info", 1, cmp.Or(s.options.Version, "unknown"), cmp.Or(s.options.Revision, "unknown"), runtime.Version())
 	r := s.options.Limiter.Requests()
 	to.Counter("requests_total", r.OK, "ok")
 	to.Counter("requests_total", r.OverLimit, "over_limit")
@@ -92,28 +72,8 @@ func (s *Server) collect(to metrics.Scrape) {
 	s.collectInFlight(to)
 	s.collectRules(to)
 	s.collectHolds(to)
-	s.collectReloads(to)
+	s.collectNumbers(to)
 	s.collectTop(to)
-	if s.options.Stats != nil {
-		m := s.options.Stats()
-		to.Gauge("store_keys", float64(m.Keys))
-		to.Gauge("store_places", float64(m.Places))
-		to.Gauge("store_max_keys", float64(m.MaxKeys))
-		to.Counter("store_evictions_total", m.Evicted)
-		to.Counter("store_full_total", m.FullAllowed, "allow")
-		to.Counter("store_full_total", m.FullDenied, "deny")
-		to.Counter("store_full_total", m.FullJoined, "join")
-		to.Counter("store_swept_total", m.Swept)
-		to.Counter("store_clock_steps_total", m.ClockSteps)
-		to.Gauge("store_holders", float64(m.HoldersHeld), "held")
-		to.Gauge("store_holders", float64(m.HoldersDenied), "denied")
-		to.Gauge("store_holders", float64(m.HoldersEnded), "ended")
-		to.Gauge("store_max_holds", float64(m.MaxHolds))
-		to.Counter("store_holders_ran_out_total", m.HoldersRanOut)
-		to.Counter("store_holders_dropped_total", m.HoldersDropped)
-		to.Counter("store_full_holders_total", m.FullHoldersAllowed, "allow")
-		to.Counter("store_full_holders_total", m.FullHoldersDenied, "deny")
-	}
 }
 
 func (s *Server) collectInFlight(to metrics.Scrape) {
@@ -135,14 +95,8 @@ func (s *Server) collectTop(to metrics.Scrape) {
 	}
 }
 
-func (s *Server) collectReloads(to metrics.Scrape) {
-	now, rules := s.options.loads(), s.options.Limiter.Rules()
-	to.Bool("config_last_reload_successful", now.Loads > 0 && len(now.Errors) == 0)
-	if !now.LoadedAt.IsZero() {
-		to.Gauge("config_last_reload_success_timestamp_seconds", float64(now.LoadedAt.UnixNano())/1e9)
-	}
-	to.Counter("config_reloads_total", now.Loads, "success")
-	to.Counter("config_reloads_total", now.Refusals, "failure")
+func (s *Server) collectNumbers(to metrics.Scrape) {
+	rules := s.options.Limiter.Rules()
 	n := make(map[string]int) // by domain
 	for _, r := range rules.All() {
 		if len(r.Limits) > 0 || r.Unlimited {
@@ -151,9 +105,6 @@ func (s *Server) collectReloads(to metrics.Scrape) {
 	}
 	for _, d := range rules.Domains() {
 		to.Gauge("rules", float64(n[d.Name]), d.Name)
-	}
-	if now.Hash != "" {
-		to.Gauge("rules_info", 1, now.Hash)
 	}
 }
 
@@ -237,5 +188,38 @@ func (s *Server) collectRules(to metrics.Scrape) {
 		if !detailed && t.Refunded > 0 {
 			to.Counter("refunded_hits_total", t.Refunded, of.domain, of.rule)
 		}
+	}
+}
+
+// collectHolds reads the counts of the rules with holders. Two rules with the same path in words
+// count together.
+func (s *Server) collectHolds(to metrics.Scrape) {
+	var all totals[limiter.HoldTally]
+	now := time.Now()
+	for r := range s.counts() {
+		if !r.Rule.Holds() {
+			continue
+		}
+		sum, t := all.of(series{domain: r.Domain, rule: r.Path}), r.Counts.Holds(now)
+		sum.Begun += t.Begun
+		sum.Repeated += t.Repeated
+		sum.Ended += t.Ended
+		sum.Unseen += t.Unseen
+		sum.Estimate += t.Estimate
+		sum.Cost += t.Cost
+		sum.Released += t.Released
+		sum.RanOut += t.RanOut
+		sum.Held += t.Held
+	}
+	for of, t := range all.each() {
+		to.Counter("holds_total", t.Begun, of.domain, of.rule, "begun")
+		to.Counter("holds_total", t.Repeated, of.domain, of.rule, "repeated")
+		to.Counter("holds_total", t.Ended, of.domain, of.rule, "ended")
+		to.Counter("holds_total", t.Unseen, of.domain, of.rule, "ended_unseen")
+		to.Counter("holds_total", t.Released, of.domain, of.rule, "released")
+		to.Counter("holds_total", t.RanOut, of.domain, of.rule, "ran_out")
+		to.Gauge("holds_held", float64(t.Held), of.domain, of.rule)
+		to.Counter("holds_estimated_hits_total", t.Estimate, of.domain, of.rule)
+		to.Counter("holds_true_hits_total", t.Cost, of.domain, of.rule)
 	}
 }

@@ -2,7 +2,6 @@ package server
 
 import (
 	"cmp"
-	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -15,7 +14,6 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/weirproxy/weir/pkg/limiter"
-	"github.com/weirproxy/weir/pkg/store"
 )
 
 // The bounds of Options where none are given.
@@ -39,27 +37,15 @@ const messagesInFlight = 16
 type Options struct {
 	Limiter  *limiter.Limiter
 	Logger   *slog.Logger
-	Registry *prometheus.Registry            // must not have Go or process metrics yet: New adds them
-	Stats    func() StoreStats               // metrics of the store in memory; nil: no such metrics. Safe for concurrent use
-	Ready    func() error                    // the reason why requests should not come now; a nil function: always ready. Safe for concurrent use
-	Sources  []string                        // the origins of rules as the operator named them, for /rules and ListRules
-	Loads    func() LoadStatus               // the outcome of loading rules; nil: the rules of Limiter count as loaded. Safe for concurrent use
-	Reload   func(ctx context.Context) error // loads the rules again; nil: the admin service answers UNIMPLEMENTED
-	Grants   Grants                          // keeps the grants of Limiter; nil: the admin service answers UNIMPLEMENTED
-
-	LogLevel   *slog.LevelVar // of Logger, for SetLogLevel; nil: the level does not change
-	LogDenials float64        // requests per second that were answered OVER_LIMIT and are logged, at most MaxLogDenials; 0 logs none
-
-	Version  string // of the program, for weir_build_info; "" means unknown
-	Revision string // of its source, for weir_build_info; "" means unknown
+	Registry *prometheus.Registry // must not have Go or process metrics yet: New adds them
+	Ready    func() error         // the reason why requests should not come now; a nil function: always ready. Safe for concurrent use
 
 	MaxRequestBytes      int // largest message, gRPC or HTTP; 0 means DefaultMaxRequestBytes
 	MaxConcurrentStreams int // open streams of one connection, at most 2^20; 0 means DefaultMaxConcurrentStreams
 	MaxBytesInFlight     int // memory of open streams and requests of all gRPC connections together; 0 means DefaultMaxBytesInFlight
 
-	Reflection bool // gRPC reflection, on both gRPC servers
-	Pprof      bool // /debug/pprof/ on the HTTP pages
-	JSON       JSON // clients of /json on the HTTP pages
+	Reflection bool // gRPC reflection
+	JSON       JSON // clients of /json
 
 	MaxConnectionAge      time.Duration // of Serve: age at which clients must connect again, plus or minus a tenth; 0: no bound
 	MaxConnectionAgeGrace time.Duration // time for that until the server closes the connection; 0: no bound
@@ -68,67 +54,11 @@ type Options struct {
 
 	TLS *tls.Config // of Serve, except on Unix sockets; nil: no TLS. HTTP has no TLS
 
-	Admin Admin              // clients of ServeAdmin
-	Store func() StoreHealth // for the admin page; nil: the store is in memory. Safe for concurrent use
-
 	Tracer     trace.Tracer                  // makes a span of each request; nil: no spans
 	Propagator propagation.TextMapPropagator // reads the parent span from a request; nil: no parents
 
 	Headers         Headers
 	DynamicMetadata bool // answers carry dynamic metadata: the request and the metadata of the rules that passed
-}
-
-// StoreStats is the state of the store in memory at one moment: the only store, or the substitute
-// of a remote store. A memstore.Stats converts to a StoreStats.
-type StoreStats struct {
-	Keys        int    // now
-	Places      int    // that these keys take, see memstore.Options
-	MaxKeys     int    // bound of Places
-	Evicted     uint64 // keys forgotten before their time to make room
-	Swept       uint64 // idle keys forgotten
-	FullAllowed uint64 // new keys decided but not kept, in a full store
-	FullDenied  uint64 // new keys denied, in a full store
-	FullJoined  uint64 // charges of a known log that joined its newest hits, in a full store
-	ClockSteps  uint64 // steps of the wall clock after which windows were realigned
-
-	HoldersHeld        int    // holders that hold hits now
-	HoldersDenied      int    // denied ones that are remembered
-	HoldersEnded       int    // ended ones that are remembered
-	MaxHolds           int    // bound of the three together
-	HoldersRanOut      uint64 // that held hits until they ran out
-	HoldersDropped     uint64 // denied and ended ones forgotten before their time to make room
-	FullHoldersAllowed uint64 // begins decided but not kept, at the bound
-	FullHoldersDenied  uint64 // begins denied, at the bound
-}
-
-// StoreHealth is the state of the store of the counts at one moment, for people.
-type StoreHealth struct {
-	Kind    string          // such as Redis
-	Err     error           // why it does not answer; nil while it does
-	Since   time.Time       // when it last stopped or began to answer; zero: not known
-	Without uint64          // requests decided without it
-	Owed    int             // keys with hits that it does not know of
-	Fleet   int             // processes that share it; 0: not known
-	Spent   store.Durations // times of its answers
-}
-
-// LoadStatus is the outcome of loading rules so far.
-type LoadStatus struct {
-	Hash        string    // of the rules in force, see [descriptors.Rules.Hash]; "" where unknown
-	LoadedAt    time.Time // when these came into force; zero while rules are awaited
-	AttemptedAt time.Time // of the last load, successful or refused; zero before the first
-	Errors      []string  // the mistakes of the last load; empty after a success
-	Warnings    []string  // of the rules in force
-	Loads       uint64    // that succeeded
-	Refusals    uint64    // loads that were refused
-}
-
-// loads returns the outcome of loading rules.
-func (o *Options) loads() LoadStatus {
-	if o.Loads == nil {
-		return LoadStatus{}
-	}
-	return o.Loads()
 }
 
 // Headers chooses the headers that Envoy adds to the response to the client, also to one that
@@ -172,9 +102,6 @@ func (o Options) complete() (Options, error) {
 	o.MaxBytesInFlight = cmp.Or(o.MaxBytesInFlight, DefaultMaxBytesInFlight)
 	if least := messagesInFlight * o.MaxRequestBytes; o.MaxRequestBytes > 0 && o.MaxBytesInFlight > 0 && o.MaxBytesInFlight < least {
 		errs = append(errs, fmt.Errorf("max bytes in flight: %d: must be at least %d, %d times max request bytes", o.MaxBytesInFlight, least, messagesInFlight))
-	}
-	if !validRate(o.LogDenials) {
-		errs = append(errs, fmt.Errorf("log denials: %v: must be from 0 to %d per second", o.LogDenials, MaxLogDenials))
 	}
 	errs = append(errs, o.JSON.check())
 	errs = append(errs, o.Headers.complete()...)

@@ -1,53 +1,41 @@
 // Package server puts a limiter on the wire: Envoy's RateLimitService v3 with health and
-// reflection, the admin gRPC service, and the HTTP pages with metrics.
+// reflection, and the same service in JSON.
 //
 // The package turns bytes into a [limiter.Request], a [limiter.Verdict] into bytes, and errors into
 // status codes; it decides nothing. The field numbers come from
 // envoy/service/ratelimit/v3/rls.proto as of Envoy 1.40. Messages are read and written with
 // protowire instead of generated code; a fuzz test compares the two.
 //
-// The package does not listen, read settings or know the kind of store. The caller gives listeners
-// to [Server.Serve] and [Server.ServeAdmin], and serves [Server.HTTP].
+// The package does not listen, read settings or depend on the kind of store. The caller gives listeners
+// to [Server.Serve], and serves [Server.JSON].
 package server
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
+	"runtime/debug"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
 
-	adminpage "github.com/weirproxy/weir/internal/admin/page"
-	"github.com/weirproxy/weir/internal/admin/watch"
-	"github.com/weirproxy/weir/internal/wire/connections"
 	"github.com/weirproxy/weir/internal/wire/laneserver"
+	"github.com/weirproxy/weir/internal/wire/secure"
 	"github.com/weirproxy/weir/pkg/store"
 )
 
 // Server is the services around one limiter. All methods are safe for concurrent use.
 type Server struct {
-	options  Options
-	service  *service
-	healths  []*health.Server                 // of both gRPC servers
-	secure   credentials.TransportCredentials // of Serve; nil: none
-	grpc     *grpc.Server
-	lane     *laneserver.Server // nil: grpc alone
-	others   func()             // serves the other methods of lane, once
-	admin    *grpc.Server
-	page     *http.Server      // on the listeners of admin
-	heads    connections.Heads // of page
-	denials  denials
-	hub      *watch.Hub // of the watchers
-	people   *adminpage.Page
-	http     http.Handler
-	draining atomic.Bool
+	options Options
+	service *service
+	health  *health.Server
+	secure  credentials.TransportCredentials // of Serve; nil: none
+	grpc    *grpc.Server
+	lane    *laneserver.Server // nil: grpc alone
+	others  func()             // serves the other methods of lane, once
 
 	finishing chan struct{} // closed when streams must end
 	finish    func()        // closes finishing, once
@@ -68,7 +56,7 @@ func New(o Options) (*Server, error) {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	if o.TLS != nil {
-		s.secure = newSecured(o.TLS, o.Logger)
+		s.secure = secure.New(o.TLS, o.Logger)
 	}
 	s.grpc = s.newGRPC()
 	if !o.GRPCGo {
@@ -76,17 +64,6 @@ func New(o Options) (*Server, error) {
 			return nil, fmt.Errorf("lane: %w", err)
 		}
 		s.others = sync.OnceFunc(func() { go s.serveOthers() })
-	}
-	if s.hub, err = watch.New(watch.Options{Rules: o.Limiter.Rules, Observe: s.Observe}); err != nil {
-		return nil, fmt.Errorf("watch: %w", err)
-	}
-	s.denials.hub, s.denials.logger = s.hub, o.Logger
-	if err := s.newAdmin(); err != nil {
-		return nil, fmt.Errorf("admin page: %w", err)
-	}
-	s.http = s.pages()
-	if err := s.denials.set(o.LogDenials); err != nil {
-		return nil, fmt.Errorf("log denials: %w", err)
 	}
 	return s, nil
 }
@@ -113,17 +90,17 @@ func (s *Server) serveOthers() {
 	_ = serve(s.grpc, s.lane.Others()) // the listener has no errors
 }
 
-// HTTP returns the pages: /healthcheck, /livez, /readyz, /metrics, /json, /rules and, with
-// Options.Pprof, /debug/pprof/. The page / lists them.
-func (s *Server) HTTP() http.Handler { return s.http }
+// Drain makes every health answer NOT_SERVING, for good. Requests are answered as before.
+func (s *Server) Drain() { s.health.Shutdown() }
 
-// Drain makes every health answer NOT_SERVING, /readyz and /healthcheck 503, for good. Requests are
-// answered as before.
-func (s *Server) Drain() {
-	s.draining.Store(true)
-	for _, h := range s.healths {
-		h.Shutdown()
-	}
+// Status returns an error of Limiter as a gRPC status, and logs the failures of this server, at most
+// one a second.
+func (s *Server) Status(err error) error { return s.service.statuses.status(err) }
+
+// Panicked returns the gRPC status of a recovered panic, and logs the panic, at most one a second.
+// A deferred function calls it, so that the log has the stack of the panic.
+func (s *Server) Panicked(value any) error {
+	return s.service.statuses.status(&panicError{value, debug.Stack()})
 }
 
 // LastRequest returns the time of the latest rate limit request, to the millisecond; before the
@@ -137,24 +114,20 @@ func (s *Server) Spent() store.Durations { return s.service.spent.Snapshot() }
 // ones.
 func (s *Server) Lost() uint64 { return s.service.lost.Load() }
 
-// GracefulStop stops both gRPC servers and returns when the calls in flight are answered. Streams
+// GracefulStop stops the server and returns when the calls in flight are answered. Streams
 // (health's Watch, reflection) end at once with UNAVAILABLE. Close ends the wait.
 func (s *Server) GracefulStop() {
 	s.finish()
-	s.people.Close()
 	var stopping sync.WaitGroup
 	stopping.Go(s.grpc.GracefulStop)
 	if s.lane != nil {
 		stopping.Go(s.lane.GracefulStop)
 	}
-	stopping.Go(s.admin.GracefulStop)
 	s.service.bound.Drain()
-	stopping.Go(func() { _ = s.heads.Shutdown(context.Background(), s.page) }) // Close ends the wait
 	stopping.Wait()
-	s.denials.close()
 }
 
-// Close stops both gRPC servers at once and cancels the calls in flight; GracefulStop finishes
+// Close stops the server at once and cancels the calls in flight; GracefulStop finishes
 // them. A second Close does nothing.
 func (s *Server) Close() {
 	if s.lane != nil {
@@ -163,8 +136,4 @@ func (s *Server) Close() {
 	s.service.bound.Close()
 	s.grpc.Stop()
 	s.end()
-	s.admin.Stop()
-	s.people.Close()
-	_ = s.page.Close()
-	s.denials.close()
 }

@@ -4,9 +4,9 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"testing"
-	"time"
 
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -26,7 +26,7 @@ import (
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
-		Own: []string{"internal/spelling", "pkg/algorithms", "pkg/descriptors", "pkg/store", "pkg/limiter", "internal/wire/connections", "internal/durations", "internal/wire/inflight", "internal/lane", "internal/wire/laneserver", "internal/loglimit", "internal/metrics", "internal/admin/page", "internal/rawio", "internal/admin/render", "internal/wire/split", "internal/top", "internal/admin/watch", "proto/..."},
+		Own: []string{"internal/spelling", "pkg/algorithms", "pkg/descriptors", "pkg/store", "pkg/limiter", "internal/wire/connections", "internal/durations", "internal/wire/inflight", "internal/lane", "internal/wire/laneserver", "internal/loglimit", "internal/metrics", "internal/printable", "internal/rawio", "internal/top", "internal/wire/secure", "internal/wire/web"},
 		Never: []string{
 			"github.com/spf13", "flag", "github.com/redis", "github.com/weirproxy/weir/pkg/store/memstore",
 			"go.opentelemetry.io/otel/sdk", "go.opentelemetry.io/otel/exporters",
@@ -56,7 +56,7 @@ type fixture struct {
 	limiter  *limiter.Limiter
 	registry *prometheus.Registry
 	logs     *logtest.Log
-	loads    LoadStatus // as a reloader would tell
+	json     http.Handler // the page /json
 	conn     *grpc.ClientConn
 	client   ratelimitv3.RateLimitServiceClient
 }
@@ -69,12 +69,7 @@ func start(tb testing.TB, rules string, change func(*Options)) *fixture {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(s.Close)
-	return startOn(tb, s, rules, func(o *Options) {
-		o.Stats = func() StoreStats { return StoreStats(s.Stats()) }
-		if change != nil {
-			change(o)
-		}
-	})
+	return startOn(tb, s, rules, change)
 }
 
 // waits is a store that decides nothing in place.
@@ -96,11 +91,10 @@ func startOn(tb testing.TB, s store.Store, rules string, change func(*Options)) 
 		tb.Fatal(err)
 	}
 	if rules != "" {
-		f.setRules(load(tb, rules))
+		f.limiter.SetRules(load(tb, rules))
 	}
 	o := Options{
 		Limiter: f.limiter, Registry: f.registry, Logger: slog.New(slog.NewTextHandler(f.logs, nil)), Reflection: true,
-		Loads:  func() LoadStatus { return f.loads },
 		GRPCGo: os.Getenv("WEIR_GRPC_SERVER") == "grpc", // all tests hold for both
 	}
 	if change != nil {
@@ -110,23 +104,10 @@ func startOn(tb testing.TB, s store.Store, rules string, change func(*Options)) 
 		tb.Fatal(err)
 	}
 	tb.Cleanup(f.server.Close)
+	f.json = jsonOf(f.server, true)
 	f.conn = dial(tb, f.server.Serve)
 	f.client = ratelimitv3.NewRateLimitServiceClient(f.conn)
 	return f
-}
-
-// setRules puts rules in force, as a reloader does.
-func (f *fixture) setRules(rules *descriptors.Rules, warnings ...string) {
-	f.limiter.SetRules(rules)
-	f.loads = LoadStatus{
-		Hash: rules.Hash(), LoadedAt: time.Now(), AttemptedAt: time.Now(), Warnings: warnings, Loads: f.loads.Loads + 1, Refusals: f.loads.Refusals,
-	}
-}
-
-// refuse records a refused load, as a reloader does.
-func (f *fixture) refuse(mistake string) {
-	f.loads.AttemptedAt, f.loads.Errors = time.Now(), []string{mistake}
-	f.loads.Refusals++
 }
 
 // dial serves and connects to the server, through memory.

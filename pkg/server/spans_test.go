@@ -63,7 +63,7 @@ func TestARequestIsASpanOfItsCaller(t *testing.T) {
 	httpCall := func(*ratelimitv3.RateLimitRequest) {
 		r := fromHere(t, http.MethodPost, "/json", `{"domain":"edge","descriptors":[{"entries":[{"key":"user","value":"x"}]}]}`)
 		r.Header.Set("Traceparent", traceparent)
-		f.server.HTTP().ServeHTTP(httptest.NewRecorder(), r)
+		f.json.ServeHTTP(httptest.NewRecorder(), r)
 	}
 	user := &ratelimitv3.RateLimitRequest{Domain: "edge", Descriptors: []*commonv3.RateLimitDescriptor{descriptor("user", "x"), descriptor("other", "x")}}
 	tests := []struct {

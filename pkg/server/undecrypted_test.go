@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net"
 	"strings"
@@ -63,26 +62,5 @@ func TestAConnectionWithTLSCarriesManyRequests(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// The bound is for bytes that TLS keeps, not for all bytes of a connection.
-func TestUndecryptedCountsSinceTheLastDecryptedByte(t *testing.T) {
-	client, server := net.Pipe()
-	defer client.Close()
-	go func() { _, _ = client.Write(make([]byte, 3*maxUndecrypted)) }()
-	u := &undecrypted{Conn: server}
-	part := make([]byte, maxUndecrypted)
-	for range 2 {
-		if _, err := io.ReadFull(u, part); err != nil {
-			t.Fatal(err)
-		}
-		u.Decrypted()
-	}
-	if _, err := io.ReadFull(u, part); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := u.Read(part); !errors.Is(err, errUndecrypted) {
-		t.Errorf("got %v, want %v", err, errUndecrypted)
 	}
 }

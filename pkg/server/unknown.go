@@ -13,8 +13,8 @@ import (
 
 	"google.golang.org/grpc/peer"
 
-	"github.com/weirproxy/weir/internal/admin/render"
 	"github.com/weirproxy/weir/internal/loglimit"
+	"github.com/weirproxy/weir/internal/printable"
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
@@ -47,10 +47,10 @@ func (u *unknownDomains) note(c *call, rules *descriptors.Rules) {
 	beside, _ := rules.NearestDomains(c.request.Domain)
 	var entries string
 	if len(c.request.Descriptors) > 0 {
-		entries = render.EntriesText(render.EntryMessages(c.request.Descriptors[0].Entries))
+		entries = printable.Entries(c.request.Descriptors[0].Entries)
 	}
 	u.logger.LogAttrs(context.Background(), slog.LevelWarn, "a request names a domain without rules, and is not limited",
-		slog.String("domain", render.Printable(c.request.Domain)), slog.String("descriptor", entries), slog.String("client", c.clientText()),
+		slog.String("domain", printable.Text(c.request.Domain)), slog.String("descriptor", entries), slog.String("client", c.clientText()),
 		slog.String("domains_with_rules", strings.Join(beside, ", ")), slog.Uint64("not_logged", missed))
 }
 

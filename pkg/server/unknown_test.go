@@ -12,6 +12,8 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 )
 
+const watchedRules = "domain: edge\ndescriptors: [{key: path, value: /cart, rate_limit: {unit: day, requests_per_unit: 2}}]\n"
+
 // warnings returns the log lines about domains without rules since the last call, without their
 // times.
 func (f *fixture) warnings() []string {

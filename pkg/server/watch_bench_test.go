@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirproxy/weir/internal/admin/watch"
 	"github.com/weirproxy/weir/internal/lane"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
@@ -31,7 +32,11 @@ func BenchmarkWatch(b *testing.B) {
 			ctx, cancel := context.WithCancel(b.Context())
 			defer cancel()
 			if c.filter != nil {
-				w, err := s.hub.Subscribe(c.filter)
+				hub, err := watch.New(watch.Options{Rules: s.options.Limiter.Rules, Observe: s.Observe})
+				if err != nil {
+					b.Fatal(err)
+				}
+				w, err := hub.Subscribe(c.filter)
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -2,11 +2,9 @@ package page
 
 import (
 	"fmt"
-	"net"
 	"net/http"
-	"net/netip"
-	"slices"
-	"strings"
+
+	"github.com/weirproxy/weir/internal/wire/web"
 )
 
 // policy is the Content-Security-Policy of every answer: style, script, pictures and data of this
@@ -42,7 +40,7 @@ func (p *Page) guard(next http.Handler) http.Handler {
 // refuse returns the reason why a request may not pass, nil without one. The function reads the
 // headers alone, and asks for no credentials.
 func (p *Page) refuse(r *http.Request) *refusal {
-	if !Knows(r.Host, p.options.Hosts) {
+	if !web.Named(r.Host, p.options.Hosts) {
 		return &refusal{http.StatusMisdirectedRequest, fmt.Sprintf("Host: %q: this page is at localhost, at IP addresses, and at names that the operator has listed: see %s", r.Host, p.options.HostsSetting)}
 	}
 	if err := p.crossOrigin.Check(r); err != nil {
@@ -52,7 +50,7 @@ func (p *Page) refuse(r *http.Request) *refusal {
 		return nil
 	}
 	// Without credentials a proxy would let everybody in who reaches it.
-	if name := Forwarded(r.Header); name != "" && !secured(r) {
+	if name := web.Forwarded(r.Header); name != "" && !secured(r) {
 		return &refusal{http.StatusForbidden, fmt.Sprintf("a proxy forwarded this request: it has the header %s. Behind a proxy this page needs a token: see %s", name, p.options.TokenSetting)}
 	}
 	return nil
@@ -60,36 +58,6 @@ func (p *Page) refuse(r *http.Request) *refusal {
 
 // secured reports whether the client has shown a valid certificate.
 func secured(r *http.Request) bool { return r.TLS != nil && len(r.TLS.VerifiedChains) > 0 }
-
-// Knows reports whether a Host header is localhost, an IP address, or one of the names. A web page
-// whose name turns into an address of this machine later (DNS rebinding) has another one.
-func Knows(host string, names []string) bool {
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		host = name
-	}
-	host = strings.TrimSuffix(host, ".")
-	if _, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")); err == nil {
-		return true
-	}
-	same := func(name string) bool { return strings.EqualFold(strings.TrimSuffix(name, "."), host) }
-	return same("localhost") || slices.ContainsFunc(names, same)
-}
-
-// Forwarded returns a header by which a proxy says that a request is not its own; "" without one.
-// Envoy adds X-Forwarded-Proto and X-Request-Id to each request.
-func Forwarded(h http.Header) string {
-	for name := range h {
-		if strings.HasPrefix(name, "X-Forwarded-") || strings.HasPrefix(name, "X-Envoy-") {
-			return name
-		}
-	}
-	for _, name := range []string{"Forwarded", "Via", "X-Real-Ip", "X-Request-Id"} {
-		if len(h[name]) > 0 {
-			return name
-		}
-	}
-	return ""
-}
 
 // fail answers with a plain text.
 func fail(w http.ResponseWriter, code int, text string) {

@@ -17,7 +17,7 @@ import (
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
-		Own:   []string{"internal/loglimit", "pkg/algorithms", "proto/..."},
+		Own:   []string{"internal/loglimit", "internal/wire/web", "pkg/algorithms", "proto/..."},
 		Third: []string{"google.golang.org/grpc/...", "google.golang.org/protobuf/..."},
 		Never: []string{"github.com/weirproxy/weir/pkg/server"},
 	})

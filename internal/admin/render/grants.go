@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/weirproxy/weir/internal/printable"
 	"github.com/weirproxy/weir/pkg/limiter"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
@@ -71,9 +72,9 @@ func GivenText(r *adminv1.GrantResponse) string {
 	if !r.GetDurable() {
 		kept += " (a restart forgets it)"
 	}
-	fmt.Fprintf(&b, "kept    %s\n", Printable(kept))
+	fmt.Fprintf(&b, "kept    %s\n", printable.Text(kept))
 	if was := r.GetReplaced(); was != nil {
-		fmt.Fprintf(&b, "instead of %s: %s until %s\n", Printable(was.GetId()), givesText(was), timeText(was.GetUntil()))
+		fmt.Fprintf(&b, "instead of %s: %s until %s\n", printable.Text(was.GetId()), givesText(was), timeText(was.GetUntil()))
 	}
 	return b.String()
 }
@@ -85,7 +86,7 @@ func GrantsText(r *adminv1.ListGrantsResponse) string {
 		writeGrant(&b, g)
 		b.WriteString("\n")
 	}
-	fmt.Fprintf(&b, "%d in all, kept %s\n", r.GetNumber(), Printable(r.GetKept()))
+	fmt.Fprintf(&b, "%d in all, kept %s\n", r.GetNumber(), printable.Text(r.GetKept()))
 	return b.String()
 }
 
@@ -95,31 +96,31 @@ func RevokedText(r *adminv1.RevokeResponse) string {
 	b.WriteString("revoked\n")
 	writeGrant(&b, r.GetGrant())
 	if why := r.GetNotKept(); why != "" {
-		fmt.Fprintf(&b, "kept    in memory until the process ends, as %s (a restart may bring the grant back)\n", Printable(why))
+		fmt.Fprintf(&b, "kept    in memory until the process ends, as %s (a restart may bring the grant back)\n", printable.Text(why))
 	}
 	return b.String()
 }
 
 func writeGrant(b *strings.Builder, g *adminv1.Grant) {
 	line := func(label, text string) { fmt.Fprintf(b, "%-7s %s\n", label, text) }
-	line("grant", Printable(g.GetId()))
-	line("for", Printable(g.GetDomain())+" "+EntriesText(g.GetEntries()))
+	line("grant", printable.Text(g.GetId()))
+	line("for", printable.Text(g.GetDomain())+" "+EntriesText(g.GetEntries()))
 	switch {
 	case g.GetWithoutEffect() != "":
-		line("key", "without effect: "+Printable(g.GetWithoutEffect()))
+		line("key", "without effect: "+printable.Text(g.GetWithoutEffect()))
 	case g.GetKey() != "":
-		line("key", Printable(g.GetKey()))
+		line("key", printable.Text(g.GetKey()))
 		for _, key := range g.GetOtherKeys() {
-			line("key", Printable(key))
+			line("key", printable.Text(key))
 		}
 	}
 	line("gives", givesText(g))
 	line("until", timeText(g.GetUntil()))
 	by := ""
 	if g.GetBy() != "" {
-		by = " (" + Printable(g.GetBy()) + ")"
+		by = " (" + printable.Text(g.GetBy()) + ")"
 	}
-	line("reason", Printable(g.GetReason())+by)
+	line("reason", printable.Text(g.GetReason())+by)
 }
 
 // grantRemark returns the grant of a limit, in brackets behind the limit.
@@ -127,7 +128,7 @@ func grantRemark(g *adminv1.Grant) string {
 	if g == nil {
 		return ""
 	}
-	return fmt.Sprintf(" (by grant %s until %s: %s)", Printable(g.GetId()), timeText(g.GetUntil()), Printable(g.GetReason()))
+	return fmt.Sprintf(" (by grant %s until %s: %s)", printable.Text(g.GetId()), timeText(g.GetUntil()), printable.Text(g.GetReason()))
 }
 
 // givesText returns the change by a grant.
@@ -152,7 +153,7 @@ func givesText(g *adminv1.Grant) string {
 		text = strconv.FormatFloat(gives.Factor, 'g', -1, 64) + " times the limit"
 	}
 	if g.GetLimit() != "" {
-		text += ", of the limit " + Printable(g.GetLimit())
+		text += ", of the limit " + printable.Text(g.GetLimit())
 	}
 	return text
 }

@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/weirproxy/weir/internal/printable"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
@@ -21,6 +22,9 @@ func Entries(all []*adminv1.Entry) []descriptors.Entry {
 	}
 	return entries
 }
+
+// EntriesText returns entries as [printable.Entries] does.
+func EntriesText(all []*adminv1.Entry) string { return printable.Entries(Entries(all)) }
 
 // Holders returns the holders of a limit as a message.
 func Holders(h *limiter.LimitHolders) *adminv1.Holders {

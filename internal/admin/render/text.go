@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weirproxy/weir/internal/printable"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
@@ -166,7 +167,7 @@ func sourceText(source string) string {
 	case "without redis":
 		return ", " + source
 	}
-	return ", by " + Printable(source)
+	return ", by " + printable.Text(source)
 }
 
 // waitText returns a wait in whole milliseconds, rounded up: the hits of a request that waits less

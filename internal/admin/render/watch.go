@@ -6,7 +6,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/weirproxy/weir/pkg/descriptors"
+	"github.com/weirproxy/weir/internal/printable"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
@@ -64,7 +64,7 @@ func (w *Watched) Lines(r *adminv1.WatchedRequest) string {
 	at := r.GetAt().AsTime().UTC().Format("2006-01-02T15:04:05.000Z")
 	in := "in " + r.GetTook().AsDuration().Round(time.Microsecond).String()
 	if len(r.GetDescriptors()) == 0 {
-		return w.line([5]string{at, OutcomeName(adminv1.Outcome_OUTCOME_FAILED), orDash(Printable(r.GetDomain())), "-", "-"}, Printable(r.GetError())+", "+in)
+		return w.line([5]string{at, OutcomeName(adminv1.Outcome_OUTCOME_FAILED), orDash(printable.Text(r.GetDomain())), "-", "-"}, printable.Text(r.GetError())+", "+in)
 	}
 	var b strings.Builder
 	for i, d := range r.GetDescriptors() {
@@ -74,13 +74,13 @@ func (w *Watched) Lines(r *adminv1.WatchedRequest) string {
 		}
 		rule := "-"
 		if d.GetRule() != "" {
-			rule = Printable(d.GetRule()) + " " + Printable(Place(d.GetFile(), d.GetLine()))
+			rule = printable.Text(d.GetRule()) + " " + printable.Text(Place(d.GetFile(), d.GetLine()))
 		}
 		result := in
 		if text := resultText(r, d); text != "" {
 			result = text + ", " + in
 		}
-		b.WriteString(w.line([5]string{at, OutcomeName(d.GetOutcome()), orDash(Printable(r.GetDomain())), orDash(EntriesText(d.GetEntries())), rule}, result))
+		b.WriteString(w.line([5]string{at, OutcomeName(d.GetOutcome()), orDash(printable.Text(r.GetDomain())), orDash(EntriesText(d.GetEntries())), rule}, result))
 	}
 	return b.String()
 }
@@ -104,13 +104,13 @@ func resultText(r *adminv1.WatchedRequest, d *adminv1.WatchedDescriptor) string 
 		parts = append(parts, watchedLimitText(d, l))
 	}
 	if d.GetGrant() != "" && len(d.GetLimits()) == 0 {
-		parts = append(parts, "grant "+Printable(d.GetGrant()))
+		parts = append(parts, "grant "+printable.Text(d.GetGrant()))
 	}
 	if d.GetOutcome() == adminv1.Outcome_OUTCOME_FAILED {
-		parts = append(parts, Printable(r.GetError()))
+		parts = append(parts, printable.Text(r.GetError()))
 	}
 	if m := d.GetNearestMiss(); m != nil {
-		parts = append(parts, escaped(m.GetWhy()))
+		parts = append(parts, printable.Escaped(m.GetWhy()))
 	}
 	return strings.Join(parts, ", ")
 }
@@ -157,7 +157,7 @@ func watchedLimitText(d *adminv1.WatchedDescriptor, l *adminv1.WatchedLimit) str
 	}
 	text += sourceText(l.GetSource())
 	if l.GetGrant() != "" {
-		text += ", grant " + Printable(l.GetGrant())
+		text += ", grant " + printable.Text(l.GetGrant())
 	}
 	return text
 }
@@ -167,13 +167,4 @@ func orDash(text string) string {
 		return "-"
 	}
 	return text
-}
-
-// EntryMessages returns entries as messages.
-func EntryMessages(entries []descriptors.Entry) []*adminv1.Entry {
-	all := make([]*adminv1.Entry, 0, len(entries))
-	for _, e := range entries {
-		all = append(all, &adminv1.Entry{Key: e.Key, Value: e.Value})
-	}
-	return all
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/weirproxy/weir/internal/printable"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
@@ -62,11 +63,11 @@ func (s *WatchSummary) Add(r *adminv1.WatchedRequest) {
 func keysText(entries []*adminv1.Entry) string {
 	var keys []string
 	for i, e := range entries {
-		if i == maxShownEntries {
+		if i == printable.MaxEntries {
 			keys = append(keys, "…")
 			break
 		}
-		keys = append(keys, entryPart(e.GetKey(), true))
+		keys = append(keys, printable.Key(e.GetKey()))
 	}
 	return strings.Join(keys, ",")
 }
@@ -98,7 +99,7 @@ func (s *WatchSummary) String() string {
 		if i == maxSummary {
 			break
 		}
-		rule := Printable(p.rule)
+		rule := printable.Text(p.rule)
 		if rule == "" {
 			rule = "none for " + p.keys
 		}
@@ -108,7 +109,7 @@ func (s *WatchSummary) String() string {
 				outcomes = append(outcomes, fmt.Sprintf("%s %d", OutcomeName(adminv1.Outcome(o)), n))
 			}
 		}
-		fmt.Fprintf(t, "%s\t%s\t%d\t%s\n", orDash(Printable(p.domain)), rule, sum(p), strings.Join(outcomes, ", "))
+		fmt.Fprintf(t, "%s\t%s\t%d\t%s\n", orDash(printable.Text(p.domain)), rule, sum(p), strings.Join(outcomes, ", "))
 	}
 	_ = t.Flush() // to memory
 	if rest := len(places) - maxSummary; rest > 0 || s.others > 0 {

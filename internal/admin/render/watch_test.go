@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/weirproxy/weir/internal/printable"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
@@ -101,7 +102,7 @@ func TestJSONForATerminalMeansTheSame(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := PrintableJSON(data)
+	out := printable.JSON(data)
 	for _, c := range string(out) {
 		if !strconv.IsPrint(c) {
 			t.Errorf("got the character %q in %s", c, out)
@@ -117,14 +118,14 @@ func FuzzPrintable(f *testing.F) {
 	f.Add(hostile)
 	f.Add("\xff\xef\xbf\xbdx")
 	f.Fuzz(func(t *testing.T, text string) {
-		got := Printable(text)
+		got := printable.Text(text)
 		for _, c := range got {
 			if !strconv.IsPrint(c) {
-				t.Errorf("Printable(%q) has %q", text, c)
+				t.Errorf("printable.Text(%q) has %q", text, c)
 			}
 		}
 		if !utf8.ValidString(got) {
-			t.Errorf("Printable(%q) is no UTF-8", text)
+			t.Errorf("printable.Text(%q) is no UTF-8", text)
 		}
 	})
 }

@@ -1,4 +1,5 @@
-package render
+// Package printable makes texts that others have chosen fit for logs and terminals.
+package printable
 
 import (
 	"fmt"
@@ -6,16 +7,16 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
+	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
 // maxShown is the most bytes of a text from a client that a line for people shows.
 const maxShown = 200
 
-// Printable returns a text that a terminal can show without harm. The end of a long text is cut
+// Text returns a text that a terminal can show without harm. The end of a long text is cut
 // off, and every character that is not printable is escaped as in Go. Others choose keys and
 // values, and a terminal obeys control characters.
-func Printable(text string) string {
+func Text(text string) string {
 	rest := ""
 	if len(text) > maxShown {
 		cut := maxShown
@@ -25,11 +26,11 @@ func Printable(text string) string {
 		rest = "…(" + strconv.Itoa(len(text)-cut) + " more bytes)"
 		text = text[:cut]
 	}
-	return escaped(text) + rest
+	return Escaped(text) + rest
 }
 
-// escaped returns a text with each character escaped that is not printable.
-func escaped(text string) string {
+// Escaped returns a text with each character escaped that is not printable.
+func Escaped(text string) string {
 	odd := func(r rune) bool { return !strconv.IsPrint(r) }
 	if utf8.ValidString(text) && !strings.ContainsFunc(text, odd) {
 		return text
@@ -48,9 +49,9 @@ func escaped(text string) string {
 	return b.String()
 }
 
-// PrintableJSON escapes the characters in a JSON text that a terminal may obey. JSON itself escapes
+// JSON escapes the characters in a JSON text that a terminal may obey. JSON itself escapes
 // only those below space.
-func PrintableJSON(data []byte) []byte {
+func JSON(data []byte) []byte {
 	out := make([]byte, 0, len(data))
 	for len(data) > 0 {
 		r, size := utf8.DecodeRune(data)
@@ -74,24 +75,24 @@ func appendUnicode(dst []byte, unit rune) []byte {
 	return append(dst, '\\', 'u', digits[unit>>12&15], digits[unit>>8&15], digits[unit>>4&15], digits[unit&15])
 }
 
-// maxShownEntries is the most entries of a descriptor that a line for people shows.
-const maxShownEntries = 16
+// MaxEntries is the most entries of a descriptor that a line for people shows.
+const MaxEntries = 16
 
-// EntriesText returns entries as an argument of a command, such as "path=/search,client_id=c1", and
+// Entries returns entries as an argument of a command, such as "path=/search,client_id=c1", and
 // printable. An argument that a shell would change is in single quotes. No command takes an empty
 // key, a text that is not printable, or one that is too long to show. Such a text is in double
 // quotes, escaped as in Go. The end of many entries is cut off.
-func EntriesText(entries []*adminv1.Entry) string {
+func Entries(entries []descriptors.Entry) string {
 	if argument, ok := entriesArgument(entries); ok {
 		return argument
 	}
 	var parts []string
 	for i, e := range entries {
-		if i == maxShownEntries {
+		if i == MaxEntries {
 			parts = append(parts, fmt.Sprintf("…(%d more)", len(entries)-i))
 			break
 		}
-		parts = append(parts, entryPart(e.GetKey(), true)+"="+entryPart(e.GetValue(), false))
+		parts = append(parts, Key(e.Key)+"="+entryPart(e.Value, false))
 	}
 	return strings.Join(parts, ",")
 }
@@ -100,18 +101,18 @@ func EntriesText(entries []*adminv1.Entry) string {
 const inShell = " \t\"'\\$&;|<>()`*?[]{}#~!^"
 
 // entriesArgument returns entries as an argument, if there is one that can be shown.
-func entriesArgument(entries []*adminv1.Entry) (argument string, ok bool) {
-	if len(entries) > maxShownEntries {
+func entriesArgument(entries []descriptors.Entry) (argument string, ok bool) {
+	if len(entries) > MaxEntries {
 		return "", false
 	}
 	value := strings.NewReplacer(`\`, `\\`, `,`, `\,`)
 	key := strings.NewReplacer(`\`, `\\`, `,`, `\,`, `=`, `\=`)
 	var parts []string
 	for _, e := range entries {
-		if e.GetKey() == "" || Printable(e.GetKey()) != e.GetKey() || Printable(e.GetValue()) != e.GetValue() {
+		if e.Key == "" || Text(e.Key) != e.Key || Text(e.Value) != e.Value {
 			return "", false
 		}
-		parts = append(parts, key.Replace(e.GetKey())+"="+value.Replace(e.GetValue()))
+		parts = append(parts, key.Replace(e.Key)+"="+value.Replace(e.Value))
 	}
 	if argument = strings.Join(parts, ","); strings.ContainsAny(argument, inShell) {
 		argument = "'" + strings.ReplaceAll(argument, "'", `'\''`) + "'"
@@ -119,13 +120,16 @@ func entriesArgument(entries []*adminv1.Entry) (argument string, ok bool) {
 	return argument, true
 }
 
+// Key returns the key of an entry, as Entries does.
+func Key(text string) string { return entryPart(text, true) }
+
 // entryPart returns a key or a value, quoted where it could be read in another way.
 func entryPart(text string, key bool) string {
 	odd := " ,\"\\"
 	if key {
 		odd += "="
 	}
-	shown := Printable(text)
+	shown := Text(text)
 	if shown == text && !strings.ContainsAny(text, odd) && (text != "" || !key) {
 		return text
 	}

@@ -1,4 +1,4 @@
-package server
+package admin
 
 import (
 	"fmt"
@@ -30,7 +30,7 @@ func (f *fixture) logged(text string) (all []string) {
 func TestDenialsAreLoggedAtTheirRateAndOnlyWhenAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, watchedRules, nil)
-		c := adminv1.NewAdminServiceClient(dial(t, f.server.ServeAdmin))
+		c := adminv1.NewAdminServiceClient(dial(t, f.admin.Serve))
 		set := func(rate float64) {
 			t.Helper()
 			out, err := c.SetLogLevel(t.Context(), &adminv1.SetLogLevelRequest{DenialsPerSecond: &rate})
@@ -73,7 +73,7 @@ func TestDenialsAreLoggedAtTheirRateAndOnlyWhenAsked(t *testing.T) {
 		if got := f.logged("a request was denied"); len(got) != 0 {
 			t.Errorf("switched off: got %q", got)
 		}
-		if n := f.server.hub.Watchers(); n != 0 {
+		if n := f.admin.hub.Watchers(); n != 0 {
 			t.Errorf("switched off: %d watchers are left", n)
 		}
 	})
@@ -102,7 +102,7 @@ func TestALogThatNobodyReadsSlowsNoRequest(t *testing.T) {
 func TestSetLogLevelChangesTheLevelAndSaysSo(t *testing.T) {
 	level := new(slog.LevelVar)
 	f := start(t, watchedRules, func(o *Options) { o.LogLevel = level })
-	client := adminv1.NewAdminServiceClient(dial(t, f.server.ServeAdmin))
+	client := adminv1.NewAdminServiceClient(dial(t, f.admin.Serve))
 	for _, c := range []struct {
 		in    *adminv1.SetLogLevelRequest
 		level string
@@ -125,7 +125,7 @@ func TestSetLogLevelChangesTheLevelAndSaysSo(t *testing.T) {
 		t.Errorf("got %q; want a line for each change", got)
 	}
 	fixed := start(t, watchedRules, nil)
-	client = adminv1.NewAdminServiceClient(dial(t, fixed.server.ServeAdmin))
+	client = adminv1.NewAdminServiceClient(dial(t, fixed.admin.Serve))
 	if _, err := client.SetLogLevel(t.Context(), &adminv1.SetLogLevelRequest{Level: "debug"}); status.Code(err) != codes.Unimplemented {
 		t.Errorf("without a level: got %v; want Unimplemented", err)
 	}

@@ -1,4 +1,4 @@
-package server
+package admin
 
 import (
 	"context"
@@ -24,7 +24,7 @@ func levelOf(name string) (slog.Level, error) {
 
 // SetLogLevel implements the AdminService. A request with a mistake changes nothing. No level
 // suppresses the line about a change.
-func (a *admin) SetLogLevel(ctx context.Context, in *adminv1.SetLogLevelRequest) (*adminv1.SetLogLevelResponse, error) {
+func (a *service) SetLogLevel(ctx context.Context, in *adminv1.SetLogLevelRequest) (*adminv1.SetLogLevelResponse, error) {
 	var level *slog.Level
 	if in.GetLevel() != "" {
 		to, err := levelOf(in.GetLevel())
@@ -60,7 +60,7 @@ func (a *admin) SetLogLevel(ctx context.Context, in *adminv1.SetLogLevelRequest)
 }
 
 // level returns the lowest level in the log, as far as it is known.
-func (a *admin) level() slog.Level {
+func (a *service) level() slog.Level {
 	if a.options.LogLevel == nil {
 		return slog.LevelInfo
 	}

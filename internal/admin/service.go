@@ -1,4 +1,4 @@
-package server
+package admin
 
 import (
 	"context"
@@ -14,36 +14,35 @@ import (
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
-// admin is the AdminService.
-type admin struct {
+// service is the AdminService.
+type service struct {
 	adminv1.UnimplementedAdminServiceServer
 
-	options  Options
-	statuses *statusMapper
-	hub      *watch.Hub
-	denials  *denials
+	options *Options
+	hub     *watch.Hub
+	denials *denials
 }
 
 // Explain implements the AdminService.
-func (a *admin) Explain(ctx context.Context, in *adminv1.ExplainRequest) (*adminv1.ExplainResponse, error) {
+func (a *service) Explain(ctx context.Context, in *adminv1.ExplainRequest) (*adminv1.ExplainResponse, error) {
 	out, err := render.Explain(ctx, a.options.Limiter, in)
 	if err != nil {
-		return nil, a.statuses.status(err)
+		return nil, a.options.Service.Status(err)
 	}
 	return out, nil
 }
 
 // Reset implements the AdminService.
-func (a *admin) Reset(ctx context.Context, in *adminv1.ResetRequest) (*adminv1.ResetResponse, error) {
+func (a *service) Reset(ctx context.Context, in *adminv1.ResetRequest) (*adminv1.ResetResponse, error) {
 	keys, forgotten, err := a.options.Limiter.Reset(ctx, render.Request(in.GetDomain(), in.GetDescriptors()))
 	if err != nil {
-		return nil, a.statuses.status(err)
+		return nil, a.options.Service.Status(err)
 	}
 	return &adminv1.ResetResponse{Keys: keys, Forgotten: uint32(min(forgotten, math.MaxUint32))}, nil
 }
 
 // ListRules implements the AdminService.
-func (a *admin) ListRules(context.Context, *adminv1.ListRulesRequest) (*adminv1.ListRulesResponse, error) {
+func (a *service) ListRules(context.Context, *adminv1.ListRulesRequest) (*adminv1.ListRulesResponse, error) {
 	now := a.options.loads()
 	return &adminv1.ListRulesResponse{
 		Domains:  render.Domains(a.options.Limiter.Rules()),
@@ -56,7 +55,7 @@ func (a *admin) ListRules(context.Context, *adminv1.ListRulesRequest) (*adminv1.
 }
 
 // ListTopKeys implements the AdminService.
-func (a *admin) ListTopKeys(ctx context.Context, in *adminv1.ListTopKeysRequest) (*adminv1.ListTopKeysResponse, error) {
+func (a *service) ListTopKeys(ctx context.Context, in *adminv1.ListTopKeysRequest) (*adminv1.ListTopKeysResponse, error) {
 	out, err := render.TopKeys(ctx, a.options.Limiter, in)
 	switch {
 	case errors.Is(err, limiter.ErrNoTopKeys):
@@ -68,13 +67,13 @@ func (a *admin) ListTopKeys(ctx context.Context, in *adminv1.ListTopKeysRequest)
 }
 
 // Reload implements the AdminService.
-func (a *admin) Reload(ctx context.Context, _ *adminv1.ReloadRequest) (*adminv1.ReloadResponse, error) {
+func (a *service) Reload(ctx context.Context, _ *adminv1.ReloadRequest) (*adminv1.ReloadResponse, error) {
 	if a.options.Reload == nil {
 		return nil, status.Error(codes.Unimplemented, "the rules of this server do not come from anywhere that could be read again")
 	}
 	err := a.options.Reload(ctx)
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return nil, a.statuses.status(err)
+		return nil, a.options.Service.Status(err)
 	}
 	now := a.options.loads()
 	out := &adminv1.ReloadResponse{Loaded: err == nil, Errors: reasons(err), Rules: uint32(a.options.Limiter.Rules().Count())}

@@ -1,4 +1,4 @@
-package server
+package admin
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/weirproxy/weir/internal/admin/render"
 	"github.com/weirproxy/weir/internal/admin/watch"
+	"github.com/weirproxy/weir/internal/printable"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
@@ -107,7 +108,7 @@ func (d *denials) line(ctx context.Context, r *adminv1.WatchedRequest, missed ui
 			continue
 		}
 		attrs := []slog.Attr{
-			slog.String("domain", render.Printable(r.GetDomain())), slog.String("descriptor", render.EntriesText(one.GetEntries())),
+			slog.String("domain", printable.Text(r.GetDomain())), slog.String("descriptor", render.EntriesText(one.GetEntries())),
 			slog.String("rule", one.GetRule()), slog.String("place", render.Place(one.GetFile(), one.GetLine())), slog.Int64("hits", one.GetHits()),
 		}
 		if l := render.Deciding(one.GetLimits()); l != nil {

@@ -1,17 +1,21 @@
-package server
+package admin
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding/gzip"
 	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
+	reflectiongrpc "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/proto"
@@ -19,8 +23,10 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/weirproxy/weir/internal/testing/storetest"
+	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
+	"github.com/weirproxy/weir/pkg/store"
 	"github.com/weirproxy/weir/pkg/store/memstore"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
@@ -40,9 +46,9 @@ descriptors:
   - {key: quota, quota_mode: true, rate_limit: {unit: minute, requests_per_unit: 1}}
 `
 
-func (f *fixture) admin(t *testing.T) adminv1.AdminServiceClient {
+func (f *fixture) service(t *testing.T) adminv1.AdminServiceClient {
 	t.Helper()
-	return adminv1.NewAdminServiceClient(dial(t, f.server.ServeAdmin))
+	return adminv1.NewAdminServiceClient(dial(t, f.admin.Serve))
 }
 
 // adminDescriptor makes a descriptor of keys and values.
@@ -75,7 +81,7 @@ func TestExplainTellsRuleKeyAndWhatIsLeft(t *testing.T) {
 		many.Hits = proto.Uint32(6)
 		own := adminDescriptor("path", "/about", "user", "u")
 		own.Limit = &adminv1.LimitOverride{RequestsPerUnit: 4, Unit: adminv1.Unit_UNIT_WEEK, UnitMultiplier: 2}
-		client := f.admin(t)
+		client := f.service(t)
 		var got *adminv1.ExplainResponse
 		for range 2 { // Explain charges nothing
 			var err error
@@ -169,7 +175,7 @@ func TestExplainSaysWhy(t *testing.T) {
 					t.Fatal(err)
 				}
 				f.setRules(rules)
-				got, err := f.admin(t).Explain(t.Context(), &adminv1.ExplainRequest{Domain: test.domain, Descriptors: test.ask})
+				got, err := f.service(t).Explain(t.Context(), &adminv1.ExplainRequest{Domain: test.domain, Descriptors: test.ask})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -186,7 +192,7 @@ func TestResetForgetsKeys(t *testing.T) {
 		f := start(t, adminRules, nil)
 		f.ask(t, hits(3, "path", "/about", "user", "u"))
 		f.ask(t, hits(3, "path", "/about", "user", "other"))
-		got, err := f.admin(t).Reset(t.Context(), &adminv1.ResetRequest{
+		got, err := f.service(t).Reset(t.Context(), &adminv1.ResetRequest{
 			Domain: "edge", Descriptors: []*adminv1.Descriptor{adminDescriptor("path", "/about", "user", "u")},
 		})
 		if err != nil {
@@ -204,10 +210,19 @@ func TestResetForgetsKeys(t *testing.T) {
 	})
 }
 
+// failing is a store that cannot.
+type failing struct{}
+
+func (failing) Take(context.Context, []store.Charge, []algorithms.Decision) (bool, error) {
+	return false, errors.New("down")
+}
+
+func (failing) Reset(context.Context, []store.Charge) (int, error) { return 0, errors.New("down") }
+
 func TestAdminErrorsHaveTheCodesOfTheService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := startOn(t, storetest.Of(&failing{err: errors.New("down")}), adminRules, nil)
-		client := f.admin(t)
+		f := startOn(t, storetest.Of(failing{}), adminRules, nil)
+		client := f.service(t)
 		_, err := client.Explain(t.Context(), new(adminv1.ExplainRequest))
 		if got := status.Convert(err); got.Code() != codes.InvalidArgument || len(got.Details()) != 1 {
 			t.Errorf("Explain of nothing: got %v, details %v; want InvalidArgument with details", err, got.Details())
@@ -227,7 +242,7 @@ func TestListRules(t *testing.T) {
 		f := start(t, "domain: edge\ndescriptors:\n  - {key: a, rate_limit: {period: 1500ms, requests_per_unit: 5, on_store_error: allow}}\n",
 			func(o *Options) { o.Sources = []string{"rules.yaml"} })
 		f.refuse("rules.yaml:9: no")
-		got, err := f.admin(t).ListRules(t.Context(), new(adminv1.ListRulesRequest))
+		got, err := f.service(t).ListRules(t.Context(), new(adminv1.ListRulesRequest))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -266,7 +281,7 @@ func TestReloadAnswersWithEveryMistake(t *testing.T) {
 						return test.err
 					}
 				})
-				got, err := f.admin(t).Reload(t.Context(), new(adminv1.ReloadRequest))
+				got, err := f.service(t).Reload(t.Context(), new(adminv1.ReloadRequest))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -279,7 +294,7 @@ func TestReloadAnswersWithEveryMistake(t *testing.T) {
 func TestReloadThatWasInterruptedIsAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, adminRules, func(o *Options) { o.Reload = func(context.Context) error { return context.DeadlineExceeded } })
-		if _, err := f.admin(t).Reload(t.Context(), new(adminv1.ReloadRequest)); status.Code(err) != codes.DeadlineExceeded {
+		if _, err := f.service(t).Reload(t.Context(), new(adminv1.ReloadRequest)); status.Code(err) != codes.DeadlineExceeded {
 			t.Errorf("Reload: got %v; want DeadlineExceeded", err)
 		}
 	})
@@ -288,7 +303,7 @@ func TestReloadThatWasInterruptedIsAnError(t *testing.T) {
 func TestAdminHealth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, adminRules, nil)
-		got, err := healthgrpc.NewHealthClient(dial(t, f.server.ServeAdmin)).
+		got, err := healthgrpc.NewHealthClient(dial(t, f.admin.Serve)).
 			Check(t.Context(), &healthgrpc.HealthCheckRequest{Service: "weir.admin.v1.AdminService"})
 		if err != nil || got.GetStatus() != healthgrpc.HealthCheckResponse_SERVING {
 			t.Errorf("health: got %v, %v; want SERVING", got, err)
@@ -301,7 +316,7 @@ func TestListTopKeysShowsWhoHasTheMostHits(t *testing.T) {
 		f := start(t, adminRules, nil)
 		f.ask(t, hits(3, "path", "/about", "user", "u"))
 		f.ask(t, hits(2, "path", "/about", "user", "\x1b[2J"))
-		client := f.admin(t)
+		client := f.service(t)
 		got, err := client.ListTopKeys(t.Context(), &adminv1.ListTopKeysRequest{Rule: "path=/a*,user", Most: 1})
 		if err != nil {
 			t.Fatal(err)
@@ -321,7 +336,7 @@ func TestListTopKeysShowsWhoHasTheMostHits(t *testing.T) {
 			}
 		}
 		f = start(t, "", func(o *Options) { o.Limiter = untracked(t) })
-		if _, err := f.admin(t).ListTopKeys(t.Context(), &adminv1.ListTopKeysRequest{}); status.Code(err) != codes.Unimplemented {
+		if _, err := f.service(t).ListTopKeys(t.Context(), &adminv1.ListTopKeysRequest{}); status.Code(err) != codes.Unimplemented {
 			t.Errorf("without tracked keys: got %v; want Unimplemented", err)
 		}
 	})
@@ -340,4 +355,62 @@ func untracked(t *testing.T) *limiter.Limiter {
 		t.Fatal(err)
 	}
 	return l
+}
+
+func TestAPanicInACallEndsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, adminRules, func(o *Options) { o.Reload = func(context.Context) error { return boom("bug in reload") } })
+		for range 2 {
+			if _, err := f.service(t).Reload(t.Context(), new(adminv1.ReloadRequest)); status.Code(err) != codes.Internal {
+				t.Errorf("Reload: got %v; want Internal", err)
+			}
+		}
+		err := f.admin.guard.untilEnd(func() error { return boom("bug in a stream") })
+		if status.Code(err) != codes.Internal || strings.Count(f.logs.Take(), "bug in") != 1 {
+			t.Errorf("a stream: got %v; want Internal, and one line in the log for all", err)
+		}
+	})
+}
+
+func TestACompressedCallIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, adminRules, nil)
+		conn := dial(t, f.admin.Serve)
+		packed := grpc.UseCompressor(gzip.Name) // registers gzip, as the exporter of traces does
+		for name, call := range map[string]func() error{
+			"ListRules": func() error {
+				_, err := adminv1.NewAdminServiceClient(conn).ListRules(t.Context(), new(adminv1.ListRulesRequest), packed)
+				return err
+			},
+			"reflection": func() error {
+				stream, err := reflectiongrpc.NewServerReflectionClient(conn).ServerReflectionInfo(t.Context(), packed)
+				if err == nil {
+					_ = stream.Send(new(reflectiongrpc.ServerReflectionRequest)) // EOF when the server has answered already
+					_, err = stream.Recv()
+				}
+				return err
+			},
+		} {
+			if err := call(); status.Code(err) != codes.Unimplemented || !strings.Contains(status.Convert(err).Message(), `grpc-encoding "gzip"`) {
+				t.Errorf("%s with gzip: got %v; want UNIMPLEMENTED that names gzip", name, err)
+			}
+		}
+	})
+}
+
+func TestReflectionDescribesTheAdminService(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stream, err := reflectiongrpc.NewServerReflectionClient(dial(t, start(t, adminRules, nil).admin.Serve)).ServerReflectionInfo(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.Send(&reflectiongrpc.ServerReflectionRequest{
+			MessageRequest: &reflectiongrpc.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: "weir.admin.v1.AdminService"},
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := stream.Recv(); err != nil || len(got.GetFileDescriptorResponse().GetFileDescriptorProto()) == 0 {
+			t.Errorf("got %v, %v; want the file of the service", got, err)
+		}
+	})
 }

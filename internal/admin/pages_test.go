@@ -1,8 +1,7 @@
-package server
+package admin
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -15,13 +14,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/test/bufconn"
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/testing/protocmp"
 
-	"github.com/weirproxy/weir/internal/testing/storetest"
+	"github.com/weirproxy/weir/internal/wire/web"
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
@@ -29,7 +25,7 @@ import (
 func (f *fixture) fetch(t *testing.T, method, path, body string) *httptest.ResponseRecorder {
 	t.Helper()
 	w := httptest.NewRecorder()
-	f.server.HTTP().ServeHTTP(w, fromHere(t, method, path, body))
+	f.admin.HTTP().ServeHTTP(w, fromHere(t, method, path, body))
 	return w
 }
 
@@ -44,7 +40,7 @@ func fromHere(t *testing.T, method, path, body string) *http.Request {
 
 func TestPages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := start(t, everything, nil)
+		f := start(t, watchedRules, nil)
 		tests := []struct {
 			method, path string
 			code         int
@@ -55,7 +51,7 @@ func TestPages(t *testing.T) {
 			{"GET", "/readyz", 200, "OK\n"},
 			{"HEAD", "/readyz", 200, ""},
 			{"GET", "/metrics", 200, "weir_requests_total"},
-			{"GET", "/rules", 200, `"path": "minute"`},
+			{"GET", "/rules", 200, `"path": "path=/cart"`},
 			{"POST", "/healthcheck", 405, ""},
 			{"GET", "/json", 405, ""},
 			{"GET", "/", 200, "/healthcheck: OK, or 503 while the server drains\n/json: a RateLimitRequest as JSON\n/livez: "},
@@ -74,9 +70,9 @@ func TestPages(t *testing.T) {
 
 func TestReadersThatStallAreBroken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := start(t, everything, nil)
+		f := start(t, watchedRules, nil)
 		listener := bufconn.Listen(16)
-		pages := &http.Server{Handler: f.server.HTTP(), ReadHeaderTimeout: time.Hour, WriteTimeout: time.Hour}
+		pages := &http.Server{Handler: f.admin.HTTP(), ReadHeaderTimeout: time.Hour, WriteTimeout: time.Hour}
 		go func() { _ = pages.Serve(listener) }()
 		defer pages.Close()
 		for range 4 {
@@ -94,7 +90,7 @@ func TestReadersThatStallAreBroken(t *testing.T) {
 			if got := f.fetch(t, "GET", "/metrics", "").Code; got != want {
 				t.Errorf("/metrics beside four that stall: got %d; want %d", got, want)
 			}
-			time.Sleep(writeTimeout)
+			time.Sleep(web.WriteTimeout)
 			synctest.Wait()
 		}
 	})
@@ -102,7 +98,7 @@ func TestReadersThatStallAreBroken(t *testing.T) {
 
 func TestProfilesOnlyWhenAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := start(t, everything, func(o *Options) { o.Pprof = true })
+		f := start(t, watchedRules, func(o *Options) { o.Pprof = true })
 		if got := f.fetch(t, "GET", "/debug/pprof/goroutine?debug=1", ""); got.Code != 200 || !strings.Contains(got.Body.String(), "goroutine profile") {
 			t.Errorf("/debug/pprof/goroutine: got %d %q; want the profile", got.Code, got.Body)
 		}
@@ -114,16 +110,16 @@ func TestProfilesOnlyWhenAskedFor(t *testing.T) {
 
 func TestAProfileMayTakeLongerThanTheReadingOfARequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := start(t, everything, nil)
+		f := start(t, watchedRules, nil)
 		took := make(chan time.Duration, 1)
-		handler := f.server.newHTTP(page{"GET " + profiles + "long", "", func(_ http.ResponseWriter, r *http.Request) {
+		handler := f.admin.handler(web.At("GET /debug/pprof/long", "", func(_ http.ResponseWriter, r *http.Request) {
 			began := time.Now()
 			select {
 			case <-r.Context().Done():
 			case <-time.After(time.Minute):
 			}
 			took <- time.Since(began)
-		}})
+		}))
 		listener := bufconn.Listen(16)
 		pages := &http.Server{Handler: handler, ReadTimeout: 10 * time.Second, ReadHeaderTimeout: time.Second}
 		go func() { _ = pages.Serve(listener) }()
@@ -149,11 +145,11 @@ func TestCostlyPagesAreWrittenToAFewClientsAtOnce(t *testing.T) {
 		"/rlconfig":                   func(s *Server) http.Handler { return s.Debug(func(io.Writer) error { return nil }) },
 		"/debug/pprof/allocs?debug=1": func(s *Server) http.Handler { return s.Debug(func(io.Writer) error { return nil }) },
 	} {
-		f := start(t, everything, func(o *Options) { o.Pprof = true })
-		pages := of(f.server)
+		f := start(t, watchedRules, func(o *Options) { o.Pprof = true })
+		pages := of(f.admin)
 		ask := func(w http.ResponseWriter) { pages.ServeHTTP(w, fromHere(t, "GET", path, "")) }
 		var asking sync.WaitGroup
-		stalls := make([]stalled, maxInFlight)
+		stalls := make([]stalled, web.MaxInFlight)
 		for i := range stalls {
 			stalls[i] = stalled{ResponseRecorder: httptest.NewRecorder(), begun: make(chan struct{}), read: make(chan struct{})}
 			asking.Go(func() { ask(&stalls[i]) })
@@ -161,7 +157,7 @@ func TestCostlyPagesAreWrittenToAFewClientsAtOnce(t *testing.T) {
 		}
 		w := httptest.NewRecorder()
 		if ask(w); w.Code != 503 || w.Header().Get("Retry-After") != "1" {
-			t.Errorf("%s beside %d that stall: got %d, %q; want 503 and Retry-After", path, maxInFlight, w.Code, w.Header())
+			t.Errorf("%s beside %d that stall: got %d, %q; want 503 and Retry-After", path, web.MaxInFlight, w.Code, w.Header())
 		}
 		for i := range stalls {
 			close(stalls[i].read)
@@ -197,101 +193,22 @@ func TestReadyWithRulesUntilDrained(t *testing.T) {
 		if got, want := codes(), [3]int{200, 200, 503}; got != want {
 			t.Errorf("livez, healthcheck, readyz without rules: got %v; want %v", got, want)
 		}
-		f.setRules(load(t, everything))
+		f.setRules(load(t, watchedRules))
 		if got, want := codes(), [3]int{200, 200, 200}; got != want {
 			t.Errorf("with rules: got %v; want %v", got, want)
 		}
-		f.server.Drain()
+		f.admin.Drain()
 		if got, want := codes(), [3]int{200, 503, 503}; got != want {
 			t.Errorf("drained: got %v; want %v", got, want)
 		}
 	})
 }
 
-func TestJSONIsShouldRateLimit(t *testing.T) {
-	const ask = `{"domain": "edge", "hitsAddend": 2, "descriptors": [{"entries": [{"key": "minute", "value": "a"}]}]}`
-	limit := `current_limit { requests_per_unit: 2 unit: MINUTE name: "per-minute" } duration_until_reset { seconds: 60 }`
-	synctest.Test(t, func(t *testing.T) {
-		f := start(t, everything, func(o *Options) { o.Headers.RetryAfter = true })
-		for _, want := range []struct {
-			code     int
-			response *ratelimitv3.RateLimitResponse
-		}{
-			{200, want(t, `overall_code: OK statuses { code: OK `+limit+`}`)},
-			{429, want(t, `overall_code: OVER_LIMIT statuses { code: OVER_LIMIT `+limit+`}
-				response_headers_to_add { key: "retry-after" value: "60" }`)},
-		} {
-			got := f.fetch(t, "POST", "/json", ask)
-			if got.Code != want.code || got.Header().Get("Content-Type") != "application/json" {
-				t.Errorf("/json: got %d %q; want %d, application/json", got.Code, got.Header(), want.code)
-			}
-			response := new(ratelimitv3.RateLimitResponse)
-			if err := protojson.Unmarshal(got.Body.Bytes(), response); err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(want.response, response, protocmp.Transform()); diff != "" {
-				t.Errorf("/json (-want +got):\n%s", diff)
-			}
-		}
-	})
-}
-
-func TestJSONShowsThatNoneAreLeft(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := start(t, everything, nil)
-		const ask = `{"domain": "edge", "descriptors": [{"entries": [{"key": "minute", "value": "a"}], "hitsAddend": "2"}, {"entries": [{"key": "nothing"}]}]}`
-		for i, handler := range []http.Handler{f.server.HTTP(), f.server.Legacy()} {
-			w := httptest.NewRecorder()
-			handler.ServeHTTP(w, fromHere(t, "POST", "/json", ask))
-			var got struct{ Statuses []map[string]any }
-			if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || len(got.Statuses) != 2 {
-				t.Fatalf("/json: got %v of %s", err, w.Body)
-			}
-			// envoyproxy/ratelimit leaves the 0 out, and a descriptor without a limit has no number.
-			if left, shown := got.Statuses[0]["limitRemaining"]; shown != (i == 0) || shown && left != 0.0 {
-				t.Errorf("handler %d: limitRemaining: got %v, shown %t", i, left, shown)
-			}
-			if _, shown := got.Statuses[1]["limitRemaining"]; shown {
-				t.Errorf("handler %d: limitRemaining without a limit", i)
-			}
-		}
-	})
-}
-
-func TestJSONErrors(t *testing.T) {
-	const ask = `{"domain": "edge", "descriptors": [{"entries": [{"key": "minute", "value": "a"}]}]}`
-	tests := []struct {
-		name  string
-		store failing
-		body  string
-		code  int
-		text  string
-	}{
-		{"no_json", failing{}, "hello", 400, "not a RateLimitRequest"},
-		{"unknown_field", failing{}, `{"domian": "edge"}`, 400, "domian"},
-		{"invalid", failing{}, `{"domain": "edge"}`, 400, "rate limit descriptor list must not be empty"},
-		{"too_large", failing{}, `{"domain": "` + strings.Repeat("d", 1000) + `"}`, 413, "too large"},
-		{"store", failing{err: errors.New("secret")}, ask, 503, textStore},
-		{"panic", failing{bug: "secret"}, ask, 500, textPanic},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := startOn(t, storetest.Of(&test.store), everything, func(o *Options) { o.MaxRequestBytes = 1000 })
-				got := f.fetch(t, "POST", "/json", test.body)
-				if got.Code != test.code || !strings.Contains(got.Body.String(), test.text) || strings.Contains(got.Body.String(), "secret") {
-					t.Errorf("/json: got %d %q; want %d with %q", got.Code, got.Body, test.code, test.text)
-				}
-			})
-		})
-	}
-}
-
 func TestPanicsInPagesAreAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := start(t, everything, nil)
+		f := start(t, watchedRules, nil)
 		w := httptest.NewRecorder()
-		f.server.recoverHTTP(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { _ = boom("bug in a page") })).
+		f.admin.handler(web.At("GET /", "", func(http.ResponseWriter, *http.Request) { _ = boom("bug in a page") })).
 			ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", "/", nil))
 		if w.Code != 500 || !strings.Contains(f.logs.Take(), "bug in a page") {
 			t.Errorf("a page that panics: got %d; want 500 and a log line", w.Code)

@@ -1,4 +1,4 @@
-package server
+package admin
 
 import (
 	"cmp"
@@ -38,7 +38,7 @@ func errNoGrants() error {
 }
 
 // Grant implements the AdminService.
-func (a *admin) Grant(ctx context.Context, in *adminv1.GrantRequest) (*adminv1.GrantResponse, error) {
+func (a *service) Grant(ctx context.Context, in *adminv1.GrantRequest) (*adminv1.GrantResponse, error) {
 	if a.options.Grants == nil {
 		return nil, errNoGrants()
 	}
@@ -52,7 +52,7 @@ func (a *admin) Grant(ctx context.Context, in *adminv1.GrantRequest) (*adminv1.G
 }
 
 // ListGrants implements the AdminService.
-func (a *admin) ListGrants(_ context.Context, in *adminv1.ListGrantsRequest) (*adminv1.ListGrantsResponse, error) {
+func (a *service) ListGrants(_ context.Context, in *adminv1.ListGrantsRequest) (*adminv1.ListGrantsResponse, error) {
 	if a.options.Grants == nil {
 		return nil, errNoGrants()
 	}
@@ -72,7 +72,7 @@ func (a *admin) ListGrants(_ context.Context, in *adminv1.ListGrantsRequest) (*a
 }
 
 // Revoke implements the AdminService.
-func (a *admin) Revoke(ctx context.Context, in *adminv1.RevokeRequest) (*adminv1.RevokeResponse, error) {
+func (a *service) Revoke(ctx context.Context, in *adminv1.RevokeRequest) (*adminv1.RevokeResponse, error) {
 	if a.options.Grants == nil {
 		return nil, errNoGrants()
 	}
@@ -88,7 +88,7 @@ func (a *admin) Revoke(ctx context.Context, in *adminv1.RevokeRequest) (*adminv1
 
 // grantError returns the status of an error of Grants. The operator gets the reason of each
 // failure, also of the store's.
-func (a *admin) grantError(err error) error {
+func (a *service) grantError(err error) error {
 	switch {
 	case errors.Is(err, limiter.ErrInvalidGrant):
 		return status.Error(codes.InvalidArgument, err.Error())
@@ -97,7 +97,7 @@ func (a *admin) grantError(err error) error {
 	case errors.Is(err, limiter.ErrTooManyGrants):
 		return status.Error(codes.ResourceExhausted, err.Error())
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		return a.statuses.status(err)
+		return a.options.Service.Status(err)
 	default:
 		return status.Error(codes.Unavailable, err.Error())
 	}

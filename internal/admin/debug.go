@@ -1,4 +1,4 @@
-package server
+package admin
 
 import (
 	"fmt"
@@ -6,49 +6,50 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/weirproxy/weir/internal/wire/web"
 	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
 // Legacy returns the pages that envoyproxy/ratelimit has for its clients: /json, by any method, and
 // /healthcheck, which answers as /readyz does; and /livez and /readyz.
 func (s *Server) Legacy() http.Handler {
-	pages := append(s.probes(), page{"/healthcheck", "", func(w http.ResponseWriter, _ *http.Request) {
+	pages := append(s.probes(), web.At("/healthcheck", "", func(w http.ResponseWriter, _ *http.Request) {
 		code, answer := s.ready()
-		text(w, code, answer)
-	}})
-	if s.options.JSON.From != JSONOff {
-		pages = append(pages, page{"/json", "", s.json(false)})
+		web.Text(w, code, answer)
+	}))
+	if json := s.options.Service.JSON(false); json != nil {
+		pages = append(pages, web.At("/json", "", json))
 	}
-	return s.newHTTP(pages...)
+	return s.handler(pages...)
 }
 
 // Metrics returns the registry as one page at a path.
 func (s *Server) Metrics(path string) http.Handler {
-	return s.newHTTP(page{"GET " + path, "", s.metrics().ServeHTTP})
+	return s.handler(web.At("GET "+path, "", s.metrics().ServeHTTP))
 }
 
 // Debug returns the pages that envoyproxy/ratelimit has for operators. / lists the pages, /rlconfig
 // shows the limits in force, /stats the output of write, and /debug/pprof/ profiles. The pages do
 // not ask for credentials.
 func (s *Server) Debug(write func(io.Writer) error) http.Handler {
-	return s.newHTTP(index(append(profilePages(),
-		page{"GET /rlconfig", "limits in force, and why others are not", few(s.limitLines)},
-		page{"GET /stats", "counters", few(func(w http.ResponseWriter, _ *http.Request) {
+	return s.handler(web.Index(append(web.Profiles(),
+		web.At("GET /rlconfig", "limits in force, and why others are not", web.Few(s.limitLines)),
+		web.At("GET /stats", "counters", web.Few(func(w http.ResponseWriter, _ *http.Request) {
 			var b strings.Builder
 			if err := write(&b); err != nil {
-				text(w, http.StatusInternalServerError, err.Error())
+				web.Text(w, http.StatusInternalServerError, err.Error())
 				return
 			}
-			text(w, http.StatusOK, b.String())
-		})},
+			web.Text(w, http.StatusOK, b.String())
+		})),
 	)...)...)
 }
 
 // limitLines shows each limit on a line in the words of envoyproxy/ratelimit, in the order of the
-// documents. Lines that begin with
-// # come first: the mistakes of the last load, if it was refused.
+// documents. Lines that begin with # come first: the mistakes of the last load, if it was refused.
 func (s *Server) limitLines(w http.ResponseWriter, _ *http.Request) {
-	plain(w, http.StatusOK)
+	web.Plain(w, http.StatusOK)
 	for _, reason := range s.options.loads().Errors {
 		fmt.Fprintf(w, "# refused: %s\n", reason)
 	}
@@ -67,8 +68,12 @@ func (s *Server) limitLines(w http.ResponseWriter, _ *http.Request) {
 				fmt.Fprintf(w, "%s: max_in_flight=%d, shadow_mode: %t, quota_mode: %t\n", key, l.Requests, r.Shadow, r.Quota)
 				continue
 			}
+			period := l.PeriodName()
+			if l.Unit != descriptors.UnitUnknown {
+				period = strings.ToUpper(period)
+			}
 			fmt.Fprintf(w, "%s: unit=%s requests_per_unit=%d, shadow_mode: %t, quota_mode: %t\n",
-				key, periodName(l, strings.ToUpper(l.Unit.String())), l.Requests, r.Shadow, r.Quota)
+				key, period, l.Requests, r.Shadow, r.Quota)
 		}
 	}
 }

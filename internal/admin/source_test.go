@@ -1,11 +1,11 @@
-package server
+package admin
 
 import (
 	"fmt"
 	"strings"
 	"testing"
 
-	adminpage "github.com/weirproxy/weir/internal/admin/page"
+	"github.com/weirproxy/weir/internal/admin/page"
 )
 
 // BenchmarkPageReads is one reading of the counters for the admin page: every five seconds, or
@@ -19,12 +19,12 @@ func BenchmarkPageReads(b *testing.B) {
 				fmt.Fprintf(&text, "- {key: user, value: u%d, rate_limit: {unit: hour, requests_per_unit: 1}}\n", i)
 			}
 			f := start(b, text.String(), nil)
-			source := f.server.pageSource()
+			source := f.admin.pageSource()
 			b.ReportAllocs()
 			for b.Loop() {
 				source.Totals()
 				for r := range source.Rules() {
-					if r.Tally() != (adminpage.Tally{}) {
+					if r.Tally() != (page.Tally{}) {
 						b.Fatal("a rule has counts")
 					}
 				}
@@ -41,7 +41,7 @@ descriptors:
 - {key: c, descriptors: [{key: d, rate_limit: {unit: second, requests_per_unit: 1}}]}
 `, nil)
 	var got []string
-	for r := range f.server.pageSource().Rules() {
+	for r := range f.admin.pageSource().Rules() {
 		a := r.About()
 		got = append(got, fmt.Sprintf("%s %s %s:%d %v %v", a.Domain, a.Path, a.File, a.Line, a.Limits, a.Notes))
 	}

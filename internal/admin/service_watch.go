@@ -1,4 +1,4 @@
-package server
+package admin
 
 import (
 	"errors"
@@ -14,7 +14,7 @@ import (
 
 // Watch implements the AdminService. The headers go out when the watch has begun. While the client
 // does not read, Send waits, and the watcher loses requests.
-func (a *admin) Watch(in *adminv1.WatchRequest, stream grpc.ServerStreamingServer[adminv1.WatchResponse]) error {
+func (a *service) Watch(in *adminv1.WatchRequest, stream grpc.ServerStreamingServer[adminv1.WatchResponse]) error {
 	w, err := a.hub.Subscribe(in)
 	if err != nil {
 		if _, ok := errors.AsType[*watch.InvalidError](err); ok {
@@ -26,12 +26,10 @@ func (a *admin) Watch(in *adminv1.WatchRequest, stream grpc.ServerStreamingServe
 	if err := stream.SendHeader(metadata.MD{}); err != nil {
 		return err
 	}
-	conn := connection(stream.Context())
 	for {
-		conn.Continues() // else new connections would take the place of this one
 		m, err := w.Next(stream.Context())
 		if err != nil {
-			return a.statuses.status(err)
+			return a.options.Service.Status(err)
 		}
 		if err := stream.SendMsg([]byte(m)); err != nil {
 			return err

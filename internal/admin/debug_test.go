@@ -1,16 +1,12 @@
-package server
+package admin
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
-
-	"google.golang.org/grpc/connectivity"
 )
 
 const legacyRules = `
@@ -38,7 +34,7 @@ func pageOf(t *testing.T, pages http.Handler, method, path string) (int, string)
 func TestEachLimitIsALineOfRlconfig(t *testing.T) {
 	f := start(t, legacyRules, nil)
 	f.refuse("x.yaml:1: bad")
-	_, got := pageOf(t, f.server.Debug(func(io.Writer) error { return nil }), "GET", "/rlconfig")
+	_, got := pageOf(t, f.admin.Debug(func(io.Writer) error { return nil }), "GET", "/rlconfig")
 	for _, want := range []string{
 		"# refused: x.yaml:1: bad\n",
 		"d.a_b: unit=SECOND requests_per_unit=1, shadow_mode: false, quota_mode: false\n",
@@ -56,7 +52,7 @@ func TestEachLimitIsALineOfRlconfig(t *testing.T) {
 func TestLegacyHealthFollowsReadiness(t *testing.T) {
 	var why error
 	f := start(t, legacyRules, func(o *Options) { o.Ready = func() error { return why } })
-	pages := f.server.Legacy()
+	pages := f.admin.Legacy()
 	if code, body := pageOf(t, pages, "GET", "/healthcheck"); code != http.StatusOK || body != "OK" {
 		t.Errorf("ready: got %d %q", code, body)
 	}
@@ -68,7 +64,7 @@ func TestLegacyHealthFollowsReadiness(t *testing.T) {
 		t.Errorf("/livez: got %d", code)
 	}
 	why = nil
-	f.server.Drain()
+	f.admin.Drain()
 	if code, _ := pageOf(t, pages, "GET", "/healthcheck"); code != http.StatusServiceUnavailable {
 		t.Errorf("draining: got %d", code)
 	}
@@ -81,20 +77,8 @@ func TestLegacyHealthFollowsReadiness(t *testing.T) {
 
 func TestStatsThatCannotBeWrittenAreAnError(t *testing.T) {
 	f := start(t, legacyRules, nil)
-	code, _ := pageOf(t, f.server.Debug(func(io.Writer) error { return io.ErrClosedPipe }), "GET", "/stats")
+	code, _ := pageOf(t, f.admin.Debug(func(io.Writer) error { return io.ErrClosedPipe }), "GET", "/stats")
 	if code != http.StatusInternalServerError {
 		t.Errorf("got %d", code)
-	}
-}
-
-func TestOldConnectionsAreClosed(t *testing.T) {
-	f := start(t, legacyRules, func(o *Options) { o.MaxConnectionAge, o.MaxConnectionAgeGrace = 20*time.Millisecond, time.Second })
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	f.ask(t, descriptor("a", "b"))
-	for state := f.conn.GetState(); state != connectivity.Idle; state = f.conn.GetState() {
-		if !f.conn.WaitForStateChange(ctx, state) {
-			t.Fatalf("the connection is %v, want it closed", state)
-		}
 	}
 }

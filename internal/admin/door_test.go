@@ -1,4 +1,4 @@
-package server
+package admin
 
 import (
 	"bufio"
@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/weirproxy/weir/internal/testing/certtest"
 	"github.com/weirproxy/weir/internal/wire/connections"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
@@ -36,11 +37,11 @@ func (f *fixture) serveAdmin(t *testing.T) (address string) {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- f.server.ServeAdmin(l) }()
+	go func() { ended <- f.admin.Serve(l) }()
 	t.Cleanup(func() {
-		f.server.Close()
+		f.admin.Close()
 		if err := <-ended; err != nil {
-			t.Errorf("ServeAdmin: %v", err)
+			t.Errorf("Serve: %v", err)
 		}
 	})
 	return l.Addr().String()
@@ -72,7 +73,7 @@ func fetch(t *testing.T, client *http.Client, url string) (int, string) {
 }
 
 func TestThePageAndGRPCShareTheAdminAddress(t *testing.T) {
-	f := start(t, spanRules, nil)
+	f := start(t, watchedRules, nil)
 	address := f.serveAdmin(t)
 	_, client := adminClient(t, address, insecure.NewCredentials())
 	for range 3 {
@@ -87,8 +88,8 @@ func TestThePageAndGRPCShareTheAdminAddress(t *testing.T) {
 
 // Browsers and curl offer HTTP/2 too, which the page does not speak.
 func TestThePageAndGRPCShareTheAdminAddressWithTLS(t *testing.T) {
-	r := newRotated(t)
-	f := start(t, spanRules, func(o *Options) { o.Admin.TLS = r.keeper.Server(nil) })
+	r := newSecured(t)
+	f := start(t, watchedRules, func(o *Options) { o.Access.TLS = r.server })
 	address := f.serveAdmin(t)
 	pair := r.ca.Issue(t, "operator").TLS(t)
 	_, client := adminClient(t, address, credentials.NewTLS(r.clientConfig(pair)))
@@ -110,7 +111,7 @@ func TestThePageAndGRPCShareTheAdminAddressWithTLS(t *testing.T) {
 // The page and gRPC share the bound: each would be a way around the other's.
 func TestAdminCallsBoundGuesses(t *testing.T) {
 	const token = "a-token-of-24-characters"
-	f := start(t, spanRules, func(o *Options) { o.Admin.Token = func() string { return token } })
+	f := start(t, watchedRules, func(o *Options) { o.Access.Token = func() string { return token } })
 	address := f.serveAdmin(t)
 	_, client := adminClient(t, address, insecure.NewCredentials())
 	list := func(token string) error {
@@ -140,14 +141,28 @@ func TestAdminCallsBoundGuesses(t *testing.T) {
 	}
 }
 
+// secured is an authority, and TLS of a server that asks clients for its certificates.
+type secured struct {
+	ca     *certtest.Authority
+	server *tls.Config
+}
+
+func newSecured(t *testing.T) *secured {
+	t.Helper()
+	ca := certtest.New(t, "ca")
+	return &secured{ca, &tls.Config{
+		Certificates: []tls.Certificate{ca.Issue(t, "localhost").TLS(t)}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: ca.Pool,
+	}}
+}
+
 // clientConfig trusts the server of the fixture.
-func (r *rotated) clientConfig(pairs ...tls.Certificate) *tls.Config {
+func (r *secured) clientConfig(pairs ...tls.Certificate) *tls.Config {
 	return &tls.Config{RootCAs: r.ca.Pool, ServerName: "localhost", Certificates: pairs}
 }
 
 func TestAdminCallsNeedTheToken(t *testing.T) {
 	const token = "a-token-of-24-characters"
-	f := start(t, spanRules, func(o *Options) { o.Admin.Token = func() string { return token } })
+	f := start(t, watchedRules, func(o *Options) { o.Access.Token = func() string { return token } })
 	address := f.serveAdmin(t)
 	conn, client := adminClient(t, address, insecure.NewCredentials())
 	calls := map[string]func(context.Context) error{
@@ -199,7 +214,7 @@ func TestAdminCallsNeedTheToken(t *testing.T) {
 }
 
 func TestAStopEndsBothSidesOfTheAdminAddress(t *testing.T) {
-	f := start(t, spanRules, nil)
+	f := start(t, watchedRules, nil)
 	address := f.serveAdmin(t)
 	_, client := adminClient(t, address, insecure.NewCredentials())
 	if _, err := client.ListRules(t.Context(), new(adminv1.ListRulesRequest)); err != nil {
@@ -213,7 +228,7 @@ func TestAStopEndsBothSidesOfTheAdminAddress(t *testing.T) {
 	if code, _ := fetch(t, http.DefaultClient, "http://"+address+"/"); code != http.StatusOK {
 		t.Errorf("got %d", code)
 	}
-	f.server.GracefulStop()
+	f.admin.GracefulStop()
 	if _, err := silent.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("the silent connection: got %v, want its end", err)
 	}
@@ -236,13 +251,13 @@ func TestAPageThatIsNotThereIsNotFound(t *testing.T) {
 // New connections take the place of silent ones. A page shows a state each second, so it is not
 // silent, and neither is a client that watches.
 func TestAnOpenPageAndAWatchKeepTheirPlacesInAFloodOfConnections(t *testing.T) {
-	f := start(t, spanRules, nil)
+	f := start(t, watchedRules, nil)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	bound := connections.New(connections.Options{Server: "admin", Max: 4, Logger: f.server.options.Logger})
-	go func() { _ = f.server.ServeAdmin(bound.Listen(l)) }()
+	bound := connections.New(connections.Options{Server: "admin", Max: 4, Logger: f.logger})
+	go func() { _ = f.admin.Serve(bound.Listen(l)) }()
 	_, client := adminClient(t, l.Addr().String(), insecure.NewCredentials())
 	stream := watching(t.Context(), t, client, new(adminv1.WatchRequest))
 	answer, err := http.Get("http://" + l.Addr().String() + "/events")
@@ -283,10 +298,10 @@ func TestAnOpenPageAndAWatchKeepTheirPlacesInAFloodOfConnections(t *testing.T) {
 // it, up to the timeout of the handshake.
 func TestCloseDoesNotWaitForAHandshakeOfTheAdminAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := start(t, spanRules, nil)
+		f := start(t, watchedRules, nil)
 		l := bufconn.Listen(1 << 10)
 		ended := make(chan error, 1)
-		go func() { ended <- f.server.ServeAdmin(l) }()
+		go func() { ended <- f.admin.Serve(l) }()
 		conn, err := l.DialContext(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -295,7 +310,7 @@ func TestCloseDoesNotWaitForAHandshakeOfTheAdminAddress(t *testing.T) {
 		_, _ = io.WriteString(conn, "PRI ")
 		synctest.Wait()
 		begun := time.Now()
-		f.server.Close()
+		f.admin.Close()
 		if took := time.Since(begun); took != 0 {
 			t.Errorf("Close took %v, want no wait", took)
 		}
@@ -308,14 +323,14 @@ func TestCloseDoesNotWaitForAHandshakeOfTheAdminAddress(t *testing.T) {
 // The login form and health answer strangers. Connections of strangers give way to operators.
 func TestAnsweredStrangersKeepNoOperatorOut(t *testing.T) {
 	const token = "a-token-of-24-characters"
-	f := start(t, spanRules, func(o *Options) { o.Admin.Token = func() string { return token } })
+	f := start(t, watchedRules, func(o *Options) { o.Access.Token = func() string { return token } })
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	address := l.Addr().String()
-	bound := connections.New(connections.Options{Server: "admin", Max: 2, Logger: f.server.options.Logger})
-	go func() { _ = f.server.ServeAdmin(bound.Listen(l)) }()
+	bound := connections.New(connections.Options{Server: "admin", Max: 2, Logger: f.logger})
+	go func() { _ = f.admin.Serve(bound.Listen(l)) }()
 	for range 3 {
 		browser := &http.Client{Transport: new(http.Transport)}
 		defer browser.CloseIdleConnections()

@@ -1,19 +1,19 @@
-package server
+package admin
 
 import (
 	"iter"
 	"maps"
 	"slices"
 
-	adminpage "github.com/weirproxy/weir/internal/admin/page"
+	"github.com/weirproxy/weir/internal/admin/page"
 	"github.com/weirproxy/weir/internal/admin/render"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store"
 )
 
 // pageSource is the figures of the admin page.
-func (s *Server) pageSource() adminpage.Source {
-	return adminpage.Source{
+func (s *Server) pageSource() page.Source {
+	return page.Source{
 		Totals: s.pageTotals, Rules: s.pageRules, Store: s.pageStore, Loads: s.pageLoads,
 		Ready: func() string {
 			if code, answer := s.ready(); code != 200 {
@@ -24,17 +24,17 @@ func (s *Server) pageSource() adminpage.Source {
 	}
 }
 
-func (s *Server) pageTotals() adminpage.Totals {
+func (s *Server) pageTotals() page.Totals {
 	r := s.options.Limiter.Requests()
-	return adminpage.Totals{
-		Passed: r.OK, Denied: r.OverLimit, Failed: r.Failed + s.service.lost.Load(), Unmatched: r.NoMatch, NoDomain: r.DomainNotFound,
-		Latency: pageLatency(s.Spent()),
+	return page.Totals{
+		Passed: r.OK, Denied: r.OverLimit, Failed: r.Failed + s.options.Service.Lost(), Unmatched: r.NoMatch, NoDomain: r.DomainNotFound,
+		Latency: pageLatency(s.options.Service.Spent()),
 	}
 }
 
 // pageLatency returns a histogram as the page has it.
-func pageLatency(d store.Durations) adminpage.Latency {
-	out := adminpage.Latency{Bounds: slices.Sorted(maps.Keys(d.Buckets))}
+func pageLatency(d store.Durations) page.Latency {
+	out := page.Latency{Bounds: slices.Sorted(maps.Keys(d.Buckets))}
 	for _, bound := range out.Bounds {
 		out.Counts = append(out.Counts, d.Buckets[bound])
 	}
@@ -43,9 +43,14 @@ func pageLatency(d store.Durations) adminpage.Latency {
 }
 
 // pageRules returns each rule that counts, once.
-func (s *Server) pageRules() iter.Seq[adminpage.Rule] {
-	return func(yield func(adminpage.Rule) bool) {
-		for r := range s.counts() {
+func (s *Server) pageRules() iter.Seq[page.Rule] {
+	return func(yield func(page.Rule) bool) {
+		seen := make(map[*limiter.Counts]bool) // rules that count together come once
+		for r := range s.options.Limiter.Counts() {
+			if seen[r.Counts] {
+				continue
+			}
+			seen[r.Counts] = true
 			if r.Rule != nil && len(r.Rule.Limits) == 0 && !r.Rule.Unlimited || r.Rule == nil && r.Counts.Total() == (limiter.Tally{}) {
 				continue
 			}
@@ -59,20 +64,20 @@ func (s *Server) pageRules() iter.Seq[adminpage.Rule] {
 // pageRule is a rule as the page reads it.
 type pageRule struct{ of limiter.RuleCounts }
 
-// ID implements [adminpage.Rule].
+// ID implements [page.Rule].
 func (r pageRule) ID() any { return r.of.Counts }
 
-// Tally implements [adminpage.Rule].
-func (r pageRule) Tally() adminpage.Tally {
+// Tally implements [page.Rule].
+func (r pageRule) Tally() page.Tally {
 	d := r.of.Counts.Total().Decisions
-	return adminpage.Tally{
+	return page.Tally{
 		Passed: d[limiter.CodeOK] + d[limiter.CodeUnlimited] + d[limiter.CodeReplaced], Denied: d[limiter.CodeOverLimit], Shadowed: d[limiter.CodeShadowed],
 	}
 }
 
-// About implements [adminpage.Rule].
-func (r pageRule) About() adminpage.About {
-	about := adminpage.About{Domain: r.of.Domain, Path: r.of.Path, Limits: []string{}}
+// About implements [page.Rule].
+func (r pageRule) About() page.About {
+	about := page.About{Domain: r.of.Domain, Path: r.of.Path, Limits: []string{}}
 	if r.of.Rule == nil {
 		about.Notes = []string{"limits that came with requests"}
 		return about
@@ -91,8 +96,8 @@ func (r pageRule) About() adminpage.About {
 	return about
 }
 
-func (s *Server) pageStore() adminpage.Store {
-	out := adminpage.Store{Kind: "memory"}
+func (s *Server) pageStore() page.Store {
+	out := page.Store{Kind: "memory"}
 	if s.options.Store != nil {
 		h := s.options.Store()
 		out.Kind, out.Since, out.Without, out.Owed, out.Fleet, out.Latency = h.Kind, h.Since, h.Without, h.Owed, h.Fleet, pageLatency(h.Spent)
@@ -100,16 +105,16 @@ func (s *Server) pageStore() adminpage.Store {
 			out.Reason = h.Err.Error()
 		}
 	}
-	if s.options.Stats != nil {
-		m := s.options.Stats()
+	if s.options.Memory != nil {
+		m := s.options.Memory()
 		out.Keys, out.Places, out.Max, out.Evicted, out.Full = m.Keys, m.Places, m.MaxKeys, m.Evicted, m.FullAllowed+m.FullDenied
 	}
 	return out
 }
 
-func (s *Server) pageLoads() adminpage.Loads {
+func (s *Server) pageLoads() page.Loads {
 	now := s.options.loads()
-	return adminpage.Loads{
+	return page.Loads{
 		Hash: now.Hash, LoadedAt: now.LoadedAt, TriedAt: now.AttemptedAt, Errors: now.Errors, Warnings: now.Warnings,
 		Succeeded: now.Loads, Refused: now.Refusals, Sources: s.options.Sources, Rules: s.options.Limiter.Rules().Count(),
 	}

@@ -1,17 +1,15 @@
-package server
+package admin
 
 import (
 	"context"
 	"encoding/hex"
 	"errors"
 	"log/slog"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/weirproxy/weir/internal/admin/render"
-	"github.com/weirproxy/weir/internal/metrics"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
@@ -24,7 +22,7 @@ const (
 )
 
 // ListHolders implements the AdminService.
-func (a *admin) ListHolders(ctx context.Context, in *adminv1.ListHoldersRequest) (*adminv1.ListHoldersResponse, error) {
+func (a *service) ListHolders(ctx context.Context, in *adminv1.ListHoldersRequest) (*adminv1.ListHoldersResponse, error) {
 	most := int(min(in.GetMost(), maxHolders))
 	if most == 0 {
 		most = defaultHolders
@@ -41,7 +39,7 @@ func (a *admin) ListHolders(ctx context.Context, in *adminv1.ListHoldersRequest)
 }
 
 // ReleaseHolder implements the AdminService.
-func (a *admin) ReleaseHolder(ctx context.Context, in *adminv1.ReleaseHolderRequest) (*adminv1.ReleaseHolderResponse, error) {
+func (a *service) ReleaseHolder(ctx context.Context, in *adminv1.ReleaseHolderRequest) (*adminv1.ReleaseHolderResponse, error) {
 	var holder store.Holder
 	switch id, err := hex.DecodeString(in.GetId()); {
 	case in.GetName() != "":
@@ -71,42 +69,9 @@ func (a *admin) ReleaseHolder(ctx context.Context, in *adminv1.ReleaseHolderRequ
 
 // holderError returns the status of an error of [limiter.Limiter.Holders] or
 // [limiter.Limiter.Release].
-func (a *admin) holderError(err error) error {
+func (a *service) holderError(err error) error {
 	if errors.Is(err, limiter.ErrNoHolders) {
 		return status.Error(codes.NotFound, err.Error())
 	}
-	return a.statuses.status(err)
-}
-
-// collectHolds reads the counts of the rules with holders. Two rules with the same path in words
-// count together.
-func (s *Server) collectHolds(to metrics.Scrape) {
-	var all totals[limiter.HoldTally]
-	now := time.Now()
-	for r := range s.counts() {
-		if !r.Rule.Holds() {
-			continue
-		}
-		sum, t := all.of(series{domain: r.Domain, rule: r.Path}), r.Counts.Holds(now)
-		sum.Begun += t.Begun
-		sum.Repeated += t.Repeated
-		sum.Ended += t.Ended
-		sum.Unseen += t.Unseen
-		sum.Estimate += t.Estimate
-		sum.Cost += t.Cost
-		sum.Released += t.Released
-		sum.RanOut += t.RanOut
-		sum.Held += t.Held
-	}
-	for of, t := range all.each() {
-		to.Counter("holds_total", t.Begun, of.domain, of.rule, "begun")
-		to.Counter("holds_total", t.Repeated, of.domain, of.rule, "repeated")
-		to.Counter("holds_total", t.Ended, of.domain, of.rule, "ended")
-		to.Counter("holds_total", t.Unseen, of.domain, of.rule, "ended_unseen")
-		to.Counter("holds_total", t.Released, of.domain, of.rule, "released")
-		to.Counter("holds_total", t.RanOut, of.domain, of.rule, "ran_out")
-		to.Gauge("holds_held", float64(t.Held), of.domain, of.rule)
-		to.Counter("holds_estimated_hits_total", t.Estimate, of.domain, of.rule)
-		to.Counter("holds_true_hits_total", t.Cost, of.domain, of.rule)
-	}
+	return a.options.Service.Status(err)
 }

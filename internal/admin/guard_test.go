@@ -1,4 +1,4 @@
-package server
+package admin
 
 import (
 	"fmt"
@@ -42,14 +42,14 @@ func (c *countingConn) Answered() { c.of.answered.Add(1) }
 // A protected connection lives longer in a flood. So a token must protect nothing where nobody
 // compares it.
 func TestATokenThatIsNotComparedProtectsNoConnection(t *testing.T) {
-	f := start(t, spanRules, func(o *Options) { o.Admin.Token = func() string { return adminToken } })
+	f := start(t, watchedRules, func(o *Options) { o.Access.Token = func() string { return adminToken } })
 	below, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	l := &counting{Listener: below}
 	ended := make(chan error, 1)
-	go func() { ended <- f.server.ServeAdmin(l) }()
+	go func() { ended <- f.admin.Serve(l) }()
 	show := func(path, token string) (code int, protected int64) {
 		t.Helper()
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+below.Addr().String()+path, nil)
@@ -85,7 +85,7 @@ func TestATokenThatIsNotComparedProtectsNoConnection(t *testing.T) {
 	if code, n := show("/nothing", adminToken); code != http.StatusTooManyRequests || n != 0 {
 		t.Errorf("behind the bound: got %d, protected %d times, want 429 and 0", code, n)
 	}
-	f.server.Close()
+	f.admin.Close()
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
@@ -96,7 +96,7 @@ func TestAnotherTokenEndsAWatch(t *testing.T) {
 	var token atomic.Pointer[string]
 	set := func(text string) { token.Store(&text) }
 	set(adminToken)
-	f := start(t, watchedRules, func(o *Options) { o.Admin.Token = func() string { return *token.Load() } })
+	f := start(t, watchedRules, func(o *Options) { o.Access.Token = func() string { return *token.Load() } })
 	_, client := adminClient(t, f.serveAdmin(t), insecure.NewCredentials())
 	w := watching(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+adminToken), t, client, new(adminv1.WatchRequest))
 	f.ask(t, descriptor("path", "/cart"))

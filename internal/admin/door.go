@@ -1,0 +1,205 @@
+package admin
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+
+	"github.com/weirproxy/weir/internal/admin/page"
+	"github.com/weirproxy/weir/internal/wire/connections"
+	"github.com/weirproxy/weir/internal/wire/secure"
+	"github.com/weirproxy/weir/internal/wire/split"
+	"github.com/weirproxy/weir/internal/wire/web"
+	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
+)
+
+// Access chooses the clients of Serve. The zero value admits everybody who reaches the listener.
+type Access struct {
+	Token        func() string // the token that clients must show; "" admits nobody; nil: no token. Safe for concurrent use
+	TokenSetting string        // the setting of the token, in errors
+	TLS          *tls.Config   // of Serve; nil: no TLS
+	Hosts        []string      // names that a Host header may have, without port, in any case; localhost and IP addresses always may
+	HostsSetting string        // the setting of Hosts, in errors
+}
+
+// Bounds of the admin address. No setting changes them: operators and their tools need few calls.
+const (
+	maxMessage       = 64 << 10 // bytes of a message by gRPC, and of a body
+	maxStreams       = 8        // calls under way of one connection. Each may hold a message
+	maxHeaderBytes   = 16 << 10 // headers of a request, decoded
+	windowBytes      = 64 << 10 // bytes of a message that a client may send ahead, the least that gRPC takes
+	handshakeTimeout = 10 * time.Second
+	greetTimeout     = 2 * time.Second // from the first bytes of HTTP/2 to its whole preface. A drain waits so long
+	keepaliveTime    = time.Minute     // without a byte from the client; then it is asked with a ping
+	keepaliveTimeout = 20 * time.Second
+)
+
+// newDoor makes both servers of Serve, which share the methods of the admin service and the guard.
+func (s *Server) newDoor() error {
+	access := &s.options.Access
+	s.guard = newGuard(&s.options)
+	service := &service{options: &s.options, hub: s.hub, denials: &s.denials}
+	s.newGRPC(service)
+
+	host, _ := os.Hostname()
+	version := s.options.Version
+	if version == "unknown" { // as package version calls a build without one
+		version = ""
+	}
+	var err error
+	if s.people, err = page.New(page.Options{
+		Service: service, Source: s.pageSource(), Logger: s.options.Logger, Version: version, Host: host, Admitted: noteAdmitted,
+		Tokens: s.guard.tokens, TokenSetting: access.TokenSetting, Hosts: access.Hosts, HostsSetting: access.HostsSetting,
+	}); err != nil {
+		return err
+	}
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	s.http = &http.Server{
+		Handler:           marked(web.Guarded(s.panicked, http.MaxBytesHandler(s.people, maxMessage))),
+		ConnContext:       withConn,
+		ConnState:         s.heads.Note,
+		Protocols:         protocols,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second, // with the body
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(s.options.Logger.Handler(), slog.LevelWarn),
+	}
+	return nil
+}
+
+// newGRPC makes the gRPC server of the admin service, health and reflection.
+func (s *Server) newGRPC(service *service) {
+	s.grpc = grpc.NewServer(
+		grpc.Creds(marking{insecure.NewCredentials(), s.guard.closing}),
+		grpc.ForceServerCodecV2(newCodec()),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
+		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.MaxHeaderListSize(maxHeaderBytes),
+		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.ConnectionTimeout(greetTimeout),
+		grpc.InitialWindowSize(windowBytes),
+		grpc.InitialConnWindowSize(windowBytes),
+	)
+	g := guarded{s.grpc, s.guard}
+	adminv1.RegisterAdminServiceServer(g, service)
+	s.health = health.NewServer()
+	s.health.SetServingStatus(adminv1.AdminService_ServiceDesc.ServiceName, healthgrpc.HealthCheckResponse_SERVING)
+	healthgrpc.RegisterHealthServer(g, s.health)
+	if s.options.Reflection {
+		reflection.Register(g) // v1 and v1alpha
+	}
+}
+
+// Serve serves the admin service, health, reflection and the admin page on l, and closes l in the
+// end. Clients of gRPC and browsers share the listener: the first bytes of a connection tell them
+// apart. Without a token and client certificates in Options.Access, the listener must be one that
+// only operators reach. The result is nil after GracefulStop and Close, also when these came before.
+func (s *Server) Serve(l net.Listener) error {
+	o := split.Options{Timeout: handshakeTimeout}
+	if s.options.Access.TLS != nil {
+		credentials := secure.New(split.ALPN(s.options.Access.TLS), s.options.Logger)
+		o.Handshake = func(raw net.Conn) (net.Conn, error) {
+			conn, _, err := credentials.ServerHandshake(raw)
+			return conn, err
+		}
+	}
+	both := split.New(l, o)
+	s.people.Begin()
+	failed := make(chan error, 3)
+	go func() { failed <- both.Serve() }()
+	go func() { failed <- s.grpc.Serve(both.HTTP2()) }()
+	go func() { failed <- s.http.Serve(both.HTTP1()) }()
+	var errs []error
+	for range cap(failed) {
+		err := <-failed
+		_ = both.Close() // one that stops, stops all
+		if !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) && !errors.Is(err, grpc.ErrServerStopped) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// connKey is the key of a connection in the context of its requests.
+type connKey struct{}
+
+// withConn adds a connection to the context of its requests.
+func withConn(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, connKey{}, c)
+}
+
+// marked notes requests on the Marker of their connection, and adds the state of TLS to them. The
+// package net/http finds that state only in a connection that is TLS itself.
+func marked(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn, _ := r.Context().Value(connKey{}).(net.Conn)
+		if below, ok := conn.(*split.Conn); ok {
+			if secure, ok := below.NetConn().(*tls.Conn); ok {
+				state := secure.ConnectionState()
+				r.TLS = &state
+			}
+		}
+		if mark, _ := connections.Below(conn); mark != nil {
+			mark.Begin()
+			defer mark.Done()
+			m := &longAnswer{ResponseWriter: w, mark: mark}
+			defer m.end()
+			w, r = m, r.WithContext(context.WithValue(r.Context(), longAnswerKey{}, m))
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// longAnswer notes each part of an answer on its connection: an open page must not seem silent.
+type longAnswer struct {
+	http.ResponseWriter
+
+	mark     connections.Marker
+	admitted bool // the request has credentials, or needs none
+}
+
+// longAnswerKey is the key of a longAnswer in the context of its request.
+type longAnswerKey struct{}
+
+// noteAdmitted notes that a request has credentials, or needs none.
+func noteAdmitted(r *http.Request) {
+	if m, ok := r.Context().Value(longAnswerKey{}).(*longAnswer); ok {
+		m.admitted = true
+	}
+}
+
+// end notes the answer. An answer to a stranger does not protect the connection from new ones, else
+// strangers would keep operators out. The token must not be compared here: a connection that stays
+// open would show that a guess is right.
+func (m *longAnswer) end() {
+	if m.admitted {
+		m.mark.Answered()
+	}
+}
+
+// FlushError is for [http.ResponseController].
+func (m *longAnswer) FlushError() error {
+	err := http.NewResponseController(m.ResponseWriter).Flush()
+	if err == nil {
+		m.mark.Answered()
+	}
+	return err
+}
+
+// Unwrap is for [http.ResponseController].
+func (m *longAnswer) Unwrap() http.ResponseWriter { return m.ResponseWriter }

@@ -1,0 +1,44 @@
+package secure
+
+import (
+	"errors"
+	"io"
+	"net"
+
+	"github.com/weirproxy/weir/internal/testing/deptest"
+)
+
+import "testing"
+
+func TestDeps(t *testing.T) {
+	deptest.Check(t, deptest.Rules{Own: []string{"internal/loglimit"}})
+}
+
+func TestOtherMistakesAreNoEarlyLeave(t *testing.T) {
+	for _, err := range []error{errors.New("no"), &net.OpError{Err: errors.New("no")}} {
+		if leftEarly(err) {
+			t.Errorf("%v is taken for a client that left", err)
+		}
+	}
+}
+
+// The bound is for bytes that TLS keeps, not for all bytes of a connection.
+func TestUndecryptedCountsSinceTheLastDecryptedByte(t *testing.T) {
+	client, server := net.Pipe()
+	defer client.Close()
+	go func() { _, _ = client.Write(make([]byte, 3*maxUndecrypted)) }()
+	u := &undecrypted{Conn: server}
+	part := make([]byte, maxUndecrypted)
+	for range 2 {
+		if _, err := io.ReadFull(u, part); err != nil {
+			t.Fatal(err)
+		}
+		u.Decrypted()
+	}
+	if _, err := io.ReadFull(u, part); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := u.Read(part); !errors.Is(err, errUndecrypted) {
+		t.Errorf("got %v, want %v", err, errUndecrypted)
+	}
+}

@@ -106,8 +106,10 @@ func written(s setting, flags *pflag.FlagSet, v *viper.Viper, file string) strin
 	}
 }
 
-// mergeFile lets viper read a settings file, and returns mistakes in the keys. Package reload reads
-// the rules in the list `domains`: viper would turn their keys to lower case.
+// mergeFile lets viper read a settings file, and returns mistakes in the keys. viper finds all
+// settings, also the paths in `rules`, and the list `domains`. Of that list only the place counts:
+// package reload gives the bytes of the file to descriptors.Load, as viper would turn keys to lower
+// case and lose lines.
 func mergeFile(v *viper.Viper, file string, all []setting) []error {
 	info, err := os.Stat(file)
 	if err != nil {
@@ -144,7 +146,7 @@ func mergeFile(v *viper.Viper, file string, all []setting) []error {
 		name := strings.ReplaceAll(key, "_", "-")
 		top, _, _ := strings.Cut(key, ".")
 		switch {
-		case top == "domains":
+		case top == "domains": // rules, not settings: Rules.Settings has the file
 		case !slices.Contains(names, name):
 			errs = append(errs, notASetting(file+": "+key, name, meant(name, append(names, "domains"))))
 		case known[name] != nil:

@@ -11,8 +11,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store/memstore"
 )
 
-// World is a limiter with counts of its own. Its time is 0 until SetTime, and stands still between
-// two calls. Close a World after use.
+// World is a limiter with counts of its own. Time is 0 until SetTime, and stands still between two
+// calls. Close a World after use.
 type World struct {
 	*limiter.Limiter
 	Counts *memstore.Store

@@ -8,9 +8,10 @@ import (
 
 // Question is the arguments and the result of one Check, for [Limiter.CheckAll].
 type Question struct {
-	Ctx     context.Context //nolint:containedctx // each question has a deadline of its own
-	Request *Request
-	Verdict *Verdict
+	Ctx      context.Context //nolint:containedctx // each question has a deadline of its own
+	Request  *Request
+	Verdict  *Verdict
+	Prepared bool // [Limiter.CheckNow] has prepared Verdict for Request, and has not decided it
 
 	Err error // set by CheckAll
 }
@@ -28,25 +29,23 @@ type Questions struct {
 // on the calling goroutine, and with each index once. The slice is valid during the call. CheckAll
 // returns after all are decided. The end of a Ctx may be noticed by its deadline only.
 func (l *Limiter) CheckAll(q *Questions, decided func(indexes []int)) {
-	set := l.current.Load()
 	for i := range q.All {
 		one := &q.All[i]
-		if one.Err = l.begin(set, one.Request, one.Verdict); one.Err == nil {
-			if v := one.Verdict; len(v.charges) > 0 {
-				q.rest.Pass(i, store.Transaction{Ctx: one.Ctx, Charges: v.charges, Decisions: v.decisions})
-				continue
-			}
-			l.end(set, one.Request, one.Verdict)
+		one.Err = nil
+		if !one.Prepared {
+			one.Err = l.prepare(one.Request, one.Verdict)
+		}
+		if v := one.Verdict; one.Err == nil && len(v.charges) > 0 {
+			q.rest.Pass(i, store.Transaction{Ctx: one.Ctx, Charges: v.charges, Decisions: v.decisions})
+			continue
+		}
+		if one.Err == nil {
+			one.Err = l.finish(one.Request, one.Verdict, true, nil)
 		}
 		q.rest.Decide(i)
 	}
 	q.rest.Take(l.store, func(i, _ int, answer *store.Transaction) {
 		one := &q.All[i]
-		if one.Err = answer.Err; one.Err != nil {
-			l.requests.failed.Add(1)
-			return
-		}
-		one.Verdict.OverLimit = !answer.Admitted
-		l.end(set, one.Request, one.Verdict)
+		one.Err = l.finish(one.Request, one.Verdict, answer.Admitted, answer.Err)
 	}, decided)
 }

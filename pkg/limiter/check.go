@@ -13,61 +13,58 @@ import (
 // no meaning. The error is an [*InvalidError], [ErrNoRules] (see Options.NeedRules), or the error
 // of the store or of ctx.
 func (l *Limiter) Check(ctx context.Context, r *Request, v *Verdict) error {
-	set := l.current.Load()
-	if err := l.begin(set, r, v); err != nil {
+	if err := l.prepare(r, v); err != nil {
 		return err
 	}
-	if len(v.charges) > 0 {
-		if err := l.take(ctx, v); err != nil {
-			l.requests.failed.Add(1)
-			return err
-		}
-	}
-	l.end(set, r, v)
-	return nil
-}
-
-// take is [store.Take], without allocating.
-func (l *Limiter) take(ctx context.Context, v *Verdict) error {
-	admitted, decided := false, false
-	if ctx.Err() == nil {
-		admitted, decided = l.store.TakeNow(v.charges, v.decisions)
-	}
-	if !decided {
-		v.one[0] = store.Transaction{Ctx: ctx, Charges: v.charges, Decisions: v.decisions}
-		l.store.TakeAll(v.one[:], func([]int) {})
-		one := v.one[0]
-		v.one[0] = store.Transaction{} // releases ctx
-		if one.Err != nil {
-			return one.Err
-		}
-		admitted = one.Admitted
-	}
-	v.OverLimit = !admitted
-	return nil
+	admitted, err := l.take(ctx, v)
+	return l.finish(r, v, admitted, err)
 }
 
 // CheckNow is Check for a request that the store decides without waiting, see [store.Store]. If
-// the request has to wait, decided is false, and v has no meaning; the caller may then call Check.
+// the request has to wait, decided is false, and v is prepared: as long as r and v stay as they
+// are, [Limiter.CheckAll] goes on from v with Question.Prepared. The caller may also drop v.
 func (l *Limiter) CheckNow(r *Request, v *Verdict) (decided bool, err error) {
-	set := l.current.Load()
-	if err := l.begin(set, r, v); err != nil {
+	if err := l.prepare(r, v); err != nil {
 		return true, err
 	}
-	if len(v.charges) > 0 {
-		admitted, decided := l.store.TakeNow(v.charges, v.decisions)
-		if !decided {
-			return false, nil
-		}
-		v.OverLimit = !admitted
+	admitted, decided := l.takeNow(v)
+	if !decided {
+		return false, nil
 	}
-	l.end(set, r, v)
-	return true, nil
+	return true, l.finish(r, v, admitted, nil)
 }
 
-// begin prepares a request for the store. After an error the request has ended.
-func (l *Limiter) begin(set *ruleSet, r *Request, v *Verdict) error {
-	if err := l.prepare(set, r, v); err != nil {
+// takeNow lets the store decide v's charges at once. No charges are admitted.
+func (l *Limiter) takeNow(v *Verdict) (admitted, decided bool) {
+	if len(v.charges) == 0 {
+		return true, true
+	}
+	return l.store.TakeNow(v.charges, v.decisions)
+}
+
+// take is [store.Take] for v's charges, without allocating.
+func (l *Limiter) take(ctx context.Context, v *Verdict) (admitted bool, err error) {
+	if len(v.charges) == 0 || ctx.Err() == nil {
+		if admitted, decided := l.takeNow(v); decided {
+			return admitted, nil
+		}
+	}
+	v.one[0] = store.Transaction{Ctx: ctx, Charges: v.charges, Decisions: v.decisions}
+	l.store.TakeAll(v.one[:], func([]int) {})
+	one := v.one[0]
+	v.one[0] = store.Transaction{} // releases ctx
+	return one.Admitted, one.Err
+}
+
+// prepare begins a request: it fills in v's charges for the store. After an error the request has
+// ended; else finish ends the request.
+//
+// The rules and grants in force now decide the request, and count it, also if others come in
+// between: the request has begun before these. What the store teaches then is about the limits of
+// v.charges, and a charge under another limit does not use it.
+func (l *Limiter) prepare(r *Request, v *Verdict) error {
+	set := l.current.Load()
+	if err := l.charges(set, r, v); err != nil {
 		l.requests.failed.Add(1)
 		l.requests.invalid.Add(1)
 		return err
@@ -80,17 +77,23 @@ func (l *Limiter) begin(set *ruleSet, r *Request, v *Verdict) error {
 	return nil
 }
 
-// end fills in the verdict on a request that the store has decided, and counts the request.
-func (l *Limiter) end(set *ruleSet, r *Request, v *Verdict) {
+// finish ends a prepared request: it fills in the verdict by the store's decisions, and counts the
+// request. err is the error of the store, which finish returns.
+func (l *Limiter) finish(r *Request, v *Verdict, admitted bool, err error) error {
+	if err != nil {
+		l.requests.failed.Add(1)
+		return err
+	}
+	v.OverLimit = !admitted
 	for i := range v.Statuses {
 		s := &v.Statuses[i]
 		if s.Outcome == Limited {
 			v.sum(s)
 		}
-		l.count(set, r, v, i)
+		l.count(r, v, i)
 	}
 	if l.tracking.keys != nil && len(v.charges) > 0 {
-		l.tracking.count(set, r, v)
+		l.tracking.count(r, v)
 	}
 	if v.OverLimit && l.options.Shadow {
 		v.OverLimit = false
@@ -101,11 +104,13 @@ func (l *Limiter) end(set *ruleSet, r *Request, v *Verdict) {
 	} else {
 		l.requests.passed.Add(1)
 	}
+	return nil
 }
 
-// prepare validates the request, matches its descriptors and fills in v's statuses and charges.
-func (l *Limiter) prepare(set *ruleSet, r *Request, v *Verdict) error {
+// charges validates the request, matches its descriptors and fills in v's statuses and charges.
+func (l *Limiter) charges(set *ruleSet, r *Request, v *Verdict) error {
 	v.reset()
+	v.set = set
 	if !l.valid(r) {
 		return &InvalidError{l.violations(r)}
 	}
@@ -126,7 +131,7 @@ func (l *Limiter) prepare(set *ruleSet, r *Request, v *Verdict) error {
 		v.Statuses = append(v.Statuses, s)
 	}
 	for i := range v.Statuses {
-		if err := l.charge(set, r, i, v); err != nil {
+		if err := l.charge(r, i, v); err != nil {
 			return err
 		}
 	}
@@ -147,12 +152,12 @@ func (l *Limiter) prepare(set *ruleSet, r *Request, v *Verdict) error {
 // charge adds the charges of descriptor i: one for each limit of the rule, unless another rule of
 // the request replaces the limit. An override does not replace limits, and no rule replaces an
 // override. The end of a holder charges limits with holders only.
-func (l *Limiter) charge(set *ruleSet, r *Request, i int, v *Verdict) error {
+func (l *Limiter) charge(r *Request, i int, v *Verdict) error {
 	d, s := &r.Descriptors[i], &v.Statuses[i]
 	holder := v.holder(s, d)
 	switch {
 	case s.Overridden:
-		return l.chargeOverride(set, r, i, v, holder)
+		return l.chargeOverride(r, i, v, holder)
 	case s.Rule == nil:
 		return nil
 	case s.Rule.Unlimited:
@@ -180,8 +185,8 @@ func (l *Limiter) charge(set *ruleSet, r *Request, i int, v *Verdict) error {
 		from := len(v.keys)
 		v.keys = s.Rule.AppendKey(v.keys, r.Domain, d.Entries, limit)
 		key := v.keys[from:]
-		if set.grants.any() && !v.noGrants {
-			if g := l.granted(set, limit, key); g != nil {
+		if v.set.grants.any() && !v.noGrants {
+			if g := l.granted(v.set, limit, key); g != nil {
 				l.addGranted(v, i, limit, g, key, mode, holder)
 				continue
 			}
@@ -210,7 +215,7 @@ func (v *Verdict) limitOf(r *descriptors.Rule, n int, entries []Entry) *descript
 // chargeOverride adds the charge of descriptor i with an override, on the descriptor's own key,
 // enforcing. The algorithm, count_rejected, on_store_error and hold come from the first limit of
 // the matched rule. As in envoyproxy/ratelimit, nothing else of the rule applies.
-func (l *Limiter) chargeOverride(set *ruleSet, r *Request, i int, v *Verdict, holder holder) error {
+func (l *Limiter) chargeOverride(r *Request, i int, v *Verdict, holder holder) error {
 	d, s := &r.Descriptors[i], &v.Statuses[i]
 	like := descriptors.Limit{Limit: algorithms.Limit{Algorithm: algorithms.FixedWindow}, CountRejected: !l.options.DropRejected}
 	if s.Rule != nil && len(s.Rule.Limits) > 0 {
@@ -232,8 +237,8 @@ func (l *Limiter) chargeOverride(set *ruleSet, r *Request, i int, v *Verdict, ho
 	from := len(v.keys)
 	v.keys = descriptors.AppendKey(v.keys, r.Domain, s.Rule.WithoutHolder(d.Entries), s.Limit)
 	key := v.keys[from:]
-	if s.Rule != nil && set.grants.any() && !v.noGrants {
-		if g := l.granted(set, s.Limit, key); g != nil && g.suitsOverride(s.Rule, s.Limit) {
+	if s.Rule != nil && v.set.grants.any() && !v.noGrants {
+		if g := l.granted(v.set, s.Limit, key); g != nil && g.suitsOverride(s.Rule, s.Limit) {
 			l.addGranted(v, i, s.Limit, g, key, mode, holder)
 			l.counted(r, i, v, mode)
 			return nil

@@ -14,8 +14,8 @@ func (set *ruleSet) countsOf(r *Request, s *DescriptorStatus) *Counts {
 }
 
 // count counts the status of descriptor i.
-func (l *Limiter) count(set *ruleSet, r *Request, v *Verdict, i int) {
-	s := &v.Statuses[i]
+func (l *Limiter) count(r *Request, v *Verdict, i int) {
+	s, set := &v.Statuses[i], v.set
 	if s.domain == nil {
 		l.requests.noDomain.Add(1)
 		return

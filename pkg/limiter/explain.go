@@ -31,7 +31,7 @@ type LimitState struct {
 // errors are as in Check.
 func (l *Limiter) Explain(ctx context.Context, r *Request) ([]Explanation, error) {
 	var v Verdict
-	if err := l.prepare(l.current.Load(), r, &v); err != nil {
+	if err := l.charges(l.current.Load(), r, &v); err != nil {
 		return nil, err
 	}
 	v.tellSource()
@@ -65,7 +65,7 @@ func (l *Limiter) Explain(ctx context.Context, r *Request) ([]Explanation, error
 func (l *Limiter) Reset(ctx context.Context, r *Request) (keys []string, forgotten int, err error) {
 	v := Verdict{noGrants: true} // a key with a grant that lets everything pass has a state all the same
 	set := l.current.Load()
-	if err := l.prepare(set, withHolders(set.rules.Domain(r.Domain), r), &v); err != nil {
+	if err := l.charges(set, withHolders(set.rules.Domain(r.Domain), r), &v); err != nil {
 		return nil, 0, err
 	}
 	for i := range v.charges {

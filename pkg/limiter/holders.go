@@ -95,7 +95,7 @@ func (l *Limiter) prepareHolders(v *Verdict, domain string, entries []Entry) (*C
 		return nil, ErrNoHolders
 	}
 	entries = append(slices.Clone(rule.WithoutHolder(entries)), Entry{Key: rule.End})
-	return set.counts[rule.ID], l.prepare(set, &Request{Domain: domain, Descriptors: []Descriptor{{Entries: entries}}}, v)
+	return set.counts[rule.ID], l.charges(set, &Request{Domain: domain, Descriptors: []Descriptor{{Entries: entries}}}, v)
 }
 
 // withHolders returns a request like r that charges all limits of the rules with holders that its

@@ -148,9 +148,3 @@ func (l *Limiter) SetRules(rules *descriptors.Rules) {
 
 // Rules returns the rules in force, never nil.
 func (l *Limiter) Rules() *descriptors.Rules { return l.current.Load().rules }
-
-// Prompt reports whether CheckNow decides every request.
-func (l *Limiter) Prompt() bool {
-	_, local := l.store.(store.Local)
-	return local
-}

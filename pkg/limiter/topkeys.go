@@ -160,7 +160,7 @@ func (l *Limiter) candidate(set *ruleSet, k *top.Key, q TopQuery) (c candidate, 
 	if whole {
 		var v Verdict
 		r := &Request{Domain: text.domain, Descriptors: []Descriptor{{Entries: text.entries, Override: text.override}}}
-		if l.prepare(set, withHolders(set.rules.Domain(r.Domain), r), &v) != nil {
+		if l.charges(set, withHolders(set.rules.Domain(r.Domain), r), &v) != nil {
 			return c, false
 		}
 		i := slices.IndexFunc(v.charges, func(c store.Charge) bool { return bytes.HasSuffix(c.Key, []byte(text.suffix)) })

@@ -44,7 +44,7 @@ func (l *Limiter) balance() {
 }
 
 // count counts the charges of a request that the store has decided.
-func (t *tracking) count(set *ruleSet, r *Request, v *Verdict) {
+func (t *tracking) count(r *Request, v *Verdict) {
 	t.keys.Run()
 	for i := range v.charges {
 		c, d := &v.charges[i], &v.decisions[i]
@@ -56,7 +56,7 @@ func (t *tracking) count(set *ruleSet, r *Request, v *Verdict) {
 		if t.keys.Count(hit, &v.random) {
 			continue
 		}
-		hit.Group = &set.countsOf(r, &v.Statuses[c.Rule]).tracked
+		hit.Group = &v.set.countsOf(r, &v.Statuses[c.Rule]).tracked
 		if t.keys.Wants(hit, &v.random) {
 			v.values = appendTracked(v.values[:0], r, v, i)
 			t.keys.Admit(hit, &v.random, v.values)

@@ -21,6 +21,7 @@ type Verdict struct {
 	// verdict has grown.
 	TellSource bool
 
+	set       *ruleSet // in force when the request was prepared
 	charges   []store.Charge
 	decisions []algorithms.Decision
 	one       [1]store.Transaction // of the charges, while they wait

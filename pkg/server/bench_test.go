@@ -66,7 +66,8 @@ func BenchmarkEncode(b *testing.B) {
 	s := benchServer(b)
 	c := new(call)
 	c.decode(benchMessage(), time.Now())
-	if err := s.service.answer(b.Context(), c); err != nil {
+	c.ctx = b.Context()
+	if err := s.service.answer(c); err != nil {
 		b.Fatal(err)
 	}
 	b.ReportAllocs()

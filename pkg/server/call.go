@@ -7,10 +7,7 @@ import (
 	"time"
 	"unsafe"
 
-	"google.golang.org/grpc/encoding"
-	_ "google.golang.org/grpc/encoding/proto" // the codec for all types but call and reply
-	"google.golang.org/grpc/mem"
-	"google.golang.org/protobuf/proto"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/weirproxy/weir/internal/wire/inflight"
 	"github.com/weirproxy/weir/pkg/limiter"
@@ -23,13 +20,37 @@ type call struct {
 	invalid error           // the mistake in a malformed message, else nil
 	size    int             // of the message, in bytes
 	begun   time.Time       // when the message was complete
-	answer  []byte          // the encoded response
+	ctx     context.Context //nolint:containedctx // of the call: with the span of the client, and from begin on with its own span
 	client  client          // nil: see ctx
-	ctx     context.Context //nolint:containedctx // of a call that came through gRPC's library, for its client; else nil
+	span    trace.Span      // from begin to end; nil: tracing is off
+	room    int64           // bytes that a heavy call has taken of the bound, until end
+	answer  []byte          // the encoded response; memory for the next one
+
+	later
+}
+
+// later is the part of a call of the lane that is not answered in place.
+type later struct {
+	stream   uint32
+	timeout  time.Duration // from begun on; 0: no deadline
+	due      due
+	kept     int    // bytes that the connection counts for the call
+	message  []byte // the texts of the request are parts of it
+	decoded  bool
+	prepared bool // by the limiter, which could not decide at once
 }
 
 // client is the other end of the connection that a call came by.
 type client interface{ RemoteAddr() net.Addr }
+
+// due is a context with a deadline and without a timer: Done does not close.
+type due struct {
+	context.Context //nolint:containedctx // due is a context
+	at              time.Time
+}
+
+// Deadline implements [context.Context].
+func (d *due) Deadline() (deadline time.Time, has bool) { return d.at, true }
 
 // Bounds of a call that is kept for reuse, with its memory. Both are bounded because empty
 // descriptors and entries take up to fifty times as much memory as in a message.
@@ -63,84 +84,56 @@ func (c *call) weight() int64 {
 	return max(bytes-inflight.StreamBytes, 0)
 }
 
-// reset empties a call for reuse.
-func (c *call) reset() {
-	c.request.Reset()
-	c.invalid, c.answer, c.client = nil, c.answer[:0], nil
-	c.ctx = nil
-}
-
 // decode reads the bytes of a request that was complete at begun, and does not keep them.
-func (c *call) decode(data []byte, begun time.Time) { c.read(data, string(data), begun) }
-
-// decodeInPlace reads the bytes of a request, which must not change while the call is in use. The
-// texts of the request are parts of these bytes. A text that stays for longer must be copied.
-func (c *call) decodeInPlace(data []byte, begun time.Time) {
-	c.read(data, unsafe.String(unsafe.SliceData(data), len(data)), begun)
+func (c *call) decode(data []byte, begun time.Time) {
+	c.begun = begun
+	c.read(data, string(data))
 }
 
-func (c *call) read(data []byte, text string, begun time.Time) {
-	c.reset()
-	c.begun, c.size = begun, len(data)
+// decodeInPlace reads the bytes of a request. The texts of the request are parts of these bytes,
+// which must not change while the call is in use, see keep. A text that stays for longer must be
+// copied.
+func (c *call) decodeInPlace(data []byte) {
+	c.read(data, unsafe.String(unsafe.SliceData(data), len(data)))
+	c.decoded = true
+}
+
+func (c *call) read(data []byte, text string) {
+	c.request.Reset()
+	c.size = len(data)
 	c.invalid = decode(data, text, &c.request)
 }
 
-// reply is the encoded response for gRPC, which may write it after the call has returned. One
-// allocation holds the response, the buffer and the list of buffers.
-type reply struct {
-	list   [1]mem.Buffer
-	buffer mem.SliceBuffer
-	small  [72]byte // enough for one descriptor, unless its limit has a long name
-}
-
-func newReply(response []byte) *reply {
-	r := new(reply)
-	r.buffer = append(r.small[:0], response...)
-	r.list[0] = &r.buffer
-	return r
-}
-
-// codec is gRPC's codec for protobuf, for call and reply, and for messages that are encoded
-// already.
-type codec struct{ encoding.CodecV2 }
-
-func newCodec() codec { return codec{encoding.GetCodecV2("proto")} }
-
-// maxPooled is the largest message, in bytes, for which gRPC's pool has a buffer of a like size.
-// The next size is 1 MiB.
-const maxPooled = 32 << 10
-
-// Marshal implements [encoding.CodecV2].
-func (c codec) Marshal(v any) (mem.BufferSlice, error) {
-	switch v := v.(type) {
-	case *reply:
-		return v.list[:], nil
-	case []byte:
-		return mem.BufferSlice{mem.SliceBuffer(v)}, nil
-	case proto.Message:
-		if proto.Size(v) > maxPooled {
-			data, err := proto.Marshal(v)
-			return mem.BufferSlice{mem.SliceBuffer(data)}, err
+// keep copies the message that the call was decoded from in place, and moves the texts of the
+// request to the copy. Nothing else refers to the message: the limiter makes keys of its own.
+func (c *call) keep(message []byte) {
+	c.message = append(c.message[:0], message...)
+	copied := unsafe.String(unsafe.SliceData(c.message), len(c.message))
+	from := uintptr(unsafe.Pointer(unsafe.SliceData(message)))
+	move := func(text *string) {
+		if *text != "" { // an empty text may lie anywhere
+			at := uintptr(unsafe.Pointer(unsafe.StringData(*text))) - from
+			*text = copied[at:][:len(*text)]
 		}
 	}
-	return c.CodecV2.Marshal(v)
+	move(&c.request.Domain)
+	for i := range c.request.Descriptors {
+		entries := c.request.Descriptors[i].Entries
+		for n := range entries {
+			move(&entries[n].Key)
+			move(&entries[n].Value)
+		}
+	}
 }
 
-// Unmarshal implements [encoding.CodecV2]. A malformed message is not an error here, because gRPC
-// would answer INTERNAL for a mistake of the client.
-func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
-	to, ok := v.(*call)
-	if !ok {
-		return c.CodecV2.Unmarshal(data, v)
+// question returns the question to the limiter of a call that waits.
+func (c *call) question() limiter.Question {
+	q := limiter.Question{Ctx: c.ctx, Request: &c.request, Verdict: &c.verdict, Prepared: c.prepared}
+	if c.timeout > 0 {
+		c.due = due{c.ctx, c.begun.Add(c.timeout)}
+		q.Ctx = &c.due
 	}
-	if len(data) == 1 {
-		to.decode(data[0].ReadOnlyData(), time.Now())
-		return nil
-	}
-	whole := data.MaterializeToBuffer(mem.DefaultBufferPool())
-	defer whole.Free()
-	to.decode(whole.ReadOnlyData(), time.Now())
-	return nil
+	return q
 }
 
 // malformedError is a message that is not a RateLimitRequest.

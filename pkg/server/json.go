@@ -145,16 +145,14 @@ func withZeros(answer []byte) ([]byte, error) {
 
 // exchange decides an encoded request and decodes the response. The error is a gRPC status.
 func (s *Server) exchange(r *http.Request, message []byte, response *ratelimitv3.RateLimitResponse) (err error) {
-	defer s.service.statuses.recovered(&err)
-	c := new(call)
+	c := &call{ctx: r.Context(), client: browsing{r}}
+	defer s.service.survive(c, &err)
 	c.decode(message, time.Now())
-	c.client = browsing{r}
-	ctx := r.Context()
 	if s.options.Tracer != nil {
-		ctx = s.service.withParent(ctx, propagation.HeaderCarrier(r.Header))
+		c.ctx = s.service.withParent(c.ctx, propagation.HeaderCarrier(r.Header))
 	}
-	if err := s.service.answer(ctx, c); err != nil {
-		return s.service.statuses.status(err)
+	if err := s.service.answer(c); err != nil {
+		return err
 	}
 	return proto.Unmarshal(c.answer, response)
 }

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"bytes"
 	"context"
 	"net"
 	"sync"
@@ -40,14 +39,10 @@ func (s *Server) newLane() (*laneserver.Server, error) {
 	if s.secure != nil {
 		options.Handshake = func(raw net.Conn) (net.Conn, any, error) { return s.secure.ServerHandshake(raw) }
 	}
-	prompt := s.options.Limiter.Prompt()
-	if !prompt {
-		s.service.workers.start()
-	}
 	var served *laneserver.Server
 	options.Handler = func(c *laneserver.Conn) laneserver.Handler {
 		counts, _ := c.Account().(*inflight.Conn)
-		return &laneHandler{service: s.service, conn: c, counts: counts, begun: served.Begun(), prompt: prompt}
+		return &laneHandler{service: s.service, conn: c, counts: counts, begun: served.Begun()}
 	}
 	served = laneserver.New(options)
 	return served, nil
@@ -65,104 +60,48 @@ type laneHandler struct {
 	conn    *laneserver.Conn
 	counts  *inflight.Conn
 	begun   time.Time // of instants
-	prompt  bool      // the limiter never waits
-	missed  uint      // calls in a row that the limiter did not decide now
 
 	batch *batch // calls of this read that wait; nil: none
 
-	mu    sync.Mutex // guards later
-	later map[uint32]context.CancelFunc
+	mu    sync.Mutex                    // guards alone
+	alone map[uint32]context.CancelFunc // of the calls that wait alone, by stream; nil: none
 }
 
-// Answer implements [lane.Handler]. The call is decided in place, unless it may wait or takes long.
+// Answer implements [lane.Handler]: the call is decided now, or waits with its batch.
 func (h *laneHandler) Answer(in *lane.Call, message, dst []byte) (response []byte, r lane.Reply) {
 	if b := h.service.bound; b.Crowded() && !b.Admits(h.counts) {
 		return dst, lane.Reply{Code: uint32(codes.ResourceExhausted), Message: textCrowded}
 	}
-	begun := h.begun.Add(time.Duration(in.Arrived))
-	if !in.Large && (h.prompt || h.tries()) {
-		response, decided, err := h.service.inPlace(in, h.conn, begun, message, dst)
-		if decided {
-			h.missed = 0
-			return response, laneReply(err)
-		}
-		h.missed++
+	c := h.service.newCall()
+	c.stream, c.timeout, c.begun = in.Stream, in.Timeout, h.begun.Add(time.Duration(in.Arrived))
+	c.client, c.ctx = h.conn, h.service.contextOf(in)
+	if in.Large { // to decode it here would delay other calls
+		c.message = message
+	} else if response, decided, err := h.service.inPlace(c, message, dst); decided {
+		return response, laneReply(err)
 	}
-	kept := decodedBytes + decodedFactor*len(message)
-	h.conn.Keep(kept)
-	if h.prompt || in.Large {
-		if !in.Large {
-			message = bytes.Clone(message)
-		}
-		h.start(in, laterCall{handler: h, stream: in.Stream, begun: begun, message: message, kept: kept})
-		return dst, lane.Reply{Later: true}
-	}
-	if h.batch == nil {
-		h.batch, _ = h.service.batches.Get().(*batch)
-		h.batch.handler = h
-	}
-	h.batch.add(h.service, in, begun, message, kept)
+	h.wait(c, message)
 	return dst, lane.Reply{Later: true}
 }
 
-// Received implements [laneserver.Handler].
-func (h *laneHandler) Received() {
-	if h.batch != nil {
-		h.service.workers.do(h.batch)
-		h.batch = nil
-	}
-}
-
-// Bytes of memory of a call that waits: of a decoded call with a context, and for each byte of a
-// message.
-const (
-	decodedBytes  = 1 << 10
-	decodedFactor = 8
-)
-
 // inPlace decides a call of the lane, unless it is heavy or has to wait, and appends the response
-// to dst. The error is a gRPC status.
-func (s *service) inPlace(in *lane.Call, from client, begun time.Time, message, dst []byte) (response []byte, decided bool, err error) {
-	c, _ := s.calls.Get().(*call)
-	defer s.survive(&err) // a panic drops c, which may be half written
-	c.decodeInPlace(message, begun)
-	c.client = from
+// to dst. The error is a gRPC status. c is released if it was decided.
+func (s *service) inPlace(c *call, message, dst []byte) (response []byte, decided bool, err error) {
+	response, decided = dst, true // after a panic
+	defer s.survive(c, &err)
+	c.decodeInPlace(message)
 	if c.weight() > 0 {
-		s.release(c)
 		return dst, false, nil
 	}
-	decided = true // also by a panic
-	own := c.answer
-	c.answer = dst
-	if s.options.Tracer != nil {
-		err = s.answerInSpan(s.contextOf(in), c)
-	} else {
-		decided, err = s.decideNow(c)
+	if err = s.begin(c); err == nil {
+		if decided, err = s.options.Limiter.CheckNow(&c.request, &c.verdict); !decided {
+			c.prepared = true
+			return dst, false, nil
+		}
 	}
-	response, c.answer = c.answer, own
+	response, err = s.end(c, dst, err)
 	s.release(c)
-	if err != nil {
-		err = s.statuses.status(err)
-	}
-	return response, decided, err
-}
-
-// A limiter that waits for most calls decides some now: of keys that are denied or leased, or while
-// Redis is away. A try costs a tenth of a call that then waits. After triesInRow tries in vain only
-// one call of triesSeldom is tried.
-const (
-	triesInRow  = 8
-	triesSeldom = 32
-)
-
-// tries reports whether the limiter should try to decide the call now. Spans begin before it is
-// known whether a call waits, so traced calls are not tried.
-func (h *laneHandler) tries() bool {
-	if h.missed >= triesInRow && h.missed%triesSeldom != 0 {
-		h.missed++
-		return false
-	}
-	return h.service.options.Tracer == nil
+	return response, true, err
 }
 
 // contextOf returns the context of a call of the lane, without its deadline: with tracing it has

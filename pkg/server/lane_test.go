@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
@@ -28,6 +30,7 @@ import (
 
 	"github.com/weirproxy/weir/internal/lane"
 	"github.com/weirproxy/weir/internal/testing/race"
+	"github.com/weirproxy/weir/pkg/limiter"
 )
 
 const laneRules = `
@@ -147,10 +150,10 @@ func TestTheLaneAndGRPCGiveEqualAnswersToRandomRequests(t *testing.T) {
 // that decides every request in place.
 func inPlaceHandler(tb testing.TB, f *fixture) *laneHandler {
 	tb.Helper()
-	if !f.limiter.Prompt() {
+	if os.Getenv("WEIR_STORE") == "waits" {
 		tb.Skip("the fixture hides that its store never waits")
 	}
-	return &laneHandler{service: f.server.service, prompt: true}
+	return &laneHandler{service: f.server.service}
 }
 
 // frameOf appends a request as Envoy sends it: HEADERS and DATA.
@@ -238,13 +241,13 @@ func TestNothingKeepsTheBytesOfARequestOnTheLane(t *testing.T) {
 			r := rand.New(rand.NewPCG(5, 6))
 			for range 3000 {
 				message := randomMessage(t, r)
-				response, reply := h.service.inPlaceOrNot(message)
+				response, decided, err := h.service.inPlaceAlone(message)
 				if i == 1 {
 					for n := range message {
 						message[n] = 'x'
 					}
 				}
-				all[i] = append(all[i], fmt.Sprintf("%x %+v", response, reply))
+				all[i] = append(all[i], fmt.Sprintf("%x %t %+v", response, decided, laneReply(err)))
 			}
 			for c := range f.limiter.Counts() {
 				var counts []string
@@ -270,11 +273,28 @@ func TestNothingKeepsTheBytesOfARequestOnTheLane(t *testing.T) {
 	}
 }
 
-// inPlaceOrNot decides a call in place, unless it is heavy.
-func (s *service) inPlaceOrNot(message []byte) (response []byte, reply lane.Reply) {
-	response, decided, err := s.inPlace(new(lane.Call), nil, s.latest.started, message, nil)
-	if !decided {
-		return nil, lane.Reply{Later: true}
+// inPlaceAlone decides a call of no connection in place, unless it is heavy.
+func (s *service) inPlaceAlone(message []byte) (response []byte, decided bool, err error) {
+	c := s.newCall()
+	c.ctx, c.begun = context.Background(), s.latest.started
+	return s.inPlace(c, message, nil)
+}
+
+// The connection's goroutine reads the next bytes while a call waits.
+func TestACallThatWaitsKeepsACopyOfItsMessage(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	var c call
+	for range 3000 {
+		message := randomMessage(t, r)
+		var want limiter.Request
+		invalid := decode(message, string(message), &want)
+		c.decodeInPlace(message)
+		c.keep(message)
+		for n := range message {
+			message[n] = 'x'
+		}
+		if diff := cmp.Diff(want, c.request, cmpopts.EquateEmpty()); diff != "" || fmt.Sprint(c.invalid) != fmt.Sprint(invalid) {
+			t.Fatalf("got %v, want %v (-want +got):\n%s", c.invalid, invalid, diff)
+		}
 	}
-	return response, laneReply(err)
 }

@@ -32,7 +32,7 @@ type service struct {
 	statuses statusMapper
 	lost     atomic.Uint64 // requests that failed before the limiter
 	bound    *inflight.Bound
-	workers  *workers // of the lane
+	workers  *workers
 
 	observers observers
 	unknown   unknownDomains
@@ -73,98 +73,78 @@ func (s *service) shouldRateLimit(ctx context.Context, dec func(any) error) (r a
 	if err := s.guard(ctx); err != nil {
 		return nil, err
 	}
-	c, _ := s.calls.Get().(*call)
-	defer s.survive(&err) // a panic drops c, which may be half written
+	c := s.newCall()
+	defer s.survive(c, &err)
 	if err := dec(c); err != nil {
 		s.release(c)
 		return nil, err // from gRPC: the message is too large or cut off, or the client is gone
 	}
 	c.ctx = ctx
 	if s.options.Tracer != nil {
-		ctx = s.withParent(ctx, incoming{ctx})
+		c.ctx = s.withParent(ctx, incoming{ctx})
 	}
-	if err := s.handle(ctx, c); err != nil {
-		s.release(c)
-		return nil, err
+	if err = s.takeRoom(c); err == nil {
+		err = s.answer(c)
 	}
-	answer := newReply(c.answer)
+	if err == nil {
+		r = newReply(c.answer)
+	}
 	s.release(c)
-	return answer, nil
+	return r, err
 }
 
-// handle decides a decoded call of any weight and encodes the response into c.answer. The error is
-// a gRPC status. A heavy call waits for room.
-func (s *service) handle(ctx context.Context, c *call) error {
-	if heavy := c.weight(); heavy > 0 {
-		taken, ok := s.bound.Take(ctx, heavy)
-		if !ok {
-			s.lost.Add(1)
-			return status.Error(codes.ResourceExhausted, textCrowded)
-		}
-		defer s.bound.Give(taken)
+// newCall returns an empty call, which the caller must release.
+func (s *service) newCall() *call {
+	c, _ := s.calls.Get().(*call)
+	return c
+}
+
+// release keeps a call for reuse, unless it is large.
+func (s *service) release(c *call) {
+	if c.modest() {
+		c.ctx, c.client, c.invalid = nil, nil, nil
+		c.later = later{message: c.message}
+		s.calls.Put(c)
 	}
-	if err := s.answer(ctx, c); err != nil {
-		return s.statuses.status(err)
+}
+
+// The way of a request: takeRoom for a heavy one, begin, the limiter, end. A request of gRPC's
+// library or of /json waits for the limiter where it is, see answer. A request of the lane is
+// decided in place, see laneHandler.inPlace, or waits in a batch.
+
+// answer decides a decoded call and encodes the response into c.answer. The error is a gRPC status.
+func (s *service) answer(c *call) error {
+	err := s.begin(c)
+	if err == nil {
+		err = s.options.Limiter.Check(c.ctx, &c.request, &c.verdict)
 	}
+	c.answer, err = s.end(c, c.answer[:0], err)
+	return err
+}
+
+// takeRoom waits for room for a heavy call. The error is a gRPC status.
+func (s *service) takeRoom(c *call) error {
+	heavy := c.weight()
+	if heavy == 0 {
+		return nil
+	}
+	taken, ok := s.bound.Take(c.ctx, heavy)
+	if !ok {
+		s.lost.Add(1)
+		return status.Error(codes.ResourceExhausted, textCrowded)
+	}
+	c.room = taken
 	return nil
 }
 
-// survive turns a panic into a gRPC status. Functions must defer it directly.
-func (s *service) survive(err *error) {
-	if v := recover(); v != nil {
-		s.lost.Add(1)
-		*err = s.statuses.status(&panicError{v, debug.Stack()})
-	}
-}
-
-// answer decides a decoded call and encodes the response into c.answer, in a span if tracing is on.
-func (s *service) answer(ctx context.Context, c *call) error {
-	if s.options.Tracer != nil {
-		return s.answerInSpan(ctx, c)
-	}
-	return s.decide(ctx, c)
-}
-
-// decide decides a decoded call and encodes the response into c.answer.
-func (s *service) decide(ctx context.Context, c *call) (err error) {
-	defer func() { s.decided(c, err, time.Since(c.begun)) }()
-	if err := s.accept(c); err != nil {
-		return err
-	}
-	if err := s.options.Limiter.Check(ctx, &c.request, &c.verdict); err != nil {
-		return err
-	}
-	return s.encode(c)
-}
-
-// decideNow is decide for a call that the limiter decides without waiting. Another one must be
-// asked again: nothing is counted then.
-func (s *service) decideNow(c *call) (decided bool, err error) {
-	if err = s.accept(c); err == nil {
-		if decided, err = s.options.Limiter.CheckNow(&c.request, &c.verdict); !decided {
-			return false, nil
-		}
-	}
-	if err == nil {
-		err = s.encode(c)
-	}
-	s.decided(c, err, time.Since(c.begun))
-	return true, err
-}
-
-// decided counts the time of a call, and shows the call to observers.
-func (s *service) decided(c *call, err error, took time.Duration) {
-	s.spent.Observe(took)
-	if err == nil && c.verdict.Domain() == nil {
-		s.unknown.note(c, s.options.Limiter.Rules())
-	}
-	s.observers.answered(c, err, took)
-}
-
-// accept notes a decoded call. The error is a mistake in the message.
-func (s *service) accept(c *call) error {
+// begin notes a decoded call for the limiter, and begins its span. The error is a mistake in the
+// message. After begin comes end, also after an error.
+func (s *service) begin(c *call) error {
 	s.latest.set(c.begun)
 	c.verdict.TellSource = s.observers.all.Load() != nil
+	if s.options.Tracer != nil {
+		s.beginSpan(c)
+	}
 	if c.invalid != nil {
 		s.lost.Add(1)
 		return &malformedError{c.invalid}
@@ -172,27 +152,65 @@ func (s *service) accept(c *call) error {
 	return nil
 }
 
-// encode encodes the response into c.answer.
-func (s *service) encode(c *call) error {
-	c.answer = appendResponse(c.answer, &c.verdict)
+// end appends the response to a decided call to dst, counts the time of the call, and shows the
+// call to observers. err is why the call was not decided; the error of end is a gRPC status, and
+// dst then stays as it is.
+func (s *service) end(c *call, dst []byte, err error) ([]byte, error) {
+	response := dst
+	if err == nil {
+		response, err = s.encode(c, dst)
+	}
+	took := time.Since(c.begun)
+	s.spent.Observe(took)
+	if err == nil && c.verdict.Domain() == nil {
+		s.unknown.note(c, s.options.Limiter.Rules())
+	}
+	s.observers.answered(c, err, took)
+	if c.span != nil {
+		endSpan(c.span, c, err)
+	}
+	s.leave(c)
+	if err != nil {
+		return dst, s.statuses.status(err)
+	}
+	return response, nil
+}
+
+// leave ends the span of a call, and gives its room back.
+func (s *service) leave(c *call) {
+	if c.span != nil {
+		c.span.End()
+		c.span = nil
+	}
+	if c.room > 0 {
+		s.bound.Give(c.room)
+		c.room = 0
+	}
+}
+
+// survive turns a panic into a gRPC status. The call c may be half written, and must not be used
+// again. Functions must defer survive directly.
+func (s *service) survive(c *call, err *error) {
+	if v := recover(); v != nil {
+		s.leave(c)
+		s.lost.Add(1)
+		*err = s.statuses.status(&panicError{v, debug.Stack()})
+	}
+}
+
+// encode appends the response to a decided call to dst.
+func (s *service) encode(c *call, dst []byte) ([]byte, error) {
+	dst = appendResponse(dst, &c.verdict)
 	if s.options.Headers.any() {
-		c.answer = s.options.Headers.append(c.answer, &c.verdict)
+		dst = s.options.Headers.append(dst, &c.verdict)
 	}
 	if s.options.DynamicMetadata {
 		var err error
-		if c.answer, err = appendMetadata(c.answer, &c.request, &c.verdict); err != nil {
-			return fmt.Errorf("encode dynamic metadata: %w", err)
+		if dst, err = appendMetadata(dst, &c.request, &c.verdict); err != nil {
+			return nil, fmt.Errorf("encode dynamic metadata: %w", err)
 		}
 	}
-	return nil
-}
-
-// release keeps a call for reuse, unless it is large.
-func (s *service) release(c *call) {
-	c.client, c.ctx = nil, nil
-	if c.modest() {
-		s.calls.Put(c)
-	}
+	return dst, nil
 }
 
 // latest is the time of the latest request, to the millisecond. Safe for concurrent use after

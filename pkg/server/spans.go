@@ -29,18 +29,9 @@ func (s *service) withParent(ctx context.Context, carrier propagation.TextMapCar
 	return s.options.Propagator.Extract(ctx, carrier)
 }
 
-// answerInSpan is answer in a span.
-func (s *service) answerInSpan(ctx context.Context, c *call) error {
-	ctx, span := s.beginSpan(ctx, c)
-	defer span.End() // also of a panic, which goes on
-	err := s.decide(ctx, c)
-	endSpan(span, c, err)
-	return err
-}
-
-// beginSpan begins the span of a call, which begins with the arrival of the request.
-func (s *service) beginSpan(ctx context.Context, c *call) (context.Context, trace.Span) {
-	return s.options.Tracer.Start(ctx, spanName, trace.WithTimestamp(c.begun), trace.WithSpanKind(trace.SpanKindServer))
+// beginSpan begins the span of a call, at the arrival of the request.
+func (s *service) beginSpan(c *call) {
+	c.ctx, c.span = s.options.Tracer.Start(c.ctx, spanName, trace.WithTimestamp(c.begun), trace.WithSpanKind(trace.SpanKindServer))
 }
 
 // endSpan fills in the span of a call that is over. The caller ends the span.

@@ -182,9 +182,9 @@ func TestAPastDeadlineIsNotCharged(t *testing.T) {
 		f := start(t, everything, nil)
 		ctx, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
 		defer cancel()
-		c := new(call)
+		c := &call{ctx: ctx}
 		c.decode(join(bytesField(1, []byte("edge")), bytesField(2, bytesField(1, bytesField(1, []byte("minute")), bytesField(2, []byte("a"))))), time.Now())
-		err := f.server.service.statuses.status(f.server.service.answer(ctx, c))
+		err := f.server.service.answer(c)
 		if got := status.Code(err); got != codes.DeadlineExceeded {
 			t.Errorf("answer: got %v; want DeadlineExceeded", err)
 		}

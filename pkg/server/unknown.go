@@ -97,7 +97,7 @@ func (c *call) clientText() string {
 	var addr net.Addr
 	if c.client != nil {
 		addr = c.client.RemoteAddr()
-	} else if c.ctx != nil {
+	} else {
 		if p, ok := peer.FromContext(c.ctx); ok {
 			addr = p.Addr
 		}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/internal/admin/watch"
-	"github.com/weirproxy/weir/internal/lane"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
@@ -51,14 +50,16 @@ func BenchmarkWatch(b *testing.B) {
 					})
 				}
 			}
-			message, in := benchMessage(), new(lane.Call)
+			message := benchMessage()
 			var dst []byte
 			var slow time.Duration
 			b.ReportAllocs()
 			for b.Loop() {
 				begun := time.Now()
 				var err error
-				if dst, _, err = s.service.inPlace(in, nil, begun, message, dst[:0]); err != nil {
+				c := s.service.newCall()
+				c.ctx, c.begun = ctx, begun
+				if dst, _, err = s.service.inPlace(c, message, dst[:0]); err != nil {
 					b.Fatal(err)
 				}
 				slow = max(slow, time.Since(begun))

@@ -51,6 +51,13 @@ func (tells) TakeNow(charges []store.Charge, decisions []algorithms.Decision) (a
 	return true, true
 }
 
+func (s tells) TakeAll(all []store.Transaction, decided func([]int)) {
+	for i := range all {
+		all[i].Admitted, _ = s.TakeNow(all[i].Charges, all[i].Decisions)
+		decided([]int{i})
+	}
+}
+
 func (tells) Forget() {}
 
 // sources is an observer that notes the sources of decisions.

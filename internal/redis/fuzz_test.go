@@ -37,17 +37,16 @@ func driveRueidis(tb testing.TB, mode uint8, data []byte) {
 		"",
 	}[mode/3%3]
 	answers := bytes.Split(data, []byte{nextAnswer})
-	c := &Conn{target: target, logger: slog.New(slog.DiscardHandler)}
-	var stop context.CancelFunc
-	c.ctx, stop = context.WithTimeout(context.Background(), time.Second)
-	defer stop()
-	s := &session{conn: c, ctx: c.ctx}
-	client, err := rueidis.NewClient(c.clientOption(func(_ context.Context, address string, dialer *net.Dialer, _ *tls.Config) (net.Conn, error) {
+	c := newConn(target, slog.New(slog.DiscardHandler))
+	c.ctx, c.stop = context.WithTimeout(context.Background(), time.Second)
+	defer c.stop()
+	s := &session{conn: c, ctx: c.ctx, first: []string{"h:1"}}
+	client, err := rueidis.NewClient(c.clientOption(target.addresses, func(_ context.Context, address string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
 		near, far := net.Pipe()
 		go answerWith(far, login, answers)
 		open := &checked{Conn: near, address: address, invalid: func(string, error) {}}
-		return &fetched{checked: open, session: s, sentinel: dialer.LocalAddr == toSentinel{}}, nil
-	}))
+		return &fetched{checked: open, session: s}, nil
+	}, &c.login))
 	if client == nil {
 		return
 	}
@@ -58,12 +57,17 @@ func driveRueidis(tb testing.TB, mode uint8, data []byte) {
 	ctx, cancel := context.WithTimeout(c.ctx, 20*time.Millisecond)
 	defer cancel()
 	get := client.B().Get().Key("a").Build().Pin()
+	s.client = client
 	if client.Mode() == rueidis.ClientModeCluster {
-		_ = s.askNode(client)
+		_ = s.askNodes()
 	}
 	client.DoMulti(ctx, get, get, get)
 	_ = client.Do(ctx, client.B().Ping().Message("0123").Build()).Error()
-	_ = client.Receive(ctx, client.B().Subscribe().Channel("a", "b").Build(), func(rueidis.PubSubMessage) {})
+	_ = s.checkRole()
+	if c.sentinels != nil {
+		c.sentinels.client = client
+		_, _ = c.sentinels.ask()
+	}
 	_ = client.Do(ctx, get).Error()
 }
 

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -60,9 +59,10 @@ type credentials struct {
 	failure string     // of the last read; "": none
 }
 
-// read returns the login of a new connection. While the file cannot be read, read returns the last
-// login, and logs each new reason.
-func (c *credentials) read(ctx context.Context) rueidis.AuthCredentials {
+// read is rueidis's ClientOption.AuthCredentialsFn: the login of a new connection. While the file
+// cannot be read, read returns the last login, and logs each new reason.
+func (c *credentials) read(rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
+	ctx := context.Background()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.current.file != "" {
@@ -71,7 +71,8 @@ func (c *credentials) read(ctx context.Context) rueidis.AuthCredentials {
 		switch {
 		case err == nil:
 			if next != c.current || c.failure != "" {
-				c.logger.LogAttrs(ctx, slog.LevelInfo, "the password file of redis was read again", slog.String("of", c.of), slog.Bool("changed", next != c.current))
+				c.logger.LogAttrs(ctx, slog.LevelInfo, "the password file of redis was read again",
+					slog.String("of", c.of), slog.Bool("changed", next != c.current))
 			}
 			c.current, c.failure = next, ""
 		case err.Error() != c.failure:
@@ -80,32 +81,8 @@ func (c *credentials) read(ctx context.Context) rueidis.AuthCredentials {
 				slog.String("of", c.of), slog.String("error", c.failure))
 		}
 	}
-	return rueidis.AuthCredentials{Username: c.current.user, Password: c.current.password}
+	return rueidis.AuthCredentials{Username: c.current.user, Password: c.current.password}, nil
 }
-
-// login is rueidis's ClientOption.AuthCredentialsFn: the login of a new connection.
-func (c *Conn) login(to rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
-	server, ok := to.Address.(peer)
-	if !ok {
-		return rueidis.AuthCredentials{}, errors.New("a connection that internal/redis did not dial")
-	}
-	if server.sentinel {
-		return c.sentinelCredentials.read(c.ctx), nil
-	}
-	return c.credentials.read(c.ctx), nil
-}
-
-// toSentinel marks the dialer that rueidis passes to session.fetch for a Sentinel. Nothing dials
-// with this dialer.
-type toSentinel struct{}
-
-var _ net.Addr = toSentinel{}
-
-// Network is not used.
-func (toSentinel) Network() string { return "" }
-
-// String is not used.
-func (toSentinel) String() string { return "a Sentinel" }
 
 // security is the TLS of connections. Each new connection reads the files, so that renewed
 // certificates need no restart.

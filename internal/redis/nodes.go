@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -22,10 +24,17 @@ const (
 	maxPrimaries  = 1000             // as many as Redis recommends for a cluster at most
 )
 
+// nodes is the newest Nodes, and the ids of their primaries.
+type nodes struct {
+	known     atomic.Pointer[Nodes] // nil: unknown
+	mu        sync.Mutex            // guards primaries
+	primaries []string              // by number; "": the number is free
+}
+
 // Nodes returns the primaries of the slots; nil: unknown, or no cluster. Nodes takes no lock, and
 // is the same pointer as before unless a slot has changed its primary. rueidis may know of a change
 // up to 30 s earlier.
-func (c *Conn) Nodes() *Nodes { return c.nodes.Load() }
+func (c *Conn) Nodes() *Nodes { return c.nodes.known.Load() }
 
 // keepNodes asks for the primaries of the slots until the session ends: after nodesInterval, when
 // rueidis knows other addresses, and after a failure.
@@ -55,29 +64,26 @@ func (s *session) addresses() []string { return slices.Sorted(maps.Keys(s.client
 func (s *session) askNodes() error {
 	err := errors.New("no node is known")
 	for _, node := range s.client.Nodes() { // in random order
-		if err = s.askNode(node); err == nil || s.ctx.Err() != nil {
-			return err
+		var ranges []rueidis.RedisMessage
+		ctx, cancel := context.WithTimeout(s.ctx, nodesTimeout)
+		ranges, err = node.Do(ctx, node.B().ClusterSlots().Build()).ToArray()
+		cancel()
+		if err == nil {
+			err = s.conn.nodes.learn(ranges)
+		}
+		if err == nil || s.ctx.Err() != nil {
+			break
 		}
 	}
 	return err
 }
 
-func (s *session) askNode(node rueidis.Client) error {
-	ctx, cancel := context.WithTimeout(s.ctx, nodesTimeout)
-	defer cancel()
-	ranges, err := node.Do(ctx, node.B().ClusterSlots().Build()).ToArray()
-	if err != nil {
-		return err
-	}
-	return s.conn.learnNodes(ranges)
-}
-
-// learnNodes learns the primaries of the slots from the answer to CLUSTER SLOTS. Slots without a
+// learn learns the primaries of the slots from the answer to CLUSTER SLOTS. Slots without a
 // primary get number 0.
-func (c *Conn) learnNodes(ranges []rueidis.RedisMessage) error {
-	c.primariesMu.Lock()
-	defer c.primariesMu.Unlock()
-	var nodes Nodes
+func (n *nodes) learn(ranges []rueidis.RedisMessage) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var now Nodes
 	known, slotsOf := 0, map[string][][2]int64{}
 	for i := range ranges {
 		first, last, id, err := readRange(ranges[i])
@@ -86,35 +92,23 @@ func (c *Conn) learnNodes(ranges []rueidis.RedisMessage) error {
 		}
 		slotsOf[id] = append(slotsOf[id], [2]int64{first, last})
 		known += int(last-first) + 1
-		if err := checkSize(known, len(slotsOf)); err != nil {
-			return fmt.Errorf("CLUSTER SLOTS: %w", err)
+		// Each primary costs callers memory, and each slot time.
+		if known > len(now) || len(slotsOf) > maxPrimaries {
+			return fmt.Errorf("CLUSTER SLOTS: more than %d slots or %d primaries", len(now), maxPrimaries)
 		}
 	}
-	c.primaries = number(c.primaries, slices.Collect(maps.Keys(slotsOf)))
-	for n, id := range c.primaries {
+	n.primaries = number(n.primaries, slices.Collect(maps.Keys(slotsOf)))
+	for primary, id := range n.primaries {
 		for _, r := range slotsOf[id] {
 			for slot := r[0]; slot <= r[1]; slot++ {
-				nodes[slot] = uint16(n)
+				now[slot] = uint16(primary)
 			}
 		}
 	}
-	if old := c.nodes.Load(); old == nil || *old != nodes {
-		c.nodes.Store(&nodes)
+	if old := n.known.Load(); old == nil || *old != now {
+		n.known.Store(&now)
 	}
 	return nil
-}
-
-// checkSize reports more slots or primaries than a cluster has. Each primary costs callers memory,
-// and each slot time.
-func checkSize(known, primaries int) error {
-	switch {
-	case known > len(Nodes{}):
-		return fmt.Errorf("more than %d slots", len(Nodes{}))
-	case primaries > maxPrimaries:
-		return fmt.Errorf("more than %d primaries", maxPrimaries)
-	default:
-		return nil
-	}
 }
 
 // number returns the ids of primaries by their numbers. A primary keeps its number. A new one gets

@@ -35,7 +35,7 @@ func TestNodesSayThePrimaryOfEachSlot(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := c.learnNodes(ranges); err != nil {
+		if err := c.nodes.learn(ranges); err != nil {
 			t.Fatal(err)
 		}
 		return c.Nodes()
@@ -76,7 +76,7 @@ func TestMoreNodesOrSlotsThanAClusterHasAreRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		var c Conn
-		if err := c.learnNodes(ranges); (err != nil) != test.refused || (c.Nodes() == nil) != test.refused {
+		if err := c.nodes.learn(ranges); (err != nil) != test.refused || (c.Nodes() == nil) != test.refused {
 			t.Errorf("%s: %v; want refused: %v", test.name, err, test.refused)
 		}
 	}

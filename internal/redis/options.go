@@ -69,6 +69,8 @@ const (
 	topologyCluster  topology = "cluster"
 )
 
+const several = "for several, use Sentinel (redis-sentinel://host,host/primary) or a cluster (redis-cluster://host,host)"
+
 const urlForms = "redis://host:6379/0, rediss:// (TLS), unix:///path, redis-sentinel://host,host/primary or redis-cluster://host,host"
 
 // Check returns all mistakes of o, as Parse does.
@@ -175,8 +177,7 @@ func (p *parser) merge(urls []parsedURL) (t Target, tls bool) {
 	}
 	p.at = ""
 	if t.topology == topologySingle && len(t.addresses) > 1 {
-		p.mistake("%d servers, each alone: for several, use Sentinel (redis-sentinel://host,host/primary) "+
-			"or a cluster (redis-cluster://host,host)", len(t.addresses))
+		p.mistake("%d servers, each alone: %s", len(t.addresses), several)
 	}
 	return t, len(urls) > 0 && urls[0].tls
 }
@@ -215,25 +216,45 @@ func (p *parser) url(text string) parsedURL {
 		return u
 	}
 	rest, query, _ := strings.Cut(rest, "?")
-	authority, path := rest, ""
-	if i := strings.IndexByte(rest, '/'); i >= 0 {
-		authority, path = rest[:i], rest[i:]
+	hosts, path, hasPath := strings.Cut(rest, "/")
+	if user, after, found := strings.Cut(hosts, "@"); found {
+		hosts = after
+		name, password, found := strings.Cut(user, ":")
+		if !found {
+			p.mistake("a user name without a password: write user:password@, :password@ for a password alone, user:@ for a password in a file")
+		}
+		u.login.user, u.login.password = p.decode("user name or password", name), p.decode("user name or password", password)
 	}
-	if user, hosts, found := strings.Cut(authority, "@"); found {
-		authority = hosts
-		p.user(&u, user)
+	switch {
+	case u.network != "unix":
+		p.hosts(&u, hosts)
+	case hosts != "" || !hasPath || path == "":
+		p.mistake("want the whole path of a socket after unix://, as in unix:///run/redis.sock")
+	default:
+		u.addresses = []string{p.decode("path", "/"+path)}
 	}
 	if u.network == "unix" {
-		p.socket(&u, authority, path)
 		path = ""
-	} else {
-		p.hosts(&u, authority)
 	}
 	if u.topology == topologySentinel {
-		path = p.primary(&u, path)
+		var name string
+		name, path, _ = strings.Cut(path, "/")
+		u.primary = p.decode("name of the primary", name)
+		if u.primary == "" || strings.ContainsFunc(u.primary, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+			p.mistake("want the name of the primary after the hosts, as in redis-sentinel://host,host/primary")
+		}
 	}
 	p.parameters(&u, path, query)
 	return u
+}
+
+// decode decodes a part of a URL.
+func (p *parser) decode(part, text string) string {
+	decoded, err := url.PathUnescape(text)
+	if err != nil {
+		p.mistake("an invalid percent-encoding in the %s: write %% as %%25", part)
+	}
+	return decoded
 }
 
 // scheme reads the scheme, and reports whether the scheme is one of Redis.
@@ -257,33 +278,6 @@ func (u *parsedURL) scheme(scheme string) bool {
 	return true
 }
 
-// user reads user:password.
-func (p *parser) user(u *parsedURL, text string) {
-	name, password, found := strings.Cut(text, ":")
-	if !found {
-		p.mistake("a user name without a password: write user:password@, :password@ for a password alone, user:@ for a password in a file")
-		return
-	}
-	var err1, err2 error
-	u.login.user, err1 = url.PathUnescape(name)
-	u.login.password, err2 = url.PathUnescape(password)
-	if err1 != nil || err2 != nil {
-		p.mistake("an invalid percent-encoding in the user name or password: write %% as %%25")
-	}
-}
-
-// socket reads the path of a Unix socket.
-func (p *parser) socket(u *parsedURL, authority, path string) {
-	decoded, err := url.PathUnescape(path)
-	switch {
-	case authority != "" || path == "" || path == "/":
-		p.mistake("want the whole path of a socket after unix://, as in unix:///run/redis.sock")
-	case err != nil:
-		p.mistake("an invalid percent-encoding in the path: write %% as %%25")
-	}
-	u.addresses = []string{decoded}
-}
-
 // hosts reads host[:port][,host[:port]…].
 func (p *parser) hosts(u *parsedURL, text string) {
 	port := "6379"
@@ -292,7 +286,7 @@ func (p *parser) hosts(u *parsedURL, text string) {
 	}
 	hosts := strings.Split(text, ",")
 	if len(hosts) > 1 && u.topology == topologySingle {
-		p.mistake("one server has one host: for several, use Sentinel (redis-sentinel://host,host/primary) or a cluster (redis-cluster://host,host)")
+		p.mistake("one server has one host: %s", several)
 	}
 	for i, h := range hosts {
 		address, err := parseAddress(h, port)
@@ -335,18 +329,8 @@ func parseAddress(text, port string) (string, error) {
 	return net.JoinHostPort(name, port), nil
 }
 
-// primary reads /primary[/database] and returns /database.
-func (p *parser) primary(u *parsedURL, path string) string {
-	name, database, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
-	decoded, err := url.PathUnescape(name)
-	if err != nil || decoded == "" || strings.ContainsFunc(decoded, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
-		p.mistake("want the name of the primary after the hosts, as in redis-sentinel://host,host/primary")
-	}
-	u.primary = decoded
-	return "/" + database
-}
-
-// parameters reads /database, and after the ? db=database and the login to Sentinels.
+// parameters reads the database in the path, and after the ? db=database and the login to
+// Sentinels.
 func (p *parser) parameters(u *parsedURL, path, query string) {
 	const names = "the parameters are db, as in ?db=1, and for Sentinels sentinel_username and sentinel_password"
 	values, err := url.ParseQuery(query)
@@ -355,7 +339,7 @@ func (p *parser) parameters(u *parsedURL, path, query string) {
 		return
 	}
 	var databases []string
-	if path = strings.TrimPrefix(path, "/"); path != "" {
+	if path != "" {
 		databases = append(databases, path)
 	}
 	for name, texts := range values {

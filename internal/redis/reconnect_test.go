@@ -328,7 +328,7 @@ func TestCloseLeavesNothingBehind(t *testing.T) {
 	await(t, "goroutines to end", func() error {
 		_, stacks := running()
 		for _, stack := range stacks {
-			if strings.Contains(stack, "rueidis") || strings.Contains(stack, "redisconn.(*") {
+			if strings.Contains(stack, "rueidis") || strings.Contains(stack, "internal/redis.(*") {
 				return errors.New(stack)
 			}
 		}

@@ -2,22 +2,32 @@ package redis
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/rueidis"
 )
 
+// orderInterval is the time between two checks of a busy connection.
+const orderInterval = time.Second
+
 // session is one rueidis client, and the connections that the session dials for the client.
 type session struct {
 	conn    *Conn
+	first   []string // addresses, for the client
 	client  rueidis.Client
 	version version         // of one of the servers
-	failed  chan failure    // holds one: the reason to give the session up
+	failed  chan error      // holds one: the reason to give the session up
 	ctx     context.Context // until close
 	stop    context.CancelFunc
 	running sync.WaitGroup // dials and reconnects
@@ -29,26 +39,23 @@ type session struct {
 	closed    bool
 }
 
-// failure is why a session ended.
-type failure struct {
-	err    error
-	logged bool
-}
-
 // newSession makes a client, and inquires of all servers that the client knows.
-func (c *Conn) newSession() (*session, error) {
-	s := &session{conn: c, failed: make(chan failure, 1), endpoints: map[string]*endpoint{}}
+func (c *Conn) newSession(addresses []string) (*session, error) {
+	s := &session{conn: c, first: addresses, failed: make(chan error, 1), endpoints: map[string]*endpoint{}}
 	s.ctx, s.stop = context.WithCancel(c.ctx)
 	defer context.AfterFunc(s.ctx, s.disconnect)() // NewClient has no time limit
-	client, err := rueidis.NewClient(c.clientOption(s.fetch))
+	client, err := rueidis.NewClient(c.clientOption(addresses, s.fetch, &c.login))
 	if client != nil { // rueidis may return a client and an error
 		s.client = client
 	}
 	if errorCode(err) != "" && strings.Contains(err.Error(), "cluster support disabled") {
-		err = c.noCluster()
+		err = s.noCluster()
 	}
 	if err == nil {
 		err = s.inquireAll()
+	}
+	if err == nil && c.sentinels != nil {
+		err = s.checkRole()
 	}
 	if err != nil {
 		s.close()
@@ -60,18 +67,67 @@ func (c *Conn) newSession() (*session, error) {
 	return s, nil
 }
 
+// clientOption returns the options of rueidis.
+func (c *Conn) clientOption(
+	addresses []string, dial func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error), login *credentials,
+) rueidis.ClientOption {
+	o := rueidis.ClientOption{
+		InitAddress:       slices.Clone(addresses), // ShuffleInit shuffles the slice
+		DialCtxFn:         dial,
+		AuthCredentialsFn: login.read,
+		// Timeout bounds the login. After KeepAlive without an answer rueidis sends a PING on a
+		// connection, and closes the connection ConnWriteTimeout later. reconnect is faster when
+		// commands fail.
+		Dialer:           net.Dialer{Timeout: timeout, KeepAlive: time.Second},
+		ConnWriteTimeout: timeout,
+		SelectDB:         c.target.database,
+		ClientName:       "weir",
+		ClientSetInfo:    rueidis.DisableClientSetInfo, // Redis before 7.2 does not know the command
+
+		DisableCache: true, // no client-side caching
+
+		// Two goroutines for each connection write commands and read answers. Otherwise a lone command
+		// closes the connection when its context ends before the answer.
+		AlwaysPipelining: true,
+		// One connection for each node: redisstore has few commands in flight, each with many requests.
+		PipelineMultiplex: -1,
+		BlockingPipeline:  -1, // not another connection for a long pipeline
+		// 2^8 commands in flight on a connection. The buffers are in bytes, by default 0.5 MiB each.
+		RingScaleEachConn:   8,
+		ReadBufferEachConn:  64 << 10,
+		WriteBufferEachConn: 64 << 10,
+
+		// rueidis would retry only commands that read, and no caller waits for the retry.
+		DisableRetry: true,
+	}
+	if c.target.security != nil {
+		o.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12} // selects the TLS port of a cluster's node; dial does the handshake
+	}
+	if !c.Cluster() {
+		o.ForceSingleClient = true
+		return o
+	}
+	o.ShuffleInit = true
+	// MOVED and lost connections make rueidis ask for the slots. The interval is for slots without
+	// traffic.
+	o.ClusterOption.ShardsRefreshInterval = 30 * time.Second
+	// Two MOVED and two ASK; the default has no limit.
+	o.ClusterOption.MaxMovedRedirections = 4
+	return o
+}
+
 // use makes Conn.Client return the client of the session.
 func (s *session) use() {
 	s.mu.Lock()
 	s.inUse = true
+	for address := range s.client.Nodes() {
+		if e := s.endpoints[address]; e != nil && e.err != nil { // the dial failed during newSession
+			s.reconnectLocked(address)
+		}
+	}
 	s.mu.Unlock()
 	s.conn.failing.Store(0)
 	s.conn.state.Store(&state{client: s.client, session: s})
-	for address := range s.client.Nodes() {
-		if s.wanted(address) { // the dial failed during newSession
-			s.reconnect(address)
-		}
-	}
 	s.running.Go(s.keepOrder)
 	if s.conn.Cluster() {
 		s.running.Go(s.keepNodes)
@@ -79,9 +135,9 @@ func (s *session) use() {
 }
 
 // fail makes Conn close the session.
-func (s *session) fail(err error, logged bool) {
+func (s *session) fail(err error) {
 	select {
-	case s.failed <- failure{err, logged}:
+	case s.failed <- err:
 	default:
 	}
 }
@@ -96,15 +152,59 @@ func (s *session) close() {
 	s.running.Wait()
 }
 
-func (c *Conn) noCluster() error {
-	return &unfitError{fmt.Sprintf("no cluster at %s: write redis://host", strings.Join(c.target.addresses, ",")), ErrTopology}
+// keepOrder pings the nodes, with a number that the checker of the connection keeps, until the
+// session ends. A reply too many shifts all replies after it, and package resp would notice that only
+// on an idle connection. rueidis then sends no PING of its own.
+func (s *session) keepOrder() {
+	tick := time.NewTicker(orderInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-tick.C:
+		}
+		for _, node := range s.client.Nodes() {
+			s.running.Go(func() { s.pingInOrder(node) })
+		}
+	}
+}
+
+// pingInOrder sends a PING with a random number. The checker of the connection closes the
+// connection unless the number comes back.
+func (s *session) pingInOrder(node rueidis.Client) {
+	ctx, cancel := context.WithTimeout(s.ctx, orderInterval)
+	defer cancel()
+	number := strconv.FormatUint(rand.Uint64(), 36)
+	_ = node.Do(ctx, node.B().Ping().Message(number).Build()).Error() // other commands find out, too
+}
+
+func (s *session) noCluster() error {
+	return &unfitError{fmt.Sprintf("no cluster at %s: write redis://host", strings.Join(s.first, ",")), ErrTopology}
+}
+
+// checkRole returns an error unless the server is a primary. A Sentinel may name a replica that is
+// about to become the primary, or an old primary.
+func (s *session) checkRole() error {
+	ctx, cancel := context.WithTimeout(s.ctx, timeout)
+	defer cancel()
+	role, err := s.client.Do(ctx, s.client.B().Role().Build()).ToArray()
+	if err != nil {
+		return err
+	}
+	if len(role) > 0 {
+		if text, err := role[0].ToString(); err == nil && text == "master" {
+			return nil
+		}
+	}
+	return fmt.Errorf("the Sentinels name %s, which is no primary", s.first[0])
 }
 
 // inquireAll inquires of all nodes. A server that is too old or of another topology is an error.
 // Otherwise one answer is enough.
 func (s *session) inquireAll() error {
 	if s.conn.Cluster() && s.client.Mode() != rueidis.ClientModeCluster {
-		return s.conn.noCluster()
+		return s.noCluster()
 	}
 	type answer struct {
 		version version

@@ -16,6 +16,16 @@ var (
 	ErrTopology = errors.New("redis is of another topology") // than the scheme of the URL says
 )
 
+// errorCode returns the first word of an error of Redis, as READONLY, and "" for other errors.
+func errorCode(err error) string {
+	said, ok := errors.AsType[*rueidis.RedisError](err)
+	if !ok || said.IsNil() {
+		return ""
+	}
+	code, _, _ := strings.Cut(said.Error(), " ")
+	return code
+}
+
 // unfitError wraps ErrVersion or ErrTopology, and names the server.
 type unfitError struct {
 	text   string

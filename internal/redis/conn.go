@@ -10,16 +10,16 @@
 //   - Only a command makes rueidis dial, and a dial after a failure waits for no backoff.
 //   - A stopped server accepts connections, as the kernel does so. rueidis hands commands to the
 //     connection until a PING fails.
-//   - While Sentinels name a dead primary, rueidis asks them in a loop, in more and more
-//     goroutines.
 //
-// So this package is rueidis's dial function. A session dials each address in the background, with a
-// timeout of its own, and pings before rueidis gets the connection. The session reconnects with
+// So this package is rueidis's dial function. A session dials each address in the background, with
+// a timeout of its own, and pings before rueidis gets the connection. The session reconnects with
 // backoff, and meanwhile fails commands at once. docs/decisions/0024 has a report for rueidis, and
-// says when dial.go and reconnect.go can go.
+// says when endpoint.go can go.
 //
 // rueidis also trusts the server: an invalid reply makes rueidis panic. Each connection checks all
 // replies, see package resp and docs/decisions/0031.
+//
+// Behind Sentinels the primary is one server, whose address the Sentinels name: see sentinels.
 package redis
 
 import (
@@ -30,6 +30,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -50,24 +51,22 @@ const (
 
 	remakeAfter   = 10 * time.Second       // of nothing but errors: then Conn makes a new client
 	checkInterval = 500 * time.Millisecond // between checks of all nodes after failed commands
+	askInterval   = 5 * time.Second        // between questions to Sentinels while nothing fails
 )
 
 // Conn keeps a rueidis client for a target. Conn makes the client once servers answer that are new
 // enough, and makes a new client after nothing but errors. All methods are safe for concurrent use.
 type Conn struct {
-	target Target
-	logger *slog.Logger
-	state  atomic.Pointer[state]
-
-	credentials, sentinelCredentials credentials
-	invalid                          invalidReplies
-
-	nodes       atomic.Pointer[Nodes] // of a cluster; nil: unknown
-	primariesMu sync.Mutex            // guards primaries
-	primaries   []string              // ids of the primaries in nodes, by number; "": the number is free
+	target    Target
+	logger    *slog.Logger
+	state     atomic.Pointer[state]
+	login     credentials
+	sentinels *sentinels // nil without Sentinels
+	invalid   invalidReplies
+	nodes     nodes
 
 	failing  atomic.Int64  // the first of the errors since the last success, in Unix nanoseconds; 0: no error
-	failures chan struct{} // wakes serve after a failed command; holds one
+	failures chan struct{} // wakes serve after a failed command or connection; holds one
 
 	ctx     context.Context
 	stop    context.CancelFunc
@@ -84,14 +83,23 @@ type state struct {
 	err     error
 }
 
-// Dial returns a Conn that begins to connect, and does not wait. target must come from ParseTarget.
+// Dial returns a Conn that begins to connect, and does not wait. target must come from
+// Options.Parse.
 func Dial(target Target, logger *slog.Logger) *Conn {
-	c := &Conn{target: target, logger: logger, failures: make(chan struct{}, 1), tried: make(chan struct{})}
-	c.credentials = credentials{of: "the servers", logger: logger, current: target.login}
-	c.sentinelCredentials = credentials{of: "the Sentinels", logger: logger, current: target.sentinelLogin}
-	c.ctx, c.stop = context.WithCancel(context.Background())
-	c.state.Store(&state{err: errConnecting})
+	c := newConn(target, logger)
 	c.running.Go(c.run)
+	return c
+}
+
+// newConn returns a Conn that does nothing yet.
+func newConn(target Target, logger *slog.Logger) *Conn {
+	c := &Conn{target: target, logger: logger, failures: make(chan struct{}, 1), tried: make(chan struct{})}
+	c.login = credentials{of: "the servers", logger: logger, current: target.login}
+	c.ctx, c.stop = context.WithCancel(context.Background())
+	if target.topology == topologySentinel {
+		c.sentinels = newSentinels(c)
+	}
+	c.state.Store(&state{err: errConnecting})
 	return c
 }
 
@@ -141,14 +149,19 @@ func (c *Conn) Report(err error) error {
 		return err
 	}
 	c.failing.CompareAndSwap(0, time.Now().UnixNano())
-	select {
-	case c.failures <- struct{}{}:
-	default:
-	}
+	c.wake()
 	if code != "" || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		return err
 	}
 	return unavailable(err)
+}
+
+// wake has serve check the servers.
+func (c *Conn) wake() {
+	select {
+	case c.failures <- struct{}{}:
+	default:
+	}
 }
 
 // Close ends all goroutines and closes all connections.
@@ -158,23 +171,18 @@ func (c *Conn) Close() {
 	c.state.Store(&state{err: errClosed})
 }
 
-// run connects, and reconnects until Close. fallback logs an outage of Redis once at WARN: here
+// run connects, and reconnects until Close. The store logs an outage of Redis once at WARN: here
 // lines are DEBUG, one for each kind of error.
 func (c *Conn) run() {
 	logged := map[string]bool{} // kinds of errors since the last success
 	for attempt := 0; c.ctx.Err() == nil; attempt++ {
-		s, err := c.newSession()
+		s, err := c.connect()
 		if err == nil {
 			attempt = 0
 			clear(logged)
 			c.logger.LogAttrs(c.ctx, slog.LevelInfo, "redis connected", slog.Any("target", c.target),
 				slog.String("topology", string(c.target.topology)), slog.String("version", s.version.String()))
-			end := c.serve(s)
-			if c.ctx.Err() != nil {
-				return
-			}
-			err = end.err
-			logged[kindOf(err)] = end.logged
+			err = c.serve(s)
 		}
 		c.state.Store(&state{err: err})
 		if kind := kindOf(err); !logged[kind] && c.ctx.Err() == nil {
@@ -189,6 +197,7 @@ func (c *Conn) run() {
 		pause(c.ctx, wait)
 	}
 	c.endFirst(c.ctx.Err())
+	c.sentinels.close()
 }
 
 // endFirst sets the outcome of the first attempt. Later calls do nothing.
@@ -201,41 +210,103 @@ func (c *Conn) endFirst(err error) {
 	}
 }
 
-// serve has commands use the session until the session fails, or until Close.
-func (c *Conn) serve(s *session) failure {
+// connect makes a session. Behind Sentinels its server is the primary.
+func (c *Conn) connect() (*session, error) {
+	if c.sentinels == nil {
+		return c.newSession(c.target.addresses)
+	}
+	primary, err := c.sentinels.primary()
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	return c.connectPrimary(primary)
+}
+
+// connectPrimary makes a session with a primary. After an error another Sentinel is the next to
+// name one.
+func (c *Conn) connectPrimary(address string) (*session, error) {
+	s, err := c.newSession([]string{address})
+	if err != nil {
+		c.sentinels.pass()
+	}
+	return s, err
+}
+
+// serve has commands use the session, and its successors, until one of them cannot be used, or until
+// Close.
+func (c *Conn) serve(s *session) error {
 	defer func() { s.close() }()
 	s.use()
 	c.endFirst(nil)
+	ask := time.NewTicker(askInterval)
+	defer ask.Stop()
 	var checked time.Time
 	for {
 		select {
 		case <-c.ctx.Done():
-			return failure{err: c.ctx.Err()}
-		case f := <-s.failed:
-			c.state.Store(&state{err: f.err})
-			return f
+			return c.ctx.Err()
+		case err := <-s.failed:
+			return err
+		case <-ask.C:
 		case <-c.failures:
+			if time.Since(checked) < checkInterval {
+				continue
+			}
 		}
-		since := c.failing.Load()
-		switch {
-		case since == 0:
-		case time.Since(time.Unix(0, since)) > remakeAfter:
+		checked = time.Now()
+		var next *session
+		if since := c.failing.Load(); since != 0 && time.Since(time.Unix(0, since)) > remakeAfter {
 			c.failing.Store(0)
-			if next, err := c.newSession(); err != nil {
-				c.logger.LogAttrs(c.ctx, slog.LevelDebug, "redis could not be connected anew", slog.String("error", err.Error()))
-			} else {
-				c.logger.LogAttrs(c.ctx, slog.LevelDebug, "redis connected anew, as commands kept failing")
-				next.use()
-				s.close()
-				s = next
+			next = c.remake(s)
+		} else {
+			if since != 0 {
+				for address := range s.client.Nodes() {
+					s.reconnect(address)
+				}
 			}
-		case time.Since(checked) > checkInterval:
-			checked = time.Now()
-			for address := range s.client.Nodes() {
-				s.reconnect(address)
-			}
+			next = c.follow(s)
+		}
+		if next != s {
+			next.use()
+			s.close()
+			s = next
 		}
 	}
+}
+
+// remake returns a new session, or s if there can be none.
+func (c *Conn) remake(s *session) *session {
+	next, err := c.connect()
+	if err != nil {
+		c.logger.LogAttrs(c.ctx, slog.LevelDebug, "redis could not be connected anew", slog.String("error", err.Error()))
+		return s
+	}
+	c.logger.LogAttrs(c.ctx, slog.LevelDebug, "redis connected anew, as commands kept failing")
+	return next
+}
+
+// follow returns a session with the primary that the Sentinels name, if that is another one than the
+// primary of s.
+func (c *Conn) follow(s *session) *session {
+	if c.sentinels == nil {
+		return s
+	}
+	old := s.first[0]
+	address, err := c.sentinels.primary()
+	if err == nil && address == old {
+		return s
+	}
+	var next *session
+	if err == nil {
+		next, err = c.connectPrimary(address)
+	}
+	if err != nil {
+		c.logger.LogAttrs(c.ctx, slog.LevelDebug, "redis could not be connected anew", slog.String("error", err.Error()))
+		return s
+	}
+	c.logger.LogAttrs(c.ctx, slog.LevelDebug, "redis connected anew, as the Sentinels name another primary", slog.String("node", address))
+	s.logOutage(old, nil, true)
+	return next
 }
 
 // backoff returns the wait after a number of failures. The wait is random, so that a fleet does not
@@ -255,5 +326,42 @@ func pause(ctx context.Context, d time.Duration) {
 	select {
 	case <-timer.C:
 	case <-ctx.Done():
+	}
+}
+
+// unavailable makes err wrap ErrUnavailable.
+func unavailable(err error) error {
+	if errors.Is(err, ErrUnavailable) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrUnavailable, err)
+}
+
+// kindOf returns the kind of an error, without addresses, ports and times. Each kind is worth a log
+// line.
+func kindOf(err error) string {
+	switch {
+	case errors.Is(err, ErrVersion):
+		return "version"
+	case errors.Is(err, ErrTopology):
+		return "topology"
+	}
+	if code := errorCode(err); code != "" {
+		return code
+	}
+	for {
+		switch e := err.(type) { //nolint:errorlint // the loop walks the chain
+		case syscall.Errno:
+			return e.Error()
+		case interface{ Unwrap() []error }:
+			all := e.Unwrap()
+			err = all[len(all)-1]
+		default:
+			inner := errors.Unwrap(err)
+			if inner == nil {
+				return fmt.Sprintf("%T", err)
+			}
+			err = inner
+		}
 	}
 }

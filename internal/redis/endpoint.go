@@ -4,12 +4,11 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net"
 	"slices"
 	"time"
-
-	"github.com/weirproxy/weir/internal/rawio"
 )
 
 const (
@@ -18,21 +17,20 @@ const (
 	fetchInterval = 500 * time.Millisecond // between connections that rueidis fetches to one address
 	fetchBurst    = 3                      // connections that rueidis may fetch at once
 	maxReady      = 10 * time.Second       // age of a connection that rueidis does not fetch
-	forgetAfter   = 30 * time.Second       // of an address that does not answer, and that rueidis no longer asks for
 )
 
 // endpoint is the state of one address. session.mu guards all fields.
 type endpoint struct {
-	dialing *dialing // nil when no dial runs
-	ready   *checked // dialed, and not yet fetched; may be nil
-	expiry  *time.Timer
+	dialing *dialing              // nil when no dial runs
+	ready   *checked              // dialed, and not yet fetched; may be nil
+	made    time.Time             // when ready was dialed
 	fetched map[*fetched]struct{} // and still open
 	err     error                 // of the last dial
-	asked   time.Time             // when rueidis last fetched, or tried to
 	next    time.Time             // when rueidis may fetch; a token bucket of fetchBurst
 
-	reconnecting bool // a reconnectLoop runs
-	failedAgain  bool // since the loop's last inquiry began
+	reconnecting bool      // a reconnectLoop runs
+	failedAgain  bool      // since the loop's last inquiry began
+	outage       time.Time // the beginning of the logged outage; zero: no outage
 }
 
 // dialing is a dial in progress, for which callers can wait.
@@ -54,10 +52,9 @@ func (s *session) endpointLocked(address string) *endpoint {
 // waits for a dial. After a failed dial fetch returns the error at once, until a reconnect
 // succeeds. A session that is not in use yet waits for ctx alone, and dials once more after an
 // error.
-func (s *session) fetch(ctx context.Context, address string, dialer *net.Dialer, _ *tls.Config) (net.Conn, error) {
+func (s *session) fetch(ctx context.Context, address string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
 	s.mu.Lock()
 	inUse := s.inUse
-	s.endpointLocked(address).asked = time.Now()
 	s.mu.Unlock()
 	if inUse {
 		var cancel context.CancelFunc
@@ -70,7 +67,6 @@ func (s *session) fetch(ctx context.Context, address string, dialer *net.Dialer,
 		case err != nil:
 			return nil, err
 		case conn != nil:
-			conn.sentinel = dialer.LocalAddr == toSentinel{}
 			return conn, nil
 		}
 		select {
@@ -93,10 +89,9 @@ func (s *session) tryFetch(address string, inUse, failed bool) (*fetched, *diali
 		return nil, nil, errClosed
 	case inUse && !e.mayFetchLocked():
 		return nil, nil, fmt.Errorf("%w: connections to %s do not last", ErrUnavailable, address)
-	case e.ready != nil:
+	case e.isReadyLocked():
 		e.next = e.next.Add(fetchInterval)
 		c := &fetched{checked: e.ready, session: s}
-		e.expiry.Stop()
 		e.ready = nil
 		e.fetched[c] = struct{}{}
 		return c, nil, nil
@@ -107,8 +102,8 @@ func (s *session) tryFetch(address string, inUse, failed bool) (*fetched, *diali
 	return nil, s.dialLocked(address, e), nil
 }
 
-// mayFetchLocked reports whether rueidis may fetch now. While Sentinels name a dead primary,
-// rueidis fetches in a loop.
+// mayFetchLocked reports whether rueidis may fetch now. When each login fails, rueidis fetches for
+// each command.
 func (e *endpoint) mayFetchLocked() bool {
 	now := time.Now()
 	if first := now.Add(-fetchBurst * fetchInterval); e.next.Before(first) {
@@ -117,12 +112,21 @@ func (e *endpoint) mayFetchLocked() bool {
 	return !e.next.After(now)
 }
 
+// isReadyLocked reports whether a connection is ready. isReadyLocked closes one that is too old.
+func (e *endpoint) isReadyLocked() bool {
+	if e.ready != nil && time.Since(e.made) > maxReady {
+		_ = e.ready.Close() // nobody has used the connection
+		e.ready = nil
+	}
+	return e.ready != nil
+}
+
 // prepare returns nil when there is a connection to the address. Otherwise prepare dials one for
 // fetch.
 func (s *session) prepare(address string) error {
 	s.mu.Lock()
 	e := s.endpointLocked(address)
-	if s.closed || e.ready != nil || len(e.fetched) > 0 {
+	if s.closed || e.isReadyLocked() || len(e.fetched) > 0 {
 		s.mu.Unlock()
 		return nil
 	}
@@ -144,7 +148,7 @@ func (s *session) dialLocked(address string, e *endpoint) *dialing {
 	d := &dialing{done: make(chan struct{})}
 	e.dialing = d
 	s.running.Go(func() {
-		conn, err := s.dial(address)
+		conn, err := s.conn.dial(s.ctx, address)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		e.dialing, e.err, d.err = nil, err, err
@@ -155,37 +159,10 @@ func (s *session) dialLocked(address string, e *endpoint) *dialing {
 		case s.closed:
 			conn.Close()
 		default:
-			e.ready = conn
-			e.expiry = time.AfterFunc(maxReady, func() { s.expire(e, conn) })
+			e.ready, e.made = conn, time.Now()
 		}
 	})
 	return d
-}
-
-// expire closes a connection that rueidis did not fetch.
-func (s *session) expire(e *endpoint, conn *checked) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if e.ready == conn {
-		e.ready = nil
-		conn.Close()
-	}
-}
-
-// wanted reports whether rueidis lacks a connection to the address. wanted forgets an address that
-// rueidis no longer asks for.
-func (s *session) wanted(address string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	e := s.endpoints[address]
-	if e == nil || e.err == nil {
-		return false
-	}
-	if e.dialing == nil && time.Since(e.asked) > forgetAfter {
-		delete(s.endpoints, address)
-		return false
-	}
-	return true
 }
 
 // drop closes the connections to an address. rueidis then fails all commands that wait on them.
@@ -212,7 +189,6 @@ func (s *session) disconnect() {
 		}
 		if e.ready != nil {
 			open = append(open, e.ready)
-			e.expiry.Stop()
 			e.ready = nil
 		}
 	}
@@ -222,38 +198,97 @@ func (s *session) disconnect() {
 	}
 }
 
-// dial returns a connection on which the server has answered a PING: the kernel accepts connections
-// for a stopped server, too.
-func (s *session) dial(address string) (_ *checked, err error) {
-	ctx, cancel := context.WithTimeout(s.ctx, 2*timeout)
-	defer cancel()
-	target := &s.conn.target
-	dialer := net.Dialer{Timeout: timeout}
-	conn, err := dialer.DialContext(ctx, target.network, address)
-	if err != nil {
-		return nil, err
+// reconnect dials a node in the background until the node answers, so that commands find a
+// connection. reconnect inquires of the node, which another server may have replaced, and logs the
+// outage. Before use, reconnect does nothing.
+func (s *session) reconnect(address string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reconnectLocked(address)
+}
+
+func (s *session) reconnectLocked(address string) {
+	if !s.inUse || s.closed {
+		return
 	}
-	conn = rawio.Wrap(conn)
-	defer func() {
-		if err != nil {
-			conn.Close()
-		}
-	}()
-	if target.security != nil {
-		config, err := target.security.config(address)
-		if err != nil {
-			return nil, err
-		}
-		secure := tls.Client(conn, config)
-		if err := secure.HandshakeContext(ctx); err != nil {
-			return nil, fmt.Errorf("TLS with %s: %w", address, err)
-		}
-		conn = secure
+	e := s.endpointLocked(address)
+	e.failedAgain = true
+	if !e.reconnecting {
+		e.reconnecting = true
+		s.making.Add(1)
+		s.running.Go(func() { s.reconnectLoop(address, e) })
 	}
-	opened := &checked{Conn: conn, address: address, invalid: s.conn.invalidReply}
-	defer context.AfterFunc(ctx, func() { opened.Close() })()
-	if err := opened.ping(); err != nil {
-		return nil, fmt.Errorf("%s: %w", address, err)
+}
+
+func (s *session) reconnectLoop(address string, e *endpoint) {
+	for failures := 0; s.ctx.Err() == nil; failures++ {
+		s.mu.Lock()
+		e.failedAgain = false
+		s.mu.Unlock()
+		node, known := s.client.Nodes()[address]
+		if !known { // the name of a cluster, or a node that has left: rueidis dials it if need be
+			s.logOutage(address, nil, true)
+			pause(s.ctx, backoff(failures))
+			s.reconnected(e)
+			return
+		}
+		_, err := s.inquire(node, address)
+		switch {
+		case s.ctx.Err() != nil:
+			return
+		case isUnfit(err):
+			s.fail(err)
+			return
+		}
+		s.logOutage(address, err, false)
+		if err == nil {
+			if s.reconnected(e) {
+				return
+			}
+			failures = -1
+		}
+		pause(s.ctx, backoff(max(failures, 0)))
 	}
-	return opened, nil
+}
+
+// reconnected ends the loop of an endpoint, unless a connection failed during the last inquiry. Then
+// rueidis may dial.
+func (s *session) reconnected(e *endpoint) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e.reconnecting = e.failedAgain; !e.reconnecting {
+		s.making.Add(-1)
+		e.err = nil
+	}
+	return !e.reconnecting
+}
+
+// logOutage logs the beginning of an outage of a node, and its end: the node answers, or is gone. A
+// line about one node of a cluster is for operators. Otherwise the store logs the outage once at
+// WARN, and the lines are DEBUG.
+func (s *session) logOutage(address string, err error, gone bool) {
+	s.mu.Lock()
+	e := s.endpointLocked(address)
+	begun := e.outage
+	switch {
+	case err == nil:
+		e.outage = time.Time{}
+	case begun.IsZero():
+		e.outage = time.Now()
+	}
+	s.mu.Unlock()
+	warn, info := slog.LevelDebug, slog.LevelDebug
+	if s.conn.Cluster() {
+		warn, info = slog.LevelWarn, slog.LevelInfo
+	}
+	log, node, after := s.conn.logger, slog.String("node", address), slog.Duration("after", time.Since(begun))
+	switch {
+	case err != nil && begun.IsZero():
+		log.LogAttrs(s.ctx, warn, "redis is not reachable", node, slog.String("error", err.Error()))
+	case err != nil || begun.IsZero(): // as before
+	case gone:
+		log.LogAttrs(s.ctx, slog.LevelInfo, "redis goes on without an unreachable node", node, after)
+	default:
+		log.LogAttrs(s.ctx, info, "redis is reachable again", node, after)
+	}
 }

@@ -3,6 +3,7 @@ package limiter
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
@@ -286,4 +287,86 @@ func (l *Limiter) onError(o descriptors.OnStoreError) store.OnError {
 	default:
 		return l.options.OnStoreError
 	}
+}
+
+// Question is the arguments and the result of one Check, for [Limiter.CheckAll].
+type Question struct {
+	Ctx      context.Context //nolint:containedctx // each question has a deadline of its own
+	Request  *Request
+	Verdict  *Verdict
+	Prepared bool // [Limiter.CheckNow] has prepared Verdict for Request, and has not decided it
+
+	Err error // set by CheckAll
+}
+
+// Questions is memory for [Limiter.CheckAll], reused from call to call. The zero value is ready.
+// One goroutine at a time may use it.
+type Questions struct {
+	All []Question
+
+	rest store.Rest
+}
+
+// CheckAll is [Limiter.Check] for each question in q.All, with one wait where the store can, see
+// [store.Store]. CheckAll calls decided with the indexes of decided questions as soon as it can,
+// on the calling goroutine, and with each index once. The slice is valid during the call. CheckAll
+// returns after all are decided. The end of a Ctx may be noticed by its deadline only.
+func (l *Limiter) CheckAll(q *Questions, decided func(indexes []int)) {
+	for i := range q.All {
+		one := &q.All[i]
+		one.Err = nil
+		if !one.Prepared {
+			one.Err = l.prepare(one.Request, one.Verdict)
+		}
+		if v := one.Verdict; one.Err == nil && len(v.charges) > 0 {
+			q.rest.Pass(i, store.Transaction{Ctx: one.Ctx, Charges: v.charges, Decisions: v.decisions})
+			continue
+		}
+		if one.Err == nil {
+			one.Err = l.finish(one.Request, one.Verdict, true, nil)
+		}
+		q.rest.Decide(i)
+	}
+	q.rest.Take(l.store, func(i, _ int, answer *store.Transaction) {
+		one := &q.All[i]
+		one.Err = l.finish(one.Request, one.Verdict, answer.Admitted, answer.Err)
+	}, decided)
+}
+
+// Result is the answer to one descriptor, for programs that need no more.
+type Result struct {
+	Allowed    bool
+	Limit      uint32        // requests per period of the limit that decided; 0 when no limit applies
+	Remaining  uint32        // hits that would pass now; 0 when no limit applies
+	RetryAfter time.Duration // shortest wait after which the same hit passes without other traffic; 0 when allowed
+	ResetAfter time.Duration // wait until the key is idle; 0 when no limit applies
+}
+
+// Allow charges one hit to the descriptor with these entries and returns the decision. A descriptor
+// that no limit applies to is allowed. Allow fails as [Limiter.Check] does; the caller then decides
+// whether the request passes.
+func (l *Limiter) Allow(ctx context.Context, domain string, entries ...Entry) (Result, error) {
+	c, _ := l.calls.Get().(*call)
+	defer l.calls.Put(c)
+	c.request.Reset()
+	c.request.Domain = domain
+	d := c.request.Add()
+	d.Entries = append(d.Entries, entries...)
+	if err := l.Check(ctx, &c.request, &c.verdict); err != nil {
+		return Result{}, err
+	}
+	result := Result{Allowed: !c.verdict.OverLimit}
+	if s := &c.verdict.Statuses[0]; s.Outcome == Limited {
+		result.Limit, result.Remaining, result.ResetAfter = s.Limit.Requests, s.Decision.Remaining, s.Decision.ResetAfter
+		if !result.Allowed {
+			result.RetryAfter = s.Decision.RetryAfter
+		}
+	}
+	return result, nil
+}
+
+// call is a request of Allow and its verdict. Calls are reused.
+type call struct {
+	request Request
+	verdict Verdict
 }

@@ -70,15 +70,6 @@ type Limiter struct {
 	grants  map[string]*Grant // by ID
 }
 
-// ruleSet is the rules in force, and the counts of each.
-type ruleSet struct {
-	loaded    bool // by SetRules
-	rules     *descriptors.Rules
-	counts    []*Counts          // by Rule.ID
-	overrides map[string]*Counts // by domain: of overrides without a matching rule
-	grants    *grantTable        // never nil
-}
-
 // New returns a limiter without rules: until [Limiter.SetRules] every request passes, or fails with
 // Options.NeedRules. An option out of bounds is an error.
 func New(s store.Store, o Options) (*Limiter, error) {
@@ -113,38 +104,3 @@ func New(s store.Store, o Options) (*Limiter, error) {
 	l.current.Store(&ruleSet{rules: new(descriptors.Rules), grants: newGrantTable()})
 	return l, nil
 }
-
-// SetRules puts rules in force, for every request that begins after it returns. The counts of a
-// rule go on when the new rules have a rule of the same domain and path. States in the store stay;
-// the store forgets the answers by the earlier rules, see [store.Store]. Grants stay with their domain and
-// entries.
-func (l *Limiter) SetRules(rules *descriptors.Rules) {
-	l.setting.Lock()
-	defer l.setting.Unlock()
-	was := l.current.Load()
-	known := make(map[[2]string]*Counts, was.rules.Len())
-	for _, r := range was.rules.All() {
-		known[[2]string{r.Domain, r.Path}] = was.counts[r.ID]
-	}
-	next := &ruleSet{loaded: true, rules: rules, counts: make([]*Counts, rules.Len()), overrides: make(map[string]*Counts)}
-	for _, r := range rules.All() { // rules with equal paths (the key a=b, and the key a with the value b) share counts
-		name := [2]string{r.Domain, r.Path}
-		if known[name] == nil {
-			known[name] = newCounts(l.options.DetailedValues)
-		}
-		next.counts[r.ID] = known[name]
-	}
-	for _, d := range rules.Domains() {
-		c := was.overrides[d.Name]
-		if c == nil {
-			c = newCounts(l.options.DetailedValues)
-		}
-		next.overrides[d.Name] = c
-	}
-	next.grants = l.placeLocked(rules)
-	l.current.Store(next)
-	l.store.Forget()
-}
-
-// Rules returns the rules in force, never nil.
-func (l *Limiter) Rules() *descriptors.Rules { return l.current.Load().rules }

@@ -1,52 +1,56 @@
 package limiter
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
-	"time"
 
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
-// Result is the answer to one descriptor, for programs that need no more.
-type Result struct {
-	Allowed    bool
-	Limit      uint32        // requests per period of the limit that decided; 0 when no limit applies
-	Remaining  uint32        // hits that would pass now; 0 when no limit applies
-	RetryAfter time.Duration // shortest wait after which the same hit passes without other traffic; 0 when allowed
-	ResetAfter time.Duration // wait until the key is idle; 0 when no limit applies
+// ruleSet is the rules in force, and the counts of each.
+type ruleSet struct {
+	loaded    bool // by SetRules
+	rules     *descriptors.Rules
+	counts    []*Counts          // by Rule.ID
+	overrides map[string]*Counts // by domain: of overrides without a matching rule
+	grants    *grantTable        // never nil
 }
 
-// Allow charges one hit to the descriptor with these entries and returns the decision. A descriptor
-// that no limit applies to is allowed. Allow fails as [Limiter.Check] does; the caller then decides
-// whether the request passes.
-func (l *Limiter) Allow(ctx context.Context, domain string, entries ...Entry) (Result, error) {
-	c, _ := l.calls.Get().(*call)
-	defer l.calls.Put(c)
-	c.request.Reset()
-	c.request.Domain = domain
-	d := c.request.Add()
-	d.Entries = append(d.Entries, entries...)
-	if err := l.Check(ctx, &c.request, &c.verdict); err != nil {
-		return Result{}, err
+// SetRules puts rules in force, for every request that begins after it returns. The counts of a
+// rule go on when the new rules have a rule of the same domain and path. States in the store stay;
+// the store forgets the answers by the earlier rules, see [store.Store]. Grants stay with their domain and
+// entries.
+func (l *Limiter) SetRules(rules *descriptors.Rules) {
+	l.setting.Lock()
+	defer l.setting.Unlock()
+	was := l.current.Load()
+	known := make(map[[2]string]*Counts, was.rules.Len())
+	for _, r := range was.rules.All() {
+		known[[2]string{r.Domain, r.Path}] = was.counts[r.ID]
 	}
-	result := Result{Allowed: !c.verdict.OverLimit}
-	if s := &c.verdict.Statuses[0]; s.Outcome == Limited {
-		result.Limit, result.Remaining, result.ResetAfter = s.Limit.Requests, s.Decision.Remaining, s.Decision.ResetAfter
-		if !result.Allowed {
-			result.RetryAfter = s.Decision.RetryAfter
+	next := &ruleSet{loaded: true, rules: rules, counts: make([]*Counts, rules.Len()), overrides: make(map[string]*Counts)}
+	for _, r := range rules.All() { // rules with equal paths (the key a=b, and the key a with the value b) share counts
+		name := [2]string{r.Domain, r.Path}
+		if known[name] == nil {
+			known[name] = newCounts(l.options.DetailedValues)
 		}
+		next.counts[r.ID] = known[name]
 	}
-	return result, nil
+	for _, d := range rules.Domains() {
+		c := was.overrides[d.Name]
+		if c == nil {
+			c = newCounts(l.options.DetailedValues)
+		}
+		next.overrides[d.Name] = c
+	}
+	next.grants = l.placeLocked(rules)
+	l.current.Store(next)
+	l.store.Forget()
 }
 
-// call is a request of Allow and its verdict. Calls are reused.
-type call struct {
-	request Request
-	verdict Verdict
-}
+// Rules returns the rules in force, never nil.
+func (l *Limiter) Rules() *descriptors.Rules { return l.current.Load().rules }
 
 // ErrNoDocuments is the error of [Limiter.Load] and [Limiter.LoadFiles] without a document, such as
 // for a pattern that matches no file.

@@ -114,7 +114,7 @@ func (c *config) complete(set func(name string) bool) []error {
 	c.State.Setting, c.Record.Setting = "WEIR_STATE_DIR", "WEIR_RECORD"
 	errs := append(c.completeTLS(), c.completeRedis()...)
 	errs = append(errs, c.Record.Check("WEIR_HASH_VALUES", "WEIR_HASH_SALT_FILE")...)
-	return append(errs, c.State.Check("WEIR_STATE_INTERVAL", c.Backend == backendRedis)...)
+	return append(errs, c.State.Check(c.Backend == backendRedis))
 }
 
 // completeStatistics chooses the sinks of the metrics. The original's default, StatsD, gives way to
@@ -162,7 +162,7 @@ func (c *config) finish() error {
 	c.Rules.DropRejected = c.Limiter.DropRejected
 	c.Rules.OriginalKeys = c.Backend == backendRedis && c.OriginalKeys
 	a := &c.AdminAccess
-	a.TokenFile.Name, a.HostsSetting = "WEIR_ADMIN_TOKEN_FILE", "WEIR_ADMIN_HOSTS"
+	a.TokenFile.Name, a.HostsSetting = "WEIR_ADMIN_TOKEN_FILE", "WEIR_HOSTS"
 	a.TLS.Certificate.Name, a.TLS.Key.Name, a.TLS.Authorities.Name = "WEIR_ADMIN_TLS_CERT", "WEIR_ADMIN_TLS_KEY", "WEIR_ADMIN_TLS_CLIENT_CA"
 	errs := append(c.finishTLS(), a.Check())
 	if c.Backend == backendRedis {

@@ -107,8 +107,8 @@ func TestEveryVariableOfTheOriginalIsInTheTableWithItsDefault(t *testing.T) {
 	}
 	more := slices.Sorted(maps.Keys(known))
 	want := []string{
-		"GRPC_SERVER_TLS_CA_CERT", "REDIS_KEY_FORMAT", "REDIS_OP_TIMEOUT", "REDIS_PERSECOND_OP_TIMEOUT", "REDIS_POOL_ON_EMPTY_WAIT_DURATION", "STATSD_PROTOCOL", "WEIR_ADMIN_ADDRESS", "WEIR_ADMIN_HOSTS", "WEIR_ADMIN_TLS_CERT", "WEIR_ADMIN_TLS_CLIENT_CA", "WEIR_ADMIN_TLS_KEY", "WEIR_ADMIN_TOKEN_FILE", "WEIR_FLEET_SIZE", "WEIR_GRPC_SERVER", "WEIR_HASH_SALT_FILE", "WEIR_HASH_VALUES", "WEIR_HTTP_JSON", "WEIR_HTTP_JSON_ALLOW", "WEIR_HTTP_JSON_HOSTS", "WEIR_LOG_DENIALS", "WEIR_MAX_BYTES_IN_FLIGHT",
-		"WEIR_MAX_CONNECTIONS", "WEIR_MAX_REQUEST_BYTES", "WEIR_MAX_RULES_BYTES", "WEIR_RECORD", "WEIR_RECORD_MAX_BYTES", "WEIR_SHARING", "WEIR_STATE_DIR", "WEIR_STATE_INTERVAL", "WEIR_TOP_KEYS",
+		"GRPC_SERVER_TLS_CA_CERT", "REDIS_KEY_FORMAT", "REDIS_OP_TIMEOUT", "REDIS_PERSECOND_OP_TIMEOUT", "REDIS_POOL_ON_EMPTY_WAIT_DURATION", "STATSD_PROTOCOL", "WEIR_ADMIN_ADDRESS", "WEIR_ADMIN_TLS_CERT", "WEIR_ADMIN_TLS_CLIENT_CA", "WEIR_ADMIN_TLS_KEY", "WEIR_ADMIN_TOKEN_FILE", "WEIR_FLEET_SIZE", "WEIR_GRPC_SERVER", "WEIR_HASH_SALT_FILE", "WEIR_HASH_VALUES", "WEIR_HOSTS", "WEIR_HTTP_JSON", "WEIR_HTTP_JSON_ALLOW", "WEIR_LOG_DENIALS", "WEIR_MAX_BYTES_IN_FLIGHT",
+		"WEIR_MAX_CONNECTIONS", "WEIR_MAX_REQUEST_BYTES", "WEIR_MAX_RULES_BYTES", "WEIR_RECORD", "WEIR_RECORD_MAX_BYTES", "WEIR_SHARING", "WEIR_STATE_DIR", "WEIR_TOP_KEYS",
 	}
 	if diff := cmp.Diff(want, more); diff != "" {
 		t.Errorf("variables beyond those of the original (-want +got):\n%s", diff)
@@ -218,14 +218,12 @@ func TestEveryVariableDoesWhatItSays(t *testing.T) {
 			got:  func(c config) any { return [2]bool{c.Server.JSON.Refunds, c.Server.JSON.Overrides} },
 			want: [2]bool{true, false},
 		},
-		"WEIR_HTTP_JSON_HOSTS=a,b":                      {got: func(c config) any { return c.Server.JSON.Hosts }, want: []string{"a", "b"}},
 		"WEIR_GRPC_SERVER=grpc":                         {got: func(c config) any { return c.Server.GRPCGo }, want: true},
 		"WEIR_MAX_REQUEST_BYTES=1000":                   {got: func(c config) any { return c.Server.MaxRequestBytes }, want: 1000},
 		"WEIR_MAX_CONNECTIONS=7":                        {got: func(c config) any { return c.MaxConnections }, want: 7},
 		"WEIR_MAX_BYTES_IN_FLIGHT=2000000":              {got: func(c config) any { return c.Server.MaxBytesInFlight }, want: 2000000},
 		"WEIR_MAX_RULES_BYTES=1000":                     {got: func(c config) any { return c.Rules.MaxBytes }, want: 1000},
 		"WEIR_STATE_DIR=/var/lib/weir":                  {got: func(c config) any { return c.State.Dir }, want: "/var/lib/weir"},
-		"WEIR_STATE_INTERVAL=10s":                       {with: []string{"WEIR_STATE_DIR=/var/lib/weir"}, got: func(c config) any { return c.State.Interval }, want: 10 * time.Second},
 		"WEIR_LOG_DENIALS=30/m":                         {got: func(c config) any { return c.Pages.LogDenials }, want: 0.5},
 		"WEIR_RECORD=/var/lib/weir":                     {got: func(c config) any { return c.Record.Dir }, want: "/var/lib/weir"},
 		"WEIR_RECORD_MAX_BYTES=10000000":                {got: func(c config) any { return c.Record.MaxBytes }, want: 10_000_000},
@@ -234,7 +232,7 @@ func TestEveryVariableDoesWhatItSays(t *testing.T) {
 		"WEIR_TOP_KEYS=7":                               {got: func(c config) any { return c.Limiter.TopKeys }, want: 7},
 		"WEIR_ADMIN_ADDRESS=":                           {got: func(c config) any { return c.Admin }, want: app.Endpoint{}},
 		"WEIR_ADMIN_TOKEN_FILE=/t":                      {got: func(c config) any { return c.AdminAccess.TokenFile.Path }, want: "/t"},
-		"WEIR_ADMIN_HOSTS=weir.example":                 {got: func(c config) any { return c.AdminAccess.Hosts }, want: []string{"weir.example"}},
+		"WEIR_HOSTS=weir.example":                       {got: func(c config) any { return c.Hosts }, want: []string{"weir.example"}},
 		"WEIR_ADMIN_TLS_CERT=/c":                        {got: func(c config) any { return c.AdminAccess.TLS.Certificate.Path }, want: "/c"},
 		"WEIR_ADMIN_TLS_KEY=/k":                         {got: func(c config) any { return c.AdminAccess.TLS.Key.Path }, want: "/k"},
 		"WEIR_ADMIN_TLS_CLIENT_CA=/ca":                  {got: func(c config) any { return c.AdminAccess.TLS.Authorities.Path }, want: "/ca"},

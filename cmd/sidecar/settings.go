@@ -30,7 +30,6 @@ type config struct {
 	XDSTLS          xds.TLS
 	ResponseHeaders []string // of headerStyles
 	AllowedJSON     []string // of powers
-	Traced          bool
 
 	given map[string]string // settings that are not defaults, and how the operator wrote their names
 }
@@ -47,7 +46,7 @@ func (c *config) complete() []error {
 	c.GRPC.Setting, c.Socket.Setting, c.HTTP.Setting, c.Admin.Setting = "grpc-address", "grpc-socket", "http-address", "admin-address"
 	c.State.Setting, c.Record.Setting = "state-dir", "record"
 	a := &c.AdminAccess
-	a.TokenFile.Name, a.HostsSetting = "admin-token-file", "admin-hosts"
+	a.TokenFile.Name, a.HostsSetting = "admin-token-file", "hosts"
 	a.TLS.Certificate.Name, a.TLS.Key.Name, a.TLS.Authorities.Name = "admin-tls-cert", "admin-tls-key", "admin-tls-client-ca"
 	if len(a.TLS.ClientNames) > 0 && a.TLS.Authorities.Path == "" {
 		errs = append(errs, errors.New("admin-tls-client-san: no authority signs the names: needs admin-tls-client-ca"))
@@ -60,13 +59,13 @@ func (c *config) complete() []error {
 	c.Server.Headers.RetryAfter = slices.Contains(c.ResponseHeaders, "retry-after")
 	c.Server.JSON.Refunds = slices.Contains(c.AllowedJSON, "refund")
 	c.Server.JSON.Overrides = slices.Contains(c.AllowedJSON, "override")
-	if names := c.givenWith("http-json-allow", "http-json-hosts"); names != "" && c.Server.JSON.From == server.JSONOff {
+	if names := c.givenWith("http-json-allow"); names != "" && c.Server.JSON.From == server.JSONOff {
 		errs = append(errs, fmt.Errorf("%s: needs --http-json loopback or on", names))
 	}
-	if c.Traced {
+	if tracing.Configured() {
 		c.Tracing = &tracing.Options{Service: "weir", Attributes: map[string]string{"service.version": version.Read().Version}, Ratio: 1}
 	}
-	return slices.Concat(errs, c.completeXDS(), c.completeTLS(), c.completeStore(), c.State.Check("state-interval", c.InRedis), c.Record.Check("hash-values", "hash-salt-file"))
+	return slices.Concat(errs, c.completeXDS(), c.completeTLS(), c.completeStore(), []error{c.State.Check(c.InRedis)}, c.Record.Check("hash-values", "hash-salt-file"))
 }
 
 // completeTLS returns every mistake in the settings of TLS and their files. A connection less

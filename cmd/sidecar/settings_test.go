@@ -56,6 +56,7 @@ func TestDefaults(t *testing.T) {
 	want := config{
 		Config: app.Config{
 			DrainTimeout: 10 * time.Second,
+			Hosts:        []string{},
 			GRPC:         app.Endpoint{Setting: "grpc-address", Address: ":8081"},
 			Socket:       app.Endpoint{Setting: "grpc-socket", Mode: 0o660},
 			HTTP:         app.Endpoint{Setting: "http-address", Address: ":8080"},
@@ -65,7 +66,7 @@ func TestDefaults(t *testing.T) {
 				Authorities: certificates.File{Name: "grpc-tls-client-ca"},
 			}},
 			AdminAccess: app.Admin{
-				TokenFile: certificates.File{Name: "admin-token-file"}, Hosts: []string{}, HostsSetting: "admin-hosts",
+				TokenFile: certificates.File{Name: "admin-token-file"}, HostsSetting: "hosts",
 				TLS: app.TLS{ClientNames: []string{}, Files: certificates.Files{
 					Certificate: certificates.File{Name: "admin-tls-cert"}, Key: certificates.File{Name: "admin-tls-key"},
 					Authorities: certificates.File{Name: "admin-tls-client-ca"},
@@ -81,7 +82,7 @@ func TestDefaults(t *testing.T) {
 			State:          app.State{Setting: "state-dir"},
 			Record:         app.Record{Setting: "record", MaxBytes: 1 << 30, Hash: []string{}},
 			MaxConnections: 1000,
-			Server:         server.Options{MaxRequestBytes: 64 << 10, MaxBytesInFlight: 32 << 20, Reflection: true, JSON: server.JSON{Hosts: []string{}}},
+			Server:         server.Options{MaxRequestBytes: 64 << 10, MaxBytesInFlight: 32 << 20, Reflection: true},
 			XDSRequired:    true,
 		},
 		Redis: redisstore.Options{
@@ -180,17 +181,17 @@ func TestAModeWithoutQuotesIsRefused(t *testing.T) {
 }
 
 func TestWhoMayUseJSONIsASetting(t *testing.T) {
-	got, err := read(t, "--rules=r", "--http-json=on", "--http-json-allow=refund", "--http-json-hosts=a.example,b.example")
-	want := server.JSON{From: server.JSONFromAnywhere, Hosts: []string{"a.example", "b.example"}, Refunds: true}
-	if diff := cmp.Diff(want, got.Server.JSON); diff != "" || err != nil {
+	got, err := read(t, "--rules=r", "--http-json=on", "--http-json-allow=refund", "--hosts=a.example,b.example")
+	want := server.JSON{From: server.JSONFromAnywhere, Refunds: true}
+	if diff := cmp.Diff(want, got.Server.JSON); diff != "" || err != nil || !cmp.Equal(got.Hosts, []string{"a.example", "b.example"}) {
 		t.Errorf("got %v (-want +got):\n%s", err, diff)
 	}
 	for args, want := range map[string]string{
-		"--http-json=all":                        `--http-json: "all": must be off, loopback or on`,
-		"--http-json-allow=refund,reset":         `--http-json-allow: "reset": must be refund or override`,
-		"--http-json-hosts=a:8080":               `--http-json-hosts: "a:8080": must be a name without a port, such as weir.example`,
-		"--http-json=off --http-json-hosts=a":    "--http-json-hosts: needs --http-json loopback or on",
-		"--http-json=off --http-json-allow=none": `--http-json-allow: "none": must be refund or override`,
+		"--http-json=all":                          `--http-json: "all": must be off, loopback or on`,
+		"--http-json-allow=refund,reset":           `--http-json-allow: "reset": must be refund or override`,
+		"--hosts=a:8080":                           `--hosts: "a:8080": must be a name without a port, such as weir.example`,
+		"--http-json=off --http-json-allow=refund": "--http-json-allow: needs --http-json loopback or on",
+		"--http-json=off --http-json-allow=none":   `--http-json-allow: "none": must be refund or override`,
 	} {
 		if _, err := read(t, append(strings.Fields(args), "--rules=r")...); err == nil || err.Error() != want {
 			t.Errorf("%s: got %v; want %s", args, err, want)

@@ -122,16 +122,15 @@ func listenerSettings(c *config) []setting {
 				"reach --http-address"},
 		{"http-json-allow", "", settings.List(&c.AllowedJSON, "power", power),
 			"allow to /json, beside charges: " + strings.Join(powers(), ", ")},
-		{"http-json-hosts", "", settings.List(&c.Server.JSON.Hosts, "name", hostName),
-			"names by which clients may reach /json, beside localhost and IP addresses; repeatable"},
+		{"hosts", "", settings.List(&c.Hosts, "name", hostName),
+			"names by which clients may reach /json and browsers the admin page, beside localhost and IP " +
+				"addresses; repeatable"},
 		{"admin-address", "127.0.0.1:8082", settings.Text(&c.Admin.Address, "address", address),
 			"host:port of the admin gRPC service and its page" + off + "; not on loopback clients must show " +
 				"a token or a certificate"},
 		{"admin-token-file", "", settings.Text(&c.AdminAccess.TokenFile.Path, "file", nil),
 			`file that holds the token that clients of --admin-address must show ("" = no token), 16 to ` +
 				`4096 characters; read again when it changes`},
-		{"admin-hosts", "", settings.List(&c.AdminAccess.Hosts, "name", hostName),
-			"names by which browsers may reach the admin page, beside localhost and IP addresses; repeatable"},
 		{"admin-tls-cert", "", settings.Text(&c.AdminAccess.TLS.Certificate.Path, "file", nil),
 			`certificate of --admin-address, PEM ("" = no TLS); it, its key and the CA are read again when ` +
 				`they change`},
@@ -188,11 +187,8 @@ func countSettings(c *config) []setting {
 		{"ready-requires-store", "false", settings.Bool(&c.ReadyRequiresStore),
 			"not ready while Redis does not answer"},
 		{"state-dir", "", settings.Text(&c.State.Dir, "directory", nil),
-			`directory in which counts in memory outlive a restart; made if it is missing, for one process ` +
-				`at a time ("" = off)`},
-		{"state-interval", "0s", settings.Duration(&c.State.Interval, 0, 24*time.Hour),
-			"with state-dir: time between snapshots, at least 1s; 0 = only at the end, so that a crash " +
-				"loses all since the start"},
+			`directory in which counts in memory outlive a restart, and a crash but for 10 seconds; made if it ` +
+				`is missing, for one process at a time ("" = off)`},
 	}
 }
 
@@ -265,8 +261,6 @@ func processSettings(c *config) []setting {
 			"serve /debug/pprof/ on the HTTP address"},
 		{"reflection", "true", settings.Bool(&c.Server.Reflection),
 			"gRPC reflection on both gRPC services"},
-		{"tracing", "false", settings.Bool(&c.Traced),
-			"send a span of each request by OTLP, to where the OTEL_* variables say"},
 	}
 }
 

@@ -50,7 +50,7 @@ func TestSpansOfRequestsReachTheCollectorBeforeTheEnd(t *testing.T) {
 			c := tracingtest.Start(t, protocol)
 			// Nothing is sent before the end.
 			otel(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+c.Endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL="+protocol, "OTEL_BSP_SCHEDULE_DELAY=3600000")
-			r := start(t, "--rules", rulesFile(t, rulesOf("1")), "--tracing", "--drain-timeout=10s")
+			r := start(t, "--rules", rulesFile(t, rulesOf("1")), "--drain-timeout=10s")
 			client := ratelimitv3.NewRateLimitServiceClient(r.dial(t, r.address["grpc tcp"]))
 			for range 2 {
 				if _, err := client.ShouldRateLimit(asCaller(t), requestFor("x")); err != nil {
@@ -81,7 +81,7 @@ func TestSpansOfRequestsReachTheCollectorBeforeTheEnd(t *testing.T) {
 }
 
 func TestWithoutTracingNothingOfItRuns(t *testing.T) {
-	otel(t, "OTEL_EXPORTER_OTLP_ENDPOINT=http://"+parts.Nowhere(t), "OTEL_TRACES_SAMPLER=nonsense")
+	otel(t, "OTEL_SDK_DISABLED=true", "OTEL_EXPORTER_OTLP_ENDPOINT=http://"+parts.Nowhere(t), "OTEL_TRACES_SAMPLER=nonsense")
 	r := start(t, "--rules", rulesFile(t, rulesOf("1")))
 	if got := limitFor(t, r.dial(t, r.address["grpc tcp"])); got != 1 {
 		t.Errorf("limit in force: got %d, want 1", got)
@@ -104,7 +104,7 @@ func TestACollectorThatIsAwayHoldsUpNeitherRequestsNorTheEnd(t *testing.T) {
 			otel(t, "OTEL_EXPORTER_OTLP_ENDPOINT=http://"+dead.Addr().String(), "OTEL_EXPORTER_OTLP_PROTOCOL="+protocol,
 				"OTEL_BSP_SCHEDULE_DELAY=1", "OTEL_BSP_MAX_QUEUE_SIZE=4", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE=2")
 			const drain = 2 * time.Second
-			r := start(t, "--rules", rulesFile(t, rulesOf("1")), "--tracing", "--drain-timeout="+drain.String())
+			r := start(t, "--rules", rulesFile(t, rulesOf("1")), "--drain-timeout="+drain.String())
 			client := ratelimitv3.NewRateLimitServiceClient(r.dial(t, r.address["grpc tcp"]))
 			for range 200 {
 				// The exporter waits 10 s for the collector. A request that waits with the exporter fails, and
@@ -127,8 +127,8 @@ func TestACollectorThatIsAwayHoldsUpNeitherRequestsNorTheEnd(t *testing.T) {
 }
 
 func TestMistakesOfTracingEndTheStart(t *testing.T) {
-	otel(t, "OTEL_TRACES_SAMPLER=nonsense")
-	err := run(t.Context(), []string{"--rules", rulesFile(t, rulesOf("1")), "--tracing"}, strings.NewReader(""), new(strings.Builder), new(strings.Builder))
+	otel(t, "OTEL_TRACES_EXPORTER=otlp", "OTEL_TRACES_SAMPLER=nonsense")
+	err := run(t.Context(), []string{"--rules", rulesFile(t, rulesOf("1"))}, strings.NewReader(""), new(strings.Builder), new(strings.Builder))
 	if err == nil || !strings.Contains(err.Error(), "tracing: unsupported sampler: nonsense") {
 		t.Errorf("got %v", err)
 	}

@@ -18,11 +18,11 @@ import (
 	"github.com/weirproxy/weir/internal/wire/certificates"
 )
 
-// Admin chooses the clients of the admin service and its page. The settings' names are for errors.
+// Admin chooses the clients of the admin service and its page. The settings' names are for errors;
+// HostsSetting is the name of Config.Hosts.
 type Admin struct {
 	TokenFile    certificates.File // with the token that clients must show; without a path: no token
 	TLS          TLS               // of the address
-	Hosts        []string          // names by which browsers may reach the page, beside localhost and IP addresses
 	HostsSetting string
 }
 
@@ -51,7 +51,7 @@ func (a *Admin) Check() error {
 // open completes the access to the admin address. The keeper of certificates is nil without TLS; the
 // caller closes it.
 func (a *Admin) open(o *admin.Access, logger *slog.Logger) (*certificates.Keeper, error) {
-	o.TokenSetting, o.Hosts, o.HostsSetting = a.TokenFile.Name, a.Hosts, a.HostsSetting
+	o.TokenSetting, o.HostsSetting = a.TokenFile.Name, a.HostsSetting
 	if a.TokenFile.Path != "" {
 		file := &tokenFile{file: a.TokenFile, logger: logger}
 		if err := file.read(time.Now()); err != nil {

@@ -195,6 +195,7 @@ func (c *Config) newServers(
 ) (*server.Server, *admin.Server, error) {
 	o := c.Server
 	o.Limiter, o.Logger, o.Registry = l, c.Logger, registry
+	o.JSON.Hosts = c.Hosts
 	o.Tracer, o.Propagator = traces.Tracer(), traces.Propagator()
 	o.Ready = func() error {
 		if source != nil && c.XDSRequired {

@@ -28,6 +28,10 @@ type Config struct {
 	Debug   Endpoint // the debug pages of envoyproxy/ratelimit
 	Metrics Endpoint // metrics alone
 
+	// Hosts are names by which clients may reach /json and browsers the admin page, beside localhost
+	// and IP addresses.
+	Hosts []string
+
 	Legacy      bool
 	MetricsPath string // of Metrics; "" means /metrics
 	TLS         TLS    // of GRPC

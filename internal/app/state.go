@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -13,9 +12,8 @@ import (
 // State is the directory in which counts in memory outlive the process. Without a Dir it is off. A
 // State needs a store without Redis.
 type State struct {
-	Setting  string // name of the setting with the directory, for errors
-	Dir      string
-	Interval time.Duration // see snapshots.Options
+	Setting string // name of the setting with the directory, for errors
+	Dir     string
 }
 
 // keepState loads the counts of the process before, and registers the metrics. The result is nil
@@ -24,9 +22,7 @@ func (c *Config) keepState(ctx context.Context, stores *Stores, registry prometh
 	if c.State.Dir == "" {
 		return nil, nil //nolint:nilnil // see above
 	}
-	keeper, err := snapshots.Open(ctx, snapshots.Options{
-		Dir: c.State.Dir, Interval: c.State.Interval, Store: stores.memory, Logger: c.Logger,
-	})
+	keeper, err := snapshots.Open(ctx, snapshots.Options{Dir: c.State.Dir, Store: stores.memory, Logger: c.Logger})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.State.Setting, err)
 	}
@@ -37,18 +33,10 @@ func (c *Config) keepState(ctx context.Context, stores *Stores, registry prometh
 	return keeper, nil
 }
 
-// Check returns every mistake. interval is the name of the setting with the Interval; redis says
-// that counts are in Redis.
-func (s *State) Check(interval string, redis bool) []error {
-	var errs []error
+// Check returns an error for a directory beside counts in Redis.
+func (s *State) Check(redis bool) error {
 	if s.Dir != "" && redis {
-		errs = append(errs, fmt.Errorf("%s: counts in Redis outlive a restart there: must be off unless counts are in memory", s.Setting))
+		return fmt.Errorf("%s: counts in Redis outlive a restart there: must be off unless counts are in memory", s.Setting)
 	}
-	if s.Dir == "" && s.Interval != 0 {
-		errs = append(errs, fmt.Errorf("%s: there is nothing to write: needs %s", interval, s.Setting))
-	}
-	if s.Interval != 0 && s.Interval < snapshots.MinInterval {
-		errs = append(errs, fmt.Errorf("%s: %v: must be 0 or at least %v", interval, s.Interval, snapshots.MinInterval))
-	}
-	return errs
+	return nil
 }

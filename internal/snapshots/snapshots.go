@@ -26,15 +26,19 @@ import (
 	"github.com/weirproxy/weir/pkg/store/memstore"
 )
 
-// MinInterval is the smallest Options.Interval.
-const MinInterval = time.Second
+const (
+	// interval is the time from one snapshot to the next. A crash loses the hits of that time.
+	interval = 10 * time.Second
+	// share bounds the cost of a large store: from one snapshot to the next pass at least so many times
+	// the duration of the first. So at most 2 % of the time goes into snapshots.
+	share = 50
+)
 
 // Options configures Open.
 type Options struct {
-	Dir      string          // made with mode 0700 if it is missing
-	Interval time.Duration   // time between snapshots; 0: only Save makes them; else at least MinInterval
-	Store    *memstore.Store // savable, and not yet in use
-	Logger   *slog.Logger
+	Dir    string          // made with mode 0700 if it is missing
+	Store  *memstore.Store // savable, and not yet in use
+	Logger *slog.Logger
 }
 
 // Keeper saves the states of a store. All methods are safe for concurrent use.
@@ -62,15 +66,12 @@ type Stats struct {
 	Duration time.Duration // of the last snapshot, from its start until it was safe
 }
 
-// Open locks the directory, and loads the last snapshot into the store. The only error, besides a
-// bad option, is another process that uses the directory. A directory that cannot be used, and a
+// Open locks the directory, and loads the last snapshot into the store. The only error is another
+// process that uses the directory. A directory that cannot be used, and a
 // snapshot that cannot be read, go to the log; the store is then empty.
 func Open(ctx context.Context, o Options) (*Keeper, error) { return open(ctx, o, system{}) }
 
 func open(ctx context.Context, o Options, f files) (*Keeper, error) {
-	if o.Interval != 0 && o.Interval < MinInterval {
-		return nil, fmt.Errorf("interval: %v: must be 0 or at least %v", o.Interval, MinInterval)
-	}
 	k := &Keeper{options: o, files: f}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -198,20 +199,20 @@ func (k *Keeper) failLocked(ctx context.Context, err error) {
 	}
 }
 
-// Run saves at each interval until ctx ends. Without an interval Run returns at once. The result is
-// nil.
+// Run saves every 10 seconds until ctx ends, and more rarely where a snapshot takes longer than 0.2
+// seconds. The result is nil.
 func (k *Keeper) Run(ctx context.Context) error {
-	if k.options.Interval == 0 {
-		return nil
-	}
-	tick := time.NewTicker(k.options.Interval)
-	defer tick.Stop()
+	next := time.NewTimer(interval)
+	defer next.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-tick.C:
+		case <-next.C:
+			start := time.Now()
 			_ = k.save(ctx, slog.LevelDebug) // logged and counted
+			took := time.Since(start)
+			next.Reset(max(interval, share*took) - took)
 		}
 	}
 }

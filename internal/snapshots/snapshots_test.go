@@ -221,31 +221,40 @@ func TestADirectoryThatCannotBeUsedEndsNoStart(t *testing.T) {
 	}
 }
 
-func TestRunSavesAtEachInterval(t *testing.T) {
-	dir := t.TempDir()
-	synctest.Test(t, func(t *testing.T) {
-		s, err := memstore.New(memstore.Options{Savable: true, MaxKeys: 100})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer s.Close()
-		k, err := Open(t.Context(), Options{Dir: dir, Interval: 10 * time.Second, Store: s, Logger: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer k.Close()
-		go func() { _ = k.Run(t.Context()) }()
-		time.Sleep(35 * time.Second)
-		synctest.Wait()
-		if got := k.Stats().Saves; got != 3 {
-			t.Errorf("after 35 s: %d snapshots, want 3", got)
-		}
-	})
+// slow is files of a disk that takes so long for each snapshot.
+type slow struct {
+	system
+	takes time.Duration
 }
 
-func TestAnIntervalIsAtLeastASecond(t *testing.T) {
-	if _, err := Open(t.Context(), Options{Dir: t.TempDir(), Interval: time.Millisecond}); err == nil || !strings.Contains(err.Error(), "1s") {
-		t.Errorf("an interval of 1 ms: got %v", err)
+func (s slow) rename(from, to string) error {
+	time.Sleep(s.takes)
+	return s.system.rename(from, to)
+}
+
+func TestSnapshotsAreTenSecondsApartAndFiftyTimesTheirDuration(t *testing.T) {
+	tests := []struct {
+		takes, after time.Duration
+		want         uint64
+	}{
+		{0, 35 * time.Second, 3},
+		{200 * time.Millisecond, 35 * time.Second, 3}, // starts at 10, 20 and 30 s
+		{time.Second, 59 * time.Second, 1},
+		{time.Second, 115 * time.Second, 3}, // starts at 10, 60 and 110 s
+	}
+	for _, test := range tests {
+		t.Run(fmt.Sprint(test.takes, " each, after ", test.after), func(t *testing.T) {
+			dir := t.TempDir()
+			synctest.Test(t, func(t *testing.T) {
+				k := start(t, dir, slow{takes: test.takes})
+				go func() { _ = k.Run(t.Context()) }()
+				time.Sleep(test.after)
+				synctest.Wait()
+				if got := k.Stats().Saves; got != test.want {
+					t.Errorf("got %d snapshots, want %d", got, test.want)
+				}
+			})
+		})
 	}
 }
 

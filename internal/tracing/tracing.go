@@ -59,6 +59,16 @@ type Tracing struct {
 	propagator propagation.TextMapPropagator
 }
 
+// Configured reports whether the environment asks for spans: it names a collector, or the exporter
+// otlp.
+func Configured() bool {
+	if os.Getenv("OTEL_SDK_DISABLED") == "true" {
+		return false
+	}
+	return os.Getenv("OTEL_TRACES_EXPORTER") == "otlp" ||
+		cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"), os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT")) != ""
+}
+
 // New begins to send spans, and does not wait for a collector. With OTEL_TRACES_EXPORTER=none the
 // result is nil. The error lists the mistakes in the options and in the environment, as far as the
 // SDK reports them.

@@ -18,7 +18,7 @@ func TestWhatIsAskedOfRedisIsASpanOfItsRequest(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
 	t.Setenv("OTEL_SERVICE_NAME", "edge-limits")
 	// A machine that is busy must not look like a Redis that is away.
-	s := startSidecar(t, tlsRules, "--tracing", "--store=redis", "--redis-url="+urlOf(redis.Address()), "--redis-timeout=10s")
+	s := startSidecar(t, tlsRules, "--store=redis", "--redis-url="+urlOf(redis.Address()), "--redis-timeout=10s")
 	if _, err := s.AwaitMessage(deadline(t), 0, "ready"); err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,6 @@ The pod has the volumes that the values under sidecar name, and weir.sidecarVolu
   - --drain-timeout=10s
   {{- if and .Values.sidecar.stateVolume (eq .Values.sidecar.store "memory") }}
   - --state-dir=/var/lib/weir
-  - --state-interval=10s
   {{- end }}
   {{- if eq .Values.sidecar.store "redis" }}
   {{- include "weir.redisArgs" . | nindent 2 }}

@@ -260,3 +260,104 @@ func (s *Store) shardOf(d digest) *shard {
 
 // shardNumber uses other bits of the digest than the order of slots in a table.
 func (s *Store) shardNumber(d digest) int { return int(d.lo>>digestBits) & (len(s.shards) - 1) }
+
+// OnFull is the policy for a new key when the store is full of keys that are denied now.
+type OnFull uint8
+
+// The choices.
+const (
+	Allow OnFull = iota // the key is decided as a full one, and not remembered
+	Deny                // the key is denied until another one can be forgotten
+)
+
+// Defaults of Options.
+const (
+	DefaultMaxKeys       = 1_000_000
+	DefaultMaxHolds      = 1_000_000
+	DefaultSweepInterval = 10 * time.Second
+)
+
+// Options configures New. The zero value is valid.
+type Options struct {
+	MaxKeys int // most places: a key takes one, and a key of sliding_window_log three or more (see places); 0 means DefaultMaxKeys
+	// MaxHolds is the most holders, of at most 64 bytes each; 0 means DefaultMaxHolds. At the bound a
+	// new holder replaces a denied or ended one, the oldest of its shard. The forgotten name costs
+	// little: a late end, or a repeat of it, is charged as one whose begin nobody saw. If all holders
+	// hold, OnFull decides a begin. An allowed begin then holds nothing, and a rate limit charges its
+	// true cost at the end.
+	MaxHolds      int
+	OnFull        OnFull        // the policy for a new key, or a begin, when no other can be forgotten
+	SweepInterval time.Duration // time in which the sweep visits every key once; 0 means DefaultSweepInterval
+	Logger        *slog.Logger  // of steps of the wall clock, at WARN; nil: no log
+	// Now returns the instant by the clock whose windows count. The store follows the clock as it
+	// follows a wall clock. Nil: this machine's wall clock.
+	Now func() algorithms.Instant
+	// Virtual tells the instant of each transaction, in place of all clocks, so that hours of traffic
+	// can be decided in a second. Virtual must be safe for concurrent use. An instant before an
+	// earlier one of the shard counts as the earlier one. Nil: real time. Now must then be nil.
+	Virtual func() algorithms.Instant
+	Savable bool // Save and Load work; a decision then takes about 30 ns more, for another hash of keys
+}
+
+// metrics counts for Stats, on cache lines that a request without a new key does not touch.
+type metrics struct {
+	places                             atomic.Int64 // of remembered keys, and claimed for others
+	holds                              atomic.Int64 // remembered holders, and places claimed for others
+	evicted, swept, allowed, deniedNew atomic.Uint64
+	joined                             atomic.Uint64
+	holdsAllowed, holdsDenied          atomic.Uint64
+	clockSteps                         atomic.Uint64
+}
+
+// Stats is the store's metrics at one moment.
+type Stats struct {
+	Keys        int    // remembered now
+	Places      int    // that these keys take, at most MaxKeys: one for a key, and three or more for a key of sliding_window_log
+	MaxKeys     int    // the bound
+	Evicted     uint64 // forgotten to make room
+	Swept       uint64 // freed because they were idle
+	FullAllowed uint64 // new keys that were decided but not remembered
+	FullDenied  uint64 // new keys that were denied
+	FullJoined  uint64 // charges of known logs that joined the newest hits, as the log found no place to grow
+	ClockSteps  uint64 // steps of the wall clock that the store has followed
+
+	HoldersHeld        int    // holders that hold hits now; until a sweep also holders that have run out
+	HoldersDenied      int    // denied ones that are remembered
+	HoldersEnded       int    // ended ones that are remembered
+	MaxHolds           int    // the bound of the three together
+	HoldersRanOut      uint64 // that held hits until they ran out
+	HoldersDropped     uint64 // denied and ended ones that were forgotten to make room
+	FullHoldersAllowed uint64 // begins that were decided but not remembered
+	FullHoldersDenied  uint64 // begins that were denied
+}
+
+// Stats returns the store's metrics.
+func (s *Store) Stats() Stats {
+	st := Stats{
+		Places:      int(s.metrics.places.Load()),
+		MaxKeys:     int(s.maxKeys),
+		Evicted:     s.metrics.evicted.Load(),
+		Swept:       s.metrics.swept.Load(),
+		FullAllowed: s.metrics.allowed.Load(),
+		FullDenied:  s.metrics.deniedNew.Load(),
+		FullJoined:  s.metrics.joined.Load(),
+		ClockSteps:  s.metrics.clockSteps.Load(),
+
+		MaxHolds:           int(s.maxHolds),
+		FullHoldersAllowed: s.metrics.holdsAllowed.Load(),
+		FullHoldersDenied:  s.metrics.holdsDenied.Load(),
+	}
+	for i := range s.shards { // one after the other
+		sh := &s.shards[i]
+		sh.mu.Lock()
+		st.Keys += int(sh.table.count)
+		h := &sh.holders
+		st.HoldersHeld += h.kinds[kindSlots] + h.kinds[kindHeld]
+		st.HoldersDenied += h.kinds[kindDenied]
+		st.HoldersEnded += h.kinds[kindEnded]
+		st.HoldersRanOut += h.ranOut
+		st.HoldersDropped += h.dropped
+		sh.mu.Unlock()
+	}
+	return st
+}

@@ -2,6 +2,7 @@ package memstore
 
 import (
 	"cmp"
+	"math/bits"
 	"slices"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
@@ -224,4 +225,133 @@ func (t *transaction) decide(
 		}
 	}
 	return false
+}
+
+// endLocked applies the charges of holders that are no begins, in order. If the transaction then
+// waits for room, other transactions can see these before the rest: ends depend on nothing that the
+// rest could change. The transaction's shards must be locked.
+func (t *transaction) endLocked(s *Store, charges []store.Charge, decisions []algorithms.Decision, now algorithms.Instant) {
+	for i := range charges {
+		if c := &charges[i]; c.Hold != nil && c.Hold.Phase != algorithms.HoldBegin {
+			s.endLocked(&s.shards[t.refs[i].shard], t.refs[i].key, c, &decisions[i], now)
+		}
+	}
+}
+
+// begin evaluates charge i, which begins a holder, on top of its view. refused says that there is
+// no room for further holders.
+func (t *transaction) begin(
+	s *Store, charges []store.Charge, decisions []algorithms.Decision, i int, now algorithms.Instant, refused bool,
+) algorithms.Decision {
+	c, v := &charges[i], &t.views[t.refs[i].view]
+	b := begin{charge: i, refused: refused}
+	b.record, b.was = v.shard.holders.lookup(v.key.tag(), &c.Hold.Holder, now)
+	if len(t.begins) == 0 {
+		t.named = append(t.named[:0], make([]int32, 1<<bits.Len(uint(len(charges))))...)
+	}
+	bucket := &t.named[v.key.tag().hash(&c.Hold.Holder)&uint64(len(t.named)-1)]
+	b.below = *bucket
+	for n := *bucket; n != 0; n = t.begins[n-1].below { // the newest first: its hold counts. A refused one has no hold
+		earlier := &t.begins[n-1]
+		e := &charges[earlier.charge]
+		t.passed++
+		if t.refs[earlier.charge].view != t.refs[i].view || e.Hold.Holder != c.Hold.Holder {
+			continue
+		}
+		if !earlier.refused {
+			b.was = earlier.was.After(algorithms.HoldBegin, e.Limit, now, e.Hits, e.Hold.AtMost, decisions[earlier.charge].Allowed)
+			b.again = b.was != algorithms.Hold{}
+		}
+		break
+	}
+	d := s.decideBegin(v, &b, c, now)
+	t.refs[i].begin = len(t.begins)
+	t.begins = append(t.begins, b)
+	*bucket = int32(len(t.begins))
+	return d
+}
+
+// claimHoldsLocked claims the places of new holders. claimHoldsLocked reports false if other shards
+// must forget holders. The transaction's shards must be locked.
+func (t *transaction) claimHoldsLocked(
+	s *Store, r *room, charges []store.Charge, decisions []algorithms.Decision, admitted bool, now algorithms.Instant,
+) bool {
+	n := 0
+	for i := range t.begins {
+		if b := &t.begins[i]; b.adds(&charges[b.charge], admitted && decisions[b.charge].Allowed, now) {
+			n++
+		}
+	}
+	for !s.claimHolds(r, n) {
+		made := false
+		for i := 0; i < len(t.shards) && !made; i++ {
+			made = s.shards[t.shards[i]].holders.makeRoom(now)
+		}
+		if !made {
+			return false
+		}
+	}
+	return true
+}
+
+// rememberLocked remembers the holders of all begins, after the views were committed. The
+// transaction's shards must be locked.
+func (t *transaction) rememberLocked(
+	s *Store, r *room, charges []store.Charge, decisions []algorithms.Decision, admitted bool, now algorithms.Instant,
+) {
+	for i := range t.begins {
+		b := &t.begins[i]
+		c, v := &charges[b.charge], &t.views[t.refs[b.charge].view]
+		// A begin before can have added the same holder, and the room for another one can have taken the
+		// record.
+		b.record, b.was = v.shard.holders.lookup(v.key.tag(), &c.Hold.Holder, now)
+		s.rememberHolderLocked(v, b, c, admitted && decisions[b.charge].Allowed, now, r)
+	}
+}
+
+// deniedHits is the hits of a key's last denied charge in one byte: five bits of an exponent and
+// three of a mantissa. Up to 16 hits are exact. More hits are rounded up, by less than an eighth.
+// So a key counts as denied a little longer, and never too short. The zero value is one hit, which
+// also stands for a key that was never denied.
+type deniedHits uint8
+
+const deniedBits = 8
+
+// deniedHitsOf returns the hits, at least 1 and at most algorithms.MaxHits, rounded up.
+func deniedHitsOf(hits uint64) deniedHits {
+	n := hits - 1
+	if n < 8 {
+		return deniedHits(n)
+	}
+	shift := bits.Len64(n) - 4
+	rounded := (n + 1<<shift - 1) >> shift // 8 to 16
+	return deniedHits(uint64(shift)<<3 + rounded)
+}
+
+// hits returns the smallest number of hits that the byte stands for.
+func (h deniedHits) hits() uint64 {
+	if h < 8 {
+		return uint64(h) + 1
+	}
+	return uint64(h&7|8)<<(h>>3-1) + 1
+}
+
+// of returns the hits for which a key under the limit counts as denied. More hits than the capacity
+// never pass. For them the key counts as denied until the key is full.
+func (h deniedHits) of(l *algorithms.Limit) uint64 { return min(h.hits(), uint64(l.Capacity())) }
+
+// after returns the denied hits after a charge. A denied charge replaces them. A charge of at least
+// as many hits that passes clears them. A ban denies with a state and without, so its denials do
+// not count.
+func (h deniedHits) after(l *algorithms.Limit, hits int64, allowed bool) deniedHits {
+	switch {
+	case hits <= 0 || l.Requests == 0:
+		return h
+	case !allowed:
+		return deniedHitsOf(min(uint64(hits), uint64(l.Capacity())))
+	case uint64(hits) >= h.hits():
+		return 0
+	default:
+		return h
+	}
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,14 +17,15 @@ import (
 
 	"github.com/weirproxy/weir/internal/wire/inflight"
 	"github.com/weirproxy/weir/internal/wire/web"
+	"github.com/weirproxy/weir/pkg/descriptors"
+	"github.com/weirproxy/weir/pkg/limiter"
 )
 
 // JSON returns the page /json, or nil where Options.JSON has none. The page answers a
 // RateLimitRequest in protobuf's JSON with a RateLimitResponse. The status is 200, 429 over limit,
 // 400 for an invalid request, 413 for a large one, and 503 when too many are under way. A request
 // that Options.JSON does not allow gets 403, 415 or 421. The request takes the way of
-// ShouldRateLimit, through the bytes of the message. With zeros the answer shows a limitRemaining
-// of 0, which protobuf's JSON, and envoyproxy/ratelimit, leave out. The caller answers panics.
+// ShouldRateLimit. With zeros the answer shows a limitRemaining of 0, which protobuf's JSON, and envoyproxy/ratelimit, leave out. The caller answers panics.
 func (s *Server) JSON(zeros bool) http.HandlerFunc {
 	o := s.options.JSON
 	if o.From == JSONOff {
@@ -91,13 +93,8 @@ func (s *Server) answerBody(zeros bool, most int64) func(w http.ResponseWriter, 
 
 // answerJSON decides a request and writes the answer.
 func (s *Server) answerJSON(w http.ResponseWriter, r *http.Request, request *ratelimitv3.RateLimitRequest, zeros bool) {
-	message, err := proto.Marshal(request)
-	if err != nil {
-		web.Text(w, http.StatusBadRequest, "not a RateLimitRequest: "+err.Error())
-		return
-	}
 	response := new(ratelimitv3.RateLimitResponse)
-	if err := s.exchange(r, message, response); err != nil {
+	if err := s.exchange(r, request, response); err != nil {
 		failed := status.Convert(err)
 		web.Text(w, httpCode(failed.Code()), failed.Message())
 		return
@@ -143,11 +140,11 @@ func withZeros(answer []byte) ([]byte, error) {
 	return json.Marshal(response)
 }
 
-// exchange decides an encoded request and decodes the response. The error is a gRPC status.
-func (s *Server) exchange(r *http.Request, message []byte, response *ratelimitv3.RateLimitResponse) (err error) {
-	c := &call{ctx: r.Context(), client: browsing{r}}
+// exchange decides a request and decodes the response. The error is a gRPC status.
+func (s *Server) exchange(r *http.Request, request *ratelimitv3.RateLimitRequest, response *ratelimitv3.RateLimitResponse) (err error) {
+	c := &call{begun: time.Now(), ctx: r.Context(), client: browsing{r}}
 	defer s.service.survive(c, &err)
-	c.decode(message, time.Now())
+	convert(request, &c.request)
 	if s.options.Tracer != nil {
 		c.ctx = s.service.withParent(c.ctx, propagation.HeaderCarrier(r.Header))
 	}
@@ -155,6 +152,27 @@ func (s *Server) exchange(r *http.Request, message []byte, response *ratelimitv3
 		return err
 	}
 	return proto.Unmarshal(c.answer, response)
+}
+
+// convert turns a message into r, which must be empty, as decode does with the bytes of the message.
+func convert(message *ratelimitv3.RateLimitRequest, r *limiter.Request) {
+	r.Domain, r.Hits = message.GetDomain(), message.GetHitsAddend()
+	for _, from := range message.GetDescriptors() {
+		to := r.Add()
+		to.Refund = from.GetIsNegativeHits()
+		for _, e := range from.GetEntries() {
+			to.Entries = append(to.Entries, limiter.Entry{Key: e.GetKey(), Value: e.GetValue()})
+		}
+		if hits := from.GetHitsAddend(); hits != nil {
+			to.Hits, to.Probe = hits.GetValue(), hits.GetValue() == 0
+		}
+		if o := from.GetLimit(); o != nil {
+			to.Override = &limiter.Override{Requests: o.GetRequestsPerUnit(), Unit: descriptors.Unit(o.GetUnit())}
+			if m := o.GetUnitMultiplier(); m != nil {
+				to.Override.Multiplier = cmp.Or(m.GetValue(), zeroMultiplier)
+			}
+		}
+	}
 }
 
 // httpCode returns the HTTP status of a code that statusMapper makes.

@@ -298,3 +298,36 @@ func TestACallThatWaitsKeepsACopyOfItsMessage(t *testing.T) {
 		}
 	}
 }
+
+func TestJSONMakesTheRequestThatTheMessageMakes(t *testing.T) {
+	r := rand.New(rand.NewPCG(9, 10))
+	converted := 0
+	for range 3000 {
+		data := randomMessage(t, r)
+		message := new(ratelimitv3.RateLimitRequest)
+		if proto.Unmarshal(data, message) != nil {
+			continue
+		}
+		for i, d := range message.GetDescriptors() {
+			if d.GetLimit() != nil && i%2 == 0 {
+				d.Limit.UnitMultiplier = wrapperspb.UInt32(r.Uint32N(3))
+			}
+		}
+		data, err := proto.Marshal(message)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want, got limiter.Request
+		if err := decode(data, string(data), &want); err != nil {
+			t.Fatal(err)
+		}
+		convert(message, &got)
+		if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
+			t.Fatalf("%v (-decode +convert):\n%s", message, diff)
+		}
+		converted++
+	}
+	if converted < 2000 {
+		t.Errorf("%d messages were converted, want many: else the test shows little", converted)
+	}
+}

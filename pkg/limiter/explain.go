@@ -43,7 +43,10 @@ func (l *Limiter) Explain(ctx context.Context, r *Request) ([]Explanation, error
 		s := v.Statuses[i]
 		for n := s.charge; n < s.charge+s.count; n++ {
 			c := &v.charges[n]
-			state := LimitState{Limit: *v.charged[n], Key: string(c.Key), Decision: v.decisions[n], Grant: v.grantOf(n), Hold: c.Hold, Source: v.states[n].Source}
+			state := LimitState{
+				Limit: *v.charged[n], Key: string(c.Key), Decision: v.decisions[n],
+				Grant: v.grantOf(n), Source: v.states[n].Source, Hold: c.Hold,
+			}
 			if c.Hold != nil {
 				held, err := l.holders(ctx, c, v.charged[n], 1)
 				if err != nil {

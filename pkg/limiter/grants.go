@@ -201,7 +201,8 @@ func (g *Grant) Validate(now time.Time) error {
 		wrong("burst: %d: goes with requests only, and not with a block", g.Burst)
 	}
 	if !g.Until.After(now) || g.Until.Sub(now) > MaxGrantTime {
-		wrong("until: %s: must be later than now (%s), and at most 10 years later", g.Until.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
+		wrong("until: %s: must be later than now (%s), and at most 10 years later",
+			g.Until.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
 	}
 	if n := len(g.Reason); n == 0 || n > MaxGrantReason {
 		wrong("reason: %d bytes, must be 1 to %d", n, MaxGrantReason)

@@ -19,8 +19,7 @@ type ruleSet struct {
 
 // SetRules puts rules in force, for every request that begins after it returns. The counts of a
 // rule go on when the new rules have a rule of the same domain and path. States in the store stay;
-// the store forgets the answers by the earlier rules, see [store.Store]. Grants stay with their domain and
-// entries.
+// the store forgets the answers by the earlier rules. Grants stay with their domain and entries.
 func (l *Limiter) SetRules(rules *descriptors.Rules) {
 	l.setting.Lock()
 	defer l.setting.Unlock()

@@ -1,6 +1,12 @@
 package redisstore
 
 import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strconv"
 	"time"
 	"unsafe"
 
@@ -14,11 +20,12 @@ import (
 type batch struct {
 	until   time.Time // when the first of the callers stops to wait; zero if nobody waits
 	last    time.Time // when the last of the callers stops to wait
-	server  *server
+	base    *base
+	names   *names
 	keys    []string       // names in Redis
 	places  map[string]int // of keys in keys and states
 	key     []byte         // scratch
-	names   names          // memory of keys
+	texts   texts          // memory of keys
 	states  []keyState
 	all     []group
 	charges int    // of all transactions
@@ -39,14 +46,14 @@ type group struct {
 	times       int
 }
 
-// names makes texts that share memory. The memory is not used again: a command may hold a text for
+// texts makes texts that share memory. The memory is not used again: a command may hold a text for
 // longer than the batch.
-type names struct{ free []byte }
+type texts struct{ free []byte }
 
 // namesSize is the memory that is taken at once, in bytes: names of some fifty keys.
 const namesSize = 4 << 10
 
-func (n *names) add(name []byte) string {
+func (n *texts) add(name []byte) string {
 	if len(name) > cap(n.free)-len(n.free) {
 		n.free = make([]byte, 0, max(namesSize, len(name)))
 	}
@@ -55,7 +62,9 @@ func (n *names) add(name []byte) string {
 	return unsafe.String(unsafe.SliceData(n.free[from:]), len(name))
 }
 
-func newBatch(s *server) *batch { return &batch{server: s, places: make(map[string]int)} }
+func newBatch(b *base, n *names) *batch {
+	return &batch{base: b, names: n, places: make(map[string]int)}
+}
 
 // reset makes the batch empty.
 func (b *batch) reset() {
@@ -73,7 +82,7 @@ func (b *batch) add(c *call) {
 		place, counter := b.place(&c.charges[i], c.at)
 		c.places, c.counters = append(c.places, place), append(c.counters, counter)
 	}
-	if c.holding {
+	if len(c.holds) > 0 {
 		b.placeHolds(c)
 	}
 	if !c.until.IsZero() && (b.until.IsZero() || c.until.Before(b.until)) {
@@ -85,7 +94,7 @@ func (b *batch) add(c *call) {
 	c.next = nil
 	b.charges += len(c.charges)
 	b.count++
-	if len(c.charges) == 1 && c.action != correct && !c.holding && c.charges[0].Limit.Algorithm.HasState() {
+	if len(c.charges) == 1 && c.action != correct && len(c.holds) == 0 && c.charges[0].Limit.Algorithm.HasState() {
 		p := &b.states[c.places[0]]
 		if p.single > 0 {
 			g := &b.all[p.single-1]
@@ -150,7 +159,7 @@ func (b *batch) slot() uint16 { return b.all[0].first.slot }
 // place returns the place of the key of a charge at an instant, and reports whether the key is a
 // counter's.
 func (b *batch) place(c *store.Charge, at algorithms.Instant) (n int, counter bool) {
-	b.key, counter = b.server.appendName(b.key[:0], c, at)
+	b.key, counter = b.names.appendName(b.key[:0], c, at)
 	return b.placeOfKey(), counter
 }
 
@@ -159,7 +168,7 @@ func (b *batch) placeOfKey() int {
 	n, known := b.places[string(b.key)]
 	if !known {
 		n = len(b.keys)
-		name := b.names.add(b.key)
+		name := b.texts.add(b.key)
 		b.keys = append(b.keys, name)
 		b.places[name] = n
 		b.states = append(b.states, keyState{})
@@ -174,19 +183,19 @@ func (b *batch) request(now, deadline int64) []byte {
 	for i := range b.all {
 		g := &b.all[i]
 		c := g.first
-		r = appendTransaction(r, c.action, g.times, len(c.charges), c.holding, c.lone())
+		r = appendTransaction(r, c.action, g.times, len(c.charges), len(c.holds) > 0, c.lone())
 		last := -1 // the last charge that counts for the verdict
 		for n := range c.charges {
-			var fix *correction
+			var f *fix
 			if c.action == correct {
-				fix = c.corrections[n]
+				f = c.fixes[n]
 			}
 			algorithm, capacity := byte(c.charges[n].Limit.Algorithm), c.charges[n].Limit.Capacity()
 			if c.counters[n] {
-				algorithm, capacity = counterNumber, b.server.store.jitter()
+				algorithm, capacity = counterNumber, b.names.jitter()
 			}
-			r = appendCharge(r, c.places[n], &c.charges[n], algorithm, capacity, last >= 0 && c.charges[last].Rule == c.charges[n].Rule, fix)
-			if c.holding {
+			r = appendCharge(r, c.places[n], &c.charges[n], algorithm, capacity, last >= 0 && c.charges[last].Rule == c.charges[n].Rule, f)
+			if len(c.holds) > 0 {
 				r = c.appendHold(r, n)
 			}
 			if !c.ends(n) {
@@ -195,4 +204,263 @@ func (b *batch) request(now, deadline int64) []byte {
 		}
 	}
 	return r
+}
+
+// placeHolds gives the keys of a call's holders places.
+func (b *batch) placeHolds(c *call) {
+	for i := range c.charges {
+		charge, h := &c.charges[i], &c.holds[i]
+		if !c.held(i) {
+			continue
+		}
+		b.key = b.names.appendBook(b.key[:0], charge)
+		h.book = b.placeOfKey()
+		h.record = h.book
+		if charge.Limit.Algorithm != algorithms.Concurrency {
+			b.key = appendHolder(b.key, h.Holder)
+			h.record = b.placeOfKey()
+		}
+	}
+}
+
+// appendHold adds the holder of charge i to a request.
+func (c *call) appendHold(b []byte, i int) []byte {
+	if !c.held(i) {
+		return b
+	}
+	h, name := &c.holds[i], c.holds[i].Holder
+	if c.charges[i].Limit.Algorithm != algorithms.Concurrency {
+		binary.LittleEndian.PutUint32(name[:], rand.Uint32()) // of a new book
+	}
+	from := int64(0)
+	if c.counters[i] {
+		from = int64(window(c.charges[i].Limit.Period, c.at)) / int64(Granularity)
+	}
+	if c.ends(i) {
+		b[16] |= isEnding
+	} else {
+		b[16] |= isBegun
+	}
+	b = append(b, byte(h.Phase))
+	b = binary.LittleEndian.AppendUint32(b, uint32(h.record)+1)
+	b = binary.LittleEndian.AppendUint32(b, uint32(h.book)+1)
+	atMost := min(max(h.AtMost, 0), algorithms.MaxPeriod)
+	b = appendInt(b, int64((atMost+Granularity-1)/Granularity), 8)
+	b = appendInt(b, h.since, 8)
+	b = appendInt(b, from, 8)
+	return append(b, name[:]...)
+}
+
+// finish gives each call its decisions from the script's answer. finish returns the instant of the
+// answer, and whether the deadline had passed. If so, the script did nothing and no call has
+// decisions.
+func (b *batch) finish(answer string) (us int64, tooLate bool, err error) {
+	r := reader{rest: answer}
+	tooLate = r.uint(1) == late
+	us = int64(r.uint(8))
+	if tooLate {
+		return us, true, r.check()
+	}
+	for i := range b.states {
+		b.states[i].raw = r.bytes(int(r.uint(1)))
+	}
+	now := instant(uint64(us))
+	for i := range b.all {
+		passed := int(r.uint(4))
+		for c, n := b.all[i].first, 0; c != nil; c, n = c.next, n+1 {
+			c.now = now
+			if c.action == correct {
+				c.read(&r)
+			} else {
+				c.err = b.play(c, &r, n < passed) // of equal transactions the first pass
+			}
+		}
+	}
+	return us, false, r.check()
+}
+
+// read reads the decisions of a correction, which are all about lists.
+func (c *call) read(r *reader) {
+	c.admitted = true
+	for i := range c.charges {
+		if c.fixes[i] == nil && !c.charges[i].Limit.Algorithm.HasState() && !c.ends(i) {
+			c.decisions[i], _ = r.decision()
+		}
+	}
+}
+
+// play plays a transaction again on the states that the script found, and so makes the decisions.
+// Decisions about lists are the script's, and so is the verdict.
+func (b *batch) play(c *call, r *reader, admitted bool) error {
+	lists := false
+	c.admitted = admitted
+	if len(c.holds) > 0 {
+		if err := b.playHolds(c, r); err != nil {
+			return err
+		}
+	}
+	c.before, c.after, c.added = c.before[:0], c.after[:0], c.added[:0]
+	for i := range c.charges {
+		var was kept
+		var in added
+		if c.charges[i].Limit.Algorithm.HasState() {
+			k, err := b.state(c, i)
+			if err != nil {
+				return err
+			}
+			was = *k
+			if !c.ends(i) {
+				c.decisions[i] = c.take(i, k, c.charges[i].Hits)
+			}
+			c.free(i)
+		} else {
+			lists = true
+			in = c.readList(i, r)
+		}
+		c.before, c.added = append(c.before, was), append(c.added, in)
+	}
+	several := len(c.charges) > 1
+	agreed := lists && several && c.action == take || store.Admitted(c.charges, c.decisions) == admitted
+	for i, place := range c.places {
+		if c.action == peek || c.action == reserve && c.applied(i) < 0 {
+			b.states[place].kept = c.before[c.first(i)]
+		}
+	}
+	if several && c.action == take && !admitted {
+		c.again(c.counts, c.keep)
+		for i, place := range c.places {
+			b.states[place].kept = c.after[i]
+		}
+	}
+	c.after = c.after[:0]
+	for _, place := range c.places {
+		c.after = append(c.after, b.states[place].kept)
+	}
+	if !agreed {
+		b.base.disagreed(c)
+	}
+	return nil
+}
+
+// disagreed counts and logs a verdict of the script that is not the verdict of package algorithms,
+// which only a bug can cause. The log gets one line a second. The request gets decisions that fit
+// the script's verdict.
+func (b *base) disagreed(c *call) {
+	n := b.metrics.disagreements.Add(1)
+	if _, due := b.metrics.disagreementLogged.Due(time.Second); due {
+		charge := &c.charges[0]
+		b.logger.LogAttrs(context.Background(), slog.LevelWarn, "the script in Redis and this program decided differently, the script's verdict counts",
+			slog.Bool("admitted", c.admitted), slog.String("algorithm", charge.Limit.Algorithm.String()),
+			slog.String("key", strconv.QuoteToASCII(string(charge.Key))), slog.Uint64("disagreements", n))
+	}
+	for i := range c.charges {
+		d := &c.decisions[i]
+		switch {
+		case c.charges[i].Mode.Shadows() || d.Allowed == c.admitted:
+		case c.admitted:
+			d.Allowed, d.RetryAfter = true, 0
+		default:
+			d.Allowed, d.Remaining, d.RetryAfter = false, 0, max(d.ResetAfter, Granularity)
+		}
+	}
+}
+
+// state returns the state of the key of charge i.
+func (b *batch) state(c *call, i int) (*kept, error) {
+	p := &b.states[c.places[i]]
+	if !p.parsed && p.raw != "" {
+		var err error
+		if c.counters[i] {
+			p.kept, err = parseCounter(p.raw, c.charges[i].Limit)
+		} else {
+			p.kept, err = parse(p.raw, c.charges[i].Limit)
+			p.kept.rewind(c.now)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("key %q: %w", b.keys[c.places[i]], err)
+		}
+	}
+	p.parsed = true
+	return &p.kept, nil
+}
+
+// readList reads the decision about the list of charge i, and the hits that a reservation has
+// added.
+func (c *call) readList(i int, r *reader) (in added) {
+	if len(c.holds) > 0 {
+		return c.holds[i].decided // which playHolds has read
+	}
+	c.decisions[i], in = r.decision()
+	return in
+}
+
+// playHolds reads the holders of a transaction, and applies all charges of holders but the begins.
+// Afterwards each of these charges is a probe.
+func (b *batch) playHolds(c *call, r *reader) error {
+	for i := range c.charges {
+		h := &c.holds[i]
+		if !c.charges[i].Limit.Algorithm.HasState() {
+			c.decisions[i], h.decided = r.decision()
+		}
+		if c.held(i) {
+			h.read(r)
+		}
+	}
+	for i := range c.charges {
+		charge, h := &c.charges[i], &c.holds[i]
+		h.asked = charge.Hits
+		if !c.held(i) {
+			continue
+		}
+		e := h.Was.Effect(h.Phase, charge.Limit, charge.Hits)
+		charge.Hits = e.Hits
+		if !c.ends(i) {
+			charge.CountRejected = charge.CountRejected && !e.Forced
+			continue
+		}
+		charge.Hits = 0
+		if !charge.Limit.Algorithm.HasState() {
+			continue
+		}
+		k, err := b.state(c, i)
+		if err != nil {
+			return err
+		}
+		was := *k
+		c.decisions[i] = c.force(i, k, e)
+		if c.action == peek {
+			*k = was
+		}
+	}
+	return nil
+}
+
+// read reads a holder.
+func (h *hold) read(r *reader) {
+	h.Was = algorithms.Hold{
+		Status: algorithms.HoldStatus(r.uint(1)), Hits: uint32(r.uint(4)), At: instant(r.uint(8)), Until: instant(r.uint(8)),
+	}
+	h.at = int64(r.uint(8))
+}
+
+// force applies an effect to the state of the key of charge i, and returns the decision, which
+// allows the charge.
+func (c *call) force(i int, k *kept, e algorithms.Effect) algorithms.Decision {
+	l, now := c.charges[i].Limit, c.now
+	if c.counters[i] {
+		now = k.enter(l, c.at, now)
+	}
+	if e.Hits < 0 {
+		k.state, k.limit = algorithms.GiveBack(k.limit, l, k.state, e.Charged, now, uint32(-e.Hits))
+	}
+	d := k.take(l, now, max(e.Hits, 0), true)
+	d.Allowed, d.RetryAfter = true, 0
+	return d
+}
+
+// free allows the begin of a holder that holds already.
+func (c *call) free(i int) {
+	if c.held(i) && c.holds[i].Was.Status == algorithms.HoldHeld {
+		c.decisions[i].Allowed, c.decisions[i].RetryAfter = true, 0
+	}
 }

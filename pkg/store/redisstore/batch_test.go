@@ -3,7 +3,6 @@ package redisstore
 import (
 	"cmp"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -17,21 +16,22 @@ import (
 )
 
 // run applies calls in one batch and returns them in the order in which it applied them.
-func run(t *testing.T, s *Store, calls ...*call) []*call {
+func run(t *testing.T, s *Store, calls ...*transaction) []*transaction {
 	t.Helper()
-	b := newBatch(s.main)
+	b := newBatch(s.base, &s.main.names)
 	for _, c := range calls {
-		b.add(c)
+		c.where, c.outbox, c.wait = location{home: s.main}, s.outbox, newWait()
+		b.add(&c.call)
 	}
-	var order []*call
+	var order []*transaction
 	for i := range b.all {
 		for c := b.all[i].first; c != nil; c = c.next {
-			order = append(order, c)
+			order = append(order, c.owner.(*transaction))
 		}
 	}
 	s.main.execute([]*batch{b}, false)
 	for _, c := range order {
-		<-c.done
+		<-c.wait.signal
 		if c.err != nil {
 			t.Fatal(c.err)
 		}
@@ -52,15 +52,16 @@ func dump(t *testing.T, s *Store, c *store.Charge) string {
 }
 
 // callOf returns a call of copies of charges.
-func callOf(a action, charges ...store.Charge) *call {
-	c := newCall()
-	c.set(a, location{}, 0, charges)
+func callOf(a action, charges ...store.Charge) *transaction {
+	c := &transaction{wait: newWait()}
+	c.set(a, 0, 0, charges)
+	c.owner = c
 	return c
 }
 
 // randomCalls returns calls about few keys, of which many are equal.
-func randomCalls(r *rand.Rand, all []family, n int) []*call {
-	var calls []*call
+func randomCalls(r *rand.Rand, all []family, n int) []*transaction {
+	var calls []*transaction
 	for len(calls) < n {
 		charges := randomCharges(r, all, nil)
 		k := take
@@ -192,29 +193,30 @@ func FuzzAnswer(f *testing.F) {
 		charges = append(charges, at)
 	}
 	batchOf := func(which uint8) (b *batch, n int) {
-		b = newBatch(unconnected(false, &Store{prefix: "p", logger: slog.New(slog.DiscardHandler), counters: Counters{
+		s := unconnected(names{prefix: "p", counters: Counters{
 			Name: func(dst, key []byte) ([]byte, bool) { return append(dst, key...), string(key) == "c_" },
-		}}).main)
+		}}, nil)
+		b = newBatch(s.base, &s.main.names)
 		for i := range charges {
 			if which&(1<<i) != 0 {
-				b.add(callOf(action(i%3), charges[i]))
-				b.add(callOf(take, charges[i]))
+				b.add(&callOf(action(i%3), charges[i]).call)
+				b.add(&callOf(take, charges[i]).call)
 			}
 		}
 		if which&(1<<5) != 0 {
-			b.add(callOf(take, charges...))
-			b.add(callOf(reserve, charges[:3]...))
+			b.add(&callOf(take, charges...).call)
+			b.add(&callOf(reserve, charges[:3]...).call)
 		}
 		if which&(1<<6) != 0 {
-			fix := callOf(correct, charges[2], charges[0])
-			fix.corrections = []*correction{{left: noValue}, nil}
-			b.add(fix)
+			change := callOf(correct, charges[2], charges[0])
+			change.fixes = []*fix{{left: noValue}, nil}
+			b.add(&change.call)
 		}
 		if which&(1<<7) != 0 {
 			counted := charges[0]
 			counted.Key = []byte("c_")
-			b.add(callOf(take, counted))
-			b.add(callOf(reserve, charges[0], counted, counted))
+			b.add(&callOf(take, counted).call)
+			b.add(&callOf(reserve, charges[0], counted, counted).call)
 		}
 		return b, len(b.all)
 	}

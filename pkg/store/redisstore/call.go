@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -8,34 +9,41 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// call is a transaction, or its part at one location, on the way to Redis and back. A call owns all
-// its memory, so that a caller can stop waiting and leave the call behind.
+// call is charges in one slot on the way to Redis and back. A call owns all its memory, so that a
+// caller can stop waiting and leave the call behind. What a call is for is its owner.
 type call struct {
-	location
-	action      action
-	at          algorithms.Instant // of the request by this process's clock, for windows of counters; 0 without counters
-	charges     []store.Charge
-	keys        []byte        // memory of the charges' keys
-	index       []int         // of the charges in the request, if the call is a part
-	corrections []*correction // of the charges; nil where a charge is not the first of its key
-	holding     bool          // a charge has a holder
-	holds       []hold        // of the charges, if holding
-	status      atomic.Int32
-	done        chan struct{} // receives once, at the end; has room for that
-	outbox      *outbox       // told of the end in place of done; nil: a caller waits
-	together    *together     // likewise: of a caller that waits for several transactions
-	number      int           // of the transaction there
-	resendUntil time.Time     // with an outbox
-	deferred    *deferred     // of an outbox: the home of the hits
-	owed        *owedHold     // likewise: of the events of a holder
-	instead     *instead      // set before status promised
-	resets      uint64        // of the outbox when the call was made
+	action  action
+	slot    uint16             // 0 without a cluster
+	at      algorithms.Instant // of the request by this process's clock, for windows of counters; 0 without counters
+	charges []store.Charge
+	keys    []byte // memory of the charges' keys
+	fixes   []*fix // of the charges, with action correct; nil where a charge is not the first of its key
+	holds   []hold // of the charges; empty if no charge has a holder
+	fences  bool   // no later call about its keys overtakes it
 
-	put, until time.Time // the time of put, and when the caller stops to wait; zero with an outbox
+	put, until time.Time // the time of put, and when the caller stops to wait; zero if none waits
+	status     atomic.Int32
+	owner      owner // gets the end; nil: the end does not matter
 
-	ended bool // the caller has seen the end, and may read the fields below
+	sent
+	answer
+}
 
-	// Set at the end.
+// owner is the purpose of a call.
+type owner interface {
+	// landed gets the end of the call, with the status before.
+	landed(before int32)
+}
+
+// sent is the places of a call in its batch.
+type sent struct {
+	places   []int  // of the charges' keys
+	counters []bool // which charges are counted by window
+	next     *call  // in a group
+}
+
+// answer is the end of a call.
+type answer struct {
 	err       error
 	refused   bool // the call was not applied
 	admitted  bool
@@ -44,29 +52,22 @@ type call struct {
 	before    []kept  // states of the charges' keys before each charge; not of lists
 	after     []kept  // states of the charges' keys after the transaction; not of lists
 	added     []added // entries that a reservation added to lists
-
-	places   []int  // of the charges' keys in the batch
-	counters []bool // which charges are counted by window
-	next     *call  // in a group
 }
 
 // The statuses of a call.
 const (
-	waiting   = iota
-	sent      // may have been applied
-	abandoned // nobody waits; will not be sent
-	promised  // sent; nobody waits, and the outbox gets the difference to the hits of instead
+	waiting   int32 = iota
+	underWay        // may have been applied
+	abandoned       // nobody waits; will not be sent
+	promised        // under way; nobody waits, and the hits that were decided elsewhere are known
 	finished
 )
 
-func newCall() *call { return &call{done: make(chan struct{}, 1)} }
-
 // set fills the call with copies of charges.
-func (c *call) set(a action, where location, at algorithms.Instant, charges []store.Charge) {
-	c.action, c.location, c.at = a, where, at
+func (c *call) set(a action, slot uint16, at algorithms.Instant, charges []store.Charge) {
+	c.action, c.slot, c.at = a, slot, at
 	c.renew()
-	c.charges, c.keys, c.index, c.corrections = c.charges[:0], c.keys[:0], c.index[:0], c.corrections[:0]
-	c.holding, c.holds = false, c.holds[:0]
+	c.charges, c.keys, c.fixes, c.holds = c.charges[:0], c.keys[:0], c.fixes[:0], c.holds[:0]
 	for i := range charges {
 		c.add(&charges[i])
 	}
@@ -76,8 +77,7 @@ func (c *call) set(a action, where location, at algorithms.Instant, charges []st
 // renew resets a call that has ended, so that it can be sent again.
 func (c *call) renew() {
 	c.put, c.until = time.Time{}, time.Time{}
-	c.err, c.refused, c.admitted, c.ended = nil, false, false, false
-	c.together, c.instead = nil, nil
+	c.err, c.refused, c.admitted = nil, false, false
 	c.status.Store(waiting)
 }
 
@@ -86,10 +86,7 @@ func (c *call) add(charge *store.Charge) {
 	c.charges = append(c.charges, *charge)
 	c.charges[len(c.charges)-1].Left = nil // belongs to the caller
 	c.keys = append(c.keys, charge.Key...)
-	switch {
-	case charge.Hold != nil && charge.Hold.Phase != 0, charge.Limit.Algorithm == algorithms.Concurrency:
-		c.holding = true
-	case charge.Hold != nil:
+	if charge.Hold != nil && !hasHolder(charge) {
 		c.charges[len(c.charges)-1].Hold = new(store.Hold)
 	}
 }
@@ -102,56 +99,30 @@ func (c *call) own() {
 		n := len(c.charges[i].Key)
 		c.charges[i].Key, rest = rest[:n:n], rest[n:]
 	}
-	if cap(c.decisions) < len(c.charges) {
-		c.decisions = make([]algorithms.Decision, len(c.charges))
-	}
-	c.decisions = c.decisions[:len(c.charges)]
-	if c.holding {
-		c.ownHolds()
-	}
-}
-
-// unsent reports whether the call was certainly not applied. Call it after wait.
-func (c *call) unsent() bool {
-	if c.ended {
-		return c.refused
-	}
-	return c.status.Load() == abandoned
-}
-
-// copy returns a call of the same charges, for an abandoned call, which may still lie in a queue.
-func (c *call) copy() *call {
-	other := newCall()
-	other.set(c.action, c.location, c.at, c.charges)
-	other.corrections = append(other.corrections, c.corrections...)
-	for i := range other.holds {
-		other.holds[i].since = c.holds[i].since
-	}
-	return other
-}
-
-// drop removes the charges of keys that are being reset from a correction that has ended.
-func (c *call) drop(keys map[string]*resetting) {
-	charges, corrections, holds := c.charges, c.corrections, c.holds
-	c.charges, c.corrections, c.holds = c.charges[:0], c.corrections[:0], c.holds[:0]
-	for i := range charges {
-		if r := keys[string(charges[i].Key)]; r != nil {
-			if !c.holding || holds[i].Phase != release {
-				r.drop(charges[i].Hits)
-			}
-		} else {
-			c.charges, c.corrections = append(c.charges, charges[i]), append(c.corrections, corrections[i])
-			if c.holding {
-				c.holds = append(c.holds, holds[i])
-			}
+	c.decisions = slices.Grow(c.decisions[:0], len(c.charges))[:len(c.charges)]
+	for i := range c.charges {
+		if hasHolder(&c.charges[i]) {
+			c.ownHolds()
+			return
 		}
 	}
-	c.pointHolds()
+}
+
+// end ends the call.
+func (c *call) end() {
+	if before := c.status.Swap(finished); c.owner != nil {
+		c.owner.landed(before)
+	}
+}
+
+// refuse ends a call that was not sent.
+func (c *call) refuse(err error) {
+	c.refused, c.err = true, err
+	c.end()
 }
 
 // size returns the sum of the call's hits without holders, each without its sign.
-func (c *call) size() int64 {
-	var hits int64
+func (c *call) size() (hits int64) {
 	for i := range c.charges {
 		if !c.held(i) {
 			hits += max(c.charges[i].Hits, -c.charges[i].Hits)
@@ -160,11 +131,177 @@ func (c *call) size() int64 {
 	return hits
 }
 
-// tell writes the state that the call left of the key of charge i to a Charge.Left.
-func (c *call) tell(i int, to *store.State) {
-	if to == nil {
+// hold is the holder of a charge of a call.
+type hold struct {
+	store.Hold
+
+	since        int64 // Unix microseconds: of phase release the begin that is undone, of a correction the instant of the event; 0: now
+	record, book int   // places of the keys in the batch
+
+	// From the script's answer.
+	at      int64 // Unix microseconds: instant of the charge
+	asked   int64 // hits of the charge
+	decided added // of a list
+	begun   bool  // the charge made the holder hold hits
+}
+
+// release is a phase of corrections only: a holder that has held hits since an instant is denied.
+// Under Concurrency its hits are free.
+const release algorithms.HoldPhase = 5
+
+// hasHolder reports whether the script has a holder for a charge. A correction of the hits only has
+// a Hold without a phase.
+func hasHolder(c *store.Charge) bool {
+	return c.Hold != nil && c.Hold.Phase != 0 || c.Limit.Algorithm == algorithms.Concurrency
+}
+
+// ownHolds copies the holders of the charges.
+func (c *call) ownHolds() {
+	c.holds = slices.Grow(c.holds[:0], len(c.charges))[:len(c.charges)]
+	for i := range c.charges {
+		charge := &c.charges[i]
+		c.holds[i] = hold{}
+		if charge.Hold != nil {
+			c.holds[i].Hold = *charge.Hold
+		}
+		if charge.Limit.Algorithm == algorithms.Concurrency && c.holds[i].Phase == 0 {
+			c.holds[i].Phase, charge.Hits = algorithms.HoldBegin, 0 // asks
+			charge.Hold = &c.holds[i].Hold
+		}
+		if charge.Limit.Algorithm == algorithms.Concurrency || c.holds[i].Phase > algorithms.HoldBegin {
+			charge.CountRejected = false
+		}
+	}
+	c.pointHolds()
+}
+
+// pointHolds points the charges to the call's own holders.
+func (c *call) pointHolds() {
+	for i := range c.holds {
+		if c.charges[i].Hold != nil {
+			c.charges[i].Hold = &c.holds[i].Hold
+		}
+	}
+}
+
+// alone reports whether a call needs a run of the script of its own. A list that gets hits back is
+// written before the end of the script. If the script then fails for another call, both would be
+// applied again.
+func (c *call) alone() bool {
+	return len(c.holds) > 0 && slices.ContainsFunc(c.charges, func(charge store.Charge) bool {
+		return charge.Hold != nil && charge.Limit.Algorithm == algorithms.SlidingWindowLog
+	})
+}
+
+// lone reports whether a call is one begin or one end, under a limit without a list. Redis applies
+// it at its own instant.
+func (c *call) lone() bool {
+	return len(c.holds) == 1 && c.action == take && c.charges[0].Limit.Algorithm != algorithms.SlidingWindowLog &&
+		(c.holds[0].Phase == algorithms.HoldBegin || c.holds[0].Phase == algorithms.HoldEnd)
+}
+
+// held reports whether charge i has a holder.
+func (c *call) held(i int) bool { return len(c.holds) > 0 && c.holds[i].Phase != 0 }
+
+// ends reports whether charge i has a holder and is no begin.
+func (c *call) ends(i int) bool { return c.held(i) && c.holds[i].Phase != algorithms.HoldBegin }
+
+// take takes hits of charge i from the state of its key.
+func (c *call) take(i int, k *kept, hits int64) algorithms.Decision {
+	l, now := c.charges[i].Limit, c.now
+	if c.counters[i] {
+		now = k.enter(l, c.at, now)
+	}
+	return k.take(l, now, hits, c.charges[i].CountRejected)
+}
+
+// again plays the charges once more on the states before: a charge that counts with its hits, any
+// other with 0. decided gets the decisions. again leaves out lists.
+func (c *call) again(counts func(i int) bool, decided func(i int, d algorithms.Decision)) {
+	c.after = append(c.after[:0], c.before...)
+	for i := range c.charges {
+		hits := c.charges[i].Hits
+		if !counts(i) {
+			hits = 0
+		}
+		if c.charges[i].Limit.Algorithm.HasState() && !c.ends(i) {
+			decided(i, c.take(i, &c.after[c.first(i)], hits))
+		}
+	}
+	for i := range c.after {
+		c.after[i] = c.after[c.first(i)]
+	}
+}
+
+// keep sets the decision of charge i of a denied transaction, unless the charge was denied before.
+func (c *call) keep(i int, d algorithms.Decision) {
+	if !c.allowed(i) || c.ends(i) {
 		return
 	}
+	if !c.counts(i) {
+		d.Allowed, d.RetryAfter = true, 0
+	}
+	c.decisions[i] = d
+}
+
+// first returns the first charge of the key of charge i.
+func (c *call) first(i int) int { return slices.Index(c.places, c.places[i]) }
+
+// any reports whether a condition holds for a charge of the key of charge i.
+func (c *call) any(i int, holds func(n int) bool) bool {
+	for n, place := range c.places {
+		if place == c.places[i] && holds(n) {
+			return true
+		}
+	}
+	return false
+}
+
+// sum returns the hits of the charges of the key of charge i for which a condition holds.
+func (c *call) sum(i int, holds func(n int) bool) (hits int64) {
+	for n, place := range c.places {
+		if place == c.places[i] && holds(n) {
+			hits += c.charges[n].Hits
+		}
+	}
+	return hits
+}
+
+func (c *call) allowed(i int) bool { return c.decisions[i].Allowed }
+func (c *call) counts(i int) bool  { return c.charges[i].CountRejected }
+func (c *call) refunds(i int) bool { return c.charges[i].Hits < 0 }
+
+// applied returns the hits that a transaction takes from the key of charge i if the request is
+// admitted. A reservation with a negative sum waits for the verdict.
+func (c *call) applied(i int) int64 {
+	return c.sum(i, func(n int) bool { return c.allowed(n) || c.counts(n) })
+}
+
+// hitsOf returns the hits that Redis took from the key of charge i, or gave back. The call must
+// have ended well.
+func (c *call) hitsOf(i int) int64 {
+	switch {
+	case c.action == reserve && c.applied(i) < 0: // waits for the verdict on the whole request
+		return 0
+	case c.counts(i), c.allowed(i) && (c.action == reserve || c.admitted):
+		return c.charges[i].Hits
+	}
+	return 0
+}
+
+// appliedAt returns the instant of hits that Redis has applied, by the key's clock.
+func (c *call) appliedAt(i int) algorithms.Instant {
+	switch {
+	case c.counters[i]:
+		return c.at - c.at%algorithms.Instant(Granularity)
+	case !c.charges[i].Limit.Algorithm.HasState():
+		return instant(uint64(c.added[i].at))
+	}
+	return c.now
+}
+
+// tellState writes the state that the call left of the key of charge i to a Charge.Left.
+func (c *call) tellState(i int, to *store.State) {
 	*to = store.State{Now: c.now, Source: store.Asked}
 	if c.charges[i].Limit.Algorithm.HasState() {
 		k := c.after[i]
@@ -175,35 +312,9 @@ func (c *call) tell(i int, to *store.State) {
 	}
 }
 
-// hitsOf returns the hits that Redis took from the key of charge i, or gave back. The call must
-// have ended well.
-func (c *call) hitsOf(i int) int64 {
-	charge := &c.charges[i]
-	switch {
-	case c.action == reserve && c.applied(i) < 0: // waits for the verdict on the whole request
-		return 0
-	case c.counts(i), c.allowed(i) && (c.action == reserve || c.admitted):
-		return charge.Hits
-	}
-	return 0
-}
-
-// refuse ends a call that was not sent.
-func (c *call) refuse(err error) {
-	c.refused, c.err = true, err
-	c.end()
-}
-
-// end ends the call.
-func (c *call) end() {
-	switch {
-	case c.status.Swap(finished) == promised:
-		c.server.store.outbox.settle(c)
-	case c.outbox != nil:
-		c.outbox.ended(c)
-	case c.together != nil:
-		c.together.end(c.number)
-	default:
-		c.done <- struct{}{}
+// tellHold writes the holder of charge n, as Redis found it, to the caller's charge.
+func (c *call) tellHold(n int, charge *store.Charge) {
+	if charge.Hold != nil && len(c.holds) > 0 {
+		charge.Hold.Was, charge.Hold.Now = c.holds[n].Was, instant(uint64(c.holds[n].at))
 	}
 }

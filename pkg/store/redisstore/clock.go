@@ -1,8 +1,7 @@
 package redisstore
 
 import (
-	"context"
-	"log/slog"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -35,8 +34,8 @@ const (
 	stepLogged = time.Minute
 )
 
-func newClocks(slots int) *clocks {
-	return &clocks{started: time.Now(), ahead: make([]atomic.Int64, slots)}
+func newClocks(n int) *clocks {
+	return &clocks{started: time.Now(), ahead: make([]atomic.Int64, n)}
 }
 
 // learn notes that a server's clock showed us microseconds at some time from begun to now. learn
@@ -68,21 +67,6 @@ func (c *clocks) at(slot uint16, t time.Time) int64 {
 	return ahead - 1 + t.Sub(c.started).Microseconds()
 }
 
-// Now implements [store.Remote]. The instant is by Redis's clock: the time of this process and the
-// known lead of that clock. The lead is too large by a round trip at most. Before the first answer
-// Now returns the time of this process. In a cluster the clock of the last node that answered
-// counts, and with two servers the one of Options.Target. Windows of counters follow the clock of
-// this process.
-func (s *Store) Now(l algorithms.Limit) algorithms.Instant {
-	if s.given != nil {
-		return s.given()
-	}
-	if s.counters.Name != nil && l.Algorithm == algorithms.FixedWindow {
-		return s.now()
-	}
-	return s.main.clock.instant(time.Now())
-}
-
 // instant returns the instant at t, by the clock that was heard last.
 func (c *clocks) instant(t time.Time) algorithms.Instant {
 	latest := c.latest.Load()
@@ -92,59 +76,12 @@ func (c *clocks) instant(t time.Time) algorithms.Instant {
 	return instant(uint64(latest - 1 + t.Sub(c.started).Microseconds()))
 }
 
-// learn is learn of the server's clock. learn logs steps, and reports whether the clock has jumped
-// ahead.
-func (s *server) learn(slot uint16, us int64, begun, now time.Time) (ahead bool) {
-	if s.store.given != nil {
-		return false
-	}
-	step := s.clock.learn(slot, us, begun, now)
-	if step.Abs() >= clockStep {
-		s.logStep(step)
-	}
-	return step > 0
+// instant returns Unix microseconds as an instant.
+func instant(us uint64) algorithms.Instant {
+	return algorithms.Instant(microseconds(us))
 }
 
-// logStep logs a step of the server's clock, unless a step was logged within stepLogged.
-func (s *server) logStep(step time.Duration) {
-	if _, due := s.clock.logged.Due(stepLogged); due {
-		redis, by := slog.Any("redis", s.target), slog.Duration("by", step.Abs().Round(time.Millisecond))
-		if step < 0 {
-			s.store.logger.LogAttrs(context.Background(), slog.LevelWarn,
-				"the clock of Redis went back: keys that stand in its future go on from now", redis, by)
-		} else {
-			s.store.logger.LogAttrs(context.Background(), slog.LevelWarn,
-				"the clock of Redis jumped ahead: windows end early and buckets fill early", redis, by)
-		}
-	}
-}
-
-// givenNow returns the instant that a test gives, in microseconds; 0: Redis's time counts.
-func (s *Store) givenNow() int64 {
-	if s.given == nil {
-		return 0
-	}
-	return int64(s.given()) / int64(Granularity)
-}
-
-// longestLife is how long a call may lie on its way for a patient caller. internal/redis needs longer to
-// give up a connection that is silent: then the caller's request is decided elsewhere, and Redis
-// may still read the call.
-const longestLife = 500 * time.Millisecond
-
-// deadline returns the server's time from which on a batch must not be applied; 0: not known. A
-// caller stops to wait then, or the life of the call ends.
-func (s *server) deadline(b *batch, begun time.Time) int64 {
-	if s.store.given != nil {
-		return 0
-	}
-	at := s.clock.at(b.slot(), begun)
-	if at == 0 {
-		return 0
-	}
-	timeout := max(s.store.timeout, longestLife) // the outbox waits as long
-	if !b.until.IsZero() {
-		timeout = min(b.until.Sub(begun), max(timeout, longestLife, 2*s.store.pulse.usually()))
-	}
-	return at + timeout.Microseconds() + clockSlack.Microseconds()
+// microseconds returns that many microseconds as a duration, held at the largest whole one.
+func microseconds(us uint64) time.Duration {
+	return time.Duration(min(us, math.MaxInt64/uint64(Granularity))) * Granularity
 }

@@ -238,11 +238,11 @@ func TestCountersThatAreNoneAreErrorsAndStay(t *testing.T) {
 		if err := command(t, s, "SET", s.name(&c), value).Error(); err != nil {
 			t.Fatal(err)
 		}
-		calls := []*call{callOf(take, other), callOf(take, c), callOf(take, other)}
-		b := newBatch(s.main)
+		calls := []*transaction{callOf(take, other), callOf(take, c), callOf(take, other)}
+		b := newBatch(s.base, &s.main.names)
 		for _, c := range calls {
-			c.at = s.now()
-			b.add(c)
+			c.at = s.here()
+			b.add(&c.call)
 		}
 		s.main.execute([]*batch{b}, false)
 		if calls[0].err != nil || calls[1].err == nil || calls[2].err != nil {

@@ -125,7 +125,7 @@ func TestDenialsAreForgottenAtOnce(t *testing.T) {
 		}},
 		{"forget", func(t *testing.T, s *cached, c *store.Charge) {
 			t.Helper()
-			other := open(t, urlOf("redis", shared(t).Address()), Options{Prefix: s.redis.prefix})
+			other := open(t, urlOf("redis", shared(t).Address()), Options{Prefix: s.redis.main.prefix})
 			other.given = s.redis.given
 			refund := *c
 			refund.Hits = -1
@@ -213,7 +213,7 @@ func TestOtherLimitsOfADeniedRequestAreAnsweredFromMemory(t *testing.T) {
 func TestTwoSidecarsShareOneLimit(t *testing.T) {
 	for _, a := range algorithms.RateAlgorithms() {
 		one := remembering(t, open(t, urlOf("redis", shared(t).Address()), Options{}), time.Second)
-		two := remembering(t, open(t, urlOf("redis", shared(t).Address()), Options{Prefix: one.redis.prefix}), time.Second)
+		two := remembering(t, open(t, urlOf("redis", shared(t).Address()), Options{Prefix: one.redis.main.prefix}), time.Second)
 		c := hit("k", perAge(a, 1000))
 		var admitted atomic.Int64
 		storm(16, 100, func(n int) {

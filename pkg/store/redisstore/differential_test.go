@@ -123,8 +123,8 @@ func replay(t *testing.T, s store.Store, c *clock, world []recorded) error {
 // payAll sends all hits of the outbox, and waits for the answers.
 func payAll(t *testing.T, s *Store) {
 	t.Helper()
-	s.outbox.sendAll()
-	eventually(t, "the outbox is empty", s.outbox.idle)
+	s.sendAll()
+	eventually(t, "the outbox is empty", s.idle)
 }
 
 // story returns all questions of a world about the keys of the last one.

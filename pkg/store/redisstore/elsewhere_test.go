@@ -30,13 +30,13 @@ func decideElsewhere(t *testing.T, s *Store, together bool, hits []int64, charge
 // told waits until Redis knows of all hits.
 func told(t *testing.T, s *Store) {
 	t.Helper()
-	eventually(t, "Redis knows of all hits", func() bool { return s.Stats().OwedKeys == 0 && s.outbox.idle() })
+	eventually(t, "Redis knows of all hits", func() bool { return s.Stats().OwedKeys == 0 && s.idle() })
 }
 
 func TestHitsDecidedWhileRedisStandsStillAreCharged(t *testing.T) {
 	r := ownRedis(t)
 	patient := open(t, urlOf("redis", r.Address()), Options{})
-	s := open(t, urlOf("redis", r.Address()), Options{Timeout: 30 * time.Millisecond, Prefix: patient.prefix})
+	s := open(t, urlOf("redis", r.Address()), Options{Timeout: 30 * time.Millisecond, Prefix: patient.main.prefix})
 	s.pulse.miss() // no caller flies, so that each outcome becomes known
 	for _, a := range algorithms.RateAlgorithms() {
 		for _, together := range []bool{false, true} {
@@ -130,7 +130,7 @@ func TestHitsOfARequestOverTwoServersAreChargedOnBoth(t *testing.T) {
 	r := ownRedis(t)
 	o := Options{Seconds: &Target{URLs: urlOf("redis", r.Address())}}
 	patient := open(t, urlOf("redis", shared(t).Address()), o) // for questions that a busy machine must answer
-	o.Timeout, o.Prefix = 100*time.Millisecond, patient.prefix
+	o.Timeout, o.Prefix = 100*time.Millisecond, patient.main.prefix
 	s := open(t, urlOf("redis", shared(t).Address()), o)
 	for _, a := range algorithms.RateAlgorithms() {
 		day, second := hit("day", perAge(a, 100)), hit("second", algorithms.Limit{Algorithm: a, Requests: 100, Period: time.Second})

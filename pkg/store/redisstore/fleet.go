@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -17,9 +16,8 @@ import (
 // not heard for three epochs is not counted. Redis can run a call long after the process has given
 // the call up, so a call carries a deadline.
 type fleet struct {
-	store  *Store
+	server *server
 	script *rueidis.Lua
-	size   atomic.Int64 // 0: not known
 
 	// Of the goroutine of run.
 	first, last int64 // epochs in which this process was counted without a gap; 0: none
@@ -33,12 +31,12 @@ const (
 	fleetLeave = 500 * time.Millisecond  // for the last call
 )
 
-func newFleet(s *Store) (*fleet, error) {
+func newFleet(s *server) (*fleet, error) {
 	text, err := scriptParts.ReadFile("script/fleet.lua")
 	if err != nil {
 		return nil, err
 	}
-	return &fleet{store: s, script: rueidis.NewLuaScript(string(text))}, nil
+	return &fleet{server: s, script: rueidis.NewLuaScript(string(text))}, nil
 }
 
 // run makes this process known until ctx ends, and then takes it out.
@@ -64,14 +62,14 @@ func (f *fleet) run(ctx context.Context) {
 func (f *fleet) beat(ctx context.Context, leaves bool) {
 	ctx, cancel := context.WithTimeout(ctx, fleetBeat)
 	defer cancel()
-	connection := f.store.main.connection
+	connection := f.server.connection
 	client, err := connection.Client()
 	if err != nil {
 		return // the connection logs why
 	}
-	begun := time.Since(f.store.pulse.started).Microseconds()
+	begun := time.Since(f.server.pulse.started).Microseconds()
 	deadline := int64(0)
-	if f.ahead != 0 && f.store.given == nil {
+	if f.ahead != 0 && f.server.given == nil {
 		deadline = f.ahead + begun + fleetBeat.Microseconds()
 	}
 	counts, err := f.call(ctx, client, leaves, deadline)
@@ -100,10 +98,10 @@ func (f *fleet) call(ctx context.Context, client rueidis.Client, leaves bool, de
 		left = 1
 	}
 	var args []string
-	for _, n := range []int64{f.store.givenNow(), fleetEpoch.Microseconds(), f.first, f.last, left, deadline} {
+	for _, n := range []int64{f.server.givenNow(), fleetEpoch.Microseconds(), f.first, f.last, left, deadline} {
 		args = append(args, strconv.FormatInt(n, 10))
 	}
-	return f.script.Exec(ctx, client, []string{f.store.prefix + "fleet"}, args).AsIntSlice()
+	return f.script.Exec(ctx, client, []string{f.server.prefix + "fleet"}, args).AsIntSlice()
 }
 
 // heard notes an answer: the processes counted in an epoch, with this one, in the epoch before, and
@@ -120,9 +118,9 @@ func (f *fleet) heard(epoch int64, counts [3]int64) {
 	}
 	size := max(counts[0], counts[1], counts[2])
 	if epoch-f.first < 2 {
-		size = max(size, f.size.Load())
+		size = max(size, f.server.processes.Load())
 	}
-	f.size.Store(size)
+	f.server.processes.Store(size)
 }
 
 // failed logs a refusal of Redis, and not again before a call that succeeds. The rest of the store
@@ -132,7 +130,7 @@ func (f *fleet) failed(err error) {
 		return
 	}
 	f.refused = true
-	f.store.logger.LogAttrs(context.Background(), slog.LevelWarn,
+	f.server.logger.LogAttrs(context.Background(), slog.LevelWarn,
 		"cannot count the processes that share Redis: while Redis does not answer, each may admit more than its part",
-		slog.Any("redis", f.store.main.target), slog.Int64("known", f.size.Load()), slog.String("error", fmt.Sprint(err)))
+		slog.Any("redis", f.server.target), slog.Int64("known", f.server.processes.Load()), slog.String("error", fmt.Sprint(err)))
 }

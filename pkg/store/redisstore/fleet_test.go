@@ -83,7 +83,7 @@ func TestFleetStaysKnownOverAnOutageAndALossOfTheKey(t *testing.T) {
 	for range 10 {
 		round(all)
 	}
-	command(t, all[0], "DEL", all[0].prefix+"fleet")
+	command(t, all[0], "DEL", all[0].main.prefix+"fleet")
 	for range 10 {
 		round(all)
 	}
@@ -188,9 +188,9 @@ func TestFleetDoesNotCountBeatsThatComeLate(t *testing.T) {
 func TestFleetIsCountedAgainAfterAForeignValue(t *testing.T) {
 	s := open(t, urlOf("redis", shared(t).Address()), Options{Prefix: fmt.Sprintf("%s %d:", t.Name(), time.Now().UnixNano())})
 	for _, value := range []string{"hello", "", strings.Repeat("x", 20), strings.Repeat("x", 100)} {
-		command(t, s, "SET", s.prefix+"fleet", value)
+		command(t, s, "SET", s.main.prefix+"fleet", value)
 		s.fleet.first, s.fleet.last = 0, 0
-		s.fleet.size.Store(0)
+		s.processes.Store(0)
 		s.fleet.beat(t.Context(), false)
 		if got := s.Health(nil).Fleet; got != 1 {
 			t.Errorf("after the value %q: got %d processes, want 1", value, got)

@@ -16,7 +16,7 @@ import (
 // requests of the same batch have their answers.
 func TestForeignValuesAreErrorsAndStay(t *testing.T) {
 	s, _ := given(t, Options{})
-	remembering, _ := givenRemembering(t, time.Hour, Options{Prefix: s.prefix})
+	remembering, _ := givenRemembering(t, time.Hour, Options{Prefix: s.main.prefix})
 	for _, a := range algorithms.RateAlgorithms() {
 		for what, set := range map[string][]string{
 			"a short text":  {"SET", "", "x"},
@@ -54,14 +54,14 @@ func TestForeignValuesAreErrorsAndStay(t *testing.T) {
 				}
 
 				// Somebody waits at the same time for another key.
-				calls := []*call{callOf(take, other), callOf(take, c), callOf(take, other)}
-				b := newBatch(s.main)
+				calls := []*transaction{callOf(take, other), callOf(take, c), callOf(take, other)}
+				b := newBatch(s.base, &s.main.names)
 				for _, c := range calls {
-					b.add(c)
+					b.add(&c.call)
 				}
 				s.main.execute([]*batch{b}, false)
 				for _, c := range calls {
-					<-c.done
+					<-c.wait.signal
 				}
 				if calls[0].err != nil || calls[2].err != nil || calls[1].err == nil {
 					t.Errorf("three calls of one batch, of which the second is of that key: %v, %v, %v", calls[0].err, calls[1].err, calls[2].err)
@@ -187,7 +187,7 @@ func TestClosedStoreSaysSo(t *testing.T) {
 func TestCloseDuringRequestsLeavesNoneWithoutAnswer(t *testing.T) {
 	for range 10 {
 		look, _ := given(t, Options{})
-		s := remembering(t, open(t, urlOf("redis", shared(t).Address()), Options{Prefix: look.prefix}), time.Second)
+		s := remembering(t, open(t, urlOf("redis", shared(t).Address()), Options{Prefix: look.main.prefix}), time.Second)
 		c := hit("k", perAge(algorithms.FixedWindow, 1_000_000))
 		admitted := make(chan struct{}, 100_000)
 		closed := make(chan struct{})

@@ -39,17 +39,17 @@ func TestHitsOfAReservedHolderComeBackOnce(t *testing.T) {
 						wants(t, true, s, begin("k", l, "other", 4))
 						c.sleep(time.Millisecond)
 						reserved := callOf(reserve, begin("k", l, "r", 5))
-						reserved.server, reserved.at = s.main, s.now()
+						reserved.at = s.here()
 						run(t, s, reserved)
 						for _, charge := range test.meanwhile {
 							c.sleep(time.Millisecond)
 							charge.Limit = l
 							wants(t, true, s, charge)
 						}
-						if fix := s.settle(reserved, isDenied); fix == nil {
+						if change := s.settle(reserved, isDenied); change == nil {
 							t.Fatalf("%v: the reservation needs no change", a)
 						} else {
-							run(t, s, fix)
+							run(t, s, change)
 						}
 						if got := remains(t, s, begin("k", l, "", 0)); got != test.left {
 							t.Errorf("%v: %d of 10 remain; want %d", a, got, test.left)
@@ -86,14 +86,13 @@ func TestHoldersOfARequestThatFailedAreRepaired(t *testing.T) {
 					wants(t, true, s, begin("k", l, "other", 4))
 					c.sleep(time.Millisecond)
 					reserved := callOf(reserve, begin("k", l, "r", 5))
-					reserved.server = s.main
 					run(t, s, reserved)
 					if first {
 						tellLater(s, "k", l, s.Now(algorithms.Limit{}), test.told...)
 						toldHolds(t, s)
 					}
-					s.giveBack([]*call{reserved})
-					eventually(t, "the reservation is settled", s.outbox.idle)
+					s.giveBack([]*transaction{reserved})
+					eventually(t, "the reservation is settled", s.idle)
 					if !first {
 						tellLater(s, "k", l, s.Now(algorithms.Limit{}), test.told...)
 						toldHolds(t, s)

@@ -154,7 +154,7 @@ func TestHoldersLieInTheSlotOfTheirState(t *testing.T) {
 					continue // one of each number is enough
 				}
 				c := begin(key, l, "r", 1)
-				server := s.serverOf(&c)
+				server := s.of(&c)
 				name, _ := server.appendName(nil, &c, 0)
 				book := server.appendBook(nil, &c)
 				names := []string{string(name), string(book), string(appendHolder(slices.Clone(book), c.Hold.Holder))}

@@ -15,7 +15,7 @@ import (
 
 // name returns the name of a charge's state in Redis, now.
 func (s *Store) name(c *store.Charge) string {
-	name, _ := s.serverOf(c).appendName(nil, c, s.now())
+	name, _ := s.of(c).appendName(nil, c, s.here())
 	return string(name)
 }
 
@@ -44,14 +44,14 @@ func domain(key []byte) []byte {
 // namings are the ways in which a store names keys.
 func namings() []*Store {
 	return []*Store{
-		unconnected(false, &Store{prefix: "weir:"}),
-		unconnected(false, &Store{}),
-		unconnected(true, &Store{prefix: "weir:"}),
-		unconnected(true, &Store{}),
-		unconnected(true, &Store{prefix: "weir:", hashTag: domain}),
-		unconnected(true, &Store{prefix: "}", hashTag: domain}),
-		unconnected(true, &Store{prefix: "{a}"}),
-		unconnected(true, &Store{prefix: "{"}),
+		unconnected(names{prefix: "weir:"}, nil),
+		unconnected(names{}, nil),
+		unconnected(names{prefix: "weir:", cluster: true}, nil),
+		unconnected(names{cluster: true}, nil),
+		unconnected(names{prefix: "weir:", hashTag: domain, cluster: true}, nil),
+		unconnected(names{prefix: "}", hashTag: domain, cluster: true}, nil),
+		unconnected(names{prefix: "{a}", cluster: true}, nil),
+		unconnected(names{prefix: "{", cluster: true}, nil),
 	}
 }
 
@@ -60,7 +60,7 @@ func TestNoTwoStatesHaveOneName(t *testing.T) {
 		rapid.Check(t, func(t *rapid.T) {
 			x, y := drawCharge(t, "x"), drawCharge(t, "y")
 			if rapid.Bool().Draw(t, "a name as a key") { // such a key could be confused with a name
-				y.Key = []byte(s.name(&x))[rapid.IntRange(0, len(s.prefix)).Draw(t, "cut"):]
+				y.Key = []byte(s.name(&x))[rapid.IntRange(0, len(s.main.prefix)).Draw(t, "cut"):]
 			}
 			same := string(x.Key) == string(y.Key) && x.Limit.Algorithm == y.Limit.Algorithm && x.Limit.Period == y.Limit.Period
 			if named := s.name(&x) == s.name(&y); named != same {
@@ -75,13 +75,13 @@ func TestNamesAreReadable(t *testing.T) {
 		Key:   []byte("4:edge|4:path=7:/search#token_bucket/1s"),
 		Limit: algorithms.Limit{Algorithm: algorithms.TokenBucket, Period: time.Second},
 	}
-	tagged := unconnected(true, &Store{prefix: "a:", hashTag: func([]byte) []byte { return []byte("edge") }})
+	tagged := unconnected(names{prefix: "a:", hashTag: func([]byte) []byte { return []byte("edge") }, cluster: true}, nil)
 	for _, test := range []struct {
 		store *Store
 		name  string
 	}{
-		{unconnected(false, &Store{prefix: "weir:"}), "weir:4:edge|4:path=7:/search#token_bucket/1s;2;1000000"},
-		{unconnected(true, &Store{prefix: "weir:"}), "weir:4:edge|4:path=7:/search#token_bucket/1s;2;1000000"},
+		{unconnected(names{prefix: "weir:"}, nil), "weir:4:edge|4:path=7:/search#token_bucket/1s;2;1000000"},
+		{unconnected(names{prefix: "weir:", cluster: true}, nil), "weir:4:edge|4:path=7:/search#token_bucket/1s;2;1000000"},
 		{tagged, "a:{edge}:4:edge|4:path=7:/search#token_bucket/1s;2;1000000"},
 	} {
 		if got := test.store.name(&c); got != test.name {
@@ -94,11 +94,11 @@ func TestNamesAreReadable(t *testing.T) {
 func TestKeysDoNotChooseTheirSlot(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := drawCharge(t, "key")
-		s := unconnected(true, &Store{prefix: "weir:"})
+		s := unconnected(names{prefix: "weir:", cluster: true}, nil)
 		if name := s.name(&c); slotOf(name) != crc16(name)%slots {
 			t.Errorf("%q lies where a part of it says", name)
 		}
-		s.hashTag = domain
+		s.main.hashTag = domain
 		other := store.Charge{Key: append(append([]byte{}, domain(c.Key)...), ':'), Limit: c.Limit}
 		if len(domain(c.Key)) > 0 && slotOf(s.name(&c)) != slotOf(s.name(&other)) {
 			t.Errorf("%q and %q lie in different slots", s.name(&c), s.name(&other))
@@ -147,7 +147,7 @@ func namesLeft(tb testing.TB, s *Store) []string {
 	var names []string
 	for _, node := range client.Nodes() {
 		for cursor := uint64(0); ; {
-			page, err := node.Do(ctx, client.B().Scan().Cursor(cursor).Match(escaped(s.prefix)+"*").Count(10_000).Build()).AsScanEntry()
+			page, err := node.Do(ctx, client.B().Scan().Cursor(cursor).Match(escaped(s.main.prefix)+"*").Count(10_000).Build()).AsScanEntry()
 			if err != nil {
 				tb.Fatal(err)
 			}

@@ -35,19 +35,19 @@ func TestHitsChargedLaterLeaveNoMoreRoomThanHitsChargedAtOnce(t *testing.T) {
 					if admitted, _ := ask(t, s, atOnce); admitted {
 						exact++
 						told.Hits = atOnce.Hits
-						s.outbox.add(&told, clock.now())
+						s.Later(&told, clock.now())
 					}
 					clock.sleep(time.Duration(r.Int64N(int64(150 * time.Millisecond))))
 				}
-				s.outbox.sendAll()
-				eventually(t, "the hits are told", func() bool { return s.outbox.idle() && s.Stats().OwedKeys == 0 })
+				s.sendAll()
+				eventually(t, "the hits are told", func() bool { return s.idle() && s.Stats().OwedKeys == 0 })
 				for range 30 {
 					if more, want := remains(t, s, told), remains(t, s, atOnce); more > want {
 						t.Fatalf("%d remain, and %d of hits that were charged at once", more, want)
 					}
 					clock.sleep(time.Duration(r.Int64N(int64(100 * time.Millisecond))))
 				}
-				clock.sleep(2 * max(lifetime(l), time.Second))
+				clock.sleep(12 * time.Second)
 				if got := remains(t, s, told); got != l.Capacity() {
 					t.Errorf("%d of %d remain in the end", got, l.Capacity())
 				}
@@ -125,9 +125,9 @@ func TestToldStatesHaveTheHitsThatAreOwed(t *testing.T) {
 		s, _ := given(t, Options{})
 		c := hit("k", perAge(a, 10))
 		wants(t, true, s, c)
-		late := s.call(take, s.locate(&c, 0), s.now(), []store.Charge{c})
-		late.status.Store(sent)
-		s.outbox.instead(late, []int64{3}) // under way
+		late := s.transaction(take, s.locate(&c, 0), s.here(), []store.Charge{c})
+		late.status.Store(underWay)
+		(&unanswered{errLate, []*transaction{late}}).Instead([]int64{3})
 		var left store.State
 		c.Left = &left
 		d := wants(t, true, s, c)[0]

@@ -52,7 +52,7 @@ func TestRequestThatArrivesTooLateIsNotCharged(t *testing.T) {
 	r := ownRedis(t)
 	const timeout = 30 * time.Millisecond
 	patient := open(t, urlOf("redis", r.Address()), Options{}) // for requests that a busy machine must answer
-	s := open(t, urlOf("redis", r.Address()), Options{Timeout: timeout, Prefix: patient.prefix})
+	s := open(t, urlOf("redis", r.Address()), Options{Timeout: timeout, Prefix: patient.main.prefix})
 	for _, a := range algorithms.RateAlgorithms() {
 		c := hit("k", perAge(a, 100))
 		settled(t, s, c)
@@ -150,7 +150,7 @@ func TestRequestWhoseContextEndsHasItsErrorAndIsNotCharged(t *testing.T) {
 	r := ownRedis(t)
 	const timeout = 500 * time.Millisecond
 	patient := open(t, urlOf("redis", r.Address()), Options{}) // for requests that a busy machine must answer
-	s := open(t, urlOf("redis", r.Address()), Options{Timeout: timeout, Prefix: patient.prefix})
+	s := open(t, urlOf("redis", r.Address()), Options{Timeout: timeout, Prefix: patient.main.prefix})
 	c := hit("k", perAge(algorithms.FixedWindow, 100))
 	settled(t, s, c)
 	wants(t, true, patient, c)

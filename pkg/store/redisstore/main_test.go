@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -121,17 +122,20 @@ func open(tb testing.TB, urls []string, o Options) *Store {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(s.Close)
-	for server := range s.servers() {
+	for home := range s.all() {
 		eventually(tb, "a connection to Redis", func() bool { // on a busy machine the first attempt may fail
-			_, err := server.connection.Client()
+			_, err := home.connection.Client()
 			return err == nil
 		})
 	}
 	return s
 }
 
-// unconnected returns s with a server to which nobody connects: for tests of names and formats.
-func unconnected(cluster bool, s *Store) *Store {
-	s.main = &server{store: s, cluster: cluster, tags: sync.OnceValue(tagsOfSlots)}
-	return s
+// unconnected returns a store with a server to which nobody connects, and queues that do not run:
+// for tests of names and formats.
+func unconnected(n names, c connection) *Store {
+	n.tags = sync.OnceValue(tagsOfSlots)
+	b := &base{timeout: DefaultTimeout, seed: maphash.MakeSeed(), logger: slog.New(slog.DiscardHandler), hasCounters: n.counters.Name != nil}
+	server := &server{base: b, names: n, connection: c}
+	return &Store{desk: newDesk(newOutbox(&homes{base: b, main: &home{server: server, queues: []*queue{newQueue(server, 0, nil)}}}))}
 }

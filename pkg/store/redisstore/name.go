@@ -2,6 +2,8 @@ package redisstore
 
 import (
 	"encoding/base64"
+	"math"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,23 +13,53 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
+// Counters makes the store keep fixed windows as envoyproxy/ratelimit keeps them, so that both
+// count together: as a decimal number for each window. The name of the key ends with the start of
+// the window, in Unix seconds by this process's clock. The key lives for a period and a jitter from
+// its last hit on. Two promises of package store do not hold for counters. If this process's clock
+// goes back, hits count in the window of that clock. Limits of two periods share a count if their
+// names are the same. The zero value makes no counters.
+type Counters struct {
+	// Name appends the name of the counter for a Charge.Key, with a prefix, without the start of the
+	// window. With false the store keeps the window as any other, and so it does if the period is not
+	// a whole number of seconds. Name must depend on key only, and must be safe for concurrent use.
+	Name func(dst, key []byte) (name []byte, counted bool)
+
+	Jitter time.Duration // 0 to MaxJitter; a key lives longer than a period by a random whole number of seconds below
+}
+
+// MaxJitter is the largest Counters.Jitter.
+const MaxJitter = math.MaxInt32 * time.Second
+
+// counterNumber stands for counters where the script has the number of an algorithm.
+const counterNumber = 0
+
+// names names the keys of one server.
+type names struct {
+	prefix   string                  // of every key
+	hashTag  func(key []byte) []byte // see Options.HashTag
+	counters Counters
+	cluster  bool
+	tags     func() *[slots][3]byte // see tagsOfSlots
+}
+
 // appendName appends the name of the state of a charge at an instant, and reports whether the state
 // is a counter. In a cluster a text in braces chooses the slot, so a client could choose with
 // braces in a request. Empty braces in front prevent that: the whole name counts then, as without
 // braces. Names of counters are as other programs write them.
-func (s *server) appendName(dst []byte, c *store.Charge, at algorithms.Instant) (name []byte, counter bool) {
-	if !s.cluster || c.Hold == nil { // see appendBook
-		if dst, counter = s.store.appendCounter(dst, c, at); counter {
+func (n *names) appendName(dst []byte, c *store.Charge, at algorithms.Instant) (name []byte, counter bool) {
+	if !n.cluster || c.Hold == nil { // see appendBook
+		if dst, counter = n.appendCounter(dst, c, at); counter {
 			return dst, true
 		}
 	}
-	dst = append(dst, s.store.prefix...)
-	if s.cluster {
+	dst = append(dst, n.prefix...)
+	if n.cluster {
 		switch {
-		case strings.Contains(s.store.prefix, "{"):
-		case s.store.hashTag != nil:
+		case strings.Contains(n.prefix, "{"):
+		case n.hashTag != nil:
 			tag := len(dst) + 1
-			dst = append(append(dst, '{'), s.store.hashTag(c.Key)...)
+			dst = append(append(dst, '{'), n.hashTag(c.Key)...)
 			for i, b := range dst[tag:] {
 				if b == '}' {
 					dst[tag+i] = ')' // a brace would end the tag; any slot will do if it is always the same
@@ -41,48 +73,6 @@ func (s *server) appendName(dst []byte, c *store.Charge, at algorithms.Instant) 
 	return appendKey(dst, c), false
 }
 
-// location is the home of a key.
-type location struct {
-	server *server
-	slot   uint16 // 0 without a cluster
-}
-
-// locate returns the location of the key of a charge at an instant.
-func (s *Store) locate(c *store.Charge, at algorithms.Instant) location {
-	return s.serverOf(c).locate(c, at)
-}
-
-// locate returns the location that the key would have on this server.
-func (s *server) locate(c *store.Charge, at algorithms.Instant) location {
-	if !s.cluster {
-		return location{server: s}
-	}
-	name, _ := s.appendName(nil, c, at)
-	return location{s, slotOf(string(name))}
-}
-
-// serverOf returns the server that keeps a charge's limit.
-func (s *Store) serverOf(c *store.Charge) *server {
-	if s.seconds != nil && c.Limit.Period == time.Second {
-		return s.seconds
-	}
-	return s.main
-}
-
-// queue returns the queue of the call.
-func (c *call) queue() *queue { return c.server.queueFor(c.slot, c.charges[0].Key) }
-
-// queueBefore returns the queue in which a call about charge i comes before a request of charges;
-// nil means the queue of its key.
-func (s *Store) queueBefore(charges []store.Charge, i int) *queue {
-	server := s.serverOf(&charges[i])
-	if server.cluster {
-		return nil
-	}
-	first := slices.IndexFunc(charges, func(c store.Charge) bool { return s.serverOf(&c) == server })
-	return server.queueFor(0, charges[first].Key)
-}
-
 // appendKey appends a charge's key, algorithm, and period in microseconds. The last two fields are
 // digits only, so no two states have the same name.
 func appendKey(dst []byte, c *store.Charge) []byte {
@@ -94,21 +84,21 @@ func appendKey(dst []byte, c *store.Charge) []byte {
 // appendBook appends the name of the key beside the state of a charge, which says something about
 // all holders. The name of a holder goes on from there. Both lie in the slot of the state. In a
 // cluster a window has no counter then, as each window would have another slot.
-func (s *server) appendBook(dst []byte, c *store.Charge) []byte {
+func (n *names) appendBook(dst []byte, c *store.Charge) []byte {
 	const book = ";h"
-	if !s.cluster {
-		return append(appendKey(append(dst, s.store.prefix...), c), book...)
+	if !n.cluster {
+		return append(appendKey(append(dst, n.prefix...), c), book...)
 	}
 	from := len(dst)
-	dst, _ = s.appendName(dst, c, 0)
+	dst, _ = n.appendName(dst, c, 0)
 	name := string(dst[from:])
 	if tagOf(name) != "" {
 		return append(dst, book...)
 	}
 	slot := slotOf(name)
-	dst = append(append(append(append(dst[:from], s.store.prefix...), '{'), s.tags()[slot][:]...), "}:"...)
-	if strings.Contains(s.store.prefix, "{") { // a tag that only some keys end
-		dst = append(append(append(append(dst[:from], '{'), s.tags()[slot][:]...), "}:"...), s.store.prefix...)
+	dst = append(append(append(append(dst[:from], n.prefix...), '{'), n.tags()[slot][:]...), "}:"...)
+	if strings.Contains(n.prefix, "{") { // a tag that only some keys end
+		dst = append(append(append(append(dst[:from], '{'), n.tags()[slot][:]...), "}:"...), n.prefix...)
 	}
 	return append(appendKey(dst, c), book...)
 }
@@ -116,4 +106,83 @@ func (s *server) appendBook(dst []byte, c *store.Charge) []byte {
 // appendHolder appends the name of a holder to the name of a book.
 func appendHolder(dst []byte, h store.Holder) []byte {
 	return base64.RawURLEncoding.AppendEncode(dst, h[:])
+}
+
+// appendCounter appends the name of the counter of a charge at an instant, and reports whether the
+// charge has one.
+func (n *names) appendCounter(dst []byte, c *store.Charge, at algorithms.Instant) (name []byte, counted bool) {
+	if n.counters.Name == nil || c.Limit.Algorithm != algorithms.FixedWindow || c.Limit.Period%time.Second != 0 {
+		return dst, false
+	}
+	before := len(dst)
+	if dst, counted = n.counters.Name(dst, c.Key); !counted {
+		return dst[:before], false
+	}
+	return strconv.AppendInt(dst, int64(window(c.Limit.Period, at))/int64(time.Second), 10), true
+}
+
+// isCounter reports whether the state of a charge is a counter.
+func (n *names) isCounter(c *store.Charge) bool {
+	if n.counters.Name == nil || c.Hold != nil && n.cluster {
+		return false
+	}
+	_, counter := n.appendCounter(nil, c, 0)
+	return counter
+}
+
+// window returns the start of the window of an instant.
+func window(period time.Duration, at algorithms.Instant) algorithms.Instant {
+	return at - at%algorithms.Instant(period)
+}
+
+// jitter returns the seconds that a counter lives after its period.
+func (n *names) jitter() uint32 {
+	if seconds := uint32(n.counters.Jitter / time.Second); seconds > 0 {
+		return rand.Uint32N(seconds)
+	}
+	return 0
+}
+
+// slots is the number of slots of a cluster.
+const slots = 16384
+
+// slotOf returns the slot of a Redis key: of the text between the first { and the next }, or
+// without such a text of the whole key. See the Redis cluster specification.
+func slotOf(key string) uint16 {
+	if tag := tagOf(key); tag != "" {
+		key = tag
+	}
+	return crc16(key) % slots
+}
+
+// tagOf returns the text of a Redis key that decides its slot; empty: the whole key does.
+func tagOf(key string) string {
+	if _, rest, found := strings.Cut(key, "{"); found {
+		if tag, _, closed := strings.Cut(rest, "}"); closed {
+			return tag
+		}
+	}
+	return ""
+}
+
+// crc16 is CRC-16/XMODEM: polynomial 0x1021, initially 0.
+func crc16(s string) uint16 {
+	var crc uint16
+	for i := range len(s) {
+		crc ^= uint16(s[i]) << 8
+		for range 8 {
+			crc = crc<<1 ^ crc>>15*0x1021
+		}
+	}
+	return crc
+}
+
+// tagsOfSlots returns for each slot of a cluster a text that lies in the slot.
+func tagsOfSlots() *[slots][3]byte {
+	var tags [slots][3]byte
+	for n := range 1 << 18 { // six bits of each letter from 0 to o
+		tag := [3]byte{'0' + byte(n>>12), '0' + byte(n>>6&63), '0' + byte(n&63)}
+		tags[slotOf(string(tag[:]))] = tag
+	}
+	return &tags
 }

@@ -155,7 +155,7 @@ func TestHoldersOfFourSidecarsAreExact(t *testing.T) {
 	first, clock := given(t, Options{})
 	o := &oracle{stores: []*Store{first}, clock: clock}
 	for range 3 {
-		s := open(t, urlOf("redis", shared(t).Address()), Options{Prefix: first.prefix})
+		s := open(t, urlOf("redis", shared(t).Address()), Options{Prefix: first.main.prefix})
 		clock.drives(s)
 		o.stores = append(o.stores, s)
 	}

@@ -67,7 +67,7 @@ func TestRequestWaitsForDeferredHitsUnderWayAndOthersDoNot(t *testing.T) {
 		keys := sharing(s, 2)
 		taking(t, s, keys[0])
 		s.Later(&keys[0], s.Now(algorithms.Limit{}))
-		s.outbox.sendAll()
+		s.sendAll()
 		sent := time.Now()
 		synctest.Wait()
 		done := make(chan struct{})
@@ -94,14 +94,14 @@ func TestResetWaitsForDeferredHitsUnderWay(t *testing.T) {
 		s := away(t, f, Options{Timeout: time.Second})
 		c := sharing(s, 1)[0]
 		s.Later(&c, s.Now(algorithms.Limit{}))
-		s.outbox.sendAll()
+		s.sendAll()
 		synctest.Wait()
 		begun := time.Now()
 		if err := s.outboxAnswered(t.Context(), []store.Charge{c}, begun.Add(time.Second)); err != nil {
 			t.Fatal(err)
 		}
-		if took := time.Since(begun); took < 2*trip || !s.outbox.idle() {
-			t.Errorf("the outbox was answered after %v, idle: %v; want %v", took, s.outbox.idle(), 2*trip)
+		if took := time.Since(begun); took < 2*trip || !s.idle() {
+			t.Errorf("the outbox was answered after %v, idle: %v; want %v", took, s.idle(), 2*trip)
 		}
 	})
 }
@@ -180,21 +180,21 @@ func TestCallThatCameTooLateForOneIsMadeAgainForTheOthers(t *testing.T) {
 		s := away(t, f, Options{Timeout: time.Second})
 		taking(t, s, hit("k", perAge(algorithms.FixedWindow, 1))) // teaches the server's clock
 		way.Store(int64(100 * time.Millisecond))
-		b := newBatch(s.main)
-		var calls []*call
+		b := newBatch(s.base, &s.main.names)
+		var calls []*transaction
 		for _, wait := range []time.Duration{45 * time.Millisecond, time.Second, 0} {
 			c := callOf(take, hit("k", perAge(algorithms.FixedWindow, 1)))
 			if c.put = time.Now(); wait > 0 {
 				c.until = c.put.Add(wait)
 			}
 			calls = append(calls, c)
-			b.add(c)
+			b.add(&c.call)
 		}
 		begun := time.Now()
 		s.main.execute([]*batch{b}, false)
 		for i, want := range []error{errLate, nil, errLate} { // the last one is as of the outbox, which sends it again by itself
 			c := calls[i]
-			if <-c.done; !errors.Is(c.err, want) || c.refused != (want != nil) {
+			if <-c.wait.signal; !errors.Is(c.err, want) || c.refused != (want != nil) {
 				t.Errorf("call %d: %v, refused: %v; want %v", i, c.err, c.refused, want)
 			}
 		}

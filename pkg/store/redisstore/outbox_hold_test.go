@@ -7,6 +7,7 @@ import (
 
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
+	"github.com/weirproxy/weir/pkg/store/redisstore/owed"
 )
 
 // limitOfTen returns a limit of ten hits.
@@ -20,8 +21,8 @@ func limitOfTen(a algorithms.Algorithm) algorithms.Limit {
 // toldHolds waits until Redis knows of all holders.
 func toldHolds(t *testing.T, s *Store) {
 	t.Helper()
-	s.outbox.sendAll()
-	eventually(t, "Redis knows of all holders", func() bool { return s.Stats().OwedHolders == 0 && s.outbox.idle() })
+	s.sendAll()
+	eventually(t, "Redis knows of all holders", func() bool { return s.Stats().OwedHolders == 0 && s.idle() })
 }
 
 // tellLater tells the events of holder r, each phase with hits.
@@ -104,15 +105,15 @@ func TestRedisIsToldOfHoldersLater(t *testing.T) {
 func TestHoldersAreToldOnceThoughRedisStandsStill(t *testing.T) {
 	r := ownRedis(t)
 	patient := open(t, urlOf("redis", r.Address()), Options{})
-	s := open(t, urlOf("redis", r.Address()), Options{Timeout: 30 * time.Millisecond, Prefix: patient.prefix})
+	s := open(t, urlOf("redis", r.Address()), Options{Timeout: 30 * time.Millisecond, Prefix: patient.main.prefix})
 	for _, a := range []algorithms.Algorithm{algorithms.TokenBucket, algorithms.Concurrency} {
 		l := limitOfTen(a)
 		c := begin("k", l, "", 0)
 		settled(t, s, c)
 		paused(t, r, func() {
 			tellLater(s, "k", l, s.Now(algorithms.Limit{}), begun(4))
-			s.outbox.sendAll()
-			eventually(t, "the call is given up", s.outbox.idle)
+			s.sendAll()
+			eventually(t, "the call is given up", s.idle)
 			if n := s.Stats().OwedHolders; n != 1 {
 				t.Errorf("%v: %d holders wait after a call without an answer; want 1", a, n)
 			}
@@ -141,15 +142,17 @@ func TestABeginThatIsToldAgainDoesNotOutliveItsEnd(t *testing.T) {
 		l := limitOfTen(a)
 		tellLater(s, "k", l, s.Now(algorithms.Limit{}), begun(4))
 		c.sleep(time.Millisecond)
-		sh := s.outbox.shard([]byte("k"))
-		sh.mu.Lock()
-		h := sh.holds["k"][owedHolder{l.Algorithm, l.Period, store.HolderOf([]byte("r"))}]
-		told := h.call(s)
-		sh.mu.Unlock()
-		run(t, s, told)
+		var told *telling
+		s.in([]byte("k"), func(b *owed.Book) {
+			s.sendLocked(b, b.Of([]byte("k"))[0], func(_ location, c *call) { told = c.owner.(*telling) })
+		})
+		b := newBatch(s.base, &s.main.names)
+		b.add(&told.call)
+		told.owner = nil
+		s.main.execute([]*batch{b}, false)
 		wants(t, true, s, end("k", l, "r", 3))
 		told.err = errReply
-		s.outbox.toldHold(told)
+		told.landed(underWay)
 		toldHolds(t, s)
 		want := uint32(7)
 		if a == algorithms.Concurrency {
@@ -196,7 +199,7 @@ func TestResetForgetsHoldersThatRedisDoesNotKnowOf(t *testing.T) {
 			key := fmt.Sprint(n)
 			tellLater(s, key, l, clock.now(), begun(4))
 			if n%2 == 0 {
-				s.outbox.sendAll()
+				s.sendAll()
 			}
 			if _, err := s.Reset(t.Context(), []store.Charge{hit(key, l)}); err != nil {
 				t.Fatal(err)
@@ -210,17 +213,17 @@ func TestResetForgetsHoldersThatRedisDoesNotKnowOf(t *testing.T) {
 
 func TestTheOutboxKeepsABoundedNumberOfHolders(t *testing.T) {
 	s, clock := given(t, Options{})
-	s.outbox.calls = outboxCalls // so that nothing is sent
+	s.calls = outboxCalls // so that nothing is sent
 	const more = 5000
-	for n := range outboxShards*outboxHoldsPerShard + more {
+	for n := range outboxShards*owed.MostHolders + more {
 		c := withHolder(algorithms.HoldBegun, fmt.Sprint(n%1000), inFlight(10), fmt.Sprint(n), 1)
 		s.HoldLater(&c, clock.now())
 	}
 	stats := s.Stats()
-	if stats.OwedHolders > outboxShards*outboxHoldsPerShard || stats.LostHolds < more || uint64(stats.OwedHolders)+stats.LostHolds != outboxShards*outboxHoldsPerShard+more {
+	if stats.OwedHolders > outboxShards*owed.MostHolders || stats.LostHolds < more || uint64(stats.OwedHolders)+stats.LostHolds != outboxShards*owed.MostHolders+more {
 		t.Errorf("%d holders wait, %d are lost", stats.OwedHolders, stats.LostHolds)
 	}
-	s.outbox.mu.Lock()
-	s.outbox.calls = 0
-	s.outbox.mu.Unlock()
+	s.mu.Lock()
+	s.calls = 0
+	s.mu.Unlock()
 }

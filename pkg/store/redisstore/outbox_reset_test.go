@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"fmt"
-	"hash/maphash"
 	"slices"
 	"sync"
 	"testing"
@@ -30,21 +29,35 @@ func TestResetForgetsHitsThatRedisDoesNotKnowOf(t *testing.T) {
 	}
 }
 
+// unheard returns an outbox whose queue sends nothing.
+func unheard() (*outbox, *nodeQueue) {
+	s := unconnected(names{prefix: "p"}, nil)
+	return s.outbox, s.main.queues[0].nodeQueueLocked(0)
+}
+
+// correcting sends a correction of charges, which Redis then has. Each fix has the number of its
+// charge.
+func correcting(o *outbox, n *nodeQueue, charges ...store.Charge) *correction {
+	var c call
+	c.set(correct, 0, 0, charges)
+	for i := range charges {
+		c.fixes = append(c.fixes, &fix{at: int64(i)})
+	}
+	o.correct(&c, location{home: o.main})
+	sent := n.waiting[0].owner.(*correction)
+	n.waiting = nil
+	return sent
+}
+
 // Reset has Redis delete the key behind the outbox's calls. So beginReset must find each call in
 // again, or leave the call in a queue. A resend behind the DEL of a Reset would charge the key
 // again.
 func TestResetWaitsWhileTheOutboxSendsAgain(t *testing.T) {
-	s := unconnected(false, &Store{seed: maphash.MakeSeed()})
-	q := newQueue(s.main, 0, nil) // does not run
-	s.main.queues = []*queue{q}
-	o := newOutbox(s)
-	charges := []store.Charge{hit("k", perAge(algorithms.FixedWindow, 10))}
-	refused := newCall()
-	refused.set(correct, s.locate(&charges[0], 0), 0, charges)
-	refused.corrections = make([]*correction, 1)
-	o.again, o.calls = []*call{refused}, 1
+	o, n := unheard()
+	c := correcting(o, n, hit("k", perAge(algorithms.FixedWindow, 10)))
+	c.refuse(ErrUnavailable)
 
-	q.mu.Lock() // so the outbox cannot put the call
+	n.queue.mu.Lock() // so the outbox cannot put the call
 	var sending sync.WaitGroup
 	sending.Go(o.sendAll)
 	eventually(t, "the outbox sends", func() bool {
@@ -55,25 +68,23 @@ func TestResetWaitsWhileTheOutboxSendsAgain(t *testing.T) {
 		return len(o.again) == 0
 	})
 	forgot := make(chan struct{})
-	go func() { o.beginReset(charges); close(forgot) }()
+	go func() { o.beginReset([]byte("k")); close(forgot) }()
 	select {
 	case <-forgot:
 		t.Error("beginReset returned while the call was on its way from again to the queue")
 	case <-time.After(100 * time.Millisecond): // beginReset waits
 	}
-	q.mu.Unlock()
+	n.queue.mu.Unlock()
 	<-forgot
 	sending.Wait()
-	if len(q.byNode[0].waiting) != 1 || o.idle() {
-		t.Errorf("%d calls wait in the queue, %d are under way; want 1 and 1", len(q.byNode[0].waiting), o.calls)
+	if len(n.waiting) != 1 || o.idle() {
+		t.Errorf("%d calls wait in the queue, %d are under way; want 1 and 1", len(n.waiting), o.calls)
 	}
 }
 
 func TestRefusedCallsOfAKeyAreNotResentAfterItsReset(t *testing.T) {
-	s := unconnected(false, &Store{seed: maphash.MakeSeed()})
-	q := newQueue(s.main, 0, nil) // does not run
-	s.main.queues = []*queue{q}
 	k, other := hit("k", perAge(algorithms.FixedWindow, 10)), hit("other", perAge(algorithms.FixedWindow, 10))
+	key := k.Key
 	for _, test := range []struct {
 		name    string
 		charges []store.Charge
@@ -82,57 +93,48 @@ func TestRefusedCallsOfAKeyAreNotResentAfterItsReset(t *testing.T) {
 	}{
 		{"refused before the reset", []store.Charge{k}, func(o *outbox, refuse func()) {
 			refuse()
-			o.beginReset([]store.Charge{k})
-			o.endReset([]store.Charge{k}, false)
+			o.beginReset(key)
+			o.endReset(key, false)
 		}, nil},
 		{"refused during the reset", []store.Charge{k}, func(o *outbox, refuse func()) {
-			o.beginReset([]store.Charge{k})
+			o.beginReset(key)
 			refuse()
-			o.endReset([]store.Charge{k}, false)
+			o.endReset(key, false)
 		}, nil},
 		{"refused during one of two resets", []store.Charge{k}, func(o *outbox, refuse func()) {
-			o.beginReset([]store.Charge{k})
-			o.beginReset([]store.Charge{k})
-			o.endReset([]store.Charge{k}, false)
+			o.beginReset(key)
+			o.beginReset(key)
+			o.endReset(key, false)
 			refuse()
-			o.endReset([]store.Charge{k}, false)
+			o.endReset(key, false)
 		}, nil},
 		{"several keys, refused before", []store.Charge{other, k}, func(o *outbox, refuse func()) {
 			refuse()
-			o.beginReset([]store.Charge{k})
-			o.endReset([]store.Charge{k}, false)
+			o.beginReset(key)
+			o.endReset(key, false)
 		}, []string{"other"}},
 		{"several keys, refused during", []store.Charge{k, other, k}, func(o *outbox, refuse func()) {
-			o.beginReset([]store.Charge{k})
+			o.beginReset(key)
 			refuse()
-			o.endReset([]store.Charge{k}, false)
+			o.endReset(key, false)
 		}, []string{"other"}},
 		{"refused after", []store.Charge{k}, func(o *outbox, refuse func()) {
-			o.beginReset([]store.Charge{k})
-			o.endReset([]store.Charge{k}, false)
+			o.beginReset(key)
+			o.endReset(key, false)
 			refuse()
 		}, []string{"k"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			o := newOutbox(s)
-			c := newCall()
-			c.set(correct, s.locate(&test.charges[0], 0), 0, test.charges)
-			for i := range test.charges {
-				c.corrections = append(c.corrections, &correction{at: int64(i)})
-			}
-			o.send(c, q.put, time.Now().Add(time.Hour))
-			q.nodeQueueLocked(0).waiting = nil // Redis has the call
-			test.order(o, func() {
-				c.err, c.refused = ErrUnavailable, true
-				c.end()
-			})
+			o, n := unheard()
+			c := correcting(o, n, test.charges...)
+			test.order(o, func() { c.refuse(ErrUnavailable) })
 			o.sendAgain()
 			var got []string
-			for _, c := range q.nodeQueueLocked(0).waiting {
+			for _, c := range n.waiting {
 				for i := range c.charges {
 					got = append(got, string(c.charges[i].Key))
-					if string(test.charges[c.corrections[i].at].Key) != got[i] {
-						t.Errorf("charge %d of %s has the correction of another charge", i, got[i])
+					if string(test.charges[c.fixes[i].at].Key) != got[i] {
+						t.Errorf("charge %d of %s has the fix of another charge", i, got[i])
 					}
 				}
 			}
@@ -142,33 +144,28 @@ func TestRefusedCallsOfAKeyAreNotResentAfterItsReset(t *testing.T) {
 			if o.idle() != (test.want == nil) || len(o.resets) > 0 {
 				t.Errorf("%d calls and %d resets are under way", o.calls, len(o.resets))
 			}
-			q.nodeQueueLocked(0).waiting = nil
 		})
 	}
 }
 
 func TestHitsThatAResetDropsAreLostOnlyWhenTheResetFails(t *testing.T) {
-	s := unconnected(false, &Store{seed: maphash.MakeSeed()})
-	s.main.queues = []*queue{newQueue(s.main, 0, nil)} // does not run
 	k := hit("k", perAge(algorithms.FixedWindow, 10))
 	for failed, want := range map[bool]uint64{false: 0, true: 7} {
-		o, before := newOutbox(s), s.metrics.lostHits.Load()
-		refused, waiting := k, k
-		refused.Hits, waiting.Hits = -4, 3
-		c := newCall()
-		c.set(correct, s.locate(&refused, 0), 0, []store.Charge{refused})
-		c.corrections = append(c.corrections, new(correction))
-		o.send(c, s.main.queues[0].put, time.Now().Add(time.Hour))
-		o.add(&waiting, 0)
-		o.beginReset([]store.Charge{k, k})
-		c.err, c.refused = ErrUnavailable, true
-		c.end()
-		o.endReset([]store.Charge{k, k}, failed)
-		if got := s.metrics.lostHits.Load() - before; got != want {
+		o, n := unheard()
+		refused, waits := k, k
+		refused.Hits, waits.Hits = -4, 3
+		c := correcting(o, n, refused)
+		o.Later(&waits, 0)
+		o.beginReset(k.Key)
+		o.beginReset(k.Key)
+		c.refuse(ErrUnavailable)
+		o.endReset(k.Key, failed)
+		o.endReset(k.Key, failed)
+		if got := o.metrics.lostHits.Load(); got != want {
 			t.Errorf("reset failed: %t: %d hits lost, want %d", failed, got, want)
 		}
-		if !o.idle() || len(o.resets) > 0 || o.count.Load() > 0 {
-			t.Errorf("reset failed: %t: %d calls, %d resets and %d keys are left", failed, o.calls, len(o.resets), o.count.Load())
+		if !o.idle() || len(o.resets) > 0 || o.keys.Load() > 0 {
+			t.Errorf("reset failed: %t: %d calls, %d resets and %d keys are left", failed, o.calls, len(o.resets), o.keys.Load())
 		}
 	}
 }

@@ -10,12 +10,13 @@ import (
 
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
+	"github.com/weirproxy/weir/pkg/store/redisstore/owed"
 )
 
 // sendAll has all waiting hits sent.
 func (o *outbox) sendAll() {
 	o.sendAgain()
-	o.sendSome(time.Now(), outboxShards*outboxPerShard, false)
+	o.sendSome(time.Now(), outboxShards*owed.MostHits, false)
 }
 
 // count returns the hits that Redis has of a fixed window, from a store that remembers nothing.
@@ -53,7 +54,7 @@ func TestHitsThatCountThoughDeniedReachRedis(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			look := open(t, urlOf("redis", shared(t).Address()), Options{})
-			s := remembering(t, open(t, urlOf("redis", shared(t).Address()), Options{Prefix: look.prefix}), time.Minute)
+			s := remembering(t, open(t, urlOf("redis", shared(t).Address()), Options{Prefix: look.main.prefix}), time.Minute)
 			c := hit("k", perAge(algorithms.FixedWindow, 10))
 			c.CountRejected = true
 			var total atomic.Int64
@@ -97,7 +98,7 @@ func TestHitsThatCountReachRedisWithoutFurtherRequests(t *testing.T) {
 // A batch of more hits than one charge can have is no less than all of them.
 func TestHitsThatCountAreNotLostWhenTheyAreVeryMany(t *testing.T) {
 	look, clock := given(t, Options{})
-	redis, _ := given(t, Options{Prefix: look.prefix})
+	redis, _ := given(t, Options{Prefix: look.main.prefix})
 	redis.given = clock.now
 	s := remembering(t, redis, time.Hour)
 	c := hit("k", perAge(algorithms.FixedWindow, 1))
@@ -236,7 +237,7 @@ func TestOutboxSendsWhenRedisIsBack(t *testing.T) {
 		s.Later(&c, s.Now(algorithms.Limit{}))
 	}
 	time.Sleep(5 * outboxTick)
-	if stats := s.Stats(); stats.DeferredHits+stats.LostHits+stats.UnknownHits != 0 || stats.OwedKeys != 1 || !s.outbox.idle() {
+	if stats := s.Stats(); stats.DeferredHits+stats.LostHits+stats.UnknownHits != 0 || stats.OwedKeys != 1 || !s.idle() {
 		t.Errorf("while Redis is away: %+v; want one key that waits", stats)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -255,7 +256,7 @@ func TestOutboxCountsWhatItDrops(t *testing.T) {
 	s := open(t, urlOf("redis", r.Address()), Options{Timeout: 50 * time.Millisecond})
 	settled(t, s, hit("k", perAge(algorithms.FixedWindow, 10)))
 	r.Kill()
-	const keys = outboxShards * outboxPerShard
+	const keys = outboxShards * owed.MostHits
 	at := algorithms.Instant(time.Now().UnixNano())
 	for n := range 2 * keys {
 		c := hit(fmt.Sprint(n), perAge(algorithms.FixedWindow, 10))
@@ -268,7 +269,7 @@ func TestOutboxCountsWhatItDrops(t *testing.T) {
 	if stats := s.Stats(); stats.LostHits != 4*keys+1 || stats.DeferredHits != 0 {
 		t.Errorf("%+v; want %d hits lost", stats, 4*keys+1)
 	}
-	if !s.outbox.idle() || s.outbox.count.Load() != 0 {
-		t.Errorf("%d calls and %d keys are left after Close", s.outbox.calls, s.outbox.count.Load())
+	if !s.idle() || s.Stats().OwedKeys != 0 {
+		t.Errorf("%d calls and %d keys are left after Close", s.calls, s.Stats().OwedKeys)
 	}
 }

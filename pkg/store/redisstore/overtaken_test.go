@@ -1,7 +1,6 @@
 package redisstore
 
 import (
-	"hash/maphash"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -38,7 +37,7 @@ func TestCloseSendsCallsThatWaitForTheNext(t *testing.T) {
 		s := away(t, f, Options{})
 		c := hit("a", perAge(algorithms.FixedWindow, 10))
 		s.Later(&c, s.Now(algorithms.Limit{}))
-		s.outbox.sendBefore([]store.Charge{c}) // the request's own call does not come
+		s.sendBefore([]store.Charge{c}) // the request's own call does not come
 		s.Close()
 		if f.calls.Load() == 0 || s.metrics.deferredHits.Load() != 1 {
 			t.Errorf("%d calls reached the server, and %d hits were charged; want both 1", f.calls.Load(), s.metrics.deferredHits.Load())
@@ -49,25 +48,23 @@ func TestCloseSendsCallsThatWaitForTheNext(t *testing.T) {
 // A call of the outbox about two keys waits for one key. No later call about the other key may
 // overtake the waiting call.
 func TestNoCallOvertakesAWaitingCallOfTheOutbox(t *testing.T) {
-	s := unconnected(false, &Store{timeout: 10 * time.Millisecond, seed: maphash.MakeSeed()})
-	q := newQueue(s.main, singleFlights, nil)
+	q := newQueue(unconnected(names{}, nil).main.server, singleFlights, nil)
 	l := q.nodeQueueLocked(0)
 	l.workers = singleFlights
 	one, two := hit("k1", perAge(algorithms.FixedWindow, 10)), hit("k2", perAge(algorithms.FixedWindow, 10))
-	of := func(o *outbox, charges ...store.Charge) *call {
-		c := newCall()
-		c.set(take, location{server: s.main}, 0, charges)
-		c.outbox = o
+	of := func(fences bool, charges ...store.Charge) *call {
+		c := new(call)
+		c.set(take, 0, 0, charges)
+		c.fences = fences
 		return c
 	}
-	o := newOutbox(s)
 	var first, second flight
-	q.put(of(o, one))
+	q.put(of(true, one))
 	if !l.takeLocked(&first, time.Now()) {
 		t.Fatal("the first call does not fly")
 	}
-	q.put(of(o, one, two))
-	q.put(of(nil, two))
+	q.put(of(true, one, two))
+	q.put(of(false, two))
 	if l.takeLocked(&second, time.Now().Add(time.Second)) {
 		t.Errorf("%d calls fly; want both to wait", len(second.calls))
 	}
@@ -75,14 +72,13 @@ func TestNoCallOvertakesAWaitingCallOfTheOutbox(t *testing.T) {
 
 // Calls that everybody has abandoned say nothing about a Redis that answers nothing.
 func TestAFlightWithoutCallsIsNoAnswer(t *testing.T) {
-	s := unconnected(false, &Store{timeout: 10 * time.Millisecond, seed: maphash.MakeSeed()})
-	q := newQueue(s.main, singleFlights, nil)
+	q := newQueue(unconnected(names{}, nil).main.server, singleFlights, nil)
 	l := q.nodeQueueLocked(0)
 	l.workers, l.lost, l.under = singleFlights, singleFlights, 1
-	c := newCall()
-	c.set(take, location{server: s.main}, 0, []store.Charge{hit("k1", perAge(algorithms.FixedWindow, 10))})
+	c := new(call)
+	c.set(take, 0, 0, []store.Charge{hit("k1", perAge(algorithms.FixedWindow, 10))})
 	c.status.Store(abandoned)
-	f := &flight{server: s.main, current: map[uint16]*batch{}, calls: []*call{c}, begun: time.Now()}
+	f := &flight{server: q.server, current: map[uint16]*batch{}, calls: []*call{c}, begun: time.Now()}
 	sent, answered := f.fly(true)
 	l.land(f, sent, answered)
 	if got := l.mostLocked(); got != 1 {
@@ -94,22 +90,19 @@ func TestAFlightWithoutCallsIsNoAnswer(t *testing.T) {
 // behind the same calls of the outbox.
 func TestNoCallOvertakesTheOutboxWhenSlotsChangeTheirNode(t *testing.T) {
 	at := &farCluster{}
-	s := &Store{timeout: 10 * time.Millisecond, seed: maphash.MakeSeed()}
-	s.main = &server{store: s, cluster: true, connection: at}
-	q := newQueue(s.main, clusterFlights, nil)
+	q := newQueue(unconnected(names{cluster: true}, at).main.server, clusterFlights, nil)
 	q.byNode = []*nodeQueue{newNodeQueue(q), newNodeQueue(q)}
 	for _, l := range q.byNode {
 		l.workers = clusterFlights
 	}
-	of := func(o *outbox, slot uint16, key string) *call {
-		c := newCall()
-		c.set(take, location{server: s.main, slot: slot}, 0, []store.Charge{hit(key, perAge(algorithms.FixedWindow, 10))})
-		c.outbox = o
+	of := func(fences bool, key string) *call {
+		c := new(call)
+		c.set(take, 7, 0, []store.Charge{hit(key, perAge(algorithms.FixedWindow, 10))})
+		c.fences = fences
 		return c
 	}
-	o := newOutbox(s)
-	first, second := of(o, 7, "k"), of(o, 7, "k")
-	question, other := of(nil, 7, "k"), of(nil, 7, "other")
+	first, second := of(true, "k"), of(true, "k")
+	question, other := of(false, "k"), of(false, "other")
 	var sent, behind, last flight
 	at.nodes = new(redis.Nodes)
 	q.put(first)

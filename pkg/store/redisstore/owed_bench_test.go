@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store/redisstore/owed"
 )
 
 // BenchmarkOwedKeysWhileRedisIsAway is one tick of a full outbox while there is no connection. A
@@ -19,13 +20,13 @@ func BenchmarkOwedKeysWhileRedisIsAway(b *testing.B) {
 				b.Fatal(err)
 			}
 			b.Cleanup(s.Close)
-			for n := range outboxShards * outboxPerShard {
+			for n := range outboxShards * owed.MostHits {
 				c := hit(fmt.Sprint("a key of a usual length ", n), perAge(a, 10))
 				s.Later(&c, s.Now(algorithms.Limit{}))
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				s.outbox.sendSome(time.Now(), outboxPerTick, false)
+				s.sendSome(time.Now(), outboxPerTick, false)
 			}
 			b.ReportMetric(float64(s.Stats().OwedKeys), "keys")
 		})

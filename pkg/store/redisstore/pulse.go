@@ -3,8 +3,6 @@ package redisstore
 import (
 	"sync/atomic"
 	"time"
-
-	"github.com/weirproxy/weir/pkg/store"
 )
 
 // pulse says whether Redis answers, however late.
@@ -14,13 +12,16 @@ type pulse struct {
 	heard   atomic.Int64 // when Redis last answered a call of the script, in nanoseconds since started; 0: never
 	quiet   atomic.Int64 // since when flights are under way without an answer, likewise
 	ended   atomic.Int64 // when a flight last ended without an answer, likewise; 0: the last one was answered
-	late    atomic.Int64 // when a caller last stopped to wait for an answer, likewise; 0: never
+	misses  atomic.Int64 // when a caller last stopped to wait for an answer, likewise; 0: never
 	usual   atomic.Int64 // the longest of the last round trips, in nanoseconds, which later ones slowly forget
 	nine    atomic.Int64 // about nine of ten round trips are shorter, in nanoseconds
 }
 
 // silenceGap is the longest time between two flights without an answer that are one silence.
 const silenceGap = 100 * time.Millisecond
+
+// tripMemory is the round trips after which a mean has forgotten two thirds of a long one.
+const tripMemory = 16
 
 // begin notes that a flight begins.
 func (p *pulse) begin() {
@@ -73,42 +74,13 @@ func nineOfTen(estimate, value int64) int64 {
 const missRemembered = 10 * time.Second
 
 // miss notes that a caller has stopped to wait for an answer.
-func (p *pulse) miss() { p.late.Store(max(1, int64(time.Since(p.started)))) }
+func (p *pulse) miss() { p.misses.Store(max(1, int64(time.Since(p.started)))) }
 
 // missed reports whether a caller has stopped to wait within missRemembered.
 func (p *pulse) missed(now time.Time) bool {
-	at := p.late.Load()
+	at := p.misses.Load()
 	return at > 0 && now.Sub(p.started)-time.Duration(at) < missRemembered
 }
 
 // usually returns the longest of the last round trips.
 func (p *pulse) usually() time.Duration { return time.Duration(p.usual.Load()) }
-
-// latePart is the part of the timeout that is the shortest silence of Health.Late: a millisecond of
-// the default. On a busy machine scheduling alone can make a round trip that long.
-const latePart = 10
-
-// Health implements [store.Remote], for all servers together. Silent counts from the timeout on, or
-// from twice the longest of the last round trips. Late counts from a tenth of the timeout on, or
-// from twice as long as nine of ten round trips take; up to silenceGap after a call without an
-// answer no call needs to be under way.
-func (s *Store) Health([]store.Charge) store.Health {
-	p := &s.pulse
-	h := store.Health{Fleet: int(s.fleet.size.Load())}
-	if at := p.heard.Load(); at > 0 {
-		h.Answered = p.started.Add(time.Duration(at))
-	}
-	under, ended := p.under.Load() > 0, p.ended.Load()
-	if !under && ended == 0 {
-		return h
-	}
-	now := time.Since(p.started)
-	silent := now - time.Duration(p.quiet.Load())
-	if under && silent > max(s.timeout, 2*p.usually()) {
-		h.Silent = silent
-	}
-	if (under || int64(now)-ended <= int64(silenceGap)) && silent > max(s.timeout/latePart, 2*time.Duration(p.nine.Load())) {
-		h.Late = silent
-	}
-	return h
-}

@@ -26,11 +26,12 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
-	"iter"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"time"
+
+	"github.com/redis/rueidis"
 
 	"github.com/weirproxy/weir/internal/redis"
 	"github.com/weirproxy/weir/pkg/algorithms"
@@ -39,20 +40,10 @@ import (
 
 var _ store.Remote = (*Store)(nil)
 
-// Granularity is Redis's unit of time. A limit's period must be a whole multiple.
-const Granularity = time.Microsecond
-
 // Defaults of Options, and of the settings that stand for them.
 const (
 	DefaultPrefix  = "weir:"
 	DefaultTimeout = 10 * time.Millisecond
-)
-
-// Reasons why a request was certainly not charged.
-var (
-	errLate    = fmt.Errorf("redis received the request after its deadline, and did not charge it: %w", context.DeadlineExceeded)
-	errStepped = errors.New("redis refused the request as too late: its clock jumped ahead")
-	errClosed  = fmt.Errorf("%w: closed", ErrUnavailable)
 )
 
 // Options configures New. All but Target and Logger may be zero.
@@ -77,28 +68,10 @@ type Options struct {
 // Store keeps states in Redis. All methods are safe for concurrent use. Close it when it is no
 // longer used.
 type Store struct {
-	prefix    string
-	hashTag   func(key []byte) []byte
-	counters  Counters
-	timeout   time.Duration
-	script    string
-	sha       string // of script: its name in Redis
-	main      *server
-	seconds   *server      // of Options.Seconds; nil: main keeps limits of a second, too
-	seed      maphash.Seed // of keys
-	outbox    *outbox
-	fleet     *fleet
-	resetGate resetGate
-	calls     sync.Pool // of *call
-	togethers sync.Pool // of *together
-	timers    sync.Pool // of *time.Timer, stopped
-	logger    *slog.Logger
-	metrics   metrics
-	pulse     pulse
-	given     func() algorithms.Instant // the instant, in tests; nil: Redis's time
+	*desk
 
-	running context.Context // until the end of Close
-	stop    func()
+	fleet *fleet
+	stop  func()
 }
 
 // New returns a store and starts to connect, without waiting for the connection. New fails when an
@@ -118,33 +91,25 @@ func newStore(o Options, connect func(redis.Target) connection) (*Store, error) 
 		return nil, err
 	}
 	sum := sha1.Sum([]byte(script)) //nolint:gosec // see the import
-	s := &Store{
-		prefix:    cmp.Or(o.Prefix, DefaultPrefix),
-		hashTag:   o.HashTag,
-		counters:  o.Counters,
-		timeout:   cmp.Or(o.Timeout, DefaultTimeout),
-		script:    script,
-		sha:       hex.EncodeToString(sum[:]),
-		seed:      maphash.MakeSeed(),
-		resetGate: resetGate{seed: maphash.MakeSeed()},
-		logger:    o.Logger,
-		pulse:     pulse{started: time.Now()},
+	b := &base{
+		timeout:     cmp.Or(o.Timeout, DefaultTimeout),
+		script:      script,
+		sha:         hex.EncodeToString(sum[:]),
+		seed:        maphash.MakeSeed(),
+		logger:      o.Logger,
+		pulse:       pulse{started: time.Now()},
+		hasCounters: o.Counters.Name != nil,
 	}
-	s.main = newServer(s, target, connect(target))
+	n := names{prefix: cmp.Or(o.Prefix, DefaultPrefix), hashTag: o.HashTag, counters: o.Counters}
+	servers := []*server{newServer(b, n, target, connect(target))}
 	if o.Seconds != nil {
-		s.seconds = newServer(s, seconds, connect(seconds))
+		servers = append(servers, newServer(b, n, seconds, connect(seconds)))
 	}
-	s.calls.New = func() any { return newCall() }
-	s.togethers.New = func() any { return newTogether() }
-	s.timers.New = func() any {
-		t := time.NewTimer(time.Hour)
-		t.Stop()
-		return t
-	}
-	if s.fleet, err = newFleet(s); err != nil {
+	s := new(Store)
+	if s.fleet, err = newFleet(servers[0]); err != nil {
 		return nil, err
 	}
-	s.start(o.CountFleet)
+	s.start(servers, o.CountFleet)
 	return s, nil
 }
 
@@ -173,15 +138,16 @@ func (o *Options) parse() (target, seconds redis.Target, err error) {
 }
 
 // start starts the queues, the outbox and the count of the fleet, which run until Close.
-func (s *Store) start(countFleet bool) {
+func (s *Store) start(servers []*server, countFleet bool) {
 	var sending, background sync.WaitGroup
 	running, cancel := context.WithCancel(context.Background())
-	s.running = running
-	for server := range s.servers() {
-		server.start(&sending)
+	h := &homes{base: servers[0].base}
+	for i, server := range servers {
+		server.running = running
+		*[]**home{&h.main, &h.seconds}[i] = newHome(server, &sending)
 	}
+	s.desk = newDesk(newOutbox(h))
 	ctx, end := context.WithCancel(context.Background())
-	s.outbox = newOutbox(s)
 	background.Go(func() { s.outbox.run(ctx) })
 	if countFleet {
 		background.Go(func() { s.fleet.run(ctx) })
@@ -190,27 +156,21 @@ func (s *Store) start(countFleet bool) {
 		before := s.metrics.lostHits.Load()
 		end()
 		background.Wait()
-		for server := range s.servers() {
-			for _, q := range server.queues {
+		for home := range s.all() {
+			for _, q := range home.queues {
 				q.close()
 			}
 		}
 		sending.Wait()
 		cancel()
-		for server := range s.servers() {
-			server.connection.Close()
+		for home := range s.all() {
+			home.connection.Close()
 		}
 		if lost := s.metrics.lostHits.Load() - before; lost > 0 {
-			s.logger.LogAttrs(context.Background(), slog.LevelWarn, "hits are lost, as redis could not be told of them before the end", slog.Uint64("hits", lost))
+			s.logger.LogAttrs(context.Background(), slog.LevelWarn,
+				"hits are lost, as redis could not be told of them before the end", slog.Uint64("hits", lost))
 		}
 	})
-}
-
-// servers yields the store's servers.
-func (s *Store) servers() iter.Seq[*server] {
-	return func(yield func(*server) bool) {
-		_ = yield(s.main) && s.seconds != nil && yield(s.seconds)
-	}
 }
 
 // Close sends the waiting calls and the outbox, ends all that New started and closes the
@@ -221,8 +181,8 @@ func (s *Store) Close() { s.stop() }
 // on after an error.
 func (s *Store) Connected(ctx context.Context) error {
 	var errs []error
-	for server := range s.servers() {
-		errs = append(errs, server.connection.Await(ctx))
+	for home := range s.all() {
+		errs = append(errs, home.connection.Await(ctx))
 	}
 	return errors.Join(errs...)
 }
@@ -232,11 +192,11 @@ func (s *Store) Connected(ctx context.Context) error {
 // key that expires after a millisecond. Each call chooses another slot of a cluster, and one of two
 // servers, so that calls find a part that is away.
 func (s *Store) Await(ctx context.Context) error {
-	server := s.main
+	home := s.main
 	if s.seconds != nil && rand.Uint32()%2 == 0 {
-		server = s.seconds
+		home = s.seconds
 	}
-	if err := server.connection.Await(ctx); err != nil && ctx.Err() != nil {
+	if err := home.connection.Await(ctx); err != nil && ctx.Err() != nil {
 		return err
 	}
 	c := store.Charge{
@@ -248,8 +208,54 @@ func (s *Store) Await(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	now := s.now()
-	return s.do(ctx, until, s.call(take, server.locate(&c, now), now, []store.Charge{c}))
+	now := s.here()
+	return s.do(ctx, until, s.transaction(take, home.locate(&c, now), now, []store.Charge{c}))
+}
+
+// Stats returns the store's metrics.
+func (s *Store) Stats() Stats {
+	var invalid uint64
+	for home := range s.all() {
+		invalid += home.connection.InvalidReplies()
+	}
+	return Stats{
+		RoundTrips:   s.metrics.calls.Load(),
+		Transactions: s.metrics.transactions.Load(),
+		RoundTrip:    s.metrics.roundTrip.Snapshot(),
+		DeferredHits: s.metrics.deferredHits.Load(),
+		LostHits:     s.metrics.lostHits.Load(),
+		UnknownHits:  s.metrics.unknownHits.Load(),
+		ExpiredHits:  s.metrics.expiredHits.Load(),
+		OwedKeys:     int(s.keys.Load()),
+
+		ToldHolds:    s.metrics.toldHolds.Load(),
+		LostHolds:    s.metrics.lostHolds.Load(),
+		ExpiredHolds: s.metrics.expiredHolds.Load(),
+		OwedHolders:  int(s.holders.Load()),
+
+		Fleet: int(s.processes.Load()),
+
+		Disagreements: s.metrics.disagreements.Load(),
+
+		InvalidReplies: invalid,
+	}
+}
+
+// Run runs a script of the caller on the main server, for data beside the states, and returns the
+// texts of its answer. Run puts Options.Prefix before each key. In a cluster all keys must lie in
+// one slot. Before a connection Run fails with [ErrUnavailable]. An error of ctx, or of a lost
+// connection, does not say whether the script ran.
+func (s *Store) Run(ctx context.Context, script string, keys, args []string) ([]string, error) {
+	client, err := s.main.connection.Client()
+	if err != nil {
+		return nil, err
+	}
+	named := make([]string, len(keys))
+	for i, key := range keys {
+		named[i] = s.main.prefix + key
+	}
+	answer, err := rueidis.NewLuaScript(script).Exec(ctx, client, named, args).AsStrSlice()
+	return answer, s.main.connection.Report(err)
 }
 
 // Forget implements [store.Store]: Redis decides each request.

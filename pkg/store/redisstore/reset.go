@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -12,8 +13,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// Reset implements [store.Store]. Reset fails as TakeAll does. The keys are reset one by one: they may
-// lie in several slots, and requests over several slots wait for one key at most.
+// Reset implements [store.Store]. Reset fails as TakeAll does. The keys are reset one by one: they
+// may lie in several slots, and requests over several slots wait for one key at most.
 func (s *Store) Reset(ctx context.Context, charges []store.Charge) (forgotten int, err error) {
 	until, err := s.until(ctx, time.Now(), charges)
 	if err != nil {
@@ -31,16 +32,16 @@ func (s *Store) Reset(ctx context.Context, charges []store.Charge) (forgotten in
 
 // resetKey resets the key of one charge.
 func (s *Store) resetKey(ctx context.Context, until time.Time, charge []store.Charge) (forgotten int, err error) {
-	s.outbox.beginReset(charge)
-	defer func() { s.outbox.endReset(charge, err != nil) }()
-	defer s.resetGate.endReset(charge)
-	if err := s.resetGate.beginReset(ctx, until, charge); err != nil {
+	s.beginReset(charge[0].Key)
+	defer func() { s.endReset(charge[0].Key, err != nil) }()
+	defer s.gate.endReset(charge)
+	if err := s.gate.beginReset(ctx, until, charge); err != nil {
 		return 0, err
 	}
 	if err := s.outboxAnswered(ctx, charge, until); err != nil {
 		return 0, err
 	}
-	server := s.serverOf(&charge[0])
+	server := s.of(&charge[0])
 	client, err := server.connection.Client()
 	if err != nil {
 		return 0, err
@@ -67,7 +68,7 @@ func (s *Store) resetKey(ctx context.Context, until time.Time, charge []store.Ch
 // book, without which no holder is known. A window that is charged with holders in a cluster has no
 // counter, and another window may have one.
 func (s *Store) namesOf(c *store.Charge) []string {
-	server, now := s.serverOf(c), s.now()
+	server, now := s.of(c), s.here()
 	with, without := *c, *c
 	with.Hold, without.Hold = new(store.Hold), nil
 	book := server.appendBook(nil, &with)
@@ -82,26 +83,26 @@ func (s *Store) namesOf(c *store.Charge) []string {
 // outboxAnswered waits until Redis has answered the outbox's calls about the keys of charges: it
 // puts a call behind them. The answer to that call does not matter.
 func (s *Store) outboxAnswered(ctx context.Context, charges []store.Charge, until time.Time) error {
-	if s.outbox.idle() {
+	if s.idle() {
 		return nil
 	}
-	var last []*call
-	now := s.now()
+	w, _ := s.waits.Get().(*wait)
+	now, at := time.Now(), s.here()
 	for i := range charges {
-		where := s.locate(&charges[i], now)
-		queues := where.server.queues // hits of a key go through the queue of the request behind them
-		if where.server.cluster {
-			queues = []*queue{where.server.queueFor(where.slot, nil)}
+		where := s.locate(&charges[i], at)
+		queues := where.home.queues // hits of a key go through the queue of the request behind them
+		if where.home.cluster {
+			queues = []*queue{where.home.queueFor(where.slot, nil)}
 		}
 		for _, q := range queues {
-			c := s.call(peek, where, now, charges[i:i+1])
-			s.put(q, c, until)
-			last = append(last, c)
+			w.add(s.transaction(peek, where, at, charges[i:i+1]), q, now, until)
 		}
 	}
-	err := s.wait(ctx, until, last...)
-	for _, c := range last {
-		if !c.ended || c.refused {
+	last := slices.Clone(w.all)
+	w.putAll(now, false)
+	err := s.await(ctx, w, until, last)
+	for _, t := range last {
+		if !t.ended || t.refused {
 			return err
 		}
 	}

@@ -74,7 +74,7 @@ func TestResetBetweenReserveAndSettleGivesNothingBackTwice(t *testing.T) {
 
 func TestResetsAndRequestsOverSlotsWaitForEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := resetGate{seed: maphash.MakeSeed()}
+		g := gate{seed: maphash.MakeSeed()}
 		one, two := []store.Charge{hit("one", algorithms.Limit{})}, []store.Charge{hit("two", algorithms.Limit{})}
 		both := append(slices.Clone(one), two...)
 		begun := time.Now()

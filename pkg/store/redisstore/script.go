@@ -90,10 +90,10 @@ const (
 	isLone    = 16 // a transaction is lone, see call.lone
 )
 
-// correction comes with the first charge of a key in a transaction of action correct. If the value
+// fix comes with the first charge of a key in a transaction of action correct. If the value
 // of the key is still left, the script writes target instead. Otherwise the script charges the
 // hits, as at the instant to which they belong.
-type correction struct {
+type fix struct {
 	at           int64  // the instant, in Unix microseconds
 	left, target string // values
 	was          string // value at the instant, before the hits that are given back
@@ -141,8 +141,8 @@ func appendTransaction(b []byte, a action, times, n int, holds, lone bool) []byt
 }
 
 // appendCharge adds a charge to the key with that number, counted from 0, and marks the algorithm
-// in the header of b. algorithm and capacity are as the script has them. fix may be nil.
-func appendCharge(b []byte, key int, c *store.Charge, algorithm byte, capacity uint32, sameRule bool, fix *correction) []byte {
+// in the header of b. algorithm and capacity are as the script has them. f may be nil.
+func appendCharge(b []byte, key int, c *store.Charge, algorithm byte, capacity uint32, sameRule bool, f *fix) []byte {
 	b[17+int(algorithm)] = 1
 	flags := byte(c.Mode)
 	if c.CountRejected {
@@ -151,7 +151,7 @@ func appendCharge(b []byte, key int, c *store.Charge, algorithm byte, capacity u
 	if sameRule {
 		flags |= 8
 	}
-	if fix != nil {
+	if f != nil {
 		flags |= 16
 	}
 	if c.Hold != nil && c.Hold.Phase != 0 {
@@ -164,11 +164,11 @@ func appendCharge(b []byte, key int, c *store.Charge, algorithm byte, capacity u
 	b = binary.LittleEndian.AppendUint32(b, capacity)
 	b = appendInt(b, int64(c.Limit.Period/Granularity), 7)
 	b = appendInt(b, hits, 5)
-	if fix == nil {
+	if f == nil {
 		return b
 	}
-	b = appendInt(b, fix.at, 8)
-	for _, value := range []string{fix.left, fix.target, fix.was} {
+	b = appendInt(b, f.at, 8)
+	for _, value := range []string{f.left, f.target, f.was} {
 		b = append(append(b, byte(len(value))), value...)
 	}
 	return b

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"log/slog"
 	"slices"
 	"strings"
@@ -17,16 +16,23 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// server is one Redis server or one cluster: its connection, the state of its clock, and the queues
-// of calls to it.
+// Reasons why a request was certainly not charged.
+var (
+	errLate    = fmt.Errorf("redis received the request after its deadline, and did not charge it: %w", context.DeadlineExceeded)
+	errStepped = errors.New("redis refused the request as too late: its clock jumped ahead")
+	errClosed  = fmt.Errorf("%w: closed", ErrUnavailable)
+)
+
+// server is one Redis server or one cluster: its connection, the names of its keys and the state of
+// its clock.
 type server struct {
-	store      *Store
+	*base
+	names
+
 	target     slog.LogValuer // in logs
 	connection connection
-	cluster    bool
 	clock      *clocks
-	queues     []*queue
-	tags       func() *[slots][3]byte // see tagsOfSlots
+	running    context.Context //nolint:containedctx // until the end of Close
 }
 
 // connection is a [redis.Conn].
@@ -41,32 +47,13 @@ type connection interface {
 	Close()
 }
 
-// Queues, the most flights of each node queue, and the flights of each that do not wait for each
-// other. On a single server one batch waits there while another is decided. In a cluster each node
-// should have some queues. Together the flights must stay well below the commands that internal/redis
-// keeps in flight on a connection.
-const (
-	singleQueues, singleFlights, singleAtOnce    = 1, 32, 4
-	clusterQueues, clusterFlights, clusterAtOnce = 16, 16, 1
-)
-
-// newServer returns a server with a connection to the target. start starts its queues.
-func newServer(s *Store, target redis.Target, c connection) *server {
+// newServer returns a server with a connection to the target.
+func newServer(b *base, n names, target redis.Target, c connection) *server {
+	s := &server{base: b, names: n, target: target, connection: c, clock: newClocks(1)}
 	if c.Cluster() {
-		return &server{store: s, target: target, connection: c, cluster: true, clock: newClocks(slots), tags: sync.OnceValue(tagsOfSlots)}
+		s.cluster, s.clock, s.tags = true, newClocks(slots), sync.OnceValue(tagsOfSlots)
 	}
-	return &server{store: s, target: target, connection: c, clock: newClocks(1)}
-}
-
-// start starts to send calls, in goroutines of the group, until the queues are closed.
-func (s *server) start(sending *sync.WaitGroup) {
-	queues, flights := singleQueues, singleFlights
-	if s.cluster {
-		queues, flights = clusterQueues, clusterFlights
-	}
-	for range queues {
-		s.queues = append(s.queues, newQueue(s, flights, sending))
-	}
+	return s
 }
 
 // nodes returns the nodes of the slots; nil: unknown, or no cluster.
@@ -81,15 +68,6 @@ func (s *server) nodes() *redis.Nodes {
 // may be the first to a node.
 func (s *server) steady() bool { return !s.cluster && s.connection.Steady() }
 
-// queueFor returns the queue of calls in a slot whose first charge has that key. Adjacent
-// slots share a queue, as one node mostly has them all, and calls to one node can share a flight.
-func (s *server) queueFor(slot uint16, key []byte) *queue {
-	if s.cluster {
-		return s.queues[int(slot)*len(s.queues)/slots]
-	}
-	return s.queues[maphash.Bytes(s.store.seed, key)%uint64(len(s.queues))]
-}
-
 // execute sends batches to Redis, together, and ends their calls. execute waits for answers as long
 // as a caller does, and at least for the timeout. An answer until then shows that Redis is there,
 // also if it comes too late for callers. If patient, execute waits for longestLife at least: such
@@ -97,7 +75,7 @@ func (s *server) queueFor(slot uint16, key []byte) *queue {
 // answered, or could not be sent. A connection that ends is no answer.
 func (s *server) execute(batches []*batch, patient bool) (heard bool) {
 	begun := time.Now()
-	end := begun.Add(s.store.timeout)
+	end := begun.Add(s.timeout)
 	for _, b := range batches {
 		last := b.last
 		if last.IsZero() { // only the outbox waits, and a late answer is as good
@@ -111,7 +89,7 @@ func (s *server) execute(batches []*batch, patient bool) (heard bool) {
 	if life := begun.Add(longestLife); patient && life.After(end) {
 		giveUp = life
 	}
-	ctx, cancel := context.WithDeadline(s.store.running, giveUp)
+	ctx, cancel := context.WithDeadline(s.running, giveUp)
 	defer cancel()
 	client, err := s.connection.Client()
 	if err != nil {
@@ -120,9 +98,9 @@ func (s *server) execute(batches []*batch, patient bool) (heard bool) {
 		}
 		return true
 	}
-	s.store.pulse.begin()
+	s.pulse.begin()
 	answered := false // or refused, by a connection that has ended
-	defer func() { s.store.pulse.end(answered && !time.Now().After(end)) }()
+	defer func() { s.pulse.end(answered && !time.Now().After(end)) }()
 	commands := make([]rueidis.Completed, len(batches))
 	for i, b := range batches {
 		commands[i] = s.evalsha(client, b, s.deadline(b, begun))
@@ -138,13 +116,13 @@ func (s *server) execute(batches []*batch, patient bool) (heard bool) {
 }
 
 func (s *server) evalsha(client rueidis.Client, b *batch, deadline int64) rueidis.Completed {
-	return client.B().Evalsha().Sha1(s.store.sha).Numkeys(int64(len(b.keys))).Key(b.keys...).
-		Arg(rueidis.BinaryString(b.request(s.store.givenNow(), deadline))).Build()
+	return client.B().Evalsha().Sha1(s.sha).Numkeys(int64(len(b.keys))).Key(b.keys...).
+		Arg(rueidis.BinaryString(b.request(s.givenNow(), deadline))).Build()
 }
 
 func (s *server) eval(client rueidis.Client, b *batch, deadline int64) rueidis.Completed {
-	return client.B().Eval().Script(s.store.script).Numkeys(int64(len(b.keys))).Key(b.keys...).
-		Arg(rueidis.BinaryString(b.request(s.store.givenNow(), deadline))).Build()
+	return client.B().Eval().Script(s.script).Numkeys(int64(len(b.keys))).Key(b.keys...).
+		Arg(rueidis.BinaryString(b.request(s.givenNow(), deadline))).Build()
 }
 
 // conclude ends the calls of a batch after the answer. A server without the script gets the script.
@@ -177,7 +155,7 @@ func (s *server) conclude(ctx context.Context, client rueidis.Client, b *batch, 
 		}
 		now := time.Now()
 		if !now.After(end) {
-			s.store.pulse.answered(now, now.Sub(begun))
+			s.pulse.answered(now, now.Sub(begun))
 		}
 		stepped := s.learn(b.slot(), us, begun, now)
 		if !tooLate {
@@ -189,9 +167,9 @@ func (s *server) conclude(ctx context.Context, client rueidis.Client, b *batch, 
 		late++
 		result = client.Do(ctx, s.evalsha(client, b, s.deadline(b, now)))
 	}
-	s.store.metrics.roundTrip.Observe(time.Since(begun))
-	s.store.metrics.calls.Add(1)
-	s.store.metrics.transactions.Add(b.count)
+	s.metrics.roundTrip.Observe(time.Since(begun))
+	s.metrics.calls.Add(1)
+	s.metrics.transactions.Add(b.count)
 	_ = s.connection.Report(nil)
 	b.end(nil, false)
 }
@@ -204,7 +182,7 @@ func (s *server) again(b *batch, stepped bool, begun, now time.Time, giveUp bool
 	if !stepped {
 		err = fmt.Errorf("%w: refused %v after it was sent", errLate, now.Sub(begun).Round(100*time.Microsecond))
 	}
-	rest := newBatch(s)
+	rest := newBatch(s.base, &s.names)
 	for c := range b.calls {
 		c.next = nil
 		waits := now.Before(c.until) || c.until.IsZero() && stepped // the outbox sends its calls again by itself
@@ -252,10 +230,59 @@ func unapplied(err error) bool {
 // isolate applies the groups of a batch one by one.
 func (s *server) isolate(ctx context.Context, client rueidis.Client, b *batch, begun, end time.Time) {
 	for _, g := range b.all {
-		alone := newBatch(s)
+		alone := newBatch(s.base, &s.names)
 		for c := range (&batch{all: []group{g}}).calls {
 			alone.add(c)
 		}
 		s.conclude(ctx, client, alone, client.Do(ctx, s.evalsha(client, alone, s.deadline(alone, begun))), begun, end)
 	}
+}
+
+// learn is learn of the server's clock. learn logs steps, and reports whether the clock has jumped
+// ahead.
+func (s *server) learn(slot uint16, us int64, begun, now time.Time) (ahead bool) {
+	if s.given != nil {
+		return false
+	}
+	step := s.clock.learn(slot, us, begun, now)
+	if step.Abs() >= clockStep {
+		s.logStep(step)
+	}
+	return step > 0
+}
+
+// logStep logs a step of the server's clock, unless a step was logged within stepLogged.
+func (s *server) logStep(step time.Duration) {
+	if _, due := s.clock.logged.Due(stepLogged); due {
+		redis, by := slog.Any("redis", s.target), slog.Duration("by", step.Abs().Round(time.Millisecond))
+		if step < 0 {
+			s.logger.LogAttrs(context.Background(), slog.LevelWarn,
+				"the clock of Redis went back: keys that stand in its future go on from now", redis, by)
+		} else {
+			s.logger.LogAttrs(context.Background(), slog.LevelWarn,
+				"the clock of Redis jumped ahead: windows end early and buckets fill early", redis, by)
+		}
+	}
+}
+
+// longestLife is how long a call may lie on its way for a patient caller. internal/redis needs longer
+// to give up a connection that is silent: then the caller's request is decided elsewhere, and Redis
+// may still read the call.
+const longestLife = 500 * time.Millisecond
+
+// deadline returns the server's time from which on a batch must not be applied; 0: not known. A
+// caller stops to wait then, or the life of the call ends.
+func (s *server) deadline(b *batch, begun time.Time) int64 {
+	if s.given != nil {
+		return 0
+	}
+	at := s.clock.at(b.slot(), begun)
+	if at == 0 {
+		return 0
+	}
+	timeout := max(s.timeout, longestLife) // the outbox waits as long
+	if !b.until.IsZero() {
+		timeout = min(b.until.Sub(begun), max(timeout, longestLife, 2*s.pulse.usually()))
+	}
+	return at + timeout.Microseconds() + clockSlack.Microseconds()
 }

@@ -17,82 +17,73 @@ import (
 //
 // A process that ends between the two round trips leaves the reserved hits taken, as if they had
 // been used.
-func (s *Store) takeSeveral(
+func (d *desk) takeSeveral(
 	ctx context.Context, until time.Time, at algorithms.Instant, charges []store.Charge, decisions []algorithms.Decision,
 ) (bool, error) {
-	if err := s.resetGate.begin(ctx, until, charges); err != nil {
-		return false, s.unsent(err, charges)
+	if err := d.gate.begin(ctx, until, charges); err != nil {
+		return false, d.unsent(err, charges)
 	}
-	defer s.resetGate.end(charges)
-	parts := s.parts(at, charges)
-	if err := s.do(ctx, until, parts...); err != nil {
-		s.giveBack(parts)
-		return false, s.unanswered(err, parts...)
+	defer d.gate.end(charges)
+	parts := d.parts(at, charges)
+	if err := d.do(ctx, until, parts...); err != nil {
+		d.giveBack(parts)
+		return false, &unanswered{err, parts}
 	}
 	collect(parts, decisions)
 	admitted, v := store.Admitted(charges, decisions), isAdmitted
 	if !admitted {
 		v = isDenied
 	}
-	fixes := make([]*call, len(parts)) // nil where Redis needs no change
-	var needed []*call
-	for i, c := range parts {
-		if fixes[i] = s.settle(c, v); fixes[i] != nil {
-			needed = append(needed, fixes[i])
+	changes := make([]*transaction, len(parts)) // nil where Redis needs no change
+	var needed []*transaction
+	for i, p := range parts {
+		if changes[i] = d.settle(p, v); changes[i] != nil {
+			needed = append(needed, changes[i])
 		}
 	}
-	if err := s.do(ctx, until, needed...); err != nil {
-		s.settleLater(needed)
-		clear(fixes)
+	if err := d.do(ctx, until, needed...); err != nil {
+		d.changeLater(needed)
+		clear(changes)
 	}
-	for i, c := range parts {
-		if c.admitted = admitted; !admitted {
-			c.look(fixes[i])
+	for i, p := range parts {
+		if p.admitted = admitted; !admitted {
+			p.look(changes[i])
 		}
 	}
 	collect(parts, decisions)
-	for _, c := range parts {
-		for n, i := range c.index {
-			s.tell(c, n, &charges[i], &decisions[i])
-			c.tellHold(n, &charges[i])
+	for _, p := range parts {
+		for n, i := range p.index {
+			p.tell(n, &charges[i], &decisions[i])
 		}
-		s.calls.Put(c)
+		d.pool.Put(p)
 	}
 	return admitted, nil
 }
 
-// several reports whether the keys of a request may lie at several locations.
-func (s *Store) several(at algorithms.Instant, charges []store.Charge) bool {
-	if !s.main.cluster && s.seconds == nil {
-		return false
-	}
-	return slices.ContainsFunc(charges[1:], func(c store.Charge) bool { return s.locate(&c, at) != s.locate(&charges[0], at) })
-}
-
-// parts returns one call for each location of the keys of a request.
-func (s *Store) parts(at algorithms.Instant, charges []store.Charge) []*call {
-	var parts []*call
+// parts returns one transaction for each location of the keys of a request.
+func (d *desk) parts(at algorithms.Instant, charges []store.Charge) []*transaction {
+	var parts []*transaction
 	for i := range charges {
-		where := s.locate(&charges[i], at)
-		n := slices.IndexFunc(parts, func(c *call) bool { return c.location == where })
+		where := d.locate(&charges[i], at)
+		n := slices.IndexFunc(parts, func(p *transaction) bool { return p.where == where })
 		if n < 0 {
 			n = len(parts)
-			parts = append(parts, s.call(reserve, where, at, nil))
+			parts = append(parts, d.transaction(reserve, where, at, nil))
 		}
 		parts[n].add(&charges[i])
 		parts[n].index = append(parts[n].index, i)
 	}
-	for _, c := range parts {
-		c.own()
+	for _, p := range parts {
+		p.own()
 	}
 	return parts
 }
 
 // collect writes the decisions of the parts to the places of their charges in the request.
-func collect(parts []*call, decisions []algorithms.Decision) {
-	for _, c := range parts {
-		for n, i := range c.index {
-			decisions[i] = c.decisions[n]
+func collect(parts []*transaction, decisions []algorithms.Decision) {
+	for _, p := range parts {
+		for n, i := range p.index {
+			decisions[i] = p.decisions[n]
 		}
 	}
 }
@@ -100,29 +91,182 @@ func collect(parts []*call, decisions []algorithms.Decision) {
 // giveBack has the outbox give back the reservations of a request that failed. A part without an
 // answer may have been applied, and stays as if used. So do the hits of holders that have begun:
 // their end corrects the hits, and so does HoldLater.
-func (s *Store) giveBack(parts []*call) {
-	for _, c := range parts {
+func (d *desk) giveBack(parts []*transaction) {
+	for _, p := range parts {
 		switch {
-		case c.ended && c.err == nil:
-			if fix := s.settle(c, isUndone); fix != nil {
-				s.outbox.send(fix, putCall, time.Now().Add(outboxFor))
+		case p.ended && p.err == nil:
+			if change := d.settle(p, isUndone); change != nil {
+				d.correct(&change.call, change.where)
 			}
-			c.status.Store(abandoned) // as if Redis had not applied the part
-		case !c.unsent():
-			s.outbox.lose(c.size())
+			p.status.Store(abandoned) // as if Redis had not applied the part
+		case !p.unsent():
+			d.lose(p.size())
 		}
 	}
 }
 
-// settleLater has the outbox send the fixes that were not applied in time.
-func (s *Store) settleLater(fixes []*call) {
-	for _, c := range fixes {
+// changeLater has the outbox send the changes that were not applied in time.
+func (d *desk) changeLater(changes []*transaction) {
+	for _, c := range changes {
 		switch {
 		case c.ended && c.err == nil:
 		case c.unsent():
-			s.outbox.send(c.copy(), putCall, time.Now().Add(outboxFor))
-		default: // Redis may have applied the fix
-			s.outbox.lose(c.size())
+			d.correct(&c.call, c.where)
+		default: // Redis may have applied the change
+			d.lose(c.size())
 		}
 	}
+}
+
+// verdict is the outcome of a request of several parts.
+type verdict uint8
+
+const (
+	isAdmitted verdict = iota
+	isDenied           // charges with CountRejected count
+	isUndone           // the request is decided elsewhere, and no charge counts but the begins of holders, which are repaired later
+)
+
+// settle plays the charges of a reservation again as the verdict demands. settle returns the change
+// that Redis needs, or nil if Redis needs none. p then has the states that the verdict leaves and,
+// if the request is denied, the decisions. Decisions about lists come with the change, see look.
+func (d *desk) settle(p *transaction, v verdict) *transaction {
+	c, change := &p.call, d.transaction(correct, p.where, p.at, nil)
+	reserved := slices.Clone(c.after)
+	c.findNew()
+	switch v {
+	case isAdmitted:
+		c.again(func(int) bool { return true }, func(int, algorithms.Decision) {})
+	case isDenied:
+		c.again(c.counts, c.keep)
+	case isUndone:
+		c.again(c.hasBegun, func(int, algorithms.Decision) {})
+	}
+	due := func(i int) bool {
+		return v == isAdmitted && c.allowed(i) || v != isUndone && c.counts(i) || v == isUndone && c.hasBegun(i)
+	}
+	c.release(&change.call, v) // before the corrections, which ask for the hits that came back before
+	for i := range c.charges {
+		if c.charges[i].Limit.Algorithm == algorithms.Concurrency {
+			continue
+		}
+		if !c.charges[i].Limit.Algorithm.HasState() {
+			c.settleList(&change.call, i, v, due)
+			continue
+		}
+		f := &fix{left: reserved[i].value(), target: c.after[i].value()}
+		if c.first(i) == i && f.left != f.target {
+			f.at, f.was = c.before[i].seenAt(c.charges[i].Limit, c.now)
+			change.correct(c.charges[i], c.sum(i, due)-max(c.applied(i), 0), f)
+		}
+	}
+	if len(change.charges) == 0 {
+		d.pool.Put(change)
+		return nil
+	}
+	change.own()
+	c.nameReleases(&change.call)
+	return change
+}
+
+// settleList adds charge i of a list to a change, and before the first charge of its key the
+// removal of the reserved hits. The script charges the list at the instant of the change, as this
+// process does not know the list.
+func (c *call) settleList(change *call, i int, v verdict, due func(i int) bool) {
+	in := c.added[i]
+	if c.sum(i, due) == in.hits && c.applied(i) == in.hits && !c.any(i, c.refunds) && (v != isDenied || !c.any(i, c.allowed)) {
+		return
+	}
+	charge := c.charges[i]
+	if c.first(i) == i {
+		change.correct(charge, -in.hits, &fix{at: in.at})
+	}
+	if !due(i) {
+		charge.Hits = 0
+	}
+	charge.CountRejected = true
+	charge.Rule = i // look finds the charge by this number
+	charge.Hold = withoutHolder(charge.Hold)
+	change.add(&charge)
+	change.fixes = append(change.fixes, nil)
+}
+
+// look takes the decisions about lists from the change of a denied reservation, unless it is nil.
+func (c *call) look(change *transaction) {
+	if change == nil {
+		return
+	}
+	for n, f := range change.fixes {
+		if i := change.charges[n].Rule; f == nil && !change.ends(n) {
+			c.keep(i, change.decisions[n])
+		}
+	}
+}
+
+// correct adds a correction of a charge's key: hits to charge, or to give back if negative.
+func (c *call) correct(charge store.Charge, hits int64, f *fix) {
+	charge.Hits, charge.CountRejected, charge.Hold = hits, true, withoutHolder(charge.Hold)
+	c.add(&charge)
+	c.fixes = append(c.fixes, f)
+}
+
+// hasBegun reports whether charge i of a reservation made a holder hold hits. Call findNew before.
+func (c *call) hasBegun(i int) bool { return len(c.holds) > 0 && c.holds[i].begun }
+
+// findNew notes which charges of a reservation made a holder hold hits.
+func (c *call) findNew() {
+	for i := range c.holds {
+		h := &c.holds[i]
+		h.begun = c.held(i) && !c.ends(i) && h.Was.Status != algorithms.HoldHeld && c.charges[i].Hits > 0 && c.allowed(i)
+	}
+}
+
+// release adds to a change of a request that is denied that the new holders are denied, and probes
+// of their slots. A release has the hits that the change gives back: if the holder has ended
+// meanwhile, they have come back already.
+func (c *call) release(change *call, v verdict) {
+	if v != isDenied || len(c.holds) == 0 {
+		return
+	}
+	freed := false
+	for i := range c.holds {
+		if c.holds[i].begun {
+			charge := c.charges[i]
+			if charge.Rule = i; c.counts(i) || charge.Limit.Algorithm == algorithms.Concurrency {
+				charge.Hits = 0
+			}
+			change.add(&charge)
+			change.charges[len(change.charges)-1].Hold = &store.Hold{Phase: release, Holder: c.holds[i].Holder, AtMost: c.holds[i].AtMost}
+			change.fixes = append(change.fixes, nil)
+			freed = freed || charge.Limit.Algorithm == algorithms.Concurrency
+		}
+	}
+	if !freed {
+		return
+	}
+	for i := range c.charges {
+		if charge := c.charges[i]; charge.Limit.Algorithm == algorithms.Concurrency && !c.ends(i) {
+			charge.Hits, charge.Rule, charge.Hold = 0, i, nil
+			change.add(&charge)
+			change.fixes = append(change.fixes, nil)
+		}
+	}
+}
+
+// nameReleases tells a change which begins it undoes. Call it after own.
+func (c *call) nameReleases(change *call) {
+	for n := range change.holds {
+		if h := &change.holds[n]; h.Phase == release {
+			h.since = c.holds[change.charges[n].Rule].at
+		}
+	}
+}
+
+// withoutHolder returns the Hold of a correction of the hits only. A Hold without a phase still
+// decides on the name of a counter in a cluster.
+func withoutHolder(h *store.Hold) *store.Hold {
+	if h == nil {
+		return nil
+	}
+	return new(store.Hold)
 }

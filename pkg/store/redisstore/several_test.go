@@ -141,7 +141,7 @@ func TestReservationsThatAreGivenBackNeverLeaveMoreRoom(t *testing.T) {
 		clock.at.Store(newClock().at.Load() + int64(r.IntN(int(l.Period)))/1000*1000)
 		key := fmt.Sprint("k ", seed)
 		type reserved struct {
-			call     *call
+			call     *transaction
 			admitted bool
 		}
 		type taken struct {
@@ -159,8 +159,8 @@ func TestReservationsThatAreGivenBackNeverLeaveMoreRoom(t *testing.T) {
 			if x.admitted {
 				v = isAdmitted
 			}
-			if fix := s.settle(x.call, v); fix != nil {
-				run(t, s, fix)
+			if change := s.settle(x.call, v); change != nil {
+				run(t, s, change)
 			}
 		}
 		for range 30 {
@@ -217,11 +217,11 @@ func TestReservationInALogIsGivenBackLate(t *testing.T) {
 		plain.Hits = 4
 		wants(t, true, s, plain)
 		clock.sleep(l.Period / 2)
-		fix := s.settle(reserved, isDenied)
-		if fix == nil {
+		change := s.settle(reserved, isDenied)
+		if change == nil {
 			t.Fatal("nothing is set right")
 		}
-		run(t, s, fix)
+		run(t, s, change)
 		want := uint32(6)
 		if counted {
 			want = 3
@@ -248,8 +248,8 @@ func TestReservationIsGivenBackWhenTheClockWentBack(t *testing.T) {
 		run(t, s, reserved)
 		other := hit("k", c.Limit) // so that the state is another since
 		wants(t, true, s, other)
-		if fix := s.settle(reserved, isDenied); fix != nil {
-			run(t, s, fix)
+		if change := s.settle(reserved, isDenied); change != nil {
+			run(t, s, change)
 		}
 		if got := remains(t, s, c); got != 8 {
 			t.Errorf("%v: %d remain; want 8", a, got)
@@ -283,10 +283,11 @@ func TestRefundsOverSlotsWaitForTheVerdict(t *testing.T) {
 func TestCallThatHasEndedIsNotLate(t *testing.T) {
 	s, _ := given(t, Options{})
 	for range 200 {
-		c := newCall()
-		c.set(take, location{}, 0, nil)
+		c := callOf(take)
+		w := c.wait
+		w.add(c, nil, time.Now(), time.Time{})
 		c.end()
-		if err := s.wait(t.Context(), time.Now().Add(-time.Second), c); err != nil {
+		if err := s.await(t.Context(), w, time.Now().Add(-time.Second), []*transaction{c}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -300,12 +301,11 @@ func TestWhatARequestThatFailedHasCountedIsGivenBack(t *testing.T) {
 			c := hit("k", perAge(a, 10))
 			c.Hits, c.CountRejected = hits, true
 			reserved := callOf(reserve, c)
-			reserved.server = s.main
 			run(t, s, reserved)
 			other := hit("k", c.Limit)
 			other.Hits = -1 // so that the state is another since
 			wants(t, true, s, other)
-			s.giveBack([]*call{reserved})
+			s.giveBack([]*transaction{reserved})
 			eventually(t, fmt.Sprintf("10 of 10 of %v remain after %d hits of a request that failed", a, hits), func() bool {
 				return remains(t, s, c) == 10
 			})

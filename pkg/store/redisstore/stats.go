@@ -37,38 +37,9 @@ type Stats struct {
 	ExpiredHolds uint64 // begins and ends that came to matter to nothing before Redis could be told
 	OwedHolders  int    // holders with begins or ends that Redis does not know of, now
 
-	Fleet int // see [Store.Fleet]
+	Fleet int // see [store.Health]
 
 	Disagreements uint64 // transactions of which the script and package algorithms gave different verdicts; the script's counts
 
 	InvalidReplies uint64 // connections that ended because Redis sent a reply that cannot be one
-}
-
-// Stats returns the store's metrics.
-func (s *Store) Stats() Stats {
-	var invalid uint64
-	for server := range s.servers() {
-		invalid += server.connection.InvalidReplies()
-	}
-	return Stats{
-		RoundTrips:   s.metrics.calls.Load(),
-		Transactions: s.metrics.transactions.Load(),
-		RoundTrip:    s.metrics.roundTrip.Snapshot(),
-		DeferredHits: s.metrics.deferredHits.Load(),
-		LostHits:     s.metrics.lostHits.Load(),
-		UnknownHits:  s.metrics.unknownHits.Load(),
-		ExpiredHits:  s.metrics.expiredHits.Load(),
-		OwedKeys:     int(s.outbox.count.Load()),
-
-		ToldHolds:    s.metrics.toldHolds.Load(),
-		LostHolds:    s.metrics.lostHolds.Load(),
-		ExpiredHolds: s.metrics.expiredHolds.Load(),
-		OwedHolders:  int(s.outbox.holds.Load()),
-
-		Fleet: s.Health(nil).Fleet,
-
-		Disagreements: s.metrics.disagreements.Load(),
-
-		InvalidReplies: invalid,
-	}
 }

@@ -18,8 +18,8 @@ var (
 //   - PasswordFile and SentinelPasswordFile hold "password" or "user:password".
 //   - CA, Cert and Key are PEM files. ServerName is the name in the servers' certificates.
 //
-// Target.Check returns all mistakes, each with its URL, and without passwords. Check reads the files
-// of TLS and of passwords. Later each new connection reads the files again.
+// Target.Check returns all mistakes, each with its URL, and without passwords. Check reads the
+// files of TLS and of passwords. Later each new connection reads the files again.
 type Target = redis.Options
 
 // AnyServerName as Target.ServerName accepts certificates for any name that the authorities signed.

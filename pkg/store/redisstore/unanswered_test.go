@@ -95,7 +95,7 @@ func TestHitsDecidedElsewhereAreChargedOnceTheOutcomeIsKnown(t *testing.T) {
 							tell := func() { u.Instead([]int64{hits}); c.Key[0] = 'x' }
 							if early {
 								tell()
-								if owed := s.outbox.owed(&store.Charge{Key: []byte("k"), Limit: c.Limit}, s.Now(algorithms.Limit{})); owed != max(hits, 0) {
+								if owed := s.owedOf(&store.Charge{Key: []byte("k"), Limit: c.Limit}, s.Now(algorithms.Limit{})); owed != max(hits, 0) {
 									t.Errorf("%d hits are owed while the outcome is open; want %d", owed, max(hits, 0))
 								}
 							}

@@ -2,9 +2,7 @@ package redisstore
 
 import (
 	"fmt"
-	"math"
 	"strconv"
-	"time"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
@@ -46,16 +44,6 @@ func (k *kept) value() string {
 	return string(algorithms.AppendRecord(nil, k.limit, k.state))
 }
 
-// instant returns Unix microseconds as an instant.
-func instant(us uint64) algorithms.Instant {
-	return algorithms.Instant(microseconds(us))
-}
-
-// microseconds returns that many microseconds as a duration, held at the largest whole one.
-func microseconds(us uint64) time.Duration {
-	return time.Duration(min(us, math.MaxInt64/uint64(Granularity))) * Granularity
-}
-
 // seenAt returns the state as the limit finds it at an instant, which is held at the last charge,
 // and that instant in microseconds.
 func (k *kept) seenAt(l algorithms.Limit, now algorithms.Instant) (us int64, value string) {
@@ -66,4 +54,24 @@ func (k *kept) seenAt(l algorithms.Limit, now algorithms.Instant) (us int64, val
 	now = max(now, last)
 	seen := kept{limit: l, state: algorithms.Change(k.limit, l, k.state, now)}
 	return int64(now) / int64(Granularity), seen.value()
+}
+
+// parseCounter reads the value of a counter, which holds no instant.
+func parseCounter(raw string, l algorithms.Limit) (kept, error) {
+	n, err := strconv.ParseUint(raw, 10, 63)
+	if err != nil {
+		return kept{}, fmt.Errorf("%w: a counter that is %q", errReply, raw)
+	}
+	return kept{limit: l, state: algorithms.StateOf(0, n, 0), counter: true}, nil
+}
+
+// enter makes the state a counter's: of limit l, whichever limit was charged last, in the window of
+// the instant at by this process's clock. enter returns the instant now of Redis's clock, held
+// within the window.
+func (k *kept) enter(l algorithms.Limit, at, now algorithms.Instant) algorithms.Instant {
+	start := window(l.Period, at)
+	now = min(max(now, start), start.Add(l.Period-Granularity))
+	_, count, _ := k.state.Parts()
+	k.limit, k.state, k.counter = l, algorithms.StateOf(now, count, 0), true
+	return now
 }

@@ -10,13 +10,13 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// resetGate keeps resets of this process apart from its requests over several slots. A reset
+// gate keeps resets of this process apart from its requests over several slots. A reset
 // between the two round trips of a request would forget the reserved hits, and the settlement would
 // give back hits of others. So a reset waits for the requests under way that reserve its keys, and
 // later requests for these keys wait for the reset.
 //
 // Keys are told apart by hash: two keys with one number only wait for each other.
-type resetGate struct {
+type gate struct {
 	seed maphash.Seed // of keys
 
 	mu       sync.Mutex // guards the fields below
@@ -29,7 +29,7 @@ const gateNumbers = 1024
 
 // begin begins a request of charges, after the resets of their keys. begin fails when ctx ends, or
 // at a time. Otherwise call end.
-func (g *resetGate) begin(ctx context.Context, until time.Time, charges []store.Charge) error {
+func (g *gate) begin(ctx context.Context, until time.Time, charges []store.Charge) error {
 	return g.await(ctx, until, func() bool {
 		free := g.none(&g.resets, charges)
 		if free {
@@ -40,13 +40,13 @@ func (g *resetGate) begin(ctx context.Context, until time.Time, charges []store.
 }
 
 // end ends a request.
-func (g *resetGate) end(charges []store.Charge) {
+func (g *gate) end(charges []store.Charge) {
 	g.remove(&g.requests, charges)
 }
 
 // beginReset begins a reset, and waits for the requests under way. beginReset fails when ctx ends,
 // or at a time. Call endReset in any case.
-func (g *resetGate) beginReset(ctx context.Context, until time.Time, charges []store.Charge) error {
+func (g *gate) beginReset(ctx context.Context, until time.Time, charges []store.Charge) error {
 	g.mu.Lock()
 	g.add(&g.resets, charges, 1)
 	g.mu.Unlock()
@@ -54,12 +54,12 @@ func (g *resetGate) beginReset(ctx context.Context, until time.Time, charges []s
 }
 
 // endReset ends a reset.
-func (g *resetGate) endReset(charges []store.Charge) {
+func (g *gate) endReset(charges []store.Charge) {
 	g.remove(&g.resets, charges)
 }
 
 // await waits until ready, which runs with mu locked, returns true.
-func (g *resetGate) await(ctx context.Context, until time.Time, ready func() bool) error {
+func (g *gate) await(ctx context.Context, until time.Time, ready func() bool) error {
 	for {
 		g.mu.Lock()
 		if ready() {
@@ -88,7 +88,7 @@ func (g *resetGate) await(ctx context.Context, until time.Time, ready func() boo
 }
 
 // none reports whether counts has no key of the charges.
-func (g *resetGate) none(counts *[gateNumbers]int32, charges []store.Charge) bool {
+func (g *gate) none(counts *[gateNumbers]int32, charges []store.Charge) bool {
 	for i := range charges {
 		if counts[g.number(&charges[i])] > 0 {
 			return false
@@ -98,7 +98,7 @@ func (g *resetGate) none(counts *[gateNumbers]int32, charges []store.Charge) boo
 }
 
 // remove takes the charges from counts, and wakes all that wait.
-func (g *resetGate) remove(counts *[gateNumbers]int32, charges []store.Charge) {
+func (g *gate) remove(counts *[gateNumbers]int32, charges []store.Charge) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.add(counts, charges, -1)
@@ -108,12 +108,12 @@ func (g *resetGate) remove(counts *[gateNumbers]int32, charges []store.Charge) {
 	}
 }
 
-func (g *resetGate) add(counts *[gateNumbers]int32, charges []store.Charge, n int32) {
+func (g *gate) add(counts *[gateNumbers]int32, charges []store.Charge, n int32) {
 	for i := range charges {
 		counts[g.number(&charges[i])] += n
 	}
 }
 
-func (g *resetGate) number(c *store.Charge) uint64 {
+func (g *gate) number(c *store.Charge) uint64 {
 	return maphash.Bytes(g.seed, c.Key) % gateNumbers
 }

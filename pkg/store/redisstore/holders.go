@@ -13,8 +13,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// Holders implements [store.Store], for Concurrency only. Holders fails as TakeAll does. Holders that
-// change during the call may be left out.
+// Holders implements [store.Store], for Concurrency only. Holders fails as TakeAll does. Holders
+// that change during the call may be left out.
 func (s *Store) Holders(ctx context.Context, charge *store.Charge, most int) (held []store.Held, all int, err error) {
 	if charge.Limit.Algorithm != algorithms.Concurrency {
 		return nil, 0, store.ErrNotListed
@@ -25,12 +25,12 @@ func (s *Store) Holders(ctx context.Context, charge *store.Charge, most int) (he
 	}
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
-	server := s.serverOf(charge)
+	server := s.of(charge).server
 	client, err := server.connection.Client()
 	if err != nil {
 		return nil, 0, err
 	}
-	held, all, err = server.holders(ctx, client, charge, most)
+	held, all, err = server.holders(ctx, client, charge, s.Now(algorithms.Limit{}), most)
 	if err := server.connection.Report(err); err != nil {
 		return nil, 0, fmt.Errorf("listing the holders of %q: %w", charge.Key, err)
 	}
@@ -38,13 +38,13 @@ func (s *Store) Holders(ctx context.Context, charge *store.Charge, most int) (he
 }
 
 // holders reads the set, and then the holders in the book.
-func (s *server) holders(ctx context.Context, client rueidis.Client, c *store.Charge, most int) (held []store.Held, all int, err error) {
+func (s *server) holders(ctx context.Context, client rueidis.Client, c *store.Charge, now algorithms.Instant, most int) (held []store.Held, all int, err error) {
 	set, _ := s.appendName(nil, c, 0)
 	book := s.appendBook(nil, c)
-	now := "(" + strconv.FormatInt(int64(s.store.Now(algorithms.Limit{}))/int64(Granularity), 10)
+	after := "(" + strconv.FormatInt(int64(now)/int64(Granularity), 10)
 	results := client.DoMulti(ctx,
-		client.B().Zcount().Key(string(set)).Min(now).Max("+inf").Build(),
-		client.B().Zrangebyscore().Key(string(set)).Min(now).Max("+inf").Limit(0, int64(max(most, 0))).Build())
+		client.B().Zcount().Key(string(set)).Min(after).Max("+inf").Build(),
+		client.B().Zrangebyscore().Key(string(set)).Min(after).Max("+inf").Limit(0, int64(max(most, 0))).Build())
 	n, err := results[0].AsInt64()
 	if err != nil {
 		return nil, 0, err

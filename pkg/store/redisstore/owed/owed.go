@@ -1,0 +1,204 @@
+// Package owed is what Redis has yet to be told about keys: hits that were decided elsewhere, and
+// begins and ends of holders. A [Book] merges them, bounds them, lets them expire, and says what a
+// call tells. After the call it has what must be told again.
+//
+// The package is pure: no goroutine, lock, clock or socket. Instants come with the calls.
+package owed
+
+import (
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// Granularity is Redis's unit of time. Instants are whole multiples.
+const Granularity = time.Microsecond
+
+// Overdue is for how long entries outlast their end: two clocks differ.
+const Overdue = 2 * time.Second
+
+// Bounds of a Book.
+const (
+	MostHits      = 1024 // entries of hits
+	MostHolders   = 1024
+	mostBack      = 16 // entries of hits of one key; more hits to give back are lost
+	mostEvents    = 4  // of one holder
+	longestRest   = 10 * time.Second
+	hitsOfASlot   = 1<<40 - 1 // as in a value of Redis
+	slotsOfALife  = 8
+	slotsOfAnItem = slotsOfALife + 1
+)
+
+// Book is what Redis has yet to be told about some keys. The zero value is empty. One goroutine at
+// a time may use a Book.
+type Book struct {
+	hits    map[string][]*Hits // by key: hits to charge before hits to give back
+	holders map[string]map[name]*Holder
+	nHits   int
+	nHolder int
+	closed  bool
+	rests   time.Time // until then no hits expire; zero: not known
+	counts  Counts
+}
+
+// Counts counts hits, each without its sign, and events of holders by their end.
+type Counts struct {
+	Lost    uint64 // hits that Redis is not told of
+	Unknown uint64 // hits that Redis may have charged, and is told again
+	Expired uint64 // hits that came to matter to no decision
+	Dropped uint64 // hits of a key that is being reset
+
+	ToldEvents, LostEvents, ExpiredEvents uint64
+}
+
+// Clocks is one instant by the clock of Redis and by the clock of this process.
+type Clocks struct{ Redis, Here algorithms.Instant }
+
+// Entry is what one call can tell: [Hits] or [Holder].
+type Entry interface {
+	// Charge has the Key and the Limit. It belongs to the entry.
+	Charge() *store.Charge
+	// At is the instant by which the name of a counter is chosen.
+	At() algorithms.Instant
+	// Waits reports whether a call can tell something now.
+	Waits() bool
+	// Returns reports whether a call would give back more hits than it charges.
+	Returns() bool
+
+	expire(b *Book, now Clocks) (gone bool)
+	tell() *Telling
+	told(b *Book, t *Telling, o Outcome, reset bool)
+	tidy(b *Book) (gone bool)
+}
+
+// Telling is what one call tells about one key. Each charge belongs to an instant of its own.
+type Telling struct {
+	Entry
+
+	Charges []store.Charge
+	Instant []algorithms.Instant
+	Of      algorithms.Instant // [Entry.At] of the charges
+	Holder  bool               // the charges are events of a holder
+}
+
+// Outcome is the end of a call.
+type Outcome uint8
+
+// The outcomes.
+const (
+	Applied Outcome = iota
+	Refused         // Redis has certainly not applied the call
+	Unknown         // Redis may have applied the call
+)
+
+// Size returns the numbers of entries of hits and of holders.
+func (b *Book) Size() (hits, holders int) { return b.nHits, b.nHolder }
+
+// Drain returns what was counted since the last Drain.
+func (b *Book) Drain() Counts {
+	c := b.counts
+	b.counts = Counts{}
+	return c
+}
+
+// Of returns the entries of a key, holders first.
+func (b *Book) Of(key []byte) (all []Entry) {
+	for _, h := range b.holders[string(key)] {
+		all = append(all, h)
+	}
+	for _, h := range b.hits[string(key)] {
+		all = append(all, h)
+	}
+	return all
+}
+
+// Expire drops what no longer matters of an entry, and reports whether the entry is gone.
+func (b *Book) Expire(e Entry, now Clocks) (gone bool) { return e.expire(b, now) }
+
+// Tell returns all that waits of an entry, which is then on the way; nil if nothing waits. Call
+// Told after the end of the call.
+func (b *Book) Tell(e Entry) *Telling {
+	if !e.Waits() {
+		return nil
+	}
+	t := e.tell()
+	e.tidy(b)
+	return t
+}
+
+// Told ends a telling. Hits to charge, and events, wait again unless Redis has applied them: a hit
+// without an answer may count once more. A hit to give back is lost then, as a lost hit is better
+// than one that is given back twice. An event that Redis has applied has no second effect. With
+// reset the key is being reset, and nothing waits again.
+func (b *Book) Told(t *Telling, o Outcome, reset bool) { t.told(b, t, o, reset) }
+
+// Forget drops all that waits for a key that is being reset.
+func (b *Book) Forget(key []byte) { b.drop(string(key), &b.counts.Dropped, new(uint64)) }
+
+// drop drops all that waits for a key, and counts it.
+func (b *Book) drop(key string, hits, events *uint64) {
+	for i := len(b.hits[key]) - 1; i >= 0; i-- {
+		h := b.hits[key][i]
+		*hits += size(h.waiting())
+		h.slots = [slotsOfAnItem]int64{}
+		h.tidy(b)
+	}
+	for _, h := range b.holders[key] {
+		*events += uint64(len(h.events) - h.under)
+		h.events = h.events[:h.under]
+		h.tidy(b)
+	}
+}
+
+// Close loses all that waits, and all that comes later.
+func (b *Book) Close() {
+	b.closed = true
+	for key := range b.hits {
+		b.drop(key, &b.counts.Lost, &b.counts.LostEvents)
+	}
+	for key := range b.holders {
+		b.drop(key, &b.counts.Lost, &b.counts.LostEvents)
+	}
+	clear(b.hits)
+	clear(b.holders)
+	b.nHits, b.nHolder = 0, 0
+}
+
+// Rests reports whether a look would find nothing that expires. Clocks step, so a book rests for
+// ten seconds at most.
+func (b *Book) Rests(now time.Time) bool { return b.nHolder == 0 && now.Before(b.rests) }
+
+// Look drops what no longer matters, calls visit for each entry that is left, and returns how many
+// entries it has seen. visit may call Tell.
+func (b *Book) Look(now time.Time, at Clocks, visit func(Entry)) (seen int) {
+	b.rests = now.Add(longestRest)
+	for key := range b.hits {
+		for i := 0; i < len(b.hits[key]); {
+			h := b.hits[key][i]
+			seen++
+			if h.expire(b, at) {
+				continue
+			}
+			visit(h)
+			if all := b.hits[key]; i == len(all) || all[i] != h {
+				continue
+			}
+			i++
+			if ends := now.Add(ends(h.charge.Limit, h.at).Add(Overdue).Sub(h.now(at))); ends.Before(b.rests) {
+				b.rests = ends
+			}
+		}
+	}
+	for _, all := range b.holders {
+		for _, h := range all {
+			seen++
+			if !h.expire(b, at) {
+				visit(h)
+			}
+		}
+	}
+	return seen
+}
+
+func size(hits int64) uint64 { return uint64(max(hits, -hits)) }

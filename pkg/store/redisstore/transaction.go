@@ -1,0 +1,396 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"hash/maphash"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+	"github.com/weirproxy/weir/pkg/store/redisstore/owed"
+)
+
+// transaction is a request, or its part at one location, for which a caller waits.
+type transaction struct {
+	call
+
+	where   location
+	index   []int  // of the charges in the request, if the transaction is a part
+	wait    *wait  // of the caller
+	number  int    // there
+	ended   bool   // the caller has seen the end, and may read the answer
+	resets  uint64 // of the outbox when the transaction was made
+	outbox  *outbox
+	instead *instead // set before status promised
+}
+
+// landed implements owner.
+func (t *transaction) landed(before int32) {
+	if before == promised {
+		t.settle()
+	} else {
+		t.wait.end(t)
+	}
+}
+
+// unsent reports whether the transaction was certainly not applied. Call it after the wait.
+func (t *transaction) unsent() bool {
+	if t.ended {
+		return t.refused
+	}
+	return t.status.Load() == abandoned
+}
+
+// wait is a caller that waits for transactions.
+type wait struct {
+	signal chan struct{} // holds a value when ended has some, or a context has ended
+	timer  *time.Timer
+	rings  time.Time // when the timer does; zero: it is stopped
+
+	mu    sync.Mutex // guards ended
+	ended []*transaction
+
+	// Of the caller alone.
+	all     []*transaction // by number; nil: the caller does not wait, or no more
+	queues  []*queue       // by number: where the call is not put yet
+	seen    []*transaction // that have ended
+	done    []int          // numbers of decided transactions, see TakeAll
+	watched bool           // stops has a function for each context but the first
+	stops   []func() bool
+}
+
+func newWait() *wait {
+	w := &wait{signal: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
+	w.timer.Stop()
+	return w
+}
+
+// end says that a transaction has ended.
+func (w *wait) end(t *transaction) {
+	w.mu.Lock()
+	w.ended = append(w.ended, t)
+	w.mu.Unlock()
+	w.wake()
+}
+
+// wake wakes the caller, also for no reason.
+func (w *wait) wake() {
+	select {
+	case w.signal <- struct{}{}:
+	default:
+	}
+}
+
+// add adds a transaction, which put then puts into a queue. nil is decided already.
+func (w *wait) add(t *transaction, q *queue, now, until time.Time) {
+	if t != nil {
+		t.wait, t.number, t.ended = w, len(w.all), false
+		t.put, t.until = now, until
+	}
+	w.all, w.queues = append(w.all, t), append(w.queues, q)
+}
+
+// putAll puts the calls into their queues: all calls of a queue at once, so that they mostly share
+// a flight. A caller who may fly sends the only flight itself, and wakes no worker.
+func (w *wait) putAll(now time.Time, mayFly bool) {
+	for i, q := range w.queues {
+		if q == nil {
+			continue
+		}
+		n, f := q.appendAll(now, mayFly, func(yield func(*call) bool) {
+			for n := i; n < len(w.queues); n++ {
+				if w.queues[n] == q {
+					w.queues[n] = nil
+					if !yield(&w.all[n].call) {
+						return
+					}
+				}
+			}
+		})
+		if f != nil {
+			n.fly(f)
+		}
+	}
+}
+
+// some waits until transactions have ended, and returns these; none at a time, after done, or when
+// woken for another reason.
+func (w *wait) some(done <-chan struct{}, until time.Time) (ended []*transaction) {
+	select {
+	case <-w.signal:
+	default:
+		if !w.rings.Equal(until) { // not before: a timer may wake a thread
+			w.timer.Reset(time.Until(until))
+			w.rings = until
+		}
+		select {
+		case <-w.signal:
+		case <-done:
+		case <-w.timer.C:
+			w.rings = time.Time{}
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.seen = w.seen[:0]
+	for _, t := range w.ended {
+		if w.all[t.number] == t { // otherwise the caller has not waited for it
+			w.all[t.number], t.ended = nil, true
+			w.seen = append(w.seen, t)
+		}
+	}
+	w.ended = w.ended[:0]
+	return w.seen
+}
+
+// leave stops to wait for a transaction. A call that waits in a queue is then never sent.
+func (w *wait) leave(t *transaction) {
+	w.all[t.number] = nil
+	t.status.CompareAndSwap(waiting, abandoned)
+}
+
+// next returns when the first of the transactions stops to wait.
+func (w *wait) next() (first time.Time) {
+	for _, t := range w.all {
+		if t != nil && !t.until.IsZero() && (first.IsZero() || t.until.Before(first)) {
+			first = t.until
+		}
+	}
+	if first.IsZero() {
+		return w.rings // only transactions over several locations are left
+	}
+	return first
+}
+
+// reset makes the wait empty.
+func (w *wait) reset() {
+	if !w.rings.IsZero() {
+		w.timer.Stop()
+		w.rings = time.Time{}
+	}
+	for _, stop := range w.stops {
+		stop()
+	}
+	clear(w.all)
+	w.all, w.queues, w.seen, w.done, w.stops, w.watched = w.all[:0], w.queues[:0], w.seen[:0], w.done[:0], w.stops[:0], false
+}
+
+// desk sends the transactions of callers.
+type desk struct {
+	*outbox
+
+	gate  gate
+	pool  sync.Pool // of *transaction
+	waits sync.Pool // of *wait
+}
+
+func newDesk(o *outbox) *desk {
+	d := &desk{outbox: o, gate: gate{seed: maphash.MakeSeed()}}
+	d.pool.New = func() any { return new(transaction) }
+	d.waits.New = func() any { return newWait() }
+	return d
+}
+
+// do sends transactions, waits for them and returns the first error. After an error do not use the
+// transactions again.
+func (d *desk) do(ctx context.Context, until time.Time, all ...*transaction) (first error) {
+	w, _ := d.waits.Get().(*wait)
+	now := time.Now()
+	for _, t := range all {
+		w.add(t, t.where.queue(&t.call), now, until)
+	}
+	w.putAll(now, false)
+	return d.await(ctx, w, until, all)
+}
+
+// await waits for transactions that are put, at most until a time, and returns the first error.
+func (d *desk) await(ctx context.Context, w *wait, until time.Time, all []*transaction) (first error) {
+	var over error
+	for left := len(all); left > 0 && over == nil; {
+		ended := w.some(ctx.Done(), until)
+		if left -= len(ended); len(ended) == 0 {
+			if over = ctx.Err(); over == nil && !time.Now().Before(until) {
+				over = context.DeadlineExceeded
+			}
+		}
+	}
+	for _, t := range all {
+		if !t.ended {
+			w.leave(t)
+		}
+		switch {
+		case first != nil:
+		case t.ended: // otherwise t.err still belongs to the queue
+			first = t.err
+		default:
+			d.pulse.miss()
+			first = notInTime(over)
+		}
+	}
+	if w.reset(); over == nil {
+		d.waits.Put(w)
+	}
+	return first
+}
+
+// transaction returns a transaction of charges at one location, with the instant by this process's
+// clock.
+func (d *desk) transaction(a action, where location, at algorithms.Instant, charges []store.Charge) *transaction {
+	t, _ := d.pool.Get().(*transaction)
+	t.set(a, where.slot, at, charges)
+	t.owner, t.outbox, t.where, t.instead, t.index = t, d.outbox, where, nil, t.index[:0]
+	t.resets = d.resetCount.Load()
+	return t
+}
+
+// unsent returns err as the error of a request that was not sent.
+func (d *desk) unsent(err error, charges []store.Charge) error {
+	if len(charges) == 0 {
+		return err
+	}
+	t := d.transaction(take, location{}, d.here(), charges)
+	t.status.Store(abandoned)
+	return &unanswered{err, []*transaction{t}}
+}
+
+// notInTime returns the error of a request that does not wait any longer.
+func notInTime(over error) error { return fmt.Errorf("redis has not answered in time: %w", over) }
+
+// until returns when a request of charges that comes now stops to wait: after three quarters of the
+// time to the deadline of ctx. Without a deadline the request waits for the timeout. The caller
+// keeps a quarter to answer without Redis. until fails if Redis cannot keep the charges' limits
+// exactly.
+func (b *base) until(ctx context.Context, now time.Time, charges []store.Charge) (time.Time, error) {
+	if err := ctx.Err(); err != nil {
+		return time.Time{}, err
+	}
+	for i := range charges {
+		if period := charges[i].Limit.Period; period%Granularity != 0 {
+			return time.Time{}, fmt.Errorf("%w: period %v must be a whole number of microseconds", store.ErrLimit, period)
+		}
+	}
+	timeout := b.timeout
+	if deadline, has := ctx.Deadline(); has {
+		timeout = deadline.Sub(now) / 4 * 3
+	}
+	if timeout <= 0 {
+		return time.Time{}, context.DeadlineExceeded
+	}
+	return now.Add(timeout), nil
+}
+
+// unanswered is the error of a request without a good answer, with the transactions of the request.
+type unanswered struct {
+	error
+
+	all []*transaction
+}
+
+func (u *unanswered) Unwrap() error { return u.error }
+
+// Instead implements [store.Unanswered].
+func (u *unanswered) Instead(hits []int64) {
+	for _, t := range u.all {
+		own := slices.Clone(hits)
+		if len(t.index) > 0 {
+			own = nil
+			for _, i := range t.index {
+				own = append(own, hits[i])
+			}
+		}
+		t.decidedElsewhere(own)
+	}
+}
+
+// instead is the hits of a transaction that were decided elsewhere.
+type instead struct {
+	hits   []int64              // of each charge
+	at     []algorithms.Instant // of each charge: of the hits, by the key's clock
+	places []*owed.Hits         // of each charge: owes the hits while the outcome is open; may be nil
+}
+
+// decidedElsewhere has the difference between hits and the hits that Redis has applied charged,
+// when the outcome is known.
+func (t *transaction) decidedElsewhere(hits []int64) {
+	o, p := t.outbox, &instead{hits: hits, places: make([]*owed.Hits, len(hits))}
+	for i := range t.charges {
+		c := t.charges[i]
+		if c.Hold != nil {
+			hits[i] = 0 // the caller tells HoldLater
+		}
+		c.Hits = hits[i]
+		counter := o.isCounter(&c)
+		at := o.nowOf(counter)
+		p.at = append(p.at, at-at%algorithms.Instant(Granularity))
+		if hits[i] > 0 && owed.Chargeable(&c) {
+			o.in(c.Key, func(b *owed.Book) { p.places[i] = b.Open(&c, p.at[i], counter) })
+		}
+	}
+	t.instead = p
+	if !t.status.CompareAndSwap(underWay, promised) {
+		t.settle()
+	}
+}
+
+// settle has the hits of instead charged that Redis has not applied, and hits given back that Redis
+// has applied beyond these. The call is over, or will not be sent.
+func (t *transaction) settle() {
+	o, p, unsent := t.outbox, t.instead, t.status.Load() == abandoned || t.refused
+	for i := range t.charges {
+		c, at := t.charges[i], p.at[i]
+		if c.Hold != nil {
+			continue
+		}
+		switch c.Hits = p.hits[i]; {
+		case unsent:
+		case t.err != nil:
+			c.Hits = max(c.Hits, 0)
+			o.metrics.unknownHits.Add(uint64(c.Hits))
+		default:
+			at = t.appliedAt(i)
+			c.Hits -= t.hitsOf(i)
+			if c.Hits < 0 && !t.allowed(i) && c.Limit.Algorithm != algorithms.FixedWindow {
+				c.Hits = 0 // Redis may have counted fewer of the denied hits
+			}
+		}
+		if c.Hits < 0 && t.resets != o.resetCount.Load() {
+			c.Hits = 0 // the hits are forgotten
+		}
+		o.in(c.Key, func(b *owed.Book) {
+			b.Add(&c, at, o.isCounter(&c))
+			if p.places[i] != nil {
+				b.Settle(p.places[i], p.hits[i])
+			}
+		})
+	}
+}
+
+// tell writes the state of a key to the Left of the caller's charge, as the transaction left it,
+// and with the hits that Redis does not know of. charge is charge n of the transaction. A list has
+// no state: its decision has less remaining.
+func (t *transaction) tell(n int, charge *store.Charge, d *algorithms.Decision) {
+	t.tellHold(n, charge)
+	to := charge.Left
+	if to == nil {
+		return
+	}
+	t.tellState(n, to)
+	now := t.now
+	if t.counters[n] {
+		now = t.at
+	}
+	hits := t.outbox.owedOf(charge, now)
+	switch {
+	case hits == 0:
+	case charge.Limit.Algorithm.HasState():
+		if last, _, _ := to.State.Parts(); t.counters[n] && !to.State.Unused() {
+			now = last
+		}
+		to.Take(charge.Limit, now, hits, true)
+	default:
+		d.Remaining -= min(d.Remaining, uint32(hits))
+	}
+}

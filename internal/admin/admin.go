@@ -1,7 +1,7 @@
-// Package admin is what people see of a running Weir, and the way they steer it: the admin service
-// with its page on an address of their own, and the pages of HTTP with metrics.
+// Package admin shows a running Weir to people, and lets them steer it. The admin service and its
+// page have an address of their own. The pages of HTTP stand beside them.
 //
-// All stands behind one door, [Server.Serve], with one guard: the same token, and the same bound of
+// The admin address stands behind one door, [Server.Serve], with one guard: the same token, and the same bound of
 // guesses, for gRPC and for browsers. The package decides no request. The rooms behind the door are
 // page (the admin page), watch (answered requests), grants, and render (texts for people).
 package admin
@@ -33,7 +33,7 @@ type Service interface {
 	Observe(o limiter.Observer) (remove func()) // begins to observe all answered requests
 	Spent() store.Durations                     // the times of requests
 	Lost() uint64                               // requests that failed before the limiter
-	JSON(zeros bool) http.HandlerFunc           // the page /json; nil: there is none
+	JSON(zeros bool) http.HandlerFunc           // the page /json; nil: no such page
 	Status(err error) error                     // an error of Limiter as a gRPC status
 	Panicked(value any) error                   // logs a recovered panic, as a gRPC status
 }

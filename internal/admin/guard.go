@@ -204,7 +204,7 @@ func (a *admitted) goesOn() {
 // of its connection.
 type marking struct {
 	credentials.TransportCredentials
-	closing context.Context //nolint:containedctx // its end is the end of all connections
+	closing context.Context //nolint:containedctx // Close cancels it, which closes all connections
 }
 
 // Clone implements [credentials.TransportCredentials].

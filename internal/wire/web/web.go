@@ -1,6 +1,5 @@
-// Package web is the part that all pages of Weir share: bounds of time and of requests under way,
-// panics, plain answers, and the question whether a request comes from this machine and by a name
-// that the operator has listed.
+// Package web is the part that all pages of Weir share. It bounds the time and the number of
+// requests, answers panics, and checks the name by which a client reaches a page.
 package web
 
 import (

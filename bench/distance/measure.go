@@ -15,9 +15,9 @@ import (
 	"github.com/weirproxy/weir/bench/drive"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
-	"github.com/weirproxy/weir/pkg/store/fallback"
 	"github.com/weirproxy/weir/pkg/store/memstore"
 	"github.com/weirproxy/weir/pkg/store/redisstore"
+	"github.com/weirproxy/weir/pkg/store/shared"
 )
 
 // measured is the result of one measurement.
@@ -38,7 +38,7 @@ type stalls struct {
 type node struct {
 	memory *memstore.Store
 	redis  *redisstore.Store
-	guard  *fallback.Store
+	guard  *shared.Store
 }
 
 func (n *node) close() {
@@ -60,10 +60,8 @@ func start(ctx context.Context, o options, address, prefix string) (*node, error
 	if err != nil {
 		return nil, err
 	}
-	guard, err := fallback.New(fallback.Options{
-		Primary: redis, Local: memory, Probe: redis.Await, Unavailable: redisstore.ErrUnavailable,
-		Answered: func() time.Time { return redis.Health(nil).Answered },
-		Silent:   func() time.Duration { return redis.Health(nil).Silent }, Logger: logger,
+	guard, err := shared.New(shared.Options{
+		Remote: redis, Local: memory, Unavailable: redisstore.ErrUnavailable, Logger: logger,
 	})
 	if err != nil {
 		return nil, err
@@ -71,7 +69,7 @@ func start(ctx context.Context, o options, address, prefix string) (*node, error
 	n := &node{memory, redis, guard}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	for guard.Stats().State != fallback.Closed {
+	for guard.Stats().State != shared.Closed {
 		select {
 		case <-time.After(10 * time.Millisecond):
 		case <-ctx.Done():

@@ -22,7 +22,7 @@ import (
 	"google.golang.org/protobuf/encoding/prototext"
 
 	"github.com/weirproxy/weir/internal/testing/logtest"
-	"github.com/weirproxy/weir/pkg/store/denycache"
+	"github.com/weirproxy/weir/pkg/store/shared"
 	"github.com/weirproxy/weir/test/parts"
 )
 
@@ -75,7 +75,7 @@ func perform(t *testing.T, s *script, c *scriptCase, environment ...string) *pla
 		p.step(step)
 	}
 	remembers := slices.ContainsFunc(c.begin.env, func(pair string) bool { return strings.HasPrefix(pair, "LOCAL_CACHE_SIZE_IN_BYTES=") })
-	p.missed = remembers && time.Since(begun) > denycache.DefaultMaxAge*3/4
+	p.missed = remembers && time.Since(begun) > shared.DefaultDenials*3/4
 	return p
 }
 

@@ -20,8 +20,8 @@ import (
 	"github.com/weirproxy/weir/internal/tracing"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/server"
-	"github.com/weirproxy/weir/pkg/store/denycache"
 	"github.com/weirproxy/weir/pkg/store/redisstore"
+	"github.com/weirproxy/weir/pkg/store/shared"
 )
 
 // config is the environment. Most variables are part of app.Config; readConfig fills in both, and
@@ -105,7 +105,7 @@ func (c *config) complete(set func(name string) bool) []error {
 	c.LogJSON = strings.EqualFold(r.logFormat, "json")
 	c.Rules.Paths = []string{filepath.Join(r.root, r.sub, r.app)}
 	if r.cacheBytes > 0 {
-		c.Store.DenyCache = denycache.DefaultMaxAge
+		c.Store.DenyCache = shared.DefaultDenials
 	}
 	j := &c.Server.JSON
 	j.Refunds, j.Overrides = slices.Contains(r.allowedJSON, "refund"), slices.Contains(r.allowedJSON, "override")

@@ -19,8 +19,8 @@ import (
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/server"
-	"github.com/weirproxy/weir/pkg/store/denycache"
 	"github.com/weirproxy/weir/pkg/store/redisstore"
+	"github.com/weirproxy/weir/pkg/store/shared"
 )
 
 // environ writes an environment as os.Environ returns it.
@@ -249,7 +249,7 @@ func TestEveryVariableDoesWhatItSays(t *testing.T) {
 		"BACKEND_TYPE=memory":                          {with: []string{redisOn}, got: func(c config) any { return c.Backend }, want: backendMemory},
 		"EXPIRATION_JITTER_MAX_SECONDS=2147483647":     {got: func(c config) any { return time.Duration(c.JitterSeconds) * time.Second }, want: redisstore.MaxJitter},
 		"EXPIRATION_JITTER_MAX_SECONDS=0":              {got: func(c config) any { return c.JitterSeconds }, want: 0},
-		"LOCAL_CACHE_SIZE_IN_BYTES=1000":               {got: func(c config) any { return c.Store.DenyCache }, want: denycache.DefaultMaxAge},
+		"LOCAL_CACHE_SIZE_IN_BYTES=1000":               {got: func(c config) any { return c.Store.DenyCache }, want: shared.DefaultDenials},
 		"NEAR_LIMIT_RATIO=0.5":                         {got: func(c config) any { return c.Limiter.NearLimit }, want: 0.5},
 		"CACHE_KEY_PREFIX=p:":                          {got: func(c config) any { return c.Redis.Prefix }, want: "p:"},
 		"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT=true": {got: func(c config) any { return c.Limiter.DropRejected }, want: true},

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/weirproxy/weir/internal/settings"
-	"github.com/weirproxy/weir/pkg/store/denycache"
+	"github.com/weirproxy/weir/pkg/store/shared"
 )
 
 // The values of --store.
@@ -31,7 +31,7 @@ func (c *config) completeStore() []error {
 	if len(c.Redis.Target.URLs) == 0 {
 		return []error{errors.New("redis-url: is missing: --store redis needs the address of Redis, such as redis://127.0.0.1:6379")}
 	}
-	c.Store.Redis, c.Store.DenyCache = &c.Redis, denycache.DefaultMaxAge
+	c.Store.Redis, c.Store.DenyCache = &c.Redis, shared.DefaultDenials
 	return settings.Mistakes("redis", c.Redis.Target.Check())
 }
 

@@ -12,8 +12,8 @@ import (
 
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
-	"github.com/weirproxy/weir/pkg/store/fallback"
 	"github.com/weirproxy/weir/pkg/store/redisstore"
+	"github.com/weirproxy/weir/pkg/store/shared"
 	"github.com/weirproxy/weir/test/parts"
 )
 
@@ -44,7 +44,7 @@ func leasingWith(t *testing.T, o redisstore.Options) *Stores {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	for s.guard.State() != fallback.Closed {
+	for s.shared.State() != shared.Closed {
 		if t.Context().Err() != nil {
 			t.Fatal("Redis does not answer")
 		}
@@ -109,12 +109,12 @@ func TestAHotKeyCostsRedisFewCalls(t *testing.T) {
 	if got := spendAll(t, c, requests/4, s); got != requests {
 		t.Errorf("admitted %d, want %d", got, requests)
 	}
-	calls, stats := s.redis.Stats().RoundTrips-before, s.leases.Stats()
+	calls, stats := s.redis.Stats().RoundTrips-before, s.shared.Stats().Leases
 	if calls > requests/20 || stats.Decided < requests*9/10 {
 		t.Errorf("%d calls of Redis, and %d decisions from leases, for %d requests; want at most a twentieth and nearly all", calls, stats.Decided, requests)
 	}
 	t.Logf("%d calls, %+v", calls, stats)
-	s.leases.Close()
+	s.shared.Close()
 	if got := used(t, s, c); got != requests {
 		t.Errorf("Redis counts %d hits after the leases went back, want %d", got, requests)
 	}
@@ -149,16 +149,16 @@ func TestAFleetWithLeasesAdmitsTheLimitAndNoMore(t *testing.T) {
 				admitted := spendAll(t, c, 4000, fleet...)
 				leased, failed := uint64(0), uint64(0)
 				for _, s := range fleet {
-					leased += s.leases.Stats().Decided
-					failed += s.leases.Stats().Failed
-					s.leases.Close() // gives everything back
+					leased += s.shared.Stats().Leases.Decided
+					failed += s.shared.Stats().Leases.Failed
+					s.shared.Close() // gives everything back
 				}
 				for _, s := range fleet { // hits that were held are now on their way to Redis
 					for s.redis.Stats().OwedKeys > 0 && t.Context().Err() == nil {
 						time.Sleep(time.Millisecond)
 					}
 				}
-				fleet[0].denied.Forget() // was denied while hits were held elsewhere
+				fleet[0].shared.Forget() // was denied while hits were held elsewhere
 				admitted += spendAll(t, c, limit/4, fleet[0])
 				// A grant without an answer stays charged, in a bucket. A busy machine has such grants.
 				if admitted > limit || admitted < limit*99/100 && failed == 0 {
@@ -187,10 +187,10 @@ func TestLeasedRequestsDoNotWaitForAStoppedRedis(t *testing.T) {
 			t.Fatalf("got %t, %v", admitted, err)
 		}
 	}
-	for begun := time.Now(); time.Since(begun) < 300*time.Millisecond || s.leases.Stats().Held == 0; time.Sleep(100 * time.Microsecond) {
+	for begun := time.Now(); time.Since(begun) < 300*time.Millisecond || s.shared.Stats().Leases.Held == 0; time.Sleep(100 * time.Microsecond) {
 		take()
 	}
-	before := s.guard.Stats().Failures
+	before := s.shared.Stats().Failures
 	if err := redis.Pause(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -202,10 +202,10 @@ func TestLeasedRequestsDoNotWaitForAStoppedRedis(t *testing.T) {
 	if err := redis.Continue(); err != nil {
 		t.Fatal(err)
 	}
-	if waited := int64(s.guard.Stats().Failures.Timeout - before.Timeout); waited > requests/10 { // on a busy machine a grant may come late
+	if waited := int64(s.shared.Stats().Failures.Timeout - before.Timeout); waited > requests/10 { // on a busy machine a grant may come late
 		t.Errorf("while Redis was stopped, %d of %d requests waited for it in vain; want nearly none", waited, requests)
 	}
-	t.Logf("%d requests, %+v", requests, s.leases.Stats())
+	t.Logf("%d requests, %+v", requests, s.shared.Stats().Leases)
 }
 
 // Windows of a second end often. With counters the clock of the process aligns them.
@@ -249,7 +249,7 @@ func TestLeasesEndWithTheirWindow(t *testing.T) {
 		all.Wait()
 		leased := uint64(0)
 		for _, s := range fleet {
-			leased += s.leases.Stats().Decided
+			leased += s.shared.Stats().Leases.Decided
 		}
 		for second, n := range admitted {
 			if n > limit {
@@ -259,6 +259,6 @@ func TestLeasesEndWithTheirWindow(t *testing.T) {
 		if leased == 0 {
 			t.Errorf("counters %t: no decision came from a lease", counters)
 		}
-		t.Logf("counters %t: %v, %d from leases, %+v", counters, admitted, leased, fleet[0].leases.Stats())
+		t.Logf("counters %t: %v, %d from leases, %+v", counters, admitted, leased, fleet[0].shared.Stats())
 	}
 }

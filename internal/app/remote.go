@@ -4,18 +4,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weirproxy/weir/internal/metrics"
-	"github.com/weirproxy/weir/pkg/store/denycache"
-	"github.com/weirproxy/weir/pkg/store/fallback"
-	"github.com/weirproxy/weir/pkg/store/leased"
 	"github.com/weirproxy/weir/pkg/store/redisstore"
+	"github.com/weirproxy/weir/pkg/store/shared"
 )
 
-// remoteStats is the state of the remote store, and of its substitute, at one moment.
+// remoteStats is the state of the remote store, and of the store in front of it, at one moment.
 type remoteStats struct {
-	fallback.Stats
-	redis  redisstore.Stats
-	denied denycache.Stats
-	leased leased.Stats
+	shared.Stats
+	redis redisstore.Stats
 }
 
 // newRemoteCollector returns the collector of a remote store.
@@ -56,7 +52,7 @@ func newRemoteCollector(stats func() remoteStats) prometheus.Collector {
 }
 
 func collectRemote(to metrics.Scrape, s remoteStats) {
-	to.Bool("up", s.State == fallback.Closed)
+	to.Bool("up", s.State == shared.Closed)
 	for _, state := range []string{"closed", "open", "half_open"} {
 		to.Bool("state", s.State.String() == state, state)
 	}
@@ -73,18 +69,18 @@ func collectRemote(to metrics.Scrape, s remoteStats) {
 	to.Histogram("request_duration_seconds", s.redis.RoundTrip)
 	to.Counter("round_trips_total", s.redis.RoundTrips)
 	to.Counter("transactions_total", s.redis.Transactions)
-	to.Counter("denied_locally_total", s.denied.Denied)
-	to.Gauge("denied_keys", float64(s.denied.Keys))
-	to.Counter("leased_decisions_total", s.leased.Decided)
-	to.Gauge("leases", float64(s.leased.Leases))
-	to.Gauge("leased_hits", float64(s.leased.Held))
-	to.Gauge("stranded_hits", float64(s.leased.Stranded()))
-	to.Counter("granted_hits_total", s.leased.Granted)
-	to.Counter("returned_hits_total", s.leased.Back)
-	to.Counter("expired_hits_total", s.leased.Expired)
-	to.Counter("grants_failed_total", s.leased.Refused, "denied")
-	to.Counter("grants_failed_total", s.leased.Failed, "unanswered")
-	to.Counter("overdue_decisions_total", s.leased.Without)
+	to.Counter("denied_locally_total", s.Denials.Requests)
+	to.Gauge("denied_keys", float64(s.Denials.Keys))
+	to.Counter("leased_decisions_total", s.Leases.Decided)
+	to.Gauge("leases", float64(s.Leases.Leases))
+	to.Gauge("leased_hits", float64(s.Leases.Held))
+	to.Gauge("stranded_hits", float64(s.Leases.Stranded()))
+	to.Counter("granted_hits_total", s.Leases.Granted)
+	to.Counter("returned_hits_total", s.Leases.Back)
+	to.Counter("expired_hits_total", s.Leases.Expired)
+	to.Counter("grants_failed_total", s.Leases.Refused, "denied")
+	to.Counter("grants_failed_total", s.Leases.Failed, "unanswered")
+	to.Counter("overdue_decisions_total", s.Leases.Without)
 	to.Counter("deferred_hits_total", s.redis.DeferredHits)
 	to.Counter("lost_hits_total", s.redis.LostHits)
 	to.Counter("unknown_hits_total", s.redis.UnknownHits)

@@ -11,9 +11,8 @@ import (
 
 	"github.com/weirproxy/weir/internal/durations"
 	"github.com/weirproxy/weir/internal/testing/metricstest"
-	"github.com/weirproxy/weir/pkg/store/denycache"
-	"github.com/weirproxy/weir/pkg/store/fallback"
 	"github.com/weirproxy/weir/pkg/store/redisstore"
+	"github.com/weirproxy/weir/pkg/store/shared"
 )
 
 func TestFiguresOfARemoteStoreAreMetrics(t *testing.T) {
@@ -22,14 +21,14 @@ func TestFiguresOfARemoteStoreAreMetrics(t *testing.T) {
 		took.Observe(300 * time.Microsecond)
 		took.Observe(time.Second)
 		stats := remoteStats{
-			Stats: fallback.Stats{
-				State: fallback.HalfOpen, Opened: 1, Failures: fallback.Failures{Timeout: 2, Unavailable: 3, Other: 4},
-				Decided: fallback.Decided{Local: 5, Allow: 6, Deny: 7}, Carried: 16, Holders: 21, Fleet: 17,
+			Stats: shared.Stats{
+				State: shared.HalfOpen, Opened: 1, Failures: shared.Failures{Timeout: 2, Unavailable: 3, Other: 4},
+				Decided: shared.Decided{Local: 5, Allow: 6, Deny: 7}, Carried: 16, Holders: 21, Fleet: 17,
+				Denials: shared.Denials{Requests: 10, Keys: 11},
 			},
 			redis: redisstore.Stats{
 				RoundTrip: took.Snapshot(), RoundTrips: 8, Transactions: 9, DeferredHits: 12, LostHits: 13, UnknownHits: 18, ExpiredHits: 19, OwedKeys: 20, Disagreements: 14, InvalidReplies: 15,
 			},
-			denied: denycache.Stats{Denied: 10, Keys: 11},
 		}
 		registry := prometheus.NewRegistry()
 		registry.MustRegister(newRemoteCollector(func() remoteStats { return stats }))
@@ -75,7 +74,7 @@ func TestFiguresOfARemoteStoreAreMetrics(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
-		stats.State = fallback.Closed
+		stats.State = shared.Closed
 		got = metricstest.Gather(t, registry, "")
 		if got["weir_store_up"] != 1 || got[`weir_store_state{state="closed"}`] != 1 || got[`weir_store_state{state="half_open"}`] != 0 {
 			t.Errorf("with the breaker closed: got %v", got)

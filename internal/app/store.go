@@ -13,11 +13,9 @@ import (
 	"github.com/weirproxy/weir/internal/tracing"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
-	"github.com/weirproxy/weir/pkg/store/denycache"
-	"github.com/weirproxy/weir/pkg/store/fallback"
-	"github.com/weirproxy/weir/pkg/store/leased"
 	"github.com/weirproxy/weir/pkg/store/memstore"
 	"github.com/weirproxy/weir/pkg/store/redisstore"
+	"github.com/weirproxy/weir/pkg/store/shared"
 )
 
 // StoreOptions chooses the store of the counts. Logger must be given.
@@ -43,10 +41,7 @@ type Stores struct {
 	Store  store.Store
 	memory *memstore.Store   // the store itself, or the substitute for Redis
 	redis  *redisstore.Store // nil without Redis
-	guard  *fallback.Store   // nil without Redis
-	denied *denycache.Store  // nil without Redis, and where denials are not remembered
-	leases *leased.Store     // nil without Redis
-	fleet  func() int        // the number of processes that share Redis; nil: not known
+	shared *shared.Store     // nil without Redis
 }
 
 // NewStores makes the store and waits for no connection. The caller closes the Stores.
@@ -75,66 +70,21 @@ func NewStores(o StoreOptions) (*Stores, error) {
 		return nil, err
 	}
 	s := &Stores{memory: memory, redis: redis}
-	if err := s.share(o); err != nil {
-		s.Close()
-		return nil, err
-	}
-	return s, nil
-}
-
-// share puts Redis before memory.
-func (s *Stores) share(o StoreOptions) (err error) {
-	if s.fleet = func() int { return s.redis.Health(nil).Fleet }; o.FleetSize > 0 {
-		s.fleet = func() int { return o.FleetSize }
-	}
-	s.guard, err = fallback.New(fallback.Options{
-		Primary:     o.Traces.Store(s.redis, "redis"),
-		Local:       s.memory,
-		Probe:       s.redis.Await,
+	s.shared, err = shared.New(shared.Options{
+		Remote:      redis,
+		Local:       memory,
+		Denials:     o.DenyCache,
+		FleetSize:   o.FleetSize,
 		Unavailable: redisstore.ErrUnavailable,
-		Answered:    func() time.Time { return s.redis.Health(nil).Answered },
-		Silent:      func() time.Duration { return s.redis.Health(nil).Silent },
-		Fleet:       s.fleet,
-		Outbox:      s.redis,
-		Now:         func() algorithms.Instant { return s.redis.Now(algorithms.Limit{}) },
+		Span:        o.Traces.Asked("redis"),
 		Logger:      o.Logger,
 	})
 	if err != nil {
-		return err
+		s.Close()
+		return nil, err
 	}
-	s.Store = s.guard
-	if o.DenyCache > 0 {
-		s.denied, err = denycache.New(denycache.Options{Store: s.guard, Outbox: s.redis, MaxAge: o.DenyCache})
-		if err != nil {
-			return err
-		}
-		s.Store = s.denied
-	}
-	return s.lease(o)
-}
-
-// lease puts leases before all else. Only rules and requests say which limits are leased.
-func (s *Stores) lease(o StoreOptions) (err error) {
-	var wall func() algorithms.Instant
-	if o.Redis.Counters.Name != nil {
-		wall = func() algorithms.Instant { return algorithms.Instant(time.Now().UnixNano()) }
-	}
-	s.leases, err = leased.New(leased.Options{
-		Store:   s.Store,
-		Shared:  s.redis,
-		Outbox:  s.redis,
-		Ready:   s.guard.Settled,
-		Fleet:   s.fleet,
-		Local:   s.guard,
-		Late:    func() time.Duration { return s.redis.Health(nil).Late },
-		Without: s.guard.TakeWithout,
-		Wall:    wall,
-	})
-	if err != nil {
-		return err
-	}
-	s.Store = s.leases
-	return nil
+	s.Store = s.shared
+	return s, nil
 }
 
 // Granularity returns the unit of time of the store: a period must be a whole multiple. 0 allows
@@ -158,7 +108,7 @@ func (s *Stores) Unfit(ctx context.Context) error {
 	case errors.Is(err, redisstore.ErrVersion), errors.Is(err, redisstore.ErrTopology):
 		return err
 	case err == nil:
-		_ = s.guard.Await(ctx) // so that the first request is not decided without Redis
+		_ = s.shared.Await(ctx) // so that the first request is not decided without Redis
 	}
 	return nil
 }
@@ -172,54 +122,46 @@ func (s *Stores) register(registry prometheus.Registerer) error {
 		return nil
 	}
 	return registry.Register(newRemoteCollector(func() remoteStats {
-		return remoteStats{s.guard.Stats(), s.redis.Stats(), s.deniedStats(), s.leases.Stats()}
+		return remoteStats{s.shared.Stats(), s.redis.Stats()}
 	}))
 }
 
 // DeniedLocally returns how many hits were denied from memory without asking Redis.
-func (s *Stores) DeniedLocally() uint64 { return s.deniedStats().Hits }
-
-func (s *Stores) deniedStats() denycache.Stats {
-	if s.denied == nil {
-		return denycache.Stats{}
+func (s *Stores) DeniedLocally() uint64 {
+	if s.shared == nil {
+		return 0
 	}
-	return s.denied.Stats()
+	return s.shared.Stats().Denials.Hits
 }
 
 // DecidedWithout returns how many requests were decided without Redis, as it could not be asked.
 func (s *Stores) DecidedWithout() uint64 {
-	if s.guard == nil {
+	if s.shared == nil {
 		return 0
 	}
-	return s.guard.Stats().Without
+	return s.shared.Stats().Without
 }
 
 // Ready returns why the store cannot be asked now, nil when it can.
 func (s *Stores) Ready() error {
-	if s.guard == nil {
+	if s.shared == nil {
 		return nil
 	}
-	return s.guard.Ready()
+	return s.shared.Ready()
 }
 
 // Health returns the state of Redis, for people. There must be a Redis.
 func (s *Stores) Health() admin.StoreHealth {
-	guard, redis := s.guard.Stats(), s.redis.Stats()
+	shared, redis := s.shared.Stats(), s.redis.Stats()
 	return admin.StoreHealth{
-		Kind: "Redis", Err: s.guard.Ready(), Since: guard.Since, Without: guard.Without, Owed: redis.OwedKeys, Fleet: guard.Fleet, Spent: redis.RoundTrip,
+		Kind: "Redis", Err: s.shared.Ready(), Since: shared.Since, Without: shared.Without, Owed: redis.OwedKeys, Fleet: shared.Fleet, Spent: redis.RoundTrip,
 	}
 }
 
 // Close ends everything that NewStores started. No request may use the store any more.
 func (s *Stores) Close() {
-	if s.leases != nil {
-		s.leases.Close() // gives hits back
-	}
-	if s.denied != nil {
-		s.denied.Close()
-	}
-	if s.guard != nil {
-		s.guard.Close()
+	if s.shared != nil {
+		s.shared.Close() // gives hits back
 	}
 	if s.redis != nil {
 		s.redis.Close() // sends the requests in its outbox

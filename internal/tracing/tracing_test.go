@@ -4,11 +4,9 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,10 +18,7 @@ import (
 
 	"github.com/weirproxy/weir/internal/testing/deptest"
 	"github.com/weirproxy/weir/internal/testing/logtest"
-	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/internal/testing/tracingtest"
-	"github.com/weirproxy/weir/pkg/algorithms"
-	"github.com/weirproxy/weir/pkg/store"
 )
 
 func TestDeps(t *testing.T) {
@@ -181,8 +176,7 @@ func TestExporterNoneMakesNoSpans(t *testing.T) {
 	if tr.Tracer() != nil || tr.Propagator() != nil {
 		t.Error("a nil Tracing has a tracer or a propagator")
 	}
-	s := storetest.Of(new(fake))
-	if tr.Store(s, "redis") != s {
+	if tr.Asked("redis") != nil {
 		t.Error("a nil Tracing changes a store")
 	}
 	tr.Close(t.Context())
@@ -226,79 +220,17 @@ func TestACollectorThatIsAwayIsToldOfOnceAndHoldsUpNothing(t *testing.T) {
 // within is how long something may take that takes milliseconds on an idle machine.
 const within = 10 * time.Second
 
-// fake is a store with fixed answers.
-type fake struct {
-	ctx context.Context //nolint:containedctx // of the last call
-	err error
-}
-
-func (f *fake) Take(ctx context.Context, _ []store.Charge, _ []algorithms.Decision) (bool, error) {
-	f.ctx = ctx
-	return true, f.err
-}
-
-// TakeAll implements [store.Store]: a transaction without charges fails.
-func (f *fake) TakeAll(all []store.Transaction, decided func([]int)) {
-	for i := range all {
-		if all[i].Admitted = len(all[i].Charges) > 0; !all[i].Admitted {
-			all[i].Err = f.err
-		}
-		f.ctx = all[i].Ctx
-		decided([]int{i})
-	}
-}
-
-func TestTakingFromAStoreIsASpanOfItsRequest(t *testing.T) {
-	for _, together := range []bool{false, true} {
-		t.Run(fmt.Sprintf("together_%t", together), func(t *testing.T) { takingIsASpan(t, together) })
-	}
-}
-
-// lists is a store that lists holders.
-type lists struct{ *fake }
-
-func (lists) Holders(context.Context, *store.Charge, int) ([]store.Held, int, error) {
-	return []store.Held{{Hits: 3}}, 7, nil
-}
-
-func TestAStoreWithSpansListsItsHolders(t *testing.T) {
-	environment(t, "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1")
-	tr, _ := begin(t, Options{Ratio: 0})
-	defer tr.Close(t.Context())
-	if held, all, err := tr.Store(storetest.Of(lists{}), "redis").Holders(t.Context(), new(store.Charge), 10); len(held) != 1 || all != 7 || err != nil {
-		t.Errorf("Holders = %v, %d, %v; want those of the store", held, all, err)
-	}
-	if _, _, err := tr.Store(storetest.Of(new(fake)), "redis").Holders(t.Context(), new(store.Charge), 10); !errors.Is(err, store.ErrNotListed) {
-		t.Errorf("of a store without holders: %v, want %v", err, store.ErrNotListed)
-	}
-}
-
-func takingIsASpan(t *testing.T, together bool) {
-	t.Helper()
+func TestAskingAStoreIsASpanOfItsRequest(t *testing.T) {
 	c := tracingtest.Start(t, ProtocolGRPC)
 	environment(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+c.Endpoint)
 	tr, _ := begin(t, Options{Ratio: 1, Protocol: ProtocolGRPC})
 	ctx, outer := tr.Tracer().Start(t.Context(), "outer")
-	inner := new(fake)
-	s := tr.Store(storetest.Of(inner), "redis")
-	if away := errors.New("away"); together {
-		inner.err = away
-		all := []store.Transaction{{Ctx: ctx, Charges: make([]store.Charge, 3)}, {Ctx: ctx}}
-		var order []int
-		s.TakeAll(all, func(indexes []int) { order = append(order, indexes...) })
-		if !slices.Equal(order, []int{0, 1}) || !all[0].Admitted || all[0].Err != nil || all[1].Admitted || all[1].Err != away { //nolint:errorlint // the same
-			t.Errorf("TakeAll: got %+v in the order %v", all, order)
-		}
-	} else {
-		if admitted, err := store.Take(ctx, s, make([]store.Charge, 3), nil); !admitted || err != nil {
-			t.Errorf("Take: got %t, %v", admitted, err)
-		}
-		inner.err = away
-		if _, err := store.Take(ctx, s, nil, nil); err == nil || err != inner.err { //nolint:errorlint // the results must be the same
-			t.Errorf("Take: got %v", err)
-		}
-	}
-	if got := trace.SpanContextFromContext(inner.ctx); got.SpanID() == outer.SpanContext().SpanID() {
+	asked := tr.Asked("redis")
+	inner, end := asked(ctx, 3)
+	end(nil)
+	_, end = asked(ctx, 0)
+	end(errors.New("away"))
+	if got := trace.SpanContextFromContext(inner); got.SpanID() == outer.SpanContext().SpanID() {
 		t.Error("the store is not asked within its span")
 	}
 	tr.Close(t.Context())

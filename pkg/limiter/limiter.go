@@ -40,7 +40,7 @@ type Options struct {
 	TopKeys int // number of keys with the most hits that are tracked, see [Limiter.TopKeys], at most MaxTopKeys; 0: none is
 
 	OnStoreError store.OnError // for limits without on_store_error, while the store does not answer
-	Leased       bool          // limits without sharing may be decided from hits taken in advance, see package leased
+	Leased       bool          // limits without sharing may be decided from hits taken in advance, see package shared
 
 	NearLimit    float64 // part of a limit above which hits count as near, see [Tally]; 0 counts no hits
 	DropRejected bool    // denied hits of overrides without a matching rule do not count; as in descriptors.Options

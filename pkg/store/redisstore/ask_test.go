@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"log/slog"
 	"strconv"
 	"strings"
 	"testing"
@@ -9,7 +10,8 @@ import (
 
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
-	"github.com/weirproxy/weir/pkg/store/denycache"
+	"github.com/weirproxy/weir/pkg/store/memstore"
+	near "github.com/weirproxy/weir/pkg/store/shared"
 	"github.com/weirproxy/weir/test/parts"
 )
 
@@ -91,32 +93,58 @@ func scripts(tb testing.TB, r *parts.Redis) int {
 	return total
 }
 
-// cached is a store with a deny cache in front.
+// cached is a store with the memory of denials in front, and without leases.
 type cached struct {
-	*denycache.Store
+	*near.Store
 	redis *Store
 }
 
-// remembering returns s with a deny cache in front, closed with the test. The cache has the clock
-// of s.
+// TakeNow has each charge decided exactly.
+func (c *cached) TakeNow(charges []store.Charge, decisions []algorithms.Decision) (admitted, decided bool) {
+	for i := range charges {
+		charges[i].Exact = true
+	}
+	return c.Store.TakeNow(charges, decisions)
+}
+
+// TakeAll has each charge decided exactly.
+func (c *cached) TakeAll(transactions []store.Transaction, decided func(indexes []int)) {
+	for i := range transactions {
+		for n := range transactions[i].Charges {
+			transactions[i].Charges[n].Exact = true
+		}
+	}
+	c.Store.TakeAll(transactions, decided)
+}
+
+// remembering returns s with the memory of denials in front, closed with the test. The memory has
+// the clock of s.
 func remembering(tb testing.TB, s *Store, maxAge time.Duration) *cached {
 	tb.Helper()
-	front, err := denycache.New(denycache.Options{Store: s, Outbox: s, MaxAge: maxAge, Now: s.given})
+	local, err := memstore.New(memstore.Options{Now: s.given})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(local.Close)
+	front, err := near.New(near.Options{Remote: s, Local: local, Denials: maxAge, Now: s.given, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(front.Close)
+	if err := front.Await(tb.Context()); err != nil {
+		tb.Fatal(err)
+	}
 	return &cached{front, s}
 }
 
-// givenRemembering is given with a deny cache.
+// givenRemembering is given with the memory of denials.
 func givenRemembering(tb testing.TB, maxAge time.Duration, o Options) (*cached, *clock) {
 	tb.Helper()
 	s, c := given(tb, o)
 	return remembering(tb, s, maxAge), c
 }
 
-// front returns s with a deny cache in front, or s itself when the cache would remember nothing.
+// front returns s with the memory of denials in front, or s itself when that would remember nothing.
 func front(tb testing.TB, s *Store, maxAge time.Duration) store.Store {
 	tb.Helper()
 	if maxAge == 0 {

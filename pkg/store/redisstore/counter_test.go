@@ -284,7 +284,7 @@ func TestCountersAreOwedToTheirWindow(t *testing.T) {
 			for range 5 {
 				wants(t, false, s, c)
 			}
-			if n := s.Stats().Hits; n != 5 || redis.Stats().RoundTrips-asked > 2 {
+			if n := s.Stats().Denials.Hits; n != 5 || redis.Stats().RoundTrips-asked > 2 {
 				t.Errorf("%d denied from memory, with %d round trips; want 5", n, redis.Stats().RoundTrips-asked)
 			}
 			clock.sleep(time.Minute)

@@ -136,7 +136,7 @@ func TestScriptThatRedisForgetsIsSentAgain(t *testing.T) {
 }
 
 func TestPeriodsThatAreNoWholeMicrosecondsAreRefused(t *testing.T) {
-	s, _ := givenRemembering(t, time.Hour, Options{})
+	s, _ := given(t, Options{})
 	good, bad := hit("k", perAge(algorithms.FixedWindow, 10)), hit("k", perAge(algorithms.FixedWindow, 10))
 	bad.Limit.Period = time.Second + 1
 	for _, charges := range [][]store.Charge{{bad}, {good, bad}, {bad, good}} {
@@ -162,11 +162,10 @@ func TestClosedStoreSaysSo(t *testing.T) {
 		"cluster": urlOf("redis-cluster", sharedCluster(t).Addresses()...),
 	} {
 		t.Run(name, func(t *testing.T) {
-			redis := open(t, urls, Options{})
-			s := remembering(t, redis, time.Second)
+			s := open(t, urls, Options{})
 			l := perAge(algorithms.FixedWindow, 10)
-			redis.Close()
-			redis.Close()
+			s.Close()
+			s.Close()
 			d := make([]algorithms.Decision, 3)
 			for _, charges := range [][]store.Charge{{hit("a", l)}, {hit("a", l), hit("b", l), hit("c", l)}} {
 				if _, err := store.Take(t.Context(), s, charges, d); !errors.Is(err, ErrUnavailable) {
@@ -187,7 +186,7 @@ func TestClosedStoreSaysSo(t *testing.T) {
 func TestCloseDuringRequestsLeavesNoneWithoutAnswer(t *testing.T) {
 	for range 10 {
 		look, _ := given(t, Options{})
-		s := remembering(t, open(t, urlOf("redis", shared(t).Address()), Options{Prefix: look.main.prefix}), time.Second)
+		s := open(t, urlOf("redis", shared(t).Address()), Options{Prefix: look.main.prefix})
 		c := hit("k", perAge(algorithms.FixedWindow, 1_000_000))
 		admitted := make(chan struct{}, 100_000)
 		closed := make(chan struct{})
@@ -196,7 +195,7 @@ func TestCloseDuringRequestsLeavesNoneWithoutAnswer(t *testing.T) {
 			for range 200 {
 				<-admitted
 			}
-			s.redis.Close()
+			s.Close()
 		}()
 		storm(8, 200, func(int) {
 			if ok, err := store.Take(t.Context(), s, []store.Charge{c}, make([]algorithms.Decision, 1)); ok {

@@ -82,7 +82,7 @@ func TestRequestThatArrivesTooLateIsNotCharged(t *testing.T) {
 func TestCallersAreAnsweredInTimeWhileRedisStandsStill(t *testing.T) {
 	r := ownRedis(t)
 	const timeout = 20 * time.Millisecond
-	s := remembering(t, open(t, urlOf("redis", r.Address()), Options{Timeout: timeout}), time.Second)
+	s := open(t, urlOf("redis", r.Address()), Options{Timeout: timeout})
 	l := perAge(algorithms.TokenBucket, 1000)
 	settled(t, s, hit("k", l))
 	var least [3]atomic.Int64 // of the delays of answers of each method

@@ -72,7 +72,7 @@ func TestHitsThatCountThoughDeniedReachRedis(t *testing.T) {
 			if got := count(t, look, c); got != uint64(total.Load()) || s.redis.Stats().LostHits != 0 {
 				t.Errorf("Redis counts %d of %d hits: %+v", got, total.Load(), s.redis.Stats())
 			}
-			if stats := s.Stats(); stats.Denied == 0 && test.name == "flood" {
+			if stats := s.Stats(); stats.Denials.Requests == 0 && test.name == "flood" {
 				t.Error("nothing was denied from memory")
 			}
 		})
@@ -90,7 +90,7 @@ func TestHitsThatCountReachRedisWithoutFurtherRequests(t *testing.T) {
 	if got := count(t, s.redis, c); got != 100 {
 		t.Errorf("Redis counts %d hits; want 100", got)
 	}
-	if deferred, denied := s.redis.Stats().DeferredHits, s.Stats().Denied; deferred != 98 || denied != 98 {
+	if deferred, denied := s.redis.Stats().DeferredHits, s.Stats().Denials.Requests; deferred != 98 || denied != 98 {
 		t.Errorf("%d deferred, %d denied; want 98", deferred, denied)
 	}
 }
@@ -212,9 +212,9 @@ func TestHitsOfAWindowAreNotCountedInTheNext(t *testing.T) {
 					wants(t, false, s, second, day)
 				}
 				clock.sleep(2 * time.Second)
-				before := s.Stats().Denied
+				before := s.Stats().Denials.Requests
 				test.then(t, s, clock)
-				want := uint32(1000 - (s.Stats().Denied - before))
+				want := uint32(1000 - (s.Stats().Denials.Requests - before))
 				if got := remains(t, s, plain); got != want {
 					t.Errorf("%d of 1000 remain in a window of %d hits", got, 1000-want)
 				}

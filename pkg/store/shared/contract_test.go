@@ -1,0 +1,120 @@
+package shared
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirproxy/weir/internal/testing/deptest"
+	"github.com/weirproxy/weir/internal/testing/storetest"
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+	"github.com/weirproxy/weir/pkg/store/memstore"
+)
+
+func TestDeps(t *testing.T) {
+	deptest.Check(t, deptest.Rules{Own: []string{"pkg/algorithms", "pkg/store"}, Third: []string{}})
+}
+
+// now is the clock of a memstore in a bubble.
+func now() algorithms.Instant { return algorithms.Instant(time.Now().UnixNano()) }
+
+func TestAHealthyPrimaryKeepsTheContractAlone(t *testing.T) {
+	for _, c := range append(storetest.Cases(), storetest.HoldCases()...) {
+		t.Run(c.Name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				primary, err := memstore.New(memstore.Options{SweepInterval: time.Minute})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer primary.Close()
+				r := newRig(t, setup{Remote: primary})
+				synctest.Wait()
+				c.Run(t, storetest.Env{Store: r, Sleep: time.Sleep, Now: now})
+				r.want(Closed)
+				if got := r.Stats(); got.Decided != (Decided{}) || got.Failures != (Failures{}) {
+					t.Errorf("stats = %+v; want nothing decided without the primary", got)
+				}
+				if got := r.local.Stats().Keys; got != 0 {
+					t.Errorf("the local store has %d keys; want none", got)
+				}
+			})
+		})
+	}
+}
+
+// resetsLocally is a store whose Reset says, as it must, that only the local store was reset.
+type resetsLocally struct{ *Store }
+
+func (s resetsLocally) Reset(ctx context.Context, charges []store.Charge) (int, error) {
+	n, err := s.Store.Reset(ctx, charges)
+	if errors.Is(err, errDown) {
+		return n, nil
+	}
+	return n, errors.Join(errors.New("Reset does not wrap the reason"), err)
+}
+
+func TestTheLocalStoreKeepsTheContractWithoutThePrimary(t *testing.T) {
+	for _, probe := range []struct {
+		name   string
+		answer error
+	}{
+		{"which_is_away", errDown},
+		{"which_fails_though_its_probe_is_good", nil},
+	} {
+		for _, c := range storetest.Cases() {
+			t.Run(probe.name+"/"+c.Name, func(t *testing.T) {
+				inBubbleAway(t, setup{}, func(r *rig) {
+					t := r.t
+					r.probeAnswers(probe.answer)
+					c.Run(t, storetest.Env{Store: resetsLocally{r.Store}, Sleep: time.Sleep, Now: now})
+				})
+			})
+		}
+	}
+}
+
+func TestNewNamesEverythingThatIsWrong(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		o    Options
+		want string
+	}{
+		{"nothing_given", Options{}, "remote: must be given\nlocal: must be given\nlogger: must be given"},
+		{
+			"below_the_bounds", withBounds(t, -1, -time.Second, -time.Second),
+			"denials: -1s: must be at least 0\nfleet size: -1: must be at least 0\nfailures: -1: must be at least 1\n" +
+				"min open: -1s: must be more than 0 and at most 1h0m0s\nmax open: -1s: must be between min open (100ms) and 1h0m0s",
+		},
+		{
+			"above_the_bounds", withBounds(t, 0, 2*time.Hour, 3*time.Hour),
+			"min open: 2h0m0s: must be more than 0 and at most 1h0m0s\nmax open: 3h0m0s: must be between min open (100ms) and 1h0m0s",
+		},
+		{
+			"longest_shorter_than_the_default_first", withBounds(t, 0, 0, time.Millisecond),
+			"max open: 1ms: must be between min open (100ms) and 1h0m0s",
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if _, err := New(tt.o); err == nil || err.Error() != tt.want {
+				t.Errorf("New = %v; want %s", err, tt.want)
+			}
+		})
+	}
+}
+
+func withBounds(t *testing.T, failures int, minOpen, maxOpen time.Duration) Options {
+	t.Helper()
+	local, err := memstore.New(memstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(local.Close)
+	return Options{
+		Remote: remote{storetest.Of(&scripted{}), &setup{}}, Local: local, Logger: slog.New(slog.DiscardHandler),
+		Failures: failures, MinOpen: minOpen, MaxOpen: maxOpen, FleetSize: min(failures, 0), Denials: min(minOpen, 0),
+	}
+}

@@ -1,0 +1,345 @@
+package shared
+
+import (
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// leasable reports whether a charge may be decided from a lease.
+func leasable(c *store.Charge) bool {
+	return !c.Exact && c.Hold == nil && c.Hits >= 0 && (c.Mode == store.Enforce || c.Mode == store.Shadow) && c.Limit.Requests > 0 &&
+		c.Limit.Algorithm.HasState() && (!c.CountRejected || c.Limit.Algorithm == algorithms.FixedWindow)
+}
+
+// maxCharges is the most charges of a request that allotments decide, as each is compared with the
+// others.
+const maxCharges = 16
+
+// repeated reports whether another charge has the key of charge i.
+func repeated(charges []store.Charge, i int) bool {
+	for n := range charges {
+		if n != i && string(charges[n].Key) == string(charges[i].Key) {
+			return true
+		}
+	}
+	return false
+}
+
+// near decides a request by the allotments of this process, and reports whether it did: leases
+// admit the request if each of its keys has one, and denials deny it. A request whose lease is
+// overdue is decided without the remote store.
+func (s *Store) near(charges []store.Charge, decisions []algorithms.Decision) (admitted, decided bool) {
+	leases, denials := s.table.tracked.Load() > 0, s.table.denials.Load() > 0
+	switch {
+	case !leases && !denials || len(charges) == 0 || store.Holds(charges):
+		return false, false
+	case leases && s.spendAll(charges, decisions):
+		return true, true
+	case leases && s.overdue(charges):
+		s.metrics.overdue.Add(1)
+		admitted, err := s.without(charges, decisions, nil)
+		return admitted, err == nil
+	}
+	return false, denials && s.denyAll(charges, decisions)
+}
+
+// spendAll decides a request from leases if each of its charges is leased, and reports whether it
+// did.
+func (s *Store) spendAll(charges []store.Charge, decisions []algorithms.Decision) bool {
+	if len(charges) > maxCharges {
+		return false
+	}
+	for i := range charges {
+		if !leasable(&charges[i]) || len(charges) > 1 && repeated(charges, i) {
+			return false
+		}
+	}
+	now := s.now()
+	if len(charges) == 1 {
+		_, spent := s.spend(&charges[0], &decisions[0], now)
+		return spent
+	}
+	var from [maxCharges][2]part
+	for i := range charges {
+		spent := false
+		if from[i], spent = s.spend(&charges[i], &decisions[i], now); !spent {
+			for n := range i {
+				s.unspend(&charges[n], nil, now, from[n], true)
+			}
+			return false
+		}
+	}
+	return true
+}
+
+// spend decides a charge from the lease of its key, and reports whether that suffices. from says
+// which parts of the lease paid.
+func (s *Store) spend(c *store.Charge, to *algorithms.Decision, now time.Duration) (from [2]part, spent bool) {
+	sh := s.table.spot(c)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	k := s.leaseLocked(sh, c, now)
+	if k == nil {
+		return from, false
+	}
+	if c.Hits == 0 {
+		spent = k.held(now) > 0
+	} else {
+		from, spent = k.spend(now, c.Hits)
+	}
+	if !spent {
+		return from, false
+	}
+	k.rate.note(now, c.Hits)
+	k.spent = now
+	sh.leased++
+	*to = k.answer(now)
+	k.tell(now, c.Left)
+	s.wantLocked(k, now)
+	return from, true
+}
+
+// tell writes the state of the key: the last one that was told, less the hits spent since. to may
+// be nil.
+func (k *key) tell(now time.Duration, to *store.State) {
+	if to == nil {
+		return
+	}
+	*to = k.told
+	to.Now, to.Source = k.instant(now), store.Lease
+	to.Take(k.limit, to.Now, -k.held(now), false)
+}
+
+// unspend puts back the hits of a charge of a request that was denied, or that was not decided
+// here. The result is the decision of the key as the request leaves it.
+func (s *Store) unspend(c *store.Charge, to *algorithms.Decision, now time.Duration, from [2]part, undecided bool) {
+	sh := s.table.spot(c)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	k := sh.allotments[string(c.Key)].yes
+	if k == nil || k.limit != c.Limit {
+		k = &key{name: c.Key, hash: c.Hash, shard: sh} // the lease has ended since
+	}
+	for i, p := range from {
+		if p.hits > 0 && k.unspend(now, p) {
+			from[i].hits = 0
+		}
+	}
+	s.giveLocked(k, c.Limit, now, from)
+	if k.limit != c.Limit {
+		return
+	}
+	if undecided {
+		k.rate.forget(c.Hits)
+		sh.leased--
+	}
+	if to != nil {
+		*to = k.answer(now)
+	}
+	k.tell(now, c.Left)
+}
+
+// longLate is a lateness after which no key waits for the remote store that has just spent a lease.
+const longLate = 2 * time.Millisecond
+
+// overdue reports whether one of the keys is leased and would wait, while the remote store owes an
+// answer for longer than usual. The request does not wait for the store then.
+func (s *Store) overdue(charges []store.Charge) bool {
+	late := s.remote.Health(charges).Late
+	if late == 0 {
+		return false
+	}
+	for i := range charges {
+		if s.waits(&charges[i], late) {
+			return true
+		}
+	}
+	return false
+}
+
+// waits reports whether the key of a charge is asked often and would have to wait. The key waits
+// for a lease, or has waited for an answer in vain, or, after longLate, has just spent a lease. A
+// key that is close to its limit has no lease, and the remote store should decide about it.
+func (s *Store) waits(c *store.Charge, late time.Duration) bool {
+	sh := s.table.spot(c)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	k := sh.allotments[string(c.Key)].yes
+	return k != nil && leasable(c) && k.limit == c.Limit && (k.asked > 0 || k.vain || late > longLate && k.spent > 0 && s.now()-k.spent < slot)
+}
+
+// denyAll decides a request that is known to be denied, and reports whether it did. The charges get no
+// state, only its source.
+func (s *Store) denyAll(charges []store.Charge, decisions []algorithms.Decision) bool {
+	if len(charges) > maxCharges {
+		return false
+	}
+	now := s.now()
+	for i := range charges {
+		if c := &charges[i]; c.Hits < 0 || len(charges) > 1 && repeated(charges, i) || !s.isDenied(c, now, &decisions[i]) {
+			return false
+		}
+	}
+	if store.Admitted(charges, decisions) {
+		return false
+	}
+	denied := uint64(0)
+	for i := range charges {
+		c := &charges[i]
+		c.TellSource(store.Memory)
+		if !decisions[i].Allowed {
+			denied += uint64(c.Hits)
+		}
+		s.leave(c, now, &decisions[i])
+	}
+	s.metrics.denied.Add(1)
+	s.metrics.deniedHits.Add(denied)
+	return true
+}
+
+// isDenied decides a charge by the denial of its key, and reports whether that suffices.
+func (s *Store) isDenied(c *store.Charge, now time.Duration, to *algorithms.Decision) bool {
+	sh := s.table.spot(c)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	d := sh.allotments[string(c.Key)].no
+	return d != nil && d.decide(c, s.instant(d, now), s.maxAge, to)
+}
+
+// instant returns the instant by the remote store's clock, for a denial.
+func (s *Store) instant(d *denial, now time.Duration) algorithms.Instant {
+	if s.clock != nil {
+		return s.clock()
+	}
+	return d.instant(now)
+}
+
+// leave leaves the key of a charge as the denied request does. Hits that count though they are
+// denied count here, and later in the remote store. A charge that would have been allowed gets the
+// decision of its key without the request.
+func (s *Store) leave(c *store.Charge, now time.Duration, to *algorithms.Decision) {
+	looks := to.Allowed && c.Limit.Algorithm.HasState()
+	if !c.CountRejected && !looks {
+		return
+	}
+	sh := s.table.spot(c)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	d := sh.allotments[string(c.Key)].no
+	switch {
+	case d == nil || d.limit != c.Limit: // gone since
+		if c.CountRejected {
+			s.remote.Later(c, s.remote.Now(algorithms.Limit{}))
+		}
+	case c.CountRejected:
+		at := s.instant(d, now)
+		if c.Limit.Algorithm.HasState() {
+			d.state.Take(c.Limit, at, c.Hits, true)
+		}
+		s.remote.Later(c, at)
+	default:
+		*to = d.left(c, s.instant(d, now))
+	}
+}
+
+// peekLease gives a charge the decision of a lease, and reports whether the lease suffices. A lease that
+// does not goes back.
+func (s *Store) peekLease(c *store.Charge, to *algorithms.Decision) bool {
+	if !leasable(c) {
+		return false
+	}
+	now := s.now()
+	sh := s.table.spot(c)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	k := s.leaseLocked(sh, c, now)
+	if k == nil || k.first.left == 0 {
+		return false
+	}
+	if held := k.held(now); held == 0 || held < c.Hits {
+		s.giveLocked(k, k.limit, now, k.release())
+		return false
+	}
+	*to = k.peek(now, c.Hits)
+	c.TellSource(store.Lease)
+	return true
+}
+
+// split spends leased hits for a request that allotments do not decide, and copies the other
+// charges, about which the remote store is asked. Where a lease does not suffice, its hits go back,
+// ahead of the question.
+func (s *Store) split(q *question, t *store.Transaction) {
+	now, several := s.now(), len(t.Charges) > 1 && len(t.Charges) <= maxCharges
+	for i := range t.Charges {
+		c := &t.Charges[i]
+		from, paid := [2]part{}, false
+		if several && leasable(c) && !repeated(t.Charges, i) { // alone, it was not paid before
+			from, paid = s.spend(c, &t.Decisions[i], now)
+		}
+		q.from, q.paid = append(q.from, from), append(q.paid, paid)
+		if !paid {
+			s.call(c, now)
+			q.add(c, i)
+		}
+	}
+}
+
+// call counts a question about a key. The hits of a lease of the key go back, so that the remote
+// store decides as if there was no lease. A refund leaves the lease.
+func (s *Store) call(c *store.Charge, now time.Duration) {
+	sh := s.table.spot(c)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if !leasable(c) {
+		if k := sh.allotments[string(c.Key)].yes; k != nil && c.Hits >= 0 {
+			s.giveLocked(k, k.limit, now, k.release())
+		}
+		return
+	}
+	if k := s.trackLocked(sh, c, now); k != nil {
+		k.rate.note(now, c.Hits)
+		k.under += c.Hits
+		s.giveLocked(k, k.limit, now, k.release())
+	}
+}
+
+// may reports whether a request has to do with leases at all.
+func (s *Store) may(charges []store.Charge) bool {
+	if s.table.tracked.Load() > 0 {
+		return true
+	}
+	for i := range charges {
+		if leasable(&charges[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+// heard notes the end of a question about a key, and the state that the remote store told, if it
+// told one. Then heard asks for a lease if the key is worth one. The decision about a refund gets
+// the hits that a lease holds.
+func (s *Store) heard(c *store.Charge, told *store.State, to *algorithms.Decision, now time.Duration) {
+	sh := s.table.spot(c)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	k := sh.allotments[string(c.Key)].yes
+	if k == nil || k.limit != c.Limit {
+		return
+	}
+	if leasable(c) {
+		k.under = max(0, k.under-c.Hits)
+	}
+	if told.Now == 0 {
+		k.vain = k.vain || told.Source == store.Without
+		return
+	}
+	k.hear(now, told)
+	k.vain = false
+	if c.Hits < 0 && k.held(now) > 0 {
+		*to = k.answer(now)
+	}
+	s.wantLocked(k, now)
+}

@@ -1,0 +1,251 @@
+package shared
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirproxy/weir/internal/testing/race"
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// outages is the number of schedules of each property, from the environment for a long run.
+func outages() uint64 {
+	if n, err := strconv.ParseUint(os.Getenv("WEIR_OUTAGES"), 10, 32); err == nil {
+		return n
+	}
+	return uint64(race.Scale(80))
+}
+
+// inOutages runs a test in a bubble for each seed.
+func inOutages(t *testing.T, test func(t *testing.T, r *rand.Rand)) {
+	t.Helper()
+	for seed := range outages() {
+		synctest.Test(t, func(t *testing.T) {
+			t.Helper()
+			test(t, rand.New(rand.NewPCG(seed, 12)))
+			if t.Failed() {
+				t.Fatalf("seed %d", seed)
+			}
+		})
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// fleetLimit returns a limit that has a hit for each process.
+func fleetLimit(r *rand.Rand, a algorithms.Algorithm, n int) algorithms.Limit {
+	l := algorithms.Limit{Algorithm: a, Requests: uint32(n + r.IntN(60)), Period: time.Minute}
+	if a == algorithms.TokenBucket && r.IntN(2) == 0 {
+		l.Burst = uint32(n + r.IntN(90))
+	}
+	return l
+}
+
+// oracle returns the limit by which the hits of a whole fleet are judged. A bucket in whole tokens
+// gains late, and each process for itself.
+func oracle(l algorithms.Limit) algorithms.Limit {
+	if l.Algorithm == algorithms.TokenBucketInteger {
+		return algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: l.Requests, Period: l.Period, Burst: l.Requests + 1}
+	}
+	return l
+}
+
+func TestAFleetThatIsCutOffAdmitsNoMoreThanWasLeft(t *testing.T) {
+	for _, a := range algorithms.RateAlgorithms() {
+		t.Run(a.String(), func(t *testing.T) {
+			admittedInAll, possible := 0, 0
+			inOutages(t, func(t *testing.T, r *rand.Rand) {
+				n := 1 + r.IntN(6)
+				f, end := newFleet(t, r, n, time.Duration(r.Int64N(int64(2*time.Minute))))
+				defer end()
+				synctest.Wait()
+				limit := fleetLimit(r, a, n)
+				judged := newHub(f.hub.ahead) // all hits that were admitted, under the limit of the oracle
+				ask := func(hits int64) (admitted bool) {
+					c := store.Charge{Key: []byte("key"), Limit: limit, Hits: hits}
+					s := f.procs[r.IntN(n)]
+					admitted, d := f.take(t, s, []store.Charge{c}, r.IntN(2) == 0)
+					if !admitted {
+						return false
+					}
+					c.Limit = oracle(limit)
+					if j := judged.takeOne(&c, hits, judged.now(), false); !j.Allowed {
+						t.Fatalf("%+v, %d processes: %d hits are too many: %+v, judged %+v", limit, n, hits, d, j)
+					}
+					if f.links[0].is.Load() == down {
+						admittedInAll++
+					}
+					return true
+				}
+				pause := func() { time.Sleep(time.Duration(r.Int64N(int64(limit.Period)/int64(limit.Requests+1)*3 + 1))) }
+				for range r.IntN(3 * int(limit.Requests)) {
+					ask(int64(r.IntN(3)))
+					pause()
+				}
+				for i := range f.procs { // each has seen the state
+					c := store.Charge{Key: []byte("key"), Limit: limit}
+					f.take(t, f.procs[i], []store.Charge{c}, false)
+				}
+				f.are(down)
+				for range 4 * int(limit.Requests) {
+					if ask(int64(1+r.IntN(2))) || r.IntN(4) > 0 {
+						possible++
+						continue
+					}
+					pause()
+				}
+			})
+			if admittedInAll < int(outages()) {
+				t.Errorf("%d of %d requests were admitted in all outages: too few to show anything", admittedInAll, possible)
+			}
+		})
+	}
+}
+
+func TestEveryHitOfAnOutageIsCountedWhenThePrimaryIsBack(t *testing.T) {
+	inOutages(t, func(t *testing.T, r *rand.Rand) {
+		n := 1 + r.IntN(4)
+		f, end := newFleet(t, r, n, 0)
+		defer end()
+		time.Sleep(time.Until(time.Now().Truncate(24 * time.Hour).Add(24*time.Hour + time.Minute))) // a day begins
+		synctest.Wait()
+		want, later := map[string]int64{}, 0
+		for range 300 {
+			if r.IntN(10) == 0 {
+				f.links[r.IntN(n)].is.Store(r.Int32N(3))
+			}
+			if r.IntN(60) == 0 {
+				f.are(r.Int32N(3))
+			}
+			time.Sleep(time.Duration(r.Int64N(int64(200 * time.Millisecond))))
+			charges := make([]store.Charge, 1+r.IntN(3))
+			for i := range charges {
+				key := r.IntN(4)
+				charges[i] = store.Charge{
+					Key: fmt.Append(nil, "key ", key), Hits: int64(r.IntN(4)), Rule: i, Mode: store.Mode(r.IntN(4)),
+					Limit:         algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: uint32(20 + 60*key), Period: 24 * time.Hour},
+					CountRejected: r.IntN(3) == 0,
+				}
+				if r.IntN(2) == 0 {
+					charges[i].Left = new(store.State)
+				}
+			}
+			admitted, decisions := f.take(t, f.procs[r.IntN(n)], charges, r.IntN(2) == 0)
+			for i := range charges {
+				want[name(&charges[i])] += appliedHits(&charges[i], decisions[i], admitted)
+			}
+		}
+		for _, k := range f.links {
+			k.flush()
+			later += k.later
+		}
+		if later == 0 && n > 1 {
+			t.Log("no hit was carried back")
+		}
+		for key, hits := range want {
+			if _, got, _ := f.hub.keys[key].state.State.Parts(); int64(got) != hits {
+				t.Errorf("%s: %d hits are counted, want %d", key, got, hits)
+			}
+		}
+	})
+}
+
+func TestALimitOfADayLastsADayAlsoAroundAnOutage(t *testing.T) {
+	inOutages(t, func(t *testing.T, r *rand.Rand) {
+		n := 2 + r.IntN(5)
+		f, end := newFleet(t, r, n, 0)
+		defer end()
+		time.Sleep(time.Until(time.Now().Truncate(24 * time.Hour).Add(24*time.Hour + time.Minute)))
+		synctest.Wait()
+		limit := algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: uint32(n * (100 + r.IntN(300))), Period: 24 * time.Hour}
+		if r.IntN(2) == 0 {
+			limit.Algorithm = algorithms.SlidingWindowCounter
+		}
+		total := uint32(0)
+		flood := func(requests int) {
+			for range requests {
+				c := store.Charge{Key: []byte("key"), Limit: limit, Hits: int64(1 + r.IntN(2))}
+				if admitted, _ := f.take(t, f.procs[r.IntN(n)], []store.Charge{c}, r.IntN(2) == 0); admitted {
+					total += uint32(c.Hits)
+				}
+				time.Sleep(time.Duration(r.Int64N(int64(5 * time.Millisecond))))
+			}
+		}
+		for range 3 {
+			flood(r.IntN(int(limit.Requests)) / 4)
+			for i := range f.procs {
+				c := store.Charge{Key: []byte("key"), Limit: limit}
+				f.take(t, f.procs[i], []store.Charge{c}, false)
+			}
+			f.are(down)
+			flood(r.IntN(2 * int(limit.Requests)))
+			f.are(up)
+			for _, k := range f.links {
+				k.flush()
+			}
+			time.Sleep(2*DefaultMaxOpen + tellingSlack)
+			synctest.Wait()
+		}
+		flood(2 * int(limit.Requests))
+		if total > limit.Requests || total < limit.Requests-1 {
+			t.Errorf("%+v, %d processes: %d hits were admitted", limit, n, total)
+		}
+	})
+}
+
+// When the primary is back, each process finds that out at a moment of its own, and tells its hits
+// then. A process that has found it out before must not admit these hits once more.
+func TestTheRestIsNotUsedBeforeAllProcessesHaveToldTheirHits(t *testing.T) {
+	over, all := uint32(0), uint32(0)
+	inOutages(t, func(t *testing.T, r *rand.Rand) {
+		n := 2 + r.IntN(5)
+		f, end := newFleet(t, r, n, 0)
+		defer end()
+		time.Sleep(time.Until(time.Now().Truncate(24 * time.Hour).Add(24*time.Hour + time.Minute)))
+		synctest.Wait()
+		limit := algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: uint32(n * (100 + r.IntN(300))), Period: 24 * time.Hour}
+		total := uint32(0)
+		var told []time.Time // when each process tells its hits, if it does not ask before
+		flood := func(requests int) {
+			for range requests {
+				for i, at := range told {
+					if time.Now().After(at) {
+						f.links[i].flush()
+					}
+				}
+				c := store.Charge{Key: []byte("key"), Limit: limit, Hits: 1}
+				if admitted, _ := f.take(t, f.procs[r.IntN(n)], []store.Charge{c}, r.IntN(2) == 0); admitted {
+					total++
+				}
+				time.Sleep(time.Duration(r.Int64N(int64(100 * time.Millisecond))))
+			}
+		}
+		flood(int(limit.Requests) / 4)
+		for i := range f.procs {
+			c := store.Charge{Key: []byte("key"), Limit: limit}
+			f.take(t, f.procs[i], []store.Charge{c}, false)
+		}
+		f.are(down)
+		flood(int(limit.Requests)/2 + r.IntN(int(limit.Requests)/2))
+		for range f.links {
+			told = append(told, time.Now().Add(time.Duration(r.Int64N(int64(DefaultMaxOpen)))))
+		}
+		f.are(up)
+		flood(2 * int(limit.Requests))
+		if total < limit.Requests-1 {
+			t.Errorf("%+v, %d processes: %d hits were admitted", limit, n, total)
+		}
+		over, all = over+total-min(total, limit.Requests), all+limit.Requests
+	})
+	// A process that finds out last still has its share when the first ones use the rest.
+	if t.Logf("%d of %d hits were too many", over, all); over > max(all/1000, 20) {
+		t.Errorf("%d of %d hits were too many, want a thousandth, or 20, at most", over, all)
+	}
+}

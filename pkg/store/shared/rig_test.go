@@ -1,0 +1,170 @@
+package shared
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirproxy/weir/internal/testing/logtest"
+	"github.com/weirproxy/weir/internal/testing/storetest"
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+	"github.com/weirproxy/weir/pkg/store/memstore"
+)
+
+var errDown = errors.New("connection refused")
+
+// scripted is a primary that admits everything, with 77 remaining, or fails as its script says.
+type scripted struct {
+	script atomic.Pointer[func(context.Context) error]
+	asked  atomic.Int64
+}
+
+func (p *scripted) follow(script func(context.Context) error) { p.script.Store(&script) }
+func (p *scripted) fail(err error)                            { p.follow(func(context.Context) error { return err }) }
+
+func (p *scripted) act(ctx context.Context) error {
+	p.asked.Add(1)
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if script := p.script.Load(); script != nil {
+		return (*script)(ctx)
+	}
+	return nil
+}
+
+func (p *scripted) Take(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
+	return true, p.Peek(ctx, charges, decisions)
+}
+
+func (p *scripted) Peek(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) error {
+	if err := p.act(ctx); err != nil {
+		return err
+	}
+	for i := range charges {
+		decisions[i] = algorithms.Decision{Allowed: true, Remaining: 77}
+	}
+	return nil
+}
+
+func (p *scripted) Reset(ctx context.Context, charges []store.Charge) (int, error) {
+	if err := p.act(ctx); err != nil {
+		return 0, err
+	}
+	return len(charges), nil
+}
+
+// rig is a store under test, with its parts.
+type rig struct {
+	*Store
+	t       *testing.T // nil in a benchmark
+	primary *scripted
+	local   *memstore.Store
+	asking  atomic.Pointer[func(context.Context) error] // the probe
+	probes  atomic.Int64
+	log     logtest.Log
+}
+
+func (r *rig) probeBy(probe func(context.Context) error) { r.asking.Store(&probe) }
+func (r *rig) probeAnswers(err error)                    { r.probeBy(func(context.Context) error { return err }) }
+
+// newRig returns a rig. Its primary and probe serve, unless o says otherwise, and the first probe
+// may still come. The test's end closes it.
+func newRig(tb testing.TB, o setup) *rig {
+	tb.Helper()
+	local, err := memstore.New(memstore.Options{SweepInterval: 10 * time.Minute})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(local.Close)
+	r := &rig{primary: &scripted{}, local: local}
+	r.t, _ = tb.(*testing.T)
+	if o.Probe == nil {
+		o.Probe = func(context.Context) error { return nil }
+	}
+	r.probeBy(o.Probe)
+	o.Local = local
+	if o.Remote == nil {
+		o.Remote = storetest.Of(r.primary)
+	}
+	o.Probe = func(ctx context.Context) error {
+		r.probes.Add(1)
+		return (*r.asking.Load())(ctx)
+	}
+	o.Logger = slogTo(&r.log)
+	r.Store = open(tb, o)
+	r.breaker.failingFor = o.FailingFor // 0 where a test says nothing of it: failures open the breaker as soon as there are enough
+	return r
+}
+
+// inBubble runs a test on a rig that is closed, in time that only the test's sleeps move.
+func inBubble(t *testing.T, o setup, test func(r *rig)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, o)
+		synctest.Wait()
+		r.want(Closed)
+		test(r)
+	})
+}
+
+// inBubbleAway is inBubble with a primary that fails and a breaker that is open.
+func inBubbleAway(t *testing.T, o setup, test func(r *rig)) {
+	t.Helper()
+	inBubble(t, o, func(r *rig) {
+		r.primary.fail(errDown)
+		r.probeAnswers(errDown)
+		for r.State() != Open {
+			r.hit()
+		}
+		synctest.Wait()
+		test(r)
+	})
+}
+
+// want fails the test unless the breaker is in that state.
+func (r *rig) want(want State) {
+	r.t.Helper()
+	if got := r.State(); got != want {
+		r.t.Fatalf("the breaker is %v; want %v", got, want)
+	}
+}
+
+// hit takes one hit of a key whose charge is allowed without the primary, and reports whether the
+// primary decided.
+func (r *rig) hit() (primary bool) {
+	r.t.Helper()
+	c, decisions := charge("hit", 5), make([]algorithms.Decision, 1)
+	c.OnError = store.OnErrorAllow
+	if admitted, err := store.Take(r.t.Context(), r, []store.Charge{c}, decisions); !admitted || err != nil {
+		r.t.Fatalf("Take = %v, %v; want admitted", admitted, err)
+	}
+	return decisions[0].Remaining == 77
+}
+
+// charge returns a charge of one hit under a fixed window of an hour, without leases.
+func charge(key string, requests uint32) store.Charge {
+	return store.Charge{
+		Key:   []byte(key),
+		Limit: algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: requests, Period: time.Hour},
+		Hits:  1,
+		Exact: true,
+	}
+}
+
+// slogTo returns a logger that writes lines without the time.
+func slogTo(l *logtest.Log) *slog.Logger {
+	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{
+		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey {
+				return slog.Attr{}
+			}
+			return a
+		},
+	}))
+}

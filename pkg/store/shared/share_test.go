@@ -1,0 +1,230 @@
+package shared
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/weirproxy/weir/internal/testing/race"
+	"github.com/weirproxy/weir/internal/testing/storetest"
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+func TestOneOfSeveralProcessesAnswersWithItsShare(t *testing.T) {
+	hour := algorithms.Decision{Allowed: true, ResetAfter: time.Hour}
+	left := func(n uint32) algorithms.Decision {
+		return with1(hour, func(d *algorithms.Decision) { d.Remaining = n })
+	}
+	over := algorithms.Decision{Remaining: 1, RetryAfter: time.Hour, ResetAfter: time.Hour}
+	for _, tt := range []struct {
+		name    string
+		charges []store.Charge
+		want    []algorithms.Decision // of the charges, one after the other
+		peeked  []algorithms.Decision // the same, each after the charges before
+	}{
+		{"hits", []store.Charge{charge("k", 10), hits(charge("k", 10), 2)}, []algorithms.Decision{left(1), over}, []algorithms.Decision{left(1), over}},
+		{"a_probe", []store.Charge{hits(charge("k", 10), 0)}, []algorithms.Decision{left(2)}, []algorithms.Decision{left(2)}},
+		{
+			"a_refund_returns_its_own_hits",
+			[]store.Charge{hits(charge("k", 12), 2), hits(charge("k", 12), -4)},
+			[]algorithms.Decision{left(1), left(2)},
+			[]algorithms.Decision{left(1), left(2)},
+		},
+		{"fewer_hits_than_processes", []store.Charge{charge("k", 2)}, []algorithms.Decision{left(0)}, []algorithms.Decision{left(0)}},
+		{"more_hits_than_the_share", []store.Charge{hits(charge("k", 7), 2)}, []algorithms.Decision{over}, []algorithms.Decision{over}},
+		{
+			"the_most_hits",
+			[]store.Charge{hits(charge("k", algorithms.MaxHits), algorithms.MaxHits)},
+			[]algorithms.Decision{left(0)},
+			[]algorithms.Decision{left(0)},
+		},
+		{
+			"another_policy_has_no_share",
+			[]store.Charge{policy(charge("k", 10), store.OnErrorAllow)},
+			[]algorithms.Decision{{Allowed: true, Remaining: 10}},
+			[]algorithms.Decision{{Allowed: true, Remaining: 10}},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			inBubbleAway(t, setup{Fleet: func() int { return 4 }}, func(r *rig) {
+				t := r.t
+				var got, peeked []algorithms.Decision
+				for _, c := range tt.charges {
+					d := make([]algorithms.Decision, 1)
+					if err := r.Peek(t.Context(), []store.Charge{c}, d); err != nil {
+						t.Fatal(err)
+					}
+					peeked = append(peeked, d[0])
+					c.Left = &store.State{Now: 1}
+					if _, err := store.Take(t.Context(), r, []store.Charge{c}, d); err != nil {
+						t.Fatal(err)
+					}
+					if got = append(got, d[0]); *c.Left != (store.State{Source: store.Without}) {
+						t.Errorf("told %+v; want no state", *c.Left)
+					}
+				}
+				if diff := cmp.Diff(tt.want, got); diff != "" {
+					t.Errorf("Take (-want +got):\n%s", diff)
+				}
+				if diff := cmp.Diff(tt.peeked, peeked); diff != "" {
+					t.Errorf("Peek (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+func with1(d algorithms.Decision, change func(*algorithms.Decision)) algorithms.Decision {
+	change(&d)
+	return d
+}
+
+// A fleet that grows during an outage shares the rest from then on.
+func TestTheSizeOfTheFleetCountsAtEachDecision(t *testing.T) {
+	size := 0
+	inBubbleAway(t, setup{Fleet: func() int { return size }}, func(r *rig) {
+		for _, step := range []struct{ size, remaining int }{{-1, 99}, {0, 98}, {1, 97}, {4, 23}, {10, 8}, {2, 40}} {
+			size = step.size
+			d := make([]algorithms.Decision, 1)
+			if _, err := store.Take(r.t.Context(), r, []store.Charge{charge("k", 100)}, d); err != nil || int(d[0].Remaining) != step.remaining {
+				r.t.Errorf("size %d: got %+v, %v; want %d left", step.size, d[0], err, step.remaining)
+			}
+		}
+		if got := r.Stats().Fleet; got != 2 {
+			r.t.Errorf("Stats().Fleet = %d; want 2", got)
+		}
+	})
+}
+
+// tells is a primary that costs nothing and tells a state.
+type tells struct {
+	state store.State
+	left  uint32
+}
+
+func (p *tells) Take(_ context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
+	p.state.Now++
+	for i := range charges {
+		if charges[i].Left != nil {
+			*charges[i].Left = p.state
+		}
+		decisions[i] = algorithms.Decision{Allowed: true, Remaining: p.left, ResetAfter: time.Second}
+	}
+	return true, nil
+}
+
+func newTells() *tells { return tellsLeft(charge("k", 5), 3) }
+
+// tellsLeft is a primary that tells a state with that many hits left.
+func tellsLeft(c store.Charge, left uint32) *tells {
+	at := algorithms.Instant(time.Now().UnixNano())
+	p := &tells{state: store.State{Now: at, Source: store.Asked}, left: left}
+	if c.Limit.Algorithm.HasState() {
+		p.state.Take(c.Limit, at, int64(c.Limit.Requests-left), false)
+	}
+	return p
+}
+
+func TestStatesGoToTheCallerAndToTheLocalStore(t *testing.T) {
+	for _, own := range []*store.State{nil, {}, {Now: 7}} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newTells()
+			r := newRig(t, setup{Remote: storetest.Of(p)})
+			synctest.Wait()
+			charges := []store.Charge{charge("k", 5), policy(charge("other", 5), store.OnErrorAllow)}
+			charges[0].Left = own
+			if _, err := store.Take(t.Context(), r, charges, make([]algorithms.Decision, 3)); err != nil {
+				t.Fatal(err)
+			}
+			if own != nil && *own != p.state {
+				t.Errorf("the caller was told %+v; want %+v", *own, p.state)
+			}
+			d := make([]algorithms.Decision, 1)
+			if err := r.local.Peek(t.Context(), []store.Charge{hits(charges[0], 0)}, d); err != nil || d[0].Remaining != 3 {
+				t.Errorf("the local store has %+v, %v; want 3 left", d[0], err)
+			}
+			if got := r.local.Stats().Keys; got != 1 {
+				t.Errorf("the local store has %d keys; want the one that it may decide", got)
+			}
+		})
+	}
+}
+
+func TestAPartOfTheRestIsForHitsThatAnAnswerDoesNotShow(t *testing.T) {
+	for _, a := range algorithms.RateAlgorithms() {
+		for _, tt := range []struct {
+			fleet      int
+			told, want uint32
+		}{{1, 640, 640}, {2, 640, 630}, {4, 640, 630}, {4, 63, 63}, {4, 0, 0}, {4, 1000, 985}} {
+			synctest.Test(t, func(t *testing.T) {
+				c := charge("k", 1000)
+				c.Limit.Algorithm = a
+				r := newRig(t, setup{Remote: storetest.Of(tellsLeft(c, tt.told)), Fleet: func() int { return tt.fleet }})
+				synctest.Wait()
+				d := make([]algorithms.Decision, 1)
+				if _, err := store.Take(t.Context(), r, []store.Charge{c}, d); err != nil || d[0].Remaining != tt.told {
+					t.Fatalf("%v: got %+v, %v; want %d left", a, d[0], err, tt.told)
+				}
+				if err := r.local.Peek(t.Context(), []store.Charge{hits(c, 0)}, d); err != nil || d[0].Remaining != tt.want {
+					t.Errorf("%v, %d processes: the local store has %d left of %d, %v; want %d", a, tt.fleet, d[0].Remaining, tt.told, err, tt.want)
+				}
+			})
+		}
+	}
+}
+
+func TestStatesThatComeBackAllocateNothing(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector changes what is allocated")
+	}
+	r := newRig(t, setup{Remote: storetest.Of(tellsLeft(charge("k", 500), 300)), Fleet: func() int { return 4 }})
+	for r.State() != Closed {
+		time.Sleep(time.Millisecond)
+	}
+	for _, left := range []*store.State{nil, {}} {
+		charges, decisions := []store.Charge{charge("k", 500)}, make([]algorithms.Decision, 1)
+		charges[0].Left = left
+		all := []store.Transaction{{Ctx: context.Background(), Charges: charges, Decisions: decisions}}
+		if n := testing.AllocsPerRun(1000, func() {
+			if left != nil {
+				*left = store.State{}
+			}
+			if r.TakeAll(all, func([]int) {}); all[0].Err != nil {
+				t.Fatal(all[0].Err)
+			}
+		}); n != 0 {
+			t.Errorf("TakeAll allocates %v times; want none", n)
+		}
+	}
+}
+
+// BenchmarkStates is BenchmarkHealthy with a primary that tells states, into memory of the caller's
+// and of this package's.
+func BenchmarkStates(b *testing.B) {
+	r := newRig(b, setup{Remote: storetest.Of(newTells())})
+	for r.State() != Closed {
+		time.Sleep(time.Millisecond)
+	}
+	for _, bench := range []struct {
+		name string
+		left *store.State
+	}{{"own", nil}, {"callers", &store.State{}}} {
+		b.Run(bench.name, func(b *testing.B) {
+			charges, decisions := []store.Charge{charge("k", 5)}, make([]algorithms.Decision, 1)
+			charges[0].Left = bench.left
+			b.ReportAllocs()
+			for b.Loop() {
+				if bench.left != nil {
+					*bench.left = store.State{}
+				}
+				if _, err := store.Take(context.Background(), r, charges, decisions); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,214 @@
+package shared
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// without decides a request by the policies of its charges: Local by the share of this process in
+// the local store, Allow and Deny by themselves. The request stays one transaction, also with
+// charges of several policies. cause is the error with which the remote store failed the request;
+// nil if it was not asked.
+func (s *Store) without(charges []store.Charge, decisions []algorithms.Decision, cause error) (bool, error) {
+	n := countByPolicy(charges)
+	s.metrics.add(n)
+	if len(charges) > 0 {
+		s.metrics.without.Add(1)
+	}
+	for i := range charges {
+		charges[i].TellSource(store.Without)
+	}
+	holds := store.Holds(charges)
+	if n.Allow+n.Deny > 0 && n.Local == 0 && !holds {
+		s.patch(charges, decisions, 1)
+		return store.Admitted(charges, decisions), nil
+	}
+	fleet := s.breaker.fleet()
+	all, w := charges, (*substitutes)(nil)
+	if holds || n.Allow+n.Deny > 0 || fleet > 1 {
+		w = s.substitute(charges, fleet)
+		defer s.put(w)
+		all = w.charges
+	}
+	admitted, err := store.Take(context.Background(), s.local, all, decisions)
+	if err != nil {
+		return false, fmt.Errorf("take from the local store: %w", err)
+	}
+	s.patch(charges, decisions, fleet)
+	carried := s.carryBack(charges, decisions, admitted, cause)
+	if holds {
+		w.part(charges, fleet)
+		carried += s.tellHolders(w, charges, decisions, admitted, cause)
+	}
+	s.metrics.carried.Add(carried)
+	return admitted, nil
+}
+
+// peekWithout decides each charge alone by its policy.
+func (s *Store) peekWithout(charges []store.Charge, decisions []algorithms.Decision) error {
+	fleet := s.breaker.fleet()
+	if n := countByPolicy(charges); n.Local > 0 || store.Holds(charges) {
+		w := s.substitute(charges, fleet)
+		defer s.put(w)
+		if err := s.local.Peek(context.Background(), w.charges, decisions); err != nil {
+			return fmt.Errorf("peek into the local store: %w", err)
+		}
+		w.part(charges, fleet)
+	}
+	for i := range charges {
+		charges[i].TellSource(store.Without)
+	}
+	s.patch(charges, decisions, fleet)
+	return nil
+}
+
+// countByPolicy returns the number of charges of each policy.
+func countByPolicy(charges []store.Charge) (n Decided) {
+	for i := range charges {
+		switch charges[i].OnError {
+		case store.OnErrorAllow:
+			n.Allow++
+		case store.OnErrorDeny:
+			n.Deny++
+		default:
+			n.Local++
+		}
+	}
+	return n
+}
+
+// substitutes is the memory of a request that is decided without the remote store.
+type substitutes struct {
+	names
+	charges []store.Charge    // for the local store
+	known   []algorithms.Hold // of charges that end a holder: the holder as this process knows it
+	doubt   []bool            // the same: the remote store may have admitted a holder that was denied here
+}
+
+// substitute returns charges with which the local store gives the verdict on the whole request.
+// Hits cost as many as there are processes in the fleet. A charge that the local store must not
+// decide is replaced: the substitute is always allowed or always denied, and leaves no state. The
+// end of a holder that the local store does not hold is replaced by a probe. Call put after.
+func (s *Store) substitute(charges []store.Charge, fleet int) *substitutes {
+	w, _ := s.substitutes.Get().(*substitutes)
+	w.charges = append(w.charges[:0], charges...)
+	if store.Holds(charges) {
+		w.meet(s, charges)
+	}
+	for i := range w.charges {
+		c := &w.charges[i]
+		switch {
+		case isLocal(c) && isEnd(c) && w.known[i].Status != algorithms.HoldHeld:
+			c.Hits, c.Hold, c.Mode, c.CountRejected = 0, nil, store.Shadow, false
+		case isLocal(c):
+			c.Hits = cost(c, fleet)
+		default:
+			// The same key, so that substitutes spread over the shards, but a period that no rule has.
+			hits := int64(0)
+			if c.Limit = s.denials(false, algorithms.MaxHits); refused(&charges[i]) {
+				c.Limit.Requests, hits = 0, 1
+			}
+			if isEnd(c) {
+				c.Mode = store.Shadow
+			}
+			c.Hits, c.CountRejected, c.Hold = hits, false, nil
+		}
+	}
+	return w
+}
+
+// put returns the scratch memory of substitute.
+func (s *Store) put(w *substitutes) {
+	clear(w.charges) // releases the keys
+	w.names = names{}
+	s.substitutes.Put(w)
+}
+
+// refused reports whether a charge is denied: by its policy, or by a limit of 0, for which no store
+// is needed. A refund and a probe are never denied, and neither is the end of a holder.
+func refused(c *store.Charge) bool {
+	return c.Hits > 0 && !isEnd(c) && (c.OnError == store.OnErrorDeny || c.OnError == store.OnErrorAllow && c.Limit.Requests == 0)
+}
+
+// patch writes the decisions of the charges that the local store does not decide, and the share of
+// this process into the others.
+func (s *Store) patch(charges []store.Charge, decisions []algorithms.Decision, fleet int) {
+	var wait time.Duration
+	for i := range charges {
+		c := &charges[i]
+		if c.OnError == store.OnErrorDeny && wait == 0 {
+			wait = s.breaker.untilAsked()
+		}
+		switch {
+		case isLocal(c):
+			decisions[i].Remaining /= uint32(sharers(c, fleet))
+			if isEnd(c) {
+				decisions[i].Allowed, decisions[i].RetryAfter = true, 0
+			}
+		case c.OnError == store.OnErrorAllow && refused(c):
+			period := c.Limit.Period
+			if c.Hold != nil && period == 0 {
+				period = c.Hold.AtMost
+			}
+			decisions[i] = algorithms.Decision{RetryAfter: period, ResetAfter: period}
+		case c.OnError == store.OnErrorAllow:
+			decisions[i] = algorithms.Decision{Allowed: true, Remaining: c.Limit.Capacity()}
+		case refused(c):
+			decisions[i] = algorithms.Decision{RetryAfter: wait, ResetAfter: wait}
+		case c.OnError == store.OnErrorDeny:
+			decisions[i] = algorithms.Decision{Allowed: true, ResetAfter: wait}
+		}
+	}
+}
+
+// carryBack has the remote store charged later with the hits that the local store applied, and returns
+// their sum without refunds. Hits of holders are for tellHolders. cause is the remote store's error; nil
+// if it was not asked.
+func (s *Store) carryBack(charges []store.Charge, decisions []algorithms.Decision, admitted bool, cause error) (carried uint64) {
+	unanswered, asked := errors.AsType[store.Unanswered](cause)
+	if !asked {
+		at := s.remote.Now(algorithms.Limit{})
+		for i := range charges {
+			if hits := applied(&charges[i], &decisions[i], admitted); hits != 0 && isLocal(&charges[i]) {
+				carried += uint64(max(hits, 0))
+				s.remote.Later(&charges[i], at)
+			}
+		}
+		return carried
+	}
+	scratch, _ := s.instead.Get().(*[]int64)
+	defer s.instead.Put(scratch)
+	*scratch = (*scratch)[:0]
+	for i := range charges {
+		hits := applied(&charges[i], &decisions[i], admitted)
+		carried += uint64(max(hits, 0))
+		*scratch = append(*scratch, hits)
+	}
+	unanswered.Instead(*scratch)
+	return carried
+}
+
+// goOnFrom has the local store go on from the states that the remote store told. If others share
+// that store, a part of the hits left counts as used. goOnFrom writes to states and decisions, and
+// restores the decisions.
+func (s *Store) goOnFrom(charges []store.Charge, states []store.State, decisions []algorithms.Decision) {
+	if s.breaker.fleet() == 1 {
+		s.local.Continue(charges, states, decisions)
+		return
+	}
+	var few [8]uint32
+	left := few[:0] // of each charge
+	for i := range charges {
+		left = append(left, decisions[i].Remaining)
+		leaveUnseen(&charges[i], &states[i], &decisions[i])
+	}
+	s.local.Continue(charges, states, decisions)
+	for i := range charges {
+		decisions[i].Remaining = left[i]
+	}
+}

@@ -5,10 +5,10 @@ import (
 	"io"
 	"net"
 
+	"testing"
+
 	"github.com/weirproxy/weir/internal/testing/deptest"
 )
-
-import "testing"
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{Own: []string{"internal/loglimit"}})

@@ -169,7 +169,7 @@ func partOf(name, file string) string {
 		return "HPACK"
 	case room == "internal/lane":
 		return "frames"
-	case room == "internal/wire/laneserver", room == "internal/wire/connections", room == "internal/wire/inflight":
+	case room == "internal/wire/laneserver", room == "internal/wire":
 		return "connections: buffers, locks, bounds"
 	case room == "pkg/server" && slices.Contains([]string{"decode.go", "encode.go"}, file):
 		return "codec"

@@ -22,7 +22,7 @@ import (
 
 	"github.com/weirproxy/weir/internal/admin/page"
 	"github.com/weirproxy/weir/internal/admin/watch"
-	"github.com/weirproxy/weir/internal/wire/connections"
+	"github.com/weirproxy/weir/internal/wire"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store"
 	"github.com/weirproxy/weir/pkg/store/memstore"
@@ -101,8 +101,8 @@ type Server struct {
 	guard    *guard
 	grpc     *grpc.Server
 	health   *health.Server
-	http     *http.Server      // of the page, on the listeners of Serve
-	heads    connections.Heads // of http
+	http     *http.Server // of the page, on the listeners of Serve
+	heads    wire.Heads   // of http
 	people   *page.Page
 	hub      *watch.Hub // of the watchers
 	denials  denials

@@ -18,9 +18,7 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	"github.com/weirproxy/weir/internal/admin/page"
-	"github.com/weirproxy/weir/internal/wire/connections"
-	"github.com/weirproxy/weir/internal/wire/secure"
-	"github.com/weirproxy/weir/internal/wire/split"
+	"github.com/weirproxy/weir/internal/wire"
 	"github.com/weirproxy/weir/internal/wire/web"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
@@ -36,11 +34,10 @@ type Access struct {
 
 // Bounds of the admin address. No setting changes them: operators and their tools need few calls.
 const (
-	maxMessage       = 64 << 10 // bytes of a message by gRPC, and of a body
-	maxStreams       = 8        // calls under way of one connection. Each may hold a message
-	maxHeaderBytes   = 16 << 10 // headers of a request, decoded
-	windowBytes      = 64 << 10 // bytes of a message that a client may send ahead, the least that gRPC takes
-	handshakeTimeout = 10 * time.Second
+	maxMessage       = 64 << 10        // bytes of a message by gRPC, and of a body
+	maxStreams       = 8               // calls under way of one connection. Each may hold a message
+	maxHeaderBytes   = 16 << 10        // headers of a request, decoded
+	windowBytes      = 64 << 10        // bytes of a message that a client may send ahead, the least that gRPC takes
 	greetTimeout     = 2 * time.Second // from the first bytes of HTTP/2 to its whole preface. A drain waits so long
 	keepaliveTime    = time.Minute     // without a byte from the client; then it is asked with a ping
 	keepaliveTimeout = 20 * time.Second
@@ -110,15 +107,11 @@ func (s *Server) newGRPC(service *service) {
 // apart. Without a token and client certificates in Options.Access, the listener must be one that
 // only operators reach. The result is nil after GracefulStop and Close, also when these came before.
 func (s *Server) Serve(l net.Listener) error {
-	o := split.Options{Timeout: handshakeTimeout}
+	var secure *wire.Secure
 	if s.options.Access.TLS != nil {
-		credentials := secure.New(split.ALPN(s.options.Access.TLS), s.options.Logger)
-		o.Handshake = func(raw net.Conn) (net.Conn, error) {
-			conn, _, err := credentials.ServerHandshake(raw)
-			return conn, err
-		}
+		secure = wire.NewSecure(wire.ALPN(s.options.Access.TLS), s.options.Logger)
 	}
-	both := split.New(l, o)
+	both := wire.NewSplit(l, secure, wire.HandshakeTimeout)
 	s.people.Begin()
 	failed := make(chan error, 3)
 	go func() { failed <- both.Serve() }()
@@ -148,13 +141,8 @@ func withConn(ctx context.Context, c net.Conn) context.Context {
 func marked(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		conn, _ := r.Context().Value(connKey{}).(net.Conn)
-		if below, ok := conn.(*split.Conn); ok {
-			if secure, ok := below.NetConn().(*tls.Conn); ok {
-				state := secure.ConnectionState()
-				r.TLS = &state
-			}
-		}
-		if mark, _ := connections.Below(conn); mark != nil {
+		r.TLS = wire.StateOf(conn)
+		if mark := wire.MarkerOf(conn); mark != nil {
 			mark.Begin()
 			defer mark.Done()
 			m := &longAnswer{ResponseWriter: w, mark: mark}
@@ -169,7 +157,7 @@ func marked(next http.Handler) http.Handler {
 type longAnswer struct {
 	http.ResponseWriter
 
-	mark     connections.Marker
+	mark     wire.Marker
 	admitted bool // the request has credentials, or needs none
 }
 

@@ -25,7 +25,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/weirproxy/weir/internal/testing/certtest"
-	"github.com/weirproxy/weir/internal/wire/connections"
+	"github.com/weirproxy/weir/internal/wire"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
@@ -256,7 +256,7 @@ func TestAnOpenPageAndAWatchKeepTheirPlacesInAFloodOfConnections(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bound := connections.New(connections.Options{Server: "admin", Max: 4, Logger: f.logger})
+	bound := wire.NewConnections(wire.ConnectionOptions{Server: "admin", Max: 4, Logger: f.logger})
 	go func() { _ = f.admin.Serve(bound.Listen(l)) }()
 	_, client := adminClient(t, l.Addr().String(), insecure.NewCredentials())
 	stream := watching(t.Context(), t, client, new(adminv1.WatchRequest))
@@ -329,7 +329,7 @@ func TestAnsweredStrangersKeepNoOperatorOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	address := l.Addr().String()
-	bound := connections.New(connections.Options{Server: "admin", Max: 2, Logger: f.logger})
+	bound := wire.NewConnections(wire.ConnectionOptions{Server: "admin", Max: 2, Logger: f.logger})
 	go func() { _ = f.admin.Serve(bound.Listen(l)) }()
 	for range 3 {
 		browser := &http.Client{Transport: new(http.Transport)}

@@ -22,7 +22,7 @@ import (
 
 	"github.com/weirproxy/weir/internal/admin/page"
 	"github.com/weirproxy/weir/internal/loglimit"
-	"github.com/weirproxy/weir/internal/wire/connections"
+	"github.com/weirproxy/weir/internal/wire"
 )
 
 // guard admits calls of gRPC. The page asks the same Tokens. Safe for concurrent use.
@@ -213,7 +213,7 @@ func (m marking) Clone() credentials.TransportCredentials { return m }
 // caller is a connection of gRPC. All methods are safe for concurrent use, and do nothing for nil.
 type caller struct {
 	credentials.AuthInfo
-	mark connections.Marker // nil: no listener bounds the connection
+	mark wire.Marker // nil: no listener bounds the connection
 
 	mu   sync.Mutex // guards open
 	open int        // calls
@@ -222,7 +222,7 @@ type caller struct {
 // ServerHandshake implements [credentials.TransportCredentials].
 func (m marking) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := m.TransportCredentials.ServerHandshake(raw)
-	mark, _ := connections.Below(raw)
+	mark := wire.MarkerOf(raw)
 	stop := context.AfterFunc(m.closing, func() { _ = raw.Close() })
 	return closedConn{conn, stop}, &caller{AuthInfo: info, mark: mark}, err
 }

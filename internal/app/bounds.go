@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weirproxy/weir/internal/metrics"
-	"github.com/weirproxy/weir/internal/wire/connections"
+	"github.com/weirproxy/weir/internal/wire"
 )
 
 // Bounds of connections that no setting changes.
@@ -31,20 +31,20 @@ const (
 )
 
 // bounds are the bounds of the connections of each server, by its name in the log.
-type bounds map[string]*connections.Bound
+type bounds map[string]*wire.Connections
 
 // newBounds returns the bounds of the servers, and registers their metrics.
 func (c *Config) newBounds(registry prometheus.Registerer) (bounds, error) {
 	all := make(bounds)
 	for name, most := range map[string]int{"grpc": cmp.Or(c.MaxConnections, DefaultMaxConnections), "admin": adminConnections} {
-		all[name] = connections.New(connections.Options{
+		all[name] = wire.NewConnections(wire.ConnectionOptions{
 			Server: name, Max: most, WriteTimeout: writeTimeout, SocketBuffer: socketBuffer, Logger: c.Logger,
 		})
 	}
 	for name, e := range map[string]Endpoint{"http": c.HTTP, "debug": c.Debug, "metrics": c.Metrics} {
 		if e.Address != "" {
 			// Pages set their own deadlines of writes.
-			all[name] = connections.New(connections.Options{Server: name, Max: httpConnections, SocketBuffer: httpBuffer, QuietFirst: true, Logger: c.Logger})
+			all[name] = wire.NewConnections(wire.ConnectionOptions{Server: name, Max: httpConnections, SocketBuffer: httpBuffer, QuietFirst: true, Logger: c.Logger})
 		}
 	}
 	return all, registry.Register(all.collector())

@@ -9,7 +9,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/weirproxy/weir/internal/wire/connections"
+	"github.com/weirproxy/weir/internal/wire"
 )
 
 // maxHeaderBytes bounds the headers of a request. net/http adds 4 KiB. In the memory of a request
@@ -19,7 +19,7 @@ const maxHeaderBytes = 12 << 10
 // pageServer is a server of pages. A drain waits at most a second for clients with half a head.
 type pageServer struct {
 	*http.Server
-	heads connections.Heads
+	heads wire.Heads
 }
 
 // Shutdown answers the requests whose head has come, and ends the server. The errors are the errors
@@ -58,7 +58,7 @@ func withConn(ctx context.Context, c net.Conn) context.Context {
 // arrived: a client that sends slowly must not keep a place.
 func reported(pages http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c, bounded := r.Context().Value(connKey{}).(*connections.Conn)
+		c, bounded := r.Context().Value(connKey{}).(*wire.Conn)
 		if !bounded {
 			pages.ServeHTTP(w, r)
 			return
@@ -77,7 +77,7 @@ func reported(pages http.Handler) http.Handler {
 // arriving is a body that reports its end.
 type arriving struct {
 	io.ReadCloser
-	on *connections.Conn
+	on *wire.Conn
 }
 
 // Read implements [io.Reader].

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/weirproxy/weir/internal/testing/race"
-	"github.com/weirproxy/weir/internal/wire/connections"
+	"github.com/weirproxy/weir/internal/wire"
 )
 
 // maxConns is the bound of the connections of pagesOn.
@@ -31,7 +31,7 @@ func pagesOn(t *testing.T) (dial func() io.ReadWriteCloser) {
 		_, _ = io.WriteString(w, r.Proto)
 	}))
 	l := bufconn.Listen(64 << 10)
-	bound := connections.New(connections.Options{Server: "http", Max: maxConns, QuietFirst: true, Logger: p.config.Logger})
+	bound := wire.NewConnections(wire.ConnectionOptions{Server: "http", Max: maxConns, QuietFirst: true, Logger: p.config.Logger})
 	go func() { _ = s.Serve(bound.Listen(l)) }()
 	t.Cleanup(func() {
 		_ = s.Close()

@@ -11,7 +11,7 @@ import (
 
 	"github.com/weirproxy/weir/internal/admin"
 	"github.com/weirproxy/weir/internal/statistics"
-	"github.com/weirproxy/weir/internal/wire/connections"
+	"github.com/weirproxy/weir/internal/wire"
 	"github.com/weirproxy/weir/pkg/server"
 )
 
@@ -23,7 +23,7 @@ type endpoint struct {
 	tls     bool                     // in the log
 	grpc    func(net.Listener) error // serves until a stop; nil: http
 	http    http.Handler
-	bound   *connections.Bound   // nil: no bound
+	bound   *wire.Connections    // nil: no bound
 	allow   func(net.Addr) error // an error for an address that must not serve; nil: any address
 }
 

@@ -95,7 +95,7 @@ func (c *Conn) tickStreams() error {
 	if c.opened.incomplete > 0 {
 		for _, s := range c.opened.byID {
 			switch {
-			case s.foreign || s.ended:
+			case !s.incomplete:
 			case c.passed(s.opened, o.MessageTimeout):
 				return &ConnError{EnhanceYourCalm, CauseSlow, "a request is not complete in time"}
 			case s.head.timeout > 0 && c.passed(s.opened, s.head.timeout):

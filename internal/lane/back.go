@@ -10,7 +10,7 @@ import (
 // without input and output. The streams keep their numbers. Header blocks are decoded and encoded
 // again. Each side has its own flow control.
 //
-//	b := lane.NewBack()
+//	b := lane.NewBack(nil)
 //	c := l.Open(now, handler, b, age)
 //	b.Attach(c)
 //
@@ -30,8 +30,12 @@ type Back struct {
 	encoder *hpack.Encoder
 	decoder *hpack.Decoder
 
+	weigh      func(path string) int
 	streams    map[uint32]*backStream // nil: not connected
-	most       uint32                 // the largest stream that the server takes
+	most       int                    // streams at once so far
+	held       int                    // bytes of memory of streams
+	reset      int                    // the same of streams that were reset, until Forget
+	last       uint32                 // the largest stream that the server takes
 	peerWindow int64                  // SETTINGS_INITIAL_WINDOW_SIZE of the server
 	maxFrame   int
 	sendWindow int64 // of the connection
@@ -43,17 +47,41 @@ type backStream struct {
 	sendWindow int64
 	queue      []byte // DATA that waits for the server's windows
 	ended      bool   // the client has nothing more to send, behind queue
-	sent       bool   // so has the server heard
+	sent       bool   // the end has gone out to the server
 	over       bool   // the server has nothing more to send
 	consumed   int    // bytes to open the stream's window by
+	held       int    // bytes of memory in the server
 }
+
+// Memory of the parts of a request in grpc-go, as measured with Go 1.26 and grpc-go 1.85 (decision
+// 28).
+const (
+	// BackStreamBytes is a stream with its context, goroutine and map of headers.
+	BackStreamBytes = 12 << 10
+	// backFieldBytes is a header field, and backTextFactor is for each byte of its text.
+	backFieldBytes = 128
+	backTextFactor = 4
+	// backDataFactor is for each byte of a message: receive buffers of up to 4 times the size, text,
+	// and answer.
+	backDataFactor = 8
+	// backKept is the memory that two maps of grpc-go keep for a stream, until the end of its
+	// connection. The maps grow with the most streams at once, and never shrink.
+	backKept = 112
+	backFree = 64 // streams whose part of the maps is in the memory of a connection
+)
 
 // backWindow is the window of the connection for responses, in bytes. A slow client can make the
 // connection hold as much.
 const backWindow = 512 << 10
 
-// NewBack returns a Back that is not connected.
-func NewBack() *Back { return &Back{most: maxStreamID} }
+// NewBack returns a Back that is not connected. weigh returns the bytes of memory that a stream of a
+// method takes in the gRPC server, beside its headers and data. Nil: BackStreamBytes for each.
+func NewBack(weigh func(path string) int) *Back {
+	if weigh == nil {
+		weigh = func(string) int { return BackStreamBytes }
+	}
+	return &Back{weigh: weigh, last: maxStreamID}
+}
 
 // Attach gives the Conn whose streams the Back takes. The caller must call Attach before the first
 // Receive of the Conn.
@@ -62,7 +90,7 @@ func (b *Back) Attach(c *Conn) { b.conn = c }
 // connect begins a connection to the gRPC server. Most connections of clients need none.
 func (b *Back) connect() {
 	*b = Back{
-		conn: b.conn, decoder: hpack.NewDecoder(maxTable, nil), streams: make(map[uint32]*backStream), most: maxStreamID,
+		conn: b.conn, weigh: b.weigh, decoder: hpack.NewDecoder(maxTable, nil), streams: make(map[uint32]*backStream), last: maxStreamID,
 		peerWindow: defaultWindow, maxFrame: maxFrame, sendWindow: defaultWindow,
 	}
 	b.encoder = hpack.NewEncoder(&b.text)
@@ -82,7 +110,7 @@ func (b *Back) Idle() bool { return len(b.streams) == 0 }
 // REFUSED_STREAM.
 func (b *Back) Lost() {
 	streams := b.streams
-	*b = Back{conn: b.conn, most: maxStreamID}
+	*b = Back{conn: b.conn, weigh: b.weigh, last: maxStreamID}
 	for id, s := range streams {
 		b.conn.ForeignCredit(id, len(s.queue))
 		b.conn.ForeignReset(id, RefusedStream)
@@ -91,7 +119,7 @@ func (b *Back) Lost() {
 
 // Begin implements [Foreign].
 func (b *Back) Begin(id uint32, fields []hpack.HeaderField, end bool) {
-	if id > b.most {
+	if id > b.last {
 		b.conn.ForeignReset(id, RefusedStream)
 		return
 	}
@@ -99,13 +127,20 @@ func (b *Back) Begin(id uint32, fields []hpack.HeaderField, end bool) {
 		b.connect()
 	}
 	b.text.Reset()
+	held := BackStreamBytes
 	for _, f := range fields {
+		held += backFieldBytes + backTextFactor*(len(f.Name)+len(f.Value))
+		if f.Name == ":path" {
+			held += b.weigh(f.Value) - BackStreamBytes
+		}
 		if err := b.encoder.WriteField(f); err != nil {
 			b.conn.ForeignReset(id, InternalError) // a bytes.Buffer makes no errors
 			return
 		}
 	}
-	b.streams[id] = &backStream{sendWindow: b.peerWindow, ended: end, sent: end}
+	b.streams[id] = &backStream{sendWindow: b.peerWindow, ended: end, sent: end, held: held}
+	b.held += held
+	b.most = max(b.most, len(b.streams))
 	b.out = appendHeaderFrames(b.out, id, b.text.Bytes(), end, b.maxFrame)
 }
 
@@ -117,6 +152,8 @@ func (b *Back) Data(id uint32, data []byte, end bool) {
 		return
 	}
 	s.queue = append(s.queue, data...)
+	s.held += backDataFactor * len(data)
+	b.held += backDataFactor * len(data)
 	s.ended = end
 	b.flush(id, s)
 }
@@ -157,12 +194,26 @@ func (b *Back) Reset(id uint32, code Code) {
 	if s := b.streams[id]; s != nil {
 		b.out = appendReset(b.out, id, code)
 		b.drop(id, s)
+		b.reset += s.held
 	}
 }
+
+// Held returns the bytes of memory of the Back, and of its streams in the gRPC server, by an upper
+// estimate. Streams that were reset count until Forget.
+func (b *Back) Held() int {
+	return b.held + b.reset + backKept*max(b.most-backFree, 0) + len(b.out) + len(b.partial)
+}
+
+// ResetBytes returns the bytes of streams that were reset, and not forgotten.
+func (b *Back) ResetBytes() int { return b.reset }
+
+// Forget takes off bytes of streams that were reset: the gRPC server has seen the end of these.
+func (b *Back) Forget(bytes int) { b.reset = max(b.reset-bytes, 0) }
 
 // drop forgets a stream.
 func (b *Back) drop(id uint32, s *backStream) {
 	delete(b.streams, id)
+	b.held -= s.held
 	if n := len(s.queue); n > 0 {
 		b.conn.ForeignCredit(id, n)
 	}

@@ -170,3 +170,57 @@ func TestLargeMetadataPassesInBothDirections(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+// The memory of a stream counts until both ends have ended it. A stream that the client resets
+// counts until the server has seen the reset.
+func TestTheMemoryOfStreamsBehindCounts(t *testing.T) {
+	l := newLane(t)
+	b := NewBack(func(path string) int { return len(path) << 10 })
+	c := l.Open(start, nil, b, 0)
+	b.Attach(c)
+	held := func() int { // without the output
+		b.Output()
+		return b.Held()
+	}
+	if got := held(); got != 0 {
+		t.Errorf("without streams: %d bytes", got)
+	}
+	begin := func(id uint32) { b.Begin(id, pairs(":path", "/a"), false) }
+	const one = 2<<10 + backFieldBytes + backTextFactor*7
+	begin(1)
+	begin(3)
+	b.Data(3, make([]byte, 10), false)
+	if got, want := held(), 2*one+10*backDataFactor; got != want {
+		t.Errorf("two streams: got %d bytes, want %d", got, want)
+	}
+	b.Reset(3, Cancel)
+	if got, want := held(), 2*one+10*backDataFactor; got != want || b.ResetBytes() != one+10*backDataFactor {
+		t.Errorf("after a reset: got %d bytes, %d of them reset; want %d", got, b.ResetBytes(), want)
+	}
+	b.Forget(b.ResetBytes())
+	if got := held(); got != one {
+		t.Errorf("when the server has seen it: got %d bytes, want %d", got, one)
+	}
+	for id := uint32(5); id < 5+2*2*backFree; id += 2 {
+		begin(id)
+		b.Reset(id, Cancel)
+	}
+	b.Forget(b.ResetBytes())
+	if got := held(); got != one {
+		t.Errorf("after many streams, one at a time: got %d bytes, want %d", got, one)
+	}
+	for id := uint32(1001); id < 1001+2*2*backFree; id += 2 {
+		begin(id)
+	}
+	for id := uint32(1001); id < 1001+2*2*backFree; id += 2 {
+		b.Reset(id, Cancel)
+	}
+	b.Forget(b.ResetBytes())
+	if got, want := held(), one+(backFree+1)*backKept; got != want {
+		t.Errorf("after many streams at once: got %d bytes, want the room that they leave: %d", got, want)
+	}
+	b.Lost()
+	if got := held(); got != 0 {
+		t.Errorf("after the end of the connection: %d bytes", got)
+	}
+}

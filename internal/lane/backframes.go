@@ -152,10 +152,10 @@ func (b *Back) goAway(payload []byte) {
 	if len(payload) < 8 {
 		return
 	}
-	b.most = binary.BigEndian.Uint32(payload) & maxStreamID
+	b.last = binary.BigEndian.Uint32(payload) & maxStreamID
 	b.conn.Shutdown(string(payload[8:]), b.conn.now)
 	for id, s := range b.streams {
-		if id > b.most {
+		if id > b.last {
 			b.drop(id, s)
 			b.conn.ForeignReset(id, RefusedStream)
 		}

@@ -19,7 +19,7 @@ type behind struct {
 
 func newBehind(t *testing.T) *behind {
 	t.Helper()
-	b := &behind{talk: newTalk(t), back: NewBack(), server: newClient(t)}
+	b := &behind{talk: newTalk(t), back: NewBack(nil), server: newClient(t)}
 	b.conn = newLane(t).Open(start, b.handler, b.back, 0)
 	b.back.Attach(b.conn)
 	b.greet()

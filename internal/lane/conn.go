@@ -72,7 +72,6 @@ type Conn struct {
 
 	begun   bool   // the preface has come
 	greeted bool   // the first SETTINGS has come
-	asked   bool   // a request has come, or Keep was called
 	partial []byte // of a frame
 	block   block  // a header block that continues
 
@@ -161,17 +160,11 @@ func (c *Conn) Lend(buffer []byte) {
 	}
 }
 
-// Asked reports whether a request has come. From then on Receive does not return ErrForeignFirst.
-func (c *Conn) Asked() bool { return c.asked }
-
-// Keep makes Receive not return ErrForeignFirst from now on: the Foreign takes the streams of other
-// methods.
-func (c *Conn) Keep() { c.asked = true }
-
 // Streams returns the number of streams that are open now, as the client counts them.
 func (c *Conn) Streams() int { return c.opened.open }
 
-// Answered returns the calls that were answered with OK, in all.
+// Answered returns the calls that were answered with OK, and the streams of other methods that were
+// answered with DATA, in all.
 func (c *Conn) Answered() uint64 { return c.answered }
 
 // Replied returns the responses whose end has gone out, in all: with OK, with an error, and of

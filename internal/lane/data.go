@@ -67,6 +67,7 @@ func (c *Conn) data(f frame, payload []byte) error {
 	c.creditStream(s, taken)
 	if s.foreign {
 		if len(payload) > 0 {
+			c.passMessage(s, payload)
 			c.foreign.Data(s.id, payload, false)
 		}
 		return nil
@@ -98,6 +99,7 @@ func (c *Conn) endOfData(s *stream, payload []byte) error {
 	}
 	if s.foreign {
 		s.ended = true
+		c.complete(s)
 		id := s.id
 		c.foreign.Data(id, payload, true)
 		if s = c.opened.find(id); s != nil && s.over && len(s.queue) == s.sent {
@@ -110,7 +112,7 @@ func (c *Conn) endOfData(s *stream, payload []byte) error {
 	}
 	r := c.take(s, payload)
 	s.ended = true
-	c.opened.incomplete--
+	c.complete(s)
 	if r == nil {
 		r = s.message.end()
 	}
@@ -162,6 +164,15 @@ func (c *Conn) take(s *stream, payload []byte) *refusal {
 		}
 	}
 	return nil
+}
+
+// passMessage notes when the first message of a foreign stream is complete.
+func (c *Conn) passMessage(s *stream, payload []byte) {
+	m := &s.message
+	m.have += copy(m.head[m.have:], payload)
+	if m.have == messageHead && s.got >= messageHead+int64(binary.BigEndian.Uint32(m.head[1:])) {
+		c.complete(s)
+	}
 }
 
 // complete ends the current message.

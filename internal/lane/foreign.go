@@ -53,6 +53,7 @@ func (c *Conn) ForeignData(id uint32, data []byte, end bool) {
 		c.out = appendFrame(c.out, 0, frameData, flagEndStream, id)
 	}
 	s.queue = append(s.queue, data...)
+	s.answered = s.answered || len(data) > 0
 	c.opened.queued += len(data)
 	s.over = end
 	c.flush(s)

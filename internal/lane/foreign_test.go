@@ -1,7 +1,6 @@
 package lane
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -135,15 +134,17 @@ func TestAForeignResponseWaitsForTheWindow(t *testing.T) {
 func TestAForeignStreamThatWaitsTooLongIsReset(t *testing.T) {
 	c, r := newForeign(t)
 	c.must(c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}))
+	c.must(c.framer.WriteData(1, false, make([]byte, messageHead))) // a message
 	c.expect("SETTINGS ack")
 	c.conn.ForeignData(1, []byte("answer"), false)
 	c.tick(10*time.Second, "", "1 RST_STREAM CANCEL")
-	r.expect(t, "reset 1 8", "credit 1 6")
+	r.expect(t, `data 1 "\x00\x00\x00\x00\x00"`, "reset 1 8", "credit 1 6")
 }
 
 func TestAForeignStreamThatGoesOnIsNotReset(t *testing.T) {
 	c, _ := newForeign(t)
 	c.must(c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}))
+	c.must(c.framer.WriteData(1, false, make([]byte, messageHead))) // a message
 	c.expect("SETTINGS ack")
 	c.conn.ForeignData(1, []byte("answer"), false)
 	for _, letter := range "answe" {
@@ -153,7 +154,36 @@ func TestAForeignStreamThatGoesOnIsNotReset(t *testing.T) {
 	}
 }
 
-func TestTheForeignHearsOfTheEndOfAStream(t *testing.T) {
+func TestAForeignStreamWithoutItsFirstMessageEndsTheConnection(t *testing.T) {
+	for name, row := range map[string]struct {
+		parts []string
+		end   bool
+		want  string
+	}{
+		"nothing":             {nil, false, "a request is not complete in time"},
+		"half a head":         {[]string{"\x00\x00"}, false, "a request is not complete in time"},
+		"half a message":      {[]string{"\x00\x00\x00\x00", "\x02a"}, false, "a request is not complete in time"},
+		"a message":           {[]string{"\x00\x00\x00\x00", "\x02a", "b"}, false, ""},
+		"a message and a bit": {[]string{"\x00\x00\x00\x00\x01a\x00"}, false, ""},
+		"an end":              {[]string{"\x00"}, true, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, _ := newForeign(t)
+			for i, part := range row.parts {
+				c.must(c.framer.WriteData(1, row.end && i == len(row.parts)-1, []byte(part)))
+			}
+			c.expect()
+			c.tick(9*time.Second, "")
+			if row.want == "" {
+				c.tick(time.Second, "")
+			} else {
+				c.tick(time.Second, row.want, "GOAWAY 1 ENHANCE_YOUR_CALM "+row.want)
+			}
+		})
+	}
+}
+
+func TestTheForeignGetsTheEndOfAStream(t *testing.T) {
 	c, r := newForeign(t)
 	c.must(c.framer.WriteRSTStream(1, http2.ErrCodeRefusedStream))
 	c.other(3, false)
@@ -207,28 +237,6 @@ func TestALargeHeaderBlockIsContinued(t *testing.T) {
 			t.Errorf("got %+v, want %+v", f, want)
 		}
 		out = out[frameHead+f.length:]
-	}
-}
-
-func TestAFirstRequestOfAnotherMethodMayBeHandedOver(t *testing.T) {
-	c := newTalk(t, func(o *Options) { o.HandOver = true })
-	c.conn = newLane(t, func(o *Options) { o.HandOver = true }).Open(start, c.handler, new(recorder), 0)
-	c.greet()
-	if _, err := c.send(); err != nil {
-		t.Fatal(err)
-	}
-	c.other(1, false)
-	got, err := c.send()
-	if !errors.Is(err, ErrForeignFirst) || len(got) != 0 {
-		t.Errorf("got %q, %v", got, err)
-	}
-	c.conn = newLane(t, func(o *Options) { o.HandOver = true }).Open(start, c.handler, new(recorder), 0)
-	c.coder = hpack.NewEncoder(&c.text)
-	c.greet()
-	c.ask(1, "hello")
-	c.other(3, false)
-	if _, err := c.send(); err != nil {
-		t.Errorf("the second request: %v", err)
 	}
 }
 

@@ -81,10 +81,6 @@ func (c *Conn) headerBlock(id uint32, end, self bool, block, rest []byte) (more 
 			return 0, err
 		}
 	}
-	if c.lane.options.HandOver && !c.asked && h.foreign != nil {
-		return 0, ErrForeignFirst
-	}
-	c.asked = true
 	c.markOpened(id)
 	switch {
 	case self:
@@ -112,8 +108,6 @@ func (c *Conn) headerBlock(id uint32, end, self bool, block, rest []byte) (more 
 		return frameHead + len(data), c.ask(id, h, data[messageHead:], nil)
 	}
 	c.begin(id, h, false)
-	c.opened.incomplete++
-	c.tickIn(c.lane.options.MessageTimeout)
 	if h.timeout > 0 {
 		c.tickIn(h.timeout)
 	}

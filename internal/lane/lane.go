@@ -54,17 +54,15 @@ type Options struct {
 
 	Metadata bool // calls have the metadata of the request. Costs allocations
 
-	MessageTimeout   time.Duration // from the headers of a call, or the first byte of a frame, to its end; 0 means 10 s
+	// MessageTimeout is the longest time from the headers of a stream to the end of its first message,
+	// and from the first byte of a frame to its end. 0 means 10 s.
+	MessageTimeout time.Duration
+
 	ResponseTimeout  time.Duration // that a response waits for the client's window; 0 means 10 s
 	KeepaliveTime    time.Duration // without a byte from the client, then it gets a PING; 0 means one minute
 	KeepaliveTimeout time.Duration // without a byte after that PING, then the connection ends; 0 means 20 s
 	PingInterval     time.Duration // shortest time between PINGs of a client without a response in between; 0 means one second
 	AgeGrace         time.Duration // from the GOAWAY at the age of a connection to its end; 0: no bound
-
-	// HandOver makes Receive return ErrForeignFirst when the first request of a connection is for
-	// another method. By then the machine has sent the server's preface, and has acknowledged SETTINGS
-	// and PING: another server must not do so again.
-	HandOver bool
 }
 
 // Handler answers the calls of the method on one connection. The machine of a connection calls it
@@ -152,11 +150,5 @@ func (e *ConnError) Error() string {
 	return fmt.Sprintf("HTTP/2 connection ends with code 0x%x: %s", uint32(e.Code), e.Reason)
 }
 
-// Errors of Receive that are no mistakes of a client of the method.
-var (
-	// ErrNotHTTP2 is a connection that does not begin with the preface of HTTP/2.
-	ErrNotHTTP2 = errors.New("the client does not speak HTTP/2")
-	// ErrForeignFirst is a connection whose first request is for another method, with
-	// Options.HandOver. The caller may replay all bytes so far to another server.
-	ErrForeignFirst = errors.New("the first request is for another method")
-)
+// ErrNotHTTP2 is a connection that does not begin with the preface of HTTP/2.
+var ErrNotHTTP2 = errors.New("the client does not speak HTTP/2")

@@ -119,7 +119,7 @@ func serve(t *testing.T) *served {
 			if err != nil {
 				return
 			}
-			b := NewBack()
+			b := NewBack(nil)
 			one := &loop{front: front, back: b, conn: l.Open(time.Now().UnixNano(), echo{}, b, 0), dial: func() net.Conn {
 				c, err := inner.Dial()
 				if err != nil {
@@ -165,6 +165,9 @@ func (s *served) quiet(t *testing.T) {
 			open, behind := l.conn.Streams(), len(l.back.streams)
 			if open == 0 && behind == 0 {
 				checkCounts(t, l.conn)
+				if l.back.held != 0 {
+					t.Errorf("%d bytes of streams that have ended count", l.back.held)
+				}
 				if o := l.conn.lane.options; l.conn.window+l.conn.consumed != o.ConnWindow {
 					t.Errorf("%d bytes of the window are lost", o.ConnWindow-l.conn.window-l.conn.consumed)
 				}

@@ -10,7 +10,7 @@ import (
 // frame are copied.
 //
 // An error ends the connection: the caller writes the output, closes the socket, and calls Close.
-// The error is a *ConnError, ErrNotHTTP2, or ErrForeignFirst.
+// The error is a *ConnError or ErrNotHTTP2.
 //
 // The output has no bound: a request of 20 bytes may get a refusal of 14 KB. See
 // [Conn.ReceiveSome].

@@ -2,15 +2,16 @@ package lane
 
 // stream is an open stream, or a call under way whose stream is gone.
 type stream struct {
-	id       uint32
-	foreign  bool
-	later    bool // the Handler has the call
-	gone     bool // the client does not wait: only the Handler still has it
-	ended    bool // the client has nothing more to send
-	answered bool // with OK; counts when the response has gone out
-	over     bool // the end of the response is in the queue, or has gone out
-	quit     bool // RST_STREAM with NoError follows the end of the response
-	waits    bool // in Conn.waiting
+	id         uint32
+	foreign    bool
+	later      bool // the Handler has the call
+	gone       bool // the client does not wait: only the Handler still has it
+	incomplete bool // the first message is not complete
+	ended      bool // the client has nothing more to send
+	answered   bool // with OK, or DATA of another method; counts when the response has gone out
+	over       bool // the end of the response is in the queue, or has gone out
+	quit       bool // RST_STREAM with NoError follows the end of the response
+	waits      bool // in Conn.waiting
 
 	head    head
 	opened  int64 // instant
@@ -33,7 +34,7 @@ type streams struct {
 	most       int // streams at once since the map was made
 	open       int // as the client counts: without the gone ones
 	gone       int
-	incomplete int // calls without a whole message
+	incomplete int // streams without a whole message
 	heads      int // bytes of heads
 	messages   int // bytes of messages
 	queued     int // bytes of queues
@@ -57,7 +58,7 @@ const (
 func (c *Conn) begin(id uint32, h *head, ended bool) *stream {
 	s, _ := c.lane.streams.Get().(*stream)
 	*s = stream{
-		id: id, head: *h, ended: ended, opened: c.now, queue: s.queue[:0], message: message{bytes: s.message.bytes[:0]},
+		id: id, head: *h, ended: ended, incomplete: !ended, opened: c.now, queue: s.queue[:0], message: message{bytes: s.message.bytes[:0]},
 		window: c.lane.options.StreamWindow, sendWindow: c.peer.window,
 	}
 	if c.opened.byID == nil {
@@ -67,7 +68,19 @@ func (c *Conn) begin(id uint32, h *head, ended bool) *stream {
 	c.opened.heads += s.head.size()
 	c.opened.open++
 	c.opened.most = max(c.opened.most, len(c.opened.byID))
+	if !ended {
+		c.opened.incomplete++
+		c.tickIn(c.lane.options.MessageTimeout)
+	}
 	return s
+}
+
+// complete notes the end of the first message of a stream.
+func (c *Conn) complete(s *stream) {
+	if s.incomplete {
+		s.incomplete = false
+		c.opened.incomplete--
+	}
 }
 
 // release forgets a stream that nobody has any more.
@@ -101,9 +114,7 @@ func (c *Conn) dropMessage(s *stream) {
 // closeStream ends an open stream for the client. A call that the Handler has stays until Finish.
 func (c *Conn) closeStream(s *stream) {
 	c.opened.open--
-	if !s.ended && !s.foreign {
-		c.opened.incomplete--
-	}
+	c.complete(s)
 	if !s.later {
 		c.release(s)
 		return
@@ -113,8 +124,7 @@ func (c *Conn) closeStream(s *stream) {
 	c.handler.Cancel(s.id)
 }
 
-// abandon ends an open stream before its response is complete. The Handler or the Foreign hears of
-// the end.
+// abandon ends an open stream before its response is complete. It tells the Handler or the Foreign.
 func (c *Conn) abandon(s *stream, code Code) {
 	if s.foreign {
 		c.foreign.Reset(s.id, code)

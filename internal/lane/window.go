@@ -142,9 +142,12 @@ func (c *Conn) endResponse(s *stream) {
 	}
 	if s.foreign {
 		c.replied++
+		if s.answered {
+			c.answered++
+		}
 	}
 	switch {
-	case s.answered:
+	case s.answered && !s.foreign:
 		c.spoke(s)
 	case s.quit:
 		c.sendReset(s.id, NoError)

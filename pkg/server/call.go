@@ -9,7 +9,7 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/weirproxy/weir/internal/wire/inflight"
+	"github.com/weirproxy/weir/internal/lane"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
@@ -74,14 +74,14 @@ const (
 // weight returns the memory of a decoded call in bytes, beyond the bytes that its stream counts
 // for; 0 for nearly all calls.
 func (c *call) weight() int64 {
-	if len(c.request.Descriptors) <= inflight.StreamBytes/descriptorBytes/2 && c.size <= 1<<10 {
+	if len(c.request.Descriptors) <= lane.BackStreamBytes/descriptorBytes/2 && c.size <= 1<<10 {
 		return 0
 	}
 	bytes := int64(len(c.request.Descriptors)) * descriptorBytes
 	for i := range c.request.Descriptors {
 		bytes += int64(len(c.request.Descriptors[i].Entries)) * entryBytes
 	}
-	return max(bytes-inflight.StreamBytes, 0)
+	return max(bytes-lane.BackStreamBytes, 0)
 }
 
 // decode reads the bytes of a request that was complete at begun, and does not keep them.

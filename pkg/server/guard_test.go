@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -16,7 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/weirproxy/weir/internal/testing/storetest"
-	"github.com/weirproxy/weir/internal/wire/inflight"
+	"github.com/weirproxy/weir/internal/wire"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -36,13 +37,13 @@ func (w *waiting) Take(ctx context.Context, _ []store.Charge, _ []algorithms.Dec
 }
 
 // While the store is slow, decoded requests wait in memory. More of them wait for that memory, and
-// are refused after [inflight.BudgetWait].
+// are refused after [wire.BudgetWait].
 func TestLargeRequestsThatWaitAreBounded(t *testing.T) {
 	for _, test := range []struct {
 		name     string
 		slow     time.Duration
 		answered bool // all requests are
-	}{{"store_answers_in_time", time.Second / 2, true}, {"store_is_slower", 2 * inflight.BudgetWait, false}} {
+	}{{"store_answers_in_time", time.Second / 2, true}, {"store_is_slower", 2 * wire.BudgetWait, false}} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := &waiting{release: make(chan struct{})}
@@ -53,7 +54,7 @@ func TestLargeRequestsThatWaitAreBounded(t *testing.T) {
 					go func() { answers <- f.send(t, asking(1000)) }()
 				}
 				synctest.Wait()
-				bound := f.server.service.bound
+				bound := f.server.service.bytes
 				if got := bound.Stats(); got.Bytes > 8<<20 || got.Bytes < 1<<20 {
 					t.Errorf("got %d bytes in flight, want at least one request of a thousand descriptors", got.Bytes)
 				}
@@ -69,8 +70,8 @@ func TestLargeRequestsThatWaitAreBounded(t *testing.T) {
 					case codes.OK:
 					case codes.ResourceExhausted:
 						refused++
-						if got := status.Convert(err).Message(); got != textCrowded {
-							t.Errorf("got %q, want %q", got, textCrowded)
+						if got := status.Convert(err).Message(); got != wire.TextCrowded {
+							t.Errorf("got %q, want %q", got, wire.TextCrowded)
 						}
 					default:
 						t.Errorf("got %v", err)
@@ -91,19 +92,20 @@ func TestLargeRequestsThatWaitAreBounded(t *testing.T) {
 func TestAConnectionWithMoreThanItsShareIsRefusedAndOthersAreNot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, everything, func(o *Options) { o.MaxBytesInFlight = 2 << 20 })
-		if f.server.lane != nil {
-			t.Skip("streams without a message are too small for that on the lane")
+		if f.server.lane == nil {
+			t.Skip("gRPC's library has no bound over all connections")
 		}
 		f.ask(t, descriptor("nothing", "a"))
 		c := dialFrames(t, f.server.Serve, 1<<20)
 		id := uint32(1)
-		for ; !f.server.service.bound.Crowded(); id += 2 {
-			if err := c.call(id, false); err != nil {
+		part := message(make([]byte, 60<<10))[:16<<10]
+		for ; !f.server.service.bytes.Crowded(); id += 2 {
+			if err := errors.Join(c.call(id, false), c.WriteData(id, false, part)); err != nil {
 				t.Fatal(err)
 			}
 			synctest.Wait()
 		}
-		if err := c.call(id, false); err != nil {
+		if err := errors.Join(c.call(id, false), c.WriteData(id, true, message(asking(1)))); err != nil {
 			t.Fatal(err)
 		}
 		for refused := false; !refused; {
@@ -115,7 +117,7 @@ func TestAConnectionWithMoreThanItsShareIsRefusedAndOthersAreNot(t *testing.T) {
 			refused = ok && slices.Contains(h.Fields, hpack.HeaderField{Name: "grpc-status", Value: "8"})
 		}
 		f.ask(t, descriptor("nothing", "a"))
-		if got := f.server.service.bound.Stats(); got.Refused == 0 || got.Ended["held_most"] != 0 {
+		if got := f.server.service.bytes.Stats(); got.Refused == 0 || got.Ended["held_most"] != 0 {
 			t.Errorf("got %+v, want a refused request and no connection ended", got)
 		}
 	})
@@ -125,6 +127,9 @@ func TestAConnectionWithMoreThanItsShareIsRefusedAndOthersAreNot(t *testing.T) {
 func TestAnswersOfReflectionCountUntilTheirStreamsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, everything, nil)
+		if f.server.lane == nil {
+			t.Skip("gRPC's library has no bound over all connections")
+		}
 		const several = 32
 		var streams []reflectiongrpc.ServerReflection_ServerReflectionInfoClient
 		for range several {
@@ -140,8 +145,8 @@ func TestAnswersOfReflectionCountUntilTheirStreamsEnd(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		bound := f.server.service.bound
-		if got, want := bound.Stats().Bytes, int64(several*inflight.LargeAnswerBytes); got < want {
+		bound := f.server.service.bytes
+		if got, want := bound.Stats().Bytes, int64(several*largeAnswer); got < want {
 			t.Errorf("with %d streams: got %d bytes in flight, want at least %d", several, got, want)
 		}
 		for _, stream := range streams {
@@ -149,8 +154,8 @@ func TestAnswersOfReflectionCountUntilTheirStreamsEnd(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := proto.Size(answer); got < 32<<10 || got > inflight.LargeAnswerBytes/2 {
-				t.Errorf("the answer has %d bytes; a stream counts %d", got, inflight.LargeAnswerBytes)
+			if got := proto.Size(answer); got < 32<<10 || got > largeAnswer/2 {
+				t.Errorf("the answer has %d bytes; a stream counts %d", got, largeAnswer)
 			}
 			if err := stream.CloseSend(); err != nil {
 				t.Fatal(err)

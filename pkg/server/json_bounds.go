@@ -11,11 +11,11 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 
-	"github.com/weirproxy/weir/internal/wire/inflight"
+	"github.com/weirproxy/weir/internal/wire"
 )
 
 // Bounds of all requests of /json together. A request beyond jsonBytes or jsonObjects waits up to
-// [inflight.BudgetWait] for others to end. A request with more bytes or objects than the bound
+// [wire.BudgetWait] for others to end. A request with more bytes or objects than the bound
 // waits until it is alone. A request counts when its body has arrived: slow clients must not keep
 // others out.
 const (
@@ -39,7 +39,7 @@ var errBusy = errors.New("too many large bodies are on their way")
 // readBody reads the body of a request, at most bound bytes, within jsonArrival. A body above the
 // bound is a *http.MaxBytesError. A body above jsonFree takes the rest from large, until readBody
 // returns.
-func readBody(w http.ResponseWriter, r *http.Request, bound int64, large *inflight.Budget) ([]byte, error) {
+func readBody(w http.ResponseWriter, r *http.Request, bound int64, large *wire.Budget) ([]byte, error) {
 	if r.ContentLength > bound {
 		w.Header().Set("Connection", "close") // do not read it to find the next request
 		return nil, &http.MaxBytesError{Limit: bound}

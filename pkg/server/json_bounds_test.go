@@ -20,7 +20,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/weirproxy/weir/internal/testing/storetest"
-	"github.com/weirproxy/weir/internal/wire/inflight"
+	"github.com/weirproxy/weir/internal/wire"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -127,7 +127,7 @@ func TestRequestsOfJSONTogetherAreBounded(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		time.Sleep(2 * inflight.BudgetWait) // for the body, and for the objects
+		time.Sleep(2 * wire.BudgetWait) // for the body, and for the objects
 		synctest.Wait()
 		counts := make(map[int]int)
 		for range len(codes) {

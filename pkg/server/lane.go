@@ -2,7 +2,7 @@ package server
 
 import (
 	"context"
-	"net"
+	"strings"
 	"sync"
 	"time"
 
@@ -13,52 +13,63 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
 	"github.com/weirproxy/weir/internal/lane"
-	"github.com/weirproxy/weir/internal/wire/inflight"
+	"github.com/weirproxy/weir/internal/wire"
 	"github.com/weirproxy/weir/internal/wire/laneserver"
 )
 
-// newLane returns the server that answers ShouldRateLimit without gRPC's library, and hands all
-// other methods over to it.
-func (s *Server) newLane() (*laneserver.Server, error) {
+// newLane returns the server that answers ShouldRateLimit without gRPC's library. The library serves
+// all other methods behind it.
+func (s *Server) newLane(secure *wire.Secure) (*laneserver.Server, error) {
 	l, err := lane.New(lane.Options{
 		Path: ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName, MaxMessage: s.options.MaxRequestBytes,
-		MaxStreams: s.options.MaxConcurrentStreams, MaxHeaderList: maxHeaderBytes,
-		StreamWindow: streamWindow, ConnWindow: connectionWindow,
+		MaxStreams: s.options.MaxConcurrentStreams, MaxHeaderList: wire.MaxHeaderBytes,
+		StreamWindow: wire.StreamWindow, ConnWindow: wire.ConnectionWindow,
 		Metadata:       s.options.Tracer != nil && s.options.Propagator != nil,
 		MessageTimeout: messageTimeout, ResponseTimeout: responseTimeout,
-		KeepaliveTime: keepaliveTime, KeepaliveTimeout: keepaliveTimeout, PingInterval: pingInterval,
-		AgeGrace: s.options.MaxConnectionAgeGrace, HandOver: true,
+		KeepaliveTime: wire.KeepaliveTime, KeepaliveTimeout: wire.KeepaliveTimeout, PingInterval: wire.PingInterval,
+		AgeGrace: s.options.MaxConnectionAgeGrace,
 	})
 	if err != nil {
 		return nil, err
 	}
 	options := laneserver.Options{
 		Lane: l, Logger: s.options.Logger, MaxConnectionAge: s.options.MaxConnectionAge,
-		Account: func(conn net.Conn) laneserver.Account { return s.service.bound.Count(conn) }, Ended: countEnd,
-	}
-	if s.secure != nil {
-		options.Handshake = func(raw net.Conn) (net.Conn, any, error) { return s.secure.ServerHandshake(raw) }
+		Secure: secure, Bytes: s.service.bytes, Weigh: weigh,
 	}
 	var served *laneserver.Server
 	options.Handler = func(c *laneserver.Conn) laneserver.Handler {
-		counts, _ := c.Account().(*inflight.Conn)
-		return &laneHandler{service: s.service, conn: c, counts: counts, begun: served.Begun()}
+		return &laneHandler{service: s.service, conn: c, begun: served.Begun()}
 	}
 	served = laneserver.New(options)
 	return served, nil
 }
 
-// Bounds of connections of the lane, beside the bounds of gRPC.
+// Times of the lane.
 const (
-	responseTimeout = 10 * time.Second // that a response waits for a client that takes none
-	pingInterval    = time.Second      // as in the policy of gRPC
+	// messageTimeout is the longest time from the headers of a call to the end of its message. Envoy
+	// sends both at once.
+	messageTimeout = 10 * time.Second
+	// responseTimeout is the longest wait of a response for a client that takes none.
+	responseTimeout = 10 * time.Second
 )
+
+// largeAnswer is the memory of an answer that is much larger than its request, in bytes. An answer
+// of reflection has 70 KB of descriptors. grpc-go keeps 64 KiB of answers that a client does not
+// read, and one message more.
+const largeAnswer = 128 << 10
+
+// weigh returns the memory of a stream of another method.
+func weigh(path string) int {
+	if strings.HasPrefix(path, "/grpc.reflection.") {
+		return lane.BackStreamBytes + largeAnswer
+	}
+	return lane.BackStreamBytes
+}
 
 // laneHandler answers the calls of one connection of the lane.
 type laneHandler struct {
 	service *service
 	conn    *laneserver.Conn
-	counts  *inflight.Conn
 	begun   time.Time // of instants
 
 	batch *batch // calls of this read that wait; nil: none
@@ -69,8 +80,8 @@ type laneHandler struct {
 
 // Answer implements [lane.Handler]: the call is decided now, or waits with its batch.
 func (h *laneHandler) Answer(in *lane.Call, message, dst []byte) (response []byte, r lane.Reply) {
-	if b := h.service.bound; b.Crowded() && !b.Admits(h.counts) {
-		return dst, lane.Reply{Code: uint32(codes.ResourceExhausted), Message: textCrowded}
+	if b := h.service.bytes; b.Crowded() && !b.Admits(h.conn.Account()) {
+		return dst, lane.Reply{Code: uint32(codes.ResourceExhausted), Message: wire.TextCrowded}
 	}
 	c := h.service.newCall()
 	c.stream, c.timeout, c.begun = in.Stream, in.Timeout, h.begun.Add(time.Duration(in.Arrived))

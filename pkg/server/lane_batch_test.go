@@ -193,7 +193,7 @@ func TestTheCallsOfOneReadWaitForTheStoreOnce(t *testing.T) {
 				t.Errorf("call %d: got %q, want %q", i, got, want)
 			}
 		}
-		if got := f.server.service.bound.Stats(); got.Bytes != 0 {
+		if got := f.server.service.bytes.Stats(); got.Bytes != 0 {
 			t.Errorf("got %d bytes in flight after the answers, want 0", got.Bytes)
 		}
 	})
@@ -226,7 +226,7 @@ func TestAPanicAnswersTheRestOfABatchAndNothingTwice(t *testing.T) {
 		if got := fmt.Sprint(answers); got != want {
 			t.Errorf("got the answers %s, want %s", got, want)
 		}
-		if got := f.server.service.bound.Stats(); got.Bytes != 0 {
+		if got := f.server.service.bytes.Stats(); got.Bytes != 0 {
 			t.Errorf("got %d bytes in flight after the answers, want 0", got.Bytes)
 		}
 		if got := f.server.Lost(); got != 2 {

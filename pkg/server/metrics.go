@@ -77,7 +77,7 @@ func (s *Server) collect(to metrics.Scrape) {
 }
 
 func (s *Server) collectInFlight(to metrics.Scrape) {
-	now := s.service.bound.Stats()
+	now := s.service.bytes.Stats()
 	to.Gauge("in_flight_bytes", float64(now.Bytes))
 	to.Gauge("in_flight_max_bytes", float64(now.MaxBytes))
 	to.Gauge("in_flight_streams", float64(now.Streams))

@@ -11,19 +11,16 @@
 package server
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"runtime/debug"
 	"sync"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
 
+	"github.com/weirproxy/weir/internal/wire"
 	"github.com/weirproxy/weir/internal/wire/laneserver"
-	"github.com/weirproxy/weir/internal/wire/secure"
 	"github.com/weirproxy/weir/pkg/store"
 )
 
@@ -32,14 +29,10 @@ type Server struct {
 	options Options
 	service *service
 	health  *health.Server
-	secure  credentials.TransportCredentials // of Serve; nil: none
-	grpc    *grpc.Server
+	grpc    *wire.GRPC
 	lane    *laneserver.Server // nil: grpc alone
 	others  func()             // serves the other methods of lane, once
-
-	finishing chan struct{} // closed when streams must end
-	finish    func()        // closes finishing, once
-	end       func()        // ends workers, once
+	end     func()             // ends workers, once
 }
 
 // New returns a server that is ready to serve. New registers metrics with o.Registry. A missing
@@ -49,21 +42,21 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{options: o, service: newService(o), finishing: make(chan struct{})}
-	s.finish = sync.OnceFunc(func() { close(s.finishing) })
+	s := &Server{options: o, service: newService(o)}
 	s.end = sync.OnceFunc(s.service.workers.close)
 	if err := s.registerMetrics(); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
+	var secure *wire.Secure
 	if o.TLS != nil {
-		s.secure = secure.New(o.TLS, o.Logger)
+		secure = wire.NewSecure(o.TLS, o.Logger)
 	}
-	s.grpc = s.newGRPC()
+	s.grpc = s.newGRPC(secure)
 	if !o.GRPCGo {
-		if s.lane, err = s.newLane(); err != nil {
+		if s.lane, err = s.newLane(secure); err != nil {
 			return nil, fmt.Errorf("lane: %w", err)
 		}
-		s.others = sync.OnceFunc(func() { go s.serveOthers() })
+		s.others = sync.OnceFunc(func() { go func() { _ = s.grpc.Serve(s.lane.Others()) }() }) // the listener has no errors
 	}
 	return s, nil
 }
@@ -75,19 +68,7 @@ func (s *Server) Serve(l net.Listener) error {
 		s.others()
 		return s.lane.Serve(l)
 	}
-	return serve(s.grpc, l)
-}
-
-func serve(s *grpc.Server, l net.Listener) error {
-	if err := s.Serve(l); !errors.Is(err, grpc.ErrServerStopped) {
-		return err
-	}
-	return nil
-}
-
-// serveOthers serves the connections that the lane hands over.
-func (s *Server) serveOthers() {
-	_ = serve(s.grpc, s.lane.Others()) // the listener has no errors
+	return s.grpc.Serve(l)
 }
 
 // Drain makes every health answer NOT_SERVING, for good. Requests are answered as before.
@@ -117,14 +98,11 @@ func (s *Server) Lost() uint64 { return s.service.lost.Load() }
 // GracefulStop stops the server and returns when the calls in flight are answered. Streams
 // (health's Watch, reflection) end at once with UNAVAILABLE. Close ends the wait.
 func (s *Server) GracefulStop() {
-	s.finish()
-	var stopping sync.WaitGroup
-	stopping.Go(s.grpc.GracefulStop)
+	s.grpc.EndStreams()
 	if s.lane != nil {
-		stopping.Go(s.lane.GracefulStop)
+		s.lane.GracefulStop() // before the server behind it, which has calls of the same connections
 	}
-	s.service.bound.Drain()
-	stopping.Wait()
+	s.grpc.GracefulStop()
 }
 
 // Close stops the server at once and cancels the calls in flight; GracefulStop finishes
@@ -133,7 +111,6 @@ func (s *Server) Close() {
 	if s.lane != nil {
 		s.lane.Stop()
 	}
-	s.service.bound.Close()
 	s.grpc.Stop()
 	s.end()
 }

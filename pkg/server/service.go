@@ -14,12 +14,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/weirproxy/weir/internal/durations"
-	"github.com/weirproxy/weir/internal/wire/inflight"
+	"github.com/weirproxy/weir/internal/wire"
 )
-
-// messageTimeout is the longest time from the headers of a call to the end of its message. Envoy
-// sends both at once.
-const messageTimeout = 10 * time.Second
 
 // service answers rate limit requests, from gRPC and from /json. All methods are safe for
 // concurrent use.
@@ -31,7 +27,7 @@ type service struct {
 	latest   latest
 	statuses statusMapper
 	lost     atomic.Uint64 // requests that failed before the limiter
-	bound    *inflight.Bound
+	bytes    *wire.Bytes
 	workers  *workers
 
 	observers observers
@@ -40,12 +36,7 @@ type service struct {
 
 func newService(o Options) *service {
 	s := &service{options: o, statuses: statusMapper{logger: o.Logger}, workers: newWorkers(), unknown: unknownDomains{logger: o.Logger}}
-	s.bound = inflight.New(inflight.Options{
-		MaxBytes: int64(o.MaxBytesInFlight), MessageTimeout: messageTimeout, Logger: o.Logger,
-		// Before a client knows the bound of streams it may send as many as Envoy does, and gets
-		// REFUSED_STREAM.
-		MaxStreams: 2 * max(o.MaxConcurrentStreams, DefaultMaxConcurrentStreams),
-	})
+	s.bytes = wire.NewBytes(int64(o.MaxBytesInFlight), o.Logger)
 	s.calls.New = func() any { return new(call) }
 	s.batches.New = func() any { return new(batch) }
 	s.latest.start()
@@ -70,9 +61,6 @@ func (s *service) describe() *grpc.ServiceDesc {
 // shouldRateLimit handles one call of ShouldRateLimit that came through gRPC. dec receives the
 // request; the result is a *reply.
 func (s *service) shouldRateLimit(ctx context.Context, dec func(any) error) (r any, err error) {
-	if err := s.guard(ctx); err != nil {
-		return nil, err
-	}
 	c := s.newCall()
 	defer s.survive(c, &err)
 	if err := dec(c); err != nil {
@@ -128,10 +116,10 @@ func (s *service) takeRoom(c *call) error {
 	if heavy == 0 {
 		return nil
 	}
-	taken, ok := s.bound.Take(c.ctx, heavy)
+	taken, ok := s.bytes.Take(c.ctx, heavy)
 	if !ok {
 		s.lost.Add(1)
-		return status.Error(codes.ResourceExhausted, textCrowded)
+		return status.Error(codes.ResourceExhausted, wire.TextCrowded)
 	}
 	c.room = taken
 	return nil
@@ -183,7 +171,7 @@ func (s *service) leave(c *call) {
 		c.span = nil
 	}
 	if c.room > 0 {
-		s.bound.Give(c.room)
+		s.bytes.Give(c.room)
 		c.room = 0
 	}
 }

@@ -211,13 +211,3 @@ func TestFailuresAreLoggedOnceASecond(t *testing.T) {
 		}
 	})
 }
-
-func TestAPanicInAStreamEndsNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := start(t, everything, nil)
-		err := f.server.service.recoverStream(nil, nil, nil, func(any, grpc.ServerStream) error { return boom("bug in a stream") })
-		if status.Code(err) != codes.Internal {
-			t.Errorf("a stream: got %v; want Internal", err)
-		}
-	})
-}

@@ -37,8 +37,6 @@ func TestTLSKeepsFewBytesOfAHandshakeThatIsNotComplete(t *testing.T) {
 	}
 }
 
-// The lane hands the connection of the health checks over, as its first request is of another
-// method.
 func TestAConnectionWithTLSCarriesManyRequests(t *testing.T) {
 	r := newRotated(t)
 	f := start(t, spanRules, func(o *Options) { o.TLS = r.keeper.Server(nil) })

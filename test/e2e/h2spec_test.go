@@ -13,8 +13,7 @@ import (
 )
 
 // h2specFailures returns the cases of h2spec that fail, by name, with the reason why each one may.
-// The requests of h2spec are GETs, so the lane hands its connections over to grpc-go. grpc-go fails
-// 16 more cases: the lane sees the first bytes of a connection.
+// The requests of h2spec are GETs, so grpc-go answers them behind the lane.
 func h2specFailures() map[string]string {
 	const (
 		trailersOnly = "grpc-go answers a GET with one HEADERS frame, and ends the stream: h2spec waits for DATA"

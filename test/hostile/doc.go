@@ -12,6 +12,9 @@
 // environment variable HOSTILE=30s each lasts so long, and meets a million keys. `go test -v`
 // prints the figures: memory, answers, and the latency of the honest client.
 //
+// With WEIR_GRPC_SERVER=grpc the program serves with grpc-go, which has no bound of memory over all
+// connections. The tables name the attacks that grpc-go loses, and the suite skips them then.
+//
 // The tests need Linux, and a writable cgroup of version 1 or 2. Without the cgroup the program
 // gets GOMEMLIMIT as in such a cgroup, and its resident memory alone is judged. SIDECAR may name
 // the binary to attack.

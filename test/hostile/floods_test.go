@@ -31,7 +31,7 @@ func floodAttacks() []attack {
 		{
 			name:  "reset_peaks_of_many_connections",
 			how:   "1000 connections open 1000 streams each, reset them and stay open",
-			bound: "half of `--max-bytes-in-flight`, for the room that the most streams leave behind",
+			bound: "`--max-bytes-in-flight`",
 			run:   resetPeaks,
 		},
 		row("settings_flood", "8 connections send SETTINGS and never read the acknowledgements",

@@ -30,6 +30,7 @@ type attack struct {
 	args  []string // of serve, beside the defaults
 	run   func(a *assault)
 
+	grpc   string                   // why the library of gRPC loses the case (--grpc-server grpc); "": it does not
 	socket bool                     // through the Unix socket; else through TCP
 	fresh  bool                     // brings keys of its own: the store may fill up to --max-keys
 	empty  bool                     // begins with an empty store
@@ -58,10 +59,16 @@ func TestNoAttackHurtsTheServiceOrItsHonestClient(t *testing.T) {
 	}
 }
 
+// idleWorkers is the number of goroutines that the server keeps for calls that wait.
+const idleWorkers = 256
+
 // assail starts the program, fills the store, attacks the program beside an honest client, and
 // judges both.
 func assail(t *testing.T, row attack) {
 	t.Helper()
+	if row.grpc != "" && os.Getenv("WEIR_GRPC_SERVER") == "grpc" {
+		t.Skip("the library of gRPC loses: " + row.grpc)
+	}
 	form := currentForm(t)
 	args := row.args
 	var liar *liar
@@ -98,7 +105,7 @@ func assail(t *testing.T, row attack) {
 	if s.ended() {
 		t.Errorf("the attack ended the program; its last lines:\n%s", last(s, 12))
 	} else {
-		s.awaitGoroutines(t, goroutines+100)
+		s.awaitGoroutines(t, goroutines+idleWorkers+100)
 	}
 	if got, most := s.peak(), ceilingFor(keys); got > most {
 		t.Errorf("resident memory: %s; want at most %s", mebibytes(got), mebibytes(most))

@@ -13,29 +13,37 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
+// unreadAnswers is the reason why grpc-go loses: it keeps the answers that a client does not read, on
+// each connection up to its bound of streams.
+const unreadAnswers = "answers that nobody reads have no bound over all connections"
+
 // slowAttacks are peers that take no answers, or give and take a byte a second.
 func slowAttacks() []attack {
 	return []attack{
 		{
 			name:  "unread_answers",
+			grpc:  unreadAnswers,
 			how:   "20 connections send requests of 1000 descriptors and read nothing",
 			bound: "1024 streams of a connection, `--max-bytes-in-flight`",
 			run:   func(a *assault) { unread(a, 20, false) },
 		},
 		{
 			name:  "window_zero",
+			grpc:  unreadAnswers,
 			how:   "20 connections send requests of 1000 descriptors and never open their window for the answers",
 			bound: "1024 streams of a connection, `--max-bytes-in-flight`",
 			run:   func(a *assault) { unread(a, 20, true) },
 		},
 		{
 			name:  "unread_answers_on_many_connections",
+			grpc:  unreadAnswers,
 			how:   "500 connections send requests of 1000 descriptors and read nothing",
 			bound: "`--max-connections`, 1024 streams of a connection, `--max-bytes-in-flight`",
 			run:   func(a *assault) { unread(a, 500, false) },
 		},
 		{
 			name:  "window_zero_on_many_connections",
+			grpc:  unreadAnswers,
 			how:   "500 connections send requests of 1000 descriptors and never open their window for the answers",
 			bound: "`--max-connections`, 1024 streams of a connection, `--max-bytes-in-flight`",
 			run:   func(a *assault) { unread(a, 500, true) },
@@ -51,6 +59,7 @@ func slowAttacks() []attack {
 		},
 		{
 			name:  "slow_readers",
+			grpc:  unreadAnswers,
 			how:   "100 connections send requests of 1000 descriptors and read a byte each second",
 			bound: "1024 streams of a connection, `--max-bytes-in-flight`",
 			run:   slowReaders,
@@ -58,7 +67,7 @@ func slowAttacks() []attack {
 		{
 			name:  "window_zero_of_reflection",
 			how:   "200 connections ask reflection for 70 KB of descriptors on 20 streams each, and never open their window for the answers",
-			bound: "a quarter of `--max-bytes-in-flight`",
+			bound: "`--max-bytes-in-flight`",
 			run:   unreadReflection,
 		},
 		{
@@ -70,7 +79,7 @@ func slowAttacks() []attack {
 		{
 			name:  "reset_answers_of_reflection",
 			how:   "100 connections ask reflection for 70 KB on 60 streams at once, read nothing and reset all, three times",
-			bound: "a quarter of `--max-bytes-in-flight`",
+			bound: "`--max-bytes-in-flight`",
 			run:   resetAnswers,
 		},
 	}

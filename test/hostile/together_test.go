@@ -6,6 +6,7 @@ import "sync"
 func togetherAttacks() []attack {
 	return []attack{{
 		name:  "all_at_once",
+		grpc:  unreadAnswers,
 		how:   "at the same time `held_messages_on_many_connections`, `window_zero`, `idle_handshakes`, `held_http_headers`, `json_of_many_items_in_small_bodies`, `unread_pages` and `unique_keys`",
 		bound: "the sum of all",
 		fresh: true,

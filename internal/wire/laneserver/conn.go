@@ -9,10 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/net/http2"
-
 	"github.com/weirproxy/weir/internal/lane"
-	"github.com/weirproxy/weir/internal/wire/connections"
+	"github.com/weirproxy/weir/internal/wire"
 )
 
 // Sizes of buffers, in bytes.
@@ -20,7 +18,7 @@ const (
 	readSize = 32 << 10
 	keptSize = 64 << 10 // largest output buffer that is kept for the next use
 
-	heldFactor = 3 // memory of buffers that grow, by the bytes in them
+	bufferFactor = 3 // memory of buffers that grow, by the bytes in them
 )
 
 // buffers is the memory to read and answer one batch of requests.
@@ -36,26 +34,22 @@ type buffers struct {
 // machine as long as there is some. Others leave their output in the machine for it. The reader
 // waits while another one writes, so a client that does not read is not read from.
 type Conn struct {
-	server *Server
-	conn   net.Conn              // as accepted
-	info   any                   // of the handshake
-	socket socket                // set by serve, before the machine
-	mark   connections.Marker    // nil: nobody wants to know
-	plain  connections.Decrypter // the same
-	counts Account               // nil: nobody counts
+	server  *Server
+	conn    net.Conn      // as accepted
+	socket  socket        // set by serve, before the machine
+	mark    wire.Marker   // nil: nothing bounds the connections
+	account *wire.Account // nil: nothing bounds the bytes
 
 	mu      sync.Mutex // guards the rest
 	idle    sync.Cond  // nobody writes
 	writing bool
 	machine *lane.Conn // nil during the handshake
 	handler Handler    // the same
-	others  others
-	early   *early // nil: a request has come
-	handed  bool   // to another server: nothing is written any more
+	back    back
 	ended   int64  // instant since which the client should close the connection; 0: it should not
-	busy    bool   // as mark knows
-	marked  uint64 // responses that mark knows
-	held    int64  // bytes that counts knows
+	busy    bool   // Begin of mark was last, not Done
+	marked  uint64 // responses that mark has counted
+	counted int64  // bytes that account has
 	sending int64  // bytes that wait for the client, and bytes that the reader has read
 	kept    int64  // bytes of calls that the Handler has
 }
@@ -67,17 +61,16 @@ func (c *Conn) serve() {
 		_ = c.conn.Close() // nobody has sent a request
 		return
 	}
-	c.mark, c.plain = connections.Below(conn)
-	c.socket = newSocket(conn, c.plain)
 	s := c.server
-	if s.options.Account != nil {
-		c.counts = s.options.Account(conn)
-		defer c.counts.Leave()
+	c.socket = newSocket(c.conn, conn)
+	if s.options.Bytes != nil {
+		c.account = s.options.Bytes.Open(c.conn)
+		defer c.account.Close()
 	}
 	c.mu.Lock()
-	c.early, c.others.conn = &early{conn: conn}, c
+	c.mark, c.back.conn = wire.MarkerOf(c.conn), c
 	c.handler = s.options.Handler(c)
-	c.machine = s.options.Lane.Open(s.now(), c.handler, &c.others, s.age())
+	c.machine = s.options.Lane.Open(s.now(), c.handler, &c.back, s.age())
 	if s.isDraining() {
 		_ = c.conn.SetDeadline(time.Time{}) // of shutdown
 		c.machine.Shutdown(shutdownReason, s.now())
@@ -85,25 +78,15 @@ func (c *Conn) serve() {
 	c.writing = true
 	c.writeLocked(nil)
 	c.mu.Unlock()
-	var handed *Handed
-	for handed == nil {
+	for {
 		b, n, err := c.socket.read(s)
 		if err != nil {
 			break
 		}
-		handed = c.receive(b.in[:n], b)
+		c.receive(b.in[:n], b)
 		s.buffers.Put(b)
 	}
 	c.close()
-	if handed != nil && c.counts != nil {
-		c.counts.Leave()
-	}
-	if handed != nil && s.others.give(handed) {
-		return
-	}
-	if handed != nil { // there is no other server any more: nobody has seen a request of the client
-		_ = http2.NewFramer(conn, nil).WriteGoAway(0, http2.ErrCodeNo, nil)
-	}
 	_ = conn.Close() // a client that is gone has closed it
 }
 
@@ -119,32 +102,30 @@ func (c *Conn) close() {
 	}
 	c.ended = c.server.now()
 	c.machine.Close()
-	c.others.closeLocked()
+	c.back.closeLocked()
 	c.noteLocked()
 }
 
 // handshake secures the connection.
 func (c *Conn) handshake() (secured net.Conn, ok bool) {
-	if c.server.options.Handshake == nil {
+	if c.server.options.Secure == nil {
 		return c.conn, true
 	}
-	if c.conn.SetDeadline(time.Now().Add(handshakeTimeout)) != nil {
+	if c.conn.SetDeadline(time.Now().Add(wire.HandshakeTimeout)) != nil {
 		return nil, false
 	}
 	if c.server.isDraining() { // after the line above, else shutdown could come between
 		_ = c.conn.SetDeadline(time.Now().Add(lingerTime))
 	}
-	secured, info, err := c.server.options.Handshake(c.conn)
+	secured, _, err := c.server.options.Secure.ServerHandshake(c.conn)
 	if err != nil || c.conn.SetDeadline(time.Time{}) != nil {
-		return nil, false // the function writes the log
+		return nil, false // ServerHandshake writes the log
 	}
-	c.info = info
 	return secured, true
 }
 
-// receive gives bytes to the machine and writes its output, as often as there is much. A result but
-// nil is for another server.
-func (c *Conn) receive(chunk []byte, b *buffers) *Handed {
+// receive gives bytes to the machine and writes its output, as often as there is much.
+func (c *Conn) receive(chunk []byte, b *buffers) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for len(chunk) > 0 && c.ended == 0 {
@@ -155,42 +136,12 @@ func (c *Conn) receive(chunk []byte, b *buffers) *Handed {
 		c.machine.Lend(b.out)
 		rest, err := c.machine.ReceiveSome(chunk, c.server.now())
 		c.handler.Received()
-		if c.early != nil {
-			if handed := c.earlyLocked(chunk[:len(chunk)-len(rest)], err); handed != nil {
-				c.machine.Output() // the other server answers the same bytes
-				c.handed, c.writing = true, false
-				return handed
-			}
-		}
-		c.others.flushLocked()
+		c.back.flushLocked()
 		c.noteLocked()
 		c.endLocked(err)
 		c.writeLocked(b)
 		chunk = rest
 	}
-	return nil
-}
-
-// earlyLocked notes bytes before the first request. A connection whose first request is for another
-// method is for another server, unless there were too many bytes.
-func (c *Conn) earlyLocked(chunk []byte, err error) *Handed {
-	switch {
-	case errors.Is(err, lane.ErrForeignFirst):
-		return c.early.hand(c, chunk)
-	case c.machine.Asked(), err != nil:
-		c.early = nil
-	case len(c.early.bytes)+len(chunk) > maxEarly:
-		c.keepLocked()
-	default:
-		c.early.bytes = append(c.early.bytes, chunk...)
-	}
-	return nil
-}
-
-// keepLocked keeps the connection, also when its first request is for another method.
-func (c *Conn) keepLocked() {
-	c.early = nil
-	c.machine.Keep()
 }
 
 // Finished is the answer to a call for which the Handler said Later, see [lane.Conn.Finish].
@@ -198,7 +149,7 @@ type Finished struct {
 	Stream   uint32
 	Response []byte
 	Reply    lane.Reply
-	Kept     int // bytes that Keep was told for the call
+	Kept     int // bytes of Keep for the call
 }
 
 // Finish answers calls, in one write if the client takes it. Answers that are ready at the same
@@ -225,13 +176,20 @@ func (c *Conn) Finish(answers ...Finished) {
 	}
 }
 
+// Keep counts bytes that the Handler keeps for a call until Finish. The Handler calls Keep within
+// Answer.
+func (c *Conn) Keep(bytes int) { c.kept += int64(bytes) }
+
+// Account returns the account of the connection in Options.Bytes, nil without.
+func (c *Conn) Account() *wire.Account { return c.account }
+
 // tick lets the machine do its due work.
 func (c *Conn) tick() {
 	now := c.server.now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.machine == nil, c.handed:
+	case c.machine == nil:
 		return
 	case c.ended != 0 && now-c.ended > int64(lingerTime): // a write waits for the client, or would
 		_ = c.conn.Close()
@@ -239,9 +197,9 @@ func (c *Conn) tick() {
 	case c.ended != 0:
 		return
 	}
-	c.others.tickLocked(now)
+	c.back.tickLocked(now)
 	c.endLocked(c.machine.Tick(now))
-	c.others.flushLocked()
+	c.back.flushLocked()
 	c.noteLocked()
 	c.writeLaterLocked()
 }
@@ -254,10 +212,8 @@ func (c *Conn) shutdown() {
 		_ = c.conn.SetDeadline(time.Now().Add(lingerTime))
 		return
 	}
-	if !c.handed {
-		c.machine.Shutdown(shutdownReason, c.server.now())
-		c.writeLaterLocked()
-	}
+	c.machine.Shutdown(shutdownReason, c.server.now())
+	c.writeLaterLocked()
 }
 
 // errFinished is the end of a connection in good order.
@@ -274,8 +230,8 @@ func (c *Conn) endLocked(err error) {
 		_ = c.conn.Close() // there is nothing to read for the client
 		return
 	}
-	if of, ok := errors.AsType[*lane.ConnError](err); ok && c.server.options.Ended != nil {
-		c.server.options.Ended(c.counts, of.Cause)
+	if of, ok := errors.AsType[*lane.ConnError](err); ok && c.account != nil && of.Cause != lane.CauseAge { // an age is no mistake of the client
+		c.account.Ended(reasonOf(of.Cause))
 	}
 	c.server.options.Logger.LogAttrs(context.Background(), slog.LevelDebug, "a connection ends",
 		slog.String("client", c.conn.RemoteAddr().String()), slog.String("reason", err.Error()))
@@ -284,7 +240,23 @@ func (c *Conn) endLocked(err error) {
 	}
 }
 
-// noteLocked tells mark about requests.
+// reasonOf returns the reason of an end for the metrics.
+func reasonOf(cause lane.Cause) wire.Reason {
+	switch cause {
+	case lane.CauseFlood:
+		return wire.BadFrames
+	case lane.CauseSlow:
+		return wire.SlowMessage
+	case lane.CauseUnread:
+		return wire.UnreadAnswers
+	case lane.CauseSilent:
+		return wire.Silent
+	default:
+		return wire.ProtocolError
+	}
+}
+
+// noteLocked reports requests to mark.
 func (c *Conn) noteLocked() {
 	if c.mark == nil {
 		return
@@ -299,5 +271,92 @@ func (c *Conn) noteLocked() {
 	if replied := c.machine.Replied(); replied != c.marked {
 		c.marked = replied
 		c.mark.Answered()
+	}
+}
+
+// flushLocked notes and writes what the gRPC server has answered.
+func (c *Conn) flushLocked() {
+	c.back.flushLocked()
+	c.noteLocked()
+	if c.takeLocked() {
+		c.writeLocked(nil)
+	} else {
+		c.countLocked() // the answers wait for the writer
+	}
+}
+
+// writeLaterLocked writes in another goroutine, as a write may wait.
+func (c *Conn) writeLaterLocked() {
+	if !c.takeLocked() {
+		return
+	}
+	go func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.writeLocked(nil)
+	}()
+}
+
+// takeLocked makes the caller the writer, unless there is one.
+func (c *Conn) takeLocked() bool {
+	if c.writing {
+		return false
+	}
+	c.writing = true
+	return true
+}
+
+// writeLocked writes all output of the machine. The caller must be the writer, and is not
+// afterwards. mu is free during a write. b is the memory that the machine was lent, or nil.
+func (c *Conn) writeLocked(b *buffers) {
+	for {
+		out := c.machine.Output()
+		if out == nil { // the machine has no memory of b from now on
+			break
+		}
+		c.mu.Unlock()
+		err := c.send(out)
+		c.mu.Lock()
+		if b != nil && cap(out) <= keptSize {
+			b.out = out[:0]
+		}
+		if err != nil {
+			c.endLocked(err)
+			_ = c.conn.Close() // nothing more can be written
+			break
+		}
+	}
+	if c.machine.Finished() {
+		c.endLocked(errFinished)
+	}
+	c.sending = 0
+	c.countLocked()
+	c.writing = false
+	c.idle.Broadcast()
+}
+
+// send writes bytes to the socket. While send waits for the client, the connection buffers these
+// bytes, and the reader's.
+func (c *Conn) send(out []byte) error {
+	rest, err := c.socket.try(out)
+	if err != nil || len(rest) == 0 {
+		return err
+	}
+	c.mu.Lock()
+	c.sending = readSize + int64(cap(out))
+	c.countLocked()
+	c.mu.Unlock()
+	return c.socket.write(rest)
+}
+
+// countLocked gives the account the bytes that the connection buffers.
+func (c *Conn) countLocked() {
+	if c.account == nil {
+		return
+	}
+	bytes := bufferFactor*(int64(c.machine.Held())+c.sending) + c.kept + c.back.heldLocked()
+	if bytes != c.counted || bytes != 0 {
+		c.counted = bytes
+		c.account.Set(bytes, c.machine.Streams(), c.machine.Answered())
 	}
 }

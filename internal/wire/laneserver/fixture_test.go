@@ -3,7 +3,6 @@ package laneserver
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"log/slog"
 	"net"
 	"path/filepath"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/weirproxy/weir/internal/lane"
 	"github.com/weirproxy/weir/internal/testing/certtest"
+	"github.com/weirproxy/weir/internal/wire"
 )
 
 // method is the method of the lane in these tests. A response repeats the request.
@@ -80,7 +80,7 @@ func same() grpc.MethodHandler {
 func serve(t *testing.T, l net.Listener, change func(*Options, *lane.Options)) *fixture {
 	t.Helper()
 	f := &fixture{address: l.Addr().String(), network: l.Addr().Network(), release: make(chan struct{}), secure: insecure.NewCredentials()}
-	machine := lane.Options{Path: method, MaxMessage: 64 << 10, HandOver: true, ConnWindow: 1 << 20}
+	machine := lane.Options{Path: method, MaxMessage: 64 << 10, ConnWindow: 1 << 20}
 	o := Options{
 		Logger:  slog.New(slog.DiscardHandler),
 		Handler: func(c *Conn) Handler { return &echo{conn: c, release: f.release, gone: &f.gone} },
@@ -94,7 +94,7 @@ func serve(t *testing.T, l net.Listener, change func(*Options, *lane.Options)) *
 	}
 	f.Server = New(o)
 	f.others = grpc.NewServer(grpc.MaxHeaderListSize(16<<10), grpc.MaxConcurrentStreams(1024),
-		grpc.InitialWindowSize(64<<10), grpc.InitialConnWindowSize(1<<20), grpc.Creds(handedCredentials{insecure.NewCredentials()}))
+		grpc.InitialWindowSize(64<<10), grpc.InitialConnWindowSize(1<<20))
 	h := health.NewServer()
 	f.health = h
 	h.SetServingStatus("echo", healthgrpc.HealthCheckResponse_SERVING)
@@ -117,22 +117,6 @@ func serve(t *testing.T, l net.Listener, change func(*Options, *lane.Options)) *
 		}
 	})
 	return f
-}
-
-// handedCredentials gives gRPC the information of a handshake before.
-type handedCredentials struct {
-	credentials.TransportCredentials
-}
-
-func (c handedCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	handed, ok := raw.(*Handed)
-	if !ok {
-		return nil, nil, errors.New("not handed over")
-	}
-	if info, ok := handed.Info.(credentials.AuthInfo); ok {
-		return raw, info, nil
-	}
-	return c.TransportCredentials.ServerHandshake(raw)
 }
 
 func (f *fixture) dial(t *testing.T) *grpc.ClientConn {
@@ -192,8 +176,7 @@ func eachSocket(t *testing.T, test func(t *testing.T, f *fixture)) {
 	t.Run("TLS", func(t *testing.T) {
 		server, client := certificates(t)
 		f := serve(t, listenTCP(t), func(o *Options, _ *lane.Options) {
-			secure := credentials.NewTLS(server)
-			o.Handshake = func(raw net.Conn) (net.Conn, any, error) { return secure.ServerHandshake(raw) }
+			o.Secure = wire.NewSecure(server, o.Logger)
 		})
 		f.secure = credentials.NewTLS(client)
 		test(t, f)

@@ -1,13 +1,11 @@
-// Package laneserver puts [lane.Conn] machines on listeners: it reads, writes, ticks, drains and
-// hands over.
+// Package laneserver puts [lane.Conn] machines on listeners: it reads, writes, ticks and drains.
 //
 // Each connection has one goroutine, which reads up to 32 KiB, gives the bytes to the machine, and
 // writes its output at once. An idle connection holds no buffer. On Linux the system calls for
 // plain TCP and Unix sockets bypass the bookkeeping of Go's scheduler, as they never block (see
 // socket_linux.go). Elsewhere and under TLS package net makes the system calls.
 //
-// A connection whose first request is for another method goes to [Server.Others] whole, for a gRPC
-// server to serve.
+// Streams of other methods go to a gRPC server through a pipe in memory, see [Server.Others].
 package laneserver
 
 import (
@@ -20,13 +18,13 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/internal/lane"
+	"github.com/weirproxy/weir/internal/wire"
 )
 
 // Times of a connection that no option changes.
 const (
-	handshakeTimeout = 10 * time.Second
-	tickEvery        = time.Second
-	lingerTime       = time.Second // for the client to close a connection that has ended
+	tickEvery  = time.Second
+	lingerTime = time.Second // for the client to close a connection that has ended
 )
 
 // shutdownReason is the debug data of a GOAWAY, as in grpc-go.
@@ -38,16 +36,9 @@ type Options struct {
 	Handler func(c *Conn) Handler // of a new connection
 	Logger  *slog.Logger
 
-	// Handshake secures a new connection, within ten seconds. The info goes with a connection that is
-	// handed over. Nil: connections stay as they are.
-	Handshake func(raw net.Conn) (secured net.Conn, info any, err error)
-
-	// Account returns the account of a new connection, behind the handshake. Nil: nobody counts.
-	Account func(conn net.Conn) Account
-
-	// Ended hears that the machine of a connection has ended it, before the account ends. Nil: nobody
-	// wants to know.
-	Ended func(account Account, cause lane.Cause)
+	Secure *wire.Secure          // TLS, with a handshake of at most ten seconds; nil: none
+	Bytes  *wire.Bytes           // bounds what the connections buffer; nil: nothing does
+	Weigh  func(path string) int // the memory of a stream of another method, see [lane.NewBack]
 
 	MaxConnectionAge time.Duration // at which a client must connect again, plus or minus a tenth; 0: no bound
 }
@@ -60,21 +51,11 @@ type Handler interface {
 	Received()
 }
 
-// Account counts the bytes of a connection, such as an inflight.Conn. An account may close the
-// connection.
-type Account interface {
-	// Hold says how many bytes and streams the connection holds now, and how many calls were answered
-	// with OK in all.
-	Hold(bytes int64, streams int, answers uint64)
-	// Leave ends the account.
-	Leave()
-}
-
 // Server serves connections of the lane. All methods are safe for concurrent use.
 type Server struct {
 	options Options
 	begun   time.Time // the zero of all instants
-	others  *handover
+	others  *pipes
 	buffers sync.Pool // of *buffers
 	serving sync.WaitGroup
 	stopped chan struct{} // closed by the first GracefulStop or Stop
@@ -89,7 +70,7 @@ type Server struct {
 // New returns a server without listeners.
 func New(o Options) *Server {
 	s := &Server{
-		options: o, begun: time.Now().Add(-time.Nanosecond), others: newHandover(), stopped: make(chan struct{}),
+		options: o, begun: time.Now().Add(-time.Nanosecond), others: newPipes(), stopped: make(chan struct{}),
 		listeners: make(map[net.Listener]struct{}), open: make(map[*Conn]struct{}),
 	}
 	s.stop = sync.OnceFunc(func() { close(s.stopped) })
@@ -97,8 +78,8 @@ func New(o Options) *Server {
 	return s
 }
 
-// Others returns the listener of connections whose first request is for another method. Each one is
-// a [*Handed].
+// Others returns the listener of the gRPC server for other methods. Each connection is a pipe in
+// memory, with the addresses of its client. The server must outlive GracefulStop.
 func (s *Server) Others() net.Listener { return s.others }
 
 // Begun returns the instant 0 of [lane.Call.Arrived].
@@ -207,7 +188,7 @@ func (s *Server) all() []*Conn {
 }
 
 // GracefulStop closes the listeners, tells clients to connect elsewhere, and returns when all
-// connections have ended. Stop ends the wait. Connections that were handed over are not among them.
+// connections have ended. Stop ends the wait.
 func (s *Server) GracefulStop() {
 	s.close()
 	for _, c := range s.all() {
@@ -224,8 +205,7 @@ func (s *Server) Stop() {
 	}
 }
 
-// close closes the listeners. A connection or a listener that came before is known afterwards, and
-// a later one is refused.
+// close closes the listeners. A later connection or listener is refused.
 func (s *Server) close() {
 	s.stop()
 	s.mu.Lock()

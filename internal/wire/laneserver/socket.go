@@ -1,10 +1,6 @@
 package laneserver
 
-import (
-	"net"
-
-	"github.com/weirproxy/weir/internal/wire/connections"
-)
+import "net"
 
 // socket reads and writes the bytes of a connection. One goroutine may read, another one write.
 type socket interface {
@@ -22,8 +18,8 @@ const netSize = 4 << 10
 // netSocket is a socket of package net, which waits with a small buffer.
 type netSocket struct {
 	net.Conn
+
 	buffer []byte
-	plain  connections.Decrypter // nil: nobody wants to know
 }
 
 func (n *netSocket) read(s *Server) (b *buffers, read int, err error) {
@@ -33,9 +29,6 @@ func (n *netSocket) read(s *Server) (b *buffers, read int, err error) {
 	read, err = n.Read(n.buffer)
 	if read == 0 && err != nil {
 		return nil, 0, err
-	}
-	if n.plain != nil {
-		n.plain.Decrypted()
 	}
 	b, _ = s.buffers.Get().(*buffers)
 	copy(b.in[:], n.buffer[:read])

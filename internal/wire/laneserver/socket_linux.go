@@ -1,40 +1,40 @@
 package laneserver
 
 import (
-	"crypto/tls"
 	"errors"
 	"io"
 	"net"
 	"syscall"
 
 	"github.com/weirproxy/weir/internal/rawio"
-	"github.com/weirproxy/weir/internal/wire/connections"
 )
 
-// newSocket returns the socket of a connection. Without TLS it makes raw system calls, see package
-// rawio. Unlike [rawio.Wrap], the socket takes a buffer only when there is something to read.
-func newSocket(conn net.Conn, plain connections.Decrypter) socket {
-	below := conn
+// newSocket returns the socket of a connection. secured is raw, or TLS over it. Without TLS the socket
+// makes raw system calls, see package rawio. Unlike [rawio.Wrap], it takes a buffer only when there
+// is something to read.
+func newSocket(raw, secured net.Conn) socket {
+	other := &netSocket{Conn: secured}
+	if secured != raw {
+		return other
+	}
+	below := raw
 	if bounded, ok := below.(interface{ NetConn() net.Conn }); ok {
 		below = bounded.NetConn()
-	}
-	if _, secure := conn.(*tls.Conn); secure {
-		return &netSocket{Conn: conn, plain: plain}
 	}
 	switch below.(type) {
 	case *net.TCPConn, *net.UnixConn:
 	default:
-		return &netSocket{Conn: conn, plain: plain}
+		return other
 	}
 	system, ok := below.(syscall.Conn)
 	if !ok {
-		return &netSocket{Conn: conn, plain: plain}
+		return other
 	}
-	raw, err := system.SyscallConn()
+	calls, err := system.SyscallConn()
 	if err != nil {
-		return &netSocket{Conn: conn, plain: plain}
+		return other
 	}
-	r := &rawSocket{conn: conn, raw: raw}
+	r := &rawSocket{conn: raw, raw: calls}
 	r.reading, r.writing = r.tryRead, r.tryWrite
 	return r
 }

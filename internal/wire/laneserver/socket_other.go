@@ -2,12 +2,6 @@
 
 package laneserver
 
-import (
-	"net"
+import "net"
 
-	"github.com/weirproxy/weir/internal/wire/connections"
-)
-
-func newSocket(conn net.Conn, plain connections.Decrypter) socket {
-	return &netSocket{Conn: conn, plain: plain}
-}
+func newSocket(_, secured net.Conn) socket { return &netSocket{Conn: secured} }

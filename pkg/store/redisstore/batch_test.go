@@ -26,8 +26,7 @@ func run(t *testing.T, s *Store, calls ...*transaction) []*transaction {
 	var order []*transaction
 	for i := range b.all {
 		for c := b.all[i].first; c != nil; c = c.next {
-			one, _ := c.owner.(*transaction)
-			order = append(order, one)
+			order = append(order, c.owner.(*transaction))
 		}
 	}
 	s.main.execute([]*batch{b}, false)

@@ -1,4 +1,4 @@
-package connections
+package wire
 
 import (
 	"context"
@@ -79,4 +79,83 @@ func (h *Heads) close() {
 	for c := range h.incomplete {
 		_ = c.Close() // the server reports the end
 	}
+}
+
+// greetTime is the time that a drain leaves to a client that has not sent its first frame.
+const greetTime = time.Second
+
+// greetings notes the connections of a gRPC server whose clients have not sent a first frame.
+// [grpc.Server.GracefulStop] and Stop wait for these clients until the handshake times out. The
+// zero value is ready. All methods are safe for concurrent use.
+type greetings struct {
+	mu      sync.Mutex             // guards the rest
+	waiting map[*greeting]struct{} // nil: no connection yet
+	drains  bool
+}
+
+// listen returns l with noted connections.
+func (g *greetings) listen(l net.Listener) net.Listener { return &greetedListener{l, g} }
+
+type greetedListener struct {
+	net.Listener
+	of *greetings
+}
+
+// Accept implements [net.Listener].
+func (l *greetedListener) Accept() (net.Conn, error) {
+	raw, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	c := &greeting{Conn: raw, of: l.of}
+	l.of.mu.Lock()
+	defer l.of.mu.Unlock()
+	if l.of.waiting == nil {
+		l.of.waiting = make(map[*greeting]struct{})
+	}
+	l.of.waiting[c] = struct{}{}
+	return c, nil
+}
+
+// drain ends connections whose clients do not send a first frame within so long, also connections
+// that come later.
+func (g *greetings) drain(within time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.drains = true
+	for c := range g.waiting {
+		_ = c.Conn.SetDeadline(time.Now().Add(within)) // fails where the connection has ended
+	}
+}
+
+// greeting is a connection of a gRPC server. The server takes the deadline back behind the first
+// frame.
+type greeting struct {
+	net.Conn
+
+	of *greetings
+}
+
+// NetConn returns the connection below, as [crypto/tls.Conn.NetConn] does.
+func (c *greeting) NetConn() net.Conn { return c.Conn }
+
+// SetDeadline implements [net.Conn].
+func (c *greeting) SetDeadline(t time.Time) error {
+	c.of.mu.Lock()
+	defer c.of.mu.Unlock()
+	switch {
+	case t.IsZero():
+		delete(c.of.waiting, c)
+	case c.of.drains:
+		t = time.Now().Add(greetTime)
+	}
+	return c.Conn.SetDeadline(t)
+}
+
+// Close implements [net.Conn].
+func (c *greeting) Close() error {
+	c.of.mu.Lock()
+	delete(c.of.waiting, c)
+	c.of.mu.Unlock()
+	return c.Conn.Close()
 }

@@ -1,9 +1,7 @@
-// Package connections bounds the open connections of listeners, and the time of a write.
-//
-// At the bound a new connection takes the place of an idle one, or of a busy one without answers.
-// So quiet connections cannot keep clients out. The package does not know protocols: the server of
-// a connection reports requests with [Conn.Begin], [Conn.Answered] and [Conn.Done].
-package connections
+// Package wire is what stands between the sockets and the servers: listeners with bounds, TLS, the
+// split of one listener between gRPC and HTTP/1, and the bound of the bytes that all connections
+// buffer. It does not read requests.
+package wire
 
 import (
 	"cmp"
@@ -33,12 +31,12 @@ const (
 // of connections: some 20 µs each. Of more connections these are a random part.
 const maxCandidates = 1024
 
-// Options is the options of New. Logger must be set.
-type Options struct {
+// ConnectionOptions is the options of NewConnections. Logger must be set.
+type ConnectionOptions struct {
 	Server       string        // name in the log
 	Max          int           // bound of the open connections of all listeners together; 0: no bound
 	WriteTimeout time.Duration // longest time of one Write, then the connection ends; 0: no bound
-	SocketBuffer int           // bytes that the system may buffer in each direction of a connection; 0: as the system is set. Linux takes twice as many
+	SocketBuffer int           // bytes that the system may buffer in each direction; 0: as the system is set. Linux takes twice as many
 	Logger       *slog.Logger
 
 	// At the bound the connection goes that has been quiet for longest, without regard to completed
@@ -47,9 +45,13 @@ type Options struct {
 	QuietFirst bool
 }
 
-// Bound bounds the connections of listeners. All methods are safe for concurrent use.
-type Bound struct {
-	options  Options
+// Connections bounds the open connections of listeners, and the time of a write.
+//
+// At the bound a new connection takes the place of an idle one, or of a busy one without answers.
+// So quiet connections cannot keep clients out. The server of a connection reports its requests
+// with [Conn.Begin], [Conn.Answered] and [Conn.Done]. All methods are safe for concurrent use.
+type Connections struct {
+	options  ConnectionOptions
 	begun    time.Time     // the zero of all instants
 	refused  atomic.Uint64 // new connections
 	replaced atomic.Uint64 // idle and silent connections that a new one took the place of
@@ -59,32 +61,32 @@ type Bound struct {
 	open map[*Conn]struct{}
 }
 
-// Stats is the state of a Bound at one moment.
-type Stats struct {
+// ConnectionStats is the state of Connections at one moment.
+type ConnectionStats struct {
 	Open     int    // connections now
 	Max      int    // bound of Open; 0: no bound
 	Refused  uint64 // new connections that were closed at once
 	Replaced uint64 // idle and silent connections that were closed for a new one
 }
 
-// New returns a Bound without connections.
-func New(o Options) *Bound {
-	return &Bound{options: o, begun: time.Now(), open: make(map[*Conn]struct{})}
+// NewConnections returns Connections without any.
+func NewConnections(o ConnectionOptions) *Connections {
+	return &Connections{options: o, begun: time.Now(), open: make(map[*Conn]struct{})}
 }
 
 // Stats returns the counts of all listeners together.
-func (b *Bound) Stats() Stats {
+func (b *Connections) Stats() ConnectionStats {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return Stats{Open: len(b.open), Max: b.options.Max, Refused: b.refused.Load(), Replaced: b.replaced.Load()}
+	return ConnectionStats{Open: len(b.open), Max: b.options.Max, Refused: b.refused.Load(), Replaced: b.replaced.Load()}
 }
 
 // Listen returns l with bounded connections: each one is a [*Conn].
-func (b *Bound) Listen(l net.Listener) net.Listener { return &listener{Listener: l, bound: b} }
+func (b *Connections) Listen(l net.Listener) net.Listener { return &listener{Listener: l, bound: b} }
 
 type listener struct {
 	net.Listener
-	bound *Bound
+	bound *Connections
 }
 
 // Accept implements [net.Listener]. Accept closes connections beyond the bound, and waits for the
@@ -103,7 +105,7 @@ func (l *listener) Accept() (net.Conn, error) {
 }
 
 // admit returns the connection, or nil when there is no room for it.
-func (b *Bound) admit(raw net.Conn) *Conn {
+func (b *Connections) admit(raw net.Conn) *Conn {
 	if tcp, ok := raw.(*net.TCPConn); ok && b.options.SocketBuffer > 0 {
 		_ = tcp.SetReadBuffer(b.options.SocketBuffer) // the system's own size does too
 		_ = tcp.SetWriteBuffer(b.options.SocketBuffer)
@@ -133,7 +135,7 @@ func (b *Bound) admit(raw net.Conn) *Conn {
 
 // place adds c, in the place of the victim where there is one. The result is false when there is no
 // room.
-func (b *Bound) place(c *Conn) (victim *Conn, ok bool) {
+func (b *Connections) place(c *Conn) (victim *Conn, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.options.Max > 0 && len(b.open) >= b.options.Max {
@@ -151,7 +153,7 @@ func (b *Bound) place(c *Conn) (victim *Conn, ok bool) {
 // connections replaces its own connections, and no client between two requests. A busy connection
 // without answers comes last: the honest one among them is a health check that watches, and
 // connects again.
-func (b *Bound) idleLocked() *Conn {
+func (b *Connections) idleLocked() *Conn {
 	now, candidates := b.now(), 0
 	var fresh, idle, silent *Conn
 	for c := range b.open {
@@ -180,10 +182,10 @@ func (b *Bound) idleLocked() *Conn {
 }
 
 // now returns the nanoseconds since begun.
-func (b *Bound) now() int64 { return int64(time.Since(b.begun)) }
+func (b *Connections) now() int64 { return int64(time.Since(b.begun)) }
 
 // log writes at most one line per second. The metrics have the counts.
-func (b *Bound) log(text string, client net.Addr) {
+func (b *Connections) log(text string, client net.Addr) {
 	if _, due := b.logged.Due(time.Second); !due {
 		return
 	}
@@ -198,7 +200,7 @@ func (b *Bound) log(text string, client net.Addr) {
 // concurrent use.
 type Conn struct {
 	net.Conn
-	bound  *Bound
+	bound  *Connections
 	closed atomic.Bool
 	quiet  atomic.Int64 // nanoseconds after begun of the last Answered, or of the start
 	asked  atomic.Int64 // nanoseconds after begun of the first Begin since the last Answered
@@ -230,6 +232,28 @@ func (c *Conn) Done() { c.busy.Store(false) }
 func (c *Conn) Answered() {
 	c.quiet.Store(c.bound.now())
 	c.served.Store(true)
+}
+
+// Marker is the part of a connection that its server reports requests to, such as a [Conn]. All
+// methods are safe for concurrent use.
+type Marker interface {
+	Begin()    // the first request is open
+	Answered() // a request is answered
+	Done()     // no request is open
+}
+
+// MarkerOf returns the first Marker among a connection and the connections below it; nil: none.
+func MarkerOf(conn net.Conn) Marker {
+	for {
+		if m, ok := conn.(Marker); ok {
+			return m
+		}
+		below, ok := conn.(interface{ NetConn() net.Conn })
+		if !ok {
+			return nil
+		}
+		conn = below.NetConn()
+	}
 }
 
 // NetConn returns the connection below, as [crypto/tls.Conn.NetConn] does.

@@ -1,4 +1,4 @@
-package connections
+package wire
 
 import (
 	"errors"
@@ -16,7 +16,7 @@ import (
 )
 
 func TestDeps(t *testing.T) {
-	deptest.Check(t, deptest.Rules{Own: []string{"internal/loglimit"}, Third: []string{}})
+	deptest.Check(t, deptest.Rules{Own: []string{"internal/loglimit"}, Third: []string{"golang.org/x/sync/semaphore", "google.golang.org/grpc/..."}})
 }
 
 // pipes is a listener of connections in memory.
@@ -33,20 +33,20 @@ func (p pipes) Accept() (net.Conn, error) {
 func (p pipes) Close() error   { close(p); return nil }
 func (p pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipes", Net: "unix"} }
 
-// bounded is a Bound over a listener of connections in memory.
+// bounded is Connections over a listener of connections in memory.
 type bounded struct {
-	*Bound
+	*Connections
 	log      *logtest.Log
 	pipes    pipes
 	accepted chan *Conn
 }
 
-// start returns a Bound whose listener accepts until the test ends.
-func start(t *testing.T, o Options) *bounded {
+// start returns Connections whose listener accepts until the test ends.
+func start(t *testing.T, o ConnectionOptions) *bounded {
 	t.Helper()
 	b := &bounded{log: new(logtest.Log), pipes: make(pipes), accepted: make(chan *Conn, 10)}
 	o.Logger, o.Server = slog.New(slog.NewTextHandler(b.log, nil)), "grpc"
-	b.Bound = New(o)
+	b.Connections = NewConnections(o)
 	l := b.Listen(b.pipes)
 	t.Cleanup(func() { _ = l.Close() })
 	go func() {
@@ -89,7 +89,7 @@ func open(t *testing.T, client net.Conn) bool {
 
 func TestTheConnectionThatIsQuietForLongestGoesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t, Options{Max: 3, QuietFirst: true})
+		b := start(t, ConnectionOptions{Max: 3, QuietFirst: true})
 		busy, first := b.dial(t)
 		first.Begin()
 		time.Sleep(time.Millisecond)
@@ -109,7 +109,7 @@ func TestTheConnectionThatIsQuietForLongestGoesFirst(t *testing.T) {
 
 func TestANewConnectionTakesThePlaceOfTheOldestThatNeverAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t, Options{Max: 3})
+		b := start(t, ConnectionOptions{Max: 3})
 		asked, first := b.dial(t)
 		first.Begin()
 		first.Answered()
@@ -134,7 +134,7 @@ func TestANewConnectionTakesThePlaceOfTheOldestThatNeverAsked(t *testing.T) {
 		if !open(t, asked) {
 			t.Error("the flood closed the connection of a client whose requests are answered")
 		}
-		if got := b.Stats(); got != (Stats{Open: 3, Max: 3, Replaced: 100}) {
+		if got := b.Stats(); got != (ConnectionStats{Open: 3, Max: 3, Replaced: 100}) {
 			t.Errorf("got %+v", got)
 		}
 		if got := b.log.String(); strings.Count(got, "took the place of an idle one") != 1 || !strings.Contains(got, "max_connections=3") {
@@ -146,7 +146,7 @@ func TestANewConnectionTakesThePlaceOfTheOldestThatNeverAsked(t *testing.T) {
 // A health check that watches, or a busy Envoy, always has an open request.
 func TestAConnectionWithAnswersAndAnOpenRequestOutlivesAFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t, Options{Max: 3})
+		b := start(t, ConnectionOptions{Max: 3})
 		busy, server := b.dial(t)
 		server.Begin()
 		server.Answered()
@@ -163,7 +163,7 @@ func TestAConnectionWithAnswersAndAnOpenRequestOutlivesAFlood(t *testing.T) {
 
 func TestABusyConnectionDoesNotGiveWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t, Options{Max: 2})
+		b := start(t, ConnectionOptions{Max: 2})
 		newcomer, waits := b.dial(t)
 		waits.Begin()
 		_, busy := b.dial(t)
@@ -197,7 +197,7 @@ func TestABusyConnectionDoesNotGiveWay(t *testing.T) {
 
 func TestAFirstRequestThatNeverEndsProtectsForASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t, Options{Max: 1})
+		b := start(t, ConnectionOptions{Max: 1})
 		held, server := b.dial(t)
 		server.Begin()
 		if _, other := b.dial(t); other != nil {
@@ -218,7 +218,7 @@ func TestAFirstRequestThatNeverEndsProtectsForASecond(t *testing.T) {
 
 func TestCloseMakesRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t, Options{Max: 1})
+		b := start(t, ConnectionOptions{Max: 1})
 		for range 5 {
 			_, server := b.dial(t)
 			if server == nil {
@@ -227,7 +227,7 @@ func TestCloseMakesRoom(t *testing.T) {
 			server.Begin()
 			_, _ = server.Close(), server.Close()
 		}
-		if got := b.Stats(); got != (Stats{Max: 1}) {
+		if got := b.Stats(); got != (ConnectionStats{Max: 1}) {
 			t.Errorf("got %+v", got)
 		}
 	})
@@ -235,7 +235,7 @@ func TestCloseMakesRoom(t *testing.T) {
 
 func TestAClientThatDoesNotReadLosesItsConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t, Options{WriteTimeout: 10 * time.Second})
+		b := start(t, ConnectionOptions{WriteTimeout: 10 * time.Second})
 		client, server := b.dial(t)
 		if err := server.SetDeadline(time.Now().Add(time.Second)); err != nil {
 			t.Fatal(err)

@@ -1,5 +1,4 @@
-// Package secure is TLS of servers, with a bound of the bytes that TLS keeps for a client.
-package secure
+package wire
 
 import (
 	"context"
@@ -18,26 +17,30 @@ import (
 	"github.com/weirproxy/weir/internal/loglimit"
 )
 
-// Credentials is TLS for every connection except on Unix sockets, which the permissions of the file
-// protect.
-type Credentials struct {
+// Secure is TLS for every connection except on Unix sockets, which the permissions of the file
+// protect. Safe for concurrent use.
+type Secure struct {
 	credentials.TransportCredentials // TLS
 
 	logger *slog.Logger
 	failed loglimit.Limiter
 }
 
-// New returns the credentials of a config. A failed handshake is logged, at most once a second.
-func New(config *tls.Config, logger *slog.Logger) *Credentials {
-	return &Credentials{TransportCredentials: credentials.NewTLS(config), logger: logger}
+// NewSecure returns the TLS of a server. Failed handshakes go to the log, at most one a second.
+func NewSecure(config *tls.Config, logger *slog.Logger) *Secure {
+	return &Secure{TransportCredentials: credentials.NewTLS(config), logger: logger}
 }
 
 // ServerHandshake implements [credentials.TransportCredentials].
-func (s *Credentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (s *Secure) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	if raw.LocalAddr().Network() == "unix" {
 		return insecure.NewCredentials().ServerHandshake(raw)
 	}
-	conn, info, err := s.TransportCredentials.ServerHandshake(&undecrypted{Conn: raw})
+	below := &undecrypted{Conn: raw}
+	conn, info, err := s.TransportCredentials.ServerHandshake(below)
+	if secure, ok := conn.(*tls.Conn); ok && err == nil {
+		return &decrypting{secure, below}, info, nil
+	}
 	if err != nil && !leftEarly(err) {
 		if missed, ok := s.failed.Due(time.Second); ok {
 			s.logger.LogAttrs(context.Background(), slog.LevelWarn, "TLS handshake failed",
@@ -55,11 +58,11 @@ const maxUndecrypted = 24 << 10
 // errUndecrypted ends a connection that has sent more.
 var errUndecrypted = fmt.Errorf("the client has sent %d bytes, and the handshake or record is not complete", maxUndecrypted)
 
-// undecrypted is a connection below TLS. One goroutine may read it, and call Decrypted.
+// undecrypted is a connection below TLS.
 type undecrypted struct {
 	net.Conn
 
-	bytes int // read since Decrypted
+	bytes int // that were read since TLS has given bytes to the server
 }
 
 // Read implements [net.Conn].
@@ -72,11 +75,41 @@ func (u *undecrypted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Decrypted notes that TLS has given bytes to the server.
-func (u *undecrypted) Decrypted() { u.bytes = 0 }
-
 // NetConn returns the connection below, as [tls.Conn.NetConn] does.
 func (u *undecrypted) NetConn() net.Conn { return u.Conn }
+
+// decrypting is a connection with TLS.
+type decrypting struct {
+	*tls.Conn
+
+	below *undecrypted
+}
+
+// Read implements [net.Conn].
+func (d *decrypting) Read(p []byte) (int, error) {
+	n, err := d.Conn.Read(p)
+	if n > 0 {
+		d.below.bytes = 0
+	}
+	return n, err
+}
+
+// StateOf returns the state of TLS of a connection, or of a connection below it; nil: there is no
+// TLS.
+func StateOf(conn net.Conn) *tls.ConnectionState {
+	for conn != nil {
+		if secure, ok := conn.(interface{ ConnectionState() tls.ConnectionState }); ok {
+			state := secure.ConnectionState()
+			return &state
+		}
+		below, ok := conn.(interface{ NetConn() net.Conn })
+		if !ok {
+			break
+		}
+		conn = below.NetConn()
+	}
+	return nil
+}
 
 // leftEarly reports whether the client closed the connection without a handshake, as probes of an
 // open port do.
@@ -85,6 +118,6 @@ func leftEarly(err error) bool {
 }
 
 // Clone implements [credentials.TransportCredentials].
-func (s *Credentials) Clone() credentials.TransportCredentials {
-	return &Credentials{TransportCredentials: s.TransportCredentials.Clone(), logger: s.logger}
+func (s *Secure) Clone() credentials.TransportCredentials {
+	return &Secure{TransportCredentials: s.TransportCredentials.Clone(), logger: s.logger}
 }

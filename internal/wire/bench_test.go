@@ -1,4 +1,4 @@
-package connections
+package wire
 
 import (
 	"log/slog"
@@ -7,7 +7,7 @@ import (
 )
 
 func BenchmarkRequest(b *testing.B) {
-	bound := New(Options{Max: 10, Logger: slog.New(slog.DiscardHandler)})
+	bound := NewConnections(ConnectionOptions{Max: 10, Logger: slog.New(slog.DiscardHandler)})
 	client, server := net.Pipe()
 	defer client.Close()
 	c := bound.admit(server)

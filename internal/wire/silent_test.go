@@ -1,4 +1,4 @@
-package connections
+package wire
 
 import (
 	"strings"
@@ -18,7 +18,7 @@ func hold(c *Conn) {
 // clients must not lock a newcomer out for ever.
 func TestABusyConnectionThatIsSilentForLongestMakesWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t, Options{Max: 3})
+		b := start(t, ConnectionOptions{Max: 3})
 		asking, lively := b.dial(t)
 		hold(lively)
 		oldest, first := b.dial(t)
@@ -50,7 +50,7 @@ func TestABusyConnectionThatIsSilentForLongestMakesWay(t *testing.T) {
 // A request that begins after a long quiet time is new, and not old.
 func TestSilenceBeginsWithTheRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t, Options{Max: 1})
+		b := start(t, ConnectionOptions{Max: 1})
 		client, server := b.dial(t)
 		hold(server)
 		server.Done()
@@ -66,7 +66,7 @@ func TestSilenceBeginsWithTheRequest(t *testing.T) {
 // An attacker gives up its only request and opens another one again and again.
 func TestRequestsWithoutAnAnswerDoNotEndTheSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t, Options{Max: 1})
+		b := start(t, ConnectionOptions{Max: 1})
 		client, server := b.dial(t)
 		hold(server)
 		for range 2 * silentAge / time.Second {

@@ -1,29 +1,25 @@
-package split
+package wire
 
 import (
 	"bufio"
 	"bytes"
+	"crypto/tls"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/test/bufconn"
-
-	"github.com/weirproxy/weir/internal/testing/deptest"
 )
 
-func TestDeps(t *testing.T) {
-	deptest.Check(t, deptest.Rules{Own: []string{"internal/wire/connections", "internal/loglimit"}, Third: []string{}})
-}
-
-// serve divides the connections of a listener in memory.
-func serve(t *testing.T, o Options) (*Splitter, *bufconn.Listener) {
+// divide divides the connections of a listener in memory.
+func divide(t *testing.T, secure *Secure, timeout time.Duration) (*Split, *bufconn.Listener) {
 	t.Helper()
 	l := bufconn.Listen(1 << 10)
-	s := New(l, o)
+	s := NewSplit(l, secure, timeout)
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve() }()
 	t.Cleanup(func() {
@@ -51,7 +47,7 @@ func TestTheFirstBytesChooseTheSide(t *testing.T) {
 	} {
 		t.Run(sent, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s, l := serve(t, Options{Timeout: time.Second})
+				s, l := divide(t, nil, time.Second)
 				conn := dial(t, l)
 				go func() {
 					for i := range len(sent) { // in pieces, as a slow network brings them
@@ -84,7 +80,7 @@ func TestTheFirstBytesChooseTheSide(t *testing.T) {
 
 func TestAConnectionWithoutBytesEndsAtTheTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, l := serve(t, Options{Timeout: 10 * time.Second})
+		_, l := divide(t, nil, 10*time.Second)
 		begun := time.Now()
 		if _, err := dial(t, l).Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 			t.Errorf("read: got %v, want the end", err)
@@ -97,7 +93,7 @@ func TestAConnectionWithoutBytesEndsAtTheTimeout(t *testing.T) {
 
 func TestASilentConnectionKeepsNobodyWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, l := serve(t, Options{Timeout: 10 * time.Second})
+		s, l := divide(t, nil, 10*time.Second)
 		dial(t, l)
 		conn, begun := dial(t, l), time.Now()
 		_, _ = io.WriteString(conn, "GET /")
@@ -109,7 +105,7 @@ func TestASilentConnectionKeepsNobodyWaiting(t *testing.T) {
 
 func TestCloseEndsConnectionsThatNeitherSideHas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, l := serve(t, Options{Timeout: time.Hour})
+		s, l := divide(t, nil, time.Hour)
 		silent, waiting := dial(t, l), dial(t, l)
 		_, _ = io.WriteString(waiting, "GET /")
 		synctest.Wait()
@@ -129,8 +125,10 @@ func TestCloseEndsConnectionsThatNeitherSideHas(t *testing.T) {
 
 func TestAHandshakeThatFailsClosesTheConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, l := serve(t, Options{Timeout: time.Hour, Handshake: func(net.Conn) (net.Conn, error) { return nil, io.ErrUnexpectedEOF }})
-		if _, err := dial(t, l).Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		_, l := divide(t, NewSecure(new(tls.Config), slog.New(slog.DiscardHandler)), time.Hour)
+		conn := dial(t, l)
+		go func() { _, _ = io.WriteString(conn, "no handshake of TLS") }()
+		if _, err := io.Copy(io.Discard, conn); err != nil {
 			t.Errorf("read: got %v, want the end", err)
 		}
 	})
@@ -143,8 +141,8 @@ func FuzzRead(f *testing.F) {
 	f.Fuzz(func(t *testing.T, sent []byte, size int) {
 		client, server := net.Pipe()
 		go func() { _, _ = client.Write(sent); _ = client.Close() }()
-		c := &Conn{Conn: server}
-		_, err := new(Splitter).choose(c)
+		c := &early{Conn: server}
+		_, err := new(Split).choose(c)
 		if err != nil && len(sent) >= 4 {
 			t.Fatalf("choose: %v", err)
 		}

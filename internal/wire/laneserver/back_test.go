@@ -3,36 +3,33 @@ package laneserver
 import (
 	"bytes"
 	"context"
-	"errors"
 	"io"
 	"log/slog"
 	"net"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc/codes"
 	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/weirproxy/weir/internal/lane"
+	"github.com/weirproxy/weir/internal/wire"
 )
 
-func TestAConnectionThatBeginsWithAnotherMethodIsHandedOver(t *testing.T) {
+func TestAConnectionMayBeginWithAnotherMethod(t *testing.T) {
 	eachSocket(t, func(t *testing.T, f *fixture) {
-		conn := f.dial(t)
-		h := healthgrpc.NewHealthClient(conn)
+		h := healthgrpc.NewHealthClient(f.dial(t))
 		for range 3 {
 			got, err := h.Check(t.Context(), &healthgrpc.HealthCheckRequest{Service: "echo"})
 			if err != nil || got.GetStatus() != healthgrpc.HealthCheckResponse_SERVING {
 				t.Fatalf("got %v, %v; want SERVING", got, err)
 			}
-		}
-		for len(f.all()) > 0 { // the goroutine that handed it over ends
-			time.Sleep(time.Millisecond)
 		}
 	})
 }
@@ -114,21 +111,29 @@ func (p *peer) must(t *testing.T, err error) {
 	}
 }
 
-// check asks for the health on stream 1.
-func (p *peer) check(t *testing.T) {
+// block returns the headers of a call.
+func (p *peer) block(t *testing.T, path string) []byte {
 	t.Helper()
 	var block bytes.Buffer
 	code := hpack.NewEncoder(&block)
+	code.SetMaxDynamicTableSize(0)
 	for _, f := range [][2]string{
 		{":method", "POST"},
 		{":scheme", "http"},
-		{":path", "/grpc.health.v1.Health/Check"},
+		{":path", path},
 		{":authority", "weir"},
 		{"content-type", "application/grpc"},
 	} {
 		p.must(t, code.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}))
 	}
-	p.must(t, p.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block.Bytes(), EndHeaders: true}))
+	return block.Bytes()
+}
+
+// check asks for the health on stream 1.
+func (p *peer) check(t *testing.T) {
+	t.Helper()
+	block := p.block(t, "/grpc.health.v1.Health/Check")
+	p.must(t, p.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block, EndHeaders: true}))
 	p.must(t, p.WriteData(1, true, make([]byte, 5)))
 }
 
@@ -184,52 +189,123 @@ func TestAFirstRequestForAnotherMethodIsAnsweredBehindManyFrames(t *testing.T) {
 	}
 }
 
-func TestAConnectionOnItsWayToAnotherServerIsLeftAlone(t *testing.T) {
-	l, err := lane.New(lane.Options{Path: method, MaxMessage: 1, HandOver: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := New(Options{Lane: l, Logger: slog.New(slog.DiscardHandler), Handler: func(*Conn) Handler { return new(echo) }})
-	listener := listenTCP(t)
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(listener) }()
-	p := dialPeer(t, listener.Addr().String())
-	p.check(t)
-	onItsWay := func() bool { // nobody accepts it
-		for _, c := range s.all() {
-			c.mu.Lock()
-			handed := c.handed
-			c.mu.Unlock()
-			if handed {
-				return true
-			}
+// counted returns a server with a bound of bytes. A stream of another method counts so many.
+func counted(t *testing.T, bytes int) (*fixture, *wire.Bytes) {
+	t.Helper()
+	b := wire.NewBytes(1<<20, slog.New(slog.DiscardHandler))
+	return serve(t, listenTCP(t), func(o *Options, _ *lane.Options) {
+		o.Bytes, o.Weigh = b, func(string) int { return bytes }
+	}), b
+}
+
+func TestStreamsOfOtherMethodsCountUntilTheirEnd(t *testing.T) {
+	const each = 100 << 10
+	f, b := counted(t, each)
+	ctx, cancel := context.WithCancel(t.Context())
+	h := healthgrpc.NewHealthClient(f.dial(t))
+	for range 3 {
+		w, err := h.Watch(ctx, &healthgrpc.HealthCheckRequest{Service: "echo"})
+		if err != nil {
+			t.Fatal(err)
 		}
-		return false
+		if _, err := w.Recv(); err != nil {
+			t.Fatal(err)
+		}
 	}
-	for !onItsWay() {
+	if got := b.Stats(); got.Bytes < 3*each || got.Bytes > 3*each+each/2 || got.Streams != 3 {
+		t.Errorf("with 3 streams: got %+v", got)
+	}
+	cancel()
+	for b.Stats().Bytes > 0 { // when the gRPC server has read the resets
 		time.Sleep(time.Millisecond)
 	}
-	c := s.all()[0]
-	c.tick()
-	c.shutdown()
-	p.must(t, s.Others().Close())
-	settings := 0 // frames with the flag: the other server would send the acknowledgement
+	if _, err := h.Check(t.Context(), new(healthgrpc.HealthCheckRequest)); err != nil {
+		t.Error(err)
+	}
+	for b.Stats().Bytes > 0 {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func TestStreamsOfOtherMethodsAreRefusedWhenCrowded(t *testing.T) {
+	f, b := counted(t, 100<<10)
+	h := healthgrpc.NewHealthClient(f.dial(t))
+	for range 8 {
+		w, err := h.Watch(t.Context(), &healthgrpc.HealthCheckRequest{Service: "echo"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Recv(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := h.Check(t.Context(), new(healthgrpc.HealthCheckRequest))
+	if status.Code(err) != codes.ResourceExhausted || status.Convert(err).Message() != wire.TextCrowded {
+		t.Errorf("got %v, want %s", err, wire.TextCrowded)
+	}
+	if got := b.Stats(); got.Refused != 1 || got.Ended["held_most"] != 0 {
+		t.Errorf("got %+v, want one refusal and no connection ended", got)
+	}
+	if _, err := healthgrpc.NewHealthClient(f.dial(t)).Check(t.Context(), new(healthgrpc.HealthCheckRequest)); err != nil {
+		t.Errorf("another client: %v", err)
+	}
+}
+
+// A client opens and resets many streams at once. The bytes count until the gRPC server has seen
+// the frames.
+func TestResetStreamsOfOtherMethodsEndNothingElse(t *testing.T) {
+	f, b := counted(t, 1<<10)
+	p := dialPeer(t, f.address)
+	block := bytes.Clone(p.block(t, "/grpc.health.v1.Health/Watch"))
+	for id := uint32(1); id < 400; id += 2 {
+		p.must(t, p.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block, EndHeaders: true}))
+		p.must(t, p.WriteRSTStream(id, http2.ErrCodeCancel))
+	}
+	p.must(t, p.WritePing(false, [8]byte{}))
+	p.await(t, func(f http2.Frame) bool { return f.Header().Type == http2.FramePing })
+	for b.Stats().Bytes > 0 {
+		time.Sleep(time.Millisecond)
+	}
+	if got := b.Stats().Ended; got["held_most"]+got["bad_frames"] != 0 {
+		t.Errorf("ended: got %v", got)
+	}
+}
+
+// A pipe to the gRPC server ends when it has no stream for some time. The next stream begins
+// another one.
+func TestAPipeWithoutStreamsEnds(t *testing.T) {
+	f := serve(t, listenTCP(t), nil)
+	h := healthgrpc.NewHealthClient(f.dial(t))
+	for range 2 {
+		if _, err := h.Check(t.Context(), new(healthgrpc.HealthCheckRequest)); err != nil {
+			t.Fatal(err)
+		}
+		c := f.all()[0]
+		c.mu.Lock()
+		if c.back.pipe == nil {
+			t.Error("there is no pipe")
+		}
+		c.back.used -= int64(2 * backIdle)
+		c.mu.Unlock()
+		c.tick()
+		c.mu.Lock()
+		if c.back.pipe != nil || c.back.lane != nil {
+			t.Error("the pipe goes on")
+		}
+		c.mu.Unlock()
+	}
+}
+
+func TestWithoutAServerOtherMethodsAreRefused(t *testing.T) {
+	f := serve(t, listenTCP(t), nil)
+	if _, err := healthgrpc.NewHealthClient(f.dial(t)).Check(t.Context(), new(healthgrpc.HealthCheckRequest)); err != nil { // it serves
+		t.Fatal(err)
+	}
+	f.others.Stop()
+	p := dialPeer(t, f.address)
+	p.check(t)
 	p.await(t, func(f http2.Frame) bool {
-		if f.Header().Flags.Has(http2.FlagSettingsAck) && f.Header().Type == http2.FrameSettings {
-			settings++
-		}
-		g, ok := f.(*http2.GoAwayFrame)
-		if ok && g.LastStreamID != 0 {
-			t.Errorf("got GOAWAY with stream %d, want 0: nobody has the request", g.LastStreamID)
-		}
-		return ok
+		r, ok := f.(*http2.RSTStreamFrame)
+		return ok && r.ErrCode == http2.ErrCodeRefusedStream
 	})
-	if settings > 1 { // one when the request came alone
-		t.Errorf("got %d acknowledgements of one SETTINGS", settings)
-	}
-	if _, err := p.ReadFrame(); !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) { // bytes of ours came after the close
-		t.Errorf("got %v, want the end of the connection", err)
-	}
-	s.GracefulStop()
-	p.must(t, <-served)
 }

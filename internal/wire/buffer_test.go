@@ -1,4 +1,4 @@
-package connections
+package wire
 
 import (
 	"log/slog"
@@ -13,7 +13,7 @@ func TestTheSystemKeepsFewAnswersForAUnixSocketThatNobodyReads(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := New(Options{SocketBuffer: 16 << 10, Logger: slog.New(slog.DiscardHandler)}).Listen(below)
+	l := NewConnections(ConnectionOptions{SocketBuffer: 16 << 10, Logger: slog.New(slog.DiscardHandler)}).Listen(below)
 	defer l.Close()
 	client, err := net.Dial("unix", below.Addr().String())
 	if err != nil {

@@ -1,10 +1,4 @@
-// Package split divides the connections of one listener by protocol. Clients of gRPC begin with the
-// preface of HTTP/2, and all other bytes are for an HTTP/1 server. The first bytes decide, so
-// nobody asks for credentials or reads a request here.
-//
-// Without TLS, browsers and curl speak HTTP/1. With TLS they offer both protocols, and [ALPN]
-// chooses HTTP/1 for them.
-package split
+package wire
 
 import (
 	"crypto/tls"
@@ -13,24 +7,21 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/weirproxy/weir/internal/wire/connections"
 )
 
 // preface begins each connection of HTTP/2 (RFC 9113, section 3.4). No method of HTTP/1 has this
 // name.
 const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
-// Options is the options of New.
-type Options struct {
-	Timeout   time.Duration                    // longest time from a connection to its first bytes, the handshake included; must be more than 0
-	Handshake func(net.Conn) (net.Conn, error) // secures a connection; nil: no TLS. Called concurrently. An error closes the connection
-}
-
-// Splitter divides the connections of a listener. All methods are safe for concurrent use.
-type Splitter struct {
-	options Options
+// Split divides the connections of one listener by protocol. Clients of gRPC begin with the preface
+// of HTTP/2, and all other bytes are for an HTTP/1 server. Without TLS, browsers and curl speak
+// HTTP/1. With TLS they offer both protocols, and [ALPN] chooses HTTP/1 for them.
+//
+// All methods are safe for concurrent use.
+type Split struct {
 	from    net.Listener
+	timeout time.Duration
+	secure  *Secure
 	http2   *side
 	http1   *side
 
@@ -41,9 +32,11 @@ type Splitter struct {
 	open map[net.Conn]struct{}
 }
 
-// New returns a Splitter of l. The caller calls Serve, and serves both listeners of the Splitter.
-func New(l net.Listener, o Options) *Splitter {
-	s := &Splitter{options: o, from: l, closed: make(chan struct{}), open: make(map[net.Conn]struct{})}
+// NewSplit returns a Split of l. The caller calls Serve, and serves both listeners of the Split.
+// secure makes the handshake of TLS; nil: none. timeout is the longest time from a connection to its
+// first bytes, the handshake included.
+func NewSplit(l net.Listener, secure *Secure, timeout time.Duration) *Split {
+	s := &Split{from: l, timeout: timeout, secure: secure, closed: make(chan struct{}), open: make(map[net.Conn]struct{})}
 	s.close = sync.OnceFunc(func() {
 		close(s.closed)
 		_ = l.Close()
@@ -58,21 +51,21 @@ func New(l net.Listener, o Options) *Splitter {
 }
 
 // HTTP2 returns the listener of the connections that begin with the preface of HTTP/2. A Close of
-// the listener closes the Splitter.
-func (s *Splitter) HTTP2() net.Listener { return s.http2 }
+// the listener closes the Split.
+func (s *Split) HTTP2() net.Listener { return s.http2 }
 
-// HTTP1 returns the listener of all other connections. A Close of the listener closes the Splitter.
-func (s *Splitter) HTTP1() net.Listener { return s.http1 }
+// HTTP1 returns the listener of all other connections. A Close of the listener closes the Split.
+func (s *Split) HTTP1() net.Listener { return s.http1 }
 
 // Close closes the listener, and the connections that neither side has taken. Connections that a
 // side has taken go on.
-func (s *Splitter) Close() error {
+func (s *Split) Close() error {
 	s.close()
 	return nil
 }
 
 // Serve accepts connections until Close, which makes the result nil, or until the listener fails.
-func (s *Splitter) Serve() error {
+func (s *Split) Serve() error {
 	defer s.close()
 	for {
 		conn, err := s.from.Accept()
@@ -102,22 +95,21 @@ func (s *Splitter) Serve() error {
 const acceptPause = 100 * time.Millisecond
 
 // divide gives a connection to one of the sides.
-func (s *Splitter) divide(raw net.Conn) {
+func (s *Split) divide(raw net.Conn) {
 	if !s.add(raw) {
 		return
 	}
 	defer s.remove(raw)
-	_ = raw.SetDeadline(time.Now().Add(s.options.Timeout)) // a failure shows in the reads
+	_ = raw.SetDeadline(time.Now().Add(s.timeout)) // a failure shows in the reads
 	conn := raw
-	if s.options.Handshake != nil {
+	if s.secure != nil {
 		var err error
-		if conn, err = s.options.Handshake(raw); err != nil {
+		if conn, _, err = s.secure.ServerHandshake(raw); err != nil {
 			_ = raw.Close()
 			return
 		}
 	}
-	c := &Conn{Conn: conn}
-	_, c.plain = connections.Below(conn)
+	c := &early{Conn: conn}
 	to, err := s.choose(c)
 	if err == nil {
 		err = raw.SetDeadline(time.Time{})
@@ -135,15 +127,12 @@ func (s *Splitter) divide(raw net.Conn) {
 
 // choose reads until the bytes differ from the preface, or are four of it: no method of HTTP/1 is
 // PRI.
-func (s *Splitter) choose(c *Conn) (*side, error) {
+func (s *Split) choose(c *early) (*side, error) {
 	first := make([]byte, 0, 4)
 	for len(first) < cap(first) {
 		n, err := c.Conn.Read(first[len(first):cap(first)])
-		if c.plain != nil && n > 0 {
-			c.plain.Decrypted()
-		}
 		first = first[:len(first)+n]
-		if c.early = first; string(first) != preface[:len(first)] {
+		if c.bytes = first; string(first) != preface[:len(first)] {
 			return s.http1, nil
 		}
 		if err != nil {
@@ -154,7 +143,7 @@ func (s *Splitter) choose(c *Conn) (*side, error) {
 }
 
 // add notes a connection that no side has. After Close it closes the connection.
-func (s *Splitter) add(conn net.Conn) bool {
+func (s *Split) add(conn net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	select {
@@ -167,7 +156,7 @@ func (s *Splitter) add(conn net.Conn) bool {
 	}
 }
 
-func (s *Splitter) remove(conn net.Conn) {
+func (s *Split) remove(conn net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.open, conn)
@@ -175,8 +164,8 @@ func (s *Splitter) remove(conn net.Conn) {
 
 // side is the listener of one protocol.
 type side struct {
-	splitter *Splitter
-	conns    chan net.Conn
+	split *Split
+	conns chan net.Conn
 }
 
 // Accept implements [net.Listener].
@@ -184,44 +173,35 @@ func (s *side) Accept() (net.Conn, error) {
 	select {
 	case c := <-s.conns:
 		return c, nil
-	case <-s.splitter.closed:
+	case <-s.split.closed:
 		return nil, net.ErrClosed
 	}
 }
 
 // Close implements [net.Listener].
-func (s *side) Close() error { return s.splitter.Close() }
+func (s *side) Close() error { return s.split.Close() }
 
 // Addr implements [net.Listener].
-func (s *side) Addr() net.Addr { return s.splitter.from.Addr() }
+func (s *side) Addr() net.Addr { return s.split.from.Addr() }
 
-// Conn is a connection whose first bytes were read. Read returns them first.
-type Conn struct {
+// early is a connection whose first bytes were read. Read returns them first.
+type early struct {
 	net.Conn
-	early []byte
-	plain connections.Decrypter // nil: nobody wants to know
+
+	bytes []byte
 }
 
-// NetConn returns the connection below, as [tls.Conn.NetConn] does. Bytes of that connection come
-// behind the Buffered ones.
-func (c *Conn) NetConn() net.Conn { return c.Conn }
-
-// Buffered returns the number of bytes that Read returns without waiting. The goroutine that reads
-// may call Buffered.
-func (c *Conn) Buffered() int { return len(c.early) }
+// NetConn returns the connection below, as [tls.Conn.NetConn] does.
+func (c *early) NetConn() net.Conn { return c.Conn }
 
 // Read implements [net.Conn].
-func (c *Conn) Read(p []byte) (int, error) {
-	if len(c.early) > 0 {
-		n := copy(p, c.early)
-		c.early = c.early[n:]
+func (c *early) Read(p []byte) (int, error) {
+	if len(c.bytes) > 0 {
+		n := copy(p, c.bytes)
+		c.bytes = c.bytes[n:]
 		return n, nil
 	}
-	n, err := c.Conn.Read(p)
-	if c.plain != nil && n > 0 {
-		c.plain.Decrypted()
-	}
-	return n, err
+	return c.Conn.Read(p)
 }
 
 // ALPN returns config with a choice of the protocol: HTTP/1 for a client that offers it, as

@@ -1,0 +1,262 @@
+package laneserver
+
+import (
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc/mem"
+
+	"github.com/weirproxy/weir/internal/lane"
+	"github.com/weirproxy/weir/internal/wire"
+)
+
+// backIdle is the time without a stream of another method after which the connection to their
+// server ends.
+const backIdle = 10 * time.Second
+
+// back is the streams of other methods on a connection: a [lane.Foreign]. A lane.Back speaks to the
+// gRPC server over a pipe. The zero value has no pipe. All fields and methods are under the lock of
+// the connection.
+type back struct {
+	conn *Conn
+	lane *lane.Back // nil before the first stream
+	pipe *pipe      // nil: not connected
+	out  []byte     // for the pipe
+	more sync.Cond  // there is something in out, or the pipe has ended
+	used int64      // instant of the last stream
+	seen int        // bytes of streams that were reset, whose frames the server has read
+}
+
+// flushLocked passes the output of the Back on, and connects where there is no pipe.
+func (b *back) flushLocked() {
+	if b.lane == nil {
+		return
+	}
+	out := b.lane.Output()
+	if out == nil {
+		return
+	}
+	b.out = append(b.out, out...)
+	b.more.Broadcast()
+	if b.pipe != nil {
+		return
+	}
+	p := &pipe{of: b}
+	b.pipe, b.more.L = p, &b.conn.mu
+	go func() {
+		if !b.conn.server.others.give(p) {
+			_ = p.Close()
+		}
+	}()
+}
+
+// heldLocked returns the bytes of memory of the streams, here and in the gRPC server.
+func (b *back) heldLocked() int64 {
+	if b.lane == nil {
+		return 0
+	}
+	return int64(b.lane.Held()) + bufferFactor*int64(len(b.out))
+}
+
+// closeLocked ends the pipe. Open streams get REFUSED_STREAM.
+func (b *back) closeLocked() {
+	if b.pipe == nil {
+		return
+	}
+	b.pipe, b.out, b.seen = nil, nil, 0
+	b.lane.Lost()
+	b.more.Broadcast()
+}
+
+// tickLocked ends a pipe without streams.
+func (b *back) tickLocked(now int64) {
+	switch {
+	case b.pipe == nil:
+	case !b.lane.Idle():
+		b.used = now
+	case now-b.used > int64(backIdle):
+		b.closeLocked()
+		b.lane = nil // with the tables of HPACK
+	}
+}
+
+// Begin implements [lane.Foreign].
+func (b *back) Begin(stream uint32, fields []hpack.HeaderField, end bool) {
+	c := b.conn
+	if c.account != nil && c.server.options.Bytes.Crowded() && !c.server.options.Bytes.Admits(c.account) {
+		c.machine.ForeignHeaders(stream, []hpack.HeaderField{
+			{Name: ":status", Value: "200"},
+			{Name: "content-type", Value: "application/grpc"},
+			{Name: "grpc-status", Value: "8"}, // RESOURCE_EXHAUSTED
+			{Name: "grpc-message", Value: wire.TextCrowded},
+		}, true)
+		c.machine.ForeignReset(stream, lane.NoError) // the client may have more to send
+		return
+	}
+	if b.lane == nil {
+		b.lane = lane.NewBack(c.server.options.Weigh)
+		b.lane.Attach(c.machine)
+	}
+	b.used = c.server.now()
+	b.lane.Begin(stream, fields, end)
+}
+
+// Data implements [lane.Foreign].
+func (b *back) Data(stream uint32, data []byte, end bool) {
+	if b.lane != nil {
+		b.lane.Data(stream, data, end)
+	}
+}
+
+// Reset implements [lane.Foreign].
+func (b *back) Reset(stream uint32, code lane.Code) {
+	if b.lane != nil {
+		b.lane.Reset(stream, code)
+	}
+}
+
+// Credit implements [lane.Foreign].
+func (b *back) Credit(stream uint32, bytes int) {
+	if b.lane != nil {
+		b.lane.Credit(stream, bytes)
+	}
+}
+
+// pipe is the gRPC server's end of a connection in memory. The server has one reader and one
+// writer. Deadlines do nothing: the bytes of a handshake are there from the beginning.
+type pipe struct{ of *back }
+
+// Read implements [net.Conn].
+func (p *pipe) Read(to []byte) (int, error) {
+	return p.readInto(func() []byte { return to })
+}
+
+// ReadOnReady takes a buffer only when there is something to read. The library of gRPC looks for
+// this method.
+func (p *pipe) ReadOnReady(size int, pool mem.BufferPool) (buffer *[]byte, n int, err error) {
+	n, err = p.readInto(func() []byte {
+		buffer = pool.Get(size)
+		return *buffer
+	})
+	return buffer, n, err
+}
+
+// readInto waits for bytes, and copies them to the result of into. A server that reads on has seen
+// the frames that it has read before.
+func (p *pipe) readInto(into func() []byte) (int, error) {
+	b := p.of
+	mu := &b.conn.mu
+	mu.Lock()
+	defer mu.Unlock()
+	if gone := b.seen; gone > 0 && b.pipe == p {
+		mu.Unlock()
+		wire.AwaitTurns()
+		mu.Lock()
+		if b.pipe == p {
+			b.lane.Forget(gone)
+			b.seen -= gone
+			b.conn.countLocked()
+		}
+	}
+	for len(b.out) == 0 && b.pipe == p {
+		b.more.Wait()
+	}
+	if b.pipe != p {
+		return 0, io.EOF
+	}
+	n := copy(into(), b.out)
+	if b.out = b.out[n:]; len(b.out) == 0 {
+		b.out = nil
+		b.seen = b.lane.ResetBytes()
+	}
+	return n, nil
+}
+
+// Write implements [net.Conn]. The bytes go to the client as far as it takes them.
+func (p *pipe) Write(from []byte) (int, error) {
+	b := p.of
+	c := b.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if b.pipe != p {
+		return 0, net.ErrClosed
+	}
+	if err := b.lane.Receive(from, c.server.now()); err != nil {
+		b.closeLocked()
+		return 0, err
+	}
+	c.flushLocked()
+	return len(from), nil
+}
+
+// Close implements [net.Conn].
+func (p *pipe) Close() error {
+	c := p.of.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p.of.pipe == p {
+		p.of.closeLocked()
+		c.flushLocked()
+	}
+	return nil
+}
+
+// LocalAddr implements [net.Conn].
+func (p *pipe) LocalAddr() net.Addr { return p.of.conn.conn.LocalAddr() }
+
+// RemoteAddr implements [net.Conn].
+func (p *pipe) RemoteAddr() net.Addr { return p.of.conn.conn.RemoteAddr() }
+
+// SetDeadline implements [net.Conn].
+func (p *pipe) SetDeadline(time.Time) error { return nil }
+
+// SetReadDeadline implements [net.Conn].
+func (p *pipe) SetReadDeadline(time.Time) error { return nil }
+
+// SetWriteDeadline implements [net.Conn].
+func (p *pipe) SetWriteDeadline(time.Time) error { return nil }
+
+// pipes is the listener of the gRPC server for other methods.
+type pipes struct {
+	conns  chan *pipe
+	closed chan struct{}
+	close  func()
+}
+
+func newPipes() *pipes {
+	p := &pipes{conns: make(chan *pipe), closed: make(chan struct{})}
+	p.close = sync.OnceFunc(func() { close(p.closed) })
+	return p
+}
+
+// give gives the server a connection. The result is false when no server takes it.
+func (p *pipes) give(c *pipe) bool {
+	select {
+	case p.conns <- c:
+		return true
+	case <-p.closed:
+		return false
+	}
+}
+
+// Accept implements [net.Listener].
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements [net.Listener].
+func (p *pipes) Close() error {
+	p.close()
+	return nil
+}
+
+// Addr implements [net.Listener].
+func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipes", Net: "unix"} }

@@ -7,7 +7,7 @@ type removed struct {
 	instead string // the constant or the variable in its place, for an error and the document
 }
 
-// removedVariables returns all variables of earlier versions. The original has none of them.
+// removedVariables returns all variables of earlier versions. The original does not have them.
 func removedVariables() []removed {
 	return []removed{
 		{"WEIR_ADMIN_HOSTS", "use WEIR_HOSTS, which is for the admin page and /json"},

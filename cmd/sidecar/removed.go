@@ -38,7 +38,7 @@ func removedSettings() []removed {
 }
 
 // notASetting is the error of a name that is no setting. written is the name as the operator wrote
-// it, name the same in the form of a flag, and guess the end of the text for an unknown name.
+// it. name is the same in the form of a flag. guess is the end of the text for an unknown name.
 func notASetting(written, name, guess string) error {
 	for _, r := range removedSettings() {
 		if r.name == name {

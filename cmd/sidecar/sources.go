@@ -107,9 +107,9 @@ func written(s setting, flags *pflag.FlagSet, v *viper.Viper, file string) strin
 }
 
 // mergeFile lets viper read a settings file, and returns mistakes in the keys. viper finds all
-// settings, also the paths in `rules`, and the list `domains`. Of that list only the place counts:
-// package reload gives the bytes of the file to descriptors.Load, as viper would turn keys to lower
-// case and lose lines.
+// settings, also the paths in `rules`, and the list `domains`. Of that list only the place counts.
+// Package reload gives the bytes of the file to descriptors.Load, because viper would turn keys to
+// lower case and lose lines.
 func mergeFile(v *viper.Viper, file string, all []setting) []error {
 	info, err := os.Stat(file)
 	if err != nil {

@@ -19,7 +19,7 @@
 // rueidis also trusts the server: an invalid reply makes rueidis panic. Each connection checks all
 // replies, see package resp and docs/decisions/0031.
 //
-// Behind Sentinels the primary is one server, whose address the Sentinels name: see sentinels.
+// Behind Sentinels the primary is one server, and the Sentinels name its address: see sentinels.
 package redis
 
 import (
@@ -232,8 +232,8 @@ func (c *Conn) connectPrimary(address string) (*session, error) {
 	return s, err
 }
 
-// serve has commands use the session, and its successors, until one of them cannot be used, or until
-// Close.
+// serve has commands use the session, and its successors, until one of them cannot be used, or
+// until Close.
 func (c *Conn) serve(s *session) error {
 	defer func() { s.close() }()
 	s.use()
@@ -285,8 +285,8 @@ func (c *Conn) remake(s *session) *session {
 	return next
 }
 
-// follow returns a session with the primary that the Sentinels name, if that is another one than the
-// primary of s.
+// follow returns a session with the primary that the Sentinels name, if that is another one than
+// the primary of s.
 func (c *Conn) follow(s *session) *session {
 	if c.sentinels == nil {
 		return s

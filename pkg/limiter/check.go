@@ -21,9 +21,9 @@ func (l *Limiter) Check(ctx context.Context, r *Request, v *Verdict) error {
 	return l.finish(r, v, admitted, err)
 }
 
-// CheckNow is Check for a request that the store decides without waiting, see [store.Store]. If
-// the request has to wait, decided is false, and v is prepared: as long as r and v stay as they
-// are, [Limiter.CheckAll] goes on from v with Question.Prepared. The caller may also drop v.
+// CheckNow is Check for a request that the store decides without waiting, see [store.Store]. If the
+// request has to wait, decided is false, and v is prepared. As long as r and v stay as they are,
+// [Limiter.CheckAll] goes on from v with Question.Prepared. The caller may also drop v.
 func (l *Limiter) CheckNow(r *Request, v *Verdict) (decided bool, err error) {
 	if err := l.prepare(r, v); err != nil {
 		return true, err
@@ -61,8 +61,8 @@ func (l *Limiter) take(ctx context.Context, v *Verdict) (admitted bool, err erro
 // ended; else finish ends the request.
 //
 // The rules and grants in force now decide the request, and count it, also if others come in
-// between: the request has begun before these. What the store teaches then is about the limits of
-// v.charges, and a charge under another limit does not use it.
+// between: the request has begun before these. The states that the store tells then belong to the
+// limits of v.charges. A charge under another limit does not use them.
 func (l *Limiter) prepare(r *Request, v *Verdict) error {
 	set := l.current.Load()
 	if err := l.charges(set, r, v); err != nil {

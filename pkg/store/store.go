@@ -73,8 +73,8 @@ type Charge struct {
 	OnError       OnError
 	Exact         bool // each hit is decided by the shared store, never from hits taken in advance
 
-	// Hash is HashOf(Key), or 0. Whoever has hashed the key sets Hash in its own charge, so that a
-	// store does not hash the key again. A store changes no Hash of its caller.
+	// Hash is HashOf(Key), or 0. A caller that has hashed the key sets Hash in its own charge, so that
+	// a store does not hash the key again. A store changes no Hash of its caller.
 	Hash uint64
 
 	// Hold makes the charge the begin or the end of a holder. Nil: an ordinary charge. Concurrency
@@ -128,8 +128,8 @@ type Store interface {
 	Peek(ctx context.Context, charges []Charge, decisions []algorithms.Decision) error
 
 	// Reset forgets the states of the charges' keys, so that the keys are full, and returns the number
-	// of states. Only Key, Limit.Algorithm and Limit.Period of a charge count. An error is of ctx or of
-	// the store.
+	// of states. Only Key, Limit.Algorithm and Limit.Period of a charge count. An error is of ctx or
+	// of the store.
 	Reset(ctx context.Context, charges []Charge) (forgotten int, err error)
 
 	// Holders returns the holders of the charge's state, the next one to run out first, at most that
@@ -177,9 +177,9 @@ type Remote interface {
 
 	// Later charges c.Hits to the key of c as at an earlier instant of the store's clock, also hits
 	// above the limit, and returns at once. Only Key, Limit and Hits of c count. The store adds up the
-	// hits of a key and applies the sum after a moment, but before any later Take, Peek or Reset of
-	// that key. Hits that cannot be charged in time, and hits above the store's bounds, are dropped
-	// and counted in metrics.
+	// hits of a key and applies the sum after a moment. A later Take, Peek or Reset of that key comes
+	// after the sum. Hits that cannot be charged in time, and hits above the store's bounds, are
+	// dropped and counted in metrics.
 	Later(c *Charge, at algorithms.Instant)
 
 	// HoldLater applies a charge with a Hold as at an earlier instant of the store's clock, and
@@ -211,8 +211,8 @@ type Health struct {
 
 	// Silent is how long the store has owed answers without giving one; 0 as long as that is usual.
 	Silent time.Duration
-	// Late is Silent for callers that can do without the answer: more than 0 already after a time in
-	// which most answers come, and shortly after a call that had no answer.
+	// Late is Silent for callers that can do without the answer. It is more than 0 already after a
+	// time in which most answers come, and shortly after a call that had no answer.
 	Late time.Duration
 
 	Fleet int // processes that share the store; 0: not known

@@ -1,5 +1,5 @@
-// Package web is the part that all pages of Weir share. It bounds the time and the number of
-// requests, answers panics, and checks the name by which a client reaches a page.
+// Package web is the part that all pages of Weir share. The package bounds the time and the number
+// of requests, answers panics, and checks the name by which a client reaches a page.
 package web
 
 import (

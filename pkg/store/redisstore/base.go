@@ -14,7 +14,7 @@ import (
 // Granularity is Redis's unit of time. A limit's period must be a whole multiple.
 const Granularity = owed.Granularity
 
-// base is what all parts of a store share.
+// base has the fields that all parts of a store share.
 type base struct {
 	timeout     time.Duration
 	script      string
@@ -54,7 +54,7 @@ const latePart = 10
 
 // Health implements [store.Remote], for all servers together. Silent counts from the timeout on, or
 // from twice the longest of the last round trips. Late counts from a tenth of the timeout on, or
-// from twice as long as nine of ten round trips take; up to silenceGap after a call without an
+// from twice as long as nine of ten round trips take. Up to silenceGap after a call without an
 // answer no call needs to be under way.
 func (b *base) Health([]store.Charge) store.Health {
 	p := &b.pulse

@@ -10,7 +10,7 @@ import (
 )
 
 // call is charges in one slot on the way to Redis and back. A call owns all its memory, so that a
-// caller can stop waiting and leave the call behind. What a call is for is its owner.
+// caller can stop waiting and leave the call behind. The purpose of a call is its owner.
 type call struct {
 	action  action
 	slot    uint16             // 0 without a cluster

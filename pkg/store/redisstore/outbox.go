@@ -14,7 +14,7 @@ import (
 	"github.com/weirproxy/weir/pkg/store/redisstore/owed"
 )
 
-// outbox sends calls for which no caller waits: what is owed (see package owed), and corrections of
+// outbox sends calls for which no caller waits: tellings (see package owed), and corrections of
 // reservations. The latter come from requests that are over.
 //
 // A tick sends a bounded number of keys. While a server is away or answers nothing, no tick sends
@@ -49,7 +49,7 @@ type outbox struct {
 	settled chan struct{} // holds a value after the end of the last call under way
 }
 
-// shard is what is owed of some keys.
+// shard has the owed hits and holders of some keys.
 type shard struct {
 	mu            sync.Mutex // guards the fields below
 	book          owed.Book
@@ -120,7 +120,7 @@ func (o *outbox) shard(key []byte) *shard {
 	return &o.shards[maphash.Bytes(o.seed, key)%outboxShards]
 }
 
-// countLocked adds to the metrics what a book has counted, and returns the dropped hits. The mu of
+// countLocked adds the counts of a book to the metrics, and returns the dropped hits. The mu of
 // the shard must be held.
 func (o *outbox) countLocked(sh *shard) (dropped uint64) {
 	keys, holders := sh.book.Size()
@@ -144,8 +144,8 @@ func (o *outbox) lose(hits int64) { o.metrics.lostHits.Add(uint64(max(hits, -hit
 
 func (o *outbox) clocks() owed.Clocks { return owed.Clocks{Redis: o.nowOf(false), Here: o.here()} }
 
-// owedOf returns the hits of a key that matter at an instant by the key's clock, and that the
-// answer of Redis at that instant does not have.
+// owedOf returns the hits of a key that matter at an instant by the key's clock. The answer of
+// Redis at that instant does not have them.
 func (o *outbox) owedOf(c *store.Charge, now algorithms.Instant) (hits int64) {
 	if o.keys.Load() > 0 {
 		o.in(c.Key, func(b *owed.Book) { hits = b.Owed(c, now) })
@@ -153,9 +153,9 @@ func (o *outbox) owedOf(c *store.Charge, now algorithms.Instant) (hits int64) {
 	return hits
 }
 
-// sendBefore sends what is owed of the keys of charges, ahead of a request for the same keys.
-// Hits to give back wait while Redis answers nothing, as they could be lost; without them the
-// request finds less room.
+// sendBefore sends the owed hits and holders of the keys of charges, ahead of a request for the
+// same keys. Hits to give back wait while Redis answers nothing, as they could be lost; without
+// them the request finds less room.
 func (o *outbox) sendBefore(charges []store.Charge) {
 	if o.keys.Load() == 0 && o.holders.Load() == 0 {
 		return
@@ -195,7 +195,7 @@ func (o *outbox) followLocked(b *owed.Book, c *store.Charge) {
 	}
 }
 
-// sendLocked sends what waits of an entry through put, which puts a call into a queue.
+// sendLocked sends the waiting part of an entry through put, which puts a call into a queue.
 func (o *outbox) sendLocked(b *owed.Book, e owed.Entry, put func(location, *call)) {
 	what := b.Tell(e)
 	t := &telling{outbox: o, what: what}
@@ -245,7 +245,7 @@ func (o *outbox) endLocked(err error) {
 	}
 }
 
-// telling is a call of what is owed.
+// telling is a call with owed hits or holders.
 type telling struct {
 	call
 
@@ -444,8 +444,8 @@ func (o *outbox) due(now time.Time) bool {
 	return !now.Before(o.next)
 }
 
-// sendSome looks at what waits, sends at most that many calls, and returns the numbers of looks and
-// calls. The last time, hits also go to a server that answers nothing.
+// sendSome looks at waiting entries, sends at most that many calls, and returns the numbers of
+// looks and calls. The last time, hits also go to a server that answers nothing.
 func (o *outbox) sendSome(now time.Time, most int, last bool) (seen, sent int) {
 	if o.keys.Load() == 0 && o.holders.Load() == 0 {
 		return 0, 0

@@ -58,8 +58,8 @@ type Options struct {
 	// CountFleet makes this process known on Target under Prefix, and counts the processes there, for
 	// [store.Health]. A process that starts is counted within a second, and one that was closed is not
 	// counted after a second. A process that was killed is counted for some nine seconds. While Redis
-	// does not answer the last known number stays. Afterwards the number falls only after five seconds,
-	// so that the other processes have the time to come back.
+	// does not answer the last known number stays. Afterwards the number falls only after five
+	// seconds, so that the other processes have the time to come back.
 	CountFleet bool
 
 	Logger *slog.Logger
@@ -187,9 +187,9 @@ func (s *Store) Connected(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Await implements [store.Remote]. Await waits for the first attempt to connect, and then has Redis
-// run the script, within the time that a request with the deadline of ctx has. The script writes a
-// key that expires after a millisecond. Each call chooses another slot of a cluster, and one of two
+// Await implements [store.Remote]. Await waits for the first attempt to connect. Then Redis runs
+// the script, within the time that a request with the deadline of ctx has. The script writes a key
+// that expires after a millisecond. Each call chooses another slot of a cluster, and one of two
 // servers, so that calls find a part that is away.
 func (s *Store) Await(ctx context.Context) error {
 	home := s.main

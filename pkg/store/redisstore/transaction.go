@@ -368,9 +368,9 @@ func (t *transaction) settle() {
 	}
 }
 
-// tell writes the state of a key to the Left of the caller's charge, as the transaction left it,
-// and with the hits that Redis does not know of. charge is charge n of the transaction. A list has
-// no state: its decision has less remaining.
+// tell writes the state of a key to the Left of the caller's charge. The state is as the
+// transaction left it, with the hits that Redis has yet to be told. charge is charge n of the
+// transaction. A list has no state: its decision has less remaining.
 func (t *transaction) tell(n int, charge *store.Charge, d *algorithms.Decision) {
 	t.tellHold(n, charge)
 	to := charge.Left

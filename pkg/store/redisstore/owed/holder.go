@@ -37,7 +37,7 @@ type event struct {
 	here  algorithms.Instant // by this process's clock, for windows of counters; 0: no counter
 }
 
-// AddEvent adds a charge with a Hold at an instant of Redis's clock; here is the instant by this
+// AddEvent adds a charge with a Hold at an instant of Redis's clock. here is the instant by this
 // process's clock if the state is a counter, else 0. An end goes with the begin that waits before
 // it. Two equal phases in a row are one, and an end takes the place of HoldBegun. Events above the
 // bounds are lost.

@@ -1,6 +1,7 @@
-// Package owed is what Redis has yet to be told about keys: hits that were decided elsewhere, and
-// begins and ends of holders. A [Book] merges them, bounds them, lets them expire, and says what a
-// call tells. After the call it has what must be told again.
+// Package owed keeps the hits and holders that Redis has yet to be told: hits that were decided
+// elsewhere, and begins and ends of holders. A [Book] merges them, bounds them, lets them expire,
+// and makes the content of a call. After the call the Book keeps the hits and holders that must be
+// told again.
 //
 // The package is pure: no goroutine, lock, clock or socket. Instants come with the calls.
 package owed
@@ -30,8 +31,8 @@ const (
 	slotsOfAnItem = slotsOfALife + 1
 )
 
-// Book is what Redis has yet to be told about some keys. The zero value is empty. One goroutine at
-// a time may use a Book.
+// Book has the hits and holders of some keys that Redis has yet to be told. The zero value is
+// empty. One goroutine at a time may use a Book.
 type Book struct {
 	hits    map[string][]*Hits // by key: hits to charge before hits to give back
 	holders map[string]map[name]*Holder
@@ -55,7 +56,7 @@ type Counts struct {
 // Clocks is one instant by the clock of Redis and by the clock of this process.
 type Clocks struct{ Redis, Here algorithms.Instant }
 
-// Entry is what one call can tell: [Hits] or [Holder].
+// Entry is the content of one call: [Hits] or [Holder].
 type Entry interface {
 	// Charge has the Key and the Limit. It belongs to the entry.
 	Charge() *store.Charge
@@ -72,7 +73,7 @@ type Entry interface {
 	tidy(b *Book) (gone bool)
 }
 
-// Telling is what one call tells about one key. Each charge belongs to an instant of its own.
+// Telling is the content of one call about one key. Each charge belongs to an instant of its own.
 type Telling struct {
 	Entry
 
@@ -95,7 +96,7 @@ const (
 // Size returns the numbers of entries of hits and of holders.
 func (b *Book) Size() (hits, holders int) { return b.nHits, b.nHolder }
 
-// Drain returns what was counted since the last Drain.
+// Drain returns the counts since the last Drain.
 func (b *Book) Drain() Counts {
 	c := b.counts
 	b.counts = Counts{}
@@ -113,7 +114,7 @@ func (b *Book) Of(key []byte) (all []Entry) {
 	return all
 }
 
-// Expire drops what no longer matters of an entry, and reports whether the entry is gone.
+// Expire drops the parts of an entry that no longer matter, and reports whether the entry is gone.
 func (b *Book) Expire(e Entry, now Clocks) (gone bool) { return e.expire(b, now) }
 
 // Tell returns all that waits of an entry, which is then on the way; nil if nothing waits. Call
@@ -169,8 +170,8 @@ func (b *Book) Close() {
 // ten seconds at most.
 func (b *Book) Rests(now time.Time) bool { return b.nHolder == 0 && now.Before(b.rests) }
 
-// Look drops what no longer matters, calls visit for each entry that is left, and returns how many
-// entries it has seen. visit may call Tell.
+// Look drops entries that no longer matter, calls visit for each entry that is left, and returns
+// the number of entries that it has seen. visit may call Tell.
 func (b *Book) Look(now time.Time, at Clocks, visit func(Entry)) (seen int) {
 	b.rests = now.Add(longestRest)
 	for key := range b.hits {

@@ -15,32 +15,56 @@ import (
 func xdsSettings(c *config) []setting {
 	x := &c.XDS
 	return []setting{
-		{"xds-address", "", settings.Text(&x.Address, "target", xdsAddress),
-			`host:port of an xDS server (ADS) that rules come from, beside --rules ("" = off)`},
-		{"xds-node-id", xds.DefaultNodeID, settings.Text(&x.Node.ID, "id", nil),
-			"id of this node for the xDS server"},
-		{"xds-node-cluster", "", settings.Text(&x.Node.Cluster, "name", nil),
-			"cluster of this node for the xDS server"},
-		{"xds-node-metadata", "", metadata(&x.Node.Metadata),
-			"metadata of this node for the xDS server: a JSON object, or key=value,key=value"},
-		{"xds-delta", "false", settings.Bool(&x.Delta),
-			"ask for changes only (incremental xDS), not for the state of the world"},
-		{"xds-header", "", headers(&x.Headers),
+		{
+			"xds-address", "", settings.Text(&x.Address, "target", xdsAddress),
+			`host:port of an xDS server (ADS) that rules come from, beside --rules ("" = off)`,
+		},
+		{
+			"xds-node-id", xds.DefaultNodeID, settings.Text(&x.Node.ID, "id", nil),
+			"id of this node for the xDS server",
+		},
+		{
+			"xds-node-cluster", "", settings.Text(&x.Node.Cluster, "name", nil),
+			"cluster of this node for the xDS server",
+		},
+		{
+			"xds-node-metadata", "", metadata(&x.Node.Metadata),
+			"metadata of this node for the xDS server: a JSON object, or key=value,key=value",
+		},
+		{
+			"xds-delta", "false", settings.Bool(&x.Delta),
+			"ask for changes only (incremental xDS), not for the state of the world",
+		},
+		{
+			"xds-header", "", headers(&x.Headers),
 			"name=value, a header (gRPC metadata) for the xDS server; put secrets into a file or the " +
-				"environment; repeatable"},
-		{"xds-required", "true", settings.Bool(&c.XDSRequired),
-			"not ready until rules have come from the xDS server"},
-		{"xds-tls", "false", settings.Bool(&c.XDSUsesTLS),
-			"TLS to the xDS server; also when one of the four below is given"},
-		{"xds-tls-ca", "", settings.Text(&c.XDSTLS.CA, "file", nil),
+				"environment; repeatable",
+		},
+		{
+			"xds-required", "true", settings.Bool(&c.XDSRequired),
+			"not ready until rules have come from the xDS server",
+		},
+		{
+			"xds-tls", "false", settings.Bool(&c.XDSUsesTLS),
+			"TLS to the xDS server; also when one of the four below is given",
+		},
+		{
+			"xds-tls-ca", "", settings.Text(&c.XDSTLS.CA, "file", nil),
 			`authorities of the xDS server's certificate, PEM ("" = the system's); read for each ` +
-				`connection, as are certificate and key`},
-		{"xds-tls-cert", "", settings.Text(&c.XDSTLS.Cert, "file", nil),
-			"certificate to show to the xDS server, PEM"},
-		{"xds-tls-key", "", settings.Text(&c.XDSTLS.Key, "file", nil),
-			"its key, PEM"},
-		{"xds-tls-server-name", "", settings.Text(&c.XDSTLS.ServerName, "name", nil),
-			`name (SAN) that the xDS server's certificate must have ("" = the host of --xds-address)`},
+				`connection, as are certificate and key`,
+		},
+		{
+			"xds-tls-cert", "", settings.Text(&c.XDSTLS.Cert, "file", nil),
+			"certificate to show to the xDS server, PEM",
+		},
+		{
+			"xds-tls-key", "", settings.Text(&c.XDSTLS.Key, "file", nil),
+			"its key, PEM",
+		},
+		{
+			"xds-tls-server-name", "", settings.Text(&c.XDSTLS.ServerName, "name", nil),
+			`name (SAN) that the xDS server's certificate must have ("" = the host of --xds-address)`,
+		},
 	}
 }
 

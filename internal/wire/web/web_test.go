@@ -1,10 +1,10 @@
 package web
 
 import (
+	"testing"
+
 	"github.com/weirproxy/weir/internal/testing/deptest"
 )
-
-import "testing"
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{Third: []string{}})

@@ -26,7 +26,8 @@ func run(t *testing.T, s *Store, calls ...*transaction) []*transaction {
 	var order []*transaction
 	for i := range b.all {
 		for c := b.all[i].first; c != nil; c = c.next {
-			order = append(order, c.owner.(*transaction))
+			one, _ := c.owner.(*transaction)
+			order = append(order, one)
 		}
 	}
 	s.main.execute([]*batch{b}, false)

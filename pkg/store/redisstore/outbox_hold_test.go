@@ -144,7 +144,7 @@ func TestABeginThatIsToldAgainDoesNotOutliveItsEnd(t *testing.T) {
 		c.sleep(time.Millisecond)
 		var told *telling
 		s.in([]byte("k"), func(b *owed.Book) {
-			s.sendLocked(b, b.Of([]byte("k"))[0], func(_ location, c *call) { told = c.owner.(*telling) })
+			s.sendLocked(b, b.Of([]byte("k"))[0], func(_ location, c *call) { told, _ = c.owner.(*telling) })
 		})
 		b := newBatch(s.base, &s.main.names)
 		b.add(&told.call)

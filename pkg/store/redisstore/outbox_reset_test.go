@@ -44,7 +44,7 @@ func correcting(o *outbox, n *nodeQueue, charges ...store.Charge) *correction {
 		c.fixes = append(c.fixes, &fix{at: int64(i)})
 	}
 	o.correct(&c, location{home: o.main})
-	sent := n.waiting[0].owner.(*correction)
+	sent, _ := n.waiting[0].owner.(*correction)
 	n.waiting = nil
 	return sent
 }

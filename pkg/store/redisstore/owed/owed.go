@@ -7,6 +7,7 @@
 package owed
 
 import (
+	"slices"
 	"time"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
@@ -139,8 +140,7 @@ func (b *Book) Forget(key []byte) { b.drop(string(key), &b.counts.Dropped, new(u
 
 // drop drops all that waits for a key, and counts it.
 func (b *Book) drop(key string, hits, events *uint64) {
-	for i := len(b.hits[key]) - 1; i >= 0; i-- {
-		h := b.hits[key][i]
+	for _, h := range slices.Backward(b.hits[key]) { // tidy removes h
 		*hits += size(h.waiting())
 		h.slots = [slotsOfAnItem]int64{}
 		h.tidy(b)

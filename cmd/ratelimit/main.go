@@ -2,8 +2,8 @@
 // environment, rule files and xDS resources, and has the same ports, answers, counts and metrics.
 // docs/migrating.md lists the differences.
 //
-// The program ignores arguments, as the original does, except for a lone help or version. It
-// translates its environment to a app.Config, as sidecar does with its settings.
+// The program ignores arguments, as the original does, except for a lone help or version. The
+// program translates its environment to an app.Config, as sidecar does with its settings.
 //
 // Exit codes: 0 after a signal; 1 variables or rules with mistakes, or a failure.
 package main

@@ -8,10 +8,10 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Asked returns a function that begins a span of this name for each transaction that a remote store
-// is asked about; nil when t is nil. The function returns the context of the span, and a function
-// that ends the span with the error of the transaction. A store in memory needs no spans: it answers
-// in less time than a span takes.
+// Asked returns a function that begins a span of this name for each transaction of a remote store;
+// nil when t is nil. The function returns the context of the span, and a function that ends the
+// span with the error of the transaction. A store in memory needs no spans: it answers in less time
+// than a span takes.
 func (t *Tracing) Asked(name string) func(ctx context.Context, charges int) (context.Context, func(error)) {
 	if t == nil {
 		return nil

@@ -29,8 +29,8 @@ func (s *Store) release(n *names) {
 
 // A holder that is denied here must be known until its end, which has no cost then. The local store
 // remembers the holder under the limit of its charge, or under a limit of 0 that no rule has. Two
-// limits serve for that. The second one has the holders in doubt: the remote store was asked about their
-// begin, and may have admitted them.
+// limits serve for that. The second one has the holders in doubt: the remote store was asked about
+// their begin, and may have admitted them.
 
 // denials returns the limit under which the local store remembers denied holders. The requests are
 // 0, but of a holder that is forgotten.
@@ -122,9 +122,9 @@ func (s *Store) admit(n *names, c *store.Charge) {
 // isEnd reports whether a charge ends a holder, or repairs one. Such a charge is never denied.
 func isEnd(c *store.Charge) bool { return c.Hold != nil && c.Hold.Phase != algorithms.HoldBegin }
 
-// recallHolders looks for the holders of a question that the local store may know. The end of a holder
-// that was denied here has no cost: the remote store is asked to cancel the holder, which it may have
-// admitted.
+// recallHolders looks for the holders of a question that the local store may know. The end of a
+// holder that was denied here has no cost. The remote store is asked to cancel the holder, because
+// it may have admitted the holder.
 func (s *Store) recallHolders(q *question) {
 	n, _ := s.names.Get().(*names)
 	defer s.release(n)
@@ -187,8 +187,8 @@ func (w *substitutes) meet(s *Store, charges []store.Charge) {
 	}
 }
 
-// part writes to each holder the state in which a request without the remote store found it. A holder in
-// the local store holds the hits of all processes.
+// part writes to each holder the state in which a request without the remote store found it. A
+// holder in the local store holds the hits of all processes.
 func (w *substitutes) part(charges []store.Charge, fleet int) {
 	for i := range charges {
 		c := &charges[i]
@@ -205,9 +205,9 @@ func (w *substitutes) part(charges []store.Charge, fleet int) {
 	}
 }
 
-// tellHolders remembers the holders that were denied here, and has the remote store told of the others
-// later. cause is the remote store's error; nil if it was not asked. tellHolders returns the hits that
-// the remote store will be charged with, also above its limits.
+// tellHolders remembers the holders that were denied here, and has the remote store told of the
+// others later. cause is the remote store's error; nil if it was not asked. tellHolders returns the
+// hits that the remote store will be charged with, also above its limits.
 func (s *Store) tellHolders(w *substitutes, charges []store.Charge, decisions []algorithms.Decision, admitted bool, cause error) (hits uint64) {
 	at := s.remote.Now(algorithms.Limit{})
 	for i := range charges {

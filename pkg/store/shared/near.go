@@ -27,9 +27,9 @@ func repeated(charges []store.Charge, i int) bool {
 	return false
 }
 
-// near decides a request by the allotments of this process, and reports whether it did: leases
-// admit the request if each of its keys has one, and denials deny it. A request whose lease is
-// overdue is decided without the remote store.
+// near decides a request by the allotments of this process, and reports whether it did. Leases
+// admit the request if each of its keys has one. Denials deny it. A request whose lease is overdue
+// is decided without the remote store.
 func (s *Store) near(charges []store.Charge, decisions []algorithms.Decision) (admitted, decided bool) {
 	leases, denials := s.table.tracked.Load() > 0, s.table.denials.Load() > 0
 	switch {
@@ -170,8 +170,8 @@ func (s *Store) waits(c *store.Charge, late time.Duration) bool {
 	return k != nil && leasable(c) && k.limit == c.Limit && (k.asked > 0 || k.vain || late > longLate && k.spent > 0 && s.now()-k.spent < slot)
 }
 
-// denyAll decides a request that is known to be denied, and reports whether it did. The charges get no
-// state, only its source.
+// denyAll decides a request that is known to be denied, and reports whether it did. The charges get
+// no state, only its source.
 func (s *Store) denyAll(charges []store.Charge, decisions []algorithms.Decision) bool {
 	if len(charges) > maxCharges {
 		return false
@@ -244,8 +244,8 @@ func (s *Store) leave(c *store.Charge, now time.Duration, to *algorithms.Decisio
 	}
 }
 
-// peekLease gives a charge the decision of a lease, and reports whether the lease suffices. A lease that
-// does not goes back.
+// peekLease gives a charge the decision of a lease, and reports whether the lease suffices. A lease
+// that does not goes back.
 func (s *Store) peekLease(c *store.Charge, to *algorithms.Decision) bool {
 	if !leasable(c) {
 		return false

@@ -12,7 +12,8 @@ import (
 // many processes, so that a full key admits at least one hit in each. If the fleet is counted too
 // small, the processes admit more in the proportion; if too large, they admit less.
 
-// isLocal reports whether the local store decides the charge while the remote store cannot be asked.
+// isLocal reports whether the local store decides the charge while the remote store cannot be
+// asked.
 func isLocal(c *store.Charge) bool {
 	return c.OnError != store.OnErrorAllow && c.OnError != store.OnErrorDeny
 }
@@ -40,8 +41,8 @@ func cost(c *store.Charge, fleet int) int64 {
 // answer does not show. Others may use these after the answer, and before an outage.
 const unseenPart = 64
 
-// leaveUnseen counts the unseen part as used, in the state that goes on in the local store or, for
-// an algorithm without a state, in the decision.
+// leaveUnseen counts the unseen part as used, in the state that goes on in the local store. For an
+// algorithm without a state the decision has it.
 func leaveUnseen(c *store.Charge, told *store.State, d *algorithms.Decision) {
 	unseen := d.Remaining / unseenPart
 	switch {
@@ -54,7 +55,7 @@ func leaveUnseen(c *store.Charge, told *store.State, d *algorithms.Decision) {
 }
 
 // applied returns the hits of a charge without a holder that a request without the remote store has
-// applied, as package store says: all or none.
+// applied. As package store says, these are all or none.
 func applied(c *store.Charge, d *algorithms.Decision, admitted bool) int64 {
 	if c.Hold == nil && (c.CountRejected || admitted && d.Allowed) {
 		return c.Hits

@@ -1,7 +1,7 @@
-// Package shared is a count that several processes share, and that may be slow or away. It makes one
-// store of two: a remote store, which decides, and a local store, which goes on while the remote one
-// does not answer. In front of both are allotments: what this process may decide alone for one key
-// until an instant.
+// Package shared is a count that several processes share, and that may be slow or away. The package
+// makes one store of two: a remote store, which decides, and a local store, which goes on while the
+// remote one does not answer. In front of both are allotments: the rights of this process to decide
+// alone for one key until an instant.
 //
 // One transaction takes five steps, see [Store.TakeAll]: near, gate, ask, learn, without.
 //
@@ -13,23 +13,23 @@
 //
 // A key that is asked several times in 100 ms gets a lease. A lease has about as many hits as come
 // in 100 ms, and never more than a fair part of the rest. The next hits are asked for in the
-// background before the last ones are spent. Hits that are not spent go back at the end of the lease,
-// which lasts a second at most. A key that is asked rarely, or that is close to its limit, has no
-// lease: the remote store decides each request.
+// background before the last ones are spent. Hits that are not spent go back at the end of the
+// lease, which lasts a second at most. A key that is asked rarely, or that is close to its limit,
+// has no lease: the remote store decides each request.
 //
 // Never leased are refunds, charges with Charge.Exact or in quota mode, and charges of
-// sliding_window_log. With CountRejected only fixed_window is leased. A request with several charges
-// spends leased hits and asks about the others. If the others deny it, the leased hits are put back.
-// An answer from a lease has the state that the remote store told last, less the hits spent here
-// since.
+// sliding_window_log. With CountRejected only fixed_window is leased. A request with several
+// charges spends leased hits and asks about the others. If the others deny it, the leased hits are
+// put back. An answer from a lease has the state that the remote store told last, less the hits
+// spent here since.
 //
 // # Near: denials
 //
 // After a denied request the state that the remote store left is remembered for each key. A later
 // request is denied if each of its keys is remembered, and package algorithms still denies these
 // states. So a flood over a limit costs the remote store nothing. The type denial has the rules. A
-// refund or a reset through this store forgets its keys at once; a change of rules forgets all keys.
-// Denials go on while the breaker is open, and are no sign of the remote store's health.
+// refund or a reset through this store forgets its keys at once; a change of rules forgets all
+// keys. Denials go on while the breaker is open, and are no sign of the remote store's health.
 //
 // # Gate
 //
@@ -38,12 +38,13 @@
 //
 // # Without the remote store
 //
-// When the remote store fails a request, or may not be asked, each charge goes by its OnError. Local:
-// the local store decides the charge. Allow: the charge is allowed. Deny: the hits are denied. The
-// request stays one transaction as package store says, also with charges of several policies.
+// When the remote store fails a request, or may not be asked, each charge goes by its OnError.
+// Local: the local store decides the charge. Allow: the charge is allowed. Deny: the hits are
+// denied. The request stays one transaction as package store says, also with charges of several
+// policies.
 //
 // The two stores share their counts as far as they can. Each answer of the remote store leaves its
-// states in the local store, so the local store goes on where the remote one was last seen. A key
+// states in the local store. So the local store goes on where the remote one was last seen. A key
 // that this process has not seen is full. While the remote store cannot be asked, this process
 // admits its share: see cost.
 //
@@ -52,8 +53,8 @@
 // only the hits that the remote store has not applied itself. Each process finds out by itself that
 // the remote store is back. The rest is for all, so all should charge their hits first. Limits of a
 // minute and more stay divided for as long as the outage was, at most for Options.MaxOpen and a
-// second. Requests without a charge by Local carry nothing back. A refund gives back its own hits in
-// the local store, and later in the remote one.
+// second. Requests without a charge by Local carry nothing back. A refund gives back its own hits
+// in the local store, and later in the remote one.
 //
 // # Holders
 //
@@ -62,14 +63,14 @@
 //
 // A begin that the local store admits holds its share here, and the remote store is told of it
 // later. The end of a holder that has begun here is settled here, and the remote store is told. Any
-// other holder may have begun in the remote store: the end changes nothing here, and the remote store
-// is told under each policy. So slots that were held when it went away stay held here, until the last
-// holder runs out at the latest.
+// other holder may have begun in the remote store: the end changes nothing here, and the remote
+// store is told under each policy. So slots that were held when it went away stay held here, until
+// the last holder runs out at the latest.
 //
-// The end of a holder that was denied here has no cost, also when the remote store is back. A remote
-// store that was asked about the begin, and did not answer, may have admitted the holder. The end
-// then cancels the holder there. The remote store may be told twice, as the second time does nothing.
-// So the outcome of a late request need not be known.
+// The end of a holder that was denied here has no cost, also when the remote store is back. A
+// remote store that was asked about the begin, and did not answer, may have admitted the holder.
+// The end then cancels the holder there. The remote store may be told twice, as the second time
+// does nothing. So the outcome of a late request need not be known.
 //
 // A begin that is allowed by the policy Allow holds nothing, and the remote store is not told. The
 // end is charged with its true cost.
@@ -100,8 +101,8 @@ const (
 	LongestOpen       = time.Hour
 )
 
-// AwaitTimeout is how long Await of the remote store has to answer: longer than an attempt to
-// connect, so that it can say why that failed.
+// AwaitTimeout is how long Await of the remote store has to answer. It is longer than an attempt to
+// connect, so that the error names the failure.
 const AwaitTimeout = 3 * time.Second
 
 // Options configures New. Remote, Local and Logger must be given.
@@ -121,9 +122,9 @@ type Options struct {
 	MinOpen    time.Duration // first interval, of which three quarters to all are waited; 0 means DefaultMinOpen
 	MaxOpen    time.Duration // longest interval, at most LongestOpen; 0 means DefaultMaxOpen, or MinOpen when that is longer
 
-	// Span is called with the context of a transaction, and the number of its charges, before Remote is
-	// asked about it. Span returns the context for Remote, and a function that takes the outcome. Nil:
-	// no need.
+	// Span is called with the context of a transaction, and the number of its charges, before Remote
+	// is asked about it. Span returns the context for Remote, and a function that takes the outcome.
+	// Nil: no need.
 	Span func(ctx context.Context, charges int) (context.Context, func(error))
 
 	// Now returns the instant by the clock of Remote, for denials. Nil: the instant of a key's last
@@ -201,7 +202,7 @@ type Store struct {
 	stop        func()
 }
 
-// New returns a store without allotments, whose breaker is open until the remote store has answered.
+// New returns a store without allotments. The breaker is open until the remote store has answered.
 // New does not wait, and fails when an option is missing or out of bounds.
 func New(o Options) (*Store, error) {
 	if err := o.validate(); err != nil {
@@ -316,10 +317,10 @@ func (s *Store) Peek(ctx context.Context, charges []store.Charge, decisions []al
 }
 
 // Reset implements [store.Store]: it forgets the states in both stores and returns how many the
-// remote store had. If that cannot be asked or fails, the number is the local store's, and the error
-// wraps the reason. The local store keeps its states when ctx has ended before the start, or its
-// caller cancels it while the remote store is asked. Leases that other processes hold on the keys
-// can be spent until their end, a second later at most.
+// remote store had. If that cannot be asked or fails, the number is the local store's, and the
+// error wraps the reason. The local store keeps its states when ctx has ended before the start, or
+// its caller cancels it while the remote store is asked. Leases that other processes hold on the
+// keys can be spent until their end, a second later at most.
 func (s *Store) Reset(ctx context.Context, charges []store.Charge) (forgotten int, err error) {
 	s.drop(charges)
 	defer s.drop(charges) // again: an answer that came meanwhile may be of the state before

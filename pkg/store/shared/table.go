@@ -19,10 +19,10 @@ const (
 	fewSketched    = 2   // calls in a slot, from then on a key is tracked
 )
 
-// allotment is what this process may decide alone for one key until an instant. A lease says yes:
-// it has hits that the remote store has charged in advance. A denial says no: it has the fewest hits
-// that the remote store denied. Both have the limit and the last state that the remote store told,
-// less what was decided here since.
+// allotment is the right of this process to decide alone for one key until an instant. A lease says
+// yes: it has hits that the remote store has charged in advance. A denial says no: it has the
+// fewest hits that the remote store denied. Both have the limit and the last state that the remote
+// store told, less the hits that were decided here since.
 //
 //	decide   spend, peek: a lease; decide: a denial
 //	undo     unspend: the request was denied, or not decided here
@@ -30,8 +30,8 @@ const (
 //	recall   release, recall: the hits of a lease go back; forget: a denial ends
 //	expire   at the end of a lease, of a denial, or when the key is not asked any more
 //
-// An answer to a question of an earlier generation of the shard teaches no denial, and an older
-// state than the last one teaches no lease.
+// An answer to a question of an earlier generation of the shard teaches no denial. An older state
+// than the last one teaches no lease.
 type allotment struct {
 	yes *key    // nil: the key is not asked often
 	no  *denial // nil: no denial is remembered

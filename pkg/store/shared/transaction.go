@@ -32,8 +32,8 @@ func (s *Store) TakeNow(charges []store.Charge, decisions []algorithms.Decision)
 //	learn     the allotments and the local store go on from its states
 //	without   if it was not asked, or failed, the policies decide
 //
-// A transaction fails if its Ctx has ended before, if its caller cancels Ctx while the remote store
-// is asked, or if the local store fails.
+// A transaction fails if its Ctx has ended before, if its caller cancels Ctx during the wait, or if
+// the local store fails.
 func (s *Store) TakeAll(transactions []store.Transaction, decided func(indexes []int)) {
 	r, _ := s.rounds.Get().(*round)
 	defer r.end()
@@ -249,7 +249,7 @@ func (s *Store) learnDenials(q *question, admitted bool) {
 // on top of that one.
 func repeatedBefore(charges []store.Charge, i int) bool { return repeated(charges[:i+1], i) }
 
-// answered ends a question about a transaction that is decided or has failed: it passes decisions
+// answered ends a question about a transaction that is decided or has failed. It passes decisions
 // and states on to the caller, has leases and the local store go on from the states, and puts
 // leased hits back that the transaction does not use.
 func (s *Store) answered(q *question, t *store.Transaction) {
@@ -289,8 +289,8 @@ func (s *Store) givesBack(c *store.Charge) {
 }
 
 // goOn has the local store go on from the states of an answer. The other policies need no states
-// there. While other processes may have holders to tell, the local store decides begins by the share
-// of this process, and the end of a holder leaves no state.
+// there. While other processes may have holders to tell, the local store decides begins by the
+// share of this process. The end of a holder leaves no state.
 func (s *Store) goOn(q *question) {
 	told, telling := false, q.phase.tells()
 	for n := range q.asked {

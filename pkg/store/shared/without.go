@@ -10,10 +10,10 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// without decides a request by the policies of its charges: Local by the share of this process in
-// the local store, Allow and Deny by themselves. The request stays one transaction, also with
-// charges of several policies. cause is the error with which the remote store failed the request;
-// nil if it was not asked.
+// without decides a request by the policies of its charges. Local is decided by the share of this
+// process in the local store, Allow and Deny by themselves. The request stays one transaction, also
+// with charges of several policies. cause is the error with which the remote store failed the
+// request; nil if it was not asked.
 func (s *Store) without(charges []store.Charge, decisions []algorithms.Decision, cause error) (bool, error) {
 	n := countByPolicy(charges)
 	s.metrics.add(n)
@@ -166,9 +166,9 @@ func (s *Store) patch(charges []store.Charge, decisions []algorithms.Decision, f
 	}
 }
 
-// carryBack has the remote store charged later with the hits that the local store applied, and returns
-// their sum without refunds. Hits of holders are for tellHolders. cause is the remote store's error; nil
-// if it was not asked.
+// carryBack has the remote store charged later with the hits that the local store applied, and
+// returns their sum without refunds. Hits of holders are for tellHolders. cause is the remote
+// store's error; nil if it was not asked.
 func (s *Store) carryBack(charges []store.Charge, decisions []algorithms.Decision, admitted bool, cause error) (carried uint64) {
 	unanswered, asked := errors.AsType[store.Unanswered](cause)
 	if !asked {

@@ -59,7 +59,7 @@ type Clocks struct{ Redis, Here algorithms.Instant }
 
 // Entry is the content of one call: [Hits] or [Holder].
 type Entry interface {
-	// Charge has the Key and the Limit. It belongs to the entry.
+	// Charge has the Key and the Limit. The text belongs to the entry.
 	Charge() *store.Charge
 	// At is the instant by which the name of a counter is chosen.
 	At() algorithms.Instant

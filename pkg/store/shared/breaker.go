@@ -44,11 +44,15 @@ var (
 
 // breaker says whether the remote store may be asked:
 //
-//	closed     the store is asked. Options.Failures failures over Options.FailingFor, without a success in between, open the breaker.
-//	open       the store is not asked. After an interval a goroutine calls Await. After a success the breaker is
-//	           half-open; after a failure the interval doubles, from Options.MinOpen to Options.MaxOpen.
-//	half-open  one request at a time may ask the store; the others go on without it. Three successes in a row close the
-//	           breaker, and so does a good Await if no request comes for Options.MinOpen. A failure opens the breaker, for twice as long.
+//	closed     The store is asked. Options.Failures failures over Options.FailingFor,
+//	           without a success in between, open the breaker.
+//	open       The store is not asked. After an interval a goroutine calls Await.
+//	           After a success the breaker is half-open. After a failure the
+//	           interval doubles, from Options.MinOpen to Options.MaxOpen.
+//	half-open  One request at a time may ask the store; the others go on without it.
+//	           Three successes in a row close the breaker. A good Await does so too,
+//	           if no request comes for Options.MinOpen. A failure opens the breaker,
+//	           for twice as long.
 //
 // The breaker starts open, with a call of Await at once. The outcome closes the breaker, or opens
 // it as failures do. So a request never waits for a store that was away from the start. A request
@@ -141,8 +145,8 @@ const (
 	// tellingSlack is the time in which a process charges its hits after it has found out that the
 	// store is back.
 	tellingSlack = time.Second
-	// tellingPeriod is the shortest period of limits that wait for the hits of other processes. In a
-	// shorter one few of these hits matter.
+	// tellingPeriod is the shortest period of limits that wait for the hits of other processes. In
+	// a shorter one few of these hits matter.
 	tellingPeriod = time.Minute
 )
 

@@ -50,7 +50,8 @@ func TestRequestsGoOnWhileThePrimaryComesAndGoes(t *testing.T) {
 			}
 		})
 	}
-	// Each turn waits for the breaker to follow the primary, so that there are many changes of state.
+	// Each turn waits for the breaker to follow the primary, so that there are many changes of
+	// state.
 	for turn := range 31 {
 		want := Closed
 		if turn%2 == 0 {

@@ -74,8 +74,8 @@ func (s *denier) fail(err error) {
 	s.err = err
 }
 
-// remembering returns a store that remembers the denials of another one for some time. The test's end
-// closes it.
+// remembering returns a store that remembers the denials of another one for some time. The test's
+// end closes it.
 func remembering(tb testing.TB, s storetest.Double, maxAge time.Duration) *Store {
 	tb.Helper()
 	o := setup{Remote: storetest.Of(s), Denials: maxAge}

@@ -95,7 +95,8 @@ func TestACallerThatGivesUpIsNotAFailure(t *testing.T) {
 					t.Errorf("stats = %+v with %d local keys; want nothing failed or decided", got, r.local.Stats().Keys)
 				}
 
-				// One that fails for a reason of its own is a failure also when its caller has gone.
+				// One that fails for a reason of its own is a failure also when its caller has
+				// gone.
 				ctx, cancel = context.WithCancel(t.Context())
 				r.primary.follow(func(ctx context.Context) error { cancel(); <-ctx.Done(); return errDown })
 				if err := call(r, ctx); !errors.Is(err, context.Canceled) {

@@ -264,8 +264,8 @@ const (
 	// reserve is the part of the park for which the holder asks in addition, inverted, as the last
 	// state is a little old.
 	reserve = 16
-	// slack and drift shorten a lease: the clocks of the holder and of the store may differ by slack,
-	// and run apart by 1/drift.
+	// slack and drift shorten a lease: the clocks of the holder and of the store may differ by
+	// slack, and run apart by 1/drift.
 	slack = time.Millisecond
 	drift = 1000
 	// overtakes is the longest time by which an answer can overtake another one.
@@ -334,6 +334,14 @@ const (
 	pause       = slot     // without grants after one that was denied, or that failed
 )
 
+// due reports whether the holder may ask the store for hits now.
+func (l *lease) due(now time.Duration) bool {
+	if l.asked > 0 || l.second.left > 0 || l.bounds.length == 0 || l.told.Now == 0 || now < l.quiet {
+		return false
+	}
+	return 2*l.first.left <= l.first.size || now >= l.first.half
+}
+
 // want returns how many hits the holder should ask the store for now; 0: none. fleet is how many
 // processes share the store, at least 1. After want has returned hits the holder must call granted
 // or failed.
@@ -344,10 +352,7 @@ const (
 // holder asks about do not belong to the rest. A bucket that lacks less than its park is asked for
 // more.
 func (l *lease) want(now time.Duration, fleet int) int64 {
-	if l.asked > 0 || l.second.left > 0 || l.bounds.length == 0 || l.told.Now == 0 || now < l.quiet {
-		return 0
-	}
-	if g := &l.first; 2*g.left > g.size && now < g.half {
+	if !l.due(now) {
 		return 0
 	}
 	calls, hits := l.rate.perSlot(now)

@@ -25,8 +25,8 @@ func TestAStoreOfLeasesAloneKeepsTheContract(t *testing.T) {
 		t.Run(c.Name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				told := &telling{}
-				// The limits of most cases are too small for a fleet of four to lease, and a grant may come
-				// between two requests or not.
+				// The limits of most cases are too small for a fleet of four to lease, and a grant
+				// may come between two requests or not.
 				s := open(t, setup{Remote: storetest.Of(told), Later: told.Later, Fleet: func() int { return 4 }, Denials: DefaultDenials})
 				synctest.Wait()
 				c.Run(t, storetest.Env{Store: s, Sleep: time.Sleep, Now: instant, InAdvance: inAdvance(c.Name)})

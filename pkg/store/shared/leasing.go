@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	// askers is how many calls for grants can be under way at a time. A call has the wants of all keys
-	// that have come meanwhile.
+	// askers is how many calls for grants can be under way at a time. A call has the wants of all
+	// keys that have come meanwhile.
 	askers = 4
 	// mostWants bounds the wants of a call.
 	mostWants = 256
-	// patience is how long a call for grants waits at most. No request waits for such a call, so the
-	// bound is long.
+	// patience is how long a call for grants waits at most. No request waits for such a call, so
+	// the bound is long.
 	patience = 250 * time.Millisecond
 	// tripMemory is how many grants it takes to forget a long round trip.
 	tripMemory = 16
@@ -41,6 +41,9 @@ type want struct {
 // wantLocked asks for a grant for a key in the background, if the key wants one. The shard's mu
 // must be held.
 func (s *Store) wantLocked(k *key, now time.Duration) {
+	if !k.due(now) { // on the way of each request: before the fleet is asked for
+		return
+	}
 	k.trip = time.Duration(s.trip.Load())
 	hits := k.want(now, s.breaker.fleet())
 	if hits == 0 {
@@ -163,7 +166,8 @@ func (a *asking) end(s *Store, w want, d algorithms.Decision, told *store.State,
 	}
 }
 
-// learnTrip notes the round trip of a call. The next leases make up for the longest of the last trips.
+// learnTrip notes the round trip of a call. The next leases make up for the longest of the last
+// trips.
 func (s *Store) learnTrip(took time.Duration, err error) {
 	if errors.Is(err, errAway) {
 		return

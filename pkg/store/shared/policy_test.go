@@ -57,7 +57,8 @@ func TestEachPolicyAnswersForItsCharge(t *testing.T) {
 		{"deny_in_quota", policy(quota(charge("k", 3), 0), store.OnErrorDeny), false, refused},
 		{"deny_in_shadow_quota", with(policy(charge("k", 3), store.OnErrorDeny), func(c *store.Charge) { c.Mode = store.ShadowQuota }), true, refused},
 	} {
-		// Alone, and beside a charge of the local store's, so that both ways to the verdict are gone.
+		// Alone, and beside a charge of the local store's, so that both ways to the verdict are
+		// gone.
 		for _, beside := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/beside=%v", tt.name, beside), func(t *testing.T) {
 				inBubbleAway(t, setup{}, func(r *rig) {

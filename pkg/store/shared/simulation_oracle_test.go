@@ -12,9 +12,9 @@ type referee struct {
 	limit    algorithms.Limit
 	admitted int64
 
-	// Of a bucket: the deficit of an ideal bucket that admits the same hits, in 1/Period hit, and its
-	// instant. The deficit exceeds the burst if and only if an interval has more hits than the burst
-	// and the gain in the interval.
+	// Of a bucket: the deficit of an ideal bucket that admits the same hits, in 1/Period hit, and
+	// its instant. The deficit exceeds the burst if and only if an interval has more hits than the
+	// burst and the gain in the interval.
 	deficit int64
 	last    algorithms.Instant
 

@@ -108,7 +108,8 @@ func (s *Store) substitute(charges []store.Charge, fleet int) *substitutes {
 		case isLocal(c):
 			c.Hits = cost(c, fleet)
 		default:
-			// The same key, so that substitutes spread over the shards, but a period that no rule has.
+			// The same key, so that substitutes spread over the shards, but a period that no rule
+			// has.
 			hits := int64(0)
 			if c.Limit = s.denials(false, algorithms.MaxHits); refused(&charges[i]) {
 				c.Limit.Requests, hits = 0, 1

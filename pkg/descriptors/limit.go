@@ -570,8 +570,8 @@ func unitOf(period time.Duration) (Unit, uint32) {
 	return UnitUnknown, 0
 }
 
-// PeriodName names the period of the limit: the unit, after the number of units if there are
-// several ("minute", "7day"), or the period without a unit ("1.5s"). Concurrency, which has no
+// PeriodName names the period of the limit. A unit stands after the number of units if there are
+// several ("minute", "7day"). A period without a unit is a duration ("1.5s"). Concurrency, which has no
 // period, is "concurrency".
 func (l *Limit) PeriodName() string {
 	switch {

@@ -13,10 +13,9 @@ func (s *Store) TakeNow([]store.Charge, []algorithms.Decision) (admitted, decide
 	return false, false
 }
 
-// TakeAll implements [store.Store]. Besides the errors of Ctx and of Redis there are three:
-// [ErrUnavailable], if there is no connection; [context.DeadlineExceeded], if Redis has not
-// answered in time, but may have charged; [store.ErrLimit], for a period that is no whole number of
-// microseconds.
+// TakeAll implements [store.Store]. Besides the errors of Ctx and of Redis there are three.
+// [ErrUnavailable]: there is no connection. [context.DeadlineExceeded]: Redis has not answered in
+// time, but may have charged. [store.ErrLimit]: the period is no whole number of microseconds.
 func (s *Store) TakeAll(transactions []store.Transaction, decided func(indexes []int)) {
 	w, _ := s.waits.Get().(*wait)
 	now := time.Now()
@@ -66,7 +65,7 @@ func (s *Store) begin(w *wait, t *store.Transaction, now time.Time) {
 	at := s.here()
 	if s.several(at, t.Charges) {
 		parts := new(transaction)
-		w.add(parts, nil, now, time.Time{}) // it has its own time
+		w.add(parts, nil, now, time.Time{}) // takeSeveral has its own time
 		go func() {
 			t.Admitted, t.Err = s.takeSeveral(t.Ctx, until, at, t.Charges, t.Decisions)
 			w.end(parts)

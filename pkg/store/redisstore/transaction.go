@@ -56,7 +56,7 @@ type wait struct {
 	// Of the caller alone.
 	all     []*transaction // by number; nil: the caller does not wait, or no more
 	queues  []*queue       // by number: where the call is not put yet
-	seen    []*transaction // that have ended
+	seen    []*transaction // the ended ones
 	done    []int          // numbers of decided transactions, see TakeAll
 	watched bool           // stops has a function for each context but the first
 	stops   []func() bool

@@ -123,13 +123,8 @@ func (s *Store) admit(n *names, c *store.Charge) {
 func isEnd(c *store.Charge) bool { return c.Hold != nil && c.Hold.Phase != algorithms.HoldBegin }
 
 // recallHolders looks for the holders of a question that the local store may know. The end of a
-<<<<<<< HEAD
 // holder that was denied here has no cost. The remote store is asked to cancel the holder, because
 // it may have admitted the holder.
-=======
-// holder that was denied here has no cost: the remote store is asked to cancel the holder, which it
-// may have admitted.
->>>>>>> a819f59 (pkg/store/shared: a spent hit asks for the size of the fleet only when a lease is due)
 func (s *Store) recallHolders(q *question) {
 	n, _ := s.names.Get().(*names)
 	defer s.release(n)
@@ -213,13 +208,7 @@ func (w *substitutes) part(charges []store.Charge, fleet int) {
 // tellHolders remembers the holders that were denied here, and has the remote store told of the
 // others later. cause is the remote store's error; nil if it was not asked. tellHolders returns the
 // hits that the remote store will be charged with, also above its limits.
-<<<<<<< HEAD
 func (s *Store) tellHolders(w *substitutes, charges []store.Charge, decisions []algorithms.Decision, admitted bool, cause error) (hits uint64) {
-=======
-func (s *Store) tellHolders(
-	w *substitutes, charges []store.Charge, decisions []algorithms.Decision, admitted bool, cause error,
-) (hits uint64) {
->>>>>>> a819f59 (pkg/store/shared: a spent hit asks for the size of the fleet only when a lease is due)
 	at := s.remote.Now(algorithms.Limit{})
 	for i := range charges {
 		switch c := &charges[i]; {

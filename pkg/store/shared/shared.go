@@ -1,14 +1,7 @@
-<<<<<<< HEAD
 // Package shared is a count that several processes share, and that may be slow or away. The package
 // makes one store of two: a remote store, which decides, and a local store, which goes on while the
 // remote one does not answer. In front of both are allotments: the rights of this process to decide
 // alone for one key until an instant.
-=======
-// Package shared is a count that several processes share, and that may be slow or away. It makes
-// one store of two: a remote store, which decides, and a local store, which goes on while the
-// remote one does not answer. In front of both are allotments: what this process may decide alone
-// for one key until an instant.
->>>>>>> a819f59 (pkg/store/shared: a spent hit asks for the size of the fleet only when a lease is due)
 //
 // One transaction takes five steps, see [Store.TakeAll]: near, gate, ask, learn, without.
 //
@@ -129,15 +122,9 @@ type Options struct {
 	MinOpen    time.Duration // first interval, of which three quarters to all are waited; 0 means DefaultMinOpen
 	MaxOpen    time.Duration // longest interval, at most LongestOpen; 0 means DefaultMaxOpen, or MinOpen when that is longer
 
-<<<<<<< HEAD
 	// Span is called with the context of a transaction, and the number of its charges, before Remote
 	// is asked about it. Span returns the context for Remote, and a function that takes the outcome.
 	// Nil: no need.
-=======
-	// Span is called with the context of a transaction, and the number of its charges, before
-	// Remote is asked about it. Span returns the context for Remote, and a function that takes the
-	// outcome. Nil: no need.
->>>>>>> a819f59 (pkg/store/shared: a spent hit asks for the size of the fleet only when a lease is due)
 	Span func(ctx context.Context, charges int) (context.Context, func(error))
 
 	// Now returns the instant by the clock of Remote, for denials. Nil: the instant of a key's last
@@ -215,13 +202,8 @@ type Store struct {
 	stop        func()
 }
 
-<<<<<<< HEAD
 // New returns a store without allotments. The breaker is open until the remote store has answered.
 // New does not wait, and fails when an option is missing or out of bounds.
-=======
-// New returns a store without allotments, whose breaker is open until the remote store has
-// answered. New does not wait, and fails when an option is missing or out of bounds.
->>>>>>> a819f59 (pkg/store/shared: a spent hit asks for the size of the fleet only when a lease is due)
 func New(o Options) (*Store, error) {
 	if err := o.validate(); err != nil {
 		return nil, err

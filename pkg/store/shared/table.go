@@ -19,17 +19,10 @@ const (
 	fewSketched    = 2   // calls in a slot, from then on a key is tracked
 )
 
-<<<<<<< HEAD
 // allotment is the right of this process to decide alone for one key until an instant. A lease says
 // yes: it has hits that the remote store has charged in advance. A denial says no: it has the
 // fewest hits that the remote store denied. Both have the limit and the last state that the remote
 // store told, less the hits that were decided here since.
-=======
-// allotment is what this process may decide alone for one key until an instant. A lease says yes:
-// it has hits that the remote store has charged in advance. A denial says no: it has the fewest
-// hits that the remote store denied. Both have the limit and the last state that the remote store
-// told, less what was decided here since.
->>>>>>> a819f59 (pkg/store/shared: a spent hit asks for the size of the fleet only when a lease is due)
 //
 //	decide   spend, peek: a lease; decide: a denial
 //	undo     unspend: the request was denied, or not decided here

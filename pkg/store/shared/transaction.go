@@ -290,11 +290,7 @@ func (s *Store) givesBack(c *store.Charge) {
 
 // goOn has the local store go on from the states of an answer. The other policies need no states
 // there. While other processes may have holders to tell, the local store decides begins by the
-<<<<<<< HEAD
 // share of this process. The end of a holder leaves no state.
-=======
-// share of this process, and the end of a holder leaves no state.
->>>>>>> a819f59 (pkg/store/shared: a spent hit asks for the size of the fleet only when a lease is due)
 func (s *Store) goOn(q *question) {
 	told, telling := false, q.phase.tells()
 	for n := range q.asked {

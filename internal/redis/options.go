@@ -12,35 +12,14 @@ import (
 	"strings"
 )
 
-// Options say where Redis is, and how to log in. All fields but URLs may be empty. Options print as
-// one URL without passwords.
+// Options is where Redis is, and how to log in. redisstore.Target has the same fields, and says what
+// they mean.
 type Options struct {
-	// URLs say where Redis is. Each is one of
-	//
-	//	redis://[user:password@]host[:6379][/database]
-	//	unix://[user:password@]/path/to/socket[?db=database]
-	//	redis-sentinel://[user:password@]host[:26379][,host…]/primary[/database]
-	//	redis-cluster://[user:password@]host[:6379][,host…]
-	//
-	// rediss, rediss-sentinel and rediss-cluster are the same with TLS. valkey stands for redis, and
-	// ?db= for /database everywhere. Several URLs of the same scheme are one list of hosts, and one of
-	// them is enough. User and password log in to the data nodes. The parameters
-	// ?sentinel_username= and &sentinel_password= log in to the Sentinels. Reserved characters in
-	// users and passwords are percent-encoded. A password alone is the password of the user "default".
-	URLs []string
-
-	// PasswordFile and SentinelPasswordFile are files that hold "password" or "user:password", in
-	// place of the password in the URL. Line ends at the end do not count. While a file cannot be
-	// read, or is empty, the last login stays in use.
+	URLs                               []string
 	PasswordFile, SentinelPasswordFile string
-
-	CA        string // PEM file of the authorities to trust instead of the system's
-	Cert, Key string // PEM files of a client certificate; both or none
-
-	// ServerName is the name in the servers' certificates; empty: the dialed host. AnyServerName
-	// accepts certificates for any name that the authorities signed. With the system's authorities
-	// nearly every server has such a certificate.
-	ServerName string
+	CA                                 string
+	Cert, Key                          string
+	ServerName                         string
 }
 
 // AnyServerName as Options.ServerName accepts a certificate for any name.

@@ -120,11 +120,11 @@ func (o *Options) parse() (target, seconds redis.Target, err error) {
 	if o.Logger == nil {
 		errs = append(errs, errors.New("logger: must not be nil"))
 	}
-	if target, err = o.Target.Parse(); err != nil {
+	if target, err = redis.Options(o.Target).Parse(); err != nil {
 		errs = append(errs, fmt.Errorf("target: %w", err))
 	}
 	if o.Seconds != nil {
-		if seconds, err = o.Seconds.Parse(); err != nil {
+		if seconds, err = redis.Options(*o.Seconds).Parse(); err != nil {
 			errs = append(errs, fmt.Errorf("target of limits of a second: %w", err))
 		}
 	}

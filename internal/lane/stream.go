@@ -124,7 +124,7 @@ func (c *Conn) closeStream(s *stream) {
 	c.handler.Cancel(s.id)
 }
 
-// abandon ends an open stream before its response is complete. It tells the Handler or the Foreign.
+// abandon ends an open stream before its response is complete. The Handler or the Foreign is told.
 func (c *Conn) abandon(s *stream, code Code) {
 	if s.foreign {
 		c.foreign.Reset(s.id, code)

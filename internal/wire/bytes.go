@@ -147,8 +147,8 @@ func (b *Bytes) relieve() {
 	}
 }
 
-// look ends connections with old bytes and more than their share, while the bound stays crowded. It
-// calls itself again while there are connections.
+// look ends connections with old bytes and more than their share, while the bound stays crowded. look
+// is called again while there are connections.
 func (b *Bytes) look() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -165,7 +165,7 @@ func (b *Bytes) look() {
 }
 
 // endWorstLocked ends the connection with the largest weight, among connections whose bytes have
-// such an age. The result is false when there is none.
+// such an age. The result is false when no connection has.
 func (b *Bytes) endWorstLocked(age time.Duration) bool {
 	now, share := b.now(), b.share()
 	var worst *Account
@@ -300,7 +300,7 @@ func (a *Account) Ended(reason Reason) {
 	}
 }
 
-// Close ends the account. Its bytes count until the goroutines of the connection have had a turn. A
+// Close ends the account. The bytes count until the goroutines of the connection have had a turn. A
 // second Close does nothing.
 func (a *Account) Close() {
 	a.of.mu.Lock()

@@ -42,7 +42,7 @@ type GRPCOptions struct {
 	MaxAgeGrace time.Duration // from that age to the end of the connection; 0: no bound
 	Workers     int           // goroutines that wait for calls; 0: each call has a new one
 
-	// Recovered turns a panic of a handler into an error. It is deferred.
+	// Recovered turns a panic of a handler into an error, as a deferred function.
 	Recovered func(err *error)
 	// Admit returns an error for a unary call that the client may not make. Nil: every client may.
 	Admit func(ctx context.Context, method string) error
@@ -50,8 +50,8 @@ type GRPCOptions struct {
 	Stream grpc.StreamServerInterceptor
 }
 
-// GRPC is a server of grpc-go. Its bounds are for each connection: all connections together have
-// none for their memory. All methods are safe for concurrent use.
+// GRPC is a server of grpc-go. The bounds are for each connection. The memory of all connections
+// together has no bound. All methods are safe for concurrent use.
 type GRPC struct {
 	*grpc.Server
 	options   GRPCOptions
@@ -60,7 +60,7 @@ type GRPC struct {
 	end       func()        // closes ending, once
 }
 
-// NewGRPC returns a server without services. Its RegisterService guards the methods.
+// NewGRPC returns a server without services. RegisterService guards the methods.
 func NewGRPC(o GRPCOptions) *GRPC {
 	g := &GRPC{options: o, ending: make(chan struct{})}
 	g.end = sync.OnceFunc(func() { close(g.ending) })
@@ -217,7 +217,7 @@ func (c *callers) Clone() credentials.TransportCredentials {
 	return &callers{c.TransportCredentials.Clone()}
 }
 
-// Caller is the client of a connection of a GRPC. It reports calls to the bound of connections. A
+// Caller is the client of a connection of a GRPC. A Caller reports calls to the bound of connections. A
 // nil Caller does nothing. All methods are safe for concurrent use.
 type Caller struct {
 	mark Marker // nil: nothing bounds the connections

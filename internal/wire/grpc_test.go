@@ -22,7 +22,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// marks is a listener whose connections write down what their server reports.
+// marks is a listener whose connections write down the reports of their server.
 type marks struct {
 	net.Listener
 	mu    sync.Mutex // guards calls

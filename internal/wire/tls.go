@@ -62,7 +62,7 @@ var errUndecrypted = fmt.Errorf("the client has sent %d bytes, and the handshake
 type undecrypted struct {
 	net.Conn
 
-	bytes int // that were read since TLS has given bytes to the server
+	bytes int // read since TLS has given bytes to the server
 }
 
 // Read implements [net.Conn].

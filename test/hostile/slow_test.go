@@ -13,8 +13,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// unreadAnswers is the reason why grpc-go loses: it keeps the answers that a client does not read, on
-// each connection up to its bound of streams.
+// unreadAnswers is the reason why grpc-go loses. grpc-go keeps the answers that a client does not
+// read, on each connection up to its bound of streams.
 const unreadAnswers = "answers that nobody reads have no bound over all connections"
 
 // slowAttacks are peers that take no answers, or give and take a byte a second.

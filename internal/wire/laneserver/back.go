@@ -27,7 +27,7 @@ type back struct {
 	out  []byte     // for the pipe
 	more sync.Cond  // there is something in out, or the pipe has ended
 	used int64      // instant of the last stream
-	seen int        // bytes of streams that were reset, whose frames the server has read
+	seen int        // bytes of reset streams; the server has read their frames
 }
 
 // flushLocked passes the output of the Back on, and connects where there is no pipe.

@@ -298,7 +298,7 @@ func TestAPipeWithoutStreamsEnds(t *testing.T) {
 
 func TestWithoutAServerOtherMethodsAreRefused(t *testing.T) {
 	f := serve(t, listenTCP(t), nil)
-	if _, err := healthgrpc.NewHealthClient(f.dial(t)).Check(t.Context(), new(healthgrpc.HealthCheckRequest)); err != nil { // it serves
+	if _, err := healthgrpc.NewHealthClient(f.dial(t)).Check(t.Context(), new(healthgrpc.HealthCheckRequest)); err != nil { // the server serves
 		t.Fatal(err)
 	}
 	f.others.Stop()

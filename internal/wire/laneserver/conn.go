@@ -274,7 +274,7 @@ func (c *Conn) noteLocked() {
 	}
 }
 
-// flushLocked notes and writes what the gRPC server has answered.
+// flushLocked notes and writes the answers of the gRPC server.
 func (c *Conn) flushLocked() {
 	c.back.flushLocked()
 	c.noteLocked()

@@ -37,7 +37,7 @@ type Options struct {
 	Logger  *slog.Logger
 
 	Secure *wire.Secure          // TLS, with a handshake of at most ten seconds; nil: none
-	Bytes  *wire.Bytes           // bounds what the connections buffer; nil: nothing does
+	Bytes  *wire.Bytes           // bounds the buffers of the connections; nil: no bound
 	Weigh  func(path string) int // the memory of a stream of another method, see [lane.NewBack]
 
 	MaxConnectionAge time.Duration // at which a client must connect again, plus or minus a tenth; 0: no bound

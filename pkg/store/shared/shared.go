@@ -1,6 +1,6 @@
 // Package shared is a count that several processes share, and that may be slow or away. The package
-// makes one store of two: a remote store, which decides, and a local store, which goes on while the
-// remote one does not answer. In front of both are allotments: the rights of this process to decide
+// makes one store of two. A remote store decides. A local store goes on while the remote one does
+// not answer. In front of both are allotments: the rights of this process to decide
 // alone for one key until an instant.
 //
 // One transaction takes five steps, see [Store.TakeAll]: near, gate, ask, learn, without.
@@ -101,8 +101,8 @@ const (
 	LongestOpen       = time.Hour
 )
 
-// AwaitTimeout is how long Await of the remote store has to answer. It is longer than an attempt to
-// connect, so that the error names the failure.
+// AwaitTimeout is how long Await of the remote store has to answer. An attempt to connect
+// takes less, so that the error names the failure.
 const AwaitTimeout = 3 * time.Second
 
 // Options configures New. Remote, Local and Logger must be given.

@@ -77,8 +77,8 @@ func (s *Store) gate(q *question, t *store.Transaction) (p *phase) {
 	return p
 }
 
-// round is the transactions of one TakeAll that the remote store is asked about. Its memory is used
-// again.
+// round is the transactions of one TakeAll that the remote store is asked about. The memory is
+// used again.
 type round struct {
 	store        *Store
 	transactions []store.Transaction // of the caller
@@ -137,10 +137,10 @@ func (r *round) end() {
 }
 
 // question is a transaction that allotments do not decide: the charges that no lease pays, on their
-// way to the remote store and back. Its memory is used again.
+// way to the remote store and back. The memory is used again.
 type question struct {
 	index       int            // of the transaction, in its round
-	asked       []store.Charge // copies, whose Left are states
+	asked       []store.Charge // copies; their Left are states
 	states      []store.State  // that the remote store tells
 	decisions   []algorithms.Decision
 	indexes     []int    // of asked, in the transaction's charges
@@ -249,9 +249,9 @@ func (s *Store) learnDenials(q *question, admitted bool) {
 // on top of that one.
 func repeatedBefore(charges []store.Charge, i int) bool { return repeated(charges[:i+1], i) }
 
-// answered ends a question about a transaction that is decided or has failed. It passes decisions
-// and states on to the caller, has leases and the local store go on from the states, and puts
-// leased hits back that the transaction does not use.
+// answered ends a question about a transaction that is decided or has failed. The caller gets the
+// decisions and states. Leases and the local store go on from the states. Leased hits that the
+// transaction does not use are put back.
 func (s *Store) answered(q *question, t *store.Transaction) {
 	now := s.now()
 	for n, i := range q.indexes {

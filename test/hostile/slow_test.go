@@ -66,18 +66,21 @@ func slowAttacks() []attack {
 		},
 		{
 			name:  "window_zero_of_reflection",
+			grpc:  unreadAnswers,
 			how:   "200 connections ask reflection for 70 KB of descriptors on 20 streams each, and never open their window for the answers",
 			bound: "`--max-bytes-in-flight`",
 			run:   unreadReflection,
 		},
 		{
 			name:  "unread_answers_in_the_kernel",
+			grpc:  unreadAnswers,
 			how:   "990 connections ask reflection for 280 KB of descriptors each, one after the other, and read nothing",
 			bound: "16 KiB of answers in the buffer of a socket",
 			run:   leaveAnswers,
 		},
 		{
 			name:  "reset_answers_of_reflection",
+			grpc:  unreadAnswers,
 			how:   "100 connections ask reflection for 70 KB on 60 streams at once, read nothing and reset all, three times",
 			bound: "`--max-bytes-in-flight`",
 			run:   resetAnswers,

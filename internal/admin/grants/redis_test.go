@@ -21,7 +21,7 @@ import (
 // startRedis starts a Redis without persistence.
 func startRedis(t *testing.T) *parts.Redis {
 	t.Helper()
-	r, err := parts.StartRedis(t.Context(), parts.NeedRedis(t, filepath.Join("..", "..")), t.TempDir(), parts.RedisOptions{})
+	r, err := parts.StartRedis(t.Context(), parts.NeedRedis(t, filepath.Join("..", "..", "..")), t.TempDir(), parts.RedisOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -332,7 +332,7 @@ func TestRedisForgetsEndedGrants(t *testing.T) {
 }
 
 func TestGrantsInACluster(t *testing.T) {
-	cluster, err := parts.StartCluster(t.Context(), parts.NeedRedis(t, filepath.Join("..", "..")), t.TempDir(), parts.RedisOptions{})
+	cluster, err := parts.StartCluster(t.Context(), parts.NeedRedis(t, filepath.Join("..", "..", "..")), t.TempDir(), parts.RedisOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// Options is where Redis is, and how to log in. redisstore.Target has the same fields, and says what
-// they mean.
+// Options is where Redis is, and how to log in. redisstore.Target has the same fields, with their
+// meanings.
 type Options struct {
 	URLs                               []string
 	PasswordFile, SentinelPasswordFile string

@@ -30,6 +30,7 @@ func floodAttacks() []attack {
 			}),
 		{
 			name:  "reset_peaks_of_many_connections",
+			grpc:  "the room of past streams has no bound over all connections",
 			how:   "1000 connections open 1000 streams each, reset them and stay open",
 			bound: "`--max-bytes-in-flight`",
 			run:   resetPeaks,

@@ -103,7 +103,7 @@ func limitOf(all []*ratelimitv3.RateLimitDescriptor, entries []string) *ratelimi
 // contain characters of patterns and separators.
 func TestEnvoyGatewaysOwnCasesAreAnswered(t *testing.T) {
 	t.Parallel()
-	cases, err := filepath.Glob(filepath.Join(envoyGatewayModule(t), "internal/rules/xds/translator/testdata/out/ratelimit-config/*.routes.yaml"))
+	cases, err := filepath.Glob(filepath.Join(envoyGatewayModule(t), "internal/xds/translator/testdata/out/ratelimit-config/*.routes.yaml"))
 	if err != nil || len(cases) < 20 {
 		t.Fatalf("got %d cases and %v, want the many that there are", len(cases), err)
 	}

@@ -80,7 +80,7 @@ func Portable(ctx context.Context, dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	lane := filepath.Join(root, "internal", "laneserver")
+	lane := filepath.Join(root, "internal", "wire", "laneserver")
 	other, err := os.ReadFile(filepath.Join(lane, "socket_other.go"))
 	if err != nil {
 		return "", err

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 
 	"github.com/weirproxy/weir/internal/admin/page"
@@ -99,7 +98,7 @@ func (o *Options) loads() LoadStatus {
 type Server struct {
 	options  Options
 	guard    *guard
-	grpc     *grpc.Server
+	grpc     *wire.GRPC
 	health   *health.Server
 	http     *http.Server // of the page, on the listeners of Serve
 	heads    wire.Heads   // of http
@@ -152,7 +151,7 @@ func (s *Server) Drain() {
 // GracefulStop stops the servers of Serve and returns when the calls in flight are answered.
 // Streams end at once with UNAVAILABLE. Close ends the wait.
 func (s *Server) GracefulStop() {
-	s.guard.finish()
+	s.grpc.EndStreams()
 	s.people.Close()
 	var stopping sync.WaitGroup
 	stopping.Go(s.grpc.GracefulStop)
@@ -164,7 +163,6 @@ func (s *Server) GracefulStop() {
 // Close stops the servers of Serve at once and cancels the calls in flight; GracefulStop finishes
 // them. A second Close does nothing.
 func (s *Server) Close() {
-	s.guard.close()
 	s.grpc.Stop()
 	s.people.Close()
 	_ = s.http.Close()

@@ -10,11 +10,8 @@ import (
 	"os"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 
 	"github.com/weirproxy/weir/internal/admin/page"
@@ -34,13 +31,11 @@ type Access struct {
 
 // Bounds of the admin address. No setting changes them: operators and their tools need few calls.
 const (
-	maxMessage       = 64 << 10        // bytes of a message by gRPC, and of a body
-	maxStreams       = 8               // calls under way of one connection. Each may hold a message
-	maxHeaderBytes   = 16 << 10        // headers of a request, decoded
-	windowBytes      = 64 << 10        // bytes of a message that a client may send ahead, the least that gRPC takes
-	greetTimeout     = 2 * time.Second // from the first bytes of HTTP/2 to its whole preface. A drain waits so long
-	keepaliveTime    = time.Minute     // without a byte from the client; then it is asked with a ping
-	keepaliveTimeout = 20 * time.Second
+	maxMessage     = 64 << 10        // bytes of a message by gRPC, and of a body
+	maxStreams     = 8               // calls under way of one connection. Each may hold a message
+	maxHeaderBytes = 16 << 10        // headers of a request to the page
+	windowBytes    = 64 << 10        // bytes of a message that a client may send ahead, the least that gRPC takes
+	greetTimeout   = 2 * time.Second // from the first bytes of HTTP/2 to its first frame. A drain waits half of it
 )
 
 // newDoor makes both servers of Serve, which share the methods of the admin service and the guard.
@@ -80,19 +75,11 @@ func (s *Server) newDoor() error {
 
 // newGRPC makes the gRPC server of the admin service, health and reflection.
 func (s *Server) newGRPC(service *service) {
-	s.grpc = grpc.NewServer(
-		grpc.Creds(marking{insecure.NewCredentials(), s.guard.closing}),
-		grpc.ForceServerCodecV2(newCodec()),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
-		grpc.MaxRecvMsgSize(maxMessage),
-		grpc.MaxHeaderListSize(maxHeaderBytes),
-		grpc.MaxConcurrentStreams(maxStreams),
-		grpc.ConnectionTimeout(greetTimeout),
-		grpc.InitialWindowSize(windowBytes),
-		grpc.InitialConnWindowSize(windowBytes),
-	)
-	g := guarded{s.grpc, s.guard}
+	g := wire.NewGRPC(wire.GRPCOptions{
+		Codec: newCodec(), MaxMessage: maxMessage, MaxStreams: maxStreams, Window: windowBytes, Handshake: greetTimeout,
+		Recovered: s.guard.recovered, Admit: s.guard.admit, Stream: s.guard.stream,
+	})
+	s.grpc = g
 	adminv1.RegisterAdminServiceServer(g, service)
 	s.health = health.NewServer()
 	s.health.SetServingStatus(adminv1.AdminService_ServiceDesc.ServiceName, healthgrpc.HealthCheckResponse_SERVING)
@@ -121,7 +108,7 @@ func (s *Server) Serve(l net.Listener) error {
 	for range cap(failed) {
 		err := <-failed
 		_ = both.Close() // one that stops, stops all
-		if !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) && !errors.Is(err, grpc.ErrServerStopped) {
+		if !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 			errs = append(errs, err)
 		}
 	}

@@ -365,7 +365,10 @@ func TestAPanicInACallEndsNothing(t *testing.T) {
 				t.Errorf("Reload: got %v; want Internal", err)
 			}
 		}
-		err := f.admin.guard.untilEnd(func() error { return boom("bug in a stream") })
+		err := func() (err error) { // as package wire calls a stream
+			defer f.admin.guard.recovered(&err)
+			return boom("bug in a stream")
+		}()
 		if status.Code(err) != codes.Internal || strings.Count(f.logs.Take(), "bug in") != 1 {
 			t.Errorf("a stream: got %v; want Internal, and one line in the log for all", err)
 		}

@@ -41,12 +41,15 @@ type GRPCOptions struct {
 	MaxAge      time.Duration // at which a client must connect again, plus or minus a tenth; 0: no bound
 	MaxAgeGrace time.Duration // from that age to the end of the connection; 0: no bound
 	Workers     int           // goroutines that wait for calls; 0: each call has a new one
+	Handshake   time.Duration // that a client has for its first frame; 0: HandshakeTimeout
 
 	// Recovered turns a panic of a handler into an error, as a deferred function.
 	Recovered func(err *error)
-	// Admit returns an error for a unary call that the client may not make. Nil: every client may.
-	Admit func(ctx context.Context, method string) error
-	// Stream guards calls with streams. Nil: nothing does.
+	// Admit returns an error for a call that the client may not make. stranger says that the client has
+	// shown no credentials: an answer to a stranger does not protect its connection from new ones. Nil:
+	// every client may make every call, and nobody is a stranger.
+	Admit func(ctx context.Context, method string) (stranger bool, err error)
+	// Stream wraps admitted calls with streams. Nil: nothing does.
 	Stream grpc.StreamServerInterceptor
 }
 
@@ -83,7 +86,7 @@ func NewGRPC(o GRPCOptions) *GRPC {
 		grpc.MaxRecvMsgSize(o.MaxMessage),
 		grpc.MaxHeaderListSize(MaxHeaderBytes),
 		grpc.MaxConcurrentStreams(uint32(o.MaxStreams)),
-		grpc.ConnectionTimeout(HandshakeTimeout),
+		grpc.ConnectionTimeout(cmp.Or(o.Handshake, HandshakeTimeout)),
 		// Windows of a fixed size. By default they grow with the bandwidth, which takes pings too.
 		grpc.InitialWindowSize(StreamWindow),
 		grpc.InitialConnWindowSize(int32(cmp.Or(o.Window, ConnectionWindow))),
@@ -138,12 +141,26 @@ func (g *GRPC) handleStream(service any, stream grpc.ServerStream, handle grpc.S
 	return handle(service, stream)
 }
 
+// admit calls Options.Admit, and refuses compressed messages.
+func (g *GRPC) admit(ctx context.Context, method string) (stranger bool, err error) {
+	if g.options.Admit != nil {
+		stranger, err = g.options.Admit(ctx, method)
+	}
+	if err == nil {
+		err = refuseCompression(ctx)
+	}
+	return stranger, err
+}
+
 // guardStream guards a method with streams.
 func (g *GRPC) guardStream(
-	service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler,
+	service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler,
 ) error {
-	defer CallerOf(stream.Context()).begin().end()
-	if err := refuseCompression(stream.Context()); err != nil {
+	stranger := true
+	c := CallerOf(stream.Context()).begin()
+	defer func() { c.end(stranger) }()
+	var err error
+	if stranger, err = g.admit(stream.Context(), info.FullMethod); err != nil {
 		return err
 	}
 	return handle(service, stream)
@@ -161,13 +178,10 @@ func (g *GRPC) RegisterService(d *grpc.ServiceDesc, service any) {
 			service any, ctx context.Context, decode func(any) error, i grpc.UnaryServerInterceptor,
 		) (response any, err error) {
 			defer g.options.Recovered(&err)
-			defer CallerOf(ctx).begin().end()
-			if g.options.Admit != nil {
-				if err := g.options.Admit(ctx, path); err != nil {
-					return nil, err
-				}
-			}
-			if err := refuseCompression(ctx); err != nil {
+			stranger := true
+			c := CallerOf(ctx).begin()
+			defer func() { c.end(stranger) }()
+			if stranger, err = g.admit(ctx, path); err != nil {
 				return nil, err
 			}
 			return handle(service, ctx, decode, i)
@@ -217,14 +231,13 @@ func (c *callers) Clone() credentials.TransportCredentials {
 	return &callers{c.TransportCredentials.Clone()}
 }
 
-// Caller is the client of a connection of a GRPC. A Caller reports calls to the bound of connections. A
-// nil Caller does nothing. All methods are safe for concurrent use.
+// Caller is the client of a connection of a GRPC. A Caller reports calls to the bound of
+// connections. A nil Caller does nothing. All methods are safe for concurrent use.
 type Caller struct {
 	mark Marker // nil: nothing bounds the connections
 
-	mu       sync.Mutex // guards the rest
-	open     int        // calls
-	stranger bool
+	mu   sync.Mutex // guards open
+	open int        // calls
 }
 
 // CallerOf returns the client of a call, nil outside of a call.
@@ -238,16 +251,6 @@ func CallerOf(ctx context.Context) *Caller {
 		return nil
 	}
 	return info.caller
-}
-
-// Stranger notes whether the client has shown no credentials. Answers to strangers do not protect
-// their connection from new ones.
-func (c *Caller) Stranger(yes bool) {
-	if c != nil {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.stranger = yes
-	}
 }
 
 // Continues notes that an answer goes on: a client that watches is not silent, also before the
@@ -270,14 +273,14 @@ func (c *Caller) begin() *Caller {
 	return c
 }
 
-// end notes a call that is answered.
-func (c *Caller) end() {
+// end notes a call that is answered, to a stranger or not.
+func (c *Caller) end(stranger bool) {
 	if c == nil {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.stranger {
+	if !stranger {
 		c.mark.Answered()
 	}
 	if c.open--; c.open == 0 {

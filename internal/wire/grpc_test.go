@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -67,6 +68,7 @@ type grpcFixture struct {
 	pipe   *bufconn.Listener
 	client *grpc.ClientConn
 	handle func(ctx context.Context) error // of both methods
+	admit  func() (stranger bool, err error)
 }
 
 // boom panics.
@@ -74,10 +76,16 @@ func boom(none []error) error { return none[0] }
 
 func startGRPC(t *testing.T) *grpcFixture {
 	t.Helper()
-	f := &grpcFixture{pipe: bufconn.Listen(1 << 16), handle: func(context.Context) error { return nil }}
+	f := &grpcFixture{pipe: bufconn.Listen(1 << 16), handle: func(context.Context) error { return nil }, admit: func() (bool, error) { return false, nil }}
 	f.marks = &marks{Listener: f.pipe}
 	f.GRPC = NewGRPC(GRPCOptions{
 		Codec: encoding.GetCodecV2("proto"), MaxMessage: 1 << 10, MaxStreams: 10,
+		Admit: func(_ context.Context, method string) (bool, error) {
+			if !strings.HasPrefix(method, "/test.Service/") {
+				t.Errorf("a call of %q", method)
+			}
+			return f.admit()
+		},
 		Recovered: func(err *error) {
 			if v := recover(); v != nil {
 				*err = status.Error(codes.Internal, fmt.Sprint(v))
@@ -177,7 +185,8 @@ func TestCallsAreReportedToTheConnection(t *testing.T) {
 		if got := f.marks.take(); got != "aad" {
 			t.Errorf("their ends: got %q, want two answers and one end", got)
 		}
-		f.handle = func(ctx context.Context) error { CallerOf(ctx).Stranger(true); return nil }
+		f.handle = func(context.Context) error { return nil }
+		f.admit = func() (bool, error) { return true, nil }
 		if err := f.do(t); err != nil {
 			t.Fatal(err)
 		}
@@ -185,7 +194,17 @@ func TestCallsAreReportedToTheConnection(t *testing.T) {
 		if got := f.marks.take(); got != "bd" {
 			t.Errorf("a call of a stranger: got %q, want no answer", got)
 		}
-		f.handle = func(ctx context.Context) error { CallerOf(ctx).Stranger(false); return nil }
+		f.admit = func() (bool, error) { return true, status.Error(codes.Unauthenticated, "who?") }
+		for name, err := range map[string]error{"unary": f.do(t), "stream": f.stay(t)()} {
+			if status.Code(err) != codes.Unauthenticated {
+				t.Errorf("a %s call that is refused: got %v", name, err)
+			}
+		}
+		synctest.Wait()
+		if got := f.marks.take(); got != "bdbd" {
+			t.Errorf("refused calls: got %q, want no answers", got)
+		}
+		f.admit = func() (bool, error) { return false, nil }
 		if err := f.do(t); err != nil {
 			t.Fatal(err)
 		}
@@ -194,8 +213,7 @@ func TestCallsAreReportedToTheConnection(t *testing.T) {
 			t.Errorf("a call with credentials: got %q", got)
 		}
 	})
-	CallerOf(t.Context()).Stranger(true) // not a call
-	CallerOf(t.Context()).Continues()
+	CallerOf(t.Context()).Continues() // not a call
 }
 
 func TestAStopEndsStreamsAndAnswersCalls(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/weirproxy/weir/internal/admin/watch"
+	"github.com/weirproxy/weir/pkg/limiter"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
@@ -52,7 +54,11 @@ func texts(tb testing.TB, stream grpc.ServerStreamingClient[adminv1.WatchRespons
 }
 
 func TestWatchStreamsAnsweredRequests(t *testing.T) {
-	f := start(t, watchedRules, nil)
+	var service *observedService
+	f := start(t, watchedRules, func(o *Options) {
+		service = &observedService{Service: o.Service}
+		o.Service = service
+	})
 	c := adminv1.NewAdminServiceClient(dial(t, f.admin.Serve))
 	ctx, cancel := context.WithCancel(t.Context())
 	stream := watching(ctx, t, c, &adminv1.WatchRequest{})
@@ -70,9 +76,24 @@ func TestWatchStreamsAnsweredRequests(t *testing.T) {
 		t.Errorf("unmatched: got %q, want %q", got, miss)
 	}
 	cancel()
-	for f.admin.hub.Watchers() > 0 { // leaves with the stream
-		time.Sleep(time.Millisecond)
+	for late := time.Now().Add(10 * time.Second); service.observers.Load() > 0; time.Sleep(time.Millisecond) { // leave with the streams
+		if time.Now().After(late) {
+			t.Fatalf("requests are observed although %d clients watch", f.admin.hub.Watchers())
+		}
 	}
+}
+
+// observedService counts the observers of a Service.
+type observedService struct {
+	Service
+	observers atomic.Int64
+}
+
+// Observe implements [Service].
+func (s *observedService) Observe(o limiter.Observer) (remove func()) {
+	s.observers.Add(1)
+	end := s.Service.Observe(o)
+	return func() { end(); s.observers.Add(-1) }
 }
 
 func TestWatchRefusesNonsenseAndTooManyClients(t *testing.T) {

@@ -15,12 +15,17 @@ import (
 // A script is a file of testdata/answers: cases, each of which is a program of its own that is
 // asked something. Lines are
 //
-//	env NAME=VALUE …            what the program is started with: before the first case for all of them
-//	rules [FILE]                a rule file, whose lines follow behind bars: the program's, or, after a request, the one it finds next
-//	push                        what a control plane has from now on: configurations in the text format of protobuf, with --- between them
-//	case TITLE                  begins a case; the title starts with the section of the reference whose row it is
+//	env NAME=VALUE …            what the program is started with: before the first case for all of
+//	                            them
+//	rules [FILE]                a rule file, whose lines follow behind bars: the program's, or, after
+//	                            a request, the one it finds next
+//	push                        what a control plane has from now on: configurations in the text
+//	                            format of protobuf, with --- between them
+//	case TITLE                  begins a case; the title starts with the section of the reference
+//	                            whose row it is
 //	differs TABLE: ROW          the case shows that row of a table of docs/migrating-differences.md
-//	store NAME …                on which alone it is played: memory, and Redis with the keys of ratelimit or of weir
+//	store NAME …                on which alone it is played: memory, and Redis with the keys of
+//	                            ratelimit or of weir
 //	ask REQUEST                 a request in the form of parseRequest
 //	send TEXT                   a request in the text format of protobuf
 //	page METHOD SERVER PATH [BODY]
@@ -29,10 +34,12 @@ import (
 //
 // A bar continues the line above it. What comes of it stands below:
 //
-//	= TEXT                      of the answer, in the text format of protobuf; <YEAR> is the seconds until the year's window ends
+//	= TEXT                      of the answer, in the text format of protobuf; <YEAR> is the seconds
+//	                            until the year's window ends
 //	! TEXT                      of the error, a google.rpc.Status
 //	< TEXT                      of a page: its code and type on the first line, then its lines
-//	+ NAME N                    a counter has grown, and those not named have not. A request of gRPC is one of total_requests.
+//	+ NAME N                    a counter has grown, and those not named have not. A request of gRPC
+//	                            is one of total_requests.
 type script struct {
 	name  string
 	begin beginning // of all cases

@@ -78,8 +78,8 @@ func (r *raw) target(of *rawRedis) (redisstore.Target, error) {
 	return t, err
 }
 
-// withLogin returns a URL with the login of REDIS_AUTH. A URL with a login of its own stays as well,
-// as both must agree.
+// withLogin returns a URL with the login of REDIS_AUTH. A URL with a login of its own stays as
+// well, as both must agree.
 func withLogin(u, auth string) []string {
 	if auth == "" {
 		return []string{u}

@@ -1,9 +1,10 @@
 // Package admin shows a running Weir to people, and lets them steer it. The admin service and its
 // page have an address of their own. The pages of HTTP stand beside them.
 //
-// The admin address stands behind one door, [Server.Serve], with one guard: the same token, and the same bound of
-// guesses, for gRPC and for browsers. The package decides no request. The rooms behind the door are
-// page (the admin page), watch (answered requests), grants, and render (texts for people).
+// The admin address stands behind one door, [Server.Serve], with one guard: the same token, and the
+// same bound of guesses, for gRPC and for browsers. The package decides no request. The rooms
+// behind the door are page (the admin page), watch (answered requests), grants, and render (texts
+// for people).
 package admin
 
 import (

@@ -92,7 +92,8 @@ func (s *Server) newGRPC(service *service) {
 // Serve serves the admin service, health, reflection and the admin page on l, and closes l in the
 // end. Clients of gRPC and browsers share the listener: the first bytes of a connection tell them
 // apart. Without a token and client certificates in Options.Access, the listener must be one that
-// only operators reach. The result is nil after GracefulStop and Close, also when these came before.
+// only operators reach. The result is nil after GracefulStop and Close, also when these came
+// before.
 func (s *Server) Serve(l net.Listener) error {
 	var secure *wire.Secure
 	if s.options.Access.TLS != nil {

@@ -48,8 +48,8 @@ func (a *Admin) Check() error {
 	return errors.Join(errs...)
 }
 
-// open completes the access to the admin address. The keeper of certificates is nil without TLS; the
-// caller closes it.
+// open completes the access to the admin address. The keeper of certificates is nil without TLS;
+// the caller closes it.
 func (a *Admin) open(o *admin.Access, logger *slog.Logger) (*certificates.Keeper, error) {
 	o.TokenSetting, o.HostsSetting = a.TokenFile.Name, a.HostsSetting
 	if a.TokenFile.Path != "" {

@@ -74,8 +74,8 @@ const (
 // connection hold as much.
 const backWindow = 512 << 10
 
-// NewBack returns a Back that is not connected. weigh returns the bytes of memory that a stream of a
-// method takes in the gRPC server, beside its headers and data. Nil: BackStreamBytes for each.
+// NewBack returns a Back that is not connected. weigh returns the bytes of memory that a stream of
+// a method takes in the gRPC server, beside its headers and data. Nil: BackStreamBytes for each.
 func NewBack(weigh func(path string) int) *Back {
 	if weigh == nil {
 		weigh = func(string) int { return BackStreamBytes }

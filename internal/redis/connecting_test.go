@@ -97,7 +97,7 @@ func connecting(t *testing.T, o Options) (*Conn, *logLines) {
 }
 
 // attempt returns a Conn, and the error of its first attempt to connect. On a busy machine a login
-// may take longer than redisconn waits: then attempt makes another Conn.
+// may take longer than package redis waits: then attempt makes another Conn.
 func attempt(t *testing.T, o Options) (*Conn, *logLines, error) {
 	t.Helper()
 	for tries := 1; ; tries++ {

@@ -251,8 +251,8 @@ func (s *session) reconnectLoop(address string, e *endpoint) {
 	}
 }
 
-// reconnected ends the loop of an endpoint, unless a connection failed during the last inquiry. Then
-// rueidis may dial.
+// reconnected ends the loop of an endpoint, unless a connection failed during the last inquiry.
+// Then rueidis may dial.
 func (s *session) reconnected(e *endpoint) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

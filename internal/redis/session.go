@@ -153,8 +153,8 @@ func (s *session) close() {
 }
 
 // keepOrder pings the nodes, with a number that the checker of the connection keeps, until the
-// session ends. A reply too many shifts all replies after it, and package resp would notice that only
-// on an idle connection. rueidis then sends no PING of its own.
+// session ends. A reply too many shifts all replies after it, and package resp would notice that
+// only on an idle connection. rueidis then sends no PING of its own.
 func (s *session) keepOrder() {
 	tick := time.NewTicker(orderInterval)
 	defer tick.Stop()

@@ -29,8 +29,8 @@ import (
 const (
 	// interval is the time from one snapshot to the next. A crash loses the hits of that time.
 	interval = 10 * time.Second
-	// share bounds the cost of a large store: from one snapshot to the next pass at least so many times
-	// the duration of the first. So at most 2 % of the time goes into snapshots.
+	// share bounds the cost of a large store: from one snapshot to the next pass at least so many
+	// times the duration of the first. So at most 2 % of the time goes into snapshots.
 	share = 50
 )
 

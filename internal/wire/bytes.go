@@ -147,8 +147,8 @@ func (b *Bytes) relieve() {
 	}
 }
 
-// look ends connections with old bytes and more than their share, while the bound stays crowded. look
-// is called again while there are connections.
+// look ends connections with old bytes and more than their share, while the bound stays crowded.
+// look is called again while there are connections.
 func (b *Bytes) look() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,6 +1,6 @@
-// Package wire stands between the sockets and the servers. It has listeners with bounds, TLS, and the
-// split of one listener between gRPC and HTTP/1. All connections share one bound of buffered bytes.
-// The package does not read requests.
+// Package wire stands between the sockets and the servers. It has listeners with bounds, TLS, and
+// the split of one listener between gRPC and HTTP/1. All connections share one bound of buffered
+// bytes. The package does not read requests.
 package wire
 
 import (

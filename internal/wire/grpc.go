@@ -45,9 +45,9 @@ type GRPCOptions struct {
 
 	// Recovered turns a panic of a handler into an error, as a deferred function.
 	Recovered func(err *error)
-	// Admit returns an error for a call that the client may not make. stranger says that the client has
-	// shown no credentials: an answer to a stranger does not protect its connection from new ones. Nil:
-	// every client may make every call, and nobody is a stranger.
+	// Admit returns an error for a call that the client may not make. stranger says that the client
+	// has shown no credentials: an answer to a stranger does not protect its connection from new ones.
+	// Nil: every client may make every call, and nobody is a stranger.
 	Admit func(ctx context.Context, method string) (stranger bool, err error)
 	// Stream wraps admitted calls with streams. Nil: nothing does.
 	Stream grpc.StreamServerInterceptor
@@ -192,8 +192,8 @@ func (g *GRPC) RegisterService(d *grpc.ServiceDesc, service any) {
 }
 
 // refuseCompression returns an error for a call whose messages are compressed. gRPC accepts any
-// compression that is registered in the process: the exporter of traces registers gzip. A message of
-// 4 KB may hold 4 MB.
+// compression that is registered in the process: the exporter of traces registers gzip. A message
+// of 4 KB may hold 4 MB.
 func refuseCompression(ctx context.Context) error {
 	stream, ok := grpc.ServerTransportStreamFromContext(ctx).(interface{ RecvCompress() string })
 	if !ok {

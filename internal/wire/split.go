@@ -33,8 +33,8 @@ type Split struct {
 }
 
 // NewSplit returns a Split of l. The caller calls Serve, and serves both listeners of the Split.
-// secure makes the handshake of TLS; nil: none. timeout is the longest time from a connection to its
-// first bytes, the handshake included.
+// secure makes the handshake of TLS; nil: none. timeout is the longest time from a connection to
+// its first bytes, the handshake included.
 func NewSplit(l net.Listener, secure *Secure, timeout time.Duration) *Split {
 	s := &Split{from: l, timeout: timeout, secure: secure, closed: make(chan struct{}), open: make(map[net.Conn]struct{})}
 	s.close = sync.OnceFunc(func() {

@@ -5,13 +5,20 @@
 //
 // The algorithms:
 //
-//	name                    state of a key                     promise
-//	fixed_window            one count, 24 bytes                at most Requests in each aligned window; up to twice that across a boundary
-//	token_bucket            one exact level, 24 bytes          at most Burst + Requests*T/Period in any interval of length T
-//	sliding_window_log      every admitted hit                 at most Requests in any half-open interval of length Period
-//	sliding_window_counter  two counts, 24 bytes               at most Requests by an estimate that weighs the window before
-//	token_bucket_integer    whole tokens and a mark, 24 bytes  like token_bucket in whole tokens; slightly more where Requests does not divide Period
-//	concurrency             every holder                       at most Requests at the same instant
+//	name                    state of a key     promise
+//	fixed_window            a count            at most Requests in each aligned window; up to twice
+//	                                           that across a boundary
+//	token_bucket            an exact level     at most Burst + Requests*T/Period in any interval of
+//	                                           length T
+//	sliding_window_log      every hit          at most Requests in any half-open interval of length
+//	                                           Period
+//	sliding_window_counter  two counts         at most Requests by an estimate that weighs the
+//	                                           window before
+//	token_bucket_integer    tokens and a mark  like token_bucket in whole tokens; slightly more where
+//	                                           Requests does not divide Period
+//	concurrency             every holder       at most Requests at the same instant
+//
+// A state takes 24 bytes, except with a log or holders.
 //
 // Sources: the token bucket is the meter of RFC 2697 with one rate. Cloudflare described the
 // sliding counter in 2017 ("How we built rate limiting capable of scaling to millions of domains").
@@ -122,11 +129,13 @@ type State struct {
 
 // StateOf returns the state with these parts, for stores with a form of their own. The parts mean:
 //
-//	algorithm               last                     a                              b
-//	fixed_window            the last charge          count of its window            0
-//	token_bucket            the last charge          deficit in 1/Period hits, its  high and low 64 bits
-//	sliding_window_counter  the last charge          count of its window            count of the window before
-//	token_bucket_integer    the refill mark          deficit in hits                nanoseconds from the mark to the last charge
+//	algorithm               last             a                       b
+//	fixed_window            the last charge  count of its window     0
+//	token_bucket            the last charge  deficit in 1/Period     the low 64 bits of the
+//	                                         hits, the high 64 bits  deficit
+//	sliding_window_counter  the last charge  count of its window     count of the window before
+//	token_bucket_integer    the refill mark  deficit in hits         nanoseconds from the mark to
+//	                                                                 the last charge
 func StateOf(last Instant, a, b uint64) State { return State{last: last, a: a, b: b} }
 
 // Parts returns the parts of a state, see [StateOf].

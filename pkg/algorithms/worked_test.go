@@ -19,15 +19,17 @@ var update = flag.Bool("update", false, "write the results in testdata/*.txt ane
 // The worked examples of testdata/*.txt, which the documentation quotes. Every line is one of
 //
 //	# a comment
-//	limit ALGORITHM REQUESTS per PERIOD [burst N] [counting rejected]    a key never used, of that limit; concurrency has no period
-//	at TIME take HITS | at TIME probe | at TIME refund HITS              a charge
-//	at TIME give back HITS of TIME                                       the hits of an earlier charge
-//	at TIME begin HOLDER HITS [at most TIME]                             the begin of a holder, for an hour at most if the line does not say
+//	limit ALGORITHM REQUESTS per PERIOD [burst N] [counting rejected]
+//	at TIME take HITS | at TIME probe | at TIME refund HITS
+//	at TIME give back HITS of TIME
+//	at TIME begin HOLDER HITS [at most TIME]
 //	at TIME begun HOLDER HITS | at TIME end HOLDER HITS | at TIME cancel HOLDER
-//	at TIME limit REQUESTS [per PERIOD [burst N]]                        the limit changes, the key stays
+//	at TIME limit REQUESTS [per PERIOD [burst N]]
 //
-// and after each charge comes its decision, indented. `go test -run Worked -update` writes the
-// decisions.
+// The first line with a limit begins a key never used; concurrency has no period. Hits are given
+// back of an earlier charge. A begin holds for an hour at most if the line does not say. A limit at
+// a time changes the limit, and the key stays. After each charge comes its decision, indented.
+// `go test -run Worked -update` writes the decisions.
 func TestWorkedExamples(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {

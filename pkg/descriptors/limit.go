@@ -474,8 +474,8 @@ func (s Sharing) String() string {
 	return fmt.Sprintf("sharing(%d)", uint8(s))
 }
 
-// choice decodes one of the choices from 1 to last; 0 when the map does not have the key. must lists
-// the names.
+// choice decodes one of the choices from 1 to last; 0 when the map does not have the key. must
+// lists the names.
 func choice[C interface {
 	~uint8
 	String() string
@@ -571,8 +571,8 @@ func unitOf(period time.Duration) (Unit, uint32) {
 }
 
 // PeriodName names the period of the limit. A unit stands after the number of units if there are
-// several ("minute", "7day"). A period without a unit is a duration ("1.5s"). Concurrency, which has no
-// period, is "concurrency".
+// several ("minute", "7day"). A period without a unit is a duration ("1.5s"). Concurrency, which
+// has no period, is "concurrency".
 func (l *Limit) PeriodName() string {
 	switch {
 	case l.Algorithm == algorithms.Concurrency:

@@ -25,7 +25,8 @@ import (
 // RateLimitRequest in protobuf's JSON with a RateLimitResponse. The status is 200, 429 over limit,
 // 400 for an invalid request, 413 for a large one, and 503 when too many are under way. A request
 // that Options.JSON does not allow gets 403, 415 or 421. The request takes the way of
-// ShouldRateLimit. With zeros the answer shows a limitRemaining of 0, which protobuf's JSON, and envoyproxy/ratelimit, leave out. The caller answers panics.
+// ShouldRateLimit. With zeros the answer shows a limitRemaining of 0, which protobuf's JSON, and
+// envoyproxy/ratelimit, leave out. The caller answers panics.
 func (s *Server) JSON(zeros bool) http.HandlerFunc {
 	o := s.options.JSON
 	if o.From == JSONOff {
@@ -154,7 +155,8 @@ func (s *Server) exchange(r *http.Request, request *ratelimitv3.RateLimitRequest
 	return proto.Unmarshal(c.answer, response)
 }
 
-// convert turns a message into r, which must be empty, as decode does with the bytes of the message.
+// convert turns a message into r, which must be empty, as decode does with the bytes of the
+// message.
 func convert(message *ratelimitv3.RateLimitRequest, r *limiter.Request) {
 	r.Domain, r.Hits = message.GetDomain(), message.GetHitsAddend()
 	for _, from := range message.GetDescriptors() {

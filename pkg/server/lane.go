@@ -17,8 +17,8 @@ import (
 	"github.com/weirproxy/weir/internal/wire/laneserver"
 )
 
-// newLane returns the server that answers ShouldRateLimit without gRPC's library. The library serves
-// all other methods behind it.
+// newLane returns the server that answers ShouldRateLimit without gRPC's library. The library
+// serves all other methods behind it.
 func (s *Server) newLane(secure *wire.Secure) (*laneserver.Server, error) {
 	l, err := lane.New(lane.Options{
 		Path: ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName, MaxMessage: s.options.MaxRequestBytes,

@@ -15,7 +15,8 @@ import (
 // appendMetadata appends the dynamic metadata of an answer to a RateLimitResponse, in the shape of
 // envoyproxy/ratelimit:
 //
-//	{domain: "edge", descriptors: [{entries: ["user=alice"], limit: "requests_per_unit:2 unit:MINUTE", hitsAddend: 3}],
+//	{domain: "edge", descriptors: [{entries: ["user=alice"],
+//	  limit: "requests_per_unit:2 unit:MINUTE", hitsAddend: 3}],
 //	 hitsAddend: 2, metadata: {…}}
 //
 // limit and hitsAddend are absent when the request does not set them. A descriptor at the begin or

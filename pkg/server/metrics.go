@@ -28,9 +28,9 @@ func (s *Server) registerMetrics() error {
 	return errors.Join(errs...)
 }
 
-// newCollector returns the collector of the limiter and of the server. Requests count in the limiter
-// alone. The number of series is bounded by the rules, and by the values per rule that
-// the limiter counts apart.
+// newCollector returns the collector of the limiter and of the server. Requests count in the
+// limiter alone. The number of series is bounded by the rules, and by the values per rule that the
+// limiter counts apart.
 func (s *Server) newCollector() prometheus.Collector {
 	return metrics.NewCollector("weir_", nil, s.collect,
 		metrics.New("requests_total", "Rate limit requests that could be read, by outcome: without requests that are too large, or that /json refuses or cannot read.", "code"),

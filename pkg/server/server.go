@@ -6,8 +6,8 @@
 // envoy/service/ratelimit/v3/rls.proto as of Envoy 1.40. Messages are read and written with
 // protowire instead of generated code; a fuzz test compares the two.
 //
-// The package does not listen, read settings or depend on the kind of store. The caller gives listeners
-// to [Server.Serve], and serves [Server.JSON].
+// The package does not listen, read settings or depend on the kind of store. The caller gives
+// listeners to [Server.Serve], and serves [Server.JSON].
 package server
 
 import (
@@ -74,8 +74,8 @@ func (s *Server) Serve(l net.Listener) error {
 // Drain makes every health answer NOT_SERVING, for good. Requests are answered as before.
 func (s *Server) Drain() { s.health.Shutdown() }
 
-// Status returns an error of Limiter as a gRPC status, and logs the failures of this server, at most
-// one a second.
+// Status returns an error of Limiter as a gRPC status, and logs the failures of this server, at
+// most one a second.
 func (s *Server) Status(err error) error { return s.service.statuses.status(err) }
 
 // Panicked returns the gRPC status of a recovered panic, and logs the panic, at most one a second.

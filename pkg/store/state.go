@@ -67,8 +67,8 @@ func (s *State) Take(l algorithms.Limit, now algorithms.Instant, hits int64, cou
 	return d
 }
 
-// Unanswered is the Err of a [Transaction] that may still be decided elsewhere. Either the store has
-// certainly not applied the transaction, or the outcome is not certain yet. Find it with
+// Unanswered is the Err of a [Transaction] that may still be decided elsewhere. Either the store
+// has certainly not applied the transaction, or the outcome is not certain yet. Find it with
 // [errors.AsType].
 type Unanswered interface {
 	error

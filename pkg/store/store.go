@@ -87,7 +87,7 @@ type Charge struct {
 	Left *State
 }
 
-//nolint:gochecknoglobals // every store of the process must find the same hash for a key; nothing changes the seed
+//nolint:gochecknoglobals // all rooms find the same hash for a key; nothing changes the seed
 var seed = maphash.MakeSeed()
 
 // HashOf returns the hash of a key, at least 1. Clients cannot foresee it. A key has the same hash

@@ -22,9 +22,11 @@ import (
 //	size=1000    the number of bytes of the body; with tokens, about so many bytes more
 //	tokens=70    the body is JSON with a usage of so many tokens, as language models answer
 //	stream=3     the body is so many server-sent events; with tokens, another event has the usage
-//	midway=NAME  the rest of the body after the first event, or the first byte, comes when the gate is open
+//	midway=NAME  the rest of the body after the first event, or the first byte, comes when the gate
+//	             is open
 //	to=/path     the answer redirects there
-//	reset=begin  the connection breaks before the answer; reset=midway: after the first event, or the first byte
+//	reset=begin  the connection breaks before the answer; reset=midway: after the first event, or the
+//	             first byte
 //
 // A POST to a path that ends in /chat/completions is answered as a language model would, see
 // completion. Other requests get a line of text. A Backend is safe for concurrent use.

@@ -7,11 +7,15 @@
 // leave little open where each key gets far more requests than its limit admits. A window that
 // admits one too many is full even without the requests that may belong to the next.
 //
-//	fixed_window            requests that can be distributed over the windows they may belong to, none with too many
-//	token_bucket            in any interval at most burst + requests * its length / period, of what certainly fell in it
+//	fixed_window            requests that can be distributed over the windows they may belong to,
+//	                        none with too many
+//	token_bucket            in any interval at most burst + requests * its length / period, of what
+//	                        certainly fell in it
 //	token_bucket_integer    the same, and for each charge what a nanosecond makes
-//	sliding_window_log      in any interval shorter than the period at most requests, of what certainly fell in it
-//	sliding_window_counter  as fixed_window; and the estimate, of what certainly fell in either window, at the latest instant
+//	sliding_window_log      in any interval shorter than the period at most requests, of what
+//	                        certainly fell in it
+//	sliding_window_counter  as fixed_window; and the estimate, of what certainly fell in either
+//	                        window, at the latest instant
 //
 // A second oracle finds a service that denies too much: one process decides the same requests, each
 // in the middle of its span (see replay).

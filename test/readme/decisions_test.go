@@ -11,8 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestTheIndexOfDecisionsIsCurrent compares the rows of docs/decisions/README.md with the titles and
-// the statuses of the decisions.
+// TestTheIndexOfDecisionsIsCurrent compares the rows of docs/decisions/README.md with the titles
+// and the statuses of the decisions.
 func TestTheIndexOfDecisionsIsCurrent(t *testing.T) {
 	const dir = "../../docs/decisions"
 	files, err := filepath.Glob(filepath.Join(dir, "0*.md"))

@@ -6,7 +6,8 @@
 //
 //	memory             until the process ends
 //	a state directory  one file, to which each change is appended before it counts; see journal
-//	Redis              shared by all processes under one prefix, which look for changes about twice a second; see shared
+//	Redis              shared by all processes under one prefix, which look for changes about twice a
+//	                   second; see shared
 //
 // A Keeper ends a grant by the wall clock of its process. See [limiter.Grant] for the effect of a
 // grant.

@@ -3,9 +3,11 @@
 // no rules and no counts.
 //
 // A record is lines of JSON, one request each, in files that may be compressed with zstd. Others
-// can write such lines too:
+// can write such lines too, each without line ends:
 //
-//	{"at":"2026-11-23T04:31:55.123456789Z","domain":"edge","descriptors":[{"entries":[{"key":"path","value":"/cart"}],"hits":3}],"hits":2,"over_limit":true}
+//	{"at":"2026-11-23T04:31:55.123456789Z","domain":"edge",
+//	 "descriptors":[{"entries":[{"key":"path","value":"/cart"}],"hits":3}],
+//	 "hits":2,"over_limit":true}
 //
 // Most names are as in a request to /json:
 //

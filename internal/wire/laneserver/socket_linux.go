@@ -9,9 +9,9 @@ import (
 	"github.com/weirproxy/weir/internal/rawio"
 )
 
-// newSocket returns the socket of a connection. secured is raw, or TLS over it. Without TLS the socket
-// makes raw system calls, see package rawio. Unlike [rawio.Wrap], it takes a buffer only when there
-// is something to read.
+// newSocket returns the socket of a connection. secured is raw, or TLS over it. Without TLS the
+// socket makes raw system calls, see package rawio. Unlike [rawio.Wrap], it takes a buffer only
+// when there is something to read.
 func newSocket(raw, secured net.Conn) socket {
 	other := &netSocket{Conn: secured}
 	if secured != raw {

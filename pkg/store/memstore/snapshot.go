@@ -17,7 +17,8 @@ import (
 //
 //	file     magic, version (4 bytes), sections
 //	section  kind (1 byte), length of the content (4 bytes), content, checksum (4 bytes)
-//	head     identity (8 random bytes), hash (1 byte), key of the hash (16 bytes), time of the snapshot (8 bytes, Unix ns),
+//	head     identity (8 random bytes), hash (1 byte), key of the hash (16 bytes), time of the
+//	         snapshot (8 bytes, Unix ns),
 //	         about how many keys follow (8 bytes)
 //	keys     instant of the states (8 bytes, Unix ns), records
 //	lines    instant of the holders (8 bytes, Unix ns), records of keys of concurrency

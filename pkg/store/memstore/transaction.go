@@ -29,9 +29,9 @@ type ref struct {
 	begin int // of the transaction's begins; -1: none
 }
 
-// takeSeveral applies a transaction of any number of charges. All shards of the transaction stay locked
-// from the first read to the last write. The order of locking is ascending, so no two transactions
-// wait for each other.
+// takeSeveral applies a transaction of any number of charges. All shards of the transaction stay
+// locked from the first read to the last write. The order of locking is ascending, so no two
+// transactions wait for each other.
 func (s *Store) takeSeveral(charges []store.Charge, decisions []algorithms.Decision) (admitted bool) {
 	t, _ := s.scratch.Get().(*transaction)
 	defer s.scratch.Put(t)

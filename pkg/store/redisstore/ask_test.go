@@ -144,7 +144,8 @@ func givenRemembering(tb testing.TB, maxAge time.Duration, o Options) (*cached, 
 	return remembering(tb, s, maxAge), c
 }
 
-// front returns s with the memory of denials in front, or s itself when that would remember nothing.
+// front returns s with the memory of denials in front, or s itself when that would remember
+// nothing.
 func front(tb testing.TB, s *Store, maxAge time.Duration) store.Store {
 	tb.Helper()
 	if maxAge == 0 {

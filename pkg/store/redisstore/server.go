@@ -265,9 +265,9 @@ func (s *server) logStep(step time.Duration) {
 	}
 }
 
-// longestLife is how long a call may lie on its way for a patient caller. internal/redis needs longer
-// to give up a connection that is silent: then the caller's request is decided elsewhere, and Redis
-// may still read the call.
+// longestLife is how long a call may lie on its way for a patient caller. internal/redis needs
+// longer to give up a connection that is silent: then the caller's request is decided elsewhere,
+// and Redis may still read the call.
 const longestLife = 500 * time.Millisecond
 
 // deadline returns the server's time from which on a batch must not be applied; 0: not known. A

@@ -43,7 +43,8 @@ func (p *play) charge(phase algorithms.HoldPhase, holder string, hits int64) sto
 //	up, down, late, void  the condition of the link; the breaker follows up and down
 //	back                  up, and other processes may not have told their holders
 //	wait                  two minutes
-//	begin R 3, end R 3    a request; "left" is the remaining hits, "was" the hold as the caller is told
+//	begin R 3, end R 3    a request; "left" is the remaining hits, "was" the hold as the caller is
+//	                      told
 func (p *play) step(line string) {
 	link, s := p.fleet.links[0], p.fleet.procs[0]
 	var verb, holder string

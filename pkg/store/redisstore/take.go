@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
@@ -16,6 +17,7 @@ func (s *Store) TakeNow([]store.Charge, []algorithms.Decision) (admitted, decide
 // TakeAll implements [store.Store]. Besides the errors of Ctx and of Redis there are three.
 // [ErrUnavailable]: there is no connection. [context.DeadlineExceeded]: Redis has not answered in
 // time, but may have charged. [store.ErrLimit]: the period is no whole number of microseconds.
+// A caller that sends its call itself waits until the end of its time also when its Ctx is canceled.
 func (s *Store) TakeAll(transactions []store.Transaction, decided func(indexes []int)) {
 	w, _ := s.waits.Get().(*wait)
 	now := time.Now()
@@ -120,6 +122,9 @@ func (s *Store) taken(t *transaction, to *store.Transaction) {
 	switch {
 	case t.where.home == nil: // over several locations: it has its decision
 	case t.err != nil:
+		if over := to.Ctx.Err(); over != nil && errors.Is(t.err, context.DeadlineExceeded) {
+			t.err = notInTime(over)
+		}
 		to.Err = &unanswered{t.err, []*transaction{t}}
 	default:
 		copy(to.Decisions, t.decisions)

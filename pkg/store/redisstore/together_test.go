@@ -130,6 +130,7 @@ func TestTransactionsTakenTogetherByManyCallers(t *testing.T) {
 				t.Errorf("got %v", errs)
 			}
 		})
+		synctest.Wait() // a flight ends after its calls
 		if calls := int(f.calls.Load()); calls > n || f.most.Load() > singleFlights {
 			t.Errorf("%d callers: got %d calls, %d at once", n, calls, f.most.Load())
 		}
@@ -140,6 +141,31 @@ func TestTransactionsTakenTogetherByManyCallers(t *testing.T) {
 			t.Errorf("after: %d flights, %d calls that wait, spare memory for %d flights", l.under, len(l.waiting), len(q.spare))
 		}
 	})
+}
+
+// The caller that sends a flight itself waits for the answer all the same.
+func TestTransactionWhoseContextIsCanceledHasItsError(t *testing.T) {
+	for name, flies := range map[string]bool{"a caller that flies": true, "a caller of a worker": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := farBy(time.Millisecond)
+				s := away(t, f, Options{})
+				c := hit("k", perAge(algorithms.FixedWindow, 10))
+				taking(t, s, c)
+				f.hang(time.Hour)
+				if !flies {
+					s.pulse.miss()
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				time.AfterFunc(time.Millisecond, cancel)
+				begun, want := time.Now(), map[bool]time.Duration{true: DefaultTimeout, false: time.Millisecond}[flies]
+				_, err := store.Take(ctx, s, []store.Charge{c}, make([]algorithms.Decision, 1))
+				if took := time.Since(begun); !errors.Is(err, context.Canceled) || took != want {
+					t.Errorf("got %v after %v, want context.Canceled after %v", err, took, want)
+				}
+			})
+		})
+	}
 }
 
 // A command may wait for a dial that another one has begun, for longer than its own context lasts.

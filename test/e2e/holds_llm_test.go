@@ -25,7 +25,7 @@ func startDeployed(t *testing.T, file string, backend *parts.Backend, service st
 	if err != nil {
 		t.Fatal(err)
 	}
-	return startEnvoyOn(t, binary, withPortsTo(t, backend.Address(), file, "port_value: 8081", "port_value: "+port))
+	return startEnvoyOn(t, binary, withPorts(t, backend.Address(), file, "port_value: 8081", "port_value: "+port))
 }
 
 // No request may escape its limit by an estimate that Envoy cannot read: Envoy then leaves the

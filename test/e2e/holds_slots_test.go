@@ -215,25 +215,3 @@ func TestDeployedBoundsOnRequestsInFlight(t *testing.T) {
 		t.Errorf("after the end of all: got %v, want that two pass", outcomes)
 	}
 }
-
-// deploy/envoy.yaml has the descriptors of its slow page in a route, not in the filter.
-func TestDeployedSlowPageHasTwoSlots(t *testing.T) {
-	t.Parallel()
-	backend := startSlowBackend(t)
-	s := startSidecarOn(t, deployed(t, "rules"))
-	e := startDeployed(t, "envoy.yaml", backend, s.GRPC)
-	c := crowd{e: e, backend: backend, gate: "slow", path: "/slow?gate=slow"}
-	two, outcomes := c.sendAll(t, 5)
-	if want := append(times(2, "held"), times(3, "429")...); !cmp.Equal(outcomes, want) {
-		t.Errorf("five requests: got %v, want %v", outcomes, want)
-	}
-	backend.Open("slow")
-	two[0].land(t)
-	two[1].land(t)
-	eventually(t, func() string {
-		if code := e.get(t, "/slow").code; code != 200 {
-			return fmt.Sprintf("after the end of both: got %d, want 200", code)
-		}
-		return ""
-	})
-}

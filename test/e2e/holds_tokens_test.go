@@ -142,30 +142,6 @@ func TestTokensOfRequestsThatEndEarly(t *testing.T) {
 	}
 }
 
-func TestDeployedTokenLimits(t *testing.T) {
-	t.Parallel()
-	s := startSidecarOn(t, deployed(t, "llm", "rules"))
-	e := startDeployed(t, "llm/envoy.yaml", startSlowBackend(t), s.GRPC)
-	ask := func(user, estimate string) (int, string) {
-		a := e.get(t, "/?tokens=19900", "x-user: "+user, "x-team: one", "x-estimated-tokens: "+estimate)
-		return a.code, a.header.Get("x-ratelimit-limit")
-	}
-	const limits = `20000, 20000;w=60;name="user-minute", 100000;w=60;name="team-minute"` // of each descriptor the limit nearest to its end
-	if code, limit := ask("alice", "100"); code != http.StatusOK || limit != limits {
-		t.Errorf("the first request: got %d and limits %q, want 200 and %q", code, limit, limits)
-	}
-	eventually(t, func() string {
-		code, _ := ask("alice", "19000")
-		if code != http.StatusTooManyRequests {
-			return fmt.Sprintf("more tokens than are left: got %d, want 429", code)
-		}
-		return ""
-	})
-	if code, _ := ask("bob", "19000"); code != http.StatusOK {
-		t.Errorf("another user: got %d, want 200", code)
-	}
-}
-
 // Peek, then charge: 0 hits at the begin, and the cost at the end. This protocol works on the limit
 // of holders, and promises less.
 func TestPeekThenChargeOnALimitOfHolders(t *testing.T) {

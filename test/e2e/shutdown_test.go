@@ -62,38 +62,6 @@ func (e *envoy) healthFlags(t *testing.T) map[string][]string {
 	return flags
 }
 
-func TestSIGTERMUnderTrafficCostsEnvoyNoError(t *testing.T) {
-	t.Parallel()
-	a := startSidecar(t, manyRules)
-	b := startSidecar(t, manyRules)
-	e := startEnvoy(t, envoyConfig{
-		RateLimits:    byUser,
-		Endpoints:     []string{tcpAddress(t, a.GRPC), tcpAddress(t, b.GRPC)},
-		HealthChecked: true,
-	})
-	tr := e.startTraffic(t, 4, "/", "x-user: alice")
-	tr.awaitMore(t, 200)
-	if asked := a.metric(t, "weir_requests_total"); asked == 0 {
-		t.Fatal("the sidecar that is about to end was never asked: the test would show nothing")
-	}
-
-	a.terminate(t)
-	a.awaitExit(t)
-	tr.awaitMore(t, 200)
-
-	outcomes := tr.stop()
-	if codes := keys(outcomes); !slices.Equal(codes, []string{"200"}) {
-		t.Errorf("outcomes of the traffic: got %v, want 200 only", outcomes)
-	}
-	stats := e.rateLimitStats(t)
-	if stats["error"] != 0 || stats["failure_mode_allowed"] != 0 || stats["ok"] < outcomes["200"] {
-		t.Errorf("Envoy's counters: got %v, want no error and ok for each of %d requests", stats, outcomes["200"])
-	}
-	if flags := e.healthFlags(t); !slices.Contains(flags[a.GRPC], "failed_active_health_check") || len(flags[b.GRPC]) != 0 {
-		t.Errorf("what Envoy holds against the sidecars: got %v, want the first failed and the second healthy", flags)
-	}
-}
-
 func TestEnvoysHealthCheckSeesServingAndThenDraining(t *testing.T) {
 	t.Parallel()
 	s := startSidecar(t, manyRules, "--drain-timeout=60s")

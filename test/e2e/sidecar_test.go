@@ -97,23 +97,6 @@ func (s *sidecar) awaitExit(t *testing.T) {
 	}
 }
 
-// reload replaces the rule file and waits for the sidecar's message about the new rules: "rules
-// loaded" or "rules refused".
-func (s *sidecar) reload(t *testing.T, rules, message string) {
-	t.Helper()
-	mark := s.Mark()
-	// Written beside and renamed, so that no half of it can be read. Names that start with a dot are
-	// not rules.
-	next := filepath.Join(filepath.Dir(s.rules), ".next")
-	writeFile(t, next, rules)
-	if err := os.Rename(next, s.rules); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.AwaitMessage(deadline(t), mark, message); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // metric returns the sum of the samples of a metric whose labels contain all of the given ones
 // (`code="ok"`).
 func (s *sidecar) metric(t *testing.T, name string, labels ...string) int {

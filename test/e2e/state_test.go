@@ -2,9 +2,7 @@ package e2e
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 )
@@ -58,41 +56,6 @@ func TestCountsOutliveARestartUnderEnvoy(t *testing.T) {
 	}
 	if got := e.passed(t, 3, "bob"); got != 0 {
 		t.Errorf("after the restart: %d passed of a spent limit, want 0", got)
-	}
-}
-
-// A killed sidecar loses at most the hits of the last interval.
-func TestAKilledSidecarLosesAtMostTheInterval(t *testing.T) {
-	t.Parallel()
-	dir, socket := t.TempDir(), filepath.Join(t.TempDir(), "rls.sock")
-	args := []string{"--grpc-address=", "--grpc-socket=" + socket, "--state-dir=" + dir}
-	s := startSidecar(t, stateRules, args...)
-	e := startEnvoy(t, envoyConfig{RateLimits: byUser, Endpoints: []string{pipeAddress(socket)}, HealthChecked: true})
-	passed := 0
-	for restart := range 2 {
-		passed += e.passed(t, 4, "alice")
-		hit := time.Now().Unix() + 1
-		eventually(t, func() string { // a snapshot that began after the hits
-			if saved := s.metric(t, "weir_state_last_save_timestamp_seconds"); int64(saved) < hit {
-				return fmt.Sprintf("the last snapshot is of %d", saved)
-			}
-			return ""
-		})
-		s.stopped = true
-		s.Kill()
-		<-s.Exited()
-		s = startSidecarOn(t, s.rules, args...)
-		if log := strings.Join(s.Lines(), "\n"); !strings.Contains(log, "counts loaded") {
-			t.Fatalf("restart %d loads no counts:\n%s", restart, log)
-		}
-		awaitRateLimited(t, e)
-	}
-	passed += e.passed(t, 4, "alice")
-	if passed != 10 {
-		t.Errorf("%d requests passed over two kills, want the limit of 10", passed)
-	}
-	if files, err := os.ReadDir(dir); err != nil || len(files) > 3 {
-		t.Errorf("the directory has %v, %v; want the snapshot, its lock, and perhaps one being written", files, err)
 	}
 }
 

@@ -120,23 +120,6 @@ func TestEnvoyAsksWithACertificateAndSeesNothingOfARotation(t *testing.T) {
 	}
 }
 
-func TestEnvoyOfAnotherNameIsRefused(t *testing.T) {
-	t.Parallel()
-	files, client := newSecure(t), t.TempDir()
-	certificate, key := files.ca.Issue(t, "thief").Write(t, client)
-	s := startSidecar(t, tlsRules, append(files.args(), "--grpc-tls-client-san=envoy")...)
-	e := startEnvoy(t, envoyConfig{
-		RateLimits: byUser, Endpoints: []string{tcpAddress(t, s.GRPC)}, FailureModeDeny: true,
-		Transport: fmt.Sprintf(upstreamTLS, certificate, key, files.path("ca.crt")),
-	})
-	if diff := cmp.Diff([]int{500}, e.codes(t, 1, "/", "x-user: alice")); diff != "" {
-		t.Errorf("codes (-want +got):\n%s", diff)
-	}
-	if _, err := s.AwaitMessage(deadline(t), 0, "TLS handshake failed"); err != nil {
-		t.Error(err)
-	}
-}
-
 // TestWhatTheSystemTrustsIsNoClient checks a difference to envoyproxy/ratelimit, which accepts a
 // client whose certificate any authority of the system signed.
 func TestWhatTheSystemTrustsIsNoClient(t *testing.T) {

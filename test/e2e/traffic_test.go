@@ -53,19 +53,6 @@ func newTraffic(t *testing.T, workers int, every time.Duration, ask func(ctx con
 	return tr
 }
 
-// startTraffic sends the same request over and over from so many workers, each as fast as it gets
-// answers, until stop.
-func (e *envoy) startTraffic(t *testing.T, workers int, path string, headers ...string) *traffic {
-	t.Helper()
-	return newTraffic(t, workers, time.Nanosecond, func(ctx context.Context, _ int) string {
-		a, err := e.try(ctx, path, headers...)
-		if err != nil {
-			return err.Error()
-		}
-		return fmt.Sprint(a.code)
-	})
-}
-
 // outcomes returns how often each outcome was seen so far.
 func (tr *traffic) outcomes() map[string]int {
 	tr.mu.Lock()

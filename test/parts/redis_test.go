@@ -4,13 +4,10 @@ import (
 	"context"
 	"errors"
 	"net"
-	"os"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/redis/rueidis"
 )
 
 // soon is how long anything real may take on a busy machine.
@@ -137,95 +134,6 @@ func TestAPausedRedisAnswersNobodyUntilItContinues(t *testing.T) {
 	}
 	if err := r.Stop(soon(t)); err != nil {
 		t.Errorf("stopping a paused one: %v", err)
-	}
-}
-
-func TestATakenPortIsAnError(t *testing.T) {
-	r := startOne(t, RedisOptions{})
-	_, err := StartRedis(soon(t), NeedRedis(t, "../.."), t.TempDir(), RedisOptions{Port: r.Port()})
-	if err == nil || !strings.Contains(err.Error(), "Address already in use") {
-		t.Errorf("got %v, want that the address is in use", err)
-	}
-}
-
-func TestAWrongConfigLineIsAnErrorThatShowsIt(t *testing.T) {
-	_, err := StartRedis(soon(t), NeedRedis(t, "../.."), t.TempDir(), RedisOptions{Config: []string{"no-such-line yes"}})
-	if err == nil || !strings.Contains(err.Error(), "no-such-line") {
-		t.Errorf("got %v, want no-such-line in it", err)
-	}
-}
-
-func TestARedisWithTLSLetsInOnlyItsOwnClients(t *testing.T) {
-	certificates, err := NewCertificates(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	others, err := NewCertificates(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := startOne(t, RedisOptions{
-		TLS: certificates, Username: "admin", Password: "secret",
-		Users: []string{"weir on >w ~weir:* +@all -@dangerous"},
-	})
-	if got := do(t, r, "ACL", "WHOAMI"); got != "admin" {
-		t.Errorf("user: got %q, want admin", got)
-	}
-	for _, file := range []string{certificates.CA, certificates.ServerKey, certificates.ClientCert, certificates.ClientKey} {
-		if _, err := os.Stat(file); err != nil {
-			t.Error(err)
-		}
-	}
-	for name, change := range map[string]func(*rueidis.ClientOption){
-		"plain text":                  func(o *rueidis.ClientOption) { o.TLSConfig = nil },
-		"no certificate":              func(o *rueidis.ClientOption) { o.TLSConfig.Certificates = nil },
-		"another authority's":         func(o *rueidis.ClientOption) { o.TLSConfig.Certificates = others.ClientConfig().Certificates },
-		"server not trusted":          func(o *rueidis.ClientOption) { o.TLSConfig.RootCAs = others.ClientConfig().RootCAs },
-		"wrong password":              func(o *rueidis.ClientOption) { o.Password = "wrong" },
-		"no user":                     func(o *rueidis.ClientOption) { o.Username, o.Password = "", "" },
-		"the default user's password": func(o *rueidis.ClientOption) { o.Username = "" },
-	} {
-		option := r.ClientOption()
-		option.Dialer.Timeout = time.Second
-		change(&option)
-		client, err := rueidis.NewClient(option)
-		if client != nil {
-			defer client.Close()
-		}
-		if err == nil {
-			err = client.Do(soon(t), client.B().Ping().Build()).Error()
-		}
-		if err == nil {
-			t.Errorf("%s: got in", name)
-		}
-	}
-	option := r.ClientOption()
-	option.Username, option.Password = "weir", "w"
-	client, err := rueidis.NewClient(option)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	if err := client.Do(soon(t), client.B().Set().Key("weir:a").Value("1").Build()).Error(); err != nil {
-		t.Errorf("a key of its own: %v", err)
-	}
-	if err := client.Do(soon(t), client.B().Set().Key("a").Value("1").Build()).Error(); err == nil {
-		t.Error("a key of others: allowed")
-	}
-}
-
-func TestAReplicaFollowsItsPrimaryWithItsPassword(t *testing.T) {
-	primary := startOne(t, RedisOptions{Password: "secret"})
-	replica := startOne(t, RedisOptions{Password: "secret", ReplicaOf: primary.Address()})
-	do(t, primary, "SET", "key", "value")
-	err := poll(soon(t), "the copy", func() error {
-		if got := do(t, replica, "GET", "key"); got != "value" {
-			return errors.New("not there")
-		}
-		return nil
-	})
-	if err != nil {
-		t.Error(err)
 	}
 }
 

@@ -68,6 +68,7 @@ const (
 type raw struct {
 	host, debugHost, grpcHost string
 	port, debugPort, grpcPort int
+	spareAdmin                bool // go on without the admin address where another program has it
 	logFormat                 string
 	allowedJSON               []string // of powers
 
@@ -101,7 +102,7 @@ func (c *config) complete(set func(name string) bool) []error {
 	if c.Socket.Address == "" {
 		c.GRPC.Address = address(r.grpcHost, r.grpcPort)
 	}
-	c.Admin.Spare = !set("WEIR_ADMIN_ADDRESS") // the original would start
+	r.spareAdmin = !set("WEIR_ADMIN_ADDRESS") // the original would start
 	c.LogJSON = strings.EqualFold(r.logFormat, "json")
 	c.Rules.Paths = []string{filepath.Join(r.root, r.sub, r.app)}
 	if r.cacheBytes > 0 {
@@ -111,10 +112,9 @@ func (c *config) complete(set func(name string) bool) []error {
 	j.Refunds, j.Overrides = slices.Contains(r.allowedJSON, "refund"), slices.Contains(r.allowedJSON, "override")
 	j.AnyClient = j.From == server.JSONFromAnywhere
 	c.completeStatistics(set)
-	c.State.Setting, c.Record.Setting = "WEIR_STATE_DIR", "WEIR_RECORD"
 	errs := append(c.completeTLS(), c.completeRedis()...)
-	errs = append(errs, c.Record.Check("WEIR_HASH_VALUES", "WEIR_HASH_SALT_FILE")...)
-	return append(errs, c.State.Check(c.Backend == backendRedis))
+	errs = append(errs, c.Record.Check("WEIR_RECORD", "WEIR_HASH_VALUES", "WEIR_HASH_SALT_FILE")...)
+	return append(errs, settings.Mistakes("WEIR_STATE_DIR", c.State.Check(c.Backend == backendRedis))...)
 }
 
 // completeStatistics chooses the sinks of the metrics. The original's default, StatsD, gives way to
@@ -153,16 +153,13 @@ func (c *config) completeTLS() []error {
 // that a variable has switched off become zero.
 func (c *config) finish() error {
 	c.DrainTimeout, c.Legacy = drainTimeout, true
-	c.GRPC.Setting, c.Socket.Setting, c.HTTP.Setting = "GRPC_HOST, GRPC_PORT", "GRPC_UDS", "HOST, PORT"
-	c.Debug.Setting, c.Metrics.Setting, c.Admin.Setting = "DEBUG_HOST, DEBUG_PORT", "PROMETHEUS_ADDR", "WEIR_ADMIN_ADDRESS"
 	c.GRPC.Shared, c.HTTP.Shared, c.Socket.Mode = true, true, 0o660 // as the original
 	c.Rules.Hint = c.Rules.Paths[0] + ": RUNTIME_ROOT, RUNTIME_SUBDIRECTORY and RUNTIME_APPDIRECTORY say where their files are"
 	c.Rules.Files = ruleFiles(c.DotFiles)
-	c.Rules.MaxBytesSetting = "WEIR_MAX_RULES_BYTES"
 	c.Rules.DropRejected = c.Limiter.DropRejected
 	c.Rules.OriginalKeys = c.Backend == backendRedis && c.OriginalKeys
 	a := &c.AdminAccess
-	a.TokenFile.Name, a.HostsSetting = "WEIR_ADMIN_TOKEN_FILE", "WEIR_HOSTS"
+	a.TokenFile.Name = "WEIR_ADMIN_TOKEN_FILE"
 	a.TLS.Certificate.Name, a.TLS.Key.Name, a.TLS.Authorities.Name = "WEIR_ADMIN_TLS_CERT", "WEIR_ADMIN_TLS_KEY", "WEIR_ADMIN_TLS_CLIENT_CA"
 	errs := append(c.finishTLS(), a.Check())
 	if c.Backend == backendRedis {
@@ -184,6 +181,14 @@ func (c *config) finish() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// partVariables returns the variables of the parts that app.Run finds mistakes in.
+func partVariables() map[app.Part]string {
+	return map[app.Part]string{
+		app.PartGRPC: "GRPC_HOST, GRPC_PORT", app.PartSocket: "GRPC_UDS", app.PartHTTP: "HOST, PORT", app.PartDebug: "DEBUG_HOST, DEBUG_PORT",
+		app.PartMetrics: "PROMETHEUS_ADDR", app.PartAdmin: "WEIR_ADMIN_ADDRESS", app.PartState: "WEIR_STATE_DIR", app.PartRecord: "WEIR_RECORD",
+	}
 }
 
 func (c *config) finishTLS() []error {

@@ -118,21 +118,22 @@ func TestEveryVariableOfTheOriginalIsInTheTableWithItsDefault(t *testing.T) {
 func TestNoEnvironmentIsTheOriginalsDefaultsAndMemory(t *testing.T) {
 	want := config{
 		Config: app.Config{
-			HTTP:        app.Endpoint{Address: "0.0.0.0:8080"},
-			Debug:       app.Endpoint{Address: "0.0.0.0:6070"},
-			GRPC:        app.Endpoint{Address: "0.0.0.0:8081"},
-			Admin:       app.Endpoint{Address: "127.0.0.1:8082", Spare: true},
-			MetricsPath: "/metrics",
+			Listeners: app.Listeners{
+				HTTP:           app.Endpoint{Address: "0.0.0.0:8080"},
+				Debug:          app.Endpoint{Address: "0.0.0.0:6070"},
+				GRPC:           app.Endpoint{Address: "0.0.0.0:8081"},
+				Admin:          app.Endpoint{Address: "127.0.0.1:8082"},
+				MetricsPath:    "/metrics",
+				MaxConnections: 1000,
+			},
 			Rules: reload.Options{
 				Paths: []string{"/srv/runtime_data/current/config"}, Options: descriptors.Options{MaxBytes: 20 << 20},
 			},
 			XDS: xds.Options{
 				Address: "localhost:18000", Node: xds.Node{ID: "default"}, MinBackoff: 10 * time.Second, MaxBackoff: time.Minute,
 			},
-			MaxConnections: 1000,
-			State:          app.State{Setting: "WEIR_STATE_DIR"},
-			Record:         app.Record{Setting: "WEIR_RECORD", MaxBytes: 1 << 30},
-			Limiter:        limiter.Options{TopKeys: 1000, NearLimit: float64(float32(0.8))},
+			Record:  app.Record{MaxBytes: 1 << 30},
+			Limiter: limiter.Options{TopKeys: 1000, NearLimit: float64(float32(0.8))},
 			Server: server.Options{
 				MaxRequestBytes: 64 << 10, MaxBytesInFlight: 32 << 20,
 				JSON:             server.JSON{From: server.JSONFromAnywhere, Refunds: true, Overrides: true, AnyClient: true},

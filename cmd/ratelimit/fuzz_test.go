@@ -91,7 +91,7 @@ func (w *workshop) make(t *testing.T, c *config) {
 	}
 	for _, e := range []app.Endpoint{c.GRPC, c.HTTP, c.Debug, c.Metrics, c.Admin} {
 		if _, _, err := net.SplitHostPort(e.Address); e.Address != "" && err != nil {
-			t.Errorf("%s: %v", e.Setting, err)
+			t.Errorf("%s: %v", e.Address, err)
 		}
 	}
 }

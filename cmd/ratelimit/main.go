@@ -12,6 +12,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"strings"
 	"time"
@@ -70,7 +71,7 @@ func run(ctx context.Context, environ []string, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return app.Run(ctx, c)
+	return app.Named(app.Run(ctx, c), partVariables())
 }
 
 // configure translates the environment. The service logs to stderr.
@@ -83,6 +84,12 @@ func configure(environ []string, stderr io.Writer) (app.Config, error) {
 		return app.Config{}, err
 	}
 	c.Logger = newLogger(stderr, &c)
+	if c.raw.spareAdmin {
+		c.Admin.Spare = func(err error) {
+			c.Logger.Warn("an endpoint is off", slog.String("server", "admin"),
+				slog.String("setting", "WEIR_ADMIN_ADDRESS"), slog.String("error", err.Error()))
+		}
+	}
 	return c.Config, nil
 }
 

@@ -84,7 +84,7 @@ func launchWith(environment []string, drain time.Duration) *running {
 		c, err := configure(environment, r.log)
 		if err == nil {
 			c.DrainTimeout = drain
-			err = app.Run(ctx, c)
+			err = app.Named(app.Run(ctx, c), partVariables())
 		}
 		r.ended <- err
 	}()

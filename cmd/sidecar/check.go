@@ -148,7 +148,7 @@ func loadRules(paths []string, file string, bounds ruleBounds) (*descriptors.Rul
 	if bounds.maxBytes < 1 {
 		return nil, 0, nil, usage("--max-rules-bytes: %d: must be at least 1", bounds.maxBytes)
 	}
-	options := descriptors.Options{MaxBytes: bounds.maxBytes, MaxBytesSetting: "--max-rules-bytes", Granularity: granularity}
+	options := descriptors.Options{MaxBytes: bounds.maxBytes, Granularity: granularity}
 	sources, readErr := reload.Files{Bounds: options}.Read(paths, file)
 	rules, warnings, err := descriptors.Load(sources, options)
 	if err := errors.Join(readErr, err); err != nil {

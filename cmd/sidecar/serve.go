@@ -26,7 +26,7 @@ stops at once.`,
 				return err
 			}
 			c.Logger = c.newLogger(cmd.ErrOrStderr())
-			return app.Run(cmd.Context(), c.Config)
+			return app.Named(app.Run(cmd.Context(), c.Config), partSettings())
 		},
 	}
 	addSettings(cmd.Flags())

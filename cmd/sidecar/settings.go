@@ -10,6 +10,7 @@ import (
 
 	"github.com/weirproxy/weir/internal/app"
 	"github.com/weirproxy/weir/internal/rules/xds"
+	"github.com/weirproxy/weir/internal/settings"
 	"github.com/weirproxy/weir/internal/tracing"
 	"github.com/weirproxy/weir/internal/version"
 	"github.com/weirproxy/weir/pkg/server"
@@ -43,17 +44,14 @@ func (c *config) complete() []error {
 	if c.GRPC.Address == "" && c.Socket.Address == "" && c.HTTP.Address == "" {
 		errs = append(errs, errors.New("grpc-address, grpc-socket, http-address: all are off, so nobody could ask"))
 	}
-	c.GRPC.Setting, c.Socket.Setting, c.HTTP.Setting, c.Admin.Setting = "grpc-address", "grpc-socket", "http-address", "admin-address"
-	c.State.Setting, c.Record.Setting = "state-dir", "record"
 	a := &c.AdminAccess
-	a.TokenFile.Name, a.HostsSetting = "admin-token-file", "hosts"
+	a.TokenFile.Name = "admin-token-file"
 	a.TLS.Certificate.Name, a.TLS.Key.Name, a.TLS.Authorities.Name = "admin-tls-cert", "admin-tls-key", "admin-tls-client-ca"
 	if len(a.TLS.ClientNames) > 0 && a.TLS.Authorities.Path == "" {
 		errs = append(errs, errors.New("admin-tls-client-san: no authority signs the names: needs admin-tls-client-ca"))
 	}
 	errs = append(errs, a.Check())
 	c.Rules.Hint = "name a file or directory with --rules, or put a list domains into the settings file"
-	c.Rules.MaxBytesSetting = "--max-rules-bytes"
 	c.Server.Headers.RateLimit = slices.Contains(c.ResponseHeaders, "ratelimit")
 	c.Server.Headers.IETF = slices.Contains(c.ResponseHeaders, "ietf")
 	c.Server.Headers.RetryAfter = slices.Contains(c.ResponseHeaders, "retry-after")
@@ -65,7 +63,16 @@ func (c *config) complete() []error {
 	if tracing.Configured() {
 		c.Tracing = &tracing.Options{Service: "weir", Attributes: map[string]string{"service.version": version.Read().Version}, Ratio: 1}
 	}
-	return slices.Concat(errs, c.completeXDS(), c.completeTLS(), c.completeStore(), []error{c.State.Check(c.InRedis)}, c.Record.Check("hash-values", "hash-salt-file"))
+	return slices.Concat(errs, c.completeXDS(), c.completeTLS(), c.completeStore(),
+		settings.Mistakes("state-dir", c.State.Check(c.InRedis)), c.Record.Check("record", "hash-values", "hash-salt-file"))
+}
+
+// partSettings returns the settings of the parts that app.Run finds mistakes in.
+func partSettings() map[app.Part]string {
+	return map[app.Part]string{
+		app.PartGRPC: "grpc-address", app.PartSocket: "grpc-socket", app.PartHTTP: "http-address", app.PartAdmin: "admin-address",
+		app.PartState: "state-dir", app.PartRecord: "record",
+	}
 }
 
 // completeTLS returns every mistake in the settings of TLS and their files. A connection less

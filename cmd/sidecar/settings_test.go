@@ -56,34 +56,35 @@ func TestDefaults(t *testing.T) {
 	want := config{
 		Config: app.Config{
 			DrainTimeout: 10 * time.Second,
-			Hosts:        []string{},
-			GRPC:         app.Endpoint{Setting: "grpc-address", Address: ":8081"},
-			Socket:       app.Endpoint{Setting: "grpc-socket", Mode: 0o660},
-			HTTP:         app.Endpoint{Setting: "http-address", Address: ":8080"},
-			Admin:        app.Endpoint{Setting: "admin-address", Address: "127.0.0.1:8082"},
-			TLS: app.TLS{ClientNames: []string{}, Files: certificates.Files{
-				Certificate: certificates.File{Name: "grpc-tls-cert"}, Key: certificates.File{Name: "grpc-tls-key"},
-				Authorities: certificates.File{Name: "grpc-tls-client-ca"},
-			}},
-			AdminAccess: app.Admin{
-				TokenFile: certificates.File{Name: "admin-token-file"}, HostsSetting: "hosts",
+			Listeners: app.Listeners{
+				GRPC:           app.Endpoint{Address: ":8081"},
+				Socket:         app.Endpoint{Mode: 0o660},
+				HTTP:           app.Endpoint{Address: ":8080"},
+				Admin:          app.Endpoint{Address: "127.0.0.1:8082"},
+				Hosts:          []string{},
+				MaxConnections: 1000,
 				TLS: app.TLS{ClientNames: []string{}, Files: certificates.Files{
-					Certificate: certificates.File{Name: "admin-tls-cert"}, Key: certificates.File{Name: "admin-tls-key"},
-					Authorities: certificates.File{Name: "admin-tls-client-ca"},
+					Certificate: certificates.File{Name: "grpc-tls-cert"}, Key: certificates.File{Name: "grpc-tls-key"},
+					Authorities: certificates.File{Name: "grpc-tls-client-ca"},
 				}},
+				AdminAccess: app.Admin{
+					TokenFile: certificates.File{Name: "admin-token-file"},
+					TLS: app.TLS{ClientNames: []string{}, Files: certificates.Files{
+						Certificate: certificates.File{Name: "admin-tls-cert"}, Key: certificates.File{Name: "admin-tls-key"},
+						Authorities: certificates.File{Name: "admin-tls-client-ca"},
+					}},
+				},
 			},
 			Rules: reload.Options{
-				Paths: []string{"rules"}, Options: descriptors.Options{MaxBytes: 20 << 20, MaxBytesSetting: "--max-rules-bytes"},
+				Paths: []string{"rules"}, Options: descriptors.Options{MaxBytes: 20 << 20},
 				Hint: "name a file or directory with --rules, or put a list domains into the settings file",
 			},
-			XDS:            xds.Options{Node: xds.Node{ID: "default"}},
-			Store:          app.StoreOptions{MaxKeys: 1_000_000, OnFull: memstore.Allow},
-			Limiter:        limiter.Options{DetailedValues: 1000, TopKeys: 1000, OnStoreError: store.OnErrorLocal},
-			State:          app.State{Setting: "state-dir"},
-			Record:         app.Record{Setting: "record", MaxBytes: 1 << 30, Hash: []string{}},
-			MaxConnections: 1000,
-			Server:         server.Options{MaxRequestBytes: 64 << 10, MaxBytesInFlight: 32 << 20, Reflection: true},
-			XDSRequired:    true,
+			XDS:         xds.Options{Node: xds.Node{ID: "default"}},
+			Store:       app.StoreOptions{MaxKeys: 1_000_000, OnFull: memstore.Allow},
+			Limiter:     limiter.Options{DetailedValues: 1000, TopKeys: 1000, OnStoreError: store.OnErrorLocal},
+			Record:      app.Record{MaxBytes: 1 << 30, Hash: []string{}},
+			Server:      server.Options{MaxRequestBytes: 64 << 10, MaxBytesInFlight: 32 << 20, Reflection: true},
+			XDSRequired: true,
 		},
 		Redis: redisstore.Options{
 			Target: redisstore.Target{URLs: []string{}}, Timeout: 10 * time.Millisecond, Prefix: "weir:",

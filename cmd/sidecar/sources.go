@@ -116,7 +116,7 @@ func mergeFile(v *viper.Viper, file string, all []setting) []error {
 		return []error{fmt.Errorf("config: %w", err)}
 	}
 	// Viper needs as much memory as rules. The bound in the file itself is not known yet.
-	bounds := descriptors.Options{MaxBytes: max(0, v.GetInt("max-rules-bytes")), MaxBytesSetting: "--max-rules-bytes"}
+	bounds := descriptors.Options{MaxBytes: max(0, v.GetInt("max-rules-bytes"))}
 	if text, tooLarge := bounds.TooLarge(int(info.Size()), 0); tooLarge {
 		return []error{fmt.Errorf("%s: %s", file, text)}
 	}

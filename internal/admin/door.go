@@ -22,11 +22,9 @@ import (
 
 // Access chooses the clients of Serve. The zero value admits everybody who reaches the listener.
 type Access struct {
-	Token        func() string // the token that clients must show; "" admits nobody; nil: no token. Safe for concurrent use
-	TokenSetting string        // the setting of the token, in errors
-	TLS          *tls.Config   // of Serve; nil: no TLS
-	Hosts        []string      // names that a Host header may have, without port, in any case; localhost and IP addresses always may
-	HostsSetting string        // the setting of Hosts, in errors
+	Token func() string // the token that clients must show; "" admits nobody; nil: no token. Safe for concurrent use
+	TLS   *tls.Config   // of Serve; nil: no TLS
+	Hosts []string      // names that a Host header may have, without port, in any case; localhost and IP addresses always may
 }
 
 // Bounds of the admin address. No setting changes them: operators and their tools need few calls.
@@ -53,7 +51,7 @@ func (s *Server) newDoor() error {
 	var err error
 	if s.people, err = page.New(page.Options{
 		Service: service, Source: s.pageSource(), Logger: s.options.Logger, Version: version, Host: host, Admitted: noteAdmitted,
-		Tokens: s.guard.tokens, TokenSetting: access.TokenSetting, Hosts: access.Hosts, HostsSetting: access.HostsSetting,
+		Tokens: s.guard.tokens, Hosts: access.Hosts,
 	}); err != nil {
 		return err
 	}

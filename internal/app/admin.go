@@ -13,17 +13,14 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/weirproxy/weir/internal/admin"
 	"github.com/weirproxy/weir/internal/loglimit"
 	"github.com/weirproxy/weir/internal/wire/certificates"
 )
 
-// Admin chooses the clients of the admin service and its page. The settings' names are for errors;
-// HostsSetting is the name of Config.Hosts.
+// Admin chooses the clients of the admin service and its page.
 type Admin struct {
-	TokenFile    certificates.File // with the token that clients must show; without a path: no token
-	TLS          TLS               // of the address
-	HostsSetting string
+	TokenFile certificates.File // with the token that clients must show; without a path: no token
+	TLS       TLS               // of the address
 }
 
 // The bounds of a token, in bytes.
@@ -41,33 +38,25 @@ func (a *Admin) Check() error {
 	}
 	t := &a.TLS
 	if t.Certificate.Path == "" && t.Key.Path == "" && t.Authorities.Path != "" {
-		errs = append(errs, fmt.Errorf("%s: needs %s and %s: clients can only show certificates to a server with one", t.Authorities.Name, t.Certificate.Name, t.Key.Name))
+		errs = append(errs, fmt.Errorf("%s: needs %s and %s: clients can only show certificates to a server with one",
+			t.Authorities.Name, t.Certificate.Name, t.Key.Name))
 	} else if t.Certificate.Path != "" || t.Key.Path != "" {
 		errs = append(errs, t.Check())
 	}
 	return errors.Join(errs...)
 }
 
-// open completes the access to the admin address. The keeper of certificates is nil without TLS;
-// the caller closes it.
-func (a *Admin) open(o *admin.Access, logger *slog.Logger) (*certificates.Keeper, error) {
-	o.TokenSetting, o.HostsSetting = a.TokenFile.Name, a.HostsSetting
-	if a.TokenFile.Path != "" {
-		file := &tokenFile{file: a.TokenFile, logger: logger}
-		if err := file.read(time.Now()); err != nil {
-			return nil, err
-		}
-		o.Token = file.token
-	}
-	if a.TLS.Certificate.Path == "" {
+// token reads the token, and returns the function that returns the token from now on; nil without a
+// file.
+func (a *Admin) token(logger *slog.Logger) (func() string, error) {
+	if a.TokenFile.Path == "" {
 		return nil, nil //nolint:nilnil // see above
 	}
-	keeper, err := certificates.Open(certificates.Options{Files: a.TLS.Files, Logger: logger})
-	if err != nil {
+	file := &tokenFile{file: a.TokenFile, logger: logger}
+	if err := file.read(time.Now()); err != nil {
 		return nil, err
 	}
-	o.TLS = keeper.Server(a.TLS.ClientNames)
-	return keeper, nil
+	return file.token, nil
 }
 
 // guarded reports whether clients must show a token or a certificate.
@@ -80,8 +69,8 @@ func (a *Admin) allow(at net.Addr) error {
 	if !ok || tcp.IP.IsLoopback() || a.guarded() {
 		return nil
 	}
-	return fmt.Errorf("%s: the admin service changes limits and shows keys, so on an address that is not loopback clients must show a token or a certificate: "+
-		"set %s, or %s with %s, or listen on 127.0.0.1", at, a.TokenFile.Name, a.TLS.Authorities.Name, a.TLS.Certificate.Name)
+	return fmt.Errorf("%s: the admin service changes limits and shows keys, so on an address that is not loopback clients must show "+
+		"a token or a certificate: set %s, or %s with %s, or listen on 127.0.0.1", at, a.TokenFile.Name, a.TLS.Authorities.Name, a.TLS.Certificate.Name)
 }
 
 // warn logs a token that crosses the network in clear text.
@@ -114,8 +103,8 @@ func ParseToken(f certificates.File, data []byte) (string, error) {
 	token := strings.TrimSpace(string(data))
 	printable := !strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' })
 	if len(token) < minToken || len(token) > maxToken || !printable {
-		return "", fmt.Errorf("%s: %s: the token has %d bytes, must be from %d to %d characters of ASCII without spaces, such as from: openssl rand -hex 32",
-			f.Name, f.Path, len(token), minToken, maxToken)
+		return "", fmt.Errorf("%s: %s: the token has %d bytes, must be from %d to %d characters of ASCII without spaces, "+
+			"such as from: openssl rand -hex 32", f.Name, f.Path, len(token), minToken, maxToken)
 	}
 	return token, nil
 }

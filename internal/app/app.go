@@ -5,17 +5,22 @@ package app
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weirproxy/weir/internal/admin"
+	"github.com/weirproxy/weir/internal/admin/grants"
+	"github.com/weirproxy/weir/internal/lab/records"
 	"github.com/weirproxy/weir/internal/rules/reload"
 	"github.com/weirproxy/weir/internal/rules/xds"
+	"github.com/weirproxy/weir/internal/snapshots"
 	"github.com/weirproxy/weir/internal/statistics"
 	"github.com/weirproxy/weir/internal/tracing"
 	"github.com/weirproxy/weir/internal/version"
@@ -30,137 +35,156 @@ type RulesError struct{ error }
 // Unwrap returns the error of package reload.
 func (e RulesError) Unwrap() error { return e.error }
 
+// errStopped ends a start without an error of Run.
+var errStopped = errors.New("stopped")
+
 // Run serves until ctx ends, a signal says stop or something fails. Rules with mistakes end it
-// before it listens, with a RulesError. A process calls Run once.
+// before it listens, with a RulesError. A mistake in one part of the Config is a [*Mistake]. A
+// process calls Run once.
 func Run(ctx context.Context, c Config) error {
-	signals := notify(ctx)
-	defer signals.close()
+	p := &process{Config: c, signals: notify(ctx), registry: prometheus.NewRegistry()}
+	defer p.close()
+	p.onClose(p.signals.close)
 	limitMemory(ctx, c.Logger)
-
-	traces, err := c.trace(ctx)
-	if err != nil {
-		return err
-	}
-	defer traces.Close(canceled())
-	keeper, err := c.keepCertificates()
-	if err != nil {
-		return err
-	}
-	if keeper != nil {
-		defer keeper.Close()
-		c.Server.TLS = keeper.Server(c.TLS.ClientNames)
-	}
-	adminKeeper, err := c.AdminAccess.open(&c.Pages.Access, c.Logger)
-	if err != nil {
-		return err
-	}
-	if adminKeeper != nil {
-		defer adminKeeper.Close()
-	}
-	c.Store.Logger, c.Store.Traces, c.Store.Savable = c.Logger, traces, c.State.Dir != ""
-	stores, err := NewStores(c.Store)
-	if err != nil {
-		return err
-	}
-	defer stores.Close()
-	c.Limiter.Now = time.Now
-	lim, err := limiter.New(stores.Store, c.Limiter)
-	if err != nil {
-		return err
-	}
-	c.Rules.Limiter, c.Rules.Granularity, c.Rules.Logger = lim, stores.Granularity(), c.Logger
-	c.Rules.Pushed = c.XDS.Address != ""
-	reloader, err := reload.New(c.Rules)
-	if err != nil {
-		return err
-	}
-	stopped, err := signals.load(reloader, c.Logger)
-	if stopped {
-		return nil
-	}
-	if err != nil {
-		if !c.StartWithoutRules || !missing(err) {
-			return RulesError{err}
+	for _, start := range []func(context.Context) error{
+		p.startTracing,
+		p.secureGRPC,
+		p.openAdmin,
+		p.openStores,
+		p.loadRules,
+		p.meetStores,
+		p.keepState,
+		p.keepGrants,
+		p.followXDS,
+		p.newServers,
+		p.record,
+		p.report,
+		p.serve, // until a stop, then drains
+	} {
+		switch err := start(ctx); {
+		case errors.Is(err, errStopped):
+			return nil
+		case err != nil:
+			return err
 		}
-		c.Logger.LogAttrs(ctx, slog.LevelWarn, "there are no rules yet", slog.String("error", err.Error()))
-		reloader.DoWithoutRules()
 	}
-	if err := stores.Unfit(signals.stop); err != nil {
-		return err
-	}
-	registry := prometheus.NewRegistry()
-	if err := stores.register(registry); err != nil {
-		return fmt.Errorf("register metrics: %w", err)
-	}
-	state, err := c.keepState(ctx, stores, registry)
-	if err != nil {
-		return err
-	}
-	if state != nil {
-		defer state.Close()
-	}
-	keptGrants, err := c.keepGrants(signals.stop, lim, stores, registry)
-	if err != nil {
-		return err
-	}
-	defer keptGrants.Close()
-	c.Pages.Grants = keptGrants
-	source, err := c.follow(reloader, registry)
-	if err != nil {
-		return err
-	}
-	s, pages, err := c.newServers(lim, stores, reloader, source, registry, traces)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	defer pages.Close()
-	recorder, err := c.record(ctx, registry)
-	if err != nil {
-		return err
-	}
-	connected, err := c.newBounds(registry)
-	if err != nil {
-		return fmt.Errorf("register metrics: %w", err)
-	}
-	reader, reporter, err := c.newStatistics(s, lim, stores, reloader, registry)
-	if err != nil {
-		return err
-	}
-	p := process{config: &c, server: s, pages: pages, reloader: reloader, traces: traces, state: state}
-	p.endpoints = c.endpoints(s, pages, reader, connected)
-	p.background = append(p.background, keptGrants.Run)
-	if source != nil {
-		p.background = append(p.background, source.Run)
-	}
-	if state != nil {
-		p.background = append(p.background, state.Run)
-	}
-	if recorder != nil {
-		s.Observe(recorder)
-		p.background = append(p.background, recorder.Run)
-	}
-	if reporter != nil {
-		p.background = append(p.background, func(ctx context.Context) error { reporter.Run(ctx); return nil })
-	}
-	return p.serve(ctx, signals)
+	return nil
 }
 
-// trace starts to send spans. A nil Tracing makes no spans.
-func (c *Config) trace(ctx context.Context) (*tracing.Tracing, error) {
-	if c.Tracing == nil {
-		return nil, nil //nolint:nilnil // see above
-	}
-	c.Tracing.Logger = c.Logger
-	return tracing.New(ctx, *c.Tracing)
+// process is everything that runs. Each step of Run fills in its fields; a part that is off stays
+// nil.
+type process struct {
+	Config
+	signals  *signals
+	registry *prometheus.Registry
+	traces   *tracing.Tracing
+	stores   *Stores
+	limiter  *limiter.Limiter
+	reloader *reload.Reloader
+	source   *xds.Client
+	state    *snapshots.Keeper
+	server   *server.Server
+	pages    *admin.Server
+	figures  *statistics.Reader
+
+	background []func(context.Context) error // run beside the servers; an error ends the process
+	closers    []func()                      // in the order of the start
 }
 
-// keepCertificates opens the certificates of the gRPC endpoint; nil without TLS.
-func (c *Config) keepCertificates() (*certificates.Keeper, error) {
-	if c.TLS.Certificate.Path == "" {
+// onClose adds a cleanup. The last one added runs first.
+func (p *process) onClose(end func()) { p.closers = append(p.closers, end) }
+
+func (p *process) close() {
+	for _, end := range slices.Backward(p.closers) {
+		end()
+	}
+}
+
+// beside runs a part beside the servers.
+func (p *process) beside(run func(context.Context) error) { p.background = append(p.background, run) }
+
+func (p *process) register(c prometheus.Collector) error {
+	if err := p.registry.Register(c); err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
+	return nil
+}
+
+func (p *process) startTracing(ctx context.Context) (err error) {
+	if p.Tracing == nil {
+		return nil // a nil Tracing makes no spans
+	}
+	p.Tracing.Logger = p.Logger
+	if p.traces, err = tracing.New(ctx, *p.Tracing); err != nil {
+		return err
+	}
+	p.onClose(func() {
+		over, cancel := context.WithCancel(ctx)
+		cancel() // waits for no collector
+		p.traces.Close(over)
+	})
+	return nil
+}
+
+// secure opens the certificates of an endpoint; nil without TLS.
+func (p *process) secure(t TLS) (*tls.Config, error) {
+	if t.Certificate.Path == "" {
 		return nil, nil //nolint:nilnil // see above
 	}
-	return certificates.Open(certificates.Options{Files: c.TLS.Files, Logger: c.Logger})
+	keeper, err := certificates.Open(certificates.Options{Files: t.Files, Logger: p.Logger})
+	if err != nil {
+		return nil, err
+	}
+	p.onClose(keeper.Close)
+	return keeper.Server(t.ClientNames), nil
+}
+
+func (p *process) secureGRPC(context.Context) (err error) {
+	p.Server.TLS, err = p.secure(p.TLS)
+	return err
+}
+
+func (p *process) openAdmin(context.Context) (err error) {
+	access := &p.Pages.Access
+	access.Hosts = p.Hosts
+	if access.Token, err = p.AdminAccess.token(p.Logger); err != nil {
+		return err
+	}
+	access.TLS, err = p.secure(p.AdminAccess.TLS)
+	return err
+}
+
+func (p *process) openStores(context.Context) (err error) {
+	o := p.Store
+	o.Logger, o.Traces, o.Savable = p.Logger, p.traces, p.State.Dir != ""
+	if p.stores, err = NewStores(o); err != nil {
+		return err
+	}
+	p.onClose(p.stores.Close)
+	if err := p.stores.register(p.registry); err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
+	p.Limiter.Now = time.Now
+	p.limiter, err = limiter.New(p.stores.Store, p.Limiter)
+	return err
+}
+
+// loadRules loads the first rules. Missing rules may come later, where StartWithoutRules allows it.
+func (p *process) loadRules(ctx context.Context) (err error) {
+	o := p.Rules
+	o.Limiter, o.Granularity, o.Logger, o.Pushed = p.limiter, p.stores.Granularity(), p.Logger, p.XDS.Address != ""
+	if p.reloader, err = reload.New(o); err != nil {
+		return err
+	}
+	switch err = p.signals.load(p.reloader, p.Logger); {
+	case err == nil || errors.Is(err, errStopped):
+		return err
+	case !p.StartWithoutRules || !missing(err):
+		return RulesError{err}
+	}
+	p.Logger.LogAttrs(ctx, slog.LevelWarn, "there are no rules yet", slog.String("error", err.Error()))
+	p.reloader.DoWithoutRules()
+	return nil
 }
 
 // missing reports whether rules are missing, rather than wrong.
@@ -168,113 +192,160 @@ func missing(err error) bool {
 	return errors.Is(err, reload.ErrNoRules) || errors.Is(err, reload.ErrNoFiles) || errors.Is(err, fs.ErrNotExist)
 }
 
-// follow returns the client of the xDS server, nil without one, and registers its metrics. Where
-// its rules are not required, an empty set of rules is in force until they come.
-func (c *Config) follow(r *reload.Reloader, registry prometheus.Registerer) (*xds.Client, error) {
-	if c.XDS.Address == "" {
-		return nil, nil //nolint:nilnil // see above
-	}
-	c.XDS.Push, c.XDS.Logger, c.XDS.Bounds = r.Push, c.Logger, c.Rules.Options
-	client, err := xds.New(c.XDS)
-	if err != nil {
-		return nil, fmt.Errorf("xds: %w", err)
-	}
-	if err := registry.Register(client.Metrics()); err != nil {
-		return nil, fmt.Errorf("register metrics: %w", err)
-	}
-	if !c.XDSRequired {
-		r.DoWithoutRules()
-	}
-	return client, nil
-}
+func (p *process) meetStores(context.Context) error { return p.stores.Unfit(p.signals.stop) }
 
-// newServers returns the server of the rate limit service, and the server of the admin service and
-// all pages.
-func (c *Config) newServers(
-	l *limiter.Limiter, stores *Stores, r *reload.Reloader, source *xds.Client, registry *prometheus.Registry, traces *tracing.Tracing,
-) (*server.Server, *admin.Server, error) {
-	o := c.Server
-	o.Limiter, o.Logger, o.Registry = l, c.Logger, registry
-	o.JSON.Hosts = c.Hosts
-	o.Tracer, o.Propagator = traces.Tracer(), traces.Propagator()
-	o.Ready = func() error {
-		if source != nil && c.XDSRequired {
-			if err := source.Ready(); err != nil {
-				return err
-			}
-		}
-		if c.ReadyRequiresRules && len(l.Rules().Domains()) == 0 {
-			return reload.ErrNoRules
-		}
-		if c.ReadyRequiresStore {
-			return stores.Ready()
-		}
+// keepState loads the counts of the process before.
+func (p *process) keepState(ctx context.Context) (err error) {
+	if p.State.Dir == "" {
 		return nil
 	}
-	s, err := server.New(o)
+	p.state, err = snapshots.Open(ctx, snapshots.Options{Dir: p.State.Dir, Store: p.stores.memory, Logger: p.Logger})
 	if err != nil {
-		return nil, nil, err
+		return &Mistake{PartState, err}
 	}
-	p := c.Pages
-	p.Limiter, p.Logger, p.Registry, p.Service, p.Ready, p.Reflection = l, c.Logger, registry, s, o.Ready, o.Reflection
-	build := version.Read()
-	p.Version, p.Revision = build.Version, build.Revision
-	p.Memory = stores.Memory
-	if stores.redis != nil {
-		p.Store = stores.Health
-	}
-	p.Reload = r.Reload
-	p.Loads = func() admin.LoadStatus { return admin.LoadStatus(r.Status()) }
-	p.Sources = append(p.Sources, c.Rules.Paths...)
-	if c.XDS.Address != "" {
-		p.Sources = append(p.Sources, xds.Prefix+c.XDS.Address)
-	}
-	if c.Rules.Settings != "" {
-		p.Sources = append(p.Sources, c.Rules.Settings)
-	}
-	pages, err := admin.New(p)
-	if err != nil {
-		s.Close()
-		return nil, nil, err
-	}
-	return s, pages, nil
+	p.onClose(p.state.Close)
+	p.beside(p.state.Run)
+	return p.register(p.state.Metrics())
 }
 
-// newStatistics returns the reader of the metrics under the original's names, and the reporter to
-// StatsD, which is nil without one. The collector for Prometheus is registered here.
-func (c *Config) newStatistics(
-	s *server.Server, l *limiter.Limiter, stores *Stores, r *reload.Reloader, registry prometheus.Registerer,
-) (*statistics.Reader, *statistics.Reporter, error) {
-	reader, err := statistics.New(statistics.Options{
-		Limiter: l, Spent: s.Spent, Lost: s.Lost, DeniedLocally: stores.DeniedLocally, DecidedWithout: stores.DecidedWithout,
-		Loads: func() (succeeded, refused uint64) { now := r.Status(); return now.Loads, now.Refusals },
+// keepGrants loads the grants that are kept in Redis, or in the directory of the counts.
+func (p *process) keepGrants(context.Context) error {
+	o := grants.Options{Limiter: p.limiter, Dir: p.State.Dir, Logger: p.Logger}
+	if p.stores.redis != nil {
+		o.Redis = p.stores.redis
+	}
+	keeper, err := grants.Open(p.signals.stop, o)
+	if err != nil {
+		return fmt.Errorf("grants: %w", err)
+	}
+	p.onClose(keeper.Close)
+	p.beside(keeper.Run)
+	p.Pages.Grants = keeper
+	return p.register(keeper.Metrics())
+}
+
+// followXDS makes the client of the xDS server. Where its rules are not required, an empty set of
+// rules is in force until they come.
+func (p *process) followXDS(context.Context) (err error) {
+	if p.XDS.Address == "" {
+		return nil
+	}
+	o := p.XDS
+	o.Push, o.Logger, o.Bounds = p.reloader.Push, p.Logger, p.Rules.Options
+	if p.source, err = xds.New(o); err != nil {
+		return fmt.Errorf("xds: %w", err)
+	}
+	if !p.XDSRequired {
+		p.reloader.DoWithoutRules()
+	}
+	p.beside(p.source.Run)
+	return p.register(p.source.Metrics())
+}
+
+// ready returns why Envoy should not ask yet.
+func (p *process) ready() error {
+	if p.source != nil && p.XDSRequired {
+		if err := p.source.Ready(); err != nil {
+			return err
+		}
+	}
+	if p.ReadyRequiresRules && len(p.limiter.Rules().Domains()) == 0 {
+		return reload.ErrNoRules
+	}
+	if p.ReadyRequiresStore {
+		return p.stores.Ready()
+	}
+	return nil
+}
+
+// newServers makes the server of the rate limit service, and the server of the admin service and
+// all pages.
+func (p *process) newServers(context.Context) (err error) {
+	s := p.Server
+	s.Limiter, s.Logger, s.Registry, s.Ready = p.limiter, p.Logger, p.registry, p.ready
+	s.JSON.Hosts = p.Hosts
+	s.Tracer, s.Propagator = p.traces.Tracer(), p.traces.Propagator()
+	if p.server, err = server.New(s); err != nil {
+		return err
+	}
+	p.onClose(p.server.Close)
+
+	build := version.Read()
+	o := p.Pages
+	o.Limiter, o.Logger, o.Registry, o.Ready = p.limiter, p.Logger, p.registry, p.ready
+	o.Service, o.Reflection, o.Version, o.Revision = p.server, s.Reflection, build.Version, build.Revision
+	o.Memory = p.stores.Memory
+	if p.stores.redis != nil {
+		o.Store = p.stores.Health
+	}
+	o.Reload = p.reloader.Reload
+	o.Loads = func() admin.LoadStatus { return admin.LoadStatus(p.reloader.Status()) }
+	o.Sources = slices.Clone(p.Rules.Paths)
+	if p.XDS.Address != "" {
+		o.Sources = append(o.Sources, xds.Prefix+p.XDS.Address)
+	}
+	if p.Rules.Settings != "" {
+		o.Sources = append(o.Sources, p.Rules.Settings)
+	}
+	if p.pages, err = admin.New(o); err != nil {
+		return err
+	}
+	p.onClose(p.pages.Close)
+	return nil
+}
+
+func (p *process) record(ctx context.Context) error {
+	if p.Record.Dir == "" {
+		return nil
+	}
+	recorder, err := p.Record.open(ctx, p.Logger)
+	if err != nil {
+		return &Mistake{PartRecord, err}
+	}
+	p.server.Observe(recorder)
+	p.beside(recorder.Run)
+	return p.register(recorder.Metrics())
+}
+
+// open opens the recorder.
+func (r *Record) open(ctx context.Context, logger *slog.Logger) (*records.Recorder, error) {
+	o := records.Options{Dir: r.Dir, MaxBytes: int64(r.MaxBytes), HashValues: r.Hash, Logger: logger}
+	if r.SaltFile != "" {
+		var err error
+		if o.Salt, err = records.ReadSalt(r.SaltFile); err != nil {
+			return nil, fmt.Errorf("salt: %w", err)
+		}
+	}
+	return records.NewRecorder(ctx, o)
+}
+
+// report serves and sends metrics under the original's names.
+func (p *process) report(context.Context) (err error) {
+	p.figures, err = statistics.New(statistics.Options{
+		Limiter: p.limiter, Spent: p.server.Spent, Lost: p.server.Lost,
+		DeniedLocally: p.stores.DeniedLocally, DecidedWithout: p.stores.DecidedWithout,
+		Loads: func() (succeeded, refused uint64) { now := p.reloader.Status(); return now.Loads, now.Refusals },
 	})
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	if c.Statistics.Prometheus {
-		collector, err := reader.NewCollector(c.Statistics.Collector)
+	if p.Statistics.Prometheus {
+		collector, err := p.figures.NewCollector(p.Statistics.Collector)
 		if err == nil {
-			err = registry.Register(collector)
+			err = p.registry.Register(collector)
 		}
 		if err != nil {
-			return nil, nil, fmt.Errorf("register metrics: %w", err)
+			return fmt.Errorf("register metrics: %w", err)
 		}
 	}
-	if c.Statistics.StatsD.Address == "" {
-		return reader, nil, nil
+	if p.Statistics.StatsD.Address == "" {
+		return nil
 	}
-	c.Statistics.StatsD.Logger = c.Logger
-	reporter, err := reader.NewReporter(c.Statistics.StatsD)
+	p.Statistics.StatsD.Logger = p.Logger
+	reporter, err := p.figures.NewReporter(p.Statistics.StatsD)
 	if err != nil {
-		return nil, nil, fmt.Errorf("StatsD: %w", err)
+		return fmt.Errorf("StatsD: %w", err)
 	}
-	return reader, reporter, nil
-}
-
-// canceled returns a context that is over, for a Close that must not wait.
-func canceled() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
+	p.beside(func(ctx context.Context) error { reporter.Run(ctx); return nil })
+	return nil
 }

@@ -33,21 +33,22 @@ const (
 // bounds are the bounds of the connections of each server, by its name in the log.
 type bounds map[string]*wire.Connections
 
-// newBounds returns the bounds of the servers, and registers their metrics.
-func (c *Config) newBounds(registry prometheus.Registerer) (bounds, error) {
+// newBounds returns the bounds of the servers.
+func (p *process) newBounds() bounds {
 	all := make(bounds)
-	for name, most := range map[string]int{"grpc": cmp.Or(c.MaxConnections, DefaultMaxConnections), "admin": adminConnections} {
+	for name, most := range map[string]int{"grpc": cmp.Or(p.MaxConnections, DefaultMaxConnections), "admin": adminConnections} {
 		all[name] = wire.NewConnections(wire.ConnectionOptions{
-			Server: name, Max: most, WriteTimeout: writeTimeout, SocketBuffer: socketBuffer, Logger: c.Logger,
+			Server: name, Max: most, WriteTimeout: writeTimeout, SocketBuffer: socketBuffer, Logger: p.Logger,
 		})
 	}
-	for name, e := range map[string]Endpoint{"http": c.HTTP, "debug": c.Debug, "metrics": c.Metrics} {
+	for name, e := range map[string]Endpoint{"http": p.HTTP, "debug": p.Debug, "metrics": p.Metrics} {
 		if e.Address != "" {
-			// Pages set their own deadlines of writes.
-			all[name] = wire.NewConnections(wire.ConnectionOptions{Server: name, Max: httpConnections, SocketBuffer: httpBuffer, QuietFirst: true, Logger: c.Logger})
+			all[name] = wire.NewConnections(wire.ConnectionOptions{
+				Server: name, Max: httpConnections, SocketBuffer: httpBuffer, QuietFirst: true, Logger: p.Logger,
+			}) // pages set their own deadlines of writes
 		}
 	}
-	return all, registry.Register(all.collector())
+	return all
 }
 
 // collector returns the metrics of all bounds.

@@ -1,6 +1,8 @@
 package app
 
 import (
+	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"time"
@@ -21,6 +23,29 @@ type Config struct {
 	Logger       *slog.Logger
 	DrainTimeout time.Duration // longest time from a stop to the end; 0 cancels requests in flight at once
 
+	Listeners
+
+	Rules             reload.Options // Run sets Limiter, Granularity, Pushed and Logger
+	StartWithoutRules bool           // serve when the rule files are missing
+	XDS               xds.Options    // without an Address: off. Run sets Push, Bounds and Logger
+	XDSRequired       bool           // not ready until rules have come by xDS
+
+	Store   StoreOptions // Run sets Savable, Logger and Traces
+	State   State
+	Record  Record
+	Limiter limiter.Options // Run sets Now
+	Server  server.Options  // Run sets every field that is not a plain value
+	Pages   admin.Options   // the same
+
+	ReadyRequiresRules bool // not ready without rules
+	ReadyRequiresStore bool // not ready while Redis does not answer
+
+	Statistics Statistics
+	Tracing    *tracing.Options // nil: off. Run sets Logger
+}
+
+// Listeners are the endpoints, and their clients.
+type Listeners struct {
 	GRPC    Endpoint // Envoy's rate limit service over TCP
 	Socket  Endpoint // the same service on a Unix socket
 	HTTP    Endpoint // health, metrics, /json and /rules; the pages of envoyproxy/ratelimit with Legacy
@@ -37,41 +62,57 @@ type Config struct {
 	TLS         TLS    // of GRPC
 	AdminAccess Admin  // the clients of Admin
 
-	Rules             reload.Options // Run sets Limiter, Granularity, Pushed and Logger
-	StartWithoutRules bool           // serve when the rule files are missing
-	XDS               xds.Options    // without an Address: off. Run sets Push, Bounds and Logger
-	XDSRequired       bool           // not ready until rules have come by xDS
-
 	MaxConnections int // bound of the open connections of GRPC and Socket together; 0 means DefaultMaxConnections
-
-	Store   StoreOptions // Run sets Savable, Logger and Traces
-	State   State
-	Record  Record
-	Grants  int             // most grants; 0 means grants.DefaultMax
-	Limiter limiter.Options // Run sets Now
-	Server  server.Options  // Run sets every field that is not a plain value
-	Pages   admin.Options   // the same
-
-	ReadyRequiresRules bool // not ready without rules
-	ReadyRequiresStore bool // not ready while Redis does not answer
-
-	Statistics Statistics
-	Tracing    *tracing.Options // nil: off. Run sets Logger
 }
 
 // Endpoint is one address to listen on. Without an Address it is off.
 type Endpoint struct {
-	Setting string // name of the setting with the address, for errors
 	Address string // host:port, or the path of a Unix socket
 	Shared  bool   // share the port with other processes
-	Spare   bool   // when Address is taken, log a WARN and serve without this endpoint
 	Mode    fs.FileMode
+
+	// Spare is called when Address cannot be listened on: the service goes on without this endpoint.
+	// Nil: that is an error.
+	Spare func(error)
 }
 
 // TLS secures one endpoint. Without a certificate it is off.
 type TLS struct {
 	certificates.Files
 	ClientNames []string // a client's certificate must have one of these names; empty: any name
+}
+
+// State is the directory in which counts in memory outlive the process. Without a Dir it is off. A
+// State needs a store without Redis.
+type State struct{ Dir string }
+
+// Check returns an error for a directory beside counts in Redis.
+func (s State) Check(redis bool) error {
+	if s.Dir != "" && redis {
+		return errors.New("counts in Redis outlive a restart there: must be off unless counts are in memory")
+	}
+	return nil
+}
+
+// Record is the directory in which all requests are recorded. Without a Dir it is off.
+type Record struct {
+	Dir      string
+	MaxBytes int      // see records.Options
+	Hash     []string // keys whose values are hashed
+	SaltFile string   // with the salt of the hashes; "" means a random one
+}
+
+// Check returns every mistake. The parameters are the names of the settings with Dir, Hash and
+// SaltFile.
+func (r *Record) Check(dir, hash, salt string) []error {
+	var errs []error
+	if r.Dir == "" && len(r.Hash) > 0 {
+		errs = append(errs, fmt.Errorf("%s: nothing is recorded: needs %s", hash, dir))
+	}
+	if r.SaltFile != "" && len(r.Hash) == 0 {
+		errs = append(errs, fmt.Errorf("%s: there is nothing to hash: needs %s", salt, hash))
+	}
+	return errs
 }
 
 // Statistics chooses the sinks of the metrics under the names of envoyproxy/ratelimit.

@@ -41,7 +41,7 @@ func (p *process) newHTTP(pages http.Handler) *pageServer {
 		WriteTimeout:      2 * time.Minute,  // a profile takes 30 seconds unless asked for longer
 		IdleTimeout:       2 * time.Minute,  // longer than between two scrapes
 		MaxHeaderBytes:    maxHeaderBytes,
-		ErrorLog:          slog.NewLogLogger(p.config.Logger.Handler(), slog.LevelWarn),
+		ErrorLog:          slog.NewLogLogger(p.Logger.Handler(), slog.LevelWarn),
 	}
 	return s
 }

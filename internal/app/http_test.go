@@ -25,13 +25,13 @@ const maxConns = 8
 // pagesOn serves a page that reads its body, in memory, and returns a function that connects.
 func pagesOn(t *testing.T) (dial func() io.ReadWriteCloser) {
 	t.Helper()
-	p := process{config: &Config{Logger: slog.New(slog.DiscardHandler)}}
+	p := process{Config: Config{Logger: slog.New(slog.DiscardHandler)}}
 	s := p.newHTTP(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		_, _ = io.WriteString(w, r.Proto)
 	}))
 	l := bufconn.Listen(64 << 10)
-	bound := wire.NewConnections(wire.ConnectionOptions{Server: "http", Max: maxConns, QuietFirst: true, Logger: p.config.Logger})
+	bound := wire.NewConnections(wire.ConnectionOptions{Server: "http", Max: maxConns, QuietFirst: true, Logger: p.Logger})
 	go func() { _ = s.Serve(bound.Listen(l)) }()
 	t.Cleanup(func() {
 		_ = s.Close()
@@ -179,7 +179,7 @@ func trickle(c io.ReadWriteCloser, begin, each string) {
 // A client with half a head must not make a drain of the pages use its whole timeout.
 func TestHalfAHeadDelaysNoDrainOfPages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := process{config: &Config{Logger: slog.New(slog.DiscardHandler)}}
+		p := process{Config: Config{Logger: slog.New(slog.DiscardHandler)}}
 		s := p.newHTTP(http.NotFoundHandler())
 		l := bufconn.Listen(1 << 10)
 		ended := make(chan error, 1)

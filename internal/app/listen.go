@@ -4,20 +4,17 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 
-	"github.com/weirproxy/weir/internal/admin"
-	"github.com/weirproxy/weir/internal/statistics"
 	"github.com/weirproxy/weir/internal/wire"
-	"github.com/weirproxy/weir/pkg/server"
 )
 
 // endpoint is an Endpoint and its server: GRPC or HTTP.
 type endpoint struct {
 	Endpoint
+	part    Part
 	name    string                   // in the log
 	network string                   // tcp or unix
 	tls     bool                     // in the log
@@ -28,22 +25,25 @@ type endpoint struct {
 }
 
 // endpoints returns every endpoint, also endpoints that are off.
-func (c *Config) endpoints(s *server.Server, all *admin.Server, reader *statistics.Reader, b bounds) []endpoint {
-	pages := all.HTTP()
-	if c.Legacy {
-		pages = all.Legacy()
+func (p *process) endpoints(b bounds) []endpoint {
+	pages := p.pages.HTTP()
+	if p.Legacy {
+		pages = p.pages.Legacy()
 	}
-	return []endpoint{
-		{Endpoint: c.GRPC, name: "grpc", network: "tcp", tls: c.Server.TLS != nil, grpc: s.Serve, bound: b["grpc"]},
-		{Endpoint: c.Socket, name: "grpc", network: "unix", grpc: s.Serve, bound: b["grpc"]},
-		{Endpoint: c.HTTP, name: "http", network: "tcp", http: pages, bound: b["http"]},
-		{Endpoint: c.Debug, name: "debug", network: "tcp", http: all.Debug(reader.WriteText), bound: b["debug"]},
-		{Endpoint: c.Metrics, name: "metrics", network: "tcp", http: all.Metrics(cmp.Or(c.MetricsPath, "/metrics")), bound: b["metrics"]},
-		{
-			Endpoint: c.Admin, name: "admin", network: "tcp", tls: c.AdminAccess.TLS.Certificate.Path != "", grpc: all.Serve,
-			bound: b["admin"], allow: c.AdminAccess.allow,
-		},
+	all := []endpoint{
+		{Endpoint: p.GRPC, part: PartGRPC, tls: p.Server.TLS != nil, grpc: p.server.Serve},
+		{Endpoint: p.Socket, part: PartSocket, name: "grpc", network: "unix", grpc: p.server.Serve},
+		{Endpoint: p.HTTP, part: PartHTTP, http: pages},
+		{Endpoint: p.Debug, part: PartDebug, http: p.pages.Debug(p.figures.WriteText)},
+		{Endpoint: p.Metrics, part: PartMetrics, http: p.pages.Metrics(cmp.Or(p.MetricsPath, "/metrics"))},
+		{Endpoint: p.Admin, part: PartAdmin, tls: p.Pages.Access.TLS != nil, grpc: p.pages.Serve, allow: p.AdminAccess.allow},
 	}
+	for i := range all {
+		e := &all[i]
+		e.name, e.network = cmp.Or(e.name, string(e.part)), cmp.Or(e.network, "tcp")
+		e.bound = b[e.name]
+	}
+	return all
 }
 
 func (e *endpoint) listen(ctx context.Context) (net.Listener, error) {
@@ -76,18 +76,21 @@ func (p *process) listen(ctx context.Context) ([]listener, error) {
 		all  []listener
 		errs []error
 	)
-	for _, e := range p.endpoints {
+	connections := p.newBounds()
+	if err := p.register(connections.collector()); err != nil {
+		return nil, err
+	}
+	for _, e := range p.endpoints(connections) {
 		if e.Address == "" {
 			continue
 		}
 		switch l, err := e.listen(ctx); {
 		case err == nil:
 			all = append(all, listener{l, e})
-		case e.Spare:
-			p.config.Logger.LogAttrs(ctx, slog.LevelWarn, "an endpoint is off",
-				slog.String("server", e.name), slog.String("setting", e.Setting), slog.String("error", err.Error()))
+		case e.Spare != nil:
+			e.Spare(err)
 		default:
-			errs = append(errs, fmt.Errorf("%s: %w", e.Setting, err))
+			errs = append(errs, &Mistake{e.part, err})
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -104,9 +107,9 @@ func (p *process) listen(ctx context.Context) ([]listener, error) {
 		if l.of.tls {
 			attrs = append(attrs, slog.Bool("tls", true))
 		}
-		p.config.Logger.LogAttrs(ctx, slog.LevelInfo, "listening", attrs...)
+		p.Logger.LogAttrs(ctx, slog.LevelInfo, "listening", attrs...)
 		if l.of.name == "admin" {
-			p.config.AdminAccess.warn(ctx, l.Addr(), p.config.Logger)
+			p.AdminAccess.warn(ctx, l.Addr(), p.Logger)
 		}
 	}
 	return all, nil

@@ -11,29 +11,13 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/weirproxy/weir/internal/admin"
-	"github.com/weirproxy/weir/internal/rules/reload"
-	"github.com/weirproxy/weir/internal/snapshots"
-	"github.com/weirproxy/weir/internal/tracing"
 	"github.com/weirproxy/weir/internal/version"
-	"github.com/weirproxy/weir/pkg/server"
 )
 
-// process is everything that runs from the first listener to the end of the drain.
-type process struct {
-	config     *Config
-	server     *server.Server
-	pages      *admin.Server
-	reloader   *reload.Reloader
-	traces     *tracing.Tracing
-	state      *snapshots.Keeper // nil: counts end with the process
-	endpoints  []endpoint
-	background []func(context.Context) error // runs beside the servers; an error ends the process
-}
-
-// serve listens, and serves until signals say stop or a part fails. Everything that serve started
-// has ended when it returns, except for a reload: reading files may never end.
-func (p *process) serve(ctx context.Context, signals *signals) error {
+// serve listens, serves until signals say stop or a part fails, and drains. Everything that serve
+// started has ended when it returns, except for a reload: reading files may never end.
+func (p *process) serve(ctx context.Context) error {
+	signals := p.signals
 	listeners, err := p.listen(ctx)
 	if err != nil {
 		return err
@@ -63,7 +47,7 @@ func (p *process) serve(ctx context.Context, signals *signals) error {
 		})
 	}
 	build := version.Read()
-	p.config.Logger.LogAttrs(ctx, slog.LevelInfo, "ready", slog.Int("gomaxprocs", runtime.GOMAXPROCS(0)),
+	p.Logger.LogAttrs(ctx, slog.LevelInfo, "ready", slog.Int("gomaxprocs", runtime.GOMAXPROCS(0)),
 		slog.String("version", build.Version), slog.String("revision", build.Revision))
 
 	all.Go(func() error {
@@ -78,7 +62,7 @@ func (p *process) serve(ctx context.Context, signals *signals) error {
 // shutdown drains and stops every server within the drain timeout. When the timeout or forceStop
 // ends, it cancels requests in flight.
 func (p *process) shutdown(stop, forceStop context.Context, pages []*pageServer) {
-	timeout, logger := p.config.DrainTimeout, p.config.Logger
+	timeout, logger := p.DrainTimeout, p.Logger
 	ctx, cancel := context.WithTimeoutCause(forceStop, timeout, errors.New("the drain timeout is over"))
 	defer cancel()
 	log := context.WithoutCancel(forceStop)

@@ -45,8 +45,8 @@ func (s *signals) close() {
 }
 
 // load loads the first rules, which may take any time. A stop abandons the load, as nothing can be
-// lost yet; load then logs the cause and returns true.
-func (s *signals) load(r *reload.Reloader, logger *slog.Logger) (stopped bool, err error) {
+// lost yet: load then logs the cause and returns errStopped.
+func (s *signals) load(r *reload.Reloader, logger *slog.Logger) (err error) {
 	done := make(chan error, 1)
 	go func() { done <- r.Load(s.stop) }()
 	select {
@@ -54,10 +54,10 @@ func (s *signals) load(r *reload.Reloader, logger *slog.Logger) (stopped bool, e
 	case <-s.stop.Done():
 	}
 	if s.stop.Err() == nil {
-		return false, err
+		return err
 	}
 	logger.LogAttrs(s.stop, slog.LevelInfo, "stopped", slog.String("cause", context.Cause(s.stop).Error()))
-	return true, nil
+	return errStopped
 }
 
 // stopper is a context whose cause says why the process stops.

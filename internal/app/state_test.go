@@ -3,21 +3,18 @@ package app
 import "testing"
 
 func TestADirectoryOfCountsIsForCountsInMemory(t *testing.T) {
+	const beside = "counts in Redis outlive a restart there: must be off unless counts are in memory"
 	for _, test := range []struct {
-		state State
+		dir   string
 		redis bool
 		want  string
-	}{
-		{State{Setting: "dir"}, true, ""},
-		{State{Setting: "dir", Dir: "/d"}, false, ""},
-		{State{Setting: "dir", Dir: "/d"}, true, "dir: counts in Redis outlive a restart there: must be off unless counts are in memory"},
-	} {
+	}{{"", true, ""}, {"/d", false, ""}, {"/d", true, beside}} {
 		got := ""
-		if err := test.state.Check(test.redis); err != nil {
+		if err := (State{test.dir}).Check(test.redis); err != nil {
 			got = err.Error()
 		}
 		if got != test.want {
-			t.Errorf("%+v, Redis %t: got %q, want %q", test.state, test.redis, got, test.want)
+			t.Errorf("%q, Redis %t: got %q, want %q", test.dir, test.redis, got, test.want)
 		}
 	}
 }

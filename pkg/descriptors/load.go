@@ -33,11 +33,8 @@ type Options struct {
 	// Strict treats every warning as a mistake.
 	Strict bool
 
-	MaxBytes        int    // maximum [Size] of all sources together; 0 means DefaultMaxBytes
-	MaxBytesSetting string // the operator's name of that bound, for mistakes; "" means "max bytes"
-
-	MaxTableBytes        int    // maximum size of all tables together; 0 means DefaultMaxTableBytes
-	MaxTableBytesSetting string // the operator's name of that bound, for mistakes; "" means "max table bytes"
+	MaxBytes      int // maximum [Size] of all sources together; 0 means DefaultMaxBytes
+	MaxTableBytes int // maximum size of all tables together; 0 means DefaultMaxTableBytes
 }
 
 // Source is one rule document in bytes, or a settings file that holds a list of rule documents.
@@ -180,14 +177,12 @@ func ends(data []byte, i int) bool {
 // that mistake. All sources together may have MaxBytes. A caller that knows the length of a source
 // can refuse the source unread.
 func (o Options) TooLarge(size, before int) (text string, tooLarge bool) {
-	most := cmp.Or(o.MaxBytes, DefaultMaxBytes)
-	return excess(size, before, most, "rules", cmp.Or(o.MaxBytesSetting, "max bytes"))
+	return excess(size, before, cmp.Or(o.MaxBytes, DefaultMaxBytes), "rules", "max-rules-bytes")
 }
 
 // TableTooLarge is TooLarge for a table beside the tables before, of MaxTableBytes together.
 func (o Options) TableTooLarge(size, before int) (text string, tooLarge bool) {
-	most := cmp.Or(o.MaxTableBytes, DefaultMaxTableBytes)
-	return excess(size, before, most, "tables", cmp.Or(o.MaxTableBytesSetting, "max table bytes"))
+	return excess(size, before, cmp.Or(o.MaxTableBytes, DefaultMaxTableBytes), "tables", "max table bytes")
 }
 
 func excess(size, before, most int, things, setting string) (text string, is bool) {

@@ -297,7 +297,7 @@ func TestSourcesAboveTheBoundAreRefusedUnread(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var got []string
 			used := allocated(func() { got = messages(t, Source{Name: "rules.yaml", Data: data}) })
-			if len(got) != 1 || !strings.HasPrefix(got[0], "rules.yaml: has ") || !strings.HasSuffix(got[0], ", must be at most 20971520 together (max bytes)") {
+			if len(got) != 1 || !strings.HasPrefix(got[0], "rules.yaml: has ") || !strings.HasSuffix(got[0], ", must be at most 20971520 together (max-rules-bytes)") {
 				t.Errorf("got %q, want one mistake about the size", got)
 			}
 			if used > 64<<10 {
@@ -321,12 +321,12 @@ func TestTheBoundIsOnAllSourcesTogether(t *testing.T) {
 	if got := load(document("a", 5000), document("b", 4990)); got != nil {
 		t.Errorf("9990 bytes of 10000: got %q", got)
 	}
-	want := []string{"b: has 5998 bytes beside 4990 bytes of other rules, must be at most 10000 together (max bytes)"}
+	want := []string{"b: has 5998 bytes beside 4990 bytes of other rules, must be at most 10000 together (max-rules-bytes)"}
 	if diff := cmp.Diff(want, load(document("a", 5000), document("b", 6000), document("c", 5000))); diff != "" {
 		t.Errorf("a source that does not fit must not count (-want +got):\n%s", diff)
 	}
 	many := Source{Name: "d", Data: repeated(head, "- {}\n", 5000)}
-	want = []string{"d: has 5001 bytes with so many values that it counts as 23928: it has 23928 bytes, must be at most 10000 together (max bytes)"}
+	want = []string{"d: has 5001 bytes with so many values that it counts as 23928: it has 23928 bytes, must be at most 10000 together (max-rules-bytes)"}
 	if diff := cmp.Diff(want, load(many)); diff != "" {
 		t.Errorf("values (-want +got):\n%s", diff)
 	}

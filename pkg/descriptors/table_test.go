@@ -248,8 +248,8 @@ func TestTablesHaveABoundTogether(t *testing.T) {
 	if _, _, err := Load([]Source{source}, Options{MaxTableBytes: 8}); err != nil {
 		t.Errorf("two tables of 4 bytes each, one of them twice: %v", err)
 	}
-	_, _, err := Load([]Source{source}, Options{MaxTableBytes: 7, MaxTableBytesSetting: "--x"})
-	if want := "rules.yaml:4: descriptors[1].rate_limits[1].table: b.csv: has 4 bytes beside 4 bytes of other tables, must be at most 7 together (--x)"; err == nil || err.Error() != want {
+	_, _, err := Load([]Source{source}, Options{MaxTableBytes: 7})
+	if want := "rules.yaml:4: descriptors[1].rate_limits[1].table: b.csv: has 4 bytes beside 4 bytes of other tables, must be at most 7 together (max table bytes)"; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 }

@@ -41,7 +41,8 @@ func (p *Page) guard(next http.Handler) http.Handler {
 // headers alone, and asks for no credentials.
 func (p *Page) refuse(r *http.Request) *refusal {
 	if !web.Named(r.Host, p.options.Hosts) {
-		return &refusal{http.StatusMisdirectedRequest, fmt.Sprintf("Host: %q: this page is at localhost, at IP addresses, and at names that the operator has listed: see %s", r.Host, p.options.HostsSetting)}
+		return &refusal{http.StatusMisdirectedRequest, fmt.Sprintf("Host: %q: this page is at localhost, at IP addresses, "+
+			"and at names that the operator has listed: see the setting hosts", r.Host)}
 	}
 	if err := p.crossOrigin.Check(r); err != nil {
 		return &refusal{http.StatusForbidden, "requests of pages of other sites are refused: " + err.Error()}
@@ -51,7 +52,8 @@ func (p *Page) refuse(r *http.Request) *refusal {
 	}
 	// Without credentials a proxy would let everybody in who reaches it.
 	if name := web.Forwarded(r.Header); name != "" && !secured(r) {
-		return &refusal{http.StatusForbidden, fmt.Sprintf("a proxy forwarded this request: it has the header %s. Behind a proxy this page needs a token: see %s", name, p.options.TokenSetting)}
+		return &refusal{http.StatusForbidden, fmt.Sprintf("a proxy forwarded this request: it has the header %s. "+
+			"Behind a proxy this page needs a token: see the setting admin-token-file", name)}
 	}
 	return nil
 }

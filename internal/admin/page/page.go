@@ -40,10 +40,8 @@ type Options struct {
 
 	Admitted func(*http.Request) // is called before each request with credentials, or one that needs none; nil: nobody wants to know
 
-	Tokens       *Tokens  // that clients must show; nil: no token
-	TokenSetting string   // the setting of the token, in errors
-	Hosts        []string // names that a Host header may have, without port, in any case; localhost and IP addresses always may
-	HostsSetting string   // the setting of Hosts, in errors
+	Tokens *Tokens  // that clients must show; nil: no token
+	Hosts  []string // names that a Host header may have, without port, in any case; localhost and IP addresses always may
 
 	Version string // of the program; "" where unknown
 	Host    string // name of the machine

@@ -37,7 +37,6 @@ func newPage(t *testing.T, change func(*Options)) fixture {
 	f := fixture{log: new(logtest.Log)}
 	o := Options{
 		Service: adminv1.UnimplementedAdminServiceServer{}, Logger: slog.New(slog.NewTextHandler(f.log, nil)),
-		TokenSetting: "admin-token-file", HostsSetting: "admin-hosts",
 	}
 	if change != nil {
 		change(&o)

@@ -48,11 +48,11 @@ func TestAFileAboveTheBoundIsRefusedUnread(t *testing.T) {
 func TestTheRulesStayWhenAFileGrowsAboveTheBound(t *testing.T) {
 	dir := tree(t, map[string]string{"a.yaml": document("a", 1)})
 	l, r, _ := start(t, reload.Options{
-		Paths: []string{dir}, Options: descriptors.Options{MaxBytes: 1000, MaxBytesSetting: "--bound"},
+		Paths: []string{dir}, Options: descriptors.Options{MaxBytes: 1000},
 	}, false)
 	write(t, filepath.Join(dir, "b.yaml"), document("b", 1)+strings.Repeat("#\n", 600))
 	err := r.Reload(t.Context())
-	if err == nil || !strings.HasSuffix(err.Error(), "must be at most 1000 together (--bound)") {
+	if err == nil || !strings.HasSuffix(err.Error(), "must be at most 1000 together (max-rules-bytes)") {
 		t.Errorf("got %v, want the bound", err)
 	}
 	if a, b := requests(l, "a"), requests(l, "b"); a != 1 || b != -1 {
@@ -67,7 +67,7 @@ func TestTOMLIsBoundedBeforeItIsParsed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err) // of TOML, which has the key 1000 times
 	}
-	want := []descriptors.Error{{File: file, Text: "has 24000 bytes, must be at most 20000 together (max bytes)"}}
+	want := []descriptors.Error{{File: file, Text: "has 24000 bytes, must be at most 20000 together (max-rules-bytes)"}}
 	if diff := cmp.Diff(want, sources[0].Mistakes); diff != "" {
 		t.Errorf("mistakes (-want +got):\n%s", diff)
 	}

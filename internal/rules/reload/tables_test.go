@@ -151,7 +151,7 @@ func TestTablesThatAreNoFilesOrTooLargeAreRefusedUnread(t *testing.T) {
 	dir := tree(t, map[string]string{"a.yaml": withTable("a", 1, "t.csv"), "t.csv": "x,10\n"})
 	table := filepath.Join(dir, "t.csv")
 	l, r, _ := start(t, reload.Options{
-		Paths: []string{dir}, Options: descriptors.Options{MaxTableBytes: 1000, MaxTableBytesSetting: "--max-table-bytes"},
+		Paths: []string{dir}, Options: descriptors.Options{MaxTableBytes: 1000},
 	}, false)
 	reload := func(want string) {
 		t.Helper()
@@ -168,7 +168,7 @@ func TestTablesThatAreNoFilesOrTooLargeAreRefusedUnread(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = f.Close()
-	reload(table + ": has 1099511627776 bytes, must be at most 1000 together (--max-table-bytes)")
+	reload(table + ": has 1099511627776 bytes, must be at most 1000 together (max table bytes)")
 	for _, target := range []string{"/dev/zero", dir} {
 		if err := os.Remove(table); err != nil {
 			t.Fatal(err)

@@ -13,15 +13,15 @@ import (
 
 // Before the bound, 16 MiB of empty descriptors became 2 GB.
 func TestAResponseAboveTheBoundIsNotDecoded(t *testing.T) {
-	bounds := descriptors.Options{MaxBytes: 1 << 20, MaxBytesSetting: "--bound"}
+	bounds := descriptors.Options{MaxBytes: 1 << 20}
 	for name, c := range map[string]struct {
 		data []byte
 		want string
 	}{
-		"long": {wire(t, &ratelimitv3.RateLimitConfig{Name: "r", Domain: strings.Repeat("x", 2<<20)}), "xds:r: has 2097160 bytes, must be at most 1048576 together (--bound)"},
+		"long": {wire(t, &ratelimitv3.RateLimitConfig{Name: "r", Domain: strings.Repeat("x", 2<<20)}), "xds:r: has 2097160 bytes, must be at most 1048576 together (max-rules-bytes)"},
 		"empty descriptors": {
 			append(wire(t, config("r", "d", 1)), strings.Repeat("\x1a\x00", 1<<19)...),
-			"xds:r: has 12583032 bytes, must be at most 1048576 together (--bound)",
+			"xds:r: has 12583032 bytes, must be at most 1048576 together (max-rules-bytes)",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -201,6 +201,13 @@ func take(t *testing.T, s store.Store, charges ...store.Charge) (bool, []algorit
 	return admitted, decisions
 }
 
+// spent returns the hits that were spent from leases. A lease that comes in the background leaves
+// the number as it is.
+func spent(s *Store) uint64 {
+	l := s.Stats().Leases
+	return l.Granted - l.Held - l.Back - l.Expired
+}
+
 // warm asks a key until it is leased.
 func warm(t *testing.T, s *Store, told *telling, c store.Charge) {
 	t.Helper()

@@ -113,19 +113,18 @@ func TestADeniedRequestPutsLeasedHitsBackUnlessTheyCount(t *testing.T) {
 			c := minute("hot", 1000)
 			c.CountRejected = counts
 			warm(t, s, told, c)
-			before := s.Stats().Leases
+			before := spent(s)
 			never := store.Charge{Key: []byte("never"), Hits: 1, Rule: 1, Limit: algorithms.Limit{Algorithm: algorithms.FixedWindow, Period: time.Minute}}
 			admitted, decisions := take(t, s, c, never)
-			spent := uint64(0)
+			want := uint64(0)
 			if counts {
-				spent = 1
+				want = 1
 			}
-			after := s.Stats().Leases
-			if want := before.Held + after.Granted - before.Granted - spent; admitted || after.Held != want {
-				t.Errorf("count_rejected %t: admitted %t with %d held, want a denial with %d", counts, admitted, after.Held, want)
+			if got := spent(s) - before; admitted || got != want {
+				t.Errorf("count_rejected %t: admitted %t with %d hits spent, want a denial with %d", counts, admitted, got, want)
 			}
-			if d := decisions[0]; !d.Allowed || d.RetryAfter != 0 || uint64(d.Remaining) != 980-spent {
-				t.Errorf("count_rejected %t: got %+v, want allowed and %d left", counts, d, 980-spent)
+			if d := decisions[0]; !d.Allowed || d.RetryAfter != 0 || uint64(d.Remaining) != 980-want {
+				t.Errorf("count_rejected %t: got %+v, want allowed and %d left", counts, d, 980-want)
 			}
 			if decisions[1].Allowed {
 				t.Errorf("the charge that denies: got %+v", decisions[1])
@@ -138,16 +137,15 @@ func TestAnErrorPutsLeasedHitsBack(t *testing.T) {
 	inLeases(t, setup{}, func(t *testing.T, s *Store, told *telling) {
 		c := minute("hot", 1000)
 		warm(t, s, told, c)
-		before := s.Stats().Leases
+		before := spent(s)
 		told.delay = 10 * time.Millisecond
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(5*time.Millisecond, cancel)
 		if _, err := store.Take(ctx, s, []store.Charge{c, minute("other", 10)}, make([]algorithms.Decision, 2)); err == nil {
 			t.Fatal("got no error")
 		}
-		after := s.Stats().Leases // the next lease may have come meanwhile
-		if want := before.Held + after.Granted - before.Granted; after.Held != want {
-			t.Errorf("got %d hits held, want %d", after.Held, want)
+		if got := spent(s) - before; got != 0 {
+			t.Errorf("got %d hits spent, want none", got)
 		}
 	})
 }
@@ -215,12 +213,12 @@ func TestTakeNowDecidesLeasedKeysAndPassesOnTheOthers(t *testing.T) {
 			t.Error("a key without a lease is decided")
 		}
 		warm(t, s, told, c)
-		held := s.Stats().Leases.Held
-		if admitted, decided := s.TakeNow([]store.Charge{c}, decisions); !admitted || !decided || s.Stats().Leases.Held != held-1 {
-			t.Errorf("a leased key: got %t, decided %t, %d held", admitted, decided, s.Stats().Leases.Held)
+		before := spent(s)
+		if admitted, decided := s.TakeNow([]store.Charge{c}, decisions); !admitted || !decided || spent(s) != before+1 {
+			t.Errorf("a leased key: got %t, decided %t, %d hits spent; want one", admitted, decided, spent(s)-before)
 		}
-		if _, decided := s.TakeNow([]store.Charge{c, minute("other", 9)}, decisions); decided || s.Stats().Leases.Held != held-1 {
-			t.Errorf("a leased key beside another: decided %t with %d held, want the lease as it was", decided, s.Stats().Leases.Held)
+		if _, decided := s.TakeNow([]store.Charge{c, minute("other", 9)}, decisions); decided || spent(s) != before+1 {
+			t.Errorf("a leased key beside another: decided %t, %d hits spent; want the one of before", decided, spent(s)-before)
 		}
 	})
 }

@@ -49,6 +49,13 @@ func TestEachPolicyAnswersForItsCharge(t *testing.T) {
 		{"allow_a_bucket", policy(bucket, store.OnErrorAllow), true, algorithms.Decision{Allowed: true, Remaining: 30}},
 		{"allow_a_probe", policy(hits(charge("k", 3), 0), store.OnErrorAllow), true, algorithms.Decision{Allowed: true, Remaining: 3}},
 		{"allow_a_refund", policy(hits(charge("k", 3), -2), store.OnErrorAllow), true, algorithms.Decision{Allowed: true, Remaining: 3}},
+		{"allow_a_ban", policy(charge("k", 0), store.OnErrorAllow), false, algorithms.Decision{RetryAfter: time.Hour, ResetAfter: time.Hour}},
+		{
+			"allow_a_ban_in_shadow_quota",
+			with(policy(charge("k", 0), store.OnErrorAllow), func(c *store.Charge) { c.Mode = store.ShadowQuota }),
+			true,
+			algorithms.Decision{RetryAfter: time.Hour, ResetAfter: time.Hour},
+		},
 		{"deny", policy(charge("k", 3), store.OnErrorDeny), false, refused},
 		{"deny_many", policy(hits(charge("k", 3), algorithms.MaxHits), store.OnErrorDeny), false, refused},
 		{"deny_a_probe", policy(hits(charge("k", 3), 0), store.OnErrorDeny), true, algorithms.Decision{Allowed: true, ResetAfter: time.Second}},

@@ -30,12 +30,9 @@ PURE := pkg/algorithms
 # The packages whose tests are built from the code under test. The tests below test/ start programs. `go test` does not see a change
 # of a program, so never take those results from the cache.
 UNITS = $$(go list ./... | grep -v -e '/weir/test/' -e '/weir/$(PURE)$$')
-# The packages whose tests use internal/testing/race: with the race detector each such test does a tenth of its work, or nothing. So these
+# The packages whose tests use internal/testing/race: with the race detector such a test does a tenth of its work, or nothing. So these
 # packages run without as well.
 SIZED = $$(grep -rl --include='*.go' '"github.com/weirproxy/weir/internal/testing/\(race\|storetest\)"' cmd internal pkg | xargs -n1 dirname | sort -u | sed 's|^|./|')
-
-# The tests of programs also run with grpc-go as the server of Envoy's calls, except these: another server changes nothing for them.
-ONCE := ASoak|H2spec|Redis|Cluster|Sentinels|Slot|Scripts|Network|ConnectionsCut|KilledSidecar|XDS
 
 # Sets ENVOY to a real Envoy and REDIS_SERVER to a real Redis. Where one is missing the script says so, and tests that need it skip, or
 # fail where WEIR_REQUIRE names it.
@@ -50,7 +47,8 @@ RUN = failed=0; trap 'exit 130' INT; run() { (set -x; "$$@") || failed=1; }; end
 
 # Most tests wait for programs and timers more than they compute, so more of them run at once than there are cores.
 PARALLEL = -parallel $$((3 * $$(getconf _NPROCESSORS_ONLN)))
-GOTEST = go test $(PARALLEL) $(TESTFLAGS) -timeout 15m
+# `make check` vets.
+GOTEST = go test -vet=off $(PARALLEL) $(TESTFLAGS) -timeout 15m
 # The race detector sleeps this long at each end of a program, by default a second.
 export GORACE := atexit_sleep_ms=10 $(GORACE)
 
@@ -82,8 +80,8 @@ test-short: ## Run the unit tests with a part of their repetitions, without the 
 race: ## Run the unit tests with the race detector, except pkg/algorithms, which has no goroutines; the server's also over grpc-go, and with a store that waits
 	@$(FIND); $(RUN); race=$(RACE); units=$(UNITS); \
 		run scripts/race.sh $(GOTEST) $$race $$units; \
-		run env WEIR_GRPC_SERVER=grpc scripts/race.sh $(GOTEST) $$race ./pkg/server; \
-		run env WEIR_STORE=waits scripts/race.sh $(GOTEST) $$race ./pkg/server; \
+		run env WEIR_GRPC_SERVER=grpc scripts/race.sh $(GOTEST) -short $$race ./pkg/server; \
+		run env WEIR_STORE=waits scripts/race.sh $(GOTEST) -short $$race ./pkg/server; \
 		ended
 
 .PHONY: sizes
@@ -103,11 +101,12 @@ pictures: ## Make the pictures of the admin page in docs/images anew, after 3 mi
 
 .PHONY: e2e
 # RACE_DETECTOR gives the race detector to the programs under test. The tests themselves do without, which saves a third of their CPU.
-e2e: ## Run the end-to-end tests, and most also over grpc-go; TESTFLAGS=-v names each as it runs
+# With -short, tests for which another server of Envoy's calls changes nothing skip.
+e2e: ## Run the end-to-end tests, and some also over grpc-go; TESTFLAGS=-v names each as it runs
 	@$(FIND); $(RUN); race=$(RACE); export RACE_DETECTOR=$$race; \
 		run $(filter-out -count=1,$(GOTEST)) -count=1 $$race ./test/parts/... ./test/demo/...; \
 		run $(filter-out -count=1,$(GOTEST)) -count=1 $$(go list ./test/... | grep -v -e /test/parts -e /test/demo); \
-		run env WEIR_GRPC_SERVER=grpc $(filter-out -count=1,$(GOTEST)) -count=1 -skip '$(ONCE)' ./test/e2e ./test/hostile; \
+		run env WEIR_GRPC_SERVER=grpc $(filter-out -count=1,$(GOTEST)) -count=1 -short ./test/e2e ./test/hostile; \
 		ended
 
 .PHONY: bench

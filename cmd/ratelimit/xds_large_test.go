@@ -99,6 +99,7 @@ func awaitRefusal(t *testing.T, p *parts.ControlPlane) parts.XDSRequest {
 }
 
 func TestAConfigurationOfTenMiBComesByXDS(t *testing.T) {
+	race.Without(t)
 	p, big := controlPlane(t), large(t)
 	r := start(t, "", "CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL="+p.Address)
 	r.awaitPage(t, "http", "/healthcheck", http.StatusServiceUnavailable, "no configuration from xds server "+p.Address+" yet")

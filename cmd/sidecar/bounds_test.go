@@ -19,6 +19,7 @@ import (
 // What a request holds is not remembered, but for counts until they are as if never used.
 // cmd/ratelimit has the same test with more domains, and with all that can be told figures there.
 func TestAFloodOfOverridesAndUnknownDomainsLeavesMemoryWhereItWas(t *testing.T) {
+	race.Without(t)
 	r := start(t, "--rules", rulesFile(t, rulesOf("5")))
 	client := ratelimitv3.NewRateLimitServiceClient(r.dial(t, r.address["grpc tcp"]))
 	ask := func(n int, request func(i int) *ratelimitv3.RateLimitRequest) {

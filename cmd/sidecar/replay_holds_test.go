@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 	"github.com/weirproxy/weir/pkg/store/memstore"
@@ -20,6 +21,7 @@ import (
 // TestReplayDecidesHoldersAsTheStoreDoes compares replay with the store in memory, on random
 // requests, begins and ends.
 func TestReplayDecidesHoldersAsTheStoreDoes(t *testing.T) {
+	race.Without(t)
 	for _, a := range algorithms.Algorithms() {
 		t.Run(a.String(), func(t *testing.T) {
 			for seed := range uint64(40) {

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/weirproxy/weir/internal/testing/race"
 )
 
 // replayed is one line of replay's JSON.
@@ -89,6 +91,7 @@ func (b wholeTokens) take(q replayed, capacity, period, unit int64) (wholeTokens
 // TestTokenBucketIntegerCountsInTimeUnits compares replay with section 2.5 on random requests, in
 // random units.
 func TestTokenBucketIntegerCountsInTimeUnits(t *testing.T) {
+	race.Without(t)
 	units := []time.Duration{1, 7, time.Microsecond, time.Millisecond, time.Second, time.Minute, time.Hour}
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 9)) //nolint:gosec // a test that can be repeated

@@ -26,6 +26,7 @@ func perYear(domain string, requests uint32) *ratelimitv3.RateLimitConfig {
 // is bad all of it stays. Each rule has 1 KiB: internal/rules/xds has the test with as many short
 // rules as 10 MiB can hold.
 func TestAConfigurationOfTenMiBComesByXDS(t *testing.T) {
+	race.Without(t)
 	users := uint32(race.Scale(10_400))
 	user := func(i uint32) string { return fmt.Sprintf("%06d-%s", i, strings.Repeat("x", 1000)) }
 	large := perYear("large", 1)

@@ -3,11 +3,14 @@ package top
 import (
 	"math/rand/v2"
 	"testing"
+
+	"github.com/weirproxy/weir/internal/testing/race"
 )
 
 // TestAtMostOneInTwentyKeysMissesMoreHitsThanItSays has more keys than places, of one group and of
 // two: a key may be tracked, lose its place, and come back.
 func TestAtMostOneInTwentyKeysMissesMoreHitsThanItSays(t *testing.T) {
+	race.Without(t)
 	const places, busyKeys, quietKeys, busyHits, slices = 104, 1000, 300, 5000, 168
 	for _, test := range []struct {
 		name   string

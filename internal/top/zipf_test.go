@@ -7,6 +7,8 @@ import (
 	"runtime"
 	"slices"
 	"testing"
+
+	"github.com/weirproxy/weir/internal/testing/race"
 )
 
 // zipf draws from n numbers, of which number i comes with a probability in proportion to 1/(i+1),
@@ -74,6 +76,7 @@ func (s *Sketch) hit(h Hit, random *Random, n int) {
 // TestTheTrueTop20OfAMillionKeysAreCountedWithinOnePercent begins with an empty sketch, and with
 // one that is full of keys that come no more.
 func TestTheTrueTop20OfAMillionKeysAreCountedWithinOnePercent(t *testing.T) {
+	race.Without(t)
 	const keys, hits = 1_000_000, 2_000_000
 	for _, test := range []struct {
 		name     string

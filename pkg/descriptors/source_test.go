@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/weirproxy/weir/internal/testing/race"
 )
 
 const settings = `# A settings file.
@@ -246,6 +248,7 @@ func TestAFewAliasesOfALongTextAreRefused(t *testing.T) {
 }
 
 func TestALateSyntaxErrorInALargeFileIsFoundOnce(t *testing.T) {
+	race.Without(t)
 	text := "domain: d\ndescriptors:\n" + strings.Repeat("- {key: a}\n", 120_000) + "  bad: [\n"
 	_, _, err := Load([]Source{{Name: "f", Data: []byte(text)}}, Options{})
 	if err == nil || !strings.Contains(err.Error(), "not valid YAML") {

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/weirproxy/weir/internal/testing/race"
 )
 
 // withTables returns a source whose document may name these tables.
@@ -325,6 +327,7 @@ func millionLines() []byte {
 }
 
 func TestTableOfAMillionLinesIsSmall(t *testing.T) {
+	race.Without(t)
 	if testing.Short() {
 		t.Skip("-short: takes a second")
 	}

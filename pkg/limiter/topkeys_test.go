@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store"
@@ -141,6 +142,7 @@ func TestTopKeysOfOverrides(t *testing.T) {
 }
 
 func TestTopKeysForgetTheOldestHits(t *testing.T) {
+	race.Without(t)
 	bubble(t, func(f *topFixture) {
 		time.Sleep(2 * time.Second) // a hit at the end of a slice may count for either slice
 		for range 20 {              // minutes

@@ -105,7 +105,7 @@ type answerOf struct {
 
 // Time stands still in a bubble, so that both servers decide at the same instant.
 func TestTheLaneAndGRPCGiveEqualAnswersToRandomRequests(t *testing.T) {
-	requests := 2000
+	requests := race.Scale(2000)
 	if n, err := strconv.Atoi(os.Getenv("WEIR_RANDOM_REQUESTS")); err == nil {
 		requests = n
 	}
@@ -228,6 +228,7 @@ func TestARequestOnTheLaneAllocatesNothing(t *testing.T) {
 
 // The texts of a request are parts of the buffer, which the next bytes of the client overwrite.
 func TestNothingKeepsTheBytesOfARequestOnTheLane(t *testing.T) {
+	race.Without(t)
 	var all [2][]string
 	for i := range all {
 		synctest.Test(t, func(t *testing.T) {
@@ -282,6 +283,7 @@ func (s *service) inPlaceAlone(message []byte) (response []byte, decided bool, e
 
 // The connection's goroutine reads the next bytes while a call waits.
 func TestACallThatWaitsKeepsACopyOfItsMessage(t *testing.T) {
+	race.Without(t)
 	r := rand.New(rand.NewPCG(7, 8))
 	var c call
 	for range 3000 {
@@ -300,6 +302,7 @@ func TestACallThatWaitsKeepsACopyOfItsMessage(t *testing.T) {
 }
 
 func TestJSONMakesTheRequestThatTheMessageMakes(t *testing.T) {
+	race.Without(t)
 	r := rand.New(rand.NewPCG(9, 10))
 	converted := 0
 	for range 3000 {

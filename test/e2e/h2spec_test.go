@@ -47,6 +47,7 @@ type report struct {
 }
 
 func TestTheLanePassesTheCasesOfH2spec(t *testing.T) {
+	once(t)
 	t.Parallel()
 	root, err := parts.Root()
 	if err != nil {

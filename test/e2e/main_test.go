@@ -50,3 +50,12 @@ func runWithPrograms(m *testing.M) (int, error) {
 	}
 	return m.Run(), nil
 }
+
+// once skips a test with -short: `make e2e` runs the tests again so, over another server of Envoy's
+// calls, which changes nothing for this test.
+func once(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: another server of Envoy's calls changes nothing")
+	}
+}

@@ -139,6 +139,7 @@ func lines(text string) []string {
 // startControlPlane serves rules by xDS.
 func startControlPlane(t *testing.T) *parts.ControlPlane {
 	t.Helper()
+	once(t)
 	p, err := parts.StartControlPlane(t.Context())
 	if err != nil {
 		t.Fatal(err)

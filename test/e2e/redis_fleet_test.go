@@ -71,6 +71,7 @@ func startRedis(t *testing.T, options parts.RedisOptions) *parts.Redis {
 // findRedis returns the path of redis-server's binary, or skips the test.
 func findRedis(t *testing.T) string {
 	t.Helper()
+	once(t)
 	return parts.NeedRedis(t, "../..")
 }
 

@@ -41,6 +41,7 @@ func soakFor(t *testing.T) time.Duration {
 // after 100 requests. A restart explains no lost answer: Envoy's health check sees the drain, and
 // asks the program that stays. So each request gets its due answer.
 func TestASoakBehindEnvoyLosesNothingAndLeavesNothing(t *testing.T) {
+	once(t)
 	t.Parallel()
 	for name, choose := range map[string]func(*testing.T) way{"tcp": plainWay, "unix": unixWay, "tls": tlsWay, "mtls": mutualWay} {
 		t.Run(name, func(t *testing.T) {

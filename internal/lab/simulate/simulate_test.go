@@ -12,6 +12,7 @@ import (
 
 	"github.com/weirproxy/weir/internal/lab/records"
 	"github.com/weirproxy/weir/internal/testing/deptest"
+	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
@@ -206,6 +207,7 @@ func TestIdleKeysTakeNoRoom(t *testing.T) {
 
 // A sweep visits all keys. So each descriptor pays for few visits, however many keys there are.
 func TestSweepsAreRareIfThereAreManyKeys(t *testing.T) {
+	race.Without(t)
 	const perDay = "domain: edge\ndescriptors:\n- {key: client, rate_limit: {unit: day, requests_per_unit: 2}}\n"
 	s := simulation(t, Options{}, perDay)
 	sweeps, visits, last := 0, 0, s.swept
@@ -223,6 +225,7 @@ func TestSweepsAreRareIfThereAreManyKeys(t *testing.T) {
 
 // A simulation answers as a service in real time does.
 func TestASimulationDecidesAsAServiceInRealTime(t *testing.T) {
+	race.Without(t)
 	const rules = `
 domain: edge
 descriptors:

@@ -13,6 +13,7 @@ import (
 	"github.com/weirproxy/weir/internal/lab/records"
 	"github.com/weirproxy/weir/internal/lab/simulate"
 	"github.com/weirproxy/weir/internal/testing/deptest"
+	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
@@ -95,6 +96,7 @@ func skewed(seed uint64, many int, key string) (all []*records.Record) {
 // The suggested rules load, and deny no more than the goal allows, under each algorithm, after the
 // check that the command makes.
 func TestSuggestedRulesDenyAsLittleAsTheGoalSays(t *testing.T) {
+	race.Without(t)
 	for _, algorithm := range []string{"", "fixed_window", "token_bucket", "sliding_window_log", "sliding_window_counter", "token_bucket_integer"} {
 		for _, g := range []Goal{{0.001, 0.999, descriptors.Minute}, {0.05, 0.5, descriptors.Second}, {0, 1, descriptors.Hour}} {
 			t.Run(fmt.Sprint(algorithm, g), func(t *testing.T) {

@@ -17,3 +17,13 @@ func Scale(n int) int {
 	}
 	return n
 }
+
+// Without skips a test when the race detector is on. Use it where one goroutine does all the work,
+// so that there is no race to find, and where the detector would spoil the figures. The run without
+// the detector makes the claim of the test.
+func Without(tb testing.TB) {
+	tb.Helper()
+	if Enabled {
+		tb.Skip("this test runs without the race detector")
+	}
+}

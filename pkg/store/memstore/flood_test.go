@@ -28,6 +28,7 @@ func flood(t testing.TB, s *Store, n int, hits int64, limits ...algorithms.Limit
 
 // Fixed windows of one period tie: equal use, and idle at the same instant.
 func TestAFloodOfEqualKeysSpreadsOverTheShards(t *testing.T) {
+	race.Without(t)
 	for _, c := range []struct {
 		name    string
 		maxKeys int
@@ -62,6 +63,7 @@ func TestAFloodOfEqualKeysSpreadsOverTheShards(t *testing.T) {
 
 // A client that sends 7 hits at once is denied with up to 6 hits left.
 func TestAKeyDeniedForItsHitsOutlivesAFlood(t *testing.T) {
+	race.Without(t)
 	const keys = 50
 	for _, a := range algorithms.RateAlgorithms() {
 		for _, weight := range []int64{1, 7, 100} {
@@ -91,6 +93,7 @@ func TestAKeyDeniedForItsHitsOutlivesAFlood(t *testing.T) {
 }
 
 func TestAlmostSpentKeysOutliveAFloodOfKeysWithOneHit(t *testing.T) {
+	race.Without(t)
 	for _, a := range algorithms.RateAlgorithms() {
 		for _, spent := range []int{100, 500, 900} {
 			t.Run(fmt.Sprint(a, " ", spent, " of 1000"), func(t *testing.T) {

@@ -161,6 +161,7 @@ func modelSeeds() int {
 // TestRandomTransactionsAtTheBoundForgetOnlyKeysThatMayGo plays random transactions to a store at
 // its bound and to a forgetful one.
 func TestRandomTransactionsAtTheBoundForgetOnlyKeysThatMayGo(t *testing.T) {
+	race.Without(t)
 	var evicted, full, joined uint64
 	for seed := range uint64(max(5, race.Scale(modelSeeds()))) {
 		r := rand.New(rand.NewPCG(seed, 2))

@@ -209,6 +209,7 @@ func TestABanFreesNoDeniedKey(t *testing.T) {
 
 // One request may grow many logs of the same shards at once, which must not forget each other.
 func TestAThousandLogsThatGrowTogetherReplaceOtherKeys(t *testing.T) {
+	race.Without(t)
 	const logs, maxKeys = 1000, 131_072
 	inBubble(t, Options{MaxKeys: maxKeys, SweepInterval: 1000 * time.Hour}, func(t *testing.T, s *Store) {
 		flood(t, s, maxKeys, 50, algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: 100, Period: 1000 * time.Hour})

@@ -22,6 +22,7 @@ func (s *Store) seen() (n uint64) {
 }
 
 func TestAFloodLooksAtFewKeysForEachNewOne(t *testing.T) {
+	race.Without(t)
 	const maxKeys = 8192
 	for _, a := range algorithms.RateAlgorithms() {
 		for _, denied := range []int{0, maxKeys / 2, maxKeys * 63 / 64} {
@@ -45,6 +46,7 @@ func TestAFloodLooksAtFewKeysForEachNewOne(t *testing.T) {
 }
 
 func TestAFloodIntoAStoreOfDeniedKeysLooksAtThemOnce(t *testing.T) {
+	race.Without(t)
 	const maxKeys = 4096
 	for _, a := range algorithms.RateAlgorithms() {
 		inBubble(t, Options{MaxKeys: maxKeys * placesOfNew(a), OnFull: Deny, SweepInterval: 1000 * time.Hour}, func(t *testing.T, s *Store) {

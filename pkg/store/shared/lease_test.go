@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -254,6 +255,7 @@ func TestTheseLimitsAreNeverLeased(t *testing.T) {
 // TestABucketLacksAllHitsThatAreHeld lets several processes lease a bucket in short bursts with
 // pauses, and give back at random.
 func TestABucketLacksAllHitsThatAreHeld(t *testing.T) {
+	race.Without(t)
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 12))
 		s := &shared{limit: bucket, from: start()}

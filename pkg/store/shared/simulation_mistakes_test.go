@@ -1,8 +1,13 @@
 package shared
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/weirproxy/weir/internal/testing/race"
+)
 
 func TestTheSimulationFindsEachMistake(t *testing.T) {
+	race.Without(t)
 	for _, c := range []struct {
 		mistake mistake
 		from    int // number of a schedule: two mistakes show in one of some hundred schedules, shortly after these

@@ -13,6 +13,7 @@ import (
 
 	"github.com/anishathalye/porcupine"
 
+	"github.com/weirproxy/weir/internal/testing/model"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -52,9 +53,8 @@ func (c call) String() string {
 
 // answer is the output of an operation.
 type answer struct {
-	admitted  bool
-	decisions []algorithms.Decision
-	found     []algorithms.Hold // by the charges, if one has a holder
+	model.Answer
+
 	forgotten int
 }
 
@@ -156,7 +156,7 @@ func chooseHold(r *rand.Rand) *store.Hold {
 // learn notes the hits that a call has taken and given back.
 func (s *client) learn(c call, got answer) {
 	for i, key := range c.keys {
-		if got.admitted {
+		if got.Admitted {
 			s.used[key] += c.charges[i].Hits
 		}
 	}
@@ -222,7 +222,7 @@ func record(t *testing.T, e Env, p Plan, seed uint64) (history []porcupine.Opera
 // play calls the store.
 func play(t *testing.T, s store.Store, c call, client int, order *atomic.Int64) (porcupine.Operation, error) {
 	t.Helper()
-	out := answer{decisions: make([]algorithms.Decision, len(c.charges))}
+	out := answer{Answer: model.Answer{Decisions: make([]algorithms.Decision, len(c.charges)), Found: make([]algorithms.Hold, len(c.charges))}}
 	o := porcupine.Operation{ClientId: client, Input: c, Call: order.Add(1)}
 	var err error
 	if !c.alone {
@@ -230,19 +230,15 @@ func play(t *testing.T, s store.Store, c call, client int, order *atomic.Int64) 
 	}
 	switch c.method {
 	case take:
-		out.admitted, err = store.Take(t.Context(), s, c.charges, out.decisions)
+		out.Admitted, err = store.Take(t.Context(), s, c.charges, out.Decisions)
 	case peek:
-		err = s.Peek(t.Context(), c.charges, out.decisions)
+		err = s.Peek(t.Context(), c.charges, out.Decisions)
 	case reset:
 		out.forgotten, err = s.Reset(t.Context(), c.charges)
 	}
-	if c.method != reset && store.Holds(c.charges) {
-		for i := range c.charges {
-			var found algorithms.Hold
-			if h := c.charges[i].Hold; h != nil {
-				found = h.Was
-			}
-			out.found = append(out.found, found)
+	for i := range c.charges {
+		if h := c.charges[i].Hold; h != nil {
+			out.Found[i] = h.Was
 		}
 	}
 	o.Return, o.Output = order.Add(1), out

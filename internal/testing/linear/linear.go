@@ -1,6 +1,6 @@
-// Package linear checks that a store is linearizable: the plain model explains a history of
+// Package linear checks that a store is linearizable: package model explains a history of
 // concurrent calls by an order of the calls. In that order no call comes before a call that had
-// ended earlier. The model is package algorithms, one call after another. Porcupine
+// ended earlier. Porcupine
 // (github.com/anishathalye/porcupine) searches the order.
 //
 // Calls of a history take, refund, probe, peek and reset a few keys, or begin and end holders. A
@@ -24,6 +24,7 @@ import (
 
 	"github.com/anishathalye/porcupine"
 
+	"github.com/weirproxy/weir/internal/testing/model"
 	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
@@ -139,7 +140,7 @@ func (p Plan) conflict(history []porcupine.Operation) (text string) {
 				best = order
 			}
 		}
-		keys, _ := m.Init().([]key)
+		keys, _ := m.Init().(model.Keys)
 		found := make(map[int64]bool)
 		for _, o := range best {
 			c, _ := o.Input.(call)

@@ -2,6 +2,7 @@ package linear
 
 import (
 	"context"
+	"maps"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/internal/testing/deptest"
+	"github.com/weirproxy/weir/internal/testing/model"
 	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
@@ -16,7 +18,7 @@ import (
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
-		Own:   []string{"internal/testing/race", "pkg/algorithms", "pkg/store"},
+		Own:   []string{"internal/testing/model", "internal/testing/race", "pkg/algorithms", "pkg/store"},
 		Third: []string{"github.com/anishathalye/porcupine"},
 	})
 }
@@ -30,77 +32,68 @@ type plain struct {
 	clock  *atomic.Int64
 
 	mu     sync.Mutex // guards all below
-	keys   map[string]key
-	before map[string]key // of the last transaction
+	keys   model.Keys
+	before model.Keys // of the last transaction
 }
 
 func (p *plain) now() algorithms.Instant { return algorithms.Instant(p.clock.Load()) }
 
-// load returns the keys of charges, the number of each charge's key, and their names.
-func (p *plain) load(charges []store.Charge) (keys []key, numbers []int, names []string) {
-	place := make(map[string]int)
-	for i := range charges {
-		name := string(charges[i].Key)
-		if _, known := place[name]; !known {
-			place[name] = len(keys)
-			keys, names = append(keys, p.keys[name]), append(names, name)
-		}
-		numbers = append(numbers, place[name])
+// pause lets other calls in.
+func (p *plain) pause(at defect) {
+	if p.defect == at {
+		p.mu.Unlock()
+		runtime.Gosched()
+		p.mu.Lock()
 	}
-	return keys, numbers, names
 }
 
 func (p *plain) Take(_ context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	keys, numbers, names := p.load(charges)
-	if p.defect == "a lost update" {
-		p.mu.Unlock()
-		runtime.Gosched()
-		p.mu.Lock()
-	}
-	next, out := step(keys, call{now: p.now(), keys: numbers, charges: charges})
-	copy(decisions, out.decisions)
-	found(charges, out)
+	next := maps.Clone(p.keys)
+	p.pause("a lost update")
+	a := next.Take(charges, p.now())
+	copy(decisions, a.Decisions)
+	found(charges, a.Found)
 	if p.defect == "a refund twice" && charges[0].Hits < 0 {
-		next, _ = step(next, call{now: p.now(), keys: numbers, charges: charges})
+		next.Take(charges, p.now())
 	}
-	if p.defect == "a denial that charges" && !out.admitted && len(charges) > 1 {
-		next, _ = step(next, call{now: p.now(), keys: numbers[:1], charges: charges[:1]})
+	if p.defect == "a denial that charges" && !a.Admitted && len(charges) > 1 {
+		next.Take(charges[:1], p.now())
 	}
-	for i, name := range names {
-		if p.defect == "a holder that is forgotten" {
-			next[i].holders = nil
-		}
+	for i := range charges {
+		name := model.NameOf(&charges[i])
 		p.before[name] = p.keys[name]
-		p.keys[name] = next[i]
-		if p.defect == "a part that is seen" {
-			p.mu.Unlock()
-			runtime.Gosched()
-			p.mu.Lock()
+		k, known := next[name]
+		if p.defect == "a holder that is forgotten" && name.Algorithm != algorithms.SlidingWindowLog {
+			k = model.Key{Limit: k.Limit, State: k.State}
 		}
+		if p.keys[name] = k; !known {
+			delete(p.keys, name)
+		}
+		p.pause("a part that is seen")
 	}
-	return out.admitted, nil
+	return a.Admitted, nil
 }
 
 func (p *plain) Peek(_ context.Context, charges []store.Charge, decisions []algorithms.Decision) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	keys, numbers, names := p.load(charges)
+	keys := p.keys
 	if p.defect == "a stale peek" {
-		keys[0] = p.before[names[0]]
+		keys = p.before
 	}
-	_, out := step(keys, call{method: peek, now: p.now(), keys: numbers, charges: charges})
-	copy(decisions, out.decisions)
-	found(charges, out)
+	d, was := keys.Peek(&charges[0], p.now())
+	decisions[0] = d
+	found(charges, []algorithms.Hold{was})
 	return nil
 }
 
 // found writes the holds that an answer found to the charges.
-func found(charges []store.Charge, out answer) {
-	for i := range out.found {
+func found(charges []store.Charge, holds []algorithms.Hold) {
+	for i := range charges {
 		if h := charges[i].Hold; h != nil {
-			h.Was = out.found[i]
+			h.Was = holds[i]
 		}
 	}
 }
@@ -108,14 +101,10 @@ func found(charges []store.Charge, out answer) {
 func (p *plain) Reset(_ context.Context, charges []store.Charge) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	keys, _, names := p.load(charges)
-	if p.defect != "a reset that keeps" {
-		delete(p.keys, names[0])
+	if p.defect == "a reset that keeps" {
+		return maps.Clone(p.keys).Reset(charges), nil
 	}
-	if keys[0].state.Unused() && keys[0].log == nil {
-		return 0, nil
-	}
-	return 1, nil
+	return p.keys.Reset(charges), nil
 }
 
 // TestAStoreWithADefectIsRejected: the checker finds each defect, and nothing in the store without
@@ -145,7 +134,7 @@ func TestAStoreWithADefectIsRejected(t *testing.T) {
 		t.Run(string(c.defect), func(t *testing.T) {
 			var clock atomic.Int64
 			clock.Store(time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC).UnixNano())
-			p := &plain{defect: c.defect, clock: &clock, keys: make(map[string]key), before: make(map[string]key)}
+			p := &plain{defect: c.defect, clock: &clock, keys: model.Keys{}, before: model.Keys{}}
 			e := Env{Store: storetest.Of(p), Sleep: func(d time.Duration) { clock.Add(int64(d)) }, Now: p.now}
 			if got := legal(t, e, c.plan, 200); got != (c.defect == "") {
 				t.Errorf("200 histories of %+v: legal %t", c.plan, got)

@@ -1,204 +1,162 @@
 package storetest
 
 import (
-	"maps"
+	"errors"
+	"fmt"
 	"math/rand/v2"
-	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/weirproxy/weir/internal/testing/model"
 	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
 
 func modelCases() []Case {
-	return []Case{{"random_transactions_are_decided_as_a_plain_second_store_decides_them", agreesWithModel}}
+	return []Case{{"random_transactions_are_decided_as_a_plain_second_store_decides_them", func(t *testing.T, e Env) { asModel(t, e, randomCharges, false) }}}
 }
 
-// model is the plainest store: before a transaction it copies all states, and it puts the copy back
-// to undo the transaction.
-type model struct {
-	states  map[string]modelState
-	holders map[modelHolder]algorithms.Hold
-}
-
-func newModel() *model {
-	return &model{states: map[string]modelState{}, holders: map[modelHolder]algorithms.Hold{}}
-}
-
-type modelState struct {
-	state algorithms.State
-	log   []taken // of sliding_window_log: all calls of Take and GiveBack, to be played again
-	limit algorithms.Limit
-}
-
-type taken struct {
-	at            algorithms.Instant
-	hits          int64
-	limit         algorithms.Limit
-	countRejected bool
-
-	givenBack bool               // the hits came back, of
-	charged   algorithms.Instant // the charge at this instant
-}
-
-func (m *model) take(c store.Charge, hits int64, now algorithms.Instant) algorithms.Decision {
-	name := stateOf(c)
-	s, known := m.states[name]
-	if c.Limit.Algorithm == algorithms.SlidingWindowLog {
-		var log algorithms.Log
-		for _, h := range s.log {
-			if h.givenBack {
-				log.GiveBack(h.limit, h.at, h.charged, uint32(h.hits))
-			} else {
-				log.Take(h.limit, h.at, h.hits, h.countRejected)
-			}
-		}
-		s.log = append(slices.Clip(s.log), taken{at: now, hits: hits, limit: c.Limit, countRejected: c.CountRejected})
-		m.states[name] = s
-		return log.Take(c.Limit, now, hits, c.CountRejected)
-	}
-	var d algorithms.Decision
-	if !known {
-		s.limit = c.Limit
-	}
-	s.state, s.limit, d = algorithms.TakeAs(s.limit, c.Limit, s.state, now, hits, c.CountRejected)
-	m.states[name] = s
-	return d
-}
-
-// giveBack gives hits back that were taken from the key at instant charged.
-func (m *model) giveBack(c store.Charge, hits uint32, charged, now algorithms.Instant) {
-	name := stateOf(c)
-	s, known := m.states[name]
-	switch {
-	case c.Limit.Algorithm == algorithms.SlidingWindowLog:
-		s.log = append(slices.Clip(s.log), taken{at: now, hits: int64(hits), limit: c.Limit, givenBack: true, charged: charged})
-	case known:
-		s.state, s.limit = algorithms.GiveBack(s.limit, c.Limit, s.state, charged, now, hits)
-	default:
-		return
-	}
-	m.states[name] = s
-}
-
-func (m *model) transaction(charges []store.Charge, now algorithms.Instant) (bool, []algorithms.Decision) {
-	decisions, effects := make([]algorithms.Decision, len(charges)), make([]algorithms.Effect, len(charges))
-	m.settle(charges, decisions, now)
-	states, holders := maps.Clone(m.states), maps.Clone(m.holders)
-	for i, c := range charges {
-		if settles(c) {
-			continue
-		}
-		effects[i] = m.effect(c, now)
-		decisions[i] = m.apply(c, effects[i], now)
-		if c.Hold != nil {
-			m.note(c, now, decisions[i].Allowed) // as far as the next charges can see
-		}
-	}
-	admitted := modelAdmits(charges, decisions)
-	m.holders = holders
-	if !admitted {
-		m.states = states
-		m.deny(charges, decisions, effects, now)
-	}
-	for i, c := range charges {
-		if c.Hold != nil && !settles(c) {
-			m.note(c, now, admitted && decisions[i].Allowed)
-		}
-	}
-	return admitted, decisions
-}
-
-// deny applies and decides the charges of a request that is denied. Nothing is held, so only rate
-// limits can count rejected hits.
-func (m *model) deny(charges []store.Charge, decisions []algorithms.Decision, effects []algorithms.Effect, now algorithms.Instant) {
-	for i, c := range charges {
-		if settles(c) {
-			continue
-		}
-		var d algorithms.Decision
-		if c.CountRejected && c.Limit.Algorithm != algorithms.Concurrency {
-			d = m.apply(c, effects[i], now)
-		} else {
-			d = m.apply(c, algorithms.Effect{Forced: true}, now)
-		}
-		if decisions[i].Allowed {
-			decisions[i] = d
-		}
-	}
-}
-
-// peek decides a charge without keeping anything of it.
-func (m *model) peek(c store.Charge, now algorithms.Instant) algorithms.Decision {
-	states, holders := maps.Clone(m.states), maps.Clone(m.holders)
-	_, d := m.transaction([]store.Charge{c}, now)
-	m.states, m.holders = states, holders
-	return d[0]
-}
-
-// modelAdmits is the verdict, written from the text: any enforcing denial, or all quota rules over.
-func modelAdmits(charges []store.Charge, decisions []algorithms.Decision) bool {
-	quotas := map[int]bool{}
-	for i, c := range charges {
-		if settles(c) {
-			continue
-		}
-		denied := !decisions[i].Allowed
-		if c.Mode == store.Enforce && denied {
-			return false
-		}
-		switch c.Mode {
-		case store.Quota:
-			quotas[c.Rule] = quotas[c.Rule] || denied
-		case store.ShadowQuota:
-			quotas[c.Rule] = false
-		case store.Enforce, store.Shadow:
-		}
-	}
-	for _, over := range quotas {
-		if !over {
-			return true
-		}
-	}
-	return len(quotas) == 0
-}
-
-func agreesWithModel(t *testing.T, e Env) {
+// asModel compares the store with a model over random transactions, and with reads over the answers
+// of the other methods.
+func asModel(t *testing.T, e Env, random func(*rand.Rand) []store.Charge, reads bool) {
 	seed := uint64(20261121)
-	r := rand.New(rand.NewPCG(seed, 1))
-	m := newModel()
+	r, m := rand.New(rand.NewPCG(seed, 1)), model.Keys{}
 	scale := []time.Duration{0, time.Millisecond, 100 * time.Millisecond, 7 * time.Second, 31 * time.Second, 5 * time.Minute}
 	for step := range race.Scale(3000) {
 		if pause := scale[r.IntN(len(scale))]; pause > 0 && r.IntN(3) == 0 {
 			e.Sleep(pause + time.Duration(r.IntN(1000))*time.Microsecond)
 		}
-		charges := randomCharges(r)
+		charges, now := random(r), e.Now()
 		told := make([]store.State, len(charges))
 		for i := range charges {
 			charges[i].Left = &told[i]
 		}
-		now := e.Now()
+		switch n := r.IntN(20); {
+		case !reads:
+		case n == 0:
+			e.resetAsModel(t, m, charges[:1])
+		case n == 1:
+			e.peekAsModel(t, m, charges[:1], now)
+		case n == 2:
+			e.listAsModel(t, m, &charges[0], now)
+		}
 		admitted, decisions := e.take(t, charges...)
-		wantAdmitted, want := m.transaction(charges, now)
-		if diff := cmp.Diff(want, decisions); diff != "" || admitted != wantAdmitted {
-			t.Fatalf("seed %d, step %d: admitted %v; want %v; charges %+v; decisions (-want +got):\n%s",
-				seed, step, admitted, wantAdmitted, charges, diff)
+		if diff := differs(charges, admitted, decisions, m.Take(charges, now)); diff != "" {
+			t.Fatalf("seed %d, step %d: %s", seed, step, diff)
 		}
 		for i, c := range charges {
-			if told[i].Now == 0 || !c.Limit.Algorithm.HasState() {
+			if told[i].Now == 0 || !c.Limit.Algorithm.HasState() || c.Hold != nil {
 				continue // the store does not tell states
 			}
 			c.CountRejected = false
-			want, got := m.peek(c, now), told[i].Take(c.Limit, now, c.Hits, false)
+			want, _ := m.Peek(&c, now)
+			got := told[i].Take(c.Limit, now, c.Hits, false)
 			if told[i].Now != now || got != want {
-				t.Fatalf("seed %d, step %d: charges %+v: the state told of charge %d, of instant %d, decides %+v; want %+v at %d",
-					seed, step, charges, i, told[i].Now, got, want, now)
+				t.Fatalf("seed %d, step %d: charges %s: the state told of charge %d, of instant %d, decides %+v; want %+v at %d",
+					seed, step, describe(charges), i, told[i].Now, got, want, now)
 			}
 		}
+	}
+}
+
+// togetherAsModel compares the store with a model over random transactions of different keys, which
+// are taken together.
+func togetherAsModel(t *testing.T, e Env, random func(*rand.Rand) []store.Charge) {
+	seed := uint64(20261122)
+	r, m := rand.New(rand.NewPCG(seed, 1)), model.Keys{}
+	for step := range race.Scale(200) {
+		if r.IntN(3) == 0 {
+			e.Sleep(time.Duration(r.IntN(40_000)) * time.Millisecond)
+		}
+		all := make([]store.Transaction, r.IntN(30))
+		for i := range all {
+			charges := random(r)
+			for n := range charges {
+				charges[n].Key = fmt.Appendf(nil, "%d %s", i, charges[n].Key)
+			}
+			all[i] = transaction(t.Context(), charges...)
+		}
+		now := e.Now()
+		e.takeAll(t, all)
+		for i := range all {
+			diff := differs(all[i].Charges, all[i].Admitted, all[i].Decisions, m.Take(all[i].Charges, now))
+			if all[i].Err != nil || diff != "" {
+				t.Fatalf("seed %d, step %d, transaction %d: error %v: %s", seed, step, i, all[i].Err, diff)
+			}
+		}
+	}
+}
+
+// differs says how the answer of a store differs from the answer of a model; "" if they are equal.
+func differs(charges []store.Charge, admitted bool, decisions []algorithms.Decision, want model.Answer) string {
+	got := model.Answer{Admitted: admitted, Decisions: decisions, Found: make([]algorithms.Hold, len(charges))}
+	for i := range charges {
+		if h := charges[i].Hold; h != nil {
+			got.Found[i] = h.Was
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		return fmt.Sprintf("charges %s (-want +got):\n%s", describe(charges), diff)
+	}
+	return ""
+}
+
+// describe returns charges and their holds as text.
+func describe(charges []store.Charge) string {
+	var text strings.Builder
+	for _, c := range charges {
+		fmt.Fprintf(&text, "\n\t%s %+v hits %d rule %d mode %d counts rejected %v", c.Key, c.Limit, c.Hits, c.Rule, c.Mode, c.CountRejected)
+		if c.Hold != nil {
+			fmt.Fprintf(&text, " phase %d holder %x at most %v was %+v", c.Hold.Phase, c.Hold.Holder[:2], c.Hold.AtMost, c.Hold.Was)
+		}
+	}
+	return text.String()
+}
+
+// resetAsModel forgets a state and its holders in the store and in the model.
+func (e Env) resetAsModel(t *testing.T, m model.Keys, charges []store.Charge) {
+	t.Helper()
+	if _, err := e.Store.Reset(t.Context(), charges); err != nil {
+		t.Fatalf("Reset failed: %v", err)
+	}
+	m.Reset(charges)
+}
+
+// peekAsModel compares the answers of Peek about a charge.
+func (e Env) peekAsModel(t *testing.T, m model.Keys, charges []store.Charge, now algorithms.Instant) {
+	t.Helper()
+	got := make([]algorithms.Decision, 1)
+	if err := e.Store.Peek(t.Context(), charges, got); err != nil {
+		t.Fatalf("Peek failed: %v", err)
+	}
+	d, found := m.Peek(&charges[0], now)
+	want := model.Answer{Decisions: []algorithms.Decision{d}, Found: []algorithms.Hold{found}}
+	if diff := differs(charges, false, got, want); diff != "" {
+		t.Fatalf("peek of %s", diff)
+	}
+}
+
+// listAsModel compares the holders of a state, if the store lists these.
+func (e Env) listAsModel(t *testing.T, m model.Keys, c *store.Charge, now algorithms.Instant) {
+	t.Helper()
+	got, all, err := e.Store.Holders(t.Context(), c, 100)
+	if errors.Is(err, store.ErrNotListed) {
+		return
+	}
+	want := m.Held(c, now)
+	byHolder := cmp.Transformer("byHolder", func(held []store.Held) map[store.Holder]store.Held { // of the same Until in any order
+		by := make(map[store.Holder]store.Held)
+		for _, h := range held {
+			by[h.Holder] = h
+		}
+		return by
+	})
+	if diff := cmp.Diff(want, got, byHolder); err != nil || all != len(want) || diff != "" {
+		t.Fatalf("%d holders of %s: %v (-want +got):\n%s", all, describe([]store.Charge{*c}), err, diff)
 	}
 }
 
@@ -225,6 +183,30 @@ func randomCharges(r *rand.Rand) []store.Charge {
 	for i := 1; i < len(charges); i++ { // the charges of a rule have its mode
 		if charges[i].Rule == charges[i-1].Rule {
 			charges[i].Mode = charges[i-1].Mode
+		}
+	}
+	return charges
+}
+
+// randomHolds returns random charges, most of them with one of few holders.
+func randomHolds(r *rand.Rand) []store.Charge {
+	charges := randomCharges(r)
+	for i := range charges {
+		c := &charges[i]
+		if r.IntN(3) == 0 {
+			c.Limit = algorithms.Limit{Algorithm: algorithms.Concurrency, Requests: c.Limit.Requests}
+		}
+		if r.IntN(5) == 0 {
+			continue
+		}
+		phases := []algorithms.HoldPhase{
+			algorithms.HoldBegin, algorithms.HoldBegin, algorithms.HoldBegin, algorithms.HoldEnd, algorithms.HoldEnd, algorithms.HoldBegun, algorithms.HoldCancel,
+		}
+		atMosts := []time.Duration{time.Millisecond, time.Second, 10 * time.Second, time.Minute, time.Hour}
+		c.Hold = &store.Hold{
+			Phase:  phases[r.IntN(len(phases))],
+			Holder: store.HolderOf([]byte{byte(r.IntN(4))}),
+			AtMost: atMosts[r.IntN(len(atMosts))],
 		}
 	}
 	return charges

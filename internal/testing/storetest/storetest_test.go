@@ -2,13 +2,13 @@ package storetest
 
 import (
 	"context"
-	"maps"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/model"
 	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
@@ -17,8 +17,8 @@ import (
 // plain is the model as a store, so that the cases themselves are tried out on the plainest store
 // there is.
 type plain struct {
-	mu    sync.Mutex // guards model
-	model *model
+	mu   sync.Mutex // guards keys
+	keys model.Keys
 }
 
 func clock() algorithms.Instant { return algorithms.Instant(time.Now().UnixNano()) }
@@ -29,16 +29,26 @@ func (s *plain) Take(ctx context.Context, charges []store.Charge, decisions []al
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	admitted, d := s.model.transaction(charges, clock())
-	copy(decisions, d)
-	return admitted, nil
+	now := clock()
+	a := s.keys.Take(charges, now)
+	copy(decisions, a.Decisions)
+	for i := range charges {
+		if h := charges[i].Hold; h != nil {
+			h.Was, h.Now = a.Found[i], now
+		}
+	}
+	return a.Admitted, nil
 }
 
 func (s *plain) Peek(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range charges {
-		decisions[i] = s.model.peek(charges[i], clock())
+		d, found := s.keys.Peek(&charges[i], clock())
+		decisions[i] = d
+		if h := charges[i].Hold; h != nil {
+			h.Was = found
+		}
 	}
 	return ctx.Err()
 }
@@ -49,21 +59,13 @@ func (s *plain) Reset(ctx context.Context, charges []store.Charge) (forgotten in
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
-	for _, c := range charges {
-		_, known := s.model.states[stateOf(c)]
-		if known || len(s.model.listed(c, clock())) > 0 {
-			forgotten++
-		}
-		delete(s.model.states, stateOf(c))
-		maps.DeleteFunc(s.model.holders, func(h modelHolder, _ algorithms.Hold) bool { return h.state == stateOf(c) })
-	}
-	return forgotten, nil
+	return s.keys.Reset(charges), nil
 }
 
 func (s *plain) Holders(_ context.Context, c *store.Charge, most int) (held []store.Held, all int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	held = s.model.listed(*c, clock())
+	held = s.keys.Held(c, clock())
 	return held[:min(most, len(held))], len(held), nil
 }
 
@@ -74,7 +76,7 @@ func TestThePlainestStoreKeepsTheContract(t *testing.T) {
 				t.Skip("the model plays all hits of a log again for each charge; with -short or -race the case is a tenth")
 			}
 			synctest.Test(t, func(t *testing.T) {
-				c.Run(t, Env{Store: Of(&plain{model: newModel()}), Sleep: time.Sleep, Now: clock})
+				c.Run(t, Env{Store: Of(&plain{keys: model.Keys{}}), Sleep: time.Sleep, Now: clock})
 			})
 		})
 	}

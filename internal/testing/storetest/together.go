@@ -3,14 +3,9 @@ package storetest
 import (
 	"context"
 	"errors"
-	"fmt"
-	"math/rand/v2"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
-	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -18,7 +13,7 @@ import (
 func togetherCases() []Case {
 	return []Case{
 		{"transactions_taken_together_admit_exactly_the_limit", oneKeyTogether},
-		{"transactions_of_different_keys_taken_together_are_decided_as_alone", differentKeysTogether},
+		{"transactions_of_different_keys_taken_together_are_decided_as_alone", func(t *testing.T, e Env) { togetherAsModel(t, e, randomCharges) }},
 		{"an_ended_context_fails_its_own_transaction_only", endedTogether},
 	}
 }
@@ -70,34 +65,6 @@ func oneKeyTogether(t *testing.T, e Env) {
 			t.Errorf("%v: %d admitted; want exactly 20", a, admitted)
 		}
 		e.wantRemaining(t, other, uint32(1000-pairs))
-	}
-}
-
-func differentKeysTogether(t *testing.T, e Env) {
-	seed := uint64(20261122)
-	r := rand.New(rand.NewPCG(seed, 1))
-	m := newModel()
-	for step := range race.Scale(200) {
-		if r.IntN(3) == 0 {
-			e.Sleep(time.Duration(r.IntN(40_000)) * time.Millisecond)
-		}
-		all := make([]store.Transaction, r.IntN(30))
-		for i := range all {
-			charges := randomCharges(r)
-			for n := range charges {
-				charges[n].Key = fmt.Appendf(nil, "%d %s", i, charges[n].Key)
-			}
-			all[i] = transaction(t.Context(), charges...)
-		}
-		now := e.Now()
-		e.takeAll(t, all)
-		for i := range all {
-			admitted, want := m.transaction(all[i].Charges, now)
-			if diff := cmp.Diff(want, all[i].Decisions); all[i].Err != nil || diff != "" || all[i].Admitted != admitted {
-				t.Fatalf("seed %d, step %d, transaction %d: admitted %t, error %v; want %t; charges %+v; decisions (-want +got):\n%s",
-					seed, step, i, all[i].Admitted, all[i].Err, admitted, all[i].Charges, diff)
-			}
-		}
 	}
 }
 

@@ -11,90 +11,78 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/model"
 	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// forgetful is the plainest store that forgets: it knows the exact state of every key, and learns
-// from a Store which keys are gone.
+// forgetful is a model of a store that forgets. It learns from a Store which keys are gone.
 type forgetful struct {
-	s    *Store
-	keys map[digest]known // that the Store must remember
-	logs bool             // most charges go to few logs
+	s      *Store
+	keys   model.Keys            // that the Store must remember
+	denied map[model.Name]uint64 // hits last denied, at most the capacity; 0: no denial since as many passed
+	logs   bool                  // most charges go to few logs
 }
 
-// transaction decides the charges and returns the keys that the Store should then remember. With
-// full, new keys are not remembered. The logs of the keys in joined found no place to grow.
-func (m *forgetful) transaction(
-	charges []store.Charge, now algorithms.Instant, forgotten, joined []digest, full bool,
-) (admitted bool, decisions []algorithms.Decision, after map[digest]known) {
+// digest returns the digest of a name.
+func (m *forgetful) digest(n model.Name) digest {
+	return m.s.digest(&store.Charge{Key: []byte(n.Key), Limit: algorithms.Limit{Algorithm: n.Algorithm, Period: n.Period}})
+}
+
+// transaction decides the charges and makes the keys and denied hits those that the Store should
+// then remember. With full, new keys are not remembered. The logs in joined found no place to grow.
+func (m *forgetful) transaction(charges []store.Charge, now algorithms.Instant, forgotten, joined []model.Name, full bool) model.Answer {
+	m.keys, m.denied = maps.Clone(m.keys), maps.Clone(m.denied)
+	for _, name := range forgotten {
+		delete(m.keys, name)
+		delete(m.denied, name)
+	}
 	before := maps.Clone(m.keys)
-	for _, key := range forgotten {
-		delete(before, key)
+	refused := func(name model.Name, k model.Key) bool {
+		_, old := before[name]
+		return full && !old && !k.Unused()
 	}
-	after = maps.Clone(before)
-	take := func(c *store.Charge, hits int64) algorithms.Decision {
-		key := m.s.digest(c)
-		k := after[key]
-		d := k.take(c, hits, now)
-		after[key] = k
+	a := m.keys.TakeWith(charges, now, func(name model.Name, after model.Key, d algorithms.Decision) algorithms.Decision {
+		if refused(name, after) && m.s.onFull == Deny {
+			return algorithms.Decision{}
+		}
 		return d
-	}
-	grows := func(key digest) bool {
-		_, old := before[key]
-		k := after[key]
-		return !old && !k.unused()
-	}
-	decisions = make([]algorithms.Decision, len(charges))
+	})
 	for i := range charges {
-		c := &charges[i]
-		decisions[i] = take(c, c.Hits)
-		if full && m.s.onFull == Deny && grows(m.s.digest(c)) {
-			decisions[i] = algorithms.Decision{}
+		c, d, name := &charges[i], a.Decisions[i], model.NameOf(&charges[i])
+		switch {
+		case c.Hits <= 0 || c.Limit.Requests == 0:
+		case !d.Allowed:
+			m.denied[name] = min(uint64(c.Hits), uint64(c.Limit.Capacity()))
+		case (a.Admitted || c.CountRejected) && uint64(c.Hits) >= m.denied[name]:
+			delete(m.denied, name)
 		}
 	}
-	admitted = store.Admitted(charges, decisions)
-	if !admitted {
-		after = maps.Clone(before)
-		for i := range charges {
-			c := &charges[i]
-			hits := c.Hits
-			if !c.CountRejected {
-				hits = 0
-			}
-			d := take(c, hits)
-			if !c.CountRejected {
-				d.Allowed, d.RetryAfter = true, 0
-			}
-			if decisions[i].Allowed {
-				decisions[i] = d
-				continue
-			}
-			k := after[m.s.digest(c)]
-			k.deny(c, c.Hits, false)
-			after[m.s.digest(c)] = k
-		}
+	for _, name := range joined {
+		m.keys[name] = m.keys[name].Join()
 	}
-	for _, key := range joined {
-		k := after[key]
-		k.log = slices.Clone(k.log)
-		k.log[len(k.log)-1].joins = true
-		after[key] = k
-	}
-	for key, k := range after {
-		if k.unused() || full && grows(key) {
-			delete(after, key)
-		}
-	}
-	return admitted, decisions, after
+	maps.DeleteFunc(m.keys, refused)
+	maps.DeleteFunc(m.denied, func(name model.Name, _ uint64) bool { return m.keys[name].Unused() })
+	return a
 }
 
-// gone returns the keys that the Store does not remember any more, and their number.
-func (m *forgetful) gone() (keys []digest) {
-	for key := range m.keys {
+// wait returns how long a key is denied for hits, under its last limit. 0: the key may be forgotten.
+func wait(k model.Key, hits uint64, now algorithms.Instant) time.Duration {
+	if k.Limit.Requests == 0 {
+		return 0
+	}
+	hits = min(max(hits, 1), uint64(k.Limit.Capacity()))
+	_, d := k.Take(&store.Charge{Limit: k.Limit}, int64(hits), now)
+	return d.RetryAfter
+}
+
+// gone returns the keys that the Store does not remember any more.
+func (m *forgetful) gone() (keys []model.Name) {
+	for name := range m.keys {
+		key := m.digest(name)
 		if _, ok := m.s.shardOf(key).table.find(key); !ok {
-			keys = append(keys, key)
+			keys = append(keys, name)
 		}
 	}
 	return keys
@@ -102,30 +90,31 @@ func (m *forgetful) gone() (keys []digest) {
 
 // compare returns an error unless the Store remembers exactly the keys, each in its exact state.
 func (m *forgetful) compare() error {
-	for key, k := range m.keys {
+	for name, k := range m.keys {
+		key := m.digest(name)
 		sh := m.s.shardOf(key)
 		place, ok := sh.table.find(key)
 		if !ok {
 			return fmt.Errorf("a key is gone: %+v", k)
 		}
 		slot := &sh.table.slots[place]
-		if limit := *sh.limits.of(slot.limit()); limit != k.limit {
-			return fmt.Errorf("a key has the limit %+v; want %+v", limit, k.limit)
+		if limit := *sh.limits.of(slot.limit()); limit != k.Limit {
+			return fmt.Errorf("a key has the limit %+v; want %+v", limit, k.Limit)
 		}
-		if k.limit.Algorithm.HasState() && slot.state != k.state {
-			return fmt.Errorf("a key has the state %+v; want %+v", slot.state, k.state)
+		if k.Limit.Algorithm.HasState() && slot.state != k.State {
+			return fmt.Errorf("a key has the state %+v; want %+v", slot.state, k.State)
 		}
-		if len(k.log) > 0 {
-			got, want := k.alive(sh.logs.of(slot.state), m.s.now()), k.alive(k.played(), m.s.now())
-			if !slices.Equal(got, want) {
+		now := m.s.now()
+		if !k.Limit.Algorithm.HasState() {
+			if got, want := alive(sh.logs.of(slot.state), k.Limit, now), alive(k.Log(), k.Limit, now); !slices.Equal(got, want) {
 				return fmt.Errorf("a log has the entries %v; want %v", got, want)
 			}
 		}
-		if now := m.s.now(); max(sh.idleAtLocked(slot), now) != max(k.idleAt(), now) {
-			return fmt.Errorf("a key is idle at %d; want %d: %+v", sh.idleAtLocked(slot), k.idleAt(), k)
+		if got, want := sh.idleAtLocked(slot), k.IdleAt(); max(got, now) != max(want, now) {
+			return fmt.Errorf("a key is idle at %d; want %d: %+v", got, want, k)
 		}
-		if got := slot.denied().hits(); got < k.denied {
-			return fmt.Errorf("a key denied for %d hits is remembered as denied for %d", k.denied, got)
+		if got := slot.denied().hits(); got < m.denied[name] {
+			return fmt.Errorf("a key denied for %d hits is remembered as denied for %d", m.denied[name], got)
 		}
 	}
 	if got, want := m.s.Stats().Keys, len(m.keys); got != want {
@@ -134,14 +123,19 @@ func (m *forgetful) compare() error {
 	return m.comparePlaces()
 }
 
+// alive returns the entries of a log that have not expired.
+func alive(log *algorithms.Log, l algorithms.Limit, now algorithms.Instant) []algorithms.LogEntry {
+	return slices.DeleteFunc(log.AppendEntries(nil), func(e algorithms.LogEntry) bool { return now.Sub(e.At) >= l.Period })
+}
+
 // comparePlaces returns an error unless the places of all keys are within the bound, and enough for
 // their slots and entries.
 func (m *forgetful) comparePlaces() error {
 	least := 0
 	for _, k := range m.keys {
 		least++
-		if len(k.log) > 0 {
-			least += (logBytes + 16*k.played().Len() + placeBytes - 1) / placeBytes
+		if n := k.Log().Len(); n > 0 {
+			least += (logBytes + 16*n + placeBytes - 1) / placeBytes
 		}
 	}
 	if got := m.s.Stats().Places; got < least {
@@ -172,7 +166,7 @@ func TestRandomTransactionsAtTheBoundForgetOnlyKeysThatMayGo(t *testing.T) {
 		}
 		t.Run(fmt.Sprintf("seed %d %+v", seed, o), func(t *testing.T) {
 			inBubble(t, o, func(t *testing.T, s *Store) {
-				m := &forgetful{s: s, keys: map[digest]known{}, logs: seed%2 == 1}
+				m := &forgetful{s: s, keys: model.Keys{}, denied: map[model.Name]uint64{}, logs: seed%2 == 1}
 				m.fill(t, r)
 				for step := range 1500 {
 					m.step(t, r, step)
@@ -204,11 +198,11 @@ func (m *forgetful) step(t *testing.T, r *rand.Rand, step int) {
 		scale := []time.Duration{time.Millisecond, 100 * time.Millisecond, 7 * time.Second, 31 * time.Second, 5 * time.Minute}
 		time.Sleep(scale[r.IntN(len(scale))] + time.Duration(r.IntN(1000))*time.Microsecond)
 		synctest.Wait()
-		for _, key := range m.gone() {
-			if k := m.keys[key]; k.idleAt() > m.s.now() {
+		for _, name := range m.gone() {
+			if k := m.keys[name]; k.IdleAt() > m.s.now() {
 				t.Fatalf("step %d: the sweep freed a key that is not idle: %+v", step, k)
 			}
-			delete(m.keys, key)
+			m.drop(name)
 		}
 	}
 	time.Sleep(time.Duration(r.IntN(3))) // a log has an entry for each instant
@@ -221,11 +215,10 @@ func (m *forgetful) step(t *testing.T, r *rand.Rand, step int) {
 	switch r.IntN(12) {
 	case 0:
 		forgotten, err := m.s.Reset(t.Context(), charges)
-		before := len(m.keys)
 		for i := range charges {
-			delete(m.keys, m.s.digest(&charges[i]))
+			delete(m.denied, model.NameOf(&charges[i]))
 		}
-		if want := before - len(m.keys); err != nil || forgotten != want {
+		if want := m.keys.Reset(charges); err != nil || forgotten != want {
 			t.Fatalf("step %d: Reset forgot %d, %v; want %d", step, forgotten, err, want)
 		}
 	case 1:
@@ -233,8 +226,7 @@ func (m *forgetful) step(t *testing.T, r *rand.Rand, step int) {
 		if err := m.s.Peek(t.Context(), charges[:1], got); err != nil {
 			t.Fatal(err)
 		}
-		k := m.keys[m.s.digest(&charges[0])]
-		if want := k.take(&charges[0], charges[0].Hits, m.s.now()); got[0] != want {
+		if want, _ := m.keys.Peek(&charges[0], m.s.now()); got[0] != want {
 			t.Fatalf("step %d: Peek gives %+v; want %+v", step, got[0], want)
 		}
 	default:
@@ -258,45 +250,44 @@ func (m *forgetful) play(t *testing.T, r *rand.Rand, charges []store.Charge) {
 	st := m.s.Stats()
 	full := st.FullAllowed+st.FullDenied > before.FullAllowed+before.FullDenied
 	joined := int(st.FullJoined - before.FullJoined)
-	var may, logs []digest // keys of the transaction that may have been forgotten for others of it; logs that may have joined hits
+	var may, logs []model.Name // keys of the transaction that may have been forgotten for others of it; logs that may have joined hits
 	for i := range charges {
-		key := m.s.digest(&charges[i])
-		k, ok := m.keys[key]
-		if ok && len(charges) > 1 && st.Evicted > before.Evicted && !slices.Contains(may, key) && k.wait(k.denied, now) == 0 {
-			may = append(may, key)
+		name := model.NameOf(&charges[i])
+		k, ok := m.keys[name]
+		if ok && len(charges) > 1 && st.Evicted > before.Evicted && !slices.Contains(may, name) && wait(k, m.denied[name], now) == 0 {
+			may = append(may, name)
 		}
-		if ok && joined > 0 && len(k.log) > 0 && !slices.Contains(logs, key) {
-			logs = append(logs, key)
+		if ok && joined > 0 && k.Log().Len() > 0 && !slices.Contains(logs, name) {
+			logs = append(logs, name)
 		}
 	}
-	was := m.keys
+	was := *m
 	var mismatch error
 	for subset := range 1 << (len(may) + len(logs)) {
-		var forgotten, joins []digest
-		for i, key := range slices.Concat(may, logs) {
+		var forgotten, joins []model.Name
+		for i, name := range slices.Concat(may, logs) {
 			switch {
 			case subset>>i&1 == 0:
 			case i < len(may):
-				forgotten = append(forgotten, key)
+				forgotten = append(forgotten, name)
 			default:
-				joins = append(joins, key)
+				joins = append(joins, name)
 			}
 		}
 		if len(joins) != joined {
 			continue
 		}
-		m.keys = was
-		wantAdmitted, want, after := m.transaction(charges, now, forgotten, joins, full)
-		for i := range want {
-			if full && want[i] == (algorithms.Decision{}) && !got[i].Allowed && got[i].RetryAfter > 0 {
-				want[i] = got[i] // checkFull checks the wait
+		*m = was
+		want := m.transaction(charges, now, forgotten, joins, full)
+		for i, d := range want.Decisions {
+			if full && d == (algorithms.Decision{}) && !got[i].Allowed && got[i].RetryAfter > 0 {
+				want.Decisions[i] = got[i] // checkFull checks the wait
 			}
 		}
-		if admitted != wantAdmitted || !slices.Equal(got, want) {
-			mismatch = fmt.Errorf("decided as %v %+v; want %v %+v", admitted, got, wantAdmitted, want)
+		if admitted != want.Admitted || !slices.Equal(got, want.Decisions) {
+			mismatch = fmt.Errorf("decided as %v %+v; want %+v", admitted, got, want)
 			continue
 		}
-		m.keys = after
 		m.forget(t, was, now, st.Evicted-before.Evicted)
 		if mismatch = m.compare(); mismatch == nil {
 			if (full || joined > 0) && len(charges) == 1 {
@@ -308,18 +299,24 @@ func (m *forgetful) play(t *testing.T, r *rand.Rand, charges []store.Charge) {
 	t.Fatalf("full %v: charges %+v: %v", full, charges, mismatch)
 }
 
+// drop forgets a key.
+func (m *forgetful) drop(name model.Name) {
+	delete(m.keys, name)
+	delete(m.denied, name)
+}
+
 // forget drops the keys that are gone after a transaction.
-func (m *forgetful) forget(t *testing.T, was map[digest]known, now algorithms.Instant, evicted uint64) {
+func (m *forgetful) forget(t *testing.T, was forgetful, now algorithms.Instant, evicted uint64) {
 	t.Helper()
-	for _, key := range m.gone() {
-		k, ok := was[key]
+	for _, name := range m.gone() {
+		k, ok := was.keys[name]
 		if !ok {
-			t.Fatalf("a new key is not remembered: %+v", m.keys[key])
+			t.Fatalf("a new key is not remembered: %+v", m.keys[name])
 		}
-		if wait := k.wait(k.denied, now); wait > 0 {
-			t.Fatalf("a key that is denied for %d hits for %v more was forgotten: %+v", max(k.denied, 1), wait, k)
+		if wait := wait(k, was.denied[name], now); wait > 0 {
+			t.Fatalf("a key that is denied for %d hits for %v more was forgotten: %+v", max(was.denied[name], 1), wait, k)
 		}
-		delete(m.keys, key)
+		m.drop(name)
 		if evicted--; evicted+1 == 0 {
 			t.Fatal("more keys are gone than were counted")
 		}
@@ -331,22 +328,22 @@ func (m *forgetful) forget(t *testing.T, was map[digest]known, now algorithms.In
 // may wait for less time, as denied hits that count make another key open later.
 func (m *forgetful) checkFull(t *testing.T, c *store.Charge, d algorithms.Decision, now algorithms.Instant) {
 	t.Helper()
-	own, needs := m.s.digest(c), 1
+	own, needs := model.NameOf(c), 1
 	if c.Limit.Algorithm == algorithms.SlidingWindowLog {
-		k := m.keys[own]
-		needs += placesOf(16 * max(1, 2*k.played().Len())) // a log without room is full; its length is a power of two
+		needs += placesOf(16 * max(1, 2*m.keys[own].Log().Len())) // a log without room is full; its length is a power of two
 	}
 	if needs > int(m.s.maxKeys) {
 		return
 	}
 	opens := time.Duration(never)
-	for key, k := range m.keys {
-		if key == own {
+	for name, k := range m.keys {
+		if name == own {
 			continue
 		}
+		key := m.digest(name)
 		sh := m.s.shardOf(key)
 		place, _ := sh.table.find(key)
-		wait := k.wait(sh.table.slots[place].denied().hits(), now)
+		wait := wait(k, sh.table.slots[place].denied().hits(), now)
 		if wait == 0 {
 			t.Fatalf("a new key finds no room though a key may go: %+v", k)
 		}

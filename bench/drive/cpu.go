@@ -7,12 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CPU returns the CPU time that a process has used, in user and kernel, to the nanosecond; none for
-// the process 0. The time comes from the clock of that process, so only Linux has it.
+// CPU returns the CPU time that a process has used, in user and kernel, to the nanosecond. The time
+// comes from the clock of that process, so only Linux has it.
 func CPU(pid int) (time.Duration, error) {
-	if pid == 0 {
-		return 0, nil
-	}
 	const scheduler = 2 // CPUCLOCK_SCHED, see clock_getcpuclockid(3)
 	var used unix.Timespec
 	if err := unix.ClockGettime(int32(^pid<<3|scheduler), &used); err != nil {

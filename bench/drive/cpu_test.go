@@ -22,9 +22,6 @@ func TestCPUTimeIsThatOfTheProcess(t *testing.T) {
 	if got.Nanoseconds() < before.Nano() || got.Nanoseconds() > after.Nano() {
 		t.Errorf("CPU: got %v; want from %d to %d ns", got, before.Nano(), after.Nano())
 	}
-	if got, err := CPU(0); got != 0 || err != nil {
-		t.Errorf("CPU(0): got %v, %v; want none", got, err)
-	}
 	if got, err := CPU(1 << 24); err == nil { // above every process number of Linux
 		t.Errorf("CPU of no process: got %v; want an error", got)
 	}

@@ -40,7 +40,8 @@ type Conn struct{ conn *grpc.ClientConn }
 // Dial returns a connection, which is made when it is first used.
 func Dial(address string) (*Conn, error) {
 	// A server that was killed is back within a second.
-	again := grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.5, MaxDelay: 200 * time.Millisecond}, MinConnectTimeout: time.Second}
+	waits := backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.5, MaxDelay: 200 * time.Millisecond}
+	again := grpc.ConnectParams{Backoff: waits, MinConnectTimeout: time.Second}
 	conn, err := grpc.NewClient(address, grpc.WithConnectParams(again),
 		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(), grpc.WithDefaultCallOptions(grpc.ForceCodec(codec{})))
 	if err != nil {

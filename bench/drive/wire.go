@@ -56,7 +56,8 @@ func DialWire(ctx context.Context, address string, timeout time.Duration) (*Wire
 		return nil, err
 	}
 	in := bufio.NewReaderSize(conn, 16<<10)
-	w := &Wire{conn: conn, in: in, framer: http2.NewFramer(nil, in), next: 1, window: 65535, timeout: strconv.FormatInt(timeout.Milliseconds(), 10) + "m"}
+	w := &Wire{conn: conn, in: in, framer: http2.NewFramer(nil, in), next: 1, window: 65535}
+	w.timeout = strconv.FormatInt(timeout.Milliseconds(), 10) + "m"
 	w.opened.L = &w.mu
 	context.AfterFunc(ctx, func() { _ = w.Close() })
 	w.framer.SetReuseFrames()

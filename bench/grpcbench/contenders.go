@@ -50,7 +50,8 @@ descriptors:
 
 // message returns a request of one client, with more entries at the end of the descriptor.
 func message(path string, client int, more ...drive.Entry) ([]byte, error) {
-	return drive.Request("bench", append([]drive.Entry{{Key: "path", Value: path}, {Key: "client_id", Value: fmt.Sprintf("c-%d", client)}}, more...))
+	entries := []drive.Entry{{Key: "path", Value: path}, {Key: "client_id", Value: fmt.Sprintf("c-%d", client)}}
+	return drive.Request("bench", append(entries, more...))
 }
 
 // holders is how many holders of a contender begin and end in turns. Half of them hold at a time.

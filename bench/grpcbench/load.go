@@ -23,6 +23,7 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
 	"github.com/weirproxy/weir/bench/drive"
+	"github.com/weirproxy/weir/bench/program"
 	"github.com/weirproxy/weir/test/parts"
 )
 
@@ -47,7 +48,7 @@ func (b *bench) turn(ctx context.Context, c *contender, s shape, requests int) (
 	if err != nil {
 		return t, err
 	}
-	ask := b.h2load
+	ask := b.run
 	if b.o.keys > 1 || b.o.holds {
 		ask = b.clients
 	}
@@ -88,9 +89,9 @@ func (b *bench) used(ctx context.Context, c *contender) (t turn, err error) {
 	return t, err
 }
 
-// h2load lets h2load ask, the same each time. Where answers take long, h2load also writes how long
+// run lets h2load ask, the same each time. Where answers take long, h2load also writes how long
 // each took.
-func (b *bench) h2load(ctx context.Context, c *contender, s shape, requests int, t *turn) error {
+func (b *bench) run(ctx context.Context, c *contender, s shape, requests int, t *turn) error {
 	args := []string{"-n", strconv.Itoa(requests), "-c", strconv.Itoa(s.connections), "-m", strconv.Itoa(s.streams)}
 	log := ""
 	if b.o.envoy || s.connections*s.streams == 1 {
@@ -113,7 +114,7 @@ func (b *bench) h2load(ctx context.Context, c *contender, s shape, requests int,
 			"-H", "grpc-timeout: "+strconv.FormatInt(b.o.grpcTimeout.Milliseconds(), 10)+"m",
 			url+ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName)
 	}
-	out, err := exec.CommandContext(ctx, b.o.h2load, args...).CombinedOutput()
+	out, err := exec.CommandContext(ctx, b.h2load, args...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("h2load against %s: %w: %s", c.name, err, out)
 	}
@@ -161,7 +162,7 @@ func percentiles(log []byte) (p50, p99 time.Duration, err error) {
 		return 0, 0, errors.New("the log of h2load is empty")
 	}
 	slices.Sort(all)
-	return all[len(all)/2], all[len(all)*99/100], nil
+	return program.At(all, 0.5), program.At(all, 0.99), nil
 }
 
 // clients asks as h2load would, for another key or holder each time.
@@ -174,8 +175,8 @@ func (b *bench) clients(ctx context.Context, c *contender, s shape, requests int
 	if c.holds() {
 		next = func() []byte { return messages[int(c.next.Add(1)-1)%len(messages)] }
 	}
-	t.late, err = drive.Closed(ctx, c.server.grpc, drive.Load{Connections: s.connections, Streams: s.streams, Requests: requests, Timeout: b.o.grpcTimeout},
-		next)
+	load := drive.Load{Connections: s.connections, Streams: s.streams, Requests: requests, Timeout: b.o.grpcTimeout}
+	t.late, err = drive.Closed(ctx, c.server.grpc, load, next)
 	return err
 }
 

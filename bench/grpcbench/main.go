@@ -66,7 +66,6 @@ type options struct {
 	idle             int           // connections; 0: no measurement of them
 	profile          time.Duration // 0: no profile
 	servers          *regexp.Regexp
-	h2load, nghttpd  string        // paths
 	grpcTimeout      time.Duration // of a request
 	redisTimeout     time.Duration
 	rules            string
@@ -82,18 +81,20 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	var err error
 	o.more, err = program.Parse("grpcbench", args, stderr, func(flags *flag.FlagSet) {
 		flags.IntVar(&o.rounds, "rounds", 5, "rounds, in each of which every server has a turn")
-		flags.IntVar(&o.requests, "requests", 200_000, "requests of a turn; a third with fewer than 48 requests at once, a sixth with fewer than 8, and a fourth through Envoy")
+		flags.IntVar(&o.requests, "requests", 200_000, "requests of a turn; "+
+			"a third with fewer than 48 requests at once, a sixth with fewer than 8, and a fourth through Envoy")
 		flags.StringVar(&shapes, "shapes", "4x50", "connections x requests at once on each; several shapes have commas between them")
 		flags.StringVar(&o.network, "network", "tcp", "tcp, unix, or tls for Weir beside plain tcp for the bare server")
 		flags.StringVar(&servers, "servers", ".", "regular expression of the servers to measure beside the bare one")
 		flags.IntVar(&o.keys, "keys", 1, "keys to ask for at random; more than 1 does without h2load, and without a key over its limit")
-		flags.StringVar(&store, "store", "memory", "where counts are kept: memory, redis, or leased for memory, Redis and leases of Redis in turns")
+		flags.StringVar(&store, "store", "memory", "where counts are: memory, redis, or leased for memory, Redis and leases of Redis in turns")
 		flags.BoolVar(&o.holds, "holds", false, "measure a limit without holders beside limits whose holders begin and end in turns")
 		flags.BoolVar(&o.envoy, "envoy", false, "ask through Envoy")
 		flags.IntVar(&o.idle, "idle", 0, "measure the memory of that many connections instead of CPU time")
 		flags.DurationVar(&o.profile, "profile", 0, "profile each of Weir's servers that long instead")
-		flags.DurationVar(&o.redisTimeout, "redis-timeout", time.Second, "--redis-timeout of Weir, and then also half of grpc-timeout: on a busy machine 200 requests at once wait longer than is usual")
-		flags.DurationVar(&o.grpcTimeout, "grpc-timeout", 20*time.Millisecond, "grpc-timeout of a request; with Redis at least twice redis-timeout")
+		flags.DurationVar(&o.redisTimeout, "redis-timeout", time.Second, "--redis-timeout of Weir, and half of grpc-timeout: "+
+			"on a busy machine 200 requests at once wait longer than is usual")
+		flags.DurationVar(&o.grpcTimeout, "grpc-timeout", 20*time.Millisecond, "of a request; with Redis at least twice redis-timeout")
 		flags.StringVar(&o.rules, "rules", "", "a rule file to load besides the benchmark's own")
 		flags.StringVar(&o.sidecar, "sidecar", "", "a binary to measure instead of building ./cmd/sidecar")
 		flags.StringVar(&o.gogc, "gogc", "", "GOGC of Weir; empty leaves it to Weir. The bare server has Go's default")
@@ -152,7 +153,8 @@ func (s shape) share(requests int) int {
 func parseShapes(text string) (all []shape, err error) {
 	for one := range strings.SplitSeq(text, ",") {
 		var s shape
-		if n, err := fmt.Sscanf(one, "%dx%d", &s.connections, &s.streams); n != 2 || err != nil || s.connections < 1 || s.streams < 1 || s.String() != one {
+		_, err := fmt.Sscanf(one, "%dx%d", &s.connections, &s.streams)
+		if err != nil || s.connections < 1 || s.streams < 1 || s.String() != one {
 			return nil, fmt.Errorf("shapes %q: %q must be two numbers from 1 like 4x50", text, one)
 		}
 		all = append(all, s)
@@ -165,7 +167,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	if err != nil {
 		return err
 	}
-	if o.h2load, err = exec.LookPath("h2load"); err != nil && o.keys == 1 && !o.holds && o.idle == 0 {
+	h2load, err := exec.LookPath("h2load")
+	if err != nil && o.keys == 1 && !o.holds && o.idle == 0 {
 		return errors.New("h2load is missing: it drives the load; install the package nghttp2-client (Debian, Ubuntu) or nghttp2 (others)")
 	}
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
@@ -176,7 +179,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 
-	b := &bench{o: o, dir: dir, servers: make(map[string]*server)}
+	b := &bench{o: o, dir: dir, h2load: h2load, servers: make(map[string]*server)}
 	defer b.end()
 	contenders, err := b.start(ctx, stderr)
 	if err != nil {

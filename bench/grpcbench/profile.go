@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/pprof/profile"
 
+	"github.com/weirproxy/weir/bench/program"
 	"github.com/weirproxy/weir/test/parts"
 )
 
@@ -70,7 +71,7 @@ func (b *bench) profile(ctx context.Context, stdout io.Writer, c *contender, s s
 			if err != nil {
 				return err
 			}
-			each := median(costs)
+			each := program.Median(costs)
 			fmt.Fprintf(stdout, "%v %s: %s microseconds of CPU time per request\n\n", s, c.name, microseconds(each))
 			return errors.Join(shares(stdout, "part", each, all, part, 0), shares(stdout, "function", each, all, function, topFunctions))
 		default:
@@ -143,7 +144,8 @@ func part(stack []profile.Line) string {
 }
 
 func isSystemCall(name string) bool {
-	return strings.HasPrefix(name, "syscall.") || strings.HasPrefix(name, "internal/runtime/syscall") || name == "runtime.futex" || name == "runtime.usleep"
+	return strings.HasPrefix(name, "syscall.") || strings.HasPrefix(name, "internal/runtime/syscall") ||
+		name == "runtime.futex" || name == "runtime.usleep"
 }
 
 // partOf returns the part of a function in a file, "" for functions that serve every part.

@@ -3,9 +3,10 @@ package main
 import (
 	"fmt"
 	"io"
-	"slices"
 	"text/tabwriter"
 	"time"
+
+	"github.com/weirproxy/weir/bench/program"
 )
 
 // report writes a table of all shapes. Ratios compare to the first contender of the shape.
@@ -24,7 +25,8 @@ func newReport(w io.Writer, o options) *report {
 	case o.envoy:
 		who = "h2load asks Envoy"
 	}
-	fmt.Fprintf(w, "server CPU per request in microseconds, median of %d rounds; %s over %s; times of answers in microseconds\n\n", o.rounds, who, o.network)
+	fmt.Fprintf(w, "server CPU per request in microseconds, median of %d rounds; %s over %s; times of answers in microseconds\n\n",
+		o.rounds, who, o.network)
 	r := &report{table: tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight), o: o}
 	fmt.Fprint(r.table, "shape\tserver\tCPU\t")
 	if o.redis {
@@ -48,7 +50,8 @@ func (r *report) shape(s shape, requests int, all []contender) {
 		c := &all[i]
 		fmt.Fprintf(r.table, "%v\t%s\t%s\t", s, c.name, microseconds(c.median(func(t turn) time.Duration { return t.server })))
 		if r.o.redis {
-			fmt.Fprintf(r.table, "%s\t%s\t", microseconds(c.median(func(t turn) time.Duration { return t.redis })), microseconds(c.median(turn.both)))
+			redis := c.median(func(t turn) time.Duration { return t.redis })
+			fmt.Fprintf(r.table, "%s\t%s\t", microseconds(redis), microseconds(c.median(turn.both)))
 		}
 		late, alone, lowest, highest := 0, 0, c.turns[0].both(), c.turns[0].both()
 		for _, t := range c.turns {
@@ -59,7 +62,8 @@ func (r *report) shape(s shape, requests int, all []contender) {
 			microseconds(c.median(turn.half)), microseconds(c.median(turn.most)), late)
 		if r.o.envoy {
 			without := &all[len(all)-1]
-			fmt.Fprintf(r.table, "%s\t%s\t", microseconds(c.median(turn.half)-without.median(turn.half)), microseconds(c.median(turn.most)-without.median(turn.most)))
+			half, most := c.median(turn.half)-without.median(turn.half), c.median(turn.most)-without.median(turn.most)
+			fmt.Fprintf(r.table, "%s\t%s\t", microseconds(half), microseconds(most))
 		}
 		if r.o.redis {
 			fmt.Fprintf(r.table, "%d\t", alone)
@@ -76,14 +80,7 @@ func (c *contender) median(value func(turn) time.Duration) time.Duration {
 	for i, t := range c.turns {
 		all[i] = value(t)
 	}
-	return median(all)
-}
-
-// median returns the middle of some durations, at least one.
-func median(all []time.Duration) time.Duration {
-	sorted := slices.Sorted(slices.Values(all))
-	n := len(sorted)
-	return (sorted[(n-1)/2] + sorted[n/2]) / 2
+	return program.Median(all)
 }
 
 func ratio(d, first time.Duration) string {
@@ -93,9 +90,4 @@ func ratio(d, first time.Duration) string {
 	return fmt.Sprintf("%.3f", float64(d)/float64(first))
 }
 
-func microseconds(d time.Duration) string {
-	if d == 0 {
-		return "-"
-	}
-	return fmt.Sprintf("%.2f", float64(d)/float64(time.Microsecond))
-}
+func microseconds(d time.Duration) string { return program.Microseconds(d, 2) }

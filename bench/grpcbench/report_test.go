@@ -36,17 +36,6 @@ func TestPercentilesReadTheLogOfH2load(t *testing.T) {
 	}
 }
 
-func TestMedian(t *testing.T) {
-	for _, test := range []struct {
-		all  []time.Duration
-		want time.Duration
-	}{{[]time.Duration{5}, 5}, {[]time.Duration{9, 1, 5}, 5}, {[]time.Duration{9, 1, 5, 7}, 6}} {
-		if got := median(test.all); got != test.want {
-			t.Errorf("median(%v) = %v; want %v", test.all, got, test.want)
-		}
-	}
-}
-
 // printed returns the report of one shape.
 func printed(t *testing.T, o options, all ...contender) string {
 	t.Helper()

@@ -36,6 +36,8 @@ type server struct {
 type bench struct {
 	o        options
 	dir      string
+	h2load   string             // path; "": missing
+	nghttpd  string             // the same
 	servers  map[string]*server // by kind
 	redis    *parts.Redis       // nil: none
 	redisPID int                // 0: none
@@ -75,8 +77,8 @@ func (b *bench) start(ctx context.Context, stderr io.Writer) ([]contender, error
 	if err := b.write("rules/bench.yaml", []byte(ruleFile)); err != nil {
 		return nil, err
 	}
-	nghttpd, missing := exec.LookPath("nghttpd")
-	b.o.nghttpd = nghttpd
+	var missing error
+	b.nghttpd, missing = exec.LookPath("nghttpd")
 	all := b.all()
 	first := all[0].name
 	all = slices.DeleteFunc(all, func(c contender) bool {
@@ -132,7 +134,7 @@ func (b *bench) server(ctx context.Context, kind string) (*server, error) {
 	case "exact lane", "leased lane":
 		s, err = b.sharing(ctx, "lane", "--sharing="+strings.TrimSuffix(kind, " lane"))
 	case "nghttpd":
-		s, err = b.nghttpd(ctx)
+		s, err = b.startNghttpd(ctx)
 	default:
 		err = fmt.Errorf("no server is called %q", kind)
 	}
@@ -168,7 +170,10 @@ func (b *bench) sidecar(ctx context.Context, binary string, more ...string) (*se
 			return nil, err
 		}
 	}
-	args := []string{"--rules=" + filepath.Join(b.dir, "rules", "bench.yaml"), "--http-address=127.0.0.1:0", "--admin-address=", "--grpc-address=127.0.0.1:0", "--pprof"}
+	args := []string{
+		"--rules=" + filepath.Join(b.dir, "rules", "bench.yaml"), "--grpc-address=127.0.0.1:0",
+		"--http-address=127.0.0.1:0", "--admin-address=", "--pprof",
+	}
 	switch b.o.network {
 	case "unix":
 		args = append(args, "--grpc-address=", "--grpc-socket="+filepath.Join(b.dir, strconv.Itoa(len(b.servers))+".sock"))
@@ -206,7 +211,10 @@ func (b *bench) sharing(ctx context.Context, grpcServer string, more ...string) 
 			return nil, fmt.Errorf("the process of Redis: %w", err)
 		}
 	}
-	more = append([]string{"--grpc-server=" + grpcServer, "--store=redis", "--redis-url=redis://" + b.redis.Address(), "--redis-timeout=" + b.o.redisTimeout.String()}, more...)
+	more = append([]string{
+		"--grpc-server=" + grpcServer, "--store=redis", "--redis-url=redis://" + b.redis.Address(),
+		"--redis-timeout=" + b.o.redisTimeout.String(),
+	}, more...)
 	s, err := b.sidecar(ctx, b.o.sidecar, more...)
 	if err != nil {
 		return nil, err
@@ -216,9 +224,9 @@ func (b *bench) sharing(ctx context.Context, grpcServer string, more ...string) 
 	return s, drive.AwaitRedis(ctx, s.http)
 }
 
-// nghttpd starts nghttpd, which answers with a file that is as long as an answer of the bare
+// startNghttpd starts nghttpd, which answers with a file that is as long as an answer of the bare
 // server. The server sends no trailers.
-func (b *bench) nghttpd(ctx context.Context) (*server, error) {
+func (b *bench) startNghttpd(ctx context.Context) (*server, error) {
 	response, err := b.servers["bare"].ask(ctx, b.certs, "/search")
 	if err != nil {
 		return nil, err
@@ -230,7 +238,7 @@ func (b *bench) nghttpd(ctx context.Context) (*server, error) {
 	if err := os.WriteFile(file, make([]byte, 5+proto.Size(response)), 0o600); err != nil {
 		return nil, err
 	}
-	address, err := free(ctx)
+	address, err := parts.FreeAddress()
 	if err != nil {
 		return nil, err
 	}
@@ -238,7 +246,7 @@ func (b *bench) nghttpd(ctx context.Context) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	process, err := parts.Start("nghttpd", b.o.nghttpd, "--no-tls", "--address=127.0.0.1", "--htdocs="+filepath.Join(b.dir, "htdocs"), port)
+	process, err := parts.Start("nghttpd", b.nghttpd, "--no-tls", "--address=127.0.0.1", "--htdocs="+filepath.Join(b.dir, "htdocs"), port)
 	if err != nil {
 		return nil, err
 	}
@@ -257,13 +265,4 @@ func (b *bench) nghttpd(ctx context.Context) (*server, error) {
 			return s, ctx.Err()
 		}
 	}
-}
-
-// free returns an address of loopback that is free now.
-func free(ctx context.Context) (string, error) {
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return l.Addr().String(), l.Close()
 }

@@ -24,6 +24,10 @@
 //
 //	go -C bench run ./latency -store leased -keys 1 -rate 0 -rounds 5
 //
+// With -distance a proxy in this process delays each answer of Redis by that time:
+//
+//	go -C bench run ./latency -distance 6ms -rate 1500
+//
 // Client, sidecar and Redis share the cores of the machine. Times are from when a request was
 // really sent; how late the client was with that is shown apart. Latency needs redis-server or
 // valkey-server, as scripts/redis.sh finds it. Latency exits 1 when a request failed.
@@ -59,6 +63,7 @@ type options struct {
 	connections int
 	keys        int
 	timeout     time.Duration // of Redis
+	distance    time.Duration // of a round trip to Redis; 0: no proxy
 	sidecar     string
 	more        []string // arguments of serve
 }
@@ -72,11 +77,13 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		flags.StringVar(&store, "store", "redis", "redis; memory leaves Redis out; leased compares memory, Redis, and leases of Redis")
 		flags.IntVar(&o.rounds, "rounds", 1, "rounds, in each of which every server that counts in memory has a turn")
 		flags.DurationVar(&o.duration, "duration", 10*time.Second, "time that each server is asked")
-		flags.IntVar(&o.watch, "watch", 0, "with -store memory: requests per second that a watcher is shown in turns of their own; 0 has no such turns")
+		flags.IntVar(&o.watch, "watch", 0,
+			"with -store memory: requests per second that a watcher is shown in turns of their own; 0 has no such turns")
 		flags.IntVar(&o.stops, "stops", 5, "times that Redis is stopped, for that part of the duration")
 		flags.IntVar(&o.connections, "connections", 4, "connections of the client")
 		flags.IntVar(&o.keys, "keys", 10_000, "keys to ask for at random")
 		flags.DurationVar(&o.timeout, "redis-timeout", 10*time.Millisecond, "--redis-timeout of the sidecar")
+		flags.DurationVar(&o.distance, "distance", 0, "delay of each answer of Redis; 0: none")
 		flags.StringVar(&o.sidecar, "sidecar", "", "a binary to measure instead of building ./cmd/sidecar")
 	})
 	if err != nil {
@@ -86,8 +93,11 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	if o.redis = store == "redis" || o.leased; !o.redis && store != "memory" {
 		return o, fmt.Errorf("store %q: must be memory, redis or leased", store)
 	}
-	if o.rate < 0 || o.rounds < 1 || o.stops < 1 || o.connections < 1 || o.keys < 1 || o.duration < time.Duration(o.stops)*100*time.Millisecond {
-		return o, errors.New("rate must not be negative; rounds, stops, connections and keys must be at least 1, the duration 100ms for each stop")
+	if o.rounds < 1 || o.stops < 1 || o.connections < 1 || o.keys < 1 || o.duration < time.Duration(o.stops)*100*time.Millisecond {
+		return o, errors.New("rounds, stops, connections and keys must be at least 1, the duration 100ms for each stop")
+	}
+	if o.rate < 0 || o.distance < 0 {
+		return o, errors.New("rate and distance must not be negative")
 	}
 	if o.watch < 0 || o.watch > 0 && o.redis {
 		return o, errors.New("watch must not be negative, and needs -store memory")
@@ -113,6 +123,7 @@ type bench struct {
 	shared   *parts.Sidecar // nil: no Redis takes part
 	exact    *parts.Sidecar // nil: no leases take part, else shared has these
 	redis    *parts.Redis
+	proxy    *parts.Proxy // before Redis; nil: none
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
@@ -132,8 +143,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	if err := b.start(ctx); err != nil {
 		return err
 	}
-	fmt.Fprintf(stdout, "%d requests per second on %d connections for %d keys, %v each; --redis-timeout %v; times in milliseconds, CPU per request in microseconds\n\n",
-		b.o.rate, o.connections, o.keys, o.duration, o.timeout)
+	fmt.Fprintf(stdout, "%d requests per second on %d connections for %d keys, %v each; ", b.o.rate, o.connections, o.keys, o.duration)
+	fmt.Fprintf(stdout, "--redis-timeout %v; times in milliseconds, CPU per request in microseconds\n\n", o.timeout)
 	rows, err := b.measure(ctx)
 	report(stdout, rows)
 	return err
@@ -183,6 +194,11 @@ func (b *bench) start(ctx context.Context) error {
 	if !b.o.redis {
 		return nil
 	}
+	return b.startShared(ctx, args)
+}
+
+// startShared starts Redis, and the sidecars that count there.
+func (b *bench) startShared(ctx context.Context, args []string) error {
 	binary, err := program.Redis(ctx)
 	if err != nil {
 		return err
@@ -190,7 +206,15 @@ func (b *bench) start(ctx context.Context) error {
 	if b.redis, err = parts.StartRedis(ctx, binary, b.dir, parts.RedisOptions{}); err != nil {
 		return err
 	}
-	args = append(args, "--store=redis", "--redis-url=redis://"+b.redis.Address(), "--redis-timeout="+b.o.timeout.String())
+	address := b.redis.Address()
+	if b.o.distance > 0 {
+		if b.proxy, err = parts.StartProxy(address); err != nil {
+			return err
+		}
+		b.proxy.Latency(b.o.distance, 0)
+		address = b.proxy.Address()
+	}
+	args = append(args, "--store=redis", "--redis-url=redis://"+address, "--redis-timeout="+b.o.timeout.String())
 	args = append(args, b.o.more...)
 	if b.o.leased {
 		if b.exact, err = parts.StartSidecar(ctx, b.o.sidecar, append(slices.Clone(args), "--sharing=exact")...); err != nil {
@@ -225,6 +249,9 @@ func (b *bench) end() {
 	}
 	if b.bare != nil {
 		b.bare.Kill()
+	}
+	if b.proxy != nil {
+		b.proxy.Close()
 	}
 	if b.redis != nil {
 		b.redis.Kill()

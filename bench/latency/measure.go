@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/bench/drive"
+	"github.com/weirproxy/weir/bench/program"
 	"github.com/weirproxy/weir/test/parts"
 )
 
@@ -61,14 +62,18 @@ func (b *bench) measure(ctx context.Context) (rows []row, err error) {
 		}
 	}()
 	servers := []server{
-		{"bare grpc-go", b.bare.GRPC, nil, false}, {"in memory, grpc", b.grpc.GRPC, b.grpc, false}, {"in memory, lane", b.lane.GRPC, b.lane, false},
+		{"bare grpc-go", b.bare.GRPC, nil, false},
+		{"in memory, grpc", b.grpc.GRPC, b.grpc, false},
+		{"in memory, lane", b.lane.GRPC, b.lane, false},
 	}
 	if b.o.watch > 0 {
 		servers = append(servers, server{"the same, watched", b.lane.GRPC, b.lane, true})
 	}
 	if b.o.leased {
 		servers = []server{
-			{"in memory", b.lane.GRPC, b.lane, false}, {"Redis, exact", b.exact.GRPC, b.exact, false}, {"Redis, leased", b.shared.GRPC, b.shared, false},
+			{"in memory", b.lane.GRPC, b.lane, false},
+			{"Redis, exact", b.exact.GRPC, b.exact, false},
+			{"Redis, leased", b.shared.GRPC, b.shared, false},
 		}
 	}
 	for _, s := range servers {
@@ -248,16 +253,16 @@ func report(w io.Writer, rows []row) {
 			slices.Sort(times)
 			slices.Sort(lates)
 			for i, part := range parts {
-				took[i] = append(took[i], at(times, part))
+				took[i] = append(took[i], program.At(times, part))
 			}
-			late, server, redis = append(late, at(lates, 0.99)), append(server, round.cpu.server), append(redis, round.cpu.redis)
+			late, server, redis = append(late, program.At(lates, 0.99)), append(server, round.cpu.server), append(redis, round.cpu.redis)
 			requests, without = requests+len(round.answers), without+round.without
 		}
 		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t", r.name, requests, failed, without)
 		for _, all := range append(took, late) {
-			fmt.Fprintf(table, "%s\t", milliseconds(median(all)))
+			fmt.Fprintf(table, "%s\t", milliseconds(program.Median(all)))
 		}
-		fmt.Fprintf(table, "%s\t%s\t\n", microseconds(median(server)), microseconds(median(redis)))
+		fmt.Fprintf(table, "%s\t%s\t\n", program.Microseconds(program.Median(server), 1), program.Microseconds(program.Median(redis), 1))
 	}
 	_ = table.Flush() // as with all that is printed
 	for _, r := range rows {
@@ -267,22 +272,4 @@ func report(w io.Writer, rows []row) {
 	}
 }
 
-// median returns the middle of some durations, the lower one of two.
-func median(all []time.Duration) time.Duration { return at(slices.Sorted(slices.Values(all)), 0.499) }
-
-// at returns the value below or at which that part of the sorted ones lies.
-func at(sorted []time.Duration, part float64) time.Duration {
-	if len(sorted) == 0 {
-		return 0
-	}
-	return sorted[min(int(part*float64(len(sorted))), len(sorted)-1)]
-}
-
 func milliseconds(d time.Duration) string { return fmt.Sprintf("%.3f", d.Seconds()*1e3) }
-
-func microseconds(d time.Duration) string {
-	if d == 0 {
-		return "-"
-	}
-	return fmt.Sprintf("%.1f", d.Seconds()*1e6)
-}

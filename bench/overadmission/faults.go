@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"syscall"
@@ -56,14 +57,7 @@ func faults() map[string]fault {
 }
 
 // faultNames returns the names of faults in order.
-func faultNames() []string {
-	var names []string
-	for name := range faults() {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
-}
+func faultNames() []string { return slices.Sorted(maps.Keys(faults())) }
 
 // calm is the time before the first fault: each sidecar has been asked about each key then.
 const calm = time.Second

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/bench/drive"
+	"github.com/weirproxy/weir/bench/program"
 	"github.com/weirproxy/weir/test/promise"
 )
 
@@ -28,12 +29,9 @@ type results struct {
 	since   int64           // Unix nanoseconds: hits of earlier requests count only where they are over the limits
 }
 
-// within returns the time within which that share of the requests ended.
-func (r *results) within(share float64) time.Duration {
-	if len(r.took) == 0 {
-		return 0
-	}
-	return r.took[min(int(share*float64(len(r.took))), len(r.took)-1)]
+// within returns the milliseconds within which that share of the requests ended.
+func (r *results) within(share float64) string {
+	return fmt.Sprintf("%.1f", program.At(r.took, share).Seconds()*1e3)
 }
 
 // schedule says when which request is due.
@@ -142,7 +140,9 @@ func (c *client) ask(ctx, asking context.Context, started *atomic.Int64, r *resu
 			pause(asking, 10*time.Millisecond)
 			continue
 		}
-		r.history = append(r.history, promise.Request{Sent: sent.UnixNano(), Received: received.UnixNano(), Keys: c.p.choices[n].keys, Admitted: admitted})
+		r.history = append(r.history, promise.Request{
+			Sent: sent.UnixNano(), Received: received.UnixNano(), Keys: c.p.choices[n].keys, Admitted: admitted,
+		})
 	}
 }
 

@@ -57,9 +57,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 		return outage(ctx, o, redis, dir, stdout)
 	}
 	fmt.Fprintf(stdout, "%d keys, %d sidecars, %d clients; %d per %v; load %s, fault %q\n\n",
-		o.keys, o.sidecars, o.clients, o.requests, o.period, o.load, o.fault)
+		o.limits.keys, o.sidecars, o.clients, o.limits.requests, o.limits.period, o.load, o.fault)
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "topology\talgorithm\tdecisions\tadmitted\tby one process\tover\tof all\tworst key\tused\tp99.9\tlongest\terrors\twithout Redis\tfrom a lease\tfrom memory\tseconds\t")
+	fmt.Fprintln(table, "topology\talgorithm\tdecisions\tadmitted\tby one process\tover\tof all\tworst key\tused\t"+
+		"p99.9\tlongest\terrors\twithout Redis\tfrom a lease\tfrom memory\tseconds\t")
 	var failures []error
 	for _, topology := range o.topologies {
 		failures = append(failures, measure(ctx, o, topology, redis, dir, table))
@@ -100,8 +101,9 @@ func measure(ctx context.Context, o options, topology, redis, dir string, table 
 		}
 		v, all := judge(plan, r), len(r.took)
 		share := func(before, after float64) string { return fmt.Sprintf("%.1f %%", percent(int(after-before), all)) }
-		fmt.Fprintf(table, "%s\t%v\t%d\t%d\t%d\t%d\t%.2f %%\t%.2f %%\t%.1f %%\t%.1f ms\t%.1f ms\t%d\t%s\t%s\t%s\t%.1f\t\n", topology, plan.algorithm,
-			all, v.admitted, v.expected, v.over, v.share, v.worst, v.used, milliseconds(r.within(0.999)), milliseconds(r.within(1)), v.errors.count,
+		fmt.Fprintf(table, "%s\t%v\t%d\t%d\t%d\t%d\t%.2f %%\t%.2f %%\t%.1f %%\t", topology, plan.algorithm,
+			all, v.admitted, v.expected, v.over, v.share, v.worst, v.used)
+		fmt.Fprintf(table, "%s ms\t%s ms\t%d\t%s\t%s\t%s\t%.1f\t\n", r.within(0.999), r.within(1), v.errors.count,
 			share(before.without, after.without), share(before.leased, after.leased), share(before.memory, after.memory), took.Seconds())
 		if err := v.err(&o); err != nil {
 			failures = append(failures, fmt.Errorf("%s, %v: %w", topology, plan.algorithm, err))
@@ -117,5 +119,3 @@ func (o *options) interval() time.Duration {
 	}
 	return time.Second / time.Duration(o.rate)
 }
-
-func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

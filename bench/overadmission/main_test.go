@@ -90,7 +90,7 @@ func TestARowIsArgumentsThatLaterOnesChange(t *testing.T) {
 		}
 	}
 	o, err := parse([]string{"-row=stop", "-fault=pause"}, io.Discard)
-	if err != nil || o.fault != "pause" || o.requests != 100 {
+	if err != nil || o.fault != "pause" || o.limits.requests != 100 {
 		t.Errorf("the row stop with another fault: got %+v, %v", o, err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -27,6 +28,15 @@ const (
 	bursts = "bursts" // one sidecar at a time, or nobody
 )
 
+// limits are the limits of each algorithm.
+type limits struct {
+	keys     int
+	requests int
+	burst    int // of token_bucket
+	period   time.Duration
+	several  bool // two for each request
+}
+
 // options are the settings of a run.
 type options struct {
 	topologies []string
@@ -36,11 +46,7 @@ type options struct {
 	warm       time.Duration
 	clients    int
 	sidecars   int
-	keys       int
-	requests   int
-	burst      int // of token_bucket
-	period     time.Duration
-	several    bool
+	limits     limits
 	defaults   bool
 	load       string
 	move       time.Duration
@@ -57,12 +63,13 @@ type options struct {
 
 // rows are measurements with a name, as arguments of this program.
 func rows() map[string][]string {
-	buckets := []string{"-algorithm=token_bucket", "-requests=100", "-burst=100", "-period=1s", "-n=100000000", "-duration=15s", "-defaults", "-least-used=0"}
+	buckets := strings.Fields("-algorithm=token_bucket -requests=100 -burst=100 -period=1s -n=100000000 -duration=15s -defaults -least-used=0")
 	with := func(args ...string) []string { return append(slices.Clone(buckets), args...) }
-	use := []string{"-warm=2s", "-algorithm=token_bucket", "-requests=500", "-burst=1000", "-period=1s", "-n=100000000", "-duration=20s", "-defaults", "-clients=32"}
-	outage := []string{"-requests=10000", "-burst=10000", "-period=24h", "-clients=64", "-defaults", "-away=30s", "-most-over=0.5"}
+	use := strings.Fields("-warm=2s -algorithm=token_bucket -requests=500 -burst=1000 -period=1s -n=100000000 " +
+		"-duration=20s -defaults -clients=32")
+	outage := strings.Fields("-requests=10000 -burst=10000 -period=24h -clients=64 -defaults -away=30s -most-over=0.5")
 	all := map[string][]string{
-		"day":    {"-requests=1000", "-burst=1000", "-period=24h", "-n=200000", "-clients=128", "-defaults", "-most-over=0.5", "-least-used=0"},
+		"day":    strings.Fields("-requests=1000 -burst=1000 -period=24h -n=200000 -clients=128 -defaults -most-over=0.5 -least-used=0"),
 		"32":     with("-clients=128", "-most-over=0.5"),
 		"128":    with("-clients=512", "-most-over=2"),
 		"even":   append(slices.Clone(use), "-rate=8000", "-keys=4", "-least-used=99"),
@@ -79,25 +86,16 @@ func rows() map[string][]string {
 }
 
 // rowNames returns the names of rows, for people.
-func rowNames() string {
-	var names []string
-	for name := range rows() {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return strings.Join(names, ", ")
-}
+func rowNames() string { return strings.Join(slices.Sorted(maps.Keys(rows())), ", ") }
 
 // expand replaces a leading -row=NAME by the arguments of that row. Later arguments win over these.
 func expand(args []string) ([]string, error) {
 	if len(args) == 0 {
 		return args, nil
 	}
-	name, isRow := strings.CutPrefix(strings.TrimPrefix(args[0], "-"), "-row=")
+	name, isRow := strings.CutPrefix(strings.TrimLeft(args[0], "-"), "row=")
 	if !isRow {
-		if name, isRow = strings.CutPrefix(args[0], "-row="); !isRow {
-			return args, nil
-		}
+		return args, nil
 	}
 	row, ok := rows()[name]
 	if !ok {
@@ -122,11 +120,11 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		flags.DurationVar(&o.warm, "warm", 0, "time at the start that does not count for the use of the limits: full buckets empty")
 		flags.IntVar(&o.clients, "clients", 64, "clients, each with one request at a time on a connection of its own")
 		flags.IntVar(&o.sidecars, "sidecars", 4, "sidecars, over which the clients are spread")
-		flags.IntVar(&o.keys, "keys", 10, "keys, of which the clients ask at random")
-		flags.IntVar(&o.requests, "requests", 150, "hits per period of each key")
-		flags.IntVar(&o.burst, "burst", 0, "burst of token_bucket; 0: a fifth of the hits per period")
-		flags.DurationVar(&o.period, "period", 500*time.Millisecond, "period of the limits")
-		flags.BoolVar(&o.several, "several", false, "two limits per request, with keys that a cluster puts in different slots")
+		flags.IntVar(&o.limits.keys, "keys", 10, "keys, of which the clients ask at random")
+		flags.IntVar(&o.limits.requests, "requests", 150, "hits per period of each key")
+		flags.IntVar(&o.limits.burst, "burst", 0, "burst of token_bucket; 0: a fifth of the hits per period")
+		flags.DurationVar(&o.limits.period, "period", 500*time.Millisecond, "period of the limits")
+		flags.BoolVar(&o.limits.several, "several", false, "two limits per request, with keys that a cluster puts in different slots")
 		flags.BoolVar(&o.defaults, "defaults", false, "leave --redis-timeout and --on-store-error as users have them; else a second, and deny")
 		flags.StringVar(&o.load, "load", even, "even: all sidecars are asked at once; moving: one at a time; bursts: one at a time, or nobody")
 		flags.DurationVar(&o.move, "move", 250*time.Millisecond, "how long one sidecar is asked under a load that moves")
@@ -135,7 +133,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		flags.DurationVar(&o.away, "away", 0, "Redis is away for so long, in the middle third of the run; the report is another then")
 		flags.BoolVar(&o.hung, "hung", false, "with -away, Redis is stopped (SIGSTOP), in place of connections that are reset and refused")
 		flags.Float64Var(&o.mostOver, "most-over", 0, "percent of the admitted hits that may be over the limits")
-		flags.Float64Var(&o.leastUsed, "least-used", -1, "percent of one process's admitted hits that must be admitted; below 0: 98, and 95 with -several")
+		flags.Float64Var(&o.leastUsed, "least-used", -1,
+			"percent of one process's admitted hits that must be admitted; below 0: 98, and 95 with -several")
 		flags.StringVar(&o.sidecar, "sidecar", "", "a binary to measure instead of building ./cmd/sidecar")
 		flags.DurationVar(&o.timeout, "timeout", time.Hour, "longest time of the run")
 	})
@@ -147,10 +146,10 @@ func parse(args []string, stderr io.Writer) (options, error) {
 
 // check reads the lists, and refuses numbers that make no run.
 func (o *options) check(topologies, names string) error {
-	if o.decisions < 1 || o.clients < 1 || o.sidecars < 1 || o.keys < 1 || o.requests < 1 || o.period < algorithms.MinPeriod {
+	if min(o.decisions, o.clients, o.sidecars, o.limits.keys, o.limits.requests) < 1 || o.limits.period < algorithms.MinPeriod {
 		return errors.New("n, clients, sidecars, keys and requests must be at least 1, the period at least 1ms")
 	}
-	if o.duration < 0 || o.burst < 0 || o.move < time.Millisecond || o.rate < 0 || o.away < 0 || o.warm < 0 {
+	if o.duration < 0 || o.limits.burst < 0 || o.move < time.Millisecond || o.rate < 0 || o.away < 0 || o.warm < 0 {
 		return errors.New("duration, warm, burst, rate and away must not be negative, move must be at least 1ms")
 	}
 	if !slices.Contains([]string{even, moving, bursts}, o.load) {
@@ -164,7 +163,7 @@ func (o *options) check(topologies, names string) error {
 	}
 	if o.leastUsed < 0 {
 		o.leastUsed = 98
-		if o.several {
+		if o.limits.several {
 			o.leastUsed = 95
 		}
 	}

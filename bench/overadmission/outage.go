@@ -33,7 +33,7 @@ const settle = 3 * time.Second
 // a part of the limit of one, and for more than the limit of the other. Redis is away in the middle
 // third.
 func outage(ctx context.Context, o options, redis, dir string, stdout io.Writer) (err error) {
-	o.keys = 2
+	o.limits.keys = 2
 	all := &plan{}
 	var plans []*plan
 	var order []int
@@ -61,7 +61,8 @@ func outage(ctx context.Context, o options, redis, dir string, stdout io.Writer)
 	if o.hung {
 		how = "stopped"
 	}
-	fmt.Fprintf(stdout, "Redis %s from %v to %v of %v; %d sidecars, %d clients; %d per %v\n\n", how, o.away, 2*o.away, 3*o.away, o.sidecars, o.clients, o.requests, o.period)
+	fmt.Fprintf(stdout, "Redis %s from %v to %v of %v; %d sidecars, %d clients; %d per %v\n\n",
+		how, o.away, 2*o.away, 3*o.away, o.sidecars, o.clients, o.limits.requests, o.limits.period)
 	before, err := f.figures(ctx)
 	if err != nil {
 		return err
@@ -78,9 +79,10 @@ func outage(ctx context.Context, o options, redis, dir string, stdout io.Writer)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(stdout, "%d requests: %.1f %% without Redis, %.1f %% from a lease, %.0f hits carried back; p99.9 %.1f ms, longest %.1f ms, %d errors\n\n", len(r.took),
-		percent(int(after.without-before.without), len(r.took)), percent(int(after.leased-before.leased), len(r.took)), after.carried-before.carried,
-		milliseconds(r.within(0.999)), milliseconds(r.within(1)), r.failed.count)
+	n := len(r.took)
+	fmt.Fprintf(stdout, "%d requests: %.1f %% without Redis, %.1f %% from a lease, %.0f hits carried back; ", n,
+		percent(int(after.without-before.without), n), percent(int(after.leased-before.leased), n), after.carried-before.carried)
+	fmt.Fprintf(stdout, "p99.9 %s ms, longest %s ms, %d errors\n\n", r.within(0.999), r.within(1), r.failed.count)
 	return errors.Join(f.compare(ctx, o, plans, promise.Judge(all.limits, r.history, 0), stdout), r.failed.first)
 }
 

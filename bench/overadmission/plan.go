@@ -34,15 +34,15 @@ type choice struct {
 // newPlan returns the plan of an algorithm. With several limits per request there are half as many
 // keys of a second kind, with twice the limit. So either kind may deny.
 func newPlan(o options, a algorithms.Algorithm) (*plan, error) {
-	limit := algorithms.Limit{Algorithm: a, Requests: uint32(o.requests), Period: o.period}
+	limit := algorithms.Limit{Algorithm: a, Requests: uint32(o.limits.requests), Period: o.limits.period}
 	if a == algorithms.TokenBucket {
-		if limit.Burst = uint32(o.burst); o.burst == 0 {
+		if limit.Burst = uint32(o.limits.burst); o.limits.burst == 0 {
 			limit.Burst = max(limit.Requests/5, 1) // so that capacity and rate are told apart
 		}
 	}
 	p := &plan{algorithm: a, kinds: []kind{{a.String(), limit}}}
-	if !o.several {
-		for i := range o.keys {
+	if !o.limits.several {
+		for i := range o.limits.keys {
 			if err := p.add([]int{i}, []drive.Entry{{Key: a.String(), Value: fmt.Sprint(i)}}); err != nil {
 				return nil, err
 			}
@@ -53,17 +53,17 @@ func newPlan(o options, a algorithms.Algorithm) (*plan, error) {
 	second := limit
 	second.Requests, second.Burst = 2*limit.Requests, 2*limit.Burst
 	p.kinds = append(p.kinds, kind{a.String() + "_second", second})
-	seconds := max(o.keys/2, 1)
-	for i := range o.keys + seconds {
-		if i < o.keys {
+	seconds := max(o.limits.keys/2, 1)
+	for i := range o.limits.keys + seconds {
+		if i < o.limits.keys {
 			p.limits = append(p.limits, limit)
 		} else {
 			p.limits = append(p.limits, second)
 		}
 	}
-	for i := range o.keys {
+	for i := range o.limits.keys {
 		for j := range seconds {
-			err := p.add([]int{i, o.keys + j},
+			err := p.add([]int{i, o.limits.keys + j},
 				[]drive.Entry{{Key: p.kinds[0].name, Value: fmt.Sprint(i)}}, []drive.Entry{{Key: p.kinds[1].name, Value: fmt.Sprint(j)}})
 			if err != nil {
 				return nil, err

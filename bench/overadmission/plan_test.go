@@ -11,7 +11,7 @@ import (
 )
 
 func TestRequestsChargeWhatTheirRulesSay(t *testing.T) {
-	o := options{keys: 4, requests: 10, period: time.Second, several: true}
+	o := options{limits: limits{keys: 4, requests: 10, period: time.Second, several: true}}
 	p, err := newPlan(o, algorithms.TokenBucket)
 	if err != nil {
 		t.Fatal(err)

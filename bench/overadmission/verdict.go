@@ -50,7 +50,8 @@ func percent(part, whole int) float64 {
 func (v *verdict) err(o *options) error {
 	var errs []error
 	if v.share > o.mostOver {
-		errs = append(errs, fmt.Errorf("%d hits more were admitted than the limits allow: %.2f %%, must be at most %g %%", v.over, v.share, o.mostOver))
+		errs = append(errs, fmt.Errorf("%d hits more were admitted than the limits allow: %.2f %%, must be at most %g %%",
+			v.over, v.share, o.mostOver))
 	}
 	if least := int(float64(v.expected)*o.leastUsed/100) - o.clients; v.admitted < least {
 		errs = append(errs, fmt.Errorf("%d hits were admitted where one process would have admitted %d: must be at least %d",

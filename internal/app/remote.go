@@ -75,7 +75,7 @@ func collectRemote(to metrics.Scrape, s remoteStats) {
 	to.Gauge("leases", float64(s.Leases.Leases))
 	to.Gauge("leased_hits", float64(s.Leases.Held))
 	to.Gauge("stranded_hits", float64(s.Leases.Stranded()))
-	to.Counter("granted_hits_total", s.Leases.Granted)
+	to.Counter("granted_hits_total", s.Leases.Charged)
 	to.Counter("returned_hits_total", s.Leases.Back)
 	to.Counter("expired_hits_total", s.Leases.Expired)
 	to.Counter("grants_failed_total", s.Leases.Refused, "denied")

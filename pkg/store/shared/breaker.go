@@ -67,15 +67,9 @@ var (
 // answers and gives none is absent also if no request has failed yet, as callers may wait long
 // ([store.Health].Silent).
 type breaker struct {
-	remote           store.Remote
-	unavailable      error // may be nil
-	fleetSize        int   // 0: as the remote store counts
-	failures         int64
-	failingFor       time.Duration
-	minOpen, maxOpen time.Duration
-	logger           *slog.Logger
-	metrics          *metrics
+	Options
 
+	metrics  *metrics
 	started  time.Time
 	phase    atomic.Pointer[phase]
 	changed  chan struct{} // wakes the watcher after a request changed the phase
@@ -83,46 +77,41 @@ type breaker struct {
 }
 
 // newBreaker returns a breaker that is open. Call watch.
-func newBreaker(o *Options, m *metrics) *breaker {
-	minOpen := cmp.Or(o.MinOpen, DefaultMinOpen)
+func newBreaker(o Options, m *metrics) *breaker {
+	o.Failures = cmp.Or(o.Failures, DefaultFailures)
+	o.FailingFor = cmp.Or(o.FailingFor, DefaultFailingFor)
+	o.MinOpen = cmp.Or(o.MinOpen, DefaultMinOpen)
+	o.MaxOpen = cmp.Or(o.MaxOpen, max(DefaultMaxOpen, o.MinOpen))
 	now := time.Now()
-	b := &breaker{
-		remote:      o.Remote,
-		unavailable: o.Unavailable,
-		fleetSize:   o.FleetSize,
-		failures:    int64(cmp.Or(o.Failures, DefaultFailures)),
-		failingFor:  cmp.Or(o.FailingFor, DefaultFailingFor),
-		minOpen:     minOpen,
-		maxOpen:     cmp.Or(o.MaxOpen, max(DefaultMaxOpen, minOpen)),
-		logger:      o.Logger,
-		metrics:     m,
-		started:     now,
-		changed:     make(chan struct{}, 1),
-		answered:    make(chan struct{}),
-	}
+	b := &breaker{Options: o, metrics: m, started: now, changed: make(chan struct{}, 1), answered: make(chan struct{})}
 	b.phase.Store(&phase{state: Open, first: true, since: now, away: now, next: now, reason: errUnasked})
 	return b
 }
 
 // fleet returns the number of processes that share the remote store, at least 1.
 func (b *breaker) fleet() int {
-	if b.fleetSize > 0 {
-		return b.fleetSize
+	if b.FleetSize > 0 {
+		return b.FleetSize
 	}
-	return max(1, b.remote.Health(nil).Fleet)
+	return max(1, b.Remote.Health(nil).Fleet)
 }
 
 // enter returns the phase in which a request of charges may ask the store; nil if it may not. After
 // the answer the request must call succeeded or failed, or leave the phase.
 func (b *breaker) enter(charges []store.Charge) *phase {
-	p := b.phase.Load()
-	if p.tells() && outlast(charges) {
-		return nil
-	}
-	if p.enter() && !b.isSilent(p, charges) {
+	if p := b.phase.Load(); p.enter() && !b.isSilent(p, charges) {
 		return p
 	}
 	return nil
+}
+
+// enterTransaction is enter for a transaction. While other processes may have hits of an outage
+// that the store has not counted, the local store decides where these hits matter.
+func (b *breaker) enterTransaction(charges []store.Charge) *phase {
+	if b.phase.Load().tells() && outlast(charges) {
+		return nil
+	}
+	return b.enter(charges)
 }
 
 // settled reports whether the store decides all requests: the breaker is closed, and all processes
@@ -152,15 +141,11 @@ const (
 
 // tells reports whether other processes may still have hits of an outage that the store has not
 // counted.
-func (p *phase) tells() bool { return p.telling.Load() && p.isTelling() }
-
-// isTelling is tells for a phase with telling set.
-func (p *phase) isTelling() bool {
-	if p.state == HalfOpen || time.Now().Before(p.told) {
-		return true
+func (p *phase) tells() bool {
+	if p.telling.Load() && p.state != HalfOpen && !time.Now().Before(p.told) {
+		p.telling.Store(false)
 	}
-	p.telling.Store(false)
-	return false
+	return p.telling.Load()
 }
 
 // outlast reports whether hits of an outage matter to all charges of a request long after the
@@ -246,7 +231,7 @@ func (b *breaker) failed(ctx context.Context, p *phase, charges []store.Charge, 
 		p.leave()
 		return err
 	}
-	b.metrics.countFailure(err, b.unavailable)
+	b.metrics.countFailure(err, b.Unavailable)
 	if errors.Is(err, context.DeadlineExceeded) && b.isAlive(p, charges) {
 		p.leave()
 		if canceled {
@@ -273,7 +258,7 @@ func (b *breaker) isAlive(p *phase, charges []store.Charge) bool {
 		}
 		since = b.started.Add(time.Duration(p.from.Load()))
 	}
-	if !b.remote.Health(charges).Answered.After(since) {
+	if !b.Remote.Health(charges).Answered.After(since) {
 		return false
 	}
 	p.count.Store(0) // no successes in a row, either
@@ -290,8 +275,8 @@ func (b *breaker) isSilent(p *phase, charges []store.Charge) bool {
 	if p.state != Closed {
 		return false
 	}
-	silent := b.remote.Health(charges).Silent
-	if silent <= b.failingFor {
+	silent := b.Remote.Health(charges).Silent
+	if silent <= b.FailingFor {
 		return false
 	}
 	now, seen := int64(time.Since(b.started)), p.quiet.Load()
@@ -299,7 +284,7 @@ func (b *breaker) isSilent(p *phase, charges []store.Charge) bool {
 		p.quiet.CompareAndSwap(seen, max(1, now))
 		return false
 	}
-	if time.Duration(now-seen) < b.failingFor {
+	if time.Duration(now-seen) < b.FailingFor {
 		return false
 	}
 	b.change(p, Open, fmt.Errorf("%w for %v", errSilent, silent.Round(time.Millisecond)))
@@ -314,7 +299,7 @@ func (b *breaker) lasting(p *phase) bool {
 	if n == 1 {
 		p.from.Store(now)
 	}
-	return n >= b.failures && time.Duration(now-p.from.Load()) >= b.failingFor
+	return n >= int64(b.Failures) && time.Duration(now-p.from.Load()) >= b.FailingFor
 }
 
 // change replaces p with a phase of another state and wakes the watcher, unless another phase has
@@ -328,7 +313,7 @@ func (b *breaker) change(p *phase, to State, reason error) {
 	switch to {
 	case Closed:
 		n.wait, n.decided = 0, b.metrics.decided()-p.decided
-		n.told = now.Add(min(now.Sub(p.away), b.maxOpen+tellingSlack))
+		n.told = now.Add(min(now.Sub(p.away), b.MaxOpen+tellingSlack))
 		n.telling.Store(!p.first && b.fleet() > 1)
 	case HalfOpen:
 		n.reason = p.reason
@@ -343,7 +328,7 @@ func (b *breaker) change(p *phase, to State, reason error) {
 		if p.state == Closed {
 			n.away, n.decided = now, b.metrics.decided()
 		}
-		n.wait = min(max(2*p.wait, b.minOpen), b.maxOpen)
+		n.wait = min(max(2*p.wait, b.MinOpen), b.MaxOpen)
 		n.next = now.Add(n.wait - rand.N(n.wait/4+1)) // many processes should not probe in step
 	}
 	if !b.phase.CompareAndSwap(p, n) {
@@ -373,7 +358,7 @@ func (b *breaker) watch(ctx context.Context, logged *phase) {
 		case Open:
 			timer.Reset(time.Until(p.next))
 		case HalfOpen:
-			timer.Reset(b.minOpen)
+			timer.Reset(b.MinOpen)
 		case Closed:
 			due = nil
 		}
@@ -406,7 +391,7 @@ func (b *breaker) watch(ctx context.Context, logged *phase) {
 func (b *breaker) await(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, AwaitTimeout)
 	defer cancel()
-	return b.remote.Await(ctx)
+	return b.Remote.Await(ctx)
 }
 
 // logChanges logs the changes of state after the phase logged, up to p.
@@ -420,17 +405,17 @@ func (b *breaker) logChanges(ctx context.Context, logged, p *phase) {
 		p.before = nil
 		switch {
 		case p.state == Open && from.state == HalfOpen:
-			b.logger.LogAttrs(ctx, slog.LevelWarn, "store failed again, limits go on by their on_store_error",
+			b.Logger.LogAttrs(ctx, slog.LevelWarn, "store failed again, limits go on by their on_store_error",
 				slog.String("error", p.reason.Error()))
 		case p.state == Open && (from.state == Closed || from.first):
-			b.logger.LogAttrs(ctx, slog.LevelWarn, "store is away, limits go by their on_store_error",
+			b.Logger.LogAttrs(ctx, slog.LevelWarn, "store is away, limits go by their on_store_error",
 				slog.String("error", p.reason.Error()))
 		case p.state == HalfOpen:
-			b.logger.LogAttrs(ctx, slog.LevelInfo, "store answers again, single requests try it")
+			b.Logger.LogAttrs(ctx, slog.LevelInfo, "store answers again, single requests try it")
 		case p.state == Closed && from.first:
-			b.logger.LogAttrs(ctx, slog.LevelInfo, "store answers, its counts rule")
+			b.Logger.LogAttrs(ctx, slog.LevelInfo, "store answers, its counts rule")
 		case p.state == Closed:
-			b.logger.LogAttrs(ctx, slog.LevelInfo, "store is back, its counts rule again",
+			b.Logger.LogAttrs(ctx, slog.LevelInfo, "store is back, its counts rule again",
 				slog.Duration("away", p.since.Sub(p.away)),
 				slog.Uint64("decided_without", p.decided))
 		}

@@ -21,12 +21,6 @@ func (n *names) set(i int, c *store.Charge, l algorithms.Limit, p algorithms.Hol
 	n.charges[i] = store.Charge{Key: c.Key, Limit: l, Hits: hits, Hold: &n.holds[i]}
 }
 
-// release gives scratch memory back.
-func (s *Store) release(n *names) {
-	*n = names{} // releases the keys
-	s.names.Put(n)
-}
-
 // A holder that is denied here must be known until its end, which has no cost then. The local store
 // remembers the holder under the limit of its charge, or under a limit of 0 that no rule has. Two
 // limits serve for that. The second one has the holders in doubt: the remote store was asked about
@@ -126,8 +120,6 @@ func isEnd(c *store.Charge) bool { return c.Hold != nil && c.Hold.Phase != algor
 // holder that was denied here has no cost. The remote store is asked to cancel the holder, because
 // it may have admitted the holder.
 func (s *Store) recallHolders(q *question) {
-	n, _ := s.names.Get().(*names)
-	defer s.release(n)
 	q.ends = append(q.ends[:0], make([]store.Hold, len(q.asked))...)
 	q.known = append(q.known[:0], make([]algorithms.Hold, len(q.asked))...)
 	for i := range q.asked {
@@ -135,7 +127,7 @@ func (s *Store) recallHolders(q *question) {
 		if c.Hold == nil {
 			continue
 		}
-		if q.known[i], _ = s.known(n, c); q.known[i].Status == algorithms.HoldDenied && isEnd(c) {
+		if q.known[i], _ = s.known(&q.names, c); q.known[i].Status == algorithms.HoldDenied && isEnd(c) {
 			q.ends[i] = *c.Hold
 			q.ends[i].Phase = algorithms.HoldCancel
 			c.Hold = &q.ends[i]
@@ -155,9 +147,7 @@ func (q *question) restoreHolders(charges []store.Charge) {
 // recalledHolders ends a question of recallHolders after an answer. A holder that has begun here
 // ends here, too.
 func (s *Store) recalledHolders(q *question, t *store.Transaction) {
-	n, _ := s.names.Get().(*names)
-	defer s.release(n)
-	fleet := s.breaker.fleet()
+	n, fleet := &q.names, s.breaker.fleet()
 	for i := range q.known {
 		c, h := &t.Charges[i], q.known[i].Status
 		switch {

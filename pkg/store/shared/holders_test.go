@@ -60,7 +60,7 @@ func TestAPeekAtAHolderRemembersNothing(t *testing.T) {
 		synctest.Wait()
 		f.are(down)
 		number, s := 1, f.procs[0]
-		s.breaker.fleetSize = 2
+		s.breaker.FleetSize = 2
 		c := beginOf(&number, charge("key", 10), time.Minute)
 		decisions := make([]algorithms.Decision, 1)
 		for range 3 {

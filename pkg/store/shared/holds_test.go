@@ -144,7 +144,7 @@ func scenario(t *testing.T, words string, f *fleet) *play {
 			}
 		}
 	}
-	f.procs[0].breaker.fleetSize = size
+	f.procs[0].breaker.FleetSize = size
 	return p
 }
 

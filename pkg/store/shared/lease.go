@@ -8,73 +8,73 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// lease is the hits of one key that this process has taken in advance, and how often the key is
-// asked here. A lease decides by instants that its holder gives: it has no clock, no lock and no
-// goroutine, and does not allocate. A time.Duration is an instant by the holder's monotonic clock,
-// and an algorithms.Instant is one by the store's. The zero value holds nothing.
+// lease is the hits of one key that the store has charged in advance for this process, and how
+// often the key is asked here. A lease has no clock, no lock and no goroutine, and does not
+// allocate. A time.Duration is an instant by the monotonic clock of the process, and an
+// algorithms.Instant is one by the store's clock. The zero value has no hits.
 //
-// The holder asks the store for the hits of want, and tells the outcome to granted or failed. spend
-// then takes hits from the grants, and ended returns hits that the holder must give back. A lease
-// has two grants at most, so that the next one can come before the first one is spent.
+// The process asks the store for the hits of want, and then calls charged or failed. spend takes
+// hits from the parts, and ended returns hits that must be given back. A lease has two parts at
+// most, so that the next one can come before the first one is spent.
 //
 // # Why a lease never admits too many
 //
 // The store has charged hits before they are spent here. A fixed window counts charges, and all
-// hits of a grant are spent in the window of the grant. So at most the limit is spent in each
+// hits of a part are spent in the window of the part. So at most the limit is spent in each
 // window. A sliding count falls only as time goes by, so it stays at or above the count of hits
 // that were spent.
 //
 // A bucket also gains while hits lie here, and so could sell them twice. In an interval the fleet
-// spends at most the hits held at the start and the hits granted later. The grants are at most the
-// level at the start and the gain. So the fleet spends at most the burst and the gain if the
-// deficit of the bucket is never smaller than all hits held. Two rules see to that:
+// spends at most the hits leased at the start and the hits charged later. The latter are at most
+// the level at the start and the gain. So the fleet spends at most the burst and the gain if the
+// deficit of the bucket is never smaller than all leased hits. Two rules see to that:
 //
-//   - At each grant the deficit without the hits of the grant is at least the gain in the longest
-//     lease (bounds.park). The holder asks for hits that it does not spend where the deficit would
-//     be smaller.
-//   - Hits are given back as of the instant of their grant, less the gain since then.
+//   - When a part is charged, the deficit without its hits is at least the gain in the longest
+//     lease (bounds.park). Where the deficit would be smaller, the process asks for more hits, which
+//     it does not spend.
+//   - Hits are given back as of the instant of their charge, less the gain since then.
 //
 // Proof. Let V be the deficit less all that could be given back now. Time lowers both by the gain,
-// or only the deficit where nothing could be given back. A grant raises both by its hits, and
+// or only the deficit where nothing could be given back. A charge raises both by its hits, and
 // giving back lowers both alike. A hit that is spent lowers the second only. So V falls only while
 // nothing can be given back, and then V is the deficit. By the first rule V is then at least the
-// park at the next grant, and so at every grant. Now take the oldest of the leases held at some
-// instant. Since its grant the deficit has lost at most the gain of one lease, and the hits given
-// back of older leases. The first is the park, which V covers. The second are the part of the
-// deficit beside V. So the deficit still covers all hits granted since that grant, and so all hits
-// held.
+// park at the next charge, and so at every charge. Now take the oldest of the parts at some
+// instant. Since its charge the deficit has lost at most the gain of one lease, and the hits given
+// back of older parts. The first is the park, which V covers. The second are the part of the
+// deficit beside V. So the deficit still covers all hits charged since then, and so all leased
+// hits.
 type lease struct {
 	limit  algorithms.Limit
 	bounds bounds
 	rate   rate
 
-	first, second grant // spent in this order; second is empty if first is
+	first, second part // spent in this order; second is empty if first is
 
-	told  store.State   // the last state that the store told; the hits held are charged in it
-	heard time.Duration // when the store told
+	told   store.State   // the last state that the store told; the hits held are charged in it
+	toldAt time.Duration // when the store told
 
-	trip   time.Duration // longest round trip that the holder expects of a grant
-	under  int64         // hits of the key that the holder asks the store about, beside a grant
-	asked  int64         // hits of the grant under way; 0: no grant is
+	trip   time.Duration // longest round trip to expect of the next part
+	under  int64         // hits of the key that the store is asked about, beside the next part
+	asked  int64         // hits of the part under way; 0: no part is
 	wanted int64         // of these, hits that are not for the park
-	fate   fate          // of the grant under way
-	quiet  time.Duration // until then the store is not asked for a grant
+	fate   fate          // of the part under way
+	quiet  time.Duration // until then the store is not asked for a part
 }
 
-// grant is hits that the store has charged and that were not spent yet.
-type grant struct {
+// part is hits that the store has charged with one call.
+type part struct {
 	left, size int64
 	at         algorithms.Instant // of the charge, by the store's clock
-	half, ends time.Duration      // from half on the next grant is asked for; from ends on nothing is spent
+	half, ends time.Duration      // from half on the next part is asked for; from ends on nothing is spent
 }
 
-// part is hits of one grant.
-type part struct {
+// taken is hits that were taken from a part.
+type taken struct {
 	hits int64
-	at   algorithms.Instant // of the grant
+	at   algorithms.Instant // of the part
 }
 
-// fate is the use of the hits of a grant that is under way.
+// fate is the use of the hits of a part that is under way.
 type fate uint8
 
 const (
@@ -85,19 +85,18 @@ const (
 
 // use prepares the lease for charges under a limit. Under another limit than before the lease is
 // recalled, and use returns hits that must be given back under the limit before.
-func (l *lease) use(limit algorithms.Limit) (back [2]part) {
+func (l *lease) use(limit algorithms.Limit) (back [2]taken) {
 	if l.limit == limit {
 		return back
 	}
 	back = l.recall()
-	l.fate = lose // the park of the grant under way is unknown under the new limit
+	l.fate = lose // the park of the part under way is unknown under the new limit
 	l.limit, l.bounds, l.told, l.quiet, l.under = limit, boundsOf(limit), store.State{}, 0, 0
 	return back
 }
 
-// spend takes hits from the grants, all or nothing, and returns the parts of the grants for
-// unspend. hits is at least 1.
-func (l *lease) spend(now time.Duration, hits int64) (from [2]part, spent bool) {
+// spend takes hits from the parts, all or nothing. from is for unspend. hits is at least 1.
+func (l *lease) spend(now time.Duration, hits int64) (from [2]taken, spent bool) {
 	if l.held(now) < hits {
 		return from, false
 	}
@@ -112,27 +111,27 @@ func (l *lease) spend(now time.Duration, hits int64) (from [2]part, spent bool) 
 }
 
 // take takes hits, or the rest.
-func (g *grant) take(hits int64) part {
-	hits = min(hits, g.left)
-	g.left -= hits
-	return part{hits, g.at}
+func (p *part) take(hits int64) taken {
+	hits = min(hits, p.left)
+	p.left -= hits
+	return taken{hits, p.at}
 }
 
 // unspend puts back hits that spend has taken, and reports whether the lease took them. Otherwise
-// the holder must give them back to the store.
-func (l *lease) unspend(now time.Duration, p part) bool {
-	for _, g := range [...]*grant{&l.first, &l.second} {
-		if g.at == p.at && now < g.ends && g.left+p.hits <= g.size {
-			g.left += p.hits
+// the process must give them back to the store.
+func (l *lease) unspend(now time.Duration, t taken) bool {
+	for _, p := range [...]*part{&l.first, &l.second} {
+		if p.at == t.at && now < p.ends && p.left+t.hits <= p.size {
+			p.left += t.hits
 			return true
 		}
 	}
 	return false
 }
 
-// unused removes the grants of a key that was not asked for a slot, and returns their hits, which
+// unused removes the parts of a key that was not asked for a slot, and returns their hits, which
 // must be given back. Others can use them sooner.
-func (l *lease) unused(now time.Duration) (back [2]part) {
+func (l *lease) unused(now time.Duration) (back [2]taken) {
 	if l.first.left == 0 || !l.rate.rests(now) {
 		return back
 	}
@@ -142,16 +141,16 @@ func (l *lease) unused(now time.Duration) (back [2]part) {
 }
 
 // returned notes in the last state that hits go back. A bucket gets fewer hits back.
-func (l *lease) returned(now time.Duration, back [2]part) {
+func (l *lease) returned(now time.Duration, back [2]taken) {
 	if l.bounds.window > 0 {
 		l.told.Take(l.limit, l.instant(now), -back[0].hits-back[1].hits, false)
 	}
 }
 
-// shift makes the second grant the first one when that is spent.
+// shift makes the second part the first one when that is spent.
 func (l *lease) shift() {
 	if l.first.left == 0 && l.second.left > 0 {
-		l.first, l.second = l.second, grant{}
+		l.first, l.second = l.second, part{}
 	}
 }
 
@@ -167,12 +166,12 @@ func (l *lease) held(now time.Duration) int64 {
 	return held
 }
 
-// ended removes grants that must not be spent any more, and returns their hits, which must be given
+// ended removes parts that must not be spent any more, and returns their hits, which must be given
 // back.
-func (l *lease) ended(now time.Duration) (back [2]part) {
-	for i, g := range [...]*grant{&l.first, &l.second} {
-		if g.left > 0 && now >= g.ends {
-			back[i] = l.remove(g)
+func (l *lease) ended(now time.Duration) (back [2]taken) {
+	for i, p := range [...]*part{&l.first, &l.second} {
+		if p.left > 0 && now >= p.ends {
+			back[i] = p.remove()
 		}
 	}
 	l.returned(now, back)
@@ -180,46 +179,46 @@ func (l *lease) ended(now time.Duration) (back [2]part) {
 	return back
 }
 
-// release ends all grants but one that is under way, and returns hits that must be given back.
-func (l *lease) release() (back [2]part) {
-	return [...]part{l.remove(&l.first), l.remove(&l.second)}
+// release ends all parts but one that is under way, and returns hits that must be given back.
+func (l *lease) release() (back [2]taken) {
+	return [...]taken{l.first.remove(), l.second.remove()}
 }
 
-// recall is release for a grant that is under way, too.
-func (l *lease) recall() (back [2]part) {
+// recall is release for a part that is under way, too.
+func (l *lease) recall() (back [2]taken) {
 	l.fate = max(l.fate, giveBack)
 	return l.release()
 }
 
-// drop forgets all grants, also one that is under way: the state of the key goes, and nothing may
+// drop forgets all parts, also one that is under way: the state of the key goes, and nothing may
 // be given back.
 func (l *lease) drop() {
 	l.fate = lose
-	l.first, l.second, l.told = grant{}, grant{}, store.State{}
+	l.first, l.second, l.told = part{}, part{}, store.State{}
 }
 
-// remove removes a grant and returns the hits that were left.
-func (l *lease) remove(g *grant) part {
-	p := part{g.left, g.at}
-	*g = grant{}
-	return p
+// remove ends the part, and returns the hits that were left.
+func (p *part) remove() taken {
+	t := taken{p.left, p.at}
+	*p = part{}
+	return t
 }
 
 // instant returns the store's instant, or an instant shortly before. A caller may have read now
-// before the store was heard.
+// before the last answer.
 func (l *lease) instant(now time.Duration) algorithms.Instant {
-	return l.told.Now.Add(max(0, now-l.heard))
+	return l.told.Now.Add(max(0, now-l.toldAt))
 }
 
-// hear notes a state that the store told with an answer at now. An older one than the last changes
+// learn keeps a state that the store told with an answer at now. An older one than the last changes
 // nothing, unless the clock of the store has gone back. Answers of one call have one instant and
 // come in any order: the one that leaves less counts.
-func (l *lease) hear(now time.Duration, told *store.State) {
+func (l *lease) learn(now time.Duration, told *store.State) {
 	switch {
 	case told.Now == 0:
 	case told.Now == l.told.Now && l.left(told) > l.left(&l.told):
 	case told.Now >= l.told.Now || l.told.Now.Sub(told.Now) >= overtakes:
-		l.told, l.heard = *told, now
+		l.told, l.toldAt = *told, now
 	}
 }
 
@@ -229,13 +228,8 @@ func (l *lease) left(told *store.State) uint32 {
 	return state.Take(l.limit, state.Now, 0, false).Remaining
 }
 
-// answer returns the decision for hits that were spent here, or for a probe: the last state that
-// was told, less the hits spent since.
-func (l *lease) answer(now time.Duration) algorithms.Decision {
-	return l.peek(now, 0)
-}
-
-// peek returns the decision for hits that are held, without spending them.
+// peek returns the decision for hits that could be spent, without spending them: the last state
+// that was told, less the hits spent since. 0 hits are the decision after spend, or for a probe.
 func (l *lease) peek(now time.Duration, hits int64) algorithms.Decision {
 	state := l.told
 	d := state.Take(l.limit, l.instant(now), hits-l.held(now), false)
@@ -243,28 +237,24 @@ func (l *lease) peek(now time.Duration, hits int64) algorithms.Decision {
 	return d
 }
 
-// end lets no grant be spent from an instant on, before its own end.
+// end lets no part be spent from an instant on, before its own end.
 func (l *lease) end(at time.Duration) {
 	l.first.ends, l.second.ends = min(l.first.ends, at), min(l.second.ends, at)
 }
 
-// idle reports whether the lease holds nothing, waits for nothing, and its key is not asked any
-// more.
+// idle reports whether the lease has no hits, waits for none, and its key is not asked any more.
 func (l *lease) idle(now time.Duration) bool {
 	return l.asked == 0 && l.under == 0 && l.first.left == 0 && l.rate.idle(now)
 }
 
 const (
-	// longest is the longest lease.
-	longest = time.Second
-	// shortest is the shortest lease that is worth a grant.
-	shortest = 10 * time.Millisecond
-	// parts is how many longest leases of a bucket follow each other while the bucket refills.
-	parts = 20
-	// reserve is the part of the park for which the holder asks in addition, inverted, as the last
-	// state is a little old.
+	longest  = time.Second           // the longest lease
+	shortest = 10 * time.Millisecond // the shortest one that is worth a call
+	// turns is how many longest leases of a bucket follow each other while the bucket refills.
+	turns = 20
+	// 1/reserve of the park is asked for in addition, as the last state is a little old.
 	reserve = 16
-	// slack and drift shorten a lease: the clocks of the holder and of the store may differ by
+	// slack and drift shorten a lease: the clocks of the process and of the store may differ by
 	// slack, and run apart by 1/drift.
 	slack = time.Millisecond
 	drift = 1000
@@ -275,7 +265,7 @@ const (
 // bounds are the bounds that a limit sets for its leases.
 type bounds struct {
 	length time.Duration // of a lease, by the store's clock; 0: the limit is never leased
-	park   int64         // hits that a bucket must lack at each grant, beside the hits of the lease
+	park   int64         // hits that a bucket must lack when a part is charged, beside its hits
 	window time.Duration // a lease ends with its aligned window of this length; 0: there is no window
 }
 
@@ -292,7 +282,7 @@ func boundsOf(l algorithms.Limit) bounds {
 		}
 		return bounds{length: min(longest, l.Period), window: l.Period}
 	case algorithms.TokenBucket, algorithms.TokenBucketInteger:
-		b := bounds{length: min(longest, scale(l.Period, uint64(l.Capacity()), parts*uint64(l.Requests)))}
+		b := bounds{length: min(longest, scale(l.Period, uint64(l.Capacity()), turns*uint64(l.Requests)))}
 		if b.length < shortest {
 			return bounds{}
 		}
@@ -328,13 +318,13 @@ func untilEnd(window time.Duration, at algorithms.Instant) time.Duration {
 
 const (
 	fewCalls    = 4        // in a slot: from then on a key is worth a lease
-	leastHits   = 2        // a smaller grant saves nothing
-	waits       = 3        // parts of a short lease, of which a grant is spent in one
-	longestTrip = 2 * slot // of a grant for which a lease makes up
-	pause       = slot     // without grants after one that was denied, or that failed
+	leastHits   = 2        // a smaller part saves nothing
+	waits       = 3        // a part of a bucket is spent in a third of the lease
+	longestTrip = 2 * slot // for which a lease makes up
+	pause       = slot     // without calls for hits after one that was denied, or that failed
 )
 
-// due reports whether the holder may ask the store for hits now.
+// due reports whether the store may be asked for hits now.
 func (l *lease) due(now time.Duration) bool {
 	if l.asked > 0 || l.second.left > 0 || l.bounds.length == 0 || l.told.Now == 0 || now < l.quiet {
 		return false
@@ -342,15 +332,14 @@ func (l *lease) due(now time.Duration) bool {
 	return 2*l.first.left <= l.first.size || now >= l.first.half
 }
 
-// want returns how many hits the holder should ask the store for now; 0: none. fleet is how many
-// processes share the store, at least 1. After want has returned hits the holder must call granted
-// or failed.
+// want returns how many hits the store should be asked for now; 0: none. fleet is how many
+// processes share the store, at least 1. After want has returned hits, charged or failed must come.
 //
 // The hits suffice for a slot and two round trips at the usual rate. So half of the hits suffice
-// until the next grant comes. A grant waits while another is spent, so hits of a bucket suffice for
+// until the next part comes. A part waits while another is spent, so hits of a bucket suffice for
 // a third of a lease at most. The most is half of the rest, divided by the fleet. Hits that the
-// holder asks about do not belong to the rest. A bucket that lacks less than its park is asked for
-// more.
+// store is asked about do not belong to the rest. A bucket that lacks less than its park is asked
+// for more.
 func (l *lease) want(now time.Duration, fleet int) int64 {
 	if !l.due(now) {
 		return 0
@@ -393,22 +382,22 @@ func (l *lease) deficit(remaining int64) int64 {
 	return int64(l.limit.Capacity()) - remaining - 1
 }
 
-// granted enters the hits of the grant under way, which the store has decided, with the state that
-// it told. begun is an instant before the store was asked. The result is hits that must be given
-// back at once.
-func (l *lease) granted(begun, now time.Duration, d algorithms.Decision, told *store.State) (back part) {
+// charged enters the part under way, which the store has decided, with the state that it told.
+// begun is an instant before the store was asked. The result is hits that must be given back at
+// once.
+func (l *lease) charged(begun, now time.Duration, d algorithms.Decision, told *store.State) (back taken) {
 	hits, wanted, fate := l.asked, l.wanted, l.fate
 	l.asked, l.wanted, l.fate = 0, 0, keep
 	if fate == lose {
-		return part{}
+		return taken{}
 	}
-	l.hear(now, told)
+	l.learn(now, told)
 	if l.bounds.park > 0 {
 		hits = min(hits, l.deficit(int64(d.Remaining))-l.bounds.park) // all others stay charged
 	}
 	if !d.Allowed || told.Now == 0 || hits <= 0 {
 		l.quiet = now + pause
-		return part{}
+		return taken{}
 	}
 	at, length := told.Now, l.bounds.length
 	if w := l.bounds.window; w > 0 {
@@ -417,24 +406,23 @@ func (l *lease) granted(begun, now time.Duration, d algorithms.Decision, told *s
 	}
 	ends := begun + length - length/drift - slack
 	if fate == giveBack || ends <= now {
-		return part{hits, at}
+		return taken{hits, at}
 	}
 	if hits > 2*wanted { // others have parked meanwhile
-		back = part{hits - wanted, at}
+		back = taken{hits - wanted, at}
 		hits = wanted
 	}
-	g := grant{left: hits, size: hits, at: at, half: now + (ends-now)/2, ends: ends}
+	next := &l.second
 	if l.first.left == 0 {
-		l.first = g
-	} else {
-		l.second = g
+		next = &l.first
 	}
+	*next = part{left: hits, size: hits, at: at, half: now + (ends-now)/2, ends: ends}
 	return back
 }
 
-// failed notes that the store has not decided the grant under way, and returns the hits that may go
-// back if the store charges them. Hits of a bucket stay charged, as the holder does not know
-// whether enough are parked.
+// failed notes that the store has not decided the part under way, and returns the hits that may go
+// back if the store charges them. Hits of a bucket stay charged, as it is not known whether enough
+// are parked.
 func (l *lease) failed(now time.Duration) (hits int64) {
 	if l.bounds.park == 0 && l.fate != lose {
 		hits = l.asked

@@ -17,7 +17,7 @@ func TestALeaseEndsByTheHoldersClockFromBeforeTheQuestion(t *testing.T) {
 	}
 	hits := l.want(0, 1)
 	d, told := s.take(3*time.Millisecond, hits)
-	l.granted(0, 7*time.Millisecond, d, &told)
+	l.charged(0, 7*time.Millisecond, d, &told)
 	ends := longest - longest/drift - slack
 	if _, spent := l.spend(ends-1, 1); !spent {
 		t.Error("spend just before the end: got nothing, want a hit")
@@ -28,10 +28,10 @@ func TestALeaseEndsByTheHoldersClockFromBeforeTheQuestion(t *testing.T) {
 	if back := l.ended(ends - 1); back[0].hits != 0 {
 		t.Errorf("just before the end: got %d hits to give back, want none", back[0].hits)
 	}
-	if back := l.ended(ends); back[0] != (part{hits - 1, told.Now}) || back[1].hits != 0 {
+	if back := l.ended(ends); back[0] != (taken{hits - 1, told.Now}) || back[1].hits != 0 {
 		t.Errorf("at the end: got %+v to give back, want the %d hits left", back, hits-1)
 	}
-	if back := l.ended(ends); back != [2]part{} {
+	if back := l.ended(ends); back != [2]taken{} {
 		t.Errorf("after the end: got %+v to give back again, want nothing", back)
 	}
 }
@@ -57,7 +57,7 @@ func TestAnAnswerThatCameTooLateIsGivenBack(t *testing.T) {
 	}
 	hits := l.want(0, 1)
 	d, told := s.take(0, hits)
-	if back := l.granted(0, 100*time.Millisecond, d, &told); back.hits != hits || l.held(100*time.Millisecond) != 0 {
+	if back := l.charged(0, 100*time.Millisecond, d, &told); back.hits != hits || l.held(100*time.Millisecond) != 0 {
 		t.Errorf("got %+v to give back and %d held, want all %d back", back, l.held(100*time.Millisecond), hits)
 	}
 }
@@ -75,7 +75,7 @@ func TestADeniedOrFailedGrantIsNotAskedForAgainAtOnce(t *testing.T) {
 			t.Errorf("a second want while the first is under way: got %d, want 0", got)
 		}
 		if denied {
-			l.granted(0, 0, algorithms.Decision{}, &store.State{Now: start(), Limit: s.limit})
+			l.charged(0, 0, algorithms.Decision{}, &store.State{Now: start(), Limit: s.limit})
 		} else if got := l.failed(0); got != hits {
 			t.Errorf("a grant of a window without an answer: got %d hits to give back should they be charged, want %d", got, hits)
 		}
@@ -116,7 +116,7 @@ func TestALeaseThatIsRecalledGivesEverythingBack(t *testing.T) {
 		t.Errorf("got %+v to give back, want 8 hits", back)
 	}
 	d, told := s.take(0, hits)
-	if back := l.granted(0, 0, d, &told); back.hits != hits {
+	if back := l.charged(0, 0, d, &told); back.hits != hits {
 		t.Errorf("the grant under way: got %d hits to give back, want %d", back.hits, hits)
 	}
 	if got := l.held(0); got != 0 {
@@ -131,7 +131,7 @@ func TestALeaseOfAResetKeyGivesNothingBack(t *testing.T) {
 	hits := l.want(0, 1)
 	l.drop()
 	d, told := s.take(0, hits)
-	if back := l.granted(0, 0, d, &told); back.hits != 0 || l.held(0) != 0 || l.ended(time.Hour) != [2]part{} {
+	if back := l.charged(0, 0, d, &told); back.hits != 0 || l.held(0) != 0 || l.ended(time.Hour) != [2]taken{} {
 		t.Errorf("got %+v to give back and %d held, want nothing", back, l.held(0))
 	}
 }
@@ -143,7 +143,7 @@ func TestAnotherLimitRecallsTheLease(t *testing.T) {
 	if back := l.use(window(900, time.Minute)); back[0].hits != hits || l.held(0) != 0 {
 		t.Errorf("got %+v to give back and %d held, want the %d hits back", back, l.held(0), hits)
 	}
-	if back := l.use(window(900, time.Minute)); back != [2]part{} {
+	if back := l.use(window(900, time.Minute)); back != [2]taken{} {
 		t.Errorf("the same limit again: got %+v to give back, want nothing", back)
 	}
 }
@@ -162,7 +162,7 @@ func TestALeaseFollowsAClockThatGoesBack(t *testing.T) {
 			d = s.ask(l, time.Second, 20)
 		}
 		s.grant(t, l, time.Second, 1)
-		if got := l.answer(time.Second); l.held(time.Second) == 0 || got.Remaining != d.Remaining {
+		if got := l.peek(time.Second, 0); l.held(time.Second) == 0 || got.Remaining != d.Remaining {
 			t.Errorf("%v back: got %d left from a lease of %d hits, want %d as the store told", step, got.Remaining, l.held(time.Second), d.Remaining)
 		}
 	}
@@ -173,8 +173,8 @@ func TestALeaseFollowsAClockThatGoesBack(t *testing.T) {
 func TestAnInstantBeforeTheLastAnswerIsThatOfTheAnswer(t *testing.T) {
 	s := &shared{limit: window(1000, time.Minute), from: start()}
 	l := s.hot(t, time.Millisecond, 20)
-	want := l.answer(time.Millisecond)
-	if got := l.answer(time.Millisecond - 1); got != want {
+	want := l.peek(time.Millisecond, 0)
+	if got := l.peek(time.Millisecond-1, 0); got != want {
 		t.Errorf("got %+v a nanosecond before the answer, want %+v", got, want)
 	}
 }
@@ -186,13 +186,13 @@ func TestALeaseThatNobodySpendsGoesBackAfterASlot(t *testing.T) {
 	if held == 0 {
 		t.Fatal("got no lease")
 	}
-	if back := l.unused(2*slot - 1); back != [2]part{} {
+	if back := l.unused(2*slot - 1); back != [2]taken{} {
 		t.Errorf("within a slot: got %+v to give back, want nothing", back)
 	}
 	if back := l.unused(2 * slot); back[0].hits != held || l.held(2*slot) != 0 {
 		t.Errorf("after a slot: got %+v to give back and %d held, want all %d hits back", back, l.held(2*slot), held)
 	}
-	if back := l.unused(3 * slot); back != [2]part{} {
+	if back := l.unused(3 * slot); back != [2]taken{} {
 		t.Errorf("got %+v to give back again, want nothing", back)
 	}
 }

@@ -134,7 +134,7 @@ func (s *telling) Later(c *store.Charge, at algorithms.Instant) {
 	s.late = append(s.late, own)
 	k := s.keys[stateOf(c)]
 	one := shared{limit: c.Limit, state: k.state, from: instant()}
-	one.back(0, part{-c.Hits, at})
+	one.back(0, taken{-c.Hits, at})
 	k.state = one.state
 	s.keys[stateOf(c)] = k
 }
@@ -205,7 +205,7 @@ func take(t *testing.T, s store.Store, charges ...store.Charge) (bool, []algorit
 // the number as it is.
 func spent(s *Store) uint64 {
 	l := s.Stats().Leases
-	return l.Granted - l.Held - l.Back - l.Expired
+	return l.Charged - l.Held - l.Back - l.Expired
 }
 
 // warm asks a key until it is leased.

@@ -34,7 +34,7 @@ func (s *shared) take(now time.Duration, hits int64) (d algorithms.Decision, tol
 }
 
 // back charges negative hits as of an earlier instant, as the script of redisstore does.
-func (s *shared) back(now time.Duration, p part) {
+func (s *shared) back(now time.Duration, p taken) {
 	at := s.instant(now)
 	if boundsOf(s.limit).window > 0 {
 		if untilEnd(s.limit.Period, p.at)-at.Sub(p.at) > 0 { // the same window
@@ -50,7 +50,7 @@ func (s *shared) back(now time.Duration, p part) {
 func (s *shared) ask(l *lease, now time.Duration, hits int64) algorithms.Decision {
 	l.rate.note(now, hits)
 	d, told := s.take(now, hits)
-	l.hear(now, &told)
+	l.learn(now, &told)
 	return d
 }
 
@@ -77,7 +77,7 @@ func (s *shared) grant(t *testing.T, l *lease, now time.Duration, fleet int) int
 		return 0
 	}
 	d, told := s.take(now, hits)
-	if back := l.granted(now, now, d, &told); back.hits != 0 {
+	if back := l.charged(now, now, d, &told); back.hits != 0 {
 		t.Errorf("granted at %v: got %d hits to give back, want none", now, back.hits)
 	}
 	return hits
@@ -166,7 +166,7 @@ func TestAGrantThatFindsTheBucketFullerThanToldIsNotSpent(t *testing.T) {
 	hits := l.want(0, 1)
 	s.state = store.State{} // a reset
 	d, told := s.take(0, hits)
-	if back := l.granted(0, 0, d, &told); back.hits != 0 {
+	if back := l.charged(0, 0, d, &told); back.hits != 0 {
 		t.Errorf("got %d hits to give back, want none", back.hits)
 	}
 	if got, most := l.held(0), hits-boundsOf(bucket).park; got > most {
@@ -208,7 +208,7 @@ func TestACallCanSpendOfTwoGrantsAndPutBack(t *testing.T) {
 	if l.unspend(3*time.Millisecond, from[1]) {
 		t.Error("a grant took back more than it had")
 	}
-	if l.unspend(2*time.Second, part{1, from[1].at}) {
+	if l.unspend(2*time.Second, taken{1, from[1].at}) {
 		t.Error("a grant took back a hit after its end")
 	}
 }
@@ -223,7 +223,7 @@ func TestAnswersAreTheToldStateLessTheHitsSpentHere(t *testing.T) {
 			now := time.Duration(i+1) * time.Millisecond
 			l.spend(now, 2)
 			want, _ := alone.take(now, 2)
-			if got := l.answer(now); got != want {
+			if got := l.peek(now, 0); got != want {
 				t.Errorf("%v, call %d: got %+v, want %+v as without a lease", limit.Algorithm, i, got, want)
 			}
 		}
@@ -264,7 +264,7 @@ func TestABucketLacksAllHitsThatAreHeld(t *testing.T) {
 		}
 		leases := make([]lease, 1+r.IntN(4))
 		now := time.Duration(0)
-		give := func(parts ...part) {
+		give := func(parts ...taken) {
 			for _, p := range parts {
 				if p.hits > 0 {
 					s.back(now, p)
@@ -285,7 +285,7 @@ func TestABucketLacksAllHitsThatAreHeld(t *testing.T) {
 				}
 				if hits := l.want(now, len(leases)); hits > 0 {
 					d, told := s.take(now, hits)
-					give(l.granted(now, now, d, &told))
+					give(l.charged(now, now, d, &told))
 				}
 			}
 			if r.IntN(3) == 0 {
@@ -308,17 +308,17 @@ func BenchmarkSpend(b *testing.B) {
 	l := new(lease)
 	l.use(s.limit)
 	_, told := s.take(0, 1)
-	l.hear(0, &told)
+	l.learn(0, &told)
 	b.ReportAllocs()
 	for i := range b.N {
 		now := time.Duration(i) * time.Microsecond
 		l.rate.note(now, 1)
 		if l.held(now) == 0 {
-			l.first = grant{left: 1 << 30, size: 1 << 30, ends: now + time.Second, half: now + time.Second}
+			l.first = part{left: 1 << 30, size: 1 << 30, ends: now + time.Second, half: now + time.Second}
 		}
 		l.spend(now, 1)
 		l.want(now, 1)
-		_ = l.answer(now)
+		_ = l.peek(now, 0)
 	}
 }
 
@@ -346,9 +346,9 @@ func TestOfTwoAnswersOfOneInstantTheOneThatLeavesLessCounts(t *testing.T) {
 			l := new(lease)
 			l.use(limit)
 			for i := range told {
-				l.hear(0, &told[i])
+				l.learn(0, &told[i])
 			}
-			if d := l.answer(0); d.Remaining != 890 {
+			if d := l.peek(0, 0); d.Remaining != 890 {
 				t.Errorf("%v: got %d left, want 890", limit.Algorithm, d.Remaining)
 			}
 		}

@@ -36,7 +36,7 @@ func TestKeysThatAreAskedRarelyAreNotTracked(t *testing.T) {
 			time.Sleep(time.Millisecond)
 			take(t, s, minute(string(rune('a'+i)), 10))
 		}
-		if got := s.Stats().Leases; got.Granted != 0 || told.asked() != 1000 {
+		if got := s.Stats().Leases; got.Charged != 0 || told.asked() != 1000 {
 			t.Errorf("got %+v, want nothing granted", got)
 		}
 	})
@@ -165,8 +165,8 @@ func TestSomeChargesAlwaysAskTheStore(t *testing.T) {
 			for range 30 {
 				take(t, s, c)
 			}
-			if got := told.asked(); got != 30 || s.Stats().Leases.Granted != 0 {
-				t.Errorf("%s: the store was asked %d times and granted %d hits, want 30 and 0", name, got, s.Stats().Leases.Granted)
+			if got := told.asked(); got != 30 || s.Stats().Leases.Charged != 0 {
+				t.Errorf("%s: the store was asked %d times and granted %d hits, want 30 and 0", name, got, s.Stats().Leases.Charged)
 			}
 		})
 	}
@@ -266,7 +266,7 @@ func BenchmarkTakeNow(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		if k.first.left < 2 {
-			k.first = grant{left: 1 << 40, size: 1 << 40, at: instant(), ends: 1 << 62, half: 1 << 62}
+			k.first = part{left: 1 << 40, size: 1 << 40, at: instant(), ends: 1 << 62, half: 1 << 62}
 		}
 		if _, decided := s.TakeNow(charges, decisions); !decided {
 			b.Fatal("not decided")

@@ -11,16 +11,10 @@ import (
 )
 
 const (
-	// askers is how many calls for grants can be under way at a time. A call has the wants of all
-	// keys that have come meanwhile.
-	askers = 4
-	// mostWants bounds the wants of a call.
-	mostWants = 256
-	// patience is how long a call for grants waits at most. No request waits for such a call, so
-	// the bound is long.
-	patience = 250 * time.Millisecond
-	// tripMemory is how many grants it takes to forget a long round trip.
-	tripMemory = 16
+	askers     = 4                      // calls for leases under way at a time
+	mostWants  = 256                    // of a call
+	patience   = 250 * time.Millisecond // of a call, for which no request waits
+	tripMemory = 16                     // calls that it takes to forget a long round trip
 )
 
 // wants is the keys that wait to be asked for.
@@ -31,15 +25,15 @@ type wants struct {
 	keys []want
 }
 
-// want is a grant that a key wants.
+// want is hits that a lease should have next.
 type want struct {
 	key   *key
 	limit algorithms.Limit
 	hits  int64
 }
 
-// wantLocked asks for a grant for a key in the background, if the key wants one. The shard's mu
-// must be held.
+// wantLocked asks for hits for the lease of a key in the background, if it should have more. The
+// shard's mu must be held.
 func (s *Store) wantLocked(k *key, now time.Duration) {
 	if !k.due(now) { // on the way of each request: before the fleet is asked for
 		return
@@ -55,6 +49,7 @@ func (s *Store) wantLocked(k *key, now time.Duration) {
 	s.wants.wake()
 }
 
+// wake wakes an asker.
 func (w *wants) wake() {
 	select {
 	case w.signal <- struct{}{}:
@@ -77,7 +72,7 @@ func (w *wants) take(to []want) []want {
 	return to
 }
 
-// askForLeases asks the shared store for grants until ctx ends.
+// askForLeases asks the remote store for hits of leases until ctx ends.
 func (s *Store) askForLeases(ctx context.Context) {
 	var a asking
 	for {
@@ -91,7 +86,7 @@ func (s *Store) askForLeases(ctx context.Context) {
 	}
 }
 
-// asking is one call for grants. Memory is reused from call to call.
+// asking is one call for leases. The memory is used again.
 type asking struct {
 	begun        time.Duration
 	wants        []want
@@ -105,7 +100,7 @@ func (a *asking) ask(s *Store) {
 	a.begun = s.now()
 	if !s.breaker.settled() {
 		for _, w := range a.wants {
-			a.end(s, w, algorithms.Decision{}, &store.State{}, errAway)
+			s.failed(w, a.begun, nil)
 		}
 		return
 	}
@@ -114,64 +109,60 @@ func (a *asking) ask(s *Store) {
 	n := len(a.wants)
 	a.states = append(a.states[:0], make([]store.State, n)...)
 	a.decisions = append(a.decisions[:0], make([]algorithms.Decision, n)...)
-	a.charges, a.transactions = a.charges[:0], a.transactions[:0]
+	a.charges = append(a.charges[:0], make([]store.Charge, n)...)
+	a.transactions = a.transactions[:0]
 	for i, w := range a.wants {
-		a.charges = append(a.charges, store.Charge{Key: w.key.name, Hash: w.key.hash, Limit: w.limit, Hits: w.hits, Left: &a.states[i]})
-	}
-	for i := range a.wants {
+		a.charges[i] = store.Charge{Key: w.key.name, Hash: w.key.hash, Limit: w.limit, Hits: w.hits, Left: &a.states[i]}
 		a.transactions = append(a.transactions, store.Transaction{Ctx: ctx, Charges: a.charges[i : i+1], Decisions: a.decisions[i : i+1]})
 	}
 	s.remote.TakeAll(a.transactions, func(indexes []int) {
 		for _, i := range indexes {
-			a.end(s, a.wants[i], a.decisions[i], &a.states[i], a.transactions[i].Err)
+			a.end(s, i)
 		}
 	})
 	clear(a.wants) // releases the keys
 	clear(a.charges)
 }
 
-// errAway stands for the error of a remote store that was not asked.
-var errAway = errors.New("the remote store is away")
-
-// end enters the outcome of a grant.
-func (a *asking) end(s *Store, w want, d algorithms.Decision, told *store.State, err error) {
-	now := s.now()
-	s.learnTrip(now-a.begun, err)
-	k := w.key
-	k.shard.mu.Lock()
-	defer k.shard.mu.Unlock()
-	if err != nil {
-		back := k.failed(now)
-		k.vain = true
-		if u, ok := errors.AsType[store.Unanswered](err); ok && back > 0 {
-			u.Instead([]int64{0})
-		}
-		s.metrics.failed.Add(1)
+// end enters the outcome of a transaction into its lease, and notes the round trip. The next leases
+// make up for the longest of the last trips.
+func (a *asking) end(s *Store, i int) {
+	w, t, told, now := a.wants[i], &a.transactions[i], &a.states[i], s.now()
+	took, trip := int64(now-a.begun), s.trip.Load()
+	s.trip.Store(max(took, trip-(trip-took)/tripMemory))
+	if t.Err != nil {
+		s.failed(w, now, t.Err)
 		return
 	}
+	k, d := w.key, t.Decisions[0]
+	k.shard.mu.Lock()
+	defer k.shard.mu.Unlock()
 	k.vain = false
 	before := k.first.left + k.second.left
-	back := k.granted(a.begun, now, d, told)
+	back := k.charged(a.begun, now, d, told)
 	if w.limit.Algorithm == algorithms.FixedWindow { // the window may be another clock's than the state's
 		k.lease.end(a.begun + untilEnd(w.limit.Period, s.remote.Now(w.limit).Add(a.begun-now)) - slack)
 	}
 	if d.Allowed {
-		k.shard.granted += uint64(k.first.left + k.second.left - before + back.hits)
-		s.giveLocked(k, w.limit, now, [2]part{back})
+		k.shard.charged += uint64(k.first.left + k.second.left - before + back.hits)
+		s.giveLocked(k, w.limit, now, [2]taken{back})
 	} else {
 		s.metrics.refused.Add(1)
 	}
 	if told.Now != 0 {
-		s.goOnFrom([]store.Charge{{Key: k.name, Hash: k.hash, Limit: w.limit, Hits: w.hits}}, []store.State{*told}, []algorithms.Decision{d})
+		s.goOnFrom(t.Charges, a.states[i:i+1], t.Decisions)
 	}
 }
 
-// learnTrip notes the round trip of a call. The next leases make up for the longest of the last
-// trips.
-func (s *Store) learnTrip(took time.Duration, err error) {
-	if errors.Is(err, errAway) {
-		return
+// failed enters into a lease that the remote store has given no answer, or was not asked: err is
+// nil then.
+func (s *Store) failed(w want, now time.Duration, err error) {
+	w.key.shard.mu.Lock()
+	defer w.key.shard.mu.Unlock()
+	back := w.key.failed(now)
+	w.key.vain = true
+	if u, ok := errors.AsType[store.Unanswered](err); ok && back > 0 {
+		u.Instead([]int64{0})
 	}
-	trip := s.trip.Load()
-	s.trip.Store(max(int64(took), trip-(trip-int64(took))/tripMemory))
+	s.metrics.failed.Add(1)
 }

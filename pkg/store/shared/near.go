@@ -61,7 +61,7 @@ func (s *Store) spendAll(charges []store.Charge, decisions []algorithms.Decision
 		_, spent := s.spend(&charges[0], &decisions[0], now)
 		return spent
 	}
-	var from [maxCharges][2]part
+	var from [maxCharges][2]taken
 	for i := range charges {
 		spent := false
 		if from[i], spent = s.spend(&charges[i], &decisions[i], now); !spent {
@@ -76,9 +76,8 @@ func (s *Store) spendAll(charges []store.Charge, decisions []algorithms.Decision
 
 // spend decides a charge from the lease of its key, and reports whether that suffices. from says
 // which parts of the lease paid.
-func (s *Store) spend(c *store.Charge, to *algorithms.Decision, now time.Duration) (from [2]part, spent bool) {
-	sh := s.table.spot(c)
-	sh.mu.Lock()
+func (s *Store) spend(c *store.Charge, to *algorithms.Decision, now time.Duration) (from [2]taken, spent bool) {
+	sh := s.table.lock(c)
 	defer sh.mu.Unlock()
 	k := s.leaseLocked(sh, c, now)
 	if k == nil {
@@ -95,14 +94,13 @@ func (s *Store) spend(c *store.Charge, to *algorithms.Decision, now time.Duratio
 	k.rate.note(now, c.Hits)
 	k.spent = now
 	sh.leased++
-	*to = k.answer(now)
+	*to = k.peek(now, 0)
 	k.tell(now, c.Left)
 	s.wantLocked(k, now)
 	return from, true
 }
 
-// tell writes the state of the key: the last one that was told, less the hits spent since. to may
-// be nil.
+// tell writes the state of the key, less the hits spent since it was told. to may be nil.
 func (k *key) tell(now time.Duration, to *store.State) {
 	if to == nil {
 		return
@@ -114,9 +112,8 @@ func (k *key) tell(now time.Duration, to *store.State) {
 
 // unspend puts back the hits of a charge of a request that was denied, or that was not decided
 // here. The result is the decision of the key as the request leaves it.
-func (s *Store) unspend(c *store.Charge, to *algorithms.Decision, now time.Duration, from [2]part, undecided bool) {
-	sh := s.table.spot(c)
-	sh.mu.Lock()
+func (s *Store) unspend(c *store.Charge, to *algorithms.Decision, now time.Duration, from [2]taken, undecided bool) {
+	sh := s.table.lock(c)
 	defer sh.mu.Unlock()
 	k := sh.allotments[string(c.Key)].yes
 	if k == nil || k.limit != c.Limit {
@@ -136,7 +133,7 @@ func (s *Store) unspend(c *store.Charge, to *algorithms.Decision, now time.Durat
 		sh.leased--
 	}
 	if to != nil {
-		*to = k.answer(now)
+		*to = k.peek(now, 0)
 	}
 	k.tell(now, c.Left)
 }
@@ -163,8 +160,7 @@ func (s *Store) overdue(charges []store.Charge) bool {
 // for a lease, or has waited for an answer in vain, or, after longLate, has just spent a lease. A
 // key that is close to its limit has no lease, and the remote store should decide about it.
 func (s *Store) waits(c *store.Charge, late time.Duration) bool {
-	sh := s.table.spot(c)
-	sh.mu.Lock()
+	sh := s.table.lock(c)
 	defer sh.mu.Unlock()
 	k := sh.allotments[string(c.Key)].yes
 	return k != nil && leasable(c) && k.limit == c.Limit && (k.asked > 0 || k.vain || late > longLate && k.spent > 0 && s.now()-k.spent < slot)
@@ -201,8 +197,7 @@ func (s *Store) denyAll(charges []store.Charge, decisions []algorithms.Decision)
 
 // isDenied decides a charge by the denial of its key, and reports whether that suffices.
 func (s *Store) isDenied(c *store.Charge, now time.Duration, to *algorithms.Decision) bool {
-	sh := s.table.spot(c)
-	sh.mu.Lock()
+	sh := s.table.lock(c)
 	defer sh.mu.Unlock()
 	d := sh.allotments[string(c.Key)].no
 	return d != nil && d.decide(c, s.instant(d, now), s.maxAge, to)
@@ -224,8 +219,7 @@ func (s *Store) leave(c *store.Charge, now time.Duration, to *algorithms.Decisio
 	if !c.CountRejected && !looks {
 		return
 	}
-	sh := s.table.spot(c)
-	sh.mu.Lock()
+	sh := s.table.lock(c)
 	defer sh.mu.Unlock()
 	d := sh.allotments[string(c.Key)].no
 	switch {
@@ -251,8 +245,7 @@ func (s *Store) peekLease(c *store.Charge, to *algorithms.Decision) bool {
 		return false
 	}
 	now := s.now()
-	sh := s.table.spot(c)
-	sh.mu.Lock()
+	sh := s.table.lock(c)
 	defer sh.mu.Unlock()
 	k := s.leaseLocked(sh, c, now)
 	if k == nil || k.first.left == 0 {
@@ -267,14 +260,13 @@ func (s *Store) peekLease(c *store.Charge, to *algorithms.Decision) bool {
 	return true
 }
 
-// split spends leased hits for a request that allotments do not decide, and copies the other
-// charges, about which the remote store is asked. Where a lease does not suffice, its hits go back,
-// ahead of the question.
+// split spends leased hits for a request that allotments do not decide. The remote store is asked
+// about the other charges. Where a lease does not suffice, its hits go back, ahead of the question.
 func (s *Store) split(q *question, t *store.Transaction) {
 	now, several := s.now(), len(t.Charges) > 1 && len(t.Charges) <= maxCharges
 	for i := range t.Charges {
 		c := &t.Charges[i]
-		from, paid := [2]part{}, false
+		from, paid := [2]taken{}, false
 		if several && leasable(c) && !repeated(t.Charges, i) { // alone, it was not paid before
 			from, paid = s.spend(c, &t.Decisions[i], now)
 		}
@@ -289,8 +281,7 @@ func (s *Store) split(q *question, t *store.Transaction) {
 // call counts a question about a key. The hits of a lease of the key go back, so that the remote
 // store decides as if there was no lease. A refund leaves the lease.
 func (s *Store) call(c *store.Charge, now time.Duration) {
-	sh := s.table.spot(c)
-	sh.mu.Lock()
+	sh := s.table.lock(c)
 	defer sh.mu.Unlock()
 	if !leasable(c) {
 		if k := sh.allotments[string(c.Key)].yes; k != nil && c.Hits >= 0 {
@@ -318,12 +309,10 @@ func (s *Store) may(charges []store.Charge) bool {
 	return false
 }
 
-// heard notes the end of a question about a key, and the state that the remote store told, if it
-// told one. Then heard asks for a lease if the key is worth one. The decision about a refund gets
-// the hits that a lease holds.
-func (s *Store) heard(c *store.Charge, told *store.State, to *algorithms.Decision, now time.Duration) {
-	sh := s.table.spot(c)
-	sh.mu.Lock()
+// learnLease ends a question about a key: its lease goes on from the state that the remote store
+// told, if it told one. The decision about a refund gets the hits that the lease has.
+func (s *Store) learnLease(c *store.Charge, told *store.State, to *algorithms.Decision, now time.Duration) {
+	sh := s.table.lock(c)
 	defer sh.mu.Unlock()
 	k := sh.allotments[string(c.Key)].yes
 	if k == nil || k.limit != c.Limit {
@@ -336,10 +325,10 @@ func (s *Store) heard(c *store.Charge, told *store.State, to *algorithms.Decisio
 		k.vain = k.vain || told.Source == store.Without
 		return
 	}
-	k.hear(now, told)
+	k.learn(now, told)
 	k.vain = false
 	if c.Hits < 0 && k.held(now) > 0 {
-		*to = k.answer(now)
+		*to = k.peek(now, 0)
 	}
 	s.wantLocked(k, now)
 }

@@ -98,7 +98,7 @@ func newRig(tb testing.TB, o setup) *rig {
 	}
 	o.Logger = slogTo(&r.log)
 	r.Store = open(tb, o)
-	r.breaker.failingFor = o.FailingFor // 0 where a test says nothing of it: failures open the breaker as soon as there are enough
+	r.breaker.FailingFor = o.FailingFor // 0 where a test says nothing of it: failures open the breaker as soon as there are enough
 	return r
 }
 

@@ -1,60 +1,47 @@
 // Package shared is a count that several processes share, and that may be slow or away. The package
 // makes one store of two. A remote store decides. A local store goes on while the remote one does
-// not answer. In front of both are allotments: the rights of this process to decide
-// alone for one key until an instant.
-//
-// One transaction takes five steps, see [Store.TakeAll]: near, gate, ask, learn, without.
+// not answer. In front of both are allotments: the rights of this process to decide alone for one
+// key until an instant. One transaction takes five steps, see [Store.TakeAll].
 //
 // # Near: leases
 //
 // A lease is several hits of a hot key that the remote store has charged in advance, and that this
-// process spends by itself. The remote store charges the hits first, so a fleet of processes never
-// admits more than one would. The type lease has the rules, and says why.
+// process spends by itself. So a fleet of processes never admits more than one would. The type
+// lease has the rules, and says why.
 //
-// A key that is asked several times in 100 ms gets a lease. A lease has about as many hits as come
-// in 100 ms, and never more than a fair part of the rest. The next hits are asked for in the
-// background before the last ones are spent. Hits that are not spent go back at the end of the
-// lease, which lasts a second at most. A key that is asked rarely, or that is close to its limit,
-// has no lease: the remote store decides each request.
+// A key that is asked several times in 100 ms gets a lease. A lease has about as many hits as come in
+// 100 ms, and never more than a fair part of the rest. The next hits are asked for in the background before
+// the last ones are spent. Hits that are not spent go back at the end of the lease, after a second
+// at most. A key that is asked rarely, or that is close to its limit, has no lease.
 //
 // Never leased are refunds, charges with Charge.Exact or in quota mode, and charges of
 // sliding_window_log. With CountRejected only fixed_window is leased. A request with several
 // charges spends leased hits and asks about the others. If the others deny it, the leased hits are
-// put back. An answer from a lease has the state that the remote store told last, less the hits
-// spent here since.
+// put back.
 //
 // # Near: denials
 //
 // After a denied request the state that the remote store left is remembered for each key. A later
 // request is denied if each of its keys is remembered, and package algorithms still denies these
-// states. So a flood over a limit costs the remote store nothing. The type denial has the rules. A
-// refund or a reset through this store forgets its keys at once; a change of rules forgets all
-// keys. Denials go on while the breaker is open, and are no sign of the remote store's health.
-//
-// # Gate
-//
-// The type breaker says whether the remote store may be asked. All calls pass it: transactions,
-// Peek, Reset, Holders, and calls for leases.
+// states. So a flood over a limit costs the remote store nothing. A refund or a reset through this
+// store forgets its keys at once; a change of rules forgets all keys. Denials go on while the
+// breaker is open, and are no sign of the remote store's health.
 //
 // # Without the remote store
 //
-// When the remote store fails a request, or may not be asked, each charge goes by its OnError.
-// Local: the local store decides the charge. Allow: the charge is allowed. Deny: the hits are
-// denied. The request stays one transaction as package store says, also with charges of several
-// policies.
+// The type breaker says whether the remote store may be asked. When it may not, or fails a request,
+// each charge goes by its OnError. Local: the local store decides the charge. Allow: the charge is
+// allowed. Deny: the hits are denied. The request stays one transaction as package store says.
 //
-// The two stores share their counts as far as they can. Each answer of the remote store leaves its
-// states in the local store. So the local store goes on where the remote one was last seen. A key
-// that this process has not seen is full. While the remote store cannot be asked, this process
-// admits its share: see cost.
+// Each answer of the remote store leaves its states in the local store, which goes on from there. A
+// key that this process has not seen is full. While the remote store cannot be asked, this process
+// admits its share: see cost. The remote store is charged later with the hits that the local store
+// applied, also above its limits, and in their own windows only. If a request was not answered,
+// [store.Unanswered] charges only the hits that the remote store has not applied itself.
 //
-// The remote store is charged later with the hits that the local store applied, also above its
-// limits, and in their own windows only. If a request was not answered, [store.Unanswered] charges
-// only the hits that the remote store has not applied itself. Each process finds out by itself that
-// the remote store is back. The rest is for all, so all should charge their hits first. Limits of a
-// minute and more stay divided for as long as the outage was, at most for Options.MaxOpen and a
-// second. Requests without a charge by Local carry nothing back. A refund gives back its own hits
-// in the local store, and later in the remote one.
+// Each process finds out by itself that the remote store is back. The rest is for all, so all should
+// charge their hits first. Limits of a minute and more stay divided for as long as the outage was,
+// at most for Options.MaxOpen and a second.
 //
 // # Holders
 //
@@ -69,8 +56,7 @@
 //
 // The end of a holder that was denied here has no cost, also when the remote store is back. A
 // remote store that was asked about the begin, and did not answer, may have admitted the holder.
-// The end then cancels the holder there. The remote store may be told twice, as the second time
-// does nothing. So the outcome of a late request need not be known.
+// The end then cancels the holder there, twice at most, as the second time does nothing.
 //
 // A begin that is allowed by the policy Allow holds nothing, and the remote store is not told. The
 // end is charged with its true cost.
@@ -137,40 +123,25 @@ type Options struct {
 // validate returns all mistakes in the options, joined.
 func (o *Options) validate() error {
 	var errs []error
-	for _, part := range []struct {
-		name    string
-		missing bool
-	}{
-		{"remote", o.Remote == nil},
-		{"local", o.Local == nil},
-		{"logger", o.Logger == nil},
-	} {
-		if part.missing {
-			errs = append(errs, fmt.Errorf("%s: must be given", part.name))
+	refuse := func(mistaken bool, format string, args ...any) {
+		if mistaken {
+			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	if o.Denials < 0 {
-		errs = append(errs, fmt.Errorf("denials: %v: must be at least 0", o.Denials))
-	}
-	if o.FleetSize < 0 {
-		errs = append(errs, fmt.Errorf("fleet size: %d: must be at least 0", o.FleetSize))
-	}
-	if o.Failures < 0 {
-		errs = append(errs, fmt.Errorf("failures: %d: must be at least 1", o.Failures))
-	}
-	if o.FailingFor < 0 {
-		errs = append(errs, fmt.Errorf("failing for: %v: must be more than 0", o.FailingFor))
-	}
-	if o.MinOpen < 0 || o.MinOpen > LongestOpen {
-		errs = append(errs, fmt.Errorf("min open: %v: must be more than 0 and at most %v", o.MinOpen, LongestOpen))
-	}
+	refuse(o.Remote == nil, "remote: must be given")
+	refuse(o.Local == nil, "local: must be given")
+	refuse(o.Logger == nil, "logger: must be given")
+	refuse(o.Denials < 0, "denials: %v: must be at least 0", o.Denials)
+	refuse(o.FleetSize < 0, "fleet size: %d: must be at least 0", o.FleetSize)
+	refuse(o.Failures < 0, "failures: %d: must be at least 1", o.Failures)
+	refuse(o.FailingFor < 0, "failing for: %v: must be more than 0", o.FailingFor)
 	shortest := o.MinOpen
 	if shortest <= 0 || shortest > LongestOpen {
+		refuse(shortest != 0, "min open: %v: must be more than 0 and at most %v", o.MinOpen, LongestOpen)
 		shortest = DefaultMinOpen
 	}
-	if o.MaxOpen != 0 && (o.MaxOpen < shortest || o.MaxOpen > LongestOpen) {
-		errs = append(errs, fmt.Errorf("max open: %v: must be between min open (%v) and %v", o.MaxOpen, shortest, LongestOpen))
-	}
+	refuse(o.MaxOpen != 0 && (o.MaxOpen < shortest || o.MaxOpen > LongestOpen),
+		"max open: %v: must be between min open (%v) and %v", o.MaxOpen, shortest, LongestOpen)
 	return errors.Join(errs...)
 }
 
@@ -196,8 +167,6 @@ type Store struct {
 	rounds      sync.Pool // of *round
 	questions   sync.Pool // of *question
 	substitutes sync.Pool // of *substitutes
-	names       sync.Pool // of *names
-	instead     sync.Pool // of *[]int64
 	metrics     metrics
 	stop        func()
 }
@@ -220,12 +189,10 @@ func New(o Options) (*Store, error) {
 		unused:    algorithms.MaxPeriod - (1+rand.N[time.Duration](1<<47))*time.Microsecond,
 	}
 	s.table.filled = make(chan struct{}, 1)
-	s.breaker = newBreaker(&o, &s.metrics)
+	s.breaker = newBreaker(o, &s.metrics)
 	s.rounds.New = func() any { return newRound(s) }
 	s.questions.New = func() any { return new(question) }
 	s.substitutes.New = func() any { return new(substitutes) }
-	s.names.New = func() any { return new(names) }
-	s.instead.New = func() any { return new([]int64) }
 	for i := range s.table.shards {
 		s.table.shards[i].allotments = make(map[string]allotment)
 	}
@@ -270,11 +237,8 @@ func (s *Store) ask(ctx context.Context, charges []store.Charge, remote func() e
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	p := s.breaker.phase.Load()
-	if !p.enter() {
-		return false, nil
-	}
-	if s.breaker.isSilent(p, charges) {
+	p := s.breaker.enter(charges)
+	if p == nil {
 		return false, nil
 	}
 	if err := remote(); err != nil {
@@ -322,8 +286,8 @@ func (s *Store) Peek(ctx context.Context, charges []store.Charge, decisions []al
 // its caller cancels it while the remote store is asked. Leases that other processes hold on the
 // keys can be spent until their end, a second later at most.
 func (s *Store) Reset(ctx context.Context, charges []store.Charge) (forgotten int, err error) {
-	s.drop(charges)
-	defer s.drop(charges) // again: an answer that came meanwhile may be of the state before
+	s.reset(charges)
+	defer s.reset(charges) // again: an answer that came meanwhile may be of the state before
 	var cause error
 	answered, err := s.ask(ctx, charges, func() error {
 		forgotten, cause = s.remote.Reset(ctx, charges)

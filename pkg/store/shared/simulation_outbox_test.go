@@ -10,7 +10,7 @@ type returned struct {
 }
 
 // giveBack puts the hits of grants into the outbox.
-func (s *simulation) giveBack(h *simulatedSidecar, number int, parts [2]part) {
+func (s *simulation) giveBack(h *simulatedSidecar, number int, parts [2]taken) {
 	for _, p := range parts {
 		if p.hits > 0 {
 			s.returnedHits += p.hits

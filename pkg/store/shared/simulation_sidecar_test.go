@@ -85,7 +85,7 @@ func (s *simulation) request(h *simulatedSidecar, number int, hits int64) {
 		s.local++
 		s.admit(number, hits)
 	} else {
-		s.giveBack(h, number, [2]part{l.remove(&l.first), l.remove(&l.second)})
+		s.giveBack(h, number, [2]taken{l.first.remove(), l.second.remove()})
 		s.ask(h, number, hits)
 	}
 	s.renew(h, number)
@@ -119,7 +119,7 @@ func (s *simulation) renew(h *simulatedSidecar, number int) {
 		d, told := copied.take(s.limits[number], s.instant(), hits, false)
 		c.kind = lateGrant
 		s.send(h, c)
-		s.giveBack(h, number, [2]part{k.lease.granted(c.begun, c.begun, d, &told)})
+		s.giveBack(h, number, [2]taken{k.lease.charged(c.begun, c.begun, d, &told)})
 		return
 	}
 	k.granting = c
@@ -219,12 +219,12 @@ func (s *simulation) reply(h *simulatedSidecar, c *simulatedCall) {
 		if c.decision.Allowed {
 			s.granted++
 		}
-		s.giveBack(h, c.key, [2]part{k.lease.granted(c.begun, now, c.decision, &c.told)})
+		s.giveBack(h, c.key, [2]taken{k.lease.charged(c.begun, now, c.decision, &c.told)})
 		s.checkStranded(h, c.key)
 		s.awaitEnd(h, c)
 	case c.kind == grantCall: // late
 		if !c.refused && c.decision.Allowed {
-			s.giveBack(h, c.key, [2]part{{c.instead, c.told.Now}})
+			s.giveBack(h, c.key, [2]taken{{c.instead, c.told.Now}})
 		}
 	case c.refused:
 	case c.decision.Allowed && !c.counted: // the client waits no more
@@ -234,7 +234,7 @@ func (s *simulation) reply(h *simulatedSidecar, c *simulatedCall) {
 		}
 		s.later(k, returned{c.hits, c.told.Now, was})
 	default:
-		k.lease.hear(now, &c.told)
+		k.lease.learn(now, &c.told)
 		k.until = 0
 		if !c.decision.Allowed {
 			k.denied = c.hits

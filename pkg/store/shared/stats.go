@@ -49,11 +49,11 @@ type Leases struct {
 	Held    uint64 // hits that can be spent here now
 	Parked  uint64 // hits that the buckets of these keys must lack beside: see Stranded
 	Decided uint64 // charges decided from a lease
-	Granted uint64 // hits
+	Charged uint64 // hits
 	Back    uint64 // hits given back
 	Expired uint64 // hits that ended with their window
-	Refused uint64 // leases that the remote store denied
-	Failed  uint64 // leases without an answer
+	Refused uint64 // calls for hits that the remote store denied
+	Failed  uint64 // the same, without an answer
 	Without uint64 // requests decided without the remote store, as a lease had no answer
 }
 
@@ -127,7 +127,7 @@ func (s *Store) leases() Leases {
 		sh := &s.table.shards[i]
 		sh.mu.Lock()
 		all.Decided += sh.leased
-		all.Granted += sh.granted
+		all.Charged += sh.charged
 		all.Back += sh.back
 		all.Expired += sh.expired
 		for _, a := range sh.allotments {

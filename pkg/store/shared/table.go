@@ -24,11 +24,11 @@ const (
 // fewest hits that the remote store denied. Both have the limit and the last state that the remote
 // store told, less the hits that were decided here since.
 //
-//	decide   spend, peek: a lease; decide: a denial
+//	decide   spend, peekLease: a lease; denyAll: denials
 //	undo     unspend: the request was denied, or not decided here
-//	learn    heard: a lease has the newest state; learn: a denial begins or ends
-//	recall   release, recall: the hits of a lease go back; forget: a denial ends
-//	expire   at the end of a lease, of a denial, or when the key is not asked any more
+//	learn    learnLease: a lease has the newest state; learnDenials: denials begin or end
+//	recall   recall: the hits of leases go back, and denials end
+//	expire   sweep: at the end of a lease, of a denial, or when the key is not asked any more
 //
 // An answer to a question of an earlier generation of the shard teaches no denial. An older state
 // than the last one teaches no lease.
@@ -81,7 +81,7 @@ type shard struct {
 	calls      [sketched]uint8
 	number     time.Duration // the slot of calls
 	leased     uint64        // charges that were decided from a lease
-	granted    uint64        // hits
+	charged    uint64        // hits
 	back       uint64        // hits
 	expired    uint64        // hits
 }
@@ -99,6 +99,13 @@ type key struct {
 
 // spot returns the shard of a charge's key.
 func (t *table) spot(c *store.Charge) *shard { return &t.shards[c.KeyHash()%shards] }
+
+// lock returns the shard of a charge's key, with its mu held.
+func (t *table) lock(c *store.Charge) *shard {
+	sh := t.spot(c)
+	sh.mu.Lock()
+	return sh
+}
 
 // leaseLocked returns the key of a charge with its leases, ready for the charge's limit; nil if the
 // key is not tracked. The shard's mu must be held.
@@ -148,7 +155,7 @@ func (s *Store) trackLocked(sh *shard, c *store.Charge, now time.Duration) *key 
 
 // giveLocked gives hits of a lease that has ended back to the remote store. The shard's mu must be
 // held.
-func (s *Store) giveLocked(k *key, limit algorithms.Limit, now time.Duration, parts [2]part) {
+func (s *Store) giveLocked(k *key, limit algorithms.Limit, now time.Duration, parts [2]taken) {
 	for _, p := range parts {
 		if p.hits == 0 {
 			continue
@@ -192,13 +199,23 @@ func (s *Store) allowLocked(sh *shard, name []byte) {
 	s.table.add(0, -1)
 }
 
-// forget forgets the denial of a charge's key, and answers about the key that are under way.
-func (s *Store) forget(c *store.Charge) {
-	sh := s.table.spot(c)
-	sh.mu.Lock()
+// forget forgets the denial of a charge's key, and answers about the key that are under way. After
+// a reset the lease of the key goes, too.
+func (s *Store) forget(c *store.Charge, reset bool) {
+	sh := s.table.lock(c)
 	defer sh.mu.Unlock()
 	sh.generation.Add(1)
+	if k := sh.allotments[string(c.Key)].yes; reset && k != nil {
+		k.drop()
+	}
 	s.allowLocked(sh, c.Key)
+}
+
+// reset forgets the allotments of the keys of charges, which are being reset.
+func (s *Store) reset(charges []store.Charge) {
+	for i := range charges {
+		s.forget(&charges[i], true)
+	}
 }
 
 // recall ends all leases of this process, gives their hits back, and forgets all denials.
@@ -214,20 +231,6 @@ func (s *Store) recall() {
 			}
 			s.allowLocked(sh, []byte(name))
 		}
-		sh.mu.Unlock()
-	}
-}
-
-// drop forgets the allotments of the keys of charges, which are being reset.
-func (s *Store) drop(charges []store.Charge) {
-	for i := range charges {
-		sh := s.table.spot(&charges[i])
-		sh.mu.Lock()
-		sh.generation.Add(1)
-		if k := sh.allotments[string(charges[i].Key)].yes; k != nil {
-			k.drop()
-		}
-		s.allowLocked(sh, charges[i].Key)
 		sh.mu.Unlock()
 	}
 }

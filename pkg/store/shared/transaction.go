@@ -13,7 +13,7 @@ func (s *Store) TakeNow(charges []store.Charge, decisions []algorithms.Decision)
 	if admitted, decided = s.near(charges, decisions); decided {
 		return admitted, true
 	}
-	if p := s.breaker.enter(charges); p != nil {
+	if p := s.breaker.enterTransaction(charges); p != nil {
 		p.leave()
 		return false, false
 	}
@@ -41,13 +41,8 @@ func (s *Store) TakeAll(transactions []store.Transaction, decided func(indexes [
 	now := time.Now()
 	for i := range transactions {
 		t := &transactions[i]
-		if t.Admitted, t.Err = false, t.Ended(now); t.Err == nil && !s.here(t) {
-			q := s.question(i, t)
-			if q.phase = s.gate(q, t); q.phase != nil {
-				r.add(q, t)
-				continue
-			}
-			s.answered(q, t)
+		if t.Admitted, t.Err = false, t.Ended(now); t.Err == nil && !r.decide(i, t) {
+			continue
 		}
 		r.done = append(r.done, i)
 	}
@@ -59,10 +54,20 @@ func (s *Store) TakeAll(transactions []store.Transaction, decided func(indexes [
 	}
 }
 
-// here decides a transaction by allotments alone, and reports whether it did.
-func (s *Store) here(t *store.Transaction) (decided bool) {
-	t.Admitted, decided = s.near(t.Charges, t.Decisions)
-	return decided
+// decide decides a transaction, and reports whether it did. Otherwise the remote store is asked
+// about it.
+func (r *round) decide(index int, t *store.Transaction) (decided bool) {
+	s := r.store
+	if t.Admitted, decided = s.near(t.Charges, t.Decisions); decided {
+		return true
+	}
+	q := s.question(index, t)
+	if q.phase = s.gate(q, t); q.phase == nil {
+		s.answered(q, t)
+		return true
+	}
+	r.add(q, t)
+	return false
 }
 
 // gate returns the phase of the breaker in which the remote store may be asked; nil after it has
@@ -71,7 +76,7 @@ func (s *Store) gate(q *question, t *store.Transaction) (p *phase) {
 	if len(q.asked) < len(t.Charges) && s.table.denials.Load() > 0 && s.denyAll(q.asked, q.decisions) {
 		return nil
 	}
-	if p = s.breaker.enter(q.asked); p == nil {
+	if p = s.breaker.enterTransaction(q.asked); p == nil {
 		t.Admitted, t.Err = s.without(q.asked, q.decisions, nil)
 	}
 	return p
@@ -149,11 +154,12 @@ type question struct {
 	phase       *phase   // of the breaker; nil: the remote store is not asked
 	span        func(error)
 
-	leases bool      // the transaction has to do with leases; only then the next two are set
-	from   [][2]part // of the transaction's charges: which parts of leases paid
-	paid   []bool    // the same: a lease paid
+	leases bool       // the transaction has to do with leases; only then the next two are set
+	from   [][2]taken // of the transaction's charges: which parts of leases paid
+	paid   []bool     // the same: a lease paid
 
-	known []algorithms.Hold // of asked, if the local store may know holders
+	names names             // if the local store may know holders
+	known []algorithms.Hold // of asked, the same
 	ends  []store.Hold      // the same, in place of the caller's
 	own   []algorithms.Decision
 }
@@ -234,8 +240,7 @@ func (s *Store) learnDenials(q *question, admitted bool) {
 		if !admitted && !repeatedBefore(q.asked, n) {
 			d = newDenial(c, &q.states[n], &q.decisions[n], now)
 		}
-		sh := s.table.spot(c)
-		sh.mu.Lock()
+		sh := s.table.lock(c)
 		if d != nil && sh.generation.Load() == q.generations[n] {
 			s.denyLocked(sh, c.Key, d, now)
 		} else {
@@ -260,7 +265,7 @@ func (s *Store) answered(q *question, t *store.Transaction) {
 			t.Decisions[i] = q.decisions[n]
 		}
 		if q.leases && s.table.tracked.Load() > 0 {
-			s.heard(&q.asked[n], &q.states[n], &t.Decisions[i], now)
+			s.learnLease(&q.asked[n], &q.states[n], &t.Decisions[i], now)
 		}
 		s.givesBack(c)
 		q.states[n].TellTo(c.Left)
@@ -277,14 +282,17 @@ func (s *Store) answered(q *question, t *store.Transaction) {
 	}
 	clear(q.asked) // releases the keys
 	q.asked, q.indexes, q.generations = q.asked[:0], q.indexes[:0], q.generations[:0]
-	q.from, q.paid, q.known, q.decisions = q.from[:0], q.paid[:0], q.known[:0], nil
+	q.from, q.paid, q.decisions = q.from[:0], q.paid[:0], nil
+	if len(q.known) > 0 {
+		q.names, q.known = names{}, q.known[:0]
+	}
 	s.questions.Put(q)
 }
 
 // givesBack forgets the denial of a key that a charge may have given hits back to.
 func (s *Store) givesBack(c *store.Charge) {
 	if c.Hits < 0 || isEnd(c) {
-		s.forget(c)
+		s.forget(c, false)
 	}
 }
 

@@ -88,6 +88,7 @@ type substitutes struct {
 	charges []store.Charge    // for the local store
 	known   []algorithms.Hold // of charges that end a holder: the holder as this process knows it
 	doubt   []bool            // the same: the remote store may have admitted a holder that was denied here
+	instead []int64           // see store.Unanswered
 }
 
 // substitute returns charges with which the local store gives the verdict on the whole request.
@@ -182,15 +183,15 @@ func (s *Store) carryBack(charges []store.Charge, decisions []algorithms.Decisio
 		}
 		return carried
 	}
-	scratch, _ := s.instead.Get().(*[]int64)
-	defer s.instead.Put(scratch)
-	*scratch = (*scratch)[:0]
+	w, _ := s.substitutes.Get().(*substitutes)
+	defer s.substitutes.Put(w)
+	w.instead = w.instead[:0]
 	for i := range charges {
 		hits := applied(&charges[i], &decisions[i], admitted)
 		carried += uint64(max(hits, 0))
-		*scratch = append(*scratch, hits)
+		w.instead = append(w.instead, hits)
 	}
-	unanswered.Instead(*scratch)
+	unanswered.Instead(w.instead)
 	return carried
 }
 

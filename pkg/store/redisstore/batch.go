@@ -20,8 +20,7 @@ import (
 type batch struct {
 	until   time.Time // when the first of the callers stops to wait; zero if nobody waits
 	last    time.Time // when the last of the callers stops to wait
-	base    *base
-	names   *names
+	server  *server
 	keys    []string       // names in Redis
 	places  map[string]int // of keys in keys and states
 	key     []byte         // scratch
@@ -62,8 +61,8 @@ func (n *texts) add(name []byte) string {
 	return unsafe.String(unsafe.SliceData(n.free[from:]), len(name))
 }
 
-func newBatch(b *base, n *names) *batch {
-	return &batch{base: b, names: n, places: make(map[string]int)}
+func newBatch(s *server) *batch {
+	return &batch{server: s, places: make(map[string]int)}
 }
 
 // reset makes the batch empty.
@@ -159,7 +158,7 @@ func (b *batch) slot() uint16 { return b.all[0].first.slot }
 // place returns the place of the key of a charge at an instant, and reports whether the key is a
 // counter's.
 func (b *batch) place(c *store.Charge, at algorithms.Instant) (n int, counter bool) {
-	b.key, counter = b.names.appendName(b.key[:0], c, at)
+	b.key, counter = b.server.appendName(b.key[:0], c, at)
 	return b.placeOfKey(), counter
 }
 
@@ -192,7 +191,7 @@ func (b *batch) request(now, deadline int64) []byte {
 			}
 			algorithm, capacity := byte(c.charges[n].Limit.Algorithm), c.charges[n].Limit.Capacity()
 			if c.counters[n] {
-				algorithm, capacity = counterNumber, b.names.jitter()
+				algorithm, capacity = counterNumber, b.server.jitter()
 			}
 			r = appendCharge(r, c.places[n], &c.charges[n], algorithm, capacity, last >= 0 && c.charges[last].Rule == c.charges[n].Rule, f)
 			if len(c.holds) > 0 {
@@ -213,7 +212,7 @@ func (b *batch) placeHolds(c *call) {
 		if !c.held(i) {
 			continue
 		}
-		b.key = b.names.appendBook(b.key[:0], charge)
+		b.key = b.server.appendBook(b.key[:0], charge)
 		h.book = b.placeOfKey()
 		h.record = h.book
 		if charge.Limit.Algorithm != algorithms.Concurrency {
@@ -337,7 +336,7 @@ func (b *batch) play(c *call, r *reader, admitted bool) error {
 		c.after = append(c.after, b.states[place].kept)
 	}
 	if !agreed {
-		b.base.disagreed(c)
+		b.server.disagreed(c)
 	}
 	return nil
 }

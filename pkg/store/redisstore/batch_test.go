@@ -13,14 +13,15 @@ import (
 	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
+	"github.com/weirproxy/weir/pkg/store/redisstore/owed"
 )
 
 // run applies calls in one batch and returns them in the order in which it applied them.
 func run(t *testing.T, s *Store, calls ...*transaction) []*transaction {
 	t.Helper()
-	b := newBatch(s.base, &s.main.names)
+	b := newBatch(s.main)
 	for _, c := range calls {
-		c.where, c.outbox, c.wait = location{home: s.main}, s.outbox, newWait()
+		c.where, c.outbox, c.wait = location{server: s.main}, s.outbox, newWait()
 		b.add(&c.call)
 	}
 	var order []*transaction
@@ -36,7 +37,6 @@ func run(t *testing.T, s *Store, calls ...*transaction) []*transaction {
 		if c.err != nil {
 			t.Fatal(c.err)
 		}
-		c.ended = true
 	}
 	return order
 }
@@ -196,8 +196,8 @@ func FuzzAnswer(f *testing.F) {
 	batchOf := func(which uint8) (b *batch, n int) {
 		s := unconnected(names{prefix: "p", counters: Counters{
 			Name: func(dst, key []byte) ([]byte, bool) { return append(dst, key...), string(key) == "c_" },
-		}}, nil)
-		b = newBatch(s.base, &s.main.names)
+		}})
+		b = newBatch(s.main)
 		for i := range charges {
 			if which&(1<<i) != 0 {
 				b.add(&callOf(action(i%3), charges[i]).call)
@@ -210,7 +210,7 @@ func FuzzAnswer(f *testing.F) {
 		}
 		if which&(1<<6) != 0 {
 			change := callOf(correct, charges[2], charges[0])
-			change.fixes = []*fix{{left: noValue}, nil}
+			change.fixes = []*fix{{Fix: owed.Fix{Left: "?"}}, nil}
 			b.add(&change.call)
 		}
 		if which&(1<<7) != 0 {

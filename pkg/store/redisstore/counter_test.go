@@ -239,7 +239,7 @@ func TestCountersThatAreNoneAreErrorsAndStay(t *testing.T) {
 			t.Fatal(err)
 		}
 		calls := []*transaction{callOf(take, other), callOf(take, c), callOf(take, other)}
-		b := newBatch(s.base, &s.main.names)
+		b := newBatch(s.main)
 		for _, c := range calls {
 			c.at = s.here()
 			b.add(&c.call)

@@ -55,7 +55,7 @@ func TestForeignValuesAreErrorsAndStay(t *testing.T) {
 
 				// Somebody waits at the same time for another key.
 				calls := []*transaction{callOf(take, other), callOf(take, c), callOf(take, other)}
-				b := newBatch(s.base, &s.main.names)
+				b := newBatch(s.main)
 				for _, c := range calls {
 					b.add(&c.call)
 				}

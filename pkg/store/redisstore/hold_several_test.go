@@ -92,7 +92,7 @@ func TestHoldersOfARequestThatFailedAreRepaired(t *testing.T) {
 						toldHolds(t, s)
 					}
 					s.giveBack([]*transaction{reserved})
-					eventually(t, "the reservation is settled", s.idle)
+					told(t, s)
 					if !first {
 						tellLater(s, "k", l, s.Now(algorithms.Limit{}), test.told...)
 						toldHolds(t, s)

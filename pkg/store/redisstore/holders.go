@@ -25,7 +25,7 @@ func (s *Store) Holders(ctx context.Context, charge *store.Charge, most int) (he
 	}
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
-	server := s.of(charge).server
+	server := s.of(charge)
 	client, err := server.connection.Client()
 	if err != nil {
 		return nil, 0, err

@@ -44,14 +44,14 @@ func domain(key []byte) []byte {
 // namings are the ways in which a store names keys.
 func namings() []*Store {
 	return []*Store{
-		unconnected(names{prefix: "weir:"}, nil),
-		unconnected(names{}, nil),
-		unconnected(names{prefix: "weir:", cluster: true}, nil),
-		unconnected(names{cluster: true}, nil),
-		unconnected(names{prefix: "weir:", hashTag: domain, cluster: true}, nil),
-		unconnected(names{prefix: "}", hashTag: domain, cluster: true}, nil),
-		unconnected(names{prefix: "{a}", cluster: true}, nil),
-		unconnected(names{prefix: "{", cluster: true}, nil),
+		unconnected(names{prefix: "weir:"}),
+		unconnected(names{}),
+		unconnected(names{prefix: "weir:", cluster: true}),
+		unconnected(names{cluster: true}),
+		unconnected(names{prefix: "weir:", hashTag: domain, cluster: true}),
+		unconnected(names{prefix: "}", hashTag: domain, cluster: true}),
+		unconnected(names{prefix: "{a}", cluster: true}),
+		unconnected(names{prefix: "{", cluster: true}),
 	}
 }
 
@@ -75,13 +75,13 @@ func TestNamesAreReadable(t *testing.T) {
 		Key:   []byte("4:edge|4:path=7:/search#token_bucket/1s"),
 		Limit: algorithms.Limit{Algorithm: algorithms.TokenBucket, Period: time.Second},
 	}
-	tagged := unconnected(names{prefix: "a:", hashTag: func([]byte) []byte { return []byte("edge") }, cluster: true}, nil)
+	tagged := unconnected(names{prefix: "a:", hashTag: func([]byte) []byte { return []byte("edge") }, cluster: true})
 	for _, test := range []struct {
 		store *Store
 		name  string
 	}{
-		{unconnected(names{prefix: "weir:"}, nil), "weir:4:edge|4:path=7:/search#token_bucket/1s;2;1000000"},
-		{unconnected(names{prefix: "weir:", cluster: true}, nil), "weir:4:edge|4:path=7:/search#token_bucket/1s;2;1000000"},
+		{unconnected(names{prefix: "weir:"}), "weir:4:edge|4:path=7:/search#token_bucket/1s;2;1000000"},
+		{unconnected(names{prefix: "weir:", cluster: true}), "weir:4:edge|4:path=7:/search#token_bucket/1s;2;1000000"},
 		{tagged, "a:{edge}:4:edge|4:path=7:/search#token_bucket/1s;2;1000000"},
 	} {
 		if got := test.store.name(&c); got != test.name {
@@ -94,7 +94,7 @@ func TestNamesAreReadable(t *testing.T) {
 func TestKeysDoNotChooseTheirSlot(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := drawCharge(t, "key")
-		s := unconnected(names{prefix: "weir:", cluster: true}, nil)
+		s := unconnected(names{prefix: "weir:", cluster: true})
 		if name := s.name(&c); slotOf(name) != crc16(name)%slots {
 			t.Errorf("%q lies where a part of it says", name)
 		}

@@ -8,28 +8,28 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/weirproxy/weir/internal/redis"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// servers are the Redis processes that tests share. The first test that needs a process starts it.
-var servers struct {
+// redises are the Redis processes that tests share. The first test that needs a process starts it.
+var redises struct {
 	single  *parts.Redis
 	cluster *parts.Cluster
 }
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if servers.single != nil {
-		servers.single.Kill()
+	if redises.single != nil {
+		redises.single.Kill()
 	}
-	if servers.cluster != nil {
-		servers.cluster.Kill()
+	if redises.cluster != nil {
+		redises.cluster.Kill()
 	}
 	os.Exit(code)
 }
@@ -44,7 +44,7 @@ func redisBinary(tb testing.TB) string {
 // shared returns the Redis that tests share; each uses a prefix of its own.
 func shared(tb testing.TB) *parts.Redis {
 	tb.Helper()
-	if servers.single == nil {
+	if redises.single == nil {
 		binary := redisBinary(tb)
 		dir, err := os.MkdirTemp("", "redis") //nolint:usetesting // outlives the test
 		if err != nil {
@@ -52,17 +52,17 @@ func shared(tb testing.TB) *parts.Redis {
 		}
 		ctx, cancel := context.WithTimeout(tb.Context(), 30*time.Second)
 		defer cancel()
-		if servers.single, err = parts.StartRedis(ctx, binary, dir, parts.RedisOptions{}); err != nil {
+		if redises.single, err = parts.StartRedis(ctx, binary, dir, parts.RedisOptions{}); err != nil {
 			tb.Fatal(err)
 		}
 	}
-	return servers.single
+	return redises.single
 }
 
 // sharedCluster returns the cluster that tests share.
 func sharedCluster(tb testing.TB) *parts.Cluster {
 	tb.Helper()
-	if servers.cluster == nil {
+	if redises.cluster == nil {
 		binary := redisBinary(tb)
 		dir, err := os.MkdirTemp("", "cluster") //nolint:usetesting // outlives the test
 		if err != nil {
@@ -70,14 +70,14 @@ func sharedCluster(tb testing.TB) *parts.Cluster {
 		}
 		ctx, cancel := context.WithTimeout(tb.Context(), time.Minute)
 		defer cancel()
-		if servers.cluster, err = parts.StartCluster(ctx, binary, dir, parts.RedisOptions{}); err != nil {
+		if redises.cluster, err = parts.StartCluster(ctx, binary, dir, parts.RedisOptions{}); err != nil {
 			tb.Fatal(err)
 		}
-		if err := servers.cluster.DisableFailover(ctx); err != nil {
+		if err := redises.cluster.DisableFailover(ctx); err != nil {
 			tb.Fatal(err)
 		}
 	}
-	return servers.cluster
+	return redises.cluster
 }
 
 // urlOf returns the URL of one Redis, or of a cluster.
@@ -122,20 +122,22 @@ func open(tb testing.TB, urls []string, o Options) *Store {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(s.Close)
-	for home := range s.all() {
+	for server := range s.all() {
 		eventually(tb, "a connection to Redis", func() bool { // on a busy machine the first attempt may fail
-			_, err := home.connection.Client()
+			_, err := server.connection.Client()
 			return err == nil
 		})
 	}
 	return s
 }
 
-// unconnected returns a store with a server to which nobody connects, and queues that do not run:
-// for tests of names and formats.
-func unconnected(n names, c connection) *Store {
-	n.tags = sync.OnceValue(tagsOfSlots)
+// unconnected returns a store with a server to which nobody connects, and an outbox that does not
+// run: for tests of names and formats.
+func unconnected(n names) *Store {
+	var c connection = &far{}
+	if n.cluster {
+		c = &farCluster{}
+	}
 	b := &base{timeout: DefaultTimeout, seed: maphash.MakeSeed(), logger: slog.New(slog.DiscardHandler), hasCounters: n.counters.Name != nil}
-	server := &server{base: b, names: n, connection: c}
-	return &Store{desk: newDesk(newOutbox(&homes{base: b, main: &home{server: server, queues: []*queue{newQueue(server, 0, nil)}}}))}
+	return newStoreOf(&servers{base: b, main: newServer(b, n, redis.Target{}, c)})
 }

@@ -148,18 +148,10 @@ func TestNodeThatHangsDelaysItsOwnCallsOnly(t *testing.T) {
 func TestNodeOfARealClusterThatStopsDelaysItsOwnCallsOnly(t *testing.T) {
 	cluster := sharedCluster(t)
 	s := clustered(t, Options{Timeout: 2 * time.Second}) // of a busy machine, too
-	var live, stopped []store.Charge                     // of slots that share a queue
-	boundary := slots / 3                                // the first slot of node 1
-	shared := s.main.queueFor(uint16(boundary), nil)
-	for n := 0; len(live) < 16 || len(stopped) < 16; n++ {
-		c := hit(fmt.Sprint("b", n), perAge(algorithms.FixedWindow, 1_000_000))
-		switch slot := s.locate(&c, 0).slot; {
-		case s.main.queueFor(slot, nil) != shared:
-		case int(slot) < boundary:
-			live = append(live, c)
-		default:
-			stopped = append(stopped, c)
-		}
+	var live, stopped []store.Charge
+	for n := range 16 {
+		l := perAge(algorithms.FixedWindow, uint32(1_000_000+n))
+		live, stopped = append(live, onNode(s, 0, l)), append(stopped, onNode(s, 1, l))
 	}
 	settled(t, s, live[0])
 	settled(t, s, stopped[0])

@@ -31,23 +31,11 @@ func taking(t *testing.T, s *Store, c store.Charge) time.Duration {
 	return time.Since(begun)
 }
 
-// sharing returns keys of one queue.
-func sharing(s *Store, n int) (all []store.Charge) {
-	for first := s.main.queueFor(0, []byte("k")); len(all) < n; {
-		c := hit("k"+strings.Repeat("+", len(all)), perAge(algorithms.FixedWindow, 10))
-		for i := 0; s.main.queueFor(0, c.Key) != first; i++ {
-			c.Key = append([]byte("k"), byte('a'+i), byte('a'+len(all)))
-		}
-		all = append(all, c)
-	}
-	return all
-}
-
 func TestRequestSharesTheRoundTripOfDeferredHitsBeforeIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := farBy(trip)
 		s := away(t, f, Options{})
-		c := sharing(s, 1)[0]
+		c := hit("k", perAge(algorithms.FixedWindow, 10))
 		for range 20 {
 			s.Later(&c, s.Now(algorithms.Limit{}))
 			if took := taking(t, s, c); took != trip {
@@ -64,7 +52,7 @@ func TestRequestWaitsForDeferredHitsUnderWayAndOthersDoNot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := farBy(trip)
 		s := away(t, f, Options{Timeout: time.Second})
-		keys := sharing(s, 2)
+		keys := []store.Charge{hit("k", perAge(algorithms.FixedWindow, 10)), hit("k+", perAge(algorithms.FixedWindow, 10))}
 		taking(t, s, keys[0])
 		s.Later(&keys[0], s.Now(algorithms.Limit{}))
 		s.sendAll()
@@ -92,16 +80,16 @@ func TestResetWaitsForDeferredHitsUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := farBy(trip)
 		s := away(t, f, Options{Timeout: time.Second})
-		c := sharing(s, 1)[0]
+		c := hit("k", perAge(algorithms.FixedWindow, 10))
 		s.Later(&c, s.Now(algorithms.Limit{}))
 		s.sendAll()
 		synctest.Wait()
 		begun := time.Now()
-		if err := s.outboxAnswered(t.Context(), []store.Charge{c}, begun.Add(time.Second)); err != nil {
+		if _, err := s.Reset(t.Context(), []store.Charge{c}); err != nil {
 			t.Fatal(err)
 		}
-		if took := time.Since(begun); took < 2*trip || !s.idle() {
-			t.Errorf("the outbox was answered after %v, idle: %v; want %v", took, s.idle(), 2*trip)
+		if took := time.Since(begun); took != 3*trip || !s.idle() {
+			t.Errorf("the reset was answered after %v, idle: %v; want %v, one trip each of the hits, of the question behind them, and of the reset", took, s.idle(), 3*trip)
 		}
 	})
 }
@@ -121,7 +109,7 @@ func TestServerThatAnswersNothingGetsFewCalls(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if calls := f.calls.Load(); calls > singleQueues*(100+2*singleFlights) { // one after another has a timeout of 10 ms
+		if calls := f.calls.Load(); calls > 100+2*mostFlights { // one after another has a timeout of 10 ms
 			t.Errorf("%d calls to a server that answers nothing", calls)
 		}
 		if silent := time.Duration(silent.Load()); silent < 900*time.Millisecond {
@@ -180,7 +168,7 @@ func TestCallThatCameTooLateForOneIsMadeAgainForTheOthers(t *testing.T) {
 		s := away(t, f, Options{Timeout: time.Second})
 		taking(t, s, hit("k", perAge(algorithms.FixedWindow, 1))) // teaches the server's clock
 		way.Store(int64(100 * time.Millisecond))
-		b := newBatch(s.base, &s.main.names)
+		b := newBatch(s.main)
 		var calls []*transaction
 		for _, wait := range []time.Duration{45 * time.Millisecond, time.Second, 0} {
 			c := callOf(take, hit("k", perAge(algorithms.FixedWindow, 1)))

@@ -1,10 +1,8 @@
 package redisstore
 
 import (
-	"cmp"
 	"context"
 	"hash/maphash"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,18 +12,14 @@ import (
 	"github.com/weirproxy/weir/pkg/store/redisstore/owed"
 )
 
-// outbox sends calls for which no caller waits: tellings (see package owed), and corrections of
-// reservations. The latter come from requests that are over.
+// outbox sends calls for which no caller waits: tellings (see package owed).
 //
 // A tick sends a bounded number of keys. While a server is away or answers nothing, no tick sends
 // to it: one question at a time finds out when it is back. After a failed call the outbox backs
-// off.
-//
-// A correction that Redis has certainly not applied is sent again for outboxFor. A correction
-// without an answer is lost. Lost hits are counted. At Close the outbox sends for outboxClose at
-// most, and the rest is lost.
+// off. Lost hits are counted. At Close the outbox sends for outboxClose at most, and the rest is
+// lost.
 type outbox struct {
-	*homes
+	*servers
 
 	keys    atomic.Int64 // entries of hits in the books
 	holders atomic.Int64 // the same of holders
@@ -35,18 +29,14 @@ type outbox struct {
 	first   int        // shard of the next tick
 	asked   time.Time  // when the last question was sent
 
-	mu      sync.Mutex            // guards the fields below; locked after a shard's mu, before a queue's
-	calls   int                   // under way, or in again
-	again   []*correction         // to send again
-	failed  bool                  // a call has failed since the last tick
-	backoff time.Duration         // after failed calls
-	next    time.Time             // of the next sending
-	resets  map[string]*resetting // keys that are being reset
+	mu      sync.Mutex    // guards the fields below; locked after a shard's mu, before a queue's
+	calls   int           // under way
+	failed  bool          // a call has failed since the last tick
+	backoff time.Duration // after failed calls
+	next    time.Time     // of the next sending
 
 	resetCount atomic.Uint64 // resets that have begun
-
-	closing atomic.Bool   // Close has begun: no correction is sent again
-	settled chan struct{} // holds a value after the end of the last call under way
+	settled    chan struct{} // holds a value after the end of the last call under way
 }
 
 // shard has the owed hits and holders of some keys.
@@ -62,20 +52,13 @@ const (
 	outboxPerTick     = 2000                   // calls of a tick
 	outboxMaxWait     = time.Second            // longest backoff
 	outboxAsks        = longestLife            // between two questions to servers that answer nothing
-	outboxFor         = 5 * time.Second        // from the failure of a request over several slots
 	outboxClose       = 2 * time.Second
 	outboxCalls       = 10_000
 	outboxHoldsBefore = 512 // holders of a key that are told ahead of a request
 )
 
-// resetting is a key with resets under way.
-type resetting struct {
-	resets  int
-	dropped uint64 // hits, each without its sign
-}
-
-func newOutbox(h *homes) *outbox {
-	return &outbox{homes: h, resets: make(map[string]*resetting), settled: make(chan struct{}, 1)}
+func newOutbox(s *servers) *outbox {
+	return &outbox{servers: s, settled: make(chan struct{}, 1)}
 }
 
 // Later implements [store.Remote]. The instant is one of Redis's
@@ -86,7 +69,7 @@ func (o *outbox) Later(c *store.Charge, at algorithms.Instant) {
 	if counter {
 		at -= o.nowOf(false) - o.here() // counters have the clock of this process
 	}
-	o.in(c.Key, func(b *owed.Book) { b.Add(c, at-at%algorithms.Instant(Granularity), counter) })
+	o.in(c.Key, func(b *owed.Book) { b.Add(c, at-at%algorithms.Instant(Granularity), counter, owed.Fix{}) })
 }
 
 // HoldLater implements [store.Remote]. A begin that waits goes with its end: Redis then charges the
@@ -120,16 +103,15 @@ func (o *outbox) shard(key []byte) *shard {
 	return &o.shards[maphash.Bytes(o.seed, key)%outboxShards]
 }
 
-// countLocked adds the counts of a book to the metrics, and returns the dropped hits. The mu of
-// the shard must be held.
-func (o *outbox) countLocked(sh *shard) (dropped uint64) {
+// countLocked adds the counts of a book to the metrics. The mu of the shard must be held.
+func (o *outbox) countLocked(sh *shard) {
 	keys, holders := sh.book.Size()
 	o.keys.Add(int64(keys - sh.keys))
 	o.holders.Add(int64(holders - sh.holders))
 	sh.keys, sh.holders = keys, holders
 	c, m := sh.book.Drain(), &o.metrics
 	if c == (owed.Counts{}) {
-		return 0
+		return
 	}
 	m.lostHits.Add(c.Lost)
 	m.unknownHits.Add(c.Unknown)
@@ -137,7 +119,6 @@ func (o *outbox) countLocked(sh *shard) (dropped uint64) {
 	m.toldHolds.Add(c.ToldEvents)
 	m.lostHolds.Add(c.LostEvents)
 	m.expiredHolds.Add(c.ExpiredEvents)
-	return c.Dropped
 }
 
 func (o *outbox) lose(hits int64) { o.metrics.lostHits.Add(uint64(max(hits, -hits))) }
@@ -160,28 +141,32 @@ func (o *outbox) sendBefore(charges []store.Charge) {
 	if o.keys.Load() == 0 && o.holders.Load() == 0 {
 		return
 	}
-	looks := reaches{homes: o.homes}
 	for i := range charges {
 		c := &charges[i]
 		o.in(c.Key, func(b *owed.Book) {
-			q, holders := o.queueBefore(charges, i), 0
-			for _, e := range b.Of(c.Key) {
-				if b.Expire(e, o.clocks()) || !e.Waits() {
-					continue
-				}
-				if _, is := e.(*owed.Holder); is {
-					if holders++; holders > outboxHoldsBefore {
-						continue
-					}
-				}
-				reach := looks.of(e.Charge(), e.At())
-				if reach == nobody || reach == silent && e.Returns() || o.full() {
-					continue
-				}
-				o.sendLocked(b, e, func(where location, c *call) { cmp.Or(q, where.queue(c)).putBefore(c) })
-			}
+			o.sendKeyLocked(b, c.Key, true, func(e owed.Entry) bool {
+				reach := o.reach(e.Charge(), e.At())
+				return reach == answering || reach == silent && !e.Returns()
+			})
 			o.followLocked(b, c)
 		})
+	}
+}
+
+// sendKeyLocked sends the entries of a key for which a condition holds, at most outboxHoldsBefore
+// holders.
+func (o *outbox) sendKeyLocked(b *owed.Book, key []byte, followed bool, holds func(owed.Entry) bool) {
+	holders := 0
+	for _, e := range b.Of(key) {
+		if b.Expire(e, o.clocks()) || !e.Waits() || !holds(e) || o.full() {
+			continue
+		}
+		if _, is := e.(*owed.Holder); is {
+			if holders++; holders > outboxHoldsBefore {
+				continue
+			}
+		}
+		o.sendLocked(b, e, followed)
 	}
 }
 
@@ -195,25 +180,30 @@ func (o *outbox) followLocked(b *owed.Book, c *store.Charge) {
 	}
 }
 
-// sendLocked sends the waiting part of an entry through put, which puts a call into a queue.
-func (o *outbox) sendLocked(b *owed.Book, e owed.Entry, put func(location, *call)) {
-	what := b.Tell(e)
+// sendLocked sends the waiting part of an entry. followed says that a request follows at once.
+func (o *outbox) sendLocked(b *owed.Book, e owed.Entry, followed bool) {
+	t := o.telling(b.Tell(e))
+	t.where.server.queue.put(&t.call, followed)
+}
+
+// telling returns a call that is then under way.
+func (o *outbox) telling(what *owed.Telling) *telling {
 	t := &telling{outbox: o, what: what}
-	where := o.locate(what.Charge(), what.Of)
-	t.set(correct, where.slot, what.Of, what.Charges)
+	t.where = o.locate(what.Charge(), what.Of)
+	t.set(correct, t.where.slot, what.Of, what.Charges)
 	for i, at := range what.Instant {
 		if what.Holder {
 			t.holds[i].since = int64(at) / int64(Granularity)
 			t.fixes = append(t.fixes, nil)
 		} else {
-			t.fixes = append(t.fixes, &fix{at: int64(at) / int64(Granularity), left: noValue})
+			t.fixes = append(t.fixes, &fix{what.Fix, int64(at) / int64(Granularity)})
 		}
 	}
 	t.owner, t.fences = t, true
 	o.mu.Lock()
 	o.calls++
 	o.mu.Unlock()
-	put(where, &t.call)
+	return t
 }
 
 // full reports whether too many calls are under way.
@@ -230,8 +220,10 @@ func (o *outbox) idle() bool {
 	return o.calls == 0
 }
 
-// endLocked notes the end of a call. The mu of the outbox must be held.
-func (o *outbox) endLocked(err error) {
+// end notes the end of a call.
+func (o *outbox) end(err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	if err == nil {
 		o.backoff = 0
 	} else {
@@ -251,6 +243,7 @@ type telling struct {
 
 	outbox *outbox
 	what   *owed.Telling
+	where  location
 }
 
 // landed implements owner.
@@ -264,154 +257,20 @@ func (t *telling) landed(int32) {
 	default:
 		outcome = owed.Unknown
 	}
-	key := t.what.Charge().Key
-	sh := o.shard(key)
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	r := o.resets[string(key)]
-	sh.book.Told(t.what, outcome, r != nil)
-	if dropped := o.countLocked(sh); r != nil {
-		r.dropped += dropped
-	}
-	o.endLocked(t.err)
+	o.in(t.what.Charge().Key, func(b *owed.Book) { b.Told(t.what, outcome) })
+	o.end(t.err)
 }
 
-// correction is a call that changes a reservation, and for which no caller waits.
-type correction struct {
-	call
-
-	outbox *outbox
-	where  location
-	again  time.Time // until which it is sent again
-}
-
-// correct sends a copy of a call that no caller waits for any more, and that may still lie in a
-// queue.
-func (o *outbox) correct(c *call, where location) {
-	o.mu.Lock()
-	full := o.calls >= outboxCalls
-	if !full {
-		o.calls++
-	}
-	o.mu.Unlock()
-	if full {
-		o.lose(c.size())
-		return
-	}
-	other := &correction{outbox: o, where: where, again: time.Now().Add(outboxFor)}
-	other.set(c.action, c.slot, c.at, c.charges)
-	other.fixes = append(other.fixes, c.fixes...)
-	for i := range other.holds {
-		other.holds[i].since = c.holds[i].since
-	}
-	other.owner, other.fences = other, true
-	where.put(&other.call)
-}
-
-// landed implements owner.
-func (c *correction) landed(int32) {
-	o := c.outbox
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	switch {
-	case c.err == nil:
-		o.metrics.deferredHits.Add(uint64(c.size()))
-	case c.refused && c.waitsLocked():
-		o.failed = true
-		o.again = append(o.again, c)
-		return
-	default:
-		o.lose(c.size())
-	}
-	o.endLocked(c.err)
-}
-
-// waitsLocked reports whether a refused correction is to be sent again. The mu of the outbox must
-// be held.
-func (c *correction) waitsLocked() bool {
-	c.dropLocked()
-	return len(c.charges) > 0 && !c.outbox.closing.Load() && time.Now().Before(c.again)
-}
-
-// dropLocked removes the charges of keys that are being reset. The mu of the outbox must be held.
-func (c *correction) dropLocked() {
-	charges, fixes, holds := c.charges, c.fixes, c.holds
-	c.charges, c.fixes, c.holds = c.charges[:0], c.fixes[:0], c.holds[:0]
-	for i := range charges {
-		if r := c.outbox.resets[string(charges[i].Key)]; r != nil {
-			if len(holds) == 0 || holds[i].Phase != release {
-				r.dropped += uint64(max(charges[i].Hits, -charges[i].Hits))
-			}
-			continue
-		}
-		c.charges, c.fixes = append(c.charges, charges[i]), append(c.fixes, fixes[i])
-		if len(holds) > 0 {
-			c.holds = append(c.holds, holds[i])
-		}
-	}
-	c.pointHolds()
-}
-
-// sendAgain puts the refused corrections into their queues. The calls change place under mu, so
-// that beginReset and the peeks of outboxAnswered do not miss a call in between. Close closes the
-// queues after the end of run, so put does not call landed, which locks mu.
-func (o *outbox) sendAgain() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for _, c := range o.again {
-		c.renew()
-		c.where.put(&c.call)
-	}
-	o.again = nil
-}
-
-// beginReset drops all about the key of a charge that waits here. Until endReset the outbox drops
-// refused charges of the key: a resend could charge the key after the reset.
+// beginReset drops all about a key that waits here. Until endReset the outbox drops refused charges
+// of the key: a resend could charge the key after the reset.
 func (o *outbox) beginReset(key []byte) {
 	o.resetCount.Add(1)
-	o.mu.Lock()
-	if o.resets[string(key)] == nil {
-		o.resets[string(key)] = new(resetting)
-	}
-	o.resets[string(key)].resets++
-	before := len(o.again)
-	o.again = slices.DeleteFunc(o.again, func(c *correction) bool {
-		c.dropLocked()
-		return len(c.charges) == 0
-	})
-	o.calls -= before - len(o.again)
-	o.mu.Unlock()
-	o.forget(key)
+	o.in(key, func(b *owed.Book) { b.BeginReset(key) })
 }
 
-// endReset ends a beginReset with the same key, and drops hits that came in between. If the reset
-// failed, the dropped hits of the key are lost.
+// endReset ends a beginReset with the same key.
 func (o *outbox) endReset(key []byte, failed bool) {
-	o.forget(key)
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	r := o.resets[string(key)]
-	if failed {
-		o.metrics.lostHits.Add(r.dropped)
-	}
-	r.dropped = 0
-	if r.resets--; r.resets == 0 {
-		delete(o.resets, string(key))
-	}
-}
-
-// forget drops the waiting hits of a key that is being reset.
-func (o *outbox) forget(key []byte) {
-	sh := o.shard(key)
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	sh.book.Forget(key)
-	dropped := o.countLocked(sh)
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.resets[string(key)].dropped += dropped
+	o.in(key, func(b *owed.Book) { b.EndReset(key, failed) })
 }
 
 // run sends at each tick until ctx ends, and then all that is left.
@@ -422,7 +281,6 @@ func (o *outbox) run(ctx context.Context) {
 		select {
 		case now := <-tick.C:
 			if o.due(now) {
-				o.sendAgain()
 				o.sendSome(now, outboxPerTick, false)
 			}
 		case <-ctx.Done():
@@ -452,16 +310,16 @@ func (o *outbox) sendSome(now time.Time, most int, last bool) (seen, sent int) {
 	}
 	o.sending.Lock()
 	defer o.sending.Unlock()
-	looks, clocks := reaches{homes: o.homes}, o.clocks()
+	clocks := o.clocks()
 	// Nothing can be sent: no server has a connection, or all are silent and one was asked.
-	rests := !last && (o.noneConnected() || o.Health(nil).Silent > 0 && now.Sub(o.asked) < outboxAsks)
+	rests := !last && (!o.connected() || o.Health(nil).Silent > 0 && now.Sub(o.asked) < outboxAsks)
 	for range outboxShards {
 		sh := &o.shards[o.first]
 		o.first = (o.first + 1) % outboxShards
 		sh.mu.Lock()
 		if !rests || !sh.book.Rests(now) {
 			seen += sh.book.Look(now, clocks, func(e owed.Entry) {
-				if sent < most && e.Waits() && o.sendOrAskLocked(sh, e, looks.of(e.Charge(), e.At()), now, last) {
+				if sent < most && e.Waits() && o.sendOrAskLocked(sh, e, now, last) {
 					sent++
 				}
 			})
@@ -476,13 +334,13 @@ func (o *outbox) sendSome(now time.Time, most int, last bool) (seen, sent int) {
 }
 
 // sendOrAskLocked sends an entry if its server can be reached, and reports whether it has.
-func (o *outbox) sendOrAskLocked(sh *shard, e owed.Entry, reach reach, now time.Time, last bool) (sent bool) {
-	switch {
+func (o *outbox) sendOrAskLocked(sh *shard, e owed.Entry, now time.Time, last bool) (sent bool) {
+	switch reach := o.reach(e.Charge(), e.At()); {
 	case reach == nobody:
 	case reach == silent && !last:
 		o.askLocked(e.Charge(), e.At(), now)
 	case !o.full():
-		o.sendLocked(&sh.book, e, location.put)
+		o.sendLocked(&sh.book, e, false)
 		return true
 	}
 	return false
@@ -498,13 +356,11 @@ func (o *outbox) askLocked(of *store.Charge, at algorithms.Instant, now time.Tim
 	charge, where, c := *of, o.locate(of, at), new(call)
 	charge.Hits = 0
 	c.set(peek, where.slot, at, []store.Charge{charge})
-	where.put(c)
+	where.server.queue.put(c, false)
 }
 
 // finish sends all that waits, for a bounded time and until a call fails, and loses the rest.
 func (o *outbox) finish() {
-	o.closing.Store(true)
-	o.sendAgain()
 	timer := time.NewTimer(outboxClose)
 	defer timer.Stop()
 	o.mu.Lock()

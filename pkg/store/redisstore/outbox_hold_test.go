@@ -144,9 +144,9 @@ func TestABeginThatIsToldAgainDoesNotOutliveItsEnd(t *testing.T) {
 		c.sleep(time.Millisecond)
 		var told *telling
 		s.in([]byte("k"), func(b *owed.Book) {
-			s.sendLocked(b, b.Of([]byte("k"))[0], func(_ location, c *call) { told, _ = c.owner.(*telling) })
+			told = s.telling(b.Tell(b.Of([]byte("k"))[0]))
 		})
-		b := newBatch(s.base, &s.main.names)
+		b := newBatch(s.main)
 		b.add(&told.call)
 		told.owner = nil
 		s.main.execute([]*batch{b}, false)

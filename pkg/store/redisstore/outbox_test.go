@@ -15,7 +15,6 @@ import (
 
 // sendAll has all waiting hits sent.
 func (o *outbox) sendAll() {
-	o.sendAgain()
 	o.sendSome(time.Now(), outboxShards*owed.MostHits, false)
 }
 
@@ -271,5 +270,23 @@ func TestOutboxCountsWhatItDrops(t *testing.T) {
 	}
 	if !s.idle() || s.Stats().OwedKeys != 0 {
 		t.Errorf("%d calls and %d keys are left after Close", s.calls, s.Stats().OwedKeys)
+	}
+}
+
+// Reset makes a key full, also with hits in the outbox.
+func TestResetForgetsHitsThatRedisDoesNotKnowOf(t *testing.T) {
+	s, _ := givenRemembering(t, time.Hour, Options{})
+	for n := range 10 {
+		c := hit(fmt.Sprint(n), perAge(algorithms.FixedWindow, 5))
+		c.CountRejected = true
+		for range 20 {
+			ask(t, s, c)
+		}
+		if _, err := s.Reset(t.Context(), []store.Charge{c}); err != nil {
+			t.Fatal(err)
+		}
+		if got := remains(t, s, c); got != 5 {
+			t.Errorf("%d of 5 remain after Reset", got)
+		}
 	}
 }

@@ -48,9 +48,9 @@ func TestCloseSendsCallsThatWaitForTheNext(t *testing.T) {
 // A call of the outbox about two keys waits for one key. No later call about the other key may
 // overtake the waiting call.
 func TestNoCallOvertakesAWaitingCallOfTheOutbox(t *testing.T) {
-	q := newQueue(unconnected(names{}, nil).main.server, singleFlights, nil)
+	q := unconnected(names{}).main.queue
 	l := q.nodeQueueLocked(0)
-	l.workers = singleFlights
+	l.workers = mostFlights
 	one, two := hit("k1", perAge(algorithms.FixedWindow, 10)), hit("k2", perAge(algorithms.FixedWindow, 10))
 	of := func(fences bool, charges ...store.Charge) *call {
 		c := new(call)
@@ -59,12 +59,12 @@ func TestNoCallOvertakesAWaitingCallOfTheOutbox(t *testing.T) {
 		return c
 	}
 	var first, second flight
-	q.put(of(true, one))
+	q.put(of(true, one), false)
 	if !l.takeLocked(&first, time.Now()) {
 		t.Fatal("the first call does not fly")
 	}
-	q.put(of(true, one, two))
-	q.put(of(false, two))
+	q.put(of(true, one, two), false)
+	q.put(of(false, two), false)
 	if l.takeLocked(&second, time.Now().Add(time.Second)) {
 		t.Errorf("%d calls fly; want both to wait", len(second.calls))
 	}
@@ -72,15 +72,14 @@ func TestNoCallOvertakesAWaitingCallOfTheOutbox(t *testing.T) {
 
 // Calls that everybody has abandoned say nothing about a Redis that answers nothing.
 func TestAFlightWithoutCallsIsNoAnswer(t *testing.T) {
-	q := newQueue(unconnected(names{}, nil).main.server, singleFlights, nil)
+	q := unconnected(names{}).main.queue
 	l := q.nodeQueueLocked(0)
-	l.workers, l.lost, l.under = singleFlights, singleFlights, 1
+	l.workers, l.lost, l.under = mostFlights, mostFlights, 1
 	c := new(call)
 	c.set(take, 0, 0, []store.Charge{hit("k1", perAge(algorithms.FixedWindow, 10))})
 	c.status.Store(abandoned)
 	f := &flight{server: q.server, current: map[uint16]*batch{}, calls: []*call{c}, begun: time.Now()}
-	sent, answered := f.fly(true)
-	l.land(f, sent, answered)
+	l.send(f, true)
 	if got := l.mostLocked(); got != 1 {
 		t.Errorf("%d flights at once; want 1 until Redis answers", got)
 	}
@@ -89,11 +88,11 @@ func TestAFlightWithoutCallsIsNoAnswer(t *testing.T) {
 // Slots may change their node while calls wait. Calls about one key then go on in their order, and
 // behind the same calls of the outbox.
 func TestNoCallOvertakesTheOutboxWhenSlotsChangeTheirNode(t *testing.T) {
-	at := &farCluster{}
-	q := newQueue(unconnected(names{cluster: true}, at).main.server, clusterFlights, nil)
+	q := unconnected(names{cluster: true}).main.queue
+	at, _ := q.server.connection.(*farCluster)
 	q.byNode = []*nodeQueue{newNodeQueue(q), newNodeQueue(q)}
 	for _, l := range q.byNode {
-		l.workers = clusterFlights
+		l.workers = mostFlights
 	}
 	of := func(fences bool, key string) *call {
 		c := new(call)
@@ -105,14 +104,14 @@ func TestNoCallOvertakesTheOutboxWhenSlotsChangeTheirNode(t *testing.T) {
 	question, other := of(false, "k"), of(false, "other")
 	var sent, behind, last flight
 	at.nodes = new(redis.Nodes)
-	q.put(first)
+	q.put(first, false)
 	if !q.byNode[0].takeLocked(&sent, time.Now()) {
 		t.Fatal("the first call does not fly")
 	}
-	q.put(second)
+	q.put(second, false)
 	at.nodes = &redis.Nodes{7: 1}
-	q.put(question)
-	q.put(other)
+	q.put(question, false)
+	q.put(other, false)
 	soon := time.Now().Add(time.Second)
 	if n := len(q.byNode[0].waiting); n != 0 {
 		t.Errorf("%d calls wait for the node before; want 0", n)

@@ -9,25 +9,21 @@ import (
 	"github.com/weirproxy/weir/internal/redis"
 )
 
-// Queues, the most flights of each node queue, and the flights of each that do not wait for each
-// other. On a single server one batch waits there while another is decided. In a cluster each node
-// should have some queues. Together the flights must stay well below the commands that
+// Flights of a node queue. Together the flights must stay well below the commands that
 // internal/redis keeps in flight on a connection.
 const (
-	singleQueues, singleFlights, singleAtOnce    = 1, 32, 4
-	clusterQueues, clusterFlights, clusterAtOnce = 16, 16, 1
+	mostFlights = 32 // under way at once, and workers
+	atOnce      = 4  // that do not wait for each other: one batch waits at Redis while another is decided
 )
 
-// queue sends the calls of some keys to a server, in flights. Each flight has calls to one node
-// only, so that a node that does not answer delays its own calls only: see nodeQueue.
+// queue sends the calls to a server, in flights. Each flight has calls to one node only, so that a
+// node that does not answer delays its own calls only: see nodeQueue.
 //
 // Calls about one key may be applied in any order, except after a call of the outbox. Later calls
 // about the keys of that call wait for its end, or are in the same flight behind it.
 type queue struct {
 	server  *server
-	most    int             // flights of a node queue under way at once, and workers
-	atOnce  int             // flights of a node queue that do not wait for each other
-	sending *sync.WaitGroup // of the workers
+	sending sync.WaitGroup // workers, and callers that fly
 
 	mu     sync.Mutex     // guards the fields below, and the node queues
 	nodes  *redis.Nodes   // by which the calls were put into node queues; nil: all calls are in node queue 0
@@ -37,31 +33,15 @@ type queue struct {
 	closed bool
 }
 
-func newQueue(s *server, most int, sending *sync.WaitGroup) *queue {
-	atOnce := singleAtOnce
-	if s.cluster {
-		atOnce = clusterAtOnce
-	}
-	return &queue{server: s, most: most, atOnce: atOnce, sending: sending, fenced: map[uint64]int{}}
-}
-
-// put appends a call. If the queue is closed put ends the call.
-func (q *queue) put(c *call) { q.append(c, false) }
-
-// putBefore is put for a call that another call follows at once. Both then mostly share a flight.
-func (q *queue) putBefore(c *call) { q.append(c, true) }
-
-func (q *queue) append(c *call, followed bool) {
-	now := c.put
-	if c.until.IsZero() {
-		now = time.Now()
-	}
+// put appends a call for which no caller waits. If the queue is closed put ends the call. followed
+// says that another call follows at once: both then mostly share a flight.
+func (q *queue) put(c *call, followed bool) {
+	now := time.Now()
 	q.mu.Lock()
 	closed := q.closed
 	if !closed {
 		n := q.nodeQueueLocked(c.slot)
 		n.appendLocked(c)
-		n.follows = time.Time{}
 		if followed {
 			n.follows = now.Add(followsSoon)
 		}
@@ -73,12 +53,12 @@ func (q *queue) append(c *call, followed bool) {
 	}
 }
 
-// appendAll appends calls that a caller waits for, before a worker takes one of them. If the queue
-// is closed appendAll ends them.
+// putAll appends calls that a caller waits for, before a worker takes one of them. If the queue is
+// closed putAll ends them.
 //
 // A caller who may fly gets a flight with all these calls, if no other call waits for it and it may
 // begin now. Then the caller calls fly.
-func (q *queue) appendAll(now time.Time, mayFly bool, calls iter.Seq[*call]) (n *nodeQueue, f *flight) {
+func (q *queue) putAll(now time.Time, mayFly bool, calls iter.Seq[*call]) (n *nodeQueue, f *flight) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for c := range calls {
@@ -90,7 +70,6 @@ func (q *queue) appendAll(now time.Time, mayFly bool, calls iter.Seq[*call]) (n 
 		mayFly = mayFly && (to == n || n == nil && len(to.waiting) == 0)
 		n = to
 		n.appendLocked(c)
-		n.follows = time.Time{}
 	}
 	if mayFly && n != nil {
 		f = q.spareFlightLocked()
@@ -100,12 +79,15 @@ func (q *queue) appendAll(now time.Time, mayFly bool, calls iter.Seq[*call]) (n 
 		}
 		q.spare = append(q.spare, f)
 	}
-	for _, n := range q.byNode {
-		if n != nil {
-			n.nudgeLocked(now)
-		}
-	}
+	q.nudgeLocked(now, nil)
 	return nil, nil
+}
+
+// silent reports whether the last flight to the node of a slot ended without an answer.
+func (q *queue) silent(slot uint16) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.nodeQueueLocked(slot).lost > 0
 }
 
 // nodeQueueLocked returns the node queue of the calls in a slot.
@@ -141,37 +123,29 @@ func (q *queue) sortLocked() {
 	for _, c := range all {
 		q.nodeQueueLocked(c.slot).appendLocked(c)
 	}
-	q.nudgeLocked(nil)
+	q.nudgeLocked(time.Now(), nil)
 }
 
-// nudgeLocked has workers of all node queues but one take the waiting calls, now or when they may
-// fly.
-func (q *queue) nudgeLocked(but *nodeQueue) {
-	now := time.Now()
+// nudgeLocked nudges all node queues but one.
+func (q *queue) nudgeLocked(now time.Time, but *nodeQueue) {
 	for _, n := range q.byNode {
-		switch {
-		case n == nil || n == but:
-		case q.closed:
-			n.finishLocked()
-		default:
+		if n != nil && n != but {
 			n.nudgeLocked(now)
 		}
 	}
 }
 
-// close makes the workers return after the calls that wait are sent.
+// close ends after the calls that wait are sent.
 func (q *queue) close() {
 	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.closed {
-		return
-	}
 	q.closed = true
 	for _, n := range q.byNode {
 		if n != nil {
 			n.closeLocked()
 		}
 	}
+	q.mu.Unlock()
+	q.sending.Wait()
 }
 
 // spareFlightLocked returns the memory of a worker that has ended, or new memory.
@@ -184,8 +158,8 @@ func (q *queue) spareFlightLocked() *flight {
 	return &flight{server: q.server, current: make(map[uint16]*batch)}
 }
 
-// nodeQueue is the calls of a queue to one node, or to the only server. While queue.atOnce flights
-// are under way, calls wait for each other. So they share a round trip, a run of the script, and a
+// nodeQueue is the calls of a queue to one node, or to the only server. While atOnce flights are
+// under way, calls wait for each other. So they share a round trip, a run of the script, and a
 // read and a write of a key. While Redis answers fast, no more flights are under way. A call that
 // waits for a slow Redis gets a flight of its own in time (see gapLocked).
 type nodeQueue struct {
@@ -228,36 +202,31 @@ func (n *nodeQueue) appendLocked(c *call) {
 	}
 	n.patience = min(n.patience, patience)
 	n.waiting = append(n.waiting, c)
+	n.follows = time.Time{}
 }
 
 // closeLocked makes the workers return after the calls that wait are sent. The queue must be
 // closed.
 func (n *nodeQueue) closeLocked() {
-	n.finishLocked()
+	n.nudgeLocked(time.Now())
 	close(n.wake)
 	if n.alarm != nil {
 		n.alarm.Stop()
 	}
 }
 
-// finishLocked has a worker take the waiting calls of a closed queue.
-func (n *nodeQueue) finishLocked() {
-	if len(n.waiting) > 0 && n.workers == 0 {
-		n.workers++
-		n.queue.sending.Go(n.run)
-	}
-}
-
-// nudgeLocked has a worker take the waiting calls, now or when they may fly.
+// nudgeLocked has a worker take the waiting calls, now or when they may fly. The workers of a closed
+// queue need no nudge.
 func (n *nodeQueue) nudgeLocked(now time.Time) {
-	if len(n.waiting) == 0 || n.queue.closed || n.under >= n.mostLocked() {
+	closed := n.queue.closed
+	if len(n.waiting) == 0 || closed && n.workers > 0 || !closed && n.under >= n.mostLocked() {
 		return // at the end of a flight its worker looks again
 	}
-	if at := n.nextLocked(); at.After(now) {
+	if at := n.nextLocked(); at.After(now) && !closed {
 		n.ringLocked(at)
 		return
 	}
-	if n.idle == 0 && n.workers < n.queue.most {
+	if n.idle == 0 && n.workers < mostFlights {
 		n.workers++
 		n.queue.sending.Go(n.run)
 		return
@@ -271,16 +240,16 @@ func (n *nodeQueue) nudgeLocked(now time.Time) {
 // mostLocked returns how many flights may be under way. A server that answers nothing gets one at a
 // time: calls that nobody waits for lie on the connection, which has no endless room.
 func (n *nodeQueue) mostLocked() int {
-	if n.lost > n.queue.most/4 {
+	if n.lost > mostFlights/4 {
 		return 1
 	}
-	return n.queue.most
+	return mostFlights
 }
 
 // nextLocked returns when the waiting calls may fly. The number of flights must be below
 // mostLocked.
 func (n *nodeQueue) nextLocked() time.Time {
-	if n.under < n.queue.atOnce {
+	if n.under < atOnce {
 		return n.follows
 	}
 	at := n.begun.Add(n.gapLocked())
@@ -299,8 +268,8 @@ func (n *nodeQueue) gapLocked() (gap time.Duration) {
 	if trip <= n.patience/2 {
 		gap = min((n.patience-trip)/4, longestGap)
 	}
-	if half := n.queue.most / 2; n.under >= half {
-		gap = max(gap, trip/time.Duration(half))
+	if n.under >= mostFlights/2 {
+		gap = max(gap, trip/(mostFlights/2))
 	}
 	return gap
 }
@@ -332,9 +301,19 @@ func (n *nodeQueue) run() {
 	f := n.queue.spareFlightLocked()
 	n.queue.mu.Unlock()
 	for n.take(f) {
-		sent, answered := f.fly(true)
-		n.land(f, sent, answered)
+		n.send(f, true)
 	}
+}
+
+// fly sends the calls of a flight that [queue.putAll] gave to its caller.
+func (n *nodeQueue) fly(f *flight) {
+	q := n.queue
+	defer q.sending.Done()
+	n.send(f, false)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.spare = append(q.spare, f)
+	n.nudgeLocked(time.Now())
 }
 
 // take waits until a flight may begin, and moves the calls that may fly into it. take returns false
@@ -374,18 +353,16 @@ func (n *nodeQueue) takeLocked(f *flight, now time.Time) bool {
 			return false
 		}
 	}
-	stay := n.waiting[:0]
+	q, stay := n.queue, n.waiting[:0]
 	behind := map[uint64]int{} // keys of calls of the outbox that stay: later calls about them must stay behind
 	for _, c := range n.waiting {
-		if n.queue.about(c, n.queue.fenced) || n.queue.about(c, behind) {
-			stay = append(stay, c)
-			if c.fences {
-				for _, key := range n.queue.appendKeys(nil, c) {
-					behind[key]++
-				}
-			}
-		} else {
+		if !q.about(c, q.fenced) && !q.about(c, behind) {
 			f.calls = append(f.calls, c)
+			continue
+		}
+		stay = append(stay, c)
+		if c.fences {
+			q.count(c, behind)
 		}
 	}
 	clear(n.waiting[len(stay):])
@@ -395,7 +372,7 @@ func (n *nodeQueue) takeLocked(f *flight, now time.Time) bool {
 	}
 	for _, c := range f.calls {
 		if c.fences {
-			n.queue.fenceLocked(f, c)
+			f.fences = append(f.fences, q.count(c, q.fenced)...)
 		}
 	}
 	n.under++
@@ -413,9 +390,20 @@ type flight struct {
 	current map[uint16]*batch // by slot: the batch that takes more calls
 }
 
-// fly sends the calls and ends them. patient is for execute. fly reports whether a call was left to
-// send, and whether Redis has answered a call.
-func (f *flight) fly(patient bool) (sentSome, answered bool) {
+// send sends the calls of a flight, and ends the calls and the flight. patient is for execute.
+func (n *nodeQueue) send(f *flight, patient bool) {
+	batches := f.load()
+	answered := len(batches) > 0 && f.server.execute(batches, patient)
+	for _, b := range batches {
+		b.reset()
+	}
+	clear(f.calls)
+	f.calls = f.calls[:0]
+	n.land(f, len(batches) > 0, answered)
+}
+
+// load puts the calls that are still to be sent into batches.
+func (f *flight) load() []*batch {
 	used := 0
 	clear(f.current)
 	for _, c := range f.calls {
@@ -428,36 +416,15 @@ func (f *flight) fly(patient bool) (sentSome, answered bool) {
 		b := f.current[c.slot]
 		if b == nil || !b.takes(c) {
 			if used == len(f.batches) {
-				f.batches = append(f.batches, newBatch(f.server.base, &f.server.names))
+				f.batches = append(f.batches, newBatch(f.server))
 			}
 			b = f.batches[used]
 			used++
-			b.reset()
 			f.current[c.slot] = b
 		}
 		b.add(c)
 	}
-	if used > 0 {
-		answered = f.server.execute(f.batches[:used], patient)
-	}
-	for _, b := range f.batches[:used] {
-		b.reset()
-	}
-	clear(f.calls)
-	f.calls = f.calls[:0]
-	return used > 0, answered
-}
-
-// fly sends the calls of a flight that [queue.appendAll] gave to its caller.
-func (n *nodeQueue) fly(f *flight) {
-	q := n.queue
-	defer q.sending.Done()
-	sent, answered := f.fly(false)
-	n.land(f, sent, answered)
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.spare = append(q.spare, f)
-	n.nudgeLocked(time.Now())
+	return f.batches[:used]
 }
 
 // land ends a flight. sent says that the flight had calls to send, and answered that Redis has
@@ -480,7 +447,7 @@ func (n *nodeQueue) land(f *flight, sent, answered bool) {
 		}
 	}
 	if len(f.fences) > 0 {
-		q.nudgeLocked(n) // calls about the keys may be in another node queue, since slots have changed their nodes
+		q.nudgeLocked(time.Now(), n) // calls about the keys may be in another node queue, since slots have changed their nodes
 	}
 	f.fences = f.fences[:0]
 }
@@ -491,31 +458,25 @@ func (q *queue) about(c *call, keys map[uint64]int) bool {
 		return false
 	}
 	for i := range c.charges {
-		if keys[q.hash(c, i)] > 0 {
+		if keys[q.number(c, i)] > 0 {
 			return true
 		}
 	}
 	return false
 }
 
-// appendKeys appends the keys of a call, by hash.
-func (q *queue) appendKeys(to []uint64, c *call) []uint64 {
+// count counts the keys of a call, by hash, and returns them.
+func (q *queue) count(c *call, keys map[uint64]int) (counted []uint64) {
 	for i := range c.charges {
-		to = append(to, q.hash(c, i))
+		n := q.number(c, i)
+		keys[n]++
+		counted = append(counted, n)
 	}
-	return to
+	return counted
 }
 
-// fenceLocked holds later calls about the keys of a call until the flight ends.
-func (q *queue) fenceLocked(f *flight, c *call) {
-	before := len(f.fences)
-	f.fences = q.appendKeys(f.fences, c)
-	for _, key := range f.fences[before:] {
-		q.fenced[key]++
-	}
-}
-
-// hash returns a number for the key of charge i. Two keys with one number only wait for each other.
-func (q *queue) hash(c *call, i int) uint64 {
+// number returns a number for the key of charge i. Two keys with one number only wait for each
+// other.
+func (q *queue) number(c *call, i int) uint64 {
 	return maphash.Bytes(q.server.seed, c.charges[i].Key)
 }

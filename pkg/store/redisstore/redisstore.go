@@ -68,8 +68,11 @@ type Options struct {
 // Store keeps states in Redis. All methods are safe for concurrent use. Close it when it is no
 // longer used.
 type Store struct {
-	*desk
+	*outbox
 
+	gate  gate
+	pool  sync.Pool // of *transaction
+	waits sync.Pool // of *wait
 	fleet *fleet
 	stop  func()
 }
@@ -101,16 +104,24 @@ func newStore(o Options, connect func(redis.Target) connection) (*Store, error) 
 		hasCounters: o.Counters.Name != nil,
 	}
 	n := names{prefix: cmp.Or(o.Prefix, DefaultPrefix), hashTag: o.HashTag, counters: o.Counters}
-	servers := []*server{newServer(b, n, target, connect(target))}
+	all := &servers{base: b, main: newServer(b, n, target, connect(target))}
 	if o.Seconds != nil {
-		servers = append(servers, newServer(b, n, seconds, connect(seconds)))
+		all.seconds = newServer(b, n, seconds, connect(seconds))
 	}
-	s := new(Store)
-	if s.fleet, err = newFleet(servers[0]); err != nil {
+	s := newStoreOf(all)
+	if s.fleet, err = newFleet(s.main); err != nil {
 		return nil, err
 	}
-	s.start(servers, o.CountFleet)
+	s.start(o.CountFleet)
 	return s, nil
+}
+
+// newStoreOf returns a store whose outbox does not run.
+func newStoreOf(all *servers) *Store {
+	s := &Store{outbox: newOutbox(all), gate: gate{seed: all.seed}}
+	s.pool.New = func() any { return new(transaction) }
+	s.waits.New = func() any { return newWait() }
+	return s
 }
 
 // parse returns the targets, or all mistakes in the options, joined. Without Seconds the second
@@ -137,16 +148,9 @@ func (o *Options) parse() (target, seconds redis.Target, err error) {
 	return target, seconds, errors.Join(errs...)
 }
 
-// start starts the queues, the outbox and the count of the fleet, which run until Close.
-func (s *Store) start(servers []*server, countFleet bool) {
-	var sending, background sync.WaitGroup
-	running, cancel := context.WithCancel(context.Background())
-	h := &homes{base: servers[0].base}
-	for i, server := range servers {
-		server.running = running
-		*[]**home{&h.main, &h.seconds}[i] = newHome(server, &sending)
-	}
-	s.desk = newDesk(newOutbox(h))
+// start starts the outbox and the count of the fleet, which run until Close.
+func (s *Store) start(countFleet bool) {
+	var background sync.WaitGroup
 	ctx, end := context.WithCancel(context.Background())
 	background.Go(func() { s.outbox.run(ctx) })
 	if countFleet {
@@ -156,15 +160,11 @@ func (s *Store) start(servers []*server, countFleet bool) {
 		before := s.metrics.lostHits.Load()
 		end()
 		background.Wait()
-		for home := range s.all() {
-			for _, q := range home.queues {
-				q.close()
-			}
+		for server := range s.all() {
+			server.queue.close()
 		}
-		sending.Wait()
-		cancel()
-		for home := range s.all() {
-			home.connection.Close()
+		for server := range s.all() {
+			server.connection.Close()
 		}
 		if lost := s.metrics.lostHits.Load() - before; lost > 0 {
 			s.logger.LogAttrs(context.Background(), slog.LevelWarn,
@@ -181,8 +181,8 @@ func (s *Store) Close() { s.stop() }
 // on after an error.
 func (s *Store) Connected(ctx context.Context) error {
 	var errs []error
-	for home := range s.all() {
-		errs = append(errs, home.connection.Await(ctx))
+	for server := range s.all() {
+		errs = append(errs, server.connection.Await(ctx))
 	}
 	return errors.Join(errs...)
 }
@@ -192,11 +192,11 @@ func (s *Store) Connected(ctx context.Context) error {
 // that expires after a millisecond. Each call chooses another slot of a cluster, and one of two
 // servers, so that calls find a part that is away.
 func (s *Store) Await(ctx context.Context) error {
-	home := s.main
+	server := s.main
 	if s.seconds != nil && rand.Uint32()%2 == 0 {
-		home = s.seconds
+		server = s.seconds
 	}
-	if err := home.connection.Await(ctx); err != nil && ctx.Err() != nil {
+	if err := server.connection.Await(ctx); err != nil && ctx.Err() != nil {
 		return err
 	}
 	c := store.Charge{
@@ -209,14 +209,14 @@ func (s *Store) Await(ctx context.Context) error {
 		return err
 	}
 	now := s.here()
-	return s.do(ctx, until, s.transaction(take, home.locate(&c, now), now, []store.Charge{c}))
+	return s.do(ctx, until, s.transaction(take, server.locate(&c, now), now, []store.Charge{c}))
 }
 
 // Stats returns the store's metrics.
 func (s *Store) Stats() Stats {
 	var invalid uint64
-	for home := range s.all() {
-		invalid += home.connection.InvalidReplies()
+	for server := range s.all() {
+		invalid += server.connection.InvalidReplies()
 	}
 	return Stats{
 		RoundTrips:   s.metrics.calls.Load(),

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -38,8 +37,12 @@ func (s *Store) resetKey(ctx context.Context, until time.Time, charge []store.Ch
 	if err := s.gate.beginReset(ctx, until, charge); err != nil {
 		return 0, err
 	}
-	if err := s.outboxAnswered(ctx, charge, until); err != nil {
-		return 0, err
+	if !s.idle() { // a question comes behind the calls of the outbox, and its own answer does not matter
+		at := s.here()
+		t := s.transaction(peek, s.locate(&charge[0], at), at, charge)
+		if err := s.do(ctx, until, t); t.over != nil || t.refused {
+			return 0, err
+		}
 	}
 	server := s.of(&charge[0])
 	client, err := server.connection.Client()
@@ -78,33 +81,4 @@ func (s *Store) namesOf(c *store.Charge) []string {
 		names = append(names, string(other))
 	}
 	return names
-}
-
-// outboxAnswered waits until Redis has answered the outbox's calls about the keys of charges: it
-// puts a call behind them. The answer to that call does not matter.
-func (s *Store) outboxAnswered(ctx context.Context, charges []store.Charge, until time.Time) error {
-	if s.idle() {
-		return nil
-	}
-	w, _ := s.waits.Get().(*wait)
-	now, at := time.Now(), s.here()
-	for i := range charges {
-		where := s.locate(&charges[i], at)
-		queues := where.home.queues // hits of a key go through the queue of the request behind them
-		if where.home.cluster {
-			queues = []*queue{where.home.queueFor(where.slot, nil)}
-		}
-		for _, q := range queues {
-			w.add(s.transaction(peek, where, at, charges[i:i+1]), q, now, until)
-		}
-	}
-	last := slices.Clone(w.all)
-	w.putAll(now, false)
-	err := s.await(ctx, w, until, last)
-	for _, t := range last {
-		if !t.ended || t.refused {
-			return err
-		}
-	}
-	return nil
 }

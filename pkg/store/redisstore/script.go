@@ -10,6 +10,7 @@ import (
 
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
+	"github.com/weirproxy/weir/pkg/store/redisstore/owed"
 )
 
 // The parts of the script. request.lua describes the request and the answer. Each algorithm has a
@@ -90,17 +91,13 @@ const (
 	isLone    = 16 // a transaction is lone, see call.lone
 )
 
-// fix comes with the first charge of a key in a transaction of action correct. If the value
-// of the key is still left, the script writes target instead. Otherwise the script charges the
-// hits, as at the instant to which they belong.
+// fix comes with the first charge of a key in a transaction of action correct. Unless the Fix fits,
+// the script charges the hits as at the instant to which they belong.
 type fix struct {
-	at           int64  // the instant, in Unix microseconds
-	left, target string // values
-	was          string // value at the instant, before the hits that are given back
-}
+	owed.Fix
 
-// noValue is a left that no key has.
-const noValue = "?"
+	at int64 // the instant, in Unix microseconds
+}
 
 // First byte of the script's answer.
 const (
@@ -168,7 +165,7 @@ func appendCharge(b []byte, key int, c *store.Charge, algorithm byte, capacity u
 		return b
 	}
 	b = appendInt(b, f.at, 8)
-	for _, value := range []string{f.left, f.target, f.was} {
+	for _, value := range []string{f.Left, f.Target, f.Was} {
 		b = append(append(b, byte(len(value))), value...)
 	}
 	return b

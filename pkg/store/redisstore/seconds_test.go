@@ -36,7 +36,7 @@ func TestLimitsOfASecondAreKeptElsewhere(t *testing.T) {
 		second.Limit.Period, minute.Limit.Period, minute.Rule = time.Second, time.Minute, 1
 		wants(t, true, s, second, minute)
 		for _, c := range []store.Charge{second, minute} {
-			for server, here := range map[*home]bool{s.main: c.Limit.Period == time.Minute, s.seconds: c.Limit.Period == time.Second} {
+			for server, here := range map[*server]bool{s.main: c.Limit.Period == time.Minute, s.seconds: c.Limit.Period == time.Second} {
 				n, err := commandTo(t, server, "EXISTS", s.name(&c)).AsInt64()
 				if err != nil || (n == 1) != here {
 					t.Errorf("%q is there: %d, %v; want %v", s.name(&c), n, err, here)

@@ -23,8 +23,8 @@ var (
 	errClosed  = fmt.Errorf("%w: closed", ErrUnavailable)
 )
 
-// server is one Redis server or one cluster: its connection, the names of its keys and the state of
-// its clock.
+// server is one Redis server or one cluster: its connection, the names of its keys, the state of its
+// clock and the calls that wait.
 type server struct {
 	*base
 	names
@@ -32,7 +32,7 @@ type server struct {
 	target     slog.LogValuer // in logs
 	connection connection
 	clock      *clocks
-	running    context.Context //nolint:containedctx // until the end of Close
+	queue      *queue
 }
 
 // connection is a [redis.Conn].
@@ -53,6 +53,7 @@ func newServer(b *base, n names, target redis.Target, c connection) *server {
 	if c.Cluster() {
 		s.cluster, s.clock, s.tags = true, newClocks(slots), sync.OnceValue(tagsOfSlots)
 	}
+	s.queue = &queue{server: s, fenced: make(map[uint64]int)}
 	return s
 }
 
@@ -63,10 +64,6 @@ func (s *server) nodes() *redis.Nodes {
 	}
 	return s.connection.Nodes()
 }
-
-// steady reports whether calls do not wait for a connection that is being made. In a cluster a call
-// may be the first to a node.
-func (s *server) steady() bool { return !s.cluster && s.connection.Steady() }
 
 // execute sends batches to Redis, together, and ends their calls. execute waits for answers as long
 // as a caller does, and at least for the timeout. An answer until then shows that Redis is there,
@@ -89,7 +86,7 @@ func (s *server) execute(batches []*batch, patient bool) (heard bool) {
 	if life := begun.Add(longestLife); patient && life.After(end) {
 		giveUp = life
 	}
-	ctx, cancel := context.WithDeadline(s.running, giveUp)
+	ctx, cancel := context.WithDeadline(context.Background(), giveUp)
 	defer cancel()
 	client, err := s.connection.Client()
 	if err != nil {
@@ -103,7 +100,7 @@ func (s *server) execute(batches []*batch, patient bool) (heard bool) {
 	defer func() { s.pulse.end(answered && !time.Now().After(end)) }()
 	commands := make([]rueidis.Completed, len(batches))
 	for i, b := range batches {
-		commands[i] = s.evalsha(client, b, s.deadline(b, begun))
+		commands[i] = s.evalsha(client, b, begun)
 	}
 	results := client.DoMulti(ctx, commands...)
 	for i, b := range batches { // one node of a cluster may be away
@@ -115,14 +112,17 @@ func (s *server) execute(batches []*batch, patient bool) (heard bool) {
 	return heard
 }
 
-func (s *server) evalsha(client rueidis.Client, b *batch, deadline int64) rueidis.Completed {
-	return client.B().Evalsha().Sha1(s.sha).Numkeys(int64(len(b.keys))).Key(b.keys...).
-		Arg(rueidis.BinaryString(b.request(s.givenNow(), deadline))).Build()
+func (s *server) evalsha(client rueidis.Client, b *batch, begun time.Time) rueidis.Completed {
+	return client.B().Evalsha().Sha1(s.sha).Numkeys(int64(len(b.keys))).Key(b.keys...).Arg(s.request(b, begun)).Build()
 }
 
-func (s *server) eval(client rueidis.Client, b *batch, deadline int64) rueidis.Completed {
-	return client.B().Eval().Script(s.script).Numkeys(int64(len(b.keys))).Key(b.keys...).
-		Arg(rueidis.BinaryString(b.request(s.givenNow(), deadline))).Build()
+func (s *server) eval(client rueidis.Client, b *batch, begun time.Time) rueidis.Completed {
+	return client.B().Eval().Script(s.script).Numkeys(int64(len(b.keys))).Key(b.keys...).Arg(s.request(b, begun)).Build()
+}
+
+// request returns the argument of the script.
+func (s *server) request(b *batch, begun time.Time) string {
+	return rueidis.BinaryString(b.request(s.givenNow(), s.deadline(b, begun)))
 }
 
 // conclude ends the calls of a batch after the answer. A server without the script gets the script.
@@ -133,7 +133,7 @@ func (s *server) conclude(ctx context.Context, client rueidis.Client, b *batch, 
 	for attempt, late := 0, 0; ; attempt++ {
 		reply, err := result.ToString()
 		if said, is := rueidis.IsRedisErr(err); is && said.IsNoScript() && attempt == 0 {
-			result = client.Do(ctx, s.eval(client, b, s.deadline(b, begun)))
+			result = client.Do(ctx, s.eval(client, b, begun))
 			continue
 		}
 		if (foreign(err) || onTheMove(err)) && len(b.all) > 1 {
@@ -165,7 +165,7 @@ func (s *server) conclude(ctx context.Context, client rueidis.Client, b *batch, 
 			return
 		}
 		late++
-		result = client.Do(ctx, s.evalsha(client, b, s.deadline(b, now)))
+		result = client.Do(ctx, s.evalsha(client, b, now))
 	}
 	s.metrics.roundTrip.Observe(time.Since(begun))
 	s.metrics.calls.Add(1)
@@ -182,7 +182,7 @@ func (s *server) again(b *batch, stepped bool, begun, now time.Time, giveUp bool
 	if !stepped {
 		err = fmt.Errorf("%w: refused %v after it was sent", errLate, now.Sub(begun).Round(100*time.Microsecond))
 	}
-	rest := newBatch(s.base, &s.names)
+	rest := newBatch(s)
 	for c := range b.calls {
 		c.next = nil
 		waits := now.Before(c.until) || c.until.IsZero() && stepped // the outbox sends its calls again by itself
@@ -230,11 +230,11 @@ func unapplied(err error) bool {
 // isolate applies the groups of a batch one by one.
 func (s *server) isolate(ctx context.Context, client rueidis.Client, b *batch, begun, end time.Time) {
 	for _, g := range b.all {
-		alone := newBatch(s.base, &s.names)
+		alone := newBatch(s)
 		for c := range (&batch{all: []group{g}}).calls {
 			alone.add(c)
 		}
-		s.conclude(ctx, client, alone, client.Do(ctx, s.evalsha(client, alone, s.deadline(alone, begun))), begun, end)
+		s.conclude(ctx, client, alone, client.Do(ctx, s.evalsha(client, alone, begun)), begun, end)
 	}
 }
 

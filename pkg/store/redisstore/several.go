@@ -7,6 +7,7 @@ import (
 
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
+	"github.com/weirproxy/weir/pkg/store/redisstore/owed"
 )
 
 // takeSeveral applies a transaction whose keys lie in several slots of a cluster, or on several
@@ -17,16 +18,16 @@ import (
 //
 // A process that ends between the two round trips leaves the reserved hits taken, as if they had
 // been used.
-func (d *desk) takeSeveral(
+func (s *Store) takeSeveral(
 	ctx context.Context, until time.Time, at algorithms.Instant, charges []store.Charge, decisions []algorithms.Decision,
 ) (bool, error) {
-	if err := d.gate.begin(ctx, until, charges); err != nil {
-		return false, d.unsent(err, charges)
+	if err := s.gate.begin(ctx, until, charges); err != nil {
+		return false, s.unsent(err, charges)
 	}
-	defer d.gate.end(charges)
-	parts := d.parts(at, charges)
-	if err := d.do(ctx, until, parts...); err != nil {
-		d.giveBack(parts)
+	defer s.gate.end(charges)
+	parts := s.parts(at, charges)
+	if err := s.do(ctx, until, parts...); err != nil {
+		s.giveBack(parts)
 		return false, &unanswered{err, parts}
 	}
 	collect(parts, decisions)
@@ -37,12 +38,14 @@ func (d *desk) takeSeveral(
 	changes := make([]*transaction, len(parts)) // nil where Redis needs no change
 	var needed []*transaction
 	for i, p := range parts {
-		if changes[i] = d.settle(p, v); changes[i] != nil {
+		if changes[i] = s.settle(p, v); changes[i] != nil {
 			needed = append(needed, changes[i])
 		}
 	}
-	if err := d.do(ctx, until, needed...); err != nil {
-		d.changeLater(needed)
+	if err := s.do(ctx, until, needed...); err != nil {
+		for i, p := range parts {
+			s.settleLater(p, changes[i])
+		}
 		clear(changes)
 	}
 	for i, p := range parts {
@@ -55,20 +58,20 @@ func (d *desk) takeSeveral(
 		for n, i := range p.index {
 			p.tell(n, &charges[i], &decisions[i])
 		}
-		d.pool.Put(p)
+		s.pool.Put(p)
 	}
 	return admitted, nil
 }
 
 // parts returns one transaction for each location of the keys of a request.
-func (d *desk) parts(at algorithms.Instant, charges []store.Charge) []*transaction {
+func (s *Store) parts(at algorithms.Instant, charges []store.Charge) []*transaction {
 	var parts []*transaction
 	for i := range charges {
-		where := d.locate(&charges[i], at)
+		where := s.locate(&charges[i], at)
 		n := slices.IndexFunc(parts, func(p *transaction) bool { return p.where == where })
 		if n < 0 {
 			n = len(parts)
-			parts = append(parts, d.transaction(reserve, where, at, nil))
+			parts = append(parts, s.transaction(reserve, where, at, nil))
 		}
 		parts[n].add(&charges[i])
 		parts[n].index = append(parts[n].index, i)
@@ -88,36 +91,6 @@ func collect(parts []*transaction, decisions []algorithms.Decision) {
 	}
 }
 
-// giveBack has the outbox give back the reservations of a request that failed. A part without an
-// answer may have been applied, and stays as if used. So do the hits of holders that have begun:
-// their end corrects the hits, and so does HoldLater.
-func (d *desk) giveBack(parts []*transaction) {
-	for _, p := range parts {
-		switch {
-		case p.ended && p.err == nil:
-			if change := d.settle(p, isUndone); change != nil {
-				d.correct(&change.call, change.where)
-			}
-			p.status.Store(abandoned) // as if Redis had not applied the part
-		case !p.unsent():
-			d.lose(p.size())
-		}
-	}
-}
-
-// changeLater has the outbox send the changes that were not applied in time.
-func (d *desk) changeLater(changes []*transaction) {
-	for _, c := range changes {
-		switch {
-		case c.ended && c.err == nil:
-		case c.unsent():
-			d.correct(&c.call, c.where)
-		default: // Redis may have applied the change
-			d.lose(c.size())
-		}
-	}
-}
-
 // verdict is the outcome of a request of several parts.
 type verdict uint8
 
@@ -127,11 +100,68 @@ const (
 	isUndone           // the request is decided elsewhere, and no charge counts but the begins of holders, which are repaired later
 )
 
+// giveBack has the outbox give back the reservations of a request that failed. A part without an
+// answer may have been applied, and stays as if used. So do the hits of holders that have begun:
+// their end corrects the hits, and so does HoldLater.
+func (s *Store) giveBack(parts []*transaction) {
+	for _, p := range parts {
+		switch {
+		case p.outcome() == nil:
+			s.owe(p, s.settle(p, isUndone))
+			p.status.Store(abandoned) // as if Redis had not applied the part
+		case !p.unsent():
+			s.lose(p.size())
+		}
+	}
+}
+
+// settleLater has the outbox send the change of a part, unless Redis may have applied it.
+func (s *Store) settleLater(p, change *transaction) {
+	switch {
+	case change == nil || change.outcome() == nil:
+	case change.unsent():
+		s.owe(p, change)
+	default:
+		s.lose(change.size())
+	}
+}
+
+// owe has the outbox send the change of a part, which may be nil. A new holder is canceled in place
+// of its release. That gives back its hits once more, so they are charged once more.
+func (s *Store) owe(p, change *transaction) {
+	if change == nil {
+		return
+	}
+	for n, f := range change.fixes {
+		c, at, fix := change.charges[n], s.nowOf(false), owed.Fix{}
+		counter := s.isCounter(&c)
+		switch {
+		case change.held(n):
+			hold := change.holds[n].Hold
+			hold.Phase, c.Hold, c.Hits = algorithms.HoldCancel, &hold, 0
+			s.HoldLater(&c, at)
+			at, c.Hits = p.appliedAt(c.Rule), p.charges[c.Rule].Hits
+		case f != nil:
+			at, fix = instant(uint64(f.at)), f.Fix
+		}
+		switch c.Hold = nil; {
+		case c.Limit.Algorithm == algorithms.Concurrency:
+		case counter != s.isCounter(&c):
+			s.lose(c.Hits) // of a window with holders in a cluster, for which the outbox has no name
+		default:
+			s.in(c.Key, func(b *owed.Book) {
+				b.Add(&c, at, counter, fix)
+				s.sendKeyLocked(b, c.Key, false, func(owed.Entry) bool { return true }) // at once: the value is mostly as it was
+			})
+		}
+	}
+}
+
 // settle plays the charges of a reservation again as the verdict demands. settle returns the change
 // that Redis needs, or nil if Redis needs none. p then has the states that the verdict leaves and,
 // if the request is denied, the decisions. Decisions about lists come with the change, see look.
-func (d *desk) settle(p *transaction, v verdict) *transaction {
-	c, change := &p.call, d.transaction(correct, p.where, p.at, nil)
+func (s *Store) settle(p *transaction, v verdict) *transaction {
+	c, change := &p.call, s.transaction(correct, p.where, p.at, nil)
 	reserved := slices.Clone(c.after)
 	c.findNew()
 	switch v {
@@ -139,13 +169,13 @@ func (d *desk) settle(p *transaction, v verdict) *transaction {
 		c.again(func(int) bool { return true }, func(int, algorithms.Decision) {})
 	case isDenied:
 		c.again(c.counts, c.keep)
+		c.release(&change.call) // before the corrections, which ask for the hits that came back before
 	case isUndone:
 		c.again(c.hasBegun, func(int, algorithms.Decision) {})
 	}
 	due := func(i int) bool {
 		return v == isAdmitted && c.allowed(i) || v != isUndone && c.counts(i) || v == isUndone && c.hasBegun(i)
 	}
-	c.release(&change.call, v) // before the corrections, which ask for the hits that came back before
 	for i := range c.charges {
 		if c.charges[i].Limit.Algorithm == algorithms.Concurrency {
 			continue
@@ -154,14 +184,14 @@ func (d *desk) settle(p *transaction, v verdict) *transaction {
 			c.settleList(&change.call, i, v, due)
 			continue
 		}
-		f := &fix{left: reserved[i].value(), target: c.after[i].value()}
-		if c.first(i) == i && f.left != f.target {
-			f.at, f.was = c.before[i].seenAt(c.charges[i].Limit, c.now)
+		f := &fix{Fix: owed.Fix{Left: reserved[i].value(), Target: c.after[i].value()}}
+		if c.first(i) == i && f.Left != f.Target {
+			f.at, f.Was = c.before[i].seenAt(c.charges[i].Limit, c.now)
 			change.correct(c.charges[i], c.sum(i, due)-max(c.applied(i), 0), f)
 		}
 	}
 	if len(change.charges) == 0 {
-		d.pool.Put(change)
+		s.pool.Put(change)
 		return nil
 	}
 	change.own()
@@ -224,10 +254,7 @@ func (c *call) findNew() {
 // release adds to a change of a request that is denied that the new holders are denied, and probes
 // of their slots. A release has the hits that the change gives back: if the holder has ended
 // meanwhile, they have come back already.
-func (c *call) release(change *call, v verdict) {
-	if v != isDenied || len(c.holds) == 0 {
-		return
-	}
+func (c *call) release(change *call) {
 	freed := false
 	for i := range c.holds {
 		if c.holds[i].begun {

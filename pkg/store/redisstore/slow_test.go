@@ -75,7 +75,7 @@ func TestSlowRedisAnswersEveryRequestInTime(t *testing.T) {
 					if len(failed) > 0 {
 						t.Errorf("%d of %d requests failed, the first: %v", len(failed), n, failed[0])
 					}
-					if most := f.most.Load(); most > singleQueues*singleFlights {
+					if most := f.most.Load(); most > mostFlights {
 						t.Errorf("%d calls were under way at once", most)
 					}
 					t.Logf("%d requests in %d calls, at most %d at once", n, f.calls.Load(), f.most.Load())
@@ -97,11 +97,11 @@ func TestFastRedisHasFewCallsUnderWay(t *testing.T) {
 		f.most.Store(0)
 		before := f.calls.Load()
 		n, failed := arrivals(t, s, 40_000, 100*time.Millisecond, 0)
-		if len(failed) > 0 || f.most.Load() > singleAtOnce {
-			t.Errorf("%d requests failed, %d calls were under way at once; want at most %d", len(failed), f.most.Load(), singleAtOnce)
+		if len(failed) > 0 || f.most.Load() > atOnce {
+			t.Errorf("%d requests failed, %d calls were under way at once; want at most %d", len(failed), f.most.Load(), atOnce)
 		}
-		if calls := f.calls.Load() - before; calls > singleAtOnce*200*11/10 {
-			t.Errorf("%d requests in %d calls; %d flights have 200 round trips of 500µs each in 100ms", n, calls, singleAtOnce)
+		if calls := f.calls.Load() - before; calls > atOnce*200*11/10 {
+			t.Errorf("%d requests in %d calls; %d flights have 200 round trips of 500µs each in 100ms", n, calls, atOnce)
 		}
 	})
 }
@@ -111,16 +111,15 @@ func TestWorkersOfASlowTimeEnd(t *testing.T) {
 		f := &far{trip: func() time.Duration { return 9 * time.Millisecond }}
 		s := away(t, f, Options{})
 		arrivals(t, s, 6000, 200*time.Millisecond, 0)
-		if most := f.most.Load(); most <= singleAtOnce {
+		if most := f.most.Load(); most <= atOnce {
 			t.Fatalf("at most %d calls were under way at once", most)
 		}
 		time.Sleep(time.Second)
-		for i, q := range s.main.queues {
-			q.mu.Lock()
-			if l := q.nodeQueueLocked(0); l.workers != 1 || l.idle != 1 || len(q.spare) >= singleFlights {
-				t.Errorf("queue %d has %d workers, of which %d wait, and spare memory for %d", i, l.workers, l.idle, len(q.spare))
-			}
-			q.mu.Unlock()
+		q := s.main.queue
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if l := q.nodeQueueLocked(0); l.workers != 1 || l.idle != 1 || len(q.spare) >= mostFlights {
+			t.Errorf("%d workers, of which %d wait, and spare memory for %d", l.workers, l.idle, len(q.spare))
 		}
 	})
 }

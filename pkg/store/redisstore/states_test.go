@@ -22,7 +22,7 @@ func command(tb testing.TB, s *Store, args ...string) rueidis.RedisResult {
 }
 
 // commandTo is command for one of several servers.
-func commandTo(tb testing.TB, s *home, args ...string) rueidis.RedisResult {
+func commandTo(tb testing.TB, s *server, args ...string) rueidis.RedisResult {
 	tb.Helper()
 	client, err := s.connection.Client()
 	if err != nil {

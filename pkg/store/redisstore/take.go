@@ -24,29 +24,21 @@ func (s *Store) TakeAll(transactions []store.Transaction, decided func(indexes [
 	for i := range transactions {
 		s.begin(w, &transactions[i], now)
 	}
-	left, whole := len(transactions)-len(w.done), true
 	if len(w.done) > 0 {
 		decided(w.done)
 	}
-	w.putAll(now, s.mayFly(w, now))
-	for left > 0 {
-		ended := w.some(w.cancels(transactions), w.next())
+	mayFly := s.mayFly(w, now)
+	for server := range s.all() {
+		w.putAll(server, now, mayFly)
+	}
+	s.await(w, func(over []*transaction) {
 		w.done = w.done[:0]
-		for _, t := range ended {
+		for _, t := range over {
 			w.done = append(w.done, t.number)
 			s.taken(t, &transactions[t.number])
 		}
-		if len(ended) == 0 {
-			whole = s.abandon(w, transactions) && whole
-		}
-		if len(w.done) > 0 {
-			left -= len(w.done)
-			decided(w.done)
-		}
-	}
-	if w.reset(); whole {
-		s.waits.Put(w) // otherwise calls that were left behind will still end
-	}
+		decided(w.done)
+	})
 }
 
 // begin makes the call of a transaction, without sending it. A transaction over several locations
@@ -67,60 +59,38 @@ func (s *Store) begin(w *wait, t *store.Transaction, now time.Time) {
 	at := s.here()
 	if s.several(at, t.Charges) {
 		parts := new(transaction)
-		w.add(parts, nil, now, time.Time{}) // takeSeveral has its own time
+		w.add(nil, parts, now, time.Time{}) // takeSeveral has its own time
 		go func() {
 			t.Admitted, t.Err = s.takeSeveral(t.Ctx, until, at, t.Charges, t.Decisions)
 			w.end(parts)
 		}()
 		return
 	}
-	c := s.transaction(take, s.locate(&t.Charges[0], at), at, t.Charges)
-	w.add(c, c.where.queue(&c.call), now, until)
+	w.add(t.Ctx, s.transaction(take, s.locate(&t.Charges[0], at), at, t.Charges), now, until)
 }
 
-// mayFly reports whether all transactions are calls in one queue with one time, so that their
+// mayFly reports whether all transactions are calls to one server with one time, so that their
 // caller may send them itself. The caller then waits as long as a worker would, so the flight must
-// not wait for a connection.
+// not wait for a connection. In a cluster a call may be the first to its node.
 func (s *Store) mayFly(w *wait, now time.Time) bool {
-	if len(w.queues) == 0 || w.queues[0] == nil {
+	if w.left == 0 || w.left != len(w.all) {
 		return false
 	}
-	first := w.all[0]
-	for i, q := range w.queues {
-		if q != w.queues[0] || w.all[i].until != first.until {
+	server, until := w.all[0].where.server, w.all[0].until
+	for _, t := range w.all {
+		if t.where.server == nil || t.where.server != server || t.until != until {
 			return false
 		}
 	}
-	return first.until.Sub(now) >= s.timeout && first.where.home.steady() && !s.pulse.missed(now)
-}
-
-// cancels returns a channel that ends with the first context of a transaction; nil: none has one.
-// The end of any other context wakes the caller.
-func (w *wait) cancels(transactions []store.Transaction) (first <-chan struct{}) {
-	last := first // transactions with one context mostly stand side by side
-	for i, t := range w.all {
-		if t == nil || t.where.home == nil {
-			continue
-		}
-		done := transactions[i].Ctx.Done()
-		switch {
-		case done == nil || done == last:
-			continue
-		case first == nil:
-			first = done
-		case !w.watched:
-			w.stops = append(w.stops, context.AfterFunc(transactions[i].Ctx, w.wake))
-		}
-		last = done
-	}
-	w.watched = true
-	return first
+	return until.Sub(now) >= s.timeout && !server.cluster && server.connection.Steady() && !s.pulse.missed(now)
 }
 
 // taken writes the decisions and states of a transaction that has ended.
 func (s *Store) taken(t *transaction, to *store.Transaction) {
 	switch {
-	case t.where.home == nil: // over several locations: it has its decision
+	case t.ctx == nil: // over several locations: it has its decision
+	case t.over != nil:
+		to.Err = &unanswered{t.over, []*transaction{t}}
 	case t.err != nil:
 		if over := to.Ctx.Err(); over != nil && errors.Is(t.err, context.DeadlineExceeded) {
 			t.err = notInTime(over)
@@ -134,29 +104,6 @@ func (s *Store) taken(t *transaction, to *store.Transaction) {
 		to.Admitted = t.admitted
 		s.pool.Put(t)
 	}
-}
-
-// abandon decides the transactions whose time is over, and reports whether there was no such
-// transaction.
-func (s *Store) abandon(w *wait, transactions []store.Transaction) (none bool) {
-	now, none := time.Now(), true
-	for i, t := range w.all {
-		if t == nil || t.where.home == nil {
-			continue
-		}
-		over := transactions[i].Ctx.Err()
-		if over == nil && now.Before(t.until) {
-			continue
-		}
-		if over == nil {
-			over = context.DeadlineExceeded
-		}
-		w.leave(t)
-		s.pulse.miss()
-		transactions[i].Err = &unanswered{notInTime(over), []*transaction{t}}
-		w.done, none = append(w.done, i), false
-	}
-	return none
 }
 
 // Peek implements [store.Store]. Peek fails as TakeAll does.

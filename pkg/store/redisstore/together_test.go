@@ -104,7 +104,7 @@ func TestCloseWaitsForTransactionsTakenTogether(t *testing.T) {
 		f := &far{trip: func() time.Duration { return 5 * time.Millisecond }}
 		s := away(t, f, Options{})
 		var all sync.WaitGroup
-		for range 2 * singleAtOnce {
+		for range 2 * atOnce {
 			all.Go(func() {
 				if errs, _ := takeTogether(t, s, time.Second, time.Second); errors.Join(errs...) != nil {
 					t.Errorf("got %v", errs)
@@ -131,13 +131,13 @@ func TestTransactionsTakenTogetherByManyCallers(t *testing.T) {
 			}
 		})
 		synctest.Wait() // a flight ends after its calls
-		if calls := int(f.calls.Load()); calls > n || f.most.Load() > singleFlights {
+		if calls := int(f.calls.Load()); calls > n || f.most.Load() > mostFlights {
 			t.Errorf("%d callers: got %d calls, %d at once", n, calls, f.most.Load())
 		}
-		q := s.main.queues[0]
+		q := s.main.queue
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		if l := q.nodeQueueLocked(0); l.under != 0 || len(l.waiting) != 0 || len(q.spare) > singleFlights {
+		if l := q.nodeQueueLocked(0); l.under != 0 || len(l.waiting) != 0 || len(q.spare) > mostFlights {
 			t.Errorf("after: %d flights, %d calls that wait, spare memory for %d flights", l.under, len(l.waiting), len(q.spare))
 		}
 	})

@@ -1,9 +1,9 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"hash/maphash"
 	"slices"
 	"sync"
 	"time"
@@ -18,11 +18,12 @@ type transaction struct {
 	call
 
 	where   location
-	index   []int  // of the charges in the request, if the transaction is a part
-	wait    *wait  // of the caller
-	number  int    // there
-	ended   bool   // the caller has seen the end, and may read the answer
-	resets  uint64 // of the outbox when the transaction was made
+	index   []int           // of the charges in the request, if the transaction is a part
+	ctx     context.Context //nolint:containedctx // each transaction has its own; nil: its parts end it
+	wait    *wait           // of the caller
+	number  int             // there
+	over    error           // why the caller waits no longer, and may not read the answer; nil after the end
+	resets  uint64          // of the outbox when the transaction was made
 	outbox  *outbox
 	instead *instead // set before status promised
 }
@@ -36,9 +37,17 @@ func (t *transaction) landed(before int32) {
 	}
 }
 
+// outcome returns the error of the transaction, after the wait.
+func (t *transaction) outcome() error {
+	if t.over != nil {
+		return t.over // t.err still belongs to the queue
+	}
+	return t.err
+}
+
 // unsent reports whether the transaction was certainly not applied. Call it after the wait.
 func (t *transaction) unsent() bool {
-	if t.ended {
+	if t.over == nil {
 		return t.refused
 	}
 	return t.status.Load() == abandoned
@@ -55,8 +64,8 @@ type wait struct {
 
 	// Of the caller alone.
 	all     []*transaction // by number; nil: the caller does not wait, or no more
-	queues  []*queue       // by number: where the call is not put yet
-	seen    []*transaction // the ended ones
+	left    int            // transactions that the caller waits for
+	seen    []*transaction // that are over
 	done    []int          // numbers of decided transactions, see TakeAll
 	watched bool           // stops has a function for each context but the first
 	stops   []func() bool
@@ -84,36 +93,52 @@ func (w *wait) wake() {
 	}
 }
 
-// add adds a transaction, which put then puts into a queue. nil is decided already.
-func (w *wait) add(t *transaction, q *queue, now, until time.Time) {
+// add adds a transaction, which putAll then puts into a queue. nil is decided already.
+func (w *wait) add(ctx context.Context, t *transaction, now, until time.Time) {
 	if t != nil {
-		t.wait, t.number, t.ended = w, len(w.all), false
+		t.ctx, t.wait, t.number, t.over = ctx, w, len(w.all), nil
 		t.put, t.until = now, until
+		w.left++
 	}
-	w.all, w.queues = append(w.all, t), append(w.queues, q)
+	w.all = append(w.all, t)
 }
 
-// putAll puts the calls into their queues: all calls of a queue at once, so that they mostly share
-// a flight. A caller who may fly sends the only flight itself, and wakes no worker.
-func (w *wait) putAll(now time.Time, mayFly bool) {
-	for i, q := range w.queues {
-		if q == nil {
+// putAll puts the calls into the queue of their server: all at once, so that they mostly share a
+// flight. A caller who may fly sends the only flight itself, and wakes no worker.
+func (w *wait) putAll(to *server, now time.Time, mayFly bool) {
+	n, f := to.queue.putAll(now, mayFly, func(yield func(*call) bool) {
+		for _, t := range w.all {
+			if t != nil && t.where.server == to && !yield(&t.call) {
+				return
+			}
+		}
+	})
+	if f != nil {
+		n.fly(f)
+	}
+}
+
+// cancels returns a channel that ends with the first context of a transaction; nil: none has one.
+// The end of any other context wakes the caller.
+func (w *wait) cancels() (first <-chan struct{}) {
+	last := first // transactions with one context mostly stand side by side
+	for _, t := range w.all {
+		if t == nil || t.ctx == nil {
 			continue
 		}
-		n, f := q.appendAll(now, mayFly, func(yield func(*call) bool) {
-			for n := i; n < len(w.queues); n++ {
-				if w.queues[n] == q {
-					w.queues[n] = nil
-					if !yield(&w.all[n].call) {
-						return
-					}
-				}
-			}
-		})
-		if f != nil {
-			n.fly(f)
+		done := t.ctx.Done()
+		switch {
+		case done == nil || done == last:
+			continue
+		case first == nil:
+			first = done
+		case !w.watched:
+			w.stops = append(w.stops, context.AfterFunc(t.ctx, w.wake))
 		}
+		last = done
 	}
+	w.watched = true
+	return first
 }
 
 // some waits until transactions have ended, and returns these; none at a time, after done, or when
@@ -138,7 +163,7 @@ func (w *wait) some(done <-chan struct{}, until time.Time) (ended []*transaction
 	w.seen = w.seen[:0]
 	for _, t := range w.ended {
 		if w.all[t.number] == t { // otherwise the caller has not waited for it
-			w.all[t.number], t.ended = nil, true
+			w.all[t.number] = nil
 			w.seen = append(w.seen, t)
 		}
 	}
@@ -146,10 +171,24 @@ func (w *wait) some(done <-chan struct{}, until time.Time) (ended []*transaction
 	return w.seen
 }
 
-// leave stops to wait for a transaction. A call that waits in a queue is then never sent.
-func (w *wait) leave(t *transaction) {
-	w.all[t.number] = nil
-	t.status.CompareAndSwap(waiting, abandoned)
+// abandon returns the transactions whose time is over, which the caller then does not wait for. A
+// call that waits in a queue is never sent.
+func (w *wait) abandon(now time.Time) []*transaction {
+	for i, t := range w.all {
+		if t == nil || t.ctx == nil {
+			continue
+		}
+		over := t.ctx.Err()
+		if over == nil && !now.Before(t.until) {
+			over = context.DeadlineExceeded
+		}
+		if over != nil {
+			t.over, w.all[i] = notInTime(over), nil
+			t.status.CompareAndSwap(waiting, abandoned)
+			w.seen = append(w.seen, t)
+		}
+	}
+	return w.seen
 }
 
 // next returns when the first of the transactions stops to wait.
@@ -175,83 +214,65 @@ func (w *wait) reset() {
 		stop()
 	}
 	clear(w.all)
-	w.all, w.queues, w.seen, w.done, w.stops, w.watched = w.all[:0], w.queues[:0], w.seen[:0], w.done[:0], w.stops[:0], false
-}
-
-// desk sends the transactions of callers.
-type desk struct {
-	*outbox
-
-	gate  gate
-	pool  sync.Pool // of *transaction
-	waits sync.Pool // of *wait
-}
-
-func newDesk(o *outbox) *desk {
-	d := &desk{outbox: o, gate: gate{seed: maphash.MakeSeed()}}
-	d.pool.New = func() any { return new(transaction) }
-	d.waits.New = func() any { return newWait() }
-	return d
+	w.all, w.seen, w.done, w.stops, w.watched = w.all[:0], w.seen[:0], w.done[:0], w.stops[:0], false
 }
 
 // do sends transactions, waits for them and returns the first error. After an error do not use the
 // transactions again.
-func (d *desk) do(ctx context.Context, until time.Time, all ...*transaction) (first error) {
-	w, _ := d.waits.Get().(*wait)
+func (s *Store) do(ctx context.Context, until time.Time, all ...*transaction) (first error) {
+	w, _ := s.waits.Get().(*wait)
 	now := time.Now()
 	for _, t := range all {
-		w.add(t, t.where.queue(&t.call), now, until)
+		w.add(ctx, t, now, until)
 	}
-	w.putAll(now, false)
-	return d.await(ctx, w, until, all)
+	for server := range s.all() {
+		w.putAll(server, now, false)
+	}
+	s.await(w, func(over []*transaction) {
+		for _, t := range over {
+			first = cmp.Or(first, t.outcome())
+		}
+	})
+	return first
 }
 
-// await waits for transactions that are put, at most until a time, and returns the first error.
-func (d *desk) await(ctx context.Context, w *wait, until time.Time, all []*transaction) (first error) {
-	var over error
-	for left := len(all); left > 0 && over == nil; {
-		ended := w.some(ctx.Done(), until)
-		if left -= len(ended); len(ended) == 0 {
-			if over = ctx.Err(); over == nil && !time.Now().Before(until) {
-				over = context.DeadlineExceeded
+// await waits until each transaction has ended, or its time is over, and calls over with some at a
+// time.
+func (s *Store) await(w *wait, over func(some []*transaction)) {
+	whole := true
+	for w.left > 0 {
+		some := w.some(w.cancels(), w.next())
+		if len(some) == 0 {
+			if some = w.abandon(time.Now()); len(some) == 0 {
+				continue
 			}
+			whole = false
+			s.pulse.miss()
 		}
+		w.left -= len(some)
+		over(some)
 	}
-	for _, t := range all {
-		if !t.ended {
-			w.leave(t)
-		}
-		switch {
-		case first != nil:
-		case t.ended: // otherwise t.err still belongs to the queue
-			first = t.err
-		default:
-			d.pulse.miss()
-			first = notInTime(over)
-		}
+	if w.reset(); whole {
+		s.waits.Put(w) // otherwise calls that were left behind will still end
 	}
-	if w.reset(); over == nil {
-		d.waits.Put(w)
-	}
-	return first
 }
 
 // transaction returns a transaction of charges at one location, with the instant by this process's
 // clock.
-func (d *desk) transaction(a action, where location, at algorithms.Instant, charges []store.Charge) *transaction {
-	t, _ := d.pool.Get().(*transaction)
+func (s *Store) transaction(a action, where location, at algorithms.Instant, charges []store.Charge) *transaction {
+	t, _ := s.pool.Get().(*transaction)
 	t.set(a, where.slot, at, charges)
-	t.owner, t.outbox, t.where, t.instead, t.index = t, d.outbox, where, nil, t.index[:0]
-	t.resets = d.resetCount.Load()
+	t.owner, t.outbox, t.where, t.instead, t.index = t, s.outbox, where, nil, t.index[:0]
+	t.resets = s.resetCount.Load()
 	return t
 }
 
 // unsent returns err as the error of a request that was not sent.
-func (d *desk) unsent(err error, charges []store.Charge) error {
+func (s *Store) unsent(err error, charges []store.Charge) error {
 	if len(charges) == 0 {
 		return err
 	}
-	t := d.transaction(take, location{}, d.here(), charges)
+	t := s.transaction(take, location{}, s.here(), charges)
 	t.status.Store(abandoned)
 	return &unanswered{err, []*transaction{t}}
 }
@@ -360,7 +381,7 @@ func (t *transaction) settle() {
 			c.Hits = 0 // the hits are forgotten
 		}
 		o.in(c.Key, func(b *owed.Book) {
-			b.Add(&c, at, o.isCounter(&c))
+			b.Add(&c, at, o.isCounter(&c), owed.Fix{})
 			if p.places[i] != nil {
 				b.Settle(p.places[i], p.hits[i])
 			}

@@ -22,6 +22,7 @@ type Hits struct {
 	charge store.Charge // Key and Limit
 	here   bool         // instants are of this process's clock
 	back   bool         // hits to give back, of an algorithm without windows
+	fix    Fix          // of hits to give back
 	at     algorithms.Instant
 	slots  [slotsOfAnItem]int64 // by time, the newest in slot 0; of a window, and to give back, all in slot 0
 	under  int64                // hits to charge that are on the way, or of a request whose outcome is open
@@ -33,11 +34,11 @@ func Chargeable(c *store.Charge) bool {
 }
 
 // Add adds the hits of a charge at an instant. here says that the instant is of this process's
-// clock. Hits above the bounds are lost.
-func (b *Book) Add(c *store.Charge, at algorithms.Instant, here bool) {
+// clock. fix may be zero. Hits above the bounds are lost.
+func (b *Book) Add(c *store.Charge, at algorithms.Instant, here bool, fix Fix) {
 	switch {
 	case Chargeable(c):
-		if h := b.entry(c, at, here); h != nil {
+		if h := b.entry(c, at, here, fix); h != nil {
 			h.add(c, at)
 			return
 		}
@@ -50,7 +51,7 @@ func (b *Book) Add(c *store.Charge, at algorithms.Instant, here bool) {
 // Open adds the hits of a request whose outcome is open: Owed has them, and no call tells them.
 // Call Settle when the outcome is known. Open returns nil if there is no room.
 func (b *Book) Open(c *store.Charge, at algorithms.Instant, here bool) *Hits {
-	h := b.entry(c, at, here)
+	h := b.entry(c, at, here, Fix{})
 	if h != nil {
 		h.under += c.Hits
 	}
@@ -75,10 +76,10 @@ func (b *Book) Owed(c *store.Charge, now algorithms.Instant) (hits int64) {
 }
 
 // entry returns the entry of the hits of a charge; nil if there is no room.
-func (b *Book) entry(c *store.Charge, at algorithms.Instant, here bool) *Hits {
+func (b *Book) entry(c *store.Charge, at algorithms.Instant, here bool, fix Fix) *Hits {
 	all := b.hits[string(c.Key)]
 	for _, h := range all {
-		if h.takes(c, at) {
+		if h.takes(c, at, fix) {
 			if h.charge.Limit != c.Limit {
 				b.rests = time.Time{}
 			}
@@ -95,6 +96,7 @@ func (b *Book) entry(c *store.Charge, at algorithms.Instant, here bool) *Hits {
 	b.nHits++
 	b.rests = time.Time{}
 	if h.back {
+		h.fix = fix
 		all = append(all, h)
 	} else {
 		all = slices.Insert(all, 0, h)
@@ -107,7 +109,7 @@ func (b *Book) entry(c *store.Charge, at algorithms.Instant, here bool) *Hits {
 }
 
 // takes reports whether hits of a charge belong here.
-func (h *Hits) takes(c *store.Charge, at algorithms.Instant) bool {
+func (h *Hits) takes(c *store.Charge, at algorithms.Instant, fix Fix) bool {
 	l := c.Limit
 	switch {
 	case h.charge.Limit.Algorithm != l.Algorithm || h.charge.Limit.Period != l.Period:
@@ -115,7 +117,7 @@ func (h *Hits) takes(c *store.Charge, at algorithms.Instant) bool {
 	case windowed(l.Algorithm):
 		return h.at/algorithms.Instant(l.Period) == at/algorithms.Instant(l.Period)
 	case c.Hits < 0:
-		return h.back && h.at == at
+		return h.back && h.at == at && h.fix == fix
 	}
 	return !h.back
 }
@@ -187,7 +189,10 @@ func (h *Hits) expire(b *Book, now Clocks) (gone bool) {
 // tell returns all hits at the newest instant. A log gets the hits of each slot at the end of the
 // slot's time, so that each hit counts long enough.
 func (h *Hits) tell() *Telling {
-	t := &Telling{Entry: h, Of: h.at}
+	t := &Telling{Entry: h, Of: h.at, Fix: h.fix}
+	if t.Fix.Left == "" {
+		t.Fix.Left = noValue
+	}
 	if h.charge.Limit.Algorithm != algorithms.SlidingWindowLog || h.back {
 		t.late(h, h.waiting(), h.at)
 	} else {
@@ -219,19 +224,20 @@ func (t *Telling) positive() (hits int64) {
 	return hits
 }
 
-func (h *Hits) told(b *Book, t *Telling, o Outcome, reset bool) {
+func (h *Hits) told(b *Book, t *Telling, o Outcome) {
+	r := b.resets[string(h.charge.Key)]
 	for i := range t.Charges {
 		switch c := &t.Charges[i]; {
 		case o == Applied:
-		case reset:
-			b.counts.Dropped += size(c.Hits)
+		case r != nil:
+			r.dropped += size(c.Hits)
 		case o == Unknown && c.Hits < 0 || b.closed:
 			b.counts.Lost += size(c.Hits)
 		default:
 			if o == Unknown {
 				b.counts.Unknown += size(c.Hits)
 			}
-			b.Add(c, t.Instant[i], h.here)
+			b.Add(c, t.Instant[i], h.here, h.fix)
 		}
 	}
 	h.under -= t.positive()

@@ -130,7 +130,7 @@ func (h *Holder) tell() *Telling {
 	return t
 }
 
-func (h *Holder) told(b *Book, t *Telling, o Outcome, reset bool) {
+func (h *Holder) told(b *Book, t *Telling, o Outcome) {
 	n := min(h.under, len(t.Charges))
 	h.under = 0
 	switch {
@@ -138,7 +138,7 @@ func (h *Holder) told(b *Book, t *Telling, o Outcome, reset bool) {
 		b.counts.ToldEvents += uint64(n)
 	case b.closed:
 		b.counts.LostEvents += uint64(n)
-	case !reset:
+	case b.resets[string(h.charge.Key)] == nil:
 		return
 	}
 	h.events = slices.Delete(h.events, 0, n)

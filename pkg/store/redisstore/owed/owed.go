@@ -41,7 +41,14 @@ type Book struct {
 	nHolder int
 	closed  bool
 	rests   time.Time // until then no hits expire; zero: not known
+	resets  map[string]*resets
 	counts  Counts
+}
+
+// resets is the resets of a key that are under way.
+type resets struct {
+	under   int
+	dropped uint64 // hits, each without its sign
 }
 
 // Counts counts hits, each without its sign, and events of holders by their end.
@@ -49,7 +56,6 @@ type Counts struct {
 	Lost    uint64 // hits that Redis is not told of
 	Unknown uint64 // hits that Redis may have charged, and is told again
 	Expired uint64 // hits that came to matter to no decision
-	Dropped uint64 // hits of a key that is being reset
 
 	ToldEvents, LostEvents, ExpiredEvents uint64
 }
@@ -70,7 +76,7 @@ type Entry interface {
 
 	expire(b *Book, now Clocks) (gone bool)
 	tell() *Telling
-	told(b *Book, t *Telling, o Outcome, reset bool)
+	told(b *Book, t *Telling, o Outcome)
 	tidy(b *Book) (gone bool)
 }
 
@@ -81,8 +87,17 @@ type Telling struct {
 	Charges []store.Charge
 	Instant []algorithms.Instant
 	Of      algorithms.Instant // [Entry.At] of the charges
+	Fix     Fix                // of the first charge, if the charges are hits
 	Holder  bool               // the charges are events of a holder
 }
+
+// Fix makes hits that are given back exact: if the value of the key is still Left, Redis writes
+// Target. Otherwise Redis gives the hits back from Was, the value before they were taken. The zero
+// value says that nothing is known.
+type Fix struct{ Left, Target, Was string }
+
+// noValue is a Left that no key has.
+const noValue = "?"
 
 // Outcome is the end of a call.
 type Outcome uint8
@@ -131,12 +146,37 @@ func (b *Book) Tell(e Entry) *Telling {
 
 // Told ends a telling. Hits to charge, and events, wait again unless Redis has applied them: a hit
 // without an answer may count once more. A hit to give back is lost then, as a lost hit is better
-// than one that is given back twice. An event that Redis has applied has no second effect. With
-// reset the key is being reset, and nothing waits again.
-func (b *Book) Told(t *Telling, o Outcome, reset bool) { t.told(b, t, o, reset) }
+// than one that is given back twice. An event that Redis has applied has no second effect. Nothing
+// waits again while the key is being reset.
+func (b *Book) Told(t *Telling, o Outcome) { t.told(b, t, o) }
 
-// Forget drops all that waits for a key that is being reset.
-func (b *Book) Forget(key []byte) { b.drop(string(key), &b.counts.Dropped, new(uint64)) }
+// BeginReset drops all that waits for a key. Call EndReset.
+func (b *Book) BeginReset(key []byte) {
+	if b.resets == nil {
+		b.resets = make(map[string]*resets)
+	}
+	r := b.resets[string(key)]
+	if r == nil {
+		r = new(resets)
+		b.resets[string(key)] = r
+	}
+	r.under++
+	b.drop(string(key), &r.dropped, new(uint64))
+}
+
+// EndReset ends a BeginReset of the key, and drops what came in between. If the reset failed, the
+// dropped hits of the key are lost.
+func (b *Book) EndReset(key []byte, failed bool) {
+	r := b.resets[string(key)]
+	b.drop(string(key), &r.dropped, new(uint64))
+	if failed {
+		b.counts.Lost += r.dropped
+	}
+	r.dropped = 0
+	if r.under--; r.under == 0 {
+		delete(b.resets, string(key))
+	}
+}
 
 // drop drops all that waits for a key, and counts it.
 func (b *Book) drop(key string, hits, events *uint64) {

@@ -1,0 +1,115 @@
+package redisstore
+
+import (
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// location is where a key is kept.
+type location struct {
+	server *server
+	slot   uint16 // 0 without a cluster
+}
+
+// servers is the servers of a store.
+type servers struct {
+	*base
+
+	main    *server
+	seconds *server // of Options.Seconds; nil: main keeps limits of a second, too
+}
+
+// all yields the servers.
+func (s *servers) all() iter.Seq[*server] {
+	return func(yield func(*server) bool) {
+		_ = yield(s.main) && s.seconds != nil && yield(s.seconds)
+	}
+}
+
+// of returns the server of a charge's limit.
+func (s *servers) of(c *store.Charge) *server {
+	if s.seconds != nil && c.Limit.Period == time.Second {
+		return s.seconds
+	}
+	return s.main
+}
+
+// locate returns the location of the key of a charge at an instant.
+func (s *servers) locate(c *store.Charge, at algorithms.Instant) location {
+	return s.of(c).locate(c, at)
+}
+
+// locate returns the location that the key of a charge would have here.
+func (s *server) locate(c *store.Charge, at algorithms.Instant) location {
+	if !s.cluster {
+		return location{server: s}
+	}
+	name, _ := s.appendName(nil, c, at)
+	return location{s, slotOf(string(name))}
+}
+
+// isCounter reports whether the state of a charge is a counter.
+func (s *servers) isCounter(c *store.Charge) bool { return s.of(c).isCounter(c) }
+
+// several reports whether the keys of a request may lie at several locations.
+func (s *servers) several(at algorithms.Instant, charges []store.Charge) bool {
+	if !s.main.cluster && s.seconds == nil {
+		return false
+	}
+	return slices.ContainsFunc(charges[1:], func(c store.Charge) bool { return s.locate(&c, at) != s.locate(&charges[0], at) })
+}
+
+// Now implements [store.Remote]. The instant is by Redis's clock: the time of this process and the
+// known lead of that clock. The lead is too large by a round trip at most. Before the first answer
+// Now returns the time of this process. In a cluster the clock of the last node that answered
+// counts, and with two servers the one of Options.Target. Windows of counters follow the clock of
+// this process.
+func (s *servers) Now(l algorithms.Limit) algorithms.Instant {
+	return s.nowOf(s.hasCounters && l.Algorithm == algorithms.FixedWindow)
+}
+
+// nowOf returns the instant by the clock of a key. The keys of counters have this process's clock.
+func (s *servers) nowOf(counter bool) algorithms.Instant {
+	switch {
+	case counter:
+		return s.here()
+	case s.given != nil:
+		return s.given()
+	}
+	return s.main.clock.instant(time.Now())
+}
+
+// connected reports whether a server has a connection.
+func (s *servers) connected() bool {
+	for server := range s.all() {
+		if _, err := server.connection.Client(); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// reach says whether hits can be sent to a server.
+type reach uint8
+
+const (
+	answering reach = iota
+	silent          // there is a connection, and no answer
+	nobody          // there is no connection
+)
+
+// reach returns the reach of the server, or the cluster's node, of a charge at an instant.
+func (s *servers) reach(c *store.Charge, at algorithms.Instant) reach {
+	where := s.locate(c, at)
+	switch _, err := where.server.connection.Client(); {
+	case err != nil:
+		return nobody
+	case s.Health(nil).Silent > 0 || where.server.queue.silent(where.slot):
+		return silent
+	}
+	return answering
+}

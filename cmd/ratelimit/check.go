@@ -19,7 +19,6 @@ func logLevel(to *slog.Level) settings.Value {
 		slog.LevelDebug, slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelWarn, slog.LevelError, silent, silent)
 }
 
-// backend is where counts are.
 func backend(to *string) settings.Value {
 	return text(to, func(s string) error {
 		switch s {
@@ -33,7 +32,6 @@ func backend(to *string) settings.Value {
 	})
 }
 
-// hostName accepts a host that net.JoinHostPort can join with a port.
 func hostName(s string) error {
 	if _, _, err := net.SplitHostPort(address(s, 0)); err != nil {
 		return errors.New("must be a name or an address, of IPv6 with or without brackets")
@@ -41,7 +39,6 @@ func hostName(s string) error {
 	return nil
 }
 
-// listenAddress accepts host:port and the empty text.
 func listenAddress(s string) error {
 	if s == "" {
 		return nil

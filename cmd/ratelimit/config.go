@@ -90,7 +90,6 @@ type raw struct {
 	ca         string
 }
 
-// overXDS reports whether rules come by xDS, not from files.
 func (c *config) overXDS() bool { return c.ConfigType != configFile }
 
 // complete combines variables. set reports whether a variable is in the environment. The result is

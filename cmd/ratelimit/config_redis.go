@@ -9,7 +9,6 @@ import (
 	"github.com/weirproxy/weir/pkg/store/redisstore"
 )
 
-// rawRedis is the variables of one Redis.
 type rawRedis struct {
 	socket, kind, url  string
 	auth, sentinelAuth string
@@ -23,13 +22,11 @@ const (
 	kindSentinel = "SENTINEL"
 )
 
-// redisType is the topology of a Redis, in upper or lower case.
 func redisType(to *string) settings.Value {
 	kinds := []string{kindSingle, kindCluster, kindSentinel}
 	return settings.OneOfAnyCase(to, kinds, kinds...)
 }
 
-// completeRedis finds out whether there is a Redis, and where.
 func (c *config) completeRedis() []error {
 	r := &c.raw
 	if c.Backend == "" {
@@ -61,7 +58,6 @@ const (
 	originalSecondsSocket = "/var/run/nutcracker/ratelimitpersecond.sock"
 )
 
-// target returns where a Redis is.
 func (r *raw) target(of *rawRedis) (redisstore.Target, error) {
 	var t redisstore.Target
 	if of.tls {
@@ -95,7 +91,6 @@ func withLogin(u, auth string) []string {
 	return []string{u, login}
 }
 
-// credentials takes `password` or `user:password` apart.
 func credentials(auth string) (user, password string) {
 	if name, rest, found := strings.Cut(auth, ":"); found {
 		return name, rest

@@ -26,7 +26,6 @@ type variable struct {
 	idle  bool   // accepted without effect
 }
 
-// used is a variable that has an effect.
 func used(name string, v settings.Value, usual, does string) variable {
 	return variable{name: name, value: v, usual: usual, does: does}
 }
@@ -46,7 +45,6 @@ func duration(to *time.Duration) settings.Value { return settings.Duration(to, 0
 // port is a port number; 0 is any free port.
 func port(to *int) settings.Value { return settings.Integer(to, 0, math.MaxUint16) }
 
-// powers are the values of WEIR_HTTP_JSON_ALLOW.
 func powers() []string { return []string{"refund", "override"} }
 
 // power accepts one of them.

@@ -49,7 +49,6 @@ func about(args []string, stdout io.Writer) bool {
 	return true
 }
 
-// help lists the variables that have an effect.
 func help() string {
 	var b strings.Builder
 	b.WriteString("ratelimit is Weir in the place of envoyproxy/ratelimit. The environment has all settings; there are no arguments:\n")
@@ -65,7 +64,6 @@ func help() string {
 	return b.String()
 }
 
-// run runs the service until ctx ends or a signal says so.
 func run(ctx context.Context, environ []string, stderr io.Writer) error {
 	c, err := configure(environ, stderr)
 	if err != nil {

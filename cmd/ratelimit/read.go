@@ -48,7 +48,6 @@ func readConfig(environ []string) (config, error) {
 	return c, errors.Join(c.complete(set)...)
 }
 
-// readMogrifiers reads the variables of each mogrifier that USE_DOG_STATSD_MOGRIFIERS names.
 func (c *config) readMogrifiers(given map[string]string) []error {
 	var errs []error
 	for _, key := range c.raw.mogrifiers {

@@ -59,7 +59,6 @@ func (a *Admin) token(logger *slog.Logger) (func() string, error) {
 	return file.token, nil
 }
 
-// guarded reports whether clients must show a token or a certificate.
 func (a *Admin) guarded() bool { return a.TokenFile.Path != "" || a.TLS.Authorities.Path != "" }
 
 // allow returns an error for an address that other machines reach, unless clients must show a token
@@ -73,7 +72,6 @@ func (a *Admin) allow(at net.Addr) error {
 		"a token or a certificate: set %s, or %s with %s, or listen on 127.0.0.1", at, a.TokenFile.Name, a.TLS.Authorities.Name, a.TLS.Certificate.Name)
 }
 
-// warn logs a token that crosses the network in clear text.
 func (a *Admin) warn(ctx context.Context, at net.Addr, logger *slog.Logger) {
 	if tcp, ok := at.(*net.TCPAddr); ok && !tcp.IP.IsLoopback() && a.TLS.Certificate.Path == "" {
 		logger.LogAttrs(ctx, slog.LevelWarn, "the admin token crosses the network in clear text",
@@ -81,7 +79,6 @@ func (a *Admin) warn(ctx context.Context, at net.Addr, logger *slog.Logger) {
 	}
 }
 
-// readToken reads a token from a regular file.
 func readToken(f certificates.File) (string, error) {
 	file, err := os.OpenFile(f.Path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // else a pipe without a writer would wait here
 	if err != nil {
@@ -109,7 +106,6 @@ func ParseToken(f certificates.File, data []byte) (string, error) {
 	return token, nil
 }
 
-// tokenAge is the time after which a token is read again.
 const tokenAge = time.Second
 
 // tokenFile is a file with a token, which may change, as Kubernetes changes a Secret. Safe for

@@ -100,7 +100,6 @@ func (p *process) close() {
 	}
 }
 
-// beside runs a part beside the servers.
 func (p *process) beside(run func(context.Context) error) { p.background = append(p.background, run) }
 
 func (p *process) register(c prometheus.Collector) error {
@@ -187,14 +186,12 @@ func (p *process) loadRules(ctx context.Context) (err error) {
 	return nil
 }
 
-// missing reports whether rules are missing, rather than wrong.
 func missing(err error) bool {
 	return errors.Is(err, reload.ErrNoRules) || errors.Is(err, reload.ErrNoFiles) || errors.Is(err, fs.ErrNotExist)
 }
 
 func (p *process) meetStores(context.Context) error { return p.stores.Unfit(p.signals.stop) }
 
-// keepState loads the counts of the process before.
 func (p *process) keepState(ctx context.Context) (err error) {
 	if p.State.Dir == "" {
 		return nil
@@ -307,7 +304,6 @@ func (p *process) record(ctx context.Context) error {
 	return p.register(recorder.Metrics())
 }
 
-// open opens the recorder.
 func (r *Record) open(ctx context.Context, logger *slog.Logger) (*records.Recorder, error) {
 	o := records.Options{Dir: r.Dir, MaxBytes: int64(r.MaxBytes), HashValues: r.Hash, Logger: logger}
 	if r.SaltFile != "" {

@@ -33,7 +33,6 @@ const (
 // bounds are the bounds of the connections of each server, by its name in the log.
 type bounds map[string]*wire.Connections
 
-// newBounds returns the bounds of the servers.
 func (p *process) newBounds() bounds {
 	all := make(bounds)
 	for name, most := range map[string]int{"grpc": cmp.Or(p.MaxConnections, DefaultMaxConnections), "admin": adminConnections} {
@@ -51,7 +50,6 @@ func (p *process) newBounds() bounds {
 	return all
 }
 
-// collector returns the metrics of all bounds.
 func (b bounds) collector() prometheus.Collector {
 	return metrics.NewCollector("weir_", nil, func(to metrics.Scrape) {
 		for name, bound := range b {

@@ -46,10 +46,8 @@ func (p *process) newHTTP(pages http.Handler) *pageServer {
 	return s
 }
 
-// connKey is the key of a connection in the context of its requests.
 type connKey struct{}
 
-// withConn adds a connection to the context of its requests.
 func withConn(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, c)
 }
@@ -74,7 +72,6 @@ func reported(pages http.Handler) http.Handler {
 	})
 }
 
-// arriving is a body that reports its end.
 type arriving struct {
 	io.ReadCloser
 	on *wire.Conn

@@ -63,7 +63,6 @@ func (e *endpoint) listen(ctx context.Context) (net.Listener, error) {
 	return e.bound.Listen(l), nil
 }
 
-// listener is the listener of an endpoint.
 type listener struct {
 	net.Listener
 	of endpoint

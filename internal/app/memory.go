@@ -77,7 +77,6 @@ func (k *keeper) adjust() bool {
 	return !k.ended
 }
 
-// end restores GOGC.
 func (k *keeper) end() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

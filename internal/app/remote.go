@@ -14,7 +14,6 @@ type remoteStats struct {
 	redis redisstore.Stats
 }
 
-// newRemoteCollector returns the collector of a remote store.
 func newRemoteCollector(stats func() remoteStats) prometheus.Collector {
 	return metrics.NewCollector("weir_store_", nil, func(to metrics.Scrape) { collectRemote(to, stats()) },
 		metrics.New("up", "Whether the remote store is asked: its circuit breaker is closed."),

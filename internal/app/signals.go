@@ -37,7 +37,6 @@ func notify(ctx context.Context) *signals {
 	return s
 }
 
-// close ends the subscription.
 func (s *signals) close() {
 	signal.Stop(s.reloads)
 	signal.Stop(s.stops)

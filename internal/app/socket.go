@@ -78,7 +78,6 @@ func listenOnPath(ctx context.Context, path string, mode fs.FileMode) (net.Liste
 	return &socket{UnixListener: l, path: path, file: file}, nil
 }
 
-// socket is a listener on a path.
 type socket struct {
 	*net.UnixListener
 	path   string
@@ -110,7 +109,6 @@ func (s *socket) remove() error {
 	return os.Remove(s.path)
 }
 
-// removeStale removes a socket that no process answers on.
 func removeStale(ctx context.Context, path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -116,7 +116,6 @@ func (s *Stores) Unfit(ctx context.Context) error {
 // Memory returns the counts of the store in memory.
 func (s *Stores) Memory() memstore.Stats { return s.memory.Stats() }
 
-// register registers the metrics of Redis, if there is one.
 func (s *Stores) register(registry prometheus.Registerer) error {
 	if s.redis == nil {
 		return nil

@@ -24,7 +24,6 @@ func number(to *int, base, min, max int) Value {
 	}}
 }
 
-// interval words the bounds of a number.
 func interval(min, max int) string {
 	switch {
 	case min == math.MinInt && max == math.MaxInt:

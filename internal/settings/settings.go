@@ -55,7 +55,6 @@ func Text(to *string, kind string, check func(string) error) Value {
 	})
 }
 
-// textual returns a Value that accepts text alone.
 func textual(kind string, set func(s string) error) Value {
 	return Value{Kind: kind, Set: func(raw any) error {
 		s, ok := raw.(string)

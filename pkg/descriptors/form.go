@@ -111,7 +111,6 @@ func (r *reader) fields(v value, f form) (fields, bool) {
 	}), true
 }
 
-// get returns the value of a key; false when the map does not have it.
 func (fs fields) get(key string) (value, bool) {
 	for i := range fs {
 		if fs[i].key == key {

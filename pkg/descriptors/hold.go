@@ -42,7 +42,6 @@ func (r *Rule) WithoutHolder(entries []Entry) []Entry {
 	return entries
 }
 
-// hold is the decoded hold of a limit.
 type hold struct {
 	begin, end     string
 	beginAt, endAt value
@@ -76,7 +75,6 @@ func (t *tree) readHold(v value, fs fields, l *limit) {
 	}
 }
 
-// holderKey decodes the key of the entry that names a holder, "" after a mistake.
 func (t *tree) holderKey(fs fields, v value, key string) (string, value) {
 	text, at, ok := t.textOf(fs, v, key)
 	switch {
@@ -139,7 +137,6 @@ func (t *tree) checkSame(key string, at value, first string, firstAt value) {
 	}
 }
 
-// firstLine returns the line of the first descriptor of a branch, 0 if it is not known.
 func (b *branch) firstLine() int {
 	var lines []int
 	for _, n := range b.exact {

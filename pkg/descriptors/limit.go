@@ -55,7 +55,6 @@ func (l *Limit) appendMeaning(dst []byte) []byte {
 	return dst
 }
 
-// limit is a decoded rate_limit.
 type limit struct {
 	Limit
 	unlimited bool
@@ -152,7 +151,6 @@ func (t *tree) firstOrdinal(limits int) int {
 	return 1
 }
 
-// limit decodes one limit; false after a mistake. All options of a limit are read here.
 func (t *tree) limit(v value, f form) (limit, bool) {
 	fs, ok := t.fields(v, f)
 	if !ok {
@@ -261,7 +259,6 @@ func (t *tree) countRejected(v value) bool {
 	return t.boolean(v)
 }
 
-// algorithm decodes the name of an algorithm; 0 when no algorithm has that name.
 func (t *tree) algorithm(v value) algorithms.Algorithm {
 	name, ok := t.text(v)
 	a, err := algorithms.ParseAlgorithm(name)
@@ -271,7 +268,6 @@ func (t *tree) algorithm(v value) algorithms.Algorithm {
 	return a
 }
 
-// readReplaces decodes the names of the limits that a limit with the name own replaces.
 func (t *tree) readReplaces(v value, own string) []string {
 	var names []string
 	for _, item := range t.items(v, "a list of maps with a name each") {
@@ -496,7 +492,6 @@ func choice[C interface {
 	return 0
 }
 
-// sharingOf decodes the sharing of a limit whose other options are decoded.
 func (t *tree) sharingOf(fs fields, l *Limit) Sharing {
 	s := choice(t, fs, "sharing", SharingExact, "leased or exact")
 	if s != SharingLeased {

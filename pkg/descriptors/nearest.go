@@ -18,7 +18,6 @@ const MaxBeside = 20
 // failed. A place may have a million.
 const maxCompared = 256
 
-// maxBesideBytes bounds each text of Miss.Beside.
 const maxBesideBytes = 256
 
 // Miss is the place in the tree of a domain where the search for a descriptor ended, without a
@@ -174,7 +173,6 @@ type candidates struct {
 	more    bool // texts were left out
 }
 
-// candidate is one text with its distance.
 type candidate struct {
 	text     string
 	distance int

@@ -19,7 +19,6 @@ const (
 	maxMistakes = 1_000   // reported; likewise warnings
 )
 
-// reader decodes one source and collects all mistakes.
 type reader struct {
 	file     string
 	source   *Source
@@ -37,7 +36,6 @@ type reader struct {
 	deep     bool // the bound of depth was reported
 }
 
-// value is a value of a document and its position.
 type value struct {
 	node    *yaml.Node // never an alias
 	line    int        // of an alias, the line of the alias itself
@@ -107,7 +105,6 @@ func (r *reader) failKey(v value, line int, format string, args ...any) {
 	r.record(Error{File: r.file, Line: line, Path: v.place.String(), Text: fmt.Sprintf(format, args...)})
 }
 
-// failAt records a mistake of the whole source.
 func (r *reader) failAt(line int, format string, args ...any) {
 	r.failKey(value{}, line, format, args...)
 }
@@ -153,7 +150,6 @@ func (r *reader) each(v value, must string) iter.Seq[value] {
 	}
 }
 
-// field is one key of a map and its value.
 type field struct {
 	key     string
 	keyLine int
@@ -366,7 +362,6 @@ func (r *reader) text(v value) (string, bool) {
 	return "", false
 }
 
-// boolean returns a boolean; false for null.
 func (r *reader) boolean(v value) bool {
 	is, ok := truth(v.node)
 	switch {
@@ -395,7 +390,6 @@ func truth(n *yaml.Node) (is, ok bool) {
 	}
 }
 
-// count returns a whole number from lowest to 2^32-1.
 func (r *reader) count(v value, lowest int64) (uint32, bool) {
 	if r.beyond(v) {
 		return 0, false

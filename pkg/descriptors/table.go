@@ -105,23 +105,28 @@ func (t *Table) read(data []byte) {
 	}
 	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
 	t.rows.grow(data)
-	records := csv.NewReader(&tableLines{table: t, rest: data})
+	var line bytes.Reader // one line at a time, so that no record has several
+	records := csv.NewReader(&line)
 	records.FieldsPerRecord, records.ReuseRecord = -1, true
-	for first := true; len(t.mistakes) <= maxMistakes; first = false {
-		record, err := records.Read()
-		if errors.Is(err, io.EOF) {
+	number, first := 0, true
+	for text := range bytes.Lines(data) {
+		if number++; len(t.mistakes) > maxMistakes {
 			break
 		}
-		if syntax, ok := errors.AsType[*csv.ParseError](err); ok {
-			t.fail(syntax.StartLine, "", wrongQuote)
+		if mistake := wrongLine(text); mistake != "" {
+			t.fail(number, "", "%s", mistake)
 			continue
 		}
-		if err != nil { // bytes in memory have no other
-			t.fail(0, "", "%v", err)
-			return
+		line.Reset(text)
+		switch fields, err := records.Read(); {
+		case errors.Is(err, io.EOF): // a blank line
+			continue
+		case err != nil:
+			t.fail(number, "", wrongQuote)
+		default:
+			t.record(fields, number, first)
 		}
-		line, _ := records.FieldPos(0)
-		t.record(record, line, first)
+		first = false
 	}
 	if len(t.rows.all) == 0 && len(t.mistakes) == 0 {
 		t.fail(1, "", "has no lines, must have at least one: "+mustBeLine)
@@ -135,57 +140,19 @@ const wrongQuote = "has a wrong quote: a text with a comma stands in quotes, wit
 // while it is read.
 const maxTableLine = 64 << 10
 
-// tableLines reads the lines of a table, each of which can be a record. Read replaces all other
-// lines by blank ones, and records why.
-type tableLines struct {
-	table  *Table
-	rest   []byte // to be read
-	line   []byte // of it, the rest of the line that was begun
-	number int    // of that line
-}
-
-// Read implements [io.Reader].
-func (l *tableLines) Read(p []byte) (n int, err error) {
-	for n < len(p) && len(l.table.mistakes) <= maxMistakes {
-		if len(l.line) == 0 {
-			if len(l.rest) == 0 {
-				break
-			}
-			l.next()
-		}
-		copied := copy(p[n:], l.line)
-		n, l.line = n+copied, l.line[copied:]
-	}
-	if n == 0 {
-		return 0, io.EOF
-	}
-	return n, nil
-}
-
-func (l *tableLines) next() {
-	end := bytes.IndexByte(l.rest, '\n') + 1
-	if end == 0 {
-		end = len(l.rest)
-	}
-	l.line, l.rest = l.rest[:end], l.rest[end:]
-	l.number++
+// wrongLine returns why a line can be no record, "" where it can be one.
+func wrongLine(line []byte) string {
 	switch {
-	case len(l.line) > maxTableLine:
-		l.table.fail(l.number, "", "has %d bytes, must be a line of at most %d", len(l.line), maxTableLine)
-	case l.line[0] == '#':
-		l.table.fail(l.number, "", "begins with #, and a table has no comments: must be left out, or begin with a value in quotes")
-	case bytes.Count(l.line, []byte{'"'})%2 != 0:
-		l.table.fail(l.number, "", wrongQuote)
-	default:
-		return
+	case len(line) > maxTableLine:
+		return fmt.Sprintf("has %d bytes, must be a line of at most %d", len(line), maxTableLine)
+	case line[0] == '#':
+		return "begins with #, and a table has no comments: must be left out, or begin with a value in quotes"
+	case bytes.Count(line, []byte{'"'})%2 != 0:
+		return wrongQuote
 	}
-	l.line = l.line[len(l.line)-1:] // the line break, or one byte of the last line
-	if l.line[0] != '\n' {
-		l.line = nil
-	}
+	return ""
 }
 
-// record reads one record, which begins in a line.
 func (t *Table) record(fields []string, line int, first bool) {
 	names := columns()
 	if len(fields) == 1 && strings.TrimSpace(fields[0]) == "" {
@@ -301,7 +268,6 @@ func (r *Rule) LimitFor(n int, entries []Entry, to *Limit) (found bool) {
 	return true
 }
 
-// apply gives a limit, a copy of the one with the table, the numbers of a row.
 func (t *tabled) apply(x *row, to *Limit) {
 	if x.unit != 0 {
 		to.Unit, to.Multiplier, to.suffix = Unit(x.unit), 1, t.suffixes[x.unit]
@@ -331,7 +297,6 @@ type tables struct {
 	known map[*Table]bool
 }
 
-// readTable decodes the table of a limit whose other options are decoded.
 func (t *tree) readTable(fs fields, l *limit) {
 	at, given := fs.get("table")
 	if !given {
@@ -469,7 +434,6 @@ type rows struct {
 	seed  maphash.Seed // of this process: nobody can choose values that collide
 }
 
-// row is the numbers of a value.
 type row struct {
 	end      uint32 // of the value in rows.values; it begins where the row before ends
 	line     uint32 // from 1

@@ -57,7 +57,6 @@ type Descriptor struct {
 	Reset     *time.Duration // until the key is idle; likewise
 }
 
-// expects reports whether the descriptor has an expectation.
 func (d *Descriptor) expects() bool {
 	return d.Rule != nil || d.Outcome != "" || d.Requests != nil || d.Remaining != nil || d.Wait != nil || d.Reset != nil
 }

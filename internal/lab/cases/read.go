@@ -42,7 +42,6 @@ func Read(path string, data []byte, parse func(string) ([]descriptors.Entry, err
 	return f, nil
 }
 
-// empty is the mistake of a file without content.
 const empty = "is empty, must be a map with rules and tests"
 
 // decode reads the one document of data. Some inputs make the parser panic: the panic becomes an
@@ -66,7 +65,6 @@ func decode(data []byte, doc *yaml.Node) (err error) {
 	return nil
 }
 
-// reader decodes one file and collects all mistakes.
 type reader struct {
 	file  string
 	parse func(string) ([]descriptors.Entry, error)
@@ -104,7 +102,6 @@ func (r *reader) keys(n *yaml.Node, path string, known ...string) map[string]*ya
 	return all
 }
 
-// list returns the elements of a list, at least one.
 func (r *reader) list(n, parent *yaml.Node, path, of string) []*yaml.Node {
 	switch {
 	case n == nil:
@@ -117,7 +114,6 @@ func (r *reader) list(n, parent *yaml.Node, path, of string) []*yaml.Node {
 	return n.Content
 }
 
-// text returns a text, "" without one.
 func (r *reader) text(n *yaml.Node, path string) string {
 	if n == nil {
 		return ""
@@ -152,7 +148,6 @@ func (r *reader) document(n *yaml.Node, f *File) {
 	}
 }
 
-// path returns a path that is relative to the directory of the file.
 func (r *reader) path(n *yaml.Node, path string) string {
 	text := r.text(n, path)
 	if text == "" || filepath.IsAbs(text) {
@@ -210,7 +205,6 @@ func descriptorKeys() []string {
 	return []string{"descriptor", "hits", "refund", "limit", "rule", "outcome", "requests", "remaining", "wait", "reset"}
 }
 
-// maxTimes bounds the times of a step.
 const maxTimes = 1_000_000
 
 func (r *reader) step(n *yaml.Node, path string, last time.Duration) Step {
@@ -296,7 +290,6 @@ func (r *reader) descriptor(n *yaml.Node, all map[string]*yaml.Node, path string
 	return d
 }
 
-// override decodes a limit that comes with a request.
 func (r *reader) override(n *yaml.Node, path string) *limiter.Override {
 	all := r.keys(n, path, "requests_per_unit", "unit", "unit_multiplier")
 	if all == nil {
@@ -318,7 +311,6 @@ func (r *reader) override(n *yaml.Node, path string) *limiter.Override {
 	return o
 }
 
-// number returns a whole number in bounds, 0 after a mistake.
 func (r *reader) number(n *yaml.Node, path string, least, most uint64) uint32 {
 	got, err := strconv.ParseUint(n.Value, 10, 64)
 	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int" || err != nil || got < least || got > most {
@@ -351,7 +343,6 @@ func (r *reader) duration(n *yaml.Node, path string) time.Duration {
 	return time.Duration(days)*day + d
 }
 
-// oneOf returns one of some words, "" after a mistake.
 func (r *reader) oneOf(n *yaml.Node, path string, words ...string) string {
 	if n.Kind != yaml.ScalarNode || !slices.Contains(words, n.Value) {
 		r.fail(n, path, "must be one of %s", strings.Join(words, ", "))

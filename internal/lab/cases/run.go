@@ -31,7 +31,6 @@ func Run(ctx context.Context, f *File, rules *descriptors.Rules, o limiter.Optio
 // maxFailures bounds the failures of a test that are reported.
 const maxFailures = 100
 
-// running is a test that runs.
 type running struct {
 	*Test
 	file     string
@@ -92,7 +91,6 @@ func shown(text string) string {
 	return text
 }
 
-// check compares the verdict on a request with the expectations of its step.
 func (r *running) check(s *Step, n int, v *limiter.Verdict) {
 	verdict := ok
 	if v.OverLimit {
@@ -165,7 +163,6 @@ func milliseconds(d time.Duration) time.Duration {
 	return d
 }
 
-// outcome returns the outcome of a descriptor.
 func outcome(v *limiter.Verdict, s *limiter.DescriptorStatus) string {
 	switch s.Outcome {
 	case limiter.Unlimited:

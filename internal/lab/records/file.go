@@ -25,7 +25,6 @@ const (
 	maxWindow  = 128 << 20 // of memory that a compressed file makes its reader take, as `zstd --long` writes
 )
 
-// maxMistakes bounds the mistakes that one error lists.
 const maxMistakes = 20
 
 // disorder is how far the instants of a file may go back: a request that takes long is recorded
@@ -72,7 +71,6 @@ type chunk struct {
 	end     error // of the file, behind the records: io.EOF or a mistake
 }
 
-// counter counts the bytes that it passes on.
 type counter struct {
 	io.Reader
 	read *atomic.Int64
@@ -85,7 +83,6 @@ func (c counter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// openFile opens a file, and counts the bytes that are read from it.
 func openFile(path string, read *atomic.Int64) (*file, error) {
 	in, err := os.Open(path)
 	if err != nil {
@@ -126,7 +123,6 @@ func newFile(name string, in io.Reader, closeInput func()) (*file, error) {
 	return f, nil
 }
 
-// fill reads some lines into c.
 func (f *file) fill(c *chunk) {
 	c.count, c.next, c.end = 0, 0, nil
 	c.text = append(c.text[:0], f.rest...)
@@ -157,10 +153,8 @@ func (f *file) fill(c *chunk) {
 	f.parse(c)
 }
 
-// cutOff is the note about the last line of a file that is cut off.
 const cutOff = "the file is cut off in this line, and was read up to it"
 
-// parse reads the lines of the text of c.
 func (f *file) parse(c *chunk) {
 	var errs []error
 	text := unsafe.String(unsafe.SliceData(c.text), len(c.text)) // does not change before the next fill

@@ -44,7 +44,6 @@ func newHasher(keys []string, salt []byte) *hasher {
 	return &hasher{keys: keys, mac: hmac.New(sha256.New, salt)}
 }
 
-// request replaces the values of a request.
 func (h *hasher) request(r *limiter.Request) {
 	if h == nil {
 		return

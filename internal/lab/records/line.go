@@ -68,7 +68,6 @@ func appendDescriptor(dst []byte, d *limiter.Descriptor) []byte {
 	return append(dst, '}')
 }
 
-// appendText appends a text as JSON.
 func appendText(dst []byte, text string) []byte {
 	if !plain(text) {
 		quoted, err := json.Marshal(text)
@@ -92,7 +91,6 @@ func plain(text string) bool {
 	return high < utf8.RuneSelf || utf8.ValidString(text)
 }
 
-// document is a line for package json.
 type document struct {
 	At          *string              `json:"at"`
 	Domain      string               `json:"domain"`
@@ -158,10 +156,8 @@ func plainer(err error) error {
 	return fmt.Errorf("is not JSON: %w", err)
 }
 
-// errCutOff is the error of a line that is the beginning of an object.
 var errCutOff = errors.New("is cut off: must be one JSON object on one line")
 
-// record fills in r. The error lists all mistakes.
 func (d *document) record(r *Record) error {
 	r.Request.Reset()
 	r.Request.Domain, r.Request.Hits, r.Answer = d.Domain, d.Hits, Unknown
@@ -195,7 +191,6 @@ func (d *document) record(r *Record) error {
 	return errors.Join(errs...)
 }
 
-// descriptor fills in to. The error is the first mistake.
 func (d *descriptorDocument) descriptor(to *limiter.Descriptor) error {
 	for i, e := range d.Entries {
 		if e.Key == "" {
@@ -237,7 +232,6 @@ func parse(line string, r *Record) error {
 // scan reads a line from left to right. A method returns false at a part that it does not know.
 type scan struct{ rest string }
 
-// skip skips a text.
 func (s *scan) skip(text string) bool {
 	rest, found := strings.CutPrefix(s.rest, text)
 	if found {
@@ -330,7 +324,6 @@ func (s *scan) text(to *string) bool {
 	return false
 }
 
-// number reads a whole number of 32 bits.
 func (s *scan) number() (uint32, bool) {
 	n, digits := uint64(0), 0
 	for digits < len(s.rest) && digits < 11 && s.rest[digits] >= '0' && s.rest[digits] <= '9' {
@@ -344,7 +337,6 @@ func (s *scan) number() (uint32, bool) {
 	return uint32(n), true
 }
 
-// instant reads an instant.
 func instant(text string) (algorithms.Instant, error) {
 	t, err := time.Parse(time.RFC3339Nano, text)
 	if err != nil || strings.Contains(text, ",") {

@@ -64,7 +64,6 @@ type output struct {
 	counted Stats
 }
 
-// fileBytes returns the size from which on a file is closed.
 func (o *output) fileBytes() int64 { return min(o.options.MaxBytes/16, 64<<20) }
 
 // slack is the most bytes by which a file grows between two looks at its size.
@@ -105,7 +104,6 @@ func (o *output) try() error {
 	return errors.Join(file.Close(), o.files.remove(path))
 }
 
-// write writes some lines of requests.
 func (o *output) write(lines []byte, requests int) {
 	if o.file == nil && !o.open() {
 		o.count(func(s *Stats) { s.Lost += uint64(requests) })
@@ -224,7 +222,6 @@ func (o *output) written() {
 	o.failed, o.wait, o.retryAt = "", 0, time.Time{}
 }
 
-// finish ends the open file.
 func (o *output) finish() {
 	if o.file == nil {
 		return
@@ -289,7 +286,6 @@ func (o *output) stats() Stats {
 	return o.counted
 }
 
-// count changes the metrics.
 func (o *output) count(change func(*Stats)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -156,7 +156,6 @@ func (r *Recorder) Run(ctx context.Context) error {
 	}
 }
 
-// write writes the requests in the buffer.
 func (r *Recorder) write() {
 	r.mu.Lock()
 	r.filling, r.spare = r.spare[:0], r.filling

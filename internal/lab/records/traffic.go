@@ -40,7 +40,6 @@ type Traffic struct {
 	read atomic.Int64 // of these bytes
 }
 
-// waiting is a file and the instant of its first record.
 type waiting struct {
 	path  string
 	first algorithms.Instant
@@ -66,7 +65,6 @@ func (t *turns) Pop() any {
 	return f
 }
 
-// head returns the next record of an open file.
 func (f *file) head() *Record { return &f.now.records[f.now.next] }
 
 // Open opens the traffic in files, directories of files and, for "-", stdin. Of a directory the
@@ -105,7 +103,6 @@ func Open(ctx context.Context, paths []string, stdin io.Reader) (*Traffic, error
 	return t, nil
 }
 
-// filesOf returns the files of a path, in the order of their names.
 func filesOf(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if err != nil {

@@ -9,7 +9,6 @@ import (
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
-// worstKeys is the number of keys of a rule that a result names.
 const worstKeys = 10
 
 // Kinds of a Rule.
@@ -28,7 +27,6 @@ type Denials struct {
 	NewlyPassed  uint64 `json:"newly_passed"`  // denied before
 }
 
-// add counts an answer under both rules.
 func (d *Denials) add(denied, was bool) {
 	if denied {
 		d.Denied++
@@ -116,7 +114,6 @@ func (s *Simulation) Result() Result {
 	return r
 }
 
-// result returns the numbers of a row.
 func (r *row) result() Rule {
 	to := r.Rule
 	to.Worst = []Key{}
@@ -164,7 +161,6 @@ type Excess struct {
 	Part  float64 // of the requests there, from 0 to 1
 }
 
-// share returns the part that some are of all, 0 of none.
 func share(some, all uint64) float64 {
 	if all == 0 {
 		return 0

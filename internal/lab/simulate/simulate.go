@@ -52,13 +52,11 @@ type Simulation struct {
 	swept      algorithms.Instant
 }
 
-// world is one set of rules, with its counts and its last verdict.
 type world struct {
 	*lab.World
 	verdict limiter.Verdict
 }
 
-// row counts the descriptors that met one rule.
 type row struct {
 	Rule
 	keys map[string]*tally
@@ -67,7 +65,6 @@ type row struct {
 // tally counts the denials of a key.
 type tally struct{ denied, was uint64 }
 
-// restName names the descriptors of a domain that met no rule.
 type restName struct {
 	domain string
 	kind   string
@@ -137,7 +134,6 @@ func (s *Simulation) Decide(r *records.Record) {
 	}
 }
 
-// count counts a descriptor of the request that was decided.
 func (s *Simulation) count(r *records.Record, i int) {
 	after := &s.worlds[0].verdict.Statuses[i]
 	to := s.row(r.Request.Domain, after)
@@ -172,7 +168,6 @@ const (
 	otherDomains = "other domains"
 )
 
-// row returns the row of a descriptor.
 func (s *Simulation) row(domain string, d *limiter.DescriptorStatus) *row {
 	if d.Rule != nil {
 		return &s.rows[d.Rule.ID]

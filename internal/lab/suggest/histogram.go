@@ -13,7 +13,6 @@ type histogram struct {
 	all     uint64 // numbers that were added
 }
 
-// bucket is the numbers between two bounds.
 type bucket struct {
 	count uint64 // of numbers
 	sum   uint64 // of numbers
@@ -22,7 +21,6 @@ type bucket struct {
 // mantissa is the bits of a number that its bucket keeps.
 const mantissa = 10
 
-// bucketOf returns the bucket of a number.
 func bucketOf(n uint32) uint32 {
 	shift := max(bits.Len32(n)-mantissa, 0)
 	return uint32(shift)<<mantissa | n>>shift
@@ -34,7 +32,6 @@ func top(bucket uint32) uint64 {
 	return (uint64(bucket&(1<<mantissa-1))+1)<<shift - 1
 }
 
-// add adds a number.
 func (h *histogram) add(n uint32) {
 	if h.buckets == nil {
 		h.buckets = make(map[uint32]bucket)

@@ -44,37 +44,31 @@ func (s *Shape) addNames(to map[string]bool) {
 	}
 }
 
-// limits returns the limits, with the names that they replace. named has the names of all limits of
-// the document.
-func (s *Shape) limits(named map[string]bool) (all []*yaml.Node) {
-	var names []string // of limits
+// limits returns the limits, each on one line, with the names that they replace. inDocument has the
+// names of all limits of the document.
+func (s *Shape) limits(inDocument map[string]bool) []*yaml.Node {
+	var all []rateLimit
 	if s.rule != nil && s.rule.Unlimited {
-		node := mapping(yaml.FlowStyle)
-		if s.rule.Name != "" {
-			node.Content = append(node.Content, text("name"), text(s.rule.Name))
-		}
-		node.Content = append(node.Content, text("unlimited"), plain("true"))
-		all, names = append(all, node), append(names, s.rule.Name)
+		all = append(all, rateLimit{Name: s.rule.Name, Unlimited: true})
 	}
 	for i := range s.Limits {
-		all, names = append(all, s.limitOf(&s.Limits[i])), append(names, s.Limits[i].of.Name)
+		all = append(all, s.rateLimit(&s.Limits[i]))
 	}
-	if s.rule == nil {
-		return all
-	}
-	lists := make([]*yaml.Node, len(all))
-	for _, name := range s.rule.Replaces {
-		i := slices.IndexFunc(names, func(own string) bool { return own != name }) // a limit cannot replace its own name
-		if i < 0 || !named[name] {
-			continue
+	if s.rule != nil {
+		for _, name := range s.rule.Replaces {
+			i := slices.IndexFunc(all, func(l rateLimit) bool { return l.Name != name }) // a limit cannot replace its own name
+			if i >= 0 && inDocument[name] {
+				all[i].Replaces = append(all[i].Replaces, limitName{name})
+			}
 		}
-		if lists[i] == nil {
-			lists[i] = &yaml.Node{Kind: yaml.SequenceNode}
-			all[i].Content = append(all[i].Content, text("replaces"), lists[i])
-		}
-		lists[i].Content = append(lists[i].Content, mapping(0, text("name"), text(name)))
 	}
-	return all
+	nodes := make([]*yaml.Node, 0, len(all))
+	for _, l := range all {
+		n := encoded(l)
+		n.Style = yaml.FlowStyle
+		nodes = append(nodes, n)
+	}
+	return nodes
 }
 
 // leftOut returns a line for each name that the rule replaces, and that no limit of the document
@@ -88,40 +82,4 @@ func (s *Shape) leftOut(named map[string]bool) (lines []string) {
 		}
 	}
 	return lines
-}
-
-// hold returns the hold of a limit.
-func (s *Shape) hold(l *Limit) *yaml.Node {
-	return mapping(0, text("begin"), text(s.rule.Begin), text("end"), text(s.rule.End), text("at_most"), text(l.of.AtMost.String()))
-}
-
-// metadata returns a value of JSON on one line.
-func metadata(of any) *yaml.Node {
-	switch of := of.(type) {
-	case map[string]any:
-		node := mapping(yaml.FlowStyle)
-		keys := make([]string, 0, len(of))
-		for key := range of {
-			keys = append(keys, key)
-		}
-		slices.Sort(keys)
-		for _, key := range keys {
-			node.Content = append(node.Content, text(key), metadata(of[key]))
-		}
-		return node
-	case []any:
-		node := &yaml.Node{Kind: yaml.SequenceNode, Style: yaml.FlowStyle}
-		for _, item := range of {
-			node.Content = append(node.Content, metadata(item))
-		}
-		return node
-	case string:
-		return text(of)
-	case float64:
-		return plain(strconv.FormatFloat(of, 'g', -1, 64))
-	case bool:
-		return plain(strconv.FormatBool(of))
-	default:
-		return plain("null")
-	}
 }

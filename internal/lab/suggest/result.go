@@ -97,7 +97,6 @@ func (c *Collector) Result(g Goal) *Result {
 	return r
 }
 
-// result returns the suggestion for a shape. span is the time of all requests.
 func (s *shape) result(g Goal, span time.Duration) *Shape {
 	out := &Shape{Domain: s.domain, New: s.rule == nil, Rule: strings.Join(s.keys, ","), Keys: len(s.all), Hits: s.hits, rule: s.rule, keys: s.keys}
 	if s.rule != nil {

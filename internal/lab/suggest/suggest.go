@@ -229,7 +229,6 @@ func (c *Collector) hit(s *shape, r *records.Record, d *limiter.Descriptor) bool
 	return true
 }
 
-// close ends a window of a key.
 func (s *shape) close(k *counter, i int) {
 	if k.hits[i] > 0 {
 		s.counts[i].add(k.hits[i])

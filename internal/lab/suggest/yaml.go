@@ -25,11 +25,59 @@ type Document struct {
 
 // place is a node of the tree of a document.
 type place struct {
-	key, value string
-	shared     bool   // share_threshold
-	shown      bool   // value_to_metric
-	shape      *Shape // nil of a node that only leads on
-	below      []*place
+	descriptors.Level
+	shape *Shape // nil of a node that only leads on
+	below []*place
+}
+
+// descriptor is an element of descriptors as a rule file has it, without the descriptors below.
+type descriptor struct {
+	Key            string         `yaml:"key"`
+	Value          string         `yaml:"value,omitempty"`
+	ShareThreshold bool           `yaml:"share_threshold,omitempty"`
+	ValueToMetric  bool           `yaml:"value_to_metric,omitempty"`
+	ShadowMode     bool           `yaml:"shadow_mode,omitempty"`
+	QuotaMode      bool           `yaml:"quota_mode,omitempty"`
+	DetailedMetric bool           `yaml:"detailed_metric,omitempty"`
+	Metadata       map[string]any `yaml:"metadata,flow,omitempty"`
+	RateLimit      *yaml.Node     `yaml:"rate_limit,omitempty"`
+	RateLimits     []*yaml.Node   `yaml:"rate_limits,omitempty"`
+}
+
+// rateLimit is a rate_limit as a rule file has it.
+type rateLimit struct {
+	Name            string  `yaml:"name,omitempty"`
+	Unlimited       bool    `yaml:"unlimited,omitempty"`
+	Table           string  `yaml:"table,omitempty"`
+	Algorithm       string  `yaml:"algorithm,omitempty"`
+	Period          string  `yaml:"period,omitempty"`
+	Unit            string  `yaml:"unit,omitempty"`
+	UnitMultiplier  uint32  `yaml:"unit_multiplier,omitempty"`
+	RequestsPerUnit *uint32 `yaml:"requests_per_unit,omitempty"`
+	MaxInFlight     *uint32 `yaml:"max_in_flight,omitempty"`
+	Burst           uint32  `yaml:"burst,omitempty"`
+	Hold            *hold   `yaml:"hold,omitempty"`
+	CountRejected   *bool   `yaml:"count_rejected,omitempty"`
+	OnStoreError    string  `yaml:"on_store_error,omitempty"`
+	Sharing         string  `yaml:"sharing,omitempty"`
+	Replaces        []limitName `yaml:"replaces,omitempty"`
+}
+
+type hold struct {
+	Begin  string `yaml:"begin"`
+	End    string `yaml:"end"`
+	AtMost string `yaml:"at_most"`
+}
+
+type limitName struct {
+	Name string `yaml:"name"`
+}
+
+// encoded returns a value as a node, to which a comment can be added.
+func encoded(v any) *yaml.Node {
+	n := new(yaml.Node)
+	_ = n.Encode(v) // texts, numbers and values of JSON have a form in YAML
+	return n
 }
 
 // Documents returns the suggested rules, by domain, ready to paste.
@@ -59,14 +107,14 @@ func (r *Result) Documents() ([]Document, error) {
 	all := make([]Document, 0, len(names))
 	for _, name := range names {
 		named := limits[name]
-		document := mapping(0, text("domain"), text(name))
+		document := encoded(map[string]string{"domain": name})
 		if s := defaults[name]; s != nil {
-			key := text("default")
+			key := encoded("default")
 			key.HeadComment = s.comment(named)
 			document.Content = append(document.Content, key, s.limits(named)[0])
 		}
 		if root := roots[name]; len(root.below) > 0 {
-			document.Content = append(document.Content, text("descriptors"), root.list(named))
+			document.Content = append(document.Content, encoded("descriptors"), root.list(named))
 		}
 		var out bytes.Buffer
 		e := yaml.NewEncoder(&out)
@@ -89,13 +137,13 @@ func (p *place) add(s *Shape) {
 		levels = s.rule.Levels
 	}
 	for _, l := range levels {
-		i := slices.IndexFunc(p.below, func(b *place) bool { return b.key == l.Key && b.value == l.Value })
+		i := slices.IndexFunc(p.below, func(b *place) bool { return b.Key == l.Key && b.Value == l.Value })
 		if i < 0 {
 			i = len(p.below)
-			p.below = append(p.below, &place{key: l.Key, value: l.Value})
+			p.below = append(p.below, &place{Level: descriptors.Level{Key: l.Key, Value: l.Value}})
 		}
 		p = p.below[i]
-		p.shared, p.shown = p.shared || l.ShareThreshold, p.shown || l.ValueToMetric
+		p.ShareThreshold, p.ValueToMetric = p.ShareThreshold || l.ShareThreshold, p.ValueToMetric || l.ValueToMetric
 	}
 	p.shape = s
 }
@@ -105,22 +153,16 @@ func (p *place) list(named map[string]bool) *yaml.Node {
 	slices.SortStableFunc(p.below, func(a, b *place) int { return cmp.Compare(a.line(), b.line()) })
 	list := &yaml.Node{Kind: yaml.SequenceNode}
 	for _, b := range p.below {
-		node := mapping(0, text("key"), text(b.key))
-		if b.value != "" {
-			node.Content = append(node.Content, text("value"), text(b.value))
+		d := descriptor{Key: b.Key, Value: b.Value, ShareThreshold: b.ShareThreshold, ValueToMetric: b.ValueToMetric}
+		comment := ""
+		if b.shape != nil {
+			b.shape.describe(&d, named)
+			comment = b.shape.comment(named)
 		}
-		if b.shared {
-			node.Content = append(node.Content, text("share_threshold"), plain("true"))
-		}
-		if b.shown {
-			node.Content = append(node.Content, text("value_to_metric"), plain("true"))
-		}
-		if s := b.shape; s != nil {
-			node.HeadComment = s.comment(named)
-			node.Content = append(node.Content, s.options(named)...)
-		}
+		node := encoded(d)
+		node.HeadComment = comment
 		if len(b.below) > 0 {
-			node.Content = append(node.Content, text("descriptors"), b.list(named))
+			node.Content = append(node.Content, encoded("descriptors"), b.list(named))
 		}
 		list.Content = append(list.Content, node)
 	}
@@ -140,74 +182,53 @@ func (p *place) line() int {
 	return line
 }
 
-// options returns the modes, the metadata and the limits of a rule.
-func (s *Shape) options(named map[string]bool) (all []*yaml.Node) {
+// describe adds the modes, the metadata and the limits of a rule.
+func (s *Shape) describe(d *descriptor, named map[string]bool) {
 	if r := s.rule; r != nil {
-		if r.Shadow {
-			all = append(all, text("shadow_mode"), plain("true"))
-		}
-		if r.Quota {
-			all = append(all, text("quota_mode"), plain("true"))
-		}
-		if r.DetailedMetric {
-			all = append(all, text("detailed_metric"), plain("true"))
-		}
-		if len(r.Metadata) > 0 {
-			all = append(all, text("metadata"), metadata(r.Metadata))
-		}
+		d.ShadowMode, d.QuotaMode, d.DetailedMetric, d.Metadata = r.Shadow, r.Quota, r.DetailedMetric, r.Metadata
 	}
-	limits := s.limits(named)
-	if len(limits) == 1 {
-		return append(all, text("rate_limit"), limits[0])
+	if d.RateLimits = s.limits(named); len(d.RateLimits) == 1 {
+		d.RateLimit, d.RateLimits = d.RateLimits[0], nil
 	}
-	return append(all, text("rate_limits"), &yaml.Node{Kind: yaml.SequenceNode, Content: limits})
 }
 
-// limitOf returns a limit on one line.
-func (s *Shape) limitOf(l *Limit) *yaml.Node {
-	node := mapping(yaml.FlowStyle)
-	add := func(key string, value *yaml.Node) { node.Content = append(node.Content, text(key), value) }
-	if l.of.Name != "" {
-		add("name", text(l.of.Name))
-	}
+func (s *Shape) rateLimit(l *Limit) rateLimit {
+	slots := l.of.Algorithm == algorithms.Concurrency
+	out := rateLimit{Name: l.of.Name}
 	if t := l.of.Table(); t != nil {
-		add("table", text(s.tableName(t)))
+		out.Table = s.tableName(t)
 	}
 	if l.of.Algorithm != algorithms.FixedWindow {
-		add("algorithm", text(l.of.Algorithm.String()))
+		out.Algorithm = l.of.Algorithm.String()
 	}
 	switch {
-	case l.of.Algorithm == algorithms.Concurrency:
+	case slots:
+		out.MaxInFlight = &l.Requests
 	case l.of.Unit == descriptors.UnitUnknown:
-		add("period", text(l.Period.String()))
+		out.Period, out.RequestsPerUnit = l.Period.String(), &l.Requests
 	default:
-		add("unit", text(l.of.Unit.String()))
+		out.Unit, out.RequestsPerUnit = l.of.Unit.String(), &l.Requests
 		if l.of.Multiplier > 1 {
-			add("unit_multiplier", plain(strconv.FormatUint(uint64(l.of.Multiplier), 10)))
+			out.UnitMultiplier = l.of.Multiplier
 		}
 	}
-	number := "requests_per_unit"
-	if l.of.Algorithm == algorithms.Concurrency {
-		number = "max_in_flight"
-	}
-	add(number, plain(strconv.FormatUint(uint64(l.Requests), 10)))
-	if l.of.Algorithm == algorithms.TokenBucket && l.Burst > 0 && l.Burst != l.Requests {
-		add("burst", plain(strconv.FormatUint(uint64(l.Burst), 10)))
+	if l.of.Algorithm == algorithms.TokenBucket && l.Burst != l.Requests {
+		out.Burst = l.Burst
 	}
 	holds := l.of.AtMost > 0
 	if holds {
-		add("hold", s.hold(l))
+		out.Hold = &hold{s.rule.Begin, s.rule.End, l.of.AtMost.String()}
 	}
-	if usual := l.of.Algorithm == algorithms.FixedWindow && !holds; l.of.Algorithm != algorithms.Concurrency && l.of.CountRejected != usual {
-		add("count_rejected", plain(strconv.FormatBool(l.of.CountRejected)))
+	if usual := l.of.Algorithm == algorithms.FixedWindow && !holds; !slots && l.of.CountRejected != usual {
+		out.CountRejected = &l.of.CountRejected
 	}
 	if l.of.OnStoreError != descriptors.OnStoreErrorUnset {
-		add("on_store_error", text(l.of.OnStoreError.String()))
+		out.OnStoreError = l.of.OnStoreError.String()
 	}
 	if l.of.Sharing != descriptors.SharingUnset {
-		add("sharing", text(l.of.Sharing.String()))
+		out.Sharing = l.of.Sharing.String()
 	}
-	return node
+	return out
 }
 
 // tableName returns the name of a table beside the file of the rule, as the rule has it.
@@ -267,20 +288,3 @@ func Length(period time.Duration) string {
 	}
 	return period.String()
 }
-
-func mapping(style yaml.Style, content ...*yaml.Node) *yaml.Node {
-	return &yaml.Node{Kind: yaml.MappingNode, Style: style, Content: content}
-}
-
-// text is a string, which is quoted where YAML of any version would read something else.
-func text(s string) *yaml.Node {
-	n := new(yaml.Node)
-	n.SetString(s)
-	if slices.Contains([]string{"y", "n", "yes", "no", "on", "off"}, strings.ToLower(s)) { // booleans before YAML 1.2
-		n.Style = yaml.DoubleQuotedStyle
-	}
-	return n
-}
-
-// plain is a number or a boolean.
-func plain(s string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Value: s} }

@@ -28,7 +28,6 @@ type Files struct {
 	Below func(name string) bool // of a directory below: its files count too; nil: no directory. Not asked about symbolic links
 }
 
-// match reports whether a file of this name holds rules.
 func (f Files) match(name string) bool {
 	if f.Match == nil {
 		return IsRuleFile(name)
@@ -36,7 +35,6 @@ func (f Files) match(name string) bool {
 	return f.Match(name)
 }
 
-// below reports whether the files of a directory of this name count too.
 func (f Files) below(name string) bool { return f.Below != nil && f.Below(name) }
 
 // IsRuleFile reports whether Files without Match takes a file of this name (without its directory):
@@ -63,7 +61,6 @@ func (f Files) Read(paths []string, settings string) ([]descriptors.Source, erro
 	return f.read(paths, settings, newTables(f.Bounds, nil))
 }
 
-// read is Read with the tables of the documents.
 func (f Files) read(paths []string, settings string, t *tables) ([]descriptors.Source, error) {
 	var (
 		sources []descriptors.Source
@@ -169,7 +166,6 @@ func (f Files) of(path string) ([]string, error) {
 	}
 }
 
-// in returns the rule files of a directory, sorted by name.
 func (f Files) in(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -257,7 +253,6 @@ func bare(err error) error {
 	return err
 }
 
-// reading is one reading of all sources.
 type reading struct {
 	sources []descriptors.Source
 	err     error
@@ -272,7 +267,6 @@ func (r reading) equal(o reading) bool {
 		maps.Equal(r.prints, o.prints)
 }
 
-// reasons returns the texts of joined errors, one each.
 func reasons(err error) (all []string) {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, e := range joined.Unwrap() {

@@ -47,13 +47,11 @@ const (
 	kept // in force, and no longer requested as it is: its new version is bad
 )
 
-// candidate is a document that may come into force.
 type candidate struct {
 	descriptors.Source
 	rank rank
 }
 
-// rankOf compares a pushed document with the documents in force.
 func (r *Reloader) rankOf(s descriptors.Source) rank {
 	was, known := r.pushed[s.Name]
 	switch {
@@ -66,7 +64,6 @@ func (r *Reloader) rankOf(s descriptors.Source) rank {
 	}
 }
 
-// pushLocked is Push. r.mu must be held.
 func (r *Reloader) pushLocked(ctx context.Context, documents []descriptors.Source) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -147,7 +144,6 @@ func (r *Reloader) completeLocked() bool {
 	})
 }
 
-// byName returns documents by name.
 func byName(documents map[string]descriptors.Source) []descriptors.Source {
 	return slices.SortedFunc(maps.Values(documents), func(a, b descriptors.Source) int { return cmp.Compare(a.Name, b.Name) })
 }

@@ -105,7 +105,6 @@ func (r *Reloader) DoWithoutRules() {
 	}
 }
 
-// refuseLocked records a refused load. r.mu must be held.
 func (r *Reloader) refuseLocked(err error) {
 	s := r.Status()
 	s.AttemptedAt, s.Errors = time.Now(), reasons(err)
@@ -148,7 +147,6 @@ func (r *Reloader) changed(read reading) bool {
 	return !read.equal(r.attempted)
 }
 
-// read reads all sources.
 func (r *Reloader) read() reading {
 	n := r.named.Load()
 	t := newTables(r.options.Options, n.cache)
@@ -199,7 +197,6 @@ func (r *Reloader) attemptLocked(ctx context.Context, read reading) error {
 	return nil
 }
 
-// judge turns files and pushed documents into rules.
 func (r *Reloader) judge(files, pushed []descriptors.Source) (*descriptors.Rules, []descriptors.Warning, error) {
 	return descriptors.Load(slices.Concat(files, pushed), r.options.Options)
 }
@@ -244,7 +241,6 @@ func (r *Reloader) logEach(ctx context.Context, level slog.Level, message, key s
 	}
 }
 
-// logRefused logs why rules were refused.
 func (r *Reloader) logRefused(ctx context.Context, refusal error, attrs ...slog.Attr) {
 	all := reasons(refusal)
 	r.logEach(ctx, slog.LevelError, "rule mistake", "error", all)
@@ -290,7 +286,6 @@ func (r *Reloader) logChanges(ctx context.Context, changes []descriptors.Change)
 	}
 }
 
-// paths returns the number of rules and the paths of the first ones.
 func paths(key string, all []string) slog.Attr {
 	if len(all) > maxPaths {
 		all = append(slices.Clone(all[:maxPaths]), fmt.Sprintf("and %d more", len(all)-maxPaths))

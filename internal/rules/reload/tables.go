@@ -23,21 +23,18 @@ type tables struct {
 	size   int                  // of known, in bytes
 }
 
-// tableFile is a table, or the error in its place.
 type tableFile struct {
 	print string // see printOf
 	table *descriptors.Table
 	err   error
 }
 
-// errChanges is the error of a table that somebody writes to.
 var errChanges = errors.New("changes while it is read: a table should be written under another name, and then renamed")
 
 func newTables(bounds descriptors.Options, before map[string]tableFile) *tables {
 	return &tables{bounds: bounds, known: make(map[string]tableFile), before: before}
 }
 
-// of returns the tables that a rule file may name, for [descriptors.Source].
 func (t *tables) of(file string) func(name string) (*descriptors.Table, error) {
 	return func(name string) (*descriptors.Table, error) {
 		path := descriptors.TablePath(file, name)
@@ -50,7 +47,6 @@ func (t *tables) of(file string) func(name string) (*descriptors.Table, error) {
 	}
 }
 
-// read reads a table.
 func (t *tables) read(path string) (f tableFile) {
 	const most = 3
 	var data []byte
@@ -73,7 +69,6 @@ func (t *tables) read(path string) (f tableFile) {
 	return f
 }
 
-// bytes returns the bytes of a table.
 func (t *tables) bytes(path string) ([]byte, error) {
 	file, info, err := openRegular(path)
 	if err != nil {
@@ -152,7 +147,6 @@ func (t *tables) prints() map[string]string {
 	return all
 }
 
-// named is the tables of the last attempt.
 type named struct {
 	tables map[string]tableFile // of the last attempt
 	cache  map[string]tableFile // of the last attempt and of the rules in force

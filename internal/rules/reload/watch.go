@@ -107,7 +107,6 @@ func (w *watch) wait(now time.Time) {
 	}
 }
 
-// reload reads the sources after the debounce time, and puts changed rules in force.
 func (w *watch) reload(ctx context.Context) {
 	w.timer = nil
 	w.follow(ctx) // first, so that a change after the reading causes an event
@@ -239,7 +238,6 @@ func (s *scope) follow(path string) (end string, info fs.FileInfo) {
 	return at, info
 }
 
-// add adds a path, and its directory to those to watch.
 func (s *scope) add(path string) {
 	s.names[path] = true
 	s.dirs[filepath.Dir(path)] = true

@@ -62,7 +62,6 @@ func (c *Client) dial(ctx context.Context) (stream, func(), error) {
 	return s, end, nil
 }
 
-// open opens a stream, state of the world or delta.
 func (c *Client) open(ctx context.Context, service discoveryv3.AggregatedDiscoveryServiceClient) (stream, error) {
 	if c.options.Delta {
 		s, err := service.DeltaAggregatedResources(ctx)

@@ -29,7 +29,6 @@ const (
 // Prefix begins the name of every document; the name of the resource follows.
 const Prefix = "xds:"
 
-// resource is one resource of a response.
 type resource struct {
 	name    string
 	version string // delta only
@@ -100,7 +99,6 @@ func sourceOf(name string, body *anypb.Any, bounds descriptors.Options, size *in
 	return convert(documentName(name), body.GetValue())
 }
 
-// broken returns a document without content that Load refuses for this reason.
 func broken(name, reason string) descriptors.Source {
 	return refused(descriptors.Source{Name: documentName(name)}, "", reason)
 }
@@ -179,16 +177,13 @@ func convert(name string, data []byte) descriptors.Source {
 	return c.Source
 }
 
-// refused adds a mistake to a document.
 func refused(s descriptors.Source, path, reason string) descriptors.Source {
 	s.Mistakes = append(s.Mistakes, descriptors.Error{Path: path, Text: reason})
 	return s
 }
 
-// converter makes one document. Load judges the content.
 type converter struct{ descriptors.Source }
 
-// message converts a message at a path of the document.
 func (c *converter) message(m protoreflect.Message, path string, levels int) map[string]any {
 	out := make(map[string]any)
 	fields := m.Descriptor().Fields()

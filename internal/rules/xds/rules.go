@@ -19,7 +19,6 @@ type rules struct {
 	unjudged  bool                // Push has not judged requested yet
 }
 
-// after returns the resources that the control plane asks for after a response.
 func (r *rules) after(in response) map[string]resource {
 	next := make(map[string]resource, len(in.resources))
 	if !in.whole {
@@ -34,7 +33,6 @@ func (r *rules) after(in response) map[string]resource {
 	return next
 }
 
-// repeats reports whether a response brings nothing new.
 func (r *rules) repeats(in response) bool {
 	return r.requested != nil && !r.unjudged && maps.EqualFunc(r.requested, r.after(in), func(a, b resource) bool {
 		return a.Source.Equal(b.Source)

@@ -53,14 +53,12 @@ func (c *Client) update(change func(s *Status)) {
 	c.status.Store(&s)
 }
 
-// connected records a new stream.
 func (c *Client) connected(ctx context.Context) {
 	c.update(func(s *Status) { s.Connected, s.Streams = true, s.Streams+1 })
 	c.options.Logger.LogAttrs(ctx, slog.LevelInfo, "xds stream opened",
 		slog.String("address", c.options.Address), slog.Bool("delta", c.options.Delta), slog.String("node", c.options.Node.ID))
 }
 
-// disconnected records the end of a stream, or a failed attempt to open one.
 func (c *Client) disconnected(ctx context.Context, err error, wait time.Duration) {
 	c.update(func(s *Status) {
 		s.Connected, s.Failures = false, s.Failures+1

@@ -20,7 +20,6 @@ type stream interface {
 	receive() (response, error)
 }
 
-// response is one response of a control plane.
 type response struct {
 	version   string
 	nonce     string
@@ -58,7 +57,6 @@ func (s *sotw) request(version, nonce string, refusal error) error {
 	}))
 }
 
-// receive implements stream.
 func (s *sotw) receive() (response, error) {
 	for {
 		in, err := s.Recv()
@@ -95,7 +93,6 @@ func (d *delta) answer(in response, _ *rules, refusal error) error {
 	}))
 }
 
-// receive implements stream.
 func (d *delta) receive() (response, error) {
 	for {
 		in, err := d.Recv()
@@ -126,7 +123,6 @@ func sent(err error) error {
 	return err
 }
 
-// errorDetail returns the refusal of a response as a message, nil for nil.
 func errorDetail(refusal error) *rpcstatus.Status {
 	if refusal == nil {
 		return nil

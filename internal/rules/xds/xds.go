@@ -247,7 +247,6 @@ const (
 	maxRepeat = 15 * time.Second
 )
 
-// received is the result of receive.
 type received struct {
 	response
 	err error

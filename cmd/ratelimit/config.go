@@ -66,29 +66,38 @@ const (
 
 // raw is variables that mean something only together with others.
 type raw struct {
-	host, debugHost, grpcHost string
-	port, debugPort, grpcPort int
-	spareAdmin                bool // go on without the admin address where another program has it
-	logFormat                 string
-	allowedJSON               []string // of powers
+	http, debug, grpc endpoint
+	spareAdmin        bool // go on without the admin address where another program has it
+	logFormat         string
+	allowedJSON       []string // of powers
 
 	root, sub, app string
 
-	prometheus, statsd, dog, off bool
-	prometheusAddress            string
-	statsdHost                   string
-	statsdPort                   int
-	statsdTCP                    bool
-	mogrifiers                   []string
-
+	stats      rawStats
 	cacheBytes int
-	redis      rawRedis
-	perSecond  bool
-	seconds    rawRedis
-	anyName    bool // in the certificate of Redis
-	cert, key  string
-	ca         string
+
+	redis     rawRedis
+	perSecond bool
+	seconds   rawRedis
+	redisTLS  redisstore.Target // the files
+	anyName   bool              // in the certificate of Redis
 }
+
+// rawStats is the variables of the sinks of metrics.
+type rawStats struct {
+	prometheus, statsd, dog, off bool
+	address                      string   // of Prometheus
+	at                           endpoint // of StatsD
+	tcp                          bool
+	mogrifiers                   []string
+}
+
+type endpoint struct {
+	host string
+	port int
+}
+
+func (e endpoint) address() string { return address(e.host, e.port) }
 
 func (c *config) overXDS() bool { return c.ConfigType != configFile }
 
@@ -96,10 +105,10 @@ func (c *config) overXDS() bool { return c.ConfigType != configFile }
 // every mistake.
 func (c *config) complete(set func(name string) bool) []error {
 	r := &c.raw
-	c.HTTP.Address = address(r.host, r.port)
-	c.Debug.Address = address(r.debugHost, r.debugPort)
+	c.HTTP.Address = r.http.address()
+	c.Debug.Address = r.debug.address()
 	if c.Socket.Address == "" {
-		c.GRPC.Address = address(r.grpcHost, r.grpcPort)
+		c.GRPC.Address = r.grpc.address()
 	}
 	r.spareAdmin = !set("WEIR_ADMIN_ADDRESS") // the original would start
 	c.LogJSON = strings.EqualFold(r.logFormat, "json")
@@ -119,18 +128,18 @@ func (c *config) complete(set func(name string) bool) []error {
 // completeStatistics chooses the sinks of the metrics. The original's default, StatsD, gives way to
 // a sink that the environment names.
 func (c *config) completeStatistics(set func(name string) bool) {
-	r, s := &c.raw, &c.Statistics
+	r, s := &c.raw.stats, &c.Statistics
 	s.StatsD.Tags = s.Collector.Tags
 	if r.off {
 		return
 	}
 	if s.Prometheus = r.prometheus; r.prometheus {
-		c.Metrics.Address = cmp.Or(r.prometheusAddress, ":9090")
+		c.Metrics.Address = cmp.Or(r.address, ":9090")
 	}
 	named := set("USE_STATSD") || !r.prometheus && !r.dog
 	if s.StatsD.Dog = r.dog; r.dog || r.statsd && named {
-		s.StatsD.Address = address(r.statsdHost, r.statsdPort)
-		s.StatsD.TCP = !r.dog && r.statsdTCP
+		s.StatsD.Address = r.at.address()
+		s.StatsD.TCP = !r.dog && r.tcp
 	}
 }
 

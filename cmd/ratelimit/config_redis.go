@@ -61,7 +61,7 @@ const (
 func (r *raw) target(of *rawRedis) (redisstore.Target, error) {
 	var t redisstore.Target
 	if of.tls {
-		t.CA, t.Cert, t.Key = r.ca, r.cert, r.key
+		t = r.redisTLS
 		if r.anyName {
 			t.ServerName = redisstore.AnyServerName
 		}

@@ -20,7 +20,7 @@ func document() string {
 	var b strings.Builder
 	b.WriteString(`# The variables of envoyproxy/ratelimit
 
-<!-- Written by go generate from cmd/ratelimit/environment.go. -->
+<!-- Written by go generate from cmd/ratelimit/environment.go and variables.txt. -->
 
 ` + "`ratelimit`" + ` is started with the environment of envoyproxy/ratelimit. This is what becomes of each of its variables, and of the
 few beyond them. Values are read as the original reads them: durations are written ` + "`250ms`, `10s`, `1m30s`" + `, pairs ` + "`key:value,key:value`" + `.
@@ -31,14 +31,15 @@ has all that differs from the original.
 "No effect" means that the variable is accepted, that its value must be one that the original would start with, and why nothing
 follows from it.
 `)
+	effect, idle := effects()
 	for _, g := range table(new(config)) {
 		fmt.Fprintf(&b, "\n## %s\n\n| variable | default | what becomes of it |\n|---|---|---|\n", g.title)
 		for _, v := range g.variables {
-			usual, does := "", v.does
+			usual, does := "", effect[v.name]
 			if v.usual != "" {
 				usual = "`" + v.usual + "`"
 			}
-			if v.idle {
+			if idle[v.name] {
 				does = "**no effect:** " + does
 			}
 			if strings.Contains(v.value.Kind, "|") {
@@ -84,11 +85,13 @@ func TestTheVariablesDocumentIsCurrent(t *testing.T) {
 }
 
 func TestEveryVariableIsDocumentedOnOneLine(t *testing.T) {
+	does, _ := effects()
 	seen := make(map[string]bool)
 	for _, g := range table(new(config)) {
 		for _, v := range g.variables {
-			if v.does == "" || strings.ContainsAny(v.does, "\n|") || strings.HasSuffix(v.does, ".") || seen[v.name] {
-				t.Errorf("%s: %q must be one line without |, and the name be there once", v.name, v.does)
+			text := does[v.name]
+			if text == "" || strings.ContainsAny(text, "\n|") || strings.HasSuffix(text, ".") || seen[v.name] {
+				t.Errorf("%s: %q must be one line without |, and the name be there once", v.name, text)
 			}
 			seen[v.name] = true
 			if v.usual == "" {
@@ -97,6 +100,11 @@ func TestEveryVariableIsDocumentedOnOneLine(t *testing.T) {
 			if err := v.value.Set(v.usual); err != nil {
 				t.Errorf("%s: the default is not valid: %v", v.name, err)
 			}
+		}
+	}
+	for name := range does {
+		if !seen[name] {
+			t.Errorf("variables.txt: %s is no variable", name)
 		}
 	}
 }

@@ -52,11 +52,12 @@ func about(args []string, stdout io.Writer) bool {
 func help() string {
 	var b strings.Builder
 	b.WriteString("ratelimit is Weir in the place of envoyproxy/ratelimit. The environment has all settings; there are no arguments:\n")
+	does, idle := effects()
 	for _, g := range table(new(config)) {
 		fmt.Fprintf(&b, "\n%s:\n", g.title)
 		for _, v := range g.variables {
-			if !v.idle {
-				fmt.Fprintf(&b, "  %s=%s\n      %s\n", v.name, v.usual, v.does)
+			if !idle[v.name] {
+				fmt.Fprintf(&b, "  %s=%s\n      %s\n", v.name, v.usual, does[v.name])
 			}
 		}
 	}

@@ -2,9 +2,7 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -118,68 +116,6 @@ func TestABadFirstConfigurationInFilesEndsTheProcessAndSaysWhy(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-func TestABadLaterConfigurationInFilesChangesNothing(t *testing.T) {
-	for name, test := range wrong() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			top := t.TempDir()
-			turn(t, top, "good", map[string]string{"config/d.yaml": rules("d", "k", 5), "config/e.yaml": rules("e", "k", 6)})
-			r := start(t, "", "RUNTIME_ROOT="+filepath.Join(top, "current"))
-			_, before := r.page(t, http.MethodGet, "debug", "/rlconfig", "")
-			if want := "d.k: unit=HOUR requests_per_unit=5, shadow_mode: false, quota_mode: false\n" +
-				"e.k: unit=HOUR requests_per_unit=6, shadow_mode: false, quota_mode: false\n"; before != want {
-				t.Fatalf("/rlconfig: got %s, want %s", before, want)
-			}
-			r.wantAnswer(t, "d | k=v", "OK | OK 5/3 left 4 reset")
-
-			turn(t, top, "bad", test.files)
-			reasons := make([]string, 0, len(test.want))
-			for i := range test.want {
-				reasons = append(reasons, strings.ReplaceAll(test.want[i], "DIR", filepath.Join(top, "current", "config")))
-			}
-			after := "# refused: " + strings.Join(reasons, "\n# refused: ") + "\n" + before
-			r.awaitPage(t, "debug", "/rlconfig", http.StatusOK, "# refused: ")
-			if _, got := r.page(t, http.MethodGet, "debug", "/rlconfig", ""); got != after {
-				t.Errorf("/rlconfig (-want +got):\n%s", cmp.Diff(after, got))
-			}
-			var said struct{ Errors []string }
-			line, _ := r.log.Await(t, 0, logtest.Has(`"level":"error","@message":"rules refused"`))
-			if err := json.Unmarshal([]byte(line), &said); err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(reasons, said.Errors); diff != "" {
-				t.Errorf("the log (-want +got):\n%s", diff)
-			}
-			r.wantAnswer(t, "d | k=v", "OK | OK 5/3 left 3 reset")
-			r.wantAnswer(t, "e | k=v", "OK | OK 6/3 left 5 reset")
-			r.wantAnswer(t, "good | k=v", "OK | OK")
-			if code, body := r.page(t, http.MethodGet, "http", "/healthcheck", ""); code != http.StatusOK || strings.TrimSpace(body) != "OK" {
-				t.Errorf("/healthcheck: got %d %q", code, body)
-			}
-			r.awaitPage(t, "debug", "/stats", http.StatusOK, "ratelimit.service.config_load_error: 1\n")
-
-			turn(t, top, "mended", map[string]string{"config/d.yaml": rules("d", "k", 7), "config/e.yaml": rules("e", "k", 6)})
-			r.awaitAnswer(t, "d +1 | k=v +0", "OK | OK 7/3 left 5 reset")
-			eventually(t, within, func() string { // the page shows the new rules a moment before the refusal is gone
-				_, got := r.page(t, http.MethodGet, "debug", "/rlconfig", "")
-				return cmp.Diff(strings.Replace(before, "=5,", "=7,", 1), got)
-			})
-		})
-	}
-}
-
-// turn lays out files and has the link `current` name them, in one step.
-func turn(t *testing.T, top, version string, files map[string]string) {
-	t.Helper()
-	lay(t, filepath.Join(top, version), files)
-	if err := os.Symlink(version, filepath.Join(top, "next")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(filepath.Join(top, "next"), filepath.Join(top, "current")); err != nil {
-		t.Fatal(err)
 	}
 }
 

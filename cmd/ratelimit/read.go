@@ -50,7 +50,7 @@ func readConfig(environ []string) (config, error) {
 
 func (c *config) readMogrifiers(given map[string]string) []error {
 	var errs []error
-	for _, key := range c.raw.mogrifiers {
+	for _, key := range c.raw.stats.mogrifiers {
 		if strings.ContainsFunc(key, func(r rune) bool { return r == '=' || !unicode.IsPrint(r) }) {
 			errs = append(errs, fmt.Errorf("USE_DOG_STATSD_MOGRIFIERS: %q: must have only characters of a variable's name", key))
 			continue

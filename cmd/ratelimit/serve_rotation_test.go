@@ -143,6 +143,7 @@ func TestCertificatesMayTurnUnderTraffic(t *testing.T) {
 		}
 	}
 	want("at first, the new authority", as(after, "envoy.local"), codes.Unavailable, "first")
+	want("at first, no certificate", &tls.Config{RootCAs: both, ServerName: "localhost"}, codes.Unavailable, "first")
 
 	// Another's key is refused, and all goes on.
 	dir.turn(t, "2", files(certtest.Pair{Certificate: second.Certificate, Key: first.Key}, before.PEM))

@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -15,37 +14,6 @@ import (
 
 	"github.com/weirproxy/weir/internal/testing/logtest"
 )
-
-func TestTheControlPlaneMayGoAndComeBack(t *testing.T) {
-	t.Parallel()
-	for _, kind := range []string{configXDS, configXDSDelta} {
-		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
-			p := controlPlane(t)
-			sets(t, p, "1", perHour("a", 5), perHour("b", 6))
-			r := start(t, "", "CONFIG_TYPE="+kind, "CONFIG_GRPC_XDS_SERVER_URL="+p.Address, "USE_PROMETHEUS=true",
-				"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL=10ms", "XDS_CLIENT_BACKOFF_MAX_INTERVAL=80ms", "XDS_CLIENT_BACKOFF_JITTER=false")
-			r.awaitPage(t, "http", "/healthcheck", http.StatusOK, "OK")
-			r.wantAnswer(t, "a | k=v", "OK | OK 5/3 left 4 reset")
-			for version := range 3 {
-				p.Stop()
-				r.awaitPage(t, "metrics", "/metrics", http.StatusOK, "\nweir_xds_connected 0\n")
-				// Without it all goes on.
-				r.wantAnswer(t, "a +1 | k=v +0", fmt.Sprintf("OK | OK %d/3 left %d reset", 5+version, 4+version))
-				if code, body := r.page(t, http.MethodGet, "http", "/healthcheck", ""); code != http.StatusOK || strings.TrimSpace(body) != "OK" {
-					t.Errorf("/healthcheck without a control plane: got %d %q", code, body)
-				}
-				sets(t, p, fmt.Sprint(version+2), perHour("a", uint32(6+version)))
-				if err := p.Restart(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				r.awaitAnswer(t, "a +1 | k=v +0", fmt.Sprintf("OK | OK %d/3 left %d reset", 6+version, 5+version))
-				r.awaitAnswer(t, "b | k=v", "OK | OK")
-				r.awaitPage(t, "metrics", "/metrics", http.StatusOK, "\nweir_xds_connected 1\n")
-			}
-		})
-	}
-}
 
 // resetter stands in the place of a control plane, speaks HTTP/2, and breaks each stream at its
 // opening.

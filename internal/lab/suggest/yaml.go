@@ -46,20 +46,20 @@ type descriptor struct {
 
 // rateLimit is a rate_limit as a rule file has it.
 type rateLimit struct {
-	Name            string  `yaml:"name,omitempty"`
-	Unlimited       bool    `yaml:"unlimited,omitempty"`
-	Table           string  `yaml:"table,omitempty"`
-	Algorithm       string  `yaml:"algorithm,omitempty"`
-	Period          string  `yaml:"period,omitempty"`
-	Unit            string  `yaml:"unit,omitempty"`
-	UnitMultiplier  uint32  `yaml:"unit_multiplier,omitempty"`
-	RequestsPerUnit *uint32 `yaml:"requests_per_unit,omitempty"`
-	MaxInFlight     *uint32 `yaml:"max_in_flight,omitempty"`
-	Burst           uint32  `yaml:"burst,omitempty"`
-	Hold            *hold   `yaml:"hold,omitempty"`
-	CountRejected   *bool   `yaml:"count_rejected,omitempty"`
-	OnStoreError    string  `yaml:"on_store_error,omitempty"`
-	Sharing         string  `yaml:"sharing,omitempty"`
+	Name            string      `yaml:"name,omitempty"`
+	Unlimited       bool        `yaml:"unlimited,omitempty"`
+	Table           string      `yaml:"table,omitempty"`
+	Algorithm       string      `yaml:"algorithm,omitempty"`
+	Period          string      `yaml:"period,omitempty"`
+	Unit            string      `yaml:"unit,omitempty"`
+	UnitMultiplier  uint32      `yaml:"unit_multiplier,omitempty"`
+	RequestsPerUnit *uint32     `yaml:"requests_per_unit,omitempty"`
+	MaxInFlight     *uint32     `yaml:"max_in_flight,omitempty"`
+	Burst           uint32      `yaml:"burst,omitempty"`
+	Hold            *hold       `yaml:"hold,omitempty"`
+	CountRejected   *bool       `yaml:"count_rejected,omitempty"`
+	OnStoreError    string      `yaml:"on_store_error,omitempty"`
+	Sharing         string      `yaml:"sharing,omitempty"`
 	Replaces        []limitName `yaml:"replaces,omitempty"`
 }
 

@@ -26,10 +26,8 @@ func (a *alive) start(now int64, o *Options) {
 	a.by(instant(now, min(o.MessageTimeout, o.KeepaliveTime)))
 }
 
-// by asks for a Tick at that instant.
 func (a *alive) by(at int64) { a.due = min(a.due, at) }
 
-// tickIn asks for a Tick so long after now.
 func (c *Conn) tickIn(after time.Duration) { c.alive.by(instant(c.now, after)) }
 
 // instant returns the instant so long after another one, at most the last one there is.
@@ -89,7 +87,6 @@ func (c *Conn) tick() error {
 	return c.tickDrain()
 }
 
-// tickStreams ends streams whose message or response takes too long.
 func (c *Conn) tickStreams() error {
 	o := &c.lane.options
 	if c.opened.incomplete > 0 {
@@ -118,10 +115,8 @@ func (c *Conn) tickStreams() error {
 	return nil
 }
 
-// hear notes bytes from the client.
 func (a *alive) hear(now int64) { a.heard, a.pinged = now, 0 }
 
-// ping takes a PING.
 func (c *Conn) ping(f frame, payload []byte) error {
 	switch {
 	case f.stream != 0:

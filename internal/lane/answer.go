@@ -134,7 +134,6 @@ func (c *Conn) spoke(s *stream) {
 	}
 }
 
-// appendOK appends the HEADERS of a response with a message.
 func (c *Conn) appendOK(b []byte, id uint32, subtype string) []byte {
 	if subtype != "" || c.peer.tableUpdate {
 		block := append(make([]byte, 0, 64), okBlock[0])

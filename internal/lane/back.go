@@ -42,7 +42,6 @@ type Back struct {
 	consumed   int   // bytes to open the connection's window by
 }
 
-// backStream is a stream towards the gRPC server.
 type backStream struct {
 	sendWindow int64
 	queue      []byte // DATA that waits for the server's windows
@@ -210,7 +209,6 @@ func (b *Back) ResetBytes() int { return b.reset }
 // Forget takes off bytes of streams that were reset: the gRPC server has seen the end of these.
 func (b *Back) Forget(bytes int) { b.reset = max(b.reset-bytes, 0) }
 
-// drop forgets a stream.
 func (b *Back) drop(id uint32, s *backStream) {
 	delete(b.streams, id)
 	b.held -= s.held

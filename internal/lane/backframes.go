@@ -31,7 +31,6 @@ func (b *Back) Receive(chunk []byte, now int64) error {
 	return nil
 }
 
-// frame takes one frame of the gRPC server.
 func (b *Back) frame(f frame, payload []byte) error {
 	switch f.kind {
 	case frameHeaders, frameData:
@@ -68,7 +67,6 @@ func (b *Back) frame(f frame, payload []byte) error {
 	return nil
 }
 
-// data takes DATA of the gRPC server.
 func (b *Back) data(f frame, payload []byte, padding int) {
 	if padding > 0 {
 		b.Credit(f.stream, padding)
@@ -102,7 +100,6 @@ func (b *Back) headers(f frame) error {
 	return nil
 }
 
-// settings applies the SETTINGS of the gRPC server.
 func (b *Back) settings(f frame, payload []byte) {
 	if f.has(flagAck) {
 		return
@@ -132,7 +129,6 @@ func (b *Back) flushAll() {
 	}
 }
 
-// windowUpdate takes a WINDOW_UPDATE of the gRPC server.
 func (b *Back) windowUpdate(f frame, payload []byte) {
 	if len(payload) != 4 {
 		return

@@ -198,7 +198,6 @@ func (c *Conn) Close() {
 	c.opened, c.waiting, c.partial, c.block = streams{}, nil, nil, block{}
 }
 
-// errClosed is the end of a connection by Close.
 var errClosed = errors.New("the connection is closed")
 
 // fail ends the connection. A *ConnError becomes a GOAWAY.

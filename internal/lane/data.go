@@ -18,7 +18,6 @@ func (c *Conn) whole(id uint32, h *head, rest []byte) (payload []byte, ok bool) 
 		f.length <= c.window && (h.length < 0 || h.length == int64(f.length))
 }
 
-// data takes a DATA frame.
 func (c *Conn) data(f frame, payload []byte) error {
 	if f.stream == 0 {
 		return protocolError("DATA on stream 0")

@@ -46,7 +46,6 @@ func (c *Conn) Shutdown(reason string, now int64) {
 	c.tickIn(c.drainWait())
 }
 
-// finishDrain sends the second GOAWAY.
 func (c *Conn) finishDrain() {
 	if c.drain.begun == 0 || c.drain.final {
 		return

@@ -28,7 +28,6 @@ const (
 	kindInvalid    // not a name of a field
 )
 
-// pseudo reports whether the names begin with a colon.
 func (k kind) pseudo() bool { return k >= kindMethod && k <= kindPseudo }
 
 // field is one header field. The bytes belong to the table of an HPACK decoder, or are valid until
@@ -44,7 +43,6 @@ const fieldOverhead = 32
 
 func (f *field) size() int { return len(f.name) + len(f.value) + fieldOverhead }
 
-// kindOf returns the kind of a name.
 func kindOf(name []byte) kind {
 	switch string(name) {
 	case ":method":

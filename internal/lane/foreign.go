@@ -2,7 +2,6 @@ package lane
 
 import "golang.org/x/net/http2/hpack"
 
-// beginForeign opens a stream of another method.
 func (c *Conn) beginForeign(id uint32, h *head, end bool) {
 	fields := h.foreign
 	h.foreign = nil

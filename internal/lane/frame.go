@@ -45,7 +45,6 @@ const (
 	maxStreamID   = 1<<31 - 1
 )
 
-// frame is the head of a frame.
 type frame struct {
 	length int
 	kind   byte
@@ -55,7 +54,6 @@ type frame struct {
 
 func (f *frame) has(flag byte) bool { return f.flags&flag != 0 }
 
-// parseFrame reads the head of a frame, of at least nine bytes.
 func parseFrame(b []byte) frame {
 	_ = b[frameHead-1]
 	return frame{
@@ -64,7 +62,6 @@ func parseFrame(b []byte) frame {
 	}
 }
 
-// appendFrame appends the head of a frame.
 func appendFrame(b []byte, length int, kind, flags byte, stream uint32) []byte {
 	return append(b, byte(length>>16), byte(length>>8), byte(length), kind, flags,
 		byte(stream>>24), byte(stream>>16), byte(stream>>8), byte(stream))

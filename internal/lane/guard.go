@@ -60,5 +60,4 @@ func (c *Conn) spendReset(points int64) error {
 	return c.spend(points)
 }
 
-// refund takes points off for a request that is complete.
 func (c *Conn) refund() { c.guard.points = max(0, c.guard.points-guardAnswer) }

@@ -49,7 +49,6 @@ func (c *Conn) headers(f frame, payload, rest []byte) (more int, err error) {
 	return more, err
 }
 
-// continuation takes a CONTINUATION frame.
 func (c *Conn) continuation(f frame, payload []byte) error {
 	b := &c.block
 	if b.stream == 0 {
@@ -157,7 +156,6 @@ func (c *Conn) lateBlock(id uint32, end bool, block []byte) error {
 	return &ConnError{StreamClosed, CauseProtocol, "HEADERS on a closed stream"}
 }
 
-// validTrailers reports whether the fields may be trailers.
 func validTrailers(from *fields) bool {
 	for i := range from.list {
 		switch f := &from.list[i]; {

@@ -19,7 +19,6 @@ var (
 // SETTINGS_HEADER_TABLE_SIZE.
 const maxTable = 4096
 
-// staticFields is the number of fields in the static table of RFC 7541, appendix A.
 const staticFields = 61
 
 // tables are the fixed tables of HPACK. The tables do not change after newTables.
@@ -155,7 +154,6 @@ func (d *decoder) resize(block []byte, begun bool) (rest []byte, err error) {
 	return rest, nil
 }
 
-// at returns the field with that index, or nil.
 func (d *decoder) at(index uint64) *field {
 	if index <= staticFields {
 		if index == 0 {

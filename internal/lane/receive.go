@@ -120,7 +120,6 @@ func (c *Conn) step(chunk []byte) (n int, err error) {
 	return n, c.frame(f, payload)
 }
 
-// preface takes the first bytes of a client.
 func (c *Conn) preface(chunk []byte) (n int, err error) {
 	n = min(len(preface), len(chunk))
 	if string(chunk[:n]) != preface[:n] {
@@ -178,7 +177,6 @@ func (c *Conn) priority(f frame, payload []byte) error {
 	return c.spend(costPriority)
 }
 
-// resetByClient takes a RST_STREAM.
 func (c *Conn) resetByClient(f frame, payload []byte) error {
 	switch {
 	case f.stream == 0 || c.idle(f.stream):

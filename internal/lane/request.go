@@ -114,7 +114,6 @@ func (l *Lane) read(from *fields, foreign bool) head {
 	return r.head
 }
 
-// field notes one field.
 func (r *reader) field(f *field) {
 	switch f.kind {
 	case kindMethod, kindScheme, kindPath, kindAuthority:

@@ -8,7 +8,6 @@ import (
 // maxSettings bounds one SETTINGS frame, in bytes: 170 settings.
 const maxSettings = 1 << 10
 
-// settings takes a SETTINGS frame.
 func (c *Conn) settings(f frame, payload []byte) error {
 	switch {
 	case f.stream != 0:
@@ -36,7 +35,6 @@ func (c *Conn) settings(f frame, payload []byte) error {
 	return c.spend(costSettings)
 }
 
-// setting applies one setting of the client.
 func (c *Conn) setting(id uint16, value uint32) error {
 	switch id {
 	case settingTableSize: // this encoder uses no table, but must say so after a reduction: RFC 9113, section 4.3.1

@@ -54,7 +54,6 @@ const (
 	keptQueue   = 4 << 10 // bytes, of a stream that waits for its next use
 )
 
-// begin opens a stream.
 func (c *Conn) begin(id uint32, h *head, ended bool) *stream {
 	s, _ := c.lane.streams.Get().(*stream)
 	*s = stream{

@@ -34,7 +34,6 @@ func parseTimeout(text []byte) (time.Duration, error) {
 	return count * unit, nil
 }
 
-// timeoutUnit returns the unit with that letter, or 0.
 func timeoutUnit(letter byte) time.Duration {
 	switch letter {
 	case 'H':

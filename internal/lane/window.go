@@ -16,7 +16,6 @@ func (c *Conn) credit(bytes int) {
 	}
 }
 
-// creditStream is credit for a stream.
 func (c *Conn) creditStream(s *stream, bytes int) {
 	s.consumed += bytes
 	if s.consumed >= c.lane.options.StreamWindow/2 {
@@ -26,7 +25,6 @@ func (c *Conn) creditStream(s *stream, bytes int) {
 	}
 }
 
-// windowUpdate takes a WINDOW_UPDATE.
 func (c *Conn) windowUpdate(f frame, payload []byte) error {
 	if f.length != 4 {
 		return &ConnError{FrameSizeError, CauseProtocol, fmt.Sprintf("WINDOW_UPDATE of %d bytes", f.length)}
@@ -121,7 +119,6 @@ func (c *Conn) flush(s *stream) {
 	}
 }
 
-// unwait takes a stream off the list of streams that wait.
 func (c *Conn) unwait(s *stream) {
 	if !s.waits {
 		return

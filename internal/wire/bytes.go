@@ -39,7 +39,6 @@ const (
 	reasons
 )
 
-// reasonNames are the reasons in the metrics and the log.
 func reasonNames() [reasons]string {
 	return [reasons]string{"held_most", "slow_message", "bad_frames", "protocol_error", "unread_answers", "silent"}
 }
@@ -346,7 +345,6 @@ func (a *Account) weight(now int64, least time.Duration, share int64) float64 {
 	return float64(bytes) * max(age, youngAge).Seconds() / (1 + float64(a.answered.Load())/answerUnit)
 }
 
-// fade takes a part of the history.
 func (a *Account) fade() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

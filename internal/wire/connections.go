@@ -104,7 +104,6 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// admit returns the connection, or nil when there is no room for it.
 func (b *Connections) admit(raw net.Conn) *Conn {
 	if tcp, ok := raw.(*net.TCPConn); ok && b.options.SocketBuffer > 0 {
 		_ = tcp.SetReadBuffer(b.options.SocketBuffer) // the system's own size does too

@@ -71,7 +71,6 @@ func (h *Heads) await() <-chan struct{} {
 	return h.whole
 }
 
-// close closes connections without a whole head, also later ones.
 func (h *Heads) close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -93,7 +92,6 @@ type greetings struct {
 	drains  bool
 }
 
-// listen returns l with noted connections.
 func (g *greetings) listen(l net.Listener) net.Listener { return &greetedListener{l, g} }
 
 type greetedListener struct {
@@ -101,7 +99,6 @@ type greetedListener struct {
 	of *greetings
 }
 
-// Accept implements [net.Listener].
 func (l *greetedListener) Accept() (net.Conn, error) {
 	raw, err := l.Listener.Accept()
 	if err != nil {
@@ -128,18 +125,14 @@ func (g *greetings) drain(within time.Duration) {
 	}
 }
 
-// greeting is a connection of a gRPC server. The server takes the deadline back behind the first
-// frame.
 type greeting struct {
 	net.Conn
 
 	of *greetings
 }
 
-// NetConn returns the connection below, as [crypto/tls.Conn.NetConn] does.
 func (c *greeting) NetConn() net.Conn { return c.Conn }
 
-// SetDeadline implements [net.Conn].
 func (c *greeting) SetDeadline(t time.Time) error {
 	c.of.mu.Lock()
 	defer c.of.mu.Unlock()
@@ -152,7 +145,6 @@ func (c *greeting) SetDeadline(t time.Time) error {
 	return c.Conn.SetDeadline(t)
 }
 
-// Close implements [net.Conn].
 func (c *greeting) Close() error {
 	c.of.mu.Lock()
 	delete(c.of.waiting, c)

@@ -217,7 +217,6 @@ type callerInfo struct {
 	caller *Caller
 }
 
-// ServerHandshake implements [credentials.TransportCredentials].
 func (c *callers) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := c.TransportCredentials.ServerHandshake(raw)
 	if err != nil {
@@ -226,7 +225,6 @@ func (c *callers) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo,
 	return conn, callerInfo{info, &Caller{mark: MarkerOf(raw)}}, nil
 }
 
-// Clone implements [credentials.TransportCredentials].
 func (c *callers) Clone() credentials.TransportCredentials {
 	return &callers{c.TransportCredentials.Clone()}
 }
@@ -261,7 +259,6 @@ func (c *Caller) Continues() {
 	}
 }
 
-// begin notes a call that begins.
 func (c *Caller) begin() *Caller {
 	if c != nil {
 		c.mu.Lock()
@@ -273,7 +270,6 @@ func (c *Caller) begin() *Caller {
 	return c
 }
 
-// end notes a call that is answered, to a stranger or not.
 func (c *Caller) end(stranger bool) {
 	if c == nil {
 		return

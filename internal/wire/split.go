@@ -162,13 +162,11 @@ func (s *Split) remove(conn net.Conn) {
 	delete(s.open, conn)
 }
 
-// side is the listener of one protocol.
 type side struct {
 	split *Split
 	conns chan net.Conn
 }
 
-// Accept implements [net.Listener].
 func (s *side) Accept() (net.Conn, error) {
 	select {
 	case c := <-s.conns:
@@ -178,10 +176,8 @@ func (s *side) Accept() (net.Conn, error) {
 	}
 }
 
-// Close implements [net.Listener].
 func (s *side) Close() error { return s.split.Close() }
 
-// Addr implements [net.Listener].
 func (s *side) Addr() net.Addr { return s.split.from.Addr() }
 
 // early is a connection whose first bytes were read. Read returns them first.
@@ -191,10 +187,8 @@ type early struct {
 	bytes []byte
 }
 
-// NetConn returns the connection below, as [tls.Conn.NetConn] does.
 func (c *early) NetConn() net.Conn { return c.Conn }
 
-// Read implements [net.Conn].
 func (c *early) Read(p []byte) (int, error) {
 	if len(c.bytes) > 0 {
 		n := copy(p, c.bytes)

@@ -55,7 +55,6 @@ func (s *Secure) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, 
 // of certificates.
 const maxUndecrypted = 24 << 10
 
-// errUndecrypted ends a connection that has sent more.
 var errUndecrypted = fmt.Errorf("the client has sent %d bytes, and the handshake or record is not complete", maxUndecrypted)
 
 // undecrypted is a connection below TLS.
@@ -65,7 +64,6 @@ type undecrypted struct {
 	bytes int // read since TLS has given bytes to the server
 }
 
-// Read implements [net.Conn].
 func (u *undecrypted) Read(p []byte) (int, error) {
 	if u.bytes >= maxUndecrypted {
 		return 0, errUndecrypted
@@ -75,7 +73,6 @@ func (u *undecrypted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// NetConn returns the connection below, as [tls.Conn.NetConn] does.
 func (u *undecrypted) NetConn() net.Conn { return u.Conn }
 
 // decrypting is a connection with TLS.
@@ -85,7 +82,6 @@ type decrypting struct {
 	below *undecrypted
 }
 
-// Read implements [net.Conn].
 func (d *decrypting) Read(p []byte) (int, error) {
 	n, err := d.Conn.Read(p)
 	if n > 0 {

@@ -249,7 +249,6 @@ func (l *Limiter) chargeOverride(r *Request, i int, v *Verdict, holder holder) e
 	return nil
 }
 
-// add adds a charge of descriptor i.
 func (l *Limiter) add(v *Verdict, i int, limit *descriptors.Limit, key []byte, mode store.Mode, holder holder) {
 	c := store.Charge{
 		Key:           key,
@@ -270,12 +269,10 @@ func (l *Limiter) add(v *Verdict, i int, limit *descriptors.Limit, key []byte, m
 	v.charges = append(v.charges, c)
 }
 
-// leased reports whether hits of a limit may be taken in advance.
 func (l *Limiter) leased(s descriptors.Sharing) bool {
 	return s == descriptors.SharingLeased || s == descriptors.SharingUnset && l.options.Leased
 }
 
-// onError returns the policy of a limit for the time when the store does not answer.
 func (l *Limiter) onError(o descriptors.OnStoreError) store.OnError {
 	switch o {
 	case descriptors.OnStoreErrorLocal:
@@ -365,7 +362,6 @@ func (l *Limiter) Allow(ctx context.Context, domain string, entries ...Entry) (R
 	return result, nil
 }
 
-// call is a request of Allow and its verdict. Calls are reused.
 type call struct {
 	request Request
 	verdict Verdict

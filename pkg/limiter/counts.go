@@ -50,7 +50,6 @@ type Counts struct {
 	values map[string]*valueTally
 }
 
-// valueTally is the counts of one value.
 type valueTally struct {
 	tally
 	levels []string // see descriptors.Rule.MetricLevels
@@ -63,7 +62,6 @@ const OtherValue = "_other"
 // every scrape would send a label of megabytes.
 const MaxValue = 256
 
-// tally is one set of counts.
 type tally struct {
 	single    [Codes]atomic.Uint64 // decisions with one hit, so that most decisions cost one atomic operation
 	decisions [Codes]atomic.Uint64 // with another number of hits
@@ -211,7 +209,6 @@ func (l *Limiter) Unmatched() iter.Seq2[string, uint64] {
 	}
 }
 
-// requestCounts counts requests by outcome.
 type requestCounts struct {
 	passed, overLimit, failed atomic.Uint64
 	invalid, early, shadowed  atomic.Uint64
@@ -255,7 +252,6 @@ func (set *ruleSet) countsOf(r *Request, s *DescriptorStatus) *Counts {
 	}
 }
 
-// count counts the status of descriptor i.
 func (l *Limiter) count(r *Request, v *Verdict, i int) {
 	s, set := &v.Statuses[i], v.set
 	if s.domain == nil {

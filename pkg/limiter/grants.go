@@ -154,7 +154,6 @@ func target(rules *descriptors.Rules, g *Grant) (*descriptors.Rule, []Entry) {
 	return rule, rule.WithoutHolder(g.Entries)
 }
 
-// isFor reports whether a grant is for a limit of the rule that its entries lead to.
 func (g *Grant) isFor(limit *descriptors.Limit) bool {
 	return g.Limit == "" || g.Limit == limit.Name || g.Limit == limit.Label()
 }
@@ -320,7 +319,6 @@ func (l *Limiter) addGranted(
 	l.add(v, i, limit, key, mode, holder)
 }
 
-// grantOf returns the grant of charge n, or nil.
 func (v *Verdict) grantOf(n int) *Grant {
 	if n < len(v.granted) {
 		return v.granted[n]
@@ -367,7 +365,6 @@ type keyGrants struct {
 	next         atomic.Pointer[keyGrants]
 }
 
-// fewestPlaces is the number of places of an empty table.
 const fewestPlaces = 16
 
 func newGrantTable() *grantTable {
@@ -379,7 +376,6 @@ func newGrantTable() *grantTable {
 // any reports whether there are grants at all.
 func (t *grantTable) any() bool { return t.entries.Load() > 0 }
 
-// find returns the grants of a key, or nil.
 func (t *grantTable) find(base []byte) *keyGrants {
 	hash := maphash.Bytes(t.seeds[0], base)
 	places := *t.places.Load()

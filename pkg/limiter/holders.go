@@ -15,7 +15,6 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// holder is the part of a descriptor about a holder.
 type holder struct {
 	phase algorithms.HoldPhase // 0: the rule has no holders
 	id    store.Holder
@@ -63,7 +62,6 @@ func (s *DescriptorStatus) charged() int64 {
 	return s.Hold.Was.Effect(s.Hold.Phase, s.Limit.Limit, s.Hits).Hits
 }
 
-// holdCounts counts the holders of a rule.
 type holdCounts struct {
 	begun, repeated, ended, released, unseen atomic.Uint64
 	estimate, cost                           atomic.Uint64 // hits
@@ -177,7 +175,6 @@ type ring struct {
 	readAt time.Time          // of that read, by the reader's clock
 }
 
-// begin counts a holder that begins at an instant.
 func (h *held) begin(now algorithms.Instant, atMost time.Duration) {
 	atMost = ofMicroseconds(atMost)
 	r := h.ring(now, atMost)
@@ -185,7 +182,6 @@ func (h *held) begin(now algorithms.Instant, atMost time.Duration) {
 	r.add(now.Add(atMost), 1)
 }
 
-// end counts the end of a holder that held.
 func (h *held) end(was algorithms.Hold) {
 	if was.Until <= was.At {
 		return // a store that cannot tell
@@ -201,7 +197,6 @@ func ofMicroseconds(d time.Duration) time.Duration {
 	return (d + time.Microsecond - 1).Truncate(time.Microsecond)
 }
 
-// ring returns the ring of a time, which may be new.
 func (h *held) ring(now algorithms.Instant, atMost time.Duration) *ring {
 	if r := h.find(atMost); r != nil {
 		return r
@@ -275,7 +270,6 @@ func (r *ring) tell(now time.Time) (live, ranOut int64) {
 	return r.live.Load(), r.ranOut.Load()
 }
 
-// add adds n holders that run out at an instant.
 func (r *ring) add(until algorithms.Instant, n int64) {
 	span := int64(until / r.width)
 	if span < r.passed.Load() {
@@ -341,7 +335,6 @@ func (l *Limiter) Holders(ctx context.Context, domain string, entries []Entry, m
 	return v.Statuses[0].Rule, all, nil
 }
 
-// holders lists the holders of a charge.
 func (l *Limiter) holders(ctx context.Context, c *store.Charge, limit *descriptors.Limit, most int) (LimitHolders, error) {
 	out := LimitHolders{Limit: *limit, Key: string(c.Key)}
 	var err error

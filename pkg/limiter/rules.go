@@ -8,7 +8,6 @@ import (
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
-// ruleSet is the rules in force, and the counts of each.
 type ruleSet struct {
 	loaded    bool // by SetRules
 	rules     *descriptors.Rules

@@ -138,7 +138,6 @@ func compareTop(order TopOrder, a, b *TopKey) int {
 	}
 }
 
-// candidate is a tracked key, and the probe of its limit.
 type candidate struct {
 	TopKey
 
@@ -191,7 +190,6 @@ func cutKey(k *trackedKey) string {
 	return b.String() + "…"
 }
 
-// used returns the part of a capacity that is used.
 func used(remaining uint32, capacity uint32) float64 {
 	if remaining >= capacity {
 		return 0
@@ -269,7 +267,6 @@ func (l *Limiter) balance() {
 	top.Balance(groups, hits)
 }
 
-// count counts the charges of a request that the store has decided.
 func (t *tracking) count(r *Request, v *Verdict) {
 	t.keys.Run()
 	for i := range v.charges {
@@ -302,7 +299,6 @@ type trackedKey struct {
 	entries      []Entry
 }
 
-// appendTracked appends the text of charge i.
 func appendTracked(dst []byte, r *Request, v *Verdict, i int) []byte {
 	c := &v.charges[i]
 	s, d := &v.Statuses[c.Rule], &r.Descriptors[c.Rule]

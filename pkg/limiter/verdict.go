@@ -86,7 +86,6 @@ type DescriptorStatus struct {
 	count  int // number of charges
 }
 
-// reset empties the verdict.
 func (v *Verdict) reset() {
 	v.OverLimit = false
 	v.Statuses, v.charges = v.Statuses[:0], v.charges[:0]

@@ -52,7 +52,6 @@ func (h *laneHandler) newBatch(calls ...*call) *batch {
 	return b
 }
 
-// Received implements [laneserver.Handler].
 func (h *laneHandler) Received() {
 	if h.batch != nil {
 		h.service.workers.do(h.batch)
@@ -87,7 +86,6 @@ func (h *laneHandler) cancelable(c *call) (forget func()) {
 	}
 }
 
-// Cancel implements [lane.Handler].
 func (h *laneHandler) Cancel(stream uint32) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -170,7 +168,6 @@ func (b *batch) add(i int, err error) {
 	b.answers, b.ended, b.calls[i] = append(b.answers, answer), append(b.ended, c), nil
 }
 
-// flush sends the answers, and releases their calls.
 func (b *batch) flush() {
 	if len(b.answers) == 0 {
 		return

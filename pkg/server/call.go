@@ -49,7 +49,6 @@ type due struct {
 	at              time.Time
 }
 
-// Deadline implements [context.Context].
 func (d *due) Deadline() (deadline time.Time, has bool) { return d.at, true }
 
 // Bounds of a call that is kept for reuse, with its memory. Both are bounded because empty
@@ -59,7 +58,6 @@ const (
 	maxKeptDescriptors = 1024
 )
 
-// modest reports whether the call is small enough to keep.
 func (c *call) modest() bool {
 	return c.size <= maxKept && cap(c.request.Descriptors) <= maxKeptDescriptors
 }
@@ -126,7 +124,6 @@ func (c *call) keep(message []byte) {
 	}
 }
 
-// question returns the question to the limiter of a call that waits.
 func (c *call) question() limiter.Question {
 	q := limiter.Question{Ctx: c.ctx, Request: &c.request, Verdict: &c.verdict, Prepared: c.prepared}
 	if c.timeout > 0 {
@@ -136,7 +133,6 @@ func (c *call) question() limiter.Question {
 	return q
 }
 
-// malformedError is a message that is not a RateLimitRequest.
 type malformedError struct{ reason error }
 
 func (e *malformedError) Error() string { return fmt.Sprintf("not a RateLimitRequest: %v", e.reason) }

@@ -34,7 +34,6 @@ func newCodec() codec { return codec{encoding.GetCodecV2("proto")} }
 // The next size is 1 MiB.
 const maxPooled = 32 << 10
 
-// Marshal implements [encoding.CodecV2].
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	switch v := v.(type) {
 	case *reply:

@@ -38,7 +38,6 @@ type decoder struct {
 	entries int    // decoded so far, of all descriptors
 }
 
-// field is one field of a message.
 type field struct {
 	number     protowire.Number
 	wire       protowire.Type
@@ -178,7 +177,6 @@ func (d *decoder) wrapped(in field, to *uint64) error {
 	return nil
 }
 
-// string returns the text of a field.
 func (d *decoder) string(f field) (string, error) {
 	s := d.text[f.start:f.end]
 	if !utf8.ValidString(s) {

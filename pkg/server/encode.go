@@ -70,7 +70,6 @@ func wait(s *limiter.DescriptorStatus) uint64 {
 	return seconds(s.Decision.ResetAfter)
 }
 
-// seconds returns whole seconds, rounded up.
 func seconds(d time.Duration) uint64 {
 	n := uint64(d / time.Second)
 	if d%time.Second > 0 {

@@ -24,7 +24,6 @@ type readyHealth struct {
 	state    healthgrpc.HealthCheckResponse_ServingStatus // of all listed services; UNKNOWN before the first update
 }
 
-// update sets the state of all listed services.
 func (h *readyHealth) update() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -41,13 +40,11 @@ func (h *readyHealth) update() {
 	}
 }
 
-// Check implements the health service.
 func (h *readyHealth) Check(ctx context.Context, in *healthgrpc.HealthCheckRequest) (*healthgrpc.HealthCheckResponse, error) {
 	h.update()
 	return h.Server.Check(ctx, in)
 }
 
-// List implements the health service.
 func (h *readyHealth) List(ctx context.Context, in *healthgrpc.HealthListRequest) (*healthgrpc.HealthListResponse, error) {
 	h.update()
 	return h.Server.List(ctx, in)

@@ -141,7 +141,6 @@ func withZeros(answer []byte) ([]byte, error) {
 	return json.Marshal(response)
 }
 
-// exchange decides a request and decodes the response. The error is a gRPC status.
 func (s *Server) exchange(r *http.Request, request *ratelimitv3.RateLimitRequest, response *ratelimitv3.RateLimitResponse) (err error) {
 	c := &call{begun: time.Now(), ctx: r.Context(), client: browsing{r}}
 	defer s.service.survive(c, &err)

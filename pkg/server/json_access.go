@@ -39,7 +39,6 @@ func (j *JSON) check() error {
 	return nil
 }
 
-// refusal is the answer to a request that /json does not take.
 type refusal struct {
 	code int
 	text string
@@ -72,7 +71,6 @@ func (j *JSON) refuse(r *http.Request) *refusal {
 	return nil
 }
 
-// fromLoopback reports whether the other end of the connection has a loopback address.
 func fromLoopback(r *http.Request) bool {
 	from, err := netip.ParseAddrPort(r.RemoteAddr)
 	return err == nil && from.Addr().Unmap().IsLoopback()

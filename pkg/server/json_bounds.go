@@ -33,7 +33,6 @@ const (
 	jsonArrival  = 5 * time.Second // longest time for a body to arrive
 )
 
-// errBusy is a large body beside others.
 var errBusy = errors.New("too many large bodies are on their way")
 
 // readBody reads the body of a request, at most bound bytes, within jsonArrival. A body above the
@@ -105,7 +104,6 @@ func parse(body []byte, objects int) (*ratelimitv3.RateLimitRequest, error) {
 	return request, nil
 }
 
-// isTooLarge reports whether a body was above its bound.
 func isTooLarge(err error) bool {
 	_, ok := errors.AsType[*http.MaxBytesError](err)
 	return ok

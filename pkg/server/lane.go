@@ -58,7 +58,6 @@ const (
 // read, and one message more.
 const largeAnswer = 128 << 10
 
-// weigh returns the memory of a stream of another method.
 func weigh(path string) int {
 	if strings.HasPrefix(path, "/grpc.reflection.") {
 		return lane.BackStreamBytes + largeAnswer
@@ -66,7 +65,6 @@ func weigh(path string) int {
 	return lane.BackStreamBytes
 }
 
-// laneHandler answers the calls of one connection of the lane.
 type laneHandler struct {
 	service *service
 	conn    *laneserver.Conn
@@ -124,7 +122,6 @@ func (s *service) contextOf(in *lane.Call) context.Context {
 	return s.withParent(context.Background(), in)
 }
 
-// laneReply returns a gRPC status, nil for OK, as the reply of a call.
 func laneReply(err error) lane.Reply {
 	if err == nil {
 		return lane.Reply{}

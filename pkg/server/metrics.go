@@ -13,7 +13,6 @@ import (
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
-// registerMetrics registers the metrics of the service, the Go runtime, the process and the build.
 func (s *Server) registerMetrics() error {
 	all := []prometheus.Collector{
 		s.newCollector(),
@@ -58,7 +57,6 @@ func (s *Server) newCollector() prometheus.Collector {
 	)
 }
 
-// collect reads all values.
 func (s *Server) collect(to metrics.Scrape) {
 	r := s.options.Limiter.Requests()
 	to.Counter("requests_total", r.OK, "ok")

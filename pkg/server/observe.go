@@ -29,7 +29,6 @@ func (o *observers) add(one limiter.Observer) (remove func()) {
 	}
 }
 
-// change puts a changed copy of the list in place.
 func (o *observers) change(to func([]*limiter.Observer) []*limiter.Observer) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -44,7 +43,6 @@ func (o *observers) change(to func([]*limiter.Observer) []*limiter.Observer) {
 	o.all.Store(&all)
 }
 
-// answered tells the observers about a call that was answered.
 func (o *observers) answered(c *call, err error, took time.Duration) {
 	if all := o.all.Load(); all != nil {
 		for _, one := range *all {

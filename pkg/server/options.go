@@ -125,7 +125,6 @@ func (h *Headers) complete() (errs []error) {
 	return errs
 }
 
-// any reports whether answers carry headers.
 func (h *Headers) any() bool { return h.RateLimit || h.IETF || h.RetryAfter }
 
 // streamWorkers is the number of goroutines that wait for gRPC calls. A call beyond them gets a new

@@ -81,7 +81,6 @@ func (s *service) shouldRateLimit(ctx context.Context, dec func(any) error) (r a
 	return r, err
 }
 
-// newCall returns an empty call, which the caller must release.
 func (s *service) newCall() *call {
 	c, _ := s.calls.Get().(*call)
 	return c
@@ -186,7 +185,6 @@ func (s *service) survive(c *call, err *error) {
 	}
 }
 
-// encode appends the response to a decided call to dst.
 func (s *service) encode(c *call, dst []byte) ([]byte, error) {
 	dst = appendResponse(dst, &c.verdict)
 	if s.options.Headers.any() {

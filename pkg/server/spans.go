@@ -29,7 +29,6 @@ func (s *service) withParent(ctx context.Context, carrier propagation.TextMapCar
 	return s.options.Propagator.Extract(ctx, carrier)
 }
 
-// beginSpan begins the span of a call, at the arrival of the request.
 func (s *service) beginSpan(c *call) {
 	c.ctx, c.span = s.options.Tracer.Start(c.ctx, spanName, trace.WithTimestamp(c.begun), trace.WithSpanKind(trace.SpanKindServer))
 }
@@ -69,7 +68,6 @@ func clip(text string) string {
 // incoming is the metadata of the call in ctx, for a propagator.
 type incoming struct{ ctx context.Context } //nolint:containedctx // to copy no more of it than is asked for
 
-// Get implements [propagation.TextMapCarrier].
 func (c incoming) Get(key string) string {
 	if all := metadata.ValueFromIncomingContext(c.ctx, key); len(all) > 0 {
 		return all[0]
@@ -77,10 +75,8 @@ func (c incoming) Get(key string) string {
 	return ""
 }
 
-// Set implements [propagation.TextMapCarrier]. Incoming metadata does not change.
 func (c incoming) Set(string, string) {}
 
-// Keys implements [propagation.TextMapCarrier].
 func (c incoming) Keys() []string {
 	md, _ := metadata.FromIncomingContext(c.ctx)
 	return slices.Collect(maps.Keys(md))

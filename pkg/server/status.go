@@ -23,7 +23,6 @@ const (
 	textStore = "the store of rate limits cannot answer now"
 )
 
-// panicError is a recovered panic.
 type panicError struct {
 	value any
 	stack []byte
@@ -48,7 +47,6 @@ type statusMapper struct {
 	store  loglimit.Limiter
 }
 
-// status returns the error as a gRPC status.
 func (m *statusMapper) status(err error) error {
 	if invalid, ok := errors.AsType[*limiter.InvalidError](err); ok {
 		return badRequest(invalid)

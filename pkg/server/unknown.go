@@ -92,7 +92,6 @@ func (u *unknownDomains) of(domain string) *loglimit.Limiter {
 	return l
 }
 
-// clientText returns the address of the client, for people.
 func (c *call) clientText() string {
 	var addr net.Addr
 	if c.client != nil {
@@ -115,13 +114,10 @@ func (c *call) clientText() string {
 // browsing is the client of a request for a page.
 type browsing struct{ *http.Request }
 
-// RemoteAddr implements client.
 func (b browsing) RemoteAddr() net.Addr { return textAddr(b.Request.RemoteAddr) }
 
-// textAddr is an address that is known as text.
 type textAddr string
 
-// Network implements [net.Addr].
 func (textAddr) Network() string { return "tcp" }
 
 func (a textAddr) String() string { return string(a) }

@@ -47,7 +47,6 @@ type contents struct {
 	errs                          []error
 }
 
-// fingerprint identifies contents.
 type fingerprint [sha256.Size]byte
 
 // Read reads the files. The error has all mistakes.
@@ -59,10 +58,8 @@ func (f Files) Check() error {
 	return err
 }
 
-// half reports whether there is a certificate without a key, or a key without a certificate.
 func (f *Files) half() bool { return (f.Certificate.Path == "") != (f.Key.Path == "") }
 
-// read reads the files.
 func (f *Files) read() contents {
 	var c contents
 	take := func(one File) []byte {
@@ -90,7 +87,6 @@ func readRegular(path string) ([]byte, error) {
 	return os.ReadFile(path)
 }
 
-// fingerprint returns a hash of all data and errors.
 func (c *contents) fingerprint() fingerprint {
 	h := sha256.New()
 	for _, data := range [][]byte{c.certificate, c.key, c.authorities} {

@@ -61,7 +61,6 @@ func (k *Keeper) Close() {
 	<-k.stopped
 }
 
-// watch reads the files again and again until ctx ends.
 func (k *Keeper) watch(ctx context.Context) {
 	defer close(k.stopped)
 	tick := time.NewTicker(k.options.Every)
@@ -95,7 +94,6 @@ func (k *Keeper) try(ctx context.Context, c contents) {
 	k.put(ctx, set)
 }
 
-// put puts a set in force.
 func (k *Keeper) put(ctx context.Context, set *Set) {
 	k.now.Store(set)
 	f := &k.options.Files

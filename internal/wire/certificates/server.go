@@ -56,7 +56,6 @@ func named(chain []*x509.Certificate, names []string) error {
 	return fmt.Errorf("client certificate is for %q, must be for %s", all, strings.Join(names, " or "))
 }
 
-// alternatives returns the alternative names of a certificate.
 func alternatives(leaf *x509.Certificate) []string {
 	all := slices.Concat(leaf.DNSNames, leaf.EmailAddresses)
 	for _, ip := range leaf.IPAddresses {

@@ -83,7 +83,6 @@ func (b *back) tickLocked(now int64) {
 	}
 }
 
-// Begin implements [lane.Foreign].
 func (b *back) Begin(stream uint32, fields []hpack.HeaderField, end bool) {
 	c := b.conn
 	if c.account != nil && c.server.options.Bytes.Crowded() && !c.server.options.Bytes.Admits(c.account) {
@@ -104,21 +103,18 @@ func (b *back) Begin(stream uint32, fields []hpack.HeaderField, end bool) {
 	b.lane.Begin(stream, fields, end)
 }
 
-// Data implements [lane.Foreign].
 func (b *back) Data(stream uint32, data []byte, end bool) {
 	if b.lane != nil {
 		b.lane.Data(stream, data, end)
 	}
 }
 
-// Reset implements [lane.Foreign].
 func (b *back) Reset(stream uint32, code lane.Code) {
 	if b.lane != nil {
 		b.lane.Reset(stream, code)
 	}
 }
 
-// Credit implements [lane.Foreign].
 func (b *back) Credit(stream uint32, bytes int) {
 	if b.lane != nil {
 		b.lane.Credit(stream, bytes)
@@ -129,7 +125,6 @@ func (b *back) Credit(stream uint32, bytes int) {
 // writer. Deadlines do nothing: the bytes of a handshake are there from the beginning.
 type pipe struct{ of *back }
 
-// Read implements [net.Conn].
 func (p *pipe) Read(to []byte) (int, error) {
 	return p.readInto(func() []byte { return to })
 }
@@ -192,7 +187,6 @@ func (p *pipe) Write(from []byte) (int, error) {
 	return len(from), nil
 }
 
-// Close implements [net.Conn].
 func (p *pipe) Close() error {
 	c := p.of.conn
 	c.mu.Lock()
@@ -204,19 +198,14 @@ func (p *pipe) Close() error {
 	return nil
 }
 
-// LocalAddr implements [net.Conn].
 func (p *pipe) LocalAddr() net.Addr { return p.of.conn.conn.LocalAddr() }
 
-// RemoteAddr implements [net.Conn].
 func (p *pipe) RemoteAddr() net.Addr { return p.of.conn.conn.RemoteAddr() }
 
-// SetDeadline implements [net.Conn].
 func (p *pipe) SetDeadline(time.Time) error { return nil }
 
-// SetReadDeadline implements [net.Conn].
 func (p *pipe) SetReadDeadline(time.Time) error { return nil }
 
-// SetWriteDeadline implements [net.Conn].
 func (p *pipe) SetWriteDeadline(time.Time) error { return nil }
 
 // pipes is the listener of the gRPC server for other methods.
@@ -242,7 +231,6 @@ func (p *pipes) give(c *pipe) bool {
 	}
 }
 
-// Accept implements [net.Listener].
 func (p *pipes) Accept() (net.Conn, error) {
 	select {
 	case c := <-p.conns:
@@ -252,11 +240,9 @@ func (p *pipes) Accept() (net.Conn, error) {
 	}
 }
 
-// Close implements [net.Listener].
 func (p *pipes) Close() error {
 	p.close()
 	return nil
 }
 
-// Addr implements [net.Listener].
 func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipes", Net: "unix"} }

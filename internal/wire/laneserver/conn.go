@@ -54,7 +54,6 @@ type Conn struct {
 	kept    int64  // bytes of calls that the Handler has
 }
 
-// serve serves the connection to its end.
 func (c *Conn) serve() {
 	conn, ok := c.handshake()
 	if !ok {
@@ -106,7 +105,6 @@ func (c *Conn) close() {
 	c.noteLocked()
 }
 
-// handshake secures the connection.
 func (c *Conn) handshake() (secured net.Conn, ok bool) {
 	if c.server.options.Secure == nil {
 		return c.conn, true
@@ -183,7 +181,6 @@ func (c *Conn) Keep(bytes int) { c.kept += int64(bytes) }
 // Account returns the account of the connection in Options.Bytes, nil without.
 func (c *Conn) Account() *wire.Account { return c.account }
 
-// tick lets the machine do its due work.
 func (c *Conn) tick() {
 	now := c.server.now()
 	c.mu.Lock()
@@ -240,7 +237,6 @@ func (c *Conn) endLocked(err error) {
 	}
 }
 
-// reasonOf returns the reason of an end for the metrics.
 func reasonOf(cause lane.Cause) wire.Reason {
 	switch cause {
 	case lane.CauseFlood:
@@ -256,7 +252,6 @@ func reasonOf(cause lane.Cause) wire.Reason {
 	}
 }
 
-// noteLocked reports requests to mark.
 func (c *Conn) noteLocked() {
 	if c.mark == nil {
 		return

@@ -139,7 +139,6 @@ func (s *Server) retry(err error, last time.Duration) (delay time.Duration, fina
 	return delay, nil
 }
 
-// begin serves a new connection.
 func (s *Server) begin(raw net.Conn) {
 	c := &Conn{server: s, conn: raw}
 	c.idle.L = &c.mu
@@ -215,7 +214,6 @@ func (s *Server) close() {
 	}
 }
 
-// isDraining reports whether a stop has begun.
 func (s *Server) isDraining() bool {
 	select {
 	case <-s.stopped:

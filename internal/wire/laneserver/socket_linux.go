@@ -39,7 +39,6 @@ func newSocket(raw, secured net.Conn) socket {
 	return r
 }
 
-// rawSocket is a TCP or Unix socket.
 type rawSocket struct {
 	conn             net.Conn // for writes that wait
 	raw              syscall.RawConn

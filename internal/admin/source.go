@@ -45,12 +45,7 @@ func pageLatency(d store.Durations) page.Latency {
 // pageRules returns each rule that counts, once.
 func (s *Server) pageRules() iter.Seq[page.Rule] {
 	return func(yield func(page.Rule) bool) {
-		seen := make(map[*limiter.Counts]bool) // rules that count together come once
 		for r := range s.options.Limiter.Counts() {
-			if seen[r.Counts] {
-				continue
-			}
-			seen[r.Counts] = true
 			if r.Rule != nil && len(r.Rule.Limits) == 0 && !r.Rule.Unlimited || r.Rule == nil && r.Counts.Total() == (limiter.Tally{}) {
 				continue
 			}

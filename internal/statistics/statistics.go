@@ -83,12 +83,10 @@ type hits struct {
 // in the original. A rule with detailed_metric or value_to_metric has keys for its values only.
 func (r *Reader) rules() (map[key]hits, []key) {
 	all := make(map[key]hits)
-	seen := make(map[*limiter.Counts]bool)
 	for c := range r.options.Limiter.Counts() {
-		if seen[c.Counts] || c.Rule != nil && len(c.Rule.Limits) == 0 {
+		if c.Rule != nil && len(c.Rule.Limits) == 0 {
 			continue
 		}
-		seen[c.Counts] = true
 		switch {
 		case c.Rule == nil:
 			if t := c.Counts.Total(); used(t) {

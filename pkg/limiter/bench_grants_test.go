@@ -14,10 +14,11 @@ import (
 func BenchmarkGrantLookup(b *testing.B) {
 	const keys = 4096
 	for _, n := range []int{1, 100_000} {
-		table := newGrantTable()
+		table, all := newGrantTable(), make(keyGrants)
 		for i := range n {
-			table.set(fmt.Sprintf("4:edge|6:tenant=12:tenant%06d", i), []*Grant{{}})
+			all[fmt.Sprintf("4:edge|6:tenant=12:tenant%06d", i)] = []*Grant{{}}
 		}
+		table.change(all)
 		for _, with := range []bool{true, false} {
 			var bases [keys][]byte
 			for i := range bases {

@@ -150,15 +150,24 @@ func (l *Limiter) charges(set *ruleSet, r *Request, v *Verdict) error {
 	return nil
 }
 
+// charging is a descriptor while its charges are added.
+type charging struct {
+	request *Request
+	verdict *Verdict
+	at      int // index of the descriptor
+	holder  holder
+	mode    store.Mode
+}
+
 // charge adds the charges of descriptor i: one for each limit of the rule, unless another rule of
 // the request replaces the limit. An override does not replace limits, and no rule replaces an
 // override. The end of a holder charges limits with holders only.
 func (l *Limiter) charge(r *Request, i int, v *Verdict) error {
 	d, s := &r.Descriptors[i], &v.Statuses[i]
-	holder := v.holder(s, d)
+	c := charging{request: r, verdict: v, at: i, holder: v.holder(s, d)}
 	switch {
 	case s.Overridden:
-		return l.chargeOverride(r, i, v, holder)
+		return l.chargeOverride(&c)
 	case s.Rule == nil:
 		return nil
 	case s.Rule.Unlimited:
@@ -169,36 +178,34 @@ func (l *Limiter) charge(r *Request, i int, v *Verdict) error {
 	}
 	s.Outcome, s.charge = Limited, len(v.charges)
 	s.Quota = s.Rule.Quota || l.options.Quota
-	mode := store.Enforce
-	switch {
-	case s.Rule.Shadow && s.Quota:
-		mode = store.ShadowQuota
-	case s.Rule.Shadow:
-		mode = store.Shadow
-	case s.Quota:
-		mode = store.Quota
-	}
+	c.mode = modeOf(s.Rule.Shadow, s.Quota)
 	for n := range s.Rule.Limits {
 		limit := v.limitOf(s.Rule, n, d.Entries)
-		if limit.Name != "" && slices.Contains(v.replaced, limit.Name) || holder.phase == algorithms.HoldEnd && limit.AtMost == 0 {
+		if limit.Name != "" && slices.Contains(v.replaced, limit.Name) || c.holder.skips(limit) {
 			continue
 		}
 		from := len(v.keys)
 		v.keys = s.Rule.AppendKey(v.keys, r.Domain, d.Entries, limit)
-		key := v.keys[from:]
-		if v.set.grants.any() && !v.noGrants {
-			if g := l.granted(v.set, limit, key); g != nil {
-				l.addGranted(v, i, limit, g, key, mode, holder)
-				continue
-			}
-		}
-		l.add(v, i, limit, key, mode, holder)
+		l.add(&c, limit, v.keys[from:])
 	}
-	l.counted(r, i, v, mode)
+	c.end()
 	return nil
 }
 
-// limitOf returns limit n of a rule, with the numbers for a descriptor.
+func modeOf(shadow, quota bool) store.Mode {
+	switch {
+	case shadow && quota:
+		return store.ShadowQuota
+	case shadow:
+		return store.Shadow
+	case quota:
+		return store.Quota
+	default:
+		return store.Enforce
+	}
+}
+
+// limitOf returns limit n of a rule, with the numbers of a table for a descriptor.
 func (v *Verdict) limitOf(r *descriptors.Rule, n int, entries []Entry) *descriptors.Limit {
 	own := &r.Limits[n]
 	if own.Table() == nil {
@@ -213,49 +220,55 @@ func (v *Verdict) limitOf(r *descriptors.Rule, n int, entries []Entry) *descript
 	return limit
 }
 
-// chargeOverride adds the charge of descriptor i with an override, on the descriptor's own key,
+// chargeOverride adds the charge of a descriptor with an override, on the descriptor's own key,
 // enforcing. The algorithm, count_rejected, on_store_error and hold come from the first limit of
 // the matched rule. As in envoyproxy/ratelimit, nothing else of the rule applies.
-func (l *Limiter) chargeOverride(r *Request, i int, v *Verdict, holder holder) error {
-	d, s := &r.Descriptors[i], &v.Statuses[i]
+func (l *Limiter) chargeOverride(c *charging) error {
+	v, d, s := c.verdict, &c.request.Descriptors[c.at], &c.verdict.Statuses[c.at]
 	like := descriptors.Limit{Limit: algorithms.Limit{Algorithm: algorithms.FixedWindow}, CountRejected: !l.options.DropRejected}
 	if s.Rule != nil && len(s.Rule.Limits) > 0 {
 		like = s.Rule.Limits[0].WithoutTable()
 	}
-	limit, err := l.override(d.Override, i, &like)
-	if err != nil {
+	limit, err := l.override(d.Override, c.at, &like)
+	if err != nil || c.holder.skips(&like) {
 		return err
 	}
-	if holder.phase == algorithms.HoldEnd && limit.AtMost == 0 {
-		return nil
-	}
-	mode := store.Enforce
-	if s.Quota = l.options.Quota; s.Quota {
-		mode = store.Quota
-	}
+	s.Outcome, s.charge = Limited, len(v.charges)
+	s.Quota = l.options.Quota
+	c.mode = modeOf(false, s.Quota)
 	v.limits = append(v.limits, limit)
-	s.Outcome, s.charge, s.count, s.Limit = Limited, len(v.charges), 1, &v.limits[len(v.limits)-1]
 	from := len(v.keys)
-	v.keys = descriptors.AppendKey(v.keys, r.Domain, s.Rule.WithoutHolder(d.Entries), s.Limit)
-	key := v.keys[from:]
-	if s.Rule != nil && v.set.grants.any() && !v.noGrants {
-		if g := l.granted(v.set, s.Limit, key); g != nil && g.suitsOverride(s.Rule, s.Limit) {
-			l.addGranted(v, i, s.Limit, g, key, mode, holder)
-			l.counted(r, i, v, mode)
-			return nil
-		}
-	}
-	l.add(v, i, s.Limit, key, mode, holder)
+	v.keys = descriptors.AppendKey(v.keys, c.request.Domain, s.Rule.WithoutHolder(d.Entries), &limit)
+	l.add(c, &v.limits[len(v.limits)-1], v.keys[from:])
+	c.end()
 	return nil
 }
 
-func (l *Limiter) add(v *Verdict, i int, limit *descriptors.Limit, key []byte, mode store.Mode, holder holder) {
-	c := store.Charge{
+// add adds a charge under the numbers of a grant, if there is one, and no charge where the grant
+// lets everything pass. The end of a holder then costs nothing, and gives back the held hits.
+func (l *Limiter) add(c *charging, limit *descriptors.Limit, key []byte) {
+	v, s, holder := c.verdict, &c.verdict.Statuses[c.at], c.holder
+	grant := l.granted(v, s, limit, key)
+	if s.Grant == nil {
+		s.Grant = grant
+	}
+	switch {
+	case grant == nil:
+	case grant.Gives != GivesUnlimited:
+		changed, _ := grant.change(limit, l.options.MaxLogEntries) // within the bounds, also after a change of the rule
+		v.limits = append(v.limits, changed)
+		limit = &v.limits[len(v.limits)-1]
+	case holder.phase != algorithms.HoldEnd || limit.AtMost == 0:
+		return
+	default:
+		holder.hits = min(holder.hits, 0)
+	}
+	charge := store.Charge{
 		Key:           key,
 		Limit:         limit.Limit,
-		Hits:          v.Statuses[i].Hits,
-		Rule:          i,
-		Mode:          mode,
+		Hits:          s.Hits,
+		Rule:          c.at,
+		Mode:          c.mode,
 		CountRejected: limit.CountRejected,
 		OnError:       l.onError(limit.OnStoreError),
 		Exact:         !l.leased(limit.Sharing),
@@ -263,10 +276,30 @@ func (l *Limiter) add(v *Verdict, i int, limit *descriptors.Limit, key []byte, m
 	}
 	if holder.phase != 0 && limit.AtMost > 0 {
 		v.holds = append(v.holds, store.Hold{Phase: holder.phase, Holder: holder.id, AtMost: limit.AtMost})
-		c.Hold, c.Exact, c.Hits = &v.holds[len(v.holds)-1], true, holder.hits
+		charge.Hold, charge.Exact, charge.Hits = &v.holds[len(v.holds)-1], true, holder.hits
 	}
-	v.charged = append(v.charged, limit)
-	v.charges = append(v.charges, c)
+	v.charges, v.terms = append(v.charges, charge), append(v.terms, term{limit, grant})
+}
+
+// end ends the charges of the descriptor. A quota without a charge, because of a grant, asks about
+// 0 hits: it is a quota with room.
+func (c *charging) end() {
+	v, s := c.verdict, &c.verdict.Statuses[c.at]
+	s.count = len(v.charges) - s.charge
+	switch {
+	case s.count > 0:
+		return
+	case s.Grant == nil:
+		s.Outcome = Replaced
+		return
+	}
+	s.Outcome = Unlimited
+	if c.mode == store.Quota || c.mode == store.ShadowQuota {
+		limit, from := &s.Rule.Limits[0], len(v.keys)
+		v.keys = s.Rule.AppendKey(v.keys, c.request.Domain, c.request.Descriptors[c.at].Entries, limit)
+		v.charges = append(v.charges, store.Charge{Key: v.keys[from:], Limit: limit.Limit, Rule: c.at, Mode: store.ShadowQuota})
+		v.terms = append(v.terms, term{limit: limit})
+	}
 }
 
 func (l *Limiter) leased(s descriptors.Sharing) bool {

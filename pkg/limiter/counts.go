@@ -180,22 +180,9 @@ type RuleCounts struct {
 	Counts *Counts
 }
 
-// Counts returns the counts of each rule in force.
-func (l *Limiter) Counts() iter.Seq[RuleCounts] {
-	return func(yield func(RuleCounts) bool) {
-		set := l.current.Load()
-		for _, r := range set.rules.All() {
-			if !yield(RuleCounts{r, r.Domain, r.Path, set.counts[r.ID]}) {
-				return
-			}
-		}
-		for domain, c := range set.overrides {
-			if !yield(RuleCounts{nil, domain, overridePath, c}) {
-				return
-			}
-		}
-	}
-}
+// Counts returns the counts of each rule in force. Rules with equal paths count together, and come
+// once.
+func (l *Limiter) Counts() iter.Seq[RuleCounts] { return slices.Values(l.current.Load().counted) }
 
 // Unmatched returns, by domain with rules, the number of descriptors that no rule matched since the
 // domain has rules.

@@ -42,13 +42,13 @@ func (l *Limiter) Explain(ctx context.Context, r *Request) ([]Explanation, error
 	for i := range v.Statuses {
 		s := v.Statuses[i]
 		for n := s.charge; n < s.charge+s.count; n++ {
-			c := &v.charges[n]
+			c, of := &v.charges[n], v.terms[n]
 			state := LimitState{
-				Limit: *v.charged[n], Key: string(c.Key), Decision: v.decisions[n],
-				Grant: v.grantOf(n), Source: v.states[n].Source, Hold: c.Hold,
+				Limit: *of.limit, Key: string(c.Key), Decision: v.decisions[n],
+				Grant: of.grant, Source: v.states[n].Source, Hold: c.Hold,
 			}
 			if c.Hold != nil {
-				held, err := l.holders(ctx, c, v.charged[n], 1)
+				held, err := l.holders(ctx, c, of.limit, 1)
 				if err != nil {
 					return nil, err
 				}

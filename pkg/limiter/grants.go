@@ -8,7 +8,6 @@ import (
 	"iter"
 	"maps"
 	"math"
-	"math/bits"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -18,7 +17,6 @@ import (
 
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
-	"github.com/weirproxy/weir/pkg/store"
 )
 
 // Gives says how a grant changes a limit.
@@ -279,157 +277,76 @@ func times(n uint32, f float64) uint32 {
 }
 
 // granted returns the grant in force for a charge under a key, or nil.
-func (l *Limiter) granted(set *ruleSet, limit *descriptors.Limit, key []byte) *Grant {
-	found := set.grants.find(limit.Base(key))
-	if found == nil || l.options.Now == nil {
+func (l *Limiter) granted(v *Verdict, s *DescriptorStatus, limit *descriptors.Limit, key []byte) *Grant {
+	if s.Rule == nil || v.noGrants || !v.set.grants.any() || l.options.Now == nil {
+		return nil
+	}
+	found := v.set.grants.find(limit.Base(key))
+	if len(found) == 0 {
 		return nil
 	}
 	now := l.options.Now()
-	for _, g := range found.grants {
-		if g.isFor(limit) && now.Before(g.Until) {
-			return g
-		}
+	i := slices.IndexFunc(found, func(g *Grant) bool { return g.isFor(limit) && now.Before(g.Until) })
+	if i < 0 || s.Overridden && !found[i].suitsOverride(s.Rule, limit) {
+		return nil
 	}
-	return nil
+	return found[i]
 }
 
-// addGranted adds a charge of descriptor i under the numbers of a grant, and no charge where the
-// grant lets everything pass. The end of a holder then costs nothing, and gives back the held hits.
-func (l *Limiter) addGranted(
-	v *Verdict, i int, limit *descriptors.Limit, g *Grant, key []byte, mode store.Mode, holder holder,
-) {
-	s := &v.Statuses[i]
-	if s.Grant == nil {
-		s.Grant = g
-	}
-	if g.Gives == GivesUnlimited {
-		if holder.phase != algorithms.HoldEnd || limit.AtMost == 0 {
-			return
-		}
-		holder.hits = min(holder.hits, 0)
-	} else {
-		changed, _ := g.change(limit, l.options.MaxLogEntries) // within the bounds, also after a change of the rule
-		v.limits = append(v.limits, changed)
-		limit = &v.limits[len(v.limits)-1]
-	}
-	for len(v.granted) < len(v.charges) {
-		v.granted = append(v.granted, nil)
-	}
-	v.granted = append(v.granted, g)
-	l.add(v, i, limit, key, mode, holder)
-}
+// grantShards is the number of parts of a grantTable. A change copies the parts that it is about.
+const grantShards = 1024
 
-func (v *Verdict) grantOf(n int) *Grant {
-	if n < len(v.granted) {
-		return v.granted[n]
-	}
-	return nil
-}
-
-// counted ends the charges of descriptor i. A quota without a charge, because of a grant, asks
-// about 0 hits: it is a quota with room.
-func (l *Limiter) counted(r *Request, i int, v *Verdict, mode store.Mode) {
-	s := &v.Statuses[i]
-	if s.count = len(v.charges) - s.charge; s.count > 0 {
-		return
-	}
-	if s.Grant == nil {
-		s.Outcome = Replaced
-		return
-	}
-	s.Outcome, s.Limit = Unlimited, nil
-	if mode == store.Quota || mode == store.ShadowQuota {
-		limit, from := &s.Rule.Limits[0], len(v.keys)
-		v.keys = s.Rule.AppendKey(v.keys, r.Domain, r.Descriptors[i].Entries, limit)
-		v.charges = append(v.charges, store.Charge{Key: v.keys[from:], Limit: limit.Limit, Rule: i, Mode: store.ShadowQuota})
-		v.charged = append(v.charged, limit)
-	}
-}
-
-// grantTable finds the grants of a key: a hash table whose readers take no lock. One goroutine at a
-// time may change it. The rules that it was made for stay the same.
-//
-// A digest of 128 bits stands for a key. The bytes of the key would lie elsewhere in memory. A look
-// at them takes longer than the second hash.
+// grantTable finds the grants of a key. Readers take no lock. One goroutine at a time may change the
+// table. The rules that it was made for stay the same.
 type grantTable struct {
-	seeds   [2]maphash.Seed                             // clients cannot foresee the digest
-	places  atomic.Pointer[[]atomic.Pointer[keyGrants]] // the number of places is a power of two
-	entries atomic.Int64                                // keys with grants
+	seed   maphash.Seed // clients cannot foresee the shard of a key
+	keys   atomic.Int64 // with grants
+	shards [grantShards]atomic.Pointer[keyGrants]
 }
 
-// keyGrants is the grants of one key. Immutable, but for next: a new one takes the place of the old
-// one.
-type keyGrants struct {
-	hash, second uint64   // of the key's descriptors.Limit.Base
-	grants       []*Grant // at least one, by byPrecedence
-	next         atomic.Pointer[keyGrants]
-}
+// keyGrants is the grants of keys, by descriptors.Limit.Base: at least one of each, by byPrecedence.
+// A keyGrants in a table never changes.
+type keyGrants map[string][]*Grant
 
-const fewestPlaces = 16
-
-func newGrantTable() *grantTable {
-	t := &grantTable{seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}}
-	t.resize(fewestPlaces)
-	return t
-}
+func newGrantTable() *grantTable { return &grantTable{seed: maphash.MakeSeed()} }
 
 // any reports whether there are grants at all.
-func (t *grantTable) any() bool { return t.entries.Load() > 0 }
+func (t *grantTable) any() bool { return t.keys.Load() > 0 }
 
-func (t *grantTable) find(base []byte) *keyGrants {
-	hash := maphash.Bytes(t.seeds[0], base)
-	places := *t.places.Load()
-	for k := places[hash&uint64(len(places)-1)].Load(); k != nil; k = k.next.Load() {
-		if k.hash == hash && k.second == maphash.Bytes(t.seeds[1], base) {
-			return k
-		}
+func (t *grantTable) find(base []byte) []*Grant {
+	return t.load(maphash.Bytes(t.seed, base) % grantShards)[string(base)]
+}
+
+func (t *grantTable) load(shard uint64) keyGrants {
+	if all := t.shards[shard].Load(); all != nil {
+		return *all
 	}
 	return nil
 }
 
-// set puts the grants of a key in place of the earlier ones; no grants remove the key.
-func (t *grantTable) set(base string, grants []*Grant) {
-	hash, second := maphash.String(t.seeds[0], base), maphash.String(t.seeds[1], base)
-	places := *t.places.Load()
-	at := &places[hash&uint64(len(places)-1)]
-	was := at.Load()
-	for was != nil && (was.hash != hash || was.second != second) {
-		at = &was.next
-		was = at.Load()
-	}
-	if len(grants) == 0 {
-		if was != nil {
-			at.Store(was.next.Load())
-			t.entries.Add(-1)
-		}
-		return
-	}
-	k := &keyGrants{hash: hash, second: second, grants: grants}
-	if was != nil {
-		k.next.Store(was.next.Load())
-		at.Store(k)
-		return
-	}
-	at.Store(k)
-	if t.entries.Add(1) > int64(len(places)) {
-		t.resize(4 * len(places))
-	}
-}
-
-// resize gives the table another number of places. Readers go on with the places before.
-func (t *grantTable) resize(n int) {
-	places := make([]atomic.Pointer[keyGrants], n)
-	if was := t.places.Load(); was != nil {
-		for i := range *was {
-			for k := (*was)[i].Load(); k != nil; k = k.next.Load() {
-				at := &places[k.hash&uint64(n-1)]
-				moved := &keyGrants{hash: k.hash, second: k.second, grants: k.grants}
-				moved.next.Store(at.Load())
-				at.Store(moved)
+// change puts the grants of keys in place of the earlier ones; no grants remove a key.
+func (t *grantTable) change(changed keyGrants) {
+	next := make(map[uint64]keyGrants) // by shard
+	for base, grants := range changed {
+		shard := maphash.String(t.seed, base) % grantShards
+		all := next[shard]
+		if all == nil {
+			all = maps.Clone(t.load(shard))
+			if all == nil {
+				all = make(keyGrants)
 			}
+			next[shard] = all
+		}
+		slices.SortFunc(grants, byPrecedence)
+		if all[base] = grants; len(grants) == 0 {
+			delete(all, base)
 		}
 	}
-	t.places.Store(&places)
+	for shard, all := range next {
+		more := len(all) - len(t.load(shard))
+		t.shards[shard].Store(&all)
+		t.keys.Add(int64(more))
+	}
 }
 
 // byPrecedence sorts the grants of a key: of two grants for a limit the first one in force counts.
@@ -462,26 +379,16 @@ func baseOf(rules *descriptors.Rules, g *Grant) (string, bool) {
 
 // placeLocked returns a table of all grants under some rules. setting must be held.
 func (l *Limiter) placeLocked(rules *descriptors.Rules) *grantTable {
-	byKey := make(map[string][]*Grant, len(l.grants))
+	all := make(keyGrants, len(l.grants))
 	for _, g := range l.grants {
 		if base, ok := baseOf(rules, g); ok {
-			byKey[base] = append(byKey[base], g)
+			all[base] = append(all[base], g)
 		}
 	}
 	t := newGrantTable()
-	if len(byKey) > fewestPlaces {
-		t.resize(1 << bits.Len(uint(len(byKey))))
-	}
-	for base, grants := range byKey {
-		slices.SortFunc(grants, byPrecedence)
-		t.set(base, grants)
-	}
+	t.change(all)
 	return t
 }
-
-// manyGrants is a number of changes from which on a new table costs less than the changes, if they
-// are a quarter of all grants.
-const manyGrants = 64
 
 // ChangeGrants ends the grants with these IDs and then puts other grants in force, each in place of
 // an earlier one of the same ID. The change is complete for every request that begins after
@@ -490,28 +397,15 @@ const manyGrants = 64
 func (l *Limiter) ChangeGrants(end []string, put []*Grant) {
 	l.setting.Lock()
 	defer l.setting.Unlock()
-	was := l.current.Load()
-	if n := len(end) + len(put); n >= manyGrants && 4*n >= len(l.grants) {
-		for _, id := range end {
-			delete(l.grants, id)
-		}
-		for _, g := range put {
-			l.grants[g.ID] = g
-		}
-		next := *was
-		next.grants = l.placeLocked(was.rules)
-		l.current.Store(&next)
-		return
-	}
-	changed := make(map[string][]*Grant) // by base
+	set, changed := l.current.Load(), make(keyGrants)
 	change := func(g *Grant, to func(grants []*Grant) []*Grant) {
-		base, ok := baseOf(was.rules, g)
+		base, ok := baseOf(set.rules, g)
 		if !ok {
 			return
 		}
 		grants, again := changed[base]
-		if k := was.grants.find([]byte(base)); k != nil && !again {
-			grants = slices.Clone(k.grants)
+		if !again {
+			grants = slices.Clone(set.grants.find([]byte(base)))
 		}
 		changed[base] = to(grants)
 	}
@@ -531,10 +425,7 @@ func (l *Limiter) ChangeGrants(end []string, put []*Grant) {
 		l.grants[g.ID] = g
 		change(g, func(grants []*Grant) []*Grant { return append(grants, g) })
 	}
-	for base, grants := range changed {
-		slices.SortFunc(grants, byPrecedence)
-		was.grants.set(base, grants)
-	}
+	set.grants.change(changed)
 }
 
 // Grants returns all grants that the limiter has, in no order, also without a rule, and after their

@@ -21,6 +21,9 @@ type holder struct {
 	hits  int64 // of the charges
 }
 
+// skips reports whether the holder's phase does not charge a limit.
+func (h holder) skips(limit *descriptors.Limit) bool { return h.phase == algorithms.HoldEnd && limit.AtMost == 0 }
+
 // holder returns the holder of a descriptor, and changes the hits of the status where a holder
 // gives them another meaning.
 //
@@ -328,7 +331,7 @@ func (l *Limiter) Holders(ctx context.Context, domain string, entries []Entry, m
 	all := make([]LimitHolders, len(v.charges))
 	for i := range v.charges {
 		var err error
-		if all[i], err = l.holders(ctx, &v.charges[i], v.charged[i], most); err != nil {
+		if all[i], err = l.holders(ctx, &v.charges[i], v.terms[i].limit, most); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -370,7 +373,7 @@ func (l *Limiter) Release(ctx context.Context, domain string, entries []Entry, h
 	}
 	all := make([]LimitState, len(v.charges))
 	for i := range v.charges {
-		all[i] = LimitState{Limit: *v.charged[i], Key: string(v.charges[i].Key), Decision: v.decisions[i], Hold: v.charges[i].Hold}
+		all[i] = LimitState{Limit: *v.terms[i].limit, Key: string(v.charges[i].Key), Decision: v.decisions[i], Hold: v.charges[i].Hold}
 	}
 	return all, nil
 }

@@ -13,6 +13,7 @@ type ruleSet struct {
 	rules     *descriptors.Rules
 	counts    []*Counts          // by Rule.ID
 	overrides map[string]*Counts // by domain: of overrides without a matching rule
+	counted   []RuleCounts       // each Counts once, with a rule that has limits where one has
 	grants    *grantTable        // never nil
 }
 
@@ -23,26 +24,32 @@ func (l *Limiter) SetRules(rules *descriptors.Rules) {
 	l.setting.Lock()
 	defer l.setting.Unlock()
 	was := l.current.Load()
-	known := make(map[[2]string]*Counts, was.rules.Len())
-	for _, r := range was.rules.All() {
-		known[[2]string{r.Domain, r.Path}] = was.counts[r.ID]
-	}
 	next := &ruleSet{loaded: true, rules: rules, counts: make([]*Counts, rules.Len()), overrides: make(map[string]*Counts)}
-	for _, r := range rules.All() { // rules with equal paths (the key a=b, and the key a with the value b) share counts
-		name := [2]string{r.Domain, r.Path}
-		if known[name] == nil {
-			known[name] = newCounts(l.options.DetailedValues)
+	next.grants = l.placeLocked(rules)
+	type name struct{ domain, path string } // rules may have equal ones: the key a=b, and the key a with the value b
+	known, places := make(map[name]*Counts), make(map[name]int)
+	for _, c := range was.counted {
+		known[name{c.Domain, c.Path}] = c.Counts
+	}
+	count := func(r *descriptors.Rule, domain, path string) *Counts {
+		of := name{domain, path}
+		if known[of] == nil {
+			known[of] = newCounts(l.options.DetailedValues)
 		}
-		next.counts[r.ID] = known[name]
+		if at, again := places[of]; !again {
+			places[of] = len(next.counted)
+			next.counted = append(next.counted, RuleCounts{r, domain, path, known[of]})
+		} else if r != nil && len(next.counted[at].Rule.Limits) == 0 {
+			next.counted[at].Rule = r
+		}
+		return known[of]
+	}
+	for _, r := range rules.All() {
+		next.counts[r.ID] = count(r, r.Domain, r.Path)
 	}
 	for _, d := range rules.Domains() {
-		c := was.overrides[d.Name]
-		if c == nil {
-			c = newCounts(l.options.DetailedValues)
-		}
-		next.overrides[d.Name] = c
+		next.overrides[d.Name] = count(nil, d.Name, overridePath)
 	}
-	next.grants = l.placeLocked(rules)
 	l.current.Store(next)
 	l.store.Forget()
 }

@@ -168,7 +168,7 @@ func (l *Limiter) candidate(set *ruleSet, k *top.Key, q TopQuery) (c candidate, 
 		if i < 0 {
 			return c, false
 		}
-		c.Key, c.Rule, c.Limit, c.probe = string(v.charges[i].Key), v.Statuses[0].Rule, *v.charged[i], v.charges[i]
+		c.Key, c.Rule, c.Limit, c.probe = string(v.charges[i].Key), v.Statuses[0].Rule, *v.terms[i].limit, v.charges[i]
 		c.probe.Hits, c.probe.Hold = 0, nil
 		if path = overridePath; c.Rule != nil {
 			path = c.Rule.Path
@@ -249,20 +249,11 @@ func newTracking(keys int, balance func()) tracking {
 func (l *Limiter) balance() {
 	var groups []*top.Group
 	var hits []uint64
-	add := func(c *Counts) {
-		of := c.read().Hits // hits without limits count under no key
-		groups, hits = append(groups, &c.tracked), append(hits, of[CodeOK]+of[CodeOverLimit]+of[CodeShadowed])
-	}
-	set := l.current.Load()
-	seen := make(map[*Counts]bool, len(set.counts)) // rules with equal paths share counts
-	for _, r := range set.rules.All() {
-		if c := set.counts[r.ID]; len(r.Limits) > 0 && !seen[c] {
-			seen[c] = true
-			add(c)
+	for _, c := range l.current.Load().counted {
+		if c.Rule == nil || len(c.Rule.Limits) > 0 {
+			of := c.Counts.read().Hits // hits without limits count under no key
+			groups, hits = append(groups, &c.Counts.tracked), append(hits, of[CodeOK]+of[CodeOverLimit]+of[CodeShadowed])
 		}
-	}
-	for _, c := range set.overrides {
-		add(c)
 	}
 	top.Balance(groups, hits)
 }
@@ -375,13 +366,9 @@ func (l *Limiter) Used() []RuleUsed {
 		return nil
 	}
 	type rule struct{ domain, path string }
-	set := l.current.Load()
 	current := make(map[rule]bool)
-	for _, r := range set.rules.All() {
-		current[rule{r.Domain, r.Path}] = true
-	}
-	for domain := range set.overrides {
-		current[rule{domain, overridePath}] = true
+	for _, c := range l.current.Load().counted {
+		current[rule{c.Domain, c.Path}] = true
 	}
 	parts := make(map[rule][]float64)
 	keys, _ := l.tracking.keys.Top(top.Minute)

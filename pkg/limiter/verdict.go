@@ -29,15 +29,20 @@ type Verdict struct {
 	one       [1]store.Transaction // of the charges, while they wait
 	keys      []byte
 	values    []byte
-	limits    []descriptors.Limit  // of this request alone: overrides, and limits with the numbers of a table
-	charged   []*descriptors.Limit // of charges[i]
-	replaced  []string             // names of limits that do not apply to this request
-	holds     []store.Hold         // of the charges that have one, in order
-	states    []store.State        // of the charges, with TellSource
-	name      []byte               // of a holder
-	random    top.Random           // for tracked keys
-	granted   []*Grant             // of charges[i]; shorter than charges when no grant is left
-	noGrants  bool                 // grants do not count
+	limits    []descriptors.Limit // of this request alone: overrides, and limits with the numbers of a table or a grant
+	terms     []term              // of charges[i]
+	replaced  []string            // names of limits that do not apply to this request
+	holds     []store.Hold        // of the charges that have one, in order
+	states    []store.State       // of the charges, with TellSource
+	name      []byte              // of a holder
+	random    top.Random          // for tracked keys
+	noGrants  bool                // grants do not count
+}
+
+// term is the limit of a charge, and the grant that changed the limit; nil without one.
+type term struct {
+	limit *descriptors.Limit
+	grant *Grant
 }
 
 // Outcome is the treatment of a descriptor.
@@ -90,20 +95,18 @@ func (v *Verdict) reset() {
 	v.OverLimit = false
 	v.Statuses, v.charges = v.Statuses[:0], v.charges[:0]
 	v.keys, v.limits = v.keys[:0], v.limits[:0]
-	v.charged, v.replaced = v.charged[:0], v.replaced[:0]
-	v.holds = v.holds[:0]
-	v.granted = v.granted[:0]
+	v.terms, v.replaced, v.holds = v.terms[:0], v.replaced[:0], v.holds[:0]
 }
 
 // grow makes room for as many descriptors, most of which have one limit with a key of at most 64
 // bytes.
 func (v *Verdict) grow(descriptors int) {
-	if cap(v.keys) >= 64*descriptors && cap(v.Statuses) >= descriptors && cap(v.charges) >= descriptors && cap(v.charged) >= descriptors {
+	if cap(v.keys) >= 64*descriptors && cap(v.Statuses) >= descriptors && cap(v.charges) >= descriptors && cap(v.terms) >= descriptors {
 		return
 	}
 	v.keys = slices.Grow(v.keys, 64*descriptors)
 	v.Statuses = slices.Grow(v.Statuses, descriptors)
-	v.charges, v.charged = slices.Grow(v.charges, descriptors), slices.Grow(v.charged, descriptors)
+	v.charges, v.terms = slices.Grow(v.charges, descriptors), slices.Grow(v.terms, descriptors)
 }
 
 // link points charges and statuses to their holds, which no longer move.
@@ -148,7 +151,7 @@ func (v *Verdict) sum(s *DescriptorStatus) {
 		}
 	}
 	s.Decision = v.decisions[best]
-	s.Limit, s.Grant = v.charged[best], v.grantOf(best)
+	s.Limit, s.Grant = v.terms[best].limit, v.terms[best].grant
 	if v.TellSource {
 		s.Source = v.states[best].Source
 	}
@@ -161,9 +164,8 @@ func (v *Verdict) sum(s *DescriptorStatus) {
 // quotas keeps charges from denying a request with a descriptor without a limit: with Options.Quota
 // that descriptor is a quota with room.
 func (v *Verdict) quotas() {
-	free := slices.ContainsFunc(v.Statuses, func(s DescriptorStatus) bool { return s.Outcome == NoLimit || s.Outcome == Replaced })
-	for i := range v.charges {
-		if free {
+	if slices.ContainsFunc(v.Statuses, func(s DescriptorStatus) bool { return s.Outcome == NoLimit || s.Outcome == Replaced }) {
+		for i := range v.charges {
 			v.charges[i].Mode = store.Shadow
 		}
 	}
@@ -215,7 +217,7 @@ func (v *Verdict) Charged(i int) iter.Seq[Charged] {
 			if v.TellSource {
 				source = v.states[n].Source
 			}
-			if !yield(Charged{c.Key, v.charged[n], c.Hits, v.decisions[n], v.grantOf(n), source}) {
+			if !yield(Charged{c.Key, v.terms[n].limit, c.Hits, v.decisions[n], v.terms[n].grant, source}) {
 				return
 			}
 		}

@@ -2,8 +2,6 @@ package server
 
 import (
 	"errors"
-	"iter"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -106,118 +104,42 @@ func (s *Server) collectNumbers(to metrics.Scrape) {
 	}
 }
 
-// series is the labels of a rule. Two rules may have the same path in words (the key a=b, and the
-// key a with the value b). The counts of both are added up, because two equal series would make the
-// whole page invalid.
-type series struct{ domain, rule, value string }
-
-// totals adds up counts by series, in the order of the first of each. The zero value has none.
-type totals[T any] struct {
-	order []series
-	sums  map[series]*T
-}
-
-// of returns the sum of a series, at first the zero value.
-func (t *totals[T]) of(s series) *T {
-	sum := t.sums[s]
-	if sum == nil {
-		if sum = new(T); t.sums == nil {
-			t.sums = make(map[series]*T)
-		}
-		t.sums[s], t.order = sum, append(t.order, s)
-	}
-	return sum
-}
-
-func (t *totals[T]) each() iter.Seq2[series, *T] {
-	return func(yield func(series, *T) bool) {
-		for _, of := range t.order {
-			if !yield(of, t.sums[of]) {
-				return
-			}
-		}
-	}
-}
-
-// counts returns the counts of each rule in force. Rules that count together come once.
-func (s *Server) counts() iter.Seq[limiter.RuleCounts] {
-	return func(yield func(limiter.RuleCounts) bool) {
-		seen := make(map[*limiter.Counts]bool)
-		for r := range s.options.Limiter.Counts() {
-			if seen[r.Counts] {
-				continue
-			}
-			if seen[r.Counts] = true; !yield(r) {
-				return
-			}
-		}
-	}
-}
-
 func (s *Server) collectRules(to metrics.Scrape) {
-	var all totals[limiter.Tally]
-	add := func(of series, t limiter.Tally) {
-		sum := all.of(of)
+	for r := range s.options.Limiter.Counts() {
+		all := r.Counts.Total()
 		for code := range limiter.Codes {
-			sum.Decisions[code] += t.Decisions[code]
-			sum.Hits[code] += t.Hits[code]
+			if all.Decisions[code] > 0 || code == limiter.CodeOK || code == limiter.CodeOverLimit { // most rules never have the others
+				to.Counter("decisions_total", all.Decisions[code], r.Domain, r.Path, code.String())
+				to.Counter("hits_total", all.Hits[code], r.Domain, r.Path, code.String())
+			}
 		}
-		sum.Refunded += t.Refunded
-	}
-	for r := range s.counts() {
-		add(series{domain: r.Domain, rule: r.Path}, r.Counts.Total())
+		if all.Refunded > 0 {
+			to.Counter("refunded_hits_total", all.Refunded, r.Domain, r.Path)
+		}
 		for value, t := range r.Counts.Values() {
-			add(series{r.Domain, r.Path, "=" + value}, t)
-		}
-	}
-	for of, t := range all.each() {
-		value, detailed := strings.CutPrefix(of.value, "=")
-		for code := range limiter.Codes {
-			if t.Decisions[code] == 0 && (detailed || code != limiter.CodeOK && code != limiter.CodeOverLimit) {
-				continue // most rules never have these codes
+			for code, n := range t.Decisions {
+				if n > 0 {
+					to.Counter("detailed_decisions_total", n, r.Domain, r.Path, value, limiter.Code(code).String())
+				}
 			}
-			if detailed {
-				to.Counter("detailed_decisions_total", t.Decisions[code], of.domain, of.rule, value, code.String())
-				continue
-			}
-			to.Counter("decisions_total", t.Decisions[code], of.domain, of.rule, code.String())
-			to.Counter("hits_total", t.Hits[code], of.domain, of.rule, code.String())
-		}
-		if !detailed && t.Refunded > 0 {
-			to.Counter("refunded_hits_total", t.Refunded, of.domain, of.rule)
 		}
 	}
 }
 
-// collectHolds reads the counts of the rules with holders. Two rules with the same path in words
-// count together.
 func (s *Server) collectHolds(to metrics.Scrape) {
-	var all totals[limiter.HoldTally]
 	now := time.Now()
-	for r := range s.counts() {
+	for r := range s.options.Limiter.Counts() {
 		if !r.Rule.Holds() {
 			continue
 		}
-		sum, t := all.of(series{domain: r.Domain, rule: r.Path}), r.Counts.Holds(now)
-		sum.Begun += t.Begun
-		sum.Repeated += t.Repeated
-		sum.Ended += t.Ended
-		sum.Unseen += t.Unseen
-		sum.Estimate += t.Estimate
-		sum.Cost += t.Cost
-		sum.Released += t.Released
-		sum.RanOut += t.RanOut
-		sum.Held += t.Held
-	}
-	for of, t := range all.each() {
-		to.Counter("holds_total", t.Begun, of.domain, of.rule, "begun")
-		to.Counter("holds_total", t.Repeated, of.domain, of.rule, "repeated")
-		to.Counter("holds_total", t.Ended, of.domain, of.rule, "ended")
-		to.Counter("holds_total", t.Unseen, of.domain, of.rule, "ended_unseen")
-		to.Counter("holds_total", t.Released, of.domain, of.rule, "released")
-		to.Counter("holds_total", t.RanOut, of.domain, of.rule, "ran_out")
-		to.Gauge("holds_held", float64(t.Held), of.domain, of.rule)
-		to.Counter("holds_estimated_hits_total", t.Estimate, of.domain, of.rule)
-		to.Counter("holds_true_hits_total", t.Cost, of.domain, of.rule)
+		t := r.Counts.Holds(now)
+		for event, n := range map[string]uint64{
+			"begun": t.Begun, "repeated": t.Repeated, "ended": t.Ended, "ended_unseen": t.Unseen, "released": t.Released, "ran_out": t.RanOut,
+		} {
+			to.Counter("holds_total", n, r.Domain, r.Path, event)
+		}
+		to.Gauge("holds_held", float64(t.Held), r.Domain, r.Path)
+		to.Counter("holds_estimated_hits_total", t.Estimate, r.Domain, r.Path)
+		to.Counter("holds_true_hits_total", t.Cost, r.Domain, r.Path)
 	}
 }

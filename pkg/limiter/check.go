@@ -112,8 +112,8 @@ func (l *Limiter) finish(r *Request, v *Verdict, admitted bool, err error) error
 func (l *Limiter) charges(set *ruleSet, r *Request, v *Verdict) error {
 	v.reset()
 	v.set = set
-	if !l.valid(r) {
-		return &InvalidError{l.violations(r)}
+	if all := l.violations(r); len(all) > 0 {
+		return &InvalidError{all}
 	}
 	v.grow(len(r.Descriptors))
 	domain := set.rules.Domain(r.Domain)

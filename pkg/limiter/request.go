@@ -140,25 +140,6 @@ func (r *Request) HitsOf(i int) int64 {
 // bytes of a message.
 const maxViolations = 20
 
-// valid reports whether a request has no mistake, faster than violations lists the mistakes.
-func (l *Limiter) valid(r *Request) bool {
-	if r.Domain == "" || len(r.Descriptors) == 0 || len(r.Descriptors) > l.options.MaxDescriptors {
-		return false
-	}
-	for i := range r.Descriptors {
-		d := &r.Descriptors[i]
-		if d.Hits != 0 || d.Override != nil {
-			return len(l.violations(r)) == 0
-		}
-		for n := range d.Entries {
-			if d.Entries[n].Key == "" {
-				return false
-			}
-		}
-	}
-	return true
-}
-
 // violations returns the mistakes in a request, after maxViolations a note, and allocates nothing
 // for a valid one.
 func (l *Limiter) violations(r *Request) (all []Violation) {

@@ -22,7 +22,9 @@ type holder struct {
 }
 
 // skips reports whether the holder's phase does not charge a limit.
-func (h holder) skips(limit *descriptors.Limit) bool { return h.phase == algorithms.HoldEnd && limit.AtMost == 0 }
+func (h holder) skips(limit *descriptors.Limit) bool {
+	return h.phase == algorithms.HoldEnd && limit.AtMost == 0
+}
 
 // holder returns the holder of a descriptor, and changes the hits of the status where a holder
 // gives them another meaning.

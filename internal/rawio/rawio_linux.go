@@ -18,7 +18,6 @@ type conn struct {
 	read, write half
 }
 
-// half is one direction.
 type half struct {
 	name string
 	wait func(try func(fd uintptr) (done bool)) error

@@ -1,25 +1,14 @@
 // Package redis says where Redis or Valkey is, and keeps a rueidis client connected to it.
-// Topologies: one server, Sentinel, cluster; with or without TLS. redis has no limits and no
-// scripts.
+// Topologies: one server, Sentinel, cluster; with or without TLS.
 //
-// rueidis dials by itself, but not for commands that have 10 ms:
-//
-//   - rueidis dials, and logs in, with the context of the first command that lacks a connection.
-//     All other commands wait for this dial. When Redis is some milliseconds away behind TLS, each
-//     dial ends with its command, and no dial ever succeeds.
-//   - Only a command makes rueidis dial, and a dial after a failure waits for no backoff.
-//   - A stopped server accepts connections, as the kernel does so. rueidis hands commands to the
-//     connection until a PING fails.
-//
-// So this package is rueidis's dial function. A session dials each address in the background, with
-// a timeout of its own, and pings before rueidis gets the connection. The session reconnects with
-// backoff, and meanwhile fails commands at once. docs/decisions/0024 has a report for rueidis, and
-// says when endpoint.go can go.
+// rueidis dials in the time of a command, which may be 10 ms, and hands commands to a stopped
+// server. So this package is rueidis's dial function. A session dials each address in the
+// background, with a timeout of its own, and pings before rueidis gets the connection. The session
+// reconnects with backoff, and meanwhile fails commands at once. docs/decisions/0024 has the
+// reasons, and says when endpoint.go can go.
 //
 // rueidis also trusts the server: an invalid reply makes rueidis panic. Each connection checks all
 // replies, see package resp and docs/decisions/0031.
-//
-// Behind Sentinels the primary is one server, and the Sentinels name its address: see sentinels.
 package redis
 
 import (
@@ -156,7 +145,6 @@ func (c *Conn) Report(err error) error {
 	return unavailable(err)
 }
 
-// wake has serve check the servers.
 func (c *Conn) wake() {
 	select {
 	case c.failures <- struct{}{}:
@@ -176,7 +164,7 @@ func (c *Conn) Close() {
 func (c *Conn) run() {
 	logged := map[string]bool{} // kinds of errors since the last success
 	for attempt := 0; c.ctx.Err() == nil; attempt++ {
-		s, err := c.connect()
+		s, err := c.connect(nil)
 		if err == nil {
 			attempt = 0
 			clear(logged)
@@ -210,8 +198,10 @@ func (c *Conn) endFirst(err error) {
 	}
 }
 
-// connect makes a session. Behind Sentinels its server is the primary.
-func (c *Conn) connect() (*session, error) {
+// connect makes a session. Behind Sentinels its server is the primary that they name. If kept has
+// that primary, connect returns kept, which may be nil. After an error another Sentinel is the next
+// to name a primary.
+func (c *Conn) connect(kept *session) (*session, error) {
 	if c.sentinels == nil {
 		return c.newSession(c.target.addresses)
 	}
@@ -219,13 +209,10 @@ func (c *Conn) connect() (*session, error) {
 	if err != nil {
 		return nil, unavailable(err)
 	}
-	return c.connectPrimary(primary)
-}
-
-// connectPrimary makes a session with a primary. After an error another Sentinel is the next to
-// name one.
-func (c *Conn) connectPrimary(address string) (*session, error) {
-	s, err := c.newSession([]string{address})
+	if kept != nil && kept.first[0] == primary {
+		return kept, nil
+	}
+	s, err := c.newSession([]string{primary})
 	if err != nil {
 		c.sentinels.pass()
 	}
@@ -254,19 +241,17 @@ func (c *Conn) serve(s *session) error {
 			}
 		}
 		checked = time.Now()
-		var next *session
-		if since := c.failing.Load(); since != 0 && time.Since(time.Unix(0, since)) > remakeAfter {
+		since := c.failing.Load()
+		broken := since != 0 && time.Since(time.Unix(0, since)) > remakeAfter
+		switch {
+		case broken:
 			c.failing.Store(0)
-			next = c.remake(s)
-		} else {
-			if since != 0 {
-				for address := range s.client.Nodes() {
-					s.reconnect(address)
-				}
+		case since != 0:
+			for address := range s.client.Nodes() {
+				s.reconnect(address)
 			}
-			next = c.follow(s)
 		}
-		if next != s {
+		if next := c.renew(s, broken); next != s {
 			next.use()
 			s.close()
 			s = next
@@ -274,38 +259,26 @@ func (c *Conn) serve(s *session) error {
 	}
 }
 
-// remake returns a new session, or s if there can be none.
-func (c *Conn) remake(s *session) *session {
-	next, err := c.connect()
-	if err != nil {
+// renew returns a session in place of s: a new one if s is broken, and behind Sentinels one with the
+// primary that they name now. Otherwise, and after an error, renew returns s.
+func (c *Conn) renew(s *session, broken bool) *session {
+	kept := s
+	if broken {
+		kept = nil
+	} else if c.sentinels == nil {
+		return s
+	}
+	next, err := c.connect(kept)
+	switch {
+	case err != nil:
 		c.logger.LogAttrs(c.ctx, slog.LevelDebug, "redis could not be connected anew", slog.String("error", err.Error()))
 		return s
+	case broken:
+		c.logger.LogAttrs(c.ctx, slog.LevelDebug, "redis connected anew, as commands kept failing")
+	case next != s:
+		c.logger.LogAttrs(c.ctx, slog.LevelDebug, "redis connected anew, as the Sentinels name another primary", slog.String("node", next.first[0]))
+		s.logOutage(s.first[0], nil, true)
 	}
-	c.logger.LogAttrs(c.ctx, slog.LevelDebug, "redis connected anew, as commands kept failing")
-	return next
-}
-
-// follow returns a session with the primary that the Sentinels name, if that is another one than
-// the primary of s.
-func (c *Conn) follow(s *session) *session {
-	if c.sentinels == nil {
-		return s
-	}
-	old := s.first[0]
-	address, err := c.sentinels.primary()
-	if err == nil && address == old {
-		return s
-	}
-	var next *session
-	if err == nil {
-		next, err = c.connectPrimary(address)
-	}
-	if err != nil {
-		c.logger.LogAttrs(c.ctx, slog.LevelDebug, "redis could not be connected anew", slog.String("error", err.Error()))
-		return s
-	}
-	c.logger.LogAttrs(c.ctx, slog.LevelDebug, "redis connected anew, as the Sentinels name another primary", slog.String("node", address))
-	s.logOutage(old, nil, true)
 	return next
 }
 
@@ -319,7 +292,6 @@ func backoff(failures int) time.Duration {
 	return d/2 + rand.N(d/2)
 }
 
-// pause waits for d, or until ctx is done.
 func pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -329,7 +301,6 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// unavailable makes err wrap ErrUnavailable.
 func unavailable(err error) error {
 	if errors.Is(err, ErrUnavailable) {
 		return err

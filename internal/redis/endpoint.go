@@ -140,7 +140,6 @@ func (s *session) prepare(address string) error {
 	}
 }
 
-// dialLocked returns the dial in progress, or begins one.
 func (s *session) dialLocked(address string, e *endpoint) *dialing {
 	if e.dialing != nil {
 		return e.dialing
@@ -178,7 +177,6 @@ func (s *session) drop(address string) {
 	}
 }
 
-// disconnect closes all connections and refuses new ones.
 func (s *session) disconnect() {
 	s.mu.Lock()
 	s.closed = true

@@ -21,8 +21,7 @@ import (
 // login is a user and a password, and perhaps the file that holds them. "" and "": no login.
 type login struct{ user, password, file string }
 
-// maxLogin is the size of the largest file of a login, in bytes.
-const maxLogin = 64 << 10
+const maxLogin = 64 << 10 // bytes of a file
 
 // ReadLogin returns the password in a file, and the user if the file holds user:password. Line ends
 // at the end do not count. An empty file, and a file of more than 64 KiB, are errors.
@@ -91,7 +90,6 @@ type security struct {
 	name          string // of the server's certificate; "" means the host dialed
 }
 
-// files returns the files, with their names in errors.
 func (s *security) files() certificates.Files {
 	return certificates.Files{
 		Certificate: certificates.File{Name: "client certificate", Path: s.cert},
@@ -101,7 +99,6 @@ func (s *security) files() certificates.Files {
 	}
 }
 
-// config returns the TLS of one connection to an address.
 func (s *security) config(address string) (*tls.Config, error) {
 	set, err := s.files().Read()
 	if err != nil {

@@ -57,7 +57,6 @@ func (s *session) keepNodes() {
 	}
 }
 
-// addresses returns the addresses that rueidis knows, sorted.
 func (s *session) addresses() []string { return slices.Sorted(maps.Keys(s.client.Nodes())) }
 
 // askNodes asks one node after another for the primaries of the slots, until one answers.

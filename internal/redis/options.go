@@ -38,10 +38,8 @@ type Target struct {
 	security             *security // nil without TLS
 }
 
-// topology is how servers form one Redis.
 type topology string
 
-// The topologies.
 const (
 	topologySingle   topology = "single"
 	topologySentinel topology = "sentinel"
@@ -107,7 +105,6 @@ func (p *parser) mistake(format string, args ...any) {
 	p.mistakes = append(p.mistakes, fmt.Errorf("%s%w", p.at, fmt.Errorf(format, args...)))
 }
 
-// file reads a login from its file.
 func (p *parser) file(name, path string, l *login) {
 	if path == "" {
 		return
@@ -169,7 +166,6 @@ func agree(text *string, value string) bool {
 	return value == "" || *text == value
 }
 
-// parsedURL is one URL.
 type parsedURL struct {
 	Target
 	redacted string
@@ -227,7 +223,6 @@ func (p *parser) url(text string) parsedURL {
 	return u
 }
 
-// decode decodes a part of a URL.
 func (p *parser) decode(part, text string) string {
 	decoded, err := url.PathUnescape(text)
 	if err != nil {
@@ -276,7 +271,6 @@ func (p *parser) hosts(u *parsedURL, text string) {
 	}
 }
 
-// parseAddress reads host[:port].
 func parseAddress(text, port string) (string, error) {
 	name, after, found := strings.Cut(text, ":")
 	if inner, isIP := strings.CutPrefix(text, "["); isIP {

@@ -50,13 +50,11 @@ func (s *sentinels) primary() (string, error) {
 	return "", first
 }
 
-// pass makes the next Sentinel the one to ask.
 func (s *sentinels) pass() {
 	s.close()
 	s.addresses = append(s.addresses[1:], s.addresses[0])
 }
 
-// close closes the connection to a Sentinel.
 func (s *sentinels) close() {
 	if s != nil && s.client != nil {
 		s.client.Close()
@@ -64,7 +62,6 @@ func (s *sentinels) close() {
 	}
 }
 
-// ask asks the first Sentinel for the primary and for the other Sentinels.
 func (s *sentinels) ask() (primary string, err error) {
 	ctx, cancel := context.WithTimeout(s.conn.ctx, timeout)
 	defer cancel()

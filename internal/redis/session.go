@@ -18,8 +18,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// orderInterval is the time between two checks of a busy connection.
-const orderInterval = time.Second
+const orderInterval = time.Second // between two checks of a busy connection
 
 // session is one rueidis client, and the connections that the session dials for the client.
 type session struct {
@@ -67,7 +66,6 @@ func (c *Conn) newSession(addresses []string) (*session, error) {
 	return s, nil
 }
 
-// clientOption returns the options of rueidis.
 func (c *Conn) clientOption(
 	addresses []string, dial func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error), login *credentials,
 ) rueidis.ClientOption {
@@ -116,7 +114,6 @@ func (c *Conn) clientOption(
 	return o
 }
 
-// use makes Conn.Client return the client of the session.
 func (s *session) use() {
 	s.mu.Lock()
 	s.inUse = true
@@ -134,7 +131,6 @@ func (s *session) use() {
 	}
 }
 
-// fail makes Conn close the session.
 func (s *session) fail(err error) {
 	select {
 	case s.failed <- err:
@@ -142,7 +138,6 @@ func (s *session) fail(err error) {
 	}
 }
 
-// close closes the client and all connections.
 func (s *session) close() {
 	s.stop()
 	s.disconnect() // first, or the client waits for answers

@@ -35,10 +35,8 @@ type unfitError struct {
 func (e *unfitError) Error() string   { return e.text }
 func (e *unfitError) Unwrap() []error { return []error{ErrUnavailable, e.reason} }
 
-// isUnfit reports whether err wraps ErrVersion or ErrTopology.
 func isUnfit(err error) bool { return errors.Is(err, ErrVersion) || errors.Is(err, ErrTopology) }
 
-// version is the version of a server.
 type version struct {
 	product string // "redis" or "valkey"; "" is unknown
 	text    string
@@ -64,7 +62,6 @@ func (v version) supported() bool {
 	return x > 6 || x == 6 && y >= 2
 }
 
-// errNoInfo is the error of a server that answers, but refuses INFO.
 var errNoInfo = errors.New("INFO is refused")
 
 // askVersion asks the server at an address for its version and topology. KeyDB and Dragonfly answer

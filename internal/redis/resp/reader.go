@@ -125,13 +125,11 @@ func (r *reader) skipText(p []byte) int {
 	return end + len("\r\n")
 }
 
-// begin begins a value.
 func (r *reader) begin(typ byte) {
 	r.typ, r.elements, r.room = typ, 0, r.limit
 	r.texts[0].size, r.texts[1].size = 0, 0
 }
 
-// start starts an element.
 func (r *reader) start(typ byte) error {
 	if r.depth == 0 {
 		r.begin(typ)
@@ -154,7 +152,6 @@ func (r *reader) start(typ byte) error {
 	return nil
 }
 
-// digit reads a byte of a number.
 func (r *reader) digit(b byte) (whole bool, err error) {
 	const maxDigits = 19 // of an int64
 	switch {
@@ -223,7 +220,6 @@ func (r *reader) tooLong() error {
 	return invalid("a length of %d of the type %q: a reply has at most %d bytes of memory", r.number, r.element, r.limit)
 }
 
-// line reads a piece of a line.
 func (r *reader) line(p []byte) (n int, whole bool, err error) {
 	end := bytes.IndexByte(p, '\n')
 	piece := p

@@ -77,7 +77,6 @@ func (c *Checker) Sent(p []byte) error {
 	return nil
 }
 
-// add adds the command that was read.
 func (c *Checker) add() error {
 	rule := command{number: c.sent}
 	switch name := c.commands.texts[0].text(); {
@@ -171,7 +170,6 @@ func (c *Checker) Waiting() int {
 	return int(c.sent - c.answered) //nolint:gosec // at most the commands in flight
 }
 
-// invalid returns an error that wraps ErrInvalid.
 func invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...)
 }

@@ -34,8 +34,7 @@ func (s State) String() string {
 	return fmt.Sprintf("state(%d)", uint8(s))
 }
 
-// successesToClose is how many successes in a row close a half-open breaker.
-const successesToClose = 3
+const successesToClose = 3 // in a row, of a half-open breaker
 
 var (
 	errUnasked = errors.New("no probe has answered yet") // the reason before the first answer of Await

@@ -88,12 +88,10 @@ func (s *Store) peek(n *names, c *store.Charge, l algorithms.Limit) algorithms.H
 	return n.holds[0].Was
 }
 
-// take has the local store apply the first charges of n.
 func (s *Store) take(n *names, count int) {
 	s.local.TakeNow(n.charges[:count], n.decisions[:count]) // never fails
 }
 
-// deny remembers that the holder of a charge was denied here.
 func (s *Store) deny(n *names, c *store.Charge, doubt bool) {
 	if doubt || !keepsDenials(c) {
 		n.set(0, c, s.denials(doubt, 0), algorithms.HoldBegin, 1)
@@ -101,7 +99,6 @@ func (s *Store) deny(n *names, c *store.Charge, doubt bool) {
 	}
 }
 
-// admit forgets that the holder of a charge was denied here.
 func (s *Store) admit(n *names, c *store.Charge) {
 	for _, l := range [...]algorithms.Limit{c.Limit, s.denials(false, algorithms.MaxHits), s.denials(true, algorithms.MaxHits)} {
 		if l == c.Limit && !keepsDenials(c) || s.peek(n, c, l).Status != algorithms.HoldDenied {
@@ -232,7 +229,6 @@ func (s *Store) tellHolders(w *substitutes, charges []store.Charge, decisions []
 	return hits
 }
 
-// tellHolder has the remote store told of the holder of a charge later.
 func (s *Store) tellHolder(n *names, c *store.Charge, p algorithms.HoldPhase, at algorithms.Instant) {
 	s.metrics.holders.Add(1)
 	n.set(0, c, c.Limit, p, c.Hits)

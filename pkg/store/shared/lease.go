@@ -110,7 +110,6 @@ func (l *lease) spend(now time.Duration, hits int64) (from [2]taken, spent bool)
 	return from, true
 }
 
-// take takes hits, or the rest.
 func (p *part) take(hits int64) taken {
 	hits = min(hits, p.left)
 	p.left -= hits
@@ -147,14 +146,12 @@ func (l *lease) returned(now time.Duration, back [2]taken) {
 	}
 }
 
-// shift makes the second part the first one when that is spent.
 func (l *lease) shift() {
 	if l.first.left == 0 && l.second.left > 0 {
 		l.first, l.second = l.second, part{}
 	}
 }
 
-// held returns the hits that can be spent.
 func (l *lease) held(now time.Duration) int64 {
 	held := int64(0)
 	if now < l.first.ends {
@@ -262,7 +259,6 @@ const (
 	overtakes = time.Second
 )
 
-// bounds are the bounds that a limit sets for its leases.
 type bounds struct {
 	length time.Duration // of a lease, by the store's clock; 0: the limit is never leased
 	park   int64         // hits that a bucket must lack when a part is charged, beside its hits
@@ -446,13 +442,11 @@ type rate struct {
 	usualCalls, usualHits int64 // averages of a slot, in 1/256
 }
 
-// fraction is the unit of the averages.
-const fraction = 256
+const fraction = 256 // the unit of the averages, inverted
 
 // mostHits bounds the hits of a slot, so that no average overflows.
 const mostHits = 1 << 48
 
-// note counts a call for some hits; hits is at least 0.
 func (r *rate) note(now time.Duration, hits int64) {
 	r.turn(now)
 	r.asked = r.number

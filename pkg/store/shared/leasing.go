@@ -17,7 +17,6 @@ const (
 	tripMemory = 16                     // calls that it takes to forget a long round trip
 )
 
-// wants is the keys that wait to be asked for.
 type wants struct {
 	signal chan struct{} // holds a value when there are keys
 
@@ -49,7 +48,6 @@ func (s *Store) wantLocked(k *key, now time.Duration) {
 	s.wants.wake()
 }
 
-// wake wakes an asker.
 func (w *wants) wake() {
 	select {
 	case w.signal <- struct{}{}:

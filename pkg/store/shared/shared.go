@@ -120,7 +120,6 @@ type Options struct {
 	Logger *slog.Logger // gets one line per change of the breaker's state
 }
 
-// validate returns all mistakes in the options, joined.
 func (o *Options) validate() error {
 	var errs []error
 	refuse := func(mistaken bool, format string, args ...any) {

@@ -76,7 +76,6 @@ func (m *metrics) add(n Decided) {
 	m.deny.Add(n.Deny)
 }
 
-// decided returns how many charges were decided without the remote store.
 func (m *metrics) decided() uint64 { return m.local.Load() + m.allow.Load() + m.deny.Load() }
 
 // countFailure counts a failure of the remote store. See Options.Unavailable, which may be nil.
@@ -116,7 +115,6 @@ func (s *Store) Stats() Stats {
 	}
 }
 
-// leases returns the metrics of leases.
 func (s *Store) leases() Leases {
 	m := &s.metrics
 	all := Leases{

@@ -64,7 +64,6 @@ func (t *table) rests() bool {
 	return t.isEmpty() || !t.idle.CompareAndSwap(true, false)
 }
 
-// isEmpty reports whether the table has no allotment.
 func (t *table) isEmpty() bool { return t.tracked.Load()+t.denials.Load() == 0 }
 
 // shard is the allotments of some keys.
@@ -97,7 +96,6 @@ type key struct {
 	vain  bool          // the last question or call for a lease had no answer, or was not asked
 }
 
-// spot returns the shard of a charge's key.
 func (t *table) spot(c *store.Charge) *shard { return &t.shards[c.KeyHash()%shards] }
 
 // lock returns the shard of a charge's key, with its mu held.
@@ -211,7 +209,6 @@ func (s *Store) forget(c *store.Charge, reset bool) {
 	s.allowLocked(sh, c.Key)
 }
 
-// reset forgets the allotments of the keys of charges, which are being reset.
 func (s *Store) reset(charges []store.Charge) {
 	for i := range charges {
 		s.forget(&charges[i], true)

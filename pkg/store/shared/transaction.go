@@ -100,7 +100,6 @@ func newRound(s *Store) *round {
 	return r
 }
 
-// add adds a question about a transaction.
 func (r *round) add(q *question, t *store.Transaction) {
 	ctx := t.Ctx
 	if r.store.span != nil {
@@ -191,7 +190,6 @@ func (s *Store) question(index int, t *store.Transaction) *question {
 	return q
 }
 
-// add adds charge i of the transaction.
 func (q *question) add(c *store.Charge, i int) {
 	q.asked, q.indexes = append(q.asked, *c), append(q.indexes, i)
 	n := len(q.asked) - 1

@@ -67,7 +67,6 @@ func (s *Store) peekWithout(charges []store.Charge, decisions []algorithms.Decis
 	return nil
 }
 
-// countByPolicy returns the number of charges of each policy.
 func countByPolicy(charges []store.Charge) (n Decided) {
 	for i := range charges {
 		switch charges[i].OnError {
@@ -124,7 +123,6 @@ func (s *Store) substitute(charges []store.Charge, fleet int) *substitutes {
 	return w
 }
 
-// put returns the scratch memory of substitute.
 func (s *Store) put(w *substitutes) {
 	clear(w.charges) // releases the keys
 	w.names = names{}

@@ -363,7 +363,7 @@ func (sh *shard) holdLogLocked(s *Store, key digest, place int, c *store.Charge,
 // be held.
 func (sh *shard) notedLocked(place int, c *store.Charge, e algorithms.Effect, allowed bool, now algorithms.Instant) {
 	switch {
-	case e.Hits < 0 && sh.candidates.whole:
+	case e.Hits < 0 && sh.candidates.whole():
 		sh.noteLocked(place, now)
 	case e.Hits > 0 && !e.Forced && (!allowed || sh.table.slots[place].denied() != 0):
 		sh.markLocked(place, c, allowed, now)
@@ -400,7 +400,7 @@ func (sh *shard) holdSlotsLocked(s *Store, key digest, place int, c *store.Charg
 	case e.Hits < 0:
 		sh.holders.leave(&l, n)
 		sh.table.slots[place].state = l.state()
-		if sh.candidates.whole {
+		if sh.candidates.whole() {
 			sh.noteLocked(place, now)
 		}
 	}

@@ -21,7 +21,7 @@ type shard struct {
 	candidates candidates
 	heard      []heard // see Continue; nil before the first
 	holders    holders
-	_          [16]byte
+	_          [24]byte
 }
 
 // maxShardKeys is the bound of keys in a shard, so that each key can have a limit of its own. One
@@ -95,7 +95,7 @@ func (sh *shard) markLocked(place int, c *store.Charge, allowed bool, now algori
 		return
 	}
 	slot.setDenied(is)
-	if sh.candidates.whole {
+	if sh.candidates.whole() {
 		sh.noteLocked(place, now)
 	}
 }
@@ -151,7 +151,7 @@ func (sh *shard) insertLocked(v *view, now algorithms.Instant) (places int) {
 	if v.log != nil {
 		sh.summarizeLocked(&sh.table.slots[place], now)
 	}
-	if len(sh.candidates.list) > 0 || sh.candidates.whole {
+	if len(sh.candidates.list) > 0 || sh.candidates.whole() {
 		sh.noteLocked(place, now)
 	}
 	return places
@@ -174,7 +174,7 @@ func (sh *shard) updateLocked(v *view, now algorithms.Instant) {
 	} else {
 		slot.state = v.state
 	}
-	if sh.candidates.whole {
+	if sh.candidates.whole() {
 		sh.noteLocked(place, now)
 	}
 }

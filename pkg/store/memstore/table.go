@@ -242,7 +242,7 @@ func (sh *shard) leaveLocked(key digest, n uint32) {
 	l := lineOf(slot.state)
 	sh.holders.leave(&l, n)
 	slot.state = l.state()
-	if sh.candidates.whole {
+	if sh.candidates.whole() {
 		sh.noteLocked(place, sh.latest)
 	}
 }

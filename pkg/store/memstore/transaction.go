@@ -49,11 +49,11 @@ func (s *Store) takeSeveral(charges []store.Charge, decisions []algorithms.Decis
 			continue
 		}
 		if crowded := t.crowdedLocked(s); crowded >= 0 {
-			t.unlock(s)
 			r.spare(t.wants...)
-			if !s.evict(&r, crowded) {
+			if !s.evictLocked(&r, crowded, now) {
 				r.refuse(true)
 			}
+			t.unlock(s)
 			continue
 		}
 		if !s.claim(&r, places) {

@@ -74,7 +74,7 @@ func TestADecisionLooksAtAPartOfAStoreOfDeniedKeys(t *testing.T) {
 		for s.Stats().Evicted == 0 && requests < maxKeys {
 			before := s.seen()
 			take(t, s, fmt.Sprint("new ", requests), l, 1)
-			if looks := int(s.seen() - before); looks > maxSurveyed+2*shard+len(s.shards)*(first+sample) {
+			if looks := int(s.seen() - before); looks > maxSurveyed+2*shard+len(s.shards)*(listed+sample) {
 				t.Errorf("request %d looked at %d keys; want about %d", requests, looks, maxSurveyed)
 			}
 			requests++

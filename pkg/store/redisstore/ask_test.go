@@ -93,34 +93,33 @@ func scripts(tb testing.TB, r *parts.Redis) int {
 	return total
 }
 
-// cached is a store with the memory of denials in front, and without leases.
-type cached struct {
-	*near.Store
-	redis *Store
-}
+// exact is a store that decides each charge exactly: with the memory of denials, and without
+// leases.
+type exact struct{ *near.Store }
 
-// TakeNow has each charge decided exactly.
-func (c *cached) TakeNow(charges []store.Charge, decisions []algorithms.Decision) (admitted, decided bool) {
+func (e exact) TakeNow(charges []store.Charge, decisions []algorithms.Decision) (admitted, decided bool) {
 	for i := range charges {
 		charges[i].Exact = true
 	}
-	return c.Store.TakeNow(charges, decisions)
+	return e.Store.TakeNow(charges, decisions)
 }
 
-// TakeAll has each charge decided exactly.
-func (c *cached) TakeAll(transactions []store.Transaction, decided func(indexes []int)) {
+func (e exact) TakeAll(transactions []store.Transaction, decided func(indexes []int)) {
 	for i := range transactions {
 		for n := range transactions[i].Charges {
 			transactions[i].Charges[n].Exact = true
 		}
 	}
-	c.Store.TakeAll(transactions, decided)
+	e.Store.TakeAll(transactions, decided)
 }
 
-// remembering returns s with the memory of denials in front, closed with the test. The memory has
-// the clock of s.
-func remembering(tb testing.TB, s *Store, maxAge time.Duration) *cached {
+// front returns s with the memory of denials in front, by the clock of s and closed with the test.
+// With the age 0 front returns s itself.
+func front(tb testing.TB, s *Store, maxAge time.Duration) store.Store {
 	tb.Helper()
+	if maxAge == 0 {
+		return s
+	}
 	local, err := memstore.New(memstore.Options{Now: s.given})
 	if err != nil {
 		tb.Fatal(err)
@@ -134,24 +133,7 @@ func remembering(tb testing.TB, s *Store, maxAge time.Duration) *cached {
 	if err := front.Await(tb.Context()); err != nil {
 		tb.Fatal(err)
 	}
-	return &cached{front, s}
-}
-
-// givenRemembering is given with the memory of denials.
-func givenRemembering(tb testing.TB, maxAge time.Duration, o Options) (*cached, *clock) {
-	tb.Helper()
-	s, c := given(tb, o)
-	return remembering(tb, s, maxAge), c
-}
-
-// front returns s with the memory of denials in front, or s itself when that would remember
-// nothing.
-func front(tb testing.TB, s *Store, maxAge time.Duration) store.Store {
-	tb.Helper()
-	if maxAge == 0 {
-		return s
-	}
-	return remembering(tb, s, maxAge)
+	return exact{front}
 }
 
 // given returns a store whose clock only the test moves.

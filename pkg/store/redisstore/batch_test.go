@@ -1,12 +1,10 @@
 package redisstore
 
 import (
-	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -114,73 +112,6 @@ func TestCallsOfOneBatchAreAnsweredAsOneAfterAnother(t *testing.T) {
 			together.sleep(pause)
 			apart.sleep(pause)
 		}
-	}
-}
-
-// Concurrent requests for one key are answered as in some order. The admitted ones form a staircase
-// from the limit down. Each denied one stands on a step that was too low.
-func TestAnswersToConcurrentRequestsAreThoseOfSomeOrder(t *testing.T) {
-	for _, denyCache := range []time.Duration{0, time.Hour} {
-		clock := newClock()
-		redis := open(t, urlOf("redis", shared(t).Address()), Options{})
-		redis.given = clock.now
-		s := front(t, redis, denyCache)
-		for _, a := range algorithms.RateAlgorithms() {
-			for _, limit := range []uint32{1, 100, 1000} {
-				checkSomeOrder(t, s, store.Charge{
-					Key:   fmt.Appendf(nil, "%v %d %d", a, limit, denyCache),
-					Limit: algorithms.Limit{Algorithm: a, Requests: limit, Period: time.Hour},
-				})
-			}
-		}
-	}
-}
-
-func checkSomeOrder(t *testing.T, s store.Store, c store.Charge) {
-	t.Helper()
-	type answered struct {
-		hits int64
-		d    algorithms.Decision
-	}
-	var mu sync.Mutex // guards all
-	var all []answered
-	var callers sync.WaitGroup
-	for n := range 32 {
-		callers.Go(func() {
-			r := newRand(uint64(n))
-			for range 10 {
-				c, d := c, make([]algorithms.Decision, 1)
-				c.Hits = 1 + r.Int64N(int64(c.Limit.Requests)/20+2)
-				if ok, err := store.Take(t.Context(), s, []store.Charge{c}, d); err != nil || ok != d[0].Allowed {
-					t.Errorf("%v: %v, %+v", err, ok, d)
-				}
-				mu.Lock()
-				all = append(all, answered{c.Hits, d[0]})
-				mu.Unlock()
-			}
-		})
-	}
-	callers.Wait()
-	slices.SortFunc(all, func(x, y answered) int { return cmp.Compare(y.d.Remaining, x.d.Remaining) })
-	left := int64(c.Limit.Requests)
-	steps := map[uint32]bool{c.Limit.Requests: true}
-	for _, x := range all {
-		if x.d.Allowed {
-			if left -= x.hits; left != int64(x.d.Remaining) {
-				t.Errorf("%s: %d hits were admitted and left %d; in order it is %d", c.Key, x.hits, x.d.Remaining, left)
-				left = int64(x.d.Remaining)
-			}
-			steps[x.d.Remaining] = true
-		}
-	}
-	for _, x := range all {
-		if !x.d.Allowed && (!steps[x.d.Remaining] || x.hits <= int64(x.d.Remaining)) {
-			t.Errorf("%s: %d hits were denied with %d remaining, of steps %v", c.Key, x.hits, x.d.Remaining, steps)
-		}
-	}
-	peeked := make([]algorithms.Decision, 1)
-	if err := s.Peek(t.Context(), []store.Charge{c}, peeked); err != nil || int64(peeked[0].Remaining) != left {
-		t.Errorf("%s: %v, %d remain; want %d", c.Key, err, peeked[0].Remaining, left)
 	}
 }
 

@@ -16,7 +16,6 @@ import (
 // requests of the same batch have their answers.
 func TestForeignValuesAreErrorsAndStay(t *testing.T) {
 	s, _ := given(t, Options{})
-	remembering, _ := givenRemembering(t, time.Hour, Options{Prefix: s.main.prefix})
 	for _, a := range algorithms.RateAlgorithms() {
 		for what, set := range map[string][]string{
 			"a short text":  {"SET", "", "x"},
@@ -69,15 +68,10 @@ func TestForeignValuesAreErrorsAndStay(t *testing.T) {
 				if got := remains(t, s, other); calls[0].err == nil && got != 8 {
 					t.Errorf("%d of 10 remain of the other key after 2 hits", got)
 				}
-				for _, front := range []store.Store{s, remembering} {
-					if n, err := front.Reset(t.Context(), []store.Charge{c}); n != 1 || err != nil {
-						t.Errorf("Reset: %d, %v", n, err)
-					}
-					wants(t, true, front, c)
-					if err := command(t, s, append([]string{"RESTORE", set[1], "0"}, before, "REPLACE")...).Error(); err != nil {
-						t.Fatal(err)
-					}
+				if n, err := s.Reset(t.Context(), []store.Charge{c}); n != 1 || err != nil {
+					t.Errorf("Reset: %d, %v", n, err)
 				}
+				wants(t, true, s, c)
 			})
 		}
 	}

@@ -2,8 +2,10 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -176,7 +178,7 @@ func TestNothingIsLeftOnceAllLimitsHaveReset(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			redis := open(t, urls, Options{})
-			s := remembering(t, redis, time.Second)
+			s := front(t, redis, time.Second)
 			r := newRand(7)
 			storm := 400
 			for n := range storm {
@@ -261,18 +263,11 @@ return {time[1] * 1000000 + time[2], expiry, kind, value}`
 // limitOf reads algorithm and period from a name.
 func limitOf(t *testing.T, name string) (algorithms.Algorithm, time.Duration) {
 	t.Helper()
-	fields := make([]int64, 2)
-	end := len(name)
-	for n := 1; n >= 0; n-- {
-		at := end
-		for name[at-1] != ';' {
-			at--
-		}
-		v, err := strconv.ParseInt(name[at:end], 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		fields[n], end = v, at-1
+	fields := strings.Split(name, ";")
+	a, err := strconv.Atoi(fields[len(fields)-2])
+	us, wrong := strconv.ParseInt(fields[len(fields)-1], 10, 64)
+	if err = errors.Join(err, wrong); err != nil {
+		t.Fatal(err)
 	}
-	return algorithms.Algorithm(fields[0]), time.Duration(fields[1]) * Granularity
+	return algorithms.Algorithm(a), time.Duration(us) * Granularity
 }

@@ -21,7 +21,7 @@ func TestSecondsElsewhereKeepTheContract(t *testing.T) {
 	contract(t, urlOf("redis", shared(t).Address()), Options{Seconds: elsewhere(t)}, 0)
 }
 
-func TestRandomTransactionsOverTwoServersAreDecidedAsByMemstore(t *testing.T) {
+func TestRandomTransactionsOverTwoServersAreDecidedAsByTheModel(t *testing.T) {
 	alike := func(*testing.T, *Store, []recorded) error { return nil }
 	single, cluster := urlOf("redis", shared(t).Address()), urlOf("redis-cluster", sharedCluster(t).Addresses()...)
 	differ(t, single, Options{Seconds: elsewhere(t)}, 0, 150, 250, alike)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/model"
 	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
@@ -91,7 +92,7 @@ func TestCrossingRequestsOverSlotsNeverGetMoreThanBurstAndRate(t *testing.T) {
 		{Algorithm: algorithms.TokenBucket, Requests: 500, Burst: 50, Period: time.Second},
 		{Algorithm: algorithms.TokenBucketInteger, Requests: 10, Period: 20 * time.Millisecond},
 	} {
-		s := remembering(t, clustered(t, Options{}), time.Second)
+		s := front(t, clustered(t, Options{}), time.Second)
 		var admitted [3]atomic.Int64
 		begun := time.Now()
 		ban := hit("ban", perAge(algorithms.FixedWindow, 0))
@@ -185,15 +186,16 @@ func TestReservationsThatAreGivenBackNeverLeaveMoreRoom(t *testing.T) {
 		for len(open) > 0 {
 			settle(len(open) - 1)
 		}
-		m := model{}
+		m := model.Keys{}
 		for _, k := range kept {
-			if ok, d := m.transaction([]store.Charge{k.charge}, k.at); !ok {
-				t.Fatalf("seed %d, %+v: %d hits at %d were admitted over the limit: %+v\n%s", seed, l, k.charge.Hits, k.at, d, story)
+			if want := m.Take([]store.Charge{k.charge}, k.at); !want.Admitted {
+				t.Fatalf("seed %d, %+v: %d hits at %d were admitted over the limit: %+v\n%s", seed, l, k.charge.Hits, k.at, want.Decisions, story)
 			}
 		}
 		for range 3 {
 			probe := store.Charge{Key: []byte(key), Limit: l}
-			want, got := m.peek([]store.Charge{probe}, clock.now())[0].Remaining, remains(t, s, probe)
+			d, _ := m.Peek(&probe, clock.now())
+			want, got := d.Remaining, remains(t, s, probe)
 			exact := a == algorithms.FixedWindow || a == algorithms.SlidingWindowLog || a == algorithms.SlidingWindowCounter
 			if got > want || exact && got != want {
 				t.Fatalf("seed %d, %+v: %d remain; want %d\n%s", seed, l, got, want, story)

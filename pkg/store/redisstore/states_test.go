@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 
@@ -12,7 +11,9 @@ import (
 	"github.com/redis/rueidis"
 	"pgregory.net/rapid"
 
+	"github.com/weirproxy/weir/internal/testing/model"
 	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
 )
 
 // command sends Redis a command of a test.
@@ -55,20 +56,18 @@ func seenAt(k kept, now algorithms.Instant) seen {
 // holdsWhat returns an error unless Redis holds the states that a model has after a world.
 func holdsWhat(t *testing.T, s *Store, world []recorded) error {
 	t.Helper()
-	m, limits, names := model{}, map[string]algorithms.Limit{}, map[string]string{}
-	for i, q := range world {
-		if a := m.answer(q); q.op != opReset && (a.admitted != q.admitted || !slices.Equal(a.decisions, q.decisions)) {
-			return fmt.Errorf("step %d: the model says %+v, memstore %+v", i, a, q)
-		}
-		for n := range q.charges {
-			name := string(appendKey(nil, &q.charges[n]))
-			limits[name], names[name] = q.charges[n].Limit, s.name(&q.charges[n])
+	m, charges, names := model.Keys{}, map[model.Name]store.Charge{}, map[model.Name]string{}
+	for _, q := range world {
+		q.answered(m)
+		for _, c := range q.charges {
+			charges[model.NameOf(&c)], names[model.NameOf(&c)] = c, s.name(&c)
 		}
 	}
 	now := world[len(world)-1].now
-	for name, l := range limits {
+	for name, c := range charges {
+		l := c.Limit
 		if l.Algorithm == algorithms.SlidingWindowLog {
-			log := m[name].log
+			log := m[name].Log()
 			if err := holdsLog(t, s, names[name], l, log.IdleAt(l)); err != nil {
 				return err
 			}
@@ -84,11 +83,11 @@ func holdsWhat(t *testing.T, s *Store, world []recorded) error {
 				return err
 			}
 			if k.value() != raw {
-				return fmt.Errorf("%s: %x is written again as %x", name, raw, k.value())
+				return fmt.Errorf("%v: %x is written again as %x", name, raw, k.value())
 			}
 		}
-		if diff := cmp.Diff(seenAt(m[name].kept, now), seenAt(k, now)); diff != "" {
-			return fmt.Errorf("%s: (-want +in Redis) %s", name, diff)
+		if diff := cmp.Diff(seenAt(kept{limit: m[name].Limit, state: m[name].State}, now), seenAt(k, now)); diff != "" {
+			return fmt.Errorf("%v: (-want +in Redis) %s", name, diff)
 		}
 	}
 	return nil

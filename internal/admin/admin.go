@@ -15,7 +15,6 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/health"
@@ -26,6 +25,7 @@ import (
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store"
 	"github.com/weirproxy/weir/pkg/store/memstore"
+	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
 // Service is the rate limit service that people see. All methods must be safe for concurrent use.
@@ -48,11 +48,11 @@ type Options struct {
 
 	Ready   func() error                    // the reason why requests should not come now; nil: always ready
 	Sources []string                        // the origins of rules as the operator named them, for /rules and ListRules
-	Loads   func() LoadStatus               // the outcome of loading rules; nil: the rules of Limiter count as loaded
+	Loads   func() *adminv1.RulesPage       // the outcome of loading rules, a new message each time; nil: the rules of Limiter count as loaded
 	Reload  func(ctx context.Context) error // loads the rules again; nil: the admin service answers UNIMPLEMENTED
 	Grants  Grants                          // keeps the grants of Limiter; nil: the admin service answers UNIMPLEMENTED
 	Memory  func() memstore.Stats           // of the store in memory: the only store, or the substitute of a remote one; nil: not shown
-	Store   func() StoreHealth              // of a remote store; nil: the store is in memory
+	Store   func() *adminv1.StoreStatus     // of a remote store, a new message each time; nil: the store is in memory
 
 	LogLevel   *slog.LevelVar // of Logger, for SetLogLevel; nil: the level does not change
 	LogDenials float64        // requests per second that were answered OVER_LIMIT and are logged, at most MaxLogDenials; 0 logs none
@@ -65,34 +65,14 @@ type Options struct {
 	Access     Access // the clients of Serve
 }
 
-// StoreHealth is the state of the store of the counts at one moment, for people.
-type StoreHealth struct {
-	Kind    string          // such as Redis
-	Err     error           // why it does not answer; nil while it does
-	Since   time.Time       // when it last stopped or began to answer; zero: not known
-	Without uint64          // requests decided without it
-	Owed    int             // keys with hits that it does not know of
-	Fleet   int             // processes that share it; 0: not known
-	Spent   store.Durations // times of its answers
-}
-
-// LoadStatus is the outcome of loading rules so far.
-type LoadStatus struct {
-	Hash        string    // of the rules in force, see [descriptors.Rules.Hash]; "" where unknown
-	LoadedAt    time.Time // when these came into force; zero while rules are awaited
-	AttemptedAt time.Time // of the last load, successful or refused; zero before the first
-	Errors      []string  // the mistakes of the last load; empty after a success
-	Warnings    []string  // of the rules in force
-	Loads       uint64    // that succeeded
-	Refusals    uint64    // loads that were refused
-}
-
 // loads returns the outcome of loading rules.
-func (o *Options) loads() LoadStatus {
-	if o.Loads == nil {
-		return LoadStatus{}
+func (o *Options) loads() *adminv1.RulesPage {
+	now := new(adminv1.RulesPage)
+	if o.Loads != nil {
+		now = o.Loads()
 	}
-	return o.Loads()
+	now.Sources = o.Sources
+	return now
 }
 
 // Server is the admin service and all pages. All methods are safe for concurrent use.

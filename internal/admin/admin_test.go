@@ -6,7 +6,6 @@ import (
 	"net"
 	"strings"
 	"testing"
-	"time"
 
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -14,6 +13,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/weirproxy/weir/internal/testing/deptest"
@@ -23,6 +24,7 @@ import (
 	"github.com/weirproxy/weir/pkg/server"
 	"github.com/weirproxy/weir/pkg/store"
 	"github.com/weirproxy/weir/pkg/store/memstore"
+	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
 // fixture is a rate limit service, with its admin service and pages, and clients of both.
@@ -33,7 +35,7 @@ type fixture struct {
 	registry *prometheus.Registry
 	logger   *slog.Logger
 	logs     *logtest.Log
-	loads    LoadStatus // as a reloader would report
+	loads    *adminv1.RulesPage // as a reloader would report
 	client   ratelimitv3.RateLimitServiceClient
 }
 
@@ -56,7 +58,7 @@ func start(tb testing.TB, rules string, change func(*Options)) *fixture {
 // startOn serves rules, "" for none, from a store.
 func startOn(tb testing.TB, s store.Store, rules string, change func(*Options)) *fixture {
 	tb.Helper()
-	f := &fixture{registry: prometheus.NewRegistry(), logs: new(logtest.Log)}
+	f := &fixture{registry: prometheus.NewRegistry(), logs: new(logtest.Log), loads: new(adminv1.RulesPage)}
 	var err error
 	if f.limiter, err = limiter.New(s, limiter.Options{TopKeys: 10}); err != nil {
 		tb.Fatal(err)
@@ -70,7 +72,8 @@ func startOn(tb testing.TB, s store.Store, rules string, change func(*Options)) 
 	}
 	tb.Cleanup(f.server.Close)
 	o := Options{
-		Limiter: f.limiter, Registry: f.registry, Logger: f.logger, Service: f.server, Reflection: true, Loads: func() LoadStatus { return f.loads },
+		Limiter: f.limiter, Registry: f.registry, Logger: f.logger, Service: f.server, Reflection: true,
+		Loads: func() *adminv1.RulesPage { return proto.CloneOf(f.loads) },
 	}
 	if change != nil {
 		change(&o)
@@ -86,14 +89,15 @@ func startOn(tb testing.TB, s store.Store, rules string, change func(*Options)) 
 // setRules puts rules in force, as a reloader does.
 func (f *fixture) setRules(rules *descriptors.Rules, warnings ...string) {
 	f.limiter.SetRules(rules)
-	f.loads = LoadStatus{
-		Hash: rules.Hash(), LoadedAt: time.Now(), AttemptedAt: time.Now(), Warnings: warnings, Loads: f.loads.Loads + 1, Refusals: f.loads.Refusals,
+	f.loads = &adminv1.RulesPage{
+		Hash: rules.Hash(), LoadedAt: timestamppb.Now(), AttemptedAt: timestamppb.Now(), Warnings: warnings,
+		Loads: f.loads.GetLoads() + 1, Refusals: f.loads.GetRefusals(),
 	}
 }
 
 // refuse records a refused load, as a reloader does.
 func (f *fixture) refuse(mistake string) {
-	f.loads.AttemptedAt, f.loads.Errors = time.Now(), []string{mistake}
+	f.loads.AttemptedAt, f.loads.Errors = timestamppb.Now(), []string{mistake}
 	f.loads.Refusals++
 }
 

@@ -50,7 +50,7 @@ func (s *Server) Debug(write func(io.Writer) error) http.Handler {
 // documents. Lines that begin with # come first: the mistakes of the last load, if it was refused.
 func (s *Server) limitLines(w http.ResponseWriter, _ *http.Request) {
 	web.Plain(w, http.StatusOK)
-	for _, reason := range s.options.loads().Errors {
+	for _, reason := range s.options.loads().GetErrors() {
 		fmt.Fprintf(w, "# refused: %s\n", reason)
 	}
 	for _, r := range s.options.Limiter.Rules().All() {

@@ -40,7 +40,7 @@ const (
 func (s *Server) newDoor() error {
 	access := &s.options.Access
 	s.guard = newGuard(&s.options)
-	service := &service{options: &s.options, hub: s.hub, denials: &s.denials}
+	service := &service{Server: s}
 	s.newGRPC(service)
 
 	host, _ := os.Hostname()
@@ -50,7 +50,7 @@ func (s *Server) newDoor() error {
 	}
 	var err error
 	if s.people, err = page.New(page.Options{
-		Service: service, Source: s.pageSource(), Logger: s.options.Logger, Version: version, Host: host, Admitted: noteAdmitted,
+		Service: service, Rules: s.pageRules, Logger: s.options.Logger, Version: version, Host: host, Admitted: noteAdmitted,
 		Tokens: s.guard.tokens, Hosts: access.Hosts,
 	}); err != nil {
 		return err

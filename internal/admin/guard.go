@@ -138,7 +138,7 @@ func (a *admitted) goesOn() {
 	}
 }
 
-// codec is gRPC's codec for protobuf, and for messages that are encoded already.
+// codec is gRPC's codec for protobuf, with large messages in memory of their own.
 type codec struct{ encoding.CodecV2 }
 
 func newCodec() codec { return codec{encoding.GetCodecV2("proto")} }
@@ -149,14 +149,9 @@ const maxPooled = 32 << 10
 
 // Marshal implements [encoding.CodecV2].
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
-	switch v := v.(type) {
-	case []byte:
-		return mem.BufferSlice{mem.SliceBuffer(v)}, nil
-	case proto.Message:
-		if proto.Size(v) > maxPooled {
-			data, err := proto.Marshal(v)
-			return mem.BufferSlice{mem.SliceBuffer(data)}, err
-		}
+	if m, ok := v.(proto.Message); ok && proto.Size(m) > maxPooled {
+		data, err := proto.Marshal(m)
+		return mem.BufferSlice{mem.SliceBuffer(data)}, err
 	}
 	return c.CodecV2.Marshal(v)
 }

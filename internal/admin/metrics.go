@@ -56,13 +56,13 @@ func (s *Server) collect(to metrics.Scrape) {
 	}
 
 	now := s.options.loads()
-	to.Bool("config_last_reload_successful", now.Loads > 0 && len(now.Errors) == 0)
-	if !now.LoadedAt.IsZero() {
-		to.Gauge("config_last_reload_success_timestamp_seconds", float64(now.LoadedAt.UnixNano())/1e9)
+	to.Bool("config_last_reload_successful", now.GetLoads() > 0 && len(now.GetErrors()) == 0)
+	if at := now.GetLoadedAt(); at != nil {
+		to.Gauge("config_last_reload_success_timestamp_seconds", float64(at.AsTime().UnixNano())/1e9)
 	}
-	to.Counter("config_reloads_total", now.Loads, "success")
-	to.Counter("config_reloads_total", now.Refusals, "failure")
-	if now.Hash != "" {
-		to.Gauge("rules_info", 1, now.Hash)
+	to.Counter("config_reloads_total", uint64(now.GetLoads()), "success")
+	to.Counter("config_reloads_total", uint64(now.GetRefusals()), "failure")
+	if now.GetHash() != "" {
+		to.Gauge("rules_info", 1, now.GetHash())
 	}
 }

@@ -5,16 +5,13 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/weirproxy/weir/internal/admin/render"
 	"github.com/weirproxy/weir/internal/wire/web"
-	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
 // newPages returns the pages of HTTP.
@@ -66,7 +63,7 @@ func (s *Server) ready() (code int, answer string) {
 			return http.StatusServiceUnavailable, err.Error()
 		}
 	}
-	if s.options.Loads != nil && s.options.loads().LoadedAt.IsZero() {
+	if s.options.Loads != nil && s.options.loads().GetLoadedAt() == nil {
 		return http.StatusServiceUnavailable, "no rules loaded"
 	}
 	return http.StatusOK, "OK"
@@ -83,17 +80,7 @@ func (s *Server) metrics() http.Handler {
 // rules is the page /rules. Rules are written one by one: as a whole they may take a large part of
 // the memory of a small container.
 func (s *Server) rules(w http.ResponseWriter, _ *http.Request) {
-	now := s.options.loads()
-	head, err := indented(&adminv1.RulesPage{
-		Sources:     s.options.Sources,
-		Hash:        now.Hash,
-		LoadedAt:    timestamp(now.LoadedAt),
-		AttemptedAt: timestamp(now.AttemptedAt),
-		Loads:       uint32(now.Loads),
-		Refusals:    uint32(now.Refusals),
-		Errors:      now.Errors,
-		Warnings:    now.Warnings,
-	}, "")
+	head, err := indented(s.options.loads(), "")
 	if err != nil {
 		web.Text(w, http.StatusInternalServerError, web.TextPanic)
 		return
@@ -128,12 +115,4 @@ func indented(m proto.Message, prefix string) ([]byte, error) {
 	var lines bytes.Buffer // protojson varies the space between tokens
 	err = json.Indent(&lines, line, prefix, "  ")
 	return lines.Bytes(), err
-}
-
-// timestamp returns nil for the zero time.
-func timestamp(t time.Time) *timestamppb.Timestamp {
-	if t.IsZero() {
-		return nil
-	}
-	return timestamppb.New(t)
 }

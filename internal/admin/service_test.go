@@ -417,3 +417,34 @@ func TestReflectionDescribesTheAdminService(t *testing.T) {
 		}
 	})
 }
+
+func TestStatusIsTheStateOfTheProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, c := range map[string]struct {
+			change func(*Options)
+			want   string
+		}{
+			"a store in memory": {nil, `store { kind: "memory" keys: 2 places: 2 max_places: 1000000 }`},
+			"a remote store that is away": {func(o *Options) {
+				o.Ready = func() error { return errors.New("not yet") }
+				o.Store = func() *adminv1.StoreStatus { return &adminv1.StoreStatus{Kind: "Redis", Reason: "gone", Without: 3} }
+			}, `not_ready: "not yet" store { kind: "Redis" reason: "gone" without: 3 keys: 2 places: 2 max_places: 1000000 }`},
+		} {
+			f := start(t, adminRules, c.change)
+			f.refuse("a mistake")
+			f.ask(t, descriptor("shadow", "x"), descriptor("nothing", "x"))
+			f.ask(t, hits(10, "nothing", "x"))
+			got, err := f.service(t).Status(t.Context(), new(adminv1.StatusRequest))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if l := got.GetRequests().GetLatency(); len(l.GetCounts()) != len(l.GetBounds())+1 || l.GetCounts()[len(l.GetBounds())] != 2 {
+				t.Errorf("%s: got the times %v of two requests", name, l)
+			}
+			got.Requests.Latency = nil
+			at := fmt.Sprintf("{ seconds: %d }", time.Now().Unix())
+			is(t, got, new(adminv1.StatusResponse), c.want+` rules: 5 requests { passed: 1 denied: 1 } loads { hash: "`+f.limiter.Rules().Hash()+`"
+				loads: 1 refusals: 1 errors: "a mistake" loaded_at `+at+` attempted_at `+at+` }`)
+		}
+	})
+}

@@ -19,12 +19,14 @@ func BenchmarkPageReads(b *testing.B) {
 				fmt.Fprintf(&text, "- {key: user, value: u%d, rate_limit: {unit: hour, requests_per_unit: 1}}\n", i)
 			}
 			f := start(b, text.String(), nil)
-			source := f.admin.pageSource()
+			s := &service{Server: f.admin}
 			b.ReportAllocs()
 			for b.Loop() {
-				source.Totals()
-				for r := range source.Rules() {
-					if r.Tally() != (page.Tally{}) {
+				if _, err := s.Status(b.Context(), nil); err != nil {
+					b.Fatal(err)
+				}
+				for r := range f.admin.pageRules() {
+					if r.Tally != (page.Tally{}) {
 						b.Fatal("a rule has counts")
 					}
 				}
@@ -41,7 +43,7 @@ descriptors:
 - {key: c, descriptors: [{key: d, rate_limit: {unit: second, requests_per_unit: 1}}]}
 `, nil)
 	var got []string
-	for r := range f.admin.pageSource().Rules() {
+	for r := range f.admin.pageRules() {
 		a := r.About()
 		got = append(got, fmt.Sprintf("%s %s %s:%d %v %v", a.Domain, a.Path, a.File, a.Line, a.Limits, a.Notes))
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/weirproxy/weir/internal/admin"
 	"github.com/weirproxy/weir/internal/admin/grants"
@@ -27,6 +28,7 @@ import (
 	"github.com/weirproxy/weir/internal/wire/certificates"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/server"
+	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
 // RulesError is the failure of the first load: each line is about one mistake in the rules.
@@ -255,6 +257,20 @@ func (p *process) ready() error {
 	return nil
 }
 
+// loads returns the outcome of loading rules as the admin service shows it.
+func loads(s reload.Status) *adminv1.RulesPage {
+	timestamp := func(t time.Time) *timestamppb.Timestamp {
+		if t.IsZero() {
+			return nil
+		}
+		return timestamppb.New(t)
+	}
+	return &adminv1.RulesPage{
+		Hash: s.Hash, LoadedAt: timestamp(s.LoadedAt), AttemptedAt: timestamp(s.AttemptedAt), Errors: s.Errors, Warnings: s.Warnings,
+		Loads: uint32(s.Loads), Refusals: uint32(s.Refusals),
+	}
+}
+
 // newServers makes the server of the rate limit service, and the server of the admin service and
 // all pages.
 func (p *process) newServers(context.Context) (err error) {
@@ -276,7 +292,7 @@ func (p *process) newServers(context.Context) (err error) {
 		o.Store = p.stores.Health
 	}
 	o.Reload = p.reloader.Reload
-	o.Loads = func() admin.LoadStatus { return admin.LoadStatus(p.reloader.Status()) }
+	o.Loads = func() *adminv1.RulesPage { return loads(p.reloader.Status()) }
 	o.Sources = slices.Clone(p.Rules.Paths)
 	if p.XDS.Address != "" {
 		o.Sources = append(o.Sources, xds.Prefix+p.XDS.Address)

@@ -8,14 +8,16 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/weirproxy/weir/internal/admin"
+	"github.com/weirproxy/weir/internal/admin/render"
 	"github.com/weirproxy/weir/internal/tracing"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 	"github.com/weirproxy/weir/pkg/store/memstore"
 	"github.com/weirproxy/weir/pkg/store/redisstore"
 	"github.com/weirproxy/weir/pkg/store/shared"
+	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
 // StoreOptions chooses the store of the counts. Logger must be given.
@@ -150,11 +152,18 @@ func (s *Stores) Ready() error {
 }
 
 // Health returns the state of Redis, for people. There must be a Redis.
-func (s *Stores) Health() admin.StoreHealth {
+func (s *Stores) Health() *adminv1.StoreStatus {
 	shared, redis := s.shared.Stats(), s.redis.Stats()
-	return admin.StoreHealth{
-		Kind: "Redis", Err: s.shared.Ready(), Since: shared.Since, Without: shared.Without, Owed: redis.OwedKeys, Fleet: shared.Fleet, Spent: redis.RoundTrip,
+	out := &adminv1.StoreStatus{
+		Kind: "Redis", Without: shared.Without, Owed: uint32(redis.OwedKeys), Fleet: uint32(shared.Fleet), Latency: render.Latency(redis.RoundTrip),
 	}
+	if err := s.shared.Ready(); err != nil {
+		out.Reason = err.Error()
+	}
+	if !shared.Since.IsZero() {
+		out.Since = timestamppb.New(shared.Since)
+	}
+	return out
 }
 
 // Close ends everything that NewStores started. No request may use the store any more.

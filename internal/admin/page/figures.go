@@ -1,77 +1,56 @@
 package page
 
 import (
-	"iter"
 	"math"
 	"slices"
 	"time"
+
+	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
-
-// Source is the state of the service that the page shows beside the answers of the admin service.
-// Each function may be nil, and must be safe for concurrent use.
-type Source struct {
-	Totals func() Totals
-	Rules  func() iter.Seq[Rule]
-	Store  func() Store
-	Loads  func() Loads
-	Ready  func() string // the reason why requests should not come now; "" while they should
-}
-
-// Totals is the counts of requests since the start.
-type Totals struct {
-	Passed, Denied, Failed uint64 // requests
-	Unmatched, NoDomain    uint64 // descriptors that no rule matched, and descriptors of domains without rules
-	Latency                Latency
-}
-
-// Latency is a histogram of the times of requests since the start.
-type Latency struct {
-	Bounds []float64 // of the buckets in seconds, rising
-	Counts []uint64  // requests up to each bound, and at the end all requests
-}
 
 // quantile returns a time in seconds below which the part q of the requests lies that came between
 // two histograms; 0 without requests. Within a bucket the times count as evenly spread. Above the
 // last bound the result is that bound.
-func (l *Latency) quantile(before *Latency, q float64) float64 {
-	n := len(l.Bounds)
-	if len(l.Counts) != n+1 || n == 0 {
+func quantile(before, now *adminv1.Latency, q float64) float64 {
+	bounds, counts, was := now.GetBounds(), now.GetCounts(), before.GetCounts()
+	n := len(bounds)
+	if len(counts) != n+1 || n == 0 {
 		return 0
 	}
 	since := func(i int) float64 {
 		if i < 0 {
 			return 0
 		}
-		if len(before.Counts) != n+1 || before.Counts[i] > l.Counts[i] {
-			return float64(l.Counts[i])
+		if len(was) != n+1 || was[i] > counts[i] {
+			return float64(counts[i])
 		}
-		return float64(l.Counts[i] - before.Counts[i])
+		return float64(counts[i] - was[i])
 	}
 	rank := q * since(n)
 	if rank == 0 {
 		return 0
 	}
-	for i, bound := range l.Bounds {
+	for i, bound := range bounds {
 		if since(i) < rank {
 			continue
 		}
 		low := 0.0
 		if i > 0 {
-			low = l.Bounds[i-1]
+			low = bounds[i-1]
 		}
 		return low + (bound-low)*(rank-since(i-1))/(since(i)-since(i-1))
 	}
-	return l.Bounds[n-1]
+	return bounds[n-1]
 }
 
 // Rule is a rule with its counts.
-type Rule interface {
-	ID() any      // comparable; the same while the counts of the rule go on
-	Tally() Tally // since the start
-	About() About
+type Rule struct {
+	ID    any // comparable; the same while the counts of the rule go on
+	Tally Tally
+	About func() About
 }
 
-// Tally is the counts of decisions by a rule.
+// Tally is the counts of decisions by a rule since the start.
 type Tally struct{ Passed, Denied, Shadowed uint64 }
 
 func (t Tally) sum() uint64 { return t.Passed + t.Denied + t.Shadowed }
@@ -84,36 +63,6 @@ type About struct {
 	Line   int      `json:"line"`
 	Limits []string `json:"limits"` // in words
 	Notes  []string `json:"notes,omitempty"`
-}
-
-// Store is the health of the store of the counts.
-type Store struct {
-	Kind    string    `json:"kind"`           // memory or Redis
-	Reason  string    `json:"reason"`         // why Redis does not answer; "" while it does
-	Since   time.Time `json:"since,omitzero"` // the last change
-	Without uint64    `json:"without"`        // requests decided without Redis since the start
-	Owed    int       `json:"owed"`           // keys with hits that Redis does not know of
-	Fleet   int       `json:"fleet"`          // processes that share Redis; 0: not known
-	Keys    int       `json:"keys"`           // in memory
-	Places  int       `json:"places"`         // that they take
-	Max     int       `json:"max"`            // bound of Places
-	Latency Latency   `json:"-"`              // of calls to Redis
-	P99     float64   `json:"p99"`            // of these in seconds, over the last step
-	Evicted uint64    `json:"evicted"`        // keys forgotten before their time since the start
-	Full    uint64    `json:"full"`           // new keys that found memory full
-}
-
-// Loads is the outcome of loading rules.
-type Loads struct {
-	Hash      string    `json:"hash"`
-	LoadedAt  time.Time `json:"loadedAt,omitzero"`
-	TriedAt   time.Time `json:"triedAt,omitzero"`
-	Errors    []string  `json:"errors"`
-	Warnings  []string  `json:"warnings"`
-	Succeeded uint64    `json:"succeeded"`
-	Refused   uint64    `json:"refused"`
-	Sources   []string  `json:"sources"`
-	Rules     int       `json:"rules"`
 }
 
 // point is the rates between two samples.
@@ -135,12 +84,15 @@ func rate(now, before uint64, step time.Duration) float64 {
 }
 
 // between returns the point between two samples.
-func between(before, now *Totals, from, to time.Time) point {
+func between(before, now *adminv1.RequestsStatus, from, to time.Time) point {
 	step := to.Sub(from)
 	return point{
 		At:     to.UnixMilli(),
-		Passed: rate(now.Passed, before.Passed, step), Denied: rate(now.Denied, before.Denied, step), Failed: rate(now.Failed, before.Failed, step),
-		P50: now.Latency.quantile(&before.Latency, 0.5), P99: now.Latency.quantile(&before.Latency, 0.99),
+		Passed: rate(now.GetPassed(), before.GetPassed(), step),
+		Denied: rate(now.GetDenied(), before.GetDenied(), step),
+		Failed: rate(now.GetFailed(), before.GetFailed(), step),
+		P50:    quantile(before.GetLatency(), now.GetLatency(), 0.5),
+		P99:    quantile(before.GetLatency(), now.GetLatency(), 0.99),
 	}
 }
 

@@ -3,9 +3,12 @@ package page
 import (
 	"context"
 	"encoding/json"
+	"iter"
 	"slices"
 	"sync"
 	"time"
+
+	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
 // Steps and bounds of the history.
@@ -23,15 +26,15 @@ const (
 // sampler keeps the rates of the last 15 minutes. The sampler reads a few counters every five
 // seconds, and every second while somebody looks.
 type sampler struct {
-	source Source
+	status func(context.Context, *adminv1.StatusRequest) (*adminv1.StatusResponse, error)
+	all    func() iter.Seq[Rule]
 	wake   chan struct{} // somebody looks
 
 	mu      sync.Mutex // guards all below
 	viewers int
 	points  []point
-	before  Totals
+	before  *adminv1.StatusResponse
 	at      time.Time // of before
-	store   Latency   // of before
 	rules   map[any]*curve
 	rulesAt time.Time // of the last reading of rules
 	curveAt time.Time // of the last point of the curves
@@ -55,14 +58,16 @@ type curve struct {
 	points                   []float32 // passed and denied per second, in turns, the oldest first; denied ones in shadow mode are denied here
 }
 
-func newSampler(s Source) *sampler {
-	return &sampler{source: s, wake: make(chan struct{}, 1), rules: make(map[any]*curve), next: make(chan struct{})}
+func newSampler(service adminv1.AdminServiceServer, rules func() iter.Seq[Rule]) *sampler {
+	return &sampler{
+		status: service.Status, all: rules, wake: make(chan struct{}, 1), rules: make(map[any]*curve), next: make(chan struct{}),
+	}
 }
 
 // run samples until ctx ends.
 func (s *sampler) run(ctx context.Context) {
 	for {
-		s.sample(time.Now())
+		s.sample(ctx, time.Now())
 		step := idleStep
 		if s.looking() {
 			step = liveStep
@@ -132,16 +137,16 @@ func (s *sampler) curvesLocked() map[int][]float32 {
 }
 
 // sample reads the counters.
-func (s *sampler) sample(now time.Time) {
-	if s.source.Totals == nil {
+func (s *sampler) sample(ctx context.Context, now time.Time) {
+	status, err := s.status(ctx, new(adminv1.StatusRequest))
+	if err != nil {
 		return
 	}
-	totals := s.source.Totals()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.at.IsZero() && now.Sub(s.at) < liveStep/2 { // somebody has just come
 		if s.live == nil {
-			s.showLocked(now, &totals, point{At: now.UnixMilli()})
+			s.showLocked(now, status, point{At: now.UnixMilli()})
 		}
 		return
 	}
@@ -149,16 +154,16 @@ func (s *sampler) sample(now time.Time) {
 	if s.at.IsZero() {
 		p.At = now.UnixMilli()
 	} else {
-		p = between(&s.before, &totals, s.at, now)
+		p = between(s.before.GetRequests(), status.GetRequests(), s.at, now)
 		s.points = append(since(s.points, now.Add(-history)), p)
 	}
 	s.readRulesLocked(now)
 	if s.viewers > 0 {
-		s.showLocked(now, &totals, p)
+		s.showLocked(now, status, p)
 	} else {
 		s.live = nil // old by the time that somebody comes
 	}
-	s.before, s.at = totals, now
+	s.before, s.at = status, now
 }
 
 // readRulesLocked reads the counts of the rules: while somebody looks at each sample, else for each
@@ -169,14 +174,14 @@ func (s *sampler) readRulesLocked(now time.Time) {
 		step = liveStep
 	}
 	const early = liveStep / 4 // timers are not exact
-	if s.source.Rules == nil || !s.rulesAt.IsZero() && now.Sub(s.rulesAt) < max(step, s.pause)-early {
+	if s.all == nil || !s.rulesAt.IsZero() && now.Sub(s.rulesAt) < max(step, s.pause)-early {
 		return
 	}
 	begun, passed, first := time.Now(), now.Sub(s.rulesAt), s.rulesAt.IsZero()
 	s.number = 0
-	for r := range s.source.Rules() {
+	for r := range s.all() {
 		s.number++
-		id, tally := r.ID(), r.Tally()
+		id, tally := r.ID, r.Tally
 		c := s.rules[id]
 		if c == nil {
 			if c = s.newCurveLocked(id, tally); c == nil {

@@ -12,7 +12,7 @@ import (
 
 // A stream without a body would keep its place for ever, because no write of it fails.
 func TestHeadOpensNoStream(t *testing.T) {
-	f := newPage(t, func(o *Options) { o.Source = new(counters).source() })
+	f := newPage(t, func(o *Options) { o.Service = new(counters) })
 	f.end() // a stream that opens ends at once
 	for _, path := range []string{"/events", "/tail"} {
 		if got := f.ask("HEAD", path, ""); got.StatusCode != http.StatusMethodNotAllowed || got.Header.Get("Allow") != "GET" {

@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"html/template"
+	"iter"
 	"log/slog"
 	"net"
 	"net/http"
@@ -35,7 +36,7 @@ var files embed.FS
 // Options is the options of New. Service and Logger must be set; every other field may be zero.
 type Options struct {
 	Service adminv1.AdminServiceServer // that the page asks
-	Source  Source                     // that the page reads
+	Rules   func() iter.Seq[Rule]      // that count, with their counts; nil: none. Safe for concurrent use
 	Logger  *slog.Logger
 
 	Admitted func(*http.Request) // is called before each request with credentials, or one that needs none; nil: nobody wants to know
@@ -72,8 +73,8 @@ func New(o Options) (*Page, error) {
 		return nil, errors.New("service, logger: must not be nil")
 	}
 	p := &Page{
-		options: o, begun: time.Now(), crossOrigin: http.NewCrossOriginProtection(), calls: calls(o.Service), sessions: newSessions(), sampler: newSampler(o.Source),
-		pages: make(chan struct{}, maxStreams), tails: make(chan struct{}, maxStreams),
+		options: o, begun: time.Now(), crossOrigin: http.NewCrossOriginProtection(), calls: calls(o.Service), sessions: newSessions(),
+		sampler: newSampler(o.Service, o.Rules), pages: make(chan struct{}, maxStreams), tails: make(chan struct{}, maxStreams),
 	}
 	var err error
 	if p.templates, err = template.ParseFS(files, "templates/*.html"); err != nil {

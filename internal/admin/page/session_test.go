@@ -83,7 +83,7 @@ func TestALoginEndsTheSessionBefore(t *testing.T) {
 func TestALogoutEndsTheOpenPagesOfItsSession(t *testing.T) {
 	f := newPage(t, func(o *Options) {
 		withToken(o)
-		o.Source = new(counters).source()
+		o.Service = new(counters)
 	})
 	cookie := f.sessions.cookie + "=" + f.sessions.begin(secret)
 	s := httptest.NewServer(f)

@@ -5,6 +5,10 @@ import (
 	"encoding/json"
 	"slices"
 	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
 // row is a rule as the page lists it.
@@ -24,36 +28,30 @@ type state struct {
 	Point     point   `json:"point"`
 	Unmatched float64 `json:"unmatched"` // descriptors per second, as the next
 	NoDomain  float64 `json:"noDomain"`
-	Total     uint64  `json:"total"` // requests since the start
-	Store     Store   `json:"store"`
-	Loads     Loads   `json:"loads"`
-	Ready     string  `json:"ready"`
+	StoreP99  float64 `json:"storeP99"` // of the answers of Redis in seconds, over the last step
 	Rules     []row   `json:"rules"`
 	Number    int     `json:"number"` // of all rules
+
+	Status json.RawMessage `json:"status"` // a StatusResponse
 }
 
 // showLocked puts the state for viewers in place.
-func (s *sampler) showLocked(now time.Time, totals *Totals, p point) {
+func (s *sampler) showLocked(now time.Time, status *adminv1.StatusResponse, p point) {
 	step := now.Sub(s.at)
 	if s.at.IsZero() {
 		step = 0
 	}
-	out := state{
-		Point: p, Unmatched: rate(totals.Unmatched, s.before.Unmatched, step), NoDomain: rate(totals.NoDomain, s.before.NoDomain, step),
-		Total: totals.Passed + totals.Denied + totals.Failed, Rules: s.rowsLocked(), Number: s.number,
+	data, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(status)
+	if err != nil { // no text of a status can fail
+		return
 	}
-	if s.source.Store != nil {
-		out.Store = s.source.Store()
-		out.Store.P99 = out.Store.Latency.quantile(&s.store, 0.99)
-		s.store = out.Store.Latency
-	}
-	if s.source.Loads != nil {
-		out.Loads = s.source.Loads()
-	}
-	if s.source.Ready != nil {
-		out.Ready = s.source.Ready()
-	}
-	live, err := json.Marshal(out)
+	before, requests := s.before.GetRequests(), status.GetRequests()
+	live, err := json.Marshal(state{
+		Point: p, Status: data, Rules: s.rowsLocked(), Number: s.number,
+		Unmatched: rate(requests.GetUnmatched(), before.GetUnmatched(), step),
+		NoDomain:  rate(requests.GetNoDomain(), before.GetNoDomain(), step),
+		StoreP99:  quantile(s.before.GetStore().GetLatency(), status.GetStore().GetLatency(), 0.99),
+	})
 	if err != nil { // no value of a state can fail
 		return
 	}

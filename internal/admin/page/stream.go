@@ -234,19 +234,6 @@ func (t *tailStream) Send(m *adminv1.WatchResponse) error {
 	}
 }
 
-// SendMsg implements [grpc.ServerStream]. Watch sends encoded messages.
-func (t *tailStream) SendMsg(encoded any) error {
-	data, ok := encoded.([]byte)
-	if !ok {
-		return fmt.Errorf("%T: a tail sends encoded messages", encoded)
-	}
-	m := new(adminv1.WatchResponse)
-	if err := proto.Unmarshal(data, m); err != nil {
-		return err
-	}
-	return t.Send(m)
-}
-
 // marshal returns a message as one line of JSON.
 func marshal(m proto.Message) ([]byte, error) {
 	data, err := protojson.Marshal(m)

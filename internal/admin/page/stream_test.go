@@ -64,7 +64,7 @@ func openStream(t *testing.T, url string) (answer *http.Response, next func() st
 }
 
 func TestEventsBeginWithTheHistoryAndTheState(t *testing.T) {
-	f := newPage(t, func(o *Options) { o.Source = new(counters).source() })
+	f := newPage(t, func(o *Options) { o.Service = new(counters) })
 	answer, next := openStream(t, f.listen(t)+"/events")
 	if answer.StatusCode != http.StatusOK || answer.Header.Get("Content-Type") != "text/event-stream" {
 		t.Fatalf("got %d, %v", answer.StatusCode, answer.Header)
@@ -81,7 +81,7 @@ func TestEventsBeginWithTheHistoryAndTheState(t *testing.T) {
 }
 
 func TestOpenPagesAreBounded(t *testing.T) {
-	f := newPage(t, func(o *Options) { o.Source = new(counters).source() })
+	f := newPage(t, func(o *Options) { o.Service = new(counters) })
 	url := f.listen(t)
 	var opened, refused int
 	var leave func()
@@ -157,7 +157,7 @@ func TestATailThatIsRefusedSaysWhy(t *testing.T) {
 }
 
 func TestStreamsOfOtherSitesAreRefused(t *testing.T) {
-	f := newPage(t, func(o *Options) { o.Source = new(counters).source() })
+	f := newPage(t, func(o *Options) { o.Service = new(counters) })
 	for _, path := range []string{"/events", "/tail"} {
 		for _, site := range []string{"cross-site", "same-site"} {
 			if got := f.ask("GET", path, "", "Sec-Fetch-Site: "+site); got.StatusCode != http.StatusForbidden {

@@ -4,11 +4,15 @@
 package render
 
 import (
+	"maps"
+	"slices"
+
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
+	"github.com/weirproxy/weir/pkg/store"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
@@ -103,4 +107,14 @@ func domain(d *descriptors.Domain) *adminv1.Domain {
 		return nil
 	}
 	return &adminv1.Domain{Name: d.Name, File: d.File, Line: uint32(d.Line)}
+}
+
+// Latency returns a histogram of times as a message.
+func Latency(d store.Durations) *adminv1.Latency {
+	out := &adminv1.Latency{Bounds: slices.Sorted(maps.Keys(d.Buckets))}
+	for _, bound := range out.GetBounds() {
+		out.Counts = append(out.Counts, d.Buckets[bound])
+	}
+	out.Counts = append(out.Counts, d.Count)
+	return out
 }

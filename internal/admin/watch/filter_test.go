@@ -57,7 +57,7 @@ func TestFiltersChooseRequestsByOneDescriptor(t *testing.T) {
 		var got []int
 		for i, one := range all {
 			f.ask(one[0], one[1:]...)
-			if taken, _ := w.take(); len(taken) > 0 {
+			if taken := w.take(); len(taken) > 0 {
 				got = append(got, i)
 			}
 		}

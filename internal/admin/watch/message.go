@@ -3,175 +3,91 @@ package watch
 import (
 	"fmt"
 	"strings"
-	"time"
 	"unicode/utf8"
 
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/weirproxy/weir/internal/admin/render"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
-// Message is an encoded WatchResponse. A Go message would take a dozen parts for each request, and
-// several times as long.
-type Message []byte
-
-// encoder appends fields in the protobuf encoding. As the encoding of proto3 wants, fields with
-// their zero value are left out.
-type encoder struct {
-	dst    []byte
-	known  map[*descriptors.Limit][]byte // encoded limits
-	misses int                           // bytes of the nearest misses
-}
-
 // maxMisses bounds the nearest misses of a message, in bytes. One descriptor of a few bytes may
 // have one of 10 KB.
 const maxMisses = 1 << 20
 
-func (e *encoder) number(field protowire.Number, n uint64) {
-	if n != 0 {
-		e.dst = protowire.AppendVarint(protowire.AppendTag(e.dst, field, protowire.VarintType), n)
+// builder makes the messages of events.
+type builder struct {
+	rules  func() *descriptors.Rules // in force
+	limits map[*descriptors.Limit]*adminv1.Limit
+	misses int // bytes of the nearest misses
+}
+
+// message returns requests as a message. rules returns the rules in force.
+func message(rules func() *descriptors.Rules, events []*event, leftOut, lost uint64) *adminv1.WatchResponse {
+	b := builder{rules: rules, limits: make(map[*descriptors.Limit]*adminv1.Limit)}
+	out := &adminv1.WatchResponse{Requests: make([]*adminv1.WatchedRequest, len(events)), LeftOut: leftOut, Lost: lost}
+	for i, e := range events {
+		out.Requests[i] = b.request(e)
 	}
+	return out
 }
 
-func (e *encoder) flag(field protowire.Number, on bool) { e.number(field, protowire.EncodeBool(on)) }
-
-func (e *encoder) text(field protowire.Number, text string) {
-	if text != "" {
-		e.dst = protowire.AppendString(protowire.AppendTag(e.dst, field, protowire.BytesType), valid(text))
+func (b *builder) request(e *event) *adminv1.WatchedRequest {
+	out := &adminv1.WatchedRequest{
+		At: timestamppb.New(e.begun), Took: durationpb.New(e.took), Domain: valid(e.domain), OverLimit: e.overLimit, Error: valid(e.failure),
+		Descriptors: make([]*adminv1.WatchedDescriptor, len(e.descriptors)),
 	}
-}
-
-// begin begins a message in a field. end needs the result.
-func (e *encoder) begin(field protowire.Number) int {
-	e.dst = append(protowire.AppendTag(e.dst, field, protowire.BytesType), 0)
-	return len(e.dst)
-}
-
-// end ends a message, and puts its length before it.
-func (e *encoder) end(from int) {
-	n := len(e.dst) - from
-	more := protowire.SizeVarint(uint64(n)) - 1 // than the one byte that begin has kept free
-	for range more {
-		e.dst = append(e.dst, 0)
-	}
-	copy(e.dst[from+more:], e.dst[from:from+n])
-	protowire.AppendVarint(e.dst[:from-1], uint64(n))
-}
-
-// time appends a Timestamp or a Duration.
-func (e *encoder) time(field protowire.Number, seconds, nanos int64) {
-	from := e.begin(field)
-	e.number(1, uint64(seconds))
-	e.number(2, uint64(nanos))
-	e.end(from)
-}
-
-func (e *encoder) duration(field protowire.Number, d time.Duration) {
-	e.time(field, int64(d/time.Second), int64(d%time.Second))
-}
-
-// message returns requests as a message. rules returns the rules in force, size is the memory of
-// the requests in bytes.
-func message(rules func() *descriptors.Rules, events []*event, size int, leftOut, lost uint64) (Message, error) {
-	e := encoder{dst: make([]byte, 0, size/2), known: make(map[*descriptors.Limit][]byte)}
-	for _, one := range events {
-		from := e.begin(1) // requests
-		if err := e.request(rules, one); err != nil {
-			return nil, err
+	for i := range e.descriptors {
+		d := &e.descriptors[i]
+		out.Descriptors[i] = b.descriptor(d, e.told)
+		if b.misses < maxMisses {
+			out.Descriptors[i].NearestMiss = nearest(b.rules, e, d)
+			b.misses += proto.Size(out.Descriptors[i].GetNearestMiss())
 		}
-		e.end(from)
 	}
-	e.number(2, leftOut) // left_out
-	e.number(3, lost)    // lost
-	return e.dst, nil
+	return out
 }
 
-// request appends the fields of a WatchedRequest.
-func (e *encoder) request(rules func() *descriptors.Rules, r *event) error {
-	e.time(1, r.begun.Unix(), int64(r.begun.Nanosecond())) // at
-	e.duration(2, r.took)                                  // took
-	e.text(3, r.domain)                                    // domain
-	for i := range r.descriptors {
-		d := &r.descriptors[i]
-		from := e.begin(4) // descriptors
-		var miss *adminv1.NearestMiss
-		if e.misses < maxMisses {
-			miss = nearest(rules, r, d)
-		}
-		if err := e.descriptor(d, r.told, miss); err != nil {
-			return err
-		}
-		e.end(from)
+func (b *builder) descriptor(d *descriptor, told bool) *adminv1.WatchedDescriptor {
+	out := &adminv1.WatchedDescriptor{
+		Hits: d.hits, Outcome: d.outcome, Override: d.override,
+		Entries: make([]*adminv1.Entry, len(d.entries)), Limits: make([]*adminv1.WatchedLimit, len(d.limits)),
 	}
-	e.flag(5, r.overLimit) // over_limit
-	e.text(6, r.failure)   // error
-	return nil
-}
-
-// descriptor appends the fields of a WatchedDescriptor.
-func (e *encoder) descriptor(d *descriptor, told bool, miss *adminv1.NearestMiss) error {
-	for i := range d.entries {
-		from := e.begin(1) // entries
-		e.text(1, d.entries[i].Key)
-		e.text(2, d.entries[i].Value)
-		e.end(from)
+	for i, e := range d.entries {
+		out.Entries[i] = &adminv1.Entry{Key: valid(e.Key), Value: valid(e.Value)}
 	}
-	e.number(2, uint64(d.hits))    // hits
-	e.number(3, uint64(d.outcome)) // outcome
 	if d.rule != nil {
-		e.text(4, d.rule.Path)           // rule
-		e.text(5, d.rule.File)           // file
-		e.number(6, uint64(d.rule.Line)) // line
-	}
-	for i := range d.limits {
-		from := e.begin(7) // limits
-		if err := e.limit(&d.limits[i], told); err != nil {
-			return err
-		}
-		e.end(from)
-	}
-	if miss != nil {
-		from := e.begin(8) // nearest_miss
-		var err error
-		if e.dst, err = (proto.MarshalOptions{}).MarshalAppend(e.dst, miss); err != nil {
-			return err
-		}
-		e.misses += len(e.dst) - from
-		e.end(from)
+		out.Rule, out.File, out.Line = valid(d.rule.Path), valid(d.rule.File), uint32(d.rule.Line)
 	}
 	if d.grant != nil {
-		e.text(9, d.grant.ID) // grant
+		out.Grant = valid(d.grant.ID)
 	}
-	e.flag(10, d.override) // override
-	return nil
+	for i := range d.limits {
+		out.Limits[i] = b.limit(&d.limits[i], told)
+	}
+	return out
 }
 
-// limit appends the fields of a WatchedLimit.
-func (e *encoder) limit(l *limit, told bool) error {
-	e.text(1, l.key) // key
-	of, known := e.known[l.limit]
-	if !known {
-		var err error
-		if of, err = proto.Marshal(render.Limit(l.limit)); err != nil {
-			return err
-		}
-		e.known[l.limit] = of
+func (b *builder) limit(l *limit, told bool) *adminv1.WatchedLimit {
+	of := b.limits[l.limit]
+	if of == nil {
+		of = render.Limit(l.limit)
+		b.limits[l.limit] = of
 	}
-	e.dst = protowire.AppendBytes(protowire.AppendTag(e.dst, 2, protowire.BytesType), of) // limit
-	e.flag(3, l.decision.Allowed)                                                         // allowed
-	e.number(4, uint64(l.decision.Remaining))                                             // remaining
-	e.duration(5, l.decision.RetryAfter)                                                  // retry_after
-	e.duration(6, l.decision.ResetAfter)                                                  // reset_after
+	out := &adminv1.WatchedLimit{
+		Key: valid(l.key), Limit: of, Allowed: l.decision.Allowed, Remaining: l.decision.Remaining,
+		RetryAfter: durationpb.New(l.decision.RetryAfter), ResetAfter: durationpb.New(l.decision.ResetAfter),
+	}
 	if told {
-		e.text(7, render.Source(l.source)) // source
+		out.Source = render.Source(l.source)
 	}
 	if l.grant != nil {
-		e.text(8, l.grant.ID) // grant
+		out.Grant = valid(l.grant.ID)
 	}
-	return nil
+	return out
 }
 
 // nearest returns the place where the search for a descriptor ended without a rule of its own; nil

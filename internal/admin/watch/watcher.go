@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
 // gather is the time for which Next waits for more after a first request: a message for each would
@@ -72,7 +74,7 @@ func (w *Watcher) wakeUp() {
 
 // Next waits for requests and returns the next message, or the error of ctx. A first request waits
 // up to 50 ms for others.
-func (w *Watcher) Next(ctx context.Context) (Message, error) {
+func (w *Watcher) Next(ctx context.Context) (*adminv1.WatchResponse, error) {
 	select {
 	case <-ctx.Done():
 		return nil, ctx.Err()
@@ -87,21 +89,19 @@ func (w *Watcher) Next(ctx context.Context) (Message, error) {
 		case <-timer.C:
 		}
 	}
-	events, size := w.take()
-	return message(w.hub.options.Rules, events, size, w.leftOut.Swap(0), w.lost.Swap(0))
+	return message(w.hub.options.Rules, w.take(), w.leftOut.Swap(0), w.lost.Swap(0)), nil
 }
 
-// take returns the first requests of the queue, as many as a message may have, and their memory in
-// bytes.
-func (w *Watcher) take() (taken []*event, bytes int) {
+// take returns the first requests of the queue, as many as a message may have.
+func (w *Watcher) take() []*event {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	n := 0
+	n, bytes := 0, 0
 	for n < len(w.queue) && (n == 0 || bytes+w.queue[n].size <= maxMessage) {
 		bytes += w.queue[n].size
 		n++
 	}
-	taken = w.queue[:n:n]
+	taken := w.queue[:n:n]
 	w.queue = w.queue[n:]
 	if len(w.queue) == 0 {
 		w.queue = nil
@@ -109,7 +109,7 @@ func (w *Watcher) take() (taken []*event, bytes int) {
 		w.wakeUp()
 	}
 	w.waiting.Add(-int64(bytes))
-	return taken, bytes
+	return taken
 }
 
 // Close ends the watch. A second Close does nothing.

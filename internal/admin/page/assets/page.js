@@ -192,7 +192,13 @@ function takeHistory(h) {
   for (const row of rows.values()) row.curve();
   drawCharts();
 }
+// takeState shows a state. JSON of protobuf has numbers of 64 bits as texts.
 function takeState(s) {
+  const is = s.status, st = is.store, l = is.loads;
+  s.total = Number(is.requests.passed) + Number(is.requests.denied) + Number(is.requests.failed);
+  s.ready = is.notReady;
+  s.store = {...st, without: Number(st.without), evicted: Number(st.evicted), max: st.maxPlaces, p99: s.storeP99};
+  s.loads = {rules: is.rules, loadedAt: l.loadedAt, triedAt: l.attemptedAt, sources: l.sources, hash: l.hash, errors: l.errors, warnings: l.warnings, succeeded: l.loads, refused: l.refusals};
   state = s;
   recent = [...recent, s].filter(r => r.point.t > s.point.t - 5000);
   const last = points[points.length - 1];

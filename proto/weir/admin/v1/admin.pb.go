@@ -1051,7 +1051,7 @@ type LimitExplanation struct {
 	RetryAfter *durationpb.Duration `protobuf:"bytes,5,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
 	// The wait until the key would be idle after these hits; of a fixed window, until the window ends.
 	ResetAfter *durationpb.Duration `protobuf:"bytes,6,opt,name=reset_after,json=resetAfter,proto3" json:"reset_after,omitempty"`
-	// Whether the hits are more than the limit ever has: then these hits never pass, whatever retry_after says.
+	// Whether the hits are more than the limit ever has. Then these hits never pass, and retry_after has no meaning.
 	Never bool `protobuf:"varint,7,opt,name=never,proto3" json:"never,omitempty"`
 	// The holders of the limit, the next one to run out alone. Absent for a limit without hold.
 	Holders *Holders `protobuf:"bytes,8,opt,name=holders,proto3" json:"holders,omitempty"`
@@ -2303,6 +2303,407 @@ func (x *ReloadResponse) GetRules() uint32 {
 	return 0
 }
 
+// StatusRequest asks for the state of the process.
+type StatusRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StatusRequest) Reset() {
+	*x = StatusRequest{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StatusRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StatusRequest) ProtoMessage() {}
+
+func (x *StatusRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
+func (*StatusRequest) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{25}
+}
+
+// StatusResponse is the state of the process at one moment. All counts are since its start.
+type StatusResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The reason why requests should not come now; empty while they should.
+	NotReady string `protobuf:"bytes,1,opt,name=not_ready,json=notReady,proto3" json:"not_ready,omitempty"`
+	// The requests.
+	Requests *RequestsStatus `protobuf:"bytes,2,opt,name=requests,proto3" json:"requests,omitempty"`
+	// The store of the counts.
+	Store *StoreStatus `protobuf:"bytes,3,opt,name=store,proto3" json:"store,omitempty"`
+	// The loads of rules: the page /rules, without the rules.
+	Loads *RulesPage `protobuf:"bytes,4,opt,name=loads,proto3" json:"loads,omitempty"`
+	// The number of rules in force.
+	Rules         uint32 `protobuf:"varint,5,opt,name=rules,proto3" json:"rules,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StatusResponse) Reset() {
+	*x = StatusResponse{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StatusResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StatusResponse) ProtoMessage() {}
+
+func (x *StatusResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
+func (*StatusResponse) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *StatusResponse) GetNotReady() string {
+	if x != nil {
+		return x.NotReady
+	}
+	return ""
+}
+
+func (x *StatusResponse) GetRequests() *RequestsStatus {
+	if x != nil {
+		return x.Requests
+	}
+	return nil
+}
+
+func (x *StatusResponse) GetStore() *StoreStatus {
+	if x != nil {
+		return x.Store
+	}
+	return nil
+}
+
+func (x *StatusResponse) GetLoads() *RulesPage {
+	if x != nil {
+		return x.Loads
+	}
+	return nil
+}
+
+func (x *StatusResponse) GetRules() uint32 {
+	if x != nil {
+		return x.Rules
+	}
+	return 0
+}
+
+// RequestsStatus is the requests that were answered.
+type RequestsStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The requests that passed.
+	Passed uint64 `protobuf:"varint,1,opt,name=passed,proto3" json:"passed,omitempty"`
+	// The requests that were answered OVER_LIMIT.
+	Denied uint64 `protobuf:"varint,2,opt,name=denied,proto3" json:"denied,omitempty"`
+	// The requests that ended with an error.
+	Failed uint64 `protobuf:"varint,3,opt,name=failed,proto3" json:"failed,omitempty"`
+	// The descriptors that no rule matched.
+	Unmatched uint64 `protobuf:"varint,4,opt,name=unmatched,proto3" json:"unmatched,omitempty"`
+	// The descriptors of domains without rules.
+	NoDomain uint64 `protobuf:"varint,5,opt,name=no_domain,json=noDomain,proto3" json:"no_domain,omitempty"`
+	// The times of the requests.
+	Latency       *Latency `protobuf:"bytes,6,opt,name=latency,proto3" json:"latency,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RequestsStatus) Reset() {
+	*x = RequestsStatus{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RequestsStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RequestsStatus) ProtoMessage() {}
+
+func (x *RequestsStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RequestsStatus.ProtoReflect.Descriptor instead.
+func (*RequestsStatus) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *RequestsStatus) GetPassed() uint64 {
+	if x != nil {
+		return x.Passed
+	}
+	return 0
+}
+
+func (x *RequestsStatus) GetDenied() uint64 {
+	if x != nil {
+		return x.Denied
+	}
+	return 0
+}
+
+func (x *RequestsStatus) GetFailed() uint64 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
+func (x *RequestsStatus) GetUnmatched() uint64 {
+	if x != nil {
+		return x.Unmatched
+	}
+	return 0
+}
+
+func (x *RequestsStatus) GetNoDomain() uint64 {
+	if x != nil {
+		return x.NoDomain
+	}
+	return 0
+}
+
+func (x *RequestsStatus) GetLatency() *Latency {
+	if x != nil {
+		return x.Latency
+	}
+	return nil
+}
+
+// StoreStatus is the store of the counts.
+type StoreStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The kind: memory or Redis.
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// The reason why Redis does not answer; empty while it does.
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The time when Redis last stopped or began to answer; absent where unknown.
+	Since *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
+	// The requests that were decided without Redis.
+	Without uint64 `protobuf:"varint,4,opt,name=without,proto3" json:"without,omitempty"`
+	// The keys with hits that Redis does not know of.
+	Owed uint32 `protobuf:"varint,5,opt,name=owed,proto3" json:"owed,omitempty"`
+	// The processes that share Redis; 0 where unknown.
+	Fleet uint32 `protobuf:"varint,6,opt,name=fleet,proto3" json:"fleet,omitempty"`
+	// The times of the answers of Redis.
+	Latency *Latency `protobuf:"bytes,7,opt,name=latency,proto3" json:"latency,omitempty"`
+	// The keys in memory: with Redis, the keys that are counted there instead.
+	Keys uint32 `protobuf:"varint,8,opt,name=keys,proto3" json:"keys,omitempty"`
+	// The places in memory that the keys take: one for a key, three or more for a key of sliding_window_log.
+	Places uint32 `protobuf:"varint,9,opt,name=places,proto3" json:"places,omitempty"`
+	// The bound of the places.
+	MaxPlaces uint32 `protobuf:"varint,10,opt,name=max_places,json=maxPlaces,proto3" json:"max_places,omitempty"`
+	// The keys that were forgotten from memory before their time.
+	Evicted       uint64 `protobuf:"varint,11,opt,name=evicted,proto3" json:"evicted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoreStatus) Reset() {
+	*x = StoreStatus{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoreStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoreStatus) ProtoMessage() {}
+
+func (x *StoreStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoreStatus.ProtoReflect.Descriptor instead.
+func (*StoreStatus) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *StoreStatus) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *StoreStatus) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *StoreStatus) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *StoreStatus) GetWithout() uint64 {
+	if x != nil {
+		return x.Without
+	}
+	return 0
+}
+
+func (x *StoreStatus) GetOwed() uint32 {
+	if x != nil {
+		return x.Owed
+	}
+	return 0
+}
+
+func (x *StoreStatus) GetFleet() uint32 {
+	if x != nil {
+		return x.Fleet
+	}
+	return 0
+}
+
+func (x *StoreStatus) GetLatency() *Latency {
+	if x != nil {
+		return x.Latency
+	}
+	return nil
+}
+
+func (x *StoreStatus) GetKeys() uint32 {
+	if x != nil {
+		return x.Keys
+	}
+	return 0
+}
+
+func (x *StoreStatus) GetPlaces() uint32 {
+	if x != nil {
+		return x.Places
+	}
+	return 0
+}
+
+func (x *StoreStatus) GetMaxPlaces() uint32 {
+	if x != nil {
+		return x.MaxPlaces
+	}
+	return 0
+}
+
+func (x *StoreStatus) GetEvicted() uint64 {
+	if x != nil {
+		return x.Evicted
+	}
+	return 0
+}
+
+// Latency is a histogram of times.
+type Latency struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The upper bounds of the buckets in seconds, rising.
+	Bounds []float64 `protobuf:"fixed64,1,rep,packed,name=bounds,proto3" json:"bounds,omitempty"`
+	// The times up to each bound, and at the end all times.
+	Counts        []uint64 `protobuf:"varint,2,rep,packed,name=counts,proto3" json:"counts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Latency) Reset() {
+	*x = Latency{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Latency) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Latency) ProtoMessage() {}
+
+func (x *Latency) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Latency.ProtoReflect.Descriptor instead.
+func (*Latency) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *Latency) GetBounds() []float64 {
+	if x != nil {
+		return x.Bounds
+	}
+	return nil
+}
+
+func (x *Latency) GetCounts() []uint64 {
+	if x != nil {
+		return x.Counts
+	}
+	return nil
+}
+
 // WatchRequest chooses requests. A request is shown when it has a descriptor that all filters choose; then all its descriptors are shown.
 type WatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2324,7 +2725,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2336,7 +2737,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2349,7 +2750,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *WatchRequest) GetDomain() string {
@@ -2409,7 +2810,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2421,7 +2822,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2434,7 +2835,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *WatchResponse) GetRequests() []*WatchedRequest {
@@ -2479,7 +2880,7 @@ type WatchedRequest struct {
 
 func (x *WatchedRequest) Reset() {
 	*x = WatchedRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2491,7 +2892,7 @@ func (x *WatchedRequest) String() string {
 func (*WatchedRequest) ProtoMessage() {}
 
 func (x *WatchedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2504,7 +2905,7 @@ func (x *WatchedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchedRequest.ProtoReflect.Descriptor instead.
 func (*WatchedRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *WatchedRequest) GetAt() *timestamppb.Timestamp {
@@ -2579,7 +2980,7 @@ type WatchedDescriptor struct {
 
 func (x *WatchedDescriptor) Reset() {
 	*x = WatchedDescriptor{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[28]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2591,7 +2992,7 @@ func (x *WatchedDescriptor) String() string {
 func (*WatchedDescriptor) ProtoMessage() {}
 
 func (x *WatchedDescriptor) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[28]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2604,7 +3005,7 @@ func (x *WatchedDescriptor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchedDescriptor.ProtoReflect.Descriptor instead.
 func (*WatchedDescriptor) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *WatchedDescriptor) GetEntries() []*Entry {
@@ -2702,7 +3103,7 @@ type WatchedLimit struct {
 
 func (x *WatchedLimit) Reset() {
 	*x = WatchedLimit{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[29]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2714,7 +3115,7 @@ func (x *WatchedLimit) String() string {
 func (*WatchedLimit) ProtoMessage() {}
 
 func (x *WatchedLimit) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[29]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2727,7 +3128,7 @@ func (x *WatchedLimit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchedLimit.ProtoReflect.Descriptor instead.
 func (*WatchedLimit) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *WatchedLimit) GetKey() string {
@@ -2807,7 +3208,7 @@ type NearestMiss struct {
 
 func (x *NearestMiss) Reset() {
 	*x = NearestMiss{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[30]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2819,7 +3220,7 @@ func (x *NearestMiss) String() string {
 func (*NearestMiss) ProtoMessage() {}
 
 func (x *NearestMiss) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[30]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2832,7 +3233,7 @@ func (x *NearestMiss) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NearestMiss.ProtoReflect.Descriptor instead.
 func (*NearestMiss) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *NearestMiss) GetRule() string {
@@ -2896,7 +3297,7 @@ type ListTopKeysRequest struct {
 
 func (x *ListTopKeysRequest) Reset() {
 	*x = ListTopKeysRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[31]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2908,7 +3309,7 @@ func (x *ListTopKeysRequest) String() string {
 func (*ListTopKeysRequest) ProtoMessage() {}
 
 func (x *ListTopKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[31]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2921,7 +3322,7 @@ func (x *ListTopKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTopKeysRequest.ProtoReflect.Descriptor instead.
 func (*ListTopKeysRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ListTopKeysRequest) GetDomain() string {
@@ -2974,7 +3375,7 @@ type ListTopKeysResponse struct {
 
 func (x *ListTopKeysResponse) Reset() {
 	*x = ListTopKeysResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[32]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2986,7 +3387,7 @@ func (x *ListTopKeysResponse) String() string {
 func (*ListTopKeysResponse) ProtoMessage() {}
 
 func (x *ListTopKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[32]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2999,7 +3400,7 @@ func (x *ListTopKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTopKeysResponse.ProtoReflect.Descriptor instead.
 func (*ListTopKeysResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ListTopKeysResponse) GetKeys() []*TopKey {
@@ -3069,7 +3470,7 @@ type TopKey struct {
 
 func (x *TopKey) Reset() {
 	*x = TopKey{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[33]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3081,7 +3482,7 @@ func (x *TopKey) String() string {
 func (*TopKey) ProtoMessage() {}
 
 func (x *TopKey) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[33]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3094,7 +3495,7 @@ func (x *TopKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopKey.ProtoReflect.Descriptor instead.
 func (*TopKey) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *TopKey) GetKey() string {
@@ -3266,7 +3667,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[34]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3278,7 +3679,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[34]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3291,7 +3692,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Grant) GetId() string {
@@ -3455,7 +3856,7 @@ type GrantRequest struct {
 
 func (x *GrantRequest) Reset() {
 	*x = GrantRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[35]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3467,7 +3868,7 @@ func (x *GrantRequest) String() string {
 func (*GrantRequest) ProtoMessage() {}
 
 func (x *GrantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[35]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3480,7 +3881,7 @@ func (x *GrantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantRequest.ProtoReflect.Descriptor instead.
 func (*GrantRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *GrantRequest) GetGrant() *Grant {
@@ -3507,7 +3908,7 @@ type GrantResponse struct {
 
 func (x *GrantResponse) Reset() {
 	*x = GrantResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3519,7 +3920,7 @@ func (x *GrantResponse) String() string {
 func (*GrantResponse) ProtoMessage() {}
 
 func (x *GrantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3532,7 +3933,7 @@ func (x *GrantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantResponse.ProtoReflect.Descriptor instead.
 func (*GrantResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{36}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *GrantResponse) GetGrant() *Grant {
@@ -3576,7 +3977,7 @@ type ListGrantsRequest struct {
 
 func (x *ListGrantsRequest) Reset() {
 	*x = ListGrantsRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3588,7 +3989,7 @@ func (x *ListGrantsRequest) String() string {
 func (*ListGrantsRequest) ProtoMessage() {}
 
 func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3601,7 +4002,7 @@ func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsRequest.ProtoReflect.Descriptor instead.
 func (*ListGrantsRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{37}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ListGrantsRequest) GetDomain() string {
@@ -3635,7 +4036,7 @@ type ListGrantsResponse struct {
 
 func (x *ListGrantsResponse) Reset() {
 	*x = ListGrantsResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3647,7 +4048,7 @@ func (x *ListGrantsResponse) String() string {
 func (*ListGrantsResponse) ProtoMessage() {}
 
 func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3660,7 +4061,7 @@ func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsResponse.ProtoReflect.Descriptor instead.
 func (*ListGrantsResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{38}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ListGrantsResponse) GetGrants() []*Grant {
@@ -3704,7 +4105,7 @@ type RevokeRequest struct {
 
 func (x *RevokeRequest) Reset() {
 	*x = RevokeRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3716,7 +4117,7 @@ func (x *RevokeRequest) String() string {
 func (*RevokeRequest) ProtoMessage() {}
 
 func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3729,7 +4130,7 @@ func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeRequest.ProtoReflect.Descriptor instead.
 func (*RevokeRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{39}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *RevokeRequest) GetId() string {
@@ -3759,7 +4160,7 @@ type RevokeResponse struct {
 
 func (x *RevokeResponse) Reset() {
 	*x = RevokeResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3771,7 +4172,7 @@ func (x *RevokeResponse) String() string {
 func (*RevokeResponse) ProtoMessage() {}
 
 func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3784,7 +4185,7 @@ func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeResponse.ProtoReflect.Descriptor instead.
 func (*RevokeResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{40}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *RevokeResponse) GetGrant() *Grant {
@@ -3814,7 +4215,7 @@ type SetLogLevelRequest struct {
 
 func (x *SetLogLevelRequest) Reset() {
 	*x = SetLogLevelRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3826,7 +4227,7 @@ func (x *SetLogLevelRequest) String() string {
 func (*SetLogLevelRequest) ProtoMessage() {}
 
 func (x *SetLogLevelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3839,7 +4240,7 @@ func (x *SetLogLevelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLogLevelRequest.ProtoReflect.Descriptor instead.
 func (*SetLogLevelRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{41}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *SetLogLevelRequest) GetLevel() string {
@@ -3869,7 +4270,7 @@ type SetLogLevelResponse struct {
 
 func (x *SetLogLevelResponse) Reset() {
 	*x = SetLogLevelResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3881,7 +4282,7 @@ func (x *SetLogLevelResponse) String() string {
 func (*SetLogLevelResponse) ProtoMessage() {}
 
 func (x *SetLogLevelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3894,7 +4295,7 @@ func (x *SetLogLevelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLogLevelResponse.ProtoReflect.Descriptor instead.
 func (*SetLogLevelResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{42}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *SetLogLevelResponse) GetLevel() string {
@@ -3928,7 +4329,7 @@ type ReleaseHolderResponse_Release struct {
 
 func (x *ReleaseHolderResponse_Release) Reset() {
 	*x = ReleaseHolderResponse_Release{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3940,7 +4341,7 @@ func (x *ReleaseHolderResponse_Release) String() string {
 func (*ReleaseHolderResponse_Release) ProtoMessage() {}
 
 func (x *ReleaseHolderResponse_Release) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4145,7 +4546,38 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x06loaded\x18\x01 \x01(\bR\x06loaded\x12\x16\n" +
 	"\x06errors\x18\x02 \x03(\tR\x06errors\x12\x1a\n" +
 	"\bwarnings\x18\x03 \x03(\tR\bwarnings\x12\x14\n" +
-	"\x05rules\x18\x04 \x01(\rR\x05rules\"\xdb\x01\n" +
+	"\x05rules\x18\x04 \x01(\rR\x05rules\"\x0f\n" +
+	"\rStatusRequest\"\xe0\x01\n" +
+	"\x0eStatusResponse\x12\x1b\n" +
+	"\tnot_ready\x18\x01 \x01(\tR\bnotReady\x129\n" +
+	"\brequests\x18\x02 \x01(\v2\x1d.weir.admin.v1.RequestsStatusR\brequests\x120\n" +
+	"\x05store\x18\x03 \x01(\v2\x1a.weir.admin.v1.StoreStatusR\x05store\x12.\n" +
+	"\x05loads\x18\x04 \x01(\v2\x18.weir.admin.v1.RulesPageR\x05loads\x12\x14\n" +
+	"\x05rules\x18\x05 \x01(\rR\x05rules\"\xc5\x01\n" +
+	"\x0eRequestsStatus\x12\x16\n" +
+	"\x06passed\x18\x01 \x01(\x04R\x06passed\x12\x16\n" +
+	"\x06denied\x18\x02 \x01(\x04R\x06denied\x12\x16\n" +
+	"\x06failed\x18\x03 \x01(\x04R\x06failed\x12\x1c\n" +
+	"\tunmatched\x18\x04 \x01(\x04R\tunmatched\x12\x1b\n" +
+	"\tno_domain\x18\x05 \x01(\x04R\bnoDomain\x120\n" +
+	"\alatency\x18\x06 \x01(\v2\x16.weir.admin.v1.LatencyR\alatency\"\xc6\x02\n" +
+	"\vStoreStatus\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x120\n" +
+	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x18\n" +
+	"\awithout\x18\x04 \x01(\x04R\awithout\x12\x12\n" +
+	"\x04owed\x18\x05 \x01(\rR\x04owed\x12\x14\n" +
+	"\x05fleet\x18\x06 \x01(\rR\x05fleet\x120\n" +
+	"\alatency\x18\a \x01(\v2\x16.weir.admin.v1.LatencyR\alatency\x12\x12\n" +
+	"\x04keys\x18\b \x01(\rR\x04keys\x12\x16\n" +
+	"\x06places\x18\t \x01(\rR\x06places\x12\x1d\n" +
+	"\n" +
+	"max_places\x18\n" +
+	" \x01(\rR\tmaxPlaces\x12\x18\n" +
+	"\aevicted\x18\v \x01(\x04R\aevicted\"9\n" +
+	"\aLatency\x12\x16\n" +
+	"\x06bounds\x18\x01 \x03(\x01R\x06bounds\x12\x16\n" +
+	"\x06counts\x18\x02 \x03(\x04R\x06counts\"\xdb\x01\n" +
 	"\fWatchRequest\x12\x16\n" +
 	"\x06domain\x18\x01 \x01(\tR\x06domain\x12\x12\n" +
 	"\x04rule\x18\x02 \x01(\tR\x04rule\x12.\n" +
@@ -4307,7 +4739,7 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x15TOP_ORDER_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eTOP_ORDER_HITS\x10\x01\x12\x14\n" +
 	"\x10TOP_ORDER_DENIED\x10\x02\x12\x12\n" +
-	"\x0eTOP_ORDER_USED\x10\x032\xb5\a\n" +
+	"\x0eTOP_ORDER_USED\x10\x032\xfc\a\n" +
 	"\fAdminService\x12H\n" +
 	"\aExplain\x12\x1d.weir.admin.v1.ExplainRequest\x1a\x1e.weir.admin.v1.ExplainResponse\x12B\n" +
 	"\x05Reset\x12\x1b.weir.admin.v1.ResetRequest\x1a\x1c.weir.admin.v1.ResetResponse\x12N\n" +
@@ -4321,6 +4753,7 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"ListGrants\x12 .weir.admin.v1.ListGrantsRequest\x1a!.weir.admin.v1.ListGrantsResponse\x12E\n" +
 	"\x06Revoke\x12\x1c.weir.admin.v1.RevokeRequest\x1a\x1d.weir.admin.v1.RevokeResponse\x12T\n" +
 	"\vSetLogLevel\x12!.weir.admin.v1.SetLogLevelRequest\x1a\".weir.admin.v1.SetLogLevelResponse\x12E\n" +
+	"\x06Status\x12\x1c.weir.admin.v1.StatusRequest\x1a\x1d.weir.admin.v1.StatusResponse\x12E\n" +
 	"\x06Reload\x12\x1c.weir.admin.v1.ReloadRequest\x1a\x1d.weir.admin.v1.ReloadResponseB7Z5github.com/weirproxy/weir/proto/weir/admin/v1;adminv1b\x06proto3"
 
 var (
@@ -4336,7 +4769,7 @@ func file_weir_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_weir_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_weir_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
+var file_weir_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
 var file_weir_admin_v1_admin_proto_goTypes = []any{
 	(Unit)(0),                             // 0: weir.admin.v1.Unit
 	(HolderStatus)(0),                     // 1: weir.admin.v1.HolderStatus
@@ -4367,53 +4800,58 @@ var file_weir_admin_v1_admin_proto_goTypes = []any{
 	(*Domain)(nil),                        // 26: weir.admin.v1.Domain
 	(*ReloadRequest)(nil),                 // 27: weir.admin.v1.ReloadRequest
 	(*ReloadResponse)(nil),                // 28: weir.admin.v1.ReloadResponse
-	(*WatchRequest)(nil),                  // 29: weir.admin.v1.WatchRequest
-	(*WatchResponse)(nil),                 // 30: weir.admin.v1.WatchResponse
-	(*WatchedRequest)(nil),                // 31: weir.admin.v1.WatchedRequest
-	(*WatchedDescriptor)(nil),             // 32: weir.admin.v1.WatchedDescriptor
-	(*WatchedLimit)(nil),                  // 33: weir.admin.v1.WatchedLimit
-	(*NearestMiss)(nil),                   // 34: weir.admin.v1.NearestMiss
-	(*ListTopKeysRequest)(nil),            // 35: weir.admin.v1.ListTopKeysRequest
-	(*ListTopKeysResponse)(nil),           // 36: weir.admin.v1.ListTopKeysResponse
-	(*TopKey)(nil),                        // 37: weir.admin.v1.TopKey
-	(*Grant)(nil),                         // 38: weir.admin.v1.Grant
-	(*GrantRequest)(nil),                  // 39: weir.admin.v1.GrantRequest
-	(*GrantResponse)(nil),                 // 40: weir.admin.v1.GrantResponse
-	(*ListGrantsRequest)(nil),             // 41: weir.admin.v1.ListGrantsRequest
-	(*ListGrantsResponse)(nil),            // 42: weir.admin.v1.ListGrantsResponse
-	(*RevokeRequest)(nil),                 // 43: weir.admin.v1.RevokeRequest
-	(*RevokeResponse)(nil),                // 44: weir.admin.v1.RevokeResponse
-	(*SetLogLevelRequest)(nil),            // 45: weir.admin.v1.SetLogLevelRequest
-	(*SetLogLevelResponse)(nil),           // 46: weir.admin.v1.SetLogLevelResponse
-	(*ReleaseHolderResponse_Release)(nil), // 47: weir.admin.v1.ReleaseHolderResponse.Release
-	(*durationpb.Duration)(nil),           // 48: google.protobuf.Duration
-	(*structpb.Struct)(nil),               // 49: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil),         // 50: google.protobuf.Timestamp
+	(*StatusRequest)(nil),                 // 29: weir.admin.v1.StatusRequest
+	(*StatusResponse)(nil),                // 30: weir.admin.v1.StatusResponse
+	(*RequestsStatus)(nil),                // 31: weir.admin.v1.RequestsStatus
+	(*StoreStatus)(nil),                   // 32: weir.admin.v1.StoreStatus
+	(*Latency)(nil),                       // 33: weir.admin.v1.Latency
+	(*WatchRequest)(nil),                  // 34: weir.admin.v1.WatchRequest
+	(*WatchResponse)(nil),                 // 35: weir.admin.v1.WatchResponse
+	(*WatchedRequest)(nil),                // 36: weir.admin.v1.WatchedRequest
+	(*WatchedDescriptor)(nil),             // 37: weir.admin.v1.WatchedDescriptor
+	(*WatchedLimit)(nil),                  // 38: weir.admin.v1.WatchedLimit
+	(*NearestMiss)(nil),                   // 39: weir.admin.v1.NearestMiss
+	(*ListTopKeysRequest)(nil),            // 40: weir.admin.v1.ListTopKeysRequest
+	(*ListTopKeysResponse)(nil),           // 41: weir.admin.v1.ListTopKeysResponse
+	(*TopKey)(nil),                        // 42: weir.admin.v1.TopKey
+	(*Grant)(nil),                         // 43: weir.admin.v1.Grant
+	(*GrantRequest)(nil),                  // 44: weir.admin.v1.GrantRequest
+	(*GrantResponse)(nil),                 // 45: weir.admin.v1.GrantResponse
+	(*ListGrantsRequest)(nil),             // 46: weir.admin.v1.ListGrantsRequest
+	(*ListGrantsResponse)(nil),            // 47: weir.admin.v1.ListGrantsResponse
+	(*RevokeRequest)(nil),                 // 48: weir.admin.v1.RevokeRequest
+	(*RevokeResponse)(nil),                // 49: weir.admin.v1.RevokeResponse
+	(*SetLogLevelRequest)(nil),            // 50: weir.admin.v1.SetLogLevelRequest
+	(*SetLogLevelResponse)(nil),           // 51: weir.admin.v1.SetLogLevelResponse
+	(*ReleaseHolderResponse_Release)(nil), // 52: weir.admin.v1.ReleaseHolderResponse.Release
+	(*durationpb.Duration)(nil),           // 53: google.protobuf.Duration
+	(*structpb.Struct)(nil),               // 54: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),         // 55: google.protobuf.Timestamp
 }
 var file_weir_admin_v1_admin_proto_depIdxs = []int32{
 	0,  // 0: weir.admin.v1.LimitOverride.unit:type_name -> weir.admin.v1.Unit
 	4,  // 1: weir.admin.v1.Descriptor.entries:type_name -> weir.admin.v1.Entry
 	5,  // 2: weir.admin.v1.Descriptor.limit:type_name -> weir.admin.v1.LimitOverride
-	48, // 3: weir.admin.v1.Limit.period:type_name -> google.protobuf.Duration
-	48, // 4: weir.admin.v1.Limit.at_most:type_name -> google.protobuf.Duration
+	53, // 3: weir.admin.v1.Limit.period:type_name -> google.protobuf.Duration
+	53, // 4: weir.admin.v1.Limit.at_most:type_name -> google.protobuf.Duration
 	8,  // 5: weir.admin.v1.Limit.table:type_name -> weir.admin.v1.Table
 	7,  // 6: weir.admin.v1.Rule.limits:type_name -> weir.admin.v1.Limit
-	49, // 7: weir.admin.v1.Rule.metadata:type_name -> google.protobuf.Struct
-	50, // 8: weir.admin.v1.Holder.begun_at:type_name -> google.protobuf.Timestamp
-	50, // 9: weir.admin.v1.Holder.until:type_name -> google.protobuf.Timestamp
+	54, // 7: weir.admin.v1.Rule.metadata:type_name -> google.protobuf.Struct
+	55, // 8: weir.admin.v1.Holder.begun_at:type_name -> google.protobuf.Timestamp
+	55, // 9: weir.admin.v1.Holder.until:type_name -> google.protobuf.Timestamp
 	7,  // 10: weir.admin.v1.Holders.limit:type_name -> weir.admin.v1.Limit
 	10, // 11: weir.admin.v1.Holders.holders:type_name -> weir.admin.v1.Holder
 	7,  // 12: weir.admin.v1.LimitExplanation.limit:type_name -> weir.admin.v1.Limit
-	48, // 13: weir.admin.v1.LimitExplanation.retry_after:type_name -> google.protobuf.Duration
-	48, // 14: weir.admin.v1.LimitExplanation.reset_after:type_name -> google.protobuf.Duration
+	53, // 13: weir.admin.v1.LimitExplanation.retry_after:type_name -> google.protobuf.Duration
+	53, // 14: weir.admin.v1.LimitExplanation.reset_after:type_name -> google.protobuf.Duration
 	11, // 15: weir.admin.v1.LimitExplanation.holders:type_name -> weir.admin.v1.Holders
 	10, // 16: weir.admin.v1.LimitExplanation.holder:type_name -> weir.admin.v1.Holder
 	1,  // 17: weir.admin.v1.LimitExplanation.holder_status:type_name -> weir.admin.v1.HolderStatus
-	38, // 18: weir.admin.v1.LimitExplanation.grant:type_name -> weir.admin.v1.Grant
+	43, // 18: weir.admin.v1.LimitExplanation.grant:type_name -> weir.admin.v1.Grant
 	9,  // 19: weir.admin.v1.DescriptorExplanation.rule:type_name -> weir.admin.v1.Rule
 	12, // 20: weir.admin.v1.DescriptorExplanation.limits:type_name -> weir.admin.v1.LimitExplanation
 	13, // 21: weir.admin.v1.DescriptorExplanation.steps:type_name -> weir.admin.v1.Step
-	38, // 22: weir.admin.v1.DescriptorExplanation.grant:type_name -> weir.admin.v1.Grant
+	43, // 22: weir.admin.v1.DescriptorExplanation.grant:type_name -> weir.admin.v1.Grant
 	6,  // 23: weir.admin.v1.ExplainRequest.descriptors:type_name -> weir.admin.v1.Descriptor
 	14, // 24: weir.admin.v1.ExplainResponse.descriptors:type_name -> weir.admin.v1.DescriptorExplanation
 	26, // 25: weir.admin.v1.ExplainResponse.domain:type_name -> weir.admin.v1.Domain
@@ -4422,74 +4860,82 @@ var file_weir_admin_v1_admin_proto_depIdxs = []int32{
 	9,  // 28: weir.admin.v1.ListHoldersResponse.rule:type_name -> weir.admin.v1.Rule
 	11, // 29: weir.admin.v1.ListHoldersResponse.limits:type_name -> weir.admin.v1.Holders
 	4,  // 30: weir.admin.v1.ReleaseHolderRequest.entries:type_name -> weir.admin.v1.Entry
-	47, // 31: weir.admin.v1.ReleaseHolderResponse.limits:type_name -> weir.admin.v1.ReleaseHolderResponse.Release
+	52, // 31: weir.admin.v1.ReleaseHolderResponse.limits:type_name -> weir.admin.v1.ReleaseHolderResponse.Release
 	26, // 32: weir.admin.v1.ListRulesResponse.domains:type_name -> weir.admin.v1.Domain
-	50, // 33: weir.admin.v1.ListRulesResponse.loaded_at:type_name -> google.protobuf.Timestamp
-	50, // 34: weir.admin.v1.RulesPage.loaded_at:type_name -> google.protobuf.Timestamp
-	50, // 35: weir.admin.v1.RulesPage.attempted_at:type_name -> google.protobuf.Timestamp
+	55, // 33: weir.admin.v1.ListRulesResponse.loaded_at:type_name -> google.protobuf.Timestamp
+	55, // 34: weir.admin.v1.RulesPage.loaded_at:type_name -> google.protobuf.Timestamp
+	55, // 35: weir.admin.v1.RulesPage.attempted_at:type_name -> google.protobuf.Timestamp
 	9,  // 36: weir.admin.v1.RulesPage.rules:type_name -> weir.admin.v1.Rule
 	9,  // 37: weir.admin.v1.Domain.rules:type_name -> weir.admin.v1.Rule
-	4,  // 38: weir.admin.v1.WatchRequest.entries:type_name -> weir.admin.v1.Entry
-	2,  // 39: weir.admin.v1.WatchRequest.outcomes:type_name -> weir.admin.v1.Outcome
-	31, // 40: weir.admin.v1.WatchResponse.requests:type_name -> weir.admin.v1.WatchedRequest
-	50, // 41: weir.admin.v1.WatchedRequest.at:type_name -> google.protobuf.Timestamp
-	48, // 42: weir.admin.v1.WatchedRequest.took:type_name -> google.protobuf.Duration
-	32, // 43: weir.admin.v1.WatchedRequest.descriptors:type_name -> weir.admin.v1.WatchedDescriptor
-	4,  // 44: weir.admin.v1.WatchedDescriptor.entries:type_name -> weir.admin.v1.Entry
-	2,  // 45: weir.admin.v1.WatchedDescriptor.outcome:type_name -> weir.admin.v1.Outcome
-	33, // 46: weir.admin.v1.WatchedDescriptor.limits:type_name -> weir.admin.v1.WatchedLimit
-	34, // 47: weir.admin.v1.WatchedDescriptor.nearest_miss:type_name -> weir.admin.v1.NearestMiss
-	7,  // 48: weir.admin.v1.WatchedLimit.limit:type_name -> weir.admin.v1.Limit
-	48, // 49: weir.admin.v1.WatchedLimit.retry_after:type_name -> google.protobuf.Duration
-	48, // 50: weir.admin.v1.WatchedLimit.reset_after:type_name -> google.protobuf.Duration
-	3,  // 51: weir.admin.v1.ListTopKeysRequest.order:type_name -> weir.admin.v1.TopOrder
-	48, // 52: weir.admin.v1.ListTopKeysRequest.window:type_name -> google.protobuf.Duration
-	37, // 53: weir.admin.v1.ListTopKeysResponse.keys:type_name -> weir.admin.v1.TopKey
-	48, // 54: weir.admin.v1.ListTopKeysResponse.covers:type_name -> google.protobuf.Duration
-	4,  // 55: weir.admin.v1.TopKey.entries:type_name -> weir.admin.v1.Entry
-	7,  // 56: weir.admin.v1.TopKey.limit:type_name -> weir.admin.v1.Limit
-	48, // 57: weir.admin.v1.TopKey.reset_after:type_name -> google.protobuf.Duration
-	5,  // 58: weir.admin.v1.TopKey.override:type_name -> weir.admin.v1.LimitOverride
-	4,  // 59: weir.admin.v1.Grant.entries:type_name -> weir.admin.v1.Entry
-	50, // 60: weir.admin.v1.Grant.until:type_name -> google.protobuf.Timestamp
-	50, // 61: weir.admin.v1.Grant.given_at:type_name -> google.protobuf.Timestamp
-	38, // 62: weir.admin.v1.GrantRequest.grant:type_name -> weir.admin.v1.Grant
-	38, // 63: weir.admin.v1.GrantResponse.grant:type_name -> weir.admin.v1.Grant
-	38, // 64: weir.admin.v1.GrantResponse.replaced:type_name -> weir.admin.v1.Grant
-	38, // 65: weir.admin.v1.ListGrantsResponse.grants:type_name -> weir.admin.v1.Grant
-	38, // 66: weir.admin.v1.RevokeResponse.grant:type_name -> weir.admin.v1.Grant
-	7,  // 67: weir.admin.v1.ReleaseHolderResponse.Release.limit:type_name -> weir.admin.v1.Limit
-	10, // 68: weir.admin.v1.ReleaseHolderResponse.Release.holder:type_name -> weir.admin.v1.Holder
-	1,  // 69: weir.admin.v1.ReleaseHolderResponse.Release.status:type_name -> weir.admin.v1.HolderStatus
-	15, // 70: weir.admin.v1.AdminService.Explain:input_type -> weir.admin.v1.ExplainRequest
-	17, // 71: weir.admin.v1.AdminService.Reset:input_type -> weir.admin.v1.ResetRequest
-	23, // 72: weir.admin.v1.AdminService.ListRules:input_type -> weir.admin.v1.ListRulesRequest
-	19, // 73: weir.admin.v1.AdminService.ListHolders:input_type -> weir.admin.v1.ListHoldersRequest
-	21, // 74: weir.admin.v1.AdminService.ReleaseHolder:input_type -> weir.admin.v1.ReleaseHolderRequest
-	29, // 75: weir.admin.v1.AdminService.Watch:input_type -> weir.admin.v1.WatchRequest
-	35, // 76: weir.admin.v1.AdminService.ListTopKeys:input_type -> weir.admin.v1.ListTopKeysRequest
-	39, // 77: weir.admin.v1.AdminService.Grant:input_type -> weir.admin.v1.GrantRequest
-	41, // 78: weir.admin.v1.AdminService.ListGrants:input_type -> weir.admin.v1.ListGrantsRequest
-	43, // 79: weir.admin.v1.AdminService.Revoke:input_type -> weir.admin.v1.RevokeRequest
-	45, // 80: weir.admin.v1.AdminService.SetLogLevel:input_type -> weir.admin.v1.SetLogLevelRequest
-	27, // 81: weir.admin.v1.AdminService.Reload:input_type -> weir.admin.v1.ReloadRequest
-	16, // 82: weir.admin.v1.AdminService.Explain:output_type -> weir.admin.v1.ExplainResponse
-	18, // 83: weir.admin.v1.AdminService.Reset:output_type -> weir.admin.v1.ResetResponse
-	24, // 84: weir.admin.v1.AdminService.ListRules:output_type -> weir.admin.v1.ListRulesResponse
-	20, // 85: weir.admin.v1.AdminService.ListHolders:output_type -> weir.admin.v1.ListHoldersResponse
-	22, // 86: weir.admin.v1.AdminService.ReleaseHolder:output_type -> weir.admin.v1.ReleaseHolderResponse
-	30, // 87: weir.admin.v1.AdminService.Watch:output_type -> weir.admin.v1.WatchResponse
-	36, // 88: weir.admin.v1.AdminService.ListTopKeys:output_type -> weir.admin.v1.ListTopKeysResponse
-	40, // 89: weir.admin.v1.AdminService.Grant:output_type -> weir.admin.v1.GrantResponse
-	42, // 90: weir.admin.v1.AdminService.ListGrants:output_type -> weir.admin.v1.ListGrantsResponse
-	44, // 91: weir.admin.v1.AdminService.Revoke:output_type -> weir.admin.v1.RevokeResponse
-	46, // 92: weir.admin.v1.AdminService.SetLogLevel:output_type -> weir.admin.v1.SetLogLevelResponse
-	28, // 93: weir.admin.v1.AdminService.Reload:output_type -> weir.admin.v1.ReloadResponse
-	82, // [82:94] is the sub-list for method output_type
-	70, // [70:82] is the sub-list for method input_type
-	70, // [70:70] is the sub-list for extension type_name
-	70, // [70:70] is the sub-list for extension extendee
-	0,  // [0:70] is the sub-list for field type_name
+	31, // 38: weir.admin.v1.StatusResponse.requests:type_name -> weir.admin.v1.RequestsStatus
+	32, // 39: weir.admin.v1.StatusResponse.store:type_name -> weir.admin.v1.StoreStatus
+	25, // 40: weir.admin.v1.StatusResponse.loads:type_name -> weir.admin.v1.RulesPage
+	33, // 41: weir.admin.v1.RequestsStatus.latency:type_name -> weir.admin.v1.Latency
+	55, // 42: weir.admin.v1.StoreStatus.since:type_name -> google.protobuf.Timestamp
+	33, // 43: weir.admin.v1.StoreStatus.latency:type_name -> weir.admin.v1.Latency
+	4,  // 44: weir.admin.v1.WatchRequest.entries:type_name -> weir.admin.v1.Entry
+	2,  // 45: weir.admin.v1.WatchRequest.outcomes:type_name -> weir.admin.v1.Outcome
+	36, // 46: weir.admin.v1.WatchResponse.requests:type_name -> weir.admin.v1.WatchedRequest
+	55, // 47: weir.admin.v1.WatchedRequest.at:type_name -> google.protobuf.Timestamp
+	53, // 48: weir.admin.v1.WatchedRequest.took:type_name -> google.protobuf.Duration
+	37, // 49: weir.admin.v1.WatchedRequest.descriptors:type_name -> weir.admin.v1.WatchedDescriptor
+	4,  // 50: weir.admin.v1.WatchedDescriptor.entries:type_name -> weir.admin.v1.Entry
+	2,  // 51: weir.admin.v1.WatchedDescriptor.outcome:type_name -> weir.admin.v1.Outcome
+	38, // 52: weir.admin.v1.WatchedDescriptor.limits:type_name -> weir.admin.v1.WatchedLimit
+	39, // 53: weir.admin.v1.WatchedDescriptor.nearest_miss:type_name -> weir.admin.v1.NearestMiss
+	7,  // 54: weir.admin.v1.WatchedLimit.limit:type_name -> weir.admin.v1.Limit
+	53, // 55: weir.admin.v1.WatchedLimit.retry_after:type_name -> google.protobuf.Duration
+	53, // 56: weir.admin.v1.WatchedLimit.reset_after:type_name -> google.protobuf.Duration
+	3,  // 57: weir.admin.v1.ListTopKeysRequest.order:type_name -> weir.admin.v1.TopOrder
+	53, // 58: weir.admin.v1.ListTopKeysRequest.window:type_name -> google.protobuf.Duration
+	42, // 59: weir.admin.v1.ListTopKeysResponse.keys:type_name -> weir.admin.v1.TopKey
+	53, // 60: weir.admin.v1.ListTopKeysResponse.covers:type_name -> google.protobuf.Duration
+	4,  // 61: weir.admin.v1.TopKey.entries:type_name -> weir.admin.v1.Entry
+	7,  // 62: weir.admin.v1.TopKey.limit:type_name -> weir.admin.v1.Limit
+	53, // 63: weir.admin.v1.TopKey.reset_after:type_name -> google.protobuf.Duration
+	5,  // 64: weir.admin.v1.TopKey.override:type_name -> weir.admin.v1.LimitOverride
+	4,  // 65: weir.admin.v1.Grant.entries:type_name -> weir.admin.v1.Entry
+	55, // 66: weir.admin.v1.Grant.until:type_name -> google.protobuf.Timestamp
+	55, // 67: weir.admin.v1.Grant.given_at:type_name -> google.protobuf.Timestamp
+	43, // 68: weir.admin.v1.GrantRequest.grant:type_name -> weir.admin.v1.Grant
+	43, // 69: weir.admin.v1.GrantResponse.grant:type_name -> weir.admin.v1.Grant
+	43, // 70: weir.admin.v1.GrantResponse.replaced:type_name -> weir.admin.v1.Grant
+	43, // 71: weir.admin.v1.ListGrantsResponse.grants:type_name -> weir.admin.v1.Grant
+	43, // 72: weir.admin.v1.RevokeResponse.grant:type_name -> weir.admin.v1.Grant
+	7,  // 73: weir.admin.v1.ReleaseHolderResponse.Release.limit:type_name -> weir.admin.v1.Limit
+	10, // 74: weir.admin.v1.ReleaseHolderResponse.Release.holder:type_name -> weir.admin.v1.Holder
+	1,  // 75: weir.admin.v1.ReleaseHolderResponse.Release.status:type_name -> weir.admin.v1.HolderStatus
+	15, // 76: weir.admin.v1.AdminService.Explain:input_type -> weir.admin.v1.ExplainRequest
+	17, // 77: weir.admin.v1.AdminService.Reset:input_type -> weir.admin.v1.ResetRequest
+	23, // 78: weir.admin.v1.AdminService.ListRules:input_type -> weir.admin.v1.ListRulesRequest
+	19, // 79: weir.admin.v1.AdminService.ListHolders:input_type -> weir.admin.v1.ListHoldersRequest
+	21, // 80: weir.admin.v1.AdminService.ReleaseHolder:input_type -> weir.admin.v1.ReleaseHolderRequest
+	34, // 81: weir.admin.v1.AdminService.Watch:input_type -> weir.admin.v1.WatchRequest
+	40, // 82: weir.admin.v1.AdminService.ListTopKeys:input_type -> weir.admin.v1.ListTopKeysRequest
+	44, // 83: weir.admin.v1.AdminService.Grant:input_type -> weir.admin.v1.GrantRequest
+	46, // 84: weir.admin.v1.AdminService.ListGrants:input_type -> weir.admin.v1.ListGrantsRequest
+	48, // 85: weir.admin.v1.AdminService.Revoke:input_type -> weir.admin.v1.RevokeRequest
+	50, // 86: weir.admin.v1.AdminService.SetLogLevel:input_type -> weir.admin.v1.SetLogLevelRequest
+	29, // 87: weir.admin.v1.AdminService.Status:input_type -> weir.admin.v1.StatusRequest
+	27, // 88: weir.admin.v1.AdminService.Reload:input_type -> weir.admin.v1.ReloadRequest
+	16, // 89: weir.admin.v1.AdminService.Explain:output_type -> weir.admin.v1.ExplainResponse
+	18, // 90: weir.admin.v1.AdminService.Reset:output_type -> weir.admin.v1.ResetResponse
+	24, // 91: weir.admin.v1.AdminService.ListRules:output_type -> weir.admin.v1.ListRulesResponse
+	20, // 92: weir.admin.v1.AdminService.ListHolders:output_type -> weir.admin.v1.ListHoldersResponse
+	22, // 93: weir.admin.v1.AdminService.ReleaseHolder:output_type -> weir.admin.v1.ReleaseHolderResponse
+	35, // 94: weir.admin.v1.AdminService.Watch:output_type -> weir.admin.v1.WatchResponse
+	41, // 95: weir.admin.v1.AdminService.ListTopKeys:output_type -> weir.admin.v1.ListTopKeysResponse
+	45, // 96: weir.admin.v1.AdminService.Grant:output_type -> weir.admin.v1.GrantResponse
+	47, // 97: weir.admin.v1.AdminService.ListGrants:output_type -> weir.admin.v1.ListGrantsResponse
+	49, // 98: weir.admin.v1.AdminService.Revoke:output_type -> weir.admin.v1.RevokeResponse
+	51, // 99: weir.admin.v1.AdminService.SetLogLevel:output_type -> weir.admin.v1.SetLogLevelResponse
+	30, // 100: weir.admin.v1.AdminService.Status:output_type -> weir.admin.v1.StatusResponse
+	28, // 101: weir.admin.v1.AdminService.Reload:output_type -> weir.admin.v1.ReloadResponse
+	89, // [89:102] is the sub-list for method output_type
+	76, // [76:89] is the sub-list for method input_type
+	76, // [76:76] is the sub-list for extension type_name
+	76, // [76:76] is the sub-list for extension extendee
+	0,  // [0:76] is the sub-list for field type_name
 }
 
 func init() { file_weir_admin_v1_admin_proto_init() }
@@ -4502,19 +4948,19 @@ func file_weir_admin_v1_admin_proto_init() {
 		(*ReleaseHolderRequest_Name)(nil),
 		(*ReleaseHolderRequest_Id)(nil),
 	}
-	file_weir_admin_v1_admin_proto_msgTypes[34].OneofWrappers = []any{
+	file_weir_admin_v1_admin_proto_msgTypes[39].OneofWrappers = []any{
 		(*Grant_RequestsPerUnit)(nil),
 		(*Grant_Factor)(nil),
 		(*Grant_Unlimited)(nil),
 	}
-	file_weir_admin_v1_admin_proto_msgTypes[41].OneofWrappers = []any{}
+	file_weir_admin_v1_admin_proto_msgTypes[46].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_weir_admin_v1_admin_proto_rawDesc), len(file_weir_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   44,
+			NumMessages:   49,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -34,6 +34,7 @@ const (
 	AdminService_ListGrants_FullMethodName    = "/weir.admin.v1.AdminService/ListGrants"
 	AdminService_Revoke_FullMethodName        = "/weir.admin.v1.AdminService/Revoke"
 	AdminService_SetLogLevel_FullMethodName   = "/weir.admin.v1.AdminService/SetLogLevel"
+	AdminService_Status_FullMethodName        = "/weir.admin.v1.AdminService/Status"
 	AdminService_Reload_FullMethodName        = "/weir.admin.v1.AdminService/Reload"
 )
 
@@ -76,6 +77,8 @@ type AdminServiceClient interface {
 	// SetLogLevel changes the lowest level in the log, and how many denials are logged, until the next call or the end of the process.
 	// INVALID_ARGUMENT for a level that does not exist and a rate out of bounds.
 	SetLogLevel(ctx context.Context, in *SetLogLevelRequest, opts ...grpc.CallOption) (*SetLogLevelResponse, error)
+	// Status returns the state of this process: whether requests should come, their counts, the store, and the loads of rules.
+	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
 	// Reload reads the rule sources now and, when they are without error, puts them in place of the rules that serve. Rules
 	// with errors are an answer (loaded = false) and not an error of the call, and change nothing.
 	Reload(ctx context.Context, in *ReloadRequest, opts ...grpc.CallOption) (*ReloadResponse, error)
@@ -208,6 +211,16 @@ func (c *adminServiceClient) SetLogLevel(ctx context.Context, in *SetLogLevelReq
 	return out, nil
 }
 
+func (c *adminServiceClient) Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(StatusResponse)
+	err := c.cc.Invoke(ctx, AdminService_Status_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminServiceClient) Reload(ctx context.Context, in *ReloadRequest, opts ...grpc.CallOption) (*ReloadResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ReloadResponse)
@@ -257,6 +270,8 @@ type AdminServiceServer interface {
 	// SetLogLevel changes the lowest level in the log, and how many denials are logged, until the next call or the end of the process.
 	// INVALID_ARGUMENT for a level that does not exist and a rate out of bounds.
 	SetLogLevel(context.Context, *SetLogLevelRequest) (*SetLogLevelResponse, error)
+	// Status returns the state of this process: whether requests should come, their counts, the store, and the loads of rules.
+	Status(context.Context, *StatusRequest) (*StatusResponse, error)
 	// Reload reads the rule sources now and, when they are without error, puts them in place of the rules that serve. Rules
 	// with errors are an answer (loaded = false) and not an error of the call, and change nothing.
 	Reload(context.Context, *ReloadRequest) (*ReloadResponse, error)
@@ -302,6 +317,9 @@ func (UnimplementedAdminServiceServer) Revoke(context.Context, *RevokeRequest) (
 }
 func (UnimplementedAdminServiceServer) SetLogLevel(context.Context, *SetLogLevelRequest) (*SetLogLevelResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SetLogLevel not implemented")
+}
+func (UnimplementedAdminServiceServer) Status(context.Context, *StatusRequest) (*StatusResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Status not implemented")
 }
 func (UnimplementedAdminServiceServer) Reload(context.Context, *ReloadRequest) (*ReloadResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Reload not implemented")
@@ -518,6 +536,24 @@ func _AdminService_SetLogLevel_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_Status_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(StatusRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).Status(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_Status_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).Status(ctx, req.(*StatusRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AdminService_Reload_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ReloadRequest)
 	if err := dec(in); err != nil {
@@ -582,6 +618,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "SetLogLevel",
 			Handler:    _AdminService_SetLogLevel_Handler,
+		},
+		{
+			MethodName: "Status",
+			Handler:    _AdminService_Status_Handler,
 		},
 		{
 			MethodName: "Reload",

@@ -144,3 +144,137 @@ func (c *Conn) ping(f frame, payload []byte) error {
 	}
 	return c.spend(costPing)
 }
+
+// drain is the end of a connection in good order.
+type drain struct {
+	reason  string
+	begun   int64 // instant of the first GOAWAY; 0: none was sent
+	final   bool  // the second GOAWAY was sent: no stream begins any more
+	ageAt   int64 // instant at which the drain begins by itself; 0: never
+	graceAt int64 // instant at which the connection ends; 0: never
+}
+
+// drainPing is the data of the PING behind the first GOAWAY, as in grpc-go.
+const drainPing = "\x01\x06\x01\x08\x00\x03\x03\x09"
+
+// drainWait is the longest wait for the answer to that PING.
+const drainWait = 5 * time.Second
+
+// greetWait is the longest wait for a client that has not sent its first frame when the drain
+// begins.
+const greetWait = time.Second
+
+// drainWait returns the longest wait for a client that drains.
+func (c *Conn) drainWait() time.Duration {
+	if c.greeted {
+		return drainWait
+	}
+	return greetWait
+}
+
+// tooLate reports whether frames of the stream are dropped: the stream is behind the last one of
+// the second GOAWAY.
+func (c *Conn) tooLate(id uint32) bool { return c.drain.final && id > c.last }
+
+// Shutdown begins the end of the connection: a GOAWAY and a PING, then a GOAWAY with the last
+// stream, so that no request is lost. The reason is the debug data. A second Shutdown does nothing.
+func (c *Conn) Shutdown(reason string, now int64) {
+	if c.err != nil || c.drain.begun != 0 {
+		return
+	}
+	c.now = now
+	c.drain.reason, c.drain.begun = reason, now
+	c.out = appendGoAway(c.out, maxStreamID, NoError, reason)
+	c.out = appendPing(c.out, 0, []byte(drainPing))
+	c.tickIn(c.drainWait())
+}
+
+func (c *Conn) finishDrain() {
+	if c.drain.begun == 0 || c.drain.final {
+		return
+	}
+	c.drain.final = true
+	c.out = appendGoAway(c.out, c.last, NoError, c.drain.reason)
+}
+
+// Finished reports whether Shutdown is complete: no stream is open, and none will be. The caller
+// writes the output and closes the socket.
+func (c *Conn) Finished() bool { return c.drain.final && c.opened.open == 0 }
+
+// tickDrain begins and ends a drain in time.
+func (c *Conn) tickDrain() error {
+	d, o := &c.drain, &c.lane.options
+	if d.begun == 0 && c.passed(d.ageAt, 0) {
+		c.Shutdown("max_age", c.now)
+		if o.AgeGrace > 0 {
+			d.graceAt = instant(c.now, o.AgeGrace)
+		}
+	}
+	if c.passed(d.graceAt, 0) {
+		return &ConnError{NoError, CauseAge, "the connection is too old"}
+	}
+	if !d.final && c.passed(d.begun, c.drainWait()) {
+		c.finishDrain()
+	}
+	return nil
+}
+
+// guard bounds the frames of a client that take time and lead to no answer, RFC 9113 section 10.5.
+// Each costs points; points vanish with time, and with each request that is complete. Honest
+// clients stay below a hundred.
+type guard struct {
+	points int64
+	at     int64 // instant of points
+}
+
+// Points of a guard.
+const (
+	guardMost   = 10000                   // then the connection ends
+	guardEvery  = int64(time.Millisecond) // in which one point vanishes
+	guardAnswer = 10                      // vanish with a request
+)
+
+// Costs of frames, in points. A PING also has a rule of its own.
+const (
+	costUnknown      = 1 // also frames of a stream that has ended
+	costPriority     = 1
+	costWindow       = 1
+	costPing         = 1
+	costReset        = 1
+	costContinuation = 5
+	costStreamError  = 10
+	costRefused      = 10 // a request that grpc-go would refuse
+	costTooMany      = 4  // a request above the bound of streams: a client may send a thousand before it knows the bound
+	costGoAway       = 10
+	costEmpty        = 10 // DATA without data, and without the end of the stream
+	costSettings     = 20
+	costUnfinished   = 20 // RST_STREAM of a request that is not complete, or of another method and not answered
+)
+
+// costWaiting is the number of waiting responses that cost one point more for a WINDOW_UPDATE of
+// the connection, which looks at all.
+const costWaiting = 64
+
+// spend adds points, and ends a connection that has too many.
+func (c *Conn) spend(points int64) error {
+	g := &c.guard
+	if elapsed := c.now - g.at; elapsed > guardEvery {
+		g.points = max(0, g.points-elapsed/guardEvery)
+		g.at = c.now
+	}
+	if g.points += points; g.points > guardMost {
+		return &ConnError{EnhanceYourCalm, CauseFlood, "too many frames without a request"}
+	}
+	return nil
+}
+
+// spendReset is spend for a stream that the client has reset, or made the machine reset. The
+// Handler may still have its call: the calls of such streams are bounded too.
+func (c *Conn) spendReset(points int64) error {
+	if c.opened.gone > c.lane.options.MaxStreams {
+		return &ConnError{EnhanceYourCalm, CauseFlood, "too many requests under way were reset"}
+	}
+	return c.spend(points)
+}
+
+func (c *Conn) refund() { c.guard.points = max(0, c.guard.points-guardAnswer) }

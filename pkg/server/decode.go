@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -36,6 +37,7 @@ type decoder struct {
 	data    []byte
 	text    string // data, as one string
 	entries int    // decoded so far, of all descriptors
+	err     error  // the first mistake
 }
 
 type field struct {
@@ -49,98 +51,72 @@ type field struct {
 // the decoded texts are parts of it. After an error r holds a part of the request.
 func decode(data []byte, text string, r *limiter.Request) error {
 	d := decoder{data: data, text: text}
-	for at := 0; at < len(data); {
-		f, next, err := d.field(at, len(data))
-		if err != nil {
-			return err
-		}
-		at = next
+	in := field{end: len(data)}
+	for f := (field{}); d.next(&in, &f); {
 		switch {
 		case f.number == 1 && f.wire == protowire.BytesType:
-			if r.Domain, err = d.string(f); err != nil {
-				return fmt.Errorf("domain: %w", err)
-			}
+			r.Domain = d.string(f, "domain")
 		case f.number == 2 && f.wire == protowire.BytesType:
 			if len(r.Descriptors) == MaxItems {
 				return fmt.Errorf("descriptors: more than %d in one request", MaxItems)
 			}
-			if err := d.descriptor(f, r.Add()); err != nil {
-				return fmt.Errorf("descriptors[%d]: %w", len(r.Descriptors)-1, err)
+			if d.descriptor(f, r.Add()); d.err != nil {
+				return fmt.Errorf("descriptors[%d]: %w", len(r.Descriptors)-1, d.err)
 			}
 		case f.number == 3 && f.wire == protowire.VarintType:
 			r.Hits = uint32(f.value)
 		}
 	}
-	return nil
+	return d.err
 }
 
 // descriptor reads an envoy.extensions.common.ratelimit.v3.RateLimitDescriptor into to.
-func (d *decoder) descriptor(in field, to *limiter.Descriptor) error {
-	for at := in.start; at < in.end; {
-		f, next, err := d.field(at, in.end)
-		if err != nil {
-			return err
-		}
-		at = next
+func (d *decoder) descriptor(in field, to *limiter.Descriptor) {
+	for f := (field{}); d.next(&in, &f); {
 		switch {
 		case f.number == 1 && f.wire == protowire.BytesType:
 			if d.entries++; d.entries > MaxItems {
-				return fmt.Errorf("entries: more than %d in one request", MaxItems)
+				d.err = fmt.Errorf("entries: more than %d in one request", MaxItems)
+				return
 			}
-			var e descriptors.Entry
-			if err := d.entry(f, &e); err != nil {
-				return fmt.Errorf("entries[%d]: %w", len(to.Entries), err)
+			e := d.entry(f)
+			if d.err != nil {
+				d.err = fmt.Errorf("entries[%d]: %w", len(to.Entries), d.err)
+				return
 			}
 			to.Entries = append(to.Entries, e)
 		case f.number == 2 && f.wire == protowire.BytesType:
 			if to.Override == nil {
 				to.Override = new(limiter.Override)
 			}
-			if err := d.override(f, to.Override); err != nil {
-				return fmt.Errorf("limit: %w", err)
+			if d.override(f, to.Override); d.err != nil {
+				d.err = fmt.Errorf("limit: %w", d.err)
 			}
 		case f.number == 3 && f.wire == protowire.BytesType:
-			if err := d.wrapped(f, &to.Hits); err != nil {
-				return fmt.Errorf("hits_addend: %w", err)
-			}
+			d.wrapped(f, "hits_addend", &to.Hits)
 			to.Probe = to.Hits == 0
 		case f.number == 4 && f.wire == protowire.VarintType:
 			to.Refund = f.value != 0
 		}
 	}
-	return nil
 }
 
-// entry reads a RateLimitDescriptor.Entry into to.
-func (d *decoder) entry(in field, to *descriptors.Entry) error {
-	for at := in.start; at < in.end; {
-		f, next, err := d.field(at, in.end)
-		if err != nil {
-			return err
-		}
-		at = next
+// entry reads a RateLimitDescriptor.Entry.
+func (d *decoder) entry(in field) (e descriptors.Entry) {
+	for f := (field{}); d.next(&in, &f); {
 		switch {
 		case f.number == 1 && f.wire == protowire.BytesType:
-			if to.Key, err = d.string(f); err != nil {
-				return fmt.Errorf("key: %w", err)
-			}
+			e.Key = d.string(f, "key")
 		case f.number == 2 && f.wire == protowire.BytesType:
-			if to.Value, err = d.string(f); err != nil {
-				return fmt.Errorf("value: %w", err)
-			}
+			e.Value = d.string(f, "value")
 		}
 	}
-	return nil
+	return e
 }
 
 // override reads a RateLimitDescriptor.RateLimitOverride into to.
-func (d *decoder) override(in field, to *limiter.Override) error {
-	for at := in.start; at < in.end; {
-		f, next, err := d.field(at, in.end)
-		if err != nil {
-			return err
-		}
-		at = next
+func (d *decoder) override(in field, to *limiter.Override) {
+	for f := (field{}); d.next(&in, &f); {
 		switch {
 		case f.number == 1 && f.wire == protowire.VarintType:
 			to.Requests = uint32(f.value)
@@ -151,67 +127,69 @@ func (d *decoder) override(in field, to *limiter.Override) error {
 			if to.Multiplier == zeroMultiplier {
 				multiplier = 0
 			}
-			if err := d.wrapped(f, &multiplier); err != nil {
-				return fmt.Errorf("unit_multiplier: %w", err)
-			}
-			if to.Multiplier = uint32(multiplier); to.Multiplier == 0 {
-				to.Multiplier = zeroMultiplier
-			}
+			d.wrapped(f, "unit_multiplier", &multiplier)
+			to.Multiplier = cmp.Or(uint32(multiplier), zeroMultiplier)
 		}
 	}
-	return nil
 }
 
-// wrapped reads a google.protobuf.UInt64Value or UInt32Value into to.
-func (d *decoder) wrapped(in field, to *uint64) error {
-	for at := in.start; at < in.end; {
-		f, next, err := d.field(at, in.end)
-		if err != nil {
-			return err
-		}
-		at = next
+// wrapped reads a google.protobuf.UInt64Value or UInt32Value into to. name is for the error.
+func (d *decoder) wrapped(in field, name string, to *uint64) {
+	for f := (field{}); d.next(&in, &f); {
 		if f.number == 1 && f.wire == protowire.VarintType {
 			*to = f.value
 		}
 	}
-	return nil
+	if d.err != nil {
+		d.err = fmt.Errorf("%s: %w", name, d.err)
+	}
 }
 
-func (d *decoder) string(f field) (string, error) {
+// string returns the text of a field. name is for the error.
+func (d *decoder) string(f field, name string) string {
 	s := d.text[f.start:f.end]
 	if !utf8.ValidString(s) {
-		return "", errors.New("invalid UTF-8")
+		d.err = fmt.Errorf("%s: invalid UTF-8", name)
 	}
-	return s, nil
+	return s
 }
 
-// field reads the field at data[at:end], and returns the position of the next field too.
-func (d *decoder) field(at, end int) (f field, next int, err error) {
-	tag, at := d.varint(at, end)
+// next reads the first field of in, a message, into f, and takes the field off in. The result is
+// false at the end of the message, and after an error.
+func (d *decoder) next(in, f *field) bool {
+	if d.err != nil || in.start >= in.end {
+		return false
+	}
+	tag, at := d.varint(in.start, in.end)
 	if at < 0 || tag>>3 > uint64(protowire.MaxValidNumber) || tag>>3 < uint64(protowire.MinValidNumber) {
-		return f, 0, errTag
+		d.err = errTag
+		return false
 	}
 	f.number, f.wire = protowire.Number(tag>>3), protowire.Type(tag&7)
 	switch f.wire {
 	case protowire.VarintType:
-		if f.value, next = d.varint(at, end); next < 0 {
-			return f, 0, errTruncated
-		}
-		return f, next, nil
+		f.value, at = d.varint(at, in.end)
 	case protowire.BytesType:
-		length, start := d.varint(at, end)
-		if start < 0 || length > uint64(end-start) {
-			return f, 0, errTruncated
+		var length uint64
+		if length, f.start = d.varint(at, in.end); f.start < 0 || length > uint64(in.end-f.start) {
+			at = -1
+			break
 		}
-		f.start, f.end = start, start+int(length)
-		return f, f.end, nil
+		f.end = f.start + int(length)
+		at = f.end
 	default: // an unknown field; the end of a group is an error
-		n := protowire.ConsumeFieldValue(f.number, f.wire, d.data[at:end])
-		if n < 0 {
-			return f, 0, errTruncated
+		if n := protowire.ConsumeFieldValue(f.number, f.wire, d.data[at:in.end]); n < 0 {
+			at = -1
+		} else {
+			at += n
 		}
-		return f, at + n, nil
 	}
+	if at < 0 {
+		d.err = errTruncated
+		return false
+	}
+	in.start = at
+	return true
 }
 
 // varint reads a varint at data[at:end], and returns the position after it; -1 without a varint.

@@ -1,9 +1,13 @@
 package server
 
 import (
+	"cmp"
+	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
+	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
@@ -18,8 +22,8 @@ func (h *Headers) append(b []byte, v *limiter.Verdict) []byte {
 	}
 	if h.IETF {
 		if policies := policiesOf(v); len(policies) > 0 {
-			b = appendHeader(b, "RateLimit-Policy", policyField(policies))
-			b = appendHeader(b, "RateLimit", limitField(policies))
+			quota, rest := fieldsOf(policies)
+			b = appendHeader(appendHeader(b, "RateLimit-Policy", quota), "RateLimit", rest)
 		}
 	}
 	if h.RetryAfter && v.OverLimit {
@@ -84,4 +88,91 @@ func retryAfter(v *limiter.Verdict) time.Duration {
 // isQuota reports whether the limit counts as a quota. Shadow mode goes before quota mode.
 func isQuota(s *limiter.DescriptorStatus) bool {
 	return s.Quota && (s.Overridden || s.Rule == nil || !s.Rule.Shadow)
+}
+
+// policy is a limit of a request as in draft-ietf-httpapi-ratelimit-headers-11. Section 3 has the
+// quota (RateLimit-Policy), section 4 the rest of the quota (RateLimit).
+type policy struct {
+	limit     *descriptors.Limit
+	name      string // unique in one answer
+	reported  bool   // a status reports the limit; the rest is set
+	remaining uint32
+	seconds   uint64
+}
+
+// policiesOf returns the limits that the request was charged for. Of several reports of one limit,
+// the least remaining counts.
+func policiesOf(v *limiter.Verdict) []policy {
+	var all []policy
+	for i := range v.Statuses {
+		s := &v.Statuses[i]
+		if s.Outcome != limiter.Limited {
+			continue
+		}
+		for c := range v.Charged(i) { // of a rule with a table, not the limits in the rule
+			all = add(all, c.Limit)
+		}
+		p := &all[slices.IndexFunc(all, func(p policy) bool { return p.limit == s.Limit })]
+		if !p.reported || s.Decision.Remaining < p.remaining {
+			p.reported, p.remaining, p.seconds = true, s.Decision.Remaining, wait(s)
+		}
+	}
+	return all
+}
+
+// add adds a policy for a limit, unless there is one.
+func add(all []policy, limit *descriptors.Limit) []policy {
+	if slices.ContainsFunc(all, func(p policy) bool { return p.limit == limit }) {
+		return all
+	}
+	base := cmp.Or(limit.Name, limit.PeriodName())
+	name := base
+	for n := 2; slices.ContainsFunc(all, func(p policy) bool { return p.name == name }); n++ {
+		name = base + "-" + strconv.Itoa(n)
+	}
+	return append(all, policy{limit: limit, name: name})
+}
+
+// fieldsOf returns the values of RateLimit-Policy and RateLimit:
+//
+//	"minute";q=100;w=60, "daily";q=1000;w=86400
+//	"minute";r=50;t=30
+//
+// A period that is not whole seconds goes without its window, which the draft cannot express.
+// Concurrency has a unit of its own there: `"concurrency";q=50;qu="concurrent-requests"`.
+func fieldsOf(all []policy) (policies, limits string) {
+	var quota, rest []byte
+	for i := range all {
+		p := &all[i]
+		quota = fmt.Appendf(appendItem(quota, p.name), ";q=%d", p.limit.Requests)
+		if period := p.limit.Period; period == 0 {
+			quota = append(quota, `;qu="concurrent-requests"`...)
+		} else if period%time.Second == 0 {
+			quota = fmt.Appendf(quota, ";w=%d", period/time.Second)
+		}
+		if p.reported {
+			rest = fmt.Appendf(appendItem(rest, p.name), ";r=%d;t=%d", p.remaining, p.seconds)
+		}
+	}
+	return string(quota), string(rest)
+}
+
+// appendItem begins an item of a list with its name as a String of RFC 9651, section 3.3.3, which
+// knows printable ASCII only.
+func appendItem(b []byte, name string) []byte {
+	if len(b) > 0 {
+		b = append(b, ", "...)
+	}
+	b = append(b, '"')
+	for _, r := range name {
+		switch {
+		case r == '"' || r == '\\':
+			b = append(b, '\\', byte(r))
+		case r < ' ' || r > '~':
+			b = append(b, '?')
+		default:
+			b = append(b, byte(r))
+		}
+	}
+	return append(b, '"')
 }

@@ -198,6 +198,10 @@ func (d *decoder) varint(at, end int) (value uint64, next int) {
 	if at < end && d.data[at] < 0x80 {
 		return uint64(d.data[at]), at + 1
 	}
+	return d.longVarint(at, end)
+}
+
+func (d *decoder) longVarint(at, end int) (value uint64, next int) {
 	value, n := protowire.ConsumeVarint(d.data[at:end])
 	if n < 0 {
 		return 0, -1

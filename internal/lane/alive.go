@@ -21,9 +21,9 @@ type alive struct {
 // maxStrikes is the number of PINGs that may come too early, as in grpc-go.
 const maxStrikes = 2
 
-func (a *alive) start(now int64, o *Options) {
+func (a *alive) start(now int64) {
 	a.opened, a.heard, a.lastPing, a.due = now, now, math.MinInt64/2, math.MaxInt64
-	a.by(instant(now, min(o.MessageTimeout, o.KeepaliveTime)))
+	a.by(instant(now, min(MessageTimeout, KeepaliveTime)))
 }
 
 func (a *alive) by(at int64) { a.due = min(a.due, at) }
@@ -67,33 +67,32 @@ func (c *Conn) passed(since int64, after time.Duration) bool {
 }
 
 func (c *Conn) tick() error {
-	o, a := &c.lane.options, &c.alive
+	a := &c.alive
 	switch {
-	case c.passed(a.partial, o.MessageTimeout), c.block.stream != 0 && c.passed(c.block.since, o.MessageTimeout):
+	case c.passed(a.partial, MessageTimeout), c.input.block.stream != 0 && c.passed(c.input.block.since, MessageTimeout):
 		return &ConnError{EnhanceYourCalm, CauseSlow, "a frame is not complete in time"}
-	case !c.greeted && c.passed(a.opened, o.MessageTimeout):
+	case !c.input.greeted && c.passed(a.opened, MessageTimeout):
 		return &ConnError{EnhanceYourCalm, CauseSlow, "the client has sent no SETTINGS in time"}
 	}
 	if err := c.tickStreams(); err != nil {
 		return err
 	}
-	if a.pinged == 0 && c.passed(a.heard, o.KeepaliveTime) {
+	if a.pinged == 0 && c.passed(a.heard, KeepaliveTime) {
 		c.out = appendPing(c.out, 0, make([]byte, 8))
 		a.pinged = c.now
 	}
-	if c.passed(a.pinged, o.KeepaliveTimeout) {
+	if c.passed(a.pinged, KeepaliveTimeout) {
 		return &ConnError{NoError, CauseSilent, "the client does not answer a PING"}
 	}
 	return c.tickDrain()
 }
 
 func (c *Conn) tickStreams() error {
-	o := &c.lane.options
 	if c.opened.incomplete > 0 {
 		for _, s := range c.opened.byID {
 			switch {
 			case !s.incomplete:
-			case c.passed(s.opened, o.MessageTimeout):
+			case c.passed(s.opened, MessageTimeout):
 				return &ConnError{EnhanceYourCalm, CauseSlow, "a request is not complete in time"}
 			case s.head.timeout > 0 && c.passed(s.opened, s.head.timeout):
 				if err := c.resetStream(s.id, Cancel); err != nil { // as grpc-go
@@ -104,7 +103,7 @@ func (c *Conn) tickStreams() error {
 	}
 	for i := 0; i < len(c.waiting); {
 		s := c.waiting[i]
-		if !c.passed(s.since, o.ResponseTimeout) {
+		if !c.passed(s.since, ResponseTimeout) {
 			i++
 			continue
 		}
@@ -131,7 +130,7 @@ func (c *Conn) ping(f frame, payload []byte) error {
 	}
 	c.out = appendPing(c.out, flagAck, payload)
 	a := &c.alive
-	early := c.now-a.lastPing < int64(c.lane.options.PingInterval)
+	early := c.now-a.lastPing < int64(PingInterval)
 	a.lastPing = c.now
 	switch {
 	case a.spoke:
@@ -166,7 +165,7 @@ const greetWait = time.Second
 
 // drainWait returns the longest wait for a client that drains.
 func (c *Conn) drainWait() time.Duration {
-	if c.greeted {
+	if c.input.greeted {
 		return drainWait
 	}
 	return greetWait
@@ -174,7 +173,7 @@ func (c *Conn) drainWait() time.Duration {
 
 // tooLate reports whether frames of the stream are dropped: the stream is behind the last one of
 // the second GOAWAY.
-func (c *Conn) tooLate(id uint32) bool { return c.drain.final && id > c.last }
+func (c *Conn) tooLate(id uint32) bool { return c.drain.final && id > c.ids.last }
 
 // Shutdown begins the end of the connection: a GOAWAY and a PING, then a GOAWAY with the last
 // stream, so that no request is lost. The reason is the debug data. A second Shutdown does nothing.
@@ -194,7 +193,7 @@ func (c *Conn) finishDrain() {
 		return
 	}
 	c.drain.final = true
-	c.out = appendGoAway(c.out, c.last, NoError, c.drain.reason)
+	c.out = appendGoAway(c.out, c.ids.last, NoError, c.drain.reason)
 }
 
 // Finished reports whether Shutdown is complete: no stream is open, and none will be. The caller

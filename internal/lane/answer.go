@@ -69,7 +69,7 @@ func (c *Conn) respond(id uint32, h *head, out []byte, data int, s *stream) erro
 	if s != nil {
 		window = s.sendWindow
 	}
-	if size > min(c.sendWindow, window, int64(c.peer.maxFrame)) {
+	if size > min(c.flow.send, window, int64(c.peer.maxFrame)) {
 		c.out = out[:data]
 		if s == nil {
 			s = c.begin(id, h, true)
@@ -77,7 +77,7 @@ func (c *Conn) respond(id uint32, h *head, out []byte, data int, s *stream) erro
 		return c.enqueue(s, out[data+responseHead:])
 	}
 	writeHeads(out[data:], id, int(size))
-	c.sendWindow -= size
+	c.flow.send -= size
 	c.out = appendDone(out, id)
 	c.spoke(s)
 	return nil

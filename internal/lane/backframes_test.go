@@ -91,7 +91,7 @@ func TestDataWaitsForTheWindowOfTheServerBehind(t *testing.T) {
 	b.server.must(b.server.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 4}))
 	b.answer()
 	b.behindGot(`1 DATA "l"`, "SETTINGS ack", `1 DATA "o" END`)
-	if got := b.conn.window + b.conn.consumed; got != 1<<20 {
+	if got := b.conn.flow.window + b.conn.flow.consumed; got != 1<<20 {
 		t.Errorf("the client has a window of %d bytes, want 1 MiB", got)
 	}
 }
@@ -110,11 +110,11 @@ func TestDataThatTheServerBehindDoesNotTakeIsCredited(t *testing.T) {
 		b.answer()
 		b.must(b.framer.WriteData(1, false, make([]byte, 1000)))
 		b.expect()
-		if got := b.conn.window + b.conn.consumed; got != 1<<20-1000 {
+		if got := b.conn.flow.window + b.conn.flow.consumed; got != 1<<20-1000 {
 			t.Errorf("%s: before: the client has a window of %d bytes", name, got)
 		}
 		ends(b)
-		if got := b.conn.window + b.conn.consumed; got != 1<<20 || !b.back.Idle() {
+		if got := b.conn.flow.window + b.conn.flow.consumed; got != 1<<20 || !b.back.Idle() {
 			t.Errorf("%s: the client has a window of %d bytes, want 1 MiB", name, got)
 		}
 	}

@@ -20,7 +20,7 @@ func chunks(tb testing.TB, h Handler, requests int) (c *Conn, next func() []byte
 		cl.ask(id, "a message of a usual length: some seventy bytes, as Envoy sends for one")
 		id += 2
 	}
-	if err := c.Receive(cl.take(), start); err != nil {
+	if err := c.receiveAll(cl.take(), start); err != nil {
 		tb.Fatal(err)
 	}
 	var starts []int
@@ -44,7 +44,7 @@ func chunks(tb testing.TB, h Handler, requests int) (c *Conn, next func() []byte
 // turn opens the client's window again, as a client does now and then, and takes the output. The
 // memory serves again.
 func turn(c *Conn) {
-	c.sendWindow = defaultWindow
+	c.flow.send = defaultWindow
 	c.Lend(c.Output())
 }
 
@@ -55,7 +55,7 @@ func TestAWholeRequestAllocatesNothing(t *testing.T) {
 	for _, requests := range []int{1, 20} {
 		c, next := chunks(t, echo{}, requests)
 		allocs := testing.AllocsPerRun(1000, func() {
-			if err := c.Receive(next(), start); err != nil {
+			if err := c.receiveAll(next(), start); err != nil {
 				t.Fatal(err)
 			}
 			turn(c)
@@ -81,7 +81,7 @@ func TestACutRequestAllocatesNothing(t *testing.T) {
 		cut = (cut + 7) % len(chunk)
 		first, third := chunk[:cut/3], chunk[cut:]
 		for _, piece := range [][]byte{first, chunk[len(first) : 2*cut/3], chunk[2*cut/3 : cut], third} {
-			if err := c.Receive(piece, start); err != nil {
+			if err := c.receiveAll(piece, start); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -98,7 +98,7 @@ func BenchmarkRequest(b *testing.B) {
 			c, next := chunks(b, echo{}, requests)
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := c.Receive(next(), start); err != nil {
+				if err := c.receiveAll(next(), start); err != nil {
 					b.Fatal(err)
 				}
 				turn(c)
@@ -123,7 +123,7 @@ func BenchmarkTracedRequest(b *testing.B) {
 		id += 2
 	}
 	for _, piece := range pieces[:100] {
-		if err := c.Receive(piece, start); err != nil {
+		if err := c.receiveAll(piece, start); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -138,7 +138,7 @@ func BenchmarkTracedRequest(b *testing.B) {
 			copy(piece[at+5:], []byte{byte(id >> 24), byte(id >> 16), byte(id >> 8), byte(id)})
 		}
 		id += 2
-		if err := c.Receive(piece, start); err != nil {
+		if err := c.receiveAll(piece, start); err != nil {
 			b.Fatal(err)
 		}
 		turn(c)
@@ -155,11 +155,11 @@ func BenchmarkRequestThatWaits(b *testing.B) {
 	c, next := chunks(b, wait{}, 20)
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := c.Receive(next(), start); err != nil {
+		if err := c.receiveAll(next(), start); err != nil {
 			b.Fatal(err)
 		}
 		for n := range uint32(20) {
-			if err := c.Finish(c.last-2*n, []byte("an answer of the usual length"), Reply{}, start); err != nil {
+			if err := c.Finish(c.ids.last-2*n, []byte("an answer of the usual length"), Reply{}, start); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -185,7 +185,7 @@ func TestAnIdleConnectionIsSmall(t *testing.T) {
 		all[i] = l.Open(start, echo{}, nil, 0)
 		all[i].Lend(all[i].Output())
 		for _, piece := range [][]byte{sent[:len(sent)/2], sent[len(sent)/2:]} {
-			if err := all[i].Receive(piece, start); err != nil {
+			if err := all[i].receiveAll(piece, start); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -20,14 +20,6 @@ type Lane struct {
 func New(o Options) (*Lane, error) {
 	o.MaxInPlace = cmp.Or(o.MaxInPlace, 4<<10)
 	o.MaxStreams = cmp.Or(o.MaxStreams, 1024)
-	o.MaxHeaderList = cmp.Or(o.MaxHeaderList, 16<<10)
-	o.StreamWindow = cmp.Or(o.StreamWindow, 64<<10)
-	o.ConnWindow = cmp.Or(o.ConnWindow, 1<<20)
-	o.MessageTimeout = cmp.Or(o.MessageTimeout, 10*time.Second)
-	o.ResponseTimeout = cmp.Or(o.ResponseTimeout, 10*time.Second)
-	o.KeepaliveTime = cmp.Or(o.KeepaliveTime, time.Minute)
-	o.KeepaliveTimeout = cmp.Or(o.KeepaliveTimeout, 20*time.Second)
-	o.PingInterval = cmp.Or(o.PingInterval, time.Second)
 	var errs []error
 	if len(o.Path) == 0 || o.Path[0] != '/' {
 		errs = append(errs, fmt.Errorf("path: %q: must be /package.Service/Method", o.Path))
@@ -39,9 +31,6 @@ func New(o Options) (*Lane, error) {
 		{"max message", o.MaxMessage, 1, 1 << 30},
 		{"max in place", o.MaxInPlace, 1, maxFrame},
 		{"max streams", o.MaxStreams, 1, 1 << 20},
-		{"max header list", o.MaxHeaderList, 1, 1 << 20},
-		{"stream window", o.StreamWindow, defaultWindow, maxWindow},
-		{"connection window", o.ConnWindow, defaultWindow, maxWindow},
 	} {
 		if n.value < n.least || n.value > n.most {
 			errs = append(errs, fmt.Errorf("%s: %d: must be from %d to %d", n.name, n.value, n.least, n.most))
@@ -70,25 +59,17 @@ type Conn struct {
 	call    Call // of the request that is answered in place
 	now     int64
 
-	begun   bool   // the preface has come
-	greeted bool   // the first SETTINGS has come
-	partial []byte // of a frame
-	block   block  // a header block that continues
-
+	input   input
 	decoder decoder
 	cache   cache
 	head    head // of the last decoded request
 
-	last   uint32 // the largest stream of the client
-	used   uint64 // bit n: the stream last - 2n has been opened
-	quit   uint64 // bit n: the machine has reset that stream
+	ids    ids
 	opened streams
 
-	peer       peer  // settings of the client
-	sendWindow int64 // of the connection, may be negative
-	window     int   // bytes of DATA that the client may send now
-	consumed   int   // bytes to open window by
-	waiting    []*stream
+	peer    peer // settings of the client
+	flow    flow
+	waiting []*stream // for the windows of the client
 
 	guard guard
 	alive alive
@@ -96,6 +77,28 @@ type Conn struct {
 
 	answered uint64
 	replied  uint64
+}
+
+// input is the bytes of the client that have come.
+type input struct {
+	begun   bool   // the preface has come
+	greeted bool   // the first SETTINGS has come
+	partial []byte // of a frame
+	block   block  // a header block that continues
+}
+
+// ids is the last streams of the client.
+type ids struct {
+	last uint32 // the largest one
+	used uint64 // bit n: the stream last - 2n has been opened
+	quit uint64 // bit n: the machine has reset that stream
+}
+
+// flow is the windows of the connection.
+type flow struct {
+	send     int64 // bytes of DATA that the machine may send now; may be negative
+	window   int   // bytes of DATA that the client may send now
+	consumed int   // bytes to open window by
 }
 
 // peer is the settings of a client that matter to a server.
@@ -113,28 +116,23 @@ type peer struct {
 // foreign takes the streams of other methods; nil: they get UNIMPLEMENTED. age is the age at which
 // the client must connect again, as the caller drew it; 0: no bound.
 func (l *Lane) Open(now int64, handler Handler, foreign Foreign, age time.Duration) *Conn {
-	o := &l.options
 	c := &Conn{
 		lane: l, handler: handler, foreign: foreign, now: now,
-		decoder:    decoder{tables: l.tables, bound: maxTable},
-		peer:       peer{window: defaultWindow, maxFrame: maxFrame, maxHeaderList: 1<<32 - 1, tableSize: maxTable},
-		sendWindow: defaultWindow, window: o.ConnWindow,
+		decoder: decoder{tables: l.tables, bound: maxTable},
+		peer:    peer{window: defaultWindow, maxFrame: maxFrame, maxHeaderList: 1<<32 - 1, tableSize: maxTable},
+		flow:    flow{send: defaultWindow, window: ConnWindow},
 	}
-	c.alive.start(now, o)
+	c.alive.start(now)
 	if age > 0 {
 		c.drain.ageAt = instant(now, age)
 		c.alive.by(c.drain.ageAt)
 	}
 	settings := appendSetting(nil, settingMaxFrame, maxFrame) // in the order of grpc-go
-	settings = appendSetting(settings, settingMaxStreams, o.MaxStreams)
-	if o.StreamWindow != defaultWindow {
-		settings = appendSetting(settings, settingWindow, o.StreamWindow)
-	}
-	settings = appendSetting(settings, settingMaxHeaderList, o.MaxHeaderList)
+	settings = appendSetting(settings, settingMaxStreams, l.options.MaxStreams)
+	settings = appendSetting(settings, settingWindow, StreamWindow)
+	settings = appendSetting(settings, settingMaxHeaderList, MaxHeaderList)
 	c.out = append(appendFrame(c.out, len(settings), frameSettings, 0, 0), settings...)
-	if more := o.ConnWindow - defaultWindow; more > 0 {
-		c.out = appendWindow(c.out, 0, more)
-	}
+	c.out = appendWindow(c.out, 0, ConnWindow-defaultWindow)
 	return c
 }
 
@@ -178,7 +176,7 @@ const streamBytes = 512
 // an upper estimate. Parts of frames, messages, headers, responses that wait, streams, and the
 // output count.
 func (c *Conn) Held() int {
-	return len(c.opened.byID)*streamBytes + c.opened.heads + c.opened.messages + c.opened.queued + len(c.partial) + len(c.block.bytes) + len(c.out)
+	return len(c.opened.byID)*streamBytes + c.opened.heads + c.opened.messages + c.opened.queued + len(c.input.partial) + len(c.input.block.bytes) + len(c.out)
 }
 
 // Close forgets the streams, and tells the Handler and the Foreign so. The other methods do nothing
@@ -195,15 +193,15 @@ func (c *Conn) Close() {
 			c.handler.Cancel(id)
 		}
 	}
-	c.opened, c.waiting, c.partial, c.block = streams{}, nil, nil, block{}
+	c.opened, c.waiting, c.input.partial, c.input.block = streams{}, nil, nil, block{}
 }
 
 var errClosed = errors.New("the connection is closed")
 
 // fail ends the connection. A *ConnError becomes a GOAWAY.
 func (c *Conn) fail(err error) error {
-	if ended, ok := errors.AsType[*ConnError](err); ok && c.begun {
-		c.out = appendGoAway(c.out, c.last, ended.Code, ended.Reason)
+	if ended, ok := errors.AsType[*ConnError](err); ok && c.input.begun {
+		c.out = appendGoAway(c.out, c.ids.last, ended.Code, ended.Reason)
 	}
 	c.err = err
 	return err

@@ -44,10 +44,10 @@ func TestTheFirstOutputIsThePrefaceOfTheServer(t *testing.T) {
 }
 
 func TestWrongOptionsAreRefusedAllAtOnce(t *testing.T) {
-	_, err := New(Options{Path: "Check", MaxMessage: -1, StreamWindow: 1, MaxInPlace: 1 << 20})
+	_, err := New(Options{Path: "Check", MaxMessage: -1, MaxStreams: 1<<20 + 1, MaxInPlace: 1 << 20})
 	for _, want := range []string{
 		`path: "Check": must be /package.Service/Method`, "max message: -1: must be from 1 to 1073741824",
-		"stream window: 1: must be from 65535 to 2147483647", "max in place: 1048576: must be from 1 to 16384",
+		"max streams: 1048577: must be from 1 to 1048576", "max in place: 1048576: must be from 1 to 16384",
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q in it", err, want)

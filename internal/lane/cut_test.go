@@ -22,7 +22,7 @@ func play(tb testing.TB, l *Lane, pieces [][]byte) ([]byte, error) {
 	var out []byte
 	var err error
 	for _, piece := range pieces {
-		err = conn.Receive(piece, start)
+		err = conn.receiveAll(piece, start)
 		out = append(out, conn.Output()...)
 		if err != nil {
 			break

@@ -15,17 +15,17 @@ func (c *Conn) whole(id uint32, h *head, rest []byte) (payload []byte, ok bool) 
 	payload = rest[frameHead : frameHead+f.length]
 	size, o := f.length-messageHead, &c.lane.options
 	return payload, payload[0] == 0 && binary.BigEndian.Uint32(payload[1:]) == uint32(size) && size <= min(o.MaxInPlace, o.MaxMessage) &&
-		f.length <= c.window && (h.length < 0 || h.length == int64(f.length))
+		f.length <= c.flow.window && (h.length < 0 || h.length == int64(f.length))
 }
 
 func (c *Conn) data(f frame, payload []byte) error {
 	if f.stream == 0 {
 		return protocolError("DATA on stream 0")
 	}
-	if f.length > c.window {
+	if f.length > c.flow.window {
 		return &ConnError{FlowControlError, CauseProtocol, "more DATA than the window of the connection"}
 	}
-	c.window -= f.length
+	c.flow.window -= f.length
 	payload, ok := unpad(f, payload)
 	if !ok {
 		return protocolError("DATA with more padding than payload")

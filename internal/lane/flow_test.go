@@ -185,7 +185,7 @@ func TestAReductionOfTheTableIsAnnouncedWithAnyAnswer(t *testing.T) {
 		c := newTalk(t)
 		c.must(c.framer.WriteSettings(http2.Setting{ID: http2.SettingHeaderTableSize, Val: 0}))
 		c.ask(1, message)
-		if err := c.conn.Receive(c.take(), c.now); err != nil {
+		if err := c.conn.receiveAll(c.take(), c.now); err != nil {
 			t.Fatal(err)
 		}
 		c.must(c.conn.Finish(1, nil, Reply{}, c.now))
@@ -201,7 +201,7 @@ func TestAReductionOfTheTableIsAnnounced(t *testing.T) {
 	c.must(c.framer.WriteSettings(http2.Setting{ID: http2.SettingHeaderTableSize, Val: 0}))
 	c.ask(1, "hello")
 	c.ask(3, "hello")
-	if err := c.conn.Receive(c.take(), c.now); err != nil {
+	if err := c.conn.receiveAll(c.take(), c.now); err != nil {
 		t.Fatal(err)
 	}
 	out := c.conn.Output()
@@ -263,7 +263,7 @@ func BenchmarkManySettingsWithOpenStreams(b *testing.B) {
 	frame := c.take()
 	for b.Loop() {
 		c.now += int64(time.Second)
-		if err := c.conn.Receive(frame, c.now); err != nil {
+		if err := c.conn.receiveAll(frame, c.now); err != nil {
 			b.Fatal(err)
 		}
 		c.conn.Output()

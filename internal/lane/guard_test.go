@@ -100,7 +100,7 @@ func TestFloodsEndTheConnection(t *testing.T) {
 			var err error
 			for held := 0; err == nil && n < 20000; n++ {
 				row.does(c, uint32(n))
-				err = c.conn.Receive(c.take(), c.now)
+				err = c.conn.receiveAll(c.take(), c.now)
 				if held = c.conn.Held(); held > 2<<20 {
 					t.Fatalf("%d bytes are held after %d repetitions", held, n)
 				}
@@ -128,7 +128,7 @@ func TestAnHonestClientIsNoFlood(t *testing.T) {
 		if n%100 == 0 {
 			c.must(c.framer.WritePing(false, [8]byte{}))
 		}
-		if err := c.conn.Receive(c.take(), c.now); err != nil {
+		if err := c.conn.receiveAll(c.take(), c.now); err != nil {
 			t.Fatalf("request %d: %v", n, err)
 		}
 		if n%2 == 0 {

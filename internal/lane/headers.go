@@ -40,8 +40,8 @@ func (c *Conn) headers(f frame, payload, rest []byte) (more int, err error) {
 		payload = payload[5:]
 	}
 	if !f.has(flagEndHeaders) {
-		c.block = block{stream: f.stream, end: f.has(flagEndStream), self: self, bytes: bytes.Clone(payload), since: c.now}
-		c.tickIn(c.lane.options.MessageTimeout)
+		c.input.block = block{stream: f.stream, end: f.has(flagEndStream), self: self, bytes: bytes.Clone(payload), since: c.now}
+		c.tickIn(MessageTimeout)
 		return 0, nil
 	}
 	more, err = c.headerBlock(f.stream, f.has(flagEndStream), self, payload, rest)
@@ -50,12 +50,12 @@ func (c *Conn) headers(f frame, payload, rest []byte) (more int, err error) {
 }
 
 func (c *Conn) continuation(f frame, payload []byte) error {
-	b := &c.block
+	b := &c.input.block
 	if b.stream == 0 {
 		return protocolError("CONTINUATION without HEADERS")
 	}
 	b.frames++
-	if b.frames > maxContinuations || len(b.bytes)+len(payload) > max(maxFrame, maxBlockFactor*c.lane.options.MaxHeaderList) {
+	if b.frames > maxContinuations || len(b.bytes)+len(payload) > max(maxFrame, maxBlockFactor*MaxHeaderList) {
 		return &ConnError{EnhanceYourCalm, CauseFlood, "a header block is too large"}
 	}
 	b.bytes = append(b.bytes, payload...)
@@ -63,7 +63,7 @@ func (c *Conn) continuation(f frame, payload []byte) error {
 		return err
 	}
 	whole := *b
-	c.block = block{}
+	c.input.block = block{}
 	_, err := c.headerBlock(whole.stream, whole.end, whole.self, whole.bytes, nil)
 	c.head = head{} // as headers does
 	return err
@@ -71,7 +71,7 @@ func (c *Conn) continuation(f frame, payload []byte) error {
 
 // headerBlock takes a whole header block: of a new request, or of trailers.
 func (c *Conn) headerBlock(id uint32, end, self bool, block, rest []byte) (more int, err error) {
-	if id <= c.last || c.drain.final {
+	if id <= c.ids.last || c.drain.final {
 		return 0, c.lateBlock(id, end, block)
 	}
 	h := c.cache.find(block, c.decoder.changes)
@@ -102,7 +102,7 @@ func (c *Conn) headerBlock(id uint32, end, self bool, block, rest []byte) (more 
 		return 0, nil
 	}
 	if data, ok := c.whole(id, h, rest); ok {
-		c.window -= len(data)
+		c.flow.window -= len(data)
 		c.credit(len(data))
 		return frameHead + len(data), c.ask(id, h, data[messageHead:], nil)
 	}
@@ -117,13 +117,13 @@ func (c *Conn) headerBlock(id uint32, end, self bool, block, rest []byte) (more 
 func (c *Conn) decode(block []byte) (*head, error) {
 	from, _ := c.lane.fields.Get().(*fields)
 	defer c.lane.fields.Put(from)
-	from.reset(c.lane.options.MaxHeaderList)
+	from.reset(MaxHeaderList)
 	before := c.decoder.changes
 	if err := c.decoder.decode(block, from); err != nil {
 		return nil, &ConnError{CompressionError, CauseProtocol, err.Error()}
 	}
 	c.head = c.lane.read(from, c.foreign != nil)
-	if c.head.ours && c.decoder.changes == before && c.lane.options.MaxHeaderList-from.left <= maxCachedList {
+	if c.head.ours && c.decoder.changes == before && MaxHeaderList-from.left <= maxCachedList {
 		c.cache.add(block, before, c.head)
 	}
 	return &c.head, nil
@@ -134,7 +134,7 @@ func (c *Conn) decode(block []byte) (*head, error) {
 func (c *Conn) lateBlock(id uint32, end bool, block []byte) error {
 	from, _ := c.lane.fields.Get().(*fields)
 	defer c.lane.fields.Put(from)
-	from.reset(c.lane.options.MaxHeaderList)
+	from.reset(MaxHeaderList)
 	if err := c.decoder.decode(block, from); err != nil {
 		return &ConnError{CompressionError, CauseProtocol, err.Error()}
 	}
@@ -148,10 +148,10 @@ func (c *Conn) lateBlock(id uint32, end bool, block []byte) error {
 		return c.resetStream(id, ProtocolError)
 	case s != nil:
 		return c.endOfData(s, nil)
-	case ordinal(c.last)-ordinal(id) >= 64 || c.wasQuit(id):
+	case ordinal(c.ids.last)-ordinal(id) >= 64 || c.wasQuit(id):
 		return c.spend(costUnknown)
-	case c.used>>(ordinal(c.last)-ordinal(id))&1 == 0:
-		return protocolError("HEADERS on stream %d after stream %d", id, c.last)
+	case c.ids.used>>(ordinal(c.ids.last)-ordinal(id))&1 == 0:
+		return protocolError("HEADERS on stream %d after stream %d", id, c.ids.last)
 	}
 	return &ConnError{StreamClosed, CauseProtocol, "HEADERS on a closed stream"}
 }

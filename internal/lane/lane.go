@@ -8,10 +8,10 @@
 //	c := l.Open(now, handler, foreign, age)
 //	for {
 //		write(c.Output())                    // the first one holds the server's preface
-//		n := read(buffer)
-//		if err := c.Receive(buffer[:n], now); err != nil {
-//			write(c.Output())                // a GOAWAY
-//			break
+//		rest := buffer[:read(buffer)]
+//		for err == nil && len(rest) > 0 {
+//			rest, err = c.Receive(rest, now)
+//			write(c.Output())                // behind an error a GOAWAY
 //		}
 //	}
 //	c.Close()
@@ -49,23 +49,26 @@ type Options struct {
 	// twenty times a usual request of Envoy.
 	MaxInPlace int
 
-	MaxStreams    int // open streams of one connection, as announced; 0 means 1024. More get REFUSED_STREAM
-	MaxHeaderList int // bytes of the headers of one request, decoded, as RFC 9113 counts them; 0 means 16 KiB
-	StreamWindow  int // bytes that a client may send ahead on one stream, at least 65535; 0 means 64 KiB
-	ConnWindow    int // the same of all streams of a connection; 0 means 1 MiB
-
-	Metadata bool // calls have the metadata of the request. Costs allocations
-
-	// MessageTimeout is the longest time from the headers of a stream to the end of its first message,
-	// and from the first byte of a frame to its end. 0 means 10 s.
-	MessageTimeout time.Duration
-
-	ResponseTimeout  time.Duration // that a response waits for the client's window; 0 means 10 s
-	KeepaliveTime    time.Duration // without a byte from the client, then it gets a PING; 0 means one minute
-	KeepaliveTimeout time.Duration // without a byte after that PING, then the connection ends; 0 means 20 s
-	PingInterval     time.Duration // shortest time between PINGs of a client without a response in between; 0 means one second
-	AgeGrace         time.Duration // from the GOAWAY at the age of a connection to its end; 0: no bound
+	MaxStreams int           // open streams of one connection, as announced; 0 means 1024. More get REFUSED_STREAM
+	Metadata   bool          // calls have the metadata of the request. Costs allocations
+	AgeGrace   time.Duration // from the GOAWAY at the age of a connection to its end; 0: no bound
 }
+
+// Bounds of a connection that no option changes.
+const (
+	MaxHeaderList    = 16 << 10         // bytes of the headers of a request, decoded, as RFC 9113 counts them. Envoy sends a few hundred
+	StreamWindow     = 64 << 10         // bytes that a client may send ahead on one stream
+	ConnWindow       = 1 << 20          // the same of all streams of a connection
+	MessageTimeout   = 10 * time.Second // from the headers of a stream to the end of its first message; of a frame to its end. Envoy sends both at once
+	ResponseTimeout  = 10 * time.Second // that a response waits for the client's window
+	KeepaliveTime    = time.Minute      // without a byte from the client, then it gets a PING
+	KeepaliveTimeout = 20 * time.Second // without a byte after that PING, then the connection ends
+
+	// PingInterval is the shortest time between PINGs of a client without a response in between. Envoy
+	// pings idle connections as often as its settings say. By default gRPC closes a connection with a
+	// second ping in two hours.
+	PingInterval = time.Second
+)
 
 // Handler answers the calls of the method on one connection. The machine of a connection calls it
 // from Receive, Tick and Close alone, so under the same lock or goroutine as these. A Handler must

@@ -153,7 +153,7 @@ func (l *life) run(t *testing.T) error {
 		for _, n := range l.owner.bytes {
 			held += n
 		}
-		if got := l.conn.window + l.conn.consumed + held; got != 1<<20 {
+		if got := l.conn.flow.window + l.conn.flow.consumed + held; got != 1<<20 {
 			t.Fatalf("the window is %d bytes, want 1 MiB", got)
 		}
 	}

@@ -34,7 +34,7 @@ func (l *loop) run() {
 		n, err := l.front.Read(buffer)
 		l.mu.Lock()
 		if err == nil {
-			err = l.conn.Receive(buffer[:n], time.Now().UnixNano())
+			err = l.conn.receiveAll(buffer[:n], time.Now().UnixNano())
 		}
 		l.writeLocked()
 		if err != nil || l.conn.Finished() {
@@ -168,8 +168,8 @@ func (s *served) quiet(t *testing.T) {
 				if l.back.held != 0 {
 					t.Errorf("%d bytes of streams that have ended count", l.back.held)
 				}
-				if o := l.conn.lane.options; l.conn.window+l.conn.consumed != o.ConnWindow {
-					t.Errorf("%d bytes of the window are lost", o.ConnWindow-l.conn.window-l.conn.consumed)
+				if l.conn.flow.window+l.conn.flow.consumed != ConnWindow {
+					t.Errorf("%d bytes of the window are lost", ConnWindow-l.conn.flow.window-l.conn.flow.consumed)
 				}
 				l.mu.Unlock()
 				break

@@ -166,7 +166,7 @@ func TestAnotherProtocolIsRefusedAtItsFirstBytes(t *testing.T) {
 	for _, text := range []string{"GET / HTTP/1.1\r\n", "\x16\x03\x01", "PRI * HTTP/2.0\r\n\r\nXX"} {
 		conn := newLane(t).Open(start, echo{}, nil, 0)
 		conn.Output()
-		if err := conn.Receive([]byte(text), start); !errors.Is(err, ErrNotHTTP2) {
+		if err := conn.receiveAll([]byte(text), start); !errors.Is(err, ErrNotHTTP2) {
 			t.Errorf("%q: got %v, want ErrNotHTTP2", text, err)
 		}
 		if out := conn.Output(); out != nil {
@@ -181,7 +181,7 @@ func TestTheFirstFrameMustBeSettings(t *testing.T) {
 	conn.Output()
 	c.sent.WriteString(http2.ClientPreface)
 	c.ask(1, "hello")
-	if err := conn.Receive(c.take(), start); err == nil {
+	if err := conn.receiveAll(c.take(), start); err == nil {
 		t.Error("got no error")
 	}
 	if d := cmp.Diff([]string{"GOAWAY 0 PROTOCOL_ERROR the first frame is not SETTINGS"}, c.read(conn.Output())); d != "" {

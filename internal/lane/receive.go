@@ -3,34 +3,19 @@ package lane
 import (
 	"encoding/binary"
 	"fmt"
-	"math"
 )
 
-// Receive takes the next bytes from the client, which may be cut anywhere. Bytes of an incomplete
-// frame are copied.
+// fullOutput is the output at which Receive takes no more frames, in bytes. Answers to 32 KiB of
+// usual requests are of that size.
+const fullOutput = 64 << 10
+
+// Receive takes the next bytes from the client, which may be cut anywhere, up to the frame at which
+// the output has more than 64 KiB: a request of 20 bytes may get a refusal of 14 KB. The caller
+// writes the output, and goes on with the rest. Bytes of an incomplete frame are copied.
 //
 // An error ends the connection: the caller writes the output, closes the socket, and calls Close.
 // The error is a *ConnError or ErrNotHTTP2.
-//
-// The output has no bound: a request of 20 bytes may get a refusal of 14 KB. See
-// [Conn.ReceiveSome].
-func (c *Conn) Receive(chunk []byte, now int64) error {
-	_, err := c.receive(chunk, now, math.MaxInt)
-	return err
-}
-
-// fullOutput is the output at which ReceiveSome takes no more frames, in bytes. Answers to 32 KiB
-// of usual requests are of that size.
-const fullOutput = 64 << 10
-
-// ReceiveSome is Receive up to the frame at which the output has more than 64 KiB. The caller
-// writes the output, and goes on with the rest.
-func (c *Conn) ReceiveSome(chunk []byte, now int64) (rest []byte, err error) {
-	return c.receive(chunk, now, fullOutput)
-}
-
-// receive takes frames while the output has at most so many bytes.
-func (c *Conn) receive(chunk []byte, now int64, most int) (rest []byte, err error) {
+func (c *Conn) Receive(chunk []byte, now int64) (rest []byte, err error) {
 	if c.err != nil || len(chunk) == 0 {
 		return nil, c.err
 	}
@@ -38,7 +23,7 @@ func (c *Conn) receive(chunk []byte, now int64, most int) (rest []byte, err erro
 	c.alive.hear(now)
 	chunk, err = c.resume(chunk)
 	for err == nil && len(chunk) > 0 {
-		if len(c.out) > most {
+		if len(c.out) > fullOutput {
 			return chunk, nil
 		}
 		var n int
@@ -51,9 +36,9 @@ func (c *Conn) receive(chunk []byte, now int64, most int) (rest []byte, err erro
 		return nil, c.fail(err)
 	}
 	if len(chunk) > 0 { // with an incomplete frame before it, the chunk is empty by now
-		c.partial = append(c.partial, chunk...)
+		c.input.partial = append(c.input.partial, chunk...)
 		c.alive.partial = now
-		c.tickIn(c.lane.options.MessageTimeout)
+		c.tickIn(MessageTimeout)
 	}
 	return nil, nil
 }
@@ -63,19 +48,19 @@ const keptPartial = 512
 
 // resume completes the frame whose beginning came before, and returns the bytes behind it.
 func (c *Conn) resume(chunk []byte) (rest []byte, err error) {
-	for len(c.partial) > 0 && len(chunk) > 0 {
+	for len(c.input.partial) > 0 && len(chunk) > 0 {
 		want := frameHead
 		switch {
-		case !c.begun:
+		case !c.input.begun:
 			want = len(preface)
-		case len(c.partial) >= frameHead:
-			f := parseFrame(c.partial)
+		case len(c.input.partial) >= frameHead:
+			f := parseFrame(c.input.partial)
 			want += f.length
 		}
-		n := min(want-len(c.partial), len(chunk))
-		c.partial = append(c.partial, chunk[:n]...)
+		n := min(want-len(c.input.partial), len(chunk))
+		c.input.partial = append(c.input.partial, chunk[:n]...)
 		chunk = chunk[n:]
-		n, err := c.step(c.partial)
+		n, err := c.step(c.input.partial)
 		if err != nil {
 			return nil, err
 		}
@@ -83,8 +68,8 @@ func (c *Conn) resume(chunk []byte) (rest []byte, err error) {
 			continue
 		}
 		c.alive.partial = 0
-		if c.partial = c.partial[:0]; cap(c.partial) > keptPartial {
-			c.partial = nil
+		if c.input.partial = c.input.partial[:0]; cap(c.input.partial) > keptPartial {
+			c.input.partial = nil
 		}
 	}
 	return chunk, nil
@@ -93,7 +78,7 @@ func (c *Conn) resume(chunk []byte) (rest []byte, err error) {
 // step takes one frame, or the two of a request, and returns their length; 0 when the frame is
 // incomplete.
 func (c *Conn) step(chunk []byte) (n int, err error) {
-	if !c.begun {
+	if !c.input.begun {
 		return c.preface(chunk)
 	}
 	if len(chunk) < frameHead {
@@ -103,9 +88,9 @@ func (c *Conn) step(chunk []byte) (n int, err error) {
 	switch {
 	case f.length > maxFrame:
 		return 0, &ConnError{FrameSizeError, CauseProtocol, fmt.Sprintf("a frame of %d bytes: the bound is %d", f.length, maxFrame)}
-	case !c.greeted && (f.kind != frameSettings || f.has(flagAck)):
+	case !c.input.greeted && (f.kind != frameSettings || f.has(flagAck)):
 		return 0, protocolError("the first frame is not SETTINGS")
-	case c.block.stream != 0 && (f.kind != frameContinuation || f.stream != c.block.stream):
+	case c.input.block.stream != 0 && (f.kind != frameContinuation || f.stream != c.input.block.stream):
 		return 0, protocolError("a header block is not continued")
 	}
 	n = frameHead + f.length
@@ -128,7 +113,7 @@ func (c *Conn) preface(chunk []byte) (n int, err error) {
 	if n < len(preface) {
 		return 0, nil
 	}
-	c.begun = true
+	c.input.begun = true
 	return n, nil
 }
 
@@ -210,7 +195,7 @@ func (c *Conn) settings(f frame, payload []byte) error {
 	case f.length > maxSettings:
 		return &ConnError{EnhanceYourCalm, CauseFlood, "SETTINGS is too large"}
 	}
-	c.greeted = true
+	c.input.greeted = true
 	old, most := c.peer.window, int64(0)
 	for ; len(payload) > 0; payload = payload[6:] {
 		if err := c.setting(binary.BigEndian.Uint16(payload), binary.BigEndian.Uint32(payload[2:])); err != nil {

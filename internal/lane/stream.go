@@ -15,7 +15,6 @@ type stream struct {
 	answered   bool // with OK, or DATA of another method; counts when the response has gone out
 	over       bool // the end of the response is in the queue, or has gone out
 	quit       bool // RST_STREAM with NoError follows the end of the response
-	waits      bool // in Conn.waiting
 
 	head    head
 	opened  int64 // instant
@@ -29,7 +28,7 @@ type stream struct {
 	queue      []byte // of the response: waits for the client's windows, from sent on
 	sent       int
 	trailer    []byte // header block behind the queue; nil: none
-	since      int64  // instant from which on the queue waits
+	since      int64  // instant from which on the queue waits, in Conn.waiting; 0: it does not
 }
 
 // streams are the streams of a connection. The zero value is empty.
@@ -62,7 +61,7 @@ func (c *Conn) begin(id uint32, h *head, ended bool) *stream {
 	s, _ := c.lane.streams.Get().(*stream)
 	*s = stream{
 		id: id, head: *h, ended: ended, incomplete: !ended, opened: c.now, queue: s.queue[:0], message: message{bytes: s.message.bytes[:0]},
-		window: c.lane.options.StreamWindow, sendWindow: c.peer.window,
+		window: StreamWindow, sendWindow: c.peer.window,
 	}
 	if c.opened.byID == nil {
 		c.opened.byID = make(map[uint32]*stream)
@@ -73,7 +72,7 @@ func (c *Conn) begin(id uint32, h *head, ended bool) *stream {
 	c.opened.most = max(c.opened.most, len(c.opened.byID))
 	if !ended {
 		c.opened.incomplete++
-		c.tickIn(c.lane.options.MessageTimeout)
+		c.tickIn(MessageTimeout)
 	}
 	return s
 }
@@ -150,8 +149,8 @@ func (c *Conn) resetStream(id uint32, code Code) error {
 // sendReset sends RST_STREAM. Frames of the stream may still be on the way.
 func (c *Conn) sendReset(id uint32, code Code) {
 	c.out = appendReset(c.out, id, code)
-	if id <= c.last {
-		c.quit |= 1 << (ordinal(c.last) - ordinal(id))
+	if id <= c.ids.last {
+		c.ids.quit |= 1 << (ordinal(c.ids.last) - ordinal(id))
 	}
 }
 
@@ -160,17 +159,17 @@ func ordinal(id uint32) uint32 { return (id + 1) / 2 }
 
 // markOpened notes that the client has opened a stream, with a larger number than all others.
 func (c *Conn) markOpened(id uint32) {
-	skipped := ordinal(id) - ordinal(c.last)
-	c.used = c.used<<skipped | 1
-	c.quit <<= skipped
-	c.last = id
+	skipped := ordinal(id) - ordinal(c.ids.last)
+	c.ids.used = c.ids.used<<skipped | 1
+	c.ids.quit <<= skipped
+	c.ids.last = id
 }
 
 // wasQuit reports whether the machine has reset the stream, one of the last 64.
-func (c *Conn) wasQuit(id uint32) bool { return c.quit>>(ordinal(c.last)-ordinal(id))&1 != 0 }
+func (c *Conn) wasQuit(id uint32) bool { return c.ids.quit>>(ordinal(c.ids.last)-ordinal(id))&1 != 0 }
 
 // idle reports whether the client has not yet opened the stream.
-func (c *Conn) idle(id uint32) bool { return id > c.last || id&1 == 0 }
+func (c *Conn) idle(id uint32) bool { return id > c.ids.last || id&1 == 0 }
 
 func (c *Conn) beginForeign(id uint32, h *head, end bool) {
 	fields := h.foreign

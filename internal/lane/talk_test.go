@@ -35,7 +35,7 @@ func newTalk(tb testing.TB, change ...func(*Options)) *talk {
 	h := new(handler)
 	c := &talk{client: newClient(tb), conn: newLane(tb, change...).Open(start, h, nil, 0), handler: h, now: start}
 	c.greet()
-	if err := c.conn.Receive(c.take(), c.now); err != nil {
+	if err := c.conn.receiveAll(c.take(), c.now); err != nil {
 		tb.Fatal(err)
 	}
 	c.conn.Output()
@@ -46,7 +46,7 @@ func newTalk(tb testing.TB, change ...func(*Options)) *talk {
 // connection.
 func (c *talk) send() ([]string, error) {
 	c.t.Helper()
-	err := c.conn.Receive(c.take(), c.now)
+	err := c.conn.receiveAll(c.take(), c.now)
 	return c.read(c.conn.Output()), err
 }
 
@@ -80,4 +80,16 @@ func (c *talk) tick(by time.Duration, failure string, want ...string) {
 	if err == nil && c.conn.alive.due <= c.now {
 		c.t.Errorf("the next Tick is due now: %d at %d", c.conn.alive.due, c.now)
 	}
+}
+
+// receiveAll is Receive of all bytes. The output is in the machine.
+func (c *Conn) receiveAll(chunk []byte, now int64) error {
+	rest, err := c.Receive(chunk, now)
+	for err == nil && len(rest) > 0 {
+		sent := c.out
+		c.out = nil
+		rest, err = c.Receive(rest, now)
+		c.out = append(sent, c.out...)
+	}
+	return err
 }

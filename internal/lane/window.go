@@ -8,17 +8,17 @@ import (
 
 // credit gives back bytes of the connection's window to the client, in portions of half the window.
 func (c *Conn) credit(bytes int) {
-	c.consumed += bytes
-	if c.consumed >= c.lane.options.ConnWindow/2 {
-		c.out = appendWindow(c.out, 0, c.consumed)
-		c.window += c.consumed
-		c.consumed = 0
+	c.flow.consumed += bytes
+	if c.flow.consumed >= ConnWindow/2 {
+		c.out = appendWindow(c.out, 0, c.flow.consumed)
+		c.flow.window += c.flow.consumed
+		c.flow.consumed = 0
 	}
 }
 
 func (c *Conn) creditStream(s *stream, bytes int) {
 	s.consumed += bytes
-	if s.consumed >= c.lane.options.StreamWindow/2 {
+	if s.consumed >= StreamWindow/2 {
 		c.out = appendWindow(c.out, s.id, s.consumed)
 		s.window += s.consumed
 		s.consumed = 0
@@ -38,10 +38,10 @@ func (c *Conn) windowUpdate(f frame, payload []byte) error {
 		return err
 	}
 	if f.stream == 0 {
-		switch c.sendWindow += increment; {
+		switch c.flow.send += increment; {
 		case increment == 0:
 			return protocolError("WINDOW_UPDATE of 0")
-		case c.sendWindow > maxWindow:
+		case c.flow.send > maxWindow:
 			return &ConnError{FlowControlError, CauseProtocol, "the window of the connection is above 2^31-1"}
 		}
 		c.flushAll()
@@ -69,7 +69,7 @@ func (c *Conn) windowUpdate(f frame, payload []byte) error {
 
 // flushAll sends the queues, the oldest first, as far as the windows allow.
 func (c *Conn) flushAll() {
-	for i := 0; i < len(c.waiting) && c.sendWindow > 0; {
+	for i := 0; i < len(c.waiting) && c.flow.send > 0; {
 		s := c.waiting[i]
 		if c.flush(s); i < len(c.waiting) && c.waiting[i] == s {
 			i++
@@ -82,7 +82,7 @@ func (c *Conn) flushAll() {
 func (c *Conn) flush(s *stream) {
 	for {
 		left := len(s.queue) - s.sent
-		n := int(min(int64(left), c.sendWindow, s.sendWindow, int64(c.peer.maxFrame)))
+		n := int(min(int64(left), c.flow.send, s.sendWindow, int64(c.peer.maxFrame)))
 		if left == 0 || n <= 0 {
 			break
 		}
@@ -94,10 +94,12 @@ func (c *Conn) flush(s *stream) {
 		c.alive.spoke = true
 		s.sent += n
 		s.sendWindow -= int64(n)
-		c.sendWindow -= int64(n)
+		c.flow.send -= int64(n)
 		c.opened.queued -= n
 		if s.foreign {
-			s.since = c.now // a stream may last for hours
+			if s.since != 0 {
+				s.since = c.now // a stream may last for hours
+			}
 			c.foreign.Credit(s.id, n)
 		}
 	}
@@ -105,10 +107,10 @@ func (c *Conn) flush(s *stream) {
 		if s.sent > len(s.queue)/2 { // a queue that is never empty must not grow with all bytes so far
 			s.queue, s.sent = append(s.queue[:0], s.queue[s.sent:]...), 0
 		}
-		if !s.waits {
-			s.waits, s.since = true, c.now
+		if s.since == 0 {
+			s.since = c.now
 			c.waiting = append(c.waiting, s)
-			c.tickIn(c.lane.options.ResponseTimeout)
+			c.tickIn(ResponseTimeout)
 		}
 		return
 	}
@@ -120,10 +122,10 @@ func (c *Conn) flush(s *stream) {
 }
 
 func (c *Conn) unwait(s *stream) {
-	if !s.waits {
+	if s.since == 0 {
 		return
 	}
-	s.waits = false
+	s.since = 0
 	i := slices.Index(c.waiting, s)
 	if c.waiting = slices.Delete(c.waiting, i, i+1); len(c.waiting) == 0 {
 		c.waiting = nil

@@ -16,20 +16,12 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+
+	"github.com/weirproxy/weir/internal/lane"
 )
 
-// Bounds of a connection of gRPC that no setting changes.
-const (
-	MaxHeaderBytes   = 16 << 10 // headers of a request, decoded. Envoy sends a few hundred bytes
-	StreamWindow     = 64 << 10 // bytes of a message that a client may send ahead
-	ConnectionWindow = 1 << 20  // the same of all streams; gRPC gives it back before it reads the messages
-	HandshakeTimeout = 10 * time.Second
-	KeepaliveTime    = time.Minute // without a byte from the client; then it is asked with a ping
-	KeepaliveTimeout = 20 * time.Second
-	// PingInterval is the least time between pings of a client. Envoy pings idle connections as often
-	// as its settings say. By default gRPC closes a connection with a second ping in two hours.
-	PingInterval = time.Second
-)
+// HandshakeTimeout is the time that a client has for TLS and for its first frame.
+const HandshakeTimeout = 10 * time.Second
 
 // GRPCOptions is the options of NewGRPC. Codec, MaxMessage, MaxStreams and Recovered must be set.
 type GRPCOptions struct {
@@ -37,7 +29,7 @@ type GRPCOptions struct {
 	Codec       encoding.CodecV2
 	MaxMessage  int           // bytes of the largest message
 	MaxStreams  int           // open streams of one connection
-	Window      int           // bytes of all messages of a connection that a client may send ahead; 0: ConnectionWindow
+	Window      int           // bytes of all messages of a connection that a client may send ahead; 0: lane.ConnWindow
 	MaxAge      time.Duration // at which a client must connect again, plus or minus a tenth; 0: no bound
 	MaxAgeGrace time.Duration // from that age to the end of the connection; 0: no bound
 	Workers     int           // goroutines that wait for calls; 0: each call has a new one
@@ -80,16 +72,16 @@ func NewGRPC(o GRPCOptions) *GRPC {
 		grpc.Creds(&callers{secure}),
 		grpc.ForceServerCodecV2(o.Codec),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
-			MaxConnectionAge: o.MaxAge, MaxConnectionAgeGrace: o.MaxAgeGrace, Time: KeepaliveTime, Timeout: KeepaliveTimeout,
+			MaxConnectionAge: o.MaxAge, MaxConnectionAgeGrace: o.MaxAgeGrace, Time: lane.KeepaliveTime, Timeout: lane.KeepaliveTimeout,
 		}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: PingInterval, PermitWithoutStream: true}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: lane.PingInterval, PermitWithoutStream: true}),
 		grpc.MaxRecvMsgSize(o.MaxMessage),
-		grpc.MaxHeaderListSize(MaxHeaderBytes),
+		grpc.MaxHeaderListSize(lane.MaxHeaderList),
 		grpc.MaxConcurrentStreams(uint32(o.MaxStreams)),
 		grpc.ConnectionTimeout(cmp.Or(o.Handshake, HandshakeTimeout)),
 		// Windows of a fixed size. By default they grow with the bandwidth, which takes pings too.
-		grpc.InitialWindowSize(StreamWindow),
-		grpc.InitialConnWindowSize(int32(cmp.Or(o.Window, ConnectionWindow))),
+		grpc.InitialWindowSize(lane.StreamWindow),
+		grpc.InitialConnWindowSize(int32(cmp.Or(o.Window, lane.ConnWindow))),
 		grpc.NumStreamWorkers(uint32(o.Workers)),
 		grpc.ChainStreamInterceptor(streams...),
 	)

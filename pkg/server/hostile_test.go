@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/weirproxy/weir/internal/lane"
 	"github.com/weirproxy/weir/internal/testing/metricstest"
 	"github.com/weirproxy/weir/internal/wire"
 )
@@ -210,12 +211,12 @@ func TestAClientThatSendsNoMessageLosesItsConnection(t *testing.T) {
 			client.code = hpack.NewEncoder(&client.text)
 			_, err := io.WriteString(c, http2.ClientPreface)
 			return errors.Join(err, client.WriteSettings(), client.call(1, false))
-		}, messageTimeout},
+		}, lane.MessageTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := start(t, everything, nil)
-				if f.server.lane == nil && test.want == messageTimeout {
+				if f.server.lane == nil && test.want == lane.MessageTimeout {
 					t.Skip("gRPC's library has no bound of that time")
 				}
 				l := bufconn.Listen(1 << 20)

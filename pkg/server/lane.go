@@ -23,11 +23,7 @@ import (
 func (s *Server) newLane(secure *wire.Secure) (*laneserver.Server, error) {
 	l, err := lane.New(lane.Options{
 		Path: ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName, MaxMessage: s.options.MaxRequestBytes,
-		MaxStreams: s.options.MaxConcurrentStreams, MaxHeaderList: wire.MaxHeaderBytes,
-		StreamWindow: wire.StreamWindow, ConnWindow: wire.ConnectionWindow,
-		Metadata:       s.options.Tracer != nil && s.options.Propagator != nil,
-		MessageTimeout: messageTimeout, ResponseTimeout: responseTimeout,
-		KeepaliveTime: wire.KeepaliveTime, KeepaliveTimeout: wire.KeepaliveTimeout, PingInterval: wire.PingInterval,
+		MaxStreams: s.options.MaxConcurrentStreams, Metadata: s.options.Tracer != nil && s.options.Propagator != nil,
 		AgeGrace: s.options.MaxConnectionAgeGrace,
 	})
 	if err != nil {
@@ -44,15 +40,6 @@ func (s *Server) newLane(secure *wire.Secure) (*laneserver.Server, error) {
 	served = laneserver.New(options)
 	return served, nil
 }
-
-// Times of the lane.
-const (
-	// messageTimeout is the longest time from the headers of a call to the end of its message. Envoy
-	// sends both at once.
-	messageTimeout = 10 * time.Second
-	// responseTimeout is the longest wait of a response for a client that takes none.
-	responseTimeout = 10 * time.Second
-)
 
 // largeAnswer is the memory of an answer that is much larger than its request, in bytes. An answer
 // of reflection has 70 KB of descriptors. grpc-go keeps 64 KiB of answers that a client does not

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/net/http2"
 
+	"github.com/weirproxy/weir/internal/lane"
 	"github.com/weirproxy/weir/internal/testing/metricstest"
-	"github.com/weirproxy/weir/internal/wire"
 )
 
 func TestConnectionsThatTheLaneEndsAreCounted(t *testing.T) {
@@ -26,8 +26,8 @@ func TestConnectionsThatTheLaneEndsAreCounted(t *testing.T) {
 			}
 			return err
 		}, 0},
-		"slow_message": {func(c *frames) error { return c.call(1, false) }, messageTimeout + 2*time.Second},
-		"silent":       {func(c *frames) error { return c.call(1, true) }, wire.KeepaliveTime + wire.KeepaliveTimeout + 2*time.Second},
+		"slow_message": {func(c *frames) error { return c.call(1, false) }, lane.MessageTimeout + 2*time.Second},
+		"silent":       {func(c *frames) error { return c.call(1, true) }, lane.KeepaliveTime + lane.KeepaliveTimeout + 2*time.Second},
 		"unread_answers": {func(c *frames) (err error) {
 			err = c.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
 			for id := uint32(1); id < 100 && err == nil; id += 2 {

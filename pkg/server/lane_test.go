@@ -197,7 +197,10 @@ func TestARequestOnTheLaneAllocatesNothing(t *testing.T) {
 	c := l.Open(now, inPlaceHandler(t, f), nil, 0)
 	hello := bytes.NewBufferString(http2.ClientPreface)
 	framer := http2.NewFramer(hello, nil)
-	if err := errors.Join(framer.WriteSettings(), framer.WriteWindowUpdate(0, 1<<30), c.Receive(hello.Bytes(), now)); err != nil {
+	if err := errors.Join(framer.WriteSettings(), framer.WriteWindowUpdate(0, 1<<30)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Receive(hello.Bytes(), now); err != nil {
 		t.Fatal(err)
 	}
 	c.Output()
@@ -214,7 +217,7 @@ func TestARequestOnTheLaneAllocatesNothing(t *testing.T) {
 		}
 		now += 1000
 		c.Lend(out)
-		if err := c.Receive(batch, now); err != nil {
+		if _, err := c.Receive(batch, now); err != nil {
 			t.Fatal(err)
 		}
 		if c.Output() == nil {

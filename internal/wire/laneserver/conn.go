@@ -132,7 +132,7 @@ func (c *Conn) receive(chunk []byte, b *buffers) {
 		}
 		c.writing = true
 		c.machine.Lend(b.out)
-		rest, err := c.machine.ReceiveSome(chunk, c.server.now())
+		rest, err := c.machine.Receive(chunk, c.server.now())
 		c.handler.Received()
 		c.back.flushLocked()
 		c.noteLocked()

@@ -77,19 +77,18 @@ func same() grpc.MethodHandler {
 }
 
 // serve serves on a listener until the test ends.
-func serve(t *testing.T, l net.Listener, change func(*Options, *lane.Options)) *fixture {
+func serve(t *testing.T, l net.Listener, change func(*Options)) *fixture {
 	t.Helper()
 	f := &fixture{address: l.Addr().String(), network: l.Addr().Network(), release: make(chan struct{}), secure: insecure.NewCredentials()}
-	machine := lane.Options{Path: method, MaxMessage: 64 << 10, ConnWindow: 1 << 20}
 	o := Options{
 		Logger:  slog.New(slog.DiscardHandler),
 		Handler: func(c *Conn) Handler { return &echo{conn: c, release: f.release, gone: &f.gone} },
 	}
 	if change != nil {
-		change(&o, &machine)
+		change(&o)
 	}
 	var err error
-	if o.Lane, err = lane.New(machine); err != nil {
+	if o.Lane, err = lane.New(lane.Options{Path: method, MaxMessage: 64 << 10}); err != nil {
 		t.Fatal(err)
 	}
 	f.Server = New(o)
@@ -175,7 +174,7 @@ func eachSocket(t *testing.T, test func(t *testing.T, f *fixture)) {
 	t.Run("net.Conn", func(t *testing.T) { test(t, serve(t, plain{listenTCP(t)}, nil)) })
 	t.Run("TLS", func(t *testing.T) {
 		server, client := certificates(t)
-		f := serve(t, listenTCP(t), func(o *Options, _ *lane.Options) {
+		f := serve(t, listenTCP(t), func(o *Options) {
 			o.Secure = wire.NewSecure(server, o.Logger)
 		})
 		f.secure = credentials.NewTLS(client)

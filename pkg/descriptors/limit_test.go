@@ -1,6 +1,7 @@
 package descriptors
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -56,6 +57,18 @@ func TestPeriodIsReportedInItsLargestUnit(t *testing.T) {
 	}
 }
 
+// of returns a text of each limit, by the path of its rule.
+func of(t *testing.T, document string, text func(Limit) string) map[string][]string {
+	t.Helper()
+	all := make(map[string][]string)
+	for _, r := range load(t, document).All() {
+		for _, l := range r.Limits {
+			all[r.Path] = append(all[r.Path], text(l))
+		}
+	}
+	return all
+}
+
 func TestOnStoreErrorIsThatOfTheNearest(t *testing.T) {
 	const limits = `
 descriptors:
@@ -74,49 +87,20 @@ descriptors:
   - key: limit
     rate_limit: {unit: second, requests_per_unit: 1, on_store_error: deny}
 `
-	for _, tt := range []struct {
-		name, document string
-		want           map[string][]string
-	}{
-		{"without defaults", "domain: edge\ndefault: {unit: second, requests_per_unit: 1}" + limits, map[string][]string{
+	for defaults, want := range map[string]map[string][]string{
+		"default: {unit: second, requests_per_unit: 1}": {
 			"inherits": {"unset"}, "inherits,below": {"unset"}, "rule": {"allow", "local", "deny"}, "rule,below": {"unset"},
 			"limit": {"deny"}, "default": {"unset"},
-		}},
-		{"with defaults", "domain: edge\ndefaults: {on_store_error: deny}\ndefault: {unit: second, requests_per_unit: 1, on_store_error: allow}" + limits, map[string][]string{
+		},
+		"defaults: {on_store_error: deny}\ndefault: {unit: second, requests_per_unit: 1, on_store_error: allow}": {
 			"inherits": {"deny"}, "inherits,below": {"deny"}, "rule": {"allow", "local", "deny"}, "rule,below": {"deny"},
 			"limit": {"deny"}, "default": {"allow"},
-		}},
+		},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			got := make(map[string][]string)
-			for _, r := range load(t, tt.document).All() {
-				for _, l := range r.Limits {
-					got[r.Path] = append(got[r.Path], l.OnStoreError.String())
-				}
-			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
-func TestOnStoreErrorIsReadByTheNameItIsShownAs(t *testing.T) {
-	for o, name := range map[OnStoreError]string{OnStoreErrorLocal: "local", OnStoreErrorAllow: "allow", OnStoreErrorDeny: "deny"} {
-		rules := load(t, "domain: d\ndefault: {unit: second, requests_per_unit: 1, on_store_error: "+name+"}")
-		if got := rules.Domain("d").Default.Limits[0].OnStoreError; got != o || o.String() != name {
-			t.Errorf("%s: got %v and the name %s", name, got, o)
+		got := of(t, "domain: edge\n"+defaults+limits, func(l Limit) string { return l.OnStoreError.String() })
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", defaults, diff)
 		}
-	}
-	for _, name := range []string{`""`, "unset", "Local", "DENY", "fail", "on_store_error(9)"} {
-		document := "domain: d\ndefault: {unit: second, requests_per_unit: 1, on_store_error: " + name + "}"
-		_, _, err := Load([]Source{{Data: []byte(document)}}, Options{})
-		if err == nil || !strings.HasSuffix(err.Error(), " is not known, must be local, allow or deny") {
-			t.Errorf("%s: got %v", name, err)
-		}
-	}
-	if got := OnStoreError(9).String(); got != "on_store_error(9)" {
-		t.Errorf("an unknown one is %q", got)
 	}
 }
 
@@ -136,31 +120,44 @@ descriptors:
 		"defaults: {sharing: leased}": {"default": {"leased"}, "silent": {"leased"}, "several": {"leased", "exact", "leased"}},
 		"defaults: {sharing: exact}":  {"default": {"exact"}, "silent": {"exact"}, "several": {"leased", "exact", "exact"}},
 	} {
-		got := make(map[string][]string)
-		for _, r := range load(t, "domain: edge\n"+defaults+limits).All() {
-			for _, l := range r.Limits {
-				got[r.Path] = append(got[r.Path], l.Sharing.String())
-			}
-		}
+		got := of(t, "domain: edge\n"+defaults+limits, func(l Limit) string { return l.Sharing.String() })
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%q (-want +got):\n%s", defaults, diff)
 		}
 	}
 }
 
-func TestSharingIsReadByTheNameItIsShownAs(t *testing.T) {
-	for s, name := range map[Sharing]string{SharingLeased: "leased", SharingExact: "exact"} {
-		rules := load(t, "domain: d\ndefault: {unit: second, requests_per_unit: 1, sharing: "+name+"}")
-		if got := rules.Domain("d").Default.Limits[0].Sharing; got != s || s.String() != name {
-			t.Errorf("%s: got %v and the name %s", name, got, s)
+func TestAChoiceIsReadByTheNameItIsShownAs(t *testing.T) {
+	for option, c := range map[string]struct {
+		text         func(Limit) string
+		names, wrong []string
+		must         string
+	}{
+		"on_store_error": {
+			func(l Limit) string { return l.OnStoreError.String() }, []string{"local", "allow", "deny"},
+			[]string{`""`, "unset", "Local", "DENY", "fail", "on_store_error(9)"}, "local, allow or deny",
+		},
+		"sharing": {
+			func(l Limit) string { return l.Sharing.String() }, []string{"leased", "exact"},
+			[]string{`""`, "unset", "Leased", "sharing(9)"}, "leased or exact",
+		},
+	} {
+		document := "domain: d\ndefault: {unit: second, requests_per_unit: 1, " + option + ": "
+		for _, name := range c.names {
+			if got := c.text(load(t, document+name+"}").Domain("d").Default.Limits[0]); got != name {
+				t.Errorf("%s: %s is shown as %s", option, name, got)
+			}
+		}
+		for _, name := range c.wrong {
+			_, _, err := Load([]Source{{Data: []byte(document + name + "}")}}, Options{})
+			if err == nil || !strings.HasSuffix(err.Error(), " is not known, must be "+c.must) {
+				t.Errorf("%s: %s: got %v", option, name, err)
+			}
 		}
 	}
-	for _, name := range []string{`""`, "unset", "Leased", "sharing(9)"} {
-		document := "domain: d\ndefault: {unit: second, requests_per_unit: 1, sharing: " + name + "}"
-		_, _, err := Load([]Source{{Data: []byte(document)}}, Options{})
-		if err == nil || !strings.HasSuffix(err.Error(), " is not known, must be leased or exact") {
-			t.Errorf("%s: got %v", name, err)
-		}
+	got := fmt.Sprint(OnStoreErrorLocal, OnStoreErrorAllow, OnStoreErrorDeny, OnStoreError(9), SharingLeased, SharingExact)
+	if want := "local allow deny on_store_error(9) leased exact"; got != want {
+		t.Errorf("the names: got %s, want %s", got, want)
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/weirproxy/weir/internal/rules/reload"
-	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
 // anything takes every file and directory whose name does not start with two dots.
@@ -101,23 +100,5 @@ func TestDirectoriesBelowAreWatchedAsTheyComeAndGo(t *testing.T) {
 	log.await(t, "rules loaded")
 	if got := requests(l, "b"); got != -1 {
 		t.Errorf("after its directory went: got %d, want no such domain", got)
-	}
-}
-
-func TestDomainsOfSeveralFilesAreMergedWhenAskedFor(t *testing.T) {
-	dir := tree(t, map[string]string{
-		"1.yaml": document("d", 1),
-		"2.yaml": "domain: d\ndescriptors:\n- {key: other}\n",
-	})
-	l, r, _ := start(t, reload.Options{Paths: []string{dir}, Options: descriptors.Options{MergeDomains: true, DropRejected: true}}, false)
-	if got := l.Rules().Len(); got != 2 {
-		t.Errorf("%d rules, want 2 of one domain", got)
-	}
-	if l.Rules().All()[0].Limits[0].CountRejected {
-		t.Error("denied hits count in spite of DropRejected")
-	}
-	write(t, filepath.Join(dir, "2.yaml"), document("d", 2))
-	if err := r.Reload(t.Context()); err == nil || !strings.Contains(err.Error(), "given twice, first at "+filepath.Join(dir, "1.yaml")) {
-		t.Errorf("the same descriptor in two files: error %v", err)
 	}
 }

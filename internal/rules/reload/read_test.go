@@ -109,20 +109,6 @@ func TestInlineRulesMeanTheSameInEveryFormat(t *testing.T) {
 	}
 }
 
-func TestASettingsFileWithoutDomainsHasNoRules(t *testing.T) {
-	for _, name := range []string{"weir.yaml", "weir.toml", "weir.json"} {
-		content := map[string]string{"weir.yaml": "max-keys: 1\n", "weir.toml": "max-keys = 1\n", "weir.json": `{"max-keys": 1}`}[name]
-		sources, err := reload.Files{}.Read(nil, filepath.Join(tree(t, map[string]string{name: content}), name))
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		rules, _, err := descriptors.Load(sources, descriptors.Options{})
-		if err != nil || len(rules.Domains()) != 0 {
-			t.Errorf("%s: got %v, %v; want no domains", name, rules, err)
-		}
-	}
-}
-
 func TestTOMLMistakesHaveALine(t *testing.T) {
 	tests := []struct{ name, content, want string }{
 		{"syntax", "max-keys = 1\nrules = [\n", "weir.toml:2: not valid TOML"},

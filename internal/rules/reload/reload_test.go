@@ -175,20 +175,6 @@ func TestFailedReloadKeepsOldRules(t *testing.T) {
 	}
 }
 
-func TestPeriodsAreAsFineAsTheStoreCounts(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "a.yaml")
-	write(t, file, document("a", 1))
-	_, r, _ := start(t, reload.Options{Paths: []string{file}, Options: descriptors.Options{Granularity: time.Microsecond}}, false)
-	write(t, file, "domain: a\ndefault: {period: 1ms1ns, requests_per_unit: 1}\n")
-	if err := r.Reload(t.Context()); err == nil || !strings.Contains(err.Error(), "must be a whole multiple of 1µs") {
-		t.Errorf("Reload of a period that is too fine: got %v", err)
-	}
-	_, r, _ = start(t, reload.Options{Paths: []string{file}}, false)
-	if err := r.Reload(t.Context()); err != nil {
-		t.Errorf("Reload for a store that counts in nanoseconds: got %v", err)
-	}
-}
-
 func TestReloadWithoutAChangeIsALoad(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "a.yaml")
 	write(t, file, document("a", 1))

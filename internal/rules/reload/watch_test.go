@@ -63,18 +63,6 @@ func TestFilesThatComeAndGoAreReloads(t *testing.T) {
 	}
 }
 
-func TestAFileThatIsReplacedGoesOnBeingWatched(t *testing.T) {
-	file := filepath.Join(tree(t, map[string]string{"a.yaml": document("a", 1)}), "a.yaml")
-	l, _, log := start(t, reload.Options{Paths: []string{file}}, true)
-	for n := 2; n < 5; n++ {
-		write(t, file, document("a", n))
-		log.await(t, "rules loaded")
-		if got := requests(l, "a"); got != n {
-			t.Errorf("requests in force: got %d, want %d", got, n)
-		}
-	}
-}
-
 func TestAFileThatIsHalfWrittenIsRefusedAndThenRead(t *testing.T) {
 	file := filepath.Join(tree(t, map[string]string{"a.yaml": document("a", 1)}), "a.yaml")
 	l, _, log := start(t, reload.Options{Paths: []string{file}}, true)

@@ -113,25 +113,3 @@ func TestCertificatesAreReadAgainForEachConnection(t *testing.T) {
 	replace(c.CA)
 	s.await(t, map[string]uint32{"a": 1})
 }
-
-func TestFilesOfTLSMustBeRight(t *testing.T) {
-	c := newCertificates(t)
-	none := filepath.Join(t.TempDir(), "none.pem")
-	tests := map[string]struct {
-		tls  TLS
-		want string
-	}{
-		"no authority":              {TLS{CA: none}, "tls ca: open " + none},
-		"an authority that is none": {TLS{CA: c.ServerKey}, "tls ca: " + c.ServerKey + ": holds no certificate: must be PEM"},
-		"a certificate alone":       {TLS{Cert: c.ClientCert}, "tls cert, tls key: must both be given, or neither"},
-		"no certificate":            {TLS{Cert: none, Key: c.ClientKey}, "tls cert: open " + none},
-		"a key of another":          {TLS{Cert: c.ClientCert, Key: c.ServerKey}, "private key does not match"},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			if _, err := test.tls.config(); err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("config: got %v, want an error with %q", err, test.want)
-			}
-		})
-	}
-}

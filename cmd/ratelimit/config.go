@@ -24,8 +24,7 @@ import (
 	"github.com/weirproxy/weir/pkg/store/shared"
 )
 
-// config is the environment. Most variables are part of app.Config; readConfig fills in both, and
-// reads no file.
+// config is the environment: an app.Config, and settings that finish makes a part of it.
 type config struct {
 	app.Config
 	LogLevel slog.Level

@@ -74,8 +74,7 @@ func (r *raw) target(of *rawRedis) (redisstore.Target, error) {
 	return t, err
 }
 
-// withLogin returns a URL with the login of REDIS_AUTH. A URL with a login of its own stays as
-// well, as both must agree.
+// withLogin adds the login of REDIS_AUTH. A login in the URL stays beside it, as both must agree.
 func withLogin(u, auth string) []string {
 	if auth == "" {
 		return []string{u}
@@ -98,8 +97,7 @@ func credentials(auth string) (user, password string) {
 	return "", auth
 }
 
-// redisURL returns the address of a Redis as one of our URLs. No error shows the address, which may
-// be a URL with a password.
+// redisURL returns the address as one of our URLs. No error shows it: it may have a password.
 func redisURL(of *rawRedis) (string, error) {
 	scheme := "redis"
 	if of.tls {

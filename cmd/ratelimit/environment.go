@@ -17,7 +17,7 @@ import (
 	"github.com/weirproxy/weir/pkg/store/redisstore"
 )
 
-// texts says what each variable does, a line each.
+// texts has the effect of each variable, on a line of its own.
 //
 //go:embed variables.txt
 var texts string
@@ -31,8 +31,7 @@ type variable struct {
 	usual string // read when the variable is not there; "" reads nothing
 }
 
-// effects returns the effect of each variable. The effect of an idle one, which has none, is the
-// reason.
+// effects returns the effect of each variable, or of an idle one the reason why it has none.
 func effects() (does map[string]string, idle map[string]bool) {
 	does, idle = make(map[string]string), make(map[string]bool)
 	for line := range strings.Lines(texts) {

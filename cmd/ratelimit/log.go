@@ -6,8 +6,7 @@ import (
 	"strings"
 )
 
-// newLogger returns the logger of LOG_LEVEL and LOG_FORMAT. In JSON the fields and levels have the
-// original's names. The server may change the level.
+// newLogger returns the logger, in JSON with the original's names. The server may change the level.
 func newLogger(w io.Writer, c *config) *slog.Logger {
 	c.Pages.LogLevel = new(slog.LevelVar)
 	c.Pages.LogLevel.Set(c.LogLevel)

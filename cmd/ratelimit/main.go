@@ -21,8 +21,7 @@ import (
 	"github.com/weirproxy/weir/internal/version"
 )
 
-// drainTimeout is the longest time from a stop to the end. The original has none; Kubernetes kills
-// after 30 seconds.
+// drainTimeout bounds a drain. The original has no bound; Kubernetes kills after 30 seconds.
 const drainTimeout = 10 * time.Second
 
 func main() {
@@ -32,8 +31,7 @@ func main() {
 	os.Exit(report(os.Stderr, run(context.Background(), os.Environ(), os.Stderr)))
 }
 
-// about answers a command line whose only argument asks for help or the version, and reports
-// whether it did. The original ignores arguments, and platforms pass some.
+// about answers a lone help or version. Platforms pass other arguments, which count for nothing.
 func about(args []string, stdout io.Writer) bool {
 	if len(args) != 1 {
 		return false

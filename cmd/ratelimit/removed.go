@@ -1,7 +1,6 @@
 package main
 
-// removed is a variable of an earlier version. With one in the environment the service does not
-// start.
+// removed is a variable of an earlier version, with which the service does not start.
 type removed struct {
 	name    string
 	instead string // the constant or the variable in its place, for an error and the document

@@ -46,8 +46,7 @@ func (a *Admin) Check() error {
 	return errors.Join(errs...)
 }
 
-// token reads the token, and returns the function that returns the token from now on; nil without a
-// file.
+// token reads the token, and returns the function for the token from now on; nil without a file.
 func (a *Admin) token(logger *slog.Logger) (func() string, error) {
 	if a.TokenFile.Path == "" {
 		return nil, nil //nolint:nilnil // see above
@@ -61,8 +60,7 @@ func (a *Admin) token(logger *slog.Logger) (func() string, error) {
 
 func (a *Admin) guarded() bool { return a.TokenFile.Path != "" || a.TLS.Authorities.Path != "" }
 
-// allow returns an error for an address that other machines reach, unless clients must show a token
-// or a certificate.
+// allow refuses an address of other machines, unless clients must show a token or a certificate.
 func (a *Admin) allow(at net.Addr) error {
 	tcp, ok := at.(*net.TCPAddr)
 	if !ok || tcp.IP.IsLoopback() || a.guarded() {
@@ -108,8 +106,7 @@ func ParseToken(f certificates.File, data []byte) (string, error) {
 
 const tokenAge = time.Second
 
-// tokenFile is a file with a token, which may change, as Kubernetes changes a Secret. Safe for
-// concurrent use.
+// tokenFile is a token that may change, as in a Secret of Kubernetes. Safe for concurrent use.
 type tokenFile struct {
 	file   certificates.File
 	logger *slog.Logger

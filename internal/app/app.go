@@ -73,8 +73,7 @@ func Run(ctx context.Context, c Config) error {
 	return nil
 }
 
-// process is everything that runs. Each step of Run fills in its fields; a part that is off stays
-// nil.
+// process is everything that runs. A part that is off stays nil.
 type process struct {
 	Config
 	signals  *signals
@@ -223,8 +222,7 @@ func (p *process) keepGrants(context.Context) error {
 	return p.register(keeper.Metrics())
 }
 
-// followXDS makes the client of the xDS server. Where its rules are not required, an empty set of
-// rules is in force until they come.
+// followXDS starts the client of xDS. Without XDSRequired, no rules are in force until then.
 func (p *process) followXDS(context.Context) (err error) {
 	if p.XDS.Address == "" {
 		return nil
@@ -271,8 +269,6 @@ func loads(s reload.Status) *adminv1.RulesPage {
 	}
 }
 
-// newServers makes the server of the rate limit service, and the server of the admin service and
-// all pages.
 func (p *process) newServers(context.Context) (err error) {
 	s := p.Server
 	s.Limiter, s.Logger, s.Registry, s.Ready = p.limiter, p.Logger, p.registry, p.ready

@@ -14,11 +14,9 @@ import (
 const (
 	// DefaultMaxConnections is the bound of Config.MaxConnections where none is given.
 	DefaultMaxConnections = 1000
-	// adminConnections is enough for operators, their tools and their browsers, which open up to six
-	// connections for a page.
+	// adminConnections is enough for operators' tools and browsers, which open six for a page.
 	adminConnections = 64
-	// httpConnections is enough for probes, scrapers and operators. Each may hold 16 KiB of headers,
-	// in ten times as much memory.
+	// httpConnections is enough for probes and scrapers. Each may hold 16 KiB of headers.
 	httpConnections = 128
 	// writeTimeout is the longest wait for a gRPC client that does not read.
 	writeTimeout = 10 * time.Second

@@ -12,8 +12,7 @@ import (
 	"github.com/weirproxy/weir/internal/wire"
 )
 
-// maxHeaderBytes bounds the headers of a request. net/http adds 4 KiB. In the memory of a request
-// headers take ten times as much.
+// maxHeaderBytes bounds the headers of a request, which take ten times as much in memory.
 const maxHeaderBytes = 12 << 10
 
 // pageServer is a server of pages. A drain waits at most a second for clients with half a head.

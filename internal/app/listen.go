@@ -68,8 +68,7 @@ type listener struct {
 	of endpoint
 }
 
-// listen opens a listener for each endpoint that is on, and logs its address. When one fails it
-// closes all, and returns every error.
+// listen opens every endpoint that is on, and logs its address; or none, and returns every error.
 func (p *process) listen(ctx context.Context) ([]listener, error) {
 	var (
 		all  []listener

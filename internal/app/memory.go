@@ -66,8 +66,7 @@ type keeper struct {
 	before int // GOGC to restore
 }
 
-// adjust sets GOGC for the live heap of the last collection, and reports whether it must be called
-// again.
+// adjust sets GOGC for the live heap of the last collection, and reports whether to go on.
 func (k *keeper) adjust() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -84,8 +83,7 @@ func (k *keeper) end() {
 	debug.SetGCPercent(k.before)
 }
 
-// afterCollections calls adjust after each collection, from the goroutine of finalizers, until
-// adjust returns false.
+// afterCollections calls adjust after each collection, from a finalizer, until it returns false.
 func afterCollections(adjust func() bool) {
 	// The collector finds the object unreachable each time, because only its own finalizer sees the
 	// object. The runtime calls a finalizer when the runtime has swept the object's memory. Objects
@@ -110,8 +108,7 @@ func percentFor(alive uint64) int {
 	return int(min(max(100*garbage/int64(alive), minPercent), maxPercent))
 }
 
-// alive returns the bytes from which the collector computes its goal: live heap, stacks and
-// globals; 0 before the first collection.
+// alive returns the bytes from which the collector computes its goal; 0 before the first one.
 func alive() uint64 {
 	samples := []metrics.Sample{
 		{Name: "/gc/heap/live:bytes"},

@@ -59,8 +59,7 @@ func (p *process) serve(ctx context.Context) error {
 	return all.Wait()
 }
 
-// shutdown drains and stops every server within the drain timeout. When the timeout or forceStop
-// ends, it cancels requests in flight.
+// shutdown drains and stops. At the drain timeout, or forceStop, it cancels requests in flight.
 func (p *process) shutdown(stop, forceStop context.Context, pages []*pageServer) {
 	timeout, logger := p.DrainTimeout, p.Logger
 	ctx, cancel := context.WithTimeoutCause(forceStop, timeout, errors.New("the drain timeout is over"))
@@ -89,8 +88,7 @@ func (p *process) shutdown(stop, forceStop context.Context, pages []*pageServer)
 // quiet is the time without a request after which a drain ends: by then Envoy has noticed.
 const quiet = time.Second
 
-// awaitQuiet returns after a second without a request, counted from the call at the earliest, or
-// when ctx ends.
+// awaitQuiet returns after a second without a request from now on, or when ctx ends.
 func awaitQuiet(ctx context.Context, last func() time.Time) {
 	start := time.Now()
 	for {

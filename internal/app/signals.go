@@ -12,8 +12,7 @@ import (
 	"github.com/weirproxy/weir/internal/rules/reload"
 )
 
-// signals turns the signals of the process into contexts: SIGTERM and SIGINT end stop, a second
-// signal ends forceStop. SIGHUP reloads the rules.
+// signals are SIGTERM and SIGINT (stop, the second one forceStop) and SIGHUP (reloads).
 type signals struct {
 	failed          context.Context //nolint:containedctx // ends when a part of the process fails
 	fail            context.CancelCauseFunc
@@ -22,8 +21,7 @@ type signals struct {
 	reloads         chan os.Signal
 }
 
-// notify subscribes to the signals, and to the end of ctx, which is a stop. Until close, no signal
-// ends the process by itself.
+// notify subscribes to signals, and to the end of ctx. Until close no signal ends the process.
 func notify(ctx context.Context) *signals {
 	s := &signals{
 		stops:   make(chan os.Signal, 8),
@@ -43,8 +41,7 @@ func (s *signals) close() {
 	s.fail(nil)
 }
 
-// load loads the first rules, which may take any time. A stop abandons the load, as nothing can be
-// lost yet: load then logs the cause and returns errStopped.
+// load loads the first rules. A stop abandons that: load logs the cause and returns errStopped.
 func (s *signals) load(r *reload.Reloader, logger *slog.Logger) (err error) {
 	done := make(chan error, 1)
 	go func() { done <- r.Load(s.stop) }()
@@ -76,12 +73,10 @@ func newStops(ctx, failed context.Context) (stop, forceStop stopper) {
 	return stop, forceStop
 }
 
-// echo is the time in which a repeated signal is the same signal: `timeout` and other programs
-// signal both a process and its group.
+// echo is the time in which a signal is the same one again: `timeout` also signals the group.
 const echo = 200 * time.Millisecond
 
-// notifyStops acts on signals until background ends: the first signal ends stop, the next one
-// forceStop. The loop never blocks, so no signal is lost.
+// notifyStops acts on stop signals until background ends. The loop never blocks.
 func notifyStops(background context.Context, signals <-chan os.Signal, stop, forceStop stopper) {
 	var first time.Time
 	for {
@@ -100,8 +95,7 @@ func notifyStops(background context.Context, signals <-chan os.Signal, stop, for
 	}
 }
 
-// notifyReloads reloads at each signal until background ends. The channel holds one signal, so
-// signals during a reload cause one more.
+// notifyReloads reloads at each signal until background ends. Signals during a reload are one more.
 func notifyReloads(background context.Context, signals <-chan os.Signal, reload func(context.Context) error) {
 	for {
 		select {

@@ -9,8 +9,7 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// bounds returns the upper bounds of the buckets: from 10 µs to 100 ms, which is five times Envoy's
-// default timeout.
+// bounds returns the upper bounds of the buckets: up to five times Envoy's default timeout.
 func bounds() [13]time.Duration {
 	const us, ms = time.Microsecond, time.Millisecond
 	return [...]time.Duration{

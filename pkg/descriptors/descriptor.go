@@ -187,8 +187,7 @@ func (t *tree) jsonNumber(v value) any {
 // maxCovers bounds the wildcards of one key that a new sibling is compared with.
 const maxCovers = 1000
 
-// checkReach warns when earlier siblings match everything that a new sibling with this value
-// matches.
+// checkReach warns when earlier siblings match everything that a new one matches.
 func (t *tree) checkReach(at value, b *branch, value string, rule *Rule) {
 	if value != "" && !strings.Contains(value, "*") {
 		return
@@ -246,8 +245,7 @@ func (t *tree) checkBlanks(at value, text string) {
 	}
 }
 
-// checkValue warns about a value that looks like an address range or a regular expression: only `*`
-// has a meaning in a value.
+// checkValue warns about a value that looks like a range or an expression: only `*` has a meaning.
 func (t *tree) checkValue(at value, l Level) {
 	t.checkBlanks(at, l.Value)
 	switch {
@@ -260,8 +258,7 @@ func (t *tree) checkValue(at value, l Level) {
 	}
 }
 
-// maskedAddress is the key of Envoy's action masked_remote_address. Its values are ranges such as
-// 10.0.0.0/8.
+// maskedAddress is the key of Envoy's action of that name. The values are ranges.
 const maskedAddress = "masked_remote_address"
 
 func looksLikeRange(value string) bool {
@@ -270,8 +267,7 @@ func looksLikeRange(value string) bool {
 		strings.Trim(address, "0123456789abcdefABCDEF.:") == "" && (strings.Count(address, ".") == 3 || strings.Count(address, ":") > 1)
 }
 
-// looksLikeRegex reports whether a value has a part that is frequent in regular expressions and
-// rare elsewhere.
+// looksLikeRegex reports a part that is frequent in regular expressions and rare elsewhere.
 func looksLikeRegex(value string) bool {
 	parts := []string{`\d`, `\w`, `\s`, `\.`, `\/`, "/.*", ".+", "]+", ")+", "[0-9", "[a-z", "[A-Z", "[^", "(?"}
 	return strings.HasPrefix(value, "^") || len(value) > 1 && strings.HasSuffix(value, "$") ||

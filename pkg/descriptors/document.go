@@ -84,8 +84,7 @@ func isCases(n *yaml.Node) bool {
 	return found == 2
 }
 
-// kubernetesKind returns the kind of a document that is a Kubernetes object, such as the ConfigMap
-// around rule files; else "".
+// kubernetesKind returns the kind of a Kubernetes object, such as the ConfigMap around rule files.
 func kubernetesKind(n *yaml.Node) string {
 	values := make(map[string]string)
 	for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
@@ -97,8 +96,7 @@ func kubernetesKind(n *yaml.Node) string {
 	return values["kind"]
 }
 
-// merge joins the document with the earlier documents of its domain, when Options.MergeDomains is
-// set.
+// merge joins the document with earlier ones of its domain, with Options.MergeDomains.
 func (t *tree) merge() {
 	switch first := t.merged[t.domain.Name]; {
 	case !t.options.MergeDomains || t.domain.Name == "":

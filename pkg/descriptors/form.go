@@ -77,8 +77,7 @@ func home(key string) (name string, original bool) {
 // fields is the fields of a map of a form.
 type fields []field
 
-// fields returns the fields that a map of this form may have, and records the others as mistakes;
-// false when v is no map.
+// fields returns the fields that this form may have, and records the others; false: v is no map.
 func (r *reader) fields(v value, f form) (fields, bool) {
 	all, ok := r.pairs(v)
 	if !ok {

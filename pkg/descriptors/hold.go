@@ -7,8 +7,7 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// maxHolderKey bounds the key of an entry that names a holder, in bytes. A few aliases of a long
-// text could take much time else.
+// maxHolderKey bounds a holder's key, in bytes: a few aliases of a long text would take much time.
 const maxHolderKey = 256
 
 // Holds reports whether the rule has a limit with holders; false for nil. Such a rule has Begin and
@@ -101,8 +100,7 @@ func (t *tree) atMost(fs fields, v value) time.Duration {
 	return t.duration(at)
 }
 
-// checkHolds records the mistakes in the limits of a descriptor about holders. The descriptors
-// below are decoded.
+// checkHolds records mistakes about holders, once the descriptors below are decoded.
 func (t *tree) checkHolds(all []limit, below *node) {
 	var first *hold
 	for i := range all {
@@ -128,8 +126,7 @@ func (t *tree) checkHolds(all []limit, below *node) {
 	check(first.end, first.endAt)
 }
 
-// checkSame records two limits of a descriptor with different keys of holders. "" is the key after
-// another mistake.
+// checkSame records limits of a descriptor with different keys of holders; "": another mistake.
 func (t *tree) checkSame(key string, at value, first string, firstAt value) {
 	if key != "" && first != "" && key != first {
 		t.fail(at, "is %s beside %s%s: must be the same in all limits of a descriptor", quote(key), quote(first),

@@ -112,8 +112,7 @@ func ReadableKey(key string) string {
 	return strings.Join(entries, ", ")
 }
 
-// cutText splits a key behind its first text, which follows a length and a mark. The mark is 0 when
-// the key begins with no text.
+// cutText splits a key behind its first text. The mark is 0 when the key begins with no text.
 func cutText(key []byte) (text []byte, mark byte, rest []byte) {
 	length, digits := 0, 0
 	for digits < len(key) && digits <= maxDigits && key[digits] >= '0' && key[digits] <= '9' {

@@ -142,8 +142,7 @@ func (t *tree) setLimits(rule *Rule, all []limit) {
 	t.setSuffixes(rule)
 }
 
-// firstOrdinal returns the ordinal of the first limit of an algorithm and a period, in a rule of so
-// many limits.
+// firstOrdinal returns the first ordinal of an algorithm and period in a rule of so many limits.
 func (t *tree) firstOrdinal(limits int) int {
 	if t.options.OriginalKeys && limits > 1 {
 		return 2 // AppendOriginalKey refuses keys of a second limit
@@ -236,8 +235,7 @@ func (t *tree) tooMany(a algorithms.Algorithm, requests uint32, period time.Dura
 	return ""
 }
 
-// readCountRejected decodes whether denied hits count: as the limit, else the document, else the
-// algorithm says.
+// readCountRejected decodes it: as the limit, else the document, else the algorithm says.
 func (t *tree) readCountRejected(fs fields, l *Limit) {
 	_, holds := fs.get("hold")
 	l.CountRejected = l.Algorithm == algorithms.FixedWindow && !t.options.DropRejected && !holds
@@ -249,8 +247,7 @@ func (t *tree) readCountRejected(fs fields, l *Limit) {
 	}
 }
 
-// countRejected decodes whether denied hits count. Null is a mistake: it would not mean the
-// default.
+// countRejected decodes it. Null is a mistake: it would not mean the default.
 func (t *tree) countRejected(v value) bool {
 	if isNull(v) {
 		t.fail(v, "is empty, must be true or false")
@@ -299,8 +296,7 @@ func (t *tree) readRate(v value, fs fields, l *limit) {
 	}
 }
 
-// isConcurrency reports whether a limit is one of concurrency, or probably means to be one despite
-// a mistake in its algorithm.
+// isConcurrency reports a limit of concurrency, also one with a mistake in its algorithm.
 func (t *tree) isConcurrency(fs fields, l *limit) bool {
 	return l.Algorithm == algorithms.Concurrency || l.Algorithm == 0 && !l.unlimited && fs.has("max_in_flight")
 }
@@ -436,8 +432,7 @@ func (o OnStoreError) String() string {
 	return fmt.Sprintf("on_store_error(%d)", uint8(o))
 }
 
-// onStoreErrorOf decodes the on_store_error of a descriptor, which is for its own limits: without
-// limits it is a mistake.
+// onStoreErrorOf decodes on_store_error of a descriptor, which must have limits.
 func (t *tree) onStoreErrorOf(fs fields, all []limit) OnStoreError {
 	o := choice(t, fs, "on_store_error", OnStoreErrorDeny, "local, allow or deny")
 	at, ok := fs.get("on_store_error")
@@ -470,8 +465,7 @@ func (s Sharing) String() string {
 	return fmt.Sprintf("sharing(%d)", uint8(s))
 }
 
-// choice decodes one of the choices from 1 to last; 0 when the map does not have the key. must
-// lists the names.
+// choice decodes a choice from 1 to last; 0 without the key. must lists the names.
 func choice[C interface {
 	~uint8
 	String() string
@@ -554,8 +548,7 @@ func ParseUnit(name string) (Unit, bool) {
 	return UnitUnknown, false
 }
 
-// unitOf returns the largest unit that divides a period, and the quotient; UnitUnknown and 0 when
-// no unit does.
+// unitOf returns the largest unit that divides a period, and the quotient; else UnitUnknown.
 func unitOf(period time.Duration) (Unit, uint32) {
 	for _, u := range []Unit{Year, Month, Week, Day, Hour, Minute, Second} {
 		if d := u.Duration(); period > 0 && period%d == 0 {

@@ -136,8 +136,7 @@ func Load(sources []Source, o Options) (*Rules, []Warning, error) {
 // [Size].
 const DefaultMaxBytes = 20 << 20
 
-// valueBytes is the least size of a value. The parser needs about 200 bytes for a value, however
-// short its text is.
+// valueBytes is the least size of a value: the parser needs about 200 bytes even for a short one.
 const valueBytes = 12
 
 // Size returns the size of a document for [Options.MaxBytes]: its length in bytes, or 12 for each
@@ -196,8 +195,7 @@ func excess(size, before, most int, things, setting string) (text string, is boo
 	return fmt.Sprintf("has %d bytes%s, must be at most %d together (%s)", size, beside, most, setting), true
 }
 
-// fits reports whether a source fits beside the sources of the size before, and returns the size of
-// all. An excess is a mistake.
+// fits returns the size of all sources with this one. An excess is a mistake.
 func (r *reader) fits(data []byte, before int) (together int, ok bool) {
 	size := len(data)
 	text, tooLarge := r.options.TooLarge(size, before)

@@ -2,8 +2,7 @@ package descriptors
 
 import "strings"
 
-// node is one descriptor of a document: its rule, and the nodes of the next entry. The root of a
-// domain has no rule.
+// node is a descriptor: its rule, and the nodes of the next entry. A domain's root has no rule.
 type node struct {
 	rule *Rule
 	keys map[string]*branch // by key of the next entry; nil at a leaf
@@ -75,8 +74,7 @@ func (d *Domain) MatchHolders(entries []Entry) *Rule {
 	return nil
 }
 
-// next returns the node that an entry leads to, or nil. The last entry does not lead to a node with
-// holders.
+// next returns the node that an entry leads to, or nil: a last entry leads to none with holders.
 func (n *node) next(key, value string, last bool) *node {
 	b := n.only
 	if b == nil || n.key != key {
@@ -183,8 +181,7 @@ func (w *wildcard) matches(value string) bool {
 	return true
 }
 
-// overlaps reports whether some value matches both patterns: the longer prefix, all parts between,
-// and the longer suffix.
+// overlaps reports whether some value matches both: the longer prefix and suffix, and all between.
 func (w *wildcard) overlaps(o *wildcard) bool {
 	return (strings.HasPrefix(w.prefix, o.prefix) || strings.HasPrefix(o.prefix, w.prefix)) &&
 		(strings.HasSuffix(w.suffix, o.suffix) || strings.HasSuffix(o.suffix, w.suffix))

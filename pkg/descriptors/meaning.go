@@ -9,8 +9,7 @@ import (
 	"slices"
 )
 
-// meaning identifies all that a node means, except its place among wildcards: two nodes with the
-// same meaning decide alike.
+// meaning identifies all that a node means, except its place among wildcards.
 type meaning [sha256.Size]byte
 
 func (r *Rules) digest() {

@@ -14,8 +14,7 @@ import (
 // MaxBeside is the most entries in Miss.Beside.
 const MaxBeside = 20
 
-// maxCompared is the most entries of one place that [Domain.Nearest] compares with the entry that
-// failed. A place may have a million.
+// maxCompared bounds the entries that [Domain.Nearest] compares. A place may have a million.
 const maxCompared = 256
 
 const maxBesideBytes = 256
@@ -124,8 +123,7 @@ func (n *node) beside(e Entry) (all []string, more bool) {
 	return c.list()
 }
 
-// addTo adds the entries of a branch to c. Each is compared by the text that like returns for its
-// value.
+// addTo adds the entries of a branch, each compared by the text that like returns for its value.
 func (b *branch) addTo(c *candidates, key string, like func(value string) string) {
 	if b.rest != nil {
 		c.add(key, like(""))
@@ -181,8 +179,7 @@ type candidate struct {
 
 func newCandidates(to string) *candidates { return &candidates{to: to, pattern: spelling.New(to)} }
 
-// add adds a text whose part like is compared. add reports false, and leaves the text out, when c
-// already has maxCompared texts.
+// add adds a text whose part like is compared; false when there are maxCompared already.
 func (c *candidates) add(text, like string) bool {
 	if len(c.all) == maxCompared {
 		c.more = true

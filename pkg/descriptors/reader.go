@@ -128,8 +128,7 @@ func (r *reader) warn(v value, line int, format string, args ...any) {
 // items returns the values of a list; null is an empty list. must completes "must be" in a mistake.
 func (r *reader) items(v value, must string) []value { return slices.Collect(r.each(v, must)) }
 
-// each yields the values of a list one by one; null is an empty list. must completes "must be" in a
-// mistake.
+// each yields the values of a list; null is an empty list. must completes "must be" in a mistake.
 func (r *reader) each(v value, must string) iter.Seq[value] {
 	return func(yield func(value) bool) {
 		switch {
@@ -163,8 +162,7 @@ type fieldSet struct {
 	index map[string]int // nil for a small set
 }
 
-// smallSet is the number of fields up to which a look at all is faster than an index, and needs no
-// memory.
+// smallSet is the number of fields up to which a search is faster than an index.
 const smallSet = 16
 
 // find returns the place of a key in the list; false for an unknown key.
@@ -290,8 +288,7 @@ func (r *reader) set(to *fieldSet, f field) {
 
 func isNull(v value) bool { return v.node.Kind == yaml.ScalarNode && v.node.ShortTag() == "!!null" }
 
-// isText reports whether a scalar is text to YAML: quoted, or nothing else. Dates are, as for the
-// reference.
+// isText reports whether a scalar is text to YAML. Dates are, as for the reference.
 func isText(n *yaml.Node) bool {
 	switch n.ShortTag() {
 	case "!!null", "!!bool", "!!int", "!!float", "!!binary":
@@ -374,8 +371,7 @@ func (r *reader) boolean(v value) bool {
 	return is
 }
 
-// truth returns a boolean; ok is false for any other value. Without quotes, the words of YAML 1.1
-// are booleans too, as for the reference.
+// truth returns a boolean, if it is one. Unquoted words of YAML 1.1 are, as for the reference.
 func truth(n *yaml.Node) (is, ok bool) {
 	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool" && (n.ShortTag() != "!!str" || n.Style != 0) {
 		return false, false

@@ -54,8 +54,7 @@ func (r *reader) documents(s Source, size *int) (all []document) {
 	return all
 }
 
-// parse returns the content of a source; false for an empty source, which is a mistake except in a
-// settings file.
+// parse returns the content of a source; false if it is empty, a mistake except in settings.
 func (r *reader) parse(s Source) (value, bool) {
 	data := bytes.TrimPrefix(s.Data, []byte("\xef\xbb\xbf")) // UTF-8's byte order mark
 	var doc yaml.Node
@@ -128,8 +127,7 @@ func firstDocument(data []byte) (first []byte, next int) {
 	return first, 0
 }
 
-// decodeNode reads the first document of data. Some inputs make the parser panic: the panic becomes
-// an error.
+// decodeNode reads the first document of data. A panic of the parser becomes an error.
 func decodeNode(data []byte, doc *yaml.Node) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -18,8 +18,7 @@ import (
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
-// firstInstant is the start of a test that names none: windows of up to a week begin then, as it is
-// a Thursday.
+// firstInstant is the default start: a Thursday, when windows of up to a week begin.
 const firstInstant = "2026-01-01T00:00:00Z"
 
 // Read decodes a file of cases. parse decodes a descriptor as the command line has it. The error is
@@ -44,8 +43,7 @@ func Read(path string, data []byte, parse func(string) ([]descriptors.Entry, err
 
 const empty = "is empty, must be a map with rules and tests"
 
-// decode reads the one document of data. Some inputs make the parser panic: the panic becomes an
-// error.
+// decode reads the one document of data. A panic of the parser becomes an error.
 func decode(data []byte, doc *yaml.Node) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

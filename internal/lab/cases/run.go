@@ -82,8 +82,7 @@ func (r *running) fail(s *Step, line, n int, descriptor, format string, args ...
 	r.failures = append(r.failures, descriptors.Error{File: r.file, Line: line, Text: where + ": " + fmt.Sprintf(format, args...)})
 }
 
-// shown returns a text for a line of a report. A text with characters that are not printable is
-// quoted.
+// shown returns a text for a line of a report: quoted where it is not printable.
 func shown(text string) string {
 	if strings.ContainsFunc(text, func(c rune) bool { return !strconv.IsPrint(c) }) {
 		return strconv.Quote(text)

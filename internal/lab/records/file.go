@@ -27,8 +27,7 @@ const (
 
 const maxMistakes = 20
 
-// disorder is how far the instants of a file may go back: a request that takes long is recorded
-// after a later one.
+// disorder is how far instants may go back: a slow request is recorded after a later one.
 const disorder = 10 * time.Second
 
 // Note is something about the traffic that its reader should know, and that is no mistake.

@@ -18,8 +18,7 @@ import (
 // MinSalt is the least length of a salt, in bytes.
 const MinSalt = 16
 
-// hashed is the number of bytes of a hash. Among a billion values two are the same with a
-// probability of 1e18/2^97, about 6e-12.
+// hashed is the bytes of a hash: two of a billion values are the same with 1e18/2^97, about 6e-12.
 const hashed = 12
 
 // hasher replaces the values of some keys by hashes. A hash is the first 96 bits of HMAC-SHA-256 of
@@ -31,8 +30,7 @@ type hasher struct {
 	sum  []byte
 }
 
-// newHasher returns a hasher; nil without keys. Without a salt it takes 32 random bytes, which are
-// never written down.
+// newHasher returns a hasher; nil without keys. Without a salt it takes 32 random bytes.
 func newHasher(keys []string, salt []byte) *hasher {
 	if len(keys) == 0 {
 		return nil

@@ -117,8 +117,7 @@ type overrideDocument struct {
 	Multiplier uint32 `json:"multiplier"`
 }
 
-// parseDocument is parse for every line. The error lists all mistakes of a line that is JSON of the
-// right form.
+// parseDocument is parse for any line. The error lists all mistakes of one of the right form.
 func parseDocument(line string, r *Record) error {
 	d := json.NewDecoder(strings.NewReader(line))
 	d.DisallowUnknownFields()

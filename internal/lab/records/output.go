@@ -18,8 +18,7 @@ import (
 	"github.com/weirproxy/weir/internal/lockfile"
 )
 
-// prefix begins the names of the files of a Recorder. The instant of the start of the file follows,
-// so that names are in the order of time.
+// prefix begins a file's name. The instant of its start follows: names are in the order of time.
 const prefix = "requests-"
 
 // Waits between attempts to open a file.
@@ -42,8 +41,7 @@ func (system) create(path string) (io.WriteCloser, error) {
 
 func (system) remove(path string) error { return os.Remove(path) }
 
-// output is the files of a Recorder: the open one, and the directory of all. Only stats is safe for
-// concurrent use.
+// output is the open file of a Recorder, and its directory. Only stats is safe for concurrent use.
 type output struct {
 	options Options
 	files   files
@@ -192,8 +190,7 @@ func fileName(at time.Time) string {
 	return prefix + at.UTC().Format("20060102T150405.000000000Z") + Extension
 }
 
-// flush hands the requests so far to the operating system, and looks whether the file is still in
-// the directory.
+// flush hands requests to the operating system, and looks whether the file is still there.
 func (o *output) flush() {
 	if o.file == nil {
 		return
@@ -251,8 +248,7 @@ func (o *output) unlockDir() {
 	}
 }
 
-// fail gives up the open file, if there is one, and logs an error, unless the last one was the
-// same.
+// fail gives up the open file, and logs an error unless the last one was the same.
 func (o *output) fail(err error, lost int) {
 	o.count(func(s *Stats) { s.Failures++; s.Lost += uint64(lost) })
 	if o.file != nil {

@@ -221,8 +221,7 @@ func packedSize(r *limiter.Request) int {
 	return size
 }
 
-// pack appends a copy of a request, for unpack in this process. A copy costs the goroutine that
-// answers less than a line of JSON.
+// pack appends a copy of a request, which costs the goroutine that answers less than JSON.
 func pack(dst []byte, at algorithms.Instant, answer Answer, r *limiter.Request) []byte {
 	dst = binary.LittleEndian.AppendUint64(dst, uint64(at))
 	dst = append(dst, byte(answer))
@@ -260,8 +259,7 @@ func packText(dst []byte, text string) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(text))), text...)
 }
 
-// unpacker reads packed requests. The texts of a request are parts of rest, which must not change
-// while they are in use.
+// unpacker reads packed requests. The texts are parts of rest, which must not change meanwhile.
 type unpacker struct{ rest []byte }
 
 // next reads a request into r, which is used again.

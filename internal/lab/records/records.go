@@ -54,6 +54,5 @@ const Extension = ".jsonl.zst"
 // maxLine bounds a line, in bytes.
 const maxLine = 1 << 20
 
-// endOfTime is the first second after all that a record may have, 2261-01-01, in Unix seconds:
-// nanoseconds of 64 bits end in 2262.
+// endOfTime is 2261-01-01 in Unix seconds, after all records: nanoseconds of 64 bits end in 2262.
 const endOfTime = 9183110400

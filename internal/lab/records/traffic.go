@@ -18,8 +18,7 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// maxOpen bounds the files that are open at once. Files are open together if their times overlap,
-// as several sidecars wrote them.
+// maxOpen bounds the files that are open at once, as the times of several sidecars' files overlap.
 const maxOpen = 1000
 
 // Traffic is the requests of several files in the order of their instants, as one sidecar would
@@ -126,8 +125,7 @@ func filesOf(path string) ([]string, error) {
 	return files, err
 }
 
-// add takes a file into the traffic. A regular file waits for its turn; any other can be opened
-// only once.
+// add takes a file into the traffic: a regular one later, any other at once.
 func (t *Traffic) add(path string) error {
 	f, err := openFile(path, new(atomic.Int64))
 	if err != nil {

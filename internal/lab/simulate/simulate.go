@@ -189,8 +189,7 @@ func (s *Simulation) row(domain string, d *limiter.DescriptorStatus) *row {
 	return to
 }
 
-// tally returns the tally of the key of descriptor i: the first that the rules charge, else the
-// first that the other rules charge. The result is nil if there is no room.
+// tally returns the tally of the first key that any rules charge, or nil without room for it.
 func (s *Simulation) tally(to *row, i int) *tally {
 	for _, w := range s.worlds {
 		for c := range w.verdict.Charged(i) {

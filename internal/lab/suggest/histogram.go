@@ -6,8 +6,7 @@ import (
 	"slices"
 )
 
-// histogram counts numbers of hits, with an error of at most 1/512 upwards, and none below 1024.
-// The zero value is empty.
+// histogram counts numbers of hits, up to 1/512 too large, and exactly below 1024.
 type histogram struct {
 	buckets map[uint32]bucket
 	all     uint64 // numbers that were added
@@ -47,8 +46,7 @@ func (h *histogram) add(n uint32) {
 // sorted returns the numbers of the buckets that are in use, the smallest first.
 func (h *histogram) sorted() []uint32 { return slices.Sorted(maps.Keys(h.buckets)) }
 
-// quantile returns a number that at least a part of all numbers, from 0 to 1, does not exceed; 0 of
-// none.
+// quantile returns a number that at least a part of all numbers does not exceed; 0 of none.
 func (h *histogram) quantile(part float64) uint64 {
 	seen := uint64(0)
 	n := uint64(0)
@@ -61,8 +59,7 @@ func (h *histogram) quantile(part float64) uint64 {
 	return n
 }
 
-// bound returns the smallest number n, at least 1, such that all numbers together exceed n by at
-// most that sum.
+// bound returns the smallest n, at least 1, that all numbers together exceed by at most that sum.
 func (h *histogram) bound(excess uint64) uint64 {
 	all := h.sorted()
 	count, sum := uint64(0), uint64(0) // of the numbers above n

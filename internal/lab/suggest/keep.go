@@ -9,8 +9,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// kept returns the rules that requests met, and that no shape stands for, in their order. Without
-// them the documents would have another meaning: a request would meet a rule above.
+// kept returns the rules that were met without a shape: without them others would be met instead.
 func (c *Collector) kept() (all []*Shape) {
 	for id, rule := range c.met {
 		if s := c.byRule[id]; s != nil && len(s.all) > 0 {
@@ -44,8 +43,7 @@ func (s *Shape) addNames(to map[string]bool) {
 	}
 }
 
-// limits returns the limits, each on one line, with the names that they replace. inDocument has the
-// names of all limits of the document.
+// limits returns the limits, a line each. inDocument has the names that they may replace.
 func (s *Shape) limits(inDocument map[string]bool) []*yaml.Node {
 	var all []rateLimit
 	if s.rule != nil && s.rule.Unlimited {
@@ -71,8 +69,7 @@ func (s *Shape) limits(inDocument map[string]bool) []*yaml.Node {
 	return nodes
 }
 
-// leftOut returns a line for each name that the rule replaces, and that no limit of the document
-// has.
+// leftOut returns a line for each replaced name that no limit of the document has.
 func (s *Shape) leftOut(named map[string]bool) (lines []string) {
 	if s.rule != nil {
 		for _, name := range s.rule.Replaces {

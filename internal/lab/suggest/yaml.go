@@ -169,8 +169,7 @@ func (p *place) list(named map[string]bool) *yaml.Node {
 	return list
 }
 
-// line returns the first line of a rule at the place or below, for the order of wildcards. New
-// rules come last.
+// line returns the first line of a rule here or below, for the order of wildcards.
 func (p *place) line() int {
 	line := 1 << 30
 	if p.shape != nil && !p.shape.New {

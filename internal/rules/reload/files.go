@@ -145,8 +145,7 @@ func (e FileError) Error() string {
 // Unwrap returns the reason.
 func (e FileError) Unwrap() error { return e.Err }
 
-// of returns the files at a path: the path itself, or the rule files of a directory, sorted by
-// name.
+// of returns the files at a path: itself, or the rule files of a directory by name.
 func (f Files) of(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -244,8 +243,7 @@ func (f Files) inline(path string, size *int) (descriptors.Source, error) {
 	return source, nil
 }
 
-// bare drops the operation and the path from an error of package os: our messages start with the
-// path.
+// bare drops the operation and the path of an error: our messages begin with the path.
 func bare(err error) error {
 	if at, ok := errors.AsType[*fs.PathError](err); ok {
 		return at.Err
@@ -260,8 +258,7 @@ type reading struct {
 	prints  map[string]string // of the tables that the last attempt before the reading named, see printOf
 }
 
-// equal reports whether two readings found the same files and tables with the same content, or
-// failed for the same reasons.
+// equal reports whether two readings found the same content, or failed for the same reasons.
 func (r reading) equal(o reading) bool {
 	return slices.EqualFunc(r.sources, o.sources, descriptors.Source.Equal) && slices.Equal(reasons(r.err), reasons(o.err)) &&
 		maps.Equal(r.prints, o.prints)

@@ -118,8 +118,7 @@ func (r *Reloader) pushLocked(ctx context.Context, documents []descriptors.Sourc
 	return refused
 }
 
-// dropLocked replaces each document with mistakes by the version in force, or removes it. False
-// means that next has no such document; else each call leaves fewer bad documents.
+// dropLocked puts the version in force, or none, in place of bad documents; false: next has none.
 func (r *Reloader) dropLocked(next map[string]candidate, mistakes descriptors.Errors) bool {
 	dropped := make(map[string]bool)
 	for _, e := range mistakes {

@@ -128,8 +128,7 @@ func (r *Reloader) Reload(ctx context.Context) error {
 	return r.reportLocked(ctx, r.read())
 }
 
-// reloadChanged puts the rules of a reading in force, unless the last attempt read the same; it
-// reports whether it tried.
+// reloadChanged puts a reading in force, and reports false if the last attempt read the same.
 func (r *Reloader) reloadChanged(ctx context.Context, read reading) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -163,8 +162,7 @@ func (r *Reloader) reportLocked(ctx context.Context, read reading) error {
 	return err
 }
 
-// attemptLocked tries to put the rules of files in force beside the pushed rules. Nothing can fail
-// after the first change. r.mu must be held.
+// attemptLocked tries to put files in force. Nothing can fail after the first change.
 func (r *Reloader) attemptLocked(ctx context.Context, read reading) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -224,8 +222,7 @@ const (
 	maxPaths = 20  // rules of a domain
 )
 
-// texts is a list in a log: a JSON log shows the texts, a text log their number, after a line for
-// each of them.
+// texts is a list in a log: JSON shows the texts, text their number after a line for each.
 type texts []string
 
 // MarshalJSON returns the texts.
@@ -247,8 +244,7 @@ func (r *Reloader) logRefused(ctx context.Context, refusal error, attrs ...slog.
 	r.options.Logger.LogAttrs(ctx, slog.LevelError, "rules refused", append([]slog.Attr{slog.Any("errors", texts(all))}, attrs...)...)
 }
 
-// logLoaded logs which rules came into force, and how they differ from the rules before, nil for
-// the first rules.
+// logLoaded logs the rules in force, and the difference from those before; nil: they are the first.
 func (r *Reloader) logLoaded(ctx context.Context, rules, before *descriptors.Rules) {
 	status := r.Status()
 	attrs := []slog.Attr{
@@ -268,8 +264,7 @@ func (r *Reloader) logLoaded(ctx context.Context, rules, before *descriptors.Rul
 	}
 }
 
-// logChanges logs a line for each domain whose rules changed, and at WARN another one when it lost
-// rules.
+// logChanges logs a line for each domain that changed, and at WARN one if it lost rules.
 func (r *Reloader) logChanges(ctx context.Context, changes []descriptors.Change) {
 	for i, c := range changes {
 		if i == maxLines {

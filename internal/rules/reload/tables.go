@@ -113,8 +113,7 @@ func openRegular(path string) (*os.File, os.FileInfo, error) {
 	return file, info, nil
 }
 
-// printOf identifies the bytes of a table, without keeping them: two tables with the same text are
-// equal. The text is the SHA-256 of as many bytes as a table may have, and one more, or the error.
+// printOf identifies the bytes of a table: their SHA-256 up to the bound and a byte, or the error.
 func printOf(path string, bounds descriptors.Options) string {
 	file, _, err := openRegular(path)
 	if err != nil {
@@ -152,8 +151,7 @@ type named struct {
 	cache  map[string]tableFile // of the last attempt and of the rules in force
 }
 
-// remember makes the tables of an attempt known to the readings that follow. inForce is the tables
-// of the rules in force. r.mu must be held.
+// remember keeps the tables of an attempt, and of the rules in force, for the readings to come.
 func (r *Reloader) remember(attempted, inForce *tables) {
 	n := &named{tables: maps.Clone(attempted.known), cache: maps.Clone(attempted.known)}
 	if inForce != nil {

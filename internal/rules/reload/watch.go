@@ -16,13 +16,11 @@ import (
 )
 
 const (
-	// debounce is how long files stay unchanged before they are read. An editor and a kubelet write
-	// all files of a change within less, and a person does not notice the wait.
+	// debounce is how long files rest before they are read: editors and kubelets write for less.
 	debounce = 100 * time.Millisecond
 	// maxDebounce bounds how long a change waits while files keep changing.
 	maxDebounce = 50 * debounce
-	// poll is how often sources are compared without an event: a network file system sends none. The
-	// kubelet takes longer than that to bring a ConfigMap.
+	// poll is how often sources are compared without an event, as on network file systems.
 	poll = 30 * time.Second
 )
 

@@ -27,8 +27,7 @@ const (
 	connectTimeout = 10 * time.Second
 )
 
-// dial opens a stream on a new connection, so that each attempt reads the certificates and resolves
-// the name again. The func closes the connection.
+// dial opens a stream on a connection of its own: certificates and names are looked up again.
 func (c *Client) dial(ctx context.Context) (stream, func(), error) {
 	o := &c.options
 	secure := insecure.NewCredentials()

@@ -66,8 +66,7 @@ func unwrap(body *anypb.Any) (name string, inner *anypb.Any) {
 	return wrapper.GetName(), wrapper.GetResource()
 }
 
-// nameOf returns the name of a RateLimitConfig, else its domain, else "". Of malformed data, the
-// beginning counts.
+// nameOf returns the name of a RateLimitConfig, else its domain, else "", also of malformed data.
 func nameOf(data []byte) string {
 	var names [domainField + 1]string
 	for len(data) > 0 {
@@ -124,8 +123,7 @@ const (
 // bytes, and takes hundreds of bytes in memory.
 func sizeOf(data []byte) int { return max(len(data), 24*fieldsOf(data, descriptorsField, 0)) }
 
-// fieldsOf returns the number of fields of a message and of the descriptors in it, which are in one
-// of its fields.
+// fieldsOf counts the fields of a message, and of the descriptors in one of its fields.
 func fieldsOf(data []byte, descriptors protowire.Number, level int) int {
 	fields := 0
 	for len(data) > 0 {
@@ -152,8 +150,7 @@ const (
 	metadataField  = 8 // google.protobuf.Struct
 )
 
-// maxLevels bounds the levels of descriptors that are converted. descriptors.Load allows fewer and
-// reports the excess.
+// maxLevels bounds the levels that are converted. Load allows fewer and reports the excess.
 const maxLevels = 1000
 
 // convert turns an encoded RateLimitConfig into a rule document in JSON: the fields of the messages
@@ -230,8 +227,7 @@ func unitName(u protoreflect.EnumNumber) string {
 	return descriptors.Unit(u).String()
 }
 
-// unknown converts the fields that Weir knows and the generated code does not, and warns once about
-// every other field number.
+// unknown converts fields that the generated code lacks, and warns once about each other number.
 func (c *converter) unknown(m protoreflect.Message, path string, out map[string]any) {
 	_, isDescriptor := m.Interface().(*ratelimitv3.RateLimitDescriptor)
 	var warned []protowire.Number

@@ -48,16 +48,14 @@ func (r *rules) versions() map[string]string {
 	return all
 }
 
-// resume prepares for a new delta stream, which begins with the resources in force: the control
-// plane sends its changes to them.
+// resume prepares for a delta stream, which begins with the resources in force.
 func (r *rules) resume() {
 	if r.refusal != nil {
 		r.requested, r.refusal, r.unjudged = maps.Clone(r.inForce), nil, true
 	}
 }
 
-// put pushes the resources of a response, and returns why a part of them is not in force. When ctx
-// ends, its error is no answer.
+// put pushes the resources, and returns why some are not in force; or the end of ctx.
 func (c *Client) put(ctx context.Context, in response) error {
 	r := &c.rules
 	again := r.repeats(in)

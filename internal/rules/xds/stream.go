@@ -49,8 +49,7 @@ func (s *sotw) answer(in response, r *rules, refusal error) error {
 	return s.request(r.version, in.nonce, refusal)
 }
 
-// request sends a request, always with the node: some control planes forget the node of the first
-// request.
+// request always sends the node: some control planes forget the node of the first request.
 func (s *sotw) request(version, nonce string, refusal error) error {
 	return sent(s.Send(&discoveryv3.DiscoveryRequest{
 		Node: s.client.node, TypeUrl: typeURL, VersionInfo: version, ResponseNonce: nonce, ErrorDetail: errorDetail(refusal),
@@ -114,8 +113,7 @@ func (d *delta) receive() (response, error) {
 	}
 }
 
-// sent returns the error of sending, nil for io.EOF: after the end of a stream, receive returns the
-// reason.
+// sent returns the error of sending, nil for io.EOF: receive returns the reason of that.
 func sent(err error) error {
 	if errors.Is(err, io.EOF) {
 		return nil

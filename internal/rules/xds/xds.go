@@ -189,8 +189,7 @@ func (c *Client) Run(ctx context.Context) error {
 	}
 }
 
-// attempt opens a stream and follows it to its end. The results are whether responses came, and why
-// the stream ended.
+// attempt follows a stream to the end. The results: whether responses came, and why it ended.
 func (c *Client) attempt(ctx context.Context) (answered bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -252,8 +251,7 @@ type received struct {
 	err error
 }
 
-// follow greets, and then answers responses until the stream ends. The results are whether
-// responses came, and why the stream ended.
+// follow greets, and answers responses until the stream ends, with the results of attempt.
 func (c *Client) follow(ctx context.Context, s stream, incoming <-chan received) (answered bool, err error) {
 	if err := s.greet(&c.rules); err != nil {
 		return false, err

@@ -15,7 +15,6 @@ const (
 	shownElsewhere    = "testdata/answers/elsewhere.list"
 )
 
-// shownTables are the tables all of whose rows are shown by a case or by a test.
 func shownTables() []string { return []string{"Answers", "Rules", "Counting"} }
 
 // A difference that a case shows is a row of a table of docs/migrating-differences.md, and every

@@ -79,12 +79,10 @@ func perform(t *testing.T, s *script, c *scriptCase, environment ...string) *pla
 	return p
 }
 
-// problem notes what a step did wrong.
 func (p *play) problem(s *step, format string, args ...any) {
 	p.problems = append(p.problems, fmt.Sprintf("line %d: %s %s: %s", s.line, s.verb, s.text, fmt.Sprintf(format, args...)))
 }
 
-// step does one thing and looks at what comes of it.
 func (p *play) step(s *step) {
 	p.t.Helper()
 	want := maps.Clone(s.counters)
@@ -112,7 +110,6 @@ func (p *play) step(s *step) {
 	}
 }
 
-// ask makes a request by gRPC.
 func (p *play) ask(s *step) {
 	p.t.Helper()
 	request := new(ratelimitv3.RateLimitRequest)
@@ -134,7 +131,6 @@ func (p *play) ask(s *step) {
 	}
 }
 
-// page makes a request by HTTP.
 func (p *play) page(s *step) {
 	p.t.Helper()
 	words := strings.SplitN(s.text, " ", 4)
@@ -161,7 +157,6 @@ func (p *play) page(s *step) {
 	}
 }
 
-// write changes a rule file, and waits until the program has told what became of it.
 func (p *play) write(s *step) {
 	p.t.Helper()
 	name := s.text
@@ -195,7 +190,6 @@ func (p *play) push(s *step) {
 	p.await(func() bool { return p.replies() > replies && p.have(s.counters) })
 }
 
-// replies counts the requests by xDS that answer a response.
 func (p *play) replies() (n int) {
 	for _, r := range p.plane.Requests() {
 		if r.Nonce != "" {
@@ -222,7 +216,6 @@ func (p *play) await(done func() bool) {
 	}
 }
 
-// exit starts a program that does not come up.
 func (p *play) exit(s *step, environment []string) {
 	var log, out bytes.Buffer
 	code := report(&out, run(p.t.Context(), environment, &log))
@@ -233,7 +226,6 @@ func (p *play) exit(s *step, environment []string) {
 	}
 }
 
-// count reads the counters, by the original's names without what all of them begin with.
 func (p *play) count() map[string]uint64 {
 	p.t.Helper()
 	_, text := p.running.page(p.t, http.MethodGet, "debug", "/stats", "")
@@ -250,7 +242,6 @@ func (p *play) count() map[string]uint64 {
 	return all
 }
 
-// grown returns by how much counters have grown, of those that have.
 func grown(before, now map[string]uint64) map[string]uint64 {
 	all := make(map[string]uint64)
 	for name, n := range now {

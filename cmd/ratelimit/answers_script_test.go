@@ -46,7 +46,6 @@ type script struct {
 	cases []*scriptCase
 }
 
-// A scriptCase is a case of a script.
 type scriptCase struct {
 	title   string
 	begin   beginning // after that of the script; its files, when there are any, in place of the script's
@@ -55,13 +54,11 @@ type scriptCase struct {
 	steps   []*step
 }
 
-// A beginning is what a program is started with.
 type beginning struct {
 	env   []string
 	files map[string]string
 }
 
-// A step is one thing that is done, and what comes of it.
 type step struct {
 	verb, text string
 	block      []string
@@ -72,7 +69,6 @@ type step struct {
 	counters      map[string]uint64
 }
 
-// readScripts reads all scripts.
 func readScripts(t *testing.T) []*script {
 	t.Helper()
 	names, err := filepath.Glob("testdata/answers/*.txt")
@@ -103,10 +99,8 @@ func readScripts(t *testing.T) []*script {
 	return all
 }
 
-// section is what the title of a case begins with.
 var section = regexp.MustCompile(`^[12]\.[1-9] `)
 
-// scriptReader reads the lines of a script.
 type scriptReader struct {
 	script *script
 	now    *scriptCase       // that is being read; nil before the first
@@ -165,7 +159,6 @@ func (r *scriptReader) read(line string, number int) error {
 	return nil
 }
 
-// outcome reads what comes of the step that is being read.
 func (r *scriptReader) outcome(word, rest string) error {
 	s := r.step
 	if s == nil {
@@ -200,7 +193,6 @@ func (r *scriptReader) starting() *beginning {
 	return &r.now.begin
 }
 
-// file begins a rule file.
 func (r *scriptReader) file(name string) {
 	to := r.starting()
 	if to.files == nil {

@@ -148,7 +148,6 @@ func flood(t *testing.T, r *running, first, overrides, domains int) {
 	})
 }
 
-// alive returns how many bytes of the heap are in use.
 func alive() int64 {
 	runtime.GC()
 	runtime.GC() // what pools kept through the first

@@ -12,10 +12,8 @@ import (
 
 var update = flag.Bool("update", false, "write docs/migrating-variables.md anew")
 
-// variablesDocument is where operators read about the variables.
 const variablesDocument = "../../docs/migrating-variables.md"
 
-// document writes the variables as they are documented.
 func document() string {
 	var b strings.Builder
 	b.WriteString(`# The variables of envoyproxy/ratelimit

@@ -24,10 +24,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store/shared"
 )
 
-// environ writes an environment as os.Environ returns it.
 func environ(pairs ...string) []string { return pairs }
 
-// read is readConfig, for an environment without mistakes.
 func read(t *testing.T, pairs ...string) config {
 	t.Helper()
 	c, err := readConfig(pairs)
@@ -37,7 +35,6 @@ func read(t *testing.T, pairs ...string) config {
 	return c
 }
 
-// variables returns the table, by name.
 func variables(c *config) map[string]variable {
 	all := make(map[string]variable)
 	for _, g := range table(c) {
@@ -339,7 +336,6 @@ func TestEveryVariableDoesWhatItSays(t *testing.T) {
 	}
 }
 
-// wantMogrifier is the mogrifier of a row of TestEveryVariableDoesWhatItSays.
 func wantMogrifier(t *testing.T) statistics.Mogrifier {
 	t.Helper()
 	m, err := statistics.NewMogrifier("^(a)$", "b", map[string]string{"x": "$1"})

@@ -17,7 +17,6 @@ import (
 	"github.com/weirproxy/weir/pkg/store/memstore"
 )
 
-// rules is a rule file of a domain with one limit of so many requests.
 func rules(domain, key string, requests int) string {
 	return fmt.Sprintf("domain: %s\ndescriptors:\n- {key: %s, rate_limit: {unit: hour, requests_per_unit: %d}}\n", domain, key, requests)
 }
@@ -65,7 +64,6 @@ func load(t *testing.T, root string, environment ...string) (*limiter.Limiter, *
 	return w.Limiter, r, r.Load(t.Context())
 }
 
-// inForce returns the limits in force, as domain/key.
 func inForce(l *limiter.Limiter) map[string]uint32 {
 	all := make(map[string]uint32)
 	for _, r := range l.Rules().All() {
@@ -148,7 +146,6 @@ func TestRuleFilesAreFoundInEveryLayoutInUse(t *testing.T) {
 	}
 }
 
-// configMap lays out a file as the kubelet does.
 func configMap(dir string) map[string]string {
 	return map[string]string{
 		dir + "/..2026_11_21/a.yaml": rules("a", "k", 1),
@@ -220,7 +217,6 @@ func TestASwapOfTheRootAndAChangeOfAFileAreBothSeen(t *testing.T) {
 	}
 }
 
-// await waits for limits to be in force.
 func await(t *testing.T, l *limiter.Limiter, want map[string]uint32) {
 	t.Helper()
 	eventually(t, 30*time.Second, func() string { return cmp.Diff(want, inForce(l)) })

@@ -23,7 +23,6 @@ import (
 	"github.com/weirproxy/weir/pkg/store/memstore"
 )
 
-// workshop is what a service is made with, but for its environment.
 type workshop struct {
 	limiter *limiter.Limiter
 	pages   *admin.Server

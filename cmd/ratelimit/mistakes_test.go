@@ -15,7 +15,6 @@ import (
 	"github.com/weirproxy/weir/internal/testing/logtest"
 )
 
-// asProgram is the variable that makes the program of this binary.
 const asProgram = "RATELIMIT_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -26,7 +25,6 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// program is the program with exactly that environment, which it gets with arguments.
 func program(t *testing.T, environment []string, args ...string) *exec.Cmd {
 	t.Helper()
 	path, err := os.Executable()
@@ -38,7 +36,6 @@ func program(t *testing.T, environment []string, args ...string) *exec.Cmd {
 	return c
 }
 
-// unitWords is what may stand for a unit in the text of a mistake.
 const unitWords = "must be second, minute, hour, day, week, month or year"
 
 // wrong is rule files that are bad, and every reason: in them DIR is their directory.

@@ -101,7 +101,6 @@ func envoyGateway(want *config) {
 	want.Statistics.Prometheus, want.Metrics.Address = true, ":19001"
 }
 
-// files is what the platforms have in common.
 func files(want *config, level slog.Level) {
 	want.Rules.Paths, want.DotFiles = []string{"/data/ratelimit/config"}, false
 	want.LogLevel = level

@@ -22,7 +22,6 @@ import (
 // within is how long a test waits for what takes milliseconds on an idle machine.
 const within = 2 * time.Minute
 
-// running is a service that runs in this process.
 type running struct {
 	log     *logtest.Log
 	address map[string]string // by the name of what serves
@@ -76,7 +75,6 @@ const shortDrain = 100 * time.Millisecond
 // drains for shortDrain at most.
 func launch(environment []string) *running { return launchWith(environment, shortDrain) }
 
-// launchWith is launch with a drain timeout.
 func launchWith(environment []string, drain time.Duration) *running {
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &running{log: new(logtest.Log), address: make(map[string]string), stop: cancel, ended: make(chan error, 1)}
@@ -91,7 +89,6 @@ func launchWith(environment []string, drain time.Duration) *running {
 	return r
 }
 
-// awaitEnd waits until the service has ended after a stop.
 func (r *running) awaitEnd(t *testing.T) {
 	t.Helper()
 	select {
@@ -122,7 +119,6 @@ func (r *running) connect(t *testing.T, secure secured.TransportCredentials) {
 	t.Cleanup(func() { _ = r.conn.Close() })
 }
 
-// ask makes one request.
 func (r *running) ask(t *testing.T, request *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
@@ -130,7 +126,6 @@ func (r *running) ask(t *testing.T, request *ratelimitv3.RateLimitRequest) (*rat
 	return ratelimitv3.NewRateLimitServiceClient(r.conn).ShouldRateLimit(ctx, request)
 }
 
-// page makes one request of HTTP.
 func (r *running) page(t *testing.T, method, server, path, body string) (int, string) {
 	t.Helper()
 	answer, text := r.fetch(t, method, server, path, body)

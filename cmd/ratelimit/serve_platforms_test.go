@@ -54,7 +54,6 @@ func TestPlatformsEnvironmentsServe(t *testing.T) {
 	}
 }
 
-// platform is what a platform has around the rate limit service.
 type platform struct {
 	node   string              // by which the control plane knows it
 	plane  *parts.ControlPlane // nil where rules come from files
@@ -85,7 +84,6 @@ func platformOf(t *testing.T, environment string, authority *certtest.Authority,
 	return p
 }
 
-// address is that of the control plane, by a name that its certificate has.
 func (p *platform) address() string {
 	if p.plane == nil {
 		return ""
@@ -123,7 +121,6 @@ func (p *platform) wantToServe(t *testing.T, r *running) {
 	}
 }
 
-// needIPv6 skips a test of an environment that listens on IPv6 where there is none.
 func needIPv6(t *testing.T, environment string) {
 	t.Helper()
 	if _, err := os.Stat("/proc/net/if_inet6"); err != nil && strings.Contains(environment, "HOST=::") {
@@ -131,7 +128,6 @@ func needIPv6(t *testing.T, environment string) {
 	}
 }
 
-// controlPlane serves rules.
 func controlPlane(t *testing.T, options ...grpc.ServerOption) *parts.ControlPlane {
 	t.Helper()
 	p, err := parts.StartControlPlane(context.Background(), options...)
@@ -152,7 +148,6 @@ func TestHealthFollowsRedisWhereThatIsAskedFor(t *testing.T) {
 	}
 }
 
-// startRedis starts a Redis that the test's end kills.
 func startRedis(t *testing.T, o parts.RedisOptions) *parts.Redis {
 	t.Helper()
 	redis, err := parts.StartRedis(t.Context(), parts.NeedRedis(t, "../.."), t.TempDir(), o)

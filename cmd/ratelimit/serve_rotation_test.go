@@ -25,7 +25,6 @@ import (
 // mounted is a directory as Kubernetes mounts a Secret: all of it changes in one step.
 type mounted string
 
-// turn makes files all that is there.
 func (s mounted) turn(t *testing.T, version string, files map[string][]byte) {
 	t.Helper()
 	to := filepath.Join(string(s), ".."+version)

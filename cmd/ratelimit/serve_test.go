@@ -21,7 +21,6 @@ func TestDeps(t *testing.T) {
 	})
 }
 
-// health returns what gRPC health says of a service.
 func (r *running) health(t *testing.T, service string) healthgrpc.HealthCheckResponse_ServingStatus {
 	t.Helper()
 	answer, err := healthgrpc.NewHealthClient(r.conn).Check(t.Context(), &healthgrpc.HealthCheckRequest{Service: service})

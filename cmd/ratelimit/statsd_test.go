@@ -17,7 +17,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// statsD is a StatsD or a DogStatsD that adds up what it is told.
 type statsD struct {
 	environment []string // that names it
 
@@ -25,7 +24,6 @@ type statsD struct {
 	told map[string]int // counters, and how many times there were, by what stands beside the number: `name:|c|#tags`
 }
 
-// startStatsD listens on any port by TCP or UDP.
 func startStatsD(t *testing.T, network string) *statsD {
 	t.Helper()
 	s := &statsD{told: make(map[string]int)}
@@ -70,7 +68,6 @@ func startStatsD(t *testing.T, network string) *statsD {
 	return s
 }
 
-// read adds up lines.
 func (s *statsD) read(from io.Reader) {
 	for lines := bufio.NewScanner(from); lines.Scan(); {
 		name, rest, _ := strings.Cut(lines.Text(), ":")
@@ -89,7 +86,6 @@ func (s *statsD) read(from io.Reader) {
 	}
 }
 
-// counters returns what was told.
 func (s *statsD) counters() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -22,7 +22,6 @@ func spoiled(domain string) *ratelimitv3.RateLimitConfig {
 	return c
 }
 
-// reasonsOf is what is wrong with it.
 func reasonsOf(domain string) []string {
 	return []string{
 		"xds:of-" + domain + ": descriptors[1].key: is missing or empty, must be the key of an entry, as Envoy sends it",
@@ -30,7 +29,6 @@ func reasonsOf(domain string) []string {
 	}
 }
 
-// refused is what the log says of rules that were refused.
 type refused struct {
 	Errors  []string
 	Older   []string `json:"older_in_force"`

@@ -25,7 +25,6 @@ type resetter struct {
 	opens []opening
 }
 
-// opening is when a connection was made, and how many streams it had.
 type opening struct {
 	at      time.Time
 	streams int

@@ -9,7 +9,6 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// perHour is a resource with a limit per hour on the key k.
 func perHour(domain string, requests uint32) *ratelimitv3.RateLimitConfig {
 	return &ratelimitv3.RateLimitConfig{Name: "of-" + domain, Domain: domain, Descriptors: []*ratelimitv3.RateLimitDescriptor{
 		{Key: "k", RateLimit: &ratelimitv3.RateLimitPolicy{Unit: ratelimitv3.RateLimitUnit_HOUR, RequestsPerUnit: requests}},

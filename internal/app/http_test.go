@@ -19,7 +19,6 @@ import (
 	"github.com/weirproxy/weir/internal/wire"
 )
 
-// maxConns is the bound of the connections of pagesOn.
 const maxConns = 8
 
 // pagesOn serves a page that reads its body, in memory, and returns a function that connects.

@@ -17,7 +17,6 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// redisForLeases starts a Redis for a test.
 func redisForLeases(t *testing.T) *parts.Redis {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -36,7 +35,6 @@ func leasing(t *testing.T, timeout time.Duration, urls ...string) *Stores {
 	return leasingWith(t, redisstore.Options{Target: redisstore.Target{URLs: urls}, Timeout: timeout})
 }
 
-// leasingWith is leasing with other options of Redis.
 func leasingWith(t *testing.T, o redisstore.Options) *Stores {
 	t.Helper()
 	s, err := NewStores(StoreOptions{MaxKeys: 1000, DenyCache: time.Second, Logger: slog.New(slog.DiscardHandler), Redis: &o})
@@ -90,7 +88,6 @@ func spendAll(t *testing.T, c store.Charge, requests int, fleet ...*Stores) int6
 	return admitted.Load()
 }
 
-// used returns the hits of a key that Redis counts.
 func used(t *testing.T, s *Stores, c store.Charge) int64 {
 	t.Helper()
 	c.Hits, c.Exact = 0, true

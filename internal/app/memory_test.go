@@ -79,7 +79,6 @@ func garbage() int64 {
 	return int64(samples[0].Value.Uint64()) - int64(samples[1].Value.Uint64())
 }
 
-// unsetGOGC unsets the variable for one test.
 func unsetGOGC(t *testing.T) {
 	t.Helper()
 	t.Setenv("GOGC", "") // puts it back

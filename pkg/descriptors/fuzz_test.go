@@ -54,7 +54,6 @@ func FuzzLoad(f *testing.F) {
 	})
 }
 
-// checkMessage checks that a message is one line that says where.
 func checkMessage(t *testing.T, text string) {
 	t.Helper()
 	if !strings.HasPrefix(text, "rules.yaml:") || strings.ContainsAny(text, "\n\r\x00") {
@@ -62,7 +61,6 @@ func checkMessage(t *testing.T, text string) {
 	}
 }
 
-// checkNode checks all rules below a node that entries lead to.
 func checkNode(t *testing.T, d *Domain, n *node, entries []Entry) {
 	t.Helper()
 	for key, b := range n.keys {
@@ -84,7 +82,6 @@ func checkNode(t *testing.T, d *Domain, n *node, entries []Entry) {
 	}
 }
 
-// withHolder returns entries with the entry that begins a holder, for a rule that has holders.
 func withHolder(r *Rule, entries []Entry) []Entry {
 	if !r.Holds() {
 		return entries

@@ -65,7 +65,6 @@ func readKey(key string) (c counted, err error) {
 	return c, err
 }
 
-// checkKey makes the key of a charge and reads it back.
 func checkKey(t interface {
 	Helper()
 	Fatalf(string, ...any)

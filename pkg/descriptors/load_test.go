@@ -24,7 +24,6 @@ func TestDeps(t *testing.T) {
 	})
 }
 
-// load loads one document, which must have no mistakes.
 func load(tb testing.TB, document string) *Rules {
 	tb.Helper()
 	rules, _, err := Load([]Source{{Name: "rules.yaml", Data: []byte(document)}}, Options{})
@@ -34,7 +33,6 @@ func load(tb testing.TB, document string) *Rules {
 	return rules
 }
 
-// messages returns the mistakes and warnings of some sources, in one list.
 func messages(tb testing.TB, sources ...Source) []string {
 	tb.Helper()
 	rules, warnings, err := Load(sources, Options{})
@@ -122,7 +120,6 @@ func writeWanted(t *testing.T, file string, data []byte, got []string) {
 	}
 }
 
-// sources makes a source of each document, a.yaml, b.yaml and so on.
 func sources(documents ...string) []Source {
 	var all []Source
 	for i, d := range documents {
@@ -266,7 +263,6 @@ default: {unit: second, requests_per_unit: 1}
 	}
 }
 
-// allocated returns the bytes that a function allocates.
 func allocated(f func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -399,7 +395,6 @@ func FuzzSize(f *testing.F) {
 	})
 }
 
-// count returns the number of nodes.
 func count(n *yaml.Node) int {
 	sum := 1
 	for _, c := range n.Content {

@@ -39,7 +39,6 @@ func TestMatchFindsRuleKeyAndMetric(t *testing.T) {
 	}
 }
 
-// readParts returns the parts of a txtar file by name.
 func readParts(t *testing.T, file string) map[string]string {
 	t.Helper()
 	data, err := os.ReadFile(file)
@@ -104,7 +103,6 @@ func describe(b *strings.Builder, d *Domain, entries []Entry) {
 	}
 }
 
-// child is a descriptor as a document has it.
 type child struct {
 	key, value string
 	path       string

@@ -9,7 +9,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// hashOf returns the hash of documents, each a source of its own.
 func hashOf(t *testing.T, o Options, documents ...string) string {
 	t.Helper()
 	var sources []Source

@@ -41,7 +41,6 @@ type referenceLimit struct {
 	Replaces        []struct{ Name string }
 }
 
-// readReference returns the document if the reference takes it.
 func readReference(data []byte) (root referenceRoot, err error) {
 	var all map[any]any
 	if err := yaml2.Unmarshal(data, &all); err != nil {
@@ -122,7 +121,6 @@ func checkReferenceDescriptors(list []referenceDescriptor) error {
 	return nil
 }
 
-// wantRules returns the expected rules of a document of the reference, one line each.
 func wantRules(list []referenceDescriptor, parent string) []string {
 	var lines []string
 	for _, d := range list {
@@ -150,7 +148,6 @@ func wantRules(list []referenceDescriptor, parent string) []string {
 	return lines
 }
 
-// gotRules is the same of rules.
 func gotRules(rules *Rules) []string {
 	var lines []string
 	for _, r := range rules.All() {
@@ -168,7 +165,6 @@ func gotRules(rules *Rules) []string {
 	return lines
 }
 
-// differs reports whether a warning announces another meaning than in the reference.
 func differs(warnings []Warning) bool {
 	return slices.ContainsFunc(warnings, func(w Warning) bool { return strings.Contains(w.Text, "(envoyproxy/ratelimit ") })
 }

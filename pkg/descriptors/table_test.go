@@ -12,7 +12,6 @@ import (
 	"github.com/weirproxy/weir/internal/testing/race"
 )
 
-// withTables returns a source whose document may name these tables.
 func withTables(document string, tables map[string]string) Source {
 	return Source{Name: "rules.yaml", Data: []byte(document), Table: func(name string) (*Table, error) {
 		data, ok := tables[name]

@@ -23,7 +23,6 @@ func TestDeps(t *testing.T) {
 	})
 }
 
-// parse reads key=value,key=value.
 func parse(text string) (entries []descriptors.Entry, err error) {
 	for pair := range strings.SplitSeq(text, ",") {
 		key, value, ok := strings.Cut(pair, "=")
@@ -48,7 +47,6 @@ descriptors:
   - {key: slots, rate_limit: {algorithm: concurrency, max_in_flight: 1, hold: {begin: b, end: e, at_most: 10s}}}
 `
 
-// results runs a file of cases under the rules, and returns the failures or mistakes.
 func results(t *testing.T, text string) []string {
 	t.Helper()
 	table := func(name string) (*descriptors.Table, error) {

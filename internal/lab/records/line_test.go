@@ -13,7 +13,6 @@ import (
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
-// everything is a record with every field.
 func everything() Record {
 	return Record{
 		At: 1_795_408_315_123_456_789,

@@ -22,19 +22,16 @@ import (
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
-// requestOf returns a request of a client.
 func requestOf(client string) *limiter.Request {
 	return &limiter.Request{Domain: "edge", Descriptors: []limiter.Descriptor{
 		{Entries: []limiter.Entry{{Key: "path", Value: "/cart"}, {Key: "client", Value: client}}},
 	}}
 }
 
-// saw shows a request to the recorder.
 func saw(r *Recorder, client string, over bool) {
 	r.Observe(limiter.Observed{Begun: time.Now(), Request: requestOf(client), Verdict: &limiter.Verdict{OverLimit: over}})
 }
 
-// running is a recorder that runs until stop.
 func running(t *testing.T, o Options, f files) (r *Recorder, stop func()) {
 	t.Helper()
 	if o.Logger == nil {

@@ -46,7 +46,6 @@ func write(tb testing.TB, path string, data []byte) string {
 	return path
 }
 
-// failing opens traffic and reads it to its error.
 func failing(t *testing.T, paths ...string) (records int, err error) {
 	t.Helper()
 	traffic, err := Open(t.Context(), paths, strings.NewReader(""))

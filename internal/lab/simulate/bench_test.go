@@ -70,7 +70,6 @@ func benchmarkSimulate(b *testing.B, clients int) {
 	b.ReportMetric(100*float64(denied)/float64(n), "%denied")
 }
 
-// processorTime returns the processor time of this process in user mode.
 func processorTime(b *testing.B) time.Duration {
 	b.Helper()
 	var u syscall.Rusage

@@ -19,7 +19,6 @@ import (
 	"github.com/weirproxy/weir/pkg/store/memstore"
 )
 
-// load returns the rules of a document.
 func load(tb testing.TB, document string) *descriptors.Rules {
 	tb.Helper()
 	rules, _, err := descriptors.Load([]descriptors.Source{{Name: "rules.yaml", Data: []byte(document)}}, descriptors.Options{})
@@ -46,7 +45,6 @@ func simulation(tb testing.TB, o Options, documents ...string) *Simulation {
 
 const start = algorithms.Instant(1_800_000_000 * time.Second)
 
-// ask decides a request of one descriptor, at an instant after the start.
 func ask(s *Simulation, after time.Duration, d limiter.Descriptor) {
 	s.Decide(&records.Record{At: start + algorithms.Instant(after), Request: limiter.Request{Domain: "edge", Descriptors: []limiter.Descriptor{d}}})
 }

@@ -19,7 +19,6 @@ import (
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
-// load returns the rules of documents, which must load without a warning.
 func load(tb testing.TB, documents ...string) *descriptors.Rules {
 	tb.Helper()
 	var sources []descriptors.Source
@@ -44,7 +43,6 @@ func record(after time.Duration, hits uint64, pairs ...string) *records.Record {
 	return &records.Record{At: start + algorithms.Instant(after), Request: limiter.Request{Domain: "edge", Descriptors: []limiter.Descriptor{d}}}
 }
 
-// suggestions returns the suggestions for traffic, and their documents.
 func suggestions(tb testing.TB, o Options, g Goal, traffic []*records.Record) (*Result, []string) {
 	tb.Helper()
 	c := New(o)
@@ -67,7 +65,6 @@ func yamlOf(tb testing.TB, r *Result) (all []string) {
 	return all
 }
 
-// simulated returns the result of documents for traffic.
 func simulated(tb testing.TB, documents []string, traffic []*records.Record) simulate.Result {
 	tb.Helper()
 	s, err := simulate.New(simulate.Options{Rules: load(tb, documents...)})

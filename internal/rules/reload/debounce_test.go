@@ -52,7 +52,6 @@ func TestEndlessChangesDoNotHoldAReloadForEver(t *testing.T) {
 	})
 }
 
-// polling returns a reloader of a path, and its limiter.
 func polling(t *testing.T, path string, o descriptors.Options) (*Reloader, *limiter.Limiter) {
 	t.Helper()
 	w, err := lab.New(nil, limiter.Options{}, memstore.Options{MaxKeys: 10})

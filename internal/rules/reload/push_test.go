@@ -20,7 +20,6 @@ type doc struct {
 	requests     int
 }
 
-// pushed returns documents.
 func pushed(documents ...doc) []descriptors.Source {
 	sources := []descriptors.Source{}
 	for _, d := range documents {
@@ -33,7 +32,6 @@ func pushed(documents ...doc) []descriptors.Source {
 	return sources
 }
 
-// inForce returns the requests of the one limit of each domain.
 func inForce(l *limiter.Limiter) map[string]int {
 	all := make(map[string]int)
 	for _, d := range l.Rules().Domains() {
@@ -42,7 +40,6 @@ func inForce(l *limiter.Limiter) map[string]int {
 	return all
 }
 
-// ruleFile writes a rule file and returns its path.
 func ruleFile(t *testing.T, content string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "file.yaml")
@@ -50,7 +47,6 @@ func ruleFile(t *testing.T, content string) string {
 	return file
 }
 
-// refusals returns the reasons of an error of Push, none for nil.
 func refusals(t *testing.T, err error) []string {
 	t.Helper()
 	if err == nil {

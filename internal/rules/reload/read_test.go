@@ -12,7 +12,6 @@ import (
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
-// tree writes files, by path below a new directory, and returns the directory.
 func tree(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -28,7 +27,6 @@ func tree(t *testing.T, files map[string]string) string {
 	return dir
 }
 
-// names returns the names of sources in a directory.
 func names(t *testing.T, dir string, sources []descriptors.Source) []string {
 	t.Helper()
 	var all []string

@@ -30,12 +30,10 @@ func TestDeps(t *testing.T) {
 	})
 }
 
-// document is a rule document of a domain with one limit of so many requests.
 func document(domain string, requests int) string {
 	return "domain: " + domain + "\ndescriptors:\n- key: user\n  rate_limit: {unit: hour, requests_per_unit: " + strconv.Itoa(requests) + "}\n"
 }
 
-// requests returns the requests of the one limit of a domain in force, else -1.
 func requests(l *limiter.Limiter, domain string) int {
 	d := l.Rules().Domain(domain)
 	if d == nil {
@@ -45,10 +43,8 @@ func requests(l *limiter.Limiter, domain string) int {
 	return int(rule.Limits[0].Requests)
 }
 
-// within bounds a wait for events that take milliseconds on an idle machine.
 const within = 2 * time.Minute
 
-// messages is a log whose messages can be waited for.
 type messages struct{ lines chan slog.Record }
 
 func (m messages) Enabled(context.Context, slog.Level) bool { return true }
@@ -81,7 +77,6 @@ func (m messages) await(t *testing.T, message string, never ...string) slog.Reco
 	}
 }
 
-// prepare returns a limiter with a Reloader that has loaded nothing yet.
 func prepare(t *testing.T, o reload.Options) (*limiter.Limiter, *reload.Reloader, messages) {
 	t.Helper()
 	w, err := lab.New(nil, limiter.Options{}, memstore.Options{MaxKeys: 100})

@@ -14,12 +14,10 @@ import (
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
-// withTable is document with a table.
 func withTable(domain string, requests int, table string) string {
 	return strings.Replace(document(domain, requests), "{unit", "{table: "+strconv.Quote(table)+", unit", 1)
 }
 
-// tabled returns the requests of a user in the domain a.
 func tabled(l *limiter.Limiter, user string) int {
 	entries := []descriptors.Entry{{Key: "user", Value: user}}
 	var limit descriptors.Limit
@@ -27,7 +25,6 @@ func tabled(l *limiter.Limiter, user string) int {
 	return int(limit.Requests)
 }
 
-// wantUser checks the requests of a user in the domain a.
 func wantUser(t *testing.T, l *limiter.Limiter, user string, want int) {
 	t.Helper()
 	if got := tabled(l, user); got != want {

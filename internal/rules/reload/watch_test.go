@@ -11,7 +11,6 @@ import (
 	"github.com/weirproxy/weir/internal/rules/reload"
 )
 
-// wantLoads checks how often rules came into force and were refused.
 func wantLoads(t *testing.T, r *reload.Reloader, loads, refusals uint64) {
 	t.Helper()
 	s := r.Status()

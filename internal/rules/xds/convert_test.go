@@ -16,7 +16,6 @@ import (
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
-// load loads one resource, by the name r.
 func load(data []byte) (*descriptors.Rules, []descriptors.Warning, error) {
 	return descriptors.Load([]descriptors.Source{sourceOf("r", &anypb.Any{TypeUrl: typeURL, Value: data}, descriptors.Options{}, new(int))}, descriptors.Options{})
 }

@@ -21,19 +21,15 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// within bounds a wait for events that take milliseconds on an idle machine.
 const within = 2 * time.Minute
 
-// plane is a control plane with the configuration of one node.
 type plane struct {
 	*parts.ControlPlane
 	t *testing.T
 }
 
-// node is the id of that node.
 const node = "test-node"
 
-// startPlane serves on a loopback port until the test ends.
 func startPlane(t *testing.T, options ...grpc.ServerOption) *plane {
 	t.Helper()
 	p, err := parts.StartControlPlane(t.Context(), options...)
@@ -44,7 +40,6 @@ func startPlane(t *testing.T, options ...grpc.ServerOption) *plane {
 	return &plane{p, t}
 }
 
-// restart serves at the same address again.
 func (p *plane) restart() {
 	p.t.Helper()
 	if err := p.Restart(p.t.Context()); err != nil {
@@ -53,7 +48,6 @@ func (p *plane) restart() {
 	p.t.Cleanup(p.Stop)
 }
 
-// set makes a snapshot of the node's configuration.
 func (p *plane) set(version string, all ...*ratelimitv3.RateLimitConfig) {
 	p.t.Helper()
 	if err := p.Set(node, version, all...); err != nil {
@@ -82,7 +76,6 @@ func wire(t *testing.T, m proto.Message, more ...byte) []byte {
 	return append(data, more...)
 }
 
-// subject is a running client and the limiter whose rules it changes.
 type subject struct {
 	*Client
 	limiter  *limiter.Limiter
@@ -90,7 +83,6 @@ type subject struct {
 	stop     func()
 }
 
-// startClient runs a client of the control plane until the test ends.
 func startClient(t *testing.T, p *plane, o Options) *subject {
 	t.Helper()
 	w, err := lab.New(nil, limiter.Options{}, memstore.Options{MaxKeys: 100})
@@ -129,7 +121,6 @@ func startClient(t *testing.T, p *plane, o Options) *subject {
 	return s
 }
 
-// inForce returns the requests of the one limit of each domain in force.
 func (s *subject) inForce() map[string]uint32 {
 	all := make(map[string]uint32)
 	for _, d := range s.limiter.Rules().Domains() {
@@ -139,7 +130,6 @@ func (s *subject) inForce() map[string]uint32 {
 	return all
 }
 
-// await waits until the rules in force are these.
 func (s *subject) await(t *testing.T, want map[string]uint32) {
 	t.Helper()
 	eventually(t, func() string {

@@ -76,7 +76,6 @@ func TestADeltaStreamAsksAgainForRefusedResources(t *testing.T) {
 	}
 }
 
-// fakeRules answers each push with the same refusal.
 type fakeRules struct {
 	mu      sync.Mutex
 	pushes  int
@@ -142,7 +141,6 @@ func (s *script) receive() (response, error) {
 	return response{}, errors.New("the stream ended")
 }
 
-// perform runs a client on a stage for a while.
 func perform(t *testing.T, stage *stage, rules *fakeRules, o Options, lasts time.Duration) *Client {
 	t.Helper()
 	o.Address, o.Push, o.Logger = "stage", rules.push, slog.New(slog.DiscardHandler)

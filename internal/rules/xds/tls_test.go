@@ -15,7 +15,6 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// newCertificates makes an authority and its certificates.
 func newCertificates(t *testing.T) *parts.Certificates {
 	t.Helper()
 	c, err := parts.NewCertificates(t.TempDir())

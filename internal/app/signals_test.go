@@ -28,24 +28,18 @@ func TestADrainEndsASecondAfterTheLastRequest(t *testing.T) {
 	})
 }
 
-func TestADrainWithoutRequestsTakesASecond(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		start := time.Now()
-		awaitQuiet(t.Context(), func() time.Time { return start.Add(-time.Hour) })
-		if got := time.Since(start); got != quiet {
-			t.Errorf("took %v, want %v", got, quiet)
-		}
-	})
-}
-
-func TestADrainUnderTrafficEndsWithItsTime(t *testing.T) {
+func TestADrainTakesASecondWithoutRequestsAndItsTimeUnderTraffic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
 		defer cancel()
 		start := time.Now()
+		awaitQuiet(ctx, func() time.Time { return start.Add(-time.Hour) })
+		if got := time.Since(start); got != quiet {
+			t.Errorf("without requests: took %v, want %v", got, quiet)
+		}
 		awaitQuiet(ctx, time.Now)
 		if got := time.Since(start); got != 8*time.Second {
-			t.Errorf("took %v, want 8s", got)
+			t.Errorf("under traffic: ended at %v, want 8s", got)
 		}
 	})
 }

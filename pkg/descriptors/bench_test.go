@@ -69,36 +69,6 @@ func BenchmarkMatch(b *testing.B) {
 	}
 }
 
-func BenchmarkMatchWildcard(b *testing.B) {
-	for _, n := range []int{1, 10, 100} {
-		b.Run(fmt.Sprintf("wildcards=%d", n), func(b *testing.B) {
-			var doc strings.Builder
-			doc.WriteString("domain: edge\ndescriptors:\n")
-			for i := range n {
-				fmt.Fprintf(&doc, "- {key: path, value: /v%d/*/items/*}\n", i)
-			}
-			domain := load(b, doc.String()).Domain("edge")
-			entries := []Entry{{"path", fmt.Sprintf("/v%d/shop/items/17", n-1)}}
-			b.ReportAllocs()
-			for b.Loop() {
-				if domain.Match(entries) == nil {
-					b.Fatal("no rule matched")
-				}
-			}
-		})
-	}
-}
-
-func BenchmarkAppendKey(b *testing.B) {
-	domain, entries := benchmarkRules(b, 10, 2)
-	rule := domain.Match(entries)
-	buffer := make([]byte, 0, 256)
-	b.ReportAllocs()
-	for b.Loop() {
-		buffer = rule.AppendKey(buffer[:0], domain.Name, entries, &rule.Limits[0])
-	}
-}
-
 func BenchmarkLoad(b *testing.B) {
 	var doc strings.Builder
 	doc.WriteString("domain: edge\ndescriptors:\n")

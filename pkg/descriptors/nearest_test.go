@@ -88,14 +88,3 @@ func TestNearestAmongManyValuesIsBounded(t *testing.T) {
 		t.Errorf("got %d bytes %.300q; want a short text that ends in an ellipsis", len(text), text)
 	}
 }
-
-func BenchmarkNearest(b *testing.B) {
-	rules, _, err := Load([]Source{{Name: "r.yaml", Data: []byte(nearestRules)}}, Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
-	d := rules.Domain("edge")
-	for b.Loop() {
-		_ = d.Nearest([]Entry{{"pathh", "/cart"}})
-	}
-}

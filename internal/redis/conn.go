@@ -259,7 +259,7 @@ func (c *Conn) serve(s *session) error {
 	}
 }
 
-// renew returns a session in place of s: a new one if s is broken, and behind Sentinels one with the
+// renew returns a session in place of s: a new one if s is broken. Behind Sentinels it has the
 // primary that they name now. Otherwise, and after an error, renew returns s.
 func (c *Conn) renew(s *session, broken bool) *session {
 	kept := s

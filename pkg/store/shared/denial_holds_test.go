@@ -1,10 +1,7 @@
 package shared
 
 import (
-	"context"
-	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
@@ -34,7 +31,7 @@ func TestTheStoreDecidesEachTransactionWithAHolder(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inDenials(t, time.Second, func(t *testing.T, s *Store, told *denier) {
+			inHub(t, setup{Denials: time.Second}, func(t *testing.T, s *Store, told *link) {
 				over, held := hour("over", 1), holding(hour("held", 1), algorithms.HoldBegin)
 				for range 3 {
 					take(t, s, over)
@@ -63,7 +60,7 @@ func TestTheEndOfAHolderForgetsTheDenialOfItsKey(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inDenials(t, time.Second, func(t *testing.T, s *Store, told *denier) {
+			inHub(t, setup{Denials: time.Second}, func(t *testing.T, s *Store, told *link) {
 				over, other := hour("over", 1), hour("other", 1)
 				takes(t, s, over)
 				takes(t, s, over)
@@ -81,23 +78,4 @@ func TestTheEndOfAHolderForgetsTheDenialOfItsKey(t *testing.T) {
 			})
 		})
 	}
-}
-
-// lists is a store that lists holders.
-type lists struct{ *denier }
-
-func (lists) Holders(context.Context, *store.Charge, int) ([]store.Held, int, error) {
-	return []store.Held{{Hits: 3}}, 7, nil
-}
-
-func TestHoldersAreListedByTheStore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		told, c := &denier{states: map[string]store.State{}}, holding(hour("k", 5), algorithms.HoldBegin)
-		if held, all, err := remembering(t, lists{told}, time.Second).Holders(t.Context(), &c, 10); len(held) != 1 || all != 7 || err != nil {
-			t.Errorf("Holders = %v, %d, %v; want those of the store", held, all, err)
-		}
-		if _, _, err := remembering(t, told, time.Second).Holders(t.Context(), &c, 10); !errors.Is(err, store.ErrNotListed) {
-			t.Errorf("in front of a store without holders: %v, want %v", err, store.ErrNotListed)
-		}
-	})
 }

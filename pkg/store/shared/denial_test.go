@@ -5,100 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"sync"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/weirproxy/weir/internal/testing/race"
-	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
-
-// denier is a store in memory that tells states, and an outbox that charges at once. Each
-// transaction should have one charge, of an algorithm with a state.
-type denier struct {
-	asked  atomic.Int64
-	before func() // called before each answer; may be nil
-
-	mu     sync.Mutex // guards the fields below
-	states map[string]store.State
-	later  int64 // hits that Later was given
-	err    error
-}
-
-func (s *denier) Take(_ context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
-	s.asked.Add(1)
-	s.mu.Lock()
-	for i := range charges {
-		c := &charges[i]
-		state := s.states[string(c.Key)]
-		decisions[i] = state.Take(c.Limit, now(), c.Hits, c.CountRejected)
-		state.Now = now()
-		s.states[string(c.Key)] = state
-		if c.Left != nil && s.err == nil {
-			*c.Left = state
-		}
-	}
-	err := s.err
-	s.mu.Unlock()
-	if s.before != nil {
-		s.before()
-	}
-	return store.Admitted(charges, decisions), err
-}
-
-func (s *denier) Reset(_ context.Context, charges []store.Charge) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i := range charges {
-		delete(s.states, string(charges[i].Key))
-	}
-	return len(charges), nil
-}
-
-func (s *denier) Later(c *store.Charge, at algorithms.Instant) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.later += c.Hits
-	state := s.states[string(c.Key)]
-	state.Take(c.Limit, at, c.Hits, true)
-	s.states[string(c.Key)] = state
-}
-
-func (s *denier) fail(err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.err = err
-}
-
-// remembering returns a store that remembers the denials of another one for some time. The test's
-// end closes it.
-func remembering(tb testing.TB, s storetest.Double, maxAge time.Duration) *Store {
-	tb.Helper()
-	o := setup{Remote: storetest.Of(s), Denials: maxAge}
-	if l, ok := s.(interface {
-		Later(c *store.Charge, at algorithms.Instant)
-	}); ok {
-		o.Later = l.Later
-	}
-	c := open(tb, o)
-	if err := c.Await(context.Background()); err != nil {
-		tb.Fatal(err)
-	}
-	return c
-}
-
-// inDenials runs a test on a store that remembers denials, in front of a denier store.
-func inDenials(t *testing.T, maxAge time.Duration, test func(t *testing.T, s *Store, told *denier)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		told := &denier{states: map[string]store.State{}}
-		test(t, remembering(t, told, maxAge), told)
-	})
-}
 
 // hour returns a charge of one hit under a limit per hour.
 func hour(key string, requests uint32) store.Charge {
@@ -114,18 +27,8 @@ func takes(tb testing.TB, s store.Store, charges ...store.Charge) bool {
 	return admitted
 }
 
-// asks fails the test unless something asks the store that many times.
-func (s *denier) asks(t *testing.T, want int64, do func()) {
-	t.Helper()
-	before := s.asked.Load()
-	do()
-	if got := s.asked.Load() - before; got != want {
-		t.Errorf("the store was asked %d times; want %d", got, want)
-	}
-}
-
 func TestFloodAsksTheStoreOncePerMaxAge(t *testing.T) {
-	inDenials(t, time.Second, func(t *testing.T, s *Store, told *denier) {
+	inHub(t, setup{Denials: time.Second}, func(t *testing.T, s *Store, told *link) {
 		c := hour("k", 1)
 		takes(t, s, c)
 		told.asks(t, 3, func() {
@@ -143,7 +46,7 @@ func TestFloodAsksTheStoreOncePerMaxAge(t *testing.T) {
 }
 
 func TestHitsThatCountGoToTheOutbox(t *testing.T) {
-	inDenials(t, time.Minute, func(t *testing.T, s *Store, told *denier) {
+	inHub(t, setup{Denials: time.Minute}, func(t *testing.T, s *Store, told *link) {
 		c := hour("k", 1)
 		c.Limit.Algorithm, c.CountRejected, c.Hits = algorithms.FixedWindow, true, 3
 		told.asks(t, 1, func() {
@@ -151,14 +54,14 @@ func TestHitsThatCountGoToTheOutbox(t *testing.T) {
 				takes(t, s, c)
 			}
 		})
-		if told.later != 27 {
-			t.Errorf("the outbox has %d hits; want 27", told.later)
+		if got := -told.gone(); got != 27 {
+			t.Errorf("the outbox has %d hits; want 27", got)
 		}
 	})
 }
 
 func TestForgetAndResetMakeTheNextRequestAsk(t *testing.T) {
-	inDenials(t, time.Minute, func(t *testing.T, s *Store, told *denier) {
+	inHub(t, setup{Denials: time.Minute}, func(t *testing.T, s *Store, told *link) {
 		c := hour("k", 1)
 		for name, forget := range map[string]func(){
 			"Forget": s.Forget,
@@ -188,44 +91,36 @@ func TestForgetAndResetMakeTheNextRequestAsk(t *testing.T) {
 	})
 }
 
-func TestDenialFromBeforeARefundIsNotLearnedAfterIt(t *testing.T) {
-	inDenials(t, time.Minute, func(t *testing.T, s *Store, told *denier) {
-		c, refund := hour("k", 1), hour("k", 1)
-		refund.Hits = -1
-		takes(t, s, c)
-		told.before = func() { // the denial is decided, and its answer under way
-			told.before = nil
-			takes(t, s, refund)
-		}
-		takes(t, s, c)
-		if !takes(t, s, c) {
-			t.Error("a refund was forgotten")
-		}
-	})
-}
-
-func TestOneDenialFromBeforeAResetIsNotLearnedAfterIt(t *testing.T) {
-	inDenials(t, time.Minute, func(t *testing.T, s *Store, told *denier) {
-		c := hour("k", 1)
-		takes(t, s, c)
-		told.before = func() {
-			told.before = nil
+func TestADenialFromBeforeARefundOrAResetIsNotLearnedAfterIt(t *testing.T) {
+	c, refund := hour("k", 1), hour("k", 1)
+	refund.Hits = -1
+	for name, forget := range map[string]func(t *testing.T, s *Store){
+		"refund": func(t *testing.T, s *Store) { takes(t, s, refund) },
+		"reset": func(t *testing.T, s *Store) {
 			if _, err := s.Reset(t.Context(), []store.Charge{c}); err != nil {
 				t.Error(err)
 			}
-		}
-		takes(t, s, c)
-		if !takes(t, s, c) {
-			t.Error("a reset was forgotten")
-		}
-	})
+		},
+	} {
+		inHub(t, setup{Denials: time.Minute}, func(t *testing.T, s *Store, told *link) {
+			takes(t, s, c)
+			told.before = func() { // the denial is decided, and its answer under way
+				told.before = nil
+				forget(t, s)
+			}
+			takes(t, s, c)
+			if !takes(t, s, c) {
+				t.Errorf("a %s was forgotten", name)
+			}
+		})
+	}
 }
 
 func TestKeysAreBoundedAndOldOnesSwept(t *testing.T) {
 	if race.Enabled {
 		t.Skip("one goroutine fills the cache, and the race detector makes that slow")
 	}
-	inDenials(t, time.Minute, func(t *testing.T, s *Store, _ *denier) {
+	inHub(t, setup{Denials: time.Minute}, func(t *testing.T, s *Store, _ *link) {
 		const bound = shards * deniedByShard
 		for n := range bound * 5 / 4 {
 			takes(t, s, hour(fmt.Sprint(n), 0))
@@ -247,27 +142,10 @@ func TestKeysAreBoundedAndOldOnesSwept(t *testing.T) {
 	})
 }
 
-// A caller in front of the cache goes on from the same state.
-func TestCallerIsToldTheState(t *testing.T) {
-	inDenials(t, time.Minute, func(t *testing.T, s *Store, told *denier) {
-		var left store.State
-		c := hour("k", 5)
-		c.Left = &left
-		takes(t, s, c)
-		if want := told.states["k"]; left != want || left.Now == 0 {
-			t.Errorf("told %+v; want %+v", left, want)
-		}
-	})
-}
-
 // With a breaker in between, a denial from memory is no success of the primary, and no question.
 // The decisions of the local store teach the cache nothing.
 func TestDenialsGoOnWhileTheBreakerIsOpen(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		told := &denier{states: map[string]store.State{}}
-		probe := func(context.Context) error { told.mu.Lock(); defer told.mu.Unlock(); return told.err }
-		s := open(t, setup{Remote: storetest.Of(told), Probe: probe, FailingFor: time.Nanosecond, Denials: time.Minute, Later: told.Later})
-		synctest.Wait()
+	inHub(t, setup{FailingFor: time.Nanosecond, Denials: time.Minute}, func(t *testing.T, s *Store, told *link) {
 		denied, other := hour("denied", 1), hour("other", 1)
 		takes(t, s, denied)
 		takes(t, s, denied)
@@ -300,8 +178,10 @@ func TestDenialsGoOnWhileTheBreakerIsOpen(t *testing.T) {
 }
 
 func TestDenyingFromMemoryDoesNotAllocate(t *testing.T) {
-	told := &denier{states: map[string]store.State{}}
-	s := remembering(t, told, math.MaxInt64)
+	s := open(t, (&link{hub: newHub(0)}).parts(setup{Denials: math.MaxInt64}))
+	if err := s.Await(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	charges, decisions := []store.Charge{hour("k", 0)}, make([]algorithms.Decision, 1)
 	takes(t, s, charges...)
 	if n := testing.AllocsPerRun(1000, func() {

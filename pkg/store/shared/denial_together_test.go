@@ -4,14 +4,16 @@ import (
 	"context"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
 
 func TestTransactionsDeniedFromMemoryDoNotWaitForTheOthers(t *testing.T) {
-	inDenials(t, time.Second, func(t *testing.T, s *Store, told *denier) {
+	inHub(t, setup{Denials: time.Second}, func(t *testing.T, s *Store, told *link) {
 		over, free := hour("over", 1), hour("free", 100)
 		takes(t, s, over)
 		takes(t, s, over) // denied, and remembered
@@ -35,7 +37,7 @@ func TestTransactionsDeniedFromMemoryDoNotWaitForTheOthers(t *testing.T) {
 }
 
 func TestTakeNowDecidesDeniedKeysOnly(t *testing.T) {
-	inDenials(t, time.Second, func(t *testing.T, s *Store, told *denier) {
+	inHub(t, setup{Denials: time.Second}, func(t *testing.T, s *Store, told *link) {
 		over, free := hour("over", 1), hour("free", 100)
 		takes(t, s, over)
 		takes(t, s, over) // denied, and remembered
@@ -61,7 +63,7 @@ func (elsewhere) Take(_ context.Context, charges []store.Charge, decisions []alg
 }
 
 func TestCallersLearnHowAChargeWasDecided(t *testing.T) {
-	inDenials(t, time.Second, func(t *testing.T, s *Store, told *denier) {
+	inHub(t, setup{Denials: time.Second}, func(t *testing.T, s *Store, told *link) {
 		over := hour("over", 1)
 		takes(t, s, over)
 		takes(t, s, over) // denied, and remembered
@@ -71,8 +73,9 @@ func TestCallersLearnHowAChargeWasDecided(t *testing.T) {
 			want store.State
 		}{
 			"denied from memory":       {s, over, store.State{Source: store.Memory}},
-			"decided by another store": {remembering(t, elsewhere{}, time.Second), hour("free", 1), store.State{Source: store.Without}},
+			"decided by another store": {open(t, setup{Remote: storetest.Of(elsewhere{}), Denials: time.Second}), hour("free", 1), store.State{Source: store.Without}},
 		} {
+			synctest.Wait()
 			left := store.State{Now: 1}
 			test.c.Left = &left
 			takes(t, test.s, test.c)

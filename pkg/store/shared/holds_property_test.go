@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/model"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -37,12 +37,6 @@ func beginOf(number *int, c store.Charge, atMost time.Duration) store.Charge {
 	return c
 }
 
-// midnight sleeps until a day has begun, and lets breakers close.
-func midnight() {
-	time.Sleep(time.Until(time.Now().Truncate(24 * time.Hour).Add(24*time.Hour + time.Minute)))
-	synctest.Wait()
-}
-
 // The truth is the cost of the requests that were admitted, and nothing else.
 func TestHoldersAreChargedTheTruthAroundOutages(t *testing.T) {
 	begun, denied := 0, 0
@@ -52,8 +46,8 @@ func TestHoldersAreChargedTheTruthAroundOutages(t *testing.T) {
 		defer closeAll()
 		midnight()
 		algorithm := []algorithms.Algorithm{algorithms.FixedWindow, algorithms.SlidingWindowCounter, algorithms.TokenBucket}[r.IntN(3)]
-		want, number, active := map[string]int64{}, 0, []*running{}
-		charges := map[string]store.Charge{}
+		want, number, active := map[model.Name]int64{}, 0, []*running{}
+		charges := map[model.Name]store.Charge{}
 		for step := range 400 {
 			if r.IntN(10) == 0 {
 				f.links[r.IntN(n)].is.Store(r.Int32N(3))
@@ -69,7 +63,7 @@ func TestHoldersAreChargedTheTruthAroundOutages(t *testing.T) {
 				for i, c := range q.end(func() int64 { return r.Int64N(12) }) {
 					f.take(t, f.procs[q.process], []store.Charge{c}, r.IntN(2) == 0)
 					if q.admitted && q.decided[i].Allowed {
-						want[name(&c)] += c.Hits
+						want[model.NameOf(&c)] += c.Hits
 					}
 				}
 				continue
@@ -91,7 +85,7 @@ func TestHoldersAreChargedTheTruthAroundOutages(t *testing.T) {
 				if r.IntN(2) == 0 {
 					c.Left = new(store.State)
 				}
-				charges[name(&c)] = c
+				charges[model.NameOf(&c)] = c
 				q.charges = append(q.charges, c)
 			}
 			q.admitted, q.decided = f.take(t, f.procs[q.process], q.charges, r.IntN(2) == 0)
@@ -107,18 +101,16 @@ func TestHoldersAreChargedTheTruthAroundOutages(t *testing.T) {
 			for i, c := range q.end(func() int64 { return 7 }) {
 				f.take(t, f.procs[q.process], []store.Charge{c}, false)
 				if q.admitted && q.decided[i].Allowed {
-					want[name(&c)] += c.Hits
+					want[model.NameOf(&c)] += c.Hits
 				}
 			}
 		}
-		for _, k := range f.links {
-			k.flush()
-		}
+		f.flush()
 		for key, c := range charges {
-			d := f.hub.takeOne(&c, 0, f.hub.now(), false)
+			d := f.hub.probe(&c)
 			got := int64(c.Limit.Requests - d.Remaining)
 			if want := min(want[key], int64(c.Limit.Requests)); got != want {
-				t.Errorf("%s: %d hits are counted, want %d of %d", key, got, want, c.Limit.Requests)
+				t.Errorf("%v: %d hits are counted, want %d of %d", key, got, want, c.Limit.Requests)
 			}
 		}
 	})
@@ -182,9 +174,7 @@ func TestHoldersNeverHaveMoreSlotsThanThereAreAroundAnOutage(t *testing.T) {
 			}
 		}
 		work(50)
-		for i := range f.procs { // each sees the slots
-			f.take(t, f.procs[i], []store.Charge{{Key: []byte("key"), Limit: limit}}, false)
-		}
+		f.show(t, limit)
 		f.are(down)
 		work(100 + r.IntN(300))
 		f.are(up)
@@ -207,7 +197,7 @@ func TestHoldersNeverHaveMoreSlotsThanThereAreAroundAnOutage(t *testing.T) {
 		}
 		time.Sleep(atMost)
 		c := store.Charge{Key: []byte("key"), Limit: limit}
-		if used := f.hub.keys[name(&c)].slots(f.hub.now()).Used; used > 0 {
+		if used := f.hub.slots(&c); used > 0 {
 			t.Errorf("%d slots are held after the holders have run out", used)
 		}
 	})
@@ -250,11 +240,9 @@ func TestHoldersThatHaveEndedFreeTheirSlotsAtOnceAroundOutages(t *testing.T) {
 		for _, q := range active {
 			f.take(t, f.procs[q.process], q.end(func() int64 { return 1 }), false)
 		}
-		for _, k := range f.links {
-			k.flush()
-		}
+		f.flush()
 		c := store.Charge{Key: []byte("key"), Limit: limit}
-		if used := f.hub.keys[name(&c)].slots(f.hub.now()).Used; used > 0 {
+		if used := f.hub.slots(&c); used > 0 {
 			t.Errorf("%d slots are held after all ends", used)
 		}
 	})

@@ -108,7 +108,7 @@ func (p *play) step(line string) {
 func (p *play) finish() string {
 	p.fleet.links[0].flush()
 	c := p.charge(algorithms.HoldBegin, "", 0)
-	d := p.fleet.hub.takeOne(&c, 0, p.fleet.hub.now(), false)
+	d := p.fleet.hub.probe(&c)
 	fmt.Fprintf(&p.out, "the primary counts %d\n", c.Limit.Requests-d.Remaining)
 	return p.out.String()
 }

@@ -2,140 +2,120 @@ package shared
 
 import (
 	"context"
-	"errors"
-	"maps"
 	"math/rand/v2"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/weirproxy/weir/internal/testing/logtest"
+	"github.com/weirproxy/weir/internal/testing/model"
 	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 	"github.com/weirproxy/weir/pkg/store/memstore"
 )
 
-// hub is the primary of a fleet, as plain as can be. The clock of the hub is ahead of the
+// hub is the remote store of a fleet: the plain model. The clock of the hub is ahead of the
 // processes' clock.
 type hub struct {
-	keys  map[string]counted
+	mu    sync.Mutex // guards the fields below, and the fields of the links
+	keys  model.Keys
 	ahead time.Duration
 }
 
-// counted is a key of the hub, under one limit.
-type counted struct {
-	state store.State
-	log   *algorithms.Log // of sliding_window_log; never changed
-
-	holders map[store.Holder]algorithms.Hold // never changed
-}
-
-func newHub(ahead time.Duration) *hub { return &hub{keys: map[string]counted{}, ahead: ahead} }
+func newHub(ahead time.Duration) *hub { return &hub{keys: model.Keys{}, ahead: ahead} }
 
 func (h *hub) now() algorithms.Instant { return algorithms.Instant(time.Now().Add(h.ahead).UnixNano()) }
 
-func name(c *store.Charge) string {
-	return c.Limit.Algorithm.String() + c.Limit.Period.String() + string(c.Key)
-}
-
-// takeOne takes hits from a key.
-func (h *hub) takeOne(c *store.Charge, hits int64, at algorithms.Instant, countRejected bool) (d algorithms.Decision) {
-	k := h.keys[name(c)]
-	if c.Limit.Algorithm == algorithms.Concurrency {
-		atMost := time.Duration(0) // of a probe
-		if c.Hold != nil {
-			atMost = c.Hold.AtMost
-		}
-		return k.slots(at).Decide(c.Limit, at, uint32(hits), atMost)
-	}
-	if c.Limit.Algorithm.HasState() {
-		d = k.state.Take(c.Limit, at, hits, countRejected)
-	} else {
-		log := new(algorithms.Log)
-		if k.log != nil {
-			for _, e := range k.log.AppendEntries(nil) {
-				log.Restore(c.Limit, e, at)
-			}
-		}
-		d = log.Take(c.Limit, at, hits, countRejected)
-		k.log = log
-	}
-	h.keys[name(c)] = k
-	return d
-}
-
-// take decides a transaction, and says which hits it applied.
+// take decides a transaction, tells the states, and returns the hits that it applied.
 func (h *hub) take(charges []store.Charge, decisions []algorithms.Decision) (admitted bool, hits []int64) {
 	now := h.now()
-	h.takeEnds(charges, decisions, now)
-	before := maps.Clone(h.keys)
-	for i := range charges {
-		if c := &charges[i]; !isEnd(c) {
-			decisions[i] = h.takeBegin(c, now)
-		}
-	}
-	if admitted = store.Admitted(charges, decisions); !admitted {
-		h.keys = before
-		for i := range charges {
-			c, hits := &charges[i], int64(0)
-			if isEnd(c) {
-				continue
-			}
-			if c.CountRejected {
-				hits = c.Hits
-			}
-			d := h.takeOne(c, hits, now, c.CountRejected)
-			if !c.CountRejected {
-				d.Allowed, d.RetryAfter = true, 0
-			}
-			if decisions[i].Allowed {
-				decisions[i] = d
-			}
-		}
-	}
+	answer := h.keys.Take(charges, now)
+	copy(decisions, answer.Decisions)
 	for i := range charges {
 		c := &charges[i]
-		if c.Hold != nil && !isEnd(c) {
-			h.hold(c, now, admitted && decisions[i].Allowed)
+		if c.Hold != nil {
+			c.Hold.Was = answer.Found[i]
 		}
-		hits = append(hits, appliedHits(c, decisions[i], admitted))
+		if c.Left != nil {
+			*c.Left = store.State{Now: now, Source: store.Asked}
+			if k := h.keys[model.NameOf(c)]; c.Limit.Algorithm.HasState() {
+				c.Left.Limit, c.Left.State = k.Limit, k.State
+			}
+		}
+		hits = append(hits, appliedHits(c, decisions[i], answer.Admitted))
 	}
-	return admitted, hits
+	return answer.Admitted, hits
 }
 
 // appliedHits is the rule of package store.
 func appliedHits(c *store.Charge, d algorithms.Decision, admitted bool) int64 {
-	switch {
-	case c.Hold != nil:
-		return 0 // the caller tells these
-	case c.CountRejected:
+	if c.Hold == nil && (c.CountRejected || admitted && d.Allowed) { // others tell the hits of holders
 		return c.Hits
-	case admitted && d.Allowed:
-		return c.Hits
+	}
+	return 0
+}
+
+// charge charges hits as of an earlier instant, as the script of redisstore does. Hits of a fixed
+// window count in their own window only. A bucket gets hits back less its gain since.
+func (h *hub) charge(c store.Charge, hits int64, at algorithms.Instant) {
+	now, window := h.now(), func(at algorithms.Instant) int64 { return int64(at) / int64(c.Limit.Period) }
+	switch c.Limit.Algorithm {
+	case algorithms.FixedWindow:
+		if window(at) != window(now) {
+			return
+		}
+	case algorithms.TokenBucket, algorithms.TokenBucketInteger:
+		if hits < 0 {
+			hits = min(0, hits+int64(scale(now.Sub(at), uint64(c.Limit.Requests), uint64(c.Limit.Period)))+1)
+			at = now
+		}
 	default:
-		return 0
+	}
+	if hits != 0 {
+		h.keys.Take([]store.Charge{{Key: c.Key, Limit: c.Limit, Hits: hits, CountRejected: true}}, at)
 	}
 }
 
-// charge charges hits in their own window only.
-func (h *hub) charge(c store.Charge, hits int64, at algorithms.Instant) {
-	window := func(at algorithms.Instant) int64 { return int64(at) / int64(c.Limit.Period) }
-	aligned := c.Limit.Algorithm == algorithms.FixedWindow
-	if hits == 0 || aligned && window(at) != window(h.now()) {
-		return
+// count returns the hits in the current window of a charge's key.
+func (h *hub) count(c *store.Charge) int64 {
+	_, count, _ := h.keys[model.NameOf(c)].State.Parts()
+	return int64(count)
+}
+
+// probe returns the decision for no hits of a charge's key.
+func (h *hub) probe(c *store.Charge) algorithms.Decision {
+	d, _ := h.keys.Peek(&store.Charge{Key: c.Key, Limit: c.Limit}, h.now())
+	return d
+}
+
+// slots returns the slots that the holders of a charge's key hold.
+func (h *hub) slots(c *store.Charge) (used uint32) {
+	for _, held := range h.keys.Held(c, h.now()) {
+		used += held.Hits
 	}
-	h.takeOne(&c, hits, at, true)
+	return used
 }
 
 // link is the connection of one process to the hub.
 type link struct {
-	hub   *hub
-	is    atomic.Int32 // a condition; the probe reads it
-	r     *rand.Rand
-	owes  []func()       // tell the hub about hits, as soon as the link is up
-	later int            // calls of Later and Instead
-	told  []store.Charge // by HoldLater
+	hub    *hub
+	is     atomic.Int32 // a condition; the probe reads it
+	r      *rand.Rand   // of a link that is stuck
+	delay  time.Duration
+	err    error  // of each Take, in place of an answer
+	before func() // is called before each answer; may be nil
+
+	owes    []func()       // tell the hub about hits, with the next question
+	later   int            // calls of Later and Instead
+	carried int64          // hits that Later was given since the last call of gone
+	told    []store.Charge // by HoldLater
+	takes   int            // since the last call of asked
+	peeks   int
+	seen    int64 // hits of the last key in its window, as the hub told last
 }
 
 type condition = int32
@@ -148,11 +128,66 @@ const (
 	void // the hub does not decide, and gives no answer
 )
 
+// parts returns the parts of a remote store that a link has.
+func (k *link) parts(o setup) setup {
+	o.Remote, o.Later, o.HoldLater, o.Now = storetest.Of(k), k.Later, k.HoldLater, k.hub.now
+	o.Probe = func(context.Context) error {
+		k.hub.mu.Lock()
+		defer k.hub.mu.Unlock()
+		if k.is.Load() == down {
+			return errDown
+		}
+		return k.err
+	}
+	return o
+}
+
+// flush tells the hub about hits.
 func (k *link) flush() {
+	k.hub.mu.Lock()
+	defer k.hub.mu.Unlock()
+	k.flushLocked()
+}
+
+func (k *link) flushLocked() {
 	for _, tell := range k.owes {
 		tell()
 	}
 	k.owes = nil
+}
+
+// gone returns the hits that came back since the last call.
+func (k *link) gone() int64 {
+	k.hub.mu.Lock()
+	defer k.hub.mu.Unlock()
+	hits := -k.carried
+	k.carried = 0
+	return hits
+}
+
+// asked returns how often the hub was asked since the last call.
+func (k *link) asked() int {
+	k.hub.mu.Lock()
+	defer k.hub.mu.Unlock()
+	n := k.takes
+	k.takes = 0
+	return n
+}
+
+// asks fails the test unless do asks the hub that many times.
+func (k *link) asks(t *testing.T, want int, do func()) {
+	t.Helper()
+	k.asked()
+	do()
+	if got := k.asked(); got != want {
+		t.Errorf("the store was asked %d times; want %d", got, want)
+	}
+}
+
+func (k *link) fail(err error) {
+	k.hub.mu.Lock()
+	defer k.hub.mu.Unlock()
+	k.err = err
 }
 
 // lost is the error of a request whose answer is lost.
@@ -166,7 +201,9 @@ type lost struct {
 func (*lost) Error() string { return "the answer is lost" }
 func (*lost) Unwrap() error { return context.DeadlineExceeded }
 func (e *lost) Instead(hits []int64) {
-	hits = append([]int64(nil), hits...)
+	e.link.hub.mu.Lock()
+	defer e.link.hub.mu.Unlock()
+	hits = slices.Clone(hits)
 	e.link.later++
 	e.link.owes = append(e.link.owes, func() {
 		for i := range e.charges {
@@ -176,42 +213,125 @@ func (e *lost) Instead(hits []int64) {
 }
 
 func (k *link) Later(c *store.Charge, at algorithms.Instant) {
+	k.hub.mu.Lock()
+	defer k.hub.mu.Unlock()
 	later := owned(c)
 	k.later++
+	k.carried += c.Hits
 	k.owes = append(k.owes, func() { k.hub.charge(later, later.Hits, at) })
 }
 
-func (k *link) Take(_ context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
-	switch is := k.is.Load(); is {
-	case down:
+func (k *link) HoldLater(c *store.Charge, at algorithms.Instant) {
+	k.hub.mu.Lock()
+	defer k.hub.mu.Unlock()
+	later := owned(c)
+	k.told = append(k.told, later)
+	k.owes = append(k.owes, func() { k.hub.keys.Take([]store.Charge{later}, at) })
+}
+
+// owned returns a copy of a charge.
+func owned(c *store.Charge) store.Charge {
+	own := *c
+	own.Key = slices.Clone(c.Key)
+	if c.Hold != nil {
+		hold := *c.Hold
+		own.Hold = &hold
+	}
+	return own
+}
+
+func (k *link) Take(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
+	time.Sleep(k.delay)
+	admitted, err := k.decide(ctx, charges, decisions)
+	if k.before != nil {
+		k.before()
+	}
+	if _, isLost := err.(*lost); isLost { //nolint:errorlint // as decide returns it
+		time.Sleep(time.Millisecond)
+	}
+	return admitted, err
+}
+
+func (k *link) decide(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
+	k.hub.mu.Lock()
+	defer k.hub.mu.Unlock()
+	k.takes++
+	switch is := k.is.Load(); {
+	case k.err != nil:
+		return false, k.err
+	case ctx.Err() != nil:
+		return false, ctx.Err()
+	case is == down:
 		return false, errDown
-	case stuck, late, void:
+	case is != up:
 		e := &lost{link: k, at: k.hub.now(), hits: make([]int64, len(charges))}
 		for i := range charges {
 			e.charges = append(e.charges, owned(&charges[i]))
 		}
 		if is == late || is == stuck && k.r.IntN(2) == 0 {
-			_, e.hits = k.hub.take(charges, make([]algorithms.Decision, len(charges)))
+			_, e.hits = k.hub.take(slices.Clone(e.charges), make([]algorithms.Decision, len(charges)))
 		}
-		time.Sleep(time.Millisecond)
 		return false, e
 	}
-	k.flush()
+	k.flushLocked()
 	admitted, _ := k.hub.take(charges, decisions)
 	for i := range charges {
-		if left := charges[i].Left; left != nil {
-			*left = k.hub.keys[name(&charges[i])].state
-			left.Now = k.hub.now()
-		}
+		k.seen = k.hub.count(&charges[i])
 	}
 	return admitted, nil
 }
 
-func (k *link) Peek(context.Context, []store.Charge, []algorithms.Decision) error {
-	return errors.New("not asked")
+func (k *link) Peek(_ context.Context, charges []store.Charge, decisions []algorithms.Decision) error {
+	k.hub.mu.Lock()
+	defer k.hub.mu.Unlock()
+	k.peeks++
+	if k.is.Load() != up {
+		return errDown
+	}
+	k.flushLocked()
+	for i := range charges {
+		c, was := &charges[i], algorithms.Hold{}
+		if decisions[i], was = k.hub.keys.Peek(c, k.hub.now()); c.Hold != nil {
+			c.Hold.Was = was
+		}
+	}
+	return nil
 }
 
-func (k *link) Reset(context.Context, []store.Charge) (int, error) { return 0, errors.New("not asked") }
+func (k *link) Reset(ctx context.Context, charges []store.Charge) (int, error) {
+	k.hub.mu.Lock()
+	defer k.hub.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	k.flushLocked()
+	return k.hub.keys.Reset(charges), nil
+}
+
+func (k *link) Holders(_ context.Context, c *store.Charge, most int) (held []store.Held, all int, err error) {
+	k.hub.mu.Lock()
+	defer k.hub.mu.Unlock()
+	if k.is.Load() != up {
+		return nil, 0, errDown
+	}
+	if c.Limit.Algorithm != algorithms.Concurrency {
+		return nil, 0, store.ErrNotListed
+	}
+	k.flushLocked()
+	held = k.hub.keys.Held(c, k.hub.now())
+	return held[:min(most, len(held))], len(held), nil
+}
+
+// inHub runs a test on a process that is linked to a hub, in time that only sleeps move.
+func inHub(t *testing.T, o setup, test func(t *testing.T, s *Store, k *link)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		k := &link{hub: newHub(0)}
+		s := open(t, k.parts(o))
+		synctest.Wait() // the breaker closes
+		test(t, s, k)
+	})
+}
 
 // fleet is processes that share a hub.
 type fleet struct {
@@ -232,15 +352,8 @@ func newFleet(t *testing.T, r *rand.Rand, n int, ahead time.Duration) (f *fleet,
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := New(Options{Local: local, Logger: slogTo(&f.log), Remote: remote{storetest.Of(k), &setup{
-			Later: k.Later, HoldLater: k.HoldLater, Now: f.hub.now, Fleet: func() int { return n },
-			Probe: func(context.Context) error {
-				if k.is.Load() == down {
-					return errDown
-				}
-				return nil
-			},
-		}}})
+		o := k.parts(setup{Fleet: func() int { return n }})
+		s, err := New(Options{Local: local, Logger: slogTo(&f.log), Remote: remote{o.Remote, &o}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -260,11 +373,18 @@ func (f *fleet) are(c condition) {
 	}
 }
 
-// take takes a transaction by one of the processes, alone or together with others.
+// flush lets all links tell the hub about hits.
+func (f *fleet) flush() {
+	for _, k := range f.links {
+		k.flush()
+	}
+}
+
+// take takes a transaction by one of the processes, alone or together with others, without leases.
 func (f *fleet) take(t interface{ Fatalf(string, ...any) }, s *Store, charges []store.Charge, together bool) (admitted bool, decisions []algorithms.Decision) {
 	decisions = make([]algorithms.Decision, len(charges))
 	for i := range charges {
-		charges[i].Exact = true // the hub knows no leases
+		charges[i].Exact = true
 	}
 	var err error
 	if together {
@@ -278,4 +398,18 @@ func (f *fleet) take(t interface{ Fatalf(string, ...any) }, s *Store, charges []
 		t.Fatalf("Take: %v", err)
 	}
 	return admitted, decisions
+}
+
+// show has each process see the state of a key.
+func (f *fleet) show(t *testing.T, limit algorithms.Limit) {
+	t.Helper()
+	for i := range f.procs {
+		f.take(t, f.procs[i], []store.Charge{{Key: []byte("key"), Limit: limit}}, false)
+	}
+}
+
+// midnight sleeps until a day has begun, and lets breakers close.
+func midnight() {
+	time.Sleep(time.Until(time.Now().Truncate(24 * time.Hour).Add(24*time.Hour + time.Minute)))
+	synctest.Wait()
 }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/internal/testing/storetest"
-	"github.com/weirproxy/weir/pkg/store/memstore"
 )
 
 // inAdvance reports whether a case asks so often that leases come, and claims a number of hits. Of
@@ -24,30 +23,11 @@ func TestAStoreOfLeasesAloneKeepsTheContract(t *testing.T) {
 	for _, c := range storetest.Cases() {
 		t.Run(c.Name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				told := &telling{}
 				// The limits of most cases are too small for a fleet of four to lease, and a grant
 				// may come between two requests or not.
-				s := open(t, setup{Remote: storetest.Of(told), Later: told.Later, Fleet: func() int { return 4 }, Denials: DefaultDenials})
+				s := open(t, (&link{hub: newHub(0)}).parts(setup{Fleet: func() int { return 4 }, Denials: DefaultDenials}))
 				synctest.Wait()
-				c.Run(t, storetest.Env{Store: s, Sleep: time.Sleep, Now: instant, InAdvance: inAdvance(c.Name)})
-			})
-		})
-	}
-}
-
-// The store below knows holders, and decides each transaction that has one.
-func TestAStoreOfLeasesKeepsTheContractOfHolders(t *testing.T) {
-	for _, c := range storetest.HoldCases() {
-		t.Run(c.Name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				below, err := memstore.New(memstore.Options{})
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer below.Close()
-				s := open(t, setup{Remote: below, Fleet: func() int { return 4 }})
-				synctest.Wait()
-				c.Run(t, storetest.Env{Store: s, Sleep: time.Sleep, Now: instant, InAdvance: inAdvance(c.Name)})
+				c.Run(t, storetest.Env{Store: s, Sleep: time.Sleep, Now: now, InAdvance: inAdvance(c.Name)})
 			})
 		})
 	}

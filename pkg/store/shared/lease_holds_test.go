@@ -19,30 +19,27 @@ func begin(c store.Charge) store.Charge {
 	return c
 }
 
-// ledger is a telling store that keeps the transactions that it is asked about.
+// ledger is a link that keeps the transactions that it is asked about.
 type ledger struct {
-	*telling
+	*link
 	seen [][]store.Charge
 }
 
 func (l *ledger) Take(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
 	l.seen = append(l.seen, slices.Clone(charges))
-	return l.telling.Take(ctx, charges, decisions)
-}
-
-func (l *ledger) Holders(context.Context, *store.Charge, int) ([]store.Held, int, error) {
-	return []store.Held{{Hits: 3}}, 7, nil
+	return l.link.Take(ctx, charges, decisions)
 }
 
 // inLedger is inBubble with a ledger, and with leased hits of the key "hot".
 func inLedger(t *testing.T, o setup, test func(t *testing.T, s *Store, l *ledger)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		l := &ledger{telling: &telling{}}
-		o.Remote, o.Later = storetest.Of(l), l.Later
+		l := &ledger{link: &link{hub: newHub(0)}}
+		o = l.parts(o)
+		o.Remote = storetest.Of(l)
 		s := open(t, o)
 		synctest.Wait()
-		warm(t, s, l.telling, minute("hot", 1_000_000))
+		warm(t, s, l.link, minute("hot", 1_000_000))
 		l.seen = nil
 		test(t, s, l)
 	})
@@ -100,21 +97,6 @@ func TestNoLeaseAnswersATransactionWithAHolderAtOnce(t *testing.T) {
 		_, err := store.Take(t.Context(), s, charges, decisions)
 		if asked := l.asked(); err != nil || asked != 1 || s.Stats().Leases.Without != overdue {
 			t.Errorf("Take: %v, after %d questions; want one, and the policies after its error", err, asked)
-		}
-	})
-}
-
-func TestHoldersAreListedByTheOtherStore(t *testing.T) {
-	inLedger(t, setup{}, func(t *testing.T, s *Store, _ *ledger) {
-		c := begin(minute("k", 5))
-		if held, all, err := s.Holders(t.Context(), &c, 10); len(held) != 1 || all != 7 || err != nil {
-			t.Errorf("Holders = %v, %d, %v; want those of the other store", held, all, err)
-		}
-	})
-	inLeases(t, setup{}, func(t *testing.T, s *Store, _ *telling) {
-		c := begin(minute("k", 5))
-		if _, _, err := s.Holders(t.Context(), &c, 10); !errors.Is(err, store.ErrNotListed) {
-			t.Errorf("in front of a store without holders: %v, want %v", err, store.ErrNotListed)
 		}
 	})
 }

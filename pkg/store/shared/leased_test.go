@@ -9,13 +9,12 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/internal/testing/race"
-	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
 
 func TestAHotKeyAsksTheSharedStoreATwentiethOfTheTimes(t *testing.T) {
-	inLeases(t, setup{}, func(t *testing.T, s *Store, told *telling) {
+	inHub(t, setup{}, func(t *testing.T, s *Store, told *link) {
 		c := minute("hot", 1_000_000)
 		warm(t, s, told, c)
 		for range 5000 {
@@ -31,7 +30,7 @@ func TestAHotKeyAsksTheSharedStoreATwentiethOfTheTimes(t *testing.T) {
 }
 
 func TestKeysThatAreAskedRarelyAreNotTracked(t *testing.T) {
-	inLeases(t, setup{}, func(t *testing.T, s *Store, told *telling) {
+	inHub(t, setup{}, func(t *testing.T, s *Store, told *link) {
 		for i := range 1000 {
 			time.Sleep(time.Millisecond)
 			take(t, s, minute(string(rune('a'+i)), 10))
@@ -43,7 +42,7 @@ func TestKeysThatAreAskedRarelyAreNotTracked(t *testing.T) {
 }
 
 func TestAnIdleLeaseGoesBackWithinItsLength(t *testing.T) {
-	inLeases(t, setup{}, func(t *testing.T, s *Store, told *telling) {
+	inHub(t, setup{}, func(t *testing.T, s *Store, told *link) {
 		c := minute("k", 1000)
 		warm(t, s, told, c)
 		held := s.Stats().Leases.Held
@@ -60,7 +59,7 @@ func TestAnIdleLeaseGoesBackWithinItsLength(t *testing.T) {
 }
 
 func TestCloseGivesEverythingBack(t *testing.T) {
-	inLeases(t, setup{}, func(t *testing.T, s *Store, told *telling) {
+	inHub(t, setup{}, func(t *testing.T, s *Store, told *link) {
 		warm(t, s, told, minute("k", 1000))
 		held := s.Stats().Leases.Held
 		s.Close()
@@ -71,7 +70,7 @@ func TestCloseGivesEverythingBack(t *testing.T) {
 }
 
 func TestARequestThatALeaseCannotPayGivesItBackAndAsks(t *testing.T) {
-	inLeases(t, setup{}, func(t *testing.T, s *Store, told *telling) {
+	inHub(t, setup{}, func(t *testing.T, s *Store, told *link) {
 		c := minute("k", 1000)
 		warm(t, s, told, c)
 		held := s.Stats().Leases.Held
@@ -86,7 +85,7 @@ func TestARequestThatALeaseCannotPayGivesItBackAndAsks(t *testing.T) {
 }
 
 func TestAResetDropsLeasesAndAReloadGivesThemBack(t *testing.T) {
-	inLeases(t, setup{}, func(t *testing.T, s *Store, told *telling) {
+	inHub(t, setup{}, func(t *testing.T, s *Store, told *link) {
 		c := minute("k", 1000)
 		warm(t, s, told, c)
 		if n, err := s.Reset(t.Context(), []store.Charge{c}); n != 1 || err != nil {
@@ -109,7 +108,7 @@ func TestAResetDropsLeasesAndAReloadGivesThemBack(t *testing.T) {
 
 func TestADeniedRequestPutsLeasedHitsBackUnlessTheyCount(t *testing.T) {
 	for _, counts := range []bool{true, false} {
-		inLeases(t, setup{}, func(t *testing.T, s *Store, told *telling) {
+		inHub(t, setup{}, func(t *testing.T, s *Store, told *link) {
 			c := minute("hot", 1000)
 			c.CountRejected = counts
 			warm(t, s, told, c)
@@ -134,7 +133,7 @@ func TestADeniedRequestPutsLeasedHitsBackUnlessTheyCount(t *testing.T) {
 }
 
 func TestAnErrorPutsLeasedHitsBack(t *testing.T) {
-	inLeases(t, setup{}, func(t *testing.T, s *Store, told *telling) {
+	inHub(t, setup{}, func(t *testing.T, s *Store, told *link) {
 		c := minute("hot", 1000)
 		warm(t, s, told, c)
 		before := spent(s)
@@ -159,7 +158,7 @@ func TestSomeChargesAlwaysAskTheStore(t *testing.T) {
 		"log":    func(c *store.Charge) { c.Limit.Algorithm = algorithms.SlidingWindowLog },
 		"ban":    func(c *store.Charge) { c.Limit.Requests = 0 },
 	} {
-		inLeases(t, setup{}, func(t *testing.T, s *Store, told *telling) {
+		inHub(t, setup{}, func(t *testing.T, s *Store, told *link) {
 			c := minute("k", 1000)
 			change(&c)
 			for range 30 {
@@ -173,7 +172,7 @@ func TestSomeChargesAlwaysAskTheStore(t *testing.T) {
 }
 
 func TestProbesAndPeeksAreAnsweredFromALease(t *testing.T) {
-	inLeases(t, setup{}, func(t *testing.T, s *Store, told *telling) {
+	inHub(t, setup{}, func(t *testing.T, s *Store, told *link) {
 		c := minute("k", 1000)
 		warm(t, s, told, c)
 		c.Hits = 0
@@ -189,7 +188,7 @@ func TestProbesAndPeeksAreAnsweredFromALease(t *testing.T) {
 }
 
 func TestAnAnswerSaysItsSource(t *testing.T) {
-	inLeases(t, setup{}, func(t *testing.T, s *Store, told *telling) {
+	inHub(t, setup{}, func(t *testing.T, s *Store, told *link) {
 		var left store.State
 		c := minute("k", 1000)
 		c.Left = &left
@@ -207,7 +206,7 @@ func TestAnAnswerSaysItsSource(t *testing.T) {
 }
 
 func TestTakeNowDecidesLeasedKeysAndPassesOnTheOthers(t *testing.T) {
-	inLeases(t, setup{}, func(t *testing.T, s *Store, told *telling) {
+	inHub(t, setup{}, func(t *testing.T, s *Store, told *link) {
 		c, decisions := minute("k", 1000), make([]algorithms.Decision, 2)
 		if _, decided := s.TakeNow([]store.Charge{c}, decisions); decided {
 			t.Error("a key without a lease is decided")
@@ -224,7 +223,7 @@ func TestTakeNowDecidesLeasedKeysAndPassesOnTheOthers(t *testing.T) {
 }
 
 func TestSpendingFromManyGoroutinesIsExact(t *testing.T) {
-	inLeases(t, setup{}, func(t *testing.T, s *Store, told *telling) {
+	inHub(t, setup{}, func(t *testing.T, s *Store, told *link) {
 		const limit, workers = 10_000, 16
 		var admitted atomic.Int64
 		var all sync.WaitGroup
@@ -254,19 +253,18 @@ func TestSpendingFromManyGoroutinesIsExact(t *testing.T) {
 }
 
 func BenchmarkTakeNow(b *testing.B) {
-	told := &telling{keys: map[string]kept{}}
-	s := open(b, setup{Remote: storetest.Of(told), Later: told.Later})
+	s := open(b, (&link{hub: newHub(0)}).parts(setup{}))
 	charges, decisions := []store.Charge{minute("hot", algorithms.MaxHits)}, make([]algorithms.Decision, 1)
 	sh := s.table.spot(&charges[0])
 	for range 3 {
 		s.trackLocked(sh, &charges[0], 0)
 	}
 	k := sh.allotments["hot"].yes
-	k.told = store.State{Now: instant()}
+	k.told = store.State{Now: now()}
 	b.ReportAllocs()
 	for b.Loop() {
 		if k.first.left < 2 {
-			k.first = part{left: 1 << 40, size: 1 << 40, at: instant(), ends: 1 << 62, half: 1 << 62}
+			k.first = part{left: 1 << 40, size: 1 << 40, at: now(), ends: 1 << 62, half: 1 << 62}
 		}
 		if _, decided := s.TakeNow(charges, decisions); !decided {
 			b.Fatal("not decided")
@@ -277,7 +275,7 @@ func BenchmarkTakeNow(b *testing.B) {
 // A key of which the limit changes while a request waits is forgotten in the end, and is leased
 // again.
 func TestAKeyIsForgottenAfterItsLimitChangedBesideARequest(t *testing.T) {
-	inLeases(t, setup{}, func(t *testing.T, s *Store, told *telling) {
+	inHub(t, setup{}, func(t *testing.T, s *Store, told *link) {
 		old, young := minute("k", 1000), minute("k", 900)
 		warm(t, s, told, old)
 		s.Forget()
@@ -295,16 +293,16 @@ func TestAKeyIsForgottenAfterItsLimitChangedBesideARequest(t *testing.T) {
 }
 
 func TestPeekAsksOnceAboutAllChargesWithoutALease(t *testing.T) {
-	inLeases(t, setup{}, func(t *testing.T, s *Store, told *telling) {
+	inHub(t, setup{}, func(t *testing.T, s *Store, told *link) {
 		hot := minute("hot", 1000)
 		warm(t, s, told, hot)
 		charges := []store.Charge{minute("a", 10), hot, minute("b", 20), minute("c", 30)}
 		decisions := make([]algorithms.Decision, len(charges))
-		before := told.peeked()
+		before := told.peeks
 		if err := s.Peek(t.Context(), charges, decisions); err != nil {
 			t.Fatal(err)
 		}
-		if got := told.peeked() - before; got != 1 {
+		if got := told.peeks - before; got != 1 {
 			t.Errorf("asked the other store %d times, want once", got)
 		}
 		for i, want := range []uint32{9, 979, 19, 29} {

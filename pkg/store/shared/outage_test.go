@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/model"
 	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
@@ -76,7 +77,7 @@ func TestAFleetThatIsCutOffAdmitsNoMoreThanWasLeft(t *testing.T) {
 						return false
 					}
 					c.Limit = oracle(limit)
-					if j := judged.takeOne(&c, hits, judged.now(), false); !j.Allowed {
+					if j := judged.keys.Take([]store.Charge{c}, judged.now()); !j.Admitted {
 						t.Fatalf("%+v, %d processes: %d hits are too many: %+v, judged %+v", limit, n, hits, d, j)
 					}
 					if f.links[0].is.Load() == down {
@@ -89,10 +90,7 @@ func TestAFleetThatIsCutOffAdmitsNoMoreThanWasLeft(t *testing.T) {
 					ask(int64(r.IntN(3)))
 					pause()
 				}
-				for i := range f.procs { // each has seen the state
-					c := store.Charge{Key: []byte("key"), Limit: limit}
-					f.take(t, f.procs[i], []store.Charge{c}, false)
-				}
+				f.show(t, limit)
 				f.are(down)
 				for range 4 * int(limit.Requests) {
 					if ask(int64(1+r.IntN(2))) || r.IntN(4) > 0 {
@@ -114,9 +112,8 @@ func TestEveryHitOfAnOutageIsCountedWhenThePrimaryIsBack(t *testing.T) {
 		n := 1 + r.IntN(4)
 		f, end := newFleet(t, r, n, 0)
 		defer end()
-		time.Sleep(time.Until(time.Now().Truncate(24 * time.Hour).Add(24*time.Hour + time.Minute))) // a day begins
-		synctest.Wait()
-		want, later := map[string]int64{}, 0
+		midnight()
+		want, later := map[model.Name]int64{}, 0
 		for range 300 {
 			if r.IntN(10) == 0 {
 				f.links[r.IntN(n)].is.Store(r.Int32N(3))
@@ -139,7 +136,7 @@ func TestEveryHitOfAnOutageIsCountedWhenThePrimaryIsBack(t *testing.T) {
 			}
 			admitted, decisions := f.take(t, f.procs[r.IntN(n)], charges, r.IntN(2) == 0)
 			for i := range charges {
-				want[name(&charges[i])] += appliedHits(&charges[i], decisions[i], admitted)
+				want[model.NameOf(&charges[i])] += appliedHits(&charges[i], decisions[i], admitted)
 			}
 		}
 		for _, k := range f.links {
@@ -150,8 +147,8 @@ func TestEveryHitOfAnOutageIsCountedWhenThePrimaryIsBack(t *testing.T) {
 			t.Log("no hit was carried back")
 		}
 		for key, hits := range want {
-			if _, got, _ := f.hub.keys[key].state.State.Parts(); int64(got) != hits {
-				t.Errorf("%s: %d hits are counted, want %d", key, got, hits)
+			if _, got, _ := f.hub.keys[key].State.Parts(); int64(got) != hits {
+				t.Errorf("%v: %d hits are counted, want %d", key, got, hits)
 			}
 		}
 	})
@@ -162,8 +159,7 @@ func TestALimitOfADayLastsADayAlsoAroundAnOutage(t *testing.T) {
 		n := 2 + r.IntN(5)
 		f, end := newFleet(t, r, n, 0)
 		defer end()
-		time.Sleep(time.Until(time.Now().Truncate(24 * time.Hour).Add(24*time.Hour + time.Minute)))
-		synctest.Wait()
+		midnight()
 		limit := algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: uint32(n * (100 + r.IntN(300))), Period: 24 * time.Hour}
 		if r.IntN(2) == 0 {
 			limit.Algorithm = algorithms.SlidingWindowCounter
@@ -180,16 +176,11 @@ func TestALimitOfADayLastsADayAlsoAroundAnOutage(t *testing.T) {
 		}
 		for range 3 {
 			flood(r.IntN(int(limit.Requests)) / 4)
-			for i := range f.procs {
-				c := store.Charge{Key: []byte("key"), Limit: limit}
-				f.take(t, f.procs[i], []store.Charge{c}, false)
-			}
+			f.show(t, limit)
 			f.are(down)
 			flood(r.IntN(2 * int(limit.Requests)))
 			f.are(up)
-			for _, k := range f.links {
-				k.flush()
-			}
+			f.flush()
 			time.Sleep(2*DefaultMaxOpen + tellingSlack)
 			synctest.Wait()
 		}
@@ -208,8 +199,7 @@ func TestTheRestIsNotUsedBeforeAllProcessesHaveToldTheirHits(t *testing.T) {
 		n := 2 + r.IntN(5)
 		f, end := newFleet(t, r, n, 0)
 		defer end()
-		time.Sleep(time.Until(time.Now().Truncate(24 * time.Hour).Add(24*time.Hour + time.Minute)))
-		synctest.Wait()
+		midnight()
 		limit := algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: uint32(n * (100 + r.IntN(300))), Period: 24 * time.Hour}
 		total := uint32(0)
 		var told []time.Time // when each process tells its hits, if it does not ask before
@@ -228,10 +218,7 @@ func TestTheRestIsNotUsedBeforeAllProcessesHaveToldTheirHits(t *testing.T) {
 			}
 		}
 		flood(int(limit.Requests) / 4)
-		for i := range f.procs {
-			c := store.Charge{Key: []byte("key"), Limit: limit}
-			f.take(t, f.procs[i], []store.Charge{c}, false)
-		}
+		f.show(t, limit)
 		f.are(down)
 		flood(int(limit.Requests)/2 + r.IntN(int(limit.Requests)/2))
 		for range f.links {

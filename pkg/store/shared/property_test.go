@@ -13,15 +13,14 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// model decides requests without the primary as plainly as can be: it keeps the states of the
-// charges with Local, asks the policy for the others, and puts a copy of the states back to undo a
-// request.
-type model struct {
+// policies decides requests without the primary as plainly as can be. It keeps the states of the
+// charges with Local, asks the policy for the others, and puts a copy of the states back to undo.
+type policies struct {
 	states map[string]algorithms.State // by key and algorithm; each has one limit
 	wait   time.Duration               // of denials by policy
 }
 
-func (m *model) decide(c store.Charge, hits int64, at algorithms.Instant) algorithms.Decision {
+func (m *policies) decide(c store.Charge, hits int64, at algorithms.Instant) algorithms.Decision {
 	switch {
 	case c.OnError == store.OnErrorAllow && c.Hits > 0 && c.Limit.Requests == 0: // a ban is one without any store
 		return algorithms.Decision{RetryAfter: c.Limit.Period, ResetAfter: c.Limit.Period}
@@ -41,7 +40,7 @@ func (m *model) decide(c store.Charge, hits int64, at algorithms.Instant) algori
 }
 
 // take decides a request by the text of package store.
-func (m *model) take(charges []store.Charge, at algorithms.Instant) (bool, []algorithms.Decision) {
+func (m *policies) take(charges []store.Charge, at algorithms.Instant) (bool, []algorithms.Decision) {
 	before := maps.Clone(m.states)
 	decisions := make([]algorithms.Decision, len(charges))
 	enforced, quotas := false, map[int]bool{} // rules in quota mode: whether each is over
@@ -115,7 +114,7 @@ func TestRequestsWithoutThePrimaryAreDecidedAsAPlainModelDecidesThem(t *testing.
 		rapid.Check(struct{ rapid.TB }{t}, func(rt *rapid.T) {
 			time.Sleep(30 * time.Minute) // every key is idle
 			synctest.Wait()
-			m := &model{states: map[string]algorithms.State{}}
+			m := &policies{states: map[string]algorithms.State{}}
 			for range rapid.IntRange(1, 30).Draw(rt, "requests") {
 				time.Sleep(time.Duration(rapid.IntRange(0, 20_000).Draw(rt, "pause")) * time.Millisecond)
 				charges := drawCharges(rt)

@@ -73,7 +73,7 @@ type rig struct {
 func (r *rig) probeBy(probe func(context.Context) error) { r.asking.Store(&probe) }
 func (r *rig) probeAnswers(err error)                    { r.probeBy(func(context.Context) error { return err }) }
 
-// newRig returns a rig. Its primary and probe serve, unless o says otherwise, and the first probe
+// newRig returns a rig. The primary and the probe serve, unless o says otherwise. The first probe
 // may still come. The test's end closes it.
 func newRig(tb testing.TB, o setup) *rig {
 	tb.Helper()

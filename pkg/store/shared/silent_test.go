@@ -7,7 +7,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -22,7 +21,7 @@ func (u unanswered) Instead(hits []int64) { u.instead(hits) }
 
 func TestAGrantWithoutAnAnswerIsGivenBackUnlessItIsOfABucket(t *testing.T) {
 	for name, want := range map[string]int32{"window": 1, "bucket": 0} {
-		inLeases(t, setup{}, func(t *testing.T, s *Store, told *telling) {
+		inHub(t, setup{}, func(t *testing.T, s *Store, told *link) {
 			var told0 atomic.Int32
 			c := minute("k", 1000)
 			if name == "bucket" {
@@ -50,7 +49,7 @@ func TestAGrantWithoutAnAnswerIsGivenBackUnlessItIsOfABucket(t *testing.T) {
 
 func TestARequestWithoutALeaseDoesNotWaitForASilentStore(t *testing.T) {
 	var silent atomic.Int64
-	inLeases(t, setup{Late: func() time.Duration { return time.Duration(silent.Load()) }}, func(t *testing.T, s *Store, told *telling) {
+	inHub(t, setup{Late: func() time.Duration { return time.Duration(silent.Load()) }}, func(t *testing.T, s *Store, told *link) {
 		c := minute("k", 1000)
 		warm(t, s, told, c)
 		told.delay = time.Hour // Redis is stopped
@@ -67,10 +66,7 @@ func TestARequestWithoutALeaseDoesNotWaitForASilentStore(t *testing.T) {
 }
 
 func TestOnlyTheFirstRequestOfAnOftenAskedKeyWaitsForASilentStore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		told := &telling{}
-		s := open(t, setup{Remote: storetest.Of(told), Later: told.Later, Late: func() time.Duration { return time.Second }})
-		synctest.Wait()
+	inHub(t, setup{Late: func() time.Duration { return time.Second }}, func(t *testing.T, s *Store, told *link) {
 		c := minute("k", 1)
 		for range 3 {
 			take(t, s, c) // often enough to be tracked, without a lease
@@ -87,7 +83,7 @@ func TestOnlyTheFirstRequestOfAnOftenAskedKeyWaitsForASilentStore(t *testing.T) 
 }
 
 func TestAKeyThatHasJustSpentALeaseDoesNotWaitForLong(t *testing.T) {
-	inLeases(t, setup{}, func(t *testing.T, s *Store, told *telling) {
+	inHub(t, setup{}, func(t *testing.T, s *Store, told *link) {
 		c := minute("k", 1000)
 		warm(t, s, told, c)
 		time.Sleep(time.Millisecond)

@@ -2,6 +2,8 @@ package shared
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -9,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/internal/testing/race"
+	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -309,6 +312,244 @@ func TestPeekAsksOnceAboutAllChargesWithoutALease(t *testing.T) {
 			if got := decisions[i].Remaining; got != want {
 				t.Errorf("charge %d: got %d left, want %d", i, got, want)
 			}
+		}
+	})
+}
+
+// minute returns a charge of one hit under a fixed window of a minute.
+func minute(key string, requests uint32) store.Charge {
+	return store.Charge{Key: []byte(key), Limit: window(requests, time.Minute), Hits: 1, CountRejected: true}
+}
+
+// take takes charges, and lets the goroutines of the bubble go on.
+func take(t *testing.T, s store.Store, charges ...store.Charge) (bool, []algorithms.Decision) {
+	t.Helper()
+	decisions := make([]algorithms.Decision, len(charges))
+	admitted, err := store.Take(t.Context(), s, charges, decisions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Wait()
+	return admitted, decisions
+}
+
+// spent returns the hits that were spent from leases. A lease that comes in the background leaves
+// the number as it is.
+func spent(s *Store) uint64 {
+	l := s.Stats().Leases
+	return l.Charged - l.Held - l.Back - l.Expired
+}
+
+// warm asks a key until it is leased.
+func warm(t *testing.T, s *Store, k *link, c store.Charge) {
+	t.Helper()
+	for range 20 {
+		take(t, s, c)
+	}
+	if s.Stats().Leases.Held == 0 {
+		t.Fatalf("after 20 calls: got %+v, want hits held", s.Stats())
+	}
+	k.asked()
+}
+
+// unanswered is the error of a grant that may be applied later.
+type unanswered struct {
+	error
+	instead func(hits []int64)
+}
+
+func (u unanswered) Instead(hits []int64) { u.instead(hits) }
+
+func TestAGrantWithoutAnAnswerIsGivenBackUnlessItIsOfABucket(t *testing.T) {
+	for name, want := range map[string]int32{"window": 1, "bucket": 0} {
+		inHub(t, setup{}, func(t *testing.T, s *Store, told *link) {
+			var told0 atomic.Int32
+			c := minute("k", 1000)
+			if name == "bucket" {
+				c = store.Charge{Key: []byte("k"), Limit: bucket, Hits: 1}
+			}
+			warm(t, s, told, c)
+			told.fail(unanswered{errors.New("no answer"), func(hits []int64) {
+				if len(hits) != 1 || hits[0] != 0 {
+					t.Errorf("%s: got %d hits instead, want 0 of one charge", name, hits)
+				}
+				told0.Add(1)
+			}})
+			for s.Stats().Leases.Failed == 0 {
+				if !s.spendAll([]store.Charge{c}, make([]algorithms.Decision, 1)) {
+					t.Fatalf("%s: the lease was spent before it was renewed", name)
+				}
+				synctest.Wait()
+			}
+			if got := told0.Load(); got != want {
+				t.Errorf("%s: the hits of the grant were given back %d times, want %d", name, got, want)
+			}
+		})
+	}
+}
+
+func TestARequestWithoutALeaseDoesNotWaitForASilentStore(t *testing.T) {
+	var silent atomic.Int64
+	inHub(t, setup{Late: func() time.Duration { return time.Duration(silent.Load()) }}, func(t *testing.T, s *Store, told *link) {
+		c := minute("k", 1000)
+		warm(t, s, told, c)
+		told.delay = time.Hour // Redis is stopped
+		silent.Store(int64(20 * time.Millisecond))
+		begun := time.Now()
+		for range 200 {
+			take(t, s, c)
+		}
+		if got := time.Since(begun); got != 0 || s.Stats().Leases.Without == 0 {
+			t.Errorf("200 requests waited %v, and %d were decided without the store; want no wait", got, s.Stats().Leases.Without)
+		}
+		told.delay = 0
+	})
+}
+
+func TestOnlyTheFirstRequestOfAnOftenAskedKeyWaitsForASilentStore(t *testing.T) {
+	inHub(t, setup{Late: func() time.Duration { return time.Second }}, func(t *testing.T, s *Store, told *link) {
+		c := minute("k", 1)
+		for range 3 {
+			take(t, s, c) // often enough to be tracked, without a lease
+		}
+		told.fail(errors.New("no answer"))
+		told.asked()
+		for range 100 {
+			take(t, s, c)
+		}
+		if got, without := told.asked(), s.Stats().Leases.Without; got != 1 || without != 99 {
+			t.Errorf("the store was asked %d times, and %d requests were decided without it; want 1 and 99", got, without)
+		}
+	})
+}
+
+func TestAKeyThatHasJustSpentALeaseDoesNotWaitForLong(t *testing.T) {
+	inHub(t, setup{}, func(t *testing.T, s *Store, told *link) {
+		c := minute("k", 1000)
+		warm(t, s, told, c)
+		time.Sleep(time.Millisecond)
+		take(t, s, c)
+		k := s.table.spot(&c).allotments[string(c.Key)].yes
+		if k.first.left == 0 || k.asked > 0 || k.vain {
+			t.Fatalf("%+v; want a lease, and no grant under way", k.lease)
+		}
+		for _, step := range []struct {
+			name  string
+			pause time.Duration
+			late  time.Duration
+			waits bool
+		}{
+			{"late for a moment", 0, longLate, false},
+			{"late for long", 0, longLate + 1, true},
+			{"late for long, a while after the lease", slot, longLate + 1, false},
+		} {
+			time.Sleep(step.pause)
+			if got := s.waits(&c, step.late); got != step.waits {
+				t.Errorf("%s: %v, want %v", step.name, got, step.waits)
+			}
+		}
+	})
+}
+
+// begin makes a charge the begin of a holder.
+func begin(c store.Charge) store.Charge {
+	c.Hold = &store.Hold{Phase: algorithms.HoldBegin, Holder: store.HolderOf([]byte("R")), AtMost: time.Minute}
+	return c
+}
+
+// ledger is a link that keeps the transactions that it is asked about.
+type ledger struct {
+	*link
+	seen [][]store.Charge
+}
+
+func (l *ledger) Take(ctx context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
+	l.seen = append(l.seen, slices.Clone(charges))
+	return l.link.Take(ctx, charges, decisions)
+}
+
+// inLedger is inBubble with a ledger, and with leased hits of the key "hot".
+func inLedger(t *testing.T, o setup, test func(t *testing.T, s *Store, l *ledger)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		l := &ledger{link: &link{hub: newHub(0)}}
+		o = l.parts(o)
+		o.Remote = storetest.Of(l)
+		s := open(t, o)
+		synctest.Wait()
+		warm(t, s, l.link, minute("hot", 1_000_000))
+		l.seen = nil
+		test(t, s, l)
+	})
+}
+
+func TestTheRemoteStoreDecidesEachTransactionWithAHolderAsItIs(t *testing.T) {
+	for name, take := range map[string]func(t *testing.T, s *Store, charges []store.Charge){
+		"alone": func(t *testing.T, s *Store, charges []store.Charge) { take(t, s, charges...) },
+		"at_once": func(t *testing.T, s *Store, charges []store.Charge) {
+			if _, decided := s.TakeNow(charges, make([]algorithms.Decision, len(charges))); decided && store.Holds(charges) {
+				t.Error("decided at once")
+			}
+			take(t, s, charges...)
+		},
+		"together": func(t *testing.T, s *Store, charges []store.Charge) {
+			all := []store.Transaction{{Ctx: t.Context(), Charges: charges, Decisions: make([]algorithms.Decision, len(charges))}}
+			s.TakeAll(all, func([]int) {})
+			synctest.Wait()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inLedger(t, setup{Denials: time.Hour}, func(t *testing.T, s *Store, l *ledger) {
+				held, hot, over := s.Stats().Leases.Held, minute("hot", 1_000_000), hour("over", 1)
+				for range 3 { // a denial is remembered, but not of a holder
+					take(t, s, []store.Charge{over})
+					take(t, s, []store.Charge{begin(hour("denied", 1))})
+				}
+				for range 50 {
+					for _, charges := range [][]store.Charge{
+						{begin(minute("k", 1_000_000))},
+						{hot, begin(minute("k", 1_000_000))},
+						{begin(hour("denied", 1))},
+						{over, begin(hour("denied", 1))},
+					} {
+						l.seen = nil
+						take(t, s, charges)
+						if len(l.seen) != 1 || len(l.seen[0]) != len(charges) {
+							t.Fatalf("%d charges: the remote store was asked about %v, want one question about all", len(charges), l.seen)
+						}
+						if got := l.seen[0][len(charges)-1].Hold; got != charges[len(charges)-1].Hold {
+							t.Fatalf("the holder is %p on the way, want %p", got, charges[len(charges)-1].Hold)
+						}
+					}
+				}
+				if got := s.Stats(); got.Leases.Held != held || got.Leases.Keys != 2 || got.Denials.Keys != 1 {
+					t.Errorf("got %+v and %+v, want the lease as before, and the denial of the key without a holder", got.Leases, got.Denials)
+				}
+			})
+		})
+	}
+}
+
+func TestNoLeaseAnswersATransactionWithAHolderAtOnce(t *testing.T) {
+	inLedger(t, setup{Late: func() time.Duration { return time.Second }}, func(t *testing.T, s *Store, l *ledger) {
+		s.breaker.Failures = 1000 // the breaker stays closed
+		l.fail(errors.New("no answer"))
+		for range 100 {
+			_, _ = store.Take(t.Context(), s, []store.Charge{minute("hot", 1_000_000)}, make([]algorithms.Decision, 1))
+			synctest.Wait()
+		}
+		overdue := s.Stats().Leases.Without
+		if overdue == 0 {
+			t.Fatal("no request waits for a lease: the test shows nothing")
+		}
+		l.asked()
+		charges, decisions := []store.Charge{minute("hot", 1_000_000), begin(minute("k", 5))}, make([]algorithms.Decision, 2)
+		if _, decided := s.TakeNow(charges, decisions); decided {
+			t.Error("a transaction with a holder was decided at once")
+		}
+		_, err := store.Take(t.Context(), s, charges, decisions)
+		if asked := l.asked(); err != nil || asked != 1 || s.Stats().Leases.Without != overdue {
+			t.Errorf("Take: %v, after %d questions; want one, and the policies after its error", err, asked)
 		}
 	})
 }

@@ -3,8 +3,14 @@ package shared
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
 	"time"
 
+	"pgregory.net/rapid"
+
+	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
@@ -275,5 +281,236 @@ func (s *simulation) newCall() *simulatedCall {
 func (s *simulation) free(c *simulatedCall) {
 	if c.kind != grantCall {
 		s.unused = append(s.unused, c)
+	}
+}
+
+// schedule is the fate of a fleet. Durations are in microseconds.
+type schedule struct {
+	seed       uint64
+	limits     []algorithms.Limit // one for each key
+	leasing    int                // sidecars with leases
+	exact      int                // sidecars without
+	fleetKnown int                // as the sidecars know it
+	load       float64            // requests per microsecond of the whole fleet
+	large      float64            // part of the requests that has many hits
+	moves      int64              // mean time from one move of the load to the next; 0: the load is even
+	batch      int                // requests at one instant
+	usualDelay float64            // mean time of one way to Redis
+	timeout    instantOfEvent     // wait for Redis
+	lead       instantOfEvent     // error of the deadline that a call carries
+	lost       float64            // part of the replies that is lost
+	spendings  int64              // mean time between two events of a kind; 0: no such events
+	pauses     int64
+	stops      int64
+	deaths     int64
+	cuts       int64
+	mistake    mistake
+	most       int64 // decisions; then the run ends
+}
+
+// mistake is a deliberate error in the rules of leases, which the oracles must find.
+type mistake uint8
+
+const (
+	noMistake              mistake = iota
+	debitLate                      // hits are spent before Redis has charged them
+	spendPastTheEnd                // a lease is spent after its end
+	returnAcrossAWindow            // hits are given back as of now, and not as of their grant
+	ignoreOutstanding              // a bucket refills over the hits of leases
+	returnTwice                    // hits are given back twice
+	mergeAtTheLatest               // several returns of a key count as of the latest grant
+	returnAsIfNobodyLeased         // a bucket gets back all hits that it would have if nobody had leased meanwhile
+)
+
+func (m mistake) String() string {
+	return [...]string{
+		"no mistake", "debit late", "spend past the end", "return across a window", "ignore outstanding leases", "return twice",
+		"merge returns as of the latest grant", "return as if nobody leased",
+	}[m]
+}
+
+// drawSchedule draws a schedule of that many decisions.
+func drawSchedule(t *rapid.T, decisions int64) schedule {
+	p := schedule{
+		seed:       rapid.Uint64().Draw(t, "seed"),
+		leasing:    rapid.IntRange(1, 6).Draw(t, "leasing"),
+		exact:      rapid.SampledFrom([]int{0, 0, 1}).Draw(t, "exact"),
+		large:      rapid.SampledFrom([]float64{0, 0, 0, 0.001, 0.01}).Draw(t, "large"),
+		moves:      rapid.SampledFrom([]int64{0, 50_000, 300_000, 2_000_000}).Draw(t, "moves"),
+		batch:      rapid.SampledFrom([]int{1, 4, 32}).Draw(t, "batch"),
+		usualDelay: rapid.SampledFrom([]float64{50, 300, 3000}).Draw(t, "delay"),
+		timeout:    rapid.SampledFrom([]int64{2000, 10_000, 10_000, 100_000, 500_000}).Draw(t, "timeout"),
+		lead:       rapid.SampledFrom([]int64{0, 2000}).Draw(t, "lead"),
+		lost:       rapid.SampledFrom([]float64{0, 0, 0, 0.01, 0.2}).Draw(t, "lost"),
+		spendings:  rapid.SampledFrom([]int64{50_000, 500_000, 3_000_000, 10_000_000}).Draw(t, "spendings"),
+		pauses:     seldom(t, "pauses", 500_000, 3_000_000),
+		stops:      seldom(t, "stops", 300_000, 3_000_000),
+		deaths:     seldom(t, "deaths", 500_000, 3_000_000),
+		cuts:       seldom(t, "cuts", 100_000, 1_000_000),
+		most:       decisions,
+	}
+	if p.timeout < 4*int64(p.usualDelay) && p.seed%8 != 0 {
+		p.timeout = 4 * int64(p.usualDelay)
+	}
+	p.fleetKnown = rapid.IntRange(1, p.leasing+p.exact).Draw(t, "fleet known")
+	perSecond := 0.0
+	for range rapid.IntRange(1, 3).Draw(t, "keys") {
+		l := drawLimit(t)
+		p.limits = append(p.limits, l)
+		perSecond += float64(l.Requests) / l.Period.Seconds()
+	}
+	factor := rapid.SampledFrom([]float64{0.5, 0.8, 0.9, 0.95, 1.2, 3}).Draw(t, "load")
+	p.load = max(factor*perSecond, 300*float64((p.leasing+p.exact)*len(p.limits))) / 1e6
+	return p
+}
+
+// seldom draws the mean time between two events that most schedules do not have.
+func seldom(t *rapid.T, name string, often, rarely int64) int64 {
+	return rapid.SampledFrom([]int64{0, 0, 0, 0, often, rarely}).Draw(t, name)
+}
+
+// drawLimit draws a limit of an algorithm with leases.
+func drawLimit(t *rapid.T) algorithms.Limit {
+	l := algorithms.Limit{
+		Algorithm: rapid.SampledFrom([]algorithms.Algorithm{
+			algorithms.FixedWindow, algorithms.TokenBucket, algorithms.SlidingWindowCounter, algorithms.TokenBucketInteger,
+		}).Draw(t, "algorithm"),
+		Requests: rapid.SampledFrom([]uint32{50, 500, 3000, 7777, 20_000}).Draw(t, "requests"),
+		Period:   rapid.SampledFrom([]time.Duration{100 * time.Millisecond, time.Second, 3 * time.Second, 20 * time.Second}).Draw(t, "period"),
+	}
+	if l.Algorithm == algorithms.TokenBucket {
+		l.Burst = uint32(float64(l.Requests) * rapid.SampledFrom([]float64{0.5, 1, 3, 30}).Draw(t, "burst"))
+	}
+	return l
+}
+
+// schedules returns schedules of that many decisions by number. The same number gives the same
+// schedule.
+func schedules(decisions int64) func(number int) schedule {
+	g := rapid.Custom(func(t *rapid.T) schedule { return drawSchedule(t, decisions) })
+	return func(number int) schedule { return g.Example(number) }
+}
+
+// WEIR_SIMULATED_DECISIONS=1e9 makes a long run of longer schedules, from number WEIR_TEST_SEED on.
+func TestNoScheduleAdmitsTooMany(t *testing.T) {
+	decisions, each, first := 4e6, int64(20_000), 0
+	if race.Enabled {
+		decisions = 4e5
+	}
+	if text := os.Getenv("WEIR_SIMULATED_DECISIONS"); text != "" {
+		var err error
+		if decisions, err = strconv.ParseFloat(text, 64); err != nil {
+			t.Fatalf("WEIR_SIMULATED_DECISIONS: %v", err)
+		}
+		each = 200_000
+		first, _ = strconv.Atoi(os.Getenv("WEIR_TEST_SEED"))
+	}
+	of := schedules(each)
+	var sum simulation // the counters of all
+	for number := first; float64(sum.decisions) < decisions; number++ {
+		s := newSimulation(of(number))
+		if err := s.run(); err != nil {
+			t.Fatalf("schedule %d: %v", number, err)
+		}
+		sum.decisions += s.decisions
+		sum.local += s.local
+		sum.asked += s.asked
+		sum.granted += s.granted
+		sum.returnedHits += s.returnedHits
+	}
+	t.Logf("%d decisions: %d from leases, %d by Redis, the others from remembered denials; %d grants, %d hits given back",
+		sum.decisions, sum.local, sum.asked, sum.granted, sum.returnedHits)
+}
+
+func TestTheSimulationFindsEachMistake(t *testing.T) {
+	race.Without(t)
+	for _, c := range []struct {
+		mistake mistake
+		from    int // number of a schedule: two mistakes show in one of some hundred schedules, shortly after these
+	}{
+		{debitLate, 0},
+		{spendPastTheEnd, 0},
+		{returnAcrossAWindow, 0},
+		{ignoreOutstanding, 0},
+		{returnTwice, 0},
+		{mergeAtTheLatest, 260},
+		{returnAsIfNobodyLeased, 330},
+	} {
+		t.Run(c.mistake.String(), func(t *testing.T) {
+			const most = 2000
+			of := schedules(20_000)
+			for i := range most {
+				p := of(c.from + i)
+				p.mistake = c.mistake
+				if err := newSimulation(p).run(); err != nil {
+					t.Logf("schedule %d: %v", c.from+i, err)
+					return
+				}
+			}
+			t.Errorf("%d schedules kept all promises", most)
+		})
+	}
+}
+
+// saturated returns a schedule of four sidecars and clients that want that many times the limit,
+// for about 30 seconds.
+func saturated(l algorithms.Limit, times float64, moves time.Duration) schedule {
+	p := schedule{
+		seed: 12, limits: []algorithms.Limit{l}, leasing: 4, fleetKnown: 4, moves: moves.Microseconds(), batch: 1,
+		usualDelay: 150, timeout: 10_000,
+	}
+	p.load = times * float64(l.Requests) / float64(l.Period.Microseconds())
+	p.most = int64(p.load * 30e6)
+	return p
+}
+
+// runUntil lets the simulation run until a time.
+func (s *simulation) runUntil(end instantOfEvent) {
+	for s.now < end {
+		s.step()
+	}
+}
+
+func TestAFleetUsesItsLimit(t *testing.T) {
+	if race.Enabled {
+		t.Skip("decides millions of requests")
+	}
+	for _, a := range []algorithms.Algorithm{
+		algorithms.FixedWindow, algorithms.TokenBucket, algorithms.SlidingWindowCounter, algorithms.TokenBucketInteger,
+	} {
+		for _, c := range []struct {
+			name  string
+			times float64
+			moves time.Duration
+			least float64 // percent of the hits that the fleet admits without leases
+		}{
+			{"under even load", 1.2, 0, 99},
+			{"under even load of twice the limit", 2, 0, 99},
+			{"under load that moves in 100 ms", 1.2, 100 * time.Millisecond, 97},
+			{"under load that moves in a second", 1.2, time.Second, 97},
+			{"under load of twice the limit that moves in a second", 2, time.Second, 97},
+		} {
+			t.Run(fmt.Sprint(a, " ", c.name), func(t *testing.T) {
+				t.Parallel()
+				limit := algorithms.Limit{Algorithm: a, Requests: 2000, Period: time.Second}
+				if a == algorithms.TokenBucket {
+					limit.Burst = 4000
+				}
+				p := saturated(limit, c.times, c.moves)
+				leasing := newSimulation(p)
+				if err := leasing.run(); err != nil {
+					t.Fatal(err)
+				}
+				p.leasing, p.exact = 0, p.leasing
+				exact := newSimulation(p)
+				exact.runUntil(leasing.now)
+				with, without := leasing.oracles[0].admitted, exact.oracles[0].admitted
+				used := 100 * float64(with) / float64(without)
+				t.Logf("%.2f %% of %d hits; %.0f %% from leases", used, without, 100*float64(leasing.local)/float64(with))
+				if used < c.least {
+					t.Errorf("%.2f %% of %d hits were admitted; want %v %% at least", used, without, c.least)
+				}
+			})
+		}
 	}
 }

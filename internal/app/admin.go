@@ -67,7 +67,8 @@ func (a *Admin) allow(at net.Addr) error {
 		return nil
 	}
 	return fmt.Errorf("%s: the admin service changes limits and shows keys, so on an address that is not loopback clients must show "+
-		"a token or a certificate: set %s, or %s with %s, or listen on 127.0.0.1", at, a.TokenFile.Name, a.TLS.Authorities.Name, a.TLS.Certificate.Name)
+		"a token or a certificate: set %s, or %s with %s, or listen on 127.0.0.1",
+		at, a.TokenFile.Name, a.TLS.Authorities.Name, a.TLS.Certificate.Name)
 }
 
 func (a *Admin) warn(ctx context.Context, at net.Addr, logger *slog.Logger) {

@@ -64,7 +64,8 @@ func NewStores(o StoreOptions) (*Stores, error) {
 		return nil, err
 	}
 	if r.Counters.Name == nil { // windows of counters follow this machine's clock
-		options.Now, options.Logger = func() algorithms.Instant { return redis.Now(algorithms.Limit{}) }, nil // redisstore logs the steps of Redis's clock
+		options.Now = func() algorithms.Instant { return redis.Now(algorithms.Limit{}) }
+		options.Logger = nil // redisstore logs the steps of Redis's clock
 	}
 	memory, err := memstore.New(options)
 	if err != nil {
@@ -155,7 +156,8 @@ func (s *Stores) Ready() error {
 func (s *Stores) Health() *adminv1.StoreStatus {
 	shared, redis := s.shared.Stats(), s.redis.Stats()
 	out := &adminv1.StoreStatus{
-		Kind: "Redis", Without: shared.Without, Owed: uint32(redis.OwedKeys), Fleet: uint32(shared.Fleet), Latency: render.Latency(redis.RoundTrip),
+		Kind: "Redis", Without: shared.Without, Owed: uint32(redis.OwedKeys), Fleet: uint32(shared.Fleet),
+		Latency: render.Latency(redis.RoundTrip),
 	}
 	if err := s.shared.Ready(); err != nil {
 		out.Reason = err.Error()

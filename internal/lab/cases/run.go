@@ -146,7 +146,8 @@ func found(s *limiter.DescriptorStatus) string {
 	case s.Outcome != limiter.Limited:
 		return fmt.Sprintf(" (%s:%d)", s.Rule.File, s.Rule.Line)
 	case s.Limit.TableLine > 0:
-		return fmt.Sprintf(" (%s:%d, %d per %v by %s:%d)", s.Rule.File, s.Rule.Line, s.Limit.Requests, s.Limit.Period, s.Limit.Table().File(), s.Limit.TableLine)
+		return fmt.Sprintf(" (%s:%d, %d per %v by %s:%d)", s.Rule.File, s.Rule.Line, s.Limit.Requests, s.Limit.Period,
+			s.Limit.Table().File(), s.Limit.TableLine)
 	case s.Limit.Algorithm == algorithms.Concurrency:
 		return fmt.Sprintf(" (%s:%d, %d at once)", s.Rule.File, s.Rule.Line, s.Limit.Requests)
 	default:

@@ -243,7 +243,8 @@ func (s *scan) record(r *Record) bool {
 	r.Request.Reset()
 	r.Answer = Unknown
 	var at string
-	if !s.skip(`{"at":`) || !s.text(&at) || !s.skip(`,"domain":`) || !s.text(&r.Request.Domain) || r.Request.Domain == "" || !s.skip(`,"descriptors":[`) {
+	if !s.skip(`{"at":`) || !s.text(&at) || !s.skip(`,"domain":`) || !s.text(&r.Request.Domain) ||
+		r.Request.Domain == "" || !s.skip(`,"descriptors":[`) {
 		return false
 	}
 	var err error

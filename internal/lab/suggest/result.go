@@ -81,7 +81,8 @@ type Window struct {
 // Result ends the counting, and returns the suggestions. The Collector must not be used after.
 func (c *Collector) Result(g Goal) *Result {
 	r := &Result{
-		Requests: c.requests, From: time.Unix(0, int64(c.first)).UTC(), To: time.Unix(0, int64(c.last)).UTC(), Skipped: c.skipped, Shapes: []*Shape{},
+		Requests: c.requests, From: time.Unix(0, int64(c.first)).UTC(), To: time.Unix(0, int64(c.last)).UTC(),
+		Skipped: c.skipped, Shapes: []*Shape{},
 	}
 	for _, all := range [][]*shape{slices.Collect(maps.Values(c.byRule)), slices.Collect(maps.Values(c.byKeys))} {
 		for _, s := range all {
@@ -98,7 +99,9 @@ func (c *Collector) Result(g Goal) *Result {
 }
 
 func (s *shape) result(g Goal, span time.Duration) *Shape {
-	out := &Shape{Domain: s.domain, New: s.rule == nil, Rule: strings.Join(s.keys, ","), Keys: len(s.all), Hits: s.hits, rule: s.rule, keys: s.keys}
+	out := &Shape{
+		Domain: s.domain, New: s.rule == nil, Rule: strings.Join(s.keys, ","), Keys: len(s.all), Hits: s.hits, rule: s.rule, keys: s.keys,
+	}
 	if s.rule != nil {
 		out.Rule, out.File, out.Line = s.rule.Path, s.rule.File, s.rule.Line
 		for _, l := range s.rule.Limits {

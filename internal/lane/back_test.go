@@ -2,172 +2,182 @@ package lane
 
 import (
 	"bytes"
-	"context"
-	"errors"
-	"io"
+	"fmt"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/status"
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/net/http2"
 )
 
-func TestOtherMethodsGoToTheServerBehind(t *testing.T) {
-	s := serve(t)
-	ctx := t.Context()
-	if got, err := s.check(ctx, []byte("first")); err != nil || string(got) != "first" {
-		t.Fatalf("got %q, %v", got, err)
+// behind is a Back with a client in front of it, and a gRPC server that tests write by hand.
+type behind struct {
+	*talk
+	back   *Back
+	server *client // writes the frames of the server, and reads the frames of the Back
+}
+
+func newBehind(t *testing.T) *behind {
+	t.Helper()
+	b := &behind{talk: newTalk(t), back: NewBack(nil), server: newClient(t)}
+	b.conn = newLane(t).Open(start, b.handler, b.back, 0)
+	b.back.Attach(b.conn)
+	b.greet()
+	if _, err := b.send(); err != nil {
+		t.Fatal(err)
 	}
-	_, err := healthgrpc.NewHealthClient(s.client).Check(ctx, &healthgrpc.HealthCheckRequest{Service: "nobody"})
-	if status.Code(err) != codes.NotFound {
-		t.Errorf("a health check of an unknown service: got %v, want NotFound", err)
+	if b.back.Output() != nil || !b.back.Idle() {
+		t.Error("the Back speaks without a stream")
 	}
-	var response []byte
-	err = s.client.Invoke(ctx, "/test.Nothing/None", &response, &response, grpc.ForceCodecV2(newRaw()))
-	if want := "unknown service test.Nothing"; status.Convert(err).Message() != want {
-		t.Errorf("got %v, want %s", err, want)
+	b.other(1, false)
+	b.expect()
+	got := b.back.Output()
+	if !bytes.HasPrefix(got, []byte(preface)) {
+		t.Errorf("got %q first", got)
 	}
-	if got, err := s.check(ctx, []byte("last")); err != nil || string(got) != "last" {
-		t.Errorf("got %q, %v", got, err)
+	want := []string{
+		"SETTINGS [ENABLE_PUSH = 0]", "0 WINDOW_UPDATE 458753",
+		"1 HEADERS :method=POST :scheme=http :path=/other/Method :authority=limits te=trailers grpc-timeout=20m " +
+			"content-type=application/grpc x-envoy-internal=true",
 	}
-	if len(s.loops) != 1 {
-		t.Errorf("the client needed %d connections, want 1", len(s.loops))
+	if d := cmp.Diff(want, b.server.read(got[len(preface):])); d != "" {
+		t.Error(d)
+	}
+	b.server.must(b.server.framer.WriteSettings())
+	b.answer()
+	b.behindGot("SETTINGS ack")
+	return b
+}
+
+// answer gives the server's frames to the Back, and compares the frames for the client.
+func (b *behind) answer(want ...string) {
+	b.t.Helper()
+	sent := b.server.take()
+	for _, piece := range [][]byte{sent[:len(sent)/2], sent[len(sent)/2:]} {
+		b.must(b.back.Receive(piece, b.now))
+	}
+	if d := cmp.Diff(want, b.read(b.conn.Output())); d != "" {
+		b.t.Error(d)
 	}
 }
 
-// Streams in both directions, with messages above all windows, run beside calls of the lane.
-func TestStreamsOfAllSizesRunBesideTheLane(t *testing.T) {
-	s := serve(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	var all sync.WaitGroup
-	for n := range 4 {
-		all.Go(func() {
-			stream, err := s.client.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, "/test.Limits/Echo", grpc.ForceCodecV2(newRaw()))
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			for i := range 20 {
-				sent := bytes.Repeat([]byte{byte(n)}, i*i*700)
-				if err := stream.SendMsg(&sent); err != nil {
-					t.Error(err)
-					return
-				}
-				var got []byte
-				if err := stream.RecvMsg(&got); err != nil || !bytes.Equal(got, sent) {
-					t.Errorf("message %d: got %d bytes, %v, want %d", i, len(got), err, len(sent))
-					return
-				}
-			}
-			_ = stream.CloseSend()
-			var got []byte
-			if err := stream.RecvMsg(&got); !errors.Is(err, io.EOF) {
-				t.Errorf("got %v, want the end", err)
-			}
-			if got := stream.Trailer().Get("x-end"); len(got) != 1 || got[0] != "of stream" {
-				t.Errorf("got trailer %q", got)
-			}
-		})
-	}
-	for n := range 4 {
-		all.Go(func() {
-			for i := range 100 {
-				message := strings.Repeat("m", (n*i)%300)
-				if got, err := s.check(ctx, []byte(message)); err != nil || string(got) != message {
-					t.Errorf("got %d bytes, %v, want %d", len(got), err, len(message))
-				}
-			}
-		})
-	}
-	all.Wait()
-	s.quiet(t)
-}
-
-func TestAForeignStreamEndsWhenItsClientLeaves(t *testing.T) {
-	s := serve(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	stream, err := healthgrpc.NewHealthClient(s.client).Watch(ctx, &healthgrpc.HealthCheckRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := stream.Recv(); err != nil {
-		t.Fatal(err)
-	}
-	cancel()
-	s.quiet(t)
-}
-
-func TestForeignStreamsEndWithTheirServer(t *testing.T) {
-	s := serve(t)
-	stream, err := healthgrpc.NewHealthClient(s.client).Watch(t.Context(), &healthgrpc.HealthCheckRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := stream.Recv(); err != nil {
-		t.Fatal(err)
-	}
-	l := s.loops[0]
-	l.mu.Lock()
-	_ = l.to.Close() // the connection breaks
-	l.mu.Unlock()
-	if _, err := stream.Recv(); status.Code(err) != codes.Unavailable {
-		t.Errorf("got %v, want Unavailable", err)
-	}
-	if got, err := s.check(t.Context(), []byte("the lane goes on")); err != nil {
-		t.Errorf("got %q, %v", got, err)
-	}
-	if _, err := healthgrpc.NewHealthClient(s.client).Check(t.Context(), &healthgrpc.HealthCheckRequest{}); err != nil {
-		t.Errorf("the next foreign call: %v", err)
-	}
-	if len(s.loops) != 1 {
-		t.Errorf("the client needed %d connections, want 1", len(s.loops))
+// behindGot compares the frames for the server.
+func (b *behind) behindGot(want ...string) {
+	b.t.Helper()
+	if d := cmp.Diff(want, b.server.read(b.back.Output())); d != "" {
+		b.t.Error(d)
 	}
 }
 
-func TestADrainOfTheServerBehindDrainsTheClient(t *testing.T) {
-	s := serve(t)
-	if _, err := healthgrpc.NewHealthClient(s.client).Check(t.Context(), &healthgrpc.HealthCheckRequest{}); err != nil {
-		t.Fatal(err)
+func TestTheServerBehindMayResetAStream(t *testing.T) {
+	b := newBehind(t)
+	b.server.must(b.server.framer.WriteRSTStream(1, http2.ErrCodeRefusedStream))
+	b.server.must(b.server.framer.WriteRSTStream(1, http2.ErrCodeCancel))
+	b.answer("1 RST_STREAM REFUSED_STREAM")
+	b.behindGot()
+	if !b.back.Idle() || b.conn.Streams() != 0 {
+		t.Error("the stream is open")
 	}
-	s.server.GracefulStop()
-	l := s.loops[0]
-	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		l.mu.Lock()
-		begun, ended := l.conn.drain.begun != 0, l.conn.err != nil
-		l.mu.Unlock()
-		if begun && ended { // the client left, because no stream was open
-			break
+}
+
+func TestDataWaitsForTheWindowOfTheServerBehind(t *testing.T) {
+	b := newBehind(t)
+	b.server.must(b.server.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 3}))
+	b.answer()
+	b.must(b.framer.WriteData(1, true, []byte("hello")))
+	b.expect()
+	b.behindGot("SETTINGS ack", `1 DATA "hel"`)
+	b.server.must(b.server.framer.WriteWindowUpdate(1, 1))
+	b.server.must(b.server.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 4}))
+	b.answer()
+	b.behindGot(`1 DATA "l"`, "SETTINGS ack", `1 DATA "o" END`)
+	if got := b.conn.flow.window + b.conn.flow.consumed; got != 1<<20 {
+		t.Errorf("the client has a window of %d bytes, want 1 MiB", got)
+	}
+}
+
+func TestDataThatTheServerBehindDoesNotTakeIsCredited(t *testing.T) {
+	for name, ends := range map[string]func(b *behind){
+		"the client resets": func(b *behind) { b.must(b.framer.WriteRSTStream(1, http2.ErrCodeCancel)); b.expect() },
+		"the server resets": func(b *behind) {
+			b.server.must(b.server.framer.WriteRSTStream(1, http2.ErrCodeCancel))
+			b.answer("1 RST_STREAM CANCEL")
+		},
+		"the server is lost": func(b *behind) { b.back.Lost(); b.expect("1 RST_STREAM REFUSED_STREAM") },
+	} {
+		b := newBehind(t)
+		b.server.must(b.server.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}))
+		b.answer()
+		b.must(b.framer.WriteData(1, false, make([]byte, 1000)))
+		b.expect()
+		if got := b.conn.flow.window + b.conn.flow.consumed; got != 1<<20-1000 {
+			t.Errorf("%s: before: the client has a window of %d bytes", name, got)
 		}
-		if time.Now().After(end) {
-			t.Fatal("the client's connection is not drained")
+		ends(b)
+		if got := b.conn.flow.window + b.conn.flow.consumed; got != 1<<20 || !b.back.Idle() {
+			t.Errorf("%s: the client has a window of %d bytes, want 1 MiB", name, got)
 		}
 	}
 }
 
-func TestLargeMetadataPassesInBothDirections(t *testing.T) {
-	s := serve(t)
-	large := strings.Repeat("v", 9000)
-	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-echo", large, "x-echo-bin", "\x00\x01")
-	stream, err := s.client.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, "/test.Limits/Echo", grpc.ForceCodecV2(newRaw()))
-	if err != nil {
-		t.Fatal(err)
+func TestAGoAwayOfTheServerBehindRefusesLaterStreams(t *testing.T) {
+	b := newBehind(t)
+	b.other(3, false)
+	b.expect()
+	b.server.must(b.server.framer.WriteGoAway(1, 0, []byte("max_age")))
+	b.answer("GOAWAY 2147483647 NO_ERROR max_age", "PING 0106010800030309", "3 RST_STREAM REFUSED_STREAM")
+	b.other(5, true)
+	b.expect("5 RST_STREAM REFUSED_STREAM")
+	b.headers(7, false, usual()...)
+	b.must(b.framer.WriteData(7, true, prefixed("hello")))
+	if got, err := b.send(); err != nil || len(got) != 3 {
+		t.Errorf("a call of the lane: got %q, %v", got, err)
 	}
-	_ = stream.CloseSend()
-	header, err := stream.Header()
-	if err != nil {
-		t.Fatal(err)
+}
+
+func TestFramesOfTheServerBehindAreEncodedAgain(t *testing.T) {
+	b := newBehind(t)
+	block := b.server.block(":status", "200", "x-large", strings.Repeat("l", 300))
+	b.server.must(b.server.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block[:9], PadLength: 7}))
+	b.server.must(b.server.framer.WriteContinuation(1, true, block[9:]))
+	b.server.must(b.server.framer.WriteDataPadded(1, false, []byte("answer"), make([]byte, 5)))
+	b.server.must(b.server.framer.WritePing(false, [8]byte{7}))
+	b.server.must(b.server.framer.WriteRawFrame(99, 0, 0, nil))
+	b.server.headers(1, true, "grpc-status", "0")
+	b.server.must(b.server.framer.WriteRSTStream(1, http2.ErrCodeNo))
+	b.answer("1 HEADERS :status=200 x-large="+strings.Repeat("l", 300), `1 DATA "answer"`, "1 HEADERS grpc-status=0 END", "1 RST_STREAM NO_ERROR")
+	b.behindGot("PING ack 0700000000000000")
+	b.server.headers(1, true, "behind", "the end")
+	b.server.must(b.server.framer.WriteData(1, false, []byte("behind the end")))
+	b.answer()
+	if got := b.back.consumed; got != len("answer")+6+len("behind the end") {
+		t.Errorf("%d bytes are credited", got)
 	}
-	if got := header.Get("x-echo"); len(got) != 1 || got[0] != large {
-		t.Errorf("got %d values", len(got))
-	}
-	if got := header.Get("x-echo-bin"); len(got) != 1 || got[0] != "\x00\x01" {
+}
+
+func TestASettingOfTheServerBehindBoundsTheTable(t *testing.T) {
+	b := newBehind(t)
+	b.server.must(b.server.framer.WriteSettings(http2.Setting{ID: http2.SettingHeaderTableSize, Val: 0}))
+	b.answer()
+	b.behindGot("SETTINGS ack")
+	b.server.dec.SetAllowedMaxDynamicTableSize(0)
+	b.other(3, true)
+	b.expect()
+	if got := b.server.read(b.back.Output()); len(got) != 1 || !strings.HasPrefix(got[0], "3 HEADERS :method=POST") {
 		t.Errorf("got %q", got)
+	}
+}
+
+func TestAServerBehindThatBreaksTheProtocolIsAnError(t *testing.T) {
+	for name, frame := range map[string][]byte{
+		"large frame":        appendFrame(nil, 16385, frameData, 0, 1),
+		"wrong header block": append(appendFrame(nil, 1, frameHeaders, flagEndHeaders, 1), 0xff),
+		"too much padding":   append(appendFrame(nil, 1, frameData, flagPadded, 1), 9),
+	} {
+		b := newBehind(t)
+		if err := b.back.Receive(frame, b.now); err == nil || !strings.HasPrefix(fmt.Sprint(err), "the gRPC server sent a ") {
+			t.Errorf("%s: got %v", name, err)
+		}
 	}
 }
 

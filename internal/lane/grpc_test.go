@@ -16,36 +16,30 @@ import (
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/gzip" // as tracing registers it
-	_ "google.golang.org/grpc/encoding/proto"
-	"google.golang.org/grpc/health"
-	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/mem"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 )
 
-// raw is a codec of messages that are bytes, and of the messages of another codec.
-type raw struct{ encoding.CodecV2 }
+// raw is a codec of messages that are bytes.
+type raw struct{}
 
-func (r raw) Marshal(v any) (mem.BufferSlice, error) {
-	if b, ok := v.(*[]byte); ok {
-		return mem.BufferSlice{mem.SliceBuffer(*b)}, nil
-	}
-	return r.CodecV2.Marshal(v)
-}
-
-func (r raw) Unmarshal(data mem.BufferSlice, v any) error {
+func (raw) Marshal(v any) (mem.BufferSlice, error) {
 	b, ok := v.(*[]byte)
 	if !ok {
-		return r.CodecV2.Unmarshal(data, v)
+		return nil, errors.New("not a *[]byte")
+	}
+	return mem.BufferSlice{mem.SliceBuffer(*b)}, nil
+}
+
+func (raw) Unmarshal(data mem.BufferSlice, v any) error {
+	b, ok := v.(*[]byte)
+	if !ok {
+		return errors.New("not a *[]byte")
 	}
 	*b = data.Materialize()
 	return nil
 }
-
-func newRaw() raw { return raw{encoding.GetCodecV2("proto")} }
 
 // Name implements [encoding.CodecV2].
 func (raw) Name() string { return "raw" }
@@ -54,7 +48,7 @@ func (raw) Name() string { return "raw" }
 // tests does.
 func newServer(tb testing.TB, o Options) *grpc.Server {
 	tb.Helper()
-	s := grpc.NewServer(grpc.ForceServerCodecV2(newRaw()), grpc.MaxRecvMsgSize(o.MaxMessage), grpc.MaxHeaderListSize(16<<10),
+	s := grpc.NewServer(grpc.ForceServerCodecV2(raw{}), grpc.MaxRecvMsgSize(o.MaxMessage), grpc.MaxHeaderListSize(16<<10),
 		grpc.MaxConcurrentStreams(1024), grpc.InitialWindowSize(64<<10), grpc.InitialConnWindowSize(1<<20))
 	check := func(_ any, ctx context.Context, dec func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 		stream, _ := grpc.ServerTransportStreamFromContext(ctx).(interface{ RecvCompress() string })
@@ -77,32 +71,9 @@ func newServer(tb testing.TB, o Options) *grpc.Server {
 	}
 	s.RegisterService(&grpc.ServiceDesc{
 		ServiceName: "test.Limits", HandlerType: (*any)(nil), Methods: []grpc.MethodDesc{{MethodName: "Check", Handler: check}},
-		Streams: []grpc.StreamDesc{{StreamName: "Echo", Handler: echoStream, ClientStreams: true, ServerStreams: true}},
 	}, nil)
-	healthgrpc.RegisterHealthServer(s, health.NewServer())
 	tb.Cleanup(s.Stop)
 	return s
-}
-
-// echoStream sends each message back.
-func echoStream(_ any, stream grpc.ServerStream) error {
-	in, _ := metadata.FromIncomingContext(stream.Context())
-	stream.SetTrailer(metadata.Pairs("x-end", "of stream"))
-	if err := stream.SendHeader(metadata.MD{"x-echo": in["x-echo"], "x-echo-bin": in["x-echo-bin"]}); err != nil {
-		return err
-	}
-	for {
-		var message []byte
-		if err := stream.RecvMsg(&message); err != nil {
-			if errors.Is(err, io.EOF) {
-				return nil
-			}
-			return err
-		}
-		if err := stream.SendMsg(&message); err != nil {
-			return err
-		}
-	}
 }
 
 // connections is a listener with connections that tests make.

@@ -1,6 +1,8 @@
 package lane
 
 import (
+	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -92,4 +94,19 @@ func (c *Conn) receiveAll(chunk []byte, now int64) error {
 		c.out = append(sent, c.out...)
 	}
 	return err
+}
+
+// seeds returns the number of random conversations of a test: so many, or WEIR_LANE_SEEDS for a
+// long run.
+func seeds(tb testing.TB, usual uint64) uint64 {
+	tb.Helper()
+	text := os.Getenv("WEIR_LANE_SEEDS")
+	if text == "" {
+		return usual
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		tb.Fatalf("WEIR_LANE_SEEDS: %v", err)
+	}
+	return max(n, usual)
 }

@@ -3,9 +3,11 @@ package laneserver
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -13,8 +15,10 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
@@ -79,6 +83,55 @@ func TestMethodsMixOnOneConnection(t *testing.T) {
 			f.health.SetServingStatus("echo", healthgrpc.HealthCheckResponse_NOT_SERVING)
 		}
 	})
+}
+
+// Streams in both directions, with messages above all windows and large metadata, run beside calls
+// of the lane.
+func TestStreamsOfAllSizesRunBesideTheLane(t *testing.T) {
+	f := serve(t, listenTCP(t), nil)
+	conn := f.dial(t)
+	large := strings.Repeat("v", 9000)
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-echo", large, "x-echo-bin", "\x00\x01")
+	var all sync.WaitGroup
+	for n := range 4 {
+		all.Go(func() {
+			stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, "/test.Echo/Stream")
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			got := new(wrapperspb.StringValue)
+			for i := range 20 {
+				sent := strings.Repeat(string(rune('a'+n)), i*i*700)
+				if err := stream.SendMsg(wrapperspb.String(sent)); err != nil {
+					t.Error(err)
+					return
+				}
+				if err := stream.RecvMsg(got); err != nil || got.GetValue() != sent {
+					t.Errorf("message %d: got %d bytes, %v, want %d", i, len(got.GetValue()), err, len(sent))
+					return
+				}
+			}
+			_ = stream.CloseSend()
+			if err := stream.RecvMsg(got); !errors.Is(err, io.EOF) {
+				t.Errorf("got %v, want the end", err)
+			}
+			header, err := stream.Header()
+			want := [][]string{{large}, {"\x00\x01"}, {"of stream"}}
+			if found := [][]string{header["x-echo"], header["x-echo-bin"], stream.Trailer()["x-end"]}; err != nil || !reflect.DeepEqual(found, want) {
+				t.Errorf("got the metadata %.100q, %v", found, err)
+			}
+		})
+		all.Go(func() {
+			for i := range 100 {
+				text := strings.Repeat("m", (n*i)%300)
+				if got, err := ask(t.Context(), conn, text); err != nil || got != text {
+					t.Errorf("got %d bytes, %v, want %d", len(got), err, len(text))
+				}
+			}
+		})
+	}
+	all.Wait()
 }
 
 // peer is a client that sends single frames.

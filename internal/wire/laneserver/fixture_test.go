@@ -3,6 +3,8 @@ package laneserver
 import (
 	"context"
 	"crypto/tls"
+	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"path/filepath"
@@ -15,6 +17,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/weirproxy/weir/internal/lane"
@@ -76,6 +79,23 @@ func same() grpc.MethodHandler {
 	}
 }
 
+// echoStream sends each message back, and the metadata x-echo.
+func echoStream(_ any, stream grpc.ServerStream) error {
+	in, _ := metadata.FromIncomingContext(stream.Context())
+	stream.SetTrailer(metadata.Pairs("x-end", "of stream"))
+	err := stream.SendHeader(metadata.MD{"x-echo": in["x-echo"], "x-echo-bin": in["x-echo-bin"]})
+	m := new(wrapperspb.StringValue)
+	for err == nil {
+		if err = stream.RecvMsg(m); err == nil {
+			err = stream.SendMsg(m)
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
 // serve serves on a listener until the test ends.
 func serve(t *testing.T, l net.Listener, change func(*Options)) *fixture {
 	t.Helper()
@@ -101,6 +121,7 @@ func serve(t *testing.T, l net.Listener, change func(*Options)) *fixture {
 	f.others.RegisterService(&grpc.ServiceDesc{ // both servers know the method
 		ServiceName: "test.Echo", HandlerType: (*any)(nil),
 		Methods: []grpc.MethodDesc{{MethodName: "Echo", Handler: same()}, {MethodName: "Other", Handler: same()}},
+		Streams: []grpc.StreamDesc{{StreamName: "Stream", Handler: echoStream, ClientStreams: true, ServerStreams: true}},
 	}, nil)
 	served := make(chan error, 2)
 	go func() { served <- f.Serve(l) }()

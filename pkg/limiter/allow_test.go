@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
@@ -38,22 +37,6 @@ func TestAllowSaysWhatTheCheckOfOneDescriptorDoes(t *testing.T) {
 			t.Errorf("Allow without a domain: got %v", err)
 		}
 	})
-}
-
-func TestAllowDoesNotAllocate(t *testing.T) {
-	if race.Enabled {
-		t.Skip("the race detector makes sync.Pool drop objects")
-	}
-	f := newFixture(t, rules)
-	allow := func() {
-		if _, err := f.Allow(t.Context(), "edge", limiter.Entry{Key: "path", Value: "/search"}, limiter.Entry{Key: "client", Value: "a"}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	allow()
-	if got := testing.AllocsPerRun(100, allow); got != 0 {
-		t.Errorf("Allow: %v allocations; want none", got)
-	}
 }
 
 func TestLoadFilesPutsRulesInForceOrNamesEveryMistake(t *testing.T) {

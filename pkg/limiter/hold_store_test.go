@@ -160,24 +160,3 @@ func TestResetForgetsHolders(t *testing.T) {
 		}
 	})
 }
-
-func TestAllowBeginsAndEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFixture(t, slotRules)
-		allow := func(key, name string) limiter.Result {
-			got, err := f.Allow(t.Context(), "edge", limiter.Entry{Key: "model", Value: "a"}, limiter.Entry{Key: key, Value: name})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return got
-		}
-		allow("r", "1")
-		allow("r", "2")
-		if got, want := allow("r", "3"), (limiter.Result{Limit: 2, RetryAfter: time.Minute, ResetAfter: time.Minute}); got != want {
-			t.Errorf("a third: got %+v; want %+v", got, want)
-		}
-		if got, want := allow("d", "1"), (limiter.Result{Allowed: true, Limit: 2, Remaining: 1, ResetAfter: time.Minute}); got != want {
-			t.Errorf("an end: got %+v; want %+v", got, want)
-		}
-	})
-}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
@@ -101,13 +100,7 @@ descriptors:
 func newNoting(tb testing.TB) (fixture, *noting) {
 	tb.Helper()
 	n := &noting{denied: make(map[string]bool), was: make(map[store.Holder]algorithms.Hold)}
-	l, err := limiter.New(storetest.Of(n), limiter.Options{Leased: true})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	f := fixture{l, tb}
-	f.rules(holdRules)
-	return f, n
+	return newFixtureOn(tb, storetest.Of(n), holdRules, limiter.Options{Leased: true}), n
 }
 
 func TestBeginAndEndBecomeChargesWithAHolder(t *testing.T) {
@@ -280,31 +273,5 @@ func TestABeginThatAnotherDescriptorDeniesIsNotBegun(t *testing.T) {
 	}
 	if got := holdTally(f, "tenant"); !v.OverLimit || got != (limiter.HoldTally{}) {
 		t.Errorf("over limit %v, holders %+v; want a denial that holds nothing", v.OverLimit, got)
-	}
-}
-
-func TestCheckOfHoldersDoesNotAllocate(t *testing.T) {
-	if race.Enabled {
-		t.Skip("the race detector makes sync.Pool drop objects")
-	}
-	f, n := newNoting(t)
-	n.silent = true
-	const id = "8f0c1a9e-7c1d-4a60-9b7e-0a52a4b0c0de" // longer than a text that Go keeps on the stack
-	for name, r := range map[string]*limiter.Request{
-		"begin":    request("edge", "tenant=a,request="+id, "model=a,request="+id),
-		"end":      request("edge", "tenant=a,done="+id, "model=a,done="+id),
-		"nameless": request("edge", "tenant=a,request=", "model=a,done="),
-		"override": request("edge", "model=a,request="+id+" override=5"),
-	} {
-		var v limiter.Verdict
-		check := func() {
-			if err := f.Check(t.Context(), r, &v); err != nil {
-				t.Fatal(err)
-			}
-		}
-		check()
-		if got := testing.AllocsPerRun(100, check); got != 0 {
-			t.Errorf("%s: %v allocations a request; want none", name, got)
-		}
 	}
 }

@@ -2,14 +2,18 @@ package limiter_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 
 	"github.com/weirproxy/weir/internal/testing/deptest"
+	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
+	"github.com/weirproxy/weir/pkg/store"
 	"github.com/weirproxy/weir/pkg/store/memstore"
 )
 
@@ -30,17 +34,30 @@ func (f fixture) rules(text string) {
 
 func newFixture(tb testing.TB, rules string) fixture {
 	tb.Helper()
+	return newFixtureWith(tb, rules, limiter.Options{})
+}
+
+// newFixtureWith is newFixture with options. Without rules there is no SetRules.
+func newFixtureWith(tb testing.TB, rules string, o limiter.Options) fixture {
+	tb.Helper()
 	s, err := memstore.New(memstore.Options{})
 	if err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(s.Close)
-	l, err := limiter.New(s, limiter.Options{})
+	return newFixtureOn(tb, s, rules, o)
+}
+
+func newFixtureOn(tb testing.TB, s store.Store, rules string, o limiter.Options) fixture {
+	tb.Helper()
+	l, err := limiter.New(s, o)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	f := fixture{l, tb}
-	f.rules(rules)
+	if rules != "" {
+		f.rules(rules)
+	}
 	return f
 }
 
@@ -57,10 +74,7 @@ func request(domain string, texts ...string) *limiter.Request {
 		}
 		for _, word := range words[1:] {
 			name, number, _ := strings.Cut(word, "=")
-			n := uint64(0)
-			for _, c := range number {
-				n = n*10 + uint64(c-'0')
-			}
+			n, _ := strconv.ParseUint(number, 10, 64)
 			switch name {
 			case "hits":
 				d.Hits, d.Probe = n, n == 0
@@ -107,15 +121,7 @@ func describe(s limiter.DescriptorStatus) string {
 	} else if s.Shadowed {
 		name = "shadowed"
 	}
-	return name + ":" + string(itoa(s.Decision.Remaining)) + "/" + string(itoa(s.Limit.Requests))
-}
-
-func itoa(n uint32) []byte {
-	var b []byte
-	for ; n > 9; n /= 10 {
-		b = append([]byte{byte('0' + n%10)}, b...)
-	}
-	return append([]byte{byte('0' + n)}, b...)
+	return fmt.Sprintf("%s:%d/%d", name, s.Decision.Remaining, s.Limit.Requests)
 }
 
 const rules = `
@@ -272,17 +278,6 @@ func TestRequestsAreDecidedAsTheRulesSay(t *testing.T) {
 	}
 }
 
-func TestRequestHitsCountForDescriptorsWithoutTheirOwn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFixture(t, rules)
-		r := request("edge", "path=/search", "path=/search,client=a hits=1")
-		r.Hits = 2
-		if got, want := f.check(r), "OK ok:1/3 ok:1/2"; got != want {
-			t.Errorf("%s; want %s", got, want)
-		}
-	})
-}
-
 // An empty entry takes two bytes of a message, and its mistake hundreds: in memory, and in the
 // headers of a gRPC answer.
 func TestTheListOfMistakesIsBounded(t *testing.T) {
@@ -305,22 +300,19 @@ func TestTheListOfMistakesIsBounded(t *testing.T) {
 
 func TestOverridesThatAreNoLimitAreRefused(t *testing.T) {
 	f := newFixture(t, rules)
-	for _, unit := range []descriptors.Unit{0, 8, 99, 255} {
+	for o, field := range map[limiter.Override]limiter.Field{
+		{Requests: 1}:            limiter.FieldOverrideUnit,
+		{Requests: 1, Unit: 8}:   limiter.FieldOverrideUnit,
+		{Requests: 1, Unit: 255}: limiter.FieldOverrideUnit,
+		{Requests: 1, Unit: descriptors.Year, Multiplier: 11}:        limiter.FieldOverrideMultiplier,
+		{Requests: 1, Unit: descriptors.Year, Multiplier: 1 << 31}:   limiter.FieldOverrideMultiplier,
+		{Requests: 1, Unit: descriptors.Year, Multiplier: 1<<32 - 1}: limiter.FieldOverrideMultiplier,
+	} {
 		r := request("edge", "path=/search override=1")
-		r.Descriptors[0].Override.Unit = unit
-		var v limiter.Verdict
+		r.Descriptors[0].Override = &o
 		var invalid *limiter.InvalidError
-		if err := f.Check(t.Context(), r, &v); !errors.As(err, &invalid) || invalid.Violations[0].Field != limiter.FieldOverrideUnit {
-			t.Errorf("unit %d: %v; want a violation of the unit", unit, err)
-		}
-	}
-	for _, multiplier := range []uint32{11, 1 << 31, 1<<32 - 1} {
-		r := request("edge", "path=/search override=1")
-		r.Descriptors[0].Override = &limiter.Override{Requests: 1, Unit: descriptors.Year, Multiplier: multiplier}
-		var v limiter.Verdict
-		var invalid *limiter.InvalidError
-		if err := f.Check(t.Context(), r, &v); !errors.As(err, &invalid) || invalid.Violations[0].Field != limiter.FieldOverrideMultiplier {
-			t.Errorf("multiplier %d: %v; want a violation of the multiplier", multiplier, err)
+		if err := f.Check(t.Context(), r, new(limiter.Verdict)); !errors.As(err, &invalid) || invalid.Violations[0].Field != field {
+			t.Errorf("%+v: %v; want a violation of the %v", o, err, field)
 		}
 	}
 }
@@ -360,4 +352,56 @@ func TestDeps(t *testing.T) {
 		Own:   []string{"internal/top", "internal/spelling", "pkg/algorithms", "pkg/descriptors", "pkg/store"},
 		Never: []string{"google.golang.org/grpc", "google.golang.org/protobuf", "github.com/spf13/viper"},
 	})
+}
+
+// Each row is a request, or several in turns.
+func TestChecksAllocateNothing(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector changes what is allocated")
+	}
+	const id = "8f0c1a9e-7c1d-4a60-9b7e-0a52a4b0c0de" // longer than a text that Go keeps on the stack
+	quiet, n := newNoting(t)
+	n.silent = true
+	tracked, tabled, held := newFixtureWith(t, rules, limiter.Options{TopKeys: 8}), tabledFixture(t), newFixture(t, heldRules)
+	for name, row := range map[string]struct {
+		f    fixture
+		tell bool
+		all  []*limiter.Request
+	}{
+		"one":                 {tracked, false, []*limiter.Request{request("edge", "path=/search,client=a")}},
+		"two":                 {tracked, false, []*limiter.Request{request("edge", "path=/search,client=a", "api_key=k")}},
+		"override":            {tracked, false, []*limiter.Request{request("edge", "path=/search override=5")}},
+		"replaces":            {tracked, false, []*limiter.Request{request("edge", "path=/search", "vip=x")}},
+		"default":             {tracked, false, []*limiter.Request{request("edge", "nothing=matches")}},
+		"source":              {tracked, true, []*limiter.Request{request("edge", "path=/search", "bursty=x")}},
+		"table":               {tabled, false, []*limiter.Request{request("edge", "tenant=gold", "tenant=other", "several=slow")}},
+		"holders of a rate":   {held, false, pairs("bucket", 10)},
+		"holders of slots":    {held, false, pairs("slots", 10)},
+		"begin":               {quiet, false, []*limiter.Request{request("edge", "tenant=a,request="+id, "model=a,request="+id)}},
+		"end":                 {quiet, false, []*limiter.Request{request("edge", "tenant=a,done="+id, "model=a,done="+id)}},
+		"holder without name": {quiet, false, []*limiter.Request{request("edge", "tenant=a,request=", "model=a,done=")}},
+		"override of slots":   {quiet, false, []*limiter.Request{request("edge", "model=a,request="+id+" override=5")}},
+	} {
+		v := limiter.Verdict{TellSource: row.tell}
+		check := func() {
+			for _, r := range row.all {
+				if err := row.f.Check(t.Context(), r, &v); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		check()
+		if got := testing.AllocsPerRun(100, check); got != 0 {
+			t.Errorf("%s: got %v allocations, want 0", name, got)
+		}
+	}
+	allow := func() {
+		if _, err := tracked.Allow(t.Context(), "edge", limiter.Entry{Key: "path", Value: "/search"}, limiter.Entry{Key: "client", Value: "a"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	allow()
+	if got := testing.AllocsPerRun(100, allow); got != 0 {
+		t.Errorf("Allow: got %v allocations, want 0", got)
+	}
 }

@@ -11,23 +11,6 @@ import (
 	"github.com/weirproxy/weir/pkg/store/memstore"
 )
 
-// newFixtureWith is newFixture with options.
-func newFixtureWith(tb testing.TB, rules string, o limiter.Options) fixture {
-	tb.Helper()
-	s, err := memstore.New(memstore.Options{})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(s.Close)
-	l, err := limiter.New(s, o)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	f := fixture{l, tb}
-	f.rules(rules)
-	return f
-}
-
 const modeRules = `
 domain: d
 descriptors:

@@ -72,12 +72,7 @@ descriptors:
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := &recorder{forget: func() {}}
-			l, err := limiter.New(storetest.Of(s), limiter.Options{OnStoreError: tt.usual})
-			if err != nil {
-				t.Fatal(err)
-			}
-			f := fixture{l, t}
-			f.rules(document)
+			f := newFixtureOn(t, storetest.Of(s), document, limiter.Options{OnStoreError: tt.usual})
 			r := request("edge", tt.descriptor)
 			f.check(r)
 			if diff := cmp.Diff(tt.want, s.onErrors); diff != "" {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"testing"
 
-	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/limiter"
@@ -26,14 +25,10 @@ func (tells) Take(_ context.Context, charges []store.Charge, decisions []algorit
 }
 
 func TestAStatusTellsTheSourceOfItsDecision(t *testing.T) {
-	l, err := limiter.New(storetest.Of(tells{}), limiter.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	fixture{l, t}.rules(`{domain: edge, descriptors: [
+	l := newFixtureOn(t, storetest.Of(tells{}), `{domain: edge, descriptors: [
 		{key: asked, rate_limit: {unit: day, requests_per_unit: 1}},
 		{key: leased, rate_limits: [{unit: day, requests_per_unit: 3}, {unit: hour, requests_per_unit: 2}]},
-		{key: without, rate_limit: {unit: day, requests_per_unit: 4}}]}`)
+		{key: without, rate_limit: {unit: day, requests_per_unit: 4}}]}`, limiter.Options{})
 	r := request("edge", "without=x", "none=x", "leased=x", "asked=x")
 	v := limiter.Verdict{TellSource: true}
 	for _, tell := range []bool{true, false, true} { // the same verdict again
@@ -55,23 +50,5 @@ func TestAStatusTellsTheSourceOfItsDecision(t *testing.T) {
 				}
 			}
 		}
-	}
-}
-
-func TestAVerdictThatTellsItsSourceAllocatesNothing(t *testing.T) {
-	if race.Enabled {
-		t.Skip("the race detector allocates")
-	}
-	f := newFixture(t, `{domain: edge, descriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1000000}}]}`)
-	r, v := request("edge", "a=x", "a=y"), limiter.Verdict{TellSource: true}
-	if n := testing.AllocsPerRun(1000, func() {
-		if err := f.Check(t.Context(), r, &v); err != nil {
-			t.Fatal(err)
-		}
-	}); n != 0 {
-		t.Errorf("a check allocates %v times, want 0", n)
-	}
-	if s := v.Statuses[0]; s.Source != 0 || s.Outcome != limiter.Limited {
-		t.Errorf("memory alone: got %+v, want a limit and no source", s)
 	}
 }

@@ -2,6 +2,7 @@ package limiter_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -10,7 +11,6 @@ import (
 
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
-	"github.com/weirproxy/weir/pkg/store/memstore"
 )
 
 func TestCountsSurviveAReload(t *testing.T) {
@@ -134,44 +134,26 @@ func TestAnOverrideOfARuleWithoutLimitsIsCountedAsOneOfNoRule(t *testing.T) {
 }
 
 func TestRequestsBeforeTheFirstRulesFailWhereTheyAreNeeded(t *testing.T) {
-	s, err := memstore.New(memstore.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
-	l, err := limiter.New(s, limiter.Options{NeedRules: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := fixture{l, t}
+	f := newFixtureWith(t, "", limiter.Options{NeedRules: true})
 	var v limiter.Verdict
-	if err := l.Check(t.Context(), request("d", "a=1"), &v); !errors.Is(err, limiter.ErrNoRules) {
+	if err := f.Check(t.Context(), request("d", "a=1"), &v); !errors.Is(err, limiter.ErrNoRules) {
 		t.Errorf("before the first rules: got %v, want ErrNoRules", err)
 	}
-	if _, invalid := errors.AsType[*limiter.InvalidError](l.Check(t.Context(), request("", "a=1"), &v)); !invalid {
+	if _, invalid := errors.AsType[*limiter.InvalidError](f.Check(t.Context(), request("", "a=1"), &v)); !invalid {
 		t.Error("a request that is not valid: want that to be said")
 	}
-	l.SetRules(new(descriptors.Rules))
+	f.SetRules(new(descriptors.Rules))
 	f.check(request("d", "a=1"))
-	if diff := cmp.Diff(limiter.RequestCounts{OK: 1, Failed: 2, Invalid: 1, Early: 1, DomainNotFound: 1}, l.Requests()); diff != "" {
+	if diff := cmp.Diff(limiter.RequestCounts{OK: 1, Failed: 2, Invalid: 1, Early: 1, DomainNotFound: 1}, f.Requests()); diff != "" {
 		t.Errorf("requests (-want +got):\n%s", diff)
 	}
 }
 
 func TestDetailedValuesAreBounded(t *testing.T) {
-	s, err := memstore.New(memstore.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	l, err := limiter.New(s, limiter.Options{DetailedValues: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := fixture{l, t}
-	f.rules("domain: d\ndescriptors: [{key: a, detailed_metric: true, rate_limit: {unit: minute, requests_per_unit: 5}}]\n")
+	f := newFixtureWith(t, "domain: d\ndescriptors: [{key: a, detailed_metric: true, rate_limit: {unit: minute, requests_per_unit: 5}}]\n",
+		limiter.Options{DetailedValues: 3})
 	for i := range 100 {
-		f.check(request("d", "a="+string(itoa(uint32(i)))))
+		f.check(request("d", fmt.Sprint("a=", i)))
 	}
 	f.check(request("d", "a="+strings.Repeat("x", 1<<20)))
 	for c := range f.Counts() {

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
@@ -115,23 +114,5 @@ func TestLoadFilesNamesMistakesInTables(t *testing.T) {
 		if got := mistakes[i].Error(); !strings.HasPrefix(got, want) {
 			t.Errorf("mistake %d: got %s, want %s", i, got, want)
 		}
-	}
-}
-
-func TestCheckOfALimitWithATableDoesNotAllocate(t *testing.T) {
-	if race.Enabled {
-		t.Skip("the race detector allocates")
-	}
-	f := tabledFixture(t)
-	r := request("edge", "tenant=gold", "tenant=other", "several=slow")
-	var v limiter.Verdict
-	check := func() {
-		if err := f.Check(t.Context(), r, &v); err != nil {
-			t.Fatal(err)
-		}
-	}
-	check()
-	if got := testing.AllocsPerRun(100, check); got != 0 {
-		t.Errorf("got %v allocations a request, want 0", got)
 	}
 }

@@ -241,12 +241,7 @@ func TestTopKeysWithoutTheStoreAreOfTheLastDecision(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	l, err := limiter.New(failing{s}, limiter.Options{TopKeys: 10})
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := &topFixture{fixture: fixture{l, t}, t: t}
-	f.rules(topRules)
+	f := &topFixture{fixture: newFixtureOn(t, failing{s}, topRules, limiter.Options{TopKeys: 10}), t: t}
 	f.ask(4, "user=a")
 	f.want(limiter.TopQuery{Order: limiter.ByUsed}, "user user=a 4 0 6/10 errors 0 0 current false")
 }

@@ -2,15 +2,18 @@ package server
 
 import (
 	"bytes"
+	"math/rand/v2"
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -19,33 +22,13 @@ import (
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
-// generated reads a request with generated code, which decode must agree with.
+// generated reads a request with generated code and convert, as /json does. decode must agree.
 func generated(data []byte) (*limiter.Request, error) {
-	message := new(ratelimitv3.RateLimitRequest)
+	message, r := new(ratelimitv3.RateLimitRequest), new(limiter.Request)
 	if err := proto.Unmarshal(data, message); err != nil {
 		return nil, err
 	}
-	r := &limiter.Request{Domain: message.GetDomain(), Hits: message.GetHitsAddend()}
-	for _, in := range message.GetDescriptors() {
-		d := limiter.Descriptor{Refund: in.GetIsNegativeHits()}
-		for _, e := range in.GetEntries() {
-			d.Entries = append(d.Entries, descriptors.Entry{Key: e.GetKey(), Value: e.GetValue()})
-		}
-		if in.GetHitsAddend() != nil {
-			d.Hits, d.Probe = in.GetHitsAddend().GetValue(), in.GetHitsAddend().GetValue() == 0
-		}
-		if l := in.GetLimit(); l != nil {
-			d.Override = &limiter.Override{
-				Requests:   l.GetRequestsPerUnit(),
-				Unit:       descriptors.Unit(l.GetUnit()),
-				Multiplier: l.GetUnitMultiplier().GetValue(),
-			}
-			if l.GetUnitMultiplier() != nil && d.Override.Multiplier == 0 {
-				d.Override.Multiplier = zeroMultiplier
-			}
-		}
-		r.Descriptors = append(r.Descriptors, d)
-	}
+	convert(message, r)
 	return r, nil
 }
 
@@ -169,9 +152,16 @@ func messages() map[string][]byte {
 }
 
 func TestDecodeAgreesWithGeneratedCode(t *testing.T) {
+	once(t)
 	for name, data := range messages() {
 		t.Run(name, func(t *testing.T) { agree(t, data) })
 	}
+	t.Run("random", func(t *testing.T) {
+		r := rand.New(rand.NewPCG(9, 10))
+		for range 3000 {
+			agree(t, randomMessage(t, r))
+		}
+	})
 	t.Run("every_cut", func(t *testing.T) {
 		full := messages()["full"]
 		for n := range full {
@@ -181,6 +171,7 @@ func TestDecodeAgreesWithGeneratedCode(t *testing.T) {
 }
 
 func TestDecodedTextsOutliveTheBytes(t *testing.T) {
+	once(t)
 	data := bytesField(1, []byte("edge"))
 	var r limiter.Request
 	if err := decode(data, string(data), &r); err != nil {
@@ -193,6 +184,7 @@ func TestDecodedTextsOutliveTheBytes(t *testing.T) {
 }
 
 func TestDecodeSaysWhere(t *testing.T) {
+	once(t)
 	data := bytesField(2, bytesField(1), bytesField(1, bytesField(1, []byte("\xff"))))
 	err := decode(data, string(data), new(limiter.Request))
 	if want := "descriptors[0]: entries[1]: key: invalid UTF-8"; err == nil || err.Error() != want {
@@ -208,6 +200,7 @@ func FuzzDecode(f *testing.F) {
 }
 
 func TestALargeMessageOfNothingTakesLittleMemory(t *testing.T) {
+	once(t)
 	for name, data := range map[string][]byte{
 		"descriptors": bytes.Repeat(bytesField(2), 2<<20),
 		"entries":     bytesField(2, bytes.Repeat(bytesField(1), 2<<20)),
@@ -222,6 +215,47 @@ func TestALargeMessageOfNothingTakesLittleMemory(t *testing.T) {
 		}
 		if got := after.TotalAlloc - before.TotalAlloc; got > 40<<20 {
 			t.Errorf("%s: decoding %d bytes took %d bytes of memory; want at most 40 MiB", name, len(data), got)
+		}
+	}
+}
+
+// gRPC's pool would take a buffer of a MiB for an answer of reflection. Clients that reset many of
+// them made 100 MiB of buffers.
+func TestALargeAnswerTakesNoBufferOfTheNextSize(t *testing.T) {
+	once(t)
+	for _, size := range []int{100, maxPooled - 100, maxPooled, 70_000, 2 << 20} {
+		message := wrapperspb.Bytes(bytes.Repeat([]byte("x"), size))
+		got, err := newCodec().Marshal(message)
+		if err != nil || len(got) != 1 {
+			t.Fatalf("%d bytes: got %d buffers, %v", size, len(got), err)
+		}
+		slice, alone := got[0].(mem.SliceBuffer)
+		if large := size >= maxPooled; large && (!alone || cap(slice) > size+size/4) {
+			t.Errorf("%d bytes: got a buffer of the pool, or of %d bytes", size, cap(slice))
+		}
+		back := new(wrapperspb.BytesValue)
+		if err := newCodec().Unmarshal(got, back); err != nil || !bytes.Equal(back.Value, message.Value) {
+			t.Errorf("%d bytes: read back %d bytes, %v", size, len(back.Value), err)
+		}
+		got.Free()
+	}
+}
+
+func TestOnlyModestCallsAreKept(t *testing.T) {
+	once(t)
+	for name, row := range map[string]struct {
+		message []byte
+		want    bool
+	}{
+		"usual":                  {benchMessage(), true},
+		"long_value":             {bytesField(1, make([]byte, 100_000)), false},
+		"many_empty_descriptors": {bytes.Repeat(bytesField(2), 2000), false},
+		"many_empty_entries":     {bytesField(2, bytes.Repeat(bytesField(1), 32_000)), false},
+	} {
+		var c call
+		c.decode(row.message, time.Now())
+		if got := c.modest(); got != row.want {
+			t.Errorf("%s: a call of %d bytes is kept: got %v; want %v", name, c.size, got, row.want)
 		}
 	}
 }

@@ -52,6 +52,7 @@ func response(v *limiter.Verdict) *ratelimitv3.RateLimitResponse {
 }
 
 func TestEncodedLengthsOfAnySize(t *testing.T) {
+	once(t)
 	for _, n := range []int{0, 1, 100, 126, 127, 128, 129, 16382, 16383, 16384, 16385, 1 << 21} {
 		value := strings.Repeat("v", n)
 		got := new(ratelimitv3.RateLimitResponse)
@@ -66,6 +67,7 @@ func TestEncodedLengthsOfAnySize(t *testing.T) {
 }
 
 func TestEncodingIsThatOfGeneratedCodeByteForByte(t *testing.T) {
+	once(t)
 	v := &limiter.Verdict{OverLimit: true, Statuses: []limiter.DescriptorStatus{
 		{Outcome: limiter.Limited, OverLimit: true, Limit: &descriptors.Limit{
 			Limit: algorithms.Limit{Requests: 300}, Name: "per-minute", Unit: descriptors.Minute, Multiplier: 5,

@@ -44,6 +44,7 @@ func pairs(r *ratelimitv3.RateLimitResponse) [][2]string {
 }
 
 func TestResponseHeaders(t *testing.T) {
+	once(t)
 	classic := Headers{RateLimit: true}
 	named := Headers{RateLimit: true, Limit: "X-Most", Remaining: "X-Left", Reset: "X-Wait"}
 	retry := Headers{RetryAfter: true}
@@ -127,6 +128,7 @@ func TestResponseHeaders(t *testing.T) {
 }
 
 func TestRetryAfterIsAtLeastOneSecond(t *testing.T) {
+	once(t)
 	limit := &descriptors.Limit{Limit: algorithms.Limit{Requests: 1}}
 	for _, retry := range []time.Duration{0, 1, time.Second, time.Second + 1} {
 		v := &limiter.Verdict{OverLimit: true, Statuses: []limiter.DescriptorStatus{
@@ -144,7 +146,107 @@ func TestRetryAfterIsAtLeastOneSecond(t *testing.T) {
 }
 
 func TestNamesInStructuredFieldsArePrintableASCII(t *testing.T) {
+	once(t)
 	if got, want := string(appendItem(nil, "a\nb\u00e9c")), `"a?b?c"`; got != want {
 		t.Errorf("appendItem: got %s; want %s", got, want)
+	}
+}
+
+const metadataRules = `
+domain: edge
+descriptors:
+  - {key: a, rate_limit: {unit: minute, requests_per_unit: 5}, metadata: {tier: gold, deep: {x: 1, list: [1]}, flag: true}}
+  - {key: b, rate_limit: {unit: minute, requests_per_unit: 5}, metadata: {tier: silver, deep: {y: null, list: [2]}, flag: {z: 1}}}
+  - {key: spent, quota_mode: true, rate_limit: {unit: minute, requests_per_unit: 0}, metadata: {spent: true}}
+  - {key: free, rate_limit: {unlimited: true}, metadata: {free: true}}
+`
+
+func TestDynamicMetadataHasTheShapeOfTheReference(t *testing.T) {
+	once(t)
+	tests := []struct {
+		name    string
+		request *ratelimitv3.RateLimitRequest
+		want    map[string]any
+	}{
+		{"plain", &ratelimitv3.RateLimitRequest{Descriptors: asks(descriptor("nothing", "x", "more", ""))}, map[string]any{
+			"domain": "edge", "descriptors": []any{map[string]any{"entries": []any{"nothing=x", "more="}}},
+		}},
+		{"hits_and_limit", &ratelimitv3.RateLimitRequest{HitsAddend: 2, Descriptors: []*commonv3.RateLimitDescriptor{
+			hits(0, "nothing", "x"), override(2, typev3.RateLimitUnit_MINUTE, 0, "nothing", "y"),
+		}}, map[string]any{
+			"domain": "edge", "hitsAddend": 2.0, "descriptors": []any{
+				map[string]any{"entries": []any{"nothing=x"}, "hitsAddend": 0.0},
+				map[string]any{"entries": []any{"nothing=y"}, "limit": "requests_per_unit:2 unit:MINUTE"},
+			},
+		}},
+		{"metadata_of_what_passed_first_one_stays", &ratelimitv3.RateLimitRequest{Descriptors: asks(
+			descriptor("a", "x"), descriptor("b", "x"), descriptor("spent", "x"), descriptor("free", "x"), descriptor("a", "y"),
+		)}, map[string]any{
+			"domain": "edge",
+			"descriptors": []any{
+				map[string]any{"entries": []any{"a=x"}},
+				map[string]any{"entries": []any{"b=x"}},
+				map[string]any{"entries": []any{"spent=x"}},
+				map[string]any{"entries": []any{"free=x"}},
+				map[string]any{"entries": []any{"a=y"}},
+			},
+			"metadata": map[string]any{
+				"tier": "gold", "flag": true, "deep": map[string]any{"x": 1.0, "y": nil, "list": []any{1.0}},
+			},
+		}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := start(t, metadataRules, func(o *Options) { o.DynamicMetadata = true })
+				test.request.Domain = "edge"
+				got, err := f.client.ShouldRateLimit(t.Context(), test.request)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(test.want, got.GetDynamicMetadata().AsMap()); diff != "" {
+					t.Errorf("dynamic_metadata (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+func TestMergingMetadataLeavesTheRulesAsTheyAre(t *testing.T) {
+	once(t)
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, metadataRules, func(o *Options) { o.DynamicMetadata = true })
+		alone := f.ask(t, descriptor("a", "x")).GetDynamicMetadata().AsMap()
+		f.ask(t, descriptor("a", "x"), descriptor("b", "x"))
+		if diff := cmp.Diff(alone, f.ask(t, descriptor("a", "x")).GetDynamicMetadata().AsMap()); diff != "" {
+			t.Errorf("dynamic_metadata after one that was merged (-before +after):\n%s", diff)
+		}
+	})
+}
+
+func TestNoDynamicMetadataUnlessAskedFor(t *testing.T) {
+	once(t)
+	synctest.Test(t, func(t *testing.T) {
+		if got := start(t, metadataRules, nil).ask(t, descriptor("a", "x")).GetDynamicMetadata(); got != nil {
+			t.Errorf("dynamic_metadata: got %v; want none", got)
+		}
+	})
+}
+
+func TestOverrideInWords(t *testing.T) {
+	once(t)
+	tests := []struct {
+		override limiter.Override
+		want     string
+	}{
+		{limiter.Override{}, ""},
+		{limiter.Override{Unit: 1}, "unit:SECOND"},
+		{limiter.Override{Requests: 5, Unit: 7}, "requests_per_unit:5 unit:7"}, // Envoy's enumeration for overrides has no week
+		{limiter.Override{Requests: 5, Unit: 4, Multiplier: 3}, "requests_per_unit:5 unit:DAY unit_multiplier:{value:3}"},
+	}
+	for _, test := range tests {
+		if got := overrideText(&test.override); got != test.want {
+			t.Errorf("overrideText(%+v) = %q; want %q", test.override, got, test.want)
+		}
 	}
 }

@@ -37,6 +37,7 @@ func is[M proto.Message](t *testing.T, got, want M, text string) {
 }
 
 func TestConcurrencyOnTheWire(t *testing.T) {
+	once(t)
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, holdRules, nil)
 		const limit = ` current_limit { requests_per_unit: 2 name: "slots" } `
@@ -60,6 +61,7 @@ func TestConcurrencyOnTheWire(t *testing.T) {
 }
 
 func TestAnOverrideOfConcurrencyOnTheWire(t *testing.T) {
+	once(t)
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, holdRules, nil)
 		is(t, f.ask(t, override(7, typev3.RateLimitUnit_HOUR, 0, "model", "m", "request", "r1")), new(ratelimitv3.RateLimitResponse),
@@ -68,6 +70,7 @@ func TestAnOverrideOfConcurrencyOnTheWire(t *testing.T) {
 }
 
 func TestDynamicMetadataNamesWhatIsHeld(t *testing.T) {
+	once(t)
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, holdRules, func(o *Options) { o.DynamicMetadata = true })
 		for _, step := range []struct {
@@ -93,6 +96,7 @@ func TestDynamicMetadataNamesWhatIsHeld(t *testing.T) {
 }
 
 func TestMetricsOfHolders(t *testing.T) {
+	once(t)
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, holdRules+"  - {key: plain, rate_limit: {unit: hour, requests_per_unit: 1}}\n", nil)
 		f.ask(t, hits(30, "tenant", "t", "request", "r1"))

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -77,7 +78,10 @@ func randomMessage(t *testing.T, r *rand.Rand) []byte {
 		}
 		if r.IntN(6) == 0 && n < 20 {
 			d.Limit = &commonv3.RateLimitDescriptor_RateLimitOverride{
-				RequestsPerUnit: pick[uint32](r, 0, 1, 1<<32-1), Unit: typev3.RateLimitUnit(r.Int32N(9)),
+				RequestsPerUnit: pick[uint32](r, 0, 1, 1<<32-1), Unit: typev3.RateLimitUnit(pick[int32](r, 1, 2, 3, 4, 5, 6, 7, 0, 8, -1, 1<<31-1)),
+			}
+			if r.IntN(2) == 0 {
+				d.Limit.UnitMultiplier = wrapperspb.UInt32(pick[uint32](r, 0, 1, 2, 1<<32-1))
 			}
 		}
 		in.Descriptors = append(in.Descriptors, d)
@@ -135,6 +139,9 @@ func TestTheLaneAndGRPCGiveEqualAnswersToRandomRequests(t *testing.T) {
 				}
 				answers = append(answers, a)
 				seen[s.Code().String()]++
+				if c := s.Code(); c != codes.OK && c != codes.ResourceExhausted && (c != codes.InvalidArgument || s.Message() == "") {
+					t.Errorf("request %d: got %v, want an answer or a clear error", i, err)
+				}
 			}
 			if diff := cmp.Diff(answers[0], answers[1]); diff != "" {
 				t.Fatalf("request %d of seed %d, %d: %x (-grpc +lane):\n%s", i, seed1, seed2, data, diff)
@@ -231,6 +238,7 @@ func TestARequestOnTheLaneAllocatesNothing(t *testing.T) {
 
 // The texts of a request are parts of the buffer, which the next bytes of the client overwrite.
 func TestNothingKeepsTheBytesOfARequestOnTheLane(t *testing.T) {
+	once(t)
 	race.Without(t)
 	var all [2][]string
 	for i := range all {
@@ -286,6 +294,7 @@ func (s *service) inPlaceAlone(message []byte) (response []byte, decided bool, e
 
 // The connection's goroutine reads the next bytes while a call waits.
 func TestACallThatWaitsKeepsACopyOfItsMessage(t *testing.T) {
+	once(t)
 	race.Without(t)
 	r := rand.New(rand.NewPCG(7, 8))
 	var c call
@@ -301,39 +310,5 @@ func TestACallThatWaitsKeepsACopyOfItsMessage(t *testing.T) {
 		if diff := cmp.Diff(want, c.request, cmpopts.EquateEmpty()); diff != "" || fmt.Sprint(c.invalid) != fmt.Sprint(invalid) {
 			t.Fatalf("got %v, want %v (-want +got):\n%s", c.invalid, invalid, diff)
 		}
-	}
-}
-
-func TestJSONMakesTheRequestThatTheMessageMakes(t *testing.T) {
-	race.Without(t)
-	r := rand.New(rand.NewPCG(9, 10))
-	converted := 0
-	for range 3000 {
-		data := randomMessage(t, r)
-		message := new(ratelimitv3.RateLimitRequest)
-		if proto.Unmarshal(data, message) != nil {
-			continue
-		}
-		for i, d := range message.GetDescriptors() {
-			if d.GetLimit() != nil && i%2 == 0 {
-				d.Limit.UnitMultiplier = wrapperspb.UInt32(r.Uint32N(3))
-			}
-		}
-		data, err := proto.Marshal(message)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var want, got limiter.Request
-		if err := decode(data, string(data), &want); err != nil {
-			t.Fatal(err)
-		}
-		convert(message, &got)
-		if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
-			t.Fatalf("%v (-decode +convert):\n%s", message, diff)
-		}
-		converted++
-	}
-	if converted < 2000 {
-		t.Errorf("%d messages were converted, want many: else the test shows little", converted)
 	}
 }

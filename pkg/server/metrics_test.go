@@ -114,6 +114,7 @@ descriptors:
 }
 
 func TestRulesAreCountedByDomain(t *testing.T) {
+	once(t)
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, "", nil)
 		one := descriptors.Source{Name: "one.yaml", Data: []byte("domain: one\ndescriptors: [{key: a, rate_limit: {unlimited: true}}]")}
@@ -153,6 +154,7 @@ func TestRequestsThatCannotBeReadAreNotCounted(t *testing.T) {
 }
 
 func TestMetricsOfTheProcess(t *testing.T) {
+	once(t)
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, everything, nil)
 		all := slices.Collect(maps.Keys(metricstest.Gather(t, f.registry, "")))
@@ -165,6 +167,7 @@ func TestMetricsOfTheProcess(t *testing.T) {
 }
 
 func TestRulesThatReadTheSameAreAddedUp(t *testing.T) {
+	once(t)
 	const rules = `domain: edge
 descriptors:
   - {key: a, value: b, rate_limit: {unit: minute, requests_per_unit: 9}}
@@ -191,6 +194,7 @@ descriptors:
 }
 
 func TestDurationsFallIntoTheirBuckets(t *testing.T) {
+	once(t)
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, everything, nil)
 		for _, spent := range []time.Duration{0, 10 * time.Microsecond, 11 * time.Microsecond, 2 * time.Millisecond, time.Second} {

@@ -2,16 +2,21 @@ package server
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
 
@@ -25,6 +30,7 @@ import (
 )
 
 func TestDeps(t *testing.T) {
+	once(t)
 	deptest.Check(t, deptest.Rules{
 		Own: []string{"internal/spelling", "pkg/algorithms", "pkg/descriptors", "pkg/store", "pkg/limiter", "internal/wire", "internal/durations", "internal/lane", "internal/wire/laneserver", "internal/loglimit", "internal/metrics", "internal/printable", "internal/rawio", "internal/top", "internal/wire/web"},
 		Never: []string{
@@ -35,6 +41,7 @@ func TestDeps(t *testing.T) {
 }
 
 func TestNewNamesEverythingThatIsWrong(t *testing.T) {
+	once(t)
 	_, err := New(Options{MaxRequestBytes: -1, Headers: Headers{Reset: "X Reset"}})
 	want := "limiter: must not be nil\nlogger: must not be nil\nregistry: must not be nil\nmax request bytes: -1: must be at least 1\n" +
 		"reset header: \"X Reset\": must be the name of an HTTP header: letters, digits and !#$%&'*+-.^_`|~"
@@ -44,9 +51,27 @@ func TestNewNamesEverythingThatIsWrong(t *testing.T) {
 }
 
 func TestNewFailsOnARegistryThatHasItsMetrics(t *testing.T) {
+	once(t)
 	f := start(t, "", nil)
 	if _, err := New(Options{Limiter: f.limiter, Logger: f.server.options.Logger, Registry: f.registry}); err == nil {
 		t.Error("New: got no error; want one about metrics")
+	}
+}
+
+// once skips a test that says nothing about the kind of the server or of the store, where the tests
+// run again with another kind.
+func once(tb testing.TB) {
+	tb.Helper()
+	if os.Getenv("WEIR_GRPC_SERVER")+os.Getenv("WEIR_STORE") != "" {
+		tb.Skip("the kinds of the server and of the store change nothing here")
+	}
+}
+
+// onceForStores is once for a test that says something about the kind of the server.
+func onceForStores(tb testing.TB) {
+	tb.Helper()
+	if os.Getenv("WEIR_STORE") != "" {
+		tb.Skip("the kind of the store changes nothing here")
 	}
 }
 
@@ -156,3 +181,85 @@ func descriptor(keysAndValues ...string) *commonv3.RateLimitDescriptor {
 	}
 	return d
 }
+
+func TestAStopBeforeTheServerServesIsNoError(t *testing.T) {
+	onceForStores(t)
+	for _, library := range []bool{false, true} {
+		s := start(t, "", func(o *Options) { o.GRPCGo = library }).server
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Close()
+		if err := s.Serve(l); err != nil {
+			t.Errorf("grpc-go %v: got %v, want nil", library, err)
+		}
+		if conn, err := net.Dial("tcp", l.Addr().String()); err == nil {
+			_ = conn.Close()
+			t.Errorf("grpc-go %v: the address still listens", library)
+		}
+	}
+}
+
+func TestOldConnectionsAreClosed(t *testing.T) {
+	onceForStores(t)
+	f := start(t, spanRules, func(o *Options) { o.MaxConnectionAge, o.MaxConnectionAgeGrace = 20*time.Millisecond, time.Second })
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	f.ask(t, descriptor("user", "b"))
+	for state := f.conn.GetState(); state != connectivity.Idle; state = f.conn.GetState() {
+		if !f.conn.WaitForStateChange(ctx, state) {
+			t.Fatalf("the connection is %v, want it closed", state)
+		}
+	}
+}
+
+// A stranger who begins a handshake and stops must not make a drain use its whole timeout. An
+// honest client needs less than a second.
+func TestAnUnfinishedHandshakeDelaysNoDrain(t *testing.T) {
+	onceForStores(t)
+	secure := newRotated(t)
+	for name, test := range map[string]struct {
+		tls  bool
+		sent string
+	}{
+		"requests: nothing":                {false, ""},
+		"requests: half a preface":         {false, "PRI "},
+		"requests: a preface alone":        {false, http2.ClientPreface},
+		"requests with TLS: nothing":       {true, ""},
+		"requests with TLS: half a record": {true, "\x16\x03\x01"},
+		"requests: half a first frame":     {false, http2.ClientPreface + "\x00\x00\x06\x04\x00\x00\x00\x00\x00"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := start(t, spanRules, func(o *Options) {
+					if test.tls {
+						o.TLS = secure.keeper.Server(nil)
+					}
+				})
+				_ = f.conn.Close()
+				l := bufconn.Listen(1 << 10)
+				ended := make(chan error, 1)
+				go func() { ended <- f.server.Serve(l) }()
+				conn, err := l.DialContext(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+				go func() { _, _ = io.Copy(io.Discard, conn) }()
+				write(conn, test.sent)
+				synctest.Wait()
+				begun := time.Now()
+				f.server.GracefulStop()
+				if took := time.Since(begun); took > 2*time.Second {
+					t.Errorf("the stop took %v, want at most 2s", took)
+				}
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+func write(conn net.Conn, text string) { _, _ = io.WriteString(conn, text) }

@@ -1,9 +1,7 @@
 package server
 
 import (
-	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,8 +10,6 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"github.com/google/go-cmp/cmp"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -45,6 +41,7 @@ func want(t *testing.T, text string) *ratelimitv3.RateLimitResponse {
 }
 
 func TestAnswerIsThatOfTheLimitFieldByField(t *testing.T) {
+	once(t)
 	// Bubbles begin at midnight UTC of 2000-01-01, a Saturday. Each row takes a while to ask after
 	// that.
 	tests := []struct {
@@ -109,6 +106,7 @@ func TestAnswerIsThatOfTheLimitFieldByField(t *testing.T) {
 }
 
 func TestStatusesStandInTheOrderOfTheDescriptors(t *testing.T) {
+	once(t)
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, everything, nil)
 		got := f.ask(t, descriptor("basic", "a"), descriptor("nothing", "a"), descriptor("free", "a"),
@@ -131,6 +129,7 @@ func TestStatusesStandInTheOrderOfTheDescriptors(t *testing.T) {
 }
 
 func TestRequestHitsCountForDescriptorsWithoutTheirOwn(t *testing.T) {
+	once(t)
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, everything, nil)
 		got, err := f.client.ShouldRateLimit(t.Context(), &ratelimitv3.RateLimitRequest{
@@ -161,79 +160,6 @@ func TestLastRequestIsWhenTheLatestArrived(t *testing.T) {
 		}
 	})
 }
-
-func TestRandomRequestsGetAnAnswerOrAClearError(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := start(t, everything+"default: {unit: year, requests_per_unit: 4294967295}\n", func(o *Options) {
-			o.DynamicMetadata, o.Headers = true, Headers{RateLimit: true, IETF: true, RetryAfter: true}
-			o.MaxRequestBytes, o.MaxBytesInFlight = 4<<20, 64<<20 // the random values are long
-		})
-		const seed1, seed2 = 7, 11
-		r := rand.New(rand.NewPCG(seed1, seed2))
-		answers := make(map[codes.Code]int)
-		for i := range 1000 {
-			request := randomRequest(r)
-			response, err := f.client.ShouldRateLimit(t.Context(), request)
-			code := status.Code(err)
-			answers[code]++
-			switch {
-			case code == codes.InvalidArgument && status.Convert(err).Message() != "":
-			case code == codes.OK && len(response.GetStatuses()) == len(request.GetDescriptors()):
-			default:
-				t.Errorf("request %d of seed %d, %d: got %v, %d statuses for %d descriptors",
-					i, seed1, seed2, err, len(response.GetStatuses()), len(request.GetDescriptors()))
-			}
-		}
-		if answers[codes.OK] < 200 || answers[codes.InvalidArgument] < 200 {
-			t.Errorf("answers: got %v; want hundreds of each: else the requests show little", answers)
-		}
-	})
-}
-
-// randomRequest makes a request that may be odd in many ways.
-func randomRequest(r *rand.Rand) *ratelimitv3.RateLimitRequest {
-	request := &ratelimitv3.RateLimitRequest{Domain: "edge", HitsAddend: one[uint32](r, 0, 1, 1<<32-1)}
-	if r.IntN(20) == 0 {
-		request.Domain = ""
-	}
-	n := one(r, 0, 1, 1, 1, 2, 5)
-	if r.IntN(100) == 0 {
-		n = one(r, 999, 1000, 1001)
-	}
-	for range n {
-		d := &commonv3.RateLimitDescriptor{IsNegativeHits: r.IntN(4) == 0}
-		for range one(r, 0, 1, 1, 1, 3) {
-			value := one(r, "", "a", "*", "\x00\u2028", strings.Repeat("v", 1000))
-			if n < 3 && r.IntN(50) == 0 {
-				value = strings.Repeat("v", 1<<20)
-			}
-			key := one(r, "minute", "week", "odd", "bucket", "ban", "shadow", "quota", "free", "basic", "known", "nothing")
-			if n < 10 && r.IntN(20) == 0 {
-				key = ""
-			}
-			d.Entries = append(d.Entries, &commonv3.RateLimitDescriptor_Entry{Key: key, Value: value})
-		}
-		if r.IntN(4) == 0 {
-			d.HitsAddend = wrapperspb.UInt64(one[uint64](r, 0, 1, 1<<32-1))
-			if n < 10 && r.IntN(4) == 0 {
-				d.HitsAddend = wrapperspb.UInt64(one[uint64](r, 1<<32, 1<<63, 1<<64-1))
-			}
-		}
-		if n < 10 && r.IntN(6) == 0 {
-			d.Limit = &commonv3.RateLimitDescriptor_RateLimitOverride{
-				RequestsPerUnit: one[uint32](r, 0, 1, 1<<32-1),
-				Unit:            typev3.RateLimitUnit(one[int32](r, 1, 2, 3, 4, 5, 6, 7, 0, 8, -1, 1<<31-1)),
-			}
-			if r.IntN(2) == 0 {
-				d.Limit.UnitMultiplier = wrapperspb.UInt32(one[uint32](r, 0, 1, 2, 1<<32-1))
-			}
-		}
-		request.Descriptors = append(request.Descriptors, d)
-	}
-	return request
-}
-
-func one[T any](r *rand.Rand, choices ...T) T { return choices[r.IntN(len(choices))] }
 
 func asks(all ...*commonv3.RateLimitDescriptor) []*commonv3.RateLimitDescriptor { return all }
 

@@ -145,6 +145,7 @@ func TestTheStoreIsAskedWithinTheSpanWhichAPanicEnds(t *testing.T) {
 }
 
 func TestTextsOfASpanAreBounded(t *testing.T) {
+	once(t)
 	for text, want := range map[string]string{
 		"short":                                 "short",
 		strings.Repeat("x", 255):                strings.Repeat("x", 255),

@@ -131,6 +131,7 @@ func TestEveryErrorHasItsCode(t *testing.T) {
 }
 
 func TestARequestBeforeTheFirstRulesIsUnavailable(t *testing.T) {
+	once(t)
 	err := new(statusMapper).status(limiter.ErrNoRules)
 	if s := status.Convert(err); s.Code() != codes.Unavailable || s.Message() != "no rate limit configuration loaded" {
 		t.Errorf("got %v", err)
@@ -165,6 +166,7 @@ func TestBytesThatAreNoRequestAreTheSendersMistake(t *testing.T) {
 }
 
 func TestLargeMessages(t *testing.T) {
+	onceForStores(t)
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, everything, func(o *Options) { o.MaxRequestBytes = 100_000 })
 		f.ask(t, descriptor("minute", strings.Repeat("v", 99_000))) // more than one read, and than one frame

@@ -62,6 +62,7 @@ func TestARequestWithAnUnknownDomainIsLoggedOnceAMinute(t *testing.T) {
 }
 
 func TestUnknownDomainsAreBounded(t *testing.T) {
+	once(t)
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, watchedRules, nil)
 		f.askIn(t, strings.Repeat("x", 10_000), "path", "/cart")

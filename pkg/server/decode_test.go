@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
@@ -158,7 +159,7 @@ func TestDecodeAgreesWithGeneratedCode(t *testing.T) {
 	}
 	t.Run("random", func(t *testing.T) {
 		r := rand.New(rand.NewPCG(9, 10))
-		for range 3000 {
+		for range race.Scale(3000) {
 			agree(t, randomMessage(t, r))
 		}
 	})

@@ -251,7 +251,7 @@ func TestNothingKeepsTheBytesOfARequestOnTheLane(t *testing.T) {
 			})
 			h := inPlaceHandler(t, f)
 			r := rand.New(rand.NewPCG(5, 6))
-			for range 3000 {
+			for range race.Scale(3000) {
 				message := randomMessage(t, r)
 				response, decided, err := h.service.inPlaceAlone(message)
 				if i == 1 {
@@ -298,7 +298,7 @@ func TestACallThatWaitsKeepsACopyOfItsMessage(t *testing.T) {
 	race.Without(t)
 	r := rand.New(rand.NewPCG(7, 8))
 	var c call
-	for range 3000 {
+	for range race.Scale(3000) {
 		message := randomMessage(t, r)
 		var want limiter.Request
 		invalid := decode(message, string(message), &want)

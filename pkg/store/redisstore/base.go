@@ -1,7 +1,6 @@
 package redisstore
 
 import (
-	"hash/maphash"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -18,8 +17,7 @@ const Granularity = owed.Granularity
 type base struct {
 	timeout     time.Duration
 	script      string
-	sha         string       // of script: its name in Redis
-	seed        maphash.Seed // of keys
+	sha         string // of script: its name in Redis
 	logger      *slog.Logger
 	metrics     metrics
 	pulse       pulse

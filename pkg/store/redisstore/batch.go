@@ -39,7 +39,7 @@ type keyState struct {
 	parsed bool
 }
 
-// group is a list of calls that are sent as one transaction.
+// group is calls that are sent as one transaction.
 type group struct {
 	first, last *call
 	times       int
@@ -65,7 +65,6 @@ func newBatch(s *server) *batch {
 	return &batch{server: s, places: make(map[string]int)}
 }
 
-// reset makes the batch empty.
 func (b *batch) reset() {
 	clear(b.places)
 	clear(b.keys)
@@ -74,7 +73,6 @@ func (b *batch) reset() {
 	b.keys, b.states, b.all, b.charges, b.count = b.keys[:0], b.states[:0], b.all[:0], 0, 0
 }
 
-// add adds a call.
 func (b *batch) add(c *call) {
 	c.places, c.counters = c.places[:0], c.counters[:0]
 	for i := range c.charges {
@@ -162,7 +160,6 @@ func (b *batch) place(c *store.Charge, at algorithms.Instant) (n int, counter bo
 	return b.placeOfKey(), counter
 }
 
-// placeOfKey returns the place of the name in b.key.
 func (b *batch) placeOfKey() int {
 	n, known := b.places[string(b.key)]
 	if !known {
@@ -175,7 +172,6 @@ func (b *batch) placeOfKey() int {
 	return n
 }
 
-// request returns the argument of the script.
 func (b *batch) request(now, deadline int64) []byte {
 	r := make([]byte, 0, headerSize+len(b.all)*(9+26))
 	r = appendHeader(r, now, deadline)
@@ -205,7 +201,6 @@ func (b *batch) request(now, deadline int64) []byte {
 	return r
 }
 
-// placeHolds gives the keys of a call's holders places.
 func (b *batch) placeHolds(c *call) {
 	for i := range c.charges {
 		charge, h := &c.charges[i], &c.holds[i]
@@ -222,7 +217,6 @@ func (b *batch) placeHolds(c *call) {
 	}
 }
 
-// appendHold adds the holder of charge i to a request.
 func (c *call) appendHold(b []byte, i int) []byte {
 	if !c.held(i) {
 		return b
@@ -364,7 +358,6 @@ func (b *base) disagreed(c *call) {
 	}
 }
 
-// state returns the state of the key of charge i.
 func (b *batch) state(c *call, i int) (*kept, error) {
 	p := &b.states[c.places[i]]
 	if !p.parsed && p.raw != "" {
@@ -407,7 +400,6 @@ func (b *batch) playHolds(c *call, r *reader) error {
 	}
 	for i := range c.charges {
 		charge, h := &c.charges[i], &c.holds[i]
-		h.asked = charge.Hits
 		if !c.held(i) {
 			continue
 		}
@@ -434,7 +426,6 @@ func (b *batch) playHolds(c *call, r *reader) error {
 	return nil
 }
 
-// read reads a holder.
 func (h *hold) read(r *reader) {
 	h.Was = algorithms.Hold{
 		Status: algorithms.HoldStatus(r.uint(1)), Hits: uint32(r.uint(4)), At: instant(r.uint(8)), Until: instant(r.uint(8)),

@@ -31,18 +31,15 @@ type call struct {
 
 // owner is the purpose of a call.
 type owner interface {
-	// landed gets the end of the call, with the status before.
-	landed(before int32)
+	landed(before int32) // gets the end of the call, with the status before
 }
 
-// sent is the places of a call in its batch.
 type sent struct {
 	places   []int  // of the charges' keys
 	counters []bool // which charges are counted by window
 	next     *call  // in a group
 }
 
-// answer is the end of a call.
 type answer struct {
 	err       error
 	refused   bool // the call was not applied
@@ -66,19 +63,14 @@ const (
 // set fills the call with copies of charges.
 func (c *call) set(a action, slot uint16, at algorithms.Instant, charges []store.Charge) {
 	c.action, c.slot, c.at = a, slot, at
-	c.renew()
+	c.put, c.until = time.Time{}, time.Time{}
+	c.err, c.refused, c.admitted = nil, false, false
+	c.status.Store(waiting)
 	c.charges, c.keys, c.fixes, c.holds = c.charges[:0], c.keys[:0], c.fixes[:0], c.holds[:0]
 	for i := range charges {
 		c.add(&charges[i])
 	}
 	c.own()
-}
-
-// renew resets a call that has ended, so that it can be sent again.
-func (c *call) renew() {
-	c.put, c.until = time.Time{}, time.Time{}
-	c.err, c.refused, c.admitted = nil, false, false
-	c.status.Store(waiting)
 }
 
 // add adds a charge. Call own after the last one.
@@ -108,14 +100,12 @@ func (c *call) own() {
 	}
 }
 
-// end ends the call.
 func (c *call) end() {
 	if before := c.status.Swap(finished); c.owner != nil {
 		c.owner.landed(before)
 	}
 }
 
-// refuse ends a call that was not sent.
 func (c *call) refuse(err error) {
 	c.refused, c.err = true, err
 	c.end()
@@ -131,7 +121,6 @@ func (c *call) size() (hits int64) {
 	return hits
 }
 
-// hold is the holder of a charge of a call.
 type hold struct {
 	store.Hold
 
@@ -140,7 +129,6 @@ type hold struct {
 
 	// From the script's answer.
 	at      int64 // Unix microseconds: instant of the charge
-	asked   int64 // hits of the charge
 	decided added // of a list
 	begun   bool  // the charge made the holder hold hits
 }
@@ -163,6 +151,7 @@ func (c *call) ownHolds() {
 		c.holds[i] = hold{}
 		if charge.Hold != nil {
 			c.holds[i].Hold = *charge.Hold
+			charge.Hold = &c.holds[i].Hold
 		}
 		if charge.Limit.Algorithm == algorithms.Concurrency && c.holds[i].Phase == 0 {
 			c.holds[i].Phase, charge.Hits = algorithms.HoldBegin, 0 // asks
@@ -170,16 +159,6 @@ func (c *call) ownHolds() {
 		}
 		if charge.Limit.Algorithm == algorithms.Concurrency || c.holds[i].Phase > algorithms.HoldBegin {
 			charge.CountRejected = false
-		}
-	}
-	c.pointHolds()
-}
-
-// pointHolds points the charges to the call's own holders.
-func (c *call) pointHolds() {
-	for i := range c.holds {
-		if c.charges[i].Hold != nil {
-			c.charges[i].Hold = &c.holds[i].Hold
 		}
 	}
 }
@@ -200,13 +179,11 @@ func (c *call) lone() bool {
 		(c.holds[0].Phase == algorithms.HoldBegin || c.holds[0].Phase == algorithms.HoldEnd)
 }
 
-// held reports whether charge i has a holder.
 func (c *call) held(i int) bool { return len(c.holds) > 0 && c.holds[i].Phase != 0 }
 
 // ends reports whether charge i has a holder and is no begin.
 func (c *call) ends(i int) bool { return c.held(i) && c.holds[i].Phase != algorithms.HoldBegin }
 
-// take takes hits of charge i from the state of its key.
 func (c *call) take(i int, k *kept, hits int64) algorithms.Decision {
 	l, now := c.charges[i].Limit, c.now
 	if c.counters[i] {
@@ -244,7 +221,6 @@ func (c *call) keep(i int, d algorithms.Decision) {
 	c.decisions[i] = d
 }
 
-// first returns the first charge of the key of charge i.
 func (c *call) first(i int) int { return slices.Index(c.places, c.places[i]) }
 
 // any reports whether a condition holds for a charge of the key of charge i.
@@ -293,7 +269,7 @@ func (c *call) hitsOf(i int) int64 {
 func (c *call) appliedAt(i int) algorithms.Instant {
 	switch {
 	case c.counters[i]:
-		return c.at - c.at%algorithms.Instant(Granularity)
+		return whole(c.at)
 	case !c.charges[i].Limit.Algorithm.HasState():
 		return instant(uint64(c.added[i].at))
 	}
@@ -312,7 +288,6 @@ func (c *call) tellState(i int, to *store.State) {
 	}
 }
 
-// tellHold writes the holder of charge n, as Redis found it, to the caller's charge.
 func (c *call) tellHold(n int, charge *store.Charge) {
 	if charge.Hold != nil && len(c.holds) > 0 {
 		charge.Hold.Was, charge.Hold.Now = c.holds[n].Was, instant(uint64(c.holds[n].at))

@@ -67,7 +67,6 @@ func (c *clocks) at(slot uint16, t time.Time) int64 {
 	return ahead - 1 + t.Sub(c.started).Microseconds()
 }
 
-// instant returns the instant at t, by the clock that was heard last.
 func (c *clocks) instant(t time.Time) algorithms.Instant {
 	latest := c.latest.Load()
 	if latest == 0 {
@@ -76,7 +75,6 @@ func (c *clocks) instant(t time.Time) algorithms.Instant {
 	return instant(uint64(latest - 1 + t.Sub(c.started).Microseconds()))
 }
 
-// instant returns Unix microseconds as an instant.
 func instant(us uint64) algorithms.Instant {
 	return algorithms.Instant(microseconds(us))
 }
@@ -85,3 +83,6 @@ func instant(us uint64) algorithms.Instant {
 func microseconds(us uint64) time.Duration {
 	return time.Duration(min(us, math.MaxInt64/uint64(Granularity))) * Granularity
 }
+
+// whole returns an instant in whole units of Redis.
+func whole(at algorithms.Instant) algorithms.Instant { return at - at%algorithms.Instant(Granularity) }

@@ -64,15 +64,3 @@ func TestVerdictOfTheScriptCountsWherePackageAlgorithmsDisagrees(t *testing.T) {
 		})
 	}
 }
-
-func TestStoreHasNoDisagreements(t *testing.T) {
-	s, _ := given(t, Options{})
-	for _, a := range algorithms.RateAlgorithms() {
-		for range 3 {
-			ask(t, s, hit(a.String(), perAge(a, 2)))
-		}
-	}
-	if got := s.Stats().Disagreements; got != 0 {
-		t.Errorf("%d disagreements; want 0", got)
-	}
-}

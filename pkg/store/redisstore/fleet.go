@@ -58,7 +58,6 @@ func (f *fleet) run(ctx context.Context) {
 	}
 }
 
-// beat calls the script once.
 func (f *fleet) beat(ctx context.Context, leaves bool) {
 	ctx, cancel := context.WithTimeout(ctx, fleetBeat)
 	defer cancel()
@@ -72,7 +71,15 @@ func (f *fleet) beat(ctx context.Context, leaves bool) {
 	if f.ahead != 0 && f.server.given == nil {
 		deadline = f.ahead + begun + fleetBeat.Microseconds()
 	}
-	counts, err := f.call(ctx, client, leaves, deadline)
+	left := int64(0)
+	if leaves {
+		left = 1
+	}
+	var args []string
+	for _, n := range []int64{f.server.givenNow(), fleetEpoch.Microseconds(), f.first, f.last, left, deadline} {
+		args = append(args, strconv.FormatInt(n, 10))
+	}
+	counts, err := f.script.Exec(ctx, client, []string{f.server.prefix + "fleet"}, args).AsIntSlice()
 	if err = connection.Report(err); err == nil && len(counts) != 5 {
 		err = errReply
 	}
@@ -89,19 +96,6 @@ func (f *fleet) beat(ctx context.Context, leaves bool) {
 	default:
 		f.heard(counts[0], [3]int64(counts[1:4]))
 	}
-}
-
-// call calls the script.
-func (f *fleet) call(ctx context.Context, client rueidis.Client, leaves bool, deadline int64) ([]int64, error) {
-	left := int64(0)
-	if leaves {
-		left = 1
-	}
-	var args []string
-	for _, n := range []int64{f.server.givenNow(), fleetEpoch.Microseconds(), f.first, f.last, left, deadline} {
-		args = append(args, strconv.FormatInt(n, 10))
-	}
-	return f.script.Exec(ctx, client, []string{f.server.prefix + "fleet"}, args).AsIntSlice()
 }
 
 // heard notes an answer: the processes counted in an epoch, with this one, in the epoch before, and

@@ -3,117 +3,90 @@ package redisstore
 import (
 	"context"
 	"fmt"
-	"hash/maphash"
 	"sync"
 	"time"
 
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// gate keeps resets of this process apart from its requests over several slots. A reset
-// between the two round trips of a request would forget the reserved hits, and the settlement would
-// give back hits of others. So a reset waits for the requests under way that reserve its keys, and
-// later requests for these keys wait for the reset.
+// gate keeps resets of this process apart from its requests over several slots. A reset between the
+// two round trips of a request would forget the reserved hits, and the settlement would give back
+// hits of others. So a reset waits for the requests under way that reserve its keys, and later
+// requests for these keys wait for the reset.
 //
 // Keys are told apart by hash: two keys with one number only wait for each other.
 type gate struct {
-	seed maphash.Seed // of keys
-
-	mu       sync.Mutex // guards the fields below
-	requests [gateNumbers]int32
-	resets   [gateNumbers]int32
-	changed  chan struct{} // closed when a request or a reset ends; nil: nobody waits
+	mu      sync.Mutex // guards the fields below
+	inside  [2][1024]int32
+	changed chan struct{} // closed when somebody leaves; nil: nobody waits
 }
 
-const gateNumbers = 1024
+// Requests and resets wait for each other.
+const (
+	aRequest = 0
+	aReset   = 1
+)
 
-// begin begins a request of charges, after the resets of their keys. begin fails when ctx ends, or
-// at a time. Otherwise call end.
-func (g *gate) begin(ctx context.Context, until time.Time, charges []store.Charge) error {
-	return g.await(ctx, until, func() bool {
-		free := g.none(&g.resets, charges)
-		if free {
-			g.add(&g.requests, charges, 1)
-		}
-		return free
-	})
-}
-
-// end ends a request.
-func (g *gate) end(charges []store.Charge) {
-	g.remove(&g.requests, charges)
-}
-
-// beginReset begins a reset, and waits for the requests under way. beginReset fails when ctx ends,
-// or at a time. Call endReset in any case.
-func (g *gate) beginReset(ctx context.Context, until time.Time, charges []store.Charge) error {
-	g.mu.Lock()
-	g.add(&g.resets, charges, 1)
-	g.mu.Unlock()
-	return g.await(ctx, until, func() bool { return g.none(&g.requests, charges) })
-}
-
-// endReset ends a reset.
-func (g *gate) endReset(charges []store.Charge) {
-	g.remove(&g.resets, charges)
-}
-
-// await waits until ready, which runs with mu locked, returns true.
-func (g *gate) await(ctx context.Context, until time.Time, ready func() bool) error {
-	for {
+// pass waits until nobody of the other kind is inside with one of the keys, at most until a time. A
+// reset is inside from the call on, also after an error. A request is inside after a success only.
+// Then call leave.
+func (g *gate) pass(ctx context.Context, until time.Time, who int, charges []store.Charge) error {
+	if who == aReset {
 		g.mu.Lock()
-		if ready() {
-			g.mu.Unlock()
-			return nil
-		}
-		if g.changed == nil {
-			g.changed = make(chan struct{})
-		}
-		changed := g.changed
+		g.addLocked(who, charges, 1)
 		g.mu.Unlock()
-		timer := time.NewTimer(time.Until(until))
-		var over error
+	}
+	changed := g.look(who, charges)
+	if changed == nil {
+		return nil
+	}
+	ctx, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	for ; changed != nil; changed = g.look(who, charges) {
 		select {
 		case <-changed:
-		case <-timer.C:
-			over = context.DeadlineExceeded
 		case <-ctx.Done():
-			over = ctx.Err()
-		}
-		timer.Stop()
-		if over != nil {
-			return fmt.Errorf("a reset and requests over several slots wait for each other: %w", over)
+			return fmt.Errorf("a reset and requests over several slots wait for each other: %w", ctx.Err())
 		}
 	}
+	return nil
 }
 
-// none reports whether counts has no key of the charges.
-func (g *gate) none(counts *[gateNumbers]int32, charges []store.Charge) bool {
-	for i := range charges {
-		if counts[g.number(&charges[i])] > 0 {
-			return false
-		}
-	}
-	return true
-}
-
-// remove takes the charges from counts, and wakes all that wait.
-func (g *gate) remove(counts *[gateNumbers]int32, charges []store.Charge) {
+// look returns nil if the charges may pass, else a channel that closes when somebody leaves. A
+// request is then inside.
+func (g *gate) look(who int, charges []store.Charge) (changed <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.add(counts, charges, -1)
+	for i := range charges {
+		if *g.countLocked(1-who, &charges[i]) > 0 {
+			if g.changed == nil {
+				g.changed = make(chan struct{})
+			}
+			return g.changed
+		}
+	}
+	if who == aRequest {
+		g.addLocked(who, charges, 1)
+	}
+	return nil
+}
+
+func (g *gate) leave(who int, charges []store.Charge) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.addLocked(who, charges, -1)
 	if g.changed != nil {
 		close(g.changed)
 		g.changed = nil
 	}
 }
 
-func (g *gate) add(counts *[gateNumbers]int32, charges []store.Charge, n int32) {
+func (g *gate) addLocked(who int, charges []store.Charge, n int32) {
 	for i := range charges {
-		counts[g.number(&charges[i])] += n
+		*g.countLocked(who, &charges[i]) += n
 	}
 }
 
-func (g *gate) number(c *store.Charge) uint64 {
-	return maphash.Bytes(g.seed, c.Key) % gateNumbers
+func (g *gate) countLocked(who int, c *store.Charge) *int32 {
+	return &g.inside[who][c.KeyHash()%uint64(len(g.inside[who]))]
 }

@@ -1,7 +1,6 @@
 package redisstore
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -29,42 +28,6 @@ func begin(key string, l algorithms.Limit, holder string, hits int64) store.Char
 
 func end(key string, l algorithms.Limit, holder string, hits int64) store.Charge {
 	return withHolder(algorithms.HoldEnd, key, l, holder, hits)
-}
-
-func TestHoldersAreListedInTheOrderInWhichTheyRunOut(t *testing.T) {
-	s, c := given(t, Options{})
-	l := inFlight(1000)
-	for n := range 300 {
-		charge := begin("k", l, fmt.Sprint(n), int64(n+1))
-		charge.Hold.AtMost = time.Duration(300-n) * time.Second
-		if n == 0 {
-			charge.Limit.Requests = 1e6
-		}
-		charge.Limit.Requests = 1e6
-		wants(t, true, s, charge)
-		c.sleep(time.Millisecond)
-	}
-	wants(t, true, s, end("k", l, "298", 0))
-	charge := begin("k", l, "", 0)
-	held, all, err := s.Holders(t.Context(), &charge, 2)
-	if err != nil || all != 299 || len(held) != 2 {
-		t.Fatalf("%d holders of %d, %v; want 2 of 299", len(held), all, err)
-	}
-	want := store.Held{Holder: store.HolderOf([]byte("299")), Hits: 300, At: c.now() - algorithms.Instant(time.Millisecond)}
-	if want.Until = want.At.Add(time.Second); held[0] != want {
-		t.Errorf("the first holder is %+v; want %+v", held[0], want)
-	}
-	if held[1].Holder != store.HolderOf([]byte("297")) {
-		t.Errorf("the second holder is %+v; want that of 297", held[1])
-	}
-	c.sleep(time.Hour)
-	if held, all, err := s.Holders(t.Context(), &charge, 2); all != 0 || len(held) != 0 || err != nil {
-		t.Errorf("%d holders of %d after their time, %v", len(held), all, err)
-	}
-	rate := begin("k", perAge(algorithms.FixedWindow, 1), "", 0)
-	if _, _, err := s.Holders(t.Context(), &rate, 2); !errors.Is(err, store.ErrNotListed) {
-		t.Errorf("the holders of a rate limit: %v", err)
-	}
 }
 
 // A reset deletes the book of the holders. A new book has another name, so the records of the old

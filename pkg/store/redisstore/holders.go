@@ -37,7 +37,6 @@ func (s *Store) Holders(ctx context.Context, charge *store.Charge, most int) (he
 	return held, all, nil
 }
 
-// holders reads the set, and then the holders in the book.
 func (s *server) holders(ctx context.Context, client rueidis.Client, c *store.Charge, now algorithms.Instant, most int) (held []store.Held, all int, err error) {
 	set, _ := s.appendName(nil, c, 0)
 	book := s.appendBook(nil, c)

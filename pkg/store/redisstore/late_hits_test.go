@@ -84,41 +84,6 @@ func TestHitsGivenBackToABucketAreThoseOfTheirInstant(t *testing.T) {
 	}
 }
 
-func TestHitsOfALogCountFromTheirInstant(t *testing.T) {
-	s, clock := given(t, Options{})
-	c := hit("k", algorithms.Limit{Algorithm: algorithms.SlidingWindowLog, Requests: 10, Period: 8 * time.Second})
-	begin := clock.now()
-	clock.sleep(time.Second)
-	c.Hits = 3
-	s.Later(&c, begin)
-	if got := remains(t, s, c); got != 7 {
-		t.Errorf("%d of 10 remain after 3 hits of before", got)
-	}
-	clock.sleep(2 * time.Second)
-	wants(t, true, s, c)
-	clock.sleep(4 * time.Second)
-	s.Later(&c, begin.Add(5*time.Second))
-	if got := remains(t, s, c); got != 1 {
-		t.Errorf("%d of 10 remain; want 1", got)
-	}
-	for _, want := range []uint32{4, 7, 10} { // the hits expire 8 s after 0 s, 3 s and 5 s
-		clock.sleep(map[uint32]time.Duration{4: time.Second, 7: 3 * time.Second, 10: 2 * time.Second}[want])
-		if got := remains(t, s, c); got != want {
-			t.Errorf("%d of 10 remain; want %d", got, want)
-		}
-	}
-	over := c
-	over.Hits = 100
-	s.Later(&over, clock.now())
-	if got := remains(t, s, c); got != 0 {
-		t.Errorf("%d remain after 100 hits", got)
-	}
-	clock.sleep(8 * time.Second)
-	if got := remains(t, s, c); got != 10 {
-		t.Errorf("%d of 10 remain after a period", got)
-	}
-}
-
 // A told state has the hits that Redis does not know of.
 func TestToldStatesHaveTheHitsThatAreOwed(t *testing.T) {
 	for _, a := range algorithms.RateAlgorithms() {

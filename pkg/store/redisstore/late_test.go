@@ -3,7 +3,6 @@ package redisstore
 import (
 	"context"
 	"errors"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -79,48 +78,6 @@ func TestRequestThatArrivesTooLateIsNotCharged(t *testing.T) {
 	}
 }
 
-func TestCallersAreAnsweredInTimeWhileRedisStandsStill(t *testing.T) {
-	r := ownRedis(t)
-	const timeout = 20 * time.Millisecond
-	s := open(t, urlOf("redis", r.Address()), Options{Timeout: timeout})
-	l := perAge(algorithms.TokenBucket, 1000)
-	settled(t, s, hit("k", l))
-	var least [3]atomic.Int64 // of the delays of answers of each method
-	for i := range least {
-		least[i].Store(int64(time.Hour))
-	}
-	paused(t, r, func() {
-		storm(32, 10, func(n int) {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(n)*time.Millisecond)
-			defer cancel()
-			want := min(timeout, time.Duration(n)*time.Millisecond)
-			begun := time.Now()
-			var err error
-			charges, d := []store.Charge{hit("k", l), hit("j", l)}, make([]algorithms.Decision, 2)
-			switch n % 3 {
-			case 0:
-				_, err = store.Take(ctx, s, charges, d)
-			case 1:
-				err = s.Peek(ctx, charges, d)
-			case 2:
-				_, err = s.Reset(ctx, charges)
-			}
-			if err == nil {
-				t.Error("an answer")
-			}
-			late := int64(time.Since(begun) - want)
-			for was := least[n%3].Load(); late < was && !least[n%3].CompareAndSwap(was, late); was = least[n%3].Load() {
-			}
-		})
-	})
-	for i, method := range []string{"Take", "Peek", "Reset"} {
-		if late := time.Duration(least[i].Load()); late > 500*time.Millisecond { // one answer may be late on a busy machine
-			t.Errorf("%s: all answers came at least %v after their time", method, late)
-		}
-	}
-	settled(t, s, hit("k", l))
-}
-
 func TestServerWhoseClockJumpsAheadIsAskedOnceMore(t *testing.T) {
 	server := shared(t)
 	s := open(t, urlOf("redis", server.Address()), Options{})
@@ -144,31 +101,4 @@ func TestServerWhoseClockJumpsAheadIsAskedOnceMore(t *testing.T) {
 	}
 	s.main.clock.ahead[0].Add(time.Hour.Microseconds()) // and back
 	wants(t, true, s, c)
-}
-
-func TestRequestWhoseContextEndsIsNotCharged(t *testing.T) {
-	r := ownRedis(t)
-	const timeout = 500 * time.Millisecond
-	patient := open(t, urlOf("redis", r.Address()), Options{}) // for requests that a busy machine must answer
-	s := open(t, urlOf("redis", r.Address()), Options{Timeout: timeout, Prefix: patient.main.prefix})
-	c := hit("k", perAge(algorithms.FixedWindow, 100))
-	settled(t, s, c)
-	wants(t, true, patient, c)
-	ended, end := context.WithCancel(t.Context())
-	end()
-	if _, err := store.Take(ended, s, []store.Charge{c}, make([]algorithms.Decision, 1)); !errors.Is(err, context.Canceled) {
-		t.Errorf("%v; want context.Canceled", err)
-	}
-	paused(t, r, func() {
-		ctx, cancel := context.WithCancel(t.Context())
-		time.AfterFunc(timeout/10, cancel)
-		if _, err := store.Take(ctx, s, []store.Charge{c}, make([]algorithms.Decision, 1)); err == nil {
-			t.Error("an answer")
-		}
-		time.Sleep(2*timeout + clockSlack) // until nobody waits by the server's clock either
-	})
-	settled(t, s, c)
-	if got := remains(t, patient, c); got != 99 {
-		t.Errorf("%d of 100 remain after one hit", got)
-	}
 }

@@ -3,7 +3,6 @@ package redisstore
 import (
 	"context"
 	"fmt"
-	"hash/maphash"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -138,6 +137,6 @@ func unconnected(n names) *Store {
 	if n.cluster {
 		c = &farCluster{}
 	}
-	b := &base{timeout: DefaultTimeout, seed: maphash.MakeSeed(), logger: slog.New(slog.DiscardHandler), hasCounters: n.counters.Name != nil}
+	b := &base{timeout: DefaultTimeout, logger: slog.New(slog.DiscardHandler), hasCounters: n.counters.Name != nil}
 	return newStoreOf(&servers{base: b, main: newServer(b, n, redis.Target{}, c)})
 }

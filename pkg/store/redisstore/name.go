@@ -34,7 +34,6 @@ const MaxJitter = math.MaxInt32 * time.Second
 // counterNumber stands for counters where the script has the number of an algorithm.
 const counterNumber = 0
 
-// names names the keys of one server.
 type names struct {
 	prefix   string                  // of every key
 	hashTag  func(key []byte) []byte // see Options.HashTag
@@ -103,7 +102,6 @@ func (n *names) appendBook(dst []byte, c *store.Charge) []byte {
 	return append(appendKey(dst, c), book...)
 }
 
-// appendHolder appends the name of a holder to the name of a book.
 func appendHolder(dst []byte, h store.Holder) []byte {
 	return base64.RawURLEncoding.AppendEncode(dst, h[:])
 }
@@ -121,7 +119,6 @@ func (n *names) appendCounter(dst []byte, c *store.Charge, at algorithms.Instant
 	return strconv.AppendInt(dst, int64(window(c.Limit.Period, at))/int64(time.Second), 10), true
 }
 
-// isCounter reports whether the state of a charge is a counter.
 func (n *names) isCounter(c *store.Charge) bool {
 	if n.counters.Name == nil || c.Hold != nil && n.cluster {
 		return false
@@ -130,7 +127,6 @@ func (n *names) isCounter(c *store.Charge) bool {
 	return counter
 }
 
-// window returns the start of the window of an instant.
 func window(period time.Duration, at algorithms.Instant) algorithms.Instant {
 	return at - at%algorithms.Instant(period)
 }
@@ -143,7 +139,6 @@ func (n *names) jitter() uint32 {
 	return 0
 }
 
-// slots is the number of slots of a cluster.
 const slots = 16384
 
 // slotOf returns the slot of a Redis key: of the text between the first { and the next }, or

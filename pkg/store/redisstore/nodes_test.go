@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,7 +18,6 @@ import (
 	"github.com/weirproxy/weir/internal/redis"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
-	"github.com/weirproxy/weir/test/parts"
 )
 
 // farCluster is a cluster of far servers, for tests in a bubble. farCluster implements connection.
@@ -143,66 +141,4 @@ func TestNodeThatHangsDelaysItsOwnCallsOnly(t *testing.T) {
 			})
 		}
 	}
-}
-
-func TestNodeOfARealClusterThatStopsDelaysItsOwnCallsOnly(t *testing.T) {
-	cluster := sharedCluster(t)
-	s := clustered(t, Options{Timeout: 2 * time.Second}) // of a busy machine, too
-	var live, stopped []store.Charge
-	for n := range 16 {
-		l := perAge(algorithms.FixedWindow, uint32(1_000_000+n))
-		live, stopped = append(live, onNode(s, 0, l)), append(stopped, onNode(s, 1, l))
-	}
-	settled(t, s, live[0])
-	settled(t, s, stopped[0])
-	for try := 1; ; try++ { // a busy machine may take longer for an answer
-		failedLive, failedStopped := askBeside(t, s, cluster.Nodes[1], live, stopped)
-		t.Logf("of %d requests %d to live nodes failed, and %d to the stopped node", besideRounds, failedLive, failedStopped)
-		if failedStopped != besideRounds {
-			t.Errorf("%d of %d requests to the stopped node failed; want all", failedStopped, besideRounds)
-		}
-		if failedLive == 0 {
-			return
-		}
-		if try == 3 {
-			t.Fatalf("%d of %d requests to live nodes failed in try %d; want 0", failedLive, besideRounds, try)
-		}
-	}
-}
-
-const besideRounds = 100
-
-// askBeside stops a node. Each millisecond askBeside then asks for a key of the stopped node and
-// for one of another node, which mostly wait together for a flight. askBeside returns how many
-// requests failed.
-func askBeside(t *testing.T, s *Store, node *parts.Redis, live, stopped []store.Charge) (failedLive, failedStopped int) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	if err := node.Pause(ctx); err != nil {
-		t.Fatal(err)
-	}
-	var asking sync.WaitGroup
-	var failed [2]atomic.Int64
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for n := range besideRounds {
-		for i, charges := range [][]store.Charge{live, stopped} {
-			asking.Go(func() {
-				if _, err := store.Take(t.Context(), s, []store.Charge{charges[n%len(charges)]}, make([]algorithms.Decision, 1)); err != nil {
-					failed[i].Add(1)
-				}
-			})
-		}
-		<-tick.C
-	}
-	asking.Wait()
-	if err := node.Continue(); err != nil {
-		t.Fatal(err)
-	}
-	if err := sharedCluster(t).AwaitWhole(ctx); err != nil {
-		t.Fatal(err)
-	}
-	settled(t, s, stopped[0])
-	return int(failed[0].Load()), int(failed[1].Load())
 }

@@ -119,23 +119,33 @@ func TestServerThatAnswersNothingGetsFewCalls(t *testing.T) {
 }
 
 func TestWaitIsThreeQuartersOfTheDeadlineAndTheTimeoutWithoutOne(t *testing.T) {
-	for deadline, want := range map[time.Duration]time.Duration{
-		0: DefaultTimeout, 4 * time.Millisecond: 3 * time.Millisecond, 20 * time.Millisecond: 15 * time.Millisecond, time.Second: 750 * time.Millisecond,
+	charges := []store.Charge{hit("k", perAge(algorithms.FixedWindow, 1)), hit("j", perAge(algorithms.FixedWindow, 1))}
+	decisions := make([]algorithms.Decision, 2)
+	for method, do := range map[string]func(context.Context, *Store) error{
+		"Take": func(ctx context.Context, s *Store) error {
+			_, err := store.Take(ctx, s, charges, decisions)
+			return err
+		},
+		"Peek":  func(ctx context.Context, s *Store) error { return s.Peek(ctx, charges, decisions) },
+		"Reset": func(ctx context.Context, s *Store) error { _, err := s.Reset(ctx, charges); return err },
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			s := away(t, farBy(time.Hour), Options{})
-			ctx := t.Context()
-			if deadline > 0 {
-				var cancel func()
-				ctx, cancel = context.WithTimeout(ctx, deadline)
-				defer cancel()
-			}
-			begun := time.Now()
-			_, err := store.Take(ctx, s, []store.Charge{hit("k", perAge(algorithms.FixedWindow, 1))}, make([]algorithms.Decision, 1))
-			if took := time.Since(begun); !errors.Is(err, context.DeadlineExceeded) || took != want {
-				t.Errorf("with a deadline of %v: %v after %v; want %v", deadline, err, took, want)
-			}
-		})
+		for deadline, want := range map[time.Duration]time.Duration{
+			0: DefaultTimeout, 4 * time.Millisecond: 3 * time.Millisecond, 20 * time.Millisecond: 15 * time.Millisecond, time.Second: 750 * time.Millisecond,
+		} {
+			synctest.Test(t, func(t *testing.T) {
+				s := away(t, farBy(time.Hour), Options{})
+				ctx := t.Context()
+				if deadline > 0 {
+					var cancel func()
+					ctx, cancel = context.WithTimeout(ctx, deadline)
+					defer cancel()
+				}
+				begun := time.Now()
+				if err := do(ctx, s); !errors.Is(err, context.DeadlineExceeded) || time.Since(begun) != want {
+					t.Errorf("%s with a deadline of %v: %v after %v; want %v", method, deadline, err, time.Since(begun), want)
+				}
+			})
+		}
 	}
 }
 

@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"hash/maphash"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -39,7 +38,6 @@ type outbox struct {
 	settled    chan struct{} // holds a value after the end of the last call under way
 }
 
-// shard has the owed hits and holders of some keys.
 type shard struct {
 	mu            sync.Mutex // guards the fields below
 	book          owed.Book
@@ -69,7 +67,7 @@ func (o *outbox) Later(c *store.Charge, at algorithms.Instant) {
 	if counter {
 		at -= o.nowOf(false) - o.here() // counters have the clock of this process
 	}
-	o.in(c.Key, func(b *owed.Book) { b.Add(c, at-at%algorithms.Instant(Granularity), counter, owed.Fix{}) })
+	o.in(c.Key, func(b *owed.Book) { b.Add(c, whole(at), counter, owed.Fix{}) })
 }
 
 // HoldLater implements [store.Remote]. A begin that waits goes with its end: Redis then charges the
@@ -82,7 +80,7 @@ func (o *outbox) HoldLater(c *store.Charge, at algorithms.Instant) {
 }
 
 func (o *outbox) addEvent(b *owed.Book, c *store.Charge, at algorithms.Instant) {
-	at -= at % algorithms.Instant(Granularity)
+	at = whole(at)
 	here := algorithms.Instant(0)
 	if o.isCounter(c) {
 		here = at - (o.nowOf(false) - o.here())
@@ -90,7 +88,6 @@ func (o *outbox) addEvent(b *owed.Book, c *store.Charge, at algorithms.Instant) 
 	b.AddEvent(c, at, here)
 }
 
-// in does something with the book of a key.
 func (o *outbox) in(key []byte, do func(b *owed.Book)) {
 	sh := o.shard(key)
 	sh.mu.Lock()
@@ -100,7 +97,7 @@ func (o *outbox) in(key []byte, do func(b *owed.Book)) {
 }
 
 func (o *outbox) shard(key []byte) *shard {
-	return &o.shards[maphash.Bytes(o.seed, key)%outboxShards]
+	return &o.shards[store.HashOf(key)%outboxShards]
 }
 
 // countLocked adds the counts of a book to the metrics. The mu of the shard must be held.
@@ -157,8 +154,8 @@ func (o *outbox) sendBefore(charges []store.Charge) {
 // holders.
 func (o *outbox) sendKeyLocked(b *owed.Book, key []byte, followed bool, holds func(owed.Entry) bool) {
 	holders := 0
-	for _, e := range b.Of(key) {
-		if b.Expire(e, o.clocks()) || !e.Waits() || !holds(e) || o.full() {
+	for _, e := range b.Of(key, o.clocks()) {
+		if !holds(e) || o.full() {
 			continue
 		}
 		if _, is := e.(*owed.Holder); is {
@@ -186,7 +183,6 @@ func (o *outbox) sendLocked(b *owed.Book, e owed.Entry, followed bool) {
 	t.where.server.queue.put(&t.call, followed)
 }
 
-// telling returns a call that is then under way.
 func (o *outbox) telling(what *owed.Telling) *telling {
 	t := &telling{outbox: o, what: what}
 	t.where = o.locate(what.Charge(), what.Of)
@@ -206,21 +202,18 @@ func (o *outbox) telling(what *owed.Telling) *telling {
 	return t
 }
 
-// full reports whether too many calls are under way.
 func (o *outbox) full() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.calls >= outboxCalls
 }
 
-// idle reports whether no call of the outbox is under way.
 func (o *outbox) idle() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.calls == 0
 }
 
-// end notes the end of a call.
 func (o *outbox) end(err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -319,7 +312,7 @@ func (o *outbox) sendSome(now time.Time, most int, last bool) (seen, sent int) {
 		sh.mu.Lock()
 		if !rests || !sh.book.Rests(now) {
 			seen += sh.book.Look(now, clocks, func(e owed.Entry) {
-				if sent < most && e.Waits() && o.sendOrAskLocked(sh, e, now, last) {
+				if sent < most && o.sendOrAskLocked(sh, e, now, last) {
 					sent++
 				}
 			})

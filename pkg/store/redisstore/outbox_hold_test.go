@@ -144,7 +144,7 @@ func TestABeginThatIsToldAgainDoesNotOutliveItsEnd(t *testing.T) {
 		c.sleep(time.Millisecond)
 		var told *telling
 		s.in([]byte("k"), func(b *owed.Book) {
-			told = s.telling(b.Tell(b.Of([]byte("k"))[0]))
+			told = s.telling(b.Tell(b.Of([]byte("k"), s.clocks())[0]))
 		})
 		b := newBatch(s.main)
 		b.add(&told.call)
@@ -209,21 +209,4 @@ func TestResetForgetsHoldersThatRedisDoesNotKnowOf(t *testing.T) {
 			}
 		}
 	}
-}
-
-func TestTheOutboxKeepsABoundedNumberOfHolders(t *testing.T) {
-	s, clock := given(t, Options{})
-	s.calls = outboxCalls // so that nothing is sent
-	const more = 5000
-	for n := range outboxShards*owed.MostHolders + more {
-		c := withHolder(algorithms.HoldBegun, fmt.Sprint(n%1000), inFlight(10), fmt.Sprint(n), 1)
-		s.HoldLater(&c, clock.now())
-	}
-	stats := s.Stats()
-	if stats.OwedHolders > outboxShards*owed.MostHolders || stats.LostHolds < more || uint64(stats.OwedHolders)+stats.LostHolds != outboxShards*owed.MostHolders+more {
-		t.Errorf("%d holders wait, %d are lost", stats.OwedHolders, stats.LostHolds)
-	}
-	s.mu.Lock()
-	s.calls = 0
-	s.mu.Unlock()
 }

@@ -1,8 +1,6 @@
 package redisstore
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -75,56 +73,5 @@ func TestResetForgetsHitsThatRedisDoesNotKnowOf(t *testing.T) {
 		if got := remains(t, s, c); got != 5 {
 			t.Errorf("%d of 5 remain after Reset", got)
 		}
-	}
-}
-
-// Hits wait in the outbox while Redis is away, and nothing is sent.
-func TestOutboxSendsWhenRedisIsBack(t *testing.T) {
-	r := ownRedis(t)
-	s := open(t, urlOf("redis", r.Address()), Options{})
-	c := hit("k", perAge(algorithms.FixedWindow, 10))
-	settled(t, s, c)
-	r.Kill()
-	eventually(t, "Redis is away", func() bool {
-		return errors.Is(s.Peek(t.Context(), []store.Charge{c}, make([]algorithms.Decision, 1)), ErrUnavailable)
-	})
-	for range 7 {
-		s.Later(&c, s.Now(algorithms.Limit{}))
-	}
-	time.Sleep(5 * outboxTick)
-	if stats := s.Stats(); stats.DeferredHits+stats.LostHits+stats.UnknownHits != 0 || stats.OwedKeys != 1 || !s.idle() {
-		t.Errorf("while Redis is away: %+v; want one key that waits", stats)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	if err := r.Restart(ctx); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the hits are sent", func() bool { return s.Stats().DeferredHits == 7 })
-	if got := count(t, s, c); got != 7 || s.Stats().LostHits != 0 || s.Stats().OwedKeys != 0 {
-		t.Errorf("Redis counts %d of 7 hits: %+v", got, s.Stats())
-	}
-}
-
-func TestOutboxCountsWhatItDrops(t *testing.T) {
-	r := ownRedis(t)
-	s := open(t, urlOf("redis", r.Address()), Options{Timeout: 50 * time.Millisecond})
-	settled(t, s, hit("k", perAge(algorithms.FixedWindow, 10)))
-	r.Kill()
-	const keys = outboxShards * owed.MostHits
-	at := algorithms.Instant(time.Now().UnixNano())
-	for n := range 2 * keys {
-		c := hit(fmt.Sprint(n), perAge(algorithms.FixedWindow, 10))
-		c.Hits = 2
-		s.Later(&c, at)
-	}
-	odd := hit("odd", algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: 1, Period: time.Second + 1})
-	s.Later(&odd, at) // a period that Redis cannot keep
-	s.Close()
-	if stats := s.Stats(); stats.LostHits != 4*keys+1 || stats.DeferredHits != 0 {
-		t.Errorf("%+v; want %d hits lost", stats, 4*keys+1)
-	}
-	if !s.idle() || s.Stats().OwedKeys != 0 {
-		t.Errorf("%d calls and %d keys are left after Close", s.calls, s.Stats().OwedKeys)
 	}
 }

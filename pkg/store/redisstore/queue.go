@@ -1,19 +1,20 @@
 package redisstore
 
 import (
-	"hash/maphash"
 	"iter"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/weirproxy/weir/internal/redis"
+	"github.com/weirproxy/weir/pkg/store"
 )
 
 // Flights of a node queue. Together the flights must stay well below the commands that
 // internal/redis keeps in flight on a connection.
 const (
 	mostFlights = 32 // under way at once, and workers
-	atOnce      = 4  // that do not wait for each other: one batch waits at Redis while another is decided
+	atOnce      = 4  // that begin without a wait
 )
 
 // queue sends the calls to a server, in flights. Each flight has calls to one node only, so that a
@@ -92,7 +93,7 @@ func (q *queue) silent(slot uint16) bool {
 
 // nodeQueueLocked returns the node queue of the calls in a slot.
 func (q *queue) nodeQueueLocked(slot uint16) *nodeQueue {
-	if nodes := q.server.nodes(); nodes != q.nodes {
+	if nodes := q.server.connection.Nodes(); nodes != q.nodes {
 		q.nodes = nodes
 		q.sortLocked()
 	}
@@ -148,7 +149,6 @@ func (q *queue) close() {
 	q.sending.Wait()
 }
 
-// spareFlightLocked returns the memory of a worker that has ended, or new memory.
 func (q *queue) spareFlightLocked() *flight {
 	if n := len(q.spare); n > 0 {
 		f := q.spare[n-1]
@@ -287,7 +287,6 @@ func (n *nodeQueue) ringLocked(at time.Time) {
 	n.rings = at
 }
 
-// ring is called by the alarm.
 func (n *nodeQueue) ring() {
 	n.queue.mu.Lock()
 	defer n.queue.mu.Unlock()
@@ -356,13 +355,13 @@ func (n *nodeQueue) takeLocked(f *flight, now time.Time) bool {
 	q, stay := n.queue, n.waiting[:0]
 	behind := map[uint64]int{} // keys of calls of the outbox that stay: later calls about them must stay behind
 	for _, c := range n.waiting {
-		if !q.about(c, q.fenced) && !q.about(c, behind) {
+		if !about(c, q.fenced) && !about(c, behind) {
 			f.calls = append(f.calls, c)
 			continue
 		}
 		stay = append(stay, c)
 		if c.fences {
-			q.count(c, behind)
+			countKeys(c, behind)
 		}
 	}
 	clear(n.waiting[len(stay):])
@@ -372,7 +371,7 @@ func (n *nodeQueue) takeLocked(f *flight, now time.Time) bool {
 	}
 	for _, c := range f.calls {
 		if c.fences {
-			f.fences = append(f.fences, q.count(c, q.fenced)...)
+			f.fences = append(f.fences, countKeys(c, q.fenced)...)
 		}
 	}
 	n.under++
@@ -452,31 +451,18 @@ func (n *nodeQueue) land(f *flight, sent, answered bool) {
 	f.fences = f.fences[:0]
 }
 
-// about reports whether a call is about one of the keys, by hash.
-func (q *queue) about(c *call, keys map[uint64]int) bool {
-	if len(keys) == 0 {
-		return false
-	}
-	for i := range c.charges {
-		if keys[q.number(c, i)] > 0 {
-			return true
-		}
-	}
-	return false
+// about reports whether a call is about one of the keys, by hash. Two keys with one hash only wait
+// for each other.
+func about(c *call, keys map[uint64]int) bool {
+	return len(keys) > 0 && slices.ContainsFunc(c.charges, func(charge store.Charge) bool { return keys[charge.KeyHash()] > 0 })
 }
 
-// count counts the keys of a call, by hash, and returns them.
-func (q *queue) count(c *call, keys map[uint64]int) (counted []uint64) {
+// countKeys counts the keys of a call, by hash, and returns them.
+func countKeys(c *call, keys map[uint64]int) (counted []uint64) {
 	for i := range c.charges {
-		n := q.number(c, i)
-		keys[n]++
-		counted = append(counted, n)
+		hash := c.charges[i].KeyHash()
+		keys[hash]++
+		counted = append(counted, hash)
 	}
 	return counted
-}
-
-// number returns a number for the key of charge i. Two keys with one number only wait for each
-// other.
-func (q *queue) number(c *call, i int) uint64 {
-	return maphash.Bytes(q.server.seed, c.charges[i].Key)
 }

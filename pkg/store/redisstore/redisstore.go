@@ -25,7 +25,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -98,7 +97,6 @@ func newStore(o Options, connect func(redis.Target) connection) (*Store, error) 
 		timeout:     cmp.Or(o.Timeout, DefaultTimeout),
 		script:      script,
 		sha:         hex.EncodeToString(sum[:]),
-		seed:        maphash.MakeSeed(),
 		logger:      o.Logger,
 		pulse:       pulse{started: time.Now()},
 		hasCounters: o.Counters.Name != nil,
@@ -118,7 +116,7 @@ func newStore(o Options, connect func(redis.Target) connection) (*Store, error) 
 
 // newStoreOf returns a store whose outbox does not run.
 func newStoreOf(all *servers) *Store {
-	s := &Store{outbox: newOutbox(all), gate: gate{seed: all.seed}}
+	s := &Store{outbox: newOutbox(all)}
 	s.pool.New = func() any { return new(transaction) }
 	s.waits.New = func() any { return newWait() }
 	return s

@@ -29,12 +29,11 @@ func (s *Store) Reset(ctx context.Context, charges []store.Charge) (forgotten in
 	return forgotten, nil
 }
 
-// resetKey resets the key of one charge.
 func (s *Store) resetKey(ctx context.Context, until time.Time, charge []store.Charge) (forgotten int, err error) {
 	s.beginReset(charge[0].Key)
 	defer func() { s.endReset(charge[0].Key, err != nil) }()
-	defer s.gate.endReset(charge)
-	if err := s.gate.beginReset(ctx, until, charge); err != nil {
+	defer s.gate.leave(aReset, charge)
+	if err := s.gate.pass(ctx, until, aReset, charge); err != nil {
 		return 0, err
 	}
 	if !s.idle() { // a question comes behind the calls of the outbox, and its own answer does not matter

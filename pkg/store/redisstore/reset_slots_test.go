@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"slices"
 	"sync"
 	"testing"
@@ -15,94 +14,64 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// A request reserves hits of one key, and waits for another node, which denies. Between the two a
-// reset forgets the key. The hits that others take after the reset stay.
-func TestResetBetweenReserveAndSettleGivesNothingBackTwice(t *testing.T) {
-	for _, a := range algorithms.RateAlgorithms() {
-		s := clustered(t, Options{})
-		node := sharedCluster(t).Nodes[1]
-		one, banned := onNode(s, 0, perAge(a, 10)), onNode(s, 1, perAge(a, 0))
-		one.Hits, banned.Rule = 5, 1
-		settled(t, s, banned)
-		settled(t, s, one)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+// A request reserves hits of one key, and waits for another node. A reset of the key in between
+// would forget the hits, and the request would give back the hits of others.
+func TestResetWaitsForARequestThatHasReservedTheKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, c := awayCluster(t, time.Millisecond, layouts()["thirds"])
+		l := perAge(algorithms.FixedWindow, 10)
+		one, two := onNode(s, 0, l), onNode(s, 1, l)
+		two.Rule = 1
+		taking(t, s, one)
+		taking(t, s, two)
+		const hangs = 100 * time.Millisecond
+		c.fars[1].hang(hangs)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := node.Pause(ctx); err != nil {
-			t.Fatal(err)
-		}
-		denied, reset := make(chan bool, 1), make(chan error, 1)
 		go func() {
-			admitted, err := store.Take(ctx, s, []store.Charge{one, banned}, make([]algorithms.Decision, 2))
-			denied <- !admitted && err == nil
-		}()
-		eventually(t, "the first node has reserved", func() bool { return remains(t, s, one) == 5 })
-		go func() {
-			_, err := s.Reset(ctx, []store.Charge{one})
-			reset <- err
-		}()
-		after := one
-		after.Hits = 8
-		hasReset := false
-		select {
-		case err := <-reset:
-			if hasReset = true; err != nil {
-				t.Errorf("%v: %v", a, err)
+			if _, err := store.Take(ctx, s, []store.Charge{one, two}, make([]algorithms.Decision, 2)); err != nil {
+				t.Error(err)
 			}
-			wants(t, true, s, after)
-		case <-time.After(100 * time.Millisecond): // the reset waits for the request
+		}()
+		begun := time.Now()
+		time.Sleep(10 * time.Millisecond)
+		if _, err := s.Reset(ctx, []store.Charge{one}); err != nil || time.Since(begun) < hangs {
+			t.Errorf("the reset ended after %v, %v; want %v, when the request has its answers", time.Since(begun), err, hangs)
 		}
-		if err := node.Continue(); err != nil {
-			t.Fatal(err)
-		}
-		if !<-denied {
-			t.Errorf("%v: the request was not denied", a)
-		}
-		if !hasReset {
-			if err := <-reset; err != nil {
-				t.Errorf("%v: %v", a, err)
-			}
-			wants(t, true, s, after)
-		}
-		if got := remains(t, s, one); got != 2 {
-			t.Errorf("%v: %d of 10 remain after a reset and 8 hits; want 2", a, got)
-		}
-		if err := sharedCluster(t).AwaitWhole(ctx); err != nil {
-			t.Fatal(err)
-		}
-	}
+	})
 }
 
 func TestResetsAndRequestsOverSlotsWaitForEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := gate{seed: maphash.MakeSeed()}
+		g := new(gate)
 		one, two := []store.Charge{hit("one", algorithms.Limit{})}, []store.Charge{hit("two", algorithms.Limit{})}
 		both := append(slices.Clone(one), two...)
 		begun := time.Now()
 		in := func(d time.Duration) time.Time { return begun.Add(d) }
-		if err := g.begin(t.Context(), in(time.Second), both); err != nil {
+		if err := g.pass(t.Context(), in(time.Second), aRequest, both); err != nil {
 			t.Fatal(err)
 		}
-		if err := g.beginReset(t.Context(), in(10*time.Millisecond), one); !errors.Is(err, context.DeadlineExceeded) {
+		if err := g.pass(t.Context(), in(10*time.Millisecond), aReset, one); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a reset of a key with reserved hits: %v; want a missed deadline", err)
 		}
-		g.endReset(one)
-		time.AfterFunc(time.Until(in(20*time.Millisecond)), func() { g.end(both) })
-		if err := g.beginReset(t.Context(), in(time.Second), two); err != nil || time.Now().Before(in(20*time.Millisecond)) {
+		g.leave(aReset, one)
+		time.AfterFunc(time.Until(in(20*time.Millisecond)), func() { g.leave(aRequest, both) })
+		if err := g.pass(t.Context(), in(time.Second), aReset, two); err != nil || time.Now().Before(in(20*time.Millisecond)) {
 			t.Errorf("a reset began after %v: %v; want 20ms, as the request ended", time.Since(begun), err)
 		}
-		if err := g.begin(t.Context(), in(time.Second), one); err != nil || time.Now().After(in(20*time.Millisecond)) {
+		if err := g.pass(t.Context(), in(time.Second), aRequest, one); err != nil || time.Now().After(in(20*time.Millisecond)) {
 			t.Errorf("a request for another key began after %v: %v; want no wait", time.Since(begun), err)
 		}
-		g.end(one)
-		if err := g.begin(t.Context(), in(30*time.Millisecond), both); !errors.Is(err, context.DeadlineExceeded) {
+		g.leave(aRequest, one)
+		if err := g.pass(t.Context(), in(30*time.Millisecond), aRequest, both); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a request during a reset: %v; want a missed deadline", err)
 		}
-		time.AfterFunc(10*time.Millisecond, func() { g.endReset(two) })
-		if err := g.begin(t.Context(), in(time.Second), both); err != nil || time.Now().Before(in(40*time.Millisecond)) {
+		time.AfterFunc(10*time.Millisecond, func() { g.leave(aReset, two) })
+		if err := g.pass(t.Context(), in(time.Second), aRequest, both); err != nil || time.Now().Before(in(40*time.Millisecond)) {
 			t.Errorf("a request began after %v: %v; want 40ms, as the reset ended", time.Since(begun), err)
 		}
-		g.end(both)
-		if g.requests != [gateNumbers]int32{} || g.resets != [gateNumbers]int32{} {
+		g.leave(aRequest, both)
+		if g.inside != [2][1024]int32{} {
 			t.Error("requests or resets are left")
 		}
 	})

@@ -171,12 +171,10 @@ func appendCharge(b []byte, key int, c *store.Charge, algorithm byte, capacity u
 	return b
 }
 
-// appendInt adds the low size bytes of v, at most 8.
 func appendInt(b []byte, v int64, size int) []byte {
 	return binary.LittleEndian.AppendUint64(b, uint64(v))[:len(b)+size]
 }
 
-// reader reads the script's answer from the front on.
 type reader struct {
 	rest string
 	bad  bool // the answer was too short

@@ -47,7 +47,6 @@ type connection interface {
 	Close()
 }
 
-// newServer returns a server with a connection to the target.
 func newServer(b *base, n names, target redis.Target, c connection) *server {
 	s := &server{base: b, names: n, target: target, connection: c, clock: newClocks(1)}
 	if c.Cluster() {
@@ -58,13 +57,6 @@ func newServer(b *base, n names, target redis.Target, c connection) *server {
 }
 
 // nodes returns the nodes of the slots; nil: unknown, or no cluster.
-func (s *server) nodes() *redis.Nodes {
-	if !s.cluster {
-		return nil
-	}
-	return s.connection.Nodes()
-}
-
 // execute sends batches to Redis, together, and ends their calls. execute waits for answers as long
 // as a caller does, and at least for the timeout. An answer until then shows that Redis is there,
 // also if it comes too late for callers. If patient, execute waits for longestLife at least: such
@@ -120,7 +112,6 @@ func (s *server) eval(client rueidis.Client, b *batch, begun time.Time) rueidis.
 	return client.B().Eval().Script(s.script).Numkeys(int64(len(b.keys))).Key(b.keys...).Arg(s.request(b, begun)).Build()
 }
 
-// request returns the argument of the script.
 func (s *server) request(b *batch, begun time.Time) string {
 	return rueidis.BinaryString(b.request(s.givenNow(), s.deadline(b, begun)))
 }
@@ -132,19 +123,19 @@ func (s *server) request(b *batch, begun time.Time) string {
 func (s *server) conclude(ctx context.Context, client rueidis.Client, b *batch, result rueidis.RedisResult, begun, end time.Time) {
 	for attempt, late := 0, 0; ; attempt++ {
 		reply, err := result.ToString()
-		if said, is := rueidis.IsRedisErr(err); is && said.IsNoScript() && attempt == 0 {
+		said, is := rueidis.IsRedisErr(err)
+		switch moving := is && said.IsTryAgain(); { // the keys lie on two nodes, and the script was not run
+		case err == nil:
+		case is && said.IsNoScript() && attempt == 0:
 			result = client.Do(ctx, s.eval(client, b, begun))
 			continue
-		}
-		if (foreign(err) || onTheMove(err)) && len(b.all) > 1 {
+		case (foreign(err) || moving) && len(b.all) > 1:
 			s.isolate(ctx, client, b, begun, end)
 			return
-		}
-		if onTheMove(err) {
+		case moving:
 			b.end(fmt.Errorf("%w now: its keys move between two nodes: %w", store.ErrLimit, err), false)
 			return
-		}
-		if err != nil {
+		default:
 			b.end(s.connection.Report(err), unapplied(err))
 			return
 		}
@@ -208,13 +199,6 @@ func foreign(err error) bool {
 	})
 }
 
-// onTheMove reports whether the keys lay on two nodes, because their slot moves. The script was not
-// run then.
-func onTheMove(err error) bool {
-	said, is := rueidis.IsRedisErr(err)
-	return is && said.IsTryAgain()
-}
-
 // unapplied reports whether the script has certainly written nothing. There was no connection to
 // send it, or the server serves nobody now, or the server refuses each command that writes.
 func unapplied(err error) bool {
@@ -227,7 +211,6 @@ func unapplied(err error) bool {
 	return errors.Is(err, ErrUnavailable)
 }
 
-// isolate applies the groups of a batch one by one.
 func (s *server) isolate(ctx context.Context, client rueidis.Client, b *batch, begun, end time.Time) {
 	for _, g := range b.all {
 		alone := newBatch(s)
@@ -238,21 +221,16 @@ func (s *server) isolate(ctx context.Context, client rueidis.Client, b *batch, b
 	}
 }
 
-// learn is learn of the server's clock. learn logs steps, and reports whether the clock has jumped
-// ahead.
+// learn is learn of the server's clock. learn logs steps, at most one in stepLogged, and reports
+// whether the clock has jumped ahead.
 func (s *server) learn(slot uint16, us int64, begun, now time.Time) (ahead bool) {
 	if s.given != nil {
 		return false
 	}
 	step := s.clock.learn(slot, us, begun, now)
-	if step.Abs() >= clockStep {
-		s.logStep(step)
+	if step.Abs() < clockStep {
+		return step > 0
 	}
-	return step > 0
-}
-
-// logStep logs a step of the server's clock, unless a step was logged within stepLogged.
-func (s *server) logStep(step time.Duration) {
 	if _, due := s.clock.logged.Due(stepLogged); due {
 		redis, by := slog.Any("redis", s.target), slog.Duration("by", step.Abs().Round(time.Millisecond))
 		if step < 0 {
@@ -263,6 +241,7 @@ func (s *server) logStep(step time.Duration) {
 				"the clock of Redis jumped ahead: windows end early and buckets fill early", redis, by)
 		}
 	}
+	return step > 0
 }
 
 // longestLife is how long a call may lie on its way for a patient caller. internal/redis needs

@@ -9,13 +9,11 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// location is where a key is kept.
 type location struct {
 	server *server
 	slot   uint16 // 0 without a cluster
 }
 
-// servers is the servers of a store.
 type servers struct {
 	*base
 
@@ -23,14 +21,12 @@ type servers struct {
 	seconds *server // of Options.Seconds; nil: main keeps limits of a second, too
 }
 
-// all yields the servers.
 func (s *servers) all() iter.Seq[*server] {
 	return func(yield func(*server) bool) {
 		_ = yield(s.main) && s.seconds != nil && yield(s.seconds)
 	}
 }
 
-// of returns the server of a charge's limit.
 func (s *servers) of(c *store.Charge) *server {
 	if s.seconds != nil && c.Limit.Period == time.Second {
 		return s.seconds
@@ -38,12 +34,10 @@ func (s *servers) of(c *store.Charge) *server {
 	return s.main
 }
 
-// locate returns the location of the key of a charge at an instant.
 func (s *servers) locate(c *store.Charge, at algorithms.Instant) location {
 	return s.of(c).locate(c, at)
 }
 
-// locate returns the location that the key of a charge would have here.
 func (s *server) locate(c *store.Charge, at algorithms.Instant) location {
 	if !s.cluster {
 		return location{server: s}
@@ -52,7 +46,6 @@ func (s *server) locate(c *store.Charge, at algorithms.Instant) location {
 	return location{s, slotOf(string(name))}
 }
 
-// isCounter reports whether the state of a charge is a counter.
 func (s *servers) isCounter(c *store.Charge) bool { return s.of(c).isCounter(c) }
 
 // several reports whether the keys of a request may lie at several locations.
@@ -83,7 +76,6 @@ func (s *servers) nowOf(counter bool) algorithms.Instant {
 	return s.main.clock.instant(time.Now())
 }
 
-// connected reports whether a server has a connection.
 func (s *servers) connected() bool {
 	for server := range s.all() {
 		if _, err := server.connection.Client(); err == nil {

@@ -21,10 +21,10 @@ import (
 func (s *Store) takeSeveral(
 	ctx context.Context, until time.Time, at algorithms.Instant, charges []store.Charge, decisions []algorithms.Decision,
 ) (bool, error) {
-	if err := s.gate.begin(ctx, until, charges); err != nil {
+	if err := s.gate.pass(ctx, until, aRequest, charges); err != nil {
 		return false, s.unsent(err, charges)
 	}
-	defer s.gate.end(charges)
+	defer s.gate.leave(aRequest, charges)
 	parts := s.parts(at, charges)
 	if err := s.do(ctx, until, parts...); err != nil {
 		s.giveBack(parts)
@@ -63,7 +63,6 @@ func (s *Store) takeSeveral(
 	return admitted, nil
 }
 
-// parts returns one transaction for each location of the keys of a request.
 func (s *Store) parts(at algorithms.Instant, charges []store.Charge) []*transaction {
 	var parts []*transaction
 	for i := range charges {
@@ -82,7 +81,6 @@ func (s *Store) parts(at algorithms.Instant, charges []store.Charge) []*transact
 	return parts
 }
 
-// collect writes the decisions of the parts to the places of their charges in the request.
 func collect(parts []*transaction, decisions []algorithms.Decision) {
 	for _, p := range parts {
 		for n, i := range p.index {
@@ -126,8 +124,9 @@ func (s *Store) settleLater(p, change *transaction) {
 	}
 }
 
-// owe has the outbox send the change of a part, which may be nil. A new holder is canceled in place
-// of its release. That gives back its hits once more, so they are charged once more.
+// owe has the outbox send the change of a part, which may be nil. A new holder is canceled, where
+// the change would release the holder. The cancel gives back hits that the change gives back, too,
+// so owe charges these hits once more.
 func (s *Store) owe(p, change *transaction) {
 	if change == nil {
 		return
@@ -217,8 +216,7 @@ func (c *call) settleList(change *call, i int, v verdict, due func(i int) bool) 
 	charge.CountRejected = true
 	charge.Rule = i // look finds the charge by this number
 	charge.Hold = withoutHolder(charge.Hold)
-	change.add(&charge)
-	change.fixes = append(change.fixes, nil)
+	change.addFixed(charge, nil)
 }
 
 // look takes the decisions about lists from the change of a denied reservation, unless it is nil.
@@ -236,6 +234,10 @@ func (c *call) look(change *transaction) {
 // correct adds a correction of a charge's key: hits to charge, or to give back if negative.
 func (c *call) correct(charge store.Charge, hits int64, f *fix) {
 	charge.Hits, charge.CountRejected, charge.Hold = hits, true, withoutHolder(charge.Hold)
+	c.addFixed(charge, f)
+}
+
+func (c *call) addFixed(charge store.Charge, f *fix) {
 	c.add(&charge)
 	c.fixes = append(c.fixes, f)
 }
@@ -262,9 +264,8 @@ func (c *call) release(change *call) {
 			if charge.Rule = i; c.counts(i) || charge.Limit.Algorithm == algorithms.Concurrency {
 				charge.Hits = 0
 			}
-			change.add(&charge)
-			change.charges[len(change.charges)-1].Hold = &store.Hold{Phase: release, Holder: c.holds[i].Holder, AtMost: c.holds[i].AtMost}
-			change.fixes = append(change.fixes, nil)
+			charge.Hold = &store.Hold{Phase: release, Holder: c.holds[i].Holder, AtMost: c.holds[i].AtMost}
+			change.addFixed(charge, nil)
 			freed = freed || charge.Limit.Algorithm == algorithms.Concurrency
 		}
 	}
@@ -274,8 +275,7 @@ func (c *call) release(change *call) {
 	for i := range c.charges {
 		if charge := c.charges[i]; charge.Limit.Algorithm == algorithms.Concurrency && !c.ends(i) {
 			charge.Hits, charge.Rule, charge.Hold = 0, i, nil
-			change.add(&charge)
-			change.fixes = append(change.fixes, nil)
+			change.addFixed(charge, nil)
 		}
 	}
 }

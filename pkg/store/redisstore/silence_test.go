@@ -138,33 +138,6 @@ func TestHitsAreSentAtAPaceWhenRedisIsBack(t *testing.T) {
 	})
 }
 
-func TestHitsThatNoLongerMatterAreNotSent(t *testing.T) {
-	for _, a := range algorithms.RateAlgorithms() {
-		synctest.Test(t, func(t *testing.T) {
-			f, g, l := noted()
-			s := awayBy(t, f, g, Options{})
-			taking(t, s, hit("asked", perAge(algorithms.FixedWindow, 10)))
-			g.away.Store(true)
-			second := hit("second", algorithms.Limit{Algorithm: a, Requests: 10, Period: time.Second})
-			day := hit("day", algorithms.Limit{Algorithm: a, Requests: 10, Period: 24 * time.Hour})
-			for range 5 * 60 {
-				s.Later(&second, s.Now(algorithms.Limit{}))
-				s.Later(&day, s.Now(algorithms.Limit{}))
-				if keys := s.Stats().OwedKeys; keys > 1+6 {
-					t.Fatalf("%v: hits of %d windows wait", a, keys)
-				}
-				time.Sleep(200 * time.Millisecond)
-			}
-			time.Sleep(10 * time.Second)
-			g.away.Store(false)
-			time.Sleep(3 * time.Second)
-			if got := l.sum(); got != 300 {
-				t.Errorf("%v: %d hits were sent; want the 300 of the day", a, got)
-			}
-		})
-	}
-}
-
 // Hits to charge whose answer is lost are sent again, and hits to give back are not. Here Redis
 // runs each call, so UnknownHits is the number of hits that Redis counts too often.
 func TestHitsWithoutAnAnswerAreSentAgainUnlessTheyAreGivenBack(t *testing.T) {

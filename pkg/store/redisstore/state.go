@@ -14,7 +14,6 @@ type kept struct {
 	counter bool // the state is a counter's
 }
 
-// take takes hits from the state.
 func (k *kept) take(l algorithms.Limit, now algorithms.Instant, hits int64, countRejected bool) (d algorithms.Decision) {
 	k.state, k.limit, d = algorithms.TakeAs(k.limit, l, k.state, now, hits, countRejected)
 	return d
@@ -26,7 +25,6 @@ func (k *kept) rewind(now algorithms.Instant) {
 	k.state = algorithms.Rewind(k.limit, k.state, now, farthestBack)
 }
 
-// parse reads the value of a key that is charged under a limit.
 func parse(value string, l algorithms.Limit) (kept, error) {
 	state, limit, err := algorithms.ParseRecord(value, l)
 	if err != nil {
@@ -56,7 +54,6 @@ func (k *kept) seenAt(l algorithms.Limit, now algorithms.Instant) (us int64, val
 	return int64(now) / int64(Granularity), seen.value()
 }
 
-// parseCounter reads the value of a counter, which holds no instant.
 func parseCounter(raw string, l algorithms.Limit) (kept, error) {
 	n, err := strconv.ParseUint(raw, 10, 63)
 	if err != nil {

@@ -8,7 +8,6 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// metrics counts for Stats.
 type metrics struct {
 	calls, transactions    atomic.Uint64
 	deferredHits, lostHits atomic.Uint64

@@ -52,21 +52,23 @@ func (s *Store) begin(w *wait, t *store.Transaction, now time.Time) {
 	if err != nil || len(t.Charges) == 0 {
 		t.Admitted = err == nil
 		w.done = append(w.done, len(w.all))
-		w.add(nil, nil, now, until)
+		w.add(nil, now, until)
 		return
 	}
 	s.sendBefore(t.Charges)
 	at := s.here()
 	if s.several(at, t.Charges) {
 		parts := new(transaction)
-		w.add(nil, parts, now, time.Time{}) // takeSeveral has its own time
+		w.add(parts, now, time.Time{}) // takeSeveral has its own time
 		go func() {
 			t.Admitted, t.Err = s.takeSeveral(t.Ctx, until, at, t.Charges, t.Decisions)
 			w.end(parts)
 		}()
 		return
 	}
-	w.add(t.Ctx, s.transaction(take, s.locate(&t.Charges[0], at), at, t.Charges), now, until)
+	c := s.transaction(take, s.locate(&t.Charges[0], at), at, t.Charges)
+	c.ctx = t.Ctx
+	w.add(c, now, until)
 }
 
 // mayFly reports whether all transactions are calls to one server with one time, so that their
@@ -85,7 +87,6 @@ func (s *Store) mayFly(w *wait, now time.Time) bool {
 	return until.Sub(now) >= s.timeout && !server.cluster && server.connection.Steady() && !s.pulse.missed(now)
 }
 
-// taken writes the decisions and states of a transaction that has ended.
 func (s *Store) taken(t *transaction, to *store.Transaction) {
 	switch {
 	case t.ctx == nil: // over several locations: it has its decision

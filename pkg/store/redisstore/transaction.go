@@ -25,10 +25,9 @@ type transaction struct {
 	over    error           // why the caller waits no longer, and may not read the answer; nil after the end
 	resets  uint64          // of the outbox when the transaction was made
 	outbox  *outbox
-	instead *instead // set before status promised
+	instead []instead // of the charges; set before status promised
 }
 
-// landed implements owner.
 func (t *transaction) landed(before int32) {
 	if before == promised {
 		t.settle()
@@ -65,7 +64,7 @@ type wait struct {
 	// Of the caller alone.
 	all     []*transaction // by number; nil: the caller does not wait, or no more
 	left    int            // transactions that the caller waits for
-	seen    []*transaction // that are over
+	seen    []*transaction // transactions that have ended or run out of time
 	done    []int          // numbers of decided transactions, see TakeAll
 	watched bool           // stops has a function for each context but the first
 	stops   []func() bool
@@ -77,7 +76,6 @@ func newWait() *wait {
 	return w
 }
 
-// end says that a transaction has ended.
 func (w *wait) end(t *transaction) {
 	w.mu.Lock()
 	w.ended = append(w.ended, t)
@@ -85,7 +83,6 @@ func (w *wait) end(t *transaction) {
 	w.wake()
 }
 
-// wake wakes the caller, also for no reason.
 func (w *wait) wake() {
 	select {
 	case w.signal <- struct{}{}:
@@ -94,9 +91,9 @@ func (w *wait) wake() {
 }
 
 // add adds a transaction, which putAll then puts into a queue. nil is decided already.
-func (w *wait) add(ctx context.Context, t *transaction, now, until time.Time) {
+func (w *wait) add(t *transaction, now, until time.Time) {
 	if t != nil {
-		t.ctx, t.wait, t.number, t.over = ctx, w, len(w.all), nil
+		t.wait, t.number, t.over = w, len(w.all), nil
 		t.put, t.until = now, until
 		w.left++
 	}
@@ -204,7 +201,6 @@ func (w *wait) next() (first time.Time) {
 	return first
 }
 
-// reset makes the wait empty.
 func (w *wait) reset() {
 	if !w.rings.IsZero() {
 		w.timer.Stop()
@@ -223,7 +219,8 @@ func (s *Store) do(ctx context.Context, until time.Time, all ...*transaction) (f
 	w, _ := s.waits.Get().(*wait)
 	now := time.Now()
 	for _, t := range all {
-		w.add(ctx, t, now, until)
+		t.ctx = ctx
+		w.add(t, now, until)
 	}
 	for server := range s.all() {
 		w.putAll(server, now, false)
@@ -262,12 +259,11 @@ func (s *Store) await(w *wait, over func(some []*transaction)) {
 func (s *Store) transaction(a action, where location, at algorithms.Instant, charges []store.Charge) *transaction {
 	t, _ := s.pool.Get().(*transaction)
 	t.set(a, where.slot, at, charges)
-	t.owner, t.outbox, t.where, t.instead, t.index = t, s.outbox, where, nil, t.index[:0]
+	t.owner, t.outbox, t.where, t.instead, t.index = t, s.outbox, where, t.instead[:0], t.index[:0]
 	t.resets = s.resetCount.Load()
 	return t
 }
 
-// unsent returns err as the error of a request that was not sent.
 func (s *Store) unsent(err error, charges []store.Charge) error {
 	if len(charges) == 0 {
 		return err
@@ -277,7 +273,6 @@ func (s *Store) unsent(err error, charges []store.Charge) error {
 	return &unanswered{err, []*transaction{t}}
 }
 
-// notInTime returns the error of a request that does not wait any longer.
 func notInTime(over error) error { return fmt.Errorf("redis has not answered in time: %w", over) }
 
 // until returns when a request of charges that comes now stops to wait: after three quarters of the
@@ -315,42 +310,37 @@ func (u *unanswered) Unwrap() error { return u.error }
 // Instead implements [store.Unanswered].
 func (u *unanswered) Instead(hits []int64) {
 	for _, t := range u.all {
-		own := slices.Clone(hits)
-		if len(t.index) > 0 {
-			own = nil
-			for _, i := range t.index {
-				own = append(own, hits[i])
-			}
+		own := slices.Clone(hits[:len(t.charges)])
+		for n, i := range t.index {
+			own[n] = hits[i]
 		}
 		t.decidedElsewhere(own)
 	}
 }
 
-// instead is the hits of a transaction that were decided elsewhere.
+// instead is the hits of a charge that were decided elsewhere.
 type instead struct {
-	hits   []int64              // of each charge
-	at     []algorithms.Instant // of each charge: of the hits, by the key's clock
-	places []*owed.Hits         // of each charge: owes the hits while the outcome is open; may be nil
+	hits int64
+	at   algorithms.Instant // by the key's clock
+	open *owed.Hits         // owes the hits while the outcome is open; may be nil
 }
 
 // decidedElsewhere has the difference between hits and the hits that Redis has applied charged,
 // when the outcome is known.
 func (t *transaction) decidedElsewhere(hits []int64) {
-	o, p := t.outbox, &instead{hits: hits, places: make([]*owed.Hits, len(hits))}
+	o := t.outbox
 	for i := range t.charges {
 		c := t.charges[i]
-		if c.Hold != nil {
-			hits[i] = 0 // the caller tells HoldLater
+		if c.Hits = hits[i]; c.Hold != nil {
+			c.Hits = 0 // the caller tells HoldLater
 		}
-		c.Hits = hits[i]
 		counter := o.isCounter(&c)
-		at := o.nowOf(counter)
-		p.at = append(p.at, at-at%algorithms.Instant(Granularity))
-		if hits[i] > 0 && owed.Chargeable(&c) {
-			o.in(c.Key, func(b *owed.Book) { p.places[i] = b.Open(&c, p.at[i], counter) })
+		in := instead{hits: c.Hits, at: whole(o.nowOf(counter))}
+		if c.Hits > 0 && owed.Chargeable(&c) {
+			o.in(c.Key, func(b *owed.Book) { in.open = b.Open(&c, in.at, counter) })
 		}
+		t.instead = append(t.instead, in)
 	}
-	t.instead = p
 	if !t.status.CompareAndSwap(underWay, promised) {
 		t.settle()
 	}
@@ -359,13 +349,13 @@ func (t *transaction) decidedElsewhere(hits []int64) {
 // settle has the hits of instead charged that Redis has not applied, and hits given back that Redis
 // has applied beyond these. The call is over, or will not be sent.
 func (t *transaction) settle() {
-	o, p, unsent := t.outbox, t.instead, t.status.Load() == abandoned || t.refused
-	for i := range t.charges {
-		c, at := t.charges[i], p.at[i]
+	o, unsent := t.outbox, t.status.Load() == abandoned || t.refused
+	for i, in := range t.instead {
+		c, at := t.charges[i], in.at
 		if c.Hold != nil {
 			continue
 		}
-		switch c.Hits = p.hits[i]; {
+		switch c.Hits = in.hits; {
 		case unsent:
 		case t.err != nil:
 			c.Hits = max(c.Hits, 0)
@@ -382,8 +372,8 @@ func (t *transaction) settle() {
 		}
 		o.in(c.Key, func(b *owed.Book) {
 			b.Add(&c, at, o.isCounter(&c), owed.Fix{})
-			if p.places[i] != nil {
-				b.Settle(p.places[i], p.hits[i])
+			if in.open != nil {
+				b.Settle(in.open, in.hits)
 			}
 		})
 	}

@@ -151,8 +151,7 @@ func (h *Hits) Charge() *store.Charge { return &h.charge }
 // At implements [Entry].
 func (h *Hits) At() algorithms.Instant { return h.at }
 
-// Waits implements [Entry].
-func (h *Hits) Waits() bool { return h.waiting() != 0 }
+func (h *Hits) waits() bool { return h.waiting() != 0 }
 
 // Returns implements [Entry].
 func (h *Hits) Returns() bool { return h.waiting() < 0 }

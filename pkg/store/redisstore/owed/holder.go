@@ -93,8 +93,7 @@ func (h *Holder) Charge() *store.Charge { return &h.charge }
 // At implements [Entry].
 func (h *Holder) At() algorithms.Instant { return h.events[0].here }
 
-// Waits implements [Entry].
-func (h *Holder) Waits() bool { return h.under == 0 && len(h.events) > 0 }
+func (h *Holder) waits() bool { return h.under == 0 && len(h.events) > 0 }
 
 // Returns implements [Entry]. An event that Redis has applied has no second effect.
 func (h *Holder) Returns() bool { return false }

@@ -69,11 +69,10 @@ type Entry interface {
 	Charge() *store.Charge
 	// At is the instant by which the name of a counter is chosen.
 	At() algorithms.Instant
-	// Waits reports whether a call can tell something now.
-	Waits() bool
 	// Returns reports whether a call would give back more hits than it charges.
 	Returns() bool
 
+	waits() bool // a call can tell something now
 	expire(b *Book, now Clocks) (gone bool)
 	tell() *Telling
 	told(b *Book, t *Telling, o Outcome)
@@ -119,26 +118,25 @@ func (b *Book) Drain() Counts {
 	return c
 }
 
-// Of returns the entries of a key, holders first.
-func (b *Book) Of(key []byte) (all []Entry) {
+// Of drops the parts of a key's entries that no longer matter, and returns the entries that wait,
+// holders first.
+func (b *Book) Of(key []byte, now Clocks) (all []Entry) {
 	for _, h := range b.holders[string(key)] {
-		all = append(all, h)
+		if !h.expire(b, now) && h.waits() {
+			all = append(all, h)
+		}
 	}
-	for _, h := range b.hits[string(key)] {
-		all = append(all, h)
+	for _, h := range slices.Clone(b.hits[string(key)]) { // expire may remove h
+		if !h.expire(b, now) && h.waits() {
+			all = append(all, h)
+		}
 	}
 	return all
 }
 
-// Expire drops the parts of an entry that no longer matter, and reports whether the entry is gone.
-func (b *Book) Expire(e Entry, now Clocks) (gone bool) { return e.expire(b, now) }
-
-// Tell returns all that waits of an entry, which is then on the way; nil if nothing waits. Call
-// Told after the end of the call.
+// Tell returns all of an entry that waits, which is then on the way. Call Told after the end of the
+// call.
 func (b *Book) Tell(e Entry) *Telling {
-	if !e.Waits() {
-		return nil
-	}
 	t := e.tell()
 	e.tidy(b)
 	return t
@@ -164,7 +162,7 @@ func (b *Book) BeginReset(key []byte) {
 	b.drop(string(key), &r.dropped, new(uint64))
 }
 
-// EndReset ends a BeginReset of the key, and drops what came in between. If the reset failed, the
+// EndReset ends a BeginReset of the key, and drops the hits that came meanwhile. If the reset failed, the
 // dropped hits of the key are lost.
 func (b *Book) EndReset(key []byte, failed bool) {
 	r := b.resets[string(key)]
@@ -210,8 +208,8 @@ func (b *Book) Close() {
 // ten seconds at most.
 func (b *Book) Rests(now time.Time) bool { return b.nHolder == 0 && now.Before(b.rests) }
 
-// Look drops entries that no longer matter, calls visit for each entry that is left, and returns
-// the number of entries that it has seen. visit may call Tell.
+// Look drops entries that no longer matter, calls visit for each entry that waits, and returns the
+// number of entries that it has seen. visit may call Tell.
 func (b *Book) Look(now time.Time, at Clocks, visit func(Entry)) (seen int) {
 	b.rests = now.Add(longestRest)
 	for key := range b.hits {
@@ -221,7 +219,9 @@ func (b *Book) Look(now time.Time, at Clocks, visit func(Entry)) (seen int) {
 			if h.expire(b, at) {
 				continue
 			}
-			visit(h)
+			if h.waits() {
+				visit(h)
+			}
 			if all := b.hits[key]; i == len(all) || all[i] != h {
 				continue
 			}
@@ -234,7 +234,7 @@ func (b *Book) Look(now time.Time, at Clocks, visit func(Entry)) (seen int) {
 	for _, all := range b.holders {
 		for _, h := range all {
 			seen++
-			if !h.expire(b, at) {
+			if !h.expire(b, at) && h.waits() {
 				visit(h)
 			}
 		}

@@ -318,7 +318,7 @@ func boundSettings(c *config) []setting {
 		{
 			"max-bytes-in-flight", decimal(server.DefaultMaxBytesInFlight), settings.Number(
 				&c.Server.MaxBytesInFlight, 1<<20, math.MaxInt),
-			"memory of all gRPC requests under way together, in bytes, about 16000 each; beyond it requests " +
+			"memory of all gRPC requests under way together, in bytes, about 4000 for each that waits for the store; beyond it requests " +
 				"are refused and connections end",
 		},
 		{

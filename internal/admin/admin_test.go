@@ -160,7 +160,7 @@ func boom(bug any) error {
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
 		Own: []string{
-			"internal/admin/page", "internal/admin/render", "internal/admin/watch", "internal/durations", "internal/loglimit", "internal/metrics",
+			"internal/admin/page", "internal/admin/render", "internal/admin/watch", "internal/durations", "internal/lane", "internal/loglimit", "internal/metrics",
 			"internal/printable", "internal/rawio", "internal/spelling", "internal/top", "internal/wire",
 			"internal/wire/web", "pkg/algorithms", "pkg/descriptors", "pkg/limiter", "pkg/store", "pkg/store/memstore", "proto/...",
 		},

@@ -2,7 +2,6 @@ package wire
 
 import (
 	"crypto/tls"
-	"errors"
 	"net"
 	"slices"
 	"sync"
@@ -22,8 +21,8 @@ type Split struct {
 	from    net.Listener
 	timeout time.Duration
 	secure  *Secure
-	http2   *side
-	http1   *side
+	http2   *Handoff
+	http1   *Handoff
 
 	closed chan struct{}
 	close  func()
@@ -46,7 +45,8 @@ func NewSplit(l net.Listener, secure *Secure, timeout time.Duration) *Split {
 			_ = c.Close()
 		}
 	})
-	s.http2, s.http1 = &side{s, make(chan net.Conn)}, &side{s, make(chan net.Conn)}
+	s.http2 = &Handoff{addr: l.Addr(), conns: make(chan net.Conn), closed: s.closed, close: s.close}
+	s.http1 = &Handoff{addr: l.Addr(), conns: make(chan net.Conn), closed: s.closed, close: s.close}
 	return s
 }
 
@@ -67,32 +67,8 @@ func (s *Split) Close() error {
 // Serve accepts connections until Close, which makes the result nil, or until the listener fails.
 func (s *Split) Serve() error {
 	defer s.close()
-	for {
-		conn, err := s.from.Accept()
-		if err == nil {
-			go s.divide(conn)
-			continue
-		}
-		select {
-		case <-s.closed:
-			return nil
-		default:
-		}
-		var passing interface{ Temporary() bool }
-		if errors.As(err, &passing) && passing.Temporary() { // such as: too many open files
-			select {
-			case <-s.closed:
-				return nil
-			case <-time.After(acceptPause):
-				continue
-			}
-		}
-		return err
-	}
+	return Accept(s.from, s.closed, nil, func(c net.Conn) { go s.divide(c) })
 }
-
-// acceptPause is the time between two attempts to accept a connection while the system refuses.
-const acceptPause = 100 * time.Millisecond
 
 // divide gives a connection to one of the sides.
 func (s *Split) divide(raw net.Conn) {
@@ -118,16 +94,14 @@ func (s *Split) divide(raw net.Conn) {
 		_ = conn.Close()
 		return
 	}
-	select {
-	case to.conns <- c:
-	case <-s.closed:
+	if !to.Give(c) {
 		_ = conn.Close()
 	}
 }
 
 // choose reads until the bytes differ from the preface, or are four of it: no method of HTTP/1 is
 // PRI.
-func (s *Split) choose(c *early) (*side, error) {
+func (s *Split) choose(c *early) (*Handoff, error) {
 	first := make([]byte, 0, 4)
 	for len(first) < cap(first) {
 		n, err := c.Conn.Read(first[len(first):cap(first)])
@@ -161,24 +135,6 @@ func (s *Split) remove(conn net.Conn) {
 	defer s.mu.Unlock()
 	delete(s.open, conn)
 }
-
-type side struct {
-	split *Split
-	conns chan net.Conn
-}
-
-func (s *side) Accept() (net.Conn, error) {
-	select {
-	case c := <-s.conns:
-		return c, nil
-	case <-s.split.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (s *side) Close() error { return s.split.Close() }
-
-func (s *side) Addr() net.Addr { return s.split.from.Addr() }
 
 // early is a connection whose first bytes were read. Read returns them first.
 type early struct {

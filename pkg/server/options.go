@@ -24,7 +24,7 @@ const (
 	// of a new connection it may send as many requests at once, and it does not repeat refused ones.
 	DefaultMaxConcurrentStreams = 1024
 	// DefaultMaxBytesInFlight leaves room for a million keys in a container of 256 MiB. 1000 requests
-	// of Envoy at once take 16 MB.
+	// of Envoy that wait for a store take 4 MB.
 	DefaultMaxBytesInFlight = 32 << 20
 )
 

@@ -47,7 +47,7 @@ func (b *back) flushLocked() {
 	p := &pipe{of: b}
 	b.pipe, b.more.L = p, &b.conn.mu
 	go func() {
-		if !b.conn.server.others.give(p) {
+		if !b.conn.server.others.Give(p) {
 			_ = p.Close()
 		}
 	}()
@@ -207,42 +207,3 @@ func (p *pipe) SetDeadline(time.Time) error { return nil }
 func (p *pipe) SetReadDeadline(time.Time) error { return nil }
 
 func (p *pipe) SetWriteDeadline(time.Time) error { return nil }
-
-// pipes is the listener of the gRPC server for other methods.
-type pipes struct {
-	conns  chan *pipe
-	closed chan struct{}
-	close  func()
-}
-
-func newPipes() *pipes {
-	p := &pipes{conns: make(chan *pipe), closed: make(chan struct{})}
-	p.close = sync.OnceFunc(func() { close(p.closed) })
-	return p
-}
-
-// give gives the server a connection. The result is false when no server takes it.
-func (p *pipes) give(c *pipe) bool {
-	select {
-	case p.conns <- c:
-		return true
-	case <-p.closed:
-		return false
-	}
-}
-
-func (p *pipes) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.conns:
-		return c, nil
-	case <-p.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (p *pipes) Close() error {
-	p.close()
-	return nil
-}
-
-func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipes", Net: "unix"} }

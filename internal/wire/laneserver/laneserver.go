@@ -10,10 +10,11 @@ package laneserver
 
 import (
 	"context"
-	"errors"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -55,7 +56,7 @@ type Handler interface {
 type Server struct {
 	options Options
 	begun   time.Time // the zero of all instants
-	others  *pipes
+	others  *wire.Handoff
 	buffers sync.Pool // of *buffers
 	serving sync.WaitGroup
 	stopped chan struct{} // closed by the first GracefulStop or Stop
@@ -70,7 +71,7 @@ type Server struct {
 // New returns a server without listeners.
 func New(o Options) *Server {
 	s := &Server{
-		options: o, begun: time.Now().Add(-time.Nanosecond), others: newPipes(), stopped: make(chan struct{}),
+		options: o, begun: time.Now().Add(-time.Nanosecond), others: wire.NewHandoff(&net.UnixAddr{Name: "pipes", Net: "unix"}), stopped: make(chan struct{}),
 		listeners: make(map[net.Listener]struct{}), open: make(map[*Conn]struct{}),
 	}
 	s.stop = sync.OnceFunc(func() { close(s.stopped) })
@@ -101,42 +102,10 @@ func (s *Server) Serve(l net.Listener) error {
 		s.mu.Unlock()
 		_ = l.Close() // closed already after a stop
 	}()
-	var delay time.Duration
-	for {
-		raw, err := l.Accept()
-		if err == nil {
-			delay = 0
-			s.begin(raw)
-			continue
-		}
-		select {
-		case <-s.stopped:
-			return nil
-		default:
-		}
-		if delay, err = s.retry(err, delay); err != nil {
-			return err
-		}
-	}
-}
-
-// retry waits after an error that may pass, such as too many open files, as grpc-go does. Other
-// errors are the result.
-func (s *Server) retry(err error, last time.Duration) (delay time.Duration, final error) {
-	var passing interface{ Temporary() bool }
-	if !errors.As(err, &passing) || !passing.Temporary() {
-		return 0, err
-	}
-	delay = min(max(2*last, 5*time.Millisecond), time.Second)
-	s.options.Logger.LogAttrs(context.Background(), slog.LevelWarn, "a connection was not accepted",
-		slog.String("error", err.Error()), slog.String("next_attempt_in", delay.String()))
-	timer := time.NewTimer(delay)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-s.stopped:
-	}
-	return delay, nil
+	return wire.Accept(l, s.stopped, func(err error, pause time.Duration) {
+		s.options.Logger.LogAttrs(context.Background(), slog.LevelWarn, "a connection was not accepted",
+			slog.String("error", err.Error()), slog.String("next_attempt_in", pause.String()))
+	}, s.begin)
 }
 
 func (s *Server) begin(raw net.Conn) {
@@ -179,11 +148,7 @@ func (s *Server) tick() {
 func (s *Server) all() []*Conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all := make([]*Conn, 0, len(s.open))
-	for c := range s.open {
-		all = append(all, c)
-	}
-	return all
+	return slices.Collect(maps.Keys(s.open))
 }
 
 // GracefulStop closes the listeners, tells clients to connect elsewhere, and returns when all

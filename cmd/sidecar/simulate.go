@@ -41,7 +41,7 @@ requests count that pass under its rules.`,
 			if len(rules) == 0 {
 				return usage("--rules: is missing, must be a rule file or directory")
 			}
-			o := simulate.Options{MaxKeys: maxKeys, MaxHolds: maxKeys}
+			o := simulate.Options{MaxKeys: maxKeys}
 			var err error
 			if o.Rules, _, _, err = loadRules(rules, "", bounds); err != nil {
 				return err

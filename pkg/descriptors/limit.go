@@ -193,7 +193,7 @@ func (t *tree) limit(v value, f form) (limit, bool) {
 		t.readHold(v, fs, &l)
 		t.readTable(fs, &l)
 	}
-	if text := t.tooMany(l.Algorithm, l.Requests, l.Period); text != "" {
+	if text := tooMany(l.Algorithm, l.Requests, l.Period); text != "" {
 		if l.Algorithm == algorithms.SlidingWindowLog {
 			text += ": use sliding_window_counter"
 		}
@@ -224,10 +224,10 @@ func (t *tree) checkUnlimited(fs fields) {
 }
 
 // tooMany words why an algorithm cannot have so many requests in a period; "" when it can.
-func (t *tree) tooMany(a algorithms.Algorithm, requests uint32, period time.Duration) string {
+func tooMany(a algorithms.Algorithm, requests uint32, period time.Duration) string {
 	switch {
-	case a == algorithms.SlidingWindowLog && requests > t.options.MaxLogEntries:
-		return fmt.Sprintf("is %d, must be at most %d for sliding_window_log, which remembers every hit", requests, t.options.MaxLogEntries)
+	case a == algorithms.SlidingWindowLog && requests > MaxLogEntries:
+		return fmt.Sprintf("is %d, must be at most %d for sliding_window_log, which remembers every hit", requests, MaxLogEntries)
 	case a == algorithms.TokenBucketInteger && period > 0 && int64(requests) > int64(period):
 		return fmt.Sprintf("is %d, must be at most %d for token_bucket_integer, which refills at most a token per nanosecond",
 			requests, int64(period))

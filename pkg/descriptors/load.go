@@ -9,13 +9,12 @@ import (
 	"time"
 )
 
-// DefaultMaxLogEntries is the bound of [Options] where none is given.
-const DefaultMaxLogEntries = 10_000
+// MaxLogEntries is the largest requests_per_unit of a sliding_window_log, which stores every hit.
+const MaxLogEntries = 10_000
 
 // Options bounds and adapts rules. The zero value is valid.
 type Options struct {
-	MaxLogEntries uint32        // maximum requests_per_unit of a sliding_window_log, which stores every hit; 0 means DefaultMaxLogEntries
-	Granularity   time.Duration // the step in which the store counts time: every period must be a multiple of it; 0 allows any period
+	Granularity time.Duration // the step in which the store counts time: every period must be a multiple of it; 0 allows any period
 
 	// MergeDomains joins all documents of one domain, in the order of the sources: their descriptors
 	// become siblings, must differ, and share one default at most. The defaults of a document apply to
@@ -76,7 +75,6 @@ func shownName(file string) string { return strings.ToValidUTF8(file, "\uFFFD") 
 // Options.MaxBytes and Options.MaxTableBytes. Load refuses a source above that bound unread, and
 // goes on without it.
 func Load(sources []Source, o Options) (*Rules, []Warning, error) {
-	o.MaxLogEntries = cmp.Or(o.MaxLogEntries, DefaultMaxLogEntries)
 	var (
 		mistakes Errors
 		warnings []Warning

@@ -56,15 +56,6 @@ func TestLimitIsReadAsWritten(t *testing.T) {
 	}
 }
 
-func TestLogIsBoundedByTheOption(t *testing.T) {
-	data := []byte("domain: edge\ndefault: {algorithm: sliding_window_log, unit: second, requests_per_unit: 51}")
-	for most, ok := range map[uint32]bool{0: true, 50: false, 51: true} {
-		if _, _, err := Load([]Source{{Data: data}}, Options{MaxLogEntries: most}); (err == nil) != ok {
-			t.Errorf("MaxLogEntries %d: got %v, want taken %t", most, err, ok)
-		}
-	}
-}
-
 func TestPeriodsAreMultiplesOfTheGranularity(t *testing.T) {
 	for _, tt := range []struct {
 		limit, want string // want is the mistake with microseconds

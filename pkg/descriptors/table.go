@@ -369,7 +369,7 @@ func (t *tree) checkRows(at value, l *limit) {
 		case x.burst != 0 && l.Algorithm != algorithms.TokenBucket && l.Algorithm != 0:
 			fail(x, "burst", "is %d, must be left out for %s: only token_bucket has a burst", x.burst, l.Algorithm)
 		default:
-			if text := t.tooMany(l.Algorithm, x.requests, cmp.Or(Unit(x.unit).Duration(), l.Period)); text != "" {
+			if text := tooMany(l.Algorithm, x.requests, cmp.Or(Unit(x.unit).Duration(), l.Period)); text != "" {
 				fail(x, "requests_per_unit", "%s", text)
 			}
 		}

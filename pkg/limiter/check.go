@@ -255,7 +255,7 @@ func (l *Limiter) add(c *charging, limit *descriptors.Limit, key []byte) {
 	switch {
 	case grant == nil:
 	case grant.Gives != GivesUnlimited:
-		changed, _ := grant.change(limit, l.options.MaxLogEntries) // within the bounds, also after a change of the rule
+		changed, _ := grant.change(limit) // within the bounds, also after a change of the rule
 		v.limits = append(v.limits, changed)
 		limit = &v.limits[len(v.limits)-1]
 	case holder.phase != algorithms.HoldEnd || limit.AtMost == 0:

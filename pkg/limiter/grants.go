@@ -104,7 +104,7 @@ func (l *Limiter) Grantable(g *Grant) (Grantable, error) {
 		if !g.isFor(limit) {
 			continue
 		}
-		changed, err := g.change(limit, l.options.MaxLogEntries)
+		changed, err := g.change(limit)
 		if err != nil {
 			return Grantable{}, err
 		}
@@ -221,12 +221,12 @@ func printable(text string) bool {
 
 // change returns the limit with the numbers of the grant, held within the bounds of the algorithm.
 // The error says which number is out of bounds.
-func (g *Grant) change(limit *descriptors.Limit, maxLogEntries uint32) (changed descriptors.Limit, err error) {
+func (g *Grant) change(limit *descriptors.Limit) (changed descriptors.Limit, err error) {
 	changed = *limit
 	most := uint32(math.MaxUint32)
 	switch limit.Algorithm {
 	case algorithms.SlidingWindowLog:
-		most = maxLogEntries
+		most = descriptors.MaxLogEntries
 	case algorithms.TokenBucketInteger:
 		most = uint32(min(uint64(limit.Period), math.MaxUint32))
 	default:

@@ -23,7 +23,6 @@ import (
 // Defaults of Options.
 const (
 	DefaultMaxDescriptors = 1000
-	DefaultMaxLogEntries  = 10_000
 	DefaultDetailedValues = 1000
 	DefaultTopKeys        = 1000 // of the programs; Options.TopKeys has no default
 )
@@ -33,9 +32,8 @@ const MaxTopKeys = 100_000
 
 // Options is the options of New. The zero value is valid.
 type Options struct {
-	MaxDescriptors int    // largest number of descriptors in a request; 0 means DefaultMaxDescriptors
-	MaxLogEntries  uint32 // largest number of requests of a sliding_window_log in rules and overrides; 0 means DefaultMaxLogEntries
-	DetailedValues int    // largest number of values of a rule that are counted apart, see [Counts]; 0 means DefaultDetailedValues
+	MaxDescriptors int // largest number of descriptors in a request; 0 means DefaultMaxDescriptors
+	DetailedValues int // largest number of values of a rule that are counted apart, see [Counts]; 0 means DefaultDetailedValues
 
 	TopKeys int // number of keys with the most hits that are tracked, see [Limiter.TopKeys], at most MaxTopKeys; 0: none is
 
@@ -96,7 +94,6 @@ func New(s store.Store, o Options) (*Limiter, error) {
 		return nil, err
 	}
 	o.MaxDescriptors = cmp.Or(o.MaxDescriptors, DefaultMaxDescriptors)
-	o.MaxLogEntries = cmp.Or(o.MaxLogEntries, DefaultMaxLogEntries)
 	o.DetailedValues = cmp.Or(o.DetailedValues, DefaultDetailedValues)
 	l := &Limiter{store: s, options: o, units: newUnitLimits(), grants: make(map[string]*Grant)}
 	l.tracking = newTracking(o.TopKeys, l.balance)

@@ -31,9 +31,9 @@ func newUnitLimits() unitLimits {
 // decides each hit of an override. An override of concurrency takes the number of requests as
 // max_in_flight, and ignores the unit.
 func (l *Limiter) override(o *Override, i int, like *descriptors.Limit) (limit descriptors.Limit, err error) {
-	if like.Algorithm == algorithms.SlidingWindowLog && o.Requests > l.options.MaxLogEntries {
+	if like.Algorithm == algorithms.SlidingWindowLog && o.Requests > descriptors.MaxLogEntries {
 		return limit, &InvalidError{[]Violation{violation(FieldOverrideRequests, i,
-			"%d is more than sliding_window_log remembers, must be at most %d", o.Requests, l.options.MaxLogEntries)}}
+			"%d is more than sliding_window_log remembers, must be at most %d", o.Requests, descriptors.MaxLogEntries)}}
 	}
 	switch {
 	case like.Algorithm == algorithms.Concurrency: // which has no period

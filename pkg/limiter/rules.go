@@ -74,9 +74,7 @@ func (l *Limiter) load(documents []descriptors.Source, before error) ([]descript
 	if len(documents) == 0 && before == nil {
 		return nil, ErrNoDocuments
 	}
-	rules, warnings, err := descriptors.Load(documents, descriptors.Options{
-		MaxLogEntries: l.options.MaxLogEntries, DropRejected: l.options.DropRejected,
-	})
+	rules, warnings, err := descriptors.Load(documents, descriptors.Options{DropRejected: l.options.DropRejected})
 	if before != nil {
 		err = errors.Join(before, err)
 	}

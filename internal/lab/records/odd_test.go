@@ -125,7 +125,7 @@ func TestStandardInputCanBeReadOnce(t *testing.T) {
 func TestADirectoryThatIsRemovedOnAFullDiskIsMadeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir, disk := filepath.Join(t.TempDir(), "record"), new(faulty)
-		r, stop := running(t, Options{Dir: dir}, disk)
+		r, stop := running(t, Options{Dir: dir}, disk.create)
 		disk.set(true)
 		saw(r, "lost", false)
 		time.Sleep(2 * time.Second)

@@ -27,24 +27,15 @@ const (
 	maxWait = 30 * time.Second
 )
 
-// files is the operations on the directory; a test lets them fail.
-type files interface {
-	create(path string) (io.WriteCloser, error) // of mode 0600; fails if the file is there
-	remove(path string) error
-}
-
-type system struct{}
-
-func (system) create(path string) (io.WriteCloser, error) {
+// create makes a file of mode 0600 that is not there yet.
+func create(path string) (io.WriteCloser, error) {
 	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
 }
-
-func (system) remove(path string) error { return os.Remove(path) }
 
 // output is the open file of a Recorder, and its directory. Only stats is safe for concurrent use.
 type output struct {
 	options Options
-	files   files
+	create  func(path string) (io.WriteCloser, error)
 	unlock  func() // nil without the lock of the directory
 
 	path    string         // of the open file
@@ -95,11 +86,11 @@ func (o *output) lock(ctx context.Context) error {
 // try makes and removes a file, as a lock that was there before says nothing about the directory.
 func (o *output) try() error {
 	path := filepath.Join(o.options.Dir, fileName(time.Now()))
-	file, err := o.files.create(path)
+	file, err := o.create(path)
 	if err != nil {
 		return err
 	}
-	return errors.Join(file.Close(), o.files.remove(path))
+	return errors.Join(file.Close(), os.Remove(path))
 }
 
 func (o *output) write(lines []byte, requests int) {
@@ -128,7 +119,7 @@ func (o *output) open() bool {
 	}
 	if err == nil {
 		o.path = filepath.Join(o.options.Dir, fileName(time.Now()))
-		o.file, err = o.files.create(o.path)
+		o.file, err = o.create(o.path)
 	}
 	if err == nil && o.zstd == nil {
 		o.zstd, err = zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20))
@@ -176,7 +167,7 @@ func (o *output) makeRoom() error {
 		if sum <= o.options.MaxBytes {
 			break
 		}
-		if err := o.files.remove(filepath.Join(o.options.Dir, f.name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Remove(filepath.Join(o.options.Dir, f.name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		sum -= f.size
@@ -255,7 +246,7 @@ func (o *output) fail(err error, lost int) {
 		_ = o.file.Close() // there is an error already
 		o.file = nil
 		if !o.kept {
-			_ = o.files.remove(o.path)
+			_ = os.Remove(o.path)
 		}
 	}
 	o.pending = 0

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -69,10 +70,10 @@ const bufferBytes = 4 << 20
 // records there, and with Options.Writable a directory that cannot be written. Without
 // Options.Writable such a directory goes to the log, and Run tries again.
 func NewRecorder(ctx context.Context, o Options) (*Recorder, error) {
-	return newRecorder(ctx, o, system{})
+	return newRecorder(ctx, o, create)
 }
 
-func newRecorder(ctx context.Context, o Options, f files) (*Recorder, error) {
+func newRecorder(ctx context.Context, o Options, create func(path string) (io.WriteCloser, error)) (*Recorder, error) {
 	if o.MaxBytes == 0 {
 		o.MaxBytes = DefaultMaxBytes
 	}
@@ -83,7 +84,7 @@ func newRecorder(ctx context.Context, o Options, f files) (*Recorder, error) {
 		return nil, fmt.Errorf("salt: has %d bytes: must have at least %d", len(o.Salt), MinSalt)
 	}
 	r := &Recorder{
-		out:     &output{options: o, files: f},
+		out:     &output{options: o, create: create},
 		hasher:  newHasher(o.HashValues, o.Salt),
 		wake:    make(chan struct{}, 1),
 		filling: make([]byte, 0, bufferBytes),

@@ -32,12 +32,12 @@ func saw(r *Recorder, client string, over bool) {
 	r.Observe(limiter.Observed{Begun: time.Now(), Request: requestOf(client), Verdict: &limiter.Verdict{OverLimit: over}})
 }
 
-func running(t *testing.T, o Options, f files) (r *Recorder, stop func()) {
+func running(t *testing.T, o Options, create func(string) (io.WriteCloser, error)) (r *Recorder, stop func()) {
 	t.Helper()
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	r, err := newRecorder(t.Context(), o, f)
+	r, err := newRecorder(t.Context(), o, create)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +73,7 @@ func readAll(t *testing.T, paths ...string) (clients []string, notes []Note) {
 func TestARecordHasEachRequestOnceAndInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "made", "here")
-		r, stop := running(t, Options{Dir: dir}, system{})
+		r, stop := running(t, Options{Dir: dir}, create)
 		const many = 10_000
 		for i := range many {
 			saw(r, strconv.Itoa(i), i%2 == 1)
@@ -121,7 +121,7 @@ func TestEverythingOfARequestIsRecorded(t *testing.T) {
 func TestHashedValues(t *testing.T) {
 	record := func(salt []byte) []string {
 		dir := t.TempDir()
-		r, stop := running(t, Options{Dir: dir, HashValues: []string{"client"}, Salt: salt}, system{})
+		r, stop := running(t, Options{Dir: dir, HashValues: []string{"client"}, Salt: salt}, create)
 		for _, client := range []string{"alice", "bob", "alice"} {
 			saw(r, client, false)
 		}
@@ -162,11 +162,9 @@ func (f *faulty) set(full bool) {
 }
 
 func (f *faulty) create(path string) (io.WriteCloser, error) {
-	to, err := system{}.create(path)
+	to, err := create(path)
 	return faultyFile{to, f}, err
 }
-
-func (f *faulty) remove(path string) error { return system{}.remove(path) }
 
 type faultyFile struct {
 	io.WriteCloser
@@ -188,7 +186,7 @@ func (f faultyFile) Write(p []byte) (int, error) {
 func TestAFullDiskEndsNoRecording(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir, disk, log := t.TempDir(), new(faulty), new(strings.Builder)
-		r, stop := running(t, Options{Dir: dir, Logger: slog.New(slog.NewTextHandler(log, nil))}, disk)
+		r, stop := running(t, Options{Dir: dir, Logger: slog.New(slog.NewTextHandler(log, nil))}, disk.create)
 		second := func(name string) {
 			saw(r, name, false)
 			time.Sleep(time.Second)
@@ -221,7 +219,7 @@ func TestAFullDiskEndsNoRecording(t *testing.T) {
 func TestADirectoryThatVanishesIsMadeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "record")
-		r, stop := running(t, Options{Dir: dir}, system{})
+		r, stop := running(t, Options{Dir: dir}, create)
 		saw(r, "lost with the directory", false)
 		time.Sleep(time.Second)
 		synctest.Wait()
@@ -247,7 +245,7 @@ func TestADirectoryThatCannotBeUsedIsTriedAgain(t *testing.T) {
 		if err := os.WriteFile(place, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		r, stop := running(t, Options{Dir: filepath.Join(place, "record")}, system{})
+		r, stop := running(t, Options{Dir: filepath.Join(place, "record")}, create)
 		saw(r, "early", false)
 		time.Sleep(2 * time.Second)
 		if err := os.Remove(place); err != nil {
@@ -265,7 +263,7 @@ func TestADirectoryThatCannotBeUsedIsTriedAgain(t *testing.T) {
 func TestTwoRecordersDoNotShareADirectory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
-		_, stop := running(t, Options{Dir: dir}, system{})
+		_, stop := running(t, Options{Dir: dir}, create)
 		defer stop()
 		if _, err := NewRecorder(t.Context(), Options{Dir: dir}); err == nil || !strings.Contains(err.Error(), "another process records there") {
 			t.Errorf("got %v", err)

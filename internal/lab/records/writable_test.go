@@ -14,10 +14,7 @@ import (
 	"github.com/weirproxy/weir/internal/testing/logtest"
 )
 
-// noFiles is a directory in which no file can be made.
-type noFiles struct{ system }
-
-func (noFiles) create(path string) (io.WriteCloser, error) {
+func noFile(path string) (io.WriteCloser, error) {
 	return nil, &fs.PathError{Op: "open", Path: path, Err: syscall.EACCES}
 }
 
@@ -28,17 +25,17 @@ func TestADirectoryThatMustBeWritable(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name, dir string
-		files     files
+		create    func(string) (io.WriteCloser, error)
 		want      error
 	}{
-		{"a file", file, system{}, syscall.ENOTDIR},
-		{"below a file", filepath.Join(file, "record"), system{}, syscall.ENOTDIR},
-		{"without permission", t.TempDir(), noFiles{}, syscall.EACCES},
-		{"writable", t.TempDir(), system{}, nil},
+		{"a file", file, create, syscall.ENOTDIR},
+		{"below a file", filepath.Join(file, "record"), create, syscall.ENOTDIR},
+		{"without permission", t.TempDir(), noFile, syscall.EACCES},
+		{"writable", t.TempDir(), create, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			log := new(logtest.Log)
-			r, err := newRecorder(t.Context(), Options{Dir: c.dir, Writable: true, Logger: slog.New(slog.NewTextHandler(log, nil))}, c.files)
+			r, err := newRecorder(t.Context(), Options{Dir: c.dir, Writable: true, Logger: slog.New(slog.NewTextHandler(log, nil))}, c.create)
 			if !errors.Is(err, c.want) || (r == nil) != (c.want != nil) {
 				t.Fatalf("got %v, want %v", err, c.want)
 			}

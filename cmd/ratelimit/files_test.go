@@ -154,14 +154,6 @@ func configMap(dir string) map[string]string {
 	}
 }
 
-func TestWithoutMergingTwoFilesOfADomainAreRefused(t *testing.T) {
-	root := t.TempDir()
-	lay(t, root, map[string]string{"config/a.yaml": rules("d", "k", 1), "config/b.yaml": rules("d", "l", 2)})
-	if _, _, err := load(t, root); err == nil {
-		t.Error("no error")
-	}
-}
-
 // Wildcards of a merged domain are tried in the order of their files' names, whoever reads them;
 // the original's is random.
 func TestMergedFilesAreInTheOrderOfTheirNames(t *testing.T) {

@@ -101,14 +101,6 @@ func TestThePagesAreWhereTheOriginalHasThem(t *testing.T) {
 	}
 }
 
-func TestDisabledStatsTellNobody(t *testing.T) {
-	t.Parallel()
-	r := start(t, scripted, "USE_PROMETHEUS=true", "USE_STATSD=true", "DISABLE_STATS=true")
-	if got := r.address["metrics"]; got != "" {
-		t.Errorf("metrics are served at %s", got)
-	}
-}
-
 func TestFilesNeedNotBeThereWhereTheStartIsForced(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()

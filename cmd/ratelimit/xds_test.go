@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"testing"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
@@ -14,10 +13,6 @@ func perHour(domain string, requests uint32) *ratelimitv3.RateLimitConfig {
 		{Key: "k", RateLimit: &ratelimitv3.RateLimitPolicy{Unit: ratelimitv3.RateLimitUnit_HOUR, RequestsPerUnit: requests}},
 	}}
 }
-
-// muchLater is how long a test waits for the loading of that, which takes seconds with the race
-// detector on a busy machine.
-const muchLater = 2 * within
 
 // sets makes resources all that a control plane has for the node "default".
 func sets(t *testing.T, p *parts.ControlPlane, version string, all ...*ratelimitv3.RateLimitConfig) {
@@ -37,24 +32,12 @@ func (r *running) wantAnswer(t *testing.T, request, want string) {
 	}
 }
 
-// awaitAnswer waits until the answer to a request, which must count nothing, is that.
-func (r *running) awaitAnswer(t *testing.T, request, want string) {
-	t.Helper()
-	eventually(t, muchLater, func() string {
-		answer, err := r.ask(t, parseRequest(t, request))
-		if got := show(t, answer, err); got != want {
-			return fmt.Sprintf("%s\n got %s\nwant %s", request, got, want)
-		}
-		return ""
-	})
-}
-
 // awaitRefusal waits until a control plane has heard what is wrong with what it sent, and returns
 // it.
 func awaitRefusal(t *testing.T, p *parts.ControlPlane) parts.XDSRequest {
 	t.Helper()
 	var refusal parts.XDSRequest
-	eventually(t, muchLater, func() string {
+	eventually(t, within, func() string {
 		for _, r := range p.Requests() {
 			if r.Refused {
 				refusal = r

@@ -41,7 +41,7 @@ func (e RulesError) Unwrap() error { return e.error }
 var errStopped = errors.New("stopped")
 
 // Run serves until ctx ends, a signal says stop or something fails. Rules with mistakes end it
-// before it listens, with a RulesError. A mistake in one part of the Config is a [*Mistake]. A
+// before it listens, with a RulesError. The error of one part of the Config is a [*PartError]. A
 // process calls Run once.
 func Run(ctx context.Context, c Config) error {
 	p := &process{Config: c, signals: notify(ctx), registry: prometheus.NewRegistry()}
@@ -199,7 +199,7 @@ func (p *process) keepState(ctx context.Context) (err error) {
 	}
 	p.state, err = snapshots.Open(ctx, snapshots.Options{Dir: p.State.Dir, Store: p.stores.memory, Logger: p.Logger})
 	if err != nil {
-		return &Mistake{PartState, err}
+		return &PartError{PartState, err}
 	}
 	p.onClose(p.state.Close)
 	p.beside(p.state.Run)
@@ -309,7 +309,7 @@ func (p *process) record(ctx context.Context) error {
 	}
 	recorder, err := p.Record.open(ctx, p.Logger)
 	if err != nil {
-		return &Mistake{PartRecord, err}
+		return &PartError{PartRecord, err}
 	}
 	p.server.Observe(recorder)
 	p.beside(recorder.Run)

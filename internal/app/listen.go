@@ -88,7 +88,7 @@ func (p *process) listen(ctx context.Context) ([]listener, error) {
 		case e.Spare != nil:
 			e.Spare(err)
 		default:
-			errs = append(errs, &Mistake{e.part, err})
+			errs = append(errs, &PartError{e.part, err})
 		}
 	}
 	if err := errors.Join(errs...); err != nil {

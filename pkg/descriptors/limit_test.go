@@ -134,12 +134,16 @@ func TestAChoiceIsReadByTheNameItIsShownAs(t *testing.T) {
 		must         string
 	}{
 		"on_store_error": {
-			func(l Limit) string { return l.OnStoreError.String() }, []string{"local", "allow", "deny"},
-			[]string{`""`, "unset", "Local", "DENY", "fail", "on_store_error(9)"}, "local, allow or deny",
+			func(l Limit) string { return l.OnStoreError.String() },
+			[]string{"local", "allow", "deny"},
+			[]string{`""`, "unset", "Local", "DENY", "fail", "on_store_error(9)"},
+			"local, allow or deny",
 		},
 		"sharing": {
-			func(l Limit) string { return l.Sharing.String() }, []string{"leased", "exact"},
-			[]string{`""`, "unset", "Leased", "sharing(9)"}, "leased or exact",
+			func(l Limit) string { return l.Sharing.String() },
+			[]string{"leased", "exact"},
+			[]string{`""`, "unset", "Leased", "sharing(9)"},
+			"leased or exact",
 		},
 	} {
 		document := "domain: d\ndefault: {unit: second, requests_per_unit: 1, " + option + ": "

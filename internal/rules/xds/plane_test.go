@@ -181,11 +181,3 @@ func eventually(t *testing.T, done func() string) {
 
 // kinds returns the kinds of streams by name: true is delta.
 func kinds() map[string]bool { return map[string]bool{"state of the world": false, "delta": true} }
-
-// eachKind runs a test with a control plane for each kind of stream.
-func eachKind(t *testing.T, test func(t *testing.T, p *plane, delta bool)) {
-	t.Helper()
-	for name, delta := range kinds() {
-		t.Run(name, func(t *testing.T) { test(t, startPlane(t), delta) })
-	}
-}

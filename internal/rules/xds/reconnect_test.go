@@ -16,40 +16,43 @@ import (
 )
 
 func TestTheClientComesBack(t *testing.T) {
-	eachKind(t, func(t *testing.T, p *plane, delta bool) {
-		p.set("1", config("r1", "a", 1), config("r2", "b", 2))
-		s := startClient(t, p, Options{Delta: delta})
-		s.await(t, map[string]uint32{"a": 1, "b": 2})
-		p.awaitRequest(t, 0, "an acceptance", func(r parts.XDSRequest) bool { return r.Nonce == "1" })
+	for name, delta := range kinds() {
+		t.Run(name, func(t *testing.T) {
+			p := startPlane(t)
+			p.set("1", config("r1", "a", 1), config("r2", "b", 2))
+			s := startClient(t, p, Options{Delta: delta})
+			s.await(t, map[string]uint32{"a": 1, "b": 2})
+			p.awaitRequest(t, 0, "an acceptance", func(r parts.XDSRequest) bool { return r.Nonce == "1" })
 
-		p.Stop()
-		eventually(t, func() string {
-			if got := s.Status(); got.Connected || got.Failures < 3 {
-				return "still connected, or not trying"
+			p.Stop()
+			eventually(t, func() string {
+				if got := s.Status(); got.Connected || got.Failures < 3 {
+					return "still connected, or not trying"
+				}
+				return ""
+			})
+			if err := s.Ready(); err != nil {
+				t.Errorf("Ready without a control plane: got %v", err)
 			}
-			return ""
+			if diff := cmp.Diff(map[string]uint32{"a": 1, "b": 2}, s.inForce()); diff != "" {
+				t.Errorf("rules without a control plane (-want +got):\n%s", diff)
+			}
+			from := len(p.Requests())
+			p.set("2", config("r1", "a", 1), config("r3", "c", 3)) // r2 is gone by then
+			p.restart()
+			s.await(t, map[string]uint32{"a": 1, "c": 3})
+			first, _ := p.awaitRequest(t, from, "a greeting", func(parts.XDSRequest) bool { return true })
+			if first.Nonce != "" || first.Refused {
+				t.Errorf("the first request on a new stream: got %+v, want no nonce of another stream", first)
+			}
+			if !delta && first.Version != "1" {
+				t.Errorf("version on a new stream: got %q, want 1", first.Version)
+			}
+			if delta && (len(first.Initial) != 2 || first.Initial["r1"] == "" || first.Initial["r2"] == "") {
+				t.Errorf("initial resource versions: got %v, want those of r1 and r2", first.Initial)
+			}
 		})
-		if err := s.Ready(); err != nil {
-			t.Errorf("Ready without a control plane: got %v", err)
-		}
-		if diff := cmp.Diff(map[string]uint32{"a": 1, "b": 2}, s.inForce()); diff != "" {
-			t.Errorf("rules without a control plane (-want +got):\n%s", diff)
-		}
-		from := len(p.Requests())
-		p.set("2", config("r1", "a", 1), config("r3", "c", 3)) // r2 is gone by then
-		p.restart()
-		s.await(t, map[string]uint32{"a": 1, "c": 3})
-		first, _ := p.awaitRequest(t, from, "a greeting", func(parts.XDSRequest) bool { return true })
-		if first.Nonce != "" || first.Refused {
-			t.Errorf("the first request on a new stream: got %+v, want no nonce of another stream", first)
-		}
-		if !delta && first.Version != "1" {
-			t.Errorf("version on a new stream: got %q, want 1", first.Version)
-		}
-		if delta && (len(first.Initial) != 2 || first.Initial["r1"] == "" || first.Initial["r2"] == "") {
-			t.Errorf("initial resource versions: got %v, want those of r1 and r2", first.Initial)
-		}
-	})
+	}
 }
 
 func TestADeltaStreamAsksAgainForRefusedResources(t *testing.T) {

@@ -33,167 +33,188 @@ func TestDeps(t *testing.T) {
 }
 
 func TestRulesFollowTheControlPlane(t *testing.T) {
-	eachKind(t, func(t *testing.T, p *plane, delta bool) {
-		p.set("1", config("r1", "a", 1), config("r2", "b", 2))
-		s := startClient(t, p, Options{Delta: delta})
-		s.await(t, map[string]uint32{"a": 1, "b": 2})
-		p.set("2", config("r1", "a", 3), config("r2", "b", 2), config("r3", "c", 4))
-		s.await(t, map[string]uint32{"a": 3, "b": 2, "c": 4})
-		p.set("3", config("r3", "c", 4))
-		s.await(t, map[string]uint32{"c": 4})
-		p.set("4")
-		s.await(t, map[string]uint32{})
-		p.set("5", config("r1", "a", 5))
-		s.await(t, map[string]uint32{"a": 5})
-		for _, r := range p.Requests() {
-			if r.Refused {
-				t.Errorf("a good response was refused: %s", r.Refusal)
+	for name, delta := range kinds() {
+		t.Run(name, func(t *testing.T) {
+			p := startPlane(t)
+			p.set("1", config("r1", "a", 1), config("r2", "b", 2))
+			s := startClient(t, p, Options{Delta: delta})
+			s.await(t, map[string]uint32{"a": 1, "b": 2})
+			p.set("2", config("r1", "a", 3), config("r2", "b", 2), config("r3", "c", 4))
+			s.await(t, map[string]uint32{"a": 3, "b": 2, "c": 4})
+			p.set("3", config("r3", "c", 4))
+			s.await(t, map[string]uint32{"c": 4})
+			p.set("4")
+			s.await(t, map[string]uint32{})
+			p.set("5", config("r1", "a", 5))
+			s.await(t, map[string]uint32{"a": 5})
+			for _, r := range p.Requests() {
+				if r.Refused {
+					t.Errorf("a good response was refused: %s", r.Refusal)
+				}
 			}
-		}
-		if err := s.Ready(); err != nil {
-			t.Errorf("Ready: %v", err)
-		}
-	})
+			if err := s.Ready(); err != nil {
+				t.Errorf("Ready: %v", err)
+			}
+		})
+	}
 }
 
 func TestRulesAreInForceBeforeTheyAreAccepted(t *testing.T) {
-	eachKind(t, func(t *testing.T, p *plane, delta bool) {
-		p.set("1", config("r1", "a", 1))
-		var s atomic.Pointer[subject]
-		p.Heard = func(r parts.XDSRequest) { // on the server, when the answer is there: the nth response is n per hour
-			n, err := strconv.Atoi(r.Nonce)
-			if s := s.Load(); s != nil && err == nil && (r.Refused || s.inForce()["a"] < uint32(n)) {
-				t.Errorf("answered %+v with %v in force", r, s.inForce())
+	for name, delta := range kinds() {
+		t.Run(name, func(t *testing.T) {
+			p := startPlane(t)
+			p.set("1", config("r1", "a", 1))
+			var s atomic.Pointer[subject]
+			p.Heard = func(r parts.XDSRequest) { // on the server, when the answer is there: the nth response is n per hour
+				n, err := strconv.Atoi(r.Nonce)
+				if s := s.Load(); s != nil && err == nil && (r.Refused || s.inForce()["a"] < uint32(n)) {
+					t.Errorf("answered %+v with %v in force", r, s.inForce())
+				}
 			}
-		}
-		s.Store(startClient(t, p, Options{Delta: delta}))
-		for i := range uint32(20) {
-			s.Load().await(t, map[string]uint32{"a": i + 1})
-			p.awaitRequest(t, 0, "the answer to it", func(r parts.XDSRequest) bool { return r.Nonce == fmt.Sprint(i+1) })
-			p.set(fmt.Sprint(i+2), config("r1", "a", i+2))
-		}
-	})
+			s.Store(startClient(t, p, Options{Delta: delta}))
+			for i := range uint32(20) {
+				s.Load().await(t, map[string]uint32{"a": i + 1})
+				p.awaitRequest(t, 0, "the answer to it", func(r parts.XDSRequest) bool { return r.Nonce == fmt.Sprint(i+1) })
+				p.set(fmt.Sprint(i+2), config("r1", "a", i+2))
+			}
+		})
+	}
 }
 
 func TestOneBadOfThreeIsRefusedAndTheOthersAreInForce(t *testing.T) {
-	eachKind(t, func(t *testing.T, p *plane, delta bool) {
-		p.set("1", config("r1", "a", 1), config("r2", "b", 2))
-		s := startClient(t, p, Options{Delta: delta})
-		s.await(t, map[string]uint32{"a": 1, "b": 2})
-		p.awaitRequest(t, 0, "an acceptance", func(r parts.XDSRequest) bool { return r.Nonce == "1" && !r.Refused })
+	for name, delta := range kinds() {
+		t.Run(name, func(t *testing.T) {
+			p := startPlane(t)
+			p.set("1", config("r1", "a", 1), config("r2", "b", 2))
+			s := startClient(t, p, Options{Delta: delta})
+			s.await(t, map[string]uint32{"a": 1, "b": 2})
+			p.awaitRequest(t, 0, "an acceptance", func(r parts.XDSRequest) bool { return r.Nonce == "1" && !r.Refused })
 
-		p.set("2", config("r1", "a", 0), config("r2", "b", 5), config("r3", "c", 6))
-		s.await(t, map[string]uint32{"a": 1, "b": 5, "c": 6})
-		r, _ := p.awaitRequest(t, 0, "a refusal", func(r parts.XDSRequest) bool { return r.Refused })
-		const want = `xds:r1: descriptors[0].rate_limit.unit: "unit(9)" is not a unit, must be second, minute, hour, day, week, month or year`
-		if r.Refusal != want || r.Nonce != "2" {
-			t.Errorf("refusal: got %q of %s, want %q of 2", r.Refusal, r.Nonce, want)
-		}
-		if !delta && r.Version != "1" {
-			t.Errorf("version of a refusal: got %q, want 1, the last that was accepted", r.Version)
-		}
-		status := s.reloader.Status()
-		if diff := cmp.Diff([]string{want}, status.Errors); diff != "" {
-			t.Errorf("errors of the reloader (-want +got):\n%s", diff)
-		}
-		if got := s.Status(); got.Bad != 1 || got.Resources != 3 || got.Refused == 0 || got.Reason != want {
-			t.Errorf("status: got %+v", got)
-		}
-
-		p.set("3", config("r1", "a", 7), config("r2", "b", 5), config("r3", "c", 6))
-		s.await(t, map[string]uint32{"a": 7, "b": 5, "c": 6})
-		eventually(t, func() string {
-			if got := s.Status(); got.Bad != 0 || got.Reason != "" {
-				return fmt.Sprintf("status: got %+v", got)
+			p.set("2", config("r1", "a", 0), config("r2", "b", 5), config("r3", "c", 6))
+			s.await(t, map[string]uint32{"a": 1, "b": 5, "c": 6})
+			r, _ := p.awaitRequest(t, 0, "a refusal", func(r parts.XDSRequest) bool { return r.Refused })
+			const want = `xds:r1: descriptors[0].rate_limit.unit: "unit(9)" is not a unit, must be second, minute, hour, day, week, month or year`
+			if r.Refusal != want || r.Nonce != "2" {
+				t.Errorf("refusal: got %q of %s, want %q of 2", r.Refusal, r.Nonce, want)
 			}
-			return ""
+			if !delta && r.Version != "1" {
+				t.Errorf("version of a refusal: got %q, want 1, the last that was accepted", r.Version)
+			}
+			status := s.reloader.Status()
+			if diff := cmp.Diff([]string{want}, status.Errors); diff != "" {
+				t.Errorf("errors of the reloader (-want +got):\n%s", diff)
+			}
+			if got := s.Status(); got.Bad != 1 || got.Resources != 3 || got.Refused == 0 || got.Reason != want {
+				t.Errorf("status: got %+v", got)
+			}
+
+			p.set("3", config("r1", "a", 7), config("r2", "b", 5), config("r3", "c", 6))
+			s.await(t, map[string]uint32{"a": 7, "b": 5, "c": 6})
+			eventually(t, func() string {
+				if got := s.Status(); got.Bad != 0 || got.Reason != "" {
+					return fmt.Sprintf("status: got %+v", got)
+				}
+				return ""
+			})
 		})
-	})
+	}
 }
 
 func TestTwoResourcesOfOneDomainAreRefusedByBothNames(t *testing.T) {
-	eachKind(t, func(t *testing.T, p *plane, delta bool) {
-		p.set("1", config("r1", "a", 1), config("r2", "a", 2))
-		s := startClient(t, p, Options{Delta: delta})
-		r, _ := p.awaitRequest(t, 0, "a refusal", func(r parts.XDSRequest) bool { return r.Refused })
-		if want := `xds:r2: domain: domain "a" is defined already, at xds:r1: a domain must be one document`; r.Refusal != want {
-			t.Errorf("refusal: got %q, want %q", r.Refusal, want)
-		}
-		s.await(t, map[string]uint32{"a": 1})
-	})
+	for name, delta := range kinds() {
+		t.Run(name, func(t *testing.T) {
+			p := startPlane(t)
+			p.set("1", config("r1", "a", 1), config("r2", "a", 2))
+			s := startClient(t, p, Options{Delta: delta})
+			r, _ := p.awaitRequest(t, 0, "a refusal", func(r parts.XDSRequest) bool { return r.Refused })
+			if want := `xds:r2: domain: domain "a" is defined already, at xds:r1: a domain must be one document`; r.Refusal != want {
+				t.Errorf("refusal: got %q, want %q", r.Refusal, want)
+			}
+			s.await(t, map[string]uint32{"a": 1})
+		})
+	}
 }
 
 func TestABadFirstConfigurationIsNotReadyAndSaysWhy(t *testing.T) {
-	eachKind(t, func(t *testing.T, p *plane, delta bool) {
-		s := startClient(t, p, Options{Delta: delta})
-		if err := s.Ready(); err == nil || !strings.HasPrefix(err.Error(), "no configuration from xds server "+p.Address+" yet") {
-			t.Errorf("Ready before anything came: got %v", err)
-		}
-		p.set("1", config("r1", "a", 0))
-		p.awaitRequest(t, 0, "a refusal", func(r parts.XDSRequest) bool { return r.Refused && r.Version == "" })
-		want := "the configuration from xds server " + p.Address + ` was refused: xds:r1: descriptors[0].rate_limit.unit: "unit(9)" is not a unit`
-		if err := s.Ready(); err == nil || !strings.HasPrefix(err.Error(), want) {
-			t.Errorf("Ready after a bad configuration: got %v, want %s…", err, want)
-		}
-		p.set("2", config("r1", "a", 3))
-		s.await(t, map[string]uint32{"a": 3})
-		eventually(t, func() string {
-			if err := s.Ready(); err != nil {
-				return err.Error()
+	for name, delta := range kinds() {
+		t.Run(name, func(t *testing.T) {
+			p := startPlane(t)
+			s := startClient(t, p, Options{Delta: delta})
+			if err := s.Ready(); err == nil || !strings.HasPrefix(err.Error(), "no configuration from xds server "+p.Address+" yet") {
+				t.Errorf("Ready before anything came: got %v", err)
 			}
-			return ""
+			p.set("1", config("r1", "a", 0))
+			p.awaitRequest(t, 0, "a refusal", func(r parts.XDSRequest) bool { return r.Refused && r.Version == "" })
+			want := "the configuration from xds server " + p.Address + ` was refused: xds:r1: descriptors[0].rate_limit.unit: "unit(9)" is not a unit`
+			if err := s.Ready(); err == nil || !strings.HasPrefix(err.Error(), want) {
+				t.Errorf("Ready after a bad configuration: got %v, want %s…", err, want)
+			}
+			p.set("2", config("r1", "a", 3))
+			s.await(t, map[string]uint32{"a": 3})
+			eventually(t, func() string {
+				if err := s.Ready(); err != nil {
+					return err.Error()
+				}
+				return ""
+			})
+			p.set("3", config("r1", "a", 0))
+			p.awaitRequest(t, 0, "a second refusal", func(r parts.XDSRequest) bool { return r.Refused && r.Nonce > "2" })
+			if err := s.Ready(); err != nil {
+				t.Errorf("Ready after a bad configuration that follows a good one: got %v", err)
+			}
+			s.await(t, map[string]uint32{"a": 3})
 		})
-		p.set("3", config("r1", "a", 0))
-		p.awaitRequest(t, 0, "a second refusal", func(r parts.XDSRequest) bool { return r.Refused && r.Nonce > "2" })
-		if err := s.Ready(); err != nil {
-			t.Errorf("Ready after a bad configuration that follows a good one: got %v", err)
-		}
-		s.await(t, map[string]uint32{"a": 3})
-	})
+	}
 }
 
 func TestNothingAtAllIsAConfiguration(t *testing.T) {
-	eachKind(t, func(t *testing.T, p *plane, delta bool) {
-		p.set("1")
-		s := startClient(t, p, Options{Delta: delta})
-		eventually(t, func() string {
-			if err := s.Ready(); err != nil {
-				return err.Error()
-			}
-			return ""
+	for name, delta := range kinds() {
+		t.Run(name, func(t *testing.T) {
+			p := startPlane(t)
+			p.set("1")
+			s := startClient(t, p, Options{Delta: delta})
+			eventually(t, func() string {
+				if err := s.Ready(); err != nil {
+					return err.Error()
+				}
+				return ""
+			})
 		})
-	})
+	}
 }
 
 func TestTheClientSendsItsNode(t *testing.T) {
-	eachKind(t, func(t *testing.T, p *plane, delta bool) {
-		p.set("1", config("r1", "a", 1))
-		s := startClient(t, p, Options{
-			Delta:   delta,
-			Node:    Node{ID: node, Cluster: "edge", Metadata: map[string]any{"zone": "eu", "n": 3.0}},
-			Headers: []Header{{"x-tenant", "acme"}, {"X-Tenant", "globex"}, {"authorization", "Bearer secret"}},
+	for name, delta := range kinds() {
+		t.Run(name, func(t *testing.T) {
+			p := startPlane(t)
+			p.set("1", config("r1", "a", 1))
+			s := startClient(t, p, Options{
+				Delta:   delta,
+				Node:    Node{ID: node, Cluster: "edge", Metadata: map[string]any{"zone": "eu", "n": 3.0}},
+				Headers: []Header{{"x-tenant", "acme"}, {"X-Tenant", "globex"}, {"authorization", "Bearer secret"}},
+			})
+			s.await(t, map[string]uint32{"a": 1})
+			eventually(t, func() string {
+				if len(p.Requests()) < 2 {
+					return "no answer"
+				}
+				return ""
+			})
+			for i, r := range p.Requests() {
+				if r.Node.GetId() != node || r.Node.GetCluster() != "edge" || r.Node.GetUserAgentName() != "weir" || len(r.Resources) != 0 {
+					t.Errorf("request %d: got node %v, resources %v", i, r.Node, r.Resources)
+				}
+				want := map[string]any{"zone": "eu", "n": 3.0}
+				if diff := cmp.Diff(want, r.Node.GetMetadata().AsMap()); diff != "" {
+					t.Errorf("request %d: metadata (-want +got):\n%s", i, diff)
+				}
+			}
+			headers := p.Streams()[0]
+			if !cmp.Equal(headers.Get("x-tenant"), []string{"acme", "globex"}) || !cmp.Equal(headers.Get("authorization"), []string{"Bearer secret"}) {
+				t.Errorf("headers: got %v", headers)
+			}
 		})
-		s.await(t, map[string]uint32{"a": 1})
-		eventually(t, func() string {
-			if len(p.Requests()) < 2 {
-				return "no answer"
-			}
-			return ""
-		})
-		for i, r := range p.Requests() {
-			if r.Node.GetId() != node || r.Node.GetCluster() != "edge" || r.Node.GetUserAgentName() != "weir" || len(r.Resources) != 0 {
-				t.Errorf("request %d: got node %v, resources %v", i, r.Node, r.Resources)
-			}
-			want := map[string]any{"zone": "eu", "n": 3.0}
-			if diff := cmp.Diff(want, r.Node.GetMetadata().AsMap()); diff != "" {
-				t.Errorf("request %d: metadata (-want +got):\n%s", i, diff)
-			}
-		}
-		headers := p.Streams()[0]
-		if !cmp.Equal(headers.Get("x-tenant"), []string{"acme", "globex"}) || !cmp.Equal(headers.Get("authorization"), []string{"Bearer secret"}) {
-			t.Errorf("headers: got %v", headers)
-		}
-	})
+	}
 }
 
 func TestNewNamesEverythingThatIsWrong(t *testing.T) {
@@ -248,24 +269,30 @@ func TestALargeConfiguration(t *testing.T) {
 	if n := len(wire(t, large)); n < size(10<<20) {
 		t.Fatalf("the configuration has %d bytes, want 10 MiB", n)
 	}
-	eachKind(t, func(t *testing.T, p *plane, delta bool) {
-		p.set("1", config("r1", "a", 1), large, config("r2", "b", 2))
-		s := startClient(t, p, Options{Delta: delta})
-		s.await(t, map[string]uint32{"a": 1, "b": 2, "large": 1})
-		entry := descriptors.Entry{Key: "user", Value: fmt.Sprintf("%06d-%s", 77, strings.Repeat("x", 80))}
-		if got := s.limiter.Rules().Domain("large").Match([]descriptors.Entry{entry}).Limits[0].Requests; got != 78 {
-			t.Errorf("limit 77: got %d, want 78", got)
-		}
-	})
-	eachKind(t, func(t *testing.T, p *plane, delta bool) {
-		p.set("1", large)
-		s := startClient(t, p, Options{Delta: delta, MaxMessageBytes: size(4 << 20)})
-		want := fmt.Sprintf("a response may have at most %d bytes here: ", size(4<<20))
-		eventually(t, func() string {
-			if err := s.Ready(); err == nil || !strings.Contains(err.Error(), want) {
-				return fmt.Sprintf("Ready: got %v, want %s", err, want)
+	for name, delta := range kinds() {
+		t.Run(name, func(t *testing.T) {
+			p := startPlane(t)
+			p.set("1", config("r1", "a", 1), large, config("r2", "b", 2))
+			s := startClient(t, p, Options{Delta: delta})
+			s.await(t, map[string]uint32{"a": 1, "b": 2, "large": 1})
+			entry := descriptors.Entry{Key: "user", Value: fmt.Sprintf("%06d-%s", 77, strings.Repeat("x", 80))}
+			if got := s.limiter.Rules().Domain("large").Match([]descriptors.Entry{entry}).Limits[0].Requests; got != 78 {
+				t.Errorf("limit 77: got %d, want 78", got)
 			}
-			return ""
 		})
-	})
+	}
+	for name, delta := range kinds() {
+		t.Run(name, func(t *testing.T) {
+			p := startPlane(t)
+			p.set("1", large)
+			s := startClient(t, p, Options{Delta: delta, MaxMessageBytes: size(4 << 20)})
+			want := fmt.Sprintf("a response may have at most %d bytes here: ", size(4<<20))
+			eventually(t, func() string {
+				if err := s.Ready(); err == nil || !strings.Contains(err.Error(), want) {
+					return fmt.Sprintf("Ready: got %v, want %s", err, want)
+				}
+				return ""
+			})
+		})
+	}
 }

@@ -13,8 +13,8 @@ func TestAMistakeGetsTheNameOfItsSetting(t *testing.T) {
 		err  error
 		want string
 	}{
-		{&Mistake{PartState, taken}, "state-dir: taken"},
-		{errors.Join(&Mistake{PartGRPC, taken}, &Mistake{PartState, taken}), "grpc-address: taken\nstate-dir: taken"},
+		{&PartError{PartState, taken}, "state-dir: taken"},
+		{errors.Join(&PartError{PartGRPC, taken}, &PartError{PartState, taken}), "grpc-address: taken\nstate-dir: taken"},
 		{other, "a; b"},
 	} {
 		if got := Named(test.err, names); got.Error() != test.want || errors.Is(test.err, taken) != errors.Is(got, taken) {

@@ -8,7 +8,7 @@ import (
 // Part is a part of a Config that a setting chooses.
 type Part string
 
-// The parts that a [Mistake] can be about.
+// The parts that a [PartError] can be about.
 const (
 	PartGRPC    Part = "grpc"
 	PartSocket  Part = "socket"
@@ -20,25 +20,25 @@ const (
 	PartRecord  Part = "record"
 )
 
-// Mistake is the error of one part of a Config.
-type Mistake struct {
+// PartError is the error of one part of a Config.
+type PartError struct {
 	Part Part
 	Err  error
 }
 
 // Error implements error.
-func (m *Mistake) Error() string { return string(m.Part) + ": " + m.Err.Error() }
+func (e *PartError) Error() string { return string(e.Part) + ": " + e.Err.Error() }
 
 // Unwrap returns the error of the part.
-func (m *Mistake) Unwrap() error { return m.Err }
+func (e *PartError) Unwrap() error { return e.Err }
 
 // Named puts the names of settings in the place of parts in an error of Run.
 func Named(err error, settings map[Part]string) error {
-	if _, found := errors.AsType[*Mistake](err); !found {
+	if _, found := errors.AsType[*PartError](err); !found {
 		return err
 	}
-	switch e := err.(type) { //nolint:errorlint // Run joins Mistakes, and wraps none
-	case *Mistake:
+	switch e := err.(type) { //nolint:errorlint // Run joins PartErrors, and wraps none
+	case *PartError:
 		return fmt.Errorf("%s: %w", settings[e.Part], e.Err)
 	case interface{ Unwrap() []error }:
 		var all []error

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/weirproxy/weir/internal/testing/logtest"
+	"github.com/weirproxy/weir/internal/testing/must"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
@@ -23,10 +24,7 @@ func TestTheAdminServiceAnswers(t *testing.T) {
 	if host, _, err := net.SplitHostPort(r.address["admin"]); err != nil || host != "127.0.0.1" {
 		t.Fatalf("admin service: got address %q, want one of loopback", r.address["admin"])
 	}
-	conn, err := grpc.NewClient(r.address["admin"], grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(grpc.NewClient(r.address["admin"], grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
 	defer func() { _ = conn.Close() }()
 	r.wantAnswer(t, "d | k=v", "OK | OK 5/3 left 4 reset")
 	ctx, cancel := context.WithTimeout(t.Context(), within)
@@ -46,20 +44,12 @@ func TestTheAdminServiceAnswers(t *testing.T) {
 func TestTheAdminAddressHasAPageAndNeedsATokenForOthers(t *testing.T) {
 	t.Parallel()
 	token := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(token, []byte("a-token-of-24-characters"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(token, []byte("a-token-of-24-characters"), 0o600))
 	r := start(t, rules("d", "k", 5), "WEIR_ADMIN_TOKEN_FILE="+token)
 	for header, want := range map[string]int{"": http.StatusUnauthorized, "Bearer a-token-of-24-characters": http.StatusOK} {
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+r.address["admin"]+"/", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		request := must.Get(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+r.address["admin"]+"/", nil))(t)
 		request.Header.Set("Authorization", header)
-		answer, err := http.DefaultClient.Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := must.Get(http.DefaultClient.Do(request))(t)
 		_ = answer.Body.Close()
 		if answer.StatusCode != want {
 			t.Errorf("the page with %q: got %d, want %d", header, answer.StatusCode, want)

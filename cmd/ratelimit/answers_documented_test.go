@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 // The tables of docs/migrating-differences.md, and what shows that their rows are true.
@@ -31,10 +33,7 @@ func TestDifferencesAreThoseThatAreDocumented(t *testing.T) {
 			}
 		}
 	}
-	text, err := os.ReadFile(shownElsewhere)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(shownElsewhere))(t)
 	for line := range strings.Lines(string(text)) {
 		line = strings.TrimSpace(line)
 		if line == "" || line[0] == '#' {
@@ -62,10 +61,7 @@ func TestDifferencesAreThoseThatAreDocumented(t *testing.T) {
 // docs/migrating-differences.md, as "heading: first cell".
 func documentedRows(t *testing.T) []string {
 	t.Helper()
-	text, err := os.ReadFile(migratingDocument)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(migratingDocument))(t)
 	var rows []string
 	heading := ""
 	tables := make(map[string]int)

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 // A script is a file of testdata/answers: cases, each of which is a program of its own that is
@@ -78,10 +80,7 @@ func readScripts(t *testing.T) []*script {
 	var all []*script
 	titles := make(map[string]bool)
 	for _, name := range names {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(os.ReadFile(name))(t)
 		r := scriptReader{script: &script{name: strings.TrimSuffix(filepath.Base(name), ".txt")}}
 		for i, line := range strings.Split(string(text), "\n") {
 			if err := r.read(strings.TrimSpace(line), i+1); err != nil {

@@ -6,6 +6,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 //go:generate go test -count=1 -run ^TestTheVariablesDocumentIsCurrent$ . -update
@@ -68,15 +70,10 @@ to TRACING_ENABLED, and ` + "`GOMEMLIMIT`, `GOGC` and `GOMAXPROCS`" + ` to the G
 func TestTheVariablesDocumentIsCurrent(t *testing.T) {
 	want := document()
 	if *update {
-		if err := os.WriteFile(variablesDocument, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(variablesDocument, []byte(want), 0o644))
 		return
 	}
-	got, err := os.ReadFile(variablesDocument)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(os.ReadFile(variablesDocument))(t)
 	if string(got) != want {
 		t.Errorf("%s is not what cmd/ratelimit/environment.go says: run go generate ./cmd/ratelimit", variablesDocument)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/internal/settings"
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 // The original reads its environment with envconfig. Weir takes and refuses the same texts, and
@@ -37,14 +38,9 @@ func TestValuesAreReadAsTheOriginalReadsThem(t *testing.T) {
 			"text":     {text(&plain, nil), func() string { return fmt.Sprintf("%q", plain) }, nil},
 		}
 	)
-	content, err := os.ReadFile("testdata/envconfig.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Get(os.ReadFile("testdata/envconfig.json"))(t)
 	var answers map[string]map[string]string
-	if err := json.Unmarshal(content, &answers); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(content, &answers))
 	for kind, r := range readers {
 		if len(answers[kind]) == 0 {
 			t.Errorf("%s: no recorded answers", kind)

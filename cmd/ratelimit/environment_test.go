@@ -16,6 +16,7 @@ import (
 	"github.com/weirproxy/weir/internal/rules/reload"
 	"github.com/weirproxy/weir/internal/rules/xds"
 	"github.com/weirproxy/weir/internal/statistics"
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/internal/tracing"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
@@ -28,10 +29,7 @@ func environ(pairs ...string) []string { return pairs }
 
 func read(t *testing.T, pairs ...string) config {
 	t.Helper()
-	c, err := readConfig(pairs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(readConfig(pairs))(t)
 	return c
 }
 
@@ -338,10 +336,7 @@ func TestEveryVariableDoesWhatItSays(t *testing.T) {
 
 func wantMogrifier(t *testing.T) statistics.Mogrifier {
 	t.Helper()
-	m, err := statistics.NewMogrifier("^(a)$", "b", map[string]string{"x": "$1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must.Get(statistics.NewMogrifier("^(a)$", "b", map[string]string{"x": "$1"}))(t)
 	return m
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/weirproxy/weir/internal/lab"
 	"github.com/weirproxy/weir/internal/rules/reload"
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store/memstore"
@@ -26,9 +27,7 @@ func lay(t *testing.T, dir string, files map[string]string) {
 	t.Helper()
 	for name, content := range files {
 		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(filepath.Dir(path), 0o700))
 		var err error
 		if link, is := cutLink(path); is {
 			err = os.Symlink(content, link)
@@ -50,10 +49,7 @@ func cutLink(path string) (string, bool) {
 func load(t *testing.T, root string, environment ...string) (*limiter.Limiter, *reload.Reloader, error) {
 	t.Helper()
 	c := read(t, append(environment, "RUNTIME_ROOT="+root)...)
-	w, err := lab.New(nil, limiter.Options{}, memstore.Options{MaxKeys: 10})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must.Get(lab.New(nil, limiter.Options{}, memstore.Options{MaxKeys: 10}))(t)
 	t.Cleanup(w.Close)
 	r, err := reload.New(reload.Options{
 		Limiter: w.Limiter, Paths: []string{c.Rules.Paths[0]}, Files: ruleFiles(c.DotFiles), Options: descriptors.Options{MergeDomains: c.Rules.MergeDomains}, Logger: slog.New(slog.DiscardHandler),
@@ -190,20 +186,14 @@ func TestASwapOfTheRootAndAChangeOfAFileAreBothSeen(t *testing.T) {
 			go func() { defer close(done); _ = r.Run(t.Context()) }()
 			t.Cleanup(func() { <-done })
 
-			if err := os.Symlink("v2", filepath.Join(top, "next")); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Rename(filepath.Join(top, "next"), filepath.Join(top, "current")); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.Symlink("v2", filepath.Join(top, "next")))
+			must.Do(t, os.Rename(filepath.Join(top, "next"), filepath.Join(top, "current")))
 			await(t, l, map[string]uint32{"a/k": 2})
 			lay(t, top, map[string]string{"v2/sub/config/deep/a.yaml": rules("a", "k", 3)})
 			await(t, l, map[string]uint32{"a/k": 3})
 			lay(t, top, map[string]string{"v2/sub/config/new/b": rules("b", "k", 4)})
 			await(t, l, map[string]uint32{"a/k": 3, "b/k": 4})
-			if err := os.Rename(filepath.Join(top, "v2/sub/config/deep/a.yaml"), filepath.Join(top, "a.yaml")); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.Rename(filepath.Join(top, "v2/sub/config/deep/a.yaml"), filepath.Join(top, "a.yaml")))
 			await(t, l, map[string]uint32{"b/k": 4})
 		})
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/weirproxy/weir/internal/lab"
 	"github.com/weirproxy/weir/internal/rules/xds"
 	"github.com/weirproxy/weir/internal/statistics"
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/server"
@@ -35,17 +36,11 @@ func newWorkshop(tb testing.TB) *workshop {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	world, err := lab.New(rules, limiter.Options{}, memstore.Options{MaxKeys: 10})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	world := must.Get(lab.New(rules, limiter.Options{}, memstore.Options{MaxKeys: 10}))(tb)
 	tb.Cleanup(world.Close)
 	w := &workshop{limiter: world.Limiter, logger: slog.New(slog.DiscardHandler)}
 	registry := prometheus.NewRegistry()
-	service, err := server.New(server.Options{Limiter: w.limiter, Logger: w.logger, Registry: registry})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	service := must.Get(server.New(server.Options{Limiter: w.limiter, Logger: w.logger, Registry: registry}))(tb)
 	tb.Cleanup(service.Close)
 	if w.pages, err = admin.New(admin.Options{Limiter: w.limiter, Logger: w.logger, Registry: registry, Service: service}); err != nil {
 		tb.Fatal(err)
@@ -63,10 +58,7 @@ func (w *workshop) make(t *testing.T, c *config) {
 	if _, err := xds.New(o); c.overXDS() && err != nil {
 		t.Errorf("xDS: %v", err)
 	}
-	reader, err := statistics.New(statistics.Options{Limiter: w.limiter})
-	if err != nil {
-		t.Fatal(err)
-	}
+	reader := must.Get(statistics.New(statistics.Options{Limiter: w.limiter}))(t)
 	collector, err := reader.NewCollector(c.Statistics.Collector)
 	if err != nil {
 		t.Fatalf("Prometheus: %v", err)

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/weirproxy/weir/internal/testing/logtest"
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 const asProgram = "RATELIMIT_TEST_AS_PROGRAM"
@@ -27,10 +28,7 @@ func TestMain(m *testing.M) {
 
 func program(t *testing.T, environment []string, args ...string) *exec.Cmd {
 	t.Helper()
-	path, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := must.Get(os.Executable())(t)
 	c := exec.CommandContext(t.Context(), path, args...)
 	c.Env = append([]string{asProgram + "=1", "GORACE=atexit_sleep_ms=0"}, environment...)
 	return c
@@ -124,13 +122,9 @@ func TestTheProgramIgnoresArgumentsAndEndsWithASignal(t *testing.T) {
 	log := new(logtest.Log)
 	c := program(t, append(anyPort(), "USE_STATSD=false", "RUNTIME_ROOT="+root), "--quotaRateLimitServiceAddr=ai-gateway:18003", "-h", "serve")
 	c.Stderr = log
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.Start())
 	log.Await(t, 0, logtest.Has(`"@message":"ready"`))
-	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.Process.Signal(syscall.SIGTERM))
 	if err := c.Wait(); err != nil {
 		t.Errorf("it ended with %v; want exit code 0:\n%s", err, log)
 	}

@@ -12,16 +12,15 @@ import (
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 // parseRequest reads `domain [+hits] | k=v,k=v [+hits] [@requests/unit] | …`.
 func parseRequest(t *testing.T, line string) *ratelimitv3.RateLimitRequest {
 	t.Helper()
 	number := func(s string) uint64 {
-		n, err := strconv.ParseUint(s, 10, 32)
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := must.Get(strconv.ParseUint(s, 10, 32))(t)
 		return n
 	}
 	parts := strings.Split(line, "|")
@@ -97,10 +96,7 @@ func show(t *testing.T, answer *ratelimitv3.RateLimitResponse, err error) string
 		fmt.Fprintf(&b, " ; %s: %s", h.GetKey(), text)
 	}
 	if m := answer.GetDynamicMetadata(); m != nil {
-		text, err := json.Marshal(m.AsMap())
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(json.Marshal(m.AsMap()))(t)
 		fmt.Fprintf(&b, " ; %s", text)
 	}
 	if len(answer.GetRequestHeadersToAdd()) > 0 || len(answer.GetRawBody()) > 0 || answer.GetQuota() != nil {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/test/parts"
 )
 
@@ -34,17 +35,9 @@ const patient = "REDIS_OP_TIMEOUT=10s"
 // asOriginal plays what envoyproxy/ratelimit does with a key, and returns the count after it.
 func asOriginal(t *testing.T, redis *parts.Redis, key string, hits int) int64 {
 	t.Helper()
-	message, err := redis.Do(t.Context(), "INCRBY", key, strconv.Itoa(hits))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := redis.Do(t.Context(), "EXPIRE", key, strconv.Itoa(365*86400+7)); err != nil {
-		t.Fatal(err)
-	}
-	count, err := message.AsInt64()
-	if err != nil {
-		t.Fatal(err)
-	}
+	message := must.Get(redis.Do(t.Context(), "INCRBY", key, strconv.Itoa(hits)))(t)
+	must.Get(redis.Do(t.Context(), "EXPIRE", key, strconv.Itoa(365*86400+7)))(t)
+	count := must.Get(message.AsInt64())(t)
 	return count
 }
 
@@ -52,14 +45,8 @@ func asOriginal(t *testing.T, redis *parts.Redis, key string, hits int) int64 {
 // Keys of probes and of the fleet are left out.
 func keysOf(t *testing.T, redis *parts.Redis, window string) []string {
 	t.Helper()
-	message, err := redis.Do(t.Context(), "KEYS", "*")
-	if err != nil {
-		t.Fatal(err)
-	}
-	keys, err := message.AsStrSlice()
-	if err != nil {
-		t.Fatal(err)
-	}
+	message := must.Get(redis.Do(t.Context(), "KEYS", "*"))(t)
+	keys := must.Get(message.AsStrSlice())(t)
 	keys = slices.DeleteFunc(keys, func(key string) bool {
 		return strings.Contains(key, "weir:ping") || strings.HasSuffix(key, "weir:fleet")
 	})
@@ -130,10 +117,7 @@ func TestOldAndNewPodsCountTogether(t *testing.T) {
 		t.Errorf("keys %q, want %q", got, want)
 	}
 	for _, key := range []string{search, "p:edge_file_f/*_" + window} {
-		left, err := redis.Do(t.Context(), "TTL", key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		left := must.Get(redis.Do(t.Context(), "TTL", key))(t)
 		if n, _ := left.AsInt64(); n < year-60 || n > year+10 {
 			t.Errorf("%s lives for %d s; want a year and at most 10 s", key, n)
 		}
@@ -152,14 +136,9 @@ func TestOldAndNewPodsCountTogether(t *testing.T) {
 // one transaction all the same.
 func TestOldAndNewPodsCountTogetherInACluster(t *testing.T) {
 	t.Parallel()
-	cluster, err := parts.StartCluster(t.Context(), parts.NeedRedis(t, "../.."), t.TempDir(), parts.RedisOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster := must.Get(parts.StartCluster(t.Context(), parts.NeedRedis(t, "../.."), t.TempDir(), parts.RedisOptions{}))(t)
 	t.Cleanup(cluster.Kill)
-	if err := cluster.DisableFailover(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, cluster.DisableFailover(t.Context()))
 	r := start(t, fleetRules, "REDIS_SOCKET_TYPE=tcp", "REDIS_TYPE=CLUSTER", "REDIS_URL="+strings.Join(cluster.Addresses(), ","),
 		"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true", patient, "CACHE_KEY_PREFIX={fleet}")
 	r.awaitPage(t, "http", "/healthcheck", http.StatusOK, "OK")
@@ -168,14 +147,8 @@ func TestOldAndNewPodsCountTogetherInACluster(t *testing.T) {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	key := fmt.Sprintf("{fleet}edge_path_/search_%d", time.Now().Unix()/(365*86400)*(365*86400))
-	slot, err := cluster.Slot(t.Context(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	primary, err := cluster.PrimaryOf(t.Context(), slot)
-	if err != nil {
-		t.Fatal(err)
-	}
+	slot := must.Get(cluster.Slot(t.Context(), key))(t)
+	primary := must.Get(cluster.PrimaryOf(t.Context(), slot))(t)
 	if got := asOriginal(t, primary, key, 9); got != 10 {
 		t.Errorf("the original counts %d; want 10", got)
 	}

@@ -16,6 +16,7 @@ import (
 	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/weirproxy/weir/internal/testing/certtest"
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/test/parts"
 )
 
@@ -102,9 +103,7 @@ func (p *platform) wantToServe(t *testing.T, r *running) {
 		r.awaitPage(t, "http", "/healthcheck", http.StatusServiceUnavailable, "no configuration from xds server")
 	}
 	if p.plane != nil {
-		if err := p.plane.Set(p.node, "1", perHour("a", 1)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, p.plane.Set(p.node, "1", perHour("a", 1)))
 	}
 	r.awaitPage(t, "debug", "/rlconfig", http.StatusOK, "a.k: unit=HOUR requests_per_unit=1, ")
 	r.awaitPage(t, "http", "/healthcheck", http.StatusOK, "OK")
@@ -130,10 +129,7 @@ func needIPv6(t *testing.T, environment string) {
 
 func controlPlane(t *testing.T, options ...grpc.ServerOption) *parts.ControlPlane {
 	t.Helper()
-	p, err := parts.StartControlPlane(context.Background(), options...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(parts.StartControlPlane(context.Background(), options...))(t)
 	t.Cleanup(p.Stop)
 	return p
 }
@@ -150,10 +146,7 @@ func TestHealthFollowsRedisWhereThatIsAskedFor(t *testing.T) {
 
 func startRedis(t *testing.T, o parts.RedisOptions) *parts.Redis {
 	t.Helper()
-	redis, err := parts.StartRedis(t.Context(), parts.NeedRedis(t, "../.."), t.TempDir(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	redis := must.Get(parts.StartRedis(t.Context(), parts.NeedRedis(t, "../.."), t.TempDir(), o))(t)
 	t.Cleanup(redis.Kill)
 	return redis
 }

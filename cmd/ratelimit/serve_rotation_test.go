@@ -20,6 +20,7 @@ import (
 
 	"github.com/weirproxy/weir/internal/testing/certtest"
 	"github.com/weirproxy/weir/internal/testing/logtest"
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 // mounted is a directory as Kubernetes mounts a Secret: all of it changes in one step.
@@ -28,21 +29,15 @@ type mounted string
 func (s mounted) turn(t *testing.T, version string, files map[string][]byte) {
 	t.Helper()
 	to := filepath.Join(string(s), ".."+version)
-	if err := os.Mkdir(to, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Mkdir(to, 0o700))
 	for name, data := range files {
 		certtest.Write(t, filepath.Join(to, name), data)
 		if err := os.Symlink(filepath.Join("..data", name), s.file(name)); err != nil && !os.IsExist(err) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Symlink(".."+version, s.file("..next")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(s.file("..next"), s.file("..data")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Symlink(".."+version, s.file("..next")))
+	must.Do(t, os.Rename(s.file("..next"), s.file("..data")))
 }
 
 func (s mounted) file(name string) string { return filepath.Join(string(s), name) }
@@ -83,12 +78,9 @@ func TestCertificatesMayTurnUnderTraffic(t *testing.T) {
 			shown.Store(c.PeerCertificates[0].Subject.CommonName)
 			return nil
 		}
-		conn, err := grpc.NewClient(r.address["grpc"], grpc.WithTransportCredentials(secured.NewTLS(as)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := must.Get(grpc.NewClient(r.address["grpc"], grpc.WithTransportCredentials(secured.NewTLS(as))))(t)
 		defer conn.Close()
-		_, err = (&running{conn: conn}).ask(t, request)
+		_, err := (&running{conn: conn}).ask(t, request)
 		name, _ := shown.Load().(string)
 		return status.Code(err), name
 	}

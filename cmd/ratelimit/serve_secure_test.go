@@ -5,19 +5,14 @@ import (
 	"testing"
 
 	"github.com/weirproxy/weir/internal/testing/logtest"
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/test/parts"
 )
 
 func TestTheCertificateOfRedisMayBeForAnyNameWhereThatIsAskedFor(t *testing.T) {
 	t.Parallel()
-	certificates, err := parts.NewCertificates(t.TempDir(), "redis.internal")
-	if err != nil {
-		t.Fatal(err)
-	}
-	others, err := parts.NewCertificates(t.TempDir(), "redis.internal")
-	if err != nil {
-		t.Fatal(err)
-	}
+	certificates := must.Get(parts.NewCertificates(t.TempDir(), "redis.internal"))(t)
+	others := must.Get(parts.NewCertificates(t.TempDir(), "redis.internal"))(t)
 	redis := startRedis(t, parts.RedisOptions{TLS: certificates})
 	for name, test := range map[string]struct {
 		ca, skip string

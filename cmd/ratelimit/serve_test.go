@@ -11,6 +11,7 @@ import (
 	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/weirproxy/weir/internal/testing/deptest"
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 func TestDeps(t *testing.T) {
@@ -23,10 +24,7 @@ func TestDeps(t *testing.T) {
 
 func (r *running) health(t *testing.T, service string) healthgrpc.HealthCheckResponse_ServingStatus {
 	t.Helper()
-	answer, err := healthgrpc.NewHealthClient(r.conn).Check(t.Context(), &healthgrpc.HealthCheckRequest{Service: service})
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must.Get(healthgrpc.NewHealthClient(r.conn).Check(t.Context(), &healthgrpc.HealthCheckRequest{Service: service}))(t)
 	return answer.GetStatus()
 }
 
@@ -34,9 +32,7 @@ func TestThePagesAreWhereTheOriginalHasThem(t *testing.T) {
 	t.Parallel()
 	r := start(t, scripted, "USE_PROMETHEUS=true", "PROMETHEUS_PATH=/figures", "EXTRA_TAGS=foo:bar")
 	for _, line := range []string{"d +5 | plain=a", "d | plain=a", "d | shadow=a", "d | shadow=a", "d | meta2=b.c", "unknown | k=v"} {
-		if _, err := r.ask(t, parseRequest(t, line)); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(r.ask(t, parseRequest(t, line)))(t)
 	}
 	const body = `{"domain":"d","descriptors":[{"entries":[{"key":"%s","value":"a"}]}]}`
 	tests := []struct {
@@ -104,9 +100,7 @@ func TestThePagesAreWhereTheOriginalHasThem(t *testing.T) {
 func TestFilesNeedNotBeThereWhereTheStartIsForced(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	if err := os.Mkdir(filepath.Join(root, "config"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Mkdir(filepath.Join(root, "config"), 0o700))
 	r := start(t, "", "RUNTIME_ROOT="+root, "FORCE_START_WITHOUT_INITIAL_CONFIG=true", "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=true")
 	r.awaitPage(t, "http", "/healthcheck", http.StatusServiceUnavailable, "there are no rules")
 	if got := r.health(t, "ratelimit"); got != healthgrpc.HealthCheckResponse_NOT_SERVING {

@@ -15,6 +15,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 type statsD struct {
@@ -30,10 +32,7 @@ func startStatsD(t *testing.T, network string) *statsD {
 	var listening sync.WaitGroup
 	var address string
 	if network == "udp" {
-		packets, err := net.ListenPacket("udp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		packets := must.Get(net.ListenPacket("udp", "127.0.0.1:0"))(t)
 		address = packets.LocalAddr().String()
 		listening.Go(func() {
 			packet := make([]byte, 64<<10)
@@ -47,10 +46,7 @@ func startStatsD(t *testing.T, network string) *statsD {
 		})
 		t.Cleanup(func() { _ = packets.Close(); listening.Wait() })
 	} else {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 		address = l.Addr().String()
 		listening.Go(func() {
 			for {

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/internal/testing/tracingtest"
 )
 
@@ -20,9 +21,7 @@ func otel(t *testing.T, pairs ...string) {
 	for _, pair := range os.Environ() {
 		if name, _, _ := strings.Cut(pair, "="); strings.HasPrefix(name, "OTEL_") {
 			t.Setenv(name, "") // puts it back
-			if err := os.Unsetenv(name); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.Unsetenv(name))
 		}
 	}
 	for _, pair := range pairs {
@@ -46,9 +45,7 @@ func traced(t *testing.T, protocol, sampled string, environment ...string) *trac
 		ctx = metadata.AppendToOutgoingContext(ctx, "traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-"+sampled)
 	}
 	for range 2 {
-		if _, err := ratelimitv3.NewRateLimitServiceClient(r.conn).ShouldRateLimit(ctx, parseRequest(t, "d | k=v")); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(ratelimitv3.NewRateLimitServiceClient(r.conn).ShouldRateLimit(ctx, parseRequest(t, "d | k=v")))(t)
 	}
 	if spans, _ := c.Spans(); len(spans) > 0 {
 		t.Errorf("%d spans before the end", len(spans))

@@ -12,6 +12,7 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
 
 	"github.com/weirproxy/weir/internal/testing/logtest"
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 // spoiled is a resource with two mistakes, beside a rule that is good.
@@ -41,9 +42,7 @@ func (r *running) awaitRefused(t *testing.T, from int, want refused) int {
 	t.Helper()
 	line, next := r.log.Await(t, from, logtest.Has(`"level":"error","@message":"rules refused"`))
 	var got refused
-	if err := json.Unmarshal([]byte(line), &got); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal([]byte(line), &got))
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("the log (-want +got):\n%s", diff)
 	}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/weirproxy/weir/internal/testing/logtest"
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 // resetter stands in the place of a control plane, speaks HTTP/2, and breaks each stream at its
@@ -32,10 +33,7 @@ type opening struct {
 
 func startResetter(t *testing.T, code http2.ErrCode) *resetter {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	x := &resetter{address: l.Addr().String(), code: code}
 	var serving sync.WaitGroup
 	serving.Go(func() {

@@ -5,6 +5,7 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/test/parts"
 )
 
@@ -17,9 +18,7 @@ func perHour(domain string, requests uint32) *ratelimitv3.RateLimitConfig {
 // sets makes resources all that a control plane has for the node "default".
 func sets(t *testing.T, p *parts.ControlPlane, version string, all ...*ratelimitv3.RateLimitConfig) {
 	t.Helper()
-	if err := p.Set("default", version, all...); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.Set("default", version, all...))
 }
 
 // wantAnswer wants one field after the other of the answer to a request, which must be as show

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/internal/testing/logtest"
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/internal/wire/certificates"
 )
 
@@ -22,9 +23,7 @@ func TestATokenThatCannotBeReadAdmitsNobody(t *testing.T) {
 		return func() error { return os.WriteFile(path, []byte(text), 0o600) }
 	}
 	synctest.Test(t, func(t *testing.T) {
-		if err := write(first)(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, write(first)())
 		log := new(logtest.Log)
 		file := &tokenFile{file: certificates.File{Name: "admin-token-file", Path: path}, logger: slog.New(slog.NewTextHandler(log, nil))}
 		if err := file.read(time.Now()); err != nil || file.token() != first {
@@ -48,9 +47,7 @@ func TestATokenThatCannotBeReadAdmitsNobody(t *testing.T) {
 			{"the first", write(first), first},
 		} {
 			before := file.token()
-			if err := step.do(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, step.do())
 			if got := file.token(); got != before {
 				t.Errorf("%s: %q within the same second, want %q", step.name, got, before)
 			}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store/redisstore"
@@ -24,9 +25,7 @@ func TestAGrantCountsAtOnceBeforeRedis(t *testing.T) {
 		original, leases := n&1 > 0, n&2 > 0
 		for _, algorithm := range []string{"fixed_window", "token_bucket", "sliding_window_counter", "sliding_window_log"} {
 			t.Run(fmt.Sprintf("%s/original=%v,leases=%v", algorithm, original, leases), func(t *testing.T) {
-				if _, err := r.Do(t.Context(), "FLUSHALL"); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(r.Do(t.Context(), "FLUSHALL"))(t)
 				o := redisstore.Options{Target: redisstore.Target{URLs: []string{"redis://" + r.Address()}}, Timeout: time.Second}
 				if original {
 					o.Counters.Name = descriptors.AppendOriginalKey
@@ -36,13 +35,8 @@ func TestAGrantCountsAtOnceBeforeRedis(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer stores.Close()
-				if err := stores.Unfit(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				l, err := limiter.New(stores.Store, limiter.Options{Leased: leases, Now: time.Now})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, stores.Unfit(t.Context()))
+				l := must.Get(limiter.New(stores.Store, limiter.Options{Leased: leases, Now: time.Now}))(t)
 				rules, _, err := descriptors.Load([]descriptors.Source{{Name: "rules.yaml", Data: []byte(
 					"domain: edge\ndescriptors: [{key: tenant, rate_limit: {algorithm: " + algorithm + ", unit: day, requests_per_unit: 1000, count_rejected: false}}]",
 				)}}, descriptors.Options{})
@@ -56,9 +50,7 @@ func TestAGrantCountsAtOnceBeforeRedis(t *testing.T) {
 						req := limiter.Request{Domain: "edge"}
 						d := req.Add()
 						d.Entries = append(d.Entries, limiter.Entry{Key: "tenant", Value: "a"})
-						if err := l.Check(t.Context(), &req, &v); err != nil {
-							t.Fatal(err)
-						}
+						must.Do(t, l.Check(t.Context(), &req, &v))
 						if !v.OverLimit {
 							n++
 						}

@@ -15,6 +15,7 @@ import (
 
 	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/internal/wire"
 )
@@ -37,10 +38,7 @@ func pagesOn(t *testing.T) (dial func() io.ReadWriteCloser) {
 		time.Sleep(time.Second) // net/http gives the client a moment to read the answer
 	})
 	return func() io.ReadWriteCloser {
-		conn, err := l.DialContext(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := must.Get(l.DialContext(t.Context()))(t)
 		t.Cleanup(func() { _ = conn.Close() })
 		return conn
 	}
@@ -54,10 +52,7 @@ func TestHeadersOfHTTPAreBounded(t *testing.T) {
 			go func() { // the server may end the connection first
 				_, _ = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: weir\r\nX: "+strings.Repeat("x", bytes)+"\r\n\r\n")
 			}()
-			answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			answer := must.Get(http.ReadResponse(bufio.NewReader(conn), nil))(t)
 			if answer.StatusCode != want {
 				t.Errorf("%d bytes of headers: got %d; want %d", bytes, answer.StatusCode, want)
 			}
@@ -183,14 +178,9 @@ func TestHalfAHeadDelaysNoDrainOfPages(t *testing.T) {
 		l := bufconn.Listen(1 << 10)
 		ended := make(chan error, 1)
 		go func() { ended <- s.Serve(l) }()
-		conn, err := l.DialContext(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := must.Get(l.DialContext(t.Context()))(t)
 		defer conn.Close()
-		if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\n"); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\n"))(t)
 		synctest.Wait()
 		begun := time.Now()
 		if err := s.Shutdown(t.Context()); err != nil {

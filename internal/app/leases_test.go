@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 	"github.com/weirproxy/weir/pkg/store/redisstore"
@@ -21,10 +22,7 @@ func redisForLeases(t *testing.T) *parts.Redis {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	r, err := parts.StartRedis(ctx, parts.NeedRedis(t, filepath.Join("..", "..")), t.TempDir(), parts.RedisOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(parts.StartRedis(ctx, parts.NeedRedis(t, filepath.Join("..", "..")), t.TempDir(), parts.RedisOptions{}))(t)
 	t.Cleanup(r.Kill)
 	return r
 }
@@ -92,9 +90,7 @@ func used(t *testing.T, s *Stores, c store.Charge) int64 {
 	t.Helper()
 	c.Hits, c.Exact = 0, true
 	d := make([]algorithms.Decision, 1)
-	if err := s.redis.Peek(t.Context(), []store.Charge{c}, d); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.redis.Peek(t.Context(), []store.Charge{c}, d))
 	return int64(c.Limit.Requests) - int64(d[0].Remaining)
 }
 
@@ -188,17 +184,13 @@ func TestLeasedRequestsDoNotWaitForAStoppedRedis(t *testing.T) {
 		take()
 	}
 	before := s.shared.Stats().Failures
-	if err := redis.Pause(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, redis.Pause(t.Context()))
 	requests := int64(0)
 	for begun := time.Now(); time.Since(begun) < 200*time.Millisecond; time.Sleep(100 * time.Microsecond) {
 		take()
 		requests++
 	}
-	if err := redis.Continue(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, redis.Continue())
 	if waited := int64(s.shared.Stats().Failures.Timeout - before.Timeout); waited > requests/10 { // on a busy machine a grant may come late
 		t.Errorf("while Redis was stopped, %d of %d requests waited for it in vain; want nearly none", waited, requests)
 	}

@@ -8,6 +8,8 @@ import (
 	"runtime/metrics"
 	"testing"
 	"time"
+
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 func TestTheCollectorWaitsForTheHeadroom(t *testing.T) {
@@ -82,9 +84,7 @@ func garbage() int64 {
 func unsetGOGC(t *testing.T) {
 	t.Helper()
 	t.Setenv("GOGC", "") // puts it back
-	if err := os.Unsetenv("GOGC"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Unsetenv("GOGC"))
 }
 
 func TestTheHeadroomEndsWithItsContext(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/weirproxy/weir/internal/durations"
 	"github.com/weirproxy/weir/internal/testing/metricstest"
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/store/redisstore"
 	"github.com/weirproxy/weir/pkg/store/shared"
 )
@@ -83,15 +84,10 @@ func TestFiguresOfARemoteStoreAreMetrics(t *testing.T) {
 }
 
 func TestAStoreInThisProcessHasNoMetricsOfARemoteOne(t *testing.T) {
-	stores, err := NewStores(StoreOptions{Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	stores := must.Get(NewStores(StoreOptions{Logger: slog.New(slog.DiscardHandler)}))(t)
 	defer stores.Close()
 	registry := prometheus.NewRegistry()
-	if err := stores.register(registry); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, stores.register(registry))
 	if got := metricstest.Gather(t, registry, ""); len(got) > 0 {
 		t.Errorf("got %v", got)
 	}

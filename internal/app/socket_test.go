@@ -12,14 +12,12 @@ import (
 	"testing"
 
 	"github.com/weirproxy/weir/internal/lockfile"
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 func mustListen(t *testing.T, network, address string, mode fs.FileMode) net.Listener {
 	t.Helper()
-	l, err := listenOn(t.Context(), network, address, mode)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(listenOn(t.Context(), network, address, mode))(t)
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
@@ -61,10 +59,7 @@ func TestListenOnIPv6(t *testing.T) {
 func TestASharedAddressNeedsTheOptionOnEveryListener(t *testing.T) {
 	shared := func(address string) net.Listener {
 		t.Helper()
-		l, err := listenShared(t.Context(), address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(listenShared(t.Context(), address))(t)
 		t.Cleanup(func() { _ = l.Close() })
 		return l
 	}
@@ -110,16 +105,11 @@ func TestSocketHasItsModeAndGoesWithTheListener(t *testing.T) {
 	for _, mode := range []fs.FileMode{0o660, 0o600, 0o777} {
 		l := mustListen(t, "unix", path, mode)
 		reach(t, l)
-		info, err := os.Stat(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		info := must.Get(os.Stat(path))(t)
 		if got := info.Mode().Perm(); got != mode {
 			t.Errorf("mode: got %v; want %v", got, mode)
 		}
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, l.Close())
 		if _, err := os.Stat(path); !os.IsNotExist(err) {
 			t.Errorf("the file after Close: got %v; want none", err)
 		}
@@ -129,17 +119,13 @@ func TestSocketHasItsModeAndGoesWithTheListener(t *testing.T) {
 func TestClosingLeavesTheSocketOfASuccessor(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	old := mustListen(t, "unix", path, 0o660)
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(path))
 	successor := mustListen(t, "unix", path, 0o660)
 	for range 2 {
 		_ = old.Close() // the second one fails
 		reach(t, successor)
 	}
-	if err := successor.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, successor.Close())
 	if _, err := os.Lstat(path); !os.IsNotExist(err) {
 		t.Errorf("the file after both are closed: got %v; want none", err)
 	}
@@ -176,10 +162,7 @@ func TestOneOfManyStartsGetsAStaleSocket(t *testing.T) {
 
 func TestListenWaitsForTheLockOfAnotherProcess(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
-	unlock, err := lockfile.Lock(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	unlock := must.Get(lockfile.Lock(t.Context(), path))(t)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := listenOn(ended, "unix", path, 0o660); err == nil || !strings.Contains(err.Error(), "another process holds it") {
@@ -192,22 +175,15 @@ func TestListenWaitsForTheLockOfAnotherProcess(t *testing.T) {
 // leave leaves a socket at path, as a killed process does.
 func leave(t *testing.T, path string) {
 	t.Helper()
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"}))(t)
 	l.SetUnlinkOnClose(false)
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, l.Close())
 }
 
 func TestAPathThatIsNoStaleSocketIsLeftAlone(t *testing.T) {
 	used, file := filepath.Join(t.TempDir(), "used"), filepath.Join(t.TempDir(), "file")
 	old := mustListen(t, "unix", used, 0o660)
-	if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(file, []byte("precious"), 0o600))
 	for path, want := range map[string]string{
 		used: "another process answers on it", file: "not a socket",
 		"/" + strings.Repeat("s", 200): "the path has 201 bytes, must have at most ",

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store"
@@ -15,11 +16,8 @@ import (
 func TestADecisionSaysItsSource(t *testing.T) {
 	redis := redisForLeases(t)
 	s := leasing(t, 5*time.Second, "redis://"+redis.Address())
-	l, err := limiter.New(s.Store, limiter.Options{Leased: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = l.Load(descriptors.Source{Name: "rules.yaml", Data: []byte(`{domain: edge, descriptors: [
+	l := must.Get(limiter.New(s.Store, limiter.Options{Leased: true}))(t)
+	_, err := l.Load(descriptors.Source{Name: "rules.yaml", Data: []byte(`{domain: edge, descriptors: [
 		{key: hot, rate_limit: {unit: year, requests_per_unit: 1000000000}},
 		{key: few, rate_limit: {unit: year, requests_per_unit: 1}},
 		{key: slots, rate_limit: {algorithm: concurrency, max_in_flight: 1, hold: {begin: from, end: to, at_most: 1m}}}]}`)})
@@ -35,9 +33,7 @@ func TestADecisionSaysItsSource(t *testing.T) {
 			entry.Entries = append(entry.Entries, limiter.Entry{Key: key, Value: "a"})
 		}
 		for range times {
-			if err := l.Check(t.Context(), r, &v); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, l.Check(t.Context(), r, &v))
 			if v.Statuses[0].Source == want {
 				explained(t, l, r, want)
 				return
@@ -65,10 +61,7 @@ func explained(t *testing.T, l *limiter.Limiter, r *limiter.Request, want store.
 	if want == store.Memory {
 		want = store.Asked
 	}
-	all, err := l.Explain(t.Context(), r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must.Get(l.Explain(t.Context(), r))(t)
 	if got := all[0].Limits[0].Source; got != want {
 		t.Errorf("%v: Explain says %q, want %q", r.Descriptors[0].Entries, got, want)
 	}

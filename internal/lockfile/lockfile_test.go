@@ -8,14 +8,12 @@ import (
 	"testing"
 
 	"github.com/weirproxy/weir/internal/testing/deptest"
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 func TestALockIsForOne(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "thing")
-	unlock, err := Lock(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	unlock := must.Get(Lock(t.Context(), path))(t)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := Lock(ended, path); !errors.Is(err, ErrHeld) {
@@ -34,9 +32,7 @@ func TestALockIsForOne(t *testing.T) {
 
 func TestALockIsNoLink(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "thing")
-	if err := os.Symlink("/dev/null", path+".lock"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Symlink("/dev/null", path+".lock"))
 	if _, err := Lock(t.Context(), path); err == nil || errors.Is(err, ErrHeld) {
 		t.Errorf("a link in the place of the lock file: got %v, want a failure", err)
 	}

@@ -13,6 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/weirproxy/weir/internal/testing/deptest"
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/internal/testing/race"
 )
 
@@ -86,10 +87,7 @@ func testMessages(t *testing.T, pattern string, mistakes bool) {
 	for _, file := range files {
 		name := filepath.Base(file)
 		t.Run(name, func(t *testing.T) {
-			data, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			data := must.Get(os.ReadFile(file))(t)
 			got := messages(t, Source{Name: name, Data: data})
 			if got := len(got) > 0 && !strings.Contains(got[0], ": warning: "); got != mistakes {
 				t.Errorf("got mistakes %t, want %t", got, mistakes)
@@ -115,9 +113,7 @@ func writeWanted(t *testing.T, file string, data []byte, got []string) {
 	for _, g := range got {
 		b.WriteString("# want: " + g + "\n")
 	}
-	if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(file, []byte(b.String()), 0o644))
 }
 
 func sources(documents ...string) []Source {

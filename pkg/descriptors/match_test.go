@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
@@ -41,10 +42,7 @@ func TestMatchFindsRuleKeyAndMetric(t *testing.T) {
 
 func readParts(t *testing.T, file string) map[string]string {
 	t.Helper()
-	data, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(file))(t)
 	parts, name := make(map[string]string), ""
 	for line := range strings.Lines(string(data)) {
 		if rest, ok := strings.CutPrefix(line, "-- "); ok {

@@ -12,6 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	yaml2 "go.yaml.in/yaml/v2"
 	"pgregory.net/rapid"
+
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 // referenceRoot and the types below it mirror envoyproxy/ratelimit, which decodes a document twice
@@ -202,10 +204,7 @@ func TestFilesOfTheReferenceMeanTheSame(t *testing.T) {
 	}
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
-			data, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			data := must.Get(os.ReadFile(file))(t)
 			if taken, _ := checkReference(t, data); !taken {
 				_, err := readReference(data)
 				t.Errorf("the reference does not take this: %v", err)

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/internal/testing/race"
 )
 
@@ -278,10 +279,7 @@ func TestATextThatIsNotUTF8IsRefusedAndAFileNameIsShownAsUTF8(t *testing.T) {
 	if _, err := load("!!binary /w=="); err == nil || !strings.HasSuffix(err.Error(), "descriptors[0].key: is binary data that is not UTF-8, must be text") {
 		t.Errorf("got %v; want the key refused", err)
 	}
-	rules, err := load("!!binary aGk=")
-	if err != nil {
-		t.Fatal(err)
-	}
+	rules := must.Get(load("!!binary aGk="))(t)
 	r := rules.Domain("d").Match([]Entry{{"hi", "a"}})
 	if got, want := rules.Domain("d").File+" "+r.File+" "+r.Limits[0].Table().File(), "d\uFFFD/r.yaml d\uFFFD/r.yaml d\uFFFD/t.csv"; got != want {
 		t.Errorf("got the files %q; want %q", got, want)

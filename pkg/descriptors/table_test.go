@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/internal/testing/race"
 )
 
@@ -335,9 +336,7 @@ func TestTableOfAMillionLinesIsSmall(t *testing.T) {
 	runtime.GC()
 	runtime.ReadMemStats(&before)
 	table := NewTable("t.csv", data)
-	if err := table.Err(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, table.Err())
 	runtime.GC()
 	runtime.ReadMemStats(&after)
 	perLine := float64(after.HeapAlloc-before.HeapAlloc) / float64(table.Len())
@@ -364,9 +363,7 @@ func BenchmarkNewTable(b *testing.B) {
 	data := millionLines()
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := NewTable("t.csv", data).Err(); err != nil {
-			b.Fatal(err)
-		}
+		must.Do(b, NewTable("t.csv", data).Err())
 	}
 }
 

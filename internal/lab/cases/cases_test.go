@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/weirproxy/weir/internal/testing/deptest"
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
@@ -67,10 +68,7 @@ func results(t *testing.T, text string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ran, err := Run(t.Context(), f, set, limiter.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ran := must.Get(Run(t.Context(), f, set, limiter.Options{}))(t)
 	for _, r := range ran {
 		for _, failure := range r.Failures {
 			all = append(all, failure.Error())

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
@@ -15,10 +16,7 @@ import (
 // For each name a failure is one printable line, and a report is XML.
 func TestNamesCannotHarmTerminalsOrReports(t *testing.T) {
 	const text = "rules: r\ndomain: d\ntests:\n- name: \"a\\x1b[31m\\nb \\0 \\uFFFE ]]> & é\"\n  steps:\n  - {descriptor: \"k=\\x1b\\r\", outcome: ok}\n"
-	f, err := Read("c.yaml", []byte(text), parse)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(Read("c.yaml", []byte(text), parse))(t)
 	results, err := Run(t.Context(), f, new(descriptors.Rules), limiter.Options{})
 	if err != nil || len(results) != 1 || len(results[0].Failures) != 1 {
 		t.Fatalf("got %+v, %v", results, err)
@@ -29,9 +27,7 @@ func TestNamesCannotHarmTerminalsOrReports(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	var out bytes.Buffer
-	if err := WriteJUnit(&out, []Suite{{Path: "c.yaml", Results: results}}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, WriteJUnit(&out, []Suite{{Path: "c.yaml", Results: results}}))
 	for d := xml.NewDecoder(&out); ; {
 		if _, err := d.Token(); errors.Is(err, io.EOF) {
 			break

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/weirproxy/weir/internal/testing/deptest"
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
@@ -33,9 +34,7 @@ func TestALineReadsAsItWasWritten(t *testing.T) {
 		t.Fatalf("%q is not one line", line)
 	}
 	var got Record
-	if err := parse(strings.TrimSpace(line), &got); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, parse(strings.TrimSpace(line), &got))
 	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
 		t.Error(diff)
 	}

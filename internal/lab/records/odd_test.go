@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
@@ -26,10 +27,7 @@ func TestLeapsOfTheClockDoNotStopTime(t *testing.T) {
 	}
 	const many = 1000
 	text = append(text, linesOf("client", now+time.Hour, many)...)
-	traffic, err := Open(t.Context(), []string{"-"}, bytes.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	traffic := must.Get(Open(t.Context(), []string{"-"}, bytes.NewReader(text)))(t)
 	defer traffic.Close()
 	var all []algorithms.Instant
 	for r, err := range traffic.All() {
@@ -53,14 +51,9 @@ func TestFilesOfTheFutureGoFirst(t *testing.T) {
 	text := compressed(t, bytes.Repeat([]byte("x"), 10))
 	future, past := filepath.Join(dir, prefix+"21991231T235959.000000000Z"+Extension), filepath.Join(dir, prefix+"20200101T000000.000000000Z"+Extension)
 	for _, path := range []string{future, past} {
-		if err := os.Truncate(write(t, path, text), MinMaxBytes/2-100); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Truncate(write(t, path, text), MinMaxBytes/2-100))
 	}
-	r, err := NewRecorder(t.Context(), Options{Dir: dir, MaxBytes: MinMaxBytes, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(NewRecorder(t.Context(), Options{Dir: dir, MaxBytes: MinMaxBytes, Logger: slog.New(slog.DiscardHandler)}))(t)
 	saw(r, "alice", false)
 	r.write()
 	r.out.close()
@@ -75,10 +68,7 @@ func TestFilesOfTheFutureGoFirst(t *testing.T) {
 // A request whose line is longer than a reader takes would make the whole file a mistake.
 func TestARequestThatIsTooLongIsNotRecorded(t *testing.T) {
 	dir := t.TempDir()
-	r, err := NewRecorder(t.Context(), Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(NewRecorder(t.Context(), Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)}))(t)
 	for _, client := range []string{"alice", strings.Repeat("<\"", maxLine/8), strings.Repeat("x", maxLine-200), "bob"} {
 		saw(r, client, false)
 	}
@@ -130,9 +120,7 @@ func TestADirectoryThatIsRemovedOnAFullDiskIsMadeAgain(t *testing.T) {
 		saw(r, "lost", false)
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if err := os.RemoveAll(dir); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.RemoveAll(dir))
 		disk.set(false)
 		time.Sleep(maxWait)
 		for range 3 {

@@ -18,6 +18,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
@@ -37,10 +38,7 @@ func running(t *testing.T, o Options, create func(string) (io.WriteCloser, error
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	r, err := newRecorder(t.Context(), o, create)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r = must.Get(newRecorder(t.Context(), o, create))(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	var going sync.WaitGroup
 	going.Go(func() { _ = r.Run(ctx) })
@@ -50,10 +48,7 @@ func running(t *testing.T, o Options, create func(string) (io.WriteCloser, error
 // readAll returns the clients of all requests in the paths, and the notes.
 func readAll(t *testing.T, paths ...string) (clients []string, notes []Note) {
 	t.Helper()
-	traffic, err := Open(t.Context(), paths, strings.NewReader(""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	traffic := must.Get(Open(t.Context(), paths, strings.NewReader("")))(t)
 	defer traffic.Close()
 	last := algorithms.Instant(0)
 	for r, err := range traffic.All() {
@@ -223,9 +218,7 @@ func TestADirectoryThatVanishesIsMadeAgain(t *testing.T) {
 		saw(r, "lost with the directory", false)
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if err := os.RemoveAll(dir); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.RemoveAll(dir))
 		time.Sleep(time.Second)
 		synctest.Wait()
 		saw(r, "after", false)
@@ -242,15 +235,11 @@ func TestADirectoryThatVanishesIsMadeAgain(t *testing.T) {
 func TestADirectoryThatCannotBeUsedIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		place := filepath.Join(t.TempDir(), "file")
-		if err := os.WriteFile(place, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(place, nil, 0o600))
 		r, stop := running(t, Options{Dir: filepath.Join(place, "record")}, create)
 		saw(r, "early", false)
 		time.Sleep(2 * time.Second)
-		if err := os.Remove(place); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Remove(place))
 		time.Sleep(maxWait)
 		saw(r, "late", false)
 		stop()
@@ -275,23 +264,15 @@ func TestTwoRecordersDoNotShareADirectory(t *testing.T) {
 func TestTheOldestFilesGoAtTheBound(t *testing.T) {
 	dir := t.TempDir()
 	foreign := filepath.Join(dir, "a-file-of-mine.jsonl.zst")
-	if err := os.WriteFile(foreign, []byte("{}"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	r, err := NewRecorder(t.Context(), Options{Dir: dir, MaxBytes: MinMaxBytes, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(foreign, []byte("{}"), 0o600))
+	r := must.Get(NewRecorder(t.Context(), Options{Dir: dir, MaxBytes: MinMaxBytes, Logger: slog.New(slog.DiscardHandler)}))(t)
 	size := func() (sum int64, oldest string) {
 		all, err := filepath.Glob(filepath.Join(dir, prefix+"*"))
 		if err != nil || len(all) == 0 {
 			t.Fatal(err)
 		}
 		for _, name := range all {
-			info, err := os.Stat(name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			info := must.Get(os.Stat(name))(t)
 			sum += info.Size()
 		}
 		return sum, all[0]
@@ -323,10 +304,7 @@ func TestTheOldestFilesGoAtTheBound(t *testing.T) {
 
 // Without a disk that keeps up, Observe drops requests at once and counts them.
 func TestAFullBufferDropsAndNeverWaits(t *testing.T) {
-	r, err := NewRecorder(t.Context(), Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(NewRecorder(t.Context(), Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)}))(t)
 	long := strings.Repeat("x", bufferBytes/5)
 	for range 10 { // nobody writes
 		saw(r, long, false)
@@ -344,10 +322,7 @@ func TestAFullBufferDropsAndNeverWaits(t *testing.T) {
 }
 
 func TestObserveDoesNotAllocate(t *testing.T) {
-	r, err := NewRecorder(t.Context(), Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(NewRecorder(t.Context(), Options{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)}))(t)
 	defer r.out.close()
 	o := limiter.Observed{Begun: time.Now(), Request: requestOf("alice"), Verdict: new(limiter.Verdict)}
 	if n := testing.AllocsPerRun(1000, func() { r.Observe(o) }); n != 0 {
@@ -356,10 +331,7 @@ func TestObserveDoesNotAllocate(t *testing.T) {
 }
 
 func BenchmarkObserve(b *testing.B) {
-	r, err := NewRecorder(b.Context(), Options{Dir: b.TempDir(), Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		b.Fatal(err)
-	}
+	r := must.Get(NewRecorder(b.Context(), Options{Dir: b.TempDir(), Logger: slog.New(slog.DiscardHandler)}))(b)
 	defer r.out.close()
 	o := limiter.Observed{Begun: time.Now(), Request: requestOf("alice"), Verdict: new(limiter.Verdict)}
 	for b.Loop() {

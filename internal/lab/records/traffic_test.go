@@ -16,6 +16,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
@@ -31,18 +32,13 @@ func linesOf(client string, from time.Duration, many int) []byte {
 
 func compressed(tb testing.TB, text []byte) []byte {
 	tb.Helper()
-	e, err := zstd.NewWriter(nil)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	e := must.Get(zstd.NewWriter(nil))(tb)
 	return e.EncodeAll(text, nil)
 }
 
 func write(tb testing.TB, path string, data []byte) string {
 	tb.Helper()
-	if err := os.WriteFile(path, data, 0o600); err != nil {
-		tb.Fatal(err)
-	}
+	must.Do(tb, os.WriteFile(path, data, 0o600))
 	return path
 }
 
@@ -112,23 +108,14 @@ func TestACutOffFileIsReadToItsLastWholeLine(t *testing.T) {
 		}
 	}
 	var out bytes.Buffer
-	e, err := zstd.NewWriter(&out, zstd.WithEncoderConcurrency(1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := must.Get(zstd.NewWriter(&out, zstd.WithEncoderConcurrency(1)))(t)
 	var flushed []int // lengths after which one more request is whole
 	for i := range 4 {
-		if _, err := e.Write(linesOf("c", time.Duration(i)*time.Hour, 1)); err != nil {
-			t.Fatal(err)
-		}
-		if err := e.Flush(); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(e.Write(linesOf("c", time.Duration(i)*time.Hour, 1)))(t)
+		must.Do(t, e.Flush())
 		flushed = append(flushed, out.Len())
 	}
-	if err := e.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, e.Close())
 	for cut := range out.Len() {
 		write(t, path, out.Bytes()[:cut])
 		want := 0
@@ -193,16 +180,9 @@ func TestABombIsAMistake(t *testing.T) {
 		}
 	}
 	var large bytes.Buffer
-	e, err := zstd.NewWriter(&large, zstd.WithWindowSize(256<<20), zstd.WithEncoderConcurrency(1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := e.Write(linesOf("c", time.Hour, 1)); err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(e.Flush(), e.Close()); err != nil {
-		t.Fatal(err)
-	}
+	e := must.Get(zstd.NewWriter(&large, zstd.WithWindowSize(256<<20), zstd.WithEncoderConcurrency(1)))(t)
+	must.Get(e.Write(linesOf("c", time.Hour, 1)))(t)
+	must.Do(t, errors.Join(e.Flush(), e.Close()))
 	if _, err := failing(t, write(t, filepath.Join(dir, "window"), large.Bytes())); err == nil || !strings.Contains(err.Error(), "window size exceeded") {
 		t.Errorf("a window of 256 MiB: %v", err)
 	}
@@ -217,10 +197,7 @@ func TestTimesThatGoBack(t *testing.T) {
 			r := Record{At: algorithms.Instant(d), Request: *requestOf("c")}
 			text = Append(text, &r)
 		}
-		traffic, err := Open(t.Context(), []string{"-"}, bytes.NewReader(text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		traffic := must.Get(Open(t.Context(), []string{"-"}, bytes.NewReader(text)))(t)
 		defer traffic.Close()
 		for r, err := range traffic.All() {
 			if err != nil {
@@ -255,10 +232,8 @@ func TestAnEndedContextEndsTheReading(t *testing.T) {
 	in, out := io.Pipe() // with a writer that never ends
 	defer func() { _ = out.Close() }()
 	go func() { _, _ = out.Write(linesOf("c", time.Hour, 2000)) }()
-	traffic, err := Open(ctx, []string{"-"}, in)
-	if err != nil {
-		t.Fatal(err)
-	}
+	traffic := must.Get(Open(ctx, []string{"-"}, in))(t)
+	var err error
 	for _, err = range traffic.All() {
 		cancel()
 	}
@@ -302,21 +277,14 @@ func TestAKilledProcessLeavesAGoodRecord(t *testing.T) {
 	for range 3 {
 		cmd := exec.CommandContext(t.Context(), os.Args[0])
 		cmd.Env = append(os.Environ(), recordForever+"="+dir)
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		out := must.Get(cmd.StdoutPipe())(t)
+		must.Do(t, cmd.Start())
 		var n uint64
 		if _, err := fmt.Fscanf(out, "recorded %d\n", &n); err != nil {
 			t.Fatalf("the child says: %v", err)
 		}
 		recorded += n
-		if err := cmd.Process.Signal(syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, cmd.Process.Signal(syscall.SIGKILL))
 		_ = cmd.Wait()
 	}
 	got, _ := readAll(t, dir)
@@ -354,10 +322,7 @@ func BenchmarkTraffic(b *testing.B) {
 	path := write(b, filepath.Join(b.TempDir(), "record.jsonl.zst"), compressed(b, linesOf("client-", time.Hour, many)))
 	read := 0
 	for b.Loop() {
-		traffic, err := Open(b.Context(), []string{path}, nil)
-		if err != nil {
-			b.Fatal(err)
-		}
+		traffic := must.Get(Open(b.Context(), []string{path}, nil))(b)
 		for _, err := range traffic.All() {
 			if err != nil {
 				b.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/weirproxy/weir/internal/testing/logtest"
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 func noFile(path string) (io.WriteCloser, error) {
@@ -20,9 +21,7 @@ func noFile(path string) (io.WriteCloser, error) {
 
 func TestADirectoryThatMustBeWritable(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(file, nil, 0o600))
 	for _, c := range []struct {
 		name, dir string
 		create    func(string) (io.WriteCloser, error)

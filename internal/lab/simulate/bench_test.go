@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/internal/lab/records"
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
@@ -29,10 +30,7 @@ func benchmarkSimulate(b *testing.B, clients int) {
 	const many = 4_000_000
 	r := rand.New(rand.NewPCG(1, 2))
 	path := filepath.Join(b.TempDir(), "record.jsonl")
-	f, err := os.Create(path)
-	if err != nil {
-		b.Fatal(err)
-	}
+	f := must.Get(os.Create(path))(b)
 	out := bufio.NewWriter(f)
 	var line []byte
 	for i := range many { // of a day
@@ -43,18 +41,13 @@ func benchmarkSimulate(b *testing.B, clients int) {
 		}})
 		_, _ = out.Write(line) // Flush has the error
 	}
-	if err := errors.Join(out.Flush(), f.Close()); err != nil {
-		b.Fatal(err)
-	}
+	must.Do(b, errors.Join(out.Flush(), f.Close()))
 	const rules = "domain: edge\ndescriptors:\n- key: path\n  value: /search\n  descriptors:\n  - {key: client_id, rate_limit: {algorithm: token_bucket, unit: day, requests_per_unit: 6}}\n"
 	n, denied := 0, uint64(0)
 	before := processorTime(b)
 	for b.Loop() {
 		s := simulation(b, Options{}, rules)
-		traffic, err := records.Open(b.Context(), []string{path}, nil)
-		if err != nil {
-			b.Fatal(err)
-		}
+		traffic := must.Get(records.Open(b.Context(), []string{path}, nil))(b)
 		for record, err := range traffic.All() {
 			if err != nil {
 				b.Fatal(err)
@@ -73,8 +66,6 @@ func benchmarkSimulate(b *testing.B, clients int) {
 func processorTime(b *testing.B) time.Duration {
 	b.Helper()
 	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
+	must.Do(b, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano())
 }

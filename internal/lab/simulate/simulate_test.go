@@ -12,6 +12,7 @@ import (
 
 	"github.com/weirproxy/weir/internal/lab/records"
 	"github.com/weirproxy/weir/internal/testing/deptest"
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
@@ -35,10 +36,7 @@ func simulation(tb testing.TB, o Options, documents ...string) *Simulation {
 	if len(documents) > 1 {
 		o.Against = load(tb, documents[1])
 	}
-	s, err := New(o)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	s := must.Get(New(o))(tb)
 	tb.Cleanup(s.Close)
 	return s
 }
@@ -236,15 +234,9 @@ descriptors:
 `
 	synctest.Test(t, func(t *testing.T) {
 		s := simulation(t, Options{MaxKeys: 400}, rules) // a sweep each 100 descriptors
-		store, err := memstore.New(memstore.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		store := must.Get(memstore.New(memstore.Options{}))(t)
 		defer store.Close()
-		l, err := limiter.New(store, limiter.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(limiter.New(store, limiter.Options{}))(t)
 		l.SetRules(load(t, rules))
 		r := rand.New(rand.NewPCG(1, 2))
 		denied := uint64(0)
@@ -259,9 +251,7 @@ descriptors:
 				q.Descriptors = append(q.Descriptors, d)
 			}
 			var v limiter.Verdict
-			if err := l.Check(context.Background(), &q, &v); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, l.Check(context.Background(), &q, &v))
 			if v.OverLimit {
 				denied++
 			}

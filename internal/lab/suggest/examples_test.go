@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/weirproxy/weir/internal/lab/records"
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
@@ -21,28 +22,16 @@ import (
 func examples(t *testing.T) map[string]string {
 	t.Helper()
 	all := make(map[string]string)
-	pages, err := filepath.Glob("../../../docs/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	pages := must.Get(filepath.Glob("../../../docs/*.md"))(t)
 	for _, page := range append(pages, "../../../README.md") {
-		data, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(os.ReadFile(page))(t)
 		for _, block := range regexp.MustCompile("(?s)\n```yaml\n(domain:.*?)```").FindAllStringSubmatch(string(data), -1) {
 			all[page+" "+block[1]] = block[1]
 		}
 	}
-	files, err := filepath.Glob("../../../deploy/rules/*.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := must.Get(filepath.Glob("../../../deploy/rules/*.yaml"))(t)
 	for _, file := range append(files, "../../../deploy/llm/rules/llm.yaml", "../../../deploy/concurrency/rules/concurrency.yaml") {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(os.ReadFile(file))(t)
 		all[file] = string(data)
 	}
 	return all

@@ -13,6 +13,7 @@ import (
 	"github.com/weirproxy/weir/internal/lab/records"
 	"github.com/weirproxy/weir/internal/lab/simulate"
 	"github.com/weirproxy/weir/internal/testing/deptest"
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
@@ -55,10 +56,7 @@ func suggestions(tb testing.TB, o Options, g Goal, traffic []*records.Record) (*
 
 func yamlOf(tb testing.TB, r *Result) (all []string) {
 	tb.Helper()
-	documents, err := r.Documents()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	documents := must.Get(r.Documents())(tb)
 	for _, d := range documents {
 		all = append(all, d.YAML)
 	}
@@ -67,10 +65,7 @@ func yamlOf(tb testing.TB, r *Result) (all []string) {
 
 func simulated(tb testing.TB, documents []string, traffic []*records.Record) simulate.Result {
 	tb.Helper()
-	s, err := simulate.New(simulate.Options{Rules: load(tb, documents...)})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	s := must.Get(simulate.New(simulate.Options{Rules: load(tb, documents...)}))(tb)
 	defer s.Close()
 	for _, r := range traffic {
 		s.Decide(r)
@@ -253,10 +248,7 @@ func TestTablesStay(t *testing.T) {
 	if err != nil || again.Domains()[0].Match(traffic[0].Request.Descriptors[0].Entries).Limits[0].Table() != table {
 		t.Errorf("the suggested rules: %v", err)
 	}
-	s, err := simulate.New(simulate.Options{Rules: again})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(simulate.New(simulate.Options{Rules: again}))(t)
 	defer s.Close()
 	for _, one := range traffic {
 		s.Decide(one)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/internal/lab"
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store/memstore"
@@ -54,10 +55,7 @@ func TestEndlessChangesDoNotHoldAReloadForEver(t *testing.T) {
 
 func polling(t *testing.T, path string, o descriptors.Options) (*Reloader, *limiter.Limiter) {
 	t.Helper()
-	w, err := lab.New(nil, limiter.Options{}, memstore.Options{MaxKeys: 10})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must.Get(lab.New(nil, limiter.Options{}, memstore.Options{MaxKeys: 10}))(t)
 	t.Cleanup(w.Close)
 	r, err := New(Options{
 		Limiter: w.Limiter, Logger: slog.New(slog.DiscardHandler), Paths: []string{path}, Options: o,
@@ -73,16 +71,12 @@ func TestWithoutEventsSourcesAreLookedAt(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "a.yaml")
 	write := func(content string) {
 		t.Helper()
-		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(file, []byte(content), 0o600))
 	}
 	synctest.Test(t, func(t *testing.T) {
 		r, l := polling(t, file, descriptors.Options{})
 		write("domain: a\n")
-		if err := r.Load(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, r.Load(t.Context()))
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go func() { _ = r.run(ctx, nil) }()
@@ -109,14 +103,9 @@ func TestWithoutEventsSourcesAreLookedAt(t *testing.T) {
 }
 
 func TestScopeFollowsLinks(t *testing.T) {
-	top, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	top := must.Get(filepath.EvalSymlinks(t.TempDir()))(t)
 	for _, dir := range []string{"real/rules", "elsewhere"} {
-		if err := os.MkdirAll(filepath.Join(top, dir), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(filepath.Join(top, dir), 0o700))
 	}
 	links := [][2]string{
 		{"real", "link"}, // link/rules leads to real/rules
@@ -125,9 +114,7 @@ func TestScopeFollowsLinks(t *testing.T) {
 		{filepath.Join(top, "link", "rules"), "absolute"}, // a link through a link
 	}
 	for _, l := range links {
-		if err := os.Symlink(l[0], filepath.Join(top, l[1])); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Symlink(l[0], filepath.Join(top, l[1])))
 	}
 	p := scopeOf([]string{filepath.Join(top, "absolute"), filepath.Join(top, "loop"), filepath.Join(top, "missing", "deep", "x.yaml")}, nil, Files{})
 	for _, dir := range []string{"", "real", "real/rules", "elsewhere"} {
@@ -150,17 +137,13 @@ func TestWithoutEventsTablesAreLookedAt(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, content string) {
 		t.Helper()
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 	}
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := polling(t, dir, descriptors.Options{MaxTableBytes: 100})
 		write("a.yaml", "domain: a\ndescriptors:\n- {key: k, rate_limit: {table: t.csv, unit: hour, requests_per_unit: 1}}\n")
 		write("t.csv", "x,1\n")
-		if err := r.Load(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, r.Load(t.Context()))
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go func() { _ = r.run(ctx, nil) }()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/weirproxy/weir/internal/lab"
 	"github.com/weirproxy/weir/internal/rules/reload"
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store/memstore"
@@ -22,10 +23,7 @@ import (
 // without times.
 func startText(t *testing.T, dir string, o reload.Options) (*limiter.Limiter, *reload.Reloader, *bytes.Buffer) {
 	t.Helper()
-	w, err := lab.New(nil, limiter.Options{}, memstore.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must.Get(lab.New(nil, limiter.Options{}, memstore.Options{}))(t)
 	t.Cleanup(w.Close)
 	log := new(bytes.Buffer)
 	o.Limiter, o.Paths = w.Limiter, []string{dir}
@@ -35,13 +33,8 @@ func startText(t *testing.T, dir string, o reload.Options) (*limiter.Limiter, *r
 		}
 		return a
 	}}))
-	r, err := reload.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Load(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(reload.New(o))(t)
+	must.Do(t, r.Load(t.Context()))
 	return w.Limiter, r, log
 }
 
@@ -54,12 +47,8 @@ func TestAReloadLogsWhichRulesChangedByDomain(t *testing.T) {
 	log.Reset()
 	write(t, filepath.Join(dir, "a.yaml"), document("a", 2)+"- key: new\n  rate_limit: {unlimited: true}\n- key: node\n")
 	write(t, filepath.Join(dir, "b.yaml"), "# the same rules\n"+document("b", 1))
-	if err := os.Remove(filepath.Join(dir, "c.yaml")); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Reload(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(filepath.Join(dir, "c.yaml")))
+	must.Do(t, r.Reload(t.Context()))
 	want := `level=INFO msg="rules loaded" files=2 domains=2 rules=3
 level=INFO msg="rules changed" domain=a added=[new] changed=[user]
 level=WARN msg="rules removed" domain=c removed=[user]
@@ -82,9 +71,7 @@ func TestAReloadOfVeryManyChangesLogsABoundedNumberOfLines(t *testing.T) {
 		write(t, filepath.Join(dir, fmt.Sprintf("d%d.yaml", i)), document(fmt.Sprintf("d%d", i), 1))
 	}
 	log.Reset()
-	if err := r.Reload(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, r.Reload(t.Context()))
 	lines := strings.Split(log.String(), "\n")
 	if len(lines) != 104 || !strings.Contains(lines[1], `k19 and 30 more]"`) || lines[102] != `level=WARN msg="rules changed in more domains" domains=51` {
 		t.Errorf("got %d lines, the second %s, the last %s", len(lines), lines[1], lines[len(lines)-2])

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/weirproxy/weir/internal/rules/reload"
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
@@ -160,9 +161,7 @@ func TestAPushOfNothingGoodChangesNothing(t *testing.T) {
 func TestFilesThatTakeAPushedDomainAreRefused(t *testing.T) {
 	file := ruleFile(t, document("file", 1))
 	l, r, _ := start(t, reload.Options{Paths: []string{file}, Pushed: true}, false)
-	if err := r.Push(t.Context(), pushed(doc{"x:1", "a", 1})); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, r.Push(t.Context(), pushed(doc{"x:1", "a", 1})))
 	write(t, file, document("a", 2))
 	err := r.Reload(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "x:1") || !strings.Contains(err.Error(), file) {
@@ -180,9 +179,7 @@ func TestRefusedDocumentsAreTriedAgainWhenFilesChange(t *testing.T) {
 		t.Fatal("a domain of a file was taken")
 	}
 	write(t, file, document("c", 3))
-	if err := r.Reload(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, r.Reload(t.Context()))
 	if diff := cmp.Diff(map[string]int{"a": 2, "c": 3}, inForce(l)); diff != "" {
 		t.Errorf("rules (-want +got):\n%s", diff)
 	}
@@ -194,13 +191,9 @@ func TestRefusedDocumentsAreTriedAgainWhenFilesChange(t *testing.T) {
 func TestAReloadOfFilesKeepsPushedDocuments(t *testing.T) {
 	file := ruleFile(t, document("file", 1))
 	l, r, _ := start(t, reload.Options{Paths: []string{file}, Pushed: true}, false)
-	if err := r.Push(t.Context(), pushed(doc{"x:1", "a", 1})); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, r.Push(t.Context(), pushed(doc{"x:1", "a", 1})))
 	write(t, file, document("file", 2))
-	if err := r.Reload(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, r.Reload(t.Context()))
 	if diff := cmp.Diff(map[string]int{"file": 2, "a": 1}, inForce(l)); diff != "" {
 		t.Errorf("rules (-want +got):\n%s", diff)
 	}
@@ -214,24 +207,16 @@ func TestNothingIsLoadedBeforeTheFirstPush(t *testing.T) {
 			t.Errorf("%s: rules count as loaded", when)
 		}
 	}
-	if err := r.Load(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, r.Load(t.Context()))
 	check("after the start")
-	if err := r.Reload(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, r.Reload(t.Context()))
 	check("after a reload")
 	if err := r.Push(t.Context(), pushed(doc{"x:1", "a", 0})); err == nil {
 		t.Fatal("a bad document was taken")
 	}
-	if err := r.Reload(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, r.Reload(t.Context()))
 	check("after a bad first push")
-	if err := r.Push(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, r.Push(t.Context(), nil))
 	if r.Status().LoadedAt.IsZero() {
 		t.Error("no rules at all are rules too, when that is what was pushed")
 	}
@@ -251,12 +236,8 @@ func TestMergedDocumentsAreInTheOrderOfTheirNames(t *testing.T) {
 		return descriptors.Source{Name: name, Data: []byte(strings.Replace(text, "key: user", "key: user\n  value: "+value, 1))}
 	}
 	second := wildcard("x:2", "x*", 2)
-	if err := r.Push(t.Context(), []descriptors.Source{second}); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Push(t.Context(), []descriptors.Source{second, wildcard("x:1", `"*x"`, 1)}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, r.Push(t.Context(), []descriptors.Source{second}))
+	must.Do(t, r.Push(t.Context(), []descriptors.Source{second, wildcard("x:1", `"*x"`, 1)}))
 	if got := requests(l, "a"); got != 1 {
 		t.Errorf("of two wildcards that match: got that of %d, want 1, that of the first document by name", got)
 	}
@@ -282,9 +263,7 @@ func TestTheSamePushAgainGetsTheSameAnswerAndDoesNothing(t *testing.T) {
 		t.Errorf("status (-before +after):\n%s", diff)
 	}
 	write(t, file, document("c", 3)) // now nothing is in the way
-	if err := r.Reload(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, r.Reload(t.Context()))
 	if err := r.Push(t.Context(), documents); err != nil {
 		t.Errorf("Push when what was in the way is gone: got %v", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/weirproxy/weir/internal/rules/reload"
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
@@ -17,12 +18,8 @@ func tree(t *testing.T, files map[string]string) string {
 	dir := t.TempDir()
 	for name, content := range files {
 		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		must.Do(t, os.WriteFile(path, []byte(content), 0o600))
 	}
 	return dir
 }
@@ -31,10 +28,7 @@ func names(t *testing.T, dir string, sources []descriptors.Source) []string {
 	t.Helper()
 	var all []string
 	for _, s := range sources {
-		name, err := filepath.Rel(dir, s.Name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		name := must.Get(filepath.Rel(dir, s.Name))(t)
 		all = append(all, name)
 	}
 	return all
@@ -45,13 +39,8 @@ func TestReadTakesTheRuleFilesOfADirectoryAndNoOthers(t *testing.T) {
 		"b.yml": "b", "a.yaml": "a", "c.json": "c", "notes.txt": "", "d.yaml~": "", ".hidden.yaml": "", "YAML": "",
 		"below/e.yaml": "", "dir.yaml/f.yaml": "",
 	})
-	if err := os.Symlink(filepath.Join(dir, "below", "e.yaml"), filepath.Join(dir, "link.yaml")); err != nil {
-		t.Fatal(err)
-	}
-	sources, err := reload.Files{}.Read([]string{dir, filepath.Join(dir, "a.yaml"), filepath.Join(dir, "notes.txt")}, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Symlink(filepath.Join(dir, "below", "e.yaml"), filepath.Join(dir, "link.yaml")))
+	sources := must.Get(reload.Files{}.Read([]string{dir, filepath.Join(dir, "a.yaml"), filepath.Join(dir, "notes.txt")}, ""))(t)
 	if diff := cmp.Diff([]string{"a.yaml", "b.yml", "c.json", "link.yaml", "notes.txt"}, names(t, dir, sources)); diff != "" {
 		t.Errorf("files read (-want +got):\n%s", diff)
 	}
@@ -66,9 +55,7 @@ func TestReadRefusesDevices(t *testing.T) {
 
 func TestReadSaysWhereASymbolicLinkLeadsNowhere(t *testing.T) {
 	dir := tree(t, map[string]string{"a.yaml": document("a", 1)})
-	if err := os.Symlink("gone.yaml", filepath.Join(dir, "b.yaml")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Symlink("gone.yaml", filepath.Join(dir, "b.yaml")))
 	sources, err := reload.Files{}.Read([]string{dir}, "")
 	if want := filepath.Join(dir, "b.yaml") + ": no such file or directory"; err == nil || err.Error() != want {
 		t.Errorf("Read = %v; want %s", err, want)
@@ -88,10 +75,7 @@ func TestInlineRulesMeanTheSameInEveryFormat(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			file := filepath.Join(tree(t, map[string]string{test.name: test.content}), test.name)
-			sources, err := reload.Files{}.Read(nil, file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			sources := must.Get(reload.Files{}.Read(nil, file))(t)
 			rules, _, err := descriptors.Load(sources, descriptors.Options{})
 			if err != nil {
 				t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 	"github.com/weirproxy/weir/internal/lab"
 	"github.com/weirproxy/weir/internal/rules/reload"
 	"github.com/weirproxy/weir/internal/testing/deptest"
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store/memstore"
@@ -79,17 +80,11 @@ func (m messages) await(t *testing.T, message string, never ...string) slog.Reco
 
 func prepare(t *testing.T, o reload.Options) (*limiter.Limiter, *reload.Reloader, messages) {
 	t.Helper()
-	w, err := lab.New(nil, limiter.Options{}, memstore.Options{MaxKeys: 100})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must.Get(lab.New(nil, limiter.Options{}, memstore.Options{MaxKeys: 100}))(t)
 	t.Cleanup(w.Close)
 	log := messages{make(chan slog.Record, 10_000)}
 	o.Limiter, o.Logger = w.Limiter, slog.New(log)
-	r, err := reload.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(reload.New(o))(t)
 	return w.Limiter, r, log
 }
 
@@ -98,9 +93,7 @@ func prepare(t *testing.T, o reload.Options) (*limiter.Limiter, *reload.Reloader
 func start(t *testing.T, o reload.Options, run bool) (*limiter.Limiter, *reload.Reloader, messages) {
 	t.Helper()
 	l, r, log := prepare(t, o)
-	if err := r.Load(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, r.Load(t.Context()))
 	log.await(t, "rules loaded")
 	if run {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -121,12 +114,8 @@ func start(t *testing.T, o reload.Options, run bool) (*limiter.Limiter, *reload.
 func write(t *testing.T, path, content string) {
 	t.Helper()
 	next := filepath.Join(filepath.Dir(path), ".next")
-	if err := os.WriteFile(next, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(next, path); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(next, []byte(content), 0o600))
+	must.Do(t, os.Rename(next, path))
 }
 
 func TestFailedReloadKeepsOldRules(t *testing.T) {
@@ -159,9 +148,7 @@ func TestFailedReloadKeepsOldRules(t *testing.T) {
 	}
 
 	write(t, filepath.Join(dir, "b.yaml"), document("b", 2))
-	if err := r.Reload(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, r.Reload(t.Context()))
 	if got := []int{requests(l, "a"), requests(l, "b")}; !cmp.Equal(got, []int{2, 2}) {
 		t.Errorf("requests in force after the mistake: got %v, want [2 2]", got)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/weirproxy/weir/internal/rules/reload"
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
@@ -50,9 +51,7 @@ func TestATableIsFollowedAsRulesAre(t *testing.T) {
 	if diff := cmp.Diff(want, r.Status().Errors); diff != "" {
 		t.Errorf("errors (-want +got):\n%s", diff)
 	}
-	if err := os.Remove(table); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(table))
 	log.await(t, "rules refused", "rules loaded")
 	want = []string{filepath.Join(dir, "a.yaml") + ":4: descriptors[0].rate_limit.table: " + table + ": no such file or directory"}
 	if diff := cmp.Diff(want, r.Status().Errors); diff != "" {
@@ -96,9 +95,7 @@ func TestAPushLeavesTablesAsTheyWereRead(t *testing.T) {
 	l, r, _ := start(t, reload.Options{Paths: []string{dir}, Pushed: true}, false)
 	before := l.Rules().All()[0].Limits[0].Table()
 	write(t, filepath.Join(dir, "t.csv"), "x,many\n")
-	if err := r.Push(t.Context(), pushed(doc{"b", "b", 5})); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, r.Push(t.Context(), pushed(doc{"b", "b", 5})))
 	wantUser(t, l, "x", 10)
 	if l.Rules().All()[0].Limits[0].Table() != before {
 		t.Error("a push has read a table again")
@@ -110,9 +107,7 @@ func TestAPushLeavesTablesAsTheyWereRead(t *testing.T) {
 		t.Errorf("a push after a bad table: %v", err)
 	}
 	write(t, filepath.Join(dir, "t.csv"), "x,10\n")
-	if err := r.Reload(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, r.Reload(t.Context()))
 	if l.Rules().All()[0].Limits[0].Table() != before {
 		t.Error("a table with the bytes of the one in force was decoded again")
 	}
@@ -157,27 +152,18 @@ func TestTablesThatAreNoFilesOrTooLargeAreRefusedUnread(t *testing.T) {
 		}
 		wantUser(t, l, "x", 10)
 	}
-	f, err := os.Create(table)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(os.Create(table))(t)
 	if err := f.Truncate(1 << 40); err != nil { // a hole: nobody could read it all
 		t.Fatal(err)
 	}
 	_ = f.Close()
 	reload(table + ": has 1099511627776 bytes, must be at most 1000 together (max table bytes)")
 	for _, target := range []string{"/dev/zero", dir} {
-		if err := os.Remove(table); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Symlink(target, table); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Remove(table))
+		must.Do(t, os.Symlink(target, table))
 		reload(table + ": must be a regular file")
 	}
-	if err := os.Remove(table); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(table))
 	write(t, table, "x,"+strings.Repeat("1", 500))
 	reload(table + `:1: requests_per_unit: is "11111`)
 }

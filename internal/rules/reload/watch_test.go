@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/weirproxy/weir/internal/rules/reload"
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 func wantLoads(t *testing.T, r *reload.Reloader, loads, refusals uint64) {
@@ -24,9 +25,7 @@ func wantLoads(t *testing.T, r *reload.Reloader, loads, refusals uint64) {
 func wantUnchanged(t *testing.T, log messages, file string) {
 	t.Helper()
 	now := time.Now()
-	if err := os.Chtimes(file, now, now); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Chtimes(file, now, now))
 	log.await(t, "rules unchanged", "rules loaded", "rules refused")
 }
 
@@ -53,9 +52,7 @@ func TestFilesThatComeAndGoAreReloads(t *testing.T) {
 	if got := requests(l, "b"); got != 5 {
 		t.Errorf("after a file came: got %d, want 5", got)
 	}
-	if err := os.Remove(filepath.Join(dir, "b.yaml")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(filepath.Join(dir, "b.yaml")))
 	log.await(t, "rules loaded")
 	if got := requests(l, "b"); got != -1 {
 		t.Errorf("after the file went: got %d, want no domain", got)
@@ -67,21 +64,14 @@ func TestAFileThatIsHalfWrittenIsRefusedAndThenRead(t *testing.T) {
 	l, _, log := start(t, reload.Options{Paths: []string{file}}, true)
 	whole := document("a", 2)
 	half := whole[:len(whole)-5]
-	f, err := os.Create(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(os.Create(file))(t)
 	defer func() { _ = f.Close() }()
-	if _, err := f.WriteString(half); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(f.WriteString(half))(t)
 	log.await(t, "rules refused", "rules loaded")
 	if got := requests(l, "a"); got != 1 {
 		t.Errorf("requests in force while it is written: got %d, want those of before", got)
 	}
-	if _, err := f.WriteString(whole[len(half):]); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(f.WriteString(whole[len(half):]))(t)
 	log.await(t, "rules loaded")
 	if got := requests(l, "a"); got != 2 {
 		t.Errorf("requests in force: got %d, want 2", got)
@@ -163,9 +153,7 @@ func TestADirectoryThatVanishesKeepsItsRulesAndSaysSo(t *testing.T) {
 	top := tree(t, map[string]string{"rules/a.yaml": document("a", 1)})
 	dir := filepath.Join(top, "rules")
 	l, r, log := start(t, reload.Options{Paths: []string{dir}}, true)
-	if err := os.Rename(dir, dir+".old"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Rename(dir, dir+".old"))
 	log.await(t, "rules refused")
 	if got := requests(l, "a"); got != 1 {
 		t.Errorf("requests in force: got %d, want those of before", got)
@@ -174,9 +162,7 @@ func TestADirectoryThatVanishesKeepsItsRulesAndSaysSo(t *testing.T) {
 		t.Errorf("errors (-want +got):\n%s", diff)
 	}
 	next := tree(t, map[string]string{"a.yaml": document("a", 2)})
-	if err := os.Rename(next, dir); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Rename(next, dir))
 	log.await(t, "rules loaded")
 	// The new directory is watched, and not the old one.
 	write(t, filepath.Join(dir, "a.yaml"), document("a", 3))
@@ -189,16 +175,10 @@ func TestADirectoryThatVanishesKeepsItsRulesAndSaysSo(t *testing.T) {
 func TestALinkToAnotherDirectoryIsAReload(t *testing.T) {
 	top := tree(t, map[string]string{"v1/a.yaml": document("a", 1), "v2/a.yaml": document("a", 2)})
 	link := filepath.Join(top, "current")
-	if err := os.Symlink("v1", link); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Symlink("v1", link))
 	l, _, log := start(t, reload.Options{Paths: []string{link}}, true)
-	if err := os.Symlink("v2", link+".next"); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(link+".next", link); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Symlink("v2", link+".next"))
+	must.Do(t, os.Rename(link+".next", link))
 	log.await(t, "rules loaded")
 	write(t, filepath.Join(top, "v2", "a.yaml"), document("a", 3))
 	log.await(t, "rules loaded")
@@ -223,9 +203,7 @@ func TestInlineRulesAreWatched(t *testing.T) {
 func TestAnEmptyDirectoryIsNotRulesForNobody(t *testing.T) {
 	dir := tree(t, map[string]string{"a.yaml": document("a", 1)})
 	l, _, log := start(t, reload.Options{Paths: []string{dir}}, true)
-	if err := os.Remove(filepath.Join(dir, "a.yaml")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Remove(filepath.Join(dir, "a.yaml")))
 	log.await(t, "rules refused")
 	if got := requests(l, "a"); got != 1 {
 		t.Errorf("requests in force: got %d, want those of before", got)

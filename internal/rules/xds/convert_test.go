@@ -13,6 +13,7 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
@@ -53,9 +54,7 @@ descriptors:
   - {key: free}
 `
 	var config ratelimitv3.RateLimitConfig
-	if err := protojson.Unmarshal([]byte(resource), &config); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, protojson.Unmarshal([]byte(resource), &config))
 	got, warnings, err := load(wire(t, &config))
 	if err != nil {
 		t.Fatal(err)
@@ -227,10 +226,7 @@ func TestResourcesOfAStateOfTheWorldAreKnownByName(t *testing.T) {
 	body := func(name, domain string) *anypb.Any {
 		return &anypb.Any{TypeUrl: typeURL, Value: wire(t, config(name, domain, 1))}
 	}
-	wrapped, err := anypb.New(&discoveryv3.Resource{Name: "outer", Resource: body("inner", "w")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	wrapped := must.Get(anypb.New(&discoveryv3.Resource{Name: "outer", Resource: body("inner", "w")}))(t)
 	all := resourcesOf([]*anypb.Any{
 		body("r1", "a"), body("", "only-a-domain"),
 		{TypeUrl: typeURL},

@@ -15,6 +15,7 @@ import (
 
 	"github.com/weirproxy/weir/internal/lab"
 	"github.com/weirproxy/weir/internal/rules/reload"
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store/memstore"
@@ -32,10 +33,7 @@ const node = "test-node"
 
 func startPlane(t *testing.T, options ...grpc.ServerOption) *plane {
 	t.Helper()
-	p, err := parts.StartControlPlane(t.Context(), options...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(parts.StartControlPlane(t.Context(), options...))(t)
 	t.Cleanup(p.Stop)
 	return &plane{p, t}
 }
@@ -69,10 +67,7 @@ func config(name, domain string, requests uint32) *ratelimitv3.RateLimitConfig {
 // wire returns a message as it is on the wire with more behind it.
 func wire(t *testing.T, m proto.Message, more ...byte) []byte {
 	t.Helper()
-	data, err := proto.Marshal(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(proto.Marshal(m))(t)
 	return append(data, more...)
 }
 
@@ -85,16 +80,10 @@ type subject struct {
 
 func startClient(t *testing.T, p *plane, o Options) *subject {
 	t.Helper()
-	w, err := lab.New(nil, limiter.Options{}, memstore.Options{MaxKeys: 100})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must.Get(lab.New(nil, limiter.Options{}, memstore.Options{MaxKeys: 100}))(t)
 	t.Cleanup(w.Close)
 	logger := slog.New(slog.NewTextHandler(t.Output(), nil))
-	r, err := reload.New(reload.Options{Limiter: w.Limiter, Pushed: true, Logger: logger})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(reload.New(reload.Options{Limiter: w.Limiter, Pushed: true, Logger: logger}))(t)
 	if o.Address == "" {
 		o.Address = p.Address
 	}
@@ -105,10 +94,7 @@ func startClient(t *testing.T, p *plane, o Options) *subject {
 		o.MinBackoff, o.MaxBackoff = 5*time.Millisecond, 50*time.Millisecond
 	}
 	o.Push, o.Logger = r.Push, logger
-	c, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(New(o))(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() {

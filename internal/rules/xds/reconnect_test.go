@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/test/parts"
 )
@@ -144,10 +145,7 @@ func (s *script) receive() (response, error) {
 func perform(t *testing.T, stage *stage, rules *fakeRules, o Options, lasts time.Duration) *Client {
 	t.Helper()
 	o.Address, o.Push, o.Logger = "stage", rules.push, slog.New(slog.DiscardHandler)
-	c, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(New(o))(t)
 	stage.start = time.Now()
 	c.connect = stage.connect
 	ctx, cancel := context.WithTimeout(t.Context(), lasts)

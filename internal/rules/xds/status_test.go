@@ -8,22 +8,16 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 func TestMetrics(t *testing.T) {
-	c, err := New(Options{Address: "localhost:1", Push: (&fakeRules{}).push, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(New(Options{Address: "localhost:1", Push: (&fakeRules{}).push, Logger: slog.New(slog.DiscardHandler)}))(t)
 	c.status.Store(&Status{Connected: true, Streams: 4, Failures: 3, Accepted: 7, Refused: 2, Resources: 5, Bad: 1})
 	registry := prometheus.NewPedanticRegistry()
-	if err := registry.Register(c.Metrics()); err != nil {
-		t.Fatal(err)
-	}
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, registry.Register(c.Metrics()))
+	families := must.Get(registry.Gather())(t)
 	got := make(map[string]float64)
 	for _, f := range families {
 		for _, m := range f.GetMetric() {

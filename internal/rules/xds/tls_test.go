@@ -12,15 +12,13 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/test/parts"
 )
 
 func newCertificates(t *testing.T) *parts.Certificates {
 	t.Helper()
-	c, err := parts.NewCertificates(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(parts.NewCertificates(t.TempDir()))(t)
 	return c
 }
 
@@ -28,14 +26,8 @@ func newCertificates(t *testing.T) *parts.Certificates {
 // same authority.
 func startSecurePlane(t *testing.T, c *parts.Certificates) *plane {
 	t.Helper()
-	own, err := tls.LoadX509KeyPair(c.ServerCert, c.ServerKey)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ca, err := os.ReadFile(c.CA)
-	if err != nil {
-		t.Fatal(err)
-	}
+	own := must.Get(tls.LoadX509KeyPair(c.ServerCert, c.ServerKey))(t)
+	ca := must.Get(os.ReadFile(c.CA))(t)
 	clients := x509.NewCertPool()
 	clients.AppendCertsFromPEM(ca)
 	p := startPlane(t, grpc.Creds(credentials.NewTLS(&tls.Config{

@@ -15,6 +15,7 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
 
 	"github.com/weirproxy/weir/internal/testing/deptest"
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/test/parts"
@@ -242,10 +243,7 @@ func TestNewNamesEverythingThatIsWrong(t *testing.T) {
 }
 
 func TestNewSuppliesDefaults(t *testing.T) {
-	c, err := New(Options{Address: "localhost:1", Push: (&fakeRules{}).push, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(New(Options{Address: "localhost:1", Push: (&fakeRules{}).push, Logger: slog.New(slog.DiscardHandler)}))(t)
 	o := c.options
 	if o.Node.ID != "default" || o.MaxMessageBytes != 64<<20 || o.MinBackoff != time.Second || o.MaxBackoff != 30*time.Second {
 		t.Errorf("options: got %+v", o)

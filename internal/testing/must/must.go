@@ -1,0 +1,22 @@
+// Package must ends a test at an error that the test is not about.
+package must
+
+import "testing"
+
+// Do fails the test now unless err is nil.
+func Do(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// Get returns a function that returns v, unless err is not nil: then the function fails the test.
+// So it takes both results of a call: must.Get(os.ReadFile(path))(t).
+func Get[V any](v V, err error) func(testing.TB) V {
+	return func(tb testing.TB) V {
+		tb.Helper()
+		Do(tb, err)
+		return v
+	}
+}

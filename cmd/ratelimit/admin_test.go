@@ -29,12 +29,9 @@ func TestTheAdminServiceAnswers(t *testing.T) {
 	r.wantAnswer(t, "d | k=v", "OK | OK 5/3 left 4 reset")
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
-	answer, err := adminv1.NewAdminServiceClient(conn).Explain(ctx, &adminv1.ExplainRequest{
+	answer := must.Get(adminv1.NewAdminServiceClient(conn).Explain(ctx, &adminv1.ExplainRequest{
 		Domain: "d", Descriptors: []*adminv1.Descriptor{{Entries: []*adminv1.Entry{{Key: "k", Value: "v"}}}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	limits := answer.GetDescriptors()[0].GetLimits()
 	if len(limits) != 1 || limits[0].GetRemaining() != 3 {
 		t.Errorf("got limits %v, want one with 3 left after another hit", limits)

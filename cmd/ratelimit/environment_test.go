@@ -110,9 +110,7 @@ func TestEveryVariableOfTheOriginalIsInTheTableWithItsDefault(t *testing.T) {
 		"WEIR_MAX_REQUEST_BYTES", "WEIR_MAX_RULES_BYTES", "WEIR_RECORD", "WEIR_RECORD_MAX_BYTES", "WEIR_SHARING", "WEIR_STATE_DIR",
 		"WEIR_TOP_KEYS",
 	}
-	if diff := cmp.Diff(want, more); diff != "" {
-		t.Errorf("variables beyond those of the original (-want +got):\n%s", diff)
-	}
+	must.Match(t, "variables beyond those of the original", want, more)
 }
 
 func TestNoEnvironmentIsTheOriginalsDefaultsAndMemory(t *testing.T) {
@@ -149,9 +147,7 @@ func TestNoEnvironmentIsTheOriginalsDefaultsAndMemory(t *testing.T) {
 		Spans: tracing.Options{Service: "RateLimit", Protocol: tracing.ProtocolProtobuf, Ratio: 1},
 	}
 	got := read(t)
-	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(config{})); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	must.Match(t, "result", want, got, cmpopts.IgnoreUnexported(config{}))
 }
 
 // idle has each variable without an effect, with a value that is not its default.
@@ -324,9 +320,7 @@ func TestEveryVariableDoesWhatItSays(t *testing.T) {
 		delete(untested, name)
 		t.Run(name, func(t *testing.T) {
 			c := read(t, append(test.with, pair)...)
-			if diff := cmp.Diff(test.want, test.got(c)); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", pair, diff)
-			}
+			must.Match(t, pair, test.want, test.got(c))
 		})
 	}
 	for name := range untested {

@@ -51,12 +51,9 @@ func load(t *testing.T, root string, environment ...string) (*limiter.Limiter, *
 	c := read(t, append(environment, "RUNTIME_ROOT="+root)...)
 	w := must.Get(lab.New(nil, limiter.Options{}, memstore.Options{MaxKeys: 10}))(t)
 	t.Cleanup(w.Close)
-	r, err := reload.New(reload.Options{
+	r := must.Get(reload.New(reload.Options{
 		Limiter: w.Limiter, Paths: []string{c.Rules.Paths[0]}, Files: ruleFiles(c.DotFiles), Options: descriptors.Options{MergeDomains: c.Rules.MergeDomains}, Logger: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	return w.Limiter, r, r.Load(t.Context())
 }
 
@@ -135,9 +132,7 @@ func TestRuleFilesAreFoundInEveryLayoutInUse(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(test.want, inForce(l)); diff != "" {
-				t.Errorf("limits in force (-want +got):\n%s", diff)
-			}
+			must.Match(t, "limits in force", test.want, inForce(l))
 		})
 	}
 }

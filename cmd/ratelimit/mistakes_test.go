@@ -171,9 +171,7 @@ ratelimit: EXTRA_TAGS: tag "key_1": is the label key_1, which another tag or the
 			if err := c.Run(); !errors.As(err, &ended) || ended.ExitCode() != 1 {
 				t.Errorf("it ended with %v; want exit code 1", err)
 			}
-			if diff := cmp.Diff(test.want, said.String()); diff != "" {
-				t.Errorf("standard error (-want +got):\n%s", diff)
-			}
+			must.Match(t, "standard error", test.want, said.String())
 		})
 	}
 }

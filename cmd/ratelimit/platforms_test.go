@@ -5,10 +5,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/weirproxy/weir/internal/rules/xds"
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/store/redisstore"
 )
 
@@ -84,9 +84,7 @@ func TestPlatformsEnvironmentsAreReadUnchanged(t *testing.T) {
 			changes[name](&want)
 			got := read(t, strings.Fields(environment)...)
 
-			if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(config{})); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			must.Match(t, "result", want, got, cmpopts.IgnoreUnexported(config{}))
 		})
 	}
 }

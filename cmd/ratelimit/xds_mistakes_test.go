@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
@@ -43,9 +42,7 @@ func (r *running) awaitRefused(t *testing.T, from int, want refused) int {
 	line, next := r.log.Await(t, from, logtest.Has(`"level":"error","@message":"rules refused"`))
 	var got refused
 	must.Do(t, json.Unmarshal([]byte(line), &got))
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("the log (-want +got):\n%s", diff)
-	}
+	must.Match(t, "the log", want, got)
 	return next
 }
 

@@ -6,7 +6,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weirproxy/weir/internal/durations"
@@ -72,9 +71,7 @@ func TestFiguresOfARemoteStoreAreMetrics(t *testing.T) {
 				delete(got, name)
 			}
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("(-want +got):\n%s", diff)
-		}
+		must.Match(t, "result", want, got)
 		stats.State = shared.Closed
 		got = metricstest.Gather(t, registry, "")
 		if got["weir_store_up"] != 1 || got[`weir_store_state{state="closed"}`] != 1 || got[`weir_store_state{state="half_open"}`] != 0 {

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 // values has a variable of each type.
@@ -205,9 +207,7 @@ func TestMistakesNameTheSettingInEachLine(t *testing.T) {
 	for _, err := range Mistakes("--list", errors.New("first\nsecond")) {
 		got = append(got, err.Error())
 	}
-	if diff := cmp.Diff([]string{"--list: first", "--list: second"}, got); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
-	}
+	must.Match(t, "result", []string{"--list: first", "--list: second"}, got)
 	if got := Mistakes("--list", nil); got != nil {
 		t.Errorf("no error: got %v, want no mistakes", got)
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 func TestTheVersionIsTheLinkersOrTheBuilds(t *testing.T) {
@@ -26,9 +26,7 @@ func TestTheVersionIsTheLinkersOrTheBuilds(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if diff := cmp.Diff(test.want, of(&test.info, test.linked, test.revision)); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			must.Match(t, "result", test.want, of(&test.info, test.linked, test.revision))
 		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
@@ -34,9 +35,7 @@ descriptors:
 			CountRejected: true, Unit: Hour, Multiplier: 1, suffix: "#fixed_window/1h",
 		},
 	}
-	if diff := cmp.Diff(want, rule.Limits, cmp.AllowUnexported(Limit{})); diff != "" {
-		t.Errorf("limits (-want +got):\n%s", diff)
-	}
+	must.Match(t, "limits", want, rule.Limits, cmp.AllowUnexported(Limit{}))
 }
 
 // A denied begin holds nothing, so that its hits must not count, unless the author says so.
@@ -111,9 +110,7 @@ descriptors:
 		`rules.yaml:4: warning: descriptors[0].rate_limit.hold.begin: has blanks around it, which a request must send too: probably "r" is meant`,
 		"rules.yaml:4: warning: descriptors[0].rate_limit.sharing: has no effect: a limit with hold is never leased",
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("messages (-want +got):\n%s", diff)
-	}
+	must.Match(t, "messages", want, got)
 }
 
 func TestAtMostIsInStepsOfTheStore(t *testing.T) {

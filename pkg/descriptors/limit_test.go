@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 func TestUnitNamesAreReadInAnyCase(t *testing.T) {
@@ -98,9 +98,7 @@ descriptors:
 		},
 	} {
 		got := of(t, "domain: edge\n"+defaults+limits, func(l Limit) string { return l.OnStoreError.String() })
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", defaults, diff)
-		}
+		must.Match(t, defaults, want, got)
 	}
 }
 
@@ -121,9 +119,7 @@ descriptors:
 		"defaults: {sharing: exact}":  {"default": {"exact"}, "silent": {"exact"}, "several": {"leased", "exact", "exact"}},
 	} {
 		got := of(t, "domain: edge\n"+defaults+limits, func(l Limit) string { return l.Sharing.String() })
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%q (-want +got):\n%s", defaults, diff)
-		}
+		must.Match(t, defaults, want, got)
 	}
 }
 

@@ -143,9 +143,7 @@ func TestMergedDocumentsAreOneDomainInTheOrderOfTheSources(t *testing.T) {
 	for _, w := range warnings {
 		got = append(got, w.String())
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("warnings (-want +got):\n%s", diff)
-	}
+	must.Match(t, "warnings", want, got)
 	if n := len(rules.Domains()); n != 2 {
 		t.Fatalf("there are %d domains, want 2", n)
 	}
@@ -248,12 +246,8 @@ default: {unit: second, requests_per_unit: 1}
 `)
 	r := rules.All()[2]
 	entries := []Entry{{"route", "a.b"}, {"path", "files/x"}, {"user", "u.1"}}
-	if diff := cmp.Diff([]string{"route_a.b", "path_files/*", "user_u.1"}, r.MetricLevels(entries)); diff != "" {
-		t.Errorf("levels of a descriptor (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]string{"route_a.b", "path_files/*", "user"}, r.MetricLevels(nil)); diff != "" {
-		t.Errorf("levels as configured (-want +got):\n%s", diff)
-	}
+	must.Match(t, "levels of a descriptor", []string{"route_a.b", "path_files/*", "user_u.1"}, r.MetricLevels(entries))
+	must.Match(t, "levels as configured", []string{"route_a.b", "path_files/*", "user"}, r.MetricLevels(nil))
 	if got := rules.All()[3].MetricLevels(nil); len(got) != 0 {
 		t.Errorf("levels of a default: %q, want none", got)
 	}
@@ -319,9 +313,7 @@ func TestTheBoundIsOnAllSourcesTogether(t *testing.T) {
 	}
 	many := Source{Name: "d", Data: repeated(head, "- {}\n", 5000)}
 	want = []string{"d: has 5001 bytes with so many values that it counts as 23928: it has 23928 bytes, must be at most 10000 together (max-rules-bytes)"}
-	if diff := cmp.Diff(want, load(many)); diff != "" {
-		t.Errorf("values (-want +got):\n%s", diff)
-	}
+	must.Match(t, "values", want, load(many))
 }
 
 // Ten thousand rules of 1 KiB, and a hundred thousand short rules, are within the default. Of the

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/weirproxy/weir/internal/testing/must"
@@ -33,9 +32,7 @@ func TestMatchFindsRuleKeyAndMetric(t *testing.T) {
 				got.WriteString(line)
 				describe(&got, domain, parseEntries(t, line))
 			}
-			if diff := cmp.Diff(parts["want"], got.String()); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			must.Match(t, "result", parts["want"], got.String())
 		})
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 func hashOf(t *testing.T, o Options, documents ...string) string {
@@ -167,9 +167,7 @@ func TestOnlyWildcardsWhoseOrderMattersChange(t *testing.T) {
 		{"the last two", load(first, third, second), []Change{{Domain: "edge", Changed: []string{"a=*y,b", "a=z*"}}}},
 		{"another limit", load(first, second, strings.Replace(third, "unit: 1", "unit: 2", 1)), []Change{{Domain: "edge", Changed: []string{"a=z*"}}}},
 	} {
-		if diff := cmp.Diff(test.want, test.newer.Since(older)); diff != "" {
-			t.Errorf("%s (-want +got)\n%s", test.name, diff)
-		}
+		must.Match(t, test.name, test.want, test.newer.Since(older))
 	}
 	apart := load(first, third)
 	if got := load(third, first).Since(apart); got != nil {
@@ -194,9 +192,7 @@ func TestTheOrderOfRulesWithOnePathIsNoChange(t *testing.T) {
 		}
 	}
 	want := []Change{{Domain: "edge", Changed: []string{"a=b=c=d"}}}
-	if diff := cmp.Diff(want, load(t, header+third+first).Since(older)); diff != "" {
-		t.Errorf("without the second rule (-want +got)\n%s", diff)
-	}
+	must.Match(t, "without the second rule", want, load(t, header+third+first).Since(older))
 }
 
 func TestADomainWithoutRulesIsAChange(t *testing.T) {
@@ -213,12 +209,8 @@ func TestADomainWithoutRulesIsAChange(t *testing.T) {
 		return rules
 	}
 	with, without := load(hashed, "domain: empty\n"), load(hashed)
-	if diff := cmp.Diff([]Change{{Domain: "empty", Added: []string{noRules}}}, with.Since(without)); diff != "" {
-		t.Errorf("a new domain (-want +got)\n%s", diff)
-	}
-	if diff := cmp.Diff([]Change{{Domain: "empty", Removed: []string{noRules}}}, without.Since(with)); diff != "" {
-		t.Errorf("a domain that is gone (-want +got)\n%s", diff)
-	}
+	must.Match(t, "a new domain", []Change{{Domain: "empty", Added: []string{noRules}}}, with.Since(without))
+	must.Match(t, "a domain that is gone", []Change{{Domain: "empty", Removed: []string{noRules}}}, without.Since(with))
 	if got := with.Since(with); got != nil {
 		t.Errorf("the same rules: got %v, want no change", got)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
@@ -141,9 +142,7 @@ default: {unit: second, requests_per_unit: 1, name: rest}
 		name := p.Last().String()
 		return name == ".Levels" || name == ".detailed" || name == ".rank"
 	}, cmp.Ignore())
-	if diff := cmp.Diff(want, rules.All(), cmp.AllowUnexported(Rule{}, Limit{}), unexported); diff != "" {
-		t.Errorf("rules (-want +got):\n%s", diff)
-	}
+	must.Match(t, "rules", want, rules.All(), cmp.AllowUnexported(Rule{}, Limit{}), unexported)
 	for i, want := range []bool{true, true, false, false, false} {
 		if got := rules.All()[i].Detailed(); got != want {
 			t.Errorf("rule %d is detailed: got %t, want %t", i, got, want)
@@ -179,9 +178,7 @@ func TestDomainsAreSortedAndCaseSensitive(t *testing.T) {
 		got = append(got, fmt.Sprint(i, " ", r.ID, " ", r.Path))
 	}
 	want := []string{"B 2.yaml", "a 3.yaml", "b 1.yaml", "0 0 y", "1 1 z", "2 2 x"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	must.Match(t, "result", want, got)
 }
 
 func TestMatchOfNoEntriesIsNothing(t *testing.T) {

@@ -41,9 +41,7 @@ func TestSettingsFileHoldsDocuments(t *testing.T) {
 		"1 Three a three.yaml:2 map[]",
 		"2 two default weir.yaml:9 map[]",
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("rules (-want +got):\n%s", diff)
-	}
+	must.Match(t, "rules", want, got)
 	if got := rules.Domain("One"); got == nil || got.File != "weir.yaml" || got.Line != 5 || got.Default != nil {
 		t.Errorf("domain One: got %+v, want it from weir.yaml:5 without a default", got)
 	}
@@ -92,9 +90,7 @@ func TestMistakesOfAllSourcesComeTogether(t *testing.T) {
 		`z.yaml:1: not valid YAML: did not find expected node content`,
 		`weir.yaml:9: warning: domains[1].default: has no requests_per_unit: that is 0, and denies every hit`,
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("messages (-want +got):\n%s", diff)
-	}
+	must.Match(t, "messages", want, got)
 }
 
 func TestGeneratedDocumentsMeanTheSameAsFiles(t *testing.T) {
@@ -201,9 +197,7 @@ func TestMistakesOfAGeneratorComeWithMistakesOfTheDocument(t *testing.T) {
 		"wire:2: is noise",
 		"wire:1: warning: descriptors[0]: odd",
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("messages (-want +got):\n%s", diff)
-	}
+	must.Match(t, "messages", want, got)
 }
 
 func TestStrictTreatsWarningsAsMistakes(t *testing.T) {

@@ -176,9 +176,7 @@ func TestTableReportsEveryMistakeWithItsLine(t *testing.T) {
 			if err == nil {
 				err = errors.New("no mistake")
 			}
-			if diff := cmp.Diff(strings.Join(c.want, "\n"), err.Error()); diff != "" {
-				t.Errorf("mistakes (-want +got):\n%s", diff)
-			}
+			must.Match(t, "mistakes", strings.Join(c.want, "\n"), err.Error())
 		})
 	}
 }
@@ -233,14 +231,10 @@ descriptors:
 		`rules.yaml:17: descriptors[12].table: belongs in a rate_limit, must not be here`,
 		"ok.csv:2: warning: value: has blanks around it, which a request must send too: probably \"*\" is meant",
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("messages (-want +got):\n%s", diff)
-	}
+	must.Match(t, "messages", want, got)
 	without := []byte("domain: d\ndescriptors:\n- key: a\n  rate_limit: {table: t.csv, unit: second, requests_per_unit: 1}\n")
 	want = []string{"rules.yaml:4: descriptors[0].rate_limit.table: is a file, and these rules do not come from a file: must be left out"}
-	if diff := cmp.Diff(want, messages(t, Source{Name: "rules.yaml", Data: without})); diff != "" {
-		t.Errorf("a source without tables (-want +got):\n%s", diff)
-	}
+	must.Match(t, "a source without tables", want, messages(t, Source{Name: "rules.yaml", Data: without}))
 }
 
 func TestTablesHaveABoundTogether(t *testing.T) {
@@ -270,9 +264,7 @@ func TestHashCoversTablesInAnyOrder(t *testing.T) {
 		}
 		seen[other.Hash()] = table
 		want := []Change{{Domain: "d", Changed: []string{"a"}}}
-		if diff := cmp.Diff(want, other.Since(first)); diff != "" {
-			t.Errorf("changes (-want +got):\n%s", diff)
-		}
+		must.Match(t, "changes", want, other.Since(first))
 	}
 }
 

@@ -5,8 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
@@ -70,9 +69,7 @@ func TestTraceHasAStepForEachEntry(t *testing.T) {
 			for _, s := range traceDomain(t).Trace(test.entries) {
 				got = append(got, s.String())
 			}
-			if diff := cmp.Diff(test.want, got); diff != "" {
-				t.Errorf("Trace (-want +got):\n%s", diff)
-			}
+			must.Match(t, "Trace", test.want, got)
 		})
 	}
 }

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/weirproxy/weir/internal/testing/deptest"
 	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/descriptors"
@@ -118,9 +116,7 @@ func TestEveryFailureIsReportedWithItsLine(t *testing.T) {
 	got := results(t, "rules: r.yaml\ndomain: d\ntests:\n- name: wrong\n  steps: [{descriptor: slots=b, rule: slots, b: 1}]\n")
 	want := []string{`dir/c.yaml:5: tests[0].steps[0]: "b" is not a key that is known here, must be one of ` +
 		`at, times, verdict, descriptors, descriptor, hits, refund, limit, rule, outcome, requests, remaining, wait, reset`}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("mistakes (-want +got):\n%s", diff)
-	}
+	must.Match(t, "mistakes", want, got)
 	got = results(t, `rules: r.yaml
 domain: d
 tests:
@@ -153,9 +149,7 @@ tests:
 	if n := len(want) - 1; len(got) == len(want) && strings.HasPrefix(got[n], want[n]) {
 		got[n] = want[n]
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("failures (-want +got):\n%s", diff)
-	}
+	must.Match(t, "failures", want, got)
 }
 
 func TestEveryMistakeIsReportedWithItsLine(t *testing.T) {
@@ -227,9 +221,7 @@ tests:
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if diff := cmp.Diff(c.want, results(t, c.text)); diff != "" {
-				t.Errorf("mistakes (-want +got):\n%s", diff)
-			}
+			must.Match(t, "mistakes", c.want, results(t, c.text))
 		})
 	}
 }
@@ -239,9 +231,7 @@ func TestRulesAreInTheDirectoryOfTheFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{"a/r", "/s/t.yaml"}, f.Rules); diff != "" {
-		t.Errorf("rules (-want +got):\n%s", diff)
-	}
+	must.Match(t, "rules", []string{"a/r", "/s/t.yaml"}, f.Rules)
 }
 
 func TestRunEndsWithItsContext(t *testing.T) {

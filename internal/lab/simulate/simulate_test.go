@@ -74,9 +74,7 @@ func TestASimulationComparesTwoSetsOfRules(t *testing.T) {
 		},
 	}
 	got := s.Result()
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
-	}
+	must.Match(t, "result", want, got)
 	if diff := cmp.Diff([]Excess{{"all requests", 1.0 / 8}, {"edge client", 1.0 / 7}}, got.Exceeds(0.1)); diff != "" {
 		t.Errorf("exceeds 10%%: %s", diff)
 	}

@@ -57,12 +57,9 @@ func polling(t *testing.T, path string, o descriptors.Options) (*Reloader, *limi
 	t.Helper()
 	w := must.Get(lab.New(nil, limiter.Options{}, memstore.Options{MaxKeys: 10}))(t)
 	t.Cleanup(w.Close)
-	r, err := New(Options{
+	r := must.Get(New(Options{
 		Limiter: w.Limiter, Logger: slog.New(slog.DiscardHandler), Paths: []string{path}, Options: o,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	return r, w.Limiter
 }
 

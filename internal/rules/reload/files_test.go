@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/weirproxy/weir/internal/rules/reload"
 	"github.com/weirproxy/weir/internal/testing/must"
 )
@@ -25,9 +23,7 @@ func TestFilesSayWhichNamesAreReadAndHowDeep(t *testing.T) {
 	})
 	must.Do(t, os.Symlink("..2026", filepath.Join(dir, "link")))
 	sources := must.Get(anything().Read([]string{dir}, ""))(t)
-	if diff := cmp.Diff([]string{".c", "a.conf", "b", "b.d/deep/e.txt"}, names(t, dir, sources)); diff != "" {
-		t.Errorf("files (-want +got):\n%s", diff)
-	}
+	must.Match(t, "files", []string{".c", "a.conf", "b", "b.d/deep/e.txt"}, names(t, dir, sources))
 	if _, err := anything().Read([]string{filepath.Join(dir, "..2026", "none")}, ""); err == nil {
 		t.Error("a path that is not there is no error")
 	}
@@ -55,9 +51,7 @@ func TestFilesThatAreExchangedWhileTheyAreReadAreReadAnew(t *testing.T) {
 		return reload.IsRuleFile(name)
 	}}
 	sources := must.Get(files.Read([]string{link}, ""))(t)
-	if diff := cmp.Diff([]string{"current/b.yaml"}, names(t, top, sources)); diff != "" {
-		t.Errorf("files (-want +got):\n%s", diff)
-	}
+	must.Match(t, "files", []string{"current/b.yaml"}, names(t, top, sources))
 	// A link to nothing stays a mistake.
 	must.Do(t, os.Symlink("nothing", filepath.Join(top, "v2", "c.yaml")))
 	if _, err := files.Read([]string{link}, ""); err == nil || !strings.HasSuffix(err.Error(), "current/c.yaml: no such file or directory") {

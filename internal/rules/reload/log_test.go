@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/weirproxy/weir/internal/lab"
 	"github.com/weirproxy/weir/internal/rules/reload"
 	"github.com/weirproxy/weir/internal/testing/must"
@@ -53,9 +51,7 @@ func TestAReloadLogsWhichRulesChangedByDomain(t *testing.T) {
 level=INFO msg="rules changed" domain=a added=[new] changed=[user]
 level=WARN msg="rules removed" domain=c removed=[user]
 `
-	if diff := cmp.Diff(want, log.String()); diff != "" {
-		t.Errorf("log (-want +got):\n%s", diff)
-	}
+	must.Match(t, "log", want, log.String())
 }
 
 func TestAReloadOfVeryManyChangesLogsABoundedNumberOfLines(t *testing.T) {
@@ -91,9 +87,7 @@ func TestARefusalLogsEachMistakeOnALineOfItsOwn(t *testing.T) {
 level=ERROR msg="rule mistake" error="FILE:2: descriptors[1]: is the number 6, must be a map"
 level=ERROR msg="rules refused" errors=2
 `, "FILE", file)
-	if diff := cmp.Diff(want, log.String()); diff != "" {
-		t.Errorf("log (-want +got):\n%s", diff)
-	}
+	must.Match(t, "log", want, log.String())
 }
 
 func TestWarningsRefuseRulesWithStrict(t *testing.T) {

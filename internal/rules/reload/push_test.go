@@ -167,9 +167,7 @@ func TestFilesThatTakeAPushedDomainAreRefused(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "x:1") || !strings.Contains(err.Error(), file) {
 		t.Errorf("a file with the domain of a pushed document: got %v, want an error that names both", err)
 	}
-	if diff := cmp.Diff(map[string]int{"file": 1, "a": 1}, inForce(l)); diff != "" {
-		t.Errorf("rules (-want +got):\n%s", diff)
-	}
+	must.Match(t, "rules", map[string]int{"file": 1, "a": 1}, inForce(l))
 }
 
 func TestRefusedDocumentsAreTriedAgainWhenFilesChange(t *testing.T) {
@@ -180,9 +178,7 @@ func TestRefusedDocumentsAreTriedAgainWhenFilesChange(t *testing.T) {
 	}
 	write(t, file, document("c", 3))
 	must.Do(t, r.Reload(t.Context()))
-	if diff := cmp.Diff(map[string]int{"a": 2, "c": 3}, inForce(l)); diff != "" {
-		t.Errorf("rules (-want +got):\n%s", diff)
-	}
+	must.Match(t, "rules", map[string]int{"a": 2, "c": 3}, inForce(l))
 	if got := r.Status().Errors; len(got) != 1 || !strings.HasPrefix(got[0], "x:2") {
 		t.Errorf("errors: got %q, want that of x:2, which is still bad", got)
 	}
@@ -194,9 +190,7 @@ func TestAReloadOfFilesKeepsPushedDocuments(t *testing.T) {
 	must.Do(t, r.Push(t.Context(), pushed(doc{"x:1", "a", 1})))
 	write(t, file, document("file", 2))
 	must.Do(t, r.Reload(t.Context()))
-	if diff := cmp.Diff(map[string]int{"file": 2, "a": 1}, inForce(l)); diff != "" {
-		t.Errorf("rules (-want +got):\n%s", diff)
-	}
+	must.Match(t, "rules", map[string]int{"file": 2, "a": 1}, inForce(l))
 }
 
 func TestNothingIsLoadedBeforeTheFirstPush(t *testing.T) {

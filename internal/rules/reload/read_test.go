@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/weirproxy/weir/internal/rules/reload"
 	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/descriptors"
@@ -41,9 +39,7 @@ func TestReadTakesTheRuleFilesOfADirectoryAndNoOthers(t *testing.T) {
 	})
 	must.Do(t, os.Symlink(filepath.Join(dir, "below", "e.yaml"), filepath.Join(dir, "link.yaml")))
 	sources := must.Get(reload.Files{}.Read([]string{dir, filepath.Join(dir, "a.yaml"), filepath.Join(dir, "notes.txt")}, ""))(t)
-	if diff := cmp.Diff([]string{"a.yaml", "b.yml", "c.json", "link.yaml", "notes.txt"}, names(t, dir, sources)); diff != "" {
-		t.Errorf("files read (-want +got):\n%s", diff)
-	}
+	must.Match(t, "files read", []string{"a.yaml", "b.yml", "c.json", "link.yaml", "notes.txt"}, names(t, dir, sources))
 }
 
 func TestReadRefusesDevices(t *testing.T) {

@@ -7,9 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/weirproxy/weir/internal/rules/reload"
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
@@ -68,7 +67,5 @@ func TestTOMLIsBoundedBeforeItIsParsed(t *testing.T) {
 		t.Fatal(err) // of TOML, which has the key 1000 times
 	}
 	want := []descriptors.Error{{File: file, Text: "has 24000 bytes, must be at most 20000 together (max-rules-bytes)"}}
-	if diff := cmp.Diff(want, sources[0].Mistakes); diff != "" {
-		t.Errorf("mistakes (-want +got):\n%s", diff)
-	}
+	must.Match(t, "mistakes", want, sources[0].Mistakes)
 }

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/weirproxy/weir/internal/rules/reload"
 	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/descriptors"
@@ -48,15 +46,11 @@ func TestATableIsFollowedAsRulesAre(t *testing.T) {
 	write(t, table, "x,20\n\ny,many\n")
 	log.await(t, "rules refused", "rules loaded")
 	want := []string{table + `:3: requests_per_unit: is "many", must be a whole number from 0 to 4294967295`}
-	if diff := cmp.Diff(want, r.Status().Errors); diff != "" {
-		t.Errorf("errors (-want +got):\n%s", diff)
-	}
+	must.Match(t, "errors", want, r.Status().Errors)
 	must.Do(t, os.Remove(table))
 	log.await(t, "rules refused", "rules loaded")
 	want = []string{filepath.Join(dir, "a.yaml") + ":4: descriptors[0].rate_limit.table: " + table + ": no such file or directory"}
-	if diff := cmp.Diff(want, r.Status().Errors); diff != "" {
-		t.Errorf("errors (-want +got):\n%s", diff)
-	}
+	must.Match(t, "errors", want, r.Status().Errors)
 	wantUser(t, l, "y", 21)
 	write(t, table, "x,30\n")
 	log.await(t, "rules loaded", "rules refused")

@@ -15,9 +15,7 @@ import (
 func wantLoads(t *testing.T, r *reload.Reloader, loads, refusals uint64) {
 	t.Helper()
 	s := r.Status()
-	if diff := cmp.Diff([]uint64{loads, refusals}, []uint64{s.Loads, s.Refusals}); diff != "" {
-		t.Errorf("loads and refusals (-want +got):\n%s", diff)
-	}
+	must.Match(t, "loads and refusals", []uint64{loads, refusals}, []uint64{s.Loads, s.Refusals})
 }
 
 // wantUnchanged has the watcher look at a file and find it as it was: everything before has been
@@ -158,9 +156,7 @@ func TestADirectoryThatVanishesKeepsItsRulesAndSaysSo(t *testing.T) {
 	if got := requests(l, "a"); got != 1 {
 		t.Errorf("requests in force: got %d, want those of before", got)
 	}
-	if diff := cmp.Diff([]string{dir + ": no such file or directory"}, r.Status().Errors); diff != "" {
-		t.Errorf("errors (-want +got):\n%s", diff)
-	}
+	must.Match(t, "errors", []string{dir + ": no such file or directory"}, r.Status().Errors)
 	next := tree(t, map[string]string{"a.yaml": document("a", 2)})
 	must.Do(t, os.Rename(next, dir))
 	log.await(t, "rules loaded")

@@ -135,16 +135,12 @@ func TestFieldsOfNewerMessagesAreNotLost(t *testing.T) {
 			if rule.Quota != test.quota || rule.Limits[0].Requests != 5 {
 				t.Errorf("rule: got %+v, want quota %t", rule, test.quota)
 			}
-			if diff := cmp.Diff(test.metadata, rule.Metadata); diff != "" {
-				t.Errorf("metadata (-want +got):\n%s", diff)
-			}
+			must.Match(t, "metadata", test.metadata, rule.Metadata)
 			var texts []string
 			for _, w := range warnings {
 				texts = append(texts, w.String())
 			}
-			if diff := cmp.Diff(test.warnings, texts); diff != "" {
-				t.Errorf("warnings (-want +got):\n%s", diff)
-			}
+			must.Match(t, "warnings", test.warnings, texts)
 		})
 	}
 }
@@ -168,9 +164,7 @@ func TestUnknownFieldsOfEveryMessageAreWarnedOf(t *testing.T) {
 		}
 	}
 	slices.Sort(paths)
-	if diff := cmp.Diff([]string{"", "descriptors[0].rate_limit", "descriptors[0].rate_limit.replaces[0]"}, paths); diff != "" {
-		t.Errorf("places of warnings (-want +got):\n%s", diff)
-	}
+	must.Match(t, "places of warnings", []string{"", "descriptors[0].rate_limit", "descriptors[0].rate_limit.replaces[0]"}, paths)
 }
 
 func TestMistakesNameTheResourceAndThePath(t *testing.T) {

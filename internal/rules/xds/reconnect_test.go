@@ -9,8 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/test/parts"
@@ -35,9 +33,7 @@ func TestTheClientComesBack(t *testing.T) {
 			if err := s.Ready(); err != nil {
 				t.Errorf("Ready without a control plane: got %v", err)
 			}
-			if diff := cmp.Diff(map[string]uint32{"a": 1, "b": 2}, s.inForce()); diff != "" {
-				t.Errorf("rules without a control plane (-want +got):\n%s", diff)
-			}
+			must.Match(t, "rules without a control plane", map[string]uint32{"a": 1, "b": 2}, s.inForce())
 			from := len(p.Requests())
 			p.set("2", config("r1", "a", 1), config("r3", "c", 3)) // r2 is gone by then
 			p.restart()
@@ -72,9 +68,7 @@ func TestADeltaStreamAsksAgainForRefusedResources(t *testing.T) {
 		t.Errorf("initial resource versions: got %v, want the good ones of r1 and r2", first.Initial)
 	}
 	p.awaitRequest(t, len(before), "another refusal", func(r parts.XDSRequest) bool { return r.Refused })
-	if diff := cmp.Diff(map[string]uint32{"a": 1, "b": 2}, s.inForce()); diff != "" {
-		t.Errorf("rules (-want +got):\n%s", diff)
-	}
+	must.Match(t, "rules", map[string]uint32{"a": 1, "b": 2}, s.inForce())
 }
 
 type fakeRules struct {
@@ -164,9 +158,7 @@ func TestWaitsDoubleWhileNothingAnswers(t *testing.T) {
 		for _, seconds := range []int{0, 1, 3, 7, 15, 23, 31} {
 			want = append(want, time.Duration(seconds)*time.Second)
 		}
-		if diff := cmp.Diff(want, s.opens); diff != "" {
-			t.Errorf("attempts (-want +got):\n%s", diff)
-		}
+		must.Match(t, "attempts", want, s.opens)
 	})
 }
 
@@ -180,9 +172,7 @@ func TestAGoodStreamMakesWaitsBeginAnew(t *testing.T) {
 		}}
 		perform(t, s, &fakeRules{}, Options{Steady: true}, 72*time.Second)
 		want := []time.Duration{0, 1 * time.Second, 3 * time.Second, 7 * time.Second, 68 * time.Second, 70 * time.Second}
-		if diff := cmp.Diff(want, s.opens); diff != "" {
-			t.Errorf("attempts (-want +got):\n%s", diff)
-		}
+		must.Match(t, "attempts", want, s.opens)
 	})
 }
 
@@ -237,9 +227,7 @@ func TestARepeatedRefusedResponseIsAnsweredEverMoreSlowly(t *testing.T) {
 		for i := range want {
 			want[i] *= time.Second
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("answers (-want +got):\n%s", diff)
-		}
+		must.Match(t, "answers", want, got)
 	})
 }
 

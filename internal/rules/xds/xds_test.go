@@ -102,9 +102,7 @@ func TestOneBadOfThreeIsRefusedAndTheOthersAreInForce(t *testing.T) {
 				t.Errorf("version of a refusal: got %q, want 1, the last that was accepted", r.Version)
 			}
 			status := s.reloader.Status()
-			if diff := cmp.Diff([]string{want}, status.Errors); diff != "" {
-				t.Errorf("errors of the reloader (-want +got):\n%s", diff)
-			}
+			must.Match(t, "errors of the reloader", []string{want}, status.Errors)
 			if got := s.Status(); got.Bad != 1 || got.Resources != 3 || got.Refused == 0 || got.Reason != want {
 				t.Errorf("status: got %+v", got)
 			}
@@ -237,9 +235,7 @@ func TestNewNamesEverythingThatIsWrong(t *testing.T) {
 	if err == nil {
 		t.Fatal("New: got no error")
 	}
-	if diff := cmp.Diff(want, strings.Split(strings.ReplaceAll(err.Error(), "\u00a0", " "), "\n")); diff != "" {
-		t.Errorf("errors (-want +got):\n%s", diff)
-	}
+	must.Match(t, "errors", want, strings.Split(strings.ReplaceAll(err.Error(), "\u00a0", " "), "\n"))
 }
 
 func TestNewSuppliesDefaults(t *testing.T) {

@@ -1,7 +1,11 @@
-// Package must ends a test at an error that the test is not about.
+// Package must ends a test at an error that the test is not about, and compares values.
 package must
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
 
 // Do fails the test now unless err is nil.
 func Do(tb testing.TB, err error) {
@@ -18,5 +22,14 @@ func Get[V any](v V, err error) func(testing.TB) V {
 		tb.Helper()
 		Do(tb, err)
 		return v
+	}
+}
+
+// Match reports the difference between two values, as cmp.Diff writes it, and goes on. what names
+// them.
+func Match(tb testing.TB, what string, want, got any, options ...cmp.Option) {
+	tb.Helper()
+	if diff := cmp.Diff(want, got, options...); diff != "" {
+		tb.Errorf("%s (-want +got):\n%s", what, diff)
 	}
 }

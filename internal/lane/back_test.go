@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/net/http2"
+
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 // behind is a Back with a client in front of it, and a gRPC server that tests write by hand.
@@ -23,9 +25,7 @@ func newBehind(t *testing.T) *behind {
 	b.conn = newLane(t).Open(start, b.handler, b.back, 0)
 	b.back.Attach(b.conn)
 	b.greet()
-	if _, err := b.send(); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(b.send())(t)
 	if b.back.Output() != nil || !b.back.Idle() {
 		t.Error("the Back speaks without a stream")
 	}

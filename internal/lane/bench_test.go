@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/internal/testing/race"
 )
 
@@ -20,9 +21,7 @@ func chunks(tb testing.TB, h Handler, requests int) (c *Conn, next func() []byte
 		cl.ask(id, "a message of a usual length: some seventy bytes, as Envoy sends for one")
 		id += 2
 	}
-	if err := c.receiveAll(cl.take(), start); err != nil {
-		tb.Fatal(err)
-	}
+	must.Do(tb, c.receiveAll(cl.take(), start))
 	var starts []int
 	for range requests {
 		starts = append(starts, cl.sent.Len())
@@ -55,9 +54,7 @@ func TestAWholeRequestAllocatesNothing(t *testing.T) {
 	for _, requests := range []int{1, 20} {
 		c, next := chunks(t, echo{}, requests)
 		allocs := testing.AllocsPerRun(1000, func() {
-			if err := c.receiveAll(next(), start); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, c.receiveAll(next(), start))
 			turn(c)
 		})
 		if allocs != 0 {
@@ -81,9 +78,7 @@ func TestACutRequestAllocatesNothing(t *testing.T) {
 		cut = (cut + 7) % len(chunk)
 		first, third := chunk[:cut/3], chunk[cut:]
 		for _, piece := range [][]byte{first, chunk[len(first) : 2*cut/3], chunk[2*cut/3 : cut], third} {
-			if err := c.receiveAll(piece, start); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, c.receiveAll(piece, start))
 		}
 		turn(c)
 	})
@@ -98,9 +93,7 @@ func BenchmarkRequest(b *testing.B) {
 			c, next := chunks(b, echo{}, requests)
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := c.receiveAll(next(), start); err != nil {
-					b.Fatal(err)
-				}
+				must.Do(b, c.receiveAll(next(), start))
 				turn(c)
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*requests), "ns/request")
@@ -123,9 +116,7 @@ func BenchmarkTracedRequest(b *testing.B) {
 		id += 2
 	}
 	for _, piece := range pieces[:100] {
-		if err := c.receiveAll(piece, start); err != nil {
-			b.Fatal(err)
-		}
+		must.Do(b, c.receiveAll(piece, start))
 	}
 	n := 100
 	b.ReportAllocs()
@@ -138,9 +129,7 @@ func BenchmarkTracedRequest(b *testing.B) {
 			copy(piece[at+5:], []byte{byte(id >> 24), byte(id >> 16), byte(id >> 8), byte(id)})
 		}
 		id += 2
-		if err := c.receiveAll(piece, start); err != nil {
-			b.Fatal(err)
-		}
+		must.Do(b, c.receiveAll(piece, start))
 		turn(c)
 	}
 }
@@ -155,13 +144,9 @@ func BenchmarkRequestThatWaits(b *testing.B) {
 	c, next := chunks(b, wait{}, 20)
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := c.receiveAll(next(), start); err != nil {
-			b.Fatal(err)
-		}
+		must.Do(b, c.receiveAll(next(), start))
 		for n := range uint32(20) {
-			if err := c.Finish(c.ids.last-2*n, []byte("an answer of the usual length"), Reply{}, start); err != nil {
-				b.Fatal(err)
-			}
+			must.Do(b, c.Finish(c.ids.last-2*n, []byte("an answer of the usual length"), Reply{}, start))
 		}
 		turn(c)
 	}
@@ -185,9 +170,7 @@ func TestAnIdleConnectionIsSmall(t *testing.T) {
 		all[i] = l.Open(start, echo{}, nil, 0)
 		all[i].Lend(all[i].Output())
 		for _, piece := range [][]byte{sent[:len(sent)/2], sent[len(sent)/2:]} {
-			if err := all[i].receiveAll(piece, start); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, all[i].receiveAll(piece, start))
 		}
 		all[i].Output() // belongs to the caller
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/weirproxy/weir/internal/testing/deptest"
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 func TestAWholeRequestIsAnsweredInPlace(t *testing.T) {
@@ -14,10 +15,7 @@ func TestAWholeRequestIsAnsweredInPlace(t *testing.T) {
 	for _, id := range []uint32{1, 3, 7} {
 		c.ask(id, "hello")
 	}
-	got, err := c.send()
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(c.send())(t)
 	var want []string
 	for _, id := range []string{"1", "3", "7"} {
 		want = append(want, id+" HEADERS :status=200 content-type=application/grpc", id+` DATA "\x00\x00\x00\x00\x05hello"`,

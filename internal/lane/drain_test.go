@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
+
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 func TestADrainLosesNoRequest(t *testing.T) {
@@ -52,9 +54,7 @@ func TestAConnectionDrainsAtItsAge(t *testing.T) {
 	c.conn = newLane(t, func(o *Options) { o.AgeGrace = time.Minute }).Open(c.now, c.handler, nil, time.Hour)
 	c.greet()
 	c.ask(1, "later")
-	if _, err := c.send(); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.send())(t)
 	for c.now += int64(59 * time.Minute); c.now < start+int64(time.Hour); c.now += int64(time.Second) {
 		c.must(c.framer.WritePing(true, [8]byte{}))
 		c.expect()
@@ -101,9 +101,7 @@ func TestWhatIsIncompleteForTooLongEndsTheConnection(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			c := newTalk(t)
 			row.does(c)
-			if _, err := c.send(); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(c.send())(t)
 			c.tick(10*time.Second-1, "")
 			c.now++
 			if err := c.conn.Tick(c.now); err == nil || err.Error() != "HTTP/2 connection ends with code 0xb: "+row.reason {

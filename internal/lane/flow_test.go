@@ -9,6 +9,8 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 func TestAResponseWaitsForTheWindow(t *testing.T) {
@@ -40,10 +42,7 @@ func TestResponsesWaitForTheWindowOfTheConnection(t *testing.T) {
 	for id := uint32(1); id < 7; id += 2 {
 		c.ask(id, "long") // 80005 bytes with the head, of 65535
 	}
-	got, err := c.send()
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(c.send())(t)
 	var sum int
 	for _, text := range got {
 		var n int
@@ -57,10 +56,7 @@ func TestResponsesWaitForTheWindowOfTheConnection(t *testing.T) {
 	c.window(1, 1<<20)
 	c.window(5, 1<<20)
 	c.window(0, 1<<20)
-	got, err = c.send()
-	if err != nil {
-		t.Fatal(err)
-	}
+	got = must.Get(c.send())(t)
 	if want := "1 HEADERS grpc-status=0 END"; got[1] != want {
 		t.Errorf("got %q, want %q second", got, want)
 	}
@@ -89,9 +85,7 @@ func TestAResponseThatWaitsTooLongIsReset(t *testing.T) {
 	c := newTalk(t)
 	c.must(c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}))
 	c.ask(1, "hello")
-	if _, err := c.send(); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.send())(t)
 	c.tick(10*time.Second-1, "")
 	c.tick(1, "", "1 RST_STREAM CANCEL")
 	if c.conn.Streams() != 0 || c.conn.Held() != 0 {
@@ -111,10 +105,7 @@ func TestTheWindowForMessagesOpensAgain(t *testing.T) {
 		}
 		c.must(c.framer.WriteData(1, n == len(message), message[:n]))
 		message, sent, window, stream = message[n:], sent+n, window-n, stream-n
-		got, err := c.send()
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := must.Get(c.send())(t)
 		for _, text := range got {
 			var id, more int
 			if _, err := fmt.Sscanf(text, "%d WINDOW_UPDATE %d", &id, &more); err == nil && id == 0 {
@@ -142,9 +133,7 @@ func TestMoreThanTheWindowIsAnError(t *testing.T) {
 	behind := new(silent)
 	c.conn = newLane(t).Open(start, c.handler, behind, 0)
 	c.greet()
-	if _, err := c.send(); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.send())(t)
 	data := make([]byte, 16384)
 	for id := uint32(1); id < 33; id += 2 { // 16 streams have 1 MiB
 		c.headers(id, false, usual(":path", "/another/method")...)
@@ -168,9 +157,7 @@ func TestMoreThanTheWindowOfAStreamResetsIt(t *testing.T) {
 	c := newTalk(t)
 	c.conn = newLane(t).Open(start, c.handler, new(silent), 0)
 	c.greet()
-	if _, err := c.send(); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.send())(t)
 	c.headers(1, false, usual(":path", "/another/method")...)
 	for range 4 {
 		c.must(c.framer.WriteData(1, false, make([]byte, 16384)))
@@ -185,9 +172,7 @@ func TestAReductionOfTheTableIsAnnouncedWithAnyAnswer(t *testing.T) {
 		c := newTalk(t)
 		c.must(c.framer.WriteSettings(http2.Setting{ID: http2.SettingHeaderTableSize, Val: 0}))
 		c.ask(1, message)
-		if err := c.conn.receiveAll(c.take(), c.now); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, c.conn.receiveAll(c.take(), c.now))
 		c.must(c.conn.Finish(1, nil, Reply{}, c.now))
 		out := c.conn.Output()
 		if first := out[2*frameHead]; first != 0x20 {
@@ -201,9 +186,7 @@ func TestAReductionOfTheTableIsAnnounced(t *testing.T) {
 	c.must(c.framer.WriteSettings(http2.Setting{ID: http2.SettingHeaderTableSize, Val: 0}))
 	c.ask(1, "hello")
 	c.ask(3, "hello")
-	if err := c.conn.receiveAll(c.take(), c.now); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.conn.receiveAll(c.take(), c.now))
 	out := c.conn.Output()
 	if first := out[2*frameHead]; first != 0x20 {
 		t.Errorf("the first header block begins with %x, want 20", first)
@@ -252,9 +235,7 @@ func BenchmarkManySettingsWithOpenStreams(b *testing.B) {
 	for n := range uint32(1000) {
 		c.ask(2*n+1, "later")
 	}
-	if _, err := c.send(); err != nil {
-		b.Fatal(err)
-	}
+	must.Get(c.send())(b)
 	all := make([]http2.Setting, 170)
 	for i := range all {
 		all[i] = http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(i)}
@@ -263,9 +244,7 @@ func BenchmarkManySettingsWithOpenStreams(b *testing.B) {
 	frame := c.take()
 	for b.Loop() {
 		c.now += int64(time.Second)
-		if err := c.conn.receiveAll(frame, c.now); err != nil {
-			b.Fatal(err)
-		}
+		must.Do(b, c.conn.receiveAll(frame, c.now))
 		c.conn.Output()
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 // recorder is a Foreign that writes down its calls.
@@ -41,9 +43,7 @@ func newForeign(t *testing.T, change ...func(*Options)) (*talk, *recorder) {
 	c.conn = newLane(t, change...).Open(start, c.handler, r, 0)
 	c.greet()
 	c.other(1, false)
-	if _, err := c.send(); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.send())(t)
 	r.expect(t, "begin 1 /other/Method")
 	return c, r
 }

@@ -19,6 +19,8 @@ import (
 	_ "google.golang.org/grpc/encoding/gzip" // as tracing registers it
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
+
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 // raw is a codec of messages that are bytes.
@@ -138,10 +140,7 @@ func TestAnswersAreThoseOfAnotherServer(t *testing.T) {
 	for seed := range seeds(t, 150) {
 		c := newConversation(t, seed, true)
 		sent := c.write(1 + c.r.IntN(10))
-		out, err := play(t, l, cut(c.r, sent))
-		if err != nil {
-			t.Fatal(err)
-		}
+		out := must.Get(play(t, l, cut(c.r, sent)))(t)
 		got := make(answers)
 		if _, err := got.collect(bytes.NewReader(out), func() bool { return false }); !errors.Is(err, io.EOF) {
 			t.Fatal(err)
@@ -151,7 +150,7 @@ func TestAnswersAreThoseOfAnotherServer(t *testing.T) {
 		go func() { _, _ = near.Write(sent) }()
 		_ = near.SetReadDeadline(time.Now().Add(time.Minute))
 		want := make(answers)
-		_, err = want.collect(near, func() bool {
+		_, err := want.collect(near, func() bool {
 			for _, id := range c.ids {
 				if !want.complete(id) {
 					return false

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/net/http2"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/internal/testing/race"
 )
 
@@ -156,9 +157,7 @@ func TestFloodsAreForgottenWithTime(t *testing.T) {
 		for range 400 {
 			c.must(c.framer.WriteSettings())
 		}
-		if _, err := c.send(); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(c.send())(t)
 		c.now += int64(9 * time.Second)
 	}
 }

@@ -12,15 +12,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/net/http2/hpack"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/internal/testing/race"
 )
 
 func unhex(tb testing.TB, text string) []byte {
 	tb.Helper()
-	b, err := hex.DecodeString(strings.ReplaceAll(text, " ", ""))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	b := must.Get(hex.DecodeString(strings.ReplaceAll(text, " ", "")))(tb)
 	return b
 }
 
@@ -102,9 +100,7 @@ func TestHeaderBlocksOfTheRFC(t *testing.T) {
 			d, to := decoder{tables: newTables(), bound: row.bound}, new(fields)
 			for i, block := range row.blocks {
 				to.reset(1 << 20)
-				if err := d.decode(unhex(t, block), to); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, d.decode(unhex(t, block), to))
 				if diff := cmp.Diff(row.want[i], lines(to.list)); diff != "" {
 					t.Error(diff)
 				}
@@ -148,16 +144,12 @@ func TestAHeaderListThatIsTooLargeStillFillsTheTable(t *testing.T) {
 	d, to := decoder{tables: newTables(), bound: maxTable}, new(fields)
 	to.reset(100)
 	c := newClient(t)
-	if err := d.decode(c.block("first", "1", "second", "2", "third", "3", "large", strings.Repeat("x", 500)), to); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, d.decode(c.block("first", "1", "second", "2", "third", "3", "large", strings.Repeat("x", 500)), to))
 	if !to.over || len(to.list) != 2 {
 		t.Errorf("got %d fields, over %v, want 2 fields of 38 and 39 bytes", len(to.list), to.over)
 	}
 	to.reset(1 << 20)
-	if err := d.decode(c.block("third", "3", "first", "1"), to); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, d.decode(c.block("third", "3", "first", "1"), to))
 	if diff := cmp.Diff([]string{"third: 3", "first: 1"}, lines(to.list)); diff != "" {
 		t.Error(diff)
 	}

@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/net/http2"
+
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 func TestACallThatWaitsDelaysNoOther(t *testing.T) {
@@ -30,9 +32,7 @@ func TestALargeMessageBelongsToTheHandler(t *testing.T) {
 	c := newTalk(t)
 	c.ask(1, strings.Repeat("m", 4<<10))
 	c.ask(3, strings.Repeat("m", 4<<10+1))
-	if _, err := c.send(); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.send())(t)
 	if d := cmp.Diff([]uint32{3}, c.handler.calls); d != "" {
 		t.Error(d)
 	}
@@ -83,9 +83,7 @@ func TestACallHasTheMetadataOfItsRequest(t *testing.T) {
 		for _, id := range []uint32{1, 3, 5} { // decoded twice, then from the cache
 			c.ask(id, "hello", "grpc-timeout", "1500u", "traceparent", "00-1", "x-bin", "AAE", "user-agent", "a test", "twice", "one")
 		}
-		if _, err := c.send(); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(c.send())(t)
 		for i := range c.handler.seen {
 			call := &c.handler.seen[i]
 			if call.Timeout.String() != "1.5ms" || call.Arrived != start || call.Stream != uint32(2*i+1) {
@@ -110,9 +108,7 @@ func TestACallHasTheMetadataOfItsRequest(t *testing.T) {
 func TestTheHostIsTheAuthorityWithoutOne(t *testing.T) {
 	c := newTalk(t, func(o *Options) { o.Metadata = true })
 	c.ask(1, "hello", ":authority", "", "host", "limits")
-	if _, err := c.send(); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.send())(t)
 	if got := c.handler.seen[0].Get(":authority"); got != "limits" {
 		t.Errorf("got authority %q, want the host", got)
 	}

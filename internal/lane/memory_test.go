@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"golang.org/x/net/http2"
+
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 // A slow reader keeps the queue from being empty, while the stream goes on for hours.
@@ -18,9 +20,7 @@ func TestAQueueThatIsNeverEmptyStaysSmall(t *testing.T) {
 		c.conn.ForeignData(1, make([]byte, more), false)
 		c.window(0, more)
 		c.window(1, more)
-		if _, err := c.send(); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(c.send())(t)
 		r.calls = nil
 	}
 	if got := cap(c.conn.opened.find(1).queue); got > 4*defaultWindow || c.conn.opened.queued != 1 {
@@ -86,9 +86,7 @@ func TestAnEntryOfTheTableKeepsNoOtherEntry(t *testing.T) {
 	to.reset(1 << 16)
 	large := appendString(appendString([]byte{0x40}, "x-name"), strings.Repeat("y", 3000))
 	byName := []byte{0x40 | staticFields + 1, 0} // the name of the entry before, and an empty value
-	if err := d.decode(append(append(large, byName...), byName...), &to); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, d.decode(append(append(large, byName...), byName...), &to))
 	for i := 1; i < len(d.dynamic); i++ {
 		if one, two := d.dynamic[i-1].name, d.dynamic[i].name; string(two) != "x-name" || &one[0] == &two[0] {
 			t.Errorf("entry %d has the name %q in the memory of entry %d", i, two, i-1)

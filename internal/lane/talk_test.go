@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 // newLane returns a lane for tests.
@@ -17,10 +19,7 @@ func newLane(tb testing.TB, change ...func(*Options)) *Lane {
 	for _, f := range change {
 		f(&o)
 	}
-	l, err := New(o)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	l := must.Get(New(o))(tb)
 	return l
 }
 
@@ -37,9 +36,7 @@ func newTalk(tb testing.TB, change ...func(*Options)) *talk {
 	h := new(handler)
 	c := &talk{client: newClient(tb), conn: newLane(tb, change...).Open(start, h, nil, 0), handler: h, now: start}
 	c.greet()
-	if err := c.conn.receiveAll(c.take(), c.now); err != nil {
-		tb.Fatal(err)
-	}
+	must.Do(tb, c.conn.receiveAll(c.take(), c.now))
 	c.conn.Output()
 	return c
 }
@@ -55,10 +52,7 @@ func (c *talk) send() ([]string, error) {
 // expect gives the server the bytes of the client, and compares the server's frames.
 func (c *talk) expect(want ...string) {
 	c.t.Helper()
-	got, err := c.send()
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	got := must.Get(c.send())(c.t)
 	if d := cmp.Diff(want, got); d != "" {
 		c.t.Error(d)
 	}

@@ -6,19 +6,15 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 func TestTheSystemKeepsFewAnswersForAUnixSocketThatNobodyReads(t *testing.T) {
-	below, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	below := must.Get(net.Listen("unix", filepath.Join(t.TempDir(), "s")))(t)
 	l := NewConnections(ConnectionOptions{SocketBuffer: 16 << 10, Logger: slog.New(slog.DiscardHandler)}).Listen(below)
 	defer l.Close()
-	client, err := net.Dial("unix", below.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Get(net.Dial("unix", below.Addr().String()))(t)
 	defer client.Close()
 	server, err := l.Accept()
 	if err != nil {

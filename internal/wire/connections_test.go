@@ -13,6 +13,7 @@ import (
 
 	"github.com/weirproxy/weir/internal/testing/deptest"
 	"github.com/weirproxy/weir/internal/testing/logtest"
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 func TestDeps(t *testing.T) {
@@ -237,17 +238,13 @@ func TestAClientThatDoesNotReadLosesItsConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, ConnectionOptions{WriteTimeout: 10 * time.Second})
 		client, server := b.dial(t)
-		if err := server.SetDeadline(time.Now().Add(time.Second)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, server.SetDeadline(time.Now().Add(time.Second)))
 		if err := server.SetDeadline(time.Time{}); err != nil { // as gRPC does after the handshake
 			t.Fatal(err)
 		}
 		go func() { _, _ = io.CopyN(io.Discard, client, 100) }()
 		for range 100 { // within the time, also long after the first deadline
-			if _, err := server.Write([]byte("x")); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(server.Write([]byte("x")))(t)
 			time.Sleep(time.Second)
 		}
 		before := time.Now()

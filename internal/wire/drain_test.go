@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 // slowPages takes some seconds for each answer.
@@ -35,10 +37,7 @@ func serveSlowly(t *testing.T, h *Heads) (s *http.Server, connect func(sent stri
 		}
 	})
 	return s, func(sent string) net.Conn {
-		c, err := l.DialContext(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(l.DialContext(t.Context()))(t)
 		t.Cleanup(func() { _ = c.Close() })
 		go func() { _, _ = io.WriteString(c, sent) }()
 		synctest.Wait()
@@ -98,10 +97,7 @@ func TestAShutdownAnswersRequestsWithAWholeHead(t *testing.T) {
 				if _, err := io.WriteString(c, test.later); err != nil {
 					t.Error(err)
 				}
-				answer, err := http.ReadResponse(bufio.NewReader(c), nil)
-				if err != nil {
-					t.Fatal(err)
-				}
+				answer := must.Get(http.ReadResponse(bufio.NewReader(c), nil))(t)
 				defer answer.Body.Close()
 				if body, err := io.ReadAll(answer.Body); err != nil || answer.StatusCode != http.StatusOK || len(body) < len("whole") {
 					t.Errorf("got %d with %q, %v", answer.StatusCode, body, err)

@@ -21,6 +21,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 // marks is a listener whose connections write down the reports of their server.
@@ -187,9 +189,7 @@ func TestCallsAreReportedToTheConnection(t *testing.T) {
 		}
 		f.handle = func(context.Context) error { return nil }
 		f.admit = func() (bool, error) { return true, nil }
-		if err := f.do(t); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, f.do(t))
 		synctest.Wait()
 		if got := f.marks.take(); got != "bd" {
 			t.Errorf("a call of a stranger: got %q, want no answer", got)
@@ -205,9 +205,7 @@ func TestCallsAreReportedToTheConnection(t *testing.T) {
 			t.Errorf("refused calls: got %q, want no answers", got)
 		}
 		f.admit = func() (bool, error) { return false, nil }
-		if err := f.do(t); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, f.do(t))
 		synctest.Wait()
 		if got := f.marks.take(); got != "bad" {
 			t.Errorf("a call with credentials: got %q", got)
@@ -255,16 +253,11 @@ func TestADrainWaitsASecondForTheWholeFirstFrame(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := startGRPC(t)
-				conn, err := f.pipe.DialContext(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				conn := must.Get(f.pipe.DialContext(t.Context()))(t)
 				defer conn.Close()
 				ended := make(chan struct{})
 				go func() { _, _ = io.Copy(io.Discard, conn); close(ended) }()
-				if _, err := io.WriteString(conn, test.sent); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(io.WriteString(conn, test.sent))(t)
 				synctest.Wait()
 				f.greetings.drain(greetTime)
 				time.Sleep(greetTime - 1)
@@ -295,10 +288,7 @@ func TestAConnectionThatComesDuringADrainHasASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := startGRPC(t)
 		f.greetings.drain(greetTime)
-		conn, err := f.pipe.DialContext(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := must.Get(f.pipe.DialContext(t.Context()))(t)
 		defer conn.Close()
 		begun := time.Now()
 		if _, err := io.Copy(io.Discard, conn); err != nil || time.Since(begun) != greetTime {

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 // divide divides the connections of a listener in memory.
@@ -33,10 +35,7 @@ func divide(t *testing.T, secure *Secure, timeout time.Duration) (*Split, *bufco
 
 func dial(t *testing.T, l *bufconn.Listener) net.Conn {
 	t.Helper()
-	conn, err := l.DialContext(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(l.DialContext(t.Context()))(t)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
@@ -64,10 +63,7 @@ func TestTheFirstBytesChooseTheSide(t *testing.T) {
 					}
 					return
 				}
-				got, err := from.Accept()
-				if err != nil {
-					t.Fatal(err)
-				}
+				got := must.Get(from.Accept())(t)
 				defer got.Close()
 				read := make([]byte, len(sent))
 				if _, err := io.ReadFull(got, read); err != nil || string(read) != sent {
@@ -109,9 +105,7 @@ func TestCloseEndsConnectionsThatNeitherSideHas(t *testing.T) {
 		silent, waiting := dial(t, l), dial(t, l)
 		_, _ = io.WriteString(waiting, "GET /")
 		synctest.Wait()
-		if err := s.HTTP2().Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, s.HTTP2().Close())
 		for name, conn := range map[string]net.Conn{"silent": silent, "waiting": waiting} {
 			if _, err := bufio.NewReader(conn).ReadByte(); err == nil {
 				t.Errorf("the %s connection is open", name)

@@ -5,6 +5,8 @@ import (
 	"io"
 	"net"
 	"testing"
+
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 // The bound is for bytes that TLS keeps, not for all bytes of a connection.
@@ -15,14 +17,10 @@ func TestUndecryptedCountsSinceTheLastDecryptedByte(t *testing.T) {
 	u := &undecrypted{Conn: server}
 	part := make([]byte, maxUndecrypted)
 	for range 2 {
-		if _, err := io.ReadFull(u, part); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(io.ReadFull(u, part))(t)
 		u.bytes = 0 // TLS gives bytes to the server
 	}
-	if _, err := io.ReadFull(u, part); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(io.ReadFull(u, part))(t)
 	if _, err := u.Read(part); !errors.Is(err, errUndecrypted) {
 		t.Errorf("got %v, want %v", err, errUndecrypted)
 	}

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
@@ -48,9 +49,7 @@ func TestLoadFilesPutsRulesInForceOrNamesEveryMistake(t *testing.T) {
 		good: "domain: a\ndescriptors: [{key: k, value: 10.0.0.0/8, rate_limit: {unit: day, requests_per_unit: 1}}]\n",
 		bad:  "domain: b\ndescriptors: [{key: k, rate_limit: {unit: fortnight}}]\n",
 	} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	if _, err := f.LoadFiles(good, filepath.Join(dir, "missing")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("LoadFiles with a missing file: got %v", err)

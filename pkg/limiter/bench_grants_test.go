@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/store/memstore"
 )
@@ -49,15 +50,9 @@ func BenchmarkCheckWithGrants(b *testing.B) {
 		own    bool
 	}{{"none", 0, false}, {"100000 others", 100_000, false}, {"own", 100_000, true}} {
 		b.Run(c.name, func(b *testing.B) {
-			s, err := memstore.New(memstore.Options{MaxKeys: 1000})
-			if err != nil {
-				b.Fatal(err)
-			}
+			s := must.Get(memstore.New(memstore.Options{MaxKeys: 1000}))(b)
 			defer s.Close()
-			l, err := New(s, Options{Now: time.Now})
-			if err != nil {
-				b.Fatal(err)
-			}
+			l := must.Get(New(s, Options{Now: time.Now}))(b)
 			rules, _, err := descriptors.Load([]descriptors.Source{{Name: "r", Data: []byte(
 				"domain: edge\ndescriptors: [{key: tenant, rate_limit: {algorithm: token_bucket, unit: second, requests_per_unit: 4000000000}}]",
 			)}}, descriptors.Options{})

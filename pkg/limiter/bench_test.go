@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store/memstore"
@@ -39,15 +40,9 @@ func BenchmarkCheck(b *testing.B) {
 	const names = 1000
 	for _, rules := range []int{10, 10_000} {
 		b.Run(fmt.Sprintf("rules=%d", rules), func(b *testing.B) {
-			s, err := memstore.New(memstore.Options{MaxKeys: 2 * names * names})
-			if err != nil {
-				b.Fatal(err)
-			}
+			s := must.Get(memstore.New(memstore.Options{MaxKeys: 2 * names * names}))(b)
 			defer s.Close()
-			l, err := limiter.New(s, limiter.Options{TopKeys: topKeys()})
-			if err != nil {
-				b.Fatal(err)
-			}
+			l := must.Get(limiter.New(s, limiter.Options{TopKeys: topKeys()}))(b)
 			fixture{l, b}.rules(manyRules(rules))
 			var tenants, users [names]string
 			for i := range names {
@@ -59,9 +54,7 @@ func BenchmarkCheck(b *testing.B) {
 			var v limiter.Verdict
 			check := func(n uint64) {
 				d.Entries[0].Value, d.Entries[1].Value = tenants[n%names], users[n/names%names]
-				if err := l.Check(b.Context(), r, &v); err != nil {
-					b.Fatal(err)
-				}
+				must.Do(b, l.Check(b.Context(), r, &v))
 			}
 			for n := range uint64(names * names) {
 				check(n)
@@ -88,9 +81,7 @@ func BenchmarkCheckOneKey(b *testing.B) {
 			var v limiter.Verdict
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := f.Check(b.Context(), r, &v); err != nil {
-					b.Fatal(err)
-				}
+				must.Do(b, f.Check(b.Context(), r, &v))
 			}
 		})
 	}

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
@@ -62,9 +63,7 @@ func (g *granting) check(t *testing.T, entries string, change ...func(*limiter.D
 	for _, c := range change {
 		c(d)
 	}
-	if err := g.Check(context.Background(), &r, &g.v); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, g.Check(context.Background(), &r, &g.v))
 	return &g.v.Statuses[0]
 }
 
@@ -128,9 +127,7 @@ func TestAGrantChangesTheNumbersOfOneKey(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				g := newGranting(t)
 				given := grant("g", c.entries, c.gives)
-				if _, err := g.Grantable(given); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(g.Grantable(given))(t)
 				g.ChangeGrants(nil, []*limiter.Grant{given})
 				if got := g.admits(t, c.entries); got != c.want {
 					t.Errorf("got %d of 100 hits, want %d", got, c.want)

@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -104,9 +105,7 @@ func TestHoldersThatHoldAndRunOutAreCounted(t *testing.T) {
 				t.Errorf("%s, one of two has ended: %+v", path, got)
 			}
 		}
-		if _, err := f.Release(t.Context(), "edge", []limiter.Entry{{Key: "tokens", Value: "a"}}, store.HolderOf([]byte("2"))); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(f.Release(t.Context(), "edge", []limiter.Entry{{Key: "tokens", Value: "a"}}, store.HolderOf([]byte("2"))))(t)
 		time.Sleep(time.Minute + 6*time.Second)
 		for path, want := range map[string]uint64{"model": 1, "tokens": 0} {
 			f.check(request("edge", path+"=a,d=2")) // too late

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
@@ -137,9 +138,7 @@ func TestBeginAndEndBecomeChargesWithAHolder(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			f, n := newNoting(t)
 			var v limiter.Verdict
-			if err := f.Check(t.Context(), tt.request, &v); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, f.Check(t.Context(), tt.request, &v))
 			var want []string
 			for line := range strings.Lines(tt.want) {
 				if line = strings.TrimSpace(line); line != "" {
@@ -163,9 +162,7 @@ func TestBeginAndEndBecomeChargesWithAHolder(t *testing.T) {
 func TestAnOverrideOfConcurrencyIsTheNumberOfSlots(t *testing.T) {
 	f, _ := newNoting(t)
 	var v limiter.Verdict
-	if err := f.Check(t.Context(), request("edge", "model=a,request=r1 override=9"), &v); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, f.Check(t.Context(), request("edge", "model=a,request=r1 override=9"), &v))
 	l := v.Statuses[0].Limit
 	if want := (algorithms.Limit{Algorithm: algorithms.Concurrency, Requests: 9}); l.Limit != want || l.AtMost != time.Minute || l.Unit != descriptors.UnitUnknown {
 		t.Errorf("limit: got %+v; want %+v and at most a minute", l, want)
@@ -177,9 +174,7 @@ func TestEachNamelessBeginIsAnotherHolder(t *testing.T) {
 	seen := make(map[store.Holder]bool)
 	var v limiter.Verdict
 	for range 100 {
-		if err := f.Check(t.Context(), request("edge", "model=a,request="), &v); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, f.Check(t.Context(), request("edge", "model=a,request="), &v))
 		seen[v.Statuses[0].Hold.Holder] = true
 	}
 	if len(seen) != 100 {
@@ -199,9 +194,7 @@ func TestEachStatusHasItsOwnHold(t *testing.T) {
 		n.was[store.HolderOf([]byte(name))] = algorithms.Hold{Status: algorithms.HoldHeld, Hits: uint32(i)}
 	}
 	var v limiter.Verdict
-	if err := f.Check(t.Context(), r, &v); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, f.Check(t.Context(), r, &v))
 	for i := range v.Statuses {
 		if h := v.Statuses[i].Hold; h == nil || h.Holder != store.HolderOf(fmt.Append(nil, "holder", i)) || h.Was.Hits != uint32(i) {
 			t.Errorf("descriptor %d has the hold %+v", i, h)
@@ -248,9 +241,7 @@ func TestHoldersAreCounted(t *testing.T) {
 			n.was[store.HolderOf([]byte("r1"))] = tt.was
 			n.denied[tt.denied] = true
 			var v limiter.Verdict
-			if err := f.Check(t.Context(), request("edge", tt.request), &v); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, f.Check(t.Context(), request("edge", tt.request), &v))
 			path, _, _ := strings.Cut(tt.request, "=")
 			if diff := cmp.Diff(tt.want, holdTally(f, path)); diff != "" {
 				t.Errorf("holders (-want +got):\n%s", diff)
@@ -268,9 +259,7 @@ func TestABeginThatAnotherDescriptorDeniesIsNotBegun(t *testing.T) {
 	f, n := newNoting(t)
 	n.denied["4:edge|5:model=1:a#concurrency"] = true
 	var v limiter.Verdict
-	if err := f.Check(t.Context(), request("edge", "tenant=a,request=r1", "model=a,request=r1"), &v); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, f.Check(t.Context(), request("edge", "tenant=a,request=r1", "model=a,request=r1"), &v))
 	if got := holdTally(f, "tenant"); !v.OverLimit || got != (limiter.HoldTally{}) {
 		t.Errorf("over limit %v, holders %+v; want a denial that holds nothing", v.OverLimit, got)
 	}

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 
 	"github.com/weirproxy/weir/internal/testing/deptest"
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
@@ -40,20 +41,14 @@ func newFixture(tb testing.TB, rules string) fixture {
 // newFixtureWith is newFixture with options. Without rules there is no SetRules.
 func newFixtureWith(tb testing.TB, rules string, o limiter.Options) fixture {
 	tb.Helper()
-	s, err := memstore.New(memstore.Options{})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	s := must.Get(memstore.New(memstore.Options{}))(tb)
 	tb.Cleanup(s.Close)
 	return newFixtureOn(tb, s, rules, o)
 }
 
 func newFixtureOn(tb testing.TB, s store.Store, rules string, o limiter.Options) fixture {
 	tb.Helper()
-	l, err := limiter.New(s, o)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	l := must.Get(limiter.New(s, o))(tb)
 	f := fixture{l, tb}
 	if rules != "" {
 		f.rules(rules)
@@ -385,9 +380,7 @@ func TestChecksAllocateNothing(t *testing.T) {
 		v := limiter.Verdict{TellSource: row.tell}
 		check := func() {
 			for _, r := range row.all {
-				if err := row.f.Check(t.Context(), r, &v); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, row.f.Check(t.Context(), r, &v))
 			}
 		}
 		check()

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store/memstore"
 )
@@ -149,10 +150,7 @@ func TestNothingIsNearUnlessAskedFor(t *testing.T) {
 		}
 	}
 	for _, ratio := range []float64{-1, math.NaN(), math.Inf(1)} {
-		s, err := memstore.New(memstore.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Get(memstore.New(memstore.Options{}))(t)
 		defer s.Close()
 		if _, err := limiter.New(s, limiter.Options{NearLimit: ratio}); err == nil {
 			t.Errorf("a ratio of %v is accepted", ratio)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
@@ -78,9 +79,7 @@ descriptors:
 			if diff := cmp.Diff(tt.want, s.onErrors); diff != "" {
 				t.Errorf("Take (-want +got):\n%s", diff)
 			}
-			if _, err := f.Explain(t.Context(), r); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(f.Explain(t.Context(), r))(t)
 			if diff := cmp.Diff(tt.want, s.onErrors); diff != "" {
 				t.Errorf("Peek (-want +got):\n%s", diff)
 			}
@@ -91,10 +90,7 @@ descriptors:
 func TestAnOverrideIsShownWithWhatItTookFromTheRule(t *testing.T) {
 	f := newFixture(t, "domain: edge\ndescriptors: [{key: a, on_store_error: deny, rate_limit: {unit: second, requests_per_unit: 1}}]")
 	for _, text := range []string{"a=x override=5", "a=x"} {
-		all, err := f.Explain(t.Context(), request("edge", text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		all := must.Get(f.Explain(t.Context(), request("edge", text)))(t)
 		if got := all[0].Limits[0].Limit.OnStoreError; got != descriptors.OnStoreErrorDeny {
 			t.Errorf("%s: got %v, want deny", text, got)
 		}
@@ -103,10 +99,7 @@ func TestAnOverrideIsShownWithWhatItTookFromTheRule(t *testing.T) {
 
 func TestAStoreThatRemembersForgetsOnceNewRulesAreInForce(t *testing.T) {
 	s := new(recorder)
-	l, err := limiter.New(storetest.Of(s), limiter.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(limiter.New(storetest.Of(s), limiter.Options{}))(t)
 	calls := 0
 	s.forget = func() {
 		calls++

@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/limiter"
@@ -33,9 +34,7 @@ func TestAStatusTellsTheSourceOfItsDecision(t *testing.T) {
 	v := limiter.Verdict{TellSource: true}
 	for _, tell := range []bool{true, false, true} { // the same verdict again
 		v.TellSource = tell
-		if err := l.Check(t.Context(), r, &v); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, l.Check(t.Context(), r, &v))
 		want := []store.Source{store.Without, 0, store.Lease, store.Asked}
 		if !tell {
 			want = make([]store.Source, 4)

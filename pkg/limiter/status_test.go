@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
@@ -64,10 +65,7 @@ func TestExplainChargesNothingAndResetForgets(t *testing.T) {
 		r := request("edge", "api_key=k", "staff=x", "path=/search", "vip=v")
 		f.check(request("edge", "api_key=k"))
 		for range 3 {
-			all, err := f.Explain(t.Context(), r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			all := must.Get(f.Explain(t.Context(), r))(t)
 			if got := all[0].Limits; len(got) != 2 || got[0].Decision.Remaining != 0 || got[1].Decision.Remaining != 1 {
 				t.Fatalf("Explain of two limits after one hit = %+v; want what one more hit would leave", got)
 			}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
@@ -34,9 +35,7 @@ func tabledFixture(t *testing.T) fixture {
 	t.Helper()
 	dir := t.TempDir()
 	for name, text := range map[string]string{"rules.yaml": tabledRules, "t.csv": "gold,3\nbanned,0\nslow,5,hour\n", "slots.csv": "gold,2\n"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	f := newFixture(t, "domain: edge\n")
 	if warnings, err := f.LoadFiles(filepath.Join(dir, "rules.yaml")); err != nil || len(warnings) > 0 {
@@ -76,10 +75,7 @@ func TestLimitsHaveTheNumbersOfATable(t *testing.T) {
 
 func TestExplainSaysWhichLineOfATableCounts(t *testing.T) {
 	f := tabledFixture(t)
-	all, err := f.Explain(t.Context(), request("edge", "tenant=slow", "tenant=other", "slots=gold,b=1 override=5"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must.Get(f.Explain(t.Context(), request("edge", "tenant=slow", "tenant=other", "slots=gold,b=1 override=5")))(t)
 	for i, want := range []struct {
 		line  int
 		table bool
@@ -99,12 +95,8 @@ func TestLoadFilesNamesMistakesInTables(t *testing.T) {
 	before := f.Rules()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "rules.yaml")
-	if err := os.WriteFile(path, []byte(tabledRules), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "slots.csv"), []byte("gold\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte(tabledRules), 0o600))
+	must.Do(t, os.WriteFile(filepath.Join(dir, "slots.csv"), []byte("gold\n"), 0o600))
 	_, err := f.LoadFiles(path)
 	mistakes, ok := errors.AsType[descriptors.Errors](err)
 	if !ok || len(mistakes) != 2 || f.Rules() != before {

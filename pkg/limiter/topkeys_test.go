@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/limiter"
@@ -49,19 +50,14 @@ func newTopFixture(t *testing.T) *topFixture {
 func (f *topFixture) ask(times int, texts ...string) {
 	f.t.Helper()
 	for range times {
-		if err := f.Check(f.t.Context(), request("edge", texts...), &f.v); err != nil {
-			f.t.Fatal(err)
-		}
+		must.Do(f.t, f.Check(f.t.Context(), request("edge", texts...), &f.v))
 	}
 }
 
 // top returns the top keys as text: the path, the entries, and "hits denied remaining/capacity".
 func (f *topFixture) top(q limiter.TopQuery) []string {
 	f.t.Helper()
-	top, err := f.TopKeys(f.t.Context(), q)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	top := must.Get(f.TopKeys(f.t.Context(), q))(f.t)
 	all := []string{}
 	for _, k := range top.Keys {
 		var entries []string
@@ -236,10 +232,7 @@ func (failing) Peek(context.Context, []store.Charge, []algorithms.Decision) erro
 }
 
 func TestTopKeysWithoutTheStoreAreOfTheLastDecision(t *testing.T) {
-	s, err := memstore.New(memstore.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(memstore.New(memstore.Options{}))(t)
 	t.Cleanup(s.Close)
 	f := &topFixture{fixture: newFixtureOn(t, failing{s}, topRules, limiter.Options{TopKeys: 10}), t: t}
 	f.ask(4, "user=a")

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/mem"
 
 	"github.com/weirproxy/weir/internal/admin/watch"
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store/memstore"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
@@ -35,20 +36,11 @@ func benchMessage() []byte {
 
 func benchServer(b *testing.B) *Server {
 	b.Helper()
-	s, err := memstore.New(memstore.Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	s := must.Get(memstore.New(memstore.Options{}))(b)
 	b.Cleanup(s.Close)
-	l, err := limiter.New(s, limiter.Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	l := must.Get(limiter.New(s, limiter.Options{}))(b)
 	l.SetRules(load(b, benchRules))
-	server, err := New(Options{Limiter: l, Logger: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()})
-	if err != nil {
-		b.Fatal(err)
-	}
+	server := must.Get(New(Options{Limiter: l, Logger: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()}))(b)
 	b.Cleanup(server.Close)
 	return server
 }
@@ -59,9 +51,7 @@ func BenchmarkDecode(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		r.Reset()
-		if err := decode(data, string(data), &r); err != nil {
-			b.Fatal(err)
-		}
+		must.Do(b, decode(data, string(data), &r))
 	}
 }
 
@@ -70,9 +60,7 @@ func BenchmarkEncode(b *testing.B) {
 	c := new(call)
 	c.decode(benchMessage(), time.Now())
 	c.ctx = b.Context()
-	if err := s.service.answer(c); err != nil {
-		b.Fatal(err)
-	}
+	must.Do(b, s.service.answer(c))
 	b.ReportAllocs()
 	for b.Loop() {
 		c.answer = appendResponse(c.answer[:0], &c.verdict)
@@ -91,9 +79,7 @@ func BenchmarkShouldRateLimit(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if _, err := codec.Marshal(reply); err != nil {
-			b.Fatal(err)
-		}
+		must.Get(codec.Marshal(reply))(b)
 	}
 }
 
@@ -118,14 +104,8 @@ func BenchmarkWatch(b *testing.B) {
 			ctx, cancel := context.WithCancel(b.Context())
 			defer cancel()
 			if c.filter != nil {
-				hub, err := watch.New(watch.Options{Rules: s.options.Limiter.Rules, Observe: s.Observe})
-				if err != nil {
-					b.Fatal(err)
-				}
-				w, err := hub.Subscribe(c.filter)
-				if err != nil {
-					b.Fatal(err)
-				}
+				hub := must.Get(watch.New(watch.Options{Rules: s.options.Limiter.Rules, Observe: s.Observe}))(b)
+				w := must.Get(hub.Subscribe(c.filter))(b)
 				defer w.Close()
 				if c.reads {
 					reading.Go(func() {

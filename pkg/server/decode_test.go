@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
@@ -175,9 +176,7 @@ func TestDecodedTextsOutliveTheBytes(t *testing.T) {
 	once(t)
 	data := bytesField(1, []byte("edge"))
 	var r limiter.Request
-	if err := decode(data, string(data), &r); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, decode(data, string(data), &r))
 	clear(data)
 	if r.Domain != "edge" {
 		t.Errorf("domain after the bytes changed: got %q; want edge", r.Domain)

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
@@ -75,10 +76,7 @@ func TestEncodingIsThatOfGeneratedCodeByteForByte(t *testing.T) {
 		{Outcome: limiter.Unlimited},
 		{},
 	}}
-	want, err := proto.MarshalOptions{Deterministic: true}.Marshal(response(v))
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := must.Get(proto.MarshalOptions{Deterministic: true}.Marshal(response(v)))(t)
 	if diff := cmp.Diff(want, appendResponse(nil, v)); diff != "" {
 		t.Errorf("appendResponse (-want +got):\n%s", diff)
 	}
@@ -104,9 +102,7 @@ func FuzzEncode(f *testing.F) {
 			})
 		}
 		got := new(ratelimitv3.RateLimitResponse)
-		if err := proto.Unmarshal(appendResponse(nil, v), got); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, proto.Unmarshal(appendResponse(nil, v), got))
 		if diff := cmp.Diff(response(v), got, protocmp.Transform()); diff != "" {
 			t.Errorf("appendResponse (-want +got):\n%s", diff)
 		}

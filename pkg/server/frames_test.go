@@ -10,6 +10,8 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 // frames is a client that sends single frames.
@@ -26,20 +28,13 @@ func dialFrames(t *testing.T, serve func(net.Listener) error, buffer int, settin
 	t.Helper()
 	l := bufconn.Listen(buffer)
 	go func() { _ = serve(l) }()
-	conn, err := l.DialContext(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(l.DialContext(t.Context()))(t)
 	t.Cleanup(func() { _ = conn.Close() })
 	c := &frames{Conn: conn, Framer: http2.NewFramer(conn, conn)}
 	c.code = hpack.NewEncoder(&c.text)
 	c.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
-	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.WriteSettings(settings...); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(io.WriteString(conn, http2.ClientPreface))(t)
+	must.Do(t, c.WriteSettings(settings...))
 	return c
 }
 
@@ -78,10 +73,7 @@ func (c *frames) drain() { _, _ = io.Copy(io.Discard, c.Conn) }
 func (c *frames) reset(t *testing.T) (id uint32, code http2.ErrCode) {
 	t.Helper()
 	for {
-		frame, err := c.ReadFrame()
-		if err != nil {
-			t.Fatal(err)
-		}
+		frame := must.Get(c.ReadFrame())(t)
 		if r, ok := frame.(*http2.RSTStreamFrame); ok {
 			return r.StreamID, r.ErrCode
 		}

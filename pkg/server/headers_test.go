@@ -11,6 +11,7 @@ import (
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
@@ -200,10 +201,7 @@ func TestDynamicMetadataHasTheShapeOfTheReference(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := start(t, metadataRules, func(o *Options) { o.DynamicMetadata = true })
 				test.request.Domain = "edge"
-				got, err := f.client.ShouldRateLimit(t.Context(), test.request)
-				if err != nil {
-					t.Fatal(err)
-				}
+				got := must.Get(f.client.ShouldRateLimit(t.Context(), test.request))(t)
 				if diff := cmp.Diff(test.want, got.GetDynamicMetadata().AsMap()); diff != "" {
 					t.Errorf("dynamic_metadata (-want +got):\n%s", diff)
 				}

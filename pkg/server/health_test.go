@@ -20,6 +20,8 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/descriptorpb"
+
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 // switched is a readiness that a test switches.
@@ -44,19 +46,13 @@ func TestServicesServeWhileReadyAndTheServerAlways(t *testing.T) {
 			t.Helper()
 			got := make(answers)
 			for _, name := range []string{"", "ratelimit", fullName} {
-				answer, err := client.Check(t.Context(), &healthgrpc.HealthCheckRequest{Service: name})
-				if err != nil {
-					t.Fatal(err)
-				}
+				answer := must.Get(client.Check(t.Context(), &healthgrpc.HealthCheckRequest{Service: name}))(t)
 				got[name] = answer.GetStatus()
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("%s: Check (-want +got):\n%s", when, diff)
 			}
-			list, err := client.List(t.Context(), new(healthgrpc.HealthListRequest))
-			if err != nil {
-				t.Fatal(err)
-			}
+			list := must.Get(client.List(t.Context(), new(healthgrpc.HealthListRequest)))(t)
 			clear(got)
 			for name, answer := range list.GetStatuses() {
 				got[name] = answer.GetStatus()
@@ -87,10 +83,7 @@ func TestWhoWatchesIsToldWithinASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s switched
 		f := start(t, everything, func(o *Options) { o.Ready = s.ready })
-		watch, err := healthgrpc.NewHealthClient(f.conn).Watch(t.Context(), &healthgrpc.HealthCheckRequest{Service: "ratelimit"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		watch := must.Get(healthgrpc.NewHealthClient(f.conn).Watch(t.Context(), &healthgrpc.HealthCheckRequest{Service: "ratelimit"}))(t)
 		await := func(want healthgrpc.HealthCheckResponse_ServingStatus) {
 			t.Helper()
 			began := time.Now()
@@ -116,14 +109,8 @@ func TestStreamsEndWhenTheServerStops(t *testing.T) {
 	onceForStores(t)
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, everything, nil)
-		watch, err := healthgrpc.NewHealthClient(f.conn).Watch(t.Context(), new(healthgrpc.HealthCheckRequest))
-		if err != nil {
-			t.Fatal(err)
-		}
-		reflection, err := reflectiongrpc.NewServerReflectionClient(f.conn).ServerReflectionInfo(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		watch := must.Get(healthgrpc.NewHealthClient(f.conn).Watch(t.Context(), new(healthgrpc.HealthCheckRequest)))(t)
+		reflection := must.Get(reflectiongrpc.NewServerReflectionClient(f.conn).ServerReflectionInfo(t.Context()))(t)
 		if err := reflection.Send(&reflectiongrpc.ServerReflectionRequest{
 			MessageRequest: &reflectiongrpc.ServerReflectionRequest_ListServices{},
 		}); err != nil {
@@ -134,9 +121,7 @@ func TestStreamsEndWhenTheServerStops(t *testing.T) {
 			func() error { _, err := reflection.Recv(); return err },
 		}
 		for _, receive := range next {
-			if err := receive(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, receive())
 		}
 		began := time.Now()
 		cut := time.AfterFunc(time.Minute, f.server.Close)
@@ -157,19 +142,11 @@ func TestReflectionDescribesTheServices(t *testing.T) {
 	onceForStores(t)
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, everything, nil)
-		stream, err := reflectiongrpc.NewServerReflectionClient(f.conn).ServerReflectionInfo(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		stream := must.Get(reflectiongrpc.NewServerReflectionClient(f.conn).ServerReflectionInfo(t.Context()))(t)
 		ask := func(request *reflectiongrpc.ServerReflectionRequest) *reflectiongrpc.ServerReflectionResponse {
 			t.Helper()
-			if err := stream.Send(request); err != nil {
-				t.Fatal(err)
-			}
-			response, err := stream.Recv()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, stream.Send(request))
+			response := must.Get(stream.Recv())(t)
 			return response
 		}
 		var names []string
@@ -189,15 +166,10 @@ func TestReflectionDescribesTheServices(t *testing.T) {
 		if len(files) == 0 || !describes(files[0], fullName) {
 			t.Errorf("the file of %s: got %d files; want one that describes it", fullName, len(files))
 		}
-		alpha, err := alphagrpc.NewServerReflectionClient(f.conn).ServerReflectionInfo(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		alpha := must.Get(alphagrpc.NewServerReflectionClient(f.conn).ServerReflectionInfo(t.Context()))(t)
 		request := new(alphagrpc.ServerReflectionRequest) //nolint:staticcheck // deprecated, for older clients
 		request.MessageRequest = &alphagrpc.ServerReflectionRequest_ListServices{}
-		if err := alpha.Send(request); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, alpha.Send(request))
 		if _, err := alpha.Recv(); err != nil {
 			t.Errorf("v1alpha: got %v; want an answer", err)
 		}
@@ -216,10 +188,7 @@ func TestReflectionIsAnOption(t *testing.T) {
 	onceForStores(t)
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, everything, func(o *Options) { o.Reflection = false })
-		stream, err := reflectiongrpc.NewServerReflectionClient(f.conn).ServerReflectionInfo(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		stream := must.Get(reflectiongrpc.NewServerReflectionClient(f.conn).ServerReflectionInfo(t.Context()))(t)
 		if _, err := stream.Recv(); status.Code(err) != codes.Unimplemented {
 			t.Errorf("reflection: got %v; want Unimplemented", err)
 		}
@@ -234,10 +203,7 @@ func TestPingsEachSecondOnAnIdleConnectionAreAnswered(t *testing.T) {
 		f := start(t, everything, nil)
 		listener := bufconn.Listen(1 << 20)
 		go func() { _ = f.server.Serve(listener) }()
-		conn, err := listener.DialContext(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := must.Get(listener.DialContext(t.Context()))(t)
 		defer conn.Close()
 		if err := pingEachSecond(conn, 100); err != nil {
 			t.Error(err)

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 
 	"github.com/weirproxy/weir/internal/testing/metricstest"
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 const holdRules = `domain: edge
@@ -28,9 +29,7 @@ descriptors:
 // is fails unless got is the message that text, in the text form of protobuf, stands for.
 func is[M proto.Message](t *testing.T, got, want M, text string) {
 	t.Helper()
-	if err := prototext.Unmarshal([]byte(text), want); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, prototext.Unmarshal([]byte(text), want))
 	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
 		t.Errorf("answer (-want +got):\n%s", diff)
 	}

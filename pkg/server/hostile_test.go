@@ -26,6 +26,7 @@ import (
 
 	"github.com/weirproxy/weir/internal/lane"
 	"github.com/weirproxy/weir/internal/testing/metricstest"
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/internal/wire"
 	"github.com/weirproxy/weir/pkg/algorithms"
@@ -84,9 +85,7 @@ func TestHeadersOfARequestAreBounded(t *testing.T) {
 			t.Errorf("streams: got %d", got)
 		}
 		c = dialFrames(t, f.server.Serve, 1<<20)
-		if err := c.call(1, false, slices.Repeat([]hpack.HeaderField{{Name: "a", Value: strings.Repeat("b", 100)}}, 17<<10/100)...); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, c.call(1, false, slices.Repeat([]hpack.HeaderField{{Name: "a", Value: strings.Repeat("b", 100)}}, 17<<10/100)...))
 		if id, code := c.reset(t); id != 1 || code != http2.ErrCodeFrameSize {
 			t.Errorf("17 KiB of headers: got stream %d, %v; want 1, FRAME_SIZE_ERROR", id, code)
 		}
@@ -100,9 +99,7 @@ func TestStreamsOfAConnectionAreBounded(t *testing.T) {
 		f := start(t, everything, func(o *Options) { o.MaxConcurrentStreams = 10 })
 		c := dialFrames(t, f.server.Serve, 1<<20)
 		for id := uint32(1); id <= 21; id += 2 {
-			if err := c.call(id, false); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, c.call(id, false))
 		}
 		if id, code := c.reset(t); id != 21 || code != http2.ErrCodeRefusedStream {
 			t.Errorf("11 streams: got stream %d, %v; want 21, REFUSED_STREAM", id, code)
@@ -174,9 +171,7 @@ func TestBytesInFlightStayBelowTheirBound(t *testing.T) {
 				}
 				for id := uint32(1); id < 2*calls; id += 2 {
 					for _, c := range clients {
-						if err := c.SetWriteDeadline(time.Now().Add(time.Millisecond)); err != nil {
-							t.Fatal(err)
-						}
+						must.Do(t, c.SetWriteDeadline(time.Now().Add(time.Millisecond)))
 						_ = test.attack(c, id) // fails once the server has ended the connection, or does not read it
 					}
 					synctest.Wait()
@@ -231,19 +226,12 @@ func TestAClientThatSendsNoMessageLosesItsConnection(t *testing.T) {
 				}
 				l := bufconn.Listen(1 << 20)
 				go func() { _ = f.server.Serve(l) }()
-				conn, err := l.DialContext(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				conn := must.Get(l.DialContext(t.Context()))(t)
 				defer conn.Close()
 				began := time.Now()
-				if err := test.send(conn); err != nil {
-					t.Fatal(err)
-				}
-				if err := conn.SetReadDeadline(began.Add(time.Hour)); err != nil {
-					t.Fatal(err)
-				}
-				_, err = io.Copy(io.Discard, conn)
+				must.Do(t, test.send(conn))
+				must.Do(t, conn.SetReadDeadline(began.Add(time.Hour)))
+				_, err := io.Copy(io.Discard, conn)
 				if took := time.Since(began); took < test.want || took > test.want+3*time.Second {
 					t.Errorf("the connection ended after %v (%v), want %v", took, err, test.want)
 				}
@@ -380,19 +368,12 @@ func TestAConnectionWithMoreThanItsShareIsRefusedAndOthersAreNot(t *testing.T) {
 		id := uint32(1)
 		part := message(make([]byte, 60<<10))[:16<<10]
 		for ; !f.server.service.bytes.Crowded(); id += 2 {
-			if err := errors.Join(c.call(id, false), c.WriteData(id, false, part)); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, errors.Join(c.call(id, false), c.WriteData(id, false, part)))
 			synctest.Wait()
 		}
-		if err := errors.Join(c.call(id, false), c.WriteData(id, true, message(asking(1)))); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, errors.Join(c.call(id, false), c.WriteData(id, true, message(asking(1)))))
 		for refused := false; !refused; {
-			frame, err := c.ReadFrame()
-			if err != nil {
-				t.Fatal(err)
-			}
+			frame := must.Get(c.ReadFrame())(t)
 			h, ok := frame.(*http2.MetaHeadersFrame)
 			refused = ok && slices.Contains(h.Fields, hpack.HeaderField{Name: "grpc-status", Value: "8"})
 		}
@@ -414,10 +395,7 @@ func TestAnswersOfReflectionCountUntilTheirStreamsEnd(t *testing.T) {
 		const several = 32
 		var streams []reflectiongrpc.ServerReflection_ServerReflectionInfoClient
 		for range several {
-			stream, err := reflectiongrpc.NewServerReflectionClient(f.conn).ServerReflectionInfo(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			stream := must.Get(reflectiongrpc.NewServerReflectionClient(f.conn).ServerReflectionInfo(t.Context()))(t)
 			streams = append(streams, stream)
 			if err := stream.Send(&reflectiongrpc.ServerReflectionRequest{MessageRequest: &reflectiongrpc.ServerReflectionRequest_FileContainingSymbol{
 				FileContainingSymbol: ratelimitv3.RateLimitService_ServiceDesc.ServiceName,
@@ -431,16 +409,11 @@ func TestAnswersOfReflectionCountUntilTheirStreamsEnd(t *testing.T) {
 			t.Errorf("with %d streams: got %d bytes in flight, want at least %d", several, got, want)
 		}
 		for _, stream := range streams {
-			answer, err := stream.Recv()
-			if err != nil {
-				t.Fatal(err)
-			}
+			answer := must.Get(stream.Recv())(t)
 			if got := proto.Size(answer); got < 32<<10 || got > largeAnswer/2 {
 				t.Errorf("the answer has %d bytes; a stream counts %d", got, largeAnswer)
 			}
-			if err := stream.CloseSend(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, stream.CloseSend())
 		}
 		synctest.Wait()
 		if got := bound.Stats(); got.Bytes != 0 || got.Ended["held_most"] != 0 {

@@ -23,6 +23,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/internal/wire"
@@ -75,9 +76,7 @@ func TestJSONIsShouldRateLimit(t *testing.T) {
 				t.Errorf("/json: got %d %q; want %d, application/json", got.Code, got.Header(), want.code)
 			}
 			response := new(ratelimitv3.RateLimitResponse)
-			if err := protojson.Unmarshal(got.Body.Bytes(), response); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, protojson.Unmarshal(got.Body.Bytes(), response))
 			if diff := cmp.Diff(want.response, response, protocmp.Transform()); diff != "" {
 				t.Errorf("/json (-want +got):\n%s", diff)
 			}
@@ -417,10 +416,7 @@ func (f *fixture) beginBodies(t *testing.T) (begin func(length int, part string)
 	t.Cleanup(func() { _ = pages.Close() })
 	return func(length int, part string) {
 		t.Helper()
-		conn, err := listener.DialContext(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := must.Get(listener.DialContext(t.Context()))(t)
 		t.Cleanup(func() { _ = conn.Close() })
 		go func() { _, _ = io.Copy(io.Discard, conn) }()
 		if _, err := fmt.Fprintf(conn, "POST /json HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", length, part); err != nil {

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -71,12 +72,8 @@ func conversation(t *testing.T, f *fixture, requests int, more ...hpack.HeaderFi
 	c.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
 	for i := range requests {
 		id := uint32(2*i + 1)
-		if err := c.call(id, false, more...); err != nil {
-			t.Fatal(err)
-		}
-		if err := c.WriteData(id, true, append([]byte{0, 0, 0, 0, byte(len(message))}, message...)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, c.call(id, false, more...))
+		must.Do(t, c.WriteData(id, true, append([]byte{0, 0, 0, 0, byte(len(message))}, message...)))
 	}
 	answers = make(map[uint32]string)
 	go func() {
@@ -101,9 +98,7 @@ func conversation(t *testing.T, f *fixture, requests int, more ...hpack.HeaderFi
 			}
 		}
 	}()
-	if _, err := c.Conn.Write(all.Bytes()); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.Conn.Write(all.Bytes()))(t)
 	synctest.Wait()
 	return c, answers
 }

@@ -30,6 +30,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/weirproxy/weir/internal/lane"
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
@@ -86,10 +87,7 @@ func randomMessage(t *testing.T, r *rand.Rand) []byte {
 		}
 		in.Descriptors = append(in.Descriptors, d)
 	}
-	data, err := proto.Marshal(in)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(proto.Marshal(in))(t)
 	if len(data) > 0 && r.IntN(10) == 0 {
 		for range pick(r, 1, 2, 10) {
 			data[r.IntN(len(data))] = byte(r.UintN(256))
@@ -196,20 +194,13 @@ func TestARequestOnTheLaneAllocatesNothing(t *testing.T) {
 		t.Skip("the race detector drops parts of pools")
 	}
 	f := start(t, "domain: edge\ndescriptors:\n  - {key: user, detailed_metric: true, rate_limit: {requests_per_unit: 4294967295, unit: year}}\n", nil)
-	l, err := lane.New(lane.Options{Path: ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName, MaxMessage: 64 << 10})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(lane.New(lane.Options{Path: ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName, MaxMessage: 64 << 10}))(t)
 	now := int64(1)
 	c := l.Open(now, inPlaceHandler(t, f), nil, 0)
 	hello := bytes.NewBufferString(http2.ClientPreface)
 	framer := http2.NewFramer(hello, nil)
-	if err := errors.Join(framer.WriteSettings(), framer.WriteWindowUpdate(0, 1<<30)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.Receive(hello.Bytes(), now); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(framer.WriteSettings(), framer.WriteWindowUpdate(0, 1<<30)))
+	must.Get(c.Receive(hello.Bytes(), now))(t)
 	c.Output()
 	one := frameOf(t, join(bytesField(1, []byte("edge")), bytesField(2, bytesField(1, bytesField(1, []byte("user")), bytesField(2, []byte("alice"))))))
 	batch := bytes.Repeat(one, 20)
@@ -224,9 +215,7 @@ func TestARequestOnTheLaneAllocatesNothing(t *testing.T) {
 		}
 		now += 1000
 		c.Lend(out)
-		if _, err := c.Receive(batch, now); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(c.Receive(batch, now))(t)
 		if c.Output() == nil {
 			t.Fatal("no answer")
 		}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/weirproxy/weir/internal/testing/deptest"
 	"github.com/weirproxy/weir/internal/testing/logtest"
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
@@ -89,10 +90,7 @@ type fixture struct {
 // start serves rules from a memstore through memory. In a bubble everything ends with the test.
 func start(tb testing.TB, rules string, change func(*Options)) *fixture {
 	tb.Helper()
-	s, err := memstore.New(memstore.Options{})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	s := must.Get(memstore.New(memstore.Options{}))(tb)
 	tb.Cleanup(s.Close)
 	return startOn(tb, s, rules, change)
 }
@@ -166,10 +164,7 @@ func load(tb testing.TB, rules string) *descriptors.Rules {
 // ask sends descriptors to domain edge.
 func (f *fixture) ask(t *testing.T, all ...*commonv3.RateLimitDescriptor) *ratelimitv3.RateLimitResponse {
 	t.Helper()
-	response, err := f.client.ShouldRateLimit(t.Context(), &ratelimitv3.RateLimitRequest{Domain: "edge", Descriptors: all})
-	if err != nil {
-		t.Fatal(err)
-	}
+	response := must.Get(f.client.ShouldRateLimit(t.Context(), &ratelimitv3.RateLimitRequest{Domain: "edge", Descriptors: all}))(t)
 	return response
 }
 
@@ -186,10 +181,7 @@ func TestAStopBeforeTheServerServesIsNoError(t *testing.T) {
 	onceForStores(t)
 	for _, library := range []bool{false, true} {
 		s := start(t, "", func(o *Options) { o.GRPCGo = library }).server
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 		s.Close()
 		if err := s.Serve(l); err != nil {
 			t.Errorf("grpc-go %v: got %v, want nil", library, err)
@@ -241,10 +233,7 @@ func TestAnUnfinishedHandshakeDelaysNoDrain(t *testing.T) {
 				l := bufconn.Listen(1 << 10)
 				ended := make(chan error, 1)
 				go func() { ended <- f.server.Serve(l) }()
-				conn, err := l.DialContext(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				conn := must.Get(l.DialContext(t.Context()))(t)
 				defer conn.Close()
 				go func() { _, _ = io.Copy(io.Discard, conn) }()
 				write(conn, test.sent)

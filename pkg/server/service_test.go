@@ -13,6 +13,8 @@ import (
 	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 const everything = `
@@ -34,9 +36,7 @@ descriptors:
 func want(t *testing.T, text string) *ratelimitv3.RateLimitResponse {
 	t.Helper()
 	response := new(ratelimitv3.RateLimitResponse)
-	if err := prototext.Unmarshal([]byte(text), response); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, prototext.Unmarshal([]byte(text), response))
 	return response
 }
 

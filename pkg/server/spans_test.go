@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
@@ -173,9 +174,7 @@ func TestWithoutATracerACallAllocatesNothingMore(t *testing.T) {
 	decode := func(c any) error { return codec.Unmarshal(data, c) }
 	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs("traceparent", traceparent))
 	got := testing.AllocsPerRun(1000, func() {
-		if _, err := f.server.service.shouldRateLimit(ctx, decode); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(f.server.service.shouldRateLimit(ctx, decode))(t)
 	})
 	if got != 2 { // the text of the message, and the reply
 		t.Errorf("allocations: got %g, want 2", got)

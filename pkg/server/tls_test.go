@@ -25,6 +25,7 @@ import (
 
 	"github.com/weirproxy/weir/internal/testing/certtest"
 	"github.com/weirproxy/weir/internal/testing/logtest"
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/internal/wire/certificates"
 )
 
@@ -81,10 +82,7 @@ func (r *rotated) await(t *testing.T, name string) {
 // serveOn serves the service on a listener and returns its target.
 func (f *fixture) serveOn(t *testing.T, network, address string) string {
 	t.Helper()
-	l, err := new(net.ListenConfig).Listen(t.Context(), network, address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(new(net.ListenConfig).Listen(t.Context(), network, address))(t)
 	t.Cleanup(func() { _ = l.Close() })
 	go func() { _ = f.server.Serve(l) }()
 	if network == "unix" {
@@ -96,10 +94,7 @@ func (f *fixture) serveOn(t *testing.T, network, address string) string {
 // ask asks once over a connection of its own.
 func askOver(t *testing.T, target string, creds credentials.TransportCredentials) error {
 	t.Helper()
-	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(creds))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(grpc.NewClient(target, grpc.WithTransportCredentials(creds)))(t)
 	defer conn.Close()
 	return askOn(t.Context(), conn)
 }
@@ -115,10 +110,7 @@ func TestTLSIsForTCPAndNotForTheUnixSocket(t *testing.T) {
 	onceForStores(t)
 	r := newRotated(t)
 	f := start(t, spanRules, func(o *Options) { o.TLS = r.keeper.Server([]string{"envoy"}) })
-	dir, err := os.MkdirTemp("", "weir-") //nolint:usetesting // a socket's path may have about 100 bytes: t.TempDir can be longer
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := must.Get(os.MkdirTemp("", "weir-"))(t) //nolint:usetesting // a socket's path may have about 100 bytes: t.TempDir can be longer
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	tcp, unix := f.serveOn(t, "tcp", "127.0.0.1:0"), f.serveOn(t, "unix", filepath.Join(dir, "s"))
 	if err := askOver(t, unix, insecure.NewCredentials()); err != nil {
@@ -154,10 +146,7 @@ func TestWhoOnlyTriesThePortIsNotLogged(t *testing.T) {
 	f := start(t, spanRules, func(o *Options) { o.TLS = r.keeper.Server(nil) })
 	tcp := f.serveOn(t, "tcp", "127.0.0.1:0")
 	for range 20 {
-		conn, err := net.Dial("tcp", tcp)
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := must.Get(net.Dial("tcp", tcp))(t)
 		_ = conn.Close()
 	}
 	f.server.GracefulStop() // waits for all of them
@@ -172,14 +161,9 @@ func TestRotationUnderTrafficFailsNoRequest(t *testing.T) {
 	f := start(t, spanRules, func(o *Options) { o.TLS = r.keeper.Server([]string{"envoy"}) })
 	target := f.serveOn(t, "tcp", "127.0.0.1:0")
 	creds := r.client(t, r.ca.Issue(t, "envoy").TLS(t))
-	held, err := grpc.NewClient(target, grpc.WithTransportCredentials(creds))
-	if err != nil {
-		t.Fatal(err)
-	}
+	held := must.Get(grpc.NewClient(target, grpc.WithTransportCredentials(creds)))(t)
 	defer held.Close()
-	if err := askOn(t.Context(), held); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, askOn(t.Context(), held))
 	var (
 		asked, failed atomic.Int64
 		asking        sync.WaitGroup
@@ -242,9 +226,7 @@ func TestAClientOfAnAuthorityThatIsGoneIsRefused(t *testing.T) {
 	target := f.serveOn(t, "tcp", "127.0.0.1:0")
 	next := certtest.New(t, "next")
 	before, after := r.client(t, r.ca.Issue(t, "envoy").TLS(t)), r.client(t, next.Issue(t, "envoy").TLS(t))
-	if err := askOver(t, target, before); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, askOver(t, target, before))
 	authorities := filepath.Join(r.dir, "ca.crt")
 	turn := func(pem []byte) {
 		old := r.keeper.Now()
@@ -275,10 +257,7 @@ func TestTLSKeepsFewBytesOfAHandshakeThatIsNotComplete(t *testing.T) {
 	onceForStores(t)
 	r := newRotated(t)
 	f := start(t, spanRules, func(o *Options) { o.TLS = r.keeper.Server(nil) })
-	conn, err := net.Dial("tcp", f.serveOn(t, "tcp", "127.0.0.1:0"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(net.Dial("tcp", f.serveOn(t, "tcp", "127.0.0.1:0")))(t)
 	defer conn.Close()
 	record := append([]byte{22, 3, 1, 16384 >> 8, 0}, make([]byte, 16384)...) // of a ClientHello of 65535 bytes
 	copy(record[5:], []byte{1, 0, 255, 255})
@@ -310,15 +289,10 @@ func TestAConnectionWithTLSCarriesManyRequests(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(r.client(t, r.ca.Issue(t, "envoy").TLS(t))))
-			if err != nil {
-				t.Fatal(err)
-			}
+			conn := must.Get(grpc.NewClient(address, grpc.WithTransportCredentials(r.client(t, r.ca.Issue(t, "envoy").TLS(t)))))(t)
 			defer conn.Close()
 			for range 1000 { // each has some 80 bytes
-				if err := call(t.Context(), conn); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, call(t.Context(), conn))
 			}
 		})
 	}

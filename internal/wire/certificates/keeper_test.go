@@ -13,16 +13,14 @@ import (
 
 	"github.com/weirproxy/weir/internal/testing/certtest"
 	"github.com/weirproxy/weir/internal/testing/logtest"
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 // open opens the files of a directory in a bubble, and returns the log.
 func open(t *testing.T, files Files) (*Keeper, *logtest.Log) {
 	t.Helper()
 	log := new(logtest.Log)
-	k, err := Open(Options{Files: files, Logger: slog.New(slog.NewTextHandler(log, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	k := must.Get(Open(Options{Files: files, Logger: slog.New(slog.NewTextHandler(log, nil))}))(t)
 	t.Cleanup(k.Close)
 	return k, log
 }
@@ -56,9 +54,7 @@ func TestChangedFilesComeInForceAndBadOnesAreRefusedOnce(t *testing.T) {
 			{"nothing", "first", func() {}, []string{"certificates loaded"}},
 			{"a new pair", "second", func() { ca.Issue(t, "second").Write(t, dir) }, []string{"certificates loaded"}},
 			{"a touch", "second", func() {
-				if err := os.Chtimes(filepath.Join(dir, "tls.crt"), time.Time{}, time.Now().Add(time.Hour)); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, os.Chtimes(filepath.Join(dir, "tls.crt"), time.Time{}, time.Now().Add(time.Hour)))
 			}, nil},
 			{"a pair that is none", "second", func() {
 				certtest.Write(t, filepath.Join(dir, "tls.crt"), ca.Issue(t, "third").Certificate)
@@ -68,9 +64,7 @@ func TestChangedFilesComeInForceAndBadOnesAreRefusedOnce(t *testing.T) {
 			}, []string{"certificates refused"}},
 			{"no authorities", "second", func() {
 				ca.Issue(t, "fourth").Write(t, dir)
-				if err := os.Remove(filepath.Join(dir, "ca.crt")); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, os.Remove(filepath.Join(dir, "ca.crt")))
 			}, []string{"certificates refused"}},
 			{"all is well", "fourth", func() { certtest.Write(t, filepath.Join(dir, "ca.crt"), ca.PEM) }, []string{"certificates loaded"}},
 		}
@@ -114,30 +108,20 @@ func TestATurnedLinkBringsAllFilesAtOnce(t *testing.T) {
 		dir, ca := t.TempDir(), certtest.New(t, "ca")
 		turn := func(version, name string) {
 			to := filepath.Join(dir, version)
-			if err := os.Mkdir(to, 0o700); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.Mkdir(to, 0o700))
 			write(t, to, ca.Issue(t, name), ca)
 			next := filepath.Join(dir, "..next")
-			if err := os.Symlink(version, next); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Rename(next, filepath.Join(dir, "..data")); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.Symlink(version, next))
+			must.Do(t, os.Rename(next, filepath.Join(dir, "..data")))
 		}
 		turn("..a", "first")
 		for _, file := range []string{"tls.crt", "tls.key", "ca.crt"} {
-			if err := os.Symlink(filepath.Join("..data", file), filepath.Join(dir, file)); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.Symlink(filepath.Join("..data", file), filepath.Join(dir, file)))
 		}
 		k, log := open(t, filesIn(dir))
 		pass(0, log)
 		turn("..b", "second")
-		if err := os.RemoveAll(filepath.Join(dir, "..a")); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.RemoveAll(filepath.Join(dir, "..a")))
 		if diff := cmp.Diff([]string{"certificates loaded"}, pass(3*DefaultEvery, log)); diff != "" {
 			t.Errorf("messages (-want +got):\n%s", diff)
 		}

@@ -10,15 +10,13 @@ import (
 	"testing"
 
 	"github.com/weirproxy/weir/internal/testing/certtest"
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 // handshake connects a server and a client, and returns the client's state and both errors.
 func handshake(t *testing.T, server, client *tls.Config) (state tls.ConnectionState, serverErr, clientErr error) {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer listener.Close()
 	done := make(chan error, 1)
 	go func() {
@@ -30,10 +28,7 @@ func handshake(t *testing.T, server, client *tls.Config) (state tls.ConnectionSt
 		defer far.Close()
 		done <- tls.Server(far, server).HandshakeContext(context.WithoutCancel(t.Context()))
 	}()
-	near, err := net.Dial("tcp", listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	near := must.Get(net.Dial("tcp", listener.Addr().String()))(t)
 	defer near.Close()
 	c := tls.Client(near, client)
 	if clientErr = c.HandshakeContext(t.Context()); clientErr == nil {
@@ -53,10 +48,7 @@ func serve(t *testing.T, pair certtest.Pair, clients *certtest.Authority) *Keepe
 	} else {
 		certtest.Write(t, filepath.Join(dir, "ca.crt"), clients.PEM)
 	}
-	k, err := Open(Options{Files: files, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	k := must.Get(Open(Options{Files: files, Logger: slog.New(slog.DiscardHandler)}))(t)
 	t.Cleanup(k.Close)
 	return k
 }

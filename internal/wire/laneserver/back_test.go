@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/internal/wire"
 )
 
@@ -41,9 +42,7 @@ func TestMethodsMixOnOneConnection(t *testing.T) {
 	eachSocket(t, func(t *testing.T, f *fixture) {
 		close(f.release)
 		conn := f.dial(t)
-		if _, err := ask(t.Context(), conn, "at once"); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(ask(t.Context(), conn, "at once"))(t)
 		var asking sync.WaitGroup
 		for range 20 {
 			for _, text := range []string{"at once", "later"} {
@@ -72,10 +71,7 @@ func TestMethodsMixOnOneConnection(t *testing.T) {
 		}
 		watching, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		watch, err := healthgrpc.NewHealthClient(conn).Watch(watching, &healthgrpc.HealthCheckRequest{Service: "echo"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		watch := must.Get(healthgrpc.NewHealthClient(conn).Watch(watching, &healthgrpc.HealthCheckRequest{Service: "echo"}))(t)
 		for _, want := range []healthgrpc.HealthCheckResponse_ServingStatus{healthgrpc.HealthCheckResponse_SERVING, healthgrpc.HealthCheckResponse_NOT_SERVING} {
 			if got, err := watch.Recv(); err != nil || got.GetStatus() != want {
 				t.Fatalf("got %v, %v; want %v", got, err, want)
@@ -143,15 +139,10 @@ type peer struct {
 // dialPeer connects with the preface and SETTINGS.
 func dialPeer(t *testing.T, address string) *peer {
 	t.Helper()
-	c, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(net.Dial("tcp", address))(t)
 	t.Cleanup(func() { _ = c.Close() })
 	p := &peer{c, http2.NewFramer(c, c)}
-	if _, err := io.WriteString(c, http2.ClientPreface); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(io.WriteString(c, http2.ClientPreface))(t)
 	p.must(t, p.WriteSettings())
 	return p
 }
@@ -193,10 +184,7 @@ func (p *peer) check(t *testing.T) {
 func (p *peer) await(t *testing.T, want func(http2.Frame) bool) {
 	t.Helper()
 	for {
-		f, err := p.ReadFrame()
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must.Get(p.ReadFrame())(t)
 		if g, ok := f.(*http2.GoAwayFrame); ok && g.ErrCode != http2.ErrCodeNo {
 			t.Fatalf("got GOAWAY %v %s", g.ErrCode, g.DebugData())
 		}
@@ -256,13 +244,8 @@ func TestStreamsOfOtherMethodsCountUntilTheirEnd(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	h := healthgrpc.NewHealthClient(f.dial(t))
 	for range 3 {
-		w, err := h.Watch(ctx, &healthgrpc.HealthCheckRequest{Service: "echo"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := w.Recv(); err != nil {
-			t.Fatal(err)
-		}
+		w := must.Get(h.Watch(ctx, &healthgrpc.HealthCheckRequest{Service: "echo"}))(t)
+		must.Get(w.Recv())(t)
 	}
 	if got := b.Stats(); got.Bytes < 3*each || got.Bytes > 3*each+each/2 || got.Streams != 3 {
 		t.Errorf("with 3 streams: got %+v", got)
@@ -283,13 +266,8 @@ func TestStreamsOfOtherMethodsAreRefusedWhenCrowded(t *testing.T) {
 	f, b := counted(t, 100<<10)
 	h := healthgrpc.NewHealthClient(f.dial(t))
 	for range 8 {
-		w, err := h.Watch(t.Context(), &healthgrpc.HealthCheckRequest{Service: "echo"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := w.Recv(); err != nil {
-			t.Fatal(err)
-		}
+		w := must.Get(h.Watch(t.Context(), &healthgrpc.HealthCheckRequest{Service: "echo"}))(t)
+		must.Get(w.Recv())(t)
 	}
 	_, err := h.Check(t.Context(), new(healthgrpc.HealthCheckRequest))
 	if status.Code(err) != codes.ResourceExhausted || status.Convert(err).Message() != wire.TextCrowded {
@@ -329,9 +307,7 @@ func TestAPipeWithoutStreamsEnds(t *testing.T) {
 	f := serve(t, listenTCP(t), nil)
 	h := healthgrpc.NewHealthClient(f.dial(t))
 	for range 2 {
-		if _, err := h.Check(t.Context(), new(healthgrpc.HealthCheckRequest)); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(h.Check(t.Context(), new(healthgrpc.HealthCheckRequest)))(t)
 		c := f.all()[0]
 		c.mu.Lock()
 		if c.back.pipe == nil {

@@ -22,6 +22,7 @@ import (
 
 	"github.com/weirproxy/weir/internal/lane"
 	"github.com/weirproxy/weir/internal/testing/certtest"
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/internal/wire"
 )
 
@@ -145,10 +146,7 @@ func (f *fixture) dial(t *testing.T) *grpc.ClientConn {
 	if f.network == "unix" {
 		target = "unix://" + f.address
 	}
-	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(f.secure))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(grpc.NewClient(target, grpc.WithTransportCredentials(f.secure)))(t)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
@@ -162,10 +160,7 @@ func ask(ctx context.Context, conn *grpc.ClientConn, text string) (string, error
 
 func listenTCP(t *testing.T) net.Listener {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	return l
 }
 
@@ -186,10 +181,7 @@ func (p plain) Accept() (net.Conn, error) {
 func eachSocket(t *testing.T, test func(t *testing.T, f *fixture)) {
 	t.Run("TCP", func(t *testing.T) { test(t, serve(t, listenTCP(t), nil)) })
 	t.Run("Unix", func(t *testing.T) {
-		l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(net.Listen("unix", filepath.Join(t.TempDir(), "s")))(t)
 		test(t, serve(t, l, nil))
 	})
 	t.Run("net.Conn", func(t *testing.T) { test(t, serve(t, plain{listenTCP(t)}, nil)) })

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/internal/testing/race"
 )
 
@@ -29,9 +30,7 @@ func hello(t *testing.T) []byte {
 		{"content-type", "application/grpc"},
 		{"user-agent", "envoy"},
 	} {
-		if err := code.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, code.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}))
 	}
 	out.WriteString(http2.ClientPreface)
 	framer := http2.NewFramer(&out, nil)
@@ -63,21 +62,13 @@ func TestAnIdleConnectionHoldsTenKiBAtMost(t *testing.T) {
 	first := hello(t)
 	clients := make([]net.Conn, 0, connections)
 	open := func() {
-		c, err := net.Dial("tcp", f.address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(net.Dial("tcp", f.address))(t)
 		clients = append(clients, c)
 		t.Cleanup(func() { _ = c.Close() })
-		if _, err := c.Write(first); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(c.Write(first))(t)
 		framer := http2.NewFramer(io.Discard, c)
 		for ended := false; !ended; {
-			frame, err := framer.ReadFrame()
-			if err != nil {
-				t.Fatal(err)
-			}
+			frame := must.Get(framer.ReadFrame())(t)
 			h, ok := frame.(*http2.HeadersFrame)
 			ended = ok && h.StreamEnded()
 		}

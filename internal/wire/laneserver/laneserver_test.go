@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/weirproxy/weir/internal/testing/deptest"
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 func TestDeps(t *testing.T) {
@@ -78,9 +79,7 @@ func (c *Conn) Answered() uint64 {
 func TestADrainLosesNoCall(t *testing.T) {
 	eachSocket(t, func(t *testing.T, f *fixture) {
 		conn := f.dial(t)
-		if _, err := ask(t.Context(), conn, "at once"); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(ask(t.Context(), conn, "at once"))(t)
 		answers := make(chan error, 100)
 		for range cap(answers) {
 			go func() { _, err := ask(t.Context(), conn, "later"); answers <- err }()
@@ -140,14 +139,9 @@ func (c *Conn) asked() bool {
 
 func TestAClientThatSpeaksNoHTTP2LosesItsConnection(t *testing.T) {
 	f := serve(t, listenTCP(t), nil)
-	c, err := net.Dial("tcp", f.address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(net.Dial("tcp", f.address))(t)
 	defer c.Close()
-	if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"))(t)
 	if _, err := io.Copy(io.Discard, c); err != nil {
 		t.Errorf("got %v, want the end of the connection", err)
 	}
@@ -190,9 +184,7 @@ func TestErrorsAndOtherMethodsAreAnswersToo(t *testing.T) {
 			t.Errorf("after %d errors: got %d answers", want, got)
 		}
 	}
-	if _, err := healthgrpc.NewHealthClient(conn).Check(t.Context(), new(healthgrpc.HealthCheckRequest)); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(healthgrpc.NewHealthClient(conn).Check(t.Context(), new(healthgrpc.HealthCheckRequest)))(t)
 	if got := answered.Load(); got != 3 {
 		t.Errorf("after a health check: got %d answers, want 3", got)
 	}
